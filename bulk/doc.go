@@ -1,0 +1,23 @@
+// Package bulk moves large data between the memories of two processes: the one that needs the data, or has it, sends a
+// handle inside an RPC; the other pulls or pushes, as much and as fast as it likes.
+//
+//	origin                                            target
+//	Create(segments) ─► Handle ─ inside RPC input ─►  Handle (remote)
+//	                                                    │ Transfer(Pull or Push, offsets on both sides)
+//	                                                    ▼
+//	memory ◄═══════════ na Get / Put, piece by piece, a window of them under way ═══► local Handle
+//	   │                                                │
+//	Close: when it has completed no peer can            └─► OnProgress …, then done(op, err), in Trigger
+//	touch the memory
+//
+// A handle is a key to memory: whoever has its bytes can read or write, as its access mode allows, until it is closed. Its
+// token is random, is checked by the owner on every request, and is not printed.
+//
+// A small handle that peers may only read takes its data along inside the RPC: a pull of it moves nothing. The peer sees
+// the data as it was when the RPC was forwarded.
+//
+// Cancel of a transfer is local, in the middle of a piece too: when done has run, the local memory is not touched any
+// more. What has arrived by then is undefined on the side that was written.
+//
+// Not here: retries, checksums of the data, scheduling between transfers.
+package bulk

@@ -1,0 +1,273 @@
+package bulk
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Access says what peers may do with the memory of a handle.
+type Access = na.Access
+
+// The access modes.
+const (
+	// LocalOnly memory is not published: it is the local side of transfers only.
+	LocalOnly = na.NoAccess
+	ReadOnly  = na.ReadOnly
+	WriteOnly = na.WriteOnly
+	ReadWrite = na.ReadWrite
+)
+
+// DefaultEager is the length in bytes up to which the data of a read-only handle travels inside the RPC.
+const DefaultEager = 2 << 10
+
+// Options say how a handle is made. The zero value makes a local one.
+type Options struct {
+	Access Access
+	// Eager bounds the data that travels inside the RPC. Zero means DefaultEager; negative means none does. At most
+	// 64 KiB.
+	Eager int
+	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it.
+	Bind bool
+}
+
+const maxEager = 64 << 10
+
+// A Handle describes memory: that of this process, over one or more segments, or that of a peer, from which it came.
+// Handles are safe for use by several goroutines.
+type Handle struct {
+	hctx *hg.Context // nil for a remote handle
+	mem  *na.Mem     // likewise
+	opts Options
+
+	key   na.Key
+	owner na.Addr // of a bound handle
+	data  []byte  // that came along with a remote handle
+
+	mu     sync.Mutex // guards closed
+	closed bool
+}
+
+// Create makes a handle over segs, which are used and not copied. Until Close has completed, peers that have the handle
+// can reach them and they are kept alive.
+func Create(hctx *hg.Context, access Access, segs ...[]byte) (*Handle, error) {
+	return CreateWith(hctx, Options{Access: access}, segs...)
+}
+
+// CreateWith is Create with all that can be said.
+func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
+	if opts.Eager > maxEager {
+		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, the limit is %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
+	}
+	if opts.Eager == 0 {
+		opts.Eager = DefaultEager
+	}
+	cls := hctx.NA().Class()
+	h := &Handle{hctx: hctx, opts: opts}
+	var err error
+	if opts.Access == LocalOnly {
+		h.mem, err = cls.NewMem(segs...)
+	} else {
+		h.mem, err = cls.Register(opts.Access, segs...)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bulk: create: %w", err)
+	}
+	h.key = h.mem.Key()
+	if opts.Bind {
+		h.owner = hctx.Self()
+	}
+	return h, nil
+}
+
+// Len returns the number of bytes.
+func (h *Handle) Len() int64 { return h.key.Len }
+
+// Access returns what peers of the owner may do.
+func (h *Handle) Access() Access { return h.key.Access }
+
+// Remote tells whether the memory is a peer's.
+func (h *Handle) Remote() bool { return h.mem == nil }
+
+// Owner returns the address that a bound handle carries, or the zero Addr.
+func (h *Handle) Owner() na.Addr { return h.owner }
+
+// Segments returns the local segments, or nil for a remote handle. The caller does not change the slice.
+func (h *Handle) Segments() [][]byte {
+	if h.mem == nil {
+		return nil
+	}
+	return h.mem.Segments()
+}
+
+// String describes the handle without its token.
+func (h *Handle) String() string {
+	where := "local"
+	if h.Remote() {
+		where = "remote"
+	}
+	return fmt.Sprintf("bulk handle of %d bytes (%s, %v)", h.key.Len, where, h.key.Access)
+}
+
+// Format keeps the token out of every verb of package fmt.
+func (h *Handle) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(h.String())) }
+
+// Close takes the memory back. cb, which may be nil, runs in Trigger when no peer can touch the memory any more: no peer,
+// alive, frozen or gone, can delay that. Transfers of this process that use the handle as their local side are waited
+// for. Close never waits itself. A second Close fails with hg.ErrClosed; a remote handle needs none.
+func (h *Handle) Close(cb func(err error)) error {
+	if h.mem == nil {
+		if cb != nil {
+			return fmt.Errorf("bulk: close: the memory is a peer's: %w", hg.ErrInvalid)
+		}
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return fmt.Errorf("bulk: close: %w", hg.ErrClosed)
+	}
+	op := h.hctx.NA().NewOp(func(_ *na.Op, r na.Result) {
+		if cb != nil {
+			h.hctx.Post(func() { cb(r.Err) })
+		}
+	})
+	if err := h.hctx.NA().Deregister(op, h.mem); err != nil {
+		return fmt.Errorf("bulk: close: %w", err)
+	}
+	h.closed = true
+	return nil
+}
+
+// CloseWait is Close for those who can wait: it drives Progress and Trigger until no peer can touch the memory, or ctx
+// ends. Callbacks of other operations may run meanwhile.
+func (h *Handle) CloseWait(ctx context.Context) error {
+	var done atomic.Bool
+	if h.mem == nil {
+		return nil
+	}
+	if err := h.Close(func(error) {
+		done.Store(true)
+		h.hctx.Wake()
+	}); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, h.hctx.Wake)
+	defer stop()
+	for {
+		h.hctx.Trigger(0)
+		switch {
+		case done.Load():
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("bulk: close: a transfer of this process still uses the memory: %w", context.Cause(ctx))
+		}
+		if err := h.hctx.Progress(-1); na.CodeOf(err) == hg.ErrClosed {
+			return err
+		}
+	}
+}
+
+// The encoded form; docs/WIRE.md has the picture.
+const (
+	wireVersion = 1
+	flagEager   = 1
+	flagBound   = 2
+)
+
+// MarshalBinary encodes the handle to travel inside an RPC. The bytes are a key to the memory.
+func (h *Handle) MarshalBinary() ([]byte, error) { return h.AppendBinary(nil) }
+
+// AppendBinary is MarshalBinary at the end of b.
+func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
+	if h.mem != nil && h.opts.Access == LocalOnly {
+		return nil, fmt.Errorf("bulk: a local handle cannot travel; create it with an access mode: %w", hg.ErrInvalid)
+	}
+	var flags byte
+	eager := h.data != nil
+	if h.mem != nil {
+		eager = h.key.Access == ReadOnly && h.key.Len <= int64(h.opts.Eager)
+	}
+	if eager {
+		flags |= flagEager
+	}
+	if !h.owner.IsZero() {
+		flags |= flagBound
+	}
+	b = append(b, wireVersion, flags)
+	b = h.key.Append(b)
+	if flags&flagBound != 0 {
+		text := h.owner.String()
+		b = binary.LittleEndian.AppendUint16(b, uint16(len(text)))
+		b = append(b, text...)
+	}
+	if !eager {
+		return b, nil
+	}
+	if h.mem == nil {
+		return append(b, h.data...), nil
+	}
+	if !h.mem.Acquire() {
+		return nil, fmt.Errorf("bulk: encode: the handle is closed: %w", hg.ErrClosed)
+	}
+	defer h.mem.Release()
+	for _, s := range h.mem.Segments() {
+		b = append(b, s...)
+	}
+	return b, nil
+}
+
+// UnmarshalBinary decodes a peer's handle. It keeps no reference to b. The error matches hg.ErrProtocol.
+func (h *Handle) UnmarshalBinary(b []byte) error {
+	bad := func(what string) error {
+		return fmt.Errorf("bulk: decode: %w", na.WithText(hg.ErrProtocol, "bulk handle "+what))
+	}
+	if h.mem != nil {
+		return fmt.Errorf("bulk: decode into a local handle: %w", hg.ErrInvalid)
+	}
+	if len(b) < 2 {
+		return bad("is too short")
+	}
+	version, flags := b[0], b[1]
+	switch {
+	case version != wireVersion:
+		return bad(fmt.Sprintf("of version %d, this is version %d", version, wireVersion))
+	case flags&^(flagEager|flagBound) != 0:
+		return bad("has unknown flags")
+	}
+	key, err := na.DecodeKey(b[2:])
+	if err != nil {
+		return fmt.Errorf("bulk: decode: %w", err)
+	}
+	if key.Access == LocalOnly {
+		return bad("allows no access")
+	}
+	b = b[2+na.KeySize:]
+	var owner na.Addr
+	if flags&flagBound != 0 {
+		if len(b) < 2 || len(b)-2 < int(binary.LittleEndian.Uint16(b)) {
+			return bad("ends inside its address")
+		}
+		n := int(binary.LittleEndian.Uint16(b))
+		if owner, err = na.ParseAddr(string(b[2 : 2+n])); err != nil {
+			return bad("has a bad address: " + err.Error())
+		}
+		b = b[2+n:]
+	}
+	var data []byte
+	if flags&flagEager != 0 {
+		if key.Access != ReadOnly || key.Len > maxEager || int64(len(b)) != key.Len {
+			return bad(fmt.Sprintf("of %d bytes comes with %d bytes of data", key.Len, len(b)))
+		}
+		data = append(make([]byte, 0, len(b)), b...)
+	} else if len(b) > 0 {
+		return bad("is followed by bytes that do not belong to it")
+	}
+	h.key, h.owner, h.data = key, owner, data
+	return nil
+}

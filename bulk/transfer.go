@@ -1,0 +1,287 @@
+package bulk
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Dir is the direction of a transfer, seen from the process that starts it.
+type Dir uint8
+
+// The directions.
+const (
+	Pull Dir = iota // remote memory to local
+	Push            // local memory to remote
+)
+
+// String returns "pull" or "push".
+func (d Dir) String() string {
+	if d == Push {
+		return "push"
+	}
+	return "pull"
+}
+
+// The defaults of a Spec.
+const (
+	DefaultChunk  = 1 << 20
+	DefaultWindow = 8
+	maxWindow     = 64
+	minChunk      = 4 << 10
+)
+
+// A Spec describes a transfer. Size, offsets and chunks are in bytes.
+type Spec struct {
+	Dir Dir
+	// Peer owns the remote memory: in a handler h.Addr(). It may be left out when Remote is bound.
+	Peer         na.Addr
+	Remote       *Handle
+	RemoteOffset int64
+	Local        *Handle
+	LocalOffset  int64
+	Size         int64
+	// Chunk is the length of one piece. Zero means 1 MiB; at least 4 KiB.
+	Chunk int64
+	// Window is how many pieces are under way at a time. Zero means 8; at most 64.
+	Window int
+	// OnProgress, if set, runs in Trigger with the bytes moved so far: never concurrently, not after done.
+	OnProgress func(op *Op, moved int64)
+}
+
+// A DoneFunc hears how a transfer ended. It runs in Trigger, once.
+type DoneFunc func(op *Op, err error)
+
+// An Op is a transfer under way. It is split into pieces; the next starts when one has ended.
+//
+//	Transfer ─► piece piece piece … (Window at a time) ─ each ends ─► the next, or, when none is left, done
+//	Cancel ───► every piece that is under way is canceled, none is started
+type Op struct {
+	hctx  *hg.Context
+	spec  Spec
+	peer  na.Addr
+	done  DoneFunc
+	moved atomic.Int64
+
+	mu        sync.Mutex // guards the fields below
+	next      int64      // offset of the first piece that was not started
+	running   int
+	canceling bool
+	err       error
+	pieces    []*na.Op
+	telling   bool // OnProgress is queued or runs
+	ended     bool // every piece has
+	finishing bool // finish waits for OnProgress to return
+}
+
+// Transfer starts to move spec.Size bytes and returns without waiting. The memory belongs to the transfer until done has
+// run. An error means that nothing was started and done will not run: it matches hg.ErrInvalid for offsets and sizes that
+// do not fit the handles, na.ErrPermission for an access mode that does not allow it.
+func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
+	peer, err := spec.check()
+	if err != nil {
+		return nil, err
+	}
+	op := &Op{hctx: hctx, spec: spec, peer: peer, done: done}
+	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
+		op.copyEager()
+		hctx.Post(op.finish)
+		return op, nil
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	for op.running < spec.Window && op.next < spec.Size {
+		nop := hctx.NA().NewOp(op.pieceEnded)
+		op.pieces = append(op.pieces, nop)
+		if err := op.start(nop); err != nil {
+			if op.running == 0 {
+				return nil, fmt.Errorf("bulk: %v: %w", spec.Dir, err)
+			}
+			op.fail(err)
+			break
+		}
+	}
+	return op, nil
+}
+
+// check fills in the defaults and says what is wrong.
+func (s *Spec) check() (peer na.Addr, err error) {
+	invalid := func(format string, args ...any) (na.Addr, error) {
+		return na.Addr{}, fmt.Errorf("bulk: %v: %w", s.Dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
+	}
+	switch {
+	case s.Remote == nil || s.Local == nil:
+		return invalid("Spec.Remote and Spec.Local must both be set")
+	case s.Local.Remote():
+		return invalid("Spec.Local is a handle of a peer's memory")
+	case !na.InRange(s.LocalOffset, s.Size, s.Local.Len()):
+		return invalid("%d bytes at offset %d lie outside the local handle of %d bytes", s.Size, s.LocalOffset, s.Local.Len())
+	case !na.InRange(s.RemoteOffset, s.Size, s.Remote.Len()):
+		return invalid("%d bytes at offset %d lie outside the remote handle of %d bytes", s.Size, s.RemoteOffset, s.Remote.Len())
+	case s.Chunk < 0 || s.Chunk > 0 && s.Chunk < minChunk:
+		return invalid("Spec.Chunk is %d, want at least %d, or 0 for %d", s.Chunk, minChunk, DefaultChunk)
+	case s.Window < 0 || s.Window > maxWindow:
+		return invalid("Spec.Window is %d, want 1 to %d, or 0 for %d", s.Window, maxWindow, DefaultWindow)
+	}
+	need := ReadOnly
+	if s.Dir == Push {
+		need = WriteOnly
+	}
+	if !s.Remote.Access().Can(need) {
+		return na.Addr{}, fmt.Errorf("bulk: %v: %w", s.Dir,
+			na.WithText(na.ErrPermission, fmt.Sprintf("the remote handle allows %v", s.Remote.Access())))
+	}
+	if s.Chunk == 0 {
+		s.Chunk = DefaultChunk
+	}
+	if s.Window == 0 {
+		s.Window = DefaultWindow
+	}
+	if peer = s.Peer; !s.Remote.owner.IsZero() && peer.IsZero() {
+		peer = s.Remote.owner
+	}
+	if peer.IsZero() {
+		return invalid("Spec.Peer is not set and the remote handle is not bound to an address")
+	}
+	return peer, nil
+}
+
+// copyEager serves a pull from the data that came along with the handle.
+func (op *Op) copyEager() {
+	s := &op.spec
+	if s.Size == 0 {
+		return
+	}
+	if !s.Local.mem.Acquire() {
+		op.err = na.WithText(na.ErrRevoked, "the local handle is closed")
+		return
+	}
+	from := s.Remote.data[s.RemoteOffset : s.RemoteOffset+s.Size]
+	for _, to := range s.Local.mem.Slices(nil, s.LocalOffset, s.Size) {
+		from = from[copy(to, from):]
+	}
+	s.Local.mem.Release()
+	op.moved.Store(s.Size)
+}
+
+// start begins the next piece. Locked.
+func (op *Op) start(nop *na.Op) error {
+	s := &op.spec
+	n := min(s.Chunk, s.Size-op.next)
+	nctx := op.hctx.NA()
+	var err error
+	if s.Dir == Pull {
+		err = nctx.Get(nop, s.Local.mem, s.LocalOffset+op.next, op.peer, s.Remote.key, s.RemoteOffset+op.next, n)
+	} else {
+		err = nctx.Put(nop, s.Local.mem, s.LocalOffset+op.next, op.peer, s.Remote.key, s.RemoteOffset+op.next, n)
+	}
+	if err == nil {
+		op.next += n
+		op.running++
+	}
+	return err
+}
+
+// fail fixes the first error and stops the pieces that are under way. Locked.
+func (op *Op) fail(err error) {
+	if op.err == nil {
+		op.err = err
+	}
+	for _, nop := range op.pieces {
+		nop.Cancel()
+	}
+}
+
+// pieceEnded runs in Trigger, below the layer of callbacks.
+func (op *Op) pieceEnded(nop *na.Op, r na.Result) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	op.running--
+	if r.Err == nil {
+		op.moved.Add(r.N)
+		op.tell()
+	} else {
+		op.fail(r.Err)
+	}
+	if op.err == nil && !op.canceling && op.next < op.spec.Size {
+		if err := op.start(nop); err != nil {
+			op.fail(err)
+		}
+	}
+	if op.running == 0 && !op.ended {
+		op.ended = true
+		op.hctx.Post(op.finish)
+	}
+}
+
+// tell queues OnProgress, unless it is queued or runs. Locked.
+func (op *Op) tell() {
+	if op.spec.OnProgress == nil || op.telling {
+		return
+	}
+	op.telling = true
+	op.hctx.Post(op.runProgress)
+}
+
+// runProgress tells until it has told the latest; a finish that came meanwhile follows it.
+func (op *Op) runProgress() {
+	for {
+		moved := op.moved.Load()
+		op.spec.OnProgress(op, moved)
+		op.mu.Lock()
+		if op.moved.Load() != moved {
+			op.mu.Unlock()
+			continue
+		}
+		op.telling = false
+		finish := op.finishing
+		op.mu.Unlock()
+		if finish {
+			op.finish()
+		}
+		return
+	}
+}
+
+func (op *Op) finish() {
+	op.mu.Lock()
+	if op.telling {
+		op.finishing = true
+		op.mu.Unlock()
+		return
+	}
+	err := op.err
+	if err == nil && op.canceling && op.moved.Load() < op.spec.Size {
+		err = hg.ErrCanceled
+	}
+	op.mu.Unlock()
+	if err != nil {
+		err = &Error{Dir: op.spec.Dir, Peer: op.peer, Moved: op.moved.Load(), Size: op.spec.Size, Err: err}
+	}
+	if op.done != nil {
+		op.done(op, err)
+	}
+}
+
+// Cancel ends the transfer, unless it has ended. It does not block; done runs once in any case: without error if every
+// piece had arrived.
+func (op *Op) Cancel() {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.canceling || op.ended {
+		return
+	}
+	op.canceling = true
+	for _, nop := range op.pieces {
+		nop.Cancel()
+	}
+}
+
+// Moved returns how many bytes are known to have been moved: whole pieces, in no order.
+func (op *Op) Moved() int64 { return op.moved.Load() }
+
+// Size returns how many bytes are to be moved.
+func (op *Op) Size() int64 { return op.spec.Size }

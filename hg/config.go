@@ -1,0 +1,48 @@
+package hg
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Config holds what a class can be told. The zero value works.
+type Config struct {
+	// NA is the configuration of the network abstraction below.
+	NA na.Config
+	// Codec encodes arguments and results. Nil means codec.Msgpack. Both sides need the same.
+	Codec codec.Codec
+	// MaxInput bounds the encoded input of a call in bytes, at the origin and at the target. Zero means 64 MiB.
+	MaxInput int64
+	// MaxOutput bounds the encoded output likewise. Zero means 64 MiB.
+	MaxOutput int64
+	// MaxLent bounds the bytes of input and output larger than one message that a context lends to its peers at a time.
+	// Zero means 1 GiB. Beyond it Forward and Respond fail with ErrAgain.
+	MaxLent int64
+	// MaxPulled bounds the bytes of such input and output that a context is fetching from its peers at a time. Zero means
+	// 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain.
+	MaxPulled int64
+}
+
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	for _, f := range []struct {
+		name string
+		v    *int64
+		def  int64
+	}{{"MaxInput", &c.MaxInput, 64 << 20}, {"MaxOutput", &c.MaxOutput, 64 << 20}, {"MaxLent", &c.MaxLent, 1 << 30},
+		{"MaxPulled", &c.MaxPulled, 1 << 30}} {
+		if *f.v < 0 {
+			errs = append(errs, fmt.Errorf("hg: config: %s is %d, want a number of bytes, or 0 for %d: %w", f.name, *f.v, f.def, ErrInvalid))
+		}
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+	}
+	if c.Codec == nil {
+		c.Codec = codec.Msgpack
+	}
+	return c, errors.Join(errs...)
+}

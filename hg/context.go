@@ -1,0 +1,203 @@
+package hg
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Context is a completion queue for calls and the progress that fills it. Any number of goroutines may use one.
+type Context struct {
+	class *Class
+	nctx  *na.Context
+	q     queue
+	recv  *na.Op // takes in requests
+
+	mu      sync.Mutex // guards the fields below
+	slots   []uint64   // generations of call identities, by slot
+	free    []uint32   // slots that no handle has
+	targets *Handle    // spare handles of targets
+	spare   int
+
+	lent    atomic.Int64 // bytes
+	pulled  atomic.Int64 // bytes
+	dropped atomic.Int64 // one-way requests that could not be served
+	handles atomic.Int64
+}
+
+// Stats are the gauges and counters of a context.
+type Stats struct {
+	NA      na.Stats
+	Handles int64 // handles that are not closed, of both roles
+	Lent    int64 // bytes of input and output lent to peers
+	Pulled  int64 // bytes of input and output being fetched from peers
+	Dropped int64 // one-way requests that nobody could be told were not served
+	Queued  int   // callbacks and handlers that wait for Trigger
+}
+
+func newContext(cls *Class, nctx *na.Context) *Context {
+	c := &Context{class: cls, nctx: nctx}
+	nctx.Above(func() bool { return c.q.len() > 0 })
+	c.recv = nctx.NewOp(c.arrived)
+	_ = nctx.RecvUnexpected(c.recv)
+	return c
+}
+
+// Class returns the class that made c.
+func (c *Context) Class() *Class { return c.class }
+
+// NA returns the context of the network abstraction below.
+func (c *Context) NA() *na.Context { return c.nctx }
+
+// ID is the target id by which origins reach c.
+func (c *Context) ID() int { return c.nctx.ID() }
+
+// Self returns the address of c.
+func (c *Context) Self() na.Addr { return c.nctx.Self() }
+
+// Now reads the clock: monotonic, only differences mean something.
+func (c *Context) Now() time.Duration { return c.nctx.Now() }
+
+// Wake makes a Progress that sleeps now, or else the next one, return nil.
+func (c *Context) Wake() { c.nctx.Wake() }
+
+// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost.
+func (c *Context) OnFault(fn func(peer na.Addr, err error)) { c.nctx.OnFault(fn) }
+
+// Progress moves bytes until something is ready for Trigger or timeout has passed (negative: no limit; zero: one look).
+// It returns nil when something may be ready, an error that matches os.ErrDeadlineExceeded when nothing happened, and
+// one that matches ErrClosed when c is closed and drained. It runs no callback.
+func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress(timeout) }
+
+// Trigger runs callbacks and handlers: at most max of them, or, if max is not positive, those that are queued when it
+// begins. It returns how many ran. It may be called from several goroutines at once, and inside a callback.
+func (c *Context) Trigger(max int) int {
+	c.drainNA()
+	if max <= 0 {
+		max = c.q.len()
+	}
+	n := 0
+	for n < max {
+		e := c.q.pop()
+		if e == nil {
+			break
+		}
+		if c.q.len() > 0 {
+			c.nctx.Rouse() // another goroutine may take the next while this one is in user code
+		}
+		e.run()
+		n++
+	}
+	return n
+}
+
+// drainNA lets operations that have ended advance their calls. Each of its rounds is bounded by what na holds.
+func (c *Context) drainNA() {
+	for range 1024 {
+		if c.nctx.Trigger(0) == 0 {
+			return
+		}
+	}
+}
+
+// post queues e for Trigger.
+func (c *Context) post(e *entry) {
+	c.q.push(e)
+	c.nctx.Rouse()
+}
+
+// Post queues fn to run in Trigger, after what is queued now. It may be called from any goroutine.
+func (c *Context) Post(fn func()) { c.post(&entry{run: fn}) }
+
+// Stats returns the gauges and counters.
+func (c *Context) Stats() Stats {
+	return Stats{
+		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.Load(), Pulled: c.pulled.Load(),
+		Dropped: c.dropped.Load(), Queued: c.q.len() + c.nctx.Queued(),
+	}
+}
+
+// Close ends every call of c with ErrClosed. It does not wait and may be called anywhere.
+func (c *Context) Close() { c.nctx.Close() }
+
+// Closed tells whether every callback has run and everything has been given back after Close.
+func (c *Context) Closed() bool { return c.nctx.Closed() && c.q.len() == 0 }
+
+// A LookupFunc hears how a Lookup ended.
+type LookupFunc func(addr na.Addr, err error)
+
+// A Lookup is the resolution of an address under way.
+type Lookup struct {
+	c     *Context
+	op    *na.Op
+	text  string
+	begun time.Duration
+	r     na.Result
+	cb    LookupFunc
+	entry entry
+}
+
+// Lookup resolves the text of an address, for example "tcp://node7:9000". It does not connect. cb runs in Trigger.
+func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
+	l := &Lookup{c: c, text: text, begun: c.Now(), cb: cb}
+	l.entry.run = l.run
+	l.op = c.nctx.NewOp(func(_ *na.Op, r na.Result) {
+		l.r = r
+		c.post(&l.entry)
+	})
+	if err := c.nctx.Lookup(l.op, text); err != nil {
+		return nil, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: bare(err)}
+	}
+	return l, nil
+}
+
+// Cancel ends the lookup, unless it has ended. It does not block; the callback runs once in any case.
+func (l *Lookup) Cancel() { l.op.Cancel() }
+
+func (l *Lookup) run() {
+	var err error
+	if l.r.Err != nil {
+		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.Now() - l.begun, Fate: na.NotRun, Err: bare(l.r.Err)}
+	}
+	l.cb(l.r.Addr, err)
+}
+
+// LookupWait resolves the text of an address and drives Progress and Trigger until that is done or ctx ends. Callbacks
+// of other operations may run meanwhile.
+func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) {
+	var (
+		addr na.Addr
+		fail error
+		done atomic.Bool
+	)
+	l, err := c.Lookup(text, func(a na.Addr, err error) {
+		addr, fail = a, err
+		done.Store(true)
+		c.Wake()
+	})
+	if err != nil {
+		return na.Addr{}, err
+	}
+	stop := context.AfterFunc(ctx, func() {
+		l.Cancel()
+		c.Wake()
+	})
+	defer stop()
+	for {
+		c.Trigger(0)
+		if done.Load() {
+			break
+		}
+		if err := c.Progress(-1); na.CodeOf(err) == ErrClosed {
+			return na.Addr{}, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: ErrClosed}
+		}
+	}
+	if fail != nil && ctx.Err() != nil {
+		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
+	}
+	return addr, fail
+}

@@ -1,0 +1,409 @@
+package hg
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A ForwardFunc hears how one call ended. It runs in Trigger; it may forward h again, close it, or call anything else.
+type ForwardFunc func(h *Handle, err error)
+
+// The phases of a call.
+const (
+	idle    = iota
+	pending // some part has not ended
+	queued  // the callback waits for Trigger
+)
+
+// A call is the origin's side of a handle. Its parts are the sending of the request, the receive of the response, the
+// loan of an input that is larger than a message, and the pull of such an output. Handle.mu guards it. Whatever the
+// order in which the parts end, the result is decided once, when the last has ended, from what each of them was.
+type call struct {
+	h    *Handle
+	slot uint32
+	gen  uint64
+	send *na.Op
+	recv *na.Op
+
+	phase     int
+	parts     int // that have not ended
+	canceling bool
+	begun     time.Duration
+	cb        ForwardFunc
+	done      entry
+
+	in   []byte // header and encoded input
+	msg  [requestSize + na.KeySize]byte
+	buf  []byte // receives the response
+	loan *loan
+	pull *pull
+
+	sent     na.Result
+	received na.Result
+	answer   response
+	answered bool  // answer is valid and its payload complete
+	failure  error // of understanding or fetching the answer
+	output   []byte
+	err      error // of the last call
+}
+
+func newCall(h *Handle) *call {
+	k := &call{h: h, err: na.WithText(ErrInvalid, "the handle has not been forwarded")}
+	k.slot, k.gen = h.ctx.takeSlot()
+	k.send = h.ctx.nctx.NewOp(k.onSent)
+	k.recv = h.ctx.nctx.NewOp(k.onReceived)
+	k.done.run = k.finish
+	return k
+}
+
+// The identity of a call on the wire: slot and generation. The top bit stays free: it marks the loans of requests, so
+// that they cannot be taken for those of responses that the peer asked for under the same number.
+const (
+	slotBits = 24
+	maxSlot  = 1<<slotBits - 1
+	maxGen   = 1<<(63-slotBits) - 1
+	loanTag  = 1 << 63
+)
+
+// takeSlot gives a handle its part of the identity of calls.
+func (c *Context) takeSlot() (slot uint32, gen uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := len(c.free); n > 0 {
+		slot = c.free[n-1]
+		c.free = c.free[:n-1]
+		return slot, c.slots[slot]
+	}
+	c.slots = append(c.slots, 0)
+	return uint32(len(c.slots) - 1), 0
+}
+
+// freeSlot takes it back; the generation goes on where it was.
+func (c *Context) freeSlot(k *call) {
+	c.mu.Lock()
+	c.slots[k.slot] = k.gen
+	if k.gen < maxGen {
+		c.free = append(c.free, k.slot)
+	}
+	c.mu.Unlock()
+}
+
+// nextTag begins a new life of the call's identity. A slot whose generations are used up is left for good.
+func (k *call) nextTag() (na.Tag, error) {
+	if k.gen >= maxGen {
+		k.h.ctx.freeSlot(k)
+		k.slot, k.gen = k.h.ctx.takeSlot()
+	}
+	if k.slot > maxSlot {
+		return 0, na.WithText(ErrAgain, "more handles than identities of calls")
+	}
+	k.gen++
+	return na.Tag(k.gen<<slotBits | uint64(k.slot)), nil
+}
+
+// Forward encodes in with the class's codec and sends it to the target. It returns without waiting, and in is the
+// caller's again then. cb hears how the call ended. A Forward that returns an error ran nothing and runs no callback: it matches
+// ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrClosed, or the codec's error.
+func (h *Handle) Forward(in any, cb ForwardFunc) error {
+	k := h.call
+	if k == nil {
+		return misuse("forward", h.Name(), ErrInvalid, "the handle came with a request; Create makes one to forward")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if k.phase != idle {
+		return misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
+	}
+	b, err := h.ctx.class.cfg.Codec.Append(k.room(), in)
+	if err != nil {
+		return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: err}
+	}
+	k.in = b
+	return k.forward(cb)
+}
+
+// ForwardRaw is Forward for input that is bytes already.
+func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
+	k := h.call
+	if k == nil {
+		return misuse("forward", h.Name(), ErrInvalid, "the handle came with a request; Create makes one to forward")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if k.phase != idle {
+		return misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
+	}
+	k.in = append(k.room(), in...)
+	return k.forward(cb)
+}
+
+// maxKept is the largest buffer that an idle handle keeps.
+const maxKept = 64 << 10
+
+// room returns the input buffer with space for the header.
+func (k *call) room() []byte {
+	if cap(k.in) < requestSize || cap(k.in) > maxKept {
+		k.in = make([]byte, 0, 256)
+	}
+	return k.in[:requestSize]
+}
+
+// forward sends k.in. Locked.
+func (k *call) forward(cb ForwardFunc) error {
+	h := k.h
+	nctx := h.ctx.nctx
+	fail := func(err error) error {
+		return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
+	}
+	size := len(k.in) - requestSize
+	if int64(size) > h.ctx.class.cfg.MaxInput {
+		return misuse("forward", h.Name(), ErrOverflow, "input of %d bytes, Config.MaxInput is %d", size, h.ctx.class.cfg.MaxInput)
+	}
+	tag, err := k.nextTag()
+	if err != nil {
+		return fail(err)
+	}
+	*k = call{
+		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, buf: k.buf,
+		phase: pending, cb: cb, begun: h.ctx.Now(),
+	}
+	req := request{id: h.id, size: uint64(size)}
+	if h.rpc.OneWay {
+		req.flags |= flagOneWay
+	}
+	msg := k.in
+	if limits := nctx.Limits(); len(msg) > limits.MaxUnexpected {
+		req.flags |= flagMore
+		var key na.Key
+		if k.loan, key, err = h.ctx.lend(h.addr, tag|loanTag, k.in[requestSize:], k.onLoanEnded); err != nil {
+			k.phase = idle
+			return fail(err)
+		}
+		k.parts++
+		msg = key.Append(k.msg[:requestSize])
+	}
+	req.put(msg)
+	if !h.rpc.OneWay {
+		if k.buf == nil {
+			k.buf = make([]byte, nctx.Limits().MaxExpected)
+		}
+		if err := nctx.RecvExpected(k.recv, h.addr, tag, k.buf); err != nil {
+			if k.loan == nil {
+				k.phase = idle
+				return fail(err)
+			}
+			k.received = na.Result{Err: err, Fate: na.NotRun}
+			k.loan.op.Cancel()
+		} else {
+			k.parts++
+		}
+	}
+	h.refs.Add(1) // until the callback has run
+	if k.received.Err == nil {
+		if err := nctx.SendUnexpected(k.send, h.addr, tag, msg); err == nil {
+			k.parts++
+			return nil
+		} else if k.parts == 0 {
+			k.phase = idle
+			h.refs.Add(-1)
+			return fail(err)
+		} else {
+			k.sent = na.Result{Err: err, Fate: na.NotRun}
+		}
+	}
+	k.stop()
+	return nil
+}
+
+// stop cancels every part that has not ended. Locked.
+func (k *call) stop() {
+	k.recv.Cancel()
+	k.send.Cancel()
+	if k.loan != nil {
+		k.loan.op.Cancel()
+	}
+	if k.pull != nil {
+		k.pull.op.Cancel()
+	}
+}
+
+func (h *Handle) cancelCall() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if k := h.call; k.phase == pending && !k.canceling {
+		k.canceling = true
+		k.stop()
+	}
+}
+
+func (k *call) onSent(_ *na.Op, r na.Result) {
+	k.h.mu.Lock()
+	defer k.h.mu.Unlock()
+	k.sent = r
+	if r.Err != nil {
+		k.stop() // nobody will answer
+	}
+	k.partEnded()
+}
+
+func (k *call) onReceived(_ *na.Op, r na.Result) {
+	k.h.mu.Lock()
+	defer k.h.mu.Unlock()
+	k.received = r
+	if r.Err == nil {
+		k.understand(k.buf[:r.N], r.Addr)
+	}
+	if k.pull == nil && k.loan != nil {
+		k.loan.op.Cancel() // the target has what it needs, or never will
+	}
+	if r.Err != nil {
+		k.send.Cancel()
+	}
+	k.partEnded()
+}
+
+// understand reads the response, and fetches its body if that is still at the target.
+func (k *call) understand(b []byte, from na.Addr) {
+	resp, payload, err := parseResponse(b)
+	k.answer = resp
+	if err != nil {
+		k.failure = err
+		return
+	}
+	if resp.flags&flagMore == 0 {
+		k.output, k.answered = payload, true
+		return
+	}
+	key, err := bodyKey(payload, resp.size)
+	if err != nil {
+		k.failure = err
+		return
+	}
+	c := k.h.ctx
+	switch {
+	case k.canceling: // the whole response has not arrived
+		k.failure = ErrCanceled
+		c.nctx.GiveBack(from, key)
+	case int64(resp.size) > c.class.cfg.MaxOutput || int64(resp.size) < 0:
+		k.failure = na.WithText(ErrOverflow, "the output is larger than Config.MaxOutput allows")
+		c.nctx.GiveBack(from, key)
+	default:
+		if k.pull, err = c.fetch(from, key, k.onPulled); err != nil {
+			k.failure = err
+			return
+		}
+		k.parts++
+	}
+}
+
+func (k *call) onPulled(body []byte, err error) {
+	k.h.mu.Lock()
+	defer k.h.mu.Unlock()
+	k.pull = nil
+	if err != nil {
+		k.failure = err
+	} else {
+		k.output, k.answered = body, true
+	}
+	if k.loan != nil {
+		k.loan.op.Cancel()
+	}
+	k.partEnded()
+}
+
+func (k *call) onLoanEnded(r na.Result) {
+	k.h.mu.Lock()
+	defer k.h.mu.Unlock()
+	k.loan = nil
+	if k.h.rpc.OneWay && r.Err != nil {
+		k.failure = r.Err
+	}
+	k.partEnded()
+}
+
+// partEnded queues the callback when no part is left. Locked.
+func (k *call) partEnded() {
+	if k.parts--; k.parts > 0 {
+		return
+	}
+	k.phase = queued
+	k.h.ctx.post(&k.done)
+}
+
+// result decides how the call ended. It looks at all parts, in an order of its own.
+func (k *call) result() error {
+	h := k.h
+	fate := na.MaybeRan
+	if k.sent.Err != nil && k.sent.Fate == na.NotRun || k.received.Err != nil && k.received.Fate == na.NotRun {
+		fate = na.NotRun
+	}
+	var cause error
+	switch {
+	case k.answered && k.answer.code == na.OK:
+		return nil
+	case k.answered:
+		fate = k.answer.fate
+		cause = &RemoteError{Code: k.answer.code, Text: string(k.output)}
+		k.output = nil
+	case h.rpc.OneWay && k.sent.Err == nil && k.failure == nil:
+		return nil
+	case k.received.Err == nil && !h.rpc.OneWay && k.sent.Err == nil: // an answer came and could not be taken in
+		fate, cause = na.Ran, bare(k.failure)
+		if k.canceling && na.CodeOf(cause) == ErrCanceled {
+			cause = ErrCanceled
+		}
+	case k.canceling:
+		cause = ErrCanceled
+	case k.sent.Err != nil && (na.CodeOf(k.sent.Err) != ErrCanceled || k.received.Err == nil):
+		cause = bare(k.sent.Err)
+	case k.received.Err != nil:
+		cause = bare(k.received.Err)
+	default:
+		cause = bare(k.failure)
+	}
+	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.Now() - k.begun, Fate: fate, Err: cause}
+}
+
+// finish runs in Trigger: the handle is idle again when the callback runs.
+func (k *call) finish() {
+	h := k.h
+	h.mu.Lock()
+	k.err = k.result()
+	cb, err := k.cb, k.err
+	k.cb, k.phase = nil, idle
+	h.mu.Unlock()
+	if cb != nil {
+		cb(h, err)
+	}
+	h.Close()
+}
+
+// Output decodes the output of the last call into v. It returns the call's own error when that failed. It may be
+// called until the next Forward or Close.
+func (h *Handle) Output(v any) error {
+	b, err := h.OutputRaw()
+	if err != nil {
+		return err
+	}
+	if err := h.ctx.class.cfg.Codec.Decode(b, v); err != nil {
+		return &Error{Op: "output of", RPC: h.Name(), Fate: na.Ran, Err: err}
+	}
+	return nil
+}
+
+// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward or Close.
+func (h *Handle) OutputRaw() ([]byte, error) {
+	if h.call == nil {
+		return nil, misuse("output of", h.Name(), ErrInvalid, "the handle came with a request, it has input")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.call.phase != idle {
+		return nil, misuse("output of", h.Name(), ErrBusy, "the call has not ended")
+	}
+	if h.call.err != nil {
+		return nil, h.call.err
+	}
+	return h.call.output, nil
+}

@@ -1,0 +1,129 @@
+package hg
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Handle is one call at a time. At the origin Create makes it; it may be forwarded again and again. At the target it
+// comes with the request.
+//
+//	origin:  idle ── Forward ──► pending ── every part has ended ──► queued ── Trigger: idle again, then the callback
+//	                                │ Cancel
+//	                                └─ the parts end at once ───────►
+//
+//	target:  arrived ─► (input is fetched) ─► queued ─► handler runs ─ Respond ─► answered ─► last reference: reused
+//	                                                          │ Cancel of the response: may be answered again
+//
+// A handle is counted: Create and the running handler hold a reference each, Ref adds one, Close gives one back. A call
+// under way holds one too, so Close is legal at any time.
+type Handle struct {
+	ctx  *Context
+	id   ID
+	rpc  *RPC // nil at a target that does not know the id
+	addr na.Addr
+	refs atomic.Int32
+	data any
+
+	mu      sync.Mutex // guards call or service, and addr at the origin
+	call    *call      // at the origin
+	service *service   // at the target
+}
+
+// Create returns a handle for calls of an RPC at addr. The error matches ErrNoEntry when id was not registered.
+func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
+	rpc := c.class.rpcs.find(id)
+	if rpc == nil {
+		return nil, misuse("create", fmt.Sprintf("%#x", uint64(id)), ErrNoEntry, "no RPC with this id is registered here")
+	}
+	h := &Handle{ctx: c, id: id, rpc: rpc, addr: addr}
+	h.call = newCall(h)
+	h.refs.Store(1)
+	c.handles.Add(1)
+	return h, nil
+}
+
+// Reset aims an idle handle at another address and RPC. The error matches ErrBusy while a call is under way, and
+// ErrNoEntry when id was not registered; the handle is as before then.
+func (h *Handle) Reset(addr na.Addr, id ID) error {
+	rpc := h.ctx.class.rpcs.find(id)
+	if rpc == nil {
+		return misuse("reset", fmt.Sprintf("%#x", uint64(id)), ErrNoEntry, "no RPC with this id is registered here")
+	}
+	if h.call == nil {
+		return misuse("reset", h.Name(), ErrInvalid, "the handle came with a request")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.call.phase != idle {
+		return misuse("reset", h.Name(), ErrBusy, "the handle has a call that has not ended")
+	}
+	h.addr, h.id, h.rpc = addr, id, rpc
+	return nil
+}
+
+// SetTarget aims an idle handle at another context of the same process.
+func (h *Handle) SetTarget(id int) error { return h.Reset(h.Addr().WithTarget(id), h.id) }
+
+// Addr returns the peer: the target at the origin; at the target the origin, bound to the session that the request
+// came on.
+func (h *Handle) Addr() na.Addr {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.addr
+}
+
+// Context returns the context that h belongs to.
+func (h *Handle) Context() *Context { return h.ctx }
+
+// ID returns the id of the RPC.
+func (h *Handle) ID() ID { return h.id }
+
+// Name returns the name of the RPC.
+func (h *Handle) Name() string {
+	if h.rpc == nil {
+		return fmt.Sprintf("%#x", uint64(h.id))
+	}
+	return h.rpc.Name
+}
+
+// SetData keeps a value of the user's with the handle.
+func (h *Handle) SetData(v any) { h.data = v }
+
+// Data returns what SetData kept.
+func (h *Handle) Data() any { return h.data }
+
+// Ref adds a reference: a handler that answers later calls it, and Close when it is done.
+func (h *Handle) Ref() *Handle {
+	h.refs.Add(1)
+	return h
+}
+
+// Close gives a reference back. With the last one the handle must not be used any more, its input and output are gone,
+// and a request that nobody answered is answered with ErrNoResponse.
+func (h *Handle) Close() {
+	switch n := h.refs.Add(-1); {
+	case n > 0:
+	case n < 0:
+		panic("hg: handle of " + h.Name() + " is closed more often than it was referenced")
+	case h.service != nil:
+		h.lastReference()
+	default:
+		h.ctx.freeSlot(h.call)
+		h.ctx.handles.Add(-1)
+	}
+}
+
+// Cancel ends the call under way at the origin, or the response under way at the target. It sends nothing that it
+// waits for and never blocks; idle and ended calls stay as they are. The callback still runs exactly once: with
+// ErrCanceled if the cancel won, with the result if that was there before.
+func (h *Handle) Cancel() {
+	if h.call != nil {
+		h.cancelCall()
+		return
+	}
+	h.cancelResponse()
+}

@@ -1,0 +1,103 @@
+package hg
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Input and output larger than one message stay with their sender, who lends them: the message carries a key. The
+// receiver fetches the bytes piece by piece, into memory that grows with what has arrived, and gives them back.
+//
+//	sender:   lend ─► key in the message ─► … ─► ended: given back, dropped, peer lost, or canceled
+//	receiver: fetch ─► Get 64 KiB ─► Get 64 KiB ─► Get 128 KiB ─► … ─► GiveBack ─► done
+
+// A loan is memory that one peer may read.
+type loan struct {
+	c    *Context
+	op   *na.Op
+	size int64
+	done func(na.Result)
+}
+
+// lend lets to read body. done runs when nobody can read it any more, inside drainNA, with no lock held.
+func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, done func(na.Result)) (*loan, na.Key, error) {
+	l := &loan{c: c, size: int64(len(body)), done: done}
+	if limit := c.class.cfg.MaxLent; c.lent.Add(l.size) > limit {
+		c.lent.Add(-l.size)
+		return nil, na.Key{}, na.WithText(ErrAgain, fmt.Sprintf("%d bytes are lent to peers, %d more exceed Config.MaxLent of %d",
+			c.lent.Load(), l.size, limit))
+	}
+	l.op = c.nctx.NewOp(l.ended)
+	mem, err := c.nctx.Lease(l.op, to, tag, body)
+	if err != nil {
+		c.lent.Add(-l.size)
+		return nil, na.Key{}, err
+	}
+	return l, mem.Key(), nil
+}
+
+func (l *loan) ended(_ *na.Op, r na.Result) {
+	l.c.lent.Add(-l.size)
+	l.done(r)
+}
+
+// firstPiece is how much of a body is fetched before a byte of it has been seen.
+const firstPiece = 64 << 10
+
+// A pull is the fetching of a body.
+type pull struct {
+	c    *Context
+	op   *na.Op
+	from na.Addr
+	key  na.Key
+	buf  []byte
+	got  int64
+	done func(body []byte, err error)
+}
+
+// fetch reads the memory of key, whose length the caller has checked, and gives it back. done runs inside drainNA, with
+// no lock held, and owns body. If fetch returns an error, done does not run.
+func (c *Context) fetch(from na.Addr, key na.Key, done func(body []byte, err error)) (*pull, error) {
+	if limit := c.class.cfg.MaxPulled; c.pulled.Add(key.Len) > limit {
+		c.pulled.Add(-key.Len)
+		c.nctx.GiveBack(from, key)
+		return nil, na.WithText(ErrAgain, fmt.Sprintf("%d bytes are being fetched from peers, %d more exceed Config.MaxPulled of %d",
+			c.pulled.Load(), key.Len, limit))
+	}
+	p := &pull{c: c, from: from, key: key, done: done}
+	p.op = c.nctx.NewOp(p.moved)
+	if err := p.next(); err != nil {
+		c.pulled.Add(-key.Len)
+		c.nctx.GiveBack(from, key)
+		return nil, err
+	}
+	return p, nil
+}
+
+// next asks for as much again as has arrived.
+func (p *pull) next() error {
+	n := min(max(p.got, firstPiece), p.key.Len-p.got)
+	grown := make([]byte, p.got+n)
+	copy(grown, p.buf)
+	p.buf = grown
+	mem, err := p.c.nctx.Class().NewMem(p.buf[p.got:])
+	if err != nil {
+		return err
+	}
+	return p.c.nctx.Get(p.op, mem, 0, p.from, p.key, p.got, n)
+}
+
+func (p *pull) moved(_ *na.Op, r na.Result) {
+	err := r.Err
+	if err == nil {
+		if p.got += r.N; p.got < p.key.Len {
+			if err = p.next(); err == nil {
+				return
+			}
+		}
+	}
+	p.c.pulled.Add(-p.key.Len)
+	p.c.nctx.GiveBack(p.from, p.key)
+	p.done(p.buf, err)
+}

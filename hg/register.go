@@ -1,0 +1,136 @@
+package hg
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An ID names an RPC on the wire: the first 8 bytes of the SHA-256 of its name, little-endian.
+type ID uint64
+
+// A Handler runs at the target, inside Trigger. It answers with h.Respond, now or later: to answer later it keeps the
+// handle with h.Ref. An error that it returns before it has answered is the answer, and so is a panic. It may block and
+// may call anything; meanwhile only the Trigger call that runs it waits.
+type Handler func(h *Handle) error
+
+// An RPC is what Register is told.
+type RPC struct {
+	Name string
+	// Handler serves the RPC; nil where this process is only an origin of it.
+	Handler Handler
+	// OneWay says that no response is wanted: the call ends when the request has left. Origin and target must agree.
+	OneWay bool
+}
+
+// registry holds the RPCs of a class. Readers take no lock.
+type registry struct {
+	hash func(name string) ID // replaced by tests of collisions
+
+	mu  sync.Mutex // serializes writers
+	all atomic.Pointer[map[ID]*RPC]
+}
+
+func (r *registry) init() {
+	r.hash = HashName
+	r.all.Store(&map[ID]*RPC{})
+}
+
+func (r *registry) find(id ID) *RPC { return (*r.all.Load())[id] }
+
+// HashName returns the id of a name.
+func HashName(name string) ID {
+	sum := sha256.Sum256([]byte(name))
+	return ID(binary.LittleEndian.Uint64(sum[:]))
+}
+
+// Register makes an RPC known under its name and returns its id; handler is nil where this process is only an origin.
+func (c *Class) Register(name string, handler Handler) (ID, error) {
+	return c.RegisterRPC(RPC{Name: name, Handler: handler})
+}
+
+// RegisterOneWay is Register for an RPC that has no response.
+func (c *Class) RegisterOneWay(name string, handler Handler) (ID, error) {
+	return c.RegisterRPC(RPC{Name: name, Handler: handler, OneWay: true})
+}
+
+// RegisterRPC is Register with all that can be said. The error matches ErrExists when the name is registered, or when
+// another name has the same id: both names are in its text.
+func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
+	if rpc.Name == "" || len(rpc.Name) > 255 {
+		return 0, fmt.Errorf("hg: register: name of %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)
+	}
+	r := &c.rpcs
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.all.Load()
+	id := r.hash(rpc.Name)
+	if other := old[id]; other != nil {
+		if other.Name == rpc.Name {
+			return 0, fmt.Errorf("hg: register %q: the name is registered already: %w", rpc.Name, ErrExists)
+		}
+		return 0, fmt.Errorf("hg: register %q: its id %#x is that of %q; change one of the two names: %w", rpc.Name, uint64(id), other.Name, ErrExists)
+	}
+	all := make(map[ID]*RPC, len(old)+1)
+	for k, v := range old {
+		all[k] = v
+	}
+	all[id] = &rpc
+	r.all.Store(&all)
+	return id, nil
+}
+
+// Deregister forgets an RPC. Calls of it that are under way go on. The error matches ErrNoEntry.
+func (c *Class) Deregister(id ID) error {
+	r := &c.rpcs
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := *r.all.Load()
+	if old[id] == nil {
+		return fmt.Errorf("hg: deregister: no RPC has the id %#x: %w", uint64(id), ErrNoEntry)
+	}
+	all := make(map[ID]*RPC, len(old))
+	for k, v := range old {
+		if k != id {
+			all[k] = v
+		}
+	}
+	r.all.Store(&all)
+	return nil
+}
+
+// Registered returns what was registered under a name.
+func (c *Class) Registered(name string) (RPC, bool) {
+	if rpc := c.rpcs.find(c.rpcs.hash(name)); rpc != nil && rpc.Name == name {
+		return *rpc, true
+	}
+	return RPC{}, false
+}
+
+// unknown is the answer to a request for an RPC that is not served here. It helps who mistyped a name.
+func (r *registry) unknown(id ID) error {
+	if rpc := r.find(id); rpc != nil {
+		return na.WithText(na.ErrNoEntry, fmt.Sprintf("RPC %q has no handler here", rpc.Name))
+	}
+	var names []string
+	for _, rpc := range *r.all.Load() {
+		if rpc.Handler != nil {
+			names = append(names, rpc.Name)
+		}
+	}
+	slices.Sort(names)
+	have := "none is"
+	if len(names) > 8 {
+		names = append(names[:8], "…")
+	}
+	if len(names) > 0 {
+		have = "registered are " + strings.Join(names, ", ")
+	}
+	return na.WithText(na.ErrNoEntry, fmt.Sprintf("no RPC with id %#x is registered here: %s", uint64(id), have))
+}

@@ -1,0 +1,102 @@
+package hg
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, and queues the handler.
+func (c *Context) arrived(_ *na.Op, r na.Result) {
+	if r.Err != nil {
+		return // the context is closed
+	}
+	h := c.newTarget(r.Envelope)
+	if c.nctx.RecvUnexpected(c.recv) != nil {
+		h.Close()
+		return
+	}
+	s := h.service
+	req, payload, err := parseRequest(r.Envelope.Data)
+	h.id, h.rpc = req.id, c.class.rpcs.find(req.id)
+	s.oneWay = req.flags&flagOneWay != 0
+	switch {
+	case err != nil:
+	case h.rpc == nil || h.rpc.Handler == nil:
+		err = c.class.rpcs.unknown(req.id)
+	case h.rpc.OneWay != s.oneWay:
+		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", h.rpc.Name))
+	}
+	if req.flags&flagMore != 0 && len(payload) > 0 {
+		key, keyErr := bodyKey(payload, req.size)
+		switch {
+		case keyErr != nil && err == nil:
+			err = keyErr
+		case keyErr != nil:
+		case err != nil:
+			c.nctx.GiveBack(h.addr, key)
+		case key.Len > c.class.cfg.MaxInput:
+			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len, c.class.cfg.MaxInput))
+			c.nctx.GiveBack(h.addr, key)
+		default:
+			if _, err = c.fetch(h.addr, key, h.inputFetched); err == nil {
+				return
+			}
+		}
+	}
+	if err != nil {
+		h.reject(err)
+		return
+	}
+	s.input = payload
+	c.post(&s.dispatch)
+}
+
+// inputFetched goes on with a request whose input did not fit the message.
+func (h *Handle) inputFetched(body []byte, err error) {
+	if err != nil {
+		h.reject(fmt.Errorf("fetching the input: %w", bare(err)))
+		return
+	}
+	h.service.input = body
+	h.ctx.post(&h.service.dispatch)
+}
+
+// reject answers a request whose handler will not run.
+func (h *Handle) reject(err error) {
+	h.service.env.Accept()
+	h.answerError(na.CodeOf(err), na.NotRun, err.Error())
+	h.Close()
+}
+
+// run runs the handler in Trigger.
+func (h *Handle) run() {
+	h.service.env.Accept()
+	if h.ctx.nctx.Closing() {
+		h.Close()
+		return
+	}
+	h.service.started = true
+	err, panicked := h.callHandler()
+	if err != nil {
+		code := ErrHandler
+		if panicked {
+			code = ErrPanic
+		}
+		h.answerError(code, na.Ran, err.Error())
+	}
+	h.Close()
+}
+
+// callHandler runs the handler. A panic is an error, is logged with its stack, and ends nothing else.
+func (h *Handle) callHandler() (err error, panicked bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			slog.Error("handler panicked", "rpc", h.Name(), "peer", h.addr.String(), "panic", p, "stack", string(debug.Stack()))
+			err, panicked = fmt.Errorf("the handler of %s panicked: %v", h.Name(), p), true
+		}
+	}()
+	return h.rpc.Handler(h), false
+}

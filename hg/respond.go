@@ -1,0 +1,270 @@
+package hg
+
+import (
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A RespondFunc hears how the sending of one response ended: that it left, not that it arrived.
+type RespondFunc func(h *Handle, err error)
+
+// A service is the target's side of a handle. Handle.mu guards what changes after the handler began.
+type service struct {
+	h        *Handle
+	env      *na.Envelope // nil once the message is not needed any more
+	tag      na.Tag
+	oneWay   bool
+	input    []byte
+	dispatch entry
+	started  bool // the handler began
+
+	answered  bool // a response is on its way, or has left
+	canceling bool
+	out       []byte
+	msg       [responseSize + na.KeySize]byte
+	send      *na.Op
+	sent      na.Result
+	cb        RespondFunc
+	done      entry
+	loan      *loan
+	next      *Handle // in the list of spare handles
+}
+
+// maxSpare bounds the spare handles of a context.
+const maxSpare = 1024
+
+// newTarget returns the handle of a request, with the reference that its handler will have.
+func (c *Context) newTarget(env *na.Envelope) *Handle {
+	c.mu.Lock()
+	h := c.targets
+	if h != nil {
+		c.targets = h.service.next
+		c.spare--
+	}
+	c.mu.Unlock()
+	if h == nil {
+		h = &Handle{ctx: c, service: &service{}}
+		s := h.service
+		s.h = h
+		s.dispatch.run = h.run
+		s.done.run = s.finish
+		s.send = c.nctx.NewOp(s.onSent)
+	}
+	s := h.service
+	s.env, s.tag, h.addr = env, env.Tag, env.From
+	h.refs.Store(1)
+	c.handles.Add(1)
+	return h
+}
+
+// lastReference answers what nobody answered, or recycles the handle.
+func (h *Handle) lastReference() {
+	s := h.service
+	h.mu.Lock()
+	silent := !s.answered && !s.oneWay && !h.ctx.nctx.Closing()
+	h.mu.Unlock()
+	if silent {
+		fate := na.NotRun
+		if s.started {
+			fate = na.Ran
+		}
+		h.refs.Store(1)
+		h.answerError(ErrNoResponse, fate, ErrNoResponse.Error())
+		h.mu.Lock()
+		s.answered = true // even if no response could be sent: the peer is gone
+		h.mu.Unlock()
+		h.Close()
+		return
+	}
+	s.freeInput()
+	c := h.ctx
+	c.handles.Add(-1)
+	keep := s.out
+	if cap(keep) > maxKept || s.loan != nil {
+		keep = nil
+	}
+	*s = service{h: h, dispatch: s.dispatch, done: s.done, send: s.send, out: keep}
+	h.data, h.rpc = nil, nil
+	c.mu.Lock()
+	if c.spare < maxSpare {
+		s.next, c.targets = c.targets, h
+		c.spare++
+	}
+	c.mu.Unlock()
+}
+
+// freeInput ends the use of the request's bytes.
+func (s *service) freeInput() {
+	if s.env != nil {
+		s.env.Free()
+		s.env = nil
+	}
+	s.input = nil
+}
+
+// Input decodes the request's input into v.
+func (h *Handle) Input(v any) error {
+	b, err := h.InputRaw()
+	if err != nil {
+		return err
+	}
+	if err := h.ctx.class.cfg.Codec.Decode(b, v); err != nil {
+		return &Error{Op: "input of", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: err}
+	}
+	return nil
+}
+
+// InputRaw returns the request's encoded input. The bytes are valid until Respond, or the last reference.
+func (h *Handle) InputRaw() ([]byte, error) {
+	if h.service == nil {
+		return nil, misuse("input of", h.Name(), ErrInvalid, "the handle belongs to the origin, it has output")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.service.env == nil {
+		return nil, misuse("input of", h.Name(), ErrInvalid, "the request has been answered, its input is gone")
+	}
+	return h.service.input, nil
+}
+
+// Respond encodes out with the class's codec and sends it to the origin. It returns without waiting; out is the
+// caller's again then, and the input is gone. cb, which may be nil, hears in Trigger that the response left. An error
+// means that nothing was sent and cb will not run: it matches ErrInvalid when the request was answered before,
+// ErrUnsupported for a one-way RPC, ErrOverflow when out is larger than Config.MaxOutput, or is the codec's.
+func (h *Handle) Respond(out any, cb RespondFunc) error {
+	return h.respond(response{fate: na.Ran}, cb, func(b []byte) ([]byte, error) {
+		return h.ctx.class.cfg.Codec.Append(b, out)
+	})
+}
+
+// RespondRaw is Respond for output that is bytes already. They may be the input.
+func (h *Handle) RespondRaw(out []byte, cb RespondFunc) error {
+	return h.respond(response{fate: na.Ran}, cb, func(b []byte) ([]byte, error) { return append(b, out...), nil })
+}
+
+// RespondError answers with an error: the origin's callback gets a *RemoteError with code and text.
+func (h *Handle) RespondError(code na.Code, text string, cb RespondFunc) error {
+	if code == na.OK {
+		return misuse("respond", h.Name(), ErrInvalid, "the code of an error response cannot be OK")
+	}
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText]
+	}
+	return h.respond(response{code: code, fate: na.Ran}, cb, func(b []byte) ([]byte, error) { return append(b, text...), nil })
+}
+
+// answerError answers if nobody has; what cannot be answered is counted.
+func (h *Handle) answerError(code na.Code, fate na.Fate, text string) {
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText]
+	}
+	if h.service.oneWay {
+		h.ctx.dropped.Add(1)
+		return
+	}
+	_ = h.respond(response{code: code, fate: fate}, nil, func(b []byte) ([]byte, error) { return append(b, text...), nil })
+}
+
+func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]byte, error)) error {
+	s := h.service
+	if s == nil {
+		return misuse("respond", h.Name(), ErrInvalid, "the handle belongs to the origin")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case s.oneWay:
+		return misuse("respond", h.Name(), ErrUnsupported, "the RPC is one-way")
+	case s.answered:
+		return misuse("respond", h.Name(), ErrInvalid, "the request has been answered")
+	}
+	fail := func(err error) error {
+		return &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}
+	}
+	if cap(s.out) < responseSize || s.loan != nil {
+		s.out = make([]byte, 0, 256)
+	}
+	b, err := encode(s.out[:responseSize])
+	if err != nil {
+		return fail(err)
+	}
+	s.out = b
+	size := int64(len(b) - responseSize)
+	if limit := h.ctx.class.cfg.MaxOutput; size > limit {
+		return misuse("respond", h.Name(), ErrOverflow, "output of %d bytes, Config.MaxOutput is %d", size, limit)
+	}
+	resp.size = uint64(size)
+	nctx := h.ctx.nctx
+	msg := b
+	if len(b) > nctx.Limits().MaxExpected {
+		resp.flags |= flagMore
+		var key na.Key
+		h.refs.Add(1) // until the loan has ended
+		if s.loan, key, err = h.ctx.lend(h.addr, s.tag, b[responseSize:], s.onLoanEnded); err != nil {
+			h.refs.Add(-1)
+			return fail(err)
+		}
+		msg = key.Append(s.msg[:responseSize])
+	}
+	resp.put(msg)
+	s.answered, s.canceling, s.cb, s.sent = true, false, cb, na.Result{}
+	h.refs.Add(1) // until the response has left and its callback has run
+	if err := nctx.SendExpected(s.send, h.addr, s.tag, msg); err != nil {
+		h.refs.Add(-1)
+		s.answered = false
+		if s.loan != nil {
+			s.loan.op.Cancel()
+		}
+		return fail(err)
+	}
+	s.freeInput()
+	return nil
+}
+
+func (h *Handle) cancelResponse() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.service; s.answered {
+		s.send.Cancel()
+	}
+}
+
+func (s *service) onSent(_ *na.Op, r na.Result) {
+	h := s.h
+	h.mu.Lock()
+	s.sent = r
+	if r.Err != nil {
+		s.answered = na.CodeOf(r.Err) != ErrCanceled || r.Fate != na.NotRun // a canceled response may be given again
+		if s.loan != nil {
+			s.loan.op.Cancel()
+		}
+	}
+	quiet := s.cb == nil
+	h.mu.Unlock()
+	if quiet {
+		h.Close()
+		return
+	}
+	h.ctx.post(&s.done)
+}
+
+func (s *service) onLoanEnded(na.Result) {
+	h := s.h
+	h.mu.Lock()
+	s.loan = nil
+	h.mu.Unlock()
+	h.Close()
+}
+
+// finish runs in Trigger.
+func (s *service) finish() {
+	h := s.h
+	h.mu.Lock()
+	cb, err := s.cb, s.sent.Err
+	s.cb = nil
+	h.mu.Unlock()
+	if err != nil {
+		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}
+	}
+	cb(h, err)
+	h.Close()
+}

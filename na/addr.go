@@ -1,0 +1,146 @@
+package na
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unique"
+)
+
+// maxAddrText bounds the text of an address in bytes.
+const maxAddrText = 512
+
+// An Addr names a context of a process: "tcp://10.0.0.7:9000", or "tcp://10.0.0.7:9000#2" for its context 2. It is a
+// small comparable value. The zero Addr names nothing.
+//
+// An Addr that came with a message is bound to the session that the message arrived on, so that an answer can never
+// reach another process that later took the same address. [Addr.Named] takes that binding away.
+type Addr struct {
+	name    unique.Handle[string]
+	session uint64
+	target  uint16
+	set     bool
+}
+
+// MakeAddr returns the address of context target under the canonical name "scheme://rest". Plugins use it; programs
+// use [ParseAddr] or [Context.Lookup].
+func MakeAddr(name string, target int) Addr {
+	return Addr{name: unique.Make(name), target: uint16(target), set: true}
+}
+
+// ParseAddr reads the text form "scheme://rest" or "scheme://rest#target". It checks the form only: Lookup asks the
+// plugin. The error matches [ErrInvalid].
+func ParseAddr(text string) (Addr, error) {
+	if len(text) > maxAddrText {
+		return Addr{}, fmt.Errorf("na: address of %d bytes is longer than %d: %w", len(text), maxAddrText, ErrInvalid)
+	}
+	name, frag, hasTarget := strings.Cut(text, "#")
+	if err := checkName(name); err != nil {
+		return Addr{}, fmt.Errorf("na: address %q: %v: %w", text, err, ErrInvalid)
+	}
+	target := 0
+	if hasTarget {
+		t, err := strconv.ParseUint(frag, 10, 16)
+		if err != nil {
+			return Addr{}, fmt.Errorf("na: address %q: target id %q is not a number from 0 to 65535: %w", text, frag, ErrInvalid)
+		}
+		target = int(t)
+	}
+	return MakeAddr(name, target), nil
+}
+
+// checkName tells what is wrong with the part of an address before '#'.
+func checkName(name string) error {
+	scheme, rest, ok := strings.Cut(name, "://")
+	if !ok || scheme == "" {
+		return fmt.Errorf(`has no scheme, write it as "tcp://host:port"`)
+	}
+	for i := 0; i < len(scheme); i++ {
+		c := scheme[i]
+		if !(c >= 'a' && c <= 'z' || i > 0 && (c >= '0' && c <= '9' || c == '+' || c == '-' || c == '.')) {
+			return fmt.Errorf("scheme %q has a character that is not allowed", scheme)
+		}
+	}
+	if rest == "" {
+		return fmt.Errorf("names no host")
+	}
+	for i := 0; i < len(rest); i++ {
+		if rest[i] <= ' ' || rest[i] == 0x7f {
+			return fmt.Errorf("has a blank or control character")
+		}
+	}
+	return nil
+}
+
+// IsZero tells whether a names nothing.
+func (a Addr) IsZero() bool { return !a.set }
+
+// Name returns the text without the target id: "tcp://10.0.0.7:9000".
+func (a Addr) Name() string {
+	if !a.set {
+		return ""
+	}
+	return a.name.Value()
+}
+
+// String returns the text form that ParseAddr reads. The binding to a session is not part of it.
+func (a Addr) String() string {
+	switch {
+	case !a.set:
+		return "<no address>"
+	case a.target == 0:
+		return a.name.Value()
+	}
+	return a.name.Value() + "#" + strconv.Itoa(int(a.target))
+}
+
+// Scheme returns the part before "://".
+func (a Addr) Scheme() string {
+	scheme, _, _ := strings.Cut(a.Name(), "://")
+	return scheme
+}
+
+// Target returns the id of the context that a names.
+func (a Addr) Target() int { return int(a.target) }
+
+// WithTarget returns the address of another context of the same process. It is not bound to a session.
+func (a Addr) WithTarget(id int) Addr {
+	a.target, a.session = uint16(id), 0
+	return a
+}
+
+// Session returns the number of the session that a is bound to, or 0. Plugins use it.
+func (a Addr) Session() uint64 { return a.session }
+
+// Bound returns a bound to a session. Plugins use it.
+func (a Addr) Bound(session uint64) Addr {
+	a.session = session
+	return a
+}
+
+// Named returns a without its binding to a session: the form to compare with a parsed address, or to keep.
+func (a Addr) Named() Addr {
+	a.session = 0
+	return a
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (a Addr) MarshalText() ([]byte, error) {
+	if !a.set {
+		return nil, nil
+	}
+	return []byte(a.String()), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler. Empty text is the zero Addr.
+func (a *Addr) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*a = Addr{}
+		return nil
+	}
+	parsed, err := ParseAddr(string(text))
+	if err == nil {
+		*a = parsed
+	}
+	return err
+}

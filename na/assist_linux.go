@@ -1,0 +1,167 @@
+package na
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// assist moves bytes when nobody drives the context: it receives, answers heartbeats, serves puts and gets. It runs no
+// user code. It is one goroutine, parked in Go's netpoller on a gate: an epoll set that holds the context's epoll set,
+// one-shot. While the gate is shut an arriving byte does not reach it.
+//
+//	parked, gate shut ◄── a leader sleeps in the poller (it will be woken by the byte itself)
+//	   │ the leader wakes: opens the gate
+//	   ▼
+//	parked, gate open ── a byte arrives ──► ticking: each 2 ms it looks whether somebody drove since
+//	   ▲                                        │ nobody did: one pass, then the gate again
+//	   └────────────────────────────────────────┘
+type assist struct {
+	nctx  *Context
+	file  *os.File // the gate
+	raw   syscall.RawConn
+	state atomic.Int32
+	quit  atomic.Bool
+}
+
+// The states of assist.
+const (
+	assistShut int32 = iota // parked, gate shut
+	assistOpen              // parked, gate open
+	assistTick              // awake
+)
+
+// assistAfter is how long nobody may have driven before assist does.
+const assistAfter = 2 * time.Millisecond
+
+func newAssist(c *Context) (*assist, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("set nonblocking: %w", err)
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(c.poller.epfd)}
+	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, c.poller.epfd, &ev); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("epoll_ctl: %w", err)
+	}
+	a := &assist{nctx: c, file: os.NewFile(uintptr(fd), "assist")}
+	if a.raw, err = a.file.SyscallConn(); err != nil {
+		_ = a.file.Close()
+		return nil, err
+	}
+	a.state.Store(assistOpen)
+	go a.run()
+	return a, nil
+}
+
+// leaderSleeps shuts the gate: the leader hears of arriving bytes itself.
+func (a *assist) leaderSleeps() {
+	if a.state.CompareAndSwap(assistOpen, assistShut) {
+		a.gate(0)
+	}
+}
+
+// leaderWakes opens the gate again: the leader may be off to user code.
+func (a *assist) leaderWakes() {
+	if a.state.CompareAndSwap(assistShut, assistOpen) {
+		a.gate(unix.EPOLLIN | unix.EPOLLONESHOT)
+	}
+}
+
+// gate sets what the gate lets through. The descriptor is open: stop is called by the goroutine that leads, too.
+func (a *assist) gate(events uint32) {
+	_ = a.raw.Control(func(fd uintptr) {
+		ev := unix.EpollEvent{Events: events, Fd: int32(a.nctx.poller.epfd)}
+		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, a.nctx.poller.epfd, &ev)
+	})
+}
+
+// stop ends the goroutine; it does not wait for it. The poller may be closed afterwards.
+func (a *assist) stop() {
+	if a == nil {
+		return
+	}
+	a.quit.Store(true)
+	_ = a.file.Close()
+}
+
+func (a *assist) run() {
+	c := a.nctx
+	timer := time.NewTimer(assistAfter)
+	defer timer.Stop()
+	var seen uint64 // passes when assist last drove
+	for a.park() {
+		a.state.Store(assistTick)
+		for {
+			if c.passes.Load() == seen && a.pass() {
+				break
+			}
+			before := c.passes.Load()
+			timer.Reset(assistAfter)
+			<-timer.C
+			if a.quit.Load() {
+				return
+			}
+			if c.passes.Load() != before {
+				continue
+			}
+			if c.sleeping.Load() {
+				a.state.Store(assistShut)
+				if !c.sleeping.Load() {
+					a.leaderWakes()
+				}
+				break
+			}
+			if a.pass() {
+				break
+			}
+		}
+		seen = c.passes.Load()
+	}
+}
+
+// park waits until the gate lets something through.
+func (a *assist) park() bool {
+	if a.quit.Load() {
+		return false
+	}
+	var events [1]unix.EpollEvent
+	err := a.raw.Read(func(fd uintptr) bool {
+		n, _ := unix.EpollWait(int(fd), events[:], 0)
+		return n > 0
+	})
+	if os.IsTimeout(err) { // a timer of the endpoint is due
+		_ = a.file.SetReadDeadline(time.Time{})
+		return true
+	}
+	return err == nil
+}
+
+// pass drives once, if nobody leads, and opens the gate.
+func (a *assist) pass() bool {
+	c := a.nctx
+	if !c.lead.TryLock() {
+		return false
+	}
+	defer c.unlead()
+	if c.state.Load() == ctxReleased {
+		return true
+	}
+	c.poller.wait(0)
+	now := c.Now()
+	c.ep.Poll(now)
+	if at, ok := c.ep.NextTimer(); ok {
+		_ = a.file.SetReadDeadline(time.Now().Add(max(at-now, 0)))
+	}
+	a.state.Store(assistOpen)
+	a.gate(unix.EPOLLIN | unix.EPOLLONESHOT)
+	return true
+}

@@ -1,0 +1,115 @@
+package na
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Class is this process's membership of a network: an address, registered memory, and contexts.
+type Class struct {
+	cfg     Config
+	domain  Domain
+	regions atomic.Int64
+
+	mu       sync.Mutex // guards the fields below
+	contexts []*Context
+	open     int // contexts that have not been released
+	closed   bool
+	err      error // of the domain's Close
+}
+
+// Open opens the network that addr names: "tcp://" to originate only, "tcp://host:port" to listen too (port 0 lets the
+// system choose). Bad fields of cfg are all reported in one error.
+func Open(addr string, cfg Config) (*Class, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	scheme, rest, ok := strings.Cut(addr, "://")
+	if !ok {
+		return nil, fmt.Errorf(`na: open %q: no scheme, write it as "tcp://" or "tcp://host:port": %w`, addr, ErrInvalid)
+	}
+	p, err := findPlugin(scheme, cfg.Plugins)
+	if err != nil {
+		return nil, err
+	}
+	cls := &Class{cfg: cfg.withDefaults()}
+	if cls.domain, err = p.Open(cls, rest); err != nil {
+		return nil, fmt.Errorf("na: open %s: %w", addr, err)
+	}
+	return cls, nil
+}
+
+// Config returns the configuration with its defaults filled in.
+func (c *Class) Config() Config { return c.cfg }
+
+// Limits tells what the class can do.
+func (c *Class) Limits() Limits { return c.domain.Limits() }
+
+// Addr returns the address of context 0.
+func (c *Class) Addr() Addr { return c.domain.Addr() }
+
+// Regions returns how many regions are registered now.
+func (c *Class) Regions() int64 { return c.regions.Load() }
+
+// Now reads the clock of the class: monotonic, only differences mean something.
+func (c *Class) Now() time.Duration { return c.domain.Now() }
+
+// NewContext makes the next context; its id is the number of those made before.
+func (c *Class) NewContext() (*Context, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, fmt.Errorf("na: new context: class: %w", ErrClosed)
+	}
+	if len(c.contexts) >= c.cfg.Contexts {
+		return nil, fmt.Errorf("na: new context: the class has %d, as many as Config.Contexts allows: %w", len(c.contexts), ErrAgain)
+	}
+	nctx, err := newContext(c, len(c.contexts))
+	if err != nil {
+		return nil, err
+	}
+	c.contexts = append(c.contexts, nctx)
+	c.open++
+	return nctx, nil
+}
+
+// Close closes every context. It does not wait: callbacks of what is canceled run in Trigger of each context, and the
+// address is free when the last has run. Calling it again does nothing.
+func (c *Class) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	contexts, last := c.contexts, c.open == 0
+	c.mu.Unlock()
+	if last {
+		return c.domain.Close()
+	}
+	for _, nctx := range contexts {
+		nctx.Close()
+	}
+	return nil
+}
+
+// Closed tells whether everything has been given back: every context is drained and the address is free.
+func (c *Class) Closed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed && c.open == 0
+}
+
+// released hears that a context has given everything back.
+func (c *Class) released() {
+	c.mu.Lock()
+	c.open--
+	last := c.closed && c.open == 0
+	c.mu.Unlock()
+	if last {
+		_ = c.domain.Close()
+	}
+}

@@ -1,0 +1,79 @@
+package na
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config holds what a class can be told. The zero value works.
+type Config struct {
+	// Plugins are looked at before the registered ones.
+	Plugins []Plugin
+	// Contexts is how many contexts the class may make. Zero means 16; at most 256.
+	Contexts int
+	// Eager bounds one unexpected or expected message in bytes, and with it each envelope. Zero means 4 KiB; from 256
+	// bytes to 48 KiB. The smaller of the two sides' values counts.
+	Eager int
+	// Envelopes is how many unexpected messages each peer may have outstanding here (GER). Zero means 32; at most 4096.
+	Envelopes int
+	// Budget bounds the memory that is reserved for the envelopes of all peers, in bytes. Zero means 64 MiB. When it
+	// runs short a new peer is offered fewer envelopes, at least one, or is refused.
+	Budget int64
+	// SendQueue bounds the messages per peer that wait at the source for an envelope. Zero means 8192. One more fails
+	// with ErrNoCredit.
+	SendQueue int
+	// PeerTimeout is how long a peer may be silent while operations wait for it. Zero means 5 s; at least 500 ms.
+	PeerTimeout time.Duration
+	// ConnectTimeout bounds making a connection, the handshake included. Zero means PeerTimeout.
+	ConnectTimeout time.Duration
+}
+
+// validate reports every bad field at once.
+func (c *Config) validate() error {
+	var errs []error
+	bad := func(field string, v any, want string) {
+		errs = append(errs, fmt.Errorf("na: config: %s is %v, want %s: %w", field, v, want, ErrInvalid))
+	}
+	if c.Contexts < 0 || c.Contexts > 256 {
+		bad("Contexts", c.Contexts, "1 to 256, or 0 for 16")
+	}
+	if c.Eager != 0 && (c.Eager < 256 || c.Eager > 48<<10) {
+		bad("Eager", c.Eager, "256 to 49152, or 0 for 4096")
+	}
+	if c.Envelopes < 0 || c.Envelopes > 4096 {
+		bad("Envelopes", c.Envelopes, "1 to 4096, or 0 for 32")
+	}
+	if c.Budget < 0 {
+		bad("Budget", c.Budget, "a number of bytes, or 0 for 64 MiB")
+	}
+	if c.SendQueue < 0 {
+		bad("SendQueue", c.SendQueue, "a number of messages, or 0 for 8192")
+	}
+	if c.PeerTimeout != 0 && c.PeerTimeout < 500*time.Millisecond {
+		bad("PeerTimeout", c.PeerTimeout, "at least 500ms, or 0 for 5s")
+	}
+	if c.ConnectTimeout < 0 {
+		bad("ConnectTimeout", c.ConnectTimeout, "a duration, or 0 for PeerTimeout")
+	}
+	return errors.Join(errs...)
+}
+
+// withDefaults returns c with every zero field set.
+func (c Config) withDefaults() Config {
+	def(&c.Contexts, 16)
+	def(&c.Eager, 4<<10)
+	def(&c.Envelopes, 32)
+	def(&c.Budget, 64<<20)
+	def(&c.SendQueue, 8192)
+	def(&c.PeerTimeout, 5*time.Second)
+	def(&c.ConnectTimeout, c.PeerTimeout)
+	return c
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}

@@ -1,0 +1,420 @@
+package na
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/within"
+)
+
+// The states of a context.
+const (
+	ctxOpen     int32 = iota
+	ctxClosing        // Close was called; callbacks are still to run
+	ctxReleased       // everything has been given back
+)
+
+// maxFaults bounds the peer losses that wait for Trigger; more are counted in Stats.PeersLost only.
+const maxFaults = 1024
+
+// A Context is a completion queue and the progress that fills it. Any number of goroutines may use one: one of them
+// leads Progress at a time, the others return as soon as something is queued.
+//
+//	Progress: leader ─► poller (sockets, wake-up) ─► endpoint ─► Ticket.Finish ─► queue
+//	Trigger:  queue ─► callback                      Cancel, from anywhere ─► Ticket.Finish ─► queue
+type Context struct {
+	class  *Class
+	id     int
+	ep     Endpoint
+	driver Driver // ep, if it waits in its own way
+	limits Limits
+	isRdy  func() bool
+	above  atomic.Pointer[func() bool] // more that Trigger of a layer above has to run
+
+	cq    queue
+	live  atomic.Int64 // operations started whose callbacks have not returned
+	state atomic.Int32
+	woken atomic.Bool
+
+	lead     sync.Mutex // held by the goroutine that leads Progress
+	sleeping atomic.Bool
+	passes   atomic.Uint64 // times that a user's goroutine led
+	poller   *Poller
+	assist   *assist
+
+	followMu  sync.Mutex // guards the fields below
+	follow    chan struct{}
+	following atomic.Int32
+
+	faultMu sync.Mutex // guards onFault
+	onFault []func(peer Addr, err error)
+	faults  atomic.Int32
+}
+
+func newContext(cls *Class, id int) (*Context, error) {
+	c := &Context{class: cls, id: id, limits: cls.domain.Limits(), follow: make(chan struct{})}
+	c.isRdy = c.ready
+	var err error
+	if c.poller, err = newPoller(); err != nil {
+		return nil, fmt.Errorf("na: new context: %w", err)
+	}
+	if c.ep, err = cls.domain.Endpoint(c); err != nil {
+		c.poller.close()
+		return nil, fmt.Errorf("na: new context: %w", err)
+	}
+	if d, ok := c.ep.(Driver); ok {
+		c.driver = d
+		return c, nil
+	}
+	if c.assist, err = newAssist(c); err != nil {
+		c.ep.Shut()
+		c.ep.Release()
+		c.poller.close()
+		return nil, fmt.Errorf("na: new context: %w", err)
+	}
+	return c, nil
+}
+
+// Class returns the class that made c.
+func (c *Context) Class() *Class { return c.class }
+
+// ID is the target id by which peers reach c.
+func (c *Context) ID() int { return c.id }
+
+// Self returns the address of c.
+func (c *Context) Self() Addr { return c.class.Addr().WithTarget(c.id) }
+
+// Limits tells what c can do.
+func (c *Context) Limits() Limits { return c.limits }
+
+// Now reads the clock: monotonic, only differences mean something.
+func (c *Context) Now() time.Duration { return c.class.domain.Now() }
+
+// Poller returns the poller, for the plugin.
+func (c *Context) Poller() *Poller { return c.poller }
+
+// Stats returns the gauges and counters.
+func (c *Context) Stats() Stats {
+	s := c.ep.Stats()
+	s.Regions = c.class.Regions()
+	return s
+}
+
+// Live returns how many operations have been started whose callbacks have not returned.
+func (c *Context) Live() int64 { return c.live.Load() }
+
+// Queued returns how many callbacks wait for Trigger.
+func (c *Context) Queued() int { return int(c.cq.len()) }
+
+// Closed tells whether everything has been given back after Close.
+func (c *Context) Closed() bool { return c.state.Load() == ctxReleased }
+
+// Closing tells whether Close was called.
+func (c *Context) Closing() bool { return c.state.Load() != ctxOpen }
+
+// Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative timeout has no limit,
+// zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
+// os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
+func (c *Context) Progress(timeout time.Duration) error {
+	if c.takeReady() {
+		return nil
+	}
+	if c.state.Load() == ctxReleased {
+		return ErrClosed
+	}
+	if c.driver != nil {
+		if c.driver.Drive(timeout, c.isRdy) {
+			c.woken.Store(false)
+			return nil
+		}
+		c.tryRelease()
+		return c.idle()
+	}
+	deadline := time.Duration(-1)
+	if timeout >= 0 {
+		deadline = c.Now() + timeout
+	}
+	for {
+		if c.lead.TryLock() {
+			err := c.drive(deadline)
+			c.unlead()
+			return err
+		}
+		if err, done := c.followUntil(deadline); done {
+			return err
+		}
+	}
+}
+
+// drive leads: one look at the sockets, then sleeps in the poller until something is ready.
+func (c *Context) drive(deadline time.Duration) error {
+	c.passes.Add(1)
+	if c.state.Load() == ctxReleased {
+		return ErrClosed
+	}
+	c.poller.wait(0)
+	for {
+		now := c.Now()
+		c.ep.Poll(now)
+		switch {
+		case c.takeReady():
+			return nil
+		case c.releasable():
+			c.release()
+			return ErrClosed
+		case deadline >= 0 && now >= deadline:
+			return ErrTimeout
+		}
+		wait := time.Duration(-1)
+		if deadline >= 0 {
+			wait = deadline - now
+		}
+		if at, ok := c.ep.NextTimer(); ok && (wait < 0 || at-now < wait) {
+			wait = max(at-now, 0)
+		}
+		c.sleep(wait)
+	}
+}
+
+// sleep waits in the poller. Who queues a completion meanwhile sees sleeping and wakes it.
+func (c *Context) sleep(wait time.Duration) {
+	c.assist.leaderSleeps()
+	c.sleeping.Store(true)
+	if !c.ready() && !c.releasable() {
+		c.poller.wait(wait)
+	}
+	c.sleeping.Store(false)
+	c.assist.leaderWakes()
+}
+
+// unlead gives leadership up; a follower takes over.
+func (c *Context) unlead() {
+	c.lead.Unlock()
+	c.callFollowers()
+	c.tryRelease()
+}
+
+// followUntil waits while another goroutine leads. done is false when leadership may be free.
+func (c *Context) followUntil(deadline time.Duration) (err error, done bool) {
+	c.followMu.Lock()
+	ch := c.follow
+	c.following.Add(1)
+	c.followMu.Unlock()
+	defer c.following.Add(-1)
+	if c.takeReady() {
+		return nil, true
+	}
+	if c.lead.TryLock() { // it became free before we were listed
+		err := c.drive(deadline)
+		c.unlead()
+		return err, true
+	}
+	var expired <-chan time.Time
+	if deadline >= 0 {
+		left := deadline - c.Now()
+		if left <= 0 {
+			return c.idle(), true
+		}
+		timer := time.NewTimer(left)
+		defer timer.Stop()
+		expired = timer.C
+	}
+	select {
+	case <-ch:
+		return nil, c.takeReady()
+	case <-expired:
+		return c.idle(), true
+	}
+}
+
+func (c *Context) callFollowers() {
+	if c.following.Load() == 0 {
+		return
+	}
+	c.followMu.Lock()
+	close(c.follow)
+	c.follow = make(chan struct{})
+	c.followMu.Unlock()
+}
+
+// idle is the error of a Progress in which nothing happened.
+func (c *Context) idle() error {
+	if c.state.Load() == ctxReleased {
+		return ErrClosed
+	}
+	return ErrTimeout
+}
+
+// Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran.
+func (c *Context) Trigger(max int) int {
+	if queued := int(c.cq.len()); max <= 0 || max > queued {
+		max = queued
+	}
+	n := 0
+	for ; n < max; n++ {
+		op := c.cq.pop()
+		if op == nil {
+			break
+		}
+		r := op.take()
+		op.done(op, r)
+		c.left()
+	}
+	return n
+}
+
+// Wake makes a Progress that sleeps now, or else the next one, return nil.
+func (c *Context) Wake() {
+	c.woken.Store(true)
+	c.rouse()
+}
+
+// Above lets a layer above say that its own Trigger has something to run: Progress returns nil then. That layer calls
+// Rouse after it has queued something.
+func (c *Context) Above(ready func() bool) { c.above.Store(&ready) }
+
+// Rouse makes those who sleep in Progress look again whether something is ready.
+func (c *Context) Rouse() { c.rouse() }
+
+// rouse wakes the leader and its followers, if they sleep.
+func (c *Context) rouse() {
+	if c.sleeping.Load() {
+		c.poller.wake()
+	}
+	c.callFollowers()
+}
+
+// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost.
+func (c *Context) OnFault(fn func(peer Addr, err error)) {
+	c.faultMu.Lock()
+	c.onFault = append(c.onFault, fn)
+	c.faultMu.Unlock()
+}
+
+// Nudge makes a leader that sleeps look at the timers again. Plugins call it.
+func (c *Context) Nudge() {
+	if c.sleeping.Load() {
+		c.poller.wake()
+	}
+}
+
+// Fault queues the loss of a peer for the functions of OnFault. Plugins call it.
+func (c *Context) Fault(peer Addr, err error) {
+	c.faultMu.Lock()
+	fns := c.onFault
+	c.faultMu.Unlock()
+	if len(fns) == 0 || c.faults.Load() >= maxFaults {
+		return
+	}
+	op := c.NewOp(func(*Op, Result) {
+		c.faults.Add(-1)
+		for _, fn := range fns {
+			fn(peer, err)
+		}
+	})
+	if t, err := op.start(kindPost, peer); err == nil {
+		c.faults.Add(1)
+		t.Finish(Result{})
+	}
+}
+
+// Close ends every operation of c with ErrClosed. It does not wait and may be called anywhere; Progress and Trigger
+// work until the last callback has run, then Progress returns ErrClosed.
+func (c *Context) Close() {
+	if c.state.CompareAndSwap(ctxOpen, ctxClosing) {
+		c.ep.Shut()
+		c.tryRelease()
+	}
+}
+
+// Shutdown closes c and drives Progress and Trigger until it is drained. It returns the cause of ctx, with the number
+// of operations left, when ctx ends first. Inside a callback it returns an error at once: it could never end.
+func (c *Context) Shutdown(ctx context.Context) error {
+	if within.Trigger() {
+		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
+	}
+	c.Close()
+	stop := context.AfterFunc(ctx, c.Wake)
+	defer stop()
+	for !c.Closed() {
+		if ctx.Err() != nil {
+			return fmt.Errorf("na: shutdown: %d operations left: %w", c.Live(), context.Cause(ctx))
+		}
+		c.Trigger(0)
+		if err := c.Progress(-1); err != nil && !errors.Is(err, ErrTimeout) {
+			break
+		}
+	}
+	return nil
+}
+
+// ready tells whether Trigger has something to run, or somebody called Wake.
+func (c *Context) ready() bool { return c.woken.Load() || c.queued() }
+
+// queued tells whether a Trigger, here or above, has something to run.
+func (c *Context) queued() bool {
+	if c.cq.len() > 0 {
+		return true
+	}
+	above := c.above.Load()
+	return above != nil && (*above)()
+}
+
+func (c *Context) takeReady() bool {
+	if c.woken.Load() && c.woken.Swap(false) {
+		return true
+	}
+	return c.queued()
+}
+
+// deliver queues an operation that has ended.
+func (c *Context) deliver(op *Op) {
+	c.cq.push(op)
+	c.rouse()
+}
+
+func (c *Context) cancel(t Ticket) {
+	if c.state.Load() != ctxReleased {
+		c.ep.Cancel(t)
+	}
+}
+
+// left counts a callback that has returned.
+func (c *Context) left() {
+	if c.live.Add(-1) == 0 {
+		c.tryRelease()
+	}
+}
+
+func (c *Context) releasable() bool { return c.state.Load() == ctxClosing && c.live.Load() == 0 }
+
+// tryRelease gives everything back when c is closed and drained, unless somebody leads, who then does.
+func (c *Context) tryRelease() {
+	if !c.releasable() {
+		return
+	}
+	if !c.lead.TryLock() {
+		c.rouse()
+		return
+	}
+	if c.releasable() {
+		c.release()
+	}
+	c.lead.Unlock()
+	c.callFollowers()
+}
+
+// release is called with lead held.
+func (c *Context) release() {
+	if !c.state.CompareAndSwap(ctxClosing, ctxReleased) {
+		return
+	}
+	c.assist.stop()
+	c.ep.Release()
+	c.poller.close()
+	c.class.released()
+}

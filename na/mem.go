@@ -1,0 +1,228 @@
+package na
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+)
+
+// Access says what peers may do with registered memory.
+type Access uint8
+
+// The access modes.
+const (
+	NoAccess  Access = 0
+	ReadOnly  Access = 1 // peers may get
+	WriteOnly Access = 2 // peers may put
+	ReadWrite Access = ReadOnly | WriteOnly
+)
+
+// Can tells whether a allows all of want.
+func (a Access) Can(want Access) bool { return a&want == want }
+
+// String returns "none", "read", "write" or "read+write".
+func (a Access) String() string {
+	switch a & ReadWrite {
+	case ReadOnly:
+		return "read"
+	case WriteOnly:
+		return "write"
+	case ReadWrite:
+		return "read+write"
+	}
+	return "none"
+}
+
+// KeySize is the length of an encoded Key in bytes.
+const KeySize = 16 + 8 + 1
+
+// A Key is what a peer needs to reach registered memory: a random token that the owner checks on every request, the
+// length and the access mode. Whoever has the key has the access: it is not printed.
+type Key struct {
+	Token  [16]byte
+	Len    int64
+	Access Access
+}
+
+// String names the region without its token.
+func (k Key) String() string { return fmt.Sprintf("region of %d bytes (%s)", k.Len, k.Access) }
+
+// Format keeps the token out of every verb of package fmt.
+func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
+
+// Append encodes k at the end of b.
+func (k Key) Append(b []byte) []byte {
+	b = append(b, k.Token[:]...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(k.Len))
+	return append(b, byte(k.Access))
+}
+
+// DecodeKey reads a key from the front of b.
+func DecodeKey(b []byte) (Key, error) {
+	if len(b) < KeySize {
+		return Key{}, WithText(ErrProtocol, fmt.Sprintf("na: key of %d bytes, want %d", len(b), KeySize))
+	}
+	var k Key
+	copy(k.Token[:], b)
+	k.Len = int64(binary.LittleEndian.Uint64(b[16:]))
+	k.Access = Access(b[24])
+	if k.Len < 0 || k.Access&^ReadWrite != 0 {
+		return Key{}, WithText(ErrProtocol, "na: key has a length or an access mode that cannot be")
+	}
+	return k, nil
+}
+
+// A Mem is memory that operations can use: segments that form one linear space. A registered Mem is also reachable by
+// peers that have its Key, until Deregister has completed; a private one is the local side of Put and Get only.
+//
+// The word counts who touches the memory now; Deregister closes it and completes when the count is zero.
+type Mem struct {
+	class  *Class
+	key    Key
+	segs   [][]byte
+	ends   []int64      // linear end offset of each segment
+	public bool         // registered
+	taken  atomic.Bool  // taken back
+	word   atomic.Int64 // users, plus memClosed once closed
+	closer Ticket       // the operation that took m back; set before memClosed is
+	ending Result       // what it ends with; likewise
+}
+
+const memClosed = 1 << 62
+
+// NewMem returns memory over segs for local use: nothing is published. The segments are used, not copied. The error
+// matches ErrInvalid when there are more than Limits().MaxSegments.
+func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
+	if limit := c.Limits().MaxSegments; len(segs) > limit {
+		return nil, fmt.Errorf("na: %d segments, the limit is %d: %w", len(segs), limit, ErrInvalid)
+	}
+	m := &Mem{class: c, segs: segs}
+	if len(segs) > 1 {
+		m.ends = make([]int64, len(segs))
+	}
+	for i, s := range segs {
+		m.key.Len += int64(len(s))
+		if m.ends != nil {
+			m.ends[i] = m.key.Len
+		}
+	}
+	return m, nil
+}
+
+// Register publishes segs to peers that will have the key, for the given access. It does not copy. The memory stays
+// reachable, and is kept alive, until Deregister completes.
+func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
+	if access&^ReadWrite != 0 || access == NoAccess {
+		return nil, fmt.Errorf("na: register: access mode %d is neither read, write nor both: %w", access, ErrInvalid)
+	}
+	m, err := c.NewMem(segs...)
+	if err != nil {
+		return nil, err
+	}
+	m.key.Access = access
+	c.domain.Rand(m.key.Token[:])
+	m.public = true
+	if err := c.domain.Publish(m); err != nil {
+		return nil, err
+	}
+	c.regions.Add(1)
+	return m, nil
+}
+
+// Key returns what a peer needs to reach the memory. A private Mem has a key of no use.
+func (m *Mem) Key() Key { return m.key }
+
+// Len returns the number of bytes.
+func (m *Mem) Len() int64 { return m.key.Len }
+
+// Segments returns the segments. The caller does not change the slice.
+func (m *Mem) Segments() [][]byte { return m.segs }
+
+// Deregister takes m back: no new request can reach it from now on, and op completes when no transport touches it any
+// more, which no peer can delay. Operations of this process that use m as their local side are waited for: cancel them
+// to be quick. A second Deregister fails with ErrClosed. Private memory may be taken back too.
+func (c *Context) Deregister(op *Op, m *Mem) error {
+	t, err := op.start(kindDeregister, Addr{})
+	if err != nil {
+		return err
+	}
+	if !m.Revoke(t, Result{N: m.key.Len}) {
+		op.abandon()
+		return &OpError{Op: kindText[kindDeregister], Fate: NotRun, Err: ErrClosed}
+	}
+	return nil
+}
+
+// Revoke takes m out of the domain's table and finishes t with r when no transport touches m any more. It reports
+// false, and does nothing, when m was taken back before. Plugins use it to end a lease.
+func (m *Mem) Revoke(t Ticket, r Result) bool {
+	if !m.taken.CompareAndSwap(false, true) {
+		return false
+	}
+	if m.public {
+		m.class.domain.Unpublish(m)
+		m.class.regions.Add(-1)
+	}
+	m.closer, m.ending = t, r
+	if m.word.Add(memClosed) == memClosed {
+		m.closer.Finish(m.ending)
+	}
+	return true
+}
+
+// Acquire borrows m, and reports false when it has been deregistered. Plugins call it, and operations for as long as
+// m is their local side.
+func (m *Mem) Acquire() bool {
+	for {
+		w := m.word.Load()
+		if w&memClosed != 0 {
+			return false
+		}
+		if m.word.CompareAndSwap(w, w+1) {
+			return true
+		}
+	}
+}
+
+// Release ends what Acquire began.
+func (m *Mem) Release() {
+	if m.word.Add(-1) == memClosed {
+		m.closer.Finish(m.ending)
+	}
+}
+
+// Contains tells whether the n bytes at off lie inside m. It is safe against overflow.
+func (m *Mem) Contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
+
+// InRange tells whether the n bytes at off lie inside size bytes.
+func InRange(off, n, size int64) bool { return off >= 0 && n >= 0 && off <= size && n <= size-off }
+
+// Slices appends to dst the pieces of m that hold the n bytes at off, which lie inside m.
+func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {
+	if n == 0 {
+		return dst
+	}
+	if m.ends == nil {
+		return append(dst, m.segs[0][off:off+n])
+	}
+	// Binary search for the first segment whose end is beyond off.
+	lo, hi := 0, len(m.ends)
+	for lo < hi {
+		if mid := (lo + hi) / 2; m.ends[mid] <= off {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	for i := lo; n > 0; i++ {
+		s := m.segs[i]
+		from := off - (m.ends[i] - int64(len(s)))
+		take := min(int64(len(s))-from, n)
+		if take > 0 {
+			dst = append(dst, s[from:from+take])
+		}
+		off += take
+		n -= take
+	}
+	return dst
+}

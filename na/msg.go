@@ -1,0 +1,178 @@
+package na
+
+import "fmt"
+
+// A Tag tells expected messages of one peer apart, and travels with unexpected ones.
+type Tag uint64
+
+// Lookup resolves the text of an address, for example "tcp://node7:9000"; op ends with Result.Addr. It does not
+// connect: a connection is made by the first operation. It may be canceled.
+func (c *Context) Lookup(op *Op, text string) error {
+	t, err := op.start(kindLookup, Addr{})
+	if err != nil {
+		return err
+	}
+	if err := c.open(op); err != nil {
+		return err
+	}
+	c.ep.Lookup(t, text)
+	return nil
+}
+
+// SendUnexpected sends buf, at most Limits().MaxUnexpected bytes, to the peer's RecvUnexpected. buf belongs to op until
+// its callback runs.
+func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
+	if limit := c.limits.MaxUnexpected; len(buf) > limit {
+		return c.refuse(kindSendUnexpected, to, tooLong(len(buf), limit))
+	}
+	t, err := c.startTo(op, kindSendUnexpected, to)
+	if err != nil {
+		return err
+	}
+	c.ep.SendUnexpected(t, to, tag, buf)
+	return nil
+}
+
+// RecvUnexpected receives the oldest unexpected message; op ends with Result.Envelope, which the callback owns.
+func (c *Context) RecvUnexpected(op *Op) error {
+	t, err := op.start(kindRecvUnexpected, Addr{})
+	if err != nil {
+		return err
+	}
+	if err := c.open(op); err != nil {
+		return err
+	}
+	c.ep.RecvUnexpected(t)
+	return nil
+}
+
+// SendExpected sends buf, at most Limits().MaxExpected bytes, to the receive that the peer posted for tag.
+func (c *Context) SendExpected(op *Op, to Addr, tag Tag, buf []byte) error {
+	if limit := c.limits.MaxExpected; len(buf) > limit {
+		return c.refuse(kindSendExpected, to, tooLong(len(buf), limit))
+	}
+	t, err := c.startTo(op, kindSendExpected, to)
+	if err != nil {
+		return err
+	}
+	c.ep.SendExpected(t, to, tag, buf)
+	return nil
+}
+
+// RecvExpected receives the message with tag from one peer into buf. Post it before the peer can send: a message that
+// finds no receive is dropped.
+func (c *Context) RecvExpected(op *Op, from Addr, tag Tag, buf []byte) error {
+	t, err := c.startTo(op, kindRecvExpected, from)
+	if err != nil {
+		return err
+	}
+	c.ep.RecvExpected(t, from, tag, buf)
+	return nil
+}
+
+// Put writes the n bytes of local at loff into the peer's memory of key at roff.
+func (c *Context) Put(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n int64) error {
+	t, err := c.startMove(op, kindPut, local, loff, to, key, roff, n)
+	if err != nil {
+		return err
+	}
+	c.ep.Put(t, local, loff, to, key, roff, n)
+	return nil
+}
+
+// Get reads n bytes of the peer's memory of key at roff into local at loff.
+func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n int64) error {
+	t, err := c.startMove(op, kindGet, local, loff, to, key, roff, n)
+	if err != nil {
+		return err
+	}
+	c.ep.Get(t, local, loff, to, key, roff, n)
+	return nil
+}
+
+// Lease registers buf for reading by one peer and returns the memory whose key the peer needs. op ends with nil when
+// the peer gives the memory back, with ErrNoEntry when the peer dropped the expected message with tag, with ErrPeerLost
+// when the peer is gone, with ErrCanceled after a cancel; the memory is out of reach then.
+func (c *Context) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
+	t, err := c.startTo(op, kindLease, to)
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.class.Register(ReadOnly, buf)
+	if err != nil {
+		op.abandon()
+		return nil, err
+	}
+	c.ep.Lease(t, to, tag, m)
+	return m, nil
+}
+
+// GiveBack tells the owner of a lease that its memory is not needed any more. It waits for nothing.
+func (c *Context) GiveBack(to Addr, key Key) {
+	if c.state.Load() == ctxOpen {
+		c.ep.GiveBack(to, key)
+	}
+}
+
+// startTo starts an operation with a peer.
+func (c *Context) startTo(op *Op, kind opKind, peer Addr) (Ticket, error) {
+	if peer.IsZero() {
+		return Ticket{}, c.refuse(kind, peer, WithText(ErrInvalid, "no address given"))
+	}
+	t, err := op.start(kind, peer)
+	if err != nil {
+		return Ticket{}, err
+	}
+	return t, c.open(op)
+}
+
+// startMove checks a Put or Get and starts it with local acquired.
+func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr, key Key, roff, n int64) (Ticket, error) {
+	need := ReadOnly
+	if kind == kindPut {
+		need = WriteOnly
+	}
+	switch {
+	case local == nil:
+		return Ticket{}, c.refuse(kind, to, WithText(ErrInvalid, "no local memory given"))
+	case !local.Contains(loff, n):
+		return Ticket{}, c.refuse(kind, to, outside("local memory", loff, n, local.Len()))
+	case !InRange(roff, n, key.Len):
+		return Ticket{}, c.refuse(kind, to, outside("remote memory", roff, n, key.Len))
+	case !key.Access.Can(need):
+		return Ticket{}, c.refuse(kind, to, WithText(ErrPermission,
+			fmt.Sprintf("remote memory allows %v, %s needs %v", key.Access, kindText[kind], need)))
+	}
+	t, err := c.startTo(op, kind, to)
+	if err != nil {
+		return Ticket{}, err
+	}
+	if !local.Acquire() {
+		op.abandon()
+		return Ticket{}, c.refuse(kind, to, WithText(ErrRevoked, "local memory has been deregistered"))
+	}
+	return t, nil
+}
+
+// open undoes the start of op when the context is closed.
+func (c *Context) open(op *Op) error {
+	if c.state.Load() == ctxOpen {
+		return nil
+	}
+	kind, addr := op.kind, op.addr
+	op.abandon()
+	return c.refuse(kind, addr, ErrClosed)
+}
+
+// refuse is the error of an operation that was not started.
+func (c *Context) refuse(kind opKind, peer Addr, err error) error {
+	return &OpError{Op: kindText[kind], Addr: peer, Fate: NotRun, Err: err}
+}
+
+func tooLong(n, limit int) error {
+	return WithText(ErrMsgSize, fmt.Sprintf("message of %d bytes, the limit is %d", n, limit))
+}
+
+func outside(what string, off, n, size int64) error {
+	return WithText(ErrInvalid, fmt.Sprintf("%d bytes at offset %d lie outside %s of %d bytes", n, off, what, size))
+}

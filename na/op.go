@@ -1,0 +1,199 @@
+package na
+
+import (
+	"sync/atomic"
+)
+
+// The life of an Op, all of it in one atomic word (generation, holds, canceling, phase):
+//
+//	        start                Finish (first one wins)      no holds left          Trigger
+//	idle ──────────► active ──────────────────────► decided ──────────────► queued ──────────► idle, generation+1
+//	                  │  ▲                             ▲  │
+//	                  └──┘ Hold / Release: a transport ┘──┘ borrows the operation's memory
+//
+// The plugin sees a Ticket only: the Op and the generation that it was given. A ticket of an earlier life changes
+// nothing. Delivery waits until every hold is released, so that nobody touches the memory after the callback.
+const (
+	opIdle uint64 = iota
+	opActive
+	opDecided
+	opQueued
+
+	opPhaseMask  = 0x0f
+	opCanceling  = 0x10
+	opHoldOne    = 1 << 8
+	opHoldMask   = 0xffff << 8
+	opGenOne     = 1 << 24
+	opGenShift   = 24
+	opHoldsLimit = opHoldMask
+)
+
+// opKind names an operation in errors.
+type opKind uint8
+
+const (
+	kindLookup opKind = iota
+	kindSendUnexpected
+	kindRecvUnexpected
+	kindSendExpected
+	kindRecvExpected
+	kindPut
+	kindGet
+	kindLease
+	kindDeregister
+	kindPost
+)
+
+var kindText = [...]string{"lookup", "send unexpected", "receive unexpected", "send expected", "receive expected",
+	"put", "get", "lease", "deregister", "post"}
+
+// A Done hears how one operation ended. It runs inside Trigger. The Op is idle again when it runs, so Done may start
+// it anew.
+type Done func(op *Op, r Result)
+
+// A Result is how an operation ended.
+type Result struct {
+	Err      error     // nil, or an *OpError
+	Fate     Fate      // for a failed send: whether a byte of it left
+	N        int64     // bytes sent, received or moved
+	Addr     Addr      // Lookup: the address; receives: the sender
+	Tag      Tag       // receives: the message's tag
+	Envelope *Envelope // RecvUnexpected: the message; the caller owns it now
+}
+
+// An Op is one operation at a time: reusable, never copied. It belongs to the context that made it.
+type Op struct {
+	word   atomic.Uint64
+	nctx   *Context
+	done   Done
+	kind   opKind
+	addr   Addr
+	result Result
+	next   *Op // in the completion queue
+	impl   any // the plugin's record, guarded by the plugin's lock
+}
+
+// NewOp returns an idle operation whose end done hears. It may be started again after each end.
+func (c *Context) NewOp(done Done) *Op { return &Op{nctx: c, done: done} }
+
+// Busy tells whether the operation was started and its callback has not begun.
+func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
+
+// Cancel asks for the end of the operation. It never blocks, and an operation that is idle or has ended stays as it
+// is. The callback still runs once: with ErrCanceled if the cancel won, with the result otherwise.
+func (op *Op) Cancel() {
+	for {
+		w := op.word.Load()
+		if w&opPhaseMask != opActive || w&opCanceling != 0 {
+			return
+		}
+		if op.word.CompareAndSwap(w, w|opCanceling) {
+			op.nctx.cancel(Ticket{op, w >> opGenShift})
+			return
+		}
+	}
+}
+
+// start takes an idle operation into a new life.
+func (op *Op) start(kind opKind, addr Addr) (Ticket, error) {
+	w := op.word.Load()
+	if w&opPhaseMask != opIdle || !op.word.CompareAndSwap(w, w|opActive) {
+		return Ticket{}, &OpError{Op: kindText[kind], Addr: addr, Fate: NotRun, Err: ErrBusy}
+	}
+	op.kind, op.addr = kind, addr
+	op.nctx.live.Add(1)
+	return Ticket{op, w >> opGenShift}, nil
+}
+
+// abandon undoes start when nothing was handed to a plugin.
+func (op *Op) abandon() {
+	w := op.word.Load()
+	op.word.Store((w>>opGenShift + 1) << opGenShift)
+	op.nctx.left()
+}
+
+// take ends the queued life of op and returns its result: what Trigger does before it runs the callback.
+func (op *Op) take() Result {
+	r := op.result
+	op.result = Result{}
+	if r.Err != nil {
+		r.Err = &OpError{Op: kindText[op.kind], Addr: op.addr, Fate: r.Fate, Err: r.Err}
+	}
+	w := op.word.Load()
+	op.word.Store((w>>opGenShift + 1) << opGenShift)
+	return r
+}
+
+// A Ticket is one life of an Op: what a plugin holds.
+type Ticket struct {
+	op  *Op
+	gen uint64
+}
+
+// Op returns the operation, to be compared and to find its Impl; its own life may be over.
+func (t Ticket) Op() *Op { return t.op }
+
+// Valid tells whether t is a ticket at all.
+func (t Ticket) Valid() bool { return t.op != nil }
+
+// SetImpl keeps the plugin's record of the operation. The plugin calls SetImpl and Impl under a lock of its own, and
+// sets nil before it finishes the ticket.
+func (t Ticket) SetImpl(v any) { t.op.impl = v }
+
+// Impl returns what SetImpl kept. It may belong to a later life of the Op: the plugin compares tickets.
+func (t Ticket) Impl() any { return t.op.impl }
+
+// Canceling tells whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
+// either it sees the cancel here, or the cancel finds the operation taken in.
+func (t Ticket) Canceling() bool {
+	w := t.op.word.Load()
+	return w>>opGenShift == t.gen && w&opCanceling != 0
+}
+
+// Hold borrows the operation's memory. It reports false when the outcome is fixed: the memory must not be touched.
+// Every Hold that reported true is followed by a Release. Holds are short: a copy or one system call that does not block.
+func (t Ticket) Hold() bool {
+	for {
+		w := t.op.word.Load()
+		if w>>opGenShift != t.gen || w&opPhaseMask != opActive || w&opHoldMask == opHoldsLimit {
+			return false
+		}
+		if t.op.word.CompareAndSwap(w, w+opHoldOne) {
+			return true
+		}
+	}
+}
+
+// Release gives the memory back. The last release of a decided operation delivers it.
+func (t Ticket) Release() {
+	for {
+		w := t.op.word.Load()
+		last := w&opPhaseMask == opDecided && w&opHoldMask == opHoldOne
+		n := w - opHoldOne
+		if last {
+			n = n&^opPhaseMask | opQueued
+		}
+		if t.op.word.CompareAndSwap(w, n) {
+			if last {
+				t.op.nctx.deliver(t.op)
+			}
+			return
+		}
+	}
+}
+
+// Finish fixes the outcome and reports whether it was the first to do so. r.Err is a Code or wraps one. Delivery to
+// the completion queue follows when nobody holds the memory. Finish never blocks and runs no user code.
+func (t Ticket) Finish(r Result) bool {
+	for {
+		w := t.op.word.Load()
+		if w>>opGenShift != t.gen || w&opPhaseMask != opActive {
+			return false
+		}
+		if t.op.word.CompareAndSwap(w, (w&^opPhaseMask|opDecided)+opHoldOne) {
+			t.op.result = r
+			t.Release()
+			return true
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package na
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Plugin is one kind of network: it opens domains. Plugins register themselves in init, or are given in Config.
+type Plugin interface {
+	// Scheme is the part of an address before "://".
+	Scheme() string
+	// Open opens the network for cls. rest is what follows "://" in the address that the class was opened with:
+	// empty for a class that only originates, else where to listen. It may block for as long as binding takes.
+	Open(cls *Class, rest string) (Domain, error)
+}
+
+// A Domain is a plugin opened by a class: it owns the address, the registered memory, the clock and the randomness
+// that the endpoints of all its contexts share. Its methods may be called from any goroutine.
+type Domain interface {
+	// Addr is the address of context 0: where the class listens, or a private name when it does not.
+	Addr() Addr
+	// Limits tells what the domain can do.
+	Limits() Limits
+	// Endpoint makes the side of context nctx. It is called once per context, in the order of their ids.
+	Endpoint(nctx *Context) (Endpoint, error)
+	// Publish lets peers that know m's key reach it; Unpublish stops that and reports whether m was published.
+	Publish(m *Mem) error
+	Unpublish(m *Mem) bool
+	// Now reads the clock: monotonic, from any fixed start.
+	Now() time.Duration
+	// Rand fills b with random bytes that a peer cannot guess.
+	Rand(b []byte)
+	// Close gives everything back. It is called once, after every endpoint has been released.
+	Close() error
+}
+
+// An Endpoint is a plugin's side of one context. Its methods may be called from any goroutine; none blocks, none calls
+// user code, and none may be called from inside Ticket.Finish. Each operation's ticket is finished exactly once, now or
+// later; memory given with it is used between Hold and Release only. Errors are a Code or wrap one.
+type Endpoint interface {
+	// Lookup resolves the text of an address. It does not connect. Ends with Result.Addr, or ErrNoEntry, ErrInvalid.
+	Lookup(t Ticket, text string)
+	// SendUnexpected sends buf to any receive of the peer. It may hold the message back until the peer guarantees an
+	// envelope, within Config.SendQueue; ends when the message has been handed to the system, or with ErrUnreachable,
+	// ErrPeerLost, ErrNoCredit (the local queue is full), ErrCanceled, ErrClosed. A canceled send that ends with
+	// Fate NotRun has put nothing on the wire.
+	SendUnexpected(t Ticket, to Addr, tag Tag, buf []byte)
+	// RecvUnexpected takes the oldest message of the context, or waits for one.
+	RecvUnexpected(t Ticket)
+	// SendExpected sends buf to the receive that the peer has posted for this context and tag. No envelope is used. A
+	// message that meets no receive is dropped and counted there.
+	SendExpected(t Ticket, to Addr, tag Tag, buf []byte)
+	// RecvExpected receives the message with tag from a peer into buf. A longer message ends it with ErrOverflow.
+	RecvExpected(t Ticket, from Addr, tag Tag, buf []byte)
+	// Put writes n bytes of local at loff into the peer's memory; Get reads them. The caller has acquired local; the
+	// endpoint releases it before it finishes t. It ends when the last byte is in place, or with ErrPermission,
+	// ErrRevoked, ErrPeerLost, ErrCanceled. After a failure the destination's contents are undefined.
+	Put(t Ticket, local *Mem, loff int64, to Addr, key Key, roff, n int64)
+	Get(t Ticket, local *Mem, loff int64, to Addr, key Key, roff, n int64)
+	// Lease lets one peer read m until it gives it back, is lost, or drops the expected message with tag; then it ends
+	// t through m.Revoke.
+	Lease(t Ticket, to Addr, tag Tag, m *Mem)
+	// GiveBack tells the owner of a lease that it is not needed any more. Best effort, no completion.
+	GiveBack(to Addr, key Key)
+	// Cancel ends the operation of t if it has not ended. Called after t.Canceling began to report true.
+	Cancel(t Ticket)
+
+	// Poll makes one pass without waiting: timers that are due, descriptors that are closed late, frames that are held.
+	// Only the goroutine that leads Progress calls it.
+	Poll(now time.Duration)
+	// NextTimer is when Poll has something to do although nothing arrives.
+	NextTimer() (at time.Duration, ok bool)
+	// Shut begins the end: every operation finishes with ErrClosed, connections close. Called once.
+	Shut()
+	// Release frees what is left. Called once, by the goroutine that leads, when every callback has run.
+	Release()
+	// Stats answers the gauges.
+	Stats() Stats
+}
+
+// A Driver is an Endpoint that waits in its own way instead of in the context's poller: a simulator yields to its
+// scheduler.
+type Driver interface {
+	// Drive makes progress until ready reports true or timeout has passed (negative: no limit), and reports ready().
+	Drive(timeout time.Duration, ready func() bool) bool
+}
+
+// Limits tells what a plugin can do.
+type Limits struct {
+	MaxUnexpected int    // bytes of one unexpected message
+	MaxExpected   int    // bytes of one expected message
+	MaxTag        Tag    // highest tag
+	MaxSegments   int    // segments of one Mem
+	MaxContexts   int    // contexts of one class
+	Envelopes     int    // envelopes guaranteed to each peer (GER)
+	Scheme        string // of the plugin
+}
+
+// Stats are the gauges and counters of one context.
+type Stats struct {
+	Peers       int   // sessions that are up
+	Outstanding int   // operations that peers owe an end
+	Envelopes   int   // unexpected messages held for a receive or a dispatch
+	Queued      int   // sends held back for want of an envelope or of room
+	Leases      int   // leases that have not ended
+	Regions     int64 // registered memory of the class
+	LateDropped int64 // messages and chunks that met no operation, dropped
+	Violations  int64 // peers cut because they broke the protocol
+	PeersLost   int64
+	Stalls      int64 // sends that had to wait for an envelope
+	Reserved    int64 // bytes of envelopes guaranteed to peers now
+}
+
+var (
+	pluginsMu sync.Mutex
+	plugins   = map[string]Plugin{}
+)
+
+// RegisterPlugin makes p available to Open by its scheme. It panics when the scheme is taken: two plugins of one
+// scheme in one program are a mistake.
+func RegisterPlugin(p Plugin) {
+	pluginsMu.Lock()
+	defer pluginsMu.Unlock()
+	if plugins[p.Scheme()] != nil {
+		panic("na: plugin " + p.Scheme() + " is registered twice")
+	}
+	plugins[p.Scheme()] = p
+}
+
+// findPlugin returns the plugin of a scheme; those given come first.
+func findPlugin(scheme string, given []Plugin) (Plugin, error) {
+	have := make([]string, 0, 4)
+	for _, p := range given {
+		if p.Scheme() == scheme {
+			return p, nil
+		}
+		have = append(have, p.Scheme())
+	}
+	pluginsMu.Lock()
+	defer pluginsMu.Unlock()
+	if p := plugins[scheme]; p != nil {
+		return p, nil
+	}
+	for s := range plugins {
+		have = append(have, s)
+	}
+	slices.Sort(have)
+	if len(have) == 0 {
+		return nil, fmt.Errorf("na: unknown transport %q: no plugin is linked in; import plugins/all or one plugin: %w",
+			scheme, ErrUnsupported)
+	}
+	return nil, fmt.Errorf("na: unknown transport %q: have %s: %w", scheme, strings.Join(have, ", "), ErrUnsupported)
+}

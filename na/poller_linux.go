@@ -1,0 +1,185 @@
+package na
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Pollable hears that its descriptor is ready. It runs on the goroutine that leads Progress, with no lock held.
+type Pollable interface {
+	Ready(readable, writable bool)
+}
+
+// A Poller is the epoll set of a context, with a wake-up eventfd in it. Plugins add their descriptors.
+type Poller struct {
+	epfd, evfd int
+	woken      atomic.Bool // a wake-up is on its way
+	events     [64]unix.EpollEvent
+
+	mu     sync.Mutex // guards the fields below
+	slots  []pollSlot
+	free   []int32
+	closed bool
+}
+
+// pollSlot is one descriptor. The generation tells a late event of an earlier owner.
+type pollSlot struct {
+	to  Pollable
+	gen int32
+}
+
+// A PollID names a descriptor in the poller.
+type PollID struct{ slot, gen int32 }
+
+// PollerSupported tells whether descriptors can be added on this system.
+const PollerSupported = true
+
+func newPoller() (*Poller, error) {
+	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	evfd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(epfd)
+		return nil, fmt.Errorf("eventfd: %w", err)
+	}
+	p := &Poller{epfd: epfd, evfd: evfd}
+	if _, err := p.Add(evfd, (*wakeFD)(p)); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// wakeFD empties the eventfd.
+type wakeFD Poller
+
+func (w *wakeFD) Ready(_, _ bool) {
+	w.woken.Store(false)
+	var b [8]byte
+	_, _ = unix.Read(w.evfd, b[:])
+}
+
+// Add watches fd for reading. The caller keeps the descriptor, and calls Remove before it closes it.
+func (p *Poller) Add(fd int, to Pollable) (PollID, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var slot int32
+	if n := len(p.free); n > 0 {
+		slot, p.free = p.free[n-1], p.free[:n-1]
+	} else {
+		slot = int32(len(p.slots))
+		p.slots = append(p.slots, pollSlot{})
+	}
+	id := PollID{slot, p.slots[slot].gen}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP, Fd: id.slot, Pad: id.gen}
+	if err := unix.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
+		p.free = append(p.free, slot)
+		return PollID{}, fmt.Errorf("epoll_ctl: %w", err)
+	}
+	p.slots[slot].to = to
+	return id, nil
+}
+
+// Watch says which readiness of fd is of interest from now on.
+func (p *Poller) Watch(fd int, id PollID, readable, writable bool) error {
+	var events uint32
+	if readable {
+		events |= unix.EPOLLIN | unix.EPOLLRDHUP
+	}
+	if writable {
+		events |= unix.EPOLLOUT
+	}
+	ev := unix.EpollEvent{Events: events, Fd: id.slot, Pad: id.gen}
+	return unix.EpollCtl(p.epfd, unix.EPOLL_CTL_MOD, fd, &ev)
+}
+
+// Remove stops watching fd. An event that was under way is dropped.
+func (p *Poller) Remove(fd int, id PollID) {
+	ev := unix.EpollEvent{}
+	_ = unix.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, fd, &ev)
+	p.mu.Lock()
+	if s := &p.slots[id.slot]; s.gen == id.gen {
+		s.to = nil
+		s.gen++
+		p.free = append(p.free, id.slot)
+	}
+	p.mu.Unlock()
+}
+
+// wait sleeps for at most d (negative: no limit) until something is ready, and calls its owners.
+func (p *Poller) wait(d time.Duration) {
+	n := p.epollWait(d)
+	for i := range n {
+		ev := &p.events[i]
+		p.mu.Lock()
+		s := p.slots[ev.Fd]
+		p.mu.Unlock()
+		if s.to != nil && s.gen == ev.Pad {
+			failed := ev.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+			s.to.Ready(failed || ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || ev.Events&unix.EPOLLOUT != 0)
+		}
+	}
+}
+
+// epollWait polls without telling the scheduler when d is zero, and sleeps with nanosecond resolution otherwise.
+func (p *Poller) epollWait(d time.Duration) int {
+	events := unsafe.Pointer(&p.events[0])
+	var n uintptr
+	var errno unix.Errno
+	switch {
+	case d == 0:
+		n, _, errno = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)), 0, 0, 0)
+	case noPwait2.Load():
+		ms := -1
+		if d > 0 {
+			ms = int((d + time.Millisecond - 1) / time.Millisecond)
+		}
+		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)), uintptr(ms), 0, 0)
+	default:
+		var ts *unix.Timespec
+		if d > 0 {
+			t := unix.NsecToTimespec(int64(d))
+			ts = &t
+		}
+		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)),
+			uintptr(unsafe.Pointer(ts)), 0, 0)
+		if errno == unix.ENOSYS { // kernels before 5.11
+			noPwait2.Store(true)
+			return p.epollWait(d)
+		}
+	}
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+var noPwait2 atomic.Bool
+
+// wake makes a wait that sleeps return.
+func (p *Poller) wake() {
+	if p.woken.Swap(true) {
+		return
+	}
+	one := [8]byte{1}
+	p.mu.Lock() // the descriptor's number may belong to somebody else once it is closed
+	if !p.closed {
+		_, _ = unix.Write(p.evfd, one[:])
+	}
+	p.mu.Unlock()
+}
+
+func (p *Poller) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	_ = unix.Close(p.evfd)
+	_ = unix.Close(p.epfd)
+}

@@ -1,0 +1,41 @@
+//go:build !linux
+
+package na
+
+import "time"
+
+// PollerSupported tells whether descriptors can be added on this system.
+const PollerSupported = false
+
+// A Poller only sleeps and is woken here: plugins read their connections in goroutines of their own.
+type Poller struct{ ch chan struct{} }
+
+func newPoller() (*Poller, error) { return &Poller{ch: make(chan struct{}, 1)}, nil }
+
+func (p *Poller) wait(d time.Duration) {
+	switch {
+	case d < 0:
+		<-p.ch
+	case d == 0:
+		select {
+		case <-p.ch:
+		default:
+		}
+	default:
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-p.ch:
+		case <-t.C:
+		}
+	}
+}
+
+func (p *Poller) wake() {
+	select {
+	case p.ch <- struct{}{}:
+	default:
+	}
+}
+
+func (p *Poller) close() {}

@@ -1,0 +1,573 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Limits that are not settable.
+const (
+	maxFlying  = 128  // gets and puts under way to one peer; more wait here
+	maxServing = 256  // gets and puts of one peer that are served at a time; more are answered ErrAgain
+	maxControl = 8192 // control frames that wait for a peer that does not read; then it is cut
+	maxDenials = 16   // requests for memory that is not there or not allowed; then the peer is cut
+	maxLeases  = 1024 // leases of one peer
+)
+
+// kind says what an op is.
+type kind uint8
+
+const (
+	kindLookup kind = iota
+	kindSendUnexpected
+	kindSendExpected
+	kindRecvUnexpected
+	kindRecvExpected
+	kindPut
+	kindGet
+	kindLease
+)
+
+// op is the engine's record of an operation. It is in at most one list; Endpoint.mu guards it.
+type op struct {
+	t    na.Ticket
+	kind kind
+	link *Link
+	list *opList
+	prev *op
+	next *op
+
+	tag  na.Tag
+	buf  []byte
+	mem  *na.Mem // local side of a put or get; memory of a lease
+	loff int64
+	key  na.Key
+	roff int64
+	n    int64
+	at   int64 // bytes sent or received so far
+	id   uint64
+	move *move
+	stop func() // ends a lookup
+}
+
+// matchKey finds the receive of an expected message.
+type matchKey struct {
+	link *Link
+	tag  na.Tag
+}
+
+// An Endpoint implements na.Endpoint over a Carrier.
+type Endpoint struct {
+	eng     *Engine
+	nctx    *na.Context
+	id      int
+	carrier Carrier
+	timer   atomic.Int64 // when Poll is due; 0 when never
+
+	mu       sync.Mutex // guards everything below and every Link
+	shut     bool
+	now      time.Duration // of the last Poll
+	links    map[uint64]*Link
+	names    map[na.Addr]*Link
+	waits    map[string]*backoff
+	busy     []*Link // links that operations wait for, or that connect
+	lastTick time.Duration
+	kicked   []*Link
+	spare    []*Link // the other half of kicked
+
+	match     map[matchKey]*op
+	leases    map[matchKey]*op
+	tokens    map[[16]byte]*op
+	flying    idTable
+	receivers opList // RecvUnexpected that wait
+	lookups   opList
+	inbox     []*na.Envelope
+	inboxAt   int
+
+	freeOps   *op
+	freeEnvs  []*na.Envelope
+	freeMoves []*move
+	stats     na.Stats
+}
+
+var _ na.Endpoint = (*Endpoint)(nil)
+
+func newEndpoint(g *Engine, nctx *na.Context) *Endpoint {
+	return &Endpoint{
+		eng: g, nctx: nctx, id: nctx.ID(),
+		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[string]*backoff{},
+		match: map[matchKey]*op{}, leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
+	}
+}
+
+// Lock takes the endpoint's lock; carriers call Link methods under it.
+func (e *Endpoint) Lock() { e.mu.Lock() }
+
+// Unlock returns the lock.
+func (e *Endpoint) Unlock() { e.mu.Unlock() }
+
+// Engine returns the engine of the class.
+func (e *Endpoint) Engine() *Engine { return e.eng }
+
+// Context returns the context.
+func (e *Endpoint) Context() *na.Context { return e.nctx }
+
+// ID returns the target id.
+func (e *Endpoint) ID() int { return e.id }
+
+// Closed tells whether Shut was called. Locked.
+func (e *Endpoint) Closed() bool { return e.shut }
+
+// begin makes the record of an operation, or finishes it when it must not begin. Locked.
+func (e *Endpoint) begin(t na.Ticket, k kind) *op {
+	o := e.freeOps
+	if o == nil {
+		o = &op{}
+	} else {
+		e.freeOps, o.next = o.next, nil
+	}
+	o.t, o.kind = t, k
+	t.SetImpl(o)
+	return o
+}
+
+// refusal tells why an operation that is just being started must end at once. Locked.
+func (e *Endpoint) refusal(t na.Ticket) error {
+	switch {
+	case e.shut:
+		return na.ErrClosed
+	case t.Canceling():
+		return na.ErrCanceled
+	}
+	return nil
+}
+
+// finish ends o: takes it out of every table, and gives the ticket its result. Locked.
+func (e *Endpoint) finish(o *op, r na.Result) {
+	e.detach(o)
+	t, mem := o.t, o.mem
+	lease := o.kind == kindLease
+	t.SetImpl(nil)
+	*o = op{next: e.freeOps}
+	e.freeOps = o
+	if lease {
+		if !mem.Revoke(t, r) {
+			t.Finish(r)
+		}
+		return
+	}
+	t.Finish(r)
+	if mem != nil {
+		mem.Release()
+	}
+}
+
+// detach takes o out of its list and of the tables.
+func (e *Endpoint) detach(o *op) {
+	if o.list != nil {
+		if o.link != nil {
+			o.link.leave()
+		}
+		o.list.remove(o)
+	}
+	switch o.kind {
+	case kindRecvExpected:
+		if k := (matchKey{o.link, o.tag}); e.match[k] == o {
+			delete(e.match, k)
+		}
+	case kindLease:
+		delete(e.leases, matchKey{o.link, o.tag})
+		delete(e.tokens, o.mem.Key().Token)
+	case kindPut, kindGet:
+		e.flying.remove(o.id)
+		if o.move != nil {
+			o.move.drop()
+		}
+	}
+}
+
+// Lookup implements na.Endpoint.
+func (e *Endpoint) Lookup(t na.Ticket, text string) {
+	e.mu.Lock()
+	if err := e.refusal(t); err != nil {
+		e.mu.Unlock()
+		t.Finish(na.Result{Err: err})
+		return
+	}
+	addr, err := na.ParseAddr(text)
+	if err == nil && addr.Scheme() != e.eng.opts.Scheme {
+		err = na.WithText(na.ErrUnsupported, "address "+text+" is not of transport "+e.eng.opts.Scheme)
+	}
+	if err != nil {
+		e.mu.Unlock()
+		t.Finish(na.Result{Err: err})
+		return
+	}
+	o := e.begin(t, kindLookup)
+	e.lookups.push(o)
+	e.mu.Unlock()
+	stop := e.carrier.Resolve(addr.Name(), func(name string, err error) {
+		e.mu.Lock()
+		if o.t == t {
+			r := na.Result{Err: err}
+			if err == nil {
+				r.Addr = na.MakeAddr(name, addr.Target())
+			}
+			e.finish(o, r)
+		}
+		e.mu.Unlock()
+	})
+	e.mu.Lock()
+	switch {
+	case o.t == t:
+		o.stop = stop
+	case stop != nil:
+		defer stop()
+	}
+	e.mu.Unlock()
+}
+
+// SendUnexpected implements na.Endpoint.
+func (e *Endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
+	e.send(t, kindSendUnexpected, to, tag, buf)
+}
+
+// SendExpected implements na.Endpoint.
+func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
+	e.send(t, kindSendExpected, to, tag, buf)
+}
+
+func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte) {
+	e.mu.Lock()
+	l, err := e.linkFor(t, to)
+	if err == nil && l.eager != 0 && len(buf) > l.eager {
+		err = na.WithText(na.ErrMsgSize, "message is longer than the peer takes")
+	}
+	if err == nil && l.msgs.n+l.starved.n >= e.eng.cfg.SendQueue {
+		err = na.ErrNoCredit
+		if k == kindSendExpected {
+			err = na.ErrAgain
+		}
+	}
+	if err != nil {
+		e.mu.Unlock()
+		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+		return
+	}
+	o := e.begin(t, k)
+	o.link, o.tag, o.buf = l, tag, buf
+	l.enter()
+	if k == kindSendUnexpected && !l.takeCredit() {
+		if l.state == linkUp {
+			e.stats.Stalls++
+		}
+		l.starved.push(o)
+	} else {
+		l.msgs.push(o)
+	}
+	l.kick()
+	e.flushUnlock()
+}
+
+// RecvUnexpected implements na.Endpoint.
+func (e *Endpoint) RecvUnexpected(t na.Ticket) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.refusal(t); err != nil {
+		t.Finish(na.Result{Err: err})
+		return
+	}
+	if env := e.takeEnvelope(); env != nil {
+		t.Finish(na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
+		return
+	}
+	e.receivers.push(e.begin(t, kindRecvUnexpected))
+}
+
+// RecvExpected implements na.Endpoint.
+func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
+	e.mu.Lock()
+	l, err := e.linkFor(t, from)
+	if err == nil && e.match[matchKey{l, tag}] != nil {
+		err = na.WithText(na.ErrBusy, "a receive of this peer and tag is posted already")
+	}
+	if err != nil {
+		e.mu.Unlock()
+		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+		return
+	}
+	o := e.begin(t, kindRecvExpected)
+	o.link, o.tag, o.buf = l, tag, buf
+	e.match[matchKey{l, tag}] = o
+	l.enter()
+	l.recvs.push(o)
+	e.flushUnlock()
+}
+
+// Put implements na.Endpoint.
+func (e *Endpoint) Put(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
+	e.startMove(t, kindPut, local, loff, to, key, roff, n)
+}
+
+// Get implements na.Endpoint.
+func (e *Endpoint) Get(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
+	e.startMove(t, kindGet, local, loff, to, key, roff, n)
+}
+
+func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
+	e.mu.Lock()
+	l, err := e.linkFor(t, to)
+	if err != nil {
+		e.mu.Unlock()
+		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+		local.Release()
+		return
+	}
+	o := e.begin(t, k)
+	o.link, o.mem, o.loff, o.key, o.roff, o.n = l, local, loff, key, roff, n
+	l.enter()
+	l.moving.push(o)
+	l.kick()
+	e.flushUnlock()
+}
+
+// Lease implements na.Endpoint.
+func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
+	e.mu.Lock()
+	l, err := e.linkFor(t, to)
+	if err == nil && l.leases.n >= maxLeases {
+		err = na.WithText(na.ErrAgain, "the peer holds as many leases as one may")
+	}
+	if err == nil && e.leases[matchKey{l, tag}] != nil {
+		err = na.WithText(na.ErrBusy, "a lease for this peer and tag has not ended")
+	}
+	if err != nil {
+		e.mu.Unlock()
+		if r := (na.Result{Err: err, Fate: na.NotRun}); !m.Revoke(t, r) {
+			t.Finish(r)
+		}
+		return
+	}
+	o := e.begin(t, kindLease)
+	o.link, o.tag, o.mem = l, tag, m
+	e.leases[matchKey{l, tag}] = o
+	e.tokens[m.Key().Token] = o
+	e.eng.lend(m, l.session)
+	l.enter()
+	l.leases.push(o)
+	e.flushUnlock()
+}
+
+// GiveBack implements na.Endpoint.
+func (e *Endpoint) GiveBack(to na.Addr, key na.Key) {
+	e.mu.Lock()
+	if l := e.find(to); l != nil && l.state == linkUp && !e.shut {
+		l.control(giveBack(key))
+	}
+	e.flushUnlock()
+}
+
+// Cancel implements na.Endpoint.
+func (e *Endpoint) Cancel(t na.Ticket) {
+	e.mu.Lock()
+	o, _ := t.Impl().(*op)
+	if o == nil || o.t != t {
+		e.mu.Unlock()
+		return // being started: it will see Canceling; or ended
+	}
+	stop := o.stop
+	e.cancel(o, na.ErrCanceled)
+	e.flushUnlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// cancel ends o with code. Locked.
+func (e *Endpoint) cancel(o *op, code na.Code) {
+	r := na.Result{Err: code, Fate: na.MaybeRan, N: o.at}
+	switch o.kind {
+	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended
+		r.Fate = na.NotRun
+		if o.kind == kindSendUnexpected && o.list == &o.link.msgs {
+			o.link.returnCredit()
+		}
+	case kindPut, kindGet:
+		if o.id == 0 {
+			r.Fate = na.NotRun
+		} else if o.link.state == linkUp {
+			o.link.control(cancelMove(o.id)) // a courtesy: the peer may stop early
+		}
+	}
+	e.finish(o, r)
+}
+
+// AcceptEnvelope implements na.EnvelopeOwner.
+func (e *Endpoint) AcceptEnvelope(env *na.Envelope) {
+	e.mu.Lock()
+	e.accept(env)
+	e.flushUnlock()
+}
+
+func (e *Endpoint) accept(env *na.Envelope) {
+	if env.Accepted {
+		return
+	}
+	env.Accepted = true
+	e.stats.Envelopes--
+	env.Link.(*Link).freed()
+}
+
+// FreeEnvelope implements na.EnvelopeOwner.
+func (e *Endpoint) FreeEnvelope(env *na.Envelope) {
+	e.mu.Lock()
+	e.accept(env)
+	env.Data, env.Link, env.From = nil, nil, na.Addr{}
+	if len(e.freeEnvs) < 1024 {
+		e.freeEnvs = append(e.freeEnvs, env)
+	}
+	e.flushUnlock()
+}
+
+// newEnvelope copies a message into room that was guaranteed to its sender.
+func (e *Endpoint) newEnvelope(l *Link, tag na.Tag, data []byte) *na.Envelope {
+	var env *na.Envelope
+	if n := len(e.freeEnvs); n > 0 {
+		env, e.freeEnvs = e.freeEnvs[n-1], e.freeEnvs[:n-1]
+	} else {
+		env = &na.Envelope{Owner: e}
+	}
+	if cap(env.Buf) < len(data) {
+		size := 256
+		for size < len(data) {
+			size *= 2
+		}
+		env.Buf = make([]byte, size)
+	}
+	env.Data = env.Buf[:copy(env.Buf[:cap(env.Buf)], data)]
+	env.From, env.Tag, env.Link, env.Accepted = l.addr(), tag, l, false
+	e.stats.Envelopes++
+	return env
+}
+
+func (e *Endpoint) takeEnvelope() *na.Envelope {
+	if e.inboxAt == len(e.inbox) {
+		return nil
+	}
+	env := e.inbox[e.inboxAt]
+	e.inbox[e.inboxAt] = nil
+	if e.inboxAt++; e.inboxAt == len(e.inbox) {
+		e.inbox, e.inboxAt = e.inbox[:0], 0
+	}
+	return env
+}
+
+// flushUnlock returns the lock and sends what was queued meanwhile.
+func (e *Endpoint) flushUnlock() {
+	for len(e.kicked) > 0 {
+		batch := e.kicked
+		e.kicked, e.spare = e.spare[:0], nil
+		for _, l := range batch {
+			l.kicked = false
+		}
+		e.mu.Unlock()
+		for _, l := range batch {
+			l.carrier.Flush(l)
+		}
+		clear(batch)
+		e.mu.Lock()
+		e.spare = batch[:0]
+	}
+	e.mu.Unlock()
+	if e.eng.loop.pending.Load() {
+		e.eng.loop.drain()
+	}
+}
+
+// Flush sends what was queued under the lock by a carrier.
+func (e *Endpoint) Flush() {
+	e.mu.Lock()
+	e.flushUnlock()
+}
+
+// Poll implements na.Endpoint.
+func (e *Endpoint) Poll(now time.Duration) {
+	e.mu.Lock()
+	e.now = now
+	if at := e.timer.Load(); at != 0 && int64(now) >= at {
+		e.tick(now)
+	}
+	e.mu.Unlock()
+	e.carrier.Poll(now)
+	e.Flush()
+}
+
+// NextTimer implements na.Endpoint.
+func (e *Endpoint) NextTimer() (time.Duration, bool) {
+	at := time.Duration(e.timer.Load())
+	e.mu.Lock()
+	if c := e.carrier.NextTimer(); c != 0 && (at == 0 || c < at) {
+		at = c
+	}
+	e.mu.Unlock()
+	return at, at != 0
+}
+
+// Shut implements na.Endpoint.
+func (e *Endpoint) Shut() {
+	e.mu.Lock()
+	if e.shut {
+		e.mu.Unlock()
+		return
+	}
+	e.shut = true
+	if e.carrier != nil {
+		e.carrier.Shut()
+	}
+	for o := e.receivers.head; o != nil; o = e.receivers.head {
+		e.finish(o, na.Result{Err: na.ErrClosed})
+	}
+	var stops []func()
+	for o := e.lookups.head; o != nil; o = e.lookups.head {
+		if o.stop != nil {
+			stops = append(stops, o.stop)
+		}
+		e.finish(o, na.Result{Err: na.ErrClosed})
+	}
+	for _, l := range e.sorted() {
+		l.close(na.ErrClosed, goaway(na.ErrClosed, "the process closed the context"), false)
+	}
+	for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
+		e.accept(env)
+	}
+	e.kicked = e.kicked[:0]
+	e.flushUnlock()
+	for _, stop := range stops {
+		stop()
+	}
+}
+
+// Release implements na.Endpoint.
+func (e *Endpoint) Release() { e.carrier.Release() }
+
+// Stats implements na.Endpoint.
+func (e *Endpoint) Stats() na.Stats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.stats
+	for _, l := range e.links {
+		if l.state == linkUp {
+			s.Peers++
+		}
+		s.Outstanding += l.waiting
+		s.Queued += l.msgs.n + l.starved.n
+		s.Leases += l.leases.n
+	}
+	e.eng.mu.Lock()
+	s.Reserved = e.eng.reserved
+	e.eng.mu.Unlock()
+	return s
+}

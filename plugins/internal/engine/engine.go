@@ -1,0 +1,192 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// envelopeOverhead is accounted for each envelope beside its bytes.
+const envelopeOverhead = 64
+
+// Options are what a plugin gives to its engine.
+type Options struct {
+	Scheme string
+	// Self is the canonical name of the class: the address that it listens on, or a private name.
+	Self string
+	// Listen is Self if peers can dial it, else empty.
+	Listen string
+	// Host identifies the machine; empty when unknown.
+	Host string
+	Now  func() time.Duration
+	Rand func([]byte)
+	// Carrier makes the carrier of a context.
+	Carrier func(e *Endpoint) (Carrier, error)
+	// Close gives back what the plugin holds; may be nil.
+	Close func() error
+}
+
+// An Engine implements na.Domain over carriers.
+type Engine struct {
+	cls  *na.Class
+	cfg  na.Config
+	opts Options
+	inc  [16]byte
+	self na.Addr
+
+	session atomic.Uint64 // sessions made so far
+	loop    loop
+
+	mu       sync.Mutex // guards the fields below
+	mems     map[[16]byte]memEntry
+	reserved int64 // bytes of envelopes guaranteed to peers
+	eps      []*Endpoint
+}
+
+// memEntry is registered memory; a lease is for one session only.
+type memEntry struct {
+	m       *na.Mem
+	session uint64
+}
+
+var _ na.Domain = (*Engine)(nil)
+
+// New returns the engine of a class.
+func New(cls *na.Class, opts Options) *Engine {
+	g := &Engine{cls: cls, cfg: cls.Config(), opts: opts, mems: map[[16]byte]memEntry{}, self: na.MakeAddr(opts.Self, 0)}
+	opts.Rand(g.inc[:])
+	g.loop.eng = g
+	return g
+}
+
+// Addr implements na.Domain.
+func (g *Engine) Addr() na.Addr { return g.self }
+
+// Incarnation is the random identity of this instance of the class.
+func (g *Engine) Incarnation() [16]byte { return g.inc }
+
+// Limits implements na.Domain.
+func (g *Engine) Limits() na.Limits {
+	return na.Limits{
+		MaxUnexpected: g.cfg.Eager, MaxExpected: g.cfg.Eager, MaxTag: ^na.Tag(0), MaxSegments: 1024,
+		MaxContexts: g.cfg.Contexts, Envelopes: g.cfg.Envelopes, Scheme: g.opts.Scheme,
+	}
+}
+
+// Now implements na.Domain.
+func (g *Engine) Now() time.Duration { return g.opts.Now() }
+
+// Rand implements na.Domain.
+func (g *Engine) Rand(b []byte) { g.opts.Rand(b) }
+
+// Close implements na.Domain.
+func (g *Engine) Close() error {
+	if g.opts.Close != nil {
+		return g.opts.Close()
+	}
+	return nil
+}
+
+// Endpoint implements na.Domain.
+func (g *Engine) Endpoint(nctx *na.Context) (na.Endpoint, error) {
+	e := newEndpoint(g, nctx)
+	c, err := g.opts.Carrier(e)
+	if err != nil {
+		return nil, err
+	}
+	e.carrier = c
+	g.mu.Lock()
+	g.eps = append(g.eps, e)
+	g.mu.Unlock()
+	if d, ok := c.(na.Driver); ok {
+		return &drivenEndpoint{e, d}, nil
+	}
+	return e, nil
+}
+
+// drivenEndpoint is an Endpoint whose carrier waits in its own way.
+type drivenEndpoint struct {
+	*Endpoint
+	na.Driver
+}
+
+// Context returns the endpoint of a target id, or nil.
+func (g *Engine) Context(target int) *Endpoint {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if target < 0 || target >= len(g.eps) {
+		return nil
+	}
+	return g.eps[target]
+}
+
+// Publish implements na.Domain.
+func (g *Engine) Publish(m *na.Mem) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.mems[m.Key().Token] = memEntry{m: m}
+	return nil
+}
+
+// Unpublish implements na.Domain.
+func (g *Engine) Unpublish(m *na.Mem) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mems[m.Key().Token].m != m {
+		return false
+	}
+	delete(g.mems, m.Key().Token)
+	return true
+}
+
+// lend binds registered memory to one session.
+func (g *Engine) lend(m *na.Mem, session uint64) {
+	g.mu.Lock()
+	g.mems[m.Key().Token] = memEntry{m, session}
+	g.mu.Unlock()
+}
+
+// reach finds the memory that a peer's request names and checks the request: token, session, access and range.
+func (g *Engine) reach(l *Link, t frame.Tail, need na.Access) (*na.Mem, na.Code) {
+	g.mu.Lock()
+	entry, ok := g.mems[t.Token]
+	g.mu.Unlock()
+	switch {
+	case !ok:
+		return nil, na.ErrRevoked
+	case entry.session != 0 && entry.session != l.session:
+		return nil, na.ErrPermission
+	case !entry.m.Key().Access.Can(need):
+		return nil, na.ErrPermission
+	case !entry.m.Contains(t.Offset, t.Length):
+		return nil, na.ErrInvalid
+	}
+	return entry.m, na.OK
+}
+
+// reserve takes room for envelopes out of the budget: as many as want, fewer when it is short, an error below one.
+func (g *Engine) reserve(want int) (int, error) {
+	each := int64(g.cfg.Eager + envelopeOverhead)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	left := g.cfg.Budget - g.reserved
+	n := min(int64(want), left/each)
+	if n < 1 {
+		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf(
+			"no room to guarantee envelopes to one more peer: wants %d of %d bytes, %d of the budget of %d bytes are left",
+			want, each, left, g.cfg.Budget))
+	}
+	g.reserved += n * each
+	return int(n), nil
+}
+
+// unreserve returns the room of n envelopes.
+func (g *Engine) unreserve(n int) {
+	g.mu.Lock()
+	g.reserved -= int64(n) * int64(g.cfg.Eager+envelopeOverhead)
+	g.mu.Unlock()
+}

@@ -1,0 +1,524 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// The life of a Link. A link is never used again: the next operation to the same name makes a new one.
+//
+//	          backoff over           peer's HELLO
+//	waiting ───────────────► dialing ─────────────► up ──────────► down
+//	    └──────────────────────┴──── refused, timeout ────────────►
+//	 (a peer that connects to us makes a link that is up at once, or takes over one that waits or dials)
+type linkState uint8
+
+const (
+	linkWaiting linkState = iota
+	linkDialing
+	linkUp
+	linkDown
+)
+
+// A Link is a session between this context and one context of one peer. Endpoint.mu guards it.
+type Link struct {
+	// Conn is the carrier's.
+	Conn any
+
+	e       *Endpoint
+	carrier Carrier
+	state   linkState
+	session uint64
+	named   na.Addr // how operations find it; zero for a peer that cannot be dialled
+	peer    frame.Greeting
+	dialled bool          // by us
+	born    time.Duration // when the first operation wanted it
+	since   time.Duration // when dialing began, or begins (waiting)
+	greeted bool          // our HELLO was pulled
+	kicked  bool
+	eager   int // bytes of one message: the smaller of both sides; 0 until up
+
+	// Liveness.
+	waiting int // operations that wait for the peer
+	busy    bool
+	heard   bool // anything arrived since the last tick
+	silent  time.Duration
+
+	// Sending.
+	ctl     []frame.Header
+	ctlAt   int
+	pong    bool
+	pongTag uint64
+	owed    bool   // the peer should hear of freed envelopes
+	msgs    opList // messages that may go
+	starved opList // unexpected messages without an envelope
+	moving  opList // puts and gets that have not begun
+	flying  opList // puts and gets under way
+	recvs   opList // expected receives
+	leases  opList
+	moves   []*move // bulk data being sent, round robin
+	movesAt int
+	credits uint32 // envelopes the peer has ever guaranteed
+	used    uint32 // envelopes we have used
+	seq     uint64 // unexpected messages encoded
+
+	// Receiving.
+	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
+	reserved  int    // of those, not yet returned to the budget
+	arrived   uint32
+	released  uint32
+	announced uint32 // highest credit that the peer may have seen
+	held      int    // envelopes that are not accepted
+	inputs    map[uint64]*input
+	served    map[uint64]*move // gets of the peer, by its operation id
+	denials   int
+}
+
+// backoff slows down dialling a name that fails.
+type backoff struct {
+	until time.Duration
+	step  time.Duration
+}
+
+// The bounds of the backoff.
+const (
+	backoffFirst = 10 * time.Millisecond
+	backoffLast  = time.Second
+	backoffNames = 1024
+)
+
+// Name returns the canonical name to dial.
+func (l *Link) Name() string { return l.named.Name() }
+
+// Target returns the context id that is wanted.
+func (l *Link) Target() int { return l.named.Target() }
+
+// Endpoint returns the endpoint that l belongs to.
+func (l *Link) Endpoint() *Endpoint { return l.e }
+
+// Up tells whether the session is established. Locked.
+func (l *Link) Up() bool { return l.state == linkUp }
+
+// Down tells whether the session has ended. Locked.
+func (l *Link) Down() bool { return l.state == linkDown }
+
+// addr is the peer's address as receivers of its messages see it, bound to the session.
+func (l *Link) addr() na.Addr { return l.named.Bound(l.session) }
+
+// find returns the link of an address, or nil. Locked.
+func (e *Endpoint) find(a na.Addr) *Link {
+	if s := a.Session(); s != 0 {
+		return e.links[s]
+	}
+	return e.names[a]
+}
+
+// linkFor returns the link of an operation that is being started, and dials if there is none. Locked.
+func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
+	if err := e.refusal(t); err != nil {
+		return nil, err
+	}
+	if s := a.Session(); s != 0 {
+		if l := e.links[s]; l != nil {
+			return l, nil
+		}
+		if int(s&0xff) == e.id {
+			return nil, na.WithText(na.ErrPeerLost, "the session that the address was bound to has ended")
+		}
+		a = a.Named() // it came in on another context: that session is not ours
+	}
+	if l := e.names[a]; l != nil {
+		return l, nil
+	}
+	return e.dial(a)
+}
+
+// dial makes a link to a named address.
+func (e *Endpoint) dial(a na.Addr) (*Link, error) {
+	self := a.Name() == e.eng.opts.Self
+	if !self {
+		if a.Scheme() != e.eng.opts.Scheme {
+			return nil, na.WithText(na.ErrUnsupported, fmt.Sprintf("address %v is not of transport %s", a, e.eng.opts.Scheme))
+		}
+		if err := e.carrier.Check(a.Name()); err != nil {
+			return nil, err
+		}
+	}
+	l, err := e.newLink(a)
+	if err != nil {
+		return nil, err
+	}
+	if self {
+		l.carrier = &e.eng.loop
+		l.connectLoop()
+		return l, nil
+	}
+	l.dialled = true
+	l.born, l.since = e.now, e.now
+	if w := e.waits[a.Name()]; w != nil && w.until > e.now {
+		l.since = w.until
+	} else {
+		l.dial()
+	}
+	l.makeBusy()
+	return l, nil
+}
+
+// newLink makes a link with its envelopes reserved.
+func (e *Endpoint) newLink(named na.Addr) (*Link, error) {
+	n, err := e.eng.reserve(e.eng.cfg.Envelopes)
+	if err != nil {
+		return nil, err
+	}
+	l := &Link{
+		e: e, carrier: e.carrier, named: named,
+		session: e.eng.session.Add(1)<<8 | uint64(e.id),
+		offered: uint32(n), reserved: n, announced: uint32(n),
+	}
+	e.links[l.session] = l
+	if !named.IsZero() {
+		e.names[named] = l
+	}
+	return l, nil
+}
+
+func (l *Link) dial() {
+	l.state = linkDialing
+	l.carrier.Dial(l)
+}
+
+// Greeting is what our HELLO says on l. Locked.
+func (l *Link) greeting() frame.Greeting {
+	return frame.Greeting{
+		Version: frame.Version, Incarnation: l.e.eng.inc, Listen: l.e.eng.opts.Listen, Host: l.e.eng.opts.Host,
+		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
+	}
+}
+
+// check tells why a peer's greeting cannot be accepted.
+func (e *Endpoint) checkGreeting(g *frame.Greeting) error {
+	if g.Version != frame.Version {
+		return na.WithText(na.ErrVersion, fmt.Sprintf("peer speaks protocol version %d, this is version %d", g.Version, frame.Version))
+	}
+	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
+	}
+	return nil
+}
+
+// Admit takes in a peer that connected to us and sent g. verified tells that the machine it connected from is the one
+// that g.Listen names, so that operations to that name may use this session. conn becomes the link's Conn. An error is
+// what the carrier tells the peer in a Goaway before it closes the connection. Locked.
+func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, error) {
+	if e.shut {
+		return nil, na.WithText(na.ErrClosed, "the context is closed")
+	}
+	if err := e.checkGreeting(&g); err != nil {
+		return nil, err
+	}
+	if int(g.Target) != e.id {
+		return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", g.Target))
+	}
+	if g.Incarnation == e.eng.inc {
+		return nil, na.WithText(na.ErrDuplicate, "the peer is this process")
+	}
+	var named na.Addr
+	if g.Listen != "" && verified && strings.HasPrefix(g.Listen, e.eng.opts.Scheme+"://") && e.carrier.Check(g.Listen) == nil {
+		named = na.MakeAddr(g.Listen, int(g.Context))
+	}
+	if old := e.names[named]; old != nil && !named.IsZero() {
+		if err := e.compete(old, &g); err != nil {
+			return nil, err
+		}
+		if old.state != linkDown {
+			old.adopt(conn, g)
+			return old, nil
+		}
+	}
+	l, err := e.newLink(named)
+	if err != nil {
+		return nil, err
+	}
+	if named.IsZero() {
+		l.named = na.MakeAddr(fmt.Sprintf("%s://@%x", e.eng.opts.Scheme, g.Incarnation[:8]), int(g.Context))
+	}
+	l.adopt(conn, g)
+	return l, nil
+}
+
+// compete decides between a link that exists and a connection that the same peer has made. Of two that were dialled at
+// the same time the one that the larger incarnation dialled stays. It returns nil with old taken down, or fit to adopt
+// the new connection, and an error when the new one must go.
+func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
+	ours := slices.Compare(e.eng.inc[:], g.Incarnation[:]) > 0
+	switch {
+	case old.state == linkUp && old.peer.Incarnation != g.Incarnation:
+		old.fail(na.WithText(na.ErrPeerLost, "the peer restarted"))
+	case old.state == linkUp && old.dialled && ours:
+		old.control(frame.Header{Kind: frame.Ping}) // if the peer has lost it, this shows us
+		old.kick()
+		return na.WithText(na.ErrDuplicate, "a connection of this pair is in use")
+	case old.state == linkUp:
+		old.fail(na.WithText(na.ErrPeerLost, "the peer connected anew"))
+	case ours && old.state == linkDialing:
+		return na.WithText(na.ErrDuplicate, "a connection of this pair is being made")
+	default: // it waits or dials, and the peer's connection is the one that stays
+		e.carrier.Cut(old, nil)
+		old.dialled = false
+	}
+	return nil
+}
+
+// adopt brings l up over a connection that the peer made.
+func (l *Link) adopt(conn any, g frame.Greeting) {
+	l.Conn = conn
+	l.greeted = false
+	l.up(g)
+}
+
+// up starts the session.
+func (l *Link) up(g frame.Greeting) {
+	l.state = linkUp
+	l.peer = g
+	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
+	l.credits = g.Envelopes
+	l.heard, l.silent = true, 0
+	delete(l.e.waits, l.named.Name())
+	l.feedStarved()
+	l.kick()
+}
+
+// Fail ends the session, or the attempt to make one, because of err: the connection is cut and every operation ends.
+// Locked.
+func (l *Link) Fail(err error) { l.fail(err) }
+
+func (l *Link) fail(err error) {
+	switch {
+	case l.state == linkDown:
+		return
+	case l.state == linkUp:
+		code := na.CodeOf(err)
+		if code == na.ErrProtocol || code == na.ErrChecksum {
+			l.e.stats.Violations++
+		}
+		if code != na.ErrPeerLost {
+			err = na.WithText(na.ErrPeerLost, "peer lost: "+err.Error())
+		}
+		l.close(err, goaway(code, err.Error()), true)
+	case na.CodeOf(err) == na.ErrDuplicate && !l.e.shut:
+		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
+		l.carrier.Cut(l, nil)
+		l.state = linkWaiting
+		l.greeted = false
+		l.since = l.e.now + backoffFirst*5
+		l.e.hurry(l.since)
+	default:
+		l.e.failed(l.named.Name())
+		if code := na.CodeOf(err); code != na.ErrUnreachable {
+			err = na.WithText(na.ErrUnreachable, "peer unreachable: "+err.Error())
+		}
+		l.close(err, nil, false)
+	}
+}
+
+// failed lengthens the backoff of a name.
+func (e *Endpoint) failed(name string) {
+	w := e.waits[name]
+	if w == nil {
+		if len(e.waits) >= backoffNames {
+			for n, old := range e.waits {
+				if old.until <= e.now {
+					delete(e.waits, n)
+				}
+			}
+			if len(e.waits) >= backoffNames {
+				return
+			}
+		}
+		w = &backoff{}
+		e.waits[name] = w
+	}
+	w.step = min(max(w.step*2, backoffFirst), backoffLast, e.eng.cfg.ConnectTimeout/4)
+	w.until = e.now + w.step
+}
+
+// close ends l: cuts the connection and finishes every operation with err. last is sent if it can be.
+func (l *Link) close(err error, last []byte, fault bool) {
+	if l.state == linkDown {
+		return
+	}
+	wasUp := l.state == linkUp
+	l.state = linkDown
+	e := l.e
+	l.carrier.Cut(l, last)
+	delete(e.links, l.session)
+	if e.names[l.named] == l {
+		delete(e.names, l.named)
+	}
+	notRun := na.Result{Err: err, Fate: na.NotRun}
+	maybe := na.Result{Err: err, Fate: na.MaybeRan}
+	if !wasUp {
+		maybe = notRun
+	}
+	for _, q := range []struct {
+		list *opList
+		r    na.Result
+	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}} {
+		for o := q.list.head; o != nil; o = q.list.head {
+			r := q.r
+			r.N = o.at
+			e.finish(o, r)
+		}
+	}
+	for _, m := range l.moves[l.movesAt:] {
+		m.dead, m.op = true, nil
+	}
+	l.moves, l.movesAt, l.served, l.inputs, l.ctl, l.ctlAt = nil, 0, nil, nil, nil, 0
+	l.settle()
+	if wasUp && fault {
+		e.stats.PeersLost++
+		e.nctx.Fault(l.addr(), err)
+	}
+}
+
+// settle returns the reserve to the budget once the session is over and its envelopes have been dealt with.
+func (l *Link) settle() {
+	if l.state == linkDown && l.held == 0 && l.reserved > 0 {
+		l.e.eng.unreserve(l.reserved)
+		l.reserved = 0
+	}
+}
+
+// Refused hears a Goaway. Locked.
+func (l *Link) refused(code na.Code, text string) {
+	if len(text) > 512 {
+		text = text[:512]
+	}
+	if l.state == linkUp {
+		l.fail(na.WithText(na.ErrPeerLost, "the peer ended the session: "+text))
+		return
+	}
+	l.fail(na.WithText(code, "the peer refused: "+text))
+}
+
+// enter counts an operation that waits for the peer.
+func (l *Link) enter() {
+	l.waiting++
+	l.makeBusy()
+}
+
+func (l *Link) leave() { l.waiting-- }
+
+// makeBusy has the tick look after l.
+func (l *Link) makeBusy() {
+	if l.busy {
+		return
+	}
+	l.busy = true
+	l.silent, l.heard = 0, false
+	e := l.e
+	if len(e.busy) == 0 {
+		e.lastTick = e.now
+		e.timer.Store(int64(e.now + e.tickEvery()))
+		e.nctx.Nudge()
+	}
+	e.busy = append(e.busy, l)
+	if l.state == linkWaiting {
+		e.hurry(l.since)
+	}
+}
+
+// hurry makes the next tick no later than at.
+func (e *Endpoint) hurry(at time.Duration) {
+	if t := e.timer.Load(); t == 0 || int64(at) < t {
+		e.timer.Store(max(int64(at), 1))
+		e.nctx.Nudge()
+	}
+}
+
+// tickEvery is how often links that operations wait for are looked after.
+func (e *Endpoint) tickEvery() time.Duration { return e.eng.cfg.PeerTimeout / 10 }
+
+// tick looks after the busy links: dials after a backoff, gives up dialling, asks silent peers for a sign of life and
+// gives up those that have been silent for PeerTimeout. Silence counts only as fast as ticks come: after a freeze of
+// this process a peer is asked afresh before it is judged.
+func (e *Endpoint) tick(now time.Duration) {
+	passed := min(now-e.lastTick, 2*e.tickEvery())
+	e.lastTick = now
+	next := now + e.tickEvery()
+	links := e.busy
+	e.busy = nil
+	for _, l := range links {
+		switch {
+		case l.state == linkUp:
+			l.tick(passed)
+		case l.state == linkDown:
+		case now-l.born >= e.eng.cfg.ConnectTimeout:
+			l.fail(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", e.eng.cfg.ConnectTimeout)))
+		case l.state == linkWaiting && now >= l.since:
+			l.since, l.dialled = now, true
+			l.dial()
+		}
+		switch {
+		case l.state == linkDown || l.state == linkUp && l.waiting == 0:
+			l.busy = false
+			continue
+		case l.state == linkWaiting:
+			next = min(next, l.since)
+		}
+		e.busy = append(e.busy, l)
+	}
+	if len(e.busy) == 0 {
+		next = 0
+	}
+	e.timer.Store(int64(next))
+}
+
+func (l *Link) tick(passed time.Duration) {
+	if l.heard {
+		l.heard, l.silent = false, 0
+		return
+	}
+	if l.waiting == 0 {
+		return
+	}
+	timeout := l.e.eng.cfg.PeerTimeout
+	if l.silent += passed; l.silent >= timeout {
+		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
+		return
+	}
+	l.ping()
+}
+
+// ping asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
+func (l *Link) ping() {
+	for _, h := range l.ctl[l.ctlAt:] {
+		if h.Kind == frame.Ping {
+			return
+		}
+	}
+	l.control(frame.Header{Kind: frame.Ping})
+}
+
+// Heard notes that bytes of the peer arrived. Locked.
+func (l *Link) Heard() { l.heard = true }
+
+// sorted returns the links in the order of their sessions.
+func (e *Endpoint) sorted() []*Link {
+	all := make([]*Link, 0, len(e.links))
+	for _, l := range e.links {
+		all = append(all, l)
+	}
+	slices.SortFunc(all, func(a, b *Link) int {
+		if a.session < b.session {
+			return -1
+		}
+		return 1
+	})
+	return all
+}

@@ -1,0 +1,239 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// loop is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
+// memory, with the same rules as everywhere. A link of it has a twin in the endpoint that it leads to.
+//
+//	link of context i ── Next ──► buffer ── Deliver ──► twin in context j
+//
+// One goroutine at a time pumps; the others leave their links in todo. It never holds two endpoints' locks.
+type loop struct {
+	eng *Engine
+
+	pending atomic.Bool // todo may hold links that nobody pumps
+
+	mu      sync.Mutex // guards the fields below
+	todo    []*Link
+	pumping bool
+	buf     []byte // of the goroutine that pumps
+}
+
+// loopConn joins two twins.
+type loopConn struct {
+	mu   sync.Mutex // guards ends
+	ends [2]*Link
+}
+
+var _ Carrier = (*loop)(nil)
+
+// connectLoop brings up a link to the own class. Its twin is made when the first frame goes over.
+func (l *Link) connectLoop() {
+	l.Conn = &loopConn{ends: [2]*Link{l}}
+	l.greeted = true
+	l.up(frame.Greeting{
+		Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
+		Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
+	})
+}
+
+// twin returns the other end of l, made if need be; nil when its context is not there.
+func (p *loop) twin(l *Link) *Link {
+	c := l.Conn.(*loopConn)
+	c.mu.Lock()
+	other := c.ends[0]
+	if other == l {
+		other = c.ends[1]
+	}
+	c.mu.Unlock()
+	if other != nil {
+		return other
+	}
+	e := p.eng.Context(l.named.Target())
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.shut {
+		return nil
+	}
+	named := p.eng.self.WithTarget(l.e.id)
+	t := &Link{
+		e: e, carrier: p, named: named, session: p.eng.session.Add(1)<<8 | uint64(e.id), Conn: c, greeted: true,
+		offered: l.offered, announced: l.offered,
+	}
+	e.links[t.session] = t
+	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
+		e.names[named] = t
+	}
+	c.mu.Lock()
+	c.ends[1] = t
+	c.mu.Unlock()
+	t.up(frame.Greeting{
+		Version: frame.Version, Incarnation: p.eng.inc, Context: uint16(l.e.id), Target: uint16(e.id),
+		Envelopes: l.offered, Eager: uint32(p.eng.cfg.Eager),
+	})
+	return t
+}
+
+// Check implements Carrier.
+func (p *loop) Check(string) error { return nil }
+
+// Resolve implements Carrier; the carriers of the endpoints resolve.
+func (p *loop) Resolve(string, func(string, error)) func() { return nil }
+
+// Dial implements Carrier; a link of the loop is up from its beginning.
+func (p *loop) Dial(*Link) {}
+
+// Flush implements Carrier.
+func (p *loop) Flush(l *Link) {
+	p.mu.Lock()
+	p.todo = append(p.todo, l)
+	p.mu.Unlock()
+	p.drain()
+}
+
+// drain pumps every link in todo, unless another goroutine does.
+func (p *loop) drain() {
+	p.mu.Lock()
+	if p.pumping {
+		p.mu.Unlock()
+		return
+	}
+	p.pumping = true
+	p.pending.Store(false)
+	for len(p.todo) > 0 {
+		l := p.todo[0]
+		p.todo = p.todo[1:]
+		p.mu.Unlock()
+		p.pump(l)
+		p.mu.Lock()
+	}
+	p.todo = nil
+	p.pumping = false
+	p.mu.Unlock()
+}
+
+// pump moves every frame that l has.
+func (p *loop) pump(l *Link) {
+	for {
+		to := p.twin(l)
+		var err error
+		switch {
+		case to == nil:
+			err = na.WithText(na.ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target()))
+		case to.isDown():
+			err = na.WithText(na.ErrPeerLost, "the session of the process with itself has ended")
+		}
+		l.e.mu.Lock()
+		if err != nil {
+			l.fail(err)
+			l.e.mu.Unlock()
+			return
+		}
+		b, c, ok := l.Next(p.buf[:0], true)
+		l.e.mu.Unlock()
+		if !ok {
+			return
+		}
+		p.buf = b
+		h, err := frame.Parse(b)
+		if err != nil {
+			panic("engine: a frame of our own is broken: " + err.Error())
+		}
+		if !h.Kind.Bulk() {
+			to.e.mu.Lock()
+			if err := to.Deliver(&h, b[h.Size():]); err != nil {
+				to.fail(err)
+			}
+			p.endUnlock(to)
+			continue
+		}
+		to.e.mu.Lock()
+		v, err := to.Place(&h)
+		if err != nil {
+			to.fail(err)
+		}
+		to.e.mu.Unlock()
+		copyView(&v, &c.View)
+		l.e.mu.Lock()
+		if c.move != nil {
+			l.Sent(&c)
+		}
+		l.e.mu.Unlock()
+		to.e.mu.Lock()
+		to.Placed(&h, &v)
+		p.endUnlock(to)
+	}
+}
+
+// endUnlock unlocks an endpoint whose links may have been kicked; those of the loop are pumped by the caller's caller.
+func (p *loop) endUnlock(l *Link) { l.e.flushUnlock() }
+
+// copyView copies the bytes of src to dst, as far as both may be touched. A source that is gone counts as zeroes.
+func copyView(dst, src *View) {
+	if src.n == 0 || !src.Borrow() {
+		return
+	}
+	defer src.Return()
+	if !dst.Borrow() {
+		return
+	}
+	defer dst.Return()
+	from := src.Slices(nil, 0, int(src.n))
+	to := dst.Slices(nil, 0, int(src.n))
+	for len(from) > 0 {
+		n := copy(to[0], from[0])
+		if from[0] = from[0][n:]; len(from[0]) == 0 {
+			from = from[1:]
+		}
+		if to[0] = to[0][n:]; len(to[0]) == 0 {
+			to = to[1:]
+		}
+	}
+}
+
+func (l *Link) isDown() bool {
+	l.e.mu.Lock()
+	defer l.e.mu.Unlock()
+	return l.state == linkDown
+}
+
+// Cut implements Carrier: the twin goes too, as soon as its lock is free.
+func (p *loop) Cut(l *Link, _ []byte) {
+	c := l.Conn.(*loopConn)
+	c.mu.Lock()
+	other := c.ends[0]
+	if other == l {
+		other = c.ends[1]
+	}
+	c.mu.Unlock()
+	if other == nil {
+		return
+	}
+	p.mu.Lock() // the other endpoint's lock cannot be taken now: the next pump finds the twin gone
+	p.todo = append(p.todo, other)
+	p.pending.Store(true)
+	p.mu.Unlock()
+}
+
+// Poll implements Carrier.
+func (p *loop) Poll(time.Duration) {}
+
+// NextTimer implements Carrier.
+func (p *loop) NextTimer() time.Duration { return 0 }
+
+// Shut implements Carrier.
+func (p *loop) Shut() {}
+
+// Release implements Carrier.
+func (p *loop) Release() {}

@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// A move is bulk data being sent: our put, or a peer's get that we serve. It waits in Link.moves for its turn, or its
+// last pieces are with the carrier; then settle ends it.
+type move struct {
+	op     *op // our put, while it has not ended
+	serve  bool
+	mem    *na.Mem
+	id     uint64
+	tail   frame.Tail // of a put
+	off    int64      // in mem
+	n, at  int64
+	queued bool // in Link.moves
+	flight int  // pieces that the carrier has not reported
+	code   na.Code
+	dead   bool // nobody wants it any more
+}
+
+// drop makes a move send nothing more; its turn or its last piece ends it.
+func (m *move) drop() { m.dead, m.op = true, nil }
+
+// An input is a peer's put that is arriving.
+type input struct {
+	id    uint64
+	mem   *na.Mem
+	got   int64
+	total int64
+	code  na.Code
+}
+
+// idTable gives operations their wire identity: slot and generation, so that a late answer meets a dead generation.
+type idTable struct {
+	slots []idSlot
+	free  []uint32
+}
+
+type idSlot struct {
+	o   *op
+	gen uint32
+}
+
+func (t *idTable) add(o *op) uint64 {
+	var slot uint32
+	if n := len(t.free); n > 0 {
+		slot, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		slot = uint32(len(t.slots))
+		t.slots = append(t.slots, idSlot{gen: 1})
+	}
+	t.slots[slot].o = o
+	return uint64(t.slots[slot].gen)<<32 | uint64(slot)
+}
+
+func (t *idTable) get(id uint64) *op {
+	slot := uint32(id)
+	if int(slot) >= len(t.slots) || t.slots[slot].gen != uint32(id>>32) {
+		return nil
+	}
+	return t.slots[slot].o
+}
+
+// remove ends the identity. A slot whose generations are used up is not used again.
+func (t *idTable) remove(id uint64) {
+	if t.get(id) == nil {
+		return
+	}
+	s := &t.slots[uint32(id)]
+	s.o = nil
+	if s.gen++; s.gen != 0 {
+		t.free = append(t.free, uint32(id))
+	}
+}
+
+// beginMoves starts gets and puts that wait, as many as may be under way.
+func (l *Link) beginMoves() {
+	for l.moving.n > 0 && l.flying.n < maxFlying {
+		o := l.moving.pop()
+		o.id = l.e.flying.add(o)
+		l.flying.push(o)
+		tail := frame.Tail{Token: o.key.Token, Offset: o.roff, Length: o.n}
+		if o.kind == kindGet {
+			l.control(frame.Header{Kind: frame.Get, Op: o.id, Tail: tail})
+			continue
+		}
+		m := l.e.newMove()
+		m.op, m.mem, m.id, m.tail, m.off, m.n = o, o.mem, o.id, tail, o.loff, o.n
+		o.move = m
+		l.queueMove(m)
+	}
+}
+
+func (l *Link) queueMove(m *move) {
+	m.queued = true
+	if l.movesAt > 64 && l.movesAt*2 > len(l.moves) {
+		n := copy(l.moves, l.moves[l.movesAt:])
+		clear(l.moves[n:])
+		l.moves, l.movesAt = l.moves[:n], 0
+	}
+	l.moves = append(l.moves, m)
+	l.kick()
+}
+
+// serve begins to answer a peer's get.
+func (l *Link) serve(id uint64, mem *na.Mem, off, n int64) {
+	m := l.e.newMove()
+	m.serve, m.mem, m.id, m.off, m.n = true, mem, id, off, n
+	if l.served == nil {
+		l.served = map[uint64]*move{}
+	}
+	l.served[id] = m
+	l.queueMove(m)
+}
+
+func (e *Endpoint) newMove() *move {
+	if n := len(e.freeMoves); n > 0 {
+		m := e.freeMoves[n-1]
+		e.freeMoves = e.freeMoves[:n-1]
+		return m
+	}
+	return &move{}
+}
+
+// retire recycles a move that nobody refers to any more.
+func (e *Endpoint) retire(m *move) {
+	*m = move{}
+	if len(e.freeMoves) < 1024 {
+		e.freeMoves = append(e.freeMoves, m)
+	}
+}
+
+// nextChunk yields a piece of the next move in turn.
+func (l *Link) nextChunk(b []byte) ([]byte, Chunk, bool) {
+	for l.movesAt < len(l.moves) {
+		m := l.moves[l.movesAt]
+		l.moves[l.movesAt] = nil
+		if l.movesAt++; l.movesAt == len(l.moves) {
+			l.moves, l.movesAt = l.moves[:0], 0
+		}
+		m.queued = false
+		if m.dead || m.code != na.OK {
+			l.settleMove(m)
+			continue
+		}
+		n := min(m.n-m.at, ChunkSize)
+		h := frame.Header{Kind: frame.GetData, Op: m.id, Tag: uint64(m.at), Context: l.peer.Context, Credit: l.credit()}
+		c := Chunk{View{mem: m.mem, off: m.off + m.at, n: n, move: m}}
+		if !m.serve {
+			h.Kind, h.Tail = frame.Put, m.tail
+			c.t = m.op.t
+			m.op.at += n
+		}
+		b = h.AppendFront(b, int(n))
+		if m.at += n; m.at < m.n {
+			l.queueMove(m)
+		}
+		if n == 0 { // a put of nothing: the frame is all there is
+			l.settleMove(m)
+			return b, Chunk{}, true
+		}
+		m.flight++
+		return b, c, true
+	}
+	return b, Chunk{}, false
+}
+
+// Sent hears that the payload of c is on its way, complete. A view whose memory was taken back in between was filled
+// with zeroes: the peer must not take them for data. Locked.
+func (l *Link) Sent(c *Chunk) {
+	m := c.move
+	m.flight--
+	if l.state == linkDown {
+		return
+	}
+	if c.gone && m.code == na.OK {
+		m.code = na.ErrRevoked
+	}
+	l.settleMove(m)
+}
+
+// settleMove ends m when it neither waits for its turn nor is with the carrier.
+func (l *Link) settleMove(m *move) {
+	if m.queued || m.flight > 0 {
+		return
+	}
+	if m.serve {
+		delete(l.served, m.id)
+		if !m.dead {
+			l.control(frame.Header{Kind: frame.GetDone, Op: m.id, Tag: uint64(m.code)})
+		}
+	} else if m.op != nil {
+		m.op.move = nil
+	}
+	*m = move{}
+	if len(l.e.freeMoves) < 1024 {
+		l.e.freeMoves = append(l.e.freeMoves, m)
+	}
+}

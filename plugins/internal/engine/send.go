@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// kick has the carrier send what l has, when the lock is returned with flushUnlock.
+func (l *Link) kick() {
+	if !l.kicked && l.state != linkDown {
+		l.kicked = true
+		l.e.kicked = append(l.e.kicked, l)
+	}
+}
+
+// control queues a frame that has neither payload nor operation.
+func (l *Link) control(h frame.Header) {
+	if l.state == linkDown {
+		return
+	}
+	if len(l.ctl)-l.ctlAt >= maxControl {
+		l.fail(na.WithText(na.ErrOverflow, "the peer asks and does not read the answers"))
+		return
+	}
+	l.ctl = append(l.ctl, h)
+	l.kick()
+}
+
+func giveBack(key na.Key) frame.Header {
+	return frame.Header{Kind: frame.GiveBack, Tail: frame.Tail{Token: key.Token, Length: key.Len}}
+}
+
+func cancelMove(id uint64) frame.Header { return frame.Header{Kind: frame.Cancel, Op: id} }
+
+// goaway encodes the last frame of a session.
+func goaway(code na.Code, text string) []byte {
+	h := frame.Header{Kind: frame.Goaway, Tag: uint64(code)}
+	if len(text) > 512 {
+		text = text[:512]
+	}
+	return h.Append(nil, []byte(text))
+}
+
+// Goaway encodes the frame with which a carrier turns away a peer that has no link.
+func Goaway(err error) []byte { return goaway(na.CodeOf(err), err.Error()) }
+
+// takeCredit uses an envelope of the peer, if one is free and nobody waits for it.
+func (l *Link) takeCredit() bool {
+	if l.state != linkUp || l.starved.n > 0 || int32(l.credits-l.used) <= 0 {
+		return false
+	}
+	l.used++
+	return true
+}
+
+// returnCredit gives back an envelope that was not used after all.
+func (l *Link) returnCredit() {
+	l.used--
+	l.feedStarved()
+}
+
+// feedStarved lets messages go that waited for an envelope.
+func (l *Link) feedStarved() {
+	for l.starved.n > 0 && int32(l.credits-l.used) > 0 {
+		l.used++
+		l.msgs.push(l.starved.pop())
+		l.kick()
+	}
+}
+
+// freed returns an envelope to the peer: it hears of it with the next frame, or by itself when a quarter is free.
+func (l *Link) freed() {
+	l.held--
+	if l.state == linkDown {
+		l.settle()
+		return
+	}
+	l.released++
+	if batch := max(l.offered/4, 1); l.released+l.offered-l.announced >= batch && !l.owed {
+		l.owed = true
+		l.kick()
+	}
+}
+
+// credit is the cumulative number of envelopes guaranteed to the peer, to be put into a header that is being sent.
+func (l *Link) credit() uint32 {
+	l.announced = l.released + l.offered
+	l.owed = false
+	return l.announced
+}
+
+// Next appends the next frame for the peer to b, which has room for a whole message beyond maxFront. ok is false when
+// there is none. A piece of bulk data is appended without its payload, which c names; the carrier sends it right after
+// the bytes of b and calls Sent. Without bulk, none is begun. Locked.
+func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
+	if l.state == linkDown || l.state == linkWaiting {
+		return b, c, false
+	}
+	if !l.greeted {
+		l.greeted = true
+		g := l.greeting()
+		h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
+		return h.Append(b, g.Append(nil)), c, true
+	}
+	if l.state != linkUp {
+		return b, c, false
+	}
+	if l.pong {
+		l.pong = false
+		return l.front(b, frame.Header{Kind: frame.Pong, Tag: l.pongTag}), c, true
+	}
+	if l.ctlAt < len(l.ctl) {
+		h := l.ctl[l.ctlAt]
+		if l.ctlAt++; l.ctlAt == len(l.ctl) {
+			l.ctl, l.ctlAt = l.ctl[:0], 0
+		}
+		return l.front(b, h), c, true
+	}
+	for o := l.msgs.head; o != nil; o = l.msgs.head {
+		if len(o.buf) > l.eager { // it was queued before the peer said what it takes
+			if o.kind == kindSendUnexpected {
+				l.used--
+			}
+			l.e.finish(o, na.Result{Err: na.WithText(na.ErrMsgSize, "message is longer than the peer takes"), Fate: na.NotRun})
+			continue
+		}
+		return l.nextMessage(b, o), c, true
+	}
+	l.beginMoves()
+	if l.ctlAt < len(l.ctl) {
+		return l.Next(b, bulk)
+	}
+	if bulk {
+		if out, c, ok = l.nextChunk(b); ok {
+			return out, c, true
+		}
+	}
+	if l.owed {
+		return l.front(b, frame.Header{Kind: frame.Credit}), c, true
+	}
+	return b, c, false
+}
+
+// More tells whether Next with bulk would yield something. Locked.
+func (l *Link) More() bool {
+	switch {
+	case l.state == linkDown || l.state == linkWaiting:
+		return false
+	case !l.greeted:
+		return true
+	case l.state != linkUp:
+		return false
+	}
+	return l.pong || l.ctlAt < len(l.ctl) || l.msgs.n > 0 || l.owed || l.movesAt < len(l.moves) ||
+		l.moving.n > 0 && l.flying.n < maxFlying
+}
+
+// Room is how many bytes b needs to have free for one Next.
+func (l *Link) Room() int { return maxFront + frame.MaxHello + l.eager }
+
+func (l *Link) front(b []byte, h frame.Header) []byte {
+	h.Context, h.Credit = l.peer.Context, l.credit()
+	return h.AppendFront(b, 0)
+}
+
+// nextMessage copies a message out; its operation ends here, sent.
+func (l *Link) nextMessage(b []byte, o *op) []byte {
+	h := frame.Header{Kind: frame.Expected, Context: l.peer.Context, Tag: uint64(o.tag), Credit: l.credit()}
+	if o.kind == kindSendUnexpected {
+		l.seq++
+		h.Kind, h.Op = frame.Unexpected, l.seq
+	} else if len(l.e.leases) > 0 && l.e.leases[matchKey{l, o.tag}] != nil {
+		h.Flags = frame.FlagTell
+	}
+	n := int64(len(o.buf))
+	if !o.t.Hold() { // cannot be: canceled messages are taken out of the queue under the same lock
+		panic("engine: a message in the queue has ended")
+	}
+	b = h.Append(b, o.buf)
+	o.t.Release()
+	l.e.finish(o, na.Result{N: n})
+	return b
+}

@@ -1,0 +1,237 @@
+package frame
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Version is the version of the wire form. Two sides of different versions refuse each other in the handshake.
+const Version = 1
+
+// HeaderSize is the length of a header in bytes.
+const HeaderSize = 32
+
+// TailSize is the length of the longest tail.
+const TailSize = 32
+
+// MaxPayload bounds the payload of any frame.
+const MaxPayload = 1 << 20
+
+// Magic stands in the tag of a HELLO.
+const Magic uint64 = 0x3156_4c53_4b43_4951 // "QICKSLV1" as bytes
+
+// A Kind says what a frame is.
+type Kind uint8
+
+// The kinds. They cross the wire: appended, never renumbered.
+const (
+	Hello      Kind = 1  // labelled values; the first frame of each direction
+	Unexpected Kind = 2  // a message; operation = its number in the session
+	Expected   Kind = 3  // a message for the receive posted for tag
+	Put        Kind = 4  // a piece of a put; tag = offset within the operation; tail = region, offset, length of the operation
+	PutDone    Kind = 5  // tag = code
+	Get        Kind = 6  // a request; tail = region, offset, length
+	GetData    Kind = 7  // a piece of a get; tag = offset within the operation
+	GetDone    Kind = 8  // tag = code
+	Cancel     Kind = 9  // the put or get of this operation is not wanted any more
+	Ping       Kind = 10 // asks for a Pong
+	Pong       Kind = 11
+	Credit     Kind = 12 // carries nothing but the header's credit
+	Goaway     Kind = 13 // tag = code, payload = text; the session ends
+	Dropped    Kind = 14 // the expected message with tag, which asked to be told, met no receive
+	GiveBack   Kind = 15 // tail begins with the token of a lease that is not needed any more
+	maxKind         = 15
+)
+
+// The flags. A receiver refuses bits that it does not know.
+const (
+	// FlagPayload says that the CRC covers the payload too.
+	FlagPayload uint8 = 1
+	// FlagTell asks for a Dropped when an expected message meets no receive.
+	FlagTell uint8 = 2
+
+	knownFlags = FlagPayload | FlagTell
+)
+
+// shape is what a kind allows.
+type shape struct {
+	name    string
+	tail    int
+	payload bool // may have one
+	bulk    bool // payload is placed piece by piece
+}
+
+var shapes = [maxKind + 1]shape{
+	Hello:      {"HELLO", 0, true, false},
+	Unexpected: {"UNEXPECTED", 0, true, false},
+	Expected:   {"EXPECTED", 0, true, false},
+	Put:        {"PUT", 32, true, true},
+	PutDone:    {"PUTDONE", 0, false, false},
+	Get:        {"GET", 32, false, false},
+	GetData:    {"GETDATA", 0, true, true},
+	GetDone:    {"GETDONE", 0, false, false},
+	Cancel:     {"CANCEL", 0, false, false},
+	Ping:       {"PING", 0, false, false},
+	Pong:       {"PONG", 0, false, false},
+	Credit:     {"CREDIT", 0, false, false},
+	Goaway:     {"GOAWAY", 0, true, false},
+	Dropped:    {"DROPPED", 0, false, false},
+	GiveBack:   {"GIVEBACK", 32, false, false},
+}
+
+// String returns the name of the kind.
+func (k Kind) String() string {
+	if k == 0 || k > maxKind {
+		return fmt.Sprintf("KIND%d", uint8(k))
+	}
+	return shapes[k].name
+}
+
+// Bulk tells whether the payload of k is placed into memory piece by piece rather than handed over whole.
+func (k Kind) Bulk() bool { return k <= maxKind && shapes[k].bulk }
+
+// A Header is the front of a frame with its tail.
+type Header struct {
+	Length  uint32 // of tail and payload
+	Kind    Kind
+	Flags   uint8
+	Context uint16 // target id of the receiver
+	Op      uint64
+	Tag     uint64
+	Credit  uint32
+	CRC     uint32
+	Tail    Tail // of kinds that have one
+}
+
+// A Tail names a piece of registered memory.
+type Tail struct {
+	Token  [16]byte
+	Offset int64
+	Length int64
+}
+
+// Payload returns the number of payload bytes.
+func (h *Header) Payload() int { return int(h.Length) - shapes[h.Kind].tail }
+
+// Size returns the number of bytes of header and tail.
+func (h *Header) Size() int { return HeaderSize + shapes[h.Kind].tail }
+
+// String prints a header for logs and tests; the token is not shown.
+func (h *Header) String() string {
+	s := fmt.Sprintf("%v ctx=%d op=%#x tag=%#x credit=%d payload=%d", h.Kind, h.Context, h.Op, h.Tag, h.Credit, h.Payload())
+	if h.Flags != 0 {
+		s += fmt.Sprintf(" flags=%#x", h.Flags)
+	}
+	if shapes[h.Kind].tail > 0 {
+		s += fmt.Sprintf(" offset=%d length=%d", h.Tail.Offset, h.Tail.Length)
+	}
+	return s
+}
+
+var crcTable = crc32.MakeTable(crc32.Castagnoli)
+
+// Append encodes h and payload at the end of b. The CRC covers header, tail and payload. It sets h.Length.
+func (h *Header) Append(b []byte, payload []byte) []byte {
+	start := len(b)
+	h.Flags |= FlagPayload
+	b = h.appendFront(b, len(payload))
+	b = append(b, payload...)
+	binary.LittleEndian.PutUint32(b[start+28:], crc32.Update(0, crcTable, b[start:]))
+	return b
+}
+
+// AppendFront encodes h and its tail for a payload of n bytes that is sent apart; the CRC does not cover the payload.
+func (h *Header) AppendFront(b []byte, n int) []byte {
+	start := len(b)
+	h.Flags &^= FlagPayload
+	b = h.appendFront(b, n)
+	binary.LittleEndian.PutUint32(b[start+28:], crc32.Update(0, crcTable, b[start:]))
+	return b
+}
+
+func (h *Header) appendFront(b []byte, n int) []byte {
+	tail := shapes[h.Kind].tail
+	h.Length = uint32(tail + n)
+	var f [HeaderSize + TailSize]byte
+	le := binary.LittleEndian
+	le.PutUint32(f[0:], h.Length)
+	f[4], f[5] = byte(h.Kind), h.Flags
+	le.PutUint16(f[6:], h.Context)
+	le.PutUint64(f[8:], h.Op)
+	le.PutUint64(f[16:], h.Tag)
+	le.PutUint32(f[24:], h.Credit)
+	if tail > 0 {
+		copy(f[32:], h.Tail.Token[:])
+		le.PutUint64(f[48:], uint64(h.Tail.Offset))
+		le.PutUint64(f[56:], uint64(h.Tail.Length))
+	}
+	return append(b, f[:HeaderSize+tail]...)
+}
+
+// Need returns how many bytes of b are needed to Parse its front: HeaderSize, or header and tail once the kind is known.
+func Need(b []byte) int {
+	if len(b) > 4 && b[4] <= maxKind {
+		return HeaderSize + shapes[b[4]].tail
+	}
+	return HeaderSize
+}
+
+// Parse decodes the header and tail at the front of b, which has at least Need(b) bytes. Everything in it is checked
+// that can be without the payload: the kind, the flags, the lengths, and the CRC when it does not cover the payload.
+func Parse(b []byte) (Header, error) {
+	le := binary.LittleEndian
+	h := Header{
+		Length: le.Uint32(b), Kind: Kind(b[4]), Flags: b[5], Context: le.Uint16(b[6:]),
+		Op: le.Uint64(b[8:]), Tag: le.Uint64(b[16:]), Credit: le.Uint32(b[24:]), CRC: le.Uint32(b[28:]),
+	}
+	if h.Kind == 0 || h.Kind > maxKind {
+		return h, na.WithText(na.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", b[4]))
+	}
+	sh := &shapes[h.Kind]
+	if h.Flags&^knownFlags != 0 {
+		return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with unknown flags %#x", h.Kind, h.Flags))
+	}
+	switch {
+	case int64(h.Length) < int64(sh.tail), !sh.payload && int(h.Length) != sh.tail:
+		return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame of length %d, want %d", h.Kind, h.Length, sh.tail))
+	case int64(h.Length) > int64(sh.tail)+MaxPayload:
+		return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame of length %d, the limit is %d", h.Kind, h.Length, sh.tail+MaxPayload))
+	}
+	if sh.tail > 0 {
+		copy(h.Tail.Token[:], b[32:])
+		h.Tail.Offset = int64(le.Uint64(b[48:]))
+		h.Tail.Length = int64(le.Uint64(b[56:]))
+		if h.Tail.Offset < 0 || h.Tail.Length < 0 {
+			return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with a negative offset or length", h.Kind))
+		}
+	}
+	if h.Flags&FlagPayload == 0 {
+		if !sh.bulk && h.Payload() > 0 {
+			return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame whose payload no checksum covers", h.Kind))
+		}
+		if crcFront(b[:h.Size()]) != h.CRC {
+			return h, na.WithText(na.ErrChecksum, fmt.Sprintf("%v frame: checksum of the header does not match", h.Kind))
+		}
+	}
+	return h, nil
+}
+
+// Verify checks the CRC of a frame whose CRC covers the payload. b is header, tail and payload.
+func (h *Header) Verify(b []byte) error {
+	if crcFront(b) != h.CRC {
+		return na.WithText(na.ErrChecksum, fmt.Sprintf("%v frame: checksum does not match", h.Kind))
+	}
+	return nil
+}
+
+var zeroCRC [4]byte
+
+// crcFront is the CRC of b with its own field taken as zero.
+func crcFront(b []byte) uint32 {
+	crc := crc32.Update(0, crcTable, b[:28])
+	crc = crc32.Update(crc, crcTable, zeroCRC[:])
+	return crc32.Update(crc, crcTable, b[32:])
+}

@@ -1,0 +1,135 @@
+package frame
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A HELLO is a list of labelled values in ascending order of their labels; a receiver skips labels that it does not
+// know (the rule of the IMPI COLL command). Each is: label 2 bytes, length 2 bytes, value.
+const (
+	labelVersion     = 0x0100 // 2 bytes
+	labelIncarnation = 0x0200 // 16 random bytes of this instance of the class
+	labelListen      = 0x0300 // text: the address that the class listens on, or empty
+	labelHost        = 0x0400 // text: identity of the machine, or empty
+	labelContext     = 0x0500 // 2 bytes: id of the sending context
+	labelTarget      = 0x0600 // 2 bytes: id of the context that is wanted
+	labelEnvelopes   = 0x0700 // 4 bytes: envelopes guaranteed to the receiver of this HELLO
+	labelEager       = 0x0800 // 4 bytes: bytes of one message
+	labelFeatures    = 0x0900 // 8 bytes: bits
+	labelAuth        = 0x0a00 // authentication; empty when there is none
+)
+
+// MaxHello bounds the payload of a HELLO.
+const MaxHello = 4096
+
+// A Greeting is what a HELLO says.
+type Greeting struct {
+	Version     uint16
+	Incarnation [16]byte
+	Listen      string
+	Host        string
+	Context     uint16
+	Target      uint16
+	Envelopes   uint32
+	Eager       uint32
+	Features    uint64
+	Auth        []byte
+}
+
+// Append encodes g at the end of b.
+func (g *Greeting) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	put := func(label uint16, v []byte) {
+		b = le.AppendUint16(b, label)
+		b = le.AppendUint16(b, uint16(len(v)))
+		b = append(b, v...)
+	}
+	put(labelVersion, le.AppendUint16(nil, g.Version))
+	put(labelIncarnation, g.Incarnation[:])
+	put(labelListen, []byte(g.Listen))
+	put(labelHost, []byte(g.Host))
+	put(labelContext, le.AppendUint16(nil, g.Context))
+	put(labelTarget, le.AppendUint16(nil, g.Target))
+	put(labelEnvelopes, le.AppendUint32(nil, g.Envelopes))
+	put(labelEager, le.AppendUint32(nil, g.Eager))
+	put(labelFeatures, le.AppendUint64(nil, g.Features))
+	put(labelAuth, g.Auth)
+	return b
+}
+
+// ParseGreeting decodes a HELLO's payload. Version, incarnation, context, target, envelopes and eager size must be there.
+func ParseGreeting(b []byte) (Greeting, error) {
+	var g Greeting
+	if len(b) > MaxHello {
+		return g, na.WithText(na.ErrProtocol, fmt.Sprintf("HELLO of %d bytes, the limit is %d", len(b), MaxHello))
+	}
+	le := binary.LittleEndian
+	last := -1
+	seen := 0
+	for len(b) > 0 {
+		if len(b) < 4 {
+			return g, na.WithText(na.ErrProtocol, "HELLO ends inside a label")
+		}
+		label, n := le.Uint16(b), int(le.Uint16(b[2:]))
+		if int(label) <= last {
+			return g, na.WithText(na.ErrProtocol, fmt.Sprintf("HELLO: label %#x follows %#x, want ascending order", label, last))
+		}
+		last = int(label)
+		if b = b[4:]; len(b) < n {
+			return g, na.WithText(na.ErrProtocol, fmt.Sprintf("HELLO: label %#x claims %d bytes, %d are left", label, n, len(b)))
+		}
+		v := b[:n]
+		b = b[n:]
+		want := -1
+		switch label {
+		case labelVersion:
+			if want = 2; n == want {
+				g.Version = le.Uint16(v)
+			}
+		case labelIncarnation:
+			if want = 16; n == want {
+				copy(g.Incarnation[:], v)
+			}
+		case labelListen:
+			g.Listen = string(v)
+		case labelHost:
+			g.Host = string(v)
+		case labelContext:
+			if want = 2; n == want {
+				g.Context = le.Uint16(v)
+			}
+		case labelTarget:
+			if want = 2; n == want {
+				g.Target = le.Uint16(v)
+			}
+		case labelEnvelopes:
+			if want = 4; n == want {
+				g.Envelopes = le.Uint32(v)
+			}
+		case labelEager:
+			if want = 4; n == want {
+				g.Eager = le.Uint32(v)
+			}
+		case labelFeatures:
+			if want = 8; n == want {
+				g.Features = le.Uint64(v)
+			}
+		case labelAuth:
+			g.Auth = append([]byte(nil), v...)
+		}
+		if want >= 0 && n != want {
+			return g, na.WithText(na.ErrProtocol, fmt.Sprintf("HELLO: label %#x has %d bytes, want %d", label, n, want))
+		}
+		switch label {
+		case labelVersion, labelIncarnation, labelContext, labelTarget, labelEnvelopes, labelEager:
+			seen++
+		}
+	}
+	if seen != 6 {
+		return g, na.WithText(na.ErrProtocol, "HELLO lacks a label that is required")
+	}
+	return g, nil
+}

@@ -1,0 +1,304 @@
+package stream
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+const (
+	bufSize = 128 << 10
+	// fillUntil is when enough small frames are gathered for one write.
+	fillUntil = 64 << 10
+	// maxWhole bounds the payload of a frame that is handed over whole.
+	maxWhole = 48 << 10
+)
+
+// bufs recycles buffers, so that an idle connection has none.
+var bufs = sync.Pool{New: func() any { return new([bufSize]byte) }}
+
+// zeroes fill the rest of a piece whose memory was taken back.
+var zeroes [64 << 10]byte
+
+// An Admit takes in a peer that connected: it returns the link that the stream belongs to from now on, or why the peer
+// is turned away. Locked.
+type Admit func(g frame.Greeting) (*engine.Link, error)
+
+// In takes frames off a stream. One goroutine at a time uses it.
+//
+//	for { in.Scatter ─► read ─► in.Got ─► lock ─► in.Parse ─► unlock }
+type In struct {
+	Link  *engine.Link // nil until the HELLO of a peer that connected to us
+	Admit Admit
+
+	buf  *[bufSize]byte
+	r, w int
+	bulk bool // inside the payload of h, which goes to view
+	h    frame.Header
+	view engine.View
+	at   int // payload bytes of it that are placed or dropped
+	lent bool
+}
+
+// Scatter appends to iov where the next bytes of the stream go: first the memory that a piece of bulk data is meant
+// for, if it is large and may be touched, then the in buffer. Got must follow, whatever the read gave.
+func (in *In) Scatter(iov [][]byte) [][]byte {
+	if in.bulk && in.r == in.w && in.view.Len()-in.at >= 4<<10 && in.view.Borrow() {
+		in.lent = true
+		iov = in.view.Slices(iov, in.at, in.view.Len()-in.at)
+	}
+	return append(iov, in.Space())
+}
+
+// Space is where the next bytes of the stream go when they do not go to user memory: a read that may wait must not
+// hold user memory.
+func (in *In) Space() []byte {
+	if in.buf == nil {
+		in.buf = bufs.Get().(*[bufSize]byte)
+	}
+	if in.r > 0 && len(in.buf)-in.w < frame.HeaderSize+frame.TailSize+maxWhole {
+		in.w = copy(in.buf[:], in.buf[in.r:in.w])
+		in.r = 0
+	}
+	return in.buf[in.w:]
+}
+
+// Got hears that n bytes were read into what Scatter or Space gave.
+func (in *In) Got(n int) {
+	if in.lent {
+		in.lent = false
+		direct := min(n, in.view.Len()-in.at)
+		in.at += direct
+		n -= direct
+		in.view.Return()
+	}
+	in.w += n
+}
+
+// Idle gives the buffer back when it is empty.
+func (in *In) Idle() {
+	if in.buf != nil && in.r == in.w {
+		in.r, in.w = 0, 0
+		bufs.Put(in.buf)
+		in.buf = nil
+	}
+}
+
+// Parse handles everything that has been read. An error ends the session: the caller fails the link with it, or turns
+// the peer away if there is no link. Locked.
+func (in *In) Parse() error {
+	for {
+		if in.Link != nil && in.Link.Down() {
+			in.r = in.w
+			return nil
+		}
+		if in.bulk {
+			if !in.place() {
+				return nil
+			}
+			continue
+		}
+		b := in.bytes()
+		if len(b) < frame.HeaderSize {
+			return nil
+		}
+		if len(b) < frame.Need(b) {
+			return nil
+		}
+		h, err := frame.Parse(b)
+		if err != nil {
+			return err
+		}
+		if h.Kind.Bulk() {
+			if err := in.beginBulk(h); err != nil {
+				return err
+			}
+			continue
+		}
+		if h.Payload() > maxWhole {
+			return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with %d bytes, the limit is %d", h.Kind, h.Payload(), maxWhole))
+		}
+		total := h.Size() + h.Payload()
+		if len(b) < total {
+			return nil
+		}
+		if h.Flags&frame.FlagPayload != 0 {
+			if err := h.Verify(b[:total]); err != nil {
+				return err
+			}
+		}
+		in.r += total
+		if err := in.deliver(&h, b[h.Size():total]); err != nil {
+			return err
+		}
+	}
+}
+
+func (in *In) bytes() []byte {
+	if in.buf == nil {
+		return nil
+	}
+	return in.buf[in.r:in.w]
+}
+
+func (in *In) deliver(h *frame.Header, payload []byte) error {
+	if in.Link != nil {
+		return in.Link.Deliver(h, payload)
+	}
+	g, err := engine.ParseHello(h, payload)
+	if err != nil {
+		return err
+	}
+	in.Link, err = in.Admit(g)
+	return err
+}
+
+func (in *In) beginBulk(h frame.Header) error {
+	if in.Link == nil {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
+	}
+	if h.Flags&frame.FlagPayload != 0 {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with a checksum of its payload", h.Kind))
+	}
+	v, err := in.Link.Place(&h)
+	if err != nil {
+		return err
+	}
+	in.r += h.Size()
+	in.bulk, in.h, in.view, in.at = true, h, v, 0
+	return nil
+}
+
+// place moves what is buffered of a piece to its memory, and reports whether the piece is complete.
+func (in *In) place() bool {
+	n := min(in.view.Len()-in.at, in.w-in.r)
+	if n > 0 {
+		if in.view.Borrow() {
+			from := in.buf[in.r : in.r+n]
+			for _, to := range in.view.Slices(nil, in.at, n) {
+				from = from[copy(to, from):]
+			}
+			in.view.Return()
+		}
+		in.r += n
+		in.at += n
+	}
+	if in.at < in.view.Len() {
+		return false
+	}
+	in.bulk = false
+	in.Link.Placed(&in.h, &in.view)
+	in.view = engine.View{}
+	return true
+}
+
+// Out puts the frames of a link onto a stream. One goroutine at a time uses it.
+//
+//	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
+type Out struct {
+	Link *engine.Link
+
+	buf   *[bufSize]byte
+	b     []byte // of buf, not yet written
+	bulk  bool   // chunk follows b
+	chunk engine.Chunk
+	at    int // bytes of chunk that are written
+	lent  bool
+}
+
+// Fill pulls frames until there is enough for one write, and reports whether there is anything to write. Locked.
+func (out *Out) Fill() bool {
+	if out.bulk && out.at == out.chunk.Len() {
+		out.bulk = false
+		out.Link.Sent(&out.chunk)
+		out.chunk = engine.Chunk{}
+	}
+	if len(out.b) == 0 && !out.bulk {
+		out.fill()
+	}
+	if len(out.b) == 0 && !out.bulk && out.buf != nil {
+		bufs.Put(out.buf)
+		out.buf, out.b = nil, nil
+	}
+	return len(out.b) > 0 || out.bulk
+}
+
+func (out *Out) fill() {
+	if out.buf == nil {
+		if !out.Link.More() {
+			return
+		}
+		out.buf = bufs.Get().(*[bufSize]byte)
+	}
+	b := out.buf[:0]
+	for len(b) < fillUntil {
+		next, c, ok := out.Link.Next(b, true)
+		if !ok {
+			break
+		}
+		b = next
+		if c.Len() > 0 {
+			out.chunk, out.bulk, out.at = c, true, 0
+			break
+		}
+	}
+	out.b = b
+}
+
+// Last replaces what is not yet written by the last frame of the session, and reports whether that is possible without
+// breaking a frame in the middle. Locked.
+func (out *Out) Last(b []byte) bool {
+	if len(out.b) > 0 || out.bulk {
+		return false
+	}
+	out.b = b
+	return true
+}
+
+// Pending tells whether bytes wait to be written.
+func (out *Out) Pending() bool { return len(out.b) > 0 || out.bulk }
+
+// Gather appends to iov what to write next. Wrote must follow, whatever the write did. User memory is held between.
+func (out *Out) Gather(iov [][]byte) [][]byte {
+	if len(out.b) > 0 {
+		iov = append(iov, out.b)
+	}
+	if !out.bulk {
+		return iov
+	}
+	if out.chunk.Borrow() {
+		out.lent = true
+		return out.chunk.Slices(iov, out.at, out.chunk.Len()-out.at)
+	}
+	for left := out.chunk.Len() - out.at; left > 0; {
+		n := min(left, len(zeroes))
+		iov = append(iov, zeroes[:n])
+		left -= n
+	}
+	return iov
+}
+
+// Copy copies to b what to write next, and returns the number of bytes: for a write that may wait, which must not hold
+// user memory. Wrote must not follow.
+func (out *Out) Copy(b []byte) int {
+	n := 0
+	for _, s := range out.Gather(nil) {
+		n += copy(b[n:], s)
+	}
+	out.Wrote(n)
+	return n
+}
+
+// Wrote hears that n bytes of what Gather gave were written.
+func (out *Out) Wrote(n int) {
+	if out.lent {
+		out.lent = false
+		out.chunk.Return()
+	}
+	small := min(n, len(out.b))
+	out.b = out.b[small:]
+	out.at += n - small
+}
