@@ -159,6 +159,7 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 		return l, nil
 	}
 	l.dialled = true
+	e.readClock()
 	l.born, l.since = e.now, e.now
 	if w := e.waits[a.Name()]; w != nil && w.until > e.now {
 		l.since = w.until
@@ -245,7 +246,7 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 		return nil, err
 	}
 	if named.IsZero() {
-		l.named = na.MakeAddr(fmt.Sprintf("%s://@%x", e.eng.opts.Scheme, g.Incarnation[:8]), int(g.Context))
+		l.named = na.MakeAddr(privateName(e.eng.opts.Scheme, g.Incarnation), int(g.Context))
 	}
 	l.adopt(conn, g)
 	return l, nil
@@ -315,6 +316,7 @@ func (l *Link) fail(err error) {
 		l.carrier.Cut(l, nil)
 		l.state = linkWaiting
 		l.greeted = false
+		l.e.readClock()
 		l.since = l.e.now + backoffFirst*5
 		l.e.hurry(l.since)
 	default:
@@ -328,6 +330,7 @@ func (l *Link) fail(err error) {
 
 // failed lengthens the backoff of a name.
 func (e *Endpoint) failed(name string) {
+	e.readClock()
 	w := e.waits[name]
 	if w == nil {
 		if len(e.waits) >= backoffNames {
@@ -414,6 +417,9 @@ func (l *Link) enter() {
 
 func (l *Link) leave() { l.waiting-- }
 
+// readClock is for the rare steps that happen long after a Poll: a program may drive nothing for minutes, then dial.
+func (e *Endpoint) readClock() { e.now = max(e.now, e.eng.opts.Now()) }
+
 // makeBusy has the tick look after l.
 func (l *Link) makeBusy() {
 	if l.busy {
@@ -423,7 +429,8 @@ func (l *Link) makeBusy() {
 	l.silent, l.heard = 0, false
 	e := l.e
 	if len(e.busy) == 0 {
-		e.lastTick = e.now
+		e.readClock()
+		e.lastTick = -1 // e.now may be old: the first tick only takes the time
 		e.timer.Store(int64(e.now + e.tickEvery()))
 		e.nctx.Nudge()
 	}
@@ -448,7 +455,10 @@ func (e *Endpoint) tickEvery() time.Duration { return e.eng.cfg.PeerTimeout / 10
 // gives up those that have been silent for PeerTimeout. Silence counts only as fast as ticks come: after a freeze of
 // this process a peer is asked afresh before it is judged.
 func (e *Endpoint) tick(now time.Duration) {
-	passed := min(now-e.lastTick, 2*e.tickEvery())
+	passed := time.Duration(0)
+	if e.lastTick >= 0 {
+		passed = min(now-e.lastTick, 2*e.tickEvery())
+	}
 	e.lastTick = now
 	next := now + e.tickEvery()
 	links := e.busy

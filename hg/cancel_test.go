@@ -1,0 +1,376 @@
+package hg_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// mute keeps the handles of requests and answers when it is told to.
+type mute struct{ kept []*hg.Handle }
+
+func (m *mute) handler(h *hg.Handle) error {
+	m.kept = append(m.kept, h.Ref())
+	return nil
+}
+
+func (m *mute) answer(t *testing.T, out any) {
+	for _, h := range m.kept {
+		require.NoError(t, h.Respond(out, nil))
+		h.Close()
+	}
+	m.kept = nil
+}
+
+// The sequence of the Mercury cancellation page: forward, no progress, cancel, trigger, forward the same handle again.
+func TestCancelThenTriggerWithoutProgress(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
+		h := p.handle(muteID)
+		defer h.Close()
+
+		for _, arrived := range []bool{false, true} {
+			for _, in := range []string{"small", oversize(p)} {
+				t.Run(fmt.Sprintf("arrived=%v/%dbytes", arrived, len(in)), func(t *testing.T) {
+					require.NoError(t, h.Reset(p.target.Addr(), muteID))
+					var o outcome
+					require.NoError(t, h.Forward(in, o.cb))
+					if arrived {
+						n.Until(func() bool { return len(m.kept) == 1 })
+					}
+					h.Cancel()
+					h.Cancel()
+					p.octx.Trigger(0)
+					require.Equal(t, 1, o.calls)
+					require.ErrorIs(t, o.err, hg.ErrCanceled)
+					require.Error(t, h.Output(new(string)), "a canceled call has no output")
+
+					require.NoError(t, h.Reset(p.target.Addr(), echoID))
+					require.NoError(t, p.call(h, "again"))
+					var out string
+					require.NoError(t, h.Output(&out))
+					require.Equal(t, "again", out)
+					m.answer(t, "late")
+				})
+			}
+		}
+		n.Until(func() bool { return p.octx.Stats().NA.LateDropped >= 2 && p.tctx.Stats().Handles == 0 })
+		require.Equal(t, 1, p.octx.Stats().NA.Peers, "the connection is intact")
+		p.clean(1)
+	})
+}
+
+func TestLookupCancel(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		_, hctx := n.Origin(hg.Config{})
+		calls := 0
+		var got error
+		l, err := hctx.Lookup(n.SlowName(), func(_ na.Addr, err error) { calls++; got = err })
+		require.NoError(t, err)
+		hctx.Trigger(0)
+		require.Zero(t, calls)
+		l.Cancel()
+		hctx.Trigger(0)
+		require.Equal(t, 1, calls)
+		require.ErrorIs(t, got, hg.ErrCanceled)
+		require.Contains(t, got.Error(), n.SlowName())
+		l.Cancel()
+
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cause := fmt.Errorf("enough")
+		cancel(cause)
+		_, err = hctx.LookupWait(ctx, n.SlowName())
+		require.ErrorIs(t, err, hg.ErrCanceled)
+		require.ErrorIs(t, err, cause)
+	})
+}
+
+func TestLookupBad(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		_, hctx := n.Origin(hg.Config{})
+		for _, text := range []string{"", "nowhere", "://x", "tcp://", "xyz://a:1", "tcp://a:1#x"} {
+			_, err := hctx.LookupWait(context.Background(), text)
+			require.Error(t, err, "%q", text)
+			require.Contains(t, err.Error(), text)
+		}
+	})
+}
+
+// A late answer of a canceled call never reaches the next call of the same handle.
+func TestLateAnswerAfterReuse(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("mute", m.handler))
+		defer h.Close()
+		const rounds = 50
+		for i := range rounds {
+			var o outcome
+			require.NoError(t, h.Forward(i, o.cb))
+			n.Until(func() bool { return len(m.kept) == i+1 })
+			h.Cancel()
+			n.Until(func() bool { return o.calls == 1 })
+			require.ErrorIs(t, o.err, hg.ErrCanceled)
+		}
+		var o outcome
+		require.NoError(t, h.Forward("last", o.cb))
+		n.Until(func() bool { return len(m.kept) == rounds+1 })
+		for i, kept := range m.kept {
+			require.NoError(t, kept.Respond(i, nil))
+			kept.Close()
+		}
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		var out int
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, rounds, out)
+		require.EqualValues(t, rounds, p.octx.Stats().NA.LateDropped)
+		p.clean(1)
+	})
+}
+
+// Success wins over a cancel that comes after the response has arrived but before Trigger.
+func TestCancelAfterArrival(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.Forward("x", o.cb))
+		p.tctx.Trigger(0)
+		n.Undriven(p.octx)
+		for p.octx.NA().Stats().Outstanding > 0 { // moves bytes, triggers nothing at the origin
+			p.tctx.Trigger(0)
+			_ = p.tctx.Progress(0)
+			_ = p.octx.NA().Progress(0)
+			if p.octx.NA().Queued() > 1 {
+				break
+			}
+		}
+		h.Cancel()
+		p.octx.Trigger(0)
+		require.Equal(t, 1, o.calls)
+		require.NoError(t, o.err)
+	})
+}
+
+func TestCancelOversizeOutput(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("mute", m.handler))
+		defer h.Close()
+		big := make([]byte, 4<<20)
+		canceled, succeeded := 0, 0
+		for i := range 60 {
+			var o outcome
+			require.NoError(t, h.Forward(nil, o.cb))
+			n.Until(func() bool { return len(m.kept) == 1 })
+			if i%2 == 0 {
+				m.answer(t, big)
+			}
+			for range i { // a little further in each round
+				_ = p.tctx.Progress(0)
+				p.tctx.Trigger(0)
+				_ = p.octx.Progress(0)
+				p.octx.NA().Trigger(1)
+			}
+			h.Cancel()
+			p.octx.Trigger(0)
+			n.Until(func() bool { return o.calls == 1 })
+			if o.err == nil {
+				succeeded++
+			} else {
+				require.ErrorIs(t, o.err, hg.ErrCanceled)
+				canceled++
+			}
+			m.answer(t, big) // too late, if it was not given before
+			p.clean(1)
+		}
+		require.Positive(t, canceled)
+		t.Logf("canceled %d, succeeded %d", canceled, succeeded)
+	})
+}
+
+// Every call of a canceled origin leaves the target as it was: what C Mercury leaks with oversize responses.
+func TestOversizeResponsesToCanceledOrigin(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		big := make([]byte, 64<<10)
+		h := p.handle(p.rpc("give", func(h *hg.Handle) error { return h.Respond(big, nil) }))
+		defer h.Close()
+		for range 500 {
+			var o outcome
+			require.NoError(t, h.Forward(nil, o.cb))
+			h.Cancel()
+			p.octx.Trigger(0)
+			require.Equal(t, 1, o.calls)
+		}
+		require.NoError(t, p.call(h, nil))
+		p.clean(1)
+	})
+}
+
+func TestCancelRespond(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("mute", m.handler))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		n.Until(func() bool { return len(m.kept) == 1 })
+		s := m.kept[0]
+		var cbErr error
+		calls := 0
+		require.NoError(t, s.Respond("first", func(_ *hg.Handle, err error) { calls++; cbErr = err }))
+		s.Cancel()
+		p.tctx.Trigger(0)
+		require.Equal(t, 1, calls)
+		want := "first"
+		if cbErr != nil { // it had not left: it may be answered again
+			require.ErrorIs(t, cbErr, hg.ErrCanceled)
+			require.NoError(t, s.Respond("second", nil))
+			want = "second"
+		} else {
+			require.ErrorIs(t, s.Respond("second", nil), hg.ErrInvalid)
+		}
+		s.Close()
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		var out string
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, want, out)
+		p.clean(1)
+	})
+}
+
+func TestCancelInsideCallbacks(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
+		other := p.handle(muteID)
+		var stalled, again outcome
+		require.NoError(t, other.Forward(nil, stalled.cb))
+		h := p.handle(echoID)
+		calls := 0
+		require.NoError(t, h.Forward("x", func(h *hg.Handle, err error) {
+			calls++
+			assert.NoError(t, err)
+			h.Cancel()     // its own call has ended: nothing happens
+			other.Cancel() // another's
+			assert.NoError(t, h.Forward("y", again.cb))
+			h.Close()
+		}))
+		n.Until(func() bool { return stalled.calls == 1 && again.calls == 1 })
+		require.ErrorIs(t, stalled.err, hg.ErrCanceled)
+		require.NoError(t, again.err)
+		require.Equal(t, 1, calls)
+		other.Close()
+		n.Until(func() bool { return len(m.kept) == 1 })
+		m.answer(t, nil)
+		p.clean(0)
+	})
+}
+
+// Destroying a handle in flight is legal: the callback still runs, once, and the handle goes then.
+func TestCloseInFlight(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		var o outcome
+		require.NoError(t, h.Forward("x", o.cb))
+		h.Close()
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		p.clean(0)
+	})
+}
+
+// A cancel from another goroutine in a tight loop around Forward: every call ends, once.
+func TestCancelRacesForward(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		n.Serve(p.tctx, 1)
+		h := p.handle(id)
+		rounds := 3000
+		if testing.Short() {
+			rounds = 300
+		}
+		stop := make(chan struct{})
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					h.Cancel()
+				}
+			}
+		}()
+		canceled := 0
+		for i := range rounds {
+			var o outcome
+			require.NoError(t, h.Forward(i, o.cb))
+			if err := await(p.octx, func() bool { return o.calls > 0 }); err != nil {
+				t.Fatal(err)
+			}
+			require.Equal(t, 1, o.calls)
+			if o.err != nil {
+				require.ErrorIs(t, o.err, hg.ErrCanceled)
+				canceled++
+			}
+		}
+		close(stop)
+		<-stopped
+		t.Logf("%d of %d canceled", canceled, rounds)
+		require.NoError(t, func() error {
+			var o outcome
+			require.NoError(t, h.Forward("own answer", o.cb))
+			require.NoError(t, await(p.octx, func() bool { return o.calls > 0 }))
+			return o.err
+		}())
+		var out string
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, "own answer", out)
+		h.Close()
+	})
+}
+
+func TestErrorSaysItAll(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("math/sum", m.handler))
+		defer h.Close()
+		var o outcome
+		begun := p.octx.Now()
+		require.NoError(t, h.Forward(nil, o.cb))
+		n.Until(func() bool { return len(m.kept) == 1 && p.octx.Now()-begun > time.Millisecond })
+		h.Cancel()
+		p.octx.Trigger(0)
+		var e *hg.Error
+		require.ErrorAs(t, o.err, &e)
+		require.Equal(t, "forward", e.Op)
+		require.Equal(t, "math/sum", e.RPC)
+		require.Equal(t, p.target.Addr(), e.Peer)
+		require.Greater(t, e.Took, time.Millisecond)
+		require.Equal(t, na.MaybeRan, e.Fate)
+		require.Contains(t, e.Error(), "math/sum to "+p.target.Addr().String()+": operation canceled after ")
+		m.answer(t, nil)
+	})
+}

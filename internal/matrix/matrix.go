@@ -1,0 +1,189 @@
+package matrix
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// patience bounds every wait of a test in wall-clock time.
+const patience = 60 * time.Second
+
+// A Net is one transport during one test.
+type Net struct {
+	t       *testing.T
+	Name    string
+	Sim     bool       // virtual time
+	World   *sim.World // of sim
+	plugin  na.Plugin
+	listen  func(n int) string
+	origin  string
+	opened  int
+	classes []*hg.Class
+	drive   []*hg.Context
+}
+
+// Each runs f over every transport, as subtests.
+func Each(t *testing.T, f func(t *testing.T, n *Net)) {
+	t.Run("tcp", func(t *testing.T) {
+		run(t, &Net{Name: "tcp", plugin: tcp.New(tcp.Options{Resolver: slowResolver{}}), origin: "tcp://",
+			listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
+	})
+	t.Run("tcp-portable", func(t *testing.T) {
+		run(t, &Net{Name: "tcp-portable", plugin: tcp.New(tcp.Options{Portable: true, Resolver: slowResolver{}}), origin: "tcp://",
+			listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
+	})
+	t.Run("sim", func(t *testing.T) {
+		w := sim.NewWorld(sim.Config{Seed: 1})
+		run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",
+			listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
+	})
+}
+
+func run(t *testing.T, n *Net, f func(t *testing.T, n *Net)) {
+	leak.Check(t)
+	n.t = t
+	t.Cleanup(n.shutdown)
+	f(t, n)
+}
+
+// SlowName is the text of an address whose lookup does not end by itself within a test.
+func (n *Net) SlowName() string {
+	if n.Sim {
+		return "sim://far"
+	}
+	return "tcp://never.test:1"
+}
+
+// slowResolver never answers for one name.
+type slowResolver struct{}
+
+func (slowResolver) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// Target opens a class that listens, with one context that Until drives.
+func (n *Net) Target(cfg hg.Config) (*hg.Class, *hg.Context) {
+	n.opened++
+	return n.open(n.listen(n.opened), cfg)
+}
+
+// Origin opens a class that does not listen, with one context that Until drives.
+func (n *Net) Origin(cfg hg.Config) (*hg.Class, *hg.Context) { return n.open(n.origin, cfg) }
+
+// Open opens a class at an address of the transport.
+func (n *Net) Open(addr string, cfg hg.Config) (*hg.Class, *hg.Context) { return n.open(addr, cfg) }
+
+func (n *Net) open(addr string, cfg hg.Config) (*hg.Class, *hg.Context) {
+	n.t.Helper()
+	cfg.NA.Plugins = append(cfg.NA.Plugins, n.plugin)
+	cls, err := hg.Open(addr, cfg)
+	require.NoError(n.t, err)
+	n.classes = append(n.classes, cls)
+	return cls, n.Context(cls)
+}
+
+// Context makes one more context of cls and has Until drive it.
+func (n *Net) Context(cls *hg.Class) *hg.Context {
+	n.t.Helper()
+	hctx, err := cls.NewContext()
+	require.NoError(n.t, err)
+	n.drive = append(n.drive, hctx)
+	return hctx
+}
+
+// Undriven takes contexts out of those that Until drives: a stopped peer, or one that a goroutine drives.
+func (n *Net) Undriven(hctxs ...*hg.Context) {
+	for _, out := range hctxs {
+		for i, hctx := range n.drive {
+			if hctx == out {
+				n.drive = append(n.drive[:i:i], n.drive[i+1:]...)
+				break
+			}
+		}
+	}
+}
+
+// Until drives all contexts in turn until done reports true.
+func (n *Net) Until(done func() bool) {
+	n.t.Helper()
+	end := time.Now().Add(patience)
+	for round := 0; !done(); round++ {
+		ran := 0
+		for _, hctx := range n.drive {
+			ran += hctx.Trigger(0)
+			if hctx.Progress(0) == nil {
+				ran++
+			}
+		}
+		if ran > 0 || done() {
+			continue
+		}
+		if len(n.drive) > 0 {
+			_ = n.drive[round%len(n.drive)].Progress(time.Millisecond)
+		}
+		if time.Now().After(end) {
+			n.fail()
+		}
+	}
+}
+
+// Serve drives a context in goroutines of its own until the test ends: its handlers run beside the test.
+func (n *Net) Serve(hctx *hg.Context, goroutines int) {
+	n.Undriven(hctx)
+	var stop atomic.Bool
+	ended := make(chan struct{}, goroutines)
+	for range goroutines {
+		go func() {
+			defer func() { ended <- struct{}{} }()
+			for !stop.Load() {
+				hctx.Trigger(1)
+				if err := hctx.Progress(20 * time.Millisecond); na.CodeOf(err) == na.ErrClosed {
+					return
+				}
+			}
+		}()
+	}
+	n.t.Cleanup(func() {
+		stop.Store(true)
+		hctx.Wake()
+		for range goroutines {
+			hctx.Wake()
+			<-ended
+		}
+	})
+}
+
+func (n *Net) fail() {
+	n.t.Helper()
+	buf := make([]byte, 1<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	for i, hctx := range n.drive {
+		n.t.Logf("context %d: %+v", i, hctx.Stats())
+	}
+	n.t.Fatalf("nothing happened for %v\n%s", patience, buf)
+}
+
+// shutdown closes every class and requires that nothing is left.
+func (n *Net) shutdown() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, cls := range n.classes {
+		if err := cls.Shutdown(ctx); err != nil {
+			n.t.Errorf("shutdown of %v: %v", cls.Addr(), err)
+		}
+	}
+}
