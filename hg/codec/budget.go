@@ -1,0 +1,123 @@
+package codec
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// A Sparse type may be far larger in memory than on the wire, and its author accepts what a peer can do with that: many
+// empty ones in a slice, each for one byte. ErrInflated does not apply to elements of such a type.
+type Sparse interface {
+	DecodeSparse()
+}
+
+// inflation is the memory that one byte on the wire may cost without being counted: a slice header, which is what
+// an empty row of a [][]T costs honest senders.
+const inflation = 24
+
+// budgetFor bounds what is counted, over a whole message.
+func budgetFor(wire int) int64 { return 4*int64(wire) + 4<<10 }
+
+// afford refuses b when decoding it into a value of shape s would take far more memory than b justifies. The bytes
+// have passed check, which counted their values. Each value is charged at most once, so few values need no account.
+func (s *shape) afford(b []byte, values int) error {
+	budget := budgetFor(len(b))
+	if int64(values)*s.largest <= budget {
+		return nil
+	}
+	a := account{b: b, left: budget}
+	a.walk(s, 0)
+	return a.err
+}
+
+// An account walks over a message and the shape of its destination side by side, and adds up the excess.
+type account struct {
+	b    []byte
+	left int64
+	err  error
+}
+
+// walk follows the value at pos into s and returns where it ends. It recurses no deeper than the guard allows, and a
+// few steps for each level. What does not fit s is skipped: the decoder will say so.
+func (a *account) walk(s *shape, pos int) int {
+	if s.largest == 0 || a.err != nil {
+		return skip(a.b, pos)
+	}
+	cl, n, body := head(a.b, pos)
+	switch {
+	case s.kind == pointer && a.b[pos] != 0xc0:
+		end := a.walk(s.elem, pos)
+		a.charge(s.elemSize, s, pos, end)
+		return end
+	case s.kind == sequence && cl == list:
+		pos = body
+		for range n {
+			pos = a.element(s.elem, s.elemSize, s, pos)
+		}
+		return pos
+	case s.kind == table && cl == dict:
+		pos = body
+		for range n {
+			pos = a.element(s.key, s.keySize, s, pos)
+			pos = a.element(s.elem, s.elemSize, s, pos)
+		}
+		return pos
+	case s.kind == record && cl == dict:
+		pos = body
+		for range n {
+			field := a.field(s, pos)
+			pos = a.walk(field, skip(a.b, pos))
+		}
+		return pos
+	case s.kind == record && cl == list && n == len(s.order):
+		pos = body
+		for i := range n {
+			pos = a.walk(s.order[i], pos)
+		}
+		return pos
+	}
+	return skip(a.b, pos)
+}
+
+func (a *account) element(s *shape, size int64, in *shape, pos int) int {
+	end := a.walk(s, pos)
+	a.charge(size, in, pos, end)
+	return end
+}
+
+// charge counts what an element of size bytes costs beyond what its bytes on the wire pay for.
+func (a *account) charge(size int64, in *shape, pos, end int) {
+	excess := size - inflation*int64(end-pos)
+	if excess <= 0 || a.err != nil {
+		return
+	}
+	if a.left -= excess; a.left < 0 {
+		what := fmt.Sprintf("%d bytes of memory for %d bytes of input, in %v, among others", size, end-pos, in.typ)
+		a.err = &InputError{Offset: pos, Len: len(a.b), What: what, Err: ErrInflated}
+	}
+}
+
+// field returns the shape of the struct field that the key at pos names.
+func (a *account) field(s *shape, pos int) *shape {
+	cl, n, body := head(a.b, pos)
+	if cl != scalar {
+		return light
+	}
+	if f := s.fields[string(a.b[body:body+n])]; f != nil {
+		return f
+	}
+	return light
+}
+
+// shapeOf returns the shape of what v points to.
+func shapeOf(v any) *shape {
+	t := reflect.TypeOf(v)
+	if t.Kind() != reflect.Pointer {
+		return light // the decoder will say so
+	}
+	if s, ok := shapes.Load(t); ok {
+		return s.(*shape)
+	}
+	s, _ := shapes.LoadOrStore(t, compile(t.Elem()))
+	return s.(*shape)
+}

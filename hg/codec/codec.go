@@ -1,0 +1,52 @@
+package codec
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A Codec turns RPC arguments into bytes and back. It is used by many goroutines at once.
+type Codec interface {
+	// Name identifies the codec to people and to peers.
+	Name() string
+
+	// Append encodes v at the end of dst and returns the extended slice. A nil v encodes as no bytes at all. After an
+	// error the result is dst as it was given.
+	Append(dst []byte, v any) ([]byte, error)
+
+	// Decode reads v, a pointer, from b, which is hostile until proven otherwise. It copies what it keeps: b is reused
+	// after the call. A nil v checks b and discards it.
+	Decode(b []byte, v any) error
+}
+
+// Reasons why Decode or Check refuses bytes. They come wrapped in an InputError, which knows the place.
+var (
+	ErrNoValue   = errors.New("no value was sent, but one is expected")
+	ErrTruncated = errors.New("the input ends before the value does")
+	ErrTrailing  = errors.New("bytes follow the value")
+	ErrDepth     = errors.New("containers are nested too deeply")
+	ErrReserved  = errors.New("byte 0xc1 is not msgpack")
+	ErrExtension = errors.New("an extension stands where a plain value is expected")
+	ErrInflated  = errors.New("the value would take far more memory than its bytes justify")
+)
+
+// ErrType means that the codec cannot handle the Go type it was given: a mistake of the calling program.
+var ErrType = errors.New("type not accepted")
+
+// An InputError says where in the bytes of a peer something is wrong, and what.
+type InputError struct {
+	Offset int    // of the byte at which the offending value begins
+	Len    int    // of the whole input
+	What   string // the offending value, "" if there is nothing to add
+	Err    error  // one of the reasons above
+}
+
+func (e *InputError) Error() string {
+	what := e.What
+	if what != "" {
+		what += ": "
+	}
+	return fmt.Sprintf("codec: byte %d of %d: %s%v", e.Offset, e.Len, what, e.Err)
+}
+
+func (e *InputError) Unwrap() error { return e.Err }

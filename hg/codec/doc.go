@@ -1,0 +1,38 @@
+// Package codec turns RPC arguments into bytes and back, and treats every byte from a peer as hostile.
+//
+//	Append(dst, v) ──► encoder ──► bytes ══ wire ══► Decode(b, v)
+//	                                                    │
+//	                                  guard   one walk over the type bytes: framing, depth, no trailing bytes
+//	                                  budget  only for types that can inflate: elements × size against len(b)
+//	                                  source  hands the bytes to the decoder, and no extension body as a value
+//	                                    ▼
+//	                                  decoder ──► v, or an error; a panic inside becomes an error too
+//
+// Decode copies what it keeps, so the caller may reuse b at once. Decode into a zero value: a slice or a map that v
+// already holds is filled in place, as msgpack does. After an error v may be half filled.
+//
+// # What a decode may cost
+//
+// The guard makes the number of elements in all containers together at most len(b). What an element costs is up
+// to its Go type, per byte received: []byte and string 1, []int 8, []string and []any 16, [][]T 24, and while
+// decoding up to three times that. A map of strings costs up to 40, and many maps of one tiny entry 120, because Go gives
+// the smallest map room for eight entries. Honest senders of such values cause the same, so only a limit on the length
+// of the message helps there.
+//
+// Elements larger than 24 bytes could be far worse: one byte, nil, makes a struct of 4 KiB. So a slice element, a map
+// key, a map value or the target of a pointer may cost 24 bytes of memory for each of its bytes on the wire. What goes
+// beyond that is added up, and more than 4 × len(b) + 4 KiB of it is ErrInflated, before anything is allocated. A type
+// that is honestly tiny on the wire and large in memory says so by implementing Sparse.
+//
+// Not counted: what a type allocates in its own DecodeMsgpack, UnmarshalMsgpack, UnmarshalBinary or UnmarshalText, and
+// the target of an interface that held a pointer before the decode.
+//
+// # Which msgpack
+//
+// Structs are maps by field name, so fields can be added and unknown ones are skipped. Keys of map[string]string,
+// map[string]bool and map[string]any are sorted, so equal values give equal bytes; other maps come in random order. The
+// msgpack tag option "intern" and extensions without a body do not decode. A struct embedded by pointer makes the
+// msgpack package start a goroutine that never ends: embed by value.
+//
+// Not here: schemas, compression, limits on the message length.
+package codec

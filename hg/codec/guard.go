@@ -1,0 +1,214 @@
+package codec
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// MaxDepth is how deeply Msgpack lets containers nest. The decoder recurses once per level.
+const MaxDepth = 32
+
+// A class says what follows the first byte of a msgpack value.
+type class uint8
+
+const (
+	scalar    class = iota // n bytes: numbers, strings, binary; nil and booleans have none
+	extension              // n bytes, the first of which is the type
+	list                   // n values
+	dict                   // n pairs of values
+	reserved
+)
+
+// A form describes one possible first byte. The value's n is the number below plus, if width is not 0, the big-endian
+// integer in the next width bytes.
+type form struct {
+	class class
+	width uint8
+	n     uint8
+}
+
+var forms = func() (t [256]form) {
+	fill := func(from, to int, f form) {
+		for c := from; c <= to; c++ {
+			t[c] = f
+		}
+	}
+	packed := func(from, to int, cl class) { // the count is in the low bits of the byte itself
+		for c := from; c <= to; c++ {
+			t[c] = form{class: cl, n: uint8(c - from)}
+		}
+	}
+	sized := func(from int, cl class, n uint8, widths ...uint8) {
+		for i, w := range widths {
+			t[from+i] = form{class: cl, width: w, n: n}
+		}
+	}
+	plain := func(from int, cl class, ns ...uint8) {
+		for i, n := range ns {
+			t[from+i] = form{class: cl, n: n}
+		}
+	}
+	fill(0x00, 0x7f, form{})                 // small positive integers
+	packed(0x80, 0x8f, dict)                 // small maps
+	packed(0x90, 0x9f, list)                 // small arrays
+	packed(0xa0, 0xbf, scalar)               // short strings
+	t[0xc0] = form{}                         // nil
+	t[0xc1] = form{class: reserved}          //
+	fill(0xc2, 0xc3, form{})                 // booleans
+	sized(0xc4, scalar, 0, 1, 2, 4)          // binary
+	sized(0xc7, extension, 1, 1, 2, 4)       // extensions of any length; 1 is for the type byte
+	plain(0xca, scalar, 4, 8)                // floats
+	plain(0xcc, scalar, 1, 2, 4, 8)          // unsigned
+	plain(0xd0, scalar, 1, 2, 4, 8)          // signed
+	plain(0xd4, extension, 2, 3, 5, 9, 1+16) // extensions of a fixed length
+	sized(0xd9, scalar, 0, 1, 2, 4)          // strings
+	sized(0xdc, list, 0, 2, 4)               // arrays
+	sized(0xde, dict, 0, 2, 4)               // maps
+	fill(0xe0, 0xff, form{})                 // small negative integers
+	return t
+}()
+
+// Check reports whether b is exactly one msgpack value with containers nested at most maxDepth deep. It reads no more
+// than the type bytes and the lengths, allocates nothing when b is good, and does not recurse.
+//
+// A good b holds at most len(b) values in all its containers together, which is what keeps a decoder from
+// allocating for elements that were only claimed.
+func Check(b []byte, maxDepth int) error {
+	_, err := check(b, maxDepth)
+	return err
+}
+
+// A survey is what the guard learns about good bytes on its way.
+type survey struct {
+	values int  // in all containers, and the containers
+	exts   bool // some of them are extensions
+}
+
+// check is Check with a survey.
+func check(b []byte, maxDepth int) (sv survey, err error) {
+	var (
+		outer = make([]uint64, 0, MaxDepth) // values still owed by the containers around the current one
+		here  = uint64(1)                   // values still owed by the current container
+		owed  = uint64(1)                   // by all of them; each takes at least a byte
+		pos   = 0
+	)
+	for owed > 0 {
+		for here == 0 {
+			here, outer = outer[len(outer)-1], outer[:len(outer)-1]
+		}
+		at := pos
+		if at == len(b) {
+			return sv, refuse(b, at, ErrTruncated)
+		}
+		f := forms[b[at]]
+		pos++
+		n := uint64(f.n)
+		if f.width > 0 {
+			if len(b)-pos < int(f.width) {
+				return sv, refuse(b, at, ErrTruncated)
+			}
+			n += number(b[pos:], f.width)
+			pos += int(f.width)
+		}
+		sv.values++
+		here--
+		owed--
+		left := uint64(len(b) - pos)
+
+		switch f.class {
+		case scalar, extension:
+			if n+owed > left {
+				return sv, refuse(b, at, ErrTruncated)
+			}
+			pos += int(n)
+			if f.class == extension {
+				sv.exts = true
+			}
+		case list, dict:
+			if f.class == dict {
+				n *= 2
+			}
+			if n+owed > left {
+				return sv, refuse(b, at, ErrTruncated)
+			}
+			if len(outer) >= maxDepth {
+				return sv, refuse(b, at, ErrDepth)
+			}
+			if n > 0 {
+				outer = append(outer, here)
+				here = n
+				owed += n
+			}
+		case reserved:
+			return sv, refuse(b, at, ErrReserved)
+		}
+	}
+	if pos != len(b) {
+		return sv, refuse(b, pos, ErrTrailing)
+	}
+	return sv, nil
+}
+
+// number reads the length field of width bytes at the beginning of b.
+func number(b []byte, width uint8) uint64 {
+	switch width {
+	case 1:
+		return uint64(b[0])
+	case 2:
+		return uint64(binary.BigEndian.Uint16(b))
+	case 4:
+		return uint64(binary.BigEndian.Uint32(b))
+	}
+	return 0
+}
+
+// head reads the beginning of the value at pos in bytes that have passed check: its class, its n, and where its body
+// or its first element begins.
+func head(b []byte, pos int) (cl class, n, body int) {
+	f := forms[b[pos]]
+	pos++
+	return f.class, int(f.n) + int(number(b[pos:], f.width)), pos + int(f.width)
+}
+
+// skip returns where the value at pos ends, in bytes that have passed check.
+func skip(b []byte, pos int) int {
+	for owed := 1; owed > 0; owed-- {
+		cl, n, body := head(b, pos)
+		pos = body
+		switch cl {
+		case list:
+			owed += n
+		case dict:
+			owed += 2 * n
+		default:
+			pos += n
+		}
+	}
+	return pos
+}
+
+// refuse describes the value at offset at, as far as it is there.
+func refuse(b []byte, at int, reason error) error {
+	return &InputError{Offset: at, Len: len(b), What: describe(b[at:]), Err: reason}
+}
+
+func describe(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	f := forms[b[0]]
+	if len(b)-1 < int(f.width) {
+		return fmt.Sprintf("0x%02x without its length", b[0])
+	}
+	n := uint64(f.n) + number(b[1:], f.width)
+	left := len(b) - 1 - int(f.width)
+	switch f.class {
+	case list:
+		return fmt.Sprintf("array of %d, with %d bytes left", n, left)
+	case dict:
+		return fmt.Sprintf("map of %d pairs, with %d bytes left", n, left)
+	case extension:
+		return fmt.Sprintf("extension of %d bytes, with %d left", n-1, max(left-1, 0))
+	}
+	return fmt.Sprintf("0x%02x with %d bytes, of %d left", b[0], n, left)
+}

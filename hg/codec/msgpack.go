@@ -1,0 +1,103 @@
+package codec
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// Msgpack is the default codec: vmihailenco/msgpack behind the guard and the budget that the package
+// comment describes. A panic while decoding, which a peer can provoke in reflect, becomes an error.
+var Msgpack Codec = packer{}
+
+type packer struct{}
+
+func (packer) Name() string { return "msgpack" }
+
+// maxPooled bounds the messages whose coder, with its scratch memory, is kept for the next message.
+const maxPooled = 64 << 10
+
+type encoder struct {
+	*msgpack.Encoder
+	dst sink
+}
+
+type decoder struct {
+	*msgpack.Decoder
+	src source
+}
+
+var (
+	encoders = sync.Pool{New: func() any { return &encoder{Encoder: msgpack.NewEncoder(nil)} }}
+	decoders = sync.Pool{New: func() any { return &decoder{Decoder: msgpack.NewDecoder(nil)} }}
+)
+
+// A sink is the io.Writer and io.ByteWriter behind Append.
+type sink struct{ b []byte }
+
+func (s *sink) Write(p []byte) (int, error) {
+	s.b = append(s.b, p...)
+	return len(p), nil
+}
+
+func (s *sink) WriteByte(c byte) error {
+	s.b = append(s.b, c)
+	return nil
+}
+
+func (packer) Append(dst []byte, v any) ([]byte, error) {
+	if v == nil {
+		return dst, nil
+	}
+	e := encoders.Get().(*encoder)
+	e.dst.b = dst
+	e.Reset(&e.dst)
+	e.SetSortMapKeys(true)
+	err := e.Encode(v)
+	out := e.dst.b
+	e.dst.b = nil
+	encoders.Put(e)
+	if err != nil {
+		return dst, fmt.Errorf("codec: encode %T: %w", v, err)
+	}
+	return out, nil
+}
+
+func (packer) Decode(b []byte, v any) (err error) {
+	if v == nil && len(b) == 0 {
+		return nil
+	}
+	if len(b) == 0 {
+		return &InputError{Err: ErrNoValue}
+	}
+	sv, err := check(b, MaxDepth)
+	if err != nil || v == nil {
+		return err
+	}
+	if err := shapeOf(v).afford(b, sv.values); err != nil {
+		return err
+	}
+
+	// A field of type error that meets a number makes reflect panic, and so does a map keyed by any that meets an array.
+	defer recoverDecode(v, &err)
+	d := decoders.Get().(*decoder)
+	d.src.reset(b, sv.exts)
+	d.Reset(&d.src)
+	d.DisableAllocLimit(true) // the guard has seen the bytes behind every length, so allocate once and exactly
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("codec: decode into %T: %w", v, err) // d may be in any state: let it go
+	}
+	if len(b) <= maxPooled {
+		d.src.reset(nil, false)
+		decoders.Put(d)
+	}
+	return nil
+}
+
+// recoverDecode, deferred, turns a panic while decoding into v into an error.
+func recoverDecode(v any, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("codec: decode into %T: panic: %v", v, p)
+	}
+}

@@ -1,0 +1,188 @@
+package tidy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// An importRule says which packages of this module the non-test files of a package may import, besides those in its own
+// folder and below.
+type importRule struct {
+	pkg string   // a pattern as for under
+	own string   // the folder that counts as its own, if that is not pkg
+	may []string // patterns
+	std bool     // and nothing but the standard library from elsewhere
+}
+
+// importRules: the first that matches counts. A package without a rule is a problem, so that a new folder gets one.
+var importRules = []importRule{
+	{pkg: "na/natest/...", may: []string{"na", "internal/...", "internal/leak"}},
+	{pkg: "na/...", may: []string{"internal/..."}},
+	{pkg: "hg/...", may: []string{"na", "internal/..."}},
+	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
+	{pkg: "request/...", std: true},
+
+	{pkg: "plugins/all", may: []string{"plugins/..."}},
+	{pkg: "plugins/internal/...", may: []string{"na", "internal/..."}},
+	{pkg: "plugins/...", own: "plugins/*", may: []string{"na", "plugins/internal/...", "internal/..."}},
+
+	{pkg: "internal/leak", std: true},
+	{pkg: "internal/tidy", std: true},
+	{pkg: "internal/matrix/...", may: []string{
+		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/leak",
+	}},
+	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
+
+	{pkg: "examples/...", may: everything},
+	{pkg: "cmd/...", may: everything},
+}
+
+var everything = []string{"*"}
+
+// testHelpers bring package testing into what imports them. Only a rule that names one exactly allows it.
+var testHelpers = []string{"na/natest", "internal/leak", "internal/matrix", "internal/tidy"}
+
+func findImports(t *tree) (found []problem) {
+	seen := map[string]bool{}
+	for _, f := range t.files {
+		if f.test {
+			continue
+		}
+		rule := ruleFor(f.pkg)
+		if rule == nil {
+			if !seen[f.pkg] {
+				found = append(found, t.at(f, f.Package, "package %s has no import rule", f.pkg))
+			}
+			seen[f.pkg] = true
+			continue
+		}
+		for _, spec := range f.Imports {
+			imp := importPath(spec)
+			if !rule.allows(t.module, f.pkg, imp) {
+				found = append(found, t.at(f, spec.Pos(), "imports %s, but %s", imp, rule))
+			}
+		}
+	}
+	return found
+}
+
+func ruleFor(pkg string) *importRule {
+	for i := range importRules {
+		if under(pkg, importRules[i].pkg) {
+			return &importRules[i]
+		}
+	}
+	return nil
+}
+
+func (r *importRule) allows(module, pkg, imp string) bool {
+	if imp == module {
+		imp = module + "/."
+	}
+	local, ours := strings.CutPrefix(imp, module+"/")
+	if !ours {
+		host, _, _ := strings.Cut(imp, "/")
+		return !r.std || !strings.Contains(host, ".")
+	}
+	for _, may := range r.may {
+		if may == "*" || may == local {
+			return true
+		}
+	}
+	if underAny(local, testHelpers) {
+		return false
+	}
+	return under(local, r.ownFolder(pkg)) || underAny(local, r.may)
+}
+
+// ownFolder returns the pattern of the packages that pkg may always import.
+func (r *importRule) ownFolder(pkg string) string {
+	if r.own == "" {
+		return strings.TrimSuffix(r.pkg, "/...") + "/..."
+	}
+	parts := strings.Split(pkg, "/") // own is folder/*
+	return strings.Join(parts[:min(2, len(parts))], "/") + "/..."
+}
+
+func (r *importRule) String() string {
+	what := "nothing of this module"
+	if len(r.may) > 0 {
+		what = strings.Join(r.may, ", ")
+	}
+	if r.std {
+		what = "the standard library only"
+	}
+	return fmt.Sprintf("%s may import %s", r.pkg, what)
+}
+
+func imports(pkg string, paths ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "package %s\n", pkg)
+	for _, p := range paths {
+		fmt.Fprintf(&b, "import _ %q\n", p)
+	}
+	return b.String()
+}
+
+func TestImportsPointDown(t *testing.T) {
+	const m = "example.org/m/"
+	expect(t, findImports, madeUp{
+		"na/a.go":                      imports("na", "fmt", "golang.org/x/sys/unix", m+"internal/cq"),
+		"na/a_test.go":                 imports("na", m+"plugins/sim", m+"internal/leak"),
+		"na/natest/a.go":               imports("natest", "testing", m+"na", m+"internal/leak"),
+		"hg/a.go":                      imports("hg", m+"na", m+"hg/codec", m+"internal/cq"),
+		"hg/codec/a.go":                imports("codec", "github.com/vmihailenco/msgpack/v5"),
+		"bulk/a.go":                    imports("bulk", m+"hg", m+"hg/codec", m+"na"),
+		"request/a.go":                 imports("request", "context", "testing/synctest"),
+		"request/a_test.go":            imports("request", "github.com/stretchr/testify/require"),
+		"plugins/all/a.go":             imports("all", m+"plugins/tcp", m+"plugins/sim"),
+		"plugins/internal/engine/a.go": imports("engine", m+"na", m+"plugins/internal/frame", m+"internal/cq"),
+		"plugins/tcp/a.go":             imports("tcp", m+"na", m+"plugins/internal/engine", m+"plugins/tcp/internal/x"),
+		"internal/leak/a.go":           imports("leak", "testing"),
+		"internal/matrix/a.go":         imports("matrix", m+"na", m+"hg", m+"plugins/all", m+"internal/leak", m+"na/natest"),
+		"internal/cq/a.go":             imports("cq", "sync"),
+		"examples/hello/a.go":          imports("main", m+"hg", m+"bulk", m+"plugins/all", m+"."),
+	})
+
+	for _, c := range []struct{ file, imp, rule string }{
+		{"na/a.go", "hg", "na/... may import internal/..."},
+		{"na/a.go", "na/natest", "na/... may import internal/..."},
+		{"na/a.go", "internal/leak", "na/... may import internal/..."},
+		{"na/natest/a.go", "hg", "na/natest/... may import na, internal/..., internal/leak"},
+		{"hg/a.go", "bulk", "hg/... may import na, internal/..."},
+		{"hg/a.go", "plugins/tcp", "hg/... may import na, internal/..."},
+		{"hg/codec/a.go", "request", "hg/... may import na, internal/..."},
+		{"bulk/a.go", "request", "bulk/... may import hg/..., na, internal/..."},
+		{"bulk/a.go", "plugins/all", "bulk/... may import hg/..., na, internal/..."},
+		{"request/a.go", "internal/cq", "request/... may import the standard library only"},
+		{"plugins/all/a.go", "hg", "plugins/all may import plugins/..."},
+		{"plugins/internal/engine/a.go", "hg", "plugins/internal/... may import na, internal/..."},
+		{"plugins/internal/engine/a.go", "plugins/tcp", "plugins/internal/... may import na, internal/..."},
+		{"plugins/tcp/a.go", "plugins/sim", "plugins/... may import na, plugins/internal/..., internal/..."},
+		{"plugins/tcp/a.go", "plugins/tcpx", "plugins/... may import na, plugins/internal/..., internal/..."},
+		{"plugins/tcp/internal/x/a.go", "hg", "plugins/... may import na, plugins/internal/..., internal/..."},
+		{"plugins/tcp/a.go", "plugins/all", "plugins/... may import na, plugins/internal/..., internal/..."},
+		{"internal/leak/a.go", "internal/cq", "internal/leak may import the standard library only"},
+		{"internal/tidy/a.go", "na", "internal/tidy may import the standard library only"},
+		{"internal/matrix/a.go", "bulk",
+			"internal/matrix/... may import na/..., hg/..., plugins/..., internal/..., na/natest, internal/leak"},
+		{"internal/cq/a.go", "na", "internal/... may import internal/..."},
+	} {
+		t.Run(c.file+" "+c.imp, func(t *testing.T) {
+			want := fmt.Sprintf("%s:2: imports %s%s, but %s", c.file, m, c.imp, c.rule)
+			expect(t, findImports, madeUp{c.file: imports("p", m+c.imp)}, want)
+		})
+	}
+
+	expect(t, findImports, madeUp{
+		"request/a.go":  imports("request", "fmt", "github.com/stretchr/testify/require"),
+		"hg/b.go":       imports("hg", "example.org/m"),
+		"new/folder.go": imports("folder"),
+		"new/other.go":  imports("folder"),
+	},
+		"hg/b.go:2: imports example.org/m, but hg/... may import na, internal/...",
+		"new/folder.go:1: package new has no import rule",
+		"request/a.go:3: imports github.com/stretchr/testify/require, but request/... may import the standard library only",
+	)
+}
