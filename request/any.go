@@ -1,0 +1,89 @@
+package request
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// WaitAny waits like Wait until one of reqs is completed and returns its index, the lowest if there are several, or -1
+// when timeout has passed. The requests must be of one class. A nil request never completes, so a loop can strike out
+// what it has dealt with; with nothing to wait for, WaitAny returns -1 at once.
+func WaitAny(timeout time.Duration, reqs ...*Request) int {
+	c := classOf(reqs)
+	if c == nil {
+		return -1
+	}
+	if ok, _ := c.waitFor(timeout, true, reqs...); ok {
+		for i, r := range reqs {
+			if r != nil && r.Completed() {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// WaitAll waits like Wait until all of reqs are completed, with one timeout for all of them together, and reports
+// whether they are. The requests must be of one class; nil ones are skipped.
+func WaitAll(timeout time.Duration, reqs ...*Request) bool {
+	c := classOf(reqs)
+	if c == nil {
+		return true
+	}
+	ok, _ := c.waitFor(timeout, false, reqs...)
+	return ok
+}
+
+// WaitAllContext waits for all of reqs as WaitContext does for one, and joins their errors. When ctx ends first it
+// cancels every request that is not completed, and goes on until all those with a cancel function are; then the
+// error, if there is one, also matches context.Cause(ctx).
+func WaitAllContext(ctx context.Context, reqs ...*Request) error {
+	c := classOf(reqs)
+	if c == nil {
+		return nil
+	}
+	failed := c.waitContext(ctx, reqs...)
+	var errs []error
+	var cause error
+	pending := false
+	for _, r := range reqs {
+		if r == nil {
+			continue
+		}
+		done, canceled, err := r.result()
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if canceled || !done {
+			cause = context.Cause(ctx)
+		}
+		pending = pending || !done
+	}
+	if pending && failed != nil {
+		errs = append(errs, failed)
+	}
+	switch {
+	case len(errs) > 0:
+		return withCause(errors.Join(errs...), cause)
+	case pending:
+		return cause
+	default:
+		return nil
+	}
+}
+
+// classOf returns the class that all requests share, and nil if none of them is there.
+func classOf(reqs []*Request) *Class {
+	var c *Class
+	for _, r := range reqs {
+		switch {
+		case r == nil:
+		case c == nil:
+			c = r.class
+		case c != r.class:
+			panic("request: waiting for requests of different classes at once")
+		}
+	}
+	return c
+}

@@ -1,0 +1,191 @@
+package request
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// A Progressor moves bytes and runs callbacks. All its methods may be called from several goroutines at once.
+type Progressor interface {
+	// Progress moves bytes and runs no callbacks. It returns nil when something may be ready to trigger, at once
+	// while a callback is queued; an error that matches os.ErrDeadlineExceeded when nothing happened in timeout;
+	// and any other error when it cannot go on, for instance because it is closed. A negative timeout is no
+	// limit, zero polls.
+	Progress(timeout time.Duration) error
+
+	// Trigger runs at most max queued callbacks, all of them if max <= 0, and returns how many it ran.
+	Trigger(max int) int
+
+	// Now reads a monotonic clock. Only differences mean something.
+	Now() time.Duration
+}
+
+// A Waker is a Progressor that can be woken. Where several goroutines wait, the Progressor should be one: without it a
+// driver sleeps at most 100 ms at a time, and news from another goroutine (its own completion, an earlier deadline, the
+// end of a context) may wait that long for it.
+type Waker interface {
+	// Wake makes the Progress in which another goroutine is blocked return soon; if there is none it makes the
+	// next one return at once. It does not block and calls nothing back.
+	Wake()
+}
+
+// A Canceler can be asked to end early. Cancel does not wait: the callback comes later, inside Trigger.
+type Canceler interface{ Cancel() }
+
+// A CancelFunc is a function that is a Canceler.
+type CancelFunc func()
+
+// Cancel calls f.
+func (f CancelFunc) Cancel() { f() }
+
+// A Request is one callback that somebody waits for. Create makes one; all methods may be called from any goroutine.
+type Request struct {
+	class *Class
+
+	// The rest is guarded by class.mu.
+
+	done     bool
+	err      error
+	cancel   Canceler
+	canceled bool // a context has ended and cancel was called
+	data     any
+
+	waiters []*waiter  // every Wait that has not returned, completed or not
+	first   [1]*waiter // holds waiters while there is only one, the usual case
+}
+
+// Complete ends the request with the outcome of its operation. The callback calls it, so normally it runs inside
+// Trigger, but any goroutine may call it, and under any lock that the Progressor's Wake does not take. A second
+// Complete without a Reset panics.
+func (r *Request) Complete(err error) {
+	c := r.class
+	c.mu.Lock()
+	if r.done {
+		c.mu.Unlock()
+		panic("request: Complete called twice without Reset")
+	}
+	r.done, r.err = true, err
+	wake := false
+	for _, w := range r.waiters {
+		if w.need--; w.need == 0 && c.rouseLocked(w) {
+			wake = true
+		}
+	}
+	c.mu.Unlock()
+	if wake {
+		c.waker.Wake()
+	}
+}
+
+// Completed reports whether Complete has been called.
+func (r *Request) Completed() bool {
+	done, _, _ := r.result()
+	return done
+}
+
+// Err returns what Complete was called with, and nil before.
+func (r *Request) Err() error {
+	_, _, err := r.result()
+	return err
+}
+
+func (r *Request) result() (done, canceled bool, err error) {
+	r.class.mu.Lock()
+	defer r.class.mu.Unlock()
+	return r.done, r.canceled, r.err
+}
+
+// Wait runs callbacks and moves bytes, or sleeps while another goroutine does, until r is completed or timeout has
+// passed, and reports whether r is completed. It never cancels anything: after false the callback is still to come,
+// and r may be waited for again. A negative timeout is no limit; zero looks once (Trigger, Progress, Trigger).
+//
+// Wait returns false early when Progress fails and nothing is queued. Then waiting again is of no use: only a callback
+// that another goroutine is running at that moment can still complete r.
+//
+// A callback may Wait. The Wait whose Trigger runs that callback returns after it, even if late.
+func (r *Request) Wait(timeout time.Duration) bool {
+	ok, _ := r.class.waitFor(timeout, false, r)
+	return ok
+}
+
+// WaitContext waits like Wait, with a context instead of a timeout, and returns the outcome of r.
+//
+//  1. It returns only after the callback has run, that is, after Complete was called.
+//  2. When ctx ends first it calls the request's cancel function, once, and goes on driving until then.
+//  3. Success wins: if Complete(nil) is called all the same, the result is nil.
+//  4. Otherwise the error matches both what Complete was called with and context.Cause(ctx).
+//
+// There are two exceptions to the first sentence, and in both the callback may still come. If r has no cancel
+// function and ctx has ended, WaitContext returns the cause at once. If Progress fails, WaitContext returns that error.
+func (r *Request) WaitContext(ctx context.Context) error {
+	failed := r.class.waitContext(ctx, r)
+	done, canceled, err := r.result()
+	var cause error
+	if canceled || !done {
+		cause = context.Cause(ctx)
+	}
+	switch {
+	case done && err == nil:
+		return nil
+	case done:
+		return withCause(err, cause)
+	case failed != nil:
+		return withCause(failed, cause)
+	default:
+		return cause
+	}
+}
+
+// withCause adds why, unless err says so already.
+func withCause(err, cause error) error {
+	if cause == nil || errors.Is(err, cause) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, cause)
+}
+
+// Reset makes r ready for another callback, with a new cancel function (or nil). The user data stays. It is for a
+// request whose callback has run, or will never run because its operation did not start: a callback from before
+// would complete the new round. It panics while a Wait on r has not returned.
+func (r *Request) Reset(cancel func()) {
+	c := r.class
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(r.waiters) > 0 {
+		panic("request: Reset during a Wait")
+	}
+	r.done, r.err, r.canceled = false, nil, false
+	r.cancel = canceler(cancel)
+}
+
+// SetCancel replaces what WaitContext cancels. It is for an operation that is known only once it has started, and
+// whose callback needed r before.
+func (r *Request) SetCancel(cancel Canceler) {
+	r.class.mu.Lock()
+	defer r.class.mu.Unlock()
+	r.cancel = cancel
+}
+
+// canceler keeps a nil function a nil interface.
+func canceler(f func()) Canceler {
+	if f == nil {
+		return nil
+	}
+	return CancelFunc(f)
+}
+
+// SetData attaches any value to r.
+func (r *Request) SetData(v any) {
+	r.class.mu.Lock()
+	defer r.class.mu.Unlock()
+	r.data = v
+}
+
+// Data returns the value of the last SetData, or nil.
+func (r *Request) Data() any {
+	r.class.mu.Lock()
+	defer r.class.mu.Unlock()
+	return r.data
+}

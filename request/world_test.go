@@ -1,0 +1,204 @@
+package request_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/request"
+	"github.com/stretchr/testify/assert"
+)
+
+var seedFlag = flag.Uint64("request.seed", 0, "replay the random tests with this seed (0: a new one each time)")
+
+func newRand(t *testing.T) *rand.Rand {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("replay with -request.seed=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+const ms = time.Millisecond
+
+// A world is a Progressor without a network: callbacks become ready at set times of the bubble's clock. So time
+// passes only when all goroutines of the test are blocked, and a wait that nothing will end fails the test at once.
+type world struct {
+	start time.Time
+	wake  chan struct{} // makes Progress return
+	kick  chan struct{} // makes Progress look again
+
+	mu     sync.Mutex
+	events []event // by time
+	queue  []func()
+	closed error
+
+	inside, maxInside int             // goroutines in Progress
+	timeouts          []time.Duration // what Progress was called with
+	looks             atomic.Int64    // calls of Now
+}
+
+type event struct {
+	at time.Duration
+	cb func()
+}
+
+// wakeable is a world that is also a Waker.
+type wakeable struct{ *world }
+
+func (w wakeable) Wake() { fill(w.wake) }
+
+func fill(slot chan struct{}) {
+	select {
+	case slot <- struct{}{}:
+	default:
+	}
+}
+
+// each runs f in a bubble of its own with a Progressor that is a Waker and with one that is not.
+func each(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
+	t.Run("waker", func(t *testing.T) { woken(t, f) })
+	t.Run("no waker", func(t *testing.T) { unwoken(t, f) })
+}
+
+func woken(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
+	inBubble(t, func(w *world) request.Progressor { return wakeable{w} }, f)
+}
+
+func unwoken(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
+	inBubble(t, func(w *world) request.Progressor { return w }, f)
+}
+
+func inBubble(t *testing.T, as func(*world) request.Progressor, f func(*testing.T, *world, *request.Class)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{start: time.Now(), wake: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
+		c := request.NewClass(as(w))
+		f(t, w, c)
+		synctest.Wait()
+		assert.True(t, request.Quiet(c), "something is left in the class")
+		assert.LessOrEqual(t, w.maxInside, 1, "goroutines in Progress at once")
+	})
+}
+
+func (w *world) now() time.Duration { return time.Since(w.start) }
+
+// after makes cb ready for Trigger when d has passed.
+func (w *world) after(d time.Duration, cb func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := event{w.now() + d, cb}
+	i, _ := slices.BinarySearchFunc(w.events, e, func(a, b event) int {
+		if a.at <= b.at {
+			return -1
+		}
+		return 1
+	})
+	w.events = slices.Insert(w.events, i, e)
+	fill(w.kick)
+}
+
+// post makes cb ready for Trigger now, without Progress, as a local cancel does.
+func (w *world) post(cb func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = append(w.queue, cb)
+	fill(w.kick)
+}
+
+func (w *world) close(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = err
+	fill(w.kick)
+}
+
+func (w *world) Now() time.Duration {
+	w.looks.Add(1)
+	return w.now()
+}
+
+func (w *world) Trigger(max int) (ran int) {
+	for ; max <= 0 || ran < max; ran++ {
+		w.mu.Lock()
+		if len(w.queue) == 0 {
+			w.mu.Unlock()
+			break
+		}
+		cb := w.queue[0]
+		w.queue = w.queue[1:]
+		w.mu.Unlock()
+		cb()
+	}
+	return ran
+}
+
+func (w *world) Progress(timeout time.Duration) error {
+	w.mu.Lock()
+	w.inside++
+	w.maxInside = max(w.maxInside, w.inside)
+	w.timeouts = append(w.timeouts, timeout)
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		w.inside--
+		w.mu.Unlock()
+	}()
+	deadline := w.now() + timeout
+	for {
+		ready, next, err := w.look()
+		now := w.now()
+		switch {
+		case ready:
+			return nil
+		case err != nil:
+			return err
+		case timeout >= 0 && now >= deadline:
+			return fmt.Errorf("fake: nothing happened: %w", os.ErrDeadlineExceeded)
+		}
+		if timeout >= 0 && (next < 0 || deadline < next) {
+			next = deadline
+		}
+		var alarm <-chan time.Time
+		if next >= 0 {
+			alarm = time.After(next - now)
+		}
+		select {
+		case <-w.wake:
+			return nil
+		case <-w.kick:
+		case <-alarm:
+		}
+	}
+}
+
+// look queues the callbacks that are due and returns when the next one is, or -1.
+func (w *world) look() (ready bool, next time.Duration, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.events) > 0 && w.events[0].at <= w.now() {
+		w.queue = append(w.queue, w.events[0].cb)
+		w.events = w.events[1:]
+	}
+	next = -1
+	if len(w.events) > 0 {
+		next = w.events[0].at
+	}
+	return len(w.queue) > 0, next, w.closed
+}
+
+// calls returns what Progress was called with since the last calls.
+func (w *world) calls() []time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.timeouts
+	w.timeouts = nil
+	return out
+}
