@@ -305,9 +305,9 @@ func TestCancelRacesForward(t *testing.T) {
 		id := p.rpc("echo", echo)
 		n.Serve(p.tctx, 1)
 		h := p.handle(id)
-		rounds := 3000
+		rounds := 1000
 		if testing.Short() {
-			rounds = 300
+			rounds = 100
 		}
 		stop := make(chan struct{})
 		stopped := make(chan struct{})

@@ -187,6 +187,9 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		c.Wake()
 	})
 	defer stop()
+	if ctx.Err() != nil {
+		l.Cancel()
+	}
 	for {
 		c.Trigger(0)
 		if done.Load() {

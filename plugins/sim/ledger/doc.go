@@ -1,0 +1,8 @@
+// Package ledger holds the random tests of the whole stack over the simulator: programs of several nodes under random
+// faults, and a ledger that says afterwards whether every promise was kept.
+//
+//	seed ─► faults, nodes, programs ─► world runs ─► calm ─► everything must end ─► audit of the ledger
+//
+// The ledger knows every accepted operation by a token: how often its callback ran, how often its handler ran, what
+// became of it, and which memory nobody may write any more.
+package ledger

@@ -1,0 +1,188 @@
+package ledger
+
+// Random programs of several nodes under random faults, over the whole stack: hg and bulk on na on the engine on
+// simulated streams. A ledger says afterwards whether every promise was kept.
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+var (
+	seeds    = flag.Int("sim.seeds", 400, "seeds that TestSeeds runs")
+	oneSeed  = flag.Uint64("sim.seed", 0, "the one seed that TestSeeds runs, with a trace; 0 runs many")
+	fromSeed = flag.Uint64("sim.from", 1, "the first seed that TestSeeds runs")
+)
+
+// TestSeeds runs many seeds on all cores. A failure prints the seed; -sim.seed=N replays it.
+func TestSeeds(t *testing.T) {
+	leak.Check(t)
+	if *oneSeed != 0 {
+		s := newScenario(*oneSeed)
+		err := s.run()
+		t.Logf("%s", s.summary())
+		if err != nil {
+			_ = s.w.Dump(os.Stderr)
+			t.Fatalf("seed %d: %v", *oneSeed, err)
+		}
+		return
+	}
+	var (
+		next  = *fromSeed
+		mu    sync.Mutex
+		total tally
+		fail  atomic.Int64
+		wg    sync.WaitGroup
+	)
+	begun := time.Now()
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for fail.Load() < 5 {
+				mu.Lock()
+				seed := next
+				next++
+				mu.Unlock()
+				if seed >= *fromSeed+uint64(*seeds) {
+					return
+				}
+				s := newScenario(seed)
+				err := s.run()
+				mu.Lock()
+				total.add(s)
+				mu.Unlock()
+				if err != nil {
+					fail.Add(1)
+					t.Errorf("seed %d (replay with: go test ./plugins/sim/ledger -run TestSeeds -sim.seed=%d): %v\n%s", seed, seed, err, s.summary())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(begun)
+	t.Logf("%v in %v: %s", *seeds, took.Round(time.Millisecond), total.String())
+	require.GreaterOrEqual(t, total.leastOps, int64(200), "operations of the seed with the fewest")
+	if *seeds >= 200 {
+		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote"} {
+			require.Positive(t, total.outcomes[kind], "no call ended with %q", kind)
+		}
+		require.Positive(t, total.late, "no late answer was dropped")
+		st := &total.world
+		for name, n := range map[string]uint64{"resets": st.Resets, "corruptions": st.Corrupted, "clogs": st.Clogs,
+			"pauses": st.Pauses, "partitions": st.Partitions, "crashes": st.Crashes, "refusals": st.Refusals, "cuts": st.Cuts, "full windows": st.Full} {
+			require.Positive(t, n, "no %s happened", name)
+		}
+	}
+}
+
+// One seed gives one trace: in two runs, in processes with one and two threads, and with the race detector; another
+// seed gives another. The constants change only when the protocol, the simulator or the scenario does.
+func TestReplay(t *testing.T) {
+	leak.Check(t)
+	if list := os.Getenv("QUICKSILVER_SIM_REPLAY"); list != "" {
+		for _, f := range strings.Fields(list) {
+			var seed uint64
+			_, err := fmt.Sscan(f, &seed)
+			require.NoError(t, err)
+			s := newScenario(seed)
+			require.NoError(t, s.run())
+			fmt.Printf("replay %d %016x\n", seed, s.w.Hash())
+		}
+		return
+	}
+	list := []uint64{1, 2, 3, 4, 5, 6, 7, 8}
+	hashes := map[uint64]string{}
+	var want strings.Builder
+	for _, seed := range list {
+		s := newScenario(seed)
+		require.NoError(t, s.run())
+		h := fmt.Sprintf("%016x", s.w.Hash())
+		for other, same := range hashes {
+			require.NotEqual(t, same, h, "seeds %d and %d", other, seed)
+		}
+		hashes[seed] = h
+		fmt.Fprintf(&want, "replay %d %s\n", seed, h)
+		again := newScenario(seed)
+		require.NoError(t, again.run())
+		require.Equal(t, h, fmt.Sprintf("%016x", again.w.Hash()), "second run of seed %d", seed)
+	}
+	for _, procs := range []string{"1", "2"} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestReplay$")
+		cmd.Env = append(os.Environ(), "GOMAXPROCS="+procs, "QUICKSILVER_SIM_REPLAY="+strings.Trim(fmt.Sprint(list), "[]"))
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		var got strings.Builder
+		for line := range strings.Lines(string(out)) {
+			if strings.HasPrefix(line, "replay ") {
+				got.WriteString(line)
+			}
+		}
+		require.Equal(t, want.String(), got.String(), "GOMAXPROCS=%s", procs)
+	}
+	golden, err := os.ReadFile("testdata/replay.txt")
+	if os.Getenv("QUICKSILVER_UPDATE") != "" {
+		require.NoError(t, os.WriteFile("testdata/replay.txt", []byte(want.String()), 0o644))
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, string(golden), want.String(), "the trace has changed; if it was meant to, run with QUICKSILVER_UPDATE=1")
+}
+
+// tally adds up what scenarios did.
+type tally struct {
+	seeds, ops, leastOps int64
+	outcomes             map[string]int64
+	late                 int64
+	virtual              time.Duration
+	world                sim.Stats
+}
+
+func (a *tally) add(s *scenario) {
+	if a.outcomes == nil {
+		a.outcomes = map[string]int64{}
+	}
+	if a.seeds == 0 || s.ops < a.leastOps {
+		a.leastOps = s.ops
+	}
+	a.seeds++
+	a.ops += s.ops
+	a.virtual += s.w.Now()
+	a.late += s.late
+	for k, v := range s.outcomes {
+		a.outcomes[k] += v
+	}
+	st := s.w.Stats()
+	a.world.Events += st.Events
+	a.world.Resets += st.Resets
+	a.world.Corrupted += st.Corrupted
+	a.world.Clogs += st.Clogs
+	a.world.Pauses += st.Pauses
+	a.world.Partitions += st.Partitions
+	a.world.Crashes += st.Crashes
+	a.world.Refusals += st.Refusals
+	a.world.Cuts += st.Cuts
+	a.world.Full += st.Full
+}
+
+func (a *tally) String() string {
+	return fmt.Sprintf("seeds %d, operations %d (at least %d in each), events %d, virtual hours %.1f, outcomes %v, late answers dropped %d, "+
+		"resets %d, corruptions %d, clogs %d, pauses %d, partitions %d, crashes %d",
+		a.seeds, a.ops, a.leastOps, a.world.Events, a.virtual.Hours(), a.outcomes, a.late,
+		a.world.Resets, a.world.Corrupted, a.world.Clogs, a.world.Pauses, a.world.Partitions, a.world.Crashes)
+}
+
+// drawing is the scenario's own stream of randomness, apart from the world's.
+func drawing(seed, stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x5eed_0000+stream)) }
