@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -41,16 +40,34 @@ const maxEager = 64 << 10
 // A Handle describes memory: that of this process, over one or more segments, or that of a peer, from which it came.
 // Handles are safe for use by several goroutines.
 type Handle struct {
-	hctx *hg.Context // nil for a remote handle
-	mem  *na.Mem     // likewise
-	opts Options
-
-	key   na.Key
+	hctx  *hg.Context // nil for a remote handle
+	opts  Options
+	in    *inside // nil in the zero Handle
 	owner na.Addr // of a bound handle
 	data  []byte  // that came along with a remote handle
+}
 
-	mu     sync.Mutex // guards closed
-	closed bool
+// inside holds what is not to be printed. When package fmt prints a struct that contains a Handle it may ask no method,
+// print every field, and follow one pointer, but never two.
+type inside struct {
+	mem *na.Mem // nil for a remote handle
+	key *na.Key
+}
+
+// mem returns the memory of this process, or nil for a remote handle.
+func (h *Handle) mem() *na.Mem {
+	if h.in == nil {
+		return nil
+	}
+	return h.in.mem
+}
+
+// key returns the key of any but the zero Handle.
+func (h *Handle) key() na.Key {
+	if h.in == nil {
+		return na.Key{}
+	}
+	return *h.in.key
 }
 
 // Create makes a handle over segs, which are used and not copied. Until Close has completed, peers that have the handle
@@ -67,18 +84,23 @@ func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error)
 	if opts.Eager == 0 {
 		opts.Eager = DefaultEager
 	}
+	if hctx.NA().Closing() {
+		return nil, fmt.Errorf("bulk: create: the context is closed: %w", hg.ErrClosed)
+	}
 	cls := hctx.NA().Class()
 	h := &Handle{hctx: hctx, opts: opts}
+	var mem *na.Mem
 	var err error
 	if opts.Access == LocalOnly {
-		h.mem, err = cls.NewMem(segs...)
+		mem, err = cls.NewMem(segs...)
 	} else {
-		h.mem, err = cls.Register(opts.Access, segs...)
+		mem, err = cls.Register(opts.Access, segs...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("bulk: create: %w", err)
 	}
-	h.key = h.mem.Key()
+	key := mem.Key()
+	h.in = &inside{mem, &key}
 	if opts.Bind {
 		h.owner = hctx.Self()
 	}
@@ -86,23 +108,23 @@ func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error)
 }
 
 // Len returns the number of bytes.
-func (h *Handle) Len() int64 { return h.key.Len }
+func (h *Handle) Len() int64 { return h.key().Len }
 
 // Access returns what peers of the owner may do.
-func (h *Handle) Access() Access { return h.key.Access }
+func (h *Handle) Access() Access { return h.key().Access }
 
 // Remote tells whether the memory is a peer's.
-func (h *Handle) Remote() bool { return h.mem == nil }
+func (h *Handle) Remote() bool { return h.mem() == nil }
 
 // Owner returns the address that a bound handle carries, or the zero Addr.
 func (h *Handle) Owner() na.Addr { return h.owner }
 
 // Segments returns the local segments, or nil for a remote handle. The caller does not change the slice.
 func (h *Handle) Segments() [][]byte {
-	if h.mem == nil {
+	if h.Remote() {
 		return nil
 	}
-	return h.mem.Segments()
+	return h.mem().Segments()
 }
 
 // String describes the handle without its token.
@@ -111,46 +133,41 @@ func (h *Handle) String() string {
 	if h.Remote() {
 		where = "remote"
 	}
-	return fmt.Sprintf("bulk handle of %d bytes (%s, %v)", h.key.Len, where, h.key.Access)
+	return fmt.Sprintf("bulk handle of %d bytes (%s, %v)", h.Len(), where, h.Access())
 }
 
 // Format keeps the token out of every verb of package fmt.
 func (h *Handle) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(h.String())) }
 
 // Close takes the memory back. cb, which may be nil, runs in Trigger when no peer can touch the memory any more: no peer,
-// alive, frozen or gone, can delay that. Transfers of this process that use the handle as their local side are waited
-// for. Close never waits itself. A second Close fails with hg.ErrClosed; a remote handle needs none.
+// alive, frozen or gone, can delay that. Transfers of this process that use the handle as their local side go on and are
+// waited for; cancel them to be quick. Close never waits itself. A second Close fails with hg.ErrClosed; a remote handle
+// needs none.
 func (h *Handle) Close(cb func(err error)) error {
-	if h.mem == nil {
+	if h.Remote() {
 		if cb != nil {
 			return fmt.Errorf("bulk: close: the memory is a peer's: %w", hg.ErrInvalid)
 		}
 		return nil
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
-		return fmt.Errorf("bulk: close: %w", hg.ErrClosed)
 	}
 	op := h.hctx.NA().NewOp(func(_ *na.Op, r na.Result) {
 		if cb != nil {
 			h.hctx.Post(func() { cb(r.Err) })
 		}
 	})
-	if err := h.hctx.NA().Deregister(op, h.mem); err != nil {
+	if err := h.hctx.NA().Deregister(op, h.mem()); err != nil {
 		return fmt.Errorf("bulk: close: %w", err)
 	}
-	h.closed = true
 	return nil
 }
 
 // CloseWait is Close for those who can wait: it drives Progress and Trigger until no peer can touch the memory, or ctx
 // ends. Callbacks of other operations may run meanwhile.
 func (h *Handle) CloseWait(ctx context.Context) error {
-	var done atomic.Bool
-	if h.mem == nil {
+	if h.Remote() {
 		return nil
 	}
+	var done atomic.Bool
 	if err := h.Close(func(error) {
 		done.Store(true)
 		h.hctx.Wake()
@@ -183,16 +200,23 @@ const (
 // MarshalBinary encodes the handle to travel inside an RPC. The bytes are a key to the memory.
 func (h *Handle) MarshalBinary() ([]byte, error) { return h.AppendBinary(nil) }
 
-// AppendBinary is MarshalBinary at the end of b.
+// AppendBinary is MarshalBinary at the end of b. The error matches hg.ErrClosed when the handle is closed, and
+// hg.ErrInvalid when it is a local one.
 func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
-	if h.mem != nil && h.opts.Access == LocalOnly {
-		return nil, fmt.Errorf("bulk: a local handle cannot travel; create it with an access mode: %w", hg.ErrInvalid)
+	mem, key, eager := h.mem(), h.key(), h.data != nil
+	switch {
+	case h.in == nil:
+		return nil, fmt.Errorf("bulk: encode: the handle describes no memory: %w", hg.ErrInvalid)
+	case mem != nil && key.Access == LocalOnly:
+		return nil, fmt.Errorf("bulk: encode: a local handle cannot travel; create it with an access mode: %w", hg.ErrInvalid)
+	case mem != nil:
+		if !mem.Acquire() {
+			return nil, fmt.Errorf("bulk: encode: the handle is closed: %w", hg.ErrClosed)
+		}
+		defer mem.Release()
+		eager = key.Access == ReadOnly && key.Len <= int64(h.opts.Eager)
 	}
 	var flags byte
-	eager := h.data != nil
-	if h.mem != nil {
-		eager = h.key.Access == ReadOnly && h.key.Len <= int64(h.opts.Eager)
-	}
 	if eager {
 		flags |= flagEager
 	}
@@ -200,24 +224,20 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 		flags |= flagBound
 	}
 	b = append(b, wireVersion, flags)
-	b = h.key.Append(b)
+	b = key.Append(b)
 	if flags&flagBound != 0 {
 		text := h.owner.String()
 		b = binary.LittleEndian.AppendUint16(b, uint16(len(text)))
 		b = append(b, text...)
 	}
-	if !eager {
-		return b, nil
-	}
-	if h.mem == nil {
-		return append(b, h.data...), nil
-	}
-	if !h.mem.Acquire() {
-		return nil, fmt.Errorf("bulk: encode: the handle is closed: %w", hg.ErrClosed)
-	}
-	defer h.mem.Release()
-	for _, s := range h.mem.Segments() {
-		b = append(b, s...)
+	switch {
+	case !eager:
+	case mem == nil:
+		b = append(b, h.data...)
+	default:
+		for _, s := range mem.Segments() {
+			b = append(b, s...)
+		}
 	}
 	return b, nil
 }
@@ -227,7 +247,7 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	bad := func(what string) error {
 		return fmt.Errorf("bulk: decode: %w", na.WithText(hg.ErrProtocol, "bulk handle "+what))
 	}
-	if h.mem != nil {
+	if !h.Remote() {
 		return fmt.Errorf("bulk: decode into a local handle: %w", hg.ErrInvalid)
 	}
 	if len(b) < 2 {
@@ -253,11 +273,14 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 		if len(b) < 2 || len(b)-2 < int(binary.LittleEndian.Uint16(b)) {
 			return bad("ends inside its address")
 		}
-		n := int(binary.LittleEndian.Uint16(b))
-		if owner, err = na.ParseAddr(string(b[2 : 2+n])); err != nil {
+		text := string(b[2 : 2+int(binary.LittleEndian.Uint16(b))])
+		switch owner, err = na.ParseAddr(text); {
+		case err != nil:
 			return bad("has a bad address: " + err.Error())
+		case owner.String() != text:
+			return bad(fmt.Sprintf("has address %q, which is to be written as %q", text, owner))
 		}
-		b = b[2+n:]
+		b = b[2+len(text):]
 	}
 	var data []byte
 	if flags&flagEager != 0 {
@@ -268,6 +291,6 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	} else if len(b) > 0 {
 		return bad("is followed by bytes that do not belong to it")
 	}
-	h.key, h.owner, h.data = key, owner, data
+	h.in, h.owner, h.data = &inside{key: &key}, owner, data
 	return nil
 }

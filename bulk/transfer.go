@@ -48,7 +48,8 @@ type Spec struct {
 	Chunk int64
 	// Window is how many pieces are under way at a time. Zero means 8; at most 64.
 	Window int
-	// OnProgress, if set, runs in Trigger with the bytes moved so far: never concurrently, not after done.
+	// OnProgress, if set, runs in Trigger with the bytes moved so far, which grow from call to call: never concurrently,
+	// not after done, and before a done without error with all of them, unless there were none.
 	OnProgress func(op *Op, moved int64)
 }
 
@@ -77,27 +78,37 @@ type Op struct {
 	finishing bool // finish waits for OnProgress to return
 }
 
-// Transfer starts to move spec.Size bytes and returns without waiting. The memory belongs to the transfer until done has
-// run. An error means that nothing was started and done will not run: it matches hg.ErrInvalid for offsets and sizes that
-// do not fit the handles, na.ErrPermission for an access mode that does not allow it.
+// Transfer starts to move spec.Size bytes and returns without waiting. The memory belongs to the transfer until done,
+// which may be nil, has run. An error means that nothing was started and done will not run: it matches hg.ErrInvalid for
+// a spec that cannot be and for offsets and sizes that do not fit the handles, na.ErrPermission for an access mode that
+// does not allow it, hg.ErrClosed when the local handle or hctx is closed.
 func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	peer, err := spec.check()
 	if err != nil {
 		return nil, err
 	}
-	op := &Op{hctx: hctx, spec: spec, peer: peer, done: done}
-	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
-		op.copyEager()
-		hctx.Post(op.finish)
-		return op, nil
+	closed := func(what string) (*Op, error) {
+		return nil, fmt.Errorf("bulk: %v: the %s is closed: %w", spec.Dir, what, hg.ErrClosed)
 	}
+	if hctx.NA().Closing() {
+		return closed("context")
+	}
+	if !spec.Local.mem().Acquire() { // until finish
+		return closed("local handle")
+	}
+	op := &Op{hctx: hctx, spec: spec, peer: peer, done: done}
 	op.mu.Lock()
 	defer op.mu.Unlock()
+	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
+		op.copyEager()
+		return op, nil
+	}
 	for op.running < spec.Window && op.next < spec.Size {
 		nop := hctx.NA().NewOp(op.pieceEnded)
 		op.pieces = append(op.pieces, nop)
 		if err := op.start(nop); err != nil {
 			if op.running == 0 {
+				spec.Local.mem().Release()
 				return nil, fmt.Errorf("bulk: %v: %w", spec.Dir, err)
 			}
 			op.fail(err)
@@ -113,14 +124,22 @@ func (s *Spec) check() (peer na.Addr, err error) {
 		return na.Addr{}, fmt.Errorf("bulk: %v: %w", s.Dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
 	}
 	switch {
-	case s.Remote == nil || s.Local == nil:
-		return invalid("Spec.Remote and Spec.Local must both be set")
+	case s.Dir > Push:
+		return invalid("Spec.Dir is %d, want Pull or Push", s.Dir)
+	case s.Remote == nil:
+		return invalid("Spec.Remote is not set")
+	case s.Local == nil:
+		return invalid("Spec.Local is not set")
 	case s.Local.Remote():
 		return invalid("Spec.Local is a handle of a peer's memory")
+	case s.Size < 0:
+		return invalid("Spec.Size is %d, want a number of bytes", s.Size)
 	case !na.InRange(s.LocalOffset, s.Size, s.Local.Len()):
-		return invalid("%d bytes at offset %d lie outside the local handle of %d bytes", s.Size, s.LocalOffset, s.Local.Len())
+		return invalid("Spec.LocalOffset is %d: %d bytes from there lie outside the local handle of %d bytes",
+			s.LocalOffset, s.Size, s.Local.Len())
 	case !na.InRange(s.RemoteOffset, s.Size, s.Remote.Len()):
-		return invalid("%d bytes at offset %d lie outside the remote handle of %d bytes", s.Size, s.RemoteOffset, s.Remote.Len())
+		return invalid("Spec.RemoteOffset is %d: %d bytes from there lie outside the remote handle of %d bytes",
+			s.RemoteOffset, s.Size, s.Remote.Len())
 	case s.Chunk < 0 || s.Chunk > 0 && s.Chunk < minChunk:
 		return invalid("Spec.Chunk is %d, want at least %d, or 0 for %d", s.Chunk, minChunk, DefaultChunk)
 	case s.Window < 0 || s.Window > maxWindow:
@@ -140,7 +159,7 @@ func (s *Spec) check() (peer na.Addr, err error) {
 	if s.Window == 0 {
 		s.Window = DefaultWindow
 	}
-	if peer = s.Peer; !s.Remote.owner.IsZero() && peer.IsZero() {
+	if peer = s.Peer; peer.IsZero() {
 		peer = s.Remote.owner
 	}
 	if peer.IsZero() {
@@ -149,22 +168,19 @@ func (s *Spec) check() (peer na.Addr, err error) {
 	return peer, nil
 }
 
-// copyEager serves a pull from the data that came along with the handle.
+// copyEager serves a transfer of nothing, or a pull from the data that came along with the handle. Locked.
 func (op *Op) copyEager() {
 	s := &op.spec
-	if s.Size == 0 {
-		return
+	if s.Size > 0 {
+		from := s.Remote.data[s.RemoteOffset : s.RemoteOffset+s.Size]
+		for _, to := range s.Local.mem().Slices(nil, s.LocalOffset, s.Size) {
+			from = from[copy(to, from):]
+		}
+		op.moved.Store(s.Size)
+		op.tell()
 	}
-	if !s.Local.mem.Acquire() {
-		op.err = na.WithText(na.ErrRevoked, "the local handle is closed")
-		return
-	}
-	from := s.Remote.data[s.RemoteOffset : s.RemoteOffset+s.Size]
-	for _, to := range s.Local.mem.Slices(nil, s.LocalOffset, s.Size) {
-		from = from[copy(to, from):]
-	}
-	s.Local.mem.Release()
-	op.moved.Store(s.Size)
+	op.ended = true
+	op.hctx.Post(op.finish)
 }
 
 // start begins the next piece. Locked.
@@ -174,9 +190,9 @@ func (op *Op) start(nop *na.Op) error {
 	nctx := op.hctx.NA()
 	var err error
 	if s.Dir == Pull {
-		err = nctx.Get(nop, s.Local.mem, s.LocalOffset+op.next, op.peer, s.Remote.key, s.RemoteOffset+op.next, n)
+		err = nctx.Get(nop, s.Local.mem(), s.LocalOffset+op.next, op.peer, s.Remote.key(), s.RemoteOffset+op.next, n)
 	} else {
-		err = nctx.Put(nop, s.Local.mem, s.LocalOffset+op.next, op.peer, s.Remote.key, s.RemoteOffset+op.next, n)
+		err = nctx.Put(nop, s.Local.mem(), s.LocalOffset+op.next, op.peer, s.Remote.key(), s.RemoteOffset+op.next, n)
 	}
 	if err == nil {
 		op.next += n
@@ -246,6 +262,7 @@ func (op *Op) runProgress() {
 	}
 }
 
+// finish runs in Trigger, when every piece has ended.
 func (op *Op) finish() {
 	op.mu.Lock()
 	if op.telling {
@@ -258,6 +275,7 @@ func (op *Op) finish() {
 		err = hg.ErrCanceled
 	}
 	op.mu.Unlock()
+	op.spec.Local.mem().Release()
 	if err != nil {
 		err = &Error{Dir: op.spec.Dir, Peer: op.peer, Moved: op.moved.Load(), Size: op.spec.Size, Err: err}
 	}

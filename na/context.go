@@ -14,7 +14,8 @@ import (
 // The states of a context.
 const (
 	ctxOpen     int32 = iota
-	ctxClosing        // Close was called; callbacks are still to run
+	ctxClosing        // Close was called
+	ctxShut           // the endpoint has been shut; callbacks are still to run
 	ctxReleased       // everything has been given back
 )
 
@@ -31,6 +32,7 @@ type Context struct {
 	id     int
 	ep     Endpoint
 	driver Driver // ep, if it waits in its own way
+	waker  Waker  // ep, if it has to be woken then
 	limits Limits
 	isRdy  func() bool
 	above  atomic.Pointer[func() bool] // more that Trigger of a layer above has to run
@@ -59,21 +61,24 @@ func newContext(cls *Class, id int) (*Context, error) {
 	c := &Context{class: cls, id: id, limits: cls.domain.Limits(), follow: make(chan struct{})}
 	c.isRdy = c.ready
 	var err error
-	if c.poller, err = newPoller(); err != nil {
-		return nil, fmt.Errorf("na: new context: %w", err)
+	if d, ok := cls.domain.(DrivenDomain); !ok || !d.Driven() {
+		if c.poller, err = newPoller(); err != nil {
+			return nil, fmt.Errorf("na: new context: %w", err)
+		}
 	}
 	if c.ep, err = cls.domain.Endpoint(c); err != nil {
-		c.poller.close()
+		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
 	if d, ok := c.ep.(Driver); ok {
 		c.driver = d
+		c.waker, _ = c.ep.(Waker)
 		return c, nil
 	}
 	if c.assist, err = newAssist(c); err != nil {
 		c.ep.Shut()
 		c.ep.Release()
-		c.poller.close()
+		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
 	return c, nil
@@ -94,7 +99,7 @@ func (c *Context) Limits() Limits { return c.limits }
 // Now reads the clock: monotonic, only differences mean something.
 func (c *Context) Now() time.Duration { return c.class.domain.Now() }
 
-// Poller returns the poller, for the plugin.
+// Poller returns the poller, for the plugin; nil if the domain is a DrivenDomain.
 func (c *Context) Poller() *Poller { return c.poller }
 
 // Stats returns the gauges and counters.
@@ -184,10 +189,12 @@ func (c *Context) drive(deadline time.Duration) error {
 func (c *Context) sleep(wait time.Duration) {
 	c.assist.leaderSleeps()
 	c.sleeping.Store(true)
+	n := 0
 	if !c.ready() && !c.releasable() {
-		c.poller.wait(wait)
+		n = c.poller.sleep(wait)
 	}
-	c.sleeping.Store(false)
+	c.sleeping.Store(false) // before anything is delivered here: what the leader queues wakes nobody
+	c.poller.dispatch(n)
 	c.assist.leaderWakes()
 }
 
@@ -282,6 +289,9 @@ func (c *Context) Rouse() { c.rouse() }
 
 // rouse wakes the leader and its followers, if they sleep.
 func (c *Context) rouse() {
+	if c.waker != nil {
+		c.waker.Wake()
+	}
 	if c.sleeping.Load() {
 		c.poller.wake()
 	}
@@ -297,6 +307,9 @@ func (c *Context) OnFault(fn func(peer Addr, err error)) {
 
 // Nudge makes a leader that sleeps look at the timers again. Plugins call it.
 func (c *Context) Nudge() {
+	if c.waker != nil {
+		c.waker.Wake()
+	}
 	if c.sleeping.Load() {
 		c.poller.wake()
 	}
@@ -327,6 +340,7 @@ func (c *Context) Fault(peer Addr, err error) {
 func (c *Context) Close() {
 	if c.state.CompareAndSwap(ctxOpen, ctxClosing) {
 		c.ep.Shut()
+		c.state.Store(ctxShut) // not before: who leads may release at once
 		c.tryRelease()
 	}
 }
@@ -390,7 +404,7 @@ func (c *Context) left() {
 	}
 }
 
-func (c *Context) releasable() bool { return c.state.Load() == ctxClosing && c.live.Load() == 0 }
+func (c *Context) releasable() bool { return c.state.Load() == ctxShut && c.live.Load() == 0 }
 
 // tryRelease gives everything back when c is closed and drained, unless somebody leads, who then does.
 func (c *Context) tryRelease() {
@@ -410,11 +424,17 @@ func (c *Context) tryRelease() {
 
 // release is called with lead held.
 func (c *Context) release() {
-	if !c.state.CompareAndSwap(ctxClosing, ctxReleased) {
+	if !c.state.CompareAndSwap(ctxShut, ctxReleased) {
 		return
 	}
 	c.assist.stop()
 	c.ep.Release()
-	c.poller.close()
+	c.closePoller()
 	c.class.released()
+}
+
+func (c *Context) closePoller() {
+	if c.poller != nil {
+		c.poller.close()
+	}
 }

@@ -170,8 +170,8 @@ func (m *Mem) Revoke(t Ticket, r Result) bool {
 	return true
 }
 
-// Acquire borrows m, and reports false when it has been deregistered. Plugins call it, and operations for as long as
-// m is their local side.
+// Acquire borrows m, and reports false when it has been taken back. Plugins call it for the requests of peers, and a
+// layer above for as long as it will start operations with m as their local side.
 func (m *Mem) Acquire() bool {
 	for {
 		w := m.word.Load()
@@ -184,7 +184,21 @@ func (m *Mem) Acquire() bool {
 	}
 }
 
-// Release ends what Acquire began.
+// Join is Acquire for operations of this process, which Deregister waits for: it also borrows memory that has been taken
+// back, as long as somebody else still has it.
+func (m *Mem) Join() bool {
+	for {
+		w := m.word.Load()
+		if w == memClosed {
+			return false
+		}
+		if m.word.CompareAndSwap(w, w+1) {
+			return true
+		}
+	}
+}
+
+// Release ends what Acquire or Join began.
 func (m *Mem) Release() {
 	if m.word.Add(-1) == memClosed {
 		m.closer.Finish(m.ending)

@@ -147,7 +147,7 @@ func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr
 	if err != nil {
 		return Ticket{}, err
 	}
-	if !local.Acquire() {
+	if !local.Join() {
 		op.abandon()
 		return Ticket{}, c.refuse(kind, to, WithText(ErrRevoked, "local memory has been deregistered"))
 	}

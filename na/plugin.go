@@ -88,6 +88,18 @@ type Driver interface {
 	Drive(timeout time.Duration, ready func() bool) bool
 }
 
+// A Waker is a Driver whose Drive may sleep.
+type Waker interface {
+	// Wake makes every Drive that sleeps look at ready again, and at the timers. It is called from anywhere, also from
+	// inside Ticket.Finish and with the endpoint's lock held: it does not wait and does not call up.
+	Wake()
+}
+
+// A DrivenDomain is a Domain whose endpoints may all be Drivers. Their contexts have no poller.
+type DrivenDomain interface {
+	Driven() bool
+}
+
 // Limits tells what a plugin can do.
 type Limits struct {
 	MaxUnexpected int    // bytes of one unexpected message

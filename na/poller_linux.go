@@ -114,8 +114,10 @@ func (p *Poller) Remove(fd int, id PollID) {
 }
 
 // wait sleeps for at most d (negative: no limit) until something is ready, and calls its owners.
-func (p *Poller) wait(d time.Duration) {
-	n := p.epollWait(d)
+func (p *Poller) wait(d time.Duration) { p.dispatch(p.sleep(d)) }
+
+// dispatch calls the owners of what sleep found ready.
+func (p *Poller) dispatch(n int) {
 	for i := range n {
 		ev := &p.events[i]
 		p.mu.Lock()
@@ -128,8 +130,9 @@ func (p *Poller) wait(d time.Duration) {
 	}
 }
 
-// epollWait polls without telling the scheduler when d is zero, and sleeps with nanosecond resolution otherwise.
-func (p *Poller) epollWait(d time.Duration) int {
+// sleep waits for at most d (negative: no limit) and returns how many descriptors are ready. It polls without telling
+// the scheduler when d is zero, and sleeps with nanosecond resolution otherwise.
+func (p *Poller) sleep(d time.Duration) int {
 	events := unsafe.Pointer(&p.events[0])
 	var n uintptr
 	var errno unix.Errno
@@ -152,7 +155,7 @@ func (p *Poller) epollWait(d time.Duration) int {
 			uintptr(unsafe.Pointer(ts)), 0, 0)
 		if errno == unix.ENOSYS { // kernels before 5.11
 			noPwait2.Store(true)
-			return p.epollWait(d)
+			return p.sleep(d)
 		}
 	}
 	if errno != 0 {

@@ -12,7 +12,13 @@ type Poller struct{ ch chan struct{} }
 
 func newPoller() (*Poller, error) { return &Poller{ch: make(chan struct{}, 1)}, nil }
 
-func (p *Poller) wait(d time.Duration) {
+func (p *Poller) wait(d time.Duration) { p.dispatch(p.sleep(d)) }
+
+// dispatch does nothing: there are no descriptors.
+func (p *Poller) dispatch(int) {}
+
+// sleep waits for at most d (negative: no limit) until it is woken.
+func (p *Poller) sleep(d time.Duration) int {
 	switch {
 	case d < 0:
 		<-p.ch
@@ -29,6 +35,7 @@ func (p *Poller) wait(d time.Duration) {
 		case <-t.C:
 		}
 	}
+	return 0
 }
 
 func (p *Poller) wake() {

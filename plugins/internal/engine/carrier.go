@@ -57,18 +57,15 @@ func (v *View) Borrow() bool {
 	if v.mem == nil || v.gone {
 		return false
 	}
-	if v.t.Valid() && !v.t.Hold() {
+	own := v.t.Valid()
+	switch {
+	case own && !v.mem.Join(), !own && !v.mem.Acquire():
 		v.gone = true
-		return false
-	}
-	if !v.mem.Acquire() {
-		if v.t.Valid() {
-			v.t.Release()
-		}
+	case own && !v.t.Hold():
+		v.mem.Release()
 		v.gone = true
-		return false
 	}
-	return true
+	return !v.gone
 }
 
 // Return ends a Borrow that reported true.

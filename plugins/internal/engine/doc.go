@@ -16,5 +16,5 @@
 // wait, nor across user code. Engine.mu (registered memory, budget) may be taken inside it. The loop to the own process
 // takes two endpoints one after the other, never both.
 //
-// The engine starts no goroutine and reads no clock: time comes with Poll, randomness from Options.
+// The engine starts no goroutine and has neither clock nor randomness of its own: they come with Poll and from Options.
 package engine

@@ -69,7 +69,7 @@ type Endpoint struct {
 
 	mu       sync.Mutex // guards everything below and every Link
 	shut     bool
-	now      time.Duration // of the last Poll
+	now      time.Duration // as last told
 	links    map[uint64]*Link
 	names    map[na.Addr]*Link
 	waits    map[string]*backoff

@@ -16,7 +16,8 @@ const envelopeOverhead = 64
 // Options are what a plugin gives to its engine.
 type Options struct {
 	Scheme string
-	// Self is the canonical name of the class: the address that it listens on, or a private name.
+	// Self is the canonical name of the class: the address that it listens on. Empty means a private name made of the
+	// incarnation, the one that peers see.
 	Self string
 	// Listen is Self if peers can dial it, else empty.
 	Listen string
@@ -24,6 +25,8 @@ type Options struct {
 	Host string
 	Now  func() time.Duration
 	Rand func([]byte)
+	// Driven says that every Carrier is a na.Driver.
+	Driven bool
 	// Carrier makes the carrier of a context.
 	Carrier func(e *Endpoint) (Carrier, error)
 	// Close gives back what the plugin holds; may be nil.
@@ -57,11 +60,18 @@ var _ na.Domain = (*Engine)(nil)
 
 // New returns the engine of a class.
 func New(cls *na.Class, opts Options) *Engine {
-	g := &Engine{cls: cls, cfg: cls.Config(), opts: opts, mems: map[[16]byte]memEntry{}, self: na.MakeAddr(opts.Self, 0)}
+	g := &Engine{cls: cls, cfg: cls.Config(), opts: opts, mems: map[[16]byte]memEntry{}}
 	opts.Rand(g.inc[:])
+	if opts.Self == "" {
+		g.opts.Self = privateName(opts.Scheme, g.inc)
+	}
+	g.self = na.MakeAddr(g.opts.Self, 0)
 	g.loop.eng = g
 	return g
 }
+
+// privateName is the name of an instance that does not listen.
+func privateName(scheme string, inc [16]byte) string { return fmt.Sprintf("%s://@%x", scheme, inc[:8]) }
 
 // Addr implements na.Domain.
 func (g *Engine) Addr() na.Addr { return g.self }
@@ -83,6 +93,9 @@ func (g *Engine) Now() time.Duration { return g.opts.Now() }
 // Rand implements na.Domain.
 func (g *Engine) Rand(b []byte) { g.opts.Rand(b) }
 
+// Driven implements na.DrivenDomain.
+func (g *Engine) Driven() bool { return g.opts.Driven }
+
 // Close implements na.Domain.
 func (g *Engine) Close() error {
 	if g.opts.Close != nil {
@@ -100,9 +113,12 @@ func (g *Engine) Endpoint(nctx *na.Context) (na.Endpoint, error) {
 	}
 	e.carrier = c
 	g.mu.Lock()
-	g.eps = append(g.eps, e)
+	g.eps = append(g.eps[:e.id], e) // an earlier one of this id belongs to a context that could not be made
 	g.mu.Unlock()
 	if d, ok := c.(na.Driver); ok {
+		if w, ok := c.(na.Waker); ok {
+			return &wokenEndpoint{drivenEndpoint{e, d}, w}, nil
+		}
 		return &drivenEndpoint{e, d}, nil
 	}
 	return e, nil
@@ -112,6 +128,12 @@ func (g *Engine) Endpoint(nctx *na.Context) (na.Endpoint, error) {
 type drivenEndpoint struct {
 	*Endpoint
 	na.Driver
+}
+
+// wokenEndpoint is a driven one whose carrier sleeps.
+type wokenEndpoint struct {
+	drivenEndpoint
+	na.Waker
 }
 
 // Context returns the endpoint of a target id, or nil.

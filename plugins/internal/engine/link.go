@@ -226,7 +226,7 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 		return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", g.Target))
 	}
 	if g.Incarnation == e.eng.inc {
-		return nil, na.WithText(na.ErrDuplicate, "the peer is this process")
+		return nil, na.WithText(na.ErrUnreachable, "the address leads back to the process itself, whose name is another")
 	}
 	var named na.Addr
 	if g.Listen != "" && verified && strings.HasPrefix(g.Listen, e.eng.opts.Scheme+"://") && e.carrier.Check(g.Listen) == nil {
@@ -435,8 +435,11 @@ func (l *Link) makeBusy() {
 		e.nctx.Nudge()
 	}
 	e.busy = append(e.busy, l)
-	if l.state == linkWaiting {
-		e.hurry(l.since)
+	switch l.state {
+	case linkWaiting:
+		e.hurry(min(l.since, l.born+e.eng.cfg.ConnectTimeout))
+	case linkDialing:
+		e.hurry(l.born + e.eng.cfg.ConnectTimeout)
 	}
 }
 
@@ -479,7 +482,9 @@ func (e *Endpoint) tick(now time.Duration) {
 			l.busy = false
 			continue
 		case l.state == linkWaiting:
-			next = min(next, l.since)
+			next = min(next, l.since, l.born+e.eng.cfg.ConnectTimeout)
+		case l.state == linkDialing:
+			next = min(next, l.born+e.eng.cfg.ConnectTimeout)
 		}
 		e.busy = append(e.busy, l)
 	}

@@ -41,6 +41,16 @@ type In struct {
 	view engine.View
 	at   int // payload bytes of it that are placed or dropped
 	lent bool
+	end  bool // nothing is delivered any more
+}
+
+// End stops Parse, now and later: the link goes on without this stream, or not at all. Locked.
+func (in *In) End() { in.end = true }
+
+// Close gives the buffer back. Nobody uses the stream any more.
+func (in *In) Close() {
+	in.r, in.w = 0, 0
+	in.Idle()
 }
 
 // Scatter appends to iov where the next bytes of the stream go: first the memory that a piece of bulk data is meant
@@ -91,7 +101,7 @@ func (in *In) Idle() {
 // the peer away if there is no link. Locked.
 func (in *In) Parse() error {
 	for {
-		if in.Link != nil && in.Link.Down() {
+		if in.end || in.Link != nil && in.Link.Down() {
 			in.r = in.w
 			return nil
 		}
@@ -248,15 +258,28 @@ func (out *Out) fill() {
 	out.b = b
 }
 
-// Last replaces what is not yet written by the last frame of the session, and reports whether that is possible without
-// breaking a frame in the middle. Locked.
+// Last adds the last frame of the session, and reports whether that is possible without breaking a frame in the
+// middle. Fill is not called after it. Locked.
 func (out *Out) Last(b []byte) bool {
-	if len(out.b) > 0 || out.bulk {
+	if out.bulk {
 		return false
 	}
-	out.b = b
+	out.b = append(out.b, b...)
 	return true
 }
+
+// Close gives the buffer back. Nobody uses the stream any more.
+func (out *Out) Close() {
+	if out.buf != nil {
+		bufs.Put(out.buf)
+	}
+	out.buf, out.b, out.bulk = nil, nil, false
+	out.chunk = engine.Chunk{}
+}
+
+// Front returns how many of the bytes that Gather will give belong to frames that a checksum covers; the rest is bulk
+// data.
+func (out *Out) Front() int { return len(out.b) }
 
 // Pending tells whether bytes wait to be written.
 func (out *Out) Pending() bool { return len(out.b) > 0 || out.bulk }

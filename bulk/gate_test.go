@@ -1,0 +1,182 @@
+package bulk_test
+
+import (
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A gate stands between the mover and the owner. It shuts when a number of bytes has passed in one direction, in the
+// middle of a frame as well, and lets nothing more through until it is opened: the owner is as good as frozen.
+//
+// Over tcp it is a relay of its own; in the simulator a partition.
+type gate struct {
+	p     *pair
+	sim   bool
+	limit uint64 // of bytes passed, in the simulator
+	relay *relay
+}
+
+// newGate puts a gate in the way of the mover, who reaches the owner through p.peer from now on.
+func newGate(p *pair) *gate {
+	g := &gate{p: p, sim: p.Sim}
+	if !g.sim {
+		g.relay = newRelay(p.t, strings.TrimPrefix(p.owner.Addr().Name(), "tcp://"))
+		p.peer = na.MakeAddr("tcp://"+g.relay.listener.Addr().String(), 0)
+	}
+	return g
+}
+
+// shutAfter arms the gate: it shuts when n more bytes have passed from the owner to the mover, or from the mover to the
+// owner. The simulator counts both directions together.
+func (g *gate) shutAfter(n int, fromOwner bool) {
+	if g.sim {
+		g.limit = g.p.World.Stats().Bytes + uint64(n)
+		return
+	}
+	g.relay.arm(n, fromOwner)
+}
+
+// isShut tells whether that many bytes have passed.
+func (g *gate) isShut() bool {
+	if !g.sim {
+		return g.relay.blocked.Load()
+	}
+	if g.p.World.Stats().Bytes < g.limit {
+		return false
+	}
+	g.p.World.Partition(simNode(g.p.owner.Addr()), simNode(g.p.mover.Addr()), true)
+	return true
+}
+
+func simNode(a na.Addr) string { return strings.TrimPrefix(a.Name(), "sim://") }
+
+// open lets everything through again.
+func (g *gate) open() {
+	if g.sim {
+		g.p.World.Heal()
+		return
+	}
+	g.relay.release()
+}
+
+// A relay passes the bytes of tcp connections on.
+type relay struct {
+	listener net.Listener
+	to       string
+	blocked  atomic.Bool // a copy waits at the limit
+	wait     sync.WaitGroup
+
+	mu     sync.Mutex // guards the fields below
+	cond   sync.Cond
+	left   [2]int // bytes that may pass: to the owner, from the owner; negative: no limit
+	closed bool
+	conns  []net.Conn
+}
+
+func newRelay(t *testing.T, to string) *relay {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	r := &relay{listener: listener, to: to, left: [2]int{-1, -1}}
+	r.cond.L = &r.mu
+	r.wait.Go(r.accept)
+	t.Cleanup(r.close)
+	return r
+}
+
+func (r *relay) accept() {
+	for {
+		in, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", r.to)
+		if err != nil {
+			_ = in.Close()
+			continue
+		}
+		r.mu.Lock()
+		r.conns = append(r.conns, in, out)
+		if r.closed {
+			_, _ = in.Close(), out.Close()
+		}
+		r.mu.Unlock()
+		r.wait.Go(func() { r.copy(out, in, 0) })
+		r.wait.Go(func() { r.copy(in, out, 1) })
+	}
+}
+
+// copy passes bytes in one direction, as many as may pass.
+func (r *relay) copy(to, from net.Conn, dir int) {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(buf)
+		for b := buf[:n]; len(b) > 0; {
+			k := r.pass(dir, len(b))
+			if k == 0 {
+				return
+			}
+			if _, err := to.Write(b[:k]); err != nil {
+				return
+			}
+			b = b[k:]
+		}
+		if err != nil {
+			_ = to.Close()
+			return
+		}
+	}
+}
+
+// pass waits until some of n bytes may pass, and returns how many; 0 means that the relay is closed.
+func (r *relay) pass(dir, n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.left[dir] == 0 && !r.closed {
+		r.blocked.Store(true)
+		r.cond.Wait()
+	}
+	if r.closed {
+		return 0
+	}
+	if r.left[dir] > 0 {
+		n = min(n, r.left[dir])
+		r.left[dir] -= n
+	}
+	return n
+}
+
+func (r *relay) arm(n int, fromOwner bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = [2]int{n, -1}
+	if fromOwner {
+		r.left = [2]int{-1, n}
+	}
+	r.blocked.Store(false)
+}
+
+func (r *relay) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = [2]int{-1, -1}
+	r.cond.Broadcast()
+}
+
+func (r *relay) close() {
+	_ = r.listener.Close()
+	r.mu.Lock()
+	r.closed = true
+	for _, c := range r.conns {
+		_ = c.Close()
+	}
+	r.mu.Unlock()
+	r.cond.Broadcast()
+	r.wait.Wait()
+}

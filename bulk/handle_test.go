@@ -1,0 +1,474 @@
+package bulk_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// descriptor builds the encoded form of a handle from its parts.
+func descriptor(flags byte, length uint64, access byte, rest ...[]byte) []byte {
+	b := []byte{1, flags}
+	b = append(b, token...)
+	b = binary.LittleEndian.AppendUint64(b, length)
+	b = append(b, access)
+	return append(b, bytes.Join(rest, nil)...)
+}
+
+// token begins with a byte that is no text in any form that fmt might print it in.
+var token = []byte{0xfe, 0xed, 0xfa, 0xce, 0xba, 0xad, 0xf0, 0x0d, 0xde, 0xad, 0xc0, 0xde, 0xca, 0xfe, 0xd0, 0x0d}
+
+func address(text string) []byte {
+	return append(binary.LittleEndian.AppendUint16(nil, uint16(len(text))), text...)
+}
+
+const (
+	eager = 1
+	bound = 2
+)
+
+// The form on the wire: docs/WIRE.md.
+func TestDescriptorGolden(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		in         []byte
+	}{
+		{"plain", "0100" + "feedfacebaadf00ddeadc0decafed00d" + "0010000000000000" + "03", descriptor(0, 4096, 3)},
+		{"bound", "0102" + "feedfacebaadf00ddeadc0decafed00d" + "0500000000000000" + "02" + "0700" + "7463703a2f2f61",
+			descriptor(bound, 5, 2, address("tcp://a"))},
+		{"eager", "0101" + "feedfacebaadf00ddeadc0decafed00d" + "0300000000000000" + "01" + "616263", descriptor(eager, 3, 1, []byte("abc"))},
+		{"both", "0103" + "feedfacebaadf00ddeadc0decafed00d" + "0200000000000000" + "01" + "0900" + "7463703a2f2f612333" + "7879",
+			descriptor(eager|bound, 2, 1, address("tcp://a#3"), []byte("xy"))},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.Equal(t, c.want, hex.EncodeToString(c.in))
+			var h bulk.Handle
+			require.NoError(t, h.UnmarshalBinary(c.in))
+			require.True(t, h.Remote())
+			require.Nil(t, h.Segments())
+			out, err := h.MarshalBinary()
+			require.NoError(t, err)
+			require.Equal(t, c.in, out)
+		})
+	}
+}
+
+// What a hostile peer may send. Every error matches ErrProtocol, and leaves the handle as it was.
+func TestDescriptorRefused(t *testing.T) {
+	for _, c := range []struct {
+		name, says string
+		in         []byte
+	}{
+		{"nothing", "too short", nil},
+		{"version 0", "version 0", append([]byte{0}, descriptor(0, 1, 1)[1:]...)},
+		{"version 2", "version 2", append([]byte{2}, descriptor(0, 1, 1)[1:]...)},
+		{"unknown flag", "unknown flags", descriptor(4, 1, 1)},
+		{"all flags", "unknown flags", descriptor(0xff, 1, 1)},
+		{"no access", "allows no access", descriptor(0, 1, 0)},
+		{"unknown access", "cannot be", descriptor(0, 1, 4)},
+		{"all access bits", "cannot be", descriptor(0, 1, 0xff)},
+		{"negative length", "cannot be", descriptor(0, 1<<63, 1)},
+		{"length -1", "cannot be", descriptor(0, ^uint64(0), 1)},
+		{"bytes after it", "do not belong", descriptor(0, 1, 1, []byte{0})},
+		{"bytes after the address", "do not belong", descriptor(bound, 1, 1, address("tcp://a"), []byte{0})},
+		{"data without the flag", "do not belong", descriptor(0, 3, 1, []byte("abc"))},
+		{"too little data", "comes with 2 bytes", descriptor(eager, 3, 1, []byte("ab"))},
+		{"too much data", "comes with 4 bytes", descriptor(eager, 3, 1, []byte("abcd"))},
+		{"huge data", "comes with 3 bytes", descriptor(eager, 1<<62, 1, []byte("abc"))},
+		{"more data than travels", "comes with 65537 bytes", descriptor(eager, 65537, 1, make([]byte, 65537))},
+		{"data that may be written", "comes with 3 bytes", descriptor(eager, 3, 2, []byte("abc"))},
+		{"data that may be read and written", "comes with 3 bytes", descriptor(eager, 3, 3, []byte("abc"))},
+		{"no address", "inside its address", descriptor(bound, 1, 1)},
+		{"half a length of the address", "inside its address", descriptor(bound, 1, 1, []byte{1})},
+		{"address cut short", "inside its address", descriptor(bound, 1, 1, []byte{7, 0}, []byte("tcp://"))},
+		{"empty address", "bad address", descriptor(bound, 1, 1, address(""))},
+		{"address without a scheme", "bad address", descriptor(bound, 1, 1, address("nowhere"))},
+		{"address with a blank", "bad address", descriptor(bound, 1, 1, address("tcp://a b"))},
+		{"long address", "bad address", descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 60000)))},
+		{"target id out of range", "bad address", descriptor(bound, 1, 1, address("tcp://a#65536"))},
+		{"target id written twice", "is to be written", descriptor(bound, 1, 1, address("tcp://a#007"))},
+		{"target id 0 written out", "is to be written", descriptor(bound, 1, 1, address("tcp://a#0"))},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var h bulk.Handle
+			require.NoError(t, h.UnmarshalBinary(descriptor(eager|bound, 2, 1, address("tcp://a"), []byte("xy"))))
+			err := h.UnmarshalBinary(c.in)
+			require.ErrorIs(t, err, hg.ErrProtocol)
+			require.Contains(t, err.Error(), c.says)
+			require.Less(t, len(err.Error()), 1000)
+			again, err := h.MarshalBinary()
+			require.NoError(t, err)
+			require.Equal(t, descriptor(eager|bound, 2, 1, address("tcp://a"), []byte("xy")), again)
+		})
+	}
+}
+
+func TestDescriptorTruncated(t *testing.T) {
+	for _, whole := range [][]byte{
+		descriptor(0, 5, 3),
+		descriptor(bound, 5, 3, address("tcp://host:7#2")),
+		descriptor(eager, 5, 1, []byte("hello")),
+		descriptor(eager|bound, 5, 1, address("tcp://host:7#2"), []byte("hello")),
+	} {
+		require.NoError(t, new(bulk.Handle).UnmarshalBinary(whole))
+		for n := range whole {
+			require.ErrorIs(t, new(bulk.Handle).UnmarshalBinary(whole[:n]), hg.ErrProtocol, "%d of %d bytes", n, len(whole))
+		}
+	}
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	f.Add(descriptor(0, 5, 3))
+	f.Add(descriptor(bound, 5, 2, address("tcp://host:7#2")))
+	f.Add(descriptor(eager, 5, 1, []byte("hello")))
+	f.Add(descriptor(eager|bound, 5, 1, address("sim://node1"), []byte("hello")))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		given := bytes.Clone(b)
+		var h bulk.Handle
+		err := h.UnmarshalBinary(b)
+		if !bytes.Equal(b, given) {
+			t.Fatal("the input was changed")
+		}
+		if err != nil {
+			if !errors.Is(err, hg.ErrProtocol) {
+				t.Fatalf("got %v, want an error that matches ErrProtocol", err)
+			}
+			return
+		}
+		if h.Len() < 0 || h.Access() == bulk.LocalOnly || !h.Remote() {
+			t.Fatalf("accepted %v", &h)
+		}
+		clear(b) // it belongs to the caller again
+		out, err := h.MarshalBinary()
+		if err != nil || !bytes.Equal(out, given) {
+			t.Fatalf("encodes again to %x, %v; was %x", out, err, given)
+		}
+	})
+}
+
+// A descriptor of n bytes costs a small multiple of n, whatever it says.
+func TestDescriptorAmplification(t *testing.T) {
+	for _, b := range [][]byte{
+		descriptor(0, 1<<62, 3),
+		descriptor(eager, 1<<62, 1),
+		descriptor(eager, 64<<10, 1),
+		descriptor(eager, 64<<10, 1, make([]byte, 64<<10)),
+		descriptor(bound, 1, 1, []byte{0xff, 0xff}),
+		descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 60000))),
+		descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 500))),
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		const rounds = 20
+		for range rounds {
+			var h bulk.Handle
+			_ = h.UnmarshalBinary(b)
+		}
+		runtime.ReadMemStats(&after)
+		got := int(after.TotalAlloc-before.TotalAlloc) / rounds
+		require.Less(t, got, 3*len(b)+4<<10, "descriptor of %d bytes", len(b))
+	}
+}
+
+// The token is shown by no verb of package fmt, neither alone nor inside what a program may print.
+func TestTokenIsNotPrinted(t *testing.T) {
+	var h bulk.Handle
+	require.NoError(t, h.UnmarshalBinary(descriptor(0, 12345, 3)))
+	require.Equal(t, "bulk handle of 12345 bytes (remote, read+write)", h.String())
+	type argument struct {
+		Data   *bulk.Handle
+		hidden *bulk.Handle
+	}
+	type byValue struct {
+		Data   bulk.Handle
+		hidden bulk.Handle
+	}
+	v := &byValue{}
+	require.NoError(t, v.Data.UnmarshalBinary(descriptor(0, 12345, 3)))
+	require.NoError(t, v.hidden.UnmarshalBinary(descriptor(0, 12345, 3)))
+	var forms []string
+	for _, part := range [][]byte{token[:4], token[12:]} {
+		numbers := func(format, sep string) string {
+			s := make([]string, len(part))
+			for i, b := range part {
+				s[i] = fmt.Sprintf(format, b)
+			}
+			return strings.Join(s, sep)
+		}
+		forms = append(forms, string(part), numbers("%x", ""), numbers("%X", ""), numbers("%d", " "), numbers("0x%x", ", "), numbers("%d", ", "),
+			numbers("%o", " "), numbers("%b", " "), fmt.Sprintf("%q", part), numbers("%x", " "))
+	}
+	require.Contains(t, fmt.Sprintf("%v", token), forms[3], "the forms are those of fmt")
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "% x", "%#x", "%d", "%o", "%b", "%c", "%U"} {
+		for _, x := range []any{&h, argument{&h, &h}, &argument{&h, &h}, []*bulk.Handle{&h}, v, map[string]any{"h": &h}, []any{v}} {
+			text := fmt.Sprintf(verb, x)
+			for _, form := range forms {
+				require.NotContains(t, text, form, "%s of %T", verb, x)
+			}
+		}
+	}
+	require.Contains(t, fmt.Sprintf("%+v", argument{Data: &h}), h.String())
+}
+
+type argument struct {
+	Name string
+	Data *bulk.Handle
+	More []*bulk.Handle
+	None *bulk.Handle
+	Flat bulk.Handle
+}
+
+func TestHandleInsideArguments(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		mem := newMemory(3000)
+		mem.fill(5)
+		small := []byte("small")
+		a := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, mem.segs...)
+		b := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Bind: true}, mem.segs...)
+		c := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly, Bind: true}, small)
+		in := &argument{Name: "x", Data: a, More: []*bulk.Handle{b, c}}
+		require.NoError(t, in.Flat.UnmarshalBinary(descriptor(0, 7, 2)))
+		for _, cdc := range []codec.Codec{codec.Msgpack} {
+			raw, err := cdc.Append(nil, in)
+			require.NoError(t, err)
+			var out argument
+			require.NoError(t, cdc.Decode(raw, &out))
+			require.Equal(t, "x", out.Name)
+			require.Nil(t, out.None)
+			for i, pair := range [][2]*bulk.Handle{{a, out.Data}, {b, out.More[0]}, {c, out.More[1]}, {&in.Flat, &out.Flat}} {
+				want, got := pair[0], pair[1]
+				require.True(t, got.Remote(), i)
+				require.Equal(t, want.Len(), got.Len(), i)
+				require.Equal(t, want.Access(), got.Access(), i)
+				require.Equal(t, want.Owner(), got.Owner(), i)
+				x, err := want.MarshalBinary()
+				require.NoError(t, err)
+				y, err := got.MarshalBinary()
+				require.NoError(t, err)
+				require.Equal(t, x, y, "a decoded handle encodes to the same bytes")
+			}
+			require.Equal(t, p.octx.Self(), out.More[0].Owner())
+			require.True(t, out.Data.Owner().IsZero())
+
+			// Every copy reaches the memory.
+			for _, h := range []*bulk.Handle{out.Data, out.More[0]} {
+				mine := newMemory(3000)
+				e := p.transfer(bulk.Spec{Remote: h, Local: local(t, p.mctx, mine.segs...), Size: 3000})
+				require.NoError(t, e.err)
+				require.Empty(t, differ(mine.bytes(), mem.bytes()))
+			}
+		}
+		// The raw codec takes a handle as a whole argument.
+		raw, err := codec.Raw.Append(nil, a)
+		require.NoError(t, err)
+		var h bulk.Handle
+		require.NoError(t, codec.Raw.Decode(raw, &h))
+		require.Equal(t, a.Len(), h.Len())
+	})
+}
+
+func TestHandleThatCannotTravel(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		_, hctx := n.Origin(hg.Config{})
+		h := local(t, hctx, make([]byte, 10))
+		require.Equal(t, bulk.LocalOnly, h.Access())
+		require.False(t, h.Remote())
+		_, err := h.MarshalBinary()
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		require.Contains(t, err.Error(), "local handle")
+		require.ErrorIs(t, h.UnmarshalBinary(descriptor(0, 1, 1)), hg.ErrInvalid, "a handle of this process is not overwritten")
+
+		var zero bulk.Handle
+		_, err = zero.MarshalBinary()
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		require.Zero(t, zero.Len())
+		require.Equal(t, bulk.LocalOnly, zero.Access())
+		require.True(t, zero.Remote())
+		require.NotEmpty(t, zero.String())
+
+		for _, opts := range []bulk.Options{{Access: bulk.ReadOnly}, {Access: bulk.ReadWrite}} {
+			closed := create(t, hctx, opts, make([]byte, 10))
+			require.NoError(t, closed.Close(nil))
+			_, err = closed.MarshalBinary()
+			require.ErrorIs(t, err, hg.ErrClosed, "the key of a closed handle opens nothing")
+		}
+	})
+}
+
+func TestCreateRefuses(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cls, hctx := n.Origin(hg.Config{})
+		_, err := bulk.Create(hctx, 4)
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		_, err = bulk.CreateWith(hctx, bulk.Options{Access: bulk.ReadOnly, Eager: 64<<10 + 1})
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		require.Contains(t, err.Error(), "Eager")
+		limit := hctx.NA().Limits().MaxSegments
+		_, err = bulk.Create(hctx, bulk.ReadOnly, make([][]byte, limit)...)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, hctx.Stats().NA.Regions)
+		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadWrite} {
+			_, err = bulk.Create(hctx, access, make([][]byte, limit+1)...)
+			require.ErrorIs(t, err, hg.ErrInvalid)
+			require.Contains(t, err.Error(), fmt.Sprint(limit))
+		}
+		require.EqualValues(t, 1, hctx.Stats().NA.Regions, "what was refused is not registered")
+		require.NoError(t, cls.Close())
+		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadOnly} {
+			_, err = bulk.Create(hctx, access, make([]byte, 10))
+			require.ErrorIs(t, err, hg.ErrClosed)
+		}
+	})
+}
+
+// Up to the limit the data of a read-only handle is in the descriptor; beyond it, or when peers may write, it is not.
+func TestEagerLimit(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		_, hctx := n.Origin(hg.Config{})
+		for _, c := range []struct {
+			access bulk.Access
+			option int
+			length int
+			eager  bool
+		}{
+			{bulk.ReadOnly, 0, 0, true},
+			{bulk.ReadOnly, 0, 1, true},
+			{bulk.ReadOnly, 0, bulk.DefaultEager, true},
+			{bulk.ReadOnly, 0, bulk.DefaultEager + 1, false},
+			{bulk.ReadOnly, 100, 100, true},
+			{bulk.ReadOnly, 100, 101, false},
+			{bulk.ReadOnly, 64 << 10, 64 << 10, true},
+			{bulk.ReadOnly, 64 << 10, 64<<10 + 1, false},
+			{bulk.ReadOnly, -1, 0, false},
+			{bulk.ReadOnly, -1, 1, false},
+			{bulk.WriteOnly, 0, 10, false},
+			{bulk.ReadWrite, 0, 10, false},
+			{bulk.ReadWrite, 100, 0, false},
+		} {
+			mem := newMemory(c.length/3, c.length-c.length/3)
+			mem.fill(9)
+			h := create(t, hctx, bulk.Options{Access: c.access, Eager: c.option}, mem.segs...)
+			b, err := h.MarshalBinary()
+			require.NoError(t, err)
+			want := 2 + na.KeySize
+			if c.eager {
+				want += c.length
+				require.Empty(t, differ(b[2+na.KeySize:], mem.bytes()))
+			}
+			require.Equal(t, c.eager, b[1]&eager != 0, "%+v", c)
+			require.Len(t, b, want, "%+v", c)
+		}
+	})
+}
+
+// The peer sees data that travelled with the handle as it was when the handle was encoded, without any transfer.
+func TestEagerIsASnapshot(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		var got *bulk.Handle
+		id := p.rpc("take", func(h *hg.Handle) error {
+			got = new(bulk.Handle)
+			return errors.Join(h.Input(got), h.Respond(nil, nil))
+		})
+		theirs := newMemory(700, 0, 800)
+		theirs.fill(3)
+		snapshot := theirs.bytes()
+		there := create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, theirs.segs...)
+		h, err := p.mctx.Create(p.peer, id)
+		require.NoError(t, err)
+		defer h.Close()
+		calls := 0
+		require.NoError(t, h.Forward(there, func(_ *hg.Handle, e error) { calls++; err = e }))
+		theirs.set(0xee) // the snapshot was taken inside Forward
+		n.Until(func() bool { return calls == 1 })
+		require.NoError(t, err)
+
+		pull := func(want string) {
+			t.Helper()
+			mine := newMemory(100, 1300)
+			var e ended
+			var told []int64
+			op, err := bulk.Transfer(p.octx, bulk.Spec{Peer: p.mctx.Self(), Remote: got, RemoteOffset: 50, Local: local(t, p.octx, mine.segs...),
+				LocalOffset: 10, Size: 1350, OnProgress: func(_ *bulk.Op, moved int64) { told = append(told, moved) }}, e.done)
+			require.NoError(t, err)
+			require.Zero(t, e.calls, "done runs in Trigger")
+			op.Cancel() // everything is there: success wins
+			p.octx.Trigger(0)
+			require.Equal(t, 1, e.calls)
+			require.NoError(t, e.err)
+			require.EqualValues(t, 1350, e.moved)
+			require.Equal(t, []int64{1350}, told)
+			wanted := make([]byte, 1400)
+			copy(wanted[10:], want[50:])
+			copy(wanted[1360:], make([]byte, 40))
+			require.Empty(t, differ(mine.bytes(), wanted))
+			require.True(t, mine.intact())
+		}
+		pull(string(snapshot))
+		require.NoError(t, there.CloseWait(t.Context()))
+		pull(string(snapshot)) // closing takes the memory back, not what was sent
+
+		require.NoError(t, got.UnmarshalBinary(func() []byte {
+			fresh := create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly}, theirs.segs...)
+			b, err := fresh.MarshalBinary()
+			require.NoError(t, err)
+			b2 := bytes.Clone(b)
+			clear(b)
+			return b2
+		}()))
+		pull(strings.Repeat("\xee", 1500))
+	})
+}
+
+// A key that is forged in part is refused by the owner, whatever the descriptor claims.
+func TestForgedDescriptor(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		theirs := newMemory(100_000)
+		theirs.fill(1)
+		pristine := theirs.bytes()
+		h := create(t, p.octx, bulk.Options{Access: bulk.ReadOnly, Eager: -1}, theirs.segs...)
+		honest, err := h.MarshalBinary()
+		require.NoError(t, err)
+		mine := newMemory(200_000)
+		mine.set(0xee)
+		there := func(change func(b []byte)) *bulk.Handle {
+			b := bytes.Clone(honest)
+			change(b)
+			r := new(bulk.Handle)
+			require.NoError(t, r.UnmarshalBinary(b))
+			return r
+		}
+		l := local(t, p.mctx, mine.segs...)
+		e := p.transfer(bulk.Spec{Dir: bulk.Push, Remote: there(func(b []byte) { b[len(b)-1] = 3 }), Local: l, Size: 1000})
+		require.ErrorIs(t, e.err, na.ErrPermission)
+		e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { binary.LittleEndian.PutUint64(b[18:], 1<<40) }), RemoteOffset: 99_000, Local: l, Size: 1001})
+		require.ErrorIs(t, e.err, hg.ErrInvalid)
+		e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { binary.LittleEndian.PutUint64(b[18:], 1<<63-1) }), RemoteOffset: 1<<63 - 1001, Local: l, Size: 1000})
+		require.ErrorIs(t, e.err, hg.ErrInvalid)
+		for i := range 16 {
+			e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { b[2+i] ^= 1 << (i % 8) }), Local: l, Size: 1000})
+			require.ErrorIs(t, e.err, na.ErrRevoked, "bit of byte %d of the token", i)
+		}
+		require.Zero(t, e.moved)
+		require.Empty(t, differ(theirs.bytes(), pristine))
+		require.True(t, mine.all(0xee))
+		assert.True(t, theirs.intact())
+		p.intact()
+	})
+}

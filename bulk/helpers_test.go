@@ -1,0 +1,260 @@
+package bulk_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A pair is the owner of memory, who listens, and the mover, who starts transfers and does not listen.
+type pair struct {
+	*matrix.Net
+	t            *testing.T
+	owner, mover *hg.Class
+	octx, mctx   *hg.Context
+	peer         na.Addr // the owner, as the mover reaches it
+}
+
+func newPair(t *testing.T, n *matrix.Net) *pair {
+	p := &pair{Net: n, t: t}
+	p.owner, p.octx = n.Target(hg.Config{})
+	p.mover, p.mctx = n.Origin(hg.Config{})
+	p.peer = p.owner.Addr()
+	p.rpc("ping", func(h *hg.Handle) error { return h.Respond("pong", nil) })
+	return p
+}
+
+// rpc registers an RPC that the owner serves.
+func (p *pair) rpc(name string, handler hg.Handler) hg.ID {
+	p.t.Helper()
+	_, err := p.owner.Register(name, handler)
+	require.NoError(p.t, err)
+	id, err := p.mover.Register(name, nil)
+	require.NoError(p.t, err)
+	return id
+}
+
+// until drives both sides in steps as small as can be, one callback of package na at a time, until done reports true:
+// transfers are met in the middle.
+func (p *pair) until(done func() bool) {
+	p.t.Helper()
+	contexts := []*hg.Context{p.octx, p.mctx}
+	for end := time.Now().Add(time.Minute); !done(); {
+		ran := 0
+		for _, hctx := range contexts {
+			if ran += hctx.NA().Trigger(1); done() {
+				return
+			}
+			if hctx.NA().Queued() == 0 && hctx.Stats().Queued > 0 {
+				ran += hctx.Trigger(1)
+			}
+			if done() {
+				return
+			}
+		}
+		for _, hctx := range contexts {
+			if ran == 0 {
+				_ = hctx.Progress(0)
+			}
+		}
+		if time.Now().After(end) {
+			p.t.Fatalf("nothing happened for a minute:\n%+v\n%+v", p.octx.Stats(), p.mctx.Stats())
+		}
+	}
+}
+
+// remote returns h as a peer has it.
+func remote(t testing.TB, h *bulk.Handle) *bulk.Handle {
+	t.Helper()
+	b, err := h.MarshalBinary()
+	require.NoError(t, err)
+	r := new(bulk.Handle)
+	require.NoError(t, r.UnmarshalBinary(b))
+	return r
+}
+
+// create makes a handle that is closed when the test ends, if the test did not close it.
+func create(t testing.TB, hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bulk.Handle {
+	t.Helper()
+	h, err := bulk.CreateWith(hctx, opts, segs...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = h.Close(nil) })
+	return h
+}
+
+// local makes a handle for the local side of transfers.
+func local(t testing.TB, hctx *hg.Context, segs ...[]byte) *bulk.Handle {
+	t.Helper()
+	return create(t, hctx, bulk.Options{}, segs...)
+}
+
+// ended hears how a transfer ended.
+type ended struct {
+	calls int
+	err   error
+	moved int64
+}
+
+func (e *ended) done(op *bulk.Op, err error) {
+	e.calls++
+	e.err = err
+	e.moved = op.Moved()
+}
+
+// transfer moves what spec says on the mover's side, with all its segments under way, and returns how it ended.
+func (p *pair) transfer(spec bulk.Spec) ended {
+	p.t.Helper()
+	var e ended
+	if spec.Peer.IsZero() {
+		spec.Peer = p.peer
+	}
+	_, err := bulk.Transfer(p.mctx, spec, e.done)
+	require.NoError(p.t, err)
+	p.Until(func() bool { return e.calls > 0 })
+	require.Equal(p.t, 1, e.calls)
+	return e
+}
+
+// intact requires that RPC and full transfers work over one and the same session as before.
+func (p *pair) intact() {
+	p.t.Helper()
+	h, err := p.mctx.Create(p.peer, hg.HashName("ping"))
+	require.NoError(p.t, err)
+	calls := 0
+	require.NoError(p.t, h.Forward(nil, func(_ *hg.Handle, e error) { calls++; err = e }))
+	p.Until(func() bool { return calls > 0 })
+	require.NoError(p.t, err)
+	h.Close()
+
+	for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+		theirs, mine := newMemory(700_000), newMemory(700_000)
+		from, to := theirs, mine
+		if dir == bulk.Push {
+			from, to = mine, theirs
+		}
+		from.fill(77)
+		there := create(p.t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
+		e := p.transfer(bulk.Spec{Dir: dir, Remote: remote(p.t, there), Local: local(p.t, p.mctx, mine.segs...), Size: 700_000, Chunk: 64 << 10})
+		require.NoError(p.t, e.err)
+		require.True(p.t, bytes.Equal(from.bytes(), to.bytes()), "a whole transfer moves the right bytes")
+		require.NoError(p.t, there.Close(nil))
+	}
+	require.Equal(p.t, 1, p.mctx.Stats().NA.Peers, "the session is the same")
+	require.Zero(p.t, p.mctx.Stats().NA.PeersLost)
+	require.Zero(p.t, p.octx.Stats().NA.PeersLost)
+	require.Zero(p.t, p.octx.Stats().NA.Violations)
+	require.Zero(p.t, p.mctx.Stats().NA.Violations)
+}
+
+// period is prime: no two pages, pieces or segments hold the same.
+const period = 65521
+
+var cycle = func() []byte {
+	b := make([]byte, 2*period)
+	x := uint32(1)
+	for i := range period {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+		b[i+period] = b[i]
+	}
+	return b
+}()
+
+// patterned returns the n bytes from offset off on of the pattern number seed.
+func patterned(seed, off, n int) []byte {
+	b := make([]byte, 0, n)
+	at := (off + seed*7919) % period
+	for len(b) < n {
+		b = append(b, cycle[at:at+min(period, n-len(b))]...)
+	}
+	return b
+}
+
+// A memory is segments of given lengths, each between canaries.
+type memory struct {
+	segs     [][]byte
+	canaries [][]byte
+}
+
+const canary = 0xc5
+
+func newMemory(sizes ...int) *memory {
+	m := &memory{}
+	total := 16
+	for _, n := range sizes {
+		total += n + 16
+	}
+	raw := bytes.Repeat([]byte{canary}, total)
+	m.canaries = append(m.canaries, raw[:16])
+	at := 16
+	for _, n := range sizes {
+		seg := raw[at : at+n : at+n]
+		clear(seg)
+		m.segs = append(m.segs, seg)
+		m.canaries = append(m.canaries, raw[at+n:at+n+16])
+		at += n + 16
+	}
+	return m
+}
+
+// fill writes a pattern over the linear space of all segments.
+func (m *memory) fill(seed int) {
+	at := 0
+	for _, s := range m.segs {
+		at += copy(s, patterned(seed, at, len(s)))
+	}
+}
+
+// set writes one byte everywhere.
+func (m *memory) set(b byte) {
+	for _, s := range m.segs {
+		copy(s, bytes.Repeat([]byte{b}, len(s)))
+	}
+}
+
+// bytes returns a copy of the linear space.
+func (m *memory) bytes() []byte { return bytes.Join(m.segs, nil) }
+
+// all tells whether every byte is b.
+func (m *memory) all(b byte) bool {
+	for _, s := range m.segs {
+		if n := bytes.Count(s, []byte{b}); n != len(s) {
+			return false
+		}
+	}
+	return true
+}
+
+// intact tells whether nothing was written outside the segments.
+func (m *memory) intact() bool {
+	for _, c := range m.canaries {
+		if bytes.Count(c, []byte{canary}) != len(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// differ says where two byte slices differ first, or returns "".
+func differ(got, want []byte) string {
+	if len(got) != len(want) {
+		return fmt.Sprintf("got %d bytes, want %d", len(got), len(want))
+	}
+	if bytes.Equal(got, want) {
+		return ""
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			return fmt.Sprintf("byte %d of %d: got %#x, want %#x", i, len(got), got[i], want[i])
+		}
+	}
+	return ""
+}

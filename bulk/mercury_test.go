@@ -1,0 +1,296 @@
+package bulk_test
+
+// The bulk cases of C Mercury's own unit tests (Testing/unit/hg/test_bulk.c), each under a name that matches, over every
+// transport and in both directions; and the cancel that is not reached there.
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+const bufSize = 1 << 20
+
+// moveIn asks the target to move data between its own memory and the origin's.
+type moveIn struct {
+	Memory       *bulk.Handle
+	Dir          bulk.Dir
+	RemoteOffset int64
+	LocalOffset  int64
+	Size         int64
+	Bound        bool   // the owner is who the handle says, not who called
+	Cancel       bool   // in the middle
+	Next         string // forward to there
+}
+
+type moveOut struct {
+	Moved    int64
+	Canceled bool
+	Context  int
+}
+
+// serveMove pulls and verifies every byte, or pushes a pattern, then says how much it was.
+func serveMove(h *hg.Handle) error {
+	var in moveIn
+	if err := h.Input(&in); err != nil {
+		return err
+	}
+	mine := newMemory(int(in.LocalOffset), int(in.Size), 64)
+	if in.Dir == bulk.Push {
+		mine.fill(2)
+	}
+	l, err := bulk.Create(h.Context(), bulk.LocalOnly, mine.segs...)
+	if err != nil {
+		return err
+	}
+	spec := bulk.Spec{Dir: in.Dir, Remote: in.Memory, RemoteOffset: in.RemoteOffset, Local: l, LocalOffset: in.LocalOffset, Size: in.Size}
+	if !in.Bound {
+		spec.Peer = h.Addr()
+	}
+	if in.Cancel {
+		spec.Chunk, spec.Window = 16<<10, 2
+		spec.OnProgress = func(op *bulk.Op, _ int64) { op.Cancel() }
+	}
+	h.Ref()
+	_, err = bulk.Transfer(h.Context(), spec, func(op *bulk.Op, err error) {
+		defer h.Close()
+		out := moveOut{Moved: op.Moved(), Context: h.Context().ID()}
+		if in.Cancel && errors.Is(err, hg.ErrCanceled) {
+			out.Canceled, err = true, nil
+		} else if err == nil && in.Dir == bulk.Pull {
+			err = verifyPulled(mine, &in)
+		}
+		if err != nil {
+			_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+			return
+		}
+		_ = h.Respond(&out, nil)
+	})
+	if err != nil {
+		h.Close()
+	}
+	return errors.Join(err, l.Close(nil))
+}
+
+func verifyPulled(mine *memory, in *moveIn) error {
+	want := make([]byte, in.LocalOffset+in.Size+64)
+	copy(want[in.LocalOffset:], patterned(1, int(in.RemoteOffset), int(in.Size)))
+	if d := differ(mine.bytes(), want); d != "" {
+		return errors.New(d)
+	}
+	if !mine.intact() {
+		return errors.New("bytes beside the segments were written")
+	}
+	return nil
+}
+
+// A combination is where a transfer begins on both sides, and its size.
+type combination struct{ origin, local, size int64 }
+
+// big are the combinations of the C suite for a buffer of 1 MiB.
+var big = []combination{
+	{0, 0, bufSize},
+	{bufSize/2 + 1, 0, bufSize / 4},
+	{bufSize/2 + 1, bufSize / 4, bufSize / 8},
+}
+
+func equal(n, size int) []int {
+	sizes := make([]int, n)
+	for i := range sizes {
+		sizes[i] = size
+	}
+	return sizes
+}
+
+func TestMercuryBulk(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		segs []int
+		at   []combination
+		bind bool
+	}{
+		{"Null", []int{0, 0}, []combination{{0, 0, 0}}, false},
+		{"ContiguousSizeZero", []int{bufSize}, []combination{{0, 0, 0}}, false},
+		{"ContiguousFull", []int{bufSize}, big[:1], false},
+		{"ContiguousPartial", []int{bufSize}, big[1:2], false},
+		{"ContiguousPartialBothOffsets", []int{bufSize}, big[2:], false},
+		{"Bind", []int{bufSize}, big, true},
+		{"Small2x8", []int{8, 8}, []combination{{0, 0, 16}, {8, 0, 8}, {4, 2, 8}}, false},
+		{"Segmented16", equal(16, bufSize/16), big, false},
+		{"OverSegmented1024", equal(1024, bufSize/1024), big, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				m := newMercury(t, n)
+				h := m.handle(m.octx, "move")
+				defer h.Close()
+				for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+					for _, at := range c.at {
+						t.Run(fmt.Sprintf("%v %d of %d to %d", dir, at.size, at.origin, at.local), func(t *testing.T) {
+							m.move(h, &moveIn{Dir: dir, RemoteOffset: at.origin, LocalOffset: at.local, Size: at.size, Bound: c.bind}, c.segs...)
+						})
+					}
+				}
+			})
+		})
+	}
+	t.Run("BindForwarded", func(t *testing.T) { matrix.Each(t, mercuryForwarded) })
+	t.Run("BulkCancel", func(t *testing.T) { matrix.Each(t, mercuryCancel) })
+	t.Run("SeveralContexts", func(t *testing.T) { matrix.Each(t, mercuryContexts) })
+}
+
+// mercury is an origin, who owns memory, and a target, who moves data.
+type mercury struct {
+	*matrix.Net
+	t              *testing.T
+	target, origin *hg.Class
+	tctx, octx     *hg.Context
+}
+
+func newMercury(t *testing.T, n *matrix.Net) *mercury {
+	m := &mercury{Net: n, t: t}
+	m.target, m.tctx = n.Target(hg.Config{})
+	m.origin, m.octx = n.Target(hg.Config{}) // who binds a handle must be reachable
+	m.register(m.target)
+	m.register(m.origin)
+	return m
+}
+
+func (m *mercury) register(cls *hg.Class) {
+	m.t.Helper()
+	_, err := cls.Register("move", serveMove)
+	require.NoError(m.t, err)
+	_, err = cls.Register("forward", serveForward)
+	require.NoError(m.t, err)
+}
+
+func (m *mercury) handle(octx *hg.Context, name string) *hg.Handle {
+	m.t.Helper()
+	h, err := octx.Create(m.target.Addr(), hg.HashName(name))
+	require.NoError(m.t, err)
+	return h
+}
+
+// move has the target move data from or to new memory of the origin, and verifies every byte.
+func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
+	m.t.Helper()
+	opts := bulk.Options{Access: bulk.ReadOnly, Bind: in.Bound}
+	theirs := newMemory(segs...)
+	if in.Dir == bulk.Push {
+		opts.Access = bulk.WriteOnly
+	} else {
+		theirs.fill(1)
+	}
+	before := theirs.bytes()
+	var err error
+	in.Memory, err = bulk.CreateWith(h.Context(), opts, theirs.segs...)
+	require.NoError(m.t, err)
+	calls := 0
+	require.NoError(m.t, h.Forward(in, func(_ *hg.Handle, e error) { calls++; err = e }))
+	m.Until(func() bool { return calls > 0 })
+	require.NoError(m.t, err)
+	var out moveOut
+	require.NoError(m.t, h.Output(&out))
+	require.NoError(m.t, in.Memory.CloseWait(m.t.Context()))
+	require.True(m.t, theirs.intact(), "bytes beside the segments were written")
+	if in.Cancel {
+		return out
+	}
+	require.Equal(m.t, in.Size, out.Moved)
+	want := before
+	if in.Dir == bulk.Push {
+		copy(want[in.RemoteOffset:], patterned(2, int(in.LocalOffset), int(in.Size)))
+	}
+	require.Empty(m.t, differ(theirs.bytes(), want))
+	return out
+}
+
+// serveForward passes the handle on to another process, or to this one, which moves the data of the first.
+func serveForward(h *hg.Handle) error {
+	var in moveIn
+	if err := h.Input(&in); err != nil {
+		return err
+	}
+	next, err := na.ParseAddr(in.Next)
+	if err != nil {
+		return err
+	}
+	f, err := h.Context().Create(next, hg.HashName("move"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h.Ref()
+	return f.Forward(&in, func(f *hg.Handle, err error) {
+		defer h.Close()
+		var out moveOut
+		if err == nil {
+			err = f.Output(&out)
+		}
+		if err != nil {
+			_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+			return
+		}
+		_ = h.Respond(&out, nil)
+	})
+}
+
+func mercuryForwarded(t *testing.T, n *matrix.Net) {
+	m := newMercury(t, n)
+	other, _ := n.Target(hg.Config{})
+	m.register(other)
+	h := m.handle(m.octx, "forward")
+	defer h.Close()
+	for _, next := range []*hg.Class{m.target, other} {
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			for _, at := range append(big, combination{1, 3, 500}) {
+				in := &moveIn{Dir: dir, RemoteOffset: at.origin, LocalOffset: at.local, Size: at.size, Bound: true, Next: next.Addr().String()}
+				m.move(h, in, bufSize/2, bufSize/2)
+			}
+			m.move(h, &moveIn{Dir: dir, Size: 100, Bound: true, Next: next.Addr().String()}, 100) // along with the handle
+		}
+	}
+}
+
+func mercuryCancel(t *testing.T, n *matrix.Net) {
+	m := newMercury(t, n)
+	h := m.handle(m.octx, "move")
+	defer h.Close()
+	for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+		for range 3 {
+			out := m.move(h, &moveIn{Dir: dir, Size: bufSize, Cancel: true}, bufSize)
+			assert.True(t, out.Canceled)
+			assert.Positive(t, out.Moved)
+			assert.Less(t, out.Moved, int64(bufSize))
+			m.move(h, &moveIn{Dir: dir, Size: bufSize}, bufSize)
+		}
+	}
+}
+
+// The mover runs on context 2 of the target, and the handle belongs to context 1 of the origin.
+func mercuryContexts(t *testing.T, n *matrix.Net) {
+	m := newMercury(t, n)
+	from := []*hg.Context{m.octx, n.Context(m.origin), n.Context(m.origin)}
+	for range 2 {
+		n.Context(m.target)
+	}
+	for _, c := range []struct{ from, target int }{{1, 2}, {0, 1}, {2, 0}, {1, 1}} {
+		h := m.handle(from[c.from], "move")
+		require.NoError(t, h.SetTarget(c.target))
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			for _, bound := range []bool{false, true} {
+				out := m.move(h, &moveIn{Dir: dir, RemoteOffset: 5, LocalOffset: 7, Size: 300_000, Bound: bound}, 100_000, 250_000)
+				require.Equal(t, c.target, out.Context)
+			}
+		}
+		h.Close()
+	}
+}

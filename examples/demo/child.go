@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+)
+
+// ready begins the line by which the target tells where it listens.
+const ready = "listening at "
+
+// A child is the target process. It ends when the pipe to its stdin closes, so it cannot outlive this process, whatever
+// becomes of that.
+type child struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	addr  string
+	once  sync.Once // for kill
+}
+
+// startChild starts this program again as the target and waits until it listens. The end of ctx kills it.
+func startChild(ctx context.Context) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &child{cmd: exec.CommandContext(ctx, self)}
+	c.cmd.Env = append(os.Environ(), targetEnv+"=1")
+	c.cmd.Stderr = os.Stderr
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the target: %w", err)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	addr, ok := strings.CutPrefix(strings.TrimSpace(line), ready)
+	if err != nil || !ok {
+		c.kill()
+		return nil, fmt.Errorf("the target did not say where it listens, but %q (%v)", line, err)
+	}
+	c.addr = addr
+	return c, nil
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// kill ends the process at once, without a chance to say goodbye, and reaps it.
+func (c *child) kill() {
+	c.once.Do(func() {
+		_ = c.cmd.Process.Kill()
+		_ = c.stdin.Close()
+		_ = c.cmd.Wait()
+	})
+}

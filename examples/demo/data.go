@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+)
+
+// defaultSize is what the program offers at least when it is given no file.
+const defaultSize = 64 << 20
+
+// load reads the file, or this program, repeated.
+func load(file string) ([]byte, error) {
+	if file != "" {
+		return os.ReadFile(file)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	data, err := os.ReadFile(self)
+	return repeat(data, defaultSize), err
+}
+
+// repeat returns data as often as it takes to have atLeast bytes.
+func repeat(data []byte, atLeast int) []byte {
+	switch {
+	case len(data) >= atLeast:
+		return data
+	case len(data) == 0:
+		return make([]byte, atLeast)
+	}
+	return bytes.Repeat(data, (atLeast+len(data)-1)/len(data))
+}
+
+// size writes a number of bytes for people.
+func size(n int) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
+)
+
+// maxPull bounds what the target allocates on the word of an origin.
+const maxPull = 8 << 30
+
+// A target is what the child process is.
+type target struct {
+	hctx    *hg.Context
+	moved   hg.ID
+	holding hg.ID
+
+	mu   sync.Mutex // guards kept
+	kept []*hg.Handle
+}
+
+// runTarget listens at a free port of the loopback, prints it, and serves until stdin closes.
+func runTarget() error {
+	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
+	if err != nil {
+		return err
+	}
+	t := &target{}
+	if err := t.register(class); err != nil {
+		return err
+	}
+	if t.hctx, err = class.NewContext(); err != nil {
+		return err
+	}
+	fmt.Println(ready + t.hctx.Self().String())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		_ = class.Close()
+		time.AfterFunc(5*time.Second, func() { os.Exit(1) }) // nobody is left who could ask
+	}()
+	var serving sync.WaitGroup
+	for range 2 { // a handler that takes long holds up only one of the two
+		serving.Go(t.serve)
+	}
+	serving.Wait()
+	return nil
+}
+
+func (t *target) register(class *hg.Class) error {
+	var errs [5]error
+	_, errs[0] = class.Register(rpcSquare, square)
+	_, errs[1] = class.Register(rpcPull, t.pull)
+	_, errs[2] = class.Register(rpcHold, t.hold)
+	t.moved, errs[3] = class.RegisterOneWay(rpcMoved, nil)
+	t.holding, errs[4] = class.RegisterOneWay(rpcHolding, nil)
+	return errors.Join(errs[:]...)
+}
+
+// serve moves bytes and runs handlers until the class is closed and drained.
+func (t *target) serve() {
+	for t.hctx.Progress(-1) == nil {
+		t.hctx.Trigger(0)
+	}
+}
+
+func square(h *hg.Handle) error {
+	var n int64
+	if err := h.Input(&n); err != nil {
+		return err
+	}
+	return h.Respond(n*n, nil)
+}
+
+// hold keeps a request until one comes that wants an answer, and answers them all then, the oldest first.
+func (t *target) hold(h *hg.Handle) error {
+	var answer bool
+	if err := h.Input(&answer); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !answer {
+		t.kept = append(t.kept, h.Ref()) // or else the end of this handler would be an answer
+		return t.tellHolding(h.Addr())
+	}
+	for _, old := range t.kept {
+		_ = old.Respond("too late", nil) // its origin has given up: that is no error here
+		old.Close()
+	}
+	t.kept = nil
+	return h.Respond("here I am", nil)
+}
+
+// tellHolding calls the origin back, over the session that its request came on.
+func (t *target) tellHolding(origin na.Addr) error {
+	h, err := t.hctx.Create(origin, t.holding)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return h.Forward(nil, nil)
+}
+
+// A pulling is one pull for an origin. It is driven by callbacks: no goroutine waits for it.
+type pulling struct {
+	h      *hg.Handle // the request
+	in     pullInput
+	buf    []byte
+	local  *bulk.Handle
+	report *hg.Handle // tells the origin how far the pull is
+}
+
+// pull starts to pull the origin's memory and returns; the callbacks below answer.
+func (t *target) pull(h *hg.Handle) error {
+	p := &pulling{h: h}
+	if err := h.Input(&p.in); err != nil {
+		return err
+	}
+	if p.in.Data == nil || p.in.Data.Len() > maxPull {
+		return fmt.Errorf("no data to pull, or more than %d bytes", int64(maxPull))
+	}
+	p.buf = make([]byte, p.in.Data.Len())
+	var err error
+	if p.local, err = bulk.Create(t.hctx, bulk.LocalOnly, p.buf); err != nil {
+		return err
+	}
+	if p.report, err = t.hctx.Create(h.Addr(), t.moved); err != nil {
+		return err
+	}
+	spec := bulk.Spec{
+		Dir: bulk.Pull, Peer: h.Addr(), Remote: p.in.Data, Local: p.local, Size: p.in.Data.Len(), OnProgress: p.progress,
+	}
+	if p.in.StopAt > 0 {
+		spec.Chunk, spec.Window = stopChunk, 1
+	}
+	h.Ref()
+	if _, err := bulk.Transfer(t.hctx, spec, p.done); err != nil {
+		p.close()
+		return err
+	}
+	return nil
+}
+
+func (p *pulling) progress(op *bulk.Op, moved int64) {
+	if p.in.StopAt > 0 && moved >= p.in.StopAt {
+		op.Cancel()
+		return
+	}
+	// It fails when the report before has not left yet. That is well: the next one tells more.
+	_ = p.report.Forward(moved, nil)
+}
+
+func (p *pulling) done(op *bulk.Op, err error) {
+	defer p.close()
+	out := pullOutput{Moved: op.Moved()}
+	switch {
+	case errors.Is(err, context.Canceled) && p.in.StopAt > 0:
+		out.Canceled = true
+	case err != nil:
+		_ = p.h.RespondError(na.CodeOf(err), err.Error(), nil)
+		return
+	default:
+		sum := sha256.Sum256(p.buf)
+		out.Sum = sum[:]
+	}
+	_ = p.h.Respond(out, nil) // fails only when the origin is gone
+}
+
+func (p *pulling) close() {
+	p.report.Close()
+	_ = p.local.Close(nil)
+	p.h.Close()
+}

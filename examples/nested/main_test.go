@@ -1,0 +1,17 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+func TestNested(t *testing.T) {
+	leak.Check(t)
+	var out strings.Builder
+	run(&out)
+	require.Equal(t, "relay/callback: twice 21 is 42\nrelay/wait: twice 22 is 44\n", out.String())
+}

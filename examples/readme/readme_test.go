@@ -1,0 +1,148 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The tests of this file hold the README to what is there.
+
+const root = "../.."
+
+func readme(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	return string(b)
+}
+
+// TestProgram: the program in the README is the one that is built and run.
+func TestProgram(t *testing.T) {
+	_, rest, ok := strings.Cut(readme(t), "```go\n")
+	require.True(t, ok, "the README shows no program")
+	shown, _, _ := strings.Cut(rest, "```")
+	built, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	require.Equal(t, string(built), shown)
+}
+
+var (
+	proofs = regexp.MustCompile("`([a-z/]+): (\\w+)(?:/(\\w+))?`")
+	names  = regexp.MustCompile("`(na|hg|bulk|request)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?`")
+	links  = regexp.MustCompile(`\]\(([^)]+)\)`)
+	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
+)
+
+// TestProofs: every test, and every rule of the conformance suite, that the README names exists.
+func TestProofs(t *testing.T) {
+	text := readme(t)
+	found := proofs.FindAllStringSubmatch(text, -1)
+	require.Greater(t, len(found), 40)
+	for _, m := range found {
+		dir, name, sub := m[1], m[2], m[3]
+		files, want := "*_test.go", "func "+name+"("
+		if dir == "na/natest" {
+			files, want = "*.go", `name: "`+name+`"`
+		}
+		src := sources(t, dir, files)
+		assert.Contains(t, src, want, "%s, which the README names, is not there", m[0])
+		if sub != "" {
+			assert.Contains(t, src, `"`+sub+`"`, "%s, which the README names, is not there", m[0])
+		}
+	}
+
+	_, table, ok := strings.Cut(text, "| promise | shown by |\n|---|---|\n")
+	require.True(t, ok)
+	table, _, _ = strings.Cut(table, "\n\n")
+	for _, row := range strings.Split(table, "\n") {
+		assert.Regexp(t, proofs, row, "a promise without a test")
+	}
+}
+
+// TestNames: every name of the API that the README gives is exported.
+func TestNames(t *testing.T) {
+	found := names.FindAllStringSubmatch(readme(t), -1)
+	require.Greater(t, len(found), 20)
+	for _, m := range found {
+		want := m[2]
+		if m[3] != "" {
+			want += "." + m[3]
+		}
+		assert.Contains(t, exported(t, m[1]), want, m[0])
+	}
+}
+
+// TestPlaces: links and commands lead somewhere.
+func TestPlaces(t *testing.T) {
+	text := readme(t)
+	for _, m := range append(links.FindAllStringSubmatch(text, -1), runs.FindAllStringSubmatch(text, -1)...) {
+		if strings.HasPrefix(m[1], "https://") {
+			continue
+		}
+		_, err := os.Stat(filepath.Join(root, m[1]))
+		assert.NoError(t, err, m[0])
+	}
+}
+
+// sources returns the text of the files of a package that match.
+func sources(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, dir, pattern))
+	require.NoError(t, err)
+	var b strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		require.NoError(t, err)
+		b.Write(text)
+	}
+	return b.String()
+}
+
+// exported returns the functions, types and methods of a package, methods as "Type.Method".
+func exported(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	require.NoError(t, err)
+	found := map[string]bool{}
+	for _, f := range files {
+		parsed, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, d := range parsed.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				found[receiver(d)+d.Name.Name] = true
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					if ts, ok := s.(*ast.TypeSpec); ok {
+						found[ts.Name.Name] = true
+					}
+				}
+			}
+		}
+	}
+	return found
+}
+
+// receiver returns "Type." for a method and nothing for a function.
+func receiver(d *ast.FuncDecl) string {
+	if d.Recv == nil {
+		return ""
+	}
+	e := d.Recv.List[0].Type
+	if star, ok := e.(*ast.StarExpr); ok {
+		e = star.X
+	}
+	if id, ok := e.(*ast.Ident); ok {
+		return id.Name + "."
+	}
+	return ""
+}

@@ -1,0 +1,136 @@
+package natest
+
+import (
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var addressRules = []rule{
+	{name: "Limits", check: limits,
+		why: "limits are asked for, not guessed: what the plugin states must make sense and follow Config"},
+	{name: "Lookup", check: lookup,
+		why: "the text of an address finds its process; text that names nothing fails with a reason, and costs no session"},
+	{name: "BadAddress", check: badAddress,
+		why: "no address, or one of another transport, is an error of the caller and says so"},
+	{name: "BoundAddress", check: boundAddress,
+		why: "an answer goes to the process that asked, never to another one that took its address meanwhile"},
+	{name: "OriginVanishes", check: originVanishes,
+		why: "a process that does not listen cannot be called back once its session is over, and the error says so at once"},
+	{name: "FirstCallAfterIdle", check: firstCallAfterIdle,
+		why: "a program that did nothing for longer than the connect timeout can connect all the same"},
+}
+
+func limits(b *bed) {
+	s := b.listen(na.Config{Eager: 2048, Envelopes: 5, Contexts: 3})
+	l := s.Limits()
+	require.Equal(b, s.cls.Limits(), l)
+	require.Equal(b, 2048, l.MaxUnexpected)
+	require.Equal(b, 2048, l.MaxExpected)
+	require.Equal(b, 5, l.Envelopes)
+	require.Equal(b, 3, l.MaxContexts)
+	require.GreaterOrEqual(b, l.MaxSegments, 2)
+	require.GreaterOrEqual(b, l.MaxTag, na.Tag(1)<<31)
+	require.Equal(b, s.Self().Scheme(), l.Scheme)
+	b.context(s.cls)
+	b.context(s.cls)
+	_, err := s.cls.NewContext()
+	require.ErrorIs(b, err, na.ErrAgain, "a context more than Config.Contexts allows")
+}
+
+func lookup(b *bed) {
+	a, t := b.pair(na.Config{})
+	second := b.context(t.cls)
+	for _, s := range []*side{t, second} {
+		r := a.lookup(s.Self().String()).ok()
+		require.Equal(b, s.Self(), r.Addr, "lookup of %v", s.Self())
+		a.send(r.Addr, 1, []byte("x")).ok()
+		s.next()
+	}
+	parsed, err := na.ParseAddr(t.Self().String())
+	require.NoError(b, err)
+	require.Equal(b, t.Self(), parsed)
+	require.NotEqual(b, a.Self(), t.Self())
+	require.Equal(b, t.Self(), t.lookup(t.Self().String()).ok().Addr, "lookup of the own address")
+
+	for _, text := range []string{"", "nothing", t.Self().Scheme() + "://", t.Self().String() + "#x", "#1"} {
+		a.lookup(text).fails(na.ErrInvalid)
+	}
+	a.lookup("unheard-of://host:1").fails(na.ErrUnsupported, na.ErrInvalid)
+	require.Equal(b, a.Stats().Peers, 2, "sessions: the two that were used")
+}
+
+func badAddress(b *bed) {
+	a, t := b.pair(na.Config{})
+	m := a.private(make([]byte, 8))
+	key := t.register(na.ReadWrite, make([]byte, 8)).Key()
+	other, err := na.ParseAddr("unheard-of://host:1")
+	require.NoError(b, err)
+	for what, start := range map[string]func(op *na.Op, to na.Addr) error{
+		"send unexpected":  func(op *na.Op, to na.Addr) error { return a.SendUnexpected(op, to, 0, nil) },
+		"send expected":    func(op *na.Op, to na.Addr) error { return a.SendExpected(op, to, 0, nil) },
+		"receive expected": func(op *na.Op, to na.Addr) error { return a.RecvExpected(op, to, 0, nil) },
+		"put":              func(op *na.Op, to na.Addr) error { return a.Put(op, m, 0, to, key, 0, 8) },
+		"get":              func(op *na.Op, to na.Addr) error { return a.Get(op, m, 0, to, key, 0, 8) },
+		"lease":            func(op *na.Op, to na.Addr) error { _, err := a.Lease(op, to, 0, make([]byte, 8)); return err },
+	} {
+		c := a.call(what)
+		c.refused(na.ErrInvalid, func(op *na.Op) error { return start(op, na.Addr{}) })
+		if err := c.try(func(op *na.Op) error { return start(op, other) }); err != nil {
+			require.ErrorIs(b, err, na.ErrUnsupported, "%s to another transport", what)
+		} else {
+			c.notRun(na.ErrUnsupported, na.ErrUnreachable)
+		}
+	}
+	require.Zero(b, a.cls.Regions(), "regions left by leases that were refused")
+}
+
+func boundAddress(b *bed) {
+	a, t := b.pair(na.Config{})
+	toA, toT := b.meet(a, t)
+	require.Equal(b, t.Self(), toT.Named(), "the address that answers come from")
+	require.NotEqual(b, toT.Named(), toT, "an address that came with a message is bound to its session")
+	require.Equal(b, toT.String(), t.Self().String(), "the text says nothing of the session")
+	old := t.recvExpected(toA, 3, 8)
+	a.sendExpected(toT, 3, nil).ok() // the bound address works, too
+	old.ok()
+
+	name := t.cls.Addr().Name()
+	require.NoError(b, t.cls.Close())
+	b.until("the old instance is gone", t.cls.Closed)
+	b.until("the session is seen to be over", func() bool { return a.Stats().Peers == 0 })
+	again := b.open(name, na.Config{})
+	require.Equal(b, t.Self(), again.Self(), "the same address again")
+	a.send(toT, 1, []byte("for the old one")).notRun(na.ErrPeerLost)
+	a.recvExpected(toT, 1, 8).fails(na.ErrPeerLost)
+	var m message
+	b.until("the name reaches the new instance", func() bool { // at once, or when a pause after the loss is over
+		if a.send(t.Self(), 2, []byte("for the new one")).wait().Err != nil {
+			return false
+		}
+		m = again.next()
+		return true
+	})
+	require.Equal(b, "for the new one", string(m.data))
+	again.send(toA, 1, []byte("x")).fails(na.ErrPeerLost, na.ErrUnreachable) // bound by the old instance
+	b.meet(a, again)
+}
+
+func originVanishes(b *bed) {
+	a, t := b.pair(na.Config{ConnectTimeout: 500e6})
+	toA, _ := b.meet(a, t)
+	require.NoError(b, a.cls.Close())
+	b.until("the session is seen to be over", func() bool { return t.Stats().Peers == 0 })
+	t.send(toA, 1, []byte("x")).notRun(na.ErrPeerLost)
+	t.sendExpected(toA, 1, []byte("x")).notRun(na.ErrPeerLost)
+	t.send(toA.Named(), 1, []byte("x")).notRun(na.ErrUnreachable)
+}
+
+func firstCallAfterIdle(b *bed) {
+	a, t := b.pair(na.Config{ConnectTimeout: 100e6})
+	b.pass()
+	a.parked = true
+	b.lapse(250e6)
+	a.parked = false
+	b.meet(a, t)
+}

@@ -1,0 +1,345 @@
+package natest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// How long something may take: on the plugin's clock, and on the wall.
+const (
+	patience     = 30 * time.Second
+	wallPatience = 90 * time.Second
+)
+
+// A bed is what one rule is checked on.
+type bed struct {
+	testing.TB
+	rule    *rule
+	net     Network
+	classes []*na.Class
+	sides   []*side
+	turn    int // whose turn it is to be driven
+	idle    int // steps in a row in which nothing happened
+	over    bool
+
+	triggering atomic.Int32 // Trigger calls under way
+
+	mu    sync.Mutex // guards the fields below
+	calls []*call
+	mems  []*region
+}
+
+// region is memory that settle deregisters.
+type region struct {
+	s    *side
+	m    *na.Mem
+	gone bool
+}
+
+// A side is one context, named for messages.
+type side struct {
+	*na.Context
+	b      *bed
+	cls    *na.Class
+	name   string
+	parked bool // nobody drives it
+}
+
+func newBed(t testing.TB, r *rule) *bed {
+	leak.Check(t)
+	return &bed{TB: t, rule: r}
+}
+
+// open opens a class with one context.
+func (b *bed) open(addr string, cfg na.Config) *side {
+	b.Helper()
+	cfg.Plugins = append(cfg.Plugins, b.net.Plugins...)
+	cls, err := na.Open(addr, cfg)
+	require.NoError(b, err, "open %s", addr)
+	b.classes = append(b.classes, cls)
+	return b.context(cls)
+}
+
+// context makes the next context of a class.
+func (b *bed) context(cls *na.Class) *side {
+	b.Helper()
+	nctx, err := cls.NewContext()
+	require.NoError(b, err, "new context")
+	s := &side{Context: nctx, b: b, cls: cls, name: fmt.Sprintf("context %d at %v", nctx.ID(), cls.Addr())}
+	b.sides = append(b.sides, s)
+	return s
+}
+
+// listen opens a class that peers can reach.
+func (b *bed) listen(cfg na.Config) *side {
+	b.Helper()
+	return b.open(b.net.Listen(len(b.classes)), cfg)
+}
+
+// origin opens a class that only originates.
+func (b *bed) origin(cfg na.Config) *side {
+	b.Helper()
+	return b.open(b.net.Origin, cfg)
+}
+
+// pair opens an origin and a target with the same configuration.
+func (b *bed) pair(cfg na.Config) (a, t *side) {
+	b.Helper()
+	t = b.listen(cfg)
+	return b.origin(cfg), t
+}
+
+// drive gives one context a turn and tells whether something happened.
+func (b *bed) drive(s *side, wait time.Duration) bool {
+	if s.parked {
+		return false
+	}
+	err := s.Progress(wait)
+	switch {
+	case err == nil, errors.Is(err, na.ErrTimeout):
+	case errors.Is(err, na.ErrClosed) && s.Closed():
+	default:
+		b.Errorf("Progress of %s: got %v, want nil, a timeout, or closed when everything has been given back", s.name, err)
+	}
+	return s.trigger() > 0 || err == nil
+}
+
+// trigger runs callbacks; the ledger knows that it does.
+func (s *side) trigger() int {
+	s.b.triggering.Add(1)
+	defer s.b.triggering.Add(-1)
+	return s.Trigger(0)
+}
+
+// step drives the next context in turn. When nothing happens anywhere for a while, it waits a little there.
+func (b *bed) step() {
+	s := b.sides[b.turn%len(b.sides)]
+	b.turn++
+	if b.drive(s, b.wait()) {
+		b.idle = 0
+		return
+	}
+	b.idle++
+}
+
+// wait is how long a step may sleep: not at all as long as something happens, then longer and longer.
+func (b *bed) wait() time.Duration {
+	rounds := b.idle / len(b.sides)
+	if rounds < 8 {
+		return 0
+	}
+	return min(time.Duration(rounds)*20*time.Microsecond, 2*time.Millisecond)
+}
+
+// pass drives every context once, without waiting.
+func (b *bed) pass() {
+	for _, s := range b.sides {
+		b.drive(s, 0)
+	}
+}
+
+// until drives until done reports true.
+func (b *bed) until(what string, done func() bool) {
+	b.Helper()
+	clock := b.sides[0].Now()
+	wall := time.Now()
+	for !done() {
+		b.step()
+		if b.sides[0].Now()-clock > patience || time.Since(wall) > wallPatience {
+			b.Fatalf("%s: not after %v\n%s", what, b.sides[0].Now()-clock, b.dump())
+		}
+	}
+}
+
+// lapse drives for a time on the plugin's clock.
+func (b *bed) lapse(d time.Duration) {
+	b.Helper()
+	end := b.sides[0].Now() + d
+	b.until("time passes", func() bool { return b.sides[0].Now() >= end })
+}
+
+// quiet drives long enough for what is under way between a and t to arrive: messages and bulk data go to and fro.
+func (b *bed) quiet(a, t *side) {
+	b.Helper()
+	for range 2 {
+		m := t.register(na.ReadWrite, make([]byte, 8))
+		here := a.private(make([]byte, 8))
+		a.put(here, 0, t.Self(), m.Key(), 0, 8).ok()
+		a.get(here, 0, t.Self(), m.Key(), 0, 8).ok()
+		t.deregister(m).ok()
+		for range 10 {
+			b.pass()
+		}
+	}
+}
+
+// dump tells what hangs.
+func (b *bed) dump() string {
+	var w strings.Builder
+	for _, s := range b.sides {
+		fmt.Fprintf(&w, "%s: %+v, live %d, callbacks queued %d, closed %v\n", s.name, s.Stats(), s.Live(), s.Queued(), s.Closed())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.calls {
+		if !c.ended() {
+			fmt.Fprintf(&w, "pending: %s\n", c)
+		}
+	}
+	return w.String()
+}
+
+// settle ends what the rule left, checks that every gauge is at zero, closes everything, and checks the ledger.
+func (b *bed) settle() {
+	b.Helper()
+	for _, s := range b.sides {
+		s.parked = false
+	}
+	for _, c := range b.pending() {
+		c.op.Cancel()
+	}
+	b.until("every canceled operation ends", func() bool { return len(b.pending()) == 0 })
+	b.freeAll()
+	for _, r := range b.regions() {
+		if !r.s.Closed() {
+			r.s.deregister(r.m).ok()
+		}
+	}
+	for _, s := range b.sides {
+		b.empty(s)
+	}
+	for _, s := range b.sides {
+		if !s.Closed() {
+			b.zero(s, "before it was closed")
+		}
+	}
+	b.close()
+	for _, s := range b.sides {
+		b.zero(s, "after it was closed")
+		if got := s.Stats().Reserved; got != 0 {
+			b.Errorf("%s: got %d bytes reserved for envelopes after every session has ended, want 0", s.name, got)
+		}
+		if live, queued := s.Live(), s.Queued(); live != 0 || queued != 0 {
+			b.Errorf("%s: got %d live operations and %d callbacks queued at the end, want none", s.name, live, queued)
+		}
+	}
+	for _, c := range b.all() {
+		c.audit()
+	}
+}
+
+// rounds checks each of ks on classes of its own.
+func (b *bed) rounds(ks []int, check func(k int)) {
+	b.Helper()
+	for i, k := range ks {
+		if i > 0 {
+			b.fresh()
+		}
+		check(k)
+	}
+}
+
+// fresh ends what there is, with all checks, and begins anew.
+func (b *bed) fresh() {
+	b.Helper()
+	b.settle()
+	b.classes, b.sides, b.calls, b.mems, b.over = nil, nil, nil, nil, false
+}
+
+// empty receives the unexpected messages that nobody took.
+func (b *bed) empty(s *side) {
+	b.Helper()
+	for !s.Closed() && s.Stats().Envelopes > 0 {
+		s.recv().ok()
+		b.freeAll()
+	}
+}
+
+// zero checks the gauges.
+func (b *bed) zero(s *side, when string) {
+	b.Helper()
+	st := s.Stats()
+	if st.Outstanding != 0 || st.Envelopes != 0 || st.Queued != 0 || st.Leases != 0 || st.Regions != 0 {
+		b.Errorf("%s: got gauges %+v %s, want Outstanding, Envelopes, Queued, Leases and Regions 0", s.name, st, when)
+	}
+}
+
+// close closes every class and drives until all is given back.
+func (b *bed) close() {
+	b.Helper()
+	for _, cls := range b.classes {
+		if err := cls.Close(); err != nil {
+			b.Errorf("close %v: %v", cls.Addr(), err)
+		}
+	}
+	b.until("every class has given everything back", func() bool {
+		for _, cls := range b.classes {
+			if !cls.Closed() {
+				return false
+			}
+		}
+		return true
+	})
+	b.over = true
+}
+
+// end closes what a failed rule left, and says why the rule is there.
+func (b *bed) end() {
+	if b.Failed() {
+		b.Logf("rule %s: %s", b.rule.name, b.rule.why)
+	}
+	if b.over {
+		return
+	}
+	for _, cls := range b.classes {
+		_ = cls.Close()
+	}
+	for range 1000 {
+		for _, s := range b.sides {
+			_ = s.Progress(0)
+			s.trigger()
+		}
+	}
+}
+
+func (b *bed) all() []*call {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]*call(nil), b.calls...)
+}
+
+func (b *bed) pending() (left []*call) {
+	for _, c := range b.all() {
+		if !c.ended() {
+			left = append(left, c)
+		}
+	}
+	return left
+}
+
+func (b *bed) freeAll() {
+	for _, c := range b.all() {
+		c.free()
+	}
+}
+
+func (b *bed) regions() (left []*region) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.mems {
+		if !r.gone {
+			left = append(left, r)
+		}
+	}
+	return left
+}

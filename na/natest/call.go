@@ -1,0 +1,403 @@
+package natest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Bytes with a meaning: around receive buffers, in buffers that have been given back, in memory that is out of reach.
+// A pattern never contains them.
+const (
+	guard  = 0xa5
+	spent  = 0xdd
+	secret = 0xee
+)
+
+// A call is one line of the ledger: an operation, how often it was started, and how often its callback ran.
+type call struct {
+	b    *bed
+	s    *side
+	what string
+	op   *na.Op
+	then func(r na.Result) // runs at the end of the callback; may start the operation anew
+
+	buf  []byte // of a receive, inside the last of rooms
+	sent []byte // of a send: the suite's copy
+
+	mu       sync.Mutex // guards the fields below
+	accepted int
+	ran      int
+	last     na.Result
+	env      *na.Envelope // received and not freed
+	rooms    []*room      // of every receive that was started
+}
+
+// A room is the buffer of a receive between guards, and how it looked when the callback ran.
+type room struct {
+	arena, snapshot []byte
+	n               int
+}
+
+// call adds a line to the ledger.
+func (s *side) call(what string) *call {
+	c := &call{b: s.b, s: s, what: what}
+	c.op = s.NewOp(c.done)
+	s.b.mu.Lock()
+	s.b.calls = append(s.b.calls, c)
+	s.b.mu.Unlock()
+	return c
+}
+
+func (c *call) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprintf("%s of %s, started %d times, ended %d times, last with %v", c.what, c.s.name, c.accepted, c.ran, c.last.Err)
+}
+
+// try starts the operation.
+func (c *call) try(start func(op *na.Op) error) error {
+	c.mu.Lock()
+	c.accepted++
+	c.mu.Unlock()
+	err := start(c.op)
+	if err == nil {
+		return nil
+	}
+	c.mu.Lock()
+	c.accepted--
+	c.mu.Unlock()
+	var oe *na.OpError
+	if !errors.As(err, &oe) || oe.Op == "" || oe.Fate != na.NotRun {
+		c.b.Errorf("%s was refused with %#v, want an OpError that names it and says that it did not run", c.what, err)
+	}
+	return err
+}
+
+// start starts the operation, which must be accepted.
+func (c *call) start(start func(op *na.Op) error) *call {
+	c.b.Helper()
+	require.NoError(c.b, c.try(start), "start of %s at %s", c.what, c.s.name)
+	return c
+}
+
+// refused tries an operation that must be refused with code.
+func (c *call) refused(code na.Code, start func(op *na.Op) error) {
+	c.b.Helper()
+	require.ErrorIs(c.b, c.try(start), code, "start of %s", c.what)
+}
+
+// done is the callback.
+func (c *call) done(op *na.Op, r na.Result) {
+	b := c.b
+	if b.triggering.Load() == 0 {
+		b.Errorf("%s: its callback ran while nobody was in Trigger", c.what)
+	}
+	if op != c.op {
+		b.Errorf("%s: its callback was given another operation", c.what)
+	}
+	c.mu.Lock()
+	c.ran++
+	if c.ran > c.accepted {
+		b.Errorf("%s: its callback ran %d times after %d starts", c.what, c.ran, c.accepted)
+	}
+	c.last = r
+	if r.Envelope != nil {
+		c.env = r.Envelope
+	}
+	if n := len(c.rooms); n > 0 {
+		c.rooms[n-1].snapshot = bytes.Clone(c.rooms[n-1].arena)
+	}
+	c.mu.Unlock()
+	c.checkResult(r)
+	for i := range c.sent {
+		c.sent[i] = spent
+	}
+	if c.then != nil {
+		c.then(r)
+	}
+}
+
+// checkResult checks what holds for every result.
+func (c *call) checkResult(r na.Result) {
+	b := c.b
+	var oe *na.OpError
+	switch {
+	case r.Err == nil:
+	case !errors.As(r.Err, &oe) || oe.Op == "":
+		b.Errorf("%s ended with %#v, want an OpError that names it", c.what, r.Err)
+	case na.CodeOf(r.Err) == na.OK || na.CodeOf(r.Err) == na.ErrIO:
+		b.Errorf("%s ended with %v, which carries no code", c.what, r.Err)
+	}
+	if r.Err != nil && r.Envelope != nil {
+		b.Errorf("%s ended with %v and an envelope", c.what, r.Err)
+	}
+	if r.Err == nil && c.buf != nil && r.N > int64(len(c.buf)) {
+		b.Errorf("%s received %d bytes into %d", c.what, r.N, len(c.buf))
+	}
+	if r.Err == nil && c.sent != nil && r.N != int64(len(c.sent)) {
+		b.Errorf("%s: got N %d, want %d", c.what, r.N, len(c.sent))
+	}
+}
+
+// audit checks, when all is over, that the callback ran once for each start and that its memory was left alone.
+func (c *call) audit() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ran != c.accepted {
+		c.b.Errorf("%s: started %d times, its callback ran %d times", c.what, c.accepted, c.ran)
+	}
+	if c.op.Busy() {
+		c.b.Errorf("%s is busy after its end", c.what)
+	}
+	for _, r := range c.rooms {
+		if r.snapshot != nil && !bytes.Equal(r.arena, r.snapshot) {
+			c.b.Errorf("%s: its buffer was written after its callback", c.what)
+		}
+		head, tail := r.arena[:guardSize], r.arena[guardSize+r.n:]
+		if !bytes.Equal(head, fill(guardSize, guard)) || !bytes.Equal(tail, fill(guardSize, guard)) {
+			c.b.Errorf("%s: bytes beside its buffer were written", c.what)
+		}
+	}
+}
+
+func (c *call) ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ran >= c.accepted
+}
+
+// times is how often the callback ran.
+func (c *call) times() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ran
+}
+
+func (c *call) result() na.Result {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
+// wait drives until the operation has ended.
+func (c *call) wait() na.Result {
+	c.b.Helper()
+	c.b.until(c.what+" of "+c.s.name+" ends", c.ended)
+	return c.result()
+}
+
+// ok waits for success.
+func (c *call) ok() na.Result {
+	c.b.Helper()
+	r := c.wait()
+	require.NoError(c.b, r.Err, "%s of %s", c.what, c.s.name)
+	return r
+}
+
+// fails waits for an end with code.
+func (c *call) fails(codes ...na.Code) na.Result {
+	c.b.Helper()
+	r := c.wait()
+	for _, code := range codes {
+		if errors.Is(r.Err, code) {
+			return r
+		}
+	}
+	c.b.Fatalf("%s of %s: got %v, want one of %v", c.what, c.s.name, r.Err, codes)
+	return r
+}
+
+// notRun waits for an end with code of which it is certain that nothing left.
+func (c *call) notRun(codes ...na.Code) na.Result {
+	c.b.Helper()
+	r := c.fails(codes...)
+	require.Equal(c.b, na.NotRun, r.Fate, "%s of %s: fate of %v", c.what, c.s.name, r.Err)
+	return r
+}
+
+// cancelNow cancels and runs Trigger, without Progress: the callback must run.
+func (c *call) cancelNow() na.Result {
+	c.b.Helper()
+	c.op.Cancel()
+	c.s.trigger()
+	if !c.ended() && c.b.net.Concurrent {
+		// Another goroutine of the plugin may have the memory at this very moment, for one copy or one system call.
+		wall := newStopwatch()
+		for !c.ended() && !wall.over() {
+			c.s.trigger()
+		}
+	}
+	require.True(c.b, c.ended(), "%s of %s: canceled, Trigger called, and its callback did not run", c.what, c.s.name)
+	return c.result()
+}
+
+// free gives the envelope back that the call received.
+func (c *call) free() {
+	c.mu.Lock()
+	env := c.env
+	c.env = nil
+	c.mu.Unlock()
+	if env != nil {
+		env.Free()
+	}
+}
+
+// keep takes the envelope out of the ledger: the rule frees it.
+func (c *call) keep() *na.Envelope {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	env := c.env
+	c.env = nil
+	return env
+}
+
+const guardSize = 16
+
+// buffer gives the next start of a receive n bytes between guards.
+func (c *call) buffer(n int) {
+	r := &room{arena: fill(n+2*guardSize, guard), n: n}
+	c.buf = r.arena[guardSize : guardSize+n : guardSize+n]
+	c.mu.Lock()
+	c.rooms = append(c.rooms, r)
+	c.mu.Unlock()
+}
+
+func fill(n int, v byte) []byte { return bytes.Repeat([]byte{v}, n) }
+
+// pattern returns n bytes that tell seed and offset; none of the bytes with a meaning is among them.
+func pattern(seed, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		x := uint32(i)*2654435761 + uint32(seed)*40503
+		b[i] = byte(x>>16) & 0x7f
+	}
+	return b
+}
+
+// The operations, accepted.
+
+func (s *side) lookup(text string) *call {
+	s.b.Helper()
+	return s.call("lookup").start(func(op *na.Op) error { return s.Lookup(op, text) })
+}
+
+func (s *side) send(to na.Addr, tag na.Tag, data []byte) *call {
+	s.b.Helper()
+	c := s.call("send unexpected")
+	c.sent = append([]byte{}, data...)
+	return c.start(func(op *na.Op) error { return s.SendUnexpected(op, to, tag, c.sent) })
+}
+
+func (s *side) sendExpected(to na.Addr, tag na.Tag, data []byte) *call {
+	s.b.Helper()
+	c := s.call("send expected")
+	c.sent = append([]byte{}, data...)
+	return c.start(func(op *na.Op) error { return s.SendExpected(op, to, tag, c.sent) })
+}
+
+func (s *side) recv() *call {
+	s.b.Helper()
+	return s.call("receive unexpected").start(func(op *na.Op) error { return s.RecvUnexpected(op) })
+}
+
+func (s *side) recvExpected(from na.Addr, tag na.Tag, n int) *call {
+	s.b.Helper()
+	c := s.call(fmt.Sprintf("receive expected %d", tag))
+	c.buffer(n)
+	return c.start(func(op *na.Op) error { return s.RecvExpected(op, from, tag, c.buf) })
+}
+
+func (s *side) put(local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) *call {
+	s.b.Helper()
+	return s.call("put").start(func(op *na.Op) error { return s.Put(op, local, loff, to, key, roff, n) })
+}
+
+func (s *side) get(local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) *call {
+	s.b.Helper()
+	return s.call("get").start(func(op *na.Op) error { return s.Get(op, local, loff, to, key, roff, n) })
+}
+
+func (s *side) lease(to na.Addr, tag na.Tag, buf []byte) (*call, *na.Mem) {
+	s.b.Helper()
+	c := s.call("lease")
+	var m *na.Mem
+	c.start(func(op *na.Op) (err error) {
+		m, err = s.Lease(op, to, tag, buf)
+		return err
+	})
+	return c, m
+}
+
+func (s *side) deregister(m *na.Mem) *call {
+	s.b.Helper()
+	s.b.mu.Lock()
+	for _, r := range s.b.mems {
+		if r.m == m {
+			r.gone = true
+		}
+	}
+	s.b.mu.Unlock()
+	return s.call("deregister").start(func(op *na.Op) error { return s.Deregister(op, m) })
+}
+
+// register registers memory that settle takes back if the rule does not.
+func (s *side) register(access na.Access, segs ...[]byte) *na.Mem {
+	s.b.Helper()
+	m, err := s.cls.Register(access, segs...)
+	require.NoError(s.b, err, "register")
+	s.b.mu.Lock()
+	s.b.mems = append(s.b.mems, &region{s: s, m: m})
+	s.b.mu.Unlock()
+	return m
+}
+
+func (s *side) private(segs ...[]byte) *na.Mem {
+	s.b.Helper()
+	m, err := s.cls.NewMem(segs...)
+	require.NoError(s.b, err, "new memory")
+	return m
+}
+
+// A message is an unexpected one, copied out of its envelope.
+type message struct {
+	data []byte
+	from na.Addr
+	tag  na.Tag
+}
+
+// next receives the next unexpected message and frees its envelope.
+func (s *side) next() message {
+	s.b.Helper()
+	return s.recv().message()
+}
+
+// message waits for the message of a receive and frees its envelope.
+func (c *call) message() message {
+	c.b.Helper()
+	r := c.ok()
+	require.NotNil(c.b, r.Envelope, "receive ended with success and no envelope")
+	m := message{append([]byte{}, r.Envelope.Data...), r.Envelope.From, r.Envelope.Tag}
+	require.Equal(c.b, m.from, r.Addr, "the sender in result and envelope")
+	require.Equal(c.b, m.tag, r.Tag, "the tag in result and envelope")
+	require.Equal(c.b, int64(len(m.data)), r.N, "the length in result and envelope")
+	c.free()
+	return m
+}
+
+// meet brings a session up and returns the address by which t can answer a, and a can answer t.
+func (b *bed) meet(a, t *side) (toA, toT na.Addr) {
+	b.Helper()
+	in := t.recv()
+	a.send(t.Self(), 1, []byte("hello")).ok()
+	toA = in.message().from
+	back := a.recvExpected(t.Self(), 2, 8)
+	t.sendExpected(toA, 2, []byte("hello"))
+	toT = back.ok().Addr
+	return toA, toT
+}

@@ -1,0 +1,565 @@
+package natest
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var cancelRules = []rule{
+	{name: "CancelNow", check: cancelNow,
+		why: "Cancel and then Trigger, with no Progress between, runs the canceled callback: whoever gives up need not wait"},
+	{name: "CancelLookup", check: cancelLookup, needs: pendingLookup,
+		why: "a lookup that asks a slow name server can be given up like everything else"},
+	{name: "CancelEverywhere", check: cancelEverywhere,
+		why: "canceled at any point, an operation ends once, with success or ErrCanceled, and the session goes on"},
+	{name: "CancelTwice", check: cancelTwice,
+		why: "cancels of what is idle, ended, or canceled already change nothing"},
+	{name: "CancelFromMany", check: cancelFromMany, needs: concurrent,
+		why: "several goroutines may give up the same operation: it ends once"},
+	{name: "CancelNotRun", check: cancelNotRun,
+		why: "a canceled send that says that it did not run never arrives, and those behind it do"},
+	{name: "CancelKeepsEnvelopes", check: cancelKeepsEnvelopes,
+		why: "canceled sends do not use up the envelopes that the peer guarantees"},
+	{name: "CanceledReceiveUntouched", check: canceledReceiveUntouched,
+		why: "after a canceled receive its buffer belongs to the program: a late message does not write it"},
+	{name: "CanceledGetUntouched", check: canceledGetUntouched,
+		why: "after a canceled get its memory belongs to the program: late data does not write it"},
+	{name: "CanceledPutUnread", check: canceledPutUnread,
+		why: "after a canceled put its memory belongs to the program: what it holds now is not sent"},
+	{name: "ReuseAfterCancel", check: reuseAfterCancel,
+		why: "an operation that was canceled is used again at once; the late answer to its former life ends nothing and writes nothing"},
+	{name: "ReuseReceive", check: reuseReceive,
+		why: "the same receive, canceled and posted anew for the same tag with another buffer, gets the message in the new one"},
+	{name: "RestartInCallback", check: restartInCallback,
+		why: "a callback may start its own operation again: that is how receives are kept posted"},
+	{name: "CancelInCallback", check: cancelInCallback,
+		why: "a callback may cancel its own operation and others: the first answer wins, the rest is called off"},
+	{name: "CancelSelf", check: cancelSelf,
+		why: "operations of a process with itself are canceled like all others"},
+}
+
+// A start starts one kind of operation so that it does not end by itself soon.
+type start struct {
+	what string
+	run  func() *call
+	fate na.Fate // of a cancel before anything moved; MaybeRan if that cannot be told
+}
+
+// pendingStarts are operations of a with t that stay pending while t does not help. They use up t's envelopes.
+func pendingStarts(b *bed, a, t *side) []start {
+	mem := t.register(na.ReadWrite, make([]byte, moving))
+	local := a.private(make([]byte, moving))
+	for range t.Limits().Envelopes {
+		a.send(t.Self(), 1, nil).ok()
+	}
+	tag := na.Tag(1000)
+	return []start{
+		{"send without an envelope", func() *call { return a.send(t.Self(), 2, []byte("x")) }, na.NotRun},
+		{"send to a peer not reached yet", func() *call {
+			return a.send(b.listen(na.Config{}).Self(), 2, []byte("x"))
+		}, na.NotRun},
+		{"expected send to a peer not reached yet", func() *call {
+			return a.sendExpected(b.listen(na.Config{}).Self(), 2, []byte("x"))
+		}, na.NotRun},
+		{"send to nobody", func() *call { return a.send(b.nobody(), 2, []byte("x")) }, na.NotRun},
+		{"receive unexpected", func() *call { return a.recv() }, na.MaybeRan},
+		{"receive expected", func() *call { tag++; return a.recvExpected(t.Self(), tag, 100) }, na.MaybeRan},
+		{"receive expected from nobody", func() *call { return a.recvExpected(b.nobody(), 1, 100) }, na.MaybeRan},
+		{"put", func() *call { return a.put(local, 0, t.Self(), mem.Key(), 0, moving) }, na.MaybeRan},
+		{"get", func() *call { return a.get(local, 0, t.Self(), mem.Key(), 0, moving) }, na.MaybeRan},
+		{"put to a peer not reached yet", func() *call {
+			return a.put(local, 0, b.listen(na.Config{}).Self(), mem.Key(), 0, moving)
+		}, na.NotRun},
+		{"lease", func() *call { tag++; c, _ := a.lease(t.Self(), tag, make([]byte, 10)); return c }, na.MaybeRan},
+	}
+}
+
+// nobody is an address on which nobody listens.
+func (b *bed) nobody() na.Addr {
+	b.Helper()
+	addr, err := na.ParseAddr(b.net.Nobody)
+	require.NoError(b, err, "Network.Nobody")
+	return addr
+}
+
+func cancelNow(b *bed) {
+	a, t := b.pair(na.Config{})
+	for _, s := range pendingStarts(b, a, t) {
+		for _, turns := range []int{0, 0, 1, 3} { // twice at once: nothing is left of the first
+			c := s.run()
+			for range turns {
+				b.step()
+			}
+			r := c.cancelNow()
+			if r.Err == nil || turns > 0 && na.CodeOf(r.Err) == na.ErrUnreachable {
+				continue // it ended before
+			}
+			require.ErrorIs(b, r.Err, na.ErrCanceled, s.what)
+			if turns == 0 && s.fate == na.NotRun {
+				require.Equal(b, na.NotRun, r.Fate, "fate of a %s that was canceled at once", s.what)
+			}
+		}
+	}
+	b.quiet(a, t)
+	require.Equal(b, t.Limits().Envelopes, t.Stats().Envelopes, "messages that arrived: those that were not canceled")
+}
+
+func cancelLookup(b *bed) {
+	a := b.origin(na.Config{})
+	for _, turns := range []int{0, 0, 1, 5} {
+		c := a.lookup(b.net.Pending)
+		for range turns {
+			b.step()
+		}
+		require.ErrorIs(b, c.cancelNow().Err, na.ErrCanceled)
+	}
+	c := a.lookup(b.net.Pending)
+	a.Close()
+	c.fails(na.ErrClosed)
+}
+
+func cancelEverywhere(b *bed) {
+	a, t := b.pair(na.Config{})
+	toA, _ := b.meet(a, t)
+	mem := t.register(na.ReadWrite, make([]byte, moving))
+	local := a.private(make([]byte, moving))
+	received := 0
+	take := t.call("receive unexpected")
+	again := func() { take.start(func(op *na.Op) error { return t.RecvUnexpected(op) }) }
+	take.then = func(r na.Result) {
+		if r.Err == nil {
+			received++
+			take.free()
+			again()
+		}
+	}
+	again()
+	sent := 0
+	for kind, run := range map[string]func() *call{
+		"send unexpected": func() *call { return a.send(t.Self(), 1, make([]byte, 1000)) },
+		"send expected":   func() *call { return t.sendExpected(toA, 1, make([]byte, 1000)) },
+		"receive expected": func() *call {
+			c := a.recvExpected(t.Self(), 2, 1000)
+			t.sendExpected(toA, 2, make([]byte, 1000))
+			return c
+		},
+		"put":    func() *call { return a.put(local, 0, t.Self(), mem.Key(), 0, moving) },
+		"get":    func() *call { return a.get(local, 0, t.Self(), mem.Key(), 0, moving) },
+		"lookup": func() *call { return a.lookup(t.Self().String()) },
+	} {
+		for _, k := range steps {
+			c := run()
+			for range k {
+				b.step()
+			}
+			r := c.cancelNow()
+			if r.Err != nil {
+				require.ErrorIs(b, r.Err, na.ErrCanceled, "%s canceled after %d turns", kind, k)
+			} else if kind == "send unexpected" {
+				sent++
+			}
+			require.Equal(b, 1, c.times(), "callbacks of %s canceled after %d turns", kind, k)
+		}
+	}
+	b.until("every message has arrived", func() bool { return received >= sent })
+	b.quiet(a, t)
+	require.Equal(b, sent, received, "messages that arrived, of those that were not canceled")
+	require.Zero(b, a.Stats().PeersLost+t.Stats().PeersLost, "sessions lost by cancels")
+	require.Zero(b, a.Stats().Violations+t.Stats().Violations)
+}
+
+func cancelTwice(b *bed) {
+	a, t := b.pair(na.Config{})
+	toA, _ := b.meet(a, t)
+	c := a.call("receive expected")
+	c.buffer(8)
+	post := func() { c.start(func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 7, c.buf) }) }
+	c.op.Cancel() // idle
+	post()
+	t.sendExpected(toA, 7, []byte("x"))
+	c.ok() // that cancel was of no life
+	c.op.Cancel()
+	c.op.Cancel()
+	post()
+	c.op.Cancel()
+	c.op.Cancel()
+	a.trigger()
+	require.ErrorIs(b, c.result().Err, na.ErrCanceled)
+	c.op.Cancel()
+	require.Equal(b, 2, c.times())
+	post()
+	t.sendExpected(toA, 7, []byte("x"))
+	b.until("the receive has ended, its callback has not run", func() bool {
+		_ = t.Progress(0)
+		_ = a.Progress(0)
+		return a.Queued() > 0
+	})
+	c.op.Cancel() // too late: it has ended
+	c.ok()
+	require.Equal(b, 3, c.times())
+}
+
+func cancelFromMany(b *bed) {
+	a, t := b.pair(na.Config{})
+	starts := pendingStarts(b, a, t)
+	for range 10 {
+		for _, s := range starts {
+			c := s.run()
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(c.op.Cancel)
+			}
+			wg.Wait()
+			if r := c.wait(); r.Err != nil {
+				require.ErrorIs(b, r.Err, na.ErrCanceled, s.what)
+			}
+			require.Equal(b, 1, c.times(), "callbacks of a %s that eight goroutines canceled", s.what)
+		}
+	}
+}
+
+func cancelNotRun(b *bed) {
+	a, t := b.pair(na.Config{Envelopes: 2})
+	run := map[na.Tag]*call{}
+	for round := range 4 {
+		for i := range 10 {
+			tag := na.Tag(10*round + i)
+			run[tag] = a.send(t.Self(), tag, nil)
+		}
+		for range round {
+			b.step()
+		}
+		for i := 1; i < 10; i += 2 {
+			run[na.Tag(10*round+i)].op.Cancel()
+		}
+		arrived := map[na.Tag]bool{}
+		b.until("all have ended", func() bool {
+			for t.Stats().Envelopes > 0 {
+				arrived[t.next().tag] = true
+			}
+			for i := range 10 {
+				if !run[na.Tag(10*round+i)].ended() {
+					return false
+				}
+			}
+			return true
+		})
+		b.quiet(a, t)
+		for t.Stats().Envelopes > 0 {
+			arrived[t.next().tag] = true
+		}
+		for i := range 10 {
+			tag := na.Tag(10*round + i)
+			r := run[tag].result()
+			switch {
+			case r.Err == nil:
+				require.True(b, arrived[tag], "message %d was sent and did not arrive", tag)
+			case r.Fate == na.NotRun:
+				require.ErrorIs(b, r.Err, na.ErrCanceled)
+				require.False(b, arrived[tag], "message %d was canceled, said that it did not run, and arrived", tag)
+			}
+		}
+	}
+}
+
+func cancelKeepsEnvelopes(b *bed) {
+	const g = 3
+	a, t := b.pair(na.Config{Envelopes: g})
+	b.meet(a, t)
+	for round := range 20 {
+		var cs []*call
+		for range g + 5 {
+			cs = append(cs, a.send(t.Self(), 1, nil))
+		}
+		for range round % 4 {
+			b.step()
+		}
+		if round%2 == 1 {
+			slices.Reverse(cs)
+		}
+		for _, c := range cs {
+			c.op.Cancel()
+		}
+		for _, c := range cs {
+			c.wait()
+		}
+		b.empty(t)
+	}
+	b.quiet(a, t)
+	b.empty(t)
+	for range g { // all are there
+		a.send(t.Self(), 1, nil).ok()
+	}
+	require.False(b, func() bool { c := a.send(t.Self(), 1, nil); b.quiet(a, t); return c.ended() }(), "one more than was guaranteed")
+}
+
+func canceledReceiveUntouched(b *bed) {
+	a, t := b.pair(na.Config{})
+	toA, _ := b.meet(a, t)
+	for i, k := range steps[:10] {
+		tag := na.Tag(10 + i)
+		c := a.recvExpected(t.Self(), tag, 4096)
+		t.sendExpected(toA, tag, fill(4096, secret))
+		for range k {
+			b.step()
+		}
+		if r := c.cancelNow(); r.Err == nil {
+			continue
+		}
+		copy(c.buf, pattern(i, 4096))
+		c.rooms[0].snapshot = bytes.Clone(c.rooms[0].arena)
+		b.quiet(a, t)
+		require.Equal(b, pattern(i, 4096), c.buf, "the buffer of a canceled receive, %d turns after the message was sent", k)
+	}
+}
+
+func canceledGetUntouched(b *bed) {
+	a, t := b.pair(na.Config{})
+	b.meet(a, t)
+	mem := t.register(na.ReadOnly, fill(moving, secret))
+	for i, k := range steps {
+		ours := make([]byte, moving)
+		c := a.get(a.private(ours[:moving/3], ours[moving/3:]), 0, t.Self(), mem.Key(), 0, moving)
+		c.then = func(na.Result) { copy(ours, pattern(i, moving)) }
+		for range k {
+			b.step()
+		}
+		c.cancelNow()
+		b.quiet(a, t)
+		require.True(b, bytes.Equal(pattern(i, moving), ours), "memory of a get that was canceled after %d turns was written later", k)
+	}
+	require.Zero(b, a.Stats().PeersLost)
+}
+
+func canceledPutUnread(b *bed) {
+	a, t := b.pair(na.Config{})
+	b.meet(a, t)
+	for i, k := range steps {
+		theirs := make([]byte, moving)
+		mem := t.register(na.WriteOnly, theirs)
+		ours := pattern(i, moving)
+		c := a.put(a.private(ours[:moving/3], ours[moving/3:]), 0, t.Self(), mem.Key(), 0, moving)
+		c.then = func(na.Result) { copy(ours, fill(moving, secret)) }
+		for range k {
+			b.step()
+		}
+		r := c.cancelNow()
+		b.quiet(a, t)
+		require.NotContains(b, theirs, byte(secret), "memory of a put that was canceled after %d turns was read later", k)
+		if r.Err == nil {
+			require.True(b, bytes.Equal(pattern(i, moving), theirs), "a put that ended with success, %d turns", k)
+		}
+		t.deregister(mem).ok()
+	}
+	require.Zero(b, a.Stats().PeersLost)
+}
+
+func reuseAfterCancel(b *bed) {
+	a, t := b.pair(na.Config{})
+	b.meet(a, t)
+	first, second := t.register(na.ReadOnly, fill(moving, secret)), t.register(na.ReadOnly, pattern(1, moving))
+	sink := t.register(na.WriteOnly, make([]byte, moving))
+	for _, k := range steps {
+		old, ours := make([]byte, moving), make([]byte, moving)
+		c := a.call("get")
+		c.then = func(r na.Result) {
+			if c.times() > 1 {
+				return
+			}
+			copy(old, pattern(2, moving))
+			c.start(func(op *na.Op) error { return a.Get(op, a.private(ours), 0, t.Self(), second.Key(), 0, moving) })
+		}
+		c.start(func(op *na.Op) error { return a.Get(op, a.private(old), 0, t.Self(), first.Key(), 0, moving) })
+		for range k {
+			b.step()
+		}
+		c.op.Cancel()
+		a.trigger()
+		b.until("the second get ends", func() bool { return c.times() == 2 })
+		require.NoError(b, c.result().Err, "the second life of a get that was canceled after %d turns", k)
+		require.EqualValues(b, moving, c.result().N)
+		require.True(b, bytes.Equal(pattern(1, moving), ours), "the second get, first canceled after %d turns", k)
+		require.True(b, bytes.Equal(pattern(2, moving), old), "memory of the first get was written after its end, %d turns", k)
+
+		p := a.call("put")
+		src := pattern(3, moving)
+		p.then = func(r na.Result) {
+			if p.times() > 1 {
+				return
+			}
+			copy(src, fill(moving, secret))
+			p.start(func(op *na.Op) error {
+				return a.Put(op, a.private(pattern(4, moving)), 0, t.Self(), sink.Key(), 0, moving)
+			})
+		}
+		p.start(func(op *na.Op) error { return a.Put(op, a.private(src), 0, t.Self(), sink.Key(), 0, moving) })
+		for range k {
+			b.step()
+		}
+		p.op.Cancel()
+		a.trigger()
+		b.until("the second put ends", func() bool { return p.times() == 2 })
+		require.NoError(b, p.result().Err)
+		b.quiet(a, t)
+		require.True(b, bytes.Equal(pattern(4, moving), sink.Segments()[0]), "the second put, first canceled after %d turns", k)
+	}
+	require.Zero(b, a.Stats().PeersLost)
+}
+
+func reuseReceive(b *bed) {
+	a, t := b.pair(na.Config{})
+	toA, _ := b.meet(a, t)
+	for i, k := range steps[:10] {
+		c := a.call("receive expected")
+		c.then = func(r na.Result) {
+			if c.times() > 1 {
+				return
+			}
+			c.buffer(200)
+			c.start(func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 7, c.buf) })
+		}
+		c.buffer(200)
+		c.start(func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 7, c.buf) })
+		t.sendExpected(toA, 7, pattern(i, 100))
+		for range k {
+			b.step()
+		}
+		c.op.Cancel()
+		a.trigger()
+		require.GreaterOrEqual(b, c.times(), 1)
+		b.quiet(a, t)
+		if c.times() == 1 { // the first life took the message
+			t.sendExpected(toA, 7, pattern(50+i, 150))
+		}
+		b.until("the second receive ends", func() bool { return c.times() == 2 })
+		r := c.result()
+		require.NoError(b, r.Err)
+		want := pattern(i, 100)
+		if r.N == 150 {
+			want = pattern(50+i, 150)
+		}
+		require.Equal(b, want, c.buf[:r.N], "message in the second buffer, %d turns", k)
+		require.Equal(b, fill(200-int(r.N), guard), c.buf[r.N:])
+	}
+}
+
+func restartInCallback(b *bed) {
+	a, t := b.pair(na.Config{Envelopes: 3})
+	const n = 200
+	in := t.call("receive unexpected")
+	post := func() { in.start(func(op *na.Op) error { return t.RecvUnexpected(op) }) }
+	var got []na.Tag
+	in.then = func(r na.Result) {
+		require.NoError(b, r.Err)
+		got = append(got, r.Tag)
+		in.free()
+		if len(got) < n {
+			post()
+		}
+	}
+	post()
+	out := a.call("send unexpected")
+	send := func() {
+		out.start(func(op *na.Op) error { return a.SendUnexpected(op, t.Self(), na.Tag(out.times()), nil) })
+	}
+	out.then = func(r na.Result) {
+		require.NoError(b, r.Err)
+		if out.times() < n {
+			send()
+		}
+	}
+	send()
+	b.until("all have arrived", func() bool { return len(got) == n && out.times() == n })
+	for i, tag := range got {
+		require.Equal(b, na.Tag(i), tag)
+	}
+
+	local, mem := a.private(make([]byte, 8)), t.register(na.ReadWrite, make([]byte, 8))
+	move := a.call("get and put in turn")
+	next := func() {
+		move.start(func(op *na.Op) error {
+			if move.times()%2 == 0 {
+				return a.Get(op, local, 0, t.Self(), mem.Key(), 0, 8)
+			}
+			return a.Put(op, local, 0, t.Self(), mem.Key(), 0, 8)
+		})
+	}
+	move.then = func(r na.Result) {
+		require.NoError(b, r.Err)
+		if move.times() < n {
+			next()
+		}
+	}
+	next()
+	b.until("all have ended", func() bool { return move.times() == n })
+}
+
+func cancelInCallback(b *bed) {
+	a, t := b.pair(na.Config{})
+	toA, _ := b.meet(a, t)
+	var others []*call
+	for i := range 5 {
+		others = append(others, a.recvExpected(t.Self(), na.Tag(10+i), 8))
+	}
+	others = append(others, a.recv())
+	c := a.call("receive that calls the others off")
+	c.buffer(8)
+	post := func() { c.start(func(op *na.Op) error { return a.RecvExpected(op, t.Self(), 7, c.buf) }) }
+	c.then = func(r na.Result) {
+		c.op.Cancel() // it is idle: nothing happens
+		for _, o := range others {
+			o.op.Cancel()
+		}
+		if c.times() == 1 {
+			post()
+			c.op.Cancel() // and this ends the new life
+		}
+	}
+	post()
+	t.sendExpected(toA, 7, []byte("x"))
+	b.until("the canceled second life ends", func() bool { return c.times() == 2 })
+	require.ErrorIs(b, c.result().Err, na.ErrCanceled)
+	for i, o := range others {
+		require.ErrorIs(b, o.wait().Err, na.ErrCanceled, fmt.Sprint("operation ", i))
+	}
+}
+
+func cancelSelf(b *bed) {
+	t := b.listen(na.Config{Envelopes: 2})
+	for _, to := range []*side{t, b.context(t.cls)} {
+		mem := to.register(na.ReadWrite, make([]byte, moving))
+		local := t.private(make([]byte, moving))
+		to.parked = true
+		for range 2 {
+			t.send(to.Self(), 1, nil)
+		}
+		for range 2 {
+			for _, s := range []start{
+				{"send without an envelope", func() *call { return t.send(to.Self(), 2, []byte("x")) }, na.NotRun},
+				{"receive unexpected", func() *call { return t.recv() }, na.MaybeRan},
+				{"receive expected", func() *call { return t.recvExpected(to.Self(), 7, 100) }, na.MaybeRan},
+				{"put", func() *call { return t.put(local, 0, to.Self(), mem.Key(), 0, moving) }, na.MaybeRan},
+				{"get", func() *call { return t.get(local, 0, to.Self(), mem.Key(), 0, moving) }, na.MaybeRan},
+				{"lease", func() *call { c, _ := t.lease(to.Self(), 9, make([]byte, 10)); return c }, na.MaybeRan},
+				{"expected send", func() *call { return t.sendExpected(to.Self(), 9, make([]byte, 10)) }, na.MaybeRan},
+			} {
+				c := s.run()
+				if r := c.cancelNow(); r.Err != nil {
+					require.ErrorIs(b, r.Err, na.ErrCanceled, "%s to %s", s.what, to.name)
+					if s.fate == na.NotRun {
+						require.Equal(b, na.NotRun, r.Fate, s.what)
+					}
+				}
+			}
+		}
+		to.parked = false
+		b.quiet(t, to)
+		b.empty(to)
+	}
+}

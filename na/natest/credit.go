@@ -1,0 +1,289 @@
+package natest
+
+import (
+	"fmt"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var creditRules = []rule{
+	{name: "Envelopes", check: envelopes,
+		why: "as many messages as the receiver guaranteed leave the source; the rest waits there and none is lost"},
+	{name: "AcceptFreesRoom", check: acceptFreesRoom,
+		why: "room comes back when a message is accepted or freed, not when it is received, and the source hears of each"},
+	{name: "AcceptBeforeFull", check: acceptBeforeFull,
+		why: "room that came back before the source had used all it knew of is known to it when it needs it"},
+	{name: "SendQueueFull", check: sendQueueFull,
+		why: "the queue at the source is bounded: one message more fails with ErrNoCredit and did not run, the others arrive"},
+	{name: "HeadToHead", check: headToHead,
+		why: "two processes that both send all that is guaranteed before they receive do not deadlock"},
+	{name: "BudgetShort", check: budgetShort,
+		why: "memory for envelopes is bounded: a late peer is offered fewer, then refused with an error that says why, and room comes back"},
+	{name: "EnvelopeOutlivesSession", check: envelopeOutlivesSession,
+		why: "a message that was received stays readable until it is freed, whatever became of its session or context"},
+	{name: "AnswersNeedNoEnvelope", check: answersNeedNoEnvelope,
+		why: "answers and transfers go through when every envelope is used: else nobody could ever free one"},
+}
+
+// few lists numbers of envelopes.
+var few = []int{1, 2, 5, 32}
+
+// count tells how many of cs have ended.
+func count(cs []*call) (n int) {
+	for _, c := range cs {
+		if c.ended() {
+			n++
+		}
+	}
+	return n
+}
+
+// sendMany sends n numbered messages.
+func (s *side) sendMany(to na.Addr, n int) (cs []*call) {
+	for i := range n {
+		cs = append(cs, s.send(to, na.Tag(i), pattern(i, 10+i%50)))
+	}
+	return cs
+}
+
+func envelopes(b *bed) {
+	b.rounds(few, func(g int) {
+		const more = 20
+		t := b.listen(na.Config{Envelopes: g})
+		a := b.origin(na.Config{Envelopes: 9})
+		require.Equal(b, g, t.Limits().Envelopes)
+		cs := a.sendMany(t.Self(), g+more)
+		b.until("as many have left as are guaranteed", func() bool { return count(cs) >= g && t.Stats().Envelopes >= g })
+		b.quiet(a, t)
+		require.Equal(b, g, count(cs), "messages that left; guaranteed are %d", g)
+		require.Equal(b, more, a.Stats().Queued, "messages that wait at the source")
+		require.Equal(b, g, t.Stats().Envelopes, "messages that wait at the target")
+		require.Positive(b, a.Stats().Stalls)
+		for i := range g + more {
+			m := t.next()
+			require.Equal(b, na.Tag(i), m.tag, "order")
+			require.Equal(b, pattern(i, 10+i%50), m.data)
+		}
+		for _, c := range cs {
+			c.ok()
+		}
+	})
+}
+
+func acceptFreesRoom(b *bed) {
+	b.rounds(few, func(g int) {
+		t := b.listen(na.Config{Envelopes: g})
+		a := b.origin(na.Config{})
+		cs := a.sendMany(t.Self(), g+6)
+		b.until("as many have left as are guaranteed", func() bool { return count(cs) == g && t.Stats().Envelopes == g })
+		left := func(n int, when string) {
+			b.Helper()
+			b.until(fmt.Sprintf("message %d leaves after %s", n, when), func() bool { return count(cs) >= n })
+			b.quiet(a, t)
+			require.Equal(b, n, count(cs), "messages that have left after %s", when)
+		}
+		recv := func() *na.Envelope {
+			c := t.recv()
+			c.ok()
+			return c.keep()
+		}
+		one := recv()
+		left(g, "one was received")
+		one.Accept()
+		left(g+1, "it was accepted")
+		one.Accept()
+		left(g+1, "it was accepted again")
+		require.Equal(b, pattern(0, 10), one.Data, "an accepted message is still there")
+		one.Free()
+		left(g+1, "it was freed")
+		two := recv()
+		two.Free()
+		left(g+2, "the second was freed without being accepted")
+		three, four := recv(), func() *na.Envelope {
+			if g == 1 {
+				return nil
+			}
+			return recv()
+		}()
+		three.Accept()
+		left(g+3, "the third was accepted")
+		if four != nil {
+			four.Accept()
+			left(g+4, "the fourth was accepted")
+			four.Free()
+		}
+		three.Free()
+		for _, c := range cs {
+			if b.empty(t); !c.ended() {
+				b.until("the rest leaves", c.ended)
+			}
+		}
+	})
+}
+
+func acceptBeforeFull(b *bed) {
+	const g = 32
+	t := b.listen(na.Config{Envelopes: g})
+	a := b.origin(na.Config{})
+	for _, c := range a.sendMany(t.Self(), g-2) {
+		c.ok()
+	}
+	first := t.recv()
+	first.ok()
+	first.free()
+	b.quiet(a, t)
+	for i, c := range a.sendMany(t.Self(), 3) {
+		c.b.until(fmt.Sprintf("message %d of 3 leaves, for which there is room", i+1), c.ended)
+	}
+	last := a.send(t.Self(), 1, nil)
+	b.quiet(a, t)
+	require.False(b, last.ended(), "one more than there is room for")
+}
+
+func sendQueueFull(b *bed) {
+	const g, q = 2, 5
+	t := b.listen(na.Config{Envelopes: g})
+	a := b.origin(na.Config{SendQueue: q})
+	b.meet(a, t)
+	for round := range 3 {
+		sent := a.sendMany(t.Self(), g)
+		for _, c := range sent {
+			c.ok()
+		}
+		queued := a.sendMany(t.Self(), q)
+		for range 4 {
+			a.send(t.Self(), 99, nil).notRun(na.ErrNoCredit)
+		}
+		require.Equal(b, q, a.Stats().Queued)
+		if round == 1 { // a cancel makes room in the queue
+			require.ErrorIs(b, queued[q-1].cancelNow().Err, na.ErrCanceled)
+			queued[q-1] = a.send(t.Self(), q-1, pattern(q-1, 10+q-1))
+		}
+		for _, n := range []int{g, q} {
+			for i := range n {
+				require.Equal(b, na.Tag(i), t.next().tag)
+			}
+		}
+		for _, c := range queued {
+			c.ok()
+		}
+	}
+}
+
+func headToHead(b *bed) {
+	for _, g := range few {
+		for _, n := range []int{g, 3*g + 1} {
+			b.rounds([]int{0, 1}, func(k int) {
+				cfg := na.Config{Envelopes: g}
+				left, right := b.listen(cfg), b.listen(cfg)
+				if k == 1 {
+					b.meet(left, right)
+				}
+				ls := left.sendMany(right.Self(), n)
+				rs := right.sendMany(left.Self(), n)
+				if n == g { // nobody receives before all of its own have left
+					for _, c := range append(ls, rs...) {
+						c.ok()
+					}
+				}
+				for i := range n {
+					require.Equal(b, na.Tag(i), left.next().tag, "of %d messages with %d envelopes", n, g)
+					require.Equal(b, na.Tag(i), right.next().tag, "of %d messages with %d envelopes", n, g)
+				}
+				for _, c := range append(ls, rs...) {
+					c.ok()
+				}
+			})
+			b.fresh()
+		}
+	}
+	s := b.listen(na.Config{Envelopes: 1}) // with itself
+	c := s.send(s.Self(), 1, nil)
+	c.ok()
+	s.next()
+}
+
+func budgetShort(b *bed) {
+	const eager, g = 4096, 4
+	t := b.listen(na.Config{Eager: eager, Envelopes: g, Budget: 5*eager + eager/2})
+	leave := func(a *side) int {
+		cs := a.sendMany(t.Self(), g+1)
+		b.until("the first message leaves", func() bool { return count(cs) > 0 })
+		b.quiet(a, t)
+		n := count(cs)
+		for _, c := range cs {
+			c.op.Cancel()
+			c.wait()
+		}
+		b.empty(t)
+		return n
+	}
+	first, second, third := b.origin(na.Config{}), b.origin(na.Config{}), b.origin(na.Config{})
+	require.Equal(b, g, leave(first), "messages of the first peer")
+	require.Equal(b, 1, leave(second), "messages of the second peer: the budget is short")
+	r := third.send(t.Self(), 1, nil).notRun(na.ErrUnreachable, na.ErrNoMemory)
+	require.Contains(b, r.Err.Error(), "budget", "the error says what was asked for and what is left")
+	require.Contains(b, r.Err.Error(), fmt.Sprint(5*eager+eager/2), "the error says what was asked for and what is left")
+	require.LessOrEqual(b, t.Stats().Reserved, int64(5*eager+eager/2))
+	require.Positive(b, t.Stats().Reserved)
+	first.cls.Close()
+	b.until("the first peer has left", func() bool { return first.cls.Closed() && t.Stats().Peers == 1 })
+	fourth := b.origin(na.Config{})
+	require.Equal(b, g, leave(fourth), "messages of a peer that came when another had left")
+	require.Equal(b, 1, leave(second), "messages of the second peer, whose session goes on")
+
+	poor := b.origin(na.Config{Budget: 100}) // cannot guarantee one envelope itself
+	poor.send(t.Self(), 1, nil).notRun(na.ErrNoMemory)
+	poor.recvExpected(t.Self(), 1, 8).fails(na.ErrNoMemory)
+}
+
+func envelopeOutlivesSession(b *bed) {
+	a, t := b.pair(na.Config{})
+	for i := range 3 {
+		a.send(t.Self(), na.Tag(i), pattern(i, 1000)).ok()
+	}
+	var kept []*na.Envelope
+	for range 3 {
+		c := t.recv()
+		c.ok()
+		kept = append(kept, c.keep())
+	}
+	kept[0].Accept()
+	require.NoError(b, a.cls.Close())
+	b.until("the session is over", func() bool { return t.Stats().Peers == 0 })
+	require.Positive(b, t.Stats().Reserved, "bytes reserved while envelopes are in use")
+	kept[1].Accept()
+	for i, e := range kept {
+		require.Equal(b, pattern(i, 1000), e.Data)
+	}
+	kept[0].Free()
+	require.NoError(b, t.cls.Close())
+	b.until("everything is closed", func() bool { return t.cls.Closed() && a.cls.Closed() })
+	for i, e := range kept[1:] {
+		require.Equal(b, pattern(i+1, 1000), e.Data)
+		e.Free()
+	}
+	require.Zero(b, t.Stats().Envelopes)
+}
+
+func answersNeedNoEnvelope(b *bed) {
+	b.rounds([]int{1, 4}, func(g int) {
+		cfg := na.Config{Envelopes: g}
+		left, right := b.listen(cfg), b.listen(cfg)
+		toLeft, _ := b.meet(left, right)
+		cs := append(left.sendMany(right.Self(), g+3), right.sendMany(left.Self(), g+3)...)
+		b.until("every envelope is used", func() bool { return left.Stats().Envelopes == g && right.Stats().Envelopes == g })
+		answer := left.recvExpected(right.Self(), 7, 100)
+		right.sendExpected(toLeft, 7, pattern(1, 100)).ok()
+		answer.ok()
+		b.quiet(left, right)
+		b.quiet(right, left)
+		require.Equal(b, 2*g, count(cs))
+		for range g + 3 {
+			left.next()
+			right.next()
+		}
+	})
+}

@@ -1,0 +1,133 @@
+package natest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Network tells how to open classes of the plugin that is tested. They can all reach each other.
+type Network struct {
+	// Listen returns what the n-th class listens on: "tcp://127.0.0.1:0".
+	Listen func(n int) string
+	// Origin opens a class that only originates: "tcp://".
+	Origin string
+	// Nobody is an address on which nobody listens.
+	Nobody string
+	// Pending is an address whose Lookup does not end soon. Empty means that lookups end at once.
+	Pending string
+	// Plugins are looked at before the registered ones.
+	Plugins []na.Plugin
+	// Concurrent says that several goroutines may use one context, and that Progress may sleep.
+	Concurrent bool
+	// Assisted says that peers are served although nobody drives their context.
+	Assisted bool
+}
+
+// A Maker makes a fresh network for one rule.
+type Maker func(t testing.TB) Network
+
+// A rule is a promise of package na that every plugin keeps.
+type rule struct {
+	name  string
+	why   string               // what breaks for a user otherwise
+	needs func(Network) string // what the network lacks for it; nil when any will do
+	check func(b *bed)
+}
+
+// What a rule may need of a network.
+func concurrent(n Network) string {
+	if !n.Concurrent {
+		return "Network.Concurrent is false: one goroutine at a time uses this plugin"
+	}
+	return ""
+}
+
+func assisted(n Network) string {
+	if !n.Assisted {
+		return "Network.Assisted is false: a context that nobody drives serves nobody"
+	}
+	return ""
+}
+
+func frozen(n Network) string {
+	if n.Assisted {
+		return "Network.Assisted is true: a context cannot be frozen from here"
+	}
+	return ""
+}
+
+func pendingLookup(n Network) string {
+	if n.Pending == "" {
+		return "Network.Pending is empty: lookups end at once"
+	}
+	return ""
+}
+
+// rules are all of them, in the order of the files.
+var rules = slices.Concat(messageRules, addressRules, moveRules, leaseRules, cancelRules, creditRules, closeRules, progressRules)
+
+// Names returns the names of all rules.
+func Names() []string {
+	names := make([]string, len(rules))
+	for i, r := range rules {
+		names[i] = r.name
+	}
+	return names
+}
+
+// TestPlugin checks every rule in a subtest of its name. skip names rules that the plugin cannot keep, and says why not.
+func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
+	t.Helper()
+	for name, reason := range skip {
+		if find(name) == nil {
+			t.Errorf("natest: skip names the rule %q, which does not exist; there are %s", name, strings.Join(Names(), ", "))
+		}
+		if reason == "" {
+			t.Errorf("natest: rule %s is skipped without a reason", name)
+		}
+	}
+	for i := range rules {
+		r := &rules[i]
+		t.Run(r.name, func(t *testing.T) {
+			if reason := skip[r.name]; reason != "" {
+				t.Skipf("rule %s is skipped: %s", r.name, reason)
+			}
+			r.run(t, mk)
+		})
+	}
+}
+
+// Check checks one rule, for an author who is at work on it.
+func Check(t testing.TB, mk Maker, name string) {
+	t.Helper()
+	r := find(name)
+	if r == nil {
+		t.Fatalf("natest: there is no rule %q; there are %s", name, strings.Join(Names(), ", "))
+	}
+	r.run(t, mk)
+}
+
+func find(name string) *rule {
+	for i := range rules {
+		if rules[i].name == name {
+			return &rules[i]
+		}
+	}
+	return nil
+}
+
+func (r *rule) run(t testing.TB, mk Maker) {
+	b := newBed(t, r)
+	b.net = mk(t)
+	if r.needs != nil {
+		if lack := r.needs(b.net); lack != "" {
+			t.Skipf("rule %s: %s", r.name, lack)
+		}
+	}
+	defer b.end()
+	r.check(b)
+	b.settle()
+}

@@ -1,0 +1,5 @@
+package all
+
+import (
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)

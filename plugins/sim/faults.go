@@ -1,0 +1,182 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Faults says what goes wrong and how often. The zero value is a network without faults. A rate is a probability from
+// 0 to 1 that is drawn for each segment that is delivered, unless another thing is named; together the rates per
+// segment are at most 1.
+type Faults struct {
+	// Jitter is the mean of an exponentially distributed delay on top of Config.Latency.
+	Jitter time.Duration
+	// Refuse is the rate at which dials are refused although somebody listens.
+	Refuse float64
+	// Reset is the rate at which a connection ends; what was under way is lost. Both ends hear of it.
+	Reset float64
+	// Corrupt is the rate at which a byte is damaged. Only bytes that a checksum covers are: the session ends, and no
+	// wrong byte reaches a program. Bulk data has no checksum on a stream; with CorruptBulk it is damaged like the rest.
+	Corrupt     float64
+	CorruptBulk bool
+	// Clog is the rate at which one direction of a connection falls silent, for ClogFor on average.
+	Clog    float64
+	ClogFor time.Duration
+	// Pause is the rate at which the receiving node stops, for PauseFor on average: see Node.Pause.
+	Pause    float64
+	PauseFor time.Duration
+	// Partition is the rate at which nothing more passes from the sending to the receiving node, for PartitionFor on
+	// average. The other direction works.
+	Partition    float64
+	PartitionFor time.Duration
+	// Narrow, from 0 to 1, narrows the window of each new connection by a drawn factor, at 1 down to a 1024th.
+	Narrow float64
+	// Stall is the mean delay after which a coroutine resumes that could resume at once.
+	Stall time.Duration
+	// Silence is the probability, drawn for each connection of a node that crashes, that its peer hears nothing, not
+	// even a reset, as if power or cable had gone.
+	Silence float64
+}
+
+// Storm returns the most that random tests draw.
+func Storm() Faults {
+	return Faults{
+		Jitter: 50 * time.Millisecond, Refuse: 0.3, Reset: 0.01, Corrupt: 0.01,
+		Clog: 0.02, ClogFor: 5 * time.Second, Pause: 0.002, PauseFor: 30 * time.Second,
+		Partition: 0.002, PartitionFor: 10 * time.Second, Narrow: 1, Stall: 5 * time.Millisecond, Silence: 1,
+	}
+}
+
+// Draw returns faults of which each class is on with probability 1/2 and then of a strength up to that of f: rates
+// uniform, durations log-uniform down to a 4096th.
+func (f Faults) Draw(r *rand.Rand) Faults {
+	rate := func(v float64) float64 {
+		on, u := r.Uint64()&1 == 1, r.Float64()
+		if !on {
+			return 0
+		}
+		return v * u
+	}
+	span := func(d time.Duration) time.Duration {
+		on, u := r.Uint64()&1 == 1, r.Uint64()
+		if !on || d <= 0 {
+			return 0
+		}
+		return logUniform(d>>12, d, u)
+	}
+	always := func(d time.Duration) time.Duration { return logUniform(d>>12, d, r.Uint64()) }
+	return Faults{
+		Jitter: span(f.Jitter), Refuse: rate(f.Refuse), Reset: rate(f.Reset),
+		Corrupt: rate(f.Corrupt), CorruptBulk: f.CorruptBulk && r.Uint64()&1 == 1,
+		Clog: rate(f.Clog), ClogFor: always(f.ClogFor), Pause: rate(f.Pause), PauseFor: always(f.PauseFor),
+		Partition: rate(f.Partition), PartitionFor: always(f.PartitionFor),
+		Narrow: rate(f.Narrow), Stall: span(f.Stall), Silence: rate(f.Silence),
+	}
+}
+
+// validate reports every bad field.
+func (f *Faults) validate() error {
+	var errs []error
+	sum := 0.0
+	for _, r := range []struct {
+		name string
+		v    float64
+		each bool // per segment
+	}{
+		{"Refuse", f.Refuse, false}, {"Reset", f.Reset, true}, {"Corrupt", f.Corrupt, true}, {"Clog", f.Clog, true},
+		{"Pause", f.Pause, true}, {"Partition", f.Partition, true}, {"Narrow", f.Narrow, false}, {"Silence", f.Silence, false},
+	} {
+		if !(r.v >= 0 && r.v <= 1) {
+			errs = append(errs, fmt.Errorf("sim: faults: %s is %v, want 0 to 1: %w", r.name, r.v, na.ErrInvalid))
+		} else if r.each {
+			sum += r.v
+		}
+	}
+	if sum > 1 {
+		errs = append(errs, fmt.Errorf("sim: faults: the rates per segment add up to %v, want at most 1: %w", sum, na.ErrInvalid))
+	}
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"Jitter", f.Jitter}, {"ClogFor", f.ClogFor}, {"PauseFor", f.PauseFor}, {"PartitionFor", f.PartitionFor}, {"Stall", f.Stall},
+	} {
+		if d.v < 0 || d.v > time.Hour {
+			errs = append(errs, fmt.Errorf("sim: faults: %s is %v, want 0 to 1h: %w", d.name, d.v, na.ErrInvalid))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// odds are the rates per segment as bounds for one draw of 32 bits.
+type odds struct {
+	reset, corrupt, clog, pause, partition uint64
+	refuse, silence                        uint64
+}
+
+func (f *Faults) odds() odds {
+	of := func(p float64) uint64 { return uint64(p * (1 << 32)) }
+	var o odds
+	o.reset = of(f.Reset)
+	o.corrupt = o.reset + of(f.Corrupt)
+	o.clog = o.corrupt + of(f.Clog)
+	o.pause = o.clog + of(f.Pause)
+	o.partition = o.pause + of(f.Partition)
+	o.refuse, o.silence = of(f.Refuse), of(f.Silence)
+	return o
+}
+
+// A dice is one stream of random numbers. Everything is computed with integers: no two machines differ.
+type dice struct{ pcg rand.PCG }
+
+func newDice(seed, stream uint64) dice {
+	var d dice
+	d.pcg.Seed(seed, mix(stream, 0x6e6f6973))
+	return d
+}
+
+// below draws from 0 to n-1.
+func (d *dice) below(n int) int {
+	if n <= 1 {
+		return 0
+	}
+	hi, _ := bits.Mul64(d.pcg.Uint64(), uint64(n))
+	return int(hi)
+}
+
+// chance draws whether something of the given odds happens.
+func (d *dice) chance(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
+
+// exp draws from an exponential distribution, to within a twelfth: the logarithm is linear between powers of two.
+func (d *dice) exp(mean time.Duration) time.Duration {
+	if mean <= 0 {
+		return 0
+	}
+	u := d.pcg.Uint64() | 1
+	lz := bits.LeadingZeros64(u)
+	frac := (u << lz << 1) >> 32
+	log2 := uint64(lz+1)<<32 - frac // of 1/u, in 32.32
+	hi, lo := bits.Mul64(uint64(mean), log2*45426>>16)
+	return time.Duration(hi<<32 | lo>>32)
+}
+
+// logUniform maps u to a duration between lo and hi, each power of two as likely as any other.
+func logUniform(lo, hi time.Duration, u uint64) time.Duration {
+	if hi <= 0 {
+		return 0
+	}
+	lo = max(lo, 1)
+	steps := bits.Len64(uint64(hi / lo))
+	shift := int(u % uint64(steps))
+	low := lo << shift
+	high := min(low*2, hi)
+	if high <= low {
+		return low
+	}
+	return low + time.Duration((u>>8)%uint64(high-low))
+}

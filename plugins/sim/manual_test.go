@@ -1,0 +1,275 @@
+package sim_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+func TestMessages(t *testing.T) {
+	levels(t, func(t *testing.T, cfg sim.Config) {
+		leak.Check(t)
+		w := sim.NewWorld(cfg)
+		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		recv := b.post(b.nctx.RecvUnexpected)
+		require.NoError(t, a.send(b.addr(), 7, "hello").Err)
+		r := b.wait(recv)
+		require.NoError(t, r.Err)
+		require.Equal(t, "hello", string(r.Envelope.Data))
+		require.Equal(t, na.Tag(7), r.Tag)
+		require.Equal(t, a.addr(), r.Addr.Named())
+
+		buf := make([]byte, 16)
+		answer := a.post(func(op *na.Op) error { return a.nctx.RecvExpected(op, b.addr(), 9, buf) })
+		require.NoError(t, b.do(func(op *na.Op) error { return b.nctx.SendExpected(op, r.Addr, 9, []byte("there")) }).Err)
+		got := a.wait(answer)
+		require.NoError(t, got.Err)
+		require.Equal(t, "there", string(buf[:got.N]))
+		r.Envelope.Free()
+		a.close()
+		b.close()
+	})
+}
+
+func TestOriginWithoutName(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	a, b := join(t, w, "sim://"), join(t, w, "sim://b")
+	require.NoError(t, a.send(b.addr(), 1, "x").Err)
+	r := b.recv()
+	require.NoError(t, r.Err)
+	buf := make([]byte, 8)
+	answer := a.post(func(op *na.Op) error { return a.nctx.RecvExpected(op, b.addr(), 2, buf) })
+	require.NoError(t, b.do(func(op *na.Op) error { return b.nctx.SendExpected(op, r.Addr, 2, []byte("y")) }).Err)
+	require.NoError(t, a.wait(answer).Err)
+	r.Envelope.Free()
+	// Nobody can dial it.
+	require.ErrorIs(t, b.send(a.addr(), 1, "x").Err, na.ErrUnreachable)
+	a.close()
+	b.close()
+}
+
+func TestSelf(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	a := join(t, w, "sim://a")
+	require.NoError(t, a.send(a.addr(), 1, "me").Err)
+	r := a.recv()
+	require.Equal(t, "me", string(r.Envelope.Data))
+	r.Envelope.Free()
+	a.close()
+}
+
+func TestContexts(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	second, err := b.cls.NewContext()
+	require.NoError(t, err)
+	require.NoError(t, a.send(second.Self(), 1, "second").Err)
+	b2 := &party{t: t, cls: b.cls, nctx: second}
+	r := b2.recv()
+	require.Equal(t, "second", string(r.Envelope.Data))
+	r.Envelope.Free()
+	third := a.send(b.addr().WithTarget(5), 1, "third")
+	require.ErrorIs(t, third.Err, na.ErrUnreachable)
+	require.Equal(t, na.NotRun, third.Fate)
+}
+
+func TestPutGet(t *testing.T) {
+	sizes := [][2][]int{
+		{{1}, {1}}, {{0, 5, 0}, {2, 3}}, {{1000, 1, 4000}, {5001}}, {{300 << 10, 7, 300 << 10}, {100, 600<<10 - 93}},
+		{{5 << 20}, {1 << 20, 4 << 20}},
+	}
+	levels(t, func(t *testing.T, cfg sim.Config) {
+		w := sim.NewWorld(cfg)
+		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		for _, s := range sizes { // b is not driven: its side is served all the same
+			remote := b.mem(na.ReadWrite, 3, s[1]...)
+			local := a.local(99, s[0]...)
+			r := a.get(local, b.addr(), remote.Key())
+			require.NoError(t, r.Err)
+			require.Equal(t, local.Len(), r.N)
+			holds(t, local, 3)
+			require.NoError(t, a.put(a.local(42, s[0]...), b.addr(), remote.Key()).Err)
+			holds(t, remote, 42)
+		}
+		a.close()
+		b.close()
+	})
+}
+
+func TestLookup(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Latency: time.Millisecond})
+	a := join(t, w, "sim://a")
+	r := a.do(func(op *na.Op) error { return a.nctx.Lookup(op, "sim://nobody#3") })
+	require.NoError(t, r.Err, "a lookup resolves, it does not connect")
+	require.Equal(t, "sim://nobody#3", r.Addr.String())
+	require.Equal(t, 2*time.Millisecond, w.Now())
+	require.ErrorIs(t, a.do(func(op *na.Op) error { return a.nctx.Lookup(op, "sim://what?") }).Err, na.ErrInvalid)
+	require.ErrorIs(t, a.do(func(op *na.Op) error { return a.nctx.Lookup(op, "tcp://x:1") }).Err, na.ErrUnsupported)
+}
+
+func TestLookupCancel(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	a := join(t, w, "sim://a")
+	o := a.post(func(op *na.Op) error { return a.nctx.Lookup(op, "sim://b") })
+	o.op.Cancel()
+	require.Equal(t, 1, a.nctx.Trigger(0), "without Progress")
+	require.ErrorIs(t, o.Err, na.ErrCanceled)
+	require.Zero(t, w.Now())
+	require.ErrorIs(t, a.nctx.Progress(time.Second), na.ErrTimeout)
+	require.Equal(t, 1, o.count)
+	require.NoError(t, a.do(func(op *na.Op) error { return a.nctx.Lookup(op, "sim://b") }).Err)
+}
+
+func TestAddresses(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	a := join(t, w, "sim://a")
+	_, err := na.Open("sim://a", na.Config{Plugins: []na.Plugin{w.Plugin()}})
+	require.ErrorIs(t, err, na.ErrAddrInUse)
+	_, err = na.Open("sim://a/b", na.Config{Plugins: []na.Plugin{w.Plugin()}})
+	require.ErrorIs(t, err, na.ErrInvalid)
+	a.close()
+	join(t, w, "sim://a").close()
+}
+
+func TestUnreachable(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Latency: time.Millisecond})
+	a := join(t, w, "sim://a")
+	to, err := na.ParseAddr("sim://nobody")
+	require.NoError(t, err)
+	r := a.send(to, 1, "x")
+	require.ErrorIs(t, r.Err, na.ErrUnreachable)
+	require.Equal(t, na.NotRun, r.Fate)
+	require.Equal(t, 2*time.Millisecond, w.Now(), "a round trip")
+}
+
+// A program may do nothing for long before it sends for the first time.
+func TestDialAfterSilence(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	w.Sleep(time.Hour)
+	require.NoError(t, a.send(b.addr(), 1, "x").Err)
+	require.Less(t, w.Now(), time.Hour+time.Second)
+}
+
+func TestTimeouts(t *testing.T) {
+	w := sim.NewWorld(sim.Config{PollCost: 3 * time.Microsecond})
+	a := join(t, w, "sim://a")
+	for _, d := range []time.Duration{1, time.Microsecond, 17 * time.Millisecond, 3 * time.Hour} {
+		before := w.Now()
+		require.ErrorIs(t, a.nctx.Progress(d), na.ErrTimeout)
+		require.Equal(t, d, w.Now()-before)
+	}
+	before := w.Now()
+	require.ErrorIs(t, a.nctx.Progress(0), na.ErrTimeout)
+	require.Equal(t, 3*time.Microsecond, w.Now()-before, "a poll takes time too")
+	require.Equal(t, w.Now(), a.nctx.Now())
+	a.nctx.Wake()
+	before = w.Now()
+	require.NoError(t, a.nctx.Progress(time.Second))
+	require.Equal(t, before, w.Now())
+}
+
+// A program that only polls gets everything done.
+func TestPolling(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	recv := b.post(b.nctx.RecvUnexpected)
+	a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 1, []byte("x")) })
+	for range 1000 {
+		_ = a.nctx.Progress(0)
+		a.nctx.Trigger(0)
+		_ = b.nctx.Progress(0)
+		b.nctx.Trigger(0)
+		if recv.count > 0 {
+			return
+		}
+	}
+	t.Fatal("no message after 1000 polls")
+}
+
+// Several goroutines drive an unpaced world.
+func TestGoroutines(t *testing.T) {
+	levels(t, func(t *testing.T, cfg sim.Config) {
+		leak.Check(t)
+		pingPong(t, sim.NewWorld(cfg), 4, 50)
+	})
+}
+
+// The default world is paced.
+func TestDefaultWorld(t *testing.T) {
+	leak.Check(t)
+	a, b := joinWith(t, na.Config{}, "sim://default-a"), joinWith(t, na.Config{}, "sim://default-b")
+	require.NoError(t, a.send(b.addr(), 1, "x").Err)
+	r := b.recv()
+	require.NoError(t, r.Err)
+	r.Envelope.Free()
+	began, before := time.Now(), a.nctx.Now()
+	require.ErrorIs(t, a.nctx.Progress(20*time.Millisecond), na.ErrTimeout)
+	require.GreaterOrEqual(t, time.Since(began), 20*time.Millisecond)
+	require.Equal(t, 20*time.Millisecond, a.nctx.Now()-before)
+	a.close()
+	b.close()
+}
+
+func TestGoroutinesPaced(t *testing.T) {
+	leak.Check(t)
+	w := sim.NewWorld(sim.Config{Paced: true})
+	pingPong(t, w, 4, 50)
+	require.Less(t, w.Now(), 5*time.Second)
+}
+
+// pingPong lets pairs of goroutines exchange messages, all in one world.
+func pingPong(t *testing.T, w *sim.World, pairs, rounds int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for range pairs {
+		a, b := join(t, w, "sim://"), join(t, w, "sim://"+randomName(w))
+		wg.Go(func() {
+			for i := range rounds {
+				r := b.recv()
+				if r.Err != nil || int(r.Tag) != i {
+					t.Errorf("message %d: got %+v", i, r)
+				}
+				r.Envelope.Free()
+				if r := b.do(func(op *na.Op) error { return b.nctx.SendExpected(op, r.Addr, r.Tag, []byte("pong")) }); r.Err != nil {
+					t.Error(r.Err)
+				}
+			}
+			for b.nctx.Stats().Peers > 0 { // until the other has closed
+				_ = b.nctx.Progress(time.Millisecond)
+			}
+			b.close()
+		})
+		wg.Go(func() {
+			for i := range rounds {
+				buf := make([]byte, 8)
+				answer := a.post(func(op *na.Op) error { return a.nctx.RecvExpected(op, b.addr(), na.Tag(i), buf) })
+				if r := a.send(b.addr(), na.Tag(i), "ping"); r.Err != nil {
+					t.Error(r.Err)
+				}
+				if r := a.wait(answer); r.Err != nil {
+					t.Error(r.Err)
+				}
+			}
+			a.close()
+		})
+	}
+	wg.Wait()
+}
+
+func randomName(w *sim.World) string {
+	var b [8]byte
+	w.Rand(b[:])
+	const hex = "0123456789abcdef"
+	name := make([]byte, 0, 16)
+	for _, c := range b {
+		name = append(name, hex[c>>4], hex[c&15])
+	}
+	return string(name)
+}

@@ -1,0 +1,249 @@
+package sim_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+const big = 4 << 20
+
+// A transfer that is canceled at any moment leaves the stream in step, and the canceled memory alone.
+func TestCancelInMidChunk(t *testing.T) {
+	for _, kind := range []string{"get", "put"} {
+		levels(t, func(t *testing.T, cfg sim.Config) {
+			leak.Check(t)
+			cfg.Window = 32 << 10 // an eighth of a chunk
+			whole, _ := cancelInMidChunk(t, cfg, kind, time.Second)
+			const steps = 20
+			inside := 0
+			for i := range time.Duration(steps) {
+				cfg.Seed = *seedFlag + uint64(i)
+				if _, partly := cancelInMidChunk(t, cfg, kind, whole*i/steps); partly {
+					inside++
+				}
+			}
+			require.GreaterOrEqual(t, inside, steps/2, "cancels that came in the middle")
+		})
+	}
+}
+
+// cancelInMidChunk tells how long the transfer took until it ended or was canceled, and whether some of it was done.
+func cancelInMidChunk(t *testing.T, cfg sim.Config, kind string, after time.Duration) (took time.Duration, partly bool) {
+	t.Helper()
+	w := sim.NewWorld(cfg)
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	require.NoError(t, a.send(b.addr(), 1, "hello").Err)
+	b.recv().Envelope.Free()
+	remote, local := b.mem(na.ReadWrite, 3, big), a.local(99, 1<<20, big-1<<20)
+	o := a.post(func(op *na.Op) error {
+		if kind == "get" {
+			return a.nctx.Get(op, local, 0, b.addr(), remote.Key(), 0, big)
+		}
+		return a.nctx.Put(op, local, 0, b.addr(), remote.Key(), 0, big)
+	})
+	began := w.Now()
+	for a.nctx.Queued() == 0 && w.Now()-began < after {
+		w.Sleep(2 * time.Microsecond)
+	}
+	took = w.Now() - began
+	o.op.Cancel()
+	a.nctx.Trigger(0)
+	require.Equal(t, 1, o.count, "canceled without Progress")
+	if o.Err == nil {
+		require.Equal(t, int64(big), o.N)
+	} else {
+		require.ErrorIs(t, o.Err, na.ErrCanceled)
+		partly = o.N > 0 && o.N < big
+		if kind == "get" { // the memory is ours again: nobody writes into it any more
+			for _, s := range local.Segments() {
+				clear(s)
+			}
+		}
+	}
+
+	// The same connection goes on, byte-exact.
+	require.NoError(t, a.send(b.addr(), 2, "after").Err)
+	r := b.recv()
+	require.NoError(t, r.Err)
+	require.Equal(t, "after", string(r.Envelope.Data))
+	r.Envelope.Free()
+	fresh := b.mem(na.ReadWrite, 5, 300<<10)
+	mine := a.local(0, 300<<10)
+	require.NoError(t, a.get(mine, b.addr(), fresh.Key()).Err)
+	holds(t, mine, 5)
+	require.NoError(t, a.put(a.local(8, 300<<10), b.addr(), fresh.Key()).Err)
+	holds(t, fresh, 8)
+	w.Sleep(time.Second)
+	if kind == "get" && o.Err != nil {
+		for _, s := range local.Segments() {
+			require.Equal(t, len(s), bytes.Count(s, []byte{0}), "bytes were written after the cancel")
+		}
+	}
+	require.Equal(t, uint64(1), w.Stats().Connects, "no new connection was needed")
+	require.Zero(t, a.nctx.Stats().Violations+b.nctx.Stats().Violations)
+	a.close()
+	b.close()
+	return took, partly
+}
+
+// A frame of any length arrives whole although the stream is cut everywhere.
+func TestCutAnywhere(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Seed: *seedFlag, Level: sim.LevelB, Window: 300})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	for n := range 600 {
+		text := pattern(byte(n), 0, n)
+		o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), na.Tag(n), text) })
+		r := b.recv()
+		require.NoError(t, r.Err)
+		require.Equal(t, text, append([]byte{}, r.Envelope.Data...))
+		require.NoError(t, a.wait(o).Err)
+		r.Envelope.Free()
+	}
+	s := w.Stats()
+	require.Greater(t, s.Cuts, uint64(300))
+	require.Greater(t, s.Full, uint64(300))
+}
+
+// Bandwidth takes virtual time.
+func TestBandwidth(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Bandwidth: 1e6})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	remote := b.mem(na.ReadOnly, 3, 1e6)
+	require.NoError(t, a.get(a.local(0, 1e6), b.addr(), remote.Key()).Err)
+	require.InDelta(t, 1, w.Now().Seconds(), 0.01)
+}
+
+// The two levels differ in how bytes travel, not in what a program sees.
+func TestLevelsAgree(t *testing.T) {
+	var seen [2][]string
+	for _, level := range []sim.Level{sim.LevelA, sim.LevelB} {
+		w := sim.NewWorld(sim.Config{Seed: *seedFlag, Level: level})
+		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		note := func(format string, args ...any) { seen[level] = append(seen[level], fmt.Sprintf(format, args...)) }
+		for i := range 20 {
+			size := 1 << i
+			if size <= 4096 {
+				text := make([]byte, size)
+				require.NoError(t, a.do(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), na.Tag(i), text) }).Err)
+				r := b.recv()
+				note("message %d %d %v", r.Tag, len(r.Envelope.Data), r.Addr.Named())
+				r.Envelope.Free()
+			}
+			remote := b.mem(na.ReadWrite, byte(i), size)
+			local := a.local(0, size)
+			r := a.get(local, b.addr(), remote.Key())
+			holds(t, local, byte(i))
+			note("get %d %v", r.N, r.Err)
+			r = a.put(a.local(7, size), b.addr(), remote.Key())
+			holds(t, remote, 7)
+			note("put %d %v", r.N, r.Err)
+			_, err := a.cls.Register(na.ReadOnly, make([]byte, 4))
+			require.NoError(t, err)
+			bad := remote.Key()
+			bad.Token[0] ^= 1
+			note("bad key %v", a.get(local, b.addr(), bad).Err)
+		}
+		a.close()
+		b.close()
+	}
+	require.Equal(t, seen[0], seen[1])
+}
+
+// Reset ends the session of both sides, and the next operation makes a new one.
+func TestReset(t *testing.T) {
+	levels(t, func(t *testing.T, cfg sim.Config) {
+		cfg.Faults.Reset = 0.02
+		w := sim.NewWorld(cfg)
+		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		w.Go("b", func() {
+			for {
+				r := b.recv()
+				if r.Err != nil {
+					return
+				}
+				r.Envelope.Free()
+				b.do(func(op *na.Op) error { return b.nctx.SendExpected(op, r.Addr, r.Tag, []byte("y")) })
+			}
+		})
+		failed := 0
+		w.Go("a", func() {
+			for i := range 500 {
+				if err := a.call(b.addr(), na.Tag(i), "y"); err != nil {
+					failed++
+				}
+			}
+			b.cls.Close()
+		})
+		require.NoError(t, w.Run(time.Hour))
+		require.Greater(t, failed, 3)
+		require.Less(t, failed, 250)
+		require.GreaterOrEqual(t, int(w.Stats().Resets), failed/2)
+		require.Positive(t, a.nctx.Stats().PeersLost)
+	})
+}
+
+// A damaged byte never reaches a program: the session ends instead.
+func TestCorrupt(t *testing.T) {
+	levels(t, func(t *testing.T, cfg sim.Config) {
+		cfg.Faults.Corrupt = 0.02
+		w := sim.NewWorld(cfg)
+		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		w.Go("b", func() {
+			for {
+				r := b.recv()
+				if r.Err != nil {
+					return
+				}
+				text := string(r.Envelope.Data)
+				require.Equal(t, fmt.Sprint("message ", r.Tag), text)
+				r.Envelope.Free()
+				b.do(func(op *na.Op) error { return b.nctx.SendExpected(op, r.Addr, r.Tag, []byte(text)) })
+			}
+		})
+		w.Go("a", func() {
+			remote := b.mem(na.ReadWrite, 3, 100<<10)
+			for i := range 300 {
+				_ = a.call(b.addr(), na.Tag(i), fmt.Sprint("message ", i)) // checks the text
+				local := a.local(0, 100<<10)
+				if r := a.get(local, b.addr(), remote.Key()); r.Err == nil {
+					holds(t, local, 3)
+				}
+			}
+			b.cls.Close()
+		})
+		require.NoError(t, w.Run(time.Hour))
+		require.Positive(t, w.Stats().Corrupted)
+		require.Positive(t, a.nctx.Stats().PeersLost+b.nctx.Stats().PeersLost)
+	})
+}
+
+func TestClog(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Seed: *seedFlag, Faults: sim.Faults{Clog: 0.05, ClogFor: 300 * time.Millisecond}})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	w.Go("b", func() { b.echo(200) })
+	w.Go("a", func() {
+		for i := range 200 {
+			require.NoError(t, a.call(b.addr(), na.Tag(i), "x"))
+		}
+	})
+	require.NoError(t, w.Run(time.Hour))
+	require.Positive(t, w.Stats().Clogs)
+	require.Greater(t, w.Now(), time.Second)
+}
+
+func TestRefuse(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Faults: sim.Faults{Refuse: 1}})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	require.ErrorIs(t, a.send(b.addr(), 1, "x").Err, na.ErrUnreachable)
+	w.SetFaults(sim.Faults{})
+	require.NoError(t, a.send(b.addr(), 1, "x").Err)
+	require.Equal(t, uint64(1), w.Stats().Refusals)
+}

@@ -1,0 +1,176 @@
+package sim_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// storm runs a few nodes through everything that can go wrong, and returns the world at its end. What the nodes see
+// goes into the trace.
+func storm(t testing.TB, seed uint64) *sim.World {
+	rng := rand.New(rand.NewPCG(seed, 0))
+	cfg := sim.Config{Seed: seed, Faults: sim.Storm().Draw(rng), Level: sim.Level(rng.Uint64() & 1)}
+	w := sim.NewWorld(cfg)
+	const nodes, calls = 3, 12
+	left := nodes
+	for i := range nodes {
+		name := fmt.Sprint("node", i)
+		n := w.Node(name)
+		life := func() {
+			p := join(t, w, "sim://"+name)
+			remote := p.mem(na.ReadWrite, byte(i), 70_000)
+			n.Go(func() { // the server of the node
+				for {
+					r := p.recv()
+					if r.Err != nil {
+						return
+					}
+					w.Note("served", uint64(r.Tag), uint64(len(r.Envelope.Data)))
+					r.Envelope.Free()
+					key := remote.Key().Append(nil)
+					o := p.post(func(op *na.Op) error { return p.nctx.SendExpected(op, r.Addr, r.Tag, key) })
+					p.shared = true
+					p.wait(o)
+				}
+			})
+			p.shared = true
+			for j := range calls {
+				to := named(t, fmt.Sprint("sim://node", rng.IntN(nodes)))
+				tag := na.Tag(j)
+				buf := make([]byte, 64)
+				answer := p.post(func(op *na.Op) error { return p.nctx.RecvExpected(op, to, tag, buf) })
+				sent := p.send(to, tag, strings.Repeat("x", rng.IntN(4000)))
+				w.Note("sent", uint64(na.CodeOf(sent.Err)), uint64(sent.Fate))
+				if rng.IntN(4) == 0 {
+					answer.op.Cancel()
+				}
+				r := p.wait(answer)
+				w.Note("answer", uint64(na.CodeOf(r.Err)), uint64(r.N))
+				if r.Err == nil {
+					key, err := na.DecodeKey(buf[:r.N])
+					require.NoError(t, err)
+					local := p.local(0, 30_000, 40_000)
+					got := p.get(local, to, key)
+					w.Note("get", uint64(na.CodeOf(got.Err)), uint64(got.N))
+				}
+				w.Sleep(time.Duration(rng.IntN(int(time.Second))))
+			}
+			left--
+			if left == 0 {
+				for k := range nodes {
+					w.Node(fmt.Sprint("node", k)).Crash()
+				}
+			}
+		}
+		n.Go(life)
+	}
+	w.Go("chaos", func() {
+		for range 6 {
+			w.Sleep(time.Duration(rng.IntN(int(2 * time.Second))))
+			a, b := fmt.Sprint("node", rng.IntN(nodes)), fmt.Sprint("node", rng.IntN(nodes))
+			switch rng.IntN(3) {
+			case 0:
+				w.Partition(a, b, rng.IntN(2) == 0)
+			case 1:
+				w.Node(a).Pause(time.Duration(rng.IntN(int(3 * time.Second))))
+			default:
+				w.Heal()
+			}
+		}
+		w.Heal()
+	})
+	err := w.Run(time.Hour)
+	require.NoError(t, err)
+	w.Close()
+	return w
+}
+
+// The hash of this seed is the same on every machine.
+const goldenSeed, goldenHash = 20, uint64(0)
+
+func TestReplay(t *testing.T) {
+	leak.Check(t)
+	seen := map[uint64]uint64{}
+	var all sim.Stats
+	for seed := range uint64(60) {
+		w := storm(t, seed)
+		if other, ok := seen[w.Hash()]; ok {
+			t.Errorf("seeds %d and %d have the same hash", seed, other)
+		}
+		seen[w.Hash()] = seed
+		add(&all, w.Stats())
+		if seed%4 == 0 {
+			if again := storm(t, seed); again.Hash() != w.Hash() {
+				t.Errorf("seed %d: hash %#x, then %#x", seed, w.Hash(), again.Hash())
+			}
+		}
+	}
+	t.Logf("%+v", all)
+	for name, n := range map[string]uint64{
+		"resets": all.Resets, "corrupted": all.Corrupted, "clogs": all.Clogs, "pauses": all.Pauses,
+		"partitions": all.Partitions, "crashes": all.Crashes, "refusals": all.Refusals, "cuts": all.Cuts, "full": all.Full,
+		"dropped": all.Dropped,
+	} {
+		require.Positive(t, n, name)
+	}
+}
+
+func add(to *sim.Stats, s sim.Stats) {
+	to.Events += s.Events
+	to.Segments += s.Segments
+	to.Resets += s.Resets
+	to.Corrupted += s.Corrupted
+	to.Clogs += s.Clogs
+	to.Pauses += s.Pauses
+	to.Partitions += s.Partitions
+	to.Crashes += s.Crashes
+	to.Refusals += s.Refusals
+	to.Cuts += s.Cuts
+	to.Full += s.Full
+	to.Dropped += s.Dropped
+}
+
+func TestGolden(t *testing.T) {
+	if got := storm(t, goldenSeed).Hash(); got != goldenHash {
+		t.Errorf("seed %d: got hash %#x, want %#x; if the change was meant to change what happens, this is the new one",
+			goldenSeed, got, goldenHash)
+	}
+}
+
+// Other processes, on one and on two processors, see the same.
+func TestReplayAcrossProcesses(t *testing.T) {
+	if os.Getenv("SIM_HASHES") != "" {
+		for seed := range uint64(8) {
+			fmt.Printf("hash %d %#x\n", seed, storm(t, seed).Hash())
+		}
+		return
+	}
+	var want []string
+	for seed := range uint64(8) {
+		want = append(want, fmt.Sprintf("hash %d %#x", seed, storm(t, seed).Hash()))
+	}
+	for _, procs := range []string{"1", "2"} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestReplayAcrossProcesses$", "-test.count=1")
+		cmd.Env = append(os.Environ(), "SIM_HASHES=1", "GOMAXPROCS="+procs)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		var got []string
+		for line := range strings.Lines(string(out)) {
+			if strings.HasPrefix(line, "hash ") {
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+		require.Equal(t, want, got, "GOMAXPROCS=%s", procs)
+	}
+}

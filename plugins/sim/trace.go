@@ -1,0 +1,116 @@
+package sim
+
+import (
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/bits"
+	"time"
+)
+
+// traceKind says what an entry of the trace is. The numbers are part of the hash.
+type traceKind uint8
+
+const (
+	traceNote traceKind = iota + 1
+	traceResume
+	traceEnd
+	traceDial
+	traceConnect
+	traceRefuse
+	traceSegment
+	traceClose
+	traceReset
+	traceDrop
+	traceCorrupt
+	traceClog
+	tracePause
+	traceUnpause
+	tracePartition
+	traceHeal
+	traceCrash
+	traceLookup
+	traceTimer
+	traceReady
+	traceTimeout
+	traceOpen
+	traceShort
+)
+
+var traceText = [...]string{traceNote: "note", traceResume: "resume", traceEnd: "end", traceDial: "dial",
+	traceConnect: "connect", traceRefuse: "refuse", traceSegment: "segment", traceClose: "close", traceReset: "reset",
+	traceDrop: "drop", traceCorrupt: "corrupt", traceClog: "clog", tracePause: "pause", traceUnpause: "unpause",
+	tracePartition: "partition", traceHeal: "heal", traceCrash: "crash", traceLookup: "lookup", traceTimer: "timer",
+	traceReady: "ready", traceTimeout: "timeout", traceOpen: "open", traceShort: "short write"}
+
+// recent is how many entries a world keeps for its last words.
+const recent = 256
+
+// A traceEntry is one line of the trace.
+type traceEntry struct {
+	at   time.Duration
+	kind traceKind
+	who  string
+	a, b uint64
+}
+
+func (t *traceEntry) String() string {
+	return fmt.Sprintf("%14v %-11s %s %d %#x", t.at, traceText[t.kind], t.who, t.a, t.b)
+}
+
+// mix folds a value into a running hash; the steps are those of MurmurHash3's 64-bit rounds.
+func mix(h, v uint64) uint64 {
+	v *= 0x87c37b91114253d5
+	v = bits.RotateLeft64(v, 31) * 0x4cf5ad432745937f
+	h = bits.RotateLeft64(h^v, 27)
+	return h*5 + 0x52dce729
+}
+
+var crcTable = crc32.MakeTable(crc32.Castagnoli)
+
+// sum is what the trace keeps of delivered bytes.
+func sum(b []byte) uint64 { return uint64(crc32.Checksum(b, crcTable)) | uint64(len(b))<<32 }
+
+// trace adds an entry: to the hash, to the recent ones, and to Config.Trace. The name is for readers only: it follows
+// from the rest.
+func (w *World) trace(kind traceKind, who string, a, b uint64) {
+	now := time.Duration(w.now.Load())
+	w.traceMu.Lock()
+	w.hash = mix(mix(mix(w.hash, uint64(now)<<8|uint64(kind)), a), b)
+	e := &w.recent[w.entries%recent]
+	w.entries++
+	*e = traceEntry{now, kind, who, a, b}
+	if w.cfg.Trace != nil {
+		_, _ = fmt.Fprintln(w.cfg.Trace, e.String())
+	}
+	w.traceMu.Unlock()
+}
+
+// Note mixes an observation of the program into the trace: a completion with its code, a value that was read.
+func (w *World) Note(kind string, a, b uint64) {
+	w.trace(traceNote, kind, mix(a, sum([]byte(kind))), b)
+}
+
+// Hash is a fingerprint of everything that has happened: every delivered byte, fault, timer, resumed coroutine and
+// Note, each with its virtual time. One seed and one program give one hash.
+func (w *World) Hash() uint64 {
+	w.traceMu.Lock()
+	defer w.traceMu.Unlock()
+	return w.hash
+}
+
+// Dump writes the last entries of the trace.
+func (w *World) Dump(to io.Writer) error {
+	w.traceMu.Lock()
+	defer w.traceMu.Unlock()
+	first := uint64(0)
+	if w.entries > recent {
+		first = w.entries - recent
+	}
+	for i := first; i < w.entries; i++ {
+		if _, err := fmt.Fprintln(to, w.recent[i%recent].String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package tcp_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// cancelNow cancels an operation and runs its callback without any Progress in between.
+func cancelNow(t testing.TB, c *na.Context, o *na.Op, end *outcome) {
+	t.Helper()
+	require.False(t, end.done())
+	o.Cancel()
+	for c.Queued() > 0 {
+		c.Trigger(0)
+	}
+	require.Equal(t, 1, end.n, "the callback of a canceled operation runs in the next Trigger")
+	code(t, na.ErrCanceled, end.Err)
+}
+
+// someKey is the key of memory that a raw peer claims to have.
+func someKey(n int64) na.Key { return na.Key{Token: [16]byte{1, 2, 3}, Len: n, Access: na.ReadWrite} }
+
+// joined opens a node that has a session with a raw peer.
+func joined(t testing.TB, opts tcp.Options, cfg na.Config) (*node, *raw, na.Addr) {
+	t.Helper()
+	l := rawListen(t)
+	n := open(t, "tcp://", opts, cfg, 1)
+	return n, join(t, n, l), l.addr()
+}
+
+// join has a node make a session with a raw peer.
+func join(t testing.TB, n *node, l *rawListener) *raw {
+	t.Helper()
+	o, end := op(n.ctx())
+	require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
+	_ = n.ctx().Progress(0)
+	r := l.join()
+	ok(t, "hello", end, n)
+	_, payload := r.readKind(frame.Unexpected)
+	require.Equal(t, "hello", string(payload))
+	r.limit++
+	return r
+}
+
+// exchange proves that the session with a raw peer is in order, both ways.
+func exchange(t testing.TB, n *node, r *raw, to na.Addr, text string) {
+	t.Helper()
+	o, end := op(n.ctx())
+	require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte(text)))
+	ok(t, "send "+text, end, n)
+	_, payload := r.readKind(frame.Unexpected)
+	require.Equal(t, text, string(payload))
+	r.limit++
+	r.send(frame.Header{Kind: frame.Unexpected, Op: 1, Tag: 2}, []byte("re: "+text))
+	got, _, _ := recvUnexpected(t, n.ctx(), n)
+	require.Equal(t, "re: "+text, got)
+}
+
+// TestCancelGet: the owner of the memory stops in the middle of a piece. The get is canceled at once, nothing of the
+// rest lands in its buffer, and the session goes on when the owner does.
+func TestCancelGet(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n, r, to := joined(t, opts, na.Config{})
+		const size, piece, half = 1 << 20, 256 << 10, 100_000
+		buf := make([]byte, size)
+		mem, err := n.cls.NewMem(buf)
+		require.NoError(t, err)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().Get(o, mem, 0, to, someKey(size), 0, size))
+		_ = n.ctx().Progress(0)
+		get, _ := r.readKind(frame.Get)
+		require.Equal(t, int64(size), get.Tail.Length)
+
+		theirs := bytes.Repeat([]byte{0xAA}, piece)
+		r.sendFront(frame.Header{Kind: frame.GetData, Op: get.Op}, piece)
+		r.write(theirs[:half])
+		quiet(n)
+
+		cancelNow(t, n.ctx(), o, end)
+		require.Equal(t, theirs[:half], buf[:half], "half a piece had arrived")
+		for i := range buf { // ours again: the race detector hears of any other use
+			buf[i] = 0x11
+		}
+
+		r.write(theirs[half:])
+		r.sendFront(frame.Header{Kind: frame.GetData, Op: get.Op, Tag: piece}, piece)
+		r.write(theirs)
+		r.send(frame.Header{Kind: frame.GetDone, Op: get.Op}, nil)
+		canceled, _ := r.readKind(frame.Cancel)
+		require.Equal(t, get.Op, canceled.Op)
+		exchange(t, n, r, to, "after the cancel")
+		require.Equal(t, bytes.Repeat([]byte{0x11}, size), buf, "bytes arrived after the callback")
+
+		// The same operation again, to its end.
+		require.NoError(t, n.ctx().Get(o, mem, 0, to, someKey(size), 0, piece))
+		_ = n.ctx().Progress(0)
+		again, _ := r.readKind(frame.Get)
+		require.NotEqual(t, get.Op, again.Op)
+		r.sendFront(frame.Header{Kind: frame.GetData, Op: again.Op}, piece)
+		r.write(theirs)
+		r.send(frame.Header{Kind: frame.GetDone, Op: again.Op}, nil)
+		*end = outcome{}
+		ok(t, "get again", end, n)
+		require.Equal(t, theirs, buf[:piece])
+		require.Zero(t, n.ctx().Stats().PeersLost)
+	})
+}
+
+// quiet drives n until nothing has moved for a while: what it sends has filled the sockets.
+func quiet(n *node) {
+	for still := 0; still < 10; {
+		before := time.Now()
+		_ = n.ctx().Progress(5 * time.Millisecond)
+		if n.ctx().Trigger(0); time.Since(before) >= 5*time.Millisecond {
+			still++
+		}
+	}
+}
+
+// TestCancelPut: the peer does not read, and a piece is written in part. The put is canceled at once, its memory is
+// ours again, the rest of the piece is zeroes, and the session goes on when the peer reads.
+func TestCancelPut(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n, r, to := joined(t, opts, na.Config{PeerTimeout: time.Minute})
+		const size = 64 << 20
+		data := make([]byte, size)
+		for i := range data {
+			data[i] = byte(i%251) + 1 // never zero
+		}
+		mem, err := n.cls.NewMem(data)
+		require.NoError(t, err)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().Put(o, mem, 0, to, someKey(size), 0, size))
+		quiet(n)
+
+		cancelNow(t, n.ctx(), o, end)
+		for i := range data {
+			data[i] = 0xFE // no byte of the pattern
+		}
+
+		var op uint64
+		seen, zeroes := 0, 0
+		for {
+			h, payload := r.read()
+			if h.Kind == frame.Cancel {
+				require.Equal(t, op, h.Op)
+				break
+			}
+			require.Equal(t, frame.Put, h.Kind)
+			require.Equal(t, seen, int(h.Tag))
+			op = h.Op
+			for i, b := range payload {
+				switch {
+				case b == 0:
+					zeroes++
+				case zeroes > 0 || b != byte((seen+i)%251)+1:
+					require.FailNow(t, "memory of a canceled put was sent", "byte %d is %#x after %d zeroes", seen+i, b, zeroes)
+				}
+			}
+			seen += len(payload)
+		}
+		require.Less(t, seen, size)
+		if !opts.Portable { // the portable writer has copied some of the rest
+			require.NotZero(t, zeroes)
+		}
+		r.send(frame.Header{Kind: frame.PutDone, Op: op}, nil) // late
+		exchange(t, n, r, to, "after the cancel")
+		require.Equal(t, int64(1), n.ctx().Stats().LateDropped)
+		require.Zero(t, n.ctx().Stats().PeersLost)
+	})
+}
+
+// TestDeregisterWhileRead: the owner takes memory back while a peer that does not read is being sent it.
+func TestDeregisterWhileRead(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const size = 64 << 20
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		data := bytes.Repeat([]byte{0x55}, size)
+		mem, err := n.cls.Register(na.ReadOnly, data)
+		require.NoError(t, err)
+		r := rawJoin(t, n, greeting())
+		r.send(frame.Header{Kind: frame.Get, Op: 5, Tail: frame.Tail{Token: mem.Key().Token, Length: size}}, nil)
+		quiet(n)
+
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().Deregister(o, mem))
+		n.ctx().Trigger(0)
+		require.Equal(t, 1, end.n, "a peer that does not read cannot delay the end of a registration")
+		require.NoError(t, end.Err)
+		for i := range data {
+			data[i] = 0xFE
+		}
+		zeroes := 0
+		for {
+			h, payload := r.read()
+			if h.Kind == frame.GetDone {
+				code(t, na.ErrRevoked, na.Code(h.Tag))
+				break
+			}
+			require.Equal(t, frame.GetData, h.Kind)
+			zeroes += bytes.Count(payload, []byte{0})
+			require.Equal(t, len(payload), bytes.Count(payload, []byte{0})+bytes.Count(payload, []byte{0x55}))
+		}
+		require.NotZero(t, zeroes)
+		r.send(frame.Header{Kind: frame.Ping}, nil)
+		r.readKind(frame.Pong)
+	})
+}

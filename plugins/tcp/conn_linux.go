@@ -1,0 +1,307 @@
+package tcp
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+)
+
+const (
+	maxVectors = 64 // pieces of memory in one system call
+	maxReads   = 4  // of one connection for one event, then it is the next one's turn
+	maxWrites  = 16 // of one connection in a row, then the poller says when to go on
+)
+
+// A conn is a connection of a link. The goroutine that leads reads; one goroutine at a time writes, any:
+//
+//	flush: lock ─► out.Fill ─► unlock ─► writev ─► lock ─► … until nothing is left, or the socket is full (blocked)
+//	                                                        Ready(writable) ─► flush again
+//	Cut:   dead ─► farewell (by the writer if there is one) ─► shutdown ─► Poll closes the descriptor
+//
+// The descriptor stays open until neither a reader nor a writer can use it: the reader closes it, and waits for the
+// writer to come out.
+type conn struct {
+	ca *polled
+	fd int // -1 when there is none; set before anybody else knows c
+	in stream.In
+
+	// Guarded by the endpoint's lock. out is also used by the writer without it.
+	link       *engine.Link
+	out        stream.Out
+	id         na.PollID
+	added      bool // to the poller
+	connecting bool
+	writing    bool // a goroutine writes
+	blocked    bool // until the poller says that there is room
+	watched    bool // the poller was told to say so
+	mute       bool // writing has failed; the reader hears why
+	dead       bool // cut
+	closed     bool
+	last       []byte
+	err        error // of a dial that failed at once
+}
+
+// newConn makes a connection; l is nil when it is not known yet. Locked.
+func (ca *polled) newConn(fd int, l *engine.Link) *conn {
+	c := &conn{ca: ca, fd: fd}
+	c.bind(l)
+	ca.conns[c] = struct{}{}
+	return c
+}
+
+func (c *conn) bind(l *engine.Link) { c.link, c.in.Link, c.out.Link = l, l, l }
+
+// dial begins to connect. Locked; it does not wait.
+func (c *conn) dial(name string) error {
+	ap, err := parseName(name)
+	if err != nil {
+		return err
+	}
+	sa, family := sockaddrOf(ap)
+	if c.fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+		c.fd = -1
+		return err
+	}
+	setOptions(c.fd, &c.ca.d.opts)
+	switch err = unix.Connect(c.fd, sa); err {
+	case nil, unix.EINPROGRESS, unix.EINTR:
+		return c.watchFirst()
+	case unix.EAGAIN:
+		return unix.EADDRNOTAVAIL // every port of this machine is in use
+	}
+	return err
+}
+
+// watchFirst adds the descriptor to the poller. Locked.
+func (c *conn) watchFirst() (err error) {
+	if c.id, err = c.ca.poller.Add(c.fd, c); err != nil {
+		return err
+	}
+	c.added = true
+	if c.connecting {
+		c.watched = true
+		return c.ca.poller.Watch(c.fd, c.id, true, true)
+	}
+	return nil
+}
+
+// Ready implements na.Pollable.
+func (c *conn) Ready(readable, writable bool) {
+	if writable {
+		c.room()
+	}
+	if readable {
+		c.read()
+	}
+}
+
+// room hears that the connection is made, or that the socket has room again.
+func (c *conn) room() {
+	c.ca.e.Lock()
+	defer c.ca.e.Unlock()
+	switch {
+	case c.dead:
+		return
+	case c.connecting:
+		if err := c.connected(); err != nil {
+			c.link.Fail(unreachable("connect", err))
+			return
+		}
+		c.connecting = false
+	}
+	c.blocked = false
+	c.flush()
+}
+
+// connected tells how the attempt to connect ended.
+func (c *conn) connected() error {
+	errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil {
+		return err
+	}
+	if errno != 0 {
+		return unix.Errno(errno)
+	}
+	return nil
+}
+
+// read takes in what has arrived, some of it.
+func (c *conn) read() {
+	for range maxReads {
+		n, want, err := c.readOnce()
+		c.ca.e.Lock()
+		switch {
+		case c.dead:
+			c.ca.e.Unlock()
+			return
+		case err == unix.EAGAIN || err == unix.EINTR:
+			n, want = 0, 1
+		case err != nil:
+			c.link.Fail(lost("connection lost", err))
+		case n == 0:
+			c.link.Fail(errEOF)
+		default:
+			c.link.Heard()
+			if err := c.in.Parse(); err != nil {
+				c.link.Fail(err)
+			}
+		}
+		c.ca.e.Unlock()
+		if n < want {
+			break // there is no more, or the poller will say so
+		}
+	}
+	c.in.Idle()
+}
+
+// readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.
+func (c *conn) readOnce() (n, want int, err error) {
+	var room [maxVectors][]byte
+	iov := clip(c.in.Scatter(room[:0]))
+	for _, b := range iov {
+		want += len(b)
+	}
+	if len(iov) == 1 {
+		n, err = unix.Read(c.fd, iov[0])
+	} else {
+		n, err = unix.Readv(c.fd, iov)
+	}
+	c.in.Got(max(n, 0))
+	return n, want, err
+}
+
+// flush writes what the link has, until there is nothing more or the socket is full, or until the caller has written
+// enough for others. Locked at its beginning and its end, not while it writes.
+func (c *conn) flush() {
+	if c.writing || c.blocked || c.connecting || c.mute || c.dead {
+		return
+	}
+	c.writing = true
+	for n := 0; c.out.Fill() && !c.dead; n++ { // pulling frames may end the link
+		if n == maxWrites {
+			c.blocked = true
+			break
+		}
+		c.ca.e.Unlock()
+		done, err := c.write()
+		c.ca.e.Lock()
+		if err != nil { // what the peer sent last may wait to be read
+			c.mute = true
+			break
+		}
+		if c.blocked = !done; c.blocked || c.dead {
+			break
+		}
+	}
+	c.writing = false
+	if c.dead {
+		c.farewell()
+		return
+	}
+	if c.blocked != c.watched && !c.mute {
+		c.watched = c.blocked
+		if err := c.ca.poller.Watch(c.fd, c.id, true, c.blocked); err != nil {
+			c.link.Fail(lost("watch the connection", err))
+		}
+	}
+}
+
+// write writes once what out has, and tells whether all of it went. Memory of an operation is lent to the system for
+// this one call.
+func (c *conn) write() (done bool, err error) {
+	var room [maxVectors][]byte
+	iov := clip(c.out.Gather(room[:0]))
+	n, want := 0, 0
+	for _, b := range iov {
+		want += len(b)
+	}
+	if len(iov) == 1 {
+		n, err = unix.Write(c.fd, iov[0])
+	} else {
+		n, err = unix.Writev(c.fd, iov)
+	}
+	c.out.Wrote(max(n, 0))
+	if err == unix.EAGAIN || err == unix.EINTR {
+		return false, nil
+	}
+	return n == want, err
+}
+
+// farewell sends the last frame, if the stream stands between two frames and the system takes it at once, and ends the
+// connection, which wakes whoever polls. Locked; nobody writes.
+func (c *conn) farewell() {
+	if len(c.last) > 0 && !c.connecting && !c.mute && c.out.Last(c.last) {
+		_, _ = c.write()
+	}
+	c.last = nil
+	if c.fd >= 0 {
+		_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
+	}
+	if c.ca.released {
+		c.close()
+	}
+}
+
+// close closes the descriptor. Locked; nobody reads or writes, now or later.
+func (c *conn) close() {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	delete(c.ca.conns, c)
+	c.in.Close()
+	c.out.Close()
+	if c.fd < 0 {
+		return
+	}
+	if c.added && !c.ca.released {
+		c.ca.poller.Remove(c.fd, c.id)
+	}
+	_ = unix.Close(c.fd)
+}
+
+// clip bounds the pieces of one system call.
+func clip(iov [][]byte) [][]byte { return iov[:min(len(iov), maxVectors)] }
+
+// setOptions sets what the options ask for. The buffers are left to the system, which sizes them as it sees fit.
+func setOptions(fd int, opts *Options) {
+	set := func(level, name, value int) { _ = unix.SetsockoptInt(fd, level, name, value) } // best effort
+	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
+	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	keep, user := opts.probes()
+	if !keep.Enable {
+		return
+	}
+	set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+	set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds(keep.Idle))
+	set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, seconds(keep.Interval))
+	set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keep.Count)
+	set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(user/time.Millisecond))
+}
+
+func sockaddrOf(ap netip.AddrPort) (unix.Sockaddr, int) {
+	ip := ap.Addr()
+	if ip.Is4() {
+		return &unix.SockaddrInet4{Port: int(ap.Port()), Addr: ip.As4()}, unix.AF_INET
+	}
+	return &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ip.As16(), ZoneId: zoneOf(ip.Zone())}, unix.AF_INET6
+}
+
+// zoneOf returns the number of a zone, which is the name of an interface or a number.
+func zoneOf(zone string) uint32 {
+	if zone == "" {
+		return 0
+	}
+	if ifc, err := net.InterfaceByName(zone); err == nil {
+		return uint32(ifc.Index)
+	}
+	n, _ := strconv.ParseUint(zone, 10, 32)
+	return uint32(n)
+}

@@ -1,0 +1,138 @@
+package tcp_test
+
+import (
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// TestContexts reaches each of several contexts by its target id, from each of several contexts, whichever of them
+// accepts the connection.
+func TestContexts(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for _, reuse := range []bool{false, true} {
+			t.Run(fmt.Sprintf("ReusePort=%v", reuse), func(t *testing.T) {
+				leak.Check(t)
+				opts := opts
+				opts.ReusePort = reuse
+				a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 3)
+				b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 3)
+				for i, from := range a.ctxs {
+					for j, at := range b.ctxs {
+						text := fmt.Sprintf("from %d to %d", i, j)
+						to := b.cls.Addr().WithTarget(j)
+						sendUnexpected(t, from, to, na.Tag(10*i+j), text, a, b)
+						got, sender, tag := recvUnexpected(t, at, a, b)
+						require.Equal(t, text, got)
+						require.Equal(t, na.Tag(10*i+j), tag)
+						require.Equal(t, a.cls.Addr().WithTarget(i), sender.Named())
+						// The answer goes back over the same session.
+						sendUnexpected(t, at, sender, 1, "answer to "+text, a, b)
+						got, _, _ = recvUnexpected(t, from, a, b)
+						require.Equal(t, "answer to "+text, got)
+					}
+				}
+				for _, c := range append(a.ctxs, b.ctxs...) {
+					require.Equal(t, 3, c.Stats().Peers)
+				}
+			})
+		}
+	})
+}
+
+// TestNoSuchContext: the peer is told that the context it wants is not there.
+func TestNoSuchContext(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		a := open(t, "tcp://", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 2)
+		o, end := op(a.ctx())
+		require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr().WithTarget(7), 1, []byte("x")))
+		await(t, "refusal", end.done, a, b)
+		code(t, na.ErrUnreachable, end.Err)
+		require.ErrorContains(t, end.Err, "there is no context 7")
+		require.Equal(t, na.NotRun, end.Fate)
+	})
+}
+
+// TestAcceptorCloses: when the context that accepts is closed another one accepts.
+func TestAcceptorCloses(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for _, reuse := range []bool{false, true} {
+			t.Run(fmt.Sprintf("ReusePort=%v", reuse), func(t *testing.T) {
+				leak.Check(t)
+				opts := opts
+				opts.ReusePort = reuse
+				b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 3)
+				for i := range 3 {
+					a := open(t, "tcp://", opts, na.Config{}, 1)
+					for j := i; j < 3; j++ {
+						to := b.cls.Addr().WithTarget(j)
+						sendUnexpected(t, a.ctx(), to, 1, "hi", a, b)
+						got, _, _ := recvUnexpected(t, b.ctxs[j], a, b)
+						require.Equal(t, "hi", got)
+					}
+					b.ctxs[i].Close()
+				}
+				// Nobody accepts now: whoever connects hears so at once.
+				a := open(t, "tcp://", opts, na.Config{}, 1)
+				o, end := op(a.ctx())
+				require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("x")))
+				await(t, "refusal", end.done, a, b)
+				code(t, na.ErrUnreachable, end.Err)
+			})
+		}
+	})
+}
+
+// TestReusePortIsExclusive: a server that is started by mistake is refused although contexts share the port.
+func TestReusePortIsExclusive(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		opts.ReusePort = true
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 3)
+		for _, reuse := range []bool{false, true} {
+			other := opts
+			other.ReusePort = reuse
+			_, err := na.Open("tcp://"+hostPort(b), na.Config{Plugins: []na.Plugin{tcp.New(other)}})
+			code(t, na.ErrAddrInUse, err)
+		}
+		l, err := net.Listen("tcp", hostPort(b))
+		require.Error(t, err)
+		require.Nil(t, l)
+	})
+}
+
+// TestSelf: a class reaches its own contexts, by its name and by every other name of its address.
+func TestSelf(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for _, addr := range []string{"tcp://", "tcp://127.0.0.1:0", "tcp://:0"} {
+			t.Run(addr, func(t *testing.T) {
+				leak.Check(t)
+				n := open(t, addr, opts, na.Config{}, 2)
+				names := []string{n.cls.Addr().String()}
+				if addr == "tcp://:0" {
+					_, port, err := net.SplitHostPort(hostPort(n))
+					require.NoError(t, err)
+					names = append(names, "tcp://127.0.0.1:"+port, "tcp://localhost:"+port)
+				}
+				for _, name := range names {
+					to := lookup(t, n, name)
+					require.Equal(t, n.cls.Addr(), to)
+					for j, c := range n.ctxs {
+						sendUnexpected(t, n.ctx(), to.WithTarget(j), 3, "to myself", n)
+						got, from, _ := recvUnexpected(t, c, n)
+						require.Equal(t, "to myself", got)
+						require.Equal(t, n.cls.Addr(), from.Named())
+					}
+				}
+			})
+		}
+	})
+}

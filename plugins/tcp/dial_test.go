@@ -1,0 +1,280 @@
+package tcp_test
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// TestSimultaneousDial has two processes dial each other at the same instant, many times. One session is left, and
+// every message that was queued before it was up arrives once and in order.
+func TestSimultaneousDial(t *testing.T) {
+	const rounds, messages = 200, 20
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		for round := range rounds {
+			a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+			b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+			var ready, both sync.WaitGroup
+			ready.Add(2)
+			for _, pair := range [][2]*node{{a, b}, {b, a}} {
+				both.Go(func() {
+					me, to := pair[0].ctx(), pair[1].cls.Addr()
+					sent, got := 0, []na.Tag{}
+					var recv *na.Op
+					recv = me.NewOp(func(_ *na.Op, r na.Result) {
+						if r.Err == nil {
+							r.Envelope.Free()
+							if got = append(got, r.Tag); len(got) < messages {
+								_ = me.RecvUnexpected(recv)
+							}
+						}
+					})
+					if err := me.RecvUnexpected(recv); err != nil {
+						t.Errorf("round %d: receive: %v", round, err)
+					}
+					ready.Done()
+					ready.Wait()
+					for i := range messages {
+						o := me.NewOp(func(_ *na.Op, r na.Result) {
+							if sent++; r.Err != nil {
+								t.Errorf("round %d: send %d: %v", round, i, r.Err)
+							}
+						})
+						if err := me.SendUnexpected(o, to, na.Tag(i), []byte("x")); err != nil {
+							t.Errorf("round %d: send %d: %v", round, i, err)
+						}
+					}
+					for end := time.Now().Add(patience); sent < messages || len(got) < messages; {
+						if time.Now().After(end) {
+							t.Errorf("round %d: sent %d and got %d of %d messages", round, sent, len(got), messages)
+							return
+						}
+						_ = me.Progress(10 * time.Millisecond)
+						me.Trigger(0)
+					}
+					for i, tag := range got {
+						if tag != na.Tag(i) {
+							t.Errorf("round %d: messages arrived as %v", round, got)
+							break
+						}
+					}
+				})
+			}
+			both.Wait()
+			for _, n := range []*node{a, b} {
+				s := n.ctx().Stats()
+				require.Equal(t, 1, s.Peers, "round %d: sessions", round)
+				require.Zero(t, s.PeersLost, "round %d: sessions lost", round)
+			}
+			a.close()
+			b.close()
+			require.False(t, t.Failed())
+		}
+	})
+}
+
+// TestRestart: the peer closes and another instance takes its address. Operations of the old session fail, new ones
+// reach the new instance, an address that is bound to the old session does not.
+func TestRestart(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		to := b.cls.Addr()
+		for i := range 5 {
+			sendUnexpected(t, a.ctx(), to, 1, "to the first", a, b)
+			_, _, _ = recvUnexpected(t, b.ctx(), a, b)
+			sendUnexpected(t, b.ctx(), a.cls.Addr(), 1, "back", a, b)
+			_, bound, _ := recvUnexpected(t, a.ctx(), a, b)
+			recv, end := op(a.ctx())
+			require.NoError(t, a.ctx().RecvExpected(recv, to, 1, make([]byte, 8)))
+
+			b.close()
+			b = open(t, to.String(), opts, na.Config{}, 1)
+			require.Equal(t, to, b.cls.Addr())
+			if i%2 == 0 { // the new instance connects first
+				sendUnexpected(t, b.ctx(), a.cls.Addr(), 2, "I am new", a, b)
+				text, _, _ := recvUnexpected(t, a.ctx(), a, b)
+				require.Equal(t, "I am new", text)
+			}
+			await(t, "end of the receive", end.done, a, b)
+			code(t, na.ErrPeerLost, end.Err)
+			require.Equal(t, na.MaybeRan, end.Fate)
+
+			sendUnexpected(t, a.ctx(), to, 3, "to the second", a, b)
+			text, _, tag := recvUnexpected(t, b.ctx(), a, b)
+			require.Equal(t, "to the second", text)
+			require.Equal(t, na.Tag(3), tag)
+
+			o, gone := op(a.ctx())
+			require.NoError(t, a.ctx().SendUnexpected(o, bound, 4, []byte("to the first")))
+			await(t, "refusal", gone.done, a, b)
+			code(t, na.ErrPeerLost, gone.Err)
+			require.Equal(t, na.NotRun, gone.Fate)
+		}
+	})
+}
+
+// TestRestartUnnoticed: the peer is gone without a word, and another instance of the same name connects.
+func TestRestartUnnoticed(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		g := greeting()
+		g.Listen = "tcp://127.0.0.1:9"
+		first := rawJoin(t, n, g)
+		recv, end := op(n.ctx())
+		require.NoError(t, n.ctx().RecvExpected(recv, na.MakeAddr(g.Listen, 0), 1, make([]byte, 8)))
+
+		g.Incarnation = greeting().Incarnation
+		second := rawJoin(t, n, g)
+		await(t, "end of the old session", end.done, n)
+		code(t, na.ErrPeerLost, end.Err)
+		require.ErrorContains(t, end.Err, "restarted")
+		got, _ := first.readEnd()
+		require.Equal(t, na.ErrPeerLost, got)
+		exchange(t, n, second, na.MakeAddr(g.Listen, 0), "new")
+	})
+}
+
+// TestReconnect: a connection that breaks is made anew by the next operation.
+func TestReconnect(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		l := rawListen(t)
+		n := open(t, "tcp://", opts, na.Config{}, 1)
+		var faults []error
+		n.ctx().OnFault(func(peer na.Addr, err error) {
+			require.Equal(t, l.addr(), peer.Named())
+			faults = append(faults, err)
+		})
+		for i, how := range []string{"closed", "reset", "closed", "reset"} {
+			o, end := op(n.ctx())
+			require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
+			_ = n.ctx().Progress(0)
+			r := l.join()
+			ok(t, "hello", end, n)
+			r.readKind(frame.Unexpected)
+			if how == "reset" {
+				require.NoError(t, r.nc.SetLinger(0))
+			}
+			require.NoError(t, r.nc.Close())
+			await(t, "fault", func() bool { return len(faults) == i+1 }, n)
+			code(t, na.ErrPeerLost, faults[i])
+			require.ErrorContains(t, faults[i], how)
+		}
+	})
+}
+
+// closedPort returns an address on which nobody listens.
+func closedPort(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+func TestDialRefused(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://", opts, na.Config{}, 1)
+		to := na.MakeAddr("tcp://"+closedPort(t), 0)
+		for range 3 {
+			var ends []*outcome
+			for i := range 10 {
+				o, end := op(n.ctx())
+				if i%2 == 0 {
+					require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte("x")))
+				} else {
+					require.NoError(t, n.ctx().RecvExpected(o, to, na.Tag(i), make([]byte, 1)))
+				}
+				ends = append(ends, end)
+			}
+			for _, end := range ends {
+				await(t, "refusal", end.done, n)
+				code(t, na.ErrUnreachable, end.Err)
+				require.ErrorContains(t, end.Err, "refused")
+				require.Equal(t, na.NotRun, end.Fate)
+			}
+		}
+		require.Zero(t, n.ctx().Stats().Peers)
+		require.Zero(t, n.ctx().Stats().PeersLost)
+	})
+}
+
+// TestConnectTimeout: somebody accepts and does not answer.
+func TestConnectTimeout(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		l := rawListen(t)
+		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
+		begin := time.Now()
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
+		await(t, "timeout", end.done, n)
+		code(t, na.ErrUnreachable, end.Err)
+		require.ErrorContains(t, end.Err, "100ms")
+		require.Equal(t, na.NotRun, end.Fate)
+		took := time.Since(begin)
+		require.GreaterOrEqual(t, took, 100*time.Millisecond)
+		require.Less(t, took, 400*time.Millisecond)
+	})
+}
+
+// TestCancelWhileDialing: the last operation of a session that is being made is canceled; what comes later works.
+func TestCancelWhileDialing(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		l := rawListen(t)
+		n := open(t, "tcp://", opts, na.Config{}, 1)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("never")))
+		cancelNow(t, n.ctx(), o, end)
+		require.Equal(t, na.NotRun, end.Fate)
+		o, end = op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
+		_ = n.ctx().Progress(0)
+		r := l.join()
+		ok(t, "hello", end, n)
+		_, payload := r.readKind(frame.Unexpected)
+		require.Equal(t, "hello", string(payload))
+	})
+}
+
+// TestManyPeers has one class talk to many at once.
+func TestManyPeers(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const peers = 40
+		hub := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 2)
+		all := []*node{hub}
+		var sends []*outcome
+		for i := range peers {
+			p := open(t, "tcp://", opts, na.Config{}, 1)
+			all = append(all, p)
+			o, end := op(p.ctx())
+			require.NoError(t, p.ctx().SendUnexpected(o, hub.cls.Addr().WithTarget(i%2), na.Tag(i), []byte(fmt.Sprint(i))))
+			sends = append(sends, end)
+		}
+		for i, end := range sends {
+			ok(t, fmt.Sprintf("send %d", i), end, all...)
+		}
+		seen := map[na.Tag]bool{}
+		for i := range peers {
+			text, _, tag := recvUnexpected(t, hub.ctxs[i%2], all...)
+			require.Equal(t, fmt.Sprint(tag), text)
+			seen[tag] = true
+		}
+		require.Len(t, seen, peers)
+	})
+}

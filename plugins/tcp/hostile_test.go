@@ -1,0 +1,215 @@
+package tcp_test
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// helloFrame is a HELLO as bytes, after change has had its way with the greeting.
+func helloFrame(change func(g *frame.Greeting)) []byte {
+	g := greeting()
+	change(&g)
+	h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
+	return h.Append(nil, g.Append(nil))
+}
+
+// TestBadHello: whatever a stranger sends first, he hears why he is turned away if he speaks the protocol at all, and
+// the connection ends. Others are served.
+func TestBadHello(t *testing.T) {
+	plain := func(*frame.Greeting) {}
+	whole := func(b []byte) []byte { return b }
+	rows := map[string]struct {
+		send []byte
+		want na.Code
+		text string
+	}{
+		"other protocol": {[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n........"), na.ErrProtocol, "KIND"},
+		"zeroes":         {make([]byte, 64), na.ErrProtocol, "KIND0"},
+		"another kind": {func() []byte {
+			h := frame.Header{Kind: frame.Get}
+			return h.AppendFront(nil, 0)
+		}(), na.ErrProtocol, "begins with GET"},
+		"bulk": {func() []byte {
+			h := frame.Header{Kind: frame.Put}
+			return append(h.AppendFront(nil, 100), make([]byte, 100)...)
+		}(), na.ErrProtocol, "begins with PUT"},
+		"no magic": {func() []byte {
+			g := greeting()
+			h := frame.Header{Kind: frame.Hello}
+			return h.Append(nil, g.Append(nil))
+		}(), na.ErrProtocol, "want HELLO"},
+		"version":    {helloFrame(func(g *frame.Greeting) { g.Version = frame.Version + 1 }), na.ErrVersion, "version 2"},
+		"no room":    {helloFrame(func(g *frame.Greeting) { g.Envelopes = 0 }), na.ErrProtocol, "envelopes"},
+		"context":    {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no context 300"},
+		"damaged":    {func() []byte { b := helloFrame(plain); b[50] ^= 1; return b }(), na.ErrChecksum, "checksum"},
+		"no payload": {func() []byte { h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}; return h.Append(nil, nil) }(), na.ErrProtocol, "lacks"},
+		"long": {func() []byte {
+			h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
+			return h.Append(nil, make([]byte, 5000))
+		}(), na.ErrProtocol, "limit is 4096"},
+		"huge": {func() []byte {
+			b := whole(helloFrame(plain))
+			binary.LittleEndian.PutUint32(b, 1<<31)
+			return b
+		}(), na.ErrProtocol, "length 2147483648"},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				r := rawDial(t, n)
+				r.write(row.send)
+				got, text := r.readEnd()
+				require.Equal(t, row.want, got)
+				require.Contains(t, text, row.text)
+			})
+		}
+		good := rawJoin(t, n, greeting())
+		good.send(frame.Header{Kind: frame.Ping}, nil)
+		good.readKind(frame.Pong)
+		require.Equal(t, 1, n.ctx().Stats().Peers)
+	})
+}
+
+// TestSlowHello: a HELLO may come byte by byte.
+func TestSlowHello(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		r := rawDial(t, n)
+		hello := helloFrame(func(*frame.Greeting) {})
+		ping := frame.Header{Kind: frame.Ping, Credit: 32}
+		all := ping.AppendFront(hello, 0) // what follows the HELLO at once is not lost
+		for _, b := range all[:100] {
+			r.write([]byte{b})
+		}
+		r.write(all[100:])
+		r.readHello()
+		r.readKind(frame.Pong)
+	})
+}
+
+// TestBadSession: a peer that breaks the protocol inside a session is told so and cut.
+func TestBadSession(t *testing.T) {
+	rows := map[string]struct {
+		send func(r *raw)
+		text string
+	}{
+		"garbage":      {func(r *raw) { r.write([]byte("................................................................")) }, "unknown kind"},
+		"second HELLO": {func(r *raw) { r.hello(r.mine) }, "HELLO frame"},
+		"no envelope":  {func(r *raw) { overrun(r) }, "envelopes were guaranteed"},
+		"too long":     {func(r *raw) { r.send(frame.Header{Kind: frame.Unexpected}, make([]byte, 5000)) }, "5000 bytes"},
+		"data for nobody": {func(r *raw) {
+			r.sendFront(frame.Header{Kind: frame.GetData, Tag: 1 << 63, Op: 1}, 100)
+			r.write(make([]byte, 100))
+			r.hello(r.mine)
+		}, "HELLO frame"},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				before := n.ctx().Stats()
+				r := rawJoin(t, n, greeting())
+				row.send(r)
+				got, text := r.readEnd()
+				require.Equal(t, na.ErrProtocol, got)
+				require.Contains(t, text, row.text)
+				require.Equal(t, before.Violations+1, n.ctx().Stats().Violations)
+			})
+		}
+	})
+}
+
+// overrun sends more unexpected messages than there are envelopes for.
+func overrun(r *raw) {
+	for range r.peer.Envelopes + 1 {
+		r.send(frame.Header{Kind: frame.Unexpected}, []byte("x"))
+	}
+}
+
+// TestHalfOpen: connections that say nothing are bounded in number and in time, and the rest of the world is served.
+func TestHalfOpen(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const limit = 8
+		opts.MaxHalfOpen = limit
+		opts.HandshakeTimeout = time.Second
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		settled := rawJoin(t, n, greeting())
+		begin := time.Now()
+		idle := make([]*raw, limit)
+		for i := range idle {
+			idle[i] = rawDial(t, n)
+			idle[i].write([]byte{0}) // something, but no HELLO
+		}
+		ended := make(chan time.Duration, 4*limit)
+		wait := func(r *raw) {
+			_, err := io.Copy(io.Discard, r.nc)
+			_ = err // closed or reset
+			ended <- time.Since(begin)
+		}
+		flood := 3 * limit
+		for range flood { // all at once: those above the limit are closed at once
+			go wait(rawDial(t, n))
+		}
+		for range flood {
+			took := <-ended
+			require.Less(t, took, 900*time.Millisecond)
+		}
+		for _, r := range idle {
+			go wait(r)
+		}
+		for range idle {
+			took := <-ended
+			require.GreaterOrEqual(t, took, 950*time.Millisecond)
+			require.Less(t, took, 10*time.Second)
+		}
+		settled.send(frame.Header{Kind: frame.Ping}, nil)
+		settled.readKind(frame.Pong)
+		rawJoin(t, n, greeting())
+	})
+}
+
+// TestHalfClosed: a connection that ends before its HELLO leaves nothing.
+func TestHalfClosed(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		opts.MaxHalfOpen = 4
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		hello := helloFrame(func(*frame.Greeting) {})
+		for i := range 50 {
+			nc, err := net.Dial("tcp", hostPort(n))
+			require.NoError(t, err)
+			_, err = nc.Write(hello[:i])
+			require.NoError(t, err)
+			if i%2 == 0 {
+				require.NoError(t, nc.(*net.TCPConn).SetLinger(0))
+			}
+			require.NoError(t, nc.Close())
+			if i%4 == 3 { // room for these was freed
+				await(t, "join", func() bool {
+					nc, err := net.Dial("tcp", hostPort(n))
+					require.NoError(t, err)
+					defer func() { _ = nc.Close() }()
+					_, _ = nc.Write(hello)
+					_ = nc.SetDeadline(time.Now().Add(patience))
+					got, _ := nc.Read(make([]byte, 1))
+					return got == 1
+				}, n)
+			}
+		}
+	})
+}

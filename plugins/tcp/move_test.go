@@ -1,0 +1,143 @@
+package tcp_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// scattered cuts n bytes of memory into segments, some of them empty.
+func scattered(n int, seed uint64) (flat []byte, segs [][]byte) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	flat = make([]byte, n)
+	for rest := flat; len(rest) > 0; {
+		cut := min(rng.IntN(200<<10), len(rest))
+		if rng.IntN(8) == 0 {
+			cut = min(rng.IntN(3), len(rest))
+		}
+		segs = append(segs, rest[:cut:cut])
+		rest = rest[cut:]
+	}
+	return flat, segs
+}
+
+func fill(b []byte, seed uint64) {
+	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
+}
+
+// TestPutGet moves 8 MiB from and to memory of many segments on both sides, at odd offsets.
+func TestPutGet(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const size, loff, roff = 8 << 20, 12345, 777
+		a := open(t, "tcp://", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		to := lookup(t, a, b.cls.Addr().String())
+
+		remote, remoteSegs := scattered(size+roff+99, 1)
+		local, localSegs := scattered(size+loff+11, 2)
+		mem, err := b.cls.Register(na.ReadWrite, remoteSegs...)
+		require.NoError(t, err)
+		mine, err := a.cls.NewMem(localSegs...)
+		require.NoError(t, err)
+
+		fill(local, 3)
+		before := bytes.Clone(remote)
+		put, end := op(a.ctx())
+		require.NoError(t, a.ctx().Put(put, mine, loff, to, mem.Key(), roff, size))
+		require.Equal(t, int64(size), ok(t, "put", end, a, b).N)
+		require.True(t, bytes.Equal(local[loff:loff+size], remote[roff:roff+size]), "what was put differs")
+		require.True(t, bytes.Equal(before[:roff], remote[:roff]), "bytes before the range were changed")
+		require.True(t, bytes.Equal(before[roff+size:], remote[roff+size:]), "bytes after the range were changed")
+
+		fill(remote, 4)
+		before = bytes.Clone(local)
+		get, end := op(a.ctx())
+		require.NoError(t, a.ctx().Get(get, mine, loff, to, mem.Key(), roff, size))
+		require.Equal(t, int64(size), ok(t, "get", end, a, b).N)
+		require.True(t, bytes.Equal(local[loff:loff+size], remote[roff:roff+size]), "what was got differs")
+		require.True(t, bytes.Equal(before[:loff], local[:loff]), "bytes before the range were changed")
+		require.True(t, bytes.Equal(before[loff+size:], local[loff+size:]), "bytes after the range were changed")
+
+		closing, end := op(b.ctx())
+		require.NoError(t, b.ctx().Deregister(closing, mem))
+		ok(t, "deregister", end, b)
+	})
+}
+
+// TestManyMoves runs puts and gets of many sizes at once, both ways, among messages.
+func TestManyMoves(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		type move struct {
+			end         *outcome
+			local, want []byte
+			what        string
+		}
+		var moves []move
+		seed := uint64(100)
+		for _, pair := range [][2]*node{{a, b}, {b, a}} {
+			from, owner := pair[0], pair[1]
+			to := lookup(t, from, owner.cls.Addr().String())
+			for _, n := range []int{0, 1, 31, 4095, 4096, 4097, 64 << 10, 256<<10 - 1, 256 << 10, 256<<10 + 1, 1 << 20, 3<<20 + 17} {
+				for _, put := range []bool{true, false} {
+					seed++
+					local, remote := make([]byte, n), make([]byte, n)
+					mem, err := owner.cls.Register(na.ReadWrite, remote)
+					require.NoError(t, err)
+					mine, err := from.cls.NewMem(local)
+					require.NoError(t, err)
+					o, end := op(from.ctx())
+					m := move{end: end, what: fmt.Sprintf("put %v of %d bytes", put, n)}
+					if put {
+						fill(local, seed)
+						m.local, m.want = remote, local
+						err = from.ctx().Put(o, mine, 0, to, mem.Key(), 0, int64(n))
+					} else {
+						fill(remote, seed)
+						m.local, m.want = local, remote
+						err = from.ctx().Get(o, mine, 0, to, mem.Key(), 0, int64(n))
+					}
+					require.NoError(t, err)
+					moves = append(moves, m)
+				}
+			}
+			sendUnexpected(t, from.ctx(), to, 1, "among them", a, b)
+			text, _, _ := recvUnexpected(t, owner.ctx(), a, b)
+			require.Equal(t, "among them", text)
+		}
+		for _, m := range moves {
+			ok(t, m.what, m.end, a, b)
+			require.True(t, bytes.Equal(m.local, m.want), "%s: bytes differ", m.what)
+		}
+	})
+}
+
+// TestOneSided: the owner of the memory calls neither Progress nor Trigger.
+func TestOneSided(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		a := open(t, "tcp://", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		to := lookup(t, a, b.cls.Addr().String())
+		remote, local := make([]byte, 1<<20), make([]byte, 1<<20)
+		fill(remote, 5)
+		mem, err := b.cls.Register(na.ReadOnly, remote)
+		require.NoError(t, err)
+		mine, err := a.cls.NewMem(local)
+		require.NoError(t, err)
+		get, end := op(a.ctx())
+		require.NoError(t, a.ctx().Get(get, mine, 0, to, mem.Key(), 0, 1<<20))
+		ok(t, "get", end, a)
+		require.True(t, bytes.Equal(local, remote))
+	})
+}

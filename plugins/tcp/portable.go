@@ -1,0 +1,430 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+)
+
+const (
+	// portablePause is how long nothing is accepted after the process ran out of descriptors.
+	portablePause = 100 * time.Millisecond
+	// lastGrace is how long the last frame of a session may take to be written.
+	lastGrace = 100 * time.Millisecond
+	// copySize is what a writer copies for one write.
+	copySize = 64 << 10
+)
+
+// portableDomain is what the carriers of a class share when goroutines read the connections.
+type portableDomain struct {
+	main *portableListener // nil when there is none
+
+	mu   sync.Mutex // guards the fields below and portable.own; taken inside an endpoint's lock
+	open []*portable
+	half map[*net.TCPConn]struct{} // connections that have not said HELLO
+}
+
+// A portableListener is a listening socket, with a goroutine that accepts once a context exists.
+type portableListener struct {
+	l       *net.TCPListener
+	done    chan struct{}
+	started bool
+	closed  bool
+}
+
+func (p *portableListener) close() {
+	if !p.closed {
+		p.closed = true
+		close(p.done)
+		_ = p.l.Close()
+	}
+}
+
+// A portable is the carrier of a context whose connections have two goroutines each: a reader that never lends user
+// memory to a read that waits, and a writer that copies before it writes.
+type portable struct {
+	names
+	d   *domain
+	e   *engine.Endpoint
+	own *portableListener // with ReusePort
+}
+
+var _ engine.Carrier = (*portable)(nil)
+
+// accept takes over the first listening socket.
+func (p *portableDomain) accept(_ *domain, l *net.TCPListener) error {
+	p.main = &portableListener{l: l, done: make(chan struct{})}
+	return nil
+}
+
+// close closes the listening socket if no context ever did.
+func (p *portableDomain) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.main != nil {
+		p.main.close()
+	}
+}
+
+// newPortable makes the carrier of a context.
+func (d *domain) newPortable(e *engine.Endpoint) (engine.Carrier, error) {
+	ca := &portable{names: d.names, d: d, e: e}
+	p := &d.portable
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.half == nil {
+		p.half = map[*net.TCPConn]struct{}{}
+	}
+	switch {
+	case p.main == nil:
+	case !p.main.started:
+		p.main.started = true
+		if d.opts.ReusePort {
+			ca.own = p.main
+		}
+		go d.acceptLoop(p.main)
+	case d.opts.ReusePort:
+		l, err := d.bindSibling()
+		if err != nil {
+			return nil, err
+		}
+		ca.own = &portableListener{l: l, done: make(chan struct{}), started: true}
+		go d.acceptLoop(ca.own)
+	case p.main.closed:
+		return nil, na.WithText(na.ErrClosed, "the listening socket was closed with the last context")
+	}
+	p.open = append(p.open, ca)
+	return ca, nil
+}
+
+// portableCarrier returns the open carrier of a target id, or nil.
+func (d *domain) portableCarrier(target int) *portable {
+	e := d.eng.Context(target) // nil until the engine knows its carrier
+	if e == nil {
+		return nil
+	}
+	d.portable.mu.Lock()
+	defer d.portable.mu.Unlock()
+	for _, ca := range d.portable.open {
+		if ca.e == e {
+			return ca
+		}
+	}
+	return nil
+}
+
+// acceptLoop accepts until the socket is closed.
+func (d *domain) acceptLoop(l *portableListener) {
+	for {
+		nc, err := l.l.AcceptTCP()
+		switch {
+		case err == nil:
+			d.greet(nc)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // out of descriptors, most likely
+			pause := time.NewTimer(portablePause)
+			select {
+			case <-pause.C:
+			case <-l.done:
+				pause.Stop()
+				return
+			}
+		}
+	}
+}
+
+// greet takes in a connection, within the limit.
+func (d *domain) greet(nc *net.TCPConn) {
+	p := &d.portable
+	p.mu.Lock()
+	full := len(p.half) >= d.opts.MaxHalfOpen || len(p.open) == 0
+	if !full {
+		p.half[nc] = struct{}{}
+	}
+	p.mu.Unlock()
+	if full {
+		_ = nc.Close()
+		return
+	}
+	go d.serve(nc)
+}
+
+// serve reads the HELLO of a connection that came in, and then is the reader of its connection.
+func (d *domain) serve(nc *net.TCPConn) {
+	g, heard, err := readHello(nc, d.opts.HandshakeTimeout)
+	d.portable.mu.Lock()
+	delete(d.portable.half, nc)
+	d.portable.mu.Unlock()
+	var c *portableConn
+	if err == nil {
+		c, err = d.admit(nc, g)
+	}
+	if err == nil {
+		c.read(nc)
+		return
+	}
+	if heard {
+		_ = nc.SetWriteDeadline(time.Now().Add(lastGrace))
+		_, _ = nc.Write(engine.Goaway(err))
+	}
+	_ = nc.Close()
+}
+
+// readHello reads the HELLO and nothing that follows it. heard tells that the peer has said something, right or wrong.
+func readHello(nc *net.TCPConn, timeout time.Duration) (g frame.Greeting, heard bool, err error) {
+	_ = nc.SetReadDeadline(time.Now().Add(timeout))
+	var h hello
+	for done := false; !done; {
+		n, err := nc.Read(h.space())
+		if err != nil {
+			return g, false, err
+		}
+		if g, done, err = h.got(n); err != nil {
+			return g, true, err
+		}
+	}
+	return g, true, nc.SetReadDeadline(time.Time{})
+}
+
+// admit hands the connection over to the context that its HELLO names.
+func (d *domain) admit(nc *net.TCPConn, g frame.Greeting) (*portableConn, error) {
+	to := d.portableCarrier(int(g.Target))
+	if to == nil {
+		return nil, noContext(g)
+	}
+	same := verified(g.Listen, ipOf(nc.LocalAddr()), ipOf(nc.RemoteAddr()))
+	c := to.newConn(nil)
+	c.nc = nc
+	d.setConnOptions(nc)
+	to.e.Lock()
+	l, err := to.e.Admit(c, g, same)
+	if err == nil {
+		c.bind(l)
+		go c.write(nc)
+	}
+	to.e.Unlock()
+	to.e.Flush()
+	return c, err
+}
+
+// Dial implements engine.Carrier.
+func (ca *portable) Dial(l *engine.Link) {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := ca.newConn(l)
+	c.cancel = cancel
+	l.Conn = c
+	go c.dial(ctx, l.Name())
+}
+
+// Flush implements engine.Carrier.
+func (ca *portable) Flush(l *engine.Link) {
+	ca.e.Lock()
+	if c, _ := l.Conn.(*portableConn); c != nil {
+		c.poke()
+	}
+	ca.e.Unlock()
+}
+
+// Cut implements engine.Carrier: the writer closes the connection, which ends the reader.
+func (ca *portable) Cut(l *engine.Link, last []byte) {
+	c, _ := l.Conn.(*portableConn)
+	l.Conn = nil
+	if c == nil || c.dead {
+		return
+	}
+	c.dead = true
+	c.last = last
+	c.in.End()
+	if c.nc == nil {
+		c.cancel()
+		return
+	}
+	_ = c.nc.SetWriteDeadline(time.Now().Add(lastGrace))
+	c.poke()
+}
+
+// Poll implements engine.Carrier.
+func (ca *portable) Poll(time.Duration) {}
+
+// NextTimer implements engine.Carrier. A handshake has a deadline of its own, which holds although nobody drives.
+func (ca *portable) NextTimer() time.Duration { return 0 }
+
+// Shut implements engine.Carrier.
+func (ca *portable) Shut() {
+	p := &ca.d.portable
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, other := range p.open {
+		if other == ca {
+			p.open = append(p.open[:i], p.open[i+1:]...)
+			break
+		}
+	}
+	if ca.own != nil {
+		ca.own.close()
+	}
+	if len(p.open) == 0 {
+		if p.main != nil {
+			p.main.close()
+		}
+		for nc := range p.half {
+			_ = nc.Close()
+		}
+	}
+}
+
+// Release implements engine.Carrier: Shut has cut every connection, and each closes within lastGrace.
+func (ca *portable) Release() {}
+
+// A portableConn is a connection of a link.
+type portableConn struct {
+	ca   *portable
+	in   stream.In     // the reader's; Parse under the lock
+	wake chan struct{} // the writer has something to do
+
+	// Guarded by the endpoint's lock. out is also used by the writer without it.
+	nc     *net.TCPConn // nil while connecting
+	cancel func()       // ends connecting
+	link   *engine.Link
+	out    stream.Out
+	dead   bool
+	last   []byte
+}
+
+func (ca *portable) newConn(l *engine.Link) *portableConn {
+	c := &portableConn{ca: ca, wake: make(chan struct{}, 1)}
+	c.bind(l)
+	return c
+}
+
+func (c *portableConn) bind(l *engine.Link) { c.link, c.in.Link, c.out.Link = l, l, l }
+
+// poke tells the writer that there is something to do.
+func (c *portableConn) poke() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// dial connects and then is the reader.
+func (c *portableConn) dial(ctx context.Context, name string) {
+	defer c.cancel()
+	ap, err := parseName(name)
+	var nc net.Conn
+	if err == nil {
+		dialer := net.Dialer{KeepAlive: -1}
+		nc, err = dialer.DialContext(ctx, "tcp", ap.String())
+	}
+	c.ca.e.Lock()
+	switch {
+	case c.dead:
+		c.ca.e.Unlock()
+		if nc != nil {
+			_ = nc.Close()
+		}
+		return
+	case err != nil:
+		c.link.Fail(na.WithText(na.ErrUnreachable, reason(err)))
+		c.ca.e.Unlock()
+		c.ca.e.Flush()
+		return
+	}
+	tcp := nc.(*net.TCPConn)
+	c.nc = tcp
+	c.ca.d.setConnOptions(tcp)
+	c.ca.e.Unlock()
+	go c.write(tcp)
+	c.read(tcp)
+}
+
+// read takes in what arrives until the connection is dead.
+func (c *portableConn) read(nc *net.TCPConn) {
+	defer c.in.Close()
+	for dead := false; !dead; {
+		n, err := nc.Read(c.in.Space())
+		c.in.Got(n)
+		c.ca.e.Lock()
+		if n > 0 && !c.dead {
+			c.link.Heard()
+			if err := c.in.Parse(); err != nil {
+				c.link.Fail(err)
+			}
+		}
+		if err != nil && !c.dead {
+			c.link.Fail(readError(err))
+		}
+		dead = c.dead
+		c.ca.e.Unlock()
+		c.ca.e.Flush()
+	}
+}
+
+// write writes what the link has until the connection is dead, sends the last frame and closes.
+func (c *portableConn) write(nc *net.TCPConn) {
+	defer func() { _ = nc.Close() }()
+	buf := make([]byte, copySize)
+	e := c.ca.e
+	e.Lock()
+	for !c.dead {
+		if !c.out.Fill() || c.dead { // pulling frames may end the link
+			e.Unlock()
+			<-c.wake
+			e.Lock()
+			continue
+		}
+		e.Unlock()
+		_, err := nc.Write(buf[:c.out.Copy(buf)])
+		e.Lock()
+		for err != nil && !c.dead { // what the peer sent last may wait to be read
+			_ = nc.SetReadDeadline(time.Now().Add(lastGrace))
+			e.Unlock()
+			<-c.wake
+			e.Lock()
+		}
+	}
+	last := c.last
+	if !c.out.Last(nil) { // in the middle of a frame
+		last = nil
+	}
+	e.Unlock()
+	for c.out.Pending() && last != nil {
+		if _, err := nc.Write(buf[:c.out.Copy(buf)]); err != nil {
+			last = nil
+		}
+	}
+	_, _ = nc.Write(last)
+	c.out.Close()
+}
+
+// readError says how a connection ended.
+func readError(err error) error {
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) {
+		return errEOF
+	}
+	return lost("connection lost", err)
+}
+
+// setConnOptions sets what the options ask for.
+func (d *domain) setConnOptions(nc *net.TCPConn) {
+	keep, _ := d.opts.probes()
+	_ = nc.SetNoDelay(true)
+	_ = nc.SetKeepAliveConfig(keep)
+}
+
+func ipOf(a net.Addr) netip.Addr {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,196 @@
+package tcp
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+)
+
+const (
+	scheme = "tcp"
+	prefix = scheme + "://"
+)
+
+func init() { na.RegisterPlugin(New(Options{})) }
+
+// Options holds what the plugin can be told. The zero value works.
+type Options struct {
+	// Advertise is the address that peers are told to dial when it is not the one that is bound, for example behind a
+	// network address translator: an IP address, with a port or with that of the listening socket. Empty means the
+	// address that is bound; if that is a wildcard, the address of the machine that its default route uses.
+	Advertise string
+	// ReusePort gives each context a listening socket of its own on the same port, so that the kernel spreads new
+	// connections over them. The first is bound exclusively and then opened to siblings of the same user. It helps
+	// where many connections are made on many cores. Not on Windows.
+	ReusePort bool
+	// Portable reads with goroutines even where the context's poller could.
+	Portable bool
+	// Resolver looks up host names. Nil means net.DefaultResolver.
+	Resolver Resolver
+	// MaxHalfOpen bounds the connections that came in and have not said HELLO, for each context. Zero means 256. One
+	// more is closed.
+	MaxHalfOpen int
+	// HandshakeTimeout is how long a connection that came in may take to say HELLO. Zero means 5 s.
+	HandshakeTimeout time.Duration
+	// KeepAlive is how long a connection is idle before the system probes it; three lost probes end it. Zero means
+	// 10 s, negative means never. It finds machines that are gone; processes that hang are found by na.Config's
+	// PeerTimeout.
+	KeepAlive time.Duration
+}
+
+// A Resolver finds the addresses of a host. *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
+func New(opts Options) na.Plugin { return plugin{opts} }
+
+type plugin struct{ opts Options }
+
+// Scheme implements na.Plugin.
+func (plugin) Scheme() string { return scheme }
+
+// validate reports every bad field at once.
+func (o *Options) validate() error {
+	var errs []error
+	bad := func(field string, v any, want string) {
+		errs = append(errs, na.WithText(na.ErrInvalid, fmt.Sprintf("tcp: options: %s is %v, want %s", field, v, want)))
+	}
+	if o.Advertise != "" {
+		if _, err := parseAdvertise(o.Advertise, 1); err != nil {
+			bad("Advertise", o.Advertise, "an IP address, or IP:port")
+		}
+	}
+	if o.ReusePort && runtime.GOOS == "windows" {
+		bad("ReusePort", o.ReusePort, "false on Windows, where a shared port can be stolen by any process")
+	}
+	if o.MaxHalfOpen < 0 {
+		bad("MaxHalfOpen", o.MaxHalfOpen, "a number of connections, or 0 for 256")
+	}
+	if o.HandshakeTimeout < 0 {
+		bad("HandshakeTimeout", o.HandshakeTimeout, "a duration, or 0 for 5s")
+	}
+	return errors.Join(errs...)
+}
+
+// withDefaults returns o with every zero field set.
+func (o Options) withDefaults() Options {
+	if o.Resolver == nil {
+		o.Resolver = net.DefaultResolver
+	}
+	if o.MaxHalfOpen == 0 {
+		o.MaxHalfOpen = 256
+	}
+	if o.HandshakeTimeout == 0 {
+		o.HandshakeTimeout = 5 * time.Second
+	}
+	if o.KeepAlive == 0 {
+		o.KeepAlive = 10 * time.Second
+	}
+	return o
+}
+
+// probes returns the parameters of the system's keepalive, and how long sent data may stay unacknowledged: as long as
+// the probes of an idle connection take and one more, so that one lost probe decides nothing.
+func (o *Options) probes() (keep net.KeepAliveConfig, userTimeout time.Duration) {
+	if o.KeepAlive < 0 {
+		return net.KeepAliveConfig{Enable: false}, 0
+	}
+	const count = 3
+	idle := max(o.KeepAlive, time.Second)
+	each := max(idle*3/10, time.Second)
+	return net.KeepAliveConfig{Enable: true, Idle: idle, Interval: each, Count: count}, idle + each*(count+1)
+}
+
+// A domain is the plugin opened by a class: its name and its listening sockets.
+type domain struct {
+	opts  Options
+	eng   *engine.Engine
+	names names
+	start time.Time
+
+	portable portableDomain
+	polled   polledDomain
+}
+
+// Open implements na.Plugin.
+func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
+	if err := p.opts.validate(); err != nil {
+		return nil, err
+	}
+	d := &domain{opts: p.opts.withDefaults(), start: time.Now()}
+	d.names.resolver = d.opts.Resolver
+	listener, err := d.listen(rest)
+	if err != nil {
+		return nil, err
+	}
+	opts := engine.Options{
+		Scheme: scheme,
+		Now:    d.now,
+		Rand:   func(b []byte) { _, _ = rand.Read(b) }, // never fails
+		Close:  d.close,
+	}
+	if listener != nil {
+		opts.Self, opts.Listen = d.names.self, d.names.self
+		if err := d.accept(listener); err != nil {
+			return nil, err
+		}
+	}
+	if d.usePoller() {
+		opts.Carrier = d.newPolled
+	} else {
+		opts.Carrier = d.newPortable
+	}
+	d.eng = engine.New(cls, opts)
+	d.names.self = d.eng.Addr().Name()
+	return d.eng, nil
+}
+
+// now is the clock: monotonic, never zero.
+func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
+
+// usePoller tells whether sockets are read by the goroutine that leads Progress.
+func (d *domain) usePoller() bool { return na.PollerSupported && !d.opts.Portable }
+
+// accept takes over what listen has bound.
+func (d *domain) accept(l *net.TCPListener) error {
+	if d.usePoller() {
+		return d.polled.accept(d, l)
+	}
+	return d.portable.accept(d, l)
+}
+
+// close gives the listening sockets back.
+func (d *domain) close() error {
+	d.polled.close()
+	d.portable.close()
+	return nil
+}
+
+// unreachable is the error of a connection that could not be made.
+func unreachable(what string, err error) error {
+	return na.WithText(na.ErrUnreachable, what+": "+reason(err))
+}
+
+// lost is the error of a connection that has ended.
+func lost(what string, err error) error { return na.WithText(na.ErrPeerLost, what+": "+reason(err)) }
+
+// reason is the innermost text of err: without the names of addresses and calls that package net puts before it.
+func reason(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	return err.Error()
+}
+
+var errEOF = na.WithText(na.ErrPeerLost, "connection closed by peer")
