@@ -51,11 +51,9 @@ func (g *gate) isShut() bool {
 	if g.p.World.Stats().Bytes < g.limit {
 		return false
 	}
-	g.p.World.Partition(simNode(g.p.owner.Addr()), simNode(g.p.mover.Addr()), true)
+	g.p.World.Partition(strings.TrimPrefix(g.p.owner.Addr().Name(), "sim://"), moverNode, true)
 	return true
 }
-
-func simNode(a na.Addr) string { return strings.TrimPrefix(a.Name(), "sim://") }
 
 // open lets everything through again.
 func (g *gate) open() {

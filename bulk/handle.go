@@ -41,10 +41,10 @@ const maxEager = 64 << 10
 // Handles are safe for use by several goroutines.
 type Handle struct {
 	hctx  *hg.Context // nil for a remote handle
-	opts  Options
-	in    *inside // nil in the zero Handle
-	owner na.Addr // of a bound handle
-	data  []byte  // that came along with a remote handle
+	in    *inside     // nil in the zero Handle
+	eager int         // Options.Eager with its default
+	owner na.Addr     // of a bound handle
+	data  []byte      // that came along with a remote handle
 }
 
 // inside holds what is not to be printed. When package fmt prints a struct that contains a Handle it may ask no method,
@@ -81,14 +81,10 @@ func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error)
 	if opts.Eager > maxEager {
 		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, the limit is %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
 	}
-	if opts.Eager == 0 {
-		opts.Eager = DefaultEager
-	}
 	if hctx.NA().Closing() {
 		return nil, fmt.Errorf("bulk: create: the context is closed: %w", hg.ErrClosed)
 	}
 	cls := hctx.NA().Class()
-	h := &Handle{hctx: hctx, opts: opts}
 	var mem *na.Mem
 	var err error
 	if opts.Access == LocalOnly {
@@ -100,7 +96,10 @@ func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error)
 		return nil, fmt.Errorf("bulk: create: %w", err)
 	}
 	key := mem.Key()
-	h.in = &inside{mem, &key}
+	h := &Handle{hctx: hctx, in: &inside{mem, &key}, eager: opts.Eager}
+	if h.eager == 0 {
+		h.eager = DefaultEager
+	}
 	if opts.Bind {
 		h.owner = hctx.Self()
 	}
@@ -214,7 +213,7 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 			return nil, fmt.Errorf("bulk: encode: the handle is closed: %w", hg.ErrClosed)
 		}
 		defer mem.Release()
-		eager = key.Access == ReadOnly && key.Len <= int64(h.opts.Eager)
+		eager = key.Access == ReadOnly && key.Len <= int64(h.eager)
 	}
 	var flags byte
 	if eager {

@@ -136,8 +136,8 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add(descriptor(bound, 5, 2, address("tcp://host:7#2")))
 	f.Add(descriptor(eager, 5, 1, []byte("hello")))
 	f.Add(descriptor(eager|bound, 5, 1, address("sim://node1"), []byte("hello")))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		given := bytes.Clone(b)
+	f.Fuzz(func(t *testing.T, given []byte) {
+		b := bytes.Clone(given)
 		var h bulk.Handle
 		err := h.UnmarshalBinary(b)
 		if !bytes.Equal(b, given) {

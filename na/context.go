@@ -422,15 +422,16 @@ func (c *Context) tryRelease() {
 	c.callFollowers()
 }
 
-// release is called with lead held.
+// release is called with lead held. Closed reports true once it is done.
 func (c *Context) release() {
-	if !c.state.CompareAndSwap(ctxShut, ctxReleased) {
+	if c.state.Load() != ctxShut {
 		return
 	}
 	c.assist.stop()
 	c.ep.Release()
 	c.closePoller()
 	c.class.released()
+	c.state.Store(ctxReleased)
 }
 
 func (c *Context) closePoller() {

@@ -5,8 +5,9 @@ package kernel
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"fmt"
-	"hash/fnv"
+	"hash/crc32"
 	"io"
 	"os"
 	"os/exec"
@@ -88,23 +89,23 @@ func child() error {
 	}
 }
 
-// fill writes bytes that depend on their position.
+// fill writes bytes that depend on their position: a block of noise again and again, each with its number in front.
 func fill(b []byte) {
+	block := make([]byte, 64<<10)
 	x := uint64(88172645463325252)
-	for i := 0; i+8 <= len(b); i += 8 {
+	for i := 0; i < len(block); i += 8 {
 		x ^= x << 13
 		x ^= x >> 7
 		x ^= x << 17
-		b[i], b[i+1], b[i+2], b[i+3] = byte(x), byte(x>>8), byte(x>>16), byte(x>>24)
-		b[i+4], b[i+5], b[i+6], b[i+7] = byte(x>>32), byte(x>>40), byte(x>>48), byte(x>>56)
+		binary.LittleEndian.PutUint64(block[i:], x)
+	}
+	for i := 0; i < len(b); i += len(block) {
+		binary.LittleEndian.PutUint64(block, uint64(i))
+		copy(b[i:], block)
 	}
 }
 
-func sum(b []byte) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write(b)
-	return h.Sum64()
-}
+func sum(b []byte) uint64 { return uint64(crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))) }
 
 // process is a child.
 type process struct {

@@ -20,7 +20,7 @@ import (
 )
 
 // rounds is how often TestStoppedOwner cancels; more give a better picture of the times.
-var rounds = flag.Int("rounds", 20, "cancels of TestStoppedOwner")
+var rounds = flag.Int("rounds", 6, "cancels of TestStoppedOwner")
 
 var zeroes = make([]byte, 1<<20)
 

@@ -46,7 +46,7 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 			listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
 	})
 	t.Run("sim", func(t *testing.T) {
-		w := sim.NewWorld(sim.Config{Seed: 1})
+		w := sim.NewWorld(sim.Config{Seed: 1, Paced: true}) // some tests use several goroutines
 		run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",
 			listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
 	})

@@ -64,6 +64,12 @@ func newBed(t testing.TB, r *rule) *bed {
 func (b *bed) open(addr string, cfg na.Config) *side {
 	b.Helper()
 	cfg.Plugins = append(cfg.Plugins, b.net.Plugins...)
+	if cfg.PeerTimeout == 0 { // no heartbeat comes to the help of what got stuck
+		cfg.PeerTimeout = time.Hour
+		if cfg.ConnectTimeout == 0 {
+			cfg.ConnectTimeout = 5 * time.Second
+		}
+	}
 	cls, err := na.Open(addr, cfg)
 	require.NoError(b, err, "open %s", addr)
 	b.classes = append(b.classes, cls)
@@ -202,6 +208,9 @@ func (b *bed) dump() string {
 // settle ends what the rule left, checks that every gauge is at zero, closes everything, and checks the ledger.
 func (b *bed) settle() {
 	b.Helper()
+	if len(b.sides) == 0 {
+		return
+	}
 	for _, s := range b.sides {
 		s.parked = false
 	}
@@ -211,9 +220,7 @@ func (b *bed) settle() {
 	b.until("every canceled operation ends", func() bool { return len(b.pending()) == 0 })
 	b.freeAll()
 	for _, r := range b.regions() {
-		if !r.s.Closed() {
-			r.s.deregister(r.m).ok()
-		}
+		r.s.deregister(r.m).ok()
 	}
 	for _, s := range b.sides {
 		b.empty(s)
@@ -259,9 +266,8 @@ func (b *bed) fresh() {
 // empty receives the unexpected messages that nobody took.
 func (b *bed) empty(s *side) {
 	b.Helper()
-	for !s.Closed() && s.Stats().Envelopes > 0 {
+	for b.freeAll(); !s.Closed() && s.Stats().Envelopes > 0; b.freeAll() {
 		s.recv().ok()
-		b.freeAll()
 	}
 }
 

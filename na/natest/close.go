@@ -62,7 +62,6 @@ func peerClose(b *bed) {
 	get := a.get(a.private(make([]byte, moving)), 0, t.Self(), mem.Key(), 0, moving)
 	put := a.put(a.private(make([]byte, moving)), 0, t.Self(), mem.Key(), 0, moving)
 	any := a.recv()
-	t.parked = true
 	t.Close()
 	for _, c := range queued[1:] { // the first may have gone when t's receive, or Close, let its envelope go
 		c.notRun(lost...)
@@ -74,7 +73,6 @@ func peerClose(b *bed) {
 			c.fails(lost...)
 		}
 	}
-	t.parked = false
 	theirLease.fails(na.ErrClosed)
 	b.until("OnFault runs", func() bool { return len(losses) > 0 })
 	b.quiet(a, by)
@@ -127,12 +125,9 @@ func localClose(b *bed) {
 	a.trigger() // no Progress: all of it is local
 	for i, c := range cs {
 		require.True(b, c.ended(), "%s is pending after Close and Trigger", starts[i%len(starts)].what)
-		r := c.result()
-		if r.Err == nil {
-			continue // it had ended
-		}
-		require.ErrorIs(b, r.Err, na.ErrClosed, starts[i%len(starts)].what)
-		if s := starts[i%len(starts)]; s.fate == na.NotRun {
+		s, r := starts[i%len(starts)], c.result()
+		s.check(b, r, na.ErrClosed)
+		if s.fate == na.NotRun && r.Err != nil {
 			require.Equal(b, na.NotRun, r.Fate, s.what)
 		}
 	}
@@ -239,23 +234,26 @@ func closeWithEndedOperations(b *bed) {
 	cs := []*call{a.recvExpected(t.Self(), 7, 8), a.recv(), a.get(a.private(make([]byte, 100)), 0, t.Self(), mem.Key(), 0, 100)}
 	t.sendExpected(toA, 7, []byte("x"))
 	t.send(toA, 8, []byte("y"))
-	b.until("all have ended, no callback has run", func() bool {
+	b.until("some have ended, no callback has run", func() bool {
 		b.drive(t, 0)
 		_ = a.Progress(0)
-		return a.Queued() == len(cs)
+		return a.Queued() > 0
 	})
+	ended := a.Queued()
 	a.Close()
+	good := 0
 	for _, c := range cs {
-		c.ok()
+		switch r := c.wait(); {
+		case r.Err != nil:
+			c.fails(na.ErrClosed)
+		case r.Envelope != nil:
+			require.Equal(b, "y", string(r.Envelope.Data))
+			fallthrough
+		default:
+			good++
+		}
 	}
-	require.Equal(b, "y", string(cs[1].keepData()))
-}
-
-// keepData copies the message of a receive, and frees it.
-func (c *call) keepData() []byte {
-	env := c.keep()
-	defer env.Free()
-	return append([]byte{}, env.Data...)
+	require.GreaterOrEqual(b, good, ended, "operations that ended with success, of those that had before Close")
 }
 
 func closeTwice(b *bed) {
@@ -329,7 +327,9 @@ func shutdown(b *bed) {
 func unreachable(b *bed) {
 	const timeout = 300e6
 	a := b.origin(na.Config{ConnectTimeout: timeout})
-	a.OnFault(func(peer na.Addr, err error) { b.Errorf("OnFault of %v, with whom there never was a session: %v", peer, err) })
+	a.OnFault(func(peer na.Addr, err error) {
+		b.Errorf("OnFault of %v, with whom there never was a session: %v", peer, err)
+	})
 	begin := a.Now()
 	local := a.private(make([]byte, 10))
 	key := na.Key{Len: 10, Access: na.ReadWrite}

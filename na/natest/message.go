@@ -3,6 +3,7 @@ package natest
 import (
 	"bytes"
 	"encoding/binary"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -141,7 +142,7 @@ func tags(b *bed) {
 	for i := range all {
 		tag := all[(i+3)%len(all)]
 		want := binary.LittleEndian.AppendUint64(nil, uint64(tag))
-		t.sendExpected(toA, tag, want)
+		t.sendExpected(toA, tag, want).ok()
 		r := posted[tag].ok()
 		require.Equal(b, tag, r.Tag, "tag of an expected message")
 		require.Equal(b, want, posted[tag].buf, "message of tag %d", tag)
@@ -339,12 +340,16 @@ func noSuchContext(b *bed) {
 		t.send(t.Self().WithTarget(id), 1, []byte("x")).notRun(na.ErrUnreachable) // in the own process
 	}
 	b.meet(a, t)
-	late := b.context(t.cls)
+	late, later := b.context(t.cls), b.context(t.cls)
+	begin := a.Now()
+	b.meet(a, later)
+	require.Less(b, a.Now()-begin, 500*time.Millisecond, "time to reach a context after others could not be reached")
 	b.until("context 1 is reached once it is there", func() bool {
 		return a.send(late.Self(), 1, []byte("x")).wait().Err == nil
 	})
 	require.Equal(b, "x", string(late.next().data))
-	require.Equal(b, "x", string(func() []byte { t.send(late.Self(), 1, []byte("x")); return late.next().data }()))
+	t.send(late.Self(), 1, []byte("y"))
+	require.Equal(b, "y", string(late.next().data))
 }
 
 func smallerEager(b *bed) {

@@ -361,10 +361,11 @@ func localDeregisteredCancel(b *bed) {
 	mem := t.register(na.ReadWrite, make([]byte, moving))
 	for _, k := range steps {
 		local := a.register(na.ReadOnly, pattern(k, moving))
-		c := a.put(local, 0, t.Self(), mem.Key(), 0, moving)
+		move := a.put
 		if k%2 == 1 {
-			c = a.get(local, 0, t.Self(), mem.Key(), 0, moving)
+			move = a.get
 		}
+		c := move(local, 0, t.Self(), mem.Key(), 0, moving)
 		for range k {
 			b.step()
 		}
@@ -403,7 +404,7 @@ func deregisterDuringMove(b *bed) {
 			require.ErrorIs(b, r.Err, na.ErrRevoked)
 		}
 		b.quiet(a, t)
-		require.NotContains(b, ours, byte(secret), "memory was read after Deregister had ended, %d turns into the transfer", k)
+		require.Negative(b, bytes.IndexByte(ours, secret), "memory was read after Deregister had ended, %d turns into the transfer", k)
 		require.True(b, bytes.Equal(fill(moving, secret), in.Segments()[0]), "memory was written after Deregister had ended, %d turns into the transfer", k)
 		a.get(a.private(ours), 0, t.Self(), out.Key(), 0, 1).fails(na.ErrRevoked)
 		a.put(a.private(ours), 0, t.Self(), in.Key(), 0, 1).fails(na.ErrRevoked)

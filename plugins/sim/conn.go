@@ -152,7 +152,7 @@ func (c *conn) arrive(ev *event, from *Node) {
 	w := c.w
 	in := w.named[c.name]
 	switch {
-	case in == nil && w.dark[c.name]:
+	case in == nil && w.lost[c.name] != nil && w.lost[c.name].dark:
 		return // nobody answers
 	case in != nil && w.blocked(from, in.node):
 		w.hold(ev)
@@ -303,7 +303,7 @@ func (p *pipe) clear() {
 		w.recycle(p.segs[i].b)
 		p.segs[i] = segment{}
 	}
-	p.segs, p.first, p.bytes, p.due = p.segs[:0], 0, 0, false
+	p.segs, p.first, p.bytes, p.due, p.ev.slow = p.segs[:0], 0, 0, false, false
 }
 
 // fire is the arrival of the first segment, or of the news that there is room.
@@ -362,7 +362,7 @@ func (p *pipe) deliver(from, to *end) {
 	case to.closed:
 		w.stats.Dropped++
 		w.trace(traceDrop, to.port.inst.name, p.c.id, uint64(len(s.b)))
-		if to.port.inst.dead && s.kind == segmentData && w.named[to.port.inst.name] != nil {
+		if in := to.port.inst; in.dead && !in.node.dark && s.kind == segmentData {
 			p.c.pipes[to.side].push(segment{kind: segmentReset}) // whoever lives there now knows nothing of it
 		}
 	case s.kind == segmentClose:
@@ -432,6 +432,7 @@ func (en *end) close(last []byte) {
 	c := en.c
 	en.closed = true
 	en.port.drop(en)
+	en.serve() // what waits for this end is to be dropped
 	if c.phase == connDialing || c.phase == connRefused {
 		c.end()
 		return

@@ -87,22 +87,24 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	}
 	ev := w.events.min()
 	now := time.Duration(w.now.Load())
+	next := limit
+	if ev != nil {
+		next = min(next, ev.at)
+	}
 	wait := time.Duration(0) // in real time
 	moved := true
 	switch {
-	case w.cfg.Paced && ev != nil && ev.slow && ev.at > now && ev.at <= limit:
-		wait = ev.at - now
+	case w.cfg.Paced && w.events.fast == 0 && next != forever && next > now+w.cfg.PollCost: // polls do not wait
+		wait = next - now
 	case w.step(limit):
 		w.settle()
 	case limit == forever, limit <= now:
 		moved = false
-	case w.cfg.Paced:
-		wait = limit - now
 	default:
 		w.now.Store(int64(limit))
 	}
 	w.mu.Lock()
-	again := len(w.todo) > 0 || len(w.poked) > 0
+	again := w.asked.Load()
 	w.turn = false
 	now = time.Duration(w.now.Load())
 	if w.takers > 0 || now >= limit && len(w.waiters) > 1 {

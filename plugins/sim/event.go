@@ -8,7 +8,8 @@ type event struct {
 	at   time.Duration
 	seq  uint64
 	pos  int  // index in the heap plus one; 0 when not set
-	slow bool // a paced world does not skip to it
+	slow bool // a timer: a paced world that waits for nothing else does not skip to it
+	fast bool // counted in heap.fast
 	act  actor
 }
 
@@ -17,8 +18,9 @@ type actor interface{ fire(ev *event) }
 
 // A heap holds the events that are set: a binary heap by (at, seq).
 type heap struct {
-	h   []*event
-	seq uint64
+	h    []*event
+	seq  uint64
+	fast int // events that are not slow: something is under way
 }
 
 func (q *heap) min() *event {
@@ -32,6 +34,7 @@ func (q *heap) min() *event {
 func (q *heap) set(ev *event, at time.Duration) {
 	q.seq++
 	ev.at, ev.seq = at, q.seq
+	q.count(ev, !ev.slow)
 	if ev.pos == 0 {
 		q.h = append(q.h, ev)
 		ev.pos = len(q.h)
@@ -46,6 +49,7 @@ func (q *heap) unset(ev *event) {
 	if ev.pos == 0 {
 		return
 	}
+	q.count(ev, false)
 	i, last := ev.pos-1, len(q.h)-1
 	ev.pos = 0
 	if i != last {
@@ -56,6 +60,16 @@ func (q *heap) unset(ev *event) {
 	if i != last && !q.up(i) {
 		q.down(i)
 	}
+}
+
+func (q *heap) count(ev *event, fast bool) {
+	switch {
+	case fast && !ev.fast:
+		q.fast++
+	case !fast && ev.fast:
+		q.fast--
+	}
+	ev.fast = fast
 }
 
 func (q *heap) put(i int, ev *event) {

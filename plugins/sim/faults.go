@@ -152,7 +152,7 @@ func (d *dice) below(n int) int {
 // chance draws whether something of the given odds happens.
 func (d *dice) chance(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
 
-// exp draws from an exponential distribution, to within a twelfth: the logarithm is linear between powers of two.
+// exp draws from a distribution that is nearly exponential: the logarithm is linear between powers of two.
 func (d *dice) exp(mean time.Duration) time.Duration {
 	if mean <= 0 {
 		return 0
@@ -161,7 +161,7 @@ func (d *dice) exp(mean time.Duration) time.Duration {
 	lz := bits.LeadingZeros64(u)
 	frac := (u << lz << 1) >> 32
 	log2 := uint64(lz+1)<<32 - frac // of 1/u, in 32.32
-	hi, lo := bits.Mul64(uint64(mean), log2*45426>>16)
+	hi, lo := bits.Mul64(uint64(mean), log2/3*2) // ln 2 = 0.69 of the true logarithm; 2/3 of this one has the right mean
 	return time.Duration(hi<<32 | lo>>32)
 }
 
@@ -171,12 +171,15 @@ func logUniform(lo, hi time.Duration, u uint64) time.Duration {
 		return 0
 	}
 	lo = max(lo, 1)
-	steps := bits.Len64(uint64(hi / lo))
+	steps := max(bits.Len64(uint64(hi/lo))-1, 1)
 	shift := int(u % uint64(steps))
 	low := lo << shift
-	high := min(low*2, hi)
+	high := low * 2
+	if shift == steps-1 {
+		high = hi
+	}
 	if high <= low {
 		return low
 	}
-	return low + time.Duration((u>>8)%uint64(high-low))
+	return low + time.Duration((u>>8)%uint64(high-low+1))
 }

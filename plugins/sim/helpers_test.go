@@ -28,7 +28,7 @@ type party struct {
 
 func (p *party) patience() time.Duration {
 	if p.shared {
-		return time.Millisecond
+		return 20 * time.Millisecond
 	}
 	return -1
 }

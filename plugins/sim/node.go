@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -11,10 +10,12 @@ import (
 type Node struct {
 	w         *World
 	name      string
+	id        uint64
 	instances []*instance
 	cos       []*coroutine
 	made      int  // coroutines made so far
 	paused    bool // stopped, as by SIGSTOP
+	dark      bool // went silently, and nothing has been opened on it since
 	resume    event
 }
 
@@ -28,7 +29,7 @@ func (w *World) Node(name string) *Node {
 func (w *World) nodeNamed(name string) *Node {
 	n := w.nodes[name]
 	if n == nil {
-		n = &Node{w: w, name: name}
+		n = &Node{w: w, name: name, id: uint64(len(w.node) + 1)}
 		n.resume = event{act: n, slow: true}
 		w.nodes[name] = n
 		w.node = append(w.node, n)
@@ -72,7 +73,7 @@ func (n *Node) pause(d time.Duration) {
 	}
 	n.paused = true
 	w.stats.Pauses++
-	w.trace(tracePause, n.name, uint64(d), 0)
+	w.trace(tracePause, n.name, n.id, uint64(d))
 	if until == forever {
 		w.events.unset(&n.resume)
 		return
@@ -97,7 +98,7 @@ func (n *Node) wake() {
 	w := n.w
 	n.paused = false
 	w.events.unset(&n.resume)
-	w.trace(traceUnpause, n.name, 0, 0)
+	w.trace(traceUnpause, n.name, n.id, 0)
 	for _, in := range n.instances {
 		for _, p := range in.ports {
 			p.serve()
@@ -132,20 +133,18 @@ func (n *Node) PowerOff() {
 func (n *Node) crash(silent bool) {
 	w := n.w
 	w.stats.Crashes++
-	quiet := uint64(0)
+	how := n.id << 1
 	if silent {
-		quiet = 1
+		how++
 	}
-	w.trace(traceCrash, n.name, uint64(len(n.cos)), quiet)
-	n.paused = false
+	w.trace(traceCrash, n.name, uint64(len(n.cos)), how)
+	n.paused, n.dark = false, silent
 	w.events.unset(&n.resume)
 	for _, in := range n.instances {
 		in.dead = true
 		if w.named[in.name] == in {
 			delete(w.named, in.name)
-			if silent {
-				w.dark[in.name] = true
-			}
+			w.lost[in.name] = n
 		}
 		for _, p := range in.ports {
 			p.crash(silent)
@@ -155,7 +154,7 @@ func (n *Node) crash(silent bool) {
 	for _, c := range n.cos {
 		w.doom(c)
 	}
-	n.cos = n.cos[:0]
+	n.cos = nil
 }
 
 // crash takes a port away from its connections.
@@ -176,6 +175,7 @@ func (en *end) vanish(silent bool) {
 	c := en.c
 	en.closed, en.up = true, false
 	en.port.drop(en)
+	en.serve()
 	switch {
 	case c.phase == connDialing, c.phase == connRefused, en.other().closed:
 		c.end()
@@ -203,7 +203,7 @@ func (w *World) Partition(a, b string, both bool) {
 func (w *World) part(from, to *Node) {
 	w.parted[[2]*Node{from, to}] = true
 	w.stats.Partitions++
-	w.trace(tracePartition, fmt.Sprintf("%s|%s", from.name, to.name), 0, 0)
+	w.trace(tracePartition, from.name+"|"+to.name, from.id, to.id)
 }
 
 // Heal ends every partition, clog and pause. Faults go on being drawn: see SetFaults.
@@ -218,6 +218,7 @@ func (w *World) Heal() {
 			if p.clogged > w.Now() {
 				p.clogged = 0
 				if p.ev.pos != 0 {
+					p.ev.slow = false
 					w.events.set(&p.ev, max(p.segs[p.first].at, w.Now()))
 				}
 			}
@@ -261,7 +262,7 @@ func (p *parting) fire(*event) {
 		return
 	}
 	delete(p.w.parted, key)
-	p.w.trace(traceHeal, p.from.name+"|"+p.to.name, 0, 0)
+	p.w.trace(traceHeal, p.from.name+"|"+p.to.name, p.from.id, p.to.id)
 	p.w.unhold()
 }
 

@@ -23,7 +23,7 @@ type plugin struct {
 var _ na.Plugin = (*plugin)(nil)
 
 // Plugin returns the plugin of the world, for na.Config.Plugins. A class that a coroutine opens lives on the
-// coroutine's node; any other lives on the node that is called as its address.
+// coroutine's node; any other lives on the node that is called as the name it listens under, or on one of its own.
 func (w *World) Plugin() na.Plugin { return &plugin{w: w} }
 
 // Scheme implements na.Plugin.
@@ -34,16 +34,21 @@ func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	w := p.w
 	w.take()
 	defer w.give()
-	in := &instance{w: w, listens: rest != ""}
+	in := &instance{w: w}
+	var self string // left to the engine for a class that only originates
 	if rest == "" {
 		w.names++
 		rest = fmt.Sprintf("@%d", w.names)
-	} else if err := checkName(rest); err != nil {
-		return nil, err
-	}
-	in.name = scheme + "://" + rest
-	if w.named[in.name] != nil {
-		return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+in.name)
+	} else {
+		if err := checkName(rest); err != nil {
+			return nil, err
+		}
+		self = scheme + "://" + rest
+		if w.named[self] != nil {
+			return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+self)
+		}
+		w.named[self] = in
+		delete(w.lost, self)
 	}
 	switch {
 	case p.node != nil:
@@ -54,15 +59,12 @@ func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 		in.node = w.nodeNamed(rest)
 	}
 	opts := engine.Options{
-		Scheme: scheme, Self: in.name, Host: in.node.name, Now: w.Now, Rand: w.Rand, Driven: true, Carrier: in.carrier,
-		Close: in.close,
+		Scheme: scheme, Self: self, Listen: self, Host: in.node.name, Now: w.Now, Rand: w.Rand, Driven: true,
+		Carrier: in.carrier, Close: in.close,
 	}
-	if in.listens {
-		opts.Listen = in.name
-		w.named[in.name] = in
-		delete(w.dark, in.name)
-	}
+	in.node.dark = false
 	in.eng = engine.New(cls, opts)
+	in.name = in.eng.Addr().Name()
 	in.node.instances = append(in.node.instances, in)
 	w.trace(traceOpen, in.name, uint64(len(in.node.instances)), 0)
 	return in.eng, nil
@@ -84,13 +86,12 @@ func checkName(rest string) error {
 
 // An instance is a class of the world.
 type instance struct {
-	w       *World
-	node    *Node
-	name    string
-	listens bool
-	eng     *engine.Engine
-	ports   []*port // by context id
-	dead    bool    // its node has crashed
+	w     *World
+	node  *Node
+	name  string
+	eng   *engine.Engine
+	ports []*port // by context id
+	dead  bool    // its node has crashed
 }
 
 // carrier makes the carrier of a context.
@@ -255,6 +256,7 @@ func (p *port) Wake() {
 	w.mu.Lock()
 	if fresh {
 		w.poked = append(w.poked, p)
+		w.asked.Store(true)
 	}
 	if w.waiting.Load() > 0 {
 		w.cond.Broadcast()

@@ -112,6 +112,27 @@ func TestCutAnywhere(t *testing.T) {
 	require.Greater(t, s.Full, uint64(300))
 }
 
+// Transfers beyond what may be under way at once begin when others end, not when a timer finds them.
+func TestManyTransfersDoNotStall(t *testing.T) {
+	levels(t, func(t *testing.T, cfg sim.Config) {
+		w := sim.NewWorld(cfg)
+		a, b := join(t, w, "sim://"), join(t, w, "sim://b")
+		const n, size = 500, 300
+		remote, local := b.mem(na.ReadOnly, 1, n*size), a.local(2, n*size)
+		var all []*outcome
+		for i := range int64(n) {
+			all = append(all, a.post(func(op *na.Op) error {
+				return a.nctx.Get(op, local, i*size, b.addr(), remote.Key(), i*size, size)
+			}))
+		}
+		for _, o := range all {
+			require.NoError(t, a.wait(o).Err)
+		}
+		holds(t, local, 1)
+		require.Less(t, w.Now(), 100*time.Millisecond)
+	})
+}
+
 // Bandwidth takes virtual time.
 func TestBandwidth(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Bandwidth: 1e6})

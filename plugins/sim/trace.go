@@ -88,7 +88,11 @@ func (w *World) trace(kind traceKind, who string, a, b uint64) {
 
 // Note mixes an observation of the program into the trace: a completion with its code, a value that was read.
 func (w *World) Note(kind string, a, b uint64) {
-	w.trace(traceNote, kind, mix(a, sum([]byte(kind))), b)
+	h := uint64(14695981039346656037) // FNV-1a of the kind
+	for i := range len(kind) {
+		h = (h ^ uint64(kind[i])) * 1099511628211
+	}
+	w.trace(traceNote, kind, mix(h, a), b)
 }
 
 // Hash is a fingerprint of everything that has happened: every delivered byte, fault, timer, resumed coroutine and

@@ -132,6 +132,7 @@ type World struct {
 	waiting  atomic.Int32 // who sleeps on cond
 	takers   int          // those of them who want nothing but the turn
 	turn     bool
+	asked    atomic.Bool // todo or poked is not empty
 	todo     []errand
 	spare    []errand // the other half of todo
 	rand     dice     // for programs: incarnations, tokens
@@ -149,9 +150,9 @@ type World struct {
 	stats  Stats
 	named  map[string]*instance // who listens
 	nodes  map[string]*Node
-	node   []*Node         // in the order of their making
-	dark   map[string]bool // names whose node went without a word
-	names  int             // private names given out
+	node   []*Node          // in the order of their making
+	lost   map[string]*Node // whose names went with a crash
+	names  int              // nodes of classes without a name so far
 	conns  uint64
 	open   []*conn // in the order of their making
 	held   []*event
@@ -171,7 +172,7 @@ func NewWorld(cfg Config) *World {
 		cfg: cfg.withDefaults(), faults: cfg.Faults, odds: cfg.Faults.odds(), hash: mix(0, cfg.Seed),
 		rand: newDice(cfg.Seed, 1), chance: newDice(cfg.Seed, 2), order: newDice(cfg.Seed, 3),
 		recent: make([]traceEntry, recent),
-		named:  map[string]*instance{}, nodes: map[string]*Node{}, parted: map[[2]*Node]bool{}, dark: map[string]bool{},
+		named:  map[string]*instance{}, nodes: map[string]*Node{}, parted: map[[2]*Node]bool{}, lost: map[string]*Node{},
 	}
 	w.cond.L = &w.mu
 	return w
@@ -248,7 +249,7 @@ func (w *World) give() {
 
 // giveLocked is give with the lock held, which it returns.
 func (w *World) giveLocked() {
-	for len(w.todo) > 0 {
+	for w.asked.Load() {
 		w.mu.Unlock()
 		w.settle()
 		w.mu.Lock()
@@ -284,6 +285,7 @@ const (
 func (w *World) ask(e errand, now bool) {
 	w.mu.Lock()
 	w.todo = append(w.todo, e)
+	w.asked.Store(true)
 	switch {
 	case w.turn:
 	case now:
@@ -298,13 +300,10 @@ func (w *World) ask(e errand, now bool) {
 
 // settle runs the errands and looks at the ports that were poked. The turn is held.
 func (w *World) settle() {
-	for {
+	for w.asked.Load() {
 		w.mu.Lock()
 		todo, poked := w.todo, w.poked
-		if len(todo) == 0 && len(poked) == 0 {
-			w.mu.Unlock()
-			return
-		}
+		w.asked.Store(false)
 		w.todo, w.spare = w.spare[:0], nil
 		w.poked, w.poking = w.poking[:0], nil
 		w.mu.Unlock()

@@ -132,7 +132,7 @@ func TestCancelPut(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		leak.Check(t)
 		n, r, to := joined(t, opts, na.Config{PeerTimeout: time.Minute})
-		const size = 64 << 20
+		const size = 24 << 20
 		data := make([]byte, size)
 		for i := range data {
 			data[i] = byte(i%251) + 1 // never zero
@@ -184,7 +184,7 @@ func TestCancelPut(t *testing.T) {
 func TestDeregisterWhileRead(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		leak.Check(t)
-		const size = 64 << 20
+		const size = 24 << 20
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		data := bytes.Repeat([]byte{0x55}, size)
 		mem, err := n.cls.Register(na.ReadOnly, data)

@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -45,12 +46,14 @@ func TestGoawayAfterMessages(t *testing.T) {
 		leak.Check(t)
 		for range 20 {
 			n, r, to := joined(t, opts, na.Config{})
+			var ends []*outcome
 			for i := range 10 {
-				o, _ := op(n.ctx())
+				o, end := op(n.ctx())
 				require.NoError(t, n.ctx().SendUnexpected(o, to, na.Tag(i), make([]byte, 4000)))
+				ends = append(ends, end)
 			}
-			if opts.Portable { // its writer is another goroutine
-				await(t, "send", func() bool { return n.ctx().Stats().Queued == 0 }, n)
+			for _, end := range ends {
+				ok(t, "send", end, n)
 			}
 			require.NoError(t, n.cls.Close())
 			for i := range 10 {
@@ -63,12 +66,57 @@ func TestGoawayAfterMessages(t *testing.T) {
 	})
 }
 
+// TestGoawayBeforeReset: why the peer ended the session is heard although writing to it fails first.
+func TestGoawayBeforeReset(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const size = 24 << 20
+		n, r, to := joined(t, opts, na.Config{})
+		mem, err := n.cls.NewMem(make([]byte, size))
+		require.NoError(t, err)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().Put(o, mem, 0, to, someKey(size), 0, size))
+		quiet(n)
+		last := frame.Header{Kind: frame.Goaway, Tag: uint64(na.ErrNoMemory)}
+		r.write(last.Append(nil, []byte("I am full")))
+		require.NoError(t, r.nc.Close()) // resets: there is much that was not read
+		await(t, "end of the put", end.done, n)
+		code(t, na.ErrPeerLost, end.Err)
+		require.ErrorContains(t, end.Err, "I am full")
+	})
+}
+
+// TestGoawayThenHello: a connection that the peer has refused is dead, whatever it says next.
+func TestGoawayThenHello(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		l := rawListen(t)
+		n := open(t, "tcp://", opts, na.Config{}, 1)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
+		_ = n.ctx().Progress(0)
+		require.NoError(t, l.l.(*net.TCPListener).SetDeadline(time.Now().Add(patience)))
+		nc, err := l.l.Accept()
+		require.NoError(t, err)
+		liar := newRaw(t, nc)
+		liar.readHello()
+		refusal := frame.Header{Kind: frame.Goaway, Tag: uint64(na.ErrDuplicate)}
+		liar.write(append(refusal.Append(nil, nil), helloFrame(func(*frame.Greeting) {})...))
+		stop := driven(n)
+		r := l.join() // it dials again
+		stop()
+		ok(t, "hello", end, n)
+		_, payload := r.readKind(frame.Unexpected)
+		require.Equal(t, "hello", string(payload))
+	})
+}
+
 // TestCloseInFlight closes while something of every kind is under way. Everything ends with ErrClosed in the next
 // Trigger, without Progress, and everything is given back.
 func TestCloseInFlight(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		leak.Check(t)
-		const size = 32 << 20
+		const size = 24 << 20
 		l := rawListen(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		r, to := join(t, n, l), l.addr()

@@ -72,6 +72,42 @@ func TestPutGet(t *testing.T) {
 	})
 }
 
+// TestTinySegments moves memory of more segments than one system call takes.
+func TestTinySegments(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		a := open(t, "tcp://", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		to := lookup(t, a, b.cls.Addr().String())
+		cut := func(n, segments int) (flat []byte, segs [][]byte) {
+			flat = make([]byte, n)
+			for i := range segments {
+				segs = append(segs, flat[i*n/segments:(i+1)*n/segments])
+			}
+			return flat, segs
+		}
+		const size = 500_003
+		remote, remoteSegs := cut(size, 1000)
+		local, localSegs := cut(size, 1024)
+		mem, err := b.cls.Register(na.ReadWrite, remoteSegs...)
+		require.NoError(t, err)
+		mine, err := a.cls.NewMem(localSegs...)
+		require.NoError(t, err)
+		for i := range uint64(5) {
+			fill(local, 2*i)
+			put, end := op(a.ctx())
+			require.NoError(t, a.ctx().Put(put, mine, 0, to, mem.Key(), 0, size))
+			ok(t, "put", end, a, b)
+			require.True(t, bytes.Equal(local, remote), "what was put differs")
+			fill(remote, 2*i+1)
+			get, end := op(a.ctx())
+			require.NoError(t, a.ctx().Get(get, mine, 0, to, mem.Key(), 0, size))
+			ok(t, "get", end, a, b)
+			require.True(t, bytes.Equal(local, remote), "what was got differs")
+		}
+	})
+}
+
 // TestManyMoves runs puts and gets of many sizes at once, both ways, among messages.
 func TestManyMoves(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {

@@ -3,6 +3,7 @@ package tcp_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,6 +62,21 @@ func (n *node) close() {
 		require.NoError(n.t, c.Shutdown(ctx))
 	}
 	require.True(n.t, n.cls.Closed() || len(n.ctxs) == 0)
+}
+
+// driven has a goroutine drive Progress of a node until the returned function is called.
+func driven(n *node) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var one sync.WaitGroup
+	one.Go(func() {
+		for ctx.Err() == nil {
+			_ = n.ctx().Progress(time.Millisecond)
+		}
+	})
+	return func() {
+		cancel()
+		one.Wait()
+	}
 }
 
 // await drives the contexts of all nodes until done reports true.

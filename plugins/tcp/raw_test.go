@@ -35,6 +35,7 @@ func newRaw(t testing.TB, nc net.Conn) *raw {
 	r := &raw{t: t, nc: nc.(*net.TCPConn)}
 	t.Cleanup(func() { _ = nc.Close() })
 	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, r.nc.SetReadBuffer(64<<10)) // so that what is not read fills the sockets soon
 	return r
 }
 

@@ -107,6 +107,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", l.arrived, l.announced))
 	}
 	l.held++
+	l.oweCredit()
 	env := l.e.newEnvelope(l, na.Tag(h.Tag), payload)
 	if o := l.e.receivers.head; o != nil {
 		l.e.finish(o, na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(payload))})

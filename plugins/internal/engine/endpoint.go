@@ -72,7 +72,7 @@ type Endpoint struct {
 	now      time.Duration // as last told
 	links    map[uint64]*Link
 	names    map[na.Addr]*Link
-	waits    map[string]*backoff
+	waits    map[na.Addr]*backoff
 	busy     []*Link // links that operations wait for, or that connect
 	lastTick time.Duration
 	kicked   []*Link
@@ -98,7 +98,7 @@ var _ na.Endpoint = (*Endpoint)(nil)
 func newEndpoint(g *Engine, nctx *na.Context) *Endpoint {
 	return &Endpoint{
 		eng: g, nctx: nctx, id: nctx.ID(),
-		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[string]*backoff{},
+		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[na.Addr]*backoff{},
 		match: map[matchKey]*op{}, leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
 	}
 }
@@ -159,10 +159,10 @@ func (e *Endpoint) finish(o *op, r na.Result) {
 		}
 		return
 	}
-	t.Finish(r)
 	if mem != nil {
 		mem.Release()
 	}
+	t.Finish(r)
 }
 
 // detach takes o out of its list and of the tables.
@@ -185,6 +185,12 @@ func (e *Endpoint) detach(o *op) {
 		e.flying.remove(o.id)
 		if o.move != nil {
 			o.move.drop()
+		}
+		if o.link.moving.n > 0 { // one of them may begin
+			o.link.kick()
+		}
+		if o.link != nil && o.link.moving.n > 0 {
+			o.link.kick() // there is room for the next
 		}
 	}
 }
@@ -322,8 +328,8 @@ func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to 
 	l, err := e.linkFor(t, to)
 	if err != nil {
 		e.mu.Unlock()
-		t.Finish(na.Result{Err: err, Fate: na.NotRun})
 		local.Release()
+		t.Finish(na.Result{Err: err, Fate: na.NotRun})
 		return
 	}
 	o := e.begin(t, k)
@@ -389,20 +395,22 @@ func (e *Endpoint) Cancel(t na.Ticket) {
 // cancel ends o with code. Locked.
 func (e *Endpoint) cancel(o *op, code na.Code) {
 	r := na.Result{Err: code, Fate: na.MaybeRan, N: o.at}
+	l, id := o.link, o.id
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended
 		r.Fate = na.NotRun
-		if o.kind == kindSendUnexpected && o.list == &o.link.msgs {
-			o.link.returnCredit()
+		if o.kind == kindSendUnexpected && o.list == &l.msgs {
+			l.returnCredit()
 		}
 	case kindPut, kindGet:
-		if o.id == 0 {
+		if id == 0 {
 			r.Fate = na.NotRun
-		} else if o.link.state == linkUp {
-			o.link.control(cancelMove(o.id)) // a courtesy: the peer may stop early
 		}
 	}
 	e.finish(o, r)
+	if id != 0 && l.state == linkUp {
+		l.control(cancelMove(id)) // a courtesy: the peer may stop early. It may also be what ends l.
+	}
 }
 
 // AcceptEnvelope implements na.EnvelopeOwner.

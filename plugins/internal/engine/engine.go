@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,8 @@ var _ na.Domain = (*Engine)(nil)
 func New(cls *na.Class, opts Options) *Engine {
 	g := &Engine{cls: cls, cfg: cls.Config(), opts: opts, mems: map[[16]byte]memEntry{}}
 	opts.Rand(g.inc[:])
+	// Sessions are numbered from anywhere: an address bound by another class of this process is not one of ours.
+	g.session.Store(binary.LittleEndian.Uint64(g.inc[8:]) >> 16)
 	if opts.Self == "" {
 		g.opts.Self = privateName(opts.Scheme, g.inc)
 	}

@@ -161,7 +161,7 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 	l.dialled = true
 	e.readClock()
 	l.born, l.since = e.now, e.now
-	if w := e.waits[a.Name()]; w != nil && w.until > e.now {
+	if w := e.waits[a]; w != nil && w.until > e.now {
 		l.since = w.until
 	} else {
 		l.dial()
@@ -289,7 +289,7 @@ func (l *Link) up(g frame.Greeting) {
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes
 	l.heard, l.silent = true, 0
-	delete(l.e.waits, l.named.Name())
+	delete(l.e.waits, l.named)
 	l.feedStarved()
 	l.kick()
 }
@@ -320,7 +320,7 @@ func (l *Link) fail(err error) {
 		l.since = l.e.now + backoffFirst*5
 		l.e.hurry(l.since)
 	default:
-		l.e.failed(l.named.Name())
+		l.e.failed(l.named)
 		if code := na.CodeOf(err); code != na.ErrUnreachable {
 			err = na.WithText(na.ErrUnreachable, "peer unreachable: "+err.Error())
 		}
@@ -329,7 +329,7 @@ func (l *Link) fail(err error) {
 }
 
 // failed lengthens the backoff of a name.
-func (e *Endpoint) failed(name string) {
+func (e *Endpoint) failed(name na.Addr) {
 	e.readClock()
 	w := e.waits[name]
 	if w == nil {

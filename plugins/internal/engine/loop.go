@@ -11,7 +11,8 @@ import (
 )
 
 // loop is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
-// memory, with the same rules as everywhere. A link of it has a twin in the endpoint that it leads to.
+// memory, with the same rules as everywhere. A link of it has a twin in the endpoint that it leads to; the link of a
+// context with itself is its own twin.
 //
 //	link of context i ── Next ──► buffer ── Deliver ──► twin in context j
 //
@@ -37,7 +38,11 @@ var _ Carrier = (*loop)(nil)
 
 // connectLoop brings up a link to the own class. Its twin is made when the first frame goes over.
 func (l *Link) connectLoop() {
-	l.Conn = &loopConn{ends: [2]*Link{l}}
+	c := &loopConn{ends: [2]*Link{l}}
+	if l.named.Target() == l.e.id {
+		c.ends[1] = l
+	}
+	l.Conn = c
 	l.greeted = true
 	l.up(frame.Greeting{
 		Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
@@ -127,16 +132,15 @@ func (p *loop) drain() {
 func (p *loop) pump(l *Link) {
 	for {
 		to := p.twin(l)
-		var err error
-		switch {
-		case to == nil:
-			err = na.WithText(na.ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target()))
-		case to.isDown():
-			err = na.WithText(na.ErrPeerLost, "the session of the process with itself has ended")
-		}
+		down := to != nil && to.isDown()
 		l.e.mu.Lock()
-		if err != nil {
-			l.fail(err)
+		switch {
+		case to == nil: // there never was a session
+			l.close(na.WithText(na.ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target())), nil, false)
+			l.e.mu.Unlock()
+			return
+		case down:
+			l.fail(na.WithText(na.ErrPeerLost, "the session of the process with itself has ended"))
 			l.e.mu.Unlock()
 			return
 		}

@@ -125,14 +125,6 @@ func (e *Endpoint) newMove() *move {
 	return &move{}
 }
 
-// retire recycles a move that nobody refers to any more.
-func (e *Endpoint) retire(m *move) {
-	*m = move{}
-	if len(e.freeMoves) < 1024 {
-		e.freeMoves = append(e.freeMoves, m)
-	}
-}
-
 // nextChunk yields a piece of the next move in turn.
 func (l *Link) nextChunk(b []byte) ([]byte, Chunk, bool) {
 	for l.movesAt < len(l.moves) {

@@ -68,7 +68,7 @@ func (l *Link) feedStarved() {
 	}
 }
 
-// freed returns an envelope to the peer: it hears of it with the next frame, or by itself when a quarter is free.
+// freed returns an envelope to the peer.
 func (l *Link) freed() {
 	l.held--
 	if l.state == linkDown {
@@ -76,7 +76,14 @@ func (l *Link) freed() {
 		return
 	}
 	l.released++
-	if batch := max(l.offered/4, 1); l.released+l.offered-l.announced >= batch && !l.owed {
+	l.oweCredit()
+}
+
+// oweCredit has the peer hear of freed envelopes: with the next frame; by a frame of their own when a quarter is free,
+// or when the peer has used all that it knows of.
+func (l *Link) oweCredit() {
+	free := l.released + l.offered - l.announced
+	if !l.owed && (free >= max(l.offered/4, 1) || free > 0 && l.arrived == l.announced) {
 		l.owed = true
 		l.kick()
 	}
@@ -119,7 +126,7 @@ func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
 	for o := l.msgs.head; o != nil; o = l.msgs.head {
 		if len(o.buf) > l.eager { // it was queued before the peer said what it takes
 			if o.kind == kindSendUnexpected {
-				l.used--
+				l.returnCredit()
 			}
 			l.e.finish(o, na.Result{Err: na.WithText(na.ErrMsgSize, "message is longer than the peer takes"), Fate: na.NotRun})
 			continue

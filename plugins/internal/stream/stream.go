@@ -188,7 +188,8 @@ func (in *In) place() bool {
 	if n > 0 {
 		if in.view.Borrow() {
 			from := in.buf[in.r : in.r+n]
-			for _, to := range in.view.Slices(nil, in.at, n) {
+			var room [8][]byte
+			for _, to := range in.view.Slices(room[:0], in.at, n) {
 				from = from[copy(to, from):]
 			}
 			in.view.Return()
@@ -308,7 +309,8 @@ func (out *Out) Gather(iov [][]byte) [][]byte {
 // user memory. Wrote must not follow.
 func (out *Out) Copy(b []byte) int {
 	n := 0
-	for _, s := range out.Gather(nil) {
+	var room [8][]byte
+	for _, s := range out.Gather(room[:0]) {
 		n += copy(b[n:], s)
 	}
 	out.Wrote(n)

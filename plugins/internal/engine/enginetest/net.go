@@ -24,7 +24,6 @@ type Net struct {
 	mu        sync.Mutex // guards the fields below
 	now       time.Duration
 	rand      uint64
-	names     int
 	listeners map[string]*engine.Engine
 	carriers  map[*engine.Endpoint]*carrier
 }
@@ -41,20 +40,14 @@ func (n *Net) Scheme() string { return "mem" }
 
 // Open implements na.Plugin: rest is the name to listen on.
 func (n *Net) Open(cls *na.Class, rest string) (na.Domain, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	opts := engine.Options{
-		Scheme: "mem", Listen: "mem://" + rest, Host: "mem", Now: n.Now, Rand: n.Rand,
+		Scheme: "mem", Host: "mem", Now: n.Now, Rand: n.Rand, Driven: true,
 		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) { return n.carrier(e), nil },
 	}
-	switch {
-	case rest == "":
-		n.names++
-		opts.Listen, opts.Self = "", fmt.Sprintf("mem://@%d", n.names)
+	if rest == "" {
 		return engine.New(cls, opts), nil
-	case n.listeners[rest] != nil:
-		return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+opts.Listen)
 	}
+	opts.Listen = "mem://" + rest
 	opts.Self = opts.Listen
 	opts.Close = func() error {
 		n.mu.Lock()
@@ -62,9 +55,12 @@ func (n *Net) Open(cls *na.Class, rest string) (na.Domain, error) {
 		n.mu.Unlock()
 		return nil
 	}
-	n.mu.Unlock() // New asks for random bytes
 	g := engine.New(cls, opts)
 	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.listeners[rest] != nil {
+		return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+opts.Listen)
+	}
 	n.listeners[rest] = g
 	return g, nil
 }

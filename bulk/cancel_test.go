@@ -1,0 +1,401 @@
+package bulk_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// A scene is a transfer that a test interferes with: memory of the owner, memory of the mover, and how the transfer ended.
+type scene struct {
+	*pair
+	dir          bulk.Dir
+	size         int
+	theirs, mine *memory
+	there, here  *bulk.Handle
+	spec         bulk.Spec
+	ended
+}
+
+// eachDir runs f over every transport and in both directions.
+func eachDir(t *testing.T, f func(t *testing.T, p *pair, dir bulk.Dir)) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			t.Run(dir.String(), func(t *testing.T) {
+				f(t, p.in(t), dir)
+			})
+		}
+	})
+}
+
+// newScene makes memory of size bytes on both sides: the source is full of the pattern 1, the destination of zeroes.
+func newScene(t *testing.T, p *pair, dir bulk.Dir, size int) *scene {
+	s := &scene{pair: p.in(t), dir: dir, size: size}
+	s.theirs = newMemory(size/3, size-size/3)
+	s.mine = newMemory(size/5, size-size/5)
+	if dir == bulk.Pull {
+		s.theirs.fill(1)
+	} else {
+		s.mine.fill(1)
+	}
+	p.mctx.Trigger(0) // what an earlier scene left
+	s.there = create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, s.theirs.segs...)
+	s.here = local(t, p.mctx, s.mine.segs...)
+	s.spec = bulk.Spec{Dir: dir, Remote: remote(t, s.there), Local: s.here, Size: int64(size), Chunk: 64 << 10, Window: 2}
+	return s
+}
+
+func (s *scene) start() *bulk.Op {
+	s.t.Helper()
+	s.spec.Peer = s.peer
+	op, err := bulk.Transfer(s.mctx, s.spec, s.done)
+	require.NoError(s.t, err)
+	return op
+}
+
+// cancel ends the transfer and hears of it without Progress.
+func (s *scene) cancel(op *bulk.Op) {
+	s.t.Helper()
+	op.Cancel()
+	s.soon(s.mctx, func() bool { return s.calls > 0 })
+	s.canceled()
+}
+
+// canceled requires that the transfer ended by a cancel, once.
+func (s *scene) canceled() {
+	s.t.Helper()
+	require.Equal(s.t, 1, s.calls)
+	require.ErrorIs(s.t, s.err, hg.ErrCanceled)
+	require.ErrorIs(s.t, s.err, context.Canceled)
+	s.broken()
+}
+
+// broken requires that the error of a transfer that failed says how far it came.
+func (s *scene) broken() {
+	s.t.Helper()
+	var e *bulk.Error
+	require.ErrorAs(s.t, s.err, &e)
+	require.Equal(s.t, bulk.Error{Dir: s.dir, Peer: s.peer, Moved: s.moved, Size: int64(s.size), Err: e.Err}, *e)
+	require.Less(s.t, s.moved, int64(s.size))
+	if s.dir == bulk.Pull { // of a push the owner's side is seen when the rest has come: see afterwards
+		s.whole(s.mine)
+	}
+}
+
+// whole requires that as many bytes as were moved are in place, in whole pieces.
+func (s *scene) whole(to *memory) {
+	s.t.Helper()
+	got, source := to.bytes(), patterned(1, 0, s.size)
+	found := int64(0)
+	for at := 0; at < s.size; at += int(s.spec.Chunk) {
+		end := min(at+int(s.spec.Chunk), s.size)
+		if bytes.Equal(got[at:end], source[at:end]) {
+			found += int64(end - at)
+		}
+	}
+	require.LessOrEqual(s.t, s.moved, found, "pieces that are said to be moved are not in place")
+	require.True(s.t, to.intact(), "bytes beside the segments were written")
+}
+
+// afterwards requires that done gave the memory back: what the mover does with it now meets nobody. The session is used
+// up to its last byte meanwhile, and works.
+func (s *scene) afterwards() {
+	s.t.Helper()
+	s.mine.set(0xee)
+	s.intact()
+	require.Equal(s.t, 1, s.calls)
+	require.True(s.t, s.mine.all(0xee), "the local memory was written after done")
+	source := patterned(1, 0, s.size)
+	if s.dir == bulk.Pull {
+		require.Empty(s.t, differ(s.theirs.bytes(), source))
+		return
+	}
+	s.whole(s.theirs)
+	const block = 1 << 10
+	got := s.theirs.bytes()
+	for at := 0; at < s.size; at += block {
+		end := min(at+block, s.size)
+		if bytes.Equal(got[at:end], source[at:end]) {
+			continue
+		}
+		for i, b := range got[at:end] { // from the source, or not written, or the rest of a piece that was not finished
+			if b != source[at+i] && b != 0 {
+				s.t.Fatalf("byte %d of the owner is %#x: the local memory was read after done", at+i, b)
+			}
+		}
+	}
+}
+
+func TestCancelThenTriggerWithoutProgress(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		t.Run("before anything moved", func(t *testing.T) {
+			s := newScene(t, p, dir, 1<<20)
+			op := s.start()
+			op.Cancel()
+			require.Zero(t, s.calls, "done runs in Trigger")
+			s.cancel(op)
+			if s.Sim { // elsewhere the assist may have moved the first pieces already
+				require.Zero(t, op.Moved())
+			}
+			s.afterwards()
+		})
+		t.Run("in the middle", func(t *testing.T) {
+			s := newScene(t, p, dir, 1<<20)
+			op := s.start()
+			s.until(func() bool { return op.Moved() > int64(s.size)/3 })
+			require.Zero(t, s.calls)
+			s.cancel(op)
+			require.Positive(t, s.moved)
+			s.afterwards()
+		})
+		t.Run("nobody drives the owner", func(t *testing.T) {
+			s := newScene(t, p, dir, 1<<20)
+			op := s.start()
+			s.mctx.Trigger(0)
+			_ = s.mctx.Progress(0)
+			s.cancel(op)
+			s.afterwards()
+		})
+		t.Run("at every piece", func(t *testing.T) {
+			const pieces = 8
+			for k := range pieces - 1 {
+				s := newScene(t, p, dir, pieces*16<<10)
+				s.spec.Chunk, s.spec.Window = 16<<10, 1
+				op := s.start()
+				s.until(func() bool { return op.Moved() >= int64(k)*s.spec.Chunk })
+				s.cancel(op)
+				want := int64(k) * s.spec.Chunk
+				if !s.Sim && s.moved != want {
+					want += s.spec.Chunk // the next had ended by then, unseen
+				}
+				require.Equal(t, want, s.moved)
+				s.afterwards()
+			}
+		})
+	})
+}
+
+// The owner stops in the middle of a piece: half of it is here, and more than half on its way.
+func TestCancelInsideAPiece(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		g := newGate(p)
+		p.intact() // connects
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			for _, passed := range []int{100, 300_000, 700_001} {
+				t.Run(fmt.Sprintf("%v/%d bytes passed", dir, passed), func(t *testing.T) {
+					s := newScene(t, p, dir, 4<<20)
+					s.spec.Chunk, s.spec.Window = 2<<20, 4
+					g.shutAfter(passed, dir == bulk.Pull)
+					op := s.start()
+					s.until(g.isShut)
+					for range 20 {
+						_ = s.mctx.Progress(0)
+					}
+					s.cancel(op)
+					require.Zero(t, s.moved)
+					s.mine.set(0xee) // at once: the rest of the piece is still to come
+					g.open()
+					s.afterwards()
+				})
+			}
+		}
+	})
+}
+
+// A cancel that comes when everything has arrived is too late: success wins.
+func TestCancelAfterTheEnd(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 300_000)
+		op := s.start()
+		s.until(func() bool { return op.Moved() == int64(s.size) })
+		require.Zero(t, s.calls)
+		op.Cancel()
+		op.Cancel()
+		s.mctx.Trigger(0)
+		require.Equal(t, 1, s.calls)
+		require.NoError(t, s.err)
+		require.Empty(t, differ(s.mine.bytes(), s.theirs.bytes()))
+		op.Cancel()
+		s.mctx.Trigger(0)
+		s.intact()
+		require.Equal(t, 1, s.calls)
+
+		for _, size := range []int64{0, 300_000} { // it begins and ends at once, or not
+			var e ended
+			spec := s.spec
+			spec.Size = size
+			op, err := bulk.Transfer(s.mctx, spec, e.done)
+			require.NoError(t, err)
+			op.Cancel()
+			s.soon(s.mctx, func() bool { return e.calls > 0 })
+			require.Equal(t, 1, e.calls)
+			if size == 0 {
+				require.NoError(t, e.err, "a transfer of nothing has ended when it begins")
+			} else {
+				require.ErrorIs(t, e.err, hg.ErrCanceled)
+			}
+		}
+		s.intact()
+	})
+}
+
+// Pieces have ended and wait for Trigger when the cancel comes: they count, and nothing follows them.
+func TestCancelWithPiecesQueued(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 1<<20)
+		op := s.start()
+		for s.mctx.NA().Queued() < 2 { // both pieces of the window
+			_ = s.octx.Progress(0)
+			s.octx.Trigger(0)
+			_ = s.mctx.NA().Progress(0)
+		}
+		require.Zero(t, op.Moved())
+		s.cancel(op)
+		require.Equal(t, 2*s.spec.Chunk, s.moved)
+		s.afterwards()
+	})
+}
+
+func TestCancelFromManyGoroutines(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		canceled := 0
+		for i := range 20 {
+			s := newScene(t, p, dir, 512<<10)
+			op := s.start()
+			var wg sync.WaitGroup
+			for g := range 8 {
+				wg.Go(func() {
+					for range i + g {
+						_ = s.mctx.NA().Queued()
+					}
+					op.Cancel()
+				})
+			}
+			s.Until(func() bool { return s.calls > 0 })
+			wg.Wait()
+			s.mctx.Trigger(0)
+			require.Equal(t, 1, s.calls)
+			if s.err != nil {
+				s.canceled()
+				canceled++
+			}
+		}
+		t.Logf("%d of 20 canceled", canceled)
+		p.intact()
+	})
+}
+
+// Cancel races with everything that a transfer does, the mover being driven by goroutines of its own.
+func TestCancelRacesTransfer(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		p.Serve(p.octx, 1)
+		p.Serve(p.mctx, 2)
+		theirs, mine := newMemory(256<<10), newMemory(256<<10)
+		from := theirs
+		if dir == bulk.Push {
+			from = mine
+		}
+		from.fill(1)
+		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
+		spec := bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: 256 << 10, Chunk: 8 << 10}
+		canceled := 0
+		for i := range 60 {
+			over := make(chan error, 2)
+			told := make(chan int64, 64)
+			spec.OnProgress = func(_ *bulk.Op, moved int64) { told <- moved }
+			op, err := bulk.Transfer(p.mctx, spec, func(_ *bulk.Op, err error) { over <- err })
+			require.NoError(t, err)
+			for range i / 10 * (i % 3) { // a little later in each round; calls of OnProgress may be few
+				select {
+				case <-told:
+				case err := <-over:
+					over <- err
+				}
+			}
+			op.Cancel()
+			if err := <-over; err != nil {
+				require.ErrorIs(t, err, hg.ErrCanceled)
+				require.Less(t, op.Moved(), int64(256<<10))
+				canceled++
+			} else {
+				require.Equal(t, int64(256<<10), op.Moved())
+			}
+			require.Empty(t, over)
+		}
+		t.Logf("%d of 60 canceled", canceled)
+		require.Positive(t, canceled)
+		require.Equal(t, 1, p.mctx.Stats().NA.Peers)
+		require.Zero(t, p.mctx.Stats().NA.PeersLost)
+	})
+}
+
+func TestCancelInsideOnProgress(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 1<<20)
+		told := 0
+		s.spec.OnProgress = func(op *bulk.Op, moved int64) {
+			told++
+			require.Positive(t, moved)
+			require.Zero(t, s.calls)
+			op.Cancel()
+			op.Cancel()
+		}
+		s.start()
+		s.Until(func() bool { return s.calls > 0 })
+		s.canceled()
+		require.Positive(t, told)
+		s.afterwards()
+	})
+}
+
+func TestCancelInsideDoneOfAnother(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 4<<20)
+		op := s.start()
+		small := newScene(t, p, dir, 10_000)
+		var e ended
+		small.spec.Peer = p.peer
+		_, err := bulk.Transfer(p.mctx, small.spec, func(own *bulk.Op, err error) {
+			e.done(own, err)
+			own.Cancel() // it has ended: nothing happens
+			op.Cancel()
+		})
+		require.NoError(t, err)
+		s.Until(func() bool { return e.calls > 0 })
+		s.soon(s.mctx, func() bool { return s.calls > 0 })
+		require.NoError(t, e.err)
+		require.Equal(t, 1, e.calls)
+		s.canceled()
+		s.afterwards()
+	})
+}
+
+// A cancel while the session is being made.
+func TestCancelBeforeConnected(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 1<<20)
+		own := newScene(t, p, dir, 1<<20)
+		_, fctx := p.Origin(hg.Config{})
+		var e ended
+		own.spec.Peer = p.peer
+		own.spec.Local = local(t, fctx, own.mine.segs...)
+		op, err := bulk.Transfer(fctx, own.spec, e.done)
+		require.NoError(t, err)
+		op.Cancel()
+		p.soon(fctx, func() bool { return e.calls > 0 })
+		require.Equal(t, 1, e.calls)
+		require.ErrorIs(t, e.err, hg.ErrCanceled)
+		require.Zero(t, fctx.Stats().NA.Outstanding)
+		s.intact()
+	})
+}

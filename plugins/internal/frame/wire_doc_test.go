@@ -1,0 +1,429 @@
+package frame_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+)
+
+var update = flag.Bool("update", false, "rewrite the bytes that docs/WIRE.md shows")
+
+const wireDoc = "../../../docs/WIRE.md"
+
+// hexBlock finds the bytes in the document: ```hex name ... ```.
+var hexBlock = regexp.MustCompile("(?s)```hex ([a-z0-9-]+)\n(.*?)```")
+
+// TestWireDocBytes makes every frame that docs/WIRE.md shows anew, by two processes that talk, and compares.
+func TestWireDocBytes(t *testing.T) {
+	text, err := os.ReadFile(wireDoc)
+	require.NoError(t, err)
+	made := converse(t)
+	shown := map[string]bool{}
+	fresh := hexBlock.ReplaceAllFunc(text, func(block []byte) []byte {
+		m := hexBlock.FindSubmatch(block)
+		name := string(m[1])
+		shown[name] = true
+		want, ok := made[name]
+		if !ok {
+			t.Errorf("the document shows %q, which the conversation does not make", name)
+			return block
+		}
+		if got := string(m[2]); got != want && !*update {
+			t.Errorf("bytes of %q: got\n%s\nwant\n%s", name, got, want)
+		}
+		return []byte("```hex " + name + "\n" + want + "```")
+	})
+	for _, name := range []string{"hello", "request", "response"} {
+		if !shown[name] {
+			t.Errorf("the document does not show %q", name)
+		}
+	}
+	if *update && !bytes.Equal(fresh, text) {
+		require.NoError(t, os.WriteFile(wireDoc, fresh, 0o644))
+	}
+}
+
+// TestWireDocTables compares the numbers that the document gives to kinds and codes with those of the code.
+func TestWireDocTables(t *testing.T) {
+	text, err := os.ReadFile(wireDoc)
+	require.NoError(t, err)
+	row := regexp.MustCompile(`(?m)^\| (\d+) \| ([A-Z]+) \|`)
+	kinds := map[int]string{}
+	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
+		n, _ := strconv.Atoi(m[1])
+		kinds[n] = m[2]
+	}
+	for n := 1; n < 256; n++ {
+		if got := frame.Kind(n).String(); !strings.HasPrefix(got, "KIND") && kinds[n] != got {
+			t.Errorf("kind %d: got %q in the document, want %q", n, kinds[n], got)
+		} else if strings.HasPrefix(got, "KIND") && kinds[n] != "" {
+			t.Errorf("kind %d: the document has %q, the code has none", n, kinds[n])
+		}
+	}
+	codeRow := regexp.MustCompile("(?m)^\\| (\\d+) \\| `(Err[A-Za-z]+|OK)` \\| ([^|]*) \\|")
+	codes := map[int]string{}
+	for _, m := range codeRow.FindAllStringSubmatch(string(text), -1) {
+		n, _ := strconv.Atoi(m[1])
+		codes[n] = strings.TrimSpace(m[3])
+	}
+	unknown := na.Code(255).Error()
+	for n := range 256 {
+		got := na.Code(n).Error()
+		if got == unknown {
+			got = ""
+		}
+		if codes[n] != got {
+			t.Errorf("code %d: got %q in the document, want %q", n, codes[n], got)
+		}
+	}
+}
+
+// converse lets an origin and a target talk and returns what they send, by the names that the document uses.
+func converse(t *testing.T) map[string]string {
+	w := &wire{t: t, targets: map[string]*engine.Engine{}, carriers: map[*engine.Endpoint]*taped{}}
+	tcls, target := w.open("tcp://10.0.0.7:9000", hg.Config{})
+	ocls, origin := w.open("tcp://", hg.Config{})
+	w.origin = origin.NA()
+
+	mem := []byte("sixteen bytes ..")
+	var late *hg.Handle
+	big := make([]byte, 5000)
+	handlers := map[string]hg.Handler{
+		"greet": func(h *hg.Handle) error { return h.RespondRaw([]byte("hello, world"), nil) },
+		"big":   func(h *hg.Handle) error { return h.RespondRaw(big, nil) },
+		"late":  func(h *hg.Handle) error { late = h.Ref(); return nil },
+		"move": func(h *hg.Handle) error {
+			var remote bulk.Handle
+			in, err := h.InputRaw()
+			if err == nil {
+				err = remote.UnmarshalBinary(in[1:])
+			}
+			if err != nil {
+				return err
+			}
+			local, err := bulk.Create(target, bulk.LocalOnly, make([]byte, remote.Len()))
+			if err != nil {
+				return err
+			}
+			h.Ref()
+			spec := bulk.Spec{Dir: bulk.Dir(in[0]), Peer: h.Addr(), Remote: &remote, Local: local, Size: remote.Len()}
+			_, err = bulk.Transfer(target, spec, func(_ *bulk.Op, err error) {
+				if err == nil {
+					err = h.RespondRaw(nil, nil)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				h.Close()
+			})
+			return err
+		},
+	}
+	names := []string{"greet", "big", "late", "move"}
+	for _, name := range names {
+		_, err := tcls.Register(name, handlers[name])
+		require.NoError(t, err)
+	}
+	for _, name := range append(names, "gone") {
+		_, err := ocls.Register(name, nil)
+		require.NoError(t, err)
+	}
+	call := func(name string, in []byte) (*hg.Handle, *error) {
+		h, err := origin.Create(target.Self(), hg.HashName(name))
+		require.NoError(t, err)
+		end := new(error)
+		*end = na.ErrBusy
+		require.NoError(t, h.ForwardRaw(in, func(_ *hg.Handle, err error) { *end = err }))
+		for range 20 {
+			w.drive(origin, target)
+		}
+		return h, end
+	}
+
+	_, end := call("greet", []byte("hello"))
+	require.NoError(t, *end)
+	w.cut("hello", frame.Hello, true, "answer", frame.Hello, false, "request", frame.Unexpected, true, "response", frame.Expected, false)
+
+	_, end = call("gone", nil)
+	require.ErrorIs(t, *end, na.ErrNoEntry)
+	w.cut("error-response", frame.Expected, false)
+
+	region, err := bulk.CreateWith(origin, bulk.Options{Access: bulk.ReadWrite}, mem)
+	require.NoError(t, err)
+	key, err := region.MarshalBinary()
+	require.NoError(t, err)
+	w.made["bulk-handle"] = dump(key)
+	_, end = call("move", append([]byte{byte(bulk.Pull)}, key...))
+	require.NoError(t, *end)
+	w.cut("get", frame.Get, false, "getdata", frame.GetData, true, "getdone", frame.GetDone, true)
+	_, end = call("move", append([]byte{byte(bulk.Push)}, key...))
+	require.NoError(t, *end)
+	w.cut("put", frame.Put, false, "putdone", frame.PutDone, true)
+	small, err := bulk.CreateWith(target, bulk.Options{Access: bulk.ReadOnly, Bind: true}, []byte("eager"))
+	require.NoError(t, err)
+	key, err = small.MarshalBinary()
+	require.NoError(t, err)
+	w.made["bulk-handle-eager"] = dump(key)
+
+	_, end = call("big", nil)
+	require.NoError(t, *end)
+	w.cut("more-response", frame.Expected, false, "more-get", frame.Get, true, "giveback", frame.GiveBack, true)
+
+	h, end := call("late", nil)
+	h.Cancel()
+	origin.Trigger(0)
+	require.ErrorIs(t, *end, na.ErrCanceled)
+	require.NoError(t, late.RespondRaw(big, nil))
+	late.Close()
+	for range 20 {
+		w.drive(origin, target)
+	}
+	w.cut("late-response", frame.Expected, false, "dropped", frame.Dropped, true)
+
+	_, end = call("late", nil)
+	for range 3 { // nothing arrives: the engine asks
+		w.now += time.Second
+		w.drive(origin, target)
+	}
+	w.cut("ping", frame.Ping, true, "pong", frame.Pong, false)
+	late.Close()
+	for range 20 {
+		w.drive(origin, target)
+	}
+	require.ErrorIs(t, *end, na.ErrNoResponse)
+	w.cut("no-response", frame.Expected, false)
+
+	for range 9 { // enough to free a quarter of the envelopes
+		_, end = call("late", nil)
+	}
+	w.cut("credit", frame.Credit, false)
+	require.NoError(t, ocls.Close())
+	w.drive(origin, target)
+	w.cut("goaway", frame.Goaway, true)
+	return w.made
+}
+
+// A wire joins processes in memory and keeps the frames that they send.
+type wire struct {
+	t        *testing.T
+	now      time.Duration
+	rand     byte
+	targets  map[string]*engine.Engine
+	carriers map[*engine.Endpoint]*taped
+	origin   *na.Context
+	sent     []sentFrame
+	made     map[string]string
+}
+
+type sentFrame struct {
+	bytes      []byte
+	fromOrigin bool
+}
+
+// cut gives names to the first frames of the given kinds and directions that were sent since the last cut.
+func (w *wire) cut(what ...any) {
+	w.t.Helper()
+	if w.made == nil {
+		w.made = map[string]string{}
+	}
+	for ; len(what) > 0; what = what[3:] {
+		name, kind, fromOrigin := what[0].(string), what[1].(frame.Kind), what[2].(bool)
+		for _, f := range w.sent {
+			if h, err := frame.Parse(f.bytes); err == nil && h.Kind == kind && f.fromOrigin == fromOrigin && w.made[name] == "" {
+				w.made[name] = h.String() + "\n" + dump(f.bytes)
+			}
+		}
+		if w.made[name] == "" {
+			w.t.Errorf("the conversation has no %v for %q", kind, name)
+		}
+	}
+	w.sent = nil
+}
+
+// dump prints bytes in lines of 16: offset, hexadecimal, text.
+func dump(b []byte) string {
+	var s strings.Builder
+	for at := 0; at < len(b); at += 16 {
+		line := b[at:min(at+16, len(b))]
+		text := bytes.Clone(line)
+		for i, c := range text {
+			if c <= ' ' || c > '~' || c == '`' {
+				text[i] = '.'
+			}
+		}
+		fmt.Fprintf(&s, "%04x  %-47s  %s\n", at, fmt.Sprintf("% x", line), text)
+	}
+	return s.String()
+}
+
+func (w *wire) open(addr string, cfg hg.Config) (*hg.Class, *hg.Context) {
+	cfg.NA.Plugins = []na.Plugin{w}
+	cls, err := hg.Open(addr, cfg)
+	require.NoError(w.t, err)
+	hctx, err := cls.NewContext()
+	require.NoError(w.t, err)
+	return cls, hctx
+}
+
+func (w *wire) drive(hctxs ...*hg.Context) {
+	for _, hctx := range hctxs {
+		_ = hctx.Progress(0)
+		hctx.Trigger(0)
+	}
+}
+
+// Scheme implements na.Plugin.
+func (w *wire) Scheme() string { return "tcp" }
+
+// Open implements na.Plugin.
+func (w *wire) Open(cls *na.Class, rest string) (na.Domain, error) {
+	opts := engine.Options{
+		Scheme: "tcp", Driven: true,
+		Now:  func() time.Duration { return w.now },
+		Rand: w.fill,
+		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) {
+			w.carriers[e] = &taped{w: w, e: e}
+			return w.carriers[e], nil
+		},
+	}
+	if rest != "" {
+		opts.Self = "tcp://" + rest
+		opts.Listen = opts.Self
+	}
+	g := engine.New(cls, opts)
+	w.targets[opts.Self] = g
+	return g, nil
+}
+
+// fill yields bytes that are easy to find again: a0 a1 a2 …
+func (w *wire) fill(b []byte) {
+	for i := range b {
+		b[i] = 0xa0 + w.rand
+		w.rand = (w.rand + 1) % 0x60
+	}
+}
+
+// A taped is a carrier without limits.
+type taped struct {
+	w    *wire
+	e    *engine.Endpoint
+	ends []*end
+}
+
+// An end is one side of a connection.
+type end struct {
+	c      *taped
+	in     stream.In
+	out    stream.Out
+	rx     []byte
+	other  *end
+	origin bool
+	gone   bool
+}
+
+func (c *taped) Check(string) error { return nil }
+func (c *taped) Resolve(text string, done func(string, error)) func() {
+	done(text, nil)
+	return nil
+}
+
+func (c *taped) Dial(l *engine.Link) {
+	to := c.w.carriers[c.w.targets[l.Name()].Context(l.Target())]
+	mine, theirs := &end{c: c, origin: true}, &end{c: to}
+	mine.other, theirs.other = theirs, mine
+	mine.in.Link, mine.out.Link, l.Conn = l, l, mine
+	theirs.in.Admit = func(g frame.Greeting) (l *engine.Link, err error) {
+		l, err = to.e.Admit(theirs, g, true)
+		theirs.out.Link = l
+		return l, err
+	}
+	c.ends, to.ends = append(c.ends, mine), append(to.ends, theirs)
+}
+
+func (c *taped) Flush(l *engine.Link) {
+	if x, ok := l.Conn.(*end); ok {
+		x.send()
+	}
+}
+
+func (c *taped) Cut(l *engine.Link, last []byte) {
+	if x, ok := l.Conn.(*end); ok && !x.gone {
+		x.gone = true
+		x.put(last)
+	}
+}
+
+func (c *taped) Poll(time.Duration) {
+	for _, x := range c.ends {
+		for len(x.rx) > 0 && !x.gone {
+			x.take()
+		}
+		x.send()
+	}
+}
+func (c *taped) NextTimer() time.Duration { return 0 }
+func (c *taped) Shut()                    {}
+func (c *taped) Release()                 {}
+
+// Drive implements na.Driver.
+func (c *taped) Drive(_ time.Duration, ready func() bool) bool {
+	c.e.Poll(c.w.now)
+	return ready()
+}
+
+// take reads what has arrived.
+func (x *end) take() {
+	n := 0
+	for _, to := range x.in.Scatter(nil) {
+		n += copy(to, x.rx[n:])
+	}
+	x.rx = x.rx[n:]
+	x.in.Got(n)
+	x.c.e.Lock()
+	if err := x.in.Parse(); err != nil {
+		x.c.w.t.Error(err)
+	}
+	x.c.e.Unlock()
+	x.c.e.Flush()
+}
+
+// send writes what the link has.
+func (x *end) send() {
+	for !x.gone && x.out.Link != nil {
+		x.c.e.Lock()
+		more := x.out.Fill()
+		x.c.e.Unlock()
+		if !more {
+			return
+		}
+		b := bytes.Join(x.out.Gather(nil), nil)
+		x.out.Wrote(len(b))
+		x.put(b)
+	}
+}
+
+// put hands whole frames to the other side, and keeps them.
+func (x *end) put(b []byte) {
+	x.other.rx = append(x.other.rx, b...)
+	for len(b) > 0 {
+		n := frame.HeaderSize + int(binary.LittleEndian.Uint32(b))
+		x.c.w.sent = append(x.c.w.sent, sentFrame{b[:n:n], x.origin})
+		b = b[n:]
+	}
+}

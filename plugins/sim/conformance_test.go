@@ -1,0 +1,33 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/na/natest"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+func TestConformance(t *testing.T) {
+	for name, cfg := range map[string]sim.Config{
+		"A":          {},
+		"B":          {Level: sim.LevelB},
+		"B-unserved": {Level: sim.LevelB, NoAssist: true},
+		"A-paced":    {Paced: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natest.TestPlugin(t, func(testing.TB) natest.Network {
+				cfg.Seed = *seedFlag
+				cfg.Latency = 20 * time.Microsecond
+				return natest.Network{
+					Listen: func(n int) string { return fmt.Sprint("sim://node", n) },
+					Origin: "sim://", Nobody: "sim://nobody", Pending: "sim://far",
+					Plugins:    []na.Plugin{sim.NewWorld(cfg).Plugin()},
+					Concurrent: cfg.Paced, Assisted: !cfg.NoAssist,
+				}
+			}, nil)
+		})
+	}
+}

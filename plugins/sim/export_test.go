@@ -1,0 +1,13 @@
+package sim
+
+// Remains counts what a quiet world should have none of: connections, events that are held, segments under way.
+func (w *World) Remains() (conns, held, segments int) {
+	w.take()
+	defer w.give()
+	for _, c := range w.open {
+		for i := range c.pipes {
+			segments += len(c.pipes[i].segs) - c.pipes[i].first
+		}
+	}
+	return len(w.open), len(w.held), segments
+}

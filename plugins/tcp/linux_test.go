@@ -1,0 +1,126 @@
+//go:build linux
+
+package tcp_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// busy returns the processor time that the process uses in d, while one context is driven.
+func busy(t testing.TB, n *node, d time.Duration) time.Duration {
+	t.Helper()
+	used := func() time.Duration {
+		var u unix.Rusage
+		require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := used()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		_ = n.ctx().Progress(time.Until(end))
+		n.ctx().Trigger(0)
+	}
+	return used() - before
+}
+
+// TestIdle: nothing spins when nothing happens, whatever happened before.
+func TestIdle(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		opts.MaxHalfOpen = 1
+		const size, window = 24 << 20, 150 * time.Millisecond
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
+		require.Less(t, busy(t, n, window), window/3, "listening")
+		rawDial(t, n)
+		rawDial(t, n) // one too many
+		require.Less(t, busy(t, n, window), window/3, "half open")
+
+		l := rawListen(t)
+		r := join(t, n, l)
+		require.Less(t, busy(t, n, window), window/3, "a session")
+		mem, err := n.cls.NewMem(make([]byte, size))
+		require.NoError(t, err)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().Put(o, mem, 0, l.addr(), someKey(size), 0, size))
+		quiet(n)
+		require.Less(t, busy(t, n, window), window/3, "a full socket")
+		o.Cancel()
+		n.ctx().Trigger(0)
+		require.True(t, end.done())
+		go func() {
+			b := make([]byte, 1<<20)
+			for _, err := r.nc.Read(b); err == nil; _, err = r.nc.Read(b) {
+			}
+		}()
+		quiet(n)
+		require.Less(t, busy(t, n, window), window/3, "a socket that was full")
+		require.NoError(t, r.nc.Close())
+		quiet(n)
+		require.Less(t, busy(t, n, window), window/3, "a closed connection")
+	})
+}
+
+const starvedEnv = "QS_TCP_TEST_STARVED"
+
+// TestOutOfDescriptors: when the process has no descriptor left, accepting pauses and does not spin, dialling fails
+// with the reason, sessions go on, and all recovers. It runs in a process of its own.
+func TestOutOfDescriptors(t *testing.T) {
+	if os.Getenv(starvedEnv) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestOutOfDescriptors$", "-test.v")
+		cmd.Env = append(os.Environ(), starvedEnv+"=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		r := rawJoin(t, n, greeting())
+		l := rawListen(t)
+		late := rawDial(t, n) // its socket is ours; the accepted one will not be had
+		_ = late.nc.Close()
+		quiet(n)
+
+		// Our ends of connections need descriptors too: make them before the limit is set.
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		defer func() { _ = unix.Close(fd) }()
+		var old unix.Rlimit
+		require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}))
+		restore := func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }
+		defer restore()
+
+		at, err := net.ResolveTCPAddr("tcp", hostPort(n))
+		require.NoError(t, err)
+		require.NoError(t, unix.Connect(fd, &unix.SockaddrInet4{Port: at.Port, Addr: [4]byte{127, 0, 0, 1}}))
+		hello := helloFrame(func(*frame.Greeting) {})
+		_, err = unix.Write(fd, hello)
+		require.NoError(t, err)
+		const window = 500 * time.Millisecond
+		require.Less(t, busy(t, n, window), window/3, "accepting spins")
+		require.Equal(t, 1, n.ctx().Stats().Peers)
+
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, nil))
+		await(t, "failure", end.done, n)
+		code(t, na.ErrUnreachable, end.Err)
+		require.ErrorContains(t, end.Err, "too many open files")
+		r.send(frame.Header{Kind: frame.Ping}, nil)
+		r.readKind(frame.Pong)
+
+		restore()
+		await(t, "the connection that waited", func() bool { return n.ctx().Stats().Peers == 2 }, n)
+	})
+}
