@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
 // A scene is a transfer that a test interferes with: memory of the owner, memory of the mover, and how the transfer ended.
@@ -138,7 +141,7 @@ func (s *scene) afterwards() {
 func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		t.Run("before anything moved", func(t *testing.T) {
-			s := newScene(t, p, dir, 1<<20)
+			s := newScene(t, p, dir, 512<<10)
 			op := s.start()
 			op.Cancel()
 			require.Zero(t, s.calls, "done runs in Trigger")
@@ -149,7 +152,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 			s.afterwards()
 		})
 		t.Run("in the middle", func(t *testing.T) {
-			s := newScene(t, p, dir, 1<<20)
+			s := newScene(t, p, dir, 512<<10)
 			op := s.start()
 			s.until(func() bool { return op.Moved() > int64(s.size)/3 })
 			require.Zero(t, s.calls)
@@ -158,7 +161,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 			s.afterwards()
 		})
 		t.Run("nobody drives the owner", func(t *testing.T) {
-			s := newScene(t, p, dir, 1<<20)
+			s := newScene(t, p, dir, 512<<10)
 			op := s.start()
 			s.mctx.Trigger(0)
 			_ = s.mctx.Progress(0)
@@ -193,8 +196,8 @@ func TestCancelInsideAPiece(t *testing.T) {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, passed := range []int{100, 300_000, 700_001} {
 				t.Run(fmt.Sprintf("%v/%d bytes passed", dir, passed), func(t *testing.T) {
-					s := newScene(t, p, dir, 4<<20)
-					s.spec.Chunk, s.spec.Window = 2<<20, 4
+					s := newScene(t, p, dir, 1500<<10)
+					s.spec.Chunk = 1500 << 10
 					g.shutAfter(passed, dir == bulk.Pull)
 					op := s.start()
 					s.until(g.isShut)
@@ -252,7 +255,7 @@ func TestCancelAfterTheEnd(t *testing.T) {
 // Pieces have ended and wait for Trigger when the cancel comes: they count, and nothing follows them.
 func TestCancelWithPiecesQueued(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 1<<20)
+		s := newScene(t, p, dir, 512<<10)
 		op := s.start()
 		for s.mctx.NA().Queued() < 2 { // both pieces of the window
 			_ = s.octx.Progress(0)
@@ -269,8 +272,9 @@ func TestCancelWithPiecesQueued(t *testing.T) {
 func TestCancelFromManyGoroutines(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		canceled := 0
-		for i := range 20 {
-			s := newScene(t, p, dir, 512<<10)
+		for i := range 16 {
+			s := newScene(t, p, dir, 192<<10)
+			s.spec.Chunk = 16 << 10
 			op := s.start()
 			var wg sync.WaitGroup
 			for g := range 8 {
@@ -290,7 +294,7 @@ func TestCancelFromManyGoroutines(t *testing.T) {
 				canceled++
 			}
 		}
-		t.Logf("%d of 20 canceled", canceled)
+		t.Logf("%d of 16 canceled", canceled)
 		p.intact()
 	})
 }
@@ -341,7 +345,7 @@ func TestCancelRacesTransfer(t *testing.T) {
 
 func TestCancelInsideOnProgress(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 1<<20)
+		s := newScene(t, p, dir, 512<<10)
 		told := 0
 		s.spec.OnProgress = func(op *bulk.Op, moved int64) {
 			told++
@@ -360,7 +364,7 @@ func TestCancelInsideOnProgress(t *testing.T) {
 
 func TestCancelInsideDoneOfAnother(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 4<<20)
+		s := newScene(t, p, dir, 512<<10)
 		op := s.start()
 		small := newScene(t, p, dir, 10_000)
 		var e ended
@@ -383,8 +387,8 @@ func TestCancelInsideDoneOfAnother(t *testing.T) {
 // A cancel while the session is being made.
 func TestCancelBeforeConnected(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		s := newScene(t, p, dir, 1<<20)
-		own := newScene(t, p, dir, 1<<20)
+		s := newScene(t, p, dir, 512<<10)
+		own := newScene(t, p, dir, 512<<10)
 		_, fctx := p.Origin(hg.Config{})
 		var e ended
 		own.spec.Peer = p.peer
@@ -398,4 +402,49 @@ func TestCancelBeforeConnected(t *testing.T) {
 		require.Zero(t, fctx.Stats().NA.Outstanding)
 		s.intact()
 	})
+}
+
+// Cancel, or Close at the owner, after any number of steps, on streams that are cut anywhere, with and without an assist.
+func TestInterruptedAnywhere(t *testing.T) {
+	r := seeded(t)
+	middle, atAll := 0, 0
+	for range 40 {
+		seed := r.Uint64()
+		t.Run(fmt.Sprintf("seed %#x", seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			p := newWorld(t, sim.Config{Seed: seed, Level: sim.LevelB, NoAssist: r.IntN(2) == 0, Faults: sim.Faults{Jitter: time.Duration(r.IntN(20_000))}})
+			for range 4 {
+				s := newScene(t, p, bulk.Dir(r.IntN(2)), 1+r.IntN(200_000))
+				s.spec.Chunk, s.spec.Window = 4096+r.Int64N(60_000), 1+r.IntN(8)
+				op := s.start()
+				steps := r.IntN(1 + r.IntN(600))
+				s.until(func() bool { steps--; return steps < 0 || op.Moved() == int64(s.size) })
+				if atAll++; op.Moved() > 0 && op.Moved() < int64(s.size) {
+					middle++
+				}
+				switch {
+				case r.IntN(2) == 0:
+					s.revoke()
+					s.revoked(true)
+				case op.Moved() == int64(s.size):
+					op.Cancel()
+					s.soon(s.mctx, func() bool { return s.calls > 0 })
+					require.NoError(t, s.err)
+				default:
+					op.Cancel()
+					s.soon(s.mctx, func() bool { return s.calls > 0 })
+					if s.err == nil { // the last pieces had ended, unseen
+						s.whole(s.mine)
+						continue
+					}
+					s.canceled()
+					s.afterwards()
+				}
+			}
+		})
+	}
+	t.Logf("%d of %d were met in the middle", middle, atAll)
+	if atAll == 160 {
+		require.Positive(t, middle)
+	}
 }

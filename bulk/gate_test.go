@@ -99,6 +99,9 @@ func (r *relay) accept() {
 			_ = in.Close()
 			continue
 		}
+		for _, c := range []net.Conn{in, out} {
+			_ = c.(*net.TCPConn).SetReadBuffer(64 << 10) // the system shall not take in megabytes behind a gate that is shut
+		}
 		r.mu.Lock()
 		r.conns = append(r.conns, in, out)
 		if r.closed {

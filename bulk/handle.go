@@ -169,12 +169,13 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 	var done atomic.Bool
 	if err := h.Close(func(error) {
 		done.Store(true)
-		h.hctx.Wake()
+		h.hctx.Rouse()
 	}); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, h.hctx.Wake)
+	stop := context.AfterFunc(ctx, h.hctx.Rouse)
 	defer stop()
+	over := func() bool { return done.Load() || ctx.Err() != nil }
 	for {
 		h.hctx.Trigger(0)
 		switch {
@@ -183,7 +184,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("bulk: close: a transfer of this process still uses the memory: %w", context.Cause(ctx))
 		}
-		if err := h.hctx.Progress(-1); na.CodeOf(err) == hg.ErrClosed {
+		if err := h.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed {
 			return err
 		}
 	}

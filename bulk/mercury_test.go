@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-const bufSize = 1 << 20
+const bufSize = 256 << 10
 
 // moveIn asks the target to move data between its own memory and the origin's.
 type moveIn struct {
@@ -56,7 +56,7 @@ func serveMove(h *hg.Handle) error {
 		spec.Peer = h.Addr()
 	}
 	if in.Cancel {
-		spec.Chunk, spec.Window = 16<<10, 2
+		spec.Chunk, spec.Window = 4<<10, 2
 		spec.OnProgress = func(op *bulk.Op, _ int64) { op.Cancel() }
 	}
 	h.Ref()
@@ -95,7 +95,7 @@ func verifyPulled(mine *memory, in *moveIn) error {
 // A combination is where a transfer begins on both sides, and its size.
 type combination struct{ origin, local, size int64 }
 
-// big are the combinations of the C suite for a buffer of 1 MiB.
+// big are the combinations of the C suite for a buffer that is not small.
 var big = []combination{
 	{0, 0, bufSize},
 	{bufSize/2 + 1, 0, bufSize / 4},
@@ -287,7 +287,7 @@ func mercuryContexts(t *testing.T, n *matrix.Net) {
 		require.NoError(t, h.SetTarget(c.target))
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, bound := range []bool{false, true} {
-				out := m.move(h, &moveIn{Dir: dir, RemoteOffset: 5, LocalOffset: 7, Size: 300_000, Bound: bound}, 100_000, 250_000)
+				out := m.move(h, &moveIn{Dir: dir, RemoteOffset: 5, LocalOffset: 7, Size: 150_000, Bound: bound}, 50_000, 125_000)
 				require.Equal(t, c.target, out.Context)
 			}
 		}

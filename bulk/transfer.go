@@ -68,6 +68,7 @@ type Op struct {
 	moved atomic.Int64
 
 	mu        sync.Mutex // guards the fields below
+	to        na.Addr    // peer; bound to its session once a piece has arrived there
 	next      int64      // offset of the first piece that was not started
 	running   int
 	canceling bool
@@ -96,7 +97,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	if !spec.Local.mem().Acquire() { // until finish
 		return closed("local handle")
 	}
-	op := &Op{hctx: hctx, spec: spec, peer: peer, done: done}
+	op := &Op{hctx: hctx, spec: spec, peer: peer, to: peer, done: done}
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
@@ -190,9 +191,9 @@ func (op *Op) start(nop *na.Op) error {
 	nctx := op.hctx.NA()
 	var err error
 	if s.Dir == Pull {
-		err = nctx.Get(nop, s.Local.mem(), s.LocalOffset+op.next, op.peer, s.Remote.key(), s.RemoteOffset+op.next, n)
+		err = nctx.Get(nop, s.Local.mem(), s.LocalOffset+op.next, op.to, s.Remote.key(), s.RemoteOffset+op.next, n)
 	} else {
-		err = nctx.Put(nop, s.Local.mem(), s.LocalOffset+op.next, op.peer, s.Remote.key(), s.RemoteOffset+op.next, n)
+		err = nctx.Put(nop, s.Local.mem(), s.LocalOffset+op.next, op.to, s.Remote.key(), s.RemoteOffset+op.next, n)
 	}
 	if err == nil {
 		op.next += n
@@ -219,6 +220,7 @@ func (op *Op) pieceEnded(nop *na.Op, r na.Result) {
 	if r.Err == nil {
 		op.moved.Add(r.N)
 		op.tell()
+		op.to = r.Addr // the other pieces do not go to a process that takes its place
 	} else {
 		op.fail(r.Err)
 	}

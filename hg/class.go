@@ -82,7 +82,7 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	contexts := c.contexts
 	c.mu.Unlock()
 	for _, hctx := range contexts {
-		stop := context.AfterFunc(ctx, hctx.nctx.Wake)
+		stop := context.AfterFunc(ctx, hctx.nctx.Rouse)
 		err := hctx.drain(ctx)
 		stop()
 		if err != nil {
@@ -93,12 +93,13 @@ func (c *Class) Shutdown(ctx context.Context) error {
 }
 
 func (c *Context) drain(ctx context.Context) error {
+	over := func() bool { return ctx.Err() != nil || c.Closed() }
 	for !c.Closed() {
 		if ctx.Err() != nil {
 			return fmt.Errorf("hg: shutdown: context %d has %d operations left: %w", c.ID(), c.nctx.Live(), context.Cause(ctx))
 		}
 		c.Trigger(0)
-		if err := c.Progress(time.Second); err != nil && !errors.Is(err, ErrTimeout) {
+		if err := c.ProgressUntil(time.Second, over); err != nil && !errors.Is(err, ErrTimeout) {
 			break
 		}
 	}

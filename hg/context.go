@@ -62,8 +62,12 @@ func (c *Context) Self() na.Addr { return c.nctx.Self() }
 // Now reads the clock: monotonic, only differences mean something.
 func (c *Context) Now() time.Duration { return c.nctx.Now() }
 
-// Wake makes a Progress that sleeps now, or else the next one, return nil.
+// Wake makes one Progress that sleeps now, or else the next one, return nil. Where several goroutines wait, each for
+// something of its own, use ProgressUntil and Rouse.
 func (c *Context) Wake() { c.nctx.Wake() }
+
+// Rouse makes everybody who sleeps in Progress look again whether what he waits for is there.
+func (c *Context) Rouse() { c.nctx.Rouse() }
 
 // OnFault adds fn to what runs, in Trigger, when the session with a peer is lost.
 func (c *Context) OnFault(fn func(peer na.Addr, err error)) { c.nctx.OnFault(fn) }
@@ -72,6 +76,12 @@ func (c *Context) OnFault(fn func(peer na.Addr, err error)) { c.nctx.OnFault(fn)
 // It returns nil when something may be ready, an error that matches os.ErrDeadlineExceeded when nothing happened, and
 // one that matches ErrClosed when c is closed and drained. It runs no callback.
 func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress(timeout) }
+
+// ProgressUntil is Progress that returns nil, too, when done reports true. Several goroutines may wait so, each for a
+// condition of its own: whoever makes one true calls Rouse afterwards. See [na.Context.ProgressUntil].
+func (c *Context) ProgressUntil(timeout time.Duration, done func() bool) error {
+	return c.nctx.ProgressUntil(timeout, done)
+}
 
 // Trigger runs callbacks and handlers: at most max of them, or, if max is not positive, those that are queued when it
 // begins. It returns how many ran. It may be called from several goroutines at once, and inside a callback.
@@ -177,14 +187,14 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 	l, err := c.Lookup(text, func(a na.Addr, err error) {
 		addr, fail = a, err
 		done.Store(true)
-		c.Wake()
+		c.Rouse()
 	})
 	if err != nil {
 		return na.Addr{}, err
 	}
 	stop := context.AfterFunc(ctx, func() {
 		l.Cancel()
-		c.Wake()
+		c.Rouse()
 	})
 	defer stop()
 	if ctx.Err() != nil {
@@ -195,7 +205,7 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		if done.Load() {
 			break
 		}
-		if err := c.Progress(-1); na.CodeOf(err) == ErrClosed {
+		if err := c.ProgressUntil(-1, done.Load); na.CodeOf(err) == ErrClosed {
 			return na.Addr{}, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: ErrClosed}
 		}
 	}

@@ -11,9 +11,10 @@ type ForwardFunc func(h *Handle, err error)
 
 // The phases of a call.
 const (
-	idle    = iota
-	pending // some part has not ended
-	queued  // the callback waits for Trigger
+	idle     = iota
+	encoding // Forward is encoding the input
+	pending  // some part has not ended
+	queued   // the callback waits for Trigger
 )
 
 // A call is the origin's side of a handle. Its parts are the sending of the request, the receive of the response, the
@@ -39,13 +40,15 @@ type call struct {
 	loan *loan
 	pull *pull
 
-	sent     na.Result
-	received na.Result
-	answer   response
-	answered bool  // answer is valid and its payload complete
-	failure  error // of understanding or fetching the answer
-	output   []byte
-	err      error // of the last call
+	sending    bool // the send was started
+	sent       na.Result
+	received   na.Result
+	answer     response
+	understood bool  // answer is valid
+	answered   bool  // and its payload complete
+	failure    error // of understanding or fetching the answer
+	output     []byte
+	err        error // of the last call
 }
 
 func newCall(h *Handle) *call {
@@ -99,8 +102,11 @@ func (k *call) nextTag() (na.Tag, error) {
 		return 0, na.WithText(ErrAgain, "more handles than identities of calls")
 	}
 	k.gen++
-	return na.Tag(k.gen<<slotBits | uint64(k.slot)), nil
+	return k.tag(), nil
 }
+
+// tag is the identity of the call that is under way.
+func (k *call) tag() na.Tag { return na.Tag(k.gen<<slotBits | uint64(k.slot)) }
 
 // Forward encodes in with the class's codec and sends it to the target. It returns without waiting, and in is the
 // caller's again then. cb hears how the call ended. A Forward that returns an error ran nothing and runs no callback: it matches
@@ -111,16 +117,36 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 		return misuse("forward", h.Name(), ErrInvalid, "the handle came with a request; Create makes one to forward")
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if k.phase != idle {
+		h.mu.Unlock()
 		return misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
 	}
-	b, err := h.ctx.class.cfg.Codec.Append(k.room(), in)
+	k.phase = encoding
+	h.mu.Unlock()
+	b, err := h.encode(k.room(), in) // user code may run in it
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err != nil {
+		k.phase = idle
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: err}
 	}
 	k.in = b
 	return k.forward(cb)
+}
+
+// encode runs the class's codec; a panic of it frees the handle.
+func (h *Handle) encode(b []byte, v any) (out []byte, err error) {
+	ok := false
+	defer func() {
+		if !ok && h.call != nil {
+			h.mu.Lock()
+			h.call.phase = idle
+			h.mu.Unlock()
+		}
+	}()
+	out, err = h.ctx.class.cfg.Codec.Append(b, v)
+	ok = true
+	return out, err
 }
 
 // ForwardRaw is Forward for input that is bytes already.
@@ -154,10 +180,13 @@ func (k *call) forward(cb ForwardFunc) error {
 	h := k.h
 	nctx := h.ctx.nctx
 	fail := func(err error) error {
-		return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
+		k.phase = idle
+		k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
+		return k.err
 	}
 	size := len(k.in) - requestSize
 	if int64(size) > h.ctx.class.cfg.MaxInput {
+		k.phase = idle
 		return misuse("forward", h.Name(), ErrOverflow, "input of %d bytes, Config.MaxInput is %d", size, h.ctx.class.cfg.MaxInput)
 	}
 	tag, err := k.nextTag()
@@ -203,6 +232,7 @@ func (k *call) forward(cb ForwardFunc) error {
 	if k.received.Err == nil {
 		if err := nctx.SendUnexpected(k.send, h.addr, tag, msg); err == nil {
 			k.parts++
+			k.sending = true
 			return nil
 		} else if k.parts == 0 {
 			k.phase = idle
@@ -224,7 +254,7 @@ func (k *call) stop() {
 		k.loan.op.Cancel()
 	}
 	if k.pull != nil {
-		k.pull.op.Cancel()
+		k.pull.cancel()
 	}
 }
 
@@ -240,11 +270,34 @@ func (h *Handle) cancelCall() {
 func (k *call) onSent(_ *na.Op, r na.Result) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
+	if na.CodeOf(r.Err) == na.ErrMsgSize && k.loan == nil && !k.canceling && k.resend() {
+		return
+	}
 	k.sent = r
 	if r.Err != nil {
 		k.stop() // nobody will answer
 	}
 	k.partEnded()
+}
+
+// resend lends the input when the peer takes shorter messages than this side.
+func (k *call) resend() bool {
+	h := k.h
+	tag := k.tag()
+	loan, key, err := h.ctx.lend(h.addr, tag|loanTag, k.in[requestSize:], k.onLoanEnded)
+	if err != nil {
+		return false
+	}
+	copy(k.msg[:], k.in[:requestSize])
+	k.msg[1] |= flagMore
+	if err := h.ctx.nctx.SendUnexpected(k.send, h.addr, tag, key.Append(k.msg[:requestSize])); err != nil {
+		k.loan = loan
+		k.parts++
+		return false
+	}
+	k.loan = loan
+	k.parts++
+	return true
 }
 
 func (k *call) onReceived(_ *na.Op, r na.Result) {
@@ -266,11 +319,11 @@ func (k *call) onReceived(_ *na.Op, r na.Result) {
 // understand reads the response, and fetches its body if that is still at the target.
 func (k *call) understand(b []byte, from na.Addr) {
 	resp, payload, err := parseResponse(b)
-	k.answer = resp
 	if err != nil {
 		k.failure = err
 		return
 	}
+	k.answer, k.understood = resp, true
 	if resp.flags&flagMore == 0 {
 		k.output, k.answered = payload, true
 		return
@@ -289,7 +342,7 @@ func (k *call) understand(b []byte, from na.Addr) {
 		k.failure = na.WithText(ErrOverflow, "the output is larger than Config.MaxOutput allows")
 		c.nctx.GiveBack(from, key)
 	default:
-		if k.pull, err = c.fetch(from, key, k.onPulled); err != nil {
+		if k.pull, err = c.fetch(from, key, k.onPulled); err != nil { // it gave the body back
 			k.failure = err
 			return
 		}
@@ -331,13 +384,18 @@ func (k *call) partEnded() {
 	k.h.ctx.post(&k.done)
 }
 
+// fate tells what became of the request if no answer came. Only the send knows: the receive may be of another session.
+func (k *call) fate() na.Fate {
+	if !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun {
+		return na.NotRun
+	}
+	return na.MaybeRan
+}
+
 // result decides how the call ended. It looks at all parts, in an order of its own.
 func (k *call) result() error {
 	h := k.h
-	fate := na.MaybeRan
-	if k.sent.Err != nil && k.sent.Fate == na.NotRun || k.received.Err != nil && k.received.Fate == na.NotRun {
-		fate = na.NotRun
-	}
+	fate := k.fate()
 	var cause error
 	switch {
 	case k.answered && k.answer.code == na.OK:
@@ -349,7 +407,10 @@ func (k *call) result() error {
 	case h.rpc.OneWay && k.sent.Err == nil && k.failure == nil:
 		return nil
 	case k.received.Err == nil && !h.rpc.OneWay && k.sent.Err == nil: // an answer came and could not be taken in
-		fate, cause = na.Ran, bare(k.failure)
+		cause = bare(k.failure)
+		if k.understood {
+			fate = na.Ran
+		}
 		if k.canceling && na.CodeOf(cause) == ErrCanceled {
 			cause = ErrCanceled
 		}

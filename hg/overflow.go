@@ -2,6 +2,7 @@ package hg
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -51,9 +52,20 @@ type pull struct {
 	op   *na.Op
 	from na.Addr
 	key  na.Key
-	buf  []byte
-	got  int64
 	done func(body []byte, err error)
+
+	mu       sync.Mutex // guards the fields below; not held while done runs
+	canceled bool
+	buf      []byte
+	got      int64
+}
+
+// cancel ends the pull, between two pieces too.
+func (p *pull) cancel() {
+	p.mu.Lock()
+	p.canceled = true
+	p.mu.Unlock()
+	p.op.Cancel()
 }
 
 // fetch reads the memory of key, whose length the caller has checked, and gives it back. done runs inside drainNA, with
@@ -67,7 +79,10 @@ func (c *Context) fetch(from na.Addr, key na.Key, done func(body []byte, err err
 	}
 	p := &pull{c: c, from: from, key: key, done: done}
 	p.op = c.nctx.NewOp(p.moved)
-	if err := p.next(); err != nil {
+	p.mu.Lock()
+	err := p.next()
+	p.mu.Unlock()
+	if err != nil {
 		c.pulled.Add(-key.Len)
 		c.nctx.GiveBack(from, key)
 		return nil, err
@@ -75,8 +90,11 @@ func (c *Context) fetch(from na.Addr, key na.Key, done func(body []byte, err err
 	return p, nil
 }
 
-// next asks for as much again as has arrived.
+// next asks for as much again as has arrived. Locked: a cancel finds either the flag unread or the operation under way.
 func (p *pull) next() error {
+	if p.canceled {
+		return ErrCanceled
+	}
 	n := min(max(p.got, firstPiece), p.key.Len-p.got)
 	grown := make([]byte, p.got+n)
 	copy(grown, p.buf)
@@ -91,11 +109,14 @@ func (p *pull) next() error {
 func (p *pull) moved(_ *na.Op, r na.Result) {
 	err := r.Err
 	if err == nil {
+		p.mu.Lock()
 		if p.got += r.N; p.got < p.key.Len {
 			if err = p.next(); err == nil {
+				p.mu.Unlock()
 				return
 			}
 		}
+		p.mu.Unlock()
 	}
 	p.c.pulled.Add(-p.key.Len)
 	p.c.nctx.GiveBack(p.from, p.key)

@@ -79,7 +79,15 @@ func (h *Handle) run() {
 		return
 	}
 	h.service.started = true
+	returned := false
+	defer func() { // a handler may end its goroutine
+		if !returned {
+			h.answerError(ErrPanic, na.Ran, "the handler of "+h.Name()+" ended its goroutine")
+			h.Close()
+		}
+	}()
 	err, panicked := h.callHandler()
+	returned = true
 	if err != nil {
 		code := ErrHandler
 		if panicked {

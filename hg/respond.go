@@ -1,6 +1,9 @@
 package hg
 
 import (
+	"encoding/binary"
+	"fmt"
+
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -17,16 +20,17 @@ type service struct {
 	dispatch entry
 	started  bool // the handler began
 
-	answered  bool // a response is on its way, or has left
-	canceling bool
-	out       []byte
-	msg       [responseSize + na.KeySize]byte
-	send      *na.Op
-	sent      na.Result
-	cb        RespondFunc
-	done      entry
-	loan      *loan
-	next      *Handle // in the list of spare handles
+	answered bool // a response is being made, is on its way, or has left
+	retry    bool // it was canceled before it left: once its callback runs another may be given
+	failed   bool // it is an error response
+	out      []byte
+	msg      [responseSize + na.KeySize]byte
+	send     *na.Op
+	sent     na.Result
+	cb       RespondFunc
+	done     entry
+	loan     *loan
+	next     *Handle // in the list of spare handles
 }
 
 // maxSpare bounds the spare handles of a context.
@@ -164,61 +168,128 @@ func (h *Handle) answerError(code na.Code, fate na.Fate, text string) {
 	_ = h.respond(response{code: code, fate: fate}, nil, func(b []byte) ([]byte, error) { return append(b, text...), nil })
 }
 
+// respond answers with what encode gives. encode may be user code: it runs with no lock held.
 func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]byte, error)) error {
 	s := h.service
 	if s == nil {
 		return misuse("respond", h.Name(), ErrInvalid, "the handle belongs to the origin")
 	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	switch {
 	case s.oneWay:
+		h.mu.Unlock()
 		return misuse("respond", h.Name(), ErrUnsupported, "the RPC is one-way")
 	case s.answered:
+		h.mu.Unlock()
 		return misuse("respond", h.Name(), ErrInvalid, "the request has been answered")
 	}
-	fail := func(err error) error {
-		return &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}
-	}
+	s.answered = true // nobody else may, from now on
 	if cap(s.out) < responseSize || s.loan != nil {
 		s.out = make([]byte, 0, 256)
 	}
-	b, err := encode(s.out[:responseSize])
+	b := s.out[:responseSize]
+	h.mu.Unlock()
+	accepted := false
+	defer func() { // encode may panic
+		if !accepted {
+			h.mu.Lock()
+			s.answered = false
+			h.mu.Unlock()
+		}
+	}()
+	b, err := encode(b)
+	h.mu.Lock()
+	if err == nil {
+		err = s.transmit(resp, b, cb)
+	}
+	h.mu.Unlock()
 	if err != nil {
-		return fail(err)
+		return &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}
+	}
+	accepted = true
+	return nil
+}
+
+// transmit sends an encoded response. Locked.
+func (s *service) transmit(resp response, b []byte, cb RespondFunc) error {
+	h := s.h
+	limits := h.ctx.nctx.Limits()
+	if resp.code != na.OK { // words are cut rather than lent
+		b = b[:min(len(b), limits.MaxExpected)]
 	}
 	s.out = b
 	size := int64(len(b) - responseSize)
 	if limit := h.ctx.class.cfg.MaxOutput; size > limit {
-		return misuse("respond", h.Name(), ErrOverflow, "output of %d bytes, Config.MaxOutput is %d", size, limit)
+		return na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", size, limit))
 	}
 	resp.size = uint64(size)
-	nctx := h.ctx.nctx
+	resp.put(b)
 	msg := b
-	if len(b) > nctx.Limits().MaxExpected {
-		resp.flags |= flagMore
-		var key na.Key
-		h.refs.Add(1) // until the loan has ended
-		if s.loan, key, err = h.ctx.lend(h.addr, s.tag, b[responseSize:], s.onLoanEnded); err != nil {
-			h.refs.Add(-1)
-			return fail(err)
+	if len(b) > limits.MaxExpected {
+		var err error
+		if msg, err = s.lendOutput(); err != nil {
+			return err
 		}
-		msg = key.Append(s.msg[:responseSize])
 	}
-	resp.put(msg)
-	s.answered, s.canceling, s.cb, s.sent = true, false, cb, na.Result{}
+	s.retry, s.failed, s.cb, s.sent = false, resp.code != na.OK, cb, na.Result{}
 	h.refs.Add(1) // until the response has left and its callback has run
-	if err := nctx.SendExpected(s.send, h.addr, s.tag, msg); err != nil {
+	if err := h.ctx.nctx.SendExpected(s.send, h.addr, s.tag, msg); err != nil {
 		h.refs.Add(-1)
-		s.answered = false
 		if s.loan != nil {
 			s.loan.op.Cancel()
 		}
-		return fail(err)
+		return err
 	}
 	s.freeInput()
 	return nil
 }
+
+// lendOutput lends the body in s.out and returns the message that says so. Locked.
+func (s *service) lendOutput() (msg []byte, err error) {
+	h := s.h
+	var key na.Key
+	h.refs.Add(1) // until the loan has ended
+	if s.loan, key, err = h.ctx.lend(h.addr, s.tag, s.out[responseSize:], s.onLoanEnded); err != nil {
+		h.refs.Add(-1)
+		return nil, err
+	}
+	copy(s.msg[:], s.out[:responseSize])
+	s.msg[1] |= flagMore
+	return key.Append(s.msg[:responseSize]), nil
+}
+
+// resend gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
+// Locked.
+func (s *service) resend() bool {
+	h := s.h
+	msg := s.out
+	if s.failed {
+		if len(msg) <= minMessage {
+			return false
+		}
+		msg = msg[:minMessage]
+		binary.LittleEndian.PutUint64(msg[8:], minMessage-responseSize)
+		s.out = msg
+	} else {
+		if s.loan != nil {
+			return false
+		}
+		var err error
+		if msg, err = s.lendOutput(); err != nil {
+			return false
+		}
+	}
+	if h.ctx.nctx.SendExpected(s.send, h.addr, s.tag, msg) != nil {
+		if s.loan != nil {
+			s.loan.op.Cancel()
+		}
+		return false
+	}
+	return true
+}
+
+// minMessage is the shortest that a peer may limit its messages to: the lower bound of na.Config.Eager.
+const minMessage = 256
 
 func (h *Handle) cancelResponse() {
 	h.mu.Lock()
@@ -231,14 +302,21 @@ func (h *Handle) cancelResponse() {
 func (s *service) onSent(_ *na.Op, r na.Result) {
 	h := s.h
 	h.mu.Lock()
+	if na.CodeOf(r.Err) == na.ErrMsgSize && s.resend() {
+		h.mu.Unlock()
+		return
+	}
 	s.sent = r
 	if r.Err != nil {
-		s.answered = na.CodeOf(r.Err) != ErrCanceled || r.Fate != na.NotRun // a canceled response may be given again
+		s.retry = na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun // it may be answered again
 		if s.loan != nil {
 			s.loan.op.Cancel()
 		}
 	}
 	quiet := s.cb == nil
+	if quiet && s.retry {
+		s.answered = false
+	}
 	h.mu.Unlock()
 	if quiet {
 		h.Close()
@@ -261,6 +339,9 @@ func (s *service) finish() {
 	h.mu.Lock()
 	cb, err := s.cb, s.sent.Err
 	s.cb = nil
+	if s.retry {
+		s.answered = false
+	}
 	h.mu.Unlock()
 	if err != nil {
 		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}

@@ -18,7 +18,6 @@ type Class struct {
 	contexts []*Context
 	open     int // contexts that have not been released
 	closed   bool
-	err      error // of the domain's Close
 }
 
 // Open opens the network that addr names: "tcp://" to originate only, "tcp://host:port" to listen too (port 0 lets the

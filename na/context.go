@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,9 @@ const (
 	ctxShut           // the endpoint has been shut; callbacks are still to run
 	ctxReleased       // everything has been given back
 )
+
+// settleTime bounds how long Trigger lets others finish with memory that is lent: far longer than it takes them.
+const settleTime = 100 * time.Millisecond
 
 // maxFaults bounds the peer losses that wait for Trigger; more are counted in Stats.PeersLost only.
 const maxFaults = 1024
@@ -37,10 +41,11 @@ type Context struct {
 	isRdy  func() bool
 	above  atomic.Pointer[func() bool] // more that Trigger of a layer above has to run
 
-	cq    queue
-	live  atomic.Int64 // operations started whose callbacks have not returned
-	state atomic.Int32
-	woken atomic.Bool
+	cq        queue
+	live      atomic.Int64 // operations started whose callbacks have not returned
+	lingering atomic.Int32 // operations that have ended while their memory was lent, and are not queued yet
+	state     atomic.Int32
+	woken     atomic.Bool
 
 	lead     sync.Mutex // held by the goroutine that leads Progress
 	sleeping atomic.Bool
@@ -124,16 +129,27 @@ func (c *Context) Closing() bool { return c.state.Load() != ctxOpen }
 // Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative timeout has no limit,
 // zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
 // os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
-func (c *Context) Progress(timeout time.Duration) error {
-	if c.takeReady() {
+func (c *Context) Progress(timeout time.Duration) error { return c.ProgressUntil(timeout, nil) }
+
+// ProgressUntil is Progress that returns nil, too, when done reports true. Several goroutines may wait so, each for a
+// condition of its own: whoever makes one true calls Rouse afterwards. done may be nil; it must be quick, take no lock
+// that is held around a call of this package, and be safe to call at any time meanwhile.
+func (c *Context) ProgressUntil(timeout time.Duration, done func() bool) error {
+	if c.takeReady(done) {
 		return nil
 	}
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
 	if c.driver != nil {
-		if c.driver.Drive(timeout, c.isRdy) {
-			c.woken.Store(false)
+		ready := c.isRdy
+		if done != nil {
+			ready = func() bool { return done() || c.ready() }
+		}
+		if c.driver.Drive(timeout, ready) {
+			if done == nil || !done() {
+				c.woken.Store(false)
+			}
 			return nil
 		}
 		c.tryRelease()
@@ -145,18 +161,18 @@ func (c *Context) Progress(timeout time.Duration) error {
 	}
 	for {
 		if c.lead.TryLock() {
-			err := c.drive(deadline)
+			err := c.drive(deadline, done)
 			c.unlead()
 			return err
 		}
-		if err, done := c.followUntil(deadline); done {
+		if err, over := c.followUntil(deadline, done); over {
 			return err
 		}
 	}
 }
 
 // drive leads: one look at the sockets, then sleeps in the poller until something is ready.
-func (c *Context) drive(deadline time.Duration) error {
+func (c *Context) drive(deadline time.Duration, done func() bool) error {
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
@@ -166,7 +182,7 @@ func (c *Context) drive(deadline time.Duration) error {
 		now := c.Now()
 		c.ep.Poll(now)
 		switch {
-		case c.takeReady():
+		case c.takeReady(done):
 			return nil
 		case c.releasable():
 			c.release()
@@ -181,16 +197,16 @@ func (c *Context) drive(deadline time.Duration) error {
 		if at, ok := c.ep.NextTimer(); ok && (wait < 0 || at-now < wait) {
 			wait = max(at-now, 0)
 		}
-		c.sleep(wait)
+		c.sleep(wait, done)
 	}
 }
 
 // sleep waits in the poller. Who queues a completion meanwhile sees sleeping and wakes it.
-func (c *Context) sleep(wait time.Duration) {
+func (c *Context) sleep(wait time.Duration, done func() bool) {
 	c.assist.leaderSleeps()
 	c.sleeping.Store(true)
 	n := 0
-	if !c.ready() && !c.releasable() {
+	if !c.ready() && !c.releasable() && (done == nil || !done()) {
 		n = c.poller.sleep(wait)
 	}
 	c.sleeping.Store(false) // before anything is delivered here: what the leader queues wakes nobody
@@ -205,18 +221,18 @@ func (c *Context) unlead() {
 	c.tryRelease()
 }
 
-// followUntil waits while another goroutine leads. done is false when leadership may be free.
-func (c *Context) followUntil(deadline time.Duration) (err error, done bool) {
+// followUntil waits while another goroutine leads. over is false when leadership may be free.
+func (c *Context) followUntil(deadline time.Duration, done func() bool) (err error, over bool) {
 	c.followMu.Lock()
 	ch := c.follow
 	c.following.Add(1)
 	c.followMu.Unlock()
 	defer c.following.Add(-1)
-	if c.takeReady() {
+	if c.takeReady(done) {
 		return nil, true
 	}
 	if c.lead.TryLock() { // it became free before we were listed
-		err := c.drive(deadline)
+		err := c.drive(deadline, done)
 		c.unlead()
 		return err, true
 	}
@@ -232,7 +248,7 @@ func (c *Context) followUntil(deadline time.Duration) (err error, done bool) {
 	}
 	select {
 	case <-ch:
-		return nil, c.takeReady()
+		return nil, c.takeReady(done)
 	case <-expired:
 		return c.idle(), true
 	}
@@ -258,6 +274,9 @@ func (c *Context) idle() error {
 
 // Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran.
 func (c *Context) Trigger(max int) int {
+	if c.lingering.Load() > 0 {
+		c.settle()
+	}
 	if queued := int(c.cq.len()); max <= 0 || max > queued {
 		max = queued
 	}
@@ -267,14 +286,31 @@ func (c *Context) Trigger(max int) int {
 		if op == nil {
 			break
 		}
-		r := op.take()
-		op.done(op, r)
-		c.left()
+		c.end(op)
 	}
 	return n
 }
 
-// Wake makes a Progress that sleeps now, or else the next one, return nil.
+// end runs the callback of an operation that has ended; a panic in it leaves the context as it should be.
+func (c *Context) end(op *Op) {
+	defer c.left()
+	r := op.take()
+	op.done(op, r)
+}
+
+// settle lets those finish who were using memory when its operation was ended, canceled most likely: a Trigger after a
+// Cancel runs the callback. They use it for one copy, or one system call that does not wait.
+func (c *Context) settle() {
+	for i := 0; i < 100 && c.lingering.Load() > 0; i++ {
+		runtime.Gosched()
+	}
+	for end := time.Now().Add(settleTime); c.lingering.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Microsecond) // they may wait for a processor
+	}
+}
+
+// Wake makes one Progress that sleeps now, or else the next one, return nil. Where several goroutines wait, each for
+// something of its own, ProgressUntil and Rouse are what is wanted: the Wake may be another's.
 func (c *Context) Wake() {
 	c.woken.Store(true)
 	c.rouse()
@@ -352,14 +388,15 @@ func (c *Context) Shutdown(ctx context.Context) error {
 		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
 	}
 	c.Close()
-	stop := context.AfterFunc(ctx, c.Wake)
+	stop := context.AfterFunc(ctx, c.Rouse)
 	defer stop()
+	over := func() bool { return ctx.Err() != nil || c.Closed() }
 	for !c.Closed() {
 		if ctx.Err() != nil {
 			return fmt.Errorf("na: shutdown: %d operations left: %w", c.Live(), context.Cause(ctx))
 		}
 		c.Trigger(0)
-		if err := c.Progress(-1); err != nil && !errors.Is(err, ErrTimeout) {
+		if err := c.ProgressUntil(-1, over); err != nil && !errors.Is(err, ErrTimeout) {
 			break
 		}
 	}
@@ -378,11 +415,12 @@ func (c *Context) queued() bool {
 	return above != nil && (*above)()
 }
 
-func (c *Context) takeReady() bool {
-	if c.woken.Load() && c.woken.Swap(false) {
+// takeReady is ready, or done; it uses up a Wake if nothing else is.
+func (c *Context) takeReady(done func() bool) bool {
+	if done != nil && done() || c.queued() {
 		return true
 	}
-	return c.queued()
+	return c.woken.Load() && c.woken.Swap(false)
 }
 
 // deliver queues an operation that has ended.
@@ -420,6 +458,7 @@ func (c *Context) tryRelease() {
 	}
 	c.lead.Unlock()
 	c.callFollowers()
+	c.tryRelease() // for one who found the lead taken meanwhile
 }
 
 // release is called with lead held. Closed reports true once it is done.

@@ -21,6 +21,7 @@ const (
 
 	opPhaseMask  = 0x0f
 	opCanceling  = 0x10
+	opLingering  = 0x20 // decided while its memory was lent: counted in Context.lingering until it is queued
 	opHoldOne    = 1 << 8
 	opHoldMask   = 0xffff << 8
 	opGenOne     = 1 << 24
@@ -171,11 +172,15 @@ func (t Ticket) Release() {
 		last := w&opPhaseMask == opDecided && w&opHoldMask == opHoldOne
 		n := w - opHoldOne
 		if last {
-			n = n&^opPhaseMask | opQueued
+			n = n&^(opPhaseMask|opLingering) | opQueued
 		}
 		if t.op.word.CompareAndSwap(w, n) {
 			if last {
-				t.op.nctx.deliver(t.op)
+				nctx := t.op.nctx
+				nctx.deliver(t.op)
+				if w&opLingering != 0 {
+					nctx.lingering.Add(-1)
+				}
 			}
 			return
 		}
@@ -190,8 +195,15 @@ func (t Ticket) Finish(r Result) bool {
 		if w>>opGenShift != t.gen || w&opPhaseMask != opActive {
 			return false
 		}
-		if t.op.word.CompareAndSwap(w, (w&^opPhaseMask|opDecided)+opHoldOne) {
+		n := (w&^opPhaseMask | opDecided) + opHoldOne
+		if w&opHoldMask != 0 {
+			n |= opLingering
+		}
+		if t.op.word.CompareAndSwap(w, n) {
 			t.op.result = r
+			if n&opLingering != 0 {
+				t.op.nctx.lingering.Add(1)
+			}
 			t.Release()
 			return true
 		}

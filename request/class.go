@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,6 +22,11 @@ const (
 type Class struct {
 	p     Progressor
 	waker Waker // nil if p is none
+	aimed Untiler
+	// stirred is what the driver's Progress waits for beside bytes: its own completion, an earlier deadline, the end of
+	// its context. It is a condition and not a Wake, which another goroutine might use up.
+	stirred   atomic.Bool
+	isStirred func() bool // stirred.Load, bound once
 
 	// mu guards the rest, and all requests and waiters of the class. It is never held in a call out of the package.
 	mu        sync.Mutex
@@ -36,6 +42,8 @@ type Class struct {
 func NewClass(p Progressor) *Class {
 	c := &Class{p: p}
 	c.waker, _ = p.(Waker)
+	c.aimed, _ = p.(Untiler)
+	c.isStirred = c.stirred.Load
 	return c
 }
 
@@ -150,9 +158,15 @@ func (c *Class) drive(w *waiter, now time.Duration) error {
 	if c.until == never {
 		timeout = -1
 	}
+	c.stirred.Store(false)
 	c.mu.Unlock()
 
-	err := c.p.Progress(timeout)
+	var err error
+	if c.aimed != nil {
+		err = c.aimed.ProgressUntil(timeout, c.isStirred)
+	} else {
+		err = c.p.Progress(timeout)
+	}
 
 	c.mu.Lock()
 	c.driver = nil
@@ -190,6 +204,9 @@ func (c *Class) sleep(w *waiter) {
 	w.bed = len(c.sleepers)
 	c.sleepers = append(c.sleepers, w)
 	wake := c.waker != nil && w.deadline < c.until
+	if wake {
+		c.stirred.Store(true)
+	}
 	c.mu.Unlock()
 	if wake {
 		c.waker.Wake()
@@ -201,7 +218,11 @@ func (c *Class) sleep(w *waiter) {
 // what true says. Otherwise w is running callbacks and will look by itself.
 func (c *Class) rouseLocked(w *waiter) (wake bool) {
 	if w.bed < 0 {
-		return w == c.driver && c.waker != nil
+		if w != c.driver || c.waker == nil {
+			return false
+		}
+		c.stirred.Store(true)
+		return true
 	}
 	last := len(c.sleepers) - 1
 	moved := c.sleepers[last]

@@ -31,6 +31,13 @@ type Waker interface {
 	Wake()
 }
 
+// An Untiler is a Waker whose Progress can wait for a condition, too. Where goroutines that do not belong to one Class
+// call Progress of one Progressor, it should be one: else a Wake that was meant for a driver may be used up by another.
+type Untiler interface {
+	// ProgressUntil is Progress that returns nil, too, when done reports true; a Wake makes it look.
+	ProgressUntil(timeout time.Duration, done func() bool) error
+}
+
 // A Canceler can be asked to end early. Cancel does not wait: the callback comes later, inside Trigger.
 type Canceler interface{ Cancel() }
 

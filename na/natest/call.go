@@ -270,12 +270,18 @@ func (c *call) buffer(n int) {
 
 func fill(n int, v byte) []byte { return bytes.Repeat([]byte{v}, n) }
 
+// period is after how many bytes a pattern repeats: a prime, so that no piece of bulk data looks like another.
+const period = 8191
+
 // pattern returns n bytes that tell seed and offset; none of the bytes with a meaning is among them.
 func pattern(seed, n int) []byte {
 	b := make([]byte, n)
-	for i := range b {
+	for i := range min(n, period) {
 		x := uint32(i)*2654435761 + uint32(seed)*40503
 		b[i] = byte(x>>16) & 0x7f
+	}
+	for i := period; i < n; i *= 2 {
+		copy(b[i:], b[:i])
 	}
 	return b
 }

@@ -320,7 +320,7 @@ func moveSelf(b *bed) {
 var steps = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 27, 40}
 
 // moving is how much a rule moves that interferes: more than a plugin hands over in one turn.
-const moving = 2 << 20
+const moving = 1 << 20
 
 func localDeregistered(b *bed) {
 	b.rounds(steps, func(k int) {

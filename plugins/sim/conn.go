@@ -62,7 +62,6 @@ type pipe struct {
 	segs    []segment
 	first   int
 	bytes   int           // in segs
-	last    time.Duration // when the last segment arrives
 	sending time.Duration // until when the sender's link is busy
 	clogged time.Duration // until when nothing passes
 	due     bool          // the first segment waits for the receiver
@@ -72,7 +71,7 @@ type pipe struct {
 // A segment is what arrives at one time.
 type segment struct {
 	kind    segmentKind
-	at      time.Duration
+	at      time.Duration // not before
 	b       []byte
 	covered int // of these, how many at the front a checksum covers
 }
@@ -268,8 +267,7 @@ func (p *pipe) push(s segment) {
 		p.sending = max(p.sending, now) + time.Duration(int64(len(s.b))*int64(time.Second)/bw)
 		now = p.sending
 	}
-	p.last = max(p.last, now+w.delay())
-	s.at = p.last
+	s.at = now + w.delay() // and not before those ahead of it
 	p.segs = append(p.segs, s)
 	p.bytes += len(s.b)
 	if len(p.segs)-p.first == 1 {
@@ -432,7 +430,6 @@ func (en *end) close(last []byte) {
 	c := en.c
 	en.closed = true
 	en.port.drop(en)
-	en.serve() // what waits for this end is to be dropped
 	if c.phase == connDialing || c.phase == connRefused {
 		c.end()
 		return

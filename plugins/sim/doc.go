@@ -12,9 +12,10 @@
 // There are two ways to run a world.
 //
 // Manual: any goroutine calls Progress, or [World.Sleep]. It makes the world go on, event by event, until its own
-// context is ready or the virtual time it gave has passed, and takes care of everybody's events meanwhile. Several
-// goroutines may do so at once, which is safe but cannot be replayed; they want [Config.Paced], as the default world
-// behind "sim://" has it. One goroutine alone replays.
+// context is ready or the virtual time it gave has passed, and takes care of everybody's events meanwhile. One
+// goroutine alone replays. Several may do so at once, which is safe but cannot be replayed, and they want
+// [Config.Paced], as the default world behind "sim://" has it: otherwise the clock, which skips to the next timer as soon
+// as nothing is under way, runs away from whoever computes, and his deadlines pass.
 //
 // Scheduled: [World.Go] and [Node.Go] make coroutines and [World.Run] runs them. One runs at a time, until it waits in
 // Progress or [World.Sleep]; which one is next is drawn from the seed.

@@ -50,3 +50,12 @@ func TestHeap(t *testing.T) {
 		}
 	}
 }
+
+func TestClockLimit(t *testing.T) {
+	w := NewWorld(Config{})
+	require.Equal(t, forever, w.limitLocked())
+	w.waiters = []*waiter{{5}, {3}, {9}}
+	require.Equal(t, time.Duration(3), w.limitLocked())
+	w.leaveLocked(w.waiters[1])
+	require.Equal(t, time.Duration(5), w.limitLocked())
+}

@@ -160,7 +160,7 @@ func (d *dice) exp(mean time.Duration) time.Duration {
 	u := d.pcg.Uint64() | 1
 	lz := bits.LeadingZeros64(u)
 	frac := (u << lz << 1) >> 32
-	log2 := uint64(lz+1)<<32 - frac // of 1/u, in 32.32
+	log2 := uint64(lz+1)<<32 - frac              // of 1/u, in 32.32
 	hi, lo := bits.Mul64(uint64(mean), log2/3*2) // ln 2 = 0.69 of the true logarithm; 2/3 of this one has the right mean
 	return time.Duration(hi<<32 | lo>>32)
 }

@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,11 +194,52 @@ func TestPolling(t *testing.T) {
 	t.Fatal("no message after 1000 polls")
 }
 
-// Several goroutines drive an unpaced world.
+// Several goroutines may drive an unpaced world, although its time runs away from them: an operation may find that its
+// time is up, but it ends once, and what it says is true.
 func TestGoroutines(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
 		leak.Check(t)
-		pingPong(t, sim.NewWorld(cfg), 4, 50)
+		w := sim.NewWorld(cfg)
+		server := join(t, w, "sim://server")
+		remote := server.mem(na.ReadOnly, 3, 70_000)
+		clients := []*party{join(t, w, "sim://"), join(t, w, "sim://")}
+		var wg sync.WaitGroup
+		for i := range 4 { // two on each context
+			wg.Go(func() {
+				p := clients[i%2]
+				for range 25 {
+					local := p.local(0, 70_000)
+					var ended atomic.Int32
+					var r na.Result
+					op := p.nctx.NewOp(func(_ *na.Op, got na.Result) {
+						r = got
+						ended.Add(1)
+					})
+					if err := p.nctx.Get(op, local, 0, server.addr(), remote.Key(), 0, 70_000); err != nil {
+						t.Error(err)
+						return
+					}
+					for ended.Load() == 0 {
+						_ = p.nctx.Progress(time.Millisecond)
+						p.nctx.Trigger(0)
+					}
+					switch code := na.CodeOf(r.Err); code {
+					case na.OK:
+						holds(t, local, 3)
+					case na.ErrPeerLost, na.ErrUnreachable:
+					default:
+						t.Error(r.Err)
+					}
+					if n := ended.Load(); n != 1 {
+						t.Errorf("the callback ran %d times", n)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for _, p := range append(clients, server) {
+			p.close()
+		}
 	})
 }
 

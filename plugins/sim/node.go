@@ -175,7 +175,7 @@ func (en *end) vanish(silent bool) {
 	c := en.c
 	en.closed, en.up = true, false
 	en.port.drop(en)
-	en.serve()
+	en.serve() // what waits for this end gets its answer, if any
 	switch {
 	case c.phase == connDialing, c.phase == connRefused, en.other().closed:
 		c.end()

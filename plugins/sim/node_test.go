@@ -304,3 +304,44 @@ func TestSimultaneousDial(t *testing.T) {
 		require.Less(t, w.Now(), time.Second)
 	}
 }
+
+// What was on its way to a context that closes while its node is paused is not kept.
+func TestCloseWhilePaused(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	require.NoError(t, a.send(b.addr(), 1, "x").Err)
+	r := b.recv()
+	w.Node("b").Pause(0)
+	for i := range 10 {
+		require.NoError(t, a.send(b.addr(), na.Tag(i), "y").Err)
+	}
+	w.Sleep(time.Second)
+	r.Envelope.Free()
+	b.close()
+	w.Sleep(time.Second)
+	a.close()
+	w.Sleep(time.Second)
+	conns, held, segments := w.Remains()
+	require.Zero(t, conns+held+segments)
+}
+
+// A peer that filled the window of a paused node, which then crashes and restarts, is told so.
+func TestRestartAfterPause(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Window: 1000})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	require.NoError(t, a.send(b.addr(), 1, "x").Err)
+	w.Node("b").Pause(0)
+	var all []*outcome
+	for i := range 10 {
+		all = append(all, a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), na.Tag(i), make([]byte, 500)) }))
+	}
+	w.Sleep(time.Millisecond)
+	w.Node("b").PowerOff()
+	join(t, w, "sim://b")
+	before := w.Now()
+	for _, o := range all {
+		a.wait(o)
+	}
+	require.ErrorIs(t, all[9].Err, na.ErrPeerLost)
+	require.Less(t, w.Now()-before, time.Millisecond)
+}

@@ -217,3 +217,44 @@ func TestDeregisterWhileRead(t *testing.T) {
 		r.readKind(frame.Pong)
 	})
 }
+
+// TestCancelUnderLoad: another goroutine is reading or writing the memory at full speed when the operation is
+// canceled. The callback runs in the next Trigger all the same, and nobody touches the memory after it.
+func TestCancelUnderLoad(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const size = 4 << 20
+		a := open(t, "tcp://", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		to := lookup(t, a, b.cls.Addr().String())
+		source, err := b.cls.Register(na.ReadOnly, make([]byte, size))
+		require.NoError(t, err)
+		sink, err := b.cls.Register(na.WriteOnly, make([]byte, size))
+		require.NoError(t, err)
+		buf := make([]byte, size)
+		mem, err := a.cls.NewMem(buf)
+		require.NoError(t, err)
+		defer driven(a)()
+		defer driven(b)()
+		canceled := 0
+		for i := range 200 {
+			o, end := op(a.ctx())
+			if i%2 == 0 {
+				require.NoError(t, a.ctx().Get(o, mem, 0, to, source.Key(), 0, size))
+			} else {
+				require.NoError(t, a.ctx().Put(o, mem, 0, to, sink.Key(), 0, size))
+			}
+			pause := time.NewTimer(time.Duration(i%20) * 50 * time.Microsecond)
+			<-pause.C
+			o.Cancel()
+			a.ctx().Trigger(0)
+			require.Equal(t, 1, end.n, "round %d", i)
+			if end.Err != nil {
+				code(t, na.ErrCanceled, end.Err)
+				canceled++
+			}
+			buf[i] = byte(i)
+		}
+		require.Greater(t, canceled, 50)
+	})
+}

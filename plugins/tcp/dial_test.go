@@ -21,6 +21,7 @@ func TestSimultaneousDial(t *testing.T) {
 	const rounds, messages = 200, 20
 	each(t, func(t *testing.T, opts tcp.Options) {
 		leak.Check(t)
+		slow := 0 // rounds in which both had to dial again
 		for round := range rounds {
 			a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 			b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -70,7 +71,11 @@ func TestSimultaneousDial(t *testing.T) {
 					}
 				})
 			}
+			begin := time.Now()
 			both.Wait()
+			if time.Since(begin) >= 50*time.Millisecond {
+				slow++
+			}
 			for _, n := range []*node{a, b} {
 				s := n.ctx().Stats()
 				require.Equal(t, 1, s.Peers, "round %d: sessions", round)
@@ -80,6 +85,7 @@ func TestSimultaneousDial(t *testing.T) {
 			b.close()
 			require.False(t, t.Failed())
 		}
+		require.Less(t, slow, rounds/10, "rounds in which neither connection stayed at first")
 	})
 }
 

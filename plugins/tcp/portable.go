@@ -383,8 +383,9 @@ func (c *portableConn) write(nc *net.TCPConn) {
 			e.Lock()
 			continue
 		}
+		n := c.out.Copy(buf) // under the lock: a cancel finds the memory free
 		e.Unlock()
-		_, err := nc.Write(buf[:c.out.Copy(buf)])
+		_, err := nc.Write(buf[:n])
 		e.Lock()
 		for err != nil && !c.dead { // what the peer sent last may wait to be read
 			_ = nc.SetReadDeadline(time.Now().Add(lastGrace))

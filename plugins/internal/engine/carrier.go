@@ -16,7 +16,7 @@ type Carrier interface {
 	// returned cancel was called before. It may call done before it returns. cancel may be nil.
 	Resolve(text string, done func(name string, err error)) (cancel func())
 	// Dial begins to connect l, whose Name says where. The carrier then pulls l's HELLO with Next and hands the peer's
-	// frames to Deliver, or calls l.Down. Locked.
+	// frames to Deliver, or calls l.Fail, later or at once. Locked.
 	Dial(l *Link)
 	// Flush sends what l has, as far as that goes without waiting; the rest follows when there is room.
 	Flush(l *Link)

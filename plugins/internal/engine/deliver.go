@@ -113,6 +113,11 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 		l.e.finish(o, na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(payload))})
 		return nil
 	}
+	if at := l.e.inboxAt; at > 64 && at*2 > len(l.e.inbox) {
+		n := copy(l.e.inbox, l.e.inbox[at:])
+		clear(l.e.inbox[n:])
+		l.e.inbox, l.e.inboxAt = l.e.inbox[:n], 0
+	}
 	l.e.inbox = append(l.e.inbox, env)
 	return nil
 }
@@ -144,6 +149,9 @@ func (l *Link) deliverDone(h *frame.Header, k kind) error {
 	if o == nil || o.link != l || o.kind != k {
 		l.e.stats.LateDropped++
 		return nil
+	}
+	if h.Tag > 255 {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with code %d", h.Kind, h.Tag))
 	}
 	code := na.Code(h.Tag)
 	r := na.Result{N: o.at, Fate: na.Ran, Addr: l.addr()}
@@ -188,8 +196,7 @@ func (l *Link) denied(code na.Code) error {
 // deliverCancel stops what the peer does not want any more.
 func (l *Link) deliverCancel(h *frame.Header) {
 	if m := l.served[h.Op]; m != nil {
-		delete(l.served, h.Op)
-		m.drop()
+		l.dropMove(m)
 	}
 	delete(l.inputs, h.Op)
 }

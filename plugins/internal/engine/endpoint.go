@@ -10,11 +10,13 @@ import (
 
 // Limits that are not settable.
 const (
-	maxFlying  = 128  // gets and puts under way to one peer; more wait here
-	maxServing = 256  // gets and puts of one peer that are served at a time; more are answered ErrAgain
-	maxControl = 8192 // control frames that wait for a peer that does not read; then it is cut
-	maxDenials = 16   // requests for memory that is not there or not allowed; then the peer is cut
-	maxLeases  = 1024 // leases of one peer
+	maxFlying  = 128      // gets and puts under way to one peer; more wait here
+	maxServing = 256      // gets and puts of one peer that are served at a time; more are answered ErrAgain
+	maxControl = 8192     // control frames that wait for a peer that does not read; then it is cut
+	maxDenials = 16       // requests for memory that is not there or not allowed; then the peer is cut
+	maxLeases  = 1024     // leases of one peer
+	maxAnswers = 64 << 10 // expected messages that wait to leave to one peer
+	maxMoving  = 64 << 10 // gets and puts to one peer that have not begun
 )
 
 // kind says what an op is.
@@ -170,6 +172,9 @@ func (e *Endpoint) detach(o *op) {
 	if o.list != nil {
 		if o.link != nil {
 			o.link.leave()
+			if o.kind == kindSendExpected {
+				o.link.answers--
+			}
 		}
 		o.list.remove(o)
 	}
@@ -184,13 +189,10 @@ func (e *Endpoint) detach(o *op) {
 	case kindPut, kindGet:
 		e.flying.remove(o.id)
 		if o.move != nil {
-			o.move.drop()
+			o.link.dropMove(o.move)
 		}
 		if o.link.moving.n > 0 { // one of them may begin
 			o.link.kick()
-		}
-		if o.link != nil && o.link.moving.n > 0 {
-			o.link.kick() // there is room for the next
 		}
 	}
 }
@@ -252,11 +254,12 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte)
 	if err == nil && l.eager != 0 && len(buf) > l.eager {
 		err = na.WithText(na.ErrMsgSize, "message is longer than the peer takes")
 	}
-	if err == nil && l.msgs.n+l.starved.n >= e.eng.cfg.SendQueue {
+	switch { // requests and answers are bounded apart: neither may keep the other from going
+	case err != nil:
+	case k == kindSendUnexpected && l.msgs.n+l.starved.n-l.answers >= e.eng.cfg.SendQueue:
 		err = na.ErrNoCredit
-		if k == kindSendExpected {
-			err = na.ErrAgain
-		}
+	case k == kindSendExpected && l.answers >= maxAnswers:
+		err = na.ErrAgain
 	}
 	if err != nil {
 		e.mu.Unlock()
@@ -266,6 +269,9 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte)
 	o := e.begin(t, k)
 	o.link, o.tag, o.buf = l, tag, buf
 	l.enter()
+	if k == kindSendExpected {
+		l.answers++
+	}
 	if k == kindSendUnexpected && !l.takeCredit() {
 		if l.state == linkUp {
 			e.stats.Stalls++
@@ -326,6 +332,9 @@ func (e *Endpoint) Get(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key n
 func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
+	if err == nil && l.moving.n >= maxMoving {
+		err = na.ErrAgain
+	}
 	if err != nil {
 		e.mu.Unlock()
 		local.Release()

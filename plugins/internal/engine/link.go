@@ -57,6 +57,7 @@ type Link struct {
 	owed    bool   // the peer should hear of freed envelopes
 	msgs    opList // messages that may go
 	starved opList // unexpected messages without an envelope
+	answers int    // expected messages in msgs
 	moving  opList // puts and gets that have not begun
 	flying  opList // puts and gets under way
 	recvs   opList // expected receives
@@ -165,6 +166,9 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 		l.since = w.until
 	} else {
 		l.dial()
+	}
+	if l.state == linkDown { // the carrier knew at once
+		return nil, na.WithText(na.ErrUnreachable, "the address cannot be reached")
 	}
 	l.makeBusy()
 	return l, nil

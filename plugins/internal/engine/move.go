@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -21,8 +23,21 @@ type move struct {
 	dead   bool // nobody wants it any more
 }
 
-// drop makes a move send nothing more; its turn or its last piece ends it.
-func (m *move) drop() { m.dead, m.op = true, nil }
+// dropMove has a move send nothing more; what is with the carrier already goes on.
+func (l *Link) dropMove(m *move) {
+	m.dead, m.op = true, nil
+	if !m.queued {
+		return // its last piece ends it
+	}
+	for i := l.movesAt; i < len(l.moves); i++ {
+		if l.moves[i] == m {
+			l.moves = slices.Delete(l.moves, i, i+1)
+			break
+		}
+	}
+	m.queued = false
+	l.settleMove(m)
+}
 
 // An input is a peer's put that is arriving.
 type input struct {
@@ -168,6 +183,7 @@ func (l *Link) Sent(c *Chunk) {
 	if l.state == linkDown {
 		return
 	}
+	l.heard = true // the peer takes bytes: behind so much of them it may not have seen our Ping yet
 	if c.gone && m.code == na.OK {
 		m.code = na.ErrRevoked
 	}

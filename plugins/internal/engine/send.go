@@ -22,6 +22,9 @@ func (l *Link) control(h frame.Header) {
 		l.fail(na.WithText(na.ErrOverflow, "the peer asks and does not read the answers"))
 		return
 	}
+	if l.ctlAt > 64 && l.ctlAt*2 > len(l.ctl) {
+		l.ctl, l.ctlAt = l.ctl[:copy(l.ctl, l.ctl[l.ctlAt:])], 0
+	}
 	l.ctl = append(l.ctl, h)
 	l.kick()
 }
@@ -140,6 +143,9 @@ func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
 	if bulk {
 		if out, c, ok = l.nextChunk(b); ok {
 			return out, c, true
+		}
+		if l.ctlAt < len(l.ctl) { // moves that ended when it was their turn have left an answer
+			return l.Next(b, bulk)
 		}
 	}
 	if l.owed {

@@ -90,6 +90,14 @@ func (k Kind) String() string {
 	return shapes[k].name
 }
 
+// shape returns what a kind allows; an unknown one allows nothing.
+func (k Kind) shape() *shape {
+	if k > maxKind {
+		k = 0
+	}
+	return &shapes[k]
+}
+
 // Bulk tells whether the payload of k is placed into memory piece by piece rather than handed over whole.
 func (k Kind) Bulk() bool { return k <= maxKind && shapes[k].bulk }
 
@@ -114,10 +122,10 @@ type Tail struct {
 }
 
 // Payload returns the number of payload bytes.
-func (h *Header) Payload() int { return int(h.Length) - shapes[h.Kind].tail }
+func (h *Header) Payload() int { return int(h.Length) - h.Kind.shape().tail }
 
 // Size returns the number of bytes of header and tail.
-func (h *Header) Size() int { return HeaderSize + shapes[h.Kind].tail }
+func (h *Header) Size() int { return HeaderSize + h.Kind.shape().tail }
 
 // String prints a header for logs and tests; the token is not shown.
 func (h *Header) String() string {
@@ -125,7 +133,7 @@ func (h *Header) String() string {
 	if h.Flags != 0 {
 		s += fmt.Sprintf(" flags=%#x", h.Flags)
 	}
-	if shapes[h.Kind].tail > 0 {
+	if h.Kind.shape().tail > 0 {
 		s += fmt.Sprintf(" offset=%d length=%d", h.Tail.Offset, h.Tail.Length)
 	}
 	return s

@@ -147,21 +147,21 @@ func converse(t *testing.T) map[string]string {
 	call := func(name string, in []byte) (*hg.Handle, *error) {
 		h, err := origin.Create(target.Self(), hg.HashName(name))
 		require.NoError(t, err)
-		end := new(error)
-		*end = na.ErrBusy
-		require.NoError(t, h.ForwardRaw(in, func(_ *hg.Handle, err error) { *end = err }))
+		ended := new(error)
+		*ended = na.ErrBusy
+		require.NoError(t, h.ForwardRaw(in, func(_ *hg.Handle, err error) { *ended = err }))
 		for range 20 {
 			w.drive(origin, target)
 		}
-		return h, end
+		return h, ended
 	}
 
-	_, end := call("greet", []byte("hello"))
-	require.NoError(t, *end)
+	_, ended := call("greet", []byte("hello"))
+	require.NoError(t, *ended)
 	w.cut("hello", frame.Hello, true, "answer", frame.Hello, false, "request", frame.Unexpected, true, "response", frame.Expected, false)
 
-	_, end = call("gone", nil)
-	require.ErrorIs(t, *end, na.ErrNoEntry)
+	_, ended = call("gone", nil)
+	require.ErrorIs(t, *ended, na.ErrNoEntry)
 	w.cut("error-response", frame.Expected, false)
 
 	region, err := bulk.CreateWith(origin, bulk.Options{Access: bulk.ReadWrite}, mem)
@@ -169,11 +169,11 @@ func converse(t *testing.T) map[string]string {
 	key, err := region.MarshalBinary()
 	require.NoError(t, err)
 	w.made["bulk-handle"] = dump(key)
-	_, end = call("move", append([]byte{byte(bulk.Pull)}, key...))
-	require.NoError(t, *end)
+	_, ended = call("move", append([]byte{byte(bulk.Pull)}, key...))
+	require.NoError(t, *ended)
 	w.cut("get", frame.Get, false, "getdata", frame.GetData, true, "getdone", frame.GetDone, true)
-	_, end = call("move", append([]byte{byte(bulk.Push)}, key...))
-	require.NoError(t, *end)
+	_, ended = call("move", append([]byte{byte(bulk.Push)}, key...))
+	require.NoError(t, *ended)
 	w.cut("put", frame.Put, false, "putdone", frame.PutDone, true)
 	small, err := bulk.CreateWith(target, bulk.Options{Access: bulk.ReadOnly, Bind: true}, []byte("eager"))
 	require.NoError(t, err)
@@ -181,14 +181,14 @@ func converse(t *testing.T) map[string]string {
 	require.NoError(t, err)
 	w.made["bulk-handle-eager"] = dump(key)
 
-	_, end = call("big", nil)
-	require.NoError(t, *end)
+	_, ended = call("big", nil)
+	require.NoError(t, *ended)
 	w.cut("more-response", frame.Expected, false, "more-get", frame.Get, true, "giveback", frame.GiveBack, true)
 
-	h, end := call("late", nil)
+	h, ended := call("late", nil)
 	h.Cancel()
 	origin.Trigger(0)
-	require.ErrorIs(t, *end, na.ErrCanceled)
+	require.ErrorIs(t, *ended, na.ErrCanceled)
 	require.NoError(t, late.RespondRaw(big, nil))
 	late.Close()
 	for range 20 {
@@ -196,7 +196,7 @@ func converse(t *testing.T) map[string]string {
 	}
 	w.cut("late-response", frame.Expected, false, "dropped", frame.Dropped, true)
 
-	_, end = call("late", nil)
+	_, ended = call("late", nil)
 	for range 3 { // nothing arrives: the engine asks
 		w.now += time.Second
 		w.drive(origin, target)
@@ -206,11 +206,11 @@ func converse(t *testing.T) map[string]string {
 	for range 20 {
 		w.drive(origin, target)
 	}
-	require.ErrorIs(t, *end, na.ErrNoResponse)
+	require.ErrorIs(t, *ended, na.ErrNoResponse)
 	w.cut("no-response", frame.Expected, false)
 
 	for range 9 { // enough to free a quarter of the envelopes
-		_, end = call("late", nil)
+		call("late", nil)
 	}
 	w.cut("credit", frame.Credit, false)
 	require.NoError(t, ocls.Close())

@@ -1,0 +1,406 @@
+package bulk_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// revoke closes the owner's handle and hears of it without Progress on either side: nobody helps. Then the owner writes
+// something else into the memory.
+func (s *scene) revoke() {
+	s.t.Helper()
+	calls := 0
+	require.NoError(s.t, s.there.Close(func(err error) {
+		calls++
+		assert.NoError(s.t, err)
+	}))
+	require.Zero(s.t, calls, "the callback runs in Trigger")
+	s.soon(s.octx, func() bool { return calls > 0 })
+	require.Equal(s.t, 1, calls)
+	s.theirs.set(0xee)
+}
+
+// revoked requires that the transfer ends because of that, without taking anything for data that was not. If all of it
+// was asked for before, it may also have been complete in time.
+func (s *scene) revoked(maybe bool) {
+	s.t.Helper()
+	s.Until(func() bool { return s.calls > 0 })
+	require.Equal(s.t, 1, s.calls)
+	if s.err == nil && maybe {
+		require.Equal(s.t, int64(s.size), s.moved)
+		if s.dir == bulk.Pull {
+			s.whole(s.mine)
+		}
+	} else {
+		require.ErrorIs(s.t, s.err, na.ErrRevoked)
+		s.broken()
+	}
+	s.intact()
+	require.Equal(s.t, 1, s.calls)
+	require.True(s.t, s.theirs.all(0xee), "the memory was written after Close had completed")
+	require.True(s.t, s.theirs.intact() && s.mine.intact(), "bytes beside the segments were written")
+}
+
+func TestCloseWhileAPeerTransfers(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		for _, window := range []int{1, 2, 64} {
+			for _, part := range []int64{0, 3, 7} {
+				s := newScene(t, p, dir, 320<<10)
+				s.spec.Chunk, s.spec.Window = 32<<10, window
+				op := s.start()
+				s.until(func() bool { return op.Moved() >= part*s.spec.Chunk })
+				asked := op.Moved() + int64(window)*s.spec.Chunk
+				s.revoke()
+				require.Zero(t, s.calls)
+				s.revoked(asked >= int64(s.size))
+			}
+		}
+		require.Zero(t, p.octx.Stats().NA.Regions)
+	})
+}
+
+// The peer is frozen in the middle of a piece: the memory is free all the same. Later the peer goes on.
+func TestCloseWhileAPeerIsFrozen(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		g := newGate(p)
+		p.intact() // connects
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			for _, passed := range []int{100, 300_000} {
+				t.Run(fmt.Sprintf("%v/%d bytes passed", dir, passed), func(t *testing.T) {
+					size := 1500 << 10
+					if dir == bulk.Pull && !p.Sim {
+						size = 8 << 20 // more than the system takes in when nobody reads
+					}
+					s := newScene(t, p, dir, size)
+					s.spec.Chunk = 1500 << 10
+					g.shutAfter(passed, dir == bulk.Pull)
+					op := s.start()
+					s.until(g.isShut)
+					s.revoke()
+					require.Zero(t, s.calls, "the peer has not heard of it")
+					require.Zero(t, op.Moved())
+					g.open()
+					s.revoked(false)
+				})
+			}
+		}
+	})
+}
+
+// A handle that transfers of this process use as their local side: they go on, and Close waits for them.
+func TestCloseWaitsForOwnTransfers(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadWrite} {
+			for _, cancel := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v/cancel=%v", access, cancel), func(t *testing.T) {
+					s := newScene(t, p, dir, 512<<10)
+					s.here = create(t, s.mctx, bulk.Options{Access: access}, s.mine.segs...)
+					s.spec.Local = s.here
+					var published *bulk.Handle
+					if access != bulk.LocalOnly {
+						published = remote(t, s.here)
+					}
+					op := s.start()
+					s.until(func() bool { return op.Moved() > 0 })
+					closed, early := 0, false
+					require.NoError(t, s.here.Close(func(err error) {
+						closed++
+						early = s.calls == 0
+						assert.NoError(t, err)
+					}))
+					_, err := bulk.Transfer(s.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: s.spec.Remote, Local: s.here, Size: 1}, nil)
+					require.ErrorIs(t, err, hg.ErrClosed, "no new transfer begins")
+					_, err = s.here.MarshalBinary()
+					require.Error(t, err)
+					if published != nil { // peers are locked out at once
+						var e ended
+						_, err = bulk.Transfer(s.octx, bulk.Spec{Peer: s.mctx.Self(), Remote: published,
+							Local: local(t, s.octx, make([]byte, 100_000)), Size: 100_000}, e.done)
+						if err == nil {
+							s.Until(func() bool { return e.calls > 0 })
+							err = e.err
+						}
+						require.Error(t, err)
+					}
+					if cancel {
+						op.Cancel()
+						s.soon(s.mctx, func() bool { return s.calls > 0 })
+						s.soon(s.mctx, func() bool { return closed > 0 })
+						if s.err != nil {
+							s.canceled()
+						}
+					} else {
+						s.Until(func() bool { return closed > 0 })
+						require.NoError(t, s.err)
+						require.Empty(t, differ(s.mine.bytes(), s.theirs.bytes()))
+					}
+					require.Equal(t, 1, closed)
+					require.Equal(t, 1, s.calls)
+					require.False(t, early, "Close completed while the transfer went on")
+					s.intact()
+				})
+			}
+		}
+	})
+}
+
+func TestCloseTwice(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadOnly, bulk.ReadWrite} {
+			h, err := bulk.Create(p.octx, access, make([]byte, 10_000))
+			require.NoError(t, err)
+			calls := 0
+			require.NoError(t, h.Close(func(error) { calls++ }))
+			require.ErrorIs(t, h.Close(func(error) { calls++ }), hg.ErrClosed)
+			p.octx.Trigger(0)
+			require.Equal(t, 1, calls)
+			require.ErrorIs(t, h.Close(nil), hg.ErrClosed)
+			require.ErrorIs(t, h.CloseWait(t.Context()), hg.ErrClosed)
+			require.EqualValues(t, 10_000, h.Len(), "a closed handle can still be looked at")
+			require.Len(t, h.Segments(), 1)
+		}
+		h, err := bulk.Create(p.octx, bulk.ReadWrite, make([]byte, 10))
+		require.NoError(t, err)
+		r := remote(t, h)
+		require.NoError(t, r.Close(nil), "a remote handle needs no Close")
+		require.NoError(t, r.Close(nil))
+		require.NoError(t, r.CloseWait(t.Context()))
+		require.ErrorIs(t, r.Close(func(error) { t.Error("must not run") }), hg.ErrInvalid)
+
+		var won, lost int
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				err := h.Close(nil)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					won++
+				} else if errors.Is(err, hg.ErrClosed) {
+					lost++
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, won)
+		require.Equal(t, 7, lost)
+		p.octx.Trigger(0)
+		require.Zero(t, p.octx.Stats().NA.Regions)
+	})
+}
+
+func TestCloseWait(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		t.Run("a peer transfers", func(t *testing.T) {
+			s := newScene(t, p, dir, 640<<10)
+			op := s.start()
+			s.until(func() bool { return op.Moved() > 0 })
+			require.NoError(t, s.there.CloseWait(t.Context()))
+			s.theirs.set(0xee)
+			s.revoked(false)
+		})
+		t.Run("an own transfer goes on", func(t *testing.T) {
+			s := newScene(t, p, dir, 640<<10)
+			op := s.start()
+			s.until(func() bool { return op.Moved() > 0 })
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cause := errors.New("enough")
+			cancel(cause)
+			if err := s.here.CloseWait(ctx); err != nil { // it may have ended meanwhile, over a real network
+				require.ErrorIs(t, err, cause)
+				require.Contains(t, err.Error(), "a transfer of this process")
+			}
+			s.Until(func() bool { return s.calls > 0 })
+			require.NoError(t, s.err, "CloseWait gave up, the transfer did not")
+			require.ErrorIs(t, s.here.CloseWait(t.Context()), hg.ErrClosed)
+		})
+		t.Run("inside done", func(t *testing.T) {
+			s := newScene(t, p, dir, 100_000)
+			s.spec.Peer = p.peer
+			var err error
+			_, start := bulk.Transfer(s.mctx, s.spec, func(op *bulk.Op, e error) {
+				s.done(op, e)
+				err = s.here.CloseWait(t.Context())
+			})
+			require.NoError(t, start)
+			s.Until(func() bool { return s.calls > 0 })
+			require.NoError(t, s.err)
+			require.NoError(t, err)
+		})
+	})
+}
+
+// The sequence of the Mercury cancellation page with bulk data: the origin cancels the RPC while the target is pulling,
+// closes the bulk handle in the callback, and uses the memory and the RPC handle again when the close has completed.
+func TestCloseInsideTheCallbackOfACanceledForward(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			t.Run(dir.String(), func(t *testing.T) {
+				target, tctx := n.Target(hg.Config{})
+				origin, octx := n.Origin(hg.Config{})
+				mine := newMemory(512 << 10)
+				mine.fill(2)
+				var (
+					op  *bulk.Op
+					got ended
+				)
+				_, err := target.Register("slow", func(h *hg.Handle) error {
+					var remote bulk.Handle
+					if err := h.Input(&remote); err != nil {
+						return err
+					}
+					l, err := bulk.Create(tctx, bulk.LocalOnly, mine.segs...)
+					if err != nil {
+						return err
+					}
+					h.Ref()
+					op, err = bulk.Transfer(tctx, bulk.Spec{Dir: dir, Peer: h.Addr(), Remote: &remote, Local: l, Size: remote.Len(),
+						Chunk: 32 << 10, Window: 2}, func(op *bulk.Op, err error) {
+						got.done(op, err)
+						assert.NoError(t, h.Respond(nil, nil))
+						h.Close()
+					})
+					return errors.Join(err, l.Close(nil))
+				})
+				require.NoError(t, err)
+				id, err := origin.Register("slow", nil)
+				require.NoError(t, err)
+
+				theirs := newMemory(512 << 10)
+				theirs.fill(1)
+				there := create(t, octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
+				h, err := octx.Create(target.Addr(), id)
+				require.NoError(t, err)
+				defer h.Close()
+				p := &pair{Net: n, t: t, octx: octx, mctx: tctx}
+				step, again := "", 0
+				require.NoError(t, h.Forward(there, func(h *hg.Handle, err error) {
+					assert.ErrorIs(t, err, hg.ErrCanceled)
+					step = "canceled"
+					assert.NoError(t, there.Close(func(err error) {
+						assert.NoError(t, err)
+						step = "closed"
+						theirs.set(0xee)
+					}))
+				}))
+				n.Until(func() bool { return op != nil })
+				p.until(func() bool { return op.Moved() > 0 })
+				h.Cancel()
+				p.soon(octx, func() bool { return step != "" })
+				p.soon(octx, func() bool { return step == "closed" })
+				require.Zero(t, got.calls)
+				n.Until(func() bool { return got.calls > 0 })
+				require.ErrorIs(t, got.err, na.ErrRevoked)
+				if dir == bulk.Pull {
+					found := 0
+					for at, b := 0, mine.bytes(); at < len(b); at += 32 << 10 {
+						if bytes.Equal(b[at:at+32<<10], patterned(1, at, 32<<10)) {
+							found += 32 << 10
+						}
+					}
+					require.LessOrEqual(t, got.moved, int64(found))
+				}
+				require.True(t, theirs.all(0xee), "the memory was written after the close had completed")
+
+				// The same RPC handle and the same memory, anew.
+				theirs.fill(3)
+				there = create(t, octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
+				mine.fill(4)
+				got = ended{}
+				require.NoError(t, h.Forward(there, func(_ *hg.Handle, err error) {
+					again++
+					assert.NoError(t, err)
+				}))
+				n.Until(func() bool { return again > 0 })
+				require.NoError(t, got.err)
+				require.Empty(t, differ(mine.bytes(), theirs.bytes()))
+				require.NoError(t, there.CloseWait(t.Context()))
+				require.Zero(t, octx.Stats().NA.Regions)
+				require.Zero(t, octx.Stats().NA.PeersLost)
+			})
+		}
+	})
+}
+
+// Close races with transfers of a peer, all sides being driven by goroutines of their own. Whoever wins: the peer has
+// every byte, or an error; and nothing is written after the close.
+func TestCloseRacesTransfers(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		p.Serve(p.octx, 1)
+		p.Serve(p.mctx, 1)
+		const size = 64 << 10
+		theirs, mine := newMemory(size), newMemory(size)
+		here := local(t, p.mctx, mine.segs...)
+		good, bad := 0, 0
+		for i := range 40 {
+			from, to := theirs, mine
+			if dir == bulk.Push {
+				from, to = mine, theirs
+			}
+			from.fill(i)
+			to.set(0)
+			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...)
+			over, told, closed := make(chan error, 2), make(chan bool, 64), make(chan error, 2)
+			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: here, Size: size,
+				Chunk: 4 << 10, Window: 4, OnProgress: func(*bulk.Op, int64) { told <- true }}, func(_ *bulk.Op, err error) { over <- err })
+			require.NoError(t, err)
+			for range i % 5 {
+				select {
+				case <-told:
+				case err := <-over:
+					over <- err
+				}
+			}
+			require.NoError(t, there.Close(func(err error) { closed <- err }))
+			require.NoError(t, <-closed)
+			after := theirs.bytes()
+			err = <-over
+			require.Empty(t, differ(theirs.bytes(), after), "the memory was written after the close had completed")
+			if err != nil {
+				require.ErrorIs(t, err, na.ErrRevoked)
+				bad++
+			} else {
+				require.Empty(t, differ(to.bytes(), from.bytes()))
+				good++
+			}
+			require.Empty(t, over)
+			require.Empty(t, closed)
+		}
+		t.Logf("%d succeeded, %d were revoked", good, bad)
+		require.Positive(t, bad)
+		require.Zero(t, p.mctx.Stats().NA.PeersLost)
+	})
+}
+
+// A handle can be closed when its context is closed already, and its callback still runs.
+func TestCloseAfterTheContext(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cls, hctx := n.Origin(hg.Config{})
+		h, err := bulk.Create(hctx, bulk.ReadWrite, make([]byte, 10))
+		require.NoError(t, err)
+		other, err := bulk.Create(hctx, bulk.ReadWrite, make([]byte, 10))
+		require.NoError(t, err)
+		require.NoError(t, cls.Close())
+		calls := 0
+		require.NoError(t, h.Close(func(error) { calls++ }))
+		require.NoError(t, cls.Shutdown(t.Context()))
+		require.Equal(t, 1, calls)
+		require.NoError(t, other.CloseWait(t.Context()))
+		require.Zero(t, cls.NA().Regions())
+	})
+}

@@ -1,0 +1,89 @@
+package bulk_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// An origin stores a file at a target: the RPC carries a handle of the data, and the target pulls as much as it wants.
+func Example() {
+	target, tctx := open("tcp://127.0.0.1:0")
+	origin, octx := open("tcp://")
+
+	type store struct {
+		Name string
+		Data *bulk.Handle
+	}
+	must(target.Register("store", func(h *hg.Handle) error {
+		var in store
+		if err := h.Input(&in); err != nil {
+			return err
+		}
+		buf := make([]byte, in.Data.Len()) // a real target has a limit here
+		local, err := bulk.Create(tctx, bulk.LocalOnly, buf)
+		if err != nil {
+			return err
+		}
+		h.Ref() // it is answered in done
+		_, err = bulk.Transfer(tctx, bulk.Spec{
+			Dir: bulk.Pull, Peer: h.Addr(), Remote: in.Data, Local: local, Size: in.Data.Len(),
+		}, func(op *bulk.Op, err error) {
+			defer h.Close()
+			if err != nil {
+				_ = h.RespondError(hg.ErrHandler, err.Error(), nil)
+				return
+			}
+			_ = h.Respond(fmt.Sprintf("%s: %d bytes, %d of them x", in.Name, op.Moved(), bytes.Count(buf, []byte("x"))), nil)
+		})
+		if err != nil {
+			h.Close()
+		}
+		return err
+	}))
+
+	data, err := bulk.Create(octx, bulk.ReadOnly, []byte("one segment of x, "), bytes.Repeat([]byte("x"), 3_000_000))
+	check(err)
+	h, err := octx.Create(target.Addr(), must(origin.Register("store", nil)))
+	check(err)
+	done := false
+	check(h.Forward(&store{"file", data}, func(h *hg.Handle, err error) {
+		check(err)
+		var answer string
+		check(h.Output(&answer))
+		fmt.Println(answer)
+		done = true
+	}))
+	for !done {
+		for _, hctx := range []*hg.Context{octx, tctx} { // one process is both here
+			_ = hctx.Progress(0)
+			hctx.Trigger(0)
+		}
+	}
+	h.Close()
+	check(data.CloseWait(context.Background())) // from here on no peer can read the data
+	check(origin.Shutdown(context.Background()))
+	check(target.Shutdown(context.Background()))
+	// Output: file: 3000018 bytes, 3000001 of them x
+}
+
+func open(addr string) (*hg.Class, *hg.Context) {
+	cls := must(hg.Open(addr, hg.Config{}))
+	return cls, must(cls.NewContext())
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

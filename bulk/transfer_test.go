@@ -1,0 +1,619 @@
+package bulk_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var seedFlag = flag.Uint64("bulk.seed", 0, "seed of the random tests; 0 draws one")
+
+// seeded returns a source of random numbers whose seed is printed when the test fails.
+func seeded(t *testing.T) *rand.Rand {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("replay with -bulk.seed=%d", seed)
+		}
+	})
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// Every bad field names itself, nothing is started and done does not run.
+func TestSpecRefused(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1000)))
+		here := local(t, p.mctx, make([]byte, 500))
+		closed, err := bulk.Create(p.mctx, bulk.LocalOnly, make([]byte, 500))
+		require.NoError(t, err)
+		require.NoError(t, closed.Close(nil))
+		for _, c := range []struct {
+			says   string
+			is     error
+			change func(s *bulk.Spec)
+		}{
+			{"Spec.Dir is 2", hg.ErrInvalid, func(s *bulk.Spec) { s.Dir = 2 }},
+			{"Spec.Remote is not set", hg.ErrInvalid, func(s *bulk.Spec) { s.Remote = nil }},
+			{"Spec.Local is not set", hg.ErrInvalid, func(s *bulk.Spec) { s.Local = nil }},
+			{"Spec.Local is a handle of a peer", hg.ErrInvalid, func(s *bulk.Spec) { s.Local = there }},
+			{"Spec.Local is a handle of a peer", hg.ErrInvalid, func(s *bulk.Spec) { s.Local = new(bulk.Handle) }},
+			{"Spec.Size is -1", hg.ErrInvalid, func(s *bulk.Spec) { s.Size = -1 }},
+			{"Spec.Size is -9223372036854775808", hg.ErrInvalid, func(s *bulk.Spec) { s.Size = -1 << 63 }},
+			{"Spec.LocalOffset is 0: 501 bytes", hg.ErrInvalid, func(s *bulk.Spec) { s.Size = 501 }},
+			{"Spec.LocalOffset is 401: 100 bytes", hg.ErrInvalid, func(s *bulk.Spec) { s.LocalOffset = 401 }},
+			{"Spec.LocalOffset is 501: 0 bytes", hg.ErrInvalid, func(s *bulk.Spec) { s.LocalOffset, s.Size = 501, 0 }},
+			{"Spec.LocalOffset is -1:", hg.ErrInvalid, func(s *bulk.Spec) { s.LocalOffset = -1 }},
+			{"Spec.LocalOffset is 9223372036854775807:", hg.ErrInvalid, func(s *bulk.Spec) { s.LocalOffset = 1<<63 - 1 }},
+			{"Spec.RemoteOffset is 901: 100 bytes", hg.ErrInvalid, func(s *bulk.Spec) { s.RemoteOffset = 901 }},
+			{"Spec.RemoteOffset is -1:", hg.ErrInvalid, func(s *bulk.Spec) { s.RemoteOffset = -1 }},
+			{"Spec.RemoteOffset is 9223372036854775807:", hg.ErrInvalid, func(s *bulk.Spec) { s.RemoteOffset = 1<<63 - 1 }},
+			{"Spec.Chunk is -1", hg.ErrInvalid, func(s *bulk.Spec) { s.Chunk = -1 }},
+			{"Spec.Chunk is 1,", hg.ErrInvalid, func(s *bulk.Spec) { s.Chunk = 1 }},
+			{"Spec.Chunk is 4095", hg.ErrInvalid, func(s *bulk.Spec) { s.Chunk = 4095 }},
+			{"Spec.Window is -1", hg.ErrInvalid, func(s *bulk.Spec) { s.Window = -1 }},
+			{"Spec.Window is 65", hg.ErrInvalid, func(s *bulk.Spec) { s.Window = 65 }},
+			{"Spec.Peer is not set", hg.ErrInvalid, func(s *bulk.Spec) { s.Peer = na.Addr{} }},
+			{"local handle is closed", hg.ErrClosed, func(s *bulk.Spec) { s.Local = closed }},
+			{"local handle is closed", hg.ErrClosed, func(s *bulk.Spec) { s.Local, s.Size = closed, 0 }},
+			{"allows none", na.ErrPermission, func(s *bulk.Spec) { s.Remote, s.Size = new(bulk.Handle), 0 }},
+		} {
+			for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+				spec := bulk.Spec{Dir: dir, Peer: p.peer, Remote: there, Local: here, Size: 100}
+				c.change(&spec)
+				op, err := bulk.Transfer(p.mctx, spec, func(*bulk.Op, error) { t.Error("done of a transfer that did not begin") })
+				require.ErrorIs(t, err, c.is, c.says)
+				require.Contains(t, err.Error(), c.says)
+				require.Nil(t, op)
+			}
+		}
+		p.intact()
+		require.Zero(t, p.mctx.Stats().NA.Outstanding)
+	})
+}
+
+func TestPermissions(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		for _, c := range []struct {
+			access     bulk.Access
+			pull, push bool
+		}{{bulk.ReadOnly, true, false}, {bulk.WriteOnly, false, true}, {bulk.ReadWrite, true, true}} {
+			for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+				for _, eager := range []int{0, -1} {
+					theirs, mine := newMemory(1000), newMemory(1000)
+					theirs.fill(1)
+					mine.fill(2)
+					there := create(t, p.octx, bulk.Options{Access: c.access, Eager: eager}, theirs.segs...)
+					spec := bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: 1000}
+					if dir == bulk.Pull && c.pull || dir == bulk.Push && c.push {
+						e := p.transfer(spec)
+						require.NoError(t, e.err)
+						require.Empty(t, differ(mine.bytes(), theirs.bytes()))
+						continue
+					}
+					_, err := bulk.Transfer(p.mctx, spec, func(*bulk.Op, error) { t.Error("done of a transfer that did not begin") })
+					require.ErrorIs(t, err, na.ErrPermission)
+					require.Contains(t, err.Error(), c.access.String())
+					require.Contains(t, err.Error(), dir.String())
+				}
+			}
+		}
+	})
+}
+
+// The edges of pieces and windows.
+func TestPieces(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		for _, c := range []struct {
+			size, chunk int64
+			window      int
+			calls       int64 // of OnProgress at most; 0 for none
+		}{
+			{0, 0, 0, 0},
+			{0, 4096, 64, 0},
+			{1, 0, 0, 1},
+			{1, 4096, 1, 1},
+			{4095, 4096, 1, 1},
+			{4096, 4096, 1, 1},
+			{4097, 4096, 1, 2},
+			{8192, 4096, 64, 2},
+			{100_000, 4096, 1, 25},
+			{100_000, 4096, 64, 25},
+			{300_001, 4097, 64, 74},
+			{300_001, 262_144, 2, 2},
+			{300_001, 300_000, 1, 2},
+			{300_001, 300_001, 1, 1},
+			{300_001, 1 << 62, 64, 1},
+			{300_001, 0, 0, 1},
+		} {
+			theirs, mine := newMemory(300_100), newMemory(300_100)
+			theirs.fill(1)
+			mine.fill(2)
+			from, to := theirs.bytes(), mine.bytes()
+			if dir == bulk.Push {
+				from, to = to, from
+			}
+			copy(to[30:], from[20:20+c.size])
+			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
+			spec := bulk.Spec{Dir: dir, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: c.size, Chunk: c.chunk, Window: c.window,
+				RemoteOffset: 20, LocalOffset: 30}
+			if dir == bulk.Push {
+				spec.RemoteOffset, spec.LocalOffset = 30, 20
+			}
+			told, last := int64(0), int64(0)
+			spec.OnProgress = func(op *bulk.Op, moved int64) {
+				told++
+				require.Greater(t, moved, last)
+				require.Equal(t, c.size, op.Size())
+				last = moved
+			}
+			e := p.in(t).transfer(spec)
+			require.NoError(t, e.err)
+			require.Equal(t, c.size, e.moved)
+			require.Equal(t, c.size, last, "the last call tells all")
+			require.LessOrEqual(t, told, c.calls)
+			if c.calls > 0 {
+				require.Positive(t, told)
+			}
+			got := mine
+			if dir == bulk.Push {
+				got = theirs
+			}
+			require.Empty(t, differ(got.bytes(), to), "%+v", c)
+			require.True(t, theirs.intact() && mine.intact())
+		}
+	})
+}
+
+// A drawn is a random transfer with the memory of both sides as plain slices.
+type drawn struct {
+	spec         bulk.Spec
+	theirs, mine *memory
+	want         [2][]byte // of both sides
+	there        *bulk.Handle
+	ended
+}
+
+func drawSegments(r *rand.Rand) []int {
+	segs := make([]int, 1+r.IntN(1+r.IntN(40)))
+	for i := range segs {
+		switch r.IntN(4) {
+		case 0:
+			segs[i] = r.IntN(3)
+		default:
+			segs[i] = r.IntN(1 + r.IntN(8000))
+		}
+	}
+	return segs
+}
+
+func total(segs []int) int64 {
+	n := 0
+	for _, s := range segs {
+		n += s
+	}
+	return int64(n)
+}
+
+// draw makes a transfer of any shape, and says what must come of it.
+func draw(t *testing.T, p *pair, r *rand.Rand) *drawn {
+	d := &drawn{}
+	a, b := drawSegments(r), drawSegments(r)
+	d.theirs, d.mine = newMemory(a...), newMemory(b...)
+	d.theirs.fill(r.IntN(100))
+	d.mine.fill(100 + r.IntN(100))
+	s := &d.spec
+	s.Dir = bulk.Dir(r.IntN(2))
+	s.Size = r.Int64N(min(total(a), total(b)) + 1)
+	s.RemoteOffset = r.Int64N(total(a) - s.Size + 1)
+	s.LocalOffset = r.Int64N(total(b) - s.Size + 1)
+	s.Window = r.IntN(65)
+	if r.IntN(3) > 0 {
+		s.Chunk = 4096 + int64(r.IntN(1+r.IntN(20_000)))
+	}
+	access := []bulk.Access{bulk.ReadWrite, bulk.ReadOnly}[r.IntN(2)]
+	if s.Dir == bulk.Push {
+		access |= bulk.WriteOnly
+	}
+	d.there = create(t, p.octx, bulk.Options{Access: access, Eager: []int{0, -1, 64 << 10}[r.IntN(3)], Bind: r.IntN(2) == 0}, d.theirs.segs...)
+	s.Remote, s.Local = remote(t, d.there), local(t, p.mctx, d.mine.segs...)
+	if s.Peer = p.peer; !s.Remote.Owner().IsZero() && r.IntN(2) == 0 {
+		s.Peer = na.Addr{}
+	}
+	theirs, mine := d.theirs.bytes(), d.mine.bytes()
+	if s.Dir == bulk.Pull {
+		copy(mine[s.LocalOffset:], theirs[s.RemoteOffset:s.RemoteOffset+s.Size])
+	} else {
+		copy(theirs[s.RemoteOffset:], mine[s.LocalOffset:s.LocalOffset+s.Size])
+	}
+	d.want = [2][]byte{theirs, mine}
+	return d
+}
+
+// Random segments, offsets, sizes, pieces and windows in both directions, several at a time, against copy on slices.
+func TestTransferOracle(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		r := seeded(t)
+		groups := 12
+		if n.Sim {
+			groups = 60
+		}
+		for range groups {
+			group := make([]*drawn, 5)
+			for i := range group {
+				d := draw(t, p, r)
+				group[i] = d
+				_, err := bulk.Transfer(p.mctx, d.spec, d.done)
+				require.NoError(t, err)
+			}
+			for _, d := range group {
+				n.Until(func() bool { return d.calls > 0 })
+				require.NoError(t, d.err)
+				require.Equal(t, d.spec.Size, d.moved)
+			}
+			for _, d := range group {
+				require.NoError(t, d.there.CloseWait(t.Context()))
+				require.Equal(t, 1, d.calls)
+				what := fmt.Sprintf("%v of %d bytes, %d to %d, pieces of %d, window %d", d.spec.Dir, d.spec.Size, d.spec.RemoteOffset,
+					d.spec.LocalOffset, d.spec.Chunk, d.spec.Window)
+				require.Empty(t, differ(d.theirs.bytes(), d.want[0]), "the owner's side of %s", what)
+				require.Empty(t, differ(d.mine.bytes(), d.want[1]), "the mover's side of %s", what)
+				require.True(t, d.theirs.intact() && d.mine.intact(), what)
+			}
+		}
+	})
+}
+
+// OnProgress is told ever more, never twice at a time, never after done, and all in the end; several goroutines call
+// Trigger.
+func TestOnProgress(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		p.Serve(p.octx, 1)
+		p.Serve(p.mctx, 4)
+		const size = 256 << 10
+		there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, size))
+		here := local(t, p.mctx, make([]byte, size))
+		for range 6 {
+			var inside, over atomic.Int32
+			var last atomic.Int64
+			end := make(chan error, 2)
+			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: remote(t, there), Local: here, Size: size, Chunk: 4 << 10,
+				OnProgress: func(op *bulk.Op, moved int64) {
+					assert.EqualValues(t, 1, inside.Add(1), "two calls at a time")
+					assert.Zero(t, over.Load(), "a call after done")
+					assert.Greater(t, moved, last.Swap(moved))
+					assert.LessOrEqual(t, moved, op.Moved())
+					p.mctx.Trigger(1) // whatever a callback does, nested calls included
+					inside.Add(-1)
+				}}, func(_ *bulk.Op, err error) {
+				assert.Zero(t, inside.Load(), "done while OnProgress runs")
+				over.Store(1)
+				end <- err
+			})
+			require.NoError(t, err)
+			require.NoError(t, <-end)
+			require.EqualValues(t, size, last.Load())
+			require.Empty(t, end)
+		}
+	})
+}
+
+// The owner of the memory goes in the middle, close to the end as well.
+func TestPeerLost(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			for _, part := range []int{1, 50, 97} {
+				t.Run(fmt.Sprintf("%v/%d%%", dir, part), func(t *testing.T) {
+					p := newPair(t, n)
+					s := newScene(t, p, dir, 400<<10)
+					s.spec.Chunk, s.spec.Window = 4<<10, 1
+					told := int64(0)
+					s.spec.OnProgress = func(_ *bulk.Op, moved int64) { told = moved }
+					op := s.start()
+					s.until(func() bool { return op.Moved() >= int64(s.size*part/100) })
+					require.NoError(t, p.owner.Close())
+					n.Until(func() bool { return s.calls > 0 })
+					require.ErrorIs(t, s.err, na.ErrPeerLost)
+					s.broken()
+					require.GreaterOrEqual(t, s.moved, int64(s.size*part/100))
+					require.Equal(t, s.moved, told)
+					require.Zero(t, p.mctx.Stats().NA.Outstanding)
+					s.mine.set(0xee)
+					for range 100 {
+						_ = p.mctx.Progress(0)
+						p.mctx.Trigger(0)
+					}
+					require.True(t, s.mine.all(0xee))
+					require.Equal(t, 1, s.calls)
+
+					var e ended // the next transfer finds nobody
+					_, err := bulk.Transfer(p.mctx, s.spec, e.done)
+					require.NoError(t, err)
+					n.Until(func() bool { return e.calls > 0 })
+					require.ErrorIs(t, e.err, hg.ErrUnreachable)
+				})
+			}
+		}
+	})
+}
+
+// The owner is there and says nothing, as a process that was stopped: its silence ends the transfer.
+func TestPeerSilent(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPairWith(t, n, hg.Config{NA: na.Config{PeerTimeout: 500 * time.Millisecond}})
+		g := newGate(p)
+		s := newScene(t, p, bulk.Pull, 1<<20)
+		g.shutAfter(300_000, true)
+		op := s.start()
+		s.until(g.isShut)
+		begun := p.mctx.Now()
+		for s.calls == 0 {
+			_ = s.mctx.Progress(time.Second)
+			s.mctx.Trigger(0)
+		}
+		require.ErrorIs(t, s.err, na.ErrPeerLost)
+		s.broken()
+		require.Equal(t, op.Moved(), s.moved)
+		took := p.mctx.Now() - begun
+		require.Greater(t, took, 300*time.Millisecond)
+		require.Less(t, took, 5*time.Second)
+		s.mine.set(0xee)
+		g.open()
+		p.works()
+		require.True(t, s.mine.all(0xee))
+		require.Equal(t, 1, s.calls)
+	})
+}
+
+// A process moves data within itself: between its contexts, with a handle of its own or one that travelled.
+func TestSelfTransfer(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cls, first := n.Target(hg.Config{})
+		second := n.Context(cls)
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			for _, peer := range []na.Addr{first.Self(), second.Self()} {
+				for _, travelled := range []bool{false, true} {
+					theirs, mine := newMemory(100_000, 1, 200_000), newMemory(300_001)
+					from, to := theirs, mine
+					if dir == bulk.Push {
+						from, to = mine, theirs
+					}
+					from.fill(1)
+					there := create(t, second, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
+					r := there
+					if travelled {
+						r = remote(t, there)
+					}
+					spec := bulk.Spec{Dir: dir, Peer: peer, Remote: r, Local: local(t, first, mine.segs...), Size: 300_001, Chunk: 10_000, Window: 3}
+					var e ended
+					_, err := bulk.Transfer(first, spec, e.done)
+					require.NoError(t, err)
+					require.Zero(t, e.calls)
+					n.Until(func() bool { return e.calls > 0 })
+					require.NoError(t, e.err)
+					require.Empty(t, differ(to.bytes(), from.bytes()))
+
+					// Cancel works here too.
+					var c ended
+					op, err := bulk.Transfer(first, spec, c.done)
+					require.NoError(t, err)
+					first.NA().Trigger(1)
+					op.Cancel()
+					for c.calls == 0 { // no Progress
+						require.Positive(t, first.Trigger(0)+second.Trigger(0))
+					}
+					require.ErrorIs(t, c.err, hg.ErrCanceled)
+					require.Positive(t, c.moved)
+
+					require.NoError(t, there.Close(nil))
+					e = ended{}
+					_, err = bulk.Transfer(first, spec, e.done)
+					require.NoError(t, err)
+					n.Until(func() bool { return e.calls > 0 })
+					require.ErrorIs(t, e.err, na.ErrRevoked)
+				}
+			}
+		}
+		first.Trigger(0)
+		require.Zero(t, first.Stats().NA.Regions)
+	})
+}
+
+// One handle is both sides: the halves of a buffer are exchanged through nothing else.
+func TestTransferWithinOneHandle(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		_, hctx := n.Target(hg.Config{})
+		mem := newMemory(1000, 3000)
+		mem.fill(1)
+		h := create(t, hctx, bulk.Options{Access: bulk.ReadWrite, Bind: true}, mem.segs...)
+		var e ended
+		_, err := bulk.Transfer(hctx, bulk.Spec{Remote: h, RemoteOffset: 0, Local: h, LocalOffset: 2000, Size: 2000}, e.done)
+		require.NoError(t, err)
+		n.Until(func() bool { return e.calls > 0 })
+		require.NoError(t, e.err)
+		require.Empty(t, differ(mem.bytes(), append(patterned(1, 0, 2000), patterned(1, 0, 2000)...)))
+	})
+}
+
+func TestManyTransfers(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		const count, each = 64, 60_000
+		theirs := newMemory(equal(count, each)...)
+		theirs.fill(1)
+		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...))
+		all := make([]ended, count)
+		mine := make([]*memory, count)
+		left := count
+		for i := range all {
+			dir := bulk.Dir(i % 2)
+			mine[i] = newMemory(each)
+			if dir == bulk.Push {
+				mine[i].fill(i + 2)
+			}
+			_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: there, RemoteOffset: int64(i * each),
+				Local: local(t, p.mctx, mine[i].segs...), Size: each, Chunk: 4 << 10, Window: 64}, func(op *bulk.Op, err error) {
+				all[i].done(op, err)
+				left--
+			})
+			require.NoError(t, err)
+		}
+		n.Until(func() bool { return left == 0 })
+		for i := range all {
+			require.NoError(t, all[i].err)
+			require.Equal(t, 1, all[i].calls)
+			require.Empty(t, differ(mine[i].bytes(), theirs.segs[i]), i)
+			if i%2 == 0 {
+				require.Empty(t, differ(theirs.segs[i], patterned(1, i*each, each)))
+			}
+		}
+		p.intact()
+	})
+}
+
+// Several peers push to the same bytes at once: each byte is one of theirs.
+func TestOverlappingPushes(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		const size = 200_000
+		theirs := newMemory(size/2, size/2)
+		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, theirs.segs...))
+		left := 0
+		for i := range 4 {
+			mctx := p.mctx
+			if i%2 == 1 {
+				_, mctx = n.Origin(hg.Config{})
+			}
+			mine := newMemory(size)
+			mine.set(byte(i + 1))
+			left++
+			_, err := bulk.Transfer(mctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: there, Local: local(t, mctx, mine.segs...), Size: size,
+				Chunk: 10_000}, func(_ *bulk.Op, err error) {
+				assert.NoError(t, err)
+				left--
+			})
+			require.NoError(t, err)
+		}
+		n.Until(func() bool { return left == 0 })
+		counts := [256]int{}
+		for _, b := range theirs.bytes() {
+			counts[b]++
+		}
+		require.Equal(t, size, counts[1]+counts[2]+counts[3]+counts[4])
+		require.True(t, theirs.intact())
+	})
+}
+
+func TestTransferInsideDone(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 100_000)
+		s.spec.Peer = p.peer
+		s.spec.Chunk = 16 << 10
+		left := 20
+		var next func(op *bulk.Op, err error)
+		next = func(op *bulk.Op, err error) {
+			assert.NoError(t, err)
+			if left--; left > 0 {
+				_, err := bulk.Transfer(s.mctx, s.spec, next)
+				assert.NoError(t, err)
+			}
+		}
+		next(nil, nil)
+		p.Until(func() bool { return left == 0 })
+		require.Empty(t, differ(s.mine.bytes(), s.theirs.bytes()))
+	})
+}
+
+// A handle is of use with its owner only.
+func TestWrongPeer(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 100_000)
+		other, octx := p.Target(hg.Config{})
+		bystander := newMemory(100_000)
+		create(t, octx, bulk.Options{Access: bulk.ReadWrite}, bystander.segs...)
+		s.mine.set(0xaa)
+		s.spec.Peer = other.Addr()
+		e := p.in(t).transfer(s.spec)
+		require.ErrorIs(t, e.err, na.ErrRevoked)
+		require.Contains(t, e.err.Error(), other.Addr().String())
+		require.Zero(t, e.moved)
+		require.True(t, bystander.all(0))
+		require.True(t, s.mine.all(0xaa))
+
+		s.spec.Peer = other.Addr().WithTarget(5)
+		e = p.in(t).transfer(s.spec)
+		require.ErrorIs(t, e.err, hg.ErrUnreachable)
+		s.spec.Peer = na.MakeAddr("other://x", 0)
+		if _, err := bulk.Transfer(p.mctx, s.spec, e.done); err == nil {
+			p.Until(func() bool { return e.calls > 1 })
+			err = e.err
+			require.ErrorIs(t, err, hg.ErrUnsupported)
+		}
+		s.works()
+	})
+}
+
+func TestClosedContext(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		_, mctx := p.Origin(hg.Config{})
+		s := newScene(t, p, dir, 512<<10)
+		small := newScene(t, p, bulk.Pull, 100)
+		here := local(t, mctx, s.mine.segs...)
+		spec := s.spec
+		spec.Peer, spec.Local = p.peer, here
+		var e ended
+		op, err := bulk.Transfer(mctx, spec, e.done)
+		require.NoError(t, err)
+		q := *s.pair
+		q.mctx = mctx
+		q.until(func() bool { return op.Moved() > 0 })
+		mctx.Close()
+		p.soon(mctx, func() bool { return e.calls > 0 })
+		require.ErrorIs(t, e.err, hg.ErrClosed)
+		require.Equal(t, 1, e.calls)
+		for _, size := range []int64{0, 1, 100} {
+			for _, r := range []*bulk.Handle{spec.Remote, small.spec.Remote} {
+				_, err = bulk.Transfer(mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: r, Local: here, Size: size}, e.done)
+				require.ErrorIs(t, err, hg.ErrClosed)
+				require.True(t, strings.Contains(err.Error(), "closed"))
+			}
+		}
+		p.Until(mctx.Closed)
+		_, err = bulk.Transfer(mctx, spec, e.done)
+		require.ErrorIs(t, err, hg.ErrClosed)
+		require.Equal(t, 1, e.calls)
+		p.in(t).works()
+	})
+}
+
+func TestErrorText(t *testing.T) {
+	addr := na.MakeAddr("tcp://10.0.0.7:9000", 0)
+	cause := &na.OpError{Op: "get", Addr: addr, Err: hg.ErrCanceled}
+	err := error(&bulk.Error{Dir: bulk.Pull, Peer: addr, Moved: 3145728, Size: 16777216, Err: cause})
+	require.Equal(t, "bulk: pull from tcp://10.0.0.7:9000: operation canceled after 3145728 of 16777216 bytes", err.Error())
+	require.ErrorIs(t, err, hg.ErrCanceled)
+	require.Equal(t, hg.ErrCanceled, na.CodeOf(err))
+	require.Equal(t, cause, errors.Unwrap(err))
+	err = &bulk.Error{Dir: bulk.Push, Peer: addr, Size: 10, Err: hg.ErrTimeout}
+	require.Equal(t, "bulk: push to tcp://10.0.0.7:9000: timed out after 0 of 10 bytes", err.Error())
+	e, ok := errors.AsType[*bulk.Error](err)
+	require.True(t, ok && e.Timeout())
+}

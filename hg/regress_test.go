@@ -1,0 +1,251 @@
+package hg_test
+
+// Faults that were found once.
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/request"
+)
+
+// A Wake that was meant for one waiter was used up by another goroutine in Progress, and the waiter slept for ever.
+func TestWaitersBesideWorkers(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		n.Serve(p.tctx, 1)
+		n.Undriven(p.octx)
+		const workers = 3
+		ended := make(chan struct{}, workers)
+		for range workers {
+			go func() {
+				defer func() { ended <- struct{}{} }()
+				for p.octx.Progress(-1) == nil {
+					p.octx.Trigger(0)
+				}
+			}()
+		}
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			class := request.NewClass(p.octx)
+			h, err := p.octx.Create(p.target.Addr(), id)
+			if !assert.NoError(t, err) {
+				return
+			}
+			defer h.Close()
+			for range 1500 {
+				r := class.Create(h.Cancel)
+				if !assert.NoError(t, h.Forward("x", func(_ *hg.Handle, err error) { r.Complete(err) })) {
+					return
+				}
+				assert.True(t, r.Wait(-1))
+				b, err := bulk.Create(p.octx, bulk.ReadOnly, make([]byte, 8))
+				assert.NoError(t, err)
+				assert.NoError(t, b.CloseWait(t.Context()))
+				for busy(h) {
+					runtime.Gosched()
+				}
+			}
+		}()
+		select {
+		case <-over:
+		case <-time.After(time.Minute):
+			t.Errorf("a waiter hangs: %+v", p.octx.Stats())
+		}
+		p.octx.Close()
+		for range workers {
+			for {
+				select {
+				case <-ended:
+				case <-time.After(time.Millisecond):
+					p.octx.Trigger(0)
+					p.octx.Rouse()
+					continue
+				}
+				break
+			}
+		}
+	})
+}
+
+// Requests that wait for envelopes kept an answer from leaving, and its origin waited for ever.
+func TestAnswersPassQueuedRequests(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{SendQueue: 4}})
+		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Envelopes: 1}})
+		var m mute
+		_, err := p.origin.Register("back", m.handler)
+		require.NoError(t, err)
+		back, err := p.target.Register("back", nil)
+		require.NoError(t, err)
+		ended, refused := 0, 0
+		id := p.rpc("flood", func(h *hg.Handle) error {
+			for range 20 {
+				b, err := p.tctx.Create(h.Addr(), back)
+				if err != nil {
+					return err
+				}
+				if err := b.Forward(nil, func(b *hg.Handle, err error) {
+					ended++
+					if err != nil {
+						refused++
+						assert.ErrorIs(t, err, hg.ErrNoCredit)
+						assert.Equal(t, na.NotRun, hg.FateOf(err))
+					}
+					b.Close()
+				}); err != nil {
+					return err
+				}
+			}
+			return h.Respond("the answer", nil)
+		})
+		h := p.handle(id)
+		defer h.Close()
+		require.NoError(t, p.call(h, nil))
+		n.Until(func() bool {
+			m.answer(t, nil)
+			return ended == 20
+		})
+		require.Positive(t, refused)
+	})
+}
+
+// The smaller of two Eager sizes counts, whichever side has it.
+func TestDifferentEagerSizes(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		for _, eager := range [][2]int{{16 << 10, 4 << 10}, {4 << 10, 16 << 10}, {48 << 10, 256}, {256, 48 << 10}} {
+			t.Run(fmt.Sprint(eager), func(t *testing.T) {
+				p := &pair{Net: n, t: t}
+				p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Eager: eager[0]}})
+				p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: eager[1]}})
+				h := p.handle(p.rpc("echo", echo))
+				defer h.Close()
+				for _, size := range []int{0, 200, 240, 300, 5000, 10_000, 100_000} {
+					in := strings.Repeat("x", size)
+					require.NoError(t, p.call(h, in), "%d bytes", size)
+					var out string
+					require.NoError(t, h.Output(&out))
+					require.Equal(t, in, out)
+				}
+				long := strings.Repeat("why ", 400)
+				require.NoError(t, h.Reset(p.target.Addr(), p.rpc("fail", func(*hg.Handle) error { return fmt.Errorf("%s", long) })))
+				err := p.call(h, nil)
+				require.ErrorIs(t, err, hg.ErrHandler)
+				require.Contains(t, err.Error(), "why why")
+				p.clean(1)
+			})
+		}
+	})
+}
+
+// A second response between the cancel of the first and its callback lost that callback.
+func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("mute", m.handler))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		n.Until(func() bool { return len(m.kept) == 1 })
+		s := m.kept[0]
+		calls := 0
+		require.NoError(t, s.Respond("first", func(*hg.Handle, error) { calls++ }))
+		s.Cancel()
+		p.tctx.NA().Trigger(0) // the cancel is known, the callback has not run
+		require.ErrorIs(t, s.Respond("second", nil), hg.ErrInvalid)
+		p.tctx.Trigger(0)
+		require.Equal(t, 1, calls)
+		s.Close()
+		n.Until(func() bool { return o.calls == 1 })
+		p.clean(1)
+	})
+}
+
+// curious looks at its handle while it is encoded.
+type curious struct{ h *hg.Handle }
+
+func (c curious) MarshalBinary() ([]byte, error) { return []byte(c.h.Addr().String()), nil }
+
+// Encoders ran under the handle's lock.
+func TestEncoderMayUseItsHandle(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("addr", func(h *hg.Handle) error { return h.Respond(curious{h}, nil) }))
+		defer h.Close()
+		require.NoError(t, p.call(h, curious{h}))
+		var out []byte
+		require.NoError(t, h.Output(&out))
+		require.NotEmpty(t, out)
+	})
+}
+
+// panics does so while it is encoded.
+type panics struct{}
+
+func (panics) MarshalBinary() ([]byte, error) { panic("cannot") }
+
+func TestEncoderThatPanics(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("bad", func(h *hg.Handle) error { return h.Respond(panics{}, nil) }))
+		defer h.Close()
+		require.Panics(t, func() { _ = h.Forward(panics{}, nil) })
+		require.ErrorIs(t, p.call(h, nil), hg.ErrPanic)
+		require.NoError(t, h.Reset(p.target.Addr(), p.rpc("echo", echo)))
+		require.NoError(t, p.call(h, "usable"))
+		p.clean(1)
+	})
+}
+
+// A handler that ends its goroutine left its origin without an answer.
+func TestHandlerEndsItsGoroutine(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		arrived := false
+		h := p.handle(p.rpc("exit", func(*hg.Handle) error { arrived = true; runtime.Goexit(); return nil }))
+		defer h.Close()
+		n.Undriven(p.tctx)
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		for !arrived {
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				p.tctx.Trigger(0)
+				_ = p.tctx.Progress(time.Millisecond)
+			}()
+			<-ended
+			_ = p.octx.Progress(0)
+		}
+		n.Until(func() bool { return o.calls == 1 })
+		require.ErrorIs(t, o.err, hg.ErrPanic)
+	})
+}
+
+// After a Forward that was refused there is no output.
+func TestNoOutputOfRefusedForward(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		defer h.Close()
+		require.NoError(t, p.call(h, "x"))
+		p.octx.Close()
+		require.ErrorIs(t, h.Forward("y", nil), hg.ErrClosed)
+		_, err := h.OutputRaw()
+		require.ErrorIs(t, err, hg.ErrClosed)
+	})
+}

@@ -1,0 +1,98 @@
+package na
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestConfigBadFields(t *testing.T) {
+	bad := Config{
+		Contexts: 257, Eager: 255, Envelopes: -1, Budget: -2, SendQueue: -3, PeerTimeout: time.Millisecond, ConnectTimeout: -4,
+	}
+	bad.Plugins = []Plugin{&fakePlugin{}}
+	_, err := Open("fake://x", bad)
+	require.ErrorIs(t, err, ErrInvalid)
+	for _, part := range []string{
+		"Contexts is 257", "Eager is 255", "Envelopes is -1", "Budget is -2", "SendQueue is -3", "PeerTimeout is 1ms",
+		"ConnectTimeout is -4ns",
+	} {
+		require.ErrorContains(t, err, part, "all bad fields at once")
+	}
+	var joined interface{ Unwrap() []error }
+	require.True(t, errors.As(err, &joined))
+	require.Len(t, joined.Unwrap(), 7)
+
+	for name, c := range map[string]Config{
+		"Contexts":    {Contexts: -1},
+		"Eager":       {Eager: 48<<10 + 1},
+		"Envelopes":   {Envelopes: 4097},
+		"PeerTimeout": {PeerTimeout: 500*time.Millisecond - 1},
+	} {
+		err := c.validate()
+		require.ErrorIs(t, err, ErrInvalid)
+		require.Equal(t, 1, strings.Count(err.Error(), "want"), "only %s is bad: %v", name, err)
+		require.ErrorContains(t, err, name)
+	}
+	for _, c := range []Config{
+		{},
+		{Contexts: 256, Eager: 256, Envelopes: 4096, Budget: 1, SendQueue: 1, PeerTimeout: 500 * time.Millisecond, ConnectTimeout: 1},
+		{Contexts: 1, Eager: 48 << 10, Envelopes: 1},
+	} {
+		require.NoError(t, c.validate(), "%+v", c)
+	}
+}
+
+func TestConfigDefaults(t *testing.T) {
+	require.Equal(t, Config{
+		Contexts: 16, Eager: 4096, Envelopes: 32, Budget: 64 << 20, SendQueue: 8192, PeerTimeout: 5 * time.Second,
+		ConnectTimeout: 5 * time.Second,
+	}, Config{}.withDefaults())
+	given := Config{
+		Contexts: 1, Eager: 300, Envelopes: 2, Budget: 3, SendQueue: 4, PeerTimeout: time.Hour, ConnectTimeout: time.Minute,
+	}
+	require.Equal(t, given, given.withDefaults())
+	require.Equal(t, time.Hour, Config{PeerTimeout: time.Hour}.withDefaults().ConnectTimeout)
+}
+
+func TestOpenErrors(t *testing.T) {
+	p := &fakePlugin{}
+	with := Config{Plugins: []Plugin{p}}
+	_, err := Open("here", with)
+	require.ErrorIs(t, err, ErrInvalid)
+	require.ErrorContains(t, err, "no scheme")
+	_, err = Open("nosuch://here", with)
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, `unknown transport "nosuch": have fake`)
+	_, err = Open("nosuch://here", Config{})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, "no plugin is linked in")
+	p.openErr = WithText(ErrAddrInUse, "taken")
+	_, err = Open("fake://here", with)
+	require.ErrorIs(t, err, ErrAddrInUse)
+	require.ErrorContains(t, err, "open fake://here: taken")
+}
+
+func TestRegisterPlugin(t *testing.T) {
+	defer func() {
+		pluginsMu.Lock()
+		delete(plugins, "fake")
+		pluginsMu.Unlock()
+	}()
+	first, given := &fakePlugin{}, &fakePlugin{}
+	RegisterPlugin(first)
+	require.PanicsWithValue(t, "na: plugin fake is registered twice", func() { RegisterPlugin(given) })
+	cls, err := Open("fake://a", Config{})
+	require.NoError(t, err)
+	require.NoError(t, cls.Close())
+	require.Len(t, first.domains, 1)
+	cls, err = Open("fake://a", Config{Plugins: []Plugin{given}})
+	require.NoError(t, err)
+	require.NoError(t, cls.Close())
+	require.Len(t, given.domains, 1, "the plugins that are given come first")
+	_, err = Open("other://a", Config{})
+	require.ErrorContains(t, err, "have fake")
+}

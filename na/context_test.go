@@ -1,0 +1,509 @@
+package na
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+// within5s waits on the wall's clock.
+func within5s[T any](t *testing.T, ch <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-ch:
+	case <-time.After(5 * time.Second):
+		t.Fatalf("%s: not within 5 s", what)
+	}
+	return v
+}
+
+// eventually polls on the wall's clock.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(5 * time.Second); !done(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 5 s", what)
+		}
+	}
+}
+
+// sleeper runs Progress in a goroutine and returns once it sleeps.
+func sleeper(t *testing.T, c *Context, timeout time.Duration) <-chan error {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- c.Progress(timeout) }()
+	eventually(t, "Progress sleeps", c.sleeping.Load)
+	return done
+}
+
+func TestProgressReturns(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	require.ErrorIs(t, c.Progress(0), os.ErrDeadlineExceeded)
+	require.EqualValues(t, 1, e.polls.Load(), "zero polls once")
+	begin := c.Now()
+	require.ErrorIs(t, c.Progress(20*time.Millisecond), ErrTimeout)
+	require.GreaterOrEqual(t, c.Now()-begin, 20*time.Millisecond)
+
+	op := c.NewOp(func(*Op, Result) {})
+	require.NoError(t, c.RecvUnexpected(op))
+	done := sleeper(t, c, -1)
+	e.ticket(op).Finish(Result{})
+	require.NoError(t, within5s(t, done, "Progress hears of a completion"))
+	require.NoError(t, c.Progress(-1), "as long as a callback waits")
+	require.Equal(t, 1, c.Trigger(0))
+
+	done = sleeper(t, c, time.Hour)
+	c.Wake()
+	require.NoError(t, within5s(t, done, "Progress hears of Wake"))
+	require.ErrorIs(t, c.Progress(0), ErrTimeout, "a wake-up counts once")
+	c.Wake()
+	require.NoError(t, c.Progress(-1), "a wake-up before Progress counts")
+}
+
+func TestProgressAbove(t *testing.T) {
+	leak.Check(t)
+	c, _ := newFake(t, Config{})
+	var ready atomic.Bool
+	c.Above(func() bool { return ready.Load() })
+	require.ErrorIs(t, c.Progress(0), ErrTimeout)
+	done := sleeper(t, c, -1)
+	ready.Store(true)
+	c.Rouse()
+	require.NoError(t, within5s(t, done, "Progress hears of the layer above"))
+	require.NoError(t, c.Progress(0))
+	ready.Store(false)
+	require.ErrorIs(t, c.Progress(0), ErrTimeout)
+}
+
+// A timer that is set while the leader sleeps: Nudge makes it look.
+func TestProgressTimers(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	op := c.NewOp(func(*Op, Result) {})
+	require.NoError(t, c.RecvUnexpected(op))
+	due := c.Now() + 30*time.Millisecond
+	var early atomic.Bool
+	poll := func(now time.Duration) {
+		if e.timer.Load() == 0 {
+			return
+		}
+		if now < due {
+			early.Store(true)
+			return
+		}
+		e.timer.Store(0)
+		e.ticket(op).Finish(Result{})
+	}
+	e.onPoll.Store(&poll)
+	done := sleeper(t, c, -1)
+	e.timer.Store(int64(due))
+	c.Nudge()
+	require.NoError(t, within5s(t, done, "the timer fires"))
+	require.GreaterOrEqual(t, c.Now(), due)
+	require.True(t, early.Load(), "Nudge made the leader look before it was due")
+	c.Trigger(0)
+}
+
+// One leads, the others follow: a completion reaches one that triggers it, whoever sleeps where.
+func TestFollowers(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	const followers, ops = 5, 200
+	ran := make(chan struct{}, ops)
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	for range followers {
+		wg.Go(func() {
+			for !over.Load() {
+				if err := c.Progress(time.Hour); err != nil {
+					t.Errorf("Progress: %v", err)
+				}
+				c.Trigger(1)
+			}
+		})
+	}
+	for range ops {
+		op := c.NewOp(func(*Op, Result) { ran <- struct{}{} })
+		require.NoError(t, c.RecvUnexpected(op))
+		e.ticket(op).Finish(Result{})
+		within5s(t, ran, "somebody runs the callback")
+	}
+	over.Store(true)
+	gone := make(chan struct{})
+	go func() { wg.Wait(); close(gone) }()
+	eventually(t, "all return", func() bool {
+		c.Wake() // each wake-up makes one return
+		select {
+		case <-gone:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func TestFollowerTimesOut(t *testing.T) {
+	leak.Check(t)
+	c, _ := newFake(t, Config{})
+	leader := sleeper(t, c, time.Hour)
+	require.ErrorIs(t, c.Progress(0), ErrTimeout)
+	begin := c.Now()
+	require.ErrorIs(t, c.Progress(10*time.Millisecond), ErrTimeout)
+	require.GreaterOrEqual(t, c.Now()-begin, 10*time.Millisecond)
+	c.Wake()
+	require.NoError(t, within5s(t, leader, "the leader returns"))
+}
+
+// The leader goes, a follower takes over.
+func TestFollowerLeads(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	leader := sleeper(t, c, 50*time.Millisecond)
+	op := c.NewOp(func(*Op, Result) {})
+	require.NoError(t, c.RecvUnexpected(op))
+	follower := make(chan error, 1)
+	go func() { follower <- c.Progress(time.Hour) }()
+	eventually(t, "the second follows", func() bool { return c.following.Load() == 1 })
+	require.ErrorIs(t, within5s(t, leader, "the leader's time is over"), ErrTimeout)
+	eventually(t, "the second leads", func() bool { return c.following.Load() == 0 && c.sleeping.Load() })
+	e.ticket(op).Finish(Result{})
+	require.NoError(t, within5s(t, follower, "the second hears of the completion"))
+	c.Trigger(0)
+}
+
+func TestTrigger(t *testing.T) {
+	c, e := newFake(t, Config{})
+	var order []int
+	for i := range 6 {
+		op := c.NewOp(func(op *Op, _ Result) {
+			order = append(order, i)
+			if i == 0 && c.RecvUnexpected(op) == nil { // what is started here waits for the next Trigger
+				e.ticket(op).Finish(Result{})
+			}
+		})
+		require.NoError(t, c.RecvUnexpected(op))
+		e.ticket(op).Finish(Result{})
+	}
+	require.Equal(t, 6, c.Queued())
+	require.Equal(t, 2, c.Trigger(2))
+	require.Equal(t, []int{0, 1}, order)
+	require.Equal(t, 5, c.Trigger(-1))
+	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 0}, order)
+	require.Equal(t, 1, c.Trigger(0), "the one that its own callback has started again")
+	c.Close()
+}
+
+func TestStartChecks(t *testing.T) {
+	c, e := newFake(t, Config{})
+	op := c.NewOp(func(*Op, Result) { t.Error("a refused operation has ended") })
+	local, err := c.Class().NewMem(make([]byte, 10))
+	require.NoError(t, err)
+	key := Key{Len: 10, Access: ReadWrite}
+	readable, writable := Key{Len: 10, Access: ReadOnly}, Key{Len: 10, Access: WriteOnly}
+	for i, c := range []struct {
+		err  error
+		code Code
+		text string
+	}{
+		{c.SendUnexpected(op, fakePeer, 0, make([]byte, 101)), ErrMsgSize, "na: send unexpected fake://there: message of 101 bytes, the limit is 100"},
+		{c.SendExpected(op, fakePeer, 0, make([]byte, 201)), ErrMsgSize, "message of 201 bytes, the limit is 200"},
+		{c.SendUnexpected(op, Addr{}, 0, nil), ErrInvalid, "na: send unexpected: no address given"},
+		{c.SendExpected(op, Addr{}, 0, nil), ErrInvalid, "no address"},
+		{c.RecvExpected(op, Addr{}, 0, nil), ErrInvalid, "no address"},
+		{c.Put(op, nil, 0, fakePeer, key, 0, 1), ErrInvalid, "no local memory"},
+		{c.Put(op, local, 5, fakePeer, key, 0, 6), ErrInvalid, "6 bytes at offset 5 lie outside local memory of 10 bytes"},
+		{c.Get(op, local, 0, fakePeer, key, 9, 2), ErrInvalid, "2 bytes at offset 9 lie outside remote memory of 10 bytes"},
+		{c.Get(op, local, 0, fakePeer, key, -1, 2), ErrInvalid, "outside remote memory"},
+		{c.Get(op, local, 0, fakePeer, writable, 0, 2), ErrPermission, "remote memory allows write, get needs read"},
+		{c.Put(op, local, 0, fakePeer, readable, 0, 2), ErrPermission, "remote memory allows read, put needs write"},
+		{c.Put(op, local, 0, Addr{}, key, 0, 2), ErrInvalid, "no address"},
+		{func() error { _, err := c.Lease(op, Addr{}, 0, nil); return err }(), ErrInvalid, "no address"},
+	} {
+		require.ErrorIs(t, c.err, c.code, "row %d", i)
+		require.ErrorContains(t, c.err, c.text)
+		var oe *OpError
+		require.ErrorAs(t, c.err, &oe)
+		require.Equal(t, NotRun, oe.Fate)
+	}
+	require.False(t, op.Busy())
+	require.Zero(t, c.Live())
+	require.Zero(t, c.Trigger(0))
+	require.Empty(t, e.tickets)
+	require.Zero(t, c.Class().Regions())
+	require.Empty(t, e.d.published)
+}
+
+func TestOnFault(t *testing.T) {
+	c, _ := newFake(t, Config{})
+	c.Fault(fakePeer, ErrPeerLost)
+	require.Zero(t, c.Queued(), "nobody wants to know")
+	var heard []string
+	for i := range 2 {
+		c.OnFault(func(peer Addr, err error) { heard = append(heard, fmt.Sprint(i, " ", peer, " ", err)) })
+	}
+	c.Fault(fakePeer, ErrPeerLost)
+	require.Empty(t, heard)
+	require.Equal(t, 1, c.Trigger(0))
+	require.Equal(t, []string{"0 fake://there peer lost", "1 fake://there peer lost"}, heard)
+
+	for range maxFaults + 100 { // nobody triggers
+		c.Fault(fakePeer, ErrPeerLost)
+	}
+	require.Equal(t, maxFaults, c.Queued())
+	heard = nil
+	c.Trigger(0)
+	require.Len(t, heard, 2*maxFaults)
+	c.Fault(fakePeer, ErrPeerLost)
+	require.Equal(t, 1, c.Trigger(0), "there is room again")
+}
+
+func TestContextClose(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	var ends []error
+	for range 3 {
+		require.NoError(t, c.RecvUnexpected(c.NewOp(func(_ *Op, r Result) {
+			ends = append(ends, r.Err)
+			require.False(t, c.Closed(), "closed while a callback runs")
+		})))
+	}
+	c.Close()
+	c.Close()
+	require.EqualValues(t, 1, e.shut.Load())
+	require.Zero(t, e.released.Load())
+	require.Empty(t, ends)
+	require.False(t, c.Closed())
+	require.NoError(t, c.Progress(0), "callbacks wait")
+	require.Equal(t, 3, c.Trigger(0))
+	for _, err := range ends {
+		require.ErrorIs(t, err, ErrClosed)
+	}
+	require.True(t, c.Closed(), "after the last callback")
+	require.EqualValues(t, 1, e.released.Load())
+	require.ErrorIs(t, c.Progress(-1), ErrClosed)
+	require.Zero(t, c.Trigger(0))
+	require.False(t, c.Class().Closed())
+	op := c.NewOp(func(*Op, Result) { t.Error("an operation of a closed context has ended") })
+	require.ErrorIs(t, c.RecvUnexpected(op), ErrClosed)
+	require.ErrorIs(t, c.Lookup(op, "fake://x"), ErrClosed)
+	require.ErrorIs(t, c.SendUnexpected(op, fakePeer, 0, nil), ErrClosed)
+	_, err := c.Lease(op, fakePeer, 0, []byte("x"))
+	require.ErrorIs(t, err, ErrClosed)
+	require.Zero(t, c.Class().Regions())
+	op.Cancel()
+	c.Wake()
+	c.Rouse()
+	c.Nudge()
+	require.False(t, op.Busy())
+}
+
+// Close while somebody sleeps in Progress: the sleeper gives everything back.
+func TestCloseWakesSleepers(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	leader := sleeper(t, c, time.Hour)
+	follower := make(chan error, 1)
+	go func() { follower <- c.Progress(time.Hour) }()
+	eventually(t, "the second follows", func() bool { return c.following.Load() == 1 })
+	c.Close()
+	require.ErrorIs(t, within5s(t, leader, "the leader hears of Close"), ErrClosed)
+	require.ErrorIs(t, within5s(t, follower, "the follower hears of Close"), ErrClosed)
+	require.EqualValues(t, 1, e.released.Load())
+	require.True(t, c.Closed())
+}
+
+func TestCloseInCallback(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	order := ""
+	first := c.NewOp(func(*Op, Result) {
+		order += "first "
+		require.NoError(t, c.Class().Close())
+		require.False(t, c.Closed())
+	})
+	second := c.NewOp(func(_ *Op, r Result) { order += "second"; require.ErrorIs(t, r.Err, ErrClosed) })
+	require.NoError(t, c.RecvUnexpected(first))
+	require.NoError(t, c.RecvUnexpected(second))
+	e.ticket(first).Finish(Result{})
+	require.Equal(t, 1, c.Trigger(0))
+	require.False(t, c.Closed())
+	require.Equal(t, 1, c.Trigger(0))
+	require.Equal(t, "first second", order)
+	require.True(t, c.Closed())
+	require.True(t, c.Class().Closed())
+	require.EqualValues(t, 1, e.d.closed.Load())
+}
+
+func TestShutdown(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	ran := 0
+	require.NoError(t, c.RecvUnexpected(c.NewOp(func(*Op, Result) { ran++ })))
+	require.NoError(t, c.Shutdown(context.Background()))
+	require.Equal(t, 1, ran)
+	require.True(t, c.Closed())
+	require.NoError(t, c.Shutdown(context.Background()))
+
+	// One that cannot drain: the memory of a Deregister is in use.
+	c, e = newFake(t, Config{})
+	m, err := c.Class().Register(ReadOnly, make([]byte, 8))
+	require.NoError(t, err)
+	require.True(t, m.Acquire())
+	require.NoError(t, c.Deregister(c.NewOp(func(*Op, Result) { ran++ }), m))
+	cause := errors.New("in a hurry")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	time.AfterFunc(10*time.Millisecond, func() { cancel(cause) })
+	err = c.Shutdown(ctx)
+	require.ErrorIs(t, err, cause)
+	require.ErrorContains(t, err, "1 operations left")
+	m.Release()
+	require.NoError(t, c.Shutdown(context.Background()))
+	require.Equal(t, 2, ran)
+	require.EqualValues(t, 1, e.released.Load())
+
+	// Inside a callback.
+	c, e = newFake(t, Config{})
+	op := c.NewOp(func(*Op, Result) { err = c.Shutdown(context.Background()) })
+	require.NoError(t, c.RecvUnexpected(op))
+	e.ticket(op).Finish(Result{})
+	c.Trigger(0)
+	require.ErrorIs(t, err, ErrBusy)
+	require.ErrorContains(t, err, "inside a callback")
+	require.Zero(t, e.shut.Load(), "a Shutdown that refuses closes nothing")
+}
+
+func TestClass(t *testing.T) {
+	leak.Check(t)
+	p := &fakePlugin{}
+	cls, err := Open("fake://here", Config{Plugins: []Plugin{p}, Contexts: 3})
+	require.NoError(t, err)
+	require.Equal(t, 3, cls.Config().Contexts)
+	require.Equal(t, 32, cls.Config().Envelopes)
+	require.Equal(t, MakeAddr("fake://here", 0), cls.Addr())
+	require.Equal(t, "fake", cls.Limits().Scheme)
+	var all []*Context
+	for i := range 3 {
+		c, err := cls.NewContext()
+		require.NoError(t, err)
+		require.Equal(t, i, c.ID())
+		require.Equal(t, cls.Addr().WithTarget(i), c.Self())
+		require.Same(t, cls, c.Class())
+		require.Equal(t, 7, c.Stats().Peers)
+		all = append(all, c)
+	}
+	_, err = cls.NewContext()
+	require.ErrorIs(t, err, ErrAgain)
+	all[1].Close()
+	require.True(t, all[1].Closed())
+	require.False(t, cls.Closed())
+	require.NoError(t, cls.Close())
+	require.NoError(t, cls.Close())
+	require.True(t, cls.Closed())
+	require.EqualValues(t, 1, p.domains[0].closed.Load(), "the domain is closed once")
+	_, err = cls.NewContext()
+	require.ErrorIs(t, err, ErrClosed)
+
+	p.epErr = WithText(ErrNoMemory, "no")
+	cls, err = Open("fake://here", Config{Plugins: []Plugin{p}})
+	require.NoError(t, err)
+	_, err = cls.NewContext()
+	require.ErrorIs(t, err, ErrNoMemory)
+	p.epErr = nil
+	c, err := cls.NewContext() // nothing is left of the one that failed
+	require.NoError(t, err)
+	require.Zero(t, c.ID())
+	require.NoError(t, cls.Close())
+	require.True(t, cls.Closed())
+	cls, err = Open("fake://here", Config{Plugins: []Plugin{p}})
+	require.NoError(t, err)
+	require.NoError(t, cls.Close(), "without contexts")
+	require.True(t, cls.Closed())
+	require.EqualValues(t, 1, p.domains[2].closed.Load())
+}
+
+func TestDriver(t *testing.T) {
+	leak.Check(t)
+	var asked []time.Duration
+	p := &fakePlugin{drive: func(e *fakeEndpoint, timeout time.Duration, ready func() bool) bool {
+		asked = append(asked, timeout)
+		e.mu.Lock()
+		for _, tk := range e.tickets {
+			tk.Finish(Result{})
+		}
+		clear(e.tickets)
+		e.mu.Unlock()
+		return ready()
+	}}
+	cls, err := Open("fake://here", Config{Plugins: []Plugin{p}})
+	require.NoError(t, err)
+	c, err := cls.NewContext()
+	require.NoError(t, err)
+	require.ErrorIs(t, c.Progress(7), ErrTimeout)
+	ran := 0
+	require.NoError(t, c.RecvUnexpected(c.NewOp(func(*Op, Result) { ran++ })))
+	require.NoError(t, c.Progress(8))
+	require.Equal(t, []time.Duration{7, 8}, asked)
+	require.Equal(t, 1, c.Trigger(0))
+	c.Wake()
+	require.NoError(t, c.Progress(9))
+	require.Len(t, asked, 2, "a wake-up needs no driving")
+	require.NoError(t, c.RecvUnexpected(c.NewOp(func(*Op, Result) { ran++ })))
+	require.NoError(t, cls.Close())
+	require.NoError(t, c.Shutdown(context.Background()))
+	require.ErrorIs(t, c.Progress(0), ErrClosed)
+	require.Equal(t, 2, ran)
+}
+
+// Starts and Close race: each accepted operation ends, each refused one does not, and the context is given back.
+func TestCloseRace(t *testing.T) {
+	leak.Check(t)
+	for range 50 {
+		p := &fakePlugin{}
+		cls, err := Open("fake://here", Config{Plugins: []Plugin{p}})
+		require.NoError(t, err)
+		c, err := cls.NewContext()
+		require.NoError(t, err)
+		var accepted, ended atomic.Int64
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				for {
+					err := c.RecvUnexpected(c.NewOp(func(*Op, Result) { ended.Add(1) }))
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Errorf("start: %v", err)
+						}
+						return
+					}
+					accepted.Add(1)
+				}
+			})
+		}
+		wg.Go(func() {
+			for !c.Closed() {
+				_ = c.Progress(time.Millisecond)
+				c.Trigger(0)
+			}
+		})
+		eventually(t, "some are started", func() bool { return accepted.Load() > 20 })
+		require.NoError(t, cls.Close())
+		wg.Wait()
+		for c.Trigger(0) > 0 {
+		}
+		require.True(t, cls.Closed())
+		require.Equal(t, accepted.Load(), ended.Load())
+		require.EqualValues(t, 1, p.domains[0].closed.Load())
+	}
+}

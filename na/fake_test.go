@@ -1,0 +1,207 @@
+package na
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fakePlugin opens fake domains: every operation stays as it was started, until the test finishes its ticket.
+type fakePlugin struct {
+	limits  Limits
+	epErr   error
+	openErr error
+	drive   func(e *fakeEndpoint, timeout time.Duration, ready func() bool) bool
+
+	mu      sync.Mutex // guards the fields below
+	domains []*fakeDomain
+}
+
+func (p *fakePlugin) Scheme() string { return "fake" }
+
+func (p *fakePlugin) Open(cls *Class, rest string) (Domain, error) {
+	if p.openErr != nil {
+		return nil, p.openErr
+	}
+	d := &fakeDomain{plugin: p, addr: MakeAddr("fake://"+rest, 0), published: map[*Mem]bool{}}
+	p.mu.Lock()
+	p.domains = append(p.domains, d)
+	p.mu.Unlock()
+	return d, nil
+}
+
+type fakeDomain struct {
+	plugin *fakePlugin
+	addr   Addr
+	clock  atomic.Int64 // added to the real one
+	closed atomic.Int32
+
+	mu        sync.Mutex // guards the field below
+	published map[*Mem]bool
+}
+
+var fakeStart = time.Now()
+
+func (d *fakeDomain) Addr() Addr { return d.addr }
+
+func (d *fakeDomain) Limits() Limits {
+	if d.plugin.limits.MaxUnexpected == 0 {
+		return Limits{MaxUnexpected: 100, MaxExpected: 200, MaxTag: ^Tag(0), MaxSegments: 4, Envelopes: 8, Scheme: "fake"}
+	}
+	return d.plugin.limits
+}
+
+func (d *fakeDomain) Endpoint(nctx *Context) (Endpoint, error) {
+	if d.plugin.epErr != nil {
+		return nil, d.plugin.epErr
+	}
+	e := &fakeEndpoint{nctx: nctx, d: d, tickets: map[*Op]Ticket{}}
+	if d.plugin.drive != nil {
+		return &drivenFake{e}, nil
+	}
+	return e, nil
+}
+
+func (d *fakeDomain) Publish(m *Mem) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.published[m] = true
+	return nil
+}
+
+func (d *fakeDomain) Unpublish(m *Mem) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.published[m]
+	delete(d.published, m)
+	return was
+}
+
+func (d *fakeDomain) Now() time.Duration {
+	return time.Since(fakeStart) + time.Duration(d.clock.Load())
+}
+
+func (d *fakeDomain) Rand(b []byte) {
+	for i := range b {
+		b[i] = byte(i + 1)
+	}
+}
+
+func (d *fakeDomain) Close() error { d.closed.Add(1); return nil }
+
+// fakeEndpoint keeps the tickets that it was given.
+type fakeEndpoint struct {
+	nctx *Context
+	d    *fakeDomain
+
+	polls    atomic.Int32
+	timer    atomic.Int64 // of NextTimer; 0 when never
+	shut     atomic.Int32
+	released atomic.Int32
+	canceled atomic.Int32
+	onPoll   atomic.Pointer[func(now time.Duration)]
+	keepShut atomic.Bool // Shut finishes nothing
+
+	mu      sync.Mutex // guards the field below
+	tickets map[*Op]Ticket
+}
+
+func (e *fakeEndpoint) keep(t Ticket) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.shut.Load() > 0 || t.Canceling() {
+		err := ErrClosed
+		if t.Canceling() {
+			err = ErrCanceled
+		}
+		t.Finish(Result{Err: err})
+		return
+	}
+	e.tickets[t.Op()] = t
+}
+
+// ticket returns the ticket of an operation that is under way.
+func (e *fakeEndpoint) ticket(op *Op) Ticket {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.tickets[op]
+}
+
+func (e *fakeEndpoint) Lookup(t Ticket, _ string)                                { e.keep(t) }
+func (e *fakeEndpoint) SendUnexpected(t Ticket, _ Addr, _ Tag, _ []byte)         { e.keep(t) }
+func (e *fakeEndpoint) RecvUnexpected(t Ticket)                                  { e.keep(t) }
+func (e *fakeEndpoint) SendExpected(t Ticket, _ Addr, _ Tag, _ []byte)           { e.keep(t) }
+func (e *fakeEndpoint) RecvExpected(t Ticket, _ Addr, _ Tag, _ []byte)           { e.keep(t) }
+func (e *fakeEndpoint) Put(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64) { e.keep(t) }
+func (e *fakeEndpoint) Get(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64) { e.keep(t) }
+func (e *fakeEndpoint) Lease(t Ticket, _ Addr, _ Tag, _ *Mem)                    { e.keep(t) }
+func (e *fakeEndpoint) GiveBack(Addr, Key)                                       {}
+
+func (e *fakeEndpoint) Cancel(t Ticket) {
+	e.canceled.Add(1)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.tickets[t.Op()] == t {
+		delete(e.tickets, t.Op())
+		t.Finish(Result{Err: ErrCanceled})
+	}
+}
+
+func (e *fakeEndpoint) Poll(now time.Duration) {
+	e.polls.Add(1)
+	if f := e.onPoll.Load(); f != nil {
+		(*f)(now)
+	}
+}
+
+func (e *fakeEndpoint) NextTimer() (time.Duration, bool) {
+	at := e.timer.Load()
+	return time.Duration(at), at != 0
+}
+
+func (e *fakeEndpoint) Shut() {
+	e.shut.Add(1)
+	if e.keepShut.Load() {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range e.tickets {
+		t.Finish(Result{Err: ErrClosed})
+	}
+	clear(e.tickets)
+}
+
+func (e *fakeEndpoint) Release()     { e.released.Add(1) }
+func (e *fakeEndpoint) Stats() Stats { return Stats{Peers: 7} }
+
+// drivenFake waits in its own way.
+type drivenFake struct{ *fakeEndpoint }
+
+func (e *drivenFake) Drive(timeout time.Duration, ready func() bool) bool {
+	return e.d.plugin.drive(e.fakeEndpoint, timeout, ready)
+}
+
+// newFake opens a class with one context.
+func newFake(t testing.TB, cfg Config) (*Context, *fakeEndpoint) {
+	t.Helper()
+	p := &fakePlugin{}
+	cfg.Plugins = []Plugin{p}
+	cls, err := Open("fake://here", cfg)
+	require.NoError(t, err)
+	c, err := cls.NewContext()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = cls.Close()
+		for !cls.Closed() {
+			c.Trigger(0)
+			_ = c.Progress(time.Millisecond)
+		}
+	})
+	return c, c.ep.(*fakeEndpoint)
+}
+
+var fakePeer = MakeAddr("fake://there", 0)

@@ -1,0 +1,286 @@
+package na
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The life of an operation, step by step. A step is a word; what it must report follows it.
+//
+//	start, start!     start, must be accepted; refused with ErrBusy
+//	finish+, finish-  finish the ticket, must be the first; must be refused
+//	old-              finish, hold with a ticket of an earlier life: refused
+//	hold+, hold-      borrow the memory
+//	release           give it back
+//	cancel            Cancel, which only marks: the plugin here does nothing
+//	marked+, marked-  Canceling
+//	busy+, busy-      Busy
+//	0, 1              Trigger runs as many callbacks
+func TestOpLife(t *testing.T) {
+	for name, script := range map[string]string{
+		"success":                         "busy- start busy+ finish+ busy+ 1 busy- 0",
+		"one at a time":                   "start start! finish+ start! 1 start finish+ 1",
+		"the first finish wins":           "start finish+ finish- finish- 1 finish- 0",
+		"a ticket is good for one life":   "start finish+ 1 start old- finish+ old- 1 old- 0",
+		"delivery waits for the holder":   "start hold+ finish+ 0 busy+ release 1 0",
+		"delivery waits for all":          "start hold+ hold+ hold+ finish+ 0 release 0 release 0 release 1",
+		"no hold once it is decided":      "start hold+ finish+ hold- release hold- 1 hold-",
+		"holds come and go":               "start hold+ release hold+ release busy+ 0 finish+ 1",
+		"cancel marks":                    "start marked- cancel marked+ busy+ 0 finish+ 1 marked-",
+		"cancel again changes nothing":    "start cancel cancel cancel marked+ finish+ cancel 1 cancel 0",
+		"cancel of an idle operation":     "cancel start marked- finish+ 1 cancel marked-",
+		"the next life is not marked":     "start cancel finish+ 1 start marked- finish+ 1",
+		"canceled and held":               "start hold+ cancel finish+ 0 release 1",
+		"success wins over a late cancel": "start finish+ cancel marked- 1",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := newFake(t, Config{})
+			ran := 0
+			op := c.NewOp(func(*Op, Result) { ran++ })
+			var now, old Ticket
+			for i, word := range strings.Fields(script) {
+				at := fmt.Sprintf("%s: step %d, %s", script, i+1, word)
+				switch word {
+				case "start":
+					old = now
+					tk, err := op.start(kindPost, Addr{})
+					require.NoError(t, err, at)
+					now = tk
+				case "start!":
+					_, err := op.start(kindPost, Addr{})
+					require.ErrorIs(t, err, ErrBusy, at)
+				case "finish+", "finish-":
+					require.Equal(t, word == "finish+", now.Finish(Result{}), at)
+				case "old-":
+					require.False(t, old.Finish(Result{}), at)
+					require.False(t, old.Hold(), at)
+					require.False(t, old.Canceling(), at)
+				case "hold+", "hold-":
+					require.Equal(t, word == "hold+", now.Hold(), at)
+				case "release":
+					now.Release()
+				case "cancel":
+					op.Cancel()
+				case "marked+", "marked-":
+					require.Equal(t, word == "marked+", now.Canceling(), at)
+				case "busy+", "busy-":
+					require.Equal(t, word == "busy+", op.Busy(), at)
+				case "0", "1":
+					before := ran
+					require.Equal(t, int(word[0]-'0'), c.Trigger(0), at)
+					require.Equal(t, int(word[0]-'0'), ran-before, at)
+				default:
+					t.Fatalf("unknown step %q", word)
+				}
+			}
+		})
+	}
+}
+
+func TestOpHoldsHaveALimit(t *testing.T) {
+	c, _ := newFake(t, Config{})
+	op := c.NewOp(func(*Op, Result) {})
+	tk, err := op.start(kindPost, Addr{})
+	require.NoError(t, err)
+	n := 0
+	for tk.Hold() {
+		n++
+	}
+	require.Equal(t, 0xffff, n)
+	require.True(t, tk.Finish(Result{}))
+	for range n {
+		tk.Release()
+	}
+	c.Trigger(0)
+	require.False(t, op.Busy())
+}
+
+// Finish, Cancel, Hold and Release from many goroutines: one delivery for each life, after the last Release, and nobody
+// holds the memory when the callback runs. The memory is plain: the race detector watches it.
+func TestOpRace(t *testing.T) {
+	c, e := newFake(t, Config{})
+	const lives = 500
+	buf := make([]byte, 8)
+	var wins, delivered atomic.Int64
+	op := c.NewOp(func(*Op, Result) {
+		buf[0]++ // nobody else may touch it now
+		delivered.Add(1)
+	})
+	for life := range lives {
+		tk, err := op.start(kindPost, Addr{})
+		require.NoError(t, err)
+		e.keep(tk)
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				for range g {
+					if tk.Hold() {
+						_ = buf[0]
+						tk.Release()
+					}
+				}
+				switch g {
+				case 0:
+					op.Cancel()
+				default:
+					if tk.Finish(Result{N: int64(g)}) {
+						wins.Add(1)
+					}
+				}
+			})
+		}
+		for wall := time.Now(); delivered.Load() == int64(life); c.Trigger(0) {
+			require.Less(t, time.Since(wall), 10*time.Second, "life %d is not delivered", life)
+		}
+		wg.Wait()
+		require.False(t, tk.Hold())
+		require.Zero(t, c.Trigger(0))
+	}
+	require.EqualValues(t, lives, delivered.Load())
+	require.LessOrEqual(t, wins.Load(), int64(lives))
+}
+
+// A transport that holds the memory while the operation is finished elsewhere: delivery comes with the last Release,
+// whoever that is.
+func TestOpRaceHolders(t *testing.T) {
+	c, _ := newFake(t, Config{})
+	ran := 0
+	buf := make([]byte, 64)
+	op := c.NewOp(func(*Op, Result) {
+		ran++
+		for i := range buf {
+			buf[i] = byte(ran)
+		}
+	})
+	for life := range 100 {
+		tk, err := op.start(kindPost, Addr{})
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		var mu sync.Mutex // transports write one after the other
+		for range 3 {
+			wg.Go(func() {
+				for tk.Hold() {
+					mu.Lock()
+					buf[life%64]++
+					mu.Unlock()
+					tk.Release()
+					runtime.Gosched()
+				}
+			})
+		}
+		wg.Go(func() { tk.Finish(Result{}) })
+		for wall := time.Now(); ran == life; c.Trigger(0) {
+			require.Less(t, time.Since(wall), 10*time.Second, "life %d is not delivered", life)
+		}
+		wg.Wait()
+	}
+	require.Equal(t, 100, ran)
+}
+
+// Many operations, each restarted in its callback, finished and canceled by others with tickets of any age.
+func TestOpStaleTickets(t *testing.T) {
+	c, e := newFake(t, Config{})
+	const ops, lives = 8, 100
+	var mu sync.Mutex // guards tickets
+	var tickets [ops][]Ticket
+	starts, ends := 0, 0
+	start := func(i int, op *Op) {
+		tk, err := op.start(kindPost, Addr{})
+		require.NoError(t, err)
+		starts++
+		mu.Lock()
+		tickets[i] = append(tickets[i], tk)
+		mu.Unlock()
+		e.keep(tk)
+	}
+	for i := range ops {
+		n := 0
+		op := c.NewOp(func(op *Op, _ Result) {
+			ends++
+			if n++; n < lives {
+				start(i, op)
+			}
+		})
+		start(i, op)
+	}
+	var over atomic.Bool
+	var wg sync.WaitGroup
+	for g := range uint64(3) {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(g, 7))
+			for !over.Load() {
+				mu.Lock()
+				of := tickets[r.IntN(ops)]
+				tk := of[len(of)-1-r.IntN(min(len(of), 3))]
+				mu.Unlock()
+				switch r.IntN(3) {
+				case 0:
+					tk.Finish(Result{})
+				case 1:
+					tk.Op().Cancel()
+				case 2:
+					if tk.Hold() {
+						tk.Release()
+					}
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	for wall := time.Now(); ends < ops*lives; c.Trigger(0) {
+		require.Less(t, time.Since(wall), 20*time.Second)
+	}
+	over.Store(true)
+	wg.Wait()
+	require.Equal(t, starts, ends)
+	require.Zero(t, c.Live())
+}
+
+func TestOpResult(t *testing.T) {
+	c, e := newFake(t, Config{})
+	var got Result
+	op := c.NewOp(func(op *Op, r Result) {
+		require.False(t, op.Busy())
+		got = r
+	})
+	require.NoError(t, c.SendUnexpected(op, fakePeer, 5, []byte("x")))
+	require.EqualValues(t, 1, c.Live())
+	e.ticket(op).Finish(Result{Err: ErrPeerLost, Fate: NotRun, N: 3})
+	require.Equal(t, 1, c.Queued())
+	require.EqualValues(t, 1, c.Live())
+	c.Trigger(0)
+	require.Zero(t, c.Live())
+	var oe *OpError
+	require.ErrorAs(t, got.Err, &oe)
+	require.Equal(t, OpError{Op: "send unexpected", Addr: fakePeer, Fate: NotRun, Err: ErrPeerLost}, *oe)
+	require.EqualValues(t, 3, got.N)
+
+	require.NoError(t, c.RecvExpected(op, fakePeer, 5, nil))
+	e.ticket(op).Finish(Result{})
+	c.Trigger(0)
+	require.NoError(t, got.Err)
+	require.Zero(t, got.N, "the result of the former life")
+}
+
+func TestOpTicketImpl(t *testing.T) {
+	c, e := newFake(t, Config{})
+	op := c.NewOp(func(*Op, Result) {})
+	require.NoError(t, c.RecvUnexpected(op))
+	tk := e.ticket(op)
+	require.True(t, tk.Valid())
+	require.False(t, Ticket{}.Valid())
+	require.Same(t, op, tk.Op())
+	tk.SetImpl("record")
+	require.Equal(t, "record", tk.Impl())
+	tk.SetImpl(nil)
+	tk.Finish(Result{})
+	c.Trigger(0)
+}

@@ -1,0 +1,236 @@
+package na
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+// pipeFDs returns a pipe whose ends the test closes.
+func pipeFDs(t *testing.T) (r, w int) {
+	t.Helper()
+	var p [2]int
+	require.NoError(t, unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK))
+	t.Cleanup(func() {
+		_ = unix.Close(p[0])
+		_ = unix.Close(p[1])
+	})
+	return p[0], p[1]
+}
+
+// readyFunc is a Pollable.
+type readyFunc func(readable, writable bool)
+
+func (f readyFunc) Ready(readable, writable bool) { f(readable, writable) }
+
+func TestPoller(t *testing.T) {
+	leak.Check(t)
+	p, err := newPoller()
+	require.NoError(t, err)
+	defer p.close()
+	r, w := pipeFDs(t)
+	n := 0
+	id, err := p.Add(r, readyFunc(func(readable, writable bool) {
+		require.True(t, readable)
+		require.False(t, writable)
+		n++
+	}))
+	require.NoError(t, err)
+	p.wait(0)
+	require.Zero(t, n)
+	_, err = unix.Write(w, []byte("x"))
+	require.NoError(t, err)
+	p.wait(-1)
+	require.Equal(t, 1, n)
+	require.NoError(t, p.Watch(r, id, false, false))
+	p.wait(0)
+	require.Equal(t, 1, n, "no readiness is of interest")
+	require.NoError(t, p.Watch(r, id, true, false))
+	p.wait(0)
+	require.Equal(t, 2, n)
+
+	wrote := 0
+	wid, err := p.Add(w, readyFunc(func(_, writable bool) {
+		if writable {
+			wrote++
+		}
+	}))
+	require.NoError(t, err)
+	require.NoError(t, p.Watch(w, wid, false, true))
+	p.wait(0)
+	require.Equal(t, 1, wrote)
+	p.Remove(w, wid)
+	p.Remove(r, id)
+	p.wait(0)
+	require.Equal(t, 3, n)
+	require.Equal(t, 1, wrote)
+
+	_, err = p.Add(-1, nil)
+	require.Error(t, err)
+	again, err := p.Add(r, readyFunc(func(bool, bool) { n += 100 })) // in the slot of a former owner
+	require.NoError(t, err)
+	require.NotEqual(t, id, again)
+	p.Remove(r, id) // a second time, by the former owner: it takes away nothing of the new one
+	p.wait(0)
+	require.Equal(t, 3, n, "its descriptor is not watched any more")
+	require.NotNil(t, p.slots[again.slot].to)
+}
+
+// Two descriptors are ready at once, and the first one's owner removes the second: its event is dropped.
+func TestPollerLateEvent(t *testing.T) {
+	leak.Check(t)
+	p, err := newPoller()
+	require.NoError(t, err)
+	defer p.close()
+	var fds [2]int
+	var ids [2]PollID
+	calls := 0
+	for i := range fds {
+		r, w := pipeFDs(t)
+		fds[i] = r
+		ids[i], err = p.Add(r, readyFunc(func(bool, bool) {
+			calls++
+			p.Remove(fds[1-i], ids[1-i])
+		}))
+		require.NoError(t, err)
+		_, err = unix.Write(w, []byte("x"))
+		require.NoError(t, err)
+	}
+	p.wait(0)
+	require.Equal(t, 1, calls)
+}
+
+func TestPollerWake(t *testing.T) {
+	leak.Check(t)
+	p, err := newPoller()
+	require.NoError(t, err)
+	for range 100 {
+		done := make(chan struct{})
+		go func() { p.wait(-1); close(done) }()
+		p.wake()
+		p.wake()
+		within5s(t, done, "a wait that is woken")
+	}
+	begin := time.Now()
+	p.wait(0)
+	p.wait(10 * time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(begin), 10*time.Millisecond, "a wake-up counts once")
+	p.close()
+	p.wake() // after the end: its descriptor may be somebody else's
+}
+
+// Bytes arrive while nobody drives: the assist takes them in, and leaves when the user drives again or closes.
+func TestAssist(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	r, w := pipeFDs(t)
+	var got atomic.Int32
+	id, err := c.Poller().Add(r, readyFunc(func(bool, bool) {
+		var b [1]byte
+		if n, _ := unix.Read(r, b[:]); n == 1 {
+			got.Add(1)
+		}
+	}))
+	require.NoError(t, err)
+	defer c.Poller().Remove(r, id)
+	for i := range int32(20) {
+		if i == 10 { // in between the user drives
+			done := sleeper(t, c, 30*time.Millisecond)
+			require.ErrorIs(t, within5s(t, done, "Progress"), ErrTimeout)
+		}
+		_, err = unix.Write(w, []byte("x"))
+		require.NoError(t, err)
+		eventually(t, "the assist takes the byte", func() bool { return got.Load() == i+1 })
+	}
+	require.Positive(t, e.polls.Load())
+
+	// It runs no callback.
+	op := c.NewOp(func(*Op, Result) { t.Error("a callback ran outside of Trigger") })
+	require.NoError(t, c.RecvUnexpected(op))
+	poll := func(time.Duration) {
+		if tk := e.ticket(op); tk.Valid() {
+			tk.Finish(Result{})
+		}
+	}
+	e.onPoll.Store(&poll)
+	_, err = unix.Write(w, []byte("x"))
+	require.NoError(t, err)
+	eventually(t, "the operation ends", func() bool { return c.Queued() == 1 })
+	require.True(t, op.Busy())
+	op.done = func(*Op, Result) {}
+	require.Equal(t, 1, c.Trigger(0))
+
+	// An idle context costs nothing.
+	e.onPoll.Store(nil)
+	var polls int32
+	eventually(t, "the assist rests", func() bool {
+		before := polls
+		polls = e.polls.Load()
+		return before == polls
+	})
+	time.AfterFunc(30*time.Millisecond, c.Wake)
+	before := e.polls.Load()
+	require.NoError(t, c.Progress(-1))
+	require.LessOrEqual(t, e.polls.Load()-before, int32(4))
+}
+
+// While a leader sleeps the assist keeps out, and takes over when the leader has gone to user code.
+func TestAssistTakesOver(t *testing.T) {
+	leak.Check(t)
+	c, _ := newFake(t, Config{})
+	r, w := pipeFDs(t)
+	var got atomic.Int32
+	op := c.NewOp(func(*Op, Result) {})
+	id, err := c.Poller().Add(r, readyFunc(func(bool, bool) {
+		var b [1]byte
+		if n, _ := unix.Read(r, b[:]); n == 1 {
+			got.Add(1)
+			if op.Busy() {
+				c.ep.(*fakeEndpoint).ticket(op).Finish(Result{})
+			}
+		}
+	}))
+	require.NoError(t, err)
+	defer c.Poller().Remove(r, id)
+	for i := range int32(10) {
+		require.NoError(t, c.RecvUnexpected(op))
+		done := sleeper(t, c, -1)
+		_, err = unix.Write(w, []byte("x"))
+		require.NoError(t, err)
+		require.NoError(t, within5s(t, done, "the leader hears of the byte"))
+		require.Equal(t, 1, c.Trigger(0))
+		_, err = unix.Write(w, []byte("x")) // nobody sleeps now
+		require.NoError(t, err)
+		eventually(t, "the assist takes the byte", func() bool { return got.Load() == 2*i+2 })
+	}
+}
+
+func TestAssistTimer(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	r, w := pipeFDs(t)
+	id, err := c.Poller().Add(r, readyFunc(func(bool, bool) {
+		var b [1]byte
+		if n, _ := unix.Read(r, b[:]); n == 1 {
+			e.timer.Store(int64(c.Now() + 20*time.Millisecond)) // what arrived must be looked after
+		}
+	}))
+	require.NoError(t, err)
+	defer c.Poller().Remove(r, id)
+	var fired atomic.Bool
+	poll := func(now time.Duration) {
+		if at := e.timer.Load(); at != 0 && int64(now) >= at {
+			e.timer.Store(0)
+			fired.Store(true)
+		}
+	}
+	e.onPoll.Store(&poll)
+	_, err = unix.Write(w, []byte("x"))
+	require.NoError(t, err)
+	eventually(t, "a timer of a context that nobody drives", fired.Load)
+}

@@ -1,0 +1,290 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// A script plays the peer of one endpoint, frame by frame: it pulls what the endpoint sends, and hands it frames.
+type script struct {
+	*testing.T
+	eng    *Engine
+	nctx   *na.Context
+	e      *Endpoint
+	clock  time.Duration
+	dialed []*Link
+	cuts   map[*Link][]string // what was said last
+	ends   int                // callbacks that ran
+}
+
+const scriptPeer = "script://peer"
+
+// scriptCarrier does nothing by itself.
+type scriptCarrier struct{ s *script }
+
+func (c scriptCarrier) Check(name string) error {
+	if name == "script://bad" {
+		return na.WithText(na.ErrInvalid, "a bad name")
+	}
+	return nil
+}
+func (c scriptCarrier) Resolve(text string, done func(string, error)) func() {
+	done(text, nil)
+	return nil
+}
+func (c scriptCarrier) Dial(l *Link) { c.s.dialed = append(c.s.dialed, l) }
+func (c scriptCarrier) Flush(*Link)  {}
+func (c scriptCarrier) Cut(l *Link, last []byte) {
+	text := ""
+	if len(last) > 0 {
+		h, err := frame.Parse(last)
+		require.NoError(c.s, err)
+		require.Equal(c.s, frame.Goaway, h.Kind)
+		text = fmt.Sprint(na.Code(h.Tag), ": ", string(last[h.Size():]))
+	}
+	c.s.cuts[l] = append(c.s.cuts[l], text)
+}
+func (c scriptCarrier) Poll(time.Duration)       {}
+func (c scriptCarrier) NextTimer() time.Duration { return 0 }
+func (c scriptCarrier) Shut()                    {}
+func (c scriptCarrier) Release()                 {}
+
+type scriptPlugin struct{ s *script }
+
+func (p scriptPlugin) Scheme() string { return "script" }
+
+func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
+	s := p.s
+	s.eng = New(cls, Options{
+		Scheme: "script", Self: "script://" + rest, Listen: "script://" + rest, Host: "here",
+		Now: func() time.Duration { return s.clock },
+		Rand: func(b []byte) {
+			for i := range b {
+				b[i] = byte(s.clock) + byte(i*7) + 100
+			}
+			s.clock++
+		},
+		Carrier: func(e *Endpoint) (Carrier, error) { s.e = e; return scriptCarrier{s}, nil },
+	})
+	return s.eng, nil
+}
+
+// newScript opens a class that the script is the only peer of.
+func newScript(t *testing.T, cfg na.Config) *script {
+	t.Helper()
+	s := &script{T: t, cuts: map[*Link][]string{}}
+	cfg.Plugins = []na.Plugin{scriptPlugin{s}}
+	cls, err := na.Open("script://me", cfg)
+	require.NoError(t, err)
+	s.nctx, err = cls.NewContext()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = cls.Close()
+		for i := 0; !cls.Closed(); i++ {
+			s.nctx.Trigger(0)
+			_ = s.nctx.Progress(0)
+			require.Less(t, i, 1000, "the class does not close: %d operations are left", s.nctx.Live())
+		}
+		require.Zero(t, s.eng.reserved, "bytes reserved at the end")
+	})
+	return s
+}
+
+func (s *script) addr() na.Addr { return na.MakeAddr(scriptPeer, 0) }
+
+// result is the end of an operation.
+type result struct {
+	*na.Op
+	na.Result
+	ended int
+}
+
+// op starts an operation.
+func (s *script) op(start func(op *na.Op) error) *result {
+	s.Helper()
+	r := &result{}
+	r.Op = s.nctx.NewOp(func(_ *na.Op, res na.Result) {
+		r.Result = res
+		r.ended++
+		s.ends++
+	})
+	require.NoError(s, start(r.Op))
+	return r
+}
+
+func (s *script) send(data string) *result {
+	s.Helper()
+	return s.op(func(op *na.Op) error { return s.nctx.SendUnexpected(op, s.addr(), 7, []byte(data)) })
+}
+
+func (s *script) expect(tag na.Tag, buf []byte) *result {
+	s.Helper()
+	return s.op(func(op *na.Op) error { return s.nctx.RecvExpected(op, s.addr(), tag, buf) })
+}
+
+func (s *script) mem(n int) *na.Mem {
+	m, err := s.eng.cls.NewMem(make([]byte, n))
+	require.NoError(s, err)
+	return m
+}
+
+func (s *script) get(m *na.Mem) *result {
+	s.Helper()
+	return s.op(func(op *na.Op) error {
+		return s.nctx.Get(op, m, 0, s.addr(), na.Key{Len: m.Len(), Access: na.ReadOnly}, 0, m.Len())
+	})
+}
+
+func (s *script) put(m *na.Mem) *result {
+	s.Helper()
+	return s.op(func(op *na.Op) error {
+		return s.nctx.Put(op, m, 0, s.addr(), na.Key{Len: m.Len(), Access: na.WriteOnly}, 0, m.Len())
+	})
+}
+
+// pulled is a frame that the endpoint sends.
+type pulled struct {
+	frame.Header
+	payload []byte
+	chunk   Chunk
+}
+
+// pull takes the next frame of l; ok is false when there is none, and then More must say so too.
+func (s *script) pull(l *Link) (p pulled, ok bool) {
+	s.Helper()
+	s.e.Lock()
+	defer s.e.Unlock()
+	more := l.More()
+	b, c, ok := l.Next([]byte("head"), true)
+	require.Equal(s, "head", string(b[:4]), "Next appends")
+	if !ok {
+		require.Len(s, b, 4)
+		require.False(s, l.More(), "Next yields nothing, and More says that there is something")
+		return p, false
+	}
+	require.True(s, more, "Next yields something, and More said that there is nothing")
+	h, err := frame.Parse(b[4:])
+	require.NoError(s, err)
+	p = pulled{Header: h, payload: b[4+h.Size():], chunk: c}
+	if h.Kind.Bulk() {
+		require.Empty(s, p.payload)
+		require.Equal(s, h.Payload(), c.Len())
+	} else {
+		require.Len(s, p.payload, h.Payload())
+	}
+	return p, true
+}
+
+// drain pulls everything that is not bulk data, and lets bulk data go as sent.
+func (s *script) drain(l *Link) (all []pulled) {
+	s.Helper()
+	for {
+		p, ok := s.pull(l)
+		if !ok {
+			return all
+		}
+		if p.Kind.Bulk() && p.chunk.Len() > 0 {
+			s.sent(l, &p)
+		}
+		all = append(all, p)
+	}
+}
+
+func (s *script) sent(l *Link, p *pulled) {
+	if p.chunk.Borrow() {
+		for _, b := range p.chunk.Slices(nil, 0, p.chunk.Len()) {
+			p.payload = append(p.payload, b...)
+		}
+		p.chunk.Return()
+	}
+	s.e.Lock()
+	l.Sent(&p.chunk)
+	s.e.Unlock()
+}
+
+// kinds names frames.
+func kinds(all []pulled) (names []string) {
+	for _, p := range all {
+		names = append(names, p.Kind.String())
+	}
+	return names
+}
+
+// deliver hands l a frame; a carrier fails the link when Deliver returns an error.
+func (s *script) deliver(l *Link, h frame.Header, payload []byte) error {
+	s.e.Lock()
+	defer s.e.flushUnlock()
+	if h.Credit == 0 && h.Kind != frame.Hello {
+		h.Credit = l.credits
+	}
+	b := h.Append(nil, payload)
+	parsed, err := frame.Parse(b)
+	require.NoError(s, err)
+	if err = l.Deliver(&parsed, b[parsed.Size():]); err != nil {
+		l.Fail(err)
+	}
+	return err
+}
+
+// place hands l a piece of bulk data.
+func (s *script) place(l *Link, h frame.Header, payload []byte) error {
+	s.e.Lock()
+	defer s.e.flushUnlock()
+	h.Credit = l.credits
+	parsed, err := frame.Parse(h.AppendFront(nil, len(payload)))
+	require.NoError(s, err)
+	v, err := l.Place(&parsed)
+	if err != nil {
+		l.Fail(err)
+		return err
+	}
+	require.Equal(s, len(payload), v.Len())
+	if v.Borrow() {
+		for _, to := range v.Slices(nil, 0, v.Len()) {
+			payload = payload[copy(to, payload):]
+		}
+		v.Return()
+	}
+	l.Placed(&parsed, &v)
+	return nil
+}
+
+// peerGreeting is the HELLO of the script.
+func peerGreeting(envelopes uint32) frame.Greeting {
+	return frame.Greeting{
+		Version: frame.Version, Incarnation: [16]byte{1}, Listen: scriptPeer, Host: "there", Envelopes: envelopes, Eager: 4096,
+	}
+}
+
+func (s *script) hello(l *Link, g frame.Greeting) error {
+	return s.deliver(l, frame.Header{Kind: frame.Hello, Tag: frame.Magic}, g.Append(nil))
+}
+
+// meet has the endpoint dial, and answers with a guarantee of envelopes.
+func (s *script) meet(envelopes uint32) *Link {
+	s.Helper()
+	r := s.expect(1<<40, nil)
+	require.NotEmpty(s, s.dialed)
+	l := s.dialed[len(s.dialed)-1]
+	require.Equal(s, []string{"HELLO"}, kinds(s.drain(l)))
+	require.NoError(s, s.hello(l, peerGreeting(envelopes)))
+	require.True(s, l.Up())
+	r.Cancel()
+	s.trigger()
+	require.ErrorIs(s, r.Err, na.ErrCanceled)
+	return l
+}
+
+func (s *script) trigger() int { return s.nctx.Trigger(0) }
+
+// pass lets time pass and polls.
+func (s *script) pass(d time.Duration) {
+	s.clock += d
+	s.e.Poll(s.clock)
+}

@@ -1,0 +1,629 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+func TestHandshake(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 9, Eager: 1024})
+	a, b := s.send("first"), s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, s.addr(), 3, []byte("second")) })
+	require.Len(t, s.dialed, 1, "one session for all operations")
+	l := s.dialed[0]
+	all := s.drain(l)
+	require.Equal(t, []string{"HELLO"}, kinds(all), "nothing else before the peer has answered")
+	require.Equal(t, frame.Magic, all[0].Tag)
+	g, err := frame.ParseGreeting(all[0].payload)
+	require.NoError(t, err)
+	require.Equal(t, frame.Greeting{
+		Version: frame.Version, Incarnation: s.eng.Incarnation(), Listen: "script://me", Host: "here", Envelopes: 9, Eager: 1024,
+		Auth: g.Auth,
+	}, g)
+	require.Equal(t, 2, s.nctx.Stats().Outstanding)
+	require.NoError(t, s.hello(l, peerGreeting(5)))
+	all = s.drain(l)
+	require.ElementsMatch(t, []string{"UNEXPECTED", "EXPECTED"}, kinds(all))
+	require.Equal(t, 2, s.trigger())
+	require.NoError(t, a.Err)
+	require.NoError(t, b.Err)
+	require.Equal(t, 1, s.nctx.Stats().Peers)
+	require.Zero(t, s.nctx.Stats().Outstanding)
+}
+
+func TestHandshakeRefuses(t *testing.T) {
+	for text, change := range map[string]func(g *frame.Greeting){
+		"protocol version 9":         func(g *frame.Greeting) { g.Version = 9 },
+		"offers 0 envelopes":         func(g *frame.Greeting) { g.Envelopes = 0 },
+		"offers 4097 envelopes":      func(g *frame.Greeting) { g.Envelopes = 4097 },
+		"of 255 bytes":               func(g *frame.Greeting) { g.Eager = 255 },
+		"of 49153 bytes":             func(g *frame.Greeting) { g.Eager = 48<<10 + 1 },
+		"for another context":        func(g *frame.Greeting) { g.Target = 1 },
+		"is for another context":     func(g *frame.Greeting) { g.Context = 1 },
+		"leads back to this process": func(g *frame.Greeting) { g.Incarnation = [16]byte{} },
+	} {
+		s := newScript(t, na.Config{})
+		r := s.send("x")
+		l := s.dialed[0]
+		s.drain(l)
+		g := peerGreeting(5)
+		change(&g)
+		if strings.Contains(text, "leads back") {
+			g.Incarnation = s.eng.inc
+		}
+		require.ErrorContains(t, s.hello(l, g), text)
+		require.True(t, l.Down())
+		require.Equal(t, 1, s.trigger())
+		require.ErrorIs(t, r.Err, na.ErrUnreachable)
+		require.ErrorContains(t, r.Err, text)
+		require.Equal(t, na.NotRun, r.Fate)
+	}
+	s := newScript(t, na.Config{})
+	r := s.send("x")
+	require.ErrorContains(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "session begins with PING, want HELLO")
+	s.trigger()
+	require.ErrorIs(t, r.Err, na.ErrUnreachable)
+	require.Zero(t, s.nctx.Stats().PeersLost)
+	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "a link that is down hears nothing")
+}
+
+func TestGoaway(t *testing.T) {
+	s := newScript(t, na.Config{})
+	early := s.send("x")
+	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Goaway, Tag: uint64(na.ErrNoMemory)}, []byte("full")))
+	s.trigger()
+	require.ErrorIs(t, early.Err, na.ErrUnreachable)
+	require.ErrorContains(t, early.Err, "full")
+	require.Equal(t, na.NotRun, early.Fate)
+
+	s.pass(time.Second) // over the pause after the failure
+	l := s.meet(5)
+	late := s.expect(3, nil)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(na.ErrClosed)}, []byte(strings.Repeat("bye ", 1000))))
+	s.trigger()
+	require.ErrorIs(t, late.Err, na.ErrPeerLost)
+	require.ErrorContains(t, late.Err, "bye")
+	require.Less(t, len(late.Err.Error()), 1000, "what a peer says is cut")
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
+}
+
+// What a peer must not say inside a session: it is cut, and counted.
+func TestViolations(t *testing.T) {
+	for name, broken := range map[string]func(s *script, l *Link) error{
+		"another context":  func(s *script, l *Link) error { return s.deliver(l, frame.Header{Kind: frame.Ping, Context: 1}, nil) },
+		"a second HELLO":   func(s *script, l *Link) error { return s.hello(l, peerGreeting(5)) },
+		"credit goes back": func(s *script, l *Link) error { return s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 4}, nil) },
+		"credit out of bounds": func(s *script, l *Link) error {
+			return s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 5000}, nil)
+		},
+		"a message too long": func(s *script, l *Link) error {
+			return s.deliver(l, frame.Header{Kind: frame.Unexpected}, make([]byte, 4097))
+		},
+		"more messages than guaranteed": func(s *script, l *Link) error {
+			for range 3 {
+				if err := s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"data beyond the get": func(s *script, l *Link) error {
+			s.get(s.mem(10))
+			id := s.drain(l)[0].Op
+			return s.place(l, frame.Header{Kind: frame.GetData, Op: id, Tag: 5}, make([]byte, 6))
+		},
+		"data at an offset out of this world": func(s *script, l *Link) error {
+			s.get(s.mem(10))
+			id := s.drain(l)[0].Op
+			return s.place(l, frame.Header{Kind: frame.GetData, Op: id, Tag: 1<<64 - 5}, make([]byte, 5))
+		},
+		"more data than asked for": func(s *script, l *Link) error {
+			s.get(s.mem(10))
+			id := s.drain(l)[0].Op
+			require.NoError(s, s.place(l, frame.Header{Kind: frame.GetData, Op: id}, make([]byte, 8)))
+			return s.place(l, frame.Header{Kind: frame.GetData, Op: id}, make([]byte, 8))
+		},
+		"a get that ends too early": func(s *script, l *Link) error {
+			s.get(s.mem(10))
+			id := s.drain(l)[0].Op
+			require.NoError(s, s.place(l, frame.Header{Kind: frame.GetData, Op: id}, make([]byte, 9)))
+			return s.deliver(l, frame.Header{Kind: frame.GetDone, Op: id}, nil)
+		},
+		"a get with the identity of another": func(s *script, l *Link) error {
+			m, err := s.eng.cls.Register(na.ReadOnly, make([]byte, 10))
+			require.NoError(s, err)
+			h := frame.Header{Kind: frame.Get, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}
+			require.NoError(s, s.deliver(l, h, nil))
+			return s.deliver(l, h, nil)
+		},
+		"a put that changes its length": func(s *script, l *Link) error {
+			m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
+			require.NoError(s, err)
+			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}
+			require.NoError(s, s.place(l, h, make([]byte, 5)))
+			h.Tag, h.Tail.Length = 5, 9
+			return s.place(l, h, make([]byte, 4))
+		},
+		"a put that moves": func(s *script, l *Link) error {
+			m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
+			require.NoError(s, err)
+			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 5}}
+			require.NoError(s, s.place(l, h, make([]byte, 2)))
+			h.Tag, h.Tail.Offset = 2, 6
+			return s.place(l, h, make([]byte, 3))
+		},
+		"more put than announced": func(s *script, l *Link) error {
+			m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
+			require.NoError(s, err)
+			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 5}}
+			require.NoError(s, s.place(l, h, make([]byte, 4)))
+			return s.place(l, h, make([]byte, 4))
+		},
+		"keys tried out": func(s *script, l *Link) error {
+			m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
+			require.NoError(s, err)
+			h := frame.Header{Kind: frame.Get, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}
+			for range maxDenials + 1 {
+				h.Op++
+				if err := s.deliver(l, h, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, na.Config{Envelopes: 2})
+			l := s.meet(5)
+			r := s.expect(3, nil)
+			err := broken(s, l)
+			require.ErrorIs(t, err, na.ErrProtocol)
+			require.True(t, l.Down())
+			s.trigger()
+			require.ErrorIs(t, r.Err, na.ErrPeerLost)
+			require.EqualValues(t, 1, s.nctx.Stats().Violations)
+			require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
+			require.Len(t, s.cuts[l], 1)
+			require.Contains(t, s.cuts[l][0], na.ErrProtocol.Error(), "the peer is told why")
+			for s.nctx.Stats().Envelopes > 0 {
+				r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+				s.trigger()
+				r.Envelope.Free()
+			}
+		})
+	}
+}
+
+// What a peer may say although it is late or in vain.
+func TestHarmless(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meet(5)
+	before := s.nctx.Stats().LateDropped
+	for _, h := range []frame.Header{
+		{Kind: frame.PutDone, Op: 77}, {Kind: frame.GetDone, Op: 1 << 32}, {Kind: frame.Expected, Tag: 5},
+	} {
+		before++
+		require.NoError(t, s.deliver(l, h, nil))
+		require.Equal(t, before, s.nctx.Stats().LateDropped, "%v", &h)
+	}
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.GetData, Op: 77, Tag: 1 << 63}, make([]byte, 100)))
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Put, Op: 78, Tag: 100, Tail: frame.Tail{Length: 200}}, make([]byte, 100)))
+	require.Equal(t, before+2, s.nctx.Stats().LateDropped)
+	for _, k := range []frame.Kind{frame.Cancel, frame.Pong, frame.Credit, frame.Dropped, frame.GiveBack} {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: k, Op: 99, Tag: 98}, nil))
+	}
+	require.True(t, l.Up())
+	require.Empty(t, s.drain(l))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping, Tag: 5}, nil))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping, Tag: 6}, nil))
+	all := s.drain(l)
+	require.Equal(t, []string{"PONG"}, kinds(all), "one answer to several")
+	require.EqualValues(t, 6, all[0].Tag)
+}
+
+// Credits against a model: what leaves never exceeds what was guaranteed, nothing is lost by cancels, the order stays.
+func TestCreditOracle(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	s := newScript(t, na.Config{})
+	l := s.meet(3)
+	granted, left := uint32(3), 0
+	var waiting []*result // in the order of their starts
+	check := func() {
+		for _, p := range s.drain(l) {
+			require.Equal(t, frame.Unexpected, p.Kind)
+			require.NotEmpty(t, waiting)
+			left++
+			waiting = waiting[1:]
+		}
+		s.trigger()
+		require.LessOrEqual(t, left, int(granted))
+		require.True(t, len(waiting) == 0 || left == int(granted), "%d wait although %d of %d envelopes are used", len(waiting), left, granted)
+		require.Equal(t, len(waiting), s.nctx.Stats().Queued)
+		for _, w := range waiting {
+			require.Zero(t, w.ended)
+		}
+	}
+	for range 3000 {
+		switch r.IntN(4) {
+		case 0, 1:
+			waiting = append(waiting, s.send("x"))
+		case 2:
+			granted += uint32(r.IntN(3))
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: granted}, nil))
+		case 3: // cancel one, before anything was pulled
+			if len(waiting) > 0 {
+				i := r.IntN(len(waiting))
+				c := waiting[i]
+				c.Cancel()
+				s.trigger()
+				require.ErrorIs(t, c.Err, na.ErrCanceled)
+				require.Equal(t, na.NotRun, c.Fate)
+				waiting = append(append([]*result{}, waiting[:i]...), waiting[i+1:]...)
+			}
+		}
+		if r.IntN(3) > 0 {
+			check()
+		}
+	}
+	check()
+}
+
+// A message that was queued before the peer said that it takes only shorter ones gives its envelope to the next.
+func TestTooLongGivesItsEnvelopeBack(t *testing.T) {
+	s := newScript(t, na.Config{})
+	long, short := s.send(strings.Repeat("x", 300)), s.send("y")
+	l := s.dialed[0]
+	s.drain(l)
+	g := peerGreeting(1)
+	g.Eager = 256
+	require.NoError(t, s.hello(l, g))
+	all := s.drain(l)
+	require.Equal(t, []string{"UNEXPECTED"}, kinds(all))
+	require.Equal(t, "y", string(all[0].payload))
+	s.trigger()
+	require.ErrorIs(t, long.Err, na.ErrMsgSize)
+	require.Equal(t, na.NotRun, long.Fate)
+	require.NoError(t, short.Err)
+}
+
+// Envelopes that came back are announced at the latest when the peer has used all that it knows of.
+func TestCreditIsAnnounced(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 8})
+	l := s.meet(5)
+	var held []*na.Envelope
+	arrive := func() {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
+		r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+		s.trigger()
+		require.NoError(t, r.Err)
+		held = append(held, r.Envelope)
+	}
+	for range 7 {
+		arrive()
+	}
+	held[0].Accept()
+	require.Empty(t, s.drain(l), "less than a quarter is free, and the peer has one more")
+	arrive() // the last that it knows of
+	all := s.drain(l)
+	require.Equal(t, []string{"CREDIT"}, kinds(all))
+	require.EqualValues(t, 9, all[0].Credit)
+	held[1].Accept()
+	require.Empty(t, s.drain(l))
+	held[2].Accept()
+	all = s.drain(l)
+	require.Equal(t, []string{"CREDIT"}, kinds(all), "a quarter is free")
+	require.EqualValues(t, 11, all[0].Credit)
+	held[3].Accept()
+	held[3].Accept()
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Ping}, nil))
+	all = s.drain(l)
+	require.Equal(t, []string{"PONG"}, kinds(all))
+	require.EqualValues(t, 12, all[0].Credit, "every frame carries it")
+	for _, e := range held {
+		e.Free()
+	}
+	s.drain(l)
+}
+
+func TestPeerTimeout(t *testing.T) {
+	s := newScript(t, na.Config{PeerTimeout: time.Second})
+	l := s.meet(5)
+	var lost []error
+	s.nctx.OnFault(func(peer na.Addr, err error) {
+		require.Equal(t, s.addr(), peer.Named())
+		lost = append(lost, err)
+	})
+	s.pass(time.Hour) // nobody waits for the peer
+	require.True(t, l.Up())
+	require.Empty(t, s.drain(l), "an idle session is silent")
+	r := s.expect(3, nil)
+	pings := 0
+	for range 9 {
+		s.pass(100 * time.Millisecond)
+		pings += len(s.drain(l))
+	}
+	require.GreaterOrEqual(t, pings, 7)
+	require.True(t, l.Up())
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
+	for range 9 { // a sign of life counts
+		s.pass(100 * time.Millisecond)
+	}
+	require.True(t, l.Up())
+	require.Len(t, s.drain(l), 1, "a peer that does not read gets one question")
+	for range 3 {
+		s.pass(100 * time.Millisecond)
+	}
+	require.True(t, l.Down())
+	s.trigger()
+	require.ErrorIs(t, r.Err, na.ErrPeerLost)
+	require.ErrorContains(t, r.Err, "silent for 1s")
+	require.Equal(t, na.MaybeRan, r.Fate)
+	require.Len(t, lost, 1)
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
+	at, ok := s.e.NextTimer()
+	require.False(t, ok, "a timer at %v with nothing to wait for", at)
+}
+
+// A freeze of this process counts for two ticks at most.
+func TestOwnFreezeAccusesNobody(t *testing.T) {
+	s := newScript(t, na.Config{PeerTimeout: time.Second})
+	l := s.meet(5)
+	r := s.expect(3, nil)
+	for range 4 {
+		s.pass(time.Hour)
+		require.True(t, l.Up())
+	}
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
+	s.pass(time.Hour)
+	require.Zero(t, r.ended)
+}
+
+func TestConnectTimeout(t *testing.T) {
+	s := newScript(t, na.Config{ConnectTimeout: time.Second})
+	s.pass(time.Hour) // nothing was driven for long
+	r := s.send("x")
+	s.pass(999 * time.Millisecond)
+	require.False(t, s.dialed[0].Down())
+	at, ok := s.e.NextTimer()
+	require.True(t, ok)
+	require.LessOrEqual(t, at-s.clock, time.Millisecond, "the timer is in time")
+	s.pass(time.Millisecond)
+	require.True(t, s.dialed[0].Down())
+	s.trigger()
+	require.ErrorIs(t, r.Err, na.ErrUnreachable)
+	require.ErrorContains(t, r.Err, "no connection within 1s")
+	require.Equal(t, na.NotRun, r.Fate)
+}
+
+// An address that fails is dialled again after longer and longer pauses; others are not held up by it.
+func TestBackoff(t *testing.T) {
+	s := newScript(t, na.Config{})
+	fail := func() {
+		s.e.Lock()
+		s.dialed[len(s.dialed)-1].Fail(na.WithText(na.ErrUnreachable, "refused"))
+		s.e.Unlock()
+		s.trigger()
+	}
+	s.send("x")
+	fail()
+	var pauses []time.Duration
+	for range 9 {
+		n, begin := len(s.dialed), s.clock
+		s.send("x")
+		for len(s.dialed) == n {
+			at, ok := s.e.NextTimer()
+			require.True(t, ok)
+			s.pass(max(at-s.clock, 1))
+		}
+		pauses = append(pauses, s.clock-begin)
+		fail()
+	}
+	for i, p := range pauses {
+		want := min(backoffFirst<<i, backoffLast)
+		require.InDelta(t, float64(want), float64(p), float64(time.Millisecond), "pause %d: %v", i, pauses)
+	}
+	n := len(s.dialed)
+	s.op(func(op *na.Op) error { return s.nctx.SendUnexpected(op, s.addr().WithTarget(1), 1, nil) })
+	require.Len(t, s.dialed, n+1, "another context of the peer is dialled at once")
+	s.op(func(op *na.Op) error { return s.nctx.SendUnexpected(op, na.MakeAddr("script://other", 0), 1, nil) })
+	require.Len(t, s.dialed, n+2, "another peer is dialled at once")
+	s.pass(2 * time.Second)
+	s.meet(5)
+	require.Empty(t, s.e.waits, "a session ends the pauses")
+}
+
+// The peers that failed once are remembered up to a limit.
+func TestBackoffIsBounded(t *testing.T) {
+	s := newScript(t, na.Config{})
+	s.e.Lock()
+	for i := range 3 * backoffNames {
+		s.clock += time.Millisecond
+		s.e.failed(na.MakeAddr(scriptPeer, i))
+	}
+	require.LessOrEqual(t, len(s.e.waits), backoffNames)
+	s.e.Unlock()
+}
+
+func TestBadNames(t *testing.T) {
+	s := newScript(t, na.Config{})
+	for text, code := range map[string]na.Code{"other://x": na.ErrUnsupported, "script://bad": na.ErrInvalid} {
+		r := s.op(func(op *na.Op) error { return s.nctx.SendUnexpected(op, na.MakeAddr(text, 0), 1, nil) })
+		s.trigger()
+		require.ErrorIs(t, r.Err, code)
+		require.Equal(t, na.NotRun, r.Fate)
+	}
+	require.Empty(t, s.e.links)
+}
+
+// compete: two connections of one pair.
+func TestTwoConnections(t *testing.T) {
+	larger, smaller := [16]byte{255}, [16]byte{0, 1}
+	for name, c := range map[string]struct {
+		begin    func(s *script) *Link // the link that exists, or nil
+		inc      [16]byte              // of the peer that connects
+		code     na.Code               // of its refusal
+		adopts   bool                  // the link that exists takes the new connection
+		survives bool                  // the link that exists goes on as it is
+	}{
+		"nothing there":             {func(*script) *Link { return nil }, larger, na.OK, false, false},
+		"we dial, and ours stays":   {func(s *script) *Link { s.send("x"); return s.dialed[0] }, smaller, na.ErrDuplicate, false, true},
+		"we dial, and theirs stays": {func(s *script) *Link { s.send("x"); return s.dialed[0] }, larger, na.OK, true, true},
+		"we wait before dialling again": {func(s *script) *Link {
+			s.e.Lock()
+			s.e.failed(s.addr())
+			s.e.Unlock()
+			s.send("x")
+			require.Empty(s, s.dialed)
+			return s.e.names[s.addr()]
+		}, smaller, na.OK, true, true},
+		"ours is up, the peer restarted": {func(s *script) *Link { return s.meet(5) }, larger, na.OK, false, false},
+		"the same process is this one":   {func(*script) *Link { return nil }, [16]byte{}, na.ErrUnreachable, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, na.Config{})
+			old := c.begin(s)
+			g := peerGreeting(5)
+			if g.Incarnation = c.inc; c.code == na.ErrUnreachable {
+				g.Incarnation = s.eng.inc
+			}
+			s.e.Lock()
+			l, err := s.e.Admit("conn", g, true)
+			s.e.flushUnlock()
+			require.Equal(t, c.code, na.CodeOf(err))
+			if c.code != na.OK {
+				require.Nil(t, l)
+			} else {
+				require.True(t, l.Up())
+				require.Equal(t, "conn", l.Conn)
+				require.Equal(t, "HELLO", kinds(s.drain(l))[0], "the answer begins with our HELLO")
+			}
+			if old != nil {
+				require.Equal(t, c.adopts, l == old)
+				require.Equal(t, !c.survives, old.Down())
+			}
+			if l != nil {
+				require.Same(t, l, s.e.names[s.addr()], "the name leads to the session")
+			}
+			s.trigger()
+		})
+	}
+}
+
+// The same incarnation connects again although our session with it is up: the one that the larger incarnation dialled
+// stays, and if that is ours a PING shows the peer that it lives.
+func TestTwoConnectionsUp(t *testing.T) {
+	for _, ours := range []bool{true, false} {
+		s := newScript(t, na.Config{})
+		s.eng.inc[0] = 50
+		r := s.send("x")
+		l := s.dialed[0]
+		s.drain(l)
+		g := peerGreeting(5)
+		if g.Incarnation = [16]byte{100}; ours {
+			g.Incarnation[0] = 10
+		}
+		require.NoError(t, s.hello(l, g))
+		s.drain(l)
+		s.trigger()
+		require.NoError(t, r.Err)
+		s.e.Lock()
+		again, err := s.e.Admit("conn", g, true)
+		s.e.flushUnlock()
+		if ours {
+			require.ErrorIs(t, err, na.ErrDuplicate)
+			require.True(t, l.Up())
+			require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
+		} else {
+			require.NoError(t, err)
+			require.True(t, l.Down())
+			require.True(t, again.Up())
+		}
+		s.trigger()
+	}
+}
+
+// The peer says that it dials, too. If its connection does not come we dial again.
+func TestDuplicateIsTriedAgain(t *testing.T) {
+	s := newScript(t, na.Config{})
+	r := s.send("x")
+	l := s.dialed[0]
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(na.ErrDuplicate)}, []byte("I dial")))
+	require.Zero(t, s.trigger(), "the operation waits")
+	require.False(t, l.Down())
+	s.pass(10 * time.Millisecond)
+	require.Len(t, s.dialed, 1)
+	s.pass(50 * time.Millisecond)
+	require.Len(t, s.dialed, 2)
+	require.Equal(t, []string{"HELLO"}, kinds(s.drain(l)), "the new connection begins with a HELLO")
+	require.NoError(t, s.hello(l, peerGreeting(1)))
+	s.drain(l)
+	s.trigger()
+	require.NoError(t, r.Err)
+}
+
+// A peer that is not verified, or that nobody can dial, gets a name that cannot be dialled.
+func TestPrivatePeers(t *testing.T) {
+	s := newScript(t, na.Config{})
+	for i, c := range []struct {
+		listen   string
+		verified bool
+		want     string
+	}{
+		{scriptPeer, true, scriptPeer}, {scriptPeer, false, "script://@07"}, {"", true, "script://@07"},
+		{"other://x", true, "script://@07"}, {"script://bad", true, "script://@07"},
+	} {
+		g := peerGreeting(5)
+		g.Listen, g.Incarnation = c.listen, [16]byte{7, byte(i)}
+		s.e.Lock()
+		l, err := s.e.Admit("conn", g, c.verified)
+		s.e.Unlock()
+		require.NoError(t, err)
+		require.True(t, strings.HasPrefix(l.addr().Name(), c.want), "%+v: got %v", c, l.addr())
+		require.Equal(t, l, s.e.find(l.addr()))
+	}
+}
+
+func TestBudget(t *testing.T) {
+	each := int64(4096 + envelopeOverhead)
+	s := newScript(t, na.Config{Envelopes: 4, Budget: 5*each + 10})
+	admit := func(inc byte) (*Link, error) {
+		g := peerGreeting(5)
+		g.Listen, g.Incarnation = "", [16]byte{inc}
+		s.e.Lock()
+		defer s.e.Unlock()
+		return s.e.Admit("conn", g, false)
+	}
+	first, err := admit(1)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, first.greeting().Envelopes)
+	second, err := admit(2)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, second.greeting().Envelopes, "the budget is short")
+	_, err = admit(3)
+	require.ErrorIs(t, err, na.ErrNoMemory)
+	require.ErrorContains(t, err, "wants 4 of 4160 bytes, 10 of the budget of 20810 bytes are left")
+	require.Equal(t, 5*each, s.nctx.Stats().Reserved)
+
+	// The room of a session comes back when its last envelope is accepted.
+	require.NoError(t, s.deliver(first, frame.Header{Kind: frame.Unexpected}, []byte("x")))
+	s.e.Lock()
+	first.Fail(na.ErrPeerLost)
+	s.e.Unlock()
+	require.Equal(t, 5*each, s.nctx.Stats().Reserved)
+	r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+	s.trigger()
+	require.Equal(t, "x", string(r.Envelope.Data))
+	r.Envelope.Accept()
+	require.Equal(t, each, s.nctx.Stats().Reserved)
+	third, err := admit(3)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, third.greeting().Envelopes)
+	require.Equal(t, "x", string(r.Envelope.Data))
+	r.Envelope.Free()
+}
