@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
+	"weak"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -384,6 +386,66 @@ func TestCloseRacesTransfers(t *testing.T) {
 		t.Logf("%d succeeded, %d were revoked", good, bad)
 		require.Positive(t, bad)
 		require.Zero(t, p.mctx.Stats().NA.PeersLost)
+	})
+}
+
+// Handles are encoded by some goroutines while another closes them: they have a key and the data, or an error.
+func TestEncodeRacesClose(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		_, hctx := n.Origin(hg.Config{})
+		for range 50 {
+			mem := newMemory(1000, 1000)
+			mem.fill(1)
+			h, err := bulk.Create(hctx, bulk.ReadOnly, mem.segs...)
+			require.NoError(t, err)
+			var wg sync.WaitGroup
+			for range 3 {
+				wg.Go(func() {
+					for {
+						b, err := h.MarshalBinary()
+						if err != nil {
+							assert.ErrorIs(t, err, hg.ErrClosed)
+							return
+						}
+						assert.True(t, bytes.HasSuffix(b, patterned(1, 0, 2000)))
+					}
+				})
+			}
+			require.NoError(t, h.CloseWait(t.Context()))
+			mem.set(0xee) // it is ours again
+			wg.Wait()
+		}
+		require.Zero(t, hctx.Stats().NA.Regions)
+	})
+}
+
+// Published memory is kept alive until Close has completed, and not longer.
+func TestCloseLetsTheMemoryGo(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		buf := bytes.Repeat([]byte{7}, 1<<16)
+		alive := weak.Make(&buf[0])
+		h, err := bulk.Create(p.octx, bulk.ReadWrite, buf)
+		require.NoError(t, err)
+		r := remote(t, h)
+		buf = nil
+		for range 3 {
+			runtime.GC()
+		}
+		mine := newMemory(1 << 16)
+		pull := bulk.Spec{Remote: r, Local: local(t, p.mctx, mine.segs...), Size: 1 << 16}
+		require.NoError(t, p.transfer(pull).err)
+		require.True(t, mine.all(7))
+		require.NotNil(t, alive.Value())
+		require.NoError(t, h.CloseWait(t.Context()))
+		h = nil
+		require.ErrorIs(t, p.transfer(pull).err, na.ErrRevoked)
+		for range 100 {
+			if runtime.GC(); alive.Value() == nil {
+				return
+			}
+		}
+		t.Fatal("the memory is still referred to")
 	})
 }
 

@@ -31,7 +31,8 @@ type Options struct {
 	// Eager bounds the data that travels inside the RPC. Zero means DefaultEager; negative means none does. At most
 	// 64 KiB.
 	Eager int
-	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it.
+	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it. That works
+	// if the owner's class listens.
 	Bind bool
 }
 

@@ -60,6 +60,9 @@ type DoneFunc func(op *Op, err error)
 //
 //	Transfer ─► piece piece piece … (Window at a time) ─ each ends ─► the next, or, when none is left, done
 //	Cancel ───► every piece that is under way is canceled, none is started
+//
+// It stays with the session in which its first piece ended: when that is lost the transfer ends with ErrPeerLost, also
+// if another process listens at the address by then.
 type Op struct {
 	hctx  *hg.Context
 	spec  Spec
@@ -220,7 +223,9 @@ func (op *Op) pieceEnded(nop *na.Op, r na.Result) {
 	if r.Err == nil {
 		op.moved.Add(r.N)
 		op.tell()
-		op.to = r.Addr // the other pieces do not go to a process that takes its place
+		if !r.Addr.IsZero() {
+			op.to = r.Addr // the other pieces do not go to a process that takes its place
+		}
 	} else {
 		op.fail(r.Err)
 	}
@@ -286,8 +291,9 @@ func (op *Op) finish() {
 	}
 }
 
-// Cancel ends the transfer, unless it has ended. It does not block; done runs once in any case: without error if every
-// piece had arrived.
+// Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done runs once in any case:
+// in the next Trigger, no Progress is needed, or as soon as a copy that is being made at this moment is. It runs without
+// error if every piece had arrived.
 func (op *Op) Cancel() {
 	op.mu.Lock()
 	defer op.mu.Unlock()

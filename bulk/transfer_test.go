@@ -355,6 +355,39 @@ func TestPeerLost(t *testing.T) {
 	})
 }
 
+// The owner goes while no piece is under way, and another process takes its address: the transfer does not go on there.
+func TestPeerReplaced(t *testing.T) {
+	eachDir(t, func(t *testing.T, first *pair, dir bulk.Dir) {
+		p := newPair(t, first.Net)
+		s := newScene(t, p, dir, 512<<10)
+		s.spec.Window = 1
+		op := s.start()
+		s.until(func() bool { return op.Moved() > 0 })
+		for p.mctx.NA().Queued() == 0 { // the next piece, whose end nobody has heard of
+			_ = p.octx.Progress(0)
+			p.octx.Trigger(0)
+			_ = p.mctx.NA().Progress(0)
+		}
+		p.Undriven(p.mctx)
+		require.NoError(t, p.owner.Close())
+		p.Until(p.owner.Closed)
+		_, octx := p.Open(p.owner.Addr().String(), hg.Config{})
+		for p.mctx.Stats().NA.Peers > 0 {
+			_ = p.mctx.NA().Progress(0) // there is something to trigger: it returns at once
+			_ = octx.Progress(0)
+		}
+		for s.calls == 0 {
+			p.mctx.Trigger(0)
+			_ = p.mctx.Progress(time.Millisecond)
+			octx.Trigger(0)
+			_ = octx.Progress(0)
+		}
+		require.ErrorIs(t, s.err, na.ErrPeerLost)
+		s.broken()
+		require.Zero(t, octx.Stats().NA.Peers)
+	})
+}
+
 // The owner is there and says nothing, as a process that was stopped: its silence ends the transfer.
 func TestPeerSilent(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
@@ -450,6 +483,19 @@ func TestTransferWithinOneHandle(t *testing.T) {
 		n.Until(func() bool { return e.calls > 0 })
 		require.NoError(t, e.err)
 		require.Empty(t, differ(mem.bytes(), append(patterned(1, 0, 2000), patterned(1, 0, 2000)...)))
+	})
+}
+
+func TestTransferWithoutDone(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 100_000)
+		s.spec.Peer = p.peer
+		op, err := bulk.Transfer(p.mctx, s.spec, nil)
+		require.NoError(t, err)
+		p.Until(func() bool { return op.Moved() == 100_000 })
+		require.NoError(t, s.here.CloseWait(t.Context()))
+		require.NoError(t, s.there.CloseWait(t.Context()))
+		require.Empty(t, differ(s.mine.bytes(), s.theirs.bytes()))
 	})
 }
 

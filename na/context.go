@@ -21,7 +21,7 @@ const (
 )
 
 // settleTime bounds how long Trigger lets others finish with memory that is lent: far longer than it takes them.
-const settleTime = 100 * time.Millisecond
+const settleTime = time.Second
 
 // maxFaults bounds the peer losses that wait for Trigger; more are counted in Stats.PeersLost only.
 const maxFaults = 1024
@@ -298,8 +298,8 @@ func (c *Context) end(op *Op) {
 	op.done(op, r)
 }
 
-// settle lets those finish who were using memory when its operation was ended, canceled most likely: a Trigger after a
-// Cancel runs the callback. They use it for one copy, or one system call that does not wait.
+// settle waits for operations that have ended, were canceled most likely, while another goroutine used their memory, so
+// that a Trigger after a Cancel runs the callback. What it waits for is one copy, or one system call that does not wait.
 func (c *Context) settle() {
 	for i := 0; i < 100 && c.lingering.Load() > 0; i++ {
 		runtime.Gosched()

@@ -129,6 +129,9 @@ func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
 	return m, nil
 }
 
+// Format keeps the token out of every verb of package fmt.
+func (m *Mem) Format(f fmt.State, verb rune) { m.key.Format(f, verb) }
+
 // Key returns what a peer needs to reach the memory. A private Mem has a key of no use.
 func (m *Mem) Key() Key { return m.key }
 

@@ -57,7 +57,7 @@ type Result struct {
 	Err      error     // nil, or an *OpError
 	Fate     Fate      // for a failed send: whether a byte of it left
 	N        int64     // bytes sent, received or moved
-	Addr     Addr      // Lookup: the address; receives: the sender
+	Addr     Addr      // Lookup: the address; receives: the sender; Put and Get: the owner, bound to its session
 	Tag      Tag       // receives: the message's tag
 	Envelope *Envelope // RecvUnexpected: the message; the caller owns it now
 }

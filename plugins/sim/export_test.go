@@ -11,3 +11,6 @@ func (w *World) Remains() (conns, held, segments int) {
 	}
 	return len(w.open), len(w.held), segments
 }
+
+// Sleepers counts the goroutines that wait for something to happen.
+func (w *World) Sleepers() int { return int(w.waiting.Load()) }

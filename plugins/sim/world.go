@@ -169,7 +169,7 @@ func NewWorld(cfg Config) *World {
 		panic(err)
 	}
 	w := &World{
-		cfg: cfg.withDefaults(), faults: cfg.Faults, odds: cfg.Faults.odds(), hash: mix(0, cfg.Seed),
+		cfg: cfg.withDefaults(), faults: cfg.Faults, odds: cfg.Faults.odds(), hash: mix(0, 1),
 		rand: newDice(cfg.Seed, 1), chance: newDice(cfg.Seed, 2), order: newDice(cfg.Seed, 3),
 		recent: make([]traceEntry, recent),
 		named:  map[string]*instance{}, nodes: map[string]*Node{}, parted: map[[2]*Node]bool{}, lost: map[string]*Node{},

@@ -1,0 +1,168 @@
+package stream_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+)
+
+// A solo is a session whose other side is the test: it owns the bytes in both directions.
+type solo struct {
+	testing.TB
+	nctx *na.Context
+	e    *engine.Endpoint
+	link *engine.Link
+	in   stream.In
+	out  stream.Out
+	rand byte
+	cut  bool
+}
+
+const peerName = "solo://peer"
+
+func (s *solo) Scheme() string { return "solo" }
+
+func (s *solo) Open(cls *na.Class, rest string) (na.Domain, error) {
+	return engine.New(cls, engine.Options{
+		Scheme: "solo", Self: "solo://" + rest, Listen: "solo://" + rest,
+		Now: func() time.Duration { return 0 },
+		Rand: func(b []byte) {
+			s.rand++
+			for i := range b {
+				b[i] = s.rand + byte(i)
+			}
+		},
+		Driven:  true,
+		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) { s.e = e; return soloCarrier{s}, nil },
+	}), nil
+}
+
+// soloCarrier moves nothing by itself.
+type soloCarrier struct{ s *solo }
+
+func (soloCarrier) Check(string) error { return nil }
+func (soloCarrier) Resolve(text string, done func(string, error)) func() {
+	done(text, nil)
+	return nil
+}
+func (soloCarrier) Dial(*engine.Link)          {}
+func (soloCarrier) Flush(*engine.Link)         {}
+func (c soloCarrier) Cut(*engine.Link, []byte) { c.s.cut = true }
+func (soloCarrier) Poll(time.Duration)         {}
+func (soloCarrier) NextTimer() time.Duration   { return 0 }
+func (soloCarrier) Shut()                      {}
+func (soloCarrier) Release()                   {}
+func (soloCarrier) Drive(_ time.Duration, ready func() bool) bool {
+	return ready()
+}
+
+func hello() []byte {
+	g := frame.Greeting{
+		Version: frame.Version, Incarnation: [16]byte{1}, Listen: peerName, Envelopes: 32, Eager: 4096,
+	}
+	h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
+	return h.Append(nil, g.Append(nil))
+}
+
+// newSolo opens a class to which the test connects; the HELLO of the test has not been fed.
+func newSolo(t testing.TB) *solo {
+	t.Helper()
+	s := &solo{TB: t}
+	cls, err := na.Open("solo://me", na.Config{Plugins: []na.Plugin{s}})
+	require.NoError(t, err)
+	s.nctx, err = cls.NewContext()
+	require.NoError(t, err)
+	s.in.Admit = func(g frame.Greeting) (*engine.Link, error) {
+		l, err := s.e.Admit("conn", g, true)
+		s.link, s.out.Link = l, l
+		return l, err
+	}
+	return s
+}
+
+// close gives everything back.
+func (s *solo) close() {
+	s.Helper()
+	require.NoError(s, s.nctx.Class().Close())
+	for i := 0; !s.nctx.Closed(); i++ {
+		s.nctx.Trigger(0)
+		_ = s.nctx.Progress(0)
+		require.Less(s, i, 100, "the class does not close")
+	}
+	s.in.Close()
+	s.out.Close()
+}
+
+// feed hands over bytes as they come off a stream, at most the given number at a time.
+func (s *solo) feed(b []byte, atMost int) error {
+	for len(b) > 0 && !s.cut {
+		left := b[:min(atMost, len(b))]
+		n := 0
+		for _, to := range s.in.Scatter(nil) {
+			k := copy(to, left)
+			left = left[k:]
+			n += k
+		}
+		s.in.Got(n)
+		b = b[n:]
+		s.e.Lock()
+		err := s.in.Parse()
+		if err != nil && s.in.Link != nil {
+			s.in.Link.Fail(err)
+		}
+		s.e.Unlock()
+		s.e.Flush()
+		if err != nil {
+			return err
+		}
+	}
+	s.in.Idle()
+	return nil
+}
+
+// take writes what there is to write, at most so many bytes at a time, and returns it.
+func (s *solo) take(atMost int) (all []byte) {
+	for {
+		s.e.Lock()
+		more := s.out.Link != nil && s.out.Fill()
+		s.e.Unlock()
+		if !more {
+			return all
+		}
+		left := atMost
+		n := 0
+		for _, b := range s.out.Gather(nil) {
+			b = b[:min(len(b), left)]
+			all = append(all, b...)
+			left -= len(b)
+			n += len(b)
+		}
+		s.out.Wrote(n)
+	}
+}
+
+// frames cuts a stream into frames.
+func frames(t testing.TB, b []byte) (all []frame.Header, payloads [][]byte) {
+	t.Helper()
+	for len(b) > 0 {
+		require.GreaterOrEqual(t, len(b), frame.HeaderSize)
+		require.GreaterOrEqual(t, len(b), frame.Need(b))
+		h, err := frame.Parse(b)
+		require.NoError(t, err)
+		end := h.Size() + h.Payload()
+		require.GreaterOrEqual(t, len(b), end)
+		if h.Flags&frame.FlagPayload != 0 {
+			require.NoError(t, h.Verify(b[:end]))
+		}
+		all = append(all, h)
+		payloads = append(payloads, b[h.Size():end])
+		b = b[end:]
+	}
+	return all, payloads
+}
