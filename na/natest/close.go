@@ -127,8 +127,8 @@ func localClose(b *bed) {
 		require.True(b, c.ended(), "%s is pending after Close and Trigger", starts[i%len(starts)].what)
 		s, r := starts[i%len(starts)], c.result()
 		s.check(b, r, na.ErrClosed)
-		if s.fate == na.NotRun && r.Err != nil {
-			require.Equal(b, na.NotRun, r.Fate, s.what)
+		if s.fate == na.NotRun && r.Err != nil { // a peer that was not reached may have been, meanwhile
+			require.NotEqual(b, na.Ran, r.Fate, s.what)
 		}
 	}
 	b.until("the context has been given back", a.Closed)
@@ -307,7 +307,7 @@ func shutdown(b *bed) {
 	require.True(b, a.Closed())
 	for _, c := range pending {
 		require.True(b, c.ended(), "%s is pending after Shutdown", c.what)
-		c.fails(na.ErrClosed)
+		c.fails(na.ErrClosed, na.ErrUnreachable) // the dial may have failed before
 	}
 	require.NoError(b, a.Shutdown(context.Background()), "once more")
 

@@ -1,6 +1,7 @@
 package tcp_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -36,6 +37,29 @@ func TestGoaway(t *testing.T) {
 				require.Equal(t, na.ErrClosed, got)
 				require.Contains(t, text, "closed")
 			}
+		}
+	})
+}
+
+// TestGoawayWhileDriven closes while another goroutine drives: nothing is given back before the peers have been told.
+func TestGoawayWhileDriven(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		for range 100 {
+			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+			r := rawJoin(t, n, greeting())
+			ctx, cancel := context.WithCancel(context.Background())
+			var one sync.WaitGroup
+			one.Go(func() {
+				for ctx.Err() == nil {
+					_ = n.ctx().Progress(0)
+				}
+			})
+			n.close()
+			got, _ := r.readEnd()
+			require.Equal(t, na.ErrClosed, got)
+			cancel()
+			one.Wait()
 		}
 	})
 }

@@ -237,6 +237,28 @@ func TestConnectTimeout(t *testing.T) {
 	})
 }
 
+// TestConnectTimeoutAfterRefusal: the time counts from the first wish for a session, the pause between attempts included.
+func TestConnectTimeoutAfterRefusal(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
+		at := closedPort(t)
+		send := func() error {
+			o, end := op(n.ctx())
+			require.NoError(t, n.ctx().SendUnexpected(o, na.MakeAddr("tcp://"+at, 0), 1, nil))
+			await(t, "end", end.done, n)
+			return end.Err
+		}
+		require.ErrorContains(t, send(), "refused")
+		l, err := net.Listen("tcp", at) // and nobody answers
+		require.NoError(t, err)
+		defer func() { _ = l.Close() }()
+		begin := time.Now()
+		require.ErrorContains(t, send(), "100ms")
+		require.Less(t, time.Since(begin), 400*time.Millisecond)
+	})
+}
+
 // TestCancelWhileDialing: the last operation of a session that is being made is canceled; what comes later works.
 func TestCancelWhileDialing(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {

@@ -72,7 +72,7 @@ func TestPutGet(t *testing.T) {
 	})
 }
 
-// TestTinySegments moves memory of more segments than one system call takes.
+// TestTinySegments moves memory whose one piece has more segments than a system call takes.
 func TestTinySegments(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		leak.Check(t)
@@ -86,7 +86,7 @@ func TestTinySegments(t *testing.T) {
 			}
 			return flat, segs
 		}
-		const size = 500_003
+		const size = 200_003
 		remote, remoteSegs := cut(size, 1000)
 		local, localSegs := cut(size, 1024)
 		mem, err := b.cls.Register(na.ReadWrite, remoteSegs...)
