@@ -348,7 +348,7 @@ func TestCloseInCallback(t *testing.T) {
 
 func TestShutdown(t *testing.T) {
 	leak.Check(t)
-	c, e := newFake(t, Config{})
+	c, _ := newFake(t, Config{})
 	ran := 0
 	require.NoError(t, c.RecvUnexpected(c.NewOp(func(*Op, Result) { ran++ })))
 	require.NoError(t, c.Shutdown(context.Background()))
@@ -357,7 +357,7 @@ func TestShutdown(t *testing.T) {
 	require.NoError(t, c.Shutdown(context.Background()))
 
 	// One that cannot drain: the memory of a Deregister is in use.
-	c, e = newFake(t, Config{})
+	c, e := newFake(t, Config{})
 	m, err := c.Class().Register(ReadOnly, make([]byte, 8))
 	require.NoError(t, err)
 	require.True(t, m.Acquire())

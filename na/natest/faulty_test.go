@@ -203,13 +203,6 @@ func code(err error) error {
 	return na.CodeOf(err)
 }
 
-type heldSend struct {
-	t   na.Ticket
-	to  na.Addr
-	tag na.Tag
-	buf []byte
-}
-
 var faults = []fault{
 	{"loses a message", []string{"OrderUnexpected"}, func(e *badEndpoint) {
 		hit := every(50)

@@ -108,8 +108,7 @@ func BenchmarkRate(b *testing.B) {
 			c, to, msg := origin.ctx(), target.cls.Addr(), make([]byte, 64)
 			const depth = 256
 			left, done := b.N, 0
-			var again na.Done
-			again = func(op *na.Op, r na.Result) {
+			again := func(op *na.Op, r na.Result) {
 				done++
 				if left > 0 {
 					left--

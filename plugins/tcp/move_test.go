@@ -10,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
@@ -105,6 +106,34 @@ func TestTinySegments(t *testing.T) {
 			ok(t, "get", end, a, b)
 			require.True(t, bytes.Equal(local, remote), "what was got differs")
 		}
+	})
+}
+
+// TestTinySegmentsAtOnce has a whole piece wait in the socket for memory of more segments than a system call takes.
+func TestTinySegmentsAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const segments, each = 1024, 50
+		n, r, to := joined(t, opts, na.Config{})
+		flat := make([]byte, segments*each)
+		var segs [][]byte
+		for i := range segments {
+			segs = append(segs, flat[i*each:(i+1)*each])
+		}
+		mem, err := n.cls.NewMem(segs...)
+		require.NoError(t, err)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().Get(o, mem, 0, to, someKey(segments*each), 0, segments*each))
+		_ = n.ctx().Progress(0)
+		get, _ := r.readKind(frame.Get)
+		r.sendFront(frame.Header{Kind: frame.GetData, Op: get.Op}, segments*each)
+		quiet(n) // the front is taken in by itself
+		theirs := make([]byte, segments*each)
+		fill(theirs, 6)
+		r.write(theirs)
+		r.send(frame.Header{Kind: frame.GetDone, Op: get.Op}, nil)
+		ok(t, "get", end, n)
+		require.True(t, bytes.Equal(theirs, flat))
 	})
 }
 
