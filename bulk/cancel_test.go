@@ -73,6 +73,19 @@ func (s *scene) cancel(op *bulk.Op) {
 	s.canceled()
 }
 
+// canceledOr is canceled for a transfer whose Trigger ran before the cancel: outside the simulator the assists of both
+// sides may have moved everything meanwhile.
+func (s *scene) canceledOr() {
+	s.t.Helper()
+	if s.err != nil || s.Sim {
+		s.canceled()
+		return
+	}
+	require.Equal(s.t, 1, s.calls)
+	require.Equal(s.t, int64(s.size), s.moved)
+	s.whole(s.mine)
+}
+
 // canceled requires that the transfer ended by a cancel, once.
 func (s *scene) canceled() {
 	s.t.Helper()
@@ -161,14 +174,9 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 			s.afterwards()
 		})
 		t.Run("nobody drives the owner", func(t *testing.T) {
-			size := 512 << 10
-			if !p.Sim {
-				size = 8 << 20 // the assists of both sides move some of it
-			}
-			s := newScene(t, p, dir, size)
+			s := newScene(t, p, dir, 512<<10)
 			op := s.start()
-			s.mctx.Trigger(0)
-			_ = s.mctx.Progress(0)
+			_ = s.mctx.Progress(0) // and no Trigger, with the help of which the assists of both sides might move everything
 			s.cancel(op)
 			s.afterwards()
 		})
@@ -360,7 +368,7 @@ func TestCancelInsideOnProgress(t *testing.T) {
 		}
 		s.start()
 		s.Until(func() bool { return s.calls > 0 })
-		s.canceled()
+		s.canceledOr()
 		require.Positive(t, told)
 		s.afterwards()
 	})
@@ -383,7 +391,7 @@ func TestCancelInsideDoneOfAnother(t *testing.T) {
 		s.soon(s.mctx, func() bool { return s.calls > 0 })
 		require.NoError(t, e.err)
 		require.Equal(t, 1, e.calls)
-		s.canceled()
+		s.canceledOr()
 		s.afterwards()
 	})
 }

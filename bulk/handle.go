@@ -185,8 +185,8 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("bulk: close: a transfer of this process still uses the memory: %w", context.Cause(ctx))
 		}
-		if err := h.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed {
-			return err
+		if err := h.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed && h.hctx.NA().Live() > 0 {
+			return fmt.Errorf("bulk: close: a transfer of another context still uses the memory: %w", err)
 		}
 	}
 }

@@ -267,9 +267,11 @@ func mercuryCancel(t *testing.T, n *matrix.Net) {
 	for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 		for range 3 {
 			out := m.move(h, &moveIn{Dir: dir, Size: bufSize, Cancel: true}, bufSize)
-			assert.True(t, out.Canceled)
 			assert.Positive(t, out.Moved)
-			assert.Less(t, out.Moved, int64(bufSize))
+			if n.Sim { // elsewhere everything may have arrived before OnProgress is told of the first piece
+				assert.True(t, out.Canceled)
+			}
+			assert.Equal(t, out.Canceled, out.Moved < bufSize)
 			m.move(h, &moveIn{Dir: dir, Size: bufSize}, bufSize)
 		}
 	}

@@ -210,9 +210,16 @@ func (op *Op) fail(err error) {
 	if op.err == nil {
 		op.err = err
 	}
-	for _, nop := range op.pieces {
-		nop.Cancel()
-	}
+	op.stop()
+}
+
+// stop cancels the pieces that are under way. Locked.
+func (op *Op) stop() {
+	op.hctx.NA().Together(func() {
+		for _, nop := range op.pieces {
+			nop.Cancel()
+		}
+	})
 }
 
 // pieceEnded runs in Trigger, below the layer of callbacks.
@@ -301,9 +308,7 @@ func (op *Op) Cancel() {
 		return
 	}
 	op.canceling = true
-	for _, nop := range op.pieces {
-		nop.Cancel()
-	}
+	op.stop()
 }
 
 // Moved returns how many bytes are known to have been moved: whole pieces, in no order.

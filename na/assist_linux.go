@@ -64,14 +64,14 @@ func newAssist(c *Context) (*assist, error) {
 
 // leaderSleeps shuts the gate: the leader hears of arriving bytes itself.
 func (a *assist) leaderSleeps() {
-	if a.state.CompareAndSwap(assistOpen, assistShut) {
+	if a != nil && a.state.CompareAndSwap(assistOpen, assistShut) {
 		a.gate(0)
 	}
 }
 
 // leaderWakes opens the gate again: the leader may be off to user code.
 func (a *assist) leaderWakes() {
-	if a.state.CompareAndSwap(assistShut, assistOpen) {
+	if a != nil && a.state.CompareAndSwap(assistShut, assistOpen) {
 		a.gate(unix.EPOLLIN | unix.EPOLLONESHOT)
 	}
 }

@@ -37,6 +37,7 @@ type Context struct {
 	ep     Endpoint
 	driver Driver // ep, if it waits in its own way
 	waker  Waker  // ep, if it has to be woken then
+	corker Corker // ep, if it can hold frames back
 	limits Limits
 	isRdy  func() bool
 	above  atomic.Pointer[func() bool] // more that Trigger of a layer above has to run
@@ -75,9 +76,13 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
+	c.corker, _ = c.ep.(Corker)
 	if d, ok := c.ep.(Driver); ok {
 		c.driver = d
 		c.waker, _ = c.ep.(Waker)
+		return c, nil
+	}
+	if d, ok := cls.domain.(UnassistedDomain); ok && d.Unassisted() {
 		return c, nil
 	}
 	if c.assist, err = newAssist(c); err != nil {
@@ -307,6 +312,17 @@ func (c *Context) settle() {
 	for end := time.Now().Add(settleTime); c.lingering.Load() > 0 && time.Now().Before(end); {
 		time.Sleep(10 * time.Microsecond) // they may wait for a processor
 	}
+}
+
+// Together runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
+func (c *Context) Together(fn func()) {
+	if c.corker == nil {
+		fn()
+		return
+	}
+	c.corker.Cork()
+	defer c.corker.Uncork()
+	fn()
 }
 
 // Wake makes one Progress that sleeps now, or else the next one, return nil. Where several goroutines wait, each for

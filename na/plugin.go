@@ -88,6 +88,18 @@ type Driver interface {
 	Drive(timeout time.Duration, ready func() bool) bool
 }
 
+// An UnassistedDomain is a Domain whose contexts move bytes only while somebody drives them.
+type UnassistedDomain interface {
+	Unassisted() bool
+}
+
+// A Corker is an Endpoint that can hold frames back, so that what several operations send leaves together. Corks nest;
+// Poll sends what is held all the same.
+type Corker interface {
+	Cork()
+	Uncork()
+}
+
 // A Waker is a Driver whose Drive may sleep.
 type Waker interface {
 	// Wake makes every Drive that sleeps look at ready again, and at the timers. It is called from anywhere, also from

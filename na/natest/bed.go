@@ -167,6 +167,17 @@ func (b *bed) until(what string, done func() bool) {
 	}
 }
 
+// ripen drives until callbacks of s wait for Trigger.
+func (s *side) ripen(what string) {
+	s.b.Helper()
+	s.parked = true
+	s.b.until(what, func() bool {
+		_ = s.Progress(0)
+		return s.Queued() > 0
+	})
+	s.parked = false
+}
+
 // lapse drives for a time on the plugin's clock.
 func (b *bed) lapse(d time.Duration) {
 	b.Helper()

@@ -363,6 +363,13 @@ func (s *side) register(access na.Access, segs ...[]byte) *na.Mem {
 	return m
 }
 
+// A mine is memory that others may get from, and memory that they may put to.
+type mine struct{ out, in na.Key }
+
+func (s *side) mine(n int) mine {
+	return mine{s.register(na.ReadOnly, pattern(0, n)).Key(), s.register(na.WriteOnly, make([]byte, n)).Key()}
+}
+
 func (s *side) private(segs ...[]byte) *na.Mem {
 	s.b.Helper()
 	m, err := s.cls.NewMem(segs...)

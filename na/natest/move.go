@@ -358,14 +358,14 @@ func localDeregistered(b *bed) {
 func localDeregisteredCancel(b *bed) {
 	a, t := b.pair(na.Config{})
 	b.meet(a, t)
-	mem := t.register(na.ReadWrite, make([]byte, moving))
+	theirs := t.mine(moving)
 	for _, k := range steps {
 		local := a.register(na.ReadOnly, pattern(k, moving))
-		move := a.put
+		move, key := a.put, theirs.in
 		if k%2 == 1 {
-			move = a.get
+			move, key = a.get, theirs.out
 		}
-		c := move(local, 0, t.Self(), mem.Key(), 0, moving)
+		c := move(local, 0, t.Self(), key, 0, moving)
 		for range k {
 			b.step()
 		}

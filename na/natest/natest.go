@@ -91,6 +91,10 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	}
 	for i := range rules {
 		r := &rules[i]
+		if lack := r.lacks(mk(t)); lack != "" {
+			t.Logf("rule %s is not for this network: %s", r.name, lack)
+			continue
+		}
 		t.Run(r.name, func(t *testing.T) {
 			if reason := skip[r.name]; reason != "" {
 				t.Skipf("rule %s is skipped: %s", r.name, reason)
@@ -98,6 +102,31 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 			r.run(t, mk)
 		})
 	}
+}
+
+// Cover requires that every rule is for one of the networks of a plugin at least: a network that is assisted cannot
+// check what becomes of a frozen one, and the other way round.
+func Cover(t *testing.T, networks ...Network) {
+	t.Helper()
+	for i := range rules {
+		why := make([]string, 0, len(networks))
+		for _, n := range networks {
+			if lack := rules[i].lacks(n); lack != "" {
+				why = append(why, lack)
+			}
+		}
+		if len(why) == len(networks) {
+			t.Errorf("natest: no network checks rule %s: %s", rules[i].name, strings.Join(why, "; "))
+		}
+	}
+}
+
+// lacks tells what n lacks for the rule.
+func (r *rule) lacks(n Network) string {
+	if r.needs == nil {
+		return ""
+	}
+	return r.needs(n)
 }
 
 // Check checks one rule, for an author who is at work on it.
@@ -122,10 +151,8 @@ func find(name string) *rule {
 func (r *rule) run(t testing.TB, mk Maker) {
 	b := newBed(t, r)
 	b.net = mk(t)
-	if r.needs != nil {
-		if lack := r.needs(b.net); lack != "" {
-			t.Skipf("rule %s: %s", r.name, lack)
-		}
+	if lack := r.lacks(b.net); lack != "" {
+		t.Fatalf("rule %s is not for this network: %s", r.name, lack)
 	}
 	defer b.end()
 	r.check(b)

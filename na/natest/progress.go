@@ -199,13 +199,6 @@ func crowd(b *bed, sides ...*side) (stop func()) {
 	}
 }
 
-// A mine is memory that others may get from, and memory that they may put to.
-type mine struct{ out, in na.Key }
-
-func (s *side) mine() mine {
-	return mine{s.register(na.ReadOnly, make([]byte, 64<<10)).Key(), s.register(na.WriteOnly, make([]byte, 64<<10)).Key()}
-}
-
 // toil starts operations of every kind at random, cancels some, and tells how many messages were sent for certain.
 func toil(b *bed, seed uint64, n int, a, t *side, m mine, closed *atomic.Bool) (sent int64) {
 	r := rand.New(rand.NewPCG(seed, 99))
@@ -290,7 +283,7 @@ func storm(b *bed) {
 			again()
 		}
 	}
-	ofA, ofT := a.mine(), t.mine()
+	ofA, ofT := a.mine(64<<10), t.mine(64<<10)
 	stop := crowd(b, a, t)
 	var sent [2]atomic.Int64
 	var wg sync.WaitGroup
@@ -321,7 +314,7 @@ func stormClose(b *bed) {
 	for round := range uint64(3) {
 		a, t := b.listen(na.Config{Envelopes: 8}), b.listen(na.Config{Envelopes: 8})
 		b.meet(a, t)
-		ofA, ofT := a.mine(), t.mine()
+		ofA, ofT := a.mine(64<<10), t.mine(64<<10)
 		stop := crowd(b, a, t)
 		var wg sync.WaitGroup
 		var closed atomic.Bool

@@ -11,23 +11,27 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	network := func(cfg sim.Config) natest.Network {
+		cfg.Seed = *seedFlag
+		cfg.Latency = 20 * time.Microsecond
+		return natest.Network{
+			Listen: func(n int) string { return fmt.Sprint("sim://node", n) },
+			Origin: "sim://", Nobody: "sim://nobody", Pending: "sim://far",
+			Plugins:    []na.Plugin{sim.NewWorld(cfg).Plugin()},
+			Concurrent: cfg.Paced, Assisted: !cfg.NoAssist,
+		}
+	}
+	var all []natest.Network
 	for name, cfg := range map[string]sim.Config{
 		"A":          {},
 		"B":          {Level: sim.LevelB},
 		"B-unserved": {Level: sim.LevelB, NoAssist: true},
 		"A-paced":    {Paced: true},
 	} {
+		all = append(all, network(cfg))
 		t.Run(name, func(t *testing.T) {
-			natest.TestPlugin(t, func(testing.TB) natest.Network {
-				cfg.Seed = *seedFlag
-				cfg.Latency = 20 * time.Microsecond
-				return natest.Network{
-					Listen: func(n int) string { return fmt.Sprint("sim://node", n) },
-					Origin: "sim://", Nobody: "sim://nobody", Pending: "sim://far",
-					Plugins:    []na.Plugin{sim.NewWorld(cfg).Plugin()},
-					Concurrent: cfg.Paced, Assisted: !cfg.NoAssist,
-				}
-			}, nil)
+			natest.TestPlugin(t, func(testing.TB) natest.Network { return network(cfg) }, nil)
 		})
 	}
+	natest.Cover(t, all...)
 }

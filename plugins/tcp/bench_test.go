@@ -191,3 +191,60 @@ func move(b *testing.B, opts tcp.Options, put bool, size int) {
 	target.ctx().Wake()
 	<-finished
 }
+
+// BenchmarkPingPongUnderLoad exchanges messages while bulk data goes to the same peer without end: how long a message
+// waits behind it.
+func BenchmarkPingPongUnderLoad(b *testing.B) {
+	for name, opts := range variants {
+		b.Run(name, func(b *testing.B) {
+			const size = 16 << 20
+			origin := open(b, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+			target := open(b, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+			mem, err := target.cls.Register(na.ReadWrite, make([]byte, size))
+			require.NoError(b, err)
+			mine, err := origin.cls.NewMem(make([]byte, size))
+			require.NoError(b, err)
+			stop := make(chan struct{})
+			finished := make(chan struct{})
+			go func() {
+				defer close(finished)
+				echo(target.ctx(), stop)
+			}()
+			c, to, msg := origin.ctx(), target.cls.Addr(), make([]byte, 64)
+			over, moved := false, 0
+			var put *na.Op
+			again := func() {
+				if !over {
+					_ = c.Put(put, mine, 0, to, mem.Key(), 0, size)
+				}
+			}
+			put = c.NewOp(func(_ *na.Op, r na.Result) {
+				moved += int(r.N)
+				again()
+			})
+			again()
+			got, sent := 0, 0
+			recv := c.NewOp(func(_ *na.Op, r na.Result) {
+				if got++; r.Err == nil {
+					r.Envelope.Free()
+				}
+			})
+			send := c.NewOp(func(*na.Op, na.Result) { sent++ })
+			b.ResetTimer()
+			for i := range b.N {
+				_ = c.RecvUnexpected(recv)
+				_ = c.SendUnexpected(send, to, 1, msg)
+				for got <= i || sent <= i {
+					_ = c.Progress(time.Second)
+					c.Trigger(0)
+				}
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(moved)/1e6/b.Elapsed().Seconds(), "bulk-MB/s")
+			over = true
+			close(stop)
+			target.ctx().Wake()
+			<-finished
+		})
+	}
+}

@@ -19,18 +19,24 @@ func (silent) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error
 }
 
 func TestConformance(t *testing.T) {
-	each(t, func(t *testing.T, opts tcp.Options) {
+	network := func(t testing.TB, opts tcp.Options) natest.Network {
 		opts.Resolver = silent{}
-		natest.TestPlugin(t, func(t testing.TB) natest.Network {
-			return natest.Network{
-				Listen:     func(int) string { return "tcp://127.0.0.1:0" },
-				Origin:     "tcp://",
-				Nobody:     "tcp://" + closedPort(t),
-				Pending:    "tcp://silent:9000",
-				Plugins:    []na.Plugin{tcp.New(opts)},
-				Concurrent: true,
-				Assisted:   true,
-			}
-		}, nil)
-	})
+		return natest.Network{
+			Listen:     func(int) string { return "tcp://127.0.0.1:0" },
+			Origin:     "tcp://",
+			Nobody:     "tcp://" + closedPort(t),
+			Pending:    "tcp://silent:9000",
+			Plugins:    []na.Plugin{tcp.New(opts)},
+			Concurrent: true,
+			Assisted:   !opts.Unassisted,
+		}
+	}
+	run := func(t *testing.T, opts tcp.Options) {
+		natest.TestPlugin(t, func(t testing.TB) natest.Network { return network(t, opts) }, nil)
+	}
+	each(t, run)
+	if na.PollerSupported {
+		t.Run("unassisted", func(t *testing.T) { run(t, tcp.Options{Unassisted: true}) })
+		natest.Cover(t, network(t, tcp.Options{}), network(t, tcp.Options{Unassisted: true}))
+	}
 }

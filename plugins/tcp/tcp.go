@@ -33,6 +33,8 @@ type Options struct {
 	ReusePort bool
 	// Portable reads with goroutines even where the context's poller could.
 	Portable bool
+	// Unassisted leaves a context alone that nobody drives: peers are served only inside Progress. Not with Portable.
+	Unassisted bool
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
 	// MaxHalfOpen bounds the connections that came in and have not said HELLO, for each context. Zero means 256. One
@@ -138,6 +140,8 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 		Now:    d.now,
 		Rand:   func(b []byte) { _, _ = rand.Read(b) }, // never fails
 		Close:  d.close,
+
+		Unassisted: d.opts.Unassisted,
 	}
 	if listener != nil {
 		opts.Self, opts.Listen = d.names.self, d.names.self

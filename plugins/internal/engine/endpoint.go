@@ -71,6 +71,7 @@ type Endpoint struct {
 
 	mu       sync.Mutex // guards everything below and every Link
 	shut     bool
+	corks    int           // frames are held back while it is not 0
 	now      time.Duration // as last told
 	links    map[uint64]*Link
 	names    map[na.Addr]*Link
@@ -484,6 +485,29 @@ func (e *Endpoint) takeEnvelope() *na.Envelope {
 
 // flushUnlock returns the lock and sends what was queued meanwhile.
 func (e *Endpoint) flushUnlock() {
+	if e.corks > 0 {
+		e.mu.Unlock()
+		return
+	}
+	e.sendUnlock()
+}
+
+// Cork implements na.Corker.
+func (e *Endpoint) Cork() {
+	e.mu.Lock()
+	e.corks++
+	e.mu.Unlock()
+}
+
+// Uncork implements na.Corker.
+func (e *Endpoint) Uncork() {
+	e.mu.Lock()
+	e.corks--
+	e.flushUnlock()
+}
+
+// sendUnlock is flushUnlock, corked or not.
+func (e *Endpoint) sendUnlock() {
 	for len(e.kicked) > 0 {
 		batch := e.kicked
 		e.kicked, e.spare = e.spare[:0], nil
@@ -507,7 +531,7 @@ func (e *Endpoint) flushUnlock() {
 // Flush sends what was queued under the lock by a carrier.
 func (e *Endpoint) Flush() {
 	e.mu.Lock()
-	e.flushUnlock()
+	e.sendUnlock()
 }
 
 // Poll implements na.Endpoint.

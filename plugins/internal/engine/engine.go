@@ -28,6 +28,8 @@ type Options struct {
 	Rand func([]byte)
 	// Driven says that every Carrier is a na.Driver.
 	Driven bool
+	// Unassisted says that contexts which nobody drives are left alone.
+	Unassisted bool
 	// Carrier makes the carrier of a context.
 	Carrier func(e *Endpoint) (Carrier, error)
 	// Close gives back what the plugin holds; may be nil.
@@ -98,6 +100,9 @@ func (g *Engine) Rand(b []byte) { g.opts.Rand(b) }
 
 // Driven implements na.DrivenDomain.
 func (g *Engine) Driven() bool { return g.opts.Driven }
+
+// Unassisted implements na.UnassistedDomain.
+func (g *Engine) Unassisted() bool { return g.opts.Unassisted }
 
 // Close implements na.Domain.
 func (g *Engine) Close() error {
