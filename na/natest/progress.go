@@ -199,11 +199,10 @@ func crowd(b *bed, sides ...*side) (stop func()) {
 	}
 }
 
-// toil starts operations of every kind at random, cancels some, and tells how many messages were sent for certain.
-func toil(b *bed, seed uint64, n int, a, t *side, m mine, closed *atomic.Bool) (sent int64) {
+// toil starts operations of every kind at random and cancels some. sentOK counts the messages whose send ended well.
+func toil(b *bed, seed uint64, n int, a, t *side, m mine, sentOK *atomic.Int64, closed *atomic.Bool) {
 	r := rand.New(rand.NewPCG(seed, 99))
 	var flying []*call
-	var sentOK atomic.Int64
 	tag := na.Tag(seed) << 32
 	buf := make([]byte, 64<<10)
 	local := a.private(buf)
@@ -262,7 +261,6 @@ func toil(b *bed, seed uint64, n int, a, t *side, m mine, closed *atomic.Bool) (
 			a.Trigger(1)
 		}
 	}
-	return sentOK.Load()
 }
 
 func storm(b *bed) {
@@ -291,9 +289,9 @@ func storm(b *bed) {
 	for seed := range uint64(4) {
 		wg.Go(func() {
 			if seed%2 == 0 {
-				sent[1].Add(toil(b, seed, 300, a, t, ofT, &closed))
+				toil(b, seed, 300, a, t, ofT, &sent[1], &closed)
 			} else {
-				sent[0].Add(toil(b, seed, 300, t, a, ofA, &closed))
+				toil(b, seed, 300, t, a, ofA, &sent[0], &closed)
 			}
 		})
 	}
@@ -323,9 +321,9 @@ func stormClose(b *bed) {
 			wg.Go(func() {
 				started.Add(1)
 				if seed%2 == 0 {
-					toil(b, 10*round+seed, 100, a, t, ofT, &closed)
+					toil(b, 10*round+seed, 100, a, t, ofT, new(atomic.Int64), &closed)
 				} else {
-					toil(b, 10*round+seed, 100, t, a, ofA, &closed)
+					toil(b, 10*round+seed, 100, t, a, ofA, new(atomic.Int64), &closed)
 				}
 			})
 		}
