@@ -487,6 +487,9 @@ func (c *Context) release() {
 	c.closePoller()
 	c.class.released()
 	c.state.Store(ctxReleased)
+	if c.waker != nil {
+		c.waker.Wake() // who sleeps in Drive sees that c is closed
+	}
 }
 
 func (c *Context) closePoller() {

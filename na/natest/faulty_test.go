@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -506,6 +507,27 @@ func TestFaultsAreCaught(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A rule is skipped by a name that exists and for a reason; Check knows no other names either.
+func TestSkip(t *testing.T) {
+	require.Empty(t, checkSkip(nil))
+	require.Empty(t, checkSkip(map[string]string{"Tags": "this network has none"}))
+	problems := checkSkip(map[string]string{"Tags": "", "Tag": "a slip of the pen"})
+	require.Len(t, problems, 2)
+	require.Contains(t, problems[0], "rule Tags is skipped without a reason")
+	require.Contains(t, problems[1], `"Tag", which does not exist`)
+	r := record(t, func(tb testing.TB) { Check(tb, faulty(nil), "Tag") })
+	require.True(t, r.Failed())
+	require.Contains(t, r.first(), `there is no rule "Tag"`)
+}
+
+// A rule that fails says why it is there, and leaves nothing behind.
+func TestFailureIsExplained(t *testing.T) {
+	r := record(t, func(tb testing.TB) { Check(tb, faulty(&faults[0]), "OrderUnexpected") })
+	require.True(t, r.Failed())
+	require.Contains(t, strings.Join(r.lines, "\n"), "rule OrderUnexpected: "+find("OrderUnexpected").why)
+	require.NotContains(t, strings.Join(r.lines, "\n"), "left behind")
 }
 
 // The wrapper itself breaks nothing: what fails above fails because of the fault.

@@ -1,6 +1,7 @@
 package natest
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -81,13 +82,8 @@ func Names() []string {
 // TestPlugin checks every rule in a subtest of its name. skip names rules that the plugin cannot keep, and says why not.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
-	for name, reason := range skip {
-		if find(name) == nil {
-			t.Errorf("natest: skip names the rule %q, which does not exist; there are %s", name, strings.Join(Names(), ", "))
-		}
-		if reason == "" {
-			t.Errorf("natest: rule %s is skipped without a reason", name)
-		}
+	for _, problem := range checkSkip(skip) {
+		t.Error(problem)
 	}
 	for i := range rules {
 		r := &rules[i]
@@ -102,6 +98,21 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 			r.run(t, mk)
 		})
 	}
+}
+
+// checkSkip tells what is wrong with the names and the reasons.
+func checkSkip(skip map[string]string) (problems []string) {
+	for name, reason := range skip {
+		if find(name) == nil {
+			problems = append(problems, fmt.Sprintf("natest: skip names the rule %q, which does not exist; there are %s",
+				name, strings.Join(Names(), ", ")))
+		}
+		if reason == "" {
+			problems = append(problems, fmt.Sprintf("natest: rule %s is skipped without a reason", name))
+		}
+	}
+	slices.Sort(problems)
+	return problems
 }
 
 // Cover requires that every rule is for one of the networks of a plugin at least: a network that is assisted cannot

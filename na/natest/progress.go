@@ -22,6 +22,8 @@ var progressRules = []rule{
 		why: "Wake from another goroutine ends a Progress that sleeps"},
 	{name: "TriggerSome", check: triggerSome,
 		why: "Trigger runs as many callbacks as it was asked for, in the order in which the operations ended, and says how many"},
+	{name: "Together", check: together,
+		why: "what is started inside Together leaves when it returns, in order; a panic or a Close inside holds nothing back"},
 	{name: "OneSided", check: oneSided, needs: assisted,
 		why: "puts and gets are served although the owner of the memory drives nothing: it may be computing"},
 	{name: "ManyFollow", check: manyFollow, needs: concurrent,
@@ -117,6 +119,37 @@ func triggerSome(b *bed) {
 	require.Equal(b, 1, a.Queued())
 	first.then = nil
 	require.Equal(b, 1, a.Trigger(0))
+}
+
+func together(b *bed) {
+	a, t := b.pair(na.Config{})
+	b.meet(a, t)
+	theirs := t.mine(100)
+	var get, canceled *call
+	a.Together(func() {
+		for i := range 10 {
+			a.send(t.Self(), na.Tag(i), pattern(i, 100))
+		}
+		a.Together(func() { a.send(t.Self(), 10, pattern(10, 100)) })
+		get = a.get(a.private(make([]byte, 100)), 0, t.Self(), theirs.out, 0, 100)
+		canceled = a.recvExpected(t.Self(), 7, 100)
+		require.ErrorIs(b, canceled.cancelNow().Err, na.ErrCanceled)
+	})
+	for i := range 11 {
+		require.Equal(b, na.Tag(i), t.next().tag)
+	}
+	get.ok()
+	require.Panics(b, func() {
+		a.Together(func() {
+			a.send(t.Self(), 11, nil)
+			panic("in the middle")
+		})
+	})
+	require.Equal(b, na.Tag(11), t.next().tag)
+	last := a.recv()
+	a.Together(a.Close)
+	last.fails(na.ErrClosed)
+	b.until("the peer hears of Close", func() bool { return t.Stats().Peers == 0 })
 }
 
 func oneSided(b *bed) {

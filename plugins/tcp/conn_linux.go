@@ -17,6 +17,10 @@ const (
 	maxVectors = 64 // pieces of memory in one system call
 	maxReads   = 4  // of one connection for one event, then it is the next one's turn
 	maxWrites  = 16 // of one connection in a row, then the poller says when to go on
+
+	// maxUnsent bounds the bytes that the system takes before it can send them: a message waits behind no more. A bound
+	// of one piece of bulk data costs no throughput on loopback and cuts that wait to less than half.
+	maxUnsent = 256 << 10
 )
 
 // A conn is a connection of a link. The goroutine that leads reads; one goroutine at a time writes, any:
@@ -275,6 +279,7 @@ func setOptions(fd int, opts *Options) {
 	set := func(level, name, value int) { _ = unix.SetsockoptInt(fd, level, name, value) } // best effort
 	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
 	keep, user := opts.probes()
 	if !keep.Enable {
 		return

@@ -2,13 +2,17 @@ package tcp_test
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
@@ -42,6 +46,59 @@ func TestContexts(t *testing.T) {
 					require.Equal(t, 3, c.Stats().Peers)
 				}
 			})
+		}
+	})
+}
+
+// TestContextsAppear has peers ask for contexts while they are being made: each is served or refused.
+func TestContextsAppear(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		for range 10 {
+			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+			stop := driven(n)
+			var peers sync.WaitGroup
+			for w := range 4 {
+				peers.Go(func() {
+					for served := false; !served; {
+						nc, err := net.Dial("tcp", hostPort(n))
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						_ = nc.SetDeadline(time.Now().Add(patience))
+						_, _ = nc.Write(helloFrame(func(g *frame.Greeting) { g.Target = uint16(w) }))
+						b := make([]byte, frame.HeaderSize)
+						if _, err := io.ReadFull(nc, b); err != nil {
+							t.Error(err)
+							served = true
+						}
+						served = served || frame.Kind(b[4]) == frame.Hello
+						_ = nc.Close()
+					}
+				})
+			}
+			for range 3 {
+				c, err := n.cls.NewContext()
+				require.NoError(t, err)
+				n.ctxs = append(n.ctxs, c)
+			}
+			peers.Wait()
+			stop()
+			n.close()
+		}
+	})
+}
+
+// TestNoContexts: a class that never had a context gives its address back.
+func TestNoContexts(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		for range 2 {
+			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 0)
+			at := n.cls.Addr().String()
+			n.close()
+			open(t, at, opts, na.Config{}, 0).close()
 		}
 	})
 }

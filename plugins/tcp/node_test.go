@@ -67,10 +67,11 @@ func (n *node) close() {
 // driven has a goroutine drive Progress of a node until the returned function is called.
 func driven(n *node) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
+	c := n.ctx()
 	var one sync.WaitGroup
 	one.Go(func() {
 		for ctx.Err() == nil {
-			_ = n.ctx().Progress(time.Millisecond)
+			_ = c.Progress(time.Millisecond)
 		}
 	})
 	return func() {

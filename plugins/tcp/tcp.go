@@ -37,8 +37,7 @@ type Options struct {
 	Unassisted bool
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// MaxHalfOpen bounds the connections that came in and have not said HELLO, for each context. Zero means 256. One
-	// more is closed.
+	// MaxHalfOpen bounds the connections that came in and have not said HELLO. Zero means 256. One more is closed.
 	MaxHalfOpen int
 	// HandshakeTimeout is how long a connection that came in may take to say HELLO. Zero means 5 s.
 	HandshakeTimeout time.Duration

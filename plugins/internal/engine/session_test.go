@@ -386,8 +386,10 @@ func TestOwnFreezeAccusesNobody(t *testing.T) {
 
 func TestConnectTimeout(t *testing.T) {
 	s := newScript(t, na.Config{ConnectTimeout: time.Second})
-	s.pass(time.Hour) // nothing was driven for long
+	s.clock += time.Hour // nothing was driven for long
 	r := s.send("x")
+	s.pass(0)
+	require.False(t, s.dialed[0].Down())
 	s.pass(999 * time.Millisecond)
 	require.False(t, s.dialed[0].Down())
 	at, ok := s.e.NextTimer()
