@@ -36,7 +36,7 @@ func (w *World) drive(p *port, timeout time.Duration, ready func() bool) bool {
 				}
 				continue
 			}
-			if p.gone.Load() {
+			if p.over(me.deadline) {
 				return false
 			}
 		}

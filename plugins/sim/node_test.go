@@ -116,7 +116,10 @@ func TestCrashKeepsWhatWasSent(t *testing.T) {
 		require.Equal(t, text, string(r.Envelope.Data))
 		r.Envelope.Free()
 	}
+	before := w.Now()
 	require.ErrorIs(t, a.nctx.Progress(time.Second), na.ErrTimeout, "the crashed context hears nothing")
+	require.Equal(t, time.Second, w.Now()-before)
+	require.ErrorIs(t, a.nctx.Progress(-1), na.ErrTimeout, "and does not wait for ever")
 	b.close()
 }
 
@@ -284,11 +287,47 @@ func TestPartitionWhileDialing(t *testing.T) {
 	w.Heal()
 	w.Partition("a", "b", false)
 	o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 2, []byte("y")) })
+	before := w.Stats().Connects
 	w.Sleep(time.Second)
 	require.Zero(t, o.count)
+	require.Equal(t, before, w.Stats().Connects)
 	w.Heal()
 	require.NoError(t, a.wait(o).Err)
 	require.Equal(t, na.Tag(2), b.recv().Tag)
+}
+
+// A sender does not learn of room across a partition.
+func TestPartitionHoldsRoom(t *testing.T) {
+	levels(t, func(t *testing.T, cfg sim.Config) {
+		cfg.Window = 64 << 10
+		w := sim.NewWorld(cfg)
+		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+		remote := b.mem(na.WriteOnly, 1, 4<<20)
+		require.NoError(t, a.send(b.addr(), 1, "x").Err)
+		w.Partition("b", "a", false)
+		put := a.post(func(op *na.Op) error { return a.nctx.Put(op, a.local(7, 4<<20), 0, b.addr(), remote.Key(), 0, 4<<20) })
+		w.Sleep(time.Second)
+		require.Zero(t, put.count)
+		require.Less(t, w.Stats().Bytes, uint64(1<<20))
+		w.Heal()
+		require.NoError(t, a.wait(put).Err)
+		holds(t, remote, 7)
+	})
+}
+
+func TestHealUnclogs(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Faults: sim.Faults{Clog: 1, ClogFor: time.Hour}})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 1, nil) })
+	w.Sleep(time.Second)
+	require.Zero(t, o.count)
+	w.SetFaults(sim.Faults{})
+	w.Sleep(time.Second)
+	require.Zero(t, o.count, "what has begun stays")
+	w.Heal()
+	require.NoError(t, a.wait(o).Err)
+	require.NoError(t, b.recv().Err)
+	require.Less(t, w.Now(), 3*time.Second)
 }
 
 // Both sides dial at once: one session comes out, and nothing is lost.
@@ -344,4 +383,19 @@ func TestRestartAfterPause(t *testing.T) {
 	}
 	require.ErrorIs(t, all[9].Err, na.ErrPeerLost)
 	require.Less(t, w.Now()-before, time.Millisecond)
+}
+
+// A partition by chance that ends does not end one that the program made.
+func TestPartitionStays(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Faults: sim.Faults{Partition: 1, PartitionFor: time.Second}})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 1, nil) })
+	w.Sleep(time.Millisecond)
+	require.Equal(t, uint64(1), w.Stats().Partitions)
+	w.SetFaults(sim.Faults{})
+	w.Partition("a", "b", false)
+	w.Sleep(4 * time.Second)
+	require.Zero(t, o.count)
+	w.Heal()
+	require.NoError(t, a.wait(o).Err)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +116,37 @@ func TestCoroutineTimeouts(t *testing.T) {
 	require.NoError(t, w.Run(0))
 	require.Equal(t, []string{"1", "2", "0"}, woke)
 	require.Equal(t, 30*time.Millisecond, w.Now())
+}
+
+// A wait without limit does not end because another one has taken what woke it, nor because of an earlier limit.
+func TestNoFalseTimeout(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	const n = 20
+	got := 0
+	for range 3 {
+		w.Go("a", func() {
+			require.NoError(t, a.nctx.Progress(time.Second), "woken at once")
+			for got < n {
+				require.NoError(t, a.nctx.Progress(-1))
+				a.nctx.Trigger(0)
+			}
+			a.nctx.Wake()
+		})
+	}
+	w.Go("b", func() {
+		for range 100 { // each is for one of them, drawn
+			a.nctx.Wake()
+			w.Sleep(time.Millisecond)
+		}
+		for range n {
+			w.Sleep(2 * time.Second)
+			a.post(func(op *na.Op) error { return a.nctx.RecvUnexpected(op) })
+			require.NoError(t, b.send(a.addr(), 1, "x").Err)
+			got++
+		}
+	})
+	require.NoError(t, w.Run(time.Minute))
 }
 
 func TestCoroutineMakesCoroutine(t *testing.T) {
@@ -304,3 +336,63 @@ func TestTraceText(t *testing.T) {
 type brokenWriter struct{}
 
 func (brokenWriter) Write([]byte) (int, error) { return 0, errors.Join(os.ErrClosed) }
+
+// A context that is closed for good ends the wait of whoever is in its Progress.
+func TestClosedUnderWaiter(t *testing.T) {
+	leak.Check(t)
+	w := sim.NewWorld(sim.Config{})
+	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+	ended := 0
+	for range 2 {
+		w.Go("waiter", func() {
+			require.ErrorIs(t, a.nctx.Progress(-1), na.ErrClosed)
+			ended++
+			require.ErrorIs(t, a.nctx.Progress(-1), na.ErrClosed)
+		})
+	}
+	w.Go("closer", func() {
+		w.Sleep(time.Second)
+		require.NoError(t, a.cls.Close())
+	})
+	require.NoError(t, w.Run(0))
+	require.Equal(t, 2, ended)
+	require.Equal(t, time.Second, w.Now())
+
+	closed := make(chan error)
+	go func() { closed <- b.nctx.Progress(-1) }()
+	for w.Sleepers() == 0 {
+		runtime.Gosched()
+	}
+	require.NoError(t, b.cls.Close())
+	require.ErrorIs(t, <-closed, na.ErrClosed)
+}
+
+func TestStuckText(t *testing.T) {
+	leak.Check(t)
+	w := sim.NewWorld(sim.Config{})
+	w.Go("waits", func() { _ = join(t, w, "sim://x").nctx.Progress(time.Hour) })
+	w.Go("frozen", func() { w.Sleep(time.Second) })
+	w.Node("frozen").Pause(0)
+	err := w.Run(time.Minute)
+	require.ErrorContains(t, err, "waits (in Progress on sim://x until 1h0m0s)")
+	require.ErrorContains(t, err, "frozen (paused)")
+	w.Close()
+}
+
+// Classes live where they are opened.
+func TestPlacement(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	box := w.Node("box")
+	require.Equal(t, "box", box.Name())
+	a := joinWith(t, na.Config{Plugins: []na.Plugin{box.Plugin()}}, "sim://a")
+	b, c := join(t, w, "sim://b"), join(t, w, "sim://c")
+	var inside *party
+	w.Go("box", func() { inside = join(t, w, "sim://inside") })
+	require.NoError(t, w.Run(0))
+	require.NoError(t, c.send(a.addr(), 1, "x").Err)
+	require.NoError(t, c.send(inside.addr(), 1, "x").Err)
+	box.Crash()
+	require.ErrorIs(t, b.send(a.addr(), 1, "x").Err, na.ErrUnreachable)
+	require.ErrorIs(t, b.send(inside.addr(), 1, "x").Err, na.ErrUnreachable)
+	require.NoError(t, b.send(c.addr(), 1, "x").Err)
+}

@@ -1,0 +1,90 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Level says how faithful the connections of a world are.
+type Level uint8
+
+const (
+	// LevelA carries whole frames: what one flush has arrives in one piece.
+	LevelA Level = iota
+	// LevelB carries a stream of bytes: cut anywhere, one byte at a time if need be, through a window and a bandwidth
+	// that let frames go out in parts.
+	LevelB
+)
+
+// A Config says what a world is like. The zero value works: no faults, level A, seed 0.
+type Config struct {
+	// Seed decides everything that is left to chance.
+	Seed uint64
+	// Faults is what goes wrong.
+	Faults Faults
+	// Level says how faithful the connections are.
+	Level Level
+	// Latency is what every segment, dial and lookup takes one way, at least. Zero means 5 µs.
+	Latency time.Duration
+	// Bandwidth of each direction of a connection in bytes per second. Zero means without limit on level A and 1 GB/s
+	// on level B.
+	Bandwidth int64
+	// Window bounds the bytes under way in each direction of a connection. Zero means 1 MiB on level A; on level B it is
+	// drawn for each connection from 4 KiB to 256 KiB. On level A one more frame than fits may be under way.
+	Window int
+	// PollCost is the virtual time that a Progress takes that does not wait, so that a program that polls sees time
+	// pass. Zero means 1 µs.
+	PollCost time.Duration
+	// NoAssist leaves the bytes that arrive for a context in its receive window until somebody drives that context.
+	// Otherwise everything that needs no callback is served at once, put and get of peers and heartbeats among it.
+	NoAssist bool
+	// Paced lets an idle world wait in real time instead of skipping to the next timer. It is for programs of several
+	// goroutines that are not coroutines of the world: nobody's deadline passes while another is computing. Nothing of
+	// what happens then can be replayed.
+	Paced bool
+	// Trace, if not nil, gets a line for everything that happens.
+	Trace io.Writer
+}
+
+func (c *Config) validate() error {
+	errs := []error{c.Faults.validate()}
+	bad := func(field string, v any, want string) {
+		errs = append(errs, fmt.Errorf("sim: config: %s is %v, want %s: %w", field, v, want, na.ErrInvalid))
+	}
+	if c.Level > LevelB {
+		bad("Level", c.Level, "LevelA or LevelB")
+	}
+	if c.Latency < 0 || c.Latency > time.Hour {
+		bad("Latency", c.Latency, "up to 1h, or 0 for 5µs")
+	}
+	if c.Bandwidth < 0 {
+		bad("Bandwidth", c.Bandwidth, "bytes per second, or 0 for the default")
+	}
+	if c.Window < 0 || c.Window > 1<<30 {
+		bad("Window", c.Window, "up to 1 GiB, or 0 for the default")
+	}
+	if c.PollCost < 0 || c.PollCost > time.Second {
+		bad("PollCost", c.PollCost, "up to 1s, or 0 for 1µs")
+	}
+	return errors.Join(errs...)
+}
+
+func (c Config) withDefaults() Config {
+	if c.Latency == 0 {
+		c.Latency = 5 * time.Microsecond
+	}
+	if c.PollCost == 0 {
+		c.PollCost = time.Microsecond
+	}
+	if c.Bandwidth == 0 && c.Level == LevelB {
+		c.Bandwidth = 1e9
+	}
+	if c.Window == 0 && c.Level == LevelA {
+		c.Window = 1 << 20
+	}
+	return c
+}

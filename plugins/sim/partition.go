@@ -1,0 +1,84 @@
+package sim
+
+// Partition stops everything from node a to node b, and with both set also from b to a. Nothing is lost: what is sent
+// waits, as for a connection that retransmits.
+func (w *World) Partition(a, b string, both bool) {
+	w.take()
+	defer w.give()
+	from, to := w.nodeNamed(a), w.nodeNamed(b)
+	w.part(from, to, nil)
+	if both {
+		w.part(to, from, nil)
+	}
+}
+
+// part begins a partition; by ends it, if that is not nil.
+func (w *World) part(from, to *Node, by *parting) {
+	w.parted[[2]*Node{from, to}] = by
+	w.stats.Partitions++
+	w.trace(tracePartition, from.name+"|"+to.name, from.id, to.id)
+}
+
+// Heal ends every partition, clog and pause. Faults go on being drawn: see SetFaults.
+func (w *World) Heal() {
+	w.take()
+	defer w.give()
+	w.trace(traceHeal, "all", 0, 0)
+	clear(w.parted)
+	for _, c := range w.open {
+		for i := range c.pipes {
+			p := &c.pipes[i]
+			if p.clogged > w.Now() {
+				p.clogged = 0
+				if p.ev.pos != 0 {
+					p.ev.slow = false
+					w.events.set(&p.ev, max(p.segs[p.first].at, w.Now()))
+				}
+			}
+		}
+	}
+	w.unhold()
+	for _, n := range w.node {
+		n.wake()
+	}
+}
+
+// blocked tells whether nothing passes from one node to another.
+func (w *World) blocked(from, to *Node) bool {
+	if len(w.parted) == 0 {
+		return false
+	}
+	_, ok := w.parted[[2]*Node{from, to}]
+	return ok
+}
+
+// hold keeps an event until a partition ends.
+func (w *World) hold(ev *event) { w.held = append(w.held, ev) }
+
+// unhold lets the held events happen; those that are still behind a partition are held again.
+func (w *World) unhold() {
+	for i, ev := range w.held {
+		if ev.pos == 0 {
+			w.events.set(ev, w.after(w.delay()))
+		}
+		w.held[i] = nil
+	}
+	w.held = w.held[:0]
+}
+
+// A parting is a partition that ends by itself.
+type parting struct {
+	w        *World
+	from, to *Node
+	ev       event
+}
+
+func (p *parting) fire(*event) {
+	key := [2]*Node{p.from, p.to}
+	if by, ok := p.w.parted[key]; !ok || by != p {
+		return // it was healed, or is another one by now
+	}
+	delete(p.w.parted, key)
+	p.w.trace(traceHeal, p.from.name+"|"+p.to.name, p.from.id, p.to.id)
+	p.w.unhold()
+}

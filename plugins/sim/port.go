@@ -1,0 +1,244 @@
+package sim
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+)
+
+// A port is the carrier of one context.
+type port struct {
+	w     *World
+	inst  *instance
+	e     *engine.Endpoint
+	wakes atomic.Uint64
+	poked atomic.Bool
+	shut  atomic.Bool
+	gone  atomic.Bool // released, or its node has crashed
+	dead  atomic.Bool // its node has crashed
+
+	// What follows belongs to the turn; drives to World.mu.
+	timer  event
+	late   bool // the timer was due while nobody could serve it
+	ends   []*end
+	cos    []*coroutine // that wait here
+	drives atomic.Int32 // goroutines in drive
+}
+
+var (
+	_ engine.Carrier = (*port)(nil)
+	_ na.Driver      = (*port)(nil)
+	_ na.Waker       = (*port)(nil)
+)
+
+// Check implements engine.Carrier.
+func (p *port) Check(name string) error {
+	rest := strings.TrimPrefix(name, scheme+"://")
+	if strings.HasPrefix(rest, "@") {
+		return na.WithText(na.ErrUnreachable, name+" is the name of a class that does not listen")
+	}
+	return checkName(rest)
+}
+
+// A lookup is under way.
+type lookup struct {
+	p        *port
+	ev       event
+	name     string
+	done     func(string, error)
+	canceled atomic.Bool
+}
+
+// Resolve implements engine.Carrier: it takes a round trip.
+func (p *port) Resolve(text string, done func(string, error)) func() {
+	if rest := strings.TrimPrefix(text, scheme+"://"); !strings.HasPrefix(rest, "@") {
+		if err := checkName(rest); err != nil {
+			done("", err)
+			return nil
+		}
+	}
+	l := &lookup{p: p, name: text, done: done}
+	p.w.ask(errand{kind: errandLookup, look: l}, true)
+	return func() { l.canceled.Store(true) }
+}
+
+func (l *lookup) begin() {
+	w := l.p.w
+	w.stats.Lookups++
+	l.ev.act = l
+	w.events.set(&l.ev, w.after(w.delay()+w.delay()))
+}
+
+func (l *lookup) fire(*event) {
+	w := l.p.w
+	if l.canceled.Load() || l.p.gone.Load() {
+		return
+	}
+	w.trace(traceLookup, l.name, uint64(len(l.name)), 0)
+	l.done(l.name, nil)
+}
+
+// Dial implements engine.Carrier.
+func (p *port) Dial(l *engine.Link) {
+	en := newConn(p, l)
+	l.Conn = en
+	p.w.ask(errand{kind: errandDial, end: en}, false)
+}
+
+// Flush implements engine.Carrier.
+func (p *port) Flush(l *engine.Link) { p.w.ask(errand{kind: errandFlush, link: l}, true) }
+
+// Cut implements engine.Carrier.
+func (p *port) Cut(l *engine.Link, last []byte) {
+	if en, ok := l.Conn.(*end); ok {
+		l.Conn = nil
+		en.cut.Store(true)
+		p.w.ask(errand{kind: errandCut, end: en, last: last}, false)
+	}
+}
+
+// Poll implements engine.Carrier.
+func (p *port) Poll(time.Duration) {}
+
+// NextTimer implements engine.Carrier.
+func (p *port) NextTimer() time.Duration { return 0 }
+
+// Shut implements engine.Carrier.
+func (p *port) Shut() { p.shut.Store(true) }
+
+// Release implements engine.Carrier.
+func (p *port) Release() {
+	p.shut.Store(true)
+	p.gone.Store(true)
+	p.Wake()
+	p.w.ask(errand{kind: errandRelease, port: p}, true)
+}
+
+// Drive implements na.Driver.
+func (p *port) Drive(timeout time.Duration, ready func() bool) bool {
+	if c := p.w.cur; c != nil {
+		return c.wait(p, timeout, ready)
+	}
+	return p.w.drive(p, timeout, ready)
+}
+
+// over tells whether a wait until limit is in vain: the context is closed for good, or crashed and nothing but the limit
+// would end the wait.
+func (p *port) over(limit time.Duration) bool {
+	if p.dead.Load() {
+		return limit == forever
+	}
+	return p.gone.Load() && p.e.Context().Closed()
+}
+
+// Wake implements na.Waker.
+func (p *port) Wake() {
+	p.wakes.Add(1)
+	w := p.w
+	fresh := !p.poked.Swap(true)
+	if !fresh && w.waiting.Load() == 0 {
+		return
+	}
+	w.mu.Lock()
+	if fresh {
+		w.poked = append(w.poked, p)
+		w.asked.Store(true)
+	}
+	if w.waiting.Load() > 0 {
+		w.cond.Broadcast()
+	}
+	w.mu.Unlock()
+}
+
+// release ends what is left of a port: connections of peers that have not said who they are.
+func (p *port) release() {
+	p.w.events.unset(&p.timer)
+	for len(p.ends) > 0 {
+		en := p.ends[len(p.ends)-1]
+		en.cut.Store(true)
+		en.close(nil)
+	}
+}
+
+// drop forgets an end.
+func (p *port) drop(en *end) {
+	for i, o := range p.ends {
+		if o == en {
+			p.ends = append(p.ends[:i], p.ends[i+1:]...)
+			return
+		}
+	}
+}
+
+// crash takes a port away from its connections.
+func (p *port) crash(silent bool) {
+	p.shut.Store(true)
+	p.gone.Store(true)
+	p.dead.Store(true)
+	p.w.events.unset(&p.timer)
+	for len(p.ends) > 0 {
+		en := p.ends[len(p.ends)-1]
+		en.cut.Store(true)
+		en.vanish(silent)
+	}
+	p.Wake()
+}
+
+// fire is the engine's timer.
+func (p *port) fire(*event) {
+	if p.gone.Load() {
+		return
+	}
+	if p.idle() {
+		p.late = true
+		return
+	}
+	p.poll()
+}
+
+// idle tells whether nobody serves the port now.
+func (p *port) idle() bool {
+	return p.inst.node.paused || p.w.cfg.NoAssist && p.drives.Load() == 0 && len(p.cos) == 0
+}
+
+func (p *port) poll() {
+	p.late = false
+	p.w.trace(traceTimer, p.inst.name, uint64(p.e.ID()), 0)
+	p.e.Poll(p.w.Now())
+	p.setTimer()
+}
+
+// setTimer follows the engine's next timer.
+func (p *port) setTimer() {
+	w := p.w
+	at, ok := p.e.NextTimer()
+	switch {
+	case !ok || p.gone.Load():
+		w.events.unset(&p.timer)
+	case p.late:
+	case p.timer.pos == 0 || p.timer.at != at:
+		w.events.set(&p.timer, at)
+	}
+}
+
+// look follows a Wake: the engine may have a new timer, a coroutine what it waits for.
+func (p *port) look() {
+	p.setTimer()
+	p.w.wakeCoroutines(p)
+}
+
+// serve does what was left while nobody drove.
+func (p *port) serve() {
+	if p.gone.Load() || p.inst.node.paused {
+		return
+	}
+	if p.late {
+		p.poll()
+	}
+	for i := 0; i < len(p.ends); i++ { // ends may be added, and taken out, meanwhile
+		p.ends[i].serve()
+	}
+}

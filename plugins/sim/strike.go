@@ -1,0 +1,74 @@
+package sim
+
+// strike draws what happens to the first segment of a pipe, and reports whether it is not delivered now.
+func (w *World) strike(p *pipe, from, to *end) bool {
+	u := w.chance.pcg.Uint64() >> 32
+	if u >= w.odds.partition {
+		return false
+	}
+	who := to.port.inst.name
+	switch {
+	case u < w.odds.reset:
+		w.stats.Resets++
+		w.trace(traceReset, who, p.c.id, 1)
+		p.c.reset()
+	case u < w.odds.corrupt:
+		w.corrupt(p, who)
+		return false
+	case u < w.odds.clog:
+		d := max(w.chance.exp(w.faults.ClogFor), 1)
+		w.stats.Clogs++
+		w.trace(traceClog, who, p.c.id, uint64(d))
+		p.clogged = w.after(d)
+		p.ev.slow = true
+		w.events.set(&p.ev, p.clogged)
+	case u < w.odds.pause:
+		to.port.inst.node.pause(max(w.chance.exp(w.faults.PauseFor), 1))
+		p.due = true
+	default:
+		from, to := from.port.inst.node, to.port.inst.node
+		if from == to {
+			return false
+		}
+		heal := &parting{w: w, from: from, to: to}
+		w.part(from, to, heal)
+		heal.ev = event{act: heal, slow: true}
+		w.events.set(&heal.ev, w.after(max(w.chance.exp(w.faults.PartitionFor), 1)))
+		w.hold(&p.ev)
+	}
+	return true
+}
+
+// corrupt damages a byte of the first segment of a pipe, if there is one that may be.
+func (w *World) corrupt(p *pipe, who string) {
+	s := &p.segs[p.first]
+	n := s.covered
+	if w.faults.CorruptBulk {
+		n = len(s.b)
+	}
+	if n == 0 {
+		return
+	}
+	i := w.chance.below(n)
+	s.b[i] ^= byte(1 + w.chance.below(255))
+	w.stats.Corrupted++
+	w.trace(traceCorrupt, who, p.c.id, uint64(i))
+}
+
+// odds are the rates per segment as bounds for one draw of 32 bits.
+type odds struct {
+	reset, corrupt, clog, pause, partition uint64
+	refuse, silence                        uint64
+}
+
+func (f *Faults) odds() odds {
+	of := func(p float64) uint64 { return uint64(p * (1 << 32)) }
+	var o odds
+	o.reset = of(f.Reset)
+	o.corrupt = o.reset + of(f.Corrupt)
+	o.clog = o.corrupt + of(f.Clog)
+	o.pause = o.clog + of(f.Pause)
+	o.partition = o.pause + of(f.Partition)
+	o.refuse, o.silence = of(f.Refuse), of(f.Silence)
+	return o
+}
