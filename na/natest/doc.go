@@ -18,7 +18,8 @@
 // What always holds, whatever the rule checks: an accepted operation's callback ran exactly once, inside Trigger; a
 // refused one's never; memory was not touched after the callback; every gauge is back at zero at the end; no goroutine
 // and no descriptor is left. One goroutine drives all contexts, so that a plugin with virtual time can be tested; rules
-// that need several goroutines run only where Network.Concurrent says so.
+// that need several goroutines run only where Network.Concurrent says so. A plugin with several networks, assisted and
+// not, calls Cover, so that each rule is checked on one of them.
 //
 // Not here: faults of the network itself, processes that die, speed.
 package natest
