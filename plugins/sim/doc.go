@@ -36,7 +36,8 @@
 // crash, pause and be partitioned from others, by the program or by chance.
 //
 // A coroutine waits for others through Progress and Sleep only. One that blocks on a channel or a mutex that another
-// coroutine is to release stops the world for good.
+// coroutine is to release stops the world for good. Waiters of one request.Class sleep on channels: each coroutine has a
+// request.Class of its own, on a context that may be shared.
 //
 // Not here: loss, duplication and reordering of datagrams, and any cost of computing: a callback takes no virtual time.
 package sim
