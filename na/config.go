@@ -25,6 +25,10 @@ type Config struct {
 	SendQueue int
 	// PeerTimeout is how long a peer may be silent while operations wait for it. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
+	// Spin is how long Progress polls before it sleeps, while answers come fast: waking a sleeper takes longer than most
+	// of them. Zero means 50 us, negative means none. One goroutine of the process spins at a time, and none with
+	// GOMAXPROCS 1.
+	Spin time.Duration
 	// ConnectTimeout bounds making a connection, the handshake included. Zero means PeerTimeout.
 	ConnectTimeout time.Duration
 }
@@ -68,6 +72,7 @@ func (c Config) withDefaults() Config {
 	def(&c.SendQueue, 8192)
 	def(&c.PeerTimeout, 5*time.Second)
 	def(&c.ConnectTimeout, c.PeerTimeout)
+	def(&c.Spin, 50*time.Microsecond)
 	return c
 }
 

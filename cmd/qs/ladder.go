@@ -1,0 +1,94 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+// A ladder is a table over sizes, with the columns of C Mercury's hg_rate and hg_bw programs.
+type ladder struct {
+	title, column string
+	max           func(p *perf) int64
+	// step measures one size: the value of the column, and microseconds for one operation.
+	step func(p *perf, size int64) (value, micros float64, err error)
+}
+
+// Transfers in flight in the bulk ladders, as in C Mercury's.
+const ladderCount = 64
+
+var ladders = map[string]*ladder{
+	"rate": {"rate of calls", "Rate (ops/s)", maxCall, func(p *perf, size int64) (float64, float64, error) {
+		rate, err := p.rate(p.inflight[len(p.inflight)-1], pattern(int(size)))
+		return rate, 1e6 / rate, err
+	}},
+	"lat": {"latency of calls", "p50 (us)", maxCall, func(p *perf, size int64) (float64, float64, error) {
+		lat, err := p.latencies(pattern(int(size)))
+		if err != nil {
+			return 0, 0, err
+		}
+		sum := 0.0
+		for _, d := range lat {
+			sum += float64(d) / 1e3
+		}
+		return percentile(lat, 50), sum / float64(len(lat)), nil
+	}},
+	"read":  {"bulk, the target pushes", "Bandwidth (MiB/s)", maxBulk, bulkStep(push)},
+	"write": {"bulk, the target pulls", "Bandwidth (MiB/s)", maxBulk, bulkStep(pull)},
+}
+
+// maxCall is the largest input that fits a message.
+func maxCall(p *perf) int64 { return int64(p.hctx.NA().Limits().MaxUnexpected) / 2 }
+
+func maxBulk(p *perf) int64 { return p.bulk }
+
+func bulkStep(dir moveDir) func(p *perf, size int64) (float64, float64, error) {
+	return func(p *perf, size int64) (float64, float64, error) {
+		rate, err := p.bulkRate(dir, size, ladderCount)
+		return rate, float64(size) / (1 << 20) / rate * 1e6, err
+	}
+}
+
+// A rung is a line of the table.
+type rung struct {
+	Size  int64   `json:"size"`
+	Value float64 `json:"value"`
+	Time  float64 `json:"time_us"`
+}
+
+func (p *perf) ladder(op string, asJSON bool, out io.Writer) error {
+	l := ladders[op]
+	if !asJSON {
+		fmt.Fprintf(out, "# quicksilver %s: %s, %d in flight\n", p.peer.Scheme(), l.title, p.ladderInflight(op))
+		fmt.Fprintf(out, "%-10s %20s %20s\n", "# Size", l.column, "Time (us)")
+	}
+	var rungs []rung
+	for size := int64(1); size <= l.max(p); size *= 2 {
+		value, micros, err := l.step(p, size)
+		if err != nil {
+			return fmt.Errorf("size %d: %w", size, err)
+		}
+		rungs = append(rungs, rung{size, value, micros})
+		if !asJSON {
+			fmt.Fprintf(out, "%-10d %20.2f %20.2f\n", size, value, micros)
+		}
+	}
+	if asJSON {
+		return json.NewEncoder(out).Encode(struct {
+			Op     string `json:"op"`
+			Column string `json:"column"`
+			Rungs  []rung `json:"sizes"`
+		}{op, l.column, rungs})
+	}
+	return nil
+}
+
+func (p *perf) ladderInflight(op string) int {
+	switch op {
+	case "lat":
+		return 1
+	case "rate":
+		return p.inflight[len(p.inflight)-1]
+	}
+	return ladderCount
+}

@@ -1,0 +1,89 @@
+// Command qs measures, moves and shows:
+//
+//	qs perf            rates, latencies and bulk throughput between two processes
+//	qs serve           a target for qs perf
+//
+// "qs help COMMAND" tells the flags of one.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+// A command is what the first argument names. run parses args, and returns nil, a usageError, or what went wrong.
+type command struct {
+	name, about string
+	run         func(args []string, out io.Writer) error
+}
+
+var commands = []command{
+	{"perf", "measure rates, latencies and bulk throughput", runPerf},
+	{"serve", "be the target of the other commands", runServe},
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// start runs a command line and returns the exit code: 0 for success, 1 when the command failed, 2 when it could not be
+// understood.
+func start(args []string, out, diag io.Writer) int {
+	if len(args) == 2 && args[0] == "help" {
+		args = []string{args[1], "-help"}
+	}
+	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
+		usage(diag)
+		return 2
+	}
+	for _, c := range commands {
+		if c.name != args[0] {
+			continue
+		}
+		err := c.run(args[1:], out)
+		var bad usageError
+		switch {
+		case err == nil, errors.Is(err, flag.ErrHelp):
+			return 0
+		case errors.As(err, &bad):
+			fmt.Fprintf(diag, "qs %s: %s\n", c.name, bad.text)
+			return 2
+		}
+		fmt.Fprintf(diag, "qs %s: %v\n", c.name, err)
+		return 1
+	}
+	fmt.Fprintf(diag, "qs: there is no command %q\n", args[0])
+	usage(diag)
+	return 2
+}
+
+func usage(w io.Writer) {
+	fmt.Fprintln(w, "usage: qs COMMAND [flags] [arguments]")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
+	}
+}
+
+// parse parses the flags of a command, which takes at least and at most so many arguments.
+func parse(fs *flag.FlagSet, args []string, least, most int) error {
+	fs.SetOutput(io.Discard)
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fs.SetOutput(os.Stderr)
+			fmt.Fprintf(os.Stderr, "usage: qs %s\n", fs.Name())
+			fs.PrintDefaults()
+			return err
+		}
+		return usageError{err.Error()}
+	}
+	if n := fs.NArg(); n < least || n > most {
+		return usageError{fmt.Sprintf("%d arguments; usage: qs %s", n, fs.Name())}
+	}
+	return nil
+}

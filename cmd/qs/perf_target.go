@@ -1,0 +1,204 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// The RPCs of qs perf. Both sides use codec.Raw.
+const (
+	rpcEcho = "qs/echo" // the input comes back
+	rpcMove = "qs/move" // the target pushes to or pulls from memory of the origin: moveRequest, then the handle
+)
+
+// A moveDir is the direction of transfers, seen from the target.
+type moveDir uint8
+
+const (
+	push moveDir = iota
+	pull
+)
+
+// What a request may ask of a target.
+const (
+	maxMove  = 1 << 30
+	maxMoves = 1024
+)
+
+// A moveRequest asks for count transfers of size bytes each, all at once.
+type moveRequest struct {
+	dir   moveDir
+	check bool
+	count uint32
+	size  uint64
+}
+
+const moveRequestSize = 14
+
+func (r *moveRequest) append(b []byte) []byte {
+	b = append(b, byte(r.dir), 0)
+	if r.check {
+		b[len(b)-1] = 1
+	}
+	b = binary.LittleEndian.AppendUint32(b, r.count)
+	return binary.LittleEndian.AppendUint64(b, r.size)
+}
+
+// parseMove reads a request, and returns the encoded handle after it.
+func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
+	if len(b) < moveRequestSize {
+		return r, nil, fmt.Errorf("%s: input of %d bytes: %w", rpcMove, len(b), hg.ErrProtocol)
+	}
+	r = moveRequest{moveDir(b[0]), b[1] == 1, binary.LittleEndian.Uint32(b[2:]), binary.LittleEndian.Uint64(b[6:])}
+	if r.dir > pull || r.count < 1 || r.count > maxMoves || r.size > maxMove {
+		return r, nil, fmt.Errorf("%s: %d transfers of %d bytes, at most %d of %d are made: %w", rpcMove, r.count, r.size,
+			maxMoves, maxMove, hg.ErrInvalid)
+	}
+	return r, b[moveRequestSize:], nil
+}
+
+// A moves serves rpcMove. It keeps the memory of the last size.
+type moves struct {
+	mu  sync.Mutex
+	mem *bulk.Handle
+	buf []byte
+}
+
+func registerPerf(class *hg.Class) error {
+	m := &moves{}
+	_, err := class.Register(rpcEcho, echo)
+	_, err2 := class.Register(rpcMove, m.serve)
+	return errors.Join(err, err2)
+}
+
+func echo(h *hg.Handle) error {
+	in, err := h.InputRaw()
+	if err != nil {
+		return err
+	}
+	return h.RespondRaw(in, nil)
+}
+
+// memory returns memory of size bytes with the pattern in it.
+func (m *moves) memory(hctx *hg.Context, size uint64) (*bulk.Handle, []byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if uint64(len(m.buf)) == size && m.mem != nil {
+		return m.mem, m.buf, nil
+	}
+	if m.mem != nil {
+		_ = m.mem.Close(nil)
+	}
+	var err error
+	m.buf = pattern(int(size))
+	m.mem, err = bulk.Create(hctx, bulk.LocalOnly, m.buf)
+	return m.mem, m.buf, err
+}
+
+func (m *moves) serve(h *hg.Handle) error {
+	in, err := h.InputRaw()
+	if err != nil {
+		return err
+	}
+	r, rest, err := parseMove(in)
+	if err != nil {
+		return err
+	}
+	remote := &bulk.Handle{}
+	if err := remote.UnmarshalBinary(rest); err != nil {
+		return err
+	}
+	local, buf, err := m.memory(h.Context(), r.size)
+	if err != nil {
+		return err
+	}
+	j := &job{h: h.Ref(), check: r.check, buf: buf}
+	if r.check {
+		clear(buf)
+	}
+	spec := bulk.Spec{Peer: h.Addr(), Remote: remote, Local: local, Size: int64(r.size), Dir: bulk.Push}
+	if r.dir == pull {
+		spec.Dir = bulk.Pull
+	}
+	done := j.ended
+	j.left = 1
+	for range r.count {
+		j.add(1)
+		if _, err := bulk.Transfer(h.Context(), spec, done); err != nil {
+			j.end(err)
+		}
+	}
+	j.end(nil)
+	return nil
+}
+
+// A job is the transfers of one request.
+type job struct {
+	h     *hg.Handle
+	check bool
+	buf   []byte
+
+	mu   sync.Mutex // guards the fields below
+	left int
+	err  error
+}
+
+func (j *job) add(n int) {
+	j.mu.Lock()
+	j.left += n
+	j.mu.Unlock()
+}
+
+func (j *job) ended(_ *bulk.Op, err error) { j.end(err) }
+
+// end counts a transfer, and answers after the last.
+func (j *job) end(err error) {
+	j.mu.Lock()
+	if j.err == nil {
+		j.err = err
+	}
+	j.left--
+	last, err := j.left == 0, j.err
+	j.mu.Unlock()
+	if !last {
+		return
+	}
+	if err == nil && j.check && !isPattern(j.buf) {
+		err = fmt.Errorf("%d bytes that were pulled did not arrive as they were", len(j.buf))
+	}
+	if err != nil {
+		_ = j.h.RespondError(hg.ErrHandler, err.Error(), nil)
+	} else {
+		_ = j.h.RespondRaw(nil, nil)
+	}
+	j.h.Close()
+}
+
+// pattern returns n bytes in which a piece at a wrong place is noticed.
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	fillPattern(b)
+	return b
+}
+
+func fillPattern(b []byte) {
+	for i := range b {
+		b[i] = patternAt(i)
+	}
+}
+
+func patternAt(i int) byte { return byte(i) ^ byte(i>>8)*31 ^ byte(i>>16)*17 }
+
+func isPattern(b []byte) bool {
+	for i, v := range b {
+		if v != patternAt(i) {
+			return false
+		}
+	}
+	return true
+}
