@@ -85,13 +85,19 @@ func (c *Context) ProgressUntil(timeout time.Duration, done func() bool) error {
 
 // Trigger runs callbacks and handlers: at most max of them, or, if max is not positive, those that are queued when it
 // begins. It returns how many ran. It may be called from several goroutines at once, and inside a callback.
+//
+// What callbacks of one Trigger send leaves together, as far as they are quick.
 func (c *Context) Trigger(max int) int {
+	c.nctx.Flush()
 	c.drainNA()
 	if max <= 0 {
 		max = c.q.len()
 	}
+	if max > 1 && c.q.len() > 1 && c.nctx.Cork() {
+		defer c.nctx.Uncork()
+	}
 	n := 0
-	for n < max {
+	for p := c.newPacer(); n < max; n++ {
 		e := c.q.pop()
 		if e == nil {
 			break
@@ -100,9 +106,36 @@ func (c *Context) Trigger(max int) int {
 			c.nctx.Rouse() // another goroutine may take the next while this one is in user code
 		}
 		e.run()
-		n++
+		p.ran()
 	}
 	return n
+}
+
+// A pacer sends what the callbacks of a batch have sent before it grows old, so that the peer has something to do while
+// the others run.
+type pacer struct {
+	c    *Context
+	n    int
+	last time.Duration
+}
+
+const (
+	// paceCount callbacks are run before the clock is read.
+	paceCount = 4
+	// paceTime is how old what is held back may grow.
+	paceTime = 50 * time.Microsecond
+)
+
+func (c *Context) newPacer() pacer { return pacer{c: c, last: c.Now()} }
+
+func (p *pacer) ran() {
+	if p.n++; p.n%paceCount != 0 {
+		return
+	}
+	if now := p.c.Now(); now-p.last >= paceTime {
+		p.last = now
+		p.c.nctx.Flush()
+	}
 }
 
 // drainNA lets operations that have ended advance their calls. Each of its rounds is bounded by what na holds.

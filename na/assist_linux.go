@@ -14,12 +14,14 @@ import (
 // user code. It is one goroutine, parked in Go's netpoller on a gate: an epoll set that holds the context's epoll set,
 // one-shot. While the gate is shut an arriving byte does not reach it.
 //
-//	parked, gate shut ◄── a leader sleeps in the poller (it will be woken by the byte itself)
-//	   │ the leader wakes: opens the gate
-//	   ▼
+//	parked, gate shut ◄── a leader sleeps in the poller (it will be woken by the byte itself) ◄──┐
+//	   │ the leader wakes: opens the gate    │ it wakes soon and often, or holds frames back       │
+//	   ▼                                     ▼                                                    │
 //	parked, gate open ── a byte arrives ──► ticking: each 2 ms it looks whether somebody drove since
 //	   ▲                                        │ nobody did: one pass, then the gate again
 //	   └────────────────────────────────────────┘
+//
+// While it ticks the gate, which costs a system call each way, is left alone.
 type assist struct {
 	nctx  *Context
 	file  *os.File // the gate
@@ -69,12 +71,31 @@ func (a *assist) leaderSleeps() {
 	}
 }
 
-// leaderWakes opens the gate again: the leader may be off to user code.
-func (a *assist) leaderWakes() {
-	if a != nil && a.state.CompareAndSwap(assistShut, assistOpen) {
+// leaderWakes says that the leader may be off to user code: the gate is opened again, or, after a short sleep, assist
+// ticks.
+func (a *assist) leaderWakes(slept time.Duration) {
+	switch {
+	case a == nil:
+	case slept < assistAfter:
+		a.attend()
+	case a.state.CompareAndSwap(assistShut, assistOpen):
 		a.gate(unix.EPOLLIN | unix.EPOLLONESHOT)
 	}
 }
+
+// attend has assist tick from now on, until the next time that nobody drove: bytes may come that nobody takes, or
+// frames are held back that nobody sends.
+func (a *assist) attend() {
+	if a == nil {
+		return
+	}
+	if s := a.state.Load(); s != assistTick && a.state.CompareAndSwap(s, assistTick) {
+		_ = a.file.SetReadDeadline(aLongTimeAgo)
+	}
+}
+
+// aLongTimeAgo as a deadline ends a read at once.
+var aLongTimeAgo = time.Unix(1, 0)
 
 // gate sets what the gate lets through. The descriptor is open: stop is called by the goroutine that leads, too.
 func (a *assist) gate(events uint32) {
@@ -99,11 +120,13 @@ func (a *assist) run() {
 	defer timer.Stop()
 	var seen uint64 // passes when assist last drove
 	for a.park() {
-		a.state.Store(assistTick)
+		attending := a.state.Swap(assistTick) == assistTick
 		for {
-			if c.passes.Load() == seen && a.pass() {
+			if !attending && c.passes.Load() == seen && a.pass() {
 				break
 			}
+			attending = false
+			c.Flush()
 			before := c.passes.Load()
 			timer.Reset(assistAfter)
 			<-timer.C
@@ -115,8 +138,9 @@ func (a *assist) run() {
 			}
 			if c.sleeping.Load() {
 				a.state.Store(assistShut)
+				c.Flush() // what was held back before had us attend in vain
 				if !c.sleeping.Load() {
-					a.leaderWakes()
+					a.leaderWakes(assistAfter)
 				}
 				break
 			}
@@ -163,5 +187,6 @@ func (a *assist) pass() bool {
 	}
 	a.state.Store(assistOpen)
 	a.gate(unix.EPOLLIN | unix.EPOLLONESHOT)
+	c.Flush() // what was held back before had us attend in vain
 	return true
 }

@@ -2,11 +2,14 @@
 
 package na
 
+import "time"
+
 // assist is not needed where plugins read in goroutines of their own.
 type assist struct{}
 
 func newAssist(*Context) (*assist, error) { return nil, nil }
 
-func (a *assist) leaderSleeps() {}
-func (a *assist) leaderWakes()  {}
-func (a *assist) stop()         {}
+func (a *assist) leaderSleeps()             {}
+func (a *assist) leaderWakes(time.Duration) {}
+func (a *assist) attend()                   {}
+func (a *assist) stop()                     {}

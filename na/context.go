@@ -52,6 +52,8 @@ type Context struct {
 	sleeping atomic.Bool
 	passes   atomic.Uint64 // times that a user's goroutine led
 	poller   *Poller
+	spinner  spinner
+	corks    atomic.Int32
 	assist   *assist
 
 	followMu  sync.Mutex // guards the fields below
@@ -66,6 +68,7 @@ type Context struct {
 func newContext(cls *Class, id int) (*Context, error) {
 	c := &Context{class: cls, id: id, limits: cls.domain.Limits(), follow: make(chan struct{})}
 	c.isRdy = c.ready
+	c.spinner = newSpinner(cls.cfg.Spin)
 	var err error
 	if d, ok := cls.domain.(DrivenDomain); !ok || !d.Driven() {
 		if c.poller, err = newPoller(); err != nil {
@@ -140,6 +143,7 @@ func (c *Context) Progress(timeout time.Duration) error { return c.ProgressUntil
 // condition of its own: whoever makes one true calls Rouse afterwards. done may be nil; it must be quick, take no lock
 // that is held around a call of this package, and be safe to call at any time meanwhile.
 func (c *Context) ProgressUntil(timeout time.Duration, done func() bool) error {
+	c.Flush()
 	if c.takeReady(done) {
 		return nil
 	}
@@ -182,9 +186,17 @@ func (c *Context) drive(deadline time.Duration, done func() bool) error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
-	c.poller.wait(0)
+	if deadline < 0 || c.Now() < deadline {
+		c.look()
+	} else {
+		c.poller.wait(0) // the only look
+	}
+	way, begun := asleep, time.Duration(-1)
 	for {
 		now := c.Now()
+		if begun >= 0 {
+			c.spinner.learn(way, now-begun)
+		}
 		c.ep.Poll(now)
 		switch {
 		case c.takeReady(done):
@@ -202,12 +214,15 @@ func (c *Context) drive(deadline time.Duration, done func() bool) error {
 		if at, ok := c.ep.NextTimer(); ok && (wait < 0 || at-now < wait) {
 			wait = max(at-now, 0)
 		}
-		c.sleep(wait, done)
+		way, begun = c.spinner.choose(), now
+		if way == asleep || !c.spin(now, wait, done) {
+			c.sleep(now, wait, done)
+		}
 	}
 }
 
 // sleep waits in the poller. Who queues a completion meanwhile sees sleeping and wakes it.
-func (c *Context) sleep(wait time.Duration, done func() bool) {
+func (c *Context) sleep(now, wait time.Duration, done func() bool) {
 	c.assist.leaderSleeps()
 	c.sleeping.Store(true)
 	n := 0
@@ -216,7 +231,7 @@ func (c *Context) sleep(wait time.Duration, done func() bool) {
 	}
 	c.sleeping.Store(false) // before anything is delivered here: what the leader queues wakes nobody
 	c.poller.dispatch(n)
-	c.assist.leaderWakes()
+	c.assist.leaderWakes(c.Now() - now)
 }
 
 // unlead gives leadership up; a follower takes over.
@@ -324,6 +339,34 @@ func (c *Context) Together(fn func()) {
 	defer c.corker.Uncork()
 	fn()
 }
+
+// Cork holds back what operations send from now on, so that it leaves together, until Uncork. Flush, Progress of any
+// goroutine, and the context itself after a few milliseconds send it all the same. Corks of several goroutines add up.
+// Cork reports false, and Uncork must not follow, where that cannot be.
+func (c *Context) Cork() bool {
+	if c.corker == nil || c.assist == nil {
+		return false
+	}
+	c.corker.Cork()
+	c.corks.Add(1)
+	return true
+}
+
+// Uncork ends a Cork that reported true.
+func (c *Context) Uncork() {
+	c.corks.Add(-1)
+	c.corker.Uncork()
+}
+
+// Flush sends what is held back.
+func (c *Context) Flush() {
+	if c.corks.Load() > 0 {
+		c.corker.Flush()
+	}
+}
+
+// Attend makes sure that frames that are held back leave although nobody drives. Plugins call it.
+func (c *Context) Attend() { c.assist.attend() }
 
 // Wake makes one Progress that sleeps now, or else the next one, return nil. Where several goroutines wait, each for
 // something of its own, ProgressUntil and Rouse are what is wanted: the Wake may be another's.

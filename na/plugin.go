@@ -94,10 +94,11 @@ type UnassistedDomain interface {
 }
 
 // A Corker is an Endpoint that can hold frames back, so that what several operations send leaves together. Corks nest;
-// Poll sends what is held all the same.
+// Poll and Flush send what is held all the same. While it holds frames it calls Context.Attend.
 type Corker interface {
 	Cork()
 	Uncork()
+	Flush()
 }
 
 // A Waker is a Driver whose Drive may sleep.

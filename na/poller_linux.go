@@ -15,11 +15,18 @@ type Pollable interface {
 	Ready(readable, writable bool)
 }
 
+// A Peeker is a Pollable that can be asked whether bytes have come without the system having said so: cheaper than
+// asking the system about every descriptor. It runs as Ready does, and reports whether there were any.
+type Peeker interface {
+	Peek() bool
+}
+
 // A Poller is the epoll set of a context, with a wake-up eventfd in it. Plugins add their descriptors.
 type Poller struct {
 	epfd, evfd int
 	woken      atomic.Bool // a wake-up is on its way
 	events     [64]unix.EpollEvent
+	hot        PollID // what was readable last; of the goroutine that leads
 
 	mu     sync.Mutex // guards the fields below
 	slots  []pollSlot
@@ -114,20 +121,43 @@ func (p *Poller) Remove(fd int, id PollID) {
 }
 
 // wait sleeps for at most d (negative: no limit) until something is ready, and calls its owners.
-func (p *Poller) wait(d time.Duration) { p.dispatch(p.sleep(d)) }
+func (p *Poller) wait(d time.Duration) int {
+	n := p.sleep(d)
+	p.dispatch(n)
+	return n
+}
 
 // dispatch calls the owners of what sleep found ready.
 func (p *Poller) dispatch(n int) {
 	for i := range n {
 		ev := &p.events[i]
-		p.mu.Lock()
-		s := p.slots[ev.Fd]
-		p.mu.Unlock()
-		if s.to != nil && s.gen == ev.Pad {
+		id := PollID{ev.Fd, ev.Pad}
+		if to := p.owner(id); to != nil {
+			if ev.Events&unix.EPOLLIN != 0 {
+				p.hot = id
+			}
 			failed := ev.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
-			s.to.Ready(failed || ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || ev.Events&unix.EPOLLOUT != 0)
+			to.Ready(failed || ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || ev.Events&unix.EPOLLOUT != 0)
 		}
 	}
+}
+
+// owner returns who added a descriptor, or nil when it was removed.
+func (p *Poller) owner(id PollID) Pollable {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := &p.slots[id.slot]; s.gen == id.gen {
+		return s.to
+	}
+	return nil
+}
+
+// peek asks the owner of the descriptor that was readable last for bytes, if it can be asked.
+func (p *Poller) peek() (came, asked bool) {
+	if to, ok := p.owner(p.hot).(Peeker); ok {
+		return to.Peek(), true
+	}
+	return false, false
 }
 
 // sleep waits for at most d (negative: no limit) and returns how many descriptors are ready. It polls without telling

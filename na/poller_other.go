@@ -12,7 +12,10 @@ type Poller struct{ ch chan struct{} }
 
 func newPoller() (*Poller, error) { return &Poller{ch: make(chan struct{}, 1)}, nil }
 
-func (p *Poller) wait(d time.Duration) { p.dispatch(p.sleep(d)) }
+func (p *Poller) wait(d time.Duration) int { return p.sleep(d) }
+
+// peek asks nobody.
+func (p *Poller) peek() (came, asked bool) { return false, false }
 
 // dispatch does nothing: there are no descriptors.
 func (p *Poller) dispatch(int) {}

@@ -37,10 +37,7 @@ type Net struct {
 
 // Each runs f over every transport, as subtests.
 func Each(t *testing.T, f func(t *testing.T, n *Net)) {
-	t.Run("tcp", func(t *testing.T) {
-		run(t, &Net{Name: "tcp", plugin: tcp.New(tcp.Options{Resolver: slowResolver{}}), origin: "tcp://",
-			listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
-	})
+	t.Run("tcp", func(t *testing.T) { TCP(t, f) })
 	t.Run("tcp-portable", func(t *testing.T) {
 		run(t, &Net{Name: "tcp-portable", plugin: tcp.New(tcp.Options{Portable: true, Resolver: slowResolver{}}), origin: "tcp://",
 			listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
@@ -50,6 +47,12 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 		run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",
 			listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
 	})
+}
+
+// TCP runs f over tcp with its defaults only: for tests of speed.
+func TCP(t *testing.T, f func(t *testing.T, n *Net)) {
+	run(t, &Net{Name: "tcp", plugin: tcp.New(tcp.Options{Resolver: slowResolver{}}), origin: "tcp://",
+		listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
 }
 
 func run(t *testing.T, n *Net, f func(t *testing.T, n *Net)) {

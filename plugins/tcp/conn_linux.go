@@ -136,17 +136,23 @@ func (c *conn) connected() error {
 	return nil
 }
 
-// read takes in what has arrived, some of it.
-func (c *conn) read() {
+// Peek implements na.Peeker.
+func (c *conn) Peek() bool { return c.read() }
+
+// read takes in what has arrived, some of it, and reports whether anything had.
+func (c *conn) read() (came bool) {
+	defer c.in.Idle()
 	for range maxReads {
 		n, want, err := c.readOnce()
+		if err == unix.EAGAIN || err == unix.EINTR {
+			break // there is no more, or the poller will say so
+		}
+		came = true
 		c.ca.e.Lock()
 		switch {
 		case c.dead:
 			c.ca.e.Unlock()
-			return
-		case err == unix.EAGAIN || err == unix.EINTR:
-			n, want = 0, 1
+			return true
 		case err != nil:
 			c.link.Fail(lost("connection lost", err))
 		case n == 0:
@@ -159,10 +165,10 @@ func (c *conn) read() {
 		}
 		c.ca.e.Unlock()
 		if n < want {
-			break // there is no more, or the poller will say so
+			break
 		}
 	}
-	c.in.Idle()
+	return came
 }
 
 // readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.

@@ -485,11 +485,15 @@ func (e *Endpoint) takeEnvelope() *na.Envelope {
 
 // flushUnlock returns the lock and sends what was queued meanwhile.
 func (e *Endpoint) flushUnlock() {
-	if e.corks > 0 {
-		e.mu.Unlock()
+	if e.corks == 0 {
+		e.sendUnlock()
 		return
 	}
-	e.sendUnlock()
+	held := len(e.kicked) > 0
+	e.mu.Unlock()
+	if held {
+		e.nctx.Attend()
+	}
 }
 
 // Cork implements na.Corker.
@@ -528,7 +532,7 @@ func (e *Endpoint) sendUnlock() {
 	}
 }
 
-// Flush sends what was queued under the lock by a carrier.
+// Flush implements na.Corker. Carriers call it after they have called methods of links.
 func (e *Endpoint) Flush() {
 	e.mu.Lock()
 	e.sendUnlock()

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
@@ -16,9 +15,6 @@ const (
 	// maxWhole bounds the payload of a frame that is handed over whole.
 	maxWhole = 48 << 10
 )
-
-// bufs recycles buffers, so that an idle connection has none.
-var bufs = sync.Pool{New: func() any { return new([bufSize]byte) }}
 
 // zeroes fill the rest of a piece whose memory was taken back.
 var zeroes [64 << 10]byte
@@ -67,7 +63,7 @@ func (in *In) Scatter(iov [][]byte) [][]byte {
 // hold user memory.
 func (in *In) Space() []byte {
 	if in.buf == nil {
-		in.buf = bufs.Get().(*[bufSize]byte)
+		in.buf = spare.get()
 	}
 	if in.r > 0 && len(in.buf)-in.w < frame.HeaderSize+frame.TailSize+maxWhole {
 		in.w = copy(in.buf[:], in.buf[in.r:in.w])
@@ -92,7 +88,7 @@ func (in *In) Got(n int) {
 func (in *In) Idle() {
 	if in.buf != nil && in.r == in.w {
 		in.r, in.w = 0, 0
-		bufs.Put(in.buf)
+		spare.put(in.buf)
 		in.buf = nil
 	}
 }
@@ -231,7 +227,7 @@ func (out *Out) Fill() bool {
 		out.fill()
 	}
 	if len(out.b) == 0 && !out.bulk && out.buf != nil {
-		bufs.Put(out.buf)
+		spare.put(out.buf)
 		out.buf, out.b = nil, nil
 	}
 	return len(out.b) > 0 || out.bulk
@@ -242,7 +238,7 @@ func (out *Out) fill() {
 		if !out.Link.More() {
 			return
 		}
-		out.buf = bufs.Get().(*[bufSize]byte)
+		out.buf = spare.get()
 	}
 	b := out.buf[:0]
 	for len(b) < fillUntil {
@@ -272,7 +268,7 @@ func (out *Out) Last(b []byte) bool {
 // Close gives the buffer back. Nobody uses the stream any more.
 func (out *Out) Close() {
 	if out.buf != nil {
-		bufs.Put(out.buf)
+		spare.put(out.buf)
 	}
 	out.buf, out.b, out.bulk = nil, nil, false
 	out.chunk = engine.Chunk{}

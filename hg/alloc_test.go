@@ -1,0 +1,62 @@
+package hg_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+)
+
+// In the steady state a raw call allocates nothing, at either end: what it needs comes from lists of spare parts.
+func TestRawCallsAllocateNothing(t *testing.T) {
+	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+		calls, inFlight := 100_000, 16
+		if racing.Enabled {
+			calls = 10_000
+		}
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		in := make([]byte, 64)
+		started, ended := 0, 0
+		var failed error
+		var cb hg.ForwardFunc
+		cb = func(h *hg.Handle, err error) {
+			ended++
+			if err == nil && started < calls {
+				started++
+				err = h.ForwardRaw(in, cb)
+			}
+			if err != nil {
+				failed = err
+			}
+		}
+		handles := make([]*hg.Handle, inFlight)
+		for i := range handles {
+			handles[i] = p.handle(id)
+			defer handles[i].Close()
+		}
+		round := func() uint64 {
+			started, ended = inFlight, 0
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for _, h := range handles {
+				require.NoError(t, h.ForwardRaw(in, cb))
+			}
+			for ended < calls && failed == nil {
+				for _, c := range []*hg.Context{p.octx, p.tctx} {
+					_ = c.Progress(0)
+					c.Trigger(0)
+				}
+			}
+			runtime.ReadMemStats(&after)
+			require.NoError(t, failed)
+			return after.Mallocs - before.Mallocs
+		}
+		round() // fills the lists
+		require.Less(t, round(), uint64(200), "allocations of %d calls, both ends together", calls)
+	})
+}

@@ -1,0 +1,126 @@
+package na
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// A spinner decides how the leader of a context waits: asleep, or polling for a while first, which answers sooner where
+// a processor is free for it, and later where the peer needs that very processor. So it measures both ways and takes the
+// better, and tries the other one again now and then. Where nothing comes while it polls it sleeps, until something
+// comes soon after a sleep began. The goroutine that leads uses it.
+type spinner struct {
+	limit  time.Duration    // 0: always asleep
+	cost   [2]time.Duration // moving average of how long a wait took: asleep, spinning
+	misses int              // spins in a row in which nothing came
+	turns  int              // waits until the other way is tried
+	gap    int              // turns from one trial to the next: the longer the more often it confirmed the choice
+	best   int              // the way that is taken when nothing is tried
+	looks  uint
+}
+
+// The ways to wait.
+const (
+	asleep = iota
+	awake
+)
+
+const (
+	// spinMisses is how many spins in vain are made in a row.
+	spinMisses = 3
+	// spinYield looks are made before other goroutines get the processor and the clock is read.
+	spinYield = 8
+	// hotLooks is how many looks at the descriptor that was readable last are made for one at all of them.
+	hotLooks = 4
+	// The bounds of spinner.gap.
+	spinGapFirst, spinGapLast = 16, 1024
+	// spinLong is a wait that tells nothing: nobody was about to answer.
+	spinLong = time.Millisecond
+)
+
+// spinning is set while a goroutine of this process spins. More than one would only take processors away.
+var spinning atomic.Bool
+
+func newSpinner(limit time.Duration) spinner {
+	if limit < 0 || runtime.GOMAXPROCS(0) == 1 {
+		limit = 0
+	}
+	return spinner{limit: limit, best: awake, gap: spinGapFirst, turns: spinGapFirst}
+}
+
+// choose returns the way to wait this time; learn follows.
+func (s *spinner) choose() int {
+	if s.limit == 0 || s.misses >= spinMisses {
+		return asleep
+	}
+	best := awake
+	if s.cost[asleep] != 0 && s.cost[asleep] < s.cost[awake] {
+		best = asleep
+	}
+	if best != s.best {
+		s.best, s.gap, s.turns = best, spinGapFirst, spinGapFirst
+	}
+	if s.turns--; s.turns > 0 {
+		return best
+	}
+	s.gap = min(2*s.gap, spinGapLast)
+	s.turns = s.gap
+	return 1 - best
+}
+
+// learn hears how long a wait took.
+func (s *spinner) learn(way int, d time.Duration) {
+	if s.limit == 0 {
+		return
+	}
+	switch {
+	case way == awake && d < s.limit:
+		s.misses = 0
+	case way == awake:
+		s.misses++
+	case d < s.limit && s.misses > 0:
+		s.misses--
+	}
+	if d >= spinLong {
+		return
+	}
+	weight := time.Duration(8)
+	switch {
+	case s.cost[way] == 0:
+		weight = 1
+	case way != s.best: // tried once in a while only
+		weight = 2
+	}
+	s.cost[way] += (d - s.cost[way]) / weight
+}
+
+// spin polls until something is ready, for as long as pays and less than wait (negative: no limit), and reports whether
+// something is.
+func (c *Context) spin(now, wait time.Duration, done func() bool) bool {
+	limit := c.spinner.limit
+	if wait >= 0 && wait < limit || !spinning.CompareAndSwap(false, true) {
+		return false
+	}
+	defer spinning.Store(false)
+	for end := now + limit; ; runtime.Gosched() {
+		for range spinYield {
+			if c.look() || c.ready() || c.releasable() || done != nil && done() {
+				return true
+			}
+		}
+		if c.Now() >= end {
+			return false
+		}
+	}
+}
+
+// look polls once, the descriptor that was readable last more often than all of them, and reports whether anything came.
+func (c *Context) look() bool {
+	if c.spinner.looks++; c.spinner.looks%hotLooks != 0 {
+		if came, asked := c.poller.peek(); asked {
+			return came
+		}
+	}
+	return c.poller.wait(0) > 0
+}
