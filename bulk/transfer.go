@@ -76,10 +76,14 @@ type Op struct {
 	running   int
 	canceling bool
 	err       error
-	pieces    []*na.Op
-	telling   bool // OnProgress is queued or runs
-	ended     bool // every piece has
-	finishing bool // finish waits for OnProgress to return
+	crew      *crew    // the first DefaultWindow pieces; nil once ended
+	more      []*na.Op // pieces of a larger window
+	pieces    int      // of crew and more that have been used
+	telling   bool     // OnProgress is queued or runs
+	ended     bool     // every piece has
+	finishing bool     // finish waits for OnProgress to return
+
+	told, finished hg.Task
 }
 
 // Transfer starts to move spec.Size bytes and returns without waiting. The memory belongs to the transfer until done,
@@ -101,17 +105,18 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 		return closed("local handle")
 	}
 	op := &Op{hctx: hctx, spec: spec, peer: peer, to: peer, done: done}
+	op.finished.Init(finish, op)
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
 		op.copyEager()
 		return op, nil
 	}
-	for op.running < spec.Window && op.next < spec.Size {
-		nop := hctx.NA().NewOp(op.pieceEnded)
-		op.pieces = append(op.pieces, nop)
-		if err := op.start(nop); err != nil {
+	op.crew = takeCrew()
+	for op.running < op.spec.Window && op.next < spec.Size {
+		if err := op.start(op.newPiece()); err != nil {
 			if op.running == 0 {
+				op.crew.dismiss()
 				spec.Local.mem().Release()
 				return nil, fmt.Errorf("bulk: %v: %w", spec.Dir, err)
 			}
@@ -183,8 +188,33 @@ func (op *Op) copyEager() {
 		op.moved.Store(s.Size)
 		op.tell()
 	}
+	op.end()
+}
+
+// end queues finish. Locked.
+func (op *Op) end() {
 	op.ended = true
-	op.hctx.Post(op.finish)
+	op.hctx.PostTask(&op.finished)
+}
+
+// newPiece returns one more operation. Locked.
+func (op *Op) newPiece() *na.Op {
+	i := op.pieces
+	op.pieces++
+	nop := op.piece(i)
+	nop.Init(op.hctx.NA(), pieceEnded, op)
+	return nop
+}
+
+// piece returns operation i.
+func (op *Op) piece(i int) *na.Op {
+	if i < len(op.crew.ops) {
+		return &op.crew.ops[i]
+	}
+	if i -= len(op.crew.ops); i == len(op.more) {
+		op.more = append(op.more, &na.Op{})
+	}
+	return op.more[i]
 }
 
 // start begins the next piece. Locked.
@@ -216,14 +246,15 @@ func (op *Op) fail(err error) {
 // stop cancels the pieces that are under way. Locked.
 func (op *Op) stop() {
 	op.hctx.NA().Together(func() {
-		for _, nop := range op.pieces {
-			nop.Cancel()
+		for i := range op.pieces {
+			op.piece(i).Cancel()
 		}
 	})
 }
 
 // pieceEnded runs in Trigger, below the layer of callbacks.
-func (op *Op) pieceEnded(nop *na.Op, r na.Result) {
+func pieceEnded(nop *na.Op, r na.Result) {
+	op := nop.Data().(*Op)
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	op.running--
@@ -242,8 +273,9 @@ func (op *Op) pieceEnded(nop *na.Op, r na.Result) {
 		}
 	}
 	if op.running == 0 && !op.ended {
-		op.ended = true
-		op.hctx.Post(op.finish)
+		op.crew.dismiss()
+		op.crew, op.pieces = nil, 0
+		op.end()
 	}
 }
 
@@ -253,11 +285,13 @@ func (op *Op) tell() {
 		return
 	}
 	op.telling = true
-	op.hctx.Post(op.runProgress)
+	op.told.Init(runProgress, op)
+	op.hctx.PostTask(&op.told)
 }
 
 // runProgress tells until it has told the latest; a finish that came meanwhile follows it.
-func (op *Op) runProgress() {
+func runProgress(data any) {
+	op := data.(*Op)
 	for {
 		moved := op.moved.Load()
 		op.spec.OnProgress(op, moved)
@@ -267,17 +301,18 @@ func (op *Op) runProgress() {
 			continue
 		}
 		op.telling = false
-		finish := op.finishing
+		last := op.finishing
 		op.mu.Unlock()
-		if finish {
-			op.finish()
+		if last {
+			finish(op)
 		}
 		return
 	}
 }
 
 // finish runs in Trigger, when every piece has ended.
-func (op *Op) finish() {
+func finish(data any) {
+	op := data.(*Op)
 	op.mu.Lock()
 	if op.telling {
 		op.finishing = true

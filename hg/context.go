@@ -105,7 +105,11 @@ func (c *Context) Trigger(max int) int {
 		if c.q.len() > 0 {
 			c.nctx.Rouse() // another goroutine may take the next while this one is in user code
 		}
-		e.run()
+		if e.task != nil {
+			e.task.fn(e.task.data)
+		} else {
+			e.run()
+		}
 		p.ran()
 	}
 	return n
@@ -155,6 +159,9 @@ func (c *Context) post(e *entry) {
 
 // Post queues fn to run in Trigger, after what is queued now. It may be called from any goroutine.
 func (c *Context) Post(fn func()) { c.post(&entry{run: fn}) }
+
+// PostTask is Post for a task that is not in the queue.
+func (c *Context) PostTask(t *Task) { c.post(&t.entry) }
 
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {

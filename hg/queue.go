@@ -9,7 +9,19 @@ import (
 type entry struct {
 	next *entry
 	run  func()
+	task *Task // in place of run
 }
+
+// A Task is something that is to run in Trigger, made once to be posted often. It may be part of what it belongs to. It
+// is in the queue at most once.
+type Task struct {
+	entry entry
+	fn    func(data any)
+	data  any
+}
+
+// Init has t run fn with data.
+func (t *Task) Init(fn func(data any), data any) { t.fn, t.data, t.entry.task = fn, data, t }
 
 // queue is the completion queue of a context, in order. Any goroutine may push and pop.
 type queue struct {

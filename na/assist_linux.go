@@ -28,6 +28,10 @@ type assist struct {
 	raw   syscall.RawConn
 	state atomic.Int32
 	quit  atomic.Bool
+
+	// What raw calls, made once.
+	look       func(fd uintptr) bool
+	open, shut func(fd uintptr)
 }
 
 // The states of assist.
@@ -59,6 +63,13 @@ func newAssist(c *Context) (*assist, error) {
 		_ = a.file.Close()
 		return nil, err
 	}
+	a.look = func(fd uintptr) bool {
+		var events [1]unix.EpollEvent
+		n, _ := unix.EpollWait(int(fd), events[:], 0)
+		return n > 0
+	}
+	a.open = func(fd uintptr) { a.gate(fd, unix.EPOLLIN|unix.EPOLLONESHOT) }
+	a.shut = func(fd uintptr) { a.gate(fd, 0) }
 	a.state.Store(assistOpen)
 	go a.run()
 	return a, nil
@@ -67,7 +78,7 @@ func newAssist(c *Context) (*assist, error) {
 // leaderSleeps shuts the gate: the leader hears of arriving bytes itself.
 func (a *assist) leaderSleeps() {
 	if a != nil && a.state.CompareAndSwap(assistOpen, assistShut) {
-		a.gate(0)
+		_ = a.raw.Control(a.shut)
 	}
 }
 
@@ -79,7 +90,7 @@ func (a *assist) leaderWakes(slept time.Duration) {
 	case slept < assistAfter:
 		a.attend()
 	case a.state.CompareAndSwap(assistShut, assistOpen):
-		a.gate(unix.EPOLLIN | unix.EPOLLONESHOT)
+		_ = a.raw.Control(a.open)
 	}
 }
 
@@ -98,11 +109,9 @@ func (a *assist) attend() {
 var aLongTimeAgo = time.Unix(1, 0)
 
 // gate sets what the gate lets through. The descriptor is open: stop is called by the goroutine that leads, too.
-func (a *assist) gate(events uint32) {
-	_ = a.raw.Control(func(fd uintptr) {
-		ev := unix.EpollEvent{Events: events, Fd: int32(a.nctx.poller.epfd)}
-		_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, a.nctx.poller.epfd, &ev)
-	})
+func (a *assist) gate(fd uintptr, events uint32) {
+	ev := unix.EpollEvent{Events: events, Fd: int32(a.nctx.poller.epfd)}
+	_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, a.nctx.poller.epfd, &ev)
 }
 
 // stop ends the goroutine; it does not wait for it. The poller may be closed afterwards.
@@ -157,11 +166,7 @@ func (a *assist) park() bool {
 	if a.quit.Load() {
 		return false
 	}
-	var events [1]unix.EpollEvent
-	err := a.raw.Read(func(fd uintptr) bool {
-		n, _ := unix.EpollWait(int(fd), events[:], 0)
-		return n > 0
-	})
+	err := a.raw.Read(a.look)
 	if os.IsTimeout(err) { // a timer of the endpoint is due
 		_ = a.file.SetReadDeadline(time.Time{})
 		return true
@@ -186,7 +191,7 @@ func (a *assist) pass() bool {
 		_ = a.file.SetReadDeadline(time.Now().Add(max(at-now, 0)))
 	}
 	a.state.Store(assistOpen)
-	a.gate(unix.EPOLLIN | unix.EPOLLONESHOT)
+	_ = a.raw.Control(a.open)
 	c.Flush() // what was held back before had us attend in vain
 	return true
 }

@@ -71,11 +71,24 @@ type Op struct {
 	addr   Addr
 	result Result
 	next   *Op // in the completion queue
+	data   any // the user's
 	impl   any // the plugin's record, guarded by the plugin's lock
 }
 
 // NewOp returns an idle operation whose end done hears. It may be started again after each end.
 func (c *Context) NewOp(done Done) *Op { return &Op{nctx: c, done: done} }
+
+// Init makes op, which is zero or idle, an operation of c whose end done hears, and keeps data with it: NewOp for
+// operations that are part of something else.
+func (op *Op) Init(c *Context, done Done, data any) {
+	if op.Busy() {
+		panic("na: Init of an operation that is under way")
+	}
+	op.nctx, op.done, op.data = c, done, data
+}
+
+// Data returns what Init kept.
+func (op *Op) Data() any { return op.data }
 
 // Busy tells whether the operation was started and its callback has not begun.
 func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }

@@ -239,17 +239,19 @@ func (l *Link) placePut(h *frame.Header, v View) (View, error) {
 			l.e.stats.LateDropped++ // the rest of a put that was refused or canceled
 			return v, nil
 		}
-		in = &input{id: h.Op, total: total}
-		if in.mem, in.code = l.e.eng.reach(l, h.Tail, na.WriteOnly); in.code == na.OK && len(l.inputs) >= maxServing {
-			in.code = na.ErrAgain
+		mem, code := l.e.eng.reach(l, h.Tail, na.WriteOnly)
+		if code == na.OK && len(l.inputs) >= maxServing {
+			code = na.ErrAgain
 		}
-		if err := l.denied(in.code); err != nil {
+		if err := l.denied(code); err != nil {
 			return v, err
 		}
-		if in.code != na.OK {
-			l.control(frame.Header{Kind: frame.PutDone, Op: h.Op, Tag: uint64(in.code)})
+		if code != na.OK {
+			l.control(frame.Header{Kind: frame.PutDone, Op: h.Op, Tag: uint64(code)})
 			return v, nil
 		}
+		in = l.e.newInput()
+		*in = input{id: h.Op, mem: mem, total: total}
 		if l.inputs == nil {
 			l.inputs = map[uint64]*input{}
 		}
@@ -280,6 +282,8 @@ func (l *Link) Placed(h *frame.Header, v *View) {
 		if in.got += v.n; in.got == in.total {
 			delete(l.inputs, in.id)
 			l.control(frame.Header{Kind: frame.PutDone, Op: in.id, Tag: uint64(in.code)})
+			l.e.freeInput(in)
+			v.input = nil
 		}
 		return
 	}

@@ -90,10 +90,11 @@ type Endpoint struct {
 	inbox     []*na.Envelope
 	inboxAt   int
 
-	freeOps   *op
-	freeEnvs  []*na.Envelope
-	freeMoves []*move
-	stats     na.Stats
+	freeOps    *op
+	freeEnvs   []*na.Envelope
+	freeMoves  []*move
+	freeInputs []*input
+	stats      na.Stats
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)

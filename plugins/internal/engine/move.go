@@ -48,6 +48,26 @@ type input struct {
 	code  na.Code
 }
 
+// maxSpareMoves bounds the spare moves and inputs of an endpoint.
+const maxSpareMoves = 1024
+
+func (e *Endpoint) newInput() *input {
+	if n := len(e.freeInputs); n > 0 {
+		in := e.freeInputs[n-1]
+		e.freeInputs = e.freeInputs[:n-1]
+		return in
+	}
+	return &input{}
+}
+
+// freeInput takes back an input that has arrived. One that was canceled may still be known to a carrier.
+func (e *Endpoint) freeInput(in *input) {
+	*in = input{}
+	if len(e.freeInputs) < maxSpareMoves {
+		e.freeInputs = append(e.freeInputs, in)
+	}
+}
+
 // idTable gives operations their wire identity: slot and generation, so that a late answer meets a dead generation.
 type idTable struct {
 	slots []idSlot
@@ -204,7 +224,7 @@ func (l *Link) settleMove(m *move) {
 		m.op.move = nil
 	}
 	*m = move{}
-	if len(l.e.freeMoves) < 1024 {
+	if len(l.e.freeMoves) < maxSpareMoves {
 		l.e.freeMoves = append(l.e.freeMoves, m)
 	}
 }

@@ -1,0 +1,65 @@
+package bulk_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+)
+
+// A transfer of any size allocates itself and next to nothing else, at both ends together.
+func TestTransfersAllocateLittle(t *testing.T) {
+	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+		const rounds = 100
+		const assisted = 50 // wake-ups of the goroutines that stand in for those who do not drive
+		sizes := []int{4 << 10, 1 << 20, 16<<20 + 1}
+		if racing.Enabled {
+			sizes = sizes[:2]
+		}
+		p := newPair(t, n)
+		for _, size := range sizes {
+			owned, err := bulk.Create(p.octx, bulk.ReadWrite, make([]byte, size))
+			require.NoError(t, err)
+			local, err := bulk.Create(p.mctx, bulk.LocalOnly, make([]byte, size))
+			require.NoError(t, err)
+			there := remote(t, owned)
+			for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+				var failed error
+				ended := 0
+				done := func(_ *bulk.Op, err error) {
+					ended++
+					if err != nil {
+						failed = err
+					}
+				}
+				transfers := func() uint64 {
+					var before, after runtime.MemStats
+					runtime.ReadMemStats(&before)
+					for ended = 0; ended < rounds; {
+						want := ended + 1
+						_, err := bulk.Transfer(p.mctx, bulk.Spec{Dir: dir, Peer: p.peer, Remote: there, Local: local, Size: int64(size)}, done)
+						require.NoError(t, err)
+						for ended < want {
+							p.mctx.Trigger(0)
+							_ = p.octx.Progress(0)
+							p.octx.Trigger(0)
+							_ = p.mctx.Progress(0)
+						}
+					}
+					runtime.ReadMemStats(&after)
+					require.NoError(t, failed)
+					return after.Mallocs - before.Mallocs
+				}
+				transfers() // fills the lists of spare parts
+				require.LessOrEqual(t, transfers(), uint64(2*rounds+assisted), fmt.Sprintf("%d transfers, %v %d", rounds, dir, size))
+			}
+			require.NoError(t, owned.Close(nil))
+			require.NoError(t, local.Close(nil))
+		}
+	})
+}
