@@ -26,7 +26,7 @@ type Poller struct {
 	epfd, evfd int
 	woken      atomic.Bool // a wake-up is on its way
 	events     [64]unix.EpollEvent
-	hot        PollID // what was readable last; of the goroutine that leads
+	hot        PollID // the Peeker that was readable last; of the goroutine that leads
 
 	mu     sync.Mutex // guards the fields below
 	slots  []pollSlot
@@ -133,7 +133,7 @@ func (p *Poller) dispatch(n int) {
 		ev := &p.events[i]
 		id := PollID{ev.Fd, ev.Pad}
 		if to := p.owner(id); to != nil {
-			if ev.Events&unix.EPOLLIN != 0 {
+			if _, ok := to.(Peeker); ok && ev.Events&unix.EPOLLIN != 0 {
 				p.hot = id
 			}
 			failed := ev.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0

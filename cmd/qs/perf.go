@@ -96,6 +96,11 @@ func runPerf(args []string, out io.Writer) error {
 		return err
 	}
 	defer p.close()
+	stopProfile, err := n.startProfile()
+	if err != nil {
+		return err
+	}
+	defer stopProfile()
 	n.burden()
 	if *op != "" {
 		return p.ladder(*op, *asJSON, out)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,17 +31,23 @@ type network struct {
 	spin      time.Duration
 	timeout   time.Duration
 	busy      int
+	profile   string
 }
 
 func (n *network) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&n.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast; 0 for none")
 	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer is given up")
+	fs.StringVar(&n.profile, "cpuprofile", "", "`file` for a profile of this process; that of a target that is started gets .target added")
 	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that compute meanwhile, in each process")
 }
 
 // args are the flags that give another qs the same network.
 func (n *network) args() []string {
-	return []string{"-spin", n.spin.String(), "-peer-timeout", n.timeout.String(), "-busy", strconv.Itoa(n.busy)}
+	args := []string{"-spin", n.spin.String(), "-peer-timeout", n.timeout.String(), "-busy", strconv.Itoa(n.busy)}
+	if n.profile != "" {
+		args = append(args, "-cpuprofile", n.profile+".target")
+	}
+	return args
 }
 
 // config is that of every class of this program: bodies are bytes, and many requests may be outstanding.
@@ -50,6 +57,24 @@ func (n *network) config() hg.Config {
 		spin = -1
 	}
 	return hg.Config{Codec: codec.Raw, NA: na.Config{Envelopes: 256, PeerTimeout: n.timeout, Spin: spin}}
+}
+
+// startProfile begins the profile that was asked for; stop ends it.
+func (n *network) startProfile() (stop func(), err error) {
+	if n.profile == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(n.profile)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
 }
 
 // burden starts the busy goroutines.
@@ -89,6 +114,11 @@ func runServe(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	stopProfile, err := n.startProfile()
+	if err != nil {
+		return err
+	}
+	defer stopProfile()
 	n.burden()
 	fmt.Fprintln(out, ready+hctx.Self().String())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

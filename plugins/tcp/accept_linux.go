@@ -254,13 +254,13 @@ func (p *inbound) admit(g frame.Greeting) {
 	same := verified(g.Listen, localIP(p.fd), p.remote)
 	p.forget()
 	to.e.Lock()
-	c := to.newConn(p.fd, nil)
+	c := to.newConn(p.fd, nil, g.HasLane())
 	l, err := to.e.Admit(c, g, same)
 	if err == nil {
 		c.bind(l)
 		setOptions(p.fd, &to.d.opts)
 		if err := c.watchFirst(); err != nil {
-			l.Fail(lost("watch the connection", err))
+			c.fail(lost("watch the connection", err))
 		}
 		to.e.Unlock()
 		to.e.Flush()

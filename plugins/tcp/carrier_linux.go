@@ -43,7 +43,10 @@ type polled struct {
 	own *listening // the socket that this context accepts from; guarded by polledDomain.mu
 }
 
-var _ engine.Carrier = (*polled)(nil)
+var (
+	_ engine.Carrier = (*polled)(nil)
+	_ engine.Laner   = (*polled)(nil)
+)
 
 // newPolled makes the carrier of a context. The first one accepts; with ReusePort each does.
 func (d *domain) newPolled(e *engine.Endpoint) (engine.Carrier, error) {
@@ -106,9 +109,13 @@ func (d *domain) polledCarrier(target int) *polled {
 
 // Dial implements engine.Carrier. It reports nothing by itself: what fails at once is found by Poll, because the caller
 // is in the middle of starting an operation.
-func (ca *polled) Dial(l *engine.Link) {
-	c := ca.newConn(-1, l)
-	l.Conn = c
+func (ca *polled) Dial(l *engine.Link) { l.Conn = ca.dial(l, false) }
+
+// DialLane implements engine.Laner.
+func (ca *polled) DialLane(l *engine.Link) { l.Lane = ca.dial(l, true) }
+
+func (ca *polled) dial(l *engine.Link, lane bool) *conn {
+	c := ca.newConn(-1, l, lane)
 	c.connecting = true
 	if err := c.dial(l.Name()); err != nil {
 		c.err = unreachable("connect", err)
@@ -116,6 +123,7 @@ func (ca *polled) Dial(l *engine.Link) {
 		ca.work.Store(true)
 		ca.e.Context().Nudge()
 	}
+	return c
 }
 
 // Flush implements engine.Carrier.
@@ -124,19 +132,34 @@ func (ca *polled) Flush(l *engine.Link) {
 	if c, _ := l.Conn.(*conn); c != nil {
 		c.flush()
 	}
+	if c, _ := l.Lane.(*conn); c != nil {
+		c.flush()
+	}
 	ca.e.Unlock()
 }
 
 // Cut implements engine.Carrier. The descriptor is closed by Poll, which the end of the connection wakes.
 func (ca *polled) Cut(l *engine.Link, last []byte) {
 	c, _ := l.Conn.(*conn)
-	l.Conn = nil
-	if c == nil || c.dead {
+	lane, _ := l.Lane.(*conn)
+	l.Conn, l.Lane = nil, nil
+	if c != nil {
+		c.cut(last)
+	}
+	if lane != nil {
+		lane.cut(nil)
+	}
+}
+
+// cut drops one connection. Locked.
+func (c *conn) cut(last []byte) {
+	if c.dead {
 		return
 	}
 	c.dead = true
 	c.last = last
 	c.in.End()
+	ca := c.ca
 	ca.graves = append(ca.graves, c)
 	ca.work.Store(true)
 	if !c.writing { // else the writer does it when it comes out
@@ -168,7 +191,7 @@ func (ca *polled) tidy() {
 	ca.broken = nil
 	for _, c := range broken {
 		if !c.dead {
-			c.link.Fail(c.err)
+			c.fail(c.err)
 		}
 	}
 	graves := ca.graves

@@ -18,6 +18,10 @@ const (
 	maxReads   = 4  // of one connection for one event, then it is the next one's turn
 	maxWrites  = 16 // of one connection in a row, then the poller says when to go on
 
+	// laneTurn bounds the bytes that are read from or written to a lane before it is the next connection's turn: a message
+	// waits behind no more at each side.
+	laneTurn = 256 << 10
+
 	// maxUnsent bounds the bytes that the system takes before it can send them: a message waits behind no more. A bound
 	// of one piece of bulk data costs no throughput on loopback and cuts that wait to less than half.
 	maxUnsent = 256 << 10
@@ -32,9 +36,10 @@ const (
 // The descriptor stays open until neither a reader nor a writer can use it: the reader closes it, and waits for the
 // writer to come out.
 type conn struct {
-	ca *polled
-	fd int // -1 when there is none; set before anybody else knows c
-	in stream.In
+	ca   *polled
+	fd   int  // -1 when there is none; set before anybody else knows c
+	lane bool // of its link: for bulk data; set likewise
+	in   stream.In
 
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
 	link       *engine.Link
@@ -53,8 +58,9 @@ type conn struct {
 }
 
 // newConn makes a connection; l is nil when it is not known yet. Locked.
-func (ca *polled) newConn(fd int, l *engine.Link) *conn {
-	c := &conn{ca: ca, fd: fd}
+func (ca *polled) newConn(fd int, l *engine.Link, lane bool) *conn {
+	c := &conn{ca: ca, fd: fd, lane: lane}
+	c.in.Lane, c.out.Lane = lane, lane
 	c.bind(l)
 	ca.conns[c] = struct{}{}
 	return c
@@ -85,7 +91,11 @@ func (c *conn) dial(name string) error {
 
 // watchFirst adds the descriptor to the poller. Locked.
 func (c *conn) watchFirst() (err error) {
-	if c.id, err = c.ca.poller.Add(c.fd, c); err != nil {
+	var to na.Pollable = c
+	if c.lane {
+		to = (*laneFD)(c)
+	}
+	if c.id, err = c.ca.poller.Add(c.fd, to); err != nil {
 		return err
 	}
 	c.added = true
@@ -115,7 +125,7 @@ func (c *conn) room() {
 		return
 	case c.connecting:
 		if err := c.connected(); err != nil {
-			c.link.Fail(unreachable("connect", err))
+			c.fail(unreachable("connect", err))
 			return
 		}
 		c.connecting = false
@@ -139,10 +149,30 @@ func (c *conn) connected() error {
 // Peek implements na.Peeker.
 func (c *conn) Peek() bool { return c.read() }
 
+// laneFD is what the poller knows of a lane: it is no na.Peeker, bulk data does not come first.
+type laneFD conn
+
+// Ready implements na.Pollable.
+func (l *laneFD) Ready(readable, writable bool) { (*conn)(l).Ready(readable, writable) }
+
+// fail ends what c is there for. Locked.
+func (c *conn) fail(err error) {
+	if !c.lane {
+		c.link.Fail(err)
+		return
+	}
+	c.link.LaneFailed(err)
+	c.cut(nil) // unless the end of the session has
+}
+
 // read takes in what has arrived, some of it, and reports whether anything had.
 func (c *conn) read() (came bool) {
 	defer c.in.Idle()
-	for range maxReads {
+	reads := maxReads
+	if c.lane {
+		reads = 1
+	}
+	for range reads {
 		n, want, err := c.readOnce()
 		if err == unix.EAGAIN || err == unix.EINTR {
 			break // there is no more, or the poller will say so
@@ -154,13 +184,13 @@ func (c *conn) read() (came bool) {
 			c.ca.e.Unlock()
 			return true
 		case err != nil:
-			c.link.Fail(lost("connection lost", err))
+			c.fail(lost("connection lost", err))
 		case n == 0:
-			c.link.Fail(errEOF)
+			c.fail(errEOF)
 		default:
 			c.link.Heard()
 			if err := c.in.Parse(); err != nil {
-				c.link.Fail(err)
+				c.fail(err)
 			}
 		}
 		c.ca.e.Unlock()
@@ -174,7 +204,7 @@ func (c *conn) read() (came bool) {
 // readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.
 func (c *conn) readOnce() (n, want int, err error) {
 	var room [maxVectors][]byte
-	iov := clip(c.in.Scatter(room[:0]))
+	iov := c.clip(c.in.Scatter(room[:0]))
 	for _, b := range iov {
 		want += len(b)
 	}
@@ -194,8 +224,12 @@ func (c *conn) flush() {
 		return
 	}
 	c.writing = true
+	most := maxWrites
+	if c.lane {
+		most = 1
+	}
 	for n := 0; c.out.Fill() && !c.dead; n++ { // pulling frames may end the link
-		if n == maxWrites {
+		if n == most {
 			c.blocked = true
 			break
 		}
@@ -218,7 +252,7 @@ func (c *conn) flush() {
 	if c.blocked != c.watched && !c.mute {
 		c.watched = c.blocked
 		if err := c.ca.poller.Watch(c.fd, c.id, true, c.blocked); err != nil {
-			c.link.Fail(lost("watch the connection", err))
+			c.fail(lost("watch the connection", err))
 		}
 	}
 }
@@ -227,7 +261,7 @@ func (c *conn) flush() {
 // this one call.
 func (c *conn) write() (done bool, err error) {
 	var room [maxVectors][]byte
-	iov := clip(c.out.Gather(room[:0]))
+	iov := c.clip(c.out.Gather(room[:0]))
 	n, want := 0, 0
 	for _, b := range iov {
 		want += len(b)
@@ -277,8 +311,21 @@ func (c *conn) close() {
 	_ = unix.Close(c.fd)
 }
 
-// clip bounds the pieces of one system call.
-func clip(iov [][]byte) [][]byte { return iov[:min(len(iov), maxVectors)] }
+// clip bounds what one system call moves.
+func (c *conn) clip(iov [][]byte) [][]byte {
+	iov = iov[:min(len(iov), maxVectors)]
+	if !c.lane {
+		return iov
+	}
+	left := laneTurn
+	for i, b := range iov {
+		if left -= len(b); left <= 0 {
+			iov[i] = b[:len(b)+left]
+			return iov[:i+1]
+		}
+	}
+	return iov
+}
 
 // setOptions sets what the options ask for. The buffers are left to the system, which sizes them as it sees fit.
 func setOptions(fd int, opts *Options) {

@@ -33,6 +33,14 @@ type Carrier interface {
 	Release()
 }
 
+// A Laner is a Carrier that can make a second connection for a link, for its bulk data, so that messages do not wait
+// behind that. What Carrier says of the connection holds for both: Flush and Cut are about both.
+type Laner interface {
+	// DialLane begins to make it. The carrier pulls from it with NextLane and hands what arrives to DeliverLane and Place,
+	// or calls LaneFailed, later or at once. Locked.
+	DialLane(l *Link)
+}
+
 // A View is a piece of memory that a frame's payload is read from or placed into: n bytes of mem at Off, on behalf of
 // an operation of this process (its ticket guards the memory) or of a peer.
 type View struct {

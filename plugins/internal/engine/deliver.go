@@ -41,6 +41,8 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		l.pong, l.pongTag = true, h.Tag
 		l.kick()
 	case frame.Pong, frame.Credit:
+	case frame.Lane:
+		l.wantLane()
 	case frame.Dropped:
 		if o := l.e.leases[matchKey{l, na.Tag(h.Tag)}]; o != nil {
 			l.e.finish(o, na.Result{Err: na.WithText(na.ErrNoEntry, "the peer dropped the message of the lease"), Fate: na.MaybeRan})
@@ -59,6 +61,9 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 func (l *Link) header(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
+	}
+	if h.Flags&frame.FlagLane != 0 {
+		return nil // it may be older than what has come on the other connection
 	}
 	switch grown := int32(h.Credit - l.credits); {
 	case grown == 0:

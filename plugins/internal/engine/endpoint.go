@@ -51,6 +51,7 @@ type op struct {
 	n    int64
 	at   int64 // bytes sent or received so far
 	id   uint64
+	lane bool // a put whose data goes over the lane
 	move *move
 	stop func() // ends a lookup
 }
@@ -84,6 +85,7 @@ type Endpoint struct {
 	match     map[matchKey]*op
 	leases    map[matchKey]*op
 	tokens    map[[16]byte]*op
+	lanes     map[[16]byte]*Link
 	flying    idTable
 	receivers opList // RecvUnexpected that wait
 	lookups   opList
@@ -104,6 +106,7 @@ func newEndpoint(g *Engine, nctx *na.Context) *Endpoint {
 		eng: g, nctx: nctx, id: nctx.ID(),
 		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[na.Addr]*backoff{},
 		match: map[matchKey]*op{}, leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
+		lanes: map[[16]byte]*Link{},
 	}
 }
 
@@ -406,7 +409,7 @@ func (e *Endpoint) Cancel(t na.Ticket) {
 // cancel ends o with code. Locked.
 func (e *Endpoint) cancel(o *op, code na.Code) {
 	r := na.Result{Err: code, Fate: na.MaybeRan, N: o.at}
-	l, id := o.link, o.id
+	l, id, onLane := o.link, o.id, o.lane
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended
 		r.Fate = na.NotRun
@@ -420,7 +423,7 @@ func (e *Endpoint) cancel(o *op, code na.Code) {
 	}
 	e.finish(o, r)
 	if id != 0 && l.state == linkUp {
-		l.control(cancelMove(id)) // a courtesy: the peer may stop early. It may also be what ends l.
+		l.controlMove(onLane, cancelMove(id)) // a courtesy: the peer may stop early. It may also be what ends l.
 	}
 }
 

@@ -27,8 +27,8 @@ const (
 
 // A Link is a session between this context and one context of one peer. Endpoint.mu guards it.
 type Link struct {
-	// Conn is the carrier's.
-	Conn any
+	// Conn and Lane are the carrier's: the connection, and the one for bulk data.
+	Conn, Lane any
 
 	e       *Endpoint
 	carrier Carrier
@@ -41,6 +41,7 @@ type Link struct {
 	since   time.Duration // when dialing began, or begins (waiting)
 	greeted bool          // our HELLO was pulled
 	kicked  bool
+	lane    lane
 	eager   int // bytes of one message: the smaller of both sides; 0 until up
 
 	// Liveness.
@@ -50,8 +51,7 @@ type Link struct {
 	silent  time.Duration
 
 	// Sending.
-	ctl     []frame.Header
-	ctlAt   int
+	ctl     ctlQueue
 	pong    bool
 	pongTag uint64
 	owed    bool   // the peer should hear of freed envelopes
@@ -62,11 +62,10 @@ type Link struct {
 	flying  opList // puts and gets under way
 	recvs   opList // expected receives
 	leases  opList
-	moves   []*move // bulk data being sent, round robin
-	movesAt int
-	credits uint32 // envelopes the peer has ever guaranteed
-	used    uint32 // envelopes we have used
-	seq     uint64 // unexpected messages encoded
+	moves   moveQueue // bulk data being sent, but for that on the lane
+	credits uint32    // envelopes the peer has ever guaranteed
+	used    uint32    // envelopes we have used
+	seq     uint64    // unexpected messages encoded
 
 	// Receiving.
 	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
@@ -199,9 +198,14 @@ func (l *Link) dial() {
 
 // Greeting is what our HELLO says on l. Locked.
 func (l *Link) greeting() frame.Greeting {
+	var features uint64
+	if _, ok := l.carrier.(Laner); ok && l.dialled {
+		features |= frame.FeatureLane
+	}
 	return frame.Greeting{
-		Version: frame.Version, Incarnation: l.e.eng.inc, Listen: l.e.eng.opts.Listen, Host: l.e.eng.opts.Host,
+		Features: features, Version: frame.Version, Incarnation: l.e.eng.inc, Listen: l.e.eng.opts.Listen, Host: l.e.eng.opts.Host,
 		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
+		Lane: l.lane.offer,
 	}
 }
 
@@ -231,6 +235,9 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 	}
 	if g.Incarnation == e.eng.inc {
 		return nil, na.WithText(na.ErrUnreachable, "the address leads back to the process itself, whose name is another")
+	}
+	if g.HasLane() {
+		return e.admitLane(conn, g)
 	}
 	var named na.Addr
 	if g.Listen != "" && verified && strings.HasPrefix(g.Listen, e.eng.opts.Scheme+"://") && e.carrier.Check(g.Listen) == nil {
@@ -283,6 +290,9 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 func (l *Link) adopt(conn any, g frame.Greeting) {
 	l.Conn = conn
 	l.greeted = false
+	if g.Features&frame.FeatureLane != 0 {
+		l.offerLane()
+	}
 	l.up(g)
 }
 
@@ -382,10 +392,10 @@ func (l *Link) close(err error, last []byte, fault bool) {
 			e.finish(o, r)
 		}
 	}
-	for _, m := range l.moves[l.movesAt:] {
-		m.dead, m.op = true, nil
-	}
-	l.moves, l.movesAt, l.served, l.inputs, l.ctl, l.ctlAt = nil, 0, nil, nil, nil, 0
+	l.moves.end()
+	l.lane.moves.end()
+	l.served, l.inputs, l.ctl, l.lane.ctl = nil, nil, ctlQueue{}, ctlQueue{}
+	delete(e.lanes, l.lane.offer)
 	l.settle()
 	if wasUp && fault {
 		e.stats.PeersLost++
@@ -516,10 +526,8 @@ func (l *Link) tick(passed time.Duration) {
 
 // ping asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
 func (l *Link) ping() {
-	for _, h := range l.ctl[l.ctlAt:] {
-		if h.Kind == frame.Ping {
-			return
-		}
+	if l.ctl.has(frame.Ping) {
+		return
 	}
 	l.control(frame.Header{Kind: frame.Ping})
 }

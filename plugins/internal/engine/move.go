@@ -17,7 +17,8 @@ type move struct {
 	tail   frame.Tail // of a put
 	off    int64      // in mem
 	n, at  int64
-	queued bool // in Link.moves
+	lane   bool // on the lane
+	queued bool // in a moveQueue
 	flight int  // pieces that the carrier has not reported
 	code   na.Code
 	dead   bool // nobody wants it any more
@@ -29,14 +30,57 @@ func (l *Link) dropMove(m *move) {
 	if !m.queued {
 		return // its last piece ends it
 	}
-	for i := l.movesAt; i < len(l.moves); i++ {
-		if l.moves[i] == m {
-			l.moves = slices.Delete(l.moves, i, i+1)
-			break
-		}
-	}
+	l.movesOf(m).remove(m)
 	m.queued = false
 	l.settleMove(m)
+}
+
+// movesOf returns the queue in which m waits for its turn.
+func (l *Link) movesOf(m *move) *moveQueue {
+	if m.lane {
+		return &l.lane.moves
+	}
+	return &l.moves
+}
+
+// A moveQueue is moves that take turns.
+type moveQueue struct {
+	list []*move
+	at   int
+}
+
+func (q *moveQueue) len() int { return len(q.list) - q.at }
+
+func (q *moveQueue) push(m *move) {
+	if q.at > 64 && q.at*2 > len(q.list) {
+		n := copy(q.list, q.list[q.at:])
+		clear(q.list[n:])
+		q.list, q.at = q.list[:n], 0
+	}
+	q.list = append(q.list, m)
+}
+
+func (q *moveQueue) pop() *move {
+	m := q.list[q.at]
+	q.list[q.at] = nil
+	if q.at++; q.at == len(q.list) {
+		q.list, q.at = q.list[:0], 0
+	}
+	return m
+}
+
+func (q *moveQueue) remove(m *move) {
+	if i := slices.Index(q.list[q.at:], m); i >= 0 {
+		q.list = slices.Delete(q.list, q.at+i, q.at+i+1)
+	}
+}
+
+// end drops all moves: the session is over.
+func (q *moveQueue) end() {
+	for _, m := range q.list[q.at:] {
+		m.dead, m.op = true, nil
+	}
+	*q = moveQueue{}
 }
 
 // An input is a peer's put that is arriving.
@@ -124,26 +168,22 @@ func (l *Link) beginMoves() {
 		}
 		m := l.e.newMove()
 		m.op, m.mem, m.id, m.tail, m.off, m.n = o, o.mem, o.id, tail, o.loff, o.n
-		o.move = m
+		m.lane = l.useLane(o.n)
+		o.move, o.lane = m, m.lane
 		l.queueMove(m)
 	}
 }
 
 func (l *Link) queueMove(m *move) {
 	m.queued = true
-	if l.movesAt > 64 && l.movesAt*2 > len(l.moves) {
-		n := copy(l.moves, l.moves[l.movesAt:])
-		clear(l.moves[n:])
-		l.moves, l.movesAt = l.moves[:n], 0
-	}
-	l.moves = append(l.moves, m)
+	l.movesOf(m).push(m)
 	l.kick()
 }
 
 // serve begins to answer a peer's get.
 func (l *Link) serve(id uint64, mem *na.Mem, off, n int64) {
 	m := l.e.newMove()
-	m.serve, m.mem, m.id, m.off, m.n = true, mem, id, off, n
+	m.serve, m.mem, m.id, m.off, m.n, m.lane = true, mem, id, off, n, l.useLane(n)
 	if l.served == nil {
 		l.served = map[uint64]*move{}
 	}
@@ -161,20 +201,17 @@ func (e *Endpoint) newMove() *move {
 }
 
 // nextChunk yields a piece of the next move in turn.
-func (l *Link) nextChunk(b []byte) ([]byte, Chunk, bool) {
-	for l.movesAt < len(l.moves) {
-		m := l.moves[l.movesAt]
-		l.moves[l.movesAt] = nil
-		if l.movesAt++; l.movesAt == len(l.moves) {
-			l.moves, l.movesAt = l.moves[:0], 0
-		}
+func (l *Link) nextChunk(b []byte, q *moveQueue) ([]byte, Chunk, bool) {
+	for q.len() > 0 {
+		m := q.pop()
 		m.queued = false
 		if m.dead || m.code != na.OK {
 			l.settleMove(m)
 			continue
 		}
 		n := min(m.n-m.at, ChunkSize)
-		h := frame.Header{Kind: frame.GetData, Op: m.id, Tag: uint64(m.at), Context: l.peer.Context, Credit: l.credit()}
+		h := frame.Header{Kind: frame.GetData, Op: m.id, Tag: uint64(m.at)}
+		l.fill(&h, m.lane)
 		c := Chunk{View{mem: m.mem, off: m.off + m.at, n: n, move: m}}
 		if !m.serve {
 			h.Kind, h.Tail = frame.Put, m.tail
@@ -218,7 +255,7 @@ func (l *Link) settleMove(m *move) {
 	if m.serve {
 		delete(l.served, m.id)
 		if !m.dead {
-			l.control(frame.Header{Kind: frame.GetDone, Op: m.id, Tag: uint64(m.code)})
+			l.controlMove(m.lane, frame.Header{Kind: frame.GetDone, Op: m.id, Tag: uint64(m.code)})
 		}
 	} else if m.op != nil {
 		m.op.move = nil

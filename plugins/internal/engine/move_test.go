@@ -88,7 +88,7 @@ func TestPieces(t *testing.T) {
 		require.NoError(t, r.Err)
 		require.EqualValues(t, sizes[i], r.N)
 	}
-	require.Empty(t, l.moves)
+	require.Zero(t, l.moves.len())
 }
 
 // A get that is served, and the memory is taken back before, between and while its pieces are sent.
@@ -121,7 +121,7 @@ func TestServeRevoked(t *testing.T) {
 			require.EqualValues(t, na.OK, last.Tag)
 		}
 		require.Empty(t, l.served)
-		require.Empty(t, l.moves)
+		require.Zero(t, l.moves.len())
 	}
 }
 

@@ -14,19 +14,59 @@ func (l *Link) kick() {
 }
 
 // control queues a frame that has neither payload nor operation.
-func (l *Link) control(h frame.Header) {
+func (l *Link) control(h frame.Header) { l.controlOn(&l.ctl, h) }
+
+// controlMove queues a control frame about a put or get, behind its data.
+func (l *Link) controlMove(onLane bool, h frame.Header) {
+	if onLane {
+		l.controlOn(&l.lane.ctl, h)
+	} else {
+		l.controlOn(&l.ctl, h)
+	}
+}
+
+func (l *Link) controlOn(q *ctlQueue, h frame.Header) {
 	if l.state == linkDown {
 		return
 	}
-	if len(l.ctl)-l.ctlAt >= maxControl {
+	if q.len() >= maxControl {
 		l.fail(na.WithText(na.ErrOverflow, "the peer asks and does not read the answers"))
 		return
 	}
-	if l.ctlAt > 64 && l.ctlAt*2 > len(l.ctl) {
-		l.ctl, l.ctlAt = l.ctl[:copy(l.ctl, l.ctl[l.ctlAt:])], 0
-	}
-	l.ctl = append(l.ctl, h)
+	q.push(h)
 	l.kick()
+}
+
+// A ctlQueue is control frames that wait to leave.
+type ctlQueue struct {
+	list []frame.Header
+	at   int
+}
+
+func (q *ctlQueue) len() int { return len(q.list) - q.at }
+
+func (q *ctlQueue) push(h frame.Header) {
+	if q.at > 64 && q.at*2 > len(q.list) {
+		q.list, q.at = q.list[:copy(q.list, q.list[q.at:])], 0
+	}
+	q.list = append(q.list, h)
+}
+
+func (q *ctlQueue) pop() frame.Header {
+	h := q.list[q.at]
+	if q.at++; q.at == len(q.list) {
+		q.list, q.at = q.list[:0], 0
+	}
+	return h
+}
+
+func (q *ctlQueue) has(k frame.Kind) bool {
+	for i := range q.list[q.at:] {
+		if q.list[q.at+i].Kind == k {
+			return true
+		}
+	}
+	return false
 }
 
 func giveBack(key na.Key) frame.Header {
@@ -119,12 +159,8 @@ func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
 		l.pong = false
 		return l.front(b, frame.Header{Kind: frame.Pong, Tag: l.pongTag}), c, true
 	}
-	if l.ctlAt < len(l.ctl) {
-		h := l.ctl[l.ctlAt]
-		if l.ctlAt++; l.ctlAt == len(l.ctl) {
-			l.ctl, l.ctlAt = l.ctl[:0], 0
-		}
-		return l.front(b, h), c, true
+	if l.ctl.len() > 0 {
+		return l.front(b, l.ctl.pop()), c, true
 	}
 	for o := l.msgs.head; o != nil; o = l.msgs.head {
 		if len(o.buf) > l.eager { // it was queued before the peer said what it takes
@@ -137,14 +173,14 @@ func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
 		return l.nextMessage(b, o), c, true
 	}
 	l.beginMoves()
-	if l.ctlAt < len(l.ctl) {
+	if l.ctl.len() > 0 {
 		return l.Next(b, bulk)
 	}
 	if bulk {
-		if out, c, ok = l.nextChunk(b); ok {
+		if out, c, ok = l.nextChunk(b, &l.moves); ok {
 			return out, c, true
 		}
-		if l.ctlAt < len(l.ctl) { // moves that ended when it was their turn have left an answer
+		if l.ctl.len() > 0 { // moves that ended when it was their turn have left an answer
 			return l.Next(b, bulk)
 		}
 	}
@@ -164,7 +200,7 @@ func (l *Link) More() bool {
 	case l.state != linkUp:
 		return false
 	}
-	return l.pong || l.ctlAt < len(l.ctl) || l.msgs.n > 0 || l.owed || l.movesAt < len(l.moves) ||
+	return l.pong || l.ctl.len() > 0 || l.msgs.n > 0 || l.owed || l.moves.len() > 0 ||
 		l.moving.n > 0 && l.flying.n < maxFlying
 }
 
@@ -172,8 +208,18 @@ func (l *Link) More() bool {
 func (l *Link) Room() int { return maxFront + frame.MaxHello + l.eager }
 
 func (l *Link) front(b []byte, h frame.Header) []byte {
-	h.Context, h.Credit = l.peer.Context, l.credit()
+	l.fill(&h, false)
 	return h.AppendFront(b, 0)
+}
+
+// fill puts into a header what every frame of the session carries.
+func (l *Link) fill(h *frame.Header, onLane bool) {
+	h.Context = l.peer.Context
+	if onLane {
+		h.Flags |= frame.FlagLane
+	} else {
+		h.Credit = l.credit()
+	}
 }
 
 // nextMessage copies a message out; its operation ends here, sent.

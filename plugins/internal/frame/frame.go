@@ -43,7 +43,8 @@ const (
 	Goaway     Kind = 13 // tag = code, payload = text; the session ends
 	Dropped    Kind = 14 // the expected message with tag, which asked to be told, met no receive
 	GiveBack   Kind = 15 // tail begins with the token of a lease that is not needed any more
-	maxKind         = 15
+	Lane       Kind = 16 // asks the side that dialled for the session's lane for bulk data
+	maxKind         = 16
 )
 
 // The flags. A receiver refuses bits that it does not know.
@@ -52,8 +53,10 @@ const (
 	FlagPayload uint8 = 1
 	// FlagTell asks for a Dropped when an expected message meets no receive.
 	FlagTell uint8 = 2
+	// FlagLane says that the frame is on the lane for bulk data, and its credit means nothing.
+	FlagLane uint8 = 4
 
-	knownFlags = FlagPayload | FlagTell
+	knownFlags = FlagPayload | FlagTell | FlagLane
 )
 
 // shape is what a kind allows.
@@ -80,6 +83,7 @@ var shapes = [maxKind + 1]shape{
 	Goaway:     {"GOAWAY", 0, true, false},
 	Dropped:    {"DROPPED", 0, false, false},
 	GiveBack:   {"GIVEBACK", 32, false, false},
+	Lane:       {"LANE", 0, false, false},
 }
 
 // String returns the name of the kind.

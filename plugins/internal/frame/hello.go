@@ -20,7 +20,11 @@ const (
 	labelEager       = 0x0800 // 4 bytes: bytes of one message
 	labelFeatures    = 0x0900 // 8 bytes: bits
 	labelAuth        = 0x0a00 // authentication; empty when there is none
+	labelLane        = 0x0b00 // 16 random bytes: what names the lane for bulk data of a session; absent when there is none
 )
+
+// FeatureLane is the bit of Greeting.Features that says that the sender, who dialled, would dial a lane too.
+const FeatureLane = 1
 
 // MaxHello bounds the payload of a HELLO.
 const MaxHello = 4096
@@ -37,7 +41,13 @@ type Greeting struct {
 	Eager       uint32
 	Features    uint64
 	Auth        []byte
+	// Lane is what the side that was dialled lets the other name when it makes a second connection of the session, whose
+	// HELLO repeats it; zero when there is none.
+	Lane [16]byte
 }
+
+// HasLane tells whether g names a lane.
+func (g *Greeting) HasLane() bool { return g.Lane != [16]byte{} }
 
 // Append encodes g at the end of b.
 func (g *Greeting) Append(b []byte) []byte {
@@ -57,6 +67,9 @@ func (g *Greeting) Append(b []byte) []byte {
 	put(labelEager, le.AppendUint32(nil, g.Eager))
 	put(labelFeatures, le.AppendUint64(nil, g.Features))
 	put(labelAuth, g.Auth)
+	if g.HasLane() {
+		put(labelLane, g.Lane[:])
+	}
 	return b
 }
 
@@ -119,6 +132,10 @@ func ParseGreeting(b []byte) (Greeting, error) {
 			}
 		case labelAuth:
 			g.Auth = append([]byte(nil), v...)
+		case labelLane:
+			if want = 16; n == want {
+				copy(g.Lane[:], v)
+			}
 		}
 		if want >= 0 && n != want {
 			return g, na.WithText(na.ErrProtocol, fmt.Sprintf("HELLO: label %#x has %d bytes, want %d", label, n, want))

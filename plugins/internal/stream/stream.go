@@ -12,6 +12,8 @@ const (
 	bufSize = 128 << 10
 	// fillUntil is when enough small frames are gathered for one write.
 	fillUntil = 64 << 10
+	// laneSpace is how much of a lane is read into the buffer at a time, beside what goes to user memory.
+	laneSpace = 4 << 10
 	// maxWhole bounds the payload of a frame that is handed over whole.
 	maxWhole = 48 << 10
 )
@@ -29,6 +31,7 @@ type Admit func(g frame.Greeting) (*engine.Link, error)
 type In struct {
 	Link  *engine.Link // nil until the HELLO of a peer that connected to us
 	Admit Admit
+	Lane  bool // the stream is the link's lane for bulk data
 
 	buf  *[bufSize]byte
 	r, w int
@@ -56,7 +59,11 @@ func (in *In) Scatter(iov [][]byte) [][]byte {
 		in.lent = true
 		iov = in.view.Slices(iov, in.at, in.view.Len()-in.at)
 	}
-	return append(iov, in.Space())
+	space := in.Space()
+	if in.Lane { // headers are all that is wanted here: what follows them is to go straight to user memory
+		space = space[:min(len(space), laneSpace)]
+	}
+	return append(iov, space)
 }
 
 // Space is where the next bytes of the stream go when they do not go to user memory: a read that may wait must not
@@ -151,7 +158,10 @@ func (in *In) bytes() []byte {
 }
 
 func (in *In) deliver(h *frame.Header, payload []byte) error {
-	if in.Link != nil {
+	switch {
+	case in.Lane:
+		return in.Link.DeliverLane(h, payload)
+	case in.Link != nil:
 		return in.Link.Deliver(h, payload)
 	}
 	g, err := engine.ParseHello(h, payload)
@@ -207,6 +217,7 @@ func (in *In) place() bool {
 //	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
 type Out struct {
 	Link *engine.Link
+	Lane bool // the stream is the link's lane for bulk data
 
 	buf   *[bufSize]byte
 	b     []byte // of buf, not yet written
@@ -235,14 +246,14 @@ func (out *Out) Fill() bool {
 
 func (out *Out) fill() {
 	if out.buf == nil {
-		if !out.Link.More() {
+		if !out.more() {
 			return
 		}
 		out.buf = spare.get()
 	}
 	b := out.buf[:0]
 	for len(b) < fillUntil {
-		next, c, ok := out.Link.Next(b, true)
+		next, c, ok := out.next(b)
 		if !ok {
 			break
 		}
@@ -253,6 +264,20 @@ func (out *Out) fill() {
 		}
 	}
 	out.b = b
+}
+
+func (out *Out) more() bool {
+	if out.Lane {
+		return out.Link.MoreLane()
+	}
+	return out.Link.More()
+}
+
+func (out *Out) next(b []byte) ([]byte, engine.Chunk, bool) {
+	if out.Lane {
+		return out.Link.NextLane(b)
+	}
+	return out.Link.Next(b, true)
 }
 
 // Last adds the last frame of the session, and reports whether that is possible without breaking a frame in the
