@@ -135,7 +135,6 @@ func (a *assist) run() {
 				break
 			}
 			attending = false
-			c.Flush()
 			before := c.passes.Load()
 			timer.Reset(assistAfter)
 			<-timer.C

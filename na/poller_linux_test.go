@@ -124,6 +124,39 @@ func TestPollerWake(t *testing.T) {
 	p.wake() // after the end: its descriptor may be somebody else's
 }
 
+// peekable is a Pollable that can be asked.
+type peekable struct{ readied, peeked int }
+
+func (p *peekable) Ready(bool, bool) { p.readied++ }
+func (p *peekable) Peek() bool       { p.peeked++; return p.peeked%2 == 0 }
+
+// What was readable last is asked directly, until it is removed.
+func TestPollerPeeks(t *testing.T) {
+	leak.Check(t)
+	p, err := newPoller()
+	require.NoError(t, err)
+	defer p.close()
+	_, asked := p.peek()
+	require.False(t, asked, "nothing was readable yet")
+	r, w := pipeFDs(t)
+	hot := &peekable{}
+	id, err := p.Add(r, hot)
+	require.NoError(t, err)
+	_, err = unix.Write(w, []byte("x"))
+	require.NoError(t, err)
+	require.Equal(t, 1, p.wait(-1))
+	require.Equal(t, 1, hot.readied)
+	for i := range 4 {
+		came, asked := p.peek()
+		require.True(t, asked)
+		require.Equal(t, i%2 == 1, came)
+	}
+	p.Remove(r, id)
+	_, asked = p.peek()
+	require.False(t, asked, "it may be closed by now")
+	require.Equal(t, 4, hot.peeked)
+}
+
 // Bytes arrive while nobody drives: the assist takes them in, and leaves when the user drives again or closes.
 func TestAssist(t *testing.T) {
 	leak.Check(t)

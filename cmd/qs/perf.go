@@ -63,7 +63,7 @@ func runPerf(args []string, out io.Writer) error {
 	fs.DurationVar(&p.pause, "pause", 0, "`time` to wait between calls")
 	inflight := fs.String("inflight", "1,16,64", "calls in flight, a list")
 	target := fs.String("target", "", "`address` of a running qs serve; without it one is started")
-	op := fs.String("op", "", "rate, lat, read (the target pushes) or write (it pulls): a table over sizes")
+	op := fs.String("op", "", "rate, lat, read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if err := parse(fs, args, 0, 0); err != nil {
 		return err
@@ -71,8 +71,8 @@ func runPerf(args []string, out io.Writer) error {
 	switch {
 	case p.api != "callback" && p.api != "sync":
 		return usageError{fmt.Sprintf("-api is %q, want callback or sync", p.api)}
-	case *op != "" && ladders[*op] == nil:
-		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read or write", *op)}
+	case *op != "" && *op != "mixed" && ladders[*op] == nil:
+		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write or mixed", *op)}
 	case p.size < 0 || p.bulk < 0 || p.time <= 0 || p.pause < 0 || p.bulk > maxMove:
 		return usageError{"a size or time is negative, or -bulk larger than 1 GiB"}
 	}
@@ -102,7 +102,11 @@ func runPerf(args []string, out io.Writer) error {
 	}
 	defer stopProfile()
 	n.burden()
-	if *op != "" {
+	switch *op {
+	case "":
+	case "mixed":
+		return p.mixed(*asJSON, out)
+	default:
 		return p.ladder(*op, *asJSON, out)
 	}
 	r, err := p.all()

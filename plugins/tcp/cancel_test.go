@@ -39,10 +39,16 @@ func joined(t testing.TB, opts tcp.Options, cfg na.Config) (*node, *raw, na.Addr
 // join has a node make a session with a raw peer.
 func join(t testing.TB, n *node, l *rawListener) *raw {
 	t.Helper()
+	return joinAs(t, n, l, greeting())
+}
+
+// joinAs is join by a peer that says g.
+func joinAs(t testing.TB, n *node, l *rawListener, g frame.Greeting) *raw {
+	t.Helper()
 	o, end := op(n.ctx())
 	require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
 	_ = n.ctx().Progress(0)
-	r := l.join()
+	r := l.greet(g)
 	ok(t, "hello", end, n)
 	_, payload := r.readKind(frame.Unexpected)
 	require.Equal(t, "hello", string(payload))

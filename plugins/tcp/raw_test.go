@@ -22,6 +22,7 @@ type raw struct {
 	mine  frame.Greeting
 	peer  frame.Greeting
 	limit uint32 // credit that is said in each frame
+	flags uint8  // of each frame
 }
 
 // greeting is a HELLO that any context takes.
@@ -74,15 +75,24 @@ func rawListen(t testing.TB) *rawListener {
 
 func (l *rawListener) addr() na.Addr { return na.MakeAddr("tcp://"+l.l.Addr().String(), 0) }
 
-// join accepts a connection and completes the handshake.
-func (l *rawListener) join() *raw {
+func (l *rawListener) accept() net.Conn {
 	l.t.Helper()
 	require.NoError(l.t, l.l.(*net.TCPListener).SetDeadline(time.Now().Add(patience)))
 	nc, err := l.l.Accept()
 	require.NoError(l.t, err)
-	r := newRaw(l.t, nc)
+	return nc
+}
+
+// join accepts a connection and completes the handshake.
+func (l *rawListener) join() *raw {
+	l.t.Helper()
+	return l.greet(greeting())
+}
+
+func (l *rawListener) greet(g frame.Greeting) *raw {
+	l.t.Helper()
+	r := newRaw(l.t, l.accept())
 	r.readHello()
-	g := greeting()
 	g.Target = r.peer.Context
 	g.Listen = "tcp://" + l.l.Addr().String()
 	r.hello(g)
@@ -108,14 +118,14 @@ func (r *raw) readHello() {
 // send sends a whole frame.
 func (r *raw) send(h frame.Header, payload []byte) {
 	r.t.Helper()
-	h.Context, h.Credit = r.peer.Context, r.limit
+	h.Context, h.Credit, h.Flags = r.peer.Context, r.limit, h.Flags|r.flags
 	r.write(h.Append(nil, payload))
 }
 
 // sendFront sends the front of a frame whose n bytes of payload follow.
 func (r *raw) sendFront(h frame.Header, n int) {
 	r.t.Helper()
-	h.Context, h.Credit = r.peer.Context, r.limit
+	h.Context, h.Credit, h.Flags = r.peer.Context, r.limit, h.Flags|r.flags
 	r.write(h.AppendFront(nil, n))
 }
 

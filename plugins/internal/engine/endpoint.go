@@ -610,6 +610,9 @@ func (e *Endpoint) Stats() na.Stats {
 	for _, l := range e.links {
 		if l.state == linkUp {
 			s.Peers++
+			if l.lane.state == laneUp {
+				s.Lanes++
+			}
 		}
 		s.Outstanding += l.waiting
 		s.Queued += l.msgs.n + l.starved.n

@@ -1,0 +1,71 @@
+package hg_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// What the handlers of one Trigger send leaves together, but not later than need be: a handler that blocks holds back no
+// answer of another that ran before it.
+func TestBlockedHandlerHoldsNothingBack(t *testing.T) {
+	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		answered := make(chan struct{})
+		freed := 0
+		id := p.rpc("first-answers", func(h *hg.Handle) error {
+			if string(mustInput(h)) == "quick" {
+				return h.RespondRaw(nil, nil)
+			}
+			late := time.NewTimer(20 * time.Second)
+			defer late.Stop()
+			select {
+			case <-answered:
+				freed++
+			case <-late.C:
+			}
+			return h.RespondRaw(nil, nil)
+		})
+		for range 20 { // whatever the state that the goroutines of the network are in
+			answered = make(chan struct{})
+			quick, slow := p.handle(id), p.handle(id)
+			var a, b outcome
+			require.NoError(t, quick.ForwardRaw([]byte("quick"), a.cb))
+			require.NoError(t, slow.ForwardRaw([]byte("slow"), b.cb))
+			for p.tctx.Stats().NA.Envelopes < 2 { // one Trigger will run both handlers
+				_ = p.octx.Progress(0)
+				_ = p.tctx.Progress(0)
+			}
+			ended := make(chan struct{})
+			go func() { // the target's only goroutine: it is stuck in the second handler
+				defer close(ended)
+				p.tctx.Trigger(0)
+			}()
+			for a.calls == 0 {
+				_ = p.octx.Progress(time.Millisecond)
+				p.octx.Trigger(0)
+			}
+			close(answered)
+			<-ended
+			p.Until(func() bool { return b.calls == 1 })
+			require.NoError(t, a.err)
+			require.NoError(t, b.err)
+			require.Equal(t, 1, freed, "the answer left while the handler after it was blocked")
+			freed = 0
+			quick.Close()
+			slow.Close()
+		}
+	})
+}
+
+func mustInput(h *hg.Handle) []byte {
+	in, err := h.InputRaw()
+	if err != nil {
+		panic(err)
+	}
+	return in
+}

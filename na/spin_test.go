@@ -1,0 +1,69 @@
+package na
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+// waits has a spinner wait n times in a world where a wait takes so long either way, and counts the ways.
+func waits(s *spinner, n int, costAsleep, costAwake time.Duration) (ways [2]int) {
+	for range n {
+		way := s.choose()
+		ways[way]++
+		s.learn(way, [2]time.Duration{costAsleep, costAwake}[way])
+	}
+	return ways
+}
+
+func testSpinner() spinner {
+	return spinner{limit: 50 * time.Microsecond, best: awake, gap: spinGapFirst, turns: spinGapFirst}
+}
+
+func TestSpinnerTakesTheBetterWay(t *testing.T) {
+	s := testSpinner()
+	ways := waits(&s, 10_000, 12*time.Microsecond, 8*time.Microsecond)
+	require.Less(t, ways[asleep], 100, "spinning is better: sleep is tried now and then only")
+	require.Positive(t, ways[asleep])
+
+	ways = waits(&s, 10_000, 20*time.Microsecond, 45*time.Microsecond) // the machine has become busy
+	require.Less(t, ways[awake], 200)
+	require.Positive(t, ways[awake])
+
+	ways = waits(&s, 20_000, 12*time.Microsecond, 8*time.Microsecond) // and quiet again
+	require.Greater(t, ways[awake], 10_000)
+}
+
+func TestSpinnerGivesUpWhenNothingComes(t *testing.T) {
+	s := testSpinner()
+	require.Equal(t, spinMisses, waits(&s, 1000, time.Second, time.Second)[awake], "an idle process does not spin")
+	require.Equal(t, spinMisses, s.misses)
+	s.learn(asleep, 10*time.Microsecond) // something came soon
+	require.Equal(t, awake, s.choose(), "it is worth a try again")
+
+	never := spinner{}
+	require.Zero(t, waits(&never, 1000, 12, 8)[awake], "Config.Spin is negative")
+}
+
+// Calls that come one each millisecond are not waited for by spinning.
+func TestSpinnerBetweenRareCalls(t *testing.T) {
+	s := testSpinner()
+	require.LessOrEqual(t, waits(&s, 10_000, 990*time.Microsecond, 990*time.Microsecond)[awake], spinMisses)
+}
+
+func TestIdleLeaderLooksOnce(t *testing.T) {
+	leak.Check(t)
+	c, _ := newFake(t, Config{})
+	for range spinMisses + 1 {
+		_ = c.Progress(time.Millisecond)
+	}
+	before := c.spinner.looks
+	const rounds = 20
+	for range rounds {
+		_ = c.Progress(time.Millisecond)
+	}
+	require.LessOrEqual(t, c.spinner.looks-before, uint(rounds), "one look when Progress begins, then sleep")
+}

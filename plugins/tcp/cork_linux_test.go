@@ -1,0 +1,51 @@
+package tcp_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// TestCorkedFramesLeave: what is held back leaves after a while although nobody drives, and whoever corked is busy.
+func TestCorkedFramesLeave(t *testing.T) {
+	leak.Check(t)
+	n, r, to := joined(t, tcp.Options{}, na.Config{})
+	require.True(t, n.ctx().Cork())
+	defer n.ctx().Uncork()
+	for i := range 10 { // after the first few the assist rests, and must be called
+		o, end := op(n.ctx())
+		text := fmt.Sprint("held ", i)
+		require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte(text)))
+		_, payload := r.readKind(frame.Unexpected)
+		require.Equal(t, text, string(payload))
+		n.ctx().Trigger(0)
+		require.Equal(t, 1, end.n)
+		require.NoError(t, end.Err)
+	}
+}
+
+// TestCorkHolds: what is sent under a cork leaves together, when the cork is drawn or somebody drives.
+func TestCorkHolds(t *testing.T) {
+	leak.Check(t)
+	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
+	require.False(t, n.ctx().Cork(), "nobody would send what is held while nobody drives")
+	sent := 0
+	n.ctx().Together(func() {
+		for range 10 {
+			require.NoError(t, n.ctx().SendUnexpected(n.ctx().NewOp(func(*na.Op, na.Result) { sent++ }), to, 1, nil))
+		}
+		n.ctx().Trigger(0)
+		require.Zero(t, sent, "all are held")
+	})
+	n.ctx().Trigger(0)
+	require.Equal(t, 10, sent)
+	for range 10 {
+		r.readKind(frame.Unexpected)
+	}
+}
