@@ -23,6 +23,8 @@ type command struct {
 var commands = []command{
 	{"perf", "measure rates, latencies and bulk throughput", runPerf},
 	{"serve", "be the target of the other commands", runServe},
+	{"swarm", "", runSwarm}, // the other side of qs perf -op idle
+	{"floor", "", runFloor}, // and of -floor
 }
 
 // usageError is a command line that cannot be understood.
@@ -66,7 +68,9 @@ func start(args []string, out, diag io.Writer) int {
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "usage: qs COMMAND [flags] [arguments]")
 	for _, c := range commands {
-		fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
+		if c.about != "" {
+			fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
+		}
 	}
 }
 

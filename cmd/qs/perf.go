@@ -63,7 +63,9 @@ func runPerf(args []string, out io.Writer) error {
 	fs.DurationVar(&p.pause, "pause", 0, "`time` to wait between calls")
 	inflight := fs.String("inflight", "1,16,64", "calls in flight, a list")
 	target := fs.String("target", "", "`address` of a running qs serve; without it one is started")
-	op := fs.String("op", "", "rate, lat, read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk")
+	op := fs.String("op", "", "rate, lat, read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk; idle: what silent peers cost")
+	peers := fs.Int("peers", 1000, "how many peers, with -op idle")
+	withFloor := fs.Bool("floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if err := parse(fs, args, 0, 0); err != nil {
 		return err
@@ -71,8 +73,8 @@ func runPerf(args []string, out io.Writer) error {
 	switch {
 	case p.api != "callback" && p.api != "sync":
 		return usageError{fmt.Sprintf("-api is %q, want callback or sync", p.api)}
-	case *op != "" && *op != "mixed" && ladders[*op] == nil:
-		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write or mixed", *op)}
+	case *op != "" && *op != "mixed" && *op != "idle" && ladders[*op] == nil:
+		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write, mixed or idle", *op)}
 	case p.size < 0 || p.bulk < 0 || p.time <= 0 || p.pause < 0 || p.bulk > maxMove:
 		return usageError{"a size or time is negative, or -bulk larger than 1 GiB"}
 	}
@@ -82,6 +84,9 @@ func runPerf(args []string, out io.Writer) error {
 			return usageError{fmt.Sprintf("-inflight has %q, want numbers from 1 to 4096 with commas between", s)}
 		}
 		p.inflight = append(p.inflight, v)
+	}
+	if *op == "idle" {
+		return idle(&n, *peers, p.time, *asJSON, out)
 	}
 	addr := *target
 	if addr == "" {
@@ -114,25 +119,44 @@ func runPerf(args []string, out io.Writer) error {
 		return err
 	}
 	r.Peer = "quicksilver-" + p.peer.Scheme() + "-" + p.api
-	if *asJSON {
-		return json.NewEncoder(out).Encode([]result{r})
+	rs := []result{r}
+	if *withFloor {
+		floor, err := p.floor(n.spin)
+		if err != nil {
+			return err
+		}
+		rs = append(rs, floor)
 	}
-	p.print(out, r)
+	if *asJSON {
+		return json.NewEncoder(out).Encode(rs)
+	}
+	p.print(out, rs)
 	return nil
 }
 
-func (p *perf) print(out io.Writer, r result) {
+func (p *perf) print(out io.Writer, rs []result) {
 	fmt.Fprintf(out, "# %s, %d cores, GOMAXPROCS %d, %d B calls, %d B bulk\n", runtime.Version(), runtime.NumCPU(),
 		runtime.GOMAXPROCS(0), p.size, p.bulk)
 	fmt.Fprintf(out, "%-26s %9s %9s", "peer", "p50 us", "p99 us")
 	for _, n := range p.inflight {
 		fmt.Fprintf(out, " %10s", "rate@"+strconv.Itoa(n))
 	}
-	fmt.Fprintf(out, " %12s\n%-26s %9.1f %9.1f", "bulk MiB/s", r.Peer, r.P50, r.P99)
-	for _, n := range p.inflight {
-		fmt.Fprintf(out, " %10.0f", r.Rate[strconv.Itoa(n)])
+	fmt.Fprintf(out, " %12s\n", "bulk MiB/s")
+	for _, r := range rs {
+		fmt.Fprintf(out, "%-26s %9.1f %9.1f", r.Peer, r.P50, r.P99)
+		for _, n := range p.inflight {
+			fmt.Fprintf(out, " %10s", figure(r.Rate[strconv.Itoa(n)]))
+		}
+		fmt.Fprintf(out, " %12s\n", figure(r.Bulk))
 	}
-	fmt.Fprintf(out, " %12.0f\n", r.Bulk)
+}
+
+// figure prints a number, or a dash for what was not measured.
+func figure(v float64) string {
+	if v == 0 {
+		return "-"
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
 // open makes the origin and calls the target once, to see that it is one and that bytes come back as they went.

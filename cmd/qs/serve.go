@@ -147,12 +147,17 @@ type child struct {
 
 // startChild starts this program again as the target of n.
 func startChild(n *network, listen string) (*child, error) {
+	args := append([]string{"serve", "-child"}, n.args()...)
+	return startSelf(append(args, listen)...)
+}
+
+// startSelf starts this program again, and waits until it tells its address.
+func startSelf(args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"serve", "-child"}, n.args()...)
-	c := &child{cmd: exec.Command(self, append(args, listen)...)}
+	c := &child{cmd: exec.Command(self, args...)}
 	c.cmd.Stderr = os.Stderr
 	c.cmd.Env = append(os.Environ(), childEnv+"=1")
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The floor is what a call could cost at best: two processes that send size bytes to and fro over one tcp connection,
+// each of which reads the socket itself, polling for a while before it sleeps in an epoll set of its own. No frames, no
+// operations, no callbacks.
+//
+//	write ─► read … read (EAGAIN) for spin, then epoll_wait ─► read
+
+// A floorEnd is one end of that connection.
+type floorEnd struct {
+	fd, epfd int
+	spin     time.Duration
+}
+
+// newFloorEnd takes the descriptor out of the hands of package net.
+func newFloorEnd(nc *net.TCPConn, spin time.Duration) (*floorEnd, error) {
+	defer func() { _ = nc.Close() }()
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	e := &floorEnd{fd: -1, epfd: -1, spin: spin}
+	if cerr := raw.Control(func(fd uintptr) { e.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil || err != nil {
+		return nil, errors.Join(cerr, err)
+	}
+	if e.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, errors.Join(err, unix.Close(e.fd))
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN}
+	if err := unix.EpollCtl(e.epfd, unix.EPOLL_CTL_ADD, e.fd, &ev); err != nil {
+		e.close()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *floorEnd) close() {
+	_ = unix.Close(e.epfd)
+	_ = unix.Close(e.fd)
+}
+
+// read fills b.
+func (e *floorEnd) read(b []byte) error {
+	var events [1]unix.EpollEvent
+	var begun time.Time
+	for looks := 0; len(b) > 0; looks++ {
+		n, err := unix.Read(e.fd, b)
+		switch {
+		case err == unix.EAGAIN:
+			if looks == 0 {
+				begun = time.Now()
+			}
+			if looks%8 == 7 && time.Since(begun) >= e.spin || e.spin <= 0 {
+				if _, err := unix.EpollWait(e.epfd, events[:], -1); err != nil && err != unix.EINTR {
+					return err
+				}
+				looks = -1
+			}
+		case err != nil:
+			return err
+		case n == 0:
+			return io.EOF
+		default:
+			b = b[n:]
+			looks = -1
+		}
+	}
+	return nil
+}
+
+func (e *floorEnd) write(b []byte) error {
+	n, err := unix.Write(e.fd, b)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	return err
+}
+
+// floor measures against a process of its own.
+func (p *perf) floor(spin time.Duration) (r result, err error) {
+	if p.size < 1 {
+		return r, usageError{"-floor needs a -size of at least 1"}
+	}
+	c, err := startSelf("floor", strconv.Itoa(p.size), spin.String())
+	if err != nil {
+		return r, err
+	}
+	defer c.stop()
+	ap, err := netip.ParseAddrPort(strings.TrimPrefix(c.addr, "tcp://"))
+	if err != nil {
+		return r, err
+	}
+	nc, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(ap))
+	if err != nil {
+		return r, err
+	}
+	e, err := newFloorEnd(nc, spin)
+	if err != nil {
+		return r, err
+	}
+	defer e.close()
+	out, in := pattern(p.size), make([]byte, p.size)
+	lat := make([]time.Duration, 0, 1<<18)
+	start := time.Now()
+	for begun := start; begun.Sub(start) < p.time || len(lat) == 0; {
+		if err := errors.Join(e.write(out), e.read(in)); err != nil {
+			return r, fmt.Errorf("floor: %w", err)
+		}
+		now := time.Now()
+		lat = append(lat, now.Sub(begun))
+		begun = now
+	}
+	rate := float64(len(lat)) / time.Since(start).Seconds()
+	if !isPattern(in) {
+		return r, errors.New("floor: other bytes came back than were sent")
+	}
+	slices.Sort(lat)
+	return result{Peer: "floor-tcp", P50: percentile(lat, 50), P99: percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
+}
+
+// runFloor is the other end: it echoes what one connection sends.
+func runFloor(args []string, out io.Writer) error {
+	if len(args) != 2 {
+		return usageError{"want a size and a time to spin"}
+	}
+	size, err := strconv.Atoi(args[0])
+	if err != nil {
+		return usageError{err.Error()}
+	}
+	spin, err := time.ParseDuration(args[1])
+	if err != nil {
+		return usageError{err.Error()}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, ready+"tcp://"+l.Addr().String())
+	go func() { // who started us is gone
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	nc, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	e, err := newFloorEnd(nc.(*net.TCPConn), spin)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	for b := make([]byte, size); ; {
+		if err := e.read(b); err != nil {
+			return nil // the connection has ended, and so has the measurement
+		}
+		if err := e.write(b); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,15 @@
+//go:build !linux
+
+package main
+
+import (
+	"errors"
+	"io"
+	"time"
+)
+
+var errNoFloor = errors.New("-floor is measured on Linux only")
+
+func (p *perf) floor(time.Duration) (result, error) { return result{}, errNoFloor }
+
+func runFloor([]string, io.Writer) error { return errNoFloor }
