@@ -128,7 +128,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 }
 
 func (l *Link) deliverExpected(h *frame.Header, payload []byte) {
-	o := l.e.match[matchKey{l, na.Tag(h.Tag)}]
+	o := l.match[na.Tag(h.Tag)]
 	if o == nil {
 		l.e.stats.LateDropped++
 		if h.Flags&frame.FlagTell != 0 {

@@ -56,7 +56,7 @@ type op struct {
 	stop func() // ends a lookup
 }
 
-// matchKey finds the receive of an expected message.
+// matchKey finds the lease that goes with an expected message.
 type matchKey struct {
 	link *Link
 	tag  na.Tag
@@ -76,13 +76,14 @@ type Endpoint struct {
 	now      time.Duration // as last told
 	links    map[uint64]*Link
 	names    map[na.Addr]*Link
+	recent   na.Addr // what find was asked last,
+	found    *Link   // and found; nil once that link has ended
 	waits    map[na.Addr]*backoff
 	busy     []*Link // links that operations wait for, or that connect
 	lastTick time.Duration
 	kicked   []*Link
 	spare    []*Link // the other half of kicked
 
-	match     map[matchKey]*op
 	leases    map[matchKey]*op
 	tokens    map[[16]byte]*op
 	lanes     map[[16]byte]*Link
@@ -105,7 +106,7 @@ func newEndpoint(g *Engine, nctx *na.Context) *Endpoint {
 	return &Endpoint{
 		eng: g, nctx: nctx, id: nctx.ID(),
 		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[na.Addr]*backoff{},
-		match: map[matchKey]*op{}, leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
+		leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
 		lanes: map[[16]byte]*Link{},
 	}
 }
@@ -185,8 +186,8 @@ func (e *Endpoint) detach(o *op) {
 	}
 	switch o.kind {
 	case kindRecvExpected:
-		if k := (matchKey{o.link, o.tag}); e.match[k] == o {
-			delete(e.match, k)
+		if o.link.match[o.tag] == o {
+			delete(o.link.match, o.tag)
 		}
 	case kindLease:
 		delete(e.leases, matchKey{o.link, o.tag})
@@ -308,7 +309,7 @@ func (e *Endpoint) RecvUnexpected(t na.Ticket) {
 func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
 	e.mu.Lock()
 	l, err := e.linkFor(t, from)
-	if err == nil && e.match[matchKey{l, tag}] != nil {
+	if err == nil && l.match[tag] != nil {
 		err = na.WithText(na.ErrBusy, "a receive of this peer and tag is posted already")
 	}
 	if err != nil {
@@ -318,7 +319,10 @@ func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byt
 	}
 	o := e.begin(t, kindRecvExpected)
 	o.link, o.tag, o.buf = l, tag, buf
-	e.match[matchKey{l, tag}] = o
+	if l.match == nil {
+		l.match = map[na.Tag]*op{}
+	}
+	l.match[tag] = o
 	l.enter()
 	l.recvs.push(o)
 	e.flushUnlock()

@@ -54,13 +54,14 @@ type Link struct {
 	ctl     ctlQueue
 	pong    bool
 	pongTag uint64
-	owed    bool   // the peer should hear of freed envelopes
-	msgs    opList // messages that may go
-	starved opList // unexpected messages without an envelope
-	answers int    // expected messages in msgs
-	moving  opList // puts and gets that have not begun
-	flying  opList // puts and gets under way
-	recvs   opList // expected receives
+	owed    bool           // the peer should hear of freed envelopes
+	msgs    opList         // messages that may go
+	starved opList         // unexpected messages without an envelope
+	answers int            // expected messages in msgs
+	moving  opList         // puts and gets that have not begun
+	flying  opList         // puts and gets under way
+	recvs   opList         // expected receives
+	match   map[na.Tag]*op // the same by their tags
 	leases  opList
 	moves   moveQueue // bulk data being sent, but for that on the lane
 	credits uint32    // envelopes the peer has ever guaranteed
@@ -112,10 +113,15 @@ func (l *Link) addr() na.Addr { return l.named.Bound(l.session) }
 
 // find returns the link of an address, or nil. Locked.
 func (e *Endpoint) find(a na.Addr) *Link {
-	if s := a.Session(); s != 0 {
-		return e.links[s]
+	if e.found != nil && a == e.recent {
+		return e.found
 	}
-	return e.names[a]
+	l := e.names[a]
+	if s := a.Session(); s != 0 {
+		l = e.links[s]
+	}
+	e.recent, e.found = a, l
+	return l
 }
 
 // linkFor returns the link of an operation that is being started, and dials if there is none. Locked.
@@ -123,17 +129,17 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 	if err := e.refusal(t); err != nil {
 		return nil, err
 	}
+	if l := e.find(a); l != nil {
+		return l, nil
+	}
 	if s := a.Session(); s != 0 {
-		if l := e.links[s]; l != nil {
-			return l, nil
-		}
 		if int(s&0xff) == e.id {
 			return nil, na.WithText(na.ErrPeerLost, "the session that the address was bound to has ended")
 		}
 		a = a.Named() // it came in on another context: that session is not ours
-	}
-	if l := e.names[a]; l != nil {
-		return l, nil
+		if l := e.names[a]; l != nil {
+			return l, nil
+		}
 	}
 	return e.dial(a)
 }
@@ -184,6 +190,7 @@ func (e *Endpoint) newLink(named na.Addr) (*Link, error) {
 		session: e.eng.session.Add(1)<<8 | uint64(e.id),
 		offered: uint32(n), reserved: n, announced: uint32(n),
 	}
+	e.found = nil
 	e.links[l.session] = l
 	if !named.IsZero() {
 		e.names[named] = l
@@ -373,6 +380,7 @@ func (l *Link) close(err error, last []byte, fault bool) {
 	l.state = linkDown
 	e := l.e
 	l.carrier.Cut(l, last)
+	e.found = nil
 	delete(e.links, l.session)
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
