@@ -93,19 +93,13 @@ func (r *Reader) fetch() error {
 func (r *Reader) ahead() error {
 	for left := r.w.left(); left > 0; left = r.w.left() {
 		p, err := r.w.take()
-		if err != nil {
-			r.w.halt(err)
-		}
 		if p == nil || err != nil {
-			break
+			return err
 		}
 		p.n = int(min(int64(len(p.buf)), left))
 		r.w.launch(p)
-		if r.w.halted.Load() {
-			break
-		}
 	}
-	return r.w.failed()
+	return nil
 }
 
 // Close cancels what is under way, gives the buffers back and waits for nothing. A Read that waits returns with an

@@ -59,10 +59,7 @@ func (r *ReaderAt) readAt(p []byte, off int64) error {
 		return err
 	}
 	if x.op != nil {
-		stop := context.AfterFunc(r.f.ctx, func() {
-			x.op.Cancel()
-			r.f.hctx.Rouse()
-		})
+		stop := context.AfterFunc(r.f.ctx, x.op.Cancel)
 		defer stop()
 	}
 	if err := r.f.wait(x.done.Load); err != nil {

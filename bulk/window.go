@@ -3,7 +3,6 @@ package bulk
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
@@ -22,8 +21,6 @@ type window struct {
 	next   int64 // offset of the first byte that was not launched
 	passed int64 // bytes that came through, in order
 	err    error // why nothing is started any more
-
-	halted atomic.Bool // err is set
 }
 
 // init makes w ready and has the end of ctx halt it.
@@ -39,31 +36,35 @@ func (w *window) init(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) 
 func (w *window) take() (*piece, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.under) >= w.Window {
-		return nil, nil
+	if w.err != nil || len(w.under) >= w.Window {
+		return nil, w.err
 	}
 	if n := len(w.spare); n > 0 {
 		p := w.spare[n-1]
 		w.spare = w.spare[:n-1]
 		return p, nil
 	}
-	return w.newPiece(make([]byte, min(w.Chunk, w.Size)))
+	p, err := w.newPiece(make([]byte, min(w.Chunk, w.Size)))
+	if err != nil {
+		w.haltLocked(err)
+		return nil, w.err
+	}
+	return p, nil
 }
 
 // launch starts p, unless w was halted.
 func (w *window) launch(p *piece) {
 	w.mu.Lock()
-	var err error
-	if w.err == nil {
-		if err = w.start(p, w.next); err == nil {
-			w.under = append(w.under, p)
-			w.next += int64(p.n)
-		}
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return
 	}
-	w.mu.Unlock()
-	if err != nil {
-		w.halt(err)
+	if err := w.start(p, w.next); err != nil {
+		w.haltLocked(err)
+		return
 	}
+	w.under = append(w.under, p)
+	w.next += int64(p.n)
 }
 
 // left returns how many bytes were not launched.
@@ -82,14 +83,15 @@ func (w *window) oldest() (*piece, error) {
 	}
 	p := w.under[0]
 	w.mu.Unlock()
-	if err := w.wait(func() bool { return p.done.Load() || w.halted.Load() }); err != nil {
-		w.halt(err)
-	}
-	if p.done.Load() && p.err != nil {
-		w.halt(p.err)
+	err := w.wait(p.done.Load) // which a halt makes true
+	if err == nil {
+		err = p.err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err != nil {
+		w.haltLocked(err)
+	}
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -109,6 +111,10 @@ func (w *window) keep(p *piece) {
 func (w *window) halt(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.haltLocked(err)
+}
+
+func (w *window) haltLocked(err error) {
 	if w.err != nil {
 		return
 	}
@@ -121,8 +127,6 @@ func (w *window) halt(err error) {
 		}
 	})
 	w.under, w.spare = nil, nil
-	w.halted.Store(true)
-	w.hctx.Rouse()
 }
 
 // failed returns why w was halted, at once when ctx has ended.
