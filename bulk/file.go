@@ -23,8 +23,9 @@ type FileOptions struct {
 //	MapFile ─► File ── Create ─► Handle … its Close completes ─┐
 //	             └── Close ────────────────────────────────────┴─► unmapped, when both have
 //
-// If somebody truncates the file, transfers of what is gone end with na.ErrFault on both sides, and nothing else is
-// harmed. But code of the caller that touches it, through Handle.Segments, dies of SIGBUS.
+// If somebody truncates the file, transfers of pages that are gone end with na.ErrFault on both sides, and nothing else is
+// harmed; the rest of the last page that is there reads as zeroes. But code of the caller that touches what is gone,
+// through Handle.Segments, dies of SIGBUS.
 type File struct {
 	name string
 	data []byte // of what is mapped
@@ -68,7 +69,8 @@ func MapFile(f *os.File, opts FileOptions) (*File, error) {
 // Len returns the number of bytes that are mapped.
 func (f *File) Len() int64 { return f.opts.Length }
 
-// Create makes a handle over what is mapped. Close it before f is needed no more: it keeps the file mapped.
+// Create makes a handle over what is mapped, which stays so until the handle has been closed. A handle cannot be closed
+// after its context.
 func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	if opts.Access.Can(WriteOnly) && !f.opts.Write {
 		return nil, fmt.Errorf("bulk: create: %w", na.WithText(na.ErrPermission, f.name+" is mapped without FileOptions.Write"))
