@@ -11,7 +11,8 @@ import (
 // copyAt copies len(p) bytes between p and what lies at off in mem, which the caller has acquired: out of mem to pull,
 // into it to push.
 func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
-	for _, s := range mem.Slices(nil, off, int64(len(p))) {
+	var room [8][]byte
+	for _, s := range mem.Slices(room[:0], off, int64(len(p))) {
 		to, from := p[:len(s)], s
 		if dir == Push {
 			to, from = from, to
