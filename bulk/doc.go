@@ -10,6 +10,15 @@
 //	Close: when it has completed no peer can            └─► OnProgress …, then done(op, err), in Trigger
 //	touch the memory
 //
+// Who would rather wait than be called back has the adaptors of package io, over the memory of a peer or of this process:
+//
+//	ReaderAt   ReadAt(p, off): one pull straight into p
+//	Reader     Read, WriteTo:  ◄── a window of pieces is pulled ahead
+//	Writer     Write, ReadFrom: a window of pieces is pushed behind ──►  Flush, Close wait for all of it
+//
+// A File is memory that is a file's: handles made of it move its bytes without a copy. Memory that is gone, because a file
+// was cut short under its mapping, is an error of the transfer that meets it, on both sides, and of nothing else.
+//
 // A handle is a key to memory: whoever has its bytes can read or write, as its access mode allows, until it is closed. Its
 // token is random, is checked by the owner on every request, and is not printed.
 //

@@ -23,11 +23,15 @@ func (e *Error) Error() string {
 	if e.Dir == Push {
 		prep = "to"
 	}
+	peer := e.Peer.String()
+	if e.Peer.IsZero() { // an adaptor of local memory
+		peer = "local memory"
+	}
 	cause := e.Err
 	if op, ok := cause.(*na.OpError); ok {
 		cause = op.Err
 	}
-	return fmt.Sprintf("bulk: %v %s %v: %v after %d of %d bytes", e.Dir, prep, e.Peer, cause, e.Moved, e.Size)
+	return fmt.Sprintf("bulk: %v %s %s: %v after %d of %d bytes", e.Dir, prep, peer, cause, e.Moved, e.Size)
 }
 
 // Unwrap returns the cause.

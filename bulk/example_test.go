@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"log"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -70,6 +73,57 @@ func Example() {
 	check(origin.Shutdown(context.Background()))
 	check(target.Shutdown(context.Background()))
 	// Output: file: 3000018 bytes, 3000001 of them x
+}
+
+// A handler reads the memory of its origin as a stream: nothing is ever held whole. Several pieces are under way while it
+// computes, and while it waits it drives its context itself.
+func ExampleNewReader() {
+	target, tctx := open("tcp://127.0.0.1:0")
+	origin, octx := open("tcp://")
+
+	must(target.Register("checksum", func(h *hg.Handle) error {
+		var data bulk.Handle
+		if err := h.Input(&data); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		r, err := bulk.NewReader(ctx, tctx, bulk.Stream{Peer: h.Addr(), Handle: &data, Chunk: 256 << 10})
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		sum := crc32.NewIEEE()
+		n, err := io.Copy(sum, r)
+		if err != nil {
+			return err
+		}
+		return h.Respond(fmt.Sprintf("%d bytes, %08x", n, sum.Sum32()), nil)
+	}))
+
+	data, err := bulk.Create(octx, bulk.ReadOnly, bytes.Repeat([]byte("quicksilver "), 250_000))
+	check(err)
+	h, err := octx.Create(target.Addr(), must(origin.Register("checksum", nil)))
+	check(err)
+	done := false
+	check(h.Forward(data, func(h *hg.Handle, err error) {
+		check(err)
+		var answer string
+		check(h.Output(&answer))
+		fmt.Println(answer)
+		done = true
+	}))
+	for !done {
+		for _, hctx := range []*hg.Context{octx, tctx} { // one process is both here
+			_ = hctx.Progress(0)
+			hctx.Trigger(0)
+		}
+	}
+	h.Close()
+	check(data.CloseWait(context.Background()))
+	check(origin.Shutdown(context.Background()))
+	check(target.Shutdown(context.Background()))
+	// Output: 3000000 bytes, 61d9fb8b
 }
 
 func open(addr string) (*hg.Class, *hg.Context) {

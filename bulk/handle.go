@@ -46,6 +46,7 @@ type Handle struct {
 	eager int         // Options.Eager with its default
 	owner na.Addr     // of a bound handle
 	data  []byte      // that came along with a remote handle
+	freed func()      // hears that Close has completed; may be nil
 }
 
 // inside holds what is not to be printed. When package fmt prints a struct that contains a Handle it may ask no method,
@@ -151,6 +152,9 @@ func (h *Handle) Close(cb func(err error)) error {
 		return nil
 	}
 	op := h.hctx.NA().NewOp(func(_ *na.Op, r na.Result) {
+		if h.freed != nil {
+			h.freed()
+		}
 		if cb != nil {
 			h.hctx.Post(func() { cb(r.Err) })
 		}
@@ -236,8 +240,10 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	case mem == nil:
 		b = append(b, h.data...)
 	default:
-		for _, s := range mem.Segments() {
-			b = append(b, s...)
+		at := len(b)
+		b = append(b, make([]byte, key.Len)...)
+		if err := copyAt(Pull, mem, 0, b[at:]); err != nil {
+			return nil, fmt.Errorf("bulk: encode: %w", err)
 		}
 	}
 	return b, nil

@@ -182,11 +182,10 @@ func (op *Op) copyEager() {
 	s := &op.spec
 	if s.Size > 0 {
 		from := s.Remote.data[s.RemoteOffset : s.RemoteOffset+s.Size]
-		for _, to := range s.Local.mem().Slices(nil, s.LocalOffset, s.Size) {
-			from = from[copy(to, from):]
+		if op.err = copyAt(Push, s.Local.mem(), s.LocalOffset, from); op.err == nil {
+			op.moved.Store(s.Size)
+			op.tell()
 		}
-		op.moved.Store(s.Size)
-		op.tell()
 	}
 	op.end()
 }

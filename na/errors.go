@@ -97,6 +97,8 @@ func (c Code) Is(target error) bool {
 		return target == fs.ErrPermission
 	case ErrClosed:
 		return target == net.ErrClosed || target == fs.ErrClosed
+	case ErrUnsupported:
+		return target == errors.ErrUnsupported
 	}
 	return false
 }

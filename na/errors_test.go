@@ -39,12 +39,13 @@ func TestCodes(t *testing.T) {
 }
 
 func TestCodesMatchTheStandardLibrary(t *testing.T) {
-	targets := []error{context.Canceled, context.DeadlineExceeded, os.ErrDeadlineExceeded, fs.ErrPermission, net.ErrClosed, fs.ErrClosed, io.EOF}
+	targets := []error{context.Canceled, context.DeadlineExceeded, os.ErrDeadlineExceeded, fs.ErrPermission, net.ErrClosed, fs.ErrClosed, errors.ErrUnsupported, io.EOF}
 	want := map[Code][]error{
-		ErrCanceled:   {context.Canceled},
-		ErrTimeout:    {os.ErrDeadlineExceeded, context.DeadlineExceeded},
-		ErrPermission: {fs.ErrPermission},
-		ErrClosed:     {net.ErrClosed, fs.ErrClosed},
+		ErrCanceled:    {context.Canceled},
+		ErrTimeout:     {os.ErrDeadlineExceeded, context.DeadlineExceeded},
+		ErrPermission:  {fs.ErrPermission},
+		ErrClosed:      {net.ErrClosed, fs.ErrClosed},
+		ErrUnsupported: {errors.ErrUnsupported},
 	}
 	for c := range pinned {
 		for _, target := range targets {

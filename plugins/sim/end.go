@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
@@ -83,9 +84,15 @@ func (en *end) write(room int) {
 	}
 	b := w.buffer(n)
 	at := 0
-	for i, s := range w.iov {
-		at += copy(b[at:], s)
-		w.iov[i] = nil
+	defer clear(w.iov)
+	for _, s := range w.iov {
+		k, ok := fault.Copy(b[at:], s)
+		if !ok {
+			en.out.Fault()
+			w.recycle(b)
+			return // the next turn of pump sends zeroes
+		}
+		at += k
 	}
 	en.out.Wrote(n)
 	en.outgoing().push(segment{kind: segmentData, b: b, covered: min(covered, n)})
@@ -111,10 +118,18 @@ func (en *end) feed(b []byte) {
 	w, e := en.c.w, en.port.e
 	for len(b) > 0 && !en.cut.Load() && !en.closed {
 		w.iov = en.in.Scatter(w.iov[:0])
-		n := 0
+		n, ok := 0, true
 		for i, to := range w.iov {
-			n += copy(to, b[n:])
+			if ok {
+				var k int
+				k, ok = fault.Copy(to, b[n:])
+				n += k
+			}
 			w.iov[i] = nil
+		}
+		if !ok {
+			en.in.Fault()
+			continue
 		}
 		en.in.Got(n)
 		b = b[n:]

@@ -213,6 +213,9 @@ func (c *conn) readOnce() (n, want int, err error) {
 	} else {
 		n, err = unix.Readv(c.fd, iov)
 	}
+	if err == unix.EFAULT && c.in.Fault() {
+		return 0, want, unix.EINTR // the bytes are still there, to be read into other memory
+	}
 	c.in.Got(max(n, 0))
 	return n, want, err
 }
@@ -257,7 +260,7 @@ func (c *conn) flush() {
 	}
 }
 
-// write writes once what out has, and tells whether all of it went. Memory of an operation is lent to the system for
+// write writes once what out has, and tells whether the socket took all of it and may take more. Memory of an operation is lent to the system for
 // this one call.
 func (c *conn) write() (done bool, err error) {
 	var room [maxVectors][]byte
@@ -270,6 +273,9 @@ func (c *conn) write() (done bool, err error) {
 		n, err = unix.Write(c.fd, iov[0])
 	} else {
 		n, err = unix.Writev(c.fd, iov)
+	}
+	if err == unix.EFAULT && c.out.Fault() {
+		return true, nil // there is room, for the zeroes that follow
 	}
 	c.out.Wrote(max(n, 0))
 	if err == unix.EAGAIN || err == unix.EINTR {

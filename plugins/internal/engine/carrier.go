@@ -48,9 +48,9 @@ type View struct {
 	mem   *na.Mem   // nil: discard
 	off   int64
 	n     int64
-	move  *move  // sending: what it is a piece of
-	input *input // receiving: the peer's put that it is a piece of
-	gone  bool   // a Borrow reported false
+	move  *move   // sending: what it is a piece of
+	input *input  // receiving: the peer's put that it is a piece of
+	code  na.Code // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
 }
 
 // Len returns the number of bytes.
@@ -62,19 +62,23 @@ func (v *View) Discard() bool { return v.mem == nil }
 // Borrow reports whether the memory may be touched, until Return. It is short: one copy, or one system call that does
 // not wait. Once it has reported false the View is gone for good: a sender fills with zeroes, a receiver drops.
 func (v *View) Borrow() bool {
-	if v.mem == nil || v.gone {
+	if v.mem == nil || v.code != na.OK {
 		return false
 	}
 	own := v.t.Valid()
 	switch {
 	case own && !v.mem.Join(), !own && !v.mem.Acquire():
-		v.gone = true
+		v.code = na.ErrRevoked
 	case own && !v.t.Hold():
 		v.mem.Release()
-		v.gone = true
+		v.code = na.ErrRevoked
 	}
-	return !v.gone
+	return v.code == na.OK
 }
+
+// Fault says that the memory could not be read or written: a mapped file was truncated, most likely. The View is gone
+// for good, and so is the operation that it is a piece of.
+func (v *View) Fault() { v.code = na.ErrFault }
 
 // Return ends a Borrow that reported true.
 func (v *View) Return() {

@@ -161,6 +161,8 @@ func (l *Link) deliverDone(h *frame.Header, k kind) error {
 	code := na.Code(h.Tag)
 	r := na.Result{N: o.at, Fate: na.Ran, Addr: l.addr()}
 	switch {
+	case code == na.ErrFault:
+		r.Err = na.WithText(code, "the memory of the owner could not be read or written: "+code.Error())
 	case code != na.OK:
 		r.Err = na.WithText(code, "the owner of the memory refused: "+code.Error())
 	case o.at != o.n:
@@ -281,8 +283,8 @@ func (l *Link) Placed(h *frame.Header, v *View) {
 		if l.inputs[in.id] != in {
 			return // canceled meanwhile
 		}
-		if v.gone {
-			in.code = na.ErrRevoked
+		if in.code == na.OK {
+			in.code = v.code
 		}
 		if in.got += v.n; in.got == in.total {
 			delete(l.inputs, in.id)
@@ -292,7 +294,12 @@ func (l *Link) Placed(h *frame.Header, v *View) {
 		}
 		return
 	}
-	if o := l.e.flying.get(h.Op); o != nil && o.t == v.t && v.mem != nil && !v.gone {
-		o.at += v.n
+	if o := l.e.flying.get(h.Op); o != nil && o.t == v.t && v.mem != nil {
+		switch v.code {
+		case na.OK:
+			o.at += v.n
+		case na.ErrFault:
+			l.faulted(o)
+		}
 	}
 }

@@ -410,9 +410,9 @@ func (e *Endpoint) Cancel(t na.Ticket) {
 	}
 }
 
-// cancel ends o with code. Locked.
-func (e *Endpoint) cancel(o *op, code na.Code) {
-	r := na.Result{Err: code, Fate: na.MaybeRan, N: o.at}
+// cancel ends o with err. Locked.
+func (e *Endpoint) cancel(o *op, err error) {
+	r := na.Result{Err: err, Fate: na.MaybeRan, N: o.at}
 	l, id, onLane := o.link, o.id, o.lane
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -183,7 +184,8 @@ func (p *loop) pump(l *Link) {
 // endUnlock unlocks an endpoint whose links may have been kicked; those of the loop are pumped by the caller's caller.
 func (p *loop) endUnlock(l *Link) { l.e.flushUnlock() }
 
-// copyView copies the bytes of src to dst, as far as both may be touched. A source that is gone counts as zeroes.
+// copyView copies the bytes of src to dst, as far as both may be touched and are there. A source that is gone counts as
+// zeroes.
 func copyView(dst, src *View) {
 	if src.n == 0 || !src.Borrow() {
 		return
@@ -196,7 +198,14 @@ func copyView(dst, src *View) {
 	from := src.Slices(nil, 0, int(src.n))
 	to := dst.Slices(nil, 0, int(src.n))
 	for len(from) > 0 {
-		n := copy(to[0], from[0])
+		n, ok := fault.Copy(to[0], from[0])
+		if !ok {
+			if fault.Readable(from[0]) {
+				src = dst
+			}
+			src.Fault()
+			return
+		}
 		if from[0] = from[0][n:]; len(from[0]) == 0 {
 			from = from[1:]
 		}

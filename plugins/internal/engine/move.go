@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -232,19 +233,28 @@ func (l *Link) nextChunk(b []byte, q *moveQueue) ([]byte, Chunk, bool) {
 	return b, Chunk{}, false
 }
 
-// Sent hears that the payload of c is on its way, complete. A view whose memory was taken back in between was filled
-// with zeroes: the peer must not take them for data. Locked.
+// Sent hears that the payload of c is on its way, complete. A view whose memory was gone in between was filled with
+// zeroes: the peer must not take them for data. Locked.
 func (l *Link) Sent(c *Chunk) {
 	m := c.move
+	if c.code == na.ErrFault && m.op != nil {
+		l.faulted(m.op)
+	}
 	m.flight--
 	if l.state == linkDown {
 		return
 	}
 	l.heard = true // the peer takes bytes: behind so much of them it may not have seen our Ping yet
-	if c.gone && m.code == na.OK {
-		m.code = na.ErrRevoked
+	if m.code == na.OK {
+		m.code = c.code
 	}
 	l.settleMove(m)
+}
+
+// faulted ends an operation of this process whose local memory could not be read or written.
+func (l *Link) faulted(o *op) {
+	l.e.cancel(o, na.WithText(na.ErrFault, fmt.Sprintf(
+		"the local memory could not be read or written, somewhere from byte %d to %d: memory fault", o.loff, o.loff+o.n)))
 }
 
 // settleMove ends m when it neither waits for its turn nor is with the carrier.

@@ -4,6 +4,6 @@
 //	Link.Next ─► out buffer ─┐                             ┌─► in buffer ─► Link.Deliver (messages, whole)
 //	             View ───────┴─ Gather ═ stream ═ Scatter ─┴─► View         Link.Place, Placed (bulk, piece by piece)
 //
-// Framing never breaks: when the memory of a piece of bulk data is taken back in the middle, the rest of the piece is
-// sent as zeroes, or read and dropped.
+// Framing never breaks: when the memory of a piece of bulk data is taken back in the middle, or turns out not to be
+// there, the rest of the piece is sent as zeroes, or read and dropped.
 package stream

@@ -3,6 +3,7 @@ package stream
 import (
 	"fmt"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -18,7 +19,7 @@ const (
 	maxWhole = 48 << 10
 )
 
-// zeroes fill the rest of a piece whose memory was taken back.
+// zeroes fill the rest of a piece whose memory is gone.
 var zeroes [64 << 10]byte
 
 // An Admit takes in a peer that connected: it returns the link that the stream belongs to from now on, or why the peer
@@ -89,6 +90,17 @@ func (in *In) Got(n int) {
 		in.view.Return()
 	}
 	in.w += n
+}
+
+// Fault hears, instead of Got, that the memory which Scatter gave could not be written, and reports false if it gave
+// none. Nothing was read; what comes for that memory will be dropped.
+func (in *In) Fault() bool {
+	if !in.lent {
+		return false
+	}
+	in.view.Fault()
+	in.Got(0)
+	return true
 }
 
 // Idle gives the buffer back when it is empty.
@@ -196,7 +208,12 @@ func (in *In) place() bool {
 			from := in.buf[in.r : in.r+n]
 			var room [8][]byte
 			for _, to := range in.view.Slices(room[:0], in.at, n) {
-				from = from[copy(to, from):]
+				k, ok := fault.Copy(to, from)
+				if !ok {
+					in.view.Fault()
+					break
+				}
+				from = from[k:]
 			}
 			in.view.Return()
 		}
@@ -332,10 +349,25 @@ func (out *Out) Copy(b []byte) int {
 	n := 0
 	var room [8][]byte
 	for _, s := range out.Gather(room[:0]) {
-		n += copy(b[n:], s)
+		k, ok := fault.Copy(b[n:], s)
+		if !ok && out.Fault() {
+			return out.Copy(b)
+		}
+		n += k
 	}
 	out.Wrote(n)
 	return n
+}
+
+// Fault hears, instead of Wrote, that the memory which Gather gave could not be read, and reports false if it gave
+// none. Nothing was written; zeroes follow in its place.
+func (out *Out) Fault() bool {
+	if !out.lent {
+		return false
+	}
+	out.chunk.Fault()
+	out.Wrote(0)
+	return true
 }
 
 // Wrote hears that n bytes of what Gather gave were written.

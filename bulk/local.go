@@ -1,0 +1,37 @@
+package bulk
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// copyAt copies len(p) bytes between p and what lies at off in mem, which the caller has acquired: out of mem to pull,
+// into it to push.
+func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
+	var room [8][]byte
+	for _, s := range mem.Slices(room[:0], off, int64(len(p))) {
+		to, from := p[:len(s)], s
+		if dir == Push {
+			to, from = from, to
+		}
+		if _, ok := fault.Copy(to, from); !ok {
+			return na.WithText(na.ErrFault, fmt.Sprintf(
+				"the local memory could not be read or written, somewhere from byte %d on: memory fault", off))
+		}
+		p = p[len(s):]
+	}
+	return nil
+}
+
+// copyLocal is copyAt for a handle of this process, which may be closed.
+func (h *Handle) copyLocal(dir Dir, off int64, p []byte) error {
+	mem := h.mem()
+	if !mem.Acquire() {
+		return na.WithText(hg.ErrClosed, "the handle is closed")
+	}
+	defer mem.Release()
+	return copyAt(dir, mem, off, p)
+}

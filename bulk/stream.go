@@ -1,0 +1,147 @@
+package bulk
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Stream says what a Reader, ReaderAt or Writer reads or writes, and how. Offset, Size and Chunk are in bytes.
+//
+// All three block, and drive Progress and Trigger of the context meanwhile: callbacks and handlers of others may run in
+// Read and Write. They can be used inside a handler, and any number of them at a time in several goroutines. The end of
+// the context.Context that they are made with cancels them: their errors match hg.ErrCanceled and its cause then.
+type Stream struct {
+	// Peer owns the memory: in a handler h.Addr(). It may be left out when Handle is bound, or of this process.
+	Peer   na.Addr
+	Handle *Handle
+	Offset int64
+	// Size is the length of what is read or written. Zero means all from Offset on.
+	Size int64
+	// Chunk is the length of one piece, and of one buffer. Zero means 1 MiB; at least 4 KiB.
+	Chunk int64
+	// Window is how many pieces are under way at a time. Zero means 8; at most 64. There is one buffer more than that.
+	Window int
+}
+
+// check fills in the defaults and says what is wrong.
+func (s *Stream) check(dir Dir) error {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf("bulk: %v: %w", dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
+	}
+	switch {
+	case s.Handle == nil || s.Handle.in == nil:
+		return invalid("Stream.Handle is not set")
+	case !na.InRange(s.Offset, s.Size, s.Handle.Len()):
+		return invalid("Stream.Offset is %d: %d bytes from there lie outside the handle of %d bytes", s.Offset, s.Size, s.Handle.Len())
+	case s.Chunk < 0 || s.Chunk > 0 && s.Chunk < minChunk:
+		return invalid("Stream.Chunk is %d, want at least %d, or 0 for %d", s.Chunk, minChunk, DefaultChunk)
+	case s.Window < 0 || s.Window > maxWindow:
+		return invalid("Stream.Window is %d, want 1 to %d, or 0 for %d", s.Window, maxWindow, DefaultWindow)
+	}
+	if s.Size == 0 {
+		s.Size = s.Handle.Len() - s.Offset
+	}
+	if s.Chunk == 0 {
+		s.Chunk = DefaultChunk
+	}
+	if s.Window == 0 {
+		s.Window = DefaultWindow
+	}
+	if !s.Handle.Remote() {
+		return nil
+	}
+	need := ReadOnly
+	if dir == Push {
+		need = WriteOnly
+	}
+	if !s.Handle.Access().Can(need) {
+		return fmt.Errorf("bulk: %v: %w", dir, na.WithText(na.ErrPermission, fmt.Sprintf("the remote handle allows %v", s.Handle.Access())))
+	}
+	if s.Peer.IsZero() {
+		s.Peer = s.Handle.owner
+	}
+	if s.Peer.IsZero() {
+		return invalid("Stream.Peer is not set and the remote handle is not bound to an address")
+	}
+	return nil
+}
+
+// A flow is a Stream in use, in one direction.
+type flow struct {
+	Stream
+	dir  Dir
+	ctx  context.Context
+	hctx *hg.Context
+}
+
+func newFlow(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) (flow, error) {
+	return flow{Stream: s, dir: dir, ctx: ctx, hctx: hctx}, s.check(dir)
+}
+
+// A piece is a buffer whose bytes are moved.
+type piece struct {
+	buf   []byte
+	local *Handle // over buf; nil when no peer is concerned
+	n     int     // bytes of buf that count
+	op    *Op
+	err   error // once done
+	done  atomic.Bool
+}
+
+func (f *flow) newPiece(buf []byte) (*piece, error) {
+	p := &piece{buf: buf}
+	if !f.Handle.Remote() {
+		return p, nil
+	}
+	var err error
+	p.local, err = Create(f.hctx, LocalOnly, buf)
+	return p, err
+}
+
+// start begins to move the first p.n bytes of p to or from off. They are moved at once if no peer is concerned.
+func (f *flow) start(p *piece, off int64) (err error) {
+	p.err = nil
+	p.done.Store(false)
+	if p.local == nil {
+		p.err = f.Handle.copyLocal(f.dir, f.Offset+off, p.buf[:p.n])
+		p.done.Store(true)
+		return nil
+	}
+	p.op, err = Transfer(f.hctx, Spec{
+		Dir: f.dir, Peer: f.Peer, Remote: f.Handle, RemoteOffset: f.Offset + off, Local: p.local, Size: int64(p.n),
+		Chunk: f.Chunk, Window: f.Window,
+	}, func(_ *Op, err error) {
+		p.err = err
+		p.done.Store(true)
+		f.hctx.Rouse()
+	})
+	return err
+}
+
+// wait drives Progress and Trigger until over reports true.
+func (f *flow) wait(over func() bool) error {
+	for {
+		f.hctx.Trigger(1) // one at a time: it may be a handler that blocks
+		if over() {
+			return nil
+		}
+		if err := f.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed && f.hctx.Closed() && !over() {
+			return na.WithText(hg.ErrClosed, "the context is closed")
+		}
+	}
+}
+
+// error says how far a flow came and why no further. It matches the cause of its context if that has ended.
+func (f *flow) error(moved int64, err error) error {
+	if e, ok := err.(*Error); ok {
+		err = e.Err // of one piece
+	}
+	if f.ctx.Err() != nil && na.CodeOf(err) == hg.ErrCanceled {
+		err = fmt.Errorf("%w: %w", hg.ErrCanceled, context.Cause(f.ctx))
+	}
+	return &Error{Dir: f.dir, Peer: f.Peer, Moved: moved, Size: f.Size, Err: err}
+}

@@ -1,0 +1,82 @@
+//go:build unix
+
+package fault_test
+
+import (
+	"bytes"
+	"os"
+	"runtime/debug"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+)
+
+const size = 1 << 20
+
+// truncated returns size bytes of a file that has only half of them.
+func truncated(t *testing.T) []byte {
+	f, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(size))
+	b, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
+	require.NoError(t, f.Truncate(size/2))
+	require.NoError(t, f.Close())
+	return b
+}
+
+func TestCopy(t *testing.T) {
+	b := truncated(t)
+	mine := bytes.Repeat([]byte{7}, size)
+	for _, c := range []struct {
+		name     string
+		dst, src []byte
+		n        int
+		ok       bool
+	}{
+		{"nothing", mine[:0], mine, 0, true},
+		{"memory", mine[:9], mine, 9, true},
+		{"the part that is there", mine, b[:size/2], size / 2, true},
+		{"the part that is gone", mine, b[size/2:], 0, false},
+		{"from there to what is gone", mine, b, 0, false},
+		{"into the part that is there", b[:size/2], mine, size / 2, true},
+		{"into what is gone", b[size-1:], mine, 0, false},
+		{"into all", b, mine, 0, false},
+	} {
+		n, ok := fault.Copy(c.dst, c.src)
+		require.Equal(t, c.ok, ok, c.name)
+		require.Equal(t, c.n, n, c.name)
+	}
+	require.True(t, fault.Readable(nil))
+	require.True(t, fault.Readable(b[:size/2]))
+	require.False(t, fault.Readable(b[:size/2+1]))
+	require.False(t, fault.Readable(b))
+}
+
+// What was set for the goroutine stays set, after a fault too.
+func TestCopyRestores(t *testing.T) {
+	b := truncated(t)
+	for _, was := range []bool{false, true} {
+		before := debug.SetPanicOnFault(was)
+		_, ok := fault.Copy(make([]byte, 9), b[size-9:])
+		now := debug.SetPanicOnFault(before)
+		require.False(t, ok)
+		require.Equal(t, was, now)
+	}
+}
+
+func TestCopyAllocatesNothing(t *testing.T) {
+	dst, src := make([]byte, 100), make([]byte, 100)
+	require.Zero(t, testing.AllocsPerRun(100, func() { fault.Copy(dst, src) }))
+}
+
+func BenchmarkCopy(b *testing.B) {
+	dst, src := make([]byte, 64), make([]byte, 64)
+	for b.Loop() {
+		fault.Copy(dst, src)
+	}
+}
