@@ -60,9 +60,10 @@ type Context struct {
 	follow    chan struct{}
 	following atomic.Int32
 
-	faultMu sync.Mutex // guards onFault
-	onFault []func(peer Addr, err error)
-	faults  atomic.Int32
+	faultMu   sync.Mutex // guards onFault and onAbandon
+	onFault   []func(peer Addr, err error)
+	onAbandon func(peer Addr, tag Tag)
+	faults    atomic.Int32
 }
 
 func newContext(cls *Class, id int) (*Context, error) {
@@ -398,6 +399,31 @@ func (c *Context) OnFault(fn func(peer Addr, err error)) {
 	c.faultMu.Lock()
 	c.onFault = append(c.onFault, fn)
 	c.faultMu.Unlock()
+}
+
+// OnAbandon has fn run, in Trigger, when a peer lets us know that it wants no answer to a message any more.
+func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) {
+	c.faultMu.Lock()
+	c.onAbandon = fn
+	c.faultMu.Unlock()
+}
+
+// Abandoned queues what a peer has said by Abandon. Plugins call it. News beyond a bound are dropped: they are advice.
+func (c *Context) Abandoned(peer Addr, tag Tag) {
+	c.faultMu.Lock()
+	fn := c.onAbandon
+	c.faultMu.Unlock()
+	if fn == nil || c.faults.Load() >= maxFaults {
+		return
+	}
+	op := c.NewOp(func(*Op, Result) {
+		c.faults.Add(-1)
+		fn(peer, tag)
+	})
+	if t, err := op.start(kindPost, peer); err == nil {
+		c.faults.Add(1)
+		t.Finish(Result{})
+	}
 }
 
 // Nudge makes a leader that sleeps look at the timers again. Plugins call it.

@@ -2,26 +2,30 @@ package na
 
 // An EnvelopeOwner is the plugin's side of envelopes.
 type EnvelopeOwner interface {
-	AcceptEnvelope(e *Envelope)
+	AcceptEnvelope(e *Envelope) bool
 	FreeEnvelope(e *Envelope)
 }
 
 // An Envelope is an unexpected message in the room that was guaranteed to its sender. Data is valid until Free.
 //
 //	RecvUnexpected ─► Envelope ─ Accept: the sender may use the room again ─► Free: the bytes go back
+//	                     └─ the sender withdraws it: Accept reports false
 type Envelope struct {
 	Data []byte
 	From Addr // bound to the session that it came on
 	Tag  Tag
 
-	Owner    EnvelopeOwner // plugin's
-	Link     any           // plugin's
-	Accepted bool          // plugin's
-	Buf      []byte        // plugin's: the whole buffer under Data
+	Owner     EnvelopeOwner // plugin's
+	Link      any           // plugin's
+	ID        uint64        // plugin's: number in the session
+	Accepted  bool          // plugin's
+	Withdrawn bool          // plugin's
+	Buf       []byte        // plugin's: the whole buffer under Data
 }
 
-// Accept returns the guaranteed room to the sender: the message is no longer waiting. Free does it too.
-func (e *Envelope) Accept() { e.Owner.AcceptEnvelope(e) }
+// Accept takes the message for good, and returns the guaranteed room to the sender. It reports false when the sender has
+// withdrawn the message: it was promised that nothing comes of it. Free accepts too.
+func (e *Envelope) Accept() bool { return e.Owner.AcceptEnvelope(e) }
 
 // Free ends the use of Data. It is called exactly once.
 func (e *Envelope) Free() { e.Owner.FreeEnvelope(e) }

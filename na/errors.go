@@ -44,6 +44,7 @@ const (
 	ErrNoCredit   Code = 37 // the peer guarantees no more envelopes now
 	ErrRevoked    Code = 38 // the memory is no longer registered
 	ErrDuplicate  Code = 39 // another connection of the same pair is used instead
+	ErrTooLate    Code = 40 // the message has been taken for dispatch, or was dealt with before
 )
 
 var codeText = map[Code]string{
@@ -76,6 +77,7 @@ var codeText = map[Code]string{
 	ErrNoCredit:    "no envelope guaranteed by the peer is free",
 	ErrRevoked:     "memory is no longer registered",
 	ErrDuplicate:   "another connection of the pair is in use",
+	ErrTooLate:     "too late: the message has been dispatched",
 }
 
 // Error returns the text of the code.

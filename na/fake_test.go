@@ -139,6 +139,9 @@ func (e *fakeEndpoint) Put(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64)
 func (e *fakeEndpoint) Get(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64) { e.keep(t) }
 func (e *fakeEndpoint) Lease(t Ticket, _ Addr, _ Tag, _ *Mem)                    { e.keep(t) }
 func (e *fakeEndpoint) GiveBack(Addr, Key)                                       {}
+func (e *fakeEndpoint) Withdraw(t Ticket, _ Addr, _ uint64)                      { e.keep(t) }
+func (e *fakeEndpoint) Timer(t Ticket, _ time.Duration)                          { e.keep(t) }
+func (e *fakeEndpoint) Abandon(Addr, Tag)                                        {}
 
 func (e *fakeEndpoint) Cancel(t Ticket) {
 	e.canceled.Add(1)

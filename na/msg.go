@@ -1,6 +1,9 @@
 package na
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // A Tag tells expected messages of one peer apart, and travels with unexpected ones.
 type Tag uint64
@@ -43,6 +46,41 @@ func (c *Context) RecvUnexpected(op *Op) error {
 		return err
 	}
 	c.ep.RecvUnexpected(t)
+	return nil
+}
+
+// Withdraw asks the peer to destroy the unexpected message that a SendUnexpected has sent; to and id are Addr and ID of
+// its Result. op ends with nil when the message was destroyed before anybody accepted it, so that nothing has become or
+// will become of it; with ErrTooLate when it had been accepted; with ErrPeerLost when the session ended first and nobody
+// knows; with ErrUnsupported when the peer cannot do it. The question uses no envelope. op may be canceled; the peer
+// may have destroyed the message all the same.
+func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
+	t, err := c.startTo(op, kindWithdraw, to)
+	if err != nil {
+		return err
+	}
+	c.ep.Withdraw(t, to, id)
+	return nil
+}
+
+// Abandon tells the peer that the answer to the unexpected message with tag is not wanted any more; it hears of that by
+// OnAbandon. Best effort, no completion.
+func (c *Context) Abandon(to Addr, tag Tag) {
+	if c.state.Load() == ctxOpen {
+		c.ep.Abandon(to, tag)
+	}
+}
+
+// Timer ends op with nil when d has passed; somebody must drive the context then. It may be canceled.
+func (c *Context) Timer(op *Op, d time.Duration) error {
+	t, err := op.start(kindTimer, Addr{})
+	if err != nil {
+		return err
+	}
+	if err := c.open(op); err != nil {
+		return err
+	}
+	c.ep.Timer(t, c.Now()+max(d, 0))
 	return nil
 }
 

@@ -43,10 +43,12 @@ const (
 	kindLease
 	kindDeregister
 	kindPost
+	kindWithdraw
+	kindTimer
 )
 
 var kindText = [...]string{"lookup", "send unexpected", "receive unexpected", "send expected", "receive expected",
-	"put", "get", "lease", "deregister", "post"}
+	"put", "get", "lease", "deregister", "post", "withdraw", "timer"}
 
 // A Done hears how one operation ended. It runs inside Trigger. The Op is idle again when it runs, so Done may start
 // it anew.
@@ -57,7 +59,8 @@ type Result struct {
 	Err      error     // nil, or an *OpError
 	Fate     Fate      // for a failed send: whether a byte of it left
 	N        int64     // bytes sent, received or moved
-	Addr     Addr      // Lookup: the address; receives: the sender; Put and Get: the owner, bound to its session
+	Addr     Addr      // Lookup: the address; receives: the sender; Put, Get, SendUnexpected: the peer; bound to its session
+	ID       uint64    // SendUnexpected: what Withdraw needs to name the message in that session
 	Tag      Tag       // receives: the message's tag
 	Envelope *Envelope // RecvUnexpected: the message; the caller owns it now
 }

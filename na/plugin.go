@@ -50,6 +50,13 @@ type Endpoint interface {
 	SendUnexpected(t Ticket, to Addr, tag Tag, buf []byte)
 	// RecvUnexpected takes the oldest message of the context, or waits for one.
 	RecvUnexpected(t Ticket)
+	// Withdraw asks the peer to destroy message id of the session that to is bound to, if nobody there has accepted it. It
+	// takes the way that the message took, and ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost, ErrCanceled.
+	Withdraw(t Ticket, to Addr, id uint64)
+	// Abandon tells the peer that message tag needs no answer. Best effort, no completion.
+	Abandon(to Addr, tag Tag)
+	// Timer ends t when the clock reads at.
+	Timer(t Ticket, at time.Duration)
 	// SendExpected sends buf to the receive that the peer has posted for this context and tag. No envelope is used. A
 	// message that meets no receive is dropped and counted there.
 	SendExpected(t Ticket, to Addr, tag Tag, buf []byte)
@@ -133,6 +140,7 @@ type Stats struct {
 	Queued      int   // sends held back for want of an envelope or of room
 	Leases      int   // leases that have not ended
 	Regions     int64 // registered memory of the class
+	Withdrawn   int64 // messages that peers took back before anybody accepted them
 	LateDropped int64 // messages and chunks that met no operation, dropped
 	Violations  int64 // peers cut because they broke the protocol
 	PeersLost   int64

@@ -471,7 +471,7 @@ var faults = []fault{
 // stingy gives no room back before Free.
 type stingy struct{ na.EnvelopeOwner }
 
-func (stingy) AcceptEnvelope(*na.Envelope) {}
+func (stingy) AcceptEnvelope(*na.Envelope) bool { return true }
 
 // network is the simulator with f planted, or without.
 func faulty(f *fault) Maker {

@@ -41,6 +41,12 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		l.pong, l.pongTag = true, h.Tag
 		l.kick()
 	case frame.Pong, frame.Credit:
+	case frame.Withdraw:
+		return l.deliverWithdraw(h)
+	case frame.Withdrawn:
+		return l.deliverWithdrawn(h)
+	case frame.Abandon:
+		l.e.nctx.Abandoned(l.addr(), na.Tag(h.Tag))
 	case frame.Lane:
 		l.wantLane()
 	case frame.Dropped:
@@ -112,6 +118,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", l.arrived, l.announced))
 	}
 	l.held++
+	l.numbered++
 	l.oweCredit()
 	env := l.e.newEnvelope(l, na.Tag(h.Tag), payload)
 	if o := l.e.receivers.head; o != nil {

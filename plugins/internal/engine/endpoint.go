@@ -31,6 +31,8 @@ const (
 	kindPut
 	kindGet
 	kindLease
+	kindWithdraw
+	kindTimer
 )
 
 // op is the engine's record of an operation. It is in at most one list; Endpoint.mu guards it.
@@ -42,18 +44,20 @@ type op struct {
 	prev *op
 	next *op
 
-	tag  na.Tag
-	buf  []byte
-	mem  *na.Mem // local side of a put or get; memory of a lease
-	loff int64
-	key  na.Key
-	roff int64
-	n    int64
-	at   int64 // bytes sent or received so far
-	id   uint64
-	lane bool // a put whose data goes over the lane
-	move *move
-	stop func() // ends a lookup
+	tag   na.Tag
+	buf   []byte
+	mem   *na.Mem // local side of a put or get; memory of a lease
+	loff  int64
+	key   na.Key
+	roff  int64
+	n     int64
+	at    int64         // bytes sent or received so far
+	id    uint64        // of a put or get; of the message of a withdraw
+	due   time.Duration // of a timer
+	place int           // in Endpoint.timers
+	lane  bool          // a put whose data goes over the lane
+	move  *move
+	stop  func() // ends a lookup
 }
 
 // matchKey finds the lease that goes with an expected message.
@@ -90,6 +94,7 @@ type Endpoint struct {
 	flying    idTable
 	receivers opList // RecvUnexpected that wait
 	lookups   opList
+	timers    timers
 	inbox     []*na.Envelope
 	inboxAt   int
 
@@ -192,6 +197,10 @@ func (e *Endpoint) detach(o *op) {
 	case kindLease:
 		delete(e.leases, matchKey{o.link, o.tag})
 		delete(e.tokens, o.mem.Key().Token)
+	case kindWithdraw:
+		o.link.forgetWithdraw(o)
+	case kindTimer:
+		e.timers.remove(o)
 	case kindPut, kindGet:
 		e.flying.remove(o.id)
 		if o.move != nil {
@@ -424,6 +433,8 @@ func (e *Endpoint) cancel(o *op, err error) {
 		if id == 0 {
 			r.Fate = na.NotRun
 		}
+	default:
+		id = 0 // nothing that the peer would stop
 	}
 	e.finish(o, r)
 	if id != 0 && l.state == linkUp {
@@ -432,10 +443,12 @@ func (e *Endpoint) cancel(o *op, err error) {
 }
 
 // AcceptEnvelope implements na.EnvelopeOwner.
-func (e *Endpoint) AcceptEnvelope(env *na.Envelope) {
+func (e *Endpoint) AcceptEnvelope(env *na.Envelope) bool {
 	e.mu.Lock()
 	e.accept(env)
+	accepted := !env.Withdrawn
 	e.flushUnlock()
+	return accepted
 }
 
 func (e *Endpoint) accept(env *na.Envelope) {
@@ -444,18 +457,24 @@ func (e *Endpoint) accept(env *na.Envelope) {
 	}
 	env.Accepted = true
 	e.stats.Envelopes--
-	env.Link.(*Link).freed()
+	l := env.Link.(*Link)
+	l.waiters.remove(env)
+	l.freed()
 }
 
 // FreeEnvelope implements na.EnvelopeOwner.
 func (e *Endpoint) FreeEnvelope(env *na.Envelope) {
 	e.mu.Lock()
 	e.accept(env)
-	env.Data, env.Link, env.From = nil, nil, na.Addr{}
+	e.recycle(env)
+	e.flushUnlock()
+}
+
+func (e *Endpoint) recycle(env *na.Envelope) {
+	env.Data, env.Link, env.From, env.Withdrawn = nil, nil, na.Addr{}, false
 	if len(e.freeEnvs) < 1024 {
 		e.freeEnvs = append(e.freeEnvs, env)
 	}
-	e.flushUnlock()
 }
 
 // newEnvelope copies a message into room that was guaranteed to its sender.
@@ -474,7 +493,8 @@ func (e *Endpoint) newEnvelope(l *Link, tag na.Tag, data []byte) *na.Envelope {
 		env.Buf = make([]byte, size)
 	}
 	env.Data = env.Buf[:copy(env.Buf[:cap(env.Buf)], data)]
-	env.From, env.Tag, env.Link, env.Accepted = l.addr(), tag, l, false
+	env.From, env.Tag, env.Link, env.Accepted, env.ID = l.addr(), tag, l, false, l.numbered
+	l.waiters.add(env, int(l.offered))
 	e.stats.Envelopes++
 	return env
 }
@@ -487,6 +507,10 @@ func (e *Endpoint) takeEnvelope() *na.Envelope {
 	e.inbox[e.inboxAt] = nil
 	if e.inboxAt++; e.inboxAt == len(e.inbox) {
 		e.inbox, e.inboxAt = e.inbox[:0], 0
+	}
+	if env.Withdrawn {
+		e.recycle(env)
+		return e.takeEnvelope()
 	}
 	return env
 }
@@ -553,6 +577,7 @@ func (e *Endpoint) Poll(now time.Duration) {
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
 		e.tick(now)
 	}
+	e.expire(now)
 	e.mu.Unlock()
 	e.carrier.Poll(now)
 	e.Flush()
@@ -563,6 +588,9 @@ func (e *Endpoint) NextTimer() (time.Duration, bool) {
 	at := time.Duration(e.timer.Load())
 	e.mu.Lock()
 	if c := e.carrier.NextTimer(); c != 0 && (at == 0 || c < at) {
+		at = c
+	}
+	if c := e.timers.next(); c != 0 && (at == 0 || c < at) {
 		at = c
 	}
 	e.mu.Unlock()
@@ -589,6 +617,9 @@ func (e *Endpoint) Shut() {
 			stops = append(stops, o.stop)
 		}
 		e.finish(o, na.Result{Err: na.ErrClosed})
+	}
+	for len(e.timers) > 0 {
+		e.finish(e.timers[0], na.Result{Err: na.ErrClosed})
 	}
 	for _, l := range e.sorted() {
 		l.close(na.ErrClosed, goaway(na.ErrClosed, "the process closed the context"), false)

@@ -67,6 +67,7 @@ type Link struct {
 	credits uint32    // envelopes the peer has ever guaranteed
 	used    uint32    // envelopes we have used
 	seq     uint64    // unexpected messages encoded
+	asks    withdrawals
 
 	// Receiving.
 	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
@@ -75,6 +76,9 @@ type Link struct {
 	released  uint32
 	announced uint32 // highest credit that the peer may have seen
 	held      int    // envelopes that are not accepted
+	numbered  uint64 // unexpected messages that have arrived
+	waiters   waiters
+	answered  int // answers to withdraws that wait to leave
 	inputs    map[uint64]*input
 	served    map[uint64]*move // gets of the peer, by its operation id
 	denials   int
@@ -205,7 +209,7 @@ func (l *Link) dial() {
 
 // Greeting is what our HELLO says on l. Locked.
 func (l *Link) greeting() frame.Greeting {
-	var features uint64
+	features := uint64(frame.FeatureWithdraw)
 	if _, ok := l.carrier.(Laner); ok && l.dialled {
 		features |= frame.FeatureLane
 	}
@@ -393,7 +397,8 @@ func (l *Link) close(err error, last []byte, fault bool) {
 	for _, q := range []struct {
 		list *opList
 		r    na.Result
-	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}} {
+	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe},
+		{&l.asks.waiting, maybe}, {&l.asks.asked, maybe}} {
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
 			r.N = o.at

@@ -160,7 +160,11 @@ func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
 		return l.front(b, frame.Header{Kind: frame.Pong, Tag: l.pongTag}), c, true
 	}
 	if l.ctl.len() > 0 {
-		return l.front(b, l.ctl.pop()), c, true
+		h := l.ctl.pop()
+		if h.Kind == frame.Withdrawn {
+			l.answered--
+		}
+		return l.front(b, h), c, true
 	}
 	for o := l.msgs.head; o != nil; o = l.msgs.head {
 		if len(o.buf) > l.eager { // it was queued before the peer said what it takes
@@ -237,6 +241,6 @@ func (l *Link) nextMessage(b []byte, o *op) []byte {
 	}
 	b = h.Append(b, o.buf)
 	o.t.Release()
-	l.e.finish(o, na.Result{N: n})
+	l.e.finish(o, na.Result{N: n, Addr: l.addr(), ID: l.seq})
 	return b
 }

@@ -44,7 +44,10 @@ const (
 	Dropped    Kind = 14 // the expected message with tag, which asked to be told, met no receive
 	GiveBack   Kind = 15 // tail begins with the token of a lease that is not needed any more
 	Lane       Kind = 16 // asks the side that dialled for the session's lane for bulk data
-	maxKind         = 16
+	Withdraw   Kind = 17 // destroy the unexpected message of this number, if nobody has accepted it
+	Withdrawn  Kind = 18 // the answer; tag = code: OK, or too late
+	Abandon    Kind = 19 // the unexpected message with tag needs no answer any more
+	maxKind         = 19
 )
 
 // The flags. A receiver refuses bits that it does not know.
@@ -84,6 +87,9 @@ var shapes = [maxKind + 1]shape{
 	Dropped:    {"DROPPED", 0, false, false},
 	GiveBack:   {"GIVEBACK", 32, false, false},
 	Lane:       {"LANE", 0, false, false},
+	Withdraw:   {"WITHDRAW", 0, false, false},
+	Withdrawn:  {"WITHDRAWN", 0, false, false},
+	Abandon:    {"ABANDON", 0, false, false},
 }
 
 // String returns the name of the kind.

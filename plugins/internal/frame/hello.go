@@ -26,6 +26,9 @@ const (
 // FeatureLane is the bit of Greeting.Features that says that the sender, who dialled, would dial a lane too.
 const FeatureLane = 1
 
+// FeatureWithdraw is the bit that says that the sender answers Withdraw and hears Abandon.
+const FeatureWithdraw = 2
+
 // MaxHello bounds the payload of a HELLO.
 const MaxHello = 4096
 

@@ -1,0 +1,178 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// A message can be taken back until somebody at its destination accepts it: the IMPI cancel protocol, on the session
+// instead of an agent's channel.
+//
+//	source                                        destination
+//	message n leaves ── UNEXPECTED ─────────────► buffered: in waiters
+//	Withdraw(n) ─────── WITHDRAW n ─────────────► in waiters? destroyed, its envelope is free; WITHDRAWN n OK
+//	            ◄────── WITHDRAWN n ───────────── else WITHDRAWN n ErrTooLate
+//
+// WITHDRAW takes the way of its message, so it never comes before it. It needs no envelope; a source has at most as many
+// unanswered as the peer guarantees envelopes, further ones wait.
+
+// withdrawals is the source's side.
+type withdrawals struct {
+	waiting opList // not asked yet
+	asked   opList
+	open    int // asked and not answered, those that were canceled here among them
+	ids     map[uint64]*op
+}
+
+// Withdraw implements na.Endpoint.
+func (e *Endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
+	e.mu.Lock()
+	l, err := e.linkOf(t, to)
+	switch {
+	case err != nil:
+	case l.peer.Features&frame.FeatureWithdraw == 0:
+		err = na.WithText(na.ErrUnsupported, "the peer does not give messages back")
+	case id == 0 || id > l.seq:
+		err = na.WithText(na.ErrInvalid, fmt.Sprintf("message %d of %d that were sent in the session", id, l.seq))
+	case l.asks.ids[id] != nil:
+		err = na.WithText(na.ErrBusy, "the message is being withdrawn already")
+	case l.asks.waiting.n >= maxMoving:
+		err = na.ErrAgain
+	}
+	if err != nil {
+		e.mu.Unlock()
+		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+		return
+	}
+	o := e.begin(t, kindWithdraw)
+	o.link, o.id = l, id
+	if l.asks.ids == nil {
+		l.asks.ids = map[uint64]*op{}
+	}
+	l.asks.ids[id] = o
+	l.enter()
+	l.asks.waiting.push(o)
+	l.ask()
+	e.flushUnlock()
+}
+
+// linkOf returns the session that an address is bound to.
+func (e *Endpoint) linkOf(t na.Ticket, a na.Addr) (*Link, error) {
+	if err := e.refusal(t); err != nil {
+		return nil, err
+	}
+	if l := e.find(a); l != nil && l.state == linkUp {
+		return l, nil
+	}
+	return nil, na.WithText(na.ErrPeerLost, "the session of the message has ended")
+}
+
+// ask asks as much as may be asked.
+func (l *Link) ask() {
+	for l.asks.waiting.n > 0 && l.asks.open < int(l.peer.Envelopes) {
+		o := l.asks.waiting.pop()
+		l.asks.asked.push(o)
+		l.asks.open++
+		l.control(frame.Header{Kind: frame.Withdraw, Op: o.id})
+	}
+}
+
+// forgetWithdraw takes o out of the table. A message that was asked for stays so until the answer.
+func (l *Link) forgetWithdraw(o *op) { delete(l.asks.ids, o.id) }
+
+// deliverWithdrawn takes in the answer.
+func (l *Link) deliverWithdrawn(h *frame.Header) error {
+	code := na.Code(h.Tag)
+	if l.asks.open == 0 || h.Tag > 255 || code != na.OK && code != na.ErrTooLate {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("WITHDRAWN for message %d with code %d, %d are asked for", h.Op, h.Tag, l.asks.open))
+	}
+	l.asks.open--
+	o := l.asks.ids[h.Op]
+	if o == nil || o.list != &l.asks.asked {
+		l.e.stats.LateDropped++
+	} else {
+		r := na.Result{Addr: l.addr(), ID: h.Op}
+		if code != na.OK {
+			r.Err, r.Fate = code, na.Ran
+		}
+		l.e.finish(o, r)
+	}
+	l.ask()
+	return nil
+}
+
+// deliverWithdraw destroys a message that nobody has accepted.
+func (l *Link) deliverWithdraw(h *frame.Header) error {
+	if h.Op == 0 || h.Op > l.numbered {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("WITHDRAW of message %d, %d have arrived", h.Op, l.numbered))
+	}
+	if l.answered++; l.answered > int(l.offered) {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.offered))
+	}
+	code := na.ErrTooLate
+	if env := l.waiters.find(h.Op); env != nil {
+		code = na.OK
+		env.Withdrawn = true
+		l.e.stats.Withdrawn++
+		l.e.accept(env)
+	}
+	l.control(frame.Header{Kind: frame.Withdrawn, Op: h.Op, Tag: uint64(code)})
+	return nil
+}
+
+// Abandon implements na.Endpoint.
+func (e *Endpoint) Abandon(to na.Addr, tag na.Tag) {
+	e.mu.Lock()
+	if l := e.find(to); l != nil && l.state == linkUp && !e.shut && l.peer.Features&frame.FeatureWithdraw != 0 {
+		l.control(frame.Header{Kind: frame.Abandon, Tag: uint64(tag)})
+	}
+	e.flushUnlock()
+}
+
+// waiters is the messages of a peer that nobody has accepted, by their numbers: an array in which most have the place
+// that their number says, and a map of those whose place was taken.
+type waiters struct {
+	slots []*na.Envelope
+	rest  map[uint64]*na.Envelope
+}
+
+// add takes in a message; at most most are there at a time.
+func (w *waiters) add(env *na.Envelope, most int) {
+	if w.slots == nil {
+		size := 1
+		for size < most {
+			size *= 2
+		}
+		w.slots = make([]*na.Envelope, size)
+	}
+	if at := w.at(env.ID); *at == nil {
+		*at = env
+		return
+	}
+	if w.rest == nil {
+		w.rest = map[uint64]*na.Envelope{}
+	}
+	w.rest[env.ID] = env
+}
+
+func (w *waiters) at(id uint64) **na.Envelope { return &w.slots[id&uint64(len(w.slots)-1)] }
+
+func (w *waiters) find(id uint64) *na.Envelope {
+	if w.slots == nil {
+		return nil
+	}
+	if env := *w.at(id); env != nil && env.ID == id {
+		return env
+	}
+	return w.rest[id]
+}
+
+func (w *waiters) remove(env *na.Envelope) {
+	if at := w.at(env.ID); *at == env {
+		*at = nil
+		return
+	}
+	delete(w.rest, env.ID)
+}
