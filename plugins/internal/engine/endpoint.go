@@ -98,6 +98,7 @@ type Endpoint struct {
 	freeMoves  []*move
 	freeInputs []*input
 	stats      na.Stats
+	messages   uint64 // sent and received
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -125,6 +126,9 @@ func (e *Endpoint) Context() *na.Context { return e.nctx }
 
 // ID returns the target id.
 func (e *Endpoint) ID() int { return e.id }
+
+// Messages counts those that were sent and received. Locked.
+func (e *Endpoint) Messages() uint64 { return e.messages }
 
 // Closed tells whether Shut was called. Locked.
 func (e *Endpoint) Closed() bool { return e.shut }

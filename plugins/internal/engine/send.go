@@ -231,6 +231,7 @@ func (l *Link) nextMessage(b []byte, o *op) []byte {
 	} else if len(l.e.leases) > 0 && l.e.leases[matchKey{l, o.tag}] != nil {
 		h.Flags = frame.FlagTell
 	}
+	l.e.messages++
 	n := int64(len(o.buf))
 	if !o.t.Hold() { // cannot be: canceled messages are taken out of the queue under the same lock
 		panic("engine: a message in the queue has ended")
