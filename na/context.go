@@ -186,7 +186,10 @@ func (c *Context) drive(deadline time.Duration, done func() bool) error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
-	looked := false
+	looked := deadline >= 0 && c.Now() >= deadline
+	if looked {
+		c.poller.wait(0)
+	}
 	way, begun := asleep, time.Duration(-1)
 	for {
 		now := c.Now()
