@@ -20,14 +20,11 @@ const (
 	maxWrites  = 16 // of one connection in a row, then the poller says when to go on
 
 	// laneTurn bounds the bytes that are read from or written to a lane before it is the next connection's turn: a message
-	// waits behind no more at each side. Half a piece of bulk data fits, with its header and what is read beyond it. There is
-	// more throughput in larger turns: laneCalmTurn when laneCalm turns have passed without a message of the context, and
-	// laneWrites of these in a row when laneQuiet have.
-	laneTurn     = engine.ChunkSize/2 + 8<<10
+	// waits behind no more at each side. A quarter of a piece of bulk data fits, with its header and what is read beyond it.
+	// When laneCalm turns have passed without a message of the context they are longer, for more throughput.
+	laneTurn     = engine.ChunkSize/4 + 8<<10
 	laneCalmTurn = engine.ChunkSize + 8<<10
-	laneCalm     = 2
-	laneQuiet    = 16
-	laneWrites   = 4
+	laneCalm     = 16
 
 	// maxUnsent bounds the bytes that the system takes before it can send them: a message waits behind no more. A bound
 	// of one piece of bulk data costs no throughput on loopback and cuts that wait to less than half.
@@ -241,9 +238,6 @@ func (c *conn) flush() {
 	most := maxWrites
 	if c.lane {
 		most = 1
-		if c.calm > laneQuiet {
-			most = laneWrites
-		}
 	}
 	for n := 0; c.out.Fill() && !c.dead; n++ { // pulling frames may end the link
 		if n == most {

@@ -69,6 +69,7 @@ type Endpoint struct {
 	id      int
 	carrier Carrier
 	timer   atomic.Int64 // when Poll is due; 0 when never
+	pending atomic.Bool  // kicked is not empty
 
 	mu       sync.Mutex // guards everything below and every Link
 	shut     bool
@@ -538,6 +539,7 @@ func (e *Endpoint) sendUnlock() {
 		e.mu.Lock()
 		e.spare = batch[:0]
 	}
+	e.pending.Store(false)
 	e.mu.Unlock()
 	if e.eng.loop.pending.Load() {
 		e.eng.loop.drain()
@@ -552,14 +554,16 @@ func (e *Endpoint) Flush() {
 
 // Poll implements na.Endpoint.
 func (e *Endpoint) Poll(now time.Duration) {
-	e.mu.Lock()
-	e.now = now
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
+		e.mu.Lock()
+		e.now = now
 		e.tick(now)
+		e.mu.Unlock()
 	}
-	e.mu.Unlock()
 	e.carrier.Poll(now)
-	e.Flush()
+	if e.pending.Load() || e.eng.loop.pending.Load() {
+		e.Flush()
+	}
 }
 
 // NextTimer implements na.Endpoint.

@@ -10,6 +10,7 @@ func (l *Link) kick() {
 	if !l.kicked && l.state != linkDown {
 		l.kicked = true
 		l.e.kicked = append(l.e.kicked, l)
+		l.e.pending.Store(true)
 	}
 }
 
