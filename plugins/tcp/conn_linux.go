@@ -24,7 +24,7 @@ const (
 	// When laneCalm turns have passed without a message of the context they are longer, for more throughput.
 	laneTurn     = engine.ChunkSize/4 + 8<<10
 	laneCalmTurn = engine.ChunkSize + 8<<10
-	laneCalm     = 16
+	laneCalm     = 4
 
 	// maxUnsent bounds the bytes that the system takes before it can send them: a message waits behind no more. A bound
 	// of one piece of bulk data costs no throughput on loopback and cuts that wait to less than half.
