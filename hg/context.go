@@ -69,6 +69,12 @@ func (c *Context) Wake() { c.nctx.Wake() }
 // Rouse makes everybody who sleeps in Progress look again whether what he waits for is there.
 func (c *Context) Rouse() { c.nctx.Rouse() }
 
+// Cork holds back what is sent, so that it leaves together. See [na.Context.Cork].
+func (c *Context) Cork() bool { return c.nctx.Cork() }
+
+// Uncork ends a Cork that reported true.
+func (c *Context) Uncork() { c.nctx.Uncork() }
+
 // OnFault adds fn to what runs, in Trigger, when the session with a peer is lost.
 func (c *Context) OnFault(fn func(peer na.Addr, err error)) { c.nctx.OnFault(fn) }
 
@@ -127,7 +133,7 @@ const (
 	// paceCount callbacks are run before the clock is read.
 	paceCount = 4
 	// paceTime is how old what is held back may grow.
-	paceTime = 50 * time.Microsecond
+	paceTime = 10 * time.Microsecond
 )
 
 func (c *Context) newPacer() pacer { return pacer{c: c, last: c.Now()} }

@@ -41,6 +41,9 @@ type call struct {
 	pull *pull
 
 	sending    bool // the send was started
+	sendEnded  bool // and has ended
+	taken      bool // the request was withdrawn
+	withdrawal *withdrawal
 	sent       na.Result
 	received   na.Result
 	answer     response
@@ -273,7 +276,10 @@ func (k *call) onSent(_ *na.Op, r na.Result) {
 	if na.CodeOf(r.Err) == na.ErrMsgSize && k.loan == nil && !k.canceling && k.resend() {
 		return
 	}
-	k.sent = r
+	k.sent, k.sendEnded = r, true
+	if k.withdrawal != nil {
+		k.withdrawal.sendEnded(r)
+	}
 	if r.Err != nil {
 		k.stop() // nobody will answer
 	}
@@ -381,6 +387,9 @@ func (k *call) partEnded() {
 		return
 	}
 	k.phase = queued
+	if k.withdrawal != nil {
+		k.withdrawal.callEnds()
+	}
 	k.h.ctx.post(&k.done)
 }
 
@@ -398,6 +407,8 @@ func (k *call) result() error {
 	fate := k.fate()
 	var cause error
 	switch {
+	case k.taken:
+		fate, cause = na.NotRun, ErrCanceled
 	case k.answered && k.answer.code == na.OK:
 		return nil
 	case k.answered:

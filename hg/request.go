@@ -66,14 +66,28 @@ func (h *Handle) inputFetched(body []byte, err error) {
 
 // reject answers a request whose handler will not run.
 func (h *Handle) reject(err error) {
-	h.service.env.Accept()
+	if !h.accept() {
+		return
+	}
 	h.answerError(na.CodeOf(err), na.NotRun, err.Error())
 	h.Close()
 }
 
+// accept takes the request for good. When the origin has withdrawn it nothing comes of it, and h is gone.
+func (h *Handle) accept() bool {
+	if h.service.env.Accept() {
+		return true
+	}
+	h.service.oneWay = true // nobody waits for an answer
+	h.Close()
+	return false
+}
+
 // run runs the handler in Trigger.
 func (h *Handle) run() {
-	h.service.env.Accept()
+	if !h.accept() {
+		return
+	}
 	if h.ctx.nctx.Closing() {
 		h.Close()
 		return

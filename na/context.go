@@ -187,10 +187,9 @@ func (c *Context) drive(deadline time.Duration, done func() bool) error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
-	if deadline < 0 || c.Now() < deadline {
-		c.look()
-	} else {
-		c.poller.wait(0) // the only look
+	looked := deadline >= 0 && c.Now() >= deadline
+	if looked {
+		c.poller.wait(0)
 	}
 	way, begun := asleep, time.Duration(-1)
 	for {
@@ -205,9 +204,14 @@ func (c *Context) drive(deadline time.Duration, done func() bool) error {
 		case c.releasable():
 			c.release()
 			return ErrClosed
-		case deadline >= 0 && now >= deadline:
+		case deadline >= 0 && now >= deadline && looked:
 			return ErrTimeout
+		case deadline >= 0 && now >= deadline:
+			c.poller.wait(0)
+			looked = true
+			continue
 		}
+		looked = true
 		wait := time.Duration(-1)
 		if deadline >= 0 {
 			wait = deadline - now

@@ -142,6 +142,7 @@ func (e *fakeEndpoint) GiveBack(Addr, Key)                                      
 func (e *fakeEndpoint) Withdraw(t Ticket, _ Addr, _ uint64)                      { e.keep(t) }
 func (e *fakeEndpoint) Timer(t Ticket, _ time.Duration)                          { e.keep(t) }
 func (e *fakeEndpoint) Abandon(Addr, Tag)                                        {}
+func (e *fakeEndpoint) Disconnect(Addr, error)                                   {}
 
 func (e *fakeEndpoint) Cancel(t Ticket) {
 	e.canceled.Add(1)

@@ -71,6 +71,13 @@ func (c *Context) Abandon(to Addr, tag Tag) {
 	}
 }
 
+// Disconnect ends the session that peer is bound to, because of err: operations with the peer end with ErrPeerLost.
+func (c *Context) Disconnect(peer Addr, err error) {
+	if c.state.Load() == ctxOpen {
+		c.ep.Disconnect(peer, err)
+	}
+}
+
 // Timer ends op with nil when d has passed; somebody must drive the context then. It may be canceled.
 func (c *Context) Timer(op *Op, d time.Duration) error {
 	t, err := op.start(kindTimer, Addr{})

@@ -55,6 +55,8 @@ type Endpoint interface {
 	Withdraw(t Ticket, to Addr, id uint64)
 	// Abandon tells the peer that message tag needs no answer. Best effort, no completion.
 	Abandon(to Addr, tag Tag)
+	// Disconnect ends a session because of err.
+	Disconnect(peer Addr, err error)
 	// Timer ends t when the clock reads at.
 	Timer(t Ticket, at time.Duration)
 	// SendExpected sends buf to the receive that the peer has posted for this context and tag. No envelope is used. A

@@ -27,6 +27,7 @@ type Poller struct {
 	woken      atomic.Bool // a wake-up is on its way
 	events     [64]unix.EpollEvent
 	hot        PollID // the Peeker that was readable last; of the goroutine that leads
+	alone      bool   // nothing else was ready then
 
 	mu     sync.Mutex // guards the fields below
 	slots  []pollSlot
@@ -127,19 +128,36 @@ func (p *Poller) wait(d time.Duration) int {
 	return n
 }
 
-// dispatch calls the owners of what sleep found ready.
+// dispatch calls the owners of what sleep found ready, Peekers first: they are short, and somebody waits for them.
 func (p *Poller) dispatch(n int) {
+	var later [len(p.events)]int8
+	laters := 0
 	for i := range n {
 		ev := &p.events[i]
 		id := PollID{ev.Fd, ev.Pad}
-		if to := p.owner(id); to != nil {
-			if _, ok := to.(Peeker); ok && ev.Events&unix.EPOLLIN != 0 {
-				p.hot = id
-			}
-			failed := ev.Events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
-			to.Ready(failed || ev.Events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || ev.Events&unix.EPOLLOUT != 0)
+		to := p.owner(id)
+		if _, ok := to.(Peeker); !ok {
+			later[laters] = int8(i)
+			laters++
+			continue
+		}
+		if ev.Events&unix.EPOLLIN != 0 {
+			p.hot = id
+		}
+		ready(to, ev.Events)
+	}
+	p.alone = n == 1 && laters == 0
+	for _, i := range later[:laters] {
+		ev := &p.events[i]
+		if to := p.owner(PollID{ev.Fd, ev.Pad}); to != nil {
+			ready(to, ev.Events)
 		}
 	}
+}
+
+func ready(to Pollable, events uint32) {
+	failed := events&(unix.EPOLLERR|unix.EPOLLHUP) != 0
+	to.Ready(failed || events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || events&unix.EPOLLOUT != 0)
 }
 
 // owner returns who added a descriptor, or nil when it was removed.
@@ -152,8 +170,11 @@ func (p *Poller) owner(id PollID) Pollable {
 	return nil
 }
 
-// peek asks the owner of the descriptor that was readable last for bytes, if it can be asked.
+// peek asks the owner of the descriptor that was readable last, and alone, for bytes, if it can be asked.
 func (p *Poller) peek() (came, asked bool) {
+	if !p.alone {
+		return false, false
+	}
 	if to, ok := p.owner(p.hot).(Peeker); ok {
 		return to.Peek(), true
 	}

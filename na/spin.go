@@ -12,7 +12,7 @@ import (
 // comes soon after a sleep began. The goroutine that leads uses it.
 type spinner struct {
 	limit  time.Duration    // 0: always asleep
-	cost   [2]time.Duration // moving average of how long a wait took: asleep, spinning
+	cost   [2]time.Duration // moving median of how long a wait took: asleep, awake
 	misses int              // spins in a row in which nothing came
 	turns  int              // waits until the other way is tried
 	gap    int              // turns from one trial to the next: the longer the more often it confirmed the choice
@@ -85,14 +85,18 @@ func (s *spinner) learn(way int, d time.Duration) {
 	if d >= spinLong {
 		return
 	}
-	weight := time.Duration(8)
+	step := s.cost[way] / 16
+	if way != s.best { // tried once in a while only
+		step = s.cost[way] / 4
+	}
 	switch {
 	case s.cost[way] == 0:
-		weight = 1
-	case way != s.best: // tried once in a while only
-		weight = 2
+		s.cost[way] = d
+	case d > s.cost[way]:
+		s.cost[way] += step + 1
+	default:
+		s.cost[way] -= step
 	}
-	s.cost[way] += (d - s.cost[way]) / weight
 }
 
 // spin polls until something is ready, for as long as pays and less than wait (negative: no limit), and reports whether
@@ -103,7 +107,7 @@ func (c *Context) spin(now, wait time.Duration, done func() bool) bool {
 		return false
 	}
 	defer spinning.Store(false)
-	for end := now + limit; ; runtime.Gosched() {
+	for end := now + limit; ; {
 		for range spinYield {
 			if c.look() || c.ready() || c.releasable() || done != nil && done() {
 				return true

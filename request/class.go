@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type Class struct {
 	p     Progressor
 	waker Waker // nil if p is none
 	aimed Untiler
+	cork  Corker // nil if p is none
 	// stirred is what the driver's Progress waits for beside bytes: its own completion, an earlier deadline, the end of
 	// its context. It is a condition and not a Wake, which another goroutine might use up.
 	stirred   atomic.Bool
@@ -34,6 +36,7 @@ type Class struct {
 	until     time.Duration // when driver comes back by itself
 	heir      *waiter       // was woken to take the lead and has not looked yet
 	sleepers  []*waiter     // if there are any, there is a driver or an heir
+	roused    int           // of them, since the last drive began
 	deadlines deadlines     // all waiters whose deadline has not passed, asleep or not
 	idle      []*waiter
 }
@@ -43,6 +46,7 @@ func NewClass(p Progressor) *Class {
 	c := &Class{p: p}
 	c.waker, _ = p.(Waker)
 	c.aimed, _ = p.(Untiler)
+	c.cork, _ = p.(Corker)
 	c.isStirred = c.stirred.Load
 	return c
 }
@@ -159,8 +163,13 @@ func (c *Class) drive(w *waiter, now time.Duration) error {
 		timeout = -1
 	}
 	c.stirred.Store(false)
+	crowd := c.roused > 1
+	c.roused = 0
 	c.mu.Unlock()
 
+	if crowd {
+		c.yield()
+	}
 	var err error
 	if c.aimed != nil {
 		err = c.aimed.ProgressUntil(timeout, c.isStirred)
@@ -176,6 +185,14 @@ func (c *Class) drive(w *waiter, now time.Duration) error {
 		return nil
 	}
 	return err
+}
+
+// yield lets those go on whose requests have been completed.
+func (c *Class) yield() {
+	if c.cork != nil && c.cork.Cork() {
+		defer c.cork.Uncork()
+	}
+	runtime.Gosched()
 }
 
 // run runs callbacks until w need not wait or none is queued; it leaves the rest to others. It takes them one at a
@@ -230,6 +247,7 @@ func (c *Class) rouseLocked(w *waiter) (wake bool) {
 	c.sleepers[last] = nil
 	c.sleepers = c.sleepers[:last]
 	w.bed = -1
+	c.roused++
 	w.token <- struct{}{} // never blocks: the slot is empty while w sleeps
 	return false
 }

@@ -38,6 +38,15 @@ type Untiler interface {
 	ProgressUntil(timeout time.Duration, done func() bool) error
 }
 
+// A Corker is a Progressor that can hold back what is sent, so that it leaves together. Where a driver has completed the
+// requests of several others it lets those go on before it waits for bytes; what they send then leaves together.
+type Corker interface {
+	// Cork holds back what any goroutine sends until Uncork, or for as long as the Progressor sees fit. It reports false
+	// when it does not, and Uncork must not follow.
+	Cork() bool
+	Uncork()
+}
+
 // A Canceler can be asked to end early. Cancel does not wait: the callback comes later, inside Trigger.
 type Canceler interface{ Cancel() }
 

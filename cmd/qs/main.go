@@ -1,7 +1,10 @@
 // Command qs measures, moves and shows:
 //
 //	qs perf            rates, latencies and bulk throughput between two processes
-//	qs serve           a target for qs perf
+//	qs ping            round trips to a target, one line each
+//	qs cp              files and directories to or from a target, by bulk transfers that resume
+//	qs serve           a target for these
+//	qs info            plugins, addresses, limits, and what matters of the kernel
 //
 // "qs help COMMAND" tells the flags of one.
 package main
@@ -12,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 )
 
 // A command is what the first argument names. run parses args, and returns nil, a usageError, or what went wrong.
@@ -22,7 +26,10 @@ type command struct {
 
 var commands = []command{
 	{"perf", "measure rates, latencies and bulk throughput", runPerf},
+	{"ping", "measure round trips to a target, one by one", runPing},
+	{"cp", "copy files to or from a target", runCp},
 	{"serve", "be the target of the other commands", runServe},
+	{"info", "show plugins, addresses, limits and the kernel", runInfo},
 	{"swarm", "", runSwarm}, // the other side of qs perf -op idle
 	{"floor", "", runFloor}, // and of -floor
 }
@@ -87,7 +94,8 @@ func parse(fs *flag.FlagSet, args []string, least, most int) error {
 		return usageError{err.Error()}
 	}
 	if n := fs.NArg(); n < least || n > most {
-		return usageError{fmt.Sprintf("%d arguments; usage: qs %s", n, fs.Name())}
+		line, _, _ := strings.Cut(fs.Name(), "\n\n")
+		return usageError{fmt.Sprintf("%d arguments; usage: qs %s", n, line)}
 	}
 	return nil
 }

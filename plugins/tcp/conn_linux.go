@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +20,11 @@ const (
 	maxWrites  = 16 // of one connection in a row, then the poller says when to go on
 
 	// laneTurn bounds the bytes that are read from or written to a lane before it is the next connection's turn: a message
-	// waits behind no more at each side.
-	laneTurn = 256 << 10
+	// waits behind no more at each side. A quarter of a piece of bulk data fits, with its header and what is read beyond it.
+	// When laneCalm turns have passed without a message of the context they are longer, for more throughput.
+	laneTurn     = engine.ChunkSize/4 + 8<<10
+	laneCalmTurn = engine.ChunkSize + 8<<10
+	laneCalm     = 4
 
 	// maxUnsent bounds the bytes that the system takes before it can send them: a message waits behind no more. A bound
 	// of one piece of bulk data costs no throughput on loopback and cuts that wait to less than half.
@@ -47,11 +51,14 @@ type conn struct {
 	id         na.PollID
 	added      bool // to the poller
 	connecting bool
-	writing    bool // a goroutine writes
-	blocked    bool // until the poller says that there is room
-	watched    bool // the poller was told to say so
-	mute       bool // writing has failed; the reader hears why
-	dead       bool // cut
+	messages   uint64       // of the context, when the lane had its last turn
+	calm       int          // turns of the lane since it had one
+	turn       atomic.Int32 // bytes of the next; read without the lock
+	writing    bool         // a goroutine writes
+	blocked    bool         // until the poller says that there is room
+	watched    bool         // the poller was told to say so
+	mute       bool         // writing has failed; the reader hears why
+	dead       bool         // cut
 	closed     bool
 	last       []byte
 	err        error // of a dial that failed at once
@@ -79,7 +86,7 @@ func (c *conn) dial(name string) error {
 		c.fd = -1
 		return err
 	}
-	setOptions(c.fd, &c.ca.d.opts)
+	setOptions(c.fd, &c.ca.d.opts, ap.Addr())
 	switch err = unix.Connect(c.fd, sa); err {
 	case nil, unix.EINPROGRESS, unix.EINTR:
 		return c.watchFirst()
@@ -188,6 +195,7 @@ func (c *conn) read() (came bool) {
 		case n == 0:
 			c.fail(errEOF)
 		default:
+			c.pace()
 			c.link.Heard()
 			if err := c.in.Parse(); err != nil {
 				c.fail(err)
@@ -236,6 +244,7 @@ func (c *conn) flush() {
 			c.blocked = true
 			break
 		}
+		c.pace()
 		c.ca.e.Unlock()
 		done, err := c.write()
 		c.ca.e.Lock()
@@ -317,13 +326,28 @@ func (c *conn) close() {
 	_ = unix.Close(c.fd)
 }
 
+// pace measures the turns of a lane. Locked.
+func (c *conn) pace() {
+	if !c.lane {
+		return
+	}
+	if n := c.ca.e.Messages(); n != c.messages {
+		c.messages, c.calm = n, 0
+	}
+	turn := int32(laneTurn)
+	if c.calm++; c.calm > laneCalm {
+		turn = laneCalmTurn
+	}
+	c.turn.Store(turn)
+}
+
 // clip bounds what one system call moves.
 func (c *conn) clip(iov [][]byte) [][]byte {
 	iov = iov[:min(len(iov), maxVectors)]
 	if !c.lane {
 		return iov
 	}
-	left := laneTurn
+	left := max(int(c.turn.Load()), laneTurn)
 	for i, b := range iov {
 		if left -= len(b); left <= 0 {
 			iov[i] = b[:len(b)+left]
@@ -334,11 +358,14 @@ func (c *conn) clip(iov [][]byte) [][]byte {
 }
 
 // setOptions sets what the options ask for. The buffers are left to the system, which sizes them as it sees fit.
-func setOptions(fd int, opts *Options) {
+func setOptions(fd int, opts *Options, peer netip.Addr) {
 	set := func(level, name, value int) { _ = unix.SetsockoptInt(fd, level, name, value) } // best effort
 	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
+	if name := opts.congestion(peer); name != "" {
+		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+	}
 	keep, user := opts.probes()
 	if !keep.Enable {
 		return

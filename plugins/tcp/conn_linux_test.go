@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +23,7 @@ func TestSocketOptions(t *testing.T) {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		require.NoError(t, err)
 		opts := Options{KeepAlive: row.keepAlive}.withDefaults()
-		setOptions(fd, &opts)
+		setOptions(fd, &opts, netip.MustParseAddr("192.0.2.1"))
 		get := func(level, name int) int {
 			v, err := unix.GetsockoptInt(fd, level, name)
 			require.NoError(t, err)
@@ -38,4 +40,27 @@ func TestSocketOptions(t *testing.T) {
 		}
 		require.NoError(t, unix.Close(fd))
 	}
+}
+
+func TestCongestion(t *testing.T) {
+	for _, row := range []struct {
+		asked, peer, want string
+	}{
+		{"", "127.0.0.1", "reno"},
+		{"", "::1", "reno"},
+		{"", "::ffff:127.0.0.1", "reno"},
+		{"", "192.0.2.1", ""},
+		{"cubic", "127.0.0.1", "cubic"},
+		{"cubic", "192.0.2.1", "cubic"},
+	} {
+		opts := Options{Congestion: row.asked}
+		require.Equal(t, row.want, opts.congestion(netip.MustParseAddr(row.peer)), "%+v", row)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(fd) }()
+	setOptions(fd, &Options{}, netip.MustParseAddr("127.0.0.1"))
+	got, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	require.NoError(t, err)
+	require.Equal(t, "reno", strings.TrimRight(got, "\x00"))
 }

@@ -45,6 +45,11 @@ type Options struct {
 	// 10 s, negative means never. It finds machines that are gone; processes that hang are found by na.Config's
 	// PeerTimeout.
 	KeepAlive time.Duration
+	// Congestion is the system's name of the congestion control that connections use, for example "cubic"; one that the
+	// system does not have is ignored. Empty means the system's default, but "reno" between processes of one machine:
+	// there is no network to be fair to, and what paces itself by measuring one (bbr) moves a fifth less. Linux only, not
+	// with Portable.
+	Congestion string
 }
 
 // A Resolver finds the addresses of a host. *net.Resolver is one.
@@ -98,6 +103,14 @@ func (o Options) withDefaults() Options {
 		o.KeepAlive = 10 * time.Second
 	}
 	return o
+}
+
+// congestion returns the congestion control for a connection with peer; empty means the system's choice.
+func (o *Options) congestion(peer netip.Addr) string {
+	if o.Congestion == "" && peer.Unmap().IsLoopback() {
+		return "reno"
+	}
+	return o.Congestion
 }
 
 // probes returns the parameters of the system's keepalive, and how long sent data may stay unacknowledged: as long as

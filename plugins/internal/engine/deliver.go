@@ -26,8 +26,10 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	}
 	switch h.Kind {
 	case frame.Unexpected:
+		l.e.messages++
 		return l.deliverUnexpected(h, payload)
 	case frame.Expected:
+		l.e.messages++
 		l.deliverExpected(h, payload)
 	case frame.PutDone:
 		return l.deliverDone(h, kindPut)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"container/heap"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,6 +74,8 @@ type Endpoint struct {
 	id      int
 	carrier Carrier
 	timer   atomic.Int64 // when Poll is due; 0 when never
+	due     atomic.Int64 // when the first of timers is; 0 when there is none
+	pending atomic.Bool  // kicked is not empty
 
 	mu       sync.Mutex // guards everything below and every Link
 	shut     bool
@@ -103,6 +106,7 @@ type Endpoint struct {
 	freeMoves  []*move
 	freeInputs []*input
 	stats      na.Stats
+	messages   uint64 // sent and received
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -130,6 +134,9 @@ func (e *Endpoint) Context() *na.Context { return e.nctx }
 
 // ID returns the target id.
 func (e *Endpoint) ID() int { return e.id }
+
+// Messages counts those that were sent and received. Locked.
+func (e *Endpoint) Messages() uint64 { return e.messages }
 
 // Closed tells whether Shut was called. Locked.
 func (e *Endpoint) Closed() bool { return e.shut }
@@ -200,7 +207,8 @@ func (e *Endpoint) detach(o *op) {
 	case kindWithdraw:
 		o.link.forgetWithdraw(o)
 	case kindTimer:
-		e.timers.remove(o)
+		heap.Remove(&e.timers, o.place)
+		e.due.Store(int64(e.timers.next()))
 	case kindPut, kindGet:
 		e.flying.remove(o.id)
 		if o.move != nil {
@@ -558,6 +566,7 @@ func (e *Endpoint) sendUnlock() {
 		e.mu.Lock()
 		e.spare = batch[:0]
 	}
+	e.pending.Store(false)
 	e.mu.Unlock()
 	if e.eng.loop.pending.Load() {
 		e.eng.loop.drain()
@@ -572,15 +581,21 @@ func (e *Endpoint) Flush() {
 
 // Poll implements na.Endpoint.
 func (e *Endpoint) Poll(now time.Duration) {
-	e.mu.Lock()
-	e.now = now
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
+		e.mu.Lock()
+		e.now = now
 		e.tick(now)
+		e.mu.Unlock()
 	}
-	e.expire(now)
-	e.mu.Unlock()
+	if at := e.due.Load(); at != 0 && int64(now) >= at {
+		e.mu.Lock()
+		e.expire(now)
+		e.mu.Unlock()
+	}
 	e.carrier.Poll(now)
-	e.Flush()
+	if e.pending.Load() || e.eng.loop.pending.Load() {
+		e.Flush()
+	}
 }
 
 // NextTimer implements na.Endpoint.
@@ -590,7 +605,7 @@ func (e *Endpoint) NextTimer() (time.Duration, bool) {
 	if c := e.carrier.NextTimer(); c != 0 && (at == 0 || c < at) {
 		at = c
 	}
-	if c := e.timers.next(); c != 0 && (at == 0 || c < at) {
+	if c := time.Duration(e.due.Load()); c != 0 && (at == 0 || c < at) {
 		at = c
 	}
 	e.mu.Unlock()

@@ -46,7 +46,7 @@ func (l *Link) connectLoop() {
 	l.Conn = c
 	l.greeted = true
 	l.up(frame.Greeting{
-		Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
+		Features: frame.FeatureWithdraw, Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
 		Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
 	})
 }
@@ -85,7 +85,7 @@ func (p *loop) twin(l *Link) *Link {
 	c.ends[1] = t
 	c.mu.Unlock()
 	t.up(frame.Greeting{
-		Version: frame.Version, Incarnation: p.eng.inc, Context: uint16(l.e.id), Target: uint16(e.id),
+		Features: frame.FeatureWithdraw, Version: frame.Version, Incarnation: p.eng.inc, Context: uint16(l.e.id), Target: uint16(e.id),
 		Envelopes: l.offered, Eager: uint32(p.eng.cfg.Eager),
 	})
 	return t

@@ -10,6 +10,7 @@ func (l *Link) kick() {
 	if !l.kicked && l.state != linkDown {
 		l.kicked = true
 		l.e.kicked = append(l.e.kicked, l)
+		l.e.pending.Store(true)
 	}
 }
 
@@ -235,6 +236,7 @@ func (l *Link) nextMessage(b []byte, o *op) []byte {
 	} else if len(l.e.leases) > 0 && l.e.leases[matchKey{l, o.tag}] != nil {
 		h.Flags = frame.FlagTell
 	}
+	l.e.messages++
 	n := int64(len(o.buf))
 	if !o.t.Hold() { // cannot be: canceled messages are taken out of the queue under the same lock
 		panic("engine: a message in the queue has ended")

@@ -18,6 +18,7 @@ func (e *Endpoint) Timer(t na.Ticket, at time.Duration) {
 	o := e.begin(t, kindTimer)
 	o.due = max(at, 1)
 	heap.Push(&e.timers, o)
+	e.due.Store(int64(e.timers.next()))
 	first := e.timers[0] == o
 	e.mu.Unlock()
 	if first {
@@ -42,8 +43,6 @@ func (t timers) next() time.Duration {
 	}
 	return t[0].due
 }
-
-func (t *timers) remove(o *op) { heap.Remove(t, o.place) }
 
 func (t timers) Len() int           { return len(t) }
 func (t timers) Less(i, j int) bool { return t[i].due < t[j].due }

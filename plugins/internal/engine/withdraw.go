@@ -122,6 +122,15 @@ func (l *Link) deliverWithdraw(h *frame.Header) error {
 	return nil
 }
 
+// Disconnect implements na.Endpoint.
+func (e *Endpoint) Disconnect(peer na.Addr, err error) {
+	e.mu.Lock()
+	if l := e.find(peer); l != nil && !e.shut {
+		l.fail(err)
+	}
+	e.flushUnlock()
+}
+
 // Abandon implements na.Endpoint.
 func (e *Endpoint) Abandon(to na.Addr, tag na.Tag) {
 	e.mu.Lock()

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+const testPiece = 64 << 10
+
+// cp is qs cp with small pieces and a short peer timeout.
+func cp(args ...string) []string {
+	return append([]string{"cp", "-piece", fmt.Sprint(testPiece), "-peer-timeout", "500ms"}, args...)
+}
+
+// TestCpSizes: there and back again, with bytes, mode and time.
+func TestCpSizes(t *testing.T) {
+	s := serveFiles(t, "")
+	dir := t.TempDir()
+	for _, size := range []int{0, 1, 5000, testPiece - 1, testPiece, testPiece + 1, 7*testPiece + 13} {
+		for _, sha := range []string{"-sha256=false", "-sha256"} {
+			name := fmt.Sprintf("f %d%s", size, sha)
+			src, back := filepath.Join(dir, name), filepath.Join(dir, "back", name)
+			writeFile(t, src, noise(size))
+			out := run(t, 0, cp(sha, src, s.addr+"/"+name)...).out.String()
+			sum := fmt.Sprintf("crc32c:%08x", crc32.Checksum(noise(size), castagnoli))
+			if sha == "-sha256" {
+				sum = "sha256:[0-9a-f]{64}"
+			}
+			require.Regexp(t, `^1 files, .* in .* s, \d+ MiB/s, verified; `+sum+`\n$`, out)
+			requireFile(t, src, filepath.Join(s.root, name))
+			require.NoError(t, os.MkdirAll(filepath.Dir(back), 0o777))
+			run(t, 0, cp(sha, s.addr+"/"+name, back)...)
+			requireFile(t, src, back)
+			require.NoError(t, os.RemoveAll(filepath.Dir(back)))
+			require.NoError(t, os.Remove(filepath.Join(s.root, name)))
+			requireNames(t, s.root)
+		}
+	}
+}
+
+func TestCpJSON(t *testing.T) {
+	s := serveFiles(t, "")
+	src := filepath.Join(t.TempDir(), "f")
+	data := noise(3*testPiece + 1)
+	writeFile(t, src, data)
+	copyJSON := func(args ...string) (r copyResult) {
+		q := run(t, 0, cp(append([]string{"-json"}, args...)...)...)
+		require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
+		require.Empty(t, q.errors.String())
+		require.Positive(t, r.Seconds)
+		require.InDelta(t, float64(r.Bytes)/(1<<20)/r.Seconds, r.Rate, 1e-6)
+		r.Seconds, r.Rate = 0, 0
+		return r
+	}
+	want := copyResult{Bytes: int64(len(data)), Files: 1, Checksum: fmt.Sprintf("crc32c:%08x", crc32.Checksum(data, castagnoli))}
+	require.Equal(t, want, copyJSON(src, s.addr+"/f"))
+	require.Equal(t, copyResult{Same: 1}, copyJSON(src, s.addr+"/f"), "it is there already")
+	require.Equal(t, want, copyJSON("-anew", src, s.addr+"/f"))
+	require.Equal(t, want, copyJSON(s.addr+"/f", src+".back"))
+	require.Equal(t, copyResult{Same: 1}, copyJSON(s.addr+"/f", src+".back"))
+}
+
+// TestCpTree: a directory with all in it, up and down, twice.
+func TestCpTree(t *testing.T) {
+	s := serveFiles(t, "")
+	dir := t.TempDir()
+	src := filepath.Join(dir, "a tree")
+	files := map[string]int{"one": 1, "empty": 0, "sub dir/ two ": 2 * testPiece, "sub dir/deeper/größe": 77}
+	for name, size := range files {
+		writeFile(t, filepath.Join(src, name), noise(size))
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(src, "hollow"), 0o750))
+	require.NoError(t, os.Symlink("one", filepath.Join(src, "link")))
+	requireTree := func(got string) {
+		t.Helper()
+		requireNames(t, got, "empty", "hollow", "one", "sub dir")
+		requireNames(t, filepath.Join(got, "sub dir"), " two ", "deeper")
+		for name := range files {
+			requireFile(t, filepath.Join(src, name), filepath.Join(got, name))
+		}
+	}
+	q := run(t, 0, cp(src, s.addr+"/new/copy")...)
+	require.Regexp(t, `^4 files, 128\.1 KiB in .*; left out: 1\n$`, q.out.String())
+	require.Equal(t, "a tree/link is neither a file nor a directory: left out\n", q.errors.String())
+	requireTree(filepath.Join(s.root, "new", "copy"))
+
+	require.NoError(t, os.Remove(filepath.Join(s.root, "new", "copy", "one")))
+	q = run(t, 0, cp(src, s.addr+"/new/copy")...)
+	require.Regexp(t, `^1 files, 1 bytes in .*; unchanged files: 3; left out: 1\n$`, q.out.String())
+	requireTree(filepath.Join(s.root, "new", "copy"))
+
+	run(t, 0, cp(src, s.addr+"/")...) // into the root
+	requireTree(filepath.Join(s.root, "a tree"))
+
+	run(t, 0, cp(s.addr+"/new/copy", filepath.Join(dir, "back"))...)
+	requireTree(filepath.Join(dir, "back"))
+	run(t, 0, cp(s.addr+"/a tree", filepath.Join(dir, "into")+"/")...)
+	requireTree(filepath.Join(dir, "into", "a tree"))
+}
+
+// TestCpInto: where a file goes.
+func TestCpInto(t *testing.T) {
+	s := serveFiles(t, "")
+	dir := t.TempDir()
+	src := filepath.Join(dir, "f")
+	writeFile(t, src, noise(10))
+	require.NoError(t, os.Mkdir(filepath.Join(s.root, "there"), 0o777))
+	for to, want := range map[string]string{
+		"":        "f",
+		"g":       "g",
+		"there":   "there/f",
+		"there/h": "there/h",
+		"made/":   "made/f",
+	} {
+		run(t, 0, cp(src, s.addr+"/"+to)...)
+		requireFile(t, src, filepath.Join(s.root, want))
+	}
+	q := run(t, 1, cp(src, s.addr+"/missing/f")...)
+	require.Regexp(t, `missing/f\.qs-part: no such file or directory`, q.errors.String())
+	run(t, 0, cp(s.addr+"/there/h", dir)...)
+	requireFile(t, src, filepath.Join(dir, "h"))
+	q = run(t, 1, cp(s.addr+"/nothing", dir)...)
+	require.Regexp(t, `^qs cp: copy tcp://.*/nothing: there is no nothing: file does not exist\n$`, q.errors.String())
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o777))
+	require.NoError(t, os.MkdirAll(filepath.Join(s.root, "there", "d", "f"), 0o777))
+	q = run(t, 1, cp(src, s.addr+"/there/d")...)
+	require.Regexp(t, `there/d/f is a directory; a path with / at its end goes into it`, q.errors.String())
+}
+
+// TestCpStaysInside: no path and no link leads out of the root, for reading or writing.
+func TestCpStaysInside(t *testing.T) {
+	parent := t.TempDir()
+	root := filepath.Join(parent, "root")
+	require.NoError(t, os.Mkdir(root, 0o777))
+	secret := filepath.Join(parent, "secret")
+	writeFile(t, secret, []byte("secret"))
+	require.NoError(t, os.Symlink("..", filepath.Join(root, "up")))
+	require.NoError(t, os.Symlink(secret, filepath.Join(root, "absolute")))
+	require.NoError(t, os.Symlink("../new", filepath.Join(root, "dangling")))
+	s := serve(t, "", "-root", root, "-write")
+	src := filepath.Join(t.TempDir(), "f")
+	writeFile(t, src, []byte("evil"))
+	before, err := os.ReadDir(parent)
+	require.NoError(t, err)
+
+	for _, path := range []string{"../secret", "a/../../secret", "/" + secret, "up/secret", "absolute"} {
+		back := filepath.Join(t.TempDir(), "back")
+		q := run(t, 1, cp(s.addr+"/"+path, back)...)
+		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
+		require.NoFileExists(t, back)
+	}
+	for _, path := range []string{"../new", "a/../../new", "/" + parent + "/new", "up/new", "up/", "../", "up/newdir/", "dangling"} {
+		q := run(t, 1, cp(src, s.addr+"/"+path)...)
+		require.Regexp(t, `leads out of the root|escapes from parent`, q.errors.String(), path)
+	}
+	after, err := os.ReadDir(parent)
+	require.NoError(t, err)
+	require.Len(t, after, len(before))
+	data, err := os.ReadFile(secret)
+	require.NoError(t, err)
+	require.Equal(t, "secret", string(data))
+}
+
+// TestCpHostileTarget: names that a target lists do not lead out of the destination.
+func TestCpHostileTarget(t *testing.T) {
+	answer := func(v any) hg.Handler {
+		return func(h *hg.Handle) error {
+			respond(h.Ref(), v, nil)
+			return nil
+		}
+	}
+	for _, name := range []string{"../evil", "a/../../evil", "/evil", "..", ".", "", `\\evil`} {
+		t.Run(name, func(t *testing.T) {
+			addr := inProcess(t, map[string]hg.Handler{
+				rpcStat: answer(&entry{Name: "d", Kind: directory}),
+				rpcList: answer(&listReply{[]entry{{Name: name, Kind: regular, Stamp: stamp{Size: 1}}}}),
+			})
+			dir := t.TempDir()
+			q := run(t, 1, cp(addr+"/d", dir+"/to/")...)
+			require.Contains(t, q.errors.String(), fmt.Sprintf("lists an entry %q in d: protocol error", name))
+			requireNames(t, dir)
+		})
+	}
+}
+
+func TestCpRefused(t *testing.T) {
+	src := filepath.Join(t.TempDir(), "f")
+	writeFile(t, src, noise(10))
+
+	none := serve(t, "")
+	for _, args := range [][]string{{src, none.addr + "/f"}, {none.addr + "/f", src + ".back"}} {
+		q := run(t, 1, cp(args...)...)
+		require.Regexp(t, `target: this target serves no files; start it with qs serve -root DIR: permission denied\n$`, q.errors.String())
+	}
+
+	root := t.TempDir()
+	writeFile(t, filepath.Join(root, "f"), noise(10))
+	readOnly := serve(t, "", "-root", root)
+	for _, to := range []string{"g", "newdir/"} {
+		q := run(t, 1, cp(src, readOnly.addr+"/"+to)...)
+		require.Regexp(t, `target: this target takes no files; start it with qs serve -root DIR -write: permission denied\n$`, q.errors.String())
+	}
+	requireNames(t, root, "f")
+	run(t, 0, cp(readOnly.addr+"/f", src+".back")...)
+	requireFile(t, filepath.Join(root, "f"), src+".back")
+
+	q := run(t, 1, cp(src, "tcp://127.0.0.1:1/f")...)
+	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached; is qs serve running there\?`, q.errors.String())
+}

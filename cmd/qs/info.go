@@ -1,0 +1,123 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A fact is one line of qs info, and one field of its JSON. A fact that cannot be had here has an error.
+type fact struct {
+	key   string // of the JSON
+	label string
+	value any
+	unit  string
+	err   error
+}
+
+func (f fact) String() string {
+	if f.err != nil {
+		return fmt.Sprintf("cannot be told: %v", f.err)
+	}
+	text := fmt.Sprint(f.value)
+	if list, ok := f.value.([]string); ok {
+		if text = strings.Join(list, "  "); len(list) == 0 {
+			text = "none"
+		}
+	}
+	if f.unit != "" {
+		text += " " + f.unit
+	}
+	return text
+}
+
+func runInfo(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("info [flags]", flag.ContinueOnError)
+	asJSON := fs.Bool("json", false, "print JSON; what cannot be told is null")
+	if err := parse(fs, args, 0, 0); err != nil {
+		return err
+	}
+	facts := append(programFacts(), networkFacts()...)
+	facts = append(facts, kernelFacts()...)
+	if *asJSON {
+		object := map[string]any{}
+		for _, f := range facts {
+			object[f.key] = f.value
+			if f.err != nil {
+				object[f.key] = nil
+			}
+		}
+		return json.NewEncoder(out).Encode(object)
+	}
+	for _, f := range facts {
+		fmt.Fprintf(out, "%-38s %v\n", f.label, f)
+	}
+	return nil
+}
+
+// programFacts are about this program, with what a class uses that is told nothing.
+func programFacts() []fact {
+	facts := []fact{
+		{key: "go", label: "Go", value: runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH},
+		{key: "cores", label: "cores", value: runtime.NumCPU()},
+		{key: "gomaxprocs", label: "GOMAXPROCS", value: runtime.GOMAXPROCS(0)},
+		{key: "plugins", label: "plugins linked in", value: na.Schemes()},
+	}
+	for _, scheme := range na.Schemes() {
+		class, err := na.Open(scheme+"://", na.Config{})
+		if err != nil {
+			facts = append(facts, fact{key: scheme, label: scheme, err: err})
+			continue
+		}
+		l, cfg := class.Limits(), class.Config()
+		for _, f := range []fact{
+			{"max_unexpected_bytes", "unexpected message, at most", l.MaxUnexpected, "bytes", nil},
+			{"max_expected_bytes", "expected message, at most", l.MaxExpected, "bytes", nil},
+			{"max_segments", "segments of one memory, at most", l.MaxSegments, "", nil},
+			{"max_contexts", "contexts of one class, at most", l.MaxContexts, "", nil},
+			{"envelopes", "envelopes guaranteed to each peer", l.Envelopes, "", nil},
+			{"max_tag", "highest tag", uint64(l.MaxTag), "", nil},
+			{"eager_bytes", "default of Eager", cfg.Eager, "bytes", nil},
+			{"budget_bytes", "default of Budget", cfg.Budget, "bytes", nil},
+			{"send_queue", "default of SendQueue", cfg.SendQueue, "messages", nil},
+			{"peer_timeout", "default of PeerTimeout", cfg.PeerTimeout.String(), "", nil},
+			{"connect_timeout", "default of ConnectTimeout", cfg.ConnectTimeout.String(), "", nil},
+			{"spin", "default of Spin", cfg.Spin.String(), "", nil},
+		} {
+			f.key, f.label = scheme+"_"+f.key, scheme+": "+f.label
+			facts = append(facts, f)
+		}
+		_ = class.Close()
+	}
+	return facts
+}
+
+// networkFacts are about the interfaces.
+func networkFacts() []fact {
+	listen := fact{key: "addresses", label: "addresses to listen on"}
+	mtu := fact{key: "loopback_mtu", label: "MTU of the loopback", unit: "bytes", err: fmt.Errorf("no interface is a loopback")}
+	var addrs []string
+	interfaces, err := net.Interfaces()
+	for _, i := range interfaces {
+		if i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		if i.Flags&net.FlagLoopback != 0 {
+			mtu.value, mtu.err = i.MTU, nil
+		}
+		ips, _ := i.Addrs()
+		for _, a := range ips {
+			if ip, ok := a.(*net.IPNet); ok && !ip.IP.IsLinkLocalUnicast() {
+				addrs = append(addrs, "tcp://"+net.JoinHostPort(ip.IP.String(), "PORT"))
+			}
+		}
+	}
+	listen.value, listen.err = addrs, err
+	return []fact{listen, mtu}
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"strconv"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
+)
+
+// network is what the flags of every command say about the network.
+type network struct {
+	transport string
+	spin      time.Duration
+	timeout   time.Duration
+	busy      int
+	profile   string
+}
+
+func (n *network) flags(fs *flag.FlagSet) {
+	n.peerFlags(fs)
+	fs.DurationVar(&n.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast; 0 for none")
+	fs.StringVar(&n.profile, "cpuprofile", "", "`file` for a profile of this process; that of a target that is started gets .target added")
+	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that compute meanwhile, in each process")
+}
+
+// peerFlags are those of commands that measure nothing, and do not spin either.
+func (n *network) peerFlags(fs *flag.FlagSet) {
+	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer is given up; at least 500ms")
+}
+
+// args are the flags that give another qs the same network.
+func (n *network) args() []string {
+	args := []string{"-spin", n.spin.String(), "-peer-timeout", n.timeout.String(), "-busy", strconv.Itoa(n.busy)}
+	if n.profile != "" {
+		args = append(args, "-cpuprofile", n.profile+".target")
+	}
+	return args
+}
+
+// config is that of every class of this program: bodies are bytes, and many requests may be outstanding.
+func (n *network) config() hg.Config {
+	spin := n.spin
+	if spin == 0 {
+		spin = -1
+	}
+	return hg.Config{Codec: codec.Raw, NA: na.Config{Envelopes: 256, PeerTimeout: n.timeout, Spin: spin}}
+}
+
+// startProfile begins the profile that was asked for; stop ends it.
+func (n *network) startProfile() (stop func(), err error) {
+	if n.profile == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(n.profile)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
+}
+
+// burden starts the busy goroutines.
+func (n *network) burden() {
+	for range n.busy {
+		go func() {
+			for x := uint64(1); ; x = x*6364136223846793005 + 1 {
+				if x == 0 {
+					runtime.Gosched()
+				}
+			}
+		}()
+	}
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+const short = "20ms" // of a measurement whose figures nobody reads
+
+func TestPerfJSON(t *testing.T) {
+	for _, api := range []string{"callback", "sync"} {
+		q := run(t, 0, "perf", "-json", "-api", api, "-time", short, "-inflight", "1,5", "-bulk", "300000")
+		var rs []map[string]any
+		require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)
+		require.Len(t, rs, 1)
+		require.Equal(t, "quicksilver-tcp-"+api, rs[0]["peer"])
+		for _, field := range []string{"lat_p50_us", "lat_p99_us", "bulk_MiB_s"} {
+			require.Greater(t, rs[0][field], 0.0, field)
+		}
+		rates := rs[0]["rate_per_s"].(map[string]any)
+		require.Len(t, rates, 2)
+		require.Greater(t, rates["1"], 0.0)
+		require.Greater(t, rates["5"], 0.0)
+	}
+}
+
+func TestPerfPlain(t *testing.T) {
+	s := serve(t, "")
+	q := run(t, 0, "perf", "-target", s.addr, "-time", short, "-inflight", "2", "-bulk", "0", "-size", "0", "-pause", "1us", "-spin", "0")
+	lines := strings.Split(strings.TrimSpace(q.out.String()), "\n")
+	require.Len(t, lines, 3)
+	require.Equal(t, []string{"peer", "p50", "us", "p99", "us", "rate@2", "bulk", "MiB/s"}, strings.Fields(lines[1]))
+	fields := strings.Fields(lines[2])
+	require.Equal(t, "quicksilver-tcp-callback", fields[0])
+	require.Equal(t, "-", fields[len(fields)-1], "bulk was not asked for")
+}
+
+func TestPerfLadders(t *testing.T) {
+	for op, want := range map[string]struct {
+		column string
+		sizes  int
+	}{
+		"rate": {"Rate (ops/s)", 12}, "lat": {"p50 (us)", 12}, "read": {"Bandwidth (MiB/s)", 9}, "write": {"Bandwidth (MiB/s)", 9},
+	} {
+		q := run(t, 0, "perf", "-op", op, "-json", "-time", "2ms", "-inflight", "4", "-bulk", "256")
+		var table struct {
+			Op, Column string
+			Sizes      []rung
+		}
+		require.NoError(t, json.Unmarshal(q.out.Bytes(), &table), "%s", &q.out)
+		require.Equal(t, op, table.Op)
+		require.Equal(t, want.column, table.Column)
+		require.Len(t, table.Sizes, want.sizes, op)
+		for i, r := range table.Sizes {
+			require.EqualValues(t, 1<<i, r.Size)
+			require.Positive(t, r.Value)
+			require.Positive(t, r.Time)
+		}
+		plain := run(t, 0, "perf", "-op", op, "-time", "1ms", "-inflight", "4", "-bulk", "2")
+		require.Contains(t, plain.out.String(), want.column)
+	}
+}
+
+func TestPerfMixed(t *testing.T) {
+	q := run(t, 0, "perf", "-op", "mixed", "-json", "-time", short, "-bulk", "4000000")
+	var r mixedResult
+	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
+	require.Positive(t, r.IdleP50)
+	require.Positive(t, r.BusyP99)
+	require.Positive(t, r.Bulk)
+	require.Contains(t, run(t, 0, "perf", "-op", "mixed", "-time", short, "-bulk", "100000").out.String(), "beside bulk")
+}
+
+func TestPerfIdle(t *testing.T) {
+	q := run(t, 0, "perf", "-op", "idle", "-peers", "20", "-json", "-time", short)
+	var r idleResult
+	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
+	require.Equal(t, 20, r.Peers)
+	require.Positive(t, r.Seconds)
+	require.Contains(t, run(t, 0, "perf", "-op", "idle", "-peers", "2", "-time", short).out.String(), "2 idle peers")
+}
+
+func TestPerfFloor(t *testing.T) {
+	if !na.PollerSupported {
+		require.Contains(t, run(t, 1, "perf", "-floor", "-time", short).errors.String(), "Linux only")
+		return
+	}
+	for _, spin := range []string{"0", "50us"} {
+		q := run(t, 0, "perf", "-floor", "-json", "-time", short, "-spin", spin, "-inflight", "1", "-bulk", "0")
+		var rs []result
+		require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)
+		require.Len(t, rs, 2)
+		require.Equal(t, "floor-tcp", rs[1].Peer)
+		require.Positive(t, rs[1].P50)
+		require.Positive(t, rs[1].Rate["1"])
+	}
+}
+
+// A target that answers with other bytes than it should is not measured.
+func TestPerfChecksPayloads(t *testing.T) {
+	b := pattern(1 << 17)
+	require.True(t, isPattern(b))
+	for _, at := range []int{0, 255, 256, 1 << 16, 1<<17 - 1} {
+		b[at] ^= 1
+		require.False(t, isPattern(b), "byte %d", at)
+		b[at] ^= 1
+	}
+	copy(b[1<<16:], b[:1<<16])
+	require.False(t, isPattern(b), "a piece at the wrong place")
+
+	r := moveRequest{dir: pull, check: true, count: 3, size: 99}
+	got, rest, err := parseMove(append(r.append(nil), "handle"...))
+	require.NoError(t, err)
+	require.Equal(t, r, got)
+	require.Equal(t, "handle", string(rest))
+	for _, bad := range []moveRequest{{dir: 2, count: 1}, {count: 0}, {count: maxMoves + 1}, {count: 1, size: maxMove + 1}} {
+		_, _, err := parseMove(bad.append(nil))
+		require.Error(t, err, "%+v", bad)
+	}
+	_, _, err = parseMove(make([]byte, moveRequestSize-1))
+	require.Error(t, err)
+}

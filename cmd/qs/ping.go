@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A pinger calls one target again and again. All of it runs on one goroutine, which makes the times short.
+type pinger struct {
+	n        network
+	interval time.Duration
+	timeout  time.Duration
+	count    int
+	size     int
+	out      io.Writer // of the lines; nil for none
+
+	class *hg.Class
+	hctx  *hg.Context
+	h     *hg.Handle
+	peer  na.Addr
+	fault error // the session was lost
+
+	stats pingStats
+	times []time.Duration // the last maxTimes
+}
+
+// maxTimes bounds the memory of a ping that runs for days: p50 and p99 are of the last ones.
+const maxTimes = 1 << 20
+
+func runPing(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("ping [flags] ADDRESS", flag.ContinueOnError)
+	p := &pinger{out: out}
+	p.n.flags(fs)
+	fs.DurationVar(&p.interval, "interval", time.Second, "`time` from one call to the next; 0: as fast as possible")
+	fs.DurationVar(&p.timeout, "timeout", time.Second, "`time` after which a call is canceled and counted as lost")
+	fs.IntVar(&p.count, "count", 0, "`calls` to make; 0: until Ctrl-C")
+	fs.IntVar(&p.size, "size", 64, "`bytes` of a call's input and output")
+	asJSON := fs.Bool("json", false, "print one JSON object at the end and no lines")
+	if err := parse(fs, args, 1, 1); err != nil {
+		return err
+	}
+	if p.interval < 0 || p.timeout <= 0 || p.count < 0 || p.size < 0 || p.size > 64<<20 {
+		return usageError{"-interval, -count or -size is negative, -timeout not positive, or -size more than 64 MiB"}
+	}
+	if *asJSON {
+		p.out = nil
+	}
+	if err := p.open(fs.Arg(0)); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, p.hctx.Wake)()
+	p.n.burden()
+	err := p.run(ctx)
+	p.close()
+	p.sum()
+	if *asJSON {
+		if err != nil {
+			p.stats.Error = err.Error()
+		}
+		return errors.Join(err, json.NewEncoder(out).Encode(&p.stats))
+	}
+	p.print(out)
+	return err
+}
+
+func (p *pinger) open(addr string) error {
+	var err error
+	if p.peer, err = na.ParseAddr(addr); err != nil {
+		return err
+	}
+	if p.class, err = hg.Open(p.peer.Scheme()+"://", p.n.config()); err != nil {
+		return err
+	}
+	id, err := p.class.Register(rpcEcho, nil)
+	if err != nil {
+		return err
+	}
+	if p.hctx, err = p.class.NewContext(); err != nil {
+		return err
+	}
+	p.hctx.OnFault(func(_ na.Addr, err error) { p.fault = err })
+	p.h, err = p.hctx.Create(p.peer, id)
+	return err
+}
+
+// close ends everything; nobody has to be waited for.
+func (p *pinger) close() {
+	p.h.Close()
+	_ = p.class.Close()
+	for p.hctx.Progress(0) == nil {
+		p.hctx.Trigger(0)
+	}
+}
+
+// run pings until count calls were made, ctx ends, or the target is lost.
+func (p *pinger) run(ctx context.Context) error {
+	p.stats.Peer, p.stats.Bytes = p.peer.String(), p.size
+	in := pattern(p.size)
+	var silent time.Time // when the first call in a row was made that nobody answered
+	for (p.count == 0 || p.stats.Sent < p.count) && ctx.Err() == nil {
+		begun := time.Now()
+		if silent.IsZero() {
+			silent = begun
+		}
+		patience := min(p.timeout, time.Until(silent.Add(p.n.timeout)))
+		answered, err := p.once(ctx, in, patience)
+		took := time.Since(begun)
+		switch {
+		case err != nil:
+			return p.lost(err)
+		case answered:
+			silent = time.Time{}
+			p.answered(took)
+		case ctx.Err() != nil:
+			p.stats.Sent-- // nobody knows what would have become of it
+		default:
+			p.missed(took)
+			if silence := time.Since(silent); silence >= p.n.timeout {
+				return p.lost(fmt.Errorf("no answer for %v: %w", p.n.timeout, na.ErrPeerLost))
+			}
+		}
+		if p.count > 0 && p.stats.Sent == p.count {
+			break
+		}
+		if err := p.until(ctx, begun.Add(p.interval), func() bool { return p.fault != nil }); err != nil {
+			return err
+		}
+		if p.fault != nil {
+			return p.lost(p.fault)
+		}
+	}
+	if p.stats.Answered == 0 && p.stats.Sent > 0 {
+		return fmt.Errorf("%s answered nothing; is qs serve running there?", p.peer)
+	}
+	return nil
+}
+
+// once makes one call. It is canceled when there is no answer in time.
+func (p *pinger) once(ctx context.Context, in []byte, patience time.Duration) (answered bool, err error) {
+	done := false
+	var failed error
+	p.stats.Sent++
+	if err := p.h.ForwardRaw(in, func(_ *hg.Handle, err error) { done, failed = true, err }); err != nil {
+		return false, err
+	}
+	if err := p.until(ctx, time.Now().Add(patience), func() bool { return done }); err != nil {
+		return false, err
+	}
+	if !done {
+		p.h.Cancel()
+		for !done {
+			p.hctx.Trigger(0)
+		}
+	}
+	if errors.Is(failed, na.ErrCanceled) {
+		return false, nil
+	}
+	return failed == nil, failed
+}
+
+// until moves bytes until done reports true, or the time has come, or ctx ends.
+func (p *pinger) until(ctx context.Context, end time.Time, done func() bool) error {
+	for p.hctx.Trigger(0); !done() && ctx.Err() == nil; p.hctx.Trigger(0) {
+		left := time.Until(end)
+		if left <= 0 {
+			return nil
+		}
+		if err := p.hctx.Progress(left); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+	}
+	return nil
+}
+
+// lost ends the ping.
+func (p *pinger) lost(err error) error {
+	p.stats.Lost = p.stats.Sent - p.stats.Answered
+	switch {
+	case errors.Is(err, na.ErrUnreachable):
+		return fmt.Errorf("%s cannot be reached; is qs serve running there? %w", p.peer, err)
+	case errors.Is(err, na.ErrPeerLost):
+		return fmt.Errorf("%s was lost: %w", p.peer, err)
+	}
+	return err
+}

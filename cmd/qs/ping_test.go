@@ -1,0 +1,116 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+func TestPing(t *testing.T) {
+	s := serve(t, "")
+	out := run(t, 0, "ping", "-interval", "0", "-count", "3", s.addr).out.String()
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 4)
+	for i, seq := range []string{"1", "2", "3"} {
+		require.Regexp(t, `^64 bytes from `+s.addr+`: seq=`+seq+` time=\d+(\.\d)? [µm]s$`, lines[i])
+	}
+	require.Regexp(t, `^3 sent, 3 answered, 0 lost; min \d+ µs, p50 \d+ µs, p99 \d+ µs, max \d+ µs$`, lines[3])
+}
+
+func TestPingJSON(t *testing.T) {
+	s := serve(t, "")
+	var r pingStats
+	q := run(t, 0, "ping", "-json", "-interval", "0", "-count", "100", "-size", "100000", s.addr)
+	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
+	require.Equal(t, pingStats{Peer: s.addr, Bytes: 100000, Sent: 100, Answered: 100, Min: r.Min, P50: r.P50, P99: r.P99, Max: r.Max}, r)
+	require.True(t, 0 < r.Min && r.Min <= r.P50 && r.P50 <= r.P99 && r.P99 <= r.Max, "%+v", r)
+}
+
+// inProcess is a target in this process with other handlers than those of qs.
+func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
+	t.Helper()
+	leak.Check(t)
+	class, err := hg.Open("tcp://127.0.0.1:0", (&network{}).config())
+	require.NoError(t, err)
+	for name, handler := range handlers {
+		_, err := class.Register(name, handler)
+		require.NoError(t, err)
+	}
+	hctx, err := class.NewContext()
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for hctx.Progress(-1) == nil {
+			hctx.Trigger(0)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = class.Close()
+		<-ended
+	})
+	return class.Addr().String()
+}
+
+// TestPingGoesOn: one call that nobody answers is canceled and counted, and the next ones are answered.
+func TestPingGoesOn(t *testing.T) {
+	calls := 0
+	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h *hg.Handle) error {
+		if calls++; calls == 2 {
+			h.Ref() // never answered
+			return nil
+		}
+		return echo(h)
+	}})
+	out := run(t, 0, "ping", "-interval", "0", "-timeout", "200ms", "-count", "4", addr).out.String()
+	require.Regexp(t, `(?m)^no answer from .*: seq=2 time=2\d\d\.\d ms$`, out)
+	require.Regexp(t, `(?m)^64 bytes from .*: seq=4 `, out)
+	require.Regexp(t, `(?m)^4 sent, 3 answered, 1 lost; `, out)
+}
+
+// TestPingSilent: a target that lives and answers nothing is given up after the peer timeout.
+func TestPingSilent(t *testing.T) {
+	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h *hg.Handle) error {
+		h.Ref()
+		return nil
+	}})
+	q := run(t, 1, "ping", "-interval", "0", "-timeout", "200ms", "-peer-timeout", "500ms", addr)
+	require.Regexp(t, `(?m)^3 sent, 0 answered, 3 lost$`, q.out.String())
+	require.Regexp(t, `^qs ping: `+addr+` was lost: no answer for 500ms: peer lost\n$`, q.errors.String())
+}
+
+func TestPingUnreachable(t *testing.T) {
+	s := serve(t, "")
+	s.kill()
+	q := run(t, 1, "ping", "-json", s.addr)
+	var r pingStats
+	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
+	require.Equal(t, pingStats{Peer: s.addr, Bytes: 64, Sent: 1, Lost: 1, Error: r.Error}, r)
+	require.Contains(t, r.Error, s.addr+" cannot be reached; is qs serve running there?")
+	require.Contains(t, q.errors.String(), r.Error)
+}
+
+func TestPingInterrupt(t *testing.T) {
+	s := serve(t, "")
+	q := newQS(t, "ping", "-interval", "1h", s.addr)
+	out, err := os.Create(t.TempDir() + "/out")
+	require.NoError(t, err)
+	defer out.Close()
+	q.cmd.Stdout = out
+	q.start()
+	text := func() string {
+		b, err := os.ReadFile(out.Name())
+		require.NoError(t, err)
+		return string(b)
+	}
+	soon(t, "the first answer", func() bool { return strings.Contains(text(), "seq=1") })
+	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
+	q.wait(0)
+	require.Regexp(t, `\n1 sent, 1 answered, 0 lost; `, text())
+}

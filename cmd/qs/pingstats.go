@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+)
+
+// pingStats is what -json prints.
+type pingStats struct {
+	Peer     string  `json:"peer"`
+	Bytes    int     `json:"bytes"`
+	Sent     int     `json:"sent"`
+	Answered int     `json:"answered"`
+	Lost     int     `json:"lost"`
+	Min      float64 `json:"min_us"`
+	P50      float64 `json:"p50_us"`
+	P99      float64 `json:"p99_us"`
+	Max      float64 `json:"max_us"`
+	Error    string  `json:"error,omitempty"`
+
+	min, max time.Duration
+}
+
+func (p *pinger) answered(took time.Duration) {
+	if p.out != nil {
+		fmt.Fprintf(p.out, "%d bytes from %s: seq=%d time=%s\n", p.size, p.peer, p.stats.Sent, timeText(took))
+	}
+	s := &p.stats
+	if s.Answered == 0 {
+		s.min = took
+	}
+	s.min, s.max = min(s.min, took), max(s.max, took)
+	if len(p.times) < maxTimes {
+		p.times = append(p.times, took)
+	} else {
+		p.times[s.Answered%maxTimes] = took
+	}
+	s.Answered++
+}
+
+func (p *pinger) missed(took time.Duration) {
+	p.stats.Lost++
+	if p.out != nil {
+		fmt.Fprintf(p.out, "no answer from %s: seq=%d time=%s\n", p.peer, p.stats.Sent, timeText(took))
+	}
+}
+
+// sum sums up.
+func (p *pinger) sum() {
+	if len(p.times) == 0 {
+		return
+	}
+	slices.Sort(p.times)
+	s := &p.stats
+	s.P50, s.P99 = percentile(p.times, 50), percentile(p.times, 99)
+	s.Min, s.Max = float64(s.min)/1e3, float64(s.max)/1e3
+}
+
+func (p *pinger) print(out io.Writer) {
+	s := &p.stats
+	fmt.Fprintf(out, "%d sent, %d answered, %d lost", s.Sent, s.Answered, s.Lost)
+	if s.Answered > 0 {
+		fmt.Fprintf(out, "; min %.0f µs, p50 %.0f µs, p99 %.0f µs, max %.0f µs", s.Min, s.P50, s.P99, s.Max)
+	}
+	fmt.Fprintln(out)
+}
+
+func timeText(d time.Duration) string {
+	if d < 10*time.Millisecond {
+		return fmt.Sprintf("%d µs", d.Microseconds())
+	}
+	return fmt.Sprintf("%.1f ms", float64(d)/1e6)
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A place is what an argument of qs cp names: a path on this machine, or below the root of a target.
+//
+//	tcp://10.0.0.7:9000/data/big.bin     addr is tcp://10.0.0.7:9000, path is data/big.bin
+//
+// The first / after :// ends the address; the rest is the path, letter by letter.
+type place struct {
+	addr string // "" for this machine
+	path string
+	into bool // there is a / at the end: what is copied goes into this directory
+}
+
+var remotePlace = regexp.MustCompile(`^[a-z][a-z0-9+.-]*://`)
+
+func parsePlace(text string) (place, error) {
+	if text == "" {
+		return place{}, usageError{"a path is empty"}
+	}
+	if !remotePlace.MatchString(text) {
+		if strings.HasPrefix(text, "tcp:") || strings.Contains(text, "://") {
+			return place{}, usageError{fmt.Sprintf("%q is neither a path nor an address; write tcp://HOST:PORT/PATH, or ./%s", text, text)}
+		}
+		return place{path: text, into: os.IsPathSeparator(text[len(text)-1])}, nil
+	}
+	scheme, rest, _ := strings.Cut(text, "://")
+	host, path, found := strings.Cut(rest, "/")
+	if !found {
+		return place{}, usageError{fmt.Sprintf("%q has no path; write %s/PATH, and %[2]s/ for the root of the target", text, text)}
+	}
+	p := place{scheme + "://" + host, path, path == "" || strings.HasSuffix(path, "/")}
+	if _, err := na.ParseAddr(p.addr); err != nil {
+		return place{}, usageError{fmt.Sprintf("%q: %v", text, err)}
+	}
+	if p.path == "" {
+		p.path = "."
+	}
+	return p, nil
+}
+
+func (p place) String() string {
+	switch {
+	case p.addr == "":
+		return p.path
+	case p.path == ".":
+		return p.addr + "/"
+	}
+	return p.addr + "/" + p.path
+}
+
+// resolve returns the folder that a path of this machine is in, and its name there. Links are followed up to the folder,
+// and, for a source, the last one too.
+func (p place) resolve(source bool) (folder, name string, err error) {
+	full, err := filepath.Abs(p.path)
+	if err == nil && source {
+		full, err = filepath.EvalSymlinks(full)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return filepath.Dir(full), filepath.Base(full), nil
+}

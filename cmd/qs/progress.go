@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/cwriter"
+	"github.com/vbauerster/mpb/v8/decor"
+)
+
+// A progress shows how far qs cp is: a bar on a terminal, elsewhere a line every second at most.
+type progress struct {
+	out   io.Writer
+	quiet bool
+	bars  *mpb.Progress // on a terminal
+	bar   *mpb.Bar
+
+	mu      sync.Mutex // guards the fields below
+	total   int64
+	moved   int64 // in this run
+	skipped int64 // need not be moved
+	name    string
+	begun   time.Time
+	told    time.Time
+}
+
+// newProgress shows on out. A quiet one shows nothing but notes, unless out is a terminal.
+func newProgress(out *os.File, total int64, quiet bool) *progress {
+	p := &progress{out: out, quiet: quiet, total: total, begun: time.Now()}
+	p.told = p.begun
+	if cwriter.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb" {
+		p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))
+		p.bar = p.bars.AddBar(max(total, 1), mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.text(time.Now())
+		})))
+	}
+	return p
+}
+
+// file names the file that is copied now.
+func (p *progress) file(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.name = name
+}
+
+// add counts bytes that were moved.
+func (p *progress) add(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.moved += n
+	p.step(n)
+}
+
+// skip counts bytes that need not be moved.
+func (p *progress) skip(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.skipped += n
+	p.step(n)
+}
+
+// grow says that there is more to do than it seemed.
+func (p *progress) grow(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total += n
+}
+
+// step shows n bytes more. Locked.
+func (p *progress) step(n int64) {
+	if p.bar != nil {
+		p.bar.IncrInt64(n)
+		return
+	}
+	if now := time.Now(); !p.quiet && now.Sub(p.told) >= time.Second {
+		p.told = now
+		fmt.Fprintln(p.out, p.text(now))
+	}
+}
+
+// text tells how far it is, how fast it goes, and how long it will take at that rate. Locked.
+func (p *progress) text(now time.Time) string {
+	done := p.moved + p.skipped
+	percent := int64(100)
+	if done < p.total {
+		percent = done * 100 / p.total
+	}
+	rate := float64(p.moved) / max(now.Sub(p.begun).Seconds(), 1e-9)
+	left := "?"
+	if rate > 0 {
+		left = (time.Duration(float64(max(p.total-done, 0))/rate*1e9)*time.Nanosecond + time.Second - 1).Truncate(time.Second).String()
+	}
+	return fmt.Sprintf("%3d %%  %s of %s, %s/s, %s left  %s", percent, bytesText(done), bytesText(p.total), bytesText(int64(rate)), left, p.name)
+}
+
+// note says something that the user should know.
+func (p *progress) note(text string) {
+	if p.bars != nil {
+		_, _ = fmt.Fprintln(p.bars, text)
+		return
+	}
+	fmt.Fprintln(p.out, text)
+}
+
+// close ends the bar.
+func (p *progress) close() {
+	if p.bars == nil {
+		return
+	}
+	if !p.bar.Completed() {
+		p.bar.Abort(false)
+	}
+	p.bars.Wait()
+}
+
+// bytesText writes a number of bytes for people.
+func bytesText(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	case n >= 1<<10:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPlainProgress: without a terminal there is a line every second at most.
+func TestPlainProgress(t *testing.T) {
+	out, err := os.Create(t.TempDir() + "/out")
+	require.NoError(t, err)
+	defer out.Close()
+	lines := func() []string {
+		b, err := os.ReadFile(out.Name())
+		require.NoError(t, err)
+		require.NoError(t, out.Truncate(0))
+		_, err = out.Seek(0, 0)
+		require.NoError(t, err)
+		return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newProgress(out, 100<<20, false)
+		p.file("a")
+		p.skip(50 << 20) // that was there already does not make it look fast
+		for range 8 {
+			<-time.After(300 * time.Millisecond)
+			p.add(3 << 20)
+		}
+		p.file("b")
+		<-time.After(3 * time.Minute)
+		p.add(1 << 20)
+		p.note("something")
+		p.close()
+	})
+	require.Equal(t, []string{
+		" 62 %  62.0 MiB of 100.0 MiB, 10.0 MiB/s, 4s left  a",
+		" 74 %  74.0 MiB of 100.0 MiB, 10.0 MiB/s, 3s left  a",
+		" 75 %  75.0 MiB of 100.0 MiB, 140.4 KiB/s, 3m3s left  b",
+		"something",
+	}, lines())
+
+	p := newProgress(out, 100, true)
+	p.told = p.told.Add(-time.Hour)
+	p.add(50)
+	p.note("something")
+	p.close()
+	require.Equal(t, []string{"something"}, lines(), "a quiet one says what matters")
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// stallEnv makes a qs that receives a file halt as soon as so many bytes are verified: "BYTES:FILE". It makes FILE then,
+// and goes on when somebody has removed it.
+const stallEnv = "QUICKSILVER_QS_STALL"
+
+// TestMain lets the test binary be qs, so that what runs is built as the test is, with -race too.
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if at, file, ok := strings.Cut(os.Getenv(stallEnv), ":"); ok {
+		stall(at, file)
+	}
+	os.Exit(start(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func stall(bytes, file string) {
+	limit, err := strconv.ParseInt(bytes, 10, 64)
+	if err != nil {
+		panic(err)
+	}
+	verified = func(at int64) {
+		if at < limit {
+			return
+		}
+		verified = func(int64) {}
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			panic(err)
+		}
+		for range time.Tick(time.Millisecond) {
+			if _, err := os.Stat(file); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// patience bounds what has to happen at some time.
+const patience = 30 * time.Second
+
+// A qs is a process that runs a command.
+type qs struct {
+	t           *testing.T
+	cmd         *exec.Cmd
+	out, errors bytes.Buffer
+	ended       chan struct{}
+	code        int
+}
+
+// newQS returns a qs that has not been started. It is killed at the end of the test.
+func newQS(t *testing.T, args ...string) *qs {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	ctx, stop := context.WithTimeout(context.Background(), 2*patience)
+	t.Cleanup(stop)
+	q := &qs{t: t, cmd: exec.CommandContext(ctx, self, args...), ended: make(chan struct{})}
+	// With -race each process would rest for a second before it ends.
+	q.cmd.Env = append(os.Environ(), childEnv+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
+	q.cmd.Stdout, q.cmd.Stderr = &q.out, &q.errors
+	q.cmd.WaitDelay = patience
+	return q
+}
+
+// start runs it in the background.
+func (q *qs) start() *qs {
+	q.t.Helper()
+	require.NoError(q.t, q.cmd.Start())
+	go func() {
+		defer close(q.ended)
+		_ = q.cmd.Wait()
+		q.code = q.cmd.ProcessState.ExitCode()
+	}()
+	q.t.Cleanup(func() {
+		_ = q.cmd.Process.Kill()
+		<-q.ended
+	})
+	return q
+}
+
+// wait waits for its end; it must have the exit code.
+func (q *qs) wait(code int) *qs {
+	q.t.Helper()
+	<-q.ended // bounded by newQS
+	require.Equal(q.t, code, q.code, "output:\n%s\nerrors:\n%s", &q.out, &q.errors)
+	return q
+}
+
+// run runs a command to its end.
+func run(t *testing.T, code int, args ...string) *qs {
+	t.Helper()
+	return newQS(t, args...).start().wait(code)
+}
+
+// A server is a qs serve.
+type server struct {
+	*qs
+	addr, root string
+	stdin      io.Closer
+}
+
+func serve(t *testing.T, env string, args ...string) *server {
+	t.Helper()
+	s := &server{qs: newQS(t, append([]string{"serve", "-child", "-peer-timeout", "500ms"}, args...)...)}
+	s.cmd.Env = append(s.cmd.Env, env)
+	s.cmd.Stdout = nil
+	stdin, err := s.cmd.StdinPipe()
+	require.NoError(t, err)
+	s.stdin = stdin
+	stdout, err := s.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, s.cmd.Start())
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+		if t.Failed() {
+			t.Logf("serve said: %s", &s.errors)
+		}
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err, "%s", &s.errors)
+	s.addr = strings.TrimSpace(strings.TrimPrefix(line, ready))
+	return s
+}
+
+// serveFiles serves an empty folder that may be written to.
+func serveFiles(t *testing.T, env string, args ...string) *server {
+	t.Helper()
+	root := t.TempDir()
+	s := serve(t, env, append([]string{"-root", root, "-write"}, args...)...)
+	s.root = root
+	return s
+}
+
+func (s *server) kill() {
+	s.t.Helper()
+	require.NoError(s.t, s.cmd.Process.Kill())
+	_ = s.cmd.Wait()
+}
+
+// noise returns n bytes that depend on n.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
+	return b
+}
+
+func writeFile(t *testing.T, name string, data []byte) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
+	require.NoError(t, os.WriteFile(name, data, 0o640))
+	then := time.Unix(1_700_000_000, 123_456_789)
+	require.NoError(t, os.Chtimes(name, then, then))
+}
+
+// requireFile wants the same bytes, mode and time in two files.
+func requireFile(t *testing.T, want, got string) {
+	t.Helper()
+	w, err := os.ReadFile(want)
+	require.NoError(t, err)
+	g, err := os.ReadFile(got)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(w, g), "%s is not what %s is", got, want)
+	wi, err := os.Stat(want)
+	require.NoError(t, err)
+	gi, err := os.Stat(got)
+	require.NoError(t, err)
+	require.Equal(t, wi.Mode(), gi.Mode())
+	require.Equal(t, wi.ModTime(), gi.ModTime())
+}
+
+// requireNames wants these files in a folder, and no parts or journals.
+func requireNames(t *testing.T, folder string, want ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	require.Equal(t, want, got)
+}
+
+func exists(name string) func() bool {
+	return func() bool {
+		_, err := os.Lstat(name)
+		return !errors.Is(err, os.ErrNotExist)
+	}
+}
+
+// soon waits until something is so.
+func soon(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	require.Eventually(t, is, patience, time.Millisecond, what)
+}
+
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct {
+		code int
+		want string
+		args []string
+	}{
+		{2, `^usage: qs COMMAND`, nil},
+		{2, `^qs: there is no command "copy"\n`, []string{"copy"}},
+		{2, `^qs ping: 0 arguments; usage: qs ping \[flags\] ADDRESS\n$`, []string{"ping"}},
+		{2, `^qs ping: .* -timeout not positive`, []string{"ping", "-timeout", "0", "tcp://h:1"}},
+		{1, `^qs ping: na: address "here": has no scheme`, []string{"ping", "here"}},
+		{2, `^qs cp: 1 arguments; usage: qs cp \[flags\] SRC ADDR/PATH\n.*\n$`, []string{"cp", "x"}},
+		{2, `^qs cp: one of SRC and DST is tcp://HOST:PORT/PATH, the other a path`, []string{"cp", "x", "y"}},
+		{2, `^qs cp: "tcp://h:1" has no path; write tcp://h:1/PATH`, []string{"cp", "x", "tcp://h:1"}},
+		{2, `^qs cp: "tcp:h:1/x" is neither a path nor an address`, []string{"cp", "x", "tcp:h:1/x"}},
+		{2, `^qs cp: -piece is 1, want 4096 to 67108864 bytes\n$`, []string{"cp", "-piece", "1", "x", "tcp://h:1/x"}},
+		{1, `^qs cp: .*no-such-folder: no such file`, []string{"cp", "no-such-folder/x", "tcp://127.0.0.1:1/x"}},
+		{2, `^qs serve: -write needs -root`, []string{"serve", "-write"}},
+		{1, `^qs serve: the folder of -root cannot be opened: .*no-such-folder`, []string{"serve", "-root", "no-such-folder"}},
+		{2, `^qs info: flag provided but not defined: -x\n$`, []string{"info", "-x"}},
+	} {
+		q := run(t, c.code, c.args...)
+		require.Regexp(t, c.want, q.errors.String())
+		require.Empty(t, q.out.String())
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, c := range commands {
+		if c.about == "" {
+			continue // not for people
+		}
+		q := run(t, 0, "help", c.name)
+		require.Regexp(t, `^usage: qs `+regexp.QuoteMeta(c.name)+` \[flags\]`, q.errors.String())
+	}
+	require.Contains(t, run(t, 0, "help", "cp").errors.String(), "CRC-32C, which finds damage, not an attacker")
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// receiveFile downloads one file: it forwards, the target pushes; it checks and writes.
+func (c *copier) receiveFile(ctx context.Context, s step) error {
+	dst, err := c.local.openPart(s.to, s.stamp, c.opts.sha, c.opts.anew)
+	if errors.Is(err, errSame) {
+		c.same(s)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dst.close()
+	var opened openReply
+	if err := c.c.call(ctx, rpcOpen, &openRequest{Path: s.from, SHA256: c.opts.sha}, &opened); err != nil {
+		return err
+	}
+	err = c.receivePieces(ctx, opened, dst)
+	if err != nil {
+		c.breakOff(opened.ID, err)
+		return err
+	}
+	var sums closeReply
+	if err := c.c.call(ctx, rpcClose, &closeRequest{ID: opened.ID, Commit: true}, &sums); err != nil {
+		return err
+	}
+	if err := dst.commit(dst.sums.crc, sums.SHA256, c.opts.sync); err != nil {
+		return err
+	}
+	c.copied(dst.sums.String())
+	return nil
+}
+
+func (c *copier) receivePieces(ctx context.Context, opened openReply, dst *part) error {
+	if !opened.Stamp.sameData(dst.stamp) {
+		return fmt.Errorf("it was changed at this moment: run the same command again: %w", na.ErrIO)
+	}
+	for left := dst.claimed; left > 0 && ctx.Err() == nil; {
+		var err error
+		if left, err = dst.check(); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	offset := dst.sums.at
+	c.resume(offset, dst.note)
+	seek := seekReply{Left: offset}
+	for seek.Left > 0 {
+		if err := c.c.call(ctx, rpcSeek, &seekRequest{opened.ID, offset, dst.sums.crc}, &seek); err != nil {
+			return err
+		}
+	}
+	next := func(ctx context.Context) (*piece, error) {
+		p, err := c.nextPiece(ctx, dst.stamp.Size-offset)
+		if err != nil {
+			return nil, err
+		}
+		p.call, err = c.c.forward(rpcPiece, &pieceRequest{ID: opened.ID, Offset: offset, Size: p.size, Memory: p.buf.h})
+		offset += p.size
+		return p, err
+	}
+	arrived := func(ctx context.Context, p *piece) error {
+		var reply pieceReply
+		if err := p.call.wait(ctx, &reply); err != nil {
+			return err
+		}
+		if err := dst.write(dst.sums.at, p.buf.mem[:p.size], reply.CRC); err != nil {
+			return err
+		}
+		c.pieceDone(p)
+		return nil
+	}
+	return overlap(ctx, c.opts.window, next, arrived)
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A remote is the files of a target.
+type remote struct{ c *client }
+
+var _ store = remote{}
+
+func (r remote) stat(ctx context.Context, path string) (e entry, err error) {
+	return e, r.c.call(ctx, rpcStat, &pathRequest{path}, &e)
+}
+
+func (r remote) list(ctx context.Context, dir, after string) ([]entry, error) {
+	var reply listReply
+	err := r.c.call(ctx, rpcList, &listRequest{dir, after}, &reply)
+	for _, e := range reply.Entries {
+		// Names become paths on this machine.
+		if e.Name == "." || !filepath.IsLocal(e.Name) || strings.ContainsAny(e.Name, `/\`) || e.Name <= after {
+			return nil, fmt.Errorf("%s lists an entry %q in %s: %w", r.c.peer, e.Name, dir, na.ErrProtocol)
+		}
+		after = e.Name
+	}
+	return reply.Entries, err
+}
+
+func (r remote) mkdir(ctx context.Context, path string, mode uint32) error {
+	return r.c.call(ctx, rpcMkdir, &mkdirRequest{path, mode}, nil)
+}

@@ -1,0 +1,262 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A broken transfer is one that halts at the side that receives, when half of the file is verified.
+type broken struct {
+	t        *testing.T
+	src, dst string
+	data     []byte
+	stalled  string // the file that is there while it halts
+	server   *server
+	origin   *qs
+	root     string
+	download bool
+}
+
+const brokenSize = 40*testPiece + 5
+
+// breakOff begins a transfer and returns when it halts.
+func breakOff(t *testing.T, download bool, serveFlags ...string) *broken {
+	t.Helper()
+	b := &broken{t: t, data: noise(brokenSize), stalled: filepath.Join(t.TempDir(), "stalled"), root: t.TempDir(), download: download}
+	there, here := filepath.Join(b.root, "f"), filepath.Join(t.TempDir(), "f")
+	b.src, b.dst = here, there
+	if download {
+		b.src, b.dst = there, here
+	}
+	writeFile(t, b.src, b.data)
+	env := fmt.Sprintf("%s=%d:%s", stallEnv, brokenSize/2, b.stalled)
+	serverEnv := env
+	if download {
+		serverEnv = ""
+	}
+	b.server = serve(t, serverEnv, append(serveFlags, "-root", b.root, "-write")...)
+	b.origin = newQS(t, b.args()...)
+	if download {
+		b.origin.cmd.Env = append(b.origin.cmd.Env, env)
+	}
+	b.origin.start()
+	soon(t, "half of the file", exists(b.stalled))
+	return b
+}
+
+// args copy the file, with the server there is now.
+func (b *broken) args(more ...string) []string {
+	from, to := b.src, b.server.addr+"/f"
+	if b.download {
+		from, to = to, b.dst
+	}
+	return cp(append(more, from, to)...)
+}
+
+// goOn lets the side go on that has halted, if it is still there.
+func (b *broken) goOn() { require.NoError(b.t, os.Remove(b.stalled)) }
+
+// restart serves the same files by another process.
+func (b *broken) restart() { b.server = serve(b.t, "", "-root", b.root, "-write") }
+
+// resume runs the command again, wants the whole file, and returns what it said.
+func (b *broken) resume(args ...string) (r copyResult, notes string) {
+	b.t.Helper()
+	q := run(b.t, 0, b.args(append(args, "-json")...)...)
+	require.NoError(b.t, json.Unmarshal(q.out.Bytes(), &r))
+	requireFile(b.t, b.src, b.dst)
+	requireNames(b.t, filepath.Dir(b.dst), "f")
+	return r, q.errors.String()
+}
+
+// requireResumed wants at least half of the file not to have been moved again.
+func (b *broken) requireResumed(args ...string) {
+	b.t.Helper()
+	r, notes := b.resume(args...)
+	require.GreaterOrEqual(b.t, r.Resumed, int64(brokenSize/2))
+	require.EqualValues(b.t, brokenSize, r.Resumed+r.Bytes)
+	require.Equal(b.t, 1, r.Files)
+	require.Empty(b.t, notes)
+	if len(args) == 0 {
+		require.Equal(b.t, sumOf(b.data), r.Checksum)
+	}
+}
+
+func sumOf(b []byte) string {
+	s := newSums(false)
+	s.add(b)
+	return s.String()
+}
+
+func eachDirection(t *testing.T, test func(t *testing.T, download bool)) {
+	t.Run("up", func(t *testing.T) { test(t, false) })
+	t.Run("down", func(t *testing.T) { test(t, true) })
+}
+
+func TestResumeAfterKilledTarget(t *testing.T) {
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		b.server.kill()
+		b.goOn()
+		b.origin.wait(1)
+		require.Regexp(t, `^qs cp: copy .*; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+		b.restart()
+		b.requireResumed()
+	})
+}
+
+// TestResumeAfterKilledOrigin: the same target goes on with a new origin, or another target does.
+func TestResumeAfterKilledOrigin(t *testing.T) {
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		require.NoError(t, b.origin.cmd.Process.Kill())
+		b.origin.wait(-1)
+		b.goOn()
+		b.requireResumed("-sha256")
+	})
+}
+
+// TestResumeAfterInterrupt: Ctrl-C ends the command at once and keeps the part.
+func TestResumeAfterInterrupt(t *testing.T) {
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		require.NoError(t, b.origin.cmd.Process.Signal(os.Interrupt))
+		if download {
+			b.goOn() // it is the origin itself that halts
+		}
+		b.origin.wait(1)
+		require.Regexp(t, `^qs cp: copy .*: interrupted; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+		if !download {
+			b.goOn()
+		}
+		b.requireResumed()
+	})
+}
+
+// TestStoppedTarget: a target that is stopped in the middle is given up after the peer timeout, without a busy wait.
+func TestStoppedTarget(t *testing.T) {
+	b := breakOff(t, false)
+	requireEnds(t, b.origin, func() {
+		require.NoError(t, b.server.cmd.Process.Signal(syscall.SIGSTOP))
+	})
+	require.Regexp(t, `the peer was silent for 500ms.*; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+	b.server.kill()
+	b.restart()
+	b.requireResumed()
+}
+
+// TestStuckTarget: one that lives and does not go on is given up after -timeout.
+func TestStuckTarget(t *testing.T) {
+	b := breakOff(t, false)
+	require.NoError(t, b.origin.cmd.Process.Kill())
+	b.origin.wait(-1)
+	q := run(t, 1, b.args("-timeout", "300ms")...)
+	require.Regexp(t, `answers no qs/file/open for 300ms: timed out; what has arrived is kept`, q.errors.String())
+	b.goOn()
+	b.requireResumed()
+}
+
+// TestFrozenOrigin: an origin that is stopped while the target pulls from it does not hold up another one, although the
+// target will not give it up for a long time: the transfer is canceled.
+func TestFrozenOrigin(t *testing.T) {
+	b := breakOff(t, false, "-peer-timeout", "1h")
+	require.NoError(t, b.origin.cmd.Process.Signal(syscall.SIGSTOP))
+	b.goOn()
+	b.requireResumed("-timeout", "5s", "-sha256=false")
+}
+
+// TestServeEnds: a target that is told to end breaks off what is under way, and ends.
+func TestServeEnds(t *testing.T) {
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		require.NoError(t, b.server.cmd.Process.Signal(syscall.SIGTERM))
+		if !download {
+			b.goOn() // it is the target itself that halts
+		}
+		require.NoError(t, b.server.cmd.Wait(), "%s", &b.server.errors)
+		if download {
+			b.goOn()
+		}
+		b.origin.wait(1)
+		b.restart()
+		b.requireResumed()
+	})
+}
+
+func TestChangedSourceBeginsAnew(t *testing.T) {
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		require.NoError(t, b.origin.cmd.Process.Kill())
+		b.origin.wait(-1)
+		b.goOn()
+		b.data = append([]byte("changed"), b.data[7:]...) // the same size
+		writeFile(t, b.src, b.data)
+		require.NoError(t, os.Chtimes(b.src, time.Time{}, time.Unix(1_800_000_000, 0)))
+		r, notes := b.resume()
+		require.Contains(t, notes, "f: the source has changed since the transfer was broken off: it begins anew\n")
+		require.Zero(t, r.Resumed)
+		require.EqualValues(t, brokenSize, r.Bytes)
+		require.Equal(t, sumOf(b.data), r.Checksum)
+	})
+}
+
+// TestDamagedPart: one byte of what was verified is not what it was, or some are missing.
+func TestDamagedPart(t *testing.T) {
+	eachDirection(t, func(t *testing.T, download bool) {
+		for name, damage := range map[string]func(f *os.File) error{
+			"flipped": func(f *os.File) error {
+				_, err := f.WriteAt([]byte{^noise(brokenSize)[testPiece+3]}, testPiece+3)
+				return err
+			},
+			"short": func(f *os.File) error { return f.Truncate(testPiece) },
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := breakOff(t, download)
+				require.NoError(t, b.origin.cmd.Process.Kill())
+				b.origin.wait(-1)
+				b.server.kill()
+				b.restart()
+				part, err := os.OpenFile(b.dst+partSuffix, os.O_WRONLY, 0)
+				require.NoError(t, err)
+				require.NoError(t, damage(part))
+				require.NoError(t, part.Close())
+				r, notes := b.resume()
+				require.Contains(t, notes, "f: the part that was left behind is damaged: it begins anew\n")
+				require.Zero(t, r.Resumed)
+				require.Equal(t, sumOf(b.data), r.Checksum)
+			})
+		}
+	})
+}
+
+func TestAnewForgetsThePart(t *testing.T) {
+	b := breakOff(t, false)
+	require.NoError(t, b.origin.cmd.Process.Kill())
+	b.origin.wait(-1)
+	b.goOn()
+	r, _ := b.resume("-anew")
+	require.Zero(t, r.Resumed)
+}
+
+// TestSourceChangesMeanwhile: a file that is written to while it is copied does not become a file of old and new pieces.
+func TestSourceChangesMeanwhile(t *testing.T) {
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		writeFile(t, b.src, append([]byte("changed"), b.data...))
+		b.goOn()
+		b.origin.wait(1)
+		require.Contains(t, b.origin.errors.String(), "f was changed while it was copied: copy it again when it is at rest")
+		require.NoFileExists(t, b.dst)
+		r, _ := b.resume()
+		require.Zero(t, r.Resumed)
+	})
+}

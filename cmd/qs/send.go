@@ -1,0 +1,73 @@
+package main
+
+import "context"
+
+// sendFile uploads one file: it opens, reads and forwards; the target pulls.
+func (c *copier) sendFile(ctx context.Context, s step) error {
+	src, err := c.local.openSource(s.from, c.opts.sha)
+	if err != nil {
+		return err
+	}
+	defer src.close()
+	if !src.stamp.sameData(s.stamp) {
+		c.show.grow(src.stamp.Size - s.stamp.Size)
+	}
+	var opened openReply
+	err = c.c.call(ctx, rpcOpen, &openRequest{Path: s.to, Write: true, Stamp: src.stamp, SHA256: c.opts.sha, Anew: c.opts.anew}, &opened)
+	if err != nil {
+		return err
+	}
+	if opened.Same {
+		c.same(s)
+		return nil
+	}
+	if err := c.sendPieces(ctx, opened, src); err != nil {
+		c.breakOff(opened.ID, err)
+		return err
+	}
+	if err := src.verify(); err != nil {
+		c.breakOff(opened.ID, err)
+		return err
+	}
+	if err := c.c.call(ctx, rpcClose, &closeRequest{opened.ID, true, c.opts.sync, src.sums.crc, src.sums.digest()}, nil); err != nil {
+		return err
+	}
+	c.copied(src.sums.String())
+	return nil
+}
+
+func (c *copier) sendPieces(ctx context.Context, opened openReply, src *source) error {
+	at := seekReply{Left: opened.At, Note: opened.Note}
+	for at.Left > 0 {
+		if err := c.c.call(ctx, rpcSeek, &seekRequest{ID: opened.ID}, &at); err != nil {
+			return err
+		}
+	}
+	c.resume(at.At, at.Note)
+	for left := int64(1); left > 0 && ctx.Err() == nil; {
+		var err error
+		if left, err = src.seek(at.At, at.CRC); err != nil {
+			return err
+		}
+	}
+	next := func(ctx context.Context) (*piece, error) {
+		p, err := c.nextPiece(ctx, src.stamp.Size-src.sums.at)
+		if err != nil {
+			return nil, err
+		}
+		offset := src.sums.at
+		if err := src.read(p.buf, p.size); err != nil {
+			return nil, err
+		}
+		p.call, err = c.c.forward(rpcPiece, &pieceRequest{opened.ID, offset, p.size, src.sums.crc, p.buf.h})
+		return p, err
+	}
+	answered := func(ctx context.Context, p *piece) error {
+		if err := p.call.wait(ctx, nil); err != nil {
+			return err
+		}
+		c.pieceDone(p)
+		return nil
+	}
+	return overlap(ctx, c.opts.window, next, answered)
+}

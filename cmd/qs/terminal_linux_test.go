@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal returns both sides of a new terminal.
+func openTerminal(t *testing.T) (screen, terminal *os.File) {
+	t.Helper()
+	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = screen.Close() })
+	require.NoError(t, unix.IoctlSetPointerInt(int(screen.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(screen.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.IoctlSetWinsize(int(screen.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 25, Col: 120}))
+	return screen, terminal
+}
+
+// TestProgressBar: on a terminal cp draws a bar, and notes stand above it.
+func TestProgressBar(t *testing.T) {
+	s := serveFiles(t, "")
+	src := filepath.Join(t.TempDir(), "d")
+	writeFile(t, filepath.Join(src, "f"), noise(5*testPiece))
+	require.NoError(t, os.Symlink("f", filepath.Join(src, "link")))
+	screen, terminal := openTerminal(t)
+	q := newQS(t, cp(src, s.addr+"/d")...)
+	q.cmd.Env = append(q.cmd.Env, "TERM=xterm")
+	q.cmd.Stderr = terminal
+	q.start()
+	require.NoError(t, terminal.Close())
+	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
+	q.wait(0)
+	require.Regexp(t, `\[=+\].*100 %  320\.0 KiB of 320\.0 KiB, [0-9.]+ \w+/s, 0s left  d/f`, string(shown))
+	require.Contains(t, string(shown), "d/link is neither a file nor a directory: left out")
+	require.Regexp(t, `^1 files, `, q.out.String())
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// maxQueued bounds the pieces that an origin may have asked a transfer for at a time.
+const maxQueued = 16
+
+// A transfer is the target's side of one file.
+//
+//	          first                                            second
+//	upload:   rpcPiece ─► queue ─► begin to pull into a buffer ─► it has come: check, write, journal, respond
+//	download: rpcPiece ─► queue ─► read into a buffer, begin to push ─► it has arrived: respond
+//
+// The two run on two goroutines, some pieces apart: the disk and the network work at the same time. A piece that fails ends
+// the transfer; what was verified until then stays for another time.
+type transfer struct {
+	files *files
+	id    uint64
+	peer  na.Addr
+	path  string
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	queue  chan *move
+	ended  chan struct{} // closed when nothing is under way any more
+
+	// One of the two is set. filesMu guards what is in it, also while the disk is waited for.
+	filesMu sync.Mutex
+	part    *part   // of an upload
+	source  *source // of a download
+
+	mu   sync.Mutex // guards the fields below
+	used time.Time
+	last bool // queue is closed
+}
+
+func (fs *files) newTransfer(peer na.Addr, path string) *transfer {
+	t := &transfer{
+		files: fs, peer: peer, path: path, used: time.Now(),
+		queue: make(chan *move, maxQueued), ended: make(chan struct{}),
+	}
+	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	return t
+}
+
+// enqueue takes a request in, or says why not.
+func (t *transfer) enqueue(h *hg.Handle, req pieceRequest) error {
+	if req.Size < 1 || req.Size > maxPiece || req.Memory == nil {
+		return fmt.Errorf("a piece of %d bytes, want 1 to %d: %w", req.Size, maxPiece, na.ErrInvalid)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last {
+		return t.gone()
+	}
+	t.used = time.Now()
+	m := &move{h: h.Ref(), req: req}
+	select {
+	case t.queue <- m:
+		return nil
+	default:
+		h.Close()
+		return fmt.Errorf("more than %d pieces at a time: %w", maxQueued, na.ErrAgain)
+	}
+}
+
+// gone says why pieces are not taken any more.
+func (t *transfer) gone() error {
+	if err := context.Cause(t.ctx); err != nil {
+		return err
+	}
+	return fmt.Errorf("the transfer of %s has ended: %w", t.path, na.ErrClosed)
+}
+
+// run moves pieces until the transfer is ended or fails.
+func (t *transfer) run() {
+	err := overlap(t.ctx, 2, t.first, t.second)
+	if err != nil {
+		t.cancel(err)
+	}
+	t.stop()
+	for m := range t.queue { // closed by stop
+		respond(m.h, nil, t.gone())
+	}
+	close(t.ended)
+	if err != nil {
+		t.files.drop(t)
+	}
+}
+
+// stop takes no more pieces.
+func (t *transfer) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.last {
+		t.last = true
+		close(t.queue)
+	}
+}
+
+// first begins to pull the next piece from the origin, or reads it from the file and begins to push it.
+func (t *transfer) first(ctx context.Context) (*move, error) {
+	var m *move
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case next, ok := <-t.queue:
+		if !ok {
+			return nil, io.EOF
+		}
+		m = next
+	}
+	var err error
+	if m.buf, err = t.files.buffers.get(m.req.Size); err == nil && t.source != nil {
+		err = t.read(m)
+	}
+	if err == nil {
+		err = t.begin(m)
+	}
+	if err != nil {
+		t.answer(m, nil, err)
+		return nil, err
+	}
+	return m, nil
+}
+
+// second waits for the piece, and writes it to the file if it was pulled.
+func (t *transfer) second(ctx context.Context, m *move) error {
+	err := m.wait(ctx)
+	if err == nil && t.part != nil {
+		t.filesMu.Lock()
+		err = t.part.write(m.req.Offset, m.buf.mem[:m.req.Size], m.req.CRC)
+		t.filesMu.Unlock()
+	}
+	t.answer(m, &pieceReply{m.req.CRC}, err)
+	return err
+}
+
+// use notes that the origin still wants t, and reports false when t has ended.
+func (t *transfer) use() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.used = time.Now()
+	return !t.last
+}
+
+// seek looks at what is there already.
+func (t *transfer) seek(req *seekRequest) (r seekReply, err error) {
+	if !t.use() {
+		return r, t.gone()
+	}
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	if t.source != nil {
+		r.Left, err = t.source.seek(req.At, req.CRC)
+		return r, err
+	}
+	r.Left, err = t.part.check()
+	r.At, r.CRC, r.Note = t.part.sums.at, t.part.sums.crc, t.part.note
+	return r, err
+}
+
+// finish ends a transfer whose pieces have all been answered, or breaks it off.
+func (t *transfer) finish(req *closeRequest) (r closeReply, err error) {
+	if !req.Commit {
+		t.cancel(fmt.Errorf("the origin has broken the transfer off: %w", na.ErrCanceled))
+	}
+	t.stop()
+	<-t.ended
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	switch cause := context.Cause(t.ctx); {
+	case !req.Commit:
+		return r, nil
+	case cause != nil:
+		return r, cause
+	case t.source != nil:
+		r.SHA256 = t.source.sums.digest()
+		return r, t.source.verify()
+	}
+	return r, t.part.commit(req.CRC, req.SHA256, req.Sync)
+}
+
+// close lets the files go, when nothing is under way.
+func (t *transfer) close() {
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	if t.part != nil {
+		t.part.close()
+	} else {
+		t.source.close()
+	}
+}

@@ -1,0 +1,221 @@
+package hg
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A WithdrawResult is what became of a request that was to be taken back.
+type WithdrawResult uint8
+
+// The results.
+const (
+	// Withdrawn: the request was destroyed, its handler did not run and never will. The call ends with ErrCanceled.
+	Withdrawn WithdrawResult = iota
+	// TooLate: the handler may run, is running or has; the call ends by itself, with its result.
+	TooLate
+	// Indeterminate: nobody knows; the peer was lost, did not say in time, or the call was canceled. It ends with an error.
+	Indeterminate
+	// NotSupported: the target does not give requests back. The call goes on.
+	NotSupported
+)
+
+// String returns the name of r in lower case.
+func (r WithdrawResult) String() string {
+	if int(r) < len(withdrawText) {
+		return withdrawText[r]
+	}
+	return "invalid"
+}
+
+var withdrawText = [...]string{"withdrawn", "too late", "indeterminate", "not supported"}
+
+// A WithdrawFunc hears how one Withdraw ended. It runs in Trigger, once.
+type WithdrawFunc func(h *Handle, r WithdrawResult)
+
+// A withdrawal is one request to be taken back. Handle.mu guards it. Several calls of Withdraw may wait for one.
+//
+//	still here, or waiting for an envelope ─► the send is canceled ─────────────────────────────► Withdrawn
+//	sent ─► na.Withdraw ─► destroyed ─────────────────────────────────────────────────────────► Withdrawn
+//	                    ├─ dispatched, or the answer came ──────────────────────────────────────► TooLate
+//	                    └─ Cancel, timeout, peer lost ──────────────────────────────────────────► Indeterminate
+type withdrawal struct {
+	k       *call
+	gen     uint64 // of the call
+	op      na.Op
+	timer   na.Op
+	asking  bool // op has been started
+	late    bool // the answer came before the target's word
+	settled bool
+	result  WithdrawResult
+	cbs     []WithdrawFunc
+	task    Task
+}
+
+// Withdraw takes back the request of the call under way if its handler has not started. Unlike Cancel it asks the
+// target, and cb hears what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
+// exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
+// Indeterminate and the call is canceled. The error matches ErrBusy while another goroutine is in Forward of h, and
+// ErrInvalid for a handle that came with a request; cb does not run then.
+func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
+	k := h.call
+	if k == nil {
+		return misuse("withdraw", h.Name(), ErrInvalid, "the handle came with a request")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if k.phase == encoding {
+		return misuse("withdraw", h.Name(), ErrBusy, "the request is being encoded")
+	}
+	if w := k.withdrawal; w != nil && k.phase == pending && !w.settled { // join it
+		w.cbs = append(w.cbs, cb)
+		return nil
+	}
+	w := &withdrawal{k: k, gen: k.gen, cbs: []WithdrawFunc{cb}}
+	w.task.Init(w.tell, nil)
+	h.refs.Add(1) // until tell
+	sent := k.sending && k.sendEnded
+	switch {
+	case k.phase != pending, k.canceling, k.understood || k.answered || k.pull != nil:
+		w.settle(TooLate)
+	case h.rpc.OneWay && sent:
+		w.settle(TooLate)
+	case !sent:
+		k.withdrawal = w
+		w.limit(timeout)
+		k.send.Cancel() // if it cannot be, onSent asks the target
+	default:
+		k.withdrawal = w
+		w.limit(timeout)
+		w.ask()
+	}
+	return nil
+}
+
+// limit starts the timer. Locked.
+func (w *withdrawal) limit(timeout time.Duration) {
+	if timeout <= 0 {
+		return
+	}
+	nctx := w.k.h.ctx.nctx
+	w.timer.Init(nctx, w.expired, nil)
+	_ = nctx.Timer(&w.timer, timeout)
+}
+
+// ask asks the target. Locked.
+func (w *withdrawal) ask() {
+	k := w.k
+	nctx := k.h.ctx.nctx
+	w.op.Init(nctx, w.answered, nil)
+	if err := nctx.Withdraw(&w.op, k.sent.Addr, k.sent.ID); err != nil {
+		w.settle(Indeterminate)
+		return
+	}
+	w.asking = true
+}
+
+// answered hears what the target says.
+func (w *withdrawal) answered(_ *na.Op, r na.Result) {
+	h := w.k.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w.settled {
+		return
+	}
+	k := w.k
+	mine := k.gen == w.gen && k.phase != idle // the call's callback has not run
+	answered := w.late || mine && k.understood
+	switch code := na.CodeOf(r.Err); {
+	case code == na.OK && answered:
+		h.ctx.nctx.Disconnect(r.Addr, na.WithText(ErrProtocol, "the peer answered a request that it said it had destroyed"))
+		w.settle(TooLate)
+	case code == na.OK:
+		w.settle(Withdrawn)
+		if mine {
+			k.taken = true
+		}
+		if mine && k.phase == pending {
+			k.stop()
+		}
+	case code == na.ErrTooLate, answered:
+		w.settle(TooLate)
+	case code == na.ErrUnsupported:
+		w.settle(NotSupported)
+	default:
+		w.settle(Indeterminate)
+		if mine && k.phase == pending {
+			k.canceling = true
+			k.stop()
+		}
+	}
+}
+
+// expired hears that the time is up.
+func (w *withdrawal) expired(_ *na.Op, r na.Result) {
+	h := w.k.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if r.Err == nil && !w.settled {
+		if w.asking {
+			w.op.Cancel() // answered goes on
+			return
+		}
+		k := w.k
+		w.settle(Indeterminate)
+		k.canceling = true
+		k.stop()
+	}
+}
+
+// settle fixes the result and has the callbacks run. Locked.
+func (w *withdrawal) settle(r WithdrawResult) {
+	w.settled, w.result = true, r
+	if w.timer.Busy() {
+		w.timer.Cancel()
+	}
+	if w.k.withdrawal == w {
+		w.k.withdrawal = nil
+	}
+	w.k.h.ctx.PostTask(&w.task)
+}
+
+// sendEnded hears that the request has left, or not. Locked.
+func (w *withdrawal) sendEnded(r na.Result) {
+	switch {
+	case r.Err == nil && w.k.h.rpc.OneWay:
+		w.settle(TooLate)
+	case r.Err == nil:
+		w.ask()
+	case na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun && !w.k.canceling:
+		w.k.taken = true
+		w.settle(Withdrawn)
+	default:
+		w.settle(Indeterminate)
+	}
+}
+
+// callEnds hears that the call's parts have ended. Locked.
+func (w *withdrawal) callEnds() {
+	w.late = w.k.understood
+	if w.asking {
+		w.op.Cancel() // unless its answer is there already
+		return
+	}
+	w.settle(Indeterminate)
+}
+
+// tell runs in Trigger.
+func (w *withdrawal) tell(any) {
+	h := w.k.h
+	h.mu.Lock()
+	cbs := w.cbs
+	w.cbs = nil
+	h.mu.Unlock()
+	for _, cb := range cbs {
+		if cb != nil {
+			cb(h, w.result)
+		}
+	}
+	h.Close()
+}

@@ -1,0 +1,359 @@
+package hg_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// taken counts the callbacks of Withdraw.
+type taken struct {
+	n int
+	r hg.WithdrawResult
+}
+
+func (w *taken) cb(_ *hg.Handle, r hg.WithdrawResult) { w.n++; w.r = r }
+
+// withdrawal tests have a target that receives and does not trigger until it is told to.
+func withdrawing(t *testing.T, cfg hg.Config, f func(t *testing.T, p *pair, id hg.ID, ran *int)) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, cfg)
+		ran := 0
+		id := p.rpc("count", func(h *hg.Handle) error { ran++; return h.RespondRaw([]byte("done"), nil) })
+		f(t, p, id, &ran)
+	})
+}
+
+// arrive moves bytes, and triggers at the origin only, until the target holds n requests.
+func (p *pair) arrive(n int) {
+	p.t.Helper()
+	p.move(func() bool { return p.tctx.Stats().NA.Envelopes >= n })
+}
+
+// move drives both sides, but triggers nothing at the target, until done reports true.
+func (p *pair) move(done func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !done(); {
+		p.octx.Trigger(0)
+		_ = p.octx.Progress(0)
+		_ = p.tctx.Progress(0)
+		require.True(p.t, time.Now().Before(end), "nothing happened: %+v %+v", p.octx.Stats(), p.tctx.Stats())
+	}
+}
+
+// TestWithdrawBuffered (C-T1): a request whose handler has not started is destroyed, small or large.
+func TestWithdrawBuffered(t *testing.T) {
+	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+		h := p.handle(id)
+		for i, size := range []int{0, 100, 100_000} {
+			var o outcome
+			var w taken
+			require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
+			p.arrive(1)
+			require.NoError(t, h.Withdraw(0, w.cb))
+			p.move(func() bool { return w.n > 0 && o.calls > 0 })
+			require.Equal(t, hg.Withdrawn, w.r)
+			require.ErrorIs(t, o.err, hg.ErrCanceled)
+			var e *hg.Error
+			require.ErrorAs(t, o.err, &e)
+			require.Equal(t, na.NotRun, e.Fate)
+			p.Until(func() bool { return p.tctx.Stats().Handles == 0 && p.tctx.Stats().NA.Envelopes == 0 })
+			require.Zero(t, *ran)
+			require.Equal(t, int64(i+1), p.tctx.Stats().NA.Withdrawn)
+			require.Equal(t, 1, w.n)
+			require.Equal(t, 1, o.calls)
+		}
+		require.NoError(t, p.call(h, nil), "the handle is ready to be used again")
+		require.Equal(t, 1, *ran)
+		h.Close()
+	})
+}
+
+// TestWithdrawTooLate (C-T2, C-T5): not while the handler runs, nor after the call, nor after a cancel; the call ends as
+// it would have.
+func TestWithdrawTooLate(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var kept *hg.Handle
+		id := p.rpc("later", func(h *hg.Handle) error { kept = h.Ref(); return nil })
+		h := p.handle(id)
+		var o outcome
+		var during, after, canceled taken
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return kept != nil })
+		require.NoError(t, h.Withdraw(0, during.cb))
+		p.Until(func() bool { return during.n > 0 })
+		require.Equal(t, hg.TooLate, during.r)
+		require.Zero(t, o.calls, "the call goes on")
+		require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
+		kept.Close()
+		p.Until(func() bool { return o.calls > 0 })
+		require.NoError(t, o.err)
+		out, err := h.OutputRaw()
+		require.NoError(t, err)
+		require.Equal(t, "yes", string(out))
+
+		require.NoError(t, h.Withdraw(0, after.cb))
+		p.octx.Trigger(0)
+		require.Equal(t, 1, after.n)
+		require.Equal(t, hg.TooLate, after.r)
+
+		kept = nil
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		h.Cancel()
+		require.NoError(t, h.Withdraw(0, canceled.cb))
+		p.octx.Trigger(0)
+		require.Equal(t, 1, canceled.n)
+		require.Equal(t, hg.TooLate, canceled.r)
+		h.Close()
+		p.Until(func() bool { return o.calls == 2 })
+		if kept != nil {
+			kept.Close()
+		}
+		require.Equal(t, 1, during.n)
+	})
+}
+
+// TestWithdrawUnsent (C-T3, G-T31): a request that waits for an envelope is taken back here; nothing is asked.
+func TestWithdrawUnsent(t *testing.T) {
+	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 2}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+		var handles []*hg.Handle
+		outs := make([]outcome, 3)
+		for i := range outs {
+			handles = append(handles, p.handle(id))
+			require.NoError(t, handles[i].ForwardRaw(nil, outs[i].cb))
+		}
+		p.arrive(2)
+		var w taken
+		require.NoError(t, handles[2].Withdraw(0, w.cb))
+		p.octx.Trigger(0)
+		require.Equal(t, 1, w.n, "no byte need move")
+		require.Equal(t, hg.Withdrawn, w.r)
+		require.ErrorIs(t, outs[2].err, hg.ErrCanceled)
+		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
+		require.Equal(t, 2, *ran)
+		require.Zero(t, p.tctx.Stats().NA.Withdrawn)
+		for _, h := range handles {
+			h.Close()
+		}
+	})
+}
+
+// TestWithdrawTwice (C-T6): who asks again joins, one question goes out, and everybody hears the same.
+func TestWithdrawTwice(t *testing.T) {
+	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
+		h := p.handle(id)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.arrive(1)
+		ws := make([]taken, 100)
+		for i := range ws {
+			require.NoError(t, h.Withdraw(0, ws[i].cb))
+		}
+		p.move(func() bool { return ws[99].n > 0 && o.calls > 0 })
+		for i := range ws {
+			require.Equal(t, taken{1, hg.Withdrawn}, ws[i])
+		}
+		require.Equal(t, int64(1), p.tctx.Stats().NA.Withdrawn)
+		h.Close()
+	})
+}
+
+// TestWithdrawAll (C-T12, C-T18): with every envelope taken and a target that dispatches nothing, all requests come back,
+// a thousand times over, and the credits with them.
+func TestWithdrawAll(t *testing.T) {
+	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 4}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+		const rounds = 250
+		handles := make([]*hg.Handle, 4)
+		for i := range handles {
+			handles[i] = p.handle(id)
+		}
+		for range rounds {
+			outs, ws := make([]outcome, 4), make([]taken, 4)
+			for i, h := range handles {
+				require.NoError(t, h.ForwardRaw(nil, outs[i].cb))
+			}
+			p.arrive(4)
+			for i, h := range handles {
+				require.NoError(t, h.Withdraw(0, ws[i].cb))
+			}
+			p.move(func() bool { return ws[0].n+ws[1].n+ws[2].n+ws[3].n == 4 && outs[3].calls == 1 })
+			for i := range ws {
+				require.Equal(t, hg.Withdrawn, ws[i].r)
+			}
+			p.tctx.Trigger(0) // frees what was destroyed
+		}
+		require.Zero(t, *ran)
+		require.Equal(t, int64(4*rounds), p.tctx.Stats().NA.Withdrawn)
+		require.NoError(t, p.call(handles[0], nil))
+		require.Zero(t, p.tctx.Stats().NA.Envelopes)
+		for _, h := range handles {
+			h.Close()
+		}
+	})
+}
+
+// TestCancelDuringWithdraw (C-T29): the call ends at once, and the withdrawal with it; each callback runs once.
+func TestCancelDuringWithdraw(t *testing.T) {
+	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+		h := p.handle(id)
+		var o, again outcome
+		var w taken
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.arrive(1)
+		require.NoError(t, h.Withdraw(0, w.cb))
+		h.Cancel()
+		p.octx.Trigger(0)
+		require.Equal(t, 1, o.calls)
+		require.ErrorIs(t, o.err, hg.ErrCanceled)
+		require.Equal(t, taken{1, hg.Indeterminate}, w)
+
+		require.NoError(t, h.ForwardRaw(nil, again.cb), "the handle is free")
+		p.Until(func() bool { return again.calls > 0 })
+		require.NoError(t, again.err)
+		destroyed := int(p.tctx.Stats().NA.Withdrawn) // the first may have been all the same
+		require.Equal(t, 2-destroyed, *ran)
+		require.Equal(t, taken{1, hg.Indeterminate}, w)
+		h.Close()
+	})
+}
+
+// TestWithdrawTimeout (C-T16): a target that does not say in time leaves it open, and the call is canceled; its word is
+// ignored when it comes. Where the network of the target answers by itself it may have been in time.
+func TestWithdrawTimeout(t *testing.T) {
+	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
+		h := p.handle(id)
+		var o, again outcome
+		var w taken
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.arrive(1)
+		require.NoError(t, h.Withdraw(time.Nanosecond, w.cb))
+		for w.n == 0 || o.calls == 0 {
+			_ = p.octx.Progress(time.Nanosecond)
+			p.octx.Trigger(0)
+		}
+		if p.Sim || w.r != hg.Withdrawn {
+			require.Equal(t, hg.Indeterminate, w.r)
+		}
+		require.ErrorIs(t, o.err, hg.ErrCanceled)
+		require.NoError(t, h.ForwardRaw(nil, again.cb))
+		p.Until(func() bool { return again.calls > 0 })
+		require.NoError(t, again.err)
+		require.Equal(t, 1, w.n)
+		require.Equal(t, 1, o.calls)
+		h.Close()
+	})
+}
+
+// TestWithdrawPeerLost (C-T17): when the target goes away first, nobody knows.
+func TestWithdrawPeerLost(t *testing.T) {
+	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
+		h := p.handle(id)
+		var o outcome
+		var w taken
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.arrive(1)
+		require.NoError(t, p.target.Close())
+		require.NoError(t, h.Withdraw(0, w.cb))
+		p.Until(func() bool { return w.n > 0 && o.calls > 0 })
+		require.Equal(t, hg.Indeterminate, w.r)
+		require.ErrorIs(t, o.err, hg.ErrPeerLost)
+		h.Close()
+	})
+}
+
+// TestWithdrawFromSelf (C-T7): a process can take back what it asked of itself.
+func TestWithdrawFromSelf(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cls, hctx := n.Target(hg.Config{})
+		ran := 0
+		id, err := cls.Register("self", func(h *hg.Handle) error { ran++; return h.RespondRaw(nil, nil) })
+		require.NoError(t, err)
+		h, err := hctx.Create(hctx.Self(), id)
+		require.NoError(t, err)
+		var o outcome
+		var w taken
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		hctx.NA().Trigger(0) // the send has ended
+		require.NoError(t, h.Withdraw(0, w.cb))
+		n.Until(func() bool { return w.n > 0 && o.calls > 0 })
+		require.Equal(t, hg.Withdrawn, w.r)
+		require.Zero(t, ran)
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		n.Until(func() bool { return o.calls > 1 })
+		require.NoError(t, o.err)
+		h.Close()
+	})
+}
+
+// TestWithdrawOneWay: a one-way request is over when it has left.
+func TestWithdrawOneWay(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		ran := 0
+		id := p.oneWay("note", func(*hg.Handle) error { ran++; return nil })
+		h := p.handle(id)
+		var o outcome
+		var w taken
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.arrive(1)
+		p.move(func() bool { return o.calls > 0 })
+		require.NoError(t, h.Withdraw(0, w.cb))
+		p.Until(func() bool { return w.n > 0 && ran > 0 })
+		require.Equal(t, hg.TooLate, w.r)
+		h.Close()
+	})
+}
+
+// TestWithdrawRacesDispatch (C-T11): whoever comes first, it is one of the two: withdrawn and not run, or run and
+// answered.
+func TestWithdrawRacesDispatch(t *testing.T) {
+	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+		h := p.handle(id)
+		withdrawn, late := 0, 0
+		for i := range 300 {
+			before := *ran
+			var o outcome
+			var w taken
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			if i%3 == 0 {
+				p.Until(func() bool { return *ran > before })
+			}
+			for range i % 7 { // both sides move a little before the question goes out
+				_ = p.octx.Progress(0)
+				p.octx.Trigger(0)
+				_ = p.tctx.Progress(0)
+				p.tctx.Trigger(0)
+			}
+			require.NoError(t, h.Withdraw(0, w.cb))
+			if i%3 == 1 {
+				p.move(func() bool { return w.n > 0 }) // the target triggers late
+			}
+			p.Until(func() bool { return w.n > 0 && o.calls > 0 })
+			what := fmt.Sprintf("round %d: %v, call %v, ran %d", i, w.r, o.err, *ran-before)
+			switch w.r {
+			case hg.Withdrawn:
+				require.ErrorIs(t, o.err, hg.ErrCanceled, what)
+				require.Equal(t, before, *ran, what)
+				withdrawn++
+			case hg.TooLate:
+				require.NoError(t, o.err, what)
+				require.Equal(t, before+1, *ran, what)
+				late++
+			default:
+				require.Fail(t, "neither", what)
+			}
+			require.Equal(t, 1, w.n)
+			require.Equal(t, 1, o.calls)
+		}
+		require.Positive(t, withdrawn)
+		require.Positive(t, late)
+		h.Close()
+	})
+}
