@@ -19,7 +19,7 @@ var pinned = map[Code]uint8{
 	ErrInvalid: 11, ErrProtocol: 12, ErrOverflow: 13, ErrMsgSize: 14, ErrVersion: 15, ErrUnsupported: 16,
 	ErrAddrInUse: 17, ErrAddrInvalid: 18, ErrUnreachable: 19, ErrTimeout: 20, ErrCanceled: 21, ErrIO: 22, ErrChecksum: 24,
 	ErrPeerLost: 32, ErrClosed: 33, ErrNoResponse: 34, ErrPanic: 35, ErrHandler: 36, ErrNoCredit: 37, ErrRevoked: 38,
-	ErrDuplicate: 39,
+	ErrDuplicate: 39, ErrTooLate: 40,
 }
 
 func TestCodes(t *testing.T) {

@@ -24,7 +24,7 @@ func TestHandshake(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, frame.Greeting{
 		Version: frame.Version, Incarnation: s.eng.Incarnation(), Listen: "script://me", Host: "here", Envelopes: 9, Eager: 1024,
-		Auth: g.Auth,
+		Auth: g.Auth, Features: frame.FeatureWithdraw,
 	}, g)
 	require.Equal(t, 2, s.nctx.Stats().Outstanding)
 	require.NoError(t, s.hello(l, peerGreeting(5)))

@@ -1,0 +1,109 @@
+package natest
+
+import (
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var withdrawRules = []rule{
+	{name: "WithdrawHeld", check: withdrawHeld,
+		why: "a message that nobody has accepted can be taken back, received or not, and its envelope is free again"},
+	{name: "WithdrawAccepted", check: withdrawAccepted,
+		why: "a message that was accepted cannot be taken back: the answer tells for certain which of the two it was"},
+	{name: "WithdrawUnknown", check: withdrawUnknown,
+		why: "only a message that was sent in the session can be taken back, and each once"},
+	{name: "WithdrawLost", check: withdrawLost,
+		why: "when the session ends before the answer nobody knows: the question ends with ErrPeerLost"},
+	{name: "Timer", check: timer,
+		why: "a timer ends when its time has passed and not before, and can be canceled"},
+}
+
+func (s *side) withdraw(m *call) *call {
+	s.b.Helper()
+	r := m.ok()
+	require.NotZero(s.b, r.ID, "a send that left says what Withdraw needs")
+	return s.call("withdraw").start(func(op *na.Op) error { return s.Withdraw(op, r.Addr, r.ID) })
+}
+
+func withdrawHeld(b *bed) {
+	t := b.listen(na.Config{Envelopes: 4})
+	a := b.origin(na.Config{})
+	for range 20 {
+		ms := a.sendMany(t.Self(), 4)
+		for _, m := range ms {
+			m.ok()
+		}
+		b.until("all are held", func() bool { return t.Stats().Envelopes == 4 })
+		in := t.recv()
+		in.ok()
+		env := in.keep() // the first, received and not accepted
+		a.withdraw(ms[0]).ok()
+		a.withdraw(ms[2]).ok()
+		require.False(b, env.Accept(), "it was promised that nothing comes of the message")
+		env.Free()
+		for _, want := range []na.Tag{1, 3} {
+			require.Equal(b, want, t.next().tag, "the others arrive, in order")
+		}
+		b.until("every envelope is free", func() bool { return t.Stats().Envelopes == 0 })
+	}
+	require.Equal(b, int64(40), t.Stats().Withdrawn)
+}
+
+func withdrawAccepted(b *bed) {
+	a, t := b.pair(na.Config{})
+	m := a.send(t.Self(), 1, []byte("kept"))
+	in := t.recv()
+	in.ok()
+	env := in.keep()
+	require.True(b, env.Accept())
+	a.withdraw(m).fails(na.ErrTooLate)
+	require.Equal(b, "kept", string(env.Data), "who accepted it has it")
+	env.Free()
+	a.withdraw(m).fails(na.ErrTooLate)
+	require.Zero(b, t.Stats().Withdrawn)
+}
+
+func withdrawUnknown(b *bed) {
+	a, t := b.pair(na.Config{})
+	m := a.send(t.Self(), 1, []byte("once"))
+	r := m.ok()
+	b.until("it is held", func() bool { return t.Stats().Envelopes == 1 })
+	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, r.Addr, r.ID+1) }).notRun(na.ErrInvalid)
+	first := a.withdraw(m)
+	second := a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, r.Addr, r.ID) })
+	first.ok()
+	second.fails(na.ErrBusy, na.ErrTooLate)
+	a.withdraw(m).fails(na.ErrTooLate)
+	require.Equal(b, int64(1), t.Stats().Withdrawn)
+}
+
+func withdrawLost(b *bed) {
+	a, t := b.pair(na.Config{})
+	ms := a.sendMany(t.Self(), 3)
+	for _, m := range ms {
+		m.ok()
+	}
+	t.Close()
+	cs := []*call{a.withdraw(ms[0]), a.withdraw(ms[1]), a.withdraw(ms[2])}
+	for _, c := range cs {
+		c.fails(na.ErrPeerLost)
+	}
+	a.withdraw(ms[0]).fails(na.ErrPeerLost)
+}
+
+func timer(b *bed) {
+	a := b.origin(na.Config{})
+	const soon = 20 * time.Millisecond
+	begun := a.Now()
+	first := a.call("timer").start(func(op *na.Op) error { return a.Timer(op, soon) })
+	never := a.call("timer").start(func(op *na.Op) error { return a.Timer(op, time.Hour) })
+	require.ErrorIs(b, never.cancelNow().Err, na.ErrCanceled)
+	first.ok()
+	require.GreaterOrEqual(b, a.Now()-begun, soon)
+	left := a.call("timer").start(func(op *na.Op) error { return a.Timer(op, time.Hour) })
+	a.Close()
+	left.fails(na.ErrClosed)
+}

@@ -1,0 +1,276 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// meetWithdrawing is meet with a peer that gives messages back.
+func (s *script) meetWithdrawing(envelopes uint32) *Link {
+	s.Helper()
+	r := s.expect(1<<40, nil)
+	l := s.dialed[len(s.dialed)-1]
+	s.drain(l)
+	g := peerGreeting(envelopes)
+	g.Features = frame.FeatureWithdraw
+	require.NoError(s, s.hello(l, g))
+	r.Cancel()
+	s.trigger()
+	return l
+}
+
+// sentMessages sends n messages and returns their results.
+func (s *script) sentMessages(l *Link, n int) (rs []*result) {
+	s.Helper()
+	for range n {
+		rs = append(rs, s.send("x"))
+	}
+	s.drain(l)
+	s.trigger()
+	for i, r := range rs {
+		require.NoError(s, r.Err)
+		require.EqualValues(s, i+1, r.ID)
+		require.Equal(s, l.addr(), r.Addr)
+	}
+	return rs
+}
+
+func (s *script) withdraw(m *result) *result {
+	s.Helper()
+	return s.op(func(op *na.Op) error { return s.nctx.Withdraw(op, m.Addr, m.ID) })
+}
+
+// The source's side: one question for each message, as many unanswered as the peer guarantees envelopes, and every
+// answer finds its operation or nothing.
+func TestWithdrawAsks(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meetWithdrawing(4)
+	ms := s.sentMessages(l, 4)
+	rs := []*result{s.withdraw(ms[2]), s.withdraw(ms[0])}
+	all := s.drain(l)
+	require.Equal(t, []string{"WITHDRAW", "WITHDRAW"}, kinds(all))
+	require.EqualValues(t, 3, all[0].Op)
+	require.EqualValues(t, 1, all[1].Op)
+	again := s.withdraw(ms[0])
+	s.trigger()
+	require.ErrorIs(t, again.Err, na.ErrBusy, "it is being withdrawn")
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: 1}, nil))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: 3, Tag: uint64(na.ErrTooLate)}, nil))
+	s.trigger()
+	require.NoError(t, rs[1].Err)
+	require.ErrorIs(t, rs[0].Err, na.ErrTooLate)
+	require.Equal(t, na.Ran, rs[0].Fate)
+
+	late := s.withdraw(ms[1]) // canceled here: its answer is dropped and counted
+	s.drain(l)
+	late.Cancel()
+	s.trigger()
+	require.ErrorIs(t, late.Err, na.ErrCanceled)
+	require.Empty(t, s.drain(l), "the cancel of a question says nothing to the peer")
+	before := s.nctx.Stats().LateDropped
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: 2}, nil))
+	require.Equal(t, before+1, s.nctx.Stats().LateDropped)
+
+	none := s.op(func(op *na.Op) error { return s.nctx.Withdraw(op, l.addr(), 99) })
+	s.trigger()
+	require.ErrorIs(t, none.Err, na.ErrInvalid)
+	require.ErrorContains(t, none.Err, "message 99 of 4")
+	require.Error(t, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: 4}, nil), "an answer without a question")
+}
+
+// At most as many questions are open as the peer guarantees envelopes (C20); the others follow, or end with the session.
+func TestWithdrawsAreBounded(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meetWithdrawing(2)
+	ms := s.sentMessages(l, 2)
+	for range 3 { // the peer accepts, and the source sends more
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: l.credits + 1}, nil))
+		m := s.send("y")
+		s.drain(l)
+		s.trigger()
+		ms = append(ms, m)
+	}
+	var rs []*result
+	for _, m := range ms {
+		rs = append(rs, s.withdraw(m))
+	}
+	require.Len(t, s.drain(l), 2)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: ms[0].ID, Tag: uint64(na.ErrTooLate)}, nil))
+	require.Len(t, s.drain(l), 1)
+	rs[4].Cancel() // waits: nobody was asked
+	s.trigger()
+	require.ErrorIs(t, rs[4].Err, na.ErrCanceled)
+	s.e.Lock()
+	l.Fail(na.ErrPeerLost)
+	s.e.Unlock()
+	s.trigger()
+	for i, r := range rs {
+		require.Equal(t, 1, r.ended, "%d", i)
+	}
+	require.ErrorIs(t, rs[1].Err, na.ErrPeerLost)
+	require.ErrorIs(t, rs[3].Err, na.ErrPeerLost)
+	gone := s.withdraw(ms[1])
+	s.trigger()
+	require.ErrorIs(t, gone.Err, na.ErrPeerLost, "the session of the message has ended")
+}
+
+// A peer that has not said that it gives messages back is not asked (C-T8).
+func TestWithdrawUnsupported(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meet(4)
+	ms := s.sentMessages(l, 1)
+	r := s.withdraw(ms[0])
+	s.trigger()
+	require.ErrorIs(t, r.Err, na.ErrUnsupported)
+	s.nctx.Abandon(l.addr(), 7)
+	require.Empty(t, s.drain(l))
+}
+
+// The destination's side: a message that waits is destroyed and its envelope is free; one that was accepted, destroyed
+// before or finished long ago is not; and one that never came is a lie (C-T9, C-T25).
+func TestWithdrawDestroys(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 4})
+	l := s.meet(4)
+	for range 4 {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("m")))
+	}
+	ask := func(id uint64) na.Code {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: id}, nil))
+		all := s.drain(l)
+		require.Equal(t, frame.Withdrawn, all[0].Kind)
+		require.Equal(t, id, all[0].Op)
+		return na.Code(all[0].Tag)
+	}
+	held := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+	accepted := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+	s.trigger()
+	require.EqualValues(t, 1, held.Envelope.ID)
+	require.True(t, accepted.Envelope.Accept())
+
+	require.Equal(t, na.OK, ask(1), "received, and not accepted")
+	require.False(t, held.Envelope.Accept())
+	require.Equal(t, na.ErrTooLate, ask(1), "once is enough")
+	require.Equal(t, na.ErrTooLate, ask(2), "accepted")
+	require.Equal(t, na.OK, ask(3), "not even received")
+	require.EqualValues(t, 2, s.nctx.Stats().Withdrawn)
+	require.Equal(t, 1, s.nctx.Stats().Envelopes)
+	next := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+	s.trigger()
+	require.EqualValues(t, 4, next.Envelope.ID, "what was destroyed is not received")
+	for _, env := range []*na.Envelope{held.Envelope, accepted.Envelope, next.Envelope} {
+		env.Free()
+	}
+	require.Zero(t, s.nctx.Stats().Envelopes)
+	require.EqualValues(t, 4, l.released, "each envelope was freed once")
+	require.Error(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: 5}, nil), "the fifth never came")
+	require.False(t, l.Up())
+}
+
+// A peer that asks without reading the answers is cut (C-T19); others are not.
+func TestWithdrawFlood(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 4})
+	l := s.meet(4)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("m")))
+	for range 4 {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: 1}, nil))
+	}
+	require.ErrorContains(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: 1}, nil), "without reading the answers")
+	require.False(t, l.Up())
+	require.EqualValues(t, 1, s.nctx.Stats().Violations)
+}
+
+// Messages have a place by their number, also when those before them stay for long.
+func TestWaiters(t *testing.T) {
+	var w waiters
+	const most = 5 // 8 places
+	envs := map[uint64]*na.Envelope{}
+	for id := uint64(1); id < 1000; id++ {
+		env := &na.Envelope{ID: id}
+		w.add(env, most)
+		envs[id] = env
+		if id > 4 && id != 9 && id != 17 { // 1 to 4, 9 and 17 stay; 1, 9 and 17 want the same place
+			w.remove(env)
+			delete(envs, id)
+		}
+		for _, probe := range []uint64{1, 2, 3, 4, 9, 17, id, id + 1} {
+			require.Same(t, envs[probe], w.find(probe), "message %d after %d", probe, id)
+		}
+	}
+	require.Len(t, w.slots, 8)
+	for _, env := range envs {
+		w.remove(env)
+	}
+	require.Empty(t, w.rest)
+	for _, env := range w.slots {
+		require.Nil(t, env)
+	}
+}
+
+func TestAbandonIsHeard(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meetWithdrawing(4)
+	s.nctx.Abandon(l.addr(), 42)
+	all := s.drain(l)
+	require.Equal(t, []string{"ABANDON"}, kinds(all))
+	require.EqualValues(t, 42, all[0].Tag)
+	var heard []na.Tag
+	s.nctx.OnAbandon(func(peer na.Addr, tag na.Tag) {
+		require.Equal(t, l.addr(), peer)
+		heard = append(heard, tag)
+	})
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Tag: 43}, nil))
+	require.Empty(t, heard)
+	s.trigger()
+	require.Equal(t, []na.Tag{43}, heard)
+}
+
+func TestTimers(t *testing.T) {
+	s := newScript(t, na.Config{})
+	start := func(d time.Duration) *result {
+		return s.op(func(op *na.Op) error { return s.nctx.Timer(op, d) })
+	}
+	var rs []*result
+	for _, d := range []time.Duration{30, 10, 20, 10, 50, 40} {
+		rs = append(rs, start(d*time.Millisecond))
+	}
+	next := func() time.Duration {
+		at, ok := s.e.NextTimer()
+		require.True(t, ok)
+		return at - s.clock
+	}
+	require.Equal(t, 10*time.Millisecond, next())
+	ended := func() (n int) {
+		s.trigger()
+		for _, r := range rs {
+			n += r.ended
+		}
+		return n
+	}
+	s.pass(9 * time.Millisecond)
+	require.Zero(t, ended())
+	s.pass(time.Millisecond)
+	require.Equal(t, 2, ended())
+	require.Equal(t, 10*time.Millisecond, next())
+	rs[2].Cancel()
+	require.Equal(t, 3, ended())
+	require.ErrorIs(t, rs[2].Err, na.ErrCanceled)
+	require.Equal(t, 20*time.Millisecond, next(), "the canceled one is not waited for")
+	s.pass(time.Second)
+	require.Equal(t, 6, ended())
+	require.NoError(t, rs[4].Err)
+	_, ok := s.e.NextTimer()
+	require.False(t, ok)
+	past := start(-time.Second)
+	s.pass(0)
+	s.trigger()
+	require.Equal(t, 1, past.ended)
+	left := start(time.Hour)
+	s.nctx.Close()
+	s.trigger()
+	require.ErrorIs(t, left.Err, na.ErrClosed)
+}
