@@ -1,0 +1,20 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+// Every handler that was not spared has run, and no other.
+func TestHedge(t *testing.T) {
+	leak.Check(t)
+	var out strings.Builder
+	spared, ran := run(&out)
+	require.Positive(t, spared, "%s", &out)
+	require.Equal(t, 2*calls-spared, ran, "%s", &out)
+	require.Contains(t, out.String(), "50 calls to two targets each")
+}
