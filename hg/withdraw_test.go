@@ -71,6 +71,7 @@ func TestWithdrawBuffered(t *testing.T) {
 		}
 		require.NoError(t, p.call(h, nil), "the handle is ready to be used again")
 		require.Equal(t, 1, *ran)
+		require.Zero(t, p.octx.Stats().NA.LateDropped, "nobody answers what was withdrawn")
 		h.Close()
 	})
 }
@@ -117,6 +118,37 @@ func TestWithdrawTooLate(t *testing.T) {
 			kept.Close()
 		}
 		require.Equal(t, 1, during.n)
+	})
+}
+
+// TestWithdrawCrossesAnswer (C-T10): the answer of the handler leaves before the target has heard the question, or after.
+// It is too late in any order, and the call succeeds.
+func TestWithdrawCrossesAnswer(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var kept *hg.Handle
+		id := p.rpc("later", func(h *hg.Handle) error { kept = h.Ref(); return nil })
+		h := p.handle(id)
+		for range 50 {
+			var o outcome
+			var w taken
+			kept = nil
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			p.Until(func() bool { return kept != nil })
+			require.NoError(t, h.Withdraw(0, w.cb))
+			require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
+			kept.Close()
+			for o.calls == 0 { // the origin alone, as far as that goes
+				if p.octx.Progress(time.Millisecond) != nil {
+					_ = p.tctx.Progress(0)
+				}
+				p.octx.Trigger(0)
+			}
+			p.Until(func() bool { return w.n > 0 })
+			require.NoError(t, o.err)
+			require.Equal(t, taken{1, hg.TooLate}, w)
+		}
+		h.Close()
 	})
 }
 
