@@ -24,6 +24,12 @@ type Config struct {
 	// MaxPulled bounds the bytes of such input and output that a context is fetching from its peers at a time. Zero means
 	// 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain.
 	MaxPulled int64
+	// MaxActive bounds the requests of a context whose handlers have begun and whose handles are not closed. Zero means
+	// 1024. One more waits, in its envelope, until another is closed: a handler that waits for a call which in turn needs a
+	// handler here may wait for ever if the bound is small.
+	MaxActive int
+	// MaxActivePerPeer bounds those of one session. Zero means 128.
+	MaxActivePerPeer int
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -36,6 +42,18 @@ func (c Config) withDefaults() (Config, error) {
 		{"MaxPulled", &c.MaxPulled, 1 << 30}} {
 		if *f.v < 0 {
 			errs = append(errs, fmt.Errorf("hg: config: %s is %d, want a number of bytes, or 0 for %d: %w", f.name, *f.v, f.def, ErrInvalid))
+		}
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+	}
+	for _, f := range []struct {
+		name string
+		v    *int
+		def  int
+	}{{"MaxActive", &c.MaxActive, 1024}, {"MaxActivePerPeer", &c.MaxActivePerPeer, 128}} {
+		if *f.v < 0 {
+			errs = append(errs, fmt.Errorf("hg: config: %s is %d, want a number of requests, or 0 for %d: %w", f.name, *f.v, f.def, ErrInvalid))
 		}
 		if *f.v == 0 {
 			*f.v = f.def

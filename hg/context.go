@@ -23,6 +23,7 @@ type Context struct {
 	targets *Handle    // spare handles of targets
 	spare   int
 
+	load    load
 	lent    atomic.Int64 // bytes
 	pulled  atomic.Int64 // bytes
 	dropped atomic.Int64 // one-way requests that could not be served
@@ -37,10 +38,13 @@ type Stats struct {
 	Pulled  int64 // bytes of input and output being fetched from peers
 	Dropped int64 // one-way requests that nobody could be told were not served
 	Queued  int   // callbacks and handlers that wait for Trigger
+	Active  int64 // requests whose handlers have begun and whose handles are not closed
+	Waiting int64 // requests that wait for one of these to be closed
 }
 
 func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx}
+	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
 	nctx.Above(func() bool { return c.q.len() > 0 })
 	c.recv = nctx.NewOp(c.arrived)
 	_ = nctx.RecvUnexpected(c.recv)
@@ -174,6 +178,7 @@ func (c *Context) Stats() Stats {
 	return Stats{
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.Load(), Pulled: c.pulled.Load(),
 		Dropped: c.dropped.Load(), Queued: c.q.len() + c.nctx.Queued(),
+		Active: c.load.n.Load(), Waiting: c.load.waiting.Load(),
 	}
 }
 

@@ -10,8 +10,9 @@ import (
 
 // arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, and queues the handler.
 func (c *Context) arrived(_ *na.Op, r na.Result) {
-	if r.Err != nil {
-		return // the context is closed
+	if r.Err != nil { // the context is closed
+		c.advance()
+		return
 	}
 	h := c.newTarget(r.Envelope)
 	if c.nctx.RecvUnexpected(c.recv) != nil {
@@ -85,6 +86,9 @@ func (h *Handle) accept() bool {
 
 // run runs the handler in Trigger.
 func (h *Handle) run() {
+	if !h.ctx.admit(h) {
+		return
+	}
 	if !h.accept() {
 		return
 	}

@@ -3,6 +3,7 @@ package hg
 import (
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -19,6 +20,8 @@ type service struct {
 	input    []byte
 	dispatch entry
 	started  bool // the handler began
+	admitted bool // it has room in Context.load
+	peerLoad *atomic.Int64
 
 	answered bool // a response is being made, is on its way, or has left
 	retry    bool // it was canceled before it left: once its callback runs another may be given
@@ -54,7 +57,7 @@ func (c *Context) newTarget(env *na.Envelope) *Handle {
 		s.send = c.nctx.NewOp(s.onSent)
 	}
 	s := h.service
-	s.env, s.tag, h.addr = env, env.Tag, env.From
+	s.env, s.tag, h.addr, s.peerLoad = env, env.Tag, env.From, env.Load
 	h.refs.Store(1)
 	c.handles.Add(1)
 	return h
@@ -81,6 +84,7 @@ func (h *Handle) lastReference() {
 	}
 	s.freeInput()
 	c := h.ctx
+	c.leave(h)
 	c.handles.Add(-1)
 	keep := s.out
 	if cap(keep) > maxKept || s.loan != nil {

@@ -1,5 +1,7 @@
 package na
 
+import "sync/atomic"
+
 // An EnvelopeOwner is the plugin's side of envelopes.
 type EnvelopeOwner interface {
 	AcceptEnvelope(e *Envelope) bool
@@ -14,6 +16,9 @@ type Envelope struct {
 	Data []byte
 	From Addr // bound to the session that it came on
 	Tag  Tag
+
+	// Load is a counter for the session that belongs to the layer above.
+	Load *atomic.Int64
 
 	Owner     EnvelopeOwner // plugin's
 	Link      any           // plugin's

@@ -501,7 +501,7 @@ func (e *Endpoint) newEnvelope(l *Link, tag na.Tag, data []byte) *na.Envelope {
 		env.Buf = make([]byte, size)
 	}
 	env.Data = env.Buf[:copy(env.Buf[:cap(env.Buf)], data)]
-	env.From, env.Tag, env.Link, env.Accepted, env.ID = l.addr(), tag, l, false, l.numbered
+	env.From, env.Tag, env.Link, env.Accepted, env.ID, env.Load = l.addr(), tag, l, false, l.numbered, &l.load
 	l.waiters.add(env, int(l.offered))
 	e.stats.Envelopes++
 	return env

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -74,9 +75,10 @@ type Link struct {
 	reserved  int    // of those, not yet returned to the budget
 	arrived   uint32
 	released  uint32
-	announced uint32 // highest credit that the peer may have seen
-	held      int    // envelopes that are not accepted
-	numbered  uint64 // unexpected messages that have arrived
+	announced uint32       // highest credit that the peer may have seen
+	held      int          // envelopes that are not accepted
+	load      atomic.Int64 // of the layer above na
+	numbered  uint64       // unexpected messages that have arrived
 	waiters   waiters
 	answered  int // answers to withdraws that wait to leave
 	inputs    map[uint64]*input

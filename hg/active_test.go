@@ -1,0 +1,186 @@
+package hg_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// keeper is a target whose handlers keep their handles.
+type keeper struct {
+	kept []*hg.Handle
+	most int64 // of Stats.Active, as handlers have seen it
+}
+
+func (k *keeper) handler(h *hg.Handle) error {
+	k.kept = append(k.kept, h.Ref())
+	k.most = max(k.most, h.Context().Stats().Active)
+	return nil
+}
+
+// answer answers the oldest request that is kept.
+func (k *keeper) answer() {
+	h := k.kept[0]
+	k.kept = k.kept[1:]
+	_ = h.RespondRaw(nil, nil) // the origin may have canceled
+	h.Close()
+}
+
+// Handlers that answer later are bounded (G-T12): beyond the bound requests stay in their envelopes, begin one by one as
+// others end, in order, and hold back their origin alone.
+func TestMaxActive(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 2, NA: na.Config{Envelopes: 4}})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		const calls = 10
+		outs := make([]outcome, calls)
+		var handles []*hg.Handle
+		for i := range outs {
+			handles = append(handles, p.handle(id))
+			require.NoError(t, handles[i].ForwardRaw([]byte{byte(i)}, outs[i].cb))
+		}
+		p.Until(func() bool {
+			s := p.tctx.Stats()
+			return len(k.kept) == 2 && s.Waiting == 4 && s.NA.Envelopes == 4
+		})
+		require.EqualValues(t, 2, p.tctx.Stats().Active)
+		require.Equal(t, calls-6, p.octx.Stats().NA.Queued, "the origin is held back")
+		for i := range outs {
+			p.Until(func() bool { return len(k.kept) > 0 })
+			in, err := k.kept[0].InputRaw()
+			require.NoError(t, err)
+			require.Equal(t, []byte{byte(i)}, in, "in order")
+			k.answer()
+			p.Until(func() bool { return outs[i].calls == 1 })
+			require.NoError(t, outs[i].err)
+		}
+		require.EqualValues(t, 2, k.most)
+		p.Until(func() bool { return p.tctx.Stats().Active == 0 })
+		require.Zero(t, p.tctx.Stats().Waiting)
+		for _, h := range handles {
+			h.Close()
+		}
+	})
+}
+
+// A peer whose requests are kept for long does not use up what others may begin.
+func TestMaxActivePerPeer(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 3, MaxActivePerPeer: 2})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		greedy := make([]outcome, 5)
+		var handles []*hg.Handle
+		for i := range greedy {
+			handles = append(handles, p.handle(id))
+			require.NoError(t, handles[i].ForwardRaw(nil, greedy[i].cb))
+		}
+		p.Until(func() bool { return len(k.kept) == 2 && p.tctx.Stats().Waiting == 3 })
+
+		other, octx := n.Origin(hg.Config{})
+		_, err := other.Register("keep", nil)
+		require.NoError(t, err)
+		h, err := octx.Create(p.target.Addr(), id)
+		require.NoError(t, err)
+		var modest outcome
+		require.NoError(t, h.ForwardRaw(nil, modest.cb))
+		p.Until(func() bool { return len(k.kept) == 3 })
+		require.EqualValues(t, 3, p.tctx.Stats().Waiting, "it does not wait behind them")
+		for ended := 0; ended < 6; ended++ {
+			p.Until(func() bool { return len(k.kept) > 0 })
+			k.answer()
+		}
+		p.Until(func() bool { return modest.calls == 1 && greedy[4].calls == 1 })
+		require.EqualValues(t, 3, k.most)
+		h.Close()
+		for _, h := range handles {
+			h.Close()
+		}
+	})
+}
+
+// Forward and cancel in a loop cannot make a target run more than its bound (C-T30): a request that was canceled counts
+// until its handler has let it go.
+func TestRapidReset(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 5, NA: na.Config{Envelopes: 8}})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		h := p.handle(id)
+		for i := range 200 {
+			var o outcome
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			for range 3 {
+				_ = p.octx.Progress(0)
+				p.octx.Trigger(0)
+				_ = p.tctx.Progress(0)
+				p.tctx.Trigger(0)
+			}
+			if i < 5 { // as many as may
+				p.Until(func() bool { return len(k.kept) == i+1 })
+			}
+			h.Cancel()
+			p.octx.Trigger(0)
+			p.Until(func() bool { return o.calls == 1 })
+			s := p.tctx.Stats()
+			require.LessOrEqual(t, s.Active, int64(5), "round %d", i)
+			require.LessOrEqual(t, s.NA.Envelopes, 8, "round %d", i)
+			if i%10 == 9 && len(k.kept) > 0 {
+				k.answer()
+			}
+		}
+		require.EqualValues(t, 5, k.most)
+		p.Until(func() bool {
+			for len(k.kept) > 0 {
+				k.answer()
+			}
+			s := p.tctx.Stats()
+			return s.Active == 0 && s.Waiting == 0 && s.NA.Envelopes == 0
+		})
+		h.Close()
+	})
+}
+
+// A request that waits for room can be withdrawn, and takes no room then; when the context closes nothing is left.
+func TestWaitingRequests(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		outs, ws := make([]outcome, 4), make([]taken, 4)
+		var handles []*hg.Handle
+		for i := range outs {
+			handles = append(handles, p.handle(id))
+			require.NoError(t, handles[i].ForwardRaw(nil, outs[i].cb))
+		}
+		p.Until(func() bool { return p.tctx.Stats().Waiting == 3 })
+		require.NoError(t, handles[1].Withdraw(0, ws[1].cb))
+		require.NoError(t, handles[0].Withdraw(0, ws[0].cb))
+		p.Until(func() bool { return ws[0].n+ws[1].n == 2 })
+		require.Equal(t, hg.TooLate, ws[0].r)
+		require.Equal(t, hg.Withdrawn, ws[1].r)
+		k.answer()
+		p.Until(func() bool { return len(k.kept) == 1 && p.tctx.Stats().Waiting == 1 })
+		require.NoError(t, p.target.Close())
+		k.answer()
+		p.Until(func() bool { return outs[2].calls == 1 && outs[3].calls == 1 && p.tctx.Stats().Handles == 0 })
+		s := p.tctx.Stats()
+		require.Zero(t, s.Waiting)
+		require.Zero(t, s.Active)
+		for _, h := range handles {
+			h.Close()
+		}
+	})
+}
+
+func TestMaxActiveConfig(t *testing.T) {
+	_, err := hg.Open("tcp://", hg.Config{MaxActive: -1, MaxActivePerPeer: -2})
+	require.ErrorIs(t, err, hg.ErrInvalid)
+	require.ErrorContains(t, err, "MaxActive is -1")
+	require.ErrorContains(t, err, "MaxActivePerPeer is -2")
+}
