@@ -167,6 +167,7 @@ func TestWaitingRequests(t *testing.T) {
 		k.answer()
 		p.Until(func() bool { return len(k.kept) == 1 && p.tctx.Stats().Waiting == 1 })
 		require.NoError(t, p.target.Close())
+		p.Until(func() bool { return p.tctx.Stats().Waiting == 0 })
 		k.answer()
 		p.Until(func() bool { return outs[2].calls == 1 && outs[3].calls == 1 && p.tctx.Stats().Handles == 0 })
 		s := p.tctx.Stats()
