@@ -118,6 +118,7 @@ func acceptFreesRoom(b *bed) {
 		}
 		three.Free()
 		b.until("the rest leaves", func() bool { b.empty(t); return count(cs) == len(cs) })
+		b.quiet(a, t) // and arrives
 	})
 }
 
