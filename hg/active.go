@@ -96,7 +96,7 @@ func (c *Context) advance() {
 				d.tail = last
 			}
 			d.waiting.Add(-1)
-			c.post(&h.service.dispatch)
+			c.PostTask(&h.service.dispatch)
 		} else {
 			last = h
 		}

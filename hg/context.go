@@ -108,18 +108,14 @@ func (c *Context) Trigger(max int) int {
 	}
 	n := 0
 	for p := c.newPacer(); n < max; n++ {
-		e := c.q.pop()
-		if e == nil {
+		t := c.q.pop()
+		if t == nil {
 			break
 		}
 		if c.q.len() > 0 {
 			c.nctx.Rouse() // another goroutine may take the next while this one is in user code
 		}
-		if e.task != nil {
-			e.task.fn(e.task.data)
-		} else {
-			e.run()
-		}
+		t.fn(t.data)
 		p.ran()
 	}
 	return n
@@ -161,17 +157,15 @@ func (c *Context) drainNA() {
 	}
 }
 
-// post queues e for Trigger.
-func (c *Context) post(e *entry) {
-	c.q.push(e)
+// PostTask queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any
+// goroutine.
+func (c *Context) PostTask(t *Task) {
+	c.q.push(t)
 	c.nctx.Rouse()
 }
 
-// Post queues fn to run in Trigger, after what is queued now. It may be called from any goroutine.
-func (c *Context) Post(fn func()) { c.post(&entry{run: fn}) }
-
-// PostTask is Post for a task that is not in the queue.
-func (c *Context) PostTask(t *Task) { c.post(&t.entry) }
+// Post is PostTask for a function.
+func (c *Context) Post(fn func()) { c.PostTask(&Task{fn: func(any) { fn() }}) }
 
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
@@ -199,16 +193,16 @@ type Lookup struct {
 	begun time.Duration
 	r     na.Result
 	cb    LookupFunc
-	entry entry
+	task  Task
 }
 
 // Lookup resolves the text of an address, for example "tcp://node7:9000". It does not connect. cb runs in Trigger.
 func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 	l := &Lookup{c: c, text: text, begun: c.Now(), cb: cb}
-	l.entry.run = l.run
+	l.task.Init(l.run, nil)
 	l.op = c.nctx.NewOp(func(_ *na.Op, r na.Result) {
 		l.r = r
-		c.post(&l.entry)
+		c.PostTask(&l.task)
 	})
 	if err := c.nctx.Lookup(l.op, text); err != nil {
 		return nil, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: bare(err)}
@@ -219,7 +213,7 @@ func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 // Cancel ends the lookup, unless it has ended. It does not block; the callback runs once in any case.
 func (l *Lookup) Cancel() { l.op.Cancel() }
 
-func (l *Lookup) run() {
+func (l *Lookup) run(any) {
 	var err error
 	if l.r.Err != nil {
 		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.Now() - l.begun, Fate: na.NotRun, Err: bare(l.r.Err)}

@@ -32,7 +32,7 @@ type call struct {
 	canceling bool
 	begun     time.Duration
 	cb        ForwardFunc
-	done      entry
+	done      Task
 
 	in   []byte // header and encoded input
 	msg  [requestSize + na.KeySize]byte
@@ -59,7 +59,7 @@ func newCall(h *Handle) *call {
 	k.slot, k.gen = h.ctx.takeSlot()
 	k.send = h.ctx.nctx.NewOp(k.onSent)
 	k.recv = h.ctx.nctx.NewOp(k.onReceived)
-	k.done.run = k.finish
+	k.done.Init(k.finish, nil)
 	return k
 }
 
@@ -390,7 +390,7 @@ func (k *call) partEnded() {
 	if k.withdrawal != nil {
 		k.withdrawal.callEnds()
 	}
-	k.h.ctx.post(&k.done)
+	k.h.ctx.PostTask(&k.done)
 }
 
 // fate tells what became of the request if no answer came. Only the send knows: the receive may be of another session.
@@ -438,7 +438,7 @@ func (k *call) result() error {
 }
 
 // finish runs in Trigger: the handle is idle again when the callback runs.
-func (k *call) finish() {
+func (k *call) finish(any) {
 	h := k.h
 	h.mu.Lock()
 	k.err = k.result()

@@ -5,59 +5,52 @@ import (
 	"sync/atomic"
 )
 
-// An entry is something that Trigger runs. It is part of what it belongs to, and in the queue at most once.
-type entry struct {
-	next *entry
-	run  func()
-	task *Task // in place of run
-}
-
-// A Task is something that is to run in Trigger, made once to be posted often. It may be part of what it belongs to. It
-// is in the queue at most once.
+// A Task is something that Trigger runs, made once to be posted often. It may be part of what it belongs to. It is in the
+// queue at most once.
 type Task struct {
-	entry entry
-	fn    func(data any)
-	data  any
+	next *Task
+	fn   func(data any)
+	data any
 }
 
 // Init has t run fn with data.
-func (t *Task) Init(fn func(data any), data any) { t.fn, t.data, t.entry.task = fn, data, t }
+func (t *Task) Init(fn func(data any), data any) { t.fn, t.data = fn, data }
 
 // queue is the completion queue of a context, in order. Any goroutine may push and pop.
 type queue struct {
 	n          atomic.Int64
 	mu         sync.Mutex // guards the list
-	head, tail *entry
+	head, tail *Task
 }
 
 func (q *queue) len() int { return int(q.n.Load()) }
 
-func (q *queue) push(e *entry) {
+func (q *queue) push(t *Task) {
 	q.mu.Lock()
 	if q.tail == nil {
-		q.head = e
+		q.head = t
 	} else {
-		q.tail.next = e
+		q.tail.next = t
 	}
-	q.tail = e
+	q.tail = t
 	q.n.Add(1)
 	q.mu.Unlock()
 }
 
-func (q *queue) pop() *entry {
+func (q *queue) pop() *Task {
 	if q.n.Load() == 0 {
 		return nil
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	e := q.head
-	if e == nil {
+	t := q.head
+	if t == nil {
 		return nil
 	}
-	if q.head = e.next; q.head == nil {
+	if q.head = t.next; q.head == nil {
 		q.tail = nil
 	}
-	e.next = nil
+	t.next = nil
 	q.n.Add(-1)
-	return e
+	return t
 }

@@ -52,7 +52,7 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 		return
 	}
 	s.input = payload
-	c.post(&s.dispatch)
+	c.PostTask(&s.dispatch)
 }
 
 // inputFetched goes on with a request whose input did not fit the message.
@@ -62,7 +62,7 @@ func (h *Handle) inputFetched(body []byte, err error) {
 		return
 	}
 	h.service.input = body
-	h.ctx.post(&h.service.dispatch)
+	h.ctx.PostTask(&h.service.dispatch)
 }
 
 // reject answers a request whose handler will not run.
@@ -85,7 +85,7 @@ func (h *Handle) accept() bool {
 }
 
 // run runs the handler in Trigger.
-func (h *Handle) run() {
+func (h *Handle) run(any) {
 	if !h.ctx.admit(h) {
 		return
 	}

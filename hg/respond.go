@@ -18,7 +18,7 @@ type service struct {
 	tag      na.Tag
 	oneWay   bool
 	input    []byte
-	dispatch entry
+	dispatch Task
 	started  bool // the handler began
 	admitted bool // it has room in Context.load
 	peerLoad *atomic.Int64
@@ -31,7 +31,7 @@ type service struct {
 	send     *na.Op
 	sent     na.Result
 	cb       RespondFunc
-	done     entry
+	done     Task
 	loan     *loan
 	next     *Handle // in the list of spare handles
 }
@@ -52,8 +52,8 @@ func (c *Context) newTarget(env *na.Envelope) *Handle {
 		h = &Handle{ctx: c, service: &service{}}
 		s := h.service
 		s.h = h
-		s.dispatch.run = h.run
-		s.done.run = s.finish
+		s.dispatch.Init(h.run, nil)
+		s.done.Init(s.finish, nil)
 		s.send = c.nctx.NewOp(s.onSent)
 	}
 	s := h.service
@@ -326,7 +326,7 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 		h.Close()
 		return
 	}
-	h.ctx.post(&s.done)
+	h.ctx.PostTask(&s.done)
 }
 
 func (s *service) onLoanEnded(na.Result) {
@@ -338,7 +338,7 @@ func (s *service) onLoanEnded(na.Result) {
 }
 
 // finish runs in Trigger.
-func (s *service) finish() {
+func (s *service) finish(any) {
 	h := s.h
 	h.mu.Lock()
 	cb, err := s.cb, s.sent.Err

@@ -75,13 +75,12 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	w := &withdrawal{k: k, gen: k.gen, cbs: []WithdrawFunc{cb}}
 	w.task.Init(w.tell, nil)
 	h.refs.Add(1) // until tell
-	sent := k.sending && k.sendEnded
 	switch {
 	case k.phase != pending, k.canceling, k.understood || k.answered || k.pull != nil:
 		w.settle(TooLate)
-	case h.rpc.OneWay && sent:
+	case h.rpc.OneWay && k.sendEnded:
 		w.settle(TooLate)
-	case !sent:
+	case !k.sendEnded:
 		k.withdrawal = w
 		w.limit(timeout)
 		k.send.Cancel() // if it cannot be, onSent asks the target

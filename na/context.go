@@ -204,17 +204,13 @@ func (c *Context) drive(deadline time.Duration, done func() bool) error {
 		case c.releasable():
 			c.release()
 			return ErrClosed
-		case deadline >= 0 && now >= deadline && looked:
+		case looked && deadline >= 0 && now >= deadline:
 			return ErrTimeout
-		case deadline >= 0 && now >= deadline:
-			c.poller.wait(0)
-			looked = true
-			continue
 		}
 		looked = true
 		wait := time.Duration(-1)
 		if deadline >= 0 {
-			wait = deadline - now
+			wait = max(deadline-now, 0)
 		}
 		if at, ok := c.ep.NextTimer(); ok && (wait < 0 || at-now < wait) {
 			wait = max(at-now, 0)

@@ -269,8 +269,8 @@ func (c *conn) flush() {
 	}
 }
 
-// write writes once what out has, and tells whether the socket took all of it and may take more. Memory of an operation is lent to the system for
-// this one call.
+// write writes once what out has, and tells whether the socket took all of it and may take more. Memory of an operation is
+// lent to the system for this one call.
 func (c *conn) write() (done bool, err error) {
 	var room [maxVectors][]byte
 	iov := c.clip(c.out.Gather(room[:0]))

@@ -116,23 +116,17 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, %d were offered", len(payload), l.e.eng.cfg.Eager))
 	}
 	l.arrived++
-	if int32(l.announced-l.arrived) < 0 {
+	if int32(l.announced-uint32(l.arrived)) < 0 {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", l.arrived, l.announced))
 	}
 	l.held++
-	l.numbered++
 	l.oweCredit()
 	env := l.e.newEnvelope(l, na.Tag(h.Tag), payload)
 	if o := l.e.receivers.head; o != nil {
 		l.e.finish(o, na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(payload))})
 		return nil
 	}
-	if at := l.e.inboxAt; at > 64 && at*2 > len(l.e.inbox) {
-		n := copy(l.e.inbox, l.e.inbox[at:])
-		clear(l.e.inbox[n:])
-		l.e.inbox, l.e.inboxAt = l.e.inbox[:n], 0
-	}
-	l.e.inbox = append(l.e.inbox, env)
+	l.e.inbox.push(env)
 	return nil
 }
 

@@ -98,8 +98,7 @@ type Endpoint struct {
 	receivers opList // RecvUnexpected that wait
 	lookups   opList
 	timers    timers
-	inbox     []*na.Envelope
-	inboxAt   int
+	inbox     fifo[*na.Envelope]
 
 	freeOps    *op
 	freeEnvs   []*na.Envelope
@@ -501,26 +500,21 @@ func (e *Endpoint) newEnvelope(l *Link, tag na.Tag, data []byte) *na.Envelope {
 		env.Buf = make([]byte, size)
 	}
 	env.Data = env.Buf[:copy(env.Buf[:cap(env.Buf)], data)]
-	env.From, env.Tag, env.Link, env.Accepted, env.ID, env.Load = l.addr(), tag, l, false, l.numbered, &l.load
+	env.From, env.Tag, env.Link, env.Accepted, env.ID, env.Load = l.addr(), tag, l, false, l.arrived, &l.load
 	l.waiters.add(env, int(l.offered))
 	e.stats.Envelopes++
 	return env
 }
 
 func (e *Endpoint) takeEnvelope() *na.Envelope {
-	if e.inboxAt == len(e.inbox) {
-		return nil
-	}
-	env := e.inbox[e.inboxAt]
-	e.inbox[e.inboxAt] = nil
-	if e.inboxAt++; e.inboxAt == len(e.inbox) {
-		e.inbox, e.inboxAt = e.inbox[:0], 0
-	}
-	if env.Withdrawn {
+	for e.inbox.len() > 0 {
+		env := e.inbox.pop()
+		if !env.Withdrawn {
+			return env
+		}
 		e.recycle(env)
-		return e.takeEnvelope()
 	}
-	return env
+	return nil
 }
 
 // flushUnlock returns the lock and sends what was queued meanwhile.

@@ -22,8 +22,8 @@ type lane struct {
 	offer [16]byte // what the side that was dialled offered; zero at the other side
 	asked bool     // the peer was asked to dial
 	greet bool     // our HELLO is to be pulled
-	ctl   ctlQueue
-	moves moveQueue
+	ctl   fifo[frame.Header]
+	moves fifo[*move]
 }
 
 type laneState uint8

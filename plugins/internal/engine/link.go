@@ -52,7 +52,7 @@ type Link struct {
 	silent  time.Duration
 
 	// Sending.
-	ctl     ctlQueue
+	ctl     fifo[frame.Header]
 	pong    bool
 	pongTag uint64
 	owed    bool           // the peer should hear of freed envelopes
@@ -64,16 +64,16 @@ type Link struct {
 	recvs   opList         // expected receives
 	match   map[na.Tag]*op // the same by their tags
 	leases  opList
-	moves   moveQueue // bulk data being sent, but for that on the lane
-	credits uint32    // envelopes the peer has ever guaranteed
-	used    uint32    // envelopes we have used
-	seq     uint64    // unexpected messages encoded
+	moves   fifo[*move] // bulk data being sent, but for that on the lane
+	credits uint32      // envelopes the peer has ever guaranteed
+	used    uint32      // envelopes we have used
+	seq     uint64      // unexpected messages encoded
 	asks    withdrawals
 
 	// Receiving.
 	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
 	reserved  int    // of those, not yet returned to the budget
-	arrived   uint32
+	arrived   uint64 // unexpected messages
 	released  uint32
 	announced uint32       // highest credit that the peer may have seen
 	held      int          // envelopes that are not accepted
@@ -407,9 +407,9 @@ func (l *Link) close(err error, last []byte, fault bool) {
 			e.finish(o, r)
 		}
 	}
-	l.moves.end()
-	l.lane.moves.end()
-	l.served, l.inputs, l.ctl, l.lane.ctl = nil, nil, ctlQueue{}, ctlQueue{}
+	endMoves(&l.moves)
+	endMoves(&l.lane.moves)
+	l.served, l.inputs, l.ctl, l.lane.ctl = nil, nil, fifo[frame.Header]{}, fifo[frame.Header]{}
 	delete(e.lanes, l.lane.offer)
 	l.settle()
 	if wasUp && fault {
@@ -541,7 +541,7 @@ func (l *Link) tick(passed time.Duration) {
 
 // ping asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
 func (l *Link) ping() {
-	if l.ctl.has(frame.Ping) {
+	if slices.ContainsFunc(l.ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
 	}
 	l.control(frame.Header{Kind: frame.Ping})

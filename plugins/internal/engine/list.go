@@ -1,5 +1,41 @@
 package engine
 
+import "slices"
+
+// A fifo is values in order. The zero value is empty.
+type fifo[T any] struct {
+	list []T
+	at   int // of the first
+}
+
+func (q *fifo[T]) len() int { return len(q.list) - q.at }
+
+// all returns the values; the slice is valid until the next change.
+func (q *fifo[T]) all() []T { return q.list[q.at:] }
+
+func (q *fifo[T]) push(v T) {
+	if q.at > 64 && q.at*2 > len(q.list) {
+		n := copy(q.list, q.list[q.at:])
+		clear(q.list[n:])
+		q.list, q.at = q.list[:n], 0
+	}
+	q.list = append(q.list, v)
+}
+
+// pop takes the first value of a fifo that is not empty.
+func (q *fifo[T]) pop() T {
+	var zero T
+	v := q.list[q.at]
+	q.list[q.at] = zero
+	if q.at++; q.at == len(q.list) {
+		q.list, q.at = q.list[:0], 0
+	}
+	return v
+}
+
+// remove takes out the value with index i of all.
+func (q *fifo[T]) remove(i int) { q.list = slices.Delete(q.list, q.at+i, q.at+i+1) }
+
 // opList is a queue of operations; an op is in at most one. The zero value is empty.
 type opList struct {
 	head, tail *op

@@ -19,7 +19,7 @@ type move struct {
 	off    int64      // in mem
 	n, at  int64
 	lane   bool // on the lane
-	queued bool // in a moveQueue
+	queued bool // waits for its turn
 	flight int  // pieces that the carrier has not reported
 	code   na.Code
 	dead   bool // nobody wants it any more
@@ -31,57 +31,28 @@ func (l *Link) dropMove(m *move) {
 	if !m.queued {
 		return // its last piece ends it
 	}
-	l.movesOf(m).remove(m)
+	q := l.movesOf(m)
+	if i := slices.Index(q.all(), m); i >= 0 {
+		q.remove(i)
+	}
 	m.queued = false
 	l.settleMove(m)
 }
 
 // movesOf returns the queue in which m waits for its turn.
-func (l *Link) movesOf(m *move) *moveQueue {
+func (l *Link) movesOf(m *move) *fifo[*move] {
 	if m.lane {
 		return &l.lane.moves
 	}
 	return &l.moves
 }
 
-// A moveQueue is moves that take turns.
-type moveQueue struct {
-	list []*move
-	at   int
-}
-
-func (q *moveQueue) len() int { return len(q.list) - q.at }
-
-func (q *moveQueue) push(m *move) {
-	if q.at > 64 && q.at*2 > len(q.list) {
-		n := copy(q.list, q.list[q.at:])
-		clear(q.list[n:])
-		q.list, q.at = q.list[:n], 0
-	}
-	q.list = append(q.list, m)
-}
-
-func (q *moveQueue) pop() *move {
-	m := q.list[q.at]
-	q.list[q.at] = nil
-	if q.at++; q.at == len(q.list) {
-		q.list, q.at = q.list[:0], 0
-	}
-	return m
-}
-
-func (q *moveQueue) remove(m *move) {
-	if i := slices.Index(q.list[q.at:], m); i >= 0 {
-		q.list = slices.Delete(q.list, q.at+i, q.at+i+1)
-	}
-}
-
-// end drops all moves: the session is over.
-func (q *moveQueue) end() {
-	for _, m := range q.list[q.at:] {
+// endMoves drops all moves of a queue: the session is over.
+func endMoves(q *fifo[*move]) {
+	for _, m := range q.all() {
 		m.dead, m.op = true, nil
 	}
-	*q = moveQueue{}
+	*q = fifo[*move]{}
 }
 
 // An input is a peer's put that is arriving.
@@ -202,7 +173,7 @@ func (e *Endpoint) newMove() *move {
 }
 
 // nextChunk yields a piece of the next move in turn.
-func (l *Link) nextChunk(b []byte, q *moveQueue) ([]byte, Chunk, bool) {
+func (l *Link) nextChunk(b []byte, q *fifo[*move]) ([]byte, Chunk, bool) {
 	for q.len() > 0 {
 		m := q.pop()
 		m.queued = false

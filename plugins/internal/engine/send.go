@@ -26,7 +26,7 @@ func (l *Link) controlMove(onLane bool, h frame.Header) {
 	}
 }
 
-func (l *Link) controlOn(q *ctlQueue, h frame.Header) {
+func (l *Link) controlOn(q *fifo[frame.Header], h frame.Header) {
 	if l.state == linkDown {
 		return
 	}
@@ -36,38 +36,6 @@ func (l *Link) controlOn(q *ctlQueue, h frame.Header) {
 	}
 	q.push(h)
 	l.kick()
-}
-
-// A ctlQueue is control frames that wait to leave.
-type ctlQueue struct {
-	list []frame.Header
-	at   int
-}
-
-func (q *ctlQueue) len() int { return len(q.list) - q.at }
-
-func (q *ctlQueue) push(h frame.Header) {
-	if q.at > 64 && q.at*2 > len(q.list) {
-		q.list, q.at = q.list[:copy(q.list, q.list[q.at:])], 0
-	}
-	q.list = append(q.list, h)
-}
-
-func (q *ctlQueue) pop() frame.Header {
-	h := q.list[q.at]
-	if q.at++; q.at == len(q.list) {
-		q.list, q.at = q.list[:0], 0
-	}
-	return h
-}
-
-func (q *ctlQueue) has(k frame.Kind) bool {
-	for i := range q.list[q.at:] {
-		if q.list[q.at+i].Kind == k {
-			return true
-		}
-	}
-	return false
 }
 
 func giveBack(key na.Key) frame.Header {
@@ -127,7 +95,7 @@ func (l *Link) freed() {
 // or when the peer has used all that it knows of.
 func (l *Link) oweCredit() {
 	free := l.released + l.offered - l.announced
-	if !l.owed && (free >= max(l.offered/4, 1) || free > 0 && l.arrived == l.announced) {
+	if !l.owed && (free >= max(l.offered/4, 1) || free > 0 && uint32(l.arrived) == l.announced) {
 		l.owed = true
 		l.kick()
 	}

@@ -105,8 +105,8 @@ func (l *Link) deliverWithdrawn(h *frame.Header) error {
 
 // deliverWithdraw destroys a message that nobody has accepted.
 func (l *Link) deliverWithdraw(h *frame.Header) error {
-	if h.Op == 0 || h.Op > l.numbered {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("WITHDRAW of message %d, %d have arrived", h.Op, l.numbered))
+	if h.Op == 0 || h.Op > l.arrived {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("WITHDRAW of message %d, %d have arrived", h.Op, l.arrived))
 	}
 	if l.answered++; l.answered > int(l.offered) {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.offered))
