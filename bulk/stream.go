@@ -29,45 +29,20 @@ type Stream struct {
 
 // check fills in the defaults and says what is wrong.
 func (s *Stream) check(dir Dir) error {
-	invalid := func(format string, args ...any) error {
-		return fmt.Errorf("bulk: %v: %w", dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
-	}
 	switch {
 	case s.Handle == nil || s.Handle.in == nil:
-		return invalid("Stream.Handle is not set")
+		return invalid(dir, "Stream.Handle is not set")
 	case !na.InRange(s.Offset, s.Size, s.Handle.Len()):
-		return invalid("Stream.Offset is %d: %d bytes from there lie outside the handle of %d bytes", s.Offset, s.Size, s.Handle.Len())
-	case s.Chunk < 0 || s.Chunk > 0 && s.Chunk < minChunk:
-		return invalid("Stream.Chunk is %d, want at least %d, or 0 for %d", s.Chunk, minChunk, DefaultChunk)
-	case s.Window < 0 || s.Window > maxWindow:
-		return invalid("Stream.Window is %d, want 1 to %d, or 0 for %d", s.Window, maxWindow, DefaultWindow)
+		return invalid(dir, "Stream.Offset is %d: %d bytes from there lie outside the handle of %d bytes", s.Offset, s.Size, s.Handle.Len())
 	}
 	if s.Size == 0 {
 		s.Size = s.Handle.Len() - s.Offset
 	}
-	if s.Chunk == 0 {
-		s.Chunk = DefaultChunk
+	err := checkPieces("Stream", dir, &s.Chunk, &s.Window)
+	if err == nil && s.Handle.Remote() {
+		s.Peer, err = checkRemote("Stream", dir, s.Handle, s.Peer)
 	}
-	if s.Window == 0 {
-		s.Window = DefaultWindow
-	}
-	if !s.Handle.Remote() {
-		return nil
-	}
-	need := ReadOnly
-	if dir == Push {
-		need = WriteOnly
-	}
-	if !s.Handle.Access().Can(need) {
-		return fmt.Errorf("bulk: %v: %w", dir, na.WithText(na.ErrPermission, fmt.Sprintf("the remote handle allows %v", s.Handle.Access())))
-	}
-	if s.Peer.IsZero() {
-		s.Peer = s.Handle.owner
-	}
-	if s.Peer.IsZero() {
-		return invalid("Stream.Peer is not set and the remote handle is not bound to an address")
-	}
-	return nil
+	return err
 }
 
 // A flow is a Stream in use, in one direction.

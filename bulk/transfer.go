@@ -129,9 +129,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 
 // check fills in the defaults and says what is wrong.
 func (s *Spec) check() (peer na.Addr, err error) {
-	invalid := func(format string, args ...any) (na.Addr, error) {
-		return na.Addr{}, fmt.Errorf("bulk: %v: %w", s.Dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
-	}
+	invalid := func(format string, args ...any) (na.Addr, error) { return na.Addr{}, invalid(s.Dir, format, args...) }
 	switch {
 	case s.Dir > Push:
 		return invalid("Spec.Dir is %d, want Pull or Push", s.Dir)
@@ -149,32 +147,11 @@ func (s *Spec) check() (peer na.Addr, err error) {
 	case !na.InRange(s.RemoteOffset, s.Size, s.Remote.Len()):
 		return invalid("Spec.RemoteOffset is %d: %d bytes from there lie outside the remote handle of %d bytes",
 			s.RemoteOffset, s.Size, s.Remote.Len())
-	case s.Chunk < 0 || s.Chunk > 0 && s.Chunk < minChunk:
-		return invalid("Spec.Chunk is %d, want at least %d, or 0 for %d", s.Chunk, minChunk, DefaultChunk)
-	case s.Window < 0 || s.Window > maxWindow:
-		return invalid("Spec.Window is %d, want 1 to %d, or 0 for %d", s.Window, maxWindow, DefaultWindow)
 	}
-	need := ReadOnly
-	if s.Dir == Push {
-		need = WriteOnly
+	if err := checkPieces("Spec", s.Dir, &s.Chunk, &s.Window); err != nil {
+		return na.Addr{}, err
 	}
-	if !s.Remote.Access().Can(need) {
-		return na.Addr{}, fmt.Errorf("bulk: %v: %w", s.Dir,
-			na.WithText(na.ErrPermission, fmt.Sprintf("the remote handle allows %v", s.Remote.Access())))
-	}
-	if s.Chunk == 0 {
-		s.Chunk = DefaultChunk
-	}
-	if s.Window == 0 {
-		s.Window = DefaultWindow
-	}
-	if peer = s.Peer; peer.IsZero() {
-		peer = s.Remote.owner
-	}
-	if peer.IsZero() {
-		return invalid("Spec.Peer is not set and the remote handle is not bound to an address")
-	}
-	return peer, nil
+	return checkRemote("Spec", s.Dir, s.Remote, s.Peer)
 }
 
 // copyEager serves a transfer of nothing, or a pull from the data that came along with the handle. Locked.

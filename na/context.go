@@ -23,9 +23,6 @@ const (
 // settleTime bounds how long Trigger lets others finish with memory that is lent: far longer than it takes them.
 const settleTime = time.Second
 
-// maxFaults bounds the peer losses that wait for Trigger; more are counted in Stats.PeersLost only.
-const maxFaults = 1024
-
 // A Context is a completion queue and the progress that fills it. Any number of goroutines may use one: one of them
 // leads Progress at a time, the others return as soon as something is queued.
 //
@@ -330,45 +327,6 @@ func (c *Context) settle() {
 	}
 }
 
-// Together runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
-func (c *Context) Together(fn func()) {
-	if c.corker == nil {
-		fn()
-		return
-	}
-	c.corker.Cork()
-	defer c.corker.Uncork()
-	fn()
-}
-
-// Cork holds back what operations send from now on, so that it leaves together, until Uncork. Flush, Progress of any
-// goroutine, and the context itself after a few milliseconds send it all the same. Corks of several goroutines add up.
-// Cork reports false, and Uncork must not follow, where that cannot be.
-func (c *Context) Cork() bool {
-	if c.corker == nil || c.assist == nil {
-		return false
-	}
-	c.corker.Cork()
-	c.corks.Add(1)
-	return true
-}
-
-// Uncork ends a Cork that reported true.
-func (c *Context) Uncork() {
-	c.corks.Add(-1)
-	c.corker.Uncork()
-}
-
-// Flush sends what is held back.
-func (c *Context) Flush() {
-	if c.corks.Load() > 0 {
-		c.corker.Flush()
-	}
-}
-
-// Attend makes sure that frames that are held back leave although nobody drives. Plugins call it.
-func (c *Context) Attend() { c.assist.attend() }
-
 // Wake makes one Progress that sleeps now, or else the next one, return nil. Where several goroutines wait, each for
 // something of its own, ProgressUntil and Rouse are what is wanted: the Wake may be another's.
 func (c *Context) Wake() {
@@ -394,38 +352,6 @@ func (c *Context) rouse() {
 	c.callFollowers()
 }
 
-// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost.
-func (c *Context) OnFault(fn func(peer Addr, err error)) {
-	c.faultMu.Lock()
-	c.onFault = append(c.onFault, fn)
-	c.faultMu.Unlock()
-}
-
-// OnAbandon has fn run, in Trigger, when a peer lets us know that it wants no answer to a message any more.
-func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) {
-	c.faultMu.Lock()
-	c.onAbandon = fn
-	c.faultMu.Unlock()
-}
-
-// Abandoned queues what a peer has said by Abandon. Plugins call it. News beyond a bound are dropped: they are advice.
-func (c *Context) Abandoned(peer Addr, tag Tag) {
-	c.faultMu.Lock()
-	fn := c.onAbandon
-	c.faultMu.Unlock()
-	if fn == nil || c.faults.Load() >= maxFaults {
-		return
-	}
-	op := c.NewOp(func(*Op, Result) {
-		c.faults.Add(-1)
-		fn(peer, tag)
-	})
-	if t, err := op.start(kindPost, peer); err == nil {
-		c.faults.Add(1)
-		t.Finish(Result{})
-	}
-}
-
 // Nudge makes a leader that sleeps look at the timers again. Plugins call it.
 func (c *Context) Nudge() {
 	if c.waker != nil {
@@ -433,26 +359,6 @@ func (c *Context) Nudge() {
 	}
 	if c.sleeping.Load() {
 		c.poller.wake()
-	}
-}
-
-// Fault queues the loss of a peer for the functions of OnFault. Plugins call it.
-func (c *Context) Fault(peer Addr, err error) {
-	c.faultMu.Lock()
-	fns := c.onFault
-	c.faultMu.Unlock()
-	if len(fns) == 0 || c.faults.Load() >= maxFaults {
-		return
-	}
-	op := c.NewOp(func(*Op, Result) {
-		c.faults.Add(-1)
-		for _, fn := range fns {
-			fn(peer, err)
-		}
-	})
-	if t, err := op.start(kindPost, peer); err == nil {
-		c.faults.Add(1)
-		t.Finish(Result{})
 	}
 }
 

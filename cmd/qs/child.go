@@ -13,7 +13,7 @@ import (
 // childEnv marks the environment of a target that this program started; its tests start it again by their own binary.
 const childEnv = "QUICKSILVER_QS_CHILD"
 
-// child is a target in a process of its own.
+// A child is this program in another process: a target, most of the time.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
@@ -23,11 +23,11 @@ type child struct {
 // startChild starts this program again as the target of n.
 func startChild(n *network, listen string) (*child, error) {
 	args := append([]string{"serve", "-child"}, n.args()...)
-	return startSelf(append(args, listen)...)
+	return startSelf(ready, append(args, listen)...)
 }
 
-// startSelf starts this program again, and waits until it tells its address.
-func startSelf(args ...string) (*child, error) {
+// startSelf starts this program again, and waits until it says word, and with it its address, if it has one.
+func startSelf(word string, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -43,13 +43,13 @@ func startSelf(args ...string) (*child, error) {
 		return nil, err
 	}
 	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start the target: %w", err)
+		return nil, fmt.Errorf("start the other process: %w", err)
 	}
 	line, err := readLine(stdout)
-	addr, ok := strings.CutPrefix(line, ready)
+	addr, ok := strings.CutPrefix(line, word)
 	if err != nil || !ok {
 		c.stop()
-		return nil, errors.Join(fmt.Errorf("the target did not start; it said %q", line), err)
+		return nil, errors.Join(fmt.Errorf("the other process did not start; it said %q", line), err)
 	}
 	c.addr = addr
 	return c, nil

@@ -96,7 +96,7 @@ func (p *perf) floor(spin time.Duration) (r result, err error) {
 	if p.size < 1 {
 		return r, usageError{"-floor needs a -size of at least 1"}
 	}
-	c, err := startSelf("floor", strconv.Itoa(p.size), spin.String())
+	c, err := startSelf(ready, "floor", strconv.Itoa(p.size), spin.String())
 	if err != nil {
 		return r, err
 	}

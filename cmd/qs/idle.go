@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"time"
@@ -53,11 +51,11 @@ func idle(n *network, peers int, d time.Duration, asJSON bool, out io.Writer) er
 		<-drained
 	}()
 	before := memory()
-	stop, err := startSwarm(n, hctx.Self().String(), peers)
+	swarm, err := startSelf(swarmReady, "swarm", hctx.Self().String(), strconv.Itoa(peers))
 	if err != nil {
 		return err
 	}
-	defer stop()
+	defer swarm.stop()
 	if got := hctx.Stats().NA.Peers; got != peers {
 		return fmt.Errorf("%d of %d peers are connected", got, peers)
 	}
@@ -82,34 +80,7 @@ func memory() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// startSwarm starts a process of many peers, and returns when each has had an answer.
-func startSwarm(n *network, addr string, peers int) (stop func(), err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self, "swarm", addr, strconv.Itoa(peers))
-	cmd.Env = append(os.Environ(), childEnv+"=1")
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	c := &child{cmd: cmd, stdin: stdin}
-	if line, err := readLine(stdout); err != nil || line != swarmReady {
-		c.stop()
-		return nil, errors.Join(fmt.Errorf("the peers did not start; they said %q", line), err)
-	}
-	return c.stop, nil
-}
-
+// swarmReady is what a process of many peers says when each has had an answer.
 const swarmReady = "connected"
 
 // runSwarm is a process of many peers, each a class of its own; it ends with its input.

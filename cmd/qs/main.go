@@ -7,6 +7,16 @@
 //	qs info            plugins, addresses, limits, and what matters of the kernel
 //
 // "qs help COMMAND" tells the flags of one.
+//
+// The files, by command:
+//
+//	perf    perf*.go (calls, bulk, the target's side), ladder.go, mixed.go, idle.go, floor_*.go
+//	ping    ping.go, pingstats.go
+//	cp      cp.go, place.go, plan.go, then at the origin copier.go with send.go and receive.go, progress.go, remote.go
+//	serve   serve.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
+//	both    protocol.go, client.go; disk.go, source.go, part.go, journal.go, sums.go, buffers.go, reserve_*.go
+//	info    info*.go
+//	all     network.go (flags), child.go (this program again)
 package main
 
 import (

@@ -1,0 +1,50 @@
+package bulk
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// What a Spec and a Stream have in common is checked here; of is the name of the one that is.
+
+func invalid(dir Dir, format string, args ...any) error {
+	return fmt.Errorf("bulk: %v: %w", dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
+}
+
+// checkPieces fills in the defaults of chunk and window.
+func checkPieces(of string, dir Dir, chunk *int64, window *int) error {
+	switch {
+	case *chunk < 0 || *chunk > 0 && *chunk < minChunk:
+		return invalid(dir, "%s.Chunk is %d, want at least %d, or 0 for %d", of, *chunk, minChunk, DefaultChunk)
+	case *window < 0 || *window > maxWindow:
+		return invalid(dir, "%s.Window is %d, want 1 to %d, or 0 for %d", of, *window, maxWindow, DefaultWindow)
+	}
+	if *chunk == 0 {
+		*chunk = DefaultChunk
+	}
+	if *window == 0 {
+		*window = DefaultWindow
+	}
+	return nil
+}
+
+// checkRemote checks that remote allows the direction, and returns its owner: peer, or the address that it is bound to.
+func checkRemote(of string, dir Dir, remote *Handle, peer na.Addr) (na.Addr, error) {
+	need := ReadOnly
+	if dir == Push {
+		need = WriteOnly
+	}
+	if !remote.Access().Can(need) {
+		return na.Addr{}, fmt.Errorf("bulk: %v: %w", dir,
+			na.WithText(na.ErrPermission, fmt.Sprintf("the remote handle allows %v", remote.Access())))
+	}
+	if peer.IsZero() {
+		peer = remote.owner
+	}
+	if peer.IsZero() {
+		return peer, invalid(dir, "%s.Peer is not set and the remote handle is not bound to an address", of)
+	}
+	return peer, nil
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+)
+
+// bulkRate has the target make count transfers of size bytes at a time, and returns MiB per second.
+func (p *perf) bulkRate(dir moveDir, size int64, count int) (float64, error) {
+	m, err := p.newMover(dir, size, count)
+	if err != nil {
+		return 0, err
+	}
+	defer m.close()
+	if err := m.once(true); err != nil {
+		return 0, err
+	}
+	moved := int64(0)
+	begun := time.Now()
+	for moved == 0 || time.Since(begun) < p.time {
+		if err := m.once(false); err != nil {
+			return 0, err
+		}
+		moved += size * int64(count)
+	}
+	return float64(moved) / (1 << 20) / time.Since(begun).Seconds(), nil
+}
+
+// A mover asks for transfers between the target's memory and its own.
+type mover struct {
+	c     *call
+	buf   []byte
+	mem   *bulk.Handle
+	dir   moveDir
+	count int
+}
+
+func (p *perf) newMover(dir moveDir, size int64, count int) (*mover, error) {
+	m := &mover{dir: dir, count: count, buf: make([]byte, size)}
+	access := bulk.WriteOnly
+	if dir == pull {
+		access = bulk.ReadOnly
+		copy(m.buf, pattern(int(size)))
+	}
+	var err error
+	if m.mem, err = bulk.CreateWith(p.hctx, bulk.Options{Access: access, Eager: -1}, m.buf); err != nil {
+		return nil, err
+	}
+	if m.c, err = p.newCall(nil); err != nil {
+		return nil, err
+	}
+	return m, m.c.h.Reset(p.peer, p.move)
+}
+
+// once has the transfers made. With check the side that receives looks at the bytes.
+func (m *mover) once(check bool) error {
+	r := moveRequest{dir: m.dir, check: check && m.dir == pull, count: uint32(m.count), size: uint64(len(m.buf))}
+	var err error
+	if m.c.in, err = m.mem.AppendBinary(r.append(m.c.in[:0])); err != nil {
+		return err
+	}
+	if err := m.c.once(); err != nil {
+		return err
+	}
+	if check && m.dir == push && !isPattern(m.buf) {
+		return fmt.Errorf("%d bytes that the target pushed did not arrive as they were", len(m.buf))
+	}
+	return nil
+}
+
+func (m *mover) close() {
+	m.c.h.Close()
+	_ = m.mem.Close(nil)
+}

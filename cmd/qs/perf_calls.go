@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/request"
+)
+
+// checkEcho sends a pattern of size bytes and looks at what comes back.
+func (p *perf) checkEcho(size int) error {
+	c, err := p.newCall(pattern(size))
+	if err != nil {
+		return err
+	}
+	defer c.h.Close()
+	if err := c.once(); err != nil {
+		return err
+	}
+	got, err := c.h.OutputRaw()
+	if err == nil && !bytes.Equal(got, c.in) {
+		err = fmt.Errorf("the target sent other bytes back than it was sent")
+	}
+	return err
+}
+
+// A call is a handle that is forwarded again and again.
+type call struct {
+	p    *perf
+	h    *hg.Handle
+	in   []byte
+	cb   hg.ForwardFunc
+	done bool
+	err  error
+	req  *request.Request // with -api sync
+}
+
+func (p *perf) newCall(in []byte) (*call, error) {
+	h, err := p.hctx.Create(p.peer, p.echo)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{p: p, h: h, in: in}
+	c.cb = c.ended
+	if p.api == "sync" {
+		c.req = p.reqs.Create(h.Cancel)
+		c.cb = func(_ *hg.Handle, err error) { c.req.Complete(err) }
+	}
+	return c, nil
+}
+
+func (c *call) ended(_ *hg.Handle, err error) { c.done, c.err = true, err }
+
+// once forwards and waits for the callback.
+func (c *call) once() error {
+	if c.req != nil {
+		c.req.Reset(nil)
+		if err := c.h.ForwardRaw(c.in, c.cb); err != nil {
+			return err
+		}
+		if !c.req.Wait(-1) {
+			return errClosed
+		}
+		return c.req.Err()
+	}
+	c.done = false
+	if err := c.h.ForwardRaw(c.in, c.cb); err != nil {
+		return err
+	}
+	for !c.done {
+		if err := c.p.hctx.Progress(-1); err != nil {
+			return err
+		}
+		c.p.hctx.Trigger(0)
+	}
+	return c.err
+}
+
+var errClosed = errors.New("the context was closed")
+
+// latencies makes one call after the other and returns how long each took, sorted.
+func (p *perf) latencies(in []byte) ([]time.Duration, error) {
+	c, err := p.newCall(in)
+	if err != nil {
+		return nil, err
+	}
+	defer c.h.Close()
+	for range 100 {
+		if err := c.once(); err != nil {
+			return nil, err
+		}
+	}
+	lat := make([]time.Duration, 0, 1<<18)
+	for end := time.Now().Add(p.time); ; {
+		begun := time.Now()
+		if !begun.Before(end) && len(lat) > 0 {
+			break
+		}
+		if err := c.once(); err != nil {
+			return nil, err
+		}
+		lat = append(lat, time.Since(begun))
+		if p.pause > 0 {
+			time.Sleep(p.pause)
+		}
+	}
+	slices.Sort(lat)
+	return lat, nil
+}
+
+// rate keeps n calls in flight and returns calls per second.
+func (p *perf) rate(n int, in []byte) (float64, error) {
+	if p.api == "sync" {
+		return p.rateSync(n, in)
+	}
+	f := &flight{in: in}
+	f.cb = f.ended
+	begun := time.Now()
+	for range n {
+		c, err := p.newCall(nil)
+		if err != nil {
+			return 0, err
+		}
+		defer c.h.Close()
+		if err := c.h.ForwardRaw(in, f.cb); err != nil {
+			return 0, err
+		}
+		f.active++
+	}
+	for f.active > 0 {
+		if err := p.hctx.Progress(-1); err != nil {
+			return 0, err
+		}
+		p.hctx.Trigger(0)
+		if time.Since(begun) >= p.time {
+			f.over = true
+		}
+		if p.pause > 0 {
+			time.Sleep(p.pause)
+		}
+	}
+	return float64(f.done) / time.Since(begun).Seconds(), f.err
+}
+
+// A flight is calls of which each is forwarded again when it has ended.
+type flight struct {
+	in           []byte
+	cb           hg.ForwardFunc
+	active, done int
+	over         bool
+	err          error
+}
+
+func (f *flight) ended(h *hg.Handle, err error) {
+	f.done++
+	if err == nil && !f.over {
+		if err = h.ForwardRaw(f.in, f.cb); err == nil {
+			return
+		}
+	}
+	f.active--
+	if err != nil && f.err == nil {
+		f.err, f.over = err, true
+	}
+}
+
+func (p *perf) rateSync(n int, in []byte) (float64, error) {
+	var total atomic.Int64
+	errs := make([]error, n)
+	var all sync.WaitGroup
+	begun := time.Now()
+	end := begun.Add(p.time)
+	for i := range n {
+		c, err := p.newCall(in)
+		if err != nil {
+			return 0, err
+		}
+		all.Go(func() {
+			defer c.h.Close()
+			ended := int64(0)
+			for ; errs[i] == nil && time.Now().Before(end); ended++ {
+				errs[i] = c.once()
+				if p.pause > 0 {
+					time.Sleep(p.pause)
+				}
+			}
+			total.Add(ended)
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return 0, err
+		}
+	}
+	return float64(total.Load()) / time.Since(begun).Seconds(), nil
+}

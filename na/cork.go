@@ -1,0 +1,40 @@
+package na
+
+// Together runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
+func (c *Context) Together(fn func()) {
+	if c.corker == nil {
+		fn()
+		return
+	}
+	c.corker.Cork()
+	defer c.corker.Uncork()
+	fn()
+}
+
+// Cork holds back what operations send from now on, so that it leaves together, until Uncork. Flush, Progress of any
+// goroutine, and the context itself after a few milliseconds send it all the same. Corks of several goroutines add up.
+// Cork reports false, and Uncork must not follow, where that cannot be.
+func (c *Context) Cork() bool {
+	if c.corker == nil || c.assist == nil {
+		return false
+	}
+	c.corker.Cork()
+	c.corks.Add(1)
+	return true
+}
+
+// Uncork ends a Cork that reported true.
+func (c *Context) Uncork() {
+	c.corks.Add(-1)
+	c.corker.Uncork()
+}
+
+// Flush sends what is held back.
+func (c *Context) Flush() {
+	if c.corks.Load() > 0 {
+		c.corker.Flush()
+	}
+}
+
+// Attend makes sure that frames that are held back leave although nobody drives. Plugins call it.
+func (c *Context) Attend() { c.assist.attend() }

@@ -1,0 +1,71 @@
+package engine
+
+import "github.com/quicksilver-rpc/quicksilver/na"
+
+// AcceptEnvelope implements na.EnvelopeOwner.
+func (e *Endpoint) AcceptEnvelope(env *na.Envelope) bool {
+	e.mu.Lock()
+	e.accept(env)
+	accepted := !env.Withdrawn
+	e.flushUnlock()
+	return accepted
+}
+
+func (e *Endpoint) accept(env *na.Envelope) {
+	if env.Accepted {
+		return
+	}
+	env.Accepted = true
+	e.stats.Envelopes--
+	l := env.Link.(*Link)
+	l.waiters.remove(env)
+	l.freed()
+}
+
+// FreeEnvelope implements na.EnvelopeOwner.
+func (e *Endpoint) FreeEnvelope(env *na.Envelope) {
+	e.mu.Lock()
+	e.accept(env)
+	e.recycle(env)
+	e.flushUnlock()
+}
+
+func (e *Endpoint) recycle(env *na.Envelope) {
+	env.Data, env.Link, env.From, env.Withdrawn = nil, nil, na.Addr{}, false
+	if len(e.freeEnvs) < 1024 {
+		e.freeEnvs = append(e.freeEnvs, env)
+	}
+}
+
+// newEnvelope copies a message into room that was guaranteed to its sender.
+func (e *Endpoint) newEnvelope(l *Link, tag na.Tag, data []byte) *na.Envelope {
+	var env *na.Envelope
+	if n := len(e.freeEnvs); n > 0 {
+		env, e.freeEnvs = e.freeEnvs[n-1], e.freeEnvs[:n-1]
+	} else {
+		env = &na.Envelope{Owner: e}
+	}
+	if cap(env.Buf) < len(data) {
+		size := 256
+		for size < len(data) {
+			size *= 2
+		}
+		env.Buf = make([]byte, size)
+	}
+	env.Data = env.Buf[:copy(env.Buf[:cap(env.Buf)], data)]
+	env.From, env.Tag, env.Link, env.Accepted, env.ID, env.Load = l.addr(), tag, l, false, l.arrived, &l.load
+	l.waiters.add(env, int(l.offered))
+	e.stats.Envelopes++
+	return env
+}
+
+func (e *Endpoint) takeEnvelope() *na.Envelope {
+	for e.inbox.len() > 0 {
+		env := e.inbox.pop()
+		if !env.Withdrawn {
+			return env
+		}
+		e.recycle(env)
+	}
+	return nil
+}
