@@ -78,7 +78,6 @@ type Link struct {
 	announced uint32       // highest credit that the peer may have seen
 	held      int          // envelopes that are not accepted
 	load      atomic.Int64 // of the layer above na
-	numbered  uint64       // unexpected messages that have arrived
 	waiters   waiters
 	answered  int // answers to withdraws that wait to leave
 	inputs    map[uint64]*input
