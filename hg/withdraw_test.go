@@ -231,7 +231,8 @@ func TestWithdrawAll(t *testing.T) {
 	})
 }
 
-// TestCancelDuringWithdraw (C-T29): the call ends at once, and the withdrawal with it; each callback runs once.
+// TestCancelDuringWithdraw (C-T29): the call ends at once, and the withdrawal with it; each callback runs once. Where the
+// network of the target answers by itself, its word may have come before the cancel.
 func TestCancelDuringWithdraw(t *testing.T) {
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
@@ -244,14 +245,21 @@ func TestCancelDuringWithdraw(t *testing.T) {
 		p.octx.Trigger(0)
 		require.Equal(t, 1, o.calls)
 		require.ErrorIs(t, o.err, hg.ErrCanceled)
-		require.Equal(t, taken{1, hg.Indeterminate}, w)
+		if p.Sim || w.r != hg.Withdrawn {
+			require.Equal(t, hg.Indeterminate, w.r)
+		}
+		was := w
+		require.Equal(t, 1, was.n)
 
 		require.NoError(t, h.ForwardRaw(nil, again.cb), "the handle is free")
 		p.Until(func() bool { return again.calls > 0 })
 		require.NoError(t, again.err)
 		destroyed := int(p.tctx.Stats().NA.Withdrawn) // the first may have been all the same
 		require.Equal(t, 2-destroyed, *ran)
-		require.Equal(t, taken{1, hg.Indeterminate}, w)
+		require.Equal(t, was, w)
+		if w.r == hg.Withdrawn {
+			require.Equal(t, 1, destroyed)
+		}
 		h.Close()
 	})
 }

@@ -35,6 +35,9 @@ func Open(addr string, cfg Config) (*Class, error) {
 		return nil, err
 	}
 	cls := &Class{cfg: cfg.withDefaults()}
+	if err := cls.cfg.contract(); err != nil {
+		return nil, err
+	}
 	if cls.domain, err = p.Open(cls, rest); err != nil {
 		return nil, fmt.Errorf("na: open %s: %w", addr, err)
 	}

@@ -17,9 +17,28 @@ type Config struct {
 	Eager int
 	// Envelopes is how many unexpected messages each peer may have outstanding here (GER). Zero means 32; at most 4096.
 	Envelopes int
-	// Budget bounds the memory that is reserved for the envelopes of all peers, in bytes. Zero means 64 MiB. When it
-	// runs short a new peer is offered fewer envelopes, at least one, or is refused.
+	// MinEnvelopes is how few a peer may be offered when Budget runs short. Zero means 1, or Envelopes if Peers is set. A
+	// peer that cannot be guaranteed so many is refused, with an error that says what was asked and what is left.
+	MinEnvelopes int
+	// Peers is for how many peers Budget must do: Open offers each as many envelopes as that allows, and fails when these
+	// are fewer than MinEnvelopes. More peers are admitted as far as Budget goes. Zero admits peers as they come.
+	Peers int
+	// Budget bounds the memory that is reserved for the envelopes of all peers, in bytes, EnvelopeOverhead for each
+	// included. Zero means 64 MiB.
 	Budget int64
+	// Need and Want are what this side asks of its peers: how many unexpected messages it sends to one before they are
+	// accepted. A peer that does not guarantee Need is refused; it need not reserve more than Want. Zero means whatever
+	// the peer offers.
+	Need, Want int
+	// CreditBatch is how many freed envelopes make a frame of their own to tell the peer; fewer go with the next frame, or
+	// when the peer has used all that it knows of. Zero means a quarter of Envelopes; more than Envelopes is an error.
+	CreditBatch int
+	// OnNoCredit says what becomes of a message for which the peer has no envelope free.
+	OnNoCredit Policy
+	// Reserve says who may use the last envelope that a peer has free.
+	Reserve Reserve
+	// Probe is after how long without an envelope a source with messages waiting asks the peer. Zero means 200 ms.
+	Probe time.Duration
 	// SendQueue bounds the messages per peer that wait at the source for an envelope. Zero means 8192. One more fails
 	// with ErrNoCredit.
 	SendQueue int
@@ -54,6 +73,7 @@ func (c *Config) validate() error {
 	if c.SendQueue < 0 {
 		bad("SendQueue", c.SendQueue, "a number of messages, or 0 for 8192")
 	}
+	c.validateFlow(bad)
 	if c.PeerTimeout != 0 && c.PeerTimeout < 500*time.Millisecond {
 		bad("PeerTimeout", c.PeerTimeout, "at least 500ms, or 0 for 5s")
 	}
@@ -70,6 +90,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Envelopes, 32)
 	def(&c.Budget, 64<<20)
 	def(&c.SendQueue, 8192)
+	def(&c.Probe, 200*time.Millisecond)
 	def(&c.PeerTimeout, 5*time.Second)
 	def(&c.ConnectTimeout, c.PeerTimeout)
 	def(&c.Spin, 50*time.Microsecond)

@@ -182,6 +182,8 @@ func (e *fakeEndpoint) Shut() {
 func (e *fakeEndpoint) Release()     { e.released.Add(1) }
 func (e *fakeEndpoint) Stats() Stats { return Stats{Peers: 7} }
 
+func (e *fakeEndpoint) Peers() []PeerStats { return []PeerStats{{Held: 3}} }
+
 // drivenFake waits in its own way.
 type drivenFake struct{ *fakeEndpoint }
 

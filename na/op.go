@@ -67,15 +67,16 @@ type Result struct {
 
 // An Op is one operation at a time: reusable, never copied. It belongs to the context that made it.
 type Op struct {
-	word   atomic.Uint64
-	nctx   *Context
-	done   Done
-	kind   opKind
-	addr   Addr
-	result Result
-	next   *Op // in the completion queue
-	data   any // the user's
-	impl   any // the plugin's record, guarded by the plugin's lock
+	word    atomic.Uint64
+	nctx    *Context
+	done    Done
+	kind    opKind
+	addr    Addr
+	result  Result
+	next    *Op  // in the completion queue
+	data    any  // the user's
+	patient bool // see SetPatient
+	impl    any  // the plugin's record, guarded by the plugin's lock
 }
 
 // NewOp returns an idle operation whose end done hears. It may be started again after each end.
@@ -92,6 +93,10 @@ func (op *Op) Init(c *Context, done Done, data any) {
 
 // Data returns what Init kept.
 func (op *Op) Data() any { return op.data }
+
+// SetPatient says whether SendUnexpected of the idle operation may wait for an envelope whatever Config.OnNoCredit says,
+// because its caller waits too. What waits so does not count against Config.SendQueue.
+func (op *Op) SetPatient(on bool) { op.patient = on }
 
 // Busy tells whether the operation was started and its callback has not begun.
 func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
@@ -159,6 +164,9 @@ func (t Ticket) SetImpl(v any) { t.op.impl = v }
 
 // Impl returns what SetImpl kept. It may belong to a later life of the Op: the plugin compares tickets.
 func (t Ticket) Impl() any { return t.op.impl }
+
+// Patient tells whether the operation may wait for an envelope.
+func (t Ticket) Patient() bool { return t.op.patient }
 
 // Canceling tells whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
 // either it sees the cancel here, or the cancel finds the operation taken in.

@@ -43,10 +43,10 @@ type Domain interface {
 type Endpoint interface {
 	// Lookup resolves the text of an address. It does not connect. Ends with Result.Addr, or ErrNoEntry, ErrInvalid.
 	Lookup(t Ticket, text string)
-	// SendUnexpected sends buf to any receive of the peer. It may hold the message back until the peer guarantees an
-	// envelope, within Config.SendQueue; ends when the message has been handed to the system, or with ErrUnreachable,
-	// ErrPeerLost, ErrNoCredit (the local queue is full), ErrCanceled, ErrClosed. A canceled send that ends with
-	// Fate NotRun has put nothing on the wire.
+	// SendUnexpected sends buf to any receive of the peer. Without an envelope of the peer it does what Config.OnNoCredit
+	// says; a Patient one waits. It ends when the message has been handed to the system, or with ErrUnreachable,
+	// ErrPeerLost, ErrNoCredit (no envelope, or the local queue is full), ErrCanceled, ErrClosed. A canceled send that ends
+	// with Fate NotRun has put nothing on the wire.
 	SendUnexpected(t Ticket, to Addr, tag Tag, buf []byte)
 	// RecvUnexpected takes the oldest message of the context, or waits for one.
 	RecvUnexpected(t Ticket)
@@ -86,8 +86,9 @@ type Endpoint interface {
 	Shut()
 	// Release frees what is left. Called once, by the goroutine that leads, when every callback has run.
 	Release()
-	// Stats answers the gauges.
+	// Stats answers the gauges, Peers those of each session that is up.
 	Stats() Stats
+	Peers() []PeerStats
 }
 
 // A Driver is an Endpoint that waits in its own way instead of in the context's poller: a simulator yields to its
@@ -146,8 +147,10 @@ type Stats struct {
 	LateDropped int64 // messages and chunks that met no operation, dropped
 	Violations  int64 // peers cut because they broke the protocol
 	PeersLost   int64
-	Stalls      int64 // sends that had to wait for an envelope
+	Stalls      int64 // sends that had to wait for an envelope, or failed for want of one
 	Reserved    int64 // bytes of envelopes guaranteed to peers now
+	// HighWater is the largest PeerStats.HighWater of all sessions, those that have ended included.
+	HighWater int
 }
 
 var (

@@ -78,8 +78,7 @@ func (l *Link) header(h *frame.Header) error {
 	case grown < 0 || h.Credit-l.used > 4096 && int32(h.Credit-l.used) > 0:
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with credit %d after %d, %d used", h.Kind, h.Credit, l.credits, l.used))
 	default:
-		l.credits = h.Credit
-		l.feedStarved()
+		l.credited(h.Credit)
 	}
 	return nil
 }
@@ -98,6 +97,9 @@ func (l *Link) deliverHello(h *frame.Header, payload []byte) error {
 	}
 	if g.Incarnation == l.e.eng.inc {
 		return na.WithText(na.ErrUnreachable, "the address leads back to this process, which does not listen there")
+	}
+	if err := l.checkNeed(&g); err != nil {
+		return err
 	}
 	l.up(g)
 	return nil
@@ -120,6 +122,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", l.arrived, l.announced))
 	}
 	l.held++
+	l.heldMax = max(l.heldMax, l.held)
 	l.oweCredit()
 	env := l.e.newEnvelope(l, na.Tag(h.Tag), payload)
 	if o := l.e.receivers.head; o != nil {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"container/heap"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,6 +57,7 @@ type op struct {
 	id    uint64        // of a put or get; of the message of a withdraw
 	due   time.Duration // of a timer
 	place int           // in Endpoint.timers
+	last  bool          // a message that uses the last envelope of a peer, and ends when there is another
 	lane  bool          // a put whose data goes over the lane
 	move  *move
 	stop  func() // ends a lookup
@@ -271,6 +273,9 @@ func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte)
 }
 
 func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte) {
+	if k == kindSendUnexpected && e.eng.cfg.OnNoCredit != na.Queue && e.short(to) {
+		e.nctx.Look() // credit may have arrived that nobody has read (G11)
+	}
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
 	if err == nil && l.eager != 0 && len(buf) > l.eager {
@@ -278,8 +283,9 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte)
 	}
 	switch { // requests and answers are bounded apart: neither may keep the other from going
 	case err != nil:
-	case k == kindSendUnexpected && l.msgs.n+l.starved.n-l.answers >= e.eng.cfg.SendQueue:
-		err = na.ErrNoCredit
+	case k == kindSendUnexpected && l.msgs.n+l.starved.n-l.answers >= e.eng.cfg.SendQueue && !t.Patient():
+		err = na.WithText(na.ErrNoCredit, fmt.Sprintf(
+			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", e.eng.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
 		err = na.ErrAgain
 	}
@@ -293,14 +299,9 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte)
 	l.enter()
 	if k == kindSendExpected {
 		l.answers++
-	}
-	if k == kindSendUnexpected && !l.takeCredit() {
-		if l.state == linkUp {
-			e.stats.Stalls++
-		}
-		l.starved.push(o)
-	} else {
 		l.msgs.push(o)
+	} else {
+		l.request(o)
 	}
 	l.kick()
 	e.flushUnlock()
@@ -431,10 +432,12 @@ func (e *Endpoint) cancel(o *op, err error) {
 	r := na.Result{Err: err, Fate: na.MaybeRan, N: o.at}
 	l, id, onLane := o.link, o.id, o.lane
 	switch o.kind {
-	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended
-		r.Fate = na.NotRun
+	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be kept
+		if o.list != &l.kept {
+			r.Fate = na.NotRun
+		}
 		if o.kind == kindSendUnexpected && o.list == &l.msgs {
-			l.returnCredit()
+			l.returnCredit(o)
 		}
 	case kindPut, kindGet:
 		if id == 0 {
@@ -509,4 +512,17 @@ func (e *Endpoint) Stats() na.Stats {
 	s.Reserved = e.eng.reserved
 	e.eng.mu.Unlock()
 	return s
+}
+
+// Peers implements na.Endpoint.
+func (e *Endpoint) Peers() []na.PeerStats {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var all []na.PeerStats
+	for _, l := range e.sorted() {
+		if l.state == linkUp {
+			all = append(all, l.gauges())
+		}
+	}
+	return all
 }

@@ -11,9 +11,6 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// envelopeOverhead is accounted for each envelope beside its bytes.
-const envelopeOverhead = 64
-
 // Options are what a plugin gives to its engine.
 type Options struct {
 	Scheme string
@@ -196,27 +193,4 @@ func (g *Engine) reach(l *Link, t frame.Tail, need na.Access) (*na.Mem, na.Code)
 		return nil, na.ErrInvalid
 	}
 	return entry.m, na.OK
-}
-
-// reserve takes room for envelopes out of the budget: as many as want, fewer when it is short, an error below one.
-func (g *Engine) reserve(want int) (int, error) {
-	each := int64(g.cfg.Eager + envelopeOverhead)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	left := g.cfg.Budget - g.reserved
-	n := min(int64(want), left/each)
-	if n < 1 {
-		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf(
-			"no room to guarantee envelopes to one more peer: wants %d of %d bytes, %d of the budget of %d bytes are left",
-			want, each, left, g.cfg.Budget))
-	}
-	g.reserved += n * each
-	return int(n), nil
-}
-
-// unreserve returns the room of n envelopes.
-func (g *Engine) unreserve(n int) {
-	g.mu.Lock()
-	g.reserved -= int64(n) * int64(g.cfg.Eager+envelopeOverhead)
-	g.mu.Unlock()
 }

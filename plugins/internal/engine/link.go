@@ -58,6 +58,7 @@ type Link struct {
 	owed    bool           // the peer should hear of freed envelopes
 	msgs    opList         // messages that may go
 	starved opList         // unexpected messages without an envelope
+	kept    opList         // those that left and used the last one
 	answers int            // expected messages in msgs
 	moving  opList         // puts and gets that have not begun
 	flying  opList         // puts and gets under way
@@ -70,13 +71,19 @@ type Link struct {
 	seq     uint64      // unexpected messages encoded
 	asks    withdrawals
 
+	probed    time.Duration // when the peer was last asked for its credit, or messages began to wait for it
+	highWater int
+	stalls    int64
+
 	// Receiving.
 	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
 	reserved  int    // of those, not yet returned to the budget
 	arrived   uint64 // unexpected messages
 	released  uint32
-	announced uint32       // highest credit that the peer may have seen
-	held      int          // envelopes that are not accepted
+	announced uint32 // highest credit that the peer may have seen
+	batch     uint32 // freed envelopes that make a frame
+	held      int    // envelopes that are not accepted
+	heldMax   int
 	load      atomic.Int64 // of the layer above na
 	waiters   waiters
 	answered  int // answers to withdraws that wait to leave
@@ -160,7 +167,7 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 			return nil, err
 		}
 	}
-	l, err := e.newLink(a)
+	l, err := e.newLink(a, 0, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -185,15 +192,15 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 }
 
 // newLink makes a link with its envelopes reserved.
-func (e *Endpoint) newLink(named na.Addr) (*Link, error) {
-	n, err := e.eng.reserve(e.eng.cfg.Envelopes)
+func (e *Endpoint) newLink(named na.Addr, need, want uint32) (*Link, error) {
+	n, err := e.eng.offer(int(need), int(want))
 	if err != nil {
 		return nil, err
 	}
 	l := &Link{
 		e: e, carrier: e.carrier, named: named,
 		session: e.eng.session.Add(1)<<8 | uint64(e.id),
-		offered: uint32(n), reserved: n, announced: uint32(n),
+		offered: uint32(n), reserved: n, announced: uint32(n), batch: e.eng.batch(n),
 	}
 	e.found = nil
 	e.links[l.session] = l
@@ -211,13 +218,16 @@ func (l *Link) dial() {
 // Greeting is what our HELLO says on l. Locked.
 func (l *Link) greeting() frame.Greeting {
 	features := uint64(frame.FeatureWithdraw)
+	if l.e.eng.cfg.Reserve == na.HonestReserve {
+		features |= frame.FeatureReserve
+	}
 	if _, ok := l.carrier.(Laner); ok && l.dialled {
 		features |= frame.FeatureLane
 	}
 	return frame.Greeting{
 		Features: features, Version: frame.Version, Incarnation: l.e.eng.inc, Listen: l.e.eng.opts.Listen, Host: l.e.eng.opts.Host,
 		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
-		Lane: l.lane.offer,
+		Lane: l.lane.offer, Need: uint32(l.e.eng.cfg.Need), Want: uint32(l.e.eng.cfg.Want),
 	}
 }
 
@@ -228,6 +238,10 @@ func (e *Endpoint) checkGreeting(g *frame.Greeting) error {
 	}
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
+	}
+	if need := e.eng.cfg.Need; int(g.Envelopes) < need {
+		return na.WithText(na.ErrNoMemory, fmt.Sprintf(
+			"the peer guarantees %d envelopes, and %d are needed here (Config.Need)", g.Envelopes, need))
 	}
 	return nil
 }
@@ -260,11 +274,14 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 			return nil, err
 		}
 		if old.state != linkDown {
+			if err := old.checkNeed(&g); err != nil {
+				return nil, err
+			}
 			old.adopt(conn, g)
 			return old, nil
 		}
 	}
-	l, err := e.newLink(named)
+	l, err := e.newLink(named, g.Need, g.Want)
 	if err != nil {
 		return nil, err
 	}
@@ -316,7 +333,7 @@ func (l *Link) up(g frame.Greeting) {
 	l.credits = g.Envelopes
 	l.heard, l.silent = true, 0
 	delete(l.e.waits, l.named)
-	l.feedStarved()
+	l.starts()
 	l.kick()
 }
 
@@ -398,7 +415,7 @@ func (l *Link) close(err error, last []byte, fault bool) {
 	for _, q := range []struct {
 		list *opList
 		r    na.Result
-	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe},
+	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}, {&l.kept, maybe},
 		{&l.asks.waiting, maybe}, {&l.asks.asked, maybe}} {
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
@@ -498,6 +515,9 @@ func (e *Endpoint) tick(now time.Duration) {
 		switch {
 		case l.state == linkUp:
 			l.tick(passed)
+			if at := l.probe(now); at != 0 {
+				next = min(next, at)
+			}
 		case l.state == linkDown:
 		case now-l.born >= e.eng.cfg.ConnectTimeout:
 			l.fail(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", e.eng.cfg.ConnectTimeout)))

@@ -46,7 +46,7 @@ func (l *Link) connectLoop() {
 	l.Conn = c
 	l.greeted = true
 	l.up(frame.Greeting{
-		Features: frame.FeatureWithdraw, Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
+		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
 		Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
 	})
 }
@@ -75,7 +75,7 @@ func (p *loop) twin(l *Link) *Link {
 	named := p.eng.self.WithTarget(l.e.id)
 	t := &Link{
 		e: e, carrier: p, named: named, session: p.eng.session.Add(1)<<8 | uint64(e.id), Conn: c, greeted: true,
-		offered: l.offered, announced: l.offered,
+		offered: l.offered, announced: l.offered, batch: l.batch,
 	}
 	e.links[t.session] = t
 	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
@@ -85,7 +85,7 @@ func (p *loop) twin(l *Link) *Link {
 	c.ends[1] = t
 	c.mu.Unlock()
 	t.up(frame.Greeting{
-		Features: frame.FeatureWithdraw, Version: frame.Version, Incarnation: p.eng.inc, Context: uint16(l.e.id), Target: uint16(e.id),
+		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: p.eng.inc, Context: uint16(l.e.id), Target: uint16(e.id),
 		Envelopes: l.offered, Eager: uint32(p.eng.cfg.Eager),
 	})
 	return t

@@ -56,58 +56,6 @@ func goaway(code na.Code, text string) []byte {
 // Goaway encodes the frame with which a carrier turns away a peer that has no link.
 func Goaway(err error) []byte { return goaway(na.CodeOf(err), err.Error()) }
 
-// takeCredit uses an envelope of the peer, if one is free and nobody waits for it.
-func (l *Link) takeCredit() bool {
-	if l.state != linkUp || l.starved.n > 0 || int32(l.credits-l.used) <= 0 {
-		return false
-	}
-	l.used++
-	return true
-}
-
-// returnCredit gives back an envelope that was not used after all.
-func (l *Link) returnCredit() {
-	l.used--
-	l.feedStarved()
-}
-
-// feedStarved lets messages go that waited for an envelope.
-func (l *Link) feedStarved() {
-	for l.starved.n > 0 && int32(l.credits-l.used) > 0 {
-		l.used++
-		l.msgs.push(l.starved.pop())
-		l.kick()
-	}
-}
-
-// freed returns an envelope to the peer.
-func (l *Link) freed() {
-	l.held--
-	if l.state == linkDown {
-		l.settle()
-		return
-	}
-	l.released++
-	l.oweCredit()
-}
-
-// oweCredit has the peer hear of freed envelopes: with the next frame; by a frame of their own when a quarter is free,
-// or when the peer has used all that it knows of.
-func (l *Link) oweCredit() {
-	free := l.released + l.offered - l.announced
-	if !l.owed && (free >= max(l.offered/4, 1) || free > 0 && uint32(l.arrived) == l.announced) {
-		l.owed = true
-		l.kick()
-	}
-}
-
-// credit is the cumulative number of envelopes guaranteed to the peer, to be put into a header that is being sent.
-func (l *Link) credit() uint32 {
-	l.announced = l.released + l.offered
-	l.owed = false
-	return l.announced
-}
-
 // Next appends the next frame for the peer to b, which has room for a whole message beyond maxFront. ok is false when
 // there is none. A piece of bulk data is appended without its payload, which c names; the carrier sends it right after
 // the bytes of b and calls Sent. Without bulk, none is begun. Locked.
@@ -138,7 +86,7 @@ func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
 	for o := l.msgs.head; o != nil; o = l.msgs.head {
 		if len(o.buf) > l.eager { // it was queued before the peer said what it takes
 			if o.kind == kindSendUnexpected {
-				l.returnCredit()
+				l.returnCredit(o)
 			}
 			l.e.finish(o, na.Result{Err: na.WithText(na.ErrMsgSize, "message is longer than the peer takes"), Fate: na.NotRun})
 			continue
@@ -211,6 +159,10 @@ func (l *Link) nextMessage(b []byte, o *op) []byte {
 	}
 	b = h.Append(b, o.buf)
 	o.t.Release()
+	if o.last {
+		l.keep(o)
+		return b
+	}
 	l.e.finish(o, na.Result{N: n, Addr: l.addr(), ID: l.seq})
 	return b
 }

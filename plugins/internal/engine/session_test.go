@@ -592,7 +592,7 @@ func TestPrivatePeers(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	each := int64(4096 + envelopeOverhead)
+	each := int64(4096 + na.EnvelopeOverhead)
 	s := newScript(t, na.Config{Envelopes: 4, Budget: 5*each + 10})
 	admit := func(inc byte) (*Link, error) {
 		g := peerGreeting(5)
@@ -609,7 +609,7 @@ func TestBudget(t *testing.T) {
 	require.EqualValues(t, 1, second.greeting().Envelopes, "the budget is short")
 	_, err = admit(3)
 	require.ErrorIs(t, err, na.ErrNoMemory)
-	require.ErrorContains(t, err, "wants 4 of 4160 bytes, 10 of the budget of 20810 bytes are left")
+	require.ErrorContains(t, err, "4 of 4160 bytes are asked for, at least 1, and of the budget of 20810 bytes 10 are left, enough for 0")
 	require.Equal(t, 5*each, s.nctx.Stats().Reserved)
 
 	// The room of a session comes back when its last envelope is accepted.

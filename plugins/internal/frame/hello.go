@@ -21,6 +21,8 @@ const (
 	labelFeatures    = 0x0900 // 8 bytes: bits
 	labelAuth        = 0x0a00 // authentication; empty when there is none
 	labelLane        = 0x0b00 // 16 random bytes: what names the lane for bulk data of a session; absent when there is none
+	labelNeed        = 0x0c00 // 4 bytes: envelopes that the sender needs of the receiver of this HELLO; absent when any number will do
+	labelWant        = 0x0d00 // 4 bytes: envelopes beyond which it wants no more; absent when it takes what there is
 )
 
 // FeatureLane is the bit of Greeting.Features that says that the sender, who dialled, would dial a lane too.
@@ -28,6 +30,10 @@ const FeatureLane = 1
 
 // FeatureWithdraw is the bit that says that the sender answers Withdraw and hears Abandon.
 const FeatureWithdraw = 2
+
+// FeatureReserve is the bit that says that one of the envelopes which the sender guarantees is kept for messages whose
+// senders wait: na.HonestReserve.
+const FeatureReserve = 4
 
 // MaxHello bounds the payload of a HELLO.
 const MaxHello = 4096
@@ -47,6 +53,9 @@ type Greeting struct {
 	// Lane is what the side that was dialled lets the other name when it makes a second connection of the session, whose
 	// HELLO repeats it; zero when there is none.
 	Lane [16]byte
+	// Need and Want are the envelopes that the sender asks for: it cannot do with less than Need, and has no use for more
+	// than Want. Zero says nothing.
+	Need, Want uint32
 }
 
 // HasLane tells whether g names a lane.
@@ -72,6 +81,12 @@ func (g *Greeting) Append(b []byte) []byte {
 	put(labelAuth, g.Auth)
 	if g.HasLane() {
 		put(labelLane, g.Lane[:])
+	}
+	if g.Need != 0 {
+		put(labelNeed, le.AppendUint32(nil, g.Need))
+	}
+	if g.Want != 0 {
+		put(labelWant, le.AppendUint32(nil, g.Want))
 	}
 	return b
 }
@@ -138,6 +153,14 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		case labelLane:
 			if want = 16; n == want {
 				copy(g.Lane[:], v)
+			}
+		case labelNeed:
+			if want = 4; n == want {
+				g.Need = le.Uint32(v)
+			}
+		case labelWant:
+			if want = 4; n == want {
+				g.Want = le.Uint32(v)
 			}
 		}
 		if want >= 0 && n != want {

@@ -1,0 +1,209 @@
+package na
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+)
+
+// Flow control of unexpected messages: Guaranteed Envelope Resources, as LAM defined them for MPI. Each side guarantees
+// each of its peers room for a number of unexpected messages, takes in a peer only with that room reserved in its budget,
+// and the peer stops at its own end when the room is used.
+//
+//	source                                             destination
+//	SendUnexpected ─ free envelope? ─ yes ─► message ─► envelope ─► receive ─► Accept
+//	                    │ no                                                     │
+//	                    │ Queue: waits here                                      │
+//	                    │ Fail:  ErrNoCredit      ◄───── credit ─────────────────┘
+//	                    └ Block: ErrNoCredit, but SendWait waits
+
+// EnvelopeOverhead is accounted for each envelope beside Config.Eager, in bytes.
+const EnvelopeOverhead = 64
+
+// GuaranteedBytes is the memory that envelopes for peers take, each for a message of eager bytes: what Stats.Reserved
+// shows when so many peers are connected.
+func GuaranteedBytes(peers, envelopes, eager int) int64 {
+	return int64(peers) * int64(envelopes) * int64(eager+EnvelopeOverhead)
+}
+
+// A Policy says what becomes of an unexpected message for which the peer has no envelope free.
+type Policy uint8
+
+// The policies.
+const (
+	Queue Policy = iota // it waits at the source, within Config.SendQueue
+	Fail                // it fails with ErrNoCredit, after a look at what has arrived
+	Block               // the same, but SendWait and the waiting calls above it wait
+)
+
+// String names the policy.
+func (p Policy) String() string { return name(p, "Queue", "Fail", "Block") }
+
+// A Reserve says who may use the last envelope that a peer has free. LAM's rule gives it to sends that wait only, which
+// then end when the peer has room again, so that a source never outruns what it knows.
+type Reserve uint8
+
+// The reserves.
+const (
+	NoReserve Reserve = iota // everybody may
+	// HonestReserve follows LAM's rule with one envelope beyond those that are advertised, so that a program which uses as
+	// many as it was promised never waits. The peer needs the same setting; towards one that has another it is NoReserve.
+	HonestReserve
+	// LiteralReserve follows LAM's rule with the envelopes that are advertised, for comparison: two sides that each send as
+	// many as they were promised before they receive wait for ever, and of one envelope only waiting sends get anything.
+	LiteralReserve
+)
+
+// String names the reserve.
+func (r Reserve) String() string { return name(r, "NoReserve", "HonestReserve", "LiteralReserve") }
+
+func name[T ~uint8](v T, names ...string) string {
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return fmt.Sprintf("%d, which has no name", v)
+}
+
+// PeerStats are the gauges of one session: what this side has promised the peer, and what the peer has promised.
+type PeerStats struct {
+	Addr Addr // bound to the session
+
+	Offered int   // envelopes that the peer may use here
+	Held    int   // of these, messages that nobody has accepted
+	HeldMax int   // the most that were held at a time
+	Bytes   int64 // reserved for them
+
+	Promised int // envelopes that the peer guarantees to this side
+	Free     int // of these, as far as this side knows
+	Queued   int // messages that wait here for one
+	// HighWater is the most messages to the peer that were at a time sent and not known to be accepted, or waiting here:
+	// the envelopes that this program really needs of the peer.
+	HighWater int
+	Stalls    int64 // messages that had to wait here for an envelope, or failed for want of one
+}
+
+// validateFlow reports bad fields of flow control. contract settles the rest.
+func (c *Config) validateFlow(bad func(field string, v any, want string)) {
+	if c.MinEnvelopes < 0 || c.MinEnvelopes > 4096 {
+		bad("MinEnvelopes", c.MinEnvelopes, "1 to 4096, or 0")
+	}
+	if c.Peers < 0 {
+		bad("Peers", c.Peers, "a number of peers, or 0 to admit them as they come")
+	}
+	if c.Need < 0 || c.Need > 4096 {
+		bad("Need", c.Need, "1 to 4096, or 0 for as many as the peer offers")
+	}
+	if c.Want < 0 || c.Want > 4096 || c.Want != 0 && c.Want < c.Need {
+		bad("Want", c.Want, fmt.Sprintf("Need, which is %d, to 4096, or 0 for as many as the peer offers", c.Need))
+	}
+	if c.CreditBatch < 0 || c.CreditBatch > 4096 {
+		bad("CreditBatch", c.CreditBatch, "1 to Envelopes, or 0 for a quarter of them")
+	}
+	if c.OnNoCredit > Block {
+		bad("OnNoCredit", c.OnNoCredit, "Queue, Fail or Block")
+	}
+	if c.Reserve > LiteralReserve {
+		bad("Reserve", c.Reserve, "NoReserve, HonestReserve or LiteralReserve")
+	}
+	if c.Reserve != NoReserve && c.OnNoCredit == Queue {
+		bad("OnNoCredit", c.OnNoCredit, "Fail or Block, because Reserve keeps the last envelope for sends that wait")
+	}
+	if c.Probe < 0 {
+		bad("Probe", c.Probe, "a duration, or 0 for 200ms")
+	}
+}
+
+// contract settles how many envelopes each peer is offered, with the defaults filled in: as many as Envelopes says, and
+// where Peers says for how many peers Budget must do, as many as it does for. It is an error when these are too few.
+func (c *Config) contract() error {
+	if c.CreditBatch > c.Envelopes {
+		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, which is %d: a peer would never hear of "+
+			"the last of them: %w", c.CreditBatch, c.Envelopes, ErrInvalid)
+	}
+	if c.MinEnvelopes > c.Envelopes {
+		return fmt.Errorf("na: config: MinEnvelopes is %d, want at most Envelopes, which is %d: %w", c.MinEnvelopes, c.Envelopes, ErrInvalid)
+	}
+	if c.offered(c.Envelopes) > 4096 {
+		return fmt.Errorf("na: config: Envelopes is %d, want at most 4095: HonestReserve adds one: %w", c.Envelopes, ErrInvalid)
+	}
+	if c.Reserve == LiteralReserve {
+		slog.Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
+			"envelopes", c.Envelopes)
+	}
+	if c.Peers == 0 {
+		def(&c.MinEnvelopes, 1)
+		return nil
+	}
+	def(&c.MinEnvelopes, c.Envelopes)
+	if bytes := c.guaranteed(c.Envelopes); bytes > c.Budget {
+		n := int(c.Budget/GuaranteedBytes(c.Peers, 1, c.Eager)) - c.offered(0)
+		if n < c.MinEnvelopes {
+			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers need %d bytes, Budget is %d, enough "+
+				"for %d: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
+				c.Envelopes, c.Eager+EnvelopeOverhead, c.Peers, bytes, c.Budget, max(n, 0), c.MinEnvelopes, ErrNoMemory)
+		}
+		c.Envelopes = n
+		c.CreditBatch = min(c.CreditBatch, n)
+	}
+	return nil
+}
+
+// offered is how many envelopes a peer gets when n are advertised.
+func (c *Config) offered(n int) int {
+	if c.Reserve == HonestReserve {
+		n++
+	}
+	return n
+}
+
+// guaranteed is what n advertised envelopes for each of Peers take.
+func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.offered(n), c.Eager) }
+
+// SendWait sends an unexpected message as SendUnexpected does, and drives Progress and Trigger until it has left. It
+// waits for an envelope whatever Config.OnNoCredit says; under a Config.Reserve it waits until the peer has another one
+// free. When ctx ends first the message is canceled; the error matches ErrCanceled and the cause of ctx. Callbacks of
+// other operations may run meanwhile. buf is the caller's again when it returns.
+func (c *Context) SendWait(ctx context.Context, to Addr, tag Tag, buf []byte) error {
+	var (
+		ended atomic.Bool
+		fail  error
+	)
+	op := c.NewOp(func(_ *Op, r Result) {
+		fail = r.Err
+		ended.Store(true)
+		c.Rouse()
+	})
+	op.SetPatient(true)
+	if err := c.SendUnexpected(op, to, tag, buf); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, op.Cancel)
+	defer stop()
+	for c.Trigger(0); !ended.Load(); c.Trigger(0) {
+		if err := c.ProgressUntil(-1, ended.Load); errors.Is(err, ErrClosed) && !ended.Load() {
+			return c.refuse(kindSendUnexpected, to, ErrClosed)
+		}
+	}
+	if fail != nil && ctx.Err() != nil {
+		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
+	}
+	return fail
+}
+
+// Peers returns the gauges of every session that is up, in the order in which they began.
+func (c *Context) Peers() []PeerStats { return c.ep.Peers() }
+
+// Look takes in what has arrived, if nobody does so already. It waits for nothing and runs no callback. Plugins call it,
+// with none of their locks held.
+func (c *Context) Look() {
+	if c.driver != nil || !c.lead.TryLock() {
+		return
+	}
+	if c.state.Load() != ctxReleased {
+		c.poller.wait(0)
+		c.ep.Poll(c.Now())
+	}
+	c.unlead()
+}

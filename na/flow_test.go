@@ -1,0 +1,151 @@
+package na
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFlowBadFields(t *testing.T) {
+	for _, c := range []struct {
+		Config
+		want string
+	}{
+		{Config{MinEnvelopes: -1}, "MinEnvelopes is -1"},
+		{Config{Peers: -2}, "Peers is -2"},
+		{Config{Need: 4097}, "Need is 4097"},
+		{Config{Want: -1}, "Want is -1"},
+		{Config{Need: 5, Want: 4}, "Want is 4, want Need, which is 5"},
+		{Config{CreditBatch: -1}, "CreditBatch is -1"},
+		{Config{CreditBatch: 33}, "CreditBatch is 33, want at most Envelopes, which is 32"}, // G-T16
+		{Config{MinEnvelopes: 33}, "MinEnvelopes is 33, want at most Envelopes, which is 32"},
+		{Config{OnNoCredit: 3}, "OnNoCredit is 3, which has no name"},
+		{Config{OnNoCredit: Fail, Reserve: 3}, "Reserve is 3, which has no name"},
+		{Config{Reserve: HonestReserve}, "OnNoCredit is Queue, want Fail or Block"},
+		{Config{OnNoCredit: Block, Reserve: HonestReserve, Envelopes: 4096}, "Envelopes is 4096, want at most 4095"},
+		{Config{Probe: -1}, "Probe is -1ns"},
+	} {
+		c.Plugins = []Plugin{&fakePlugin{}}
+		_, err := Open("fake://x", c.Config)
+		require.ErrorIs(t, err, ErrInvalid)
+		require.ErrorContains(t, err, c.want)
+		require.Equal(t, 1, strings.Count(err.Error(), "invalid argument"), "one field is bad: %v", err)
+	}
+}
+
+// Peers says for how many peers the budget must do (G-T9, G-T10, requirements G5 to G8).
+func TestContract(t *testing.T) {
+	open := func(c Config) (Config, error) {
+		c.Plugins = []Plugin{&fakePlugin{}}
+		cls, err := Open("fake://x", c)
+		if err != nil {
+			return Config{}, err
+		}
+		defer func() { require.NoError(t, cls.Close()) }()
+		return cls.Config(), nil
+	}
+	const each = 1024 + EnvelopeOverhead
+	require.EqualValues(t, 128*32*each, GuaranteedBytes(128, 32, 1024))
+	c := Config{Peers: 128, Envelopes: 32, Eager: 1024, Budget: 128 * 32 * each}
+	got, err := open(c)
+	require.NoError(t, err, "the budget does to the byte")
+	require.Equal(t, 32, got.Envelopes)
+
+	c.Budget--
+	_, err = open(c)
+	require.ErrorIs(t, err, ErrNoMemory)
+	require.ErrorContains(t, err, "32 envelopes of 1088 bytes for each of 128 peers need 4456448 bytes, Budget is 4456447, enough for 31")
+
+	c.MinEnvelopes = 4
+	got, err = open(c)
+	require.NoError(t, err)
+	require.Equal(t, 31, got.Envelopes, "as many as the budget does for")
+	c.Budget = 128 * 4 * each
+	got, err = open(c)
+	require.NoError(t, err)
+	require.Equal(t, 4, got.Envelopes)
+	require.Zero(t, got.CreditBatch)
+	c.CreditBatch = 20
+	got, err = open(c)
+	require.NoError(t, err)
+	require.Equal(t, 4, got.CreditBatch, "no more than there are")
+	c.Budget--
+	_, err = open(c)
+	require.ErrorIs(t, err, ErrNoMemory)
+	require.ErrorContains(t, err, "enough for 3: raise Budget, or lower Peers, Envelopes, MinEnvelopes (4) or Eager")
+
+	c = Config{Peers: 10, Envelopes: 7, Eager: 1024, Budget: 10 * 8 * each, OnNoCredit: Fail, Reserve: HonestReserve}
+	_, err = open(c)
+	require.NoError(t, err, "with the hidden one")
+	c.Budget--
+	_, err = open(c)
+	require.ErrorContains(t, err, "enough for 6")
+}
+
+// LiteralReserve wastes one envelope, and says so (G-T6).
+func TestLiteralReserveWarns(t *testing.T) {
+	var log strings.Builder
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	cls, err := Open("fake://x", Config{Plugins: []Plugin{&fakePlugin{}}, OnNoCredit: Fail, Reserve: LiteralReserve})
+	require.NoError(t, err)
+	require.NoError(t, cls.Close())
+	require.Contains(t, log.String(), "one less can be used")
+	log.Reset()
+	cls, err = Open("fake://x", Config{Plugins: []Plugin{&fakePlugin{}}, OnNoCredit: Fail, Reserve: HonestReserve})
+	require.NoError(t, err)
+	require.NoError(t, cls.Close())
+	require.Empty(t, log.String())
+}
+
+func TestFlowNames(t *testing.T) {
+	require.Equal(t, "Queue Fail Block", strings.Join([]string{Queue.String(), Fail.String(), Block.String()}, " "))
+	require.Equal(t, "LiteralReserve", LiteralReserve.String())
+	require.Equal(t, "9, which has no name", Policy(9).String())
+}
+
+// SendWait ends with the message, or with its context.
+func TestSendWait(t *testing.T) {
+	c, ep := newFake(t, Config{})
+	to := MakeAddr("fake://there", 0)
+	// during runs fn with the ticket of the message when SendWait polls.
+	during := func(fn func(Ticket)) {
+		poll := func(time.Duration) {
+			ep.mu.Lock()
+			defer ep.mu.Unlock()
+			for op, ticket := range ep.tickets {
+				delete(ep.tickets, op)
+				fn(ticket)
+			}
+		}
+		ep.onPoll.Store(&poll)
+	}
+	during(func(ticket Ticket) {
+		require.True(t, ticket.Patient())
+		ticket.Finish(Result{N: 1})
+	})
+	require.NoError(t, c.SendWait(context.Background(), to, 1, []byte("x")))
+	during(func(ticket Ticket) { ticket.Finish(Result{Err: ErrNoCredit}) })
+	require.ErrorIs(t, c.SendWait(context.Background(), to, 1, []byte("x")), ErrNoCredit)
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	boom := errors.New("boom")
+	poll := func(time.Duration) { cancel(boom) }
+	ep.onPoll.Store(&poll)
+	err := c.SendWait(ctx, to, 1, []byte("x"))
+	require.ErrorIs(t, err, ErrCanceled)
+	require.ErrorIs(t, err, boom)
+	require.ErrorIs(t, c.SendWait(ctx, to, 1, []byte("x")), boom, "a context that has ended")
+	require.ErrorIs(t, c.SendWait(context.Background(), Addr{}, 1, nil), ErrInvalid)
+	require.ErrorIs(t, c.SendWait(context.Background(), to, 1, make([]byte, 1<<20)), ErrMsgSize)
+
+	closing := func(time.Duration) { c.Close() }
+	ep.onPoll.Store(&closing)
+	require.ErrorIs(t, c.SendWait(context.Background(), to, 1, []byte("x")), ErrClosed)
+	ep.onPoll.Store(nil)
+}

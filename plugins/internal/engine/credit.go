@@ -1,0 +1,263 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// Guaranteed envelopes. A credit is cumulative: how many messages the peer may ever send in the session, so it does no
+// harm when one is lost, or comes twice.
+//
+//	source: used ≤ credits                              destination: arrived ≤ announced ≤ released + offered
+//	SendUnexpected ─► takeCredit ─► msgs ── UNEXPECTED ──► held ─► accepted: released
+//	                      │ none                                        │
+//	                   starved ◄─ feedStarved ◄── credit in any header ─┘
+//	                      └─ still none after Config.Probe: PING, and its PONG carries the credit
+
+// reserve takes room for envelopes out of the budget: as many as want, fewer when it is short, an error below least.
+func (g *Engine) reserve(want, least int) (int, error) {
+	each := na.GuaranteedBytes(1, 1, g.cfg.Eager)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	left := g.cfg.Budget - g.reserved
+	n := int(min(int64(want), left/each))
+	if n < max(least, 1) {
+		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+
+			"%d of %d bytes are asked for, at least %d, and of the budget of %d bytes %d are left, enough for %d",
+			want, each, max(least, 1), g.cfg.Budget, left, n))
+	}
+	g.reserved += int64(n) * each
+	return n, nil
+}
+
+// unreserve returns the room of n envelopes.
+func (g *Engine) unreserve(n int) {
+	g.mu.Lock()
+	g.reserved -= na.GuaranteedBytes(1, n, g.cfg.Eager)
+	g.mu.Unlock()
+}
+
+// batch is how many freed of n envelopes make a frame.
+func (g *Engine) batch(n int) uint32 {
+	b := g.cfg.CreditBatch
+	if b == 0 {
+		b = n / 4
+	}
+	return uint32(min(max(b, 1), n))
+}
+
+// offer reserves envelopes for a peer, which has said what it needs and wants; zero when it has not.
+func (g *Engine) offer(need, want int) (int, error) {
+	most, least := g.cfg.Envelopes, g.cfg.MinEnvelopes
+	if want != 0 {
+		most = min(most, want)
+		least = min(least, want)
+	}
+	if need > most {
+		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf(
+			"the peer needs %d envelopes, and %d are guaranteed to each peer here (Config.Envelopes)", need, most))
+	}
+	hidden := 0
+	if g.cfg.Reserve == na.HonestReserve {
+		hidden = 1
+	}
+	return g.reserve(most+hidden, max(least, need)+hidden)
+}
+
+// checkNeed tells why the envelopes of l, which were reserved before the peer said what it needs, will not do.
+func (l *Link) checkNeed(g *frame.Greeting) error {
+	if g.Need <= l.offered {
+		return nil
+	}
+	return na.WithText(na.ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, and %d are guaranteed to it", g.Need, l.offered))
+}
+
+// reserves tells whether the last envelope of the peer is for sends that wait.
+func (l *Link) reserves() bool {
+	switch l.e.eng.cfg.Reserve {
+	case na.LiteralReserve:
+		return true
+	case na.HonestReserve:
+		return l.peer.Features&frame.FeatureReserve != 0
+	}
+	return false
+}
+
+// free is the envelopes of the peer that are known to be free.
+func (l *Link) free() int { return int(int32(l.credits - l.used)) }
+
+// short tells whether the session with a peer is up and has no envelope for a message that does not wait.
+func (e *Endpoint) short(to na.Addr) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.find(to)
+	return l != nil && l.state == linkUp && (l.starved.n > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
+}
+
+// takeCredit uses an envelope of the peer for o, if o may have one. Nobody waits for one.
+func (l *Link) takeCredit(o *op) bool {
+	if l.state != linkUp {
+		return false
+	}
+	switch free := l.free(); {
+	case free <= 0:
+		return false
+	case free == 1 && l.reserves():
+		if !o.t.Patient() {
+			return false
+		}
+		o.last = true
+	}
+	l.used++
+	return true
+}
+
+// returnCredit gives back an envelope that o has not used after all.
+func (l *Link) returnCredit(o *op) {
+	o.last = false
+	l.used--
+	l.feedStarved()
+}
+
+// feedStarved lets messages go that waited for an envelope.
+func (l *Link) feedStarved() {
+	for o := l.starved.head; o != nil && l.takeCredit(o); o = l.starved.head {
+		l.msgs.push(l.starved.pop())
+		l.kick()
+	}
+}
+
+// request takes in an unexpected message: it may leave, waits for an envelope, or ends.
+func (l *Link) request(o *op) {
+	switch {
+	case l.starved.n == 0 && l.takeCredit(o):
+		l.msgs.push(o)
+	case l.state != linkUp: // starts will see
+		l.starved.push(o)
+	default:
+		if l.starved.n == 0 {
+			l.probeLater()
+		}
+		l.starved.push(o)
+		l.stalled(o)
+	}
+	l.noteHighWater()
+}
+
+// starts feeds the messages that waited for the session.
+func (l *Link) starts() {
+	l.feedStarved()
+	for o := l.starved.head; o != nil; {
+		next := o.next
+		l.stalled(o)
+		o = next
+	}
+	if l.starved.n > 0 {
+		l.probeLater()
+	}
+}
+
+// stalled counts a message for which the peer has no envelope free, and ends it if it must not wait for one.
+func (l *Link) stalled(o *op) {
+	l.stalls++
+	l.e.stats.Stalls++
+	if l.e.eng.cfg.OnNoCredit != na.Queue && !o.t.Patient() {
+		l.e.finish(o, na.Result{Err: na.ErrNoCredit, Fate: na.NotRun})
+	}
+}
+
+// noteHighWater looks at what the peer is not known to have accepted, and what waits here.
+func (l *Link) noteHighWater() {
+	accepted := l.credits - l.peer.Envelopes
+	if n := int(int32(l.used-accepted)) + l.starved.n; n > l.highWater {
+		l.highWater = n
+		l.e.stats.HighWater = max(l.e.stats.HighWater, n)
+	}
+}
+
+// keep holds on to a message that has left and used the last envelope: it ends when there is another (G10).
+func (l *Link) keep(o *op) {
+	r := na.Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq}
+	if l.free() > 0 {
+		l.e.finish(o, r)
+		return
+	}
+	o.id, o.n, o.buf = r.ID, r.N, nil
+	l.msgs.remove(o)
+	l.kept.push(o)
+	l.probeLater()
+}
+
+// freeKept ends the messages that used the last envelope.
+func (l *Link) freeKept() {
+	for o := l.kept.head; o != nil; o = l.kept.head {
+		l.e.finish(o, na.Result{N: o.n, Addr: l.addr(), ID: o.id})
+	}
+}
+
+// credited hears of the peer's credit.
+func (l *Link) credited(credit uint32) {
+	l.credits = credit
+	l.freeKept()
+	l.feedStarved()
+}
+
+// freed returns an envelope to the peer.
+func (l *Link) freed() {
+	l.held--
+	if l.state == linkDown {
+		l.settle()
+		return
+	}
+	l.released++
+	l.oweCredit()
+}
+
+// oweCredit has the peer hear of freed envelopes: with the next frame; by a frame of their own when so many are free, or
+// when the peer has used all that it knows of.
+func (l *Link) oweCredit() {
+	free := l.released + l.offered - l.announced
+	if !l.owed && (free >= l.batch || free > 0 && uint32(l.arrived) == l.announced) {
+		l.owed = true
+		l.kick()
+	}
+}
+
+// credit is the cumulative number of envelopes guaranteed to the peer, to be put into a header that is being sent.
+func (l *Link) credit() uint32 {
+	l.announced = l.released + l.offered
+	l.owed = false
+	return l.announced
+}
+
+// probeLater has tick ask the peer when messages still wait for an envelope then.
+func (l *Link) probeLater() {
+	l.e.readClock()
+	l.probed = l.e.now
+	l.e.hurry(l.probed + l.e.eng.cfg.Probe)
+}
+
+// probe asks the peer for its credit if messages have waited long enough (G20), and returns when to do so next; 0 when
+// none waits.
+func (l *Link) probe(now time.Duration) time.Duration {
+	if l.starved.n == 0 && l.kept.n == 0 {
+		return 0
+	}
+	if now-l.probed >= l.e.eng.cfg.Probe {
+		l.probed = now
+		l.ping()
+	}
+	return l.probed + l.e.eng.cfg.Probe
+}
+
+// gauges is what na.PeerStats says.
+func (l *Link) gauges() na.PeerStats {
+	return na.PeerStats{
+		Addr: l.addr(), Offered: int(l.offered), Held: l.held, HeldMax: l.heldMax,
+		Bytes:    na.GuaranteedBytes(1, l.reserved, l.e.eng.cfg.Eager),
+		Promised: int(l.peer.Envelopes), Free: l.free(), Queued: l.starved.n, HighWater: l.highWater, Stalls: l.stalls,
+	}
+}

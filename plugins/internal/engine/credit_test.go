@@ -1,0 +1,283 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// patient sends a message that may wait for an envelope.
+func (s *script) patient(data string) *result {
+	s.Helper()
+	return s.op(func(op *na.Op) error {
+		op.SetPatient(true)
+		return s.nctx.SendUnexpected(op, s.addr(), 7, []byte(data))
+	})
+}
+
+// credit tells l that the peer has n more envelopes free.
+func (s *script) credit(l *Link, n uint32) {
+	s.Helper()
+	require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: l.credits + n}, nil))
+}
+
+// Under Fail and Block a message without an envelope ends at once, and one that may wait does (G-T7, G12).
+func TestPolicies(t *testing.T) {
+	for _, policy := range []na.Policy{na.Fail, na.Block} {
+		s := newScript(t, na.Config{OnNoCredit: policy, SendQueue: 2})
+		early := []*result{s.send("a"), s.send("b")} // the session is not up: who knows what the peer will guarantee
+		over := s.send("c")
+		waits := s.patient("d")
+		s.trigger()
+		require.ErrorIs(t, over.Err, na.ErrNoCredit)
+		require.ErrorContains(t, over.Err, "2 messages to the peer wait", "the local queue is full")
+		require.Zero(t, early[1].ended)
+		l := s.dialed[0]
+		s.drain(l)
+		require.NoError(t, s.hello(l, peerGreeting(1)))
+		require.Equal(t, []string{"UNEXPECTED"}, kinds(s.drain(l)))
+		s.trigger()
+		require.NoError(t, early[0].Err)
+		require.ErrorIs(t, early[1].Err, na.ErrNoCredit)
+		require.Equal(t, na.NotRun, early[1].Fate)
+		require.Zero(t, waits.ended)
+		now := s.send("e")
+		s.trigger()
+		require.ErrorIs(t, now.Err, na.ErrNoCredit, "at once")
+		require.EqualValues(t, 3, s.nctx.Stats().Stalls)
+		s.credit(l, 1)
+		all := s.drain(l)
+		require.Equal(t, []string{"UNEXPECTED"}, kinds(all))
+		require.Equal(t, "d", string(all[0].payload))
+		s.trigger()
+		require.Equal(t, 1, waits.ended)
+		require.NoError(t, waits.Err)
+		s.credit(l, 1)
+		next := s.send("f")
+		s.drain(l)
+		s.trigger()
+		require.NoError(t, next.Err)
+	}
+}
+
+// LAM's rule: the last envelope is for who waits, and who takes it waits until there is another (G10, G-T3, G-T6).
+func TestReserve(t *testing.T) {
+	s := newScript(t, na.Config{OnNoCredit: na.Block, Reserve: na.LiteralReserve})
+	l := s.meet(2)
+	first := s.send("a")
+	refused := s.send("b")
+	s.drain(l)
+	s.trigger()
+	require.NoError(t, first.Err)
+	require.ErrorIs(t, refused.Err, na.ErrNoCredit, "the last one is not for it")
+	last := s.patient("c")
+	require.Equal(t, []string{"UNEXPECTED"}, kinds(s.drain(l)), "it is transmitted")
+	s.trigger()
+	require.Zero(t, last.ended, "and waits")
+	behind := s.patient("d")
+	require.Empty(t, s.drain(l))
+	s.credit(l, 1)
+	s.trigger()
+	require.Equal(t, 1, last.ended)
+	require.NoError(t, last.Err)
+	require.EqualValues(t, 2, last.ID)
+	require.EqualValues(t, 1, last.N)
+	require.Equal(t, []string{"UNEXPECTED"}, kinds(s.drain(l)))
+	s.trigger()
+	require.Zero(t, behind.ended)
+	behind.Cancel()
+	s.trigger()
+	require.ErrorIs(t, behind.Err, na.ErrCanceled)
+	require.Equal(t, na.MaybeRan, behind.Fate, "it has left")
+	s.credit(l, 1)
+	again := s.patient("e")
+	s.drain(l)
+	s.e.Lock()
+	l.Fail(na.ErrPeerLost)
+	s.e.Unlock()
+	s.trigger()
+	require.ErrorIs(t, again.Err, na.ErrPeerLost)
+	require.Equal(t, na.MaybeRan, again.Fate)
+	require.Equal(t, 1, again.ended)
+
+	one := newScript(t, na.Config{OnNoCredit: na.Fail, Reserve: na.LiteralReserve})
+	l = one.meet(1)
+	never := one.send("x")
+	one.trigger()
+	require.ErrorIs(t, never.Err, na.ErrNoCredit, "of one envelope nothing is left for who does not wait")
+	canceled := one.patient("y") // canceled before it has left: the envelope is there again
+	canceled.Cancel()
+	one.trigger()
+	require.Equal(t, na.NotRun, canceled.Fate)
+	require.Equal(t, 1, l.free())
+}
+
+// HonestReserve needs a peer that keeps the hidden envelope; else it is no rule at all.
+func TestHonestReserve(t *testing.T) {
+	s := newScript(t, na.Config{OnNoCredit: na.Block, Reserve: na.HonestReserve, Envelopes: 3})
+	l := s.meet(1)
+	sent := s.send("x")
+	s.drain(l)
+	s.trigger()
+	require.NoError(t, sent.Err, "the peer keeps no hidden one: its only envelope is for everybody")
+	g := l.greeting()
+	require.EqualValues(t, 4, g.Envelopes, "one more than is advertised")
+	require.NotZero(t, g.Features&frame.FeatureReserve)
+	require.Equal(t, 3, s.nctx.Limits().Envelopes)
+	require.Equal(t, na.GuaranteedBytes(1, 4, 4096), s.nctx.Stats().Reserved)
+}
+
+// Messages that wait ask the peer for its credit, in case its word was lost (G20, G-T18).
+func TestProbe(t *testing.T) {
+	s := newScript(t, na.Config{Probe: 100 * time.Millisecond, PeerTimeout: time.Hour})
+	l := s.meet(1)
+	s.send("a")
+	s.drain(l)
+	waits := s.send("b")
+	s.pass(99 * time.Millisecond)
+	require.Empty(t, s.drain(l))
+	s.pass(time.Millisecond)
+	require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
+	s.pass(50 * time.Millisecond)
+	require.Empty(t, s.drain(l), "not sooner than that again")
+	s.pass(50 * time.Millisecond)
+	require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong, Credit: l.credits + 1}, nil))
+	require.Equal(t, []string{"UNEXPECTED"}, kinds(s.drain(l)))
+	s.trigger()
+	require.NoError(t, waits.Err)
+	s.pass(time.Second)
+	require.Empty(t, s.drain(l), "nobody waits")
+	at, _ := s.e.NextTimer()
+	require.True(t, at == 0 || at > s.clock+time.Minute, "no timer at %v, it is %v", at, s.clock)
+}
+
+// The two sides' Need and Want (G7, G-T10): a peer that cannot give what is needed, or wants what is not there, is refused
+// with an error that says so, and no more is reserved than it wants.
+func TestNeedAndWant(t *testing.T) {
+	each := na.GuaranteedBytes(1, 1, 4096)
+	s := newScript(t, na.Config{Envelopes: 8, Budget: 20 * each, Need: 3, Want: 5})
+	admit := func(inc byte, offers, need, want uint32) (*Link, error) {
+		g := peerGreeting(offers)
+		g.Listen, g.Incarnation, g.Need, g.Want = "", [16]byte{inc}, need, want
+		s.e.Lock()
+		defer s.e.Unlock()
+		return s.e.Admit("conn", g, false)
+	}
+	_, err := admit(1, 2, 0, 0)
+	require.ErrorIs(t, err, na.ErrNoMemory)
+	require.ErrorContains(t, err, "the peer guarantees 2 envelopes, and 3 are needed here (Config.Need)")
+	_, err = admit(2, 3, 9, 0)
+	require.ErrorIs(t, err, na.ErrNoMemory)
+	require.ErrorContains(t, err, "the peer needs 9 envelopes, and 8 are guaranteed to each peer here (Config.Envelopes)")
+	require.Zero(t, s.nctx.Stats().Reserved, "who is refused takes nothing")
+	l, err := admit(3, 3, 2, 6)
+	require.NoError(t, err)
+	require.EqualValues(t, 6, l.greeting().Envelopes)
+	require.EqualValues(t, 3, l.greeting().Need)
+	require.EqualValues(t, 5, l.greeting().Want)
+	_, err = admit(4, 3, 0, 0)
+	require.NoError(t, err)
+	require.Equal(t, 14*each, s.nctx.Stats().Reserved)
+	_, err = admit(5, 3, 7, 0)
+	require.ErrorContains(t, err, "8 of 4160 bytes are asked for, at least 7, and of the budget of 83200 bytes 24960 are left, enough for 6")
+	l, err = admit(6, 3, 6, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 6, l.greeting().Envelopes)
+	require.Equal(t, 20*each, s.nctx.Stats().Reserved)
+
+	for _, c := range []struct {
+		offers, need uint32
+		want         string
+	}{{2, 0, "the peer guarantees 2 envelopes, and 3 are needed here"}, {3, 9, "the peer needs 9 envelopes, and 8 are guaranteed to it"}} {
+		s := newScript(t, na.Config{Envelopes: 8, Need: 3})
+		r := s.send("x")
+		l := s.dialed[0]
+		s.drain(l)
+		g := peerGreeting(c.offers)
+		g.Need = c.need
+		require.Error(t, s.hello(l, g))
+		s.trigger()
+		require.ErrorIs(t, r.Err, na.ErrUnreachable)
+		require.ErrorContains(t, r.Err, c.want)
+		require.Equal(t, na.NotRun, r.Fate)
+	}
+}
+
+// MinEnvelopes refuses a peer to whom no more could be guaranteed.
+func TestMinEnvelopes(t *testing.T) {
+	each := na.GuaranteedBytes(1, 1, 4096)
+	s := newScript(t, na.Config{Envelopes: 8, MinEnvelopes: 4, Budget: 11 * each})
+	admit := func(inc byte, want uint32) error {
+		g := peerGreeting(5)
+		g.Listen, g.Incarnation, g.Want = "", [16]byte{inc}, want
+		s.e.Lock()
+		defer s.e.Unlock()
+		_, err := s.e.Admit("conn", g, false)
+		return err
+	}
+	require.NoError(t, admit(1, 0))
+	require.ErrorContains(t, admit(2, 0), "at least 4")
+	require.NoError(t, admit(2, 3), "it wants no more than there is")
+}
+
+// HighWater is what the program really needs (G-T25, G22); the gauges of a session say the rest.
+func TestPeerStats(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 6})
+	l := s.meet(10)
+	for range 17 {
+		s.send("x")
+	}
+	s.drain(l)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("y")))
+	require.Equal(t, []na.PeerStats{{
+		Addr: l.addr(), Offered: 6, Held: 1, HeldMax: 1, Bytes: 6 * 4160, Promised: 10, Free: 0, Queued: 7, HighWater: 17, Stalls: 7,
+	}}, s.nctx.Peers())
+	s.credit(l, 17)
+	s.drain(l)
+	for range 12 {
+		s.send("x")
+	}
+	require.Equal(t, 17, s.nctx.Peers()[0].HighWater, "12 at a time are less")
+	require.Equal(t, 12-10, s.nctx.Peers()[0].Queued)
+	require.Equal(t, 17, s.nctx.Stats().HighWater)
+	s.e.Lock()
+	l.Fail(na.ErrPeerLost)
+	s.e.Unlock()
+	require.Empty(t, s.nctx.Peers())
+	require.Equal(t, 17, s.nctx.Stats().HighWater, "it is remembered")
+	r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+	s.trigger()
+	r.Envelope.Free()
+}
+
+// CreditBatch freed envelopes make a frame of their own (G19, G-T16); the last that the peer knows of makes one too.
+func TestCreditBatch(t *testing.T) {
+	for _, c := range []struct{ batch, frames int }{{0, 4}, {1, 8}, {3, 2}, {8, 1}} {
+		s := newScript(t, na.Config{Envelopes: 8, CreditBatch: c.batch})
+		l := s.meet(4)
+		var envs []*na.Envelope
+		for range 7 { // one is left
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
+			r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+			s.trigger()
+			envs = append(envs, r.Envelope)
+		}
+		s.drain(l)
+		frames := 0
+		for _, env := range envs {
+			env.Free()
+			frames += len(s.drain(l))
+		}
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
+		r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+		s.trigger()
+		r.Envelope.Free()
+		frames += len(s.drain(l))
+		require.Equal(t, c.frames, frames, "CREDIT frames with CreditBatch %d", c.batch)
+	}
+}
