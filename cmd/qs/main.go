@@ -4,6 +4,7 @@
 //	qs ping            round trips to a target, one line each
 //	qs cp              files and directories to or from a target, by bulk transfers that resume
 //	qs serve           a target for these
+//	qs ger             what guaranteed envelopes cost, and what a program really needs
 //	qs info            plugins, addresses, limits, and what matters of the kernel
 //
 // "qs help COMMAND" tells the flags of one.
@@ -15,6 +16,7 @@
 //	cp      cp.go, place.go, plan.go, then at the origin copier.go with send.go and receive.go, progress.go, remote.go
 //	serve   serve.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
 //	both    protocol.go, client.go; disk.go, source.go, part.go, journal.go, sums.go, buffers.go, reserve_*.go
+//	ger     ger.go
 //	info    info*.go
 //	all     network.go (flags), child.go (this program again)
 package main
@@ -39,6 +41,7 @@ var commands = []command{
 	{"ping", "measure round trips to a target, one by one", runPing},
 	{"cp", "copy files to or from a target", runCp},
 	{"serve", "be the target of the other commands", runServe},
+	{"ger", "compute what guaranteed envelopes cost, or show what a program needs", runGer},
 	{"info", "show plugins, addresses, limits and the kernel", runInfo},
 	{"swarm", "", runSwarm}, // the other side of qs perf -op idle
 	{"floor", "", runFloor}, // and of -floor

@@ -50,6 +50,9 @@ func runServe(args []string, out io.Writer) error {
 	if err := files.register(class); err != nil {
 		return err
 	}
+	if err := class.ServeGauges(); err != nil {
+		return err
+	}
 	hctx, err := class.NewContext()
 	if err != nil {
 		return err

@@ -115,9 +115,8 @@ func (l *Link) takeCredit(o *op) bool {
 	return true
 }
 
-// returnCredit gives back an envelope that o has not used after all.
-func (l *Link) returnCredit(o *op) {
-	o.last = false
+// returnCredit gives back an envelope that was not used after all.
+func (l *Link) returnCredit() {
 	l.used--
 	l.feedStarved()
 }
@@ -133,7 +132,7 @@ func (l *Link) feedStarved() {
 // request takes in an unexpected message: it may leave, waits for an envelope, or ends.
 func (l *Link) request(o *op) {
 	switch {
-	case l.starved.n == 0 && l.takeCredit(o):
+	case l.takeCredit(o): // nobody waits then
 		l.msgs.push(o)
 	case l.state != linkUp: // starts will see
 		l.starved.push(o)

@@ -281,3 +281,27 @@ func TestCreditBatch(t *testing.T) {
 		require.Equal(t, c.frames, frames, "CREDIT frames with CreditBatch %d", c.batch)
 	}
 }
+
+// A peer that has used all that it knows of hears of what is free, however little that is.
+func TestCreditOfTheStarved(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 8, CreditBatch: 8})
+	l := s.meet(4)
+	for range 7 {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
+	}
+	for range 2 {
+		r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+		s.trigger()
+		r.Envelope.Free()
+	}
+	require.Empty(t, s.drain(l))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil)) // the last that it knows of
+	all := s.drain(l)
+	require.Equal(t, []string{"CREDIT"}, kinds(all))
+	require.EqualValues(t, 10, all[0].Credit)
+	for range 6 {
+		r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+		s.trigger()
+		r.Envelope.Free()
+	}
+}

@@ -437,7 +437,7 @@ func (e *Endpoint) cancel(o *op, err error) {
 			r.Fate = na.NotRun
 		}
 		if o.kind == kindSendUnexpected && o.list == &l.msgs {
-			l.returnCredit(o)
+			l.returnCredit()
 		}
 	case kindPut, kindGet:
 		if id == 0 {

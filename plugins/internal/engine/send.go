@@ -86,7 +86,7 @@ func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
 	for o := l.msgs.head; o != nil; o = l.msgs.head {
 		if len(o.buf) > l.eager { // it was queued before the peer said what it takes
 			if o.kind == kindSendUnexpected {
-				l.returnCredit(o)
+				l.returnCredit()
 			}
 			l.e.finish(o, na.Result{Err: na.WithText(na.ErrMsgSize, "message is longer than the peer takes"), Fate: na.NotRun})
 			continue

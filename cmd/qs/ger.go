@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+const gerUsage = `ger [flags]
+       qs ger [flags] ADDR
+
+Guaranteed envelopes: how many requests each peer may have outstanding before their handlers begin, and the memory
+that is reserved for them.
+
+Without ADDR it computes what so many peers take. -groups and -tags say how many a program needs: as many messages
+of one process may be outstanding as it has groups of processes (communicators, services) times tags by which
+messages of a group are received in any order; with -in-order, where each is received before the next is sent, 1.
+
+With ADDR it asks a program that runs and has called hg.Class.ServeGauges, qs serve for example, what it has
+promised, what of that was used, and how many envelopes it has really needed of its own targets.
+`
+
+// A guarantee is what a number of peers, envelopes and bytes comes to.
+type guarantee struct {
+	Peers     int   `json:"peers"`
+	Envelopes int   `json:"envelopes_per_peer"`
+	Eager     int   `json:"eager_bytes"`
+	Processes int   `json:"processes_per_node"`
+	All       int   `json:"envelopes"`
+	Messages  int64 `json:"message_bytes"` // of a process: what the messages take
+	Bytes     int64 `json:"guaranteed_bytes"`
+	NodeBytes int64 `json:"guaranteed_bytes_per_node"`
+	NodeMsgs  int64 `json:"message_bytes_per_node"`
+}
+
+func runGer(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet(gerUsage, flag.ContinueOnError)
+	var n network
+	n.peerFlags(fs)
+	var g guarantee
+	fs.IntVar(&g.Peers, "peers", 128, "`peers` of a process")
+	fs.IntVar(&g.Envelopes, "ger", 32, "`envelopes` guaranteed to each")
+	fs.IntVar(&g.Eager, "eager", 4096, "`bytes` of the largest message in an envelope")
+	fs.IntVar(&g.Processes, "processes", 1, "`processes` on a node")
+	groups := fs.Int("groups", 0, "`groups` of processes that a pair of processes shares; replaces -ger")
+	tags := fs.Int("tags", 1, "`tags` of a group that are received in any order")
+	inOrder := fs.Bool("in-order", false, "each message is received before the next is sent")
+	asJSON := fs.Bool("json", false, "print JSON")
+	if err := parse(fs, args, 0, 1); err != nil {
+		return err
+	}
+	if fs.NArg() == 1 {
+		return askGer(&n, fs.Arg(0), *asJSON, out)
+	}
+	if *groups != 0 {
+		g.Envelopes = *groups * *tags
+	}
+	if *inOrder {
+		g.Envelopes = 1
+	}
+	if g.Peers < 1 || g.Envelopes < 1 || g.Processes < 1 || g.Eager < 1 || g.Peers > 1<<24 || g.Envelopes > 1<<24 || g.Eager > 1<<24 || g.Processes > 1<<16 {
+		return usageError{fmt.Sprintf("-peers %d, -ger %d (or -groups times -tags), -eager %d and -processes %d must be positive, and not absurd",
+			g.Peers, g.Envelopes, g.Eager, g.Processes)}
+	}
+	g.compute()
+	if *asJSON {
+		return json.NewEncoder(out).Encode(g)
+	}
+	g.print(out)
+	return nil
+}
+
+func (g *guarantee) compute() {
+	g.All = g.Peers * g.Envelopes
+	g.Messages = int64(g.All) * int64(g.Eager)
+	g.Bytes = na.GuaranteedBytes(g.Peers, g.Envelopes, g.Eager)
+	g.NodeMsgs = g.Messages * int64(g.Processes)
+	g.NodeBytes = g.Bytes * int64(g.Processes)
+}
+
+func (g *guarantee) print(out io.Writer) {
+	line := func(label, format string, v ...any) { fmt.Fprintf(out, "%-38s %s\n", label, fmt.Sprintf(format, v...)) }
+	line("envelopes guaranteed to each peer", "%d", g.Envelopes)
+	line("envelopes of a process", "%d", g.All)
+	line("their messages", "%s", bytesText(g.Messages))
+	line(fmt.Sprintf("guaranteed, with %d bytes for each", na.EnvelopeOverhead), "%s", bytesText(g.Bytes))
+	if g.Processes > 1 {
+		line(fmt.Sprintf("messages of %d processes on a node", g.Processes), "%s", bytesText(g.NodeMsgs))
+		line("guaranteed on the node", "%s", bytesText(g.NodeBytes))
+	}
+	line("na.Config", "{Peers: %d, Envelopes: %d, Eager: %d, Budget: %d}", g.Peers, g.Envelopes, g.Eager, g.Bytes)
+	if g.Envelopes > 4096 {
+		line("", "Envelopes may be 4096 at most")
+	}
+	if g.Eager < 256 || g.Eager > 48<<10 {
+		line("", "Eager may be 256 to %d", 48<<10)
+	}
+}
+
+// askGer asks a program for its gauges.
+func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
+	client, err := dial(n, addr, 10*time.Second, []string{hg.GaugesRPC})
+	if err != nil {
+		return err
+	}
+	defer client.close()
+	var all []hg.Gauges
+	if err := client.call(context.Background(), hg.GaugesRPC, nil, &all); err != nil {
+		return fmt.Errorf("%w (a program tells its gauges if it has called hg.Class.ServeGauges)", err)
+	}
+	if asJSON {
+		return json.NewEncoder(out).Encode(all)
+	}
+	for i := range all {
+		printGauges(&all[i], out)
+	}
+	return nil
+}
+
+func printGauges(g *hg.Gauges, out io.Writer) {
+	line := func(label, format string, v ...any) { fmt.Fprintf(out, "%-38s %s\n", label, fmt.Sprintf(format, v...)) }
+	held, waiting := 0, 0
+	for _, p := range g.Peers {
+		held = max(held, p.HeldMax)
+		waiting += p.Queued
+	}
+	line("context", "%d at %s", g.Context, g.Address)
+	line("peers", "%d", len(g.Peers))
+	line("offered to each", "%d envelopes of %d bytes", g.Envelopes, g.Eager)
+	line("guaranteed now", "%s of %s", bytesText(g.Reserved), bytesText(g.Budget))
+	line("most that a peer has used here", "%d", held)
+	line("most needed of a target", "%d", g.HighWater)
+	line("messages that had to wait at this end", "%d, %d now", g.Stalls, waiting)
+	line("handlers begun, and held back", "%d, %d", g.Active, g.Waiting)
+	if g.HighWater > 0 {
+		line("", "its targets should offer it Envelopes: %d", g.HighWater)
+	}
+	if held > 0 && held < g.Envelopes {
+		line("", "Envelopes: %d would have done here", held)
+	}
+	if len(g.Peers) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "\n%-32s %8s %8s %8s %8s %8s %8s %8s\n", "peer", "offered", "held", "most", "promised", "free", "waiting", "needed")
+	for _, p := range g.Peers {
+		fmt.Fprintf(out, "%-32s %8d %8d %8d %8d %8d %8d %8d\n", p.Address, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater)
+	}
+	fmt.Fprintln(out)
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// TestGer has the numbers of the GER paper's example (G-T23, G24): 4 communicators of 8 tags are 32 envelopes for each of
+// 128 processes, 4,096 in all, 4 MiB of messages of 1 KiB, 16 MiB for the four processes of a node.
+func TestGer(t *testing.T) {
+	args := []string{"ger", "-groups", "4", "-tags", "8", "-peers", "128", "-eager", "1024", "-processes", "4"}
+	out := run(t, 0, args...).out.String()
+	require.Regexp(t, `(?m)^envelopes guaranteed to each peer +32$`, out)
+	require.Regexp(t, `(?m)^envelopes of a process +4096$`, out)
+	require.Regexp(t, `(?m)^their messages +4.0 MiB$`, out)
+	require.Regexp(t, `(?m)^messages of 4 processes on a node +16.0 MiB$`, out)
+	require.Regexp(t, `(?m)^na.Config +\{Peers: 128, Envelopes: 32, Eager: 1024, Budget: 4456448\}$`, out)
+	var g guarantee
+	require.NoError(t, json.Unmarshal(run(t, 0, append(args, "-json")...).out.Bytes(), &g))
+	require.Equal(t, guarantee{
+		Peers: 128, Envelopes: 32, Eager: 1024, Processes: 4, All: 4096,
+		Messages: 4 << 20, Bytes: 4096 * 1088, NodeMsgs: 16 << 20, NodeBytes: 4 * 4096 * 1088,
+	}, g)
+	require.NoError(t, json.Unmarshal(run(t, 0, append(args, "-in-order", "-json")...).out.Bytes(), &g)) // G-T24
+	require.Equal(t, 1, g.Envelopes)
+	require.EqualValues(t, 128*1024, g.Messages)
+
+	require.Contains(t, run(t, 0, "ger", "-ger", "5000").out.String(), "Envelopes may be 4096 at most")
+	require.Contains(t, run(t, 0, "ger", "-eager", "100").out.String(), "Eager may be 256 to 49152")
+	require.Contains(t, run(t, 2, "ger", "-peers", "0").errors.String(), "-peers 0")
+	require.Contains(t, run(t, 2, "ger", "-groups", "-3").errors.String(), "-ger -3")
+}
+
+// TestGerAsks: a program that runs tells what was used and what it needs.
+func TestGerAsks(t *testing.T) {
+	s := serveFiles(t, "")
+	out := run(t, 0, "ger", s.addr).out.String()
+	require.Regexp(t, `(?m)^offered to each +256 envelopes of 4096 bytes$`, out)
+	require.Regexp(t, `(?m)^guaranteed now +1.0 MiB of 64.0 MiB$`, out)
+	require.Regexp(t, `(?m)^most that a peer has used here +1$`, out)
+	require.Regexp(t, `(?m)^ +Envelopes: 1 would have done here$`, out)
+	var all []hg.Gauges
+	require.NoError(t, json.Unmarshal(run(t, 0, "ger", "-json", s.addr).out.Bytes(), &all))
+	require.Len(t, all, 1)
+	require.Equal(t, s.addr, all[0].Address)
+	require.EqualValues(t, 256*(4096+64), all[0].Reserved)
+	require.Len(t, all[0].Peers, 1)
+	require.Contains(t, run(t, 1, "ger", "tcp://127.0.0.1:1").errors.String(), "cannot be reached")
+}

@@ -1,0 +1,85 @@
+package hg
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// GaugesRPC is the RPC by which a program tells its gauges to whoever asks, if it has called ServeGauges: qs ger does.
+// Its input is empty, its output what DecodeGauges decodes.
+const GaugesRPC = "hg/gauges"
+
+// Gauges are what a program tells of one of its contexts.
+type Gauges struct {
+	Context   int    // target id
+	Address   string // of the context
+	Eager     int    // na.Config.Eager
+	Envelopes int    // na.Config.Envelopes, as far as Budget allows them
+	Budget    int64  // na.Config.Budget
+	Reserved  int64  // of it, bytes guaranteed to peers of all contexts
+	HighWater int    // na.Stats.HighWater
+	Stalls    int64  // na.Stats.Stalls
+	Active    int64  // requests whose handlers have begun and whose handles are not closed
+	Waiting   int64  // requests that wait for one of these to be closed
+	Peers     []PeerGauges
+}
+
+// PeerGauges are those of one session: see na.PeerStats.
+type PeerGauges struct {
+	Address   string
+	Offered   int
+	Held      int
+	HeldMax   int
+	Promised  int
+	Free      int
+	Queued    int
+	HighWater int
+	Stalls    int64
+}
+
+// ServeGauges has c answer GaugesRPC. Who can reach c learns the addresses of its peers and how much they send.
+func (c *Class) ServeGauges() error {
+	_, err := c.Register(GaugesRPC, func(h *Handle) error {
+		b, err := codec.Msgpack.Append(nil, c.gauges())
+		if err != nil {
+			return fmt.Errorf("encoding the gauges: %w", err)
+		}
+		return h.RespondRaw(b, nil)
+	})
+	return err
+}
+
+// DecodeGauges decodes the output of GaugesRPC: one Gauges for each context.
+func DecodeGauges(output []byte) (all []Gauges, err error) {
+	err = codec.Msgpack.Decode(output, &all)
+	return all, err
+}
+
+func (c *Class) gauges() (all []Gauges) {
+	c.mu.Lock()
+	contexts := c.contexts
+	c.mu.Unlock()
+	cfg := c.na.Config()
+	for _, hctx := range contexts {
+		s := hctx.Stats()
+		g := Gauges{
+			Context: hctx.ID(), Address: hctx.Self().String(),
+			Eager: cfg.Eager, Envelopes: cfg.Envelopes, Budget: cfg.Budget,
+			Reserved: s.NA.Reserved, HighWater: s.NA.HighWater, Stalls: s.NA.Stalls, Active: s.Active, Waiting: s.Waiting,
+		}
+		for _, p := range hctx.nctx.Peers() {
+			g.Peers = append(g.Peers, peerGauges(p))
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+func peerGauges(p na.PeerStats) PeerGauges {
+	return PeerGauges{
+		Address: p.Addr.Named().String(), Offered: p.Offered, Held: p.Held, HeldMax: p.HeldMax,
+		Promised: p.Promised, Free: p.Free, Queued: p.Queued, HighWater: p.HighWater, Stalls: p.Stalls,
+	}
+}
