@@ -17,8 +17,9 @@ type Config struct {
 	Eager int
 	// Envelopes is how many unexpected messages each peer may have outstanding here (GER). Zero means 32; at most 4096.
 	Envelopes int
-	// MinEnvelopes is how few a peer may be offered when Budget runs short. Zero means 1, or Envelopes if Peers is set. A
-	// peer that cannot be guaranteed so many is refused, with an error that says what was asked and what is left.
+	// MinEnvelopes is how few a peer may be offered when Budget runs short. Zero means 1, and Envelopes for those that
+	// Peers counts. A peer that cannot be guaranteed so many is refused, with an error that says what was asked and what is
+	// left.
 	MinEnvelopes int
 	// Peers is for how many peers Budget must do: Open offers each as many envelopes as that allows, and fails when these
 	// are fewer than MinEnvelopes. More peers are admitted as far as Budget goes. Zero admits peers as they come.

@@ -132,17 +132,15 @@ func (c *Config) contract() error {
 		slog.Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
 			"envelopes", c.Envelopes)
 	}
-	if c.Peers == 0 {
-		def(&c.MinEnvelopes, 1)
-		return nil
-	}
-	def(&c.MinEnvelopes, c.Envelopes)
-	if bytes := c.guaranteed(c.Envelopes); bytes > c.Budget {
+	least := c.MinEnvelopes
+	def(&least, c.Envelopes)
+	def(&c.MinEnvelopes, 1)
+	if bytes := c.guaranteed(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
 		n := int(c.Budget/GuaranteedBytes(c.Peers, 1, c.Eager)) - c.offered(0)
-		if n < c.MinEnvelopes {
+		if n < least {
 			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers need %d bytes, Budget is %d, enough "+
 				"for %d: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
-				c.Envelopes, c.Eager+EnvelopeOverhead, c.Peers, bytes, c.Budget, max(n, 0), c.MinEnvelopes, ErrNoMemory)
+				c.Envelopes, c.Eager+EnvelopeOverhead, c.Peers, bytes, c.Budget, max(n, 0), least, ErrNoMemory)
 		}
 		c.Envelopes = n
 		c.CreditBatch = min(c.CreditBatch, n)

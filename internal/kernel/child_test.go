@@ -28,8 +28,8 @@ const childEnv = "QUICKSILVER_TEST_CHILD"
 
 // TestMain runs the test binary as a child when it was started as one.
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		if err := child(); err != nil {
+	if role := os.Getenv(childEnv); role != "" {
+		if err := roles[role](); err != nil {
 			fmt.Fprintln(os.Stderr, "child:", err)
 			os.Exit(1)
 		}
@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// roles are what a child may be.
+var roles = map[string]func() error{"target": child}
 
 // exposed is what the child gives away: a region to be pulled.
 type exposed struct {
@@ -111,30 +114,40 @@ func sum(b []byte) uint64 { return uint64(crc32.Checksum(b, crc32.MakeTable(crc3
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
+	in   io.Writer
+	out  *bufio.Reader
 	Addr string
 }
 
-func startChild(t *testing.T) *process {
+func startChild(t *testing.T) *process { return startRole(t, "target") }
+
+func startRole(t *testing.T, role string, env ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), childEnv+"=1")
+	cmd.Env = append(append(os.Environ(), childEnv+"="+role), env...)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	p := &process{t: t, cmd: cmd}
+	p := &process{t: t, cmd: cmd, in: stdin, out: bufio.NewReader(stdout)}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGCONT)
 		_ = cmd.Process.Kill()
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(t, err)
-	p.Addr = strings.TrimSpace(line)
+	p.Addr = p.line()
 	return p
+}
+
+// line is the next that the child says.
+func (p *process) line() string {
+	p.t.Helper()
+	line, err := p.out.ReadString('\n')
+	require.NoError(p.t, err)
+	return strings.TrimSpace(line)
 }
 
 func (p *process) signal(s syscall.Signal) {
