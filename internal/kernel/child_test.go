@@ -173,9 +173,11 @@ type origin struct {
 	peer na.Addr
 }
 
-func newOrigin(t *testing.T, p *process) *origin {
+func newOrigin(t *testing.T, p *process) *origin { return newOriginWith(t, p, hg.Config{}) }
+
+func newOriginWith(t *testing.T, p *process, cfg hg.Config) *origin {
 	t.Helper()
-	cls, err := hg.Open("tcp://", hg.Config{})
+	cls, err := hg.Open("tcp://", cfg)
 	require.NoError(t, err)
 	hctx, err := cls.NewContext()
 	require.NoError(t, err)
