@@ -1,9 +1,12 @@
 package tcp_test
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
@@ -37,4 +40,83 @@ func TestCreditUnread(t *testing.T) {
 		r.readKind(frame.Unexpected)
 		r.limit++
 	}
+}
+
+// TestManySenders: a hundred goroutines send to one peer with few envelopes (G-T30): all arrives, and what each has sent
+// keeps its order.
+func TestManySenders(t *testing.T) {
+	leak.Check(t)
+	const senders, each = 100, 40
+	target := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{Envelopes: 4}, 1)
+	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
+	var left atomic.Int64
+	var group sync.WaitGroup
+	for i := range senders {
+		group.Go(func() {
+			for j := range each {
+				o := n.ctx().NewOp(func(_ *na.Op, r na.Result) {
+					assert.NoError(t, r.Err)
+					left.Add(1)
+				})
+				assert.NoError(t, n.ctx().SendUnexpected(o, target.ctx().Self(), na.Tag(i), []byte{byte(j)}))
+			}
+		})
+	}
+	var next [senders]byte
+	for range senders * each {
+		text, _, tag := recvUnexpected(t, target.ctx(), target, n)
+		require.Equal(t, next[tag], text[0], "message of sender %d", tag)
+		next[tag]++
+	}
+	group.Wait()
+	n.ctx().Trigger(0)
+	require.EqualValues(t, senders*each, left.Load())
+}
+
+// TestWithdrawBehindAPart: a withdraw that is asked for while its message is half written follows the whole of it, and the
+// session goes on (C-T4).
+func TestWithdrawBehindAPart(t *testing.T) {
+	leak.Check(t)
+	l := rawListen(t)
+	n := open(t, "tcp://", tcp.Options{}, na.Config{PeerTimeout: time.Minute, Eager: 48 << 10}, 1)
+	g := greeting()
+	g.Envelopes, g.Eager, g.Features = 4096, 48<<10, frame.FeatureWithdraw
+	r := joinAs(t, n, l, g)
+	message := make([]byte, 48<<10)
+	sent, ends := 0, []*outcome{}
+	for n.ctx().Stats().Queued < 3 { // the peer does not read: what the system takes is full, and a message is written in part
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, message))
+		n.ctx().Trigger(0)
+		ends = append(ends, end)
+		require.Less(t, len(ends), 4000)
+	}
+	for sent < len(ends) && ends[sent].n == 1 {
+		sent++
+	}
+	require.NotZero(t, sent)
+	require.Less(t, sent, len(ends))
+	last := ends[sent-1].Result
+	o, end := op(n.ctx())
+	require.NoError(t, n.ctx().Withdraw(o, last.Addr, last.ID))
+	read := 0
+	for {
+		h, payload := r.read()
+		if h.Kind == frame.Withdraw {
+			require.Equal(t, last.ID, h.Op)
+			break
+		}
+		require.Equal(t, frame.Unexpected, h.Kind)
+		require.Len(t, payload, len(message))
+		read++
+		n.ctx().Trigger(0)
+		_ = n.ctx().Progress(0)
+	}
+	require.GreaterOrEqual(t, read, sent, "the message came before, whole")
+	r.send(frame.Header{Kind: frame.Withdrawn, Op: last.ID}, nil)
+	ok(t, "withdraw", end, n)
+	for ; read < len(ends); read++ {
+		r.readKind(frame.Unexpected)
+	}
+	require.Zero(t, n.ctx().Stats().PeersLost)
 }

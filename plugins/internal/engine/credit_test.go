@@ -305,3 +305,35 @@ func TestCreditOfTheStarved(t *testing.T) {
 		r.Envelope.Free()
 	}
 }
+
+// A peer that dies with a full queue gives its reserve back when its messages have been dealt with, ten thousand times
+// (G21, G-T19).
+func TestReserveComesBack(t *testing.T) {
+	const g = 4
+	s := newScript(t, na.Config{Envelopes: g, Budget: 2 * na.GuaranteedBytes(1, g, 4096)})
+	for i := range 10000 {
+		gr := peerGreeting(5)
+		gr.Listen, gr.Incarnation = "", [16]byte{byte(i), byte(i >> 8), 1}
+		s.e.Lock()
+		l, err := s.e.Admit("conn", gr, false)
+		s.e.Unlock()
+		require.NoError(t, err, "cycle %d", i)
+		for range g {
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("x")))
+		}
+		s.e.Lock()
+		l.Fail(na.ErrPeerLost)
+		s.e.Unlock()
+		require.Equal(t, na.GuaranteedBytes(1, g, 4096), s.nctx.Stats().Reserved)
+		for range g {
+			r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+			s.trigger()
+			r.Envelope.Free()
+		}
+		require.Zero(t, s.nctx.Stats().Reserved, "cycle %d", i)
+		delete(s.cuts, l)
+	}
+	require.Empty(t, s.e.links)
+	require.Empty(t, s.e.names)
+	require.LessOrEqual(t, len(s.e.freeEnvs), g)
+}
