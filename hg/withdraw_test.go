@@ -1,6 +1,7 @@
 package hg_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -394,6 +395,62 @@ func TestWithdrawRacesDispatch(t *testing.T) {
 		}
 		require.Positive(t, withdrawn)
 		require.Positive(t, late)
+		h.Close()
+	})
+}
+
+// TestWithdrawLarge (C-T13, C-T14): an input that the target fetches is withdrawn after any number of steps. Withdrawn, the
+// handler does not run and nothing stays lent; too late, the handler has the whole of it.
+func TestWithdrawLarge(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		in := make([]byte, 300_000)
+		for i := range in {
+			in[i] = byte(i * 7)
+		}
+		whole := 0
+		id := p.rpc("large", func(h *hg.Handle) error {
+			got, err := h.InputRaw()
+			if err == nil && bytes.Equal(got, in) {
+				whole++
+			}
+			return errOr(err, h.RespondRaw(nil, nil))
+		})
+		h := p.handle(id)
+		require.NoError(t, p.call(h, nil)) // connects
+		results := map[hg.WithdrawResult]int{}
+		for steps := range 60 {
+			var o outcome
+			var w taken
+			before := whole
+			require.NoError(t, h.ForwardRaw(in, o.cb))
+			for range steps / 2 {
+				_ = p.octx.Progress(0)
+				p.octx.Trigger(0)
+				_ = p.tctx.Progress(0)
+				p.tctx.Trigger(0)
+			}
+			require.NoError(t, h.Withdraw(0, w.cb))
+			p.Until(func() bool { return w.n > 0 && o.calls > 0 })
+			results[w.r]++
+			switch w.r {
+			case hg.Withdrawn:
+				require.ErrorIs(t, o.err, hg.ErrCanceled)
+				p.clean(1)
+				require.Equal(t, before, whole)
+			case hg.TooLate:
+				require.NoError(t, o.err)
+				require.Equal(t, before+1, whole)
+			default:
+				require.Fail(t, "neither withdrawn nor too late", "%v", w.r)
+			}
+			require.Equal(t, []int{1, 1}, []int{w.n, o.calls})
+			p.clean(1)
+		}
+		require.NotZero(t, results[hg.Withdrawn], "%v", results)
+		if p.Sim {
+			require.NotZero(t, results[hg.TooLate], "%v", results)
+		}
 		h.Close()
 	})
 }

@@ -274,3 +274,27 @@ func TestTimers(t *testing.T) {
 	s.trigger()
 	require.ErrorIs(t, left.Err, na.ErrClosed)
 }
+
+// BenchmarkWithdraw destroys a message among 4,096 that are held, the first or the last that was sent: the time is the same
+// (C22, C-T23).
+func BenchmarkWithdraw(b *testing.B) {
+	const held = 4096
+	for _, last := range []bool{false, true} {
+		b.Run(map[bool]string{false: "first", true: "last"}[last], func(b *testing.B) {
+			l := &Link{e: &Endpoint{}, offered: held}
+			for i := range uint64(held) {
+				l.arrived++
+				l.waiters.add(&na.Envelope{ID: i + 1}, held)
+			}
+			id := uint64(1)
+			if last {
+				id = held
+			}
+			for b.Loop() {
+				env := l.waiters.find(id)
+				l.waiters.remove(env)
+				l.waiters.add(env, held)
+			}
+		})
+	}
+}
