@@ -42,29 +42,36 @@ var (
 	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
 )
 
-// TestProofs: every test, and every rule of the conformance suite, that the README names exists.
+// TestProofs: every test, and every rule of the conformance suite, that the README and the table of requirements name exists.
 func TestProofs(t *testing.T) {
-	text := readme(t)
-	found := proofs.FindAllStringSubmatch(text, -1)
-	require.Greater(t, len(found), 40)
-	for _, m := range found {
-		dir, name, sub := m[1], m[2], m[3]
-		files, want := "*_test.go", "func "+name+"("
-		if dir == "na/natest" {
-			files, want = "*.go", `name: "`+name+`"`
+	for _, file := range []string{"README.md", "docs/REQUIREMENTS.md"} {
+		b, err := os.ReadFile(filepath.Join(root, file))
+		require.NoError(t, err)
+		found := proofs.FindAllStringSubmatch(string(b), -1)
+		require.Greater(t, len(found), 40)
+		for _, m := range found {
+			dir, name, sub := m[1], m[2], m[3]
+			files, want := "*_test.go", "func "+name+"("
+			if dir == "na/natest" {
+				files, want = "*.go", `name: "`+name+`"`
+			}
+			src := sources(t, dir, files)
+			assert.True(t, strings.Contains(src, want), "%s, which %s names, is not there", m[0], file)
+			if sub != "" {
+				assert.True(t, strings.Contains(src, `"`+sub+`"`), "%s, which %s names, is not there", m[0], file)
+			}
 		}
-		src := sources(t, dir, files)
-		assert.Contains(t, src, want, "%s, which the README names, is not there", m[0])
-		if sub != "" {
-			assert.Contains(t, src, `"`+sub+`"`, "%s, which the README names, is not there", m[0])
+		for table := range strings.SplitSeq(string(b), "\n\n") {
+			head, rows, ok := strings.Cut(table, "shown by |\n|")
+			if !ok || !strings.HasPrefix(head, "|") {
+				continue
+			}
+			for i, row := range strings.Split(strings.TrimSpace(rows), "\n") {
+				if i > 0 { // below the line of dashes
+					assert.Regexp(t, proofs, row, "%s: a promise without a test", file)
+				}
+			}
 		}
-	}
-
-	_, table, ok := strings.Cut(text, "| promise | shown by |\n|---|---|\n")
-	require.True(t, ok)
-	table, _, _ = strings.Cut(table, "\n\n")
-	for _, row := range strings.Split(table, "\n") {
-		assert.Regexp(t, proofs, row, "a promise without a test")
 	}
 }
 
