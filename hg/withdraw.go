@@ -76,6 +76,8 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	w.task.Init(w.tell, nil)
 	h.refs.Add(1) // until tell
 	switch {
+	case k.taken && k.phase != idle: // by another Withdraw, and the callback has not run yet
+		w.settle(Withdrawn)
 	case k.phase != pending, k.canceling, k.understood || k.answered || k.pull != nil:
 		w.settle(TooLate)
 	case h.rpc.OneWay && k.sendEnded:

@@ -198,6 +198,38 @@ func TestWithdrawTwice(t *testing.T) {
 	})
 }
 
+// TestWithdrawAgain (C-T6): who asks again when the request has been destroyed, and the call's callback has not run, hears
+// that it was; afterwards there is no call to be taken back.
+func TestWithdrawAgain(t *testing.T) {
+	withdrawing(t, hg.Config{NA: na.Config{Envelopes: 1}}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+		sent, waits := p.handle(id), p.handle(id)
+		var o outcome
+		for _, h := range []*hg.Handle{sent, waits} {
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+		}
+		p.arrive(1)
+		for i, h := range []*hg.Handle{waits, sent} {
+			var again, after taken
+			calls := 0
+			require.NoError(t, h.Withdraw(0, func(h *hg.Handle, r hg.WithdrawResult) {
+				require.Equal(t, hg.Withdrawn, r)
+				calls = o.calls
+				require.NoError(t, h.Withdraw(0, again.cb))
+			}))
+			p.move(func() bool { return again.n > 0 && o.calls > i })
+			if calls == i {
+				require.Equal(t, hg.Withdrawn, again.r, "the call's callback had not run")
+			}
+			require.NoError(t, h.Withdraw(0, after.cb))
+			p.octx.Trigger(0)
+			require.Equal(t, taken{1, hg.TooLate}, after)
+			h.Close()
+		}
+		require.Equal(t, 2, o.calls)
+		require.Zero(t, *ran)
+	})
+}
+
 // TestWithdrawAll (C-T12, C-T18): with every envelope taken and a target that dispatches nothing, all requests come back,
 // a thousand times over, and the credits with them.
 func TestWithdrawAll(t *testing.T) {

@@ -15,7 +15,7 @@ func (c *Context) Together(fn func()) {
 // goroutine, and the context itself after a few milliseconds send it all the same. Corks of several goroutines add up.
 // Cork reports false, and Uncork must not follow, where that cannot be.
 func (c *Context) Cork() bool {
-	if c.corker == nil || c.assist == nil {
+	if c.corker == nil || c.assist == nil && c.waker == nil {
 		return false
 	}
 	c.corker.Cork()
@@ -37,4 +37,10 @@ func (c *Context) Flush() {
 }
 
 // Attend makes sure that frames that are held back leave although nobody drives. Plugins call it.
-func (c *Context) Attend() { c.assist.attend() }
+func (c *Context) Attend() {
+	if c.waker != nil {
+		c.waker.Attend()
+		return
+	}
+	c.assist.attend()
+}

@@ -116,6 +116,9 @@ type Waker interface {
 	// Wake makes every Drive that sleeps look at ready again, and at the timers. It is called from anywhere, also from
 	// inside Ticket.Finish and with the endpoint's lock held: it does not wait and does not call up.
 	Wake()
+	// Attend makes sure that frames which are held back leave although nobody drives, a few milliseconds later at the
+	// most. It is called from anywhere, without the endpoint's lock.
+	Attend()
 }
 
 // A DrivenDomain is a Domain whose endpoints may all be Drivers. Their contexts have no poller.

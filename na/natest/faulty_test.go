@@ -177,6 +177,8 @@ func (e *badEndpoint) Drive(timeout time.Duration, ready func() bool) bool {
 
 func (e *badEndpoint) Wake() { e.Endpoint.(na.Waker).Wake() }
 
+func (e *badEndpoint) Attend() { e.Endpoint.(na.Waker).Attend() }
+
 // operation starts an operation of the plugin's own.
 func (e *badEndpoint) operation(start func(op *na.Op) error, done na.Done) *na.Op {
 	op := e.nctx.NewOp(done)

@@ -99,6 +99,7 @@ func (in *instance) carrier(e *engine.Endpoint) (engine.Carrier, error) {
 	defer w.give()
 	p := &port{w: w, inst: in, e: e}
 	p.timer = event{act: p, slow: true}
+	p.loose = event{act: p, slow: true}
 	if in.dead {
 		p.gone.Store(true)
 		p.dead.Store(true)

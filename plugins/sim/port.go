@@ -16,13 +16,15 @@ type port struct {
 	e     *engine.Endpoint
 	wakes atomic.Uint64
 	poked atomic.Bool
+	held  atomic.Bool // Attend was called
 	shut  atomic.Bool
 	gone  atomic.Bool // released, or its node has crashed
 	dead  atomic.Bool // its node has crashed
 
 	// What follows belongs to the turn; drives to World.mu.
 	timer  event
-	late   bool // the timer was due while nobody could serve it
+	loose  event // what a cork holds back leaves
+	late   bool  // one of these was due while nobody could serve it
 	ends   []*end
 	cos    []*coroutine // that wait here
 	drives atomic.Int32 // goroutines in drive
@@ -153,9 +155,18 @@ func (p *port) Wake() {
 	w.mu.Unlock()
 }
 
+// attendAfter is how long a cork holds frames back while nobody drives.
+const attendAfter = 2 * time.Millisecond
+
+// Attend implements na.Waker.
+func (p *port) Attend() {
+	p.held.Store(true)
+	p.Wake()
+}
+
 // release ends what is left of a port: connections of peers that have not said who they are.
 func (p *port) release() {
-	p.w.events.unset(&p.timer)
+	p.unset()
 	for len(p.ends) > 0 {
 		en := p.ends[len(p.ends)-1]
 		en.cut.Store(true)
@@ -178,7 +189,7 @@ func (p *port) crash(silent bool) {
 	p.shut.Store(true)
 	p.gone.Store(true)
 	p.dead.Store(true)
-	p.w.events.unset(&p.timer)
+	p.unset()
 	for len(p.ends) > 0 {
 		en := p.ends[len(p.ends)-1]
 		en.cut.Store(true)
@@ -187,7 +198,13 @@ func (p *port) crash(silent bool) {
 	p.Wake()
 }
 
-// fire is the engine's timer.
+// unset takes out what a port that is gone has no use for.
+func (p *port) unset() {
+	p.w.events.unset(&p.timer)
+	p.w.events.unset(&p.loose)
+}
+
+// fire is the engine's timer, or the end of a cork's patience.
 func (p *port) fire(*event) {
 	if p.gone.Load() {
 		return
@@ -227,6 +244,9 @@ func (p *port) setTimer() {
 // look follows a Wake: the engine may have a new timer, a coroutine what it waits for.
 func (p *port) look() {
 	p.setTimer()
+	if p.held.Swap(false) && p.loose.pos == 0 && !p.gone.Load() && p.e.Held() { // it may have left by now
+		p.w.events.set(&p.loose, p.w.after(attendAfter))
+	}
 	p.w.wakeCoroutines(p)
 }
 

@@ -58,6 +58,13 @@ func (e *Endpoint) Flush() {
 	e.sendUnlock()
 }
 
+// Held tells whether frames wait for an Uncork or a Flush.
+func (e *Endpoint) Held() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.kicked) > 0
+}
+
 // Poll implements na.Endpoint.
 func (e *Endpoint) Poll(now time.Duration) {
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {

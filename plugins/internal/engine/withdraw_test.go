@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -169,6 +170,53 @@ func TestWithdrawDestroys(t *testing.T) {
 	require.EqualValues(t, 4, l.released, "each envelope was freed once")
 	require.Error(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: 5}, nil), "the fifth never came")
 	require.False(t, l.Up())
+}
+
+// A goroutine that accepts messages races one that hears the peer withdraw them (C-T11, C-T12): one of them wins, and the
+// envelope is free once.
+func TestWithdrawRacesAccept(t *testing.T) {
+	const n = 100_000
+	s := newScript(t, na.Config{Envelopes: 4})
+	l := s.meet(4)
+	var env *na.Envelope
+	var accepted bool
+	start, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		for range start {
+			accepted = env.Accept()
+			done <- struct{}{}
+		}
+	}()
+	wins := 0
+	for i := range uint64(n) {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil))
+		r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+		s.trigger()
+		env = r.Envelope
+		start <- struct{}{}
+		if i%4 == 0 {
+			runtime.Gosched()
+		}
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Withdraw, Op: i + 1}, nil))
+		<-done
+		env.Free()
+		all := s.drain(l)
+		if code := na.Code(all[0].Tag); all[0].Kind != frame.Withdrawn || (code == na.OK) == accepted {
+			t.Fatalf("message %d: %v says %v, accepted %v", i+1, all[0].Kind, code, accepted)
+		}
+		if accepted {
+			wins++
+		}
+		if got := l.released; got != uint32(i+1) || l.held != 0 {
+			t.Fatalf("message %d: %d envelopes released, %d held", i+1, got, l.held)
+		}
+	}
+	close(start)
+	t.Logf("of %d messages %d were accepted", n, wins)
+	require.EqualValues(t, n-wins, s.nctx.Stats().Withdrawn)
+	require.Zero(t, s.nctx.Stats().Envelopes)
+	require.Positive(t, wins)
+	require.Less(t, wins, n)
 }
 
 // A peer that asks without reading the answers is cut (C-T19); others are not.

@@ -37,7 +37,7 @@ type scenario struct {
 	watched  []watched
 }
 
-// A callEntry is one line of the ledger: a forward, a transfer or a lookup.
+// A callEntry is one line of the ledger: a forward, a transfer, a lookup or a withdraw.
 type callEntry struct {
 	token     uint64
 	kind      string
@@ -45,6 +45,8 @@ type callEntry struct {
 	callbacks int
 	err       error
 	oneWay    bool
+	of        *callEntry // of a withdraw: the call
+	result    hg.WithdrawResult
 }
 
 // watched is memory that nobody may write any more.
@@ -152,10 +154,16 @@ func (s *scenario) audit() {
 			s.fail("%s %x had %d callbacks", c.kind, c.token, c.callbacks)
 			continue
 		}
-		s.outcomes[outcomeOf(c.err)]++
-		if c.kind != "call" {
+		switch c.kind {
+		case "call":
+		case "withdraw":
+			s.auditWithdraw(c)
+			continue
+		default:
+			s.outcomes[outcomeOf(c.err)]++
 			continue
 		}
+		s.outcomes[outcomeOf(c.err)]++
 		switch {
 		case c.err == nil && !c.oneWay && ran != 1:
 			s.fail("call %x succeeded and ran %d times", c.token, ran)
@@ -172,6 +180,25 @@ func (s *scenario) audit() {
 				break
 			}
 		}
+	}
+}
+
+// auditWithdraw: what was withdrawn never ran; what nobody knows of ended with an error.
+func (s *scenario) auditWithdraw(c *callEntry) {
+	s.outcomes[c.result.String()]++
+	of := c.of
+	switch c.result {
+	case hg.Withdrawn:
+		if s.executed[of.token] != 0 || !errors.Is(of.err, hg.ErrCanceled) || hg.FateOf(of.err) != na.NotRun {
+			s.fail("call %x was withdrawn, ran %d times and ended with %v", of.token, s.executed[of.token], of.err)
+		}
+	case hg.TooLate:
+	case hg.Indeterminate:
+		if of.err == nil && !of.oneWay {
+			s.fail("nobody knows about call %x, and it succeeded", of.token)
+		}
+	default:
+		s.fail("withdraw of call %x gave %v", of.token, c.result)
 	}
 }
 
@@ -227,6 +254,7 @@ type actor struct {
 type live struct {
 	h    *hg.Handle
 	busy bool
+	call *callEntry // the last
 }
 
 // The RPCs of a scenario; input begins with the call's token.
@@ -328,6 +356,7 @@ func (a *actor) settle() {
 				_ = c.Progress(time.Millisecond)
 				c.Trigger(0)
 			}
+			a.answerKept(len(a.kept)) // requests whose calls were over long ago
 		}
 	}
 }
@@ -378,11 +407,15 @@ func (a *actor) act() {
 	switch r := a.rng.IntN(100); {
 	case r < 60:
 		a.forward()
-	case r < 66:
+	case r < 65:
 		a.lookup()
-	case r < 80:
+	case r < 74:
 		a.cancelSomething()
-	case r < 90:
+	case r < 83:
+		a.withdrawSomething()
+	case r < 85:
+		a.abandonSomething()
+	case r < 93:
 		a.answerKept(a.rng.IntN(3))
 	default:
 		a.closeSomething()
@@ -461,7 +494,7 @@ func (a *actor) forward() {
 	default:
 		in = append(in, make([]byte, a.size(24<<10))...)
 	}
-	l.busy = true
+	l.busy, l.call = true, c
 	err := l.h.Forward(in, func(h *hg.Handle, err error) {
 		l.busy = false
 		c.ended(err)
@@ -559,6 +592,45 @@ func (a *actor) cancelSomething() {
 	case len(a.lookups) > 0:
 		a.lookups[a.rng.IntN(len(a.lookups))].Cancel()
 	}
+}
+
+// withdrawSomething takes a request back; that of a call which has ended, too.
+func (a *actor) withdrawSomething() {
+	if len(a.handles) == 0 {
+		return
+	}
+	l := a.handles[a.rng.IntN(len(a.handles))]
+	if l.call == nil {
+		return
+	}
+	c := a.begin("withdraw")
+	c.of = l.call
+	timeout := time.Duration(0)
+	if a.rng.IntN(4) == 0 {
+		timeout = time.Duration(1 + a.rng.IntN(50_000_000))
+	}
+	over := c.of.callbacks > 0
+	if err := l.h.Withdraw(timeout, func(_ *hg.Handle, r hg.WithdrawResult) {
+		if over && r != hg.TooLate {
+			a.s.fail("call %x was over, its withdraw gave %v", c.of.token, r)
+		}
+		c.result = r
+		c.ended(nil)
+		a.s.w.Note("withdraw", c.token, uint64(r))
+		if a.rng.IntN(20) == 0 {
+			a.cancelSomething()
+		}
+	}); err != nil {
+		a.refused(c)
+		a.s.fail("withdraw: %v", err)
+	}
+}
+
+// abandonSomething tells a peer that some answer is not wanted, which changes nothing that the ledger knows.
+func (a *actor) abandonSomething() {
+	const slotBits = 24 // of a call's tag
+	tag := na.Tag((1+a.rng.IntN(8))<<slotBits | a.rng.IntN(16))
+	a.hctxs[a.rng.IntN(len(a.hctxs))].NA().Abandon(a.peer(), tag)
 }
 
 // closeSomething closes an origin's handle, in flight or not.

@@ -76,8 +76,8 @@ func TestSeeds(t *testing.T) {
 	t.Logf("%v in %v: %s", *seeds, took.Round(time.Millisecond), total.String())
 	require.GreaterOrEqual(t, total.leastOps, int64(200), "operations of the seed with the fewest")
 	if *seeds >= 200 {
-		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote"} {
-			require.Positive(t, total.outcomes[kind], "no call ended with %q", kind)
+		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote", "withdrawn", "too late", "indeterminate"} {
+			require.Positive(t, total.outcomes[kind], "no operation ended with %q", kind)
 		}
 		require.Positive(t, total.late, "no late answer was dropped")
 		st := &total.world

@@ -1,0 +1,205 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// finish waits for the end of all calls of all nodes, and shows then that nothing was lost: every handle can be used, and
+// every envelope.
+func (a *racer) finish() {
+	s := a.s
+	if !a.until("all calls have ended", func() bool {
+		if !s.calmed {
+			return false
+		}
+		for _, b := range s.racers {
+			if b.open > 0 || len(b.kept) > 0 || b.working() {
+				return false
+			}
+		}
+		return true
+	}, a.serve) {
+		return
+	}
+	a.meet("work", a.serve)
+	a.useHandles()
+	a.meet("handles", a.serve)
+	a.settled()
+	a.meet("settled", a.serve)
+	a.useEnvelopes()
+	a.meet("envelopes", a.serve)
+	for _, en := range a.entries {
+		if en.h != nil {
+			en.h.Close()
+		}
+	}
+	a.settled()
+	a.meet("end", a.serve)
+	a.close()
+}
+
+// working tells whether a's program is still in its first part.
+func (a *racer) working() bool { return a.cls == nil || a.s.working() }
+
+// patience is how long anything may take once the world is calm: a peer that is lost is noticed within PeerTimeout.
+func (a *racer) patience() time.Duration { return 30*time.Second + 30*a.s.opts.span }
+
+// until runs turn until done reports true.
+func (a *racer) until(what string, done func() bool, turn func(time.Duration)) bool {
+	s := a.s
+	pause, end := time.Microsecond, time.Duration(0)
+	for !done() {
+		if s.calmed && end == 0 {
+			end = s.w.Now() + a.patience()
+		}
+		if end > 0 && s.w.Now() > end {
+			s.fail("node %s: not in time: %s; %+v", s.names[a.i], what, a.hctx.Stats())
+		}
+		if s.failed != nil {
+			return false
+		}
+		pause = min(pause*2, 2*time.Millisecond)
+		turn(pause)
+	}
+	return true
+}
+
+// serve is a turn that runs everything.
+func (a *racer) serve(d time.Duration) {
+	a.hctx.Trigger(0)
+	a.due()
+	_ = a.hctx.Progress(d)
+}
+
+// hold is a turn that moves messages and runs neither handlers nor callbacks of calls.
+func (a *racer) hold(d time.Duration) {
+	a.hctx.NA().Trigger(0)
+	_ = a.hctx.NA().ProgressUntil(0, nil)
+	a.s.w.Sleep(d)
+}
+
+// meet waits until every node has come here.
+func (a *racer) meet(where string, turn func(time.Duration)) {
+	a.s.came[where]++
+	a.until("everybody is at "+where, func() bool { return a.s.came[where] >= len(a.s.names) }, turn)
+}
+
+// useHandles calls once with every handle, and every node once.
+func (a *racer) useHandles() {
+	for _, en := range a.entries {
+		en.todo = [4]deed{}
+		a.use(en, a.rng.IntN(len(a.s.names)))
+	}
+	for to := range a.s.names {
+		a.use(a.entries[0], to)
+	}
+}
+
+// use makes a call that succeeds. A session that has died in silence may cost a try.
+func (a *racer) use(en *entry, to int) {
+	s := a.s
+	tries := 1
+	if !s.opts.clean() {
+		tries = 4
+	}
+	for try := range tries {
+		if !a.call(en, "now", to) {
+			return
+		}
+		c := en.call
+		if !a.until("a call of a used handle", func() bool { return c.callbacks > 0 }, a.serve) || c.err == nil {
+			return
+		}
+		if try == tries-1 {
+			s.fail("node %s: a used handle does not work: %v", s.names[a.i], c.err)
+		}
+	}
+}
+
+// useEnvelopes has every node send every node one request more than it guarantees. All but one must arrive, to each, and
+// the last must wait: no credit was lost, none was given twice. They are taken back then.
+func (a *racer) useEnvelopes() {
+	s := a.s
+	if s.cfg.NoAssist {
+		return // Progress moves nothing as long as a handler waits for Trigger
+	}
+	var all []*entry
+	var calls []*raceCall
+	guaranteed := func(stats na.Stats) bool {
+		return stats.Queued == len(s.names) && stats.Envelopes == len(s.names)*s.ger[a.i]
+	}
+	for to := range s.names {
+		for range s.ger[to] + 1 {
+			en := &entry{}
+			if !a.call(en, "later", to) {
+				return
+			}
+			all, calls = append(all, en), append(calls, en.call)
+		}
+	}
+	if !a.until("every envelope is in use", func() bool { return guaranteed(a.hctx.Stats().NA) }, a.hold) {
+		return
+	}
+	a.meet("in use", a.hold)
+	for range 20 {
+		a.hold(50 * time.Microsecond)
+	}
+	if st := a.hctx.Stats().NA; !guaranteed(st) {
+		s.fail("node %s: %d requests wait for an envelope, %d are in one", s.names[a.i], st.Queued, st.Envelopes)
+	}
+	a.meet("full", a.hold)
+	for _, en := range all {
+		a.withdraw(en, 0)
+	}
+	stats := func() na.Stats { return a.hctx.Stats().NA }
+	if !a.until("no envelope is in use", func() bool { return stats().Envelopes == 0 && stats().Outstanding == 0 }, a.hold) {
+		return
+	}
+	a.meet("empty", a.hold)
+	a.hctx.Trigger(0)
+	for i, en := range all {
+		if c := calls[i]; c.callbacks != 1 || c.asks[0].told != 1 || c.asks[0].r != hg.Withdrawn {
+			s.fail("call %d waited for a handler or an envelope and was not withdrawn: %+v", c.token, c.asks)
+		}
+		en.h.Close()
+	}
+}
+
+// settled waits until nothing is under way at this node, and looks what is kept for peers.
+func (a *racer) settled() {
+	s := a.s
+	var st hg.Stats
+	handles := 0
+	for _, en := range a.entries {
+		if en.h != nil && s.came["envelopes"] == 0 {
+			handles++
+		}
+	}
+	each := int64(s.ger[a.i]) * int64(a.hctx.NA().Limits().MaxUnexpected+64) // and what an envelope costs beside its bytes
+	a.until("nothing is under way", func() bool {
+		st = a.hctx.Stats()
+		n := &st.NA
+		return n.Envelopes+n.Queued+n.Outstanding+n.Leases+st.Queued == 0 && n.Regions+st.Lent+st.Pulled+st.Active+st.Waiting == 0 &&
+			int(st.Handles) == handles && n.Reserved <= int64(n.Peers)*each // a dial that nobody answers keeps some for a while
+	}, a.serve)
+	if n := &st.NA; n.Violations != 0 && s.opts.faults.Corrupt == 0 {
+		s.fail("node %s: %d violations", s.names[a.i], n.Violations)
+	}
+}
+
+func (a *racer) close() {
+	s := a.s
+	st := a.hctx.Stats().NA
+	s.far += st.Withdrawn
+	s.late += st.LateDropped
+	s.stalls += st.Stalls
+	_ = a.cls.Close()
+	if a.until("the class is closed", a.cls.Closed, a.serve) {
+		if st := a.hctx.Stats().NA; st.Reserved != 0 {
+			s.fail("node %s: %d bytes are reserved at the end", s.names[a.i], st.Reserved)
+		}
+	}
+}
