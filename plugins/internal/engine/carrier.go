@@ -80,6 +80,9 @@ func (v *View) Borrow() bool {
 // for good, and so is the operation that it is a piece of.
 func (v *View) Fault() { v.code = na.ErrFault }
 
+// Faulted tells whether Fault was called.
+func (v *View) Faulted() bool { return v.code == na.ErrFault }
+
 // Return ends a Borrow that reported true.
 func (v *View) Return() {
 	v.mem.Release()

@@ -208,8 +208,8 @@ func (l *Link) nextChunk(b []byte, q *fifo[*move]) ([]byte, Chunk, bool) {
 // zeroes: the peer must not take them for data. Locked.
 func (l *Link) Sent(c *Chunk) {
 	m := c.move
-	if c.code == na.ErrFault && m.op != nil {
-		l.faulted(m.op)
+	if c.code == na.ErrFault {
+		l.Faulted(c)
 	}
 	m.flight--
 	if l.state == linkDown {
@@ -220,6 +220,14 @@ func (l *Link) Sent(c *Chunk) {
 		m.code = c.code
 	}
 	l.settleMove(m)
+}
+
+// Faulted hears that the memory of c could not be read, before anything is sent in its place: the operation ends now, so
+// that the peer's word about what it got cannot come first. Locked.
+func (l *Link) Faulted(c *Chunk) {
+	if o := c.move.op; o != nil {
+		l.faulted(o)
+	}
 }
 
 // faulted ends an operation of this process whose local memory could not be read or written.

@@ -246,6 +246,9 @@ type Out struct {
 
 // Fill pulls frames until there is enough for one write, and reports whether there is anything to write. Locked.
 func (out *Out) Fill() bool {
+	if out.bulk && out.chunk.Faulted() {
+		out.Link.Faulted(&out.chunk)
+	}
 	if out.bulk && out.at == out.chunk.Len() {
 		out.bulk = false
 		out.Link.Sent(&out.chunk)
@@ -344,13 +347,14 @@ func (out *Out) Gather(iov [][]byte) [][]byte {
 }
 
 // Copy copies to b what to write next, and returns the number of bytes: for a write that may wait, which must not hold
-// user memory. Wrote must not follow.
+// user memory. Wrote must not follow. Locked.
 func (out *Out) Copy(b []byte) int {
 	n := 0
 	var room [8][]byte
 	for _, s := range out.Gather(room[:0]) {
 		k, ok := fault.Copy(b[n:], s)
 		if !ok && out.Fault() {
+			out.Link.Faulted(&out.chunk)
 			return out.Copy(b)
 		}
 		n += k
@@ -360,7 +364,7 @@ func (out *Out) Copy(b []byte) int {
 }
 
 // Fault hears, instead of Wrote, that the memory which Gather gave could not be read, and reports false if it gave
-// none. Nothing was written; zeroes follow in its place.
+// none. Nothing was written; zeroes follow in its place, after the next Fill.
 func (out *Out) Fault() bool {
 	if !out.lent {
 		return false
