@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
@@ -47,7 +48,7 @@ func (p *buffers) get(size int64) (*buffer, error) {
 	size = max(64<<10, int64(1)<<bits.Len64(uint64(size-1)))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, b := range p.spare {
+	for i, b := range slices.Backward(p.spare) { // the last one used may still be in the processor's cache
 		if int64(len(b.mem)) == size {
 			p.spare = append(p.spare[:i], p.spare[i+1:]...)
 			p.kept -= size

@@ -24,7 +24,7 @@ func cp(args ...string) []string {
 func TestCpSizes(t *testing.T) {
 	s := serveFiles(t, "")
 	dir := t.TempDir()
-	for _, size := range []int{0, 1, 5000, testPiece - 1, testPiece, testPiece + 1, 7*testPiece + 13} {
+	for _, size := range []int{0, 1, 5000, testPiece - 1, testPiece, testPiece + 1, 7*testPiece + 13, mapFrom - 1, mapFrom, 3*mapFrom + 13} {
 		for _, sha := range []string{"-sha256=false", "-sha256"} {
 			name := fmt.Sprintf("f %d%s", size, sha)
 			src, back := filepath.Join(dir, name), filepath.Join(dir, "back", name)
@@ -44,6 +44,17 @@ func TestCpSizes(t *testing.T) {
 			requireNames(t, s.root)
 		}
 	}
+}
+
+// TestCpLarge: pieces of the usual size, that are written bite by bite, of which the last is short.
+func TestCpLarge(t *testing.T) {
+	s := serveFiles(t, "")
+	src := filepath.Join(t.TempDir(), "f")
+	writeFile(t, src, noise(4*4<<20+2*bite+5))
+	run(t, 0, "cp", src, s.addr+"/f")
+	requireFile(t, src, filepath.Join(s.root, "f"))
+	run(t, 0, "cp", "-sha256", "-window", "1", s.addr+"/f", src+".back")
+	requireFile(t, src, src+".back")
 }
 
 func TestCpJSON(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -144,7 +145,9 @@ func (fs *files) open(h *hg.Handle, in *openRequest) (r openReply, err error) {
 			return openReply{Same: true}, nil
 		}
 	} else {
-		t.source, err = fs.disk.openSource(path, in.SHA256)
+		if t.source, err = fs.disk.openSource(path, in.SHA256); err == nil {
+			t.source.share(fs.buffers.hctx, bulk.LocalOnly)
+		}
 	}
 	if err != nil {
 		return r, err

@@ -71,6 +71,15 @@ func TestHostileOrigin(t *testing.T) {
 			want(na.ErrInvalid, "-1 is not an offset to go on from", a, rpcSeek, func(id uint64) any { return &seekRequest{ID: id, At: -1} })
 		}
 	}
+	// The last bites of a piece cannot be pulled.
+	short, err := newBuffer(a.hctx, bulk.ReadOnly, 2*bite+1)
+	require.NoError(t, err)
+	id := open(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 5 * bite}})
+	err = a.call(ctx, rpcPiece, &pieceRequest{ID: id, Size: 5 * bite, Memory: short.h}, nil)
+	require.ErrorIs(t, err, na.ErrInvalid)
+	require.ErrorContains(t, err, "outside the remote handle")
+	require.ErrorIs(t, a.call(ctx, rpcClose, &closeRequest{ID: id, Commit: true}, nil), na.ErrNoEntry, "that ended the transfer")
+
 	require.ErrorIs(t, a.call(ctx, rpcOpen, &openRequest{Path: "g", Write: true, Stamp: stamp{Size: -1}}, nil), na.ErrInvalid)
 	require.ErrorIs(t, a.call(ctx, rpcOpen, &openRequest{Path: "."}, nil), na.ErrInvalid)
 	require.ErrorIs(t, a.call(ctx, rpcOpen, &openRequest{Path: "none"}, nil), na.ErrNoEntry)

@@ -15,7 +15,8 @@
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, plan.go, then at the origin copier.go with send.go and receive.go, progress.go, remote.go
 //	serve   serve.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
-//	both    protocol.go, client.go; disk.go, source.go, part.go, journal.go, sums.go, buffers.go, reserve_*.go
+//	both    protocol.go, client.go; disk.go, source.go with populate_*.go, part.go with reserve_*.go, journal.go, sums.go,
+//	        buffers.go
 //	ger     ger.go
 //	info    info*.go
 //	all     network.go (flags), child.go (this program again)

@@ -9,46 +9,76 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A move is one piece on its way.
+// A move is a piece on its way, or a bite of one.
 type move struct {
-	h    *hg.Handle
+	h    *hg.Handle // to be answered; nil unless it is the last bite
 	req  pieceRequest
-	buf  *buffer
+	buf  *buffer // nil if the source is mapped
 	op   *bulk.Op
 	done chan error
+}
+
+// cut takes the first n bytes off a piece that has not begun.
+func (m *move) cut(n int64) *move {
+	front := &move{req: m.req}
+	front.req.Size = n
+	m.req.Offset += n
+	m.req.At += n
+	m.req.Size -= n
+	return front
 }
 
 func (t *transfer) answer(m *move, reply *pieceReply, err error) {
 	if m.buf != nil {
 		t.files.buffers.put(m.buf)
 	}
-	respond(m.h, reply, err)
+	if m.h != nil {
+		respond(m.h, reply, err)
+	}
+}
+
+// begin starts the transfer of a piece between the origin's memory and a buffer, or the source.
+func (t *transfer) begin(m *move) (err error) {
+	spec := bulk.Spec{Dir: bulk.Pull, Peer: t.peer, Remote: m.req.Memory, RemoteOffset: m.req.At, Size: m.req.Size}
+	if t.source == nil || t.source.mapped == nil {
+		if m.buf, err = t.files.buffers.get(m.req.Size); err != nil {
+			return err
+		}
+		spec.Local = m.buf.h
+	}
+	if t.source != nil {
+		spec.Dir = bulk.Push
+		if spec.Local, spec.LocalOffset, err = t.read(m); err != nil {
+			return err
+		}
+	}
+	m.done = make(chan error, 1)
+	m.op, err = bulk.Transfer(t.files.buffers.hctx, spec, func(_ *bulk.Op, err error) { m.done <- err })
+	return err
 }
 
 // read gets a piece, and its checksum for the answer.
-func (t *transfer) read(m *move) error {
+func (t *transfer) read(m *move) (mem *bulk.Handle, at int64, err error) {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
 	s := t.source
 	if m.req.Offset != s.sums.at || m.req.Size > s.stamp.Size-s.sums.at {
-		return fmt.Errorf("%s: a piece of %d bytes at %d of %d, want %d: %w", s.name, m.req.Size, m.req.Offset, s.stamp.Size,
+		return nil, 0, fmt.Errorf("%s: a piece of %d bytes at %d of %d, want %d: %w", s.name, m.req.Size, m.req.Offset, s.stamp.Size,
 			s.sums.at, na.ErrProtocol)
 	}
-	err := s.read(m.buf, m.req.Size)
+	mem, at, err = s.read(m.buf, m.req.Size)
 	m.req.CRC = s.sums.crc
-	return err
+	return mem, at, err
 }
 
-// begin starts the transfer of a piece between the buffer and the origin's memory.
-func (t *transfer) begin(m *move) (err error) {
-	dir := bulk.Pull
-	if t.source != nil {
-		dir = bulk.Push
+// write puts what has arrived into the file, and verifies a piece that is complete.
+func (t *transfer) write(m *move) error {
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	err := t.part.write(m.req.Offset, m.buf.mem[:m.req.Size])
+	if err == nil && m.h != nil {
+		err = t.part.verify(m.req.CRC)
 	}
-	m.done = make(chan error, 1)
-	m.op, err = bulk.Transfer(t.files.buffers.hctx, bulk.Spec{
-		Dir: dir, Peer: t.peer, Remote: m.req.Memory, Local: m.buf.h, Size: m.req.Size,
-	}, func(_ *bulk.Op, err error) { m.done <- err })
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"slices"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -18,7 +19,7 @@ const partSuffix = ".qs-part"
 
 // A part is a file that is being received.
 //
-//	NAME.qs-part ◄─ write, piece by piece, each verified      NAME.qs-part.journal: how far, and the checksum so far
+//	NAME.qs-part ◄─ write … verify, write … verify, …      NAME.qs-part.journal: how far, and the checksum so far
 //	     │ commit: complete and verified
 //	     ▼
 //	NAME, with mode and time of the source
@@ -116,17 +117,29 @@ func (p *part) check() (left int64, err error) {
 // verified is called when a piece has been verified and noted. Tests stop a transfer here.
 var verified = func(at int64) {}
 
-// write adds the next piece; crc is the source's checksum up to its end.
-func (p *part) write(offset int64, b []byte, crc uint32) error {
+// bite is how many bytes are summed and written in one go: few enough to be in the processor's cache the second time, and
+// enough for the file system to keep them in large units.
+const bite = 1 << 20
+
+// write adds the next bytes. They do not count until they are verified.
+func (p *part) write(offset int64, b []byte) error {
 	if offset != p.sums.at || int64(len(b)) > p.stamp.Size-offset || offset < p.claimed {
 		return fmt.Errorf("%s: a piece at %d, want %d: %w", p.name, offset, p.sums.at, na.ErrProtocol)
 	}
-	p.sums.add(b)
+	for b := range slices.Chunk(b, bite) {
+		at := p.sums.at
+		p.sums.add(b)
+		if _, err := p.f.WriteAt(b, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify compares the checksum of all that was written with the source's, and notes how far it is.
+func (p *part) verify(crc uint32) error {
 	if p.sums.crc != crc {
 		return p.damaged(fmt.Sprintf("CRC-32C of the first %d bytes is %08x, want %08x", p.sums.at, p.sums.crc, crc))
-	}
-	if _, err := p.f.WriteAt(b, offset); err != nil {
-		return err
 	}
 	if p.sums.at < p.stamp.Size { // else it is complete in a moment
 		if err := p.journal.write(record{p.stamp.Size, p.stamp.ModTime, p.sums.at, crc}); err != nil {

@@ -123,14 +123,15 @@ type seekReply struct {
 	Note string
 }
 
-// A pieceRequest asks for the next Size bytes of the file, at Offset, to be pulled from or pushed to Memory. CRC is that of
-// the file from its beginning to the end of the piece.
+// A pieceRequest asks for the next Size bytes of the file, at Offset, to be pulled from or pushed to Memory, where they begin
+// at At. CRC is that of the file from its beginning to the end of the piece.
 type pieceRequest struct {
 	ID     uint64
 	Offset int64
 	Size   int64
 	CRC    uint32
 	Memory *bulk.Handle
+	At     int64
 }
 
 type pieceReply struct{ CRC uint32 }

@@ -23,8 +23,12 @@ func (c *copier) receiveFile(ctx context.Context, s step) error {
 	if err := c.c.call(ctx, rpcOpen, &openRequest{Path: s.from, SHA256: c.opts.sha}, &opened); err != nil {
 		return err
 	}
-	err = c.receivePieces(ctx, opened, dst)
-	if err != nil {
+	if err := c.receivePieces(ctx, opened, dst); err != nil {
+		if errors.Is(err, na.ErrChecksum) { // which may be so because the bytes were changed before they were sent
+			if now, failed := (remote{c.c}).stat(ctx, s.from); failed == nil && !now.Stamp.sameData(s.stamp) {
+				err = changed(s.from)
+			}
+		}
 		c.breakOff(opened.ID, err)
 		return err
 	}
@@ -74,7 +78,10 @@ func (c *copier) receivePieces(ctx context.Context, opened openReply, dst *part)
 		if err := p.call.wait(ctx, &reply); err != nil {
 			return err
 		}
-		if err := dst.write(dst.sums.at, p.buf.mem[:p.size], reply.CRC); err != nil {
+		if err := dst.write(dst.sums.at, p.buf.mem[:p.size]); err != nil {
+			return err
+		}
+		if err := dst.verify(reply.CRC); err != nil {
 			return err
 		}
 		c.pieceDone(p)

@@ -247,6 +247,22 @@ func TestAnewForgetsThePart(t *testing.T) {
 	require.Zero(t, r.Resumed)
 }
 
+// TestSourceIsTruncatedMeanwhile: what is gone of a file that is mapped ends the transfer, not a process.
+func TestSourceIsTruncatedMeanwhile(t *testing.T) {
+	require.Greater(t, brokenSize, mapFrom)
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		require.NoError(t, os.Truncate(b.src, brokenSize/2+testPiece/2))
+		b.goOn()
+		b.origin.wait(1)
+		require.Contains(t, b.origin.errors.String(), "f was changed while it was copied: copy it again when it is at rest")
+		require.NoFileExists(t, b.dst)
+		r, _ := b.resume()
+		require.Zero(t, r.Resumed)
+		require.EqualValues(t, brokenSize/2+testPiece/2, r.Bytes)
+	})
+}
+
 // TestSourceChangesMeanwhile: a file that is written to while it is copied does not become a file of old and new pieces.
 func TestSourceChangesMeanwhile(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {

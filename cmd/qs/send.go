@@ -1,6 +1,10 @@
 package main
 
-import "context"
+import (
+	"context"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+)
 
 // sendFile uploads one file: it opens, reads and forwards; the target pulls.
 func (c *copier) sendFile(ctx context.Context, s step) error {
@@ -9,6 +13,7 @@ func (c *copier) sendFile(ctx context.Context, s step) error {
 		return err
 	}
 	defer src.close()
+	src.share(c.c.hctx, bulk.ReadOnly)
 	if !src.stamp.sameData(s.stamp) {
 		c.show.grow(src.stamp.Size - s.stamp.Size)
 	}
@@ -21,7 +26,7 @@ func (c *copier) sendFile(ctx context.Context, s step) error {
 		c.same(s)
 		return nil
 	}
-	if err := c.sendPieces(ctx, opened, src); err != nil {
+	if err := src.because(c.sendPieces(ctx, opened, src)); err != nil {
 		c.breakOff(opened.ID, err)
 		return err
 	}
@@ -56,10 +61,11 @@ func (c *copier) sendPieces(ctx context.Context, opened openReply, src *source) 
 			return nil, err
 		}
 		offset := src.sums.at
-		if err := src.read(p.buf, p.size); err != nil {
+		mem, at, err := src.read(p.buf, p.size)
+		if err != nil {
 			return nil, err
 		}
-		p.call, err = c.c.forward(rpcPiece, &pieceRequest{opened.ID, offset, p.size, src.sums.crc, p.buf.h})
+		p.call, err = c.c.forward(rpcPiece, &pieceRequest{opened.ID, offset, p.size, src.sums.crc, mem, at})
 		return p, err
 	}
 	answered := func(ctx context.Context, p *piece) error {

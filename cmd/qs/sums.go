@@ -7,6 +7,7 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+	"slices"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -29,11 +30,29 @@ func newSums(sha bool) sums {
 
 func (s *sums) add(b []byte) {
 	s.at += int64(len(b))
-	s.crc = crc32.Update(s.crc, castagnoli, b)
+	for page := range slices.Chunk(b, 4<<10) {
+		fetch(page)
+		s.crc = crc32.Update(s.crc, castagnoli, page)
+	}
 	if s.sha != nil {
 		s.sha.Write(b)
 	}
 }
+
+// fetch brings b into the processor's cache. Package crc32 reads three places of a KiB each in turn, for which processors do
+// not read ahead: from memory that takes it twice as long as this way.
+func fetch(b []byte) {
+	var sum byte
+	for at := 0; at < len(b); at += 64 {
+		sum += b[at]
+	}
+	sink(sum)
+}
+
+// sink keeps the reads of fetch.
+//
+//go:noinline
+func sink(byte) {}
 
 // addFrom adds what r has at s.at, up to the offset to.
 func (s *sums) addFrom(r io.ReaderAt, to int64) error {

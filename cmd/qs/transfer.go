@@ -16,9 +16,9 @@ const maxQueued = 16
 
 // A transfer is the target's side of one file.
 //
-//	          first                                            second
-//	upload:   rpcPiece ─► queue ─► begin to pull into a buffer ─► it has come: check, write, journal, respond
-//	download: rpcPiece ─► queue ─► read into a buffer, begin to push ─► it has arrived: respond
+//	          first                                          second
+//	upload:   rpcPiece ─► queue ─► begin to pull a bite of it ─► it has come: sum, write; after the last: check, journal, respond
+//	download: rpcPiece ─► queue ─► read and sum, begin to push ─► it has arrived: respond
 //
 // The two run on two goroutines, some pieces apart: the disk and the network work at the same time. A piece that fails ends
 // the transfer; what was verified until then stays for another time.
@@ -31,6 +31,7 @@ type transfer struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	queue  chan *move
+	rest   *move         // of a piece that is pulled bite by bite; of first
 	ended  chan struct{} // closed when nothing is under way any more
 
 	// One of the two is set. filesMu guards what is in it, also while the disk is waited for.
@@ -88,6 +89,9 @@ func (t *transfer) run() {
 		t.cancel(err)
 	}
 	t.stop()
+	if t.rest != nil {
+		respond(t.rest.h, nil, t.gone())
+	}
 	for m := range t.queue { // closed by stop
 		respond(m.h, nil, t.gone())
 	}
@@ -107,39 +111,39 @@ func (t *transfer) stop() {
 	}
 }
 
-// first begins to pull the next piece from the origin, or reads it from the file and begins to push it.
+// first begins to pull the next bite from the origin, or reads the next piece from the file and begins to push it.
 func (t *transfer) first(ctx context.Context) (*move, error) {
-	var m *move
-	select {
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case next, ok := <-t.queue:
-		if !ok {
-			return nil, io.EOF
+	m := t.rest
+	if m == nil {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case next, ok := <-t.queue:
+			if !ok {
+				return nil, io.EOF
+			}
+			m = next
 		}
-		m = next
 	}
-	var err error
-	if m.buf, err = t.files.buffers.get(m.req.Size); err == nil && t.source != nil {
-		err = t.read(m)
+	t.rest = nil
+	if t.part != nil && m.req.Size > bite {
+		t.rest, m = m, m.cut(bite)
 	}
-	if err == nil {
-		err = t.begin(m)
-	}
-	if err != nil {
+	if err := t.begin(m); err != nil {
 		t.answer(m, nil, err)
 		return nil, err
 	}
 	return m, nil
 }
 
-// second waits for the piece, and writes it to the file if it was pulled.
+// second waits for it, and writes it to the file if it was pulled.
 func (t *transfer) second(ctx context.Context, m *move) error {
 	err := m.wait(ctx)
-	if err == nil && t.part != nil {
-		t.filesMu.Lock()
-		err = t.part.write(m.req.Offset, m.buf.mem[:m.req.Size], m.req.CRC)
-		t.filesMu.Unlock()
+	switch {
+	case t.source != nil:
+		err = t.source.because(err)
+	case err == nil:
+		err = t.write(m)
 	}
 	t.answer(m, &pieceReply{m.req.CRC}, err)
 	return err

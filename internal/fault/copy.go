@@ -8,6 +8,13 @@ func Copy(dst, src []byte) (n int, ok bool) {
 	return copy(dst, src), true
 }
 
+// Read calls f, and reports false when f could not read b. What f has done is undefined then.
+func Read(b []byte, f func(b []byte)) (ok bool) {
+	defer caught(debug.SetPanicOnFault(true))
+	f(b)
+	return true
+}
+
 // Readable tells whether all of b can be read now.
 func Readable(b []byte) (ok bool) {
 	defer caught(debug.SetPanicOnFault(true))

@@ -4,6 +4,8 @@ package fault_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"hash/crc32"
 	"os"
 	"runtime/debug"
 	"testing"
@@ -55,6 +57,32 @@ func TestCopy(t *testing.T) {
 	require.True(t, fault.Readable(b[:size/2]))
 	require.False(t, fault.Readable(b[:size/2+1]))
 	require.False(t, fault.Readable(b))
+}
+
+func TestRead(t *testing.T) {
+	b := truncated(t)
+	castagnoli := crc32.MakeTable(crc32.Castagnoli) // of which the code is assembly
+	for _, c := range []struct {
+		name string
+		b    []byte
+		ok   bool
+	}{
+		{"nothing", nil, true},
+		{"memory", make([]byte, size), true},
+		{"the part that is there", b[:size/2], true},
+		{"the part that is gone", b[size/2:], false},
+		{"from there to what is gone", b, false},
+	} {
+		read := -1
+		ok := fault.Read(c.b, func(b []byte) {
+			crc32.Checksum(b, castagnoli)
+			sha256.Sum256(b)
+			read = len(b)
+		})
+		require.Equal(t, c.ok, ok, c.name)
+		require.Equal(t, c.ok, read == len(c.b), c.name)
+	}
+	require.PanicsWithValue(t, "mine", func() { fault.Read(nil, func([]byte) { panic("mine") }) })
 }
 
 // What was set for the goroutine stays set, after a fault too.
