@@ -94,6 +94,7 @@ func runCp(args []string, out io.Writer) error {
 		case <-signals:
 			signal.Stop(signals) // a second one ends the program
 			cancel(errInterrupted)
+			interrupted()
 		case <-ctx.Done():
 		}
 	}()

@@ -48,6 +48,9 @@ var commands = []command{
 	{"floor", "", runFloor}, // and of -floor
 }
 
+// interrupted runs when a command that was told to end has told so what it has under way. Tests replace it.
+var interrupted = func() {}
+
 // usageError is a command line that cannot be understood.
 type usageError struct{ text string }
 

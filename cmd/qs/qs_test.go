@@ -20,7 +20,7 @@ import (
 )
 
 // stallEnv makes a qs that receives a file halt as soon as so many bytes are verified: "BYTES:FILE". It makes FILE then,
-// and goes on when somebody has removed it.
+// and goes on when somebody has removed it, or when it has heard that it is to end.
 const stallEnv = "QUICKSILVER_QS_STALL"
 
 // TestMain lets the test binary be qs, so that what runs is built as the test is, with -race too.
@@ -39,6 +39,7 @@ func stall(bytes, file string) {
 	if err != nil {
 		panic(err)
 	}
+	interrupted = func() { _ = os.Remove(file) }
 	verified = func(at int64) {
 		if at < limit {
 			return

@@ -76,7 +76,10 @@ func runServe(args []string, out io.Writer) error {
 			cancel()
 		}()
 	}
-	defer context.AfterFunc(ctx, func() { _ = class.Close() })()
+	defer context.AfterFunc(ctx, func() {
+		_ = class.Close()
+		interrupted()
+	})()
 	for hctx.Progress(-1) == nil {
 		hctx.Trigger(0)
 	}
