@@ -11,15 +11,20 @@ import (
 //
 //	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … last reference ─► room for the next
 //	                         └─ no ──► waits ◄──────────────────────────────────────────┘
+//	                                     └─ its deadline passes: dispatched, to be refused
 type load struct {
 	most, mostPerPeer int64
 
 	n       atomic.Int64
 	waiting atomic.Int64
 
-	mu         sync.Mutex // guards the list
-	head, tail *Handle    // by service.next
+	mu         sync.Mutex // guards the fields below, and waits of those in the list
+	head, tail *Handle    // by service.next and prev
+	sweepAt    int64      // when so many wait, those that were taken back are looked for
 }
+
+// sweepFirst is how many requests that were taken back may wait for room unnoticed; else no more than do wait.
+const sweepFirst = 64
 
 // take takes room for h, if there is some.
 func (d *load) take(h *Handle) bool {
@@ -33,7 +38,7 @@ func (d *load) take(h *Handle) bool {
 	return false
 }
 
-// admit reports whether the handler of h may begin; otherwise h is dispatched again when it may.
+// admit reports whether the handler of h may begin, or is not to; otherwise h is dispatched again when it may.
 func (c *Context) admit(h *Handle) bool {
 	d := &c.load
 	s := h.service
@@ -44,15 +49,18 @@ func (c *Context) admit(h *Handle) bool {
 		s.admitted = true
 		return true
 	}
+	h.mu.Lock()
+	h.arm()
+	h.mu.Unlock()
 	d.mu.Lock()
-	s.next = nil
-	if d.tail == nil {
-		d.head = h
-	} else {
-		d.tail.service.next = h
+	if h.late() || s.env.IsWithdrawn() { // looked at here: the alarm either finds h in the list, or has rung before
+		d.mu.Unlock()
+		return true
 	}
-	d.tail = h
-	d.waiting.Add(1)
+	d.push(h)
+	if d.waiting.Load() >= max(d.sweepAt, sweepFirst) {
+		c.sweep()
+	}
 	d.mu.Unlock()
 	c.advance() // there may be room by now
 	return false
@@ -78,7 +86,6 @@ func (c *Context) advance() {
 	closing := c.nctx.Closing()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var last *Handle
 	for h := d.head; h != nil; {
 		next := h.service.next
 		if !closing && d.n.Load() >= d.most {
@@ -86,20 +93,64 @@ func (c *Context) advance() {
 		}
 		if closing || d.take(h) {
 			h.service.admitted = !closing
-			h.service.next = nil
-			if last == nil {
-				d.head = next
-			} else {
-				last.service.next = next
-			}
-			if next == nil {
-				d.tail = last
-			}
-			d.waiting.Add(-1)
-			c.PostTask(&h.service.dispatch)
-		} else {
-			last = h
+			c.dispatch(h)
 		}
 		h = next
 	}
+}
+
+// sweep dispatches the requests that wait and were taken back: they use no envelope, so nothing else bounds them. Locked.
+func (c *Context) sweep() {
+	d := &c.load
+	for h := d.head; h != nil; {
+		next := h.service.next
+		if h.service.env.IsWithdrawn() {
+			c.dispatch(h)
+		}
+		h = next
+	}
+	d.sweepAt = 2 * d.waiting.Load()
+}
+
+// expire dispatches h, whose deadline has passed, if it waits.
+func (c *Context) expire(h *Handle) {
+	c.load.mu.Lock()
+	defer c.load.mu.Unlock()
+	if h.service.waits {
+		c.dispatch(h)
+	}
+}
+
+// dispatch has a request that waits go on. Locked.
+func (c *Context) dispatch(h *Handle) {
+	c.load.remove(h)
+	c.PostTask(&h.service.dispatch)
+}
+
+func (d *load) push(h *Handle) {
+	s := h.service
+	s.waits, s.prev, s.next = true, d.tail, nil
+	if d.tail == nil {
+		d.head = h
+	} else {
+		d.tail.service.next = h
+	}
+	d.tail = h
+	d.waiting.Add(1)
+}
+
+func (d *load) remove(h *Handle) {
+	s := h.service
+	if s.prev == nil {
+		d.head = s.next
+	} else {
+		s.prev.service.next = s.next
+	}
+	if s.next == nil {
+		d.tail = s.prev
+	} else {
+		s.next.service.prev = s.prev
+	}
+	s.waits, s.prev, s.next = false, nil, nil
+	d.waiting.Add(-1)
 }

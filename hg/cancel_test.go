@@ -106,7 +106,7 @@ func TestLookupBad(t *testing.T) {
 	})
 }
 
-// A late answer of a canceled call never reaches the next call of the same handle.
+// A late answer of a canceled call never reaches the next call of the same handle (C-T27).
 func TestLateAnswerAfterReuse(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})

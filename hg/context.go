@@ -23,11 +23,12 @@ type Context struct {
 	targets *Handle    // spare handles of targets
 	spare   int
 
-	load    load
-	lent    atomic.Int64 // bytes
-	pulled  atomic.Int64 // bytes
-	dropped atomic.Int64 // one-way requests that could not be served
-	handles atomic.Int64
+	load      load
+	handlings handlings
+	lent      atomic.Int64 // bytes
+	pulled    atomic.Int64 // bytes
+	dropped   atomic.Int64 // one-way requests that could not be served
+	handles   atomic.Int64
 }
 
 // Stats are the gauges and counters of a context.
@@ -46,6 +47,7 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx}
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
 	nctx.Above(func() bool { return c.q.len() > 0 })
+	nctx.OnAbandon(c.handlings.abandon)
 	c.recv = nctx.NewOp(c.arrived)
 	_ = nctx.RecvUnexpected(c.recv)
 	return c

@@ -17,6 +17,8 @@
 //   - Success wins over a cancel that comes after the whole response has arrived.
 //   - The origin of a two-way call always hears something: an unknown RPC, input that cannot be decoded, a handler that
 //     fails, panics, or lets its handle go without a response all produce an error response.
+//   - A call whose time is up ([Handle.SetTimeout]) ends, and neither leaves nor begins later than that at either end, by
+//     that end's clock.
 //   - Every error tells the call's [na.Fate]: it did not run, it ran, or it may have run.
 //
 // Input and output larger than one message travel without the user noticing: the sender lends the bytes to its peer,

@@ -18,7 +18,7 @@ const (
 )
 
 // A call is the origin's side of a handle. Its parts are the sending of the request, the receive of the response, the
-// loan of an input that is larger than a message, and the pull of such an output. Handle.mu guards it. Whatever the
+// loan of an input that is larger than a message, the pull of such an output, and the timer. Handle.mu guards it. Whatever the
 // order in which the parts end, the result is decided once, when the last has ended, from what each of them was.
 type call struct {
 	h    *Handle
@@ -28,9 +28,14 @@ type call struct {
 	recv *na.Op
 
 	phase     int
-	parts     int // that have not ended
-	canceling bool
+	parts     int     // that have not ended
+	canceling bool    // this side has ended it,
+	why       na.Code // and why
+	abandoned bool    // and the target is to hear of it
 	begun     time.Duration
+	by        na.Deadline
+	timer     *na.Op // of the deadline; nil until there is one
+	timing    bool   // it runs, and is a part
 	cb        ForwardFunc
 	done      Task
 
@@ -197,8 +202,11 @@ func (k *call) forward(cb ForwardFunc) error {
 		return fail(err)
 	}
 	*k = call{
-		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, buf: k.buf,
+		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, buf: k.buf, timer: k.timer,
 		phase: pending, cb: cb, begun: h.ctx.Now(),
+	}
+	if h.timeout != 0 && !k.setDeadline() {
+		return fail(errTooLong)
 	}
 	req := request{id: h.id, size: uint64(size)}
 	if h.rpc.OneWay {
@@ -233,9 +241,10 @@ func (k *call) forward(cb ForwardFunc) error {
 	}
 	h.refs.Add(1) // until the callback has run
 	if k.received.Err == nil {
-		if err := nctx.SendUnexpected(k.send, h.addr, tag, msg); err == nil {
+		if err := nctx.SendUnexpectedBy(k.send, h.addr, tag, msg, k.by); err == nil {
 			k.parts++
 			k.sending = true
+			k.startTimer()
 			return nil
 		} else if k.parts == 0 {
 			k.phase = idle
@@ -264,8 +273,15 @@ func (k *call) stop() {
 func (h *Handle) cancelCall() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if k := h.call; k.phase == pending && !k.canceling {
-		k.canceling = true
+	if k := h.call; k.phase == pending {
+		k.end(ErrCanceled)
+	}
+}
+
+// end ends the call from this side. Whoever comes first says why. Locked.
+func (k *call) end(why na.Code) {
+	if !k.canceling {
+		k.canceling, k.why = true, why
 		k.stop()
 	}
 }
@@ -277,6 +293,7 @@ func (k *call) onSent(_ *na.Op, r na.Result) {
 		return
 	}
 	k.sent, k.sendEnded = r, true
+	k.tell()
 	if k.withdrawal != nil {
 		k.withdrawal.sendEnded(r)
 	}
@@ -296,7 +313,7 @@ func (k *call) resend() bool {
 	}
 	copy(k.msg[:], k.in[:requestSize])
 	k.msg[1] |= flagMore
-	if err := h.ctx.nctx.SendUnexpected(k.send, h.addr, tag, key.Append(k.msg[:requestSize])); err != nil {
+	if err := h.ctx.nctx.SendUnexpectedBy(k.send, h.addr, tag, key.Append(k.msg[:requestSize]), k.by); err != nil {
 		k.loan = loan
 		k.parts++
 		return false
@@ -342,7 +359,7 @@ func (k *call) understand(b []byte, from na.Addr) {
 	c := k.h.ctx
 	switch {
 	case k.canceling: // the whole response has not arrived
-		k.failure = ErrCanceled
+		k.failure = k.why
 		c.nctx.GiveBack(from, key)
 	case int64(resp.size) > c.class.cfg.MaxOutput || int64(resp.size) < 0:
 		k.failure = na.WithText(ErrOverflow, "the output is larger than Config.MaxOutput allows")
@@ -383,7 +400,10 @@ func (k *call) onLoanEnded(r na.Result) {
 
 // partEnded queues the callback when no part is left. Locked.
 func (k *call) partEnded() {
-	if k.parts--; k.parts > 0 {
+	if k.parts--; k.parts == 1 && k.timing {
+		k.timer.Cancel()
+	}
+	if k.parts > 0 {
 		return
 	}
 	k.phase = queued
@@ -423,10 +443,10 @@ func (k *call) result() error {
 			fate = na.Ran
 		}
 		if k.canceling && na.CodeOf(cause) == ErrCanceled {
-			cause = ErrCanceled
+			cause = k.why
 		}
 	case k.canceling:
-		cause = ErrCanceled
+		cause = k.why
 	case k.sent.Err != nil && (na.CodeOf(k.sent.Err) != ErrCanceled || k.received.Err == nil):
 		cause = bare(k.sent.Err)
 	case k.received.Err != nil:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -28,9 +29,10 @@ type Handle struct {
 	refs atomic.Int32
 	data any
 
-	mu      sync.Mutex // guards call or service, and addr at the origin
-	call    *call      // at the origin
-	service *service   // at the target
+	mu      sync.Mutex    // guards call or service, and addr and timeout at the origin
+	timeout time.Duration // of calls
+	call    *call         // at the origin
+	service *service      // at the target
 }
 
 // Create returns a handle for calls of an RPC at addr. The error matches ErrNoEntry when id was not registered.

@@ -14,6 +14,8 @@ const (
 	requestSize  = 24
 	responseSize = 16
 
+	budgetAt = 4 // where a request has its budget
+
 	flagMore   = 1 // the payload is a key: the body is to be read from the sender's memory
 	flagOneWay = 2 // requests: no response is wanted
 
@@ -24,7 +26,7 @@ const (
 // request is the front of an unexpected message. The message's tag is the identity of the call.
 type request struct {
 	flags  uint8
-	budget uint32 // microseconds left to the deadline; 0 when there is none
+	budget uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
 	id     ID
 	size   uint64 // of the whole input
 }
@@ -32,7 +34,7 @@ type request struct {
 func (r *request) put(b []byte) {
 	b[0], b[1] = wireVersion, r.flags
 	binary.LittleEndian.PutUint16(b[2:], 0)
-	binary.LittleEndian.PutUint32(b[4:], r.budget)
+	binary.LittleEndian.PutUint32(b[budgetAt:], r.budget)
 	binary.LittleEndian.PutUint64(b[8:], uint64(r.id))
 	binary.LittleEndian.PutUint64(b[16:], r.size)
 }
@@ -43,7 +45,7 @@ func parseRequest(b []byte) (r request, payload []byte, err error) {
 		return r, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
 	}
 	r = request{
-		flags: b[1], budget: binary.LittleEndian.Uint32(b[4:]),
+		flags: b[1], budget: binary.LittleEndian.Uint32(b[budgetAt:]),
 		id: ID(binary.LittleEndian.Uint64(b[8:])), size: binary.LittleEndian.Uint64(b[16:]),
 	}
 	payload = b[requestSize:]

@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,6 +63,42 @@ func TestIdentitiesDoNotComeBack(t *testing.T) {
 		seen[tag] = true
 	}
 	require.EqualValues(t, 1, k.slot)
+}
+
+// What is kept of calls that were abandoned unheard is bounded; the latest stay.
+func TestRecentIsBounded(t *testing.T) {
+	var all handlings
+	peer := na.MakeAddr("sim://peer", 0).Bound(7)
+	known := func(tag na.Tag) error { return all.add(&handling{key: handlingKey{7, tag}}) }
+	require.NoError(t, known(1))
+	for tag := range na.Tag(3 * maxRecent) {
+		all.abandon(peer, maxRecent+tag)
+	}
+	require.Len(t, all.recent, maxRecent)
+	require.NoError(t, known(maxRecent))
+	require.NoError(t, known(3*maxRecent-1))
+	require.ErrorIs(t, known(3*maxRecent), ErrCanceled)
+	require.ErrorIs(t, known(4*maxRecent-1), ErrCanceled)
+}
+
+// An origin that gives two calls one identity breaks the rules: no context is left that nobody would end.
+func TestIdentityReused(t *testing.T) {
+	var all handlings
+	make := func() *handling {
+		g := &handling{key: handlingKey{7, 1}}
+		g.ctx, g.cancel = context.WithCancelCause(context.Background())
+		return g
+	}
+	first, second := make(), make()
+	require.NoError(t, all.add(first))
+	require.NoError(t, all.add(second))
+	require.ErrorIs(t, context.Cause(first.ctx), ErrProtocol)
+	all.remove(first)
+	require.NoError(t, second.ctx.Err())
+	all.end(nil, errClosed)
+	require.ErrorIs(t, context.Cause(second.ctx), ErrClosed)
+	all.remove(second)
+	require.Empty(t, all.all)
 }
 
 func FuzzRequest(f *testing.F) {

@@ -10,25 +10,29 @@ import (
 
 // arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, and queues the handler.
 func (c *Context) arrived(_ *na.Op, r na.Result) {
-	if r.Err != nil { // the context is closed
-		c.advance()
+	if r.Err != nil {
+		c.closed()
 		return
 	}
 	h := c.newTarget(r.Envelope)
 	if c.nctx.RecvUnexpected(c.recv) != nil {
 		h.Close()
+		c.closed()
 		return
 	}
 	s := h.service
 	req, payload, err := parseRequest(r.Envelope.Data)
 	h.id, h.rpc = req.id, c.class.rpcs.find(req.id)
 	s.oneWay = req.flags&flagOneWay != 0
+	h.setBudget(req.budget)
 	switch {
 	case err != nil:
 	case h.rpc == nil || h.rpc.Handler == nil:
 		err = c.class.rpcs.unknown(req.id)
 	case h.rpc.OneWay != s.oneWay:
 		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", h.rpc.Name))
+	case h.late():
+		err = errLate
 	}
 	if req.flags&flagMore != 0 && len(payload) > 0 {
 		key, keyErr := bodyKey(payload, req.size)
@@ -42,7 +46,7 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len, c.class.cfg.MaxInput))
 			c.nctx.GiveBack(h.addr, key)
 		default:
-			if _, err = c.fetch(h.addr, key, h.inputFetched); err == nil {
+			if err = h.fetchInput(key); err == nil {
 				return
 			}
 		}
@@ -55,9 +59,31 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	c.PostTask(&s.dispatch)
 }
 
+// closed runs when the context has been closed: nothing waits for room any more, and handlers hear of it.
+func (c *Context) closed() {
+	c.advance()
+	c.handlings.end(nil, errClosed)
+}
+
+// fetchInput fetches an input that did not fit the message. It has given the body back if there is an error.
+func (h *Handle) fetchInput(key na.Key) (err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.arm()
+	h.service.pull, err = h.ctx.fetch(h.addr, key, h.inputFetched)
+	return err
+}
+
 // inputFetched goes on with a request whose input did not fit the message.
 func (h *Handle) inputFetched(body []byte, err error) {
-	if err != nil {
+	h.mu.Lock()
+	h.service.pull = nil
+	h.mu.Unlock()
+	switch {
+	case err != nil && h.late():
+		h.reject(errLate)
+		return
+	case err != nil:
 		h.reject(fmt.Errorf("fetching the input: %w", bare(err)))
 		return
 	}
@@ -74,7 +100,7 @@ func (h *Handle) reject(err error) {
 	h.Close()
 }
 
-// accept takes the request for good. When the origin has withdrawn it nothing comes of it, and h is gone.
+// accept takes the request for good. When the origin has withdrawn or abandoned it nothing comes of it, and h is gone.
 func (h *Handle) accept() bool {
 	if h.service.env.Accept() {
 		return true
@@ -87,6 +113,10 @@ func (h *Handle) accept() bool {
 // run runs the handler in Trigger.
 func (h *Handle) run(any) {
 	if !h.ctx.admit(h) {
+		return
+	}
+	if h.late() {
+		h.reject(errLate)
 		return
 	}
 	if !h.accept() {

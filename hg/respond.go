@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -23,6 +24,11 @@ type service struct {
 	admitted bool // it has room in Context.load
 	peerLoad *atomic.Int64
 
+	deadline time.Duration // by Context.Now; 0 when there is none
+	pull     *pull         // fetches the input
+	alarm    *alarm        // rings at the deadline; nil until somebody would hear it
+	handling *handling     // behind Ctx; nil until that is asked for
+
 	answered bool // a response is being made, is on its way, or has left
 	retry    bool // it was canceled before it left: once its callback runs another may be given
 	failed   bool // it is an error response
@@ -33,7 +39,9 @@ type service struct {
 	cb       RespondFunc
 	done     Task
 	loan     *loan
-	next     *Handle // in the list of spare handles
+
+	waits      bool    // for room; Context.load.mu guards it
+	next, prev *Handle // then; next also in the list of spare handles
 }
 
 // maxSpare bounds the spare handles of a context.
@@ -67,9 +75,8 @@ func (c *Context) newTarget(env *na.Envelope) *Handle {
 func (h *Handle) lastReference() {
 	s := h.service
 	h.mu.Lock()
-	silent := !s.answered && !s.oneWay && !h.ctx.nctx.Closing()
-	h.mu.Unlock()
-	if silent {
+	if !s.answered && !s.oneWay && !h.ctx.nctx.Closing() {
+		h.mu.Unlock()
 		fate := na.NotRun
 		if s.started {
 			fate = na.Ran
@@ -85,6 +92,7 @@ func (h *Handle) lastReference() {
 	s.freeInput()
 	c := h.ctx
 	c.leave(h)
+	alarm, handling := s.alarm, s.handling
 	c.handles.Add(-1)
 	keep := s.out
 	if cap(keep) > maxKept || s.loan != nil {
@@ -92,6 +100,13 @@ func (h *Handle) lastReference() {
 	}
 	*s = service{h: h, dispatch: s.dispatch, done: s.done, send: s.send, out: keep}
 	h.data, h.rpc = nil, nil
+	h.mu.Unlock()
+	if alarm != nil {
+		alarm.op.Cancel()
+	}
+	if handling != nil {
+		handling.over()
+	}
 	c.mu.Lock()
 	if c.spare < maxSpare {
 		s.next, c.targets = c.targets, h

@@ -146,8 +146,7 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) {
 	default:
 		w.settle(Indeterminate)
 		if mine && k.phase == pending {
-			k.canceling = true
-			k.stop()
+			k.end(ErrCanceled)
 		}
 	}
 }
@@ -164,8 +163,7 @@ func (w *withdrawal) expired(_ *na.Op, r na.Result) {
 		}
 		k := w.k
 		w.settle(Indeterminate)
-		k.canceling = true
-		k.stop()
+		k.end(ErrCanceled)
 	}
 }
 

@@ -1,21 +1,28 @@
 package na
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // An EnvelopeOwner is the plugin's side of envelopes.
 type EnvelopeOwner interface {
 	AcceptEnvelope(e *Envelope) bool
 	FreeEnvelope(e *Envelope)
+	EnvelopeWithdrawn(e *Envelope) bool
 }
 
 // An Envelope is an unexpected message in the room that was guaranteed to its sender. Data is valid until Free.
 //
 //	RecvUnexpected ─► Envelope ─ Accept: the sender may use the room again ─► Free: the bytes go back
-//	                     └─ the sender withdraws it: Accept reports false
+//	                     └─ the sender withdraws or abandons it: Accept reports false
 type Envelope struct {
 	Data []byte
 	From Addr // bound to the session that it came on
 	Tag  Tag
+
+	// Arrived is when it came, by Context.Now, if it was sent with a deadline; else 0.
+	Arrived time.Duration
 
 	// Load is a counter for the session that belongs to the layer above.
 	Load *atomic.Int64
@@ -31,6 +38,9 @@ type Envelope struct {
 // Accept takes the message for good, and returns the guaranteed room to the sender. It reports false when the sender has
 // withdrawn the message: it was promised that nothing comes of it. Free accepts too.
 func (e *Envelope) Accept() bool { return e.Owner.AcceptEnvelope(e) }
+
+// IsWithdrawn tells that Accept will report false.
+func (e *Envelope) IsWithdrawn() bool { return e.Owner.EnvelopeWithdrawn(e) }
 
 // Free ends the use of Data. It is called exactly once.
 func (e *Envelope) Free() { e.Owner.FreeEnvelope(e) }

@@ -25,14 +25,24 @@ func (c *Context) Lookup(op *Op, text string) error {
 // SendUnexpected sends buf, at most Limits().MaxUnexpected bytes, to the peer's RecvUnexpected. buf belongs to op until
 // its callback runs.
 func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
+	return c.SendUnexpectedBy(op, to, tag, buf, Deadline{})
+}
+
+// SendUnexpectedBy is SendUnexpected for a message that is worth nothing after a deadline. One that has to wait, for an
+// envelope or a connection, and whose turn comes later than that is not sent: op ends with ErrTimeout and NotRun. Who
+// wants op to end at the deadline whatever happens starts a Timer and cancels op.
+func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Deadline) error {
 	if limit := c.limits.MaxUnexpected; len(buf) > limit {
 		return c.refuse(kindSendUnexpected, to, tooLong(len(buf), limit))
+	}
+	if by.At != 0 && (by.Field < 0 || by.Field > len(buf)-4) {
+		return c.refuse(kindSendUnexpected, to, outside("the message", int64(by.Field), 4, int64(len(buf))))
 	}
 	t, err := c.startTo(op, kindSendUnexpected, to)
 	if err != nil {
 		return err
 	}
-	c.ep.SendUnexpected(t, to, tag, buf)
+	c.ep.SendUnexpected(t, to, tag, buf, by)
 	return nil
 }
 
@@ -63,13 +73,17 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 	return nil
 }
 
-// Abandon tells the peer that the answer to the unexpected message with tag is not wanted any more; it hears of that by
-// OnAbandon. Best effort, no completion.
-func (c *Context) Abandon(to Addr, tag Tag) {
+// Abandon tells the peer that the answer to an unexpected message is not wanted any more; to and id are Addr and ID of the
+// Result of its SendUnexpected. If nobody there has accepted it, it is destroyed; else the peer hears of it by OnAbandon,
+// with its tag. Best effort, no completion.
+func (c *Context) Abandon(to Addr, id uint64, tag Tag) {
 	if c.state.Load() == ctxOpen {
-		c.ep.Abandon(to, tag)
+		c.ep.Abandon(to, id, tag)
 	}
 }
+
+// Connected tells whether the session that peer is bound to, or of that name, is up.
+func (c *Context) Connected(peer Addr) bool { return c.ep.Connected(peer) }
 
 // Disconnect ends the session that peer is bound to, because of err: operations with the peer end with ErrPeerLost.
 func (c *Context) Disconnect(peer Addr, err error) {

@@ -30,7 +30,8 @@ func (c *Context) Fault(peer Addr, err error) {
 	}
 }
 
-// OnAbandon has fn run, in Trigger, when a peer lets us know that it wants no answer to a message any more.
+// OnAbandon has fn run, in Trigger, when a peer lets us know that it wants no answer any more to a message that has been
+// accepted.
 func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) {
 	c.faultMu.Lock()
 	c.onAbandon = fn

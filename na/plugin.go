@@ -46,15 +46,20 @@ type Endpoint interface {
 	// SendUnexpected sends buf to any receive of the peer. Without an envelope of the peer it does what Config.OnNoCredit
 	// says; a Patient one waits. It ends when the message has been handed to the system, or with ErrUnreachable,
 	// ErrPeerLost, ErrNoCredit (no envelope, or the local queue is full), ErrCanceled, ErrClosed. A canceled send that ends
-	// with Fate NotRun has put nothing on the wire.
-	SendUnexpected(t Ticket, to Addr, tag Tag, buf []byte)
+	// with Fate NotRun has put nothing on the wire. A message with a deadline that has passed when its turn comes is not
+	// sent: it ends with ErrTimeout and NotRun. Otherwise the time that is left is written into it then, and the receiver is
+	// told to note when it arrives: Envelope.Arrived.
+	SendUnexpected(t Ticket, to Addr, tag Tag, buf []byte, by Deadline)
 	// RecvUnexpected takes the oldest message of the context, or waits for one.
 	RecvUnexpected(t Ticket)
 	// Withdraw asks the peer to destroy message id of the session that to is bound to, if nobody there has accepted it. It
 	// takes the way that the message took, and ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost, ErrCanceled.
 	Withdraw(t Ticket, to Addr, id uint64)
-	// Abandon tells the peer that message tag needs no answer. Best effort, no completion.
-	Abandon(to Addr, tag Tag)
+	// Abandon tells the peer that message id of the session that to is bound to needs no answer: there it is destroyed if
+	// nobody has accepted it, else Context.Abandoned hears of it, with its tag. Best effort, no completion.
+	Abandon(to Addr, id uint64, tag Tag)
+	// Connected tells whether the session that peer is bound to is up.
+	Connected(peer Addr) bool
 	// Disconnect ends a session because of err.
 	Disconnect(peer Addr, err error)
 	// Timer ends t when the clock reads at.

@@ -99,7 +99,7 @@ func relayWait(worker na.Addr) hg.Handler {
 			return err
 		}
 		defer call.Close()
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		ctx, stop := context.WithTimeout(h.Ctx(), time.Second) // ends, too, when whoever called us is gone
 		defer stop()
 		done := request.NewClass(h.Context()).Create(call.Cancel)
 		if err := call.ForwardRaw(in, func(_ *hg.Handle, err error) { done.Complete(err) }); err != nil {

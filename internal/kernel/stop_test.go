@@ -31,7 +31,7 @@ func spread(d []time.Duration) string {
 	return fmt.Sprintf("n=%d p50=%v p99=%v p99.9=%v max=%v", len(d), at(0.5), at(0.99), at(0.999), d[len(d)-1])
 }
 
-// A target stopped for 3 s: 1,000 calls to it are canceled at once, and after it goes on the same connection serves.
+// A target stopped for 3 s (C-T28): 1,000 calls to it are canceled at once, and after it goes on the same connection serves.
 func TestStoppedTarget(t *testing.T) {
 	leak.Check(t)
 	p := startChild(t)

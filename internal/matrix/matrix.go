@@ -55,6 +55,14 @@ func TCP(t *testing.T, f func(t *testing.T, n *Net)) {
 		listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
 }
 
+// Virtual runs f over a simulated network whose clock moves only while somebody waits in Progress or World.Sleep: for
+// tests of times, which are exact there. One goroutine drives.
+func Virtual(t *testing.T, f func(t *testing.T, n *Net)) {
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	run(t, &Net{Name: "virtual", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://origin",
+		listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
+}
+
 func run(t *testing.T, n *Net, f func(t *testing.T, n *Net)) {
 	leak.Check(t)
 	n.t = t

@@ -83,9 +83,9 @@ func (e *badEndpoint) Lookup(t na.Ticket, text string) {
 	e.lookup(t, text)
 }
 
-func (e *badEndpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
+func (e *badEndpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
 	if e.sendUnexpected == nil || e.own > 0 {
-		e.Endpoint.SendUnexpected(t, to, tag, buf)
+		e.Endpoint.SendUnexpected(t, to, tag, buf, by)
 		return
 	}
 	e.sendUnexpected(t, to, tag, buf)
@@ -214,7 +214,7 @@ var faults = []fault{
 				t.Finish(na.Result{N: int64(len(buf))})
 				return
 			}
-			e.Endpoint.SendUnexpected(t, to, tag, buf)
+			e.Endpoint.SendUnexpected(t, to, tag, buf, na.Deadline{})
 		}
 	}},
 	{"sends a message twice", []string{"OrderUnexpected"}, func(e *badEndpoint) {
@@ -224,17 +224,17 @@ var faults = []fault{
 				twin := append([]byte(nil), buf...)
 				e.operation(func(op *na.Op) error { return e.nctx.SendUnexpected(op, to, tag, twin) }, ignore)
 			}
-			e.Endpoint.SendUnexpected(t, to, tag, buf)
+			e.Endpoint.SendUnexpected(t, to, tag, buf, na.Deadline{})
 		}
 	}},
 	{"reorders messages", []string{"OrderUnexpected"}, func(e *badEndpoint) {
 		hit := every(20)
 		e.sendUnexpected = func(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
 			if hit() {
-				e.late = append(e.late, func() { e.Endpoint.SendUnexpected(t, to, tag, buf) })
+				e.late = append(e.late, func() { e.Endpoint.SendUnexpected(t, to, tag, buf, na.Deadline{}) })
 				return
 			}
-			e.Endpoint.SendUnexpected(t, to, tag, buf)
+			e.Endpoint.SendUnexpected(t, to, tag, buf, na.Deadline{})
 		}
 	}},
 	{"reads a send buffer after the callback", []string{"SendBufferIsOurs"}, func(e *badEndpoint) {
@@ -421,12 +421,12 @@ var faults = []fault{
 	}},
 	{"sends to the first context whatever the address says", []string{"Contexts"}, func(e *badEndpoint) {
 		e.sendUnexpected = func(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
-			e.Endpoint.SendUnexpected(t, to.WithTarget(0), tag, buf)
+			e.Endpoint.SendUnexpected(t, to.WithTarget(0), tag, buf, na.Deadline{})
 		}
 	}},
 	{"sends to the name that an address was bound to", []string{"BoundAddress"}, func(e *badEndpoint) {
 		e.sendUnexpected = func(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
-			e.Endpoint.SendUnexpected(t, to.Named(), tag, buf)
+			e.Endpoint.SendUnexpected(t, to.Named(), tag, buf, na.Deadline{})
 		}
 	}},
 	{"finds whatever it is asked for", []string{"Lookup"}, func(e *badEndpoint) {

@@ -93,6 +93,7 @@ func TestReserve(t *testing.T) {
 	s.trigger()
 	require.ErrorIs(t, behind.Err, na.ErrCanceled)
 	require.Equal(t, na.MaybeRan, behind.Fate, "it has left")
+	require.Empty(t, s.drain(l), "the peer has nothing to stop")
 	s.credit(l, 1)
 	again := s.patient("e")
 	s.drain(l)

@@ -48,7 +48,7 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Withdrawn:
 		return l.deliverWithdrawn(h)
 	case frame.Abandon:
-		l.e.nctx.Abandoned(l.addr(), na.Tag(h.Tag))
+		return l.deliverAbandon(h)
 	case frame.Lane:
 		l.wantLane()
 	case frame.Dropped:
@@ -125,6 +125,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 	l.heldMax = max(l.heldMax, l.held)
 	l.oweCredit()
 	env := l.e.newEnvelope(l, na.Tag(h.Tag), payload)
+	env.Arrived = l.arrival(h)
 	if o := l.e.receivers.head; o != nil {
 		l.e.finish(o, na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(payload))})
 		return nil

@@ -48,7 +48,8 @@ type op struct {
 
 	tag   na.Tag
 	buf   []byte
-	mem   *na.Mem // local side of a put or get; memory of a lease
+	by    na.Deadline // of an unexpected message
+	mem   *na.Mem     // local side of a put or get; memory of a lease
 	loff  int64
 	key   na.Key
 	roff  int64
@@ -263,16 +264,16 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 }
 
 // SendUnexpected implements na.Endpoint.
-func (e *Endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
-	e.send(t, kindSendUnexpected, to, tag, buf)
+func (e *Endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
+	e.send(t, kindSendUnexpected, to, tag, buf, by)
 }
 
 // SendExpected implements na.Endpoint.
 func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
-	e.send(t, kindSendExpected, to, tag, buf)
+	e.send(t, kindSendExpected, to, tag, buf, na.Deadline{})
 }
 
-func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte) {
+func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
 	if k == kindSendUnexpected && e.eng.cfg.OnNoCredit != na.Queue && e.short(to) {
 		e.nctx.Look() // credit may have arrived that nobody has read (G11)
 	}
@@ -295,7 +296,7 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte)
 		return
 	}
 	o := e.begin(t, k)
-	o.link, o.tag, o.buf = l, tag, buf
+	o.link, o.tag, o.buf, o.by = l, tag, buf, by
 	l.enter()
 	if k == kindSendExpected {
 		l.answers++
@@ -430,7 +431,8 @@ func (e *Endpoint) Cancel(t na.Ticket) {
 // cancel ends o with err. Locked.
 func (e *Endpoint) cancel(o *op, err error) {
 	r := na.Result{Err: err, Fate: na.MaybeRan, N: o.at}
-	l, id, onLane := o.link, o.id, o.lane
+	l, onLane := o.link, o.lane
+	moving := uint64(0) // what the peer may stop
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be kept
 		if o.list != &l.kept {
@@ -440,15 +442,13 @@ func (e *Endpoint) cancel(o *op, err error) {
 			l.returnCredit()
 		}
 	case kindPut, kindGet:
-		if id == 0 {
+		if moving = o.id; moving == 0 {
 			r.Fate = na.NotRun
 		}
-	default:
-		id = 0 // nothing that the peer would stop
 	}
 	e.finish(o, r)
-	if id != 0 && l.state == linkUp {
-		l.controlMove(onLane, cancelMove(id)) // a courtesy: the peer may stop early. It may also be what ends l.
+	if moving != 0 && l.state == linkUp {
+		l.controlMove(onLane, cancelMove(moving)) // a courtesy: the peer may stop early. It may also be what ends l.
 	}
 }
 

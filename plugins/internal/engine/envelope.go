@@ -11,6 +11,13 @@ func (e *Endpoint) AcceptEnvelope(env *na.Envelope) bool {
 	return accepted
 }
 
+// EnvelopeWithdrawn implements na.EnvelopeOwner.
+func (e *Endpoint) EnvelopeWithdrawn(env *na.Envelope) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return env.Withdrawn
+}
+
 func (e *Endpoint) accept(env *na.Envelope) {
 	if env.Accepted {
 		return

@@ -84,11 +84,11 @@ func (l *Link) Next(b []byte, bulk bool) (out []byte, c Chunk, ok bool) {
 		return l.front(b, h), c, true
 	}
 	for o := l.msgs.head; o != nil; o = l.msgs.head {
-		if len(o.buf) > l.eager { // it was queued before the peer said what it takes
+		if err := l.unfit(o); err != nil {
 			if o.kind == kindSendUnexpected {
 				l.returnCredit()
 			}
-			l.e.finish(o, na.Result{Err: na.WithText(na.ErrMsgSize, "message is longer than the peer takes"), Fate: na.NotRun})
+			l.e.finish(o, na.Result{Err: err, Fate: na.NotRun})
 			continue
 		}
 		return l.nextMessage(b, o), c, true
@@ -149,6 +149,9 @@ func (l *Link) nextMessage(b []byte, o *op) []byte {
 	if o.kind == kindSendUnexpected {
 		l.seq++
 		h.Kind, h.Op = frame.Unexpected, l.seq
+		if o.by.At != 0 {
+			h.Flags = frame.FlagTimed
+		}
 	} else if len(l.e.leases) > 0 && l.e.leases[matchKey{l, o.tag}] != nil {
 		h.Flags = frame.FlagTell
 	}

@@ -112,14 +112,23 @@ func (l *Link) deliverWithdraw(h *frame.Header) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.offered))
 	}
 	code := na.ErrTooLate
-	if env := l.waiters.find(h.Op); env != nil {
+	if l.destroy(h.Op) {
 		code = na.OK
-		env.Withdrawn = true
-		l.e.stats.Withdrawn++
-		l.e.accept(env)
 	}
 	l.control(frame.Header{Kind: frame.Withdrawn, Op: h.Op, Tag: uint64(code)})
 	return nil
+}
+
+// destroy takes a message away that nobody has accepted, and reports whether there was one.
+func (l *Link) destroy(id uint64) bool {
+	env := l.waiters.find(id)
+	if env == nil {
+		return false
+	}
+	env.Withdrawn = true
+	l.e.stats.Withdrawn++
+	l.e.accept(env)
+	return true
 }
 
 // Disconnect implements na.Endpoint.
@@ -131,13 +140,33 @@ func (e *Endpoint) Disconnect(peer na.Addr, err error) {
 	e.flushUnlock()
 }
 
-// Abandon implements na.Endpoint.
-func (e *Endpoint) Abandon(to na.Addr, tag na.Tag) {
+// Abandon implements na.Endpoint. It is advice: a peer that does not read is not cut for it.
+func (e *Endpoint) Abandon(to na.Addr, id uint64, tag na.Tag) {
 	e.mu.Lock()
-	if l := e.find(to); l != nil && l.state == linkUp && !e.shut && l.peer.Features&frame.FeatureWithdraw != 0 {
-		l.control(frame.Header{Kind: frame.Abandon, Tag: uint64(tag)})
+	if l := e.find(to); l != nil && l.state == linkUp && !e.shut && l.peer.Features&frame.FeatureWithdraw != 0 &&
+		id != 0 && id <= l.seq && l.ctl.len() < maxControl/2 {
+		l.control(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
 	}
 	e.flushUnlock()
+}
+
+// deliverAbandon destroys a message that nobody has accepted; whoever has accepted it hears that it needs no answer.
+func (l *Link) deliverAbandon(h *frame.Header) error {
+	if h.Op == 0 || h.Op > l.arrived {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("ABANDON of message %d, %d have arrived", h.Op, l.arrived))
+	}
+	if !l.destroy(h.Op) {
+		l.e.nctx.Abandoned(l.addr(), na.Tag(h.Tag))
+	}
+	return nil
+}
+
+// Connected implements na.Endpoint.
+func (e *Endpoint) Connected(peer na.Addr) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.find(peer)
+	return l != nil && l.state == linkUp
 }
 
 // waiters is the messages of a peer that nobody has accepted, by their numbers: an array in which most have the place

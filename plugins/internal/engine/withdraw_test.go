@@ -128,7 +128,7 @@ func TestWithdrawUnsupported(t *testing.T) {
 	r := s.withdraw(ms[0])
 	s.trigger()
 	require.ErrorIs(t, r.Err, na.ErrUnsupported)
-	s.nctx.Abandon(l.addr(), 7)
+	s.nctx.Abandon(l.addr(), ms[0].ID, 7)
 	require.Empty(t, s.drain(l))
 }
 
@@ -259,22 +259,60 @@ func TestWaiters(t *testing.T) {
 	}
 }
 
-func TestAbandonIsHeard(t *testing.T) {
+// The source says it once for a message that has left, and not to a peer that does not read. It is advice: it cuts nobody.
+func TestAbandonSays(t *testing.T) {
 	s := newScript(t, na.Config{})
 	l := s.meetWithdrawing(4)
-	s.nctx.Abandon(l.addr(), 42)
+	m := s.sentMessages(l, 1)[0]
+	s.nctx.Abandon(l.addr(), m.ID, 42)
 	all := s.drain(l)
 	require.Equal(t, []string{"ABANDON"}, kinds(all))
+	require.Equal(t, m.ID, all[0].Op)
 	require.EqualValues(t, 42, all[0].Tag)
+	s.nctx.Abandon(l.addr(), m.ID+1, 43)
+	require.Empty(t, s.drain(l), "the message has not left")
+	for range 2 * maxControl {
+		s.nctx.Abandon(l.addr(), m.ID, 42)
+	}
+	require.True(t, s.nctx.Connected(l.addr()))
+	require.Len(t, s.drain(l), maxControl/2)
+}
+
+// At the destination a message that waits is destroyed, its envelope is free, and nobody is told anything; whoever has
+// accepted one hears of it; one that never came is a lie.
+func TestAbandonIsHeard(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 4})
+	l := s.meetWithdrawing(4)
 	var heard []na.Tag
 	s.nctx.OnAbandon(func(peer na.Addr, tag na.Tag) {
 		require.Equal(t, l.addr(), peer)
 		heard = append(heard, tag)
 	})
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Tag: 43}, nil))
+	for tag := range uint64(3) {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Tag: 40 + tag}, []byte("m")))
+	}
+	s.drain(l)
+	first := s.op(s.nctx.RecvUnexpected)
+	s.trigger()
+	require.True(t, first.Envelope.Accept())
+	for id := range uint64(2) {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 1 + id, Tag: 40 + id}, nil))
+	}
 	require.Empty(t, heard)
 	s.trigger()
-	require.Equal(t, []na.Tag{43}, heard)
+	require.Equal(t, []na.Tag{40}, heard)
+	require.Equal(t, 1, s.nctx.Stats().Envelopes)
+	require.EqualValues(t, 2, l.released)
+	last := s.op(s.nctx.RecvUnexpected)
+	s.trigger()
+	require.EqualValues(t, 42, last.Tag, "the one between is gone")
+	require.False(t, last.Envelope.IsWithdrawn())
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 3, Tag: 42}, nil))
+	require.True(t, last.Envelope.IsWithdrawn())
+	require.False(t, last.Envelope.Accept())
+	first.Envelope.Free()
+	last.Envelope.Free()
+	require.ErrorContains(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: 4}, nil), "ABANDON of message 4, 3 have arrived")
 }
 
 func TestTimers(t *testing.T) {

@@ -46,7 +46,7 @@ const (
 	Lane       Kind = 16 // asks the side that dialled for the session's lane for bulk data
 	Withdraw   Kind = 17 // destroy the unexpected message of this number, if nobody has accepted it
 	Withdrawn  Kind = 18 // the answer; tag = code: OK, or too late
-	Abandon    Kind = 19 // the unexpected message with tag needs no answer any more
+	Abandon    Kind = 19 // the unexpected message of this number, with tag, needs no answer any more
 	maxKind         = 19
 )
 
@@ -58,8 +58,10 @@ const (
 	FlagTell uint8 = 2
 	// FlagLane says that the frame is on the lane for bulk data, and its credit means nothing.
 	FlagLane uint8 = 4
+	// FlagTimed says that an unexpected message names a time that counts from its arrival.
+	FlagTimed uint8 = 8
 
-	knownFlags = FlagPayload | FlagTell | FlagLane
+	knownFlags = FlagPayload | FlagTell | FlagLane | FlagTimed
 )
 
 // shape is what a kind allows.

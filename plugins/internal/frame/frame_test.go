@@ -154,7 +154,7 @@ func TestParseRefuses(t *testing.T) {
 		"unknown kind 0":                 raw(frame.Ping, 4, 0),
 		"unknown kind 20":                raw(frame.Ping, 4, 20),
 		"unknown kind 255":               raw(frame.Ping, 4, 255),
-		"unknown flags 0x8":              edit(frame.Ping, func(h *frame.Header) { h.Flags = 8 }),
+		"unknown flags 0x10":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x10 }),
 		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
 		"PING frame of length 1":         raw(frame.Ping, 0, 1),
 		"GET frame of length 31":         raw(frame.Get, 0, 31),

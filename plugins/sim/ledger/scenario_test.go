@@ -626,11 +626,11 @@ func (a *actor) withdrawSomething() {
 	}
 }
 
-// abandonSomething tells a peer that some answer is not wanted, which changes nothing that the ledger knows.
+// abandonSomething is a cancel of a call that the target hears of.
 func (a *actor) abandonSomething() {
-	const slotBits = 24 // of a call's tag
-	tag := na.Tag((1+a.rng.IntN(8))<<slotBits | a.rng.IntN(16))
-	a.hctxs[a.rng.IntN(len(a.hctxs))].NA().Abandon(a.peer(), tag)
+	if len(a.handles) > 0 {
+		a.handles[a.rng.IntN(len(a.handles))].h.Abandon()
+	}
 }
 
 // closeSomething closes an origin's handle, in flight or not.

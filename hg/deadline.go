@@ -1,0 +1,187 @@
+package hg
+
+import (
+	"math"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A deadline travels with its request as the time that is left, since the two ends have no common clock. na writes it
+// into the header when the request leaves; the target counts from its arrival. Each end judges by its own clock, and the
+// time on the way is nobody's: the origin is the first to know that it is over, and says so by Abandon.
+//
+//	origin: Forward ─── timer: Abandon, the call ends ────────────────────────────────────►│ ErrTimeout
+//	           └─ waits for an envelope ─► leaves, with what is left
+//	target:                                  arrives ─ fetched, waits for room, queued ───►│ not run, answered ErrTimeout
+//	                                                                    └─ handler runs ──►│ its Ctx ends
+
+var (
+	errLate      = na.WithText(ErrTimeout, "the deadline passed before the handler began")
+	errTooLong   = na.WithText(ErrTimeout, "the deadline of the call has passed")
+	errClosed    = na.WithText(ErrClosed, "the context was closed")
+	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
+	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")
+	errReused    = na.WithText(ErrProtocol, "the origin has begun another call of the same identity")
+	errOver      = na.WithText(ErrCanceled, "the handle was closed")
+)
+
+// SetTimeout bounds how long each call of h may take from Forward on, until it is set anew; 0, as Create makes it, is no
+// bound. A call under way keeps the bound that it began with.
+//
+// When the time is up the call ends with an error that matches os.ErrDeadlineExceeded and ErrTimeout, and the target is
+// told, as by Abandon. The target knows how much time is left, too: it does not run a handler for which there is none,
+// and it ends the Ctx of one that runs. A request that waits on this side for an envelope or a connection is not sent any
+// more; the error's Fate is NotRun then. It is MaybeRan when the request had left: what the target says comes later, and
+// Withdraw is for who has to know. Only to an origin that looks late the target's NotRun comes in time.
+//
+// The time that is left travels in microseconds: at most 2^32-1 of them, about 71 minutes, so that a target may give up a
+// longer call sooner. A negative d has passed: Forward fails.
+//
+// Progress keeps the time: the call ends in a Trigger after it.
+func (h *Handle) SetTimeout(d time.Duration) {
+	h.mu.Lock()
+	h.timeout = d
+	h.mu.Unlock()
+}
+
+// Timeout returns what SetTimeout has set.
+func (h *Handle) Timeout() time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.timeout
+}
+
+// Abandon is Cancel that lets the target know: a request whose handler has not begun is destroyed there, and the Ctx of a
+// handler that runs ends. It waits for nothing and promises nothing but what Cancel does; Withdraw asks for an answer. It
+// may be called at any time; idle and ended calls stay as they are, and so does a handle that came with a request.
+func (h *Handle) Abandon() {
+	if h.call == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.call.phase == pending {
+		h.call.abandon(ErrCanceled)
+	}
+}
+
+// abandon ends the call from this side and lets the target know. Locked.
+func (k *call) abandon(why na.Code) {
+	if !k.abandoned && !k.understood {
+		k.abandoned = true
+		k.tell()
+	}
+	k.end(why)
+}
+
+// tell lets the target know that the call was abandoned, once the request has left. Locked.
+func (k *call) tell() {
+	if k.abandoned && k.sendEnded && k.sent.Err == nil {
+		k.h.ctx.nctx.Abandon(k.sent.Addr, k.sent.ID, k.tag())
+	}
+}
+
+// maxTimeout is for ever, and can be added to a time.
+const maxTimeout = math.MaxInt64 / 4
+
+// setDeadline reports false if it has passed. Locked.
+func (k *call) setDeadline() bool {
+	if k.h.timeout < 0 {
+		return false
+	}
+	k.by = na.Deadline{At: k.begun + min(k.h.timeout, maxTimeout), Field: budgetAt}
+	return true
+}
+
+// startTimer makes the deadline a part of the call. Locked.
+func (k *call) startTimer() {
+	if k.by.At == 0 {
+		return
+	}
+	nctx := k.h.ctx.nctx
+	if k.timer == nil {
+		k.timer = nctx.NewOp(k.onTimer)
+	}
+	if nctx.Timer(k.timer, k.by.At-nctx.Now()) == nil { // else the context is closed, and the other parts end too
+		k.timing = true
+		k.parts++
+	}
+}
+
+func (k *call) onTimer(_ *na.Op, r na.Result) {
+	k.h.mu.Lock()
+	defer k.h.mu.Unlock()
+	k.timing = false
+	if r.Err == nil && k.parts > 1 && !k.canceling {
+		k.abandon(ErrTimeout)
+	}
+	k.partEnded()
+}
+
+// setBudget takes in the time that a request was given.
+func (h *Handle) setBudget(us uint32) {
+	if us == 0 {
+		return
+	}
+	s := h.service
+	arrived := s.env.Arrived
+	if arrived == 0 {
+		arrived = h.ctx.Now()
+	}
+	s.deadline = arrived + time.Duration(us)*time.Microsecond
+}
+
+// late tells that the deadline of a request has passed.
+func (h *Handle) late() bool {
+	deadline := h.service.deadline
+	return deadline != 0 && h.ctx.Now() >= deadline
+}
+
+// TimeLeft returns how much of the time that the origin has given the call is left; ok is false when it has set no
+// timeout. It is at least 1 ns, so that a handler that makes a call for its own can give it to SetTimeout.
+func (h *Handle) TimeLeft() (left time.Duration, ok bool) {
+	if h.service == nil || h.service.deadline == 0 {
+		return 0, false
+	}
+	return max(h.service.deadline-h.ctx.Now(), 1), true
+}
+
+// An alarm rings at the deadline of a request. It is made only where somebody waits for that, and does not keep the handle.
+type alarm struct {
+	h  *Handle
+	op na.Op
+}
+
+// arm sets the alarm of a request that has a deadline. Handle.mu is held.
+func (h *Handle) arm() {
+	s, nctx := h.service, h.ctx.nctx
+	if s.deadline == 0 || s.alarm != nil {
+		return
+	}
+	a := &alarm{h: h}
+	a.op.Init(nctx, a.rings, nil)
+	if nctx.Timer(&a.op, s.deadline-nctx.Now()) == nil {
+		s.alarm = a
+	}
+}
+
+// rings ends what waits: the fetching of the input, the wait for room, and the Ctx of a handler.
+func (a *alarm) rings(_ *na.Op, r na.Result) {
+	h := a.h
+	h.mu.Lock()
+	s := h.service
+	if r.Err != nil || s.alarm != a { // the handle may serve another request by now
+		h.mu.Unlock()
+		return
+	}
+	handling := s.handling
+	if s.pull != nil {
+		s.pull.cancel()
+	}
+	h.ctx.expire(h)
+	h.mu.Unlock()
+	if handling != nil {
+		handling.expire()
+	}
+}

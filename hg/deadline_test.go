@@ -1,0 +1,414 @@
+package hg_test
+
+import (
+	"math"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// expired requires that err is that of a call whose time was up.
+func expired(t *testing.T, err error, fate na.Fate) {
+	t.Helper()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.ErrorIs(t, err, hg.ErrTimeout)
+	var e *hg.Error
+	require.ErrorAs(t, err, &e)
+	require.True(t, e.Timeout())
+	require.Equal(t, fate, e.Fate, "%v", err)
+}
+
+// still lets time pass and bytes move, and triggers at the origin only.
+func (p *pair) still(done func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(60 * time.Second); !done(); {
+		p.octx.Trigger(0)
+		_ = p.tctx.Progress(0)
+		_ = p.octx.Progress(time.Millisecond)
+		require.True(p.t, time.Now().Before(end), "nothing happened: %+v %+v", p.octx.Stats(), p.tctx.Stats())
+	}
+}
+
+// deaf lets time pass and bytes move, and triggers at the target only.
+func (p *pair) deaf(done func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(60 * time.Second); !done(); {
+		p.tctx.Trigger(0)
+		_ = p.octx.NA().Progress(0)
+		_ = p.tctx.Progress(time.Millisecond)
+		require.True(p.t, time.Now().Before(end), "nothing happened: %+v %+v", p.octx.Stats(), p.tctx.Stats())
+	}
+}
+
+// wait lets time pass, and bytes move as far as nobody needs to trigger for it.
+func (p *pair) wait(d time.Duration) {
+	if p.Sim {
+		p.World.Sleep(d)
+		return
+	}
+	for begun := p.octx.Now(); p.octx.Now()-begun < d; {
+		_ = p.octx.NA().Progress(0)
+		_ = p.tctx.NA().Progress(0)
+		runtime.Gosched()
+	}
+}
+
+// A call ends when its time is up though nobody answers, the handle is ready for the next, and the bound stays with it.
+func TestTimeoutEndsCall(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
+		h := p.handle(echoID)
+		require.NoError(t, p.call(h, "the session is there"))
+		require.Zero(t, h.Timeout())
+		for _, in := range []string{"small", oversize(p)} {
+			require.NoError(t, h.Reset(p.target.Addr(), muteID))
+			h.SetTimeout(30 * time.Millisecond)
+			var o outcome
+			begun := p.octx.Now()
+			require.NoError(t, h.Forward(in, o.cb))
+			n.Until(func() bool { return o.calls > 0 })
+			require.GreaterOrEqual(t, p.octx.Now()-begun, 30*time.Millisecond)
+			expired(t, o.err, hg.FateOf(o.err))
+			if len(m.kept) > 0 {
+				require.Equal(t, na.MaybeRan, hg.FateOf(o.err))
+			}
+			require.Error(t, h.Output(new(string)))
+
+			require.Equal(t, 30*time.Millisecond, h.Timeout())
+			require.NoError(t, h.Reset(p.target.Addr(), echoID))
+			h.SetTimeout(time.Hour)
+			require.NoError(t, p.call(h, "again"))
+			var out string
+			require.NoError(t, h.Output(&out))
+			require.Equal(t, "again", out)
+			require.Equal(t, 1, o.calls)
+			m.answer(t, "late")
+		}
+		p.clean(1)
+		require.Zero(t, p.octx.NA().Live()-1, "no timer is left, only the receive of requests")
+		h.Close()
+	})
+}
+
+// The clocks of a simulated world are exact: the call ends at its deadline, neither before nor after, and the target knows
+// how much is left of it.
+func TestTimeoutIsExact(t *testing.T) {
+	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
+		var left []time.Duration
+		var kept []*hg.Handle
+		id := p.rpc("mute", func(h *hg.Handle) error {
+			d, ok := h.TimeLeft()
+			require.Equal(t, h.Input(new(int)) == nil, ok)
+			left = append(left, d)
+			kept = append(kept, h.Ref())
+			return nil
+		})
+		handles := []*hg.Handle{p.handle(id), p.handle(id), p.handle(id)}
+		var outs [3]outcome
+		require.NoError(t, handles[0].ForwardRaw(nil, outs[0].cb)) // uses the envelope
+		p.arrive(1)
+		handles[1].SetTimeout(500 * time.Millisecond)
+		begun := p.octx.Now()
+		require.NoError(t, handles[1].Forward(7, outs[1].cb))
+		n.World.Sleep(begun + 200*time.Millisecond - p.octx.Now())
+		p.tctx.Trigger(1)
+		n.Until(func() bool { return len(kept) == 2 })
+		require.Zero(t, left[0])
+		require.LessOrEqual(t, left[1], 300*time.Millisecond, "it waited for the envelope for 200 ms")
+		require.Greater(t, left[1], 290*time.Millisecond, "the way is not counted, and time in the queue is")
+		n.Until(func() bool { return outs[1].calls > 0 })
+		expired(t, outs[1].err, na.MaybeRan)
+		var e *hg.Error
+		require.ErrorAs(t, outs[1].err, &e)
+		require.InDelta(t, 500*time.Millisecond, e.Took, float64(2*time.Microsecond), "a poll takes one")
+		require.Zero(t, outs[0].calls)
+		for _, h := range kept {
+			h.Close()
+		}
+		n.Until(func() bool { return outs[0].calls > 0 })
+		for _, h := range handles {
+			h.Close()
+		}
+	})
+}
+
+// A request that waits for an envelope of the target when its time is up is never sent, and did not run.
+func TestTimeoutWithoutEnvelope(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
+		ran := 0
+		id := p.rpc("count", func(h *hg.Handle) error { ran++; return h.RespondRaw(nil, nil) })
+		first, second := p.handle(id), p.handle(id)
+		var a, b outcome
+		require.NoError(t, first.ForwardRaw(nil, a.cb))
+		p.arrive(1)
+		for i, size := range []int{10, 100_000} {
+			b = outcome{}
+			second.SetTimeout(10 * time.Millisecond)
+			require.NoError(t, second.ForwardRaw(make([]byte, size), b.cb))
+			require.Equal(t, 1, p.octx.Stats().NA.Queued)
+			if i == 0 {
+				p.still(func() bool { return b.calls > 0 })
+			} else { // nobody looks at the timer before the envelope is free: the message is kept back by itself
+				p.wait(20 * time.Millisecond)
+				p.tctx.Trigger(0) // frees the envelope
+				p.wait(20 * time.Millisecond)
+				p.still(func() bool { return b.calls > 0 })
+			}
+			expired(t, b.err, na.NotRun)
+			require.Equal(t, 1, b.calls)
+		}
+		p.still(func() bool { return a.calls > 0 })
+		require.NoError(t, a.err)
+		second.SetTimeout(0)
+		require.NoError(t, second.ForwardRaw(nil, b.cb))
+		p.still(func() bool { p.tctx.Trigger(0); return b.calls == 2 })
+		require.NoError(t, b.err)
+		require.Equal(t, 2, ran)
+		first.Close()
+		second.Close()
+	})
+}
+
+// A request whose time is up before its handler begins does not run, and the answer says so; its envelope is free.
+func TestExpiredInTheQueue(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		ran := 0
+		id := p.rpc("count", func(h *hg.Handle) error { ran++; return h.RespondRaw(nil, nil) })
+		h := p.handle(id)
+		require.NoError(t, p.call(h, nil))
+		ran = 0
+		h.SetTimeout(50 * time.Millisecond)
+		for _, size := range []int{10, 100_000} {
+			var o outcome
+			require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
+			for end := time.Now().Add(60 * time.Second); p.tctx.Stats().NA.Envelopes == 0; {
+				p.wait(time.Millisecond)
+				require.True(t, time.Now().Before(end))
+			}
+			p.wait(50 * time.Millisecond)
+			p.deaf(func() bool { return p.tctx.Stats().Handles == 0 && p.octx.Stats().NA.Outstanding == 0 })
+			require.Zero(t, o.calls)
+			n.Until(func() bool { return o.calls > 0 })
+			expired(t, o.err, na.NotRun)
+			var remote *hg.RemoteError
+			require.ErrorAs(t, o.err, &remote, "the target says so")
+			require.Equal(t, 1, o.calls)
+			require.Zero(t, ran)
+			require.Zero(t, p.tctx.Stats().NA.Envelopes)
+		}
+		h.SetTimeout(0)
+		require.NoError(t, p.call(h, nil))
+		p.clean(1)
+		h.Close()
+	})
+}
+
+// The same for one that waits for others to end (MaxActive): it is refused at its deadline, not when there is room.
+func TestExpiredBehindMaxActive(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		first, second, third := p.handle(id), p.handle(id), p.handle(id)
+		var a, b, c outcome
+		require.NoError(t, first.ForwardRaw(nil, a.cb))
+		n.Until(func() bool { return len(k.kept) == 1 })
+		second.SetTimeout(20 * time.Millisecond)
+		require.NoError(t, second.ForwardRaw(nil, b.cb))
+		require.NoError(t, third.ForwardRaw(nil, c.cb))
+		p.deaf(func() bool { return p.octx.Stats().NA.Outstanding == 2 && p.tctx.Stats().Waiting == 1 })
+		n.Until(func() bool { return b.calls > 0 })
+		expired(t, b.err, na.NotRun)
+		require.Equal(t, 1, p.tctx.Stats().NA.Envelopes, "that of the third")
+		k.answer()
+		n.Until(func() bool { return a.calls == 1 && len(k.kept) == 1 })
+		k.answer()
+		n.Until(func() bool { return c.calls == 1 && p.tctx.Stats().Active == 0 })
+		require.NoError(t, c.err)
+		require.Equal(t, 1, b.calls)
+		for _, h := range []*hg.Handle{first, second, third} {
+			h.Close()
+		}
+	})
+}
+
+// The same while an input larger than a message is being fetched from an origin that stands still.
+func TestExpiredWhileFetched(t *testing.T) {
+	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		ran := 0
+		h := p.handle(p.rpc("count", func(*hg.Handle) error { ran++; return nil }))
+		var o outcome
+		h.SetTimeout(100 * time.Millisecond)
+		require.NoError(t, h.ForwardRaw(make([]byte, 100_000), o.cb))
+		p.arrive(1)
+		arrived := p.tctx.Now()
+		n.World.Node("origin").Pause(0)
+		n.Undriven(p.octx)
+		for p.tctx.Stats().Pulled == 0 {
+			p.tctx.Trigger(0)
+		}
+		n.Until(func() bool { return p.tctx.Stats().Pulled == 0 })
+		require.InDelta(t, 100*time.Millisecond, p.tctx.Now()-arrived, float64(time.Millisecond))
+		n.Until(func() bool { return p.tctx.Stats().Handles == 0 })
+		require.Zero(t, p.tctx.Stats().NA.Envelopes)
+		require.Zero(t, ran)
+		n.World.Node("origin").Resume()
+		n.World.Sleep(50 * time.Millisecond)
+		for o.calls == 0 {
+			p.octx.Trigger(0)
+			_ = p.octx.Progress(time.Millisecond)
+		}
+		expired(t, o.err, na.NotRun)
+		h.Close()
+	})
+}
+
+func TestOddTimeouts(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var left time.Duration
+		var ok bool
+		h := p.handle(p.rpc("left", func(h *hg.Handle) error { left, ok = h.TimeLeft(); return h.RespondRaw(nil, nil) }))
+		require.NoError(t, p.call(h, nil))
+		require.False(t, ok)
+		for _, d := range []time.Duration{math.MaxInt64, 100 * time.Hour} {
+			h.SetTimeout(d)
+			require.NoError(t, p.call(h, nil))
+			require.True(t, ok)
+			require.LessOrEqual(t, left, math.MaxUint32*time.Microsecond, "more does not fit the header")
+			require.Greater(t, left, 70*time.Minute)
+		}
+		h.SetTimeout(-1)
+		expired(t, h.Forward(nil, nil), na.NotRun)
+		h.SetTimeout(1)
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		n.Until(func() bool { return o.calls > 0 })
+		expired(t, o.err, hg.FateOf(o.err))
+		p.clean(1)
+		h.Close()
+	})
+}
+
+// A deadline that comes with the response: every call ends once, with the one or the other.
+func TestTimeoutRacesResponse(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		n.Serve(p.tctx, 1)
+		h := p.handle(id)
+		rounds, late := 600, 0
+		if testing.Short() {
+			rounds = 100
+		}
+		for i := range rounds {
+			h.SetTimeout(time.Duration(i%100*4+1) * time.Microsecond)
+			in := any(i)
+			if i%3 == 0 {
+				in = make([]byte, 20_000)
+			}
+			var o outcome
+			require.NoError(t, h.Forward(in, o.cb))
+			require.NoError(t, await(p.octx, func() bool { return o.calls > 0 }))
+			if o.err != nil {
+				require.ErrorIs(t, o.err, os.ErrDeadlineExceeded)
+				late++
+			}
+			p.octx.Trigger(0)
+			require.Equal(t, 1, o.calls)
+		}
+		t.Logf("%d of %d were late", late, rounds)
+		h.SetTimeout(0)
+		var o outcome
+		require.NoError(t, h.Forward("own answer", o.cb))
+		require.NoError(t, await(p.octx, func() bool { return o.calls > 0 }))
+		require.NoError(t, o.err)
+		var out string
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, "own answer", out)
+		require.EqualValues(t, 1, p.octx.NA().Live())
+		h.Close()
+	})
+}
+
+// Ending a call at each of its stages (C-T36), by any of the ways that this side has: it ends once, with what was there
+// first, and the handle can be used again.
+func TestEndAtEachStage(t *testing.T) {
+	ways := []struct {
+		name string
+		end  func(h *hg.Handle) // nil: its time is up
+		want error
+	}{
+		{"cancel", (*hg.Handle).Cancel, hg.ErrCanceled},
+		{"abandon", (*hg.Handle).Abandon, hg.ErrCanceled},
+		{"deadline", nil, hg.ErrTimeout},
+	}
+	const pending, running, answered = 0, 1, 2
+	for stage, name := range []string{"send pending", "receive pending", "completion queued"} {
+		for _, way := range ways {
+			t.Run(name+"/"+way.name, func(t *testing.T) {
+				matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+					p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
+					var m mute
+					muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
+					h, other := p.handle(echoID), p.handle(echoID)
+					require.NoError(t, p.call(h, "the session is there"))
+					require.NoError(t, h.Reset(p.target.Addr(), muteID))
+					var o, filler outcome
+					if stage == pending {
+						require.NoError(t, other.Forward("uses the envelope", filler.cb))
+						p.arrive(1)
+					}
+					if way.end == nil {
+						h.SetTimeout(200 * time.Millisecond)
+					}
+					begun := p.octx.Now()
+					require.NoError(t, h.Forward("x", o.cb))
+					if stage >= running {
+						p.deaf(func() bool { return len(m.kept) == 1 })
+					}
+					if stage == answered {
+						m.answer(t, "done")
+						p.deaf(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
+					}
+					if way.end != nil {
+						way.end(h)
+					} else {
+						p.wait(200*time.Millisecond - (p.octx.Now() - begun) + time.Millisecond)
+						p.octx.Trigger(0)
+						_ = p.octx.Progress(0) // looks at the timers
+					}
+					p.octx.Trigger(0)
+					require.Equal(t, 1, o.calls)
+					if stage == answered {
+						require.NoError(t, o.err, "success wins")
+					} else {
+						require.ErrorIs(t, o.err, way.want)
+						require.Equal(t, []na.Fate{na.NotRun, na.MaybeRan}[stage], hg.FateOf(o.err))
+					}
+					m.answer(t, "late")
+					h.SetTimeout(0)
+					require.NoError(t, h.Reset(p.target.Addr(), echoID))
+					require.NoError(t, h.Forward("x", o.cb))
+					p.still(func() bool { p.tctx.Trigger(0); return o.calls == 2 })
+					require.NoError(t, o.err)
+					h.Close()
+					other.Close()
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package hg
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Ctx returns a context.Context for the work of a handler. ([Handle.Context] is the queue that the handle belongs to.) It
+// ends
+//
+//   - at the deadline that the origin has set, with context.DeadlineExceeded;
+//   - when the origin abandons the call, with a cause that matches context.Canceled;
+//   - when the session with the origin ends, with one that matches ErrPeerLost;
+//   - when the context is closed, with one that matches ErrClosed;
+//   - when the last reference of h is closed, with one that matches context.Canceled.
+//
+// Otherwise ctx.Err is context.Canceled; context.Cause tells which it was. A handler that returns early because of it
+// returns an error or responds as always, and the response may be of use to nobody.
+//
+// The same context is returned each time. It is made by the first call: a handler that does not ask for it pays nothing.
+// It ends in Trigger, so a handler that waits for it without driving Progress and Trigger needs another goroutine that
+// does. Its Deadline is that by the clock on the wall, as it was when the context was made; nothing goes by it, and
+// [Handle.TimeLeft] is exact.
+//
+// At the origin there is no handler, and Ctx returns context.Background().
+func (h *Handle) Ctx() context.Context {
+	if h.service == nil {
+		return context.Background()
+	}
+	h.mu.Lock()
+	g := h.service.handling
+	fresh := g == nil
+	if fresh {
+		g = h.newHandling()
+		h.service.handling = g
+	}
+	h.mu.Unlock()
+	if fresh {
+		g.begin()
+	}
+	return g.ctx
+}
+
+// A handling is what is behind a Ctx.
+type handling struct {
+	c      *Context
+	peer   na.Addr
+	key    handlingKey
+	late   bool      // the deadline had passed when it was made
+	due    *deadline // nil when there is none
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// handlingKey is the identity of a call at its target.
+type handlingKey struct {
+	session uint64
+	tag     na.Tag
+}
+
+// newHandling makes what Ctx returns. Handle.mu is held.
+func (h *Handle) newHandling() *handling {
+	s, nctx := h.service, h.ctx.nctx
+	g := &handling{c: h.ctx, peer: h.addr, key: handlingKey{h.addr.Session(), s.tag}}
+	parent := context.Background()
+	if s.deadline != 0 {
+		g.due = &deadline{at: nctx.WallTime(s.deadline), done: make(chan struct{})}
+		parent = g.due
+		if g.late = h.late(); !g.late {
+			h.arm()
+		}
+	}
+	g.ctx, g.cancel = context.WithCancelCause(parent)
+	return g
+}
+
+// begin lets g be found, then looks for what has happened before that.
+func (g *handling) begin() {
+	t := &g.c.handlings
+	t.hear.Do(func() { g.c.nctx.OnFault(t.lost) })
+	known := t.add(g)
+	switch {
+	case g.late:
+		g.expire()
+	case known != nil:
+		g.cancel(known)
+	case g.c.nctx.Closing():
+		g.cancel(errClosed)
+	case !g.c.nctx.Connected(g.peer):
+		g.cancel(errLost)
+	}
+}
+
+// expire ends the context at its deadline.
+func (g *handling) expire() { g.due.pass() }
+
+// over ends the context with the last reference of the handle.
+func (g *handling) over() {
+	g.c.handlings.remove(g)
+	g.cancel(errOver)
+}
+
+// maxRecent bounds the news of abandoned calls that may be asked for later.
+const maxRecent = 1024
+
+// handlings are those of a context. There are no more than handles whose handlers have begun.
+//
+// A handler may ask for its context after the origin has abandoned the call. So the last such news that nobody waited for
+// are kept; an identity never comes back, so an old one does no harm.
+type handlings struct {
+	hear sync.Once // of lost sessions
+
+	mu     sync.Mutex // guards the fields below; not held while a context is canceled
+	all    map[handlingKey]*handling
+	recent []handlingKey // of calls that were abandoned: a ring once it is full
+	oldest int
+}
+
+// add returns why g is to end at once.
+func (t *handlings) add(g *handling) (known error) {
+	t.mu.Lock()
+	if t.all == nil {
+		t.all = map[handlingKey]*handling{}
+	}
+	other := t.all[g.key]
+	t.all[g.key] = g
+	for _, key := range t.recent {
+		if key == g.key {
+			known = errAbandoned
+		}
+	}
+	t.mu.Unlock()
+	if other != nil { // the origin breaks the rules; whatever has no place in the table has ended
+		other.cancel(errReused)
+	}
+	return known
+}
+
+func (t *handlings) remove(g *handling) {
+	t.mu.Lock()
+	if t.all[g.key] == g {
+		delete(t.all, g.key)
+	}
+	t.mu.Unlock()
+}
+
+// abandon hears that an origin wants no answer to a call that was accepted.
+func (t *handlings) abandon(peer na.Addr, tag na.Tag) {
+	key := handlingKey{peer.Session(), tag}
+	t.mu.Lock()
+	g := t.all[key]
+	switch {
+	case g != nil:
+	case len(t.recent) < maxRecent:
+		t.recent = append(t.recent, key)
+	default:
+		t.recent[t.oldest] = key
+		t.oldest = (t.oldest + 1) % maxRecent
+	}
+	t.mu.Unlock()
+	if g != nil {
+		g.cancel(errAbandoned)
+	}
+}
+
+// lost hears that a session has ended.
+func (t *handlings) lost(peer na.Addr, err error) {
+	t.end(func(key handlingKey) bool { return key.session == peer.Session() }, err)
+}
+
+// end ends the contexts that which picks; nil picks all.
+func (t *handlings) end(which func(handlingKey) bool, cause error) {
+	var ends []*handling
+	t.mu.Lock()
+	for key, g := range t.all {
+		if which == nil || which(key) {
+			ends = append(ends, g)
+		}
+	}
+	t.mu.Unlock()
+	for _, g := range ends {
+		g.cancel(cause)
+	}
+}
+
+// A deadline is the parent of a context that ends at a time by a clock of our own. Package context has no way to cancel
+// with DeadlineExceeded but for its own clock; a child does so when it finds its parent ended thus.
+type deadline struct {
+	at    time.Time
+	done  chan struct{}
+	once  sync.Once
+	child func() // ends the only child
+}
+
+// timedOut is where context.Cause finds the cause of what a deadline has ended.
+var timedOut = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errTooLong)
+	return ctx
+}()
+
+var _ context.Context = (*deadline)(nil)
+
+func (d *deadline) Deadline() (time.Time, bool) { return d.at, true }
+func (d *deadline) Done() <-chan struct{}       { return d.done }
+func (d *deadline) Value(key any) any           { return timedOut.Value(key) }
+
+func (d *deadline) Err() error {
+	select {
+	case <-d.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// AfterFunc is how package context has f end a child, in the place of a goroutine that waits for Done.
+func (d *deadline) AfterFunc(f func()) (stop func() bool) {
+	d.child = f
+	return func() bool { return false }
+}
+
+// pass ends the child.
+func (d *deadline) pass() {
+	d.once.Do(func() {
+		close(d.done)
+		d.child()
+	})
+}

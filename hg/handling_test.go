@@ -1,0 +1,373 @@
+package hg_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// asker keeps the handles of requests; every second handler has asked for its context at once, the others ask later.
+type asker struct {
+	kept []*hg.Handle
+	ctxs []context.Context
+}
+
+func (a *asker) handler(h *hg.Handle) error {
+	if len(a.kept)%2 == 0 {
+		a.ctxs = append(a.ctxs, h.Ctx())
+	}
+	a.kept = append(a.kept, h.Ref())
+	return nil
+}
+
+// all returns the contexts of all handlers.
+func (a *asker) all() (ctxs []context.Context) {
+	for _, h := range a.kept {
+		ctxs = append(ctxs, h.Ctx())
+	}
+	return ctxs
+}
+
+func (a *asker) close() {
+	for _, h := range a.kept {
+		h.Close()
+	}
+	a.kept, a.ctxs = nil, nil
+}
+
+// asking has two calls at work whose handlers keep their handles; the first has asked for its context.
+func asking(t *testing.T, f func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome)) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var a asker
+		id := p.rpc("ask", a.handler)
+		p.rpc("echo", echo)
+		var outs [2]outcome
+		calls := [2]*hg.Handle{p.handle(id), p.handle(id)}
+		for i, h := range calls {
+			require.NoError(t, h.ForwardRaw(nil, outs[i].cb))
+			n.Until(func() bool { return len(a.kept) == i+1 })
+		}
+		require.Equal(t, context.Background(), calls[0].Ctx(), "there is no handler at the origin")
+		f(t, p, &a, calls, &outs)
+		a.close()
+		for _, h := range calls {
+			h.Close()
+		}
+	})
+}
+
+// ended requires that every context has ended because of cause.
+func ended(t *testing.T, a *asker, cause error) {
+	t.Helper()
+	for i, ctx := range a.all() {
+		require.Equal(t, context.Canceled, ctx.Err(), "%d", i)
+		require.ErrorIs(t, context.Cause(ctx), cause, "%d", i)
+		<-ctx.Done()
+		_, ok := ctx.Deadline()
+		require.False(t, ok)
+	}
+}
+
+// Abandon ends the call here and the context of the handler there, also of one that asks for it later; Cancel says nothing.
+func TestAbandonEndsHandlers(t *testing.T) {
+	asking(t, func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome) {
+		require.NoError(t, a.ctxs[0].Err())
+		for i, h := range calls {
+			h.Abandon()
+			h.Abandon()
+			p.octx.Trigger(0)
+			require.Equal(t, 1, outs[i].calls, "it waits for nobody")
+			require.ErrorIs(t, outs[i].err, hg.ErrCanceled)
+			require.Equal(t, na.MaybeRan, hg.FateOf(outs[i].err))
+		}
+		p.roundTrip()
+		ended(t, a, context.Canceled)
+		require.ErrorContains(t, context.Cause(a.ctxs[0]), "abandoned")
+		require.Same(t, a.ctxs[0], a.kept[0].Ctx())
+		require.NoError(t, a.kept[0].Respond(nil, nil), "it may answer all the same")
+	})
+	asking(t, func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome) {
+		for _, h := range calls {
+			h.Cancel()
+		}
+		p.roundTrip()
+		for _, ctx := range a.all() {
+			require.NoError(t, ctx.Err())
+		}
+		for i, h := range calls {
+			require.Equal(t, 1, outs[i].calls)
+			h.Abandon() // too late: that call has ended here
+		}
+		a.kept[0].Abandon() // not at the target
+		p.roundTrip()
+		for _, ctx := range a.all() {
+			require.NoError(t, ctx.Err())
+		}
+	})
+}
+
+// roundTrip makes a call, which passes everything that was said in the session before.
+func (p *pair) roundTrip() {
+	p.t.Helper()
+	h := p.handle(hg.HashName("echo"))
+	defer h.Close()
+	require.NoError(p.t, p.call(h, "x"))
+	p.tctx.Trigger(0)
+}
+
+// What has not begun when it is abandoned does not: it leaves its envelope at once, though nobody triggers.
+func TestAbandonBeforeHandler(t *testing.T) {
+	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
+		h := p.handle(id)
+		var o outcome
+		h.Abandon() // idle
+		for i, size := range []int{0, 100, 100_000} {
+			require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
+			p.arrive(1)
+			h.Abandon()
+			p.octx.Trigger(0)
+			require.Equal(t, i+1, o.calls)
+			require.ErrorIs(t, o.err, hg.ErrCanceled)
+			p.still(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
+		}
+		// It has left, over most transports, and this side does not know yet.
+		taken := p.tctx.Stats().NA.Withdrawn
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		h.Abandon()
+		p.octx.Trigger(0)
+		require.Equal(t, 4, o.calls)
+		if hg.FateOf(o.err) == na.MaybeRan {
+			p.still(func() bool { return p.tctx.Stats().NA.Withdrawn == taken+1 })
+		}
+		// Its time is up: the same.
+		h.SetTimeout(20 * time.Millisecond)
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.still(func() bool { return o.calls == 5 })
+		p.still(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
+		p.Until(func() bool { return p.tctx.Stats().Handles == 0 })
+		require.Zero(t, *ran)
+		h.SetTimeout(0)
+		require.NoError(t, p.call(h, nil))
+		require.Equal(t, 1, *ran)
+		h.Close()
+	})
+}
+
+// Requests that were abandoned while they waited for room at the target do not pile up there.
+func TestAbandonedDoNotPileUp(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1})
+		var k keeper
+		h, id := (*hg.Handle)(nil), p.rpc("keep", k.handler)
+		first := p.handle(id)
+		var a, o outcome
+		require.NoError(t, first.ForwardRaw(nil, a.cb))
+		n.Until(func() bool { return len(k.kept) == 1 })
+		h = p.handle(id)
+		most := int64(0)
+		for i := range 300 {
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			p.deaf(func() bool { return p.tctx.Stats().NA.Envelopes > 0 })
+			p.tctx.Trigger(0)
+			h.Abandon()
+			p.octx.Trigger(0)
+			require.Equal(t, i+1, o.calls)
+			p.deaf(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
+			most = max(most, p.tctx.Stats().Handles)
+		}
+		require.LessOrEqual(t, most, int64(70))
+		k.answer()
+		n.Until(func() bool { return a.calls == 1 && p.tctx.Stats().Handles == 0 })
+		require.Zero(t, p.tctx.Stats().Waiting)
+		require.Empty(t, k.kept, "none of them ran")
+		h.Close()
+		first.Close()
+	})
+}
+
+// The end of the session with the origin ends the contexts of its handlers.
+func TestPeerLossEndsHandlers(t *testing.T) {
+	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
+		require.NoError(t, p.origin.Close())
+		p.Until(func() bool { return a.ctxs[0].Err() != nil })
+		ended(t, a, hg.ErrPeerLost)
+		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
+	})
+}
+
+// So does the end of the context that they run in.
+func TestCloseEndsHandlers(t *testing.T) {
+	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
+		p.tctx.Close()
+		p.tctx.Trigger(0)
+		ended(t, a, hg.ErrClosed)
+		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
+	})
+}
+
+// A context ends with the last reference of its handle, and the next request has one of its own.
+func TestLastReferenceEndsContext(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var ctxs []context.Context
+		id := p.rpc("ask", func(h *hg.Handle) error {
+			ctxs = append(ctxs, h.Ctx())
+			require.NoError(t, h.Ctx().Err())
+			return h.RespondRaw(nil, nil)
+		})
+		h := p.handle(id)
+		h.SetTimeout(time.Hour)
+		for i := range 3 {
+			require.NoError(t, p.call(h, nil))
+			n.Until(func() bool { return ctxs[i].Err() != nil })
+			require.Equal(t, context.Canceled, ctxs[i].Err())
+		}
+		p.clean(1)
+		n.Until(func() bool { return p.tctx.NA().Live() == 1 }) // no alarm is left, only the receive
+		h.Close()
+	})
+}
+
+// At the deadline of the call the handler's context ends as one of package context does, and so do those made of it. The
+// origin is not heard of: it does not trigger.
+func TestDeadlineEndsContext(t *testing.T) {
+	for _, waits := range []bool{false, true} { // for room, before
+		name := map[bool]string{false: "at once", true: "after a wait for room"}[waits]
+		t.Run(name, func(t *testing.T) {
+			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				p := newPair(t, n, hg.Config{MaxActive: 1})
+				var a asker
+				id := p.rpc("ask", a.handler)
+				first, h := p.handle(id), p.handle(id)
+				var f, o outcome
+				require.NoError(t, first.ForwardRaw(nil, f.cb))
+				n.Until(func() bool { return len(a.kept) == 1 })
+				if !waits {
+					a.close()
+					n.Until(func() bool { return f.calls == 1 })
+				}
+				h.SetTimeout(300 * time.Millisecond)
+				require.NoError(t, h.ForwardRaw(nil, o.cb))
+				if waits {
+					p.deaf(func() bool { return p.tctx.Stats().Waiting == 1 })
+					a.close()
+				}
+				p.deaf(func() bool { return len(a.kept) == 1 })
+				ctx := a.kept[0].Ctx()
+				wall, ok := ctx.Deadline()
+				require.True(t, ok)
+				left, ok := a.kept[0].TimeLeft()
+				require.True(t, ok)
+				require.LessOrEqual(t, left, 300*time.Millisecond)
+				require.WithinDuration(t, time.Now().Add(left), wall, 30*time.Second)
+				type key struct{}
+				child, stop := context.WithCancel(context.WithValue(ctx, key{}, "v"))
+				defer stop()
+				require.Equal(t, "v", child.Value(key{}))
+				require.NoError(t, ctx.Err())
+				begun := p.tctx.Now()
+				p.deaf(func() bool { return ctx.Err() != nil })
+				require.GreaterOrEqual(t, p.tctx.Now()-begun, left-time.Millisecond)
+				for _, ctx := range []context.Context{ctx, child} {
+					<-ctx.Done()
+					require.Equal(t, context.DeadlineExceeded, ctx.Err())
+					require.ErrorIs(t, context.Cause(ctx), context.DeadlineExceeded)
+					require.ErrorIs(t, context.Cause(ctx), os.ErrDeadlineExceeded)
+					require.ErrorIs(t, context.Cause(ctx), hg.ErrTimeout)
+				}
+				left, _ = a.kept[0].TimeLeft()
+				require.EqualValues(t, 1, left)
+				n.Until(func() bool { return o.calls == 1 })
+				expired(t, o.err, na.MaybeRan)
+				a.kept[0].Abandon()
+				a.close()
+				n.Until(func() bool { return p.tctx.Stats().Handles == 0 })
+				first.Close()
+				h.Close()
+			})
+		})
+	}
+}
+
+// A handler that asks for its context after the deadline gets one that has ended.
+func TestDeadlineBeforeContext(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var a asker
+		a.kept = append(a.kept, nil) // the next does not ask
+		h := p.handle(p.rpc("ask", a.handler))
+		h.SetTimeout(100 * time.Millisecond)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.deaf(func() bool { return len(a.kept) == 2 || p.tctx.Now() > time.Hour })
+		p.wait(101 * time.Millisecond)
+		require.Equal(t, context.DeadlineExceeded, a.kept[1].Ctx().Err())
+		a.kept = a.kept[1:]
+		a.close()
+		n.Until(func() bool { return o.calls == 1 })
+		h.Close()
+	})
+}
+
+// Abandon while the handler forwards to a third node (C-T31): its context ends, and the call that it makes is abandoned in
+// turn, so that the handler at the third node hears of it too.
+func TestAbandonGoesOn(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		third, _ := n.Target(hg.Config{})
+		var last asker
+		id, err := third.Register("last", last.handler)
+		require.NoError(t, err)
+		_, err = p.target.Register("last", nil)
+		require.NoError(t, err)
+		var nested outcome
+		var middle context.Context
+		relay := p.rpc("relay", func(h *hg.Handle) error {
+			call, err := h.Context().Create(third.Addr(), id)
+			if err != nil {
+				return err
+			}
+			middle = h.Ref().Ctx()
+			stop := context.AfterFunc(middle, call.Abandon)
+			if left, ok := h.TimeLeft(); ok {
+				call.SetTimeout(left)
+			}
+			return call.ForwardRaw(nil, func(call *hg.Handle, err error) {
+				nested.cb(call, err)
+				stop()
+				call.Close()
+				h.Close()
+			})
+		})
+		h := p.handle(relay)
+		for i, why := range []error{hg.ErrCanceled, hg.ErrTimeout} {
+			if why == hg.ErrTimeout {
+				h.SetTimeout(500 * time.Millisecond)
+			}
+			var o outcome
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			n.Until(func() bool { return len(last.kept) == 1 })
+			require.NoError(t, last.kept[0].Ctx().Err())
+			if why == hg.ErrCanceled {
+				h.Abandon()
+			}
+			n.Until(func() bool { return o.calls == 1 && nested.calls == i+1 && last.kept[0].Ctx().Err() != nil })
+			require.Error(t, middle.Err())
+			require.Error(t, nested.err)
+			if why == hg.ErrCanceled { // else all three ends see the deadline pass, in any order
+				require.ErrorIs(t, o.err, why)
+				require.ErrorIs(t, nested.err, why)
+			}
+			last.close()
+		}
+		h.Close()
+	})
+}

@@ -1,0 +1,34 @@
+package na
+
+import (
+	"encoding/binary"
+	"math"
+	"time"
+)
+
+// A Deadline is when an unexpected message is worth nothing any more. The zero value is none.
+//
+// The two ends have no common clock, so a message carries how much time is left. That shrinks while the message waits to
+// leave; so it is written when it leaves, into the message itself, whose layout only the sender knows.
+type Deadline struct {
+	// At is the time by Context.Now. A message that has not left by then never will.
+	At time.Duration
+	// Field is where in the message the time that is left goes: 4 bytes, little-endian, in microseconds, at least 1 and at
+	// most 2^32-1, which is about 71 minutes.
+	Field int
+}
+
+// Stamp writes into a message that leaves now how much time is left. It reports false when there is none. Plugins call it.
+func (d Deadline) Stamp(buf []byte, now time.Duration) bool {
+	left := d.At - now
+	if left <= 0 {
+		return false
+	}
+	us := min(max(left/time.Microsecond, 1), math.MaxUint32)
+	binary.LittleEndian.PutUint32(buf[d.Field:], uint32(us))
+	return true
+}
+
+// WallTime returns what the clocks on the wall will show, roughly, when Now reads at. It is for interfaces that want such
+// a time; nothing here goes by it. In a simulated world only its distance from time.Now means something.
+func (c *Context) WallTime(at time.Duration) time.Time { return time.Now().Add(at - c.Now()) }

@@ -1,0 +1,36 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// unfit tells why a message cannot leave though its turn has come. One with a deadline is told the time that is left: the
+// clock is read for such messages only, here and when they arrive.
+func (l *Link) unfit(o *op) error {
+	if len(o.buf) > l.eager { // it was queued before the peer said what it takes
+		return na.WithText(na.ErrMsgSize, "message is longer than the peer takes")
+	}
+	if o.by.At == 0 {
+		return nil
+	}
+	l.e.readClock()
+	if o.t.Hold() {
+		defer o.t.Release()
+		if o.by.Stamp(o.buf, l.e.now) {
+			return nil
+		}
+	}
+	return na.WithText(na.ErrTimeout, "the deadline passed before the message could leave")
+}
+
+// arrival is when the unexpected message of h came, if somebody will ask.
+func (l *Link) arrival(h *frame.Header) time.Duration {
+	if h.Flags&frame.FlagTimed == 0 {
+		return 0
+	}
+	l.e.readClock()
+	return max(l.e.now, 1)
+}
