@@ -15,10 +15,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
-// received waits on the wall's clock.
 // patience bounds what happens soon on a machine that is not busy.
 const patience = 30 * time.Second
 
+// received waits on the wall's clock.
 func received[T any](t *testing.T, ch <-chan T, what string) (v T) {
 	t.Helper()
 	select {
