@@ -28,6 +28,7 @@ type call struct {
 	recv *na.Op
 
 	phase     int
+	patient   bool    // the next Forward waits for an envelope
 	parts     int     // that have not ended
 	canceling bool    // this side has ended it,
 	why       na.Code // and why
@@ -201,6 +202,7 @@ func (k *call) forward(cb ForwardFunc) error {
 	if err != nil {
 		return fail(err)
 	}
+	k.send.SetPatient(k.patient)
 	*k = call{
 		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, buf: k.buf, timer: k.timer,
 		phase: pending, cb: cb, begun: h.ctx.Now(),

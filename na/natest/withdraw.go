@@ -1,6 +1,7 @@
 package natest
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +18,10 @@ var withdrawRules = []rule{
 		why: "only a message that was sent in the session can be taken back, and each once"},
 	{name: "WithdrawLost", check: withdrawLost,
 		why: "when the session ends before the answer nobody knows: the question ends with ErrPeerLost"},
+	{name: "Abandon", check: abandon,
+		why: "a message that nobody has accepted is destroyed when its sender has no use for it any more; who has accepted it hears so"},
+	{name: "Deadline", check: deadline,
+		why: "a message says how much of its time is left when it leaves, and does not leave when none is"},
 	{name: "Timer", check: timer,
 		why: "a timer ends when its time has passed and not before, and can be canceled"},
 }
@@ -106,4 +111,55 @@ func timer(b *bed) {
 	left := a.call("timer").start(func(op *na.Op) error { return a.Timer(op, time.Hour) })
 	a.Close()
 	left.fails(na.ErrClosed)
+}
+
+func abandon(b *bed) {
+	t := b.listen(na.Config{Envelopes: 2})
+	a := b.origin(na.Config{})
+	var heard []na.Tag
+	t.OnAbandon(func(_ na.Addr, tag na.Tag) { heard = append(heard, tag) })
+	ms := a.sendMany(t.Self(), 2)
+	kept, lost := ms[0].ok(), ms[1].ok()
+	in := t.recv()
+	in.ok()
+	env := in.keep()
+	require.True(b, env.Accept())
+	a.Abandon(lost.Addr, lost.ID, 1)
+	a.Abandon(kept.Addr, kept.ID, 0)
+	b.until("who has accepted it hears so", func() bool { return len(heard) == 1 })
+	require.Equal(b, []na.Tag{0}, heard, "the other was destroyed")
+	b.until("it is destroyed", func() bool { return t.Stats().Envelopes == 0 })
+	env.Free()
+	for _, m := range a.sendMany(t.Self(), 2) {
+		m.ok() // both envelopes are free
+	}
+	require.Equal(b, na.Tag(0), t.next().tag)
+	require.Equal(b, na.Tag(1), t.next().tag)
+}
+
+func deadline(b *bed) {
+	t := b.listen(na.Config{Envelopes: 1})
+	a := b.origin(na.Config{})
+	b.meet(a, t)
+	send := func(left time.Duration) *call {
+		return a.call("send with a deadline").start(func(op *na.Op) error {
+			return a.SendUnexpectedBy(op, t.Self(), 1, make([]byte, 8), na.Deadline{At: a.Now() + left, Field: 4})
+		})
+	}
+	first := send(time.Hour)
+	first.ok()
+	late := send(time.Millisecond)
+	next := send(time.Hour)
+	b.lapse(2 * time.Millisecond)
+	m := t.next()
+	us := time.Duration(binary.LittleEndian.Uint32(m.data[4:])) * time.Microsecond
+	require.LessOrEqual(b, us, time.Hour)
+	require.Greater(b, us, time.Hour-patience)
+	late.notRun(na.ErrTimeout)
+	next.ok()
+	require.Less(b, time.Duration(binary.LittleEndian.Uint32(t.next().data[4:]))*time.Microsecond, time.Hour-time.Millisecond,
+		"what it has waited here is gone")
+	a.call("send").refused(na.ErrInvalid, func(op *na.Op) error {
+		return a.SendUnexpectedBy(op, t.Self(), 1, make([]byte, 8), na.Deadline{At: 1, Field: 5})
+	})
 }

@@ -1,0 +1,114 @@
+package hg_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// serve drives the target by itself until the test ends.
+func (p *pair) serve() {
+	p.Undriven(p.tctx)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		for p.tctx.Progress(-1) == nil {
+			p.tctx.Trigger(0)
+		}
+		p.tctx.Trigger(0)
+	}()
+	p.t.Cleanup(func() {
+		require.NoError(p.t, p.target.Close())
+		<-over
+	})
+}
+
+// A call that waits has its output when it returns, as often as one likes; its context ends it, and so does Close.
+func TestForwardWait(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		silent := p.rpc("silent", func(h *hg.Handle) error { h.Ref(); return nil })
+		p.serve()
+		h := p.handle(id)
+		defer h.Close()
+		for _, in := range []string{"one", "two"} {
+			require.NoError(t, h.ForwardWait(context.Background(), in))
+			var out string
+			require.NoError(t, h.Output(&out))
+			require.Equal(t, in, out)
+			require.NoError(t, h.ForwardRawWait(context.Background(), []byte(in)))
+			raw, err := h.OutputRaw()
+			require.NoError(t, err)
+			require.Equal(t, in, string(raw))
+		}
+		require.NoError(t, h.Reset(h.Addr(), silent))
+		ctx, cancel := context.WithCancelCause(context.Background())
+		boom := errors.New("boom")
+		cancel(boom)
+		err := h.ForwardWait(ctx, nil)
+		require.ErrorIs(t, err, hg.ErrCanceled)
+		require.ErrorIs(t, err, boom)
+
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		require.ErrorIs(t, h.ForwardWait(context.Background(), nil), hg.ErrBusy)
+		h.Cancel()
+		p.Until(func() bool { return o.calls == 1 })
+		require.ErrorContains(t, h.ForwardWait(context.Background(), make(chan int)), "chan int", "it cannot be encoded")
+		p.octx.Post(func() { _ = p.origin.Close() })
+		require.ErrorIs(t, h.ForwardWait(context.Background(), nil), hg.ErrClosed)
+	})
+}
+
+// Where the target has no envelope, a call that does not wait fails under Block, and one that does goes when it may (G16).
+func TestForwardWaitForEnvelope(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 1}})
+		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{OnNoCredit: na.Block}})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		active, held, refused, waits := p.handle(id), p.handle(id), p.handle(id), p.handle(id)
+		var first, second, third outcome
+		require.NoError(t, active.ForwardRaw(nil, first.cb))
+		p.Until(func() bool { return len(k.kept) == 1 && p.octx.NA().Peers()[0].Free == 1 })
+		require.NoError(t, held.ForwardRaw(nil, second.cb)) // it stays in the only envelope
+		p.Until(func() bool { return p.tctx.Stats().Waiting == 1 })
+		require.NoError(t, refused.ForwardRaw(nil, third.cb))
+		p.Until(func() bool { return third.calls == 1 })
+		require.ErrorIs(t, third.err, hg.ErrNoCredit)
+		requireFate(t, na.NotRun, third.err)
+
+		answered := 0
+		p.Undriven(p.tctx, p.octx)
+		over := make(chan struct{})
+		go func() { // the target goes on once the call waits
+			defer close(over)
+			for answered < 3 {
+				if p.octx.Stats().NA.Queued == 1 || answered > 0 {
+					for len(k.kept) > 0 {
+						k.answer()
+						answered++
+					}
+				}
+				_ = p.tctx.Progress(1e6)
+				p.tctx.Trigger(0)
+			}
+			p.tctx.Trigger(0)
+		}()
+		require.NoError(t, waits.ForwardRawWait(context.Background(), nil))
+		<-over
+		require.NoError(t, first.err)
+		require.NoError(t, second.err)
+		for _, h := range []*hg.Handle{active, held, refused, waits} {
+			h.Close()
+		}
+	})
+}
