@@ -98,7 +98,7 @@ func (h *Handle) lastReference() {
 	if cap(keep) > maxKept || s.loan != nil {
 		keep = nil
 	}
-	*s = service{h: h, dispatch: s.dispatch, done: s.done, send: s.send, out: keep}
+	s.reset(keep)
 	h.data, h.rpc = nil, nil
 	h.mu.Unlock()
 	if alarm != nil {
@@ -113,6 +113,17 @@ func (h *Handle) lastReference() {
 		c.spare++
 	}
 	c.mu.Unlock()
+}
+
+// reset makes s ready for another request. What newTarget sets, and what nobody reads before it was set, stays: the
+// record is large, and this is done for each request.
+func (s *service) reset(out []byte) {
+	s.oneWay, s.started, s.answered, s.retry, s.failed, s.waits = false, false, false, false, false, false
+	s.deadline, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, nil, nil, nil, nil, nil
+	s.out, s.next, s.prev = out, nil, nil
+	if s.sent.Err != nil {
+		s.sent = na.Result{}
+	}
 }
 
 // freeInput ends the use of the request's bytes.
