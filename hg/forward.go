@@ -121,14 +121,9 @@ func (k *call) tag() na.Tag { return na.Tag(k.gen<<slotBits | uint64(k.slot)) }
 // caller's again then. cb hears how the call ended. A Forward that returns an error ran nothing and runs no callback: it matches
 // ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrClosed, or the codec's error.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
-	k := h.call
-	if k == nil {
-		return misuse("forward", h.Name(), ErrInvalid, "the handle came with a request; Create makes one to forward")
-	}
-	h.mu.Lock()
-	if k.phase != idle {
-		h.mu.Unlock()
-		return misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
+	k, err := h.claim()
+	if err != nil {
+		return err
 	}
 	k.phase = encoding
 	h.mu.Unlock()
@@ -160,17 +155,27 @@ func (h *Handle) encode(b []byte, v any) (out []byte, err error) {
 
 // ForwardRaw is Forward for input that is bytes already.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
-	k := h.call
-	if k == nil {
-		return misuse("forward", h.Name(), ErrInvalid, "the handle came with a request; Create makes one to forward")
+	k, err := h.claim()
+	if err != nil {
+		return err
 	}
-	h.mu.Lock()
 	defer h.mu.Unlock()
-	if k.phase != idle {
-		return misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
-	}
 	k.in = append(k.room(), in...)
 	return k.forward(cb)
+}
+
+// claim returns the call of a handle that is free to be forwarded, with the lock held.
+func (h *Handle) claim() (*call, error) {
+	k := h.call
+	if k == nil {
+		return nil, misuse("forward", h.Name(), ErrInvalid, "the handle came with a request; Create makes one to forward")
+	}
+	h.mu.Lock()
+	if k.phase != idle {
+		h.mu.Unlock()
+		return nil, misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
+	}
+	return k, nil
 }
 
 // maxKept is the largest buffer that an idle handle keeps.

@@ -23,9 +23,12 @@ func (h *Handle) ForwardRawWait(ctx context.Context, in []byte) error {
 }
 
 func (h *Handle) wait(ctx context.Context, forward func(ForwardFunc) error) error {
-	if err := h.bePatient(); err != nil {
+	k, err := h.claim()
+	if err != nil {
 		return err
 	}
+	k.patient = true // the next Forward waits for an envelope
+	h.mu.Unlock()
 	var (
 		c     = h.ctx
 		ended atomic.Bool
@@ -36,6 +39,9 @@ func (h *Handle) wait(ctx context.Context, forward func(ForwardFunc) error) erro
 		ended.Store(true)
 		c.Rouse()
 	}); err != nil {
+		h.mu.Lock()
+		k.patient = false
+		h.mu.Unlock()
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() {
@@ -52,19 +58,4 @@ func (h *Handle) wait(ctx context.Context, forward func(ForwardFunc) error) erro
 		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
 	}
 	return fail
-}
-
-// bePatient lets the next Forward wait for an envelope.
-func (h *Handle) bePatient() error {
-	k := h.call
-	if k == nil {
-		return misuse("forward", h.Name(), ErrInvalid, "the handle came with a request; Create makes one to forward")
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if k.phase != idle {
-		return misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
-	}
-	k.patient = true
-	return nil
 }

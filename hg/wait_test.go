@@ -81,7 +81,8 @@ func TestForwardWaitForEnvelope(t *testing.T) {
 		p.Until(func() bool { return len(k.kept) == 1 && p.octx.NA().Peers()[0].Free == 1 })
 		require.NoError(t, held.ForwardRaw(nil, second.cb)) // it stays in the only envelope
 		p.Until(func() bool { return p.tctx.Stats().Waiting == 1 })
-		require.NoError(t, refused.ForwardRaw(nil, third.cb))
+		require.Error(t, refused.ForwardWait(context.Background(), make(chan int)), "it cannot be encoded")
+		require.NoError(t, refused.ForwardRaw(nil, third.cb), "and that it would have waited is forgotten")
 		p.Until(func() bool { return third.calls == 1 })
 		require.ErrorIs(t, third.err, hg.ErrNoCredit)
 		requireFate(t, na.NotRun, third.err)
