@@ -42,37 +42,20 @@ func TestSeeds(t *testing.T) {
 		return
 	}
 	var (
-		next  = *fromSeed
 		mu    sync.Mutex
 		total tally
-		fail  atomic.Int64
-		wg    sync.WaitGroup
 	)
-	begun := time.Now()
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for fail.Load() < 5 {
-				mu.Lock()
-				seed := next
-				next++
-				mu.Unlock()
-				if seed >= *fromSeed+uint64(*seeds) {
-					return
-				}
-				s := newScenario(seed)
-				err := s.run()
-				mu.Lock()
-				total.add(s)
-				mu.Unlock()
-				if err != nil {
-					fail.Add(1)
-					t.Errorf("seed %d (replay with: go test ./plugins/sim/ledger -run TestSeeds -sim.seed=%d): %v\n%s", seed, seed, err, s.summary())
-				}
-			}
-		})
-	}
-	wg.Wait()
-	took := time.Since(begun)
+	took := manySeeds(*seeds, func(seed uint64) bool {
+		s := newScenario(seed)
+		err := s.run()
+		mu.Lock()
+		total.add(s)
+		mu.Unlock()
+		if err != nil {
+			t.Errorf("seed %d (replay with: go test ./plugins/sim/ledger -run TestSeeds -sim.seed=%d): %v\n%s", seed, seed, err, s.summary())
+		}
+		return err == nil
+	})
 	t.Logf("%v in %v: %s", *seeds, took.Round(time.Millisecond), total.String())
 	require.GreaterOrEqual(t, total.leastOps, int64(200), "operations of the seed with the fewest")
 	if *seeds >= 200 {
@@ -86,6 +69,28 @@ func TestSeeds(t *testing.T) {
 			require.Positive(t, n, "no %s happened", name)
 		}
 	}
+}
+
+// manySeeds runs n seeds on all cores, until some have failed, and returns how long that took.
+func manySeeds(n int, run func(seed uint64) (ok bool)) time.Duration {
+	begun := time.Now()
+	var next, fails atomic.Uint64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for fails.Load() < 5 {
+				at := next.Add(1) - 1
+				if at >= uint64(n) {
+					return
+				}
+				if !run(*fromSeed + at) {
+					fails.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(begun)
 }
 
 // One seed gives one trace: in two runs, in processes with one and two threads, and with the race detector; another

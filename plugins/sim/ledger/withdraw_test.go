@@ -6,9 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,38 +87,24 @@ func TestRaceReplays(t *testing.T) {
 func races(t *testing.T, n int, make func(seed uint64) *race) *toll {
 	t.Helper()
 	var (
-		next  = *fromSeed
 		mu    sync.Mutex
 		total toll
-		fail  atomic.Int64
-		wg    sync.WaitGroup
 	)
-	begun := time.Now()
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for fail.Load() < 5 {
-				mu.Lock()
-				seed, before := next, total.races
-				next++
-				mu.Unlock()
-				if seed >= *fromSeed+uint64(n) {
-					return
-				}
-				s := make(seed)
-				err := s.run()
-				mu.Lock()
-				total.add(s)
-				mu.Unlock()
-				if err != nil {
-					fail.Add(1)
-					t.Errorf("seed %d, after %d races (replay with: go test ./plugins/sim/ledger -run %s -sim.seed=%d): %v\n%s",
-						seed, before, t.Name(), seed, err, s.summary())
-				}
-			}
-		})
-	}
-	wg.Wait()
-	took := time.Since(begun)
+	took := manySeeds(n, func(seed uint64) bool {
+		s := make(seed)
+		mu.Lock()
+		before := total.races
+		mu.Unlock()
+		err := s.run()
+		mu.Lock()
+		total.add(s)
+		mu.Unlock()
+		if err != nil {
+			t.Errorf("seed %d, after %d races (replay with: go test ./plugins/sim/ledger -run %s -sim.seed=%d): %v\n%s",
+				seed, before, t.Name(), seed, err, s.summary())
+		}
+		return err == nil
+	})
 	t.Logf("seeds %d to %d in %v, %.1f µs for each race: %v", *fromSeed, *fromSeed+uint64(n)-1, took.Round(time.Millisecond),
 		float64(took.Microseconds())/float64(max(total.races, 1)), &total)
 	require.Greater(t, total.results[hg.Withdrawn], total.races/10, "the race is none: handlers win")
