@@ -337,7 +337,8 @@ func localDeregistered(b *bed) {
 			over := a.deregister(local)
 			if !c.ended() {
 				a.trigger()
-				require.False(b, over.ended() && !c.ended(), "%s: local memory was given back while the transfer went on", what)
+				// Where the plugin works meanwhile the transfer may have ended in between, and its callback be about to be queued.
+				require.False(b, over.ended() && !c.ended() && !b.net.Concurrent, "%s: local memory was given back while the transfer went on", what)
 			}
 			c.ok()
 			over.ok()
