@@ -239,23 +239,7 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 	if err != nil {
 		return na.Addr{}, err
 	}
-	stop := context.AfterFunc(ctx, func() {
-		l.Cancel()
-		c.Rouse()
-	})
-	defer stop()
-	if ctx.Err() != nil {
-		l.Cancel()
-	}
-	for {
-		c.Trigger(0)
-		if done.Load() {
-			break
-		}
-		if err := c.ProgressUntil(-1, done.Load); na.CodeOf(err) == ErrClosed {
-			return na.Addr{}, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: ErrClosed}
-		}
-	}
+	c.await(ctx, l.Cancel, done.Load)
 	if fail != nil && ctx.Err() != nil {
 		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
 	}

@@ -44,18 +44,33 @@ func (h *Handle) wait(ctx context.Context, forward func(ForwardFunc) error) erro
 		h.mu.Unlock()
 		return err
 	}
-	stop := context.AfterFunc(ctx, func() {
-		h.Cancel()
-		c.Rouse()
-	})
-	defer stop()
-	for c.Trigger(0); !ended.Load(); c.Trigger(0) {
-		if na.CodeOf(c.ProgressUntil(-1, ended.Load)) == ErrClosed {
-			runtime.Gosched() // the callback is in the queue, or another goroutine is about to run it
-		}
-	}
+	c.await(ctx, h.Cancel, ended.Load)
 	if fail != nil && ctx.Err() != nil {
 		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
 	}
 	return fail
+}
+
+// await drives Progress and Trigger until ended reports true, which a callback sees to, and calls cancel when ctx ends
+// first; never later than it returns, when what cancel reaches may be a handle's next call.
+func (c *Context) await(ctx context.Context, cancel func(), ended func() bool) {
+	canceled := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(canceled)
+		cancel()
+		c.Rouse()
+	})
+	defer func() {
+		if !stop() {
+			<-canceled
+		}
+	}()
+	if ctx.Err() != nil { // now, not when a goroutine comes to it
+		cancel()
+	}
+	for c.Trigger(0); !ended(); c.Trigger(0) {
+		if na.CodeOf(c.ProgressUntil(-1, ended)) == ErrClosed {
+			runtime.Gosched() // the callback is in the queue, or another goroutine is about to run it
+		}
+	}
 }

@@ -89,8 +89,8 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 	if c.MinEnvelopes < 0 || c.MinEnvelopes > 4096 {
 		bad("MinEnvelopes", c.MinEnvelopes, "1 to 4096, or 0")
 	}
-	if c.Peers < 0 {
-		bad("Peers", c.Peers, "a number of peers, or 0 to admit them as they come")
+	if c.Peers < 0 || c.Peers > 1<<24 {
+		bad("Peers", c.Peers, "at most 16777216 peers, or 0 to admit them as they come")
 	}
 	if c.Need < 0 || c.Need > 4096 {
 		bad("Need", c.Need, "1 to 4096, or 0 for as many as the peer offers")
@@ -125,7 +125,7 @@ func (c *Config) contract() error {
 	if c.MinEnvelopes > c.Envelopes {
 		return fmt.Errorf("na: config: MinEnvelopes is %d, want at most Envelopes, which is %d: %w", c.MinEnvelopes, c.Envelopes, ErrInvalid)
 	}
-	if c.offered(c.Envelopes) > 4096 {
+	if c.Offered(c.Envelopes) > 4096 {
 		return fmt.Errorf("na: config: Envelopes is %d, want at most 4095: HonestReserve adds one: %w", c.Envelopes, ErrInvalid)
 	}
 	if c.Reserve == LiteralReserve {
@@ -136,7 +136,7 @@ func (c *Config) contract() error {
 	def(&least, c.Envelopes)
 	def(&c.MinEnvelopes, 1)
 	if bytes := c.guaranteed(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
-		n := int(c.Budget/GuaranteedBytes(c.Peers, 1, c.Eager)) - c.offered(0)
+		n := int(c.Budget/GuaranteedBytes(c.Peers, 1, c.Eager)) - c.Offered(0)
 		if n < least {
 			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers need %d bytes, Budget is %d, enough "+
 				"for %d: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
@@ -148,8 +148,8 @@ func (c *Config) contract() error {
 	return nil
 }
 
-// offered is how many envelopes a peer gets when n are advertised.
-func (c *Config) offered(n int) int {
+// Offered is how many envelopes a peer gets when n are advertised: HonestReserve adds the hidden one. Plugins call it.
+func (c *Config) Offered(n int) int {
 	if c.Reserve == HonestReserve {
 		n++
 	}
@@ -157,7 +157,7 @@ func (c *Config) offered(n int) int {
 }
 
 // guaranteed is what n advertised envelopes for each of Peers take.
-func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.offered(n), c.Eager) }
+func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.Offered(n), c.Eager) }
 
 // SendWait sends an unexpected message as SendUnexpected does, and drives Progress and Trigger until it has left. It
 // waits for an envelope whatever Config.OnNoCredit says; under a Config.Reserve it waits until the peer has another one
@@ -179,6 +179,9 @@ func (c *Context) SendWait(ctx context.Context, to Addr, tag Tag, buf []byte) er
 	}
 	stop := context.AfterFunc(ctx, op.Cancel)
 	defer stop()
+	if ctx.Err() != nil { // now, not when a goroutine comes to it
+		op.Cancel()
+	}
 	for c.Trigger(0); !ended.Load(); c.Trigger(0) {
 		if err := c.ProgressUntil(-1, ended.Load); errors.Is(err, ErrClosed) && !ended.Load() {
 			return c.refuse(kindSendUnexpected, to, ErrClosed)

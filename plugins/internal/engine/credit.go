@@ -60,11 +60,7 @@ func (g *Engine) offer(need, want int) (int, error) {
 		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf(
 			"the peer needs %d envelopes, and %d are guaranteed to each peer here (Config.Envelopes)", need, most))
 	}
-	hidden := 0
-	if g.cfg.Reserve == na.HonestReserve {
-		hidden = 1
-	}
-	return g.reserve(most+hidden, max(least, need)+hidden)
+	return g.reserve(g.cfg.Offered(most), g.cfg.Offered(max(least, need)))
 }
 
 // checkNeed tells why the envelopes of l, which were reserved before the peer said what it needs, will not do.
