@@ -5,6 +5,7 @@
 //	qs cp              files and directories to or from a target, by bulk transfers that resume
 //	qs serve           a target for these
 //	qs ger             what guaranteed envelopes cost, and what a program really needs
+//	qs soak            a mixed load with faults, and an audit of every call
 //	qs info            plugins, addresses, limits, and what matters of the kernel
 //
 // "qs help COMMAND" tells the flags of one.
@@ -18,6 +19,7 @@
 //	both    protocol.go, client.go; disk.go, source.go with populate_*.go, part.go with reserve_*.go, journal.go, sums.go,
 //	        buffers.go
 //	ger     ger.go
+//	soak    soak.go, soak_load.go (origin), soak_target.go, soak_faults.go and soak_relay.go, soak_ledger.go (audit)
 //	info    info*.go
 //	all     network.go (flags), child.go (this program again)
 package main
@@ -43,9 +45,11 @@ var commands = []command{
 	{"cp", "copy files to or from a target", runCp},
 	{"serve", "be the target of the other commands", runServe},
 	{"ger", "compute what guaranteed envelopes cost, or show what a program needs", runGer},
+	{"soak", "load targets, break them, and audit what became of every call", runSoak},
 	{"info", "show plugins, addresses, limits and the kernel", runInfo},
 	{"swarm", "", runSwarm}, // the other side of qs perf -op idle
 	{"floor", "", runFloor}, // and of -floor
+	{"soaktarget", "", runSoakTarget},
 }
 
 // interrupted runs when a command that was told to end has told so what it has under way. Tests replace it.

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A soakTarget is a process, and the relay through which it is reached.
+type soakTarget struct {
+	i     int
+	args  []string
+	addr  string // of the process
+	peer  na.Addr
+	relay *relay
+	log   string
+
+	mu    sync.Mutex // guards child
+	child *child
+}
+
+// startTarget starts target i.
+func (s *soak) startTarget(i int) (*soakTarget, error) {
+	t := &soakTarget{i: i, log: filepath.Join(s.dir, strconv.Itoa(i))}
+	t.args = []string{"soaktarget", "-peer-timeout", s.net.timeout.String(), "-log", t.log}
+	if err := t.start("tcp://127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	t.addr = t.child.addr
+	var err error
+	if t.relay, err = newRelay(strings.TrimPrefix(t.addr, "tcp://")); err == nil {
+		t.peer, err = na.ParseAddr("tcp://" + t.relay.addr())
+	}
+	if err != nil {
+		t.stop()
+		return nil, err
+	}
+	return t, nil
+}
+
+// start starts the process.
+func (t *soakTarget) start(addr string) error {
+	c, err := startSelf(ready, append(t.args[:len(t.args):len(t.args)], addr)...)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.child = c
+	t.mu.Unlock()
+	return nil
+}
+
+func (t *soakTarget) pid() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.child.cmd.Process.Pid
+}
+
+// stop ends the process and its relay; it may be called again.
+func (t *soakTarget) stop() {
+	t.mu.Lock()
+	c := t.child
+	t.child = nil
+	t.mu.Unlock()
+	if c != nil {
+		c.stop()
+	}
+	if t.relay != nil {
+		t.relay.close()
+	}
+}
+
+// chaos does one thing after the other to targets, but the first, until ctx ends, and puts each right again.
+func (s *soak) chaos(ctx context.Context) {
+	rng := rand.New(rand.NewPCG(s.seed, 3))
+	for len(s.kinds) > 0 && s.broken == nil && pause(ctx, time.Duration(rng.ExpFloat64()*float64(s.every))) {
+		t := s.targets[1+rng.IntN(len(s.targets)-1)]
+		kind := s.kinds[rng.IntN(len(s.kinds))]
+		last := time.Duration(rng.Int64N(int64(s.net.timeout)))
+		if rng.IntN(2) == 0 {
+			last += s.net.timeout // the peer is lost meanwhile
+		}
+		s.faults[kind]++
+		fmt.Fprintf(s.log, "soak: %s target %d for %v\n", kind, t.i, last.Round(time.Millisecond))
+		switch kind {
+		case "kill":
+			_ = t.child.cmd.Process.Kill()
+			_ = t.child.cmd.Wait()
+			pause(ctx, last/4)
+			if err := t.start(t.addr); err != nil {
+				s.broken = fmt.Errorf("target %d does not start again: %w", t.i, err)
+			}
+		case "stop":
+			if err := stopProcess(t.child.cmd.Process); err != nil {
+				s.broken = err
+			}
+			pause(ctx, last)
+			if err := resumeProcess(t.child.cmd.Process); err != nil {
+				s.broken = err
+			}
+		case "reset":
+			t.relay.reset()
+		case "stall":
+			t.relay.hold(1 + rng.IntN(3))
+			pause(ctx, last)
+			t.relay.hold(0)
+		}
+	}
+}

@@ -1,0 +1,389 @@
+package main
+
+import (
+	"bytes"
+	"container/heap"
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A soakLoad is the origin. One goroutine drives it and runs its callbacks; what another may do is cancel.
+type soakLoad struct {
+	s       *soak
+	class   *hg.Class
+	hctx    *hg.Context
+	ledger  soakLedger
+	rng     *rand.Rand
+	slots   []*soakSlot
+	errands errands
+	on      bool // slots go on
+	open    int  // calls and regions that have not ended
+
+	late      int // writes after the end
+	bystander int
+	silent    int
+	longest   time.Duration
+	cancels   []time.Duration // from Cancel to the callback
+}
+
+// A soakSlot makes one call after the other.
+type soakSlot struct {
+	l      *soakLoad
+	t      *soakTarget
+	h      *hg.Handle
+	n      int // calls so far
+	token  uint64
+	rpc    string
+	in     []byte
+	mem    []byte // its own, used by pulls and pushes
+	used   int    // of mem by this call
+	region *bulk.Handle
+	poison bool // mem must not have been written since
+	spoilt bool // this call may be canceled, or is late
+	begun  time.Time
+	cut    time.Time // when Cancel was called
+}
+
+const soakPoison = 0xE7
+
+func newSoakLoad(s *soak) (*soakLoad, error) {
+	l := &soakLoad{s: s, rng: rand.New(rand.NewPCG(s.seed, 1)), ledger: soakLedger{outcomes: map[string]int64{}}, on: true}
+	var err error
+	if l.class, err = hg.Open("tcp://", soakConfig(&s.net)); err != nil {
+		return nil, err
+	}
+	for _, name := range soakRPCs {
+		if _, err := l.class.RegisterRPC(hg.RPC{Name: name, OneWay: name == soakNote}); err != nil {
+			return nil, err
+		}
+	}
+	if l.hctx, err = l.class.NewContext(); err != nil {
+		return nil, err
+	}
+	for _, t := range s.targets {
+		for range s.slots {
+			h, err := l.hctx.Create(t.peer, hg.HashName(soakEcho))
+			if err != nil {
+				return nil, err
+			}
+			sl := &soakSlot{l: l, t: t, h: h, mem: make([]byte, s.maxBulk)}
+			l.slots = append(l.slots, sl)
+			l.plan(0, sl.next)
+		}
+	}
+	return l, nil
+}
+
+// drive moves the load on until end, or without more load until nothing is open.
+func (l *soakLoad) drive(end time.Time, on bool) {
+	l.on = on
+	for now := time.Now(); now.Before(end) && (on || l.open > 0); now = time.Now() {
+		wait := min(end.Sub(now), 20*time.Millisecond)
+		if len(l.errands) > 0 {
+			wait = min(wait, l.errands[0].at.Sub(now))
+		}
+		_ = l.hctx.Progress(max(wait, 0))
+		l.hctx.Trigger(0)
+		for now = time.Now(); len(l.errands) > 0 && !l.errands[0].at.After(now); {
+			heap.Pop(&l.errands).(errand).do()
+		}
+	}
+}
+
+// cancelAtRandom cancels calls of every other slot from another goroutine, those of the spared target excepted: where
+// something is stuck, half of the calls wait until it moves or is given up.
+func (l *soakLoad) cancelAtRandom(ctx context.Context) {
+	rng := rand.New(rand.NewPCG(l.s.seed, 2))
+	for pause(ctx, time.Duration(rng.ExpFloat64()*float64(time.Millisecond))) {
+		l.slots[(l.s.slots+rng.IntN(len(l.slots)-l.s.slots))|1].h.Cancel()
+	}
+}
+
+// knock calls every target until it answers; it returns how many do not in time.
+func (l *soakLoad) knock(patience time.Duration) (silent int) {
+	end := time.Now().Add(patience)
+	for _, t := range l.s.targets {
+		for answered, last := false, false; !answered; {
+			if last = !time.Now().Before(end); last {
+				silent++
+				l.ledger.note("target %d does not answer", t.i)
+				break
+			}
+			sl := l.slots[t.i*l.s.slots]
+			sl.call(soakEcho, func(err error) { answered = err == nil })
+			l.drive(time.Now().Add(time.Second), false)
+		}
+	}
+	return silent
+}
+
+// close ends the origin.
+func (l *soakLoad) close() {
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	_ = l.class.Shutdown(ctx)
+}
+
+// report says what is known without the logs of the targets.
+func (l *soakLoad) report(r *soakReport) {
+	st := l.hctx.Stats()
+	r.Left = int(st.NA.Regions) + st.NA.Leases + st.NA.Queued + st.NA.Outstanding + st.NA.Envelopes
+	if r.Left > 0 {
+		l.ledger.note("left: %+v", st)
+	}
+	r.LateWrites, r.Bystander = l.late, l.bystander
+	r.LateDropped, r.PeersLost = st.NA.LateDropped, st.NA.PeersLost
+	r.Longest = l.longest.Seconds()
+	slices.Sort(l.cancels)
+	if n := len(l.cancels); n > 0 {
+		ms := func(i int) float64 { return float64(l.cancels[i].Microseconds()) / 1000 }
+		r.Cancels, r.CancelP999, r.CancelMax = n, ms(n*999/1000), ms(n-1)
+	}
+}
+
+// next begins another call, of a kind that is drawn.
+func (sl *soakSlot) next() {
+	l := sl.l
+	if !l.on {
+		return
+	}
+	rpc := soakEcho
+	switch r := l.rng.IntN(100); {
+	case r < 60:
+	case r < 64:
+		rpc = soakGrow
+	case r < 69:
+		rpc = soakLater
+	case r < 71:
+		rpc = soakSilent
+	case r < 74:
+		rpc = soakFail
+	case r < 75:
+		rpc = soakPanic
+	case r < 80:
+		rpc = soakNote
+	case r < 90:
+		rpc = soakPull
+	default:
+		rpc = soakPush
+	}
+	sl.call(rpc, nil)
+	if sl.t.i > 0 {
+		sl.disturb()
+	}
+}
+
+// disturb draws what else happens to the call.
+func (sl *soakSlot) disturb() {
+	l, n := sl.l, sl.n
+	soon := time.Duration(l.rng.ExpFloat64() * float64(2*time.Millisecond))
+	still := func(do func()) func() {
+		return func() {
+			if sl.n == n {
+				do()
+			}
+		}
+	}
+	switch r := l.rng.IntN(100); {
+	case r < 15:
+		l.plan(soon, still(func() { sl.cut = time.Now(); sl.h.Cancel() }))
+	case r < 18:
+		l.plan(soon, still(func() { _ = sl.h.Withdraw(time.Second, func(*hg.Handle, hg.WithdrawResult) {}) }))
+	case r < 21:
+		l.plan(soon, still(sl.h.Abandon))
+	}
+}
+
+// size draws a length, small ones as likely as large ones.
+func (l *soakLoad) size(most int64) int {
+	bits := 1
+	for int64(1)<<bits < most {
+		bits++
+	}
+	return int(l.rng.Int64N(min(1<<l.rng.IntN(bits+1), most)) + 1)
+}
+
+// call makes one call. then, if it is not nil, hears of its end instead of the next call.
+func (sl *soakSlot) call(rpc string, then func(error)) {
+	l := sl.l
+	sl.token, sl.rpc, sl.begun, sl.cut = l.ledger.begin(rpc == soakNote), rpc, time.Now(), time.Time{}
+	sl.in = binary.LittleEndian.AppendUint64(sl.in[:0], sl.token)
+	var timeout time.Duration
+	if sl.t.i > 0 && then == nil && l.rng.IntN(10) == 0 {
+		timeout = time.Duration(1 + l.rng.Int64N(int64(time.Second)))
+	}
+	sl.h.SetTimeout(timeout)
+	err := sl.h.Reset(sl.t.peer, hg.HashName(rpc))
+	switch rpc {
+	case soakPull, soakPush:
+		err = errors.Join(err, sl.publish())
+	case soakGrow:
+		sl.in = binary.LittleEndian.AppendUint32(sl.in, uint32(l.size(64<<10)))
+	default:
+		sl.in = soakBytes(sl.in, sl.token, l.size(16<<10))
+	}
+	l.open++
+	if err == nil {
+		err = sl.h.ForwardRaw(sl.in, func(_ *hg.Handle, err error) { sl.ended(err, then) })
+	}
+	if err != nil {
+		sl.ended(err, then)
+	}
+}
+
+// publish makes the memory of a call reachable.
+func (sl *soakSlot) publish() error {
+	l := sl.l
+	if sl.poison && slices.ContainsFunc(sl.mem[:sl.used], func(b byte) bool { return b != soakPoison }) {
+		l.late++
+		l.ledger.note("memory was written after call %d had ended", sl.token)
+	}
+	sl.poison, sl.used = false, l.size(l.s.maxBulk)
+	access := bulk.WriteOnly
+	if sl.rpc == soakPull {
+		access = bulk.ReadOnly
+		soakFill(sl.mem[:sl.used], sl.token)
+	}
+	var err error
+	if sl.region, err = bulk.Create(l.hctx, access, sl.mem[:sl.used]); err != nil {
+		return err
+	}
+	sl.in, err = sl.region.AppendBinary(sl.in)
+	return err
+}
+
+// ended is the callback of every call.
+func (sl *soakSlot) ended(err error, then func(error)) {
+	l := sl.l
+	now := time.Now()
+	sl.n++
+	l.open--
+	l.ledger.end(sl.token, err)
+	l.longest = max(l.longest, now.Sub(sl.begun))
+	if !sl.cut.IsZero() && errors.Is(err, hg.ErrCanceled) {
+		l.cancels = append(l.cancels, now.Sub(sl.cut))
+	}
+	sl.check(err)
+	again := func() { l.again(sl, err) }
+	if then != nil {
+		again = func() { then(err) }
+	}
+	if sl.region == nil {
+		again()
+		return
+	}
+	region := sl.region
+	sl.region = nil
+	l.open++
+	closed := func(error) {
+		l.open--
+		for i := range sl.used {
+			sl.mem[i] = soakPoison
+		}
+		sl.poison = true
+		again()
+	}
+	if region.Close(closed) != nil {
+		closed(nil)
+	}
+}
+
+// again makes the slot's next call: soon where there is nobody.
+func (l *soakLoad) again(sl *soakSlot, err error) {
+	wait := time.Duration(0)
+	if err != nil && !errors.Is(err, hg.ErrCanceled) {
+		wait = time.Duration(l.rng.Int64N(int64(20 * time.Millisecond)))
+	}
+	l.plan(wait, sl.next)
+}
+
+// check looks at the answer, and at what may not be.
+func (sl *soakSlot) check(err error) {
+	l := sl.l
+	remote, ok := errors.AsType[*hg.RemoteError](err)
+	switch {
+	case ok && remote.Text == errWrong:
+		l.wrong(sl, "the target got wrong bytes")
+	case err == nil && sl.rpc != soakNote:
+		sl.checkAnswer()
+	case ok && (sl.rpc == soakFail || sl.rpc == soakPanic || sl.rpc == soakSilent), err == nil:
+	case sl.t.i == 0 && !errors.Is(err, hg.ErrAgain):
+		l.bystander++
+		l.ledger.note("call %d of the spared target: %v", sl.token, err)
+	}
+}
+
+func (sl *soakSlot) checkAnswer() {
+	l := sl.l
+	out, err := sl.h.OutputRaw()
+	if err != nil || len(out) < 8 || binary.LittleEndian.Uint64(out) != sl.token {
+		l.wrong(sl, "the answer is that of another call")
+		return
+	}
+	good := true
+	switch sl.rpc {
+	case soakEcho, soakLater:
+		good = bytes.Equal(out, sl.in)
+	case soakGrow:
+		good = uint32(len(out)-8) == binary.LittleEndian.Uint32(sl.in[8:]) && soakFilled(out[8:], sl.token)
+	case soakPush:
+		good = soakFilled(sl.mem[:sl.used], ^sl.token)
+	case soakSilent, soakFail, soakPanic:
+		good = false
+	}
+	if !good {
+		l.wrong(sl, "wrong bytes")
+	}
+}
+
+func (l *soakLoad) wrong(sl *soakSlot, what string) {
+	l.ledger.wrong++
+	l.ledger.note("%s call %d: %s", sl.rpc, sl.token, what)
+}
+
+// An errand is what is to be done at a time.
+type errand struct {
+	at time.Time
+	do func()
+}
+
+func (l *soakLoad) plan(in time.Duration, do func()) {
+	heap.Push(&l.errands, errand{time.Now().Add(in), do})
+}
+
+// errands is a heap.
+type errands []errand
+
+func (p errands) Len() int           { return len(p) }
+func (p errands) Less(i, j int) bool { return p[i].at.Before(p[j].at) }
+func (p errands) Swap(i, j int)      { p[i], p[j] = p[j], p[i] }
+func (p *errands) Push(v any)        { *p = append(*p, v.(errand)) }
+func (p *errands) Pop() any {
+	last := len(*p) - 1
+	v := (*p)[last]
+	(*p)[last] = errand{}
+	*p = (*p)[:last]
+	return v
+}
+
+// pause waits, and reports false when ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+var canStop = runtime.GOOS != "windows"

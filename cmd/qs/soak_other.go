@@ -1,0 +1,11 @@
+//go:build !unix
+
+package main
+
+import (
+	"errors"
+	"os"
+)
+
+func stopProcess(*os.Process) error   { return errors.ErrUnsupported }
+func resumeProcess(*os.Process) error { return errors.ErrUnsupported }

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"io"
+	"net"
+	"sync"
+)
+
+// A relay passes connections on to an address. It can reset them, and let nothing pass.
+//
+//	origin ─► lis ─ conn ─ pass ─► conn ─► target
+//	              ◄─ pass ────────
+type relay struct {
+	lis net.Listener
+	to  string
+	all sync.WaitGroup
+
+	mu    sync.Mutex // guards the fields below
+	moved sync.Cond  // held or ended has changed
+	conns map[net.Conn]bool
+	held  int // bits: 1 to the target, 2 from it
+	ended bool
+}
+
+func newRelay(to string) (*relay, error) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &relay{lis: lis, to: to, conns: map[net.Conn]bool{}}
+	r.moved.L = &r.mu
+	r.all.Go(r.accept)
+	return r, nil
+}
+
+func (r *relay) addr() string { return r.lis.Addr().String() }
+
+func (r *relay) accept() {
+	for {
+		near, err := r.lis.Accept()
+		if err != nil {
+			return
+		}
+		r.all.Go(func() { r.join(near) })
+	}
+}
+
+// join connects near with the target; where there is none, near is reset.
+func (r *relay) join(near net.Conn) {
+	if !r.add(near) {
+		return
+	}
+	far, err := net.Dial("tcp", r.to)
+	if err != nil || !r.add(far) {
+		r.drop(near)
+		return
+	}
+	r.all.Go(func() { r.pass(far, near, 1) })
+	r.pass(near, far, 2)
+}
+
+// add keeps a connection, unless the relay has ended.
+func (r *relay) add(c net.Conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		_ = c.Close()
+		return false
+	}
+	r.conns[c] = true
+	return true
+}
+
+// drop resets a connection.
+func (r *relay) drop(c net.Conn) {
+	r.mu.Lock()
+	delete(r.conns, c)
+	r.mu.Unlock()
+	_ = c.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
+}
+
+// pass copies from one connection to the other, while nothing holds that direction, and resets both at the end.
+func (r *relay) pass(to, from net.Conn, direction int) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		r.wait(direction)
+		if n > 0 {
+			if _, werr := to.Write(buf[:n]); werr != nil {
+				break
+			}
+		}
+		if err == io.EOF {
+			_ = to.(*net.TCPConn).CloseWrite()
+		}
+		if err != nil {
+			break
+		}
+	}
+	r.drop(from)
+	r.drop(to)
+}
+
+// wait waits until nothing holds a direction.
+func (r *relay) wait(direction int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.held&direction != 0 && !r.ended {
+		r.moved.Wait()
+	}
+}
+
+// hold lets nothing pass in the directions whose bits are set: 1 to the target, 2 from it.
+func (r *relay) hold(directions int) {
+	r.mu.Lock()
+	r.held = directions
+	r.mu.Unlock()
+	r.moved.Broadcast()
+}
+
+// reset resets every connection.
+func (r *relay) reset() {
+	r.mu.Lock()
+	var all []net.Conn
+	for c := range r.conns {
+		all = append(all, c)
+	}
+	r.mu.Unlock()
+	for _, c := range all {
+		r.drop(c)
+	}
+}
+
+// close ends the relay and waits for its goroutines.
+func (r *relay) close() {
+	r.mu.Lock()
+	r.ended = true
+	r.mu.Unlock()
+	r.moved.Broadcast()
+	_ = r.lis.Close()
+	r.reset()
+	r.all.Wait()
+}
