@@ -375,8 +375,8 @@ func TestEndAtEachStage(t *testing.T) {
 					if way.end == nil {
 						h.SetTimeout(200 * time.Millisecond)
 					}
-					begun := p.octx.Now()
 					require.NoError(t, h.Forward("x", o.cb))
+					begun := p.octx.Now() // the call's time has begun by now
 					if stage >= running {
 						p.deaf(func() bool { return len(m.kept) == 1 })
 					}
