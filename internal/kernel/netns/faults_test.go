@@ -1,0 +1,275 @@
+//go:build linux
+
+package netns
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// length is how long faults that go on are kept up; ten minutes and more say something about rare events.
+var length = flag.Duration("netns.for", 3*time.Second, "how long each fault that goes on is kept up")
+
+// schemes are the transports that the tests run over.
+var schemes = []string{"tcp"}
+
+func each(t *testing.T, f func(t *testing.T, scheme string)) {
+	for _, scheme := range schemes {
+		t.Run(scheme, func(t *testing.T) { f(t, scheme) })
+	}
+}
+
+// A scene is a world with its people: a and b call each other, and a calls a bystander next to b whom no fault is about.
+type scene struct {
+	*world
+	near, far, other *node
+	begun            time.Time
+}
+
+const rate = 300 // calls a second of each to the other
+
+// newScene begins the calls of a to b, at a rate with a + for pulls, and of b to a.
+func newScene(t *testing.T, scheme string, set setup, rates ...string) *scene {
+	t.Helper()
+	s := &scene{world: newWorld(t)}
+	s.near = s.a.start(scheme, 9000, set)
+	s.far = s.b.start(scheme, 9000, set)
+	s.other = s.b.start(scheme, 9100, setup{})
+	ours := fmt.Sprintf("%d+", rate)
+	if len(rates) > 0 {
+		ours = rates[0]
+	}
+	s.begun = time.Now()
+	s.near.say("load %s %s", s.far.Addr, ours)
+	s.near.say("load %s 50", s.other.Addr)
+	s.far.say("load %s %d", s.near.Addr, rate)
+	await(t, "the first answers", func() bool {
+		r := s.near.reports()
+		return r[0].Calls > 0 && r[1].Calls > 0 && s.far.reports()[0].Calls > 0
+	})
+	return s
+}
+
+// rest ends the calls, waits for what is under way, and checks what must be true always: no answer was wrong, and the bystander
+// felt nothing.
+func (s *scene) rest() (near, far report) {
+	s.t.Helper()
+	s.near.say("rest")
+	s.far.say("rest")
+	await(s.t, "the last answers", func() bool {
+		near, far = s.near.reports()[0], s.far.reports()[0]
+		return near.Outstanding == 0 && far.Outstanding == 0
+	})
+	for _, r := range []report{near, far} {
+		s.t.Logf("to %s: %d calls (%.0f/s), %d pulls, errors %v, lost %d times, longest %v %s", r.Peer, r.Calls,
+			float64(r.Calls)/time.Since(s.begun).Seconds(), r.Pulls, r.Errors, len(r.Lost), r.Longest.Round(time.Millisecond), r.LastError)
+		require.Zero(s.t, r.Wrong, "wrong answers or bytes")
+	}
+	by := s.near.reports()[1]
+	require.Empty(s.t, by.Errors, "of the bystander")
+	require.Empty(s.t, by.Lost, "the bystander")
+	require.Zero(s.t, by.Outstanding)
+	require.Greater(s.t, by.Calls, 10)
+	return near, far
+}
+
+// unhurt is rest, after which no call has failed and nobody was accused.
+func (s *scene) unhurt() (near report) {
+	s.t.Helper()
+	near, far := s.rest()
+	for _, r := range []report{near, far} {
+		require.Empty(s.t, r.Errors, "of calls to %s: %s", r.Peer, r.LastError)
+		require.Empty(s.t, r.Lost, "accused %s", r.Peer)
+	}
+	require.Positive(s.t, near.Pulls)
+	return near
+}
+
+// lost waits until a child has lost its peer and says how long that took.
+func (s *scene) lost(n *node, what string, since time.Time) time.Duration {
+	s.t.Helper()
+	var r report
+	await(s.t, what, func() bool { r = n.reports()[0]; return len(r.Lost) > 0 && !r.Lost[len(r.Lost)-1].Before(since) })
+	took := r.Lost[0].Sub(since)
+	s.t.Logf("%s: lost after %v", what, took.Round(time.Millisecond))
+	return took
+}
+
+// recovered waits until both sides are served again.
+func (s *scene) recovered(since time.Time) {
+	s.t.Helper()
+	for _, n := range []*node{s.near, s.far} {
+		await(s.t, "calls after the fault", func() bool { return n.reports()[0].Good.After(since) })
+		took := time.Since(since)
+		s.t.Logf("calls of %s are answered again after %v", n.Addr, took.Round(time.Millisecond))
+		require.Less(s.t, took, 15*time.Second)
+	}
+}
+
+// Random loss both ways: every call ends well and nobody is accused (F16, F17, F18).
+func TestLoss(t *testing.T) {
+	for _, row := range []struct {
+		percent int
+		timeout time.Duration
+	}{{1, 0}, {5, 0}, {20, 30 * time.Second}} {
+		each(t, func(t *testing.T, scheme string) {
+			t.Run(fmt.Sprintf("%d%%", row.percent), func(t *testing.T) {
+				s := newScene(t, scheme, setup{PeerTimeout: row.timeout})
+				s.both(fmt.Sprintf("numgen random mod 100 < %d drop", row.percent))
+				pause(*length)
+				near := s.unhurt()
+				if *length >= time.Minute {
+					require.GreaterOrEqual(t, float64(near.Calls)/time.Since(s.begun).Seconds(), 200.0, "calls a second")
+				}
+			})
+		})
+	}
+}
+
+// Nothing passes for 500 ms, again and again (F19).
+func TestBursts(t *testing.T) {
+	each(t, func(t *testing.T, scheme string) {
+		s := newScene(t, scheme, setup{})
+		for end := time.Now().Add(max(*length, 4*time.Second)); time.Now().Before(end); {
+			s.both("drop")
+			pause(500 * time.Millisecond)
+			s.heal()
+			pause(1500 * time.Millisecond)
+		}
+		s.unhurt()
+	})
+}
+
+// Every fifth packet comes twice (F23): nothing of it is seen.
+func TestDuplicates(t *testing.T) {
+	each(t, func(t *testing.T, scheme string) {
+		s := newScene(t, scheme, setup{})
+		for _, side := range []*side{s.a, s.b} {
+			side.hook("egress", fmt.Sprintf("numgen random mod 100 < 20 dup to %q", side.dev))
+		}
+		pause(*length)
+		s.unhurt()
+	})
+}
+
+// One packet in a hundred carries a damaged byte that the checksum of TCP does not know of, since a veth pair computes none (F25):
+// sessions end, nobody gets a wrong answer, and new sessions serve on. Calls only: the bytes of pulls have no checksum of
+// their own.
+func TestDamage(t *testing.T) {
+	each(t, func(t *testing.T, scheme string) {
+		s := newScene(t, scheme, setup{}, fmt.Sprint(rate))
+		for _, side := range []*side{s.a, s.b} {
+			side.hook("ingress", "meta length > 60 numgen random mod 100 < 1 @th,320,8 set 0xa5")
+		}
+		pause(*length)
+		s.heal()
+		healed := time.Now()
+		s.recovered(healed)
+		near, far := s.rest()
+		require.NotEmpty(t, append(near.Lost, far.Lost...), "nothing was damaged")
+	})
+}
+
+// A partition that is shorter than the time-out (F27): everything ends well over the session that was there.
+func TestPartition(t *testing.T) {
+	each(t, func(t *testing.T, scheme string) {
+		s := newScene(t, scheme, setup{})
+		s.both("drop")
+		pause(3 * time.Second)
+		s.heal()
+		s.unhurt()
+	})
+}
+
+const short = time.Second // a PeerTimeout
+
+// A partition that is longer than the time-out (F28), both ways or one way (F29): both ends lose the other in time, and have a
+// new session soon after it has healed.
+func TestLongPartition(t *testing.T) {
+	for name, cut := range map[string]func(s *scene){
+		"both ways": func(s *scene) { s.both("drop") },
+		"a to b":    func(s *scene) { s.b.input("drop") },
+		"b to a":    func(s *scene) { s.a.input("drop") },
+	} {
+		each(t, func(t *testing.T, scheme string) {
+			t.Run(name, func(t *testing.T) {
+				s := newScene(t, scheme, setup{PeerTimeout: short})
+				begun := time.Now()
+				cut(s)
+				for _, n := range []*node{s.near, s.far} {
+					took := s.lost(n, n.Addr, begun)
+					require.Greater(t, took, short/2)
+					require.Less(t, took, short+10*time.Second)
+				}
+				pause(2*short - time.Since(begun))
+				s.heal()
+				s.recovered(time.Now())
+				s.rest()
+			})
+		})
+	}
+}
+
+// The peer is gone without a word, its machine included (F30). Who waits for it hears in time; who does not hears when the
+// system has asked in vain.
+func TestHalfOpen(t *testing.T) {
+	for _, idle := range []bool{false, true} {
+		each(t, func(t *testing.T, scheme string) {
+			t.Run(fmt.Sprintf("idle %v", idle), func(t *testing.T) {
+				s := newScene(t, scheme, setup{PeerTimeout: short, KeepAlive: time.Second})
+				if idle {
+					s.near.say("rest")
+					s.far.say("rest")
+					await(t, "rest", func() bool { return s.near.reports()[0].Outstanding == 0 && s.far.reports()[0].Outstanding == 0 })
+				}
+				s.both("drop")
+				begun := time.Now()
+				s.far.kill()
+				require.Less(t, s.lost(s.near, "the vanished peer", begun), 20*time.Second)
+				s.near.say("rest")
+				await(t, "the last errors", func() bool { return s.near.reports()[0].Outstanding == 0 })
+				by := s.near.reports()[1]
+				require.Empty(t, by.Errors, "of the bystander")
+				require.Empty(t, by.Lost)
+			})
+		})
+	}
+}
+
+// Connections are reset in the middle of what they carry (F31).
+func TestReset(t *testing.T) {
+	each(t, func(t *testing.T, scheme string) {
+		s := newScene(t, scheme, setup{}, fmt.Sprintf("%d++", rate))
+		for range 3 {
+			begun := time.Now()
+			s.b.input("reject with tcp reset")
+			s.lost(s.near, "a, after the reset", begun)
+			s.heal()
+			s.recovered(time.Now())
+		}
+		s.rest()
+	})
+}
+
+// A narrow link (F34): 20 Mbit/s with a queue of 50 ms. Nothing is lost, and the link is used.
+func TestRate(t *testing.T) {
+	const mbit = 20
+	each(t, func(t *testing.T, scheme string) {
+		s := newScene(t, scheme, setup{}, fmt.Sprintf("%d++", rate))
+		for _, side := range []*side{s.a, s.b} {
+			side.must(run("tc", "-n", side.ns, "qdisc", "add", "dev", side.dev, "root", "tbf",
+				"rate", fmt.Sprintf("%dmbit", mbit), "burst", "16kb", "latency", "50ms"))
+		}
+		before, begun := s.near.reports()[0].Pulls, time.Now()
+		pause(*length)
+		pulls, took := s.near.reports()[0].Pulls-before, time.Since(begun)
+		used := float64(pulls*piece*8) / took.Seconds() / (mbit * 1e6)
+		t.Logf("pulls use %.0f %% of the link", 100*used)
+		require.Greater(t, used, 0.3)
+		s.unhurt()
+	})
+}

@@ -1,0 +1,233 @@
+//go:build linux
+
+package netns
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+const (
+	wantEnv  = "QUICKSILVER_NETNS"
+	childEnv = "QUICKSILVER_NETNS_CHILD"
+
+	addrA, addrB = "10.77.0.1", "10.77.0.2"
+	patience     = time.Minute
+)
+
+// TestMain runs the test binary as a child when it was started as one, and nothing when nobody asked for these tests.
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childEnv); text != "" {
+		var s setup
+		err := json.Unmarshal([]byte(text), &s)
+		if err == nil {
+			err = runProgram(s)
+		}
+		fmt.Fprintln(os.Stderr, "child:", err)
+		os.Exit(1)
+	}
+	if os.Getenv(wantEnv) != "1" {
+		fmt.Println("not asked for: " + wantEnv + "=1 runs the tests in network namespaces")
+		os.Exit(0)
+	}
+	if err := able(); err != nil {
+		fmt.Println("network namespaces cannot be had:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// able says why this machine cannot run the tests, and removes what tests that were killed have left.
+func able() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("this is user %d, not root", os.Geteuid())
+	}
+	for _, tool := range []string{"ip", "nft", "tc"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return err
+		}
+	}
+	out, err := run("ip", "netns", "list")
+	if err != nil {
+		return err
+	}
+	for _, line := range strings.Split(out, "\n") {
+		var pid, n int
+		var side string
+		if _, err := fmt.Sscanf(line, "qs%d-%d-%s", &pid, &n, &side); err == nil && syscall.Kill(pid, 0) == syscall.ESRCH {
+			_, _ = run("ip", "netns", "del", strings.Fields(line)[0])
+		}
+	}
+	return nil
+}
+
+func run(name string, args ...string) (string, error) {
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// A world is two namespaces with a cable.
+type world struct {
+	t    *testing.T
+	a, b *side
+}
+
+// A side is one namespace.
+type side struct {
+	t    *testing.T
+	ns   string
+	dev  string
+	addr string
+}
+
+var worlds int
+
+// newWorld makes a world, and removes it at the end of the test.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	leak.Check(t)
+	worlds++
+	w := &world{t: t}
+	make := func(name, addr string) *side {
+		s := &side{t, fmt.Sprintf("qs%d-%d-%s", os.Getpid(), worlds, name), "v" + name, addr}
+		s.must(run("ip", "netns", "add", s.ns))
+		t.Cleanup(func() { s.must(run("ip", "netns", "del", s.ns)) })
+		s.must(run("ip", "-n", s.ns, "link", "set", "lo", "up"))
+		return s
+	}
+	w.a, w.b = make("a", addrA), make("b", addrB)
+	w.a.must(run("ip", "link", "add", w.a.dev, "netns", w.a.ns, "type", "veth", "peer", "name", w.b.dev, "netns", w.b.ns))
+	for _, s := range []*side{w.a, w.b} {
+		s.must(run("ip", "-n", s.ns, "addr", "add", s.addr+"/24", "dev", s.dev))
+		s.must(run("ip", "-n", s.ns, "link", "set", s.dev, "up"))
+	}
+	return w
+}
+
+func (s *side) must(_ string, err error) {
+	s.t.Helper()
+	require.NoError(s.t, err)
+}
+
+// nft loads rules; one statement in a line.
+func (s *side) nft(lines ...string) {
+	s.t.Helper()
+	cmd := exec.Command("ip", "netns", "exec", s.ns, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	out, err := cmd.CombinedOutput()
+	require.NoError(s.t, err, "%s\n%s", strings.Join(lines, "\n"), out)
+}
+
+// input has a verdict, as nft says it, over what arrives here from or for port 9000.
+func (s *side) input(verdict string) {
+	s.t.Helper()
+	s.nft("table inet fault {", "chain in {", "type filter hook input priority 0", "tcp dport 9000 "+verdict, "tcp sport 9000 "+verdict, "}", "}")
+}
+
+// hook has a statement over what passes a hook of the device, from or for port 9000.
+func (s *side) hook(hook, statement string) {
+	s.t.Helper()
+	s.nft("table netdev fault {", "chain c {", `type filter hook `+hook+` device "`+s.dev+`" priority 0`,
+		"tcp dport 9000 "+statement, "tcp sport 9000 "+statement, "}", "}")
+}
+
+// heal removes all rules of both sides.
+func (w *world) heal() {
+	w.t.Helper()
+	w.a.nft("flush ruleset")
+	w.b.nft("flush ruleset")
+}
+
+// both has a verdict over what arrives at either side.
+func (w *world) both(verdict string) {
+	w.t.Helper()
+	w.a.input(verdict)
+	w.b.input(verdict)
+}
+
+// A node is a child in a namespace.
+type node struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	Addr string
+}
+
+// start runs a child that listens on a port of s.
+func (s *side) start(scheme string, port int, set setup) *node {
+	s.t.Helper()
+	set.Listen = fmt.Sprintf("%s://%s:%d", scheme, s.addr, port)
+	text, err := json.Marshal(set)
+	require.NoError(s.t, err)
+	cmd := exec.Command("ip", "netns", "exec", s.ns, os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(s.t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(s.t, err)
+	require.NoError(s.t, cmd.Start())
+	n := &node{t: s.t, cmd: cmd, in: in, out: bufio.NewReader(out)}
+	s.t.Cleanup(n.kill)
+	n.Addr = n.line()
+	return n
+}
+
+// kill ends the child at once; it may have ended.
+func (n *node) kill() {
+	_ = n.cmd.Process.Kill()
+	_ = n.in.Close()
+	_ = n.cmd.Wait()
+}
+
+func (n *node) line() string {
+	n.t.Helper()
+	line, err := n.out.ReadString('\n')
+	require.NoError(n.t, err)
+	return strings.TrimSpace(line)
+}
+
+// say gives a command and returns the answer.
+func (n *node) say(format string, args ...any) string {
+	n.t.Helper()
+	_, err := fmt.Fprintf(n.in, format+"\n", args...)
+	require.NoError(n.t, err)
+	return n.line()
+}
+
+// reports asks for the state of all loads.
+func (n *node) reports() (all []report) {
+	n.t.Helper()
+	require.NoError(n.t, json.Unmarshal([]byte(n.say("report")), &all))
+	return all
+}
+
+// pause lets the world go on for d.
+func pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
+}
+
+// await asks again and again until done reports true.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !done(); pause(20 * time.Millisecond) {
+		require.True(t, time.Now().Before(end), "waited too long for: %s", what)
+	}
+}
