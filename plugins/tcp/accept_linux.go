@@ -258,7 +258,7 @@ func (p *inbound) admit(g frame.Greeting) {
 	l, err := to.e.Admit(c, g, same)
 	if err == nil {
 		c.bind(l)
-		setOptions(p.fd, &to.d.opts, p.remote)
+		to.d.setOptions(p.fd, p.remote)
 		if err := c.watchFirst(); err != nil {
 			c.fail(lost("watch the connection", err))
 		}

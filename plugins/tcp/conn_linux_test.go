@@ -12,18 +12,20 @@ import (
 
 func TestSocketOptions(t *testing.T) {
 	for _, row := range []struct {
-		keepAlive                       time.Duration
+		keepAlive, peerTimeout          time.Duration
 		on, idle, interval, count, user int
 	}{
-		{0, 1, 10, 3, 3, 22000},
-		{time.Minute, 1, 60, 18, 3, 132000},
-		{time.Millisecond, 1, 1, 1, 3, 5000},
-		{-1, 0, 0, 0, 0, 0},
+		{0, 5 * time.Second, 1, 10, 1, 10, 21000},
+		{time.Minute, time.Second, 1, 60, 6, 10, 126000},
+		{time.Millisecond, time.Second, 1, 1, 1, 3, 5000},
+		{0, 30 * time.Second, 1, 10, 1, 10, 31000},
+		{0, time.Hour, 1, 10, 1, 10, 3601000},
+		{-1, time.Second, 0, 0, 0, 0, 0},
 	} {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		require.NoError(t, err)
-		opts := Options{KeepAlive: row.keepAlive}.withDefaults()
-		setOptions(fd, &opts, netip.MustParseAddr("192.0.2.1"))
+		d := &domain{opts: Options{KeepAlive: row.keepAlive}.withDefaults(), peerTimeout: row.peerTimeout}
+		d.setOptions(fd, netip.MustParseAddr("192.0.2.1"))
 		get := func(level, name int) int {
 			v, err := unix.GetsockoptInt(fd, level, name)
 			require.NoError(t, err)
@@ -31,6 +33,10 @@ func TestSocketOptions(t *testing.T) {
 		}
 		require.Equal(t, 1, get(unix.IPPROTO_TCP, unix.TCP_NODELAY))
 		require.Equal(t, 256<<10, get(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT))
+		require.Equal(t, 1, get(unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS))
+		if v, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS); err == nil { // not before Linux 6.15
+			require.Equal(t, 1000, v)
+		}
 		require.Equal(t, row.on, get(unix.SOL_SOCKET, unix.SO_KEEPALIVE))
 		require.Equal(t, row.user, get(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
 		if row.on == 1 {
@@ -59,7 +65,7 @@ func TestCongestion(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	defer func() { _ = unix.Close(fd) }()
-	setOptions(fd, &Options{}, netip.MustParseAddr("127.0.0.1"))
+	(&domain{}).setOptions(fd, netip.MustParseAddr("127.0.0.1"))
 	got, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 	require.NoError(t, err)
 	require.Equal(t, "reno", strings.TrimRight(got, "\x00"))

@@ -418,7 +418,7 @@ func readError(err error) error {
 
 // setConnOptions sets what the options ask for.
 func (d *domain) setConnOptions(nc *net.TCPConn) {
-	keep, _ := d.opts.probes()
+	keep, _ := d.opts.probes(d.peerTimeout)
 	_ = nc.SetNoDelay(true)
 	_ = nc.SetKeepAliveConfig(keep)
 }

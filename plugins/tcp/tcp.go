@@ -41,9 +41,9 @@ type Options struct {
 	MaxHalfOpen int
 	// HandshakeTimeout is how long a connection that came in may take to say HELLO. Zero means 5 s.
 	HandshakeTimeout time.Duration
-	// KeepAlive is how long a connection is idle before the system probes it; three lost probes end it. Zero means
-	// 10 s, negative means never. It finds machines that are gone; processes that hang are found by na.Config's
-	// PeerTimeout.
+	// KeepAlive is how long a connection is idle before the system probes it; when no probe is answered for as long again, and
+	// for 3 s at least, the connection ends. Zero means 10 s, negative means never. It finds machines that are gone; processes
+	// that hang are found by na.Config's PeerTimeout.
 	KeepAlive time.Duration
 	// Congestion is the system's name of the congestion control that connections use, for example "cubic"; one that the
 	// system does not have is ignored. Empty means the system's default, but "reno" between processes of one machine:
@@ -114,15 +114,17 @@ func (o *Options) congestion(peer netip.Addr) string {
 }
 
 // probes returns the parameters of the system's keepalive, and how long sent data may stay unacknowledged: as long as
-// the probes of an idle connection take and one more, so that one lost probe decides nothing.
-func (o *Options) probes() (keep net.KeepAliveConfig, userTimeout time.Duration) {
+// the probes of an idle connection take, and no less than a peer may be silent. Ten probes, because of three on a network that
+// loses a fifth of its packets each way one time in twenty none is answered.
+func (o *Options) probes(peerTimeout time.Duration) (keep net.KeepAliveConfig, userTimeout time.Duration) {
 	if o.KeepAlive < 0 {
 		return net.KeepAliveConfig{Enable: false}, 0
 	}
-	const count = 3
 	idle := max(o.KeepAlive, time.Second)
-	each := max(idle*3/10, time.Second)
-	return net.KeepAliveConfig{Enable: true, Idle: idle, Interval: each, Count: count}, idle + each*(count+1)
+	each := max(idle/10, time.Second)
+	count := max(int(idle/each), 3)
+	keep = net.KeepAliveConfig{Enable: true, Idle: idle, Interval: each, Count: count}
+	return keep, max(idle+each*time.Duration(count+1), peerTimeout+each)
 }
 
 // A domain is the plugin opened by a class: its name and its listening sockets.
@@ -131,6 +133,8 @@ type domain struct {
 	eng   *engine.Engine
 	names names
 	start time.Time
+
+	peerTimeout time.Duration // of na.Config
 
 	portable portableDomain
 	polled   polledDomain
@@ -141,7 +145,7 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	if err := p.opts.validate(); err != nil {
 		return nil, err
 	}
-	d := &domain{opts: p.opts.withDefaults(), start: time.Now()}
+	d := &domain{opts: p.opts.withDefaults(), start: time.Now(), peerTimeout: cls.Config().PeerTimeout}
 	d.names.resolver = d.opts.Resolver
 	listener, err := d.listen(rest)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 const (
 	regionSize = 1 << 20
 	piece      = 64 << 10 // of one pull
-	most       = 128      // calls under way
+	most       = 1000     // calls under way
 )
 
 // A setup says what a child is to be.
@@ -59,7 +59,7 @@ type program struct {
 //	report           all reports as JSON
 func runProgram(s setup) error {
 	cls, err := hg.Open(s.Listen, hg.Config{NA: na.Config{
-		PeerTimeout: s.PeerTimeout, Envelopes: 2 * most, Spin: -1,
+		PeerTimeout: s.PeerTimeout, Envelopes: most, Spin: -1,
 		Plugins: []na.Plugin{tcp.New(tcp.Options{KeepAlive: s.KeepAlive})},
 	}})
 	if err != nil {
