@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,7 +25,10 @@ import (
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-const childEnv = "QUICKSILVER_TEST_CHILD"
+const (
+	childEnv  = "QUICKSILVER_TEST_CHILD"
+	listenEnv = "QUICKSILVER_TEST_LISTEN" // where a target listens; tcp on loopback when it is not set
+)
 
 // TestMain runs the test binary as a child when it was started as one.
 func TestMain(m *testing.M) {
@@ -49,13 +53,17 @@ type exposed struct {
 
 const regionSize = 1 << 30
 
-// child is a target: it echoes, and owns a large region. It ends when its standard input does.
+// child is a target: it echoes, holds requests, pulls, and owns memory. It ends when its standard input does.
 func child() error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	cls, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
+	listen := os.Getenv(listenEnv)
+	if listen == "" {
+		listen = "tcp://127.0.0.1:0"
+	}
+	cls, err := hg.Open(listen, hg.Config{})
 	if err != nil {
 		return err
 	}
@@ -63,33 +71,108 @@ func child() error {
 	if err != nil {
 		return err
 	}
-	if _, err := cls.Register("echo", func(h *hg.Handle) error {
-		in, err := h.InputRaw()
-		if err != nil {
+	for name, handler := range handlers(hctx) {
+		if _, err := cls.Register(name, handler); err != nil {
 			return err
 		}
-		return h.RespondRaw(in, nil)
-	}); err != nil {
-		return err
-	}
-	if _, err := cls.Register("expose", func(h *hg.Handle) error {
-		region := make([]byte, regionSize)
-		fill(region)
-		b, err := bulk.Create(hctx, bulk.ReadOnly, region)
-		if err != nil {
-			return err
-		}
-		return h.Respond(&exposed{b, sum(region)}, nil)
-	}); err != nil {
-		return err
 	}
 	fmt.Println(cls.Addr())
+	return serve(hctx)
+}
+
+// serve drives a context until it is closed.
+func serve(hctx *hg.Context) error {
 	for {
 		hctx.Trigger(0)
 		if err := hctx.Progress(-1); na.CodeOf(err) == na.ErrClosed {
 			return nil
 		}
 	}
+}
+
+func echo(h *hg.Handle) error {
+	in, err := h.InputRaw()
+	if err != nil {
+		return err
+	}
+	return h.RespondRaw(in, nil)
+}
+
+// handlers are what a target does.
+func handlers(hctx *hg.Context) map[string]hg.Handler {
+	var held []*hg.Handle
+	expose := func(size int) hg.Handler {
+		return func(h *hg.Handle) error {
+			region := make([]byte, size)
+			fill(region)
+			b, err := bulk.Create(hctx, bulk.ReadOnly, region)
+			if err != nil {
+				return err
+			}
+			return h.Respond(&exposed{b, sum(region)}, nil)
+		}
+	}
+	return map[string]hg.Handler{
+		"echo":   echo,
+		"expose": expose(regionSize),
+		"lend":   expose(1 << 20),
+		"answer": func(h *hg.Handle) error { // says when the answer has left
+			return h.RespondRaw(nil, func(*hg.Handle, error) { fmt.Println("answered") })
+		},
+		"hold": func(h *hg.Handle) error { // answers when it is released
+			held = append(held, h.Ref())
+			fmt.Println("began")
+			return nil
+		},
+		"release": func(h *hg.Handle) error {
+			for _, h := range held {
+				_ = h.RespondRaw(nil, nil) // the origin may be gone
+				h.Close()
+			}
+			held = nil
+			return h.RespondRaw(nil, nil)
+		},
+		"pull": func(h *hg.Handle) error { // stops itself in the middle
+			var in pullArgs
+			if err := h.Input(&in); err != nil {
+				return err
+			}
+			return pull(h.Ref(), &in, func(*bulk.Op) { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }, nil)
+		},
+	}
+}
+
+// pullArgs asks for a pull of Region, during which something happens when Point bytes have been moved.
+type pullArgs struct {
+	Region      *bulk.Handle
+	Size, Point int64
+}
+
+// pull pulls what the origin of h has asked for, and answers. It calls point once, in the middle, and done at the end; done may
+// be nil.
+func pull(h *hg.Handle, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
+	local, err := bulk.Create(h.Context(), bulk.LocalOnly, make([]byte, in.Size))
+	if err != nil {
+		return err
+	}
+	_, err = bulk.Transfer(h.Context(), bulk.Spec{
+		Dir: bulk.Pull, Peer: h.Addr(), Remote: in.Region, Local: local, Size: in.Size,
+		Chunk: max(in.Size/400, 4<<10), Window: 1, // little is under way
+		OnProgress: func(op *bulk.Op, moved int64) {
+			if moved >= in.Point && point != nil {
+				point(op)
+				point = nil
+			}
+		},
+	}, func(op *bulk.Op, err error) {
+		if done != nil {
+			done(op, err)
+		}
+		_ = h.RespondRaw(nil, nil) // the origin may be gone
+		h.Close()
+		_ = local.Close(nil)
+	})
+	return err
 }
 
 // fill writes bytes that depend on their position: a block of noise again and again, each with its number in front.
@@ -108,13 +191,20 @@ func fill(b []byte) {
 	}
 }
 
-func sum(b []byte) uint64 { return uint64(crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))) }
+// sum goes over b piece by piece: one call for all of it could not be preempted, and nobody would answer for the process meanwhile.
+func sum(b []byte) (crc uint64) {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	for piece := range slices.Chunk(b, 1<<20) {
+		crc = uint64(crc32.Update(uint32(crc), table, piece))
+	}
+	return crc
+}
 
 // process is a child.
 type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
-	in   io.Writer
+	in   io.WriteCloser
 	out  *bufio.Reader
 	Addr string
 }
@@ -159,10 +249,28 @@ func (p *process) signal(s syscall.Signal) {
 func (p *process) stop() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
+	p.stopped()
+}
+
+// stopped returns when the child is stopped.
+func (p *process) stopped() {
+	p.t.Helper()
 	var ws syscall.WaitStatus
-	_, err := syscall.Wait4(p.cmd.Process.Pid, &ws, syscall.WUNTRACED, nil)
-	require.NoError(p.t, err)
+	for {
+		_, err := syscall.Wait4(p.cmd.Process.Pid, &ws, syscall.WUNTRACED, nil)
+		if err != syscall.EINTR {
+			require.NoError(p.t, err)
+			break
+		}
+	}
 	require.True(p.t, ws.Stopped(), "child: %v", ws)
+}
+
+// kill sends SIGKILL and returns when the child is dead.
+func (p *process) kill() {
+	p.t.Helper()
+	p.signal(syscall.SIGKILL)
+	_ = p.cmd.Wait()
 }
 
 // origin is this process's side.
@@ -171,28 +279,43 @@ type origin struct {
 	cls  *hg.Class
 	hctx *hg.Context
 	peer na.Addr
+	by   *bystander // may be nil
 }
 
 func newOrigin(t *testing.T, p *process) *origin { return newOriginWith(t, p, hg.Config{}) }
 
 func newOriginWith(t *testing.T, p *process, cfg hg.Config) *origin {
 	t.Helper()
-	cls, err := hg.Open("tcp://", cfg)
+	o := openAt(t, "tcp://", cfg, nil)
+	o.meet(p)
+	return o
+}
+
+// openAt opens a class of this process, with what it does as a target.
+func openAt(t *testing.T, addr string, cfg hg.Config, does map[string]hg.Handler) *origin {
+	t.Helper()
+	cls, err := hg.Open(addr, cfg)
 	require.NoError(t, err)
 	hctx, err := cls.NewContext()
 	require.NoError(t, err)
-	for _, name := range []string{"echo", "expose"} {
-		_, err = cls.Register(name, nil)
+	for name := range handlers(nil) {
+		_, err = cls.Register(name, does[name])
 		require.NoError(t, err)
 	}
-	peer, err := na.ParseAddr(p.Addr)
-	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		require.NoError(t, cls.Shutdown(ctx))
 	})
-	return &origin{t, cls, hctx, peer}
+	return &origin{t: t, cls: cls, hctx: hctx}
+}
+
+// meet has the next handles go to p.
+func (o *origin) meet(p *process) {
+	o.t.Helper()
+	peer, err := na.ParseAddr(p.Addr)
+	require.NoError(o.t, err)
+	o.peer = peer
 }
 
 func (o *origin) handle(name string) *hg.Handle {
@@ -205,6 +328,7 @@ func (o *origin) handle(name string) *hg.Handle {
 func (o *origin) until(done func() bool) {
 	o.t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); {
+		o.by.call()
 		o.hctx.Trigger(0)
 		if done() {
 			return
@@ -216,11 +340,34 @@ func (o *origin) until(done func() bool) {
 	}
 }
 
+// drive goes on for d.
+func (o *origin) drive(d time.Duration) {
+	o.t.Helper()
+	end := time.Now().Add(d)
+	o.until(func() bool { return !time.Now().Before(end) })
+}
+
 func (o *origin) call(h *hg.Handle, in any) error {
 	o.t.Helper()
-	calls := 0
-	var got error
-	require.NoError(o.t, h.Forward(in, func(_ *hg.Handle, err error) { calls++; got = err }))
-	o.until(func() bool { return calls > 0 })
-	return got
+	c := o.forward(h, in)
+	o.until(func() bool { return c.ended > 0 })
+	return c.err
+}
+
+// outcome is what became of a call.
+type outcome struct {
+	ended int
+	err   error
+	at    time.Time
+}
+
+// forward begins a call.
+func (o *origin) forward(h *hg.Handle, in any) *outcome {
+	o.t.Helper()
+	c := &outcome{}
+	require.NoError(o.t, h.Forward(in, func(_ *hg.Handle, err error) {
+		c.ended++
+		c.err, c.at = err, time.Now()
+	}))
+	return c
 }

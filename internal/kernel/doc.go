@@ -1,7 +1,12 @@
-// Package kernel holds tests against real processes and the real kernel: targets that are stopped, continued and
-// killed. Each test starts its own child processes (the test binary again, as a target), ends them by id, and is bounded
-// in time.
+// Package kernel holds tests against real processes and the real kernel: targets and origins that are stopped, continued,
+// killed and started again. Each test starts its own child processes (the test binary again, in a role), ends them by id, and
+// is bounded in time.
 //
-//	test (origin) ── tcp ──► child (target or owner of memory)
-//	      └── SIGSTOP, SIGCONT, SIGKILL ──┘
+//	test (origin) ── ──► child (target or owner of memory)        test (target) ◄── ── child (origin)
+//	      └── SIGSTOP, SIGCONT, SIGKILL ──┘ └── ► another child, the bystander, who must not notice
+//
+// The tests of faults run over each row of transports. Its folder netns has a network that misbehaves.
+//
+//	go test ./internal/kernel -run TestManyRestarts -kernel.restarts=100
+//	go test ./internal/kernel -run 'TestKilled(Owner|Puller)' -kernel.size=1073741824
 package kernel

@@ -157,28 +157,3 @@ func TestStoppedOwner(t *testing.T) {
 	require.Zero(t, o.hctx.Stats().NA.PeersLost)
 	require.NoError(t, lh.Close(nil))
 }
-
-// A killed target is noticed at once, and every call to it ends.
-func TestKilledTarget(t *testing.T) {
-	leak.Check(t)
-	p := startChild(t)
-	o := newOrigin(t, p)
-	h := o.handle("echo")
-	defer h.Close()
-	require.NoError(t, o.call(h, "before"))
-	p.stop()
-	var faults int
-	o.hctx.OnFault(func(na.Addr, error) { faults++ })
-	calls := 0
-	var got error
-	require.NoError(t, h.Forward("x", func(_ *hg.Handle, err error) { calls++; got = err }))
-	begun := time.Now()
-	p.signal(syscall.SIGKILL)
-	o.until(func() bool { return calls == 1 && faults == 1 })
-	t.Logf("SIGKILL to callback: %v", time.Since(begun))
-	require.ErrorIs(t, got, hg.ErrPeerLost)
-	require.Equal(t, na.MaybeRan, hg.FateOf(got))
-	err := o.call(h, "again")
-	require.ErrorIs(t, err, hg.ErrUnreachable)
-	require.Equal(t, na.NotRun, hg.FateOf(err))
-}

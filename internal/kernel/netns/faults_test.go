@@ -65,8 +65,9 @@ func (s *scene) rest() (near, far report) {
 		return near.Outstanding == 0 && far.Outstanding == 0
 	})
 	for _, r := range []report{near, far} {
-		s.t.Logf("to %s: %d calls (%.0f/s), %d pulls, errors %v, lost %d times, longest %v %s", r.Peer, r.Calls,
-			float64(r.Calls)/time.Since(s.begun).Seconds(), r.Pulls, r.Errors, len(r.Lost), r.Longest.Round(time.Millisecond), r.LastError)
+		s.t.Logf("to %s: %d calls (%.0f/s), %d pulls, errors %v, lost %d times, longest call %v, pull %v %s", r.Peer, r.Calls,
+			float64(r.Calls)/time.Since(s.begun).Seconds(), r.Pulls, r.Errors, len(r.Lost), r.Longest.Round(time.Millisecond),
+			r.LongestPull.Round(time.Millisecond), r.LastError)
 		require.Zero(s.t, r.Wrong, "wrong answers or bytes")
 	}
 	by := s.near.reports()[1]

@@ -39,7 +39,8 @@ type report struct {
 	Errors      map[string]int
 	Wrong       int // answers and bytes that are not what was asked for
 	Outstanding int
-	Longest     time.Duration
+	Longest     time.Duration // of the calls
+	LongestPull time.Duration
 	Good        time.Time // when the newest of the operations that ended well was begun
 	Lost        []time.Time
 	LastError   string
@@ -238,6 +239,7 @@ func (l *load) call() {
 			}
 			l.Calls++
 		}
+		l.Longest = max(l.Longest, time.Since(begun))
 		l.ended(begun, err)
 		l.idle = append(l.idle, h)
 	}); err != nil {
@@ -249,7 +251,6 @@ func (l *load) call() {
 
 // ended counts an operation that has.
 func (l *load) ended(begun time.Time, err error) {
-	l.Longest = max(l.Longest, time.Since(begun))
 	if err != nil {
 		l.Errors[na.CodeOf(err).Error()]++
 		l.LastError = err.Error()
@@ -266,6 +267,7 @@ func (l *load) pull() {
 	ended := func(err error) {
 		l.Outstanding--
 		l.pulling, l.pulled = false, time.Now()
+		l.LongestPull = max(l.LongestPull, time.Since(begun))
 		l.ended(begun, err)
 	}
 	if l.remote == nil {
