@@ -90,25 +90,32 @@ func (c *carrier) Resolve(text string, done func(string, error)) func() {
 
 // Dial implements engine.Carrier.
 func (c *carrier) Dial(l *engine.Link) {
-	to, err := c.net.find(l.Name(), l.Target())
-	if err != nil {
+	there, back := &pipe{}, &pipe{}
+	if accept := c.net.stranger(l.Name()); accept != nil {
+		accept(&Raw{rx: there, tx: back})
+	} else if to, err := c.net.find(l.Name(), l.Target()); err == nil {
+		to.accept(there, back, nil)
+	} else {
 		c.mu.Lock()
 		c.failed = append(c.failed, failure{l, err})
 		c.mu.Unlock()
 		return
 	}
-	there, back := &pipe{}, &pipe{}
 	mine := &conn{c: c, rx: back, tx: there}
 	mine.in.Link, mine.out.Link = l, l
 	l.Conn = mine
 	c.add(mine)
-	theirs := &conn{c: to, rx: there, tx: back}
-	theirs.in.Admit = func(g frame.Greeting) (*engine.Link, error) {
-		l, err := to.e.Admit(theirs, g, true)
-		theirs.out.Link = l
+}
+
+// accept takes in a connection that somebody has made. verify, if set, tells whether he is who he says.
+func (c *carrier) accept(rx, tx *pipe, verify func(name string) bool) {
+	cn := &conn{c: c, rx: rx, tx: tx}
+	cn.in.Admit = func(g frame.Greeting) (*engine.Link, error) {
+		l, err := c.e.Admit(cn, g, verify == nil || verify(g.Listen))
+		cn.out.Link = l
 		return l, err
 	}
-	to.add(theirs)
+	c.add(cn)
 }
 
 func (c *carrier) add(cn *conn) {

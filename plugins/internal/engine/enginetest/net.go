@@ -25,6 +25,7 @@ type Net struct {
 	now       time.Duration
 	rand      uint64
 	listeners map[string]*engine.Engine
+	strangers map[string]func(*Raw)
 	carriers  map[*engine.Endpoint]*carrier
 }
 
