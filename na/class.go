@@ -13,6 +13,7 @@ type Class struct {
 	cfg     Config
 	domain  Domain
 	regions atomic.Int64
+	mint    mint
 
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context

@@ -120,7 +120,7 @@ func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
 		return nil, err
 	}
 	m.key.Access = access
-	c.domain.Rand(m.key.Token[:])
+	c.mint.next(&m.key.Token, c.domain.Rand)
 	m.public = true
 	if err := c.domain.Publish(m); err != nil {
 		return nil, err

@@ -20,6 +20,8 @@ var moveRules = []rule{
 		why: "memory is reached in the mode that its owner registered it for, also by those who forge the mode in the key"},
 	{name: "MoveWrongKey", check: moveWrongKey,
 		why: "a key that is not known opens nothing, and the session goes on"},
+	{name: "MoveGuessing", check: moveGuessing,
+		why: "who tries keys that never were is cut off before he has tried many, and nobody else; old ones may be tried for ever"},
 	{name: "MoveAfterDeregister", check: moveAfterDeregister,
 		why: "memory that was taken back is out of reach for ever"},
 	{name: "MoveSegments", check: moveSegments,
@@ -140,9 +142,9 @@ func moveWrongKey(b *bed) {
 	theirs := pattern(1, 100)
 	mem := t.register(na.ReadWrite, theirs)
 	local := a.private(fill(100, secret))
-	for i := range 40 { // one who tries keys gets nowhere, one who holds old ones does no harm
+	for i := range 40 { // of an earlier life of the owner, most likely
 		wrong := mem.Key()
-		wrong.Token[i%16] ^= 1 << (i % 8)
+		wrong.Token[i%16] ^= 1
 		a.put(local, 0, t.Self(), wrong, 0, 100).fails(na.ErrRevoked)
 		a.get(local, 0, t.Self(), wrong, 0, 100).fails(na.ErrRevoked)
 	}
@@ -155,6 +157,35 @@ func moveWrongKey(b *bed) {
 	a.get(local2, 0, a.Self(), k, 0, 10).fails(na.ErrRevoked) // private memory has no key
 	a.get(local, 0, t.Self(), mem.Key(), 0, 100).ok()
 	require.Zero(b, a.Stats().PeersLost)
+}
+
+func moveGuessing(b *bed) {
+	a, t := b.pair(na.Config{})
+	other := b.origin(na.Config{})
+	theirs := pattern(1, 100)
+	mem := t.register(na.ReadWrite, theirs)
+	gone := t.register(na.ReadWrite, theirs)
+	t.deregister(gone).ok()
+	ours := fill(100, secret)
+	local := a.private(ours)
+	for range 100 {
+		a.put(local, 0, t.Self(), gone.Key(), 0, 100).fails(na.ErrRevoked)
+	}
+	require.Zero(b, t.Stats().PeersLost, "sessions lost by one who was late")
+	answers := 0
+	for i := range 200 { // few of them are answered in each session
+		wrong := mem.Key()
+		wrong.Token[i%16] ^= byte(1 + i)
+		answers += map[bool]int{true: 1}[na.CodeOf(a.get(local, 0, t.Self(), wrong, 0, 100).fails(na.ErrRevoked, na.ErrPeerLost).Err) == na.ErrRevoked]
+		if i%50 == 0 {
+			other.get(other.private(make([]byte, 100)), 0, t.Self(), mem.Key(), 0, 100).ok()
+		}
+	}
+	require.Equal(b, fill(100, secret), ours)
+	require.Equal(b, pattern(1, 100), theirs)
+	require.GreaterOrEqual(b, t.Stats().Violations, int64(8), "sessions of one who tries keys that were cut")
+	require.Greater(b, answers, 100)
+	require.Zero(b, other.Stats().PeersLost)
 }
 
 func moveAfterDeregister(b *bed) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -190,16 +191,22 @@ func (l *Link) deliverGet(h *frame.Header) error {
 	}
 	if code != na.OK || h.Tail.Length == 0 {
 		l.control(frame.Header{Kind: frame.GetDone, Op: h.Op, Tag: uint64(code)})
-		return l.denied(code)
+		return l.denied(code, h.Tail.Token)
 	}
 	l.serve(h.Op, mem, h.Tail.Offset, h.Tail.Length)
 	return nil
 }
 
-// denied counts requests that were refused; a peer that tries keys is cut.
-func (l *Link) denied(code na.Code) error {
-	if code != na.ErrPermission && code != na.ErrInvalid {
-		return nil // the memory may have been there a moment ago
+// denied counts requests that were refused; a peer that tries keys is cut. Memory that was there a moment ago does not
+// count, and a token that was never given out counts once: who holds a handle of an earlier life of this process asks for
+// all its pieces.
+func (l *Link) denied(code na.Code, token [16]byte) error {
+	switch {
+	case code == na.ErrPermission || code == na.ErrInvalid:
+	case code != na.ErrRevoked || l.e.eng.cls.Issued(token) || slices.Contains(l.guesses, token):
+		return nil
+	default:
+		l.guesses = append(l.guesses, token)
 	}
 	if l.denials++; l.denials > maxDenials {
 		return na.WithText(na.ErrProtocol, "too many requests for memory that is not allowed")
@@ -257,7 +264,7 @@ func (l *Link) placePut(h *frame.Header, v View) (View, error) {
 		if code == na.OK && len(l.inputs) >= maxServing {
 			code = na.ErrAgain
 		}
-		if err := l.denied(code); err != nil {
+		if err := l.denied(code, h.Tail.Token); err != nil {
 			return v, err
 		}
 		if code != na.OK {

@@ -15,7 +15,7 @@ const (
 	maxFlying  = 128      // gets and puts under way to one peer; more wait here
 	maxServing = 256      // gets and puts of one peer that are served at a time; more are answered ErrAgain
 	maxControl = 8192     // control frames that wait for a peer that does not read; then it is cut
-	maxDenials = 16       // requests for memory that is not there or not allowed; then the peer is cut
+	maxDenials = 16       // requests for memory that is not allowed, or never was; then the peer is cut
 	maxLeases  = 1024     // leases of one peer
 	maxAnswers = 64 << 10 // expected messages that wait to leave to one peer
 	maxMoving  = 64 << 10 // gets and puts to one peer that have not begun

@@ -90,6 +90,7 @@ type Link struct {
 	inputs    map[uint64]*input
 	served    map[uint64]*move // gets of the peer, by its operation id
 	denials   int
+	guesses   [][16]byte // tokens that were never given out, and were tried
 }
 
 // backoff slows down dialling a name that fails.

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// F60: a million random tokens reach nothing.
+func TestRandomTokens(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meet(5)
+	for range 100 {
+		_, err := s.eng.cls.Register(na.ReadWrite, make([]byte, 10))
+		require.NoError(t, err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 1_000_000 {
+		var tail frame.Tail
+		binary.LittleEndian.PutUint64(tail.Token[:], r.Uint64())
+		binary.LittleEndian.PutUint64(tail.Token[8:], r.Uint64())
+		if _, code := s.eng.reach(l, tail, na.ReadOnly); code != na.ErrRevoked {
+			t.Fatalf("token %x: %v", tail.Token, code)
+		}
+	}
+}
+
+// A peer that tries tokens is cut after 16 of them, by get, by put, or by turns. One that uses an old one is not, nor one
+// that uses one of an earlier life of the owner for all the pieces of a transfer.
+func TestGuesses(t *testing.T) {
+	try := func(s *script, l *Link, i int, token [16]byte) error {
+		h := frame.Header{Kind: frame.Get, Op: uint64(1000 + i), Tail: frame.Tail{Token: token, Length: 10}}
+		if i%2 == 0 {
+			return s.deliver(l, h, nil)
+		}
+		h.Kind = frame.Put
+		return s.place(l, h, make([]byte, 10))
+	}
+	guess := func(i int) [16]byte { return [16]byte{0xff, byte(i), byte(i >> 8)} }
+
+	s := newScript(t, na.Config{})
+	l := s.meet(5)
+	m, err := s.eng.cls.Register(na.ReadWrite, make([]byte, 10))
+	require.NoError(t, err)
+	s.op(func(op *na.Op) error { return s.nctx.Deregister(op, m) })
+	s.trigger()
+	for i := range 1000 {
+		require.NoError(t, try(s, l, i, m.Key().Token), "memory that was taken back")
+		require.NoError(t, try(s, l, i, guess(0)), "one that never was, again and again")
+		s.drain(l)
+	}
+	for i := range maxDenials - 1 {
+		require.NoError(t, try(s, l, i, guess(1+i)))
+	}
+	require.Len(t, s.drain(l), maxDenials-1, "each is answered")
+	require.True(t, l.Up())
+	require.ErrorIs(t, try(s, l, 0, guess(100)), na.ErrProtocol)
+	require.True(t, l.Down())
+	require.EqualValues(t, 1, s.nctx.Stats().Violations)
+}
