@@ -76,7 +76,7 @@ func (l *Link) header(h *frame.Header) error {
 	}
 	switch grown := int32(h.Credit - l.credits); {
 	case grown == 0:
-	case grown < 0 || h.Credit-l.used > 4096 && int32(h.Credit-l.used) > 0:
+	case grown < 0 || h.Credit-l.used > maxCredit:
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with credit %d after %d, %d used", h.Kind, h.Credit, l.credits, l.used))
 	default:
 		l.credited(h.Credit)

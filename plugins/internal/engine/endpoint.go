@@ -17,9 +17,18 @@ const (
 	maxControl = 8192     // control frames that wait for a peer that does not read; then it is cut
 	maxDenials = 16       // requests for memory that is not allowed, or never was; then the peer is cut
 	maxLeases  = 1024     // leases of one peer
+	maxCredit  = 4096     // unused envelopes that a peer may say it has free
 	maxAnswers = 64 << 10 // expected messages that wait to leave to one peer
 	maxMoving  = 64 << 10 // gets and puts to one peer that have not begun
+	maxAsking  = 64 << 10 // withdraws at one peer that have not been asked
+	maxRecvs   = 64 << 10 // receives of expected messages of one peer, beyond Config.SendQueue
+	maxLookups = 1024     // lookups of one context
 )
+
+// full is the error of an operation of which as many wait as may.
+func full(limit int, what string) error {
+	return na.WithText(na.ErrAgain, fmt.Sprintf("%d %s already, which is the limit", limit, what))
+}
 
 // kind says what an op is.
 type kind uint8
@@ -234,6 +243,9 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 	if err == nil && addr.Scheme() != e.eng.opts.Scheme {
 		err = na.WithText(na.ErrUnsupported, "address "+text+" is not of transport "+e.eng.opts.Scheme)
 	}
+	if err == nil && e.lookups.n >= maxLookups {
+		err = full(maxLookups, "lookups of the context are under way")
+	}
 	if err != nil {
 		e.mu.Unlock()
 		t.Finish(na.Result{Err: err})
@@ -288,7 +300,7 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte,
 		err = na.WithText(na.ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", e.eng.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
-		err = na.ErrAgain
+		err = full(maxAnswers, "expected messages to the peer wait to leave")
 	}
 	if err != nil {
 		e.mu.Unlock()
@@ -327,8 +339,12 @@ func (e *Endpoint) RecvUnexpected(t na.Ticket) {
 func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
 	e.mu.Lock()
 	l, err := e.linkFor(t, from)
-	if err == nil && l.match[tag] != nil {
+	switch {
+	case err != nil:
+	case l.match[tag] != nil:
 		err = na.WithText(na.ErrBusy, "a receive of this peer and tag is posted already")
+	case l.recvs.n >= maxRecvs+e.eng.cfg.SendQueue: // calls wait in the send queue with their receives posted
+		err = full(l.recvs.n, "receives of the peer are posted")
 	}
 	if err != nil {
 		e.mu.Unlock()
@@ -360,7 +376,7 @@ func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to 
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
 	if err == nil && l.moving.n >= maxMoving {
-		err = na.ErrAgain
+		err = full(maxMoving, "gets and puts to the peer wait to begin")
 	}
 	if err != nil {
 		e.mu.Unlock()
@@ -381,7 +397,7 @@ func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
 	if err == nil && l.leases.n >= maxLeases {
-		err = na.WithText(na.ErrAgain, "the peer holds as many leases as one may")
+		err = full(maxLeases, "leases of the peer have not ended")
 	}
 	if err == nil && e.leases[matchKey{l, tag}] != nil {
 		err = na.WithText(na.ErrBusy, "a lease for this peer and tag has not ended")

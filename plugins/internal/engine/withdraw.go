@@ -38,8 +38,8 @@ func (e *Endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 		err = na.WithText(na.ErrInvalid, fmt.Sprintf("message %d of %d that were sent in the session", id, l.seq))
 	case l.asks.ids[id] != nil:
 		err = na.WithText(na.ErrBusy, "the message is being withdrawn already")
-	case l.asks.waiting.n >= maxMoving:
-		err = na.ErrAgain
+	case l.asks.waiting.n >= maxAsking:
+		err = full(maxAsking, "withdraws at the peer wait to be asked")
 	}
 	if err != nil {
 		e.mu.Unlock()

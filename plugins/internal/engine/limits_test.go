@@ -1,0 +1,123 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// Each limit of the engine on what this process starts: as many as it allows work, one more fails at once with an error
+// that names the limit, nothing else is harmed, and when one has ended there is room again.
+func TestLimits(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		limit int
+		start func(s *script, i int) *result
+		free  func(s *script, l *Link, first *result) // ends one
+		says  string
+	}{
+		{"answers", maxAnswers, func(s *script, i int) *result {
+			return s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, s.addr(), na.Tag(i), []byte("x")) })
+		}, func(s *script, l *Link, _ *result) { s.pull(l) }, "65536 expected messages to the peer wait"},
+		{"gets", maxMoving, func(s *script, i int) *result {
+			return s.op(func(op *na.Op) error {
+				m := s.mem(1)
+				return s.nctx.Get(op, m, 0, s.addr(), na.Key{Len: 1, Access: na.ReadOnly}, 0, 1)
+			})
+		}, func(s *script, l *Link, _ *result) { s.drain(l) }, "65536 gets and puts to the peer wait"},
+		{"receives", maxRecvs + 8192, func(s *script, i int) *result { return s.expect(na.Tag(i), nil) },
+			func(s *script, l *Link, _ *result) {
+				require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 5}, nil))
+			}, "73728 receives of the peer are posted"},
+		{"withdraws", maxAsking + 5, func(s *script, i int) *result {
+			return s.op(func(op *na.Op) error { return s.nctx.Withdraw(op, s.addr(), uint64(i+1)) })
+		}, func(s *script, l *Link, first *result) {
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: 1}, nil))
+		}, "65536 withdraws at the peer wait"},
+		{"lookups", maxLookups, func(s *script, i int) *result {
+			return s.op(func(op *na.Op) error { return s.nctx.Lookup(op, "script://slow") })
+		}, func(s *script, l *Link, first *result) { first.Cancel() }, "1024 lookups of the context"},
+		{"leases", maxLeases, func(s *script, i int) *result {
+			return s.op(func(op *na.Op) error {
+				_, err := s.nctx.Lease(op, s.addr(), na.Tag(i), []byte("lent"))
+				return err
+			})
+		}, func(s *script, l *Link, first *result) {
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Dropped, Tag: 0}, nil))
+		}, "1024 leases of the peer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newScript(t, na.Config{})
+			l := s.meetWithdrawing(5)
+			l.seq = 1 << 20
+			first := c.start(s, 0)
+			for i := range c.limit - 1 {
+				c.start(s, 1+i)
+			}
+			s.trigger()
+			require.Equal(t, 1, s.ends, "callbacks besides that of the handshake") // none has ended
+			more := c.start(s, c.limit)
+			s.trigger()
+			require.ErrorIs(t, more.Err, na.ErrAgain)
+			require.ErrorContains(t, more.Err, c.says)
+			other := s.send("x")
+			if c.name == "answers" {
+				other.Cancel()
+			} else {
+				s.drain(l)
+			}
+			s.trigger()
+			require.Equal(t, 1, other.ended)
+			c.free(s, l, first)
+			again := c.start(s, c.limit)
+			s.trigger()
+			require.NoError(t, again.Err)
+		})
+	}
+}
+
+// At most 128 gets and puts are under way to one peer; one that ends lets the next begin.
+func TestFlyingIsBounded(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meet(5)
+	for range maxFlying + 2 {
+		s.get(s.mem(1))
+	}
+	gets := s.drain(l)
+	require.Len(t, gets, maxFlying)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.GetDone, Op: gets[0].Op, Tag: uint64(na.ErrRevoked)}, nil))
+	require.Len(t, s.drain(l), 1)
+}
+
+// F81: credit that is forged, goes back, or leaps, near the point where the number begins anew as well.
+func TestForgedCredit(t *testing.T) {
+	for _, start := range []uint32{5, 1<<31 - 3, 1 << 31, 1<<32 - 3} {
+		for _, c := range []struct {
+			add uint32
+			ok  bool
+		}{
+			{0, true}, {1, true}, {4096 - 5, true}, {4096 - 4, false}, {1 << 31, false}, {1<<31 - 1, false}, {^uint32(0), false}, {^uint32(4), false},
+		} {
+			t.Run(fmt.Sprintf("%d+%d", start, c.add), func(t *testing.T) {
+				s := newScript(t, na.Config{})
+				l := s.meet(5)
+				l.credits, l.used, l.peer.Envelopes = start, start-5, start // after a long session; five are free
+				h := frame.Header{Kind: frame.Credit, Credit: start + c.add}
+				s.e.Lock()
+				err := l.Deliver(&h, nil)
+				s.e.Unlock()
+				if !c.ok {
+					require.ErrorIs(t, err, na.ErrProtocol)
+					require.EqualValues(t, 5, l.free())
+					return
+				}
+				require.NoError(t, err)
+				require.EqualValues(t, 5+c.add, l.free())
+			})
+		}
+	}
+}
