@@ -282,6 +282,42 @@ func TestTransferOracle(t *testing.T) {
 	})
 }
 
+// From one segment to as many as there may be, of odd lengths that differ on the two sides (F62): every byte arrives, and
+// none beside the segments is touched.
+func TestSegmentCounts(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		const size = 9001
+		split := func(count, step int) *memory {
+			sizes := make([]int, count)
+			left := size
+			for i := range count - 1 {
+				sizes[i] = min(left, (i*step)%(2*size/count+1))
+				left -= sizes[i]
+			}
+			sizes[count-1] = left
+			return newMemory(sizes...)
+		}
+		for i, counts := range [][2]int{{1, 1024}, {1024, 1}, {2, 3}, {7, 64}, {511, 1023}, {1024, 1024}} {
+			theirs, mine := split(counts[0], 3), split(counts[1], 7)
+			theirs.fill(i)
+			mine.fill(100 + i)
+			want := theirs.bytes()
+			if dir == bulk.Push {
+				want = mine.bytes()
+			}
+			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)
+			e := p.transfer(bulk.Spec{Dir: dir, Remote: remote(t, there), Local: local(t, p.mctx, mine.segs...), Size: size, Chunk: 4 << 10})
+			require.NoError(t, e.err)
+			require.Empty(t, differ(theirs.bytes(), want), "%d segments to %d", counts[0], counts[1])
+			require.Empty(t, differ(mine.bytes(), want), "%d segments to %d", counts[0], counts[1])
+			require.True(t, theirs.intact() && mine.intact(), "bytes beside the segments")
+		}
+		_, err := bulk.Create(p.mctx, bulk.ReadOnly, newMemory(make([]int, 1025)...).segs...)
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		require.ErrorContains(t, err, "1025 segments, the limit is 1024")
+	})
+}
+
 // OnProgress is told ever more, never twice at a time, never after done, and all in the end; several goroutines call
 // Trigger.
 func TestOnProgress(t *testing.T) {

@@ -233,6 +233,8 @@ func TestRegister(t *testing.T) {
 			_, err = cls.Register(name, nil)
 			require.ErrorIs(t, err, hg.ErrInvalid)
 		}
+		_, err = cls.Register(strings.Repeat("x", 255), nil)
+		require.NoError(t, err)
 		rpc, ok := cls.Registered("a")
 		require.True(t, ok)
 		require.Equal(t, "a", rpc.Name)

@@ -135,3 +135,57 @@ func FuzzResponse(f *testing.F) {
 		require.Equal(t, b, append(again, payload...))
 	})
 }
+
+// A context has 2²⁴ identities of calls; one handle more cannot be forwarded.
+func TestIdentitiesHaveALimit(t *testing.T) {
+	c := &Context{slots: make([]uint64, maxSlot, maxSlot+2)}
+	h := &Handle{ctx: c}
+	last, more := &call{h: h}, &call{h: h}
+	last.slot, last.gen = c.takeSlot()
+	more.slot, more.gen = c.takeSlot()
+	tag, err := last.nextTag()
+	require.NoError(t, err)
+	require.EqualValues(t, maxSlot, tag&maxSlot)
+	_, err = more.nextTag()
+	require.ErrorIs(t, err, ErrAgain)
+	require.ErrorContains(t, err, "identities")
+}
+
+// F82: of the bits that nobody knows none gets through, whatever else the header says.
+func TestUnknownBits(t *testing.T) {
+	for flags := range 256 {
+		b := make([]byte, requestSize)
+		(&request{id: 7}).put(b)
+		b[1] = byte(flags)
+		if flags&flagMore != 0 {
+			b = append(b, make([]byte, na.KeySize)...)
+		}
+		r, _, err := parseRequest(b)
+		require.Equal(t, flags&^(flagMore|flagOneWay) == 0, err == nil, "request flags %#x: %v", flags, err)
+		require.Equal(t, uint8(flags), r.flags)
+
+		b = make([]byte, responseSize)
+		(&response{}).put(b)
+		b[1] = byte(flags)
+		if flags&flagMore != 0 {
+			b = append(b, make([]byte, na.KeySize)...)
+		}
+		_, _, err = parseResponse(b)
+		require.Equal(t, flags&^flagMore == 0, err == nil, "response flags %#x: %v", flags, err)
+	}
+	for _, at := range []int{2, 3} {
+		for bit := range 8 {
+			b := make([]byte, requestSize)
+			(&request{id: 7}).put(b)
+			b[at] = 1 << bit
+			_, _, err := parseRequest(b)
+			require.ErrorIs(t, err, na.ErrProtocol, "reserved byte %d", at)
+		}
+	}
+	for fate := 3; fate < 256; fate++ {
+		b := make([]byte, responseSize)
+		(&response{fate: na.Fate(fate)}).put(b)
+		_, _, err := parseResponse(b)
+		require.ErrorIs(t, err, na.ErrProtocol, "fate %d", fate)
+	}
+}

@@ -42,9 +42,9 @@ var (
 	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
 )
 
-// TestProofs: every test, and every rule of the conformance suite, that the README and the table of requirements name exists.
+// TestProofs: every test, and every rule of the conformance suite, that the README and the tables of requirements and limits name exists.
 func TestProofs(t *testing.T) {
-	for _, file := range []string{"README.md", "docs/REQUIREMENTS.md"} {
+	for _, file := range []string{"README.md", "docs/REQUIREMENTS.md", "docs/LIMITS.md"} {
 		b, err := os.ReadFile(filepath.Join(root, file))
 		require.NoError(t, err)
 		found := proofs.FindAllStringSubmatch(string(b), -1)

@@ -103,6 +103,11 @@ func TestGreetingRefuses(t *testing.T) {
 	long := append(least(), labelled{0x2000, []byte(strings.Repeat("x", frame.MaxHello))})
 	_, err := frame.ParseGreeting(hello(long...))
 	require.ErrorContains(t, err, "the limit is 4096")
+	most := append(least(), labelled{0x2000, nil})
+	most[len(most)-1].value = make([]byte, frame.MaxHello-len(hello(most...)))
+	require.Len(t, hello(most...), frame.MaxHello)
+	_, err = frame.ParseGreeting(hello(most...))
+	require.NoError(t, err, "the longest HELLO")
 	_, err = frame.ParseGreeting(hello(append(least(), labelled{0x0900, make([]byte, 7)})...))
 	require.ErrorContains(t, err, "want 8")
 }

@@ -73,8 +73,14 @@ func hello() []byte {
 // newSolo opens a class to which the test connects; the HELLO of the test has not been fed.
 func newSolo(t testing.TB) *solo {
 	t.Helper()
+	return newSoloWith(t, na.Config{})
+}
+
+func newSoloWith(t testing.TB, cfg na.Config) *solo {
+	t.Helper()
 	s := &solo{TB: t}
-	cls, err := na.Open("solo://me", na.Config{Plugins: []na.Plugin{s}})
+	cfg.Plugins = []na.Plugin{s}
+	cls, err := na.Open("solo://me", cfg)
 	require.NoError(t, err)
 	s.nctx, err = cls.NewContext()
 	require.NoError(t, err)

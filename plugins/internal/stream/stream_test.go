@@ -246,6 +246,24 @@ func TestBadBeginning(t *testing.T) {
 	}
 }
 
+// The longest frame that is handed over whole, and one byte more.
+func TestLongestFrame(t *testing.T) {
+	for n, want := range map[int]string{48 << 10: "", 48<<10 + 1: "UNEXPECTED frame with 49153 bytes, the limit is 49152"} {
+		s := newSoloWith(t, na.Config{Eager: 48 << 10})
+		require.NoError(t, s.feed(hello(), 1<<20))
+		h := frame.Header{Kind: frame.Unexpected, Op: 1, Credit: 32}
+		err := s.feed(h.Append(nil, make([]byte, n)), 1<<20)
+		if want == "" {
+			require.NoError(t, err)
+			require.Equal(t, 1, s.nctx.Stats().Envelopes)
+		} else {
+			require.ErrorIs(t, err, na.ErrProtocol)
+			require.ErrorContains(t, err, want)
+		}
+		s.close()
+	}
+}
+
 // What goes out is the same bytes however it is written, also by Copy.
 func TestEveryWrite(t *testing.T) {
 	begin := func() *solo {
