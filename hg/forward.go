@@ -296,8 +296,10 @@ func (k *call) end(why na.Code) {
 func (k *call) onSent(_ *na.Op, r na.Result) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
-	if na.CodeOf(r.Err) == na.ErrMsgSize && k.loan == nil && !k.canceling && k.resend() {
-		return
+	if na.CodeOf(r.Err) == na.ErrMsgSize && k.loan == nil && !k.canceling {
+		if r.Err = k.resend(); r.Err == nil {
+			return
+		}
 	}
 	k.sent, k.sendEnded = r, true
 	k.tell()
@@ -311,23 +313,18 @@ func (k *call) onSent(_ *na.Op, r na.Result) {
 }
 
 // resend lends the input when the peer takes shorter messages than this side.
-func (k *call) resend() bool {
+func (k *call) resend() error {
 	h := k.h
 	tag := k.tag()
 	loan, key, err := h.ctx.lend(h.addr, tag|loanTag, k.in[requestSize:], k.onLoanEnded)
 	if err != nil {
-		return false
+		return err
 	}
 	copy(k.msg[:], k.in[:requestSize])
 	k.msg[1] |= flagMore
-	if err := h.ctx.nctx.SendUnexpectedBy(k.send, h.addr, tag, key.Append(k.msg[:requestSize]), k.by); err != nil {
-		k.loan = loan
-		k.parts++
-		return false
-	}
 	k.loan = loan
 	k.parts++
-	return true
+	return h.ctx.nctx.SendUnexpectedBy(k.send, h.addr, tag, key.Append(k.msg[:requestSize]), k.by)
 }
 
 func (k *call) onReceived(_ *na.Op, r na.Result) {

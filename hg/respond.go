@@ -290,32 +290,25 @@ func (s *service) lendOutput() (msg []byte, err error) {
 
 // resend gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
 // Locked.
-func (s *service) resend() bool {
+func (s *service) resend() (err error) {
 	h := s.h
 	msg := s.out
-	if s.failed {
-		if len(msg) <= minMessage {
-			return false
-		}
+	switch {
+	case s.failed && len(msg) > minMessage:
 		msg = msg[:minMessage]
 		binary.LittleEndian.PutUint64(msg[8:], minMessage-responseSize)
 		s.out = msg
-	} else {
-		if s.loan != nil {
-			return false
-		}
-		var err error
+	case s.failed, s.loan != nil:
+		return na.ErrMsgSize
+	default:
 		if msg, err = s.lendOutput(); err != nil {
-			return false
+			return err
 		}
 	}
-	if h.ctx.nctx.SendExpected(s.send, h.addr, s.tag, msg) != nil {
-		if s.loan != nil {
-			s.loan.op.Cancel()
-		}
-		return false
+	if err = h.ctx.nctx.SendExpected(s.send, h.addr, s.tag, msg); err != nil && s.loan != nil {
+		s.loan.op.Cancel()
 	}
-	return true
+	return err
 }
 
 // minMessage is the shortest that a peer may limit its messages to: the lower bound of na.Config.Eager.
@@ -332,9 +325,11 @@ func (h *Handle) cancelResponse() {
 func (s *service) onSent(_ *na.Op, r na.Result) {
 	h := s.h
 	h.mu.Lock()
-	if na.CodeOf(r.Err) == na.ErrMsgSize && s.resend() {
-		h.mu.Unlock()
-		return
+	if na.CodeOf(r.Err) == na.ErrMsgSize {
+		if r.Err = s.resend(); r.Err == nil {
+			h.mu.Unlock()
+			return
+		}
 	}
 	s.sent = r
 	if r.Err != nil {

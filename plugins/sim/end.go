@@ -190,10 +190,14 @@ func (en *end) close(last []byte) {
 	c.w.events.unset(&c.ev)
 	out := en.outgoing()
 	if last != nil && en.up && en.out.Last(last) {
-		b := c.w.buffer(len(last))
-		copy(b, last)
-		en.out.Wrote(len(last))
-		out.push(segment{kind: segmentData, b: b, covered: len(b)})
+		n := en.out.Front() // last, and before it what the window had no room for: maybe the rest of a frame
+		b := c.w.buffer(n)
+		at := 0
+		for _, s := range en.out.Gather(c.w.iov[:0]) {
+			at += copy(b[at:], s)
+		}
+		en.out.Wrote(n)
+		out.push(segment{kind: segmentData, b: b, covered: n})
 	}
 	en.up = false
 	if en.other().closed {

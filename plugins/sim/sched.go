@@ -62,6 +62,12 @@ func (w *World) Run(limit time.Duration) error {
 			mine = true
 			w.over(c)
 		}
+		if len(w.due) > 0 || w.hookAt <= w.stats.Events {
+			mine = false
+			w.hooked()
+			mine = true
+			continue
+		}
 		if c := w.pick(); c != nil {
 			mine = false
 			more := w.resume(c)

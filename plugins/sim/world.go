@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,23 +36,26 @@ type World struct {
 	poking   []*port   // the other half of poked
 
 	// What follows belongs to the turn.
-	faults Faults
-	odds   odds
-	chance dice // faults and delays
-	order  dice // which coroutine is next
-	events heap
-	stats  Stats
-	named  map[string]*instance // who listens
-	nodes  map[string]*Node
-	node   []*Node          // in the order of their making
-	lost   map[string]*Node // whose names went with a crash
-	names  int              // nodes of classes without a name so far
-	conns  uint64
-	open   []*conn // in the order of their making
-	held   []*event
-	parted map[[2]*Node]*parting
-	iov    [][]byte
-	bufs   [bufClasses][][]byte
+	faults  Faults
+	odds    odds
+	chance  dice // faults and delays
+	order   dice // which coroutine is next
+	events  heap
+	stats   Stats
+	named   map[string]*instance // who listens
+	nodes   map[string]*Node
+	node    []*Node          // in the order of their making
+	lost    map[string]*Node // whose names went with a crash
+	names   int              // nodes of classes without a name so far
+	conns   uint64
+	open    []*conn  // in the order of their making
+	due     []func() // hooks that Run is to call
+	counted []*hook  // hooks that wait for a number of events
+	hookAt  uint64   // the first of these
+	held    []*event
+	parted  map[[2]*Node]*parting
+	iov     [][]byte
+	bufs    [bufClasses][][]byte
 	sched
 }
 
@@ -62,7 +66,7 @@ func NewWorld(cfg Config) *World {
 		panic(err)
 	}
 	w := &World{
-		cfg: cfg.withDefaults(), faults: cfg.Faults, odds: cfg.Faults.odds(), hash: mix(0, 1),
+		cfg: cfg.withDefaults(), faults: cfg.Faults, hookAt: math.MaxUint64, odds: cfg.Faults.odds(), hash: mix(0, 1),
 		rand: newDice(cfg.Seed, 1), chance: newDice(cfg.Seed, 2), order: newDice(cfg.Seed, 3),
 		recent: make([]traceEntry, recent),
 		named:  map[string]*instance{}, nodes: map[string]*Node{}, parted: map[[2]*Node]*parting{}, lost: map[string]*Node{},

@@ -1,10 +1,15 @@
 // Package ledger holds the random tests of the whole stack over the simulator: programs of several nodes under random
 // faults, and a ledger that says afterwards whether every promise was kept.
 //
-//	seed ─► faults, nodes, programs ─► world runs ─► calm ─► everything must end ─► audit of the ledger
+//	seed ─► options: faults, nodes, acts ─► safety: world and programs run ─► calm ─► liveness: everything ends within 30 s
+//	                                                                                    ─► audit of the ledger
 //
 // There are two kinds of program: scenarios do everything that the stack can, races do one thing, withdrawing requests while
 // their handlers begin.
+//
+// A scenario begins calls, transfers, lookups and withdraws, and cancels, abandons, closes and answers what there is: between
+// two events that hooks of the world name, at the very time of a deadline, inside callbacks and handlers. It takes memory back
+// while it is being moved, crashes nodes and closes classes, which begin again under their names.
 //
 // The ledger knows every accepted operation by a token: how often its callback ran, how often its handler ran, what
 // became of it, and which memory nobody may write any more.

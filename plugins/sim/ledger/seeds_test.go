@@ -59,10 +59,13 @@ func TestSeeds(t *testing.T) {
 	t.Logf("%v in %v: %s", *seeds, took.Round(time.Millisecond), total.String())
 	require.GreaterOrEqual(t, total.leastOps, int64(200), "operations of the seed with the fewest")
 	if *seeds >= 200 {
-		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote", "withdrawn", "too late", "indeterminate"} {
+		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote", "timeout", "revoked", "withdrawn", "too late", "indeterminate"} {
 			require.Positive(t, total.outcomes[kind], "no operation ended with %q", kind)
 		}
 		require.Positive(t, total.late, "no late answer was dropped")
+		for i, n := range total.reach {
+			require.Positive(t, n, "no seed reached %q", reachText[i])
+		}
 		st := &total.world
 		for name, n := range map[string]uint64{"resets": st.Resets, "corruptions": st.Corrupted, "clogs": st.Clogs,
 			"pauses": st.Pauses, "partitions": st.Partitions, "crashes": st.Crashes, "refusals": st.Refusals, "cuts": st.Cuts, "full windows": st.Full} {
@@ -151,6 +154,7 @@ type tally struct {
 	seeds, ops, leastOps int64
 	outcomes             map[string]int64
 	late                 int64
+	reach                reach
 	virtual              time.Duration
 	world                sim.Stats
 }
@@ -164,6 +168,9 @@ func (a *tally) add(s *scenario) {
 	}
 	a.seeds++
 	a.ops += s.ops
+	for i, n := range s.reach {
+		a.reach[i] += n
+	}
 	a.virtual += s.w.Now()
 	a.late += s.late
 	for k, v := range s.outcomes {
@@ -184,9 +191,9 @@ func (a *tally) add(s *scenario) {
 
 func (a *tally) String() string {
 	return fmt.Sprintf("seeds %d, operations %d (at least %d in each), events %d, virtual hours %.1f, outcomes %v, late answers dropped %d, "+
-		"resets %d, corruptions %d, clogs %d, pauses %d, partitions %d, crashes %d",
+		"resets %d, corruptions %d, clogs %d, pauses %d, partitions %d, crashes %d, reach %v",
 		a.seeds, a.ops, a.leastOps, a.world.Events, a.virtual.Hours(), a.outcomes, a.late,
-		a.world.Resets, a.world.Corrupted, a.world.Clogs, a.world.Pauses, a.world.Partitions, a.world.Crashes)
+		a.world.Resets, a.world.Corrupted, a.world.Clogs, a.world.Pauses, a.world.Partitions, a.world.Crashes, a.reach)
 }
 
 // drawing is the scenario's own stream of randomness, apart from the world's.

@@ -1,0 +1,327 @@
+package ledger
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// An actor is the program of one node: it originates calls and serves those of the others.
+type actor struct {
+	s       *scenario
+	i       int
+	rng     *rand.Rand
+	node    *sim.Node
+	crashed bool
+	closing bool // its class has been closed in the middle of everything
+
+	cls     *hg.Class
+	hctxs   []*hg.Context
+	ops     int
+	open    int // operations whose callbacks are to come
+	depth   int // callbacks inside callbacks
+	slow    time.Duration
+	few     bool // handlers at a time
+	handles []*live
+	moves   []*move
+	lookups []*lookup
+	kept    []*hg.Handle // requests that are answered later
+	nevers  []*hg.Handle // or when the world is calm
+	regions int          // bulk handles whose Close has not completed
+	order   map[way]uint64
+	room    []byte
+}
+
+// live is an origin's handle.
+type live struct {
+	h    *hg.Handle
+	busy bool
+	call *callEntry // the last
+}
+
+// A move is a transfer.
+type move struct {
+	op *bulk.Op
+	c  *callEntry
+}
+
+// A lookup is one under way, or over.
+type lookup struct {
+	l *hg.Lookup
+	c *callEntry
+}
+
+// A way leads from a context in one session to another; small requests keep their order on it, unless they wait for others
+// that are served.
+type way struct {
+	from na.Addr
+	to   *hg.Context
+}
+
+// gone tells whether hooks have nothing to do here any more.
+func (a *actor) gone() bool { return a.crashed || a.closing || a.cls == nil || a.s.calmed > 0 }
+
+func (a *actor) main() {
+	s := a.s
+	if !a.start() {
+		return
+	}
+	for a.ops < s.quota && !a.closing && s.failed == nil {
+		a.act()
+		a.progress(time.Duration(a.rng.IntN(3000)) * time.Microsecond)
+	}
+	if a.closing {
+		a.shutdown()
+		if s.failed == nil {
+			s.start(a.i).ops = a.ops
+		}
+		return
+	}
+	a.settle()
+	a.shutdown()
+}
+
+// start opens the class.
+func (a *actor) start() bool {
+	s := a.s
+	var err error
+	name := "sim://" + s.names[a.i]
+	cfg := hg.Config{Codec: codec.Raw}
+	cfg.NA.Plugins = []na.Plugin{a.node.Plugin()}
+	cfg.NA.Envelopes = 1 + a.rng.IntN(1<<a.rng.IntN(7))
+	cfg.NA.Eager = 256 << a.rng.IntN(8)
+	if few := a.rng.IntN(8) == 0; few && s.on(actFew) {
+		a.few = true
+		cfg.MaxActive, cfg.MaxActivePerPeer = 1+a.rng.IntN(8), 1+a.rng.IntN(4)
+	}
+	if slow := a.rng.IntN(6) == 0; slow && s.on(actSlow) {
+		a.slow = time.Duration(1 + a.rng.IntN(1<<(10+a.rng.IntN(15))))
+	}
+	if a.cls, err = hg.Open(name, cfg); err != nil {
+		s.fail("open %s: %v", name, err)
+		return false
+	}
+	for _, rpc := range rpcs {
+		if _, err := a.cls.RegisterRPC(hg.RPC{Name: rpc.name, Handler: a.handler(rpc.name), OneWay: rpc.name == "note"}); err != nil {
+			s.fail("register: %v", err)
+		}
+	}
+	_, _ = a.cls.Register("nobody", nil)
+	for range 1 + a.rng.IntN(s.Contexts) {
+		hctx, err := a.cls.NewContext()
+		if err != nil {
+			s.fail("context: %v", err)
+			return false
+		}
+		a.hctxs = append(a.hctxs, hctx)
+	}
+	return true
+}
+
+func (a *actor) anyContext() *hg.Context { return a.hctxs[a.rng.IntN(len(a.hctxs))] }
+
+// progress drives the node a little.
+func (a *actor) progress(d time.Duration) {
+	if a.slow > 0 && a.rng.IntN(4) == 0 {
+		a.s.w.Sleep(time.Duration(a.rng.Int64N(int64(a.slow))))
+	}
+	hctx := a.anyContext()
+	for _, c := range a.hctxs {
+		c.Trigger(a.rng.IntN(4))
+	}
+	_ = hctx.Progress(d)
+	hctx.Trigger(a.rng.IntN(8))
+	if a.rng.IntN(16) == 0 {
+		a.check(hctx)
+	}
+}
+
+// check looks at what holds at any time: no gauge is negative, no peer uses more than it was promised, and retired memory
+// stays as it is.
+func (a *actor) check(hctx *hg.Context) {
+	s := a.s
+	st := hctx.Stats()
+	if st.Handles < 0 || st.Lent < 0 || st.Pulled < 0 || st.Active < 0 || st.Waiting < 0 || st.NA.Regions < 0 ||
+		st.NA.Outstanding < 0 || st.NA.Leases < 0 || st.NA.Envelopes < 0 ||
+		st.NA.Violations > 0 && s.Faults.Corrupt == 0 {
+		s.fail("node %s: a gauge is wrong: %+v", s.names[a.i], st)
+	}
+	for _, p := range hctx.NA().Peers() {
+		if p.Held < 0 || p.Held > p.Offered || p.HeldMax > p.Offered || p.Free < 0 || p.Free > p.Promised {
+			s.fail("node %s: credits are wrong: %+v", s.names[a.i], p)
+		}
+	}
+	if n := len(s.watched); n > 0 {
+		s.look(a.rng.IntN(n))
+	}
+}
+
+// settle serves until all work of all nodes has ended; it must within 30 s of calm.
+func (a *actor) settle() {
+	s := a.s
+	for s.failed == nil {
+		for _, c := range a.hctxs {
+			c.Trigger(0)
+			_ = c.Progress(time.Millisecond)
+			c.Trigger(0)
+		}
+		if a.closing {
+			return
+		}
+		if s.calmed == 0 {
+			continue
+		}
+		a.answerAll()
+		quiet := true
+		for _, b := range s.nodes {
+			if b.open > 0 || b.regions > 0 || len(b.kept) > 0 || b.ops < s.quota {
+				quiet = false
+			}
+		}
+		if quiet {
+			break
+		}
+		if s.w.Now() > s.calmed+30*time.Second {
+			for _, c := range s.calls {
+				if c.callbacks == 0 && !c.by.crashed && !c.refused {
+					s.broken.Lost++
+					s.fail("%s %x of node %s has not ended 30 s after calm", c.kind, c.token, s.names[c.by.i])
+				}
+			}
+			s.fail("regions or kept handles are left 30 s after calm")
+		}
+	}
+	for _, l := range a.handles {
+		l.h.Close()
+	}
+	a.handles = nil
+	end := s.w.Now() + 10*time.Second
+	for _, c := range a.hctxs {
+		a.empty(c, end)
+	}
+}
+
+// empty waits until nothing is left in a context.
+func (a *actor) empty(hctx *hg.Context, end time.Duration) {
+	s := a.s
+	for s.failed == nil {
+		st := hctx.Stats()
+		if st.NA.Regions == 0 && st.Lent == 0 && st.Pulled == 0 && st.NA.Leases == 0 && st.NA.Queued == 0 &&
+			st.NA.Outstanding == 0 && st.NA.Envelopes == 0 && st.Handles == 0 && st.Active == 0 && st.Waiting == 0 {
+			a.check(hctx)
+			break
+		}
+		if s.w.Now() > end {
+			s.fail("node %s: something is left at the end: %+v", s.names[a.i], st)
+		}
+		for _, c := range a.hctxs {
+			_ = c.Progress(time.Millisecond)
+			c.Trigger(0)
+		}
+		a.answerAll() // requests whose calls were over long ago
+	}
+}
+
+// finalize closes the class in the middle of everything.
+func (a *actor) finalize() {
+	if a.closing || a.crashed || a.cls == nil || a.s.calmed > 0 {
+		return
+	}
+	a.s.reach[reachFinalize]++
+	for _, l := range a.handles {
+		if l.busy && l.call.canceled {
+			a.s.reach[reachFinalizeCanceled]++
+			break
+		}
+	}
+	a.closing = true
+	_ = a.cls.Close()
+}
+
+// shutdown closes the class. That takes a bounded time, whoever it has sessions with; everything has ended then.
+func (a *actor) shutdown() {
+	s := a.s
+	_ = a.cls.Close()
+	for turn := 0; ; turn++ {
+		for _, l := range a.handles {
+			l.h.Close()
+		}
+		a.handles = nil
+		a.answerAll()
+		if a.cls.Closed() && a.regions == 0 { // those of calls that were refused may have been closed after the class
+			break
+		}
+		for _, c := range a.hctxs {
+			c.Trigger(0)
+			_ = c.Progress(time.Millisecond)
+			c.Trigger(0)
+		}
+		if turn > 500 {
+			s.fail("node %s: Close has not completed: %+v", s.names[a.i], a.hctxs[0].Stats())
+			return
+		}
+		if s.failed != nil {
+			return
+		}
+	}
+	if a.open > 0 || a.regions > 0 {
+		s.fail("node %s is closed, and %d callbacks and %d regions are to come", s.names[a.i], a.open, a.regions)
+	}
+	for _, c := range a.hctxs {
+		st := c.Stats()
+		s.late += st.NA.LateDropped
+		s.reach[reachNoCredit] += st.NA.Stalls
+		if st.Handles != 0 || st.Lent != 0 || st.Pulled != 0 || st.NA.Regions != 0 {
+			s.fail("node %s is closed, and something is left: %+v", s.names[a.i], st)
+		}
+	}
+}
+
+// begin writes a line of the ledger.
+func (a *actor) begin(kind string) *callEntry {
+	s := a.s
+	c := &callEntry{token: uint64(len(s.calls) + 1), kind: kind, by: a}
+	s.calls = append(s.calls, c)
+	s.ops++
+	a.ops++
+	a.open++
+	return c
+}
+
+// refused marks a line: the operation was not accepted, and why must be one of what can be.
+func (a *actor) refused(c *callEntry, err error) {
+	c.refused = true
+	a.s.ops--
+	a.open--
+	if !errors.Is(err, na.ErrAgain) && !errors.Is(err, na.ErrNoMemory) {
+		a.wrong(c.kind, err)
+	}
+}
+
+// wrong fails for an error that only the close of the class explains.
+func (a *actor) wrong(what string, err error) {
+	if !a.closing || !errors.Is(err, hg.ErrClosed) {
+		a.s.fail(what+": %v", err)
+	}
+}
+
+// ended is the callback of an operation.
+func (c *callEntry) ended(err error) {
+	s := c.by.s
+	c.callbacks++
+	c.err = err
+	c.by.open--
+	s.w.Note("end", c.token, uint64(na.CodeOf(err)))
+	switch {
+	case c.canceled && err == nil:
+		s.reach[reachTooLate]++
+	case c.kind == "call" && outcomeOf(err) == "timeout" && s.w.Now() < c.deadline:
+		s.fail("call %x has run out of time at %v, %v before its deadline", c.token, s.w.Now(), c.deadline-s.w.Now())
+	}
+}

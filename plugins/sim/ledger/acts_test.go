@@ -1,0 +1,545 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// rpc names the RPCs of a scenario; input begins with the call's token.
+type rpc struct {
+	name string
+	act  acts
+}
+
+var rpcs = []rpc{{"echo", 0}, {"later", actLater}, {"never", actNever}, {"silent", actSilent}, {"fail", actFail}, {"grow", actGrow},
+	{"pull", actPull}, {"push", actPush}, {"relay", actRelay}, {"note", actNote}}
+
+// A lending is memory that a call lends to others.
+type lending struct {
+	region *bulk.Handle
+	memory []byte
+	closed bool
+	early  bool // closed before the call had ended
+	moving int  // transfers under way
+}
+
+// act does one random thing.
+func (a *actor) act() {
+	s := a.s
+	switch r := a.rng.IntN(100); {
+	case r < 5 && s.on(actLookup):
+		a.lookup()
+	case r < 14 && s.on(actCancel):
+		a.cancelSomething()
+	case r < 23 && s.on(actWithdraw):
+		a.withdrawSomething()
+	case r < 25 && s.on(actAbandon):
+		a.abandonSomething()
+	case r < 33:
+		a.answerKept(a.rng.IntN(3))
+	case r < 40 && s.on(actClose):
+		a.closeSomething()
+	default:
+		a.forward()
+	}
+}
+
+// callback is what a callback or handler does beside its work: anything.
+func (a *actor) callback(l *live) {
+	if !a.s.on(actCallback) || a.rng.IntN(8) > 0 || a.depth >= 2 {
+		return
+	}
+	a.depth++
+	defer func() { a.depth-- }()
+	switch r := a.rng.IntN(64); {
+	case r < 14:
+		a.s.reach[reachCallback]++
+		a.cancelSomething()
+	case r < 26 && l != nil && !l.busy && a.ops < a.s.quota && slices.Contains(a.handles, l):
+		a.call(l, "", nil)
+	case r < 32 && a.ops < a.s.quota:
+		a.forward()
+	case r < 38:
+		a.withdrawSomething()
+	case r < 40:
+		a.abandonSomething()
+	case r < 45:
+		a.answerKept(1)
+	case r < 49:
+		a.closeSomething()
+	case r < 53:
+		a.anyContext().Trigger(1)
+	case r < 56:
+		a.check(a.anyContext())
+	case r < 59:
+		_ = a.anyContext().Progress(0)
+	case r < 61:
+		a.anyContext().Wake()
+	case r < 63 && l != nil:
+		l.h.SetTimeout(0)
+	case r < 64 && a.s.Closes > 0 && a.rng.IntN(4) == 0:
+		a.finalize()
+	}
+}
+
+// peer draws an address: mostly another node, sometimes itself, or a context that may not be there.
+func (a *actor) peer() na.Addr {
+	addr := na.MakeAddr("sim://"+a.s.names[a.rng.IntN(len(a.s.names))], 0)
+	if a.rng.IntN(4) == 0 {
+		addr = addr.WithTarget(a.rng.IntN(3))
+	}
+	return addr
+}
+
+// forward calls something, with a new handle or one that is idle.
+func (a *actor) forward() {
+	hctx := a.anyContext()
+	for _, old := range a.handles {
+		if !old.busy && old.h.Context() == hctx && a.rng.IntN(2) == 0 {
+			a.call(old, "", nil)
+			return
+		}
+	}
+	if l := a.create(hctx); l != nil {
+		a.call(l, "", nil)
+	}
+}
+
+func (a *actor) create(hctx *hg.Context) *live {
+	h, err := hctx.Create(a.peer(), hg.HashName("echo"))
+	if err != nil {
+		a.wrong("create", err)
+		return nil
+	}
+	l := &live{h: h}
+	a.handles = append(a.handles, l)
+	return l
+}
+
+// call forwards an idle handle: any RPC, or, with a name, that one with this input after the token; done hears of it.
+func (a *actor) call(l *live, name string, input []byte, done ...func(err error)) bool {
+	s := a.s
+	relayed := name != ""
+	if !relayed {
+		name = s.rpcs[a.rng.IntN(len(s.rpcs))]
+		if a.rng.IntN(30) == 0 && s.on(actNobody) {
+			name = "nobody"
+		}
+	}
+	if err := l.h.Reset(a.peer(), hg.HashName(name)); err != nil {
+		a.wrong("reset of an idle handle", err)
+		return false
+	}
+	c := a.begin("call")
+	c.oneWay, c.handle = name == "note", l
+	c.deadline = a.timeout(l, relayed)
+	in := binary.LittleEndian.AppendUint64(a.room[:0], c.token)
+	switch {
+	case relayed:
+		in = append(in, input...)
+	case name == "pull", name == "push", name == "relay":
+		var err error
+		if in, err = a.lend(c, name, l.h.Context(), in); err != nil {
+			a.refused(c, err)
+			return false
+		}
+	default:
+		in = append(in, pattern(c.token, size(a.rng, s.MaxSize))...)
+	}
+	a.room = in
+	l.busy, l.call = true, c
+	err := l.h.Forward(in, func(h *hg.Handle, err error) {
+		l.busy = false
+		c.ended(err)
+		if err == nil && !c.oneWay {
+			a.checkOutput(name, c, h)
+		}
+		a.free(c)
+		for _, f := range done {
+			f(err)
+		}
+		a.callback(l)
+	})
+	if err != nil {
+		l.busy = false
+		a.refused(c, err)
+		a.free(c)
+		return false
+	}
+	a.plan(l, c)
+	return true
+}
+
+// timeout bounds some calls: from a microsecond to 10 s; and all those that handlers wait for, since two nodes with few
+// handlers would wait for each other for ever. It returns when the time is up.
+func (a *actor) timeout(l *live, relayed bool) time.Duration {
+	d := time.Duration(0)
+	switch some := a.rng.IntN(4) == 0; {
+	case relayed:
+		d = time.Second
+	case some && a.s.on(actDeadline):
+		d = time.Duration(1000 + size(a.rng, 10e9))
+	}
+	l.h.SetTimeout(d)
+	if d == 0 {
+		return 0
+	}
+	return a.s.w.Now() + d
+}
+
+// plan sets hooks: a cancel after some events or at the very deadline, memory that is taken back too early.
+func (a *actor) plan(l *live, c *callEntry) {
+	s := a.s
+	cancel := func() {
+		if l.call == c && l.busy && !a.gone() {
+			if c.deadline == s.w.Now() {
+				s.reach[reachTie]++
+			}
+			c.canceled = true
+			l.h.Cancel()
+		}
+	}
+	if a.rng.IntN(6) == 0 && s.on(actSoon) {
+		s.w.AfterEvents(a.rng.IntN(1<<a.rng.IntN(8)), cancel)
+	}
+	if c.deadline > 0 && c.deadline < s.w.Now()+20*time.Millisecond && a.rng.IntN(2) == 0 && s.on(actCancel) {
+		tie := func() { s.w.After(c.deadline-s.w.Now(), cancel) }
+		if a.rng.IntN(2) == 0 {
+			tie() // the cancel comes first
+		} else {
+			s.w.AfterEvents(1, tie) // the engine has set its timer by now
+		}
+	}
+	if c.lent != nil && a.rng.IntN(4) == 0 && s.on(actFree) {
+		s.w.AfterEvents(a.rng.IntN(1<<a.rng.IntN(9)), func() {
+			if l.call == c && l.busy && !a.gone() {
+				c.lent.early = true
+				if c.lent.moving > 0 {
+					s.reach[reachFree]++
+				}
+				a.free(c)
+			}
+		})
+	}
+}
+
+// lend makes memory for others and puts its descriptor behind in.
+func (a *actor) lend(c *callEntry, name string, hctx *hg.Context, in []byte) ([]byte, error) {
+	memory := make([]byte, size(a.rng, a.s.MaxSize))
+	copy(memory, pattern(c.token, len(memory)))
+	opts := bulk.Options{Access: bulk.ReadOnly, Bind: name == "relay"}
+	if name == "push" {
+		opts.Access = bulk.WriteOnly
+	}
+	region, err := bulk.CreateWith(hctx, opts, split(a.rng, memory)...)
+	if err != nil {
+		return nil, err
+	}
+	c.lent = &lending{region: region, memory: memory}
+	in = binary.LittleEndian.AppendUint64(in, c.token)
+	return region.AppendBinary(in)
+}
+
+// free takes memory back; when that has completed nobody may touch it.
+func (a *actor) free(c *callEntry) {
+	l := c.lent
+	if l == nil || l.closed {
+		return
+	}
+	l.closed = true
+	a.regions++
+	if err := l.region.Close(func(err error) {
+		a.regions--
+		if err != nil {
+			a.s.fail("close of a region: %v", err)
+		}
+		a.s.retire(fmt.Sprintf("region of call %x", c.token), l.memory)
+	}); err != nil {
+		a.regions--
+		a.s.fail("close of a region: %v", err)
+	}
+}
+
+// checkOutput compares an answer with what this very call must give.
+func (a *actor) checkOutput(name string, c *callEntry, h *hg.Handle) {
+	out, err := h.OutputRaw()
+	if err != nil {
+		a.s.fail("output of a call that succeeded: %v", err)
+		return
+	}
+	if len(out) < 8 || binary.LittleEndian.Uint64(out) != c.token {
+		a.s.fail("call %x got the answer of another: %x", c.token, out[:min(8, len(out))])
+		return
+	}
+	switch name {
+	case "echo", "later", "never", "grow":
+		if !bytes.Equal(out[8:], pattern(c.token, len(out)-8)) {
+			a.s.fail("call %x: output of %d bytes differs", c.token, len(out))
+		}
+	case "push":
+		if !c.lent.early && !bytes.Equal(c.lent.memory, pattern(^c.token, len(c.lent.memory))) {
+			a.s.fail("call %x: pushed memory differs", c.token)
+		}
+	}
+}
+
+func (a *actor) lookup() {
+	c := a.begin("lookup")
+	want := a.peer()
+	l, err := a.anyContext().Lookup(want.String(), func(addr na.Addr, err error) {
+		c.ended(err)
+		if err == nil && addr != want {
+			a.s.fail("lookup of %v gave %v", want, addr)
+		}
+		a.callback(nil)
+	})
+	if err != nil {
+		a.refused(c, err)
+		return
+	}
+	a.lookups = append(a.lookups, &lookup{l, c})
+}
+
+func (a *actor) cancelSomething() {
+	cancel := func(c *callEntry, f func()) {
+		if c != nil && c.callbacks == 0 {
+			c.canceled = true
+			if a.s.w.Now() == c.deadline {
+				a.s.reach[reachTie]++
+			}
+		}
+		f()
+	}
+	switch r := a.rng.IntN(10); {
+	case r < 7 && len(a.handles) > 0:
+		l := a.handles[a.rng.IntN(len(a.handles))]
+		cancel(l.call, l.h.Cancel)
+	case r < 9 && len(a.moves) > 0:
+		m := a.moves[a.rng.IntN(len(a.moves))]
+		cancel(m.c, m.op.Cancel)
+	case len(a.lookups) > 0:
+		l := a.lookups[a.rng.IntN(len(a.lookups))]
+		cancel(l.c, l.l.Cancel)
+	}
+}
+
+// withdrawSomething takes a request back; that of a call which has ended, too.
+func (a *actor) withdrawSomething() {
+	if len(a.handles) == 0 || a.ops >= a.s.quota {
+		return
+	}
+	l := a.handles[a.rng.IntN(len(a.handles))]
+	if l.call == nil || l.call.refused {
+		return
+	}
+	c := a.begin("withdraw")
+	c.of = l.call
+	timeout := time.Duration(0)
+	if a.rng.IntN(4) == 0 {
+		timeout = time.Duration(1 + a.rng.IntN(50_000_000))
+	}
+	over := c.of.callbacks > 0
+	if err := l.h.Withdraw(timeout, func(_ *hg.Handle, r hg.WithdrawResult) {
+		if over && r != hg.TooLate {
+			a.s.fail("call %x was over, its withdraw gave %v", c.of.token, r)
+		}
+		c.result = r
+		c.ended(nil)
+		a.s.w.Note("withdraw", c.token, uint64(r))
+		a.callback(l)
+	}); err != nil {
+		a.refused(c, err)
+	}
+}
+
+// abandonSomething is a cancel of a call that the target hears of.
+func (a *actor) abandonSomething() {
+	if len(a.handles) > 0 {
+		l := a.handles[a.rng.IntN(len(a.handles))]
+		if l.busy {
+			l.call.canceled = true
+		}
+		l.h.Abandon()
+	}
+}
+
+// closeSomething closes an origin's handle, in flight or not.
+func (a *actor) closeSomething() {
+	if len(a.handles) == 0 {
+		return
+	}
+	i := a.rng.IntN(len(a.handles))
+	l := a.handles[i]
+	a.handles = slices.Delete(a.handles, i, i+1)
+	l.h.Close()
+}
+
+// answerAll deals with every request that was kept.
+func (a *actor) answerAll() {
+	a.kept = append(a.kept, a.nevers...)
+	a.nevers = nil
+	a.answerKept(len(a.kept))
+}
+
+// answerKept deals with n of the requests that were kept.
+func (a *actor) answerKept(n int) {
+	for ; n > 0 && len(a.kept) > 0; n-- {
+		i := a.rng.IntN(len(a.kept))
+		h := a.kept[i]
+		a.kept = slices.Delete(a.kept, i, i+1)
+		if in, err := h.InputRaw(); err == nil && a.rng.IntN(8) > 0 {
+			a.answering(in)
+			_ = h.RespondRaw(in, nil)
+			if a.rng.IntN(4) == 0 {
+				h.Cancel()
+			}
+		}
+		h.Close()
+	}
+}
+
+// answering takes note of an answer to a call that is over, whose handle has another call by now.
+func (a *actor) answering(in []byte) {
+	if len(in) < 8 {
+		return
+	}
+	if c := a.s.entry(binary.LittleEndian.Uint64(in)); c.callbacks > 0 && c.handle != nil && c.handle.busy && c.handle.call != c {
+		a.s.reach[reachReused]++
+	}
+}
+
+// handler serves an RPC.
+func (a *actor) handler(name string) hg.Handler {
+	return func(h *hg.Handle) error {
+		s := a.s
+		in, err := h.InputRaw()
+		if err != nil || len(in) < 8 {
+			return fmt.Errorf("input of %d bytes: %v", len(in), err)
+		}
+		token := binary.LittleEndian.Uint64(in)
+		s.entry(token).ran++
+		s.w.Note("run", token, uint64(len(in)))
+		if w := (way{h.Addr(), h.Context()}); len(in) <= 128 && !a.few {
+			if before := a.order[w]; before > token {
+				s.fail("call %x from %v came after call %x", token, w.from, before)
+			}
+			a.order[w] = token
+		}
+		switch name {
+		case "echo":
+			a.answering(in)
+			err = h.RespondRaw(in, nil)
+		case "later":
+			a.kept = append(a.kept, h.Ref())
+		case "never":
+			a.nevers = append(a.nevers, h.Ref())
+		case "fail":
+			err = errors.New("asked to fail")
+		case "grow":
+			out := binary.LittleEndian.AppendUint64(a.room[:0], token)
+			a.room = append(out, pattern(token, size(a.rng, s.MaxSize))...)
+			err = h.RespondRaw(a.room, nil)
+		case "pull", "push":
+			err = a.move(h, name, token, in[8:])
+		case "relay":
+			err = a.relay(h, token, in[8:])
+		}
+		a.callback(nil)
+		return err // nothing was answered: silent, note
+	}
+}
+
+// relay has another node pull from the origin's memory.
+func (a *actor) relay(h *hg.Handle, token uint64, in []byte) error {
+	l := a.create(h.Context())
+	if l == nil {
+		return na.ErrClosed
+	}
+	h.Ref()
+	if !a.call(l, "pull", in, func(err error) { a.moved(h, token, err) }) {
+		h.Close()
+		return na.ErrAgain
+	}
+	return nil
+}
+
+// moved answers a request whose transfer has ended.
+func (a *actor) moved(h *hg.Handle, token uint64, err error) {
+	if err != nil {
+		_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+	} else {
+		_ = h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), nil)
+	}
+	h.Close()
+}
+
+// move pulls from the origin's memory, or pushes to it, and answers when that has ended. The input has the token of the call
+// that lends the memory, and the descriptor.
+func (a *actor) move(h *hg.Handle, name string, token uint64, in []byte) error {
+	s := a.s
+	remote := new(bulk.Handle)
+	if len(in) < 8 {
+		return na.ErrInvalid
+	}
+	owner := s.entry(binary.LittleEndian.Uint64(in))
+	if err := remote.UnmarshalBinary(in[8:]); err != nil {
+		return err
+	}
+	local := make([]byte, remote.Len())
+	spec := bulk.Spec{Dir: bulk.Pull, Remote: remote, Size: remote.Len(), Chunk: 4096 << a.rng.IntN(5), Window: 1 + a.rng.IntN(8)}
+	if remote.Owner().IsZero() {
+		spec.Peer = h.Addr()
+	}
+	if name == "push" {
+		spec.Dir = bulk.Push
+		copy(local, pattern(^owner.token, len(local)))
+	}
+	lh, err := bulk.Create(h.Context(), bulk.LocalOnly, split(a.rng, local)...)
+	if err != nil {
+		return err
+	}
+	spec.Local = lh
+	last := int64(0)
+	spec.OnProgress = func(_ *bulk.Op, moved int64) {
+		if moved < last {
+			s.fail("transfer %x went back from %d to %d", token, last, moved)
+		}
+		last = moved
+	}
+	c := a.begin("transfer")
+	c.of = owner
+	h.Ref()
+	owner.lent.moving++
+	op, err := bulk.Transfer(h.Context(), spec, func(op *bulk.Op, err error) {
+		owner.lent.moving--
+		c.ended(err)
+		whole := last
+		if err == nil {
+			whole = spec.Size
+		}
+		if name == "pull" && (err == nil || spec.Window == 1) && !bytes.Equal(local[:whole], pattern(owner.token, int(whole))) {
+			s.fail("transfer for call %x: %d bytes that were pulled differ", token, whole)
+		}
+		s.retire(fmt.Sprintf("local memory of the %s for call %x", name, token), local)
+		a.moved(h, token, err)
+		a.callback(nil)
+	})
+	if err != nil {
+		owner.lent.moving--
+		a.refused(c, err)
+		h.Close()
+		return err
+	}
+	if a.moves = append(a.moves, &move{op, c}); len(a.moves) > 32 {
+		a.moves = a.moves[1:]
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package ledger
+
+import (
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// options is everything that a seed draws before its world begins. A literal of it replays a case.
+type options struct {
+	Seed     uint64
+	Level    sim.Level
+	NoAssist bool
+	Nodes    int // 2 to 8
+	Contexts int // of each node, at most
+	Ops      int // of all nodes together, at least
+	MaxSize  int // bytes of the largest payload
+	Crashes  int // nodes that crash and are started again
+	Closes   int // classes that are closed in the middle of everything and opened again under their name
+	Off      acts
+	Faults   sim.Faults
+	Planted  bool // the audit fails where a class was closed and a call canceled: for tests of the shrinker
+}
+
+// acts is a set of what programs do beside calling echo.
+type acts uint32
+
+const (
+	actLater    acts = 1 << iota // answered later
+	actNever                     // answered never, or when the world is calm
+	actSilent                    // the handler returns without an answer
+	actFail                      // the handler fails
+	actGrow                      // large output
+	actPull                      // the target pulls
+	actPush                      // the target pushes
+	actRelay                     // the target has a third node pull
+	actNote                      // one-way
+	actNobody                    // an RPC that nobody serves
+	actLookup                    //
+	actCancel                    // of anything
+	actSoon                      // cancel after some events
+	actWithdraw                  //
+	actAbandon                   //
+	actClose                     // of handles, in flight or not
+	actDeadline                  // timeouts, and cancels that tie with them
+	actCallback                  // anything inside callbacks and handlers
+	actFree                      // memory is taken back while it is being moved
+	actSlow                      // nodes that do not progress for a while
+	actFew                       // few handlers at a time
+	actsEnd
+)
+
+var actText = [...]string{"later", "never", "silent", "fail", "grow", "pull", "push", "relay", "note", "nobody", "lookup", "cancel",
+	"soon", "withdraw", "abandon", "close", "deadline", "callback", "free", "slow", "few"}
+
+func (a acts) has(what acts) bool { return a&what != 0 }
+
+func (a acts) String() string {
+	var all []string
+	for i, text := range actText {
+		if a.has(1 << i) {
+			all = append(all, text)
+		}
+	}
+	return strings.Join(all, "+")
+}
+
+// drawOptions draws those of a seed: every kind of act is off in one of four, and every class of fault in one of two.
+func drawOptions(seed uint64) options {
+	r := drawing(seed, 0)
+	o := options{Seed: seed, Level: sim.Level(r.IntN(2)), NoAssist: r.IntN(4) == 0}
+	o.Faults = sim.Storm().Draw(r)
+	o.Nodes = 2 + min(r.IntN(7), r.IntN(7))
+	o.Contexts = 1 + r.IntN(3)
+	o.Ops = 220
+	o.MaxSize = 1 << (10 + min(r.IntN(11), r.IntN(11)))
+	o.Crashes = r.IntN(3) * r.IntN(2)
+	o.Closes = r.IntN(3) * r.IntN(2)
+	o.Off = acts(r.Uint32()&r.Uint32()) & (actsEnd - 1)
+	return o
+}
+
+// size draws a length up to most, each power of two as likely as any other.
+func size(r *rand.Rand, most int) int {
+	n := bits.Len(uint(most))
+	return min(r.IntN(1<<r.IntN(n+1)), most)
+}
+
+func (o *options) String() string { return fmt.Sprintf("%+v", *o) }
+
+// The bytes of payloads: those of a token begin at a place in table that depends on it.
+var table = func() []byte {
+	r := drawing(0, 0)
+	b := make([]byte, 1<<20+4096)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}()
+
+// pattern returns the n bytes of a token. They are not to be written.
+func pattern(token uint64, n int) []byte {
+	at := token * 2654435761 % 4093
+	return table[at : at+uint64(n)]
+}
+
+// split cuts b into segments: few of them mostly, up to 64 at times.
+func split(r *rand.Rand, b []byte) [][]byte {
+	var segs [][]byte
+	n := 1 + r.IntN(6)
+	if r.IntN(4) == 0 {
+		n = 1 + r.IntN(64)
+	}
+	for ; n > 1 && len(b) > 1; n-- {
+		at := 1 + r.IntN(min(len(b)-1, 1+2*len(b)/n))
+		segs = append(segs, b[:at:at])
+		b = b[at:]
+	}
+	return append(segs, b)
+}
