@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A RespondFunc hears how the sending of one response ended: that it left, not that it arrived.
+// A RespondFunc hears how the sending of one response ended: that it left, not that it arrived. One that could not leave,
+// though the origin is there, may be given again; when nobody does, the last Close answers with the error.
 type RespondFunc func(h *Handle, err error)
 
 // A service is the target's side of a handle. Handle.mu guards what changes after the handler began.
@@ -30,7 +31,7 @@ type service struct {
 	handling *handling     // behind Ctx; nil until that is asked for
 
 	answered bool // a response is being made, is on its way, or has left
-	retry    bool // it was canceled before it left: once its callback runs another may be given
+	retry    bool // it was canceled before it left, or could not leave: once its callback runs another may be given
 	failed   bool // it is an error response
 	out      []byte
 	msg      [responseSize + na.KeySize]byte
@@ -81,8 +82,12 @@ func (h *Handle) lastReference() {
 		if s.started {
 			fate = na.Ran
 		}
+		why, text := ErrNoResponse, ErrNoResponse.Error()
+		if err := s.sent.Err; err != nil && na.CodeOf(err) != ErrCanceled {
+			why, text = na.CodeOf(err), "the response could not be sent: "+err.Error()
+		}
 		h.refs.Store(1)
-		h.answerError(ErrNoResponse, fate, ErrNoResponse.Error())
+		h.answerError(why, fate, text)
 		h.mu.Lock()
 		s.answered = true // even if no response could be sent: the peer is gone
 		h.mu.Unlock()
@@ -333,7 +338,8 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 	}
 	s.sent = r
 	if r.Err != nil {
-		s.retry = na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun // it may be answered again
+		// It may be answered again, and lastReference does so: the origin waits.
+		s.retry = r.Fate == na.NotRun && (na.CodeOf(r.Err) == ErrCanceled || h.ctx.nctx.Connected(h.addr))
 		if s.loan != nil {
 			s.loan.op.Cancel()
 		}

@@ -72,7 +72,11 @@ func (c *conn) begin() {
 	}
 	w.stats.Dials++
 	w.trace(traceDial, c.name, c.id, uint64(c.target))
-	w.events.set(&c.ev, w.after(w.delay()))
+	took := w.delay()
+	if w.chance.chance(w.odds.loss) {
+		took += w.retransmits()
+	}
+	w.events.set(&c.ev, w.after(took))
 }
 
 // fire is the progress of dialing.

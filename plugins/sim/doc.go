@@ -33,11 +33,15 @@
 //
 // Connections behave as those of tcp: ordered, reliable while they last, with a window that fills up when the receiver
 // does not take. On [LevelA] they carry whole frames, on [LevelB] a stream of bytes that is cut anywhere. A node can
-// crash, pause and be partitioned from others, by the program or by chance.
+// crash, pause and be partitioned from others, by the program or by chance. Segments that the network loses, duplicates or
+// reorders are what they are to users of tcp: sent again after a while, dropped at the receiver, put back in order; a program
+// sees that everything is later, and at times that a peer is silent for too long. Posts can fail for want of memory or room.
+//
+// Hooks ([World.After], [World.AfterEvents]) run between two events, which reaches states that no program would meet twice.
 //
 // A coroutine waits for others through Progress and Sleep only. One that blocks on a channel or a mutex that another
 // coroutine is to release stops the world for good. Waiters of one request.Class sleep on channels: each coroutine has a
 // request.Class of its own, on a context that may be shared.
 //
-// Not here: loss, duplication and reordering of datagrams, and any cost of computing: a callback takes no virtual time.
+// Not here: datagrams, and any cost of computing: a callback takes no virtual time.
 package sim

@@ -35,11 +35,25 @@ type Faults struct {
 	PartitionFor time.Duration
 	// Narrow, from 0 to 1, narrows the window of each new connection by a drawn factor, at 1 down to a 1024th.
 	Narrow float64
-	// Stall is the mean delay after which a coroutine resumes that could resume at once.
+	// Stall is the mean delay after which a coroutine resumes that could resume at once: with some milliseconds of it programs
+	// make slow progress, while what needs no callback is served all the same.
 	Stall time.Duration
 	// Silence is the probability, drawn for each connection of a node that crashes, that its peer hears nothing, not
 	// even a reset, as if power or cable had gone.
 	Silence float64
+	// Loss is the rate, drawn for each segment that is sent and each dial, at which it is lost on the way. Connections are
+	// reliable: it is sent again, after a round trip and at least 1 ms, and if it is lost again after twice that time, and so
+	// on; what was sent after it waits. A program sees lateness, and at times a peer that is silent for too long.
+	Loss float64
+	// Duplicate is the rate, likewise, at which a segment is sent twice. The receiver drops the second one: that costs
+	// bandwidth, if there is a limit.
+	Duplicate float64
+	// Reorder is the rate, likewise, at which those behind overtake a segment, which takes longer by ReorderFor on average.
+	// They are put back in order: they wait for it and come together. The three rates are together at most 1.
+	Reorder    float64
+	ReorderFor time.Duration
+	// Again is the rate, drawn for each post, at which it fails with na.ErrAgain or na.ErrNoMemory. See Node.FailPost.
+	Again float64
 }
 
 // Storm returns the most that random tests draw.
@@ -48,6 +62,7 @@ func Storm() Faults {
 		Jitter: 50 * time.Millisecond, Refuse: 0.3, Reset: 0.01, Corrupt: 0.01,
 		Clog: 0.02, ClogFor: 5 * time.Second, Pause: 0.002, PauseFor: 30 * time.Second,
 		Partition: 0.002, PartitionFor: 10 * time.Second, Narrow: 1, Stall: 5 * time.Millisecond, Silence: 1,
+		Loss: 0.3, Duplicate: 0.5, Reorder: 0.2, ReorderFor: 50 * time.Millisecond, Again: 0.03,
 	}
 }
 
@@ -75,6 +90,8 @@ func (f Faults) Draw(r *rand.Rand) Faults {
 		Clog: rate(f.Clog), ClogFor: always(f.ClogFor), Pause: rate(f.Pause), PauseFor: always(f.PauseFor),
 		Partition: rate(f.Partition), PartitionFor: always(f.PartitionFor),
 		Narrow: rate(f.Narrow), Stall: span(f.Stall), Silence: rate(f.Silence),
+		Loss: rate(f.Loss), Duplicate: rate(f.Duplicate), Reorder: rate(f.Reorder), ReorderFor: always(f.ReorderFor),
+		Again: rate(f.Again),
 	}
 }
 
@@ -89,12 +106,16 @@ func (f *Faults) validate() error {
 	}{
 		{"Refuse", f.Refuse, false}, {"Reset", f.Reset, true}, {"Corrupt", f.Corrupt, true}, {"Clog", f.Clog, true},
 		{"Pause", f.Pause, true}, {"Partition", f.Partition, true}, {"Narrow", f.Narrow, false}, {"Silence", f.Silence, false},
+		{"Loss", f.Loss, false}, {"Duplicate", f.Duplicate, false}, {"Reorder", f.Reorder, false}, {"Again", f.Again, false},
 	} {
 		if !(r.v >= 0 && r.v <= 1) {
 			errs = append(errs, fmt.Errorf("sim: faults: %s is %v, want 0 to 1: %w", r.name, r.v, na.ErrInvalid))
 		} else if r.each {
 			sum += r.v
 		}
+	}
+	if sent := f.Loss + f.Duplicate + f.Reorder; sent > 1 {
+		errs = append(errs, fmt.Errorf("sim: faults: Loss, Duplicate and Reorder add up to %v, want at most 1: %w", sent, na.ErrInvalid))
 	}
 	if sum > 1 {
 		errs = append(errs, fmt.Errorf("sim: faults: the rates per segment add up to %v, want at most 1: %w", sum, na.ErrInvalid))
@@ -104,6 +125,7 @@ func (f *Faults) validate() error {
 		v    time.Duration
 	}{
 		{"Jitter", f.Jitter}, {"ClogFor", f.ClogFor}, {"PauseFor", f.PauseFor}, {"PartitionFor", f.PartitionFor}, {"Stall", f.Stall},
+		{"ReorderFor", f.ReorderFor},
 	} {
 		if d.v < 0 || d.v > time.Hour {
 			errs = append(errs, fmt.Errorf("sim: faults: %s is %v, want 0 to 1h: %w", d.name, d.v, na.ErrInvalid))

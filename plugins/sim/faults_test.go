@@ -93,7 +93,8 @@ func TestDraw(t *testing.T) {
 			either++
 		}
 	}
-	for _, name := range []string{"Jitter", "Refuse", "Reset", "Corrupt", "Clog", "Pause", "Partition", "Narrow", "Stall", "Silence"} {
+	for _, name := range []string{"Jitter", "Refuse", "Reset", "Corrupt", "Clog", "Pause", "Partition", "Narrow", "Stall", "Silence", "Loss", "Duplicate",
+		"Reorder", "Again"} {
 		require.InDelta(t, 500, on[name], 60, name)
 	}
 	require.InDelta(t, 250, both, 50)
@@ -106,6 +107,7 @@ func TestBadConfig(t *testing.T) {
 	for _, cfg := range []Config{
 		{Level: 2}, {Latency: -1}, {Bandwidth: -1}, {Window: -1}, {PollCost: -1}, {Faults: Faults{Reset: 1.5}},
 		{Faults: Faults{Clog: -1}}, {Faults: Faults{Jitter: -1}}, {Faults: Faults{Reset: 0.6, Corrupt: 0.6}},
+		{Faults: Faults{Loss: 0.6, Reorder: 0.6}}, {Faults: Faults{Again: 2}}, {Faults: Faults{ReorderFor: -1}},
 	} {
 		err := cfg.validate()
 		require.ErrorIs(t, err, na.ErrInvalid, "%+v", cfg)

@@ -17,6 +17,7 @@ type Node struct {
 	paused    bool // stopped, as by SIGSTOP
 	dark      bool // went silently, and nothing has been opened on it since
 	resume    event
+	posts     posts
 }
 
 // Node returns the node of that name, made if need be.

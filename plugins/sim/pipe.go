@@ -41,11 +41,19 @@ const (
 func (p *pipe) push(s segment) {
 	w := p.c.w
 	now := w.Now()
+	var takes, late, again time.Duration
 	if bw := w.cfg.Bandwidth; bw > 0 {
-		p.sending = max(p.sending, now) + time.Duration(int64(len(s.b))*int64(time.Second)/bw)
-		now = p.sending
+		takes = time.Duration(int64(len(s.b)) * int64(time.Second) / bw)
 	}
-	s.at = now + w.delay() // and not before those ahead of it
+	if w.odds.reorder > 0 {
+		late, again = w.astray(p, takes)
+	}
+	if takes > 0 {
+		p.sending = max(p.sending, now) + takes
+		now = p.sending
+		p.sending += again
+	}
+	s.at = now + w.delay() + late // and not before those ahead of it
 	p.segs = append(p.segs, s)
 	p.bytes += len(s.b)
 	if len(p.segs)-p.first == 1 {

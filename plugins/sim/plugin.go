@@ -65,7 +65,7 @@ func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	in.name = in.eng.Addr().Name()
 	in.node.instances = append(in.node.instances, in)
 	w.trace(traceOpen, in.name, uint64(len(in.node.instances)), 0)
-	return in.eng, nil
+	return &domain{in.eng, in.node}, nil
 }
 
 // checkName tells what is wrong with the part of an address after "sim://" that somebody wants to listen on.

@@ -85,6 +85,10 @@ func (l *lookup) fire(*event) {
 
 // Dial implements engine.Carrier.
 func (p *port) Dial(l *engine.Link) {
+	if err := p.inst.node.post(); err != nil {
+		l.Fail(err)
+		return
+	}
 	en := newConn(p, l)
 	l.Conn = en
 	p.w.ask(errand{kind: errandDial, end: en}, false)

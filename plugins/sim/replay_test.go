@@ -22,6 +22,7 @@ import (
 func storm(t testing.TB, seed uint64) *sim.World {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	cfg := sim.Config{Seed: seed, Faults: sim.Storm().Draw(rng), Level: sim.Level(rng.Uint64() & 1)}
+	cfg.Faults.Again = 0 // an answer that cannot be posted would be waited for
 	w := sim.NewWorld(cfg)
 	const nodes, calls = 3, 12
 	left := nodes

@@ -1,5 +1,7 @@
 package sim
 
+import "time"
+
 // strike draws what happens to the first segment of a pipe, and reports whether it is not delivered now.
 func (w *World) strike(p *pipe, from, to *end) bool {
 	u := w.chance.pcg.Uint64() >> 32
@@ -59,6 +61,8 @@ func (w *World) corrupt(p *pipe, who string) {
 type odds struct {
 	reset, corrupt, clog, pause, partition uint64
 	refuse, silence                        uint64
+	loss, duplicate, reorder               uint64 // per segment that is sent
+	again                                  uint64 // per post
 }
 
 func (f *Faults) odds() odds {
@@ -69,6 +73,48 @@ func (f *Faults) odds() odds {
 	o.clog = o.corrupt + of(f.Clog)
 	o.pause = o.clog + of(f.Pause)
 	o.partition = o.pause + of(f.Partition)
-	o.refuse, o.silence = of(f.Refuse), of(f.Silence)
+	o.refuse, o.silence, o.again = of(f.Refuse), of(f.Silence), of(f.Again)
+	o.loss = of(f.Loss)
+	o.duplicate = o.loss + of(f.Duplicate)
+	o.reorder = o.duplicate + of(f.Reorder)
 	return o
+}
+
+// The first retransmission of a segment follows after minRetransmit, or after the time that a round trip takes if that is
+// more; each one after it waits twice as long, up to maxRetransmit.
+const (
+	minRetransmit = time.Millisecond
+	maxRetransmit = 5 * time.Second
+)
+
+// astray draws what becomes of a segment that is sent with the sender's link busy until then, and returns how much later it
+// can be handed over, and for how much longer the link is busy. What is behind it waits for it: a stream keeps its order.
+func (w *World) astray(p *pipe, size time.Duration) (late, busy time.Duration) {
+	u := w.chance.pcg.Uint64() >> 32
+	switch {
+	case u >= w.odds.reorder:
+	case u < w.odds.loss:
+		late = w.retransmits()
+		w.trace(traceLoss, "", p.c.id, uint64(late))
+	case u < w.odds.duplicate:
+		w.stats.Duplicated++
+		w.trace(traceDuplicate, "", p.c.id, 0)
+		busy = size // the receiver drops it
+	default:
+		w.stats.Reordered++
+		late = w.chance.exp(w.faults.ReorderFor) // those behind overtake it, and wait
+		w.trace(traceReorder, "", p.c.id, uint64(late))
+	}
+	return late, busy
+}
+
+// retransmits returns how long it takes until something that was lost once has come through.
+func (w *World) retransmits() (late time.Duration) {
+	wait := max(2*(w.cfg.Latency+w.faults.Jitter), minRetransmit)
+	for again := true; again && late < time.Hour; again = w.chance.chance(w.odds.loss) {
+		w.stats.Lost++
+		late += wait
+		wait = min(2*wait, maxRetransmit)
+	}
+	return late
 }

@@ -35,13 +35,18 @@ const (
 	traceTimeout
 	traceOpen
 	traceShort
+	traceLoss
+	traceDuplicate
+	traceReorder
+	tracePost
 )
 
 var traceText = [...]string{traceNote: "note", traceResume: "resume", traceEnd: "end", traceDial: "dial",
 	traceConnect: "connect", traceRefuse: "refuse", traceSegment: "segment", traceClose: "close", traceReset: "reset",
 	traceDrop: "drop", traceCorrupt: "corrupt", traceClog: "clog", tracePause: "pause", traceUnpause: "unpause",
 	tracePartition: "partition", traceHeal: "heal", traceCrash: "crash", traceLookup: "lookup", traceTimer: "timer",
-	traceReady: "ready", traceTimeout: "timeout", traceOpen: "open", traceShort: "short write"}
+	traceReady: "ready", traceTimeout: "timeout", traceOpen: "open", traceShort: "short write",
+	traceLoss: "loss", traceDuplicate: "duplicate", traceReorder: "reorder", tracePost: "post fails"}
 
 // recent is how many entries a world keeps for its last words.
 const recent = 256

@@ -21,6 +21,9 @@ type World struct {
 	entries uint64
 	recent  []traceEntry
 
+	again  atomic.Uint64 // Faults.Again as odds
+	failed atomic.Uint64 // posts
+
 	mu       sync.Mutex   // guards the fields below
 	cond     sync.Cond    // the turn is free, the clock has moved, or something is in todo
 	waiting  atomic.Int32 // who sleeps on cond
@@ -30,6 +33,7 @@ type World struct {
 	todo     []errand
 	spare    []errand // the other half of todo
 	rand     dice     // for programs: incarnations, tokens
+	posting  dice     // which post fails
 	waiters  []*waiter
 	idleFrom time.Time // since when an idle paced world has waited; zero when it does not
 	poked    []*port   // ports whose Wake was called
@@ -67,11 +71,12 @@ func NewWorld(cfg Config) *World {
 	}
 	w := &World{
 		cfg: cfg.withDefaults(), faults: cfg.Faults, hookAt: math.MaxUint64, odds: cfg.Faults.odds(), hash: mix(0, 1),
-		rand: newDice(cfg.Seed, 1), chance: newDice(cfg.Seed, 2), order: newDice(cfg.Seed, 3),
+		rand: newDice(cfg.Seed, 1), chance: newDice(cfg.Seed, 2), order: newDice(cfg.Seed, 3), posting: newDice(cfg.Seed, 4),
 		recent: make([]traceEntry, recent),
 		named:  map[string]*instance{}, nodes: map[string]*Node{}, parted: map[[2]*Node]*parting{}, lost: map[string]*Node{},
 	}
 	w.cond.L = &w.mu
+	w.again.Store(w.odds.again)
 	return w
 }
 
@@ -114,12 +119,17 @@ type Stats struct {
 	Pauses     uint64
 	Partitions uint64
 	Crashes    uint64
+	Lost       uint64 // segments that were sent again, once for each time
+	Duplicated uint64
+	Reordered  uint64
+	Failed     uint64 // posts
 }
 
 // Stats returns the counters.
 func (w *World) Stats() Stats {
 	w.take()
 	defer w.give()
+	w.stats.Failed = w.failed.Load()
 	return w.stats
 }
 
@@ -132,6 +142,7 @@ func (w *World) SetFaults(f Faults) {
 	w.take()
 	defer w.give()
 	w.faults, w.odds = f, f.odds()
+	w.again.Store(w.odds.again)
 }
 
 // step makes the next event happen, unless that is after limit.

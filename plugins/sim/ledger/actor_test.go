@@ -197,10 +197,7 @@ func (a *actor) settle() {
 			s.fail("regions or kept handles are left 30 s after calm")
 		}
 	}
-	for _, l := range a.handles {
-		l.h.Close()
-	}
-	a.handles = nil
+	a.closeAll()
 	end := s.w.Now() + 10*time.Second
 	for _, c := range a.hctxs {
 		a.empty(c, end)
@@ -225,7 +222,15 @@ func (a *actor) empty(hctx *hg.Context, end time.Duration) {
 			c.Trigger(0)
 		}
 		a.answerAll() // requests whose calls were over long ago
+		a.closeAll()
 	}
+}
+
+func (a *actor) closeAll() {
+	for _, l := range a.handles {
+		l.h.Close()
+	}
+	a.handles = nil
 }
 
 // finalize closes the class in the middle of everything.
@@ -249,10 +254,7 @@ func (a *actor) shutdown() {
 	s := a.s
 	_ = a.cls.Close()
 	for turn := 0; ; turn++ {
-		for _, l := range a.handles {
-			l.h.Close()
-		}
-		a.handles = nil
+		a.closeAll()
 		a.answerAll()
 		if a.cls.Closed() && a.regions == 0 { // those of calls that were refused may have been closed after the class
 			break

@@ -68,7 +68,8 @@ func TestSeeds(t *testing.T) {
 		}
 		st := &total.world
 		for name, n := range map[string]uint64{"resets": st.Resets, "corruptions": st.Corrupted, "clogs": st.Clogs,
-			"pauses": st.Pauses, "partitions": st.Partitions, "crashes": st.Crashes, "refusals": st.Refusals, "cuts": st.Cuts, "full windows": st.Full} {
+			"pauses": st.Pauses, "partitions": st.Partitions, "crashes": st.Crashes, "refusals": st.Refusals, "cuts": st.Cuts, "full windows": st.Full,
+			"losses": st.Lost, "duplicates": st.Duplicated, "reorderings": st.Reordered, "posts that failed": st.Failed} {
 			require.Positive(t, n, "no %s happened", name)
 		}
 	}
@@ -187,6 +188,10 @@ func (a *tally) add(s *scenario) {
 	a.world.Refusals += st.Refusals
 	a.world.Cuts += st.Cuts
 	a.world.Full += st.Full
+	a.world.Lost += st.Lost
+	a.world.Duplicated += st.Duplicated
+	a.world.Reordered += st.Reordered
+	a.world.Failed += st.Failed
 }
 
 func (a *tally) String() string {

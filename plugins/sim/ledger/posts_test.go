@@ -1,0 +1,282 @@
+package ledger
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// A post is one call between two nodes of which a post fails: every one, one world for each.
+//
+//	origin: Forward ──────────► target: handler, pulls or pushes ─► Respond ─► origin: callback
+//	 posts 1, 2, …               posts 1, 2, …                                 then a call that succeeds, and nothing is left
+type post struct {
+	w              *sim.World
+	origin, target int // longest messages
+	input, output  int
+	dir            bulk.Dir
+	move           int  // bytes that are moved; 0: none
+	all            bool // every post of the origin fails while the call is under way
+
+	ends, runs, moves int
+	err, moveErr      error
+	done              bool
+	failed            error
+}
+
+func (p *post) fail(format string, args ...any) {
+	if p.failed == nil {
+		p.failed = fmt.Errorf(format, args...)
+	}
+}
+
+func (p *post) open(name string, eager int) (*hg.Class, *hg.Context) {
+	cfg := hg.Config{Codec: codec.Raw}
+	cfg.NA.Plugins, cfg.NA.Eager = []na.Plugin{p.w.Node(name).Plugin()}, eager
+	cls, err := hg.Open("sim://"+name, cfg)
+	if err == nil {
+		_, err = cls.Register("work", p.work)
+	}
+	if err != nil {
+		panic(err)
+	}
+	hctx, err := cls.NewContext()
+	if err != nil {
+		panic(err)
+	}
+	return cls, hctx
+}
+
+// run makes the call while the n-th post at a node fails, and returns how many posts that node has made.
+func (p *post) run(seed uint64, at string, n int, err error) int {
+	p.w = sim.NewWorld(sim.Config{Seed: seed})
+	defer p.w.Close()
+	p.w.Node(at).FailPost(n, err)
+	p.w.Go("target", func() {
+		cls, hctx := p.open("target", p.target)
+		for !p.done {
+			hctx.Trigger(0)
+			_ = hctx.Progress(10 * time.Millisecond)
+		}
+		p.close(cls, hctx)
+	})
+	p.w.Go("origin", func() {
+		defer func() { p.done = true }()
+		cls, hctx := p.open("origin", p.origin)
+		if p.all {
+			p.w.SetFaults(sim.Faults{Again: 1})
+		}
+		p.call(hctx)
+		p.w.SetFaults(sim.Faults{})
+		first := p.err
+		for range 3 { // a peer that could not be dialled is left alone for a while
+			p.w.Sleep(time.Second)
+			if p.call(hctx); p.err == nil {
+				break
+			}
+		}
+		if p.err != nil {
+			p.fail("a later call ended with %v, the first one with %v", p.err, first)
+		}
+		p.err = first
+		p.close(cls, hctx)
+	})
+	if err := p.w.Run(time.Minute); err != nil {
+		p.fail("%v", err)
+	}
+	return p.w.Node(at).Posts()
+}
+
+// call makes one call and waits for its end.
+func (p *post) call(hctx *hg.Context) {
+	p.ends, p.runs, p.moves, p.err = 0, 0, 0, nil
+	in := bytes.Repeat([]byte{7}, p.input)
+	var region *bulk.Handle
+	memory := bytes.Repeat([]byte{1}, p.move)
+	if p.move > 0 {
+		access := bulk.ReadOnly
+		if p.dir == bulk.Push {
+			access = bulk.WriteOnly
+		}
+		var err error
+		if region, err = bulk.Create(hctx, access, memory); err != nil {
+			p.err = err
+			return
+		}
+		in, _ = region.MarshalBinary()
+	}
+	h, err := hctx.Create(na.MakeAddr("sim://target", 0), hg.HashName("work"))
+	if err != nil {
+		panic(err)
+	}
+	defer h.Close()
+	if p.err = h.Forward(in, func(h *hg.Handle, err error) {
+		p.ends++
+		p.err = err
+		if err != nil {
+			return
+		}
+		if out, err := h.OutputRaw(); err != nil || !bytes.Equal(out, bytes.Repeat([]byte{9}, p.output)) {
+			p.fail("output of %d bytes, %v", len(out), err)
+		}
+	}); p.err == nil {
+		drive(hctx, 30*time.Second, func() bool { return p.ends > 0 })
+		if p.ends != 1 {
+			p.fail("%d callbacks", p.ends)
+		}
+	}
+	drive(hctx, time.Millisecond, nil) // nothing comes twice
+	switch fate := hg.FateOf(p.err); {
+	case p.ends > 1:
+		p.fail("%d callbacks", p.ends)
+	case p.err == nil && p.runs != 1, p.runs > 1, p.err != nil && fate == na.NotRun && p.runs > 0, p.err != nil && fate == na.Ran && p.runs == 0:
+		p.fail("the handler ran %d times, the call ended with %v", p.runs, p.err)
+	case p.err == nil && p.dir == bulk.Push && !bytes.Equal(memory, bytes.Repeat([]byte{2}, p.move)):
+		p.fail("memory differs after a push")
+	}
+	if region != nil {
+		closed := false
+		if err := region.Close(func(error) { closed = true }); err != nil {
+			p.fail("close of the region: %v", err)
+		}
+		drive(hctx, time.Second, func() bool { return closed })
+		if !closed {
+			p.fail("the region is not closed")
+		}
+	}
+}
+
+// drive drives a context until done, or d has passed.
+func drive(hctx *hg.Context, d time.Duration, done func() bool) {
+	for end := hctx.Now() + d; hctx.Now() < end && (done == nil || !done()); {
+		hctx.Trigger(0)
+		_ = hctx.Progress(100 * time.Microsecond)
+		hctx.Trigger(0)
+	}
+}
+
+// work is the handler.
+func (p *post) work(h *hg.Handle) error {
+	p.runs++
+	in, err := h.InputRaw()
+	if err != nil {
+		return err
+	}
+	out := bytes.Repeat([]byte{9}, p.output)
+	if p.move == 0 {
+		if len(in) != p.input {
+			p.fail("input of %d bytes", len(in))
+		}
+		return h.RespondRaw(out, nil)
+	}
+	remote := new(bulk.Handle)
+	if err := remote.UnmarshalBinary(in); err != nil {
+		return err
+	}
+	local := bytes.Repeat([]byte{2}, p.move)
+	lh, err := bulk.Create(h.Context(), bulk.LocalOnly, local)
+	if err != nil {
+		return err
+	}
+	h.Ref()
+	_, err = bulk.Transfer(h.Context(), bulk.Spec{Dir: p.dir, Peer: h.Addr(), Remote: remote, Local: lh, Size: int64(p.move), Chunk: 4096, Window: 2},
+		func(_ *bulk.Op, err error) {
+			defer h.Close()
+			p.moves++
+			if p.moves > 1 {
+				p.fail("the transfer ended %d times", p.moves)
+			}
+			if err != nil {
+				_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+				return
+			}
+			if p.dir == bulk.Pull && local[p.move-1] != 1 {
+				p.fail("memory differs after a pull")
+			}
+			_ = h.RespondRaw(out, nil)
+		})
+	if err != nil {
+		h.Close()
+	}
+	return err
+}
+
+// close looks whether nothing is left, and closes.
+func (p *post) close(cls *hg.Class, hctx *hg.Context) {
+	left := func() bool {
+		st := hctx.Stats()
+		return st.Handles != 0 || st.Lent != 0 || st.Pulled != 0 || st.Active != 0 || st.NA.Regions != 0 || st.NA.Leases != 0 ||
+			st.NA.Outstanding != 0 || st.NA.Queued != 0 || st.NA.Envelopes != 0
+	}
+	if drive(hctx, 10*time.Second, func() bool { return !left() }); left() {
+		p.fail("something is left at %v: %+v", cls.Addr(), hctx.Stats())
+	}
+	_ = cls.Close()
+	if drive(hctx, time.Second, cls.Closed); !cls.Closed() {
+		p.fail("Close has not completed: %+v", hctx.Stats())
+	}
+}
+
+// everyPost runs a call once for each post that it makes at either side.
+func everyPost(t *testing.T, c post) {
+	leak.Check(t)
+	for _, at := range []string{"origin", "target"} {
+		for _, err := range []error{na.ErrAgain, na.ErrNoMemory} {
+			failed := 0
+			for n, posts := 1, 1; n <= posts; n++ {
+				require.Less(t, n, 200)
+				p := c
+				posts = p.run(1, at, n, err)
+				require.NoError(t, p.failed, "post %d of %d at the %s fails with %v; the call ended with %v", n, posts, at, err, p.err)
+				if p.err != nil {
+					require.NotErrorIs(t, p.err, na.ErrMsgSize, "post %d at the %s fails with %v", n, at, err)
+					failed++
+				}
+			}
+			require.Positive(t, failed, "no failed post at the %s was noticed", at)
+		}
+	}
+}
+
+func TestPostsFail(t *testing.T) {
+	everyPost(t, post{input: 10, output: 10})
+}
+
+// H3b: what does not fit a message is fetched from its owner, and the fetch may fail at its start, on either side.
+func TestH3bPostsFail(t *testing.T) {
+	t.Run("both larger", func(t *testing.T) { everyPost(t, post{input: 20 << 10, output: 30 << 10}) })
+	t.Run("for the target only", func(t *testing.T) { everyPost(t, post{origin: 4096, target: 256, input: 2000, output: 100}) })
+	t.Run("for the origin only", func(t *testing.T) { everyPost(t, post{origin: 256, target: 4096, input: 100, output: 2000}) })
+}
+
+// H16: the k-th post of a transfer fails while those before it are under way.
+func TestH16PostsFail(t *testing.T) {
+	t.Run("pull", func(t *testing.T) { everyPost(t, post{output: 10, dir: bulk.Pull, move: 5*4096 + 1}) })
+	t.Run("push", func(t *testing.T) { everyPost(t, post{output: 10, dir: bulk.Push, move: 5*4096 + 1}) })
+}
+
+// H8: the request cannot be sent, or the receive of its answer cannot be posted, or neither: the call ends once, and did not
+// run unless it was sent.
+func TestH8SendAndReceiveFail(t *testing.T) {
+	leak.Check(t)
+	const receive, dial, send, both = 1, 2, 3, 0
+	for _, n := range []int{receive, dial, send, both} {
+		p := post{input: 10, output: 10, all: n == both}
+		p.run(1, "origin", n, na.ErrNoMemory)
+		require.NoError(t, p.failed, "post %d", n)
+		want := errors.Is(p.err, na.ErrNoMemory) || errors.Is(p.err, na.ErrAgain)
+		require.True(t, want || n == dial && errors.Is(p.err, na.ErrUnreachable), "post %d: %v", n, p.err)
+		require.Equal(t, na.NotRun, hg.FateOf(p.err), "post %d", n)
+	}
+}

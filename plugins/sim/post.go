@@ -1,0 +1,174 @@
+package sim
+
+import (
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+)
+
+// A post is the start of an operation that needs something of the network below: a lookup, a message, the receive of an
+// answer, a withdraw, a put, a get, a lease; and the registering of memory, and a dial. Posts can fail, as they do where a queue
+// is full or memory is short. Receives of requests and timers need nothing and do not fail.
+//
+//	na ── start ──► endpoint ─ fails? ─ no ──► engine.Endpoint
+//	                              └─ yes ──► the operation ends at once with the error: it did not run
+type posts struct {
+	made   atomic.Int64 // posts so far
+	failAt atomic.Int64 // the number of the one that fails; 0: none
+	err    error        // what it fails with; guarded by World.mu
+}
+
+// Posts counts the posts of the node's classes so far.
+func (n *Node) Posts() int { return int(n.posts.made.Load()) }
+
+// FailPost lets the k-th post from now on, counted from 1, fail with err; the others do not. k of 0 takes that back.
+func (n *Node) FailPost(k int, err error) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	n.posts.err = err
+	n.posts.failAt.Store(0)
+	if k > 0 {
+		n.posts.failAt.Store(n.posts.made.Load() + int64(k))
+	}
+}
+
+// post counts a post and returns why it fails, or nil.
+func (n *Node) post() error {
+	w := n.w
+	i := n.posts.made.Add(1)
+	if at := n.posts.failAt.Load(); at != i && w.again.Load() == 0 {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := n.posts.err
+	if n.posts.failAt.Load() != i {
+		if !w.posting.chance(w.again.Load()) {
+			return nil
+		}
+		err = na.ErrAgain
+		if w.posting.below(2) == 0 {
+			err = na.ErrNoMemory
+		}
+	}
+	w.failed.Add(1)
+	w.trace(tracePost, n.name, n.id, uint64(na.CodeOf(err)))
+	return err
+}
+
+// A domain is an engine whose memory may not be had.
+type domain struct {
+	*engine.Engine
+	node *Node
+}
+
+// Endpoint implements na.Domain.
+func (d *domain) Endpoint(nctx *na.Context) (na.Endpoint, error) {
+	ep, err := d.Engine.Endpoint(nctx)
+	if err != nil {
+		return nil, err
+	}
+	return &endpoint{ep.(drivenEndpoint), d.node}, nil
+}
+
+// Publish implements na.Domain.
+func (d *domain) Publish(m *na.Mem) error {
+	if err := d.node.post(); err != nil {
+		return err
+	}
+	return d.Engine.Publish(m)
+}
+
+// A drivenEndpoint is what an engine over this package's carriers makes.
+type drivenEndpoint interface {
+	na.Endpoint
+	na.Driver
+	na.Waker
+	na.Corker
+}
+
+// An endpoint is that of an engine, whose posts may fail.
+type endpoint struct {
+	drivenEndpoint
+	node *Node
+}
+
+// fails ends the operation of t if its post fails.
+func (e *endpoint) fails(t na.Ticket) bool {
+	err := e.node.post()
+	if err != nil {
+		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+	}
+	return err != nil
+}
+
+// Lookup implements na.Endpoint.
+func (e *endpoint) Lookup(t na.Ticket, text string) {
+	if !e.fails(t) {
+		e.drivenEndpoint.Lookup(t, text)
+	}
+}
+
+// SendUnexpected implements na.Endpoint.
+func (e *endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
+	if !e.fails(t) {
+		e.drivenEndpoint.SendUnexpected(t, to, tag, buf, by)
+	}
+}
+
+// Withdraw implements na.Endpoint.
+func (e *endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
+	if !e.fails(t) {
+		e.drivenEndpoint.Withdraw(t, to, id)
+	}
+}
+
+// SendExpected implements na.Endpoint.
+func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
+	if !e.fails(t) {
+		e.drivenEndpoint.SendExpected(t, to, tag, buf)
+	}
+}
+
+// RecvExpected implements na.Endpoint.
+func (e *endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
+	if !e.fails(t) {
+		e.drivenEndpoint.RecvExpected(t, from, tag, buf)
+	}
+}
+
+// Put implements na.Endpoint.
+func (e *endpoint) Put(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
+	if !e.failsMove(t, local) {
+		e.drivenEndpoint.Put(t, local, loff, to, key, roff, n)
+	}
+}
+
+// Get implements na.Endpoint.
+func (e *endpoint) Get(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
+	if !e.failsMove(t, local) {
+		e.drivenEndpoint.Get(t, local, loff, to, key, roff, n)
+	}
+}
+
+// failsMove ends the move of t, whose local memory was acquired for it, if its post fails.
+func (e *endpoint) failsMove(t na.Ticket, local *na.Mem) bool {
+	err := e.node.post()
+	if err != nil {
+		local.Release()
+		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+	}
+	return err != nil
+}
+
+// Lease implements na.Endpoint.
+func (e *endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
+	if err := e.node.post(); err != nil {
+		if r := (na.Result{Err: err, Fate: na.NotRun}); !m.Revoke(t, r) {
+			t.Finish(r)
+		}
+		return
+	}
+	e.drivenEndpoint.Lease(t, to, tag, m)
+}
