@@ -102,14 +102,16 @@ func (op *Op) SetPatient(on bool) { op.patient = on }
 func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
 
 // Cancel asks for the end of the operation. It never blocks, and an operation that is idle or has ended stays as it
-// is. The callback still runs once: with ErrCanceled if the cancel won, with the result otherwise.
+// is. The callback still runs once: with ErrCanceled if the cancel won, with the result otherwise. It is ready for Trigger
+// when Cancel returns, also if another goroutine was about to end the operation: the endpoint, whose lock that goroutine
+// holds, is asked in any case.
 func (op *Op) Cancel() {
 	for {
 		w := op.word.Load()
-		if w&opPhaseMask != opActive || w&opCanceling != 0 {
+		if w&opPhaseMask == opIdle {
 			return
 		}
-		if op.word.CompareAndSwap(w, w|opCanceling) {
+		if w&opPhaseMask != opActive || w&opCanceling != 0 || op.word.CompareAndSwap(w, w|opCanceling) {
 			op.nctx.cancel(Ticket{op, w >> opGenShift})
 			return
 		}

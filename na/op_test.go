@@ -103,6 +103,39 @@ func TestOpHoldsHaveALimit(t *testing.T) {
 	require.False(t, op.Busy())
 }
 
+// A Cancel that meets another goroutine which has fixed the outcome and not queued it yet returns when it has: a Trigger
+// after it runs the callback.
+func TestCancelMeetsTheEnd(t *testing.T) {
+	c, e := newFake(t, Config{})
+	ran := 0
+	op := c.NewOp(func(*Op, Result) { ran++ })
+	tk, err := op.start(kindPost, Addr{})
+	require.NoError(t, err)
+	e.mu.Lock() // as whoever finishes does
+	require.True(t, tk.Hold())
+	require.True(t, tk.Finish(Result{}))
+	canceled := make(chan struct{})
+	go func() {
+		defer close(canceled)
+		op.Cancel()
+	}()
+	for e.canceled.Load() == 0 {
+		select {
+		case <-canceled:
+			tk.Release()
+			e.mu.Unlock()
+			t.Fatal("Cancel has returned before the operation was queued")
+		default:
+			runtime.Gosched()
+		}
+	}
+	tk.Release()
+	e.mu.Unlock()
+	<-canceled
+	c.Trigger(0)
+	require.Equal(t, 1, ran)
+}
+
 // Finish, Cancel, Hold and Release from many goroutines: one delivery for each life, after the last Release, and nobody
 // holds the memory when the callback runs. The memory is plain: the race detector watches it.
 func TestOpRace(t *testing.T) {

@@ -79,7 +79,8 @@ type Endpoint interface {
 	Lease(t Ticket, to Addr, tag Tag, m *Mem)
 	// GiveBack tells the owner of a lease that it is not needed any more. Best effort, no completion.
 	GiveBack(to Addr, key Key)
-	// Cancel ends the operation of t if it has not ended. Called after t.Canceling began to report true.
+	// Cancel ends the operation of t if it has not ended. Called after t.Canceling began to report true, or while another
+	// goroutine ends it: then Cancel returns when that one has, for which it takes the lock under which tickets are finished.
 	Cancel(t Ticket)
 
 	// Poll makes one pass without waiting: timers that are due, descriptors that are closed late, frames that are held.
