@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"bytes"
 	"context"
 	"testing"
 
@@ -104,7 +105,12 @@ func TestIdentityReused(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	b := make([]byte, requestSize)
 	(&request{id: 7, size: 3}).put(b)
-	f.Add(append(b, "abc"...))
+	f.Add(append(bytes.Clone(b), "abc"...))
+	f.Add(append(bytes.Clone(b), "abcd"...))
+	(&request{id: 7, size: 1 << 40, flags: flagMore | flagOneWay, budget: 1}).put(b)
+	f.Add(na.Key{Len: 1 << 40, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	f.Add(na.Key{Len: 1, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	f.Add(b[:requestSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, payload, err := parseRequest(b)
 		if err != nil {
@@ -114,8 +120,13 @@ func FuzzRequest(f *testing.F) {
 		again := make([]byte, requestSize)
 		r.put(again)
 		require.Equal(t, b, append(again, payload...))
+		require.Zero(t, r.flags&^(flagMore|flagOneWay))
 		if r.flags&flagMore != 0 {
-			_, _ = bodyKey(payload, r.size)
+			if key, err := bodyKey(payload, r.size); err == nil {
+				require.EqualValues(t, r.size, key.Len)
+			}
+		} else {
+			require.EqualValues(t, r.size, len(payload))
 		}
 	})
 }
@@ -123,7 +134,10 @@ func FuzzRequest(f *testing.F) {
 func FuzzResponse(f *testing.F) {
 	b := make([]byte, responseSize)
 	(&response{code: 3, size: 3}).put(b)
-	f.Add(append(b, "abc"...))
+	f.Add(append(bytes.Clone(b), "abc"...))
+	(&response{size: 9, fate: na.Ran, flags: flagMore}).put(b)
+	f.Add(na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	f.Add(b[:responseSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, payload, err := parseResponse(b)
 		if err != nil {

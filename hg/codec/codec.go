@@ -27,6 +27,7 @@ var (
 	ErrDepth     = errors.New("containers are nested too deeply")
 	ErrReserved  = errors.New("byte 0xc1 is not msgpack")
 	ErrExtension = errors.New("an extension stands where a plain value is expected")
+	ErrKey       = errors.New("a list or a map cannot be a key")
 	ErrInflated  = errors.New("the value would take far more memory than its bytes justify")
 )
 

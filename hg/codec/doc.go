@@ -4,6 +4,7 @@
 //	                                                    │
 //	                                  guard   one walk over the type bytes: framing, depth, no trailing bytes
 //	                                  budget  only for types that can inflate: elements × size against len(b)
+//	                                  fit     only for messages that could cost much: a value that the decoder will refuse
 //	                                  source  hands the bytes to the decoder, and no extension body as a value
 //	                                    ▼
 //	                                  decoder ──► v, or an error; a panic inside becomes an error too
@@ -12,6 +13,10 @@
 // already holds is filled in place, as msgpack does. After an error v may be half filled.
 //
 // # What a decode may cost
+//
+// What is refused costs at most 4 × len(b) + 4 KiB of memory, whatever it is: the guard, the budget and the fit look at
+// all of it before the decoder allocates for the first value. If an element of v's type is larger than 3 KiB, add two
+// of them. What is accepted costs what its values take in memory, as follows.
 //
 // The guard makes the number of elements in all containers together at most len(b). What an element costs is up
 // to its Go type, per byte received: []byte and string 1, []int 8, []string and []any 16, [][]T 24, and while
@@ -24,8 +29,9 @@
 // beyond that is added up, and more than 4 × len(b) + 4 KiB of it is ErrInflated, before anything is allocated. A type
 // that is honestly tiny on the wire and large in memory says so by implementing Sparse.
 //
-// Not counted: what a type allocates in its own DecodeMsgpack, UnmarshalMsgpack, UnmarshalBinary or UnmarshalText, and
-// the target of an interface that held a pointer before the decode.
+// Not counted: what a type allocates in its own DecodeMsgpack, UnmarshalMsgpack, UnmarshalBinary or UnmarshalText, and what
+// came in front of a value that such a method refuses; and the target of an interface that held a pointer before the
+// decode.
 //
 // # Which msgpack
 //

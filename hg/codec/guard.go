@@ -82,6 +82,7 @@ func Check(b []byte, maxDepth int) error {
 type survey struct {
 	values int  // in all containers, and the containers
 	exts   bool // some of them are extensions
+	hollow int  // 1 + the offset of one without a body, if there is one
 }
 
 // check is Check with a survey.
@@ -123,6 +124,9 @@ func check(b []byte, maxDepth int) (sv survey, err error) {
 			pos += int(n)
 			if f.class == extension {
 				sv.exts = true
+				if n == 1 {
+					sv.hollow = at + 1
+				}
 			}
 		case list, dict:
 			if f.class == dict {

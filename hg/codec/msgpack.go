@@ -75,14 +75,25 @@ func (packer) Decode(b []byte, v any) (err error) {
 	if err != nil || v == nil {
 		return err
 	}
-	if err := shapeOf(v).afford(b, sv.values); err != nil {
+	if sv.hollow > 0 { // the source would refuse it where it stands
+		return refuse(b, sv.hollow-1, ErrExtension)
+	}
+	s := shapeOf(v)
+	if err := s.afford(b, sv.values); err != nil {
 		return err
 	}
+	if err := s.fit(b, sv.values); err != nil {
+		return fmt.Errorf("codec: decode into %T: %w", v, err)
+	}
+	return decode(b, v, sv.exts)
+}
 
+// decode decodes good bytes; exts tells that there are extensions among them.
+func decode(b []byte, v any, exts bool) (err error) {
 	// A field of type error that meets a number makes reflect panic, and so does a map keyed by any that meets an array.
 	defer recoverDecode(v, &err)
 	d := decoders.Get().(*decoder)
-	d.src.reset(b, sv.exts)
+	d.src.reset(b, exts)
 	d.Reset(&d.src)
 	d.DisableAllocLimit(true) // the guard has seen the bytes behind every length, so allocate once and exactly
 	if err := d.Decode(v); err != nil {

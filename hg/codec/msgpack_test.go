@@ -146,7 +146,7 @@ func TestMsgpackPanicBecomesError(t *testing.T) {
 
 	var withMap struct{ M map[any]int }
 	b = unhex(t, "81 a14d 81 90 01")
-	require.ErrorContains(t, codec.Msgpack.Decode(b, &withMap), "unhashable")
+	require.ErrorIs(t, codec.Msgpack.Decode(b, &withMap), codec.ErrKey)
 
 	var p point // and the next decode is not disturbed
 	require.NoError(t, codec.Msgpack.Decode(encode(t, point{X: 4}), &p))

@@ -23,6 +23,8 @@ type shape struct {
 	order  []*shape          // of a struct that is encoded as an array
 
 	largest int64 // element that is counted, here or further down; 0 if there is none
+	dense   int64 // memory that one value on the wire may cost, here or further down; 0 if it is no more than the value
+	own     bool  // a method of the type takes over from the decoder
 }
 
 type shapeKind uint8
@@ -54,6 +56,7 @@ func compile(t reflect.Type) *shape {
 	s := c.compile(t)
 	for _, s := range c {
 		s.largest = s.reach(map[*shape]bool{})
+		s.dense = s.densest(map[*shape]bool{})
 	}
 	return s
 }
@@ -68,6 +71,7 @@ func (c compiler) compile(t reflect.Type) *shape {
 	s := &shape{typ: t}
 	c[t] = s
 	if decodesItself(t) {
+		s.own = true
 		return s
 	}
 	switch t.Kind() {
@@ -110,6 +114,30 @@ func (s *shape) reach(seen map[*shape]bool) int64 {
 		largest = max(largest, f.reach(seen))
 	}
 	return largest
+}
+
+// pairCost is the memory of a pair in a map, at most: Go gives the smallest map room for eight.
+const pairCost = 400
+
+// densest returns the most memory that one value on the wire may cost in what can be reached from s. It errs upwards.
+func (s *shape) densest(seen map[*shape]bool) int64 {
+	if s == nil || seen[s] || s.typ == nil || s.own {
+		return 0
+	}
+	seen[s] = true
+	most := max(s.elem.densest(seen), s.key.densest(seen))
+	for _, f := range s.fields {
+		most = max(most, f.densest(seen))
+	}
+	switch {
+	case s.typ.Kind() == reflect.Interface, s.kind == table:
+		most += pairCost
+	case s.kind == sequence, s.kind == pointer:
+		most += 3 * int64(s.typ.Elem().Size())
+	case s.typ.Kind() == reflect.Slice, s.typ.Kind() == reflect.Array, s.typ.Kind() == reflect.String:
+		most = max(most, 32)
+	}
+	return most
 }
 
 // decodesItself tells whether a method of t, or of *t, takes over from the decoder.

@@ -73,7 +73,7 @@ func FuzzFrames(f *testing.F) {
 			in := input[:9]
 			input = input[9:]
 			h := frame.Header{
-				Kind: frame.Kind(in[0]%15 + 1), Flags: in[1] & (frame.FlagTell), Context: uint16(in[1] >> 7), Credit: 32 + uint32(in[1]>>4&7),
+				Kind: frame.Kind(in[0]%19 + 1), Flags: in[1] & (frame.FlagTell), Context: uint16(in[1] >> 7), Credit: 32 + uint32(in[1]>>4&7),
 				Op: ops[in[2]%8], Tag: uint64(in[3]),
 			}
 			if in[3] > 250 {

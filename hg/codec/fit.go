@@ -1,0 +1,171 @@
+package codec
+
+import (
+	"fmt"
+	"reflect"
+)
+
+// A fitting walks over a message and the shape of its destination side by side and looks for a value that the decoder will
+// not take, before the decoder has allocated anything for those in front of it. It only suspects: what it does not
+// expect, the decoder is asked about, alone. What it overlooks the decoder finds later.
+type fitting struct {
+	b   []byte
+	err error
+
+	extType byte // of the last extension that was asked about, and its n
+	extSize int
+}
+
+// decoderCost is the memory of a decoder and its error.
+const decoderCost = 1 << 10
+
+// fit returns the error with which decoding b into a value of shape s would end, if the values in front of the place could
+// cost more than what a refused message may.
+func (s *shape) fit(b []byte, values int) error {
+	if int64(values)*s.dense <= budgetFor(len(b))-decoderCost {
+		return nil
+	}
+	f := fitting{b: b}
+	f.walk(s, 0)
+	return f.err
+}
+
+// bytesLike tells whether a value begins with c that a string and a []byte can be made of.
+func bytesLike(c byte) bool {
+	return c >= 0xa0 && c <= 0xbf || c >= 0xc4 && c <= 0xc6 || c >= 0xd9 && c <= 0xdb
+}
+
+func integer(c byte) bool { return c <= 0x7f || c >= 0xe0 || c >= 0xcc && c <= 0xd3 }
+
+// walk follows the value at pos into s and returns where it ends.
+func (f *fitting) walk(s *shape, pos int) int {
+	c := f.b[pos]
+	if f.err != nil || s.typ == nil || s.own || c == 0xc0 {
+		return skip(f.b, pos)
+	}
+	cl, n, body := head(f.b, pos)
+	fits := false
+	switch kind := s.typ.Kind(); kind {
+	case reflect.Pointer:
+		return f.walk(s.elem, pos)
+	case reflect.Interface:
+		if s.typ.NumMethod() == 0 {
+			return f.any(pos)
+		}
+		fits = bytesLike(c) && !isBinary(c) // of an error
+	case reflect.Slice, reflect.Array:
+		most := n
+		if kind == reflect.Array {
+			most = s.typ.Len()
+		}
+		if s.kind == sequence && cl == list && n <= most {
+			return f.elements(s, n, body)
+		}
+		fits = s.kind != sequence && bytesLike(c) && n <= most
+	case reflect.Map:
+		if cl == dict {
+			return f.pairs(s, n, body)
+		}
+	case reflect.Struct:
+		if cl == dict {
+			return f.record(s, n, body)
+		}
+		if cl == list && n == len(s.order) {
+			for _, field := range s.order {
+				body = f.walk(field, body)
+			}
+			return body
+		}
+		fits = cl == list && n == 0
+	case reflect.Bool:
+		fits = c == 0xc2 || c == 0xc3
+	case reflect.Float32:
+		fits = c == 0xca || integer(c)
+	case reflect.Float64:
+		fits = c == 0xca || c == 0xcb || integer(c)
+	case reflect.String:
+		fits = bytesLike(c)
+	default:
+		fits = integer(c)
+	}
+	if !fits {
+		f.suspect(s.typ, pos)
+	}
+	return skip(f.b, pos)
+}
+
+func (f *fitting) elements(s *shape, n, pos int) int {
+	for range n {
+		pos = f.walk(s.elem, pos)
+	}
+	return pos
+}
+
+func (f *fitting) pairs(s *shape, n, pos int) int {
+	for range n {
+		if cl, _, _ := head(f.b, pos); s.key.typ.Kind() == reflect.Interface && (cl == list || cl == dict || isBinary(f.b[pos])) && f.err == nil {
+			f.err = refuse(f.b, pos, ErrKey)
+		}
+		pos = f.walk(s.key, pos)
+		pos = f.walk(s.elem, pos)
+	}
+	return pos
+}
+
+func isBinary(c byte) bool { return c >= 0xc4 && c <= 0xc6 }
+
+func (f *fitting) record(s *shape, n, pos int) int {
+	for range n {
+		if c := f.b[pos]; !bytesLike(c) && c != 0xc0 {
+			f.suspect(reflect.TypeFor[string](), pos)
+		}
+		field := light
+		if cl, n, body := head(f.b, pos); cl == scalar {
+			if known := s.fields[string(f.b[body:body+n])]; known != nil {
+				field = known
+			}
+		}
+		pos = f.walk(field, skip(f.b, pos))
+	}
+	return pos
+}
+
+// any follows a value that becomes what it is. Maps in it have keys that are strings.
+func (f *fitting) any(pos int) int {
+	if f.err != nil {
+		return skip(f.b, pos)
+	}
+	cl, n, body := head(f.b, pos)
+	switch cl {
+	case list:
+		for range n {
+			body = f.any(body)
+		}
+		return body
+	case dict:
+		for range n {
+			if c := f.b[body]; !bytesLike(c) && c != 0xc0 {
+				f.suspect(reflect.TypeFor[string](), body)
+			}
+			body = f.any(skip(f.b, body))
+		}
+		return body
+	case extension:
+		if kind := f.b[body]; kind != f.extType || n != f.extSize {
+			f.suspect(reflect.TypeFor[any](), pos)
+			f.extType, f.extSize = kind, n
+		}
+	}
+	return body + n
+}
+
+// suspect asks the decoder whether it makes a t of the value at pos. A program can teach it to.
+func (f *fitting) suspect(t reflect.Type, pos int) {
+	if f.err != nil || int64(t.Size()) > budgetFor(len(f.b))-decoderCost { // asking costs a t
+		return
+	}
+	alone := f.b[pos:skip(f.b, pos)]
+	if err := decode(alone, reflect.New(t).Interface(), true); err != nil {
+		f.err = fmt.Errorf("byte %d of %d: %w", pos, len(f.b), err)
+	}
+}
