@@ -44,7 +44,7 @@ var destinations = []reflect.Type{
 }
 
 // cost returns how Decode of b into a new value of type t ends, and the bytes that it allocates, the value itself apart.
-func cost(b []byte, t reflect.Type) (err error, least uint64) {
+func cost(b []byte, t reflect.Type) (least uint64, err error) {
 	var before, after runtime.MemStats
 	for i := range 3 { // others may allocate at the same time
 		v := reflect.New(t).Interface()
@@ -58,13 +58,13 @@ func cost(b []byte, t reflect.Type) (err error, least uint64) {
 			break
 		}
 	}
-	return err, least
+	return least, err
 }
 
 // judge fails if a refusal of b costs more than was promised, or if b is refused although the decoder takes it.
 func judge(t *testing.T, b []byte, typ reflect.Type) error {
 	t.Helper()
-	err, n := cost(b, typ)
+	n, err := cost(b, typ)
 	if err == nil {
 		return nil
 	}

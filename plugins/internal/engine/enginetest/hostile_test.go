@@ -56,6 +56,12 @@ func (p *program) next() byte {
 	return b
 }
 
+// sparse is a byte in which few bits are set.
+func (p *program) sparse() byte {
+	b := p.next()
+	return b & p.next()
+}
+
 // one picks one of some values; the last ones, which are the freshest, come first.
 func one[T any](p *program, of []T) (v T) {
 	if len(of) == 0 {
@@ -189,7 +195,7 @@ func (h *hostile) step(what byte) {
 		h.hello(v())
 	case 2, 3: // any frame at all
 		f := frame.Header{
-			Kind: frame.Kind(v()%19 + 1), Flags: v() & v() & 0x0f, Credit: h.credit, Op: one(&h.in, h.ops), Tag: one(&h.in, h.tags),
+			Kind: frame.Kind(v()%19 + 1), Flags: h.in.sparse() & 0x0f, Credit: h.credit, Op: one(&h.in, h.ops), Tag: one(&h.in, h.tags),
 			Tail: frame.Tail{Token: one(&h.in, h.tokens), Offset: max(h.odd(), 0), Length: max(h.odd(), 0)},
 		}
 		switch alter := v(); alter % 8 {
@@ -222,7 +228,7 @@ func (h *hostile) step(what byte) {
 	case 8:
 		h.honestly(frame.Header{Kind: frame.GetDone, Op: one(&h.in, h.gets).Op, Tag: uint64(v())}, 0)
 	case 9:
-		h.honestly(frame.Header{Kind: frame.PutDone, Op: one(&h.in, h.puts).Op, Tag: uint64(v() & v())}, 0)
+		h.honestly(frame.Header{Kind: frame.PutDone, Op: one(&h.in, h.puts).Op, Tag: uint64(h.in.sparse())}, 0)
 	case 10, 11: // a put or a get of its own
 		f := frame.Header{Kind: frame.Get, Op: uint64(v() % 8), Tail: frame.Tail{Token: one(&h.in, h.tokens), Offset: max(h.odd(), 0), Length: max(h.odd(), 0)}}
 		n := 0
@@ -385,7 +391,6 @@ type field struct {
 	out     *na.Mem // peers may get
 	arena   []byte  // around in
 	lent    []byte
-	leases  []*na.Mem
 	calls   int // of the bystander
 	sent    []na.Result
 }
