@@ -16,32 +16,33 @@ func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		limit int
+		count func(s *script, l *Link) *int
 		start func(s *script, i int) *result
 		free  func(s *script, l *Link, first *result) // ends one
 		says  string
 	}{
-		{"answers", maxAnswers, func(s *script, i int) *result {
+		{"answers", maxAnswers, func(s *script, l *Link) *int { return &l.answers }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, s.addr(), na.Tag(i), []byte("x")) })
 		}, func(s *script, l *Link, _ *result) { s.pull(l) }, "65536 expected messages to the peer wait"},
-		{"gets", maxMoving, func(s *script, i int) *result {
+		{"gets", maxMoving, func(s *script, l *Link) *int { return &l.moving.n }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error {
 				m := s.mem(1)
 				return s.nctx.Get(op, m, 0, s.addr(), na.Key{Len: 1, Access: na.ReadOnly}, 0, 1)
 			})
 		}, func(s *script, l *Link, _ *result) { s.drain(l) }, "65536 gets and puts to the peer wait"},
-		{"receives", maxRecvs + 8192, func(s *script, i int) *result { return s.expect(na.Tag(i), nil) },
+		{"receives", maxRecvs + 8192, func(s *script, l *Link) *int { return &l.recvs.n }, func(s *script, i int) *result { return s.expect(na.Tag(i), nil) },
 			func(s *script, l *Link, _ *result) {
 				require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 5}, nil))
 			}, "73728 receives of the peer are posted"},
-		{"withdraws", maxAsking + 5, func(s *script, i int) *result {
+		{"withdraws", maxAsking, func(s *script, l *Link) *int { l.peer.Envelopes = 0; return &l.asks.waiting.n }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error { return s.nctx.Withdraw(op, s.addr(), uint64(i+1)) })
 		}, func(s *script, l *Link, first *result) {
-			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Withdrawn, Op: 1}, nil))
+			first.Cancel()
 		}, "65536 withdraws at the peer wait"},
-		{"lookups", maxLookups, func(s *script, i int) *result {
+		{"lookups", maxLookups, func(s *script, l *Link) *int { return &s.e.lookups.n }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error { return s.nctx.Lookup(op, "script://slow") })
 		}, func(s *script, l *Link, first *result) { first.Cancel() }, "1024 lookups of the context"},
-		{"leases", maxLeases, func(s *script, i int) *result {
+		{"leases", maxLeases, func(s *script, l *Link) *int { return &l.leases.n }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error {
 				_, err := s.nctx.Lease(op, s.addr(), na.Tag(i), []byte("lent"))
 				return err
@@ -54,16 +55,23 @@ func TestLimits(t *testing.T) {
 			s := newScript(t, na.Config{})
 			l := s.meetWithdrawing(5)
 			l.seq = 1 << 20
+			const real = 8 // started; the others are only counted, for starting them all takes long
+			n := c.count(s, l)
 			first := c.start(s, 0)
-			for i := range c.limit - 1 {
+			for i := range real - 1 {
 				c.start(s, 1+i)
 			}
 			s.trigger()
-			require.Equal(t, 1, s.ends, "callbacks besides that of the handshake") // none has ended
+			require.Equal(t, 1, s.ends, "callbacks besides that of the handshake")
+			*n += c.limit - real - 1
+			c.start(s, real)
+			s.trigger()
+			require.Equal(t, 1, s.ends, "the last that there is room for")
 			more := c.start(s, c.limit)
 			s.trigger()
 			require.ErrorIs(t, more.Err, na.ErrAgain)
 			require.ErrorContains(t, more.Err, c.says)
+			*n -= c.limit - real - 1
 			other := s.send("x")
 			if c.name == "answers" {
 				other.Cancel()
@@ -73,8 +81,10 @@ func TestLimits(t *testing.T) {
 			s.trigger()
 			require.Equal(t, 1, other.ended)
 			c.free(s, l, first)
+			*n += c.limit - real - 1
 			again := c.start(s, c.limit)
 			s.trigger()
+			*n -= c.limit - real - 1
 			require.NoError(t, again.Err)
 		})
 	}
