@@ -54,7 +54,9 @@ type exposed struct {
 const regionSize = 1 << 30
 
 // child is a target: it echoes, holds requests, pulls, and owns memory. It ends when its standard input does.
-func child() error {
+func child() error { return target(hg.Config{}) }
+
+func target(cfg hg.Config) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
@@ -63,7 +65,7 @@ func child() error {
 	if listen == "" {
 		listen = "tcp://127.0.0.1:0"
 	}
-	cls, err := hg.Open(listen, hg.Config{})
+	cls, err := hg.Open(listen, cfg)
 	if err != nil {
 		return err
 	}

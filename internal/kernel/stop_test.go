@@ -102,7 +102,7 @@ func TestStoppedTarget(t *testing.T) {
 func TestStoppedOwner(t *testing.T) {
 	leak.Check(t)
 	p := startChild(t)
-	o := newOrigin(t, p)
+	o := newOriginWith(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Minute}}) // filling a gigabyte may take its time
 	h := o.handle("expose")
 	defer h.Close()
 	require.NoError(t, o.call(h, nil))

@@ -191,10 +191,10 @@ func TestListenErrors(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	_, err := na.Open("tcp://", na.Config{Plugins: []na.Plugin{tcp.New(tcp.Options{
-		Advertise: "host:1", MaxHalfOpen: -1, HandshakeTimeout: -1,
+		Advertise: "host:1", MaxHalfOpen: -1, HandshakeTimeout: -1, WriteTimeout: -1,
 	})}})
 	require.ErrorIs(t, err, na.ErrInvalid)
-	for _, field := range []string{"Advertise", "MaxHalfOpen", "HandshakeTimeout"} {
+	for _, field := range []string{"Advertise", "MaxHalfOpen", "HandshakeTimeout", "WriteTimeout"} {
 		require.ErrorContains(t, err, field)
 	}
 }

@@ -32,6 +32,7 @@ type polled struct {
 	conns    map[*conn]struct{}
 	broken   []*conn // dials that failed at once
 	graves   []*conn // dead connections whose descriptors are still open
+	stalled  stalled
 	released bool
 
 	// Of the goroutine that leads.
@@ -176,6 +177,9 @@ func (ca *polled) Poll(now time.Duration) {
 	if ca.expire != 0 && now >= ca.expire {
 		ca.expireHalf(now)
 	}
+	if ca.stalled.due(now) {
+		ca.lookAfter(now)
+	}
 	if ca.paused != nil && now >= ca.resume {
 		ca.paused.watch(true)
 		ca.paused = nil
@@ -212,6 +216,9 @@ func (ca *polled) NextTimer() time.Duration {
 		return 1
 	}
 	at := ca.expire
+	if next := time.Duration(ca.stalled.at.Load()); next != 0 && (at == 0 || next < at) {
+		at = next
+	}
 	if ca.paused != nil && (at == 0 || ca.resume < at) {
 		at = ca.resume
 	}

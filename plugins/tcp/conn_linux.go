@@ -63,6 +63,7 @@ type conn struct {
 	blocked    bool         // until the poller says that there is room
 	watched    bool         // the poller was told to say so
 	mute       bool         // writing has failed; the reader hears why
+	stall      *stall       // since it was last blocked; nil when it is not looked after
 	dead       bool         // cut
 	closed     bool
 	last       []byte
@@ -270,6 +271,10 @@ func (c *conn) flush() {
 		c.watched = c.blocked
 		if err := c.ca.poller.Watch(c.fd, c.id, true, c.blocked); err != nil {
 			c.fail(lost("watch the connection", err))
+			return
+		}
+		if c.blocked {
+			c.ca.stalls(c)
 		}
 	}
 }

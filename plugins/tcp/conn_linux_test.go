@@ -24,7 +24,7 @@ func TestSocketOptions(t *testing.T) {
 	} {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		require.NoError(t, err)
-		d := &domain{opts: Options{KeepAlive: row.keepAlive}.withDefaults(), peerTimeout: row.peerTimeout}
+		d := &domain{opts: Options{KeepAlive: row.keepAlive}.withDefaults(row.peerTimeout), peerTimeout: row.peerTimeout}
 		d.setOptions(fd, netip.MustParseAddr("192.0.2.1"))
 		get := func(level, name int) int {
 			v, err := unix.GetsockoptInt(fd, level, name)

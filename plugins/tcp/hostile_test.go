@@ -106,10 +106,24 @@ func TestBadSession(t *testing.T) {
 		send func(r *raw)
 		text string
 	}{
-		"garbage":      {func(r *raw) { r.write([]byte("................................................................")) }, "unknown kind"},
-		"second HELLO": {func(r *raw) { r.hello(r.mine) }, "HELLO frame"},
-		"no envelope":  {func(r *raw) { overrun(r) }, "envelopes were guaranteed"},
-		"too long":     {func(r *raw) { r.send(frame.Header{Kind: frame.Unexpected}, make([]byte, 5000)) }, "5000 bytes"},
+		"garbage":                    {func(r *raw) { r.write([]byte("................................................................")) }, "unknown kind"},
+		"second HELLO":               {func(r *raw) { r.hello(r.mine) }, "HELLO frame"},
+		"no envelope":                {func(r *raw) { overrun(r) }, "envelopes were guaranteed"},
+		"credit out of bounds (F81)": {func(r *raw) { r.limit += 5000; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 5032 after 32"},
+		"credit at its most (F81)": {func(r *raw) {
+			r.limit = 4096
+			r.send(frame.Header{Kind: frame.Ping}, nil)
+			r.readKind(frame.Pong)
+			r.limit++
+			r.send(frame.Header{Kind: frame.Ping}, nil)
+		}, "credit 4097 after 4096"},
+		"credit taken back (F81)": {func(r *raw) { r.limit--; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 31 after 32"},
+		"credit wraps (F81)":      {func(r *raw) { r.limit = 1 << 31; r.send(frame.Header{Kind: frame.Ping}, nil) }, "credit 2147483648 after 32"},
+		"unknown flags (F82)": {func(r *raw) {
+			r.flags = 0xf0
+			r.send(frame.Header{Kind: frame.Ping}, nil)
+		}, "unknown flags"},
+		"too long": {func(r *raw) { r.send(frame.Header{Kind: frame.Unexpected}, make([]byte, 5000)) }, "5000 bytes"},
 		"data for nobody": {func(r *raw) {
 			r.sendFront(frame.Header{Kind: frame.GetData, Tag: 1 << 63, Op: 1}, 100)
 			r.write(make([]byte, 100))

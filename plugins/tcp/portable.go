@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -384,9 +385,7 @@ func (c *portableConn) write(nc *net.TCPConn) {
 			continue
 		}
 		n := c.out.Copy(buf) // under the lock: a cancel finds the memory free
-		e.Unlock()
-		_, err := nc.Write(buf[:n])
-		e.Lock()
+		err := c.send(nc, buf[:n])
 		for err != nil && !c.dead { // what the peer sent last may wait to be read
 			_ = nc.SetReadDeadline(time.Now().Add(lastGrace))
 			e.Unlock()
@@ -406,6 +405,30 @@ func (c *portableConn) write(nc *net.TCPConn) {
 	}
 	_, _ = nc.Write(last)
 	c.out.Close()
+}
+
+// send writes b. The peer may take its time, but it must take something. Locked at its beginning and its end, not while it writes.
+func (c *portableConn) send(nc *net.TCPConn, b []byte) error {
+	for {
+		_ = nc.SetWriteDeadline(time.Now().Add(c.ca.d.opts.WriteTimeout)) // before Cut sets one, not after
+		c.ca.e.Unlock()
+		n, err := nc.Write(b)
+		c.ca.e.Lock()
+		b = b[n:]
+		late := errors.Is(err, os.ErrDeadlineExceeded)
+		switch {
+		case c.dead && len(b) > 0:
+			c.last = nil // in the middle of a frame
+			return err
+		case late && n > 0:
+		case late:
+			c.link.Fail(c.ca.d.opts.unread())
+			c.last = nil
+			return err
+		default:
+			return err
+		}
+	}
 }
 
 // readError says how a connection ended.

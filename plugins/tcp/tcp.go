@@ -41,6 +41,9 @@ type Options struct {
 	MaxHalfOpen int
 	// HandshakeTimeout is how long a connection that came in may take to say HELLO. Zero means 5 s.
 	HandshakeTimeout time.Duration
+	// WriteTimeout is how long a peer may take nothing of what there is for it before the session with it ends. It is about
+	// peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that is longer.
+	WriteTimeout time.Duration
 	// KeepAlive is how long a connection is idle before the system probes it; when no probe is answered for as long again, and
 	// for 3 s at least, the connection ends. Zero means 10 s, negative means never. It finds machines that are gone; processes
 	// that hang are found by na.Config's PeerTimeout.
@@ -85,11 +88,14 @@ func (o *Options) validate() error {
 	if o.HandshakeTimeout < 0 {
 		bad("HandshakeTimeout", o.HandshakeTimeout, "a duration, or 0 for 5s")
 	}
+	if o.WriteTimeout < 0 {
+		bad("WriteTimeout", o.WriteTimeout, "a duration, or 0 for 10s")
+	}
 	return errors.Join(errs...)
 }
 
 // withDefaults returns o with every zero field set.
-func (o Options) withDefaults() Options {
+func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
 	}
@@ -98,6 +104,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.HandshakeTimeout == 0 {
 		o.HandshakeTimeout = 5 * time.Second
+	}
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = max(10*time.Second, peerTimeout)
 	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 10 * time.Second
@@ -145,7 +154,8 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	if err := p.opts.validate(); err != nil {
 		return nil, err
 	}
-	d := &domain{opts: p.opts.withDefaults(), start: time.Now(), peerTimeout: cls.Config().PeerTimeout}
+	patience := cls.Config().PeerTimeout
+	d := &domain{opts: p.opts.withDefaults(patience), start: time.Now(), peerTimeout: patience}
 	d.names.resolver = d.opts.Resolver
 	listener, err := d.listen(rest)
 	if err != nil {
@@ -211,6 +221,11 @@ func reason(err error) string {
 		err = op.Err
 	}
 	return err.Error()
+}
+
+// unread is the error of a peer that takes nothing.
+func (o *Options) unread() error {
+	return na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer took nothing of what was sent to it for %v", o.WriteTimeout))
 }
 
 var errEOF = na.WithText(na.ErrPeerLost, "connection closed by peer")

@@ -102,6 +102,9 @@ func TestViolations(t *testing.T) {
 		"credit out of bounds": func(s *script, l *Link) error {
 			return s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 5000}, nil)
 		},
+		"credit of half the range": func(s *script, l *Link) error { // its difference to what was used is negative
+			return s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 1 << 31}, nil)
+		},
 		"a message too long": func(s *script, l *Link) error {
 			return s.deliver(l, frame.Header{Kind: frame.Unexpected}, make([]byte, 4097))
 		},

@@ -1,0 +1,84 @@
+//go:build linux
+
+package kernel
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+func init() {
+	roles["small"] = func() error {
+		return target(hg.Config{
+			NA: na.Config{Budget: 4 << 20}, MaxInput: 1 << 20, MaxOutput: 1 << 20, MaxLent: 4 << 20, MaxPulled: 4 << 20, MaxActive: 64,
+		})
+	}
+}
+
+// peak is the most memory that a process has had, in bytes.
+func (p *process) peak() (n int64) {
+	p.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	require.NoError(p.t, err)
+	_, rest, found := strings.Cut(string(status), "VmHWM:")
+	require.True(p.t, found)
+	_, err = fmt.Sscan(rest, &n)
+	require.NoError(p.t, err)
+	return n << 10
+}
+
+// A target with 64 MiB of memory and settings to match is given more than it can take at once, in bodies of up to a megabyte (F73):
+// it stays within its memory, and every call is answered, or refused because of one of these settings.
+func TestLittleMemory(t *testing.T) {
+	each(t, func(t *testing.T, tr transport) {
+		const limit, flight = 64 << 20, 48
+		p := startRole(t, "small", listenEnv+"="+tr.listen, fmt.Sprintf("GOMEMLIMIT=%d", limit))
+		o := openAt(t, tr.origin, hg.Config{}, nil)
+		o.meet(p)
+		o.watch(tr)
+		body := make([]byte, 1<<20-16)
+		fill(body)
+		before, ended, again, wrong, left := p.peak(), 0, 0, 0, 350
+		var next hg.ForwardFunc
+		next = func(h *hg.Handle, err error) {
+			ended++
+			out, outErr := []byte(nil), error(nil)
+			if err == nil {
+				out, outErr = h.OutputRaw()
+			}
+			switch {
+			case na.CodeOf(err) == hg.ErrAgain, na.CodeOf(err) == hg.ErrHandler && strings.Contains(err.Error(), "Config.MaxLent"):
+				again++
+			case err != nil, outErr != nil, !bytes.Equal(out, body[:len(out)]), len(out) == 0:
+				wrong++
+				t.Log(err, outErr)
+			}
+			if left--; left < 0 {
+				h.Close()
+				return
+			}
+			require.NoError(t, h.ForwardRaw(body[:len(body)>>(left%8)], next))
+		}
+		all := left + flight
+		for range flight {
+			require.NoError(t, o.handle("echo").ForwardRaw(body, next))
+		}
+		o.until(func() bool { return ended == all })
+		peak := p.peak()
+		t.Logf("%d calls, %d refused; %d bytes at most, %d before", ended, again, peak, before)
+		require.Zero(t, wrong)
+		require.Greater(t, ended-again, all/4)
+		if !racing.Enabled {
+			require.Less(t, peak, int64(limit))
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package tcp_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// TestFlippedBits: a bit is flipped in a frame of each kind, in every byte of it in turn (F25). The session ends with a word about
+// it, what waited for the peer ends once, and no wrong byte is handed out. The payload of bulk data is left out: it has no
+// checksum but TCP's.
+func TestFlippedBits(t *testing.T) {
+	kinds := []frame.Header{
+		{Kind: frame.Unexpected, Tag: 7}, {Kind: frame.Expected, Tag: 5}, {Kind: frame.Ping, Tag: 1}, {Kind: frame.Pong, Tag: 1},
+		{Kind: frame.Credit}, {Kind: frame.Get, Op: 1}, {Kind: frame.GetData, Op: 1}, {Kind: frame.GetDone, Op: 1},
+		{Kind: frame.Put, Op: 1}, {Kind: frame.PutDone, Op: 1}, {Kind: frame.Cancel, Op: 1},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		stop := driven(n)
+		defer stop()
+		flips, told := 0, 0
+		for _, h := range kinds {
+			t.Run(fmt.Sprint(h.Kind), func(t *testing.T) {
+				for at := 0; ; at++ {
+					r := rawJoin(t, n, greeting())
+					to := r.message(n)
+					o, end := op(n.ctx())
+					buf := make([]byte, 16)
+					require.NoError(t, n.ctx().RecvExpected(o, to, 5, buf))
+					h.Context, h.Credit = r.peer.Context, r.limit
+					var b []byte
+					switch h.Kind {
+					case frame.Unexpected, frame.Expected:
+						b = h.Append(nil, []byte("some payload"))
+					case frame.GetData, frame.Put:
+						b = h.AppendFront(nil, 64)
+					default:
+						b = h.AppendFront(nil, 0)
+					}
+					if at == len(b) {
+						_ = r.nc.Close()
+						await(t, "the end", end.done, n)
+						return
+					}
+					b[at] ^= 1 << (flips % 8)
+					flips++
+					_, _ = r.nc.Write(append(b, make([]byte, 64<<10)...)) // it may wait for more than there was; it may have hung up
+					if got, text := r.readEnd(); got != 0 {               // else it was overtaken by the reset
+						require.Contains(t, []na.Code{na.ErrChecksum, na.ErrProtocol}, got, "byte %d: %s", at, text)
+						told++
+					}
+					await(t, "the end", end.done, n)
+					code(t, na.ErrPeerLost, end.Err)
+					require.Equal(t, 1, end.n)
+					require.True(t, bytes.Equal(buf, make([]byte, 16)), "byte %d: damaged bytes were handed out", at)
+				}
+			})
+		}
+		t.Logf("%d bits were flipped, of %d the peer was told", flips, told)
+		require.Zero(t, n.ctx().Stats().Envelopes, "a damaged message was taken in")
+	})
+}
+
+// TestResetInAFrame: a connection is reset in the middle of a message, of each part of it (F31): the session is lost, and nothing of
+// the message arrives.
+func TestResetInAFrame(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		h := frame.Header{Kind: frame.Expected, Tag: 5}
+		whole := h.Append(nil, make([]byte, 8))
+		for at := 1; at < len(whole); at++ {
+			r := rawJoin(t, n, greeting())
+			to := r.message(n)
+			o, end := op(n.ctx())
+			buf := make([]byte, 16)
+			require.NoError(t, n.ctx().RecvExpected(o, to, 5, buf))
+			h.Context, h.Credit = r.peer.Context, r.limit
+			r.write(h.Append(nil, []byte("finished"))[:at])
+			require.NoError(t, r.nc.SetLinger(0))
+			require.NoError(t, r.nc.Close())
+			await(t, "the end", end.done, n)
+			code(t, na.ErrPeerLost, end.Err)
+			require.Equal(t, make([]byte, 16), buf)
+		}
+		require.EqualValues(t, len(whole)-1, n.ctx().Stats().PeersLost)
+	})
+}

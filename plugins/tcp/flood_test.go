@@ -1,0 +1,208 @@
+package tcp_test
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// heap is the memory in use after a collection.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestNeverReads: a peer that asks for bulk data and says that it lives, but never reads, is cut when WriteTimeout has passed (F68),
+// what waits for it ends, and it takes no memory meanwhile. A peer that reads slowly is left alone.
+func TestNeverReads(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const size, limit = 32 << 20, time.Second
+		opts.WriteTimeout = limit
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
+		mem, err := n.cls.Register(na.ReadOnly, make([]byte, size))
+		require.NoError(t, err)
+		get := frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Token: mem.Key().Token, Length: size}}
+
+		slow := rawJoin(t, n, greeting())
+		slow.send(get, nil)
+		bystander := rawJoin(t, n, greeting())
+		r := rawJoin(t, n, greeting())
+		m := r.message(n)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().RecvExpected(o, m, 5, make([]byte, 10)))
+		before, begun := heap(), time.Now()
+		for i := range 64 {
+			get.Op = uint64(i + 1)
+			r.send(get, nil)
+		}
+		chatting := make(chan struct{})
+		go func() { // it lives, and asks for more and more answers
+			defer close(chatting)
+			ping := frame.Header{Kind: frame.Ping, Context: r.peer.Context, Credit: r.limit}
+			many := make([]byte, 0, 100*frame.HeaderSize)
+			for range 100 {
+				many = ping.AppendFront(many, 0)
+			}
+			for _, err := r.nc.Write(many); err == nil; _, err = r.nc.Write(many) {
+				pause(5 * time.Millisecond)
+			}
+		}()
+		most := int64(0)
+		buf := make([]byte, 128<<10)
+		await(t, "the cut", func() bool {
+			most = max(most, heap()-before)
+			_, err := slow.nc.Read(buf)
+			require.NoError(t, err)
+			return end.done()
+		}, n)
+		took := time.Since(begun)
+		code(t, na.ErrPeerLost, end.Err)
+		require.ErrorContains(t, end.Err, "took nothing")
+		require.GreaterOrEqual(t, took, limit*8/10)
+		require.Less(t, most, int64(4<<20), "send queue")
+		t.Logf("cut after %v, memory grew by %d bytes", took, most)
+		<-chatting
+		bystander.send(frame.Header{Kind: frame.Ping}, nil)
+		bystander.readKind(frame.Pong)
+		require.Equal(t, 2, n.ctx().Stats().Peers, "who reads slowly stays")
+		require.NoError(t, slow.nc.Close())
+	})
+}
+
+// message sends a message and returns the address of r as its receiver sees it.
+func (r *raw) message(n *node) na.Addr {
+	r.t.Helper()
+	r.send(mail, []byte("x"))
+	_, from, _ := recvUnexpected(r.t, n.ctx(), n)
+	return from
+}
+
+func pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
+}
+
+// TestSlowloris: a thousand connections that send a byte of their HELLO now and then, none of which ends it: each is cut when
+// HandshakeTimeout has passed (F69), and others are accepted all the time.
+func TestSlowloris(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const many, limit = 1000, time.Second
+		opts.MaxHalfOpen, opts.HandshakeTimeout = many+16, limit
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		stop := driven(n)
+		defer stop()
+		hello := helloFrame(func(*frame.Greeting) {})
+		before := heap()
+		conns := make([]net.Conn, many)
+		for i := range conns {
+			nc, err := net.Dial("tcp", hostPort(n))
+			require.NoError(t, err)
+			defer func() { _ = nc.Close() }()
+			conns[i] = nc
+		}
+		var all sync.WaitGroup
+		lived := make([]time.Duration, many)
+		begun := time.Now()
+		for i, nc := range conns {
+			all.Go(func() {
+				gone := make(chan struct{})
+				go func() {
+					_, _ = io.Copy(io.Discard, nc) // closed or reset
+					lived[i] = time.Since(begun)
+					close(gone)
+				}()
+				for _, b := range hello[:len(hello)-1] {
+					_, _ = nc.Write([]byte{b})
+					timer := time.NewTimer(limit / 10)
+					select {
+					case <-gone:
+						timer.Stop()
+						return
+					case <-timer.C:
+					}
+				}
+				<-gone
+			})
+		}
+		grown := heap() - before
+		for range 10 {
+			rawJoin(t, n, greeting())
+		}
+		all.Wait()
+		longest := time.Duration(0)
+		for _, d := range lived {
+			longest = max(longest, d)
+		}
+		t.Logf("cut after %v at most; memory of both sides grew by %d bytes", longest, grown)
+		require.Less(t, longest, patience)
+		require.Equal(t, 10, n.ctx().Stats().Peers)
+		rawJoin(t, n, greeting())
+	})
+}
+
+// TestConnectFlood: connections beyond MaxHalfOpen are closed at once, the newest first (F70): those that were there before may still
+// say HELLO, memory does not grow, and sessions are served.
+func TestConnectFlood(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const limit, flood = 16, 2000
+		opts.MaxHalfOpen, opts.HandshakeTimeout = limit, time.Minute
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		stop := driven(n)
+		defer stop()
+		settled := rawJoin(t, n, greeting())
+		old := make([]*raw, limit)
+		for i := range old {
+			old[i] = rawDial(t, n)
+		}
+		before := heap()
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for range flood / 8 {
+					nc, err := net.Dial("tcp", hostPort(n))
+					if err != nil {
+						continue // refused, also well
+					}
+					_, _ = io.Copy(io.Discard, nc)
+					_ = nc.Close()
+				}
+			})
+		}
+		pings := 0
+		ended := make(chan struct{})
+		go func() { all.Wait(); close(ended) }()
+		for over := false; !over; pings++ {
+			settled.send(frame.Header{Kind: frame.Ping}, nil)
+			settled.readKind(frame.Pong)
+			select {
+			case <-ended:
+				over = true
+			default:
+			}
+		}
+		grown := heap() - before
+		t.Logf("%d connections refused, %d pings answered meanwhile, memory grew by %d bytes", flood, pings, grown)
+		require.Less(t, grown, int64(4<<20))
+		for _, r := range old {
+			r.hello(greeting())
+			r.readHello()
+		}
+		require.Equal(t, limit+1, n.ctx().Stats().Peers)
+		rawJoin(t, n, greeting())
+	})
+}
