@@ -68,7 +68,7 @@ func (s *scene) rest() (near, far report) {
 		s.t.Logf("to %s: %d calls (%.0f/s), %d pulls, errors %v, lost %d times, longest call %v, pull %v %s", r.Peer, r.Calls,
 			float64(r.Calls)/time.Since(s.begun).Seconds(), r.Pulls, r.Errors, len(r.Lost), r.Longest.Round(time.Millisecond),
 			r.LongestPull.Round(time.Millisecond), r.LastError)
-		require.Zero(s.t, r.Wrong, "wrong answers or bytes")
+		require.Zero(s.t, r.Wrong, "wrong answers or bytes: %s", r.LastWrong)
 	}
 	by := s.near.reports()[1]
 	require.Empty(s.t, by.Errors, "of the bystander")

@@ -44,6 +44,7 @@ type report struct {
 	Good        time.Time // when the newest of the operations that ended well was begun
 	Lost        []time.Time
 	LastError   string
+	LastWrong   string
 }
 
 // A program echoes, owns a region, and calls whom it is told to call.
@@ -236,6 +237,7 @@ func (l *load) call() {
 			out, outErr := h.OutputRaw()
 			if outErr != nil || !bytes.Equal(out, msg) {
 				l.Wrong++
+				l.LastWrong = fmt.Sprintf("%v: got %x, want %x", outErr, out, msg)
 			}
 			l.Calls++
 		}
