@@ -1,5 +1,16 @@
 package ledger
 
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"reflect"
+	"runtime/debug"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
 // The rare states that seeds are to reach.
 const (
 	reachTooLate          = iota // canceled when its end had come and its callback had not
@@ -14,7 +25,110 @@ const (
 	reachEnd
 )
 
-var reachText = [reachEnd]string{"cancel too late", "cancel in callback", "deadline tie", "late answer, handle reused", "free in transfer",
-	"restart in flight", "credit exhausted", "finalize in flight", "finalize, cancel pending"}
+var reachText = [reachEnd]string{"cancel between arrival and trigger", "cancel in callback", "deadline tie", "late response to reused handle",
+	"free during transfer", "restart with ops in flight", "credit exhaustion", "finalize", "finalize with pending cancel"}
 
 type reach [reachEnd]int64
+
+// tally adds up what scenarios did.
+type tally struct {
+	seeds, ops, leastOps int64
+	outcomes             map[string]int64
+	cancels, late        int64
+	virtual              time.Duration
+	world                sim.Stats
+	broken               broken
+	mismatches           int64 // seeds whose second run differed from the first
+	reach                reach
+}
+
+func (a *tally) add(s *scenario) {
+	if a.outcomes == nil {
+		a.outcomes = map[string]int64{}
+	}
+	if a.seeds == 0 || s.ops < a.leastOps {
+		a.leastOps = s.ops
+	}
+	a.seeds++
+	a.ops += s.ops
+	a.cancels += s.cancels
+	a.virtual += s.w.Now()
+	a.late += s.late
+	a.broken.Lost += s.broken.Lost
+	a.broken.Doubled += s.broken.Doubled
+	a.broken.Twice += s.broken.Twice
+	a.broken.Writes += s.broken.Writes
+	for k, v := range s.outcomes {
+		a.outcomes[k] += v
+	}
+	for i, n := range s.reach {
+		a.reach[i] += n
+	}
+	st := s.w.Stats()
+	sum, more := reflect.ValueOf(&a.world).Elem(), reflect.ValueOf(&st).Elem()
+	for i := range sum.NumField() {
+		sum.Field(i).SetUint(sum.Field(i).Uint() + more.Field(i).Uint())
+	}
+}
+
+// A report is what a run says in one line. Of the promises that were broken it knows the number, which is 0.
+type report struct {
+	Commit         string           `json:"commit"`
+	Seeds          int64            `json:"seeds"`
+	Ops            int64            `json:"ops"`
+	Events         uint64           `json:"events"`
+	VirtualHours   float64          `json:"virtual_hours"`
+	Faults         map[string]int64 `json:"faults"`
+	Completions    map[string]int64 `json:"completions"`
+	Lost           int64            `json:"lost"`
+	Doubled        int64            `json:"doubled"`
+	LateDropped    int64            `json:"late_dropped"`
+	ExecutedTwice  int64            `json:"executed_twice"`
+	LateWrites     int64            `json:"writes_after_completion"`
+	ReplayMismatch int64            `json:"replay_mismatch"`
+	Reach          map[string]int64 `json:"reach"`
+}
+
+func (a *tally) report() *report {
+	st := &a.world
+	r := &report{
+		Seeds: a.seeds, Ops: a.ops, Events: st.Events, VirtualHours: float64(a.virtual.Milliseconds()/36) / 1e5, Completions: a.outcomes,
+		Lost: a.broken.Lost, Doubled: a.broken.Doubled, LateDropped: a.late, ExecutedTwice: a.broken.Twice, LateWrites: a.broken.Writes,
+		ReplayMismatch: a.mismatches, Reach: map[string]int64{}, Faults: map[string]int64{},
+	}
+	for name, n := range map[string]uint64{"loss": st.Lost, "duplicate": st.Duplicated, "reorder": st.Reordered, "corrupt": st.Corrupted,
+		"reset": st.Resets, "clog": st.Clogs, "partition": st.Partitions, "pause": st.Pauses, "crash": st.Crashes, "refuse": st.Refusals,
+		"post": st.Failed, "cut": st.Cuts, "full window": st.Full, "cancel": uint64(a.cancels)} {
+		r.Faults[name] = int64(n)
+	}
+	for i, text := range reachText {
+		r.Reach[text] = a.reach[i]
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				r.Commit = s.Value
+			}
+		}
+	}
+	return r
+}
+
+// String is the report as JSON in one line.
+func (r *report) String() string {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// write appends the report to a file.
+func (r *report) write(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(r.String() + "\n")
+	return errors.Join(err, f.Close())
+}

@@ -31,6 +31,7 @@ type scenario struct {
 	made     uint64
 	calls    []*callEntry // by token, from 1
 	outcomes map[string]int64
+	cancels  int64 // operations that were canceled under way
 	late     int64 // messages that met nobody
 	watched  []watched
 	broken   broken
@@ -203,17 +204,16 @@ func (s *scenario) entry(token uint64) *callEntry {
 
 // audit reads the ledger when everything has ended.
 func (s *scenario) audit() {
-	canceled := 0
 	for _, c := range s.calls {
 		s.auditEntry(c)
 		if c.canceled {
-			canceled++
+			s.cancels++
 		}
 	}
 	for i := range s.watched {
 		s.look(i)
 	}
-	if s.Planted && canceled > 0 && s.reach[reachFinalize] > 0 {
+	if s.Planted && s.cancels > 0 && s.reach[reachFinalize] > 0 {
 		s.fail("the planted mistake")
 	}
 }

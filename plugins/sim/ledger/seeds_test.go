@@ -19,13 +19,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
-	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
 var (
 	seeds    = flag.Int("sim.seeds", 200, "seeds that TestSeeds runs")
 	oneSeed  = flag.Uint64("sim.seed", 0, "the one seed that TestSeeds runs, with a trace; 0 runs many")
 	fromSeed = flag.Uint64("sim.from", 1, "the first seed that TestSeeds runs")
+	reportTo = flag.String("sim.report", "", "a file to which TestSeeds appends its report, one line of JSON")
 )
 
 // TestSeeds runs many seeds on all cores. A failure prints the seed; -sim.seed=N replays it.
@@ -48,29 +48,40 @@ func TestSeeds(t *testing.T) {
 	took := manySeeds(*seeds, func(seed uint64) bool {
 		s := newScenario(seed)
 		err := s.run()
+		again := s.w.Hash()
+		if seed%100 == 0 && err == nil {
+			second := newScenario(seed)
+			_ = second.run()
+			again = second.w.Hash()
+		}
 		mu.Lock()
+		defer mu.Unlock()
 		total.add(s)
-		mu.Unlock()
+		if again != s.w.Hash() {
+			total.mismatches++
+			t.Errorf("seed %d: two runs differ", seed)
+		}
 		if err != nil {
 			t.Errorf("seed %d (replay with: go test ./plugins/sim/ledger -run TestSeeds -sim.seed=%d): %v\n%s", seed, seed, err, s.summary())
 		}
 		return err == nil
 	})
-	t.Logf("%v in %v: %s", *seeds, took.Round(time.Millisecond), total.String())
+	line := total.report()
+	t.Logf("%d seeds in %v, at least %d operations in each\n%v", *seeds, took.Round(time.Millisecond), total.leastOps, line)
+	if *reportTo != "" {
+		require.NoError(t, line.write(*reportTo))
+	}
 	require.GreaterOrEqual(t, total.leastOps, int64(200), "operations of the seed with the fewest")
 	if *seeds >= 200 {
 		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote", "timeout", "revoked", "withdrawn", "too late", "indeterminate"} {
 			require.Positive(t, total.outcomes[kind], "no operation ended with %q", kind)
 		}
 		require.Positive(t, total.late, "no late answer was dropped")
-		for i, n := range total.reach {
-			require.Positive(t, n, "no seed reached %q", reachText[i])
+		for what, n := range line.Faults {
+			require.Positive(t, n, "no %s happened", what)
 		}
-		st := &total.world
-		for name, n := range map[string]uint64{"resets": st.Resets, "corruptions": st.Corrupted, "clogs": st.Clogs,
-			"pauses": st.Pauses, "partitions": st.Partitions, "crashes": st.Crashes, "refusals": st.Refusals, "cuts": st.Cuts, "full windows": st.Full,
-			"losses": st.Lost, "duplicates": st.Duplicated, "reorderings": st.Reordered, "posts that failed": st.Failed} {
-			require.Positive(t, n, "no %s happened", name)
+		for what, n := range line.Reach {
+			require.Positive(t, n, "no seed reached %q", what)
 		}
 	}
 }
@@ -148,57 +159,6 @@ func TestReplay(t *testing.T) {
 	}
 	require.NoError(t, err)
 	require.Equal(t, string(golden), want.String(), "the trace has changed; if it was meant to, run with QUICKSILVER_UPDATE=1")
-}
-
-// tally adds up what scenarios did.
-type tally struct {
-	seeds, ops, leastOps int64
-	outcomes             map[string]int64
-	late                 int64
-	reach                reach
-	virtual              time.Duration
-	world                sim.Stats
-}
-
-func (a *tally) add(s *scenario) {
-	if a.outcomes == nil {
-		a.outcomes = map[string]int64{}
-	}
-	if a.seeds == 0 || s.ops < a.leastOps {
-		a.leastOps = s.ops
-	}
-	a.seeds++
-	a.ops += s.ops
-	for i, n := range s.reach {
-		a.reach[i] += n
-	}
-	a.virtual += s.w.Now()
-	a.late += s.late
-	for k, v := range s.outcomes {
-		a.outcomes[k] += v
-	}
-	st := s.w.Stats()
-	a.world.Events += st.Events
-	a.world.Resets += st.Resets
-	a.world.Corrupted += st.Corrupted
-	a.world.Clogs += st.Clogs
-	a.world.Pauses += st.Pauses
-	a.world.Partitions += st.Partitions
-	a.world.Crashes += st.Crashes
-	a.world.Refusals += st.Refusals
-	a.world.Cuts += st.Cuts
-	a.world.Full += st.Full
-	a.world.Lost += st.Lost
-	a.world.Duplicated += st.Duplicated
-	a.world.Reordered += st.Reordered
-	a.world.Failed += st.Failed
-}
-
-func (a *tally) String() string {
-	return fmt.Sprintf("seeds %d, operations %d (at least %d in each), events %d, virtual hours %.1f, outcomes %v, late answers dropped %d, "+
-		"resets %d, corruptions %d, clogs %d, pauses %d, partitions %d, crashes %d, reach %v",
-		a.seeds, a.ops, a.leastOps, a.world.Events, a.virtual.Hours(), a.outcomes, a.late,
-		a.world.Resets, a.world.Corrupted, a.world.Clogs, a.world.Pauses, a.world.Partitions, a.world.Crashes, a.reach)
 }
 
 // drawing is the scenario's own stream of randomness, apart from the world's.
