@@ -239,7 +239,12 @@ func (a *actor) finalize() {
 		return
 	}
 	a.s.reach[reachFinalize]++
+	cancel := a.rng.IntN(2) == 0 && a.s.on(actCancel)
 	for _, l := range a.handles {
+		if cancel && l.busy {
+			l.call.canceled = true
+			l.h.Cancel()
+		}
 		if l.busy && l.call.canceled {
 			a.s.reach[reachFinalizeCanceled]++
 			break

@@ -37,13 +37,15 @@ func TestSeeds(t *testing.T) {
 		t.Logf("%s", s.summary())
 		if err != nil {
 			_ = s.w.Dump(os.Stderr)
+			t.Log(shrunk(s))
 			t.Fatalf("seed %d: %v", *oneSeed, err)
 		}
 		return
 	}
 	var (
-		mu    sync.Mutex
-		total tally
+		mu       sync.Mutex
+		total    tally
+		failures int
 	)
 	took := manySeeds(*seeds, func(seed uint64) bool {
 		s := newScenario(seed)
@@ -63,6 +65,9 @@ func TestSeeds(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("seed %d (replay with: go test ./plugins/sim/ledger -run TestSeeds -sim.seed=%d): %v\n%s", seed, seed, err, s.summary())
+			if failures++; failures == 1 {
+				t.Log(shrunk(s))
+			}
 		}
 		return err == nil
 	})
