@@ -46,6 +46,11 @@ type Config struct {
 	// goroutines that are not coroutines of the world: nobody's deadline passes while another is computing. Nothing of
 	// what happens then can be replayed.
 	Paced bool
+	// Choose, if not nil, decides in Run what is next, instead of the seed and of time: it is given how many alternatives
+	// there are, more than one, and returns one of them, counted from 0. They are the coroutines that can go on, then
+	// everything that is under way, in the order in which it was sent, and then the coroutines that have not begun. A stream
+	// keeps its order, and timers wait until nothing is under way. A search over all that it can return is a search over every order of events.
+	Choose func(n int) int
 	// Trace, if not nil, gets a line for everything that happens.
 	Trace io.Writer
 }

@@ -27,6 +27,7 @@ type coroutine struct {
 	name  string
 	id    uint64
 	state coState
+	begun bool // it has run
 	next  func() (struct{}, bool)
 	stop  func()
 	yield func(struct{}) bool

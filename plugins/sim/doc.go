@@ -37,7 +37,7 @@
 // reorders are what they are to users of tcp: sent again after a while, dropped at the receiver, put back in order; a program
 // sees that everything is later, and at times that a peer is silent for too long. Posts can fail for want of memory or room.
 //
-// Hooks ([World.After], [World.AfterEvents]) run between two events, which reaches states that no program would meet twice.
+// The seed decides what is next; with [Config.Choose] a search does, over every order of events. Hooks ([World.After], [World.AfterEvents]) run between two events, which reaches states that no program would meet twice.
 //
 // A coroutine waits for others through Progress and Sleep only. One that blocks on a channel or a mutex that another
 // coroutine is to release stops the world for good. Waiters of one request.Class sleep on channels: each coroutine has a

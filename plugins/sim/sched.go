@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -68,7 +70,11 @@ func (w *World) Run(limit time.Duration) error {
 			mine = true
 			continue
 		}
-		if c := w.pick(); c != nil {
+		c, happened := w.next()
+		if happened {
+			continue
+		}
+		if c != nil {
 			mine = false
 			more := w.resume(c)
 			mine = true
@@ -90,30 +96,87 @@ func (w *World) Run(limit time.Duration) error {
 	}
 }
 
+// next takes one of the coroutines that can go on, or makes an event happen, if Config.Choose says so.
+func (w *World) next() (c *coroutine, happened bool) {
+	if w.cfg.Choose == nil {
+		return w.pick(), false
+	}
+	var first, last []*coroutine
+	for i := 0; i < len(w.runnable); {
+		switch c := w.runnable[i]; {
+		case w.parked(c):
+			w.takeOut(i)
+			continue
+		case c.begun:
+			first = append(first, c)
+		default:
+			last = append(last, c)
+		}
+		i++
+	}
+	var under []*event
+	for _, ev := range w.events.h {
+		if !ev.slow {
+			under = append(under, ev)
+		}
+	}
+	slices.SortFunc(under, func(a, b *event) int { return cmp.Compare(a.seq, b.seq) })
+	i, n := 0, len(first)+len(under)+len(last)
+	switch n {
+	case 0:
+		return nil, false
+	case 1:
+	default:
+		i = w.cfg.Choose(n)
+	}
+	if k := i - len(first); k >= 0 && k < len(under) {
+		w.happen(under[k])
+		return nil, true
+	}
+	if i >= len(first) {
+		c = last[i-len(first)-len(under)]
+	} else {
+		c = first[i]
+	}
+	return w.takeOut(slices.Index(w.runnable, c)), false
+}
+
 // pick takes one of the runnable coroutines, drawn by the seed.
 func (w *World) pick() *coroutine {
 	for len(w.runnable) > 0 {
-		i := w.order.below(len(w.runnable))
-		last := len(w.runnable) - 1
-		c := w.runnable[i]
-		w.runnable[i] = w.runnable[last]
-		w.runnable[last] = nil
-		w.runnable = w.runnable[:last]
-		switch {
-		case c.node.paused:
-			c.state = coFrozen
-		case c.ready != nil && !c.late && !c.ready(): // another one has taken what was there
-			c.listen()
-		default:
+		if c := w.takeOut(w.order.below(len(w.runnable))); !w.parked(c) {
 			return c
 		}
 	}
 	return nil
 }
 
+// takeOut takes the i-th of the runnable coroutines out.
+func (w *World) takeOut(i int) *coroutine {
+	last := len(w.runnable) - 1
+	c := w.runnable[i]
+	w.runnable[i] = w.runnable[last]
+	w.runnable[last] = nil
+	w.runnable = w.runnable[:last]
+	return c
+}
+
+// parked tells whether a runnable coroutine cannot go on after all; then it waits for something else.
+func (w *World) parked(c *coroutine) bool {
+	switch {
+	case c.node.paused:
+		c.state = coFrozen
+	case c.ready != nil && !c.late && !c.ready(): // another one has taken what was there
+		c.listen()
+	default:
+		return false
+	}
+	return true
+}
+
 // resume lets c run until it waits again, and reports false when it has returned. The turn is given up meanwhile.
 func (w *World) resume(c *coroutine) bool {
-	c.state = coRunning
+	c.state, c.begun = coRunning, true
 	c.ok = c.ready != nil && c.ready()
 	c.ready, c.port = nil, nil
 	w.stats.Resumes++

@@ -151,13 +151,18 @@ func (w *World) step(limit time.Duration) bool {
 	if ev == nil || ev.at > limit {
 		return false
 	}
+	w.happen(ev)
+	return true
+}
+
+// happen makes an event happen.
+func (w *World) happen(ev *event) {
 	w.events.unset(ev)
 	if int64(ev.at) > w.now.Load() {
 		w.now.Store(int64(ev.at))
 	}
 	w.stats.Events++
 	ev.act.fire(ev)
-	return true
 }
 
 // forever is later than anything.

@@ -1,0 +1,385 @@
+package ledger
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// choices goes through every sequence of decisions, depth first: a run follows path and extends it by zeroes; then the last
+// decision that can be another one is.
+//
+//	run: 0 0 0 0 ─► next: 0 0 0 1 ─► … ─► 0 0 1 ─► … ─► 2 1 3 1 ─► none is left
+type choices struct {
+	path, of []int
+	at       int
+	on       bool
+	most     int // decisions other than 0 in one path; 0: any number
+}
+
+func (c *choices) choose(n int) int {
+	if !c.on {
+		return 0
+	}
+	if c.at == len(c.path) {
+		c.path, c.of = append(c.path, 0), append(c.of, n)
+	}
+	if c.of[c.at] != n {
+		panic(fmt.Sprintf("decision %d is between %d, and was between %d before", c.at, n, c.of[c.at]))
+	}
+	c.at++
+	return c.path[c.at-1]
+}
+
+// next prepares the next run, if there is one.
+func (c *choices) next() bool {
+	c.at, c.on = 0, false
+	others := 0
+	for _, v := range c.path {
+		if v > 0 {
+			others++
+		}
+	}
+	for n := len(c.path) - 1; n >= 0; n-- {
+		if c.path[n] > 0 {
+			others--
+		}
+		if c.path[n]+1 < c.of[n] && (c.most == 0 || others < c.most) {
+			c.path[n]++
+			c.path, c.of = c.path[:n+1], c.of[:n+1]
+			return true
+		}
+	}
+	return false
+}
+
+// A duel is two nodes, one call, and one thing that somebody does about it at any moment.
+type duel struct {
+	call string // "small", "large", "pull", "push"
+	deed string // "cancel", "withdraw", "abandon", "close", "free", "finalize", "crash"
+	cold bool   // the two are not connected yet
+
+	w          *sim.World
+	at         *hg.Context // the target
+	cls        *hg.Class   // of the origin
+	hctx       *hg.Context
+	h          *hg.Handle
+	region     *bulk.Handle
+	memory     []byte
+	ends, runs int
+	err        error
+	asked      bool // a withdraw was begun
+	told       int
+	result     hg.WithdrawResult
+	freed      int // closes of the region that have completed
+	freeing    int
+	done, over bool
+	failed     error
+}
+
+const duelMove = 3 * 4096
+
+func (d *duel) fail(format string, args ...any) {
+	if d.failed == nil {
+		d.failed = fmt.Errorf(format, args...)
+	}
+}
+
+// run is one world.
+func (d *duel) run(c *choices) error {
+	d.w = sim.NewWorld(sim.Config{Seed: 1, Choose: c.choose})
+	defer d.w.Close()
+	d.w.Go("target", d.target)
+	d.w.Go("origin", func() { d.origin(c) })
+	if err := d.w.Run(time.Minute); err != nil {
+		d.fail("%v", err)
+	}
+	return d.failed
+}
+
+func (d *duel) open(name string) (*hg.Class, *hg.Context) {
+	cfg := hg.Config{Codec: codec.Raw}
+	cfg.NA.Plugins, cfg.NA.Eager = []na.Plugin{d.w.Plugin()}, 256
+	cls, err := hg.Open("sim://"+name, cfg)
+	if err == nil {
+		_, err = cls.Register("work", d.work)
+	}
+	if err != nil {
+		panic(err)
+	}
+	hctx, err := cls.NewContext()
+	if err != nil {
+		panic(err)
+	}
+	return cls, hctx
+}
+
+func (d *duel) target() {
+	var cls *hg.Class
+	cls, d.at = d.open("target")
+	for !d.over {
+		_ = d.at.Progress(-1)
+		d.at.Trigger(0)
+	}
+	d.end(cls, d.at)
+}
+
+func (d *duel) origin(c *choices) {
+	d.cls, d.hctx = d.open("origin")
+	if !d.cold {
+		h, err := d.hctx.Create(na.MakeAddr("sim://target", 0), hg.HashName("work"))
+		if err != nil {
+			panic(err)
+		}
+		warm := false
+		if err := h.Forward([]byte{1}, func(*hg.Handle, error) { warm = true }); err != nil {
+			panic(err)
+		}
+		for !warm {
+			_ = d.hctx.Progress(-1)
+			d.hctx.Trigger(0)
+		}
+		h.Close()
+		drive(d.hctx, time.Millisecond, nil)
+		d.runs = 0
+	}
+	c.on = true
+	on := "origin"
+	if d.deed == "crash" {
+		on = "chaos"
+	}
+	d.forward()
+	d.w.Go(on, d.do)
+	for !d.done || d.ends == 0 && d.err == nil || d.asked && d.told == 0 || d.freed < d.freeing {
+		_ = d.hctx.Progress(-1)
+		d.hctx.Trigger(0)
+		if d.cls.Closed() && d.done {
+			break
+		}
+	}
+	c.on = false
+	d.audit()
+	if d.region != nil && d.freeing == 0 {
+		d.free()
+	}
+	if d.deed != "close" {
+		d.h.Close()
+	}
+	d.end(d.cls, d.hctx)
+	d.over = true
+	if d.at != nil {
+		d.at.Wake()
+	}
+}
+
+// forward makes the call.
+func (d *duel) forward() {
+	var in []byte
+	switch d.call {
+	case "small":
+		in = make([]byte, 10)
+	case "large":
+		in = make([]byte, 1000)
+	default:
+		d.memory = bytes.Repeat([]byte{1}, duelMove)
+		access := bulk.ReadOnly
+		if d.call == "push" {
+			access = bulk.WriteOnly
+		}
+		var err error
+		if d.region, err = bulk.Create(d.hctx, access, d.memory); err == nil {
+			in, err = d.region.MarshalBinary()
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	h, err := d.hctx.Create(na.MakeAddr("sim://target", 0), hg.HashName("work"))
+	if err != nil {
+		panic(err)
+	}
+	d.h = h
+	if err := h.Forward(in, func(h *hg.Handle, err error) {
+		d.ends++
+		d.err = err
+		if err != nil {
+			return
+		}
+		if out, err := h.OutputRaw(); err != nil || len(out) != len(in) {
+			d.fail("output of %d bytes, %v", len(out), err)
+		}
+		if d.call == "push" && d.freeing == 0 && !bytes.Equal(d.memory, bytes.Repeat([]byte{2}, duelMove)) {
+			d.fail("memory differs after a push")
+		}
+	}); err != nil {
+		d.fail("forward: %v", err)
+	}
+}
+
+// do is what comes at any moment.
+func (d *duel) do() {
+	defer func() {
+		d.done = true
+		d.hctx.Wake()
+	}()
+	switch d.deed {
+	case "cancel":
+		d.h.Cancel()
+	case "abandon":
+		d.h.Abandon()
+	case "close":
+		d.h.Close()
+	case "withdraw":
+		d.asked = true
+		if err := d.h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) {
+			d.told++
+			d.result = r
+		}); err != nil {
+			d.fail("withdraw: %v", err)
+		}
+	case "free":
+		d.free()
+	case "finalize":
+		_ = d.cls.Close()
+	case "crash":
+		d.w.Node("target").Crash()
+	}
+}
+
+// free takes the memory back. Nobody may write it then.
+func (d *duel) free() {
+	d.freeing++
+	if err := d.region.Close(func(error) {
+		d.freed++
+		copy(d.memory, poisoned)
+	}); err != nil {
+		d.fail("close of the region: %v", err)
+	}
+}
+
+func (d *duel) work(h *hg.Handle) error {
+	d.runs++
+	in, err := h.InputRaw()
+	if err != nil {
+		return err
+	}
+	remote := new(bulk.Handle)
+	if len(in) < 20 || len(in) == 1000 || remote.UnmarshalBinary(in) != nil {
+		return h.RespondRaw(in, nil)
+	}
+	dir, local := bulk.Pull, bytes.Repeat([]byte{2}, duelMove)
+	if remote.Access() == bulk.WriteOnly {
+		dir = bulk.Push
+	}
+	lh, err := bulk.Create(h.Context(), bulk.LocalOnly, local)
+	if err != nil {
+		return err
+	}
+	h.Ref()
+	_, err = bulk.Transfer(h.Context(), bulk.Spec{Dir: dir, Peer: h.Addr(), Remote: remote, Local: lh, Size: duelMove, Chunk: 4096, Window: 2},
+		func(_ *bulk.Op, err error) {
+			defer h.Close()
+			if err != nil {
+				_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+				return
+			}
+			if dir == bulk.Pull && !bytes.Equal(local, bytes.Repeat([]byte{1}, duelMove)) {
+				d.fail("memory differs after a pull")
+			}
+			_ = h.RespondRaw(in, nil)
+		})
+	if err != nil {
+		h.Close()
+	}
+	return err
+}
+
+// audit looks at the call when it has ended.
+func (d *duel) audit() {
+	switch fate := hg.FateOf(d.err); {
+	case d.ends != 1 || d.asked && d.told != 1:
+		d.fail("%d callbacks of the call, %d of the withdraw", d.ends, d.told)
+	case d.runs > 1, d.err == nil && d.runs != 1, d.err != nil && fate == na.NotRun && d.runs > 0, d.err != nil && fate == na.Ran && d.runs == 0:
+		d.fail("the handler ran %d times, the call ended with %v", d.runs, d.err)
+	case d.asked && d.result == hg.Withdrawn && (d.runs > 0 || !errors.Is(d.err, hg.ErrCanceled)):
+		d.fail("it was withdrawn, ran %d times and ended with %v", d.runs, d.err)
+	case d.asked && d.result != hg.Withdrawn && d.result != hg.TooLate:
+		d.fail("the withdraw gave %v", d.result)
+	case d.deed == "withdraw" && d.result == hg.TooLate && d.err != nil:
+		d.fail("the withdraw came too late, and the call ended with %v", d.err)
+	}
+}
+
+// end looks whether nothing is left, and closes.
+func (d *duel) end(cls *hg.Class, hctx *hg.Context) {
+	left := func() bool {
+		st := hctx.Stats()
+		return st.Handles != 0 || st.Lent != 0 || st.Pulled != 0 || st.Active != 0 || st.NA.Regions != 0 || st.NA.Leases != 0 ||
+			st.NA.Outstanding != 0 || st.NA.Queued != 0 || st.NA.Envelopes != 0 || st.NA.Violations != 0
+	}
+	if drive(hctx, time.Second, func() bool { return !left() }); left() {
+		d.fail("something is left at %v: %+v", cls.Addr(), hctx.Stats())
+	}
+	if d.freed > 0 && !bytes.Equal(d.memory, poisoned[:len(d.memory)]) {
+		d.fail("memory was written after it had been taken back")
+	}
+	if d.ends > 1 || d.runs > 1 || d.told > 1 {
+		d.fail("%d callbacks of the call, %d of the withdraw, %d runs", d.ends, d.told, d.runs)
+	}
+	_ = cls.Close()
+	if drive(hctx, time.Second, cls.Closed); !cls.Closed() {
+		d.fail("Close has not completed: %+v", hctx.Stats())
+	}
+}
+
+var deviations = flag.Int("sim.deviations", 3, "how often TestEveryOrder leaves the usual order of larger scopes; 0: any number of times")
+
+// TestEveryOrder searches every order of events of one small call between two nodes and one deed. Of larger ones it searches
+// those orders that leave the usual one, in which the deed comes last, at most three times; with the race detector, twice.
+func TestEveryOrder(t *testing.T) {
+	leak.Check(t)
+	most, total := *deviations, 0
+	if racing.Enabled {
+		most = min(most, 2)
+	}
+	for _, call := range []string{"small", "large", "pull", "push"} {
+		for _, deed := range []string{"cancel", "withdraw", "abandon", "close", "free", "finalize", "crash"} {
+			for _, cold := range []bool{false, true} {
+				if deed == "free" && (call == "small" || call == "large") {
+					continue
+				}
+				c := choices{most: most}
+				if call == "small" {
+					c.most = 0
+				}
+				n, longest := 0, 0
+				ends := map[string]int{}
+				for more := true; more; more = c.next() {
+					d := duel{call: call, deed: deed, cold: cold}
+					err := d.run(&c)
+					require.NoError(t, err, "%s, %s, cold %v: order %v", call, deed, cold, c.path)
+					n++
+					longest = max(longest, len(c.path))
+					ends[outcomeOf(d.err)]++
+				}
+				total += n
+				t.Logf("%s, %s, cold %v: %d orders, up to %d decisions, %v", call, deed, cold, n, longest, ends)
+			}
+		}
+	}
+	t.Logf("%d orders", total)
+	require.Greater(t, total, 5000)
+}
