@@ -348,12 +348,12 @@ func (d *duel) end(cls *hg.Class, hctx *hg.Context) {
 var deviations = flag.Int("sim.deviations", 3, "how often TestEveryOrder leaves the usual order of larger scopes; 0: any number of times")
 
 // TestEveryOrder searches every order of events of one small call between two nodes and one deed. Of larger ones it searches
-// those orders that leave the usual one, in which the deed comes last, at most three times; with the race detector, twice.
+// those orders that leave the usual one, in which the deed comes last, at most three times; with the race detector, once.
 func TestEveryOrder(t *testing.T) {
 	leak.Check(t)
 	most, total := *deviations, 0
 	if racing.Enabled {
-		most = min(most, 2)
+		most = 1
 	}
 	for _, call := range []string{"small", "large", "pull", "push"} {
 		for _, deed := range []string{"cancel", "withdraw", "abandon", "close", "free", "finalize", "crash"} {
@@ -381,5 +381,5 @@ func TestEveryOrder(t *testing.T) {
 		}
 	}
 	t.Logf("%d orders", total)
-	require.Greater(t, total, 5000)
+	require.Greater(t, total, 1000)
 }

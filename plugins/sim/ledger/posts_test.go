@@ -30,7 +30,7 @@ type post struct {
 	all            bool // every post of the origin fails while the call is under way
 
 	ends, runs, moves int
-	err, moveErr      error
+	err               error
 	done              bool
 	failed            error
 }
