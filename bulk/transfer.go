@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/states"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -82,6 +83,8 @@ type Op struct {
 	telling   bool     // OnProgress is queued or runs
 	ended     bool     // every piece has
 	finishing bool     // finish waits for OnProgress to return
+	over      bool     // done runs, or has
+	track     states.Track
 
 	told, finished hg.Task
 }
@@ -108,6 +111,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	op.finished.Init(finish, op)
 	op.mu.Lock()
 	defer op.mu.Unlock()
+	defer op.note(op.found(evTransfer))
 	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
 		op.copyEager()
 		return op, nil
@@ -233,6 +237,11 @@ func pieceEnded(nop *na.Op, r na.Result) {
 	op := nop.Data().(*Op)
 	op.mu.Lock()
 	defer op.mu.Unlock()
+	if r.Err == nil {
+		defer op.note(op.found(evPieceEnded))
+	} else {
+		defer op.note(op.found(evPieceFailed))
+	}
 	op.running--
 	if r.Err == nil {
 		op.moved.Add(r.N)
@@ -276,8 +285,10 @@ func runProgress(data any) {
 			op.mu.Unlock()
 			continue
 		}
+		op.found(evProgressTold)
 		op.telling = false
 		last := op.finishing
+		op.note(evProgressTold)
 		op.mu.Unlock()
 		if last {
 			finish(op)
@@ -290,11 +301,15 @@ func runProgress(data any) {
 func finish(data any) {
 	op := data.(*Op)
 	op.mu.Lock()
+	op.found(evFinish)
 	if op.telling {
 		op.finishing = true
+		op.note(evFinish)
 		op.mu.Unlock()
 		return
 	}
+	op.over = true
+	op.note(evFinish)
 	err := op.err
 	if err == nil && op.canceling && op.moved.Load() < op.spec.Size {
 		err = hg.ErrCanceled
@@ -315,6 +330,7 @@ func finish(data any) {
 func (op *Op) Cancel() {
 	op.mu.Lock()
 	defer op.mu.Unlock()
+	defer op.note(op.found(evCancel))
 	if op.canceling || op.ended {
 		return
 	}

@@ -57,7 +57,9 @@ func (c *Context) admit(h *Handle) bool {
 		d.mu.Unlock()
 		return true
 	}
+	s.found(evNoRoom)
 	d.push(h)
+	s.note(evNoRoom)
 	if d.waiting.Load() >= max(d.sweepAt, sweepFirst) {
 		c.sweep()
 	}
@@ -123,7 +125,9 @@ func (c *Context) expire(h *Handle) {
 
 // dispatch has a request that waits go on. Locked.
 func (c *Context) dispatch(h *Handle) {
+	h.service.found(evDispatched)
 	c.load.remove(h)
+	h.service.note(evDispatched)
 	c.PostTask(&h.service.dispatch)
 }
 

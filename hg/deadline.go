@@ -61,8 +61,10 @@ func (h *Handle) Abandon() {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.call.phase == pending {
-		h.call.abandon(ErrCanceled)
+	k := h.call
+	defer k.note(k.found(evAbandon))
+	if k.phase == pending {
+		k.abandon(ErrCanceled)
 	}
 }
 
@@ -112,6 +114,7 @@ func (k *call) startTimer() {
 func (k *call) onTimer(_ *na.Op, r na.Result) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
+	defer k.note(k.found(endEvent(r.Err, evDeadline, evTimerEnded)))
 	k.timing = false
 	if r.Err == nil && k.parts > 1 && !k.canceling {
 		k.abandon(ErrTimeout)

@@ -125,31 +125,36 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	if err != nil {
 		return err
 	}
+	k.found(evForward)
 	k.phase = encoding
+	k.note(evForward)
 	h.mu.Unlock()
 	b, err := h.encode(k.room(), in) // user code may run in it
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if err != nil {
-		k.phase = idle
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: err}
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer k.note(k.found(evEncoded))
 	k.in = b
 	return k.forward(cb)
 }
 
-// encode runs the class's codec; a panic of it frees the handle.
+// encode runs the class's codec; an error and a panic of it free the handle.
 func (h *Handle) encode(b []byte, v any) (out []byte, err error) {
 	ok := false
 	defer func() {
-		if !ok && h.call != nil {
+		if !ok {
+			k := h.call
 			h.mu.Lock()
-			h.call.phase = idle
+			k.found(evEncodeFailed)
+			k.phase = idle
+			k.note(evEncodeFailed)
 			h.mu.Unlock()
 		}
 	}()
 	out, err = h.ctx.class.cfg.Codec.Append(b, v)
-	ok = true
+	ok = err == nil
 	return out, err
 }
 
@@ -160,6 +165,7 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 		return err
 	}
 	defer h.mu.Unlock()
+	defer k.note(k.found(evForward))
 	k.in = append(k.room(), in...)
 	return k.forward(cb)
 }
@@ -172,6 +178,7 @@ func (h *Handle) claim() (*call, error) {
 	}
 	h.mu.Lock()
 	if k.phase != idle {
+		k.note(k.found(evForward))
 		h.mu.Unlock()
 		return nil, misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
 	}
@@ -280,7 +287,9 @@ func (k *call) stop() {
 func (h *Handle) cancelCall() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if k := h.call; k.phase == pending {
+	k := h.call
+	defer k.note(k.found(evCancel))
+	if k.phase == pending {
 		k.end(ErrCanceled)
 	}
 }
@@ -296,6 +305,7 @@ func (k *call) end(why na.Code) {
 func (k *call) onSent(_ *na.Op, r na.Result) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
+	defer k.note(k.found(sendEvent(r)))
 	if na.CodeOf(r.Err) == na.ErrMsgSize && k.loan == nil && !k.canceling {
 		if r.Err = k.resend(); r.Err == nil {
 			return
@@ -330,6 +340,7 @@ func (k *call) resend() error {
 func (k *call) onReceived(_ *na.Op, r na.Result) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
+	defer k.note(k.found(endEvent(r.Err, evReceived, evReceiveFailed)))
 	k.received = r
 	if r.Err == nil {
 		k.understand(k.buf[:r.N], r.Addr)
@@ -380,6 +391,7 @@ func (k *call) understand(b []byte, from na.Addr) {
 func (k *call) onPulled(body []byte, err error) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
+	defer k.note(k.found(endEvent(err, evPulled, evPullFailed)))
 	k.pull = nil
 	if err != nil {
 		k.failure = err
@@ -392,9 +404,10 @@ func (k *call) onPulled(body []byte, err error) {
 	k.partEnded()
 }
 
-func (k *call) onLoanEnded(r na.Result) {
+func (k *call) onLoanEnded(_ *loan, r na.Result) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
+	defer k.note(k.found(evLoanEnded))
 	k.loan = nil
 	if k.h.rpc.OneWay && r.Err != nil {
 		k.failure = r.Err
@@ -465,9 +478,11 @@ func (k *call) result() error {
 func (k *call) finish(any) {
 	h := k.h
 	h.mu.Lock()
+	k.found(evTrigger)
 	k.err = k.result()
 	cb, err := k.cb, k.err
 	k.cb, k.phase = nil, idle
+	k.note(evTrigger)
 	h.mu.Unlock()
 	if cb != nil {
 		cb(h, err)
@@ -495,6 +510,7 @@ func (h *Handle) OutputRaw() ([]byte, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer h.call.note(h.call.found(evOutput))
 	if h.call.phase != idle {
 		return nil, misuse("output of", h.Name(), ErrBusy, "the call has not ended")
 	}

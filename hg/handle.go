@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/states"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -30,6 +31,7 @@ type Handle struct {
 	data any
 
 	mu      sync.Mutex    // guards call or service, and addr and timeout at the origin
+	track   states.Track  // of call or service; guarded like these
 	timeout time.Duration // of calls
 	call    *call         // at the origin
 	service *service      // at the target
@@ -60,6 +62,7 @@ func (h *Handle) Reset(addr na.Addr, id ID) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer h.call.note(h.call.found(evReset))
 	if h.call.phase != idle {
 		return misuse("reset", h.Name(), ErrBusy, "the handle has a call that has not ended")
 	}
@@ -114,6 +117,9 @@ func (h *Handle) Close() {
 	case h.service != nil:
 		h.lastReference()
 	default:
+		h.mu.Lock()
+		h.call.note(h.call.found(evLastReference))
+		h.mu.Unlock()
 		h.ctx.freeSlot(h.call)
 		h.ctx.handles.Add(-1)
 	}

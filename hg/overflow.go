@@ -18,11 +18,11 @@ type loan struct {
 	c    *Context
 	op   *na.Op
 	size int64
-	done func(na.Result)
+	done func(*loan, na.Result)
 }
 
 // lend lets to read body. done runs when nobody can read it any more, inside drainNA, with no lock held.
-func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, done func(na.Result)) (*loan, na.Key, error) {
+func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, done func(*loan, na.Result)) (*loan, na.Key, error) {
 	l := &loan{c: c, size: int64(len(body)), done: done}
 	if limit := c.class.cfg.MaxLent; c.lent.Add(l.size) > limit {
 		c.lent.Add(-l.size)
@@ -40,7 +40,7 @@ func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, done func(na.Result)
 
 func (l *loan) ended(_ *na.Op, r na.Result) {
 	l.c.lent.Add(-l.size)
-	l.done(r)
+	l.done(l, r)
 }
 
 // firstPiece is how much of a body is fetched before a byte of it has been seen.

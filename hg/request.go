@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/states"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -70,14 +71,20 @@ func (h *Handle) fetchInput(key na.Key) (err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.arm()
-	h.service.pull, err = h.ctx.fetch(h.addr, key, h.inputFetched)
+	s := h.service
+	s.found(evFetch)
+	if s.pull, err = h.ctx.fetch(h.addr, key, h.inputFetched); err == nil {
+		s.note(evFetch)
+	}
 	return err
 }
 
 // inputFetched goes on with a request whose input did not fit the message.
 func (h *Handle) inputFetched(body []byte, err error) {
 	h.mu.Lock()
+	e := h.service.found(endEvent(err, evFetched, evFetchFailed))
 	h.service.pull = nil
+	h.service.note(e)
 	h.mu.Unlock()
 	switch {
 	case err != nil && h.late():
@@ -96,6 +103,11 @@ func (h *Handle) reject(err error) {
 	if !h.accept() {
 		return
 	}
+	if err == errLate {
+		h.service.noted(evExpired)
+	} else {
+		h.service.noted(evRefused)
+	}
 	h.answerError(na.CodeOf(err), na.NotRun, err.Error())
 	h.Close()
 }
@@ -105,6 +117,7 @@ func (h *Handle) accept() bool {
 	if h.service.env.Accept() {
 		return true
 	}
+	h.service.noted(evGone)
 	h.service.oneWay = true // nobody waits for an answer
 	h.Close()
 	return false
@@ -122,20 +135,26 @@ func (h *Handle) run(any) {
 	if !h.accept() {
 		return
 	}
+	s := h.service
 	if h.ctx.nctx.Closing() {
+		s.noted(evClosed)
 		h.Close()
 		return
 	}
-	h.service.started = true
+	s.found(evBegan)
+	s.started = true
+	s.note(evBegan)
 	returned := false
 	defer func() { // a handler may end its goroutine
 		if !returned {
+			h.returned()
 			h.answerError(ErrPanic, na.Ran, "the handler of "+h.Name()+" ended its goroutine")
 			h.Close()
 		}
 	}()
 	err, panicked := h.callHandler()
 	returned = true
+	h.returned()
 	if err != nil {
 		code := ErrHandler
 		if panicked {
@@ -144,6 +163,15 @@ func (h *Handle) run(any) {
 		h.answerError(code, na.Ran, err.Error())
 	}
 	h.Close()
+}
+
+// returned notes that the handler has.
+func (h *Handle) returned() {
+	if states.Checking() {
+		h.mu.Lock()
+		h.service.noted(evReturned)
+		h.mu.Unlock()
+	}
 }
 
 // callHandler runs the handler. A panic is an error, is logged with its stack, and ends nothing else.

@@ -30,20 +30,28 @@ type service struct {
 	alarm    *alarm        // rings at the deadline; nil until somebody would hear it
 	handling *handling     // behind Ctx; nil until that is asked for
 
-	answered bool // a response is being made, is on its way, or has left
-	retry    bool // it was canceled before it left, or could not leave: once its callback runs another may be given
-	failed   bool // it is an error response
-	out      []byte
-	msg      [responseSize + na.KeySize]byte
-	send     *na.Op
-	sent     na.Result
-	cb       RespondFunc
-	done     Task
-	loan     *loan
+	answer int  // how far the response is
+	retry  bool // it was canceled before it left, or could not leave: once its callback runs another may be given
+	failed bool // it is an error response
+	out    []byte
+	msg    [responseSize + na.KeySize]byte
+	send   *na.Op
+	sent   na.Result
+	cb     RespondFunc
+	done   Task
+	loan   *loan
 
 	waits      bool    // for room; Context.load.mu guards it
 	next, prev *Handle // then; next also in the list of spare handles
 }
+
+// How far a response is. Who finds unanswered may answer.
+const (
+	unanswered = iota
+	answering  // it is being encoded
+	sending    // it is on its way
+	answered   // it has left, or cannot any more
+)
 
 // maxSpare bounds the spare handles of a context.
 const maxSpare = 1024
@@ -66,9 +74,11 @@ func (c *Context) newTarget(env *na.Envelope) *Handle {
 		s.send = c.nctx.NewOp(s.onSent)
 	}
 	s := h.service
+	s.found(evArrived)
 	s.env, s.tag, h.addr, s.peerLoad = env, env.Tag, env.From, env.Load
 	h.refs.Store(1)
 	c.handles.Add(1)
+	s.note(evArrived)
 	return h
 }
 
@@ -76,7 +86,8 @@ func (c *Context) newTarget(env *na.Envelope) *Handle {
 func (h *Handle) lastReference() {
 	s := h.service
 	h.mu.Lock()
-	if !s.answered && !s.oneWay && !h.ctx.nctx.Closing() {
+	if s.answer == unanswered && !s.oneWay && !h.ctx.nctx.Closing() {
+		s.noted(evSilent)
 		h.mu.Unlock()
 		fate := na.NotRun
 		if s.started {
@@ -89,11 +100,16 @@ func (h *Handle) lastReference() {
 		h.refs.Store(1)
 		h.answerError(why, fate, text)
 		h.mu.Lock()
-		s.answered = true // even if no response could be sent: the peer is gone
+		if s.answer == unanswered { // no response could be sent: the peer is gone
+			s.found(evGivenUp)
+			s.answer = answered
+			s.note(evGivenUp)
+		}
 		h.mu.Unlock()
 		h.Close()
 		return
 	}
+	s.found(evLastReference)
 	s.freeInput()
 	c := h.ctx
 	c.leave(h)
@@ -104,6 +120,7 @@ func (h *Handle) lastReference() {
 		keep = nil
 	}
 	s.reset(keep)
+	s.note(evLastReference)
 	h.data, h.rpc = nil, nil
 	h.mu.Unlock()
 	if alarm != nil {
@@ -123,7 +140,8 @@ func (h *Handle) lastReference() {
 // reset makes s ready for another request. What newTarget sets, and what nobody reads before it was set, stays: the
 // record is large, and this is done for each request.
 func (s *service) reset(out []byte) {
-	s.oneWay, s.started, s.answered, s.retry, s.failed, s.waits = false, false, false, false, false, false
+	s.oneWay, s.started, s.retry, s.failed, s.waits = false, false, false, false, false
+	s.answer = unanswered
 	s.deadline, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, nil, nil, nil, nil, nil
 	s.out, s.next, s.prev = out, nil, nil
 	if s.sent.Err != nil {
@@ -210,15 +228,19 @@ func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]b
 		return misuse("respond", h.Name(), ErrInvalid, "the handle belongs to the origin")
 	}
 	h.mu.Lock()
+	s.found(evRespond)
 	switch {
 	case s.oneWay:
+		s.note(evRespond)
 		h.mu.Unlock()
 		return misuse("respond", h.Name(), ErrUnsupported, "the RPC is one-way")
-	case s.answered:
+	case s.answer != unanswered:
+		s.note(evRespond)
 		h.mu.Unlock()
 		return misuse("respond", h.Name(), ErrInvalid, "the request has been answered")
 	}
-	s.answered = true // nobody else may, from now on
+	s.answer = answering // nobody else may, from now on
+	s.note(evRespond)
 	if cap(s.out) < responseSize || s.loan != nil {
 		s.out = make([]byte, 0, 256)
 	}
@@ -228,7 +250,9 @@ func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]b
 	defer func() { // encode may panic
 		if !accepted {
 			h.mu.Lock()
-			s.answered = false
+			s.found(evRespondFailed)
+			s.answer = unanswered
+			s.note(evRespondFailed)
 			h.mu.Unlock()
 		}
 	}()
@@ -266,7 +290,7 @@ func (s *service) transmit(resp response, b []byte, cb RespondFunc) error {
 			return err
 		}
 	}
-	s.retry, s.failed, s.cb, s.sent = false, resp.code != na.OK, cb, na.Result{}
+	s.failed, s.cb, s.sent = resp.code != na.OK, cb, na.Result{}
 	h.refs.Add(1) // until the response has left and its callback has run
 	if err := h.ctx.nctx.SendExpected(s.send, h.addr, s.tag, msg); err != nil {
 		h.refs.Add(-1)
@@ -275,7 +299,10 @@ func (s *service) transmit(resp response, b []byte, cb RespondFunc) error {
 		}
 		return err
 	}
+	s.found(evEncoded)
 	s.freeInput()
+	s.answer = sending
+	s.note(evEncoded)
 	return nil
 }
 
@@ -322,7 +349,9 @@ const minMessage = 256
 func (h *Handle) cancelResponse() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if s := h.service; s.answered {
+	s := h.service
+	s.noted(evCancel)
+	if s.answer != unanswered {
 		s.send.Cancel()
 	}
 }
@@ -330,13 +359,15 @@ func (h *Handle) cancelResponse() {
 func (s *service) onSent(_ *na.Op, r na.Result) {
 	h := s.h
 	h.mu.Lock()
-	if na.CodeOf(r.Err) == na.ErrMsgSize {
+	e := s.found(sendEvent(r))
+	if e == evTooLong {
 		if r.Err = s.resend(); r.Err == nil {
+			s.note(e)
 			h.mu.Unlock()
 			return
 		}
 	}
-	s.sent = r
+	s.sent, s.answer = r, answered
 	if r.Err != nil {
 		// It may be answered again, and lastReference does so: the origin waits.
 		s.retry = r.Fate == na.NotRun && (na.CodeOf(r.Err) == ErrCanceled || h.ctx.nctx.Connected(h.addr))
@@ -346,8 +377,9 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 	}
 	quiet := s.cb == nil
 	if quiet && s.retry {
-		s.answered = false
+		s.answerAgain()
 	}
+	s.note(e)
 	h.mu.Unlock()
 	if quiet {
 		h.Close()
@@ -356,10 +388,18 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 	h.ctx.PostTask(&s.done)
 }
 
-func (s *service) onLoanEnded(na.Result) {
+// answerAgain lets another response be given. Locked.
+func (s *service) answerAgain() { s.answer, s.retry = unanswered, false }
+
+// onLoanEnded hears of the loan of a response that was recalled, too, when another is on its way already.
+func (s *service) onLoanEnded(l *loan, _ na.Result) {
 	h := s.h
 	h.mu.Lock()
-	s.loan = nil
+	s.found(evLoanEnded)
+	if s.loan == l {
+		s.loan = nil
+	}
+	s.note(evLoanEnded)
 	h.mu.Unlock()
 	h.Close()
 }
@@ -368,11 +408,13 @@ func (s *service) onLoanEnded(na.Result) {
 func (s *service) finish(any) {
 	h := s.h
 	h.mu.Lock()
+	s.found(evTrigger)
 	cb, err := s.cb, s.sent.Err
 	s.cb = nil
 	if s.retry {
-		s.answered = false
+		s.answerAgain()
 	}
+	s.note(evTrigger)
 	h.mu.Unlock()
 	if err != nil {
 		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}

@@ -3,6 +3,7 @@ package hg
 import (
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/states"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -49,6 +50,7 @@ type withdrawal struct {
 	late    bool // the answer came before the target's word
 	settled bool
 	result  WithdrawResult
+	track   states.Track
 	cbs     []WithdrawFunc
 	task    Task
 }
@@ -65,14 +67,18 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer k.note(k.found(evWithdraw))
 	if k.phase == encoding {
 		return misuse("withdraw", h.Name(), ErrBusy, "the request is being encoded")
 	}
 	if w := k.withdrawal; w != nil && k.phase == pending && !w.settled { // join it
+		w.note(w.found(evWithdraw))
 		w.cbs = append(w.cbs, cb)
 		return nil
 	}
-	w := &withdrawal{k: k, gen: k.gen, cbs: []WithdrawFunc{cb}}
+	w := &withdrawal{k: k, gen: k.gen}
+	defer w.note(w.found(evWithdraw))
+	w.cbs = append(w.cbs, cb)
 	w.task.Init(w.tell, nil)
 	h.refs.Add(1) // until tell
 	switch {
@@ -121,13 +127,16 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) {
 	h := w.k.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if w.settled {
-		return
-	}
 	k := w.k
 	mine := k.gen == w.gen && k.phase != idle // the call's callback has not run
 	answered := w.late || mine && k.understood
-	switch code := na.CodeOf(r.Err); {
+	code := na.CodeOf(r.Err)
+	e := wordEvent(code, answered)
+	defer w.note(w.found(e))
+	if mine {
+		defer k.note(k.found(e))
+	}
+	switch {
 	case code == na.OK && answered:
 		h.ctx.nctx.Disconnect(r.Addr, na.WithText(ErrProtocol, "the peer answered a request that it said it had destroyed"))
 		w.settle(TooLate)
@@ -156,12 +165,17 @@ func (w *withdrawal) expired(_ *na.Op, r na.Result) {
 	h := w.k.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if r.Err == nil && !w.settled {
+	if w.settled {
+		return
+	}
+	defer w.note(w.found(endEvent(r.Err, evDeadline, evTimerEnded)))
+	if r.Err == nil {
 		if w.asking {
 			w.op.Cancel() // answered goes on
 			return
 		}
 		k := w.k
+		defer k.note(k.found(evUnknown))
 		w.settle(Indeterminate)
 		k.end(ErrCanceled)
 	}
@@ -181,6 +195,7 @@ func (w *withdrawal) settle(r WithdrawResult) {
 
 // sendEnded hears that the request has left, or not. Locked.
 func (w *withdrawal) sendEnded(r na.Result) {
+	defer w.note(w.found(endEvent(r.Err, evSent, evSendFailed)))
 	switch {
 	case r.Err == nil && w.k.h.rpc.OneWay:
 		w.settle(TooLate)
@@ -196,6 +211,7 @@ func (w *withdrawal) sendEnded(r na.Result) {
 
 // callEnds hears that the call's parts have ended. Locked.
 func (w *withdrawal) callEnds() {
+	defer w.note(w.found(evCallEnds))
 	w.late = w.k.understood
 	if w.asking {
 		w.op.Cancel() // unless its answer is there already
@@ -208,8 +224,10 @@ func (w *withdrawal) callEnds() {
 func (w *withdrawal) tell(any) {
 	h := w.k.h
 	h.mu.Lock()
+	w.found(evTrigger)
 	cbs := w.cbs
 	w.cbs = nil
+	w.note(evTrigger)
 	h.mu.Unlock()
 	for _, cb := range cbs {
 		if cb != nil {

@@ -11,7 +11,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/states"
 )
+
+// Every test that opens something links this package in, so this is where the checking of state machines begins.
+func init() { states.Check() }
 
 // patience is how long things may take to go away after the test.
 const patience = 5 * time.Second
@@ -34,6 +39,9 @@ func check(t testing.TB, patience time.Duration) {
 	stacks, files := goroutines(), descriptors()
 	t.Cleanup(func() {
 		t.Helper()
+		if s := states.Broken(); s != "" {
+			t.Error(s)
+		}
 		var left []string
 		settle(t, patience, func() bool {
 			left = append(fresh(goroutines(), stacks), fresh(descriptors(), files)...)

@@ -40,6 +40,7 @@ func TestSeeds(t *testing.T) {
 			t.Log(shrunk(s))
 			t.Fatalf("seed %d: %v", *oneSeed, err)
 		}
+		require.NoError(t, runStrain(*oneSeed))
 		return
 	}
 	var (
@@ -47,6 +48,7 @@ func TestSeeds(t *testing.T) {
 		total    tally
 		failures int
 	)
+	cells := reached()
 	took := manySeeds(*seeds, func(seed uint64) bool {
 		s := newScenario(seed)
 		err := s.run()
@@ -69,6 +71,11 @@ func TestSeeds(t *testing.T) {
 				t.Log(shrunk(s))
 			}
 		}
+		if err == nil {
+			if err = runStrain(seed); err != nil {
+				t.Errorf("seed %d: %v", seed, err)
+			}
+		}
 		return err == nil
 	})
 	line := total.report()
@@ -82,6 +89,7 @@ func TestSeeds(t *testing.T) {
 			require.Positive(t, total.outcomes[kind], "no operation ended with %q", kind)
 		}
 		require.Positive(t, total.late, "no late answer was dropped")
+		cells.require(t, 0)
 		for what, n := range line.Faults {
 			require.Positive(t, n, "no %s happened", what)
 		}

@@ -1,0 +1,381 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// A strain is one seed: two nodes that do everything that a handle allows, and what it refuses, wherever user code can
+// run: in callbacks, handlers, codecs, and between the completions of one Trigger. Little is asked of the outcome but
+// that everything ends exactly once; the tables of the machines are what it is for.
+type strain struct {
+	w      *sim.World
+	nodes  []*strainer
+	failed error
+}
+
+// A strainer is the program of one node, and the codec of its class.
+type strainer struct {
+	codec.Codec
+	s    *strain
+	i    int
+	rng  *rand.Rand
+	cls  *hg.Class
+	hctx *hg.Context
+
+	open    int // callbacks that are to come
+	depth   int // of Trigger inside Trigger
+	inCodec int
+	working bool
+	closing bool // of the class, with work under way
+
+	handles []*hg.Handle
+	kept    []*hg.Handle // requests that are answered later
+	touched []*hg.Handle // all that are or were being handled: canceled, answered again, as long as they are held
+	moves   []*bulk.Op
+	region  *bulk.Handle
+	key     []byte // of the other node's region
+}
+
+var errStrain = errors.New("the codec does not want to")
+
+func runStrain(seed uint64) error {
+	r := drawing(seed, 2000)
+	cfg := sim.Config{Seed: seed, NoAssist: r.IntN(4) == 0}
+	if r.IntN(2) == 0 {
+		cfg.Faults = sim.Faults{Jitter: 20 * time.Microsecond, Reset: 0.02 * r.Float64(), Clog: 0.02, ClogFor: time.Millisecond, Narrow: r.Float64()}
+	}
+	s := &strain{w: sim.NewWorld(cfg)}
+	defer s.w.Close()
+	for i := range 2 {
+		a := &strainer{Codec: codec.Raw, s: s, i: i, rng: drawing(seed, 2001+uint64(i)), working: true, closing: r.IntN(3) == 0}
+		s.nodes = append(s.nodes, a)
+		node := s.w.Node(fmt.Sprintf("s%d", i))
+		node.Go(func() { a.main(node) })
+	}
+	if err := s.w.Run(10 * time.Minute); err != nil {
+		return errors.Join(s.failed, err)
+	}
+	return s.failed
+}
+
+func (s *strain) fail(format string, args ...any) {
+	if s.failed == nil {
+		s.failed = fmt.Errorf("strain: "+format, args...)
+	}
+}
+
+// check says that an operation was refused for no good reason.
+func (a *strainer) check(what string, err error, may ...na.Code) {
+	if err == nil || errors.Is(err, errStrain) || slices.Contains(append(may, na.ErrClosed, na.ErrAgain, na.ErrNoCredit), na.CodeOf(err)) {
+		return
+	}
+	a.s.fail("%s: %v", what, err)
+}
+
+// once returns what a callback is to call.
+func (a *strainer) once(what string) func() {
+	a.open++
+	n := 0
+	return func() {
+		a.open--
+		if n++; n != 1 {
+			a.s.fail("%s had %d callbacks", what, n)
+		}
+	}
+}
+
+func (a *strainer) main(node *sim.Node) {
+	cfg := hg.Config{Codec: a, MaxActive: 1 + a.rng.IntN(4), MaxLent: 64 << 10}
+	cfg.NA = na.Config{Plugins: []na.Plugin{node.Plugin()}, Envelopes: 1 + a.rng.IntN(3), Eager: 256 << a.rng.IntN(3), SendQueue: 1 + a.rng.IntN(8),
+		PeerTimeout: 500 * time.Millisecond}
+	var err error
+	if a.cls, err = hg.Open("sim://"+node.Name(), cfg); err != nil {
+		a.s.fail("open: %v", err)
+		return
+	}
+	_, _ = a.cls.Register("work", a.handle)
+	_, _ = a.cls.RegisterOneWay("note", a.handle)
+	_, _ = a.cls.Register("nobody", nil)
+	a.hctx, _ = a.cls.NewContext()
+	a.region, _ = bulk.Create(a.hctx, bulk.ReadOnly, make([]byte, 64<<10))
+	a.s.nodes[1-a.i].key, _ = a.region.MarshalBinary()
+	for range 5 {
+		h, err := a.hctx.Create(a.peer(), hg.HashName("work"))
+		a.check("create", err)
+		a.handles = append(a.handles, h)
+	}
+	for range 150 {
+		a.act()
+		if a.rng.IntN(8) == 0 { // much ends before the next Trigger
+			for range 1 + a.rng.IntN(8) {
+				a.s.w.Sleep(time.Duration(a.rng.IntN(60)) * time.Microsecond)
+				_ = a.hctx.NA().Progress(0)
+			}
+		}
+		if a.rng.IntN(2) == 0 {
+			_ = a.hctx.Progress(time.Duration(a.rng.IntN(60)) * time.Microsecond)
+		}
+		a.trigger()
+	}
+	a.working = false
+	other := a.s.nodes[1-a.i]
+	end := a.s.w.Now() + time.Minute
+	for !a.closing && (a.open > 0 || other.working || !other.closing && other.open > 0) {
+		a.answer()
+		a.hctx.Trigger(0)
+		_ = a.hctx.Progress(time.Millisecond)
+		if a.s.w.Now() > end {
+			a.s.fail("node %d: %d operations have not ended", a.i, a.open)
+			break
+		}
+	}
+	_ = a.cls.Close()
+	for end := a.s.w.Now() + time.Second; !a.cls.Closed() && a.s.w.Now() < end; {
+		a.answer()
+		a.hctx.Trigger(0)
+		_ = a.hctx.Progress(time.Millisecond)
+	}
+	if a.open != 0 {
+		a.s.fail("node %d: %d operations have not ended with the context", a.i, a.open)
+	}
+	for _, h := range a.handles {
+		h.Close()
+	}
+}
+
+func (a *strainer) peer() na.Addr {
+	i := 1 - a.i
+	if a.rng.IntN(8) == 0 {
+		i = a.i
+	}
+	addr, _ := na.ParseAddr(fmt.Sprintf("sim://s%d", i))
+	return addr
+}
+
+func (a *strainer) size() int { return a.rng.IntN(1 + 1<<a.rng.IntN(15)) }
+
+// trigger runs callbacks, inside one too.
+func (a *strainer) trigger() {
+	if a.depth < 3 {
+		a.depth++
+		a.hctx.Trigger(a.rng.IntN(4))
+		a.depth--
+	}
+}
+
+// act does one random thing. It may be called wherever user code runs.
+func (a *strainer) act() {
+	h := a.handles[a.rng.IntN(len(a.handles))]
+	switch r := a.rng.IntN(100); {
+	case r < 35 && a.working:
+		a.forward(h)
+	case r < 45:
+		h.Cancel()
+	case r < 50:
+		h.Abandon()
+	case r < 62:
+		ended := a.once("a withdraw")
+		if err := h.Withdraw(time.Duration(a.rng.IntN(2)*a.rng.IntN(100))*time.Microsecond, func(*hg.Handle, hg.WithdrawResult) { ended() }); err != nil {
+			a.open--
+			a.check("withdraw", err, na.ErrBusy)
+		}
+	case r < 66:
+		rpc := []string{"work", "work", "note", "nobody"}[a.rng.IntN(4)]
+		a.check("reset", h.Reset(a.peer(), hg.HashName(rpc)), na.ErrBusy)
+	case r < 69:
+		if _, err := h.OutputRaw(); na.CodeOf(err) == na.ErrBusy && a.rng.IntN(4) == 0 {
+			a.trigger()
+		}
+	case r < 75:
+		h.SetTimeout(time.Duration(a.rng.IntN(2)*(1+a.rng.IntN(200))) * time.Microsecond)
+	case r < 85:
+		a.imp(1 + a.rng.IntN(3))
+	case r < 92 && len(a.kept) > 0:
+		a.kept[a.rng.IntN(len(a.kept))].Cancel()
+	case r < 94 && len(a.moves) > 0:
+		a.moves[a.rng.IntN(len(a.moves))].Cancel()
+	default:
+		a.answer()
+	}
+}
+
+// imp acts between the completions of one Trigger.
+func (a *strainer) imp(times int) {
+	a.between(func() {
+		a.act()
+		a.act()
+		if times > 1 {
+			a.imp(times - 1)
+		}
+	})
+}
+
+// between runs f between the completions of one Trigger: as the callback of an operation of the user's, behind those that
+// have ended by now.
+func (a *strainer) between(f func()) {
+	op := a.hctx.NA().NewOp(func(*na.Op, na.Result) { f() })
+	if a.hctx.NA().Timer(op, time.Hour) == nil {
+		op.Cancel()
+	}
+}
+
+func (a *strainer) forward(h *hg.Handle) {
+	in := make([]byte, a.size())
+	ended := a.once("a call")
+	if err := h.Forward(in, func(*hg.Handle, error) {
+		ended()
+		if a.rng.IntN(2) == 0 {
+			a.act()
+		}
+	}); err != nil {
+		a.open--
+		a.check("forward", err, na.ErrBusy, na.ErrTimeout)
+	}
+}
+
+// Append is user code inside Forward and Respond.
+func (a *strainer) Append(dst []byte, v any) ([]byte, error) {
+	if a.inCodec < 2 {
+		a.inCodec++
+		switch a.rng.IntN(8) {
+		case 0:
+			a.act()
+			a.act()
+		case 1:
+			a.trigger()
+		case 2:
+			a.inCodec--
+			return dst, errStrain
+		}
+		a.inCodec--
+	}
+	return a.Codec.Append(dst, v)
+}
+
+// handle is the handler of every RPC.
+func (a *strainer) handle(h *hg.Handle) error {
+	switch a.rng.IntN(8) {
+	case 0:
+		return errors.New("asked to fail")
+	case 1:
+		return nil
+	case 2:
+		a.kept = append(a.kept, h.Ref())
+	case 3:
+		a.kept = append(a.kept, h.Ref())
+		a.move(h)
+	case 4:
+		a.respond(h)
+		a.trigger()
+	case 5:
+		a.respond(h)
+		h.Cancel()
+		a.imp(1)
+		a.trigger()
+	default:
+		a.respond(h)
+	}
+	return nil
+}
+
+func (a *strainer) respond(h *hg.Handle) {
+	var cb hg.RespondFunc
+	ended := func() {}
+	if a.rng.IntN(2) == 0 {
+		ended = a.once("a response")
+		cb = func(h *hg.Handle, err error) {
+			ended()
+			switch a.rng.IntN(4) {
+			case 0:
+				h.Cancel()
+			case 1:
+				a.respond(h)
+			case 2:
+				a.act()
+			}
+		}
+	}
+	if err := h.Respond(make([]byte, a.size()), cb); err != nil {
+		if cb != nil {
+			a.open--
+		}
+		a.check("respond", err, na.ErrInvalid, na.ErrUnsupported, na.ErrPeerLost)
+	} else if a.rng.IntN(4) == 0 {
+		h.Cancel()
+		if again := h.Ref(); a.rng.IntN(2) == 0 {
+			a.between(func() {
+				again.Cancel()
+				a.respond(again)
+				again.Close()
+			})
+		} else {
+			again.Close()
+		}
+	}
+}
+
+// answer deals with a request that was kept.
+func (a *strainer) answer() {
+	if len(a.kept) == 0 {
+		return
+	}
+	i := a.rng.IntN(len(a.kept))
+	h := a.kept[i].Ref()
+	if a.rng.IntN(4) > 0 {
+		a.respond(h)
+	}
+	if a.rng.IntN(3) == 0 {
+		if i = slices.Index(a.kept, h); i >= 0 {
+			a.kept = slices.Delete(a.kept, i, i+1)
+			h.Close()
+		}
+	}
+	h.Close()
+}
+
+// move pulls from the origin's memory.
+func (a *strainer) move(h *hg.Handle) {
+	remote := new(bulk.Handle)
+	if remote.UnmarshalBinary(a.key) != nil {
+		return
+	}
+	size := 1 + a.rng.Int64N(remote.Len())
+	local, err := bulk.Create(a.hctx, bulk.LocalOnly, make([]byte, size))
+	if err != nil {
+		return
+	}
+	peer, _ := na.ParseAddr(fmt.Sprintf("sim://s%d", 1-a.i))
+	spec := bulk.Spec{Peer: peer, Remote: remote, Local: local, Size: size, Chunk: 4096, Window: 1 + a.rng.IntN(4)}
+	if a.rng.IntN(2) == 0 {
+		spec.OnProgress = func(op *bulk.Op, _ int64) {
+			if a.rng.IntN(2) == 0 {
+				a.trigger()
+			}
+			if a.rng.IntN(4) == 0 {
+				op.Cancel()
+			}
+		}
+	}
+	ended := a.once("a transfer")
+	op, err := bulk.Transfer(a.hctx, spec, func(op *bulk.Op, err error) {
+		ended()
+		op.Cancel()
+		_ = local.Close(nil)
+	})
+	if err != nil {
+		a.open--
+		_ = local.Close(nil)
+		return
+	}
+	a.moves = append(a.moves, op)
+}
