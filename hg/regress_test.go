@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -247,5 +248,76 @@ func TestNoOutputOfRefusedForward(t *testing.T) {
 		require.ErrorIs(t, h.Forward("y", nil), hg.ErrClosed)
 		_, err := h.OutputRaw()
 		require.ErrorIs(t, err, hg.ErrClosed)
+	})
+}
+
+// The end of the loan of a response that had been recalled was taken for that of the next response, which then could not
+// be recalled: its loan, and the handle, were held until the origin went.
+func TestLoanOfRecalledResponse(t *testing.T) {
+	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("mute", m.handler))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		n.Until(func() bool { return len(m.kept) == 1 })
+		s, nctx := m.kept[0], p.tctx.NA()
+		recalled := func() {
+			require.NoError(t, s.RespondRaw(make([]byte, 64<<10), nil))
+			s.Cancel()
+		}
+		require.True(t, nctx.Cork()) // nothing leaves
+		recalled()
+		between := nctx.NewOp(func(*na.Op, na.Result) { recalled() })
+		require.NoError(t, nctx.Timer(between, time.Hour))
+		between.Cancel()
+		for nctx.Trigger(0) > 0 {
+		}
+		require.Zero(t, p.tctx.Stats().Lent, "bytes of responses that were recalled")
+		nctx.Uncork()
+		require.NoError(t, s.Respond("third", nil))
+		s.Close()
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		p.clean(1)
+	})
+}
+
+// slow is encoded when somebody lets it.
+type slow struct{ inside, release chan struct{} }
+
+func (s slow) MarshalBinary() ([]byte, error) {
+	close(s.inside)
+	<-s.release
+	return []byte("slow"), nil
+}
+
+// A handler may return while another goroutine of its answers.
+func TestHandlerReturnsWhileAnswering(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		v := slow{make(chan struct{}), make(chan struct{})}
+		var answering sync.WaitGroup
+		ran := false
+		h := p.handle(p.rpc("slow", func(h *hg.Handle) error {
+			h.Ref()
+			answering.Go(func() {
+				assert.NoError(t, h.Respond(v, nil))
+				h.Close()
+			})
+			<-v.inside
+			ran = true
+			return nil
+		}))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		p.deaf(func() bool { return ran })
+		close(v.release)
+		answering.Wait()
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		p.clean(1)
 	})
 }

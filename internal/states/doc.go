@@ -7,5 +7,5 @@
 // The state of a thing is never stored for this: a function derives it from the fields that decide what the thing does.
 // So what is drawn and counted is what the code does, and a change that no event accounts for is found by the next event.
 //
-// Checking is off in programs and costs one branch for each event then. Tests turn it on, by package internal/leak.
+// Checking is off in programs and costs two branches for each event then. Tests turn it on, by package internal/leak.
 package states

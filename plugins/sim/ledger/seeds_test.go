@@ -89,7 +89,7 @@ func TestSeeds(t *testing.T) {
 			require.Positive(t, total.outcomes[kind], "no operation ended with %q", kind)
 		}
 		require.Positive(t, total.late, "no late answer was dropped")
-		cells.require(t, 0)
+		cells.require(t, 90)
 		for what, n := range line.Faults {
 			require.Positive(t, n, "no %s happened", what)
 		}

@@ -40,7 +40,6 @@ type strainer struct {
 
 	handles []*hg.Handle
 	kept    []*hg.Handle // requests that are answered later
-	touched []*hg.Handle // all that are or were being handled: canceled, answered again, as long as they are held
 	moves   []*bulk.Op
 	region  *bulk.Handle
 	key     []byte // of the other node's region
