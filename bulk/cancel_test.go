@@ -100,7 +100,8 @@ func (s *scene) broken() {
 	s.t.Helper()
 	var e *bulk.Error
 	require.ErrorAs(s.t, s.err, &e)
-	require.Equal(s.t, bulk.Error{Dir: s.dir, Peer: s.peer, Moved: s.moved, Size: int64(s.size), Err: e.Err}, *e)
+	require.Positive(s.t, e.Took)
+	require.Equal(s.t, bulk.Error{Dir: s.dir, Peer: s.peer, Took: e.Took, Moved: s.moved, Size: int64(s.size), Err: e.Err}, *e)
 	require.Less(s.t, s.moved, int64(s.size))
 	if s.dir == bulk.Pull { // of a push the owner's side is seen when the rest has come: see afterwards
 		s.whole(s.mine)

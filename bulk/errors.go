@@ -4,20 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An Error ends a transfer: in which direction, with whom, how far it came, and why.
+// An Error ends a transfer: in which direction, with whom, how long it took, how far it came, and why.
 type Error struct {
 	Dir   Dir
 	Peer  na.Addr
-	Moved int64 // bytes in whole pieces
+	Took  time.Duration // since it began; 0 when it was refused and did not begin
+	Moved int64         // bytes in whole pieces; what else was written at the destination is undefined
 	Size  int64
 	Err   error
 }
 
-// Error returns for example "bulk: pull from tcp://10.0.0.7:9000: operation canceled after 3145728 of 16777216 bytes".
+// Error returns for example
+// "bulk: pull from tcp://10.0.0.7:9000: operation canceled after 2.03s (moved 3145728 of 16777216 bytes)".
 func (e *Error) Error() string {
 	prep := "from"
 	if e.Dir == Push {
@@ -31,7 +34,20 @@ func (e *Error) Error() string {
 	if op, ok := cause.(*na.OpError); ok {
 		cause = op.Err
 	}
-	return fmt.Sprintf("bulk: %v %s %s: %v after %d of %d bytes", e.Dir, prep, peer, cause, e.Moved, e.Size)
+	after := ""
+	if e.Took > 0 {
+		after = " after " + e.Took.Round(round(e.Took)).String()
+	}
+	return fmt.Sprintf("bulk: %v %s %s: %v%s (moved %d of %d bytes)", e.Dir, prep, peer, cause, after, e.Moved, e.Size)
+}
+
+// round keeps about three digits.
+func round(d time.Duration) time.Duration {
+	r := time.Nanosecond
+	for d/r >= 1000 {
+		r *= 10
+	}
+	return r
 }
 
 // Unwrap returns the cause.

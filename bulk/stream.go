@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -112,11 +113,12 @@ func (f *flow) wait(over func() bool) error {
 
 // error says how far a flow came and why no further. It matches the cause of its context if that has ended.
 func (f *flow) error(moved int64, err error) error {
-	if e, ok := err.(*Error); ok {
-		err = e.Err // of one piece
+	var took time.Duration
+	if e, ok := err.(*Error); ok { // of one piece
+		took, err = e.Took, e.Err
 	}
 	if f.ctx.Err() != nil && na.CodeOf(err) == hg.ErrCanceled {
 		err = fmt.Errorf("%w: %w", hg.ErrCanceled, context.Cause(f.ctx))
 	}
-	return &Error{Dir: f.dir, Peer: f.Peer, Moved: moved, Size: f.Size, Err: err}
+	return &Error{Dir: f.dir, Peer: f.Peer, Took: took, Moved: moved, Size: f.Size, Err: err}
 }

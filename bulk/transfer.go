@@ -1,9 +1,9 @@
 package bulk
 
 import (
-	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/states"
@@ -69,6 +69,7 @@ type Op struct {
 	spec  Spec
 	peer  na.Addr
 	done  DoneFunc
+	begun time.Duration
 	moved atomic.Int64
 
 	mu        sync.Mutex // guards the fields below
@@ -98,16 +99,16 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	if err != nil {
 		return nil, err
 	}
-	closed := func(what string) (*Op, error) {
-		return nil, fmt.Errorf("bulk: %v: the %s is closed: %w", spec.Dir, what, hg.ErrClosed)
+	refused := func(err error) (*Op, error) {
+		return nil, &Error{Dir: spec.Dir, Peer: peer, Size: spec.Size, Err: err}
 	}
 	if hctx.NA().Closing() {
-		return closed("context")
+		return refused(na.WithText(hg.ErrClosed, "the context is closed"))
 	}
 	if !spec.Local.mem().Acquire() { // until finish
-		return closed("local handle")
+		return refused(na.WithText(hg.ErrClosed, "the local handle is closed"))
 	}
-	op := &Op{hctx: hctx, spec: spec, peer: peer, to: peer, done: done}
+	op := &Op{hctx: hctx, spec: spec, peer: peer, to: peer, done: done, begun: hctx.Now()}
 	op.finished.Init(finish, op)
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -122,7 +123,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 			if op.running == 0 {
 				op.crew.dismiss()
 				spec.Local.mem().Release()
-				return nil, fmt.Errorf("bulk: %v: %w", spec.Dir, err)
+				return refused(err)
 			}
 			op.fail(err)
 			break
@@ -317,7 +318,8 @@ func finish(data any) {
 	op.mu.Unlock()
 	op.spec.Local.mem().Release()
 	if err != nil {
-		err = &Error{Dir: op.spec.Dir, Peer: op.peer, Moved: op.moved.Load(), Size: op.spec.Size, Err: err}
+		took := max(op.hctx.Now()-op.begun, 1)
+		err = &Error{Dir: op.spec.Dir, Peer: op.peer, Took: took, Moved: op.moved.Load(), Size: op.spec.Size, Err: err}
 	}
 	if op.done != nil {
 		op.done(op, err)

@@ -218,7 +218,7 @@ func (l *Lookup) Cancel() { l.op.Cancel() }
 func (l *Lookup) run(any) {
 	var err error
 	if l.r.Err != nil {
-		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.Now() - l.begun, Fate: na.NotRun, Err: bare(l.r.Err)}
+		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.since(l.begun), Fate: na.NotRun, Err: bare(l.r.Err)}
 	}
 	l.cb(l.r.Addr, err)
 }

@@ -35,13 +35,13 @@ type Error struct {
 	Op   string // "forward", "respond" or "lookup"
 	RPC  string
 	Peer na.Addr
-	Took time.Duration
-	Fate na.Fate
-	Err  error // a code, a *RemoteError, or an error that wraps one
+	Took time.Duration // since it began; 0 when it was refused and did not begin
+	Fate na.Fate       // of the request; a lookup has none, and says NotRun
+	Err  error         // a code, a *RemoteError, or an error that wraps one
 }
 
 // Error returns for example
-// "hg: forward math/sum to tcp://10.0.0.7:9000: operation canceled after 2.003s (may have run)".
+// "hg: forward math/sum to tcp://10.0.0.7:9000: operation canceled after 2.03s (may have run)".
 func (e *Error) Error() string {
 	s := "hg: " + e.Op
 	if e.RPC != "" {
@@ -54,7 +54,7 @@ func (e *Error) Error() string {
 	if e.Took > 0 {
 		s += " after " + e.Took.Round(round(e.Took)).String()
 	}
-	if e.Op == "forward" {
+	if e.Op == "forward" || e.Took > 0 {
 		s += " (" + e.Fate.String() + ")"
 	}
 	return s
@@ -111,6 +111,9 @@ func bare(err error) error {
 	return err
 }
 
-func misuse(op, rpc string, code na.Code, format string, args ...any) error {
-	return &Error{Op: op, RPC: rpc, Fate: na.NotRun, Err: na.WithText(code, fmt.Sprintf(format, args...))}
+// since is the time that something took which has begun, at least 1 ns.
+func (c *Context) since(begun time.Duration) time.Duration { return max(c.Now()-begun, 1) }
+
+func misuse(op, rpc string, peer na.Addr, code na.Code, format string, args ...any) error {
+	return &Error{Op: op, RPC: rpc, Peer: peer, Fate: na.NotRun, Err: na.WithText(code, fmt.Sprintf(format, args...))}
 }

@@ -131,7 +131,7 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	h.mu.Unlock()
 	b, err := h.encode(k.room(), in) // user code may run in it
 	if err != nil {
-		return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: err}
+		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Addr(), Fate: na.NotRun, Err: err}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,13 +174,14 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 func (h *Handle) claim() (*call, error) {
 	k := h.call
 	if k == nil {
-		return nil, misuse("forward", h.Name(), ErrInvalid, "the handle came with a request; Create makes one to forward")
+		return nil, misuse("forward", h.Name(), h.addr, ErrInvalid, "the handle came with a request; Create makes one to forward")
 	}
 	h.mu.Lock()
 	if k.phase != idle {
 		k.note(k.found(evForward))
+		err := misuse("forward", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
 		h.mu.Unlock()
-		return nil, misuse("forward", h.Name(), ErrBusy, "the handle has a call that has not ended")
+		return nil, err
 	}
 	return k, nil
 }
@@ -208,7 +209,7 @@ func (k *call) forward(cb ForwardFunc) error {
 	size := len(k.in) - requestSize
 	if int64(size) > h.ctx.class.cfg.MaxInput {
 		k.phase = idle
-		return misuse("forward", h.Name(), ErrOverflow, "input of %d bytes, Config.MaxInput is %d", size, h.ctx.class.cfg.MaxInput)
+		return misuse("forward", h.Name(), h.addr, ErrOverflow, "input of %d bytes, Config.MaxInput is %d", size, h.ctx.class.cfg.MaxInput)
 	}
 	tag, err := k.nextTag()
 	if err != nil {
@@ -471,7 +472,7 @@ func (k *call) result() error {
 	default:
 		cause = bare(k.failure)
 	}
-	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.Now() - k.begun, Fate: fate, Err: cause}
+	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(k.begun), Fate: fate, Err: cause}
 }
 
 // finish runs in Trigger: the handle is idle again when the callback runs.
@@ -498,7 +499,7 @@ func (h *Handle) Output(v any) error {
 		return err
 	}
 	if err := h.ctx.class.cfg.Codec.Decode(b, v); err != nil {
-		return &Error{Op: "output of", RPC: h.Name(), Fate: na.Ran, Err: err}
+		return &Error{Op: "output of", RPC: h.Name(), Peer: h.Addr(), Fate: na.Ran, Err: err}
 	}
 	return nil
 }
@@ -506,13 +507,13 @@ func (h *Handle) Output(v any) error {
 // OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward or Close.
 func (h *Handle) OutputRaw() ([]byte, error) {
 	if h.call == nil {
-		return nil, misuse("output of", h.Name(), ErrInvalid, "the handle came with a request, it has input")
+		return nil, misuse("output of", h.Name(), h.addr, ErrInvalid, "the handle came with a request, it has input")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer h.call.note(h.call.found(evOutput))
 	if h.call.phase != idle {
-		return nil, misuse("output of", h.Name(), ErrBusy, "the call has not ended")
+		return nil, misuse("output of", h.Name(), h.addr, ErrBusy, "the call has not ended")
 	}
 	if h.call.err != nil {
 		return nil, h.call.err

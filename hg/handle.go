@@ -41,7 +41,7 @@ type Handle struct {
 func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	rpc := c.class.rpcs.find(id)
 	if rpc == nil {
-		return nil, misuse("create", fmt.Sprintf("%#x", uint64(id)), ErrNoEntry, "no RPC with this id is registered here")
+		return nil, misuse("create", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
 	}
 	h := &Handle{ctx: c, id: id, rpc: rpc, addr: addr}
 	h.call = newCall(h)
@@ -55,16 +55,16 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 func (h *Handle) Reset(addr na.Addr, id ID) error {
 	rpc := h.ctx.class.rpcs.find(id)
 	if rpc == nil {
-		return misuse("reset", fmt.Sprintf("%#x", uint64(id)), ErrNoEntry, "no RPC with this id is registered here")
+		return misuse("reset", fmt.Sprintf("%#x", uint64(id)), addr, ErrNoEntry, "no RPC with this id is registered here")
 	}
 	if h.call == nil {
-		return misuse("reset", h.Name(), ErrInvalid, "the handle came with a request")
+		return misuse("reset", h.Name(), h.addr, ErrInvalid, "the handle came with a request")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer h.call.note(h.call.found(evReset))
 	if h.call.phase != idle {
-		return misuse("reset", h.Name(), ErrBusy, "the handle has a call that has not ended")
+		return misuse("reset", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
 	}
 	h.addr, h.id, h.rpc = addr, id, rpc
 	return nil

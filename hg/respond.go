@@ -38,6 +38,7 @@ type service struct {
 	send   *na.Op
 	sent   na.Result
 	cb     RespondFunc
+	begun  time.Duration // when the response was given, if cb is set
 	done   Task
 	loan   *loan
 
@@ -173,12 +174,12 @@ func (h *Handle) Input(v any) error {
 // InputRaw returns the request's encoded input. The bytes are valid until Respond, or the last reference.
 func (h *Handle) InputRaw() ([]byte, error) {
 	if h.service == nil {
-		return nil, misuse("input of", h.Name(), ErrInvalid, "the handle belongs to the origin, it has output")
+		return nil, misuse("input of", h.Name(), h.Addr(), ErrInvalid, "the handle belongs to the origin, it has output")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.service.env == nil {
-		return nil, misuse("input of", h.Name(), ErrInvalid, "the request has been answered, its input is gone")
+		return nil, misuse("input of", h.Name(), h.addr, ErrInvalid, "the request has been answered, its input is gone")
 	}
 	return h.service.input, nil
 }
@@ -201,7 +202,7 @@ func (h *Handle) RespondRaw(out []byte, cb RespondFunc) error {
 // RespondError answers with an error: the origin's callback gets a *RemoteError with code and text.
 func (h *Handle) RespondError(code na.Code, text string, cb RespondFunc) error {
 	if code == na.OK {
-		return misuse("respond", h.Name(), ErrInvalid, "the code of an error response cannot be OK")
+		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the code of an error response cannot be OK")
 	}
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
@@ -225,7 +226,7 @@ func (h *Handle) answerError(code na.Code, fate na.Fate, text string) {
 func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]byte, error)) error {
 	s := h.service
 	if s == nil {
-		return misuse("respond", h.Name(), ErrInvalid, "the handle belongs to the origin")
+		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the handle belongs to the origin")
 	}
 	h.mu.Lock()
 	s.found(evRespond)
@@ -233,11 +234,11 @@ func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]b
 	case s.oneWay:
 		s.note(evRespond)
 		h.mu.Unlock()
-		return misuse("respond", h.Name(), ErrUnsupported, "the RPC is one-way")
+		return misuse("respond", h.Name(), h.addr, ErrUnsupported, "the RPC is one-way")
 	case s.answer != unanswered:
 		s.note(evRespond)
 		h.mu.Unlock()
-		return misuse("respond", h.Name(), ErrInvalid, "the request has been answered")
+		return misuse("respond", h.Name(), h.addr, ErrInvalid, "the request has been answered")
 	}
 	s.answer = answering // nobody else may, from now on
 	s.note(evRespond)
@@ -291,6 +292,9 @@ func (s *service) transmit(resp response, b []byte, cb RespondFunc) error {
 		}
 	}
 	s.failed, s.cb, s.sent = resp.code != na.OK, cb, na.Result{}
+	if cb != nil {
+		s.begun = h.ctx.Now()
+	}
 	h.refs.Add(1) // until the response has left and its callback has run
 	if err := h.ctx.nctx.SendExpected(s.send, h.addr, s.tag, msg); err != nil {
 		h.refs.Add(-1)
@@ -417,7 +421,7 @@ func (s *service) finish(any) {
 	s.note(evTrigger)
 	h.mu.Unlock()
 	if err != nil {
-		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}
+		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(s.begun), Fate: na.Ran, Err: bare(err)}
 	}
 	cb(h, err)
 	h.Close()

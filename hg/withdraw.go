@@ -63,13 +63,13 @@ type withdrawal struct {
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
 	if k == nil {
-		return misuse("withdraw", h.Name(), ErrInvalid, "the handle came with a request")
+		return misuse("withdraw", h.Name(), h.addr, ErrInvalid, "the handle came with a request")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer k.note(k.found(evWithdraw))
 	if k.phase == encoding {
-		return misuse("withdraw", h.Name(), ErrBusy, "the request is being encoded")
+		return misuse("withdraw", h.Name(), h.addr, ErrBusy, "the request is being encoded")
 	}
 	if w := k.withdrawal; w != nil && k.phase == pending && !w.settled { // join it
 		w.note(w.found(evWithdraw))

@@ -1,0 +1,166 @@
+package hg_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// tells requires that err says what a user who reads only this needs: operation, RPC, peer, time spent, fate, and why.
+func tells(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, fate na.Fate) {
+	t.Helper()
+	var e *hg.Error
+	require.ErrorAs(t, err, &e)
+	require.ErrorIs(t, err, why)
+	require.Equal(t, hg.Error{Op: op, RPC: rpc, Peer: peer, Took: e.Took, Fate: fate, Err: e.Err}, *e)
+	require.Positive(t, e.Took)
+	require.Less(t, e.Took, 10*time.Minute)
+	text := err.Error()
+	want := []string{"hg: " + op + " " + rpc, ": " + e.Err.Error() + " after ", " (" + fate.String() + ")"}
+	if !peer.IsZero() {
+		want = append(want, " to "+peer.String()+": ")
+	}
+	for _, part := range want {
+		require.Contains(t, text, part)
+	}
+}
+
+// Every way in which a call can end with an error: its error tells everything.
+func TestEveryEndTellsEverything(t *testing.T) {
+	var m mute
+	kept := func(p *pair) { p.Until(func() bool { return len(m.kept) == 1 }) }
+	withdraw := func(p *pair, h *hg.Handle) {
+		told := false
+		require.NoError(p.t, h.Withdraw(0, func(*hg.Handle, hg.WithdrawResult) { told = true }))
+		p.still(func() bool { return told })
+	}
+	for _, c := range []struct {
+		name    string
+		handler hg.Handler // none: the RPC is known at the origin only
+		size    int        // of the input
+		timeout time.Duration
+		then    func(p *pair, h *hg.Handle) // when it was forwarded
+		why     na.Code
+		fate    na.Fate
+	}{
+		{"canceled", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); h.Cancel() }, hg.ErrCanceled, na.MaybeRan},
+		{"abandoned", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); h.Abandon() }, hg.ErrCanceled, na.MaybeRan},
+		{"withdrawn", m.handler, 8, 0, withdraw, hg.ErrCanceled, na.NotRun},
+		{"deadline", m.handler, 8, time.Microsecond, nil, hg.ErrTimeout, na.NotRun},
+		{"closed", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); p.octx.Close() }, hg.ErrClosed, na.MaybeRan},
+		{"peer lost", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); require.NoError(p.t, p.target.Close()) }, hg.ErrPeerLost, na.MaybeRan},
+		{"no entry", nil, 8, 0, nil, hg.ErrNoEntry, na.NotRun},
+		{"no response", func(*hg.Handle) error { return nil }, 8, 0, nil, hg.ErrNoResponse, na.Ran},
+		{"panic", func(*hg.Handle) error { panic("oops") }, 8, 0, nil, hg.ErrPanic, na.Ran},
+		{"handler error", func(*hg.Handle) error { return errors.New("disk on fire") }, 8, 0, nil, hg.ErrHandler, na.Ran},
+		{"denied", func(h *hg.Handle) error { return h.RespondError(na.ErrPermission, "not you", nil) }, 8, 0, nil, na.ErrPermission, na.Ran},
+		{"input overflow", m.handler, 200_000, 0, nil, hg.ErrOverflow, na.NotRun},
+		{"output overflow", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 300_000), nil) }, 8, 0, nil, hg.ErrOverflow, na.Ran},
+		{"output budget", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 100_000), nil) }, 8, 0, nil, hg.ErrAgain, na.Ran},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				m.kept = nil
+				p := &pair{Net: n, t: t}
+				p.target, p.tctx = n.Target(hg.Config{MaxInput: 150_000})
+				p.origin, p.octx = n.Origin(hg.Config{MaxOutput: 200_000, MaxPulled: 50_000})
+				id, err := p.origin.Register("math/sum", nil)
+				require.NoError(t, err)
+				if c.handler != nil {
+					_, err = p.target.Register("math/sum", c.handler)
+					require.NoError(t, err)
+				}
+				h := p.handle(id)
+				h.SetTimeout(c.timeout)
+				var o outcome
+				require.NoError(t, h.ForwardRaw(make([]byte, c.size), o.cb))
+				if c.then != nil {
+					c.then(p, h)
+				}
+				n.Until(func() bool { return o.calls == 1 })
+				tells(t, o.err, "forward", "math/sum", p.target.Addr(), c.why, c.fate)
+				h.Close()
+				for _, h := range m.kept {
+					h.Close()
+				}
+			})
+		})
+	}
+}
+
+func TestOtherEndsTellEverything(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+
+		gone, gctx := n.Target(hg.Config{})
+		require.NoError(t, gone.Close())
+		n.Until(gctx.Closed)
+		n.Undriven(gctx)
+		h, err := p.octx.Create(gone.Addr(), id)
+		require.NoError(t, err)
+		tells(t, p.call(h, "x"), "forward", "echo", gone.Addr(), hg.ErrUnreachable, na.NotRun)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		err = h.ForwardWait(ctx, "x")
+		require.ErrorIs(t, err, context.Canceled)
+		tells(t, err, "forward", "echo", gone.Addr(), hg.ErrCanceled, hg.FateOf(err))
+		h.Close()
+
+		var failed error
+		l, err := p.octx.Lookup(n.SlowName(), func(_ na.Addr, err error) { failed = err })
+		require.NoError(t, err)
+		l.Cancel()
+		n.Until(func() bool { return failed != nil || n.Sim })
+		if failed != nil {
+			tells(t, failed, "lookup", n.SlowName(), na.Addr{}, hg.ErrCanceled, na.NotRun)
+		}
+
+		var m mute
+		h = p.handle(p.rpc("mute", m.handler))
+		require.NoError(t, h.Forward(nil, nil))
+		n.Until(func() bool { return len(m.kept) == 1 })
+		s := m.kept[0]
+		failed = nil
+		h.Cancel()
+		n.Until(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
+		p.tctx.Close()
+		err = s.Respond("x", func(_ *hg.Handle, err error) { failed = err })
+		require.ErrorIs(t, err, hg.ErrClosed)
+		require.ErrorContains(t, err, "hg: respond mute to "+s.Addr().String())
+		s.Close()
+		h.Close()
+	})
+}
+
+// A response that does not leave says so to who asked.
+func TestEndOfResponseTellsEverything(t *testing.T) {
+	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("mute", m.handler))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		n.Until(func() bool { return len(m.kept) == 1 })
+		s := m.kept[0]
+		var failed error
+		require.True(t, p.tctx.Cork()) // it does not leave
+		require.NoError(t, s.Respond("first", func(_ *hg.Handle, err error) { failed = err }))
+		s.Cancel()
+		p.tctx.Uncork()
+		n.Until(func() bool { return failed != nil })
+		tells(t, failed, "respond", "mute", s.Addr(), hg.ErrCanceled, na.Ran)
+		m.answer(t, "second")
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+	})
+}
