@@ -297,9 +297,10 @@ const (
 	serviceRecalled                      // it was canceled before it left; the callback waits for Trigger
 	serviceLending                       // it has left; the origin has not given the output back
 	serviceAnswered                      // it has left, or cannot any more
+	serviceRejected                      // the handler will not run, and the answer that says so could not leave
 )
 
-var serviceStates = []string{"spare", "arrived", "fetching", "waiting", "running", "answering", "sending", "recalled", "lending", "answered"}
+var serviceStates = []string{"spare", "arrived", "fetching", "waiting", "running", "answering", "sending", "recalled", "lending", "answered", "rejected"}
 
 var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evArrived, In: in(serviceSpare), To: in(serviceArrived)},
@@ -316,14 +317,14 @@ var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evReturned, In: in(serviceRunning, serviceSending, serviceRecalled, serviceLending, serviceAnswered)},
 	{On: evReturned, In: in(serviceAnswering), Race: true},
 
-	{On: evRespond, In: in(serviceArrived), To: in(serviceAnswering)},                 // by reject
-	{On: evRespond, In: in(serviceRunning), To: in(serviceAnswering, serviceRunning)}, // one-way: ErrUnsupported
+	{On: evRespond, In: in(serviceArrived, serviceRejected), To: in(serviceAnswering)}, // by reject
+	{On: evRespond, In: in(serviceRunning), To: in(serviceAnswering, serviceRunning)},  // one-way: ErrUnsupported
 	{On: evRespond, In: in(serviceAnswering, serviceSending, serviceRecalled, serviceLending, serviceAnswered), Refused: "ErrInvalid"},
 	{On: evEncoded, In: in(serviceAnswering), To: in(serviceSending)},
-	{On: evRespondFailed, In: in(serviceAnswering), To: in(serviceArrived, serviceRunning)},
+	{On: evRespondFailed, In: in(serviceAnswering), To: in(serviceArrived, serviceRunning, serviceRejected)},
 	{On: evSent, In: in(serviceSending), To: in(serviceLending, serviceAnswered)},
-	{On: evSendFailed, In: in(serviceSending), To: in(serviceLending, serviceAnswered, serviceRecalled, serviceRunning)},
-	{On: evTooLong, In: in(serviceSending), To: in(serviceSending, serviceLending, serviceAnswered)},
+	{On: evSendFailed, In: in(serviceSending), To: in(serviceLending, serviceAnswered, serviceRecalled, serviceRunning, serviceRejected)},
+	{On: evTooLong, In: in(serviceSending), To: in(serviceSending, serviceLending, serviceAnswered, serviceRecalled, serviceRunning, serviceRejected)},
 	{On: evLoanEnded, In: in(serviceRunning, serviceAnswering, serviceSending, serviceRecalled)},
 	{On: evLoanEnded, In: in(serviceLending), To: in(serviceAnswered, serviceLending)}, // or that of an earlier response
 	{On: evLoanEnded, In: in(serviceAnswered), Race: true},                             // that of an earlier response
@@ -331,9 +332,10 @@ var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evTrigger, In: in(serviceLending, serviceAnswered)},
 	{On: evCancel, In: in(serviceRunning, serviceAnswering, serviceSending, serviceRecalled, serviceLending, serviceAnswered)},
 
-	{On: evSilent, In: in(serviceRunning)},
+	{On: evSilent, In: in(serviceRunning, serviceRejected)},
 	{On: evGivenUp, In: in(serviceRunning), To: in(serviceAnswered), Race: true},
-	{On: evLastReference, In: in(serviceArrived, serviceRunning, serviceAnswered), To: in(serviceSpare)},
+	{On: evGivenUp, In: in(serviceRejected), To: in(serviceAnswered)},
+	{On: evLastReference, In: in(serviceArrived, serviceRunning, serviceAnswered, serviceRejected), To: in(serviceSpare)},
 })
 
 // state derives the state of a service. Until its handler begins whoever has it to do with the request owns it, and from
@@ -356,6 +358,8 @@ func (s *service) state() states.State {
 		return serviceAnswered
 	case s.started:
 		return serviceRunning
+	case s.env == nil && s.failed:
+		return serviceRejected
 	case s.env == nil:
 		return serviceSpare
 	}

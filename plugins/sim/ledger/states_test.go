@@ -10,11 +10,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/states"
 )
 
-// A reach is how often each cell had been reached.
-type reach map[string]int64
+// cellCounts are how often each cell had been reached.
+type cellCounts map[string]int64
 
-func reached() reach {
-	r := reach{}
+func reached() cellCounts {
+	r := cellCounts{}
 	for _, m := range states.All() {
 		for _, c := range m.Cells() {
 			r[c.String()] = c.Reached
@@ -25,7 +25,7 @@ func reached() reach {
 
 // require says how much of the tables was reached since, and fails below least of a hundred. One coroutine runs at a time
 // here, so the cells that take a race are not asked for.
-func (before reach) require(t *testing.T, least int) {
+func (before cellCounts) require(t *testing.T, least int) {
 	t.Helper()
 	var missing []string
 	all, want, got := 0, 0, 0
