@@ -34,6 +34,9 @@ type Options struct {
 	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it. That works
 	// if the owner's class listens.
 	Bind bool
+	// Peer, if set, is the only one that can reach the memory: the session that the address is bound to, as h.Addr() in a
+	// handler is. Requests of others fail with na.ErrPermission, also when they have the handle.
+	Peer na.Addr
 }
 
 const maxEager = 64 << 10
@@ -89,9 +92,12 @@ func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error)
 	cls := hctx.NA().Class()
 	var mem *na.Mem
 	var err error
-	if opts.Access == LocalOnly {
+	switch {
+	case opts.Access == LocalOnly:
 		mem, err = cls.NewMem(segs...)
-	} else {
+	case !opts.Peer.IsZero():
+		mem, err = cls.RegisterFor(opts.Peer, opts.Access, segs...)
+	default:
 		mem, err = cls.Register(opts.Access, segs...)
 	}
 	if err != nil {

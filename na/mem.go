@@ -82,6 +82,7 @@ type Mem struct {
 	segs   [][]byte
 	ends   []int64      // linear end offset of each segment
 	public bool         // registered
+	only   uint64       // the session that may reach it; 0 for all
 	taken  atomic.Bool  // taken back
 	word   atomic.Int64 // users, plus memClosed once closed
 	closer Ticket       // the operation that took m back; set before memClosed is
@@ -112,6 +113,19 @@ func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
 // Register publishes segs to peers that will have the key, for the given access. It does not copy. The memory stays
 // reachable, and is kept alive, until Deregister completes.
 func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
+	return c.register(access, 0, segs)
+}
+
+// RegisterFor is Register for one peer alone: that of the session which peer is bound to, as the address of a message is.
+// Requests of others fail with ErrPermission, whatever key they have, and so does everything once the session has ended.
+func (c *Class) RegisterFor(peer Addr, access Access, segs ...[]byte) (*Mem, error) {
+	if peer.Session() == 0 {
+		return nil, fmt.Errorf("na: register: address %v is not bound to a session: %w", peer, ErrInvalid)
+	}
+	return c.register(access, peer.Session(), segs)
+}
+
+func (c *Class) register(access Access, only uint64, segs [][]byte) (*Mem, error) {
 	if access&^ReadWrite != 0 || access == NoAccess {
 		return nil, fmt.Errorf("na: register: access mode %d is neither read, write nor both: %w", access, ErrInvalid)
 	}
@@ -121,7 +135,7 @@ func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
 	}
 	m.key.Access = access
 	c.mint.next(&m.key.Token, c.domain.Rand)
-	m.public = true
+	m.public, m.only = true, only
 	if err := c.domain.Publish(m); err != nil {
 		return nil, err
 	}
@@ -134,6 +148,9 @@ func (m *Mem) Format(f fmt.State, verb rune) { m.key.Format(f, verb) }
 
 // Key returns what a peer needs to reach the memory. A private Mem has a key of no use.
 func (m *Mem) Key() Key { return m.key }
+
+// Session is that of the peer for whom m was registered, or 0 when it is for all. Plugins use it.
+func (m *Mem) Session() uint64 { return m.only }
 
 // Len returns the number of bytes.
 func (m *Mem) Len() int64 { return m.key.Len }

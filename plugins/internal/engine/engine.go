@@ -50,7 +50,7 @@ type Engine struct {
 	eps      []*Endpoint
 }
 
-// memEntry is registered memory; a lease is for one session only.
+// memEntry is registered memory; what has a session, as a lease has, is for that one only.
 type memEntry struct {
 	m       *na.Mem
 	session uint64
@@ -155,7 +155,7 @@ func (g *Engine) Context(target int) *Endpoint {
 func (g *Engine) Publish(m *na.Mem) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.mems[m.Key().Token] = memEntry{m: m}
+	g.mems[m.Key().Token] = memEntry{m, m.Session()}
 	return nil
 }
 

@@ -1,0 +1,58 @@
+package bulk_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Memory for one peer is out of reach for others that have the handle, and for everybody once the session has ended.
+func TestHandleForOnePeer(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		const size = 100_000
+		var peer na.Addr
+		name := "who " + dir.String()
+		h, err := p.mctx.Create(p.peer, p.rpc(name, func(h *hg.Handle) error {
+			peer = h.Addr()
+			return h.Respond(nil, nil)
+		}))
+		require.NoError(t, err)
+		answered := false
+		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { answered = true }))
+		p.Until(func() bool { return answered })
+		h.Close()
+
+		s := newScene(t, p, dir, size)
+		_, err = bulk.CreateWith(p.octx, bulk.Options{Access: bulk.ReadWrite, Peer: peer.Named()}, make([]byte, 1))
+		require.ErrorIs(t, err, hg.ErrInvalid, "an address that is bound to no session")
+		theirs := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1, Peer: peer}, s.theirs.segs...)
+		s.spec.Remote = remote(t, theirs)
+		before := s.theirs.bytes()
+
+		_, sctx := p.Target(hg.Config{})
+		mine := newMemory(size)
+		mine.set(0xaa)
+		spec := s.spec
+		spec.Peer, spec.Local, spec.LocalOffset = p.peer, local(t, sctx, mine.segs...), 0
+		var e ended
+		_, err = bulk.Transfer(sctx, spec, e.done)
+		require.NoError(t, err)
+		p.Until(func() bool { return e.calls == 1 })
+		require.ErrorIs(t, e.err, na.ErrPermission)
+		require.True(t, mine.all(0xaa))
+		require.Empty(t, differ(s.theirs.bytes(), before), "the stranger has written")
+
+		e = p.in(t).transfer(s.spec)
+		require.NoError(t, e.err)
+		require.Empty(t, differ(s.theirs.bytes(), s.mine.bytes()))
+
+		p.octx.NA().Disconnect(peer, hg.ErrProtocol)
+		p.Until(func() bool { return p.mctx.Stats().NA.Peers == 0 })
+		e = p.in(t).transfer(s.spec)
+		require.ErrorIs(t, e.err, na.ErrPermission, "another session of the same peer")
+	})
+}
