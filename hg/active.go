@@ -42,7 +42,7 @@ func (d *load) take(h *Handle) bool {
 func (c *Context) admit(h *Handle) bool {
 	d := &c.load
 	s := h.service
-	if s.admitted || c.nctx.Closing() {
+	if s.admitted || c.nctx.Draining() {
 		return true
 	}
 	if d.waiting.Load() == 0 && d.take(h) {
@@ -79,13 +79,14 @@ func (c *Context) leave(h *Handle) {
 	c.advance()
 }
 
-// advance dispatches what has waited for room and may begin; when the context is closed, everything.
+// advance dispatches what has waited for room and may begin; when the context is shut down or closed, everything, to be
+// refused.
 func (c *Context) advance() {
 	d := &c.load
 	if d.waiting.Load() == 0 {
 		return
 	}
-	closing := c.nctx.Closing()
+	closing := c.nctx.Draining()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for h := d.head; h != nil; {

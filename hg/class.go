@@ -1,13 +1,8 @@
 package hg
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"sync"
-	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/within"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -59,7 +54,7 @@ func (c *Class) NewContext() (*Context, error) {
 // heard of in Trigger of each context, with ErrClosed.
 func (c *Class) Close() error { return c.na.Close() }
 
-// Closed tells whether every callback has run and everything has been given back after Close.
+// Closed tells whether every callback has returned and everything has been given back after Close.
 func (c *Class) Closed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,40 +64,4 @@ func (c *Class) Closed() bool {
 		}
 	}
 	return c.na.Closed()
-}
-
-// Shutdown closes c and drives all its contexts until they are drained. It returns the cause of ctx, with what was
-// left, when ctx ends first. Inside a callback or handler it returns an error at once: it could never end.
-func (c *Class) Shutdown(ctx context.Context) error {
-	if within.Trigger() {
-		return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
-	}
-	_ = c.Close()
-	c.mu.Lock()
-	contexts := c.contexts
-	c.mu.Unlock()
-	for _, hctx := range contexts {
-		stop := context.AfterFunc(ctx, hctx.nctx.Rouse)
-		err := hctx.drain(ctx)
-		stop()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (c *Context) drain(ctx context.Context) error {
-	over := func() bool { return ctx.Err() != nil || c.Closed() }
-	for !c.Closed() {
-		if ctx.Err() != nil {
-			return fmt.Errorf("hg: shutdown: context %d has %d operations left: %w", c.ID(), c.nctx.Live(), context.Cause(ctx))
-		}
-		c.Trigger(0)
-		if err := c.ProgressUntil(time.Second, over); err != nil && !errors.Is(err, ErrTimeout) {
-			break
-		}
-	}
-	c.Trigger(0)
-	return nil
 }

@@ -30,6 +30,10 @@ type Config struct {
 	MaxActive int
 	// MaxActivePerPeer bounds those of one session. Zero means 128.
 	MaxActivePerPeer int
+	// Authorize, if set, is asked before any handler of this class runs.
+	Authorize Authorizer
+	// Trace says that every handle which Create makes remembers where, for ShutdownError.Open.
+	Trace bool
 }
 
 func (c Config) withDefaults() (Config, error) {

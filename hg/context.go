@@ -22,6 +22,7 @@ type Context struct {
 	free    []uint32   // slots that no handle has
 	targets *Handle    // spare handles of targets
 	spare   int
+	open    *Handle // handles that are not closed, the youngest first
 
 	load      load
 	handlings handlings
@@ -29,6 +30,7 @@ type Context struct {
 	pulled    atomic.Int64 // bytes
 	dropped   atomic.Int64 // one-way requests that could not be served
 	handles   atomic.Int64
+	running   atomic.Int64 // Triggers that may be in callbacks
 }
 
 // Stats are the gauges and counters of a context.
@@ -105,6 +107,11 @@ func (c *Context) Trigger(max int) int {
 	if max <= 0 {
 		max = c.q.len()
 	}
+	if c.q.len() == 0 {
+		return 0
+	}
+	c.running.Add(1)
+	defer c.running.Add(-1)
 	if max > 1 && c.q.len() > 1 && c.nctx.Cork() {
 		defer c.nctx.Uncork()
 	}
@@ -181,8 +188,8 @@ func (c *Context) Stats() Stats {
 // Close ends every call of c with ErrClosed. It does not wait and may be called anywhere.
 func (c *Context) Close() { c.nctx.Close() }
 
-// Closed tells whether every callback has run and everything has been given back after Close.
-func (c *Context) Closed() bool { return c.nctx.Closed() && c.q.len() == 0 }
+// Closed tells whether every callback has returned and everything has been given back after Close.
+func (c *Context) Closed() bool { return c.nctx.Closed() && c.q.len() == 0 && c.running.Load() == 0 }
 
 // A LookupFunc hears how a Lookup ended.
 type LookupFunc func(addr na.Addr, err error)

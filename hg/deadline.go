@@ -19,6 +19,7 @@ import (
 var (
 	errLate      = na.WithText(ErrTimeout, "the deadline passed before the handler began")
 	errTooLong   = na.WithText(ErrTimeout, "the deadline of the call has passed")
+	errClosing   = na.WithText(ErrClosed, "the process is shutting down")
 	errClosed    = na.WithText(ErrClosed, "the context was closed")
 	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")

@@ -24,5 +24,5 @@
 // Input and output larger than one message travel without the user noticing: the sender lends the bytes to its peer,
 // which reads them and gives them back; a cancel, a loss of the peer or a late response ends the loan too.
 //
-// Not here: retries, authentication, streaming, waiting (package request), bulk data (package bulk).
+// Not here: retries, authentication (the transport says who a peer is, Config.Authorize what it may call), streaming, waiting (package request), bulk data (package bulk).
 package hg

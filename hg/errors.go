@@ -28,6 +28,7 @@ const (
 	ErrPanic       = na.ErrPanic
 	ErrHandler     = na.ErrHandler
 	ErrUnsupported = na.ErrUnsupported
+	ErrPermission  = na.ErrPermission
 )
 
 // An Error ends a call: which operation of which RPC with whom, how long it took, what became of the request, and why.

@@ -91,21 +91,22 @@ func (c *Context) takeSlot() (slot uint32, gen uint64) {
 	return uint32(len(c.slots) - 1), 0
 }
 
-// freeSlot takes it back; the generation goes on where it was.
+// freeSlot takes it back; the generation goes on where it was. Locked.
 func (c *Context) freeSlot(k *call) {
-	c.mu.Lock()
 	c.slots[k.slot] = k.gen
 	if k.gen < maxGen {
 		c.free = append(c.free, k.slot)
 	}
-	c.mu.Unlock()
 }
 
 // nextTag begins a new life of the call's identity. A slot whose generations are used up is left for good.
 func (k *call) nextTag() (na.Tag, error) {
 	if k.gen >= maxGen {
-		k.h.ctx.freeSlot(k)
-		k.slot, k.gen = k.h.ctx.takeSlot()
+		c := k.h.ctx
+		c.mu.Lock()
+		c.freeSlot(k)
+		c.mu.Unlock()
+		k.slot, k.gen = c.takeSlot()
 	}
 	if k.slot > maxSlot {
 		return 0, na.WithText(ErrAgain, "more handles than identities of calls")
@@ -119,7 +120,8 @@ func (k *call) tag() na.Tag { return na.Tag(k.gen<<slotBits | uint64(k.slot)) }
 
 // Forward encodes in with the class's codec and sends it to the target. It returns without waiting, and in is the
 // caller's again then. cb hears how the call ended. A Forward that returns an error ran nothing and runs no callback: it matches
-// ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrClosed, or the codec's error.
+// ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrClosed from Shutdown or Close on, or
+// the codec's error.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	k, err := h.claim()
 	if err != nil {
@@ -206,6 +208,9 @@ func (k *call) forward(cb ForwardFunc) error {
 		k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
 		return k.err
 	}
+	if nctx.Draining() {
+		return fail(errClosing)
+	}
 	size := len(k.in) - requestSize
 	if int64(size) > h.ctx.class.cfg.MaxInput {
 		k.phase = idle
@@ -288,11 +293,16 @@ func (k *call) stop() {
 func (h *Handle) cancelCall() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	k := h.call
-	defer k.note(k.found(evCancel))
+	h.call.cancel(ErrCanceled)
+}
+
+// cancel ends the call, if one is under way. Locked.
+func (k *call) cancel(why na.Code) {
+	k.found(evCancel)
 	if k.phase == pending {
-		k.end(ErrCanceled)
+		k.end(why)
 	}
+	k.note(evCancel)
 }
 
 // end ends the call from this side. Whoever comes first says why. Locked.

@@ -2,6 +2,7 @@ package hg
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,9 @@ type Handle struct {
 	refs atomic.Int32
 	data any
 
+	older, younger *Handle // in Context.open; Context.mu guards them
+	made           string  // where, if Config.Trace asks for that
+
 	mu      sync.Mutex    // guards call or service, and addr and timeout at the origin
 	track   states.Track  // of call or service; guarded like these
 	timeout time.Duration // of calls
@@ -46,8 +50,38 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	h := &Handle{ctx: c, id: id, rpc: rpc, addr: addr}
 	h.call = newCall(h)
 	h.refs.Store(1)
-	c.handles.Add(1)
+	if c.class.cfg.Trace {
+		_, file, line, _ := runtime.Caller(1)
+		h.made = fmt.Sprintf("%s:%d", file, line)
+	}
+	c.mu.Lock()
+	c.enlist(h)
+	c.mu.Unlock()
 	return h, nil
+}
+
+// enlist makes h one of the open handles. Locked.
+func (c *Context) enlist(h *Handle) {
+	c.handles.Add(1)
+	h.older, h.younger = c.open, nil
+	if c.open != nil {
+		c.open.younger = h
+	}
+	c.open = h
+}
+
+// delist takes it out again. Locked.
+func (c *Context) delist(h *Handle) {
+	c.handles.Add(-1)
+	if h.older != nil {
+		h.older.younger = h.younger
+	}
+	if h.younger != nil {
+		h.younger.older = h.older
+	} else {
+		c.open = h.older
+	}
+	h.older, h.younger = nil, nil
 }
 
 // Reset aims an idle handle at another address and RPC. The error matches ErrBusy while a call is under way, and
@@ -120,8 +154,11 @@ func (h *Handle) Close() {
 		h.mu.Lock()
 		h.call.note(h.call.found(evLastReference))
 		h.mu.Unlock()
-		h.ctx.freeSlot(h.call)
-		h.ctx.handles.Add(-1)
+		c := h.ctx
+		c.mu.Lock()
+		c.freeSlot(h.call)
+		c.delist(h)
+		c.mu.Unlock()
 	}
 }
 

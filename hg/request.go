@@ -28,6 +28,8 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	h.setBudget(req.budget)
 	switch {
 	case err != nil:
+	case c.nctx.Draining():
+		err = errClosing
 	case h.rpc == nil || h.rpc.Handler == nil:
 		err = c.class.rpcs.unknown(req.id)
 	case h.rpc.OneWay != s.oneWay:
@@ -46,6 +48,8 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 		case key.Len > c.class.cfg.MaxInput:
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len, c.class.cfg.MaxInput))
 			c.nctx.GiveBack(h.addr, key)
+		case c.class.cfg.Authorize != nil:
+			s.more, s.body = true, key
 		default:
 			if err = h.fetchInput(key); err == nil {
 				return
@@ -56,7 +60,9 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 		h.reject(err)
 		return
 	}
-	s.input = payload
+	if !s.more {
+		s.input = payload
+	}
 	c.PostTask(&s.dispatch)
 }
 
@@ -125,24 +131,33 @@ func (h *Handle) accept() bool {
 
 // run runs the handler in Trigger.
 func (h *Handle) run(any) {
-	if !h.ctx.admit(h) {
+	if h.ctx.class.cfg.Authorize != nil && !h.pass() || !h.ctx.admit(h) {
 		return
 	}
 	if h.late() {
 		h.reject(errLate)
 		return
 	}
+	closing := h.ctx.nctx.Closing()
+	switch {
+	case h.ctx.nctx.Draining() && !closing:
+		h.reject(errClosing)
+		return
+	case h.ctx.class.cfg.Authorize != nil && !h.service.allowed && !closing: // cannot be
+		h.reject(ErrPermission)
+		return
+	}
 	if !h.accept() {
 		return
 	}
 	s := h.service
-	if h.ctx.nctx.Closing() {
+	if closing {
 		s.noted(evClosed)
 		h.Close()
 		return
 	}
 	s.found(evBegan)
-	s.started = true
+	s.runs.Store(h.rpc)
 	s.note(evBegan)
 	returned := false
 	defer func() { // a handler may end its goroutine

@@ -20,9 +20,12 @@ type service struct {
 	tag      na.Tag
 	oneWay   bool
 	input    []byte
+	more     bool   // it is at the origin, to be fetched once the authorizer has agreed,
+	body     na.Key // with this
+	allowed  bool   // the authorizer has agreed
 	dispatch Task
-	started  bool // the handler began
-	admitted bool // it has room in Context.load
+	runs     atomic.Pointer[RPC] // what the handler that began is of
+	admitted bool                // it has room in Context.load
 	peerLoad *atomic.Int64
 
 	deadline time.Duration // by Context.Now; 0 when there is none
@@ -64,6 +67,7 @@ func (c *Context) newTarget(env *na.Envelope) *Handle {
 	if h != nil {
 		c.targets = h.service.next
 		c.spare--
+		c.enlist(h)
 	}
 	c.mu.Unlock()
 	if h == nil {
@@ -73,12 +77,14 @@ func (c *Context) newTarget(env *na.Envelope) *Handle {
 		s.dispatch.Init(h.run, nil)
 		s.done.Init(s.finish, nil)
 		s.send = c.nctx.NewOp(s.onSent)
+		c.mu.Lock()
+		c.enlist(h)
+		c.mu.Unlock()
 	}
 	s := h.service
 	s.found(evArrived)
 	s.env, s.tag, h.addr, s.peerLoad = env, env.Tag, env.From, env.Load
 	h.refs.Store(1)
-	c.handles.Add(1)
 	s.note(evArrived)
 	return h
 }
@@ -91,7 +97,7 @@ func (h *Handle) lastReference() {
 		s.noted(evSilent)
 		h.mu.Unlock()
 		fate := na.NotRun
-		if s.started {
+		if s.runs.Load() != nil {
 			fate = na.Ran
 		}
 		why, text := ErrNoResponse, ErrNoResponse.Error()
@@ -113,9 +119,11 @@ func (h *Handle) lastReference() {
 	s.found(evLastReference)
 	s.freeInput()
 	c := h.ctx
+	if s.more {
+		c.nctx.GiveBack(h.addr, s.body)
+	}
 	c.leave(h)
 	alarm, handling := s.alarm, s.handling
-	c.handles.Add(-1)
 	keep := s.out
 	if cap(keep) > maxKept || s.loan != nil {
 		keep = nil
@@ -131,6 +139,7 @@ func (h *Handle) lastReference() {
 		handling.over()
 	}
 	c.mu.Lock()
+	c.delist(h)
 	if c.spare < maxSpare {
 		s.next, c.targets = c.targets, h
 		c.spare++
@@ -141,8 +150,9 @@ func (h *Handle) lastReference() {
 // reset makes s ready for another request. What newTarget sets, and what nobody reads before it was set, stays: the
 // record is large, and this is done for each request.
 func (s *service) reset(out []byte) {
-	s.oneWay, s.started, s.retry, s.failed, s.waits = false, false, false, false, false
+	s.oneWay, s.more, s.allowed, s.retry, s.failed, s.waits = false, false, false, false, false, false
 	s.answer = unanswered
+	s.runs.Store(nil)
 	s.deadline, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, nil, nil, nil, nil, nil
 	s.out, s.next, s.prev = out, nil, nil
 	if s.sent.Err != nil {

@@ -356,7 +356,7 @@ func (s *service) state() states.State {
 		return serviceLending
 	case s.answer == answered:
 		return serviceAnswered
-	case s.started:
+	case s.runs.Load() != nil:
 		return serviceRunning
 	case s.env == nil && s.failed:
 		return serviceRejected

@@ -88,7 +88,7 @@ func TestEveryOrderOfParts(t *testing.T) {
 		h.rpc = cls.rpcs.find(id)
 		s := h.service
 		s.found(evBegan)
-		s.started = true
+		s.runs.Store(h.rpc)
 		s.note(evBegan)
 		return s
 	}

@@ -18,6 +18,7 @@ type Class struct {
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context
 	open     int // contexts that have not been released
+	draining bool
 	closed   bool
 }
 
@@ -64,7 +65,7 @@ func (c *Class) Now() time.Duration { return c.domain.Now() }
 func (c *Class) NewContext() (*Context, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed || c.draining {
 		return nil, fmt.Errorf("na: new context: class: %w", ErrClosed)
 	}
 	if len(c.contexts) >= c.cfg.Contexts {

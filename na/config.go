@@ -45,6 +45,9 @@ type Config struct {
 	SendQueue int
 	// PeerTimeout is how long a peer may be silent while operations wait for it. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
+	// Linger is how long Shutdown lets what is under way end, if its context lives so long. Zero means 2 s, negative means
+	// not at all.
+	Linger time.Duration
 	// Spin is how long Progress polls before it sleeps, while answers come fast: waking a sleeper takes longer than most
 	// of them. Zero means 50 us, negative means none. One goroutine of the process spins at a time, and none with
 	// GOMAXPROCS 1.
@@ -94,6 +97,7 @@ func (c Config) withDefaults() Config {
 	def(&c.Probe, 200*time.Millisecond)
 	def(&c.PeerTimeout, 5*time.Second)
 	def(&c.ConnectTimeout, c.PeerTimeout)
+	def(&c.Linger, 2*time.Second)
 	def(&c.Spin, 50*time.Microsecond)
 	return c
 }

@@ -1,20 +1,17 @@
 package na
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/within"
 )
 
 // The states of a context.
 const (
 	ctxOpen     int32 = iota
+	ctxDraining       // Drain was called
 	ctxClosing        // Close was called
 	ctxShut           // the endpoint has been shut; callbacks are still to run
 	ctxReleased       // everything has been given back
@@ -32,9 +29,10 @@ type Context struct {
 	class  *Class
 	id     int
 	ep     Endpoint
-	driver Driver // ep, if it waits in its own way
-	waker  Waker  // ep, if it has to be woken then
-	corker Corker // ep, if it can hold frames back
+	driver Driver  // ep, if it waits in its own way
+	waker  Waker   // ep, if it has to be woken then
+	corker Corker  // ep, if it can hold frames back
+	drains Drainer // ep, if it can end in good order
 	limits Limits
 	isRdy  func() bool
 	above  atomic.Pointer[func() bool] // more that Trigger of a layer above has to run
@@ -78,6 +76,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
 	c.corker, _ = c.ep.(Corker)
+	c.drains, _ = c.ep.(Drainer)
 	if d, ok := c.ep.(Driver); ok {
 		c.driver = d
 		c.waker, _ = c.ep.(Waker)
@@ -130,7 +129,10 @@ func (c *Context) Queued() int { return int(c.cq.len()) }
 func (c *Context) Closed() bool { return c.state.Load() == ctxReleased }
 
 // Closing tells whether Close was called.
-func (c *Context) Closing() bool { return c.state.Load() != ctxOpen }
+func (c *Context) Closing() bool { return c.state.Load() >= ctxClosing }
+
+// Draining tells whether Drain or Close was called: layers above begin nothing new.
+func (c *Context) Draining() bool { return c.state.Load() != ctxOpen }
 
 // Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative timeout has no limit,
 // zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
@@ -319,10 +321,15 @@ func (c *Context) end(op *Op) {
 // settle waits for operations that have ended, were canceled most likely, while another goroutine used their memory, so
 // that a Trigger after a Cancel runs the callback. What it waits for is one copy, or one system call that does not wait.
 func (c *Context) settle() {
-	for i := 0; i < 100 && c.lingering.Load() > 0; i++ {
+	settle(settleTime, func() bool { return c.lingering.Load() == 0 })
+}
+
+// settle waits, for limit at the most, until other goroutines have done what is not worth sleeping for.
+func settle(limit time.Duration, done func() bool) {
+	for i := 0; i < 100 && !done(); i++ {
 		runtime.Gosched()
 	}
-	for end := time.Now().Add(settleTime); c.lingering.Load() > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(limit); !done() && time.Now().Before(end); {
 		time.Sleep(10 * time.Microsecond) // they may wait for a processor
 	}
 }
@@ -365,33 +372,11 @@ func (c *Context) Nudge() {
 // Close ends every operation of c with ErrClosed. It does not wait and may be called anywhere; Progress and Trigger
 // work until the last callback has run, then Progress returns ErrClosed.
 func (c *Context) Close() {
-	if c.state.CompareAndSwap(ctxOpen, ctxClosing) {
+	if c.state.CompareAndSwap(ctxOpen, ctxClosing) || c.state.CompareAndSwap(ctxDraining, ctxClosing) {
 		c.ep.Shut()
 		c.state.Store(ctxShut) // not before: who leads may release at once
 		c.tryRelease()
 	}
-}
-
-// Shutdown closes c and drives Progress and Trigger until it is drained. It returns the cause of ctx, with the number
-// of operations left, when ctx ends first. Inside a callback it returns an error at once: it could never end.
-func (c *Context) Shutdown(ctx context.Context) error {
-	if within.Trigger() {
-		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
-	}
-	c.Close()
-	stop := context.AfterFunc(ctx, c.Rouse)
-	defer stop()
-	over := func() bool { return ctx.Err() != nil || c.Closed() }
-	for !c.Closed() {
-		if ctx.Err() != nil {
-			return fmt.Errorf("na: shutdown: %d operations left: %w", c.Live(), context.Cause(ctx))
-		}
-		c.Trigger(0)
-		if err := c.ProgressUntil(-1, over); err != nil && !errors.Is(err, ErrTimeout) {
-			break
-		}
-	}
-	return nil
 }
 
 // ready tells whether Trigger has something to run, or somebody called Wake.

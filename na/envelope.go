@@ -42,5 +42,13 @@ func (e *Envelope) Accept() bool { return e.Owner.AcceptEnvelope(e) }
 // IsWithdrawn tells that Accept will report false.
 func (e *Envelope) IsWithdrawn() bool { return e.Owner.EnvelopeWithdrawn(e) }
 
+// Identity says what is known of the sender, also when the session has ended meanwhile.
+func (e *Envelope) Identity() Identity {
+	if o, ok := e.Owner.(interface{ IdentifyEnvelope(*Envelope) Identity }); ok {
+		return o.IdentifyEnvelope(e)
+	}
+	return Identity{}
+}
+
 // Free ends the use of Data. It is called exactly once.
 func (e *Envelope) Free() { e.Owner.FreeEnvelope(e) }

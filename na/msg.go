@@ -77,7 +77,7 @@ func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 // Result of its SendUnexpected. If nobody there has accepted it, it is destroyed; else the peer hears of it by OnAbandon,
 // with its tag. Best effort, no completion.
 func (c *Context) Abandon(to Addr, id uint64, tag Tag) {
-	if c.state.Load() == ctxOpen {
+	if !c.Closing() {
 		c.ep.Abandon(to, id, tag)
 	}
 }
@@ -87,7 +87,7 @@ func (c *Context) Connected(peer Addr) bool { return c.ep.Connected(peer) }
 
 // Disconnect ends the session that peer is bound to, because of err: operations with the peer end with ErrPeerLost.
 func (c *Context) Disconnect(peer Addr, err error) {
-	if c.state.Load() == ctxOpen {
+	if !c.Closing() {
 		c.ep.Disconnect(peer, err)
 	}
 }
@@ -168,7 +168,7 @@ func (c *Context) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 
 // GiveBack tells the owner of a lease that its memory is not needed any more. It waits for nothing.
 func (c *Context) GiveBack(to Addr, key Key) {
-	if c.state.Load() == ctxOpen {
+	if !c.Closing() {
 		c.ep.GiveBack(to, key)
 	}
 }
@@ -215,7 +215,7 @@ func (c *Context) startMove(op *Op, kind opKind, local *Mem, loff int64, to Addr
 
 // open undoes the start of op when the context is closed.
 func (c *Context) open(op *Op) error {
-	if c.state.Load() == ctxOpen {
+	if !c.Closing() {
 		return nil
 	}
 	kind, addr := op.kind, op.addr

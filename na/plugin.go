@@ -26,7 +26,7 @@ type Domain interface {
 	Limits() Limits
 	// Endpoint makes the side of context nctx. It is called once per context, in the order of their ids.
 	Endpoint(nctx *Context) (Endpoint, error)
-	// Publish lets peers that know m's key reach it; Unpublish stops that and reports whether m was published.
+	// Publish lets peers that know m's key reach it, those of one session if m.Session is not 0; Unpublish stops that and reports whether m was published.
 	Publish(m *Mem) error
 	Unpublish(m *Mem) bool
 	// Now reads the clock: monotonic, from any fixed start.
@@ -95,6 +95,23 @@ type Endpoint interface {
 	// Stats answers the gauges, Peers those of each session that is up.
 	Stats() Stats
 	Peers() []PeerStats
+}
+
+// A Drainer is an Endpoint that can end in good order.
+type Drainer interface {
+	// Drain begins that: no peer is let in any more. What is there goes on.
+	Drain()
+	// Underway counts what has not ended.
+	Underway() Underway
+	// Confirm asks each peer, the first time that it is called, for a sign that everything sent before has arrived, and
+	// returns how many have not given it. It is called again and again.
+	Confirm() int
+}
+
+// An Identifier is an Endpoint that knows who its peers are.
+type Identifier interface {
+	// Identity says what is known of the peer of the session that peer is bound to; ok is false when that has ended.
+	Identity(peer Addr) (id Identity, ok bool)
 }
 
 // A Driver is an Endpoint that waits in its own way instead of in the context's poller: a simulator yields to its

@@ -86,6 +86,8 @@ type drivenEndpoint interface {
 	na.Driver
 	na.Waker
 	na.Corker
+	na.Drainer
+	na.Identifier
 }
 
 // An endpoint is that of an engine, whose posts may fail.

@@ -43,7 +43,9 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Ping:
 		l.pong, l.pongTag = true, h.Tag
 		l.kick()
-	case frame.Pong, frame.Credit:
+	case frame.Pong:
+		l.confirmed = l.confirmed || h.Tag == confirmTag
+	case frame.Credit:
 	case frame.Withdraw:
 		return l.deliverWithdraw(h)
 	case frame.Withdrawn:
@@ -271,6 +273,7 @@ func (l *Link) placePut(h *frame.Header, v View) (View, error) {
 			l.control(frame.Header{Kind: frame.PutDone, Op: h.Op, Tag: uint64(code)})
 			return v, nil
 		}
+		l.e.reached++
 		in = l.e.newInput()
 		*in = input{id: h.Op, mem: mem, total: total}
 		if l.inputs == nil {

@@ -91,6 +91,7 @@ type Endpoint struct {
 
 	mu       sync.Mutex // guards everything below and every Link
 	shut     bool
+	draining bool
 	corks    int           // frames are held back while it is not 0
 	now      time.Duration // as last told
 	links    map[uint64]*Link
@@ -118,6 +119,7 @@ type Endpoint struct {
 	freeInputs []*input
 	stats      na.Stats
 	messages   uint64 // sent and received
+	reached    uint64 // gets and puts of peers that have begun
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)

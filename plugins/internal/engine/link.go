@@ -31,6 +31,10 @@ type Link struct {
 	// Conn and Lane are the carrier's: the connection, and the one for bulk data.
 	Conn, Lane any
 
+	// Proof is the carrier's too, set before the first frame after HELLO is delivered, for good: what it has verified of the
+	// peer. Host and Incarnation in it do not count.
+	Proof na.Identity
+
 	e       *Endpoint
 	carrier Carrier
 	state   linkState
@@ -50,6 +54,9 @@ type Link struct {
 	busy    bool
 	heard   bool // anything arrived since the last tick
 	silent  time.Duration
+
+	pingTag   uint64 // of the PINGs that we send
+	confirmed bool   // the peer has taken what was sent before Confirm
 
 	// Sending.
 	ctl     fifo[frame.Header]
@@ -265,6 +272,9 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 	}
 	if g.HasLane() {
 		return e.admitLane(conn, g)
+	}
+	if e.draining {
+		return nil, na.WithText(na.ErrClosed, "the process is shutting down")
 	}
 	var named na.Addr
 	if g.Listen != "" && verified && strings.HasPrefix(g.Listen, e.eng.opts.Scheme+"://") && e.carrier.Check(g.Listen) == nil {
@@ -564,7 +574,7 @@ func (l *Link) ping() {
 	if slices.ContainsFunc(l.ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
 	}
-	l.control(frame.Header{Kind: frame.Ping})
+	l.control(frame.Header{Kind: frame.Ping, Tag: l.pingTag})
 }
 
 // Heard notes that bytes of the peer arrived. Locked.

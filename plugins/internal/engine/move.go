@@ -154,6 +154,7 @@ func (l *Link) queueMove(m *move) {
 
 // serve begins to answer a peer's get.
 func (l *Link) serve(id uint64, mem *na.Mem, off, n int64) {
+	l.e.reached++
 	m := l.e.newMove()
 	m.serve, m.mem, m.id, m.off, m.n, m.lane = true, mem, id, off, n, l.useLane(n)
 	if l.served == nil {

@@ -1,0 +1,62 @@
+package bulk_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// A transfer that is under way may end, whichever side shuts down.
+func TestShutdownLetsTransfersEnd(t *testing.T) {
+	for _, who := range []string{"owner", "mover"} {
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			t.Run(who+"/"+dir.String(), func(t *testing.T) {
+				matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+					const size = 16 << 20
+					s := newScene(t, newPair(t, n), dir, size)
+					s.spec.Peer, s.spec.Chunk = s.peer, size
+					done := make(chan error, 1)
+					_, err := bulk.Transfer(s.mctx, s.spec, func(_ *bulk.Op, err error) { done <- err })
+					require.NoError(t, err)
+					n.Until(func() bool { return s.octx.NA().Underway().Reached > 0 })
+					cls, other := s.owner, s.mctx
+					if who == "mover" {
+						cls, other = s.mover, s.octx
+					}
+					n.Serve(other, 1)
+					err = cls.Shutdown(context.Background())
+					require.NoError(t, <-done)
+					if who == "owner" {
+						require.ErrorContains(t, err, "shutdown: 1 regions left", "nothing else")
+					} else {
+						require.NoError(t, err)
+					}
+					require.Empty(t, differ(s.theirs.bytes(), s.mine.bytes()))
+				})
+			})
+		}
+	}
+}
+
+// One that is cut off ends with ErrClosed, and is counted.
+func TestShutdownCutsTransfers(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		if p.mover.Closed() { // by the other direction
+			p = newPair(t, p.Net)
+		}
+		s := newScene(t, p, dir, 16<<20)
+		s.start()
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		err := p.mover.Shutdown(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "transfers left")
+		require.Equal(t, 1, s.calls)
+		require.ErrorIs(t, s.err, hg.ErrClosed)
+	})
+}

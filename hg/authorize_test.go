@@ -1,0 +1,217 @@
+package hg_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// authorized is a pair whose target asks ask.
+func authorized(t *testing.T, n *matrix.Net, ask hg.Authorizer) *pair {
+	p := &pair{Net: n, t: t}
+	p.target, p.tctx = n.Target(hg.Config{Authorize: ask})
+	p.origin, p.octx = n.Origin(hg.Config{})
+	return p
+}
+
+// F86: whatever is not a plain yes is a no.
+func TestAuthorizerDenies(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		ask        func() error
+	}{
+		{"Error", "not you", func() error { return errors.New("not you") }},
+		{"Panic", "not decided", func() error { panic("oops") }},
+		{"NilPanic", "not decided", func() error { panic(nil) }},
+		{"EndsItsGoroutine", "not decided", func() error { runtime.Goexit(); return nil }},
+		{"ErrorThatPanics", "not decided", func() error { return (*badError)(nil) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				deny := true
+				p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error {
+					if deny {
+						return c.ask()
+					}
+					return nil
+				})
+				n.Undriven(p.tctx) // by hand: it may end its goroutine
+				ran := 0
+				id := p.rpc("x", func(h *hg.Handle) error { ran++; return echo(h) })
+				oneWay := p.oneWay("y", func(*hg.Handle) error { ran++; return nil })
+				drive := func(done func() bool) {
+					n.Until(func() bool {
+						ended := make(chan struct{})
+						go func() {
+							defer close(ended)
+							_ = p.tctx.Progress(0)
+							p.tctx.Trigger(0)
+						}()
+						<-ended
+						return done()
+					})
+				}
+				h := p.handle(id)
+				defer h.Close()
+				for _, size := range []int{1, 1 << 20} { // the second is not fetched
+					var o outcome
+					require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
+					drive(func() bool { return o.calls == 1 })
+					require.ErrorIs(t, o.err, hg.ErrPermission)
+					require.ErrorContains(t, o.err, c.text)
+					require.Equal(t, na.NotRun, hg.FateOf(o.err))
+				}
+				require.NoError(t, h.Reset(p.target.Addr(), oneWay))
+				for i, size := range []int{1, 1 << 20} {
+					var o outcome
+					require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
+					drive(func() bool { return o.calls == 1 && p.tctx.Stats().Dropped == int64(i+1) })
+				}
+				require.Zero(t, ran)
+				deny = false
+				require.NoError(t, h.Reset(p.target.Addr(), id))
+				var o outcome
+				require.NoError(t, h.ForwardRaw(make([]byte, 1<<20), o.cb))
+				drive(func() bool { return o.calls == 1 })
+				require.NoError(t, o.err)
+				drive(func() bool {
+					s := p.tctx.Stats()
+					return s.Handles == 0 && s.Pulled == 0 && s.NA.Envelopes == 0 && p.octx.Stats().Lent == 0 &&
+						p.octx.Stats().NA.Regions == 0
+				})
+			})
+		})
+	}
+}
+
+type badError struct{ text string }
+
+func (e *badError) Error() string { return e.text } // of nil: it panics
+
+// The authorizer is told who asks, and for which entry: that one runs, whatever is registered meanwhile. Input larger than
+// a message stays with the origin until it has agreed.
+func TestAuthorizerIsTold(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		var p *pair
+		var from hg.Caller
+		asked, ran := 0, ""
+		p = authorized(t, n, func(ctx context.Context, caller hg.Caller, rpc *hg.RPC) error {
+			asked++
+			from = caller
+			assert.NoError(t, ctx.Err())
+			assert.Equal(t, "x", rpc.Name)
+			assert.Zero(t, p.octx.NA().Underway().Reached, "input was fetched before the authorizer has agreed")
+			assert.Zero(t, p.tctx.Stats().Active)
+			assert.NoError(t, p.target.Deregister(hg.HashName("x")))
+			_, err := p.target.Register("x", func(h *hg.Handle) error { ran = "another"; return echo(h) })
+			assert.NoError(t, err)
+			return nil
+		})
+		var addr na.Addr
+		id := p.rpc("x", func(h *hg.Handle) error {
+			ran, addr = "what was authorized", h.Addr()
+			who, ok := p.tctx.NA().Identity(h.Addr())
+			assert.True(t, ok)
+			assert.Equal(t, from.Identity, who)
+			return echo(h)
+		})
+		h := p.handle(id)
+		defer h.Close()
+		in := make([]byte, 1<<20)
+		in[1<<19] = 7
+		require.NoError(t, p.call(h, in))
+		require.Equal(t, "what was authorized", ran)
+		require.Equal(t, 1, asked)
+		require.Equal(t, addr, from.Addr)
+		require.NotZero(t, from.Addr.Session())
+		require.NotZero(t, from.Incarnation)
+		require.False(t, from.Secure)
+		require.Empty(t, from.Name)
+		var out []byte
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, in, out)
+		_, ok := p.tctx.NA().Identity(p.origin.Addr())
+		require.False(t, ok, "an address that is bound to no session")
+		p.clean(1)
+	})
+}
+
+// F86: an authorizer that blocks holds up the Trigger that runs it, and nobody else.
+func TestAuthorizerBlocks(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		var entered atomic.Int32
+		decide := make(chan error)
+		p := authorized(t, n, func(_ context.Context, _ hg.Caller, rpc *hg.RPC) error {
+			if rpc.Name == "slow" {
+				entered.Add(1)
+				return <-decide
+			}
+			return nil
+		})
+		slow, quick := p.rpc("slow", echo), p.rpc("quick", echo)
+		n.Serve(p.tctx, 3)
+		outs := make([]outcome, 2)
+		var handles []*hg.Handle
+		for i := range outs {
+			handles = append(handles, p.handle(slow))
+			require.NoError(t, handles[i].Forward(i, outs[i].cb))
+		}
+		n.Until(func() bool { return entered.Load() == 2 })
+		h := p.handle(quick)
+		for range 10 {
+			require.NoError(t, p.call(h, "x"))
+		}
+		require.Zero(t, outs[0].calls+outs[1].calls)
+		decide <- nil
+		decide <- errors.New("no")
+		n.Until(func() bool { return outs[0].calls == 1 && outs[1].calls == 1 })
+		require.NotEqual(t, outs[0].err == nil, outs[1].err == nil)
+		for _, h := range append(handles, h) {
+			h.Close()
+		}
+		p.clean(0)
+	})
+}
+
+// What is refused for another reason is refused without asking.
+func TestAuthorizerIsNotAsked(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		asked := 0
+		p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil })
+		id, err := p.origin.Register("unknown", nil)
+		require.NoError(t, err)
+		h := p.handle(id)
+		defer h.Close()
+		require.ErrorIs(t, p.call(h, "x"), hg.ErrNoEntry)
+		require.NoError(t, h.Reset(p.target.Addr(), p.rpc("x", echo)))
+		var o outcome
+		require.NoError(t, h.Forward("waits for its handler", o.cb))
+		n.Undriven(p.tctx)
+		n.Until(func() bool {
+			_ = p.tctx.Progress(0)
+			return p.tctx.NA().Trigger(0) > 0 && p.tctx.Stats().Queued > 0
+		})
+		p.tctx.NA().Drain()
+		n.Until(func() bool {
+			_ = p.tctx.Progress(0)
+			p.tctx.Trigger(0)
+			return o.calls == 1
+		})
+		require.ErrorIs(t, o.err, hg.ErrClosed)
+		n.Serve(p.tctx, 1)
+		err = p.call(h, make([]byte, 1<<20))
+		require.ErrorIs(t, err, hg.ErrClosed)
+		require.Equal(t, na.NotRun, hg.FateOf(err))
+		require.Zero(t, asked)
+		p.clean(1)
+	})
+}

@@ -1,0 +1,196 @@
+package hg
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/within"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// maxOpen bounds the names in a ShutdownError.
+const maxOpen = 32
+
+// A ShutdownError says what a Shutdown has cut off, and what the program has left open.
+type ShutdownError struct {
+	Calls     int   // that were ended, with ErrClosed
+	Responses int   // that had not left
+	Transfers int   // gets and puts of this process, and of peers in its memory: pieces, for large ones
+	Leases    int   // bodies of calls that peers had not given back
+	Handlers  int   // requests whose handlers have begun and whose handles are not closed
+	Handles   int   // of calls, not closed
+	Regions   int64 // registered memory: bulk handles that are not closed
+	Callbacks int64 // that have not returned
+	// Open says which handlers and handles these are: the first 32, the youngest first.
+	Open []string
+	// Err is the cause of the context, ErrTimeout when na.Config.Linger has passed, or ErrBusy when all that was under way
+	// ended by itself.
+	Err error
+}
+
+// Error returns for example
+// "hg: shutdown: 2 calls, 1 handlers left (handler of math/sum has not answered): timed out".
+func (e *ShutdownError) Error() string {
+	var left []string
+	for _, f := range []struct {
+		n    int64
+		what string
+	}{{int64(e.Calls), "calls"}, {int64(e.Responses), "responses"}, {int64(e.Transfers), "transfers"},
+		{int64(e.Leases), "leases"}, {int64(e.Handlers), "handlers"}, {int64(e.Handles), "handles"},
+		{e.Regions, "regions"}, {e.Callbacks, "callbacks"}} {
+		if f.n > 0 {
+			left = append(left, fmt.Sprintf("%d %s", f.n, f.what))
+		}
+	}
+	s := "hg: shutdown: "
+	if len(left) > 0 {
+		s += strings.Join(left, ", ") + " left"
+	}
+	if len(e.Open) > 0 {
+		s += " (" + strings.Join(e.Open, "; ") + ")"
+	}
+	return s + ": " + e.Err.Error()
+}
+
+// Unwrap returns Err.
+func (e *ShutdownError) Unwrap() error { return e.Err }
+
+func (e *ShutdownError) none() bool {
+	return e.Calls+e.Responses+e.Transfers+e.Leases+e.Handlers+e.Handles == 0 && e.Regions+e.Callbacks == 0
+}
+
+// Shutdown ends c in good order and drives its contexts meanwhile; others may drive them too.
+//
+//  1. No peer that comes now is let in. Requests whose handlers have not begun are refused: their origins get ErrClosed and
+//     NotRun. Forward fails with ErrClosed, also in handlers; bulk transfers may still be started.
+//  2. Handlers, calls and transfers that are under way may end, and so may what peers do with registered memory: until ctx
+//     ends, na.Config.Linger has passed, or nothing is left.
+//  3. The rest is canceled: calls end with ErrClosed, and so do the Ctx of handlers.
+//  4. What is queued leaves, answers to the last among it, and peers confirm that they have it, for 0.4 s at the most.
+//  5. c is closed, and every callback runs.
+//
+// It returns nil when everything had ended by itself and every handle and all memory is given back, else a *ShutdownError. It
+// ends within 1 s of ctx or of Linger, whoever is silent, unless a callback that it runs itself does not return. When c was
+// closed before, only 5 is left. Inside a callback or handler Shutdown returns an error at once: it could never end.
+func (c *Class) Shutdown(ctx context.Context) error {
+	if within.Trigger() {
+		return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
+	}
+	c.mu.Lock()
+	contexts := c.contexts
+	c.mu.Unlock()
+	left := &ShutdownError{}
+	e := na.Ending{
+		Drain: func() {
+			c.na.Drain()
+			for _, hctx := range contexts {
+				hctx.advance()
+			}
+		},
+		Trigger: func(i int) int { return contexts[i].Trigger(0) },
+		Idle:    func(i int) bool { return contexts[i].idle() },
+		Cut: func() {
+			for _, hctx := range contexts {
+				hctx.cut(left)
+			}
+		},
+		Parted: func(i int) bool { return contexts[i].load.n.Load() == 0 },
+		Close:  func() { _ = c.Close() },
+		Closed: c.Closed,
+	}
+	for _, hctx := range contexts {
+		e.Contexts = append(e.Contexts, hctx.nctx)
+	}
+	left.Err = e.Run(ctx)
+	left.Regions = c.na.Regions()
+	for _, hctx := range contexts {
+		hctx.look(left)
+	}
+	switch {
+	case left.Err == nil && left.none():
+		return nil
+	case left.Err == nil:
+		left.Err = ErrBusy
+	}
+	return left
+}
+
+// idle tells whether nothing is under way but the receive for requests.
+func (c *Context) idle() bool {
+	return c.nctx.Live() <= 1 && c.nctx.Queued() == 0 && c.q.len() == 0 && c.running.Load() == 0 &&
+		c.load.n.Load() == 0 && c.load.waiting.Load() == 0
+}
+
+// all returns the handles that are open now. Those of targets may serve another request by the time they are looked at.
+func (c *Context) all() (all []*Handle) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for h := c.open; h != nil; h = h.older {
+		all = append(all, h)
+	}
+	return all
+}
+
+// cut counts what has not ended, and ends calls and the contexts of handlers.
+func (c *Context) cut(left *ShutdownError) {
+	u := c.nctx.Underway()
+	left.Transfers += u.Moves + u.Served
+	left.Leases += u.Leases
+	for _, h := range c.all() {
+		h.mu.Lock()
+		switch {
+		case h.call == nil:
+			if h.service.answer != unanswered && h.service.send.Busy() {
+				left.Responses++
+			}
+		case h.call.phase == pending:
+			left.Calls++
+			h.call.cancel(ErrClosed)
+		}
+		h.mu.Unlock()
+	}
+	c.handlings.end(nil, errClosed)
+}
+
+// look counts what is open in the end.
+func (c *Context) look(left *ShutdownError) {
+	if !c.Closed() {
+		left.Callbacks += c.nctx.Live() + int64(c.q.len()) + c.running.Load()
+	}
+	for _, h := range c.all() {
+		text := h.describe()
+		switch {
+		case text == "":
+			continue
+		case h.call == nil:
+			left.Handlers++
+		default:
+			left.Handles++
+		}
+		if len(left.Open) < maxOpen {
+			left.Open = append(left.Open, text)
+		}
+	}
+}
+
+// describe says why h is open, or nothing when its handler has not begun.
+func (h *Handle) describe() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.call == nil {
+		rpc := h.service.runs.Load()
+		switch {
+		case rpc == nil:
+			return ""
+		case h.service.answer == unanswered && !h.service.oneWay:
+			return "handler of " + rpc.Name + " has not answered"
+		}
+		return "handler of " + rpc.Name + " has not closed its handle"
+	}
+	text := "handle of " + h.rpc.Name + " is not closed"
+	if h.made != "" {
+		text += ", made at " + h.made
+	}
+	return text
+}

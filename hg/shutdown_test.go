@@ -1,0 +1,526 @@
+package hg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// lingering is a Config whose Shutdown waits for d.
+func lingering(d time.Duration) hg.Config { return hg.Config{NA: na.Config{Linger: d}} }
+
+// left returns what a Shutdown has said.
+func left(t *testing.T, err error) *hg.ShutdownError {
+	t.Helper()
+	var e *hg.ShutdownError
+	require.ErrorAs(t, err, &e)
+	return e
+}
+
+// A handler that runs may end and answer; what has no handler yet, what comes now and who comes now are refused.
+func TestShutdownDrains(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cfg := lingering(20 * time.Second)
+		cfg.MaxActive = 1
+		p := newPair(t, n, cfg)
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		type end struct {
+			who int
+			err error
+		}
+		ends := make(chan end, 4)
+		var refused atomic.Int32
+		heard := func(who int) hg.ForwardFunc {
+			return func(_ *hg.Handle, err error) {
+				ends <- end{who, err}
+				if err != nil && refused.Add(1) == 3 { // not before all of them
+					p.tctx.Post(k.answer)
+				}
+			}
+		}
+		handles := []*hg.Handle{p.handle(id), p.handle(id), p.handle(id)}
+		for i, h := range handles[:2] {
+			require.NoError(t, h.Forward(i, heard(i)))
+		}
+		n.Until(func() bool { return len(k.kept) == 1 && p.tctx.Stats().Waiting == 1 })
+
+		other, octx := n.Origin(hg.Config{})
+		_, err := other.Register("keep", nil)
+		require.NoError(t, err)
+		stranger, err := octx.Create(p.target.Addr(), id)
+		require.NoError(t, err)
+		n.Serve(p.octx, 1)
+		n.Serve(octx, 1)
+		p.tctx.Post(func() { // inside Shutdown
+			assert.True(t, p.tctx.NA().Draining())
+			assert.NoError(t, handles[2].Forward(2, func(h *hg.Handle, err error) {
+				heard(2)(h, err)
+				assert.NoError(t, stranger.Forward(nil, heard(3)))
+			}))
+		})
+		require.NoError(t, p.target.Shutdown(context.Background()))
+		require.True(t, p.target.Closed())
+		errs := map[int]error{}
+		for range 4 {
+			e := <-ends
+			errs[e.who] = e.err
+		}
+		require.Len(t, errs, 4)
+		require.NoError(t, errs[0], "the handler that ran")
+		require.ErrorIs(t, errs[1], hg.ErrClosed, "the request that waited")
+		require.ErrorIs(t, errs[2], hg.ErrClosed, "the request that came")
+		require.ErrorIs(t, errs[3], hg.ErrUnreachable, "the peer that came")
+		for _, err := range errs {
+			if err != nil {
+				require.ErrorContains(t, err, "shutting down")
+				require.Equal(t, na.NotRun, hg.FateOf(err))
+			}
+		}
+		for _, h := range append(handles, stranger) {
+			h.Close()
+		}
+	})
+}
+
+// F50, F14: with calls that nobody answers Shutdown ends after Linger, every callback has run, and it says what was left.
+func TestShutdownLingers(t *testing.T) {
+	t.Run("virtual", func(t *testing.T) {
+		matrix.Virtual(t, func(t *testing.T, n *matrix.Net) { shutdownLingers(t, n, 0) })
+	})
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) { shutdownLingers(t, n, 50*time.Millisecond) })
+}
+
+func shutdownLingers(t *testing.T, n *matrix.Net, linger time.Duration) {
+	p := newPair(t, n, lingering(linger))
+	var k keeper
+	id := p.rpc("keep", func(h *hg.Handle) error {
+		h.Ctx()
+		return k.handler(h)
+	})
+	const calls = 20
+	outs := make([]outcome, calls)
+	for i := range outs {
+		h := p.handle(id)
+		require.NoError(t, h.Forward(i, outs[i].cb))
+		h.Close()
+	}
+	n.Until(func() bool { return len(k.kept) == calls })
+	bounded := func(shutdown func(context.Context) error) error {
+		begun := p.octx.Now()
+		err := shutdown(context.Background())
+		if linger == 0 { // virtual time is exact
+			require.GreaterOrEqual(t, p.octx.Now()-begun, 2*time.Second)
+			require.LessOrEqual(t, p.octx.Now()-begun, 2500*time.Millisecond)
+		}
+		require.ErrorIs(t, err, hg.ErrTimeout)
+		return err
+	}
+	e := left(t, bounded(p.origin.Shutdown))
+	require.Equal(t, calls, e.Calls)
+	require.Zero(t, e.Handles+e.Handlers)
+	require.True(t, p.origin.Closed())
+	for i := range outs {
+		require.Equal(t, 1, outs[i].calls)
+		require.ErrorIs(t, outs[i].err, hg.ErrClosed)
+	}
+	p.Undriven(p.octx)
+
+	e = left(t, bounded(p.target.Shutdown))
+	require.Equal(t, calls, e.Handlers)
+	require.Contains(t, e.Open, "handler of keep has not answered")
+	require.ErrorContains(t, e, "20 handlers left")
+	require.True(t, p.target.Closed())
+	for _, h := range k.kept {
+		require.ErrorIs(t, context.Cause(h.Ctx()), hg.ErrPeerLost, "the origin was faster")
+		h.Close()
+	}
+	require.Zero(t, p.tctx.Stats().Handles)
+}
+
+// A context that has ended cancels at once.
+func TestShutdownAtOnce(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, lingering(time.Hour))
+		var k keeper
+		h := p.handle(p.rpc("keep", k.handler))
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		h.Close()
+		n.Until(func() bool { return len(k.kept) == 1 })
+		cause := errors.New("in a hurry")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(cause)
+		err := p.origin.Shutdown(ctx)
+		require.ErrorIs(t, err, cause)
+		require.Equal(t, 1, left(t, err).Calls)
+		require.Equal(t, 1, o.calls)
+		require.ErrorIs(t, o.err, hg.ErrClosed)
+		require.True(t, p.origin.Closed())
+		k.answer()
+		require.NoError(t, p.target.Shutdown(ctx), "nothing is left to cancel")
+	})
+}
+
+// The context of a handler ends when the wait is over, and what it answers then still arrives.
+func TestShutdownEndsHandlers(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, lingering(time.Hour))
+		var cause error
+		begun := false
+		id := p.rpc("wait", func(h *hg.Handle) error {
+			h.Ref()
+			begun = true
+			context.AfterFunc(h.Ctx(), func() {
+				cause = context.Cause(h.Ctx())
+				assert.NoError(t, h.RespondError(hg.ErrAgain, "ask another", nil))
+				h.Close()
+			})
+			return nil
+		})
+		h := p.handle(id)
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		n.Until(func() bool { return begun })
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.ErrorIs(t, p.target.Shutdown(ctx), context.Canceled)
+		require.ErrorIs(t, cause, hg.ErrClosed)
+		n.Until(func() bool { return o.calls == 1 })
+		require.ErrorIs(t, o.err, hg.ErrAgain)
+		require.ErrorContains(t, o.err, "ask another")
+	})
+}
+
+// F51: callbacks that begin anew while all ends are refused, and it ends.
+func TestShutdownRefusesNew(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, lingering(20*time.Millisecond))
+		var k keeper
+		keep, other := p.rpc("keep", k.handler), p.rpc("echo", echo)
+		const calls = 50
+		ran := 0
+		var again hg.ForwardFunc
+		again = func(h *hg.Handle, err error) {
+			ran++
+			assert.ErrorIs(t, err, hg.ErrClosed)
+			assert.ErrorIs(t, h.Forward(nil, again), hg.ErrClosed)
+			fresh, err := p.octx.Create(p.target.Addr(), other)
+			assert.NoError(t, err)
+			assert.ErrorIs(t, fresh.Forward(nil, again), hg.ErrClosed)
+			assert.Equal(t, na.NotRun, hg.FateOf(fresh.Forward(nil, again)))
+			fresh.Close()
+			h.Close()
+		}
+		for range calls {
+			require.NoError(t, p.handle(keep).Forward(nil, again))
+		}
+		n.Until(func() bool { return len(k.kept) > 0 })
+		require.Equal(t, calls, left(t, p.origin.Shutdown(context.Background())).Calls)
+		require.Equal(t, calls, ran)
+		require.True(t, p.origin.Closed())
+		_, err := p.origin.NewContext()
+		require.ErrorIs(t, err, hg.ErrClosed)
+		for _, h := range k.kept {
+			h.Close()
+		}
+	})
+}
+
+// F52: handles that the program has not closed are counted and named, with the place where that is asked for.
+func TestHandleNeverClosed(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{})
+		p.origin, p.octx = n.Origin(hg.Config{Trace: true})
+		id := p.rpc("echo", echo)
+		var handles []*hg.Handle
+		for range 100 {
+			h := p.handle(id)
+			handles = append(handles, h)
+		}
+		require.NoError(t, p.call(handles[0], "x"))
+		e := left(t, p.origin.Shutdown(context.Background()))
+		require.Equal(t, 100, e.Handles)
+		require.Len(t, e.Open, 32)
+		require.Contains(t, e.Open[0], "handle of echo is not closed, made at ")
+		require.Contains(t, e.Open[0], "helpers_test.go:")
+		require.ErrorIs(t, e, hg.ErrBusy)
+		require.True(t, p.origin.Closed())
+		for _, h := range handles {
+			h.Close()
+		}
+		require.NoError(t, p.origin.Shutdown(context.Background()))
+		require.NoError(t, p.target.Shutdown(context.Background()))
+	})
+}
+
+// F53: both sides at once, with calls both ways that nobody answers.
+func TestShutdownBothSides(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cfg := lingering(50 * time.Millisecond)
+		a, actx := n.Target(cfg)
+		b, bctx := n.Target(cfg)
+		var mu sync.Mutex
+		var kept []*hg.Handle
+		keep := func(h *hg.Handle) error {
+			mu.Lock()
+			defer mu.Unlock()
+			kept = append(kept, h.Ref())
+			return nil
+		}
+		for _, cls := range []*hg.Class{a, b} {
+			_, err := cls.Register("keep", keep)
+			require.NoError(t, err)
+		}
+		const calls = 10
+		var ended atomic.Int32
+		for i := range 2 * calls {
+			from, to := actx, b
+			if i%2 == 0 {
+				from, to = bctx, a
+			}
+			h, err := from.Create(to.Addr(), hg.HashName("keep"))
+			require.NoError(t, err)
+			require.NoError(t, h.Forward(i, func(_ *hg.Handle, err error) {
+				assert.Error(t, err)
+				ended.Add(1)
+			}))
+			h.Close()
+		}
+		n.Until(func() bool { return len(kept) == 2*calls })
+		errs := make(chan error)
+		for _, cls := range []*hg.Class{a, b} {
+			go func() { errs <- cls.Shutdown(context.Background()) }()
+		}
+		for range 2 {
+			require.Equal(t, calls, left(t, <-errs).Handlers)
+		}
+		require.EqualValues(t, 2*calls, ended.Load())
+		require.True(t, a.Closed())
+		require.True(t, b.Closed())
+		for _, h := range kept {
+			h.Close()
+		}
+	})
+}
+
+// F54: a request for an RPC that nobody has registered does not keep anybody from ending.
+func TestUnknownRPCThenShutdown(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, lingering(time.Minute))
+		for _, c := range []struct {
+			name   string
+			oneWay bool
+			size   int
+		}{{"small", false, 1}, {"large", false, 1 << 20}, {"one way", true, 1}, {"large one way", true, 1 << 20}} {
+			id, err := p.origin.RegisterRPC(hg.RPC{Name: c.name, OneWay: c.oneWay})
+			require.NoError(t, err)
+			h := p.handle(id)
+			switch err := p.call(h, make([]byte, c.size)); {
+			case !c.oneWay:
+				require.ErrorIs(t, err, hg.ErrNoEntry)
+				require.Equal(t, na.NotRun, hg.FateOf(err))
+			case c.size == 1:
+				require.NoError(t, err)
+			}
+			h.Close()
+		}
+		require.NoError(t, p.target.Shutdown(context.Background()))
+		require.NoError(t, p.origin.Shutdown(context.Background()))
+	})
+}
+
+// Answers to the last minute arrive before the connections are cut, also when there is no time for anything else.
+func TestShutdownSendsAnswers(t *testing.T) {
+	t.Run("virtual", func(t *testing.T) {
+		matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			shutdownSendsAnswers(t, n, ctx)
+		})
+	})
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) { shutdownSendsAnswers(t, n, context.Background()) })
+}
+
+func shutdownSendsAnswers(t *testing.T, n *matrix.Net, ctx context.Context) {
+	cfg := lingering(time.Minute)
+	cfg.NA.Envelopes, cfg.NA.Eager = 256, 16<<10
+	p := newPair(t, n, cfg)
+	var k keeper
+	id := p.rpc("keep", k.handler)
+	const calls = 128
+	outs := make([]outcome, calls)
+	for i := range outs {
+		h := p.handle(id)
+		require.NoError(t, h.Forward(i, outs[i].cb))
+		h.Close()
+	}
+	n.Until(func() bool { return len(k.kept) == calls })
+	p.tctx.Post(func() { // inside Shutdown
+		for _, h := range k.kept {
+			assert.NoError(t, h.RespondRaw(make([]byte, 15<<10), nil))
+			h.Close()
+		}
+	})
+	_ = p.target.Shutdown(ctx)
+	require.True(t, p.target.Closed())
+	n.Until(func() bool { return outs[calls-1].calls == 1 })
+	for i := range outs {
+		require.Equal(t, 1, outs[i].calls)
+		require.NoError(t, outs[i].err, "call %d", i)
+	}
+}
+
+// H17: with a thousand calls in flight, every callback has returned, with ErrClosed, before the class reports that it is
+// closed, although several goroutines run them.
+func TestH17(t *testing.T) {
+	const calls = 1000
+	for _, how := range []struct {
+		name string
+		end  func(cls *hg.Class) error
+	}{
+		{"Close", func(cls *hg.Class) error { return cls.Close() }},
+		{"Shutdown", func(cls *hg.Class) error {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			if err := cls.Shutdown(ctx); !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("got %w, want context canceled", err)
+			}
+			return nil
+		}},
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				p := newPair(t, n, hg.Config{})
+				var k keeper
+				id := p.rpc("keep", k.handler)
+				var entered, returned atomic.Int32
+				for i := range calls {
+					h := p.handle(id)
+					require.NoError(t, h.Forward(i, func(h *hg.Handle, err error) {
+						entered.Add(1)
+						assert.ErrorIs(t, err, hg.ErrClosed)
+						for range 100 { // others go on meanwhile
+							_ = p.octx.Stats()
+						}
+						h.Close()
+						returned.Add(1)
+					}))
+				}
+				n.Until(func() bool { return len(k.kept) > 0 })
+				n.Serve(p.octx, 4)
+				require.NoError(t, how.end(p.origin))
+				n.Until(p.origin.Closed)
+				require.EqualValues(t, calls, entered.Load())
+				require.EqualValues(t, calls, returned.Load(), "callbacks that have returned")
+				require.Zero(t, p.octx.Stats().Handles)
+				for _, h := range k.kept {
+					h.Close()
+				}
+			})
+		})
+	}
+}
+
+// A callback in which another goroutine is counts as long as it has not returned.
+func TestClosedWaitsForCallbacks(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cls, hctx := n.Origin(hg.Config{})
+		n.Undriven(hctx)
+		inside, leave, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		hctx.Post(func() {
+			close(inside)
+			<-leave
+		})
+		go func() {
+			hctx.Trigger(1)
+			close(ended)
+		}()
+		<-inside
+		require.NoError(t, cls.Close())
+		err := cls.Shutdown(context.Background())
+		require.False(t, cls.Closed())
+		require.EqualValues(t, 1, left(t, err).Callbacks)
+		close(leave)
+		<-ended
+		require.NoError(t, cls.Shutdown(context.Background()))
+		require.True(t, cls.Closed())
+	})
+}
+
+// F55: several goroutines in Trigger while calls are canceled and their handles closed: each callback runs once.
+func TestTriggersDuringCancelAndClose(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		n.Serve(p.octx, 4)
+		n.Serve(p.tctx, 2)
+		const calls = 300
+		ran := make([]atomic.Int32, calls)
+		var ended atomic.Int32
+		var cancels sync.WaitGroup
+		for i := range calls {
+			h := p.handle(id)
+			require.NoError(t, h.Forward(i, func(h *hg.Handle, err error) {
+				if err != nil {
+					assert.ErrorIs(t, err, hg.ErrCanceled)
+				}
+				ran[i].Add(1)
+				ended.Add(1)
+			}))
+			h.Ref()
+			cancels.Add(1)
+			go func() {
+				defer cancels.Done()
+				if i%3 != 0 {
+					h.Cancel()
+				}
+				h.Close()
+			}()
+			h.Close()
+		}
+		cancels.Wait()
+		n.Until(func() bool { return ended.Load() == calls })
+		require.NoError(t, p.origin.Shutdown(context.Background()))
+		for i := range ran {
+			require.EqualValues(t, 1, ran[i].Load(), "callbacks of call %d", i)
+		}
+	})
+}
+
+// F56: a target that nobody drives is alive all the same; the call ends by its deadline alone.
+func TestNobodyDrivesTheTarget(t *testing.T) {
+	check := func(t *testing.T, n *matrix.Net, silence, timeout time.Duration) {
+		p := newPair(t, n, hg.Config{NA: na.Config{PeerTimeout: silence}})
+		id := p.rpc("echo", echo)
+		h := p.handle(id)
+		defer h.Close()
+		require.NoError(t, p.call(h, "x"))
+		n.Undriven(p.tctx)
+		h.SetTimeout(timeout)
+		err := p.call(h, "y")
+		require.ErrorIs(t, err, hg.ErrTimeout)
+		require.NotErrorIs(t, err, hg.ErrPeerLost)
+		require.Zero(t, p.octx.Stats().NA.PeersLost)
+		for p.tctx.Progress(0) == nil {
+			p.tctx.Trigger(0)
+		}
+	}
+	t.Run("virtual", func(t *testing.T) {
+		matrix.Virtual(t, func(t *testing.T, n *matrix.Net) { check(t, n, time.Second, 30*time.Second) })
+	})
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) { check(t, n, 500*time.Millisecond, 1200*time.Millisecond) })
+}

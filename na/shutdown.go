@@ -1,0 +1,232 @@
+package na
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/within"
+)
+
+const (
+	// farewellTime bounds what Shutdown waits for once what was under way has ended or has been canceled: peers take what
+	// was sent to them, and callbacks return.
+	farewellTime = 400 * time.Millisecond
+	// lullTime is how long no peer must have reached registered memory: the next piece of its transfer may be on its way.
+	lullTime = 50 * time.Millisecond
+	// endingStep is how long one context is driven while the others wait for their turn.
+	endingStep = 5 * time.Millisecond
+)
+
+// Underway counts what an orderly end waits for.
+type Underway struct {
+	Sends   int    // messages that have not left
+	Moves   int    // gets and puts of this process that have not ended
+	Served  int    // gets and puts of peers that have not ended
+	Leases  int    // leases that have not ended
+	Reached uint64 // gets and puts of peers that have begun, ever
+}
+
+// Drain begins an orderly end: no peer that comes now is let in, and layers above begin nothing new. What there is goes on
+// until Close. It may be called anywhere.
+func (c *Context) Drain() {
+	if c.state.CompareAndSwap(ctxOpen, ctxDraining) && c.drains != nil {
+		c.drains.Drain()
+	}
+}
+
+// Drain is Drain of every context, and there will be no more of them.
+func (c *Class) Drain() {
+	c.mu.Lock()
+	c.draining = true
+	contexts := c.contexts
+	c.mu.Unlock()
+	for _, nctx := range contexts {
+		nctx.Drain()
+	}
+}
+
+// Underway counts what has not ended; all zero for a plugin that cannot tell.
+func (c *Context) Underway() Underway {
+	if c.drains == nil {
+		return Underway{}
+	}
+	return c.drains.Underway()
+}
+
+// Shutdown is Shutdown of every context of c together.
+func (c *Class) Shutdown(ctx context.Context) error {
+	c.mu.Lock()
+	contexts := c.contexts
+	c.mu.Unlock()
+	return shutdown(ctx, &Ending{Contexts: contexts, Drain: c.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed})
+}
+
+// Shutdown ends c in good order and drives it meanwhile. No peer that comes now is let in. Messages, gets and puts that are
+// under way, those of peers in registered memory too, may end until ctx does or Config.Linger has passed; what is received is
+// not waited for. When peers have confirmed what was sent to them c is closed, and every callback runs. It returns the
+// cause of ctx, or ErrTimeout, with what was cut off, or with the number of callbacks that have not returned.
+//
+// It ends soon after ctx and Config.Linger at the latest, unless a callback that it runs itself does not return. Inside a
+// callback it returns an error at once: it could never end.
+func (c *Context) Shutdown(ctx context.Context) error {
+	return shutdown(ctx, &Ending{Contexts: []*Context{c}, Drain: c.Drain, Close: c.Close, Closed: c.Closed})
+}
+
+func shutdown(ctx context.Context, e *Ending) error {
+	if within.Trigger() {
+		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
+	}
+	var cut Underway
+	e.Trigger = func(i int) int { return e.Contexts[i].Trigger(0) }
+	e.Idle = func(i int) bool {
+		u := e.Contexts[i].Underway()
+		return u.Sends == 0 && u.Moves == 0 && u.Leases == 0
+	}
+	e.Cut = func() {
+		for _, c := range e.Contexts {
+			u := c.Underway()
+			cut.Sends, cut.Moves, cut.Served = cut.Sends+u.Sends, cut.Moves+u.Moves, cut.Served+u.Served
+			cut.Leases += u.Leases
+		}
+	}
+	e.Parted = func(int) bool { return true }
+	err := e.Run(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case e.Closed():
+		return fmt.Errorf("na: shutdown: %d messages, %d gets and puts, %d of peers, and %d leases were cut off: %w",
+			cut.Sends, cut.Moves, cut.Served, cut.Leases, err)
+	}
+	live := int64(0)
+	for _, c := range e.Contexts {
+		live += c.Live()
+	}
+	return fmt.Errorf("na: shutdown: %d operations left: %w", live, err)
+}
+
+// An Ending is how Shutdown goes, for this package and for layers above.
+//
+//	Drain ─► what is under way ends ─► Cut ─► peers have taken everything ─► Close ─► every callback has returned
+//	         ctx, Config.Linger              farewellTime                          farewellTime without a callback
+type Ending struct {
+	Contexts []*Context
+	Drain    func()
+	Trigger  func(i int) int  // of the layer above, for a context
+	Idle     func(i int) bool // nothing is under way there but what peers do with registered memory
+	Cut      func()           // the wait is over: counts what is left, and cancels what it can
+	Parted   func(i int) bool // nobody is about to send an answer
+	Close    func()
+	Closed   func() bool
+}
+
+// Run returns nil when everything had ended by itself, the cause of ctx, ErrTimeout when Config.Linger has passed, or ErrBusy
+// when nothing but a callback that does not return is left. It is not called inside one.
+func (e *Ending) Run(ctx context.Context) error {
+	var err error
+	if len(e.Contexts) > 0 && !e.closing() {
+		e.Drain()
+		err = e.wait(ctx)
+		e.Cut()
+		limit := e.now() + farewellTime
+		e.drive(func(ran int) bool { return ran == 0 && e.parted() || e.now() >= limit })
+	}
+	e.Close()
+	if len(e.Contexts) > 0 {
+		limit := e.now() + farewellTime
+		e.drive(func(ran int) bool { return e.released() || ran == 0 && e.now() >= limit })
+	}
+	if e.released() {
+		settle(farewellTime, e.Closed) // callbacks that other goroutines run
+	}
+	switch {
+	case err != nil || e.Closed():
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return ErrBusy
+}
+
+// wait drives until nothing is under way.
+func (e *Ending) wait(ctx context.Context) (err error) {
+	begun := e.now()
+	class := e.Contexts[0].class
+	reached, lull := uint64(0), begun
+	e.drive(func(int) bool {
+		idle, n := e.idle()
+		now := e.now()
+		if !idle || n != reached {
+			reached, lull = n, now
+		}
+		switch {
+		case idle && (class.Regions() == 0 || now-lull >= lullTime || ctx.Err() != nil):
+			return true
+		case ctx.Err() != nil:
+			err = context.Cause(ctx)
+		case now-begun >= class.cfg.Linger:
+			err = WithText(ErrTimeout, fmt.Sprintf("not everything ended within Config.Linger of %v", max(class.cfg.Linger, 0)))
+		}
+		return err != nil
+	})
+	return err
+}
+
+// idle tells whether nothing is under way, and how often peers have reached registered memory.
+func (e *Ending) idle() (idle bool, reached uint64) {
+	idle = true
+	for i, c := range e.Contexts {
+		u := c.Underway()
+		idle = idle && u.Served == 0 && (c.Closing() || e.Idle(i))
+		reached += u.Reached
+	}
+	return idle, reached
+}
+
+// parted tells whether peers have everything.
+func (e *Ending) parted() bool {
+	for i, c := range e.Contexts {
+		if c.drains != nil && !c.Closing() && (!e.Parted(i) || c.drains.Underway().Sends > 0 || c.drains.Confirm() > 0) {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *Ending) closing() bool {
+	for _, c := range e.Contexts {
+		if !c.Closing() {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *Ending) released() bool {
+	for _, c := range e.Contexts {
+		if !c.Closed() {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *Ending) now() time.Duration { return e.Contexts[0].Now() }
+
+// drive turns all contexts over until over, which is told how many callbacks the last turn has run, reports true.
+func (e *Ending) drive(over func(ran int) bool) {
+	for round := 0; ; round++ {
+		ran := 0
+		for i, c := range e.Contexts {
+			_ = c.Progress(0)
+			ran += e.Trigger(i)
+		}
+		if over(ran) {
+			return
+		}
+		if ran == 0 {
+			_ = e.Contexts[round%len(e.Contexts)].Progress(endingStep)
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package na
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+// A drainFake is a fake endpoint whose peers still do something for some looks.
+type drainFake struct {
+	*fakeEndpoint
+	drained  atomic.Int32
+	looks    atomic.Int64
+	asks     atomic.Int64
+	confirms int64 // asks until peers have confirmed
+	underway func(look int64) Underway
+}
+
+func (e *drainFake) Drain()             { e.drained.Add(1) }
+func (e *drainFake) Underway() Underway { return e.underway(e.looks.Add(1)) }
+
+func (e *drainFake) Confirm() int {
+	if e.asks.Add(1) < e.confirms {
+		return 1
+	}
+	return 0
+}
+
+func newDrainFake(t *testing.T, cfg Config, underway func(look int64) Underway) (*Context, *drainFake) {
+	c, e := newFake(t, cfg)
+	d := &drainFake{fakeEndpoint: e, underway: underway, confirms: 1}
+	c.drains = d
+	return c, d
+}
+
+func TestShutdownWaits(t *testing.T) {
+	for name, u := range map[string]Underway{
+		"Sends": {Sends: 1}, "Moves": {Moves: 1}, "Served": {Served: 1}, "Leases": {Leases: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			c, e := newDrainFake(t, Config{Linger: time.Hour}, func(look int64) Underway {
+				if look <= 10 {
+					return u
+				}
+				return Underway{}
+			})
+			e.confirms = 3
+			require.NoError(t, c.Class().Shutdown(context.Background()))
+			require.Greater(t, e.looks.Load(), int64(10))
+			require.EqualValues(t, 1, e.drained.Load())
+			require.EqualValues(t, 3, e.asks.Load())
+			require.True(t, c.Class().Closed())
+			_, err := c.Class().NewContext()
+			require.ErrorIs(t, err, ErrClosed)
+
+			c, _ = newDrainFake(t, Config{Linger: -1}, func(int64) Underway { return u })
+			err = c.Shutdown(context.Background())
+			require.ErrorIs(t, err, ErrTimeout)
+			require.ErrorContains(t, err, "Config.Linger")
+			require.ErrorContains(t, err, "1 ")
+			require.True(t, c.Closed())
+
+			c, _ = newDrainFake(t, Config{Linger: time.Hour}, func(int64) Underway { return u })
+			cause := errors.New("in a hurry")
+			ctx, cancel := context.WithCancelCause(context.Background())
+			cancel(cause)
+			require.ErrorIs(t, c.Shutdown(ctx), cause)
+			require.True(t, c.Closed())
+		})
+	}
+}
+
+// Between two pieces of a peer's transfer nothing is under way: Shutdown waits until registered memory is left alone.
+func TestShutdownWaitsForALull(t *testing.T) {
+	leak.Check(t)
+	var last time.Duration
+	var c *Context
+	c, _ = newDrainFake(t, Config{Linger: time.Hour}, func(look int64) Underway {
+		if look <= 10 {
+			last = c.Now()
+		}
+		return Underway{Reached: uint64(min(look, 10))}
+	})
+	m, err := c.Class().Register(ReadOnly, make([]byte, 8))
+	require.NoError(t, err)
+	require.NoError(t, c.Shutdown(context.Background()))
+	require.GreaterOrEqual(t, c.Now()-last, lullTime)
+	require.NoError(t, c.Deregister(c.NewOp(func(*Op, Result) {}), m))
+	c.Trigger(0)
+}
+
+// Peers that confirm nothing are not waited for without end.
+func TestShutdownOfSilentPeers(t *testing.T) {
+	leak.Check(t)
+	c, e := newDrainFake(t, Config{}, func(int64) Underway { return Underway{} })
+	e.confirms = 1 << 60
+	require.NoError(t, c.Shutdown(context.Background()))
+	require.Positive(t, e.asks.Load())
+	require.True(t, c.Closed())
+}

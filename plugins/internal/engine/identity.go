@@ -1,0 +1,30 @@
+package engine
+
+import "github.com/quicksilver-rpc/quicksilver/na"
+
+var _ na.Identifier = (*Endpoint)(nil)
+
+// Identity implements na.Identifier.
+func (e *Endpoint) Identity(peer na.Addr) (na.Identity, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.links[peer.Session()]
+	if l == nil || l.state != linkUp {
+		return na.Identity{}, false
+	}
+	return l.identity(), true
+}
+
+// IdentifyEnvelope says who sent env.
+func (e *Endpoint) IdentifyEnvelope(env *na.Envelope) na.Identity {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return env.Link.(*Link).identity()
+}
+
+// identity is what the peer has said of itself and what the carrier has proven.
+func (l *Link) identity() na.Identity {
+	id := l.Proof
+	id.Host, id.Incarnation = l.peer.Host, l.peer.Incarnation
+	return id
+}
