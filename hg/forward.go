@@ -3,6 +3,7 @@ package hg
 import (
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -111,12 +112,19 @@ func (k *call) nextTag() (na.Tag, error) {
 	if k.slot > maxSlot {
 		return 0, na.WithText(ErrAgain, "more handles than identities of calls")
 	}
-	k.gen++
+	if !mutant.LateAnswer {
+		k.gen++
+	}
 	return k.tag(), nil
 }
 
 // tag is the identity of the call that is under way.
-func (k *call) tag() na.Tag { return na.Tag(k.gen<<slotBits | uint64(k.slot)) }
+func (k *call) tag() na.Tag {
+	if mutant.H5NarrowID {
+		return na.Tag(k.gen&15<<slotBits | uint64(k.slot))
+	}
+	return na.Tag(k.gen<<slotBits | uint64(k.slot))
+}
 
 // Forward encodes in with the class's codec and sends it to the target. It returns without waiting, and in is the
 // caller's again then. cb hears how the call ended. A Forward that returns an error ran nothing and runs no callback: it matches
@@ -206,6 +214,9 @@ func (k *call) forward(cb ForwardFunc) error {
 	fail := func(err error) error {
 		k.phase = idle
 		k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
+		if mutant.H11ErrorAndCallback && cb != nil {
+			h.ctx.Post(func() { cb(h, err) })
+		}
 		return k.err
 	}
 	if nctx.Draining() {
@@ -224,6 +235,9 @@ func (k *call) forward(cb ForwardFunc) error {
 	*k = call{
 		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, buf: k.buf, timer: k.timer,
 		phase: pending, cb: cb, begun: h.ctx.Now(),
+	}
+	if mutant.H1CancelBeforePost {
+		mutant.Gap(&h.mu)
 	}
 	if h.timeout != 0 && !k.setDeadline() {
 		return fail(errTooLong)
@@ -256,6 +270,9 @@ func (k *call) forward(cb ForwardFunc) error {
 			k.received = na.Result{Err: err, Fate: na.NotRun}
 			k.loan.op.Cancel()
 		} else {
+			if mutant.H2PartsLate {
+				mutant.Gap(&h.mu)
+			}
 			k.parts++
 		}
 	}
@@ -285,7 +302,7 @@ func (k *call) stop() {
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
-	if k.pull != nil {
+	if k.pull != nil && !mutant.H3DeafPull {
 		k.pull.cancel()
 	}
 }
@@ -310,6 +327,9 @@ func (k *call) end(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.why = true, why
 		k.stop()
+		if mutant.H10TwoOwners {
+			k.h.ctx.PostTask(&k.done)
+		}
 	}
 }
 
@@ -327,7 +347,7 @@ func (k *call) onSent(_ *na.Op, r na.Result) {
 	if k.withdrawal != nil {
 		k.withdrawal.sendEnded(r)
 	}
-	if r.Err != nil {
+	if r.Err != nil && !mutant.H7ReceiveStays {
 		k.stop() // nobody will answer
 	}
 	k.partEnded()
@@ -353,6 +373,12 @@ func (k *call) onReceived(_ *na.Op, r na.Result) {
 	defer k.h.mu.Unlock()
 	defer k.note(k.found(endEvent(r.Err, evReceived, evReceiveFailed)))
 	k.received = r
+	if mutant.H8SecondError && r.Err != nil && k.sent.Err != nil {
+		return
+	}
+	if mutant.H9ErrorSwallowed && k.canceling && r.Err != nil && na.CodeOf(r.Err) != ErrCanceled {
+		return
+	}
 	if r.Err == nil {
 		k.understand(k.buf[:r.N], r.Addr)
 	}
@@ -361,6 +387,9 @@ func (k *call) onReceived(_ *na.Op, r na.Result) {
 	}
 	if r.Err != nil {
 		k.send.Cancel()
+	}
+	if mutant.DoubleEnd && k.canceling && r.Err == nil {
+		k.partEnded()
 	}
 	k.partEnded()
 }
@@ -393,6 +422,9 @@ func (k *call) understand(b []byte, from na.Addr) {
 	default:
 		if k.pull, err = c.fetch(from, key, k.onPulled); err != nil { // it gave the body back
 			k.failure = err
+			if mutant.H3bPullNotBegun {
+				k.parts++
+			}
 			return
 		}
 		k.parts++
@@ -428,7 +460,9 @@ func (k *call) onLoanEnded(_ *loan, r na.Result) {
 
 // partEnded queues the callback when no part is left. Locked.
 func (k *call) partEnded() {
-	if k.parts--; k.parts == 1 && k.timing {
+	if k.parts--; mutant.TimerStays && k.parts == 1 && k.timing {
+		k.parts = 0
+	} else if k.parts == 1 && k.timing {
 		k.timer.Cancel()
 	}
 	if k.parts > 0 {
@@ -443,7 +477,7 @@ func (k *call) partEnded() {
 
 // fate tells what became of the request if no answer came. Only the send knows: the receive may be of another session.
 func (k *call) fate() na.Fate {
-	if !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun {
+	if mutant.FateNotRun && k.canceling || !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun {
 		return na.NotRun
 	}
 	return na.MaybeRan
@@ -455,6 +489,8 @@ func (k *call) result() error {
 	fate := k.fate()
 	var cause error
 	switch {
+	case mutant.CancelWins && k.canceling:
+		cause = k.why
 	case k.taken:
 		fate, cause = na.NotRun, ErrCanceled
 	case k.answered && k.answer.code == na.OK:
@@ -488,6 +524,10 @@ func (k *call) result() error {
 // finish runs in Trigger: the handle is idle again when the callback runs.
 func (k *call) finish(any) {
 	h := k.h
+	if mutant.CallbackFirst && k.cb != nil {
+		k.cb(h, k.result())
+		k.cb = nil
+	}
 	h.mu.Lock()
 	k.found(evTrigger)
 	k.err = k.result()
@@ -525,7 +565,7 @@ func (h *Handle) OutputRaw() ([]byte, error) {
 	if h.call.phase != idle {
 		return nil, misuse("output of", h.Name(), h.addr, ErrBusy, "the call has not ended")
 	}
-	if h.call.err != nil {
+	if h.call.err != nil && !mutant.H13OutputAfterCancel {
 		return nil, h.call.err
 	}
 	return h.call.output, nil

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -162,6 +163,9 @@ func (t *handlings) abandon(peer na.Addr, tag na.Tag) {
 	}
 	t.mu.Unlock()
 	if g != nil {
+		if mutant.PlaceAtAbandon {
+			g.c.load.n.Add(-1)
+		}
 		g.cancel(errAbandoned)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -432,6 +433,11 @@ func (s *service) finish(any) {
 	h.mu.Unlock()
 	if err != nil {
 		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(s.begun), Fate: na.Ran, Err: bare(err)}
+	}
+	if mutant.PooledEarly {
+		h.Close()
+		cb(h, err)
+		return
 	}
 	cb(h, err)
 	h.Close()

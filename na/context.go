@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 )
 
 // The states of a context.
@@ -418,7 +420,9 @@ func (c *Context) left() {
 	}
 }
 
-func (c *Context) releasable() bool { return c.state.Load() == ctxShut && c.live.Load() == 0 }
+func (c *Context) releasable() bool {
+	return c.state.Load() == ctxShut && (c.live.Load() == 0 || mutant.H17ClosedEarly)
+}
 
 // tryRelease gives everything back when c is closed and drained, unless somebody leads, who then does.
 func (c *Context) tryRelease() {

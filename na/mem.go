@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 )
 
 // Access says what peers may do with registered memory.
@@ -179,12 +181,17 @@ func (m *Mem) Revoke(t Ticket, r Result) bool {
 	if !m.taken.CompareAndSwap(false, true) {
 		return false
 	}
+	if mutant.H14StaleToken && m.public {
+		m.class.regions.Add(-1)
+		t.Finish(r)
+		return true
+	}
 	if m.public {
 		m.class.domain.Unpublish(m)
 		m.class.regions.Add(-1)
 	}
 	m.closer, m.ending = t, r
-	if m.word.Add(memClosed) == memClosed {
+	if m.word.Add(memClosed) == memClosed || mutant.FreeEarly {
 		m.closer.Finish(m.ending)
 	}
 	return true
@@ -229,7 +236,12 @@ func (m *Mem) Release() {
 func (m *Mem) Contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
 
 // InRange tells whether the n bytes at off lie inside size bytes.
-func InRange(off, n, size int64) bool { return off >= 0 && n >= 0 && off <= size && n <= size-off }
+func InRange(off, n, size int64) bool {
+	if mutant.UnguardedRange {
+		return off+n <= size
+	}
+	return off >= 0 && n >= 0 && off <= size && n <= size-off
+}
 
 // Slices appends to dst the pieces of m that hold the n bytes at off, which lie inside m.
 func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {

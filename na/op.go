@@ -2,6 +2,8 @@ package na
 
 import (
 	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 )
 
 // The life of an Op, all of it in one atomic word (generation, holds, canceling, phase):
@@ -144,6 +146,9 @@ func (op *Op) take() Result {
 		r.Err = &OpError{Op: kindText[op.kind], Addr: op.addr, Fate: r.Fate, Err: r.Err}
 	}
 	w := op.word.Load()
+	if mutant.StaleTicket {
+		w -= opGenOne
+	}
 	op.word.Store((w>>opGenShift + 1) << opGenShift)
 	return r
 }
@@ -222,8 +227,16 @@ func (t Ticket) Finish(r Result) bool {
 			return false
 		}
 		n := (w&^opPhaseMask | opDecided) + opHoldOne
+		if mutant.HeldDelivered {
+			n = n&^opHoldMask + opHoldOne
+		}
 		if w&opHoldMask != 0 {
 			n |= opLingering
+		}
+		if mutant.QueuedEarly && t.op.word.CompareAndSwap(w, n) {
+			t.Release()
+			t.op.result = r
+			return true
 		}
 		if t.op.word.CompareAndSwap(w, n) {
 			t.op.result = r

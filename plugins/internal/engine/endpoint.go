@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -172,7 +173,7 @@ func (e *Endpoint) refusal(t na.Ticket) error {
 	switch {
 	case e.shut:
 		return na.ErrClosed
-	case t.Canceling():
+	case t.Canceling() && !mutant.H1CancelBetween:
 		return na.ErrCanceled
 	}
 	return nil
@@ -187,7 +188,7 @@ func (e *Endpoint) finish(o *op, r na.Result) {
 	*o = op{next: e.freeOps}
 	e.freeOps = o
 	if lease {
-		if !mem.Revoke(t, r) {
+		if mutant.H4LoanOutlives && r.Err != nil || !mem.Revoke(t, r) {
 			t.Finish(r)
 		}
 		return
@@ -460,8 +461,18 @@ func (e *Endpoint) cancel(o *op, err error) {
 			l.returnCredit()
 		}
 	case kindPut, kindGet:
+		if mutant.H12MoveNotCanceled && o.id != 0 && err == error(na.ErrCanceled) {
+			return
+		}
 		if moving = o.id; moving == 0 {
 			r.Fate = na.NotRun
+		}
+	case kindRecvExpected:
+		if mutant.CreditOnCancel {
+			l.returnCredit()
+		}
+		if mutant.ReceiveStays {
+			defer func(tag na.Tag) { l.match[tag] = o }(o.tag)
 		}
 	}
 	e.finish(o, r)

@@ -1,12 +1,18 @@
 package engine
 
-import "github.com/quicksilver-rpc/quicksilver/na"
+import (
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
 
 // AcceptEnvelope implements na.EnvelopeOwner.
 func (e *Endpoint) AcceptEnvelope(env *na.Envelope) bool {
 	e.mu.Lock()
 	e.accept(env)
-	accepted := !env.Withdrawn
+	accepted := !env.Withdrawn || mutant.AcceptWithdrawn
+	if mutant.EnvelopeEarly {
+		e.freeEnvs = append(e.freeEnvs, env)
+	}
 	e.flushUnlock()
 	return accepted
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -153,7 +154,7 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 		return l, nil
 	}
 	if s := a.Session(); s != 0 {
-		if int(s&0xff) == e.id {
+		if int(s&0xff) == e.id && !mutant.Rebinds {
 			return nil, na.WithText(na.ErrPeerLost, "the session that the address was bound to has ended")
 		}
 		a = a.Named() // it came in on another context: that session is not ours
@@ -309,7 +310,7 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	ours := slices.Compare(e.eng.inc[:], g.Incarnation[:]) > 0
 	switch {
-	case old.state == linkUp && old.peer.Incarnation != g.Incarnation:
+	case old.state == linkUp && old.peer.Incarnation != g.Incarnation && !mutant.AnyIncarnation:
 		old.fail(na.WithText(na.ErrPeerLost, "the peer restarted"))
 	case old.state == linkUp && old.dialled && ours:
 		old.control(frame.Header{Kind: frame.Ping}) // if the peer has lost it, this shows us
@@ -428,6 +429,9 @@ func (l *Link) close(err error, last []byte, fault bool) {
 		r    na.Result
 	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}, {&l.kept, maybe},
 		{&l.asks.waiting, maybe}, {&l.asks.asked, maybe}} {
+		if mutant.CloseForgets && q.list == &l.starved {
+			continue
+		}
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
 			r.N = o.at
@@ -516,7 +520,9 @@ func (e *Endpoint) tickEvery() time.Duration { return e.eng.cfg.PeerTimeout / 10
 func (e *Endpoint) tick(now time.Duration) {
 	passed := time.Duration(0)
 	if e.lastTick >= 0 {
-		passed = min(now-e.lastTick, 2*e.tickEvery())
+		if passed = now - e.lastTick; !mutant.OwnFreezeBlames {
+			passed = min(passed, 2*e.tickEvery())
+		}
 	}
 	e.lastTick = now
 	next := now + e.tickEvery()
@@ -562,7 +568,7 @@ func (l *Link) tick(passed time.Duration) {
 		return
 	}
 	timeout := l.e.eng.cfg.PeerTimeout
-	if l.silent += passed; l.silent >= timeout {
+	if l.silent += passed; l.silent >= timeout && !mutant.SilenceIgnored {
 		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
 		return
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -112,7 +113,7 @@ func (l *Link) deliverWithdraw(h *frame.Header) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.offered))
 	}
 	code := na.ErrTooLate
-	if l.destroy(h.Op) {
+	if l.destroy(h.Op) || mutant.WithdrawnButRan {
 		code = na.OK
 	}
 	l.control(frame.Header{Kind: frame.Withdrawn, Op: h.Op, Tag: uint64(code)})
@@ -127,6 +128,9 @@ func (l *Link) destroy(id uint64) bool {
 	}
 	env.Withdrawn = true
 	l.e.stats.Withdrawn++
+	if mutant.CreditLeaks {
+		return true
+	}
 	l.e.accept(env)
 	return true
 }

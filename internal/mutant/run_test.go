@@ -1,0 +1,224 @@
+//go:build mutants
+
+package mutant
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	seeds = flag.Int("mutant.seeds", 300, "seeds of the simulator that each mutant meets, at most")
+	only  = flag.String("mutant.only", "", "the one mutant that is run, with what the tests said of it")
+)
+
+// leastBySeeds is how many mutants the seeds alone must catch.
+const leastBySeeds = 15
+
+// ledger is where the simulator's seeds are run.
+const ledger = "plugins/sim/ledger"
+
+// patience bounds one run of one test, and is more than three times what the same takes without a mutant.
+const patience = 40 * time.Second
+
+// Each mutant is caught: by the tests that are named for it, all of which fail, or by a seed. The report is the table.
+func TestMutants(t *testing.T) {
+	b := build(t)
+	b.sound(t)
+	verdicts := make([]verdict, len(all))
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for i := range next {
+				verdicts[i] = b.judge(all[i].name)
+			}
+		})
+	}
+	for i, m := range all {
+		if *only == "" || *only == m.name {
+			next <- i
+		}
+	}
+	close(next)
+	wg.Wait()
+
+	var table strings.Builder
+	bySeeds, needed := 0, []int{}
+	for i, m := range all {
+		v := verdicts[i]
+		if *only != "" && *only != m.name {
+			continue
+		}
+		fmt.Fprintf(&table, "%-24s %-28s %-60s %s\n", m.name, v.seeds, v.tests(), m.bug)
+		if v.bySeeds {
+			bySeeds++
+			needed = append(needed, v.seed)
+		}
+		for _, name := range v.passed {
+			t.Errorf("%s: %s does not catch it", m.name, name)
+		}
+		if !v.bySeeds && len(v.failed) == 0 {
+			t.Errorf("%s: NOT CAUGHT: %s", m.name, m.bug)
+		}
+		if *only != "" {
+			t.Log(v.output)
+		}
+	}
+	t.Logf("\n%s", table.String())
+	if *only != "" {
+		return
+	}
+	slices.Sort(needed)
+	require.GreaterOrEqual(t, bySeeds, leastBySeeds, "mutants caught by seeds")
+	t.Logf("%d mutants, %d of them caught by seeds alone, at seed %d in the median", len(all), bySeeds, needed[len(needed)/2])
+}
+
+// A verdict is what became of one mutant.
+type verdict struct {
+	bySeeds        bool
+	seed           int // the first that failed
+	seeds          string
+	failed, passed []string // tests named for it
+	output         string
+}
+
+func (v verdict) tests() string {
+	if len(v.failed) == 0 {
+		return "-"
+	}
+	return strings.Join(v.failed, ", ")
+}
+
+// binaries are the test binaries, by the folder of their package.
+type binaries struct {
+	root string
+	path map[string]string
+}
+
+func build(t *testing.T) *binaries {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	b := &binaries{root, map[string]string{}}
+	dir := t.TempDir()
+	pkgs := map[string]bool{ledger: true}
+	for name, tests := range catchers {
+		require.True(t, slices.ContainsFunc(all, func(m planted) bool { return m.name == name }), "there is no mutant %s", name)
+		for _, test := range tests {
+			pkgs[test.pkg] = true
+		}
+	}
+	for pkg := range pkgs {
+		b.path[pkg] = filepath.Join(dir, strings.ReplaceAll(pkg, "/", "-"))
+		cmd := exec.Command("go", "test", "-c", "-tags", "mutants", "-o", b.path[pkg], "./"+pkg)
+		cmd.Dir = root
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	return b
+}
+
+// sound requires that every test passes, in time, where there is no mutant.
+func (b *binaries) sound(t *testing.T) {
+	tests := map[string]map[string]bool{ledger: {"TestSeeds": true}}
+	for name, cs := range catchers {
+		for _, c := range cs {
+			if *only != "" && *only != name {
+				continue
+			}
+			if tests[c.pkg] == nil {
+				tests[c.pkg] = map[string]bool{}
+			}
+			tests[c.pkg][c.test] = true
+		}
+	}
+	for pkg, names := range tests {
+		for name := range maps.Keys(names) {
+			begun := time.Now()
+			out, err := b.run(pkg, name, "")
+			require.NoError(t, err, "%s %s without a mutant: %s", pkg, name, out)
+			require.Contains(t, out, "--- PASS: ", "%s %s does not exist", pkg, name)
+			require.Less(t, time.Since(begun), patience/3, "%s %s without a mutant takes too long", pkg, name)
+		}
+	}
+}
+
+// run runs the tests whose names match pattern, with a mutant.
+func (b *binaries) run(pkg, pattern, mutant string) (output string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience+10*time.Second)
+	defer cancel()
+	args := []string{"-test.v", "-test.failfast", "-test.timeout", patience.String(), "-test.run", pattern}
+	if pkg == ledger {
+		args = append(args, "-sim.seeds", strconv.Itoa(*seeds))
+	}
+	cmd := exec.CommandContext(ctx, b.path[pkg], args...)
+	cmd.Dir = filepath.Join(b.root, pkg)
+	cmd.Env = append(os.Environ(), env+"="+mutant)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// failedSeed is what the simulator says.
+var failedSeed = regexp.MustCompile(`seed (\d+) \(replay with`)
+
+// judge has one mutant meet the seeds and the tests that are named for it.
+func (b *binaries) judge(name string) (v verdict) {
+	out, err := b.run(ledger, "^TestSeeds$", name)
+	v.seeds = "-"
+	if err != nil {
+		v.bySeeds, v.output = true, out
+		v.seed = *seeds
+		for _, m := range failedSeed.FindAllStringSubmatch(out, -1) {
+			n, _ := strconv.Atoi(m[1])
+			v.seed = min(v.seed, n)
+		}
+		v.seeds = fmt.Sprintf("seed %d%s", v.seed, how(out, err))
+	}
+	for _, c := range catchers[name] {
+		out, err := b.run(c.pkg, c.test, name)
+		if err == nil {
+			v.passed = append(v.passed, c.String())
+			continue
+		}
+		v.failed = append(v.failed, c.String()+how(out, err))
+		v.output += out
+	}
+	return v
+}
+
+// how tells of an end that is not a failed test.
+func how(out string, err error) string {
+	var exit *exec.ExitError
+	switch {
+	case strings.Contains(out, "panic: test timed out"), !errors.As(err, &exit):
+		return " (hang)"
+	case strings.Contains(out, "\npanic: ") || strings.Contains(out, "\nfatal error: "):
+		return " (panic)"
+	}
+	return ""
+}
+
+// A catcher is a test, or several, that must fail when a mutant is there.
+type catcher struct{ pkg, test string }
+
+func (c catcher) String() string { return c.pkg + " " + strings.Trim(c.test, "^$") }
+
+// catchers are the tests that are named for a mutant. Where there is none a seed catches it.
+var catchers = map[string][]catcher{}
