@@ -249,7 +249,7 @@ func TestCloseWait(t *testing.T) {
 
 // The sequence of the Mercury cancellation page with bulk data: the origin cancels the RPC while the target is pulling,
 // closes the bulk handle in the callback, and uses the memory and the RPC handle again when the close has completed.
-func TestCloseInsideTheCallbackOfACanceledForward(t *testing.T) {
+func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			t.Run(dir.String(), func(t *testing.T) {

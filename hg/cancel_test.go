@@ -107,7 +107,7 @@ func TestLookupBad(t *testing.T) {
 }
 
 // A late answer of a canceled call never reaches the next call of the same handle (C-T27).
-func TestLateAnswerAfterReuse(t *testing.T) {
+func TestH5LateAnswerAfterReuse(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
@@ -203,7 +203,7 @@ func TestCancelOversizeOutput(t *testing.T) {
 }
 
 // Every call of a canceled origin leaves the target as it was: what C Mercury leaks with oversize responses.
-func TestOversizeResponsesToCanceledOrigin(t *testing.T) {
+func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		big := make([]byte, 64<<10)
@@ -295,59 +295,6 @@ func TestCloseInFlight(t *testing.T) {
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 		p.clean(0)
-	})
-}
-
-// A cancel from another goroutine in a tight loop around Forward: every call ends, once.
-func TestCancelRacesForward(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
-		p := newPair(t, n, hg.Config{})
-		id := p.rpc("echo", echo)
-		n.Serve(p.tctx, 1)
-		h := p.handle(id)
-		rounds := 1000
-		if testing.Short() {
-			rounds = 100
-		}
-		stop := make(chan struct{})
-		stopped := make(chan struct{})
-		go func() {
-			defer close(stopped)
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					h.Cancel()
-				}
-			}
-		}()
-		canceled := 0
-		for i := range rounds {
-			var o outcome
-			require.NoError(t, h.Forward(i, o.cb))
-			if err := await(p.octx, func() bool { return o.calls > 0 }); err != nil {
-				t.Fatal(err)
-			}
-			require.Equal(t, 1, o.calls)
-			if o.err != nil {
-				require.ErrorIs(t, o.err, hg.ErrCanceled)
-				canceled++
-			}
-		}
-		close(stop)
-		<-stopped
-		t.Logf("%d of %d canceled", canceled, rounds)
-		require.NoError(t, func() error {
-			var o outcome
-			require.NoError(t, h.Forward("own answer", o.cb))
-			require.NoError(t, await(p.octx, func() bool { return o.calls > 0 }))
-			return o.err
-		}())
-		var out string
-		require.NoError(t, h.Output(&out))
-		require.Equal(t, "own answer", out)
-		h.Close()
 	})
 }
 

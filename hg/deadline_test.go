@@ -346,7 +346,7 @@ func TestTimeoutRacesResponse(t *testing.T) {
 
 // Ending a call at each of its stages (C-T36), by any of the ways that this side has: it ends once, with what was there
 // first, and the handle can be used again.
-func TestEndAtEachStage(t *testing.T) {
+func TestH12EndAtEachStage(t *testing.T) {
 	ways := []struct {
 		name string
 		end  func(h *hg.Handle) // nil: its time is up

@@ -20,7 +20,7 @@ const (
 	H9ErrorSwallowed     = false
 	H10TwoOwners         = false
 	H11ErrorAndCallback  = false
-	H12MoveNotCanceled   = false
+	H12CancelRefused     = false
 	H13OutputAfterCancel = false
 	H14StaleToken        = false
 	H15NotTold           = false

@@ -53,7 +53,7 @@ var (
 	H9ErrorSwallowed     = plant("h9-error-swallowed", "an error of a call that is being canceled is ignored unless it says canceled", "H9")
 	H10TwoOwners         = plant("h10-two-owners", "a cancel ends the call itself, and so do its parts", "H10, I1")
 	H11ErrorAndCallback  = plant("h11-error-and-callback", "a Forward that returns an error runs the callback too", "H11, I2")
-	H12MoveNotCanceled   = plant("h12-move-not-canceled", "a get or put that the peer knows of is not canceled here", "H12")
+	H12CancelRefused     = plant("h12-cancel-refused", "the transport does not cancel a receive, and says nothing", "H12")
 	H13OutputAfterCancel = plant("h13-output-after-cancel", "a call that failed has an output", "H13")
 	H14StaleToken        = plant("h14-stale-token", "memory that was taken back can be reached", "H14, I8")
 	H15NotTold           = plant("h15-not-told", "the target does not hear that nobody takes its large output", "H15")

@@ -461,13 +461,13 @@ func (e *Endpoint) cancel(o *op, err error) {
 			l.returnCredit()
 		}
 	case kindPut, kindGet:
-		if mutant.H12MoveNotCanceled && o.id != 0 && err == error(na.ErrCanceled) {
-			return
-		}
 		if moving = o.id; moving == 0 {
 			r.Fate = na.NotRun
 		}
 	case kindRecvExpected:
+		if mutant.H12CancelRefused && l.state == linkUp {
+			return
+		}
 		if mutant.CreditOnCancel {
 			l.returnCredit()
 		}

@@ -1,0 +1,45 @@
+package bulk_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// The k-th piece of a transfer fails, and those behind it, while those before it are under way (hazard H16): the owner's
+// memory is shorter than the descriptor claims. The transfer ends once, when no piece uses the memory any more.
+func TestH16OneOfManyPiecesFails(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		const chunk, pieces = 32 << 10, 8
+		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
+			for k := range pieces {
+				t.Run(fmt.Sprintf("%v/%d", dir, k), func(t *testing.T) {
+					p := newPair(t, n)
+					theirs, mine := newMemory(k*chunk+1), newMemory(pieces*chunk)
+					theirs.fill(1)
+					b, err := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite, Eager: -1}, theirs.segs...).MarshalBinary()
+					require.NoError(t, err)
+					binary.LittleEndian.PutUint64(b[18:], pieces*chunk)
+					forged := new(bulk.Handle)
+					require.NoError(t, forged.UnmarshalBinary(b))
+					here := local(t, p.mctx, mine.segs...)
+					e := p.transfer(bulk.Spec{Dir: dir, Remote: forged, Local: here, Size: pieces * chunk, Chunk: chunk, Window: pieces})
+					require.ErrorIs(t, e.err, hg.ErrInvalid)
+					mine.set(0xee) // it is ours again
+					p.works()
+					p.works()
+					require.True(t, mine.all(0xee), "the local memory was written after done")
+					require.True(t, mine.intact() && theirs.intact())
+					require.Zero(t, p.mctx.Stats().NA.Outstanding)
+					require.NoError(t, here.CloseWait(t.Context()))
+				})
+			}
+		}
+	})
+}

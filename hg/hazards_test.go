@@ -1,0 +1,471 @@
+package hg_test
+
+// The hazards of Mercury's calls, H1 to H17, each with its number in the name of a test; some are in other files. Package
+// internal/mutant plants the bug of each and requires that its test fails.
+
+import (
+	"flag"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var races = flag.Int("hg.races", 100_000, "calls of TestH1CancelRacesForward over all transports, and ten times those of TestH2EndsOnce")
+
+// racesHere is how many of them are for one transport.
+func racesHere(n *matrix.Net) int {
+	r := *races / 100
+	if n.Sim { // there it does not take a wake-up by the kernel for each
+		r = *races - 2*r
+	}
+	if racing.Enabled || testing.Short() {
+		r /= 20
+	}
+	return r
+}
+
+// forgetful answers every second request; of the others it keeps the last few.
+type forgetful struct {
+	n    int
+	kept []*hg.Handle
+}
+
+func (f *forgetful) handler(h *hg.Handle) error {
+	if f.n++; f.n%2 == 0 {
+		return echo(h)
+	}
+	if f.kept = append(f.kept, h.Ref()); len(f.kept) > 8 {
+		f.kept[0].Close()
+		f.kept = f.kept[1:]
+	}
+	return nil
+}
+
+// loop calls f again and again until the returned stop is called.
+func loop(f func()) (stop func()) {
+	var over atomic.Bool
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for !over.Load() {
+			f()
+			runtime.Gosched()
+		}
+	}()
+	return func() {
+		over.Store(true)
+		<-ended
+	}
+}
+
+// A cancel from another goroutine in a tight loop around Forward, of calls of which half are never answered: every call
+// ends, once, and when nobody cancels any more the handle's next call has its own answer.
+func TestH1CancelRacesForward(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var f forgetful
+		id := p.rpc("half", f.handler)
+		n.Serve(p.tctx, 1)
+		h := p.handle(id)
+		stop := loop(h.Cancel)
+		canceled := 0
+		for range racesHere(n) {
+			var o outcome
+			require.NoError(t, h.ForwardRaw([]byte("x"), o.cb))
+			n.Until(func() bool { return o.calls > 0 })
+			require.Equal(t, 1, o.calls)
+			if o.err != nil {
+				require.ErrorIs(t, o.err, hg.ErrCanceled)
+				canceled++
+			}
+		}
+		stop()
+		t.Logf("%d of %d canceled", canceled, racesHere(n))
+		require.NoError(t, h.Reset(h.Addr(), p.rpc("echo", echo)))
+		var o outcome
+		require.NoError(t, h.Forward("own answer", o.cb))
+		n.Until(func() bool { return o.calls > 0 })
+		require.NoError(t, o.err)
+		var out string
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, "own answer", out)
+		h.Close()
+	})
+}
+
+// The same with a goroutine that triggers, too: a call whose first part ends before the second is posted ends once all the
+// same, and its handle is free then.
+func TestH2EndsOnce(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		n.Serve(p.tctx, 1)
+		h := p.handle(id)
+		var calls atomic.Int64
+		ended := func(*hg.Handle, error) { calls.Add(1) }
+		stop := loop(func() {
+			h.Cancel()
+			p.octx.Trigger(0)
+		})
+		for i := range int64(racesHere(n) / 10) {
+			require.NoError(t, h.ForwardRaw([]byte("x"), ended))
+			n.Until(func() bool { return calls.Load() > i })
+			require.Equal(t, i+1, calls.Load())
+		}
+		stop()
+		require.Equal(t, int64(1), p.octx.Stats().Handles)
+		h.Close()
+		require.Zero(t, p.octx.Stats().Handles)
+	})
+}
+
+// pulling has the output of a call on its way piece by piece, the next of which nobody asks for until there is a Trigger.
+func pulling(t *testing.T, p *pair, o *outcome) *hg.Handle {
+	big := make([]byte, 4<<20)
+	h := p.handle(p.rpc("give", func(h *hg.Handle) error { return h.RespondRaw(big, nil) }))
+	require.NoError(t, h.Forward(nil, o.cb))
+	for end := time.Now().Add(time.Minute); p.octx.Stats().Pulled == 0; p.octx.NA().Trigger(1) {
+		p.tctx.Trigger(0)
+		_ = p.tctx.Progress(0)
+		_ = p.octx.NA().Progress(0)
+		require.True(t, time.Now().Before(end), "nothing happened: %+v", p.octx.Stats())
+	}
+	return h
+}
+
+// A call whose large output is being fetched is canceled at once, whatever the target does.
+func TestH3CancelWhileFetched(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var o outcome
+		h := pulling(t, p, &o)
+		h.Cancel()
+		p.octx.Trigger(0)
+		require.Equal(t, 1, o.calls)
+		require.ErrorIs(t, o.err, hg.ErrCanceled)
+		require.Zero(t, p.octx.Stats().Pulled)
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// A large output that cannot even begin to be fetched ends its call with an error, and is given back.
+func TestH3bFetchThatCannotBegin(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{})
+		p.origin, p.octx = n.Origin(hg.Config{MaxPulled: 64 << 10})
+		h := p.handle(p.rpc("give", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
+		err := p.call(h, nil)
+		require.ErrorIs(t, err, hg.ErrAgain)
+		require.Equal(t, na.Ran, hg.FateOf(err))
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// A target that is slow to fetch a large input sees that of a call which was canceled, or an error; never that of the next
+// call, which uses the same memory.
+func TestH4ReuseWhileFetched(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		seen := map[byte]int{}
+		h := p.handle(p.rpc("look", func(h *hg.Handle) error {
+			in, err := h.InputRaw()
+			require.NoError(t, err)
+			for _, b := range in {
+				require.Equal(t, in[0], b, "input of two calls")
+			}
+			seen[in[0]]++
+			return h.RespondRaw(in[:1], nil)
+		}))
+		in := make([]byte, 32<<10)
+		var first, second outcome
+		require.NoError(t, h.ForwardRaw(in, first.cb))
+		p.arrive(1)
+		h.Cancel()
+		p.octx.Trigger(0)
+		require.Equal(t, 1, first.calls)
+		for i := range in {
+			in[i] = 1
+		}
+		require.NoError(t, h.ForwardRaw(in, second.cb))
+		p.arrive(2)
+		n.Until(func() bool { return second.calls == 1 })
+		require.NoError(t, second.err)
+		n.Until(func() bool { return p.tctx.Stats().Handles == 0 })
+		require.Equal(t, 1, seen[1], "the input of the second call")
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// Two processes call each other at the same time, with the same identities, and everything is larger than a message.
+func TestH6SameNumbersBothWays(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{})
+		p.origin, p.octx = n.Target(hg.Config{})
+		for _, cls := range []*hg.Class{p.target, p.origin} {
+			_, err := cls.Register("echo", echo)
+			require.NoError(t, err)
+		}
+		var handles [2]*hg.Handle
+		var err error
+		handles[0], err = p.octx.Create(p.target.Addr(), hg.HashName("echo"))
+		require.NoError(t, err)
+		handles[1], err = p.tctx.Create(p.origin.Addr(), hg.HashName("echo"))
+		require.NoError(t, err)
+		for round := range 50 {
+			var outs [2]outcome
+			in := make([]byte, 20_000)
+			for i, h := range handles {
+				in[0] = byte(i)
+				require.NoError(t, h.ForwardRaw(in, outs[i].cb))
+			}
+			if round%2 == 1 {
+				handles[round/2%2].Cancel()
+			}
+			n.Until(func() bool { return outs[0].calls > 0 && outs[1].calls > 0 })
+			for i, h := range handles {
+				if round%2 == 1 && i == round/2%2 {
+					continue
+				}
+				require.NoError(t, outs[i].err)
+				out, err := h.OutputRaw()
+				require.NoError(t, err)
+				require.Len(t, out, len(in))
+				require.Equal(t, byte(i), out[0])
+			}
+		}
+		for _, h := range handles {
+			h.Close()
+		}
+		p.clean(0)
+	})
+}
+
+// A request that cannot be sent ends its call, whose receive is posted already: when there is no envelope, and when the peer
+// goes before it has read anything.
+func TestH7SendFails(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: 2}})
+		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{OnNoCredit: na.Fail}})
+		id := p.rpc("echo", echo)
+		first := p.handle(id)
+		require.NoError(t, p.call(first, "connects"))
+		outs := make([]outcome, 4)
+		handles := make([]*hg.Handle, len(outs))
+		for i := range outs {
+			handles[i] = p.handle(id)
+			require.NoError(t, handles[i].Forward("x", outs[i].cb))
+			p.octx.Trigger(0)
+		}
+		p.octx.Trigger(0)
+		for i := 2; i < len(outs); i++ {
+			require.Equal(t, 1, outs[i].calls)
+			require.ErrorIs(t, outs[i].err, hg.ErrNoCredit)
+			require.Equal(t, na.NotRun, hg.FateOf(outs[i].err))
+		}
+		n.Undriven(p.tctx)
+		require.NoError(t, p.target.Close())
+		n.Until(func() bool { return outs[0].calls > 0 && outs[1].calls > 0 })
+		for i := range outs {
+			require.Equal(t, 1, outs[i].calls)
+			handles[i].Close()
+		}
+		first.Close()
+		require.Zero(t, p.octx.Stats().Handles)
+	})
+}
+
+// A call that eight goroutines cancel while its answer comes ends once, and nobody but its parts ends it.
+func TestH10ManyCancel(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		n.Serve(p.tctx, 1)
+		h := p.handle(id)
+		for range 200 {
+			var o outcome
+			require.NoError(t, h.ForwardRaw([]byte("x"), o.cb))
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(h.Cancel)
+			}
+			n.Until(func() bool { return o.calls > 0 })
+			wg.Wait()
+			p.octx.Trigger(0)
+			require.Equal(t, 1, o.calls)
+			require.EqualValues(t, 1, p.octx.Stats().Handles)
+		}
+		h.Close()
+		require.Zero(t, p.octx.Stats().Handles)
+	})
+}
+
+// A Forward that returns an error runs no callback, ever.
+func TestH11ErrorOrCallback(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxInput: 100_000})
+		h := p.handle(p.rpc("echo", echo))
+		var good, refused outcome
+		require.ErrorIs(t, h.ForwardRaw(make([]byte, 100_001), refused.cb), hg.ErrOverflow)
+		h.SetTimeout(-1)
+		require.ErrorIs(t, h.ForwardRaw(nil, refused.cb), hg.ErrTimeout)
+		h.SetTimeout(0)
+		require.NoError(t, h.ForwardRaw(nil, good.cb))
+		require.ErrorIs(t, h.ForwardRaw(nil, refused.cb), hg.ErrBusy)
+		n.Until(func() bool { return good.calls > 0 })
+		require.NoError(t, p.origin.Close())
+		require.ErrorIs(t, h.ForwardRaw(nil, refused.cb), hg.ErrClosed)
+		require.ErrorIs(t, h.ForwardRaw(make([]byte, 50_000), refused.cb), hg.ErrClosed)
+		h.Close()
+		n.Until(p.origin.Closed)
+		p.octx.Trigger(0)
+		require.Equal(t, 1, good.calls)
+		require.Zero(t, refused.calls)
+	})
+}
+
+// A call that was canceled has no output: neither that of the call before nor that of its own late answer.
+func TestH13NoOutputAfterCancel(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("echo", echo))
+		require.NoError(t, p.call(h, "first"))
+		require.NoError(t, h.Reset(h.Addr(), p.rpc("mute", m.handler)))
+		var o outcome
+		require.NoError(t, h.Forward("second", o.cb))
+		n.Until(func() bool { return len(m.kept) == 1 })
+		h.Cancel()
+		p.octx.Trigger(0)
+		require.Equal(t, 1, o.calls)
+		for range 2 {
+			_, err := h.OutputRaw()
+			require.ErrorIs(t, err, hg.ErrCanceled)
+			require.ErrorIs(t, h.Output(new(string)), hg.ErrCanceled)
+			m.answer(t, "late")
+			n.Until(func() bool { return p.octx.Stats().NA.LateDropped == 1 })
+		}
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// The callback of a response has the handle of its request.
+func TestResponseCallbackHasItsHandle(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var got any
+		name := ""
+		h := p.handle(p.rpc("give", func(h *hg.Handle) error {
+			h.SetData("mine")
+			return h.Respond(nil, func(h *hg.Handle, err error) { got, name = h.Data(), h.Name() })
+		}))
+		require.NoError(t, p.call(h, nil))
+		n.Until(func() bool { return name != "" })
+		require.Equal(t, "mine", got)
+		require.Equal(t, "give", name)
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// An abandoned call frees the place of its handler when that lets go, not before: forward and abandon in a loop cannot have
+// more of them at work than there are places (F71).
+func TestAbandonFreesNoPlace(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 2})
+		var a asker
+		id := p.rpc("ask", func(h *hg.Handle) error {
+			h.Ctx()
+			return a.handler(h)
+		})
+		var handles []*hg.Handle
+		var o outcome
+		for i := range 4 {
+			h := p.handle(id)
+			handles = append(handles, h)
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			n.Until(func() bool { return len(a.kept) == min(i+1, 2) && (i < 2 || p.tctx.Stats().Waiting == int64(i-1)) })
+		}
+		for _, h := range handles[:2] {
+			h.Abandon()
+		}
+		n.Until(func() bool { return o.calls == 2 && a.kept[0].Ctx().Err() != nil && a.kept[1].Ctx().Err() != nil })
+		require.EqualValues(t, 2, p.tctx.Stats().Active)
+		last := p.handle(id)
+		require.NoError(t, last.ForwardRaw(nil, o.cb))
+		n.Until(func() bool { return p.tctx.Stats().Waiting == 3 })
+		require.Len(t, a.kept, 2)
+		n.Until(func() bool { a.close(); return o.calls == 5 })
+		for _, h := range append(handles, last) {
+			h.Close()
+		}
+		p.clean(0)
+	})
+}
+
+// Ten thousand calls of one handle that are canceled at once (F43): each ends once, the next real call has its own answer,
+// and memory does not grow with them.
+func TestCancelTenThousand(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		var o outcome
+		cancel := func(rounds int) {
+			for i := range rounds {
+				require.NoError(t, h.ForwardRaw([]byte("x"), o.cb))
+				h.Cancel()
+				p.octx.Trigger(0)
+				if i%16 == 0 { // the target keeps up
+					n.Until(func() bool { return p.octx.Stats().NA.Queued == 0 && p.tctx.Stats().Queued == 0 })
+				}
+			}
+			n.Until(func() bool { return p.tctx.Stats().NA.Envelopes == 0 && p.tctx.Stats().Handles == 0 })
+		}
+		rounds := 10_000
+		if racing.Enabled || testing.Short() {
+			rounds = 2000
+		}
+		cancel(500)
+		before := heapInUse()
+		cancel(rounds)
+		grown := heapInUse() - before
+		t.Logf("%d bytes more after %d cancels", grown, rounds)
+		require.Less(t, grown, int64(1<<20))
+		require.Equal(t, rounds+500, o.calls)
+		require.ErrorIs(t, o.err, hg.ErrCanceled)
+		require.NoError(t, p.call(h, "own answer"))
+		var out string
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, "own answer", out)
+		for _, hctx := range []*hg.Context{p.octx, p.tctx} {
+			s := hctx.Stats().NA
+			require.Zero(t, s.PeersLost+s.Violations, "the session is the first")
+		}
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// heapInUse is how many bytes are, after what nobody needs has been swept.
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
