@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/internal/states"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -135,7 +134,7 @@ func (h *Handle) run(any) {
 	if h.ctx.class.cfg.Authorize != nil && !h.pass() || !h.ctx.admit(h) {
 		return
 	}
-	if h.late() && !mutant.RunsLate {
+	if h.late() {
 		h.reject(errLate)
 		return
 	}

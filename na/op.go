@@ -233,11 +233,6 @@ func (t Ticket) Finish(r Result) bool {
 		if w&opHoldMask != 0 {
 			n |= opLingering
 		}
-		if mutant.QueuedEarly && t.op.word.CompareAndSwap(w, n) {
-			t.Release()
-			t.op.result = r
-			return true
-		}
 		if t.op.word.CompareAndSwap(w, n) {
 			t.op.result = r
 			if n&opLingering != 0 {

@@ -38,7 +38,6 @@ const (
 	WithdrawnButRan      = false
 	AcceptWithdrawn      = false
 	StaleTicket          = false
-	QueuedEarly          = false
 	HeldDelivered        = false
 	FreeEarly            = false
 	UnguardedRange       = false

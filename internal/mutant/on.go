@@ -79,7 +79,6 @@ var (
 // Of operations and memory.
 var (
 	StaleTicket    = plant("stale-ticket", "the generation of an operation is not raised when it ends", "I1")
-	QueuedEarly    = plant("queued-early", "an operation is queued before its result is set", "callback before state change")
 	HeldDelivered  = plant("held-delivered", "an operation is delivered while its memory is lent", "I4")
 	FreeEarly      = plant("free-early", "a deregister does not wait for those who touch the memory", "I8, F58")
 	UnguardedRange = plant("unguarded-range", "offset plus length may overflow", "I8, F59")

@@ -255,8 +255,7 @@ var catchers = map[string][]catcher{
 	"runs-late":        {{"hg", "TestExpiredInTheQueue"}},
 	"place-at-abandon": {{"hg", "TestAbandonFreesNoPlace"}},
 
-	"stale-ticket":    {{"na", "TestOpStaleTickets"}},
-	"queued-early":    {{"na", "TestOpRace"}},
+	"stale-ticket":    {{"na", "TestOpLife"}},
 	"held-delivered":  {{"na", "TestOpLife"}},
 	"free-early":      {{"na", "TestMemUsers"}},
 	"unguarded-range": {{"na", "TestInRange"}},
