@@ -18,7 +18,7 @@ func TestH16OneOfManyPiecesFails(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		const chunk, pieces = 32 << 10, 8
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
-			for k := range pieces {
+			for _, k := range []int{1, 4, 7} {
 				t.Run(fmt.Sprintf("%v/%d", dir, k), func(t *testing.T) {
 					p := newPair(t, n)
 					theirs, mine := newMemory(k*chunk+1), newMemory(pieces*chunk)

@@ -27,7 +27,9 @@ func partsOf(t *testing.T) (k *call, ended *int) {
 	t.Cleanup(h.Close)
 	ended = new(int)
 	k = h.call
+	k.found(evForward)
 	k.phase, k.parts, k.sending = pending, 2, true
+	k.note(evForward)
 	k.cb = func(*Handle, error) { *ended++ }
 	h.refs.Add(1)
 	return k, ended
