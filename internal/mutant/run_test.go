@@ -197,6 +197,9 @@ func (b *binaries) judge(name string) (v verdict) {
 			v.seed = min(v.seed, n)
 		}
 		v.seeds = fmt.Sprintf("seed %d%s", v.seed, how(out, err))
+		if v.seed == *seeds { // it ended before it could say which
+			v.seeds = fmt.Sprintf("one of %d%s", *seeds, how(out, err))
+		}
 	}
 	for _, c := range catchers[name] {
 		out, _, err := b.run(c.pkg, c.test, name)
