@@ -76,6 +76,9 @@ func (e *Endpoint) admitLane(conn any, g frame.Greeting) (*Link, error) {
 	if l == nil || l.state != linkUp || l.lane.state != laneNone || l.peer.Incarnation != g.Incarnation {
 		return nil, na.WithText(na.ErrNoEntry, "no session waits for this lane")
 	}
+	if err := l.checkLane(conn); err != nil {
+		return nil, err
+	}
 	l.Lane = conn
 	l.lane.state, l.lane.greet = laneUp, true
 	l.kick()
@@ -105,6 +108,9 @@ func (l *Link) DeliverLane(h *frame.Header, payload []byte) error {
 		g, err := ParseHello(h, payload)
 		if err == nil && g.Lane != l.peer.Lane {
 			err = na.WithText(na.ErrProtocol, "HELLO is for another lane")
+		}
+		if err == nil {
+			err = l.checkLane(l.Lane)
 		}
 		if err == nil {
 			l.lane.state = laneUp

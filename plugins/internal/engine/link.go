@@ -32,8 +32,7 @@ type Link struct {
 	// Conn and Lane are the carrier's: the connection, and the one for bulk data.
 	Conn, Lane any
 
-	// Proof is the carrier's too, set before the first frame after HELLO is delivered, for good: what it has verified of the
-	// peer. Host and Incarnation in it do not count.
+	// Proof is what Conn has proven of the peer, from the HELLO on. Host and Incarnation in it do not count.
 	Proof na.Identity
 
 	e       *Endpoint
@@ -340,7 +339,7 @@ func (l *Link) adopt(conn any, g frame.Greeting) {
 // up starts the session.
 func (l *Link) up(g frame.Greeting) {
 	l.state = linkUp
-	l.peer = g
+	l.peer, l.Proof = g, proofOf(l.Conn)
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes
 	l.heard, l.silent = true, 0
