@@ -169,6 +169,13 @@ type inbound struct {
 	remote netip.Addr
 	hello  hello
 	due    time.Duration
+
+	// With TLS, from its goroutine to the leader.
+	tls    *sealed
+	g      frame.Greeting
+	speaks bool // for the address that it says it listens at
+	err    error
+	gone   bool // of the leader
 }
 
 // newInbound takes in a connection, within the limit.
@@ -178,16 +185,27 @@ func (ca *polled) newInbound(fd int, remote netip.Addr) {
 		return
 	}
 	p := &inbound{ca: ca, fd: fd, remote: remote, due: ca.d.now() + ca.d.opts.HandshakeTimeout}
-	id, err := ca.poller.Add(fd, p)
-	if err != nil {
+	if err := p.begin(); err != nil {
 		_ = unix.Close(fd)
 		return
 	}
-	p.id = id
 	ca.half[p] = struct{}{}
 	if ca.expire == 0 {
 		ca.expire = p.due
 	}
+}
+
+// begin has somebody read: the leader, or a goroutine that does the handshake of TLS.
+func (p *inbound) begin() (err error) {
+	if p.ca.d.sec == nil {
+		p.id, err = p.ca.poller.Add(p.fd, p)
+		return err
+	}
+	f, err := duplicate(p.fd)
+	if err == nil {
+		go p.shake(f)
+	}
+	return err
 }
 
 // expireHalf drops what has taken too long to say HELLO.
@@ -229,19 +247,35 @@ func (p *inbound) Ready(_, _ bool) {
 
 // forget takes p out of this context, its descriptor stays open.
 func (p *inbound) forget() {
-	p.ca.poller.Remove(p.fd, p.id)
+	if p.ca.d.sec == nil {
+		p.ca.poller.Remove(p.fd, p.id)
+	}
+	p.gone = true
 	delete(p.ca.half, p)
 }
 
 func (p *inbound) drop() {
 	p.forget()
+	if p.ca.d.sec != nil { // the handshake reads a duplicate
+		_ = unix.Shutdown(p.fd, unix.SHUT_RDWR)
+	}
 	_ = unix.Close(p.fd)
 }
 
 // refuse tells the peer why, if that can be done without waiting, and drops it.
 func (p *inbound) refuse(err error) {
-	_, _ = unix.Write(p.fd, engine.Goaway(err))
+	p.say(engine.Goaway(err))
 	p.drop()
+}
+
+// say sends the last frame, as far as that goes at once.
+func (p *inbound) say(b []byte) {
+	if p.tls == nil {
+		_, _ = unix.Write(p.fd, b)
+		return
+	}
+	_, _ = p.tls.Write(b)
+	p.tls.end()
 }
 
 // admit hands the connection over to the context that its HELLO names.
@@ -251,10 +285,11 @@ func (p *inbound) admit(g frame.Greeting) {
 		p.refuse(noContext(g))
 		return
 	}
-	same := verified(g.Listen, localIP(p.fd), p.remote)
+	same := verified(g.Listen, localIP(p.fd), p.remote) && (p.tls == nil || p.speaks)
 	p.forget()
 	to.e.Lock()
 	c := to.newConn(p.fd, nil, g.HasLane())
+	c.tls = p.tls
 	l, err := to.e.Admit(c, g, same)
 	if err == nil {
 		c.bind(l)
@@ -262,13 +297,16 @@ func (p *inbound) admit(g frame.Greeting) {
 		if err := c.watchFirst(); err != nil {
 			c.fail(lost("watch the connection", err))
 		}
+		if c.tls != nil {
+			c.again()
+		}
 		to.e.Unlock()
 		to.e.Flush()
 		return
 	}
 	delete(to.conns, c)
 	to.e.Unlock()
-	_, _ = unix.Write(p.fd, engine.Goaway(err))
+	p.say(engine.Goaway(err))
 	_ = unix.Close(p.fd)
 	to.e.Flush() // the engine may have a word for the session that stays
 }

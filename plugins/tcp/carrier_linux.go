@@ -41,6 +41,8 @@ type polled struct {
 	paused *listening    // not watched until resume
 	resume time.Duration
 
+	bell *bell // rung by those who do handshakes; nil without TLS
+
 	own *listening // the socket that this context accepts from; guarded by polledDomain.mu
 }
 
@@ -55,24 +57,35 @@ func (d *domain) newPolled(e *engine.Endpoint) (engine.Carrier, error) {
 		names: d.names, d: d, e: e, poller: e.Context().Poller(),
 		conns: map[*conn]struct{}{}, half: map[*inbound]struct{}{},
 	}
-	p := &d.polled
+	if err := ca.hang(); err != nil {
+		return nil, err
+	}
+	if err := d.polled.add(ca); err != nil {
+		ca.bell.close()
+		return nil, err
+	}
+	return ca, nil
+}
+
+// add takes in a new carrier, and has it accept if that is its part.
+func (p *polledDomain) add(ca *polled) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.main == nil:
 	case p.main.free():
 		if err := p.main.give(ca); err != nil {
-			return nil, err
+			return err
 		}
-	case d.opts.ReusePort:
+	case ca.d.opts.ReusePort:
 		if err := ca.listenToo(); err != nil {
-			return nil, err
+			return err
 		}
 	case len(p.open) == 0:
-		return nil, na.WithText(na.ErrClosed, "the listening socket was closed with the last context")
+		return na.WithText(na.ErrClosed, "the listening socket was closed with the last context")
 	}
 	p.open = append(p.open, ca)
-	return ca, nil
+	return nil
 }
 
 // listenToo gives ca a listening socket of its own on the port of the class.
@@ -253,6 +266,7 @@ func (ca *polled) Release() {
 	ca.e.Lock()
 	defer ca.e.Unlock()
 	ca.released = true
+	ca.bell.close()
 	for c := range ca.conns {
 		if !c.writing { // else the writer closes it when it comes out
 			c.close()

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -35,6 +36,15 @@ func TestConformance(t *testing.T) {
 		natest.TestPlugin(t, func(t testing.TB) natest.Network { return network(t, opts) }, nil)
 	}
 	each(t, run)
+	t.Run("tls", func(t *testing.T) {
+		each(t, func(t *testing.T, opts tcp.Options) {
+			if racing.Enabled && opts.Portable { // no goroutine more than without TLS
+				return
+			}
+			opts.TLS = mutualTLS(t)
+			run(t, opts)
+		})
+	})
 	if na.PollerSupported {
 		t.Run("unassisted", func(t *testing.T) { run(t, tcp.Options{Unassisted: true}) })
 		natest.Cover(t, network(t, tcp.Options{}), network(t, tcp.Options{Unassisted: true}))

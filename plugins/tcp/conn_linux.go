@@ -49,6 +49,8 @@ type conn struct {
 	fd   int  // -1 when there is none; set before anybody else knows c
 	lane bool // of its link: for bulk data; set likewise
 	in   stream.In
+	tls  *sealed // nil without; set under the lock before anybody reads or writes
+	left bool    // TLS may hold bytes that came; of the reader
 
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
 	link       *engine.Link
@@ -64,6 +66,7 @@ type conn struct {
 	watched    bool         // the poller was told to say so
 	mute       bool         // writing has failed; the reader hears why
 	stall      *stall       // since it was last blocked; nil when it is not looked after
+	unread     bool         // in bell.unread
 	dead       bool         // cut
 	closed     bool
 	last       []byte
@@ -121,30 +124,36 @@ func (c *conn) watchFirst() (err error) {
 
 // Ready implements na.Pollable.
 func (c *conn) Ready(readable, writable bool) {
-	if writable {
-		c.room()
+	if writable && !c.room() {
+		return
 	}
 	if readable {
 		c.read()
 	}
 }
 
-// room hears that the connection is made, or that the socket has room again.
-func (c *conn) room() {
+// room hears that the connection is made, or that the socket has room again. It reports false when there is nothing to
+// read: the connection is dead, or TLS begins.
+func (c *conn) room() bool {
 	c.ca.e.Lock()
 	defer c.ca.e.Unlock()
 	switch {
 	case c.dead:
-		return
+		return false
 	case c.connecting:
 		if err := c.connected(); err != nil {
 			c.fail(unreachable("connect", err))
-			return
+			return false
+		}
+		if c.ca.d.sec != nil {
+			c.secure()
+			return false
 		}
 		c.connecting = false
 	}
 	c.blocked = false
 	c.flush()
+	return true
 }
 
 // connected tells how the attempt to connect ended.
@@ -206,17 +215,28 @@ func (c *conn) read() (came bool) {
 			if err := c.in.Parse(); err != nil {
 				c.fail(err)
 			}
+			if c.tls.pending() { // TLS has answered something
+				c.flush()
+			}
 		}
 		c.ca.e.Unlock()
 		if n < want {
 			break
 		}
 	}
+	if c.left {
+		c.ca.e.Lock()
+		c.again()
+		c.ca.e.Unlock()
+	}
 	return came
 }
 
 // readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.
 func (c *conn) readOnce() (n, want int, err error) {
+	if c.tls != nil {
+		return c.readSealed()
+	}
 	var room [maxVectors][]byte
 	iov := c.clip(c.in.Scatter(room[:0]))
 	for _, b := range iov {
@@ -245,7 +265,7 @@ func (c *conn) flush() {
 	if c.lane {
 		most = 1
 	}
-	for n := 0; c.out.Fill() && !c.dead; n++ { // pulling frames may end the link
+	for n := 0; (c.tls.pending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the link
 		if n == most {
 			c.blocked = true
 			break
@@ -282,6 +302,9 @@ func (c *conn) flush() {
 // write writes once what out has, and tells whether the socket took all of it and may take more. Memory of an operation is
 // lent to the system for this one call.
 func (c *conn) write() (done bool, err error) {
+	if c.tls != nil {
+		return c.writeSealed()
+	}
 	var room [maxVectors][]byte
 	iov := c.clip(c.out.Gather(room[:0]))
 	n, want := 0, 0
@@ -309,6 +332,7 @@ func (c *conn) farewell() {
 	if len(c.last) > 0 && !c.connecting && !c.mute && c.out.Last(c.last) {
 		_, _ = c.write()
 	}
+	c.tls.end()
 	c.last = nil
 	if c.fd >= 0 {
 		_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)

@@ -172,7 +172,7 @@ func TestReconnect(t *testing.T) {
 			ok(t, "hello", end, n)
 			r.readKind(frame.Unexpected)
 			if how == "reset" {
-				require.NoError(t, r.nc.SetLinger(0))
+				require.NoError(t, r.tcp.SetLinger(0))
 			}
 			require.NoError(t, r.nc.Close())
 			await(t, "fault", func() bool { return len(faults) == i+1 }, n)

@@ -1,4 +1,5 @@
-// Package tcp carries package na over TCP: one connection for each pair of contexts that talk.
+// Package tcp carries package na over TCP: one connection for each pair of contexts that talk, on Linux a second one for
+// bulk data.
 //
 //	tcp://10.0.0.7:9000     listen there, or dial it
 //	tcp://:9000  tcp://:0   listen on every address of the machine; port 0: the system chooses
@@ -24,5 +25,8 @@
 // canceled operation lets go of its memory at once, whatever the peer does, and the connection stays usable: the rest
 // of a piece that was cut off is sent as zeroes, or read and dropped.
 //
-// Not here: encryption, authentication, a second connection for bulk data.
+// With Options.TLS every connection speaks TLS 1.3 under the frames, the one for bulk data too. The handshake has a
+// goroutine of its own; what a peer may do and say before it has ended is bounded.
+//
+// Not here: what a peer that has proven who it is may do.
 package tcp

@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"fmt"
+	"io"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
@@ -48,8 +49,27 @@ func (p *hello) got(n int) (g frame.Greeting, done bool, err error) {
 	return g, err == nil, err
 }
 
+// readHello reads the HELLO and nothing that follows it. An error that is an na.Code says what is wrong with it, others
+// are those of reading.
+func readHello(from io.Reader) (g frame.Greeting, err error) {
+	var h hello
+	for done := false; !done; {
+		n, err := from.Read(h.space())
+		if err != nil {
+			return g, err
+		}
+		if g, done, err = h.got(n); err != nil {
+			return g, err
+		}
+	}
+	return g, nil
+}
+
 // begin looks at the header and makes room for the payload, within its limit.
 func (p *hello) begin() (err error) {
+	if beginsTLS(p.front[:]) {
+		return errWantsPlain
+	}
 	if kind := frame.Kind(p.front[4]); kind != frame.Hello { // others may have a tail, which is not here
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", kind))
 	}

@@ -1,6 +1,7 @@
 package tcp_test
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"io"
 	"net"
@@ -35,6 +36,7 @@ func TestBadHello(t *testing.T) {
 	}{
 		"other protocol": {[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n........"), na.ErrProtocol, "KIND"},
 		"zeroes":         {make([]byte, 64), na.ErrProtocol, "KIND0"},
+		"a TLS client":   {clientHello(t, &tls.Config{ServerName: "x"}), na.ErrProtocol, "the peer speaks TLS, this side does not"},
 		"another kind": {func() []byte {
 			h := frame.Header{Kind: frame.Get}
 			return h.AppendFront(nil, 0)

@@ -162,56 +162,52 @@ func (d *domain) greet(nc *net.TCPConn) {
 
 // serve reads the HELLO of a connection that came in, and then is the reader of its connection.
 func (d *domain) serve(nc *net.TCPConn) {
-	g, heard, err := readHello(nc, d.opts.HandshakeTimeout)
+	due := time.Now().Add(d.opts.HandshakeTimeout)
+	_ = nc.SetDeadline(due)
+	pc, err := d.begin(nc, due)
+	var g frame.Greeting
+	if err == nil {
+		g, err = readHello(pc)
+	}
+	if err != nil {
+		_ = nc.SetDeadline(time.Now().Add(lastGrace))
+		d.turnAway(nc, pc, err)
+	}
 	d.portable.mu.Lock()
 	delete(d.portable.half, nc)
 	d.portable.mu.Unlock()
 	var c *portableConn
 	if err == nil {
-		c, err = d.admit(nc, g)
-	}
-	if err == nil {
-		c.read(nc)
-		return
-	}
-	if heard {
+		_ = nc.SetDeadline(time.Time{})
+		if c, err = d.admit(nc, pc, g); err == nil {
+			c.read(pc)
+			return
+		}
 		_ = nc.SetWriteDeadline(time.Now().Add(lastGrace))
-		_, _ = nc.Write(engine.Goaway(err))
+		_, _ = pc.Write(engine.Goaway(err))
+		_ = pc.Close()
 	}
 	_ = nc.Close()
 }
 
-// readHello reads the HELLO and nothing that follows it. heard tells that the peer has said something, right or wrong.
-func readHello(nc *net.TCPConn, timeout time.Duration) (g frame.Greeting, heard bool, err error) {
-	_ = nc.SetReadDeadline(time.Now().Add(timeout))
-	var h hello
-	for done := false; !done; {
-		n, err := nc.Read(h.space())
-		if err != nil {
-			return g, false, err
-		}
-		if g, done, err = h.got(n); err != nil {
-			return g, true, err
-		}
-	}
-	return g, true, nc.SetReadDeadline(time.Time{})
-}
-
 // admit hands the connection over to the context that its HELLO names.
-func (d *domain) admit(nc *net.TCPConn, g frame.Greeting) (*portableConn, error) {
+func (d *domain) admit(nc *net.TCPConn, pc portableSocket, g frame.Greeting) (*portableConn, error) {
 	to := d.portableCarrier(int(g.Target))
 	if to == nil {
 		return nil, noContext(g)
 	}
 	same := verified(g.Listen, ipOf(nc.LocalAddr()), ipOf(nc.RemoteAddr()))
+	if t, ok := pc.(*portableTLS); ok {
+		same = same && t.speaksFor(g.Listen)
+	}
 	c := to.newConn(nil)
-	c.nc = nc
+	c.nc = pc
 	d.setConnOptions(nc)
 	to.e.Lock()
 	l, err := to.e.Admit(c, g, same)
 	if err == nil {
 		c.bind(l)
-		go c.write(nc)
+		go c.write(pc)
 	}
 	to.e.Unlock()
 	to.e.Flush()
@@ -294,8 +290,8 @@ type portableConn struct {
 	wake chan struct{} // the writer has something to do
 
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
-	nc     *net.TCPConn // nil while connecting
-	cancel func()       // ends connecting
+	nc     portableSocket // nil while connecting
+	cancel func()         // ends connecting
 	link   *engine.Link
 	out    stream.Out
 	dead   bool
@@ -321,12 +317,7 @@ func (c *portableConn) poke() {
 // dial connects and then is the reader.
 func (c *portableConn) dial(ctx context.Context, name string) {
 	defer c.cancel()
-	ap, err := parseName(name)
-	var nc net.Conn
-	if err == nil {
-		dialer := net.Dialer{KeepAlive: -1}
-		nc, err = dialer.DialContext(ctx, "tcp", ap.String())
-	}
+	nc, err := c.ca.d.connect(ctx, name)
 	c.ca.e.Lock()
 	switch {
 	case c.dead:
@@ -336,21 +327,38 @@ func (c *portableConn) dial(ctx context.Context, name string) {
 		}
 		return
 	case err != nil:
-		c.link.Fail(na.WithText(na.ErrUnreachable, reason(err)))
+		c.link.Fail(err)
 		c.ca.e.Unlock()
 		c.ca.e.Flush()
 		return
 	}
-	tcp := nc.(*net.TCPConn)
-	c.nc = tcp
-	c.ca.d.setConnOptions(tcp)
+	c.nc = nc
 	c.ca.e.Unlock()
-	go c.write(tcp)
-	c.read(tcp)
+	go c.write(nc)
+	c.read(nc)
+}
+
+// connect dials name, TLS included.
+func (d *domain) connect(ctx context.Context, name string) (portableSocket, error) {
+	ap, err := parseName(name)
+	var nc net.Conn
+	if err == nil {
+		dialer := net.Dialer{KeepAlive: -1}
+		nc, err = dialer.DialContext(ctx, "tcp", ap.String())
+	}
+	if err != nil {
+		return nil, na.WithText(na.ErrUnreachable, reason(err))
+	}
+	tcp := nc.(*net.TCPConn)
+	d.setConnOptions(tcp)
+	if d.sec == nil {
+		return tcp, nil
+	}
+	return d.dialTLS(ctx, tcp, name)
 }
 
 // read takes in what arrives until the connection is dead.
-func (c *portableConn) read(nc *net.TCPConn) {
+func (c *portableConn) read(nc portableSocket) {
 	defer c.in.Close()
 	for dead := false; !dead; {
 		n, err := nc.Read(c.in.Space())
@@ -372,7 +380,7 @@ func (c *portableConn) read(nc *net.TCPConn) {
 }
 
 // write writes what the link has until the connection is dead, sends the last frame and closes.
-func (c *portableConn) write(nc *net.TCPConn) {
+func (c *portableConn) write(nc portableSocket) {
 	defer func() { _ = nc.Close() }()
 	buf := make([]byte, copySize)
 	e := c.ca.e

@@ -18,7 +18,8 @@ import (
 // other side is driven by its assist or its goroutines meanwhile.
 type raw struct {
 	t     testing.TB
-	nc    *net.TCPConn
+	nc    net.Conn
+	tcp   *net.TCPConn // nc, or what is under its TLS
 	mine  frame.Greeting
 	peer  frame.Greeting
 	limit uint32 // credit that is said in each frame
@@ -33,10 +34,10 @@ func greeting() frame.Greeting {
 }
 
 func newRaw(t testing.TB, nc net.Conn) *raw {
-	r := &raw{t: t, nc: nc.(*net.TCPConn)}
+	r := &raw{t: t, nc: nc, tcp: nc.(*net.TCPConn)}
 	t.Cleanup(func() { _ = nc.Close() })
 	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
-	require.NoError(t, r.nc.SetReadBuffer(64<<10)) // so that what is not read fills the sockets soon
+	require.NoError(t, r.tcp.SetReadBuffer(64<<10)) // so that what is not read fills the sockets soon
 	return r
 }
 

@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -39,11 +40,25 @@ type Options struct {
 	Resolver Resolver
 	// MaxHalfOpen bounds the connections that came in and have not said HELLO. Zero means 256. One more is closed.
 	MaxHalfOpen int
-	// HandshakeTimeout is how long a connection that came in may take to say HELLO. Zero means 5 s.
+	// HandshakeTimeout is how long a connection that came in may take to say HELLO, and how long TLS may take to begin on
+	// one that was dialled. Zero means 5 s.
 	HandshakeTimeout time.Duration
 	// WriteTimeout is how long a peer may take nothing of what there is for it before the session with it ends. It is about
 	// peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that is longer.
 	WriteTimeout time.Duration
+	// TLS has every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree: who meets the other kind
+	// refuses it and says so.
+	//
+	// One configuration serves both roles. Certificates (or GetCertificate) are shown to those who connect, and to those
+	// who are dialled and ask. RootCAs says who may be dialled; ClientAuth and ClientCAs say who may connect. A certificate
+	// must name the IP address that is dialled, unless ServerName says what else it names, and a chain of more than 5 KiB is
+	// refused by who listens. It counts as verified (na.Identity) when package tls has verified it, or VerifyConnection or
+	// VerifyPeerCertificate was given and has let it pass.
+	//
+	// The configuration is copied. Whatever it says, versions before 1.3 are refused, the protocol (ALPN) is
+	// "quicksilver/1", and nothing is resumed: every connection proves anew who the peer is (na.Context.Identity). Functions
+	// in it run on goroutines of the plugin, several at a time, and count towards HandshakeTimeout.
+	TLS *tls.Config
 	// KeepAlive is how long a connection is idle before the system probes it; when no probe is answered for as long again, and
 	// for 3 s at least, the connection ends. Zero means 10 s, negative means never. It finds machines that are gone; processes
 	// that hang are found by na.Config's PeerTimeout.
@@ -90,6 +105,9 @@ func (o *Options) validate() error {
 	}
 	if o.WriteTimeout < 0 {
 		bad("WriteTimeout", o.WriteTimeout, "a duration, or 0 for 10s")
+	}
+	if want := validateTLS(o.TLS); want != "" {
+		bad("TLS.MaxVersion", tls.VersionName(o.TLS.MaxVersion), want)
 	}
 	return errors.Join(errs...)
 }
@@ -139,6 +157,7 @@ func (o *Options) probes(peerTimeout time.Duration) (keep net.KeepAliveConfig, u
 // A domain is the plugin opened by a class: its name and its listening sockets.
 type domain struct {
 	opts  Options
+	sec   *security // nil without TLS
 	eng   *engine.Engine
 	names names
 	start time.Time
@@ -157,6 +176,11 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	patience := cls.Config().PeerTimeout
 	d := &domain{opts: p.opts.withDefaults(patience), start: time.Now(), peerTimeout: patience}
 	d.names.resolver = d.opts.Resolver
+	if d.sec = newSecurity(&d.opts); d.sec != nil && rest != "" {
+		if err := d.sec.mayListen(); err != nil {
+			return nil, err
+		}
+	}
 	listener, err := d.listen(rest)
 	if err != nil {
 		return nil, err
@@ -212,7 +236,7 @@ func unreachable(what string, err error) error {
 }
 
 // lost is the error of a connection that has ended.
-func lost(what string, err error) error { return na.WithText(na.ErrPeerLost, what+": "+reason(err)) }
+func lost(what string, err error) error { return na.WithText(na.ErrPeerLost, what+": "+tlsReason(err)) }
 
 // reason is the innermost text of err: without the names of addresses and calls that package net puts before it.
 func reason(err error) string {

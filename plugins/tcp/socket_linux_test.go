@@ -1,0 +1,102 @@
+package tcp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// pair is two ends of a stream that do not wait.
+func pair(t *testing.T) (a, b int) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = unix.Close(fds[0])
+		_ = unix.Close(fds[1])
+	})
+	return fds[0], fds[1]
+}
+
+// TestSocketTakesEverything: what the socket does not take waits, in its order, up to a limit that ends the connection.
+func TestSocketTakesEverything(t *testing.T) {
+	leak.Check(t)
+	a, b := pair(t)
+	s := &fdSocket{fd: a}
+	var sent, got []byte
+	chunk := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 10_000) }
+	for i := 0; !s.pending(); i++ {
+		n, err := s.Write(chunk(i))
+		require.NoError(t, err)
+		require.Equal(t, 10_000, n)
+		sent = append(sent, chunk(i)...)
+	}
+	for range 3 {
+		n, err := s.Write(chunk(99))
+		require.NoError(t, err)
+		require.Equal(t, 10_000, n)
+		sent = append(sent, chunk(99)...)
+	}
+	buf := make([]byte, 30_000)
+	for done := false; len(got) < len(sent); {
+		n, err := unix.Read(b, buf)
+		if err == nil {
+			got = append(got, buf[:n]...)
+		}
+		if !done {
+			done, err = s.drain()
+			require.NoError(t, err)
+			require.LessOrEqual(t, len(s.out), maxSealed)
+		}
+	}
+	require.True(t, bytes.Equal(sent, got))
+	require.False(t, s.pending())
+	require.Nil(t, s.out)
+
+	var err error
+	for i := 0; err == nil; i++ {
+		require.Less(t, i, 1000)
+		_, err = s.Write(chunk(i))
+		require.LessOrEqual(t, len(s.out), maxSealed)
+	}
+	require.True(t, errors.Is(err, na.ErrProtocol))
+	require.Equal(t, err, s.failed())
+	require.False(t, s.pending(), "nothing is waited for any more")
+}
+
+// TestSocketReads: an end is told from nothing, and nothing is an error that package tls takes for a pause. A read that
+// came short is not followed by another.
+func TestSocketReads(t *testing.T) {
+	leak.Check(t)
+	a, b := pair(t)
+	s := &fdSocket{fd: a}
+	buf := make([]byte, 8)
+	_, err := s.Read(buf)
+	require.Equal(t, errNothing, err)
+	var pause net.Error
+	require.ErrorAs(t, err, &pause)
+	require.True(t, pause.Timeout())
+	require.True(t, err.(interface{ Temporary() bool }).Temporary())
+
+	_, err = unix.Write(b, []byte("hello"))
+	require.NoError(t, err)
+	n, err := s.Read(buf)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(buf[:n]))
+	require.True(t, s.dry)
+	_, err = s.Read(buf)
+	require.Equal(t, errNothing, err)
+
+	require.NoError(t, unix.Shutdown(b, unix.SHUT_WR))
+	s.dry = false
+	_, err = s.Read(buf)
+	require.Equal(t, io.EOF, err)
+}

@@ -1,0 +1,183 @@
+package tcp_test
+
+import (
+	"crypto/tls"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// TestTLSLane: large transfers go over a lane that has TLS too, there and back, and cancels in their middle leave the
+// session as it was.
+func TestTLSLane(t *testing.T) {
+	leak.Check(t)
+	const size = 8 << 20
+	opts := with(tcp.Options{}, mutualTLS(t))
+	a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+	b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+	theirs := random(size)
+	mem, err := b.cls.Register(na.ReadWrite, theirs)
+	require.NoError(t, err)
+	want := append([]byte(nil), theirs...)
+	ours := make([]byte, size)
+	local, err := a.cls.NewMem(ours)
+	require.NoError(t, err)
+	get := func() (*na.Op, *outcome) {
+		o, end := op(a.ctx())
+		require.NoError(t, a.ctx().Get(o, local, 0, b.cls.Addr(), mem.Key(), 0, size))
+		return o, end
+	}
+	for range 3 {
+		clear(ours)
+		_, end := get()
+		ok(t, "get", end, a, b)
+		require.Equal(t, want, ours)
+	}
+	require.Equal(t, 1, a.ctx().Stats().Lanes)
+	require.Equal(t, 1, b.ctx().Stats().Lanes)
+	for i := range 20 {
+		o, end := get()
+		for range i {
+			_ = a.ctx().Progress(0)
+			_ = b.ctx().Progress(0)
+		}
+		o.Cancel()
+		await(t, "cancel of the get", end.done, a, b)
+		p, end := op(a.ctx())
+		require.NoError(t, a.ctx().Put(p, local, 0, b.cls.Addr(), mem.Key(), 0, size))
+		for range i {
+			_ = a.ctx().Progress(0)
+			_ = b.ctx().Progress(0)
+		}
+		p.Cancel()
+		await(t, "cancel of the put", end.done, a, b)
+	}
+	want = random(size)
+	copy(ours, want)
+	p, end := op(a.ctx())
+	require.NoError(t, a.ctx().Put(p, local, 0, b.cls.Addr(), mem.Key(), 0, size))
+	ok(t, "put", end, a, b)
+	clear(ours)
+	_, end = get()
+	ok(t, "get", end, a, b)
+	require.Equal(t, want, ours)
+	require.Zero(t, a.ctx().Stats().PeersLost)
+	require.Equal(t, 1, a.ctx().Stats().Lanes)
+}
+
+// TestTLSLaneOfAnother: a lane is of the peer that the session is of, whoever knows its name.
+func TestTLSLaneOfAnother(t *testing.T) {
+	leak.Check(t)
+	ca := newAuthority(t, "cluster")
+	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
+	n := open(t, "tcp://127.0.0.1:0", with(tcp.Options{}, cfg), na.Config{}, 1)
+	r := secureJoin(t, n, cfg, laneGreeting())
+	lane := func(cfg *tls.Config) *raw {
+		lane := rawDial(t, n).secure(raw13(cfg))
+		lane.flags = frame.FlagLane
+		g := r.mine
+		g.Lane = r.peer.Lane
+		lane.hello(g)
+		return lane
+	}
+	got, text := lane(other).readEnd()
+	require.Equal(t, na.ErrPermission, got)
+	require.Contains(t, text, "other certificates")
+	require.Zero(t, n.ctx().Stats().Lanes)
+	lane(cfg).readHello()
+	require.Equal(t, 1, n.ctx().Stats().Lanes)
+	r.ping()
+}
+
+// TestTLSLaneToAnother: whoever answers where the lane is dialled must be who answered there before.
+func TestTLSLaneToAnother(t *testing.T) {
+	leak.Check(t)
+	ca := newAuthority(t, "cluster")
+	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
+	n := open(t, "tcp://", with(tcp.Options{}, cfg), na.Config{}, 1)
+	l := rawListen(t)
+	o, end := op(n.ctx())
+	require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
+	_ = n.ctx().Progress(0)
+	accept := func(cfg *tls.Config) *raw {
+		r := newRaw(t, l.accept())
+		r.nc = tls.Server(r.tcp, raw13(cfg))
+		r.readHello()
+		return r
+	}
+	r := accept(cfg)
+	g := laneGreeting()
+	g.Listen, g.Lane = l.addr().Name(), [16]byte{1}
+	r.hello(g)
+	ok(t, "hello", end, n)
+	r.readKind(frame.Unexpected)
+
+	r.send(frame.Header{Kind: frame.Lane}, nil)
+	lane := accept(other)
+	lane.hello(g)
+	_, err := lane.nc.Read(make([]byte, 1))
+	require.Equal(t, io.EOF, err)
+	require.Zero(t, n.ctx().Stats().Lanes)
+	r.ping()
+}
+
+// TestTLSFault: memory that is gone ends its transfer, not the process: TLS never meets it.
+func TestTLSFault(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		const size = 1 << 20
+		opts.TLS = mutualTLS(t)
+		a := open(t, "tcp://", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		whole, err := b.cls.Register(na.ReadWrite, make([]byte, size))
+		require.NoError(t, err)
+		gone, err := b.cls.Register(na.ReadWrite, half(t, size))
+		require.NoError(t, err)
+		local := func(buf []byte) *na.Mem {
+			m, err := a.cls.NewMem(buf)
+			require.NoError(t, err)
+			return m
+		}
+		fine, bad := make([]byte, size), half(t, size)
+		for range 3 { // the lane comes up meanwhile
+			for name, start := range map[string]func(o *na.Op) error{
+				"get into it": func(o *na.Op) error { return a.ctx().Get(o, local(bad), 0, b.cls.Addr(), whole.Key(), 0, size) },
+				"put from it": func(o *na.Op) error { return a.ctx().Put(o, local(bad), 0, b.cls.Addr(), whole.Key(), 0, size) },
+				"get from it": func(o *na.Op) error { return a.ctx().Get(o, local(fine), 0, b.cls.Addr(), gone.Key(), 0, size) },
+				"put into it": func(o *na.Op) error { return a.ctx().Put(o, local(fine), 0, b.cls.Addr(), gone.Key(), 0, size) },
+			} {
+				o, end := op(a.ctx())
+				require.NoError(t, start(o))
+				await(t, name, end.done, a, b)
+				code(t, na.ErrFault, end.Err)
+			}
+			o, end := op(a.ctx())
+			require.NoError(t, a.ctx().Get(o, local(fine), 0, b.cls.Addr(), whole.Key(), 0, size))
+			ok(t, "get", end, a, b)
+		}
+		require.Zero(t, a.ctx().Stats().PeersLost)
+	})
+}
+
+// half is memory of which half is gone.
+func half(t *testing.T, n int) []byte {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, f.Truncate(int64(n)))
+	b, err := unix.Mmap(int(f.Fd()), 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
+	require.NoError(t, f.Truncate(int64(n/2)))
+	return b
+}

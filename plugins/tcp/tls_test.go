@@ -1,0 +1,699 @@
+package tcp_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// with returns opts with TLS.
+func with(opts tcp.Options, cfg *tls.Config) tcp.Options {
+	opts.TLS = cfg
+	return opts
+}
+
+// raw13 is a configuration with which a raw client gets in, if its certificates do.
+func raw13(cfg *tls.Config) *tls.Config {
+	cfg = cfg.Clone()
+	cfg.ServerName, cfg.NextProtos = "127.0.0.1", []string{"quicksilver/1"}
+	return cfg
+}
+
+// secure begins TLS as a client.
+func (r *raw) secure(cfg *tls.Config) *raw {
+	r.t.Helper()
+	nc := tls.Client(r.tcp, cfg)
+	require.NoError(r.t, nc.Handshake())
+	r.nc = nc
+	return r
+}
+
+// secureJoin connects to a node with TLS and completes both handshakes.
+func secureJoin(t testing.TB, n *node, cfg *tls.Config, g frame.Greeting) *raw {
+	t.Helper()
+	r := rawDial(t, n).secure(raw13(cfg))
+	r.hello(g)
+	r.readHello()
+	return r
+}
+
+// ping fails the test unless the node answers.
+func (r *raw) ping() {
+	r.t.Helper()
+	r.send(frame.Header{Kind: frame.Ping}, nil)
+	r.readKind(frame.Pong)
+}
+
+// TestTLSIdentity: each side knows whose certificate the other has proven, and nothing that was not verified.
+func TestTLSIdentity(t *testing.T) {
+	ca := newAuthority(t, "cluster")
+	server, client := ca.issue("server", nil), ca.issue("client", nil)
+	rows := map[string]struct {
+		auth         tls.ClientAuthType
+		own          []tls.Certificate
+		want         string
+		verifyMyself bool
+	}{
+		"required":           {tls.RequireAndVerifyClientCert, []tls.Certificate{client}, "client", false},
+		"optional":           {tls.VerifyClientCertIfGiven, []tls.Certificate{client}, "client", false},
+		"optional, none":     {tls.VerifyClientCertIfGiven, nil, "", false},
+		"not verified":       {tls.RequireAnyClientCert, []tls.Certificate{client}, "", false},
+		"by the user's hook": {tls.RequireAnyClientCert, []tls.Certificate{client}, "client", true},
+		"not asked for":      {tls.NoClientCert, []tls.Certificate{client}, "", false},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				leak.Check(t)
+				theirs := ca.mutual(server)
+				theirs.ClientAuth = row.auth
+				if row.verifyMyself {
+					theirs.VerifyConnection = func(s tls.ConnectionState) error { return nil }
+				}
+				b := open(t, "tcp://127.0.0.1:0", with(opts, theirs), na.Config{}, 1)
+				a := open(t, "tcp://", with(opts, ca.mutual(row.own...)), na.Config{}, 1)
+				sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
+				_, from, _ := recvUnexpected(t, b.ctx(), a, b)
+				id, ok := b.ctx().Identity(from)
+				require.True(t, ok)
+				require.True(t, id.Secure)
+				require.Equal(t, row.want, id.Name)
+				if row.want == "" {
+					require.Empty(t, id.Certificates)
+				} else {
+					require.True(t, client.Leaf.Equal(id.Certificates[0]))
+				}
+				sendUnexpected(t, b.ctx(), from, 1, "back", a, b)
+				_, from, _ = recvUnexpected(t, a.ctx(), a, b)
+				id, ok = a.ctx().Identity(from)
+				require.True(t, ok)
+				require.Equal(t, "server", id.Name)
+				require.True(t, server.Leaf.Equal(id.Certificates[0]))
+				a.close()
+				await(t, "end of the session", func() bool { return b.ctx().Stats().Peers == 0 }, b)
+			})
+		}
+	})
+}
+
+// TestTLSRefused (F83): whoever cannot prove what is asked for is refused before anything of a message leaves, is told what
+// to do, and leaves nothing; others are served.
+func TestTLSRefused(t *testing.T) {
+	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
+	server, client := ca.issue("server", nil), ca.issue("client", nil)
+	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
+	early := func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }
+	elsewhere := func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 2)} }
+	noClient := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }
+	noServer := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
+	wrongKey := func(c tls.Certificate) tls.Certificate {
+		c.PrivateKey = newKey(t)
+		return c
+	}
+	good := ca.mutual(server)
+	trustAll := ca.mutual(client)
+	trustAll.RootCAs = stranger.pool
+	oneTwo := ca.mutual(client)
+	rows := map[string]struct {
+		server, client *tls.Config
+		want           string
+	}{
+		"unknown authority of the server": {good, trustAll, "add it to RootCAs"},
+		"expired server":                  {ca.mutual(ca.issue("server", expired)), ca.mutual(client), "has expired"},
+		"early server":                    {ca.mutual(ca.issue("server", early)), ca.mutual(client), "not valid yet"},
+		"server of another host":          {ca.mutual(ca.issue("server", elsewhere)), ca.mutual(client), "set ServerName"},
+		"server with a client's":          {ca.mutual(ca.issue("server", noServer)), ca.mutual(client), "incompatible key usage"},
+		"server with the wrong key":       {ca.mutual(wrongKey(server)), ca.mutual(client), "invalid signature"},
+		"no certificate":                  {good, ca.mutual(), "wants a certificate"},
+		"unknown authority of the client": {good, &tls.Config{
+			Certificates: []tls.Certificate{stranger.issue("client", nil)}, RootCAs: ca.pool,
+			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				c := stranger.issue("client", nil)
+				return &c, nil
+			},
+		}, "does not know who signed"},
+		"expired client":            {good, ca.mutual(ca.issue("client", expired)), "has expired, or is not valid yet, says the peer"},
+		"client with a server's":    {good, ca.mutual(ca.issue("client", noClient)), "does not accept the certificate"},
+		"client with the wrong key": {good, ca.mutual(wrongKey(client)), "private key of this side is not that"},
+		"plain client":              {good, nil, "TLS is required here: set tcp.Options.TLS"},
+		"plain server":              {nil, oneTwo, "does not speak TLS: set tcp.Options.TLS"},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				leak.Check(t)
+				opts := opts
+				opts.MaxHalfOpen = 2 // what was refused does not count for long
+				b := open(t, "tcp://127.0.0.1:0", with(opts, row.server), na.Config{}, 1)
+				a := open(t, "tcp://", with(opts, row.client), na.Config{}, 1)
+				recv, got := op(b.ctx())
+				require.NoError(t, b.ctx().RecvUnexpected(recv))
+				for range 3 {
+					o, end := op(a.ctx())
+					require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("secret")))
+					await(t, "refusal", end.done, a, b)
+					code(t, na.ErrUnreachable, end.Err)
+					require.Equal(t, na.NotRun, end.Fate)
+					require.ErrorContains(t, end.Err, row.want)
+				}
+				require.Zero(t, b.ctx().Stats().Peers)
+				require.Zero(t, b.ctx().Stats().Reserved)
+				require.False(t, got.done())
+				if row.server == good {
+					c := open(t, "tcp://", with(opts, ca.mutual(client)), na.Config{}, 1)
+					sendUnexpected(t, c.ctx(), b.cls.Addr(), 1, "served", b, c)
+					r := ok(t, "message", got, b, c)
+					require.Equal(t, "served", string(r.Envelope.Data))
+					r.Envelope.Free()
+				}
+			})
+		}
+	})
+}
+
+// TestTLSDowngrade (F83): nothing older than TLS 1.3 and no other protocol, whatever the configuration says.
+func TestTLSDowngrade(t *testing.T) {
+	ca := newAuthority(t, "cluster")
+	cfg := ca.mutual(ca.issue("node", nil))
+	cfg.MinVersion, cfg.NextProtos = tls.VersionTLS10, []string{"h2"}
+	oneTwo := raw13(cfg)
+	oneTwo.MaxVersion = tls.VersionTLS12
+	other := raw13(cfg)
+	other.NextProtos = []string{"h2"}
+	none := raw13(cfg)
+	none.NextProtos = nil
+	rows := map[string]struct {
+		peer                 *tls.Config
+		asClient, asListener string
+	}{
+		"TLS 1.2":        {oneTwo, "protocol version not supported", "takes nothing older"},
+		"other protocol": {other, "no application protocol", "another program is there"},
+		"no protocol":    {none, "", "another program is there"},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				leak.Check(t)
+				n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+				r := rawDial(t, n)
+				nc := tls.Client(r.tcp, row.peer)
+				if err := nc.Handshake(); row.asClient != "" {
+					require.ErrorContains(t, err, row.asClient)
+				} else {
+					require.NoError(t, err)
+				}
+				_, err := nc.Read(make([]byte, 1))
+				require.Error(t, err)
+				require.Zero(t, n.ctx().Stats().Peers)
+
+				l := rawListen(t)
+				o, end := op(n.ctx())
+				require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("secret")))
+				_ = n.ctx().Progress(0)
+				peer := tls.Server(l.accept(), row.peer)
+				var heard bytes.Buffer
+				var both sync.WaitGroup
+				both.Go(func() {
+					_, _ = io.Copy(&heard, peer)
+					_ = peer.Close()
+				})
+				await(t, "refusal", end.done, n)
+				both.Wait()
+				code(t, na.ErrUnreachable, end.Err)
+				require.ErrorContains(t, end.Err, row.asListener)
+				require.Zero(t, heard.Len(), "bytes that the peer heard")
+			})
+		}
+	})
+}
+
+// TestTLSBroken: what breaks TLS, or ends it, ends that connection and no other. An end that was not announced is told
+// from one that was.
+func TestTLSBroken(t *testing.T) {
+	cfg := mutualTLS(t)
+	rows := map[string]struct {
+		do   func(r *raw)
+		want string
+	}{
+		"garbage":        {func(r *raw) { rawWrite(r, bytes.Repeat([]byte("garbage."), 100)) }, "record"},
+		"damaged record": {func(r *raw) { rawWrite(r, append([]byte{23, 3, 3, 0, 64}, make([]byte, 64)...)) }, "bad record MAC"},
+		"huge record":    {func(r *raw) { rawWrite(r, append([]byte{23, 3, 3, 0xff, 0xff}, make([]byte, 64)...)) }, "oversized record"},
+		"plain alert":    {func(r *raw) { rawWrite(r, []byte{21, 3, 3, 0, 2, 1, 0}) }, "bad record MAC"},
+		"plain frame": {func(r *raw) {
+			h := frame.Header{Kind: frame.Ping}
+			rawWrite(r, h.Append(nil, nil))
+		}, "record"},
+		"cut": {func(r *raw) { require.NoError(r.t, r.tcp.CloseWrite()) }, "without the close_notify"},
+		"cut in the middle of a record": {func(r *raw) {
+			rawWrite(r, []byte{23, 3, 3, 0, 64, 1, 2, 3})
+			require.NoError(r.t, r.tcp.CloseWrite())
+		}, "without the close_notify"},
+		"announced": {func(r *raw) { require.NoError(r.t, r.nc.(*tls.Conn).CloseWrite()) }, "closed by peer"},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+		good := secureJoin(t, n, cfg, greeting())
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				var faults []error
+				n.ctx().OnFault(func(_ na.Addr, err error) { faults = append(faults, err) })
+				bad := secureJoin(t, n, cfg, greeting())
+				row.do(bad)
+				await(t, "fault", func() bool { return len(faults) > 0 }, n)
+				code(t, na.ErrPeerLost, faults[0])
+				require.ErrorContains(t, faults[0], row.want)
+				_, _ = io.Copy(io.Discard, bad.tcp) // ends
+				require.Equal(t, 1, n.ctx().Stats().Peers)
+				good.ping()
+			})
+		}
+	})
+}
+
+// rawWrite writes past TLS.
+func rawWrite(r *raw, b []byte) {
+	r.t.Helper()
+	_, err := r.tcp.Write(b)
+	require.NoError(r.t, err)
+}
+
+// TestTLSEnds: a context that is closed says so in the session, and announces the end of TLS.
+func TestTLSEnds(t *testing.T) {
+	cfg := mutualTLS(t)
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+		r := rawDial(t, n)
+		rec := takeRecords(r, cfg)
+		r.hello(greeting())
+		r.readHello()
+		n.ctx().Close()
+		h, _ := r.readKind(frame.Goaway)
+		require.Equal(t, na.ErrClosed, na.Code(h.Tag))
+		_, err := r.nc.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.True(t, rec.notified)
+	})
+}
+
+// rawConn hides everything but Read.
+type rawConn struct{ io.Reader }
+
+// TestTLSBadHello: inside TLS strangers are turned away as without it.
+func TestTLSBadHello(t *testing.T) {
+	cfg := mutualTLS(t)
+	rows := map[string]struct {
+		send []byte
+		want na.Code
+		text string
+	}{
+		"zeroes":  {make([]byte, 64), na.ErrProtocol, "KIND0"},
+		"context": {helloFrame(func(g *frame.Greeting) { g.Target = 300 }), na.ErrNoEntry, "no context 300"},
+		"version": {helloFrame(func(g *frame.Greeting) { g.Version = frame.Version + 1 }), na.ErrVersion, "version 2"},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				r := rawDial(t, n).secure(raw13(cfg))
+				r.write(row.send)
+				got, text := r.readEnd()
+				require.Equal(t, row.want, got)
+				require.Contains(t, text, row.text)
+			})
+		}
+		// A HELLO may come byte by byte, and what follows it at once is not lost.
+		r := rawDial(t, n).secure(raw13(cfg))
+		ping := frame.Header{Kind: frame.Ping, Credit: 32}
+		hello := helloFrame(func(*frame.Greeting) {})
+		for _, b := range hello[:20] {
+			r.write([]byte{b})
+		}
+		r.write(ping.AppendFront(hello[20:], 0))
+		r.readHello()
+		r.readKind(frame.Pong)
+	})
+}
+
+// TestTLSReplay (F78): a session that was recorded and is played again opens nothing.
+func TestTLSReplay(t *testing.T) {
+	cfg := mutualTLS(t)
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+		a := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
+		l := rawListen(t)
+		o, sent := op(a.ctx())
+		require.NoError(t, a.ctx().SendUnexpected(o, l.addr(), 1, []byte("once")))
+		_ = a.ctx().Progress(0)
+		var tape bytes.Buffer // what a says
+		near := l.accept()
+		far, err := net.Dial("tcp", hostPort(b))
+		require.NoError(t, err)
+		var both sync.WaitGroup
+		both.Go(func() {
+			_, _ = io.Copy(io.MultiWriter(far, &tape), rawConn{near}) // no splice, whose pipes stay
+			_ = far.Close()
+		})
+		both.Go(func() {
+			_, _ = io.Copy(near, rawConn{far})
+			_ = near.Close()
+		})
+		ok(t, "send", sent, a, b)
+		text, _, _ := recvUnexpected(t, b.ctx(), a, b)
+		require.Equal(t, "once", text)
+		a.close()
+		both.Wait()
+		await(t, "end of the session", func() bool { return b.ctx().Stats().Peers == 0 }, b)
+
+		recv, got := op(b.ctx())
+		require.NoError(t, b.ctx().RecvUnexpected(recv))
+		for _, n := range []int{tape.Len(), tape.Len() / 2, 600} {
+			r := rawDial(t, b)
+			rawWrite(r, tape.Bytes()[:n])
+			require.NoError(t, r.tcp.CloseWrite())
+			var answer bytes.Buffer
+			var end sync.WaitGroup
+			end.Go(func() { _, _ = io.Copy(&answer, r.tcp) })
+			end.Wait()
+			require.Zero(t, b.ctx().Stats().Peers)
+		}
+		_ = b.ctx().Progress(0)
+		require.False(t, got.done(), "a message was accepted twice")
+	})
+}
+
+// TestTLSResumesNothing: no tickets are given, and none are used: every connection proves anew who the peer is.
+func TestTLSResumesNothing(t *testing.T) {
+	cfg := mutualTLS(t)
+	tickets := tls.NewLRUClientSessionCache(8)
+	cfg.ClientSessionCache = tickets
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+		for range 2 {
+			r := secureJoin(t, n, cfg, greeting())
+			r.ping() // a ticket would have come before it
+			require.False(t, r.nc.(*tls.Conn).ConnectionState().DidResume)
+			ticket, _ := tickets.Get("127.0.0.1")
+			require.Nil(t, ticket)
+		}
+
+		// A listener that gives some is not asked for the second time either.
+		l := rawListen(t)
+		for range 2 {
+			m := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
+			o, end := op(m.ctx())
+			require.NoError(t, m.ctx().SendUnexpected(o, l.addr(), 1, []byte("hello")))
+			_ = m.ctx().Progress(0)
+			r := newRaw(t, l.accept())
+			nc := tls.Server(r.tcp, raw13(cfg))
+			r.nc = nc
+			r.readHello()
+			r.hello(greeting())
+			ok(t, "hello", end, m)
+			require.False(t, nc.ConnectionState().DidResume)
+			m.close()
+		}
+	})
+}
+
+// TestTLSConfigForClient: what the user's function chooses for a client is forced too.
+func TestTLSConfigForClient(t *testing.T) {
+	ca := newAuthority(t, "cluster")
+	cfg := ca.mutual(ca.issue("node", nil))
+	loose := cfg.Clone()
+	loose.NextProtos, loose.ClientAuth = []string{"h2"}, tls.NoClientCert
+	asking := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return loose, nil }}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", with(opts, asking), na.Config{}, 1)
+		secureJoin(t, n, ca.mutual(), greeting()).ping() // without a certificate, as the function says
+		r := rawDial(t, n)
+		old := raw13(ca.mutual())
+		old.MaxVersion = tls.VersionTLS12
+		require.Error(t, tls.Client(r.tcp, old).Handshake())
+	})
+}
+
+// TestIdentityWithoutTLS: nothing is proven then.
+func TestIdentityWithoutTLS(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		a := open(t, "tcp://", opts, na.Config{}, 1)
+		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
+		_, from, _ := recvUnexpected(t, b.ctx(), a, b)
+		id, ok := b.ctx().Identity(from)
+		require.True(t, ok)
+		require.NotZero(t, id.Incarnation)
+		id.Incarnation, id.Host = [16]byte{}, ""
+		require.Equal(t, na.Identity{}, id)
+		_, ok = b.ctx().Identity(from.Named())
+		require.False(t, ok)
+	})
+}
+
+// TestTLSHalfOpen: what strangers hold before they have proven who they are is bounded: in number, in time, and in memory,
+// wherever in the handshake they stop. Who has shown certificates that are accepted may hold twice as much.
+func TestTLSHalfOpen(t *testing.T) {
+	const limit, most, mostShown = 100, 64 << 10, 128 << 10
+	cfg := mutualTLS(t)
+	wide := raw13(cfg) // its first message is almost as long as it may be
+	for range 22 {
+		wide.NextProtos = append(wide.NextProtos, string(bytes.Repeat([]byte("x"), 100)))
+	}
+	small, large := clientHello(t, raw13(cfg)), clientHello(t, wide)
+	require.Greater(t, len(large), 3700)
+	chain := raw13(cfg) // nor is it far from what is allowed
+	for range 12 {
+		own := &chain.Certificates[0]
+		chain.Certificates = []tls.Certificate{{Certificate: append(slices.Clone(own.Certificate), own.Certificate[0]), PrivateKey: own.PrivateKey}}
+	}
+	stages := map[string][]byte{
+		"silent": nil, "a header": {22, 3, 1, 0x40, 0}, "whole": small, "large": large,
+		"certificates": nil,
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for name, stage := range stages {
+			t.Run(name, func(t *testing.T) {
+				leak.Check(t)
+				opts := with(opts, cfg)
+				opts.MaxHalfOpen = limit
+				if name == "silent" {
+					opts.HandshakeTimeout = time.Second
+				}
+				n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+				settled := secureJoin(t, n, cfg, greeting())
+				before := memory()
+				idle := make([]*raw, limit)
+				for i := range idle {
+					idle[i] = rawDial(t, n)
+					rawWrite(idle[i], stage)
+					if name == "certificates" {
+						halfProof(idle[i], chain)
+					}
+				}
+				if name == "whole" || name == "large" { // it is answered
+					for _, r := range idle {
+						_, err := r.nc.Read(make([]byte, 1))
+						require.NoError(t, err)
+					}
+				}
+				settled.ping() // what came before it is under way
+				used := int(memory()-before) / limit
+				t.Logf("%d bytes for each", used)
+				if name != "certificates" {
+					require.Less(t, used, most)
+				}
+				require.Less(t, used, mostShown)
+				more := rawDial(t, n) // the newest is refused
+				_, err := more.nc.Read(make([]byte, 1))
+				require.Error(t, err)
+				settled.ping()
+				for _, r := range idle {
+					if name != "silent" {
+						_ = r.nc.Close()
+					} else { // it is closed
+						_, _ = io.Copy(io.Discard, r.nc)
+					}
+				}
+				await(t, "room", func() bool { return !full(t, n, cfg) }, n)
+				secureJoin(t, n, cfg, greeting()).ping()
+			})
+		}
+	})
+}
+
+// halfProof does the handshake but for the last hundred bytes.
+func halfProof(r *raw, cfg *tls.Config) {
+	r.t.Helper()
+	part := &partial{Conn: r.tcp}
+	require.NoError(r.t, tls.Client(part, cfg).Handshake())
+	last := part.last
+	require.Greater(r.t, len(last), 4<<10)
+	rawWrite(r, last[:len(last)-100])
+}
+
+// partial keeps what is written last back.
+type partial struct {
+	net.Conn
+	last []byte
+}
+
+func (p *partial) Write(b []byte) (int, error) {
+	if _, err := p.Conn.Write(p.last); err != nil {
+		return 0, err
+	}
+	p.last = bytes.Clone(b)
+	return len(b), nil
+}
+
+// Read sends what was kept back first.
+func (p *partial) Read(b []byte) (int, error) {
+	if _, err := p.Write(nil); err != nil {
+		return 0, err
+	}
+	return p.Conn.Read(b)
+}
+
+// TestTLSTooMuch: who says too much before it has proven who it is does not get further.
+func TestTLSTooMuch(t *testing.T) {
+	cfg := mutualTLS(t)
+	wide := raw13(cfg)
+	for range 30 {
+		wide.NextProtos = append(wide.NextProtos, string(bytes.Repeat([]byte("x"), 100)))
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+		r := rawDial(t, n)
+		require.Error(t, tls.Client(r.tcp, wide).Handshake())
+		secureJoin(t, n, cfg, greeting()).ping()
+	})
+}
+
+// full tells whether a node takes no connection now.
+func full(t testing.TB, n *node, cfg *tls.Config) bool {
+	nc, err := net.Dial("tcp", hostPort(n))
+	require.NoError(t, err)
+	defer nc.Close()
+	return tls.Client(nc, raw13(cfg)).Handshake() != nil
+}
+
+// memory is what is in use: of the heap and of stacks.
+func memory() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// clientHello is the first message of a client.
+func clientHello(t testing.TB, cfg *tls.Config) []byte {
+	t.Helper()
+	here, there := net.Pipe()
+	defer here.Close()
+	hello := make(chan []byte)
+	go func() {
+		var b bytes.Buffer
+		for {
+			chunk := make([]byte, 64<<10)
+			n, err := there.Read(chunk)
+			b.Write(chunk[:n])
+			if b.Len() > 5 && b.Len() >= 5+int(b.Bytes()[3])<<8+int(b.Bytes()[4]) || err != nil {
+				_ = there.Close()
+				hello <- b.Bytes()
+				return
+			}
+		}
+	}()
+	require.Error(t, tls.Client(here, cfg).Handshake())
+	return <-hello
+}
+
+// TestTLSNobodyAnswers: a peer that accepts, and does not go on with TLS, is given up.
+func TestTLSNobodyAnswers(t *testing.T) {
+	cfg := mutualTLS(t)
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		opts.TLS, opts.HandshakeTimeout = cfg, 200*time.Millisecond
+		l := rawListen(t)
+		n := open(t, "tcp://", opts, na.Config{}, 1)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
+		await(t, "timeout", end.done, n)
+		code(t, na.ErrUnreachable, end.Err)
+		require.ErrorContains(t, end.Err, "TLS handshake in time")
+		require.Equal(t, na.NotRun, end.Fate)
+
+		o, end = op(n.ctx()) // closing does not wait for it
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
+		n.ctx().Close()
+		await(t, "close", end.done, n)
+		code(t, na.ErrClosed, end.Err)
+	})
+}
+
+// TestTLSNameOfAnother: a peer whose certificate is not for the address at which it says that it listens is not taken for
+// the one that does.
+func TestTLSNameOfAnother(t *testing.T) {
+	ca := newAuthority(t, "cluster")
+	cfg := ca.mutual(ca.issue("node", nil))
+	other := ca.mutual(ca.issue("other", func(c *x509.Certificate) { c.IPAddresses = nil }))
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+		l := rawListen(t) // the true one
+		g := greeting()
+		g.Listen = l.addr().Name()
+		liar := secureJoin(t, n, other, g)
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("secret")))
+		_ = n.ctx().Progress(0)
+		r := newRaw(t, l.accept())
+		r.nc = tls.Server(r.tcp, raw13(cfg))
+		r.readHello()
+		g.Incarnation = greeting().Incarnation
+		r.hello(g)
+		ok(t, "message", end, n)
+		_, payload := r.readKind(frame.Unexpected)
+		require.Equal(t, "secret", string(payload))
+		liar.ping()
+
+		// One whose certificate is for the address is taken at its word.
+		l = rawListen(t)
+		g = greeting()
+		g.Listen = l.addr().Name()
+		true1 := secureJoin(t, n, cfg, g)
+		sendUnexpected(t, n.ctx(), l.addr(), 1, "hello", n)
+		_, payload = true1.readKind(frame.Unexpected)
+		require.Equal(t, "hello", string(payload))
+	})
+}
+
+// TestTLSOptions: what cannot work is said when the class is opened.
+func TestTLSOptions(t *testing.T) {
+	_, err := na.Open("tcp://", na.Config{Plugins: []na.Plugin{tcp.New(tcp.Options{TLS: &tls.Config{MaxVersion: tls.VersionTLS12}})}})
+	code(t, na.ErrInvalid, err)
+	require.ErrorContains(t, err, "TLS.MaxVersion is TLS 1.2")
+	_, err = na.Open("tcp://127.0.0.1:0", na.Config{Plugins: []na.Plugin{tcp.New(tcp.Options{TLS: &tls.Config{}})}})
+	code(t, na.ErrInvalid, err)
+	require.ErrorContains(t, err, "no certificate")
+}
