@@ -416,7 +416,7 @@ func (c *portableConn) write(nc portableSocket) {
 }
 
 // send writes b. The peer may take its time, but it must take something. Locked at its beginning and its end, not while it writes.
-func (c *portableConn) send(nc *net.TCPConn, b []byte) error {
+func (c *portableConn) send(nc portableSocket, b []byte) error {
 	for {
 		_ = nc.SetWriteDeadline(time.Now().Add(c.ca.d.opts.WriteTimeout)) // before Cut sets one, not after
 		c.ca.e.Unlock()
