@@ -29,7 +29,6 @@ type soakLoad struct {
 
 	late      int // writes after the end
 	bystander int
-	silent    int
 	longest   time.Duration
 	cancels   []time.Duration // from Cancel to the callback
 }
@@ -47,7 +46,6 @@ type soakSlot struct {
 	used   int    // of mem by this call
 	region *bulk.Handle
 	poison bool // mem must not have been written since
-	spoilt bool // this call may be canceled, or is late
 	begun  time.Time
 	cut    time.Time // when Cancel was called
 }

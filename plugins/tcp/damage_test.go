@@ -85,7 +85,7 @@ func TestResetInAFrame(t *testing.T) {
 			require.NoError(t, n.ctx().RecvExpected(o, to, 5, buf))
 			h.Context, h.Credit = r.peer.Context, r.limit
 			r.write(h.Append(nil, []byte("finished"))[:at])
-			require.NoError(t, r.nc.(*net.TCPConn).SetLinger(0))
+			require.NoError(t, r.nc.(interface{ SetLinger(int) error }).SetLinger(0))
 			require.NoError(t, r.nc.Close())
 			await(t, "the end", end.done, n)
 			code(t, na.ErrPeerLost, end.Err)
