@@ -118,8 +118,8 @@ func newSender(t *testing.T, p *process) *sender {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
+		require.NoError(t, cls.Close()) // nobody takes the last message: it is not waited for
 		require.NoError(t, nctx.Shutdown(ctx))
-		require.NoError(t, cls.Close())
 	})
 	return &sender{t: t, cls: cls, nctx: nctx, to: to}
 }

@@ -22,6 +22,7 @@ func TestSlowTargetAmongTen(t *testing.T) {
 	slow := startChild(t)
 	o := newOriginWith(t, slow, hg.Config{NA: na.Config{PeerTimeout: time.Hour}})
 	h := o.handle("echo")
+	defer h.Close()
 	require.NoError(t, o.call(h, "before"))
 	var handles []*hg.Handle
 	for range fast {
