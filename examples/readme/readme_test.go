@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -42,9 +43,9 @@ var (
 	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
 )
 
-// TestProofs: every test, and every rule of the conformance suite, that the README and the tables of requirements and limits name exists.
+// TestProofs: every test, and every rule of the conformance suite, that the README and the tables of requirements, limits and faults name exists.
 func TestProofs(t *testing.T) {
-	for _, file := range []string{"README.md", "docs/REQUIREMENTS.md", "docs/LIMITS.md"} {
+	for _, file := range []string{"README.md", "docs/REQUIREMENTS.md", "docs/LIMITS.md", "docs/FAULTS.md"} {
 		b, err := os.ReadFile(filepath.Join(root, file))
 		require.NoError(t, err)
 		found := proofs.FindAllStringSubmatch(string(b), -1)
@@ -52,7 +53,7 @@ func TestProofs(t *testing.T) {
 		for _, m := range found {
 			dir, name, sub := m[1], m[2], m[3]
 			files, want := "*_test.go", "func "+name+"("
-			if dir == "na/natest" {
+			if dir == "na/natest" && !strings.HasPrefix(name, "Test") {
 				files, want = "*.go", `name: "`+name+`"`
 			}
 			src := sources(t, dir, files)
@@ -71,6 +72,43 @@ func TestProofs(t *testing.T) {
 					assert.Regexp(t, proofs, row, "%s: a promise without a test", file)
 				}
 			}
+		}
+	}
+}
+
+// TestFaults: no row of the faults and no hazard is missing, each names a test for every transport there is, and the
+// mutant of each hazard is planted.
+func TestFaults(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(root, "docs/FAULTS.md"))
+	require.NoError(t, err)
+	planted, err := os.ReadFile(filepath.Join(root, "internal/mutant/on.go"))
+	require.NoError(t, err)
+	rows := map[string][]string{}
+	for line := range strings.Lines(string(b)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		rows[cells[0]] = cells
+	}
+	for n := 1; n <= 86; n++ {
+		row := rows[fmt.Sprintf("F%02d", n)]
+		require.NotEmpty(t, row, "F%02d has no row", n)
+		if strings.HasSuffix(row[2], "to come") {
+			continue
+		}
+		require.Len(t, row, 5, "F%02d", n)
+		assert.Regexp(t, proofs, row[3], "F%02d over tcp", n)
+		if row[4] != "real sockets only" {
+			assert.Regexp(t, proofs, row[4], "F%02d in the simulator", n)
+		}
+	}
+	for n := 1; n <= 17; n++ {
+		row := rows[fmt.Sprintf("H%d", n)]
+		require.Len(t, row, 4, "H%d", n)
+		assert.Contains(t, row[2], fmt.Sprintf(": TestH%d", n))
+		for name := range strings.SplitSeq(row[3], ", ") {
+			assert.Contains(t, string(planted), `"`+strings.TrimSpace(name)+`"`, "mutant of H%d", n)
 		}
 	}
 }

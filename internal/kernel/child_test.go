@@ -139,7 +139,10 @@ func handlers(hctx *hg.Context) map[string]hg.Handler {
 			if err := h.Input(&in); err != nil {
 				return err
 			}
-			return pull(h.Ref(), &in, func(*bulk.Op) { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }, nil)
+			return pull(h.Ref(), &in, func(*bulk.Op) {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+				select {} // the process may run on for a moment, this transfer must not
+			}, nil)
 		},
 	}
 }

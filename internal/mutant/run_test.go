@@ -250,7 +250,7 @@ var catchers = map[string][]catcher{
 	"h14-stale-token":         {{"bulk", "TestH14CloseInsideTheCallbackOfACanceledForward"}},
 	"h15-not-told":            {{"hg", "TestH15OversizeResponsesToCanceledOrigin"}},
 	"h16-first-failure-ends":  {{"bulk", "TestH16OneOfManyPiecesFails"}},
-	"h17-closed-early":        {{"hg", "TestCloseEndsEverything"}},
+	"h17-closed-early":        {{"hg", "TestH17"}},
 
 	"cancel-wins":      {{"hg", "TestCancelAfterArrival"}},
 	"pooled-early":     {{"hg", "TestResponseCallbackHasItsHandle"}},
