@@ -47,6 +47,7 @@ type Context struct {
 
 	lead     sync.Mutex // held by the goroutine that leads Progress
 	sleeping atomic.Bool
+	nudged   atomic.Bool   // since the leader last looked at the timers
 	passes   atomic.Uint64 // times that a user's goroutine led
 	poller   *Poller
 	spinner  spinner
@@ -198,6 +199,7 @@ func (c *Context) drive(deadline time.Duration, done func() bool) error {
 		if begun >= 0 {
 			c.spinner.learn(way, now-begun)
 		}
+		c.nudged.Store(false)
 		c.ep.Poll(now)
 		switch {
 		case c.takeReady(done):
@@ -223,12 +225,13 @@ func (c *Context) drive(deadline time.Duration, done func() bool) error {
 	}
 }
 
-// sleep waits in the poller. Who queues a completion meanwhile sees sleeping and wakes it.
+// sleep waits in the poller. Who queues a completion meanwhile, or sets a timer, sees sleeping and wakes it; one who did so
+// before is seen here.
 func (c *Context) sleep(now, wait time.Duration, done func() bool) {
 	c.assist.leaderSleeps()
 	c.sleeping.Store(true)
 	n := 0
-	if !c.ready() && !c.releasable() && (done == nil || !done()) {
+	if !c.ready() && !c.nudged.Load() && !c.releasable() && (done == nil || !done()) {
 		n = c.poller.sleep(wait)
 	}
 	c.sleeping.Store(false) // before anything is delivered here: what the leader queues wakes nobody
@@ -361,11 +364,12 @@ func (c *Context) rouse() {
 	c.callFollowers()
 }
 
-// Nudge makes a leader that sleeps look at the timers again. Plugins call it.
+// Nudge makes a leader that sleeps, or is about to, look at the timers again. Plugins call it.
 func (c *Context) Nudge() {
 	if c.waker != nil {
 		c.waker.Wake()
 	}
+	c.nudged.Store(true)
 	if c.sleeping.Load() {
 		c.poller.wake()
 	}

@@ -119,6 +119,34 @@ func TestProgressTimers(t *testing.T) {
 	c.Trigger(0)
 }
 
+// A timer that another goroutine sets when the leader has looked at the timers, and does not sleep yet, is not missed.
+func TestTimerBeforeSleep(t *testing.T) {
+	leak.Check(t)
+	c, e := newFake(t, Config{})
+	op := c.NewOp(func(*Op, Result) {})
+	require.NoError(t, c.RecvUnexpected(op))
+	late := func() {
+		if e.onTimer.Swap(nil) != nil {
+			e.timer.Store(int64(c.Now() + time.Millisecond))
+			c.Nudge()
+		}
+	}
+	poll := func(now time.Duration) {
+		if at := e.timer.Load(); at != 0 && int64(now) >= at {
+			e.timer.Store(0)
+			if tk := e.ticket(op); tk.Valid() {
+				tk.Finish(Result{})
+			}
+		}
+	}
+	e.onPoll.Store(&poll)
+	e.onTimer.Store(&late)
+	done := make(chan error, 1)
+	go func() { done <- c.Progress(-1) }()
+	require.NoError(t, received(t, done, "the timer fires"))
+	c.Trigger(0)
+}
+
 // One leads, the others follow: a completion reaches one that triggers it, whoever sleeps where.
 func TestFollowers(t *testing.T) {
 	leak.Check(t)

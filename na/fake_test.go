@@ -103,7 +103,8 @@ type fakeEndpoint struct {
 	released atomic.Int32
 	canceled atomic.Int32
 	onPoll   atomic.Pointer[func(now time.Duration)]
-	keepShut atomic.Bool // Shut finishes nothing
+	onTimer  atomic.Pointer[func()] // runs when NextTimer has looked
+	keepShut atomic.Bool            // Shut finishes nothing
 
 	mu      sync.Mutex // guards the field below
 	tickets map[*Op]Ticket
@@ -164,6 +165,9 @@ func (e *fakeEndpoint) Poll(now time.Duration) {
 
 func (e *fakeEndpoint) NextTimer() (time.Duration, bool) {
 	at := e.timer.Load()
+	if f := e.onTimer.Load(); f != nil {
+		(*f)()
+	}
 	return time.Duration(at), at != 0
 }
 
