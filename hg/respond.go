@@ -258,27 +258,39 @@ func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]b
 	}
 	b := s.out[:responseSize]
 	h.mu.Unlock()
-	accepted := false
-	defer func() { // encode may panic
-		if !accepted {
-			h.mu.Lock()
-			s.found(evRespondFailed)
-			s.answer = unanswered
-			s.note(evRespondFailed)
-			h.mu.Unlock()
-		}
-	}()
-	b, err := encode(b)
+	b, err := s.encode(b, encode)
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err == nil {
 		err = s.transmit(resp, b, cb)
 	}
-	h.mu.Unlock()
 	if err != nil {
+		s.notAnswered()
 		return &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}
 	}
-	accepted = true
 	return nil
+}
+
+// encode runs encode, which may be user code; a panic of it leaves the request to be answered.
+func (s *service) encode(b []byte, encode func([]byte) ([]byte, error)) (out []byte, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			s.h.mu.Lock()
+			s.notAnswered()
+			s.h.mu.Unlock()
+		}
+	}()
+	out, err = encode(b)
+	returned = true
+	return out, err
+}
+
+// notAnswered takes it back that somebody answers. Locked.
+func (s *service) notAnswered() {
+	s.found(evRespondFailed)
+	s.answer = unanswered
+	s.note(evRespondFailed)
 }
 
 // transmit sends an encoded response. Locked.

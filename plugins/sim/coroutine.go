@@ -241,6 +241,7 @@ func (w *World) over(c *coroutine) {
 	}
 	w.trace(traceEnd, c.name, c.id, 0)
 	if c.panicked != nil {
+		w.broken = true
 		panic(fmt.Sprintf("sim: seed %d: coroutine %s at %v: %v\n\n%s", w.cfg.Seed, c.name, w.Now(), c.panicked, c.stack))
 	}
 }

@@ -21,6 +21,7 @@ var (
 type sched struct {
 	cur      *coroutine
 	running  bool // in Run
+	broken   bool // a coroutine has panicked: it may have locks, which errands would wait for
 	all      []*coroutine
 	runnable []*coroutine
 	dooms    []*coroutine // killed and not yet unwound

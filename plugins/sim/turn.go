@@ -37,7 +37,7 @@ func (w *World) give() {
 
 // giveLocked is give with the lock held, which it returns.
 func (w *World) giveLocked() {
-	for w.asked.Load() {
+	for w.asked.Load() && !w.broken {
 		w.mu.Unlock()
 		w.settle()
 		w.mu.Lock()
@@ -111,7 +111,7 @@ func (w *World) run(e *errand) {
 
 // settle runs the errands and looks at the ports that were poked. The turn is held.
 func (w *World) settle() {
-	for w.asked.Load() {
+	for w.asked.Load() && !w.broken {
 		w.mu.Lock()
 		todo, poked := w.todo, w.poked
 		w.asked.Store(false)

@@ -102,9 +102,15 @@ func (s *scenario) fail(format string, args ...any) {
 
 // run is the whole life of the world; its error says which promise was broken.
 func (s *scenario) run() (err error) {
-	defer s.w.Close()
+	panicked := false
+	defer func() {
+		if !panicked { // else it may have left locks behind, for which the others would wait
+			s.w.Close()
+		}
+	}()
 	defer func() {
 		if r := recover(); r != nil { // what a coroutine panicked with
+			panicked = true
 			s.fail("%v", r)
 			first, _, _ := strings.Cut(fmt.Sprint(r), "\n")
 			_, s.kind, _ = strings.Cut(first, "): ")
