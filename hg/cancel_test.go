@@ -216,6 +216,18 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 			p.octx.Trigger(0)
 			require.Equal(t, 1, o.calls)
 		}
+		var m mute
+		require.NoError(t, h.Reset(p.target.Addr(), p.rpc("give later", m.handler)))
+		for range 50 { // the target answers when the origin has canceled, and not before
+			var o outcome
+			require.NoError(t, h.Forward(nil, o.cb))
+			n.Until(func() bool { return len(m.kept) == 1 })
+			h.Cancel()
+			p.octx.Trigger(0)
+			require.Equal(t, 1, o.calls)
+			m.answer(t, big)
+		}
+		require.NoError(t, h.Reset(p.target.Addr(), hg.HashName("give")))
 		require.NoError(t, p.call(h, nil))
 		p.clean(1)
 	})
