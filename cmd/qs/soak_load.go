@@ -83,16 +83,26 @@ func newSoakLoad(s *soak) (*soakLoad, error) {
 // drive moves the load on until end, or without more load until nothing is open.
 func (l *soakLoad) drive(end time.Time, on bool) {
 	l.on = on
-	for now := time.Now(); now.Before(end) && (on || l.open > 0); now = time.Now() {
-		wait := min(end.Sub(now), 20*time.Millisecond)
+	for on || l.open > 0 {
+		left := time.Until(end)
+		if left <= 0 {
+			return
+		}
+		wait := min(left, 20*time.Millisecond)
 		if len(l.errands) > 0 {
-			wait = min(wait, l.errands[0].at.Sub(now))
+			wait = min(wait, time.Until(l.errands[0].at))
 		}
 		_ = l.hctx.Progress(max(wait, 0))
 		l.hctx.Trigger(0)
-		for now = time.Now(); len(l.errands) > 0 && !l.errands[0].at.After(now); {
-			heap.Pop(&l.errands).(errand).do()
-		}
+		l.runErrands()
+	}
+}
+
+// runErrands runs those whose time has come.
+func (l *soakLoad) runErrands() {
+	due := time.Now()
+	for len(l.errands) > 0 && !l.errands[0].at.After(due) {
+		heap.Pop(&l.errands).(errand).do()
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -111,20 +110,7 @@ func (d *duel) run(c *choices) error {
 }
 
 func (d *duel) open(name string) (*hg.Class, *hg.Context) {
-	cfg := hg.Config{Codec: codec.Raw}
-	cfg.NA.Plugins, cfg.NA.Eager = []na.Plugin{d.w.Plugin()}, 256
-	cls, err := hg.Open("sim://"+name, cfg)
-	if err == nil {
-		_, err = cls.Register("work", d.work)
-	}
-	if err != nil {
-		panic(err)
-	}
-	hctx, err := cls.NewContext()
-	if err != nil {
-		panic(err)
-	}
-	return cls, hctx
+	return openNode(d.w.Plugin(), name, 256, d.work)
 }
 
 func (d *duel) target() {

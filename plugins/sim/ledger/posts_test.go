@@ -42,11 +42,16 @@ func (p *post) fail(format string, args ...any) {
 }
 
 func (p *post) open(name string, eager int) (*hg.Class, *hg.Context) {
+	return openNode(p.w.Node(name).Plugin(), name, eager, p.work)
+}
+
+// openNode opens a node of a small world, with one RPC.
+func openNode(plugin na.Plugin, name string, eager int, work hg.Handler) (*hg.Class, *hg.Context) {
 	cfg := hg.Config{Codec: codec.Raw}
-	cfg.NA.Plugins, cfg.NA.Eager = []na.Plugin{p.w.Node(name).Plugin()}, eager
+	cfg.NA.Plugins, cfg.NA.Eager = []na.Plugin{plugin}, eager
 	cls, err := hg.Open("sim://"+name, cfg)
 	if err == nil {
-		_, err = cls.Register("work", p.work)
+		_, err = cls.Register("work", work)
 	}
 	if err != nil {
 		panic(err)
