@@ -237,23 +237,28 @@ const (
 	withdrawalNew       states.State = iota
 	withdrawalRecalling              // the send was canceled and has not ended
 	withdrawalAsking                 // the target was asked
+	withdrawalLost                   // nobody will say; the call was canceled and has not ended
 	withdrawalSettled                // the callbacks wait for Trigger
 	withdrawalTold
 )
 
-var withdrawals = states.New("withdrawal", []string{"new", "recalling", "asking", "settled", "told"}, eventNames, []states.Row{
-	{On: evWithdraw, In: in(withdrawalNew), To: in(withdrawalRecalling, withdrawalAsking, withdrawalSettled)},
+var withdrawals = states.New("withdrawal", []string{"new", "recalling", "asking", "lost", "settled", "told"}, eventNames, []states.Row{
+	{On: evWithdraw, In: in(withdrawalNew), To: in(withdrawalRecalling, withdrawalAsking, withdrawalLost, withdrawalSettled)},
 	{On: evWithdraw, In: in(withdrawalRecalling, withdrawalAsking)}, // another one, which waits for the same
-	{On: evSent, In: in(withdrawalRecalling), To: in(withdrawalAsking, withdrawalSettled)},
-	{On: evSendFailed, In: in(withdrawalRecalling), To: in(withdrawalSettled)},
+	{On: evWithdraw, In: in(withdrawalLost), Race: true},
+	{On: evSent, In: in(withdrawalRecalling), To: in(withdrawalAsking, withdrawalLost, withdrawalSettled)},
+	{On: evSent, In: in(withdrawalLost), Race: true},
+	{On: evSendFailed, In: in(withdrawalRecalling), To: in(withdrawalSettled, withdrawalLost)},
+	{On: evSendFailed, In: in(withdrawalLost), Race: true},
 	{On: evDestroyed, In: in(withdrawalAsking), To: in(withdrawalSettled)},
 	{On: evKept, In: in(withdrawalAsking), To: in(withdrawalSettled)},
-	{On: evUnknown, In: in(withdrawalAsking), To: in(withdrawalSettled)},
-	{On: evDeadline, In: in(withdrawalRecalling), To: in(withdrawalSettled), Race: true},
+	{On: evUnknown, In: in(withdrawalAsking), To: in(withdrawalSettled, withdrawalLost)},
+	{On: evDeadline, In: in(withdrawalRecalling), To: in(withdrawalLost), Race: true},
 	{On: evDeadline, In: in(withdrawalAsking)},
 	{On: evTimerEnded, In: in(withdrawalRecalling), Race: true},
 	{On: evTimerEnded, In: in(withdrawalAsking)},
 	{On: evCallEnds, In: in(withdrawalAsking)},
+	{On: evCallEnds, In: in(withdrawalLost), To: in(withdrawalSettled)},
 	{On: evTrigger, In: in(withdrawalSettled), To: in(withdrawalTold)},
 })
 
@@ -266,6 +271,8 @@ func (w *withdrawal) state() states.State {
 		return withdrawalSettled
 	case w.cbs == nil:
 		return withdrawalNew
+	case w.lost:
+		return withdrawalLost
 	case w.asking:
 		return withdrawalAsking
 	}

@@ -72,6 +72,8 @@ func TestEveryOrderOfParts(t *testing.T) {
 		{"a large answer, and the send fails", 8, 0, []func(*call){large, unsent}, callEnding},
 		{"a withdraw whose time is up before the send has ended", 8, 0, []func(*call){withdraw, overdue}, callEnding},
 		{"a withdraw whose timer ends before the send has ended", 8, 0, []func(*call){withdraw, dropped}, callAsking},
+		{"a withdraw that nobody will answer, and the send ends", 8, 0, []func(*call){withdraw, overdue, withdraw, sent}, callEnding},
+		{"a withdraw that nobody will answer, and the send fails", 8, 0, []func(*call){withdraw, overdue, unsent}, callEnding},
 	} {
 		h, err := c.Create(there, id)
 		require.NoError(t, err)
@@ -112,6 +114,55 @@ func TestEveryOrderOfParts(t *testing.T) {
 			if cell.Race && cell.String() != "service: answering, returned" { // TestHandlerReturnsWhileAnswering
 				require.Positive(t, cell.Reached, cell.String())
 			}
+		}
+	}
+}
+
+// A withdraw that nobody will answer is too late when the answer to the call is there already, and only then: what nobody knows
+// of ends with an error.
+func TestAnswerBeatsIndeterminate(t *testing.T) {
+	leak.Check(t)
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	cls, err := Open("sim://here", Config{Codec: codec.Raw, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})
+	require.NoError(t, err)
+	id, err := cls.Register("work", nil)
+	require.NoError(t, err)
+	c, err := cls.NewContext()
+	require.NoError(t, err)
+	there, err := na.ParseAddr("sim://there")
+	require.NoError(t, err)
+	var (
+		lost     = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}
+		withdraw = func(k *call) { require.NoError(t, k.h.Withdraw(0, nil)) }
+		sent     = func(k *call) { k.onSent(nil, na.Result{Addr: there}) }
+		unsent   = func(k *call) { k.onSent(nil, lost) }
+		unasked  = func(k *call) { k.withdrawal.answered(nil, na.Result{Err: na.ErrAgain, Fate: na.NotRun}) }
+	)
+	for name, steps := range map[string][]func(*call){
+		"the send had failed":   {unsent, withdraw},
+		"the send fails":        {withdraw, unsent},
+		"it could not be asked": {sent, withdraw, unasked},
+		"canceled meanwhile":    {withdraw, func(k *call) { k.h.Cancel() }, unsent},
+	} {
+		for _, result := range []WithdrawResult{TooLate, Indeterminate} {
+			h, err := c.Create(there, id)
+			require.NoError(t, err)
+			require.NoError(t, h.ForwardRaw(nil, nil))
+			for _, step := range steps {
+				step(h.call)
+			}
+			wd := h.call.withdrawal
+			require.NotNil(t, wd, name)
+			require.False(t, wd.settled, name)
+			end := lost
+			if result == TooLate {
+				end = receive(h.call, there, 0, nil)
+			}
+			h.call.onReceived(nil, end)
+			require.True(t, wd.settled, name)
+			require.Equal(t, result, wd.result, name)
+			require.Equal(t, result == Indeterminate, h.call.result() != nil, name)
 		}
 	}
 }

@@ -16,7 +16,8 @@ const (
 	Withdrawn WithdrawResult = iota
 	// TooLate: the handler may run, is running or has; the call ends by itself, with its result.
 	TooLate
-	// Indeterminate: nobody knows; the peer was lost, did not say in time, or the call was canceled. It ends with an error.
+	// Indeterminate: nobody knows; the peer was lost, did not say in time, or the call was canceled. It ends with an error. If an
+	// answer came all the same the result is TooLate instead.
 	Indeterminate
 	// NotSupported: the target does not give requests back. The call goes on.
 	NotSupported
@@ -40,13 +41,15 @@ type WithdrawFunc func(h *Handle, r WithdrawResult)
 //	still here, or waiting for an envelope ─► the send is canceled ─────────────────────────────► Withdrawn
 //	sent ─► na.Withdraw ─► destroyed ─────────────────────────────────────────────────────────► Withdrawn
 //	                    ├─ dispatched, or the answer came ──────────────────────────────────────► TooLate
-//	                    └─ Cancel, timeout, peer lost ──────────────────────────────────────────► Indeterminate
+//	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no answer came ─► Indeterminate
+//	                                                                         └─ one came ───────► TooLate
 type withdrawal struct {
 	k       *call
 	gen     uint64 // of the call
 	op      na.Op
 	timer   na.Op
 	asking  bool // op has been started
+	lost    bool // nobody will say; the call was canceled, and its end decides
 	late    bool // the answer came before the target's word
 	settled bool
 	result  WithdrawResult
@@ -88,6 +91,8 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		w.settle(TooLate)
 	case h.rpc.OneWay && k.sendEnded:
 		w.settle(TooLate)
+	case k.sent.Err != nil: // the call ends with that, unless an answer is there
+		k.withdrawal, w.lost = w, true
 	case !k.sendEnded:
 		k.withdrawal = w
 		w.limit(timeout)
@@ -116,10 +121,17 @@ func (w *withdrawal) ask() {
 	nctx := k.h.ctx.nctx
 	w.op.Init(nctx, w.answered, nil)
 	if err := nctx.Withdraw(&w.op, k.sent.Addr, k.sent.ID); err != nil {
-		w.settle(Indeterminate)
+		w.lost = true // the context is closed, which ends the call
 		return
 	}
 	w.asking = true
+}
+
+// giveUp cancels the call, because nobody will say what became of the request. An answer that is there already still counts,
+// so callEnds decides. Locked.
+func (w *withdrawal) giveUp() {
+	w.asking, w.lost = false, true
+	w.k.end(ErrCanceled)
 }
 
 // answered hears what the target says.
@@ -152,11 +164,10 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) {
 		w.settle(TooLate)
 	case code == na.ErrUnsupported:
 		w.settle(NotSupported)
+	case mine && k.phase == pending:
+		w.giveUp()
 	default:
 		w.settle(Indeterminate)
-		if mine && k.phase == pending {
-			k.end(ErrCanceled)
-		}
 	}
 }
 
@@ -165,7 +176,7 @@ func (w *withdrawal) expired(_ *na.Op, r na.Result) {
 	h := w.k.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if w.settled {
+	if w.settled || w.lost {
 		return
 	}
 	defer w.note(w.found(endEvent(r.Err, evDeadline, evTimerEnded)))
@@ -176,8 +187,7 @@ func (w *withdrawal) expired(_ *na.Op, r na.Result) {
 		}
 		k := w.k
 		defer k.note(k.found(evUnknown))
-		w.settle(Indeterminate)
-		k.end(ErrCanceled)
+		w.giveUp()
 	}
 }
 
@@ -197,6 +207,7 @@ func (w *withdrawal) settle(r WithdrawResult) {
 func (w *withdrawal) sendEnded(r na.Result) {
 	defer w.note(w.found(endEvent(r.Err, evSent, evSendFailed)))
 	switch {
+	case w.lost:
 	case r.Err == nil && w.k.h.rpc.OneWay:
 		w.settle(TooLate)
 	case r.Err == nil:
@@ -205,7 +216,7 @@ func (w *withdrawal) sendEnded(r na.Result) {
 		w.k.taken = true
 		w.settle(Withdrawn)
 	default:
-		w.settle(Indeterminate)
+		w.lost = true // and the call ends with that
 	}
 }
 
@@ -215,6 +226,10 @@ func (w *withdrawal) callEnds() {
 	w.late = w.k.understood
 	if w.asking {
 		w.op.Cancel() // unless its answer is there already
+		return
+	}
+	if w.late {
+		w.settle(TooLate)
 		return
 	}
 	w.settle(Indeterminate)
