@@ -23,10 +23,10 @@ import (
 
 // The example of the GER paper: 128 processes, 32 envelopes for each, messages of 1 KiB.
 const (
-	seedPeers     = 128
-	seedEnvelopes = 32
-	seedEager     = 1024
-	budgetEnv     = "QUICKSILVER_TEST_BUDGET"
+	gerPeers     = 128
+	gerEnvelopes = 32
+	gerEager     = 1024
+	budgetEnv    = "QUICKSILVER_TEST_BUDGET"
 )
 
 func init() { roles["holder"] = holder }
@@ -47,7 +47,7 @@ func holder() error {
 		return err
 	}
 	cls, err := na.Open("tcp://127.0.0.1:0", na.Config{
-		Envelopes: seedEnvelopes, Eager: seedEager, Peers: seedPeers, Budget: budget,
+		Envelopes: gerEnvelopes, Eager: gerEager, Peers: gerPeers, Budget: budget,
 	})
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (s *sender) done(_ *na.Op, r na.Result) {
 
 func (s *sender) send(n int) {
 	s.t.Helper()
-	message := make([]byte, seedEager)
+	message := make([]byte, gerEager)
 	for range n {
 		require.NoError(s.t, s.nctx.SendUnexpected(s.nctx.NewOp(s.done), s.to, 1, message))
 	}
@@ -162,38 +162,38 @@ func (s *sender) meet() {
 // 128 peers each hold 32 messages of 1 KiB at a process that takes none in (requirements G2, G6, G8, G9): all are held, the
 // 33rd of each stops at its source, the gauge is exact, and memory is what was guaranteed. A 129th peer gets what the
 // budget has left.
-func TestSeedExample(t *testing.T) {
-	const guaranteed = seedPeers * seedEnvelopes * (seedEager + na.EnvelopeOverhead)
-	require.EqualValues(t, guaranteed, na.GuaranteedBytes(seedPeers, seedEnvelopes, seedEager))
+func TestGERExample(t *testing.T) {
+	const guaranteed = gerPeers * gerEnvelopes * (gerEager + na.EnvelopeOverhead)
+	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))
 	for _, spare := range []int{0, 3} { // envelopes for a 129th
 		t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) {
 			leak.Check(t)
-			budget := guaranteed + na.GuaranteedBytes(1, spare, seedEager)
+			budget := guaranteed + na.GuaranteedBytes(1, spare, gerEager)
 			p := startRole(t, "holder", fmt.Sprintf("%s=%d", budgetEnv, budget))
-			senders := make([]*sender, seedPeers)
+			senders := make([]*sender, gerPeers)
 			for i := range senders {
 				senders[i] = newSender(t, p)
 				senders[i].meet()
 			}
 			before := p.held()
-			require.Equal(t, seedPeers, before.Peers)
+			require.Equal(t, gerPeers, before.Peers)
 			require.EqualValues(t, guaranteed, before.Stats.Reserved, "reserved before the first message")
 			for _, s := range senders {
-				s.send(seedEnvelopes + 1)
-				s.until(func() bool { return s.ended == seedEnvelopes })
+				s.send(gerEnvelopes + 1)
+				s.until(func() bool { return s.ended == gerEnvelopes })
 				require.NoError(t, s.fail)
 			}
 			var now held
-			for end := time.Now().Add(time.Minute); now.Stats.Envelopes < seedPeers*seedEnvelopes && time.Now().Before(end); {
+			for end := time.Now().Add(time.Minute); now.Stats.Envelopes < gerPeers*gerEnvelopes && time.Now().Before(end); {
 				now = p.held()
 			}
-			require.Equal(t, seedPeers*seedEnvelopes, now.Stats.Envelopes, "all are held")
-			require.Equal(t, seedEnvelopes, now.Fullest)
+			require.Equal(t, gerPeers*gerEnvelopes, now.Stats.Envelopes, "all are held")
+			require.Equal(t, gerEnvelopes, now.Fullest)
 			require.EqualValues(t, guaranteed, now.Stats.Reserved)
 			require.Zero(t, now.Stats.Violations)
 			for _, s := range senders {
 				require.Equal(t, 1, s.nctx.Stats().Queued, "the 33rd stops at its source")
-				require.Equal(t, seedEnvelopes, s.ended)
+				require.Equal(t, gerEnvelopes, s.ended)
 			}
 			t.Logf("guaranteed %d bytes; the heap grew by %d (%.2f), resident memory by %d (%.2f)", guaranteed,
 				now.Heap-before.Heap, float64(now.Heap-before.Heap)/guaranteed,
@@ -216,7 +216,7 @@ func TestSeedExample(t *testing.T) {
 			}
 			now = p.held()
 			require.EqualValues(t, budget, now.Stats.Reserved)
-			require.Equal(t, seedEnvelopes, now.Fullest, "the guarantees of the others are untouched")
+			require.Equal(t, gerEnvelopes, now.Fullest, "the guarantees of the others are untouched")
 		})
 	}
 }
