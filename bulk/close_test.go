@@ -460,7 +460,7 @@ func TestCloseAfterTheContext(t *testing.T) {
 		require.NoError(t, cls.Close())
 		calls := 0
 		require.NoError(t, h.Close(func(error) { calls++ }))
-		require.ErrorContains(t, cls.Shutdown(t.Context()), "1 regions left")
+		require.ErrorContains(t, cls.Shutdown(t.Context()), "1 region left")
 		require.Equal(t, 1, calls)
 		require.NoError(t, other.CloseWait(t.Context()))
 		require.Zero(t, cls.NA().Regions())

@@ -35,7 +35,8 @@ type Options struct {
 	// if the owner's class listens.
 	Bind bool
 	// Peer, if set, is the only one that can reach the memory: the session that the address is bound to, as h.Addr() in a
-	// handler is. Requests of others fail with na.ErrPermission, also when they have the handle.
+	// handler is. Requests of others fail with na.ErrPermission, also when they have the handle, which has no data with it
+	// whatever Eager says. It needs an Access.
 	Peer na.Addr
 }
 
@@ -86,6 +87,9 @@ func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error)
 	if opts.Eager > maxEager {
 		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, the limit is %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
 	}
+	if opts.Access == LocalOnly && !opts.Peer.IsZero() {
+		return nil, fmt.Errorf("bulk: create: Options.Peer is for memory that a peer may reach, Options.Access says LocalOnly: %w", hg.ErrInvalid)
+	}
 	if hctx.NA().Closing() {
 		return nil, fmt.Errorf("bulk: create: the context is closed: %w", hg.ErrClosed)
 	}
@@ -105,7 +109,10 @@ func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error)
 	}
 	key := mem.Key()
 	h := &Handle{hctx: hctx, in: &inside{mem, &key}, eager: opts.Eager}
-	if h.eager == 0 {
+	switch {
+	case !opts.Peer.IsZero():
+		h.eager = -1 // whoever had the handle would have the data
+	case h.eager == 0:
 		h.eager = DefaultEager
 	}
 	if opts.Bind {

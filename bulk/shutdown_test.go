@@ -32,7 +32,7 @@ func TestShutdownLetsTransfersEnd(t *testing.T) {
 					err = cls.Shutdown(context.Background())
 					require.NoError(t, <-done)
 					if who == "owner" {
-						require.ErrorContains(t, err, "shutdown: 1 regions left", "nothing else")
+						require.ErrorContains(t, err, "shutdown: 1 region left", "nothing else")
 					} else {
 						require.NoError(t, err)
 					}

@@ -25,6 +25,18 @@ type Caller struct {
 	na.Identity
 }
 
+// Caller returns who sent the request, to a handler that wants to know: until it responds, as the input. Afterwards, and at
+// the origin, only Addr is set, and nothing is verified.
+func (h *Handle) Caller() Caller {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	from := Caller{Addr: h.addr}
+	if h.service != nil && h.service.env != nil {
+		from.Identity = h.service.env.Identity()
+	}
+	return from
+}
+
 // pass reports whether a request goes on now: the authorizer has agreed and the input is here, or it is to be refused for
 // another reason.
 func (h *Handle) pass() bool {
@@ -57,8 +69,7 @@ func (h *Handle) authorized() (ok bool) {
 			h.reject(na.WithText(ErrPermission, text))
 		}
 	}()
-	from := Caller{h.addr, h.service.env.Identity()}
-	if err := h.ctx.class.cfg.Authorize(h.Ctx(), from, h.rpc); err != nil {
+	if err := h.ctx.class.cfg.Authorize(h.Ctx(), h.Caller(), h.rpc); err != nil {
 		text = err.Error()
 		return false
 	}

@@ -227,7 +227,9 @@ func (l *Lookup) run(any) {
 	if l.r.Err != nil {
 		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.since(l.begun), Fate: na.NotRun, Err: bare(l.r.Err)}
 	}
-	l.cb(l.r.Addr, err)
+	if l.cb != nil {
+		l.cb(l.r.Addr, err)
+	}
 }
 
 // LookupWait resolves the text of an address and drives Progress and Trigger until that is done or ctx ends. Callbacks

@@ -9,8 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
 // tells requires that err says what a user who reads only this needs: operation, RPC, peer, time spent, fate, and why.
@@ -23,7 +25,10 @@ func tells(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, f
 	require.Positive(t, e.Took)
 	require.Less(t, e.Took, 10*time.Minute)
 	text := err.Error()
-	want := []string{"hg: " + op + " " + rpc, ": " + e.Err.Error() + " after ", " (" + fate.String() + ")"}
+	want := []string{"hg: " + op + " " + rpc, ": " + e.Err.Error() + " after "}
+	if op != "lookup" { // which has no request
+		want = append(want, " ("+fate.String()+")")
+	}
 	if !peer.IsZero() {
 		want = append(want, " to "+peer.String()+": ")
 	}
@@ -162,5 +167,85 @@ func TestEndOfResponseTellsEverything(t *testing.T) {
 		m.answer(t, "second")
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
+	})
+}
+
+// closing is a codec that closes a handle while it encodes.
+type closing struct {
+	codec.Codec
+	h   *hg.Handle
+	err error
+}
+
+func (c *closing) Append(b []byte, v any) ([]byte, error) {
+	if c.h != nil {
+		c.h.Close()
+	}
+	if c.err != nil {
+		return b, c.err
+	}
+	return c.Codec.Append(b, v)
+}
+
+// Close is legal at any time, also while another goroutine is inside Forward: the call goes on, and the handle is given back
+// once, when its callback has run or Forward has failed.
+func TestCloseInsideForward(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		c := &closing{Codec: codec.Msgpack}
+		p := newPair(t, n, hg.Config{Codec: c})
+		id := p.rpc("echo", echo)
+		for range 2 {
+			c.h, c.err = p.handle(id), nil
+			var o outcome
+			require.NoError(t, c.h.Forward("x", o.cb))
+			require.EqualValues(t, 1, p.octx.Stats().Handles)
+			p.Until(func() bool { return o.calls > 0 })
+			require.NoError(t, o.err)
+			require.Zero(t, p.octx.Stats().Handles)
+			require.ErrorIs(t, c.h.ForwardRaw(nil, nil), hg.ErrInvalid, "closed")
+			require.Zero(t, p.octx.Stats().Handles)
+		}
+		c.h, c.err = p.handle(id), errors.New("cannot be encoded")
+		require.ErrorIs(t, c.h.Forward("x", nil), c.err)
+		require.Zero(t, p.octx.Stats().Handles)
+
+		c.h = nil
+		a, b := p.handle(id), p.handle(id) // of two slots
+		c.err = nil
+		var one, two outcome
+		require.NoError(t, a.Forward("a", one.cb))
+		require.NoError(t, b.Forward("b", two.cb))
+		p.Until(func() bool { return one.calls > 0 && two.calls > 0 })
+		var got string
+		require.NoError(t, a.Output(&got))
+		require.Equal(t, "a", got)
+		require.NoError(t, b.Output(&got))
+		require.Equal(t, "b", got)
+		a.Close()
+		b.Close()
+		p.clean(0)
+	})
+}
+
+// A target that cannot send a word to its origin, though the session is up, ends the session: the origin must hear something, and
+// the target must not try for ever.
+func TestNoAnswerCanBeSent(t *testing.T) {
+	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		ran := 0
+		h := p.handle(p.rpc("x", func(*hg.Handle) error { ran++; return errors.New("no") }))
+		defer h.Close()
+		require.Error(t, p.call(h, nil), "the session is up")
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.arrive(1)
+		n.World.SetFaults(sim.Faults{Again: 1})
+		p.Until(func() bool { return o.calls > 0 })
+		require.ErrorIs(t, o.err, hg.ErrPeerLost)
+		require.Equal(t, 2, ran)
+		n.World.SetFaults(sim.Faults{})
+		var remote *hg.RemoteError
+		require.ErrorAs(t, p.call(h, nil), &remote, "a new session")
+		p.clean(1)
 	})
 }

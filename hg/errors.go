@@ -55,7 +55,7 @@ func (e *Error) Error() string {
 	if e.Took > 0 {
 		s += " after " + e.Took.Round(round(e.Took)).String()
 	}
-	if e.Op == "forward" || e.Took > 0 {
+	if e.Op == "forward" || e.Took > 0 && e.Op != "lookup" {
 		s += " (" + e.Fate.String() + ")"
 	}
 	return s

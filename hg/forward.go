@@ -135,6 +135,12 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	if err != nil {
 		return err
 	}
+	begun := false
+	defer func() { // the codec may panic
+		if !begun {
+			h.Close()
+		}
+	}()
 	k.found(evForward)
 	k.phase = encoding
 	k.note(evForward)
@@ -147,7 +153,9 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	defer h.mu.Unlock()
 	defer k.note(k.found(evEncoded))
 	k.in = b
-	return k.forward(cb)
+	err = k.forward(cb)
+	begun = err == nil
+	return err
 }
 
 // encode runs the class's codec; an error and a panic of it free the handle.
@@ -174,13 +182,22 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	if err != nil {
 		return err
 	}
-	defer h.mu.Unlock()
+	if err = k.forwardRaw(in, cb); err != nil {
+		h.Close()
+	}
+	return err
+}
+
+// forwardRaw goes on where claim has locked.
+func (k *call) forwardRaw(in []byte, cb ForwardFunc) error {
+	defer k.h.mu.Unlock()
 	defer k.note(k.found(evForward))
 	k.in = append(k.room(), in...)
 	return k.forward(cb)
 }
 
-// claim returns the call of a handle that is free to be forwarded, with the lock held.
+// claim returns the call of a handle that is free to be forwarded, with the lock held, and with the reference that the call
+// has until its callback has run: Close in another goroutine does no harm.
 func (h *Handle) claim() (*call, error) {
 	k := h.call
 	if k == nil {
@@ -193,7 +210,16 @@ func (h *Handle) claim() (*call, error) {
 		h.mu.Unlock()
 		return nil, err
 	}
-	return k, nil
+	for n := h.refs.Load(); ; n = h.refs.Load() {
+		if n <= 0 {
+			err := misuse("forward", h.Name(), h.addr, ErrInvalid, "the handle is closed")
+			h.mu.Unlock()
+			return nil, err
+		}
+		if h.refs.CompareAndSwap(n, n+1) {
+			return k, nil
+		}
+	}
 }
 
 // maxKept is the largest buffer that an idle handle keeps.
@@ -276,7 +302,6 @@ func (k *call) forward(cb ForwardFunc) error {
 			k.parts++
 		}
 	}
-	h.refs.Add(1) // until the callback has run
 	if k.received.Err == nil {
 		if err := nctx.SendUnexpectedBy(k.send, h.addr, tag, msg, k.by); err == nil {
 			k.parts++
@@ -285,7 +310,6 @@ func (k *call) forward(cb ForwardFunc) error {
 			return nil
 		} else if k.parts == 0 {
 			k.phase = idle
-			h.refs.Add(-1)
 			return fail(err)
 		} else {
 			k.sent = na.Result{Err: err, Fate: na.NotRun}

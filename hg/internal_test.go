@@ -29,6 +29,13 @@ func TestCollision(t *testing.T) {
 	require.ErrorContains(t, err, `"two"`)
 }
 
+// What was cut off is counted in words; when nothing is left the reason stands alone.
+func TestShutdownErrorText(t *testing.T) {
+	require.EqualError(t, &ShutdownError{Calls: 2, Handlers: 1, Open: []string{"handler of x"}, Err: ErrTimeout},
+		"hg: shutdown: 2 calls, 1 handler left (handler of x): "+ErrTimeout.Error())
+	require.EqualError(t, &ShutdownError{Err: context.DeadlineExceeded}, "hg: shutdown: context deadline exceeded")
+}
+
 // The fate of a call follows from its send: a receive that could not be posted says nothing about a request that left.
 func TestFateFollowsTheSend(t *testing.T) {
 	notRun := na.Result{Err: na.ErrUnreachable, Fate: na.NotRun}

@@ -113,8 +113,12 @@ func (c *Class) Registered(name string) (RPC, bool) {
 	return RPC{}, false
 }
 
-// unknown is the answer to a request for an RPC that is not served here. It helps who mistyped a name.
-func (r *registry) unknown(id ID) error {
+// unknown is the answer to a request for an RPC that is not served here. With help it helps who mistyped a name, which is not
+// for everybody to hear where an authorizer decides who may call.
+func (r *registry) unknown(id ID, help bool) error {
+	if !help {
+		return na.WithText(na.ErrNoEntry, fmt.Sprintf("no RPC with id %#x is served here", uint64(id)))
+	}
 	if rpc := r.find(id); rpc != nil {
 		return na.WithText(na.ErrNoEntry, fmt.Sprintf("RPC %q has no handler here", rpc.Name))
 	}

@@ -31,7 +31,7 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	case c.nctx.Draining():
 		err = errClosing
 	case h.rpc == nil || h.rpc.Handler == nil:
-		err = c.class.rpcs.unknown(req.id)
+		err = c.class.rpcs.unknown(req.id, c.class.cfg.Authorize == nil)
 	case h.rpc.OneWay != s.oneWay:
 		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", h.rpc.Name))
 	case h.late():

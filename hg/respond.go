@@ -37,6 +37,7 @@ type service struct {
 	answer int  // how far the response is
 	retry  bool // it was canceled before it left, or could not leave: once its callback runs another may be given
 	failed bool // it is an error response
+	tries  int  // how many of these could not be sent
 	out    []byte
 	msg    [responseSize + na.KeySize]byte
 	send   *na.Op
@@ -152,7 +153,7 @@ func (h *Handle) lastReference() {
 // record is large, and this is done for each request.
 func (s *service) reset(out []byte) {
 	s.oneWay, s.more, s.allowed, s.retry, s.failed, s.waits = false, false, false, false, false, false
-	s.answer = unanswered
+	s.answer, s.tries = unanswered, 0
 	s.runs.Store(nil)
 	s.deadline, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, nil, nil, nil, nil, nil
 	s.out, s.next, s.prev = out, nil, nil
@@ -215,22 +216,21 @@ func (h *Handle) RespondError(code na.Code, text string, cb RespondFunc) error {
 	if code == na.OK {
 		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the code of an error response cannot be OK")
 	}
-	if len(text) > maxErrorText {
-		text = text[:maxErrorText]
-	}
-	return h.respond(response{code: code, fate: na.Ran}, cb, func(b []byte) ([]byte, error) { return append(b, text...), nil })
+	return h.respond(response{code: code, fate: na.Ran}, cb, words(text))
 }
 
 // answerError answers if nobody has; what cannot be answered is counted.
 func (h *Handle) answerError(code na.Code, fate na.Fate, text string) {
-	if len(text) > maxErrorText {
-		text = text[:maxErrorText]
-	}
 	if h.service.oneWay {
 		h.ctx.dropped.Add(1)
 		return
 	}
-	_ = h.respond(response{code: code, fate: fate}, nil, func(b []byte) ([]byte, error) { return append(b, text...), nil })
+	_ = h.respond(response{code: code, fate: fate}, nil, words(text))
+}
+
+// words encodes the text of an error response.
+func words(text string) func([]byte) ([]byte, error) {
+	return func(b []byte) ([]byte, error) { return append(b, text[:min(len(text), maxErrorText)]...), nil }
 }
 
 // respond answers with what encode gives. encode may be user code: it runs with no lock held.
@@ -370,6 +370,10 @@ func (s *service) resend() (err error) {
 	return err
 }
 
+// maxTries is how often an error response is sent that says that the one before could not be. Then the session ends, which
+// the origin hears of, too.
+const maxTries = 16
+
 // minMessage is the shortest that a peer may limit its messages to: the lower bound of na.Config.Eager.
 const minMessage = 256
 
@@ -397,7 +401,13 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 	s.sent, s.answer = r, answered
 	if r.Err != nil {
 		// It may be answered again, and lastReference does so: the origin waits.
-		s.retry = r.Fate == na.NotRun && (na.CodeOf(r.Err) == ErrCanceled || h.ctx.nctx.Connected(h.addr))
+		canceled := na.CodeOf(r.Err) == ErrCanceled
+		s.retry = r.Fate == na.NotRun && (canceled || h.ctx.nctx.Connected(h.addr))
+		if s.retry && s.failed && !canceled {
+			if s.tries++; s.tries == maxTries {
+				h.ctx.nctx.Disconnect(h.addr, na.WithText(ErrAgain, fmt.Sprintf("no answer to it can be sent: %v", bare(r.Err))))
+			}
+		}
 		if s.loan != nil {
 			s.loan.op.Cancel()
 		}
@@ -436,7 +446,7 @@ func (s *service) finish(any) {
 	h := s.h
 	h.mu.Lock()
 	s.found(evTrigger)
-	cb, err := s.cb, s.sent.Err
+	cb, err, begun := s.cb, s.sent.Err, s.begun
 	s.cb = nil
 	if s.retry {
 		s.answerAgain()
@@ -444,7 +454,7 @@ func (s *service) finish(any) {
 	s.note(evTrigger)
 	h.mu.Unlock()
 	if err != nil {
-		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(s.begun), Fate: na.Ran, Err: bare(err)}
+		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(begun), Fate: na.Ran, Err: bare(err)}
 	}
 	if mutant.PooledEarly {
 		h.Close()

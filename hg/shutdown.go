@@ -30,22 +30,25 @@ type ShutdownError struct {
 }
 
 // Error returns for example
-// "hg: shutdown: 2 calls, 1 handlers left (handler of math/sum has not answered): timed out".
+// "hg: shutdown: 2 calls, 1 handler left (handler of math/sum has not answered): timed out".
 func (e *ShutdownError) Error() string {
 	var left []string
 	for _, f := range []struct {
 		n    int64
 		what string
-	}{{int64(e.Calls), "calls"}, {int64(e.Responses), "responses"}, {int64(e.Transfers), "transfers"},
-		{int64(e.Leases), "leases"}, {int64(e.Handlers), "handlers"}, {int64(e.Handles), "handles"},
-		{e.Regions, "regions"}, {e.Callbacks, "callbacks"}} {
-		if f.n > 0 {
-			left = append(left, fmt.Sprintf("%d %s", f.n, f.what))
+	}{{int64(e.Calls), "call"}, {int64(e.Responses), "response"}, {int64(e.Transfers), "transfer"},
+		{int64(e.Leases), "lease"}, {int64(e.Handlers), "handler"}, {int64(e.Handles), "handle"},
+		{e.Regions, "region"}, {e.Callbacks, "callback"}} {
+		switch {
+		case f.n == 1:
+			left = append(left, "1 "+f.what)
+		case f.n > 1:
+			left = append(left, fmt.Sprintf("%d %ss", f.n, f.what))
 		}
 	}
-	s := "hg: shutdown: "
+	s := "hg: shutdown"
 	if len(left) > 0 {
-		s += strings.Join(left, ", ") + " left"
+		s += ": " + strings.Join(left, ", ") + " left"
 	}
 	if len(e.Open) > 0 {
 		s += " (" + strings.Join(e.Open, "; ") + ")"

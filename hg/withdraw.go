@@ -44,10 +44,11 @@ type WithdrawFunc func(h *Handle, r WithdrawResult)
 //	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no answer came ─► Indeterminate
 //	                                                                         └─ one came ───────► TooLate
 type withdrawal struct {
+	h       *Handle
 	k       *call
 	gen     uint64 // of the call
 	op      na.Op
-	timer   na.Op
+	timers  []*na.Op
 	asking  bool // op has been started
 	lost    bool // nobody will say; the call was canceled, and its end decides
 	late    bool // the answer came before the target's word
@@ -61,7 +62,7 @@ type withdrawal struct {
 // Withdraw takes back the request of the call under way if its handler has not started. Unlike Cancel it asks the
 // target, and cb hears what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
 // exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
-// Indeterminate and the call is canceled. The error matches ErrBusy while another goroutine is in Forward of h, and
+// Indeterminate and the call is canceled. Several Withdraws of one call get one result; the shortest of their timeouts counts. The error matches ErrBusy while another goroutine is in Forward of h, and
 // ErrInvalid for a handle that came with a request; cb does not run then.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
@@ -77,9 +78,10 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	if w := k.withdrawal; w != nil && k.phase == pending && !w.settled { // join it
 		w.note(w.found(evWithdraw))
 		w.cbs = append(w.cbs, cb)
+		w.limit(timeout)
 		return nil
 	}
-	w := &withdrawal{k: k, gen: k.gen}
+	w := &withdrawal{h: h, k: k, gen: k.gen}
 	defer w.note(w.found(evWithdraw))
 	w.cbs = append(w.cbs, cb)
 	w.task.Init(w.tell, nil)
@@ -105,20 +107,22 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	return nil
 }
 
-// limit starts the timer. Locked.
+// limit starts a timer. Locked.
 func (w *withdrawal) limit(timeout time.Duration) {
 	if timeout <= 0 {
 		return
 	}
-	nctx := w.k.h.ctx.nctx
-	w.timer.Init(nctx, w.expired, nil)
-	_ = nctx.Timer(&w.timer, timeout)
+	nctx := w.h.ctx.nctx
+	timer := nctx.NewOp(w.expired)
+	if nctx.Timer(timer, timeout) == nil {
+		w.timers = append(w.timers, timer)
+	}
 }
 
 // ask asks the target. Locked.
 func (w *withdrawal) ask() {
 	k := w.k
-	nctx := k.h.ctx.nctx
+	nctx := w.h.ctx.nctx
 	w.op.Init(nctx, w.answered, nil)
 	if err := nctx.Withdraw(&w.op, k.sent.Addr, k.sent.ID); err != nil {
 		w.lost = true // the context is closed, which ends the call
@@ -136,7 +140,7 @@ func (w *withdrawal) giveUp() {
 
 // answered hears what the target says.
 func (w *withdrawal) answered(_ *na.Op, r na.Result) {
-	h := w.k.h
+	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := w.k
@@ -173,7 +177,7 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) {
 
 // expired hears that the time is up.
 func (w *withdrawal) expired(_ *na.Op, r na.Result) {
-	h := w.k.h
+	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w.settled || w.lost {
@@ -194,13 +198,13 @@ func (w *withdrawal) expired(_ *na.Op, r na.Result) {
 // settle fixes the result and has the callbacks run. Locked.
 func (w *withdrawal) settle(r WithdrawResult) {
 	w.settled, w.result = true, r
-	if w.timer.Busy() {
-		w.timer.Cancel()
+	for _, timer := range w.timers {
+		timer.Cancel()
 	}
 	if w.k.withdrawal == w {
 		w.k.withdrawal = nil
 	}
-	w.k.h.ctx.PostTask(&w.task)
+	w.h.ctx.PostTask(&w.task)
 }
 
 // sendEnded hears that the request has left, or not. Locked.
@@ -208,7 +212,7 @@ func (w *withdrawal) sendEnded(r na.Result) {
 	defer w.note(w.found(endEvent(r.Err, evSent, evSendFailed)))
 	switch {
 	case w.lost:
-	case r.Err == nil && w.k.h.rpc.OneWay:
+	case r.Err == nil && w.h.rpc.OneWay:
 		w.settle(TooLate)
 	case r.Err == nil:
 		w.ask()
@@ -237,7 +241,7 @@ func (w *withdrawal) callEnds() {
 
 // tell runs in Trigger.
 func (w *withdrawal) tell(any) {
-	h := w.k.h
+	h := w.h
 	h.mu.Lock()
 	w.found(evTrigger)
 	cbs := w.cbs

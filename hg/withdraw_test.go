@@ -3,6 +3,7 @@ package hg_test
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -321,6 +322,33 @@ func TestWithdrawTimeout(t *testing.T) {
 		require.Equal(t, 1, w.n)
 		require.Equal(t, 1, o.calls)
 		h.Close()
+	})
+}
+
+// A Withdraw that joins another one brings its own bound.
+func TestWithdrawTimeoutOfAnother(t *testing.T) {
+	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("never", func(h *hg.Handle) error { h.Ref(); return nil }))
+		defer h.Close()
+		var o outcome
+		var first, hasty, patient taken
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.arrive(1)
+		n.World.Node(strings.TrimPrefix(p.target.Addr().String(), "sim://")).Pause(time.Hour)
+		begun := p.octx.Now()
+		require.NoError(t, h.Withdraw(0, first.cb))
+		require.NoError(t, h.Withdraw(time.Second, patient.cb))
+		require.NoError(t, h.Withdraw(time.Millisecond, hasty.cb))
+		for first.n == 0 || o.calls == 0 {
+			_ = p.octx.Progress(time.Second)
+			p.octx.Trigger(0)
+		}
+		require.Less(t, p.octx.Now()-begun, time.Second)
+		for _, w := range []taken{first, hasty, patient} {
+			require.Equal(t, taken{1, hg.Indeterminate}, w)
+		}
+		require.ErrorIs(t, o.err, hg.ErrCanceled)
 	})
 }
 
