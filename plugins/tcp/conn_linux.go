@@ -211,7 +211,7 @@ func (c *conn) read() (came bool) {
 			c.fail(errEOF)
 		default:
 			c.pace()
-			c.link.Heard()
+			c.link.Heard(c.in.Bulk())
 			if err := c.in.Parse(); err != nil {
 				c.fail(err)
 			}

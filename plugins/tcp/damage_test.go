@@ -3,7 +3,9 @@ package tcp_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -92,5 +94,46 @@ func TestResetInAFrame(t *testing.T) {
 			require.Equal(t, make([]byte, 16), buf)
 		}
 		require.EqualValues(t, len(whole)-1, n.ctx().Stats().PeersLost)
+	})
+}
+
+// TestDamagedLength: a message whose length was damaged swallows what comes after it, signs of life included. The session ends all
+// the same, after three PeerTimeouts, and not when there are as many bytes as it says.
+func TestDamagedLength(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: 500 * time.Millisecond}, 1)
+		stop := driven(n)
+		defer stop()
+		r := rawJoin(t, n, greeting())
+		to := r.message(n)
+		o, end := op(n.ctx())
+		buf := make([]byte, 16)
+		require.NoError(t, n.ctx().RecvExpected(o, to, 5, buf))
+		h := frame.Header{Kind: frame.Expected, Tag: 5, Context: r.peer.Context, Credit: r.limit}
+		b := h.Append(nil, []byte("some payload"))
+		b[1] ^= 0x80 // of the length: 32 KiB more
+		r.write(b)
+		pongs := 0
+		for {
+			front := make([]byte, frame.HeaderSize)
+			if _, err := io.ReadFull(r.nc, front); err != nil {
+				break
+			}
+			h, err := frame.Parse(front)
+			require.NoError(t, err)
+			_, _ = io.CopyN(io.Discard, r.nc, int64(h.Payload()))
+			if h.Kind == frame.Ping {
+				pong := frame.Header{Kind: frame.Pong, Tag: h.Tag, Context: r.peer.Context, Credit: r.limit}
+				_, _ = r.nc.Write(pong.Append(nil, nil)) // it may be over
+				pongs++
+			}
+		}
+		require.Positive(t, pongs, "the peer showed that it lives")
+		require.Less(t, pongs, 100, "it was not the bytes that ended it")
+		await(t, "the end", end.done, n)
+		code(t, na.ErrPeerLost, end.Err)
+		require.ErrorContains(t, end.Err, "no message of the peer was complete")
+		require.Equal(t, make([]byte, 16), buf)
 	})
 }

@@ -365,7 +365,7 @@ func (c *portableConn) read(nc portableSocket) {
 		c.in.Got(n)
 		c.ca.e.Lock()
 		if n > 0 && !c.dead {
-			c.link.Heard()
+			c.link.Heard(c.in.Bulk())
 			if err := c.in.Parse(); err != nil {
 				c.link.Fail(err)
 			}

@@ -209,6 +209,30 @@ func TestNeedAndWant(t *testing.T) {
 	}
 }
 
+// A connection of a peer that wants what is not there does not cost ours to the same peer, which is being dialled.
+func TestNeedWhileDialing(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 8})
+	r := s.send("x")
+	l := s.dialed[0]
+	g := peerGreeting(3)
+	g.Listen, g.Need = scriptPeer, 9
+	for i := range g.Incarnation {
+		g.Incarnation[i] = 0xff // greater than ours: theirs would stay
+	}
+	s.e.Lock()
+	_, err := s.e.Admit("conn", g, true)
+	s.e.Unlock()
+	require.ErrorContains(t, err, "the peer needs 9 envelopes, and 8 are guaranteed to it")
+	require.Empty(t, s.cuts[l])
+	g.Need = 0
+	s.drain(l)
+	require.NoError(t, s.hello(l, g))
+	s.drain(l)
+	s.trigger()
+	require.Equal(t, 1, r.ended)
+	require.NoError(t, r.Err)
+}
+
 // MinEnvelopes refuses a peer to whom no more could be guaranteed.
 func TestMinEnvelopes(t *testing.T) {
 	each := na.GuaranteedBytes(1, 1, 4096)

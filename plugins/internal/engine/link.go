@@ -52,8 +52,10 @@ type Link struct {
 	// Liveness.
 	waiting int // operations that wait for the peer
 	busy    bool
-	heard   bool // anything arrived since the last tick
-	silent  time.Duration
+	heard   bool          // a message, or bulk data, arrived since the last tick
+	bytes   bool          // bytes did
+	silent  time.Duration // without bytes
+	partial time.Duration // without a message
 
 	pingTag   uint64 // of the PINGs that we send
 	confirmed bool   // the peer has taken what was sent before Confirm
@@ -285,9 +287,6 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 			return nil, err
 		}
 		if old.state != linkDown {
-			if err := old.checkNeed(&g); err != nil {
-				return nil, err
-			}
 			old.adopt(conn, g)
 			return old, nil
 		}
@@ -320,6 +319,9 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	case ours && old.state == linkDialing:
 		return na.WithText(na.ErrDuplicate, "a connection of this pair is being made")
 	default: // it waits or dials, and the peer's connection is the one that stays
+		if err := old.checkNeed(g); err != nil {
+			return err
+		}
 		e.carrier.Cut(old, nil)
 		old.dialled = false
 	}
@@ -342,7 +344,7 @@ func (l *Link) up(g frame.Greeting) {
 	l.peer, l.Proof = g, proofOf(l.Conn)
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes
-	l.heard, l.silent = true, 0
+	l.heard, l.silent, l.partial = true, 0, 0
 	delete(l.e.waits, l.named)
 	l.starts()
 	l.kick()
@@ -485,7 +487,7 @@ func (l *Link) makeBusy() {
 		return
 	}
 	l.busy = true
-	l.silent, l.heard = 0, false
+	l.silent, l.partial, l.heard, l.bytes = 0, 0, false, false
 	e := l.e
 	if len(e.busy) == 0 {
 		e.readClock()
@@ -559,20 +561,36 @@ func (e *Endpoint) tick(now time.Duration) {
 }
 
 func (l *Link) tick(passed time.Duration) {
+	bytes := l.bytes
+	l.bytes = false
 	if l.heard {
-		l.heard, l.silent = false, 0
+		l.heard, l.silent, l.partial = false, 0, 0
 		return
 	}
 	if l.waiting == 0 {
 		return
 	}
 	timeout := l.e.eng.cfg.PeerTimeout
-	if l.silent += passed; l.silent >= timeout && !mutant.SilenceIgnored {
+	l.partial += passed
+	if l.silent += passed; bytes {
+		l.silent = 0
+	}
+	switch {
+	case mutant.SilenceIgnored:
+	case l.silent >= timeout:
 		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
+		return
+	case l.partial >= maxPartial*timeout:
+		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("no message of the peer was complete for %v", maxPartial*timeout)))
 		return
 	}
 	l.ping()
 }
+
+// maxPartial times PeerTimeout bytes of the peer are a sign of life without a message that is complete. What they are part of may
+// be damaged: a length that is too large swallows what comes after it, signs of life included, and no checksum tells until
+// there are as many bytes.
+const maxPartial = 3
 
 // ping asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
 func (l *Link) ping() {
@@ -582,8 +600,15 @@ func (l *Link) ping() {
 	l.control(frame.Header{Kind: frame.Ping, Tag: l.pingTag})
 }
 
-// Heard notes that bytes of the peer arrived. Locked.
-func (l *Link) Heard() { l.heard = true }
+// Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a message that may not be complete.
+// Locked.
+func (l *Link) Heard(bulk bool) {
+	if bulk {
+		l.heard = true
+	} else {
+		l.bytes = true
+	}
+}
 
 // sorted returns the links in the order of their sessions.
 func (e *Endpoint) sorted() []*Link {

@@ -113,6 +113,9 @@ func (in *In) Idle() {
 	}
 }
 
+// Bulk tells whether what comes next is bulk data. Locked.
+func (in *In) Bulk() bool { return in.bulk }
+
 // Parse handles everything that has been read. An error ends the session: the caller fails the link with it, or turns
 // the peer away if there is no link. Locked.
 func (in *In) Parse() error {
