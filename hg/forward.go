@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
@@ -101,7 +102,7 @@ func (c *Context) freeSlot(k *call) {
 }
 
 // nextTag begins a new life of the call's identity. A slot whose generations are used up is left for good.
-func (k *call) nextTag() (na.Tag, error) {
+func (k *call) nextTag() error {
 	if k.gen >= maxGen {
 		c := k.h.ctx
 		c.mu.Lock()
@@ -110,12 +111,12 @@ func (k *call) nextTag() (na.Tag, error) {
 		k.slot, k.gen = c.takeSlot()
 	}
 	if k.slot > maxSlot {
-		return 0, na.WithText(ErrAgain, "more handles than identities of calls")
+		return na.WithText(ErrAgain, "more handles than identities of calls")
 	}
 	if !mutant.LateAnswer {
 		k.gen++
 	}
-	return k.tag(), nil
+	return nil
 }
 
 // tag is the identity of the call that is under way.
@@ -236,26 +237,32 @@ func (k *call) room() []byte {
 // forward sends k.in. Locked.
 func (k *call) forward(cb ForwardFunc) error {
 	h := k.h
-	nctx := h.ctx.nctx
-	fail := func(err error) error {
-		k.phase = idle
-		k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
-		if mutant.H11ErrorAndCallback && cb != nil {
-			h.ctx.Post(func() { cb(h, err) })
-		}
-		return k.err
+	err := k.begin(cb)
+	if err == nil {
+		err = k.post()
 	}
-	if nctx.Draining() {
-		return fail(errClosing)
+	if err == nil {
+		return nil
 	}
-	size := len(k.in) - requestSize
-	if int64(size) > h.ctx.class.cfg.MaxInput {
-		k.phase = idle
-		return misuse("forward", h.Name(), h.addr, ErrOverflow, "input of %d bytes, Config.MaxInput is %d", size, h.ctx.class.cfg.MaxInput)
+	k.phase = idle
+	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
+	if mutant.H11ErrorAndCallback && cb != nil {
+		h.ctx.Post(func() { cb(h, err) })
 	}
-	tag, err := k.nextTag()
-	if err != nil {
-		return fail(err)
+	return k.err
+}
+
+// begin makes k the record of a new call. Locked.
+func (k *call) begin(cb ForwardFunc) error {
+	h := k.h
+	if h.ctx.nctx.Draining() {
+		return errClosing
+	}
+	if size, limit := int64(len(k.in)-requestSize), h.ctx.class.cfg.MaxInput; size > limit {
+		return na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, Config.MaxInput is %d", size, limit))
+	}
+	if err := k.nextTag(); err != nil {
+		return err
 	}
 	k.send.SetPatient(k.patient)
 	*k = call{
@@ -266,56 +273,73 @@ func (k *call) forward(cb ForwardFunc) error {
 		mutant.Gap(&h.mu)
 	}
 	if h.timeout != 0 && !k.setDeadline() {
-		return fail(errTooLong)
+		return errTooLong
 	}
-	req := request{id: h.id, size: uint64(size)}
+	return nil
+}
+
+// post starts the parts of the call. An error means that it started none. Locked.
+func (k *call) post() error {
+	h := k.h
+	msg, err := k.request()
+	if err != nil {
+		return err
+	}
+	if !h.rpc.OneWay {
+		if err = k.receive(); err != nil {
+			k.received = na.Result{Err: err, Fate: na.NotRun}
+		}
+	}
+	if err == nil {
+		if err = h.ctx.nctx.SendUnexpectedBy(k.send, h.addr, k.tag(), msg, k.by); err == nil {
+			k.parts++
+			k.sending = true
+			k.startTimer()
+			return nil
+		}
+		k.sent = na.Result{Err: err, Fate: na.NotRun}
+	}
+	if k.parts == 0 {
+		return err
+	}
+	k.stop()
+	return nil
+}
+
+// request returns the message that asks for the call. An input that does not fit is lent. Locked.
+func (k *call) request() (msg []byte, err error) {
+	h := k.h
+	req := request{id: h.id, size: uint64(len(k.in) - requestSize)}
 	if h.rpc.OneWay {
 		req.flags |= flagOneWay
 	}
-	msg := k.in
-	if limits := nctx.Limits(); len(msg) > limits.MaxUnexpected {
+	msg = k.in
+	if len(msg) > h.ctx.nctx.Limits().MaxUnexpected {
 		req.flags |= flagMore
 		var key na.Key
-		if k.loan, key, err = h.ctx.lend(h.addr, tag|loanTag, k.in[requestSize:], k.onLoanEnded); err != nil {
-			k.phase = idle
-			return fail(err)
+		if k.loan, key, err = h.ctx.lend(h.addr, k.tag()|loanTag, k.in[requestSize:], k.onLoanEnded); err != nil {
+			return nil, err
 		}
 		k.parts++
 		msg = key.Append(k.msg[:requestSize])
 	}
 	req.put(msg)
-	if !h.rpc.OneWay {
-		if k.buf == nil {
-			k.buf = make([]byte, nctx.Limits().MaxExpected)
-		}
-		if err := nctx.RecvExpected(k.recv, h.addr, tag, k.buf); err != nil {
-			if k.loan == nil {
-				k.phase = idle
-				return fail(err)
-			}
-			k.received = na.Result{Err: err, Fate: na.NotRun}
-			k.loan.op.Cancel()
-		} else {
-			if mutant.H2PartsLate {
-				mutant.Gap(&h.mu)
-			}
-			k.parts++
-		}
+	return msg, nil
+}
+
+// receive posts the receive of the response. Locked.
+func (k *call) receive() error {
+	nctx := k.h.ctx.nctx
+	if k.buf == nil {
+		k.buf = make([]byte, nctx.Limits().MaxExpected)
 	}
-	if k.received.Err == nil {
-		if err := nctx.SendUnexpectedBy(k.send, h.addr, tag, msg, k.by); err == nil {
-			k.parts++
-			k.sending = true
-			k.startTimer()
-			return nil
-		} else if k.parts == 0 {
-			k.phase = idle
-			return fail(err)
-		} else {
-			k.sent = na.Result{Err: err, Fate: na.NotRun}
-		}
+	if err := nctx.RecvExpected(k.recv, k.h.addr, k.tag(), k.buf); err != nil {
+		return err
 	}
-	k.stop()
+	if mutant.H2PartsLate {
+		mutant.Gap(&k.h.mu)
+	}
+	k.parts++
 	return nil
 }
 
