@@ -200,18 +200,17 @@ func (l *Link) deliverGet(h *frame.Header) error {
 	return nil
 }
 
-// denied counts requests that were refused; a peer that tries keys is cut. Memory that was there a moment ago does not
-// count, and a token that was never given out counts once: who holds a handle of an earlier life of this process asks for
-// all its pieces.
+// denied counts tokens for which a request was refused; a peer that tries keys is cut. Each counts once, whatever it was
+// refused for: who holds a handle of an earlier session, or of an earlier life of this process, asks for all its pieces.
+// Memory that was there a moment ago does not count.
 func (l *Link) denied(code na.Code, token [16]byte) error {
 	switch {
-	case code == na.ErrPermission || code == na.ErrInvalid:
-	case code != na.ErrRevoked || l.e.eng.cls.Issued(token) || slices.Contains(l.guesses, token):
+	case code == na.OK || code == na.ErrAgain || code == na.ErrRevoked && l.e.eng.cls.Issued(token):
 		return nil
-	default:
-		l.guesses = append(l.guesses, token)
+	case slices.Contains(l.guesses, token):
+		return nil
 	}
-	if l.denials++; l.denials > maxDenials {
+	if l.guesses = append(l.guesses, token); len(l.guesses) > maxDenials {
 		return na.WithText(na.ErrProtocol, "too many requests for memory that is not allowed")
 	}
 	return nil

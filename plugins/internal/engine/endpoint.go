@@ -16,7 +16,7 @@ const (
 	maxFlying  = 128      // gets and puts under way to one peer; more wait here
 	maxServing = 256      // gets and puts of one peer that are served at a time; more are answered ErrAgain
 	maxControl = 8192     // control frames that wait for a peer that does not read; then it is cut
-	maxDenials = 16       // requests for memory that is not allowed, or never was; then the peer is cut
+	maxDenials = 16       // tokens of memory that is not allowed, or never was, that a peer may try; then it is cut
 	maxLeases  = 1024     // leases of one peer
 	maxCredit  = 4096     // unused envelopes that a peer may say it has free
 	maxAnswers = 64 << 10 // expected messages that wait to leave to one peer

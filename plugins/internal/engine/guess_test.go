@@ -31,7 +31,7 @@ func TestRandomTokens(t *testing.T) {
 }
 
 // A peer that tries tokens is cut after 16 of them, by get, by put, or by turns. One that uses an old one is not, nor one
-// that uses one of an earlier life of the owner for all the pieces of a transfer.
+// that uses one of an earlier life of the owner, or of an earlier session, for all the pieces of a transfer.
 func TestGuesses(t *testing.T) {
 	try := func(s *script, l *Link, i int, token [16]byte) error {
 		h := frame.Header{Kind: frame.Get, Op: uint64(1000 + i), Tail: frame.Tail{Token: token, Length: 10}}
@@ -49,15 +49,21 @@ func TestGuesses(t *testing.T) {
 	require.NoError(t, err)
 	s.op(func(op *na.Op) error { return s.nctx.Deregister(op, m) })
 	s.trigger()
+	earlier, err := s.eng.cls.RegisterFor(l.addr().Bound(l.session+256), na.ReadWrite, make([]byte, 10))
+	require.NoError(t, err)
+	short, err := s.eng.cls.Register(na.ReadWrite, make([]byte, 9))
+	require.NoError(t, err)
 	for i := range 1000 {
 		require.NoError(t, try(s, l, i, m.Key().Token), "memory that was taken back")
 		require.NoError(t, try(s, l, i, guess(0)), "one that never was, again and again")
-		s.drain(l)
+		require.NoError(t, try(s, l, i, earlier.Key().Token), "one that was for another session")
+		require.NoError(t, try(s, l, i, short.Key().Token), "beyond its end")
+		require.Len(t, s.drain(l), 4, "each is answered")
 	}
-	for i := range maxDenials - 1 {
+	for i := range maxDenials - 3 {
 		require.NoError(t, try(s, l, i, guess(1+i)))
 	}
-	require.Len(t, s.drain(l), maxDenials-1, "each is answered")
+	require.Len(t, s.drain(l), maxDenials-3, "each is answered")
 	require.True(t, l.Up())
 	require.ErrorIs(t, try(s, l, 0, guess(100)), na.ErrProtocol)
 	require.True(t, l.Down())

@@ -98,8 +98,7 @@ type Link struct {
 	answered  int // answers to withdraws that wait to leave
 	inputs    map[uint64]*input
 	served    map[uint64]*move // gets of the peer, by its operation id
-	denials   int
-	guesses   [][16]byte // tokens that were never given out, and were tried
+	guesses   [][16]byte       // tokens for which requests were refused
 }
 
 // backoff slows down dialling a name that fails.

@@ -169,11 +169,12 @@ func TestViolations(t *testing.T) {
 			return s.place(l, h, make([]byte, 4))
 		},
 		"keys tried out": func(s *script, l *Link) error {
-			m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
-			require.NoError(s, err)
-			h := frame.Header{Kind: frame.Get, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}
+			h := frame.Header{Kind: frame.Get, Tail: frame.Tail{Length: 10}}
 			for range maxDenials + 1 {
+				m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
+				require.NoError(s, err)
 				h.Op++
+				h.Tail.Token = m.Key().Token
 				if err := s.deliver(l, h, nil); err != nil {
 					return err
 				}
