@@ -83,7 +83,8 @@ func (c *Context) Cork() bool { return c.nctx.Cork() }
 // Uncork ends a Cork that reported true.
 func (c *Context) Uncork() { c.nctx.Uncork() }
 
-// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost.
+// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost; when many are, peer may be zero. See
+// [na.Context.OnFault].
 func (c *Context) OnFault(fn func(peer na.Addr, err error)) { c.nctx.OnFault(fn) }
 
 // Progress moves bytes until something is ready for Trigger or timeout has passed (negative: no limit; zero: one look).

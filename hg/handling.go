@@ -170,17 +170,22 @@ func (t *handlings) abandon(peer na.Addr, tag na.Tag) {
 	}
 }
 
-// lost hears that a session has ended.
+// lost hears that a session has ended, or, when peer is zero, that more than one have.
 func (t *handlings) lost(peer na.Addr, err error) {
-	t.end(func(key handlingKey) bool { return key.session == peer.Session() }, err)
+	t.end(func(g *handling) bool {
+		if peer.IsZero() {
+			return !g.c.nctx.Connected(g.peer)
+		}
+		return g.key.session == peer.Session()
+	}, err)
 }
 
 // end ends the contexts that which picks; nil picks all.
-func (t *handlings) end(which func(handlingKey) bool, cause error) {
+func (t *handlings) end(which func(*handling) bool, cause error) {
 	var ends []*handling
 	t.mu.Lock()
-	for key, g := range t.all {
-		if which == nil || which(key) {
+	for _, g := range t.all {
+		if which == nil || which(g) {
 			ends = append(ends, g)
 		}
 	}

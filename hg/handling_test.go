@@ -203,6 +203,27 @@ func TestPeerLossEndsHandlers(t *testing.T) {
 	})
 }
 
+// It does so too when more news wait for Trigger than are kept: of calls that others abandon, and of others that are lost.
+func TestPeerLossAmongMuchNews(t *testing.T) {
+	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
+		p.tctx.Trigger(0)
+		stranger := na.MakeAddr("tcp://192.0.2.1:1", 0).Bound(1)
+		for range 2000 {
+			p.tctx.NA().Abandoned(stranger, 1)
+			p.tctx.NA().Fault(stranger, na.ErrPeerLost)
+		}
+		require.NoError(t, p.origin.Close())
+		peer := a.kept[0].Addr()
+		for end := time.Now().Add(60 * time.Second); p.tctx.NA().Connected(peer); { // nobody triggers
+			p.wait(time.Millisecond)
+			require.True(t, time.Now().Before(end), "the loss is not noticed")
+		}
+		p.tctx.Trigger(0)
+		ended(t, a, hg.ErrPeerLost)
+		p.Until(func() bool { return outs[0].calls+outs[1].calls == 2 })
+	})
+}
+
 // So does the end of the context that they run in.
 func TestCloseEndsHandlers(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {

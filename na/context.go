@@ -58,10 +58,11 @@ type Context struct {
 	follow    chan struct{}
 	following atomic.Int32
 
-	faultMu   sync.Mutex // guards onFault and onAbandon
+	newsMu    sync.Mutex // guards the fields below
 	onFault   []func(peer Addr, err error)
 	onAbandon func(peer Addr, tag Tag)
-	faults    atomic.Int32
+	faults    int // that wait for Trigger
+	abandoned int // likewise
 }
 
 func newContext(cls *Class, id int) (*Context, error) {

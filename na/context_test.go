@@ -294,11 +294,54 @@ func TestOnFault(t *testing.T) {
 	for range maxFaults + 100 { // nobody triggers
 		c.Fault(fakePeer, ErrPeerLost)
 	}
-	require.Equal(t, maxFaults, c.Queued())
+	require.Equal(t, maxFaults+1, c.Queued())
+	more := []string{"0 <no address> " + errMoreLost.Error(), "1 <no address> " + errMoreLost.Error()}
+	heard = nil
+	c.Trigger(maxFaults)
+	require.Len(t, heard, 2*maxFaults)
+	require.NotContains(t, heard, more[0])
 	heard = nil
 	c.Trigger(0)
-	require.Len(t, heard, 2*maxFaults)
+	require.Equal(t, more, heard, "there were more")
 	c.Fault(fakePeer, ErrPeerLost)
+	require.Equal(t, 1, c.Trigger(0), "there is room again")
+
+	for range maxFaults + 1 {
+		c.Fault(fakePeer, ErrPeerLost)
+	}
+	c.Trigger(1)
+	for range 2 {
+		c.Fault(fakePeer, ErrPeerLost)
+	}
+	heard = nil
+	c.Trigger(0)
+	require.Len(t, heard, 2*(maxFaults+1))
+	require.Equal(t, more, heard[2*maxFaults:], "whatever was lost after some have run is told of, too")
+}
+
+// News that a peer can make at will leave room for the loss of another.
+func TestAbandonedLeavesRoomForFaults(t *testing.T) {
+	c, _ := newFake(t, Config{})
+	abandoned, lost := 0, 0
+	c.Abandoned(fakePeer, 7)
+	require.Zero(t, c.Queued(), "nobody wants to know")
+	c.OnAbandon(func(peer Addr, tag Tag) {
+		require.Equal(t, fakePeer, peer)
+		require.Equal(t, Tag(7), tag)
+		abandoned++
+	})
+	c.OnFault(func(peer Addr, _ error) {
+		require.Equal(t, fakePeer, peer)
+		lost++
+	})
+	for range maxAbandoned + 100 {
+		c.Abandoned(fakePeer, 7)
+	}
+	c.Fault(fakePeer, ErrPeerLost)
+	require.Equal(t, maxAbandoned+1, c.Trigger(0))
+	require.Equal(t, maxAbandoned, abandoned)
+	require.Equal(t, 1, lost)
+	c.Abandoned(fakePeer, 7)
 	require.Equal(t, 1, c.Trigger(0), "there is room again")
 }
 

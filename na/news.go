@@ -1,57 +1,72 @@
 package na
 
-// maxFaults bounds the peer losses that wait for Trigger; more are counted in Stats.PeersLost only.
-const maxFaults = 1024
+const (
+	// maxFaults bounds the peer losses that wait for Trigger; behind them waits one that names no peer.
+	maxFaults = 1024
+	// maxAbandoned bounds the news of Abandon that wait for Trigger; more are dropped.
+	maxAbandoned = 1024
+)
 
-// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost.
+var errMoreLost = WithText(ErrPeerLost, "more sessions have ended than are told one by one")
+
+// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost. Where 1024 losses wait for Trigger, those
+// that come are not told one by one: peer is the zero Addr then, and Connected tells who is gone.
 func (c *Context) OnFault(fn func(peer Addr, err error)) {
-	c.faultMu.Lock()
+	c.newsMu.Lock()
 	c.onFault = append(c.onFault, fn)
-	c.faultMu.Unlock()
+	c.newsMu.Unlock()
 }
 
-// Fault queues the loss of a peer for the functions of OnFault. Plugins call it.
+// Fault queues the loss of a peer for the functions of OnFault. Plugins call it, when Connected says so already.
 func (c *Context) Fault(peer Addr, err error) {
-	c.faultMu.Lock()
-	fns := c.onFault
-	c.faultMu.Unlock()
-	if len(fns) == 0 || c.faults.Load() >= maxFaults {
+	c.newsMu.Lock()
+	fns, before := c.onFault, c.faults
+	if len(fns) == 0 || before > maxFaults { // what was queued last says that there are more
+		c.newsMu.Unlock()
 		return
 	}
-	op := c.NewOp(func(*Op, Result) {
-		c.faults.Add(-1)
+	c.faults++
+	c.newsMu.Unlock()
+	if before == maxFaults {
+		peer, err = Addr{}, errMoreLost
+	}
+	c.tell(&c.faults, func() {
 		for _, fn := range fns {
 			fn(peer, err)
 		}
 	})
-	if t, err := op.start(kindPost, peer); err == nil {
-		c.faults.Add(1)
-		t.Finish(Result{})
-	}
 }
 
 // OnAbandon has fn run, in Trigger, when a peer lets us know that it wants no answer any more to a message that has been
 // accepted.
 func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) {
-	c.faultMu.Lock()
+	c.newsMu.Lock()
 	c.onAbandon = fn
-	c.faultMu.Unlock()
+	c.newsMu.Unlock()
 }
 
 // Abandoned queues what a peer has said by Abandon. Plugins call it. News beyond a bound are dropped: they are advice.
 func (c *Context) Abandoned(peer Addr, tag Tag) {
-	c.faultMu.Lock()
+	c.newsMu.Lock()
 	fn := c.onAbandon
-	c.faultMu.Unlock()
-	if fn == nil || c.faults.Load() >= maxFaults {
+	if fn == nil || c.abandoned >= maxAbandoned {
+		c.newsMu.Unlock()
 		return
 	}
+	c.abandoned++
+	c.newsMu.Unlock()
+	c.tell(&c.abandoned, func() { fn(peer, tag) })
+}
+
+// tell queues news that were counted, which end to wait when they begin to run.
+func (c *Context) tell(waiting *int, run func()) {
 	op := c.NewOp(func(*Op, Result) {
-		c.faults.Add(-1)
-		fn(peer, tag)
+		c.newsMu.Lock()
+		*waiting--
+		c.newsMu.Unlock()
+		run()
 	})
-	if t, err := op.start(kindPost, peer); err == nil {
-		c.faults.Add(1)
+	if t, err := op.start(kindPost, Addr{}); err == nil { // it is idle
 		t.Finish(Result{})
 	}
 }
