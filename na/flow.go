@@ -161,8 +161,8 @@ func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.Off
 
 // SendWait sends an unexpected message as SendUnexpected does, and drives Progress and Trigger until it has left. It
 // waits for an envelope whatever Config.OnNoCredit says; under a Config.Reserve it waits until the peer has another one
-// free. When ctx ends first the message is canceled; the error matches ErrCanceled and the cause of ctx. Callbacks of
-// other operations may run meanwhile. buf is the caller's again when it returns.
+// free. When ctx ends first the message is canceled, unless it has left; the error matches ErrCanceled and the cause of ctx.
+// Callbacks of other operations may run meanwhile. buf is the caller's again when it returns.
 func (c *Context) SendWait(ctx context.Context, to Addr, tag Tag, buf []byte) error {
 	var (
 		ended atomic.Bool

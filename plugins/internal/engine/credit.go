@@ -177,21 +177,24 @@ func (l *Link) noteHighWater() {
 
 // keep holds on to a message that has left and used the last envelope: it ends when there is another (G10).
 func (l *Link) keep(o *op) {
-	r := na.Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq}
+	o.id, o.n = l.seq, int64(len(o.buf))
 	if l.free() > 0 {
-		l.e.finish(o, r)
+		l.e.finish(o, l.left(o))
 		return
 	}
-	o.id, o.n, o.buf = r.ID, r.N, nil
+	o.buf = nil
 	l.msgs.remove(o)
 	l.kept.push(o)
 	l.probeLater()
 }
 
+// left is how a message ends that used the last envelope: it has left, also if it is canceled while it is kept.
+func (l *Link) left(o *op) na.Result { return na.Result{N: o.n, Addr: l.addr(), ID: o.id} }
+
 // freeKept ends the messages that used the last envelope.
 func (l *Link) freeKept() {
 	for o := l.kept.head; o != nil; o = l.kept.head {
-		l.e.finish(o, na.Result{N: o.n, Addr: l.addr(), ID: o.id})
+		l.e.finish(o, l.left(o))
 	}
 }
 

@@ -454,8 +454,8 @@ func (e *Endpoint) cancel(o *op, err error) {
 	moving := uint64(0) // what the peer may stop
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be kept
-		if o.list != &l.kept {
-			r.Fate = na.NotRun
+		if r.Fate = na.NotRun; o.list == &l.kept {
+			r = l.left(o)
 		}
 		if o.kind == kindSendUnexpected && o.list == &l.msgs {
 			l.returnCredit()
