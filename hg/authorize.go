@@ -16,7 +16,7 @@ import (
 // meanwhile only the Trigger that runs it waits, so a program that lets it block calls Trigger from several goroutines.
 //
 // rpc is the very entry whose handler will run, whatever is registered meanwhile; it is not changed. ctx is that of the
-// handler, see [Handle.Ctx].
+// handler, see [Handle.Ctx]; it ends, too, when the origin withdraws the request.
 type Authorizer func(ctx context.Context, from Caller, rpc *RPC) error
 
 // A Caller is who sent a request. Only what Identity says to be verified is: an origin chooses the rest.
@@ -44,7 +44,7 @@ func (h *Handle) pass() bool {
 	switch {
 	case s.allowed:
 		return true
-	case h.ctx.nctx.Draining() || h.late(): // and stays so
+	case h.ctx.nctx.Draining() || h.late() || !s.env.Watch(): // and stays so
 		return true
 	case !h.authorized():
 		return false

@@ -185,6 +185,59 @@ func TestAuthorizerBlocks(t *testing.T) {
 	})
 }
 
+// An authorizer that blocks hears that the origin has no use for the call any more, by its context.
+func TestAuthorizerHearsOfAbandon(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		var entered, ended atomic.Int32
+		p := authorized(t, n, func(ctx context.Context, _ hg.Caller, _ *hg.RPC) error {
+			entered.Add(1)
+			<-ctx.Done()
+			if errors.Is(context.Cause(ctx), hg.ErrCanceled) {
+				ended.Add(1)
+			}
+			return nil
+		})
+		var ran atomic.Int32
+		id := p.rpc("x", func(h *hg.Handle) error { ran.Add(1); return echo(h) })
+		n.Serve(p.tctx, 2)
+		var o outcome
+		var w taken
+		h := p.handle(id)
+		for i, end := range []func(){h.Abandon, func() { assert.NoError(t, h.Withdraw(0, w.cb)) }} {
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			n.Until(func() bool { return int(entered.Load()) == i+1 })
+			require.EqualValues(t, i, ended.Load())
+			end()
+			n.Until(func() bool { return int(ended.Load()) == i+1 && o.calls == i+1 })
+			require.ErrorIs(t, o.err, hg.ErrCanceled)
+		}
+		n.Until(func() bool { return w.n == 1 })
+		require.Equal(t, hg.Withdrawn, w.r)
+		require.Zero(t, ran.Load())
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// A request that was taken back before its turn came is not asked about.
+func TestAuthorizerIsNotAskedInVain(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		asked := 0
+		p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil })
+		h := p.handle(p.rpc("x", echo))
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.arrive(1)
+		h.Abandon()
+		p.still(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
+		require.Equal(t, 1, p.tctx.Trigger(0), "it is dispatched")
+		require.Zero(t, p.tctx.Stats().Handles)
+		require.Zero(t, asked)
+		h.Close()
+		p.clean(0)
+	})
+}
+
 // What is refused for another reason is refused without asking.
 func TestAuthorizerIsNotAsked(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {

@@ -10,6 +10,7 @@ type EnvelopeOwner interface {
 	AcceptEnvelope(e *Envelope) bool
 	FreeEnvelope(e *Envelope)
 	EnvelopeWithdrawn(e *Envelope) bool
+	WatchEnvelope(e *Envelope) bool
 }
 
 // An Envelope is an unexpected message in the room that was guaranteed to its sender. Data is valid until Free.
@@ -32,6 +33,7 @@ type Envelope struct {
 	ID        uint64        // plugin's: number in the session
 	Accepted  bool          // plugin's
 	Withdrawn bool          // plugin's
+	Watched   bool          // plugin's
 	Buf       []byte        // plugin's: the whole buffer under Data
 }
 
@@ -41,6 +43,9 @@ func (e *Envelope) Accept() bool { return e.Owner.AcceptEnvelope(e) }
 
 // IsWithdrawn tells that Accept will report false.
 func (e *Envelope) IsWithdrawn() bool { return e.Owner.EnvelopeWithdrawn(e) }
+
+// Watch has Context.OnAbandon hear if the sender takes the message back before it is accepted. It reports false when he has.
+func (e *Envelope) Watch() bool { return e.Owner.WatchEnvelope(e) }
 
 // Identity says what is known of the sender, also when the session has ended meanwhile.
 func (e *Envelope) Identity() Identity {

@@ -38,14 +38,14 @@ func (c *Context) Fault(peer Addr, err error) {
 }
 
 // OnAbandon has fn run, in Trigger, when a peer lets us know that it wants no answer any more to a message that has been
-// accepted.
+// accepted, or takes one back that is watched.
 func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) {
 	c.newsMu.Lock()
 	c.onAbandon = fn
 	c.newsMu.Unlock()
 }
 
-// Abandoned queues what a peer has said by Abandon. Plugins call it. News beyond a bound are dropped: they are advice.
+// Abandoned queues what OnAbandon is to hear. Plugins call it. News beyond a bound are dropped: they are advice.
 func (c *Context) Abandoned(peer Addr, tag Tag) {
 	c.newsMu.Lock()
 	fn := c.onAbandon

@@ -56,7 +56,8 @@ type Endpoint interface {
 	// takes the way that the message took, and ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost, ErrCanceled.
 	Withdraw(t Ticket, to Addr, id uint64)
 	// Abandon tells the peer that message id of the session that to is bound to needs no answer: there it is destroyed if
-	// nobody has accepted it, else Context.Abandoned hears of it, with its tag. Best effort, no completion.
+	// nobody has accepted it, else Context.Abandoned hears of it, with its tag. It hears, too, when a message that
+	// Envelope.Watch was called for is destroyed, by Withdraw or by Abandon. Best effort, no completion.
 	Abandon(to Addr, id uint64, tag Tag)
 	// Connected tells whether the session that peer is bound to is up.
 	Connected(peer Addr) bool

@@ -19,7 +19,7 @@ var withdrawRules = []rule{
 	{name: "WithdrawLost", check: withdrawLost,
 		why: "when the session ends before the answer nobody knows: the question ends with ErrPeerLost"},
 	{name: "Abandon", check: abandon,
-		why: "a message that nobody has accepted is destroyed when its sender has no use for it any more; who has accepted it hears so"},
+		why: "a message that nobody has accepted is destroyed when its sender has no use for it any more; who has accepted it, or watches it, hears so"},
 	{name: "Deadline", check: deadline,
 		why: "a message says how much of its time is left when it leaves, and does not leave when none is"},
 	{name: "Timer", check: timer,
@@ -135,6 +135,23 @@ func abandon(b *bed) {
 	}
 	require.Equal(b, na.Tag(0), t.next().tag)
 	require.Equal(b, na.Tag(1), t.next().tag)
+	for i, m := range a.sendMany(t.Self(), 2) { // by either way
+		sent := m.ok()
+		in := t.recv()
+		in.ok()
+		env := in.keep()
+		require.True(b, env.Watch())
+		if heard = nil; i == 0 {
+			a.Abandon(sent.Addr, sent.ID, na.Tag(i))
+		} else {
+			a.withdraw(m).ok()
+		}
+		b.until("who watches it hears so", func() bool { return len(heard) == 1 })
+		require.Equal(b, na.Tag(i), heard[0])
+		require.False(b, env.Watch())
+		require.False(b, env.Accept())
+		env.Free()
+	}
 }
 
 func deadline(b *bed) {

@@ -24,6 +24,14 @@ func (e *Endpoint) EnvelopeWithdrawn(env *na.Envelope) bool {
 	return env.Withdrawn
 }
 
+// WatchEnvelope implements na.EnvelopeOwner.
+func (e *Endpoint) WatchEnvelope(env *na.Envelope) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	env.Watched = true
+	return !env.Withdrawn
+}
+
 func (e *Endpoint) accept(env *na.Envelope) {
 	if env.Accepted {
 		return
@@ -44,7 +52,7 @@ func (e *Endpoint) FreeEnvelope(env *na.Envelope) {
 }
 
 func (e *Endpoint) recycle(env *na.Envelope) {
-	env.Data, env.Link, env.From, env.Withdrawn = nil, nil, na.Addr{}, false
+	env.Data, env.Link, env.From, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, false, false
 	if len(e.freeEnvs) < 1024 {
 		e.freeEnvs = append(e.freeEnvs, env)
 	}

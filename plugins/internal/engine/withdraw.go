@@ -128,6 +128,9 @@ func (l *Link) destroy(id uint64) bool {
 	}
 	env.Withdrawn = true
 	l.e.stats.Withdrawn++
+	if env.Watched {
+		l.e.nctx.Abandoned(env.From, env.Tag)
+	}
 	if mutant.CreditLeaks {
 		return true
 	}
