@@ -109,7 +109,7 @@ func shutdown(ctx context.Context, e *Ending) error {
 // An Ending is how Shutdown goes, for this package and for layers above.
 //
 //	Drain ─► what is under way ends ─► Cut ─► peers have taken everything ─► Close ─► every callback has returned
-//	         ctx, Config.Linger              farewellTime                          farewellTime without a callback
+//	         ctx, Config.Linger              farewellTime                          farewellTime, and no callback is left to run
 type Ending struct {
 	Contexts []*Context
 	Drain    func()
@@ -184,14 +184,15 @@ func (e *Ending) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// parted tells whether peers have everything.
+// parted tells whether peers have everything. Those of every context are asked, however long others take.
 func (e *Ending) parted() bool {
+	parted := true
 	for i, c := range e.Contexts {
 		if c.drains != nil && !c.Closing() && (!e.Parted(i) || c.drains.Underway().Sends > 0 || c.drains.Confirm() > 0) {
-			return false
+			parted = false
 		}
 	}
-	return true
+	return parted
 }
 
 func (e *Ending) closing() bool {

@@ -105,3 +105,19 @@ func TestShutdownOfSilentPeers(t *testing.T) {
 	require.Positive(t, e.asks.Load())
 	require.True(t, c.Closed())
 }
+
+// The peers of one context that confirm nothing do not keep those of another from being asked.
+func TestShutdownAsksPeersOfEveryContext(t *testing.T) {
+	leak.Check(t)
+	underway := func(int64) Underway { return Underway{} }
+	c, e := newDrainFake(t, Config{}, underway)
+	e.confirms = 1 << 60
+	c2, err := c.Class().NewContext()
+	require.NoError(t, err)
+	e2 := &drainFake{fakeEndpoint: c2.ep.(*fakeEndpoint), underway: underway, confirms: 1}
+	c2.drains = e2
+	require.NoError(t, c.Class().Shutdown(context.Background()))
+	require.Positive(t, e.asks.Load())
+	require.Positive(t, e2.asks.Load())
+	require.True(t, c.Class().Closed())
+}
