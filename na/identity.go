@@ -9,7 +9,9 @@ type Identity struct {
 	Incarnation [16]byte
 	// Secure says that the session is encrypted, and that the peer has proven to own the first of Certificates.
 	Secure bool
-	// Certificates are the chain that was verified, the peer's own first; nil when it has shown none. They are not changed.
+	// Certificates are a chain that was verified, from the peer's own to that of an authority which is trusted here. What else
+	// the peer sent is not in it. Only the peer's own is there when functions of the program looked at it instead. Nil when it
+	// has shown none, or none that was verified. They are not changed.
 	Certificates []*x509.Certificate
 	// Name is what the transport takes the peer for: what its certificate was verified to say. Empty when nothing vouches
 	// for a name.

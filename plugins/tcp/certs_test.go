@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"math/big"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -63,6 +64,25 @@ func (a *authority) issue(name string, change func(c *x509.Certificate)) tls.Cer
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(a.t, err)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// under is an authority whose certificate a has signed.
+func (a *authority) under(name string) *authority {
+	a.t.Helper()
+	c := a.issue(name, func(c *x509.Certificate) {
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
+		c.IPAddresses, c.ExtKeyUsage = nil, nil
+	})
+	return &authority{t: a.t, cert: c.Leaf, key: c.PrivateKey.(*ecdsa.PrivateKey)}
+}
+
+// beside returns c with further certificates to be sent after it.
+func beside(c tls.Certificate, more ...*x509.Certificate) tls.Certificate {
+	c.Certificate = slices.Clone(c.Certificate)
+	for _, m := range more {
+		c.Certificate = append(c.Certificate, m.Raw)
+	}
+	return c
 }
 
 // mutual is a configuration in which both sides show a certificate of the authority, and ask for one.

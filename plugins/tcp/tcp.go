@@ -52,8 +52,9 @@ type Options struct {
 	// One configuration serves both roles. Certificates (or GetCertificate) are shown to those who connect, and to those
 	// who are dialled and ask. RootCAs says who may be dialled; ClientAuth and ClientCAs say who may connect. A certificate
 	// must name the IP address that is dialled, unless ServerName says what else it names, and a chain of more than 5 KiB is
-	// refused by who listens. It counts as verified (na.Identity) when package tls has verified it, or VerifyConnection or
-	// VerifyPeerCertificate was given and has let it pass.
+	// refused by who listens. It counts as verified (na.Identity), with its chain, when package tls has verified it; alone, when
+	// only VerifyConnection or VerifyPeerCertificate has let it pass: those of the configuration that GetConfigForClient
+	// returned, if it did.
 	//
 	// The configuration is copied. Whatever it says, versions before 1.3 are refused, the protocol (ALPN) is
 	// "quicksilver/1", and nothing is resumed: every connection proves anew who the peer is (na.Context.Identity). Functions

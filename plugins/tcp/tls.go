@@ -28,7 +28,6 @@ const (
 // A security is Options.TLS, made fit for both roles of a class.
 type security struct {
 	cfg     *tls.Config
-	trusted bool // the user's own functions look at certificates
 	timeout time.Duration
 }
 
@@ -37,8 +36,12 @@ func newSecurity(opts *Options) *security {
 	if opts.TLS == nil {
 		return nil
 	}
-	own := opts.TLS.VerifyConnection != nil || opts.TLS.VerifyPeerCertificate != nil
-	return &security{cfg: forced(opts.TLS), trusted: own, timeout: opts.HandshakeTimeout}
+	return &security{cfg: forced(opts.TLS), timeout: opts.HandshakeTimeout}
+}
+
+// looks tells whether functions of the user's look at certificates.
+func looks(cfg *tls.Config) bool {
+	return cfg.VerifyConnection != nil || cfg.VerifyPeerCertificate != nil
 }
 
 // forced returns a copy of cfg that speaks nothing but TLS 1.3 and our protocol, and that has every connection prove anew
@@ -54,6 +57,7 @@ func forced(cfg *tls.Config) *tls.Config {
 			other, err := ask(hello)
 			if other != nil {
 				other = forced(other)
+				hello.Conn.(*tap).looked = looks(other)
 			}
 			return other, err
 		}
@@ -94,7 +98,7 @@ type socket interface {
 
 // serve has the peer that connected to us begin TLS. due bounds the time.
 func (s *security) serve(nc socket, remote net.Addr, due time.Time) (*secured, error) {
-	t := &tap{rw: nc, remote: remote, left: maxClientHello, then: maxClientProof}
+	t := &tap{rw: nc, remote: remote, looked: looks(s.cfg), left: maxClientHello, then: maxClientProof}
 	return s.handshake(tls.Server(t, s.cfg), t, nc, due)
 }
 
@@ -104,7 +108,7 @@ func (s *security) dial(nc socket, name string) (*secured, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tap{rw: nc, remote: net.TCPAddrFromAddrPort(ap), left: maxServerProof}
+	t := &tap{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: looks(s.cfg), left: maxServerProof}
 	return s.handshake(tls.Client(t, s.client(name)), t, nc, time.Now().Add(s.timeout))
 }
 
@@ -136,10 +140,14 @@ func (s *security) handshake(conn *tls.Conn, t *tap, nc socket, due time.Time) (
 	}
 	t.left = -1
 	who := na.Identity{Secure: true}
-	if len(state.VerifiedChains) > 0 || s.trusted { // what was only asked for proves nothing
-		if who.Certificates = state.PeerCertificates; len(who.Certificates) > 0 {
-			who.Name = who.Certificates[0].Subject.CommonName
-		}
+	switch { // what was only asked for, or sent, proves nothing
+	case len(state.VerifiedChains) > 0:
+		who.Certificates = state.VerifiedChains[0]
+	case t.looked && len(state.PeerCertificates) > 0:
+		who.Certificates = state.PeerCertificates[:1:1]
+	}
+	if len(who.Certificates) > 0 {
+		who.Name = who.Certificates[0].Subject.CommonName
 	}
 	return &secured{Conn: conn, sec: s, tap: t, who: who}, nil
 }
@@ -158,7 +166,7 @@ func (c *secured) speaksFor(name string) bool {
 	if cfg.Time != nil {
 		opts.CurrentTime = cfg.Time()
 	}
-	for _, cert := range c.who.Certificates[1:] {
+	for _, cert := range c.ConnectionState().PeerCertificates[1:] { // another path may be needed than for connecting
 		opts.Intermediates.AddCert(cert)
 	}
 	_, err := c.who.Certificates[0].Verify(opts)
@@ -171,8 +179,9 @@ func (c *secured) speaksFor(name string) bool {
 type tap struct {
 	rw     io.ReadWriter
 	remote net.Addr
-	left   int // bytes that may come yet; negative when there is no limit
-	then   int // and from our first answer on
+	looked bool // functions of the user's look at certificates
+	left   int  // bytes that may come yet; negative when there is no limit
+	then   int  // and from our first answer on
 	first  []byte
 }
 

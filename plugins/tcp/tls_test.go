@@ -112,6 +112,101 @@ func TestTLSIdentity(t *testing.T) {
 	})
 }
 
+// TestTLSIdentityChain: certificates that a peer sends beside its chain are not in its identity, nor is a chain that nobody
+// has verified.
+func TestTLSIdentityChain(t *testing.T) {
+	ca := newAuthority(t, "cluster")
+	x := ca.under("x")
+	direct, below := ca.issue("client", nil), x.issue("client", nil)
+	hook := func(tls.ConnectionState) error { return nil }
+	rows := map[string]struct {
+		own  tls.Certificate
+		auth tls.ClientAuthType
+		want []string
+	}{
+		"none":         {direct, tls.RequireAndVerifyClientCert, []string{"client", "cluster"}},
+		"of another":   {beside(direct, x.cert), tls.RequireAndVerifyClientCert, []string{"client", "cluster"}},
+		"needed":       {beside(below, x.cert), tls.RequireAndVerifyClientCert, []string{"client", "x", "cluster"}},
+		"not verified": {beside(direct, x.cert), tls.RequireAnyClientCert, []string{"client"}},
+	}
+	names := func(id na.Identity) (names []string) {
+		for _, c := range id.Certificates {
+			names = append(names, c.Subject.CommonName)
+		}
+		return names
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				leak.Check(t)
+				theirs, ours := ca.mutual(row.own), ca.mutual(row.own)
+				theirs.ClientAuth, theirs.VerifyConnection = row.auth, hook
+				ours.VerifyConnection, ours.InsecureSkipVerify = hook, row.auth == tls.RequireAnyClientCert
+				b := open(t, "tcp://127.0.0.1:0", with(opts, theirs), na.Config{}, 1)
+				a := open(t, "tcp://", with(opts, ours), na.Config{}, 1)
+				sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
+				_, from, _ := recvUnexpected(t, b.ctx(), a, b)
+				id, ok := b.ctx().Identity(from)
+				require.True(t, ok)
+				require.Equal(t, row.want, names(id))
+				sendUnexpected(t, b.ctx(), from, 1, "back", a, b)
+				_, from, _ = recvUnexpected(t, a.ctx(), a, b)
+				id, ok = a.ctx().Identity(from)
+				require.True(t, ok)
+				require.Equal(t, row.want, names(id))
+			})
+		}
+	})
+}
+
+// TestTLSIdentityForClient: a certificate that nobody looks at proves nothing, although the functions of a configuration that was
+// not used would have looked at it.
+func TestTLSIdentityForClient(t *testing.T) {
+	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
+	server, client := ca.issue("server", nil), stranger.issue("client", nil)
+	hook := func(tls.ConnectionState) error { return nil }
+	peer := func([][]byte, [][]*x509.Certificate) error { return nil }
+	of := func(change func(c *tls.Config)) *tls.Config {
+		c := ca.mutual(server)
+		c.ClientAuth = tls.RequireAnyClientCert
+		change(c)
+		return c
+	}
+	nobody := of(func(*tls.Config) {})
+	conn, cert := of(func(c *tls.Config) { c.VerifyConnection = hook }), of(func(c *tls.Config) { c.VerifyPeerCertificate = peer })
+	rows := map[string]struct {
+		cfg, chosen *tls.Config
+		want        string
+	}{
+		"only the outer one looks":         {conn, nobody, ""},
+		"only at the outer's certificates": {cert, nobody, ""},
+		"only the chosen one looks":        {nobody, conn, "client"},
+		"only at the chosen's":             {nobody, cert, "client"},
+		"none was chosen":                  {conn, nil, "client"},
+		"none was chosen, nobody looks":    {nobody, nil, ""},
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for name, row := range rows {
+			t.Run(name, func(t *testing.T) {
+				leak.Check(t)
+				cfg := row.cfg.Clone()
+				cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return row.chosen, nil }
+				b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+				own := ca.mutual()
+				own.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &client, nil }
+				a := open(t, "tcp://", with(opts, own), na.Config{}, 1)
+				sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
+				_, from, _ := recvUnexpected(t, b.ctx(), a, b)
+				id, ok := b.ctx().Identity(from)
+				require.True(t, ok)
+				require.True(t, id.Secure)
+				require.Equal(t, row.want, id.Name)
+				require.Equal(t, row.want == "", id.Certificates == nil)
+			})
+		}
+	})
+}
+
 // TestTLSRefused (F83): whoever cannot prove what is asked for is refused before anything of a message leaves, is told what
 // to do, and leaves nothing; others are served.
 func TestTLSRefused(t *testing.T) {
@@ -690,6 +785,16 @@ func TestTLSNameOfAnother(t *testing.T) {
 		true1 := secureJoin(t, n, cfg, g)
 		sendUnexpected(t, n.ctx(), l.addr(), 1, "hello", n)
 		_, payload = true1.readKind(frame.Unexpected)
+		require.Equal(t, "hello", string(payload))
+
+		// So is one whose chain nobody has verified yet.
+		own := cfg.Clone()
+		own.ClientAuth, own.VerifyConnection = tls.RequireAnyClientCert, func(tls.ConnectionState) error { return nil }
+		m := open(t, "tcp://127.0.0.1:0", with(opts, own), na.Config{}, 1)
+		x := ca.under("x")
+		true2 := secureJoin(t, m, ca.mutual(beside(x.issue("below", nil), x.cert)), g)
+		sendUnexpected(t, m.ctx(), l.addr(), 1, "hello", m)
+		_, payload = true2.readKind(frame.Unexpected)
 		require.Equal(t, "hello", string(payload))
 	})
 }
