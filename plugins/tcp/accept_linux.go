@@ -175,7 +175,10 @@ type inbound struct {
 	g      frame.Greeting
 	speaks bool // for the address that it says it listens at
 	err    error
-	gone   bool // of the leader
+
+	// With TLS, of the leader.
+	late bool // it has taken too long, and its goroutine has not come back
+	gone bool
 }
 
 // newInbound takes in a connection, within the limit.
@@ -208,16 +211,28 @@ func (p *inbound) begin() (err error) {
 	return err
 }
 
-// expireHalf drops what has taken too long to say HELLO.
+// expireHalf ends what has taken too long to say HELLO.
 func (ca *polled) expireHalf(now time.Duration) {
 	ca.expire = 0
 	for p := range ca.half {
-		if now >= p.due {
-			p.drop()
-		} else if ca.expire == 0 || p.due < ca.expire {
+		switch {
+		case p.late:
+		case now >= p.due:
+			p.end()
+		case ca.expire == 0 || p.due < ca.expire:
 			ca.expire = p.due
 		}
 	}
+}
+
+// end drops p. With TLS that waits for the goroutine, which a function of the user's may keep: it counts until then.
+func (p *inbound) end() {
+	if p.ca.d.sec == nil {
+		p.drop()
+		return
+	}
+	p.late = true
+	_ = unix.Shutdown(p.fd, unix.SHUT_RDWR)
 }
 
 // Ready implements na.Pollable.

@@ -162,20 +162,7 @@ func (d *domain) greet(nc *net.TCPConn) {
 
 // serve reads the HELLO of a connection that came in, and then is the reader of its connection.
 func (d *domain) serve(nc *net.TCPConn) {
-	due := time.Now().Add(d.opts.HandshakeTimeout)
-	_ = nc.SetDeadline(due)
-	pc, err := d.begin(nc, due)
-	var g frame.Greeting
-	if err == nil {
-		g, err = readHello(pc)
-	}
-	if err != nil {
-		_ = nc.SetDeadline(time.Now().Add(lastGrace))
-		d.turnAway(nc, pc, err)
-	}
-	d.portable.mu.Lock()
-	delete(d.portable.half, nc)
-	d.portable.mu.Unlock()
+	pc, g, err := d.hear(nc)
 	var c *portableConn
 	if err == nil {
 		_ = nc.SetDeadline(time.Time{})
@@ -188,6 +175,29 @@ func (d *domain) serve(nc *net.TCPConn) {
 		_ = pc.Close()
 	}
 	_ = nc.Close()
+}
+
+// hear reads the HELLO, after the handshake of TLS if that is asked for. The connection is half open meanwhile.
+func (d *domain) hear(nc *net.TCPConn) (pc portableSocket, g frame.Greeting, err error) {
+	err = errStopped
+	defer func() { // also when a function of the user's ends the goroutine
+		d.portable.mu.Lock()
+		delete(d.portable.half, nc)
+		d.portable.mu.Unlock()
+		if err == errStopped {
+			_ = nc.Close()
+		}
+	}()
+	due := time.Now().Add(d.opts.HandshakeTimeout)
+	_ = nc.SetDeadline(due)
+	if pc, err = d.begin(nc, due); err == nil {
+		g, err = readHello(pc)
+	}
+	if err != nil {
+		_ = nc.SetDeadline(time.Now().Add(lastGrace))
+		d.turnAway(nc, pc, err)
+	}
+	return pc, g, err
 }
 
 // admit hands the connection over to the context that its HELLO names.

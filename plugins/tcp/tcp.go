@@ -38,7 +38,8 @@ type Options struct {
 	Unassisted bool
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// MaxHalfOpen bounds the connections that came in and have not said HELLO. Zero means 256. One more is closed.
+	// MaxHalfOpen bounds the connections that came in and have not said HELLO. Zero means 256. One more is closed. With TLS one
+	// that has taken too long counts until the function of the program that it is in, if any, has returned.
 	MaxHalfOpen int
 	// HandshakeTimeout is how long a connection that came in may take to say HELLO, and how long TLS may take to begin on
 	// one that was dialled. Zero means 5 s.
@@ -58,7 +59,8 @@ type Options struct {
 	//
 	// The configuration is copied. Whatever it says, versions before 1.3 are refused, the protocol (ALPN) is
 	// "quicksilver/1", and nothing is resumed: every connection proves anew who the peer is (na.Context.Identity). Functions
-	// in it run on goroutines of the plugin, several at a time, and count towards HandshakeTimeout.
+	// in it run on goroutines of the plugin, several at a time, and count towards HandshakeTimeout. A panic in one, or an end of
+	// its goroutine, ends that connection.
 	TLS *tls.Config
 	// KeepAlive is how long a connection is idle before the system probes it; when no probe is answered for as long again, and
 	// for 3 s at least, the connection ends. Zero means 10 s, negative means never. It finds machines that are gone; processes

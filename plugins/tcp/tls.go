@@ -6,8 +6,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -88,6 +90,7 @@ type secured struct {
 	sec *security
 	tap *tap
 	who na.Identity
+	at  time.Time // by the user's clock; zero when there is none
 }
 
 // A socket is what a handshake reads and writes.
@@ -128,7 +131,14 @@ func hostOf(name string) string {
 	return ap.Addr().WithZone("").String()
 }
 
-func (s *security) handshake(conn *tls.Conn, t *tap, nc socket, due time.Time) (*secured, error) {
+// handshake is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
+func (s *security) handshake(conn *tls.Conn, t *tap, nc socket, due time.Time) (c *secured, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			slog.Error("a function of tcp.Options.TLS panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
+			c, err = nil, errPanicked
+		}
+	}()
 	_ = nc.SetDeadline(due)
 	if err := conn.Handshake(); err != nil {
 		return nil, err
@@ -149,7 +159,11 @@ func (s *security) handshake(conn *tls.Conn, t *tap, nc socket, due time.Time) (
 	if len(who.Certificates) > 0 {
 		who.Name = who.Certificates[0].Subject.CommonName
 	}
-	return &secured{Conn: conn, sec: s, tap: t, who: who}, nil
+	c = &secured{Conn: conn, sec: s, tap: t, who: who}
+	if s.cfg.Time != nil {
+		c.at = s.cfg.Time()
+	}
+	return c, nil
 }
 
 // speaksFor tells whether the peer, which connected to us, may be taken for the one that listens at name: it has proven
@@ -162,9 +176,8 @@ func (c *secured) speaksFor(name string) bool {
 	if _, err := parseName(name); err != nil {
 		return false
 	}
-	opts := x509.VerifyOptions{Roots: cfg.RootCAs, DNSName: c.sec.client(name).ServerName, Intermediates: x509.NewCertPool()}
-	if cfg.Time != nil {
-		opts.CurrentTime = cfg.Time()
+	opts := x509.VerifyOptions{
+		Roots: cfg.RootCAs, DNSName: c.sec.client(name).ServerName, CurrentTime: c.at, Intermediates: x509.NewCertPool(),
 	}
 	for _, cert := range c.ConnectionState().PeerCertificates[1:] { // another path may be needed than for connecting
 		opts.Intermediates.AddCert(cert)
@@ -260,6 +273,8 @@ var (
 	errNotTLS    = errors.New("the peer does not speak TLS: set tcp.Options.TLS on both sides, or on neither")
 	errALPN      = errors.New("the peer speaks TLS but not " + alpn + " inside it: another program is there")
 	errTooMuch   = errors.New("the peer says too much before it has proven who it is: its chain of certificates is long")
+	errPanicked  = errors.New("a function of tcp.Options.TLS panicked here: see the log")
+	errStopped   = errors.New("a function of tcp.Options.TLS ended its goroutine")
 	errTruncated = errors.New("connection cut: it ended without the close_notify of TLS")
 
 	// errWantsPlain is told to a TLS client by who speaks none; errWantsTLS to a plain one by who speaks nothing else.

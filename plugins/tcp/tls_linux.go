@@ -177,6 +177,7 @@ func (c *conn) secure() {
 
 // shake does the handshake of a connection that was dialled. An end of c shuts the socket down, which ends it.
 func (c *conn) shake(f *os.File, name string) {
+	defer func() { _ = f.Close() }()
 	t, err := c.ca.d.sec.dial(f, name)
 	c.ca.e.Lock()
 	if !c.dead {
@@ -194,7 +195,6 @@ func (c *conn) shake(f *os.File, name string) {
 	}
 	c.ca.e.Unlock()
 	c.ca.e.Flush()
-	_ = f.Close()
 }
 
 // again has the leader read c although the poller will not say so: TLS may hold bytes that came earlier. Locked.
@@ -344,6 +344,8 @@ func (c *conn) Proof() na.Identity {
 
 // shake does the TLS handshake of a connection that came in, and reads its HELLO. The leader goes on.
 func (p *inbound) shake(f *os.File) {
+	p.err = errStopped
+	defer p.shook(f) // also when a function of the user's ends the goroutine
 	due := time.Now().Add(p.ca.d.opts.HandshakeTimeout)
 	t, err := p.ca.d.sec.serve(f, &net.TCPAddr{IP: p.remote.AsSlice()}, due)
 	var g frame.Greeting
@@ -358,6 +360,10 @@ func (p *inbound) shake(f *os.File) {
 		p.speaks = t.speaksFor(g.Listen)
 		p.tls = t.sealed(p.fd)
 	}
+}
+
+// shook tells the leader that the handshake has ended.
+func (p *inbound) shook(f *os.File) {
 	e := p.ca.e
 	e.Lock()
 	p.ca.bell.shaken = append(p.ca.bell.shaken, p)
@@ -370,7 +376,7 @@ func (p *inbound) shake(f *os.File) {
 func (p *inbound) shaken() {
 	switch {
 	case p.gone:
-	case p.err != nil:
+	case p.err != nil || p.late:
 		p.drop()
 	default:
 		p.admit(p.g)

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -727,6 +728,103 @@ func clientHello(t testing.TB, cfg *tls.Config) []byte {
 	}()
 	require.Error(t, tls.Client(here, cfg).Handshake())
 	return <-hello
+}
+
+// TestTLSSlowFunction: a handshake that a function of the program keeps counts as half open until the function returns, though
+// its time is over.
+func TestTLSSlowFunction(t *testing.T) {
+	const limit = 4
+	cfg := mutualTLS(t)
+	hello := clientHello(t, raw13(cfg))
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		var running atomic.Int32
+		returns := make(chan struct{})
+		slow := cfg.Clone()
+		slow.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			running.Add(1)
+			<-returns
+			return nil, nil
+		}
+		opts.TLS, opts.MaxHalfOpen, opts.HandshakeTimeout = slow, limit, 200*time.Millisecond
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		var kept [limit]*raw
+		for i := range kept {
+			kept[i] = rawDial(t, n)
+			rawWrite(kept[i], hello)
+		}
+		await(t, "functions", func() bool { return running.Load() == limit }, n)
+		if !opts.Portable { // which ends the connection when the function returns
+			for _, r := range kept {
+				_, _ = io.Copy(io.Discard, r.nc)
+			}
+		}
+		for range 10 {
+			more := rawDial(t, n)
+			_, _ = more.tcp.Write(hello)
+			_, _ = io.Copy(io.Discard, more.nc)
+		}
+		require.EqualValues(t, limit, running.Load())
+		close(returns)
+		await(t, "room", func() bool { return !full(t, n, cfg) }, n)
+		for _, r := range kept {
+			_, _ = io.Copy(io.Discard, r.nc)
+		}
+		require.Zero(t, n.ctx().Stats().Peers)
+	})
+}
+
+// TestTLSPanic: a function of the program that panics, or ends its goroutine, ends the connection that it was called for, and
+// that counts as half open no longer.
+func TestTLSPanic(t *testing.T) {
+	cfg := mutualTLS(t)
+	stops := map[string]func(){"panic": func() { panic("on purpose") }, "end of the goroutine": runtime.Goexit}
+	places := map[string]func(c *tls.Config, f func()){
+		"VerifyConnection": func(c *tls.Config, f func()) {
+			c.VerifyConnection = func(tls.ConnectionState) error { f(); return nil }
+		},
+		"Time": func(c *tls.Config, f func()) { c.Time = func() time.Time { f(); return time.Now() } },
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		for stop, f := range stops {
+			for place, set := range places {
+				t.Run(stop+" in "+place, func(t *testing.T) {
+					leak.Check(t)
+					var fine atomic.Bool
+					own := cfg.Clone()
+					set(own, func() {
+						if !fine.Load() {
+							f()
+						}
+					})
+					opts := with(opts, own)
+					opts.MaxHalfOpen, opts.HandshakeTimeout = 2, time.Hour
+					n := open(t, "tcp://127.0.0.1:0", opts, na.Config{ConnectTimeout: 200 * time.Millisecond}, 1)
+					for range 3 {
+						r := rawDial(t, n)
+						_ = tls.Client(r.tcp, raw13(cfg)).Handshake() // the proof may be on its way
+						_, _ = io.Copy(io.Discard, r.tcp)
+						_ = r.tcp.Close()
+					}
+					l := rawListen(t)
+					o, end := op(n.ctx())
+					require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
+					_ = n.ctx().Progress(0)
+					r := newRaw(t, l.accept())
+					var peer sync.WaitGroup
+					peer.Go(func() { _ = tls.Server(r.tcp, raw13(cfg)).Handshake() })
+					await(t, "end of the send", end.done, n)
+					peer.Wait()
+					code(t, na.ErrUnreachable, end.Err)
+					if stop == "panic" {
+						require.ErrorContains(t, end.Err, "panicked here")
+					}
+					fine.Store(true)
+					secureJoin(t, n, cfg, greeting()).ping()
+				})
+			}
+		}
+	})
 }
 
 // TestTLSNobodyAnswers: a peer that accepts, and does not go on with TLS, is given up.
