@@ -152,6 +152,9 @@ func (c *conn) room() bool {
 		c.connecting = false
 	}
 	c.blocked = false
+	if c.stall != nil { // more may fill the socket again, before anybody looks
+		c.stall.since = 0
+	}
 	c.flush()
 	return true
 }

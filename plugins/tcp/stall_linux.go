@@ -9,7 +9,7 @@ import (
 
 // Connections whose socket is full are looked after: a peer that takes nothing for WriteTimeout is cut.
 //
-//	flush: socket full ─► stalls ─► lookAfter, ten times within WriteTimeout ─► room, or less in the socket: all is well
+//	flush: socket full ─► stalls ─► lookAfter, ten times within WriteTimeout ─► room since, or less in the socket: all is well
 //	                                                                       └─► still as much: longer, and at last fail
 
 // stalled is the connections of a carrier that are looked after. The endpoint's lock guards it but for at.
@@ -22,7 +22,7 @@ type stalled struct {
 // A stall is what is known of one of them.
 type stall struct {
 	queued int           // bytes in the socket that the peer has not acknowledged
-	since  time.Duration // how long there have been as many
+	since  time.Duration // how long there have been as many, and no room
 }
 
 func (s *stalled) due(now time.Duration) bool {
