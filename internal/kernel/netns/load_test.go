@@ -37,7 +37,7 @@ type report struct {
 	Calls       int // that succeeded
 	Pulls       int
 	Errors      map[string]int
-	Wrong       int // answers and bytes that are not what was asked for
+	Wrong       int // answers, bytes and losses that are not what they should be
 	Outstanding int
 	Longest     time.Duration // of the calls
 	LongestPull time.Duration
@@ -45,12 +45,14 @@ type report struct {
 	Lost        []time.Time
 	LastError   string
 	LastWrong   string
+	Ran, Twice  int // requests that this process has run, and those of them that it ran more than once
 }
 
 // A program echoes, owns a region, and calls whom it is told to call.
 type program struct {
 	hctx  *hg.Context
 	loads []*load
+	ran   map[[64]byte]int // how often each request has run; no two are the same
 }
 
 // runProgram is the main function of a child. Each line of its standard input is a command, each of which is answered by a line:
@@ -67,7 +69,7 @@ func runProgram(s setup) error {
 	if err != nil {
 		return err
 	}
-	p := &program{}
+	p := &program{ran: map[[64]byte]int{}}
 	if p.hctx, err = cls.NewContext(); err != nil {
 		return err
 	}
@@ -84,6 +86,7 @@ func runProgram(s setup) error {
 		if err != nil {
 			return err
 		}
+		p.ran[[64]byte(in)]++
 		return h.RespondRaw(in, nil)
 	}); err != nil {
 		return err
@@ -91,10 +94,14 @@ func runProgram(s setup) error {
 	if _, err := cls.Register("expose", func(h *hg.Handle) error { return h.Respond(own, nil) }); err != nil {
 		return err
 	}
-	p.hctx.OnFault(func(peer na.Addr, _ error) {
+	p.hctx.OnFault(func(peer na.Addr, err error) {
 		for _, l := range p.loads {
 			if peer.Named() == l.peer {
 				l.Lost = append(l.Lost, time.Now())
+				if na.CodeOf(err) != na.ErrPeerLost {
+					l.Wrong++
+					l.LastWrong = fmt.Sprintf("lost with %v", err)
+				}
 			}
 		}
 	})
@@ -156,6 +163,12 @@ func (p *program) command(line string, region []byte) error {
 		var all []report
 		for _, l := range p.loads {
 			r := l.report
+			r.Ran = len(p.ran)
+			for _, n := range p.ran {
+				if n > 1 {
+					r.Twice++
+				}
+			}
 			for _, since := range l.flying {
 				r.Longest = max(r.Longest, time.Since(since))
 			}

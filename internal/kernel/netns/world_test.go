@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,6 +95,7 @@ type side struct {
 	ns   string
 	dev  string
 	addr string
+	hit  int // packets that rules counted which are gone
 }
 
 var worlds int
@@ -104,7 +107,7 @@ func newWorld(t *testing.T) *world {
 	worlds++
 	w := &world{t: t}
 	make := func(name, addr string) *side {
-		s := &side{t, fmt.Sprintf("qs%d-%d-%s", os.Getpid(), worlds, name), "v" + name, addr}
+		s := &side{t: t, ns: fmt.Sprintf("qs%d-%d-%s", os.Getpid(), worlds, name), dev: "v" + name, addr: addr}
 		s.must(run("ip", "netns", "add", s.ns))
 		t.Cleanup(func() { s.must(run("ip", "netns", "del", s.ns)) })
 		s.must(run("ip", "-n", s.ns, "link", "set", "lo", "up"))
@@ -133,7 +136,7 @@ func (s *side) nft(lines ...string) {
 	require.NoError(s.t, err, "%s\n%s", strings.Join(lines, "\n"), out)
 }
 
-// input has a verdict, as nft says it, over what arrives here from or for port 9000.
+// input has a verdict, as nft says it, over what arrives here from or for port 9000. The word counter stands before what it does.
 func (s *side) input(verdict string) {
 	s.t.Helper()
 	s.nft("table inet fault {", "chain in {", "type filter hook input priority 0", "tcp dport 9000 "+verdict, "tcp sport 9000 "+verdict, "}", "}")
@@ -149,8 +152,26 @@ func (s *side) hook(hook, statement string) {
 // heal removes all rules of both sides.
 func (w *world) heal() {
 	w.t.Helper()
-	w.a.nft("flush ruleset")
-	w.b.nft("flush ruleset")
+	for _, s := range []*side{w.a, w.b} {
+		s.hit = s.struck()
+		s.nft("flush ruleset")
+	}
+}
+
+var packets = regexp.MustCompile(`counter packets (\d+)`)
+
+// struck is how many packets the rules of this side have struck so far.
+func (s *side) struck() int {
+	s.t.Helper()
+	out, err := run("ip", "netns", "exec", s.ns, "nft", "list", "ruleset")
+	require.NoError(s.t, err)
+	all := s.hit
+	for _, m := range packets.FindAllStringSubmatch(out, -1) {
+		n, err := strconv.Atoi(m[1])
+		require.NoError(s.t, err)
+		all += n
+	}
+	return all
 }
 
 // both has a verdict over what arrives at either side.
