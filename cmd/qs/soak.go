@@ -28,8 +28,9 @@ connections are reset (reset), nothing passes in one direction or both for a whi
 whatever happens to the others, its calls must succeed.
 
 The audit: every call ends once; no handler runs twice for one call; it has run for a call that succeeded, and has not
-for one that says so; answers and bulk data are right; nobody writes memory that was taken back; when the faults are over
-everything ends, and every target answers.
+for one that says so; every withdraw hears what came of it; answers and bulk data are right; nobody writes memory that was
+taken back; a cancel does not wait for a target; when the faults are over everything ends, every target answers, and
+goroutines, descriptors and memory are what they were at first.
 
 The last line of the output is the report, in JSON. The exit code is 1 when a promise was broken.
 `
@@ -56,7 +57,7 @@ type soak struct {
 	broken  error          // of chaos
 }
 
-// A soakReport is the last line of the output. Everything from Lost to Left must be zero.
+// A soakReport is the last line of the output. Everything from Lost to Outgrown must be zero.
 type soakReport struct {
 	Commit      string           `json:"commit,omitempty"`
 	Seed        uint64           `json:"seed"`
@@ -74,6 +75,9 @@ type soakReport struct {
 	Bystander     int `json:"bystander_errors"`
 	Silent        int `json:"targets_silent_after_healing"`
 	Left          int `json:"left_at_the_end"`
+	Untold        int `json:"withdraws_without_result"`
+	SlowCancels   int `json:"slow_cancels"`
+	Outgrown      int `json:"gauges_that_grew"`
 
 	LateDropped int64    `json:"late_dropped"`
 	PeersLost   int64    `json:"peers_lost"`
@@ -178,6 +182,7 @@ func (s *soak) run(targets int) (r *soakReport, err error) {
 	r.sample(s, func(g *growth) *int64 { return &g.Last })
 	r.Seconds = time.Since(begun).Seconds()
 	s.load.report(r)
+	r.outgrown(s)
 	for _, t := range s.targets {
 		t.stop()
 		ran, err := os.ReadFile(t.log)
@@ -203,6 +208,27 @@ func (r *soakReport) sample(s *soak, at func(*growth) *int64) {
 	}
 }
 
+// outgrown counts the gauges that grew by more than a load can explain that has begun again since: each target has a
+// connection through a relay and pipes, and what the first target moved last may wait for its collector.
+func (r *soakReport) outgrown(s *soak) {
+	each := 8 * int64(len(s.targets))
+	for _, g := range []struct {
+		what string
+		growth
+		more int64
+	}{
+		{"goroutines", r.Goroutines, each},
+		{"descriptors", r.Files, each},
+		{"KiB of heap", r.Heap, 4 << 10},
+		{"KiB of the first target", r.Target, 64<<10 + 2*int64(s.slots)*s.maxBulk>>10},
+	} {
+		if g.Last > g.First+g.more {
+			r.Outgrown++
+			s.load.ledger.note("%s: %d, and %d at the end", g.what, g.First, g.Last)
+		}
+	}
+}
+
 // err says which promises were broken.
 func (r *soakReport) err() error {
 	var wrong []string
@@ -214,6 +240,7 @@ func (r *soakReport) err() error {
 		{r.WrongFate, "calls have the wrong fate"}, {r.WrongAnswers, "calls got wrong bytes"},
 		{r.LateWrites, "times memory was written after it was taken back"}, {r.Bystander, "calls of the spared target failed"},
 		{r.Silent, "targets do not answer although nothing is wrong with them"}, {r.Left, "things are left at the end"},
+		{r.Untold, "withdraws have no result"}, {r.SlowCancels, "cancels waited"}, {r.Outgrown, "gauges have grown"},
 	} {
 		if f.n != 0 {
 			wrong = append(wrong, fmt.Sprintf("%d %s", f.n, f.what))

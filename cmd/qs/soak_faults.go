@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -77,18 +78,25 @@ func (t *soakTarget) stop() {
 	}
 }
 
-// chaos does one thing after the other to targets, but the first, until ctx ends, and puts each right again.
+// chaos does one thing after the other to targets, but the first, until ctx ends, and puts each right again. All kinds come once
+// before one comes again. A reset of no connection does not count, nor does a stall that held nothing.
 func (s *soak) chaos(ctx context.Context) {
 	rng := rand.New(rand.NewPCG(s.seed, 3))
+	var kinds []string
 	for len(s.kinds) > 0 && s.broken == nil && pause(ctx, time.Duration(rng.ExpFloat64()*float64(s.every))) {
 		t := s.targets[1+rng.IntN(len(s.targets)-1)]
-		kind := s.kinds[rng.IntN(len(s.kinds))]
+		if len(kinds) == 0 {
+			kinds = slices.Clone(s.kinds)
+			rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+		}
+		kind := kinds[0]
+		kinds = kinds[1:]
 		last := time.Duration(rng.Int64N(int64(s.net.timeout)))
 		if rng.IntN(2) == 0 {
 			last += s.net.timeout // the peer is lost meanwhile
 		}
-		s.faults[kind]++
 		fmt.Fprintf(s.log, "soak: %s target %d for %v\n", kind, t.i, last.Round(time.Millisecond))
+		struck := 1
 		switch kind {
 		case "kill":
 			_ = t.child.cmd.Process.Kill()
@@ -106,11 +114,14 @@ func (s *soak) chaos(ctx context.Context) {
 				s.broken = err
 			}
 		case "reset":
-			t.relay.reset()
+			struck = t.relay.reset()
 		case "stall":
 			t.relay.hold(1 + rng.IntN(3))
 			pause(ctx, last)
-			t.relay.hold(0)
+			struck = t.relay.hold(0)
+		}
+		if struck > 0 {
+			s.faults[kind]++
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
@@ -25,7 +26,8 @@ type soakLoad struct {
 	slots   []*soakSlot
 	errands errands
 	on      bool // slots go on
-	open    int  // calls and regions that have not ended
+	open    int  // calls, withdraws and regions that have not ended
+	untold  int  // withdraws of which nobody has heard what came
 
 	late      int // writes after the end
 	bystander int
@@ -38,7 +40,8 @@ type soakSlot struct {
 	l      *soakLoad
 	t      *soakTarget
 	h      *hg.Handle
-	n      int // calls so far
+	n      int  // calls so far
+	busy   bool // a call has not ended
 	token  uint64
 	rpc    string
 	in     []byte
@@ -83,7 +86,12 @@ func newSoakLoad(s *soak) (*soakLoad, error) {
 // drive moves the load on until end, or without more load until nothing is open.
 func (l *soakLoad) drive(end time.Time, on bool) {
 	l.on = on
-	for on || l.open > 0 {
+	l.until(end, func() bool { return !on && l.open == 0 })
+}
+
+// until drives the context until end, or until done reports true.
+func (l *soakLoad) until(end time.Time, done func() bool) {
+	for !done() {
 		left := time.Until(end)
 		if left <= 0 {
 			return
@@ -117,17 +125,16 @@ func (l *soakLoad) cancelAtRandom(ctx context.Context) {
 
 // knock calls every target until it answers; it returns how many do not in time.
 func (l *soakLoad) knock(patience time.Duration) (silent int) {
-	end := time.Now().Add(patience)
 	for _, t := range l.s.targets {
-		for answered, last := false, false; !answered; {
-			if last = !time.Now().Before(end); last {
-				silent++
-				l.ledger.note("target %d does not answer", t.i)
-				break
-			}
-			sl := l.slots[t.i*l.s.slots]
+		end, answered := time.Now().Add(patience), false
+		sl := l.slots[t.i*l.s.slots]
+		for l.until(end, func() bool { return !sl.busy }); !answered && !sl.busy && time.Now().Before(end); {
 			sl.call(soakEcho, func(err error) { answered = err == nil })
-			l.drive(time.Now().Add(time.Second), false)
+			l.until(end, func() bool { return !sl.busy })
+		}
+		if !answered {
+			silent++
+			l.ledger.note("target %d does not answer", t.i)
 		}
 	}
 	return silent
@@ -143,17 +150,28 @@ func (l *soakLoad) close() {
 // report says what is known without the logs of the targets.
 func (l *soakLoad) report(r *soakReport) {
 	st := l.hctx.Stats()
-	r.Left = int(st.NA.Regions) + st.NA.Leases + st.NA.Queued + st.NA.Outstanding + st.NA.Envelopes
+	r.Left = int(st.NA.Regions+st.Lent+st.Pulled+st.Active) + st.NA.Leases + st.NA.Queued + st.NA.Outstanding + st.NA.Envelopes
 	if r.Left > 0 {
 		l.ledger.note("left: %+v", st)
 	}
-	r.LateWrites, r.Bystander = l.late, l.bystander
+	for _, sl := range l.slots {
+		sl.lookAtPoison()
+	}
+	if l.untold > 0 {
+		l.ledger.note("%d withdraws have no result", l.untold)
+	}
+	r.LateWrites, r.Bystander, r.Untold = l.late, l.bystander, l.untold
 	r.LateDropped, r.PeersLost = st.NA.LateDropped, st.NA.PeersLost
 	r.Longest = l.longest.Seconds()
 	slices.Sort(l.cancels)
 	if n := len(l.cancels); n > 0 {
 		ms := func(i int) float64 { return float64(l.cancels[i].Microseconds()) / 1000 }
 		r.Cancels, r.CancelP999, r.CancelMax = n, ms(n*999/1000), ms(n-1)
+		// One that waits for its target does so until that goes on or is given up. The machine may stand still once.
+		if slow := l.s.net.timeout / 2; l.cancels[n*999/1000] > slow {
+			r.SlowCancels = n - sort.Search(n, func(i int) bool { return l.cancels[i] > slow })
+			l.ledger.note("a cancel took %v", l.cancels[n-1])
+		}
 	}
 }
 
@@ -204,9 +222,26 @@ func (sl *soakSlot) disturb() {
 	case r < 15:
 		l.plan(soon, still(func() { sl.cut = time.Now(); sl.h.Cancel() }))
 	case r < 18:
-		l.plan(soon, still(func() { _ = sl.h.Withdraw(time.Second, func(*hg.Handle, hg.WithdrawResult) {}) }))
+		l.plan(soon, still(sl.withdraw))
 	case r < 21:
 		l.plan(soon, still(sl.h.Abandon))
+	}
+}
+
+// withdraw takes the call back if it can be. Somebody must hear once what came of it.
+func (sl *soakSlot) withdraw() {
+	l, token, told := sl.l, sl.token, 0
+	if sl.h.Withdraw(time.Second, func(*hg.Handle, hg.WithdrawResult) {
+		if told++; told > 1 {
+			l.ledger.doubled++
+			l.ledger.note("the withdraw of call %d ended again", token)
+			return
+		}
+		l.open--
+		l.untold--
+	}) == nil {
+		l.open++
+		l.untold++
 	}
 }
 
@@ -239,21 +274,20 @@ func (sl *soakSlot) call(rpc string, then func(error)) {
 		sl.in = soakBytes(sl.in, sl.token, l.size(16<<10))
 	}
 	l.open++
+	sl.busy = true
+	token := sl.token
 	if err == nil {
-		err = sl.h.ForwardRaw(sl.in, func(_ *hg.Handle, err error) { sl.ended(err, then) })
+		err = sl.h.ForwardRaw(sl.in, func(_ *hg.Handle, err error) { sl.ended(token, err, then) })
 	}
 	if err != nil {
-		sl.ended(err, then)
+		sl.ended(token, err, then)
 	}
 }
 
 // publish makes the memory of a call reachable.
 func (sl *soakSlot) publish() error {
 	l := sl.l
-	if sl.poison && slices.ContainsFunc(sl.mem[:sl.used], func(b byte) bool { return b != soakPoison }) {
-		l.late++
-		l.ledger.note("memory was written after call %d had ended", sl.token)
-	}
+	sl.lookAtPoison()
 	sl.poison, sl.used = false, l.size(l.s.maxBulk)
 	access := bulk.WriteOnly
 	if sl.rpc == soakPull {
@@ -268,13 +302,22 @@ func (sl *soakSlot) publish() error {
 	return err
 }
 
+// lookAtPoison looks whether memory was written that was taken back.
+func (sl *soakSlot) lookAtPoison() {
+	if sl.poison && slices.ContainsFunc(sl.mem[:sl.used], func(b byte) bool { return b != soakPoison }) {
+		sl.l.late++
+		sl.l.ledger.note("memory was written after a call before %d had ended", sl.token)
+	}
+}
+
 // ended is the callback of every call.
-func (sl *soakSlot) ended(err error, then func(error)) {
+func (sl *soakSlot) ended(token uint64, err error, then func(error)) {
 	l := sl.l
 	now := time.Now()
 	sl.n++
+	sl.busy = false
 	l.open--
-	l.ledger.end(sl.token, err)
+	l.ledger.end(token, err)
 	l.longest = max(l.longest, now.Sub(sl.begun))
 	if !sl.cut.IsZero() && errors.Is(err, hg.ErrCanceled) {
 		l.cancels = append(l.cancels, now.Sub(sl.cut))

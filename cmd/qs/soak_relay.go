@@ -19,6 +19,7 @@ type relay struct {
 	moved sync.Cond  // held or ended has changed
 	conns map[net.Conn]bool
 	held  int // bits: 1 to the target, 2 from it
+	stuck int // how often something waited for that
 	ended bool
 }
 
@@ -106,21 +107,27 @@ func (r *relay) pass(to, from net.Conn, direction int) {
 func (r *relay) wait(direction int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.held&direction != 0 {
+		r.stuck++
+	}
 	for r.held&direction != 0 && !r.ended {
 		r.moved.Wait()
 	}
 }
 
-// hold lets nothing pass in the directions whose bits are set: 1 to the target, 2 from it.
-func (r *relay) hold(directions int) {
+// hold lets nothing pass in the directions whose bits are set: 1 to the target, 2 from it. It returns how often something had
+// to wait since the last time.
+func (r *relay) hold(directions int) (stuck int) {
 	r.mu.Lock()
 	r.held = directions
+	stuck, r.stuck = r.stuck, 0
 	r.mu.Unlock()
 	r.moved.Broadcast()
+	return stuck
 }
 
-// reset resets every connection.
-func (r *relay) reset() {
+// reset resets every connection, and returns how many there were.
+func (r *relay) reset() int {
 	r.mu.Lock()
 	var all []net.Conn
 	for c := range r.conns {
@@ -130,6 +137,7 @@ func (r *relay) reset() {
 	for _, c := range all {
 		r.drop(c)
 	}
+	return len(all)
 }
 
 // close ends the relay and waits for its goroutines.
