@@ -133,7 +133,7 @@ func TestH5LateAnswerAfterReuse(t *testing.T) {
 		require.NoError(t, o.err)
 		var out int
 		require.NoError(t, h.Output(&out))
-		require.Equal(t, rounds, out)
+		require.Equal(t, rounds, out, "the answer of the last call")
 		require.EqualValues(t, rounds, p.octx.Stats().NA.LateDropped)
 		p.clean(1)
 	})
@@ -160,7 +160,7 @@ func TestCancelAfterArrival(t *testing.T) {
 		h.Cancel()
 		p.octx.Trigger(0)
 		require.Equal(t, 1, o.calls)
-		require.NoError(t, o.err)
+		require.NoError(t, o.err, "success wins")
 	})
 }
 

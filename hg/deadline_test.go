@@ -392,7 +392,7 @@ func TestH12EndAtEachStage(t *testing.T) {
 						_ = p.octx.Progress(0) // looks at the timers
 					}
 					p.octx.Trigger(0)
-					require.Equal(t, 1, o.calls)
+					require.Equal(t, 1, o.calls, "callbacks of a call that was ended here")
 					if stage == answered {
 						require.NoError(t, o.err, "success wins")
 					} else {

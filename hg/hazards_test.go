@@ -119,10 +119,10 @@ func TestH2EndsOnce(t *testing.T) {
 		for i := range int64(racesHere(n) / 10) {
 			require.NoError(t, h.ForwardRaw([]byte("x"), ended))
 			n.Until(func() bool { return calls.Load() > i })
-			require.Equal(t, i+1, calls.Load())
+			require.Equal(t, i+1, calls.Load(), "callbacks")
 		}
 		stop()
-		require.Equal(t, int64(1), p.octx.Stats().Handles)
+		require.Equal(t, int64(1), p.octx.Stats().Handles, "handles")
 		h.Close()
 		require.Zero(t, p.octx.Stats().Handles)
 	})
@@ -150,7 +150,7 @@ func TestH3CancelWhileFetched(t *testing.T) {
 		h := pulling(t, p, &o)
 		h.Cancel()
 		p.octx.Trigger(0)
-		require.Equal(t, 1, o.calls)
+		require.Equal(t, 1, o.calls, "callbacks of a call that was canceled while its output was fetched")
 		require.ErrorIs(t, o.err, hg.ErrCanceled)
 		require.Zero(t, p.octx.Stats().Pulled)
 		h.Close()
@@ -273,7 +273,7 @@ func TestH7SendFails(t *testing.T) {
 		}
 		p.octx.Trigger(0)
 		for i := 2; i < len(outs); i++ {
-			require.Equal(t, 1, outs[i].calls)
+			require.Equal(t, 1, outs[i].calls, "callbacks of a call without an envelope")
 			require.ErrorIs(t, outs[i].err, hg.ErrNoCredit)
 			require.Equal(t, na.NotRun, hg.FateOf(outs[i].err))
 		}
@@ -306,8 +306,8 @@ func TestH10ManyCancel(t *testing.T) {
 			n.Until(func() bool { return o.calls > 0 })
 			wg.Wait()
 			p.octx.Trigger(0)
-			require.Equal(t, 1, o.calls)
-			require.EqualValues(t, 1, p.octx.Stats().Handles)
+			require.Equal(t, 1, o.calls, "callbacks")
+			require.EqualValues(t, 1, p.octx.Stats().Handles, "handles")
 		}
 		h.Close()
 		require.Zero(t, p.octx.Stats().Handles)
@@ -334,7 +334,7 @@ func TestH11ErrorOrCallback(t *testing.T) {
 		n.Until(p.origin.Closed)
 		p.octx.Trigger(0)
 		require.Equal(t, 1, good.calls)
-		require.Zero(t, refused.calls)
+		require.Zero(t, refused.calls, "callbacks of calls that were refused")
 	})
 }
 
@@ -405,7 +405,7 @@ func TestAbandonFreesNoPlace(t *testing.T) {
 			h.Abandon()
 		}
 		n.Until(func() bool { return o.calls == 2 && a.kept[0].Ctx().Err() != nil && a.kept[1].Ctx().Err() != nil })
-		require.EqualValues(t, 2, p.tctx.Stats().Active)
+		require.EqualValues(t, 2, p.tctx.Stats().Active, "handlers at work")
 		last := p.handle(id)
 		require.NoError(t, last.ForwardRaw(nil, o.cb))
 		n.Until(func() bool { return p.tctx.Stats().Waiting == 3 })

@@ -111,6 +111,9 @@ func (p *pull) next() error {
 }
 
 func (p *pull) moved(_ *na.Op, r na.Result) {
+	if mutant.H3bPullRefused && r.Err != nil && r.Fate == na.NotRun {
+		return
+	}
 	err := r.Err
 	if err == nil {
 		p.mu.Lock()

@@ -59,7 +59,7 @@ func bothEnd(t *testing.T, begin func(k *call)) {
 						k.onSent(nil, na.Result{Err: sent})
 					}
 					c.Trigger(0)
-					require.Equal(t, 1, *ended)
+					require.Equal(t, 1, *ended, "callbacks when both parts have ended")
 					require.Error(t, k.err)
 				})
 			}

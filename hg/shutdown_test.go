@@ -425,7 +425,7 @@ func TestH17(t *testing.T) {
 				n.Serve(p.octx, 4)
 				require.NoError(t, how.end(p.origin))
 				n.Until(p.origin.Closed)
-				require.EqualValues(t, calls, entered.Load())
+				require.EqualValues(t, calls, entered.Load(), "callbacks that have begun when all is closed")
 				require.EqualValues(t, calls, returned.Load(), "callbacks that have returned")
 				require.Zero(t, p.octx.Stats().Handles)
 				for _, h := range k.kept {

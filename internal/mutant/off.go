@@ -5,6 +5,9 @@ package mutant
 // Planted tells that there are mutants in this program.
 const Planted = false
 
+// Blind tells that the tables of states are not to be looked at.
+const Blind = false
+
 // on.go says what they are.
 const (
 	H1CancelBeforePost   = false
@@ -12,6 +15,7 @@ const (
 	H2PartsLate          = false
 	H3DeafPull           = false
 	H3bPullNotBegun      = false
+	H3bPullRefused       = false
 	H4LoanOutlives       = false
 	H5NarrowID           = false
 	H6LoansCollide       = false

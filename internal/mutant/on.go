@@ -13,6 +13,12 @@ const Planted = true
 // env names the mutant that is switched on.
 const env = "QUICKSILVER_MUTANT"
 
+// Blind tells that the tables of states are not to be looked at: a test that is named for a mutant has to notice it by itself.
+var Blind = os.Getenv(blind) != ""
+
+// blind is what says so.
+const blind = "QUICKSILVER_MUTANT_BLIND"
+
 // A planted bug: its name, what it does, and whose it was or what it breaks. H1 to H17 are hazards that Mercury has or had,
 // F1 to F86 rows of the fault matrix, I1 to I18 invariants.
 type planted struct{ name, bug, from string }
@@ -45,6 +51,7 @@ var (
 	H2PartsLate          = plant("h2-parts-late", "the receive of the response can end before it is counted", "H2")
 	H3DeafPull           = plant("h3-deaf-pull", "the pull of a large output cannot be canceled", "H3")
 	H3bPullNotBegun      = plant("h3b-pull-not-begun", "a pull that could not begin is waited for", "H3b")
+	H3bPullRefused       = plant("h3b-pull-refused", "a pull that ends at once, before anything is asked for, is waited for", "H3b")
 	H4LoanOutlives       = plant("h4-loan-outlives", "the peer can read a large input after the call has ended", "H4")
 	H5NarrowID           = plant("h5-narrow-id", "the generation of a call has 4 bits", "H5")
 	H6LoansCollide       = plant("h6-loans-collide", "the loan of a request has the number of the peer's own call", "H6")

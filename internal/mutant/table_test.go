@@ -40,8 +40,10 @@ func TestLists(t *testing.T) {
 			return true
 		})
 	}
-	delete(constants, "Planted")
-	delete(planted, "Planted")
+	for _, id := range []string{"Planted", "Blind"} {
+		delete(constants, id)
+		delete(planted, id)
+	}
 	require.Equal(t, constants, planted)
 	require.Len(t, names, len(planted))
 

@@ -27,7 +27,7 @@ var importRules = []importRule{
 	{pkg: "plugins/internal/...", may: []string{"na", "internal/..."}},
 	{pkg: "plugins/...", own: "plugins/*", may: []string{"na", "plugins/internal/...", "internal/..."}},
 
-	{pkg: "internal/leak", may: []string{"internal/states"}, std: true},
+	{pkg: "internal/leak", may: []string{"internal/mutant", "internal/states"}, std: true},
 	{pkg: "internal/states", std: true},
 	{pkg: "internal/tidy", std: true},
 	{pkg: "internal/matrix/...", may: []string{
@@ -167,7 +167,7 @@ func TestImportsPointDown(t *testing.T) {
 		{"plugins/tcp/a.go", "plugins/tcpx", "plugins/... may import na, plugins/internal/..., internal/..."},
 		{"plugins/tcp/internal/x/a.go", "hg", "plugins/... may import na, plugins/internal/..., internal/..."},
 		{"plugins/tcp/a.go", "plugins/all", "plugins/... may import na, plugins/internal/..., internal/..."},
-		{"internal/leak/a.go", "internal/cq", "internal/leak may import internal/states and the standard library only"},
+		{"internal/leak/a.go", "internal/cq", "internal/leak may import internal/mutant, internal/states and the standard library only"},
 		{"internal/tidy/a.go", "na", "internal/tidy may import the standard library only"},
 		{"internal/matrix/a.go", "bulk",
 			"internal/matrix/... may import na/..., hg/..., plugins/..., internal/..., na/natest, internal/leak"},

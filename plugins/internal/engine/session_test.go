@@ -246,7 +246,7 @@ func TestCreditOracle(t *testing.T) {
 			waiting = waiting[1:]
 		}
 		s.trigger()
-		require.LessOrEqual(t, left, int(granted))
+		require.LessOrEqual(t, left, int(granted), "envelopes in use")
 		require.True(t, len(waiting) == 0 || left == int(granted), "%d wait although %d of %d envelopes are used", len(waiting), left, granted)
 		require.Equal(t, len(waiting), s.nctx.Stats().Queued)
 		for _, w := range waiting {
@@ -381,7 +381,7 @@ func TestOwnFreezeAccusesNobody(t *testing.T) {
 	r := s.expect(3, nil)
 	for range 4 {
 		s.pass(time.Hour)
-		require.True(t, l.Up())
+		require.True(t, l.Up(), "the session after a freeze")
 	}
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
 	s.pass(time.Hour)
