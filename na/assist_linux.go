@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 )
 
 // assist moves bytes when nobody drives the context: it receives, answers heartbeats, serves puts and gets. It runs no
@@ -130,7 +128,7 @@ func (a *assist) run() {
 	timer := time.NewTimer(assistAfter)
 	defer timer.Stop()
 	var seen uint64 // passes when assist last drove
-	for a.park() && !mutant.UserHeartbeats {
+	for a.park() {
 		attending := a.state.Swap(assistTick) == assistTick
 		for {
 			if !attending && c.passes.Load() == seen && a.pass() {

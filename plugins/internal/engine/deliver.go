@@ -42,6 +42,9 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Cancel:
 		l.deliverCancel(h)
 	case frame.Ping:
+		if mutant.UserHeartbeats && mutant.CalledBy("na.(*assist)") {
+			break
+		}
 		l.pong, l.pongTag = true, h.Tag
 		l.kick()
 	case frame.Pong:
