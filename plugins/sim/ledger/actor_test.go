@@ -295,17 +295,21 @@ func (a *actor) begin(kind string) *callEntry {
 	s := a.s
 	c := &callEntry{token: uint64(len(s.calls) + 1), kind: kind, by: a}
 	s.calls = append(s.calls, c)
-	s.ops++
-	a.ops++
 	a.open++
+	if kind != "response" { // the quota is for what needs no request
+		s.ops++
+		a.ops++
+	}
 	return c
 }
 
 // refused marks a line: the operation was not accepted, and why must be one of what can be.
 func (a *actor) refused(c *callEntry, err error) {
 	c.refused = true
-	a.s.ops--
 	a.open--
+	if c.kind != "response" {
+		a.s.ops--
+	}
 	if !errors.Is(err, na.ErrAgain) && !errors.Is(err, na.ErrNoMemory) {
 		a.wrong(c.kind, err)
 	}
@@ -326,7 +330,7 @@ func (c *callEntry) ended(err error) {
 	c.by.open--
 	s.w.Note("end", c.token, uint64(na.CodeOf(err)))
 	switch {
-	case c.canceled && err == nil:
+	case c.canceled && err == nil && c.kind != "response":
 		s.reach[reachTooLate]++
 	case c.kind == "call" && outcomeOf(err) == "timeout" && s.w.Now() < c.deadline:
 		s.fail("call %x has run out of time at %v, %v before its deadline", c.token, s.w.Now(), c.deadline-s.w.Now())

@@ -382,40 +382,6 @@ func (a *actor) closeSomething() {
 	l.h.Close()
 }
 
-// answerAll deals with every request that was kept.
-func (a *actor) answerAll() {
-	a.kept = append(a.kept, a.nevers...)
-	a.nevers = nil
-	a.answerKept(len(a.kept))
-}
-
-// answerKept deals with n of the requests that were kept.
-func (a *actor) answerKept(n int) {
-	for ; n > 0 && len(a.kept) > 0; n-- {
-		i := a.rng.IntN(len(a.kept))
-		h := a.kept[i]
-		a.kept = slices.Delete(a.kept, i, i+1)
-		if in, err := h.InputRaw(); err == nil && a.rng.IntN(8) > 0 {
-			a.answering(in)
-			_ = h.RespondRaw(in, nil)
-			if a.rng.IntN(4) == 0 {
-				h.Cancel()
-			}
-		}
-		h.Close()
-	}
-}
-
-// answering takes note of an answer to a call that is over, whose handle has another call by now.
-func (a *actor) answering(in []byte) {
-	if len(in) < 8 {
-		return
-	}
-	if c := a.s.entry(binary.LittleEndian.Uint64(in)); c.callbacks > 0 && c.handle != nil && c.handle.busy && c.handle.call != c {
-		a.s.reach[reachReused]++
-	}
-}
-
 // handler serves an RPC.
 func (a *actor) handler(name string) hg.Handler {
 	return func(h *hg.Handle) error {
@@ -435,8 +401,7 @@ func (a *actor) handler(name string) hg.Handler {
 		}
 		switch name {
 		case "echo":
-			a.answering(in)
-			err = h.RespondRaw(in, nil)
+			err = a.respond(h, token, in)
 		case "later":
 			a.kept = append(a.kept, h.Ref())
 		case "never":
@@ -446,7 +411,7 @@ func (a *actor) handler(name string) hg.Handler {
 		case "grow":
 			out := binary.LittleEndian.AppendUint64(a.room[:0], token)
 			a.room = append(out, pattern(token, size(a.rng, s.MaxSize))...)
-			err = h.RespondRaw(a.room, nil)
+			err = a.respond(h, token, a.room)
 		case "pull", "push":
 			err = a.move(h, name, token, in[8:])
 		case "relay":
@@ -469,16 +434,6 @@ func (a *actor) relay(h *hg.Handle, token uint64, in []byte) error {
 		return na.ErrAgain
 	}
 	return nil
-}
-
-// moved answers a request whose transfer has ended.
-func (a *actor) moved(h *hg.Handle, token uint64, err error) {
-	if err != nil {
-		_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
-	} else {
-		_ = h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), nil)
-	}
-	h.Close()
 }
 
 // move pulls from the origin's memory, or pushes to it, and answers when that has ended. The input has the token of the call

@@ -38,7 +38,7 @@ type scenario struct {
 	reach    reach
 }
 
-// A callEntry is one line of the ledger: a forward, a transfer, a lookup or a withdraw.
+// A callEntry is one line of the ledger: a forward, a response, a transfer, a lookup or a withdraw.
 type callEntry struct {
 	token     uint64
 	kind      string
@@ -52,7 +52,8 @@ type callEntry struct {
 	deadline  time.Duration
 	lent      *lending
 	handle    *live
-	of        *callEntry // of a withdraw or a transfer: the call
+	of        *callEntry // of a response, a withdraw or a transfer: the call
+	response  *callEntry // the last that was accepted
 	result    hg.WithdrawResult
 }
 
@@ -248,6 +249,9 @@ func (s *scenario) auditEntry(c *callEntry) {
 	case c.kind == "withdraw":
 		s.auditWithdraw(c)
 		return
+	case c.kind == "response":
+		s.auditResponse(c)
+		return
 	}
 	s.outcomes[outcomeOf(c.err)]++
 	if c.kind != "call" {
@@ -256,6 +260,10 @@ func (s *scenario) auditEntry(c *callEntry) {
 	switch {
 	case c.err == nil && !c.oneWay && c.ran != 1:
 		s.fail("call %x succeeded and ran %d times", c.token, c.ran)
+	case c.err == nil && !c.oneWay && !c.answered():
+		s.fail("call %x succeeded, and no response to it has left", c.token)
+	case noResponse(c.err) && c.answered() && !c.response.by.crashed:
+		s.fail("call %x ended with %v, and response %x to it has left", c.token, c.err, c.response.token)
 	case c.err != nil && hg.FateOf(c.err) == na.NotRun && c.ran != 0:
 		s.fail("call %x did not run, says %q, and ran", c.token, c.err)
 	case c.err != nil && hg.FateOf(c.err) == na.Ran && c.ran != 1:

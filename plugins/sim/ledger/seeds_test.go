@@ -85,7 +85,8 @@ func TestSeeds(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, total.leastOps, int64(200), "operations of the seed with the fewest")
 	if *seeds >= 200 {
-		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote", "timeout", "revoked", "withdrawn", "too late", "indeterminate"} {
+		for _, kind := range []string{"ok", "canceled", "lost", "unreachable", "remote", "timeout", "revoked", "withdrawn", "too late", "indeterminate",
+			"response ok", "response canceled", "response lost"} {
 			require.Positive(t, total.outcomes[kind], "no operation ended with %q", kind)
 		}
 		require.Positive(t, total.late, "no late answer was dropped")
