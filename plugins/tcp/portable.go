@@ -217,7 +217,7 @@ func (d *domain) admit(nc *net.TCPConn, pc portableSocket, g frame.Greeting) (*p
 	l, err := to.e.Admit(c, g, same)
 	if err == nil {
 		c.bind(l)
-		go c.write(pc)
+		go c.write(pc, c.patient(pc))
 	}
 	to.e.Unlock()
 	to.e.Flush()
@@ -344,7 +344,7 @@ func (c *portableConn) dial(ctx context.Context, name string) {
 	}
 	c.nc = nc
 	c.ca.e.Unlock()
-	go c.write(nc)
+	go c.write(nc, c.patient(nc))
 	c.read(nc)
 }
 
@@ -389,8 +389,8 @@ func (c *portableConn) read(nc portableSocket) {
 	}
 }
 
-// write writes what the link has until the connection is dead, sends the last frame and closes.
-func (c *portableConn) write(nc portableSocket) {
+// write writes to w, which is nc, what the link has until the connection is dead, sends the last frame and closes.
+func (c *portableConn) write(nc portableSocket, w io.Writer) {
 	defer func() { _ = nc.Close() }()
 	buf := make([]byte, copySize)
 	e := c.ca.e
@@ -403,7 +403,7 @@ func (c *portableConn) write(nc portableSocket) {
 			continue
 		}
 		n := c.out.Copy(buf) // under the lock: a cancel finds the memory free
-		err := c.send(nc, buf[:n])
+		err := c.send(w, buf[:n])
 		for err != nil && !c.dead { // what the peer sent last may wait to be read
 			_ = nc.SetReadDeadline(time.Now().Add(lastGrace))
 			e.Unlock()
@@ -417,36 +417,65 @@ func (c *portableConn) write(nc portableSocket) {
 	}
 	e.Unlock()
 	for c.out.Pending() && last != nil {
-		if _, err := nc.Write(buf[:c.out.Copy(buf)]); err != nil {
+		if _, err := w.Write(buf[:c.out.Copy(buf)]); err != nil {
 			last = nil
 		}
 	}
-	_, _ = nc.Write(last)
+	_, _ = w.Write(last)
 	c.out.Close()
 }
 
-// send writes b. The peer may take its time, but it must take something. Locked at its beginning and its end, not while it writes.
-func (c *portableConn) send(nc portableSocket, b []byte) error {
+// send writes b. Locked at its beginning and its end, not while it writes.
+func (c *portableConn) send(w io.Writer, b []byte) error {
+	c.ca.e.Unlock()
+	_, err := w.Write(b)
+	c.ca.e.Lock()
+	switch {
+	case err == nil:
+	case c.dead:
+		c.last = nil // in the middle of a frame
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.link.Fail(c.ca.d.opts.unread())
+		c.last = nil
+	}
+	return err
+}
+
+// A patientSocket is written to until a peer takes nothing for WriteTimeout. It is below TLS, which a write that did not end
+// breaks for good.
+type patientSocket struct {
+	*net.TCPConn
+	c *portableConn
+}
+
+// Write implements io.Writer. The peer may take its time, but it must take something.
+func (s patientSocket) Write(b []byte) (n int, err error) {
 	for {
-		_ = nc.SetWriteDeadline(time.Now().Add(c.ca.d.opts.WriteTimeout)) // before Cut sets one, not after
-		c.ca.e.Unlock()
-		n, err := nc.Write(b)
-		c.ca.e.Lock()
-		b = b[n:]
-		late := errors.Is(err, os.ErrDeadlineExceeded)
-		switch {
-		case c.dead && len(b) > 0:
-			c.last = nil // in the middle of a frame
-			return err
-		case late && n > 0:
-		case late:
-			c.link.Fail(c.ca.d.opts.unread())
-			c.last = nil
-			return err
-		default:
-			return err
+		s.renew()
+		k, err := s.TCPConn.Write(b[n:])
+		n += k
+		if k == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
 		}
 	}
+}
+
+// renew sets the deadline, before Cut sets one, not after.
+func (s patientSocket) renew() {
+	s.c.ca.e.Lock()
+	if !s.c.dead {
+		_ = s.SetWriteDeadline(time.Now().Add(s.c.ca.d.opts.WriteTimeout))
+	}
+	s.c.ca.e.Unlock()
+}
+
+// patient has the socket of nc, which nobody uses yet, be patient, and returns what is to be written to.
+func (c *portableConn) patient(nc portableSocket) io.Writer {
+	if t, ok := nc.(*portableTLS); ok {
+		t.tap.rw = patientSocket{t.nc, c}
+		return t
+	}
+	return patientSocket{nc.(*net.TCPConn), c}
 }
 
 // readError says how a connection ended.

@@ -14,6 +14,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -150,12 +151,15 @@ func (c *records) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// TestTLSKeyUpdate: a peer may ask for new keys in the middle of a session, between two records of one frame too.
+// TestTLSKeyUpdate: a peer may ask for new keys in the middle of a session, between two records of one frame too, and when
+// nothing was written for long.
 func TestTLSKeyUpdate(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
 		leak.Check(t)
-		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+		opts = with(opts, cfg)
+		opts.WriteTimeout = 500 * time.Millisecond
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		r := rawDial(t, n)
 		rec := takeRecords(r, cfg)
 		hello := helloFrame(func(*frame.Greeting) {})
@@ -164,6 +168,7 @@ func TestTLSKeyUpdate(t *testing.T) {
 		r.write(hello[10:])
 		r.readHello()
 		r.peer.Context, r.limit = 0, 32
+		pause(opts.WriteTimeout + 100*time.Millisecond)
 		for range 20 {
 			rec.update()
 			r.ping()

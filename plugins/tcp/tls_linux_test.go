@@ -3,9 +3,13 @@ package tcp_test
 import (
 	"crypto/tls"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -180,4 +184,71 @@ func half(t *testing.T, n int) []byte {
 	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
 	require.NoError(t, f.Truncate(int64(n/2)))
 	return b
+}
+
+// TestTLSSlowPeer: a peer that takes a little all the time is not cut, although a write takes longer than WriteTimeout.
+func TestTLSSlowPeer(t *testing.T) {
+	leak.Check(t)
+	const size, limit = 1 << 20, 1500 * time.Millisecond
+	const rate, most = 20 << 10, 56 << 10 // 64 KiB are written at a time
+	cfg := mutualTLS(t)
+	var nodes []*node
+	var peers []*raw
+	for _, opts := range []tcp.Options{{TLS: cfg}, {TLS: cfg, Portable: true}, {Portable: true}} {
+		opts.WriteTimeout = limit
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
+		mem, err := n.cls.Register(na.ReadOnly, make([]byte, size))
+		require.NoError(t, err)
+		r := narrowDial(t, n)
+		defer driven(n)()
+		if opts.TLS != nil {
+			r.secure(raw13(cfg))
+		}
+		r.hello(greeting())
+		r.readHello()
+		r.send(frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Token: mem.Key().Token, Length: size}}, nil)
+		nodes, peers = append(nodes, n), append(peers, r)
+	}
+	taken, buf := make([]int, len(peers)), make([]byte, 1<<10)
+	for begun := time.Now(); slices.Min(taken) < most; pause(10 * time.Millisecond) {
+		due := int(rate * time.Since(begun).Seconds())
+		for i, r := range peers {
+			for taken[i] < due {
+				n, err := r.nc.Read(buf)
+				require.NoError(t, err, "peer %d, after %d bytes and %v", i, taken[i], time.Since(begun))
+				taken[i] += n
+			}
+		}
+	}
+	for _, n := range nodes {
+		require.Equal(t, 1, n.ctx().Stats().Peers)
+		require.Zero(t, n.ctx().Stats().PeersLost)
+	}
+}
+
+// narrowDial connects to a node so that little is under way to it at a time.
+func narrowDial(t *testing.T, n *node) *raw {
+	t.Helper()
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, 500)
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<10)
+		})
+	}}
+	nc, err := d.Dial("tcp", hostPort(n))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = nc.Close() })
+	require.NoError(t, nc.SetDeadline(time.Now().Add(patience)))
+	far := -1 // the descriptor of the other end
+	await(t, "accept", func() bool {
+		for fd := range 1000 {
+			peer, err := unix.Getpeername(fd)
+			if in, ok := peer.(*unix.SockaddrInet4); err == nil && ok && in.Port == nc.LocalAddr().(*net.TCPAddr).Port {
+				far = fd
+			}
+		}
+		return far >= 0
+	}, n)
+	require.NoError(t, unix.SetsockoptInt(far, unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<10))
+	return &raw{t: t, nc: nc, tcp: nc.(*net.TCPConn)}
 }
