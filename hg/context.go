@@ -83,9 +83,9 @@ func (c *Context) Cork() bool { return c.nctx.Cork() }
 // Uncork ends a Cork that reported true.
 func (c *Context) Uncork() { c.nctx.Uncork() }
 
-// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost; when many are, peer may be zero. See
-// [na.Context.OnFault].
-func (c *Context) OnFault(fn func(peer na.Addr, err error)) { c.nctx.OnFault(fn) }
+// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost, until remove is called; when many are, peer
+// may be zero. See [na.Context.OnFault].
+func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) { return c.nctx.OnFault(fn) }
 
 // Progress moves bytes until something is ready for Trigger or timeout has passed (negative: no limit; zero: one look).
 // It returns nil when something may be ready, an error that matches os.ErrDeadlineExceeded when nothing happened, and

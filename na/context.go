@@ -58,8 +58,8 @@ type Context struct {
 	follow    chan struct{}
 	following atomic.Int32
 
-	newsMu    sync.Mutex // guards the fields below
-	onFault   []func(peer Addr, err error)
+	newsMu    sync.Mutex                    // guards the fields below
+	onFault   []*func(peer Addr, err error) // never changed in place
 	onAbandon func(peer Addr, tag Tag)
 	faults    int // that wait for Trigger
 	abandoned int // likewise

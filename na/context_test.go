@@ -319,6 +319,31 @@ func TestOnFault(t *testing.T) {
 	require.Equal(t, more, heard[2*maxFaults:], "whatever was lost after some have run is told of, too")
 }
 
+// A function that was taken away hears nothing any more, not even of what was lost before.
+func TestOnFaultRemoved(t *testing.T) {
+	c, _ := newFake(t, Config{})
+	var heard []int
+	var remove [3]func()
+	for i := range remove {
+		remove[i] = c.OnFault(func(Addr, error) {
+			if heard = append(heard, i); i == 0 {
+				remove[0]()
+			}
+		})
+	}
+	c.Fault(fakePeer, ErrPeerLost)
+	remove[1]()
+	remove[1]()
+	require.Equal(t, 1, c.Trigger(0))
+	require.Equal(t, []int{0, 2}, heard)
+	c.Fault(fakePeer, ErrPeerLost)
+	c.Trigger(0)
+	require.Equal(t, []int{0, 2, 2}, heard)
+	remove[2]()
+	c.Fault(fakePeer, ErrPeerLost)
+	require.Zero(t, c.Trigger(0), "nobody wants to know")
+}
+
 // News that a peer can make at will leave room for the loss of another.
 func TestAbandonedLeavesRoomForFaults(t *testing.T) {
 	c, _ := newFake(t, Config{})

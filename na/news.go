@@ -1,5 +1,7 @@
 package na
 
+import "slices"
+
 const (
 	// maxFaults bounds the peer losses that wait for Trigger; behind them waits one that names no peer.
 	maxFaults = 1024
@@ -11,17 +13,26 @@ var errMoreLost = WithText(ErrPeerLost, "more sessions have ended than are told 
 
 // OnFault adds fn to what runs, in Trigger, when the session with a peer is lost. Where 1024 losses wait for Trigger, those
 // that come are not told one by one: peer is the zero Addr then, and Connected tells who is gone.
-func (c *Context) OnFault(fn func(peer Addr, err error)) {
+//
+// remove takes fn away: only a Trigger that tells of a loss meanwhile may still run it. It may be called anywhere, fn
+// included.
+func (c *Context) OnFault(fn func(peer Addr, err error)) (remove func()) {
+	added := &fn
 	c.newsMu.Lock()
-	c.onFault = append(c.onFault, fn)
-	c.newsMu.Unlock()
+	defer c.newsMu.Unlock()
+	c.onFault = append(c.onFault, added)
+	return func() {
+		c.newsMu.Lock()
+		defer c.newsMu.Unlock()
+		c.onFault = slices.DeleteFunc(slices.Clone(c.onFault), func(f *func(Addr, error)) bool { return f == added })
+	}
 }
 
 // Fault queues the loss of a peer for the functions of OnFault. Plugins call it, when Connected says so already.
 func (c *Context) Fault(peer Addr, err error) {
 	c.newsMu.Lock()
-	fns, before := c.onFault, c.faults
-	if len(fns) == 0 || before > maxFaults { // what was queued last says that there are more
+	before := c.faults
+	if len(c.onFault) == 0 || before > maxFaults { // what was queued last says that there are more
 		c.newsMu.Unlock()
 		return
 	}
@@ -31,8 +42,11 @@ func (c *Context) Fault(peer Addr, err error) {
 		peer, err = Addr{}, errMoreLost
 	}
 	c.tell(&c.faults, func() {
+		c.newsMu.Lock()
+		fns := c.onFault
+		c.newsMu.Unlock()
 		for _, fn := range fns {
-			fn(peer, err)
+			(*fn)(peer, err)
 		}
 	})
 }
