@@ -31,7 +31,7 @@ func Open(addr string, cfg Config) (*Class, error) {
 	return cls, nil
 }
 
-// NA returns the class of the network abstraction below.
+// NA returns the class of the network abstraction below. Its Shutdown knows nothing of handlers: that of c does.
 func (c *Class) NA() *na.Class { return c.na }
 
 // Addr returns the address by which targets are reached: that of context 0.

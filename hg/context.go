@@ -58,7 +58,8 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 // Class returns the class that made c.
 func (c *Context) Class() *Class { return c.class }
 
-// NA returns the context of the network abstraction below.
+// NA returns the context of the network abstraction below. Its Trigger and its Shutdown know nothing of the handlers and
+// callbacks that wait in c: those of c are what a program calls.
 func (c *Context) NA() *na.Context { return c.nctx }
 
 // ID is the target id by which origins reach c.
@@ -85,7 +86,9 @@ func (c *Context) Uncork() { c.nctx.Uncork() }
 
 // OnFault adds fn to what runs, in Trigger, when the session with a peer is lost, until remove is called; when many are, peer
 // may be zero. See [na.Context.OnFault].
-func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) { return c.nctx.OnFault(fn) }
+func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
+	return c.nctx.OnFault(fn)
+}
 
 // Progress moves bytes until something is ready for Trigger or timeout has passed (negative: no limit; zero: one look).
 // It returns nil when something may be ready, an error that matches os.ErrDeadlineExceeded when nothing happened, and

@@ -77,36 +77,44 @@ func (e *ShutdownError) none() bool {
 // ends within 1 s of ctx or of Linger, whoever is silent, unless a callback that it runs itself does not return. When c was
 // closed before, only 5 is left. Inside a callback or handler Shutdown returns an error at once: it could never end.
 func (c *Class) Shutdown(ctx context.Context) error {
-	if within.Trigger() {
-		return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
-	}
 	c.mu.Lock()
 	contexts := c.contexts
 	c.mu.Unlock()
-	left := &ShutdownError{}
-	e := na.Ending{
-		Drain: func() {
-			c.na.Drain()
-			for _, hctx := range contexts {
-				hctx.advance()
-			}
-		},
-		Trigger: func(i int) int { return contexts[i].Trigger(0) },
-		Idle:    func(i int) bool { return contexts[i].idle() },
-		Cut: func() {
-			for _, hctx := range contexts {
-				hctx.cut(left)
-			}
-		},
-		Parted: func(i int) bool { return contexts[i].load.n.Load() == 0 },
-		Close:  func() { _ = c.Close() },
-		Closed: c.Closed,
+	e := na.Ending{Drain: c.na.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed}
+	return shutdown(ctx, contexts, e, c.na.Regions)
+}
+
+// Shutdown is Shutdown of c alone; other contexts of the class go on. Memory is the class's, so Regions is 0.
+func (c *Context) Shutdown(ctx context.Context) error {
+	e := na.Ending{Drain: c.nctx.Drain, Close: c.Close, Closed: c.Closed}
+	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
+}
+
+func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions func() int64) error {
+	if within.Trigger() {
+		return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
 	}
+	left := &ShutdownError{}
+	drain := e.Drain
+	e.Drain = func() {
+		drain()
+		for _, hctx := range contexts {
+			hctx.advance()
+		}
+	}
+	e.Trigger = func(i int) int { return contexts[i].Trigger(0) }
+	e.Idle = func(i int) bool { return contexts[i].idle() }
+	e.Cut = func() {
+		for _, hctx := range contexts {
+			hctx.cut(left)
+		}
+	}
+	e.Parted = func(i int) bool { return contexts[i].load.n.Load() == 0 }
 	for _, hctx := range contexts {
 		e.Contexts = append(e.Contexts, hctx.nctx)
 	}
 	left.Err = e.Run(ctx)
-	left.Regions = c.na.Regions()
+	left.Regions = regions()
 	for _, hctx := range contexts {
 		hctx.look(left)
 	}

@@ -94,6 +94,46 @@ func TestShutdownDrains(t *testing.T) {
 	})
 }
 
+// One context may end in good order while the others of its class go on.
+func TestShutdownOfOneContext(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cfg := lingering(20 * time.Second)
+		cfg.MaxActive = 1
+		p := newPair(t, n, cfg)
+		other := n.Context(p.target)
+		var k keeper
+		keep, id := p.rpc("keep", k.handler), p.rpc("echo", echo)
+		mem, err := p.target.NA().Register(na.ReadOnly, make([]byte, 8))
+		require.NoError(t, err)
+		var outs [2]outcome
+		handles := []*hg.Handle{p.handle(keep), p.handle(keep)}
+		for i, h := range handles {
+			require.NoError(t, h.ForwardRaw(nil, outs[i].cb))
+		}
+		n.Until(func() bool { return len(k.kept) == 1 && p.tctx.Stats().Waiting == 1 })
+		p.tctx.Post(func() { // inside Shutdown
+			assert.True(t, p.tctx.NA().Draining())
+			assert.False(t, other.NA().Draining())
+			assert.ErrorIs(t, p.tctx.Shutdown(context.Background()), hg.ErrBusy)
+			k.answer()
+		})
+		require.NoError(t, p.tctx.Shutdown(context.Background()))
+		require.True(t, p.tctx.Closed())
+		n.Until(func() bool { return outs[0].calls == 1 && outs[1].calls == 1 })
+		require.NoError(t, outs[0].err, "the handler that ran")
+		require.ErrorIs(t, outs[1].err, hg.ErrClosed, "the request that waited")
+
+		h, err := p.octx.Create(other.Self(), id)
+		require.NoError(t, err)
+		require.NoError(t, p.call(h, "x"), "the other context")
+		require.NoError(t, other.NA().Deregister(other.NA().NewOp(func(*na.Op, na.Result) {}), mem))
+		require.NoError(t, p.target.Shutdown(context.Background()), "the class, with what is left of it")
+		for _, h := range append(handles, h) {
+			h.Close()
+		}
+	})
+}
+
 // F50, F14: with calls that nobody answers Shutdown ends after Linger, every callback has run, and it says what was left.
 func TestShutdownLingers(t *testing.T) {
 	t.Run("virtual", func(t *testing.T) {
