@@ -35,8 +35,8 @@ type Options struct {
 	// if the owner's class listens.
 	Bind bool
 	// Peer, if set, is the only one that can reach the memory: the session that the address is bound to, as h.Addr() in a
-	// handler is. Requests of others fail with na.ErrPermission, also when they have the handle, which has no data with it
-	// whatever Eager says. It needs an Access.
+	// handler is. An origin finds that of its target in [na.Context.Peers], once there is a session. Requests of others fail
+	// with na.ErrPermission, also when they have the handle, which has no data with it whatever Eager says. It needs an Access.
 	Peer na.Addr
 }
 

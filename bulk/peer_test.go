@@ -7,6 +7,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -29,6 +30,7 @@ func TestHandleForOnePeer(t *testing.T) {
 		s := newScene(t, p, dir, size)
 		_, err = bulk.CreateWith(p.octx, bulk.Options{Access: bulk.ReadWrite, Peer: peer.Named()}, make([]byte, 1))
 		require.ErrorIs(t, err, hg.ErrInvalid, "an address that is bound to no session")
+		require.ErrorContains(t, err, "Context.Peers", "where there is one that is")
 		_, err = bulk.CreateWith(p.octx, bulk.Options{Peer: peer}, make([]byte, 1))
 		require.ErrorIs(t, err, hg.ErrInvalid, "memory that no peer may reach")
 		secret, err := bulk.CreateWith(p.octx, bulk.Options{Access: bulk.ReadOnly, Eager: 64, Peer: peer}, []byte("secret"))
@@ -62,5 +64,39 @@ func TestHandleForOnePeer(t *testing.T) {
 		p.Until(func() bool { return p.mctx.Stats().NA.Peers == 0 })
 		e = p.in(t).transfer(s.spec)
 		require.ErrorIs(t, e.err, na.ErrPermission, "another session of the same peer")
+	})
+}
+
+// An origin, too, can keep its memory to its target: it finds the session among its peers.
+func TestHandleForTheTarget(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		var origin na.Addr
+		h, err := p.mctx.Create(p.peer, p.rpc("who", func(h *hg.Handle) error {
+			origin = h.Addr()
+			return h.Respond(nil, nil)
+		}))
+		require.NoError(t, err)
+		answered := false
+		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { answered = true }))
+		p.Until(func() bool { return answered })
+		h.Close()
+
+		var target na.Addr
+		for _, s := range p.mctx.NA().Peers() {
+			if s.Addr.Named() == p.peer {
+				target = s.Addr
+			}
+		}
+		theirs := []byte("for the target alone")
+		spec := bulk.Spec{
+			Dir: bulk.Pull, Peer: origin, Size: int64(len(theirs)), Local: local(t, p.octx, make([]byte, len(theirs))),
+			Remote: remote(t, create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly, Eager: -1, Peer: target}, theirs)),
+		}
+		var e ended
+		_, err = bulk.Transfer(p.octx, spec, e.done)
+		require.NoError(t, err)
+		p.Until(func() bool { return e.calls == 1 })
+		require.NoError(t, e.err)
 	})
 }

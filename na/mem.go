@@ -118,11 +118,13 @@ func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
 	return c.register(access, 0, segs)
 }
 
-// RegisterFor is Register for one peer alone: that of the session which peer is bound to, as the address of a message is.
+// RegisterFor is Register for one peer alone: that of the session which peer is bound to, as the address of a message and
+// PeerStats.Addr are; who only knows the peer's name finds it in [Context.Peers], once an operation has connected to it.
 // Requests of others fail with ErrPermission, whatever key they have, and so does everything once the session has ended.
 func (c *Class) RegisterFor(peer Addr, access Access, segs ...[]byte) (*Mem, error) {
 	if peer.Session() == 0 {
-		return nil, fmt.Errorf("na: register: address %v is not bound to a session: %w", peer, ErrInvalid)
+		return nil, fmt.Errorf("na: register: address %v is not bound to a session, as that of a message is, or PeerStats.Addr in "+
+			"Context.Peers once there is a session: %w", peer, ErrInvalid)
 	}
 	return c.register(access, peer.Session(), segs)
 }
