@@ -22,10 +22,14 @@ import (
 var races = flag.Int("hg.races", 100_000, "calls of TestH1CancelRacesForward over all transports, and ten times those of TestH2EndsOnce")
 
 // racesHere is how many of them are for one transport.
-func racesHere(n *matrix.Net) int {
-	r := *races / 100
-	if n.Sim { // there it does not take a wake-up by the kernel for each
-		r = *races - 2*r
+func racesHere(n *matrix.Net) int { return share(n, *races, 100) }
+
+// share is how many of all are for one transport: a part of them for either tcp, and the rest for sim, where it does not take a
+// wake-up by the kernel for each.
+func share(n *matrix.Net, all, part int) int {
+	r := all / part
+	if n.Sim {
+		r = all - 2*r
 	}
 	if racing.Enabled || testing.Short() {
 		r /= 20
@@ -173,6 +177,28 @@ func TestH3bFetchThatCannotBegin(t *testing.T) {
 	})
 }
 
+// The target of a large output goes when the answer is there and nothing of the output has been asked for: it ran, and is lost.
+func TestH3bTargetGoesBeforeTheFetch(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("give", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
+		n.Undriven(p.tctx)
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		p.unheard(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
+		require.NoError(t, p.target.Close())
+		p.unheard(func() bool { return p.octx.Stats().NA.PeersLost == 1 })
+		n.Until(func() bool { return o.calls > 0 })
+		require.ErrorIs(t, o.err, hg.ErrPeerLost)
+		require.Equal(t, na.Ran, hg.FateOf(o.err))
+		p.octx.Trigger(0)
+		require.Equal(t, 1, o.calls)
+		require.Zero(t, p.octx.Stats().Pulled)
+		h.Close()
+		require.Zero(t, p.octx.Stats().Handles)
+	})
+}
+
 // A target that is slow to fetch a large input sees that of a call which was canceled, or an error; never that of the next
 // call, which uses the same memory.
 func TestH4ReuseWhileFetched(t *testing.T) {
@@ -282,11 +308,83 @@ func TestH7SendFails(t *testing.T) {
 		n.Until(func() bool { return outs[0].calls > 0 && outs[1].calls > 0 })
 		for i := range outs {
 			require.Equal(t, 1, outs[i].calls)
+			if i < 2 {
+				require.ErrorIs(t, outs[i].err, hg.ErrPeerLost)
+				require.Equal(t, na.MaybeRan, hg.FateOf(outs[i].err))
+			}
 			handles[i].Close()
 		}
 		first.Close()
 		require.Zero(t, p.octx.Stats().Handles)
 	})
+}
+
+// The peer goes while a request waits for an envelope, and its receive for the answer: both parts of the call fail. It ends
+// once, and did not run; one whose request had left may have.
+func TestH8PeerGoes(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p, handles, outs := stranded(t, n)
+		p.octx.Trigger(0)
+		for i := range handles {
+			require.Equal(t, 1, outs[i].calls, "callbacks of a call whose peer has gone")
+			require.ErrorIs(t, outs[i].err, hg.ErrPeerLost)
+			require.Equal(t, []na.Fate{na.MaybeRan, na.NotRun}[i], hg.FateOf(outs[i].err))
+			handles[i].Close()
+		}
+		p.octx.Trigger(0)
+		require.Zero(t, p.octx.Stats().Handles)
+	})
+}
+
+// The same calls are canceled when their parts have failed and nobody knows yet: none says that it was canceled, and each call
+// does.
+func TestH9CancelWhenThePeerHasGone(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p, handles, outs := stranded(t, n)
+		for _, h := range handles {
+			h.Cancel()
+		}
+		p.octx.Trigger(0)
+		for i := range handles {
+			require.Equal(t, 1, outs[i].calls, "callbacks of a call whose peer has gone")
+			require.ErrorIs(t, outs[i].err, hg.ErrCanceled)
+			handles[i].Close()
+		}
+		p.octx.Trigger(0)
+		require.Zero(t, p.octx.Stats().Handles)
+	})
+}
+
+// stranded returns two calls whose peer has gone, of which the origin has heard and triggered nothing: the request of the first
+// had left, that of the second waited for an envelope.
+func stranded(t *testing.T, n *matrix.Net) (p *pair, handles [2]*hg.Handle, outs *[2]outcome) {
+	p = newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
+	id := p.rpc("echo", echo)
+	h := p.handle(id)
+	require.NoError(t, p.call(h, "connects"))
+	h.Close()
+	n.Until(func() bool { return p.octx.Stats().NA.Outstanding == 0 && p.tctx.Stats().Handles == 0 })
+	n.Undriven(p.octx, p.tctx)
+	outs = new([2]outcome)
+	for i := range handles {
+		handles[i] = p.handle(id)
+		require.NoError(t, handles[i].Forward("x", outs[i].cb))
+	}
+	p.unheard(func() bool { return p.octx.Stats().NA.Queued == 1 }) // the portable carrier's writer has taken the first
+	require.NoError(t, p.target.Close())
+	p.unheard(func() bool { return p.octx.Stats().NA.PeersLost == 1 })
+	require.Zero(t, outs[0].calls+outs[1].calls)
+	return p, handles, outs
+}
+
+// unheard drives the target, and moves bytes at the origin without a Trigger, until done reports true.
+func (p *pair) unheard(done func() bool) {
+	p.t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); {
+		p.tctx.Trigger(0)
+		p.wait(100 * time.Microsecond)
+		require.True(p.t, time.Now().Before(end), "nothing happened: %+v", p.octx.Stats())
+	}
 }
 
 // A call that eight goroutines cancel while its answer comes ends once, and nobody but its parts ends it.

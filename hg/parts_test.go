@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -73,4 +76,84 @@ func TestH8BothFail(t *testing.T) { bothEnd(t, func(*call) {}) }
 // A call that is being canceled ends when its parts do, also if they say something else than that they were canceled.
 func TestH9OtherErrorAfterCancel(t *testing.T) {
 	bothEnd(t, func(k *call) { k.h.Cancel() })
+}
+
+// A response whose large output cannot be fetched, for its key cannot be, is too long, or leads nowhere, ends its call with an
+// error, and the handle's next call succeeds over the same session.
+func TestH3bBadKey(t *testing.T) {
+	leak.Check(t)
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	cfg := Config{Codec: codec.Raw, MaxOutput: 1 << 20, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}}
+	target, err := Open("sim://target", cfg)
+	require.NoError(t, err)
+	origin, err := Open("sim://", cfg)
+	require.NoError(t, err)
+	tctx, err := target.NewContext()
+	require.NoError(t, err)
+	octx, err := origin.NewContext()
+	require.NoError(t, err)
+	until := func(done func() bool) {
+		for turn := 0; !done(); turn++ {
+			require.Less(t, turn, 10_000, "nothing happened: %+v", octx.Stats())
+			for _, c := range []*Context{octx, tctx} {
+				c.Trigger(0)
+				_ = c.Progress(time.Millisecond)
+			}
+		}
+	}
+	var bad func(msg []byte) // spoils the response
+	_, err = target.Register("give", func(h *Handle) error {
+		if bad == nil {
+			return h.RespondRaw([]byte("good"), nil)
+		}
+		msg := make([]byte, responseSize)
+		(&response{flags: flagMore, fate: na.Ran, size: 1000}).put(msg)
+		msg = na.Key{Len: 1000, Access: na.ReadOnly}.Append(msg)
+		bad(msg)
+		h.Ref()
+		return tctx.nctx.SendExpected(tctx.nctx.NewOp(func(*na.Op, na.Result) { h.Close() }), h.addr, h.service.tag, msg)
+	})
+	require.NoError(t, err)
+	id, err := origin.Register("give", nil)
+	require.NoError(t, err)
+	h, err := octx.Create(target.Addr(), id)
+	require.NoError(t, err)
+	calls := 0
+	call := func() (err error) {
+		before := calls
+		require.NoError(t, h.ForwardRaw(nil, func(_ *Handle, e error) { calls++; err = e }))
+		until(func() bool { return calls > before })
+		octx.Trigger(0)
+		require.Equal(t, before+1, calls)
+		return err
+	}
+	for name, c := range map[string]struct {
+		bad  func(msg []byte)
+		want na.Code
+	}{
+		"nobody has this memory": {func([]byte) {}, na.ErrRevoked},
+		"another length":         {func(msg []byte) { msg[responseSize+16]++ }, na.ErrProtocol},
+		"a negative length":      {func(msg []byte) { msg[responseSize+16+7] = 0x80 }, na.ErrProtocol},
+		"no such access":         {func(msg []byte) { msg[responseSize+24] = 0xff }, na.ErrProtocol},
+		"too long":               {func(msg []byte) { msg[8+3], msg[responseSize+16+3] = 1, 1 }, ErrOverflow},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bad = c.bad
+			err := call()
+			require.ErrorIs(t, err, c.want)
+			require.Equal(t, na.Ran, FateOf(err))
+			bad = nil
+			require.NoError(t, call())
+			require.Zero(t, octx.Stats().Pulled)
+			require.Zero(t, octx.Stats().NA.PeersLost)
+		})
+	}
+	h.Close()
+	until(func() bool {
+		return octx.Stats().NA.Outstanding+tctx.Stats().NA.Outstanding == 0 && tctx.Stats().Handles == 0
+	})
+	require.NoError(t, origin.Close())
+	require.NoError(t, target.Close())
+	until(func() bool { return origin.Closed() && target.Closed() })
 }
