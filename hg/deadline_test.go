@@ -344,6 +344,55 @@ func TestTimeoutRacesResponse(t *testing.T) {
 	})
 }
 
+// The timer of a call that was refused, or has failed, is not heard of: there is no callback, or no second one, and the handle's
+// next call outlives the time at which it would have rung (F48).
+func TestTimeoutOfACallThatFailed(t *testing.T) {
+	const timeout = 20 * time.Millisecond
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: 1}})
+		p.origin, p.octx = n.Origin(hg.Config{MaxInput: 1000, NA: na.Config{OnNoCredit: na.Fail}})
+		var m mute
+		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
+		h, other := p.handle(echoID), p.handle(echoID)
+		require.NoError(t, p.call(h, "connects"))
+		n.Until(func() bool { return p.octx.Stats().NA.Outstanding == 0 && p.tctx.Stats().Handles == 0 })
+		for name, fail := range map[string]func(o *outcome) int{
+			"refused": func(o *outcome) int {
+				require.ErrorIs(t, h.ForwardRaw(make([]byte, 1001), o.cb), hg.ErrOverflow)
+				return 0
+			},
+			"failed": func(o *outcome) int {
+				var filler outcome
+				require.NoError(t, other.ForwardRaw(nil, filler.cb))
+				require.NoError(t, h.ForwardRaw(nil, o.cb))
+				n.Until(func() bool { return filler.calls == 1 && o.calls == 1 })
+				require.NoError(t, filler.err)
+				require.Contains(t, []na.Code{hg.ErrNoCredit, hg.ErrTimeout}, code(o.err)) // a slow machine may let the time pass first
+				return 1
+			},
+		} {
+			require.NoError(t, h.Reset(p.target.Addr(), echoID))
+			h.SetTimeout(timeout)
+			var o, next outcome
+			begun := p.octx.Now()
+			calls := fail(&o)
+			h.SetTimeout(0)
+			require.NoError(t, h.Reset(p.target.Addr(), muteID))
+			require.NoError(t, h.ForwardRaw(nil, next.cb))
+			n.Until(func() bool { return len(m.kept) == 1 && p.octx.Now()-begun > 2*timeout })
+			require.Zero(t, next.calls, name)
+			m.answer(t, nil)
+			n.Until(func() bool { return next.calls == 1 })
+			require.NoError(t, next.err, name)
+			require.Equal(t, calls, o.calls, "callbacks of a call that has %s", name)
+		}
+		h.Close()
+		other.Close()
+		p.clean(0)
+	})
+}
+
 // Ending a call at each of its stages (C-T36), by any of the ways that this side has: it ends once, with what was there
 // first, and the handle can be used again.
 func TestH12EndAtEachStage(t *testing.T) {

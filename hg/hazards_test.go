@@ -559,6 +559,56 @@ func TestCancelTenThousand(t *testing.T) {
 	})
 }
 
+// The same while nobody drives the target, which the simulator stops altogether (F44): what waits for it is bounded, and it goes
+// on when the target does.
+func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 16}})
+		runs := 0
+		id := p.rpc("echo", func(h *hg.Handle) error { runs++; return echo(h) })
+		h := p.handle(id)
+		require.NoError(t, p.call(h, "connects"))
+		n.Until(func() bool { return p.octx.Stats().NA.Outstanding == 0 && p.tctx.Stats().Handles == 0 })
+		if n.Sim {
+			n.World.Node("node1").Pause(time.Hour)
+		}
+		var o outcome
+		cancel := func(rounds int) {
+			for range rounds {
+				require.NoError(t, h.ForwardRaw([]byte("x"), o.cb))
+				_ = p.octx.Progress(0)
+				h.Cancel()
+				p.octx.Trigger(0)
+				require.ErrorIs(t, o.err, hg.ErrCanceled)
+			}
+		}
+		rounds := 10_000
+		if racing.Enabled || testing.Short() {
+			rounds = 2000
+		}
+		cancel(500)
+		before := heapInUse()
+		cancel(rounds)
+		grown := heapInUse() - before
+		t.Logf("%d bytes more after %d cancels", grown, rounds)
+		require.Less(t, grown, int64(1<<20))
+		require.Equal(t, rounds+500, o.calls)
+		require.Equal(t, 1, runs, "the target does not run")
+		require.Zero(t, p.octx.Stats().NA.Queued, "a request that was canceled waits for nothing")
+		if n.Sim {
+			n.World.Node("node1").Resume()
+		}
+		require.NoError(t, p.call(h, "own answer"))
+		var out string
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, "own answer", out)
+		require.LessOrEqual(t, runs, 2+16, "requests of which the target heard")
+		require.Zero(t, p.octx.Stats().NA.PeersLost, "the session is the first")
+		h.Close()
+		p.clean(0)
+	})
+}
+
 // heapInUse is how many bytes are, after what nobody needs has been swept.
 func heapInUse() int64 {
 	runtime.GC()
