@@ -78,7 +78,7 @@ func TestShortFreeze(t *testing.T) {
 	})
 }
 
-const shortest = 500 * time.Millisecond // a PeerTimeout
+const shortest = 2 * time.Second // a PeerTimeout that a busy machine can keep
 
 // A target stops for longer than PeerTimeout (F09): what waits for it ends with ErrPeerLost in time. When it goes on, what it
 // still has to say is dropped, and a new session serves.
@@ -97,7 +97,7 @@ func TestLongFreeze(t *testing.T) {
 		t.Logf("SIGSTOP to callback: %v, PeerTimeout is %v", took, shortest)
 		require.ErrorIs(t, old.err, hg.ErrPeerLost)
 		require.Greater(t, took, shortest*8/10)
-		require.Less(t, took, 20*time.Second)
+		require.Less(t, took, shortest+10*time.Second)
 
 		now := o.forward(h, nil) // the same handle, and the zombie owes an answer to its last call
 		p.signal(syscall.SIGCONT)
@@ -220,9 +220,9 @@ func TestOwnFreeze(t *testing.T) {
 			seen := served
 			o.until(func() bool { return served > seen && held != nil })
 		}
-		for i := range time.Duration(4) {
+		for i := range time.Duration(2) {
 			goesOn()
-			o.drive(shortest/16 + i*shortest/20) // the answer has arrived, and some of these times no other sign of life
+			o.drive(shortest/16 + i*shortest/8) // the answer has arrived, and some of these times no other sign of life
 			p.stop()
 			o.drive(shortest * 6 / 5)
 			p.signal(syscall.SIGCONT)
@@ -247,8 +247,8 @@ func TestOwnFreeze(t *testing.T) {
 // it for dead.
 func TestStarvedTarget(t *testing.T) {
 	each(t, func(t *testing.T, tr transport) {
-		const cycle, share, cycles = 100 * time.Millisecond, 20, 25
-		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: 2 * time.Second}})
+		const cycle, share, cycles = 100 * time.Millisecond, 20, 35 // longer than PeerTimeout
+		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: 3 * time.Second}})
 		w := o.work(4)
 		for range cycles {
 			p.stop()

@@ -16,12 +16,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-func init() {
-	roles["small"] = func() error {
-		return target(hg.Config{
-			NA: na.Config{Budget: 4 << 20}, MaxInput: 1 << 20, MaxOutput: 1 << 20, MaxLent: 4 << 20, MaxPulled: 4 << 20, MaxActive: 64,
-		})
-	}
+// small is the profile of a small process; docs/LIMITS.md has the same lines.
+var small = hg.Config{
+	NA:        na.Config{Budget: 4 << 20},
+	MaxInput:  1 << 20,
+	MaxOutput: 1 << 20,
+	MaxLent:   4 << 20,
+	MaxPulled: 4 << 20,
+	MaxActive: 64,
+}
+
+const smallLimit = 48 << 20 // GOMEMLIMIT
+
+func init() { roles["small"] = func() error { return target(small) } }
+
+// TestSmallProfile: the profile that docs/LIMITS.md publishes is the one that TestLittleMemory tries.
+func TestSmallProfile(t *testing.T) {
+	source, err := os.ReadFile("memory_test.go")
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(string(source), "\nvar small = ")
+	profile, _, found := strings.Cut(after, "\n}\n")
+	require.True(t, found)
+	page, err := os.ReadFile("../../docs/LIMITS.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), profile)
+	require.Contains(t, string(page), fmt.Sprintf("GOMEMLIMIT=%dMiB", smallLimit>>20))
 }
 
 // peak is the most memory that a process has had, in bytes.
@@ -36,12 +55,12 @@ func (p *process) peak() (n int64) {
 	return n << 10
 }
 
-// A target with 64 MiB of memory and settings to match is given more than it can take at once, in bodies of up to a megabyte (F73):
-// it stays within its memory, and every call is answered, or refused because of one of these settings.
+// A target with the profile of a small process is given more than it can take at once, in bodies of up to a megabyte (F73): its
+// resident memory never exceeds 64 MiB, and every call is answered, or refused because of one of these settings.
 func TestLittleMemory(t *testing.T) {
 	each(t, func(t *testing.T, tr transport) {
 		const limit, flight = 64 << 20, 48
-		p := startRole(t, "small", listenEnv+"="+tr.listen, fmt.Sprintf("GOMEMLIMIT=%d", limit))
+		p := startRole(t, "small", listenEnv+"="+tr.listen, fmt.Sprintf("GOMEMLIMIT=%d", smallLimit))
 		o := openAt(t, tr.origin, hg.Config{}, nil)
 		o.meet(p)
 		o.watch(tr)

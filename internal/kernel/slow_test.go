@@ -11,11 +11,13 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A target that is stopped with 8,192 requests waiting for it takes nothing from ten others (G9). Each round answers the
-// same number of calls to the ten; the test prints how long rounds take beside the stopped one and without it.
+// A target that is stopped with 8,192 requests waiting for it takes nothing from ten others (G9, F67). Each round answers the
+// same number of calls to the ten; the test prints how long rounds take beside the stopped one and without it. The fastest of
+// each, which noise hardly touches, may not differ by a factor of two.
 func TestSlowTargetAmongTen(t *testing.T) {
 	leak.Check(t)
 	const fast, flight, calls = 10, 8, 4000
@@ -94,5 +96,8 @@ func TestSlowTargetAmongTen(t *testing.T) {
 	}
 	alone, beside := times[0][len(times[0])/2], times[1][len(times[1])/2]
 	t.Logf("%d calls to %d targets: %v alone, %v beside a stopped one: rate %.2f", calls, fast, alone, beside, float64(alone)/float64(beside))
+	if !racing.Enabled {
+		require.Less(t, times[1][0], 2*times[0][0], "the fastest beside the stopped one")
+	}
 	require.Zero(t, o.hctx.Stats().NA.PeersLost)
 }

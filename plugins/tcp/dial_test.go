@@ -233,7 +233,7 @@ func TestConnectTimeout(t *testing.T) {
 		require.Equal(t, na.NotRun, end.Fate)
 		took := time.Since(begin)
 		require.GreaterOrEqual(t, took, 100*time.Millisecond)
-		require.Less(t, took, 400*time.Millisecond)
+		require.Less(t, took, 10*time.Second)
 	})
 }
 
@@ -255,7 +255,7 @@ func TestConnectTimeoutAfterRefusal(t *testing.T) {
 		defer func() { _ = l.Close() }()
 		begin := time.Now()
 		require.ErrorContains(t, send(), "100ms")
-		require.Less(t, time.Since(begin), 400*time.Millisecond)
+		require.Less(t, time.Since(begin), 10*time.Second)
 	})
 }
 

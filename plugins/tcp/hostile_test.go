@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -159,43 +160,46 @@ func overrun(r *raw) {
 // TestHalfOpen: connections that say nothing are bounded in number and in time, and the rest of the world is served.
 func TestHalfOpen(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const limit = 8
 		opts.MaxHalfOpen = limit
-		opts.HandshakeTimeout = time.Second
-		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
-		settled := rawJoin(t, n, greeting())
-		begin := time.Now()
-		idle := make([]*raw, limit)
-		for i := range idle {
-			idle[i] = rawDial(t, n)
-			idle[i].write([]byte{0}) // something, but no HELLO
+		for _, row := range []struct {
+			name    string
+			timeout time.Duration
+			more    int // connections beyond the limit
+		}{{"number", time.Hour, 3 * limit}, {"time", time.Second, 0}} {
+			t.Run(row.name, func(t *testing.T) {
+				leak.Check(t)
+				opts.HandshakeTimeout = row.timeout
+				n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+				settled := rawJoin(t, n, greeting())
+				begin := time.Now()
+				idle := make([]*raw, limit)
+				for i := range idle {
+					idle[i] = rawDial(t, n)
+					idle[i].write([]byte{0}) // something, but no HELLO
+				}
+				cut := idle
+				if row.more > 0 {
+					cut = make([]*raw, row.more)
+					for i := range cut {
+						cut[i] = rawDial(t, n)
+					}
+				}
+				for _, r := range cut {
+					require.NoError(t, r.nc.SetReadDeadline(time.Now().Add(patience)))
+					_, err := io.Copy(io.Discard, r.nc) // closed or reset
+					require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+					if row.more == 0 {
+						require.GreaterOrEqual(t, time.Since(begin), row.timeout*95/100)
+					}
+				}
+				settled.send(frame.Header{Kind: frame.Ping}, nil)
+				settled.readKind(frame.Pong)
+				if row.more == 0 {
+					rawJoin(t, n, greeting()) // there is room again
+				}
+			})
 		}
-		ended := make(chan time.Duration, 4*limit)
-		wait := func(r *raw) {
-			_, err := io.Copy(io.Discard, r.nc)
-			_ = err // closed or reset
-			ended <- time.Since(begin)
-		}
-		flood := 3 * limit
-		for range flood { // all at once: those above the limit are closed at once
-			go wait(rawDial(t, n))
-		}
-		for range flood {
-			took := <-ended
-			require.Less(t, took, 900*time.Millisecond)
-		}
-		for _, r := range idle {
-			go wait(r)
-		}
-		for range idle {
-			took := <-ended
-			require.GreaterOrEqual(t, took, 950*time.Millisecond)
-			require.Less(t, took, 10*time.Second)
-		}
-		settled.send(frame.Header{Kind: frame.Ping}, nil)
-		settled.readKind(frame.Pong)
-		rawJoin(t, n, greeting())
 	})
 }
 
