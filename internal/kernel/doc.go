@@ -7,6 +7,6 @@
 //
 // The tests of faults run over each row of transports. Its folder netns has a network that misbehaves.
 //
-//	go test ./internal/kernel -run TestManyRestarts -kernel.restarts=100
+//	go test ./internal/kernel -run TestManyRestarts -kernel.restarts=1000
 //	go test ./internal/kernel -run 'TestKilled(Owner|Puller)' -kernel.size=1073741824
 package kernel
