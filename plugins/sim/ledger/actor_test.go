@@ -29,6 +29,7 @@ type actor struct {
 	slow    time.Duration
 	few     bool // handlers at a time
 	handles []*live
+	timed   []*callEntry // calls with a deadline
 	moves   []*move
 	lookups []*lookup
 	kept    []*hg.Handle // requests that are answered later
@@ -76,15 +77,12 @@ func (a *actor) main() {
 		a.act()
 		a.progress(time.Duration(a.rng.IntN(3000)) * time.Microsecond)
 	}
-	if a.closing {
-		a.shutdown()
-		if s.failed == nil {
-			s.start(a.i).ops = a.ops
-		}
-		return
-	}
 	a.settle()
+	finalized := a.closing
 	a.shutdown()
+	if finalized && s.failed == nil {
+		s.start(a.i).ops = a.ops
+	}
 }
 
 // start opens the class.
@@ -135,8 +133,12 @@ func (a *actor) progress(d time.Duration) {
 	for _, c := range a.hctxs {
 		c.Trigger(a.rng.IntN(4))
 	}
+	begun := a.s.w.Now()
 	_ = hctx.Progress(d)
-	hctx.Trigger(a.rng.IntN(8))
+	waited, most := a.s.w.Now() > begun, a.rng.IntN(8)
+	if hctx.Trigger(most); waited && most == 0 {
+		a.overdue(hctx, begun)
+	}
 	if a.rng.IntN(16) == 0 {
 		a.check(hctx)
 	}
@@ -159,48 +161,6 @@ func (a *actor) check(hctx *hg.Context) {
 	}
 	if n := len(s.watched); n > 0 {
 		s.look(a.rng.IntN(n))
-	}
-}
-
-// settle serves until all work of all nodes has ended; it must within 30 s of calm.
-func (a *actor) settle() {
-	s := a.s
-	for s.failed == nil {
-		for _, c := range a.hctxs {
-			c.Trigger(0)
-			_ = c.Progress(time.Millisecond)
-			c.Trigger(0)
-		}
-		if a.closing {
-			return
-		}
-		if s.calmed == 0 {
-			continue
-		}
-		a.answerAll()
-		quiet := true
-		for _, b := range s.nodes {
-			if b.open > 0 || b.regions > 0 || len(b.kept) > 0 || b.ops < s.quota {
-				quiet = false
-			}
-		}
-		if quiet {
-			break
-		}
-		if s.w.Now() > s.calmed+30*time.Second {
-			for _, c := range s.calls {
-				if c.callbacks == 0 && !c.by.crashed && !c.refused {
-					s.broken.Lost++
-					s.fail("%s %x of node %s has not ended 30 s after calm", c.kind, c.token, s.names[c.by.i])
-				}
-			}
-			s.fail("regions or kept handles are left 30 s after calm")
-		}
-	}
-	a.closeAll()
-	end := s.w.Now() + 10*time.Second
-	for _, c := range a.hctxs {
-		a.empty(c, end)
 	}
 }
 
@@ -257,6 +217,7 @@ func (a *actor) finalize() {
 // shutdown closes the class. That takes a bounded time, whoever it has sessions with; everything has ended then.
 func (a *actor) shutdown() {
 	s := a.s
+	a.closing = true
 	_ = a.cls.Close()
 	for turn := 0; ; turn++ {
 		a.closeAll()
@@ -329,10 +290,17 @@ func (c *callEntry) ended(err error) {
 	c.err = err
 	c.by.open--
 	s.w.Note("end", c.token, uint64(na.CodeOf(err)))
+	if c.deadline > 0 {
+		if late := s.w.Now() - c.deadline; late > time.Second && s.w.Stats().Pauses == 0 {
+			s.fail("call %x has ended %v after its deadline", c.token, late)
+		}
+	}
 	switch {
 	case c.canceled && err == nil && c.kind != "response":
 		s.reach[reachTooLate]++
-	case c.kind == "call" && outcomeOf(err) == "timeout" && s.w.Now() < c.deadline:
-		s.fail("call %x has run out of time at %v, %v before its deadline", c.token, s.w.Now(), c.deadline-s.w.Now())
+	case c.kind == "call" && outcomeOf(err) == "timeout" && (c.deadline == 0 || s.w.Now() < c.deadline):
+		s.fail("call %x has run out of time at %v, its deadline is %v", c.token, s.w.Now(), c.deadline)
+	case outcomeOf(err) == "lost" && !s.mayLose():
+		s.fail("%s %x ended with %v, and no peer was lost", c.kind, c.token, err)
 	}
 }

@@ -174,6 +174,9 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 		a.free(c)
 		return false
 	}
+	if c.deadline > 0 {
+		a.timed = append(a.timed, c)
+	}
 	a.plan(l, c)
 	return true
 }

@@ -80,6 +80,11 @@ func drawOptions(seed uint64) options {
 	o.Crashes = r.IntN(3) * r.IntN(2)
 	o.Closes = r.IntN(3) * r.IntN(2)
 	o.Off = acts(r.Uint32()&r.Uint32()) & (actsEnd - 1)
+	if r.IntN(8) == 0 { // nothing that a peer may be lost of
+		f := &o.Faults
+		f.Reset, f.Corrupt, f.Clog, f.Pause, f.Partition, f.Loss = 0, 0, 0, 0, 0, 0
+		o.NoAssist, o.Crashes, o.Closes = false, 0, 0
+	}
 	return o
 }
 

@@ -64,7 +64,7 @@ func (a *actor) answer(h *hg.Handle, token uint64, give, again func(cb hg.Respon
 		return err
 	}
 	c.of.response = c
-	if a.rng.IntN(8) == 0 && s.on(actCancel) {
+	if a.rng.IntN(8) == 0 && s.on(actCancel) && !a.gone() {
 		c.canceled = true
 		h.Cancel()
 	}

@@ -34,6 +34,7 @@ type scenario struct {
 	cancels  int64 // operations that were canceled under way
 	late     int64 // messages that met nobody
 	watched  []watched
+	greeted  int // nodes that have reached all others after calm
 	broken   broken
 	reach    reach
 }
@@ -50,6 +51,7 @@ type callEntry struct {
 	refused   bool // it was not accepted
 	canceled  bool // Cancel was called while it was under way
 	deadline  time.Duration
+	overdue   int // times that it was found under way after its deadline
 	lent      *lending
 	handle    *live
 	of        *callEntry // of a response, a withdraw or a transfer: the call

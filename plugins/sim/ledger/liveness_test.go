@@ -1,0 +1,161 @@
+package ledger
+
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// settle serves until all work of all nodes has ended, which it must within 30 s of calm, and shows then that all of them
+// reach each other.
+func (a *actor) settle() {
+	s := a.s
+	if !a.until("all work has ended", func() bool {
+		for _, b := range s.nodes {
+			if b.open > 0 || b.regions > 0 || len(b.kept) > 0 || b.ops < s.quota || b.closing {
+				return false
+			}
+		}
+		return s.calmed > 0
+	}) {
+		return
+	}
+	a.greet()
+	s.greeted++
+	if !a.until("all nodes have greeted", func() bool { return s.greeted >= len(s.nodes) }) {
+		return
+	}
+	a.closeAll()
+	end := s.w.Now() + 10*time.Second
+	for _, c := range a.hctxs {
+		a.empty(c, end)
+	}
+}
+
+// until serves until done, at most 30 s of calm.
+func (a *actor) until(what string, done func() bool) bool {
+	s := a.s
+	for end := time.Duration(0); !done(); a.serve() {
+		switch {
+		case s.failed != nil, a.closing:
+			return false
+		case s.calmed == 0:
+			continue
+		case end == 0:
+			end = s.w.Now() + 30*time.Second
+		case s.w.Now() > end:
+			for _, c := range s.calls {
+				if c.callbacks == 0 && !c.by.crashed && !c.refused {
+					s.broken.Lost++
+					s.fail("%s %x of node %s has not ended 30 s after calm", c.kind, c.token, s.names[c.by.i])
+				}
+			}
+			s.fail("node %s: not 30 s after calm: %s", s.names[a.i], what)
+		}
+		a.answerAll()
+	}
+	return true
+}
+
+// serve drives the whole node once.
+func (a *actor) serve() {
+	for _, c := range a.hctxs {
+		c.Trigger(0)
+		begun := a.s.w.Now()
+		_ = c.Progress(time.Millisecond)
+		waited := a.s.w.Now() > begun
+		if c.Trigger(0); waited {
+			a.overdue(c, begun)
+		}
+	}
+}
+
+// greet calls every node. A session that has died in silence, or a name that could not be dialled, may cost one try, where
+// something went wrong.
+func (a *actor) greet() {
+	s := a.s
+	hctx, left := a.anyContext(), s.names
+	for try := 1; len(left) > 0; try++ {
+		calls := make([]*callEntry, len(left))
+		for i, name := range left {
+			if calls[i] = a.echo(hctx, name); calls[i] == nil {
+				return
+			}
+		}
+		if !a.until("greetings have ended", func() bool {
+			for _, c := range calls {
+				if c.callbacks == 0 {
+					return false
+				}
+			}
+			return true
+		}) {
+			return
+		}
+		var again []string
+		for i, c := range calls {
+			switch {
+			case c.err == nil:
+			case try == 2, !s.mayLose() && s.Faults.Refuse == 0:
+				s.fail("node %s does not reach %s after calm: try %d ended with %v", s.names[a.i], left[i], try, c.err)
+			default:
+				again = append(again, left[i])
+			}
+		}
+		for end := s.w.Now() + time.Second; len(again) > 0 && s.w.Now() < end; { // a name that could not be dialled is left alone for a while
+			a.serve()
+		}
+		left = again
+	}
+}
+
+// echo makes a small call that nobody cancels.
+func (a *actor) echo(hctx *hg.Context, name string) *callEntry {
+	s := a.s
+	h, err := hctx.Create(na.MakeAddr("sim://"+name, 0), hg.HashName("echo"))
+	if err != nil {
+		s.fail("create: %v", err)
+		return nil
+	}
+	defer h.Close()
+	c := a.begin("call")
+	in := append(binary.LittleEndian.AppendUint64(nil, c.token), pattern(c.token, 16)...)
+	if err := h.Forward(in, func(h *hg.Handle, err error) {
+		c.ended(err)
+		if out, bad := h.OutputRaw(); err == nil && (bad != nil || !bytes.Equal(out, in)) {
+			s.fail("call %x: got %x, %v, want %x", c.token, out, bad, in)
+		}
+	}); err != nil {
+		s.fail("a call to %s after calm: %v", name, err)
+		return nil
+	}
+	return c
+}
+
+// mayLose tells whether something has happened that a peer may be lost of.
+func (s *scenario) mayLose() bool {
+	st := s.w.Stats()
+	return st.Resets+st.Corrupted+st.Clogs+st.Pauses+st.Partitions+st.Crashes+st.Lost > 0 || s.reach[reachFinalize] > 0 || s.NoAssist
+}
+
+// overdue looks for calls whose time was up at begun, after which hctx has looked for what is new (a Progress that finds
+// something to trigger does not) and has triggered all of it. It may meet such a call once.
+func (a *actor) overdue(hctx *hg.Context, begun time.Duration) {
+	kept := a.timed[:0]
+	for _, c := range a.timed {
+		if c.callbacks > 0 {
+			continue
+		}
+		kept = append(kept, c)
+		if c.deadline < begun && c.handle.h.Context() == hctx {
+			if c.overdue++; c.overdue > 1 {
+				a.s.fail("call %x has not ended at %v, its deadline was %v", c.token, a.s.w.Now(), c.deadline)
+			}
+		}
+	}
+	clear(a.timed[len(kept):])
+	a.timed = kept
+}
