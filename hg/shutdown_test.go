@@ -502,6 +502,26 @@ func TestClosedWaitsForCallbacks(t *testing.T) {
 	})
 }
 
+// What callbacks post runs before Shutdown returns, also when everything else has been given back by then.
+func TestShutdownRunsWhatCallbacksPost(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		cls, hctx := n.Origin(hg.Config{})
+		n.Undriven(hctx)
+		ran := 0
+		var again func()
+		again = func() {
+			if ran++; ran < 5 {
+				hctx.Post(again)
+			}
+		}
+		hctx.Post(again)
+		require.NoError(t, cls.Close())
+		require.NoError(t, cls.Shutdown(context.Background()))
+		require.Equal(t, 5, ran)
+		require.True(t, cls.Closed())
+	})
+}
+
 // F55: several goroutines in Trigger while calls are canceled and their handles closed: each callback runs once.
 func TestTriggersDuringCancelAndClose(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {

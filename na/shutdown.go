@@ -135,7 +135,7 @@ func (e *Ending) Run(ctx context.Context) error {
 	e.Close()
 	if len(e.Contexts) > 0 {
 		limit := e.now() + farewellTime
-		e.drive(func(ran int) bool { return e.released() || ran == 0 && e.now() >= limit })
+		e.drive(func(ran int) bool { return ran == 0 && (e.released() || e.now() >= limit) }) // callbacks may post more
 	}
 	if e.released() {
 		settle(farewellTime, e.Closed) // callbacks that other goroutines run
