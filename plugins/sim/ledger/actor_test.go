@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"time"
@@ -211,13 +212,19 @@ func (a *actor) finalize() {
 		}
 	}
 	a.closing = true
-	_ = a.cls.Close()
+	if a.rng.IntN(2) == 0 {
+		_ = a.cls.Close()
+	}
 }
 
-// shutdown closes the class. That takes a bounded time, whoever it has sessions with; everything has ended then.
+// shutdown closes the class, half of the time with Shutdown. That takes a bounded time, whoever it has sessions with; everything
+// has ended then.
 func (a *actor) shutdown() {
 	s := a.s
 	a.closing = true
+	if a.rng.IntN(2) == 0 {
+		a.inOrder()
+	}
 	_ = a.cls.Close()
 	for turn := 0; ; turn++ {
 		a.closeAll()
@@ -248,6 +255,33 @@ func (a *actor) shutdown() {
 		if st.Handles != 0 || st.Lent != 0 || st.Pulled != 0 || st.NA.Regions != 0 {
 			s.fail("node %s is closed, and something is left: %+v", s.names[a.i], st)
 		}
+	}
+}
+
+// inOrder is Shutdown, with a context that ends at once or with none.
+func (a *actor) inOrder() {
+	s := a.s
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if a.rng.IntN(4) == 0 {
+		cancel()
+	}
+	if a.open > 0 {
+		s.reach[reachShutdown]++
+	}
+	begun := s.w.Now()
+	err := a.cls.Shutdown(ctx)
+	took := s.w.Now() - begun
+	switch left := (*hg.ShutdownError)(nil); {
+	case !a.cls.Closed() || a.open > 0:
+		s.fail("node %s: Shutdown has returned %v, and %d callbacks are to come", s.names[a.i], err, a.open)
+	case took > 4*time.Second && s.w.Stats().Pauses == 0: // Linger is 2 s
+		s.fail("node %s: Shutdown took %v", s.names[a.i], took)
+	case err == nil && len(a.handles)+len(a.kept)+len(a.nevers)+a.regions > 0:
+		s.fail("node %s: Shutdown says that nothing is left: %d handles, %d requests, %d regions", s.names[a.i], len(a.handles),
+			len(a.kept)+len(a.nevers), a.regions)
+	case err != nil && (!errors.As(err, &left) || s.parting && left.Calls+left.Handlers == 0):
+		s.fail("node %s: Shutdown: %v", s.names[a.i], err)
 	}
 }
 

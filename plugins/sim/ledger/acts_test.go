@@ -349,12 +349,14 @@ func (a *actor) withdrawSomething() {
 	if a.rng.IntN(4) == 0 {
 		timeout = time.Duration(1 + a.rng.IntN(50_000_000))
 	}
-	over := c.of.callbacks > 0
+	c.over = c.of.callbacks > 0 || c.of.canceled
+	ended := c.of.callbacks > 0
 	if err := l.h.Withdraw(timeout, func(_ *hg.Handle, r hg.WithdrawResult) {
-		if over && r != hg.TooLate {
+		if ended && r != hg.TooLate {
 			a.s.fail("call %x was over, its withdraw gave %v", c.of.token, r)
 		}
 		c.result = r
+		c.of.withdrawn = c.of.withdrawn || r != hg.TooLate
 		c.ended(nil)
 		a.s.w.Note("withdraw", c.token, uint64(r))
 		a.callback(l)

@@ -24,14 +24,33 @@ func (a *actor) settle() {
 		return
 	}
 	a.greet()
-	s.greeted++
-	if !a.until("all nodes have greeted", func() bool { return s.greeted >= len(s.nodes) }) {
-		return
-	}
+	a.meet("all have greeted")
 	a.closeAll()
 	end := s.w.Now() + 10*time.Second
 	for _, c := range a.hctxs {
 		a.empty(c, end)
+	}
+	a.meet("all are empty")
+	a.part()
+	a.meet("all part")
+}
+
+// meet waits until every node has come here.
+func (a *actor) meet(where string) {
+	s := a.s
+	if s.failed != nil || a.closing {
+		return
+	}
+	s.came[where]++
+	a.until(where, func() bool { return s.came[where] >= len(s.nodes) })
+}
+
+// part leaves a call behind that nobody answers: one side or the other closes.
+func (a *actor) part() {
+	s := a.s
+	s.parting = true
+	if c := a.reach(a.anyContext(), "never", s.names[(a.i+1)%len(s.names)]); c != nil {
+		a.until("the last call runs", func() bool { return c.ran > 0 || c.callbacks > 0 })
 	}
 }
 
@@ -55,7 +74,9 @@ func (a *actor) until(what string, done func() bool) bool {
 			}
 			s.fail("node %s: not 30 s after calm: %s", s.names[a.i], what)
 		}
-		a.answerAll()
+		if !s.parting {
+			a.answerAll()
+		}
 	}
 	return true
 }
@@ -81,7 +102,7 @@ func (a *actor) greet() {
 	for try := 1; len(left) > 0; try++ {
 		calls := make([]*callEntry, len(left))
 		for i, name := range left {
-			if calls[i] = a.echo(hctx, name); calls[i] == nil {
+			if calls[i] = a.reach(hctx, "echo", name); calls[i] == nil {
 				return
 			}
 		}
@@ -112,10 +133,10 @@ func (a *actor) greet() {
 	}
 }
 
-// echo makes a small call that nobody cancels.
-func (a *actor) echo(hctx *hg.Context, name string) *callEntry {
+// reach makes a small call that nobody cancels.
+func (a *actor) reach(hctx *hg.Context, rpc, name string) *callEntry {
 	s := a.s
-	h, err := hctx.Create(na.MakeAddr("sim://"+name, 0), hg.HashName("echo"))
+	h, err := hctx.Create(na.MakeAddr("sim://"+name, 0), hg.HashName(rpc))
 	if err != nil {
 		s.fail("create: %v", err)
 		return nil
@@ -138,7 +159,7 @@ func (a *actor) echo(hctx *hg.Context, name string) *callEntry {
 // mayLose tells whether something has happened that a peer may be lost of.
 func (s *scenario) mayLose() bool {
 	st := s.w.Stats()
-	return st.Resets+st.Corrupted+st.Clogs+st.Pauses+st.Partitions+st.Crashes+st.Lost > 0 || s.reach[reachFinalize] > 0 || s.NoAssist
+	return st.Resets+st.Corrupted+st.Clogs+st.Pauses+st.Partitions+st.Crashes+st.Lost > 0 || s.reach[reachFinalize] > 0 || s.NoAssist || s.parting
 }
 
 // overdue looks for calls whose time was up at begun, after which hctx has looked for what is new (a Progress that finds

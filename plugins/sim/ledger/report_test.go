@@ -22,11 +22,13 @@ const (
 	reachNoCredit                // requests that had to wait for an envelope
 	reachFinalize                // a class is closed in the middle of everything
 	reachFinalizeCanceled        // and callbacks of canceled calls are to come
+	reachShutdown                // Shutdown with callbacks to come
 	reachEnd
 )
 
 var reachText = [reachEnd]string{"cancel between arrival and trigger", "cancel in callback", "deadline tie", "late response to reused handle",
-	"free during transfer", "restart with ops in flight", "credit exhaustion", "finalize", "finalize with pending cancel"}
+	"free during transfer", "restart with ops in flight", "credit exhaustion", "finalize", "finalize with pending cancel",
+	"shutdown with ops in flight"}
 
 type reach [reachEnd]int64
 

@@ -34,7 +34,8 @@ type scenario struct {
 	cancels  int64 // operations that were canceled under way
 	late     int64 // messages that met nobody
 	watched  []watched
-	greeted  int // nodes that have reached all others after calm
+	came     map[string]int // nodes, to where they meet after calm
+	parting  bool           // nothing is begun any more but what closing ends
 	broken   broken
 	reach    reach
 }
@@ -50,6 +51,7 @@ type callEntry struct {
 	oneWay    bool
 	refused   bool // it was not accepted
 	canceled  bool // Cancel was called while it was under way
+	withdrawn bool // it was taken back, or the wait for that is over
 	deadline  time.Duration
 	overdue   int // times that it was found under way after its deadline
 	lent      *lending
@@ -57,6 +59,7 @@ type callEntry struct {
 	of        *callEntry // of a response, a withdraw or a transfer: the call
 	response  *callEntry // the last that was accepted
 	result    hg.WithdrawResult
+	over      bool // the call had ended or was canceled when its withdraw began
 }
 
 // watched is memory that nobody may write any more.
@@ -75,7 +78,7 @@ var poisoned = bytes.Repeat([]byte{poison}, 1<<20)
 func newScenario(seed uint64) *scenario { return newScenarioOf(drawOptions(seed)) }
 
 func newScenarioOf(o options) *scenario {
-	s := &scenario{options: o, rng: drawing(o.Seed, 1<<32), outcomes: map[string]int64{}}
+	s := &scenario{options: o, rng: drawing(o.Seed, 1<<32), outcomes: map[string]int64{}, came: map[string]int{}}
 	s.w = sim.NewWorld(sim.Config{Seed: o.Seed, Level: o.Level, NoAssist: o.NoAssist, Faults: o.Faults})
 	for i := range o.Nodes {
 		s.names = append(s.names, fmt.Sprintf("n%d", i))
@@ -256,6 +259,9 @@ func (s *scenario) auditEntry(c *callEntry) {
 		return
 	}
 	s.outcomes[outcomeOf(c.err)]++
+	if outcomeOf(c.err) == "canceled" && !c.canceled && !c.withdrawn {
+		s.fail("%s %x ended with %v, and nobody has canceled it", c.kind, c.token, c.err)
+	}
 	if c.kind != "call" {
 		return
 	}
@@ -283,6 +289,9 @@ func (s *scenario) auditWithdraw(c *callEntry) {
 			s.fail("call %x was withdrawn, ran %d times and ended with %v", of.token, of.ran, of.err)
 		}
 	case hg.TooLate:
+		if of.oneWay && of.err == nil && of.ran == 0 && !c.over && !s.mayLose() {
+			s.fail("call %x was too late to be withdrawn, and did not run", of.token)
+		}
 	case hg.Indeterminate:
 		if of.err == nil && !of.oneWay {
 			s.fail("nobody knows about call %x, and it succeeded", of.token)
