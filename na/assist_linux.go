@@ -71,8 +71,20 @@ func newAssist(c *Context) (*assist, error) {
 	a.open = func(fd uintptr) { a.gate(fd, unix.EPOLLIN|unix.EPOLLONESHOT) }
 	a.shut = func(fd uintptr) { a.gate(fd, 0) }
 	a.state.Store(assistOpen)
-	go a.run()
 	return a, nil
+}
+
+// start begins to serve; without it only drop is left.
+func (a *assist) start() {
+	if a != nil {
+		go a.run()
+	}
+}
+
+func (a *assist) drop() {
+	if a != nil {
+		_ = a.file.Close()
+	}
 }
 
 // leaderSleeps shuts the gate: the leader hears of arriving bytes itself.

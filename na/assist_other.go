@@ -9,6 +9,8 @@ type assist struct{}
 
 func newAssist(*Context) (*assist, error) { return nil, nil }
 
+func (a *assist) start()                    {}
+func (a *assist) drop()                     {}
 func (a *assist) leaderSleeps()             {}
 func (a *assist) leaderWakes(time.Duration) {}
 func (a *assist) attend()                   {}

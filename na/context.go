@@ -75,7 +75,14 @@ func newContext(cls *Class, id int) (*Context, error) {
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 	}
-	if c.ep, err = cls.domain.Endpoint(c); err != nil {
+	if d, ok := cls.domain.(UnassistedDomain); c.poller != nil && !(ok && d.Unassisted()) {
+		if c.assist, err = newAssist(c); err != nil {
+			c.closePoller()
+			return nil, fmt.Errorf("na: new context: %w", err)
+		}
+	}
+	if c.ep, err = cls.domain.Endpoint(c); err != nil { // the last that can fail: what it takes, as the listening socket, is kept
+		c.assist.drop()
 		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
@@ -84,17 +91,8 @@ func newContext(cls *Class, id int) (*Context, error) {
 	if d, ok := c.ep.(Driver); ok {
 		c.driver = d
 		c.waker, _ = c.ep.(Waker)
-		return c, nil
 	}
-	if d, ok := cls.domain.(UnassistedDomain); ok && d.Unassisted() {
-		return c, nil
-	}
-	if c.assist, err = newAssist(c); err != nil {
-		c.ep.Shut()
-		c.ep.Release()
-		c.closePoller()
-		return nil, fmt.Errorf("na: new context: %w", err)
-	}
+	c.assist.start()
 	return c, nil
 }
 

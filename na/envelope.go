@@ -34,6 +34,7 @@ type Envelope struct {
 	Accepted  bool          // plugin's
 	Withdrawn bool          // plugin's
 	Watched   bool          // plugin's
+	Inbox     bool          // plugin's: no receive has taken it
 	Buf       []byte        // plugin's: the whole buffer under Data
 }
 

@@ -68,10 +68,13 @@ func newPoller() (*Poller, error) {
 // wakeFD empties the eventfd.
 type wakeFD Poller
 
+// Ready empties the eventfd first. The other way round a wake between the two would say that the eventfd is full when it is
+// empty, and nobody would write to it any more. One that comes between them now writes nothing, and need not: what it is for
+// was there before it, and the leader looks again before it sleeps.
 func (w *wakeFD) Ready(_, _ bool) {
-	w.woken.Store(false)
 	var b [8]byte
 	_, _ = unix.Read(w.evfd, b[:])
+	w.woken.Store(false)
 }
 
 // Add watches fd for reading. The caller keeps the descriptor, and calls Remove before it closes it.
@@ -204,7 +207,7 @@ func (p *Poller) sleep(d time.Duration) int {
 		}
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)),
 			uintptr(unsafe.Pointer(ts)), 0, 0)
-		if errno == unix.ENOSYS { // kernels before 5.11
+		if errno == unix.ENOSYS || errno == unix.EPERM { // kernels before 5.11, and filters that do not know it
 			noPwait2.Store(true)
 			return p.sleep(d)
 		}

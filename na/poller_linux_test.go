@@ -1,6 +1,7 @@
 package na
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -267,4 +268,31 @@ func TestAssistTimer(t *testing.T) {
 	_, err = unix.Write(w, []byte("x"))
 	require.NoError(t, err)
 	eventually(t, "a timer of a context that nobody drives", fired.Load)
+}
+
+// A wake between the two steps with which the poller forgets an earlier one left it in the belief that it had been woken, for good.
+func TestWakeIsNotForgotten(t *testing.T) {
+	leak.Check(t)
+	p, err := newPoller()
+	require.NoError(t, err)
+	defer p.close()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var quit atomic.Bool
+	defer quit.Store(true)
+	for range 2 {
+		wg.Go(func() {
+			for !quit.Load() {
+				p.wake()
+			}
+		})
+	}
+	for range 200_000 {
+		p.wait(0)
+	}
+	quit.Store(true)
+	wg.Wait()
+	p.wait(0)
+	p.wake()
+	require.Equal(t, 1, p.wait(0), "a wake after all these")
 }

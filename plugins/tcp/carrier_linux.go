@@ -252,10 +252,11 @@ func (ca *polled) Shut() {
 	if ca.own == nil {
 		return
 	}
-	if !ca.d.opts.ReusePort && len(p.open) > 0 && ca.own.l.give(p.open[0]) == nil {
+	l := ca.own.l
+	if !ca.d.opts.ReusePort && len(p.open) > 0 && l.give(p.open[0]) == nil {
 		return
 	}
-	ca.own.l.close()
+	l.close()
 }
 
 // Release implements engine.Carrier.

@@ -124,3 +124,41 @@ func TestOutOfDescriptors(t *testing.T) {
 		await(t, "the connection that waited", func() bool { return n.ctx().Stats().Peers == 2 }, n)
 	})
 }
+
+// TestContextWithoutDescriptors: a context that cannot be had for want of descriptors takes nothing with it: the next one serves.
+// It runs in a process of its own.
+func TestContextWithoutDescriptors(t *testing.T) {
+	if os.Getenv(starvedEnv) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestContextWithoutDescriptors$", "-test.v")
+		cmd.Env = append(os.Environ(), starvedEnv+"=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		leak.Check(t)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 0)
+		var old unix.Rlimit
+		require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+		first, err := unix.Dup(0) // the first that is free
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(first))
+		defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
+		failed := 0
+		for more := 0; len(n.ctxs) == 0; more++ {
+			require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(first + more), Max: old.Max}))
+			c, err := n.cls.NewContext()
+			if err == nil {
+				n.ctxs = append(n.ctxs, c)
+				break
+			}
+			require.ErrorContains(t, err, "too many open files")
+			failed++
+		}
+		require.Positive(t, failed)
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+		r := rawJoin(t, n, greeting())
+		r.send(frame.Header{Kind: frame.Ping}, nil)
+		r.readKind(frame.Pong)
+	})
+}

@@ -144,7 +144,7 @@ func (o *Options) congestion(peer netip.Addr) string {
 }
 
 // probes returns the parameters of the system's keepalive, and how long sent data may stay unacknowledged: as long as
-// the probes of an idle connection take, and no less than a peer may be silent. Ten probes, because of three on a network that
+// the probes of an idle connection take, and no less than a peer may be silent, or take nothing. Ten probes, because of three on a network that
 // loses a fifth of its packets each way one time in twenty none is answered.
 func (o *Options) probes(peerTimeout time.Duration) (keep net.KeepAliveConfig, userTimeout time.Duration) {
 	if o.KeepAlive < 0 {
@@ -154,7 +154,7 @@ func (o *Options) probes(peerTimeout time.Duration) (keep net.KeepAliveConfig, u
 	each := max(idle/10, time.Second)
 	count := max(int(idle/each), 3)
 	keep = net.KeepAliveConfig{Enable: true, Idle: idle, Interval: each, Count: count}
-	return keep, max(idle+each*time.Duration(count+1), peerTimeout+each)
+	return keep, max(idle+each*time.Duration(count+1), peerTimeout+each, o.WriteTimeout+each)
 }
 
 // A domain is the plugin opened by a class: its name and its listening sockets.

@@ -137,6 +137,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 		l.e.finish(o, na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(payload))})
 		return nil
 	}
+	env.Inbox = true
 	l.e.inbox.push(env)
 	return nil
 }
@@ -155,6 +156,9 @@ func (l *Link) deliverExpected(h *frame.Header, payload []byte) {
 	case len(payload) > len(o.buf):
 		r.Err = na.WithText(na.ErrOverflow, fmt.Sprintf("message of %d bytes for a receive of %d", len(payload), len(o.buf)))
 		r.Fate = na.Ran
+		if h.Flags&frame.FlagTell != 0 {
+			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
+		}
 	case o.t.Hold():
 		copy(o.buf, payload)
 		o.t.Release()

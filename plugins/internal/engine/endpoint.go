@@ -113,6 +113,7 @@ type Endpoint struct {
 	lookups   opList
 	timers    timers
 	inbox     fifo[*na.Envelope]
+	gone      int // of inbox, that were withdrawn
 
 	freeOps    *op
 	freeEnvs   []*na.Envelope

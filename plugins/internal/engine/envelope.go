@@ -83,10 +83,35 @@ func (e *Endpoint) newEnvelope(l *Link, tag na.Tag, data []byte) *na.Envelope {
 func (e *Endpoint) takeEnvelope() *na.Envelope {
 	for e.inbox.len() > 0 {
 		env := e.inbox.pop()
+		env.Inbox = false
 		if !env.Withdrawn {
 			return env
 		}
+		e.gone--
 		e.recycle(env)
 	}
 	return nil
+}
+
+// sweepFrom is how many envelopes that were withdrawn may wait in the inbox; else no more than others do.
+const sweepFrom = 64
+
+// withdrawn notes that env, which nobody has taken, is not to be had any more. It has no credit any more, so nothing else bounds
+// how many of them there are while nobody receives.
+func (e *Endpoint) withdrawn(env *na.Envelope) {
+	if !env.Inbox {
+		return
+	}
+	if e.gone++; e.gone < sweepFrom || 2*e.gone < e.inbox.len() {
+		return
+	}
+	e.gone = 0
+	for range e.inbox.len() {
+		if env := e.inbox.pop(); env.Withdrawn {
+			env.Inbox = false
+			e.recycle(env)
+		} else {
+			e.inbox.push(env)
+		}
+	}
 }

@@ -405,6 +405,15 @@ func TestLeases(t *testing.T) {
 	all = s.drain(l)
 	require.Equal(t, []string{"DROPPED"}, kinds(all))
 	require.EqualValues(t, 77, all[0].Tag)
+
+	// Nor does one that is too long for its receive say what it lends.
+	long := s.expect(78, make([]byte, 1))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 78, Flags: frame.FlagTell}, []byte("key")))
+	s.trigger()
+	require.ErrorIs(t, long.Err, na.ErrOverflow)
+	all = s.drain(l)
+	require.Equal(t, []string{"DROPPED"}, kinds(all))
+	require.EqualValues(t, 78, all[0].Tag)
 }
 
 func TestMatch(t *testing.T) {

@@ -135,6 +135,7 @@ func (l *Link) destroy(id uint64) bool {
 		return true
 	}
 	l.e.accept(env)
+	l.e.withdrawn(env)
 	return true
 }
 

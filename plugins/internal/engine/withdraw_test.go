@@ -232,6 +232,29 @@ func TestWithdrawFlood(t *testing.T) {
 	require.EqualValues(t, 1, s.nctx.Stats().Violations)
 }
 
+// What was taken back does not pile up while nobody receives: it has no envelope any more.
+func TestWithdrawnDoNotPileUp(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 4})
+	l := s.meet(4)
+	kept := frame.Header{Kind: frame.Unexpected, Tag: 7}
+	require.NoError(t, s.deliver(l, kept, []byte("kept")))
+	for id := uint64(2); id < 5000; id++ {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: id}, make([]byte, 4000)))
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Abandon, Op: id}, nil))
+		s.drain(l)
+		require.Less(t, s.e.inbox.len(), 2*sweepFrom, "after message %d", id)
+	}
+	require.Less(t, len(s.e.freeEnvs), 2*sweepFrom)
+	r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+	s.trigger()
+	require.NoError(t, r.Err)
+	require.Equal(t, "kept", string(r.Envelope.Data))
+	require.EqualValues(t, 7, r.Tag)
+	r.Envelope.Free()
+	require.Equal(t, s.e.inbox.len(), s.e.gone)
+	require.Zero(t, s.nctx.Stats().Envelopes)
+}
+
 // Messages have a place by their number, also when those before them stay for long.
 func TestWaiters(t *testing.T) {
 	var w waiters
