@@ -30,7 +30,7 @@ type Faults struct {
 	Pause    float64
 	PauseFor time.Duration
 	// Partition is the rate at which nothing more passes from the sending to the receiving node, for PartitionFor on
-	// average. The other direction works.
+	// average; in half of the cases nothing passes in the other direction either.
 	Partition    float64
 	PartitionFor time.Duration
 	// Narrow, from 0 to 1, narrows the window of each new connection by a drawn factor, at 1 down to a 1024th.

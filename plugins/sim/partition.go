@@ -1,5 +1,7 @@
 package sim
 
+import "time"
+
 // Partition stops everything from node a to node b, and with both set also from b to a. Nothing is lost: what is sent
 // waits, as for a connection that retransmits.
 func (w *World) Partition(a, b string, both bool) {
@@ -17,6 +19,14 @@ func (w *World) part(from, to *Node, by *parting) {
 	w.parted[[2]*Node{from, to}] = by
 	w.stats.Partitions++
 	w.trace(tracePartition, from.name+"|"+to.name, from.id, to.id)
+}
+
+// partFor is a partition that ends by itself.
+func (w *World) partFor(from, to *Node, d time.Duration) {
+	heal := &parting{w: w, from: from, to: to}
+	w.part(from, to, heal)
+	heal.ev = event{act: heal, slow: true}
+	w.events.set(&heal.ev, w.after(d))
 }
 
 // Heal ends every partition, clog and pause. Faults go on being drawn: see SetFaults.

@@ -32,10 +32,11 @@ func (w *World) strike(p *pipe, from, to *end) bool {
 		if from == to {
 			return false
 		}
-		heal := &parting{w: w, from: from, to: to}
-		w.part(from, to, heal)
-		heal.ev = event{act: heal, slow: true}
-		w.events.set(&heal.ev, w.after(max(w.chance.exp(w.faults.PartitionFor), 1)))
+		d := max(w.chance.exp(w.faults.PartitionFor), 1)
+		w.partFor(from, to, d)
+		if u&1 == 1 {
+			w.partFor(to, from, d)
+		}
 		w.hold(&p.ev)
 	}
 	return true
@@ -97,6 +98,9 @@ func (w *World) astray(p *pipe, size time.Duration) (late, busy time.Duration) {
 		late = w.retransmits()
 		w.trace(traceLoss, "", p.c.id, uint64(late))
 	case u < w.odds.duplicate:
+		if size == 0 {
+			break // a link without limit does not notice
+		}
 		w.stats.Duplicated++
 		w.trace(traceDuplicate, "", p.c.id, 0)
 		busy = size // the receiver drops it

@@ -25,6 +25,8 @@ func TestSocketOptions(t *testing.T) {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		require.NoError(t, err)
 		d := &domain{opts: Options{KeepAlive: row.keepAlive}.withDefaults(row.peerTimeout), peerTimeout: row.peerTimeout}
+		_, user := (&Options{KeepAlive: time.Millisecond, WriteTimeout: time.Minute}).probes(time.Second)
+		require.Equal(t, 61*time.Second, user, "a peer may take nothing for so long")
 		d.setOptions(fd, netip.MustParseAddr("192.0.2.1"))
 		get := func(level, name int) int {
 			v, err := unix.GetsockoptInt(fd, level, name)

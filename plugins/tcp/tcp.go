@@ -127,7 +127,7 @@ func (o Options) withDefaults(peerTimeout time.Duration) Options {
 		o.HandshakeTimeout = 5 * time.Second
 	}
 	if o.WriteTimeout == 0 {
-		o.WriteTimeout = max(10*time.Second, peerTimeout)
+		o.WriteTimeout = max(defaultWriteTimeout, peerTimeout)
 	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 10 * time.Second
@@ -143,6 +143,8 @@ func (o *Options) congestion(peer netip.Addr) string {
 	return o.Congestion
 }
 
+const defaultWriteTimeout = 10 * time.Second
+
 // probes returns the parameters of the system's keepalive, and how long sent data may stay unacknowledged: as long as
 // the probes of an idle connection take, and no less than a peer may be silent, or take nothing. Ten probes, because of three on a network that
 // loses a fifth of its packets each way one time in twenty none is answered.
@@ -154,7 +156,11 @@ func (o *Options) probes(peerTimeout time.Duration) (keep net.KeepAliveConfig, u
 	each := max(idle/10, time.Second)
 	count := max(int(idle/each), 3)
 	keep = net.KeepAliveConfig{Enable: true, Idle: idle, Interval: each, Count: count}
-	return keep, max(idle+each*time.Duration(count+1), peerTimeout+each, o.WriteTimeout+each)
+	userTimeout = max(idle+each*time.Duration(count+1), peerTimeout+each)
+	if o.WriteTimeout > defaultWriteTimeout { // the system counts a window that is shut, too
+		userTimeout = max(userTimeout, o.WriteTimeout+each)
+	}
+	return keep, userTimeout
 }
 
 // A domain is the plugin opened by a class: its name and its listening sockets.

@@ -61,7 +61,6 @@ func (a *actor) callback(l *live) {
 	defer func() { a.depth-- }()
 	switch r := a.rng.IntN(64); {
 	case r < 14:
-		a.s.reach[reachCallback]++
 		a.cancelSomething()
 	case r < 26 && l != nil && !l.busy && a.ops < a.s.quota && slices.Contains(a.handles, l):
 		a.call(l, "", nil)
@@ -134,12 +133,13 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 			name = "nobody"
 		}
 	}
-	if err := l.h.Reset(a.peer(), hg.HashName(name)); err != nil {
+	to := a.peer()
+	if err := l.h.Reset(to, hg.HashName(name)); err != nil {
 		a.wrong("reset of an idle handle", err)
 		return false
 	}
 	c := a.begin("call")
-	c.oneWay, c.handle = name == "note", l
+	c.to, c.oneWay, c.handle = to.WithTarget(0), name == "note", l
 	c.deadline = a.timeout(l, relayed)
 	in := binary.LittleEndian.AppendUint64(a.room[:0], c.token)
 	switch {
@@ -317,6 +317,9 @@ func (a *actor) cancelSomething() {
 			c.canceled = true
 			if a.s.w.Now() == c.deadline {
 				a.s.reach[reachTie]++
+			}
+			if a.depth > 0 {
+				a.s.reach[reachCallback]++
 			}
 		}
 		f()

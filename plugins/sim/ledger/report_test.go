@@ -4,8 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"reflect"
-	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -18,7 +19,7 @@ const (
 	reachTie                     // canceled at the very time of its deadline
 	reachReused                  // an answer leaves for a call that is over, and its handle has another call by now
 	reachFree                    // memory is taken back while it is being moved
-	reachRestart                 // a node crashes, and somebody has operations under way
+	reachRestart                 // a node crashes, and operations of it or calls to it are under way
 	reachNoCredit                // requests that had to wait for an envelope
 	reachFinalize                // a class is closed in the middle of everything
 	reachFinalizeCanceled        // and callbacks of canceled calls are to come
@@ -40,7 +41,8 @@ type tally struct {
 	virtual              time.Duration
 	world                sim.Stats
 	broken               broken
-	mismatches           int64 // seeds whose second run differed from the first
+	replayed, mismatches int64 // seeds that were run twice, and of these such that differed
+	restarts             int64 // of nodes that had crashed or had been closed
 	reach                reach
 }
 
@@ -54,6 +56,7 @@ func (a *tally) add(s *scenario) {
 	a.seeds++
 	a.ops += s.ops
 	a.cancels += s.cancels
+	a.restarts += int64(s.made) - int64(len(s.nodes))
 	a.virtual += s.w.Now()
 	a.late += s.late
 	a.broken.Lost += s.broken.Lost
@@ -87,8 +90,13 @@ type report struct {
 	LateDropped    int64            `json:"late_dropped"`
 	ExecutedTwice  int64            `json:"executed_twice"`
 	LateWrites     int64            `json:"writes_after_completion"`
+	Replayed       int64            `json:"replayed"`
 	ReplayMismatch int64            `json:"replay_mismatch"`
+	Restarts       int64            `json:"restarts"`
+	Cancels        int64            `json:"cancels"`
 	Reach          map[string]int64 `json:"reach"`
+	CellsReached   int              `json:"cells_reached"`
+	CellsLegal     int              `json:"cells_legal"` // without those that take a race
 }
 
 func (a *tally) report() *report {
@@ -96,22 +104,19 @@ func (a *tally) report() *report {
 	r := &report{
 		Seeds: a.seeds, Ops: a.ops, Events: st.Events, VirtualHours: float64(a.virtual.Milliseconds()/36) / 1e5, Completions: a.outcomes,
 		Lost: a.broken.Lost, Doubled: a.broken.Doubled, LateDropped: a.late, ExecutedTwice: a.broken.Twice, LateWrites: a.broken.Writes,
-		ReplayMismatch: a.mismatches, Reach: map[string]int64{}, Faults: map[string]int64{},
+		Replayed: a.replayed, ReplayMismatch: a.mismatches, Restarts: a.restarts, Cancels: a.cancels, Reach: map[string]int64{}, Faults: map[string]int64{},
 	}
 	for name, n := range map[string]uint64{"loss": st.Lost, "duplicate": st.Duplicated, "reorder": st.Reordered, "corrupt": st.Corrupted,
 		"reset": st.Resets, "clog": st.Clogs, "partition": st.Partitions, "pause": st.Pauses, "crash": st.Crashes, "refuse": st.Refusals,
-		"post": st.Failed, "cut": st.Cuts, "full window": st.Full, "cancel": uint64(a.cancels)} {
+		"post": st.Failed} {
 		r.Faults[name] = int64(n)
 	}
 	for i, text := range reachText {
 		r.Reach[text] = a.reach[i]
 	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				r.Commit = s.Value
-			}
-		}
+	r.Reach["short write"], r.Reach["full window"] = int64(st.Cuts), int64(st.Full)
+	if head, err := exec.Command("git", "rev-parse", "HEAD").Output(); err == nil { // tests are built without it
+		r.Commit = strings.TrimSpace(string(head))
 	}
 	return r
 }

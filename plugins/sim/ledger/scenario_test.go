@@ -48,6 +48,7 @@ type callEntry struct {
 	callbacks int
 	ran       int
 	err       error
+	to        na.Addr // of a call: context 0 of the node
 	oneWay    bool
 	refused   bool // it was not accepted
 	canceled  bool // Cancel was called while it was under way
@@ -180,11 +181,10 @@ func (s *scenario) chaos() {
 // crash ends a node and starts it again.
 func (s *scenario) crash(i int) {
 	old := s.nodes[i]
-	for _, a := range s.nodes {
-		if a.open > 0 {
-			s.reach[reachRestart]++
-			break
-		}
+	if slices.ContainsFunc(s.calls, func(c *callEntry) bool {
+		return c.callbacks == 0 && !c.refused && !c.by.crashed && (c.by == old || c.to == na.MakeAddr("sim://"+s.names[i], 0))
+	}) {
+		s.reach[reachRestart]++
 	}
 	old.crashed = true
 	old.node.Crash()

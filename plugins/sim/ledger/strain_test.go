@@ -47,7 +47,8 @@ type strainer struct {
 
 var errStrain = errors.New("the codec does not want to")
 
-func runStrain(seed uint64) error {
+// runStrain is the whole life of a strain; its world is over.
+func runStrain(seed uint64) (*sim.World, error) {
 	r := drawing(seed, 2000)
 	cfg := sim.Config{Seed: seed, NoAssist: r.IntN(4) == 0}
 	if r.IntN(2) == 0 {
@@ -62,9 +63,9 @@ func runStrain(seed uint64) error {
 		node.Go(func() { a.main(node) })
 	}
 	if err := s.w.Run(10 * time.Minute); err != nil {
-		return errors.Join(s.failed, err)
+		return s.w, errors.Join(s.failed, err)
 	}
-	return s.failed
+	return s.w, s.failed
 }
 
 func (s *strain) fail(format string, args ...any) {
