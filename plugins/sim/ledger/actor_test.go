@@ -170,8 +170,7 @@ func (a *actor) empty(hctx *hg.Context, end time.Duration) {
 	s := a.s
 	for s.failed == nil {
 		st := hctx.Stats()
-		if st.NA.Regions == 0 && st.Lent == 0 && st.Pulled == 0 && st.NA.Leases == 0 && st.NA.Queued == 0 &&
-			st.NA.Outstanding == 0 && st.NA.Envelopes == 0 && st.Handles == 0 && st.Active == 0 && st.Waiting == 0 {
+		if nothingLeft(&st) {
 			a.check(hctx)
 			break
 		}

@@ -68,10 +68,12 @@ func (c *choices) next() bool {
 // A duel is two nodes, one call, and one thing that somebody does about it at any moment.
 type duel struct {
 	call string // "small", "large", "pull", "push"
-	deed string // "cancel", "withdraw", "abandon", "close", "free", "finalize", "crash"
+	deed string // "cancel", "withdraw", "abandon", "close", "free", "finalize", "crash", "crash origin"
 	cold bool   // the two are not connected yet
 
+	worker
 	w          *sim.World
+	c          *choices
 	at         *hg.Context // the target
 	cls        *hg.Class   // of the origin
 	hctx       *hg.Context
@@ -86,25 +88,22 @@ type duel struct {
 	freed      int // closes of the region that have completed
 	freeing    int
 	done, over bool
-	failed     error
 }
 
 const duelMove = 3 * 4096
-
-func (d *duel) fail(format string, args ...any) {
-	if d.failed == nil {
-		d.failed = fmt.Errorf(format, args...)
-	}
-}
 
 // run is one world.
 func (d *duel) run(c *choices) error {
 	d.w = sim.NewWorld(sim.Config{Seed: 1, Choose: c.choose})
 	defer d.w.Close()
+	d.c = c
 	d.w.Go("target", d.target)
 	d.w.Go("origin", func() { d.origin(c) })
 	if err := d.w.Run(time.Minute); err != nil {
 		d.fail("%v", err)
+	}
+	if d.deed != "crash" {
+		d.worker.audit()
 	}
 	return d.failed
 }
@@ -119,6 +118,15 @@ func (d *duel) target() {
 	for !d.over {
 		_ = d.at.Progress(-1)
 		d.at.Trigger(0)
+	}
+	if d.deed == "crash origin" {
+		drive(d.at, time.Second, func() bool { st := d.at.Stats(); return nothingLeft(&st) })
+		d.c.on = false
+		for what, err := range map[string]error{"a transfer": d.moveErr, "a response": d.answerErr} {
+			if err != nil && !errors.Is(err, na.ErrPeerLost) {
+				d.fail("%s ended with %v", what, err)
+			}
+		}
 	}
 	d.end(cls, d.at)
 }
@@ -144,7 +152,7 @@ func (d *duel) origin(c *choices) {
 	}
 	c.on = true
 	on := "origin"
-	if d.deed == "crash" {
+	if d.deed == "crash" || d.deed == "crash origin" {
 		on = "chaos"
 	}
 	d.forward()
@@ -242,6 +250,11 @@ func (d *duel) do() {
 		_ = d.cls.Close()
 	case "crash":
 		d.w.Node("target").Crash()
+	case "crash origin":
+		d.w.Node("origin").Crash()
+		if d.over = true; d.at != nil {
+			d.at.Wake()
+		}
 	}
 }
 
@@ -264,33 +277,9 @@ func (d *duel) work(h *hg.Handle) error {
 	}
 	remote := new(bulk.Handle)
 	if len(in) < 20 || len(in) == 1000 || remote.UnmarshalBinary(in) != nil {
-		return h.RespondRaw(in, nil)
+		return d.answer(func(cb hg.RespondFunc) error { return h.RespondRaw(in, cb) })
 	}
-	dir, local := bulk.Pull, bytes.Repeat([]byte{2}, duelMove)
-	if remote.Access() == bulk.WriteOnly {
-		dir = bulk.Push
-	}
-	lh, err := bulk.Create(h.Context(), bulk.LocalOnly, local)
-	if err != nil {
-		return err
-	}
-	h.Ref()
-	_, err = bulk.Transfer(h.Context(), bulk.Spec{Dir: dir, Peer: h.Addr(), Remote: remote, Local: lh, Size: duelMove, Chunk: 4096, Window: 2},
-		func(_ *bulk.Op, err error) {
-			defer h.Close()
-			if err != nil {
-				_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
-				return
-			}
-			if dir == bulk.Pull && !bytes.Equal(local, bytes.Repeat([]byte{1}, duelMove)) {
-				d.fail("memory differs after a pull")
-			}
-			_ = h.RespondRaw(in, nil)
-		})
-	if err != nil {
-		h.Close()
-	}
-	return err
+	return d.moveAndAnswer(h, remote, in)
 }
 
 // audit looks at the call when it has ended.
@@ -309,26 +298,52 @@ func (d *duel) audit() {
 	}
 }
 
-// end looks whether nothing is left, and closes.
+// end looks whether nothing comes late and nothing is left, and closes.
 func (d *duel) end(cls *hg.Class, hctx *hg.Context) {
-	left := func() bool {
-		st := hctx.Stats()
-		return st.Handles != 0 || st.Lent != 0 || st.Pulled != 0 || st.Active != 0 || st.NA.Regions != 0 || st.NA.Leases != 0 ||
-			st.NA.Outstanding != 0 || st.NA.Queued != 0 || st.NA.Envelopes != 0 || st.NA.Violations != 0
-	}
-	if drive(hctx, time.Second, func() bool { return !left() }); left() {
-		d.fail("something is left at %v: %+v", cls.Addr(), hctx.Stats())
-	}
 	if d.freed > 0 && !bytes.Equal(d.memory, poisoned[:len(d.memory)]) {
 		d.fail("memory was written after it had been taken back")
 	}
 	if d.ends > 1 || d.runs > 1 || d.told > 1 {
 		d.fail("%d callbacks of the call, %d of the withdraw, %d runs", d.ends, d.told, d.runs)
 	}
-	_ = cls.Close()
-	if drive(hctx, time.Second, cls.Closed); !cls.Closed() {
-		d.fail("Close has not completed: %+v", hctx.Stats())
+	endNode(cls, hctx, d.fail)
+}
+
+// count adds how a run ended: the call, or where its origin crashed what the target did.
+func (d *duel) count(ends map[string]int) {
+	if d.deed != "crash origin" {
+		ends[outcomeOf(d.err)]++
+		return
 	}
+	if d.runs > 0 && d.moves > 0 {
+		ends["moved "+outcomeOf(d.moveErr)]++
+	}
+	if d.runs > 0 {
+		ends["answered "+outcomeOf(d.answerErr)]++
+	}
+}
+
+// mustEnd says how some orders have to end: the deed comes in time and too late.
+func mustEnd(call, deed string) []string {
+	switch deed {
+	case "cancel", "withdraw", "abandon":
+		return []string{"ok", "canceled"}
+	case "free":
+		return []string{"ok", "remote"}
+	case "finalize":
+		return []string{"ok", "closed"}
+	case "crash":
+		return []string{"ok", "lost"}
+	case "crash origin":
+		switch call {
+		case "pull", "push":
+			return []string{"moved ok", "moved lost", "answered ok", "answered lost"}
+		case "large": // one order that is lost needs more deviations than the race detector has time for
+			return []string{"answered ok"}
+		}
+		return []string{"answered ok", "answered lost"}
+	}
+	return []string{"ok"}
 }
 
 var deviations = flag.Int("sim.deviations", 3, "how often TestEveryOrder leaves the usual order of larger scopes; 0: any number of times")
@@ -342,7 +357,7 @@ func TestEveryOrder(t *testing.T) {
 		most = 1
 	}
 	for _, call := range []string{"small", "large", "pull", "push"} {
-		for _, deed := range []string{"cancel", "withdraw", "abandon", "close", "free", "finalize", "crash"} {
+		for _, deed := range []string{"cancel", "withdraw", "abandon", "close", "free", "finalize", "crash", "crash origin"} {
 			for _, cold := range []bool{false, true} {
 				if deed == "free" && (call == "small" || call == "large") {
 					continue
@@ -359,9 +374,12 @@ func TestEveryOrder(t *testing.T) {
 					require.NoError(t, err, "%s, %s, cold %v: order %v", call, deed, cold, c.path)
 					n++
 					longest = max(longest, len(c.path))
-					ends[outcomeOf(d.err)]++
+					d.count(ends)
 				}
 				total += n
+				for _, end := range mustEnd(call, deed) {
+					require.Positive(t, ends[end], "%s, %s, cold %v: no order ended with %q: %v", call, deed, cold, end, ends)
+				}
 				t.Logf("%s, %s, cold %v: %d orders, up to %d decisions, %v", call, deed, cold, n, longest, ends)
 			}
 		}

@@ -3,7 +3,6 @@ package ledger
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -29,38 +27,14 @@ type post struct {
 	move           int  // bytes that are moved; 0: none
 	all            bool // every post of the origin fails while the call is under way
 
-	ends, runs, moves int
-	err               error
-	done              bool
-	failed            error
-}
-
-func (p *post) fail(format string, args ...any) {
-	if p.failed == nil {
-		p.failed = fmt.Errorf(format, args...)
-	}
+	worker
+	ends, runs int
+	err        error
+	done       bool
 }
 
 func (p *post) open(name string, eager int) (*hg.Class, *hg.Context) {
 	return openNode(p.w.Node(name).Plugin(), name, eager, p.work)
-}
-
-// openNode opens a node of a small world, with one RPC.
-func openNode(plugin na.Plugin, name string, eager int, work hg.Handler) (*hg.Class, *hg.Context) {
-	cfg := hg.Config{Codec: codec.Raw}
-	cfg.NA.Plugins, cfg.NA.Eager = []na.Plugin{plugin}, eager
-	cls, err := hg.Open("sim://"+name, cfg)
-	if err == nil {
-		_, err = cls.Register("work", work)
-	}
-	if err != nil {
-		panic(err)
-	}
-	hctx, err := cls.NewContext()
-	if err != nil {
-		panic(err)
-	}
-	return cls, hctx
 }
 
 // run makes the call while the n-th post at a node fails, and returns how many posts that node has made.
@@ -74,7 +48,7 @@ func (p *post) run(seed uint64, at string, n int, err error) int {
 			hctx.Trigger(0)
 			_ = hctx.Progress(10 * time.Millisecond)
 		}
-		p.close(cls, hctx)
+		endNode(cls, hctx, p.fail)
 	})
 	p.w.Go("origin", func() {
 		defer func() { p.done = true }()
@@ -95,17 +69,18 @@ func (p *post) run(seed uint64, at string, n int, err error) int {
 			p.fail("a later call ended with %v, the first one with %v", p.err, first)
 		}
 		p.err = first
-		p.close(cls, hctx)
+		endNode(cls, hctx, p.fail)
 	})
 	if err := p.w.Run(time.Minute); err != nil {
 		p.fail("%v", err)
 	}
+	p.audit()
 	return p.w.Node(at).Posts()
 }
 
 // call makes one call and waits for its end.
 func (p *post) call(hctx *hg.Context) {
-	p.ends, p.runs, p.moves, p.err = 0, 0, 0, nil
+	p.ends, p.runs, p.err = 0, 0, nil
 	in := bytes.Repeat([]byte{7}, p.input)
 	var region *bulk.Handle
 	memory := bytes.Repeat([]byte{1}, p.move)
@@ -162,16 +137,6 @@ func (p *post) call(hctx *hg.Context) {
 	}
 }
 
-// drive drives a context until done, or d has passed.
-func drive(hctx *hg.Context, d time.Duration, done func() bool) {
-	end := hctx.Now() + d
-	for turn := 0; turn < 100_000 && hctx.Now() < end && (done == nil || !done()); turn++ { // a closed context lets no time pass
-		hctx.Trigger(0)
-		_ = hctx.Progress(100 * time.Microsecond)
-		hctx.Trigger(0)
-	}
-}
-
 // work is the handler.
 func (p *post) work(h *hg.Handle) error {
 	p.runs++
@@ -184,54 +149,13 @@ func (p *post) work(h *hg.Handle) error {
 		if len(in) != p.input {
 			p.fail("input of %d bytes", len(in))
 		}
-		return h.RespondRaw(out, nil)
+		return p.answer(func(cb hg.RespondFunc) error { return h.RespondRaw(out, cb) })
 	}
 	remote := new(bulk.Handle)
 	if err := remote.UnmarshalBinary(in); err != nil {
 		return err
 	}
-	local := bytes.Repeat([]byte{2}, p.move)
-	lh, err := bulk.Create(h.Context(), bulk.LocalOnly, local)
-	if err != nil {
-		return err
-	}
-	h.Ref()
-	_, err = bulk.Transfer(h.Context(), bulk.Spec{Dir: p.dir, Peer: h.Addr(), Remote: remote, Local: lh, Size: int64(p.move), Chunk: 4096, Window: 2},
-		func(_ *bulk.Op, err error) {
-			defer h.Close()
-			p.moves++
-			if p.moves > 1 {
-				p.fail("the transfer ended %d times", p.moves)
-			}
-			if err != nil {
-				_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
-				return
-			}
-			if p.dir == bulk.Pull && local[p.move-1] != 1 {
-				p.fail("memory differs after a pull")
-			}
-			_ = h.RespondRaw(out, nil)
-		})
-	if err != nil {
-		h.Close()
-	}
-	return err
-}
-
-// close looks whether nothing is left, and closes.
-func (p *post) close(cls *hg.Class, hctx *hg.Context) {
-	left := func() bool {
-		st := hctx.Stats()
-		return st.Handles != 0 || st.Lent != 0 || st.Pulled != 0 || st.Active != 0 || st.NA.Regions != 0 || st.NA.Leases != 0 ||
-			st.NA.Outstanding != 0 || st.NA.Queued != 0 || st.NA.Envelopes != 0
-	}
-	if drive(hctx, 10*time.Second, func() bool { return !left() }); left() {
-		p.fail("something is left at %v: %+v", cls.Addr(), hctx.Stats())
-	}
-	_ = cls.Close()
-	if drive(hctx, time.Second, cls.Closed); !cls.Closed() {
-		p.fail("Close has not completed: %+v", hctx.Stats())
-	}
+	return p.moveAndAnswer(h, remote, out)
 }
 
 // everyPost runs a call once for each post that it makes at either side.
