@@ -335,11 +335,8 @@ func mustEnd(call, deed string) []string {
 	case "crash":
 		return []string{"ok", "lost"}
 	case "crash origin":
-		switch call {
-		case "pull", "push":
+		if call == "pull" || call == "push" {
 			return []string{"moved ok", "moved lost", "answered ok", "answered lost"}
-		case "large": // one order that is lost needs more deviations than the race detector has time for
-			return []string{"answered ok"}
 		}
 		return []string{"answered ok", "answered lost"}
 	}
@@ -378,6 +375,9 @@ func TestEveryOrder(t *testing.T) {
 				}
 				total += n
 				for _, end := range mustEnd(call, deed) {
+					if c.most == 1 || c.most == 2 {
+						break // too few orders
+					}
 					require.Positive(t, ends[end], "%s, %s, cold %v: no order ended with %q: %v", call, deed, cold, end, ends)
 				}
 				t.Logf("%s, %s, cold %v: %d orders, up to %d decisions, %v", call, deed, cold, n, longest, ends)
