@@ -70,6 +70,33 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 	})
 }
 
+// A cancel of a handle that has no call, whether it never had one or its last has ended, does nothing: no callback, and nothing
+// to the next call (F36).
+func TestCancelIdle(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		var o outcome
+		for i := range 3 {
+			h.Cancel()
+			h.Cancel()
+			p.octx.Trigger(0)
+			require.Equal(t, i, o.calls, "callbacks")
+			require.EqualValues(t, 1, p.octx.Stats().Handles)
+			require.NoError(t, h.Forward(i, o.cb))
+			n.Until(func() bool { return o.calls > i })
+			require.NoError(t, o.err)
+			var out int
+			require.NoError(t, h.Output(&out))
+			require.Equal(t, i, out)
+		}
+		h.Cancel()
+		h.Close()
+		p.clean(0)
+		require.Equal(t, 3, o.calls, "callbacks")
+	})
+}
+
 func TestLookupCancel(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		_, hctx := n.Origin(hg.Config{})

@@ -303,7 +303,45 @@ func TestOddTimeouts(t *testing.T) {
 	})
 }
 
-// A deadline that comes with the response: every call ends once, with the one or the other.
+// A deadline, the answer and a cancel that the origin hears of in one Trigger, in both orders of the first two: the call ends
+// once, and the answer wins (F47).
+func TestTimeoutAnswerAndCancelAtOnce(t *testing.T) {
+	const timeout = 300 * time.Millisecond
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var m mute
+		h := p.handle(p.rpc("mute", m.handler))
+		for _, answerFirst := range []bool{true, false} {
+			h.SetTimeout(timeout)
+			var o outcome
+			require.NoError(t, h.Forward("x", o.cb))
+			begun := p.octx.Now()
+			p.deaf(func() bool { return len(m.kept) == 1 })
+			if answerFirst {
+				m.answer(t, "done")
+			}
+			p.wait(timeout - (p.octx.Now() - begun) + time.Millisecond)
+			if !answerFirst {
+				m.answer(t, "done")
+			}
+			p.deaf(func() bool { return p.octx.Stats().NA.Outstanding == 0 }) // its send, its receive and its timer have ended
+			require.Zero(t, o.calls)
+			h.Cancel()
+			p.octx.Trigger(0)
+			p.octx.Trigger(0)
+			require.Equal(t, 1, o.calls, "callbacks")
+			require.NoError(t, o.err)
+			var out string
+			require.NoError(t, h.Output(&out))
+			require.Equal(t, "done", out)
+		}
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// A deadline that comes with the response, and in half of the rounds with cancels by another goroutine: every call ends once,
+// with one of the three.
 func TestTimeoutRacesResponse(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -314,7 +352,11 @@ func TestTimeoutRacesResponse(t *testing.T) {
 		if testing.Short() {
 			rounds = 100
 		}
+		stop := func() {}
 		for i := range rounds {
+			if i == rounds/2 {
+				stop = loop(h.Cancel)
+			}
 			h.SetTimeout(time.Duration(i%100*4+1) * time.Microsecond)
 			in := any(i)
 			if i%3 == 0 {
@@ -324,13 +366,15 @@ func TestTimeoutRacesResponse(t *testing.T) {
 			require.NoError(t, h.Forward(in, o.cb))
 			require.NoError(t, await(p.octx, func() bool { return o.calls > 0 }))
 			if o.err != nil {
-				require.ErrorIs(t, o.err, os.ErrDeadlineExceeded)
+				require.Contains(t, []na.Code{hg.ErrTimeout, hg.ErrCanceled}, code(o.err))
+				require.True(t, i >= rounds/2 || code(o.err) == hg.ErrTimeout, "%v", o.err)
 				late++
 			}
 			p.octx.Trigger(0)
 			require.Equal(t, 1, o.calls)
 		}
-		t.Logf("%d of %d were late", late, rounds)
+		stop()
+		t.Logf("%d of %d were late, or canceled", late, rounds)
 		h.SetTimeout(0)
 		var o outcome
 		require.NoError(t, h.Forward("own answer", o.cb))

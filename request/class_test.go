@@ -92,7 +92,7 @@ func TestEarlierDeadlineOfAFollower(t *testing.T) {
 			a, b := c.Create(nil), c.Create(nil)
 			w.after(time.Minute, completer(a))
 			aDone := waiting(w, func() bool { return a.Wait(driver) })
-			<-time.After(ms)
+			pause(ms)
 			bDone := waiting(w, func() bool { return b.Wait(10 * ms) })
 			ok, at := bDone()
 			assert.False(t, ok)
@@ -138,7 +138,7 @@ func TestCompleteFromOutside(t *testing.T) {
 		a, b := c.Create(nil), c.Create(nil)
 		aDone := waiting(w, func() bool { return a.Wait(-1) })
 		bDone := waiting(w, func() bool { return b.Wait(-1) })
-		<-time.After(30 * ms)
+		pause(30 * ms)
 		b.Complete(nil)
 		_, at := bDone()
 		assert.Equal(t, 30*ms, at, "sleeper")
@@ -208,7 +208,7 @@ func TestBlockingCallbacksStallNobodyElse(t *testing.T) {
 	for blocking := range 5 {
 		woken(t, func(t *testing.T, w *world, c *request.Class) {
 			for range blocking {
-				w.after(10*ms, func() { <-time.After(90 * ms) })
+				w.after(10*ms, func() { pause(90 * ms) })
 			}
 			behind := c.Create(nil)
 			w.after(10*ms, completer(behind))
@@ -230,7 +230,7 @@ func TestBlockingCallbacksStallNobodyElse(t *testing.T) {
 			for i := range 4 {
 				add(time.Duration(20+i) * ms)
 			}
-			<-time.After(12 * ms)
+			pause(12 * ms)
 			for i := range 4 {
 				add(time.Duration(20+i) * ms)
 			}
@@ -255,13 +255,13 @@ func TestPromotedSleeperLeaves(t *testing.T) {
 	scheduled := func() (passed bool) {
 		woken(t, func(t *testing.T, w *world, c *request.Class) {
 			a, b, third := c.Create(nil), c.Create(nil), c.Create(nil)
-			block := func(d time.Duration) func() { return func() { <-time.After(d) } }
+			block := func(d time.Duration) func() { return func() { pause(d) } }
 			w.after(2*ms, block(3*ms))  // in a, which is alone
 			w.after(10*ms, block(9*ms)) // in b, when a's time is up
 			w.after(12*ms, completer(third))
 			w.after(20*ms, completer(b))
 			aDone := waiting(w, func() bool { return a.Wait(10 * ms) })
-			<-time.After(3 * ms)
+			pause(3 * ms)
 			bDone := waiting(w, func() bool { return b.Wait(-1) })         // takes the lead
 			thirdDone := waiting(w, func() bool { return third.Wait(-1) }) // asleep before a is
 			ok, at := aDone()
@@ -295,7 +295,7 @@ func TestLeadIsFreeWhileAllRunCallbacks(t *testing.T) {
 			w.after(ms, func() { <-release; r.Complete(nil) })
 			done = append(done, waiting(w, func() bool { return r.Wait(-1) }))
 		}
-		<-time.After(5 * ms)
+		pause(5 * ms)
 		last := c.Create(nil)
 		w.after(ms, completer(last))
 		assert.True(t, last.Wait(-1))
@@ -550,7 +550,7 @@ func TestRandomCallbacks(t *testing.T) {
 				defer ran.Add(1)
 				switch {
 				case kind == 0:
-					<-time.After(delay)
+					pause(delay)
 				case kind == 1 && depth < 3:
 					assert.True(t, start(inner, depth+1).Wait(-1))
 				case kind == 2 && depth < 3:

@@ -93,7 +93,7 @@ func TestWaitZeroLooksOnce(t *testing.T) {
 func TestTinyTimeoutsMakeProgress(t *testing.T) {
 	each(t, func(t *testing.T, w *world, c *request.Class) {
 		r := c.Create(nil)
-		busy := func() { <-time.After(ms) } // each Wait is late before it has got anywhere
+		busy := func() { pause(ms) } // each Wait is late before it has got anywhere
 		w.after(3*ms, func() { r.Complete(nil) })
 		rounds := 0
 		for ; !r.Wait(time.Nanosecond); rounds++ {
@@ -124,7 +124,7 @@ func TestEndlessCallbacksDoNotHoldAWait(t *testing.T) {
 		assert.False(t, r.Wait(0))
 		stop = false
 		again = func() {
-			<-time.After(ms)
+			pause(ms)
 			if !stop {
 				w.post(again)
 			}
@@ -316,7 +316,7 @@ func TestWaitContextAmongEndlessCallbacks(t *testing.T) {
 		r := c.Create(nil)
 		var again func()
 		again = func() {
-			<-time.After(ms)
+			pause(ms)
 			if !r.Completed() {
 				w.post(again)
 			}
@@ -446,7 +446,7 @@ func TestCloseDuringWaits(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		<-time.After(ms)
+		pause(ms)
 		for _, r := range queued {
 			w.post(func() { r.Complete(errCanceled) })
 		}

@@ -202,3 +202,9 @@ func (w *world) calls() []time.Duration {
 	w.timeouts = nil
 	return out
 }
+
+// pause lets a callback block, or time pass for d.
+func pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
+}

@@ -2,6 +2,7 @@ package tidy
 
 import (
 	"go/ast"
+	"go/token"
 	"path"
 	"regexp"
 	"strings"
@@ -60,14 +61,42 @@ func TestComments(t *testing.T) {
 	)
 }
 
-// findSleep: a test that sleeps is slow on a fast machine and fails on a slow one.
+// findSleep: a test that sleeps is slow on a fast machine and fails on a slow one. A receive from time.After that is a statement
+// sleeps by another name. How long a fault lasts is said by a function pause, which has a timer.
 func findSleep(t *tree) (found []problem) {
 	for _, f := range t.files {
-		if f.test {
-			found = append(found, t.uses(f, "time", "Sleep")...)
+		if !f.test {
+			continue
 		}
+		found = append(found, t.uses(f, "time", "Sleep")...)
+		var bound ast.Stmt // of a select: what else it waits for
+		ast.Inspect(f.File, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CommClause:
+				bound = n.Comm
+			case *ast.ExprStmt:
+				if n != bound && isSleep(n.X) {
+					found = append(found, t.at(f, n.Pos(), "sleeps by time.After"))
+				}
+			}
+			return true
+		})
 	}
 	return found
+}
+
+// isSleep tells whether e is <-time.After(d).
+func isSleep(e ast.Expr) bool {
+	recv, ok := e.(*ast.UnaryExpr)
+	if !ok || recv.Op != token.ARROW {
+		return false
+	}
+	call, ok := recv.X.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	fun, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && fun.Sel.Name == "After"
 }
 
 func TestSleep(t *testing.T) {
@@ -76,11 +105,13 @@ func TestSleep(t *testing.T) {
 		"a/a_test.go": "package a\nimport \"time\"\nfunc g() {\n\ttime.Sleep(1)\n}",
 		"b/b_test.go": "package b\nimport clock \"time\"\nvar wait = clock.Sleep",
 		"c/c_test.go": "package c\nimport . \"time\"\nfunc g() { Sleep(1) }",
+		"e/e_test.go": "package e\nimport \"time\"\nfunc g() {\n\t<-time.After(1)\n\tselect {\n\tcase <-time.After(1):\n\t}\n}",
 		"d/d_test.go": "package d\nimport \"example.org/time\"\nimport t \"time\"\nvar _ = \"time.Sleep\"\nvar x, y = time.Sleep, t.Now",
 	},
 		"a/a_test.go:4: uses time.Sleep",
 		"b/b_test.go:3: uses time.Sleep",
 		"c/c_test.go:2: imports time with a dot, which hides its use",
+		"e/e_test.go:4: sleeps by time.After",
 	)
 }
 

@@ -136,6 +136,8 @@ func TestBadSession(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		settled := rawJoin(t, n, greeting())
+		to := settled.message(n)
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				before := n.ctx().Stats()
@@ -145,6 +147,14 @@ func TestBadSession(t *testing.T) {
 				require.Equal(t, na.ErrProtocol, got)
 				require.Contains(t, text, row.text)
 				require.Equal(t, before.Violations+1, n.ctx().Stats().Violations)
+				o, end := op(n.ctx())
+				require.NoError(t, n.ctx().SendUnexpected(o, to, 1, []byte(name)))
+				ok(t, "send to another session", end, n)
+				_, payload := settled.readKind(frame.Unexpected)
+				require.Equal(t, name, string(payload))
+				settled.limit++
+				settled.send(frame.Header{Kind: frame.Ping}, nil)
+				settled.readKind(frame.Pong)
 			})
 		}
 	})
