@@ -160,14 +160,20 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-// A descriptor of n bytes costs a small multiple of n, whatever it says.
+// A descriptor of n bytes costs a small multiple of n, whatever it says; one inside another is bytes.
 func TestDescriptorAmplification(t *testing.T) {
+	nested := descriptor(0, 1<<62, 3)
+	for range 100 {
+		nested = descriptor(eager, uint64(len(nested)), 1, nested)
+	}
+	require.NoError(t, new(bulk.Handle).UnmarshalBinary(nested))
 	for _, b := range [][]byte{
 		descriptor(0, 1<<62, 3),
 		descriptor(eager, 1<<62, 1),
 		descriptor(eager, 64<<10, 1),
 		descriptor(eager, 64<<10, 1, make([]byte, 64<<10)),
 		descriptor(bound, 1, 1, []byte{0xff, 0xff}),
+		nested,
 		descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 60000))),
 		descriptor(bound, 1, 1, address("tcp://"+strings.Repeat("a", 500))),
 	} {
