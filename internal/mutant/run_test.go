@@ -290,7 +290,7 @@ var catchers = map[string][]catcher{
 	"runs-late":        {{"hg", "TestExpiredInTheQueue", `"i/o timeout" in chain but got nil`}},
 	"place-at-abandon": {{"hg", "TestAbandonFreesNoPlace", `Messages: handlers at work`}},
 
-	"stale-ticket":    {{"na", "TestOpLife", `a_ticket_is_good_for_one_life`}},
+	"stale-ticket":    {{"na", "TestOpLife", `Should be false Test: TestOpLife/a_ticket_is_good_for_one_life`}},
 	"held-delivered":  {{"na", "TestOpLife", `expected: 0 actual : 1 .*canceled_and_held`}},
 	"free-early":      {{"na", "TestMemUsers", `Should be zero, but was 1`}},
 	"unguarded-range": {{"na", "TestInRange", `expected: false actual : true .*bytes at`}},
