@@ -304,5 +304,6 @@ var catchers = map[string][]catcher{
 	"any-incarnation":   {{"plugins/tcp", "TestRestartUnnoticed", `does not contain "restarted"`}},
 	"rebinds":           {{"bulk", "TestPeerReplaced", `expected: "peer lost" in chain: .*the owner of the memory refused`}},
 	"user-heartbeats":   {{"hg", "TestNobodyDrivesTheTarget", `expected: "timed out" in chain: .*the peer was silent for`}},
+	"silence-ignored":   {{"na/natest", "TestNoFault/FrozenPeer", `ends: not after .*rule FrozenPeer: `}},
 	"own-freeze-blames": {{"plugins/internal/engine", "TestOwnFreezeAccusesNobody", `Messages: the session after a freeze`}},
 }
