@@ -298,15 +298,15 @@ func (d *duel) audit() {
 	}
 }
 
-// end looks whether nothing comes late and nothing is left, and closes.
+// end closes, and looks whether nothing is left and nothing came late.
 func (d *duel) end(cls *hg.Class, hctx *hg.Context) {
+	endNode(cls, hctx, d.fail)
 	if d.freed > 0 && !bytes.Equal(d.memory, poisoned[:len(d.memory)]) {
 		d.fail("memory was written after it had been taken back")
 	}
 	if d.ends > 1 || d.runs > 1 || d.told > 1 {
 		d.fail("%d callbacks of the call, %d of the withdraw, %d runs", d.ends, d.told, d.runs)
 	}
-	endNode(cls, hctx, d.fail)
 }
 
 // count adds how a run ended: the call, or where its origin crashed what the target did.
