@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -106,11 +108,22 @@ func work[In, Out any](fs *files, serve func(h *hg.Handle, in *In) (Out, error))
 		h.Ref()
 		fs.running.Go(func() {
 			defer func() { <-fs.workers }()
-			out, err := serve(h, in)
+			out, err := recovered(serve, h, in)
 			respond(h, out, err)
 		})
 		return nil
 	}
+}
+
+// recovered answers a request that panics as hg does when a handler panics.
+func recovered[In, Out any](serve func(h *hg.Handle, in *In) (Out, error), h *hg.Handle, in *In) (out Out, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			slog.Error("request panicked", "rpc", h.Name(), "peer", h.Addr().String(), "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("the request panicked: %v: %w", p, hg.ErrHandler)
+		}
+	}()
+	return serve(h, in)
 }
 
 func (fs *files) stat(_ *hg.Handle, in *pathRequest) (entry, error) {

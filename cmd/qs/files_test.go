@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -71,6 +73,15 @@ func TestHostileOrigin(t *testing.T) {
 			want(na.ErrInvalid, "-1 is not an offset to go on from", a, rpcSeek, func(id uint64) any { return &seekRequest{ID: id, At: -1} })
 		}
 	}
+	// Nothing is left to look at when a piece has come.
+	seekID := open(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 1000}})
+	require.NoError(t, a.call(ctx, rpcPiece, &pieceRequest{ID: seekID, Size: 500, Memory: buf.h, CRC: crcOf(buf.mem[:500])}, nil))
+	err = a.call(ctx, rpcSeek, &seekRequest{ID: seekID}, nil)
+	require.ErrorIs(t, err, na.ErrProtocol)
+	require.ErrorContains(t, err, "g: there is nothing to look at behind the first piece")
+	require.NoError(t, a.call(ctx, rpcClose, &closeRequest{ID: seekID}, nil))
+	require.NoError(t, os.Remove(filepath.Join(s.root, "g.qs-part")))
+	require.NoError(t, os.Remove(filepath.Join(s.root, "g.qs-part.journal")))
 	// The last bites of a piece cannot be pulled.
 	short, err := newBuffer(a.hctx, bulk.ReadOnly, 2*bite+1)
 	require.NoError(t, err)
@@ -107,4 +118,24 @@ func TestSecondUpload(t *testing.T) {
 	require.ErrorIs(t, err, na.ErrNoEntry)
 	require.NoError(t, b.call(t.Context(), rpcClose, &closeRequest{ID: second.ID}, nil))
 	requireNames(t, s.root)
+}
+
+// TestPanickingWorker: a request that panics fails, as with hg's own handlers, and the process lives.
+func TestPanickingWorker(t *testing.T) {
+	leak.Check(t)
+	class, err := hg.Open("tcp://", hg.Config{})
+	require.NoError(t, err)
+	id, err := class.Register("x", nil)
+	require.NoError(t, err)
+	hctx, err := class.NewContext()
+	require.NoError(t, err)
+	peer, err := na.ParseAddr("tcp://127.0.0.1:1")
+	require.NoError(t, err)
+	h, err := hctx.Create(peer, id)
+	require.NoError(t, err)
+	_, err = recovered(func(*hg.Handle, *pathRequest) (entry, error) { panic("oops") }, h, nil)
+	require.ErrorIs(t, err, hg.ErrHandler)
+	require.ErrorContains(t, err, "panicked: oops")
+	h.Close()
+	require.NoError(t, class.Shutdown(t.Context()))
 }

@@ -98,8 +98,11 @@ func (p *part) reset() error {
 }
 
 // check looks at a step of what was left behind and returns how much there is still to look at. Bytes that are not what
-// the journal says are not used.
+// the journal says are not used. It comes before the first piece.
 func (p *part) check() (left int64, err error) {
+	if p.sums.at > p.claimed {
+		return 0, fmt.Errorf("%s: there is nothing to look at behind the first piece: %w", p.name, na.ErrProtocol)
+	}
 	err = p.sums.addFrom(p.f, min(p.claimed, p.sums.at+seekStep))
 	switch {
 	case errors.Is(err, io.EOF):
