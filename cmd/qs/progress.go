@@ -52,18 +52,12 @@ func (p *progress) file(name string) {
 
 // add counts bytes that were moved.
 func (p *progress) add(n int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.moved += n
-	p.step(n)
+	p.step(&p.moved, n)
 }
 
 // skip counts bytes that need not be moved.
 func (p *progress) skip(n int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.skipped += n
-	p.step(n)
+	p.step(&p.skipped, n)
 }
 
 // grow says that there is more to do than it seemed.
@@ -73,10 +67,16 @@ func (p *progress) grow(n int64) {
 	p.total += n
 }
 
-// step shows n bytes more. Locked.
-func (p *progress) step(n int64) {
+// step adds n to one of the counts and shows it. The bar is told without the lock: it runs the decorator, which takes the
+// lock, before it hears of anything else.
+func (p *progress) step(count *int64, n int64) {
 	if p.bar != nil {
-		p.bar.IncrInt64(n)
+		defer p.bar.IncrInt64(n)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*count += n
+	if p.bar != nil {
 		return
 	}
 	if now := time.Now(); !p.quiet && now.Sub(p.told) >= time.Second {

@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,4 +45,33 @@ func TestProgressBar(t *testing.T) {
 	require.Regexp(t, `\[=+\].*100 %  320\.0 KiB of 320\.0 KiB, [0-9.]+ \w+/s, 0s left  d/f`, string(shown))
 	require.Contains(t, string(shown), "d/link is neither a file nor a directory: left out")
 	require.Regexp(t, `^1 files, `, q.out.String())
+}
+
+// TestProgressBarIsNotWaitedFor: who counts bytes does not hold what the bar needs to draw itself.
+func TestProgressBarIsNotWaitedFor(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	screen, terminal := openTerminal(t)
+	go func() { _, _ = io.Copy(io.Discard, screen) }()
+	for name, count := range map[string]func(p *progress){
+		"add":  func(p *progress) { p.add(1) },
+		"skip": func(p *progress) { p.skip(1) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProgress(terminal, 2, false)
+			free := make(chan bool)
+			p.bar.TraverseDecorators(func(decor.Decorator) { // on the goroutine that draws
+				go count(p)
+				synctest.Wait() // until that waits for the bar
+				now := p.mu.TryLock()
+				if now {
+					p.mu.Unlock()
+				}
+				free <- now
+			})
+			was := <-free
+			p.close()
+			require.True(t, was, name)
+		})
+	}
+	require.NoError(t, terminal.Close())
 }
