@@ -25,12 +25,13 @@ const partSuffix = ".qs-part"
 //	NAME, with mode and time of the source
 //
 // A part that was left behind is gone on with if the source's stamp is the same, and if check finds in it the bytes that the
-// journal promises.
+// journal promises. One transfer writes it at a time.
 type part struct {
 	disk    *disk
 	name    string
 	stamp   stamp
 	f       *os.File
+	lock    *os.File // the part once more: f is closed before it gets its name, the lock is let go after that
 	sums    sums
 	journal *journal
 	claimed int64 // by the journal; check has verified sums.at bytes of it
@@ -65,7 +66,7 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 		return nil, errSame
 	}
 	p := &part{disk: d, name: name, stamp: st, sha: sha, sums: newSums(sha)}
-	if p.f, err = d.root.OpenFile(name+partSuffix, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if err := p.take(); err != nil {
 		return nil, err
 	}
 	p.journal = &journal{disk: d, name: name + partSuffix + ".journal"}
@@ -89,6 +90,36 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// take opens the part, and keeps other transfers away from it until it is closed.
+func (p *part) take() (err error) {
+	name, root := p.name+partSuffix, p.disk.root
+	for {
+		if p.lock, err = root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+			return err
+		}
+		if err = lock(p.lock); err != nil {
+			err = fmt.Errorf("%s: %w", p.name, err)
+			break
+		}
+		var mine, there fs.FileInfo
+		if mine, err = p.lock.Stat(); err != nil {
+			break
+		}
+		there, err = root.Stat(name)
+		if err == nil && os.SameFile(mine, there) {
+			if p.f, err = root.OpenFile(name, os.O_RDWR, 0); err == nil {
+				return nil
+			}
+			break
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		_ = p.lock.Close() // of a part that is the file by now, or gone
+	}
+	return errors.Join(err, p.lock.Close())
 }
 
 func (p *part) reset() error {
@@ -190,6 +221,7 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 	}
 	p.done = true
 	p.journal.remove()
+	_ = p.lock.Close()
 	if toDisk {
 		return p.disk.sync(path.Dir(p.name))
 	}
@@ -207,6 +239,7 @@ func (p *part) close() {
 	if !useful {
 		_ = p.disk.root.Remove(p.name + partSuffix)
 	}
+	_ = p.lock.Close()
 }
 
 // sync writes a directory to the disk, where the system can do that.

@@ -34,6 +34,8 @@ type transfer struct {
 	rest   *move         // of a piece that is pulled bite by bite; of first
 	ended  chan struct{} // closed when nothing is under way any more
 
+	closed sync.Once // what follows
+
 	// One of the two is set. filesMu guards what is in it, also while the disk is waited for.
 	filesMu sync.Mutex
 	part    *part   // of an upload

@@ -67,13 +67,10 @@ func (fs *files) all() []*transfer {
 	return all
 }
 
-// drop closes the files of a transfer that has ended, once.
+// drop closes the files of a transfer that has ended. They are closed when it returns, also when somebody else closes them.
 func (fs *files) drop(t *transfer) {
+	t.closed.Do(t.close)
 	fs.mu.Lock()
-	_, there := fs.transfers[t.id]
+	defer fs.mu.Unlock()
 	delete(fs.transfers, t.id)
-	fs.mu.Unlock()
-	if there {
-		t.close()
-	}
 }
