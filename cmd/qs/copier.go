@@ -66,13 +66,16 @@ func (c *copier) run(ctx context.Context, p *plan, dst store) error {
 		}
 		c.free <- b
 	}
+	copyFile := c.receiveFile
+	if c.upload {
+		copyFile = c.sendFile
+	}
 	for _, s := range p.files {
 		c.show.file(s.to)
-		err := error(nil)
-		if c.upload {
-			err = c.sendFile(ctx, s)
-		} else {
-			err = c.receiveFile(ctx, s)
+		err := copyFile(ctx, s, c.opts.anew)
+		if errors.Is(err, errOther) {
+			c.show.note(s.to + ": the part that was left behind is not of this source: it begins anew")
+			err = copyFile(ctx, s, true)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.from, err)

@@ -29,7 +29,7 @@ Mode and time of files are kept. Links and devices are left out.
 
 The data goes to NAME.qs-part, which becomes NAME when it is complete and verified. When a transfer is broken
 off, by Ctrl-C, a crash or the network, the same command goes on from there: what is in the part is read again
-and compared with NAME.qs-part.journal. If the source has changed meanwhile it begins anew.
+and compared with NAME.qs-part.journal. So is the source. If it has changed meanwhile the transfer begins anew.
 
 Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; -sha256
 compares the SHA-256 of each whole file, too, and is slower. Without -sync the data may still be in memory,

@@ -109,7 +109,8 @@ type openReply struct {
 	Note  string
 }
 
-// A seekRequest looks at what is there already. At and CRC tell a target that will push where to begin.
+// A seekRequest looks at what is there already. At and CRC tell a target that will push where to begin: one
+// whose bytes before At have another checksum answers with na.ErrChecksum.
 type seekRequest struct {
 	ID  uint64
 	At  int64

@@ -9,8 +9,8 @@ import (
 )
 
 // receiveFile downloads one file: it forwards, the target pushes; it checks and writes.
-func (c *copier) receiveFile(ctx context.Context, s step) error {
-	dst, err := c.local.openPart(s.to, s.stamp, c.opts.sha, c.opts.anew)
+func (c *copier) receiveFile(ctx context.Context, s step, anew bool) error {
+	dst, err := c.local.openPart(s.to, s.stamp, c.opts.sha, anew)
 	if errors.Is(err, errSame) {
 		c.same(s)
 		return nil
@@ -57,13 +57,17 @@ func (c *copier) receivePieces(ctx context.Context, opened openReply, dst *part)
 		return context.Cause(ctx)
 	}
 	offset := dst.sums.at
-	c.resume(offset, dst.note)
 	seek := seekReply{Left: offset}
 	for seek.Left > 0 {
-		if err := c.c.call(ctx, rpcSeek, &seekRequest{opened.ID, offset, dst.sums.crc}, &seek); err != nil {
+		err := c.c.call(ctx, rpcSeek, &seekRequest{opened.ID, offset, dst.sums.crc}, &seek)
+		if errors.Is(err, na.ErrChecksum) {
+			return fmt.Errorf("%w: %w", errOther, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
+	c.resume(offset, dst.note)
 	next := func(ctx context.Context) (*piece, error) {
 		p, err := c.nextPiece(ctx, dst.stamp.Size-offset)
 		if err != nil {

@@ -203,6 +203,23 @@ func TestChangedSourceBeginsAnew(t *testing.T) {
 	})
 }
 
+// TestOtherSourceBeginsAnew: another source, with the size and time that the part's had, is not joined to the part.
+func TestOtherSourceBeginsAnew(t *testing.T) {
+	eachDirection(t, func(t *testing.T, download bool) {
+		b := breakOff(t, download)
+		require.NoError(t, b.origin.cmd.Process.Kill())
+		b.origin.wait(-1)
+		b.goOn()
+		b.data = append([]byte("changed"), b.data[7:]...)
+		writeFile(t, b.src, b.data)
+		r, notes := b.resume()
+		require.Contains(t, notes, "f: the part that was left behind is not of this source: it begins anew\n")
+		require.Zero(t, r.Resumed)
+		require.EqualValues(t, brokenSize, r.Bytes)
+		require.Equal(t, sumOf(b.data), r.Checksum)
+	})
+}
+
 // TestDamagedPart: one byte of what was verified is not what it was, or some are missing.
 func TestDamagedPart(t *testing.T) {
 	eachDirection(t, func(t *testing.T, download bool) {

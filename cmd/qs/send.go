@@ -7,7 +7,7 @@ import (
 )
 
 // sendFile uploads one file: it opens, reads and forwards; the target pulls.
-func (c *copier) sendFile(ctx context.Context, s step) error {
+func (c *copier) sendFile(ctx context.Context, s step, anew bool) error {
 	src, err := c.local.openSource(s.from, c.opts.sha)
 	if err != nil {
 		return err
@@ -18,7 +18,7 @@ func (c *copier) sendFile(ctx context.Context, s step) error {
 		c.show.grow(src.stamp.Size - s.stamp.Size)
 	}
 	var opened openReply
-	err = c.c.call(ctx, rpcOpen, &openRequest{Path: s.to, Write: true, Stamp: src.stamp, SHA256: c.opts.sha, Anew: c.opts.anew}, &opened)
+	err = c.c.call(ctx, rpcOpen, &openRequest{Path: s.to, Write: true, Stamp: src.stamp, SHA256: c.opts.sha, Anew: anew}, &opened)
 	if err != nil {
 		return err
 	}
@@ -48,13 +48,13 @@ func (c *copier) sendPieces(ctx context.Context, opened openReply, src *source) 
 			return err
 		}
 	}
-	c.resume(at.At, at.Note)
 	for left := int64(1); left > 0 && ctx.Err() == nil; {
 		var err error
 		if left, err = src.seek(at.At, at.CRC); err != nil {
 			return err
 		}
 	}
+	c.resume(at.At, at.Note)
 	next := func(ctx context.Context) (*piece, error) {
 		p, err := c.nextPiece(ctx, src.stamp.Size-src.sums.at)
 		if err != nil {

@@ -65,22 +65,22 @@ func (s *source) share(hctx *hg.Context, access bulk.Access) {
 	sequential(h.Segments()[0])
 }
 
-// seek prepares to send from the offset to, where the checksum is crc. An SHA-256 has to see the bytes before, a step of
-// them in each call; seek returns how many are left.
+// errOther says that a part is not of this source, whatever the stamps say.
+var errOther = fmt.Errorf("what was left behind is not of this source: %w", na.ErrChecksum)
+
+// seek prepares to send from the offset to, where the checksum must be crc. It looks at a step of the bytes before in each
+// call, and returns how many are left.
 func (s *source) seek(to int64, crc uint32) (left int64, err error) {
 	if to < s.sums.at || to > s.stamp.Size {
 		return 0, fmt.Errorf("%s: %d is not an offset to go on from: %w", s.name, to, na.ErrInvalid)
 	}
-	if s.sums.sha != nil {
-		if err := s.sums.addFrom(s.f, min(to, s.sums.at+seekStep)); err != nil {
-			return 0, s.changed(err)
-		}
-		if s.sums.at < to {
-			return to - s.sums.at, nil
-		}
+	if err := s.sums.addFrom(s.f, min(to, s.sums.at+seekStep)); err != nil {
+		return 0, s.changed(err)
 	}
-	s.sums.at, s.sums.crc = to, crc
-	return 0, nil
+	if s.sums.at == to && s.sums.crc != crc {
+		return 0, fmt.Errorf("%s: %w", s.name, errOther)
+	}
+	return to - s.sums.at, nil
 }
 
 // read returns where transfers find the next n bytes of the file, which is in buf unless the file is mapped, and adds them
