@@ -74,7 +74,7 @@ func (fs *files) attach(hctx *hg.Context) {
 	fs.buffers = &buffers{hctx: hctx}
 	hctx.OnFault(func(peer na.Addr, err error) {
 		for _, t := range fs.all() {
-			if t.peer == peer {
+			if t.peer == peer || peer.IsZero() && !hctx.NA().Connected(t.peer) { // without a name: more than can be told
 				t.cancel(fmt.Errorf("the origin was lost: %w", err))
 			}
 		}

@@ -33,13 +33,13 @@ type Faults struct {
 	// average; in half of the cases nothing passes in the other direction either.
 	Partition    float64
 	PartitionFor time.Duration
-	// Narrow, from 0 to 1, narrows the window of each new connection by a drawn factor, at 1 down to a 1024th.
+	// Narrow, from 0 to 1, narrows the window of each new connection by a drawn power of two, at 1 down to a 1024th, below 0.1 not at all.
 	Narrow float64
 	// Stall is the mean delay after which a coroutine resumes that could resume at once: with some milliseconds of it programs
 	// make slow progress, while what needs no callback is served all the same.
 	Stall time.Duration
-	// Silence is the probability, drawn for each connection of a node that crashes, that its peer hears nothing, not
-	// even a reset, as if power or cable had gone.
+	// Silence is the probability, drawn for each crash, that the node's peers hear nothing, not even a reset, as if power or
+	// cable had gone.
 	Silence float64
 	// Loss is the rate, drawn for each segment that is sent and each dial, at which it is lost on the way. Connections are
 	// reliable: it is sent again, after a round trip and at least 1 ms, and if it is lost again after twice that time, and so

@@ -40,7 +40,7 @@ func (w *World) Heal() {
 			p := &c.pipes[i]
 			if p.clogged > w.Now() {
 				p.clogged = 0
-				if p.ev.pos != 0 {
+				if p.ev.pos != 0 && p.first < len(p.segs) {
 					p.ev.slow = false
 					w.events.set(&p.ev, max(p.segs[p.first].at, w.Now()))
 				}

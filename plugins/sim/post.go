@@ -24,6 +24,9 @@ func (n *Node) Posts() int { return int(n.posts.made.Load()) }
 
 // FailPost lets the k-th post from now on, counted from 1, fail with err; the others do not. k of 0 takes that back.
 func (n *Node) FailPost(k int, err error) {
+	if k > 0 && err == nil {
+		panic("sim: FailPost without an error")
+	}
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	n.posts.err = err
