@@ -145,7 +145,7 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 		"it could not be asked": {sent, withdraw, unasked},
 		"canceled meanwhile":    {withdraw, func(k *call) { k.h.Cancel() }, unsent},
 	} {
-		for _, result := range []WithdrawResult{TooLate, Indeterminate} {
+		for i, result := range []WithdrawResult{TooLate, Indeterminate, Indeterminate} {
 			h, err := c.Create(there, id)
 			require.NoError(t, err)
 			require.NoError(t, h.ForwardRaw(nil, nil))
@@ -156,8 +156,11 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 			require.NotNil(t, wd, name)
 			require.False(t, wd.settled, name)
 			end := lost
-			if result == TooLate {
+			switch {
+			case i == 0:
 				end = receive(h.call, there, 0, nil)
+			case i == 1 && h.call.canceling: // an answer whose output nobody fetches any more
+				end = receive(h.call, there, 1<<20, na.Key{Len: 1 << 20, Access: na.ReadOnly}.Append(nil))
 			}
 			h.call.onReceived(nil, end)
 			require.True(t, wd.settled, name)

@@ -228,15 +228,14 @@ func (w *withdrawal) sendEnded(r na.Result) {
 func (w *withdrawal) callEnds() {
 	defer w.note(w.found(evCallEnds))
 	w.late = w.k.understood
-	if w.asking {
+	switch {
+	case w.asking:
 		w.op.Cancel() // unless its answer is there already
-		return
-	}
-	if w.late {
+	case w.k.answered: // one whose output was still to be fetched came too late for a call that was canceled
 		w.settle(TooLate)
-		return
+	default:
+		w.settle(Indeterminate)
 	}
-	w.settle(Indeterminate)
 }
 
 // tell runs in Trigger.
