@@ -95,5 +95,8 @@ func (e *Endpoint) NextTimer() (time.Duration, bool) {
 		at = c
 	}
 	e.mu.Unlock()
+	if e.eng.loop.pending.Load() {
+		at = 1
+	}
 	return at, at != 0
 }

@@ -46,6 +46,7 @@ type Link struct {
 	since   time.Duration // when dialing began, or begins (waiting)
 	greeted bool          // our HELLO was pulled
 	kicked  bool
+	looping bool // in loop.todo, whose lock guards this
 	lane    lane
 	eager   int // bytes of one message: the smaller of both sides; 0 until up
 

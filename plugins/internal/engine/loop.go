@@ -17,17 +17,23 @@ import (
 //
 //	link of context i ── Next ──► buffer ── Deliver ──► twin in context j
 //
-// One goroutine at a time pumps; the others leave their links in todo. It never holds two endpoints' locks.
+// One goroutine at a time pumps; the others leave their links in todo. It never holds two endpoints' locks. Whatever the
+// others leave meanwhile, it goes its own way soon: a drain is short, and the context whose link is next goes on.
 type loop struct {
 	eng *Engine
 
 	pending atomic.Bool // todo may hold links that nobody pumps
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the fields below, and Link.looping
 	todo    []*Link
 	pumping bool
 	buf     []byte // of the goroutine that pumps
 }
+
+const (
+	maxPump  = 64          // frames of a link in a row, then it is the next one's turn
+	maxDrain = 4 * maxPump // frames that a goroutine moves in a row, for itself and for others
+)
 
 // loopConn joins two twins.
 type loopConn struct {
@@ -103,12 +109,20 @@ func (p *loop) Dial(*Link) {}
 // Flush implements Carrier.
 func (p *loop) Flush(l *Link) {
 	p.mu.Lock()
-	p.todo = append(p.todo, l)
+	p.push(l)
 	p.mu.Unlock()
 	p.drain()
 }
 
-// drain pumps every link in todo, unless another goroutine does.
+// push puts l in todo, once. p.mu is held.
+func (p *loop) push(l *Link) {
+	if !l.looping {
+		l.looping = true
+		p.todo = append(p.todo, l)
+	}
+}
+
+// drain pumps the links in todo, unless another goroutine does, and no more than maxDrain frames.
 func (p *loop) drain() {
 	p.mu.Lock()
 	if p.pumping {
@@ -117,21 +131,45 @@ func (p *loop) drain() {
 	}
 	p.pumping = true
 	p.pending.Store(false)
-	for len(p.todo) > 0 {
+	for room := maxDrain; len(p.todo) > 0 && room > 0; {
 		l := p.todo[0]
 		p.todo = p.todo[1:]
+		l.looping = false
 		p.mu.Unlock()
-		p.pump(l)
+		n := p.pump(l)
 		p.mu.Lock()
+		if n == maxPump {
+			p.push(l)
+		}
+		room -= max(n, 1)
 	}
-	p.todo = nil
 	p.pumping = false
+	next := p.next()
 	p.mu.Unlock()
+	if next != nil {
+		next.Nudge()
+		next.Attend()
+	}
 }
 
-// pump moves every frame that l has.
-func (p *loop) pump(l *Link) {
-	for {
+// next is who goes on with what is left, or nil. p.mu is held.
+func (p *loop) next() *na.Context {
+	if len(p.todo) == 0 {
+		p.todo = nil
+		return nil
+	}
+	p.pending.Store(true)
+	for _, l := range p.todo {
+		if !l.e.nctx.Closing() {
+			return l.e.nctx
+		}
+	}
+	return nil // a Shut that has not ended its links will drain
+}
+
+// pump moves what l has, maxPump frames at most, and returns how many.
+func (p *loop) pump(l *Link) (n int) {
+	for ; n < maxPump; n++ {
 		to := p.twin(l)
 		down := to != nil && to.isDown()
 		l.e.mu.Lock()
@@ -139,16 +177,16 @@ func (p *loop) pump(l *Link) {
 		case to == nil: // there never was a session
 			l.close(na.WithText(na.ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target())), nil, false)
 			l.e.mu.Unlock()
-			return
+			return n
 		case down:
 			l.fail(na.WithText(na.ErrPeerLost, "the session of the process with itself has ended"))
 			l.e.mu.Unlock()
-			return
+			return n
 		}
 		b, c, ok := l.Next(p.buf[:0], true)
 		l.e.mu.Unlock()
 		if !ok {
-			return
+			return n
 		}
 		p.buf = b
 		h, err := frame.Parse(b)
@@ -179,6 +217,7 @@ func (p *loop) pump(l *Link) {
 		to.Placed(&h, &v)
 		p.endUnlock(to)
 	}
+	return n
 }
 
 // endUnlock unlocks an endpoint whose links may have been kicked; those of the loop are pumped by the caller's caller.
@@ -234,7 +273,7 @@ func (p *loop) Cut(l *Link, _ []byte) {
 		return
 	}
 	p.mu.Lock() // the other endpoint's lock cannot be taken now: the next pump finds the twin gone
-	p.todo = append(p.todo, other)
+	p.push(other)
 	p.pending.Store(true)
 	p.mu.Unlock()
 }

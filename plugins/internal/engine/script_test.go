@@ -73,7 +73,13 @@ func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 			}
 			s.clock++
 		},
-		Carrier: func(e *Endpoint) (Carrier, error) { s.e = e; return scriptCarrier{s}, nil },
+		Unassisted: true, // nothing happens by itself
+		Carrier: func(e *Endpoint) (Carrier, error) {
+			if s.e == nil {
+				s.e = e
+			}
+			return scriptCarrier{s}, nil
+		},
 	})
 	return s.eng, nil
 }
