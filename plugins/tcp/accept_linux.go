@@ -211,14 +211,19 @@ func (p *inbound) begin() (err error) {
 	return err
 }
 
-// expireHalf ends what has taken too long to say HELLO.
+// expireHalf ends what has taken too long to say HELLO. What has come is read first: it may be this process that was frozen.
 func (ca *polled) expireHalf(now time.Duration) {
 	ca.expire = 0
 	for p := range ca.half {
 		switch {
 		case p.late:
 		case now >= p.due:
-			p.end()
+			if p.ca.d.sec == nil {
+				p.Ready(true, false)
+			}
+			if !p.gone {
+				p.end()
+			}
 		case ca.expire == 0 || p.due < ca.expire:
 			ca.expire = p.due
 		}

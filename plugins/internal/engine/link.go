@@ -42,8 +42,9 @@ type Link struct {
 	named   na.Addr // how operations find it; zero for a peer that cannot be dialled
 	peer    frame.Greeting
 	dialled bool          // by us
-	born    time.Duration // when the first operation wanted it
+	born    time.Duration // when the first operation wanted it; later by what this process was frozen since
 	since   time.Duration // when dialing began, or begins (waiting)
+	spared  bool          // from the end of its time, after a freeze of this process
 	greeted bool          // our HELLO was pulled
 	kicked  bool
 	looping bool // in loop.todo, whose lock guards this
@@ -516,9 +517,10 @@ func (e *Endpoint) hurry(at time.Duration) {
 func (e *Endpoint) tickEvery() time.Duration { return e.eng.cfg.PeerTimeout / 10 }
 
 // tick looks after the busy links: dials after a backoff, gives up dialling, asks silent peers for a sign of life and
-// gives up those that have been silent for PeerTimeout. Silence counts only as fast as ticks come: after a freeze of
-// this process a peer is asked afresh before it is judged.
+// gives up those that have been silent for PeerTimeout. Silence, and the time that a dial takes, count only as fast as ticks
+// come: after a freeze of this process a peer is asked afresh, and what it has answered is read, before it is judged.
 func (e *Endpoint) tick(now time.Duration) {
+	frozen := e.frozen(now)
 	passed := time.Duration(0)
 	if e.lastTick >= 0 {
 		if passed = now - e.lastTick; !mutant.OwnFreezeBlames {
@@ -530,6 +532,9 @@ func (e *Endpoint) tick(now time.Duration) {
 	links := e.busy
 	e.busy = nil
 	for _, l := range links {
+		if l.state < linkUp {
+			l.born = min(l.born+frozen, now)
+		}
 		switch {
 		case l.state == linkUp:
 			l.tick(passed)
@@ -537,6 +542,9 @@ func (e *Endpoint) tick(now time.Duration) {
 				next = min(next, at)
 			}
 		case l.state == linkDown:
+		case now-l.born >= e.eng.cfg.ConnectTimeout && frozen > 0 && !l.spared: // the answer may have come
+			l.spared = true
+			l.born += e.grace()
 		case now-l.born >= e.eng.cfg.ConnectTimeout:
 			l.fail(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", e.eng.cfg.ConnectTimeout)))
 		case l.state == linkWaiting && now >= l.since:
@@ -559,6 +567,18 @@ func (e *Endpoint) tick(now time.Duration) {
 	}
 	e.timer.Store(int64(next))
 }
+
+// frozen is how much too late a tick comes, if that is more than a busy machine explains.
+func (e *Endpoint) frozen(now time.Duration) time.Duration {
+	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
+	if late <= e.grace() || mutant.OwnFreezeBlames {
+		return 0
+	}
+	return late
+}
+
+// grace is how late a tick may come without being a freeze, and what a dial is left with after one that outlasts it.
+func (e *Endpoint) grace() time.Duration { return min(e.tickEvery(), e.eng.cfg.ConnectTimeout/2) }
 
 func (l *Link) tick(passed time.Duration) {
 	bytes := l.bytes

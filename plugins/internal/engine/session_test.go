@@ -388,6 +388,43 @@ func TestOwnFreezeAccusesNobody(t *testing.T) {
 	require.Zero(t, r.ended)
 }
 
+// A freeze of this process while it dials: what has come meanwhile is read before anybody is given up, and the time that
+// was left is left.
+func TestOwnFreezeFailsNoDial(t *testing.T) {
+	for _, before := range []time.Duration{0, 4500 * time.Millisecond, 4990 * time.Millisecond} {
+		s := newScript(t, na.Config{ConnectTimeout: 5 * time.Second, PeerTimeout: 5 * time.Second})
+		r := s.send("x")
+		l := s.dialed[0]
+		for range 10 {
+			s.pass(before / 10)
+		}
+		s.pass(6 * time.Second)
+		require.False(t, l.Down(), "a dial that is %v old after a freeze", before)
+		require.Equal(t, []string{"HELLO"}, kinds(s.drain(l)))
+		require.NoError(t, s.hello(l, peerGreeting(5)))
+		s.drain(l)
+		s.trigger()
+		require.NoError(t, r.Err)
+	}
+	s := newScript(t, na.Config{ConnectTimeout: 5 * time.Second, PeerTimeout: 5 * time.Second})
+	s.send("x")
+	s.pass(6 * time.Second)
+	for range 8 {
+		s.pass(500 * time.Millisecond)
+	}
+	require.False(t, s.dialed[0].Down())
+	s.pass(time.Second)
+	require.True(t, s.dialed[0].Down(), "one that does not succeed ends")
+	s.trigger()
+	s.pass(time.Minute)
+	s.send("x")
+	for range 12 { // whoever drives seldom gives up too
+		s.pass(time.Minute)
+	}
+	require.True(t, s.dialed[1].Down())
+	s.trigger()
+}
+
 func TestConnectTimeout(t *testing.T) {
 	s := newScript(t, na.Config{ConnectTimeout: time.Second})
 	s.clock += time.Hour // nothing was driven for long

@@ -1,0 +1,29 @@
+package tcp_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// A freeze of this process: a HELLO that has come meanwhile counts, although its time is over.
+func TestOwnFreezeRefusesNobody(t *testing.T) {
+	leak.Check(t)
+	const limit = 20 * time.Millisecond
+	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, HandshakeTimeout: limit}, na.Config{}, 1)
+	c := n.ctx()
+	r := rawDial(t, n)
+	_ = c.Progress(0) // accepts
+	r.hello(greeting())
+	for end := c.Now() + 2*limit; c.Now() < end; { // frozen
+	}
+	_ = c.Progress(time.Millisecond)
+	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
+	r.readHello()
+	require.Equal(t, n.cls.Addr().Name(), r.peer.Listen)
+}
