@@ -37,6 +37,7 @@ type part struct {
 	claimed int64 // by the journal; check has verified sums.at bytes of it
 	crc     uint32
 	sha     bool
+	failed  error  // the first write that failed: sums are ahead of the file since then
 	note    string // why a part was not gone on with
 	done    bool   // it has become the file
 }
@@ -157,14 +158,17 @@ const bite = 1 << 20
 
 // write adds the next bytes. They do not count until they are verified.
 func (p *part) write(offset int64, b []byte) error {
+	if p.failed != nil {
+		return p.failed
+	}
 	if offset != p.sums.at || int64(len(b)) > p.stamp.Size-offset || offset < p.claimed {
 		return fmt.Errorf("%s: a piece at %d, want %d: %w", p.name, offset, p.sums.at, na.ErrProtocol)
 	}
 	for b := range slices.Chunk(b, bite) {
 		at := p.sums.at
 		p.sums.add(b)
-		if _, err := p.f.WriteAt(b, at); err != nil {
-			return err
+		if _, p.failed = p.f.WriteAt(b, at); p.failed != nil {
+			return p.failed
 		}
 	}
 	return nil
@@ -172,6 +176,9 @@ func (p *part) write(offset int64, b []byte) error {
 
 // verify compares the checksum of all that was written with the source's, and notes how far it is.
 func (p *part) verify(crc uint32) error {
+	if p.failed != nil {
+		return p.failed
+	}
 	if p.sums.crc != crc {
 		return p.damaged(fmt.Sprintf("CRC-32C of the first %d bytes is %08x, want %08x", p.sums.at, p.sums.crc, crc))
 	}
@@ -192,6 +199,8 @@ func (p *part) damaged(text string) error {
 // power can do no harm.
 func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 	switch {
+	case p.failed != nil:
+		return p.failed
 	case p.sums.at != p.stamp.Size:
 		return fmt.Errorf("%s: %d of %d bytes have arrived: %w", p.name, p.sums.at, p.stamp.Size, na.ErrProtocol)
 	case p.sums.crc != crc || !bytes.Equal(p.sums.digest(), sha):

@@ -126,3 +126,31 @@ func TestJournal(t *testing.T) {
 		require.Equal(t, data, got)
 	}
 }
+
+// TestPartFailedWrite: bytes that did not reach the file are never promised, also when later ones would.
+func TestPartFailedWrite(t *testing.T) {
+	d, dir := newDisk(t)
+	data := noise(300)
+	p, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, false)
+	require.NoError(t, err)
+	require.NoError(t, p.write(0, data[:100]))
+	require.NoError(t, p.verify(crcOf(data[:100])))
+	good := p.f
+	p.f, err = os.Open(filepath.Join(dir, "f.qs-part")) // for reading
+	require.NoError(t, err)
+	want := p.write(100, data[100:200])
+	require.Error(t, want)
+	require.NoError(t, p.f.Close())
+	p.f = good
+	require.Equal(t, want, p.verify(crcOf(data[:200])))
+	require.Equal(t, want, p.write(200, data[200:]))
+	require.Equal(t, want, p.verify(crcOf(data)))
+	require.Equal(t, want, p.commit(crcOf(data), nil, false))
+	p.close()
+	p, err = d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, false)
+	require.NoError(t, err)
+	_, err = p.check()
+	require.NoError(t, err)
+	require.EqualValues(t, 100, p.sums.at, "what was verified before is kept")
+	p.close()
+}
