@@ -62,17 +62,20 @@ func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 	return r, b[moveRequestSize:], nil
 }
 
-// A moves serves rpcMove. It keeps the memory of the last size.
+// A moves serves rpcMove, in one memory, that of the last size. While it is in use nobody gets one of another size, or one
+// that is to be checked.
 type moves struct {
-	mu  sync.Mutex
-	mem *bulk.Handle
-	buf []byte
+	mu    sync.Mutex // guards the fields below
+	mem   *bulk.Handle
+	buf   []byte
+	users int  // requests
+	check bool // the one there is checks what arrives
 }
 
 func registerPerf(class *hg.Class) error {
 	m := &moves{}
 	_, err := class.Register(rpcEcho, echo)
-	_, err2 := class.Register(rpcMove, m.serve)
+	_, err2 := class.Register(rpcMove, coded(m.serve))
 	return errors.Join(err, err2)
 }
 
@@ -84,20 +87,38 @@ func echo(h *hg.Handle) error {
 	return h.RespondRaw(in, nil)
 }
 
-// memory returns memory of size bytes with the pattern in it.
-func (m *moves) memory(hctx *hg.Context, size uint64) (*bulk.Handle, []byte, error) {
+// take returns memory of size bytes with the pattern in it, or cleared for a check. drop gives it back.
+func (m *moves) take(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, []byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if uint64(len(m.buf)) == size && m.mem != nil {
-		return m.mem, m.buf, nil
+	same := m.mem != nil && uint64(len(m.buf)) == size
+	if m.users > 0 && (!same || check || m.check) {
+		return nil, nil, fmt.Errorf("%s: another origin measures; try again when it has ended: %w", rpcMove, hg.ErrAgain)
 	}
-	if m.mem != nil {
-		_ = m.mem.Close(nil)
+	if !same {
+		if m.mem != nil {
+			_ = m.mem.Close(nil)
+		}
+		var err error
+		m.mem, m.buf = nil, nil
+		buf := pattern(int(size))
+		if m.mem, err = bulk.Create(hctx, bulk.LocalOnly, buf); err != nil {
+			return nil, nil, err
+		}
+		m.buf = buf
 	}
-	var err error
-	m.buf = pattern(int(size))
-	m.mem, err = bulk.Create(hctx, bulk.LocalOnly, m.buf)
-	return m.mem, m.buf, err
+	if check {
+		clear(m.buf)
+	}
+	m.users++
+	m.check = check
+	return m.mem, m.buf, nil
+}
+
+func (m *moves) drop() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.users--
 }
 
 func (m *moves) serve(h *hg.Handle) error {
@@ -113,14 +134,11 @@ func (m *moves) serve(h *hg.Handle) error {
 	if err := remote.UnmarshalBinary(rest); err != nil {
 		return err
 	}
-	local, buf, err := m.memory(h.Context(), r.size)
+	local, buf, err := m.take(h.Context(), r.size, r.check)
 	if err != nil {
 		return err
 	}
-	j := &job{h: h.Ref(), check: r.check, buf: buf}
-	if r.check {
-		clear(buf)
-	}
+	j := &job{h: h.Ref(), check: r.check, buf: buf, moves: m}
 	spec := bulk.Spec{Peer: h.Addr(), Remote: remote, Local: local, Size: int64(r.size), Dir: bulk.Push}
 	if r.dir == pull {
 		spec.Dir = bulk.Pull
@@ -142,6 +160,7 @@ type job struct {
 	h     *hg.Handle
 	check bool
 	buf   []byte
+	moves *moves // whose memory buf is
 
 	mu   sync.Mutex // guards the fields below
 	left int
@@ -171,6 +190,7 @@ func (j *job) end(err error) {
 	if err == nil && j.check && !isPattern(j.buf) {
 		err = fmt.Errorf("%d bytes that were pulled did not arrive as they were", len(j.buf))
 	}
+	j.moves.drop()
 	if err != nil {
 		_ = j.h.RespondError(hg.ErrHandler, err.Error(), nil)
 	} else {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -124,4 +126,38 @@ func TestPerfChecksPayloads(t *testing.T) {
 	}
 	_, _, err = parseMove(make([]byte, moveRequestSize-1))
 	require.Error(t, err)
+}
+
+// TestPerfMemory: a target has one memory for transfers, whatever origins ask for at the same time.
+func TestPerfMemory(t *testing.T) {
+	leak.Check(t)
+	class, err := hg.Open("tcp://", hg.Config{})
+	require.NoError(t, err)
+	hctx, err := class.NewContext()
+	require.NoError(t, err)
+	m := &moves{}
+	refused := func(size uint64, check bool) {
+		t.Helper()
+		_, _, err := m.take(hctx, size, check)
+		require.ErrorIs(t, err, hg.ErrAgain)
+	}
+	first, buf, err := m.take(hctx, 100, false)
+	require.NoError(t, err)
+	require.True(t, isPattern(buf))
+	second, _, err := m.take(hctx, 100, false)
+	require.NoError(t, err)
+	require.Same(t, first, second, "many may move the same")
+	for range 2 {
+		refused(101, false)
+		refused(100, true)
+		m.drop()
+	}
+	_, buf, err = m.take(hctx, 101, true)
+	require.NoError(t, err, "nobody uses it any more")
+	require.Equal(t, make([]byte, 101), buf)
+	refused(101, false)
+	refused(101, true)
+	m.drop()
+	require.Len(t, m.buf, 101)
+	require.NoError(t, class.Shutdown(t.Context()))
 }
