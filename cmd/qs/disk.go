@@ -46,6 +46,22 @@ func inside(p string) (string, error) {
 	return clean, nil
 }
 
+// open opens a file for reading, and nothing else: to open a pipe may last for ever.
+func (d *disk) open(name string) (*os.File, fs.FileInfo, error) {
+	f, err := d.root.OpenFile(name, os.O_RDONLY|nonBlock, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file: %w", name, na.ErrInvalid)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
+
 func (d *disk) stat(_ context.Context, p string) (entry, error) {
 	p, err := inside(p)
 	if err != nil {
@@ -66,7 +82,7 @@ func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := d.root.Open(dir)
+	f, err := d.root.OpenFile(dir, os.O_RDONLY|nonBlock, 0) // it may be a pipe
 	if err != nil {
 		return nil, err
 	}

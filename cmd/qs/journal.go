@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -31,7 +32,12 @@ type journal struct {
 
 func (j *journal) read() (record, error) {
 	var r record
-	b, err := j.disk.root.ReadFile(j.name)
+	f, _, err := j.disk.open(j.name)
+	if err != nil {
+		return r, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, recordSize+1))
 	if err == nil {
 		err = json.Unmarshal(b, &r)
 	}
@@ -41,13 +47,17 @@ func (j *journal) read() (record, error) {
 	return r, err
 }
 
-func (j *journal) write(r record) error {
+// open leaves the record that is there until the next one replaces it.
+func (j *journal) open() (err error) {
 	if j.f == nil {
-		f, err := j.disk.root.OpenFile(j.name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-		if err != nil {
-			return err
-		}
-		j.f = f
+		j.f, err = j.disk.root.OpenFile(j.name, os.O_WRONLY|os.O_CREATE, 0o600)
+	}
+	return err
+}
+
+func (j *journal) write(r record) error {
+	if err := j.open(); err != nil {
+		return err
 	}
 	text, err := json.Marshal(r)
 	if err == nil {

@@ -154,3 +154,23 @@ func TestPartFailedWrite(t *testing.T) {
 	require.EqualValues(t, 100, p.sums.at, "what was verified before is kept")
 	p.close()
 }
+
+// TestJournalIsNeverEmpty: the record of the run before is there until the first of this run replaces it.
+func TestJournalIsNeverEmpty(t *testing.T) {
+	d, dir := newDisk(t)
+	j := &journal{disk: d, name: "j"}
+	want := record{Size: 300, ModTime: 7, At: 200, CRC: 1 << 31}
+	require.NoError(t, j.write(want))
+	j.close()
+	require.NoError(t, j.open())
+	got, err := j.read()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	want = record{Size: 300, At: 1}
+	require.NoError(t, j.write(want))
+	got, err = j.read()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	j.remove()
+	requireNames(t, dir)
+}

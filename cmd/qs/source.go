@@ -32,16 +32,8 @@ func (d *disk) openSource(name string, sha bool) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := d.root.Open(name)
+	f, info, err := d.open(name)
 	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a file: %w", name, na.ErrInvalid)
-	}
-	if err != nil {
-		_ = f.Close()
 		return nil, err
 	}
 	return &source{name: name, f: f, stamp: stampOf(info), sums: newSums(sha)}, nil
