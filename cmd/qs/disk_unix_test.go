@@ -3,6 +3,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -25,4 +26,17 @@ func TestPipes(t *testing.T) {
 	require.NoError(t, err)
 	p.close()
 	requireNames(t, dir, "pipe")
+}
+
+// TestBackslash: a name may have a \\ in it where that separates nothing.
+func TestBackslash(t *testing.T) {
+	s := serveFiles(t, "")
+	writeFile(t, filepath.Join(s.root, "d", `a\b`), noise(10))
+	back := filepath.Join(t.TempDir(), "back")
+	run(t, 0, cp(s.addr+"/d", back)...)
+	requireNames(t, back, `a\b`)
+	requireFile(t, filepath.Join(s.root, "d", `a\b`), filepath.Join(back, `a\b`))
+	require.NoError(t, os.RemoveAll(filepath.Join(s.root, "d")))
+	run(t, 0, cp(back, s.addr+"/d")...)
+	requireNames(t, filepath.Join(s.root, "d"), `a\b`)
 }

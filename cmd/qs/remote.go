@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
+
+// separators must not be in names: / on no machine, and what this one has.
+const separators = "/" + string(os.PathSeparator)
 
 // A remote is the files of a target.
 type remote struct{ c *client }
@@ -23,7 +27,7 @@ func (r remote) list(ctx context.Context, dir, after string) ([]entry, error) {
 	err := r.c.call(ctx, rpcList, &listRequest{dir, after}, &reply)
 	for _, e := range reply.Entries {
 		// Names become paths on this machine.
-		if e.Name == "." || !filepath.IsLocal(e.Name) || strings.ContainsAny(e.Name, `/\`) || e.Name <= after {
+		if e.Name == "." || !filepath.IsLocal(e.Name) || strings.ContainsAny(e.Name, separators) || e.Name <= after {
 			return nil, fmt.Errorf("%s lists an entry %q in %s: %w", r.c.peer, e.Name, dir, na.ErrProtocol)
 		}
 		after = e.Name
