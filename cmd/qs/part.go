@@ -97,7 +97,11 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 func (p *part) take() (err error) {
 	name, root := p.name+partSuffix, p.disk.root
 	for {
-		if p.lock, err = root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		p.lock, err = root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, fs.ErrPermission) && root.Chmod(name, 0o600) == nil { // it had its mode already when its commit failed
+			p.lock, err = root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		}
+		if err != nil {
 			return err
 		}
 		if err = lock(p.lock); err != nil {

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// obeyModes lets this goroutine be refused what modes of files refuse, also when root runs the test.
+func obeyModes(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // and the thread ends with the goroutine
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	require.NoError(t, unix.Capget(&header, &caps[0]))
+	caps[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	require.NoError(t, unix.Capset(&header, &caps[0]))
+}
+
+// TestPartWithoutWriteMode: a part that got the mode of its source, and not its name, is gone on with.
+func TestPartWithoutWriteMode(t *testing.T) {
+	d, dir := newDisk(t)
+	obeyModes(t)
+	data := noise(300)
+	st := stamp{Size: 300, Mode: 0o400}
+	p, err := d.openPart("f", st, false, false)
+	require.NoError(t, err)
+	require.NoError(t, p.write(0, data[:100]))
+	require.NoError(t, p.verify(crcOf(data[:100])))
+	p.close()
+	require.NoError(t, os.Chmod(filepath.Join(dir, "f.qs-part"), 0o400))
+
+	p, err = d.openPart("f", st, false, false)
+	require.NoError(t, err)
+	_, err = p.check()
+	require.NoError(t, err)
+	require.EqualValues(t, 100, p.sums.at)
+	require.NoError(t, p.write(100, data[100:]))
+	require.NoError(t, p.commit(crcOf(data), nil, false))
+	requireNames(t, dir, "f")
+	requireMode(t, filepath.Join(dir, "f"), 0o400)
+}
+
+func requireMode(t *testing.T, name string, want os.FileMode) {
+	t.Helper()
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	require.Equal(t, want, info.Mode().Perm())
+}
