@@ -83,19 +83,27 @@ func (e *floorEnd) read(b []byte) error {
 	return nil
 }
 
+// write sends b. What does not fit the socket waits for room.
 func (e *floorEnd) write(b []byte) error {
-	n, err := unix.Write(e.fd, b)
-	if err == nil && n < len(b) {
-		err = io.ErrShortWrite
+	for len(b) > 0 {
+		n, err := unix.Write(e.fd, b)
+		switch {
+		case err == unix.EAGAIN:
+			room := []unix.PollFd{{Fd: int32(e.fd), Events: unix.POLLOUT}}
+			if _, err := unix.Poll(room, -1); err != nil && err != unix.EINTR {
+				return err
+			}
+		case err != nil:
+			return err
+		default:
+			b = b[n:]
+		}
 	}
-	return err
+	return nil
 }
 
 // floor measures against a process of its own.
 func (p *perf) floor(spin time.Duration) (r result, err error) {
-	if p.size < 1 {
-		return r, usageError{"-floor needs a -size of at least 1"}
-	}
 	c, err := startSelf(ready, "floor", strconv.Itoa(p.size), spin.String())
 	if err != nil {
 		return r, err

@@ -58,6 +58,9 @@ func runGer(args []string, out io.Writer) error {
 	if fs.NArg() == 1 {
 		return askGer(&n, fs.Arg(0), *asJSON, out)
 	}
+	if *groups < 0 || *tags < 1 || *groups > 1<<24 || *tags > 1<<24 {
+		return usageError{fmt.Sprintf("-groups %d and -tags %d must be positive, and not absurd", *groups, *tags)}
+	}
 	if *groups != 0 {
 		g.Envelopes = *groups * *tags
 	}
@@ -67,6 +70,9 @@ func runGer(args []string, out io.Writer) error {
 	if g.Peers < 1 || g.Envelopes < 1 || g.Processes < 1 || g.Eager < 1 || g.Peers > 1<<24 || g.Envelopes > 1<<24 || g.Eager > 1<<24 || g.Processes > 1<<16 {
 		return usageError{fmt.Sprintf("-peers %d, -ger %d (or -groups times -tags), -eager %d and -processes %d must be positive, and not absurd",
 			g.Peers, g.Envelopes, g.Eager, g.Processes)}
+	}
+	if all := float64(g.Peers) * float64(g.Envelopes) * float64(g.Eager+na.EnvelopeOverhead) * float64(g.Processes); all > 1<<62 {
+		return usageError{fmt.Sprintf("all that is %.2g bytes, which is absurd", all)}
 	}
 	g.compute()
 	if *asJSON {

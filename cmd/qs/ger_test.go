@@ -32,7 +32,11 @@ func TestGer(t *testing.T) {
 	require.Contains(t, run(t, 0, "ger", "-ger", "5000").out.String(), "Envelopes may be 4096 at most")
 	require.Contains(t, run(t, 0, "ger", "-eager", "100").out.String(), "Eager may be 256 to 49152")
 	require.Contains(t, run(t, 2, "ger", "-peers", "0").errors.String(), "-peers 0")
-	require.Contains(t, run(t, 2, "ger", "-groups", "-3").errors.String(), "-ger -3")
+	require.Contains(t, run(t, 2, "ger", "-ger", "-3").errors.String(), "-ger -3")
+	require.Contains(t, run(t, 2, "ger", "-groups", "-3").errors.String(), "-groups -3")
+	require.Contains(t, run(t, 2, "ger", "-groups", "-1", "-tags", "-1").errors.String(), "-groups -1 and -tags -1")
+	require.Contains(t, run(t, 2, "ger", "-groups", "4294967296", "-tags", "4294967296").errors.String(), "absurd")
+	require.Contains(t, run(t, 2, "ger", "-peers", "16777216", "-ger", "16777216", "-eager", "65536").errors.String(), "1.8e+19 bytes")
 }
 
 // TestGerAsks: a program that runs tells what was used and what it needs.

@@ -71,6 +71,14 @@ func runPerf(args []string, out io.Writer) error {
 		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write, mixed or idle", *op)}
 	case p.size < 0 || p.bulk < 0 || p.time <= 0 || p.pause < 0 || p.bulk > maxMove:
 		return usageError{"a size or time is negative, or -bulk larger than 1 GiB"}
+	case *withFloor && *op != "":
+		return usageError{"-floor is measured without -op"}
+	case *withFloor && p.size < 1:
+		return usageError{"-floor needs a -size of at least 1"}
+	case *op == "idle" && (n.busy != 0 || n.profile != "" || *target != ""):
+		return usageError{"-op idle has no -busy, -cpuprofile and -target"}
+	case *op == "idle" && *peers < 1:
+		return usageError{fmt.Sprintf("-peers is %d, want at least 1", *peers)}
 	}
 	for _, s := range strings.Split(*inflight, ",") {
 		v, err := strconv.Atoi(s)

@@ -62,8 +62,14 @@ func runPing(args []string, out io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	defer context.AfterFunc(ctx, p.hctx.Wake)()
+	stopProfile, err := p.n.startProfile()
+	if err != nil {
+		p.close()
+		return err
+	}
+	defer stopProfile()
 	p.n.burden()
-	err := p.run(ctx)
+	err = p.run(ctx)
 	p.close()
 	p.sum()
 	if *asJSON {

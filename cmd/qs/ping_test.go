@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -113,4 +114,13 @@ func TestPingInterrupt(t *testing.T) {
 	require.NoError(t, q.cmd.Process.Signal(os.Interrupt))
 	q.wait(0)
 	require.Regexp(t, `\n1 sent, 1 answered, 0 lost; `, text())
+}
+
+func TestPingProfile(t *testing.T) {
+	s := serve(t, "")
+	profile := filepath.Join(t.TempDir(), "profile")
+	run(t, 0, "ping", "-count", "1", "-cpuprofile", profile, s.addr)
+	b, err := os.ReadFile(profile)
+	require.NoError(t, err)
+	require.NotEmpty(t, b)
 }
