@@ -120,7 +120,7 @@ func recovered[In, Out any](serve func(h *hg.Handle, in *In) (Out, error), h *hg
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("request panicked", "rpc", h.Name(), "peer", h.Addr().String(), "panic", p, "stack", string(debug.Stack()))
-			err = fmt.Errorf("the request panicked: %v: %w", p, hg.ErrHandler)
+			err = fmt.Errorf("the request panicked: %v: %w", p, hg.ErrPanic)
 		}
 	}()
 	return serve(h, in)

@@ -134,7 +134,7 @@ func TestPanickingWorker(t *testing.T) {
 	h, err := hctx.Create(peer, id)
 	require.NoError(t, err)
 	_, err = recovered(func(*hg.Handle, *pathRequest) (entry, error) { panic("oops") }, h, nil)
-	require.ErrorIs(t, err, hg.ErrHandler)
+	require.ErrorIs(t, err, hg.ErrPanic)
 	require.ErrorContains(t, err, "panicked: oops")
 	h.Close()
 	require.NoError(t, class.Shutdown(t.Context()))
