@@ -101,6 +101,20 @@ func (c *copier) resume(at int64, note string) {
 	}
 }
 
+// seek has the target look at what is there already, until nothing is left.
+func (c *copier) seek(ctx context.Context, req *seekRequest, r *seekReply) error {
+	for r.Left > 0 {
+		before := r.Left
+		if err := c.c.call(ctx, rpcSeek, req, r); err != nil {
+			return err
+		}
+		if r.Left >= before {
+			return fmt.Errorf("%s has %d bytes to look at, before %d: %w", c.c.peer, r.Left, before, na.ErrProtocol)
+		}
+	}
+	return nil
+}
+
 // copied counts a file that is complete.
 func (c *copier) copied(sum string) {
 	c.counts.files++

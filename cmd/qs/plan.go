@@ -23,6 +23,12 @@ type step struct {
 	stamp    stamp
 }
 
+// maxPath bounds the paths of a plan, in bytes, and so how deep it goes. maxEntries bounds what is in it: a target that lists
+// without an end does not use up our memory. Tests replace it.
+const maxPath = 4096
+
+var maxEntries = 1 << 23
+
 // makePlan looks at the source. A file keeps its name when it goes into a directory; a directory becomes to, or goes into
 // it when the user wrote a / behind it. That does not depend on what a run that was broken off has left there.
 func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (*plan, error) {
@@ -71,6 +77,9 @@ func (p *plan) addDir(ctx context.Context, src store, dir step) error {
 		}
 		for _, e := range entries {
 			s := step{path.Join(dir.from, e.Name), path.Join(dir.to, e.Name), e.Stamp}
+			if max(len(s.from), len(s.to)) > maxPath || len(p.files)+len(p.dirs)+len(p.skipped) >= maxEntries {
+				return fmt.Errorf("%.100s: a path of more than %d bytes, or more than %d entries: %w", s.from, maxPath, maxEntries, na.ErrInvalid)
+			}
 			switch e.Kind {
 			case regular:
 				p.addFile(s)

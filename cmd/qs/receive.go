@@ -58,14 +58,10 @@ func (c *copier) receivePieces(ctx context.Context, opened openReply, dst *part)
 	}
 	offset := dst.sums.at
 	seek := seekReply{Left: offset}
-	for seek.Left > 0 {
-		err := c.c.call(ctx, rpcSeek, &seekRequest{opened.ID, offset, dst.sums.crc}, &seek)
-		if errors.Is(err, na.ErrChecksum) {
-			return fmt.Errorf("%w: %w", errOther, err)
-		}
-		if err != nil {
-			return err
-		}
+	if err := c.seek(ctx, &seekRequest{opened.ID, offset, dst.sums.crc}, &seek); errors.Is(err, na.ErrChecksum) {
+		return fmt.Errorf("%w: %w", errOther, err)
+	} else if err != nil {
+		return err
 	}
 	c.resume(offset, dst.note)
 	next := func(ctx context.Context) (*piece, error) {

@@ -43,10 +43,8 @@ func (c *copier) sendFile(ctx context.Context, s step, anew bool) error {
 
 func (c *copier) sendPieces(ctx context.Context, opened openReply, src *source) error {
 	at := seekReply{Left: opened.At, Note: opened.Note}
-	for at.Left > 0 {
-		if err := c.c.call(ctx, rpcSeek, &seekRequest{ID: opened.ID}, &at); err != nil {
-			return err
-		}
+	if err := c.seek(ctx, &seekRequest{ID: opened.ID}, &at); err != nil {
+		return err
 	}
 	for left := int64(1); left > 0 && ctx.Err() == nil; {
 		var err error

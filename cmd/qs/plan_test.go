@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An endless store has an entry of one kind after the other in each directory.
+type endless kind
+
+func (endless) stat(_ context.Context, path string) (entry, error) {
+	return entry{Name: path, Kind: directory}, nil
+}
+
+func (e endless) list(_ context.Context, _, after string) ([]entry, error) {
+	n := 0
+	_, _ = fmt.Sscan(after, &n)
+	return []entry{{Name: fmt.Sprintf("%09d", n+1), Kind: kind(e)}}, nil
+}
+
+func (endless) mkdir(context.Context, string, uint32) error { return nil }
+
+// TestEndlessTree: a target that lists without an end, in breadth or in depth, is refused.
+func TestEndlessTree(t *testing.T) {
+	defer func(n int) { maxEntries = n }(maxEntries)
+	maxEntries = 1000
+	for _, k := range []kind{regular, directory, special} {
+		_, err := makePlan(t.Context(), endless(k), endless(k), "d", "d", false)
+		require.ErrorIs(t, err, na.ErrInvalid)
+		require.ErrorContains(t, err, "more than 4096 bytes, or more than 1000 entries")
+	}
+}
+
+// TestEndlessSeek: so is one that has always as much left to look at.
+func TestEndlessSeek(t *testing.T) {
+	leak.Check(t)
+	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
+	require.NoError(t, err)
+	_, err = class.Register(rpcSeek, func(h *hg.Handle) error {
+		respond(h.Ref(), &seekReply{Left: 5}, nil)
+		return nil
+	})
+	require.NoError(t, err)
+	hctx, err := class.NewContext()
+	require.NoError(t, err)
+	driven := make(chan struct{})
+	go func() {
+		defer close(driven)
+		for hctx.Progress(-1) == nil {
+			hctx.Trigger(0)
+		}
+	}()
+	c, err := dial(&network{timeout: patience}, hctx.Self().String(), patience, fileRPCs)
+	require.NoError(t, err)
+	err = (&copier{c: c}).seek(t.Context(), &seekRequest{}, &seekReply{Left: 6})
+	require.ErrorIs(t, err, na.ErrProtocol)
+	require.ErrorContains(t, err, "has 5 bytes to look at, before 5")
+	c.close()
+	require.NoError(t, class.Close())
+	<-driven
+}
