@@ -29,6 +29,9 @@ import (
 // A Job is the input of the call.
 type Job struct{ Text, Room *bulk.Handle }
 
+// maxText bounds the memory for one request.
+const maxText = 16 << 20
+
 func main() { run(os.Stdout) }
 
 func run(out io.Writer) {
@@ -74,7 +77,10 @@ func upper(h *hg.Handle) error {
 	if err := h.Input(&job); err != nil {
 		return err
 	}
-	buf := make([]byte, min(job.Text.Len(), 16<<20)) // the length is the peer's word: bound it
+	if job.Text == nil || job.Room == nil || job.Text.Len() > maxText { // the peer's word: bound it
+		return fmt.Errorf("no text, no room, or more than %d bytes", maxText)
+	}
+	buf := make([]byte, job.Text.Len())
 	local, err := bulk.Create(h.Context(), bulk.LocalOnly, buf)
 	if err != nil {
 		return err

@@ -135,6 +135,7 @@ func (t *target) pull(h *hg.Handle) error {
 		return err
 	}
 	if p.report, err = t.hctx.Create(h.Addr(), t.moved); err != nil {
+		_ = p.local.Close(nil)
 		return err
 	}
 	spec := bulk.Spec{

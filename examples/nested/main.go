@@ -77,7 +77,11 @@ func relayCallback(worker na.Addr) hg.Handler {
 				_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
 				return
 			}
-			out, _ := call.OutputRaw()
+			out, err := call.OutputRaw()
+			if err != nil {
+				_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+				return
+			}
 			_ = h.RespondRaw(out, nil)
 		})
 		if err != nil {
