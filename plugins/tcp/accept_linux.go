@@ -298,8 +298,13 @@ func (p *inbound) say(b []byte) {
 	p.tls.end()
 }
 
-// admit hands the connection over to the context that its HELLO names.
+// admit hands the connection over to the context that its HELLO names. One that the peer has given up meanwhile is nobody's: the
+// session that it has made since must not go for it.
 func (p *inbound) admit(g frame.Greeting) {
+	if ended(p.fd) {
+		p.drop()
+		return
+	}
 	to := p.ca.d.polledCarrier(int(g.Target))
 	if to == nil {
 		p.refuse(noContext(g))
@@ -329,6 +334,13 @@ func (p *inbound) admit(g frame.Greeting) {
 	p.say(engine.Goaway(err))
 	_ = unix.Close(p.fd)
 	to.e.Flush() // the engine may have a word for the session that stays
+}
+
+// ended tells whether the peer has ended a connection, whatever waits to be read.
+func ended(fd int) bool {
+	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, _ := unix.Poll(p[:], 0)
+	return n > 0
 }
 
 // localIP returns our side of a connection, or the zero Addr.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
@@ -26,4 +27,30 @@ func TestOwnFreezeRefusesNobody(t *testing.T) {
 	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
 	r.readHello()
 	require.Equal(t, n.cls.Addr().Name(), r.peer.Listen)
+}
+
+// A peer connects, gives that up, and connects again; what it gave up is read last. It does not take the session that lives.
+func TestConnectionGivenUpTakesNothing(t *testing.T) {
+	leak.Check(t)
+	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true}, na.Config{}, 1)
+	c := n.ctx()
+	l := rawListen(t)
+	g := greeting()
+	g.Listen = l.addr().Name()
+	r := rawDial(t, n)
+	r.hello(g)
+	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
+	r.readHello()
+	old := rawDial(t, n)
+	old.hello(g)
+	require.NoError(t, old.nc.Close())
+	for range 10 {
+		_ = c.Progress(0)
+	}
+	r.send(frame.Header{Kind: frame.Ping, Tag: 7}, nil)
+	stop := driven(n)
+	defer stop()
+	h, _ := r.readKind(frame.Pong)
+	require.EqualValues(t, 7, h.Tag)
+	require.Zero(t, c.Stats().PeersLost)
 }

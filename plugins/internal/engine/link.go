@@ -54,6 +54,7 @@ type Link struct {
 	// Liveness.
 	waiting int // operations that wait for the peer
 	busy    bool
+	doubted bool          // the peer may have lost the session: its silence counts though no operation waits
 	heard   bool          // a message, or bulk data, arrived since the last tick
 	bytes   bool          // bytes did
 	silent  time.Duration // without bytes
@@ -312,8 +313,7 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	case old.state == linkUp && old.peer.Incarnation != g.Incarnation && !mutant.AnyIncarnation:
 		old.fail(na.WithText(na.ErrPeerLost, "the peer restarted"))
 	case old.state == linkUp && old.dialled && ours:
-		old.control(frame.Header{Kind: frame.Ping}) // if the peer has lost it, this shows us
-		old.kick()
+		old.suspect()
 		return na.WithText(na.ErrDuplicate, "a connection of this pair is in use")
 	case old.state == linkUp:
 		old.fail(na.WithText(na.ErrPeerLost, "the peer connected anew"))
@@ -552,7 +552,7 @@ func (e *Endpoint) tick(now time.Duration) {
 			l.dial()
 		}
 		switch {
-		case l.state == linkDown || l.state == linkUp && l.waiting == 0:
+		case l.state == linkDown || l.state == linkUp && l.waiting == 0 && !l.doubted:
 			l.busy = false
 			continue
 		case l.state == linkWaiting:
@@ -584,10 +584,10 @@ func (l *Link) tick(passed time.Duration) {
 	bytes := l.bytes
 	l.bytes = false
 	if l.heard {
-		l.heard, l.silent, l.partial = false, 0, 0
+		l.heard, l.doubted, l.silent, l.partial = false, false, 0, 0
 		return
 	}
-	if l.waiting == 0 {
+	if l.waiting == 0 && !l.doubted {
 		return
 	}
 	timeout := l.e.eng.cfg.PeerTimeout
@@ -605,6 +605,17 @@ func (l *Link) tick(passed time.Duration) {
 		return
 	}
 	l.ping()
+}
+
+// suspect asks the peer for a sign of life, and judges it, whether an operation waits or not: it has connected although it has a
+// session, and may have lost that one without a word.
+func (l *Link) suspect() {
+	if !l.doubted {
+		l.makeBusy()
+		l.doubted, l.heard, l.silent, l.partial = true, false, 0, 0
+	}
+	l.ping()
+	l.kick()
 }
 
 // maxPartial times PeerTimeout bytes of the peer are a sign of life without a message that is complete. What they are part of may

@@ -591,6 +591,42 @@ func TestTwoConnectionsUp(t *testing.T) {
 	}
 }
 
+// A session that the peer has lost without a word, and nobody uses: it does not keep the peer away for longer than
+// PeerTimeout. One that lives answers, and is left in peace.
+func TestHalfOpenSessionEnds(t *testing.T) {
+	for _, lives := range []bool{true, false} {
+		s := newScript(t, na.Config{PeerTimeout: time.Second})
+		s.eng.inc[0] = 50
+		l := s.meet(5)
+		s.pass(time.Hour)
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit}, nil)) // what came before the doubt does not count
+		s.e.Lock()
+		_, err := s.e.Admit("conn", peerGreeting(5), true)
+		s.e.flushUnlock()
+		require.ErrorIs(t, err, na.ErrDuplicate)
+		require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
+		for range 8 {
+			s.pass(100 * time.Millisecond)
+		}
+		require.True(t, l.Up())
+		if lives {
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
+			s.drain(l)
+		}
+		for range 20 {
+			s.pass(100 * time.Millisecond)
+		}
+		require.Equal(t, lives, l.Up())
+		_, ticks := s.e.NextTimer()
+		require.False(t, ticks)
+		s.e.Lock()
+		_, err = s.e.Admit("conn", peerGreeting(5), true)
+		s.e.flushUnlock()
+		require.Equal(t, lives, err != nil)
+		s.trigger()
+	}
+}
+
 // The peer says that it dials, too. If its connection does not come we dial again.
 func TestDuplicateIsTriedAgain(t *testing.T) {
 	s := newScript(t, na.Config{})
