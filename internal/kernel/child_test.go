@@ -21,6 +21,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
@@ -51,7 +52,13 @@ type exposed struct {
 	Sum    uint64
 }
 
-const regionSize = 1 << 30
+var regionSize = 1 << 30
+
+func init() {
+	if racing.Enabled { // which looks at every byte that the tests look at
+		regionSize = 1 << 27
+	}
+}
 
 // child is a target: it echoes, holds requests, pulls, and owns memory. It ends when its standard input does.
 func child() error { return target(hg.Config{}) }

@@ -112,7 +112,7 @@ func TestStoppedOwner(t *testing.T) {
 	local := make([]byte, regionSize)
 	lh, err := bulk.Create(o.hctx, bulk.LocalOnly, local)
 	require.NoError(t, err)
-	spec := bulk.Spec{Dir: bulk.Pull, Peer: o.peer, Remote: ex.Region, Local: lh, Size: regionSize}
+	spec := bulk.Spec{Dir: bulk.Pull, Peer: o.peer, Remote: ex.Region, Local: lh, Size: int64(regionSize)}
 	echo := o.handle("echo")
 	defer echo.Close()
 	var took []time.Duration

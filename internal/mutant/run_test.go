@@ -47,7 +47,7 @@ func TestMutants(t *testing.T) {
 	verdicts := make([]verdict, len(all))
 	var wg sync.WaitGroup
 	next := make(chan int)
-	for range runtime.GOMAXPROCS(0) {
+	for range 1 + runtime.GOMAXPROCS(0) { // some only wait
 		wg.Go(func() {
 			for i := range next {
 				v := b.judge(all[i].name)
@@ -176,7 +176,7 @@ func (b *binaries) run(pkg, tests, mutant string, isBlind bool) (output string, 
 	}
 	cmd := exec.CommandContext(ctx, "sh", args...)
 	cmd.Dir = filepath.Join(b.root, pkg)
-	cmd.Env = append(os.Environ(), env+"="+mutant)
+	cmd.Env = append(os.Environ(), env+"="+mutant, "GOGC=400")
 	if isBlind {
 		cmd.Env = append(cmd.Env, blind+"=1")
 	}
@@ -252,7 +252,7 @@ const (
 var catchers = map[string][]catcher{
 	"h1-cancel-before-post": {{"hg", "TestH1CancelRacesForward", waitsMore}},
 	"h1-cancel-between":     {{"na/natest", "TestH1CancelBetween", `expected: 1 actual : 0 .*Messages: (lookup|receive|send|get|lease)`}},
-	"h2-parts-late":         {{"hg", "TestH2EndsOnce", `Messages: (callbacks|handles)`}},
+	"h2-parts-late":         {{"hg", "TestH2EndsOnce", `Messages: (callbacks|handles)|the handle is closed|closed more often`}},
 	"h3-deaf-pull":          {{"hg", "TestH3CancelWhileFetched", `canceled while its output was fetched`}},
 	"h3b-pull-not-begun":    {{"hg", "TestH3bFetchThatCannotBegin", waits}},
 	"h3b-pull-refused": {
@@ -291,7 +291,7 @@ var catchers = map[string][]catcher{
 	"place-at-abandon": {{"hg", "TestAbandonFreesNoPlace", `Messages: handlers at work`}},
 
 	"stale-ticket":    {{"na", "TestOpLife", `Should be false Test: TestOpLife/a_ticket_is_good_for_one_life`}},
-	"held-delivered":  {{"na", "TestOpLife", `expected: 0 actual : 1 .*canceled_and_held`}},
+	"held-delivered":  {{"na", "TestOpLife", `expected: 0 actual : 1 Test: TestOpLife/`}},
 	"free-early":      {{"na", "TestMemUsers", `Should be zero, but was 1`}},
 	"unguarded-range": {{"na", "TestInRange", `expected: false actual : true .*bytes at`}},
 	"any-access":      {{"bulk", "TestForgedDescriptor", `"permission denied" in chain but got nil`}},

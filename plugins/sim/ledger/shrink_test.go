@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -164,10 +165,17 @@ func TestShrink(t *testing.T) {
 	s := newScenarioOf(o)
 	err := s.run()
 	require.ErrorContains(t, err, "planted")
-	small := shrink(o, s.kind, 5000, time.Hour)
+	runs := 5000
+	if racing.Enabled {
+		runs = 300
+	}
+	small := shrink(o, s.kind, runs, time.Hour)
 	again := newScenarioOf(small)
 	require.ErrorContains(t, again.run(), "planted")
 	t.Logf("%v\n%v", &o, &small)
+	if racing.Enabled { // these runs are too few for more
+		return
+	}
 	require.Equal(t, sim.Faults{}, small.Faults)
 	require.Equal(t, 2, small.Nodes)
 	require.Zero(t, small.Crashes)
