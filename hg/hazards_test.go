@@ -534,17 +534,8 @@ func TestCancelTenThousand(t *testing.T) {
 			}
 			n.Until(func() bool { return p.tctx.Stats().NA.Envelopes == 0 && p.tctx.Stats().Handles == 0 })
 		}
-		rounds := 10_000
-		if racing.Enabled || testing.Short() {
-			rounds = 2000
-		}
-		cancel(500)
-		before := heapInUse()
-		cancel(rounds)
-		grown := heapInUse() - before
-		t.Logf("%d bytes more after %d cancels", grown, rounds)
-		require.Less(t, grown, int64(1<<20))
-		require.Equal(t, rounds+500, o.calls)
+		rounds := staysSmall(t, cancel)
+		require.Equal(t, rounds, o.calls)
 		require.ErrorIs(t, o.err, hg.ErrCanceled)
 		require.NoError(t, p.call(h, "own answer"))
 		var out string
@@ -582,17 +573,8 @@ func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
 				require.ErrorIs(t, o.err, hg.ErrCanceled)
 			}
 		}
-		rounds := 10_000
-		if racing.Enabled || testing.Short() {
-			rounds = 2000
-		}
-		cancel(500)
-		before := heapInUse()
-		cancel(rounds)
-		grown := heapInUse() - before
-		t.Logf("%d bytes more after %d cancels", grown, rounds)
-		require.Less(t, grown, int64(1<<20))
-		require.Equal(t, rounds+500, o.calls)
+		rounds := staysSmall(t, cancel)
+		require.Equal(t, rounds, o.calls)
 		require.Equal(t, 1, runs, "the target does not run")
 		require.Zero(t, p.octx.Stats().NA.Queued, "a request that was canceled waits for nothing")
 		if n.Sim {
@@ -607,6 +589,24 @@ func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
 		h.Close()
 		p.clean(0)
 	})
+}
+
+// staysSmall runs ten thousand rounds, requires that memory has not grown by them, and returns how many there were with those
+// before.
+func staysSmall(t *testing.T, run func(rounds int)) (all int) {
+	t.Helper()
+	const first = 500
+	rounds := 10_000
+	if racing.Enabled || testing.Short() {
+		rounds = 2000
+	}
+	run(first)
+	before := heapInUse()
+	run(rounds)
+	grown := heapInUse() - before
+	t.Logf("%d bytes more after %d rounds", grown, rounds)
+	require.Less(t, grown, int64(1<<20))
+	return first + rounds
 }
 
 // heapInUse is how many bytes are, after what nobody needs has been swept.

@@ -14,21 +14,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
+// alone returns a context, an RPC and the address of a target that is not there: the parts of calls end as a test says.
+func alone(t *testing.T) (cls *Class, c *Context, id ID, there na.Addr) {
+	leak.Check(t)
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	t.Cleanup(w.Close)
+	cls, err := Open("sim://here", Config{Codec: codec.Raw, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})
+	require.NoError(t, err)
+	id, err = cls.Register("work", nil)
+	require.NoError(t, err)
+	c, err = cls.NewContext()
+	require.NoError(t, err)
+	there, err = na.ParseAddr("sim://there")
+	require.NoError(t, err)
+	return cls, c, id, there
+}
+
 // Two goroutines in Trigger may take the ends of one call's parts in another order than they came in. Few runs get there,
 // so here the parts are told so by hand; the operations below them are left as they are, and never triggered. Every cell
 // that the tables mark with Race is reached.
 func TestEveryOrderOfParts(t *testing.T) {
-	leak.Check(t)
-	w := sim.NewWorld(sim.Config{Seed: 1})
-	defer w.Close()
-	cls, err := Open("sim://here", Config{Codec: codec.Raw, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})
-	require.NoError(t, err)
-	id, err := cls.Register("work", nil)
-	require.NoError(t, err)
-	c, err := cls.NewContext()
-	require.NoError(t, err)
-	there, err := na.ParseAddr("sim://there")
-	require.NoError(t, err)
+	cls, c, id, there := alone(t)
 
 	var (
 		failed = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}
@@ -121,17 +127,7 @@ func TestEveryOrderOfParts(t *testing.T) {
 // A withdraw that nobody will answer is too late when the answer to the call is there already, and only then: what nobody knows
 // of ends with an error.
 func TestAnswerBeatsIndeterminate(t *testing.T) {
-	leak.Check(t)
-	w := sim.NewWorld(sim.Config{Seed: 1})
-	defer w.Close()
-	cls, err := Open("sim://here", Config{Codec: codec.Raw, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})
-	require.NoError(t, err)
-	id, err := cls.Register("work", nil)
-	require.NoError(t, err)
-	c, err := cls.NewContext()
-	require.NoError(t, err)
-	there, err := na.ParseAddr("sim://there")
-	require.NoError(t, err)
+	_, c, id, there := alone(t)
 	var (
 		lost     = na.Result{Err: na.ErrPeerLost, Fate: na.MaybeRan}
 		withdraw = func(k *call) { require.NoError(t, k.h.Withdraw(0, nil)) }

@@ -73,14 +73,23 @@ func TestIdle(t *testing.T) {
 
 const starvedEnv = "QS_TCP_TEST_STARVED"
 
+// inProcessOfItsOwn runs the test that calls it in another process, where it reports true.
+func inProcessOfItsOwn(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(starvedEnv) != "" {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), starvedEnv+"=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return false
+}
+
 // TestOutOfDescriptors: when the process has no descriptor left, accepting pauses and does not spin, dialling fails
 // with the reason, sessions go on, and all recovers. It runs in a process of its own.
 func TestOutOfDescriptors(t *testing.T) {
-	if os.Getenv(starvedEnv) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestOutOfDescriptors$", "-test.v")
-		cmd.Env = append(os.Environ(), starvedEnv+"=1")
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
+	if !inProcessOfItsOwn(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -128,11 +137,7 @@ func TestOutOfDescriptors(t *testing.T) {
 // TestContextWithoutDescriptors: a context that cannot be had for want of descriptors takes nothing with it: the next one serves.
 // It runs in a process of its own.
 func TestContextWithoutDescriptors(t *testing.T) {
-	if os.Getenv(starvedEnv) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestContextWithoutDescriptors$", "-test.v")
-		cmd.Env = append(os.Environ(), starvedEnv+"=1")
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
+	if !inProcessOfItsOwn(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
