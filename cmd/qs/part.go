@@ -33,6 +33,7 @@ type part struct {
 	f       *os.File
 	lock    *os.File // the part once more: f is closed before it gets its name, the lock is let go after that
 	sums    sums
+	room    int64 // is reserved up to here
 	journal *journal
 	claimed int64 // by the journal; check has verified sums.at bytes of it
 	crc     uint32
@@ -42,8 +43,9 @@ type part struct {
 	done    bool   // it has become the file
 }
 
-// reserveFrom is the length of files from which on it pays to reserve room.
-const reserveFrom = 16 << 20
+// reserveStep is how much room is reserved at a time, of files that are longer: some file systems fill all of it with pages
+// then, and the network is not to wait for that.
+const reserveStep = 16 << 20
 
 // errSame says that the file is there already.
 var errSame = errors.New("the same file is there already")
@@ -83,8 +85,8 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 	if p.claimed == 0 {
 		err = p.reset()
 	}
-	if err == nil && st.Size > reserveFrom {
-		err = reserve(p.f, st.Size)
+	if err == nil {
+		err = requireRoom(p.f, st.Size)
 	}
 	if err != nil {
 		p.close()
@@ -171,11 +173,24 @@ func (p *part) write(offset int64, b []byte) error {
 	for b := range slices.Chunk(b, bite) {
 		at := p.sums.at
 		p.sums.add(b)
+		if p.failed = p.makeRoom(at); p.failed != nil {
+			return p.failed
+		}
 		if _, p.failed = p.f.WriteAt(b, at); p.failed != nil {
 			return p.failed
 		}
 	}
 	return nil
+}
+
+// makeRoom reserves the next bytes, from at on, if they are not reserved.
+func (p *part) makeRoom(at int64) error {
+	if p.stamp.Size <= reserveStep || at < p.room {
+		return nil
+	}
+	n := min(reserveStep, p.stamp.Size-at)
+	p.room = at + n
+	return reserve(p.f, at, n)
 }
 
 // verify compares the checksum of all that was written with the source's, and notes how far it is.

@@ -45,6 +45,36 @@ func TestPartWithoutWriteMode(t *testing.T) {
 	requireMode(t, filepath.Join(dir, "f"), 0o400)
 }
 
+// TestPartWithoutRoom: what cannot fit is refused before anything is sent, with both sizes, and leaves nothing behind.
+func TestPartWithoutRoom(t *testing.T) {
+	d, dir := newDisk(t)
+	_, err := d.openPart("f", stamp{Size: 1 << 60}, false, false)
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.Regexp(t, `^reserve .*f\.qs-part: 1073741824\.00 GiB are needed, .* are free: no space left on device$`, err.Error())
+	requireNames(t, dir)
+}
+
+// TestPartReserves: a long file has room ahead of what was written, and no more than a step of it.
+func TestPartReserves(t *testing.T) {
+	d, dir := newDisk(t)
+	p, err := d.openPart("f", stamp{Size: 3 * reserveStep}, false, false)
+	require.NoError(t, err)
+	defer p.close()
+	room := func() int64 {
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(filepath.Join(dir, "f.qs-part"), &st))
+		return st.Blocks * 512
+	}
+	require.Zero(t, room())
+	require.NoError(t, p.write(0, make([]byte, bite)))
+	if room() < reserveStep {
+		t.Skip("the file system of the temporary folder reserves nothing")
+	}
+	require.Less(t, room(), int64(reserveStep+bite))
+	require.NoError(t, p.write(bite, make([]byte, reserveStep)))
+	require.GreaterOrEqual(t, room(), int64(2*reserveStep))
+}
+
 func requireMode(t *testing.T, name string, want os.FileMode) {
 	t.Helper()
 	info, err := os.Stat(name)

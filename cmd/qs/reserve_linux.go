@@ -2,15 +2,31 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// reserve asks the file system for room for all of a file, without making it longer: a disk that is too small says so at
-// the beginning, and writes are cheaper. Not every file system can do that.
-func reserve(f *os.File, size int64) error {
-	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+// requireRoom tells at the beginning whether the file system has room for all size bytes of f, as far as it knows.
+func requireRoom(f *os.File, size int64) error {
+	var disk unix.Statfs_t
+	var file unix.Stat_t
+	if unix.Fstatfs(int(f.Fd()), &disk) != nil || unix.Fstat(int(f.Fd()), &file) != nil || disk.Blocks == 0 {
+		return nil
+	}
+	free := int64(disk.Bavail)*int64(disk.Bsize) + file.Blocks*512 // which it has already
+	if size <= free {
+		return nil
+	}
+	err := fmt.Errorf("%s are needed, %s are free: %w", bytesText(size), bytesText(free), unix.ENOSPC)
+	return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}
+}
+
+// reserve asks the file system for room for n bytes of f, from at on, without making it longer: writes are cheaper then. Not
+// every file system can do that.
+func reserve(f *os.File, at, n int64) error {
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, at, n)
 	if errors.Is(err, unix.ENOSPC) {
 		return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}
 	}
