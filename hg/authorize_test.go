@@ -137,8 +137,8 @@ func TestAuthorizerIsTold(t *testing.T) {
 		require.Equal(t, addr, from.Addr)
 		require.NotZero(t, from.Addr.Session())
 		require.NotZero(t, from.Incarnation)
-		require.False(t, from.Secure)
-		require.Empty(t, from.Name)
+		require.Equal(t, n.TLS, from.Secure)
+		require.Equal(t, n.TLS, from.Name != "")
 		var out []byte
 		require.NoError(t, h.Output(&out))
 		require.Equal(t, in, out)

@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/netip"
 	"runtime"
@@ -28,10 +29,14 @@ func init() {
 	}
 }
 
+// overTLS has Each ask how package hg and those above fare over TLS: the same tests, and the simulator once is enough.
+var overTLS = flag.Bool("matrix.tls", false, "run what is for every transport over tcp with TLS only")
+
 // A Net is one transport during one test.
 type Net struct {
 	t       *testing.T
 	Name    string
+	TLS     bool       // peers have proved who they are
 	Sim     bool       // virtual time
 	World   *sim.World // of sim
 	plugin  na.Plugin
@@ -44,11 +49,15 @@ type Net struct {
 
 // Each runs f over every transport, as subtests.
 func Each(t *testing.T, f func(t *testing.T, n *Net)) {
+	if *overTLS {
+		t.Run("tcp-tls", func(t *testing.T) { overTCP(t, "tcp-tls", tcp.Options{TLS: mutualTLS()}, f) })
+		t.Run("tcp-tls-portable", func(t *testing.T) {
+			overTCP(t, "tcp-tls-portable", tcp.Options{TLS: mutualTLS(), Portable: true}, f)
+		})
+		return
+	}
 	t.Run("tcp", func(t *testing.T) { TCP(t, f) })
-	t.Run("tcp-portable", func(t *testing.T) {
-		run(t, &Net{Name: "tcp-portable", plugin: tcp.New(tcp.Options{Portable: true, Resolver: slowResolver{}}), origin: "tcp://",
-			listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
-	})
+	t.Run("tcp-portable", func(t *testing.T) { overTCP(t, "tcp-portable", tcp.Options{Portable: true}, f) })
 	t.Run("sim", func(t *testing.T) {
 		w := sim.NewWorld(sim.Config{Seed: 1, Paced: true}) // some tests use several goroutines
 		run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",
@@ -57,8 +66,11 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 }
 
 // TCP runs f over tcp with its defaults only: for tests of speed.
-func TCP(t *testing.T, f func(t *testing.T, n *Net)) {
-	run(t, &Net{Name: "tcp", plugin: tcp.New(tcp.Options{Resolver: slowResolver{}}), origin: "tcp://",
+func TCP(t *testing.T, f func(t *testing.T, n *Net)) { overTCP(t, "tcp", tcp.Options{}, f) }
+
+func overTCP(t *testing.T, name string, opts tcp.Options, f func(t *testing.T, n *Net)) {
+	opts.Resolver = slowResolver{}
+	run(t, &Net{Name: name, TLS: opts.TLS != nil, plugin: tcp.New(opts), origin: "tcp://",
 		listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
 }
 
