@@ -363,8 +363,8 @@ func TestErrorSaysItAll(t *testing.T) {
 		h := p.handle(p.rpc("math/sum", m.handler))
 		defer h.Close()
 		var o outcome
-		begun := p.octx.Now()
 		require.NoError(t, h.Forward(nil, o.cb))
+		begun := p.octx.Now() // which is later than what Took counts from
 		n.Until(func() bool { return len(m.kept) == 1 && p.octx.Now()-begun > time.Millisecond })
 		h.Cancel()
 		p.octx.Trigger(0)
