@@ -285,6 +285,7 @@ func TestDeadlineEndsContext(t *testing.T) {
 				ctx := a.kept[0].Ctx()
 				wall, ok := ctx.Deadline()
 				require.True(t, ok)
+				begun := p.tctx.Now()
 				left, ok := a.kept[0].TimeLeft()
 				require.True(t, ok)
 				require.LessOrEqual(t, left, 300*time.Millisecond)
@@ -294,7 +295,6 @@ func TestDeadlineEndsContext(t *testing.T) {
 				defer stop()
 				require.Equal(t, "v", child.Value(key{}))
 				require.NoError(t, ctx.Err())
-				begun := p.tctx.Now()
 				p.deaf(func() bool { return ctx.Err() != nil })
 				require.GreaterOrEqual(t, p.tctx.Now()-begun, left-time.Millisecond)
 				for _, ctx := range []context.Context{ctx, child} {
