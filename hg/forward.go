@@ -129,8 +129,9 @@ func (k *call) tag() na.Tag {
 
 // Forward encodes in with the class's codec and sends it to the target. It returns without waiting, and in is the
 // caller's again then. cb hears how the call ended. A Forward that returns an error ran nothing and runs no callback: it matches
-// ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrClosed from Shutdown or Close on, or
-// the codec's error.
+// ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrAgain when more would be lent than
+// Config.MaxLent, ErrTimeout when SetTimeout was given a time that has passed, ErrClosed from Shutdown or Close on, or the
+// codec's error.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	k, err := h.claim()
 	if err != nil {

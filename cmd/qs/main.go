@@ -12,12 +12,12 @@
 //
 // The files, by command:
 //
-//	perf    perf*.go (calls, bulk, the target's side), ladder.go, mixed.go, idle.go, floor_*.go
+//	perf    perf*.go (calls, bulk, the target's side), ladder.go, mixed.go, idle.go with cpu_*.go, floor_*.go
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, plan.go, then at the origin copier.go with send.go and receive.go, progress.go, remote.go
 //	serve   serve.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
-//	both    protocol.go, client.go; disk.go, source.go with populate_*.go, part.go with reserve_*.go, journal.go, sums.go,
-//	        buffers.go
+//	both    protocol.go, client.go; disk.go with nonblock_*.go, source.go with populate_*.go, part.go with reserve_*.go and
+//	        lock_*.go, journal.go, sums.go, buffers.go
 //	ger     ger.go
 //	soak    soak.go, soak_load.go (origin), soak_target.go, soak_faults.go and soak_relay.go, soak_ledger.go (audit)
 //	info    info*.go
