@@ -15,9 +15,15 @@ import (
 // ready begins the line in which a target tells its address.
 const ready = "listening at "
 
+const serveUsage = `serve [flags] [ADDRESS]
+
+The target of qs perf, ping, cp and ger. Without ADDRESS it listens at 127.0.0.1, at a port that the system chooses; its
+first line says where. It ends with Ctrl-C.
+`
+
 // runServe is a target until it is told to end by a signal, or by the end of its input if -child is set.
 func runServe(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("serve [flags] [ADDRESS]", flag.ContinueOnError)
+	fs := flag.NewFlagSet(serveUsage, flag.ContinueOnError)
 	var n network
 	n.flags(fs)
 	child := fs.Bool("child", false, "end with the standard input")
