@@ -45,13 +45,16 @@ func (n *network) args() []string {
 	return args
 }
 
+// maxReserved bounds what is set aside for messages of peers: a MiB each, so there is room for some 250.
+const maxReserved = 256 << 20
+
 // config is that of every class of this program: bodies are bytes, and many requests may be outstanding.
 func (n *network) config() hg.Config {
 	spin := n.spin
 	if spin == 0 {
 		spin = -1
 	}
-	return hg.Config{Codec: codec.Raw, NA: na.Config{Envelopes: 256, PeerTimeout: n.timeout, Spin: spin}}
+	return hg.Config{Codec: codec.Raw, NA: na.Config{Envelopes: 256, Budget: maxReserved, PeerTimeout: n.timeout, Spin: spin}}
 }
 
 // startProfile begins the profile that was asked for; stop ends it.
