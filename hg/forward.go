@@ -584,10 +584,10 @@ func (k *call) finish(any) {
 	k.cb, k.phase = nil, idle
 	k.note(evTrigger)
 	h.mu.Unlock()
+	defer h.Close() // deferred: the callback may panic, or end the goroutine
 	if cb != nil {
 		cb(h, err)
 	}
-	h.Close()
 }
 
 // Output decodes the output of the last call into v. It returns the call's own error when that failed. It may be

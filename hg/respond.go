@@ -461,6 +461,6 @@ func (s *service) finish(any) {
 		cb(h, err)
 		return
 	}
+	defer h.Close() // deferred: the callback may panic, or end the goroutine
 	cb(h, err)
-	h.Close()
 }

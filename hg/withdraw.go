@@ -247,10 +247,17 @@ func (w *withdrawal) tell(any) {
 	w.cbs = nil
 	w.note(evTrigger)
 	h.mu.Unlock()
-	for _, cb := range cbs {
-		if cb != nil {
-			cb(h, w.result)
-		}
+	defer h.Close()
+	w.call(cbs)
+}
+
+// call runs callbacks, the others too when one panics or ends the goroutine.
+func (w *withdrawal) call(cbs []WithdrawFunc) {
+	if len(cbs) == 0 {
+		return
 	}
-	h.Close()
+	defer w.call(cbs[1:])
+	if cb := cbs[0]; cb != nil {
+		cb(w.h, w.result)
+	}
 }

@@ -1,0 +1,91 @@
+package hg_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// until drives on goroutines of its own, which callbacks end by a panic or by runtime.Goexit, until done reports true.
+func (p *pair) until(done func() bool) {
+	p.t.Helper()
+	for over := false; !over && !p.t.Failed(); {
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			defer func() { _ = recover() }()
+			p.Until(done)
+			over = true
+		}()
+		<-ended
+	}
+}
+
+// leaves are the ways in which a callback may not return.
+var leaves = map[string]func(){"panic": func() { panic("ouch") }, "goexit": runtime.Goexit}
+
+// A callback that did not return kept a reference of its handle for good.
+func TestForwardCallbackThatPanics(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		for _, leave := range leaves {
+			h := p.handle(id)
+			calls := 0
+			require.NoError(t, h.Forward(nil, func(h *hg.Handle, err error) {
+				calls++
+				assert.NoError(t, err)
+				h.Close()
+				leave()
+			}))
+			p.until(func() bool { return calls > 0 })
+			require.Equal(t, 1, calls)
+			p.clean(0)
+		}
+	})
+}
+
+// And its room for another handler.
+func TestRespondCallbackThatPanics(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1})
+		for name, leave := range leaves {
+			calls := 0
+			h := p.handle(p.rpc(name, func(h *hg.Handle) error {
+				return h.Respond(nil, func(*hg.Handle, error) { calls++; leave() })
+			}))
+			var o outcome
+			require.NoError(t, h.Forward(nil, o.cb))
+			p.until(func() bool { return o.calls > 0 && calls > 0 })
+			require.NoError(t, o.err)
+			require.Zero(t, p.tctx.Stats().Active)
+			h.Close()
+			p.clean(0)
+		}
+	})
+}
+
+// Who had withdrawn the same call as one whose callback did not return heard nothing.
+func TestWithdrawCallbackThatPanics(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		id := p.rpc("echo", echo)
+		for _, leave := range leaves {
+			h := p.handle(id)
+			var o outcome
+			calls := 0
+			require.NoError(t, h.Forward(nil, o.cb))
+			for range 3 {
+				require.NoError(t, h.Withdraw(0, func(*hg.Handle, hg.WithdrawResult) { calls++; leave() }))
+			}
+			h.Close()
+			p.until(func() bool { return o.calls > 0 && calls == 3 })
+			p.clean(0)
+		}
+	})
+}
