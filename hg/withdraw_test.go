@@ -3,6 +3,7 @@ package hg_test
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -512,5 +513,29 @@ func TestWithdrawLarge(t *testing.T) {
 			require.NotZero(t, results[hg.TooLate], "%v", results)
 		}
 		h.Close()
+	})
+}
+
+// The time of a Withdraw that was bounded by for ever was over at once.
+func TestWithdrawForEver(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		defer h.Close()
+		n.Undriven(p.tctx)
+		until := func(done func() bool) {
+			p.Until(func() bool { _ = p.tctx.Progress(0); return done() })
+		}
+		var o outcome
+		var w taken
+		require.NoError(t, h.Forward(nil, o.cb))
+		until(func() bool { return p.tctx.Stats().NA.Envelopes > 0 })
+		require.NoError(t, h.Withdraw(math.MaxInt64, w.cb))
+		for range 3 {
+			_ = p.octx.Progress(time.Millisecond)
+			p.octx.Trigger(0)
+		}
+		until(func() bool { return o.calls > 0 && w.n > 0 })
+		require.Equal(t, hg.Withdrawn, w.r)
 	})
 }
