@@ -285,8 +285,15 @@ func (op *Op) tell() {
 // runProgress tells until it has told the latest; a finish that came meanwhile follows it.
 func runProgress(data any) {
 	op := data.(*Op)
+	var moved int64
+	returned := false
+	defer func() {
+		if !returned { // it has panicked, or ends the goroutine
+			op.notTold(moved)
+		}
+	}()
 	for {
-		moved := op.moved.Load()
+		moved = op.moved.Load()
 		op.spec.OnProgress(op, moved)
 		op.mu.Lock()
 		if op.moved.Load() != moved {
@@ -298,10 +305,25 @@ func runProgress(data any) {
 		last := op.finishing
 		op.note(evProgressTold)
 		op.mu.Unlock()
+		returned = true
 		if last {
 			finish(op)
 		}
 		return
+	}
+}
+
+// notTold goes on, in Trigger, where OnProgress was told of moved and did not return.
+func (op *Op) notTold(moved int64) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	defer op.note(op.found(evProgressTold))
+	op.telling = false
+	switch {
+	case op.moved.Load() != moved:
+		op.tell()
+	case op.finishing:
+		op.hctx.PostTask(&op.finished)
 	}
 }
 

@@ -1,0 +1,40 @@
+package bulk_test
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+)
+
+// A transfer whose OnProgress did not return never ended, and had its local memory for good.
+func TestProgressThatPanics(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		for _, leave := range []func(){func() { panic("ouch") }, runtime.Goexit} {
+			s := newScene(t, p, dir, 300_000)
+			var told int64
+			s.spec.OnProgress = func(_ *bulk.Op, moved int64) { told = moved; leave() }
+			s.start()
+			for end := time.Now().Add(time.Minute); s.calls == 0 && time.Now().Before(end); {
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					defer func() { _ = recover() }()
+					_, _ = p.octx.Progress(0), p.mctx.Progress(time.Millisecond)
+					p.octx.Trigger(0)
+					p.mctx.Trigger(0)
+				}()
+				<-ended
+			}
+			require.Equal(t, 1, s.calls)
+			require.NoError(t, s.err)
+			require.EqualValues(t, 300_000, told, "the last one told of everything")
+			closed := 0
+			require.NoError(t, s.here.Close(func(error) { closed++ }))
+			s.Until(func() bool { return closed > 0 })
+		}
+	})
+}
