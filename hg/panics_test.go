@@ -89,3 +89,17 @@ func TestWithdrawCallbackThatPanics(t *testing.T) {
 		}
 	})
 }
+
+// A handler that returned an error whose Error panics, as that of a nil pointer may, left its origin without an answer.
+func TestHandlerErrorThatPanics(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("bad", func(*hg.Handle) error { return (*badError)(nil) }))
+		var o outcome
+		require.NoError(t, h.Forward(nil, o.cb))
+		p.until(func() bool { return o.calls > 0 })
+		require.ErrorIs(t, o.err, hg.ErrPanic)
+		h.Close()
+		p.clean(0)
+	})
+}

@@ -167,15 +167,11 @@ func (h *Handle) run(any) {
 			h.Close()
 		}
 	}()
-	err, panicked := h.callHandler()
+	code, text := h.callHandler()
 	returned = true
 	h.returned()
-	if err != nil {
-		code := ErrHandler
-		if panicked {
-			code = ErrPanic
-		}
-		h.answerError(code, na.Ran, err.Error())
+	if code != na.OK {
+		h.answerError(code, na.Ran, text)
 	}
 	h.Close()
 }
@@ -189,13 +185,17 @@ func (h *Handle) returned() {
 	}
 }
 
-// callHandler runs the handler. A panic is an error, is logged with its stack, and ends nothing else.
-func (h *Handle) callHandler() (err error, panicked bool) {
+// callHandler runs the handler and returns what its error says. A panic, of that too, is an error, is logged with its stack,
+// and ends nothing else.
+func (h *Handle) callHandler() (code na.Code, text string) {
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("handler panicked", "rpc", h.Name(), "peer", h.addr.String(), "panic", p, "stack", string(debug.Stack()))
-			err, panicked = fmt.Errorf("the handler of %s panicked: %v", h.Name(), p), true
+			code, text = ErrPanic, fmt.Sprintf("the handler of %s panicked: %v", h.Name(), p)
 		}
 	}()
-	return h.rpc.Handler(h), false
+	if err := h.rpc.Handler(h); err != nil {
+		return ErrHandler, err.Error()
+	}
+	return na.OK, ""
 }
