@@ -1,6 +1,7 @@
 package hg_test
 
 import (
+	"context"
 	"runtime"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // until drives on goroutines of its own, which callbacks end by a panic or by runtime.Goexit, until done reports true.
@@ -101,5 +103,28 @@ func TestHandlerErrorThatPanics(t *testing.T) {
 		require.ErrorIs(t, o.err, hg.ErrPanic)
 		h.Close()
 		p.clean(0)
+	})
+}
+
+// Where a function of OnFault did not return, those after it heard nothing: neither the user's nor the Ctx of handlers.
+func TestFaultFuncThatPanics(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		for name, leave := range leaves {
+			p := newPair(t, n, hg.Config{})
+			calls := 0
+			for range 2 {
+				p.tctx.OnFault(func(na.Addr, error) { calls++; leave() })
+			}
+			var m mute
+			h := p.handle(p.rpc(name, m.handler))
+			require.NoError(t, h.Forward(nil, nil))
+			h.Close()
+			p.Until(func() bool { return len(m.kept) > 0 })
+			defer m.kept[0].Close()
+			ctx := m.kept[0].Ctx()
+			p.octx.Close()
+			p.until(func() bool { return calls == 2 && ctx.Err() != nil })
+			require.ErrorIs(t, context.Cause(ctx), hg.ErrPeerLost)
+		}
 	})
 }

@@ -45,10 +45,17 @@ func (c *Context) Fault(peer Addr, err error) {
 		c.newsMu.Lock()
 		fns := c.onFault
 		c.newsMu.Unlock()
-		for _, fn := range fns {
-			(*fn)(peer, err)
-		}
+		tellAll(fns, peer, err)
 	})
+}
+
+// tellAll runs fns, the others too when one panics or ends the goroutine.
+func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
+	if len(fns) == 0 {
+		return
+	}
+	defer tellAll(fns[1:], peer, err)
+	(*fns[0])(peer, err)
 }
 
 // OnAbandon has fn run, in Trigger, when a peer lets us know that it wants no answer any more to a message that has been
