@@ -18,7 +18,7 @@ func TestFlowBadFields(t *testing.T) {
 	}{
 		{Config{MinEnvelopes: -1}, "MinEnvelopes is -1"},
 		{Config{Peers: -2}, "Peers is -2"},
-		{Config{Peers: 1 << 40}, "Peers is 1099511627776, want at most 16777216"},
+		{Config{Peers: 1 << 30}, "Peers is 1073741824, want at most 16777216"},
 		{Config{Need: 4097}, "Need is 4097"},
 		{Config{Want: -1}, "Want is -1"},
 		{Config{Need: 5, Want: 4}, "Want is 4, want Need, which is 5"},

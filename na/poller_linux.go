@@ -200,10 +200,9 @@ func (p *Poller) sleep(d time.Duration) int {
 		}
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)), uintptr(ms), 0, 0)
 	default:
-		var ts *unix.Timespec
+		var ts *kernelTimespec
 		if d > 0 {
-			t := unix.NsecToTimespec(int64(d))
-			ts = &t
+			ts = &kernelTimespec{int64(d / time.Second), int64(d % time.Second)}
 		}
 		n, _, errno = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epfd), uintptr(events), uintptr(len(p.events)),
 			uintptr(unsafe.Pointer(ts)), 0, 0)
@@ -219,6 +218,9 @@ func (p *Poller) sleep(d time.Duration) int {
 }
 
 var noPwait2 atomic.Bool
+
+// kernelTimespec is what epoll_pwait2 takes: 64 bits each, also where those of unix.Timespec are 32.
+type kernelTimespec struct{ sec, nsec int64 }
 
 // wake makes a wait that sleeps return.
 func (p *Poller) wake() {
