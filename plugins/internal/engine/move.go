@@ -110,7 +110,7 @@ func (t *idTable) add(o *op) uint64 {
 
 func (t *idTable) get(id uint64) *op {
 	slot := uint32(id)
-	if int(slot) >= len(t.slots) || t.slots[slot].gen != uint32(id>>32) {
+	if uint64(slot) >= uint64(len(t.slots)) || t.slots[slot].gen != uint32(id>>32) {
 		return nil
 	}
 	return t.slots[slot].o
