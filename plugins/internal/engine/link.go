@@ -280,8 +280,9 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 	if e.draining {
 		return nil, na.WithText(na.ErrClosed, "the process is shutting down")
 	}
-	var named na.Addr
-	if g.Listen != "" && verified && strings.HasPrefix(g.Listen, e.eng.opts.Scheme+"://") && e.carrier.Check(g.Listen) == nil {
+	var named na.Addr // nobody else is reached by our own name, whatever he says
+	if g.Listen != "" && g.Listen != e.eng.opts.Self && verified &&
+		strings.HasPrefix(g.Listen, e.eng.opts.Scheme+"://") && e.carrier.Check(g.Listen) == nil {
 		named = na.MakeAddr(g.Listen, int(g.Context))
 	}
 	if old := e.names[named]; old != nil && !named.IsZero() {

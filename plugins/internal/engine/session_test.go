@@ -656,6 +656,7 @@ func TestPrivatePeers(t *testing.T) {
 	}{
 		{scriptPeer, true, scriptPeer}, {scriptPeer, false, "script://@07"}, {"", true, "script://@07"},
 		{"other://x", true, "script://@07"}, {"script://bad", true, "script://@07"},
+		{"script://me", true, "script://@07"}, // our own name: what is sent there stays in this process
 	} {
 		g := peerGreeting(5)
 		g.Listen, g.Incarnation = c.listen, [16]byte{7, byte(i)}
