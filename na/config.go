@@ -3,6 +3,7 @@ package na
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
@@ -99,8 +100,15 @@ func (c Config) withDefaults() Config {
 	def(&c.ConnectTimeout, c.PeerTimeout)
 	def(&c.Linger, 2*time.Second)
 	def(&c.Spin, 50*time.Microsecond)
+	for _, d := range []*time.Duration{&c.Probe, &c.PeerTimeout, &c.ConnectTimeout, &c.Spin} {
+		*d = min(*d, MaxTime)
+	}
 	return c
 }
+
+// MaxTime is as good as never: times are longer nowhere, or their sums would pass the end of what a Duration holds.
+// Plugins use it.
+const MaxTime time.Duration = math.MaxInt64 / 4
 
 func def[T comparable](v *T, d T) {
 	var zero T

@@ -2,7 +2,6 @@ package na
 
 import (
 	"fmt"
-	"math"
 	"time"
 )
 
@@ -93,9 +92,6 @@ func (c *Context) Disconnect(peer Addr, err error) {
 	}
 }
 
-// longest is for ever, and can be added to a time.
-const longest = math.MaxInt64 / 4
-
 // Timer ends op with nil when d has passed; somebody must drive the context then. It may be canceled.
 func (c *Context) Timer(op *Op, d time.Duration) error {
 	t, err := op.start(kindTimer, Addr{})
@@ -105,7 +101,7 @@ func (c *Context) Timer(op *Op, d time.Duration) error {
 	if err := c.open(op); err != nil {
 		return err
 	}
-	c.ep.Timer(t, c.Now()+min(max(d, 0), longest))
+	c.ep.Timer(t, c.Now()+min(max(d, 0), MaxTime))
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package tcp_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -27,6 +28,20 @@ func TestOwnFreezeRefusesNobody(t *testing.T) {
 	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
 	r.readHello()
 	require.Equal(t, n.cls.Addr().Name(), r.peer.Listen)
+}
+
+// Where a connection may take as long as there is to say HELLO, it is not dropped at once.
+func TestHandshakeForEver(t *testing.T) {
+	leak.Check(t)
+	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, HandshakeTimeout: math.MaxInt64}, na.Config{}, 1)
+	c := n.ctx()
+	r := rawDial(t, n)
+	for range 10 {
+		_ = c.Progress(time.Millisecond) // accepts
+	}
+	r.hello(greeting())
+	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
+	r.readHello()
 }
 
 // A peer connects, gives that up, and connects again; what it gave up is read last. It does not take the session that lives.

@@ -126,6 +126,7 @@ func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	if o.HandshakeTimeout == 0 {
 		o.HandshakeTimeout = 5 * time.Second
 	}
+	o.HandshakeTimeout = min(o.HandshakeTimeout, na.MaxTime)
 	if o.WriteTimeout == 0 {
 		o.WriteTimeout = max(defaultWriteTimeout, peerTimeout)
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -445,6 +446,26 @@ func TestConnectTimeout(t *testing.T) {
 }
 
 // An address that fails is dialled again after longer and longer pauses; others are not held up by it.
+// Durations as long as there are mean never, not always.
+func TestForEver(t *testing.T) {
+	s := newScript(t, na.Config{ConnectTimeout: math.MaxInt64, Probe: math.MaxInt64, Spin: math.MaxInt64})
+	sleeps := func() {
+		s.pass(time.Minute)
+		s.pass(0)
+		at, ok := s.e.NextTimer()
+		require.True(t, !ok || at > s.clock, "Progress would poll without end")
+	}
+	s.send("waits for the session")
+	sleeps()
+	l := s.dialed[0]
+	s.drain(l)
+	require.NoError(t, s.hello(l, peerGreeting(1)))
+	s.drain(l)
+	s.send("waits for an envelope")
+	sleeps()
+	require.False(t, l.Down())
+}
+
 func TestBackoff(t *testing.T) {
 	s := newScript(t, na.Config{})
 	fail := func() {

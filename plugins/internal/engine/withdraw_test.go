@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"runtime"
 	"testing"
 	"time"
@@ -378,6 +379,10 @@ func TestTimers(t *testing.T) {
 	s.pass(0)
 	s.trigger()
 	require.Equal(t, 1, past.ended)
+	never := start(math.MaxInt64)
+	s.pass(time.Hour)
+	s.trigger()
+	require.Zero(t, never.ended)
 	left := start(time.Hour)
 	s.nctx.Close()
 	s.trigger()
