@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -202,8 +203,11 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return fmt.Errorf("bulk: close: a transfer of this process still uses the memory: %w", context.Cause(ctx))
 		}
-		if err := h.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed && h.hctx.NA().Live() > 0 {
-			return fmt.Errorf("bulk: close: a transfer of another context still uses the memory: %w", err)
+		if err := h.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed {
+			if h.hctx.NA().Live() > 0 {
+				return fmt.Errorf("bulk: close: a transfer of another context still uses the memory: %w", err)
+			}
+			runtime.Gosched() // another goroutine is about to run the callback
 		}
 	}
 }

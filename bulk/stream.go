@@ -3,6 +3,7 @@ package bulk
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -105,8 +106,11 @@ func (f *flow) wait(over func() bool) error {
 		if over() {
 			return nil
 		}
-		if err := f.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed && f.hctx.Closed() && !over() {
-			return na.WithText(hg.ErrClosed, "the context is closed")
+		if err := f.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed && !over() {
+			if f.hctx.Closed() {
+				return na.WithText(hg.ErrClosed, "the context is closed")
+			}
+			runtime.Gosched() // another goroutine is in a callback
 		}
 	}
 }

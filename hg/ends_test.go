@@ -170,6 +170,80 @@ func TestEndOfResponseTellsEverything(t *testing.T) {
 	})
 }
 
+// odd is a codec that forgets what it was given to add to, or panics.
+type odd struct {
+	codec.Codec
+	forgets, panics bool
+}
+
+func (c *odd) Append(b []byte, v any) ([]byte, error) {
+	switch {
+	case c.panics:
+		panic("odd")
+	case c.forgets:
+		b = nil
+	}
+	return c.Codec.Append(b, v)
+}
+
+// A codec that does not add to what it is given is an error that says so, and no panic; handle and request are as before.
+func TestCodecThatForgets(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		c := &odd{Codec: codec.Msgpack}
+		p := newPair(t, n, hg.Config{Codec: c})
+		var refused error
+		h := p.handle(p.rpc("x", func(h *hg.Handle) error {
+			c.forgets = true
+			refused = h.Respond("x", nil)
+			c.forgets = false
+			return h.Respond("y", nil)
+		}))
+		defer h.Close()
+		c.forgets = true
+		err := h.Forward("x", nil)
+		c.forgets = false
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		require.ErrorContains(t, err, "Append of codec msgpack was given 24 bytes to add to and has returned 2")
+		require.NoError(t, p.call(h, "x"))
+		require.ErrorIs(t, refused, hg.ErrInvalid)
+		var out string
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, "y", out)
+		p.clean(1)
+	})
+}
+
+// A ForwardWait that the codec ends by a panic leaves nothing of its patience to the next Forward.
+func TestForwardWaitThatPanics(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		c := &odd{Codec: codec.Msgpack}
+		p := newPair(t, n, hg.Config{Codec: c, NA: na.Config{Envelopes: 2, OnNoCredit: na.Fail}})
+		var m mute
+		id := p.rpc("mute", m.handler)
+		h := p.handle(id)
+		defer h.Close()
+		c.panics = true
+		require.PanicsWithValue(t, "odd", func() { _ = h.ForwardWait(context.Background(), "x") })
+		c.panics = false
+		first := p.handle(p.rpc("echo", echo))
+		defer first.Close()
+		require.NoError(t, p.call(first, "the session is there"))
+		n.Undriven(p.tctx) // and so it accepts nothing
+		var o, last outcome
+		for range 2 {
+			other := p.handle(id)
+			defer other.Close()
+			require.NoError(t, other.Forward("x", o.cb))
+		}
+		if err := h.Forward("x", last.cb); err == nil {
+			n.Until(func() bool { return last.calls > 0 })
+			require.ErrorIs(t, last.err, hg.ErrNoCredit)
+		} else {
+			require.ErrorIs(t, err, hg.ErrNoCredit)
+		}
+	})
+}
+
 // closing is a codec that closes a handle while it encodes.
 type closing struct {
 	codec.Codec

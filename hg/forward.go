@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -173,8 +174,17 @@ func (h *Handle) encode(b []byte, v any) (out []byte, err error) {
 			h.mu.Unlock()
 		}
 	}()
-	out, err = h.ctx.class.cfg.Codec.Append(b, v)
+	out, err = appendWith(h.ctx.class.cfg.Codec, b, v)
 	ok = err == nil
+	return out, err
+}
+
+// appendWith has a codec encode v at the end of b, which it must not shorten.
+func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
+	out, err := c.Append(b, v)
+	if err == nil && len(out) < len(b) {
+		err = na.WithText(ErrInvalid, fmt.Sprintf("Append of codec %s was given %d bytes to add to and has returned %d", c.Name(), len(b), len(out)))
+	}
 	return out, err
 }
 

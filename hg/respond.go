@@ -202,7 +202,7 @@ func (h *Handle) InputRaw() ([]byte, error) {
 // ErrUnsupported for a one-way RPC, ErrOverflow when out is larger than Config.MaxOutput, or is the codec's.
 func (h *Handle) Respond(out any, cb RespondFunc) error {
 	return h.respond(response{fate: na.Ran}, cb, func(b []byte) ([]byte, error) {
-		return h.ctx.class.cfg.Codec.Append(b, out)
+		return appendWith(h.ctx.class.cfg.Codec, b, out)
 	})
 }
 

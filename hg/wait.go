@@ -35,16 +35,22 @@ func (h *Handle) wait(ctx context.Context, forward func(ForwardFunc) error) erro
 		ended atomic.Bool
 		fail  error
 	)
+	begun := false
+	defer func() { // the codec may panic
+		if !begun {
+			h.mu.Lock()
+			k.patient = false
+			h.mu.Unlock()
+		}
+	}()
 	if err := forward(func(_ *Handle, err error) {
 		fail = err
 		ended.Store(true)
 		c.Rouse()
 	}); err != nil {
-		h.mu.Lock()
-		k.patient = false
-		h.mu.Unlock()
 		return err
 	}
+	begun = true
 	c.await(ctx, h.Cancel, ended.Load)
 	if fail != nil && ctx.Err() != nil {
 		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
