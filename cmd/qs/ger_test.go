@@ -44,7 +44,7 @@ func TestGerAsks(t *testing.T) {
 	s := serveFiles(t, "")
 	out := run(t, 0, "ger", s.addr).out.String()
 	require.Regexp(t, `(?m)^offered to each +256 envelopes of 4096 bytes$`, out)
-	require.Regexp(t, `(?m)^guaranteed now +1.0 MiB of 64.0 MiB$`, out)
+	require.Regexp(t, `(?m)^guaranteed now +1.0 MiB of 256.0 MiB$`, out)
 	require.Regexp(t, `(?m)^most that a peer has used here +1$`, out)
 	require.Regexp(t, `(?m)^ +Envelopes: 1 would have done here$`, out)
 	var all []hg.Gauges
