@@ -66,7 +66,7 @@ func storm(t testing.TB, seed uint64) *sim.World {
 					got := p.get(local, to, key)
 					w.Note("get", uint64(na.CodeOf(got.Err)), uint64(got.N))
 				}
-				w.Sleep(time.Duration(rng.IntN(int(time.Second))))
+				w.Sleep(time.Duration(rng.Int64N(int64(time.Second))))
 			}
 			left--
 			if left == 0 {
@@ -79,13 +79,13 @@ func storm(t testing.TB, seed uint64) *sim.World {
 	}
 	w.Go("chaos", func() {
 		for range 6 {
-			w.Sleep(time.Duration(rng.IntN(int(2 * time.Second))))
+			w.Sleep(time.Duration(rng.Int64N(int64(2 * time.Second))))
 			a, b := fmt.Sprint("node", rng.IntN(nodes)), fmt.Sprint("node", rng.IntN(nodes))
 			switch rng.IntN(3) {
 			case 0:
 				w.Partition(a, b, rng.IntN(2) == 0)
 			case 1:
-				w.Node(a).Pause(time.Duration(rng.IntN(int(3 * time.Second))))
+				w.Node(a).Pause(time.Duration(rng.Int64N(int64(3 * time.Second))))
 			default:
 				w.Heal()
 			}

@@ -189,7 +189,7 @@ func (a *actor) timeout(l *live, relayed bool) time.Duration {
 	case relayed:
 		d = time.Second
 	case some && a.s.on(actDeadline):
-		d = time.Duration(1000 + size(a.rng, 10e9))
+		d = 1000 + size(a.rng, 10*time.Second)
 	}
 	l.h.SetTimeout(d)
 	if d == 0 {

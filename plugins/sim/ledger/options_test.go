@@ -5,6 +5,7 @@ import (
 	"math/bits"
 	"math/rand/v2"
 	"strings"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -89,9 +90,9 @@ func drawOptions(seed uint64) options {
 }
 
 // size draws a length up to most, each power of two as likely as any other.
-func size(r *rand.Rand, most int) int {
-	n := bits.Len(uint(most))
-	return min(r.IntN(1<<r.IntN(n+1)), most)
+func size[T int | time.Duration](r *rand.Rand, most T) T {
+	n := bits.Len64(uint64(most))
+	return min(T(r.Int64N(1<<r.IntN(n+1))), most)
 }
 
 func (o *options) String() string { return fmt.Sprintf("%+v", *o) }

@@ -188,7 +188,7 @@ func (s *scenario) crash(i int) {
 	}
 	old.crashed = true
 	old.node.Crash()
-	s.w.Sleep(time.Duration(s.rng.IntN(1 << s.rng.IntN(32))))
+	s.w.Sleep(time.Duration(s.rng.Int64N(1 << s.rng.IntN(32))))
 	s.start(i).ops = old.ops
 }
 
