@@ -281,7 +281,7 @@ func TestH6SameNumbersBothWays(t *testing.T) {
 }
 
 // A request that cannot be sent ends its call, whose receive is posted already: when there is no envelope, and when the peer
-// goes before it has read anything.
+// goes before it has run anything.
 func TestH7SendFails(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := &pair{Net: n, t: t}
@@ -304,6 +304,10 @@ func TestH7SendFails(t *testing.T) {
 			require.Equal(t, na.NotRun, hg.FateOf(outs[i].err))
 		}
 		n.Undriven(p.tctx)
+		n.Until(func() bool { // two have left
+			_ = p.tctx.Progress(0)
+			return p.tctx.Stats().NA.Envelopes == 2
+		})
 		require.NoError(t, p.target.Close())
 		n.Until(func() bool { return outs[0].calls > 0 && outs[1].calls > 0 })
 		for i := range outs {
