@@ -12,13 +12,14 @@ import (
 func requireRoom(f *os.File, size int64) error {
 	var disk unix.Statfs_t
 	var file unix.Stat_t
-	if unix.Fstatfs(int(f.Fd()), &disk) != nil || unix.Fstat(int(f.Fd()), &file) != nil || disk.Blocks == 0 {
+	if unix.Fstatfs(int(f.Fd()), &disk) != nil || unix.Fstat(int(f.Fd()), &file) != nil || disk.Blocks == 0 || disk.Bsize < 1 {
 		return nil
 	}
-	free := int64(disk.Bavail)*int64(disk.Bsize) + file.Blocks*512 // which it has already
-	if size <= free {
+	has := file.Blocks * 512
+	if size <= has || uint64(size-has-1)/uint64(disk.Bsize) < disk.Bavail { // in blocks: some say that they have room without end
 		return nil
 	}
+	free := has + int64(disk.Bavail)*int64(disk.Bsize)
 	err := fmt.Errorf("%s are needed, %s are free: %w", bytesText(size), bytesText(free), unix.ENOSPC)
 	return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}
 }
