@@ -234,6 +234,8 @@ func TestAuthorizerIsNotAskedInVain(t *testing.T) {
 		require.Zero(t, p.tctx.Stats().Handles)
 		require.Zero(t, asked)
 		h.Close()
+		p.Until(func() bool { return o.calls == 1 }) // the callback has the last reference
+		require.ErrorIs(t, o.err, hg.ErrCanceled)
 		p.clean(0)
 	})
 }
