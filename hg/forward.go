@@ -49,10 +49,10 @@ type call struct {
 	loan *loan
 	pull *pull
 
-	sending    bool // the send was started
-	sendEnded  bool // and has ended
-	taken      bool // the request was withdrawn
-	withdrawal *withdrawal
+	sending    bool        // the send was started
+	sendEnded  bool        // and has ended
+	taken      bool        // the request was withdrawn
+	withdrawal *withdrawal // the first of this call; or nil
 	sent       na.Result
 	received   na.Result
 	answer     response
@@ -403,7 +403,7 @@ func (k *call) onSent(_ *na.Op, r na.Result) {
 	}
 	k.sent, k.sendEnded = r, true
 	k.tell()
-	if k.withdrawal != nil {
+	if k.recalling() {
 		k.withdrawal.sendEnded(r)
 	}
 	if r.Err != nil && !mutant.H7ReceiveStays {
@@ -528,7 +528,7 @@ func (k *call) partEnded() {
 		return
 	}
 	k.phase = queued
-	if k.withdrawal != nil {
+	if k.recalling() {
 		k.withdrawal.callEnds()
 	}
 	k.h.ctx.PostTask(&k.done)

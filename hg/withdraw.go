@@ -62,8 +62,9 @@ type withdrawal struct {
 // Withdraw takes back the request of the call under way if its handler has not started. Unlike Cancel it asks the
 // target, and cb hears what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
 // exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
-// Indeterminate and the call is canceled. Several Withdraws of one call get one result; the shortest of their timeouts counts. The error matches ErrBusy while another goroutine is in Forward of h, and
-// ErrInvalid for a handle that came with a request; cb does not run then.
+// Indeterminate and the call is canceled. Several Withdraws of one call, until its callback runs, get one result; the
+// shortest of their timeouts counts. The error matches ErrBusy while another goroutine is in Forward of h, and ErrInvalid
+// for a handle that came with a request; cb does not run then.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
 	if k == nil {
@@ -75,10 +76,11 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	if k.phase == encoding {
 		return misuse("withdraw", h.Name(), h.addr, ErrBusy, "the request is being encoded")
 	}
-	if w := k.withdrawal; w != nil && k.phase == pending && !w.settled { // join it
-		w.note(w.found(evWithdraw))
-		w.cbs = append(w.cbs, cb)
-		w.limit(timeout)
+	before := k.withdrawal
+	if before != nil && k.phase != idle && !before.settled { // join it
+		before.note(before.found(evWithdraw))
+		before.cbs = append(before.cbs, cb)
+		before.limit(timeout)
 		return nil
 	}
 	w := &withdrawal{h: h, k: k, gen: k.gen}
@@ -87,8 +89,8 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	w.task.Init(w.tell, nil)
 	h.refs.Add(1) // until tell
 	switch {
-	case k.taken && k.phase != idle: // by another Withdraw, and the callback has not run yet
-		w.settle(Withdrawn)
+	case before != nil && k.phase != idle:
+		w.settle(before.result)
 	case k.phase != pending, k.canceling, k.understood || k.answered || k.pull != nil:
 		w.settle(TooLate)
 	case h.rpc.OneWay && k.sendEnded:
@@ -106,6 +108,9 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	}
 	return nil
 }
+
+// recalling tells whether it is not known yet what becomes of the request that is to be taken back. Locked.
+func (k *call) recalling() bool { return k.withdrawal != nil && !k.withdrawal.settled }
 
 // limit starts a timer. Locked.
 func (w *withdrawal) limit(timeout time.Duration) {
@@ -200,9 +205,6 @@ func (w *withdrawal) settle(r WithdrawResult) {
 	w.settled, w.result = true, r
 	for _, timer := range w.timers {
 		timer.Cancel()
-	}
-	if w.k.withdrawal == w {
-		w.k.withdrawal = nil
 	}
 	w.h.ctx.PostTask(&w.task)
 }

@@ -539,3 +539,44 @@ func TestWithdrawForEver(t *testing.T) {
 		require.Equal(t, hg.Withdrawn, w.r)
 	})
 }
+
+// TestWithdrawWhileCallEnds: who asks when the call was canceled too and its callback has not run gets the same result as who asked
+// before, whether the target's word or the cancel came first.
+func TestWithdrawWhileCallEnds(t *testing.T) {
+	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
+		const rounds = 20
+		h := p.handle(id)
+		results := map[hg.WithdrawResult]int{}
+		for i := range rounds {
+			var o outcome
+			var first, second taken
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			p.arrive(1)
+			require.NoError(t, h.Withdraw(0, first.cb))
+			early := i%2 == 0
+			if early {
+				h.Cancel()
+			}
+			for range 1000 { // the word arrives, and nobody hears it yet
+				_ = p.tctx.Progress(0)
+				_ = p.octx.Progress(0)
+			}
+			if !early {
+				h.Cancel()
+			}
+			p.octx.Post(func() {
+				require.Zero(t, o.calls)
+				require.NoError(t, h.Withdraw(0, second.cb))
+			})
+			p.move(func() bool { return first.n > 0 && second.n > 0 && o.calls > 0 })
+			require.Equal(t, first.r, second.r)
+			results[first.r]++
+			p.Until(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
+		}
+		require.Equal(t, rounds, results[hg.Withdrawn]+results[hg.Indeterminate])
+		if p.Sim { // elsewhere the word comes when it comes
+			require.Equal(t, rounds/2, results[hg.Withdrawn])
+		}
+		h.Close()
+	})
+}

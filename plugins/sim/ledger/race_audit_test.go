@@ -25,6 +25,7 @@ type raceCall struct {
 // An ask is one Withdraw.
 type ask struct {
 	over    bool // the call had ended or was canceled
+	ended   bool // its callback had run
 	bounded bool // or an earlier ask had a bound on the wait, after which the call is canceled
 	told    int
 	r       hg.WithdrawResult
@@ -63,6 +64,9 @@ func (s *race) audit() {
 		s.auditCall(c)
 		for i := range c.asks {
 			s.auditAsk(c, &c.asks[i])
+			if k, first := &c.asks[i], &c.asks[0]; !k.ended && k.r != first.r {
+				s.fail("withdraws of call %d before its callback gave %v and %v", c.token, first.r, k.r)
+			}
 		}
 	}
 }
@@ -88,7 +92,7 @@ func (s *race) auditAsk(c *raceCall, k *ask) {
 	switch k.r {
 	case hg.Withdrawn:
 		switch {
-		case k.over && !c.canceled:
+		case k.ended, k.over && k == &c.asks[0]:
 			s.fail("call %d was over, its withdraw gave %v", c.token, k.r)
 		case c.ran != 0:
 			s.fail("call %d was withdrawn and ran", c.token)
@@ -105,7 +109,7 @@ func (s *race) auditAsk(c *raceCall, k *ask) {
 		}
 	case hg.Indeterminate:
 		switch {
-		case k.over:
+		case k.ended, k.over && k == &c.asks[0]:
 			s.fail("call %d was over, its withdraw gave %v", c.token, k.r)
 		case s.opts.clean() && !c.canceled && !c.bounded:
 			s.fail("nobody knows about call %d, and nothing went wrong; it ended with %v", c.token, c.err)

@@ -434,7 +434,7 @@ func (a *racer) withdraw(en *entry, timeout time.Duration) {
 
 // ask is Withdraw with a line in the ledger.
 func (a *racer) ask(h *hg.Handle, c *raceCall, timeout time.Duration) {
-	k := ask{over: c.callbacks > 0 || c.canceled, bounded: c.bounded}
+	k := ask{over: c.callbacks > 0 || c.canceled, ended: c.callbacks > 0, bounded: c.bounded}
 	if !k.over && len(c.asks) == 0 {
 		a.s.asked++
 	}
