@@ -84,8 +84,9 @@ func (c *Context) delist(h *Handle) {
 	h.older, h.younger = nil, nil
 }
 
-// Reset aims an idle handle at another address and RPC. The error matches ErrBusy while a call is under way, and
-// ErrNoEntry when id was not registered; the handle is as before then.
+// Reset aims an idle handle at another address and RPC. Meanwhile no other goroutine may ask for its ID or Name, or be in
+// SetTarget. The error matches ErrBusy while a call is under way, and ErrNoEntry when id was not registered; the handle is
+// as before then.
 func (h *Handle) Reset(addr na.Addr, id ID) error {
 	rpc := h.ctx.class.rpcs.find(id)
 	if rpc == nil {
