@@ -66,8 +66,11 @@ func TestTargetIsLost(t *testing.T) {
 			t.Run(name+" "+sig.String(), func(t *testing.T) {
 				s := serve(t, "")
 				args := append([]string{args[0], "-peer-timeout", "500ms"}, args[1:]...)
+				rest := busyTime(t, s.cmd.Process.Pid) // starting may take long, too
 				q := newQS(t, append(args, s.addr)...).start()
-				soon(t, "load", func() bool { return busyTime(t, s.cmd.Process.Pid) >= 50*time.Millisecond || runtime.GOOS != "linux" })
+				soon(t, "load", func() bool {
+					return busyTime(t, s.cmd.Process.Pid) >= rest+20*time.Millisecond || runtime.GOOS != "linux"
+				})
 				requireEnds(t, q, func() { require.NoError(t, s.cmd.Process.Signal(sig)) })
 				require.Regexp(t, `^qs \w+: `, q.errors.String())
 				require.Contains(t, q.errors.String(), s.addr)
