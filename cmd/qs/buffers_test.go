@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +37,29 @@ func TestBuffersAreBounded(t *testing.T) {
 	_, err = p.get(maxPiece)
 	require.ErrorIs(t, err, na.ErrAgain)
 	require.ErrorContains(t, err, "1024 MiB of buffers are in use by other transfers")
+
+	// A transfer that has some of it waits for that, and one that has none is refused.
+	fs := &files{buffers: p}
+	has, hasNot := fs.newTransfer(na.Addr{}, "has"), fs.newTransfer(na.Addr{}, "has not")
+	p.put(all[0])
+	all[0], err = has.buffer(t.Context(), maxPiece)
+	require.NoError(t, err)
+	_, err = hasNot.buffer(t.Context(), maxPiece)
+	require.ErrorIs(t, err, na.ErrAgain)
+	over, end := context.WithCancelCause(t.Context())
+	end(na.ErrTimeout)
+	_, err = has.buffer(over, maxPiece)
+	require.ErrorIs(t, err, na.ErrTimeout, "it waits for as long as the transfer goes on")
+	got := make(chan error, 1)
+	go func() {
+		b, err := has.buffer(t.Context(), maxPiece)
+		all[0] = b
+		got <- err
+	}()
+	has.giveBack(all[0])
+	require.NoError(t, <-got)
+	has.lent.Add(-1)
+
 	for _, b := range all {
 		p.put(b)
 	}

@@ -57,7 +57,7 @@ func runCp(args []string, out io.Writer) error {
 	n.peerFlags(fs)
 	timeout := fs.Duration("timeout", time.Minute, "`time` to wait for the answer to one request")
 	fs.Int64Var(&opts.piece, "piece", 4<<20, "`bytes` that are asked for and verified at a time")
-	fs.IntVar(&opts.window, "window", 4, "`pieces` under way at a time")
+	fs.IntVar(&opts.window, "window", 8, "`pieces` under way at a time")
 	fs.BoolVar(&opts.sha, "sha256", false, "compare SHA-256 checksums, too")
 	fs.BoolVar(&opts.anew, "anew", false, "copy all, and from the beginning, whatever is there")
 	fs.BoolVar(&opts.sync, "sync", false, "wait until each file is on the disk before it gets its name")

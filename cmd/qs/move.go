@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
@@ -30,7 +31,7 @@ func (m *move) cut(n int64) *move {
 
 func (t *transfer) answer(m *move, reply *pieceReply, err error) {
 	if m.buf != nil {
-		t.files.buffers.put(m.buf)
+		t.giveBack(m.buf)
 	}
 	if m.h != nil {
 		respond(m.h, reply, err)
@@ -38,10 +39,10 @@ func (t *transfer) answer(m *move, reply *pieceReply, err error) {
 }
 
 // begin starts the transfer of a piece between the origin's memory and a buffer, or the source.
-func (t *transfer) begin(m *move) (err error) {
+func (t *transfer) begin(ctx context.Context, m *move) (err error) {
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: t.peer, Remote: m.req.Memory, RemoteOffset: m.req.At, Size: m.req.Size}
 	if t.source == nil || t.source.mapped == nil {
-		if m.buf, err = t.files.buffers.get(m.req.Size); err != nil {
+		if m.buf, err = t.buffer(ctx, m.req.Size); err != nil {
 			return err
 		}
 		spec.Local = m.buf.h
@@ -55,6 +56,35 @@ func (t *transfer) begin(m *move) (err error) {
 	m.done = make(chan error, 1)
 	m.op, err = bulk.Transfer(t.files.buffers.hctx, spec, func(_ *bulk.Op, err error) { m.done <- err })
 	return err
+}
+
+// buffer gets memory for a move. When the target has none left it waits for what the transfer itself has: only one that has
+// nothing is refused.
+func (t *transfer) buffer(ctx context.Context, size int64) (*buffer, error) {
+	for {
+		own := t.lent.Load()
+		b, err := t.files.buffers.get(size)
+		if err == nil {
+			t.lent.Add(1)
+		}
+		if err == nil || own == 0 || !errors.Is(err, na.ErrAgain) {
+			return b, err
+		}
+		select {
+		case <-t.returned:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (t *transfer) giveBack(b *buffer) {
+	t.files.buffers.put(b)
+	t.lent.Add(-1)
+	select {
+	case t.returned <- struct{}{}:
+	default: // one is as good as several
+	}
 }
 
 // read gets a piece, and its checksum for the answer.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -34,6 +35,9 @@ type transfer struct {
 	rest   *move         // of a piece that is pulled bite by bite; of first
 	ended  chan struct{} // closed when nothing is under way any more
 
+	lent     atomic.Int64  // buffers that it has
+	returned chan struct{} // it has given one back
+
 	closed sync.Once // what follows
 
 	// One of the two is set. filesMu guards what is in it, also while the disk is waited for.
@@ -49,7 +53,7 @@ type transfer struct {
 func (fs *files) newTransfer(peer na.Addr, path string) *transfer {
 	t := &transfer{
 		files: fs, peer: peer, path: path, used: time.Now(),
-		queue: make(chan *move, maxQueued), ended: make(chan struct{}),
+		queue: make(chan *move, maxQueued), ended: make(chan struct{}), returned: make(chan struct{}, 1),
 	}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	return t
@@ -84,9 +88,20 @@ func (t *transfer) gone() error {
 	return fmt.Errorf("the transfer of %s has ended: %w", t.path, na.ErrClosed)
 }
 
+// How many bites of an upload, or pieces of a download, wait between first and second: enough for either to go on while the
+// other sleeps.
+const (
+	bitesAhead  = 16
+	piecesAhead = 2
+)
+
 // run moves pieces until the transfer is ended or fails.
 func (t *transfer) run() {
-	err := overlap(t.ctx, 2, t.first, t.second)
+	depth := piecesAhead
+	if t.part != nil {
+		depth = bitesAhead
+	}
+	err := overlap(t.ctx, depth, t.first, t.second)
 	if err != nil {
 		t.cancel(err)
 	}
@@ -131,7 +146,7 @@ func (t *transfer) first(ctx context.Context) (*move, error) {
 	if t.part != nil && m.req.Size > bite {
 		t.rest, m = m, m.cut(bite)
 	}
-	if err := t.begin(m); err != nil {
+	if err := t.begin(ctx, m); err != nil {
 		t.answer(m, nil, err)
 		return nil, err
 	}
