@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
 // busyTime returns the time that a process has computed, where the system tells; ticks are 10 ms.
@@ -53,6 +55,31 @@ func requireEnds(t *testing.T, q *qs, lose func()) {
 
 const allowance = 2 * time.Second
 
+// waitForLoad waits until somebody has a session with s and sends requests, and s computes because of them.
+func (s *server) waitForLoad() {
+	s.t.Helper()
+	c, err := dial(&network{timeout: patience}, s.addr, patience, []string{hg.GaugesRPC})
+	require.NoError(s.t, err)
+	defer c.close()
+	soon(s.t, "requests", func() bool {
+		var all []hg.Gauges
+		if err := c.call(s.t.Context(), hg.GaugesRPC, nil, &all); err != nil {
+			return false
+		}
+		asking := 0
+		for _, p := range all[0].Peers {
+			if p.HeldMax > 0 {
+				asking++
+			}
+		}
+		return asking == 2 // we are one of them
+	})
+	before := busyTime(s.t, s.cmd.Process.Pid)
+	soon(s.t, "load", func() bool {
+		return busyTime(s.t, s.cmd.Process.Pid) >= before+20*time.Millisecond || runtime.GOOS != "linux"
+	})
+}
+
 // TestTargetIsLost: a target that is killed or stopped under load.
 func TestTargetIsLost(t *testing.T) {
 	for name, args := range map[string][]string{
@@ -66,11 +93,8 @@ func TestTargetIsLost(t *testing.T) {
 			t.Run(name+" "+sig.String(), func(t *testing.T) {
 				s := serve(t, "")
 				args := append([]string{args[0], "-peer-timeout", "500ms"}, args[1:]...)
-				rest := busyTime(t, s.cmd.Process.Pid) // starting may take long, too
 				q := newQS(t, append(args, s.addr)...).start()
-				soon(t, "load", func() bool {
-					return busyTime(t, s.cmd.Process.Pid) >= rest+20*time.Millisecond || runtime.GOOS != "linux"
-				})
+				s.waitForLoad()
 				requireEnds(t, q, func() { require.NoError(t, s.cmd.Process.Signal(sig)) })
 				require.Regexp(t, `^qs \w+: `, q.errors.String())
 				require.Contains(t, q.errors.String(), s.addr)
