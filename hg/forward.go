@@ -51,7 +51,6 @@ type call struct {
 
 	sending    bool        // the send was started
 	sendEnded  bool        // and has ended
-	taken      bool        // the request was withdrawn
 	withdrawal *withdrawal // the first of this call; or nil
 	sent       na.Result
 	received   na.Result
@@ -550,7 +549,7 @@ func (k *call) result() error {
 	switch {
 	case mutant.CancelWins && k.canceling:
 		cause = k.why
-	case k.taken:
+	case k.taken():
 		fate, cause = na.NotRun, ErrCanceled
 	case k.answered && k.answer.code == na.OK:
 		return nil

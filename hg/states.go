@@ -198,7 +198,7 @@ func (k *call) state() states.State {
 		}
 	}
 	switch {
-	case k.canceling || k.taken || k.sent.Err != nil || k.received.Err != nil:
+	case k.canceling || k.taken() || k.sent.Err != nil || k.received.Err != nil:
 		return callEnding
 	case k.pull != nil:
 		return callFetching

@@ -112,6 +112,11 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 // recalling tells whether it is not known yet what becomes of the request that is to be taken back. Locked.
 func (k *call) recalling() bool { return k.withdrawal != nil && !k.withdrawal.settled }
 
+// taken tells whether the request was withdrawn. Locked.
+func (k *call) taken() bool {
+	return k.withdrawal != nil && k.withdrawal.settled && k.withdrawal.result == Withdrawn
+}
+
 // limit starts a timer. Locked.
 func (w *withdrawal) limit(timeout time.Duration) {
 	if timeout <= 0 {
@@ -163,9 +168,6 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) {
 		w.settle(TooLate)
 	case code == na.OK:
 		w.settle(Withdrawn)
-		if mine {
-			k.taken = true
-		}
 		if mine && k.phase == pending {
 			k.stop()
 		}
@@ -219,7 +221,6 @@ func (w *withdrawal) sendEnded(r na.Result) {
 	case r.Err == nil:
 		w.ask()
 	case na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun && !w.k.canceling:
-		w.k.taken = true
 		w.settle(Withdrawn)
 	default:
 		w.lost = true // and the call ends with that

@@ -70,7 +70,7 @@ func TestPingGoesOn(t *testing.T) {
 		return echo(h)
 	}})
 	out := run(t, 0, "ping", "-interval", "0", "-timeout", "2s", "-count", "4", addr).out.String()
-	require.Regexp(t, `(?m)^no answer from .*: seq=2 time=\S+ m?s$`, out)
+	require.Regexp(t, `(?m)^no answer from .*: seq=2 time=2\S* m?s$`, out)
 	require.Regexp(t, `(?m)^64 bytes from .*: seq=4 `, out)
 	require.Regexp(t, `(?m)^4 sent, 3 answered, 1 lost; `, out)
 }
@@ -82,7 +82,7 @@ func TestPingSilent(t *testing.T) {
 		return nil
 	}})
 	q := run(t, 1, "ping", "-interval", "0", "-timeout", "200ms", "-peer-timeout", "500ms", addr)
-	require.Regexp(t, `(?m)^[1-9] sent, 0 answered, [1-9] lost$`, q.out.String()) // 3, but for a busy machine
+	require.Regexp(t, `(?m)^(2 sent, 0 answered, 2|3 sent, 0 answered, 3|4 sent, 0 answered, 4) lost$`, q.out.String()) // 3, but for a busy machine
 	require.Regexp(t, `^qs ping: `+addr+` was lost: no answer for 500ms: peer lost\n$`, q.errors.String())
 }
 
