@@ -476,6 +476,25 @@ func TestH17(t *testing.T) {
 	}
 }
 
+// H17: a class is not closed while the callback of a call that its Close has ended is still to run.
+func TestH17CallbackStillToRun(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		n.Undriven(p.octx)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		require.NoError(t, p.origin.Close())
+		require.False(t, p.origin.Closed(), "closed before the callback has run")
+		require.Zero(t, o.calls)
+		h.Close()
+		p.octx.Trigger(0)
+		require.Equal(t, 1, o.calls)
+		require.ErrorIs(t, o.err, hg.ErrClosed)
+		n.Until(p.origin.Closed) // by who leads, if somebody does
+	})
+}
+
 // A callback in which another goroutine is counts as long as it has not returned.
 func TestClosedWaitsForCallbacks(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
