@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -17,7 +18,16 @@ type transport struct {
 	name, listen, origin string
 }
 
-var transports = []transport{{"tcp", "tcp://127.0.0.1:0", "tcp://"}}
+var transports = []transport{{"tcp", "tcp://" + loopback() + ":0", "tcp://"}}
+
+// loopback is where targets listen: where the machine has one, an address that other tests do not use, which would take the
+// port of a target while that is away.
+func loopback() string {
+	if runtime.GOOS == "linux" {
+		return "127.0.0.2"
+	}
+	return "127.0.0.1"
+}
 
 // each runs f over every transport.
 func each(t *testing.T, f func(t *testing.T, tr transport)) {
