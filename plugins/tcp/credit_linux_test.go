@@ -84,17 +84,22 @@ func TestWithdrawBehindAPart(t *testing.T) {
 	r := joinAs(t, n, l, g)
 	message := make([]byte, 48<<10)
 	sent, ends := 0, []*outcome{}
-	for n.ctx().Stats().Queued < 3 { // the peer does not read: what the system takes is full, and a message is written in part
-		o, end := op(n.ctx())
-		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, message))
-		n.ctx().Trigger(0)
-		ends = append(ends, end)
-		require.Less(t, len(ends), 4000)
-	}
-	for sent < len(ends) && ends[sent].n == 1 {
-		sent++
-	}
-	require.NotZero(t, sent)
+	// The peer does not read: what the system takes is full, and a message is written in part. The system may say so for a
+	// moment before that, too.
+	quiet := 0
+	await(t, "a message that is written in part", func() bool {
+		for n.ctx().Stats().Queued < 3 {
+			o, end := op(n.ctx())
+			require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, message))
+			ends = append(ends, end)
+			require.Less(t, len(ends), 4000)
+			n.ctx().Trigger(0)
+		}
+		for quiet++; sent < len(ends) && ends[sent].n == 1; sent++ {
+			quiet = 0
+		}
+		return sent > 0 && quiet > 10
+	}, n)
 	require.Less(t, sent, len(ends))
 	last := ends[sent-1].Result
 	o, end := op(n.ctx())
