@@ -140,7 +140,7 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	begun := false
 	defer func() { // the codec may panic
 		if !begun {
-			h.Close()
+			h.release()
 		}
 	}()
 	k.found(evForward)
@@ -194,7 +194,7 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 		return err
 	}
 	if err = k.forwardRaw(in, cb); err != nil {
-		h.Close()
+		h.release()
 	}
 	return err
 }
@@ -221,16 +221,12 @@ func (h *Handle) claim() (*call, error) {
 		h.mu.Unlock()
 		return nil, err
 	}
-	for n := h.refs.Load(); ; n = h.refs.Load() {
-		if n <= 0 {
-			err := misuse("forward", h.Name(), h.addr, ErrInvalid, "the handle is closed")
-			h.mu.Unlock()
-			return nil, err
-		}
-		if h.refs.CompareAndSwap(n, n+1) {
-			return k, nil
-		}
+	if !h.hold() {
+		err := misuse("forward", h.Name(), h.addr, ErrInvalid, "the handle is closed")
+		h.mu.Unlock()
+		return nil, err
 	}
+	return k, nil
 }
 
 // maxKept is the largest buffer that an idle handle keeps.
@@ -593,7 +589,7 @@ func (k *call) finish(any) {
 	k.cb, k.phase = nil, idle
 	k.note(evTrigger)
 	h.mu.Unlock()
-	defer h.Close() // deferred: the callback may panic, or end the goroutine
+	defer h.release() // deferred: the callback may panic, or end the goroutine
 	if cb != nil {
 		cb(h, err)
 	}

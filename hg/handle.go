@@ -21,14 +21,15 @@ import (
 //	target:  arrived ─► (input is fetched) ─► queued ─► handler runs ─ Respond ─► answered ─► last reference: reused
 //	                                                          │ Cancel of the response: may be answered again
 //
-// A handle is counted: Create and the running handler hold a reference each, Ref adds one, Close gives one back. A call
-// under way holds one too, so Close is legal at any time.
+// A handle is counted: Create and the running handler hold a reference each, Ref adds one, Close gives back that of Create or
+// one of Ref. What is under way holds one too, so Close is legal at any time.
 type Handle struct {
 	ctx  *Context
 	id   ID
 	rpc  *RPC // nil at a target that does not know the id
 	addr na.Addr
-	refs atomic.Int32
+	refs atomic.Int32 // the program's, and those of what is under way: with the last one the handle ends
+	kept atomic.Int32 // the program's: of Create and of Ref
 	data any
 
 	older, younger *Handle // in Context.open; Context.mu guards them
@@ -50,6 +51,7 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 	h := &Handle{ctx: c, id: id, rpc: rpc, addr: addr}
 	h.call = newCall(h)
 	h.refs.Store(1)
+	h.kept.Store(1)
 	if c.class.cfg.Trace {
 		_, file, line, _ := runtime.Caller(1)
 		h.made = fmt.Sprintf("%s:%d", file, line)
@@ -136,19 +138,45 @@ func (h *Handle) SetData(v any) { h.data = v }
 // Data returns what SetData kept.
 func (h *Handle) Data() any { return h.data }
 
-// Ref adds a reference: a handler that answers later calls it, and Close when it is done.
+// Ref adds a reference: a handler that answers later calls it, and Close when it is done. It panics when the last reference
+// has gone.
 func (h *Handle) Ref() *Handle {
-	h.refs.Add(1)
+	if !h.hold() {
+		panic("hg: reference to a handle of " + h.Name() + " that is closed")
+	}
+	h.kept.Add(1)
 	return h
 }
 
-// Close gives a reference back. With the last one the handle must not be used any more, its input and output are gone,
-// and a request that nobody answered is answered with ErrNoResponse.
+// Close gives back the reference of Create, or one of Ref; it panics when there is none. A handler does not close the handle
+// that it is called with, unless it has called Ref. With the last reference the handle must not be used any more, its input
+// and output are gone, and a request that nobody answered is answered with ErrNoResponse.
 func (h *Handle) Close() {
+	for n := h.kept.Load(); ; n = h.kept.Load() {
+		if n == 0 {
+			panic("hg: handle of " + h.Name() + " is closed more often than it was referenced")
+		}
+		if h.kept.CompareAndSwap(n, n-1) {
+			h.release()
+			return
+		}
+	}
+}
+
+// hold takes a reference, unless the last one has gone.
+func (h *Handle) hold() bool {
+	for n := h.refs.Load(); n > 0; n = h.refs.Load() {
+		if h.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// release gives one back.
+func (h *Handle) release() {
 	switch n := h.refs.Add(-1); {
 	case n > 0:
-	case n < 0:
-		panic("hg: handle of " + h.Name() + " is closed more often than it was referenced")
 	case h.service != nil:
 		h.lastReference()
 	default:

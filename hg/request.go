@@ -17,7 +17,7 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	}
 	h := c.newTarget(r.Envelope)
 	if c.nctx.RecvUnexpected(c.recv) != nil {
-		h.Close()
+		h.release()
 		c.closed()
 		return
 	}
@@ -115,7 +115,7 @@ func (h *Handle) reject(err error) {
 		h.service.noted(evRefused)
 	}
 	h.answerError(na.CodeOf(err), na.NotRun, err.Error())
-	h.Close()
+	h.release()
 }
 
 // accept takes the request for good. When the origin has withdrawn or abandoned it nothing comes of it, and h is gone.
@@ -125,7 +125,7 @@ func (h *Handle) accept() bool {
 	}
 	h.service.noted(evGone)
 	h.service.oneWay = true // nobody waits for an answer
-	h.Close()
+	h.release()
 	return false
 }
 
@@ -153,7 +153,7 @@ func (h *Handle) run(any) {
 	s := h.service
 	if closing {
 		s.noted(evClosed)
-		h.Close()
+		h.release()
 		return
 	}
 	s.found(evBegan)
@@ -164,7 +164,7 @@ func (h *Handle) run(any) {
 		if !returned {
 			h.returned()
 			h.answerError(ErrPanic, na.Ran, "the handler of "+h.Name()+" ended its goroutine")
-			h.Close()
+			h.release()
 		}
 	}()
 	code, text := h.callHandler()
@@ -173,7 +173,7 @@ func (h *Handle) run(any) {
 	if code != na.OK {
 		h.answerError(code, na.Ran, text)
 	}
-	h.Close()
+	h.release()
 }
 
 // returned notes that the handler has.

@@ -29,10 +29,11 @@ type service struct {
 	admitted bool                // it has room in Context.load
 	peerLoad *atomic.Int64
 
-	deadline time.Duration // by Context.Now; 0 when there is none
-	pull     *pull         // fetches the input
-	alarm    *alarm        // rings at the deadline; nil until somebody would hear it
-	handling *handling     // behind Ctx; nil until that is asked for
+	deadline  time.Duration // by Context.Now; 0 when there is none
+	pull      *pull         // fetches the input
+	forgotten bool          // the program has let go of it unanswered, and may use it all the same: it serves no other request
+	alarm     *alarm        // rings at the deadline; nil until somebody would hear it
+	handling  *handling     // behind Ctx; nil until that is asked for
 
 	answer int  // how far the response is
 	retry  bool // it was canceled before it left, or could not leave: once its callback runs another may be given
@@ -91,10 +92,14 @@ func (c *Context) newTarget(env *na.Envelope) *Handle {
 	return h
 }
 
-// lastReference answers what nobody answered, or recycles the handle.
+// lastReference answers what nobody answered, or recycles the handle: nothing is under way then. One that the handler let go
+// of without an answer is not used again, for whoever meant to answer may still try.
 func (h *Handle) lastReference() {
 	s := h.service
 	h.mu.Lock()
+	if s.answer == unanswered && !s.oneWay && s.runs.Load() != nil {
+		s.forgotten = true
+	}
 	if s.answer == unanswered && !s.oneWay && !h.ctx.nctx.Closing() {
 		s.noted(evSilent)
 		h.mu.Unlock()
@@ -115,7 +120,7 @@ func (h *Handle) lastReference() {
 			s.note(evGivenUp)
 		}
 		h.mu.Unlock()
-		h.Close()
+		h.release()
 		return
 	}
 	s.found(evLastReference)
@@ -132,7 +137,10 @@ func (h *Handle) lastReference() {
 	}
 	s.reset(keep)
 	s.note(evLastReference)
-	h.data, h.rpc = nil, nil
+	forgotten := s.forgotten
+	if !forgotten {
+		h.data, h.rpc = nil, nil
+	}
 	h.mu.Unlock()
 	if alarm != nil {
 		alarm.op.Cancel()
@@ -142,7 +150,7 @@ func (h *Handle) lastReference() {
 	}
 	c.mu.Lock()
 	c.delist(h)
-	if c.spare < maxSpare {
+	if c.spare < maxSpare && !forgotten {
 		s.next, c.targets = c.targets, h
 		c.spare++
 	}
@@ -239,6 +247,10 @@ func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]b
 	if s == nil {
 		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the handle belongs to the origin")
 	}
+	if !h.hold() { // until it is encoded: the handler may return meanwhile
+		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the request has ended, and its handle with it")
+	}
+	defer h.release()
 	h.mu.Lock()
 	s.found(evRespond)
 	switch {
@@ -419,7 +431,7 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 	s.note(e)
 	h.mu.Unlock()
 	if quiet {
-		h.Close()
+		h.release()
 		return
 	}
 	h.ctx.PostTask(&s.done)
@@ -438,7 +450,7 @@ func (s *service) onLoanEnded(l *loan, _ na.Result) {
 	}
 	s.note(evLoanEnded)
 	h.mu.Unlock()
-	h.Close()
+	h.release()
 }
 
 // finish runs in Trigger.
@@ -457,10 +469,10 @@ func (s *service) finish(any) {
 		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(begun), Fate: na.Ran, Err: bare(err)}
 	}
 	if mutant.PooledEarly {
-		h.Close()
+		h.release()
 		cb(h, err)
 		return
 	}
-	defer h.Close() // deferred: the callback may panic, or end the goroutine
+	defer h.release() // deferred: the callback may panic, or end the goroutine
 	cb(h, err)
 }

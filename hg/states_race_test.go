@@ -102,7 +102,7 @@ func TestEveryOrderOfParts(t *testing.T) {
 	}
 	s := arrive() // nobody answers, and the context is closed while that is made good
 	require.NoError(t, c.nctx.Timer(s.send, time.Hour))
-	s.h.Close()
+	s.h.release()
 	require.Equal(t, serviceSpare, s.state())
 
 	s = arrive() // two responses were lent, and the first to be recalled is the last to end
@@ -110,9 +110,9 @@ func TestEveryOrderOfParts(t *testing.T) {
 	s.found(evGivenUp)
 	s.answer = answered
 	s.note(evGivenUp)
-	s.h.Ref()
+	s.h.hold()
 	s.onLoanEnded(&loan{}, na.Result{})
-	s.h.Close()
+	s.h.release()
 	require.Equal(t, serviceSpare, s.state())
 
 	for _, m := range states.All() {

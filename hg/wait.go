@@ -27,8 +27,8 @@ func (h *Handle) wait(ctx context.Context, forward func(ForwardFunc) error) erro
 	if err != nil {
 		return err
 	}
-	defer h.Close()  // what claim has added
-	k.patient = true // the next Forward waits for an envelope
+	defer h.release() // what claim has added
+	k.patient = true  // the next Forward waits for an envelope
 	h.mu.Unlock()
 	var (
 		c     = h.ctx

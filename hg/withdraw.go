@@ -64,7 +64,7 @@ type withdrawal struct {
 // exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
 // Indeterminate and the call is canceled. Several Withdraws of one call, until its callback runs, get one result; the
 // shortest of their timeouts counts. The error matches ErrBusy while another goroutine is in Forward of h, and ErrInvalid
-// for a handle that came with a request; cb does not run then.
+// for a handle that is closed or came with a request; cb does not run then.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
 	if k == nil {
@@ -83,11 +83,13 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		before.limit(timeout)
 		return nil
 	}
+	if !h.hold() { // until tell
+		return misuse("withdraw", h.Name(), h.addr, ErrInvalid, "the handle is closed")
+	}
 	w := &withdrawal{h: h, k: k, gen: k.gen}
 	defer w.note(w.found(evWithdraw))
 	w.cbs = append(w.cbs, cb)
 	w.task.Init(w.tell, nil)
-	h.refs.Add(1) // until tell
 	switch {
 	case before != nil && k.phase != idle:
 		w.settle(before.result)
@@ -250,7 +252,7 @@ func (w *withdrawal) tell(any) {
 	w.cbs = nil
 	w.note(evTrigger)
 	h.mu.Unlock()
-	defer h.Close()
+	defer h.release()
 	w.call(cbs)
 }
 
