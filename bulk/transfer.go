@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/internal/states"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -221,12 +220,6 @@ func (op *Op) start(nop *na.Op) error {
 func (op *Op) fail(err error) {
 	if op.err == nil {
 		op.err = err
-	}
-	if mutant.H16FirstFailureEnds {
-		if !op.ended {
-			op.end()
-		}
-		return
 	}
 	op.stop()
 }

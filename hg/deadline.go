@@ -4,7 +4,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -140,7 +139,7 @@ func (h *Handle) setBudget(us uint32) {
 // late tells that the deadline of a request has passed.
 func (h *Handle) late() bool {
 	deadline := h.service.deadline
-	return deadline != 0 && h.ctx.Now() >= deadline && !mutant.RunsLate
+	return deadline != 0 && h.ctx.Now() >= deadline
 }
 
 // TimeLeft returns how much of the time that the origin has given the call is left; ok is false when it has set no

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -113,17 +112,12 @@ func (k *call) nextTag() error {
 	if k.slot > maxSlot {
 		return na.WithText(ErrAgain, "more handles than identities of calls")
 	}
-	if !mutant.LateAnswer {
-		k.gen++
-	}
+	k.gen++
 	return nil
 }
 
 // tag is the identity of the call that is under way.
 func (k *call) tag() na.Tag {
-	if mutant.H5NarrowID {
-		return na.Tag(k.gen&15<<slotBits | uint64(k.slot))
-	}
 	return na.Tag(k.gen<<slotBits | uint64(k.slot))
 }
 
@@ -252,9 +246,6 @@ func (k *call) forward(cb ForwardFunc) error {
 	}
 	k.phase = idle
 	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
-	if mutant.H11ErrorAndCallback && cb != nil {
-		h.ctx.Post(func() { cb(h, err) })
-	}
 	return k.err
 }
 
@@ -274,9 +265,6 @@ func (k *call) begin(cb ForwardFunc) error {
 	*k = call{
 		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, buf: k.buf, timer: k.timer,
 		phase: pending, cb: cb, begun: h.ctx.Now(),
-	}
-	if mutant.H1CancelBeforePost {
-		mutant.Gap(&h.mu)
 	}
 	if h.timeout != 0 && !k.setDeadline() {
 		return errTooLong
@@ -342,9 +330,6 @@ func (k *call) receive() error {
 	if err := nctx.RecvExpected(k.recv, k.h.addr, k.tag(), k.buf); err != nil {
 		return err
 	}
-	if mutant.H2PartsLate {
-		mutant.Gap(&k.h.mu)
-	}
 	k.parts++
 	return nil
 }
@@ -356,7 +341,7 @@ func (k *call) stop() {
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
-	if k.pull != nil && !mutant.H3DeafPull {
+	if k.pull != nil {
 		k.pull.cancel()
 	}
 }
@@ -381,9 +366,6 @@ func (k *call) end(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.why = true, why
 		k.stop()
-		if mutant.H10TwoOwners {
-			k.h.ctx.PostTask(&k.done)
-		}
 	}
 }
 
@@ -401,7 +383,7 @@ func (k *call) onSent(_ *na.Op, r na.Result) {
 	if k.recalling() {
 		k.withdrawal.sendEnded(r)
 	}
-	if r.Err != nil && !mutant.H7ReceiveStays {
+	if r.Err != nil {
 		k.stop() // nobody will answer
 	}
 	k.partEnded()
@@ -427,12 +409,6 @@ func (k *call) onReceived(_ *na.Op, r na.Result) {
 	defer k.h.mu.Unlock()
 	defer k.note(k.found(endEvent(r.Err, evReceived, evReceiveFailed)))
 	k.received = r
-	if mutant.H8SecondError && r.Err != nil && k.sent.Err != nil {
-		return
-	}
-	if mutant.H9ErrorSwallowed && k.canceling && r.Err != nil && na.CodeOf(r.Err) != ErrCanceled {
-		return
-	}
 	if r.Err == nil {
 		k.understand(k.buf[:r.N], r.Addr)
 	}
@@ -441,9 +417,6 @@ func (k *call) onReceived(_ *na.Op, r na.Result) {
 	}
 	if r.Err != nil {
 		k.send.Cancel()
-	}
-	if mutant.DoubleEnd && k.canceling && r.Err == nil {
-		k.partEnded()
 	}
 	k.partEnded()
 }
@@ -476,9 +449,6 @@ func (k *call) understand(b []byte, from na.Addr) {
 	default:
 		if k.pull, err = c.fetch(from, key, k.onPulled); err != nil { // it gave the body back
 			k.failure = err
-			if mutant.H3bPullNotBegun {
-				k.parts++
-			}
 			return
 		}
 		k.parts++
@@ -514,9 +484,7 @@ func (k *call) onLoanEnded(_ *loan, r na.Result) {
 
 // partEnded queues the callback when no part is left. Locked.
 func (k *call) partEnded() {
-	if k.parts--; mutant.TimerStays && k.parts == 1 && k.timing {
-		k.parts = 0
-	} else if k.parts == 1 && k.timing {
+	if k.parts--; k.parts == 1 && k.timing {
 		k.timer.Cancel()
 	}
 	if k.parts > 0 {
@@ -531,7 +499,7 @@ func (k *call) partEnded() {
 
 // fate tells what became of the request if no answer came. Only the send knows: the receive may be of another session.
 func (k *call) fate() na.Fate {
-	if mutant.FateNotRun && k.canceling || !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun {
+	if !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun {
 		return na.NotRun
 	}
 	return na.MaybeRan
@@ -543,8 +511,6 @@ func (k *call) result() error {
 	fate := k.fate()
 	var cause error
 	switch {
-	case mutant.CancelWins && k.canceling:
-		cause = k.why
 	case k.taken():
 		fate, cause = na.NotRun, ErrCanceled
 	case k.answered && k.answer.code == na.OK:
@@ -578,10 +544,6 @@ func (k *call) result() error {
 // finish runs in Trigger: the handle is idle again when the callback runs.
 func (k *call) finish(any) {
 	h := k.h
-	if mutant.CallbackFirst && k.cb != nil {
-		k.cb(h, k.result())
-		k.cb = nil
-	}
 	h.mu.Lock()
 	k.found(evTrigger)
 	k.err = k.result()
@@ -619,7 +581,7 @@ func (h *Handle) OutputRaw() ([]byte, error) {
 	if h.call.phase != idle {
 		return nil, misuse("output of", h.Name(), h.addr, ErrBusy, "the call has not ended")
 	}
-	if h.call.err != nil && !mutant.H13OutputAfterCancel {
+	if h.call.err != nil {
 		return nil, h.call.err
 	}
 	return h.call.output, nil

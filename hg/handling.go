@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -163,9 +162,6 @@ func (t *handlings) abandon(peer na.Addr, tag na.Tag) {
 	}
 	t.mu.Unlock()
 	if g != nil {
-		if mutant.PlaceAtAbandon {
-			g.c.load.n.Add(-1)
-		}
 		g.cancel(errAbandoned)
 	}
 }

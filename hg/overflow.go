@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -24,9 +23,6 @@ type loan struct {
 
 // lend lets to read body. done runs when nobody can read it any more, inside drainNA, with no lock held.
 func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, done func(*loan, na.Result)) (*loan, na.Key, error) {
-	if mutant.H6LoansCollide {
-		tag &^= loanTag
-	}
 	l := &loan{c: c, size: int64(len(body)), done: done}
 	if limit := c.class.cfg.MaxLent; c.lent.Add(l.size) > limit {
 		c.lent.Add(-l.size)
@@ -111,9 +107,6 @@ func (p *pull) next() error {
 }
 
 func (p *pull) moved(_ *na.Op, r na.Result) {
-	if mutant.H3bPullRefused && r.Err != nil && r.Fate == na.NotRun {
-		return
-	}
 	err := r.Err
 	if err == nil {
 		p.mu.Lock()

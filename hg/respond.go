@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -467,11 +466,6 @@ func (s *service) finish(any) {
 	h.mu.Unlock()
 	if err != nil {
 		err = &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(begun), Fate: na.Ran, Err: bare(err)}
-	}
-	if mutant.PooledEarly {
-		h.release()
-		cb(h, err)
-		return
 	}
 	defer h.release() // deferred: the callback may panic, or end the goroutine
 	cb(h, err)

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 )
 
 // The states of a context.
@@ -424,7 +422,7 @@ func (c *Context) left() {
 }
 
 func (c *Context) releasable() bool {
-	return c.state.Load() == ctxShut && (c.live.Load() == 0 || mutant.H17ClosedEarly)
+	return c.state.Load() == ctxShut && c.live.Load() == 0
 }
 
 // tryRelease gives everything back when c is closed and drained, unless somebody leads, who then does.

@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 )
 
 // Access says what peers may do with registered memory.
@@ -184,13 +182,11 @@ func (m *Mem) Revoke(t Ticket, r Result) bool {
 		return false
 	}
 	if m.public {
-		if !mutant.H14StaleToken {
-			m.class.domain.Unpublish(m)
-		}
+		m.class.domain.Unpublish(m)
 		m.class.regions.Add(-1)
 	}
 	m.closer, m.ending = t, r
-	if m.word.Add(memClosed) == memClosed || mutant.FreeEarly {
+	if m.word.Add(memClosed) == memClosed {
 		m.closer.Finish(m.ending)
 	}
 	return true
@@ -201,7 +197,7 @@ func (m *Mem) Revoke(t Ticket, r Result) bool {
 func (m *Mem) Acquire() bool {
 	for {
 		w := m.word.Load()
-		if w&memClosed != 0 && !mutant.H14StaleToken {
+		if w&memClosed != 0 {
 			return false
 		}
 		if m.word.CompareAndSwap(w, w+1) {
@@ -236,9 +232,6 @@ func (m *Mem) Contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
 
 // InRange tells whether the n bytes at off lie inside size bytes.
 func InRange(off, n, size int64) bool {
-	if mutant.UnguardedRange {
-		return off+n <= size
-	}
 	return off >= 0 && n >= 0 && off <= size && n <= size-off
 }
 

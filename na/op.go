@@ -1,10 +1,6 @@
 package na
 
-import (
-	"sync/atomic"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
-)
+import "sync/atomic"
 
 // The life of an Op, all of it in one atomic word (generation, holds, canceling, phase):
 //
@@ -26,7 +22,6 @@ const (
 	opLingering  = 0x20 // decided while its memory was lent: counted in Context.lingering until it is queued
 	opHoldOne    = 1 << 8
 	opHoldMask   = 0xffff << 8
-	opGenOne     = 1 << 24
 	opGenShift   = 24
 	opHoldsLimit = opHoldMask
 )
@@ -146,9 +141,6 @@ func (op *Op) take() Result {
 		r.Err = &OpError{Op: kindText[op.kind], Addr: op.addr, Fate: r.Fate, Err: r.Err}
 	}
 	w := op.word.Load()
-	if mutant.StaleTicket {
-		w -= opGenOne
-	}
 	op.word.Store((w>>opGenShift + 1) << opGenShift)
 	return r
 }
@@ -227,9 +219,6 @@ func (t Ticket) Finish(r Result) bool {
 			return false
 		}
 		n := (w&^opPhaseMask | opDecided) + opHoldOne
-		if mutant.HeldDelivered {
-			n = n&^opHoldMask + opHoldOne
-		}
 		if w&opHoldMask != 0 {
 			n |= opLingering
 		}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 )
 
 // The tests of this file hold the README to what is there.
@@ -37,11 +39,10 @@ func TestProgram(t *testing.T) {
 }
 
 var (
-	proofs  = regexp.MustCompile("`([a-z/]+): (\\w+)(?:/(\\w+))?`")
-	names   = regexp.MustCompile("`(na|hg|bulk|request)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?`")
-	links   = regexp.MustCompile(`\]\(([^)]+)\)`)
-	runs    = regexp.MustCompile(`go run \./(\S+[a-z])`)
-	catcher = regexp.MustCompile(`"([\w-]+)": +\{|\{"([a-z/]+)", "(\w+)`)
+	proofs = regexp.MustCompile("`([a-z/]+): (\\w+)(?:/(\\w+))?`")
+	names  = regexp.MustCompile("`(na|hg|bulk|request)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?`")
+	links  = regexp.MustCompile(`\]\(([^)]+)\)`)
+	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
 )
 
 // TestProofs: every test, and every rule of the conformance suite, that the README and the tables of requirements, limits and faults name exists.
@@ -102,7 +103,7 @@ func TestFaults(t *testing.T) {
 			assert.Regexp(t, proofs, row[4], "F%02d in the simulator", n)
 		}
 	}
-	caught := catchers(t)
+	caught := catchers()
 	hazards := []string{"H3b"}
 	for n := 1; n <= 17; n++ {
 		hazards = append(hazards, fmt.Sprintf("H%d", n))
@@ -115,29 +116,22 @@ func TestFaults(t *testing.T) {
 			assert.True(t, strings.HasPrefix(m[2], "Test"+name), "%s is called after another hazard than %s", m[2], name)
 			tests = append(tests, m[1]+" "+m[2])
 		}
-		for mutant := range strings.SplitSeq(row[3], ", ") {
-			assert.NotEmpty(t, caught[mutant], "no test is named for %s, the mutant of %s", mutant, name)
-			fail = append(fail, caught[mutant]...)
+		for bug := range strings.SplitSeq(row[3], ", ") {
+			assert.NotEmpty(t, caught[bug], "no test is named for %s, the mutant of %s", bug, name)
+			fail = append(fail, caught[bug]...)
 		}
 		assert.ElementsMatch(t, tests, fail, "the tests of %s, and those that its mutants make fail", name)
 	}
 }
 
 // catchers returns the tests that internal/mutant names for each mutant, as "package test".
-func catchers(t *testing.T) map[string][]string {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join(root, "internal/mutant/run_test.go"))
-	require.NoError(t, err)
-	_, table, ok := strings.Cut(strings.ReplaceAll(string(b), "{ledger, ", `{"plugins/sim/ledger", `), "\nvar catchers = ")
-	require.True(t, ok, "internal/mutant has no catchers")
+func catchers() map[string][]string {
 	found := map[string][]string{}
-	mutant := ""
-	for _, m := range catcher.FindAllStringSubmatch(table, -1) {
-		if m[1] != "" {
-			mutant = m[1]
-			continue
+	for _, m := range mutant.All() {
+		for _, c := range m.Catchers {
+			test, _, _ := strings.Cut(c.Test, "/")
+			found[m.Name] = append(found[m.Name], c.Pkg+" "+test)
 		}
-		found[mutant] = append(found[mutant], m[2]+" "+m[3])
 	}
 	return found
 }

@@ -12,15 +12,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/internal/states"
 )
 
 // Every test that opens something links this package in, so this is where the checking of state machines begins.
 func init() {
-	if !mutant.Blind {
-		states.Check()
-	}
+	states.Check()
 }
 
 // patience is how long things may take to go away after the test.

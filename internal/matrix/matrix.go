@@ -14,20 +14,13 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// patience bounds every wait of a test in wall-clock time: a minute, less where it is a mutant that is waited for.
-var patience = time.Minute
-
-func init() {
-	if mutant.Planted {
-		patience = 10 * time.Second
-	}
-}
+// patience bounds every wait of a test in wall-clock time: a minute.
+const patience = time.Minute
 
 // overTLS has Each ask how package hg and those above fare over TLS: the same tests, and the simulator once is enough.
 var overTLS = flag.Bool("matrix.tls", false, "run what is for every transport over tcp with TLS only")

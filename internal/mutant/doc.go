@@ -1,14 +1,16 @@
-// Package mutant is bugs that can be switched on, one at a time, to prove that the tests catch them.
+// Package mutant is bugs to plant in the code, one at a time, to prove that the tests catch them.
 //
-//	production code ── if mutant.NoCRC { … } ──┐
-//	                                           ├─ without the tag mutants: a constant false, the compiler drops the code
-//	                                           └─ with it: true if QUICKSILVER_MUTANT=no-crc
+//	calls.go, memory.go, sessions.go: the bugs, each as an edit of a file, and the tests that must fail
+//	                 │
+//	              Overlay ── files with every bug in them, each behind planted.Is("its-name") ── go test -overlay
+//	                 │
+//	        QUICKSILVER_MUTANT=its-name turns on one
 //
-//	go test -tags mutants ./internal/mutant    each mutant against the simulator's seeds and against the tests named for it
+// The code that is built and shipped has none of this in it.
 //
-// A test that is named for a mutant has to fail with words of its own: it runs with QUICKSILVER_MUTANT_BLIND=1, which leaves
-// the tables of internal/states alone.
+//	go test ./internal/mutant                   every edit fits the code, and what comes out compiles
+//	go test ./internal/mutant -mutant.run=.     every bug is caught
 //
-// Each is a bug that a system of this kind has had, or a promise of ours broken: on.go lists them, run_test.go says who
-// catches which. A hook is as small as the bug, and stands where the bug would.
+// To add a mutant, add an entry to one of the three files. An edit is as small as the bug. To change a line that is an anchor,
+// change the anchor too.
 package mutant

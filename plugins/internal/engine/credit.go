@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -100,7 +99,6 @@ func (l *Link) takeCredit(o *op) bool {
 		return false
 	}
 	switch free := l.free(); {
-	case mutant.Unbounded, mutant.CreditPlusOne && free == 0:
 	case free <= 0:
 		return false
 	case free == 1 && l.reserves():
@@ -202,9 +200,6 @@ func (l *Link) freeKept() {
 func (l *Link) credited(credit uint32) {
 	l.credits = credit
 	l.freeKept()
-	if mutant.StarvedForgot {
-		return
-	}
 	l.feedStarved()
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -42,9 +41,6 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Cancel:
 		l.deliverCancel(h)
 	case frame.Ping:
-		if mutant.UserHeartbeats && mutant.CalledBy("na.(*assist)") {
-			break
-		}
 		l.pong, l.pongTag = true, h.Tag
 		l.kick()
 	case frame.Pong:
@@ -125,7 +121,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, %d were offered", len(payload), l.e.eng.cfg.Eager))
 	}
 	l.arrived++
-	if int32(l.announced-uint32(l.arrived)) < 0 && !mutant.Unbounded {
+	if int32(l.announced-uint32(l.arrived)) < 0 {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", l.arrived, l.announced))
 	}
 	l.held++
@@ -146,7 +142,7 @@ func (l *Link) deliverExpected(h *frame.Header, payload []byte) {
 	o := l.match[na.Tag(h.Tag)]
 	if o == nil {
 		l.e.stats.LateDropped++
-		if h.Flags&frame.FlagTell != 0 && !mutant.H15NotTold {
+		if h.Flags&frame.FlagTell != 0 {
 			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
 		}
 		return

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -174,7 +173,7 @@ func (e *Endpoint) refusal(t na.Ticket) error {
 	switch {
 	case e.shut:
 		return na.ErrClosed
-	case t.Canceling() && !mutant.H1CancelBetween:
+	case t.Canceling():
 		return na.ErrCanceled
 	}
 	return nil
@@ -189,7 +188,7 @@ func (e *Endpoint) finish(o *op, r na.Result) {
 	*o = op{next: e.freeOps}
 	e.freeOps = o
 	if lease {
-		if mutant.H4LoanOutlives && r.Err != nil || !mem.Revoke(t, r) {
+		if !mem.Revoke(t, r) {
 			t.Finish(r)
 		}
 		return
@@ -464,16 +463,6 @@ func (e *Endpoint) cancel(o *op, err error) {
 	case kindPut, kindGet:
 		if moving = o.id; moving == 0 {
 			r.Fate = na.NotRun
-		}
-	case kindRecvExpected:
-		if mutant.H12CancelRefused && l.state == linkUp {
-			return
-		}
-		if mutant.CreditOnCancel {
-			l.returnCredit()
-		}
-		if mutant.ReceiveStays {
-			defer func(tag na.Tag) { l.match[tag] = o }(o.tag)
 		}
 	}
 	e.finish(o, r)

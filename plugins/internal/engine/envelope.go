@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -9,10 +8,7 @@ import (
 func (e *Endpoint) AcceptEnvelope(env *na.Envelope) bool {
 	e.mu.Lock()
 	e.accept(env)
-	accepted := !env.Withdrawn || mutant.AcceptWithdrawn
-	if mutant.EnvelopeEarly {
-		e.freeEnvs = append(e.freeEnvs, env)
-	}
+	accepted := !env.Withdrawn
 	e.flushUnlock()
 	return accepted
 }

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -157,7 +156,7 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 		return l, nil
 	}
 	if s := a.Session(); s != 0 {
-		if int(s&0xff) == e.id && !mutant.Rebinds {
+		if int(s&0xff) == e.id {
 			return nil, na.WithText(na.ErrPeerLost, "the session that the address was bound to has ended")
 		}
 		a = a.Named() // it came in on another context: that session is not ours
@@ -311,7 +310,7 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	ours := slices.Compare(e.eng.inc[:], g.Incarnation[:]) > 0
 	switch {
-	case old.state == linkUp && old.peer.Incarnation != g.Incarnation && !mutant.AnyIncarnation:
+	case old.state == linkUp && old.peer.Incarnation != g.Incarnation:
 		old.fail(na.WithText(na.ErrPeerLost, "the peer restarted"))
 	case old.state == linkUp && old.dialled && ours:
 		old.suspect()
@@ -432,9 +431,6 @@ func (l *Link) close(err error, last []byte, fault bool) {
 		r    na.Result
 	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}, {&l.kept, maybe},
 		{&l.asks.waiting, maybe}, {&l.asks.asked, maybe}} {
-		if mutant.CloseForgets && q.list == &l.starved {
-			continue
-		}
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
 			r.N = o.at
@@ -524,9 +520,7 @@ func (e *Endpoint) tick(now time.Duration) {
 	frozen := e.frozen(now)
 	passed := time.Duration(0)
 	if e.lastTick >= 0 {
-		if passed = now - e.lastTick; !mutant.OwnFreezeBlames {
-			passed = min(passed, 2*e.tickEvery())
-		}
+		passed = min(now-e.lastTick, 2*e.tickEvery())
 	}
 	e.lastTick = now
 	next := now + e.tickEvery()
@@ -572,7 +566,7 @@ func (e *Endpoint) tick(now time.Duration) {
 // frozen is how much too late a tick comes, if that is more than a busy machine explains.
 func (e *Endpoint) frozen(now time.Duration) time.Duration {
 	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
-	if late <= e.grace() || mutant.OwnFreezeBlames {
+	if late <= e.grace() {
 		return 0
 	}
 	return late
@@ -597,7 +591,6 @@ func (l *Link) tick(passed time.Duration) {
 		l.silent = 0
 	}
 	switch {
-	case mutant.SilenceIgnored:
 	case l.silent >= timeout:
 		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
 		return

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -123,9 +122,6 @@ func (t *idTable) remove(id uint64) {
 	}
 	s := &t.slots[uint32(id)]
 	s.o = nil
-	if mutant.SameMoveID {
-		s.gen--
-	}
 	if s.gen++; s.gen != 0 {
 		t.free = append(t.free, uint32(id))
 	}

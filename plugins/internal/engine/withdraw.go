@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -113,7 +112,7 @@ func (l *Link) deliverWithdraw(h *frame.Header) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("more than %d WITHDRAW frames without reading the answers", l.offered))
 	}
 	code := na.ErrTooLate
-	if l.destroy(h.Op) || mutant.WithdrawnButRan {
+	if l.destroy(h.Op) {
 		code = na.OK
 	}
 	l.control(frame.Header{Kind: frame.Withdrawn, Op: h.Op, Tag: uint64(code)})
@@ -130,9 +129,6 @@ func (l *Link) destroy(id uint64) bool {
 	l.e.stats.Withdrawn++
 	if env.Watched {
 		l.e.nctx.Abandoned(env.From, env.Tag)
-	}
-	if mutant.CreditLeaks {
-		return true
 	}
 	l.e.accept(env)
 	l.e.withdrawn(env)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -233,7 +232,7 @@ func Parse(b []byte) (Header, error) {
 		if !sh.bulk && h.Payload() > 0 {
 			return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame whose payload no checksum covers", h.Kind))
 		}
-		if crcFront(b[:h.Size()]) != h.CRC && !mutant.NoCRC {
+		if crcFront(b[:h.Size()]) != h.CRC {
 			return h, na.WithText(na.ErrChecksum, fmt.Sprintf("%v frame: checksum of the header does not match", h.Kind))
 		}
 	}
@@ -242,7 +241,7 @@ func Parse(b []byte) (Header, error) {
 
 // Verify checks the CRC of a frame whose CRC covers the payload. b is header, tail and payload.
 func (h *Header) Verify(b []byte) error {
-	if crcFront(b) != h.CRC && !mutant.NoCRC {
+	if crcFront(b) != h.CRC {
 		return na.WithText(na.ErrChecksum, fmt.Sprintf("%v frame: checksum does not match", h.Kind))
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/fault"
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -156,9 +155,6 @@ func (in *In) Parse() error {
 		}
 		if h.Flags&frame.FlagPayload != 0 {
 			if err := h.Verify(b[:total]); err != nil {
-				if mutant.LateCRC {
-					_ = in.deliver(&h, b[h.Size():total])
-				}
 				return err
 			}
 		}

@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -76,7 +75,7 @@ func TestSeeds(t *testing.T) {
 		}
 		if err != nil {
 			t.Errorf("seed %d (replay with: go test ./plugins/sim/ledger -run TestSeeds -sim.seed=%d): %v\n%s", seed, seed, err, s.summary())
-			if failures++; failures == 1 && s.failed != nil && !mutant.Planted { // of a mutant its seed is enough
+			if failures++; failures == 1 && s.failed != nil {
 				t.Log(shrunk(s))
 			}
 		}
@@ -121,9 +120,6 @@ func runSeed(seed uint64) (*scenario, *sim.World, error) {
 func manySeeds(n int, run func(seed uint64) (ok bool)) time.Duration {
 	begun := time.Now()
 	most := uint64(5)
-	if mutant.Planted {
-		most = 1
-	}
 	var next, fails atomic.Uint64
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
