@@ -39,7 +39,7 @@ func Example() {
 		}, func(op *bulk.Op, err error) {
 			defer h.Close()
 			if err != nil {
-				_ = h.RespondError(hg.ErrHandler, err.Error(), nil)
+				_ = h.RespondError(err, nil)
 				return
 			}
 			_ = h.Respond(fmt.Sprintf("%s: %d bytes, %d of them x", in.Name, op.Moved(), bytes.Count(buf, []byte("x"))), nil)

@@ -386,7 +386,7 @@ func (f *farce) serve(h *hg.Handle) error {
 			func(_ *bulk.Op, err error) {
 				ended()
 				if err != nil {
-					_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+					_ = h.RespondError(err, nil)
 				} else {
 					f.respond(h, nil)
 				}
@@ -472,7 +472,7 @@ func (f *farce) user(what byte) {
 			case 1:
 				f.respond(h, make([]byte, 4000))
 			case 2:
-				_ = h.RespondError(hg.ErrAgain, "try again", nil)
+				_ = h.RespondError(na.WithText(hg.ErrAgain, "try again"), nil)
 			case 3:
 				h.Cancel()
 				return

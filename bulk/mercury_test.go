@@ -69,7 +69,7 @@ func serveMove(h *hg.Handle) error {
 			err = verifyPulled(mine, &in)
 		}
 		if err != nil {
-			_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+			_ = h.RespondError(err, nil)
 			return
 		}
 		_ = h.Respond(&out, nil)
@@ -236,7 +236,7 @@ func serveForward(h *hg.Handle) error {
 			err = f.Output(&out)
 		}
 		if err != nil {
-			_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+			_ = h.RespondError(err, nil)
 			return
 		}
 		_ = h.Respond(&out, nil)

@@ -66,7 +66,7 @@ func TestAuthorizerDenies(t *testing.T) {
 					var o outcome
 					require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
 					drive(func() bool { return o.calls == 1 })
-					require.ErrorIs(t, o.err, hg.ErrPermission)
+					said(t, o.err, hg.ErrPermission)
 					require.ErrorContains(t, o.err, c.text)
 					require.Equal(t, na.NotRun, hg.FateOf(o.err))
 				}
@@ -252,7 +252,7 @@ func TestAuthorizerIsNotAsked(t *testing.T) {
 		_, err = p.target.Register("secret", echo)
 		require.NoError(t, err)
 		err = p.call(h, "x")
-		require.ErrorIs(t, err, hg.ErrNoEntry)
+		said(t, err, hg.ErrNoEntry)
 		require.NotContains(t, err.Error(), "secret", "names are not for those who may not call")
 		require.NoError(t, h.Reset(p.target.Addr(), p.rpc("x", echo)))
 		var o outcome
@@ -269,10 +269,10 @@ func TestAuthorizerIsNotAsked(t *testing.T) {
 			p.tctx.Trigger(0)
 			return o.calls == 1
 		})
-		require.ErrorIs(t, o.err, hg.ErrClosed)
+		said(t, o.err, hg.ErrClosed)
 		n.Serve(p.tctx, 1)
 		err = p.call(h, make([]byte, 1<<20))
-		require.ErrorIs(t, err, hg.ErrClosed)
+		said(t, err, hg.ErrClosed)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 		require.Zero(t, asked)
 		p.clean(1)

@@ -2,7 +2,6 @@ package hg
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -253,8 +252,5 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		return na.Addr{}, err
 	}
 	c.await(ctx, l.Cancel, done.Load)
-	if fail != nil && ctx.Err() != nil {
-		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
-	}
-	return addr, fail
+	return addr, endedBy(ctx, fail)
 }

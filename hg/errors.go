@@ -1,34 +1,13 @@
 package hg
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
-)
-
-// The codes that users of this package meet; the whole list is in package na.
-const (
-	ErrCanceled    = na.ErrCanceled
-	ErrTimeout     = na.ErrTimeout
-	ErrPeerLost    = na.ErrPeerLost
-	ErrUnreachable = na.ErrUnreachable
-	ErrNoEntry     = na.ErrNoEntry
-	ErrBusy        = na.ErrBusy
-	ErrClosed      = na.ErrClosed
-	ErrExists      = na.ErrExists
-	ErrInvalid     = na.ErrInvalid
-	ErrOverflow    = na.ErrOverflow
-	ErrNoCredit    = na.ErrNoCredit
-	ErrAgain       = na.ErrAgain
-	ErrProtocol    = na.ErrProtocol
-	ErrNoResponse  = na.ErrNoResponse
-	ErrPanic       = na.ErrPanic
-	ErrHandler     = na.ErrHandler
-	ErrUnsupported = na.ErrUnsupported
-	ErrPermission  = na.ErrPermission
 )
 
 // An Error ends a call: which operation of which RPC with whom, how long it took, what became of the request, and why.
@@ -73,35 +52,24 @@ func round(d time.Duration) time.Duration {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout tells whether the cause is a timeout.
+// Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// A RemoteError is what the target answered instead of output: nothing failed on this side.
-type RemoteError struct {
-	Code na.Code
-	Text string // the target's words; may be empty
-}
-
-// Error returns the code's text and the target's words.
-func (e *RemoteError) Error() string {
-	if e.Text == "" {
-		return "target: " + e.Code.Error()
+// endedBy returns the error of a call that was canceled because ctx ended. A passed deadline is a time-out and not a cancel.
+func endedBy(ctx context.Context, err error) error {
+	if ctx.Err() == nil || na.CodeOf(err) != ErrCanceled {
+		return err
 	}
-	return "target: " + e.Text
-}
-
-// Unwrap returns the code.
-func (e *RemoteError) Unwrap() error { return e.Code }
-
-// FateOf returns the fate inside err, and MaybeRan for an error that tells none.
-func FateOf(err error) na.Fate {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Fate
+	cause := context.Cause(ctx)
+	if e, ok := errors.AsType[*Error](err); ok && ctx.Err() == context.DeadlineExceeded {
+		late := *e
+		late.Err = errTooLong
+		err = &late
 	}
-	if e, ok := errors.AsType[*na.OpError](err); ok {
-		return e.Fate
+	if errors.Is(err, cause) {
+		return err
 	}
-	return na.MaybeRan
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // bare takes the wrapping of package na off an error, which hg.Error says again and better.

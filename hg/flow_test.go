@@ -81,7 +81,7 @@ func nest(n *matrix.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 				defer h.Close()
 				defer next.Close()
 				if err != nil {
-					_ = h.RespondError(hg.ErrHandler, err.Error(), nil)
+					_ = h.RespondError(err, nil)
 					return
 				}
 				out, _ := next.OutputRaw()

@@ -515,9 +515,12 @@ func (k *call) result() error {
 		fate, cause = na.NotRun, ErrCanceled
 	case k.answered && k.answer.code == na.OK:
 		return nil
+	case k.answered && k.late():
+		fate, cause = na.NotRun, errLate
+		k.output = nil
 	case k.answered:
 		fate = k.answer.fate
-		cause = &RemoteError{Code: k.answer.code, Text: string(k.output)}
+		cause = &RemoteError{Code: k.answer.code, Text: string(k.output), Refused: fate == na.NotRun}
 		k.output = nil
 	case h.rpc.OneWay && k.sent.Err == nil && k.failure == nil:
 		return nil
@@ -539,6 +542,11 @@ func (k *call) result() error {
 		cause = bare(k.failure)
 	}
 	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(k.begun), Fate: fate, Err: cause}
+}
+
+// late reports whether the target did not run the request because the deadline, which this side has set, had passed. Locked.
+func (k *call) late() bool {
+	return k.by.At != 0 && k.answer.code == ErrTimeout && k.answer.fate == na.NotRun
 }
 
 // finish runs in Trigger: the handle is idle again when the callback runs.

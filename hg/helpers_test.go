@@ -7,7 +7,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // pair is an origin and a target that know the same RPCs.
@@ -91,4 +90,19 @@ func (p *pair) clean(held int64) {
 	p.Until(func() bool { return p.tctx.Stats().Handles == 0 })
 }
 
-func code(err error) na.Code { return na.CodeOf(err) }
+// code is why a call ended, whichever side said it.
+func code(err error) hg.Code {
+	if remote, ok := hg.RemoteOf(err); ok {
+		return remote.Code
+	}
+	return hg.CodeOf(err)
+}
+
+// said requires that the target has answered with a code.
+func said(t *testing.T, err error, code hg.Code) {
+	t.Helper()
+	remote, ok := hg.RemoteOf(err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, code, remote.Code)
+	require.ErrorIs(t, err, hg.ErrRemote)
+}

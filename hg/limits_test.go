@@ -39,7 +39,7 @@ func TestBodyLimits(t *testing.T) {
 		require.ErrorIs(t, err, hg.ErrOverflow)
 		require.ErrorContains(t, err, "MaxInput")
 		err = raw(limit - 1)
-		require.ErrorIs(t, err, hg.ErrHandler, "output of a byte more")
+		said(t, err, hg.ErrOverflow)
 		require.ErrorContains(t, err, "MaxOutput")
 		require.NoError(t, raw(limit))
 	})
@@ -90,12 +90,12 @@ func TestMaxPulled(t *testing.T) {
 		defer h.Close()
 		for _, c := range []struct {
 			size int
-			want error
+			want hg.Code
 		}{{limit, hg.ErrNoResponse}, {limit + 1, hg.ErrAgain}, {10, hg.ErrNoResponse}} {
 			var o outcome
 			require.NoError(t, h.ForwardRaw(make([]byte, c.size), o.cb))
 			p.Until(func() bool { return o.calls == 1 })
-			require.ErrorIs(t, o.err, c.want, "%d bytes", c.size)
+			said(t, o.err, c.want)
 			if c.want == hg.ErrAgain {
 				require.Equal(t, na.NotRun, hg.FateOf(o.err))
 				require.ErrorContains(t, o.err, "Config.MaxPulled of 10000")

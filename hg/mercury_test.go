@@ -157,9 +157,8 @@ func mercuryNotRegistered(t *testing.T, n *matrix.Net) {
 	h := p.handle(id)
 	defer h.Close()
 	err = p.call(h, &openIn{"/x", 1})
-	require.ErrorIs(t, err, hg.ErrNoEntry)
-	var remote *hg.RemoteError
-	require.ErrorAs(t, err, &remote)
+	said(t, err, hg.ErrNoEntry)
+	require.ErrorIs(t, err, hg.ErrRefused)
 	require.Contains(t, err.Error(), "open", "the answer names what there is")
 	require.Equal(t, na.NotRun, hg.FateOf(err))
 	p.clean(1)

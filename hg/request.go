@@ -167,11 +167,11 @@ func (h *Handle) run(any) {
 			h.release()
 		}
 	}()
-	code, text := h.callHandler()
+	code, fate, text := h.callHandler()
 	returned = true
 	h.returned()
 	if code != na.OK {
-		h.answerError(code, na.Ran, text)
+		h.answerError(code, fate, text)
 	}
 	h.release()
 }
@@ -185,17 +185,20 @@ func (h *Handle) returned() {
 	}
 }
 
-// callHandler runs the handler and returns what its error says. A panic, of that too, is an error, is logged with its stack,
-// and ends nothing else.
-func (h *Handle) callHandler() (code na.Code, text string) {
+// callHandler runs the handler and returns what its error says. A panic, of that too, is an error and ends nothing else. It
+// is logged with its stack and a random id; the origin gets only the id, since the value may be confidential.
+func (h *Handle) callHandler() (code Code, fate Fate, text string) {
 	defer func() {
 		if p := recover(); p != nil {
-			slog.Error("handler panicked", "rpc", h.Name(), "peer", h.addr.String(), "panic", p, "stack", string(debug.Stack()))
-			code, text = ErrPanic, fmt.Sprintf("the handler of %s panicked: %v", h.Name(), p)
+			var id [8]byte
+			h.ctx.class.na.Rand(id[:])
+			slog.Error("handler panicked", "rpc", h.Name(), "peer", h.addr.String(), "id", fmt.Sprintf("%x", id), "panic", p,
+				"stack", string(debug.Stack()))
+			code, fate, text = ErrPanic, na.Ran, fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", h.Name(), id)
 		}
 	}()
 	if err := h.rpc.Handler(h); err != nil {
-		return ErrHandler, err.Error()
+		return answerOf(err)
 	}
-	return na.OK, ""
+	return na.OK, na.Ran, ""
 }

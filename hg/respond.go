@@ -178,14 +178,14 @@ func (s *service) freeInput() {
 	s.input = nil
 }
 
-// Input decodes the request's input into v.
+// Input decodes the request's input into v. A handler that returns the error answers BadInput.
 func (h *Handle) Input(v any) error {
 	b, err := h.InputRaw()
 	if err != nil {
 		return err
 	}
 	if err := h.ctx.class.cfg.Codec.Decode(b, v); err != nil {
-		return &Error{Op: "input of", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: err}
+		return &Error{Op: "input of", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: &codedError{BadInput, err}}
 	}
 	return nil
 }
@@ -218,12 +218,14 @@ func (h *Handle) RespondRaw(out []byte, cb RespondFunc) error {
 	return h.respond(response{fate: na.Ran}, cb, func(b []byte) ([]byte, error) { return append(b, out...), nil })
 }
 
-// RespondError answers with an error: the origin's callback gets a *RemoteError with code and text.
-func (h *Handle) RespondError(code na.Code, text string, cb RespondFunc) error {
-	if code == na.OK {
-		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the code of an error response cannot be OK")
+// RespondError answers with err, as a handler does that returns it: the origin's callback gets a *RemoteError with the
+// outermost code in err, or ErrHandler, and the text of err.
+func (h *Handle) RespondError(err error, cb RespondFunc) error {
+	if err == nil {
+		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the error to respond with is nil")
 	}
-	return h.respond(response{code: code, fate: na.Ran}, cb, words(text))
+	code, fate, text := answerOf(err)
+	return h.respond(response{code: code, fate: fate}, cb, words(text))
 }
 
 // answerError answers if nobody has; what cannot be answered is counted.

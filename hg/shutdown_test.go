@@ -79,8 +79,8 @@ func TestShutdownDrains(t *testing.T) {
 		}
 		require.Len(t, errs, 4)
 		require.NoError(t, errs[0], "the handler that ran")
-		require.ErrorIs(t, errs[1], hg.ErrClosed, "the request that waited")
-		require.ErrorIs(t, errs[2], hg.ErrClosed, "the request that came")
+		said(t, errs[1], hg.ErrClosed)
+		said(t, errs[2], hg.ErrClosed)
 		require.ErrorIs(t, errs[3], hg.ErrUnreachable, "the peer that came")
 		for _, err := range errs {
 			if err != nil {
@@ -121,7 +121,7 @@ func TestShutdownOfOneContext(t *testing.T) {
 		require.True(t, p.tctx.Closed())
 		n.Until(func() bool { return outs[0].calls == 1 && outs[1].calls == 1 })
 		require.NoError(t, outs[0].err, "the handler that ran")
-		require.ErrorIs(t, outs[1].err, hg.ErrClosed, "the request that waited")
+		said(t, outs[1].err, hg.ErrClosed)
 
 		h, err := p.octx.Create(other.Self(), id)
 		require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestShutdownEndsHandlers(t *testing.T) {
 			begun = true
 			context.AfterFunc(h.Ctx(), func() {
 				cause = context.Cause(h.Ctx())
-				assert.NoError(t, h.RespondError(hg.ErrAgain, "ask another", nil))
+				assert.NoError(t, h.RespondError(na.WithText(hg.ErrAgain, "ask another"), nil))
 				h.Close()
 			})
 			return nil
@@ -240,7 +240,7 @@ func TestShutdownEndsHandlers(t *testing.T) {
 		require.ErrorIs(t, p.target.Shutdown(ctx), context.Canceled)
 		require.ErrorIs(t, cause, hg.ErrClosed)
 		n.Until(func() bool { return o.calls == 1 })
-		require.ErrorIs(t, o.err, hg.ErrAgain)
+		said(t, o.err, hg.ErrAgain)
 		require.ErrorContains(t, o.err, "ask another")
 	})
 }
@@ -372,7 +372,7 @@ func TestUnknownRPCThenShutdown(t *testing.T) {
 			h := p.handle(id)
 			switch err := p.call(h, make([]byte, c.size)); {
 			case !c.oneWay:
-				require.ErrorIs(t, err, hg.ErrNoEntry)
+				said(t, err, hg.ErrNoEntry)
 				require.Equal(t, na.NotRun, hg.FateOf(err))
 			case c.size == 1:
 				require.NoError(t, err)

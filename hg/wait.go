@@ -2,7 +2,6 @@ package hg
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"sync/atomic"
 
@@ -11,8 +10,8 @@ import (
 
 // ForwardWait is Forward that waits: it drives Progress and Trigger until the call has ended, and returns the call's error;
 // Output is ready then. Where the target has no envelope free it waits for one, whatever na.Config.OnNoCredit says, and
-// does not count against na.Config.SendQueue. When ctx ends first the call is canceled: the error matches ErrCanceled and
-// the cause of ctx. Callbacks and handlers of others may run meanwhile, on this goroutine; inside one it may be called too.
+// does not count against na.Config.SendQueue. When ctx ends first the call is canceled: the error matches the cause of
+// ctx, and ErrTimeout if its deadline has passed, else ErrCanceled. Callbacks and handlers of others may run meanwhile, on this goroutine; inside one it may be called too.
 func (h *Handle) ForwardWait(ctx context.Context, in any) error {
 	return h.wait(ctx, func(cb ForwardFunc) error { return h.Forward(in, cb) })
 }
@@ -52,10 +51,7 @@ func (h *Handle) wait(ctx context.Context, forward func(ForwardFunc) error) erro
 	}
 	begun = true
 	c.await(ctx, h.Cancel, ended.Load)
-	if fail != nil && ctx.Err() != nil {
-		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
-	}
-	return fail
+	return endedBy(ctx, fail)
 }
 
 // await drives Progress and Trigger until ended reports true, which a callback sees to, and calls cancel when ctx ends

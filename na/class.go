@@ -61,6 +61,9 @@ func (c *Class) Regions() int64 { return c.regions.Load() }
 // Now reads the clock of the class: monotonic, only differences mean something.
 func (c *Class) Now() time.Duration { return c.domain.Now() }
 
+// Rand fills b with random bytes that a peer cannot guess. On a simulator they follow from its seed.
+func (c *Class) Rand(b []byte) { c.domain.Rand(b) }
+
 // NewContext makes the next context; its id is the number of those made before.
 func (c *Class) NewContext() (*Context, error) {
 	c.mu.Lock()

@@ -45,6 +45,25 @@ const (
 	ErrRevoked    Code = 38 // the memory is no longer registered
 	ErrDuplicate  Code = 39 // another connection of the same pair is used instead
 	ErrTooLate    Code = 40 // the message has been taken for dispatch, or was dealt with before
+
+	// The next three are used by origins only and never cross the wire.
+
+	ErrAnswered Code = 41 // the request has been answered, or has ended
+	ErrRemote   Code = 42 // the target said it
+	ErrRefused  Code = 43 // the target said it, and did not run the request
+)
+
+// The codes that handlers give. From 128 on a code means what the program says.
+const (
+	NotFound Code = 64 + iota
+	AlreadyExists
+	BadInput
+	Denied
+	NotReady
+	Exhausted
+	Unavailable
+	Aborted
+	Internal
 )
 
 var codeText = map[Code]string{
@@ -78,6 +97,18 @@ var codeText = map[Code]string{
 	ErrRevoked:     "memory is no longer registered",
 	ErrDuplicate:   "another connection of the pair is in use",
 	ErrTooLate:     "too late: the message has been dispatched",
+	ErrAnswered:    "the request has been answered",
+	ErrRemote:      "the target answered with an error",
+	ErrRefused:     "the target refused the request",
+	NotFound:       "not found",
+	AlreadyExists:  "already exists",
+	BadInput:       "bad input",
+	Denied:         "denied",
+	NotReady:       "not ready",
+	Exhausted:      "exhausted",
+	Unavailable:    "unavailable",
+	Aborted:        "aborted",
+	Internal:       "internal error",
 }
 
 // Error returns the text of the code.
@@ -108,13 +139,20 @@ func (c Code) Is(target error) bool {
 // Timeout makes ErrTimeout a timeout in the sense of net.Error.
 func (c Code) Timeout() bool { return c == ErrTimeout }
 
-// CodeOf returns the code inside err: OK for nil, ErrIO for an error that carries none.
+// CodeOf returns the code inside err. It is OK for nil and, for an error that carries none, ErrTimeout for
+// context.DeadlineExceeded, ErrCanceled for context.Canceled and otherwise ErrIO.
 func CodeOf(err error) Code {
 	if err == nil {
 		return OK
 	}
 	if c, ok := errors.AsType[Code](err); ok {
 		return c
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return ErrTimeout
+	case errors.Is(err, context.Canceled):
+		return ErrCanceled
 	}
 	return ErrIO
 }

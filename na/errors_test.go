@@ -19,7 +19,8 @@ var pinned = map[Code]uint8{
 	ErrInvalid: 11, ErrProtocol: 12, ErrOverflow: 13, ErrMsgSize: 14, ErrVersion: 15, ErrUnsupported: 16,
 	ErrAddrInUse: 17, ErrAddrInvalid: 18, ErrUnreachable: 19, ErrTimeout: 20, ErrCanceled: 21, ErrIO: 22, ErrChecksum: 24,
 	ErrPeerLost: 32, ErrClosed: 33, ErrNoResponse: 34, ErrPanic: 35, ErrHandler: 36, ErrNoCredit: 37, ErrRevoked: 38,
-	ErrDuplicate: 39, ErrTooLate: 40,
+	ErrDuplicate: 39, ErrTooLate: 40, ErrAnswered: 41, ErrRemote: 42, ErrRefused: 43,
+	NotFound: 64, AlreadyExists: 65, BadInput: 66, Denied: 67, NotReady: 68, Exhausted: 69, Unavailable: 70, Aborted: 71, Internal: 72,
 }
 
 func TestCodes(t *testing.T) {
@@ -70,6 +71,8 @@ func TestCodesMatchTheStandardLibrary(t *testing.T) {
 func TestCodeOf(t *testing.T) {
 	require.Equal(t, OK, CodeOf(nil))
 	require.Equal(t, ErrIO, CodeOf(io.EOF), "an error that carries no code")
+	require.Equal(t, ErrTimeout, CodeOf(fmt.Errorf("late: %w", context.DeadlineExceeded)))
+	require.Equal(t, ErrCanceled, CodeOf(fmt.Errorf("over: %w", context.Canceled)))
 	require.Equal(t, ErrInvalid, CodeOf(errors.Join(io.EOF, ErrInvalid)))
 }
 

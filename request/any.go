@@ -65,7 +65,7 @@ func WaitAllContext(ctx context.Context, reqs ...*Request) error {
 	}
 	switch {
 	case len(errs) > 0:
-		return withCause(errors.Join(errs...), cause)
+		return withCause(ctx, errors.Join(errs...), cause)
 	case pending:
 		return cause
 	default:

@@ -63,8 +63,8 @@ func ExampleRequest_WaitContext() {
 	h.Forward(0, 40, func(_ int, err error) { r.Complete(err) })
 	err := r.WaitContext(ctx)
 	fmt.Println(err)
-	fmt.Println(errors.Is(err, context.Canceled))
+	fmt.Println(errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled))
 	// Output:
 	// context canceled: lunch time
-	// true
+	// true false
 }

@@ -2,8 +2,6 @@ package request
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 )
 
@@ -131,7 +129,8 @@ func (r *Request) Wait(timeout time.Duration) bool {
 //  1. It returns only after the callback has run, that is, after Complete was called.
 //  2. When ctx ends first it calls the request's cancel function, once, and goes on driving until then.
 //  3. Success wins: if Complete(nil) is called all the same, the result is nil.
-//  4. Otherwise the error matches both what Complete was called with and context.Cause(ctx).
+//  4. Otherwise the error matches both what Complete was called with and context.Cause(ctx). But when the deadline of ctx
+//     has passed it never matches context.Canceled: the cancel was only the means.
 //
 // There are two exceptions to the first sentence, and in both the callback may still come. If r has no cancel
 // function and ctx has ended, WaitContext returns the cause at once. If Progress fails, WaitContext returns that error.
@@ -146,20 +145,12 @@ func (r *Request) WaitContext(ctx context.Context) error {
 	case done && err == nil:
 		return nil
 	case done:
-		return withCause(err, cause)
+		return withCause(ctx, err, cause)
 	case failed != nil:
-		return withCause(failed, cause)
+		return withCause(ctx, failed, cause)
 	default:
 		return cause
 	}
-}
-
-// withCause adds why, unless err says so already.
-func withCause(err, cause error) error {
-	if cause == nil || errors.Is(err, cause) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // Reset makes r ready for another callback, with a new cancel function (or nil). The user data stays. It is for a

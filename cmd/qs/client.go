@@ -124,7 +124,7 @@ func (c *client) explain(err error) error {
 	case ok && remote.Code == hg.ErrNoEntry && remote.Text == "":
 		return fmt.Errorf("%s is no qs serve, or one of another version: %w", c.peer, err)
 	case ok:
-		return fmt.Errorf("%s: %w", c.peer, remote)
+		return hg.Errorf(remote.Code, "%s: %w", c.peer, remote) // between the two ends of qs codes mean the same
 	}
 	return err
 }

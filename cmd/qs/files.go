@@ -59,11 +59,11 @@ func (fs *files) register(class *hg.Class) error {
 	return errors.Join(errs...)
 }
 
-// coded answers a handler's error by its code, not as one of any handler.
+// coded gives a handler's error the code by which the client knows it.
 func coded(handler hg.Handler) hg.Handler {
 	return func(h *hg.Handle) error {
 		if err := handler(h); err != nil {
-			return h.RespondError(codeOf(err), err.Error(), nil)
+			return hg.Errorf(codeOf(err), "%w", err)
 		}
 		return nil
 	}

@@ -192,7 +192,7 @@ func (j *job) end(err error) {
 	}
 	j.moves.drop()
 	if err != nil {
-		_ = j.h.RespondError(hg.ErrHandler, err.Error(), nil)
+		_ = j.h.RespondError(err, nil)
 	} else {
 		_ = j.h.RespondRaw(nil, nil)
 	}

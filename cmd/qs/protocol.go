@@ -168,7 +168,7 @@ func respond(h *hg.Handle, out any, err error) {
 		_ = h.RespondRaw(b, nil)
 		return
 	}
-	_ = h.RespondError(codeOf(err), err.Error(), nil)
+	_ = h.RespondError(hg.Errorf(codeOf(err), "%w", err), nil)
 }
 
 func codeOf(err error) na.Code {

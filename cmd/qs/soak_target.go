@@ -13,7 +13,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // The RPCs of qs soak. The input begins with the call's token; so does every answer.
@@ -169,9 +168,9 @@ func soakMove(h *hg.Handle, push bool, token uint64, descriptor []byte) error {
 	_, err = bulk.Transfer(h.Context(), spec, func(_ *bulk.Op, err error) {
 		switch {
 		case err != nil:
-			_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+			_ = h.RespondError(err, nil)
 		case !push && !soakFilled(buf, token):
-			_ = h.RespondError(hg.ErrHandler, errWrong, nil)
+			_ = h.RespondError(errors.New(errWrong), nil)
 		default:
 			_ = h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), nil)
 		}

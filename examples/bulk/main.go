@@ -21,7 +21,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
@@ -87,7 +86,7 @@ func upper(h *hg.Handle) error {
 	}
 	answer := func(err error) {
 		if err != nil {
-			_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+			_ = h.RespondError(err, nil)
 		} else {
 			_ = h.Respond(nil, nil)
 		}

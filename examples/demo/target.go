@@ -168,7 +168,7 @@ func (p *pulling) done(op *bulk.Op, err error) {
 	case errors.Is(err, context.Canceled) && p.in.StopAt > 0:
 		out.Canceled = true
 	case err != nil:
-		_ = p.h.RespondError(na.CodeOf(err), err.Error(), nil)
+		_ = p.h.RespondError(err, nil)
 		return
 	default:
 		sum := sha256.Sum256(p.buf)

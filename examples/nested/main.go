@@ -74,12 +74,12 @@ func relayCallback(worker na.Addr) hg.Handler {
 		err = call.ForwardRaw(in, func(call *hg.Handle, err error) {
 			defer h.Close()
 			if err != nil {
-				_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+				_ = h.RespondError(err, nil)
 				return
 			}
 			out, err := call.OutputRaw()
 			if err != nil {
-				_ = h.RespondError(na.CodeOf(err), err.Error(), nil)
+				_ = h.RespondError(err, nil)
 				return
 			}
 			_ = h.RespondRaw(out, nil)

@@ -75,10 +75,11 @@ func TestLittleMemory(t *testing.T) {
 			if err == nil {
 				out, outErr = h.OutputRaw()
 			}
+			remote, _ := hg.RemoteOf(err)
 			switch {
 			case err == nil && outErr == nil && len(out) > 0 && bytes.Equal(out, body[:len(out)]):
 				answered++
-			case na.CodeOf(err) == hg.ErrAgain, na.CodeOf(err) == hg.ErrHandler && strings.Contains(err.Error(), "Config.MaxLent"):
+			case hg.CodeOf(err) == hg.ErrAgain, remote != nil && remote.Code == hg.ErrAgain:
 				again++
 			default:
 				wrong++

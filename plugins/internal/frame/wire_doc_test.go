@@ -76,7 +76,7 @@ func TestWireDocTables(t *testing.T) {
 			t.Errorf("kind %d: the document has %q, the code has none", n, kinds[n])
 		}
 	}
-	codeRow := regexp.MustCompile("(?m)^\\| (\\d+) \\| `(Err[A-Za-z]+|OK)` \\| ([^|]*) \\|")
+	codeRow := regexp.MustCompile("(?m)^\\| (\\d+) \\| `([A-Z][A-Za-z]+)` \\| ([^|]*) \\|")
 	codes := map[int]string{}
 	for _, m := range codeRow.FindAllStringSubmatch(string(text), -1) {
 		n, _ := strconv.Atoi(m[1])
@@ -161,7 +161,7 @@ func converse(t *testing.T) map[string]string {
 	w.cut("hello", frame.Hello, true, "answer", frame.Hello, false, "request", frame.Unexpected, true, "response", frame.Expected, false)
 
 	_, ended = call("gone", nil)
-	require.ErrorIs(t, *ended, na.ErrNoEntry)
+	require.ErrorIs(t, *ended, hg.ErrRefused)
 	w.cut("error-response", frame.Expected, false)
 
 	region, err := bulk.CreateWith(origin, bulk.Options{Access: bulk.ReadWrite}, mem)

@@ -331,7 +331,7 @@ func (c *callEntry) ended(err error) {
 	switch {
 	case c.canceled && err == nil && c.kind != "response":
 		s.reach[reachTooLate]++
-	case c.kind == "call" && outcomeOf(err) == "timeout" && (c.deadline == 0 || s.w.Now() < c.deadline):
+	case c.kind == "call" && outcomeOf(err) == "timeout" && (c.deadline == 0 || s.w.Now() <= c.deadline-time.Microsecond): // which is how exactly the target knows it
 		s.fail("call %x has run out of time at %v, its deadline is %v", c.token, s.w.Now(), c.deadline)
 	case outcomeOf(err) == "lost" && !s.mayLose():
 		s.fail("%s %x ended with %v, and no peer was lost", c.kind, c.token, err)

@@ -33,7 +33,7 @@ func (a *actor) moved(h *hg.Handle, token uint64, err error) {
 	if err == nil {
 		_ = a.respond(h, token, binary.LittleEndian.AppendUint64(nil, token))
 	} else {
-		why := func(cb hg.RespondFunc) error { return h.RespondError(na.CodeOf(err), err.Error(), cb) }
+		why := func(cb hg.RespondFunc) error { return h.RespondError(err, cb) }
 		_ = a.answer(h, token, why, why)
 	}
 	h.Close()

@@ -114,7 +114,7 @@ func (w *worker) moveAndAnswer(h *hg.Handle, remote *bulk.Handle, out []byte) er
 			copy(local, poisoned)
 			w.locals = append(w.locals, local)
 			if err != nil {
-				_ = w.answer(func(cb hg.RespondFunc) error { return h.RespondError(na.CodeOf(err), err.Error(), cb) })
+				_ = w.answer(func(cb hg.RespondFunc) error { return h.RespondError(err, cb) })
 				return
 			}
 			_ = w.answer(func(cb hg.RespondFunc) error { return h.RespondRaw(out, cb) })

@@ -1,0 +1,160 @@
+package hg
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Code says why a call failed; see [na.Code]. A code whose name begins with Err says what happened to this process or on
+// the way. The others are what handlers say.
+type Code = na.Code
+
+// The codes that users of this package meet; the whole list is in package na.
+const (
+	ErrCanceled    = na.ErrCanceled
+	ErrTimeout     = na.ErrTimeout
+	ErrPeerLost    = na.ErrPeerLost
+	ErrUnreachable = na.ErrUnreachable
+	ErrNoEntry     = na.ErrNoEntry
+	ErrBusy        = na.ErrBusy
+	ErrClosed      = na.ErrClosed
+	ErrExists      = na.ErrExists
+	ErrInvalid     = na.ErrInvalid
+	ErrOverflow    = na.ErrOverflow
+	ErrNoCredit    = na.ErrNoCredit
+	ErrAgain       = na.ErrAgain
+	ErrProtocol    = na.ErrProtocol
+	ErrNoResponse  = na.ErrNoResponse
+	ErrPanic       = na.ErrPanic
+	ErrHandler     = na.ErrHandler
+	ErrUnsupported = na.ErrUnsupported
+	ErrPermission  = na.ErrPermission
+	ErrAnswered    = na.ErrAnswered
+	ErrRemote      = na.ErrRemote
+	ErrRefused     = na.ErrRefused
+)
+
+// The codes that handlers give. 64 to 127 mean the same everywhere; 128 to 255 mean what the program says.
+const (
+	NotFound      = na.NotFound
+	AlreadyExists = na.AlreadyExists
+	BadInput      = na.BadInput
+	Denied        = na.Denied
+	NotReady      = na.NotReady
+	Exhausted     = na.Exhausted
+	Unavailable   = na.Unavailable
+	Aborted       = na.Aborted
+	Internal      = na.Internal
+)
+
+// A Fate says what became of a request at its target; see [na.Fate].
+type Fate = na.Fate
+
+// The fates.
+const (
+	MaybeRan = na.MaybeRan
+	NotRun   = na.NotRun
+	Ran      = na.Ran
+)
+
+// A codedError is an error with a code.
+type codedError struct {
+	code Code
+	err  error
+}
+
+func (e *codedError) Error() string   { return e.err.Error() }
+func (e *codedError) Unwrap() []error { return []error{e.code, e.err} }
+
+// Errorf is fmt.Errorf for an error that also matches code. A handler that returns it answers with code and text.
+func Errorf(code Code, format string, args ...any) error {
+	return &codedError{code, fmt.Errorf(format, args...)}
+}
+
+// A refusal is an error of a handler that did nothing.
+type refusal struct{ err error }
+
+func (e *refusal) Error() string { return e.err.Error() }
+func (e *refusal) Unwrap() error { return e.err }
+
+// Refuse marks err as the answer to a request with which nothing was done: the origin gets NotRun, and may repeat the call
+// safely. It is for handlers that check something first, a quota for example. Refuse(nil) returns nil.
+func Refuse(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &refusal{err}
+}
+
+// A RemoteError is what the target answered instead of output. Nothing failed in this process or on the way.
+type RemoteError struct {
+	Code    Code
+	Text    string // the target's words; may be empty
+	Refused bool   // the request did not run: the library at the target refused it, or its handler did with Refuse
+}
+
+// Error returns the code's text or the target's words.
+func (e *RemoteError) Error() string {
+	if e.Text == "" {
+		return "target: " + e.Code.Error()
+	}
+	return "target: " + e.Text
+}
+
+// Is matches ErrRemote, ErrRefused if the request was refused, and Code if only a target can produce it: ErrHandler, ErrPanic,
+// ErrNoResponse, and 64 to 255. A target's ErrPeerLost, for example, does not match, since it is about a peer of the target.
+func (e *RemoteError) Is(target error) bool {
+	switch target {
+	case ErrRemote:
+		return true
+	case ErrRefused:
+		return e.Refused
+	case ErrHandler, ErrPanic, ErrNoResponse:
+		return target == e.Code
+	}
+	return e.Code >= na.NotFound && target == e.Code
+}
+
+// As makes ErrRemote the code of e.
+func (e *RemoteError) As(target any) bool {
+	code, ok := target.(*Code)
+	if ok {
+		*code = ErrRemote
+	}
+	return ok
+}
+
+// CodeOf returns the code of err: OK for nil, ErrRemote for what a target said, ErrIO for an error that has none.
+func CodeOf(err error) Code { return na.CodeOf(err) }
+
+// RemoteOf returns what a target said, if err is or wraps that.
+func RemoteOf(err error) (*RemoteError, bool) { return errors.AsType[*RemoteError](err) }
+
+// FateOf returns the fate inside err: Ran for nil, MaybeRan for an error without one.
+func FateOf(err error) Fate {
+	if err == nil {
+		return Ran
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Fate
+	}
+	if e, ok := errors.AsType[*na.OpError](err); ok {
+		return e.Fate
+	}
+	return MaybeRan
+}
+
+// answerOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is a code which
+// only origins use.
+func answerOf(err error) (code Code, fate Fate, text string) {
+	code, fate = ErrHandler, Ran
+	if c, ok := errors.AsType[Code](err); ok && c != na.OK && c != ErrAnswered && c != ErrRemote && c != ErrRefused {
+		code = c
+	}
+	if _, ok := errors.AsType[*refusal](err); ok {
+		fate = NotRun
+	}
+	return code, fate, err.Error()
+}

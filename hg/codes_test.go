@@ -1,0 +1,166 @@
+package hg_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/request"
+)
+
+// What a handler says arrives; what it heard itself is not taken for what happened to the origin.
+func TestCodesOfHandlers(t *testing.T) {
+	third := fmt.Errorf("asking another: %w", &hg.RemoteError{Code: hg.NotFound, Text: "not there"})
+	for _, c := range []struct {
+		name    string
+		err     error
+		code    hg.Code
+		fate    hg.Fate
+		text    string
+		matches []error
+	}{
+		{"Handler", hg.Errorf(hg.NotFound, "no blob %q", "x"), hg.NotFound, hg.Ran, `target: no blob "x"`, []error{hg.NotFound}},
+		{"Bare", hg.Denied, hg.Denied, hg.Ran, "target: denied", []error{hg.Denied}},
+		{"Program", hg.Code(200), 200, hg.Ran, "", []error{hg.Code(200)}},
+		{"Outermost", hg.Errorf(hg.Internal, "disk: %w", hg.NotFound), hg.Internal, hg.Ran, "target: disk: not found", []error{hg.Internal}},
+		{"None", errors.New("disk on fire"), hg.ErrHandler, hg.Ran, "target: disk on fire", []error{hg.ErrHandler}},
+		{"Refused", hg.Refuse(hg.Errorf(hg.Exhausted, "quota")), hg.Exhausted, hg.NotRun, "target: quota", []error{hg.Exhausted, hg.ErrRefused}},
+		{"LocalCode", &hg.Error{Op: "forward", Err: hg.ErrPeerLost}, hg.ErrPeerLost, hg.Ran, "", nil},
+		{"ContextEnded", context.Canceled, hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
+		{"ThirdParty", third, hg.ErrHandler, hg.Ran, "target: asking another: target: not there", []error{hg.ErrHandler}},
+		{"OriginsOnly", hg.ErrAnswered, hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
+		{"OK", hg.Code(0), hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				p := newPair(t, n, hg.Config{})
+				for name, handler := range map[string]hg.Handler{
+					"returns":  func(*hg.Handle) error { return c.err },
+					"responds": func(h *hg.Handle) error { return h.RespondError(c.err, nil) },
+				} {
+					h := p.handle(p.rpc(name, handler))
+					err := p.call(h, nil)
+					remote, ok := hg.RemoteOf(err)
+					require.True(t, ok)
+					require.Equal(t, c.code, remote.Code)
+					require.Equal(t, c.fate, hg.FateOf(err))
+					require.Equal(t, c.fate == hg.NotRun, remote.Refused)
+					require.Contains(t, err.Error(), c.text)
+					require.Equal(t, hg.ErrRemote, hg.CodeOf(err))
+					for code := range hg.Code(255) {
+						want := code == hg.ErrRemote
+						for _, match := range c.matches {
+							want = want || match == code
+						}
+						require.Equal(t, want, errors.Is(err, code), "%v is code %d", err, code)
+					}
+					require.NotErrorIs(t, err, context.Canceled)
+					h.Close()
+				}
+				p.clean(0)
+			})
+		})
+	}
+}
+
+func TestFateOfSuccess(t *testing.T) {
+	require.Equal(t, hg.Ran, hg.FateOf(nil))
+	require.Equal(t, hg.MaybeRan, hg.FateOf(errors.New("who knows")))
+	require.NoError(t, hg.Refuse(nil))
+	require.Equal(t, hg.NotFound, hg.CodeOf(fmt.Errorf("wrapped: %w", hg.Errorf(hg.NotFound, "x"))))
+}
+
+func TestRespondNilError(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("nil", func(h *hg.Handle) error {
+			require.ErrorIs(t, h.RespondError(nil, nil), hg.ErrInvalid)
+			return h.RespondRaw(nil, nil)
+		}))
+		require.NoError(t, p.call(h, nil))
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// A panic's value stays at the target; what travels names the line in its log.
+func TestPanicIsNotTold(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("panics", func(*hg.Handle) error { panic("password=hunter2") }))
+		first, second := p.call(h, nil), p.call(h, nil)
+		said(t, first, hg.ErrPanic)
+		require.ErrorIs(t, first, hg.ErrPanic)
+		require.NotContains(t, first.Error(), "hunter2")
+		a, _ := hg.RemoteOf(first)
+		b, _ := hg.RemoteOf(second)
+		require.NotEqual(t, a.Text, b.Text, "each has an id of its own")
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// Whichever way a call is waited for: a passed deadline is no cancel, and a cancel no time-out.
+func TestContextsEndCalls(t *testing.T) {
+	var m mute
+	waits := map[string]func(ctx context.Context, p *pair, h *hg.Handle) error{
+		"ForwardWait": func(ctx context.Context, _ *pair, h *hg.Handle) error { return h.ForwardWait(ctx, nil) },
+		"Request": func(ctx context.Context, p *pair, h *hg.Handle) error {
+			r := request.NewClass(p.octx).Create(h.Cancel)
+			require.NoError(p.t, h.Forward(nil, func(_ *hg.Handle, err error) { r.Complete(err) }))
+			return r.WaitContext(ctx)
+		},
+		"RequestAll": func(ctx context.Context, p *pair, h *hg.Handle) error {
+			r := request.NewClass(p.octx).Create(h.Cancel)
+			require.NoError(p.t, h.Forward(nil, func(_ *hg.Handle, err error) { r.Complete(err) }))
+			return request.WaitAllContext(ctx, r)
+		},
+	}
+	for name, wait := range waits {
+		t.Run(name, func(t *testing.T) {
+			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				m.kept = nil
+				p := newPair(t, n, hg.Config{})
+				h := p.handle(p.rpc("mute", m.handler))
+				ctx, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+				err := wait(ctx, p, h)
+				cancel()
+				require.ErrorIs(t, err, hg.ErrTimeout)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.NotErrorIs(t, err, hg.ErrCanceled)
+				require.NotErrorIs(t, err, context.Canceled)
+				require.Equal(t, hg.ErrTimeout, hg.CodeOf(err))
+				var e *hg.Error
+				require.ErrorAs(t, err, &e)
+
+				ctx, cancel = context.WithCancel(t.Context())
+				cancel()
+				err = wait(ctx, p, h)
+				require.ErrorIs(t, err, hg.ErrCanceled)
+				require.ErrorIs(t, err, context.Canceled)
+				require.NotErrorIs(t, err, hg.ErrTimeout)
+				require.NotErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, hg.ErrCanceled, hg.CodeOf(err))
+
+				mine := errors.New("mine")
+				cause, stop := context.WithCancelCause(t.Context())
+				stop(mine)
+				err = wait(cause, p, h)
+				require.ErrorIs(t, err, mine)
+				require.ErrorIs(t, err, hg.ErrCanceled)
+				h.Close()
+				n.Until(func() bool { return p.tctx.Stats().Queued == 0 })
+				for _, h := range m.kept {
+					h.Close()
+				}
+				p.clean(0)
+			})
+		})
+	}
+}
