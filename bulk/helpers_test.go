@@ -12,7 +12,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -47,7 +46,6 @@ func newPairWith(t *testing.T, n *matrix.Net, cfg hg.Config) *pair {
 
 // newWorld returns a pair in a simulator of its own. World and Sim are all of the Net that may be used.
 func newWorld(t *testing.T, cfg sim.Config) *pair {
-	leak.Check(t)
 	w := sim.NewWorld(cfg)
 	p := &pair{Net: &matrix.Net{Sim: true, World: w}, t: t, own: true}
 	open := func(addr, node string) (*hg.Class, *hg.Context) {

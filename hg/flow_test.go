@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -194,7 +193,6 @@ func requireFate(t *testing.T, want na.Fate, err error) {
 // A target that answers nothing takes nothing from ten others (G9): in the same virtual time they answer as many calls as
 // without it, at least four fifths.
 func TestSlowTargetAmongTen(t *testing.T) {
-	leak.Check(t)
 	const fast, flight, waiting = 10, 8, 10000
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	cfg := hg.Config{NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -81,7 +80,6 @@ func TestH9OtherErrorAfterCancel(t *testing.T) {
 // A response whose large output cannot be fetched, for its key cannot be, is too long, or leads nowhere, ends its call with an
 // error, and the handle's next call succeeds over the same session.
 func TestH3bBadKey(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	defer w.Close()
 	cfg := Config{Codec: codec.Raw, MaxOutput: 1 << 20, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}}

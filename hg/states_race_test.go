@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/states"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -16,7 +15,6 @@ import (
 
 // alone returns a context, an RPC and the address of a target that is not there: the parts of calls end as a test says.
 func alone(t *testing.T) (cls *Class, c *Context, id ID, there na.Addr) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	t.Cleanup(w.Close)
 	cls, err := Open("sim://here", Config{Codec: codec.Raw, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})

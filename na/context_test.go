@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 // patience bounds what happens soon on a machine that is not busy.
@@ -51,7 +49,6 @@ func sleeper(t *testing.T, c *Context, timeout time.Duration) <-chan error {
 }
 
 func TestProgressReturns(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	require.ErrorIs(t, c.Progress(0), os.ErrDeadlineExceeded)
 	require.EqualValues(t, 1, e.polls.Load(), "zero polls once")
@@ -76,7 +73,6 @@ func TestProgressReturns(t *testing.T) {
 }
 
 func TestProgressAbove(t *testing.T) {
-	leak.Check(t)
 	c, _ := newFake(t, Config{})
 	var ready atomic.Bool
 	c.Above(func() bool { return ready.Load() })
@@ -92,7 +88,6 @@ func TestProgressAbove(t *testing.T) {
 
 // A timer that is set while the leader sleeps: Nudge makes it look.
 func TestProgressTimers(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
@@ -121,7 +116,6 @@ func TestProgressTimers(t *testing.T) {
 
 // A timer that another goroutine sets when the leader has looked at the timers, and does not sleep yet, is not missed.
 func TestTimerBeforeSleep(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
 	require.NoError(t, c.RecvUnexpected(op))
@@ -149,7 +143,6 @@ func TestTimerBeforeSleep(t *testing.T) {
 
 // One leads, the others follow: a completion reaches one that triggers it, whoever sleeps where.
 func TestFollowers(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	const followers, ops = 5, 200
 	ran := make(chan struct{}, ops)
@@ -186,7 +179,6 @@ func TestFollowers(t *testing.T) {
 }
 
 func TestFollowerTimesOut(t *testing.T) {
-	leak.Check(t)
 	c, _ := newFake(t, Config{})
 	leader := sleeper(t, c, time.Hour)
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
@@ -199,7 +191,6 @@ func TestFollowerTimesOut(t *testing.T) {
 
 // The leader goes, a follower takes over.
 func TestFollowerLeads(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	leader := sleeper(t, c, time.Hour)
 	op := c.NewOp(func(*Op, Result) {})
@@ -371,7 +362,6 @@ func TestAbandonedLeavesRoomForFaults(t *testing.T) {
 }
 
 func TestContextClose(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	var ends []error
 	for range 3 {
@@ -412,7 +402,6 @@ func TestContextClose(t *testing.T) {
 
 // Close while somebody sleeps in Progress: the sleeper gives everything back.
 func TestCloseWakesSleepers(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	leader := sleeper(t, c, time.Hour)
 	follower := make(chan error, 1)
@@ -426,7 +415,6 @@ func TestCloseWakesSleepers(t *testing.T) {
 }
 
 func TestCloseInCallback(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	order := ""
 	first := c.NewOp(func(*Op, Result) {
@@ -448,7 +436,6 @@ func TestCloseInCallback(t *testing.T) {
 }
 
 func TestShutdown(t *testing.T) {
-	leak.Check(t)
 	c, _ := newFake(t, Config{})
 	ran := 0
 	require.NoError(t, c.RecvUnexpected(c.NewOp(func(*Op, Result) { ran++ })))
@@ -486,7 +473,6 @@ func TestShutdown(t *testing.T) {
 }
 
 func TestClass(t *testing.T) {
-	leak.Check(t)
 	p := &fakePlugin{}
 	cls, err := Open("fake://here", Config{Plugins: []Plugin{p}, Contexts: 3})
 	require.NoError(t, err)
@@ -535,7 +521,6 @@ func TestClass(t *testing.T) {
 }
 
 func TestDriver(t *testing.T) {
-	leak.Check(t)
 	var asked []time.Duration
 	p := &fakePlugin{drive: func(e *fakeEndpoint, timeout time.Duration, ready func() bool) bool {
 		asked = append(asked, timeout)
@@ -569,7 +554,6 @@ func TestDriver(t *testing.T) {
 
 // Starts and Close race: each accepted operation ends, each refused one does not, and the context is given back.
 func TestCloseRace(t *testing.T) {
-	leak.Check(t)
 	for range 50 {
 		p := &fakePlugin{}
 		cls, err := Open("fake://here", Config{Plugins: []Plugin{p}})

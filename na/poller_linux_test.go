@@ -8,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 // pipeFDs returns a pipe whose ends the test closes.
@@ -30,7 +28,6 @@ type readyFunc func(readable, writable bool)
 func (f readyFunc) Ready(readable, writable bool) { f(readable, writable) }
 
 func TestPoller(t *testing.T) {
-	leak.Check(t)
 	p, err := newPoller()
 	require.NoError(t, err)
 	defer p.close()
@@ -84,7 +81,6 @@ func TestPoller(t *testing.T) {
 
 // Two descriptors are ready at once, and the first one's owner removes the second: its event is dropped.
 func TestPollerLateEvent(t *testing.T) {
-	leak.Check(t)
 	p, err := newPoller()
 	require.NoError(t, err)
 	defer p.close()
@@ -107,7 +103,6 @@ func TestPollerLateEvent(t *testing.T) {
 }
 
 func TestPollerWake(t *testing.T) {
-	leak.Check(t)
 	p, err := newPoller()
 	require.NoError(t, err)
 	for range 100 {
@@ -133,7 +128,6 @@ func (p *peekable) Peek() bool       { p.peeked++; return p.peeked%2 == 0 }
 
 // What was readable last is asked directly, until it is removed.
 func TestPollerPeeks(t *testing.T) {
-	leak.Check(t)
 	p, err := newPoller()
 	require.NoError(t, err)
 	defer p.close()
@@ -160,7 +154,6 @@ func TestPollerPeeks(t *testing.T) {
 
 // Bytes arrive while nobody drives: the assist takes them in, and leaves when the user drives again or closes.
 func TestAssist(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	r, w := pipeFDs(t)
 	var got atomic.Int32
@@ -216,7 +209,6 @@ func TestAssist(t *testing.T) {
 
 // While a leader sleeps the assist keeps out, and takes over when the leader has gone to user code.
 func TestAssistTakesOver(t *testing.T) {
-	leak.Check(t)
 	c, _ := newFake(t, Config{})
 	r, w := pipeFDs(t)
 	var got atomic.Int32
@@ -246,7 +238,6 @@ func TestAssistTakesOver(t *testing.T) {
 }
 
 func TestAssistTimer(t *testing.T) {
-	leak.Check(t)
 	c, e := newFake(t, Config{})
 	r, w := pipeFDs(t)
 	id, err := c.Poller().Add(r, readyFunc(func(bool, bool) {
@@ -272,7 +263,6 @@ func TestAssistTimer(t *testing.T) {
 
 // A wake between the two steps with which the poller forgets an earlier one left it in the belief that it had been woken, for good.
 func TestWakeIsNotForgotten(t *testing.T) {
-	leak.Check(t)
 	p, err := newPoller()
 	require.NoError(t, err)
 	defer p.close()

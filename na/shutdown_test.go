@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 // A drainFake is a fake endpoint whose peers still do something for some looks.
@@ -44,7 +42,6 @@ func TestShutdownWaits(t *testing.T) {
 		"Sends": {Sends: 1}, "Moves": {Moves: 1}, "Served": {Served: 1}, "Leases": {Leases: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leak.Check(t)
 			c, e := newDrainFake(t, Config{Linger: time.Hour}, func(look int64) Underway {
 				if look <= 10 {
 					return u
@@ -79,7 +76,6 @@ func TestShutdownWaits(t *testing.T) {
 
 // Between two pieces of a peer's transfer nothing is under way: Shutdown waits until registered memory is left alone.
 func TestShutdownWaitsForALull(t *testing.T) {
-	leak.Check(t)
 	var last time.Duration
 	var c *Context
 	c, _ = newDrainFake(t, Config{Linger: time.Hour}, func(look int64) Underway {
@@ -98,7 +94,6 @@ func TestShutdownWaitsForALull(t *testing.T) {
 
 // Peers that confirm nothing are not waited for without end.
 func TestShutdownOfSilentPeers(t *testing.T) {
-	leak.Check(t)
 	c, e := newDrainFake(t, Config{}, func(int64) Underway { return Underway{} })
 	e.confirms = 1 << 60
 	require.NoError(t, c.Shutdown(context.Background()))
@@ -108,7 +103,6 @@ func TestShutdownOfSilentPeers(t *testing.T) {
 
 // The peers of one context that confirm nothing do not keep those of another from being asked.
 func TestShutdownAsksPeersOfEveryContext(t *testing.T) {
-	leak.Check(t)
 	underway := func(int64) Underway { return Underway{} }
 	c, e := newDrainFake(t, Config{}, underway)
 	e.confirms = 1 << 60

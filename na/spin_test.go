@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 // waits has a spinner wait n times in a world where a wait takes so long either way, and counts the ways.
@@ -57,7 +55,6 @@ func TestSpinnerBetweenRareCalls(t *testing.T) {
 // An idle leader looks once when Progress begins, and then sleeps. A busy machine that interrupts a sleep makes it short,
 // after which the leader tries once more whether to poll pays: so this may need some attempts.
 func TestIdleLeaderLooksOnce(t *testing.T) {
-	leak.Check(t)
 	c, _ := newFake(t, Config{})
 	const rounds = 20
 	looks := uint(0)

@@ -7,13 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // TestBuffersAreBounded: a target lends its transfers so much memory, keeps some of it, and takes it all back.
 func TestBuffersAreBounded(t *testing.T) {
-	leak.Check(t)
 	class, err := hg.Open("tcp://", hg.Config{})
 	require.NoError(t, err)
 	hctx, err := class.NewContext()

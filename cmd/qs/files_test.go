@@ -11,7 +11,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -25,7 +24,6 @@ func dialServer(t *testing.T, s *server) *client {
 
 // TestHostileOrigin: what an origin must not do is an error of its call, and the target goes on.
 func TestHostileOrigin(t *testing.T) {
-	leak.Check(t)
 	s := serveFiles(t, "")
 	data := noise(1000)
 	writeFile(t, filepath.Join(s.root, "f"), data)
@@ -110,7 +108,6 @@ func TestHostileOrigin(t *testing.T) {
 
 // TestSecondUpload: a second upload of a file ends the first, by whatever path.
 func TestSecondUpload(t *testing.T) {
-	leak.Check(t)
 	s := serveFiles(t, "")
 	a, b := dialServer(t, s), dialServer(t, s)
 	in := &openRequest{Path: "f", Write: true, Stamp: stamp{Size: 10}}
@@ -126,7 +123,6 @@ func TestSecondUpload(t *testing.T) {
 
 // TestPanickingWorker: a request that panics fails, as with hg's own handlers, and the process lives.
 func TestPanickingWorker(t *testing.T) {
-	leak.Check(t)
 	class, err := hg.Open("tcp://", hg.Config{})
 	require.NoError(t, err)
 	id, err := class.Register("x", nil)

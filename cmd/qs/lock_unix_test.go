@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -83,7 +82,6 @@ func TestPartsInTurn(t *testing.T) {
 
 // TestDropWaits: a transfer that somebody else drops is closed when drop returns: its part can be opened again.
 func TestDropWaits(t *testing.T) {
-	leak.Check(t)
 	d, _ := newDisk(t)
 	fs := &files{disk: d, transfers: map[uint64]*transfer{}}
 	tr := fs.newTransfer(na.Addr{}, "f")

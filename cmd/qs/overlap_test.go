@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 // counter returns 1, 2, ... last, then err.
@@ -24,7 +22,6 @@ func counter(last int, err error) func(context.Context) (int, error) {
 }
 
 func TestOverlap(t *testing.T) {
-	leak.Check(t)
 	failed := errors.New("failed")
 	var got []int
 	take := func(_ context.Context, n int) error {
@@ -57,7 +54,6 @@ func TestOverlap(t *testing.T) {
 
 // TestOverlapWorksAtOnce: first is a step ahead while second is at work.
 func TestOverlapWorksAtOnce(t *testing.T) {
-	leak.Check(t)
 	ahead := make(chan int)
 	n := 0
 	err := overlap(t.Context(), 1, func(context.Context) (int, error) {

@@ -10,13 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 func newDisk(t *testing.T) (*disk, string) {
 	t.Helper()
-	leak.Check(t)
 	dir := t.TempDir()
 	d, err := openDisk(dir)
 	require.NoError(t, err)

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -130,7 +129,6 @@ func TestPerfChecksPayloads(t *testing.T) {
 
 // TestPerfMemory: a target has one memory for transfers, whatever origins ask for at the same time.
 func TestPerfMemory(t *testing.T) {
-	leak.Check(t)
 	class, err := hg.Open("tcp://", hg.Config{})
 	require.NoError(t, err)
 	hctx, err := class.NewContext()

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 func TestPing(t *testing.T) {
@@ -36,7 +35,6 @@ func TestPingJSON(t *testing.T) {
 // inProcess is a target in this process with other handlers than those of qs.
 func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
 	t.Helper()
-	leak.Check(t)
 	class, err := hg.Open("tcp://127.0.0.1:0", (&network{}).config())
 	require.NoError(t, err)
 	for name, handler := range handlers {

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -40,7 +39,6 @@ func TestEndlessTree(t *testing.T) {
 
 // TestEndlessSeek: so is one that has always as much left to look at.
 func TestEndlessSeek(t *testing.T) {
-	leak.Check(t)
 	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
 	require.NoError(t, err)
 	_, err = class.Register(rpcSeek, func(h *hg.Handle) error {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 // stallEnv makes a qs that receives a file halt as soon as so many bytes are verified: "BYTES:FILE". It makes FILE then,
@@ -26,7 +28,7 @@ const stallEnv = "QUICKSILVER_QS_STALL"
 // TestMain lets the test binary be qs, so that what runs is built as the test is, with -race too.
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) == "" {
-		os.Exit(m.Run())
+		leak.Main(m)
 	}
 	if at, file, ok := strings.Cut(os.Getenv(stallEnv), ":"); ok {
 		stall(at, file)

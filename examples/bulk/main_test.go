@@ -13,7 +13,6 @@ import (
 )
 
 func TestBulk(t *testing.T) {
-	leak.Check(t)
 	var out strings.Builder
 	run(&out)
 	require.Equal(t, "3100000 bytes: ALL THAT GLITTERS IS NOT GOLD ...\nall of them right: true\n", out.String())
@@ -21,7 +20,6 @@ func TestBulk(t *testing.T) {
 
 // TestBulkRefused: what a target does not take is the origin's error, and the target goes on.
 func TestBulkRefused(t *testing.T) {
-	leak.Check(t)
 	target, origin := open("tcp://127.0.0.1:0", upper), open("tcp://", nil)
 	driven := make(chan struct{})
 	go func() {
@@ -50,3 +48,5 @@ func TestBulkRefused(t *testing.T) {
 	require.NoError(t, target.Class().Shutdown(t.Context()))
 	<-driven
 }
+
+func TestMain(m *testing.M) { leak.Main(m) }

@@ -10,7 +10,6 @@ import (
 )
 
 func TestCancel(t *testing.T) {
-	leak.Check(t)
 	var out strings.Builder
 	run(&out)
 	lines := strings.Split(out.String(), "\n")
@@ -20,3 +19,5 @@ func TestCancel(t *testing.T) {
 	require.Regexp(t, `^the error: hg: forward ask to tcp://127\.0\.0\.1:\d+: operation canceled after .*s \(may have run\)$`, lines[2])
 	require.Equal(t, "forwarded again: here you are - late answers dropped: 1, connections lost: 0", lines[3])
 }
+
+func TestMain(m *testing.M) { leak.Main(m) }

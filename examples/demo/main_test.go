@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 // runEnv makes the test binary be the program, so that what runs is built as the test is, with -race too.
@@ -27,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(runEnv) != "" {
 		main()
 	}
-	os.Exit(m.Run())
+	leak.Main(m)
 }
 
 // command returns the program with its arguments. It is bounded, and Wait fails if a process is left that holds its

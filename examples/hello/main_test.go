@@ -12,7 +12,6 @@ import (
 )
 
 func TestOneProcess(t *testing.T) {
-	leak.Check(t)
 	var out strings.Builder
 	run(&out, "")
 	require.Equal(t, "hello, world\n", out.String())
@@ -20,7 +19,6 @@ func TestOneProcess(t *testing.T) {
 
 // TestSplit runs the two halves as -target and -origin do.
 func TestSplit(t *testing.T) {
-	leak.Check(t)
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 	defer stop()
 	target := newTarget("tcp://127.0.0.1:0")
@@ -37,3 +35,5 @@ func TestSplit(t *testing.T) {
 	require.NoError(t, target.Class().Shutdown(ctx))
 	<-served
 }
+
+func TestMain(m *testing.M) { leak.Main(m) }

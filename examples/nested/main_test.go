@@ -10,8 +10,9 @@ import (
 )
 
 func TestNested(t *testing.T) {
-	leak.Check(t)
 	var out strings.Builder
 	run(&out)
 	require.Equal(t, "relay/callback: twice 21 is 42\nrelay/wait: twice 22 is 44\n", out.String())
 }
+
+func TestMain(m *testing.M) { leak.Main(m) }

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -94,7 +93,6 @@ func (b *busyOrigin) cancel(h *hg.Handle, rounds int) *cancelCount {
 // stopped, and that is dead (F44): each ends once; of those to the stopped one no more leave than there are envelopes, memory
 // does not grow, and when it goes on the same session serves the handle's next call, with its own answer.
 func TestCancelTenThousand(t *testing.T) {
-	leak.Check(t)
 	rounds := 10_000
 	if racing.Enabled {
 		rounds = 2000

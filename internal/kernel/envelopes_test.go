@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -167,7 +166,6 @@ func TestGERExample(t *testing.T) {
 	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))
 	for _, spare := range []int{0, 3} { // envelopes for a 129th
 		t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) {
-			leak.Check(t)
 			budget := guaranteed + na.GuaranteedBytes(1, spare, gerEager)
 			p := startRole(t, "holder", fmt.Sprintf("%s=%d", budgetEnv, budget))
 			senders := make([]*sender, gerPeers)

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -19,7 +18,6 @@ import (
 // same number of calls to the ten; the test prints how long rounds take beside the stopped one and without it. The fastest of
 // each may not differ by a factor of ten: noise alone makes it two.
 func TestSlowTargetAmongTen(t *testing.T) {
-	leak.Check(t)
 	const fast, flight, calls = 10, 8, 4000
 	rounds := *rounds
 	if racing.Enabled {

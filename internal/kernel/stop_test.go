@@ -15,7 +15,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -33,7 +32,6 @@ func spread(d []time.Duration) string {
 
 // A target stopped for 3 s (C-T28): 1,000 calls to it are canceled at once, and after it goes on the same connection serves.
 func TestStoppedTarget(t *testing.T) {
-	leak.Check(t)
 	p := startChild(t)
 	o := newOrigin(t, p)
 	h := o.handle("echo")
@@ -100,7 +98,6 @@ func TestStoppedTarget(t *testing.T) {
 // The owner of a region is stopped in the middle of a pull of 1 GiB: the pull is canceled at once, and after the owner
 // goes on the whole region is pulled over the same connection, byte for byte.
 func TestStoppedOwner(t *testing.T) {
-	leak.Check(t)
 	p := startChild(t)
 	o := newOriginWith(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Minute}}) // filling a gigabyte may take its time
 	h := o.handle("expose")

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 // A transport is a row of the table that the tests of faults run over.
@@ -33,7 +32,6 @@ func loopback() string {
 func each(t *testing.T, f func(t *testing.T, tr transport)) {
 	for _, tr := range transports {
 		t.Run(tr.name, func(t *testing.T) {
-			leak.Check(t)
 			f(t, tr)
 		})
 	}

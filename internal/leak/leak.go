@@ -1,9 +1,12 @@
 package leak
 
 import (
+	"cmp"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -21,67 +24,108 @@ func init() {
 }
 
 // patience is how long things may take to go away after the test.
-const patience = 5 * time.Second
+var patience = 5 * time.Second
 
-// Check fails t at its end if goroutines or descriptors are left that were not there when Check was called.
+var eachFlag = flag.Bool("leak.each", false, "run each test in a process of its own, which says which of them leaks")
+
+// Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are left afterwards.
+func Main(m *testing.M) {
+	flag.Parse()
+	if *eachFlag {
+		os.Exit(mainEach())
+	}
+	startNetpoller()
+	before := look()
+	code := m.Run()
+	if s := states.Broken(); s != "" {
+		fmt.Println(s)
+		code = 1
+	}
+	if code == 0 {
+		if left := leftSince(before, patience); left != "" {
+			fmt.Printf("FAIL: left behind by the tests; -leak.each says by which:\n\n%s\n", left)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// mainEach runs this program again for every test that -run names, and returns its exit code.
+func mainEach() (code int) {
+	pattern, _, _ := strings.Cut(flag.Lookup("test.run").Value.String(), "/")
+	names, err := again("-test.list=" + cmp.Or(pattern, "."))
+	if err != nil {
+		fmt.Printf("%s%v\n", names, err)
+		return 1
+	}
+	for _, name := range strings.Fields(names) {
+		if !strings.HasPrefix(name, "Test") {
+			continue
+		}
+		if out, err := again("-test.run=^" + name + "$"); err != nil {
+			fmt.Printf("%s: %v\n%s\n", name, err, out)
+			code = 1
+		}
+	}
+	return code
+}
+
+// again runs this program with its arguments and more.
+func again(more ...string) (string, error) {
+	args := slices.Concat(os.Args[1:], []string{"-leak.each=false"}, more)
+	out, err := exec.Command(os.Args[0], args...).CombinedOutput()
+	return string(out), err
+}
+
+// Check fails t at its end if goroutines or descriptors are left that were not there when Check was called. Not for tests
+// that call t.Parallel: another test's would be counted.
 func Check(t testing.TB) {
 	t.Helper()
 	check(t, patience)
 }
 
-// Gauge fails t at its end if f, which is called several times then, does not return to the value it has now.
-func Gauge(t testing.TB, name string, f func() int64) {
-	t.Helper()
-	gauge(t, name, f, patience)
-}
-
 func check(t testing.TB, patience time.Duration) {
 	t.Helper()
 	startNetpoller()
-	stacks, files := goroutines(), descriptors()
+	before := look()
 	t.Cleanup(func() {
 		t.Helper()
 		if s := states.Broken(); s != "" {
 			t.Error(s)
 		}
-		var left []string
-		settle(t, patience, func() bool {
-			left = append(fresh(goroutines(), stacks), fresh(descriptors(), files)...)
-			return len(left) == 0
-		})
-		if len(left) > 0 {
-			t.Errorf("left behind by the test:\n\n%s", strings.Join(left, "\n\n"))
+		if t.Failed() { // what was skipped then was often the closing
+			patience /= 20
+		}
+		if left := leftSince(before, patience); left != "" {
+			t.Errorf("left behind by the test:\n\n%s", left)
 		}
 	})
 }
 
-func gauge(t testing.TB, name string, f func() int64, patience time.Duration) {
-	t.Helper()
-	want := f()
-	t.Cleanup(func() {
-		t.Helper()
-		var got int64
-		settle(t, patience, func() bool {
-			got = f()
-			return got == want
-		})
-		if got != want {
-			t.Errorf("%s: got %d at the end, want %d as at the beginning", name, got, want)
-		}
-	})
+// look describes what is open and what runs, by keys that are never used again.
+func look() map[string]string {
+	found := goroutines()
+	maps.Copy(found, descriptors())
+	return found
 }
 
-// settle returns once done reports true or patience is over. After a failed test it hardly waits: what was skipped
-// then was often the closing.
-func settle(t testing.TB, patience time.Duration, done func() bool) {
+// leftSince describes what is there and was not before, once patience is over or nothing is left.
+func leftSince(before map[string]string, patience time.Duration) string {
+	var left []string
+	settle(patience, func() bool {
+		left = fresh(look(), before)
+		return len(left) == 0
+	})
+	return strings.Join(left, "\n\n")
+}
+
+// settle returns once done reports true or patience is over.
+func settle(patience time.Duration, done func() bool) {
 	for range 10 {
 		if done() {
 			return
 		}
 		runtime.Gosched()
-	}
-	if t.Failed() {
-		patience /= 20
 	}
 	pause := time.Millisecond
 	tick := time.NewTicker(pause)

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -197,32 +197,58 @@ func TestToleratesSignalsAndSubtests(t *testing.T) {
 
 func TestHardlyWaitsAfterFailure(t *testing.T) {
 	tb := &fakeTB{}
-	var calls atomic.Int64
-	gauge(tb, "calls", func() int64 { return calls.Add(1) }, 2*time.Second)
+	check(tb, 2*time.Second)
 	tb.Errorf("failed before")
+	stop := make(chan struct{})
+	go leakyFunction(stop)
 	begin := time.Now()
-	wantMention(t, tb.end(), "failed before", "calls")
+	wantMention(t, tb.end(), "failed before", "leakyFunction")
 	if took := time.Since(begin); took >= 2*time.Second {
 		t.Errorf("waited %v, want a small part of the 2 s", took)
 	}
+	close(stop)
 }
 
-func TestGauge(t *testing.T) {
-	n := int64(3)
-	tb := &fakeTB{}
-	gauge(tb, "regions", func() int64 { return n }, short)
-	n = 4
-	if got, want := tb.end(), "regions: got 4 at the end, want 3 as at the beginning"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
+// leakyEnv has TestLeaky leave something behind.
+const leakyEnv = "QUICKSILVER_LEAKY"
 
-	var late atomic.Int64
-	tb = &fakeTB{}
-	Gauge(tb, "regions", late.Load)
-	late.Store(1)
-	timer := time.AfterFunc(10*time.Millisecond, func() { late.Store(0) })
-	defer timer.Stop()
-	if got := tb.end(); got != "" {
-		t.Errorf("got %q, want no complaint", got)
+func TestMain(m *testing.M) {
+	if os.Getenv(leakyEnv) != "" {
+		patience = short
+	}
+	Main(m)
+}
+
+func TestClean(t *testing.T) { t.Parallel() }
+
+func TestLeaky(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(leakyEnv) != "" {
+		go leakyFunction(make(chan struct{}))
+	}
+}
+
+func TestMainCatches(t *testing.T) {
+	for _, c := range []struct {
+		args, leaky string
+		want        []string // in the report of a failure; none: it passes
+		not         string
+	}{
+		{"-test.run=^(TestClean|TestLeaky)$", "", nil, "left behind"},
+		{"-test.run=^TestClean$", "1", nil, "left behind"},
+		{"-test.run=^(TestClean|TestLeaky)$", "1", []string{"left behind by the tests", "leakyFunction"}, "TestClean"},
+		{"-test.run=^(TestClean|TestLeaky)$ -leak.each", "1", []string{"TestLeaky: exit status 1", "leakyFunction"}, "TestClean"},
+		{"-test.run=^TestClean$/none -leak.each", "1", nil, "left behind"},
+	} {
+		cmd := exec.Command(os.Args[0], strings.Fields(c.args)...)
+		cmd.Env = append(os.Environ(), leakyEnv+"="+c.leaky)
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != (len(c.want) == 0) {
+			t.Errorf("%s, leaky %q: got %v, want a failure: %t", c.args, c.leaky, err, len(c.want) > 0)
+		}
+		wantMention(t, string(out), c.want...)
+		if strings.Contains(string(out), c.not) {
+			t.Errorf("%s, leaky %q: got report %q, want nothing of %q", c.args, c.leaky, out, c.not)
+		}
 	}
 }

@@ -6,5 +6,5 @@
 //		n.Until(func() bool { return done }) // drives every context that was made, in one goroutine
 //	})
 //
-// Everything that a Net opened is shut down when the test ends, and leaks fail it.
+// Everything that a Net opened is shut down when the test ends.
 package matrix

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -76,7 +75,6 @@ func Virtual(t *testing.T, f func(t *testing.T, n *Net)) {
 }
 
 func run(t *testing.T, n *Net, f func(t *testing.T, n *Net)) {
-	leak.Check(t)
 	n.t = t
 	t.Cleanup(n.shutdown)
 	f(t, n)

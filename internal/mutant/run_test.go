@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
 var (
@@ -38,7 +40,7 @@ func TestMain(m *testing.M) {
 	if *which == "" {
 		_ = flag.Set("test.skip", "^TestMutants$")
 	}
-	os.Exit(m.Run())
+	leak.Main(m)
 }
 
 // TestMutants: each mutant is caught, by the tests that are named for it, all of which fail, or else by a seed. The report is

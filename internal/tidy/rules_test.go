@@ -194,6 +194,48 @@ func f(wg *sync.WaitGroup) {
 	}
 }
 
+// findLeaks: the tests of every package end with a look at what they left behind. Those of leak call it by its short name.
+func findLeaks(t *tree) (found []problem) {
+	first, looks := map[string]*file{}, map[string]bool{"internal/leak": true}
+	for _, f := range t.files {
+		if !f.test {
+			continue
+		}
+		if first[f.pkg] == nil {
+			first[f.pkg] = f
+		}
+		for _, decl := range f.Decls {
+			fun, ok := decl.(*ast.FuncDecl)
+			if ok && fun.Name.Name == "TestMain" && len(t.uses(f, t.module+"/internal/leak", "Main")) > 0 {
+				looks[f.pkg] = true
+			}
+		}
+	}
+	for pkg, f := range first {
+		if !looks[pkg] {
+			found = append(found, t.at(f, f.Package, "the tests of package %s have no TestMain that calls leak.Main", f.Name.Name))
+		}
+	}
+	return found
+}
+
+func TestLeaks(t *testing.T) {
+	leak := "import \"example.org/m/internal/leak\"\n"
+	expect(t, findLeaks, madeUp{
+		"a/a.go":                     "package a",
+		"b/a_test.go":                "package b",
+		"b/b_test.go":                "package b\n" + leak + "func TestMain(m *testing.M) { leak.Main(m) }",
+		"c/c_test.go":                "package c\nfunc TestMain(m *testing.M) { os.Exit(m.Run()) }",
+		"d/d_test.go":                "package d\n" + leak + "func TestX(t *testing.T) { leak.Main(nil) }",
+		"e/e_test.go":                "package e\n" + leak + "func TestMain(m *testing.M) { leak.Check(nil) }",
+		"internal/leak/leak_test.go": "package leak",
+	},
+		"c/c_test.go:1: the tests of package c have no TestMain that calls leak.Main",
+		"d/d_test.go:1: the tests of package d have no TestMain that calls leak.Main",
+		"e/e_test.go:1: the tests of package e have no TestMain that calls leak.Main",
+	)
+}
+
 // leftover matches the words by which people mark unfinished work. They are put together here so that this file has none.
 var leftover = regexp.MustCompile(`\b(` + strings.Join([]string{"TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"}, "|") + `)\b`)
 

@@ -149,6 +149,7 @@ var checks = []check{
 	{"comments", findComments},
 	{"sleep", findSleep},
 	{"purity", findImpurity},
+	{"leaks", findLeaks},
 	{"leftovers", findLeftovers},
 	{"unsafe", findUnsafe},
 }

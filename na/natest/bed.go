@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -56,7 +55,6 @@ type side struct {
 }
 
 func newBed(t testing.TB, r *rule) *bed {
-	leak.Check(t)
 	return &bed{TB: t, rule: r}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -82,6 +83,7 @@ func Names() []string {
 // TestPlugin checks every rule in a subtest of its name. skip names rules that the plugin cannot keep, and says why not.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
+	leak.Check(t)
 	for _, problem := range checkSkip(skip) {
 		t.Error(problem)
 	}
@@ -143,6 +145,7 @@ func (r *rule) lacks(n Network) string {
 // Check checks one rule, for an author who is at work on it.
 func Check(t testing.TB, mk Maker, name string) {
 	t.Helper()
+	leak.Check(t)
 	r := find(name)
 	if r == nil {
 		t.Fatalf("natest: there is no rule %q; there are %s", name, strings.Join(Names(), ", "))

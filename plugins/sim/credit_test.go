@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -18,7 +17,6 @@ func TestRateOfCredit(t *testing.T) {
 	const latency, trip, trips = time.Millisecond, 2 * time.Millisecond, 50
 	for _, c := range []struct{ g, b int }{{1, 1}, {2, 1}, {2, 2}, {8, 1}, {8, 2}, {8, 5}, {8, 8}, {32, 1}, {32, 8}, {32, 32}, {100, 25}} {
 		t.Run(fmt.Sprintf("G %d B %d", c.g, c.b), func(t *testing.T) {
-			leak.Check(t)
 			w := sim.NewWorld(sim.Config{Seed: 1, Latency: latency, PollCost: time.Nanosecond})
 			arrived, over := 0, false
 			w.Go("target", func() {

@@ -10,14 +10,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
 func TestMessages(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
-		leak.Check(t)
 		w := sim.NewWorld(cfg)
 		a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 		recv := b.post(b.nctx.RecvUnexpected)
@@ -203,7 +201,6 @@ func TestPolling(t *testing.T) {
 // time is up, but it ends once, and what it says is true.
 func TestGoroutines(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
-		leak.Check(t)
 		w := sim.NewWorld(cfg)
 		server := join(t, w, "sim://server")
 		remote := server.mem(na.ReadOnly, 3, 70_000)
@@ -260,7 +257,6 @@ func TestSleeper(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leak.Check(t)
 			w := sim.NewWorld(sim.Config{})
 			a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 			a.post(a.nctx.RecvUnexpected)
@@ -284,7 +280,6 @@ func TestSleeper(t *testing.T) {
 
 // The default world is paced.
 func TestDefaultWorld(t *testing.T) {
-	leak.Check(t)
 	a, b := joinWith(t, na.Config{}, "sim://default-a"), joinWith(t, na.Config{}, "sim://default-b")
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	r := b.recv()
@@ -299,7 +294,6 @@ func TestDefaultWorld(t *testing.T) {
 }
 
 func TestGoroutinesPaced(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{Paced: true})
 	pingPong(t, w, 4, 50)
 	require.Less(t, w.Now(), 5*time.Second)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -17,7 +16,6 @@ func TestLossyNetwork(t *testing.T) {
 		"none": {}, "loss": {Loss: 0.3}, "duplicate": {Duplicate: 0.5}, "reorder": {Reorder: 0.2, ReorderFor: time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leak.Check(t)
 			cfg := sim.Config{Seed: *seedFlag, Level: sim.LevelB, Bandwidth: 1e8, Window: 64 << 10}
 			moved := func(f sim.Faults) (time.Duration, sim.Stats) {
 				w := sim.NewWorld(cfg)
@@ -58,7 +56,6 @@ func TestLossyNetwork(t *testing.T) {
 
 // A network that loses everything is a peer that is lost.
 func TestLossOfEverything(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 	require.NoError(t, a.send(b.addr(), 1, "hello").Err)
@@ -76,7 +73,6 @@ func TestLossOfEverything(t *testing.T) {
 }
 
 func TestFailPost(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 	require.Zero(t, w.Node("a").Posts())
@@ -107,7 +103,6 @@ func TestFailPost(t *testing.T) {
 
 // Hooks run between two events, in time and by count, and may call what does not wait.
 func TestHooks(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	var at []time.Duration
 	var events []uint64

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -38,7 +37,6 @@ func TestCrash(t *testing.T) {
 		{"silence", true, 5 * time.Second, 6 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			leak.Check(t)
 			w := sim.NewWorld(sim.Config{})
 			n := w.Node("server")
 			n.Go(serveForever(t, w, "sim://server"))
@@ -146,7 +144,6 @@ func TestCrashWhileDialing(t *testing.T) {
 }
 
 func TestPauseShort(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{})
 	n := w.Node("server")
 	n.Go(serveForever(t, w, "sim://server"))

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -19,7 +18,6 @@ const big = 4 << 20
 func TestCancelInMidChunk(t *testing.T) {
 	for _, kind := range []string{"get", "put"} {
 		levels(t, func(t *testing.T, cfg sim.Config) {
-			leak.Check(t)
 			cfg.Window = 32 << 10 // an eighth of a chunk
 			whole, _ := cancelInMidChunk(t, cfg, kind, time.Second)
 			const steps = 12

@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -99,7 +98,6 @@ func storm(t testing.TB, seed uint64) *sim.World {
 }
 
 func TestReplay(t *testing.T) {
-	leak.Check(t)
 	seen := map[uint64]uint64{}
 	var all sim.Stats
 	for seed := range uint64(60) {

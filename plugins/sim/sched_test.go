@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -53,7 +52,6 @@ func named(t testing.TB, text string) na.Addr {
 
 func TestCoroutines(t *testing.T) {
 	levels(t, func(t *testing.T, cfg sim.Config) {
-		leak.Check(t)
 		w := sim.NewWorld(cfg)
 		const clients, calls = 3, 20
 		w.Go("server", func() {
@@ -80,7 +78,6 @@ func TestCoroutines(t *testing.T) {
 
 // Coroutines that share a context all make progress.
 func TestCoroutinesShareContext(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{})
 	server := join(t, w, "sim://server")
 	client := join(t, w, "sim://client")
@@ -162,7 +159,6 @@ func TestCoroutineMakesCoroutine(t *testing.T) {
 }
 
 func TestDeadlock(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{Seed: 77})
 	w.Go("stuck", func() { join(t, w, "sim://x").recv() })
 	w.Go("fine", func() { w.Sleep(time.Second) })
@@ -177,7 +173,6 @@ func TestDeadlock(t *testing.T) {
 }
 
 func TestLimit(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{})
 	w.Go("sleeper", func() { w.Sleep(time.Hour) })
 	err := w.Run(time.Minute)
@@ -189,7 +184,6 @@ func TestLimit(t *testing.T) {
 }
 
 func TestPanic(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{Seed: 4711})
 	w.Go("other", func() { w.Sleep(time.Hour) })
 	w.Go("culprit", func() {
@@ -210,7 +204,6 @@ func TestPanic(t *testing.T) {
 
 // A test that fails inside a coroutine ends as usual, and the world can still be used.
 func TestFailNow(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{})
 	w.Go("other", func() { w.Sleep(time.Hour) })
 	fake := &testing.T{}
@@ -228,7 +221,6 @@ func TestFailNow(t *testing.T) {
 }
 
 func TestKill(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{})
 	var left []string
 	w.Go("victim", func() {
@@ -259,7 +251,6 @@ func TestKill(t *testing.T) {
 
 // A killed coroutine cannot be kept alive by a recover.
 func TestKillIsNoPanic(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{})
 	w.Go("victim", func() {
 		for {
@@ -339,7 +330,6 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errors.Join(os.ErrClo
 
 // A context that is closed for good ends the wait of whoever is in its Progress.
 func TestClosedUnderWaiter(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{})
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 	ended := 0
@@ -368,7 +358,6 @@ func TestClosedUnderWaiter(t *testing.T) {
 }
 
 func TestStuckText(t *testing.T) {
-	leak.Check(t)
 	w := sim.NewWorld(sim.Config{})
 	w.Go("waits", func() { _ = join(t, w, "sim://x").nctx.Progress(time.Hour) })
 	w.Go("frozen", func() { w.Sleep(time.Second) })

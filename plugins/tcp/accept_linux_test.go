@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -15,7 +14,6 @@ import (
 
 // A freeze of this process: a HELLO that has come meanwhile counts, although its time is over.
 func TestOwnFreezeRefusesNobody(t *testing.T) {
-	leak.Check(t)
 	const limit = 20 * time.Millisecond
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, HandshakeTimeout: limit}, na.Config{}, 1)
 	c := n.ctx()
@@ -32,7 +30,6 @@ func TestOwnFreezeRefusesNobody(t *testing.T) {
 
 // Where a connection may take as long as there is to say HELLO, it is not dropped at once.
 func TestHandshakeForEver(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, HandshakeTimeout: math.MaxInt64}, na.Config{}, 1)
 	c := n.ctx()
 	r := rawDial(t, n)
@@ -46,7 +43,6 @@ func TestHandshakeForEver(t *testing.T) {
 
 // A peer connects, gives that up, and connects again; what it gave up is read last. It does not take the session that lives.
 func TestConnectionGivenUpTakesNothing(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true}, na.Config{}, 1)
 	c := n.ctx()
 	l := rawListen(t)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
@@ -74,7 +73,6 @@ func TestLookup(t *testing.T) {
 		{text: "udp://four:1", code: na.ErrUnsupported, says: "tcp"},
 		{text: "four:1", code: na.ErrInvalid, says: "scheme"},
 	}
-	leak.Check(t)
 	n := open(t, "tcp://", tcp.Options{Resolver: world}, na.Config{}, 1)
 	for _, row := range rows {
 		o, end := op(n.ctx())
@@ -92,7 +90,6 @@ func TestLookup(t *testing.T) {
 
 // TestLookupAtOnce: numeric addresses need neither Progress nor a goroutine.
 func TestLookupAtOnce(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	o, end := op(n.ctx())
 	require.NoError(t, n.ctx().Lookup(o, "tcp://10.0.0.7:9000"))
@@ -113,7 +110,6 @@ func (b blocked) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr,
 // TestCancelLookup: a lookup ends at once although the resolver blocks; so does one that Close finds.
 func TestCancelLookup(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		dns := blocked{make(chan string, 2)}
 		opts.Resolver = dns
 		n := open(t, "tcp://", opts, na.Config{}, 1)
@@ -134,7 +130,6 @@ func TestCancelLookup(t *testing.T) {
 
 // TestUnresolved: an address that was parsed only may be used if it is canonical; else the error tells what to do.
 func TestUnresolved(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	for text, want := range map[string]struct {
 		code na.Code
@@ -162,7 +157,6 @@ func TestUnresolved(t *testing.T) {
 
 func TestListenErrors(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		defer func() { _ = taken.Close() }()
@@ -223,7 +217,6 @@ func TestNames(t *testing.T) {
 		{"127.0.0.1:0", "[2001:db8::9]:7", `^tcp://\[2001:db8::9\]:7$`},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		for _, row := range rows {
 			if _, err := net.InterfaceByName("lo"); strings.HasPrefix(row.listen, "[") && !six || strings.HasPrefix(row.listen, "lo:") && err != nil {
 				continue
@@ -247,7 +240,6 @@ func TestNames(t *testing.T) {
 // address is not where it came from.
 func TestAdvertise(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		behind := opts
 		behind.Advertise = "203.0.113.9:700"
 		a := open(t, "tcp://127.0.0.1:0", behind, na.Config{}, 1)
@@ -267,7 +259,6 @@ func TestAdvertise(t *testing.T) {
 // TestImpostor: a peer that says it listens at an address of another machine is not taken for that one.
 func TestImpostor(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		for i, row := range []struct {
 			listen string
@@ -298,7 +289,6 @@ func TestImpostor(t *testing.T) {
 // TestDialSelf: an address that leads back to the class under a name that it does not know fails at once.
 func TestDialSelf(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		opts.Advertise = "203.0.113.9"
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		_, port, err := net.SplitHostPort(hostPort(n))

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -74,7 +73,6 @@ func exchange(t testing.TB, n *node, r *raw, to na.Addr, text string) {
 // rest lands in its buffer, and the session goes on when the owner does.
 func TestCancelGet(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n, r, to := joined(t, opts, na.Config{})
 		const size, piece, half = 1 << 20, 256 << 10, 100_000
 		buf := make([]byte, size)
@@ -136,7 +134,6 @@ func quiet(n *node) {
 // ours again, the rest of the piece is zeroes, and the session goes on when the peer reads.
 func TestCancelPut(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n, r, to := joined(t, opts, na.Config{PeerTimeout: time.Minute})
 		const size = 24 << 20
 		data := make([]byte, size)
@@ -189,7 +186,6 @@ func TestCancelPut(t *testing.T) {
 // TestDeregisterWhileRead: the owner takes memory back while a peer that does not read is being sent it.
 func TestDeregisterWhileRead(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const size = 24 << 20
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		data := bytes.Repeat([]byte{0x55}, size)
@@ -228,7 +224,6 @@ func TestDeregisterWhileRead(t *testing.T) {
 // canceled. The callback runs in the next Trigger all the same, and nobody touches the memory after it.
 func TestCancelUnderLoad(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const size = 4 << 20
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)

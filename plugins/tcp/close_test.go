@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -20,7 +19,6 @@ import (
 // TestGoaway: who closes tells its peers, whoever made the connection.
 func TestGoaway(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		for range 20 {
 			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 			in := rawJoin(t, n, greeting())
@@ -44,7 +42,6 @@ func TestGoaway(t *testing.T) {
 // TestGoawayWhileDriven closes while another goroutine drives: nothing is given back before the peers have been told.
 func TestGoawayWhileDriven(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		for range 100 {
 			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 			r := rawJoin(t, n, greeting())
@@ -67,7 +64,6 @@ func TestGoawayWhileDriven(t *testing.T) {
 // TestGoawayAfterMessages: what was sent before Close arrives before the Goaway.
 func TestGoawayAfterMessages(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		for range 20 {
 			n, r, to := joined(t, opts, na.Config{})
 			var ends []*outcome
@@ -93,7 +89,6 @@ func TestGoawayAfterMessages(t *testing.T) {
 // TestGoawayBeforeReset: why the peer ended the session is heard although writing to it fails first.
 func TestGoawayBeforeReset(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const size = 24 << 20
 		n, r, to := joined(t, opts, na.Config{})
 		mem, err := n.cls.NewMem(make([]byte, size))
@@ -113,7 +108,6 @@ func TestGoawayBeforeReset(t *testing.T) {
 // TestGoawayThenHello: a connection that the peer has refused is dead, whatever it says next.
 func TestGoawayThenHello(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
 		o, end := op(n.ctx())
@@ -139,7 +133,6 @@ func TestGoawayThenHello(t *testing.T) {
 // Trigger, without Progress, and everything is given back.
 func TestCloseInFlight(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const size = 24 << 20
 		l := rawListen(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -188,7 +181,6 @@ func TestCloseInFlight(t *testing.T) {
 // in the middle of it.
 func TestStress(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		for round := range 5 {
 			stress(t, opts, uint64(round))
 		}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -22,7 +21,6 @@ func TestContexts(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for _, reuse := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ReusePort=%v", reuse), func(t *testing.T) {
-				leak.Check(t)
 				opts := opts
 				opts.ReusePort = reuse
 				a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 3)
@@ -53,7 +51,6 @@ func TestContexts(t *testing.T) {
 // TestContextsAppear has peers ask for contexts while they are being made: each is served or refused.
 func TestContextsAppear(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		for range 10 {
 			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 			stop := driven(n)
@@ -93,7 +90,6 @@ func TestContextsAppear(t *testing.T) {
 // TestNoContexts: a class that never had a context gives its address back.
 func TestNoContexts(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		for range 2 {
 			n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 0)
 			at := n.cls.Addr().String()
@@ -106,7 +102,6 @@ func TestNoContexts(t *testing.T) {
 // TestNoSuchContext: the peer is told that the context it wants is not there.
 func TestNoSuchContext(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 2)
 		o, end := op(a.ctx())
@@ -123,7 +118,6 @@ func TestAcceptorCloses(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for _, reuse := range []bool{false, true} {
 			t.Run(fmt.Sprintf("ReusePort=%v", reuse), func(t *testing.T) {
-				leak.Check(t)
 				opts := opts
 				opts.ReusePort = reuse
 				b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 3)
@@ -151,7 +145,6 @@ func TestAcceptorCloses(t *testing.T) {
 // TestReusePortIsExclusive: a server that is started by mistake is refused although contexts share the port.
 func TestReusePortIsExclusive(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		opts.ReusePort = true
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 3)
 		for _, reuse := range []bool{false, true} {
@@ -171,7 +164,6 @@ func TestSelf(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for _, addr := range []string{"tcp://", "tcp://127.0.0.1:0", "tcp://:0"} {
 			t.Run(addr, func(t *testing.T) {
-				leak.Check(t)
 				n := open(t, addr, opts, na.Config{}, 2)
 				names := []string{n.cls.Addr().String()}
 				if addr == "tcp://:0" {

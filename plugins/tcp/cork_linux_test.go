@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -14,7 +13,6 @@ import (
 
 // TestCorkedFramesLeave: what is held back leaves after a while although nobody drives, and whoever corked is busy.
 func TestCorkedFramesLeave(t *testing.T) {
-	leak.Check(t)
 	n, r, to := joined(t, tcp.Options{}, na.Config{})
 	require.True(t, n.ctx().Cork())
 	defer n.ctx().Uncork()
@@ -32,7 +30,6 @@ func TestCorkedFramesLeave(t *testing.T) {
 
 // TestCorkHolds: what is sent under a cork leaves together, when the cork is drawn or somebody drives.
 func TestCorkHolds(t *testing.T) {
-	leak.Check(t)
 	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
 	require.False(t, n.ctx().Cork(), "nobody would send what is held while nobody drives")
 	sent := 0

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -18,7 +17,6 @@ import (
 // TestCreditUnread: credit that has arrived and that nobody has read counts, for a send that would fail without it (G-T4,
 // G11). Nobody drives here.
 func TestCreditUnread(t *testing.T) {
-	leak.Check(t)
 	l := rawListen(t)
 	n := open(t, "tcp://", tcp.Options{Unassisted: true}, na.Config{OnNoCredit: na.Fail}, 1)
 	g := greeting()
@@ -45,7 +43,6 @@ func TestCreditUnread(t *testing.T) {
 // TestManySenders: a hundred goroutines send to one peer with few envelopes (G-T30): all arrives, and what each has sent
 // keeps its order.
 func TestManySenders(t *testing.T) {
-	leak.Check(t)
 	const senders, each = 100, 40
 	target := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{Envelopes: 4}, 1)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
@@ -76,7 +73,6 @@ func TestManySenders(t *testing.T) {
 // TestWithdrawBehindAPart: a withdraw that is asked for while its message is half written follows the whole of it, and the
 // session goes on (C-T4).
 func TestWithdrawBehindAPart(t *testing.T) {
-	leak.Check(t)
 	l := rawListen(t)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{PeerTimeout: time.Minute, Eager: 48 << 10}, 1)
 	g := greeting()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -24,7 +23,6 @@ func TestFlippedBits(t *testing.T) {
 		{Kind: frame.Get, Op: 1}, {Kind: frame.GetData, Op: 1}, {Kind: frame.Put, Op: 1},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		stop := driven(n)
 		defer stop()
@@ -76,7 +74,6 @@ func TestFlippedBits(t *testing.T) {
 // the message arrives.
 func TestResetInAFrame(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		h := frame.Header{Kind: frame.Expected, Tag: 5}
 		whole := h.Append(nil, make([]byte, 8))
@@ -102,7 +99,6 @@ func TestResetInAFrame(t *testing.T) {
 // the same, after three PeerTimeouts, and not when there are as many bytes as it says.
 func TestDamagedLength(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: 500 * time.Millisecond}, 1)
 		stop := driven(n)
 		defer stop()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -20,7 +19,6 @@ import (
 func TestSimultaneousDial(t *testing.T) {
 	const rounds, messages = 200, 20
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		slow := 0 // rounds in which both had to dial again
 		for round := range rounds {
 			a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -93,7 +91,6 @@ func TestSimultaneousDial(t *testing.T) {
 // reach the new instance, an address that is bound to the old session does not.
 func TestRestart(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		to := b.cls.Addr()
@@ -134,7 +131,6 @@ func TestRestart(t *testing.T) {
 // TestRestartUnnoticed: the peer is gone without a word, and another instance of the same name connects.
 func TestRestartUnnoticed(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		g := greeting()
 		g.Listen = "tcp://127.0.0.1:9"
@@ -156,7 +152,6 @@ func TestRestartUnnoticed(t *testing.T) {
 // TestReconnect: a connection that breaks is made anew by the next operation.
 func TestReconnect(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
 		var faults []error
@@ -192,7 +187,6 @@ func closedPort(t testing.TB) string {
 
 func TestDialRefused(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
 		to := na.MakeAddr("tcp://"+closedPort(t), 0)
 		for range 3 {
@@ -221,7 +215,6 @@ func TestDialRefused(t *testing.T) {
 // TestConnectTimeout: somebody accepts and does not answer.
 func TestConnectTimeout(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
 		begin := time.Now()
@@ -240,7 +233,6 @@ func TestConnectTimeout(t *testing.T) {
 // TestConnectTimeoutAfterRefusal: the time counts from the first wish for a session, the pause between attempts included.
 func TestConnectTimeoutAfterRefusal(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
 		at := closedPort(t)
 		send := func() error {
@@ -262,7 +254,6 @@ func TestConnectTimeoutAfterRefusal(t *testing.T) {
 // TestCancelWhileDialing: the last operation of a session that is being made is canceled; what comes later works.
 func TestCancelWhileDialing(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
 		o, end := op(n.ctx())
@@ -282,7 +273,6 @@ func TestCancelWhileDialing(t *testing.T) {
 // TestManyPeers has one class talk to many at once.
 func TestManyPeers(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const peers = 40
 		hub := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 2)
 		all := []*node{hub}

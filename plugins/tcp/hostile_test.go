@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -67,7 +66,6 @@ func TestBadHello(t *testing.T) {
 		}(), na.ErrProtocol, "length 2147483648"},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
@@ -88,7 +86,6 @@ func TestBadHello(t *testing.T) {
 // TestSlowHello: a HELLO may come byte by byte.
 func TestSlowHello(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		r := rawDial(t, n)
 		hello := helloFrame(func(*frame.Greeting) {})
@@ -134,7 +131,6 @@ func TestBadSession(t *testing.T) {
 		}, "HELLO frame"},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		settled := rawJoin(t, n, greeting())
 		to := settled.message(n)
@@ -178,7 +174,6 @@ func TestHalfOpen(t *testing.T) {
 			more    int // connections beyond the limit
 		}{{"number", time.Hour, 3 * limit}, {"time", time.Second, 0}} {
 			t.Run(row.name, func(t *testing.T) {
-				leak.Check(t)
 				opts.HandshakeTimeout = row.timeout
 				n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 				settled := rawJoin(t, n, greeting())
@@ -216,7 +211,6 @@ func TestHalfOpen(t *testing.T) {
 // TestHalfClosed: a connection that ends before its HELLO leaves nothing.
 func TestHalfClosed(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		opts.MaxHalfOpen = 4
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		hello := helloFrame(func(*frame.Greeting) {})

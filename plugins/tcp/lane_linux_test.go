@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -63,7 +62,6 @@ func random(n int) []byte {
 // TestLaneOfDialler: a peer that dialled is asked for a lane when the first large get begins, and what begins once the
 // lane is up goes over it, there and back.
 func TestLaneOfDialler(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
 	want := random(laneSize)
 	owned := bytes.Clone(want) // the node's own goroutine reads and writes it
@@ -116,7 +114,6 @@ func TestLaneOfDialler(t *testing.T) {
 // TestLaneOfListener: a peer that listens is dialled again when the first large put begins; what begins then goes over
 // the lane, and a put that is canceled is canceled there, behind its data.
 func TestLaneOfListener(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	l := rawListen(t)
 	name := [16]byte{1, 2, 3}
@@ -168,7 +165,6 @@ func TestLaneOfListener(t *testing.T) {
 
 // TestLaneRefused: a session whose lane is refused goes on without one.
 func TestLaneRefused(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	l := rawListen(t)
 	g := greeting()
@@ -204,7 +200,6 @@ func TestLaneRefused(t *testing.T) {
 // TestLaneOfStranger: nobody gets at a session by a lane that it did not offer, that is in use, or that another process
 // was offered.
 func TestLaneOfStranger(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
 	r := rawJoin(t, n, laneGreeting())
 	refused := func(what string, change func(g *frame.Greeting)) {
@@ -234,7 +229,6 @@ func TestLaneOfStranger(t *testing.T) {
 
 // TestMessagesPassBulk: a peer that does not read the lane is sent messages all the same.
 func TestMessagesPassBulk(t *testing.T) {
-	leak.Check(t)
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{PeerTimeout: time.Minute}, 1)
 	const size = 32 << 20
 	mem, err := n.cls.Register(na.ReadOnly, make([]byte, size))

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -53,7 +52,6 @@ func busy(n *node, d time.Duration) time.Duration {
 // TestIdle: nothing spins when nothing happens, whatever happened before.
 func TestIdle(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		opts.MaxHalfOpen = 1
 		const size, window = 24 << 20, 150 * time.Millisecond
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
@@ -109,7 +107,6 @@ func TestOutOfDescriptors(t *testing.T) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		r := rawJoin(t, n, greeting())
 		l := rawListen(t)
@@ -157,7 +154,6 @@ func TestContextWithoutDescriptors(t *testing.T) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 0)
 		var old unix.Rlimit
 		require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))

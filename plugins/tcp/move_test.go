@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -36,7 +35,6 @@ func fill(b []byte, seed uint64) {
 // TestPutGet moves 8 MiB from and to memory of many segments on both sides, at odd offsets.
 func TestPutGet(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const size, loff, roff = 8 << 20, 12345, 777
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -76,7 +74,6 @@ func TestPutGet(t *testing.T) {
 // TestTinySegments moves memory whose one piece has more segments than a system call takes.
 func TestTinySegments(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		to := lookup(t, a, b.cls.Addr().String())
@@ -112,7 +109,6 @@ func TestTinySegments(t *testing.T) {
 // TestTinySegmentsAtOnce has a whole piece wait in the socket for memory of more segments than a system call takes.
 func TestTinySegmentsAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const segments, each = 1024, 50
 		n, r, to := joined(t, opts, na.Config{})
 		flat := make([]byte, segments*each)
@@ -140,7 +136,6 @@ func TestTinySegmentsAtOnce(t *testing.T) {
 // TestManyMoves runs puts and gets of many sizes at once, both ways, among messages.
 func TestManyMoves(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		type move struct {
@@ -190,7 +185,6 @@ func TestManyMoves(t *testing.T) {
 // TestOneSided: the owner of the memory calls neither Progress nor Trigger.
 func TestOneSided(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		to := lookup(t, a, b.cls.Addr().String())

@@ -18,7 +18,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -156,7 +155,6 @@ func (c *records) Read(b []byte) (int, error) {
 func TestTLSKeyUpdate(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		opts = with(opts, cfg)
 		opts.WriteTimeout = 500 * time.Millisecond
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)

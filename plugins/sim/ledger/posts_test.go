@@ -10,7 +10,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -160,7 +159,6 @@ func (p *post) work(h *hg.Handle) error {
 
 // everyPost runs a call once for each post that it makes at either side.
 func everyPost(t *testing.T, c post) {
-	leak.Check(t)
 	for _, at := range []string{"origin", "target"} {
 		for _, err := range []error{na.ErrAgain, na.ErrNoMemory} {
 			failed := 0
@@ -199,7 +197,6 @@ func TestH16PostsFail(t *testing.T) {
 // H8: the request cannot be sent, or the receive of its answer cannot be posted, or neither: the call ends once, and did not
 // run unless it was sent.
 func TestH8SendAndReceiveFail(t *testing.T) {
-	leak.Check(t)
 	const receive, dial, send, both = 1, 2, 3, 0
 	for _, n := range []int{receive, dial, send, both} {
 		p := post{input: 10, output: 10, all: n == both}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -32,7 +31,6 @@ var (
 
 // TestSeeds runs many seeds on all cores. A failure prints the seed; -sim.seed=N replays it.
 func TestSeeds(t *testing.T) {
-	leak.Check(t)
 	if *oneSeed != 0 {
 		s, strain, err := runSeed(*oneSeed)
 		t.Logf("%s", s.summary())
@@ -142,7 +140,6 @@ func manySeeds(n int, run func(seed uint64) (ok bool)) time.Duration {
 // One seed gives one trace: in two runs, in processes with one and two threads, and with the race detector; another
 // seed gives another. The constants change only when the protocol, the simulator or the scenario does.
 func TestReplay(t *testing.T) {
-	leak.Check(t)
 	if list := os.Getenv("QUICKSILVER_SIM_REPLAY"); list != "" {
 		for _, f := range strings.Fields(list) {
 			var seed uint64

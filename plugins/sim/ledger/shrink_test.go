@@ -17,7 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -113,13 +112,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
 // It failed with: %s
 func TestRegress%d(t *testing.T) {
-	leak.Check(t)
 	s := newScenarioOf(%s)
 	require.NoError(t, s.run(), s.summary())
 }
@@ -159,7 +156,6 @@ func shrunk(s *scenario) string {
 // A mistake that needs a class to be closed and a call to be canceled shrinks to little more than these, and the test that
 // comes of it compiles.
 func TestShrink(t *testing.T) {
-	leak.Check(t)
 	o := drawOptions(1)
 	o.Planted, o.Closes, o.Crashes, o.Nodes, o.Off = true, 2, 2, 6, 0
 	s := newScenarioOf(o)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -17,7 +16,6 @@ import (
 // keeps is bounded by its lines. With the race detector, which has little to find where one coroutine runs at a time, a few
 // minutes are enough.
 func TestSoak(t *testing.T) {
-	leak.Check(t)
 	hour, crashes, calls, faults := time.Hour, 200, 10_000, uint64(20)
 	if racing.Enabled {
 		hour, crashes, calls, faults = 10*time.Minute, 30, 5000, 5

@@ -10,7 +10,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -112,7 +111,6 @@ func (p *stuckPair) end(calls []*stuckCall) {
 // and perhaps withdraws of them, have been sent. Every callback runs once, soon, and says nothing wrong; what waited for an
 // envelope has not run.
 func TestCloseWhileWithdrawing(t *testing.T) {
-	leak.Check(t)
 	results := map[string]int{}
 	for _, side := range []string{"origin", "target"} {
 		for _, withdraws := range []bool{true, false} {
@@ -192,7 +190,6 @@ func TestCloseWhileWithdrawing(t *testing.T) {
 func TestNoProgress(t *testing.T) {
 	for _, noAssist := range []bool{false, true} {
 		t.Run(fmt.Sprintf("no assist %v", noAssist), func(t *testing.T) {
-			leak.Check(t)
 			const ger, n = 4, 200
 			timeout := time.Second // heartbeats are answered meanwhile
 			if noAssist {

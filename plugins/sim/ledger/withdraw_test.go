@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -26,7 +25,6 @@ const racesPerSeed = 250
 // TestWithdrawRaces (C-T11, C-T29, C-T6, C-T12): never withdrawn with the handler run, never too late with it not run,
 // one callback each. A failure prints the seed; -sim.seed=N replays it.
 func TestWithdrawRaces(t *testing.T) {
-	leak.Check(t)
 	if *oneSeed != 0 {
 		s := drawRace(*oneSeed, racesPerSeed)
 		err := s.run()
@@ -61,7 +59,6 @@ func TestWithdrawRaces(t *testing.T) {
 // TestWithdrawHalf (X-T2, as far as streams go: they lose nothing): half of all requests are withdrawn; each is either
 // dispatched or withdrawn, and no credit is lost.
 func TestWithdrawHalf(t *testing.T) {
-	leak.Check(t)
 	races(t, 20, func(seed uint64) *race {
 		return newRace(seed, raceOptions{races: racesPerSeed, envelopes: 4, plain: true})
 	})
