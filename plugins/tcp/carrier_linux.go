@@ -1,24 +1,17 @@
 package tcp
 
 import (
-	"sync"
+	"context"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
-
-// acceptPause is how long nothing is accepted after the process ran out of descriptors.
-const acceptPause = 100 * time.Millisecond
-
-// polledDomain is what the carriers of a class share when they use the pollers of their contexts.
-type polledDomain struct {
-	main *listenFD // the first listening socket; nil when there is none
-
-	mu   sync.Mutex // guards open and polled.own; taken inside an endpoint's lock
-	open []*polled  // carriers that have not been shut, in the order of their ids
-}
 
 // A polled is the carrier of a context whose sockets are in the context's poller.
 type polled struct {
@@ -26,99 +19,61 @@ type polled struct {
 	d      *domain
 	e      *engine.Endpoint
 	poller *na.Poller
-	work   atomic.Bool // broken or graves is not empty
+	work   atomic.Bool // failedDials or closing is not empty
 
 	// Guarded by the endpoint's lock.
-	conns    map[*conn]struct{}
-	broken   []*conn // dials that failed at once
-	graves   []*conn // dead connections whose descriptors are still open
-	stalled  stalled
-	released bool
+	conns       map[*conn]struct{}
+	failedDials []*conn // at once
+	closing     []*conn // dead connections whose descriptors are still open
+	released    bool
 
-	// Of the goroutine that leads.
-	half   map[*inbound]struct{}
-	expire time.Duration // when the first of half may be due; 0 when never
-	paused *listening    // not watched until resume
-	resume time.Duration
-
-	bell *bell // rung by those who do handshakes; nil without TLS
-
-	own *listening // the socket that this context accepts from; guarded by polledDomain.mu
+	own *listener // with ReusePort
 }
 
 var (
-	_ engine.Carrier = (*polled)(nil)
-	_ engine.Laner   = (*polled)(nil)
+	_ carrier      = (*polled)(nil)
+	_ engine.Laner = (*polled)(nil)
+	_ engine.Taker = (*polled)(nil)
 )
 
-// newPolled makes the carrier of a context. The first one accepts; with ReusePort each does.
-func (d *domain) newPolled(e *engine.Endpoint) (engine.Carrier, error) {
-	ca := &polled{
-		names: d.names, d: d, e: e, poller: e.Context().Poller(),
-		conns: map[*conn]struct{}{}, half: map[*inbound]struct{}{},
-	}
-	if err := ca.hang(); err != nil {
-		return nil, err
-	}
-	if err := d.polled.add(ca); err != nil {
-		ca.bell.close()
+// newPolled makes the carrier of a context.
+func (d *domain) newPolled(e *engine.Endpoint) (_ engine.Carrier, err error) {
+	ca := &polled{names: d.names, d: d, e: e, poller: e.Context().Poller(), conns: map[*conn]struct{}{}}
+	if ca.own, err = d.join(ca); err != nil {
 		return nil, err
 	}
 	return ca, nil
 }
 
-// add takes in a new carrier, and has it accept if that is its part.
-func (p *polledDomain) add(ca *polled) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.main == nil:
-	case p.main.free():
-		if err := p.main.give(ca); err != nil {
-			return err
-		}
-	case ca.d.opts.ReusePort:
-		if err := ca.listenToo(); err != nil {
-			return err
-		}
-	case len(p.open) == 0:
-		return na.WithText(na.ErrClosed, "the listening socket was closed with the last context")
+func (ca *polled) endpoint() *engine.Endpoint { return ca.e }
+
+// take implements carrier. A connection that the peer has given up meanwhile is nobody's: the session that it has made since
+// must not go for it.
+func (ca *polled) take(g *guest, hello frame.Greeting, verified bool) (*engine.Link, func(), error) {
+	c := ca.newConn(g.in, nil, hello.HasLane())
+	err := c.hold(&g.socket)
+	if err == nil && ended(c.fd) {
+		err = errEOF
 	}
-	p.open = append(p.open, ca)
-	return nil
+	var l *engine.Link
+	if err == nil {
+		l, err = ca.e.Admit(c, hello, verified)
+	}
+	if err != nil {
+		delete(ca.conns, c)
+		_ = unix.Close(c.fd)
+		return nil, nil, err
+	}
+	c.bind(l)
+	c.start(&g.socket)
+	return l, func() { _ = g.tcp.Close() }, nil
 }
 
-// listenToo gives ca a listening socket of its own on the port of the class.
-func (ca *polled) listenToo() error {
-	l, err := ca.d.bindSibling()
-	if err != nil {
-		return err
-	}
-	own, err := newListenFD(l)
-	if err != nil {
-		return err
-	}
-	if err := own.give(ca); err != nil {
-		own.close()
-		return err
-	}
-	return nil
-}
-
-// polledCarrier returns the open carrier of a target id, or nil.
-func (d *domain) polledCarrier(target int) *polled {
-	e := d.eng.Context(target) // nil until the engine knows its carrier
-	if e == nil {
-		return nil
-	}
-	d.polled.mu.Lock()
-	defer d.polled.mu.Unlock()
-	for _, ca := range d.polled.open {
-		if ca.e == e {
-			return ca
-		}
-	}
-	return nil
+// ended reports whether the peer has ended a connection, whatever waits to be read.
+func ended(fd int) bool {
+	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, _ := unix.Poll(p[:], 0)
+	return n > 0
 }
 
 // Dial implements engine.Carrier. It reports nothing by itself: what fails at once is found by Poll, because the caller
@@ -129,11 +84,17 @@ func (ca *polled) Dial(l *engine.Link) { l.Conn = ca.dial(l, false) }
 func (ca *polled) DialLane(l *engine.Link) { l.Lane = ca.dial(l, true) }
 
 func (ca *polled) dial(l *engine.Link, lane bool) *conn {
-	c := ca.newConn(-1, l, lane)
+	c := ca.newConn(&stream.In{}, l, lane)
 	c.connecting = true
+	if ca.d.sec != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		c.cancel = cancel
+		go c.secure(ctx, l.Name())
+		return c
+	}
 	if err := c.dial(l.Name()); err != nil {
 		c.err = unreachable("connect", err)
-		ca.broken = append(ca.broken, c)
+		ca.failedDials = append(ca.failedDials, c)
 		ca.work.Store(true)
 		ca.e.Context().Nudge()
 	}
@@ -174,7 +135,10 @@ func (c *conn) cut(last []byte) {
 	c.last = last
 	c.in.End()
 	ca := c.ca
-	ca.graves = append(ca.graves, c)
+	ca.closing = append(ca.closing, c)
+	if c.cancel != nil {
+		c.cancel()
+	}
 	ca.work.Store(true)
 	if !c.writing { // else the writer does it when it comes out
 		c.farewell()
@@ -183,39 +147,29 @@ func (c *conn) cut(last []byte) {
 }
 
 // Poll implements engine.Carrier.
-func (ca *polled) Poll(now time.Duration) {
+func (ca *polled) Poll(time.Duration) {
 	if ca.work.Load() {
-		ca.tidy()
-	}
-	if ca.expire != 0 && now >= ca.expire {
-		ca.expireHalf(now)
-	}
-	if ca.stalled.due(now) {
-		ca.lookAfter(now)
-	}
-	if ca.paused != nil && now >= ca.resume {
-		ca.paused.watch(true)
-		ca.paused = nil
+		ca.reap()
 	}
 }
 
-// tidy reports dials that failed at once and closes the descriptors of dead connections.
-func (ca *polled) tidy() {
+// reap reports dials that failed at once and closes the descriptors of dead connections.
+func (ca *polled) reap() {
 	ca.e.Lock()
 	defer ca.e.Unlock()
 	ca.work.Store(false)
-	broken := ca.broken
-	ca.broken = nil
-	for _, c := range broken {
+	failed := ca.failedDials
+	ca.failedDials = nil
+	for _, c := range failed {
 		if !c.dead {
 			c.fail(c.err)
 		}
 	}
-	graves := ca.graves
-	ca.graves = nil
-	for _, c := range graves {
+	closing := ca.closing
+	ca.closing = nil
+	for _, c := range closing {
 		if c.writing {
-			ca.graves = append(ca.graves, c)
+			ca.closing = append(ca.closing, c)
 			ca.work.Store(true)
 			continue
 		}
@@ -225,49 +179,35 @@ func (ca *polled) tidy() {
 
 // NextTimer implements engine.Carrier.
 func (ca *polled) NextTimer() time.Duration {
-	if len(ca.broken) > 0 {
+	if len(ca.failedDials) > 0 {
 		return 1
 	}
-	at := ca.expire
-	if next := time.Duration(ca.stalled.at.Load()); next != 0 && (at == 0 || next < at) {
-		at = next
-	}
-	if ca.paused != nil && (at == 0 || ca.resume < at) {
-		at = ca.resume
-	}
-	return at
+	return 0
 }
 
-// Shut implements engine.Carrier: another open context accepts from now on; when there is none, nobody does.
-func (ca *polled) Shut() {
-	p := &ca.d.polled
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, other := range p.open {
-		if other == ca {
-			p.open = append(p.open[:i], p.open[i+1:]...)
-			break
-		}
+// Taken implements engine.Taker: what the peer's system has acknowledged, and how often there was room again.
+func (ca *polled) Taken(l *engine.Link, bulk bool) (count uint64, waits bool) {
+	c, _ := l.Conn.(*conn)
+	if bulk {
+		c, _ = l.Lane.(*conn)
 	}
-	if ca.own == nil {
-		return
+	if c == nil || !c.blocked {
+		return 0, false
 	}
-	l := ca.own.l
-	if !ca.d.opts.ReusePort && len(p.open) > 0 && l.give(p.open[0]) == nil {
-		return
+	if info, err := unix.GetsockoptTCPInfo(c.fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+		count = info.Bytes_acked
 	}
-	l.close()
+	return count + c.rooms, true
 }
+
+// Shut implements engine.Carrier.
+func (ca *polled) Shut() { ca.d.door.part(ca, ca.own) }
 
 // Release implements engine.Carrier.
 func (ca *polled) Release() {
-	for p := range ca.half {
-		p.drop()
-	}
 	ca.e.Lock()
 	defer ca.e.Unlock()
 	ca.released = true
-	ca.bell.close()
 	for c := range ca.conns {
 		if !c.writing { // else the writer closes it when it comes out
 			c.close()

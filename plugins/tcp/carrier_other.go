@@ -3,15 +3,8 @@
 package tcp
 
 import (
-	"net"
-
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 )
 
-// polledDomain is not used where the contexts' pollers take no descriptors.
-type polledDomain struct{}
-
-func (*polledDomain) accept(*domain, *net.TCPListener) error { return nil }
-func (*polledDomain) close()                                 {}
-
+// newPolled is not used where the contexts' pollers take no descriptors.
 func (d *domain) newPolled(e *engine.Endpoint) (engine.Carrier, error) { return d.newPortable(e) }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"strconv"
@@ -48,9 +49,8 @@ type conn struct {
 	ca   *polled
 	fd   int  // -1 when there is none; set before anybody else knows c
 	lane bool // of its link: for bulk data; set likewise
-	in   stream.In
-	tls  *sealed // nil without; set under the lock before anybody reads or writes
-	left bool    // TLS may hold bytes that came; of the reader
+	in   *stream.In
+	wire wire // set under the lock before anybody reads or writes
 
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
 	link       *engine.Link
@@ -58,6 +58,8 @@ type conn struct {
 	id         na.PollID
 	added      bool // to the poller
 	connecting bool
+	cancel     func()       // ends connecting with TLS
+	rooms      uint64       // how often the socket had room again
 	messages   uint64       // of the context, when the lane had its last turn
 	calm       int          // turns of the lane since it had one
 	turn       atomic.Int32 // bytes of the next; read without the lock
@@ -65,8 +67,6 @@ type conn struct {
 	blocked    bool         // until the poller says that there is room
 	watched    bool         // the poller was told to say so
 	mute       bool         // writing has failed; the reader hears why
-	stall      *stall       // since it was last blocked; nil when it is not looked after
-	unread     bool         // in bell.unread
 	dead       bool         // cut
 	closed     bool
 	last       []byte
@@ -74,8 +74,8 @@ type conn struct {
 }
 
 // newConn makes a connection; l is nil when it is not known yet. Locked.
-func (ca *polled) newConn(fd int, l *engine.Link, lane bool) *conn {
-	c := &conn{ca: ca, fd: fd, lane: lane}
+func (ca *polled) newConn(in *stream.In, l *engine.Link, lane bool) *conn {
+	c := &conn{ca: ca, fd: -1, lane: lane, in: in}
 	c.in.Lane, c.out.Lane = lane, lane
 	c.bind(l)
 	ca.conns[c] = struct{}{}
@@ -95,6 +95,7 @@ func (c *conn) dial(name string) error {
 		c.fd = -1
 		return err
 	}
+	c.wire.fd = c.fd
 	c.ca.d.setOptions(c.fd, ap.Addr())
 	switch err = unix.Connect(c.fd, sa); err {
 	case nil, unix.EINPROGRESS, unix.EINTR:
@@ -103,6 +104,54 @@ func (c *conn) dial(name string) error {
 		return unix.EADDRNOTAVAIL // every port of this machine is in use
 	}
 	return err
+}
+
+// secure connects with TLS. Locked at no time; a connection that is cut meanwhile ends it.
+func (c *conn) secure(ctx context.Context, name string) {
+	defer c.cancel()
+	s, err := c.ca.d.connect(ctx, name)
+	c.ca.e.Lock()
+	if !c.dead {
+		c.connecting = false
+		if err == nil {
+			err = c.hold(s)
+		}
+		if err != nil {
+			c.fail(err)
+		} else {
+			c.start(s)
+		}
+	}
+	c.ca.e.Unlock()
+	c.ca.e.Flush()
+	if s != nil {
+		_ = s.tcp.Close()
+	}
+}
+
+// hold gives c a descriptor of its own on the connection of s, which goes on without s. Locked.
+func (c *conn) hold(s *socket) error {
+	fd, err := duplicate(s.tcp)
+	if err != nil {
+		return lost("watch the connection", err)
+	}
+	c.fd, c.wire.fd = fd, fd
+	if s.tls != nil {
+		c.wire.tls = newSealed(s.tls, fd)
+	}
+	return nil
+}
+
+// start has the poller watch a connection that was made elsewhere. Locked.
+func (c *conn) start(s *socket) {
+	c.ca.d.setOptions(c.fd, ipOf(s.tcp.RemoteAddr()))
+	if tls := c.wire.tls; tls != nil {
+		tls.begin()
+		c.blocked = true // until the leader has looked at what TLS holds
+	}
+	if err := c.watchFirst(); err != nil {
+		c.fail(lost("watch the connection", err))
+	}
 }
 
 // watchFirst adds the descriptor to the poller. Locked.
@@ -115,7 +164,7 @@ func (c *conn) watchFirst() (err error) {
 		return err
 	}
 	c.added = true
-	if c.connecting {
+	if c.connecting || c.blocked {
 		c.watched = true
 		return c.ca.poller.Watch(c.fd, c.id, true, true)
 	}
@@ -127,13 +176,12 @@ func (c *conn) Ready(readable, writable bool) {
 	if writable && !c.room() {
 		return
 	}
-	if readable {
+	if readable || c.wire.holds() {
 		c.read()
 	}
 }
 
-// room hears that the connection is made, or that the socket has room again. It reports false when there is nothing to
-// read: the connection is dead, or TLS begins.
+// room is called when the connection is made, and when the socket has room again. It reports false when the connection is dead.
 func (c *conn) room() bool {
 	c.ca.e.Lock()
 	defer c.ca.e.Unlock()
@@ -145,16 +193,10 @@ func (c *conn) room() bool {
 			c.fail(unreachable("connect", err))
 			return false
 		}
-		if c.ca.d.sec != nil {
-			c.secure()
-			return false
-		}
 		c.connecting = false
 	}
 	c.blocked = false
-	if c.stall != nil { // more may fill the socket again, before anybody looks
-		c.stall.since = 0
-	}
+	c.rooms++
 	c.flush()
 	return true
 }
@@ -197,64 +239,53 @@ func (c *conn) read() (came bool) {
 	if c.lane {
 		reads = 1
 	}
-	for range reads {
-		n, want, err := c.readOnce()
-		if err == unix.EAGAIN || err == unix.EINTR {
-			break // there is no more, or the poller will say so
+	for i := 0; i < reads || c.wire.holds(); i++ {
+		n, dry, err := c.readOnce()
+		if n == 0 && err == nil {
+			break // the poller will say when there is more
 		}
 		came = true
 		c.ca.e.Lock()
-		switch {
-		case c.dead:
-			c.ca.e.Unlock()
-			return true
-		case err != nil:
-			c.fail(lost("connection lost", err))
-		case n == 0:
-			c.fail(errEOF)
-		default:
+		if !c.dead && n > 0 {
 			c.pace()
 			c.link.Heard(c.in.Bulk())
 			if err := c.in.Parse(); err != nil {
 				c.fail(err)
 			}
-			if c.tls.pending() { // TLS has answered something
-				c.flush()
-			}
 		}
+		if !c.dead && err != nil {
+			c.fail(err)
+		}
+		if !c.dead && c.wire.pending() { // TLS has answered something
+			c.flush()
+		}
+		dead := c.dead
 		c.ca.e.Unlock()
-		if n < want {
+		if dead || dry {
 			break
 		}
-	}
-	if c.left {
-		c.ca.e.Lock()
-		c.again()
-		c.ca.e.Unlock()
 	}
 	return came
 }
 
 // readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.
-func (c *conn) readOnce() (n, want int, err error) {
-	if c.tls != nil {
-		return c.readSealed()
-	}
+func (c *conn) readOnce() (n int, dry bool, err error) {
 	var room [maxVectors][]byte
-	iov := c.clip(c.in.Scatter(room[:0]))
-	for _, b := range iov {
-		want += len(b)
-	}
-	if len(iov) == 1 {
-		n, err = unix.Read(c.fd, iov[0])
+	iov := room[:0]
+	if c.wire.lends() {
+		iov = c.in.Scatter(iov)
 	} else {
-		n, err = unix.Readv(c.fd, iov)
+		iov = append(iov, c.in.Space())
 	}
+	n, dry, err = c.wire.read(c.clip(iov))
 	if err == unix.EFAULT && c.in.Fault() {
-		return 0, want, unix.EINTR // the bytes are still there, to be read into other memory
+		return 0, true, nil // the bytes are still there, to be read into other memory
 	}
-	c.in.Got(max(n, 0))
-	return n, want, err
+	c.in.Got(n)
+	if err != nil && err != errEOF {
+		err = lost("connection lost", err)
+	}
+	return n, dry, err
 }
 
 // flush writes what the link has, until there is nothing more or the socket is full, or until the caller has written
@@ -268,7 +299,7 @@ func (c *conn) flush() {
 	if c.lane {
 		most = 1
 	}
-	for n := 0; (c.tls.pending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the link
+	for n := 0; (c.wire.pending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the link
 		if n == most {
 			c.blocked = true
 			break
@@ -297,36 +328,21 @@ func (c *conn) flush() {
 			return
 		}
 		if c.blocked {
-			c.ca.stalls(c)
+			c.link.Waits()
 		}
 	}
 }
 
-// write writes once what out has, and tells whether the socket took all of it and may take more. Memory of an operation is
-// lent to the system for this one call.
+// write writes once what out has, and reports whether the socket may take more. Memory of an operation is lent to the
+// system for this one call.
 func (c *conn) write() (done bool, err error) {
-	if c.tls != nil {
-		return c.writeSealed()
-	}
 	var room [maxVectors][]byte
-	iov := c.clip(c.out.Gather(room[:0]))
-	n, want := 0, 0
-	for _, b := range iov {
-		want += len(b)
-	}
-	if len(iov) == 1 {
-		n, err = unix.Write(c.fd, iov[0])
-	} else {
-		n, err = unix.Writev(c.fd, iov)
-	}
+	n, full, err := c.wire.write(c.clip(c.out.Gather(room[:0])), c.out.Front())
 	if err == unix.EFAULT && c.out.Fault() {
 		return true, nil // there is room, for the zeroes that follow
 	}
-	c.out.Wrote(max(n, 0))
-	if err == unix.EAGAIN || err == unix.EINTR {
-		return false, nil
-	}
-	return n == want, err
+	c.out.Wrote(n)
+	return !full, err
 }
 
 // farewell sends the last frame, if the stream stands between two frames and the system takes it at once, and ends the
@@ -335,9 +351,9 @@ func (c *conn) farewell() {
 	if len(c.last) > 0 && !c.connecting && !c.mute && c.out.Last(c.last) {
 		_, _ = c.write()
 	}
-	c.tls.end()
 	c.last = nil
 	if c.fd >= 0 {
+		c.wire.end()
 		_ = unix.Shutdown(c.fd, unix.SHUT_RDWR)
 	}
 	if c.ca.released {
@@ -435,3 +451,13 @@ func zoneOf(zone string) uint32 {
 	n, _ := strconv.ParseUint(zone, 10, 32)
 	return uint32(n)
 }
+
+// Proof implements engine.Prover.
+func (c *conn) Proof() na.Identity {
+	if tls := c.wire.tls; tls != nil {
+		return tls.who
+	}
+	return na.Identity{}
+}
+
+var _ engine.Prover = (*conn)(nil)

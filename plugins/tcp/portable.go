@@ -5,9 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -17,38 +16,15 @@ import (
 )
 
 const (
-	// portablePause is how long nothing is accepted after the process ran out of descriptors.
-	portablePause = 100 * time.Millisecond
 	// lastGrace is how long the last frame of a session may take to be written.
 	lastGrace = 100 * time.Millisecond
-	// copySize is what a writer copies for one write.
+	// moreGrace is how long a read may hold a large buffer.
+	moreGrace = 100 * time.Millisecond
+	// copySize is what a writer copies at a time.
 	copySize = 64 << 10
+	// pieceSize is the largest write: what the peer must take of it at least to be one that takes something.
+	pieceSize = 20 << 10
 )
-
-// portableDomain is what the carriers of a class share when goroutines read the connections.
-type portableDomain struct {
-	main *portableListener // nil when there is none
-
-	mu   sync.Mutex // guards the fields below and portable.own; taken inside an endpoint's lock
-	open []*portable
-	half map[*net.TCPConn]struct{} // connections that have not said HELLO
-}
-
-// A portableListener is a listening socket, with a goroutine that accepts once a context exists.
-type portableListener struct {
-	l       *net.TCPListener
-	done    chan struct{}
-	started bool
-	closed  bool
-}
-
-func (p *portableListener) close() {
-	if !p.closed {
-		p.closed = true
-		close(p.done)
-		_ = p.l.Close()
-	}
-}
 
 // A portable is the carrier of a context whose connections have two goroutines each: a reader that never lends user
 // memory to a read that waits, and a writer that copies before it writes.
@@ -56,172 +32,38 @@ type portable struct {
 	names
 	d   *domain
 	e   *engine.Endpoint
-	own *portableListener // with ReusePort
+	own *listener // with ReusePort
 }
 
-var _ engine.Carrier = (*portable)(nil)
-
-// accept takes over the first listening socket.
-func (p *portableDomain) accept(_ *domain, l *net.TCPListener) error {
-	p.main = &portableListener{l: l, done: make(chan struct{})}
-	return nil
-}
-
-// close closes the listening socket if no context ever did.
-func (p *portableDomain) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.main != nil {
-		p.main.close()
-	}
-}
+var (
+	_ carrier       = (*portable)(nil)
+	_ engine.Taker  = (*portable)(nil)
+	_ engine.Prover = (*portableConn)(nil)
+)
 
 // newPortable makes the carrier of a context.
-func (d *domain) newPortable(e *engine.Endpoint) (engine.Carrier, error) {
+func (d *domain) newPortable(e *engine.Endpoint) (_ engine.Carrier, err error) {
 	ca := &portable{names: d.names, d: d, e: e}
-	p := &d.portable
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.half == nil {
-		p.half = map[*net.TCPConn]struct{}{}
+	if ca.own, err = d.join(ca); err != nil {
+		return nil, err
 	}
-	switch {
-	case p.main == nil:
-	case !p.main.started:
-		p.main.started = true
-		if d.opts.ReusePort {
-			ca.own = p.main
-		}
-		go d.acceptLoop(p.main)
-	case d.opts.ReusePort:
-		l, err := d.bindSibling()
-		if err != nil {
-			return nil, err
-		}
-		ca.own = &portableListener{l: l, done: make(chan struct{}), started: true}
-		go d.acceptLoop(ca.own)
-	case p.main.closed:
-		return nil, na.WithText(na.ErrClosed, "the listening socket was closed with the last context")
-	}
-	p.open = append(p.open, ca)
 	return ca, nil
 }
 
-// portableCarrier returns the open carrier of a target id, or nil.
-func (d *domain) portableCarrier(target int) *portable {
-	e := d.eng.Context(target) // nil until the engine knows its carrier
-	if e == nil {
-		return nil
-	}
-	d.portable.mu.Lock()
-	defer d.portable.mu.Unlock()
-	for _, ca := range d.portable.open {
-		if ca.e == e {
-			return ca
-		}
-	}
-	return nil
-}
+func (ca *portable) endpoint() *engine.Endpoint { return ca.e }
 
-// acceptLoop accepts until the socket is closed.
-func (d *domain) acceptLoop(l *portableListener) {
-	for {
-		nc, err := l.l.AcceptTCP()
-		switch {
-		case err == nil:
-			d.greet(nc)
-		case errors.Is(err, net.ErrClosed):
-			return
-		default: // out of descriptors, most likely
-			pause := time.NewTimer(portablePause)
-			select {
-			case <-pause.C:
-			case <-l.done:
-				pause.Stop()
-				return
-			}
-		}
-	}
-}
-
-// greet takes in a connection, within the limit.
-func (d *domain) greet(nc *net.TCPConn) {
-	p := &d.portable
-	p.mu.Lock()
-	full := len(p.half) >= d.opts.MaxHalfOpen || len(p.open) == 0
-	if !full {
-		p.half[nc] = struct{}{}
-	}
-	p.mu.Unlock()
-	if full {
-		_ = nc.Close()
-		return
-	}
-	go d.serve(nc)
-}
-
-// serve reads the HELLO of a connection that came in, and then is the reader of its connection.
-func (d *domain) serve(nc *net.TCPConn) {
-	pc, g, err := d.hear(nc)
-	var c *portableConn
-	if err == nil {
-		_ = nc.SetDeadline(time.Time{})
-		if c, err = d.admit(nc, pc, g); err == nil {
-			c.read(pc)
-			return
-		}
-		_ = nc.SetWriteDeadline(time.Now().Add(lastGrace))
-		_, _ = pc.Write(engine.Goaway(err))
-		_ = pc.Close()
-	}
-	_ = nc.Close()
-}
-
-// hear reads the HELLO, after the handshake of TLS if that is asked for. The connection is half open meanwhile.
-func (d *domain) hear(nc *net.TCPConn) (pc portableSocket, g frame.Greeting, err error) {
-	err = errStopped
-	defer func() { // also when a function of the user's ends the goroutine
-		d.portable.mu.Lock()
-		delete(d.portable.half, nc)
-		d.portable.mu.Unlock()
-		if err == errStopped {
-			_ = nc.Close()
-		}
-	}()
-	due := time.Now().Add(d.opts.HandshakeTimeout)
-	_ = nc.SetDeadline(due)
-	if pc, err = d.begin(nc, due); err == nil {
-		g, err = readHello(pc)
-	}
+// take implements carrier: the goroutine of g is the reader.
+func (ca *portable) take(g *guest, hello frame.Greeting, verified bool) (*engine.Link, func(), error) {
+	c := ca.newConn(nil)
+	c.nc, c.in = &g.socket, g.in
+	ca.d.setConnOptions(g.tcp)
+	l, err := ca.e.Admit(c, hello, verified)
 	if err != nil {
-		_ = nc.SetDeadline(time.Now().Add(lastGrace))
-		d.turnAway(nc, pc, err)
+		return nil, nil, err
 	}
-	return pc, g, err
-}
-
-// admit hands the connection over to the context that its HELLO names.
-func (d *domain) admit(nc *net.TCPConn, pc portableSocket, g frame.Greeting) (*portableConn, error) {
-	to := d.portableCarrier(int(g.Target))
-	if to == nil {
-		return nil, noContext(g)
-	}
-	same := verified(g.Listen, ipOf(nc.LocalAddr()), ipOf(nc.RemoteAddr()))
-	if t, ok := pc.(*portableTLS); ok {
-		same = same && t.speaksFor(g.Listen)
-	}
-	c := to.newConn(nil)
-	c.nc = pc
-	d.setConnOptions(nc)
-	to.e.Lock()
-	l, err := to.e.Admit(c, g, same)
-	if err == nil {
-		c.bind(l)
-		go c.write(pc, c.patient(pc))
-	}
-	to.e.Unlock()
-	to.e.Flush()
-	return c, err
+	c.bind(l)
+	go c.write(c.nc)
+	return l, func() { c.read(c.nc) }, nil
 }
 
 // Dial implements engine.Carrier.
@@ -256,7 +98,7 @@ func (ca *portable) Cut(l *engine.Link, last []byte) {
 		c.cancel()
 		return
 	}
-	_ = c.nc.SetWriteDeadline(time.Now().Add(lastGrace))
+	_ = c.nc.tcp.SetWriteDeadline(time.Now().Add(lastGrace))
 	c.poke()
 }
 
@@ -267,28 +109,7 @@ func (ca *portable) Poll(time.Duration) {}
 func (ca *portable) NextTimer() time.Duration { return 0 }
 
 // Shut implements engine.Carrier.
-func (ca *portable) Shut() {
-	p := &ca.d.portable
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, other := range p.open {
-		if other == ca {
-			p.open = append(p.open[:i], p.open[i+1:]...)
-			break
-		}
-	}
-	if ca.own != nil {
-		ca.own.close()
-	}
-	if len(p.open) == 0 {
-		if p.main != nil {
-			p.main.close()
-		}
-		for nc := range p.half {
-			_ = nc.Close()
-		}
-	}
-}
+func (ca *portable) Shut() { ca.d.door.part(ca, ca.own) }
 
 // Release implements engine.Carrier: Shut has cut every connection, and each closes within lastGrace.
 func (ca *portable) Release() {}
@@ -296,20 +117,24 @@ func (ca *portable) Release() {}
 // A portableConn is a connection of a link.
 type portableConn struct {
 	ca   *portable
-	in   stream.In     // the reader's; Parse under the lock
+	in   *stream.In    // the reader's; Parse under the lock
 	wake chan struct{} // the writer has something to do
 
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
-	nc     portableSocket // nil while connecting
-	cancel func()         // ends connecting
-	link   *engine.Link
-	out    stream.Out
-	dead   bool
-	last   []byte
+	nc      *socket // nil while connecting
+	cancel  func()  // ends connecting
+	link    *engine.Link
+	out     stream.Out
+	writing bool // a write waits, perhaps
+	mute    bool // writing has failed
+	dead    bool
+	last    []byte
+
+	pieces atomic.Uint64 // that were written
 }
 
 func (ca *portable) newConn(l *engine.Link) *portableConn {
-	c := &portableConn{ca: ca, wake: make(chan struct{}, 1)}
+	c := &portableConn{ca: ca, in: &stream.In{}, wake: make(chan struct{}, 1)}
 	c.bind(l)
 	return c
 }
@@ -333,7 +158,7 @@ func (c *portableConn) dial(ctx context.Context, name string) {
 	case c.dead:
 		c.ca.e.Unlock()
 		if nc != nil {
-			_ = nc.Close()
+			nc.Close()
 		}
 		return
 	case err != nil:
@@ -344,34 +169,20 @@ func (c *portableConn) dial(ctx context.Context, name string) {
 	}
 	c.nc = nc
 	c.ca.e.Unlock()
-	go c.write(nc, c.patient(nc))
+	go c.write(nc)
 	c.read(nc)
 }
 
-// connect dials name, TLS included.
-func (d *domain) connect(ctx context.Context, name string) (portableSocket, error) {
-	ap, err := parseName(name)
-	var nc net.Conn
-	if err == nil {
-		dialer := net.Dialer{KeepAlive: -1}
-		nc, err = dialer.DialContext(ctx, "tcp", ap.String())
-	}
-	if err != nil {
-		return nil, na.WithText(na.ErrUnreachable, reason(err))
-	}
-	tcp := nc.(*net.TCPConn)
-	d.setConnOptions(tcp)
-	if d.sec == nil {
-		return tcp, nil
-	}
-	return d.dialTLS(ctx, tcp, name)
-}
-
-// read takes in what arrives until the connection is dead.
-func (c *portableConn) read(nc portableSocket) {
+// read takes in what arrives until the connection is dead. Its reads wait with a small buffer; one that has filled its buffer is
+// followed by a large one, which waits for moreGrace at most.
+func (c *portableConn) read(nc *socket) {
 	defer c.in.Close()
-	for dead := false; !dead; {
-		n, err := nc.Read(c.in.Space())
+	for large, dead := false, false; !dead; {
+		b := c.in.Wait()
+		if large {
+			b = c.in.Space()
+		}
+		n, err := nc.Read(b)
 		c.in.Got(n)
 		c.ca.e.Lock()
 		if n > 0 && !c.dead {
@@ -380,8 +191,16 @@ func (c *portableConn) read(nc portableSocket) {
 				c.link.Fail(err)
 			}
 		}
-		if err != nil && !c.dead {
+		if late := large && !c.mute && errors.Is(err, os.ErrDeadlineExceeded); err != nil && !late && !c.dead {
 			c.link.Fail(readError(err))
+		}
+		if was := large; !c.mute {
+			switch large = n == len(b); {
+			case large:
+				_ = nc.tcp.SetReadDeadline(time.Now().Add(moreGrace))
+			case was:
+				_ = nc.tcp.SetReadDeadline(time.Time{})
+			}
 		}
 		dead = c.dead
 		c.ca.e.Unlock()
@@ -389,9 +208,14 @@ func (c *portableConn) read(nc portableSocket) {
 	}
 }
 
-// write writes to w, which is nc, what the link has until the connection is dead, sends the last frame and closes.
-func (c *portableConn) write(nc portableSocket, w io.Writer) {
-	defer func() { _ = nc.Close() }()
+// write writes what the link has until the connection is dead, sends the last frame and closes.
+func (c *portableConn) write(nc *socket) {
+	defer nc.Close()
+	w := io.Writer(pieceWriter{c, nc.tcp})
+	if nc.tls != nil {
+		nc.tls.tap.rw = readWriter{nc.tcp, w}
+		w = nc.tls
+	}
 	buf := make([]byte, copySize)
 	e := c.ca.e
 	e.Lock()
@@ -405,7 +229,8 @@ func (c *portableConn) write(nc portableSocket, w io.Writer) {
 		n := c.out.Copy(buf) // under the lock: a cancel finds the memory free
 		err := c.send(w, buf[:n])
 		for err != nil && !c.dead { // what the peer sent last may wait to be read
-			_ = nc.SetReadDeadline(time.Now().Add(lastGrace))
+			c.mute = true
+			_ = nc.tcp.SetReadDeadline(time.Now().Add(lastGrace))
 			e.Unlock()
 			<-c.wake
 			e.Lock()
@@ -427,56 +252,51 @@ func (c *portableConn) write(nc portableSocket, w io.Writer) {
 
 // send writes b. Locked at its beginning and its end, not while it writes.
 func (c *portableConn) send(w io.Writer, b []byte) error {
+	c.writing = true
+	c.link.Waits()
 	c.ca.e.Unlock()
 	_, err := w.Write(b)
 	c.ca.e.Lock()
-	switch {
-	case err == nil:
-	case c.dead:
+	c.writing = false
+	if err != nil && c.dead {
 		c.last = nil // in the middle of a frame
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		c.link.Fail(c.ca.d.opts.unread())
-		c.last = nil
 	}
 	return err
 }
 
-// A patientSocket is written to until a peer takes nothing for WriteTimeout. It is below TLS, which a write that did not end
-// breaks for good.
-type patientSocket struct {
-	*net.TCPConn
+// Taken implements engine.Taker.
+func (ca *portable) Taken(l *engine.Link, _ bool) (count uint64, waits bool) {
+	c, _ := l.Conn.(*portableConn)
+	if c == nil {
+		return 0, false
+	}
+	return c.pieces.Load(), c.writing
+}
+
+// A pieceWriter writes in pieces, below TLS if there is any, and counts them.
+type pieceWriter struct {
 	c *portableConn
+	w io.Writer
 }
 
-// Write implements io.Writer. The peer may take its time, but it must take something.
-func (s patientSocket) Write(b []byte) (n int, err error) {
-	for {
-		s.renew()
-		k, err := s.TCPConn.Write(b[n:])
+// Write implements io.Writer.
+func (p pieceWriter) Write(b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var k int
+		k, err = p.w.Write(b[n:min(len(b), n+pieceSize)])
 		n += k
-		if k == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			return n, err
-		}
+		p.c.pieces.Add(1)
 	}
+	return n, err
 }
 
-// renew sets the deadline, before Cut sets one, not after.
-func (s patientSocket) renew() {
-	s.c.ca.e.Lock()
-	if !s.c.dead {
-		_ = s.SetWriteDeadline(time.Now().Add(s.c.ca.d.opts.WriteTimeout))
-	}
-	s.c.ca.e.Unlock()
+type readWriter struct {
+	io.Reader
+	io.Writer
 }
 
-// patient has the socket of nc, which nobody uses yet, be patient, and returns what is to be written to.
-func (c *portableConn) patient(nc portableSocket) io.Writer {
-	if t, ok := nc.(*portableTLS); ok {
-		t.tap.rw = patientSocket{t.nc, c}
-		return t
-	}
-	return patientSocket{nc.(*net.TCPConn), c}
-}
+// Proof implements engine.Prover.
+func (c *portableConn) Proof() na.Identity { return c.nc.proof() }
 
 // readError says how a connection ended.
 func readError(err error) error {
@@ -484,18 +304,4 @@ func readError(err error) error {
 		return errEOF
 	}
 	return lost("connection lost", err)
-}
-
-// setConnOptions sets what the options ask for.
-func (d *domain) setConnOptions(nc *net.TCPConn) {
-	keep, _ := d.opts.probes(d.peerTimeout)
-	_ = nc.SetNoDelay(true)
-	_ = nc.SetKeepAliveConfig(keep)
-}
-
-func ipOf(a net.Addr) netip.Addr {
-	if t, ok := a.(*net.TCPAddr); ok {
-		return t.AddrPort().Addr().Unmap()
-	}
-	return netip.Addr{}
 }

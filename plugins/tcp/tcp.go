@@ -174,8 +174,7 @@ type domain struct {
 
 	peerTimeout time.Duration // of na.Config
 
-	portable portableDomain
-	polled   polledDomain
+	door door
 }
 
 // Open implements na.Plugin.
@@ -202,12 +201,12 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 		Close:  d.close,
 
 		Unassisted: d.opts.Unassisted,
+
+		TakeTimeout: d.opts.WriteTimeout,
 	}
 	if listener != nil {
 		opts.Self, opts.Listen = d.names.self, d.names.self
-		if err := d.accept(listener); err != nil {
-			return nil, err
-		}
+		d.door.main = newListener(listener)
 	}
 	if d.usePoller() {
 		opts.Carrier = d.newPolled
@@ -225,18 +224,9 @@ func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
 // usePoller tells whether sockets are read by the goroutine that leads Progress.
 func (d *domain) usePoller() bool { return na.PollerSupported && !d.opts.Portable }
 
-// accept takes over what listen has bound.
-func (d *domain) accept(l *net.TCPListener) error {
-	if d.usePoller() {
-		return d.polled.accept(d, l)
-	}
-	return d.portable.accept(d, l)
-}
-
 // close gives the listening sockets back.
 func (d *domain) close() error {
-	d.polled.close()
-	d.portable.close()
+	d.door.close()
 	return nil
 }
 
@@ -255,11 +245,6 @@ func reason(err error) string {
 		err = op.Err
 	}
 	return err.Error()
-}
-
-// unread is the error of a peer that takes nothing.
-func (o *Options) unread() error {
-	return na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer took nothing of what was sent to it for %v", o.WriteTimeout))
 }
 
 var errEOF = na.WithText(na.ErrPeerLost, "connection closed by peer")

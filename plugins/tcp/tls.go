@@ -93,20 +93,14 @@ type secured struct {
 	at  time.Time // by the user's clock; zero when there is none
 }
 
-// A socket is what a handshake reads and writes.
-type socket interface {
-	io.ReadWriter
-	SetDeadline(t time.Time) error
-}
-
 // serve has the peer that connected to us begin TLS. due bounds the time.
-func (s *security) serve(nc socket, remote net.Addr, due time.Time) (*secured, error) {
-	t := &tap{rw: nc, remote: remote, looked: looks(s.cfg), left: maxClientHello, then: maxClientProof}
+func (s *security) serve(nc *net.TCPConn, due time.Time) (*secured, error) {
+	t := &tap{rw: nc, remote: nc.RemoteAddr(), looked: looks(s.cfg), left: maxClientHello, then: maxClientProof}
 	return s.handshake(tls.Server(t, s.cfg), t, nc, due)
 }
 
 // dial begins TLS with the peer that we connected to, whose canonical name is given.
-func (s *security) dial(nc socket, name string) (*secured, error) {
+func (s *security) dial(nc *net.TCPConn, name string) (*secured, error) {
 	ap, err := parseName(name)
 	if err != nil {
 		return nil, err
@@ -132,7 +126,7 @@ func hostOf(name string) string {
 }
 
 // handshake is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
-func (s *security) handshake(conn *tls.Conn, t *tap, nc socket, due time.Time) (c *secured, err error) {
+func (s *security) handshake(conn *tls.Conn, t *tap, nc *net.TCPConn, due time.Time) (c *secured, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("a function of tcp.Options.TLS panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
@@ -323,7 +317,7 @@ func insecure(err error) error { return na.WithText(na.ErrUnreachable, "TLS: "+t
 
 // turnAway tells a peer why it is not let in, and lets it have the time to hear that. c is nil when the handshake failed.
 // The socket has a deadline.
-func turnAway(nc socket, c *secured, err error) {
+func turnAway(nc *net.TCPConn, c *secured, err error) {
 	_, ours := errors.AsType[na.Code](err)
 	switch {
 	case errors.Is(err, errNotTLS):

@@ -27,6 +27,8 @@ type Options struct {
 	Driven bool
 	// Unassisted says that contexts which nobody drives are left alone.
 	Unassisted bool
+	// TakeTimeout is how long a peer may take nothing of what there is for it (see Taker). Zero means for ever.
+	TakeTimeout time.Duration
 	// Carrier makes the carrier of a context.
 	Carrier func(e *Endpoint) (Carrier, error)
 	// Close gives back what the plugin holds; may be nil.

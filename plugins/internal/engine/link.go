@@ -58,6 +58,7 @@ type Link struct {
 	bytes   bool          // bytes did
 	silent  time.Duration // without bytes
 	partial time.Duration // without a message
+	flows   [2]taken      // messages, bulk data
 
 	pingTag   uint64 // of the PINGs that we send
 	confirmed bool   // the peer has taken what was sent before Confirm
@@ -511,7 +512,13 @@ func (e *Endpoint) hurry(at time.Duration) {
 }
 
 // tickEvery is how often links that operations wait for are looked after.
-func (e *Endpoint) tickEvery() time.Duration { return e.eng.cfg.PeerTimeout / 10 }
+func (e *Endpoint) tickEvery() time.Duration {
+	every := e.eng.cfg.PeerTimeout
+	if limit := e.eng.opts.TakeTimeout; limit > 0 {
+		every = min(every, limit)
+	}
+	return every / 10
+}
 
 // tick looks after the busy links: dials after a backoff, gives up dialling, asks silent peers for a sign of life and
 // gives up those that have been silent for PeerTimeout. Silence, and the time that a dial takes, count only as fast as ticks
@@ -547,7 +554,7 @@ func (e *Endpoint) tick(now time.Duration) {
 			l.dial()
 		}
 		switch {
-		case l.state == linkDown || l.state == linkUp && l.waiting == 0 && !l.doubted:
+		case l.state == linkDown || l.state == linkUp && l.waiting == 0 && !l.doubted && !l.waits():
 			l.busy = false
 			continue
 		case l.state == linkWaiting:
@@ -576,6 +583,9 @@ func (e *Endpoint) frozen(now time.Duration) time.Duration {
 func (e *Endpoint) grace() time.Duration { return min(e.tickEvery(), e.eng.cfg.ConnectTimeout/2) }
 
 func (l *Link) tick(passed time.Duration) {
+	if !l.checkTaken(passed) {
+		return
+	}
 	bytes := l.bytes
 	l.bytes = false
 	if l.heard {

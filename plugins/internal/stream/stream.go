@@ -15,6 +15,8 @@ const (
 	fillUntil = 64 << 10
 	// laneSpace is how much of a lane is read into the buffer at a time, beside what goes to user memory.
 	laneSpace = 4 << 10
+	// waitSpace is how much a read that may wait takes at a time.
+	waitSpace = 1 << 10
 	// maxWhole bounds the payload of a frame that is handed over whole.
 	maxWhole = 48 << 10
 )
@@ -34,14 +36,16 @@ type In struct {
 	Admit Admit
 	Lane  bool // the stream is the link's lane for bulk data
 
-	buf  *[bufSize]byte
-	r, w int
-	bulk bool // inside the payload of h, which goes to view
-	h    frame.Header
-	view engine.View
-	at   int // payload bytes of it that are placed or dropped
-	lent bool
-	end  bool // nothing is delivered any more
+	big   *[bufSize]byte // one of the spares; nil while little is buffered
+	small []byte         // of reads that wait; nil without
+	buf   []byte         // big, small, or one of the size of what is in it
+	r, w  int
+	bulk  bool // inside the payload of h, which goes to view
+	h     frame.Header
+	view  engine.View
+	at    int // payload bytes of it that are placed or dropped
+	lent  bool
+	end   bool // nothing is delivered any more
 }
 
 // End stops Parse, now and later: the link goes on without this stream, or not at all. Locked.
@@ -67,17 +71,52 @@ func (in *In) Scatter(iov [][]byte) [][]byte {
 	return append(iov, space)
 }
 
-// Space is where the next bytes of the stream go when they do not go to user memory: a read that may wait must not
-// hold user memory.
+// Space is where the next bytes of the stream go when they do not go to user memory.
 func (in *In) Space() []byte {
-	if in.buf == nil {
-		in.buf = spare.get()
+	if in.big == nil {
+		in.big = spare.get()
+		in.move(in.big[:])
 	}
 	if in.r > 0 && len(in.buf)-in.w < frame.HeaderSize+frame.TailSize+maxWhole {
-		in.w = copy(in.buf[:], in.buf[in.r:in.w])
-		in.r = 0
+		in.move(in.buf)
 	}
 	return in.buf[in.w:]
+}
+
+// Wait is Space for a read that may wait: small, because it is held for as long, and there may be many.
+func (in *In) Wait() []byte {
+	if in.big != nil || len(in.buf)-in.w < waitSpace/2 {
+		in.shrink(waitSpace / 2)
+	}
+	return in.buf[in.w:]
+}
+
+// shrink moves what is buffered to a buffer of its size and room bytes more.
+func (in *In) shrink(room int) {
+	big := in.big
+	in.big = nil
+	switch n := in.w - in.r + room; {
+	case n == 0:
+		in.buf, in.r, in.w = nil, 0, 0
+	case n <= len(in.small):
+		in.move(in.small)
+	default:
+		to := make([]byte, n)
+		if room > 0 && n <= waitSpace {
+			to = make([]byte, waitSpace)
+			in.small = to
+		}
+		in.move(to)
+	}
+	if big != nil {
+		spare.put(big)
+	}
+}
+
+// move moves what is buffered to the beginning of to, which is the buffer from now on.
+func (in *In) move(to []byte) {
+	in.w = copy(to, in.buf[in.r:in.w])
+	in.buf, in.r = to, 0
 }
 
 // Got hears that n bytes were read into what Scatter or Space gave.
@@ -103,12 +142,10 @@ func (in *In) Fault() bool {
 	return true
 }
 
-// Idle gives the buffer back when it is empty.
+// Idle gives the buffer back; what is left in it, less than a frame, goes to one of its own size.
 func (in *In) Idle() {
-	if in.buf != nil && in.r == in.w {
-		in.r, in.w = 0, 0
-		spare.put(in.buf)
-		in.buf = nil
+	if in.big != nil || in.r == in.w {
+		in.shrink(0)
 	}
 }
 
@@ -133,12 +170,18 @@ func (in *In) Parse() error {
 		if len(b) < frame.HeaderSize {
 			return nil
 		}
+		if kind := frame.Kind(b[4]); in.Link == nil && kind != frame.Hello {
+			return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", kind))
+		}
 		if len(b) < frame.Need(b) {
 			return nil
 		}
 		h, err := frame.Parse(b)
 		if err != nil {
 			return err
+		}
+		if in.Link == nil && h.Payload() > frame.MaxHello {
+			return na.WithText(na.ErrProtocol, fmt.Sprintf("HELLO of %d bytes, the limit is %d", h.Payload(), frame.MaxHello))
 		}
 		if h.Kind.Bulk() {
 			if err := in.beginBulk(h); err != nil {
@@ -165,12 +208,7 @@ func (in *In) Parse() error {
 	}
 }
 
-func (in *In) bytes() []byte {
-	if in.buf == nil {
-		return nil
-	}
-	return in.buf[in.r:in.w]
-}
+func (in *In) bytes() []byte { return in.buf[in.r:in.w] }
 
 func (in *In) deliver(h *frame.Header, payload []byte) error {
 	switch {
@@ -188,9 +226,6 @@ func (in *In) deliver(h *frame.Header, payload []byte) error {
 }
 
 func (in *In) beginBulk(h frame.Header) error {
-	if in.Link == nil {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
-	}
 	if h.Flags&frame.FlagPayload != 0 {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with a checksum of its payload", h.Kind))
 	}

@@ -1,0 +1,147 @@
+package tcp
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// acceptPause is how long nothing is accepted after the process ran out of descriptors.
+const acceptPause = 100 * time.Millisecond
+
+// A door is where peers come in: the listening sockets of a class, and the contexts that they ask for.
+//
+//	acceptLoop ─► guest: TLS, HELLO ─► carrier.take, of the context that the HELLO names
+type door struct {
+	main   *listener // nil when there is none
+	guests lobby
+
+	mu   sync.Mutex // guards the fields below, and the listeners; taken inside an endpoint's lock
+	open []carrier  // that have not been shut, in the order of their ids
+}
+
+// A carrier is what a context of the class has, to those who connect.
+type carrier interface {
+	engine.Carrier
+	endpoint() *engine.Endpoint
+	// take makes g, whose peer has said hello, a connection of the carrier. then is called without the lock, by the
+	// goroutine of g, which it may keep. After an error g is what it was. Locked.
+	take(g *guest, hello frame.Greeting, verified bool) (l *engine.Link, then func(), err error)
+}
+
+// A listener is a listening socket, with a goroutine that accepts once a context exists.
+type listener struct {
+	l       *net.TCPListener
+	done    chan struct{}
+	started bool
+	closed  bool
+}
+
+func newListener(l *net.TCPListener) *listener { return &listener{l: l, done: make(chan struct{})} }
+
+func (l *listener) close() {
+	if !l.closed {
+		l.closed = true
+		close(l.done)
+		_ = l.l.Close()
+	}
+}
+
+// close closes the listening socket if no context ever did.
+func (p *door) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.main != nil {
+		p.main.close()
+	}
+}
+
+// join lets peers in to a new carrier. With ReusePort each has a listening socket of its own, which is returned.
+func (d *domain) join(ca carrier) (own *listener, err error) {
+	p := &d.door
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	starts := p.main
+	switch {
+	case p.main == nil:
+	case !p.main.started:
+		if d.opts.ReusePort {
+			own = p.main
+		}
+	case d.opts.ReusePort:
+		l, err := d.bindSibling()
+		if err != nil {
+			return nil, err
+		}
+		own = newListener(l)
+		starts = own
+	case p.main.closed:
+		return nil, na.WithText(na.ErrClosed, "the listening socket was closed with the last context")
+	}
+	p.open = append(p.open, ca)
+	if starts != nil && !starts.started {
+		starts.started = true
+		go d.acceptLoop(starts)
+	}
+	return own, nil
+}
+
+// part lets nobody in to ca any more, and nobody at all when it was the last.
+func (p *door) part(ca carrier, own *listener) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open = slices.DeleteFunc(p.open, func(other carrier) bool { return other == ca })
+	if own != nil {
+		own.close()
+	}
+	if len(p.open) > 0 {
+		return
+	}
+	if p.main != nil {
+		p.main.close()
+	}
+	p.guests.clear()
+}
+
+// carrier returns the open carrier of a target id, or nil.
+func (d *domain) carrier(target int) carrier {
+	e := d.eng.Context(target) // nil until the engine knows its carrier
+	if e == nil {
+		return nil
+	}
+	d.door.mu.Lock()
+	defer d.door.mu.Unlock()
+	for _, ca := range d.door.open {
+		if ca.endpoint() == e {
+			return ca
+		}
+	}
+	return nil
+}
+
+// acceptLoop accepts until the socket is closed.
+func (d *domain) acceptLoop(l *listener) {
+	for {
+		nc, err := l.l.AcceptTCP()
+		switch {
+		case err == nil:
+			d.newGuest(nc, l.done)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // out of descriptors, most likely
+			pause := time.NewTimer(acceptPause)
+			select {
+			case <-pause.C:
+			case <-l.done:
+				pause.Stop()
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package tcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+)
+
+// A guest is a connection that came in and has not said HELLO. It has a goroutine, which reads it.
+type guest struct {
+	socket
+	d      *domain
+	in     *stream.In
+	taken  bool
+	locked *engine.Endpoint // that of the context which it asks for
+	then   func()           // what its goroutine does once the connection is the context's
+}
+
+// A lobby is where guests wait, within MaxHalfOpen.
+type lobby struct {
+	mu     sync.Mutex // guards the fields below; the last lock
+	guests []*guest
+}
+
+func (l *lobby) enter(g *guest) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.guests) >= g.d.opts.MaxHalfOpen {
+		return false
+	}
+	l.guests = append(l.guests, g)
+	return true
+}
+
+func (l *lobby) leave(g *guest) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.guests = slices.DeleteFunc(l.guests, func(other *guest) bool { return other == g })
+}
+
+// clear ends every guest.
+func (l *lobby) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.guests {
+		_ = g.tcp.Close()
+	}
+}
+
+// newGuest takes in a connection, within the limit.
+func (d *domain) newGuest(nc *net.TCPConn, _ chan struct{}) {
+	g := &guest{socket: socket{ReadWriter: nc, tcp: nc}, d: d, in: &stream.In{}}
+	g.in.Admit = g.admit
+	if !d.door.guests.enter(g) {
+		_ = nc.Close()
+		return
+	}
+	go g.serve()
+}
+
+// serve reads the HELLO, after the handshake of TLS if that is asked for, within HandshakeTimeout.
+func (g *guest) serve() {
+	defer func() { // also when a function of the user's ends the goroutine
+		g.d.door.guests.leave(g)
+		if !g.taken {
+			_ = g.tcp.Close()
+		}
+	}()
+	due := time.Now().Add(g.d.opts.HandshakeTimeout)
+	_ = g.tcp.SetDeadline(due)
+	err := g.begin(due)
+	if err == nil {
+		err = g.hear()
+	}
+	if err != nil {
+		_ = g.tcp.SetDeadline(time.Now().Add(lastGrace))
+		g.turnAway(err)
+		return
+	}
+	g.d.door.guests.leave(g)
+	g.then()
+}
+
+// begin has the peer begin TLS, if that is asked for.
+func (g *guest) begin(due time.Time) (err error) {
+	if g.d.sec == nil {
+		return nil
+	}
+	if g.tls, err = g.d.sec.serve(g.tcp, due); err == nil {
+		g.ReadWriter = g.tls
+	}
+	return err
+}
+
+// hear reads until the HELLO is complete. An error that is an na.Code says what is wrong with it, others are those of reading.
+func (g *guest) hear() error {
+	first, late := true, false
+	for !g.taken {
+		b := g.in.Wait()
+		n, err := g.Read(b)
+		g.in.Got(n)
+		if first && g.tls == nil && beginsTLS(b[:n]) {
+			return errWantsPlain
+		}
+		first = first && n == 0
+		if err := g.parse(); err != nil {
+			return err
+		}
+		switch {
+		case err == nil || g.taken:
+		case errors.Is(err, os.ErrDeadlineExceeded) && !late: // this process may have been frozen: what has come is read first
+			late = true
+			_ = g.tcp.SetDeadline(time.Now().Add(lastGrace))
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// parse looks at what has been read, with the endpoint locked from the HELLO on.
+func (g *guest) parse() error {
+	err := g.in.Parse()
+	if g.locked == nil {
+		return err
+	}
+	if g.taken && err != nil {
+		g.in.Link.Fail(err)
+		err = nil
+	}
+	g.locked.Unlock()
+	g.locked.Flush() // the engine may have a word for the session that stays
+	return err
+}
+
+// admit hands the connection over to the context that the HELLO names.
+func (g *guest) admit(hello frame.Greeting) (l *engine.Link, err error) {
+	to := g.d.carrier(int(hello.Target))
+	if to == nil {
+		return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", hello.Target))
+	}
+	_ = g.tcp.SetDeadline(time.Time{})
+	same := verified(hello.Listen, ipOf(g.tcp.LocalAddr()), ipOf(g.tcp.RemoteAddr())) &&
+		(g.tls == nil || g.tls.speaksFor(hello.Listen))
+	g.locked = to.endpoint()
+	g.locked.Lock()
+	l, g.then, err = to.take(g, hello, same)
+	g.taken = err == nil
+	return l, err
+}
+
+// turnAway tells the peer why it is not let in. The connection has a deadline.
+func (g *guest) turnAway(err error) {
+	if g.d.sec != nil {
+		turnAway(g.tcp, g.tls, err)
+		return
+	}
+	if _, ours := errors.AsType[na.Code](err); ours { // it has said something, and not what it should
+		_, _ = g.Write(engine.Goaway(err))
+	}
+}

@@ -1,0 +1,76 @@
+package tcp
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A socket is a connection whose reads and writes wait, with TLS or without. Deadlines are those of the connection.
+type socket struct {
+	io.ReadWriter // tcp, or tls
+	tcp           *net.TCPConn
+	tls           *secured // nil without
+}
+
+// Close says close_notify, as far as that goes within lastGrace, and closes the connection.
+func (s *socket) Close() {
+	if s.tls != nil {
+		_ = s.tcp.SetWriteDeadline(time.Now().Add(lastGrace))
+		_ = s.tls.CloseWrite()
+	}
+	_ = s.tcp.Close()
+}
+
+// proof is what the handshake has proven of the peer.
+func (s *socket) proof() na.Identity {
+	if s.tls == nil {
+		return na.Identity{}
+	}
+	return s.tls.who
+}
+
+// connect dials name, TLS included.
+func (d *domain) connect(ctx context.Context, name string) (*socket, error) {
+	ap, err := parseName(name)
+	var nc net.Conn
+	if err == nil {
+		dialer := net.Dialer{KeepAlive: -1}
+		nc, err = dialer.DialContext(ctx, "tcp", ap.String())
+	}
+	if err != nil {
+		return nil, na.WithText(na.ErrUnreachable, reason(err))
+	}
+	s := &socket{ReadWriter: nc, tcp: nc.(*net.TCPConn)}
+	d.setConnOptions(s.tcp)
+	if d.sec == nil {
+		return s, nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
+	s.tls, err = d.sec.dial(s.tcp, name)
+	if stop(); err != nil {
+		_ = nc.Close()
+		return nil, insecure(err)
+	}
+	_ = nc.SetDeadline(time.Time{})
+	s.ReadWriter = s.tls
+	return s, nil
+}
+
+// setConnOptions sets what the options ask for.
+func (d *domain) setConnOptions(nc *net.TCPConn) {
+	keep, _ := d.opts.probes(d.peerTimeout)
+	_ = nc.SetNoDelay(true)
+	_ = nc.SetKeepAliveConfig(keep)
+}
+
+func ipOf(a net.Addr) netip.Addr {
+	if t, ok := a.(*net.TCPAddr); ok {
+		return t.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
