@@ -23,6 +23,10 @@ var importRules = []importRule{
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
 	{pkg: "request/...", std: true},
 
+	{pkg: "rendezvous/protocol/...", std: true},
+	{pkg: "rendezvous/...", may: []string{"request"}, std: true},
+	{pkg: "impi/...", may: []string{"rendezvous/..."}, std: true},
+
 	{pkg: "plugins/all", may: []string{"plugins/..."}},
 	{pkg: "plugins/internal/...", may: []string{"na", "internal/..."}},
 	{pkg: "plugins/...", own: "plugins/*", may: []string{"na", "plugins/internal/...", "internal/..."}},
@@ -148,6 +152,9 @@ func TestImportsPointDown(t *testing.T) {
 		"internal/leak/a.go":           imports("leak", "testing"),
 		"internal/matrix/a.go":         imports("matrix", m+"na", m+"hg", m+"plugins/all", m+"internal/leak", m+"na/natest"),
 		"internal/cq/a.go":             imports("cq", "sync"),
+		"rendezvous/protocol/a.go":     imports("protocol", "crypto/hmac"),
+		"rendezvous/a.go":              imports("rendezvous", "net", m+"rendezvous/protocol", m+"request"),
+		"impi/a.go":                    imports("impi", m+"rendezvous", m+"rendezvous/protocol"),
 		"examples/hello/a.go":          imports("main", m+"hg", m+"bulk", m+"plugins/all", m+"."),
 	})
 
@@ -171,6 +178,9 @@ func TestImportsPointDown(t *testing.T) {
 		{"plugins/tcp/internal/x/a.go", "hg", "plugins/... may import na, plugins/internal/..., internal/..."},
 		{"plugins/tcp/a.go", "plugins/all", "plugins/... may import na, plugins/internal/..., internal/..."},
 		{"internal/leak/a.go", "internal/cq", "internal/leak may import internal/states and the standard library only"},
+		{"rendezvous/protocol/a.go", "request", "rendezvous/protocol/... may import the standard library only"},
+		{"rendezvous/a.go", "hg", "rendezvous/... may import request and the standard library only"},
+		{"impi/a.go", "na", "impi/... may import rendezvous/... and the standard library only"},
 		{"internal/tidy/a.go", "na", "internal/tidy may import the standard library only"},
 		{"internal/matrix/a.go", "bulk",
 			"internal/matrix/... may import na/..., hg/..., plugins/..., internal/..., na/natest, internal/leak"},

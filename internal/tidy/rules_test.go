@@ -116,7 +116,8 @@ func TestSleep(t *testing.T) {
 }
 
 // pure packages are protocol: the same input gives the same output, which is what lets a seed replay.
-var pure = []string{"hg/...", "bulk/...", "request/...", "plugins/internal/engine/...", "plugins/internal/frame/..."}
+var pure = []string{"hg/...", "bulk/...", "request/...", "plugins/internal/engine/...", "plugins/internal/frame/...",
+	"rendezvous/protocol/...", "impi/..."}
 
 // isPure: besides these, files of a plugin that begin with framer.
 func isPure(f *file) bool {
@@ -181,13 +182,14 @@ func f(wg *sync.WaitGroup) {
 	}
 	for _, name := range []string{
 		"hg/a.go", "hg/codec/a.go", "bulk/a.go", "request/a.go", "plugins/internal/engine/a.go", "plugins/internal/frame/a.go",
-		"plugins/tcp/framer.go", "plugins/tcp/framer_read.go",
+		"plugins/tcp/framer.go", "plugins/tcp/framer_read.go", "rendezvous/protocol/a.go", "impi/a.go",
 	} {
 		expect(t, findImpurity, madeUp{name: body}, all(name)...)
 	}
 	expect(t, findImpurity, madeUp{
 		"na/a.go": body, "plugins/tcp/a.go": body, "hg/a_test.go": body, "hgx/a.go": body, "na/framer.go": body,
-		"hg/ok.go": "package hg\nimport \"time\"\nfunc f(now time.Time) time.Duration { return now.Sub(now) }",
+		"rendezvous/a.go": body,
+		"hg/ok.go":        "package hg\nimport \"time\"\nfunc f(now time.Time) time.Duration { return now.Sub(now) }",
 	})
 	for _, name := range clockNames {
 		expect(t, findImpurity, madeUp{"hg/a.go": "package hg\nimport \"time\"\nvar _ = time." + name}, "hg/a.go:3: uses time."+name)

@@ -1,0 +1,120 @@
+package protocol_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
+)
+
+func native(t *testing.T, size int) (*table, []int) {
+	t.Helper()
+	b := newTable(t, protocol.ServerConfig{Size: size, Auth: open})
+	ids := make([]int, size)
+	for i := range ids {
+		ids[i] = b.connect(command("JOIN", i32(1, i, size)))
+	}
+	for _, id := range ids {
+		b.hears(id, command("JOIN", i32(size)))
+	}
+	return b, ids
+}
+
+// L-T40: any number of clients, a mask of as many bits, the length of each part; absent is not empty.
+func TestNativeSet(t *testing.T) {
+	b, ids := native(t, 33)
+	b.say(ids[32], coll(0x10000, 'c', 'c'))
+	b.say(ids[1], coll(0x10000))
+	b.say(ids[0], coll(0x10000, 'a'))
+	for _, id := range ids {
+		b.say(id, command("DONE"))
+	}
+	b.hears(ids[5], command("COLL", i32(0x10000, 3, 1, 1, 0, 2), []byte("acc")), command("DONE"))
+}
+
+// L29: whoever has joined is told why a startup has failed, and who was the reason.
+func TestNativeAbort(t *testing.T) {
+	b, ids := native(t, 3)
+	b.say(ids[2], coll(0))
+	reason := "rank 2: startup protocol broken: label 0x0"
+	b.hears(ids[0], command("ABRT", i32(2), []byte(reason)))
+	require.EqualError(t, b.aborted(ids...), reason)
+
+	b, ids = native(t, 2)
+	b.expire()
+	b.hears(ids[1], command("ABRT", i32(0), []byte("startup not complete in time: not done: rank 0, 1")))
+}
+
+// Whoever cannot join is told why, once it has shown who it is.
+func TestNativeRefusal(t *testing.T) {
+	for _, c := range []struct {
+		word []byte
+		why  string
+	}{
+		{command("JOIN", i32(1, 0, 3)), "rank not available: it expects 3 processes, there are 2"},
+		{command("JOIN", i32(1, 7, 0)), "rank not available: 7 is not in 0 to 1"},
+		{command("JOIN", i32(2, 0, 0)), "startup protocol broken: version 2 of the startup protocol, want 1"},
+	} {
+		b := newTable(t, protocol.ServerConfig{Size: 2, Auth: open})
+		id := b.connect(c.word)
+		b.hears(id, command("ABRT", i32(-1), []byte(c.why)))
+		require.EqualError(t, b.refuses(id), c.why)
+	}
+}
+
+// L30, L-T30: a command with the high bit is skipped by who does not know it, in both directions.
+func TestNativeOptional(t *testing.T) {
+	b, ids := native(t, 2)
+	b.say(ids[0], command("\xd7HAT", make([]byte, 4096)), coll(7))
+	b.say(ids[1], coll(7))
+	b.hears(ids[0], command("COLL", i32(7, 3, 0, 0)))
+	b.say(ids[1], command("\xd7HAT", make([]byte, 4097)))
+	require.ErrorIs(t, b.aborted(ids...), protocol.ErrViolation)
+
+	c := joinedClient(t, protocol.Native, 0, 2)
+	require.NoError(t, c.Receive(command("\xd7HAT", []byte("abc"))))
+	require.ErrorIs(t, c.Receive(command("WHAT")), protocol.ErrViolation)
+}
+
+// L-T40: 200 members, half of which are silent, or say nothing.
+func TestNativeParts(t *testing.T) {
+	const size = 200
+	r := newRoom(t, protocol.ServerConfig{Size: size, Auth: open}, 1)
+	r.joinAll()
+	want := make([][]byte, size)
+	for i := range want {
+		switch i % 4 {
+		case 0:
+			want[i] = []byte(fmt.Sprint("part of ", i))
+		case 1:
+			want[i] = []byte{}
+		default:
+			continue
+		}
+		require.NoError(t, r.clients[i].Submit(0x10000, want[i]))
+	}
+	for _, c := range r.clients {
+		require.NoError(t, c.Done())
+	}
+	r.run()
+	for i := range r.clients {
+		require.True(t, r.clients[i].Started())
+		require.Len(t, r.sets[i], 1)
+		require.Equal(t, want, r.sets[i][0].Parts())
+	}
+}
+
+// A reason is text for people: long ones are cut, and nothing in it moves a cursor.
+func TestReason(t *testing.T) {
+	c := joinedClient(t, protocol.Native, 0, 2)
+	err := c.Receive(command("ABRT", i32(1), []byte("bad\x1b[2J\nnews\xff")))
+	var abort *protocol.AbortError
+	require.ErrorAs(t, err, &abort)
+	require.Equal(t, protocol.AbortError{Rank: 1, Reason: "bad [2J news?"}, *abort)
+
+	c = joinedClient(t, protocol.Native, 0, 2)
+	require.ErrorIs(t, c.Receive(command("ABRT", i32(1), bytes.Repeat([]byte("x"), 1025))), protocol.ErrViolation)
+}

@@ -1,0 +1,392 @@
+package protocol_test
+
+import (
+	"errors"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
+)
+
+// L11, L-T2: parts come in any order and leave by rank.
+func TestSetsAreInOrderOfRank(t *testing.T) {
+	b := strict(t, 3)
+	ids := b.joined(3)
+	b.say(ids[2], coll(0x1100, 'c'))
+	b.say(ids[0], coll(0x1100, 'a'))
+	b.say(ids[1], coll(0x1100, 'b'))
+	for _, id := range ids {
+		b.hears(id, set(0x1100, 7, "abc"))
+	}
+}
+
+// L14, L-T3: nothing leaves before the last part, and everything as soon as it is there, DONE or not.
+func TestSetLeavesWhenItIsComplete(t *testing.T) {
+	b := strict(t, 3)
+	ids := b.joined(3)
+	b.say(ids[0], coll(7, 'a'))
+	b.say(ids[1], coll(7, 'b'))
+	for _, id := range ids {
+		b.hears(id)
+	}
+	b.say(ids[2], coll(7, 'c'))
+	for _, id := range ids {
+		b.hears(id, set(7, 7, "abc"))
+	}
+}
+
+// L13, L16, L-T4: a higher label says that the lower one will not come.
+func TestSkippedLabel(t *testing.T) {
+	b := strict(t, 3)
+	ids := b.joined(3)
+	b.say(ids[0], coll(7, 'a'))
+	b.say(ids[2], coll(7, 'c'))
+	b.say(ids[1], coll(8, 'B'))
+	for _, id := range ids {
+		b.hears(id, set(7, 5, "ac"))
+	}
+	b.say(ids[0], coll(8, 'A'))
+	b.hears(ids[0])
+	b.say(ids[2], coll(8, 'C'))
+	b.hears(ids[0], set(8, 7, "ABC"))
+}
+
+// L13, L23, L-T5: DONE says that nothing more will come, and the others go on.
+func TestDoneEarly(t *testing.T) {
+	b := strict(t, 3)
+	ids := b.joined(3)
+	b.say(ids[2], coll(7, 'c'), command("DONE"))
+	b.say(ids[0], coll(7, 'a'), coll(9, 'A'))
+	b.say(ids[1], coll(7, 'b'), coll(9, 'B'))
+	b.hears(ids[2], set(7, 7, "abc"), set(9, 3, "AB"))
+	b.say(ids[0], command("DONE"))
+	b.hears(ids[2])
+	b.say(ids[1], command("DONE"))
+	b.hears(ids[2], command("DONE"))
+}
+
+// L15, L20, L-T6: one event completes several labels; they leave in ascending order, and none that nobody has submitted.
+func TestOneJumpCompletesMany(t *testing.T) {
+	b := strict(t, 2)
+	ids := b.joined(2)
+	b.say(ids[0], coll(1, 'a'), coll(2, 'b'), coll(3, 'c'), coll(4, 'd'), coll(5, 'e'))
+	b.hears(ids[0])
+	b.say(ids[1], coll(6, 'F'))
+	b.hears(ids[0], set(1, 1, "a"), set(2, 1, "b"), set(3, 1, "c"), set(4, 1, "d"), set(5, 1, "e"))
+	b.say(ids[0], command("DONE"))
+	b.hears(ids[0], set(6, 2, "F"))
+}
+
+// L18, L-T8: a label that the server does not know is a label.
+func TestUnknownLabelIsRelayed(t *testing.T) {
+	b := strict(t, 2)
+	ids := b.joined(2)
+	b.say(ids[0], coll(0x7FFF0000, 1))
+	b.say(ids[1], coll(0x7FFF0000, 2))
+	b.hears(ids[1], set(0x7FFF0000, 3, "\x01\x02"))
+}
+
+// L12, L19, L27, L29, L-T9, L-T10, L-T17, L-T22, L-T29, L-T30: a client that has joined and breaks the protocol ends the
+// startup, and the reason names it.
+func TestViolationAborts(t *testing.T) {
+	for _, c := range []struct {
+		name, why string
+		words     [][]byte
+	}{
+		{"repeated", "label 0x7 after label 0x7", [][]byte{coll(7), coll(7)}},
+		{"lower", "label 0x6 after label 0x7", [][]byte{coll(7), coll(6)}},
+		{"zero", "label 0x0", [][]byte{coll(0)}},
+		{"negative", "label -0x5", [][]byte{coll(-5)}},
+		{"after DONE", "COLL out of order", [][]byte{command("DONE"), coll(7)}},
+		{"DONE twice", "DONE out of order", [][]byte{command("DONE"), command("DONE")}},
+		{"joins twice", "IMPI out of order", [][]byte{rank(1)}},
+		{"AUTH late", "AUTH out of order", [][]byte{command("AUTH", i32(1))}},
+		{"FINI before all are done", "FINI out of order", [][]byte{command("DONE"), command("FINI")}},
+		{"negative length", "COLL with a length of -1, at most", [][]byte{join([]byte("COLL"), i32(-1))}},
+		{"longest length", "COLL with a length of 2147483647, at most", [][]byte{join([]byte("COLL"), i32(0x7FFFFFFF))}},
+		{"too short", "COLL with a length of 3", [][]byte{command("COLL", []byte{0, 0, 1})}},
+		{"DONE of a megabyte", "DONE with a length of 1048576, at most 64", [][]byte{join([]byte("DONE"), i32(1<<20))}},
+		{"unknown command", "WHAT out of order", [][]byte{command("WHAT")}},
+		{"unknown command with the high bit", "out of order", [][]byte{command("\xd7HAT", []byte("abc"))}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := strict(t, 3)
+			ids := b.joined(3)
+			b.say(ids[1], c.words...)
+			err := b.aborted(ids...)
+			require.ErrorIs(t, err, protocol.ErrViolation)
+			require.ErrorContains(t, err, c.why)
+			var who *protocol.MemberError
+			require.ErrorAs(t, err, &who)
+			require.Equal(t, 1, who.Rank)
+			b.hears(ids[0]) // the strict form has no command to say why
+		})
+	}
+}
+
+// L16, L-T11: nothing is something.
+func TestEmptyPart(t *testing.T) {
+	b := strict(t, 3)
+	ids := b.joined(3)
+	b.say(ids[0], coll(7, 'a'))
+	b.say(ids[1], coll(7))
+	b.say(ids[2], command("DONE"))
+	b.hears(ids[0], set(7, 3, "a"))
+}
+
+// L16, L-T12: rank 31 is the sign bit.
+func TestRank31(t *testing.T) {
+	b := strict(t, 32)
+	ids := b.joined(32)
+	for _, id := range ids[:31] {
+		b.say(id, command("DONE"))
+	}
+	b.say(ids[31], coll(7, 'z'))
+	b.hears(ids[0], set(7, 1<<31, "z"))
+}
+
+// L-T13: the mask has 32 bits; the native form has no such limit.
+func TestSize(t *testing.T) {
+	_, err := protocol.NewServer(protocol.ServerConfig{Form: protocol.Strict, Size: 33, Auth: open})
+	require.EqualError(t, err, "rendezvous: 33 clients, want 1 to 32")
+	_, err = protocol.NewServer(protocol.ServerConfig{Form: protocol.Strict, Size: 0, Auth: open})
+	require.EqualError(t, err, "rendezvous: 0 clients, want 1 to 32")
+	_, err = protocol.NewServer(protocol.ServerConfig{Form: protocol.Native, Size: 33, Auth: open})
+	require.NoError(t, err)
+}
+
+// L7, L-T14: the size is told to all when the last has joined.
+func TestJoinIsABarrier(t *testing.T) {
+	b := strict(t, 3)
+	first, second := b.connect(rank(2)), b.connect(rank(0))
+	b.hears(first)
+	b.hears(second)
+	third := b.connect(rank(1))
+	for _, id := range []int{first, second, third} {
+		b.hears(id, command("IMPI", i32(3)))
+	}
+}
+
+// L8, L9, L-T15: a rank that cannot be had costs the connection, and nobody else.
+func TestRankNotAvailable(t *testing.T) {
+	b := strict(t, 2)
+	first := b.connect(rank(0))
+	for _, r := range []int{0, -1, 2, 1 << 30} {
+		require.ErrorIs(t, b.refuses(b.connect(rank(r))), protocol.ErrRank)
+	}
+	second := b.connect(rank(1))
+	b.hears(first, command("IMPI", i32(2)))
+	b.hears(second, command("IMPI", i32(2)))
+	require.ErrorIs(t, b.refuses(b.connect(rank(1))), protocol.ErrRank) // one too many
+	b.say(first, command("DONE"))
+	b.say(second, command("DONE"))
+	b.hears(first, command("DONE"))
+}
+
+// L9, L-T16: who goes before all are there may come again.
+func TestRankIsFreeAgain(t *testing.T) {
+	b := strict(t, 2)
+	gone := b.connect(rank(0))
+	b.lost(gone, nil)
+	require.ErrorIs(t, b.refuses(gone), io.ErrUnexpectedEOF)
+	back, other := b.connect(rank(0)), b.connect(rank(1))
+	b.hears(back, command("IMPI", i32(2)))
+	b.hears(other, command("IMPI", i32(2)))
+}
+
+// L10, L27, L-T17: what comes too early costs the connection, and frees its rank.
+func TestOutOfOrderBeforeAllAreThere(t *testing.T) {
+	for name, words := range map[string][][]byte{
+		"COLL first":       {coll(7)},
+		"DONE first":       {command("DONE")},
+		"FINI first":       {command("FINI")},
+		"COLL before all":  {rank(0), coll(7)},
+		"FINI before all":  {rank(0), command("FINI")},
+		"joins twice":      {rank(0), rank(0)},
+		"AUTH twice":       {command("AUTH", i32(1)), command("AUTH", i32(1))},
+		"AUTH of 5 bytes":  {command("AUTH", []byte("12345"))},
+		"IMPI of 5 bytes":  {command("IMPI", []byte("12345"))},
+		"negative length":  {join([]byte("IMPI"), i32(-4))},
+		"longest length":   {join([]byte("COLL"), i32(0x7FFFFFFF))},
+		"unknown command":  {command("WHAT")},
+		"what a server is": {[]byte("GET / HTTP/1.1\r\n\r\n")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := strict(t, 2)
+			id := b.connect(words...)
+			require.True(t, b.closed[id])
+			b.said[id] = nil // the answer to AUTH
+			require.ErrorIs(t, b.refuses(id), protocol.ErrViolation)
+			b.joined(2)
+		})
+	}
+}
+
+// L5, L-T21: strangers are bounded, and the newest may stay.
+func TestStrangersAreBounded(t *testing.T) {
+	b := newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open, Pending: 10})
+	var idle []int
+	for range 1000 {
+		idle = append(idle, b.connect([]byte("IM")))
+	}
+	for i, id := range idle {
+		require.Equal(t, i < 990, b.closed[id], "connection %d", id)
+	}
+	require.ErrorIs(t, b.events[0].Err, protocol.ErrCrowded)
+	b.joined(2)
+	b.lost(idle[999], protocol.ErrLate)
+	require.ErrorIs(t, b.refuses(idle[999]), protocol.ErrLate)
+}
+
+// L28, L-T23: the part that would be too much is refused before it is kept.
+func TestLimits(t *testing.T) {
+	for _, c := range []struct {
+		name, why string
+		limits    protocol.Limits
+		words     [][]byte
+	}{
+		{"part", "COLL with a length of 9, at most 8", protocol.Limits{Part: 4}, [][]byte{coll(7, 1, 2, 3, 4, 5)}},
+		{"set", "more than 5 bytes from all", protocol.Limits{Set: 5}, [][]byte{coll(7, 1, 2, 3)}},
+		{"labels", "more than 2 labels", protocol.Limits{Labels: 2}, [][]byte{coll(7), coll(8), coll(9)}},
+		{"total", "more than 200 bytes in all", protocol.Limits{Total: 200}, [][]byte{coll(7, 1, 2, 3), coll(8, 1, 2, 3)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newTable(t, protocol.ServerConfig{Form: protocol.Strict, Size: 2, Auth: open, Limits: c.limits})
+			ids := b.joined(2)
+			if c.name != "labels" {
+				b.say(ids[0], coll(7, 1, 2, 3))
+			}
+			over, _ := b.server.Over()
+			require.False(t, over)
+			b.say(ids[1], c.words...)
+			err := b.aborted(ids...)
+			require.ErrorIs(t, err, protocol.ErrViolation)
+			require.ErrorContains(t, err, c.why)
+		})
+	}
+	for _, bad := range []protocol.Limits{{Part: -1}, {Set: 1<<31 - 1}, {Labels: -2}, {Total: -1}} {
+		_, err := protocol.NewServer(protocol.ServerConfig{Size: 2, Auth: open, Limits: bad})
+		require.ErrorContains(t, err, "rendezvous: limit ")
+	}
+}
+
+// L25, L32, L-T25, L-T26: who is lost while parts are collected ends the startup for all.
+func TestLostWhileCollecting(t *testing.T) {
+	for name, done := range map[string]bool{"before its DONE": false, "after its DONE": true} {
+		t.Run(name, func(t *testing.T) {
+			b := strict(t, 3)
+			ids := b.joined(3)
+			b.say(ids[0], coll(7, 'a'))
+			if done {
+				b.say(ids[1], command("DONE"))
+			}
+			b.lost(ids[1], nil)
+			err := b.aborted(ids...)
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			require.ErrorContains(t, err, "rank 1: ")
+		})
+	}
+}
+
+// L25, L29, L-T25, L-T27: who is lost after the start is reported, and nobody else is harmed.
+func TestLostAfterTheStart(t *testing.T) {
+	slow := errors.New("slow")
+	b := strict(t, 4)
+	ids := b.started(4)
+	b.lost(ids[1], nil)
+	b.lost(ids[2], slow)
+	b.say(ids[3], coll(7))
+	require.True(t, b.closed[ids[3]])
+	require.False(t, b.closed[ids[0]])
+	b.hears(ids[0])
+	b.say(ids[0], command("FINI"))
+	err := b.aborted(ids...)
+	require.ErrorIs(t, err, slow)
+	require.ErrorIs(t, err, protocol.ErrViolation)
+	require.ErrorContains(t, err, "rank 1: connection closed")
+}
+
+// L24, L-T28: nothing is sent after FINI, and the server ends well with the last.
+func TestEnd(t *testing.T) {
+	b := strict(t, 2)
+	ids := b.started(2)
+	b.say(ids[1], command("FINI"))
+	require.True(t, b.closed[ids[1]])
+	over, _ := b.server.Over()
+	require.False(t, over)
+	require.ErrorIs(t, b.refuses(b.connect(command("FINI"))), protocol.ErrViolation) // it has no part in this
+	b.say(ids[0], command("FINI"))
+	require.NoError(t, b.aborted(ids...))
+	b.hears(ids[0])
+	b.hears(ids[1])
+	late := b.connect()
+	require.True(t, b.closed[late])
+}
+
+// L26, L-T29: a little payload where none belongs is reported, and skipped.
+func TestPayloadWhereNoneBelongs(t *testing.T) {
+	b := strict(t, 1)
+	ids := b.joined(1)
+	b.say(ids[0], command("DONE", make([]byte, 16)))
+	b.hears(ids[0], command("DONE"))
+	b.say(ids[0], command("FINI", make([]byte, 64)))
+	require.NoError(t, b.aborted(ids...))
+	var odd []string
+	for _, e := range b.events {
+		if e.Kind == protocol.Odd {
+			odd = append(odd, e.Err.Error())
+		}
+	}
+	require.Equal(t, []string{"DONE with a payload of 16 bytes", "FINI with a payload of 64 bytes"}, odd)
+}
+
+// L31, L-T31: the error says who is missing, and for what.
+func TestDeadline(t *testing.T) {
+	b := strict(t, 4)
+	first := b.connect(rank(0))
+	b.connect(rank(1))
+	b.expire()
+	err := b.aborted(first)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.EqualError(t, err, "startup not complete in time: missing rank 2, 3")
+
+	b = strict(t, 3)
+	ids := b.joined(3)
+	b.say(ids[0], coll(7, 'a'), coll(9, 'A'))
+	b.say(ids[1], coll(7, 'b'))
+	b.expire()
+	err = b.aborted(ids...)
+	require.EqualError(t, err, "startup not complete in time: label 0x7 waits for rank 2; label 0x9 waits for rank 1, 2")
+
+	b = strict(t, 3)
+	ids = b.joined(3)
+	b.say(ids[1], command("DONE"))
+	b.expire()
+	require.EqualError(t, b.aborted(ids...), "startup not complete in time: not done: rank 0, 2")
+
+	b = strict(t, 1)
+	b.started(1)
+	b.expire()
+	over, _ := b.server.Over()
+	require.False(t, over)
+}
+
+// L-T37: a read is not a command.
+func TestByteByByte(t *testing.T) {
+	b := strict(t, 2)
+	ids := []int{b.connect(), b.connect()}
+	say := func(id int, words ...[]byte) {
+		for _, x := range join(words...) {
+			b.say(id, []byte{x})
+		}
+	}
+	say(ids[0], command("AUTH", i32(1)), rank(0))
+	say(ids[1], command("AUTH", make([]byte, 8)), rank(1))
+	say(ids[0], coll(7, 'a'), command("DONE", []byte("?")))
+	say(ids[1], coll(7, 'b'), command("DONE"))
+	b.hears(ids[0], i32(0, 0), command("IMPI", i32(2)), set(7, 3, "ab"), command("DONE"))
+	b.hears(ids[1], command("IMPI", i32(2)), set(7, 3, "ab"), command("DONE"))
+}
