@@ -301,7 +301,7 @@ func TestCancelRespond(t *testing.T) {
 			require.NoError(t, s.Respond("second", nil))
 			want = "second"
 		} else {
-			require.ErrorIs(t, s.Respond("second", nil), hg.ErrInvalid)
+			require.ErrorIs(t, s.Respond("second", nil), hg.ErrAnswered)
 		}
 		s.Close()
 		n.Until(func() bool { return o.calls == 1 })

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -88,11 +89,28 @@ func Refuse(err error) error {
 	return &refusal{err}
 }
 
+// A detailed is an error with a value for the origin.
+type detailed struct {
+	err    error
+	detail any
+}
+
+func (e *detailed) Error() string { return e.err.Error() }
+func (e *detailed) Unwrap() error { return e.err }
+
+// WithDetail attaches a value to err, for the origin to read with [RemoteError.Detail]. It is encoded with the RPC's codec
+// when a handler answers with err; one that fails to encode or takes more than 1,024 bytes is left out and logged.
+func WithDetail(err error, detail any) error { return &detailed{err, detail} }
+
 // A RemoteError is what the target answered instead of output. Nothing failed in this process or on the way.
 type RemoteError struct {
 	Code    Code
 	Text    string // the target's words; may be empty
 	Refused bool   // the request did not run: the library at the target refused it, or its handler did with Refuse
+
+	detail  []byte
+	codec   codec.Codec
+	codecID uint8
 }
 
 // Error returns the code's text or the target's words.
@@ -115,6 +133,18 @@ func (e *RemoteError) Is(target error) bool {
 		return target == e.Code
 	}
 	return e.Code >= na.NotFound && target == e.Code
+}
+
+// Detail decodes into v what the handler has attached by WithDetail. The error matches ErrNoEntry when there is nothing, and
+// ErrProtocol when the target has used another codec.
+func (e *RemoteError) Detail(v any) error {
+	if e.detail == nil {
+		return fmt.Errorf("hg: the target's error has no detail: %w", ErrNoEntry)
+	}
+	if err := takes(e.codec, e.codecID); err != nil {
+		return err
+	}
+	return e.codec.Decode(e.detail, v)
 }
 
 // As makes ErrRemote the code of e.
@@ -146,15 +176,26 @@ func FateOf(err error) Fate {
 	return MaybeRan
 }
 
-// answerOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is a code which
+// A failure is what an error response says.
+type failure struct {
+	code   Code
+	fate   Fate
+	text   string
+	detail any
+}
+
+// failureOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is a code which
 // only origins use.
-func answerOf(err error) (code Code, fate Fate, text string) {
-	code, fate = ErrHandler, Ran
+func failureOf(err error) failure {
+	f := failure{code: ErrHandler, fate: Ran, text: err.Error()}
 	if c, ok := errors.AsType[Code](err); ok && c != na.OK && c != ErrAnswered && c != ErrRemote && c != ErrRefused {
-		code = c
+		f.code = c
 	}
 	if _, ok := errors.AsType[*refusal](err); ok {
-		fate = NotRun
+		f.fate = NotRun
 	}
-	return code, fate, err.Error()
+	if d, ok := errors.AsType[*detailed](err); ok {
+		f.detail = d.detail
+	}
+	return f
 }

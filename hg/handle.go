@@ -38,6 +38,7 @@ type Handle struct {
 	mu      sync.Mutex    // guards call or service, and addr and timeout at the origin
 	track   states.Track  // of call or service; guarded like these
 	timeout time.Duration // of calls
+	meta    Meta          // of calls
 	call    *call         // at the origin
 	service *service      // at the target
 }
@@ -104,6 +105,17 @@ func (h *Handle) Reset(addr na.Addr, id ID) error {
 		return misuse("reset", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
 	}
 	h.addr, h.id, h.rpc = addr, id, rpc
+	return nil
+}
+
+// SetMeta has the calls of h from now on carry m. The error matches ErrOverflow when na.Config.Eager is too small for it.
+func (h *Handle) SetMeta(m Meta) error {
+	if err := h.ctx.fits(m); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.meta = m
+	h.mu.Unlock()
 	return nil
 }
 

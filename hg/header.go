@@ -1,15 +1,17 @@
 package hg
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // The headers at the front of every message of this package; docs/WIRE.md has the picture. Little-endian.
 const (
-	wireVersion = 1
+	wireVersion = 2
 
 	requestSize  = 24
 	responseSize = 16
@@ -19,43 +21,48 @@ const (
 	flagMore   = 1 // the payload is a key: the body is to be read from the sender's memory
 	flagOneWay = 2 // requests: no response is wanted
 
-	// maxErrorText bounds the words of an error response in bytes.
+	// maxErrorText bounds the words of an error response in bytes, and maxDetail its detail.
 	maxErrorText = 1024
+	maxDetail    = 1024
 )
 
 // request is the front of an unexpected message. The message's tag is the identity of the call.
 type request struct {
 	flags  uint8
+	codec  uint8  // of the input
+	meta   int    // bytes of metadata behind the header, a multiple of metaWord
 	budget uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
 	id     ID
 	size   uint64 // of the whole input
 }
 
 func (r *request) put(b []byte) {
-	b[0], b[1] = wireVersion, r.flags
-	binary.LittleEndian.PutUint16(b[2:], 0)
+	b[0], b[1], b[2], b[3] = wireVersion, r.flags, r.codec, uint8(r.meta/metaWord)
 	binary.LittleEndian.PutUint32(b[budgetAt:], r.budget)
 	binary.LittleEndian.PutUint64(b[8:], uint64(r.id))
 	binary.LittleEndian.PutUint64(b[16:], r.size)
 }
 
-// parseRequest returns the request and its payload. r holds what could be read even when there is an error.
-func parseRequest(b []byte) (r request, payload []byte, err error) {
+// parseRequest returns the request, its metadata and its payload. r holds what could be read even when there is an error.
+func parseRequest(b []byte) (r request, meta, payload []byte, err error) {
 	if len(b) < requestSize {
-		return r, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
+		return r, nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
 	}
 	r = request{
-		flags: b[1], budget: binary.LittleEndian.Uint32(b[budgetAt:]),
+		flags: b[1], codec: b[2], meta: int(b[3]) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
 		id: ID(binary.LittleEndian.Uint64(b[8:])), size: binary.LittleEndian.Uint64(b[16:]),
 	}
-	payload = b[requestSize:]
 	switch {
 	case b[0] != wireVersion:
-		return r, nil, na.WithText(na.ErrVersion, fmt.Sprintf("request of RPC protocol version %d, this is version %d", b[0], wireVersion))
-	case r.flags&^(flagMore|flagOneWay) != 0 || b[2] != 0 || b[3] != 0:
-		return r, nil, na.WithText(na.ErrProtocol, "request with unknown flags")
+		err = na.WithText(na.ErrVersion, fmt.Sprintf("request of RPC protocol version %d, this is version %d", b[0], wireVersion))
+	case r.flags&^(flagMore|flagOneWay) != 0:
+		err = na.WithText(na.ErrProtocol, "request with unknown flags")
 	}
-	return r, payload, checkSize(r.flags, r.size, payload)
+	if err != nil {
+		return r, nil, nil, err
+	}
+	meta, payload, err = behind(b[requestSize:], r.flags, r.codec, r.meta, r.size)
+	return r, meta, payload, err
 }
 
 // response is the front of an expected message.
@@ -63,42 +70,91 @@ type response struct {
 	flags uint8
 	code  na.Code
 	fate  na.Fate
-	size  uint64 // of the whole output, or of the error's text
+	codec uint8  // of the output, or of an error's detail
+	meta  int    // bytes of metadata behind the header, a multiple of metaWord
+	size  uint64 // of the whole output, or of the error's text and detail
 }
 
 func (r *response) put(b []byte) {
 	b[0], b[1], b[2], b[3] = wireVersion, r.flags, uint8(r.code), uint8(r.fate)
-	binary.LittleEndian.PutUint32(b[4:], 0)
+	b[4], b[5], b[6], b[7] = r.codec, uint8(r.meta/metaWord), 0, 0
 	binary.LittleEndian.PutUint64(b[8:], r.size)
 }
 
-func parseResponse(b []byte) (r response, payload []byte, err error) {
+// parseResponse returns the response, its metadata and its payload.
+func parseResponse(b []byte) (r response, meta, payload []byte, err error) {
 	if len(b) < responseSize {
-		return r, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
+		return r, nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
 	}
-	r = response{flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), size: binary.LittleEndian.Uint64(b[8:])}
-	payload = b[responseSize:]
+	r = response{
+		flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), codec: b[4], meta: int(b[5]) * metaWord,
+		size: binary.LittleEndian.Uint64(b[8:]),
+	}
 	switch {
 	case b[0] != wireVersion:
-		return r, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response of RPC protocol version %d, this is version %d", b[0], wireVersion))
-	case r.flags&^flagMore != 0 || r.fate > na.Ran || binary.LittleEndian.Uint32(b[4:]) != 0:
-		return r, nil, na.WithText(na.ErrProtocol, "response with unknown flags")
+		return r, nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response of RPC protocol version %d, this is version %d", b[0], wireVersion))
+	case r.flags&^flagMore != 0 || r.fate > na.Ran || b[6] != 0 || b[7] != 0:
+		return r, nil, nil, na.WithText(na.ErrProtocol, "response with unknown flags")
 	case r.flags&flagMore != 0 && r.code != na.OK:
-		return r, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
+		return r, nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
 	}
-	return r, payload, checkSize(r.flags, r.size, payload)
+	if meta, payload, err = behind(b[responseSize:], r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
+		return r, meta, payload, err
+	}
+	if len(payload) < 2 {
+		return r, nil, nil, na.WithText(na.ErrProtocol, "error response without text")
+	}
+	text := int(binary.LittleEndian.Uint16(payload))
+	if detail := len(payload) - 2 - text; text > maxErrorText || detail < 0 || detail > maxDetail {
+		return r, nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("error response with %d bytes of text in %d", text, len(payload)))
+	}
+	return r, meta, payload, nil
 }
 
-// checkSize checks the claimed size against what is there.
-func checkSize(flags uint8, size uint64, payload []byte) error {
+// appendFailure appends the payload of an error response.
+func appendFailure(b []byte, text string, detail []byte) []byte {
+	text = text[:min(len(text), maxErrorText)]
+	b = append(binary.LittleEndian.AppendUint16(b, uint16(len(text))), text...)
+	return append(b, detail...)
+}
+
+// remote returns the error that a response says. parseResponse has checked the payload.
+func (r *response) remote(payload []byte, c codec.Codec) *RemoteError {
+	end := 2 + int(binary.LittleEndian.Uint16(payload))
+	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun}
+	if len(payload) > end {
+		e.detail, e.codec, e.codecID = bytes.Clone(payload[end:]), c, r.codec
+	}
+	return e
+}
+
+// behind splits what is behind a header into metadata and payload, and checks the claimed size against what is there.
+func behind(b []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
+	if len(b) < metaSize {
+		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes behind the header, the metadata alone has %d", len(b), metaSize))
+	}
+	meta, payload = b[:metaSize], b[metaSize:]
 	want := size
 	if flags&flagMore != 0 {
 		want = na.KeySize
 	}
-	if uint64(len(payload)) != want {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes of payload, want %d", len(payload), want))
+	switch {
+	case uint64(len(payload)) != want:
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes of payload, want %d", len(payload), want))
+	case size == 0 && id != codec.NoBytesID || size != 0 && id == codec.NoBytesID:
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes in codec %d", size, id))
+	case metaSize > 0:
+		err = checkMeta(meta)
 	}
-	return nil
+	return meta, payload, err
+}
+
+// takes reports, by an error, that bytes are encoded otherwise than c decodes.
+func takes(c codec.Codec, id uint8) error {
+	if id == codec.NoBytesID || id == codec.RawID || id == c.ID() {
+		return nil
+	}
+	return na.WithText(ErrProtocol, fmt.Sprintf("encoded with codec %s, and decoded with %s: both sides need the same", codec.NameOf(id), c.Name()))
 }
 
 // bodyKey reads the key of a body of the given size.

@@ -3,10 +3,12 @@ package hg
 import (
 	"bytes"
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -111,22 +113,27 @@ func TestIdentityReused(t *testing.T) {
 
 func FuzzRequest(f *testing.F) {
 	b := make([]byte, requestSize)
-	(&request{id: 7, size: 3}).put(b)
+	(&request{id: 7, size: 3, codec: codec.MsgpackID}).put(b)
 	f.Add(append(bytes.Clone(b), "abc"...))
 	f.Add(append(bytes.Clone(b), "abcd"...))
-	(&request{id: 7, size: 1 << 40, flags: flagMore | flagOneWay, budget: 1}).put(b)
+	m, err := Meta{}.With("trace", "1234")
+	require.NoError(f, err)
+	(&request{id: 7, size: 1, codec: codec.RawID, meta: len(m.b)}).put(b)
+	f.Add(append(append(bytes.Clone(b), m.b...), 'x'))
+	(&request{id: 7, size: 1 << 40, flags: flagMore | flagOneWay, budget: 1, codec: 200}).put(b)
 	f.Add(na.Key{Len: 1 << 40, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(na.Key{Len: 1, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(b[:requestSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, payload, err := parseRequest(b)
+		r, meta, payload, err := parseRequest(b)
 		if err != nil {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
 		}
 		again := make([]byte, requestSize)
 		r.put(again)
-		require.Equal(t, b, append(again, payload...))
+		require.Equal(t, b, append(append(again, meta...), payload...))
+		readable(t, meta)
 		require.Zero(t, r.flags&^(flagMore|flagOneWay))
 		if r.flags&flagMore != 0 {
 			if key, err := bodyKey(payload, r.size); err == nil {
@@ -140,21 +147,87 @@ func FuzzRequest(f *testing.F) {
 
 func FuzzResponse(f *testing.F) {
 	b := make([]byte, responseSize)
-	(&response{code: 3, size: 3}).put(b)
-	f.Add(append(bytes.Clone(b), "abc"...))
-	(&response{size: 9, fate: na.Ran, flags: flagMore}).put(b)
+	(&response{code: 3, size: 6, codec: codec.RawID}).put(b)
+	f.Add(append(bytes.Clone(b), "\x03\x00abcd"...))
+	(&response{size: 9, fate: na.Ran, flags: flagMore, codec: codec.MsgpackID}).put(b)
 	f.Add(na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(b[:responseSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, payload, err := parseResponse(b)
+		r, meta, payload, err := parseResponse(b)
 		if err != nil {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
 		}
 		again := make([]byte, responseSize)
 		r.put(again)
-		require.Equal(t, b, append(again, payload...))
+		require.Equal(t, b, append(append(again, meta...), payload...))
+		readable(t, meta)
+		if r.code != na.OK {
+			e := r.remote(payload, codec.Msgpack)
+			require.Equal(t, payload, appendFailure(nil, e.Text, e.detail))
+		}
 	})
+}
+
+// readable requires that metadata which was let in can be given again.
+func readable(t *testing.T, b []byte) {
+	var again []byte
+	n := 0
+	for name, value := range (Meta{b}).All() {
+		again = appendEntry(again, name, value)
+		n++
+	}
+	require.LessOrEqual(t, n, maxEntries)
+	require.Equal(t, string(b[:len(again)]), string(again))
+	require.Less(t, len(b)-len(again), metaWord)
+}
+
+// The bytes of the headers, as docs/WIRE.md has them.
+func TestHeaderBytes(t *testing.T) {
+	m, err := Meta{}.With("a.b", "xyz")
+	require.NoError(t, err)
+	require.Equal(t, "\x03a.b\x03\x00xyz\x00\x00\x00\x00\x00\x00\x00", string(m.b))
+	b := make([]byte, requestSize)
+	(&request{flags: flagOneWay, codec: 200, meta: len(m.b), budget: 0x01020304, id: 0x1122334455667788, size: 5}).put(b)
+	require.Equal(t, "\x02\x02\xc8\x02\x04\x03\x02\x01\x88\x77\x66\x55\x44\x33\x22\x11\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
+	b = make([]byte, responseSize)
+	(&response{code: 0x42, fate: na.NotRun, codec: codec.MsgpackID, meta: len(m.b), size: 5}).put(b)
+	require.Equal(t, "\x02\x00\x42\x01\x02\x02\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
+	require.Equal(t, "\x04\x00textdetail", string(appendFailure(nil, "text", []byte("detail"))))
+}
+
+// Metadata of a peer that cannot be is refused, wherever it is wrong.
+func TestBadMeta(t *testing.T) {
+	entry := func(name, value string) []byte { return appendEntry(nil, name, value) }
+	pad := func(b []byte, to int) []byte { return append(b, make([]byte, to-len(b))...) }
+	var many, most []byte
+	for i := range byte(maxEntries + 1) {
+		if i < maxEntries {
+			most = append(most, entry(string('a'+i), "")...)
+		}
+		many = append(many, entry(string('a'+i), "")...)
+	}
+	for name, b := range map[string][]byte{
+		"none": {}, "one": pad(entry("a", "b"), 8), "exact": entry("abcd", "e"), "unknown of ours": pad(entry("qs-new", "x"), 16),
+		"most": pad(most, 64), "as long as can be": entry("a", strings.Repeat("x", maxMeta-4)),
+	} {
+		require.NoError(t, checkMeta(b), name)
+	}
+	for name, b := range map[string][]byte{
+		"a name twice":      pad(append(entry("a", ""), entry("a", "")...), 8),
+		"a capital":         pad(entry("A", ""), 8),
+		"a zero":            pad(entry("a\x00", ""), 8),
+		"a long name":       pad(entry(strings.Repeat("a", 64), ""), 72),
+		"too many":          pad(many, 72),
+		"a value cut off":   {1, 'a', 200, 0, 0, 0, 0, 0},
+		"a name cut off":    {60, 'a', 'a', 'a', 'a', 'a', 'a', 'a'},
+		"a length cut off":  {6, 'a', 'a', 'a', 'a', 'a', 'a', 'a'},
+		"padding of a word": pad(entry("a", "b"), 16),
+		"only padding":      make([]byte, 8),
+		"padding not zero":  {1, 'a', 0, 0, 0, 0, 0, 1},
+	} {
+		require.ErrorIs(t, checkMeta(b), ErrProtocol, name)
+	}
 }
 
 // A context has 2²⁴ identities of calls; one handle more cannot be forwarded.
@@ -178,9 +251,10 @@ func TestUnknownBits(t *testing.T) {
 		(&request{id: 7}).put(b)
 		b[1] = byte(flags)
 		if flags&flagMore != 0 {
+			b[2], b[16] = codec.RawID, 1
 			b = append(b, make([]byte, na.KeySize)...)
 		}
-		r, _, err := parseRequest(b)
+		r, _, _, err := parseRequest(b)
 		require.Equal(t, flags&^(flagMore|flagOneWay) == 0, err == nil, "request flags %#x: %v", flags, err)
 		require.Equal(t, uint8(flags), r.flags)
 
@@ -188,24 +262,32 @@ func TestUnknownBits(t *testing.T) {
 		(&response{}).put(b)
 		b[1] = byte(flags)
 		if flags&flagMore != 0 {
+			b[4], b[8] = codec.RawID, 1
 			b = append(b, make([]byte, na.KeySize)...)
 		}
-		_, _, err = parseResponse(b)
+		_, _, _, err = parseResponse(b)
 		require.Equal(t, flags&^flagMore == 0, err == nil, "response flags %#x: %v", flags, err)
 	}
-	for _, at := range []int{2, 3} {
+	for _, at := range []int{6, 7} {
 		for bit := range 8 {
-			b := make([]byte, requestSize)
-			(&request{id: 7}).put(b)
+			b := make([]byte, responseSize)
+			(&response{}).put(b)
 			b[at] = 1 << bit
-			_, _, err := parseRequest(b)
+			_, _, _, err := parseResponse(b)
 			require.ErrorIs(t, err, na.ErrProtocol, "reserved byte %d", at)
 		}
+	}
+	for _, at := range []int{2, 3} { // a codec without bytes, metadata that is not there
+		b := make([]byte, requestSize)
+		(&request{id: 7}).put(b)
+		b[at] = 1
+		_, _, _, err := parseRequest(b)
+		require.ErrorIs(t, err, na.ErrProtocol, "byte %d", at)
 	}
 	for fate := 3; fate < 256; fate++ {
 		b := make([]byte, responseSize)
 		(&response{fate: na.Fate(fate)}).put(b)
-		_, _, err := parseResponse(b)
+		_, _, _, err := parseResponse(b)
 		require.ErrorIs(t, err, na.ErrProtocol, "fate %d", fate)
 	}
 }

@@ -56,7 +56,7 @@ func TestAnswerWithoutReference(t *testing.T) {
 		var o outcome
 		require.NoError(t, second.Forward("second", o.cb))
 		n.Until(func() bool { return held != nil })
-		require.ErrorIs(t, stray.Respond("for the first", nil), hg.ErrInvalid)
+		require.ErrorIs(t, stray.Respond("for the first", nil), hg.ErrAnswered)
 		_, err := stray.InputRaw()
 		require.ErrorIs(t, err, hg.ErrInvalid)
 		require.Panics(t, func() { stray.Ref() })
@@ -80,7 +80,7 @@ func TestClosedHandleStaysClosed(t *testing.T) {
 		require.NoError(t, p.call(h, "x"))
 		h.Close()
 		told := false
-		require.ErrorIs(t, h.Withdraw(time.Second, func(*hg.Handle, hg.WithdrawResult) { told = true }), hg.ErrInvalid)
+		require.ErrorIs(t, h.Withdraw(time.Second, func(*hg.Handle, hg.WithdrawResult) { told = true }), hg.ErrClosed)
 		require.Panics(t, func() { h.Ref() })
 		require.Panics(t, h.Close)
 		p.clean(0)

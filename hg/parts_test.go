@@ -106,7 +106,7 @@ func TestH3bBadKey(t *testing.T) {
 			return h.RespondRaw([]byte("good"), nil)
 		}
 		msg := make([]byte, responseSize)
-		(&response{flags: flagMore, fate: na.Ran, size: 1000}).put(msg)
+		(&response{flags: flagMore, fate: na.Ran, codec: codec.RawID, size: 1000}).put(msg)
 		msg = na.Key{Len: 1000, Access: na.ReadOnly}.Append(msg)
 		bad(msg)
 		h.Ref()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -27,6 +28,8 @@ type RPC struct {
 	Handler Handler
 	// OneWay says that no response is wanted: the call ends when the request has left. Origin and target must agree.
 	OneWay bool
+	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a request in another codec is refused.
+	Codec codec.Codec
 }
 
 // registry holds the RPCs of a class. Readers take no lock.
@@ -71,6 +74,9 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	defer r.mu.Unlock()
 	old := *r.all.Load()
 	id := r.hash(rpc.Name)
+	if rpc.Codec == nil {
+		rpc.Codec = c.cfg.Codec
+	}
 	if other := old[id]; other != nil {
 		if other.Name == rpc.Name {
 			return 0, fmt.Errorf("hg: register %q: the name is registered already: %w", rpc.Name, ErrExists)

@@ -167,7 +167,7 @@ func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
 		require.NoError(t, s.Respond("first", func(*hg.Handle, error) { calls++ }))
 		s.Cancel()
 		p.tctx.NA().Trigger(0) // the cancel is known, the callback has not run
-		require.ErrorIs(t, s.Respond("second", nil), hg.ErrInvalid)
+		require.ErrorIs(t, s.Respond("second", nil), hg.ErrAnswered)
 		p.tctx.Trigger(0)
 		require.Equal(t, 1, calls)
 		s.Close()

@@ -22,9 +22,9 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 		return
 	}
 	s := h.service
-	req, payload, err := parseRequest(r.Envelope.Data)
+	req, meta, payload, err := parseRequest(r.Envelope.Data)
 	h.id, h.rpc = req.id, c.class.rpcs.find(req.id)
-	s.oneWay = req.flags&flagOneWay != 0
+	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
 	h.setBudget(req.budget)
 	switch {
 	case err != nil:
@@ -36,6 +36,8 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", h.rpc.Name))
 	case h.late():
 		err = errLate
+	default:
+		err = takes(h.rpc.Codec, req.codec)
 	}
 	if req.flags&flagMore != 0 && len(payload) > 0 {
 		key, keyErr := bodyKey(payload, req.size)
@@ -114,7 +116,7 @@ func (h *Handle) reject(err error) {
 	} else {
 		h.service.noted(evRefused)
 	}
-	h.answerError(na.CodeOf(err), na.NotRun, err.Error())
+	h.answerError(failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error()})
 	h.release()
 }
 
@@ -163,15 +165,15 @@ func (h *Handle) run(any) {
 	defer func() { // a handler may end its goroutine
 		if !returned {
 			h.returned()
-			h.answerError(ErrPanic, na.Ran, "the handler of "+h.Name()+" ended its goroutine")
+			h.answerError(failure{code: ErrPanic, fate: na.Ran, text: "the handler of " + h.Name() + " ended its goroutine"})
 			h.release()
 		}
 	}()
-	code, fate, text := h.callHandler()
+	f := h.callHandler()
 	returned = true
 	h.returned()
-	if code != na.OK {
-		h.answerError(code, fate, text)
+	if f.code != na.OK {
+		h.answerError(f)
 	}
 	h.release()
 }
@@ -187,18 +189,18 @@ func (h *Handle) returned() {
 
 // callHandler runs the handler and returns what its error says. A panic, of that too, is an error and ends nothing else. It
 // is logged with its stack and a random id; the origin gets only the id, since the value may be confidential.
-func (h *Handle) callHandler() (code Code, fate Fate, text string) {
+func (h *Handle) callHandler() (f failure) {
 	defer func() {
 		if p := recover(); p != nil {
 			var id [8]byte
 			h.ctx.class.na.Rand(id[:])
 			slog.Error("handler panicked", "rpc", h.Name(), "peer", h.addr.String(), "id", fmt.Sprintf("%x", id), "panic", p,
 				"stack", string(debug.Stack()))
-			code, fate, text = ErrPanic, na.Ran, fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", h.Name(), id)
+			f = failure{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", h.Name(), id)}
 		}
 	}()
 	if err := h.rpc.Handler(h); err != nil {
-		return answerOf(err)
+		return failureOf(err)
 	}
-	return na.OK, na.Ran, ""
+	return failure{}
 }

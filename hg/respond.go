@@ -1,15 +1,17 @@
 package hg
 
 import (
-	"encoding/binary"
+	"bytes"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A RespondFunc hears how the sending of one response ended: that it left, not that it arrived. One that could not leave,
+// A RespondFunc is called when the sending of one response has ended: it left, not that it arrived. One that could not leave,
 // though the origin is there, may be given again; when nobody does, the last Close answers with the error.
 type RespondFunc func(h *Handle, err error)
 
@@ -20,6 +22,8 @@ type service struct {
 	tag      na.Tag
 	oneWay   bool
 	input    []byte
+	meta     []byte // that came with it
+	codec    uint8  // of input
 	more     bool   // it is at the origin, to be fetched once the authorizer has agreed,
 	body     na.Key // with this
 	allowed  bool   // the authorizer has agreed
@@ -34,12 +38,14 @@ type service struct {
 	alarm     *alarm        // rings at the deadline; nil until somebody would hear it
 	handling  *handling     // behind Ctx; nil until that is asked for
 
-	answer int  // how far the response is
-	retry  bool // it was canceled before it left, or could not leave: once its callback runs another may be given
-	failed bool // it is an error response
-	tries  int  // how many of these could not be sent
-	out    []byte
-	msg    [responseSize + na.KeySize]byte
+	answer int    // how far the response is
+	retry  bool   // it was canceled before it left, or could not leave: once its callback runs another may be given
+	failed bool   // it is an error response
+	tries  int    // how many of these could not be sent
+	said   Meta   // to go with the output
+	out    []byte // header, metadata and output
+	head   int    // the bytes of the first two
+	msg    []byte // that says where the output is
 	send   *na.Op
 	sent   na.Result
 	cb     RespondFunc
@@ -54,7 +60,6 @@ type service struct {
 // How far a response is. Who finds unanswered may answer.
 const (
 	unanswered = iota
-	answering  // it is being encoded
 	sending    // it is on its way
 	answered   // it has left, or cannot any more
 )
@@ -111,7 +116,7 @@ func (h *Handle) lastReference() {
 			why, text = na.CodeOf(err), "the response could not be sent: "+err.Error()
 		}
 		h.refs.Store(1)
-		h.answerError(why, fate, text)
+		h.answerError(failure{code: why, fate: fate, text: text})
 		h.mu.Lock()
 		if s.answer == unanswered { // no response could be sent: the peer is gone
 			s.found(evGivenUp)
@@ -163,7 +168,7 @@ func (s *service) reset(out []byte) {
 	s.answer, s.tries = unanswered, 0
 	s.runs.Store(nil)
 	s.deadline, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, nil, nil, nil, nil, nil
-	s.out, s.next, s.prev = out, nil, nil
+	s.out, s.said, s.next, s.prev = out, Meta{}, nil, nil
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
 	}
@@ -175,7 +180,7 @@ func (s *service) freeInput() {
 		s.env.Free()
 		s.env = nil
 	}
-	s.input = nil
+	s.input, s.meta = nil, nil
 }
 
 // Input decodes the request's input into v. A handler that returns the error answers BadInput.
@@ -184,7 +189,7 @@ func (h *Handle) Input(v any) error {
 	if err != nil {
 		return err
 	}
-	if err := h.ctx.class.cfg.Codec.Decode(b, v); err != nil {
+	if err := h.rpc.Codec.Decode(b, v); err != nil {
 		return &Error{Op: "input of", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: &codedError{BadInput, err}}
 	}
 	return nil
@@ -203,19 +208,45 @@ func (h *Handle) InputRaw() ([]byte, error) {
 	return h.service.input, nil
 }
 
-// Respond encodes out with the class's codec and sends it to the origin. It returns without waiting; out is the
-// caller's again then, and the input is gone. cb, which may be nil, hears in Trigger that the response left. An error
-// means that nothing was sent and cb will not run: it matches ErrInvalid when the request was answered before,
+// Meta returns the metadata that came with the request. It is empty once the request has been answered.
+func (h *Handle) Meta() Meta {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.service == nil || h.service.env == nil {
+		return Meta{}
+	}
+	return Meta{bytes.Clone(h.service.meta)}
+}
+
+// SetOutputMeta has the answer carry m. The error matches ErrAnswered when it has been given, and ErrOverflow when
+// na.Config.Eager is too small for m.
+func (h *Handle) SetOutputMeta(m Meta) error {
+	if err := h.ctx.fits(m); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.service == nil || h.service.answer != unanswered {
+		return misuse("respond", h.Name(), h.addr, ErrAnswered, "the request has been answered")
+	}
+	h.service.said = m
+	return nil
+}
+
+// Respond encodes out with the RPC's codec and sends it to the origin. It returns without waiting; out is the caller's
+// again then, and the input is gone. cb, which may be nil, is called in Trigger when the response has left. An error
+// means that nothing was sent and cb will not run: it matches ErrAnswered when the request was answered before,
 // ErrUnsupported for a one-way RPC, ErrOverflow when out is larger than Config.MaxOutput, or is the codec's.
 func (h *Handle) Respond(out any, cb RespondFunc) error {
-	return h.respond(response{fate: na.Ran}, cb, func(b []byte) ([]byte, error) {
-		return appendWith(h.ctx.class.cfg.Codec, b, out)
+	return h.respond(response{fate: na.Ran}, cb, func(b []byte) ([]byte, uint8, error) {
+		b, err := appendWith(h.rpc.Codec, b, out)
+		return b, h.rpc.Codec.ID(), err
 	})
 }
 
 // RespondRaw is Respond for output that is bytes already. They may be the input.
 func (h *Handle) RespondRaw(out []byte, cb RespondFunc) error {
-	return h.respond(response{fate: na.Ran}, cb, func(b []byte) ([]byte, error) { return append(b, out...), nil })
+	return h.respond(response{fate: na.Ran}, cb, func(b []byte) ([]byte, uint8, error) { return append(b, out...), codec.RawID, nil })
 }
 
 // RespondError answers with err, as a handler does that returns it: the origin's callback gets a *RemoteError with the
@@ -224,104 +255,107 @@ func (h *Handle) RespondError(err error, cb RespondFunc) error {
 	if err == nil {
 		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the error to respond with is nil")
 	}
-	code, fate, text := answerOf(err)
-	return h.respond(response{code: code, fate: fate}, cb, words(text))
+	return h.respondFailure(failureOf(err), cb)
 }
 
 // answerError answers if nobody has; what cannot be answered is counted.
-func (h *Handle) answerError(code na.Code, fate na.Fate, text string) {
+func (h *Handle) answerError(f failure) {
 	if h.service.oneWay {
 		h.ctx.dropped.Add(1)
 		return
 	}
-	_ = h.respond(response{code: code, fate: fate}, nil, words(text))
+	_ = h.respondFailure(f, nil)
 }
 
-// words encodes the text of an error response.
-func words(text string) func([]byte) ([]byte, error) {
-	return func(b []byte) ([]byte, error) { return append(b, text[:min(len(text), maxErrorText)]...), nil }
+// respondFailure answers with an error response: it is cut rather than lent.
+func (h *Handle) respondFailure(f failure, cb RespondFunc) error {
+	return h.respond(response{code: f.code, fate: f.fate}, cb, func(b []byte) ([]byte, uint8, error) {
+		detail, id := h.encodeDetail(f.detail)
+		room := h.ctx.nctx.Limits().MaxExpected - len(b) - 2
+		f.text = f.text[:min(len(f.text), room, maxErrorText)]
+		if len(f.text)+len(detail) > room {
+			detail = nil
+		}
+		return appendFailure(b, f.text, detail), id, nil
+	})
 }
 
-// respond answers with what encode gives. encode may be user code: it runs with no lock held.
-func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]byte, error)) error {
+// encodeDetail encodes what goes with an error. What cannot go is logged.
+func (h *Handle) encodeDetail(v any) (b []byte, id uint8) {
+	if v == nil || h.rpc == nil {
+		return nil, codec.RawID
+	}
+	b, err := h.rpc.Codec.Append(nil, v)
+	if err == nil && len(b) > maxDetail {
+		err = fmt.Errorf("%d bytes, there may be %d: %w", len(b), maxDetail, ErrOverflow)
+	}
+	if err != nil {
+		slog.Warn("detail of an error left out", "rpc", h.Name(), "error", err)
+		return nil, codec.RawID
+	}
+	return b, h.rpc.Codec.ID()
+}
+
+// respond answers with what encode gives, which may be user code: it runs with no lock held, before anything is changed.
+func (h *Handle) respond(resp response, cb RespondFunc, encode func([]byte) ([]byte, uint8, error)) error {
 	s := h.service
 	if s == nil {
 		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the handle belongs to the origin")
 	}
 	if !h.hold() { // until it is encoded: the handler may return meanwhile
-		return misuse("respond", h.Name(), h.Addr(), ErrInvalid, "the request has ended, and its handle with it")
+		return misuse("respond", h.Name(), h.Addr(), ErrAnswered, "the request has ended, and its handle with it")
 	}
 	defer h.release()
-	h.mu.Lock()
-	s.found(evRespond)
-	switch {
-	case s.oneWay:
-		s.note(evRespond)
-		h.mu.Unlock()
-		return misuse("respond", h.Name(), h.addr, ErrUnsupported, "the RPC is one-way")
-	case s.answer != unanswered:
-		s.note(evRespond)
-		h.mu.Unlock()
-		return misuse("respond", h.Name(), h.addr, ErrInvalid, "the request has been answered")
-	}
-	s.answer = answering // nobody else may, from now on
-	s.note(evRespond)
-	if cap(s.out) < responseSize || s.loan != nil {
-		s.out = make([]byte, 0, 256)
-	}
-	b := s.out[:responseSize]
-	h.mu.Unlock()
-	b, err := s.encode(b, encode)
+	b := s.room()
+	head := len(b)
+	b, id, err := encode(b)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err == nil {
-		err = s.transmit(resp, b, cb)
+	defer s.note(s.found(evRespond))
+	switch {
+	case s.oneWay:
+		return misuse("respond", h.Name(), h.addr, ErrUnsupported, "the RPC is one-way")
+	case s.answer != unanswered:
+		return misuse("respond", h.Name(), h.addr, ErrAnswered, "the request has been answered")
+	case err == nil:
+		resp.codec = id
+		s.out, s.head = b, head
+		err = s.transmit(resp, cb)
 	}
 	if err != nil {
-		s.notAnswered()
 		return &Error{Op: "respond", RPC: h.Name(), Peer: h.addr, Fate: na.Ran, Err: bare(err)}
 	}
 	return nil
 }
 
-// encode runs encode, which may be user code; a panic of it leaves the request to be answered.
-func (s *service) encode(b []byte, encode func([]byte) ([]byte, error)) (out []byte, err error) {
-	returned := false
-	defer func() {
-		if !returned {
-			s.h.mu.Lock()
-			s.notAnswered()
-			s.h.mu.Unlock()
-		}
-	}()
-	out, err = encode(b)
-	returned = true
-	return out, err
-}
-
-// notAnswered takes it back that somebody answers. Locked.
-func (s *service) notAnswered() {
-	s.found(evRespondFailed)
-	s.answer = unanswered
-	s.note(evRespondFailed)
-}
-
-// transmit sends an encoded response. Locked.
-func (s *service) transmit(resp response, b []byte, cb RespondFunc) error {
-	h := s.h
-	limits := h.ctx.nctx.Limits()
-	if resp.code != na.OK { // words are cut rather than lent
-		b = b[:min(len(b), limits.MaxExpected)]
+// room returns a buffer for an output, with header and metadata.
+func (s *service) room() []byte {
+	s.h.mu.Lock()
+	defer s.h.mu.Unlock()
+	var b []byte
+	if s.answer == unanswered && s.loan == nil {
+		b, s.out = s.out, nil
 	}
-	s.out = b
-	size := int64(len(b) - responseSize)
+	if cap(b) < responseSize {
+		b = make([]byte, 0, 256)
+	}
+	return append(b[:responseSize], s.said.b...)
+}
+
+// transmit sends the response in s.out. Locked.
+func (s *service) transmit(resp response, cb RespondFunc) error {
+	h := s.h
+	size := int64(len(s.out) - s.head)
 	if limit := h.ctx.class.cfg.MaxOutput; size > limit {
 		return na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", size, limit))
 	}
-	resp.size = uint64(size)
-	resp.put(b)
-	msg := b
-	if len(b) > limits.MaxExpected {
+	if size == 0 {
+		resp.codec = codec.NoBytesID
+	}
+	resp.size, resp.meta = uint64(size), s.head-responseSize
+	resp.put(s.out)
+	msg := s.out
+	if len(msg) > h.ctx.nctx.Limits().MaxExpected {
 		var err error
 		if msg, err = s.lendOutput(); err != nil {
 			return err
@@ -339,10 +373,8 @@ func (s *service) transmit(resp response, b []byte, cb RespondFunc) error {
 		}
 		return err
 	}
-	s.found(evEncoded)
 	s.freeInput()
 	s.answer = sending
-	s.note(evEncoded)
 	return nil
 }
 
@@ -351,13 +383,14 @@ func (s *service) lendOutput() (msg []byte, err error) {
 	h := s.h
 	var key na.Key
 	h.refs.Add(1) // until the loan has ended
-	if s.loan, key, err = h.ctx.lend(h.addr, s.tag, s.out[responseSize:], s.onLoanEnded); err != nil {
+	if s.loan, key, err = h.ctx.lend(h.addr, s.tag, s.out[s.head:], s.onLoanEnded); err != nil {
 		h.refs.Add(-1)
 		return nil, err
 	}
-	copy(s.msg[:], s.out[:responseSize])
+	s.msg = append(s.msg[:0], s.out[:s.head]...)
 	s.msg[1] |= flagMore
-	return key.Append(s.msg[:responseSize]), nil
+	s.msg = key.Append(s.msg)
+	return s.msg, nil
 }
 
 // resend gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
@@ -367,9 +400,8 @@ func (s *service) resend() (err error) {
 	msg := s.out
 	switch {
 	case s.failed && len(msg) > minMessage:
-		msg = msg[:minMessage]
-		binary.LittleEndian.PutUint64(msg[8:], minMessage-responseSize)
-		s.out = msg
+		msg = shortened(msg)
+		s.out, s.head = msg, responseSize
 	case s.failed, s.loan != nil:
 		return na.ErrMsgSize
 	default:
@@ -381,6 +413,16 @@ func (s *service) resend() (err error) {
 		s.loan.op.Cancel()
 	}
 	return err
+}
+
+// shortened leaves of an error response what any peer takes.
+func shortened(msg []byte) []byte {
+	resp, _, payload, _ := parseResponse(msg)
+	text := resp.remote(payload, nil).Text
+	b := appendFailure(msg[:responseSize], text[:min(len(text), minMessage-responseSize-2)], nil)
+	resp.codec, resp.meta, resp.size = codec.RawID, 0, uint64(len(b)-responseSize)
+	resp.put(b)
+	return b
 }
 
 // maxTries is how often an error response is sent that says that the one before could not be. Then the session ends, which

@@ -12,8 +12,6 @@ import (
 // The events of all three machines.
 const (
 	evForward       states.Event = iota // Forward or ForwardRaw
-	evEncoded                           // the codec has encoded the input; it is sent
-	evEncodeFailed                      // the codec returned an error, or panicked
 	evSent                              // the request, or the response, has left
 	evSendFailed                        // and will not
 	evTooLong                           // the peer takes shorter messages
@@ -21,43 +19,42 @@ const (
 	evReceiveFailed                     // and will not
 	evPulled                            // the body of the output is there
 	evPullFailed
-	evLoanEnded   // nobody can read the input, or the output, any more
-	evDeadline    // the time is up
-	evTimerEnded  // and cannot be any more
-	evCancel      // Cancel
-	evAbandon     // Abandon
-	evWithdraw    // Withdraw
-	evDestroyed   // the target says that it has destroyed the request
-	evKept        // that it has not
-	evUnknown     // nobody knows
-	evCallEnds    // every part of the call has ended
-	evTrigger     // Trigger runs the callback
-	evReset       // Reset
-	evOutput      // Output or OutputRaw
-	evArrived     // a request came
-	evFetch       // its input did not fit
-	evFetched     // and is there
-	evFetchFailed // and will not be
-	evNoRoom      // as many handlers are at work as may be
-	evDispatched  // there is room, or no use in waiting
-	evRefused     // its handler will not run: no such RPC, and the like
-	evExpired     // its handler will not run: the deadline has passed
-	evGone        // the origin has withdrawn or abandoned it
-	evClosed      // the context is closed
-	evBegan       // its handler begins
-	evReturned    // and has returned
-	evRespond     // Respond, or an answer of our own
-	evRespondFailed
+	evLoanEnded     // nobody can read the input, or the output, any more
+	evDeadline      // the time is up
+	evTimerEnded    // and cannot be any more
+	evCancel        // Cancel
+	evAbandon       // Abandon
+	evWithdraw      // Withdraw
+	evDestroyed     // the target says that it has destroyed the request
+	evKept          // that it has not
+	evUnknown       // nobody knows
+	evCallEnds      // every part of the call has ended
+	evTrigger       // Trigger runs the callback
+	evReset         // Reset
+	evOutput        // Output or OutputRaw
+	evArrived       // a request came
+	evFetch         // its input did not fit
+	evFetched       // and is there
+	evFetchFailed   // and will not be
+	evNoRoom        // as many handlers are at work as may be
+	evDispatched    // there is room, or no use in waiting
+	evRefused       // its handler will not run: no such RPC, and the like
+	evExpired       // its handler will not run: the deadline has passed
+	evGone          // the origin has withdrawn or abandoned it
+	evClosed        // the context is closed
+	evBegan         // its handler begins
+	evReturned      // and has returned
+	evRespond       // Respond, or an answer of our own
 	evSilent        // the last reference goes, and nobody has answered
 	evGivenUp       // nor can be answered
 	evLastReference // the last Close
 )
 
 var eventNames = []string{
-	"forward", "encoded", "encoding failed", "sent", "send failed", "too long", "received", "receive failed", "pulled",
+	"forward", "sent", "send failed", "too long", "received", "receive failed", "pulled",
 	"pull failed", "loan ended", "deadline", "timer ended", "cancel", "abandon", "withdraw", "destroyed", "kept", "unknown",
 	"call ends", "trigger", "reset", "output", "arrived", "fetch", "fetched", "fetch failed", "no room", "dispatched",
-	"refused", "expired", "gone", "closed", "began", "returned", "respond", "respond failed", "silent", "given up",
+	"refused", "expired", "gone", "closed", "began", "returned", "respond", "silent", "given up",
 	"last reference",
 }
 
@@ -93,7 +90,6 @@ func in(list ...states.State) []states.State { return list }
 // The states of a call.
 const (
 	callIdle     states.State = iota
-	callEncoding              // the codec is at work, with no lock held
 	callAsking                // the request has not left
 	callWaiting               // it has; no response yet
 	callEarly                 // the response is there before the request is known to have left
@@ -105,18 +101,16 @@ const (
 )
 
 var (
-	callStates = []string{"idle", "encoding", "asking", "waiting", "early", "fetching", "lending", "leaving", "ending", "queued"}
+	callStates = []string{"idle", "asking", "waiting", "early", "fetching", "lending", "leaving", "ending", "queued"}
 
 	underWay = in(callAsking, callWaiting, callFetching, callLending) // and callEarly, which is rare
-	notIdle  = in(callEncoding, callAsking, callWaiting, callFetching, callLending, callLeaving, callEnding, callQueued)
+	notIdle  = in(callAsking, callWaiting, callFetching, callLending, callLeaving, callEnding, callQueued)
 )
 
 var calls = states.New("call", callStates, eventNames, []states.Row{
-	{On: evForward, In: in(callIdle), To: in(callEncoding, callAsking, callEnding, callIdle)},
+	{On: evForward, In: in(callIdle), To: in(callAsking, callEnding, callIdle)},
 	{On: evForward, In: notIdle, Refused: "ErrBusy"},
 	{On: evForward, In: in(callEarly), Refused: "ErrBusy", Race: true},
-	{On: evEncoded, In: in(callEncoding), To: in(callAsking, callEnding, callIdle)},
-	{On: evEncodeFailed, In: in(callEncoding), To: in(callIdle)},
 
 	{On: evSent, In: in(callAsking), To: in(callWaiting, callLending, callLeaving, callQueued)},
 	{On: evSent, In: in(callEarly), To: in(callLeaving, callQueued), Race: true},
@@ -154,12 +148,11 @@ var calls = states.New("call", callStates, eventNames, []states.Row{
 	{On: evCancel, In: underWay, To: in(callEnding)},
 	{On: evCancel, In: in(callEarly), To: in(callEnding), Race: true},
 	{On: evCancel, In: in(callLeaving, callEnding), To: in(callEnding)},
-	{On: evCancel, In: in(callIdle, callEncoding, callQueued)},
+	{On: evCancel, In: in(callIdle, callQueued)},
 	{On: evAbandon, In: underWay, To: in(callEnding)},
 	{On: evAbandon, In: in(callEarly), To: in(callEnding), Race: true},
 	{On: evAbandon, In: in(callLeaving, callEnding), To: in(callEnding)},
-	{On: evAbandon, In: in(callIdle, callEncoding, callQueued)},
-	{On: evWithdraw, In: in(callEncoding), Refused: "ErrBusy"},
+	{On: evAbandon, In: in(callIdle, callQueued)},
 	{On: evWithdraw, In: in(callIdle, callQueued, callLeaving, callEnding)},
 	{On: evWithdraw, In: underWay},
 	{On: evWithdraw, In: in(callEarly), Race: true},
@@ -185,8 +178,6 @@ func (k *call) state() states.State {
 	switch k.phase {
 	case idle:
 		return callIdle
-	case encoding:
-		return callEncoding
 	case queued:
 		return callQueued
 	}
@@ -294,20 +285,19 @@ func (w *withdrawal) note(e states.Event) {
 
 // The states of a service.
 const (
-	serviceSpare     states.State = iota // of no request
-	serviceArrived                       // new, or in the queue of Trigger
-	serviceFetching                      // the input is being fetched
-	serviceWaiting                       // for room
-	serviceRunning                       // the handler has begun, and nobody has answered
-	serviceAnswering                     // the codec is at work, with no lock held
-	serviceSending                       // the response has not left
-	serviceRecalled                      // it was canceled before it left; the callback waits for Trigger
-	serviceLending                       // it has left; the origin has not given the output back
-	serviceAnswered                      // it has left, or cannot any more
-	serviceRejected                      // the handler will not run, and the answer that says so could not leave
+	serviceSpare    states.State = iota // of no request
+	serviceArrived                      // new, or in the queue of Trigger
+	serviceFetching                     // the input is being fetched
+	serviceWaiting                      // for room
+	serviceRunning                      // the handler has begun, and nobody has answered
+	serviceSending                      // the response has not left
+	serviceRecalled                     // it was canceled before it left; the callback waits for Trigger
+	serviceLending                      // it has left; the origin has not given the output back
+	serviceAnswered                     // it has left, or cannot any more
+	serviceRejected                     // the handler will not run, and the answer that says so could not leave
 )
 
-var serviceStates = []string{"spare", "arrived", "fetching", "waiting", "running", "answering", "sending", "recalled", "lending", "answered", "rejected"}
+var serviceStates = []string{"spare", "arrived", "fetching", "waiting", "running", "sending", "recalled", "lending", "answered", "rejected"}
 
 var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evArrived, In: in(serviceSpare), To: in(serviceArrived)},
@@ -322,22 +312,19 @@ var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evClosed, In: in(serviceArrived)},
 	{On: evBegan, In: in(serviceArrived), To: in(serviceRunning)},
 	{On: evReturned, In: in(serviceRunning, serviceSending, serviceRecalled, serviceLending, serviceAnswered)},
-	{On: evReturned, In: in(serviceAnswering), Race: true},
 
-	{On: evRespond, In: in(serviceArrived, serviceRejected), To: in(serviceAnswering)}, // by reject
-	{On: evRespond, In: in(serviceRunning), To: in(serviceAnswering, serviceRunning)},  // one-way: ErrUnsupported
-	{On: evRespond, In: in(serviceAnswering, serviceSending, serviceRecalled, serviceLending, serviceAnswered), Refused: "ErrInvalid"},
-	{On: evEncoded, In: in(serviceAnswering), To: in(serviceSending)},
-	{On: evRespondFailed, In: in(serviceAnswering), To: in(serviceArrived, serviceRunning, serviceRejected)},
+	{On: evRespond, In: in(serviceArrived, serviceRejected), To: in(serviceSending, serviceArrived, serviceRejected)}, // by reject
+	{On: evRespond, In: in(serviceRunning), To: in(serviceSending, serviceRunning)},                                   // one-way: ErrUnsupported
+	{On: evRespond, In: in(serviceSending, serviceRecalled, serviceLending, serviceAnswered), Refused: "ErrAnswered"},
 	{On: evSent, In: in(serviceSending), To: in(serviceLending, serviceAnswered)},
 	{On: evSendFailed, In: in(serviceSending), To: in(serviceLending, serviceAnswered, serviceRecalled, serviceRunning, serviceRejected)},
 	{On: evTooLong, In: in(serviceSending), To: in(serviceSending, serviceLending, serviceAnswered, serviceRecalled, serviceRunning, serviceRejected)},
-	{On: evLoanEnded, In: in(serviceRunning, serviceAnswering, serviceSending, serviceRecalled)},
+	{On: evLoanEnded, In: in(serviceRunning, serviceSending, serviceRecalled)},
 	{On: evLoanEnded, In: in(serviceLending), To: in(serviceAnswered, serviceLending)}, // or that of an earlier response
 	{On: evLoanEnded, In: in(serviceAnswered), Race: true},                             // that of an earlier response
 	{On: evTrigger, In: in(serviceRecalled), To: in(serviceRunning)},
 	{On: evTrigger, In: in(serviceLending, serviceAnswered)},
-	{On: evCancel, In: in(serviceRunning, serviceAnswering, serviceSending, serviceRecalled, serviceLending, serviceAnswered)},
+	{On: evCancel, In: in(serviceRunning, serviceSending, serviceRecalled, serviceLending, serviceAnswered)},
 
 	{On: evSilent, In: in(serviceRunning, serviceRejected)},
 	{On: evGivenUp, In: in(serviceRunning), To: in(serviceAnswered), Race: true},
@@ -353,8 +340,6 @@ func (s *service) state() states.State {
 		return serviceFetching
 	case s.waits:
 		return serviceWaiting
-	case s.answer == answering:
-		return serviceAnswering
 	case s.answer == sending:
 		return serviceSending
 	case s.answer == answered && s.retry:

@@ -176,7 +176,7 @@ func (nobody) WatchEnvelope(*na.Envelope) bool     { return true }
 func receive(k *call, from na.Addr, size uint64, payload []byte) na.Result {
 	resp := response{fate: na.Ran, size: size}
 	if size > 0 {
-		resp.flags = flagMore
+		resp.flags, resp.codec = flagMore, codec.RawID
 	}
 	b := append(k.buf[:responseSize], payload...)
 	resp.put(b)

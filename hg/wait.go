@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -13,43 +14,33 @@ import (
 // does not count against na.Config.SendQueue. When ctx ends first the call is canceled: the error matches the cause of
 // ctx, and ErrTimeout if its deadline has passed, else ErrCanceled. Callbacks and handlers of others may run meanwhile, on this goroutine; inside one it may be called too.
 func (h *Handle) ForwardWait(ctx context.Context, in any) error {
-	return h.wait(ctx, func(cb ForwardFunc) error { return h.Forward(in, cb) })
+	b, head := h.room()
+	b, err := appendWith(h.rpc.Codec, b, in)
+	if err != nil {
+		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Addr(), Fate: na.NotRun, Err: err}
+	}
+	return h.wait(ctx, b, head, h.rpc.Codec.ID())
 }
 
 // ForwardRawWait is ForwardWait for input that is bytes already.
 func (h *Handle) ForwardRawWait(ctx context.Context, in []byte) error {
-	return h.wait(ctx, func(cb ForwardFunc) error { return h.ForwardRaw(in, cb) })
+	b, head := h.room()
+	return h.wait(ctx, append(b, in...), head, codec.RawID)
 }
 
-func (h *Handle) wait(ctx context.Context, forward func(ForwardFunc) error) error {
-	k, err := h.claim()
-	if err != nil {
-		return err
-	}
-	defer h.release() // what claim has added
-	k.patient = true  // the next Forward waits for an envelope
-	h.mu.Unlock()
+func (h *Handle) wait(ctx context.Context, in []byte, head int, codec uint8) error {
 	var (
 		c     = h.ctx
 		ended atomic.Bool
 		fail  error
 	)
-	begun := false
-	defer func() { // the codec may panic
-		if !begun {
-			h.mu.Lock()
-			k.patient = false
-			h.mu.Unlock()
-		}
-	}()
-	if err := forward(func(_ *Handle, err error) {
+	if err := h.forward(in, head, codec, true, func(_ *Handle, err error) {
 		fail = err
 		ended.Store(true)
 		c.Rouse()
 	}); err != nil {
 		return err
 	}
-	begun = true
 	c.await(ctx, h.Cancel, ended.Load)
 	return endedBy(ctx, fail)
 }

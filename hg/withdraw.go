@@ -63,7 +63,7 @@ type withdrawal struct {
 // target, and cb hears what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
 // exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
 // Indeterminate and the call is canceled. Several Withdraws of one call, until its callback runs, get one result; the
-// shortest of their timeouts counts. The error matches ErrBusy while another goroutine is in Forward of h, and ErrInvalid
+// shortest of their timeouts counts. The error matches ErrInvalid
 // for a handle that is closed or came with a request; cb does not run then.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
@@ -73,9 +73,6 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer k.note(k.found(evWithdraw))
-	if k.phase == encoding {
-		return misuse("withdraw", h.Name(), h.addr, ErrBusy, "the request is being encoded")
-	}
 	before := k.withdrawal
 	if before != nil && k.phase != idle && !before.settled { // join it
 		before.note(before.found(evWithdraw))
@@ -84,7 +81,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		return nil
 	}
 	if !h.hold() { // until tell
-		return misuse("withdraw", h.Name(), h.addr, ErrInvalid, "the handle is closed")
+		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	}
 	w := &withdrawal{h: h, k: k, gen: k.gen}
 	defer w.note(w.found(evWithdraw))

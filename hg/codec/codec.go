@@ -7,8 +7,12 @@ import (
 
 // A Codec turns RPC arguments into bytes and back. It is used by many goroutines at once.
 type Codec interface {
-	// Name identifies the codec to people and to peers.
+	// Name identifies the codec to people.
 	Name() string
+
+	// ID identifies the codec to peers: it travels with everything that the codec has encoded. Programs give their own
+	// codecs numbers from 128 on.
+	ID() uint8
 
 	// Append encodes v at the end of dst and returns the extended slice. A nil v encodes as no bytes at all. After an
 	// error the result is dst as it was given.
@@ -17,6 +21,24 @@ type Codec interface {
 	// Decode reads v, a pointer, from b, which is hostile until proven otherwise. It copies what it keeps: b is reused
 	// after the call. A nil v checks b and discards it.
 	Decode(b []byte, v any) error
+}
+
+// The codecs that every peer knows, by ID.
+const (
+	NoBytesID uint8 = 0 // of what has no bytes, whatever the codec
+	RawID     uint8 = 1
+	MsgpackID uint8 = 2
+)
+
+// NameOf returns the name of a codec that every peer knows, and else its number.
+func NameOf(id uint8) string {
+	switch id {
+	case RawID:
+		return raw{}.Name()
+	case MsgpackID:
+		return packer{}.Name()
+	}
+	return fmt.Sprintf("%d", id)
 }
 
 // Reasons why Decode or Check refuses bytes. They come wrapped in an InputError, which knows the place.

@@ -14,6 +14,7 @@ var Msgpack Codec = packer{}
 type packer struct{}
 
 func (packer) Name() string { return "msgpack" }
+func (packer) ID() uint8    { return MsgpackID }
 
 // maxPooled bounds the messages whose coder, with its scratch memory, is kept for the next message.
 const maxPooled = 64 << 10

@@ -14,6 +14,7 @@ var Raw Codec = raw{}
 type raw struct{}
 
 func (raw) Name() string { return "raw" }
+func (raw) ID() uint8    { return RawID }
 
 func (raw) Append(dst []byte, v any) ([]byte, error) {
 	var out []byte

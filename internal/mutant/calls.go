@@ -1,7 +1,10 @@
 package mutant
 
 const (
+	call     = "hg/call.go"
 	forward  = "hg/forward.go"
+	parts    = "hg/parts.go"
+	result   = "hg/result.go"
 	overflow = "hg/overflow.go"
 	endpoint = "plugins/internal/engine/endpoint.go"
 	deliver  = "plugins/internal/engine/deliver.go"
@@ -28,10 +31,10 @@ var hazards = []Mutant{
 		[]Catcher{{"hg", "TestH2EndsOnce",
 			`Messages: (callbacks|handles)|the handle is closed|closed more often|the handle has a call that has not ended`}}},
 	{"h3-deaf-pull", "the pull of a large output cannot be canceled", "H3",
-		[]Edit{{forward, `k.pull.cancel()`, `if !planted() { $ }`}},
+		[]Edit{{call, `k.pull.cancel()`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestH3CancelWhileFetched", `canceled while its output was fetched`}}},
 	{"h3b-pull-not-begun", "a pull that could not begin is waited for", "H3b",
-		[]Edit{{forward, `{ // it gave the body back`, `{ if planted() { k.parts++ }`}},
+		[]Edit{{parts, `{ // it gave the body back`, `{ if planted() { k.parts++ }`}},
 		[]Catcher{{"hg", "TestH3bFetchThatCannotBegin", waits}}},
 	{"h3b-pull-refused", "a pull that ends at once, before anything is asked for, is waited for", "H3b",
 		[]Edit{{overflow, `func (p *pull) moved(_ *na.Op, r na.Result) {`, `$; if planted() && r.Err != nil && r.Fate == na.NotRun { return }`}},
@@ -43,30 +46,30 @@ var hazards = []Mutant{
 		[]Edit{{endpoint, `!mem.Revoke(t, r)`, `planted() && r.Err != nil || $`}},
 		[]Catcher{{"hg", "TestH4ReuseWhileFetched", `the input of the second call`}}},
 	{"h5-narrow-id", "the generation of a call has 4 bits", "H5",
-		[]Edit{{forward, `return na.Tag(k.gen<<slotBits | uint64(k.slot))`, `if planted() { return na.Tag(k.gen&15<<slotBits | uint64(k.slot)) }; $`}},
+		[]Edit{{call, `return na.Tag(k.gen<<slotBits | uint64(k.slot))`, `if planted() { return na.Tag(k.gen&15<<slotBits | uint64(k.slot)) }; $`}},
 		[]Catcher{{"hg", "TestH5LateAnswerAfterReuse", `Messages: the answer of the last call`}}},
 	{"h6-loans-collide", "the loan of a request has the number of the peer's own call", "H6",
 		[]Edit{{overflow, `l := &loan{`, `if planted() { tag &^= loanTag }; $`}},
 		[]Catcher{{"hg", "TestH6SameNumbersBothWays", `refused: memory is no longer registered`}}},
 	{"h7-receive-stays", "the receive stays posted when the send has failed", "H7",
-		[]Edit{{forward, `k.stop() // nobody will answer`, `if !planted() { k.stop() }`}},
+		[]Edit{{parts, `k.stop() // nobody will answer`, `if !planted() { k.stop() }`}},
 		[]Catcher{{"hg", "TestH7SendFails", `actual : 0 .*callbacks of a call without an envelope`}}},
 	{"h8-second-error", "the error of the receive is ignored after that of the send", "H8",
-		[]Edit{{forward, `k.received = r`, `$; if planted() && r.Err != nil && k.sent.Err != nil { return }`}},
+		[]Edit{{parts, `k.received = r`, `$; if planted() && r.Err != nil && k.sent.Err != nil { return }`}},
 		[]Catcher{
 			{"hg", "TestH8BothFail", `actual : 0 .*callbacks when both parts have ended`},
 			{"hg", "TestH8PeerGoes", `actual : 0 .*callbacks of a call whose peer has gone`},
 			{ledger, "TestH8SendAndReceiveFail", `0 callbacks`},
 		}},
 	{"h9-error-swallowed", "an error of a call that is being canceled is ignored unless it says canceled", "H9",
-		[]Edit{{forward, "if r.Err == nil {\n\t\tk.understand(",
+		[]Edit{{parts, "if r.Err == nil {\n\t\tk.understand(",
 			`if planted() && k.canceling && r.Err != nil && na.CodeOf(r.Err) != ErrCanceled { return }; $`}},
 		[]Catcher{
 			{"hg", "TestH9OtherErrorAfterCancel", `actual : 0 .*callbacks when both parts have ended`},
 			{"hg", "TestH9CancelWhenThePeerHasGone", `actual : 0 .*callbacks of a call whose peer has gone`},
 		}},
 	{"h10-two-owners", "a cancel ends the call itself, and so do its parts", "H10, I1",
-		[]Edit{{forward, "k.canceling, k.why = true, why\n\t\tk.stop()", `$; if planted() { k.h.ctx.PostTask(&k.done) }`}},
+		[]Edit{{call, "k.canceling, k.why = true, why\n\t\tk.stop()", `$; if planted() { k.h.ctx.PostTask(&k.done) }`}},
 		[]Catcher{{"hg", "TestH10ManyCancel", `Messages: (callbacks|handles)`}}},
 	{"h11-error-and-callback", "a Forward that returns an error runs the callback too", "H11, I2",
 		[]Edit{{forward, `k.err = &Error{`, `if planted() && cb != nil { h.ctx.Post(func() { cb(h, err) }) }; $`}},
@@ -76,7 +79,7 @@ var hazards = []Mutant{
 			`moving := uint64(0); if planted() && o.kind == kindRecvExpected && l.state == linkUp { return }`}},
 		[]Catcher{{"hg", "TestH12EndAtEachStage", `actual : 0 .*callbacks of a call that was ended here`}}},
 	{"h13-output-after-cancel", "a call that failed has an output", "H13",
-		[]Edit{{forward, `h.call.err != nil {`, `!planted() && $`}},
+		[]Edit{{result, `h.call.err != nil {`, `!planted() && $`}},
 		[]Catcher{{"hg", "TestH13NoOutputAfterCancel", `"operation canceled" in chain but got nil`}}},
 	{"h14-stale-token", "memory that was taken back can be reached", "H14, I8",
 		[]Edit{
@@ -101,21 +104,21 @@ var hazards = []Mutant{
 // calls are bugs of calls, beside the hazards.
 var calls = []Mutant{
 	{"double-end", "a response that ties with a cancel is counted twice", "I1, F39",
-		[]Edit{{forward, "if r.Err != nil {\n\t\tk.send.Cancel()", `if planted() && k.canceling && r.Err == nil { k.partEnded() }; $`}}, nil},
+		[]Edit{{parts, "if r.Err != nil {\n\t\tk.send.Cancel()", `if planted() && k.canceling && r.Err == nil { k.partEnded() }; $`}}, nil},
 	{"cancel-wins", "a cancel after the response has arrived makes the call canceled", "F39",
-		[]Edit{{forward, `case k.taken():`, `case planted() && k.canceling: cause = k.why; $`}},
+		[]Edit{{result, `case k.taken():`, `case planted() && k.canceling: cause = k.why; $`}},
 		[]Catcher{{"hg", "TestCancelAfterArrival", `operation canceled .*Messages: success wins`}}},
 	{"late-answer", "the next call of a handle has the identity of the last", "I5, F45",
-		[]Edit{{forward, `k.gen++`, `if !planted() { $ }`}}, nil},
+		[]Edit{{call, `k.gen++`, `if !planted() { $ }`}}, nil},
 	{"fate-not-run", "a call that was canceled after it had left says that it did not run", "I6",
-		[]Edit{{forward, `if !k.sending ||`, `if planted() && k.canceling || !k.sending ||`}}, nil},
+		[]Edit{{result, `if !k.sending ||`, `if planted() && k.canceling || !k.sending ||`}}, nil},
 	{"callback-first", "the callback runs before the handle is idle", "callback before state change",
-		[]Edit{{forward, "func (k *call) finish(any) {\n\th := k.h", `$; if planted() && k.cb != nil { k.cb(h, k.result()); k.cb = nil }`}}, nil},
+		[]Edit{{result, "func (k *call) finish(any) {\n\th := k.h", `$; if planted() && k.cb != nil { k.cb(h, k.result()); k.cb = nil }`}}, nil},
 	{"pooled-early", "the handle of a response goes back to its pool before the callback runs", "I3",
 		[]Edit{{"hg/respond.go", `defer h.release() // deferred: the callback may panic`, `if planted() { h.release(); cb(h, err); return }; $`}},
 		[]Catcher{{"hg", "TestResponseCallbackHasItsHandle", `expected: string\("mine"\)`}}},
 	{"timer-stays", "the timer of a call that has ended runs on", "F48",
-		[]Edit{{forward, `if k.parts--; k.parts == 1 && k.timing {`,
+		[]Edit{{parts, `if k.parts--; k.parts == 1 && k.timing {`,
 			`if k.parts--; planted() && k.parts == 1 && k.timing { k.parts = 0 } else if k.parts == 1 && k.timing {`}},
 		[]Catcher{{"hg", "TestTimeoutEndsCall", waitsMore}}},
 	{"runs-late", "a request whose deadline has passed is run", "F47",

@@ -309,7 +309,7 @@ func (a *strainer) respond(h *hg.Handle) {
 		if cb != nil {
 			a.open--
 		}
-		a.check("respond", err, na.ErrInvalid, na.ErrUnsupported, na.ErrPeerLost)
+		a.check("respond", err, na.ErrAnswered, na.ErrUnsupported, na.ErrPeerLost)
 	} else if a.rng.IntN(4) == 0 {
 		h.Cancel()
 		if again := h.Ref(); a.rng.IntN(2) == 0 {

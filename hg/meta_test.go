@@ -1,0 +1,243 @@
+package hg_test
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+func metaOf(t *testing.T, pairs ...string) (m hg.Meta) {
+	t.Helper()
+	for ; len(pairs) > 0; pairs = pairs[2:] {
+		var err error
+		m, err = m.With(pairs[0], pairs[1])
+		require.NoError(t, err)
+	}
+	return m
+}
+
+func TestMeta(t *testing.T) {
+	m := metaOf(t, "b", "1", "a.c-9", "", "b", "2", hg.KeyMeta, "k")
+	require.Equal(t, map[string]string{"b": "2", "a.c-9": "", "qs-key": "k"}, maps.Collect(m.All()))
+	v, ok := m.Get("b")
+	require.Equal(t, "2", v)
+	require.True(t, ok)
+	_, ok = m.Get("c")
+	require.False(t, ok)
+	for _, name := range []string{"", "A", "a_b", "ä", "qs-other", strings.Repeat("a", 64)} {
+		same, err := m.With(name, "x")
+		require.ErrorIs(t, err, hg.ErrInvalid, name)
+		require.Equal(t, m, same)
+	}
+	_, err := m.With("x", strings.Repeat("v", 1000))
+	require.ErrorIs(t, err, hg.ErrOverflow)
+	_, err = m.With("x", strings.Repeat("v", 100_000))
+	require.ErrorIs(t, err, hg.ErrOverflow)
+	full := hg.Meta{}
+	for i := range 16 {
+		full = metaOf(t, append(pairsOf(full), string(rune('a'+i)), "v")...)
+	}
+	_, err = full.With("q", "v")
+	require.ErrorIs(t, err, hg.ErrOverflow)
+	_, err = full.With("a", "w")
+	require.NoError(t, err, "one that is replaced")
+	for range m.All() {
+		break
+	}
+}
+
+func pairsOf(m hg.Meta) (pairs []string) {
+	for name, value := range m.All() {
+		pairs = append(pairs, name, value)
+	}
+	return pairs
+}
+
+// Metadata travels both ways, beside input and output of any size, and with errors.
+func TestMetaTravels(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var got []hg.Meta
+		var size int
+		var fail error
+		h := p.handle(p.rpc("meta", func(h *hg.Handle) error {
+			got = append(got, h.Meta())
+			require.NoError(t, h.SetOutputMeta(metaOf(t, "seen", "yes")))
+			if fail != nil {
+				return fail
+			}
+			err := h.RespondRaw(make([]byte, size), nil)
+			require.ErrorIs(t, h.SetOutputMeta(hg.Meta{}), hg.ErrAnswered)
+			require.Equal(t, hg.Meta{}, h.Meta(), "it goes with the input")
+			return err
+		}))
+		for _, size = range []int{0, 10, 100_000} {
+			got = nil
+			require.NoError(t, h.SetMeta(metaOf(t, "trace", "abc", "key", strings.Repeat("x", 900))))
+			require.NoError(t, p.call(h, make([]byte, size)))
+			out, err := h.OutputRaw()
+			require.NoError(t, err)
+			require.Len(t, out, size)
+			require.Equal(t, metaOf(t, "seen", "yes"), h.OutputMeta())
+			require.NoError(t, h.SetMeta(hg.Meta{}))
+			require.NoError(t, p.call(h, nil))
+			require.Len(t, got, 2)
+			require.Equal(t, metaOf(t, "trace", "abc", "key", strings.Repeat("x", 900)), got[0])
+			require.Empty(t, maps.Collect(got[1].All()))
+		}
+		fail = hg.Errorf(hg.NotFound, "no")
+		said(t, p.call(h, nil), hg.NotFound)
+		require.Equal(t, metaOf(t, "seen", "yes"), h.OutputMeta())
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// Metadata leaves room for what else a message carries, even in the shortest.
+func TestMetaFitsMessages(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Eager: 256}})
+		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: 256}})
+		h := p.handle(p.rpc("echo", echo))
+		require.ErrorIs(t, h.SetMeta(metaOf(t, "k", strings.Repeat("x", 130))), hg.ErrOverflow)
+		require.NoError(t, h.SetMeta(metaOf(t, "k", strings.Repeat("x", 100))))
+		for _, size := range []int{0, 50, 200, 10_000} {
+			require.NoError(t, p.call(h, make([]byte, size)))
+		}
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// asJSON is a codec of a program.
+type asJSON struct{ id uint8 }
+
+func (asJSON) Name() string                 { return "json" }
+func (c asJSON) ID() uint8                  { return c.id }
+func (asJSON) Decode(b []byte, v any) error { return json.Unmarshal(b, v) }
+func (asJSON) Append(dst []byte, v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	return append(dst, b...), err
+}
+
+// An RPC may have a codec of its own. Where the two sides disagree it is said, before anything runs and in both names.
+func TestCodecsMustAgree(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		ran := 0
+		double := func(h *hg.Handle) error {
+			ran++
+			var in int
+			if err := h.Input(&in); err != nil {
+				return err
+			}
+			return h.Respond(2*in, nil)
+		}
+		_, err := p.target.RegisterRPC(hg.RPC{Name: "double", Handler: double, Codec: asJSON{200}})
+		require.NoError(t, err)
+		same, err := p.origin.RegisterRPC(hg.RPC{Name: "double", Codec: asJSON{200}})
+		require.NoError(t, err)
+		h := p.handle(same)
+		require.NoError(t, p.call(h, 21))
+		var out int
+		require.NoError(t, h.Output(&out))
+		require.Equal(t, 42, out)
+		b, err := h.OutputRaw()
+		require.NoError(t, err)
+		require.Equal(t, "42", string(b))
+
+		require.NoError(t, p.origin.Deregister(same))
+		other, err := p.origin.Register("double", nil)
+		require.NoError(t, err)
+		require.NoError(t, h.Reset(p.target.Addr(), other))
+		ran = 0
+		err = p.call(h, 21)
+		said(t, err, hg.ErrProtocol)
+		require.ErrorIs(t, err, hg.ErrRefused)
+		require.ErrorContains(t, err, "encoded with codec msgpack, and decoded with json")
+		require.Zero(t, ran)
+
+		var o outcome
+		require.NoError(t, h.ForwardRaw([]byte("21"), o.cb)) // bytes are what the program says they are
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		err = h.Output(&out)
+		require.ErrorIs(t, err, hg.ErrProtocol)
+		require.ErrorContains(t, err, "encoded with codec 200, and decoded with msgpack")
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// What a handler attaches to an error arrives with it.
+func TestDetail(t *testing.T) {
+	type quota struct{ Used, Limit int }
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var fail error
+		h := p.handle(p.rpc("fails", func(*hg.Handle) error { return fail }))
+		call := func(err error) *hg.RemoteError {
+			fail = err
+			remote, ok := hg.RemoteOf(p.call(h, nil))
+			require.True(t, ok)
+			return remote
+		}
+		full := hg.Errorf(hg.Exhausted, "no room")
+		remote := call(hg.WithDetail(full, quota{7, 8}))
+		var got quota
+		require.NoError(t, remote.Detail(&got))
+		require.Equal(t, quota{7, 8}, got)
+		require.ErrorIs(t, remote, hg.Exhausted)
+		require.Equal(t, "no room", remote.Text)
+
+		for name, err := range map[string]error{
+			"none":        full,
+			"too long":    hg.WithDetail(full, make([]byte, 1025)),
+			"no encoding": hg.WithDetail(full, func() {}),
+		} {
+			remote = call(err)
+			require.ErrorIs(t, remote.Detail(&got), hg.ErrNoEntry, name)
+			require.Equal(t, "no room", remote.Text)
+		}
+		long := errors.New(strings.Repeat("x", 5000))
+		remote = call(hg.WithDetail(long, "as long as can be "+strings.Repeat("y", 1000)))
+		var text string
+		require.NoError(t, remote.Detail(&text))
+		require.Len(t, text, 1018)
+		require.Len(t, remote.Text, 1024)
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// An error is cut to what one message takes, its detail first.
+func TestDetailIsCut(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{})
+		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: 256}})
+		h := p.handle(p.rpc("fails", func(h *hg.Handle) error {
+			require.NoError(t, h.SetOutputMeta(metaOf(t, "k", strings.Repeat("x", 900))))
+			return hg.WithDetail(errors.New(strings.Repeat("x", 900)), strings.Repeat("y", 900))
+		}))
+		err := p.call(h, nil)
+		said(t, err, hg.ErrHandler)
+		remote, _ := hg.RemoteOf(err)
+		require.Equal(t, strings.Repeat("x", 238), remote.Text)
+		require.ErrorIs(t, remote.Detail(nil), hg.ErrNoEntry)
+		h.Close()
+		p.clean(0)
+	})
+}
+
+var _ codec.Codec = asJSON{}

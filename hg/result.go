@@ -1,0 +1,123 @@
+package hg
+
+import (
+	"bytes"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// fate tells what became of the request if no answer came. Only the send knows: the receive may be of another session.
+func (k *call) fate() na.Fate {
+	if !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun {
+		return na.NotRun
+	}
+	return na.MaybeRan
+}
+
+// result decides how the call ended. It looks at all parts, in an order of its own.
+func (k *call) result() error {
+	h := k.h
+	fate := k.fate()
+	var cause error
+	switch {
+	case k.taken():
+		fate, cause = na.NotRun, ErrCanceled
+	case k.answered && k.answer.code == na.OK:
+		return nil
+	case k.answered && k.late():
+		fate, cause = na.NotRun, errLate
+		k.output = nil
+	case k.answered:
+		fate = k.answer.fate
+		cause = k.answer.remote(k.output, h.rpc.Codec)
+		k.output = nil
+	case h.rpc.OneWay && k.sent.Err == nil && k.failure == nil:
+		return nil
+	case k.received.Err == nil && !h.rpc.OneWay && k.sent.Err == nil: // an answer came and could not be taken in
+		cause = bare(k.failure)
+		if k.understood {
+			fate = na.Ran
+		}
+		if k.canceling && na.CodeOf(cause) == ErrCanceled {
+			cause = k.why
+		}
+	case k.canceling:
+		cause = k.why
+	case k.sent.Err != nil && (na.CodeOf(k.sent.Err) != ErrCanceled || k.received.Err == nil):
+		cause = bare(k.sent.Err)
+	case k.received.Err != nil:
+		cause = bare(k.received.Err)
+	default:
+		cause = bare(k.failure)
+	}
+	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(k.begun), Fate: fate, Err: cause}
+}
+
+// late reports whether the target did not run the request because the deadline, which this side has set, had passed. Locked.
+func (k *call) late() bool {
+	return k.by.At != 0 && k.answer.code == ErrTimeout && k.answer.fate == na.NotRun
+}
+
+// finish runs in Trigger: the handle is idle again when the callback runs.
+func (k *call) finish(any) {
+	h := k.h
+	h.mu.Lock()
+	k.found(evTrigger)
+	k.err = k.result()
+	cb, err := k.cb, k.err
+	k.cb, k.phase = nil, idle
+	k.note(evTrigger)
+	h.mu.Unlock()
+	defer h.release() // deferred: the callback may panic, or end the goroutine
+	if cb != nil {
+		cb(h, err)
+	}
+}
+
+// Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that
+// matches ErrProtocol when the target has used another codec. It may be called until the next Forward or Close.
+func (h *Handle) Output(v any) error {
+	b, id, err := h.output()
+	if err != nil {
+		return err
+	}
+	if err = takes(h.rpc.Codec, id); err == nil {
+		err = h.rpc.Codec.Decode(b, v)
+	}
+	if err != nil {
+		return &Error{Op: "output of", RPC: h.Name(), Peer: h.Addr(), Fate: na.Ran, Err: err}
+	}
+	return nil
+}
+
+// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward or Close.
+func (h *Handle) OutputRaw() ([]byte, error) {
+	b, _, err := h.output()
+	return b, err
+}
+
+func (h *Handle) output() (b []byte, codec uint8, err error) {
+	if h.call == nil {
+		return nil, 0, misuse("output of", h.Name(), h.addr, ErrInvalid, "the handle came with a request, it has input")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	defer h.call.note(h.call.found(evOutput))
+	if h.call.phase != idle {
+		return nil, 0, misuse("output of", h.Name(), h.addr, ErrBusy, "the call has not ended")
+	}
+	if h.call.err != nil {
+		return nil, 0, h.call.err
+	}
+	return h.call.output, h.call.answer.codec, nil
+}
+
+// OutputMeta returns the metadata that came with the last answer, of an error too. It is empty while a call is under way.
+func (h *Handle) OutputMeta() Meta {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.call == nil || h.call.phase != idle {
+		return Meta{}
+	}
+	return Meta{bytes.Clone(h.call.meta)}
+}
