@@ -1,0 +1,7 @@
+package impi
+
+// A Proc names one MPI process (IMPI_Proc): the values of its labels IMPI_P_IPV6 and IMPI_P_PID.
+type Proc struct {
+	Host [16]byte
+	PID  int64
+}

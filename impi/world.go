@@ -1,0 +1,254 @@
+package impi
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
+)
+
+// A World is what all clients have said, and what follows from it. Every client comes to the same result, because every
+// client has the same bytes.
+type World struct {
+	Clients       []Client // by rank of the client
+	PacketLen     uint32   // the smallest of all
+	MaxTag        int32    // the smallest of all
+	CollXSize     int32    // the same for all; never Default
+	CollMaxLinear int32    // the same for all; never Default
+}
+
+// Exchange submits the 14 labels of a client, and says that it is done. It returns when the startup is complete. The member
+// must have the form protocol.Strict. Whatever goes wrong, the member should be closed then.
+func Exchange(ctx context.Context, m *rendezvous.Member, c Client) (*World, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	r := newReader(m.Size())
+	for _, label := range labels {
+		set, err := m.CollectWait(ctx, label, c.part(label))
+		if err != nil {
+			return nil, err
+		}
+		if err := r.take(set); err != nil {
+			return nil, err
+		}
+	}
+	return &r.world, m.DoneWait(ctx)
+}
+
+// Version returns the highest version that two clients have in common. There is always one, because all speak 0.0.
+func (w *World) Version(i, j int) (v Version) {
+	for _, x := range w.Clients[i].Versions {
+		if slices.Contains(w.Clients[j].Versions, x) {
+			v = x
+		}
+	}
+	return v
+}
+
+// A reader makes a World from the sets of the labels, in ascending order. It allocates what has arrived, not what a number
+// announces: hosts with their addresses, processes with theirs.
+type reader struct {
+	world     World
+	hosts     []uint32 // of each client
+	procs     []uint32 // of each client, as it has said for itself; its hosts must agree
+	hostProcs []uint32 // of each host, of all clients in order
+}
+
+func newReader(size int) *reader {
+	return &reader{world: World{Clients: make([]Client, size), PacketLen: math.MaxUint32, MaxTag: math.MaxInt32}}
+}
+
+// take reads one set. Every client must have submitted the label: version 0.0 asks for all 14.
+func (r *reader) take(s protocol.Set) error {
+	for rank := range r.world.Clients {
+		if !s.Mask.Has(rank) {
+			return fmt.Errorf("impi: client %d has not submitted label %v", rank, s.Label)
+		}
+	}
+	err := r.read(s.Label, s.Data)
+	if err != nil {
+		return fmt.Errorf("impi: label %v: %w", s.Label, err)
+	}
+	return nil
+}
+
+func (r *reader) read(label protocol.Label, data []byte) error {
+	switch {
+	case label == LabelVersion:
+		return r.versions(data)
+	case label < LabelHostAddr:
+		return r.perClient(label, data)
+	case label < LabelProcAddr:
+		return r.perHost(label, data)
+	default:
+		return r.perProc(label, data)
+	}
+}
+
+// versions splits the lists of all clients: each begins with 0.0, and 0.0 is nowhere else because lists ascend.
+func (r *reader) versions(data []byte) error {
+	if len(data)%8 != 0 {
+		return fmt.Errorf("%d bytes", len(data))
+	}
+	rank := -1
+	for ; len(data) > 0; data = data[8:] {
+		v := Version{binary.BigEndian.Uint32(data), binary.BigEndian.Uint32(data[4:])}
+		if v == (Version{}) {
+			rank++
+		}
+		if rank < 0 || rank >= len(r.world.Clients) {
+			return fmt.Errorf("lists that do not belong to %d clients", len(r.world.Clients))
+		}
+		c := &r.world.Clients[rank]
+		c.Versions = append(c.Versions, v)
+	}
+	for i := range r.world.Clients {
+		if err := checkVersions(r.world.Clients[i].Versions); err != nil {
+			return fmt.Errorf("client %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (r *reader) perClient(label protocol.Label, data []byte) error {
+	w := &r.world
+	if len(data) != 4*len(w.Clients) {
+		return fmt.Errorf("%d bytes of %d clients", len(data), len(w.Clients))
+	}
+	for rank := range w.Clients {
+		c, v := &w.Clients[rank], binary.BigEndian.Uint32(data[4*rank:])
+		switch label {
+		case LabelHosts:
+			r.hosts = append(r.hosts, v)
+		case LabelProcs:
+			r.procs = append(r.procs, v)
+		case LabelPacketLen:
+			c.PacketLen = v
+			w.PacketLen = min(w.PacketLen, v)
+			if v < 1 {
+				return fmt.Errorf("client %d accepts no data", rank)
+			}
+		case LabelMaxTag:
+			c.MaxTag = int32(v)
+			w.MaxTag = min(w.MaxTag, c.MaxTag)
+			if c.MaxTag < minMaxTag {
+				return fmt.Errorf("client %d has a largest tag of %d", rank, c.MaxTag)
+			}
+		case LabelCollXSize:
+			c.CollXSize = int32(v)
+			if err := agree(&w.CollXSize, rank, c.CollXSize, defaultCollXSize); err != nil {
+				return err
+			}
+		case LabelCollMaxLinear:
+			c.CollMaxLinear = int32(v)
+			if err := agree(&w.CollMaxLinear, rank, c.CollMaxLinear, defaultCollMaxLinear); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// agree notes a value that must be the same for all.
+func agree(all *int32, rank int, v, otherwise int32) error {
+	if v == Default {
+		v = otherwise
+	}
+	if rank == 0 {
+		*all = v
+	}
+	if v < 0 || v != *all {
+		return fmt.Errorf("client %d has %d, client 0 has %d", rank, v, *all)
+	}
+	return nil
+}
+
+func (r *reader) perHost(label protocol.Label, data []byte) error {
+	size := 4
+	if label == LabelHostAddr {
+		size = 16
+	}
+	if n := sum(r.hosts); int64(len(data)) != n*int64(size) {
+		return fmt.Errorf("%d bytes of %d hosts", len(data), n)
+	}
+	for rank := range r.world.Clients {
+		c := &r.world.Clients[rank]
+		if label == LabelHostAddr {
+			c.Hosts = make([]Host, r.hosts[rank])
+		}
+		for i := range c.Hosts {
+			h, v := &c.Hosts[i], binary.BigEndian.Uint32(data)
+			switch label {
+			case LabelHostAddr:
+				copy(h.Addr[:], data)
+			case LabelHostPort:
+				h.Port = v
+			case LabelHostProcs:
+				r.hostProcs = append(r.hostProcs, v)
+			case LabelHostAckmark:
+				h.Ackmark = v
+			case LabelHostHiwater:
+				if h.Hiwater = v; h.Ackmark < 1 || v < h.Ackmark {
+					return fmt.Errorf("client %d, host %d: ackmark %d, hiwater %d", rank, i, h.Ackmark, v)
+				}
+			}
+			data = data[size:]
+		}
+		if label == LabelHostProcs {
+			of := r.hostProcs[len(r.hostProcs)-len(c.Hosts):]
+			if n := sum(of); n != int64(r.procs[rank]) {
+				return fmt.Errorf("the hosts of client %d have %d processes, the client %d", rank, n, r.procs[rank])
+			}
+		}
+	}
+	return nil
+}
+
+func (r *reader) perProc(label protocol.Label, data []byte) error {
+	n, size := sum(r.hostProcs), 16
+	if label == LabelProcPID { // 8 bytes with most, 4 in the text of the draft; the same for all
+		if size = 8; int64(len(data)) == 4*n {
+			size = 4
+		}
+	}
+	if int64(len(data)) != n*int64(size) {
+		return fmt.Errorf("%d bytes of %d processes", len(data), n)
+	}
+	counts := r.hostProcs
+	for i := range r.world.Clients {
+		for k := range r.world.Clients[i].Hosts {
+			h := &r.world.Clients[i].Hosts[k]
+			if label == LabelProcAddr {
+				h.Procs, counts = make([]Proc, counts[0]), counts[1:]
+			}
+			for p := range h.Procs {
+				h.Procs[p].set(label, data[:size])
+				data = data[size:]
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Proc) set(label protocol.Label, b []byte) {
+	switch {
+	case label == LabelProcAddr:
+		copy(p.Host[:], b)
+	case len(b) == 4:
+		p.PID = int64(binary.BigEndian.Uint32(b))
+	default:
+		p.PID = int64(binary.BigEndian.Uint64(b))
+	}
+}
+
+func sum(counts []uint32) (n int64) {
+	for _, c := range counts {
+		n += int64(c)
+	}
+	return n
+}

@@ -1,0 +1,274 @@
+package impi
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
+)
+
+// clientOf has hosts with so many processes each.
+func clientOf(rank int, procs ...int) Client {
+	c := Client{Versions: []Version{{}}, PacketLen: 8192, MaxTag: math.MaxInt32, CollXSize: Default, CollMaxLinear: Default}
+	for i, n := range procs {
+		h := Host{Addr: [16]byte{byte(rank), byte(i)}, Port: uint32(1000 + i), Ackmark: 2, Hiwater: 8}
+		for p := range n {
+			h.Procs = append(h.Procs, Proc{Host: [16]byte{15: byte(p)}, PID: int64(rank*10000 + i*100 + p)})
+		}
+		c.Hosts = append(c.Hosts, h)
+	}
+	return c
+}
+
+// setOf is what a server makes of the parts.
+func setOf(label protocol.Label, parts ...[]byte) protocol.Set {
+	s := protocol.Set{Label: label, Mask: protocol.Mask{1<<len(parts) - 1}}
+	for _, p := range parts {
+		s.Data = append(s.Data, p...)
+	}
+	return s
+}
+
+// worldOf is what a client makes of all; change may damage a set.
+func worldOf(clients []Client, change func(*protocol.Set)) (*World, error) {
+	r := newReader(len(clients))
+	for _, label := range labels {
+		var parts [][]byte
+		for i := range clients {
+			parts = append(parts, clients[i].part(label))
+		}
+		s := setOf(label, parts...)
+		if change != nil {
+			change(&s)
+		}
+		if err := r.take(s); err != nil {
+			return nil, err
+		}
+	}
+	return &r.world, nil
+}
+
+func u32(values ...uint32) (b []byte) {
+	for _, v := range values {
+		b = binary.BigEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+// L21: the labels are these, and in this order.
+func TestLabels(t *testing.T) {
+	require.Equal(t, [...]protocol.Label{
+		0x1000, 0x1100, 0x1200, 0x1300, 0x1400, 0x1500, 0x1600, 0x2000, 0x2100, 0x2200, 0x2300, 0x2400, 0x3000, 0x3100,
+	}, labels)
+	c := clientOf(3, 1, 2)
+	c.Versions = append(c.Versions, Version{0, 1})
+	h0, h1 := append([]byte{3, 0}, make([]byte, 14)...), append([]byte{3, 1}, make([]byte, 14)...)
+	p0, p1 := make([]byte, 16), append(make([]byte, 15), 1)
+	for label, want := range map[protocol.Label][]byte{
+		LabelVersion: u32(0, 0, 0, 1), LabelHosts: u32(2), LabelProcs: u32(3), LabelPacketLen: u32(8192),
+		LabelMaxTag: u32(0x7FFFFFFF), LabelCollXSize: u32(0xFFFFFFFF), LabelCollMaxLinear: u32(0xFFFFFFFF),
+		LabelHostAddr: slices.Concat(h0, h1), LabelHostPort: u32(1000, 1001), LabelHostProcs: u32(1, 2),
+		LabelHostAckmark: u32(2, 2), LabelHostHiwater: u32(8, 8),
+		LabelProcAddr: slices.Concat(p0, p0, p1), LabelProcPID: u32(0, 30000, 0, 30100, 0, 30101),
+	} {
+		require.Equal(t, want, c.part(label), "label %v", label)
+	}
+}
+
+// L-T32: each pair takes the highest version that both speak.
+func TestVersions(t *testing.T) {
+	clients := []Client{clientOf(0, 1), clientOf(1, 1), clientOf(2, 1)}
+	clients[1].Versions = []Version{{}, {0, 1}}
+	clients[2].Versions = []Version{{}, {0, 1}, {1, 0}}
+	w, err := worldOf(clients, nil)
+	require.NoError(t, err)
+	require.Equal(t, Version{}, w.Version(0, 1))
+	require.Equal(t, Version{}, w.Version(2, 0))
+	require.Equal(t, Version{0, 1}, w.Version(1, 2))
+	require.Equal(t, Version{1, 0}, w.Version(2, 2))
+
+	for name, lists := range map[string][][]byte{
+		"without 0.0":   {u32(0, 1), u32(0, 0)},
+		"not ascending": {u32(0, 0, 1, 0, 0, 1), u32(0, 0)},
+		"twice":         {u32(0, 0, 0, 1, 0, 1), u32(0, 0)},
+		"one too few":   {u32(0, 0), nil},
+		"one too many":  {u32(0, 0), u32(0, 0, 0, 0)},
+		"half":          {u32(0, 0), u32(0)},
+	} {
+		require.Error(t, newReader(2).take(setOf(LabelVersion, lists...)), name)
+	}
+}
+
+// L-T33: the limits of collective operations are the same for all, once the default stands for itself.
+func TestAgreement(t *testing.T) {
+	clients := []Client{clientOf(0, 1), clientOf(1, 1), clientOf(2, 1)}
+	clients[1].CollXSize, clients[1].CollMaxLinear = 1024, 4
+	w, err := worldOf(clients, nil)
+	require.NoError(t, err)
+	require.Equal(t, int32(1024), w.CollXSize)
+	require.Equal(t, int32(4), w.CollMaxLinear)
+	require.Equal(t, int32(Default), w.Clients[0].CollXSize)
+
+	clients[1].CollXSize = 2048
+	_, err = worldOf(clients, nil)
+	require.EqualError(t, err, "impi: label 0x1500: client 1 has 2048, client 0 has 1024")
+	clients[1].CollXSize, clients[0].CollMaxLinear = 1024, 5
+	_, err = worldOf(clients, nil)
+	require.EqualError(t, err, "impi: label 0x1600: client 1 has 4, client 0 has 5")
+	require.Error(t, newReader(1).take(setOf(LabelCollXSize, u32(0xFFFFFFFE))))
+}
+
+// L-T34: the smallest counts.
+func TestMinimum(t *testing.T) {
+	clients := []Client{clientOf(0, 1), clientOf(1, 1), clientOf(2, 1)}
+	clients[1].PacketLen, clients[1].MaxTag = 1024, 40000
+	w, err := worldOf(clients, nil)
+	require.NoError(t, err)
+	require.Equal(t, uint32(1024), w.PacketLen)
+	require.Equal(t, int32(40000), w.MaxTag)
+	require.Error(t, newReader(1).take(setOf(LabelMaxTag, u32(32766))))
+	require.Error(t, newReader(1).take(setOf(LabelMaxTag, u32(1<<31))))
+	require.Error(t, newReader(1).take(setOf(LabelPacketLen, u32(0))))
+}
+
+// L-T35: hosts and processes go to whom they belong: 3 hosts with 2 processes, 2 with 3, 2 with 4.
+func TestSplit(t *testing.T) {
+	clients := []Client{clientOf(0, 2, 2, 2), clientOf(1, 3, 3), clientOf(2, 4, 4), clientOf(3), clientOf(4, 0, 5)}
+	w, err := worldOf(clients, nil)
+	require.NoError(t, err)
+	for rank, c := range clients {
+		require.Len(t, w.Clients[rank].Hosts, len(c.Hosts))
+		for i, h := range c.Hosts {
+			got := w.Clients[rank].Hosts[i]
+			require.Equal(t, fmt.Sprint(h), fmt.Sprint(got), "client %d, host %d", rank, i)
+		}
+	}
+}
+
+// L-T36: process numbers have 8 bytes, or 4.
+func TestPIDOfFourBytes(t *testing.T) {
+	clients := []Client{clientOf(0, 2), clientOf(1, 1)}
+	w, err := worldOf(clients, func(s *protocol.Set) {
+		if s.Label == LabelProcPID {
+			s.Data = u32(7, 8, 0xFFFFFFFF)
+		}
+	})
+	require.NoError(t, err)
+	require.Equal(t, int64(8), w.Clients[0].Hosts[0].Procs[1].PID)
+	require.Equal(t, int64(0xFFFFFFFF), w.Clients[1].Hosts[0].Procs[0].PID)
+}
+
+// L17, L27: what does not fit is an error, and a number alone makes nobody allocate.
+func TestBadSets(t *testing.T) {
+	clients := []Client{clientOf(0, 2), clientOf(1, 1)}
+	for _, c := range []struct {
+		label protocol.Label
+		data  []byte
+		why   string
+	}{
+		{LabelHosts, u32(1), "4 bytes of 2 clients"},
+		{LabelHosts, u32(0xFFFFFFFF, 0xFFFFFFFF), "32 bytes of 8589934590 hosts"},
+		{LabelProcs, u32(0xFFFFFFFF, 1), "the hosts of client 0 have 2 processes, the client 4294967295"},
+		{LabelHostAddr, make([]byte, 16), "16 bytes of 2 hosts"},
+		{LabelHostPort, u32(1, 2, 3), "12 bytes of 2 hosts"},
+		{LabelHostProcs, u32(1, 2), "the hosts of client 0 have 1 processes, the client 2"},
+		{LabelHostAckmark, u32(0, 1), "client 0, host 0: ackmark 0, hiwater 8"},
+		{LabelHostHiwater, u32(8, 1), "client 1, host 0: ackmark 2, hiwater 1"},
+		{LabelProcAddr, make([]byte, 47), "47 bytes of 3 processes"},
+		{LabelProcPID, make([]byte, 20), "20 bytes of 3 processes"},
+	} {
+		_, err := worldOf(clients, func(s *protocol.Set) {
+			if s.Label == c.label {
+				s.Data = c.data
+			}
+		})
+		require.ErrorContains(t, err, c.why, "label %v", c.label)
+	}
+	_, err := worldOf(clients, func(s *protocol.Set) {
+		if s.Label == LabelHostPort {
+			s.Mask = protocol.Mask{1}
+		}
+	})
+	require.EqualError(t, err, "impi: client 1 has not submitted label 0x2100")
+}
+
+func TestClientIsChecked(t *testing.T) {
+	for name, change := range map[string]func(*Client){
+		"versions": func(c *Client) { c.Versions = nil },
+		"packets":  func(c *Client) { c.PacketLen = 0 },
+		"tag":      func(c *Client) { c.MaxTag = 100 },
+		"size":     func(c *Client) { c.CollXSize = -2 },
+		"port":     func(c *Client) { c.Hosts[0].Port = 1 << 16 },
+		"hiwater":  func(c *Client) { c.Hosts[0].Hiwater = 1 },
+	} {
+		c := clientOf(0, 1)
+		require.NoError(t, c.validate())
+		change(&c)
+		require.Error(t, c.validate(), name)
+	}
+}
+
+func TestAuthFromEnv(t *testing.T) {
+	env := map[string]string{}
+	lookup := func(k string) (string, bool) { v, ok := env[k]; return v, ok }
+	auth, err := AuthFromEnv(lookup)
+	require.NoError(t, err)
+	require.Equal(t, protocol.Auth{}, auth)
+	env["IMPI_AUTH_NONE"] = ""
+	env["IMPI_AUTH_KEY"] = "-2"
+	auth, err = AuthFromEnv(lookup)
+	require.NoError(t, err)
+	require.True(t, auth.None)
+	require.Equal(t, uint64(math.MaxUint64-1), *auth.Key)
+	env["IMPI_AUTH_KEY"] = "secret"
+	_, err = AuthFromEnv(lookup)
+	require.ErrorContains(t, err, "not a number")
+	require.NotContains(t, err.Error(), "secret")
+}
+
+// L7 to L24 over sockets: three clients, all 14 labels, and the same world for all.
+func TestExchange(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	key := uint64(1)
+	auth := protocol.Auth{Key: &key}
+	var all sync.WaitGroup
+	served := errors.New("not served")
+	all.Go(func() {
+		served = rendezvous.Serve(ctx, l, rendezvous.ServerConfig{Form: protocol.Strict, Size: 3, Auth: auth})
+	})
+	var worlds [3]*World
+	var errs [3]error
+	for rank := range worlds {
+		all.Go(func() {
+			m, err := rendezvous.Join(ctx, rendezvous.Config{Form: protocol.Strict, Addr: l.Addr().String(), Rank: rank, Auth: auth})
+			if err != nil {
+				errs[rank] = err
+				return
+			}
+			defer m.Close()
+			if worlds[rank], errs[rank] = Exchange(ctx, m, clientOf(rank, rank+1, 2)); errs[rank] == nil {
+				errs[rank] = m.Leave()
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, [3]error{}, errs)
+	require.NoError(t, served)
+	require.Len(t, worlds[0].Clients, 3)
+	require.Equal(t, worlds[0], worlds[1])
+	require.Equal(t, worlds[0], worlds[2])
+}

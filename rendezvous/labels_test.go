@@ -1,0 +1,70 @@
+package rendezvous_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
+)
+
+// L-T42: all members come to the same values.
+func TestExchange(t *testing.T) {
+	const size = 5
+	h := serve(t, rendezvous.ServerConfig{Size: size, Auth: secret})
+	worlds := make([]*rendezvous.World, size)
+	infos := make([]rendezvous.Info, size)
+	for i := range infos {
+		infos[i] = rendezvous.Info{Addr: fmt.Sprint("tcp://10.0.0.", i, ":7000"), Features: 1<<i ^ 0xff, GER: uint32(32 - 8*(i%3)), Name: fmt.Sprint("node", i)}
+	}
+	infos[4].GER, infos[4].Name = 0, "" // does not say
+	for rank, err := range each(size, func(rank int) error {
+		m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Size: size, Auth: secret})
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		if worlds[rank], err = m.Exchange(within(t), infos[rank]); err != nil {
+			return err
+		}
+		return m.Leave()
+	}) {
+		require.NoError(t, err, "rank %d", rank)
+		require.Equal(t, &rendezvous.World{Members: infos, Features: 0xe0, GER: 16}, worlds[rank])
+	}
+	require.NoError(t, h.end(t))
+}
+
+// A member that leaves one of the labels out is an error for those who count on it.
+func TestExchangeWithoutAMember(t *testing.T) {
+	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
+	errs := each(2, func(rank int) error {
+		m, err := rendezvous.Join(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		if rank == 1 {
+			if _, err := m.CollectWait(within(t), rendezvous.LabelFeatures, []byte("odd")); err != nil {
+				return err
+			}
+			return m.DoneWait(within(t))
+		}
+		_, err = m.Exchange(within(t), rendezvous.Info{Addr: "a"})
+		return err
+	})
+	require.ErrorContains(t, errs[0], "of rank 1 is missing or wrong")
+	require.NoError(t, errs[1])
+}
+
+func TestExchangeInTheStrictForm(t *testing.T) {
+	none := protocol.Auth{None: true}
+	h := serve(t, rendezvous.ServerConfig{Form: protocol.Strict, Size: 1, Auth: none})
+	m, err := rendezvous.Join(within(t), rendezvous.Config{Form: protocol.Strict, Addr: h.addr, Auth: none})
+	require.NoError(t, err)
+	defer m.Close()
+	_, err = m.Exchange(within(t), rendezvous.Info{})
+	require.ErrorContains(t, err, "native form")
+}
