@@ -164,7 +164,7 @@ type Limits struct {
 // Stats are the gauges and counters of one context.
 type Stats struct {
 	Peers       int   // sessions that are up
-	Lanes       int   // of these, with a second connection for bulk data
+	BulkFlows   int   // of these, with a way for bulk data beside that for messages
 	Outstanding int   // operations that peers owe an end
 	Envelopes   int   // unexpected messages held for a receive or a dispatch
 	Queued      int   // sends held back for want of an envelope or of room

@@ -18,7 +18,7 @@ var memory = []Mutant{
 		[]Edit{{"plugins/internal/engine/engine.go", `!entry.m.Key().Access.Can(need)`, `$ && !planted()`}},
 		[]Catcher{{"bulk", "TestForgedDescriptor", `"permission denied" in chain but got nil`}}},
 	{"same-move-id", "the next get or put has the identity of the last", "I5",
-		[]Edit{{"plugins/internal/engine/move.go", `if s.gen++; s.gen != 0 {`, `if planted() { s.gen-- }; $`}},
+		[]Edit{{"plugins/internal/engine/list.go", `if s.gen++; s.gen != 0 {`, `if planted() { s.gen-- }; $`}},
 		[]Catcher{{"plugins/internal/engine", "TestIDTableOracle", `a late answer meets a dead generation`}}},
 	{"receive-stays", "a canceled receive stays in the table", "I4, F38",
 		[]Edit{{endpoint, "e.finish(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/fault"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
@@ -27,12 +26,10 @@ func (en *end) accept(p *port) {
 	en.port, en.up = p, true
 	p.ends = append(p.ends, en)
 	dialler := en.c.ends[0].port.inst.name
-	en.in.Admit = func(g frame.Greeting) (*engine.Link, error) {
+	en.in.Greet = func(g *frame.Greeting) error {
 		l, err := p.e.Admit(en, g, g.Listen == dialler)
-		if err == nil {
-			en.out.Link = l
-		}
-		return l, err
+		en.in.Link, en.out.Link = l, l
+		return err
 	}
 }
 
@@ -144,7 +141,7 @@ func (en *end) feed(b []byte) {
 		e.Flush()
 		if err != nil && en.in.Link == nil {
 			en.cut.Store(true)
-			en.close(engine.Goaway(err))
+			en.close(stream.Refusal(err))
 		}
 	}
 	en.in.Idle()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
 // A port is the carrier of one context.
@@ -98,11 +99,11 @@ func (p *port) Dial(l *engine.Link) {
 func (p *port) Flush(l *engine.Link) { p.w.ask(errand{kind: errandFlush, link: l}, true) }
 
 // Cut implements engine.Carrier.
-func (p *port) Cut(l *engine.Link, last []byte) {
+func (p *port) Cut(l *engine.Link, code na.Code, text string) {
 	if en, ok := l.Conn.(*end); ok {
 		l.Conn = nil
 		en.cut.Store(true)
-		p.w.ask(errand{kind: errandCut, end: en, last: last}, false)
+		p.w.ask(errand{kind: errandCut, end: en, last: stream.Goaway(code, text)}, false)
 	}
 }
 

@@ -23,8 +23,9 @@ type polled struct {
 
 	// Guarded by the endpoint's lock.
 	conns       map[*conn]struct{}
-	failedDials []*conn // at once
-	closing     []*conn // dead connections whose descriptors are still open
+	offered     map[token]*conn // connections of sessions whose second one may come
+	failedDials []*conn         // at once
+	closing     []*conn         // dead connections whose descriptors are still open
 	released    bool
 
 	own *listener // with ReusePort
@@ -32,13 +33,12 @@ type polled struct {
 
 var (
 	_ carrier      = (*polled)(nil)
-	_ engine.Laner = (*polled)(nil)
 	_ engine.Taker = (*polled)(nil)
 )
 
 // newPolled makes the carrier of a context.
 func (d *domain) newPolled(e *engine.Endpoint) (_ engine.Carrier, err error) {
-	ca := &polled{names: d.names, d: d, e: e, poller: e.Context().Poller(), conns: map[*conn]struct{}{}}
+	ca := &polled{names: d.names, d: d, e: e, poller: e.Context().Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
 	if ca.own, err = d.join(ca); err != nil {
 		return nil, err
 	}
@@ -49,24 +49,23 @@ func (ca *polled) endpoint() *engine.Endpoint { return ca.e }
 
 // take implements carrier. A connection that the peer has given up meanwhile is nobody's: the session that it has made since
 // must not go for it.
-func (ca *polled) take(g *guest, hello frame.Greeting, verified bool) (*engine.Link, func(), error) {
-	c := ca.newConn(g.in, nil, hello.HasLane())
-	err := c.hold(&g.socket)
-	if err == nil && ended(c.fd) {
-		err = errEOF
+func (ca *polled) take(g *guest, hello *frame.Greeting, verified bool) (func(), error) {
+	if len(hello.Label) > 0 {
+		return ca.takeBulk(g, hello)
 	}
-	var l *engine.Link
-	if err == nil {
-		l, err = ca.e.Admit(c, hello, verified)
-	}
+	c, err := ca.holdGuest(g, engine.FlowMessages)
 	if err != nil {
-		delete(ca.conns, c)
-		_ = unix.Close(c.fd)
-		return nil, nil, err
+		return nil, err
+	}
+	l, err := ca.e.Admit(c, hello, verified)
+	if err != nil {
+		c.letGo()
+		return nil, err
 	}
 	c.bind(l)
+	c.offer()
 	c.start(&g.socket)
-	return l, func() { _ = g.tcp.Close() }, nil
+	return func() { _ = g.tcp.Close() }, nil
 }
 
 // ended reports whether the peer has ended a connection, whatever waits to be read.
@@ -78,27 +77,29 @@ func ended(fd int) bool {
 
 // Dial implements engine.Carrier. It reports nothing by itself: what fails at once is found by Poll, because the caller
 // is in the middle of starting an operation.
-func (ca *polled) Dial(l *engine.Link) { l.Conn = ca.dial(l, false) }
+func (ca *polled) Dial(l *engine.Link) {
+	c := ca.newConn(&stream.In{}, l, engine.FlowMessages)
+	c.in.Greet = c.greet
+	c.dialled = true
+	l.Conn = c
+	ca.dial(c)
+}
 
-// DialLane implements engine.Laner.
-func (ca *polled) DialLane(l *engine.Link) { l.Lane = ca.dial(l, true) }
-
-func (ca *polled) dial(l *engine.Link, lane bool) *conn {
-	c := ca.newConn(&stream.In{}, l, lane)
+// dial begins to make c, a connection to the peer of its link.
+func (ca *polled) dial(c *conn) {
 	c.connecting = true
 	if ca.d.sec != nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		c.cancel = cancel
-		go c.secure(ctx, l.Name())
-		return c
+		go c.secure(ctx, c.link.Name())
+		return
 	}
-	if err := c.dial(l.Name()); err != nil {
+	if err := c.dial(c.link.Name()); err != nil {
 		c.err = unreachable("connect", err)
 		ca.failedDials = append(ca.failedDials, c)
 		ca.work.Store(true)
 		ca.e.Context().Nudge()
 	}
-	return c
 }
 
 // Flush implements engine.Carrier.
@@ -106,24 +107,25 @@ func (ca *polled) Flush(l *engine.Link) {
 	ca.e.Lock()
 	if c, _ := l.Conn.(*conn); c != nil {
 		c.flush()
-	}
-	if c, _ := l.Lane.(*conn); c != nil {
-		c.flush()
+		if c.bulk != nil {
+			c.bulk.flush()
+		}
 	}
 	ca.e.Unlock()
 }
 
 // Cut implements engine.Carrier. The descriptor is closed by Poll, which the end of the connection wakes.
-func (ca *polled) Cut(l *engine.Link, last []byte) {
+func (ca *polled) Cut(l *engine.Link, code na.Code, text string) {
 	c, _ := l.Conn.(*conn)
-	lane, _ := l.Lane.(*conn)
-	l.Conn, l.Lane = nil, nil
-	if c != nil {
-		c.cut(last)
+	l.Conn = nil
+	if c == nil {
+		return
 	}
-	if lane != nil {
-		lane.cut(nil)
+	c.cut(stream.Goaway(code, text))
+	if c.bulk != nil {
+		c.bulk.cut(nil)
 	}
+	delete(ca.offered, c.token)
 }
 
 // cut drops one connection. Locked.
@@ -186,10 +188,10 @@ func (ca *polled) NextTimer() time.Duration {
 }
 
 // Taken implements engine.Taker: what the peer's system has acknowledged, and how often there was room again.
-func (ca *polled) Taken(l *engine.Link, bulk bool) (count uint64, waits bool) {
+func (ca *polled) Taken(l *engine.Link, f engine.Flow) (count uint64, waits bool) {
 	c, _ := l.Conn.(*conn)
-	if bulk {
-		c, _ = l.Lane.(*conn)
+	if c != nil && f == engine.FlowBulk {
+		c = c.bulk
 	}
 	if c == nil || !c.blocked {
 		return 0, false

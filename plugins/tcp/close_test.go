@@ -157,7 +157,7 @@ func TestCloseInFlight(t *testing.T) {
 		start(func(o *na.Op) error { return n.ctx().RecvExpected(o, n.cls.Addr(), 5, make([]byte, 10)) })
 		quiet(n)
 		get, _ := r.readKind(frame.Get)
-		r.sendFront(frame.Header{Kind: frame.GetData, Op: get.Op}, 256<<10)
+		r.sendFront(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: get.Op}, 256<<10)
 		r.write(make([]byte, 1000)) // the middle of a piece
 		r2 := rawJoin(t, n, greeting())
 		r2.send(frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Token: served.Key().Token, Length: size}}, nil)

@@ -20,13 +20,6 @@ const (
 	maxReads   = 4  // of one connection for one event, then it is the next one's turn
 	maxWrites  = 16 // of one connection in a row, then the poller says when to go on
 
-	// laneTurn bounds the bytes that are read from or written to a lane before it is the next connection's turn: a message
-	// waits behind no more at each side. A quarter of a piece of bulk data fits, with its header and what is read beyond it.
-	// When laneCalm turns have passed without a message of the context they are longer, for more throughput.
-	laneTurn     = engine.ChunkSize/4 + 8<<10
-	laneCalmTurn = engine.ChunkSize + 8<<10
-	laneCalm     = 4
-
 	// maxUnsent bounds the bytes that the system takes before it can send them: a message waits behind no more. A bound
 	// of one piece of bulk data costs no throughput on loopback and cuts that wait to less than half.
 	maxUnsent = 256 << 10
@@ -47,8 +40,8 @@ const (
 // writer to come out.
 type conn struct {
 	ca   *polled
-	fd   int  // -1 when there is none; set before anybody else knows c
-	lane bool // of its link: for bulk data; set likewise
+	fd   int         // -1 when there is none; set before anybody else knows c
+	flow engine.Flow // of its link; set likewise
 	in   *stream.In
 	wire wire // set under the lock before anybody reads or writes
 
@@ -60,8 +53,11 @@ type conn struct {
 	connecting bool
 	cancel     func()       // ends connecting with TLS
 	rooms      uint64       // how often the socket had room again
-	messages   uint64       // of the context, when the lane had its last turn
-	calm       int          // turns of the lane since it had one
+	dialled    bool         // by us
+	token      token        // of bulk; zero when there is none
+	bulk       *conn        // the second connection of the session, once it was tried; nil in itself
+	messages   uint64       // of FlowBulk: those of the context, at its last turn
+	calm       int          // turns since there was one
 	turn       atomic.Int32 // bytes of the next; read without the lock
 	writing    bool         // a goroutine writes
 	blocked    bool         // until the poller says that there is room
@@ -74,9 +70,9 @@ type conn struct {
 }
 
 // newConn makes a connection; l is nil when it is not known yet. Locked.
-func (ca *polled) newConn(in *stream.In, l *engine.Link, lane bool) *conn {
-	c := &conn{ca: ca, fd: -1, lane: lane, in: in}
-	c.in.Lane, c.out.Lane = lane, lane
+func (ca *polled) newConn(in *stream.In, l *engine.Link, f engine.Flow) *conn {
+	c := &conn{ca: ca, fd: -1, flow: f, in: in}
+	c.in.Flow, c.out.Flow = f, f
 	c.bind(l)
 	ca.conns[c] = struct{}{}
 	return c
@@ -157,8 +153,8 @@ func (c *conn) start(s *socket) {
 // watchFirst adds the descriptor to the poller. Locked.
 func (c *conn) watchFirst() (err error) {
 	var to na.Pollable = c
-	if c.lane {
-		to = (*laneFD)(c)
+	if c.flow == engine.FlowBulk {
+		to = (*bulkFD)(c)
 	}
 	if c.id, err = c.ca.poller.Add(c.fd, to); err != nil {
 		return err
@@ -216,19 +212,13 @@ func (c *conn) connected() error {
 // Peek implements na.Peeker.
 func (c *conn) Peek() bool { return c.read() }
 
-// laneFD is what the poller knows of a lane: it is no na.Peeker, bulk data does not come first.
-type laneFD conn
-
-// Ready implements na.Pollable.
-func (l *laneFD) Ready(readable, writable bool) { (*conn)(l).Ready(readable, writable) }
-
 // fail ends what c is there for. Locked.
 func (c *conn) fail(err error) {
-	if !c.lane {
+	if c.flow == engine.FlowMessages {
 		c.link.Fail(err)
 		return
 	}
-	c.link.LaneFailed(err)
+	c.link.FlowDown(err)
 	c.cut(nil) // unless the end of the session has
 }
 
@@ -236,7 +226,7 @@ func (c *conn) fail(err error) {
 func (c *conn) read() (came bool) {
 	defer c.in.Idle()
 	reads := maxReads
-	if c.lane {
+	if c.flow == engine.FlowBulk {
 		reads = 1
 	}
 	for i := 0; i < reads || c.wire.holds(); i++ {
@@ -252,6 +242,7 @@ func (c *conn) read() (came bool) {
 			if err := c.in.Parse(); err != nil {
 				c.fail(err)
 			}
+			c.large()
 		}
 		if !c.dead && err != nil {
 			c.fail(err)
@@ -296,7 +287,7 @@ func (c *conn) flush() {
 	}
 	c.writing = true
 	most := maxWrites
-	if c.lane {
+	if c.flow == engine.FlowBulk {
 		most = 1
 	}
 	for n := 0; (c.wire.pending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the link
@@ -321,6 +312,7 @@ func (c *conn) flush() {
 		c.farewell()
 		return
 	}
+	c.large()
 	if c.blocked != c.watched && !c.mute {
 		c.watched = c.blocked
 		if err := c.ca.poller.Watch(c.fd, c.id, true, c.blocked); err != nil {
@@ -377,37 +369,6 @@ func (c *conn) close() {
 		c.ca.poller.Remove(c.fd, c.id)
 	}
 	_ = unix.Close(c.fd)
-}
-
-// pace measures the turns of a lane. Locked.
-func (c *conn) pace() {
-	if !c.lane {
-		return
-	}
-	if n := c.ca.e.Messages(); n != c.messages {
-		c.messages, c.calm = n, 0
-	}
-	turn := int32(laneTurn)
-	if c.calm++; c.calm > laneCalm {
-		turn = laneCalmTurn
-	}
-	c.turn.Store(turn)
-}
-
-// clip bounds what one system call moves.
-func (c *conn) clip(iov [][]byte) [][]byte {
-	iov = iov[:min(len(iov), maxVectors)]
-	if !c.lane {
-		return iov
-	}
-	left := max(int(c.turn.Load()), laneTurn)
-	for i, b := range iov {
-		if left -= len(b); left <= 0 {
-			iov[i] = b[:len(b)+left]
-			return iov[:i+1]
-		}
-	}
-	return iov
 }
 
 // setOptions sets what the options ask for. The buffers are left to the system, which sizes them as it sees fit.

@@ -20,7 +20,7 @@ import (
 func TestFlippedBits(t *testing.T) {
 	kinds := []frame.Header{ // one of each shape
 		{Kind: frame.Unexpected, Tag: 7}, {Kind: frame.Expected, Tag: 5}, {Kind: frame.Ping, Tag: 1},
-		{Kind: frame.Get, Op: 1}, {Kind: frame.GetData, Op: 1}, {Kind: frame.Put, Op: 1},
+		{Kind: frame.Get, Op: 1}, {Kind: frame.Data, Flags: frame.FlagAnswer, Op: 1}, {Kind: frame.Put, Op: 1},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -40,7 +40,7 @@ func TestFlippedBits(t *testing.T) {
 					switch h.Kind {
 					case frame.Unexpected, frame.Expected:
 						b = h.Append(nil, []byte("some payload"))
-					case frame.GetData, frame.Put:
+					case frame.Data:
 						b = h.AppendFront(nil, 64)
 					default:
 						b = h.AppendFront(nil, 0)

@@ -32,8 +32,10 @@ type carrier interface {
 	endpoint() *engine.Endpoint
 	// take makes g, whose peer has said hello, a connection of the carrier. then is called without the lock, by the
 	// goroutine of g, which it may keep. After an error g is what it was. Locked.
-	take(g *guest, hello frame.Greeting, verified bool) (l *engine.Link, then func(), err error)
+	take(g *guest, hello *frame.Greeting, verified bool) (then func(), err error)
 }
+
+var errNoBulk = na.WithText(na.ErrNoEntry, "no session waits for this connection")
 
 // A listener is a listening socket, with a goroutine that accepts once a context exists.
 type listener struct {

@@ -59,7 +59,7 @@ func (l *lobby) clear() {
 // newGuest takes in a connection, within the limit.
 func (d *domain) newGuest(nc *net.TCPConn, _ chan struct{}) {
 	g := &guest{socket: socket{ReadWriter: nc, tcp: nc}, d: d, in: &stream.In{}}
-	g.in.Admit = g.admit
+	g.in.Greet = g.greet
 	if !d.door.guests.enter(g) {
 		_ = nc.Close()
 		return
@@ -142,20 +142,20 @@ func (g *guest) parse() error {
 	return err
 }
 
-// admit hands the connection over to the context that the HELLO names.
-func (g *guest) admit(hello frame.Greeting) (l *engine.Link, err error) {
+// greet hands the connection over to the context that the HELLO names.
+func (g *guest) greet(hello *frame.Greeting) (err error) {
 	to := g.d.carrier(int(hello.Target))
 	if to == nil {
-		return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", hello.Target))
+		return na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", hello.Target))
 	}
 	_ = g.tcp.SetDeadline(time.Time{})
 	same := verified(hello.Listen, ipOf(g.tcp.LocalAddr()), ipOf(g.tcp.RemoteAddr())) &&
 		(g.tls == nil || g.tls.speaksFor(hello.Listen))
 	g.locked = to.endpoint()
 	g.locked.Lock()
-	l, g.then, err = to.take(g, hello, same)
+	g.then, err = to.take(g, hello, same)
 	g.taken = err == nil
-	return l, err
+	return err
 }
 
 // turnAway tells the peer why it is not let in. The connection has a deadline.
@@ -165,6 +165,6 @@ func (g *guest) turnAway(err error) {
 		return
 	}
 	if _, ours := errors.AsType[na.Code](err); ours { // it has said something, and not what it should
-		_, _ = g.Write(engine.Goaway(err))
+		_, _ = g.Write(stream.Refusal(err))
 	}
 }

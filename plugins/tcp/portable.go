@@ -53,17 +53,20 @@ func (d *domain) newPortable(e *engine.Endpoint) (_ engine.Carrier, err error) {
 func (ca *portable) endpoint() *engine.Endpoint { return ca.e }
 
 // take implements carrier: the goroutine of g is the reader.
-func (ca *portable) take(g *guest, hello frame.Greeting, verified bool) (*engine.Link, func(), error) {
+func (ca *portable) take(g *guest, hello *frame.Greeting, verified bool) (func(), error) {
+	if len(hello.Label) > 0 {
+		return nil, errNoBulk
+	}
 	c := ca.newConn(nil)
 	c.nc, c.in = &g.socket, g.in
 	ca.d.setConnOptions(g.tcp)
 	l, err := ca.e.Admit(c, hello, verified)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c.bind(l)
 	go c.write(c.nc)
-	return l, func() { c.read(c.nc) }, nil
+	return func() { c.read(c.nc) }, nil
 }
 
 // Dial implements engine.Carrier.
@@ -85,14 +88,14 @@ func (ca *portable) Flush(l *engine.Link) {
 }
 
 // Cut implements engine.Carrier: the writer closes the connection, which ends the reader.
-func (ca *portable) Cut(l *engine.Link, last []byte) {
+func (ca *portable) Cut(l *engine.Link, code na.Code, text string) {
 	c, _ := l.Conn.(*portableConn)
 	l.Conn = nil
 	if c == nil || c.dead {
 		return
 	}
 	c.dead = true
-	c.last = last
+	c.last = stream.Goaway(code, text)
 	c.in.End()
 	if c.nc == nil {
 		c.cancel()
@@ -265,9 +268,9 @@ func (c *portableConn) send(w io.Writer, b []byte) error {
 }
 
 // Taken implements engine.Taker.
-func (ca *portable) Taken(l *engine.Link, _ bool) (count uint64, waits bool) {
+func (ca *portable) Taken(l *engine.Link, f engine.Flow) (count uint64, waits bool) {
 	c, _ := l.Conn.(*portableConn)
-	if c == nil {
+	if c == nil || f != engine.FlowMessages {
 		return 0, false
 	}
 	return c.pieces.Load(), c.writing

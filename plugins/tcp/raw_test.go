@@ -23,7 +23,6 @@ type raw struct {
 	mine  frame.Greeting
 	peer  frame.Greeting
 	limit uint32 // credit that is said in each frame
-	flags uint8  // of each frame
 }
 
 // greeting is a HELLO that any context takes.
@@ -119,14 +118,14 @@ func (r *raw) readHello() {
 // send sends a whole frame.
 func (r *raw) send(h frame.Header, payload []byte) {
 	r.t.Helper()
-	h.Context, h.Credit, h.Flags = r.peer.Context, r.limit, h.Flags|r.flags
+	h.Context, h.Credit = r.peer.Context, r.limit
 	r.write(h.Append(nil, payload))
 }
 
 // sendFront sends the front of a frame whose n bytes of payload follow.
 func (r *raw) sendFront(h frame.Header, n int) {
 	r.t.Helper()
-	h.Context, h.Credit, h.Flags = r.peer.Context, r.limit, h.Flags|r.flags
+	h.Context, h.Credit = r.peer.Context, r.limit
 	r.write(h.AppendFront(nil, n))
 }
 

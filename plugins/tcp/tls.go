@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
 const (
@@ -321,9 +321,9 @@ func turnAway(nc *net.TCPConn, c *secured, err error) {
 	_, ours := errors.AsType[na.Code](err)
 	switch {
 	case errors.Is(err, errNotTLS):
-		_, _ = nc.Write(engine.Goaway(errWantsTLS))
+		_, _ = nc.Write(stream.Refusal(errWantsTLS))
 	case c != nil && ours: // it has said something, and not what it should
-		_, _ = c.Write(engine.Goaway(err))
+		_, _ = c.Write(stream.Refusal(err))
 		_ = c.CloseWrite()
 	}
 	// Closing with bytes unread would reset the connection, and the peer might not hear it.

@@ -19,9 +19,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestTLSLane: large transfers go over a lane that has TLS too, there and back, and cancels in their middle leave the
+// TestTLSBulk: large transfers go over a lane that has TLS too, there and back, and cancels in their middle leave the
 // session as it was.
-func TestTLSLane(t *testing.T) {
+func TestTLSBulk(t *testing.T) {
 	const size = 8 << 20
 	opts := with(tcp.Options{}, mutualTLS(t))
 	a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
@@ -44,8 +44,8 @@ func TestTLSLane(t *testing.T) {
 		ok(t, "get", end, a, b)
 		require.Equal(t, want, ours)
 	}
-	require.Equal(t, 1, a.ctx().Stats().Lanes)
-	require.Equal(t, 1, b.ctx().Stats().Lanes)
+	require.Equal(t, 1, a.ctx().Stats().BulkFlows)
+	require.Equal(t, 1, b.ctx().Stats().BulkFlows)
 	for i := range 20 {
 		o, end := get()
 		for range i {
@@ -73,34 +73,33 @@ func TestTLSLane(t *testing.T) {
 	ok(t, "get", end, a, b)
 	require.Equal(t, want, ours)
 	require.Zero(t, a.ctx().Stats().PeersLost)
-	require.Equal(t, 1, a.ctx().Stats().Lanes)
+	require.Equal(t, 1, a.ctx().Stats().BulkFlows)
 }
 
-// TestTLSLaneOfAnother: a lane is of the peer that the session is of, whoever knows its name.
-func TestTLSLaneOfAnother(t *testing.T) {
+// TestTLSBulkOfAnother: a lane is of the peer that the session is of, whoever knows its name.
+func TestTLSBulkOfAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
 	n := open(t, "tcp://127.0.0.1:0", with(tcp.Options{}, cfg), na.Config{}, 1)
-	r := secureJoin(t, n, cfg, laneGreeting())
+	r := secureJoin(t, n, cfg, greeting())
 	lane := func(cfg *tls.Config) *raw {
 		lane := rawDial(t, n).secure(raw13(cfg))
-		lane.flags = frame.FlagLane
 		g := r.mine
-		g.Lane = r.peer.Lane
+		g.Label = r.peer.Label
 		lane.hello(g)
 		return lane
 	}
 	got, text := lane(other).readEnd()
 	require.Equal(t, na.ErrPermission, got)
 	require.Contains(t, text, "other certificates")
-	require.Zero(t, n.ctx().Stats().Lanes)
+	require.Zero(t, n.ctx().Stats().BulkFlows)
 	lane(cfg).readHello()
-	require.Equal(t, 1, n.ctx().Stats().Lanes)
+	require.Equal(t, 1, n.ctx().Stats().BulkFlows)
 	r.ping()
 }
 
-// TestTLSLaneToAnother: whoever answers where the lane is dialled must be who answered there before.
-func TestTLSLaneToAnother(t *testing.T) {
+// TestTLSBulkToAnother: whoever answers where the lane is dialled must be who answered there before.
+func TestTLSBulkToAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
 	n := open(t, "tcp://", with(tcp.Options{}, cfg), na.Config{}, 1)
@@ -115,19 +114,25 @@ func TestTLSLaneToAnother(t *testing.T) {
 		return r
 	}
 	r := accept(cfg)
-	g := laneGreeting()
-	g.Listen, g.Lane = l.addr().Name(), [16]byte{1}
+	g := greeting()
+	g.Listen, g.Label = l.addr().Name(), make([]byte, 16)
+	g.Label[3] = 1
 	r.hello(g)
 	ok(t, "hello", end, n)
 	r.readKind(frame.Unexpected)
 
-	r.send(frame.Header{Kind: frame.Lane}, nil)
+	mem, err := n.cls.NewMem(make([]byte, bulkSize))
+	require.NoError(t, err)
+	put, _ := op(n.ctx())
+	require.NoError(t, n.ctx().Put(put, mem, 0, l.addr(), someKey(bulkSize), 0, bulkSize))
 	lane := accept(other)
 	lane.hello(g)
-	_, err := lane.nc.Read(make([]byte, 1))
+	_, err = lane.nc.Read(make([]byte, 1))
 	require.Equal(t, io.EOF, err)
-	require.Zero(t, n.ctx().Stats().Lanes)
-	r.ping()
+	require.Zero(t, n.ctx().Stats().BulkFlows)
+	r.send(frame.Header{Kind: frame.Ping}, nil)
+	for h, _ := r.read(); h.Kind != frame.Pong; h, _ = r.read() { // the put stays where it began
+	}
 }
 
 // TestTLSFault: memory that is gone ends its transfer, not the process: TLS never meets it.

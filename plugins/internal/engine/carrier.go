@@ -7,22 +7,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// A Carrier moves frames between one Endpoint and its peers. "Locked" methods are called with the endpoint locked and
-// do not wait; the others are called without the lock.
+// A Carrier moves frames between one Endpoint and its peers. It decides how they look on the way: frames come to it as headers
+// and payloads, not as bytes. "Locked" methods are called with the endpoint locked and do not wait; the others are called
+// without the lock. None calls user code.
 type Carrier interface {
-	// Check tells whether name could be dialled. Locked.
+	// Check reports why name could not be dialled. Locked.
 	Check(name string) error
 	// Resolve turns the text of an address into a canonical name, and calls done once, from any goroutine, unless the
 	// returned cancel was called before. It may call done before it returns. cancel may be nil.
 	Resolve(text string, done func(name string, err error)) (cancel func())
-	// Dial begins to connect l, whose Name says where. The carrier then pulls l's HELLO with Next and hands the peer's
-	// frames to Deliver, or calls l.Fail, later or at once. Locked.
+	// Dial begins to connect l, whose Name says where. The carrier then sends l.Hello and gives the peer's to l.Greet, or
+	// calls l.Fail. Locked; it does not call Fail from inside.
 	Dial(l *Link)
-	// Flush sends what l has, as far as that goes without waiting; the rest follows when there is room.
+	// Flush pulls what l has, on each flow, and sends it as far as that goes without waiting; what finds no room is pulled
+	// when there is some.
 	Flush(l *Link)
-	// Cut drops the connection of l, after trying to send last if it is not empty. Nothing is delivered for l afterwards.
-	// l may be in any state, without a connection too. Locked.
-	Cut(l *Link, last []byte)
+	// Cut drops l in any state, without a connection too. After it nothing is delivered for l, and every View of l is dropped
+	// unreported. It tells the peer code and text if that needs no waiting; with na.OK it says nothing. Locked.
+	Cut(l *Link, code na.Code, text string)
 	// Poll does what is due. Called by the goroutine that leads Progress.
 	Poll(now time.Duration)
 	// NextTimer is when Poll has something to do; 0 when never. Locked.
@@ -33,77 +35,36 @@ type Carrier interface {
 	Release()
 }
 
-// A Laner is a Carrier that can make a second connection for a link, for its bulk data, so that messages do not wait
-// behind that. What Carrier says of the connection holds for both: Flush and Cut are about both.
-type Laner interface {
-	// DialLane begins to make it. The carrier pulls from it with NextLane and hands what arrives to DeliverLane and Place,
-	// or calls LaneFailed, later or at once. Locked.
-	DialLane(l *Link)
+// A Flow is one of the two ways on which the frames of a link leave.
+//
+// What a flow promises: frames other than DATA arrive once, in their order, and none is missing while the link is up. Each byte
+// of DATA arrives once and never before the PUT or GET that opened its operation; over an Exact carrier in any order, and a
+// CANCEL or DONE may overtake it, over a stream in the order of the frames. Between two flows nothing is promised. Damage or
+// loss that cannot be made good is the end of the session: Link.Fail.
+type Flow uint8
+
+const (
+	FlowMessages Flow = iota // messages, control, small puts and gets
+	FlowBulk                 // puts and gets of BulkMin bytes or more, while it is up
+	flows
+)
+
+const (
+	// PieceSize is the largest payload of one piece of bulk data in bytes.
+	PieceSize = 256 << 10
+	// BulkMin is the length in bytes from which a put or get uses FlowBulk.
+	BulkMin = 64 << 10
+)
+
+// A Writer takes the frames of one Pull. Its methods are called with the endpoint locked, and do not wait. What it has taken
+// cannot be taken back.
+type Writer interface {
+	// Room is asked before each frame: the payload of the largest frame that fits now, -1 when not even one without fits, and
+	// how many bytes of a piece of bulk data, 0 when none. The engine stays within.
+	Room() (whole, piece int)
+	// Frame sends a frame. h and payload are the engine's and valid during the call only.
+	Frame(h *frame.Header, payload []byte)
+	// Piece sends a frame whose payload is v, which is the carrier's until it calls Sent: it borrows v for each copy, system
+	// call or retransmission. h is valid during the call only.
+	Piece(h *frame.Header, v View)
 }
-
-// A View is a piece of memory that a frame's payload is read from or placed into: n bytes of mem at Off, on behalf of
-// an operation of this process (its ticket guards the memory) or of a peer.
-type View struct {
-	t     na.Ticket // of an operation of this process
-	mem   *na.Mem   // nil: discard
-	off   int64
-	n     int64
-	move  *move   // sending: what it is a piece of
-	input *input  // receiving: the peer's put that it is a piece of
-	code  na.Code // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
-}
-
-// Len returns the number of bytes.
-func (v *View) Len() int { return int(v.n) }
-
-// Discard tells that the payload has no destination: its bytes are read and dropped.
-func (v *View) Discard() bool { return v.mem == nil }
-
-// Borrow reports whether the memory may be touched, until Return. It is short: one copy, or one system call that does
-// not wait. Once it has reported false the View is gone for good: a sender fills with zeroes, a receiver drops.
-func (v *View) Borrow() bool {
-	if v.mem == nil || v.code != na.OK {
-		return false
-	}
-	own := v.t.Valid()
-	switch {
-	case own && !v.mem.Join(), !own && !v.mem.Acquire():
-		v.code = na.ErrRevoked
-	case own && !v.t.Hold():
-		v.mem.Release()
-		v.code = na.ErrRevoked
-	}
-	return v.code == na.OK
-}
-
-// Fault says that the memory could not be read or written: a mapped file was truncated, most likely. The View is gone
-// for good, and so is the operation that it is a piece of.
-func (v *View) Fault() { v.code = na.ErrFault }
-
-// Faulted tells whether Fault was called.
-func (v *View) Faulted() bool { return v.code == na.ErrFault }
-
-// Return ends a Borrow that reported true.
-func (v *View) Return() {
-	v.mem.Release()
-	if v.t.Valid() {
-		v.t.Release()
-	}
-}
-
-// Slices appends to dst the memory of the n bytes at from within the view. Only between Borrow and Return.
-func (v *View) Slices(dst [][]byte, from, n int) [][]byte {
-	return v.mem.Slices(dst, v.off+int64(from), int64(n))
-}
-
-// A Chunk is what Next yields beside the bytes that it appended: the payload of a piece of bulk data, which follows
-// them on the wire.
-type Chunk struct {
-	View
-}
-
-// ChunkSize is the payload of one piece of bulk data in bytes.
-const ChunkSize = 256 << 10
-
-// maxFront is the room that Next needs for a frame that is not a message.
-const maxFront = frame.HeaderSize + frame.TailSize

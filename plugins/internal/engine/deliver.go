@@ -15,12 +15,8 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		return nil
 	}
 	l.heard = true
-	if h.Kind == frame.Goaway {
-		l.refused(na.Code(h.Tag), string(payload))
-		return nil
-	}
 	if l.state != linkUp {
-		return l.deliverHello(h, payload)
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
 	}
 	if err := l.header(h); err != nil {
 		return err
@@ -32,10 +28,10 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Expected:
 		l.e.messages++
 		l.deliverExpected(h, payload)
-	case frame.PutDone:
-		return l.deliverDone(h, kindPut)
-	case frame.GetDone:
-		return l.deliverDone(h, kindGet)
+	case frame.Done:
+		return l.deliverDone(h)
+	case frame.Put:
+		return l.deliverPut(h)
 	case frame.Get:
 		return l.deliverGet(h)
 	case frame.Cancel:
@@ -52,8 +48,6 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		return l.deliverWithdrawn(h)
 	case frame.Abandon:
 		return l.deliverAbandon(h)
-	case frame.Lane:
-		l.wantLane()
 	case frame.Dropped:
 		if o := l.e.leases[matchKey{l, na.Tag(h.Tag)}]; o != nil {
 			l.e.finish(o, na.Result{Err: na.WithText(na.ErrNoEntry, "the peer dropped the message of the lease"), Fate: na.MaybeRan})
@@ -68,52 +62,19 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// header checks what every frame of a session carries.
+// header checks what every frame of a session carries. A credit that is older than the last one has come on another flow.
 func (l *Link) header(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
-	if h.Flags&frame.FlagLane != 0 {
-		return nil // it may be older than what has come on the other connection
-	}
 	switch grown := int32(h.Credit - l.credits); {
-	case grown == 0:
-	case grown < 0 || h.Credit-l.used > maxCredit:
+	case grown <= 0:
+	case h.Credit-l.used > maxCredit:
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with credit %d after %d, %d used", h.Kind, h.Credit, l.credits, l.used))
 	default:
 		l.credited(h.Credit)
 	}
 	return nil
-}
-
-// deliverHello takes the peer's answer to our HELLO.
-func (l *Link) deliverHello(h *frame.Header, payload []byte) error {
-	g, err := ParseHello(h, payload)
-	if err != nil {
-		return err
-	}
-	if err := l.e.checkGreeting(&g); err != nil {
-		return err
-	}
-	if int(g.Target) != l.e.id || int(g.Context) != l.named.Target() {
-		return na.WithText(na.ErrProtocol, "HELLO is for another context")
-	}
-	if g.Incarnation == l.e.eng.inc {
-		return na.WithText(na.ErrUnreachable, "the address leads back to this process, which does not listen there")
-	}
-	if err := l.checkNeed(&g); err != nil {
-		return err
-	}
-	l.up(g)
-	return nil
-}
-
-// ParseHello decodes the first frame of a connection.
-func ParseHello(h *frame.Header, payload []byte) (frame.Greeting, error) {
-	if h.Kind != frame.Hello || h.Tag != frame.Magic {
-		return frame.Greeting{}, na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
-	}
-	return frame.ParseGreeting(payload)
 }
 
 func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
@@ -163,9 +124,9 @@ func (l *Link) deliverExpected(h *frame.Header, payload []byte) {
 }
 
 // deliverDone ends a put or a get that the owner has reported done.
-func (l *Link) deliverDone(h *frame.Header, k kind) error {
+func (l *Link) deliverDone(h *frame.Header) error {
 	o := l.e.flying.get(h.Op)
-	if o == nil || o.link != l || o.kind != k {
+	if o == nil || o.link != l {
 		l.e.stats.LateDropped++
 		return nil
 	}
@@ -196,10 +157,33 @@ func (l *Link) deliverGet(h *frame.Header) error {
 		code = na.ErrAgain
 	}
 	if code != na.OK || h.Tail.Length == 0 {
-		l.control(frame.Header{Kind: frame.GetDone, Op: h.Op, Tag: uint64(code)})
+		l.control(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
 		return l.denied(code, h.Tail.Token)
 	}
 	l.serve(h.Op, mem, h.Tail.Offset, h.Tail.Length)
+	return nil
+}
+
+// deliverPut makes room for a put.
+func (l *Link) deliverPut(h *frame.Header) error {
+	if l.sinks[h.Op] != nil {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("PUT with the identity %#x of one that is under way", h.Op))
+	}
+	mem, code := l.e.eng.reach(l, h.Tail, na.WriteOnly)
+	if code == na.OK && len(l.sinks) >= maxServing {
+		code = na.ErrAgain
+	}
+	if code != na.OK || h.Tail.Length == 0 {
+		l.control(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
+		return l.denied(code, h.Tail.Token)
+	}
+	l.e.reached++
+	s := l.e.newSink()
+	*s = sink{id: h.Op, mem: mem, off: h.Tail.Offset, n: h.Tail.Length}
+	if l.sinks == nil {
+		l.sinks = map[uint64]*sink{}
+	}
+	l.sinks[h.Op] = s
 	return nil
 }
 
@@ -221,105 +205,11 @@ func (l *Link) denied(code na.Code, token [16]byte) error {
 
 // deliverCancel stops what the peer does not want any more.
 func (l *Link) deliverCancel(h *frame.Header) {
-	if m := l.served[h.Op]; m != nil {
-		l.dropMove(m)
+	if s := l.served[h.Op]; s != nil {
+		l.dropSource(s)
 	}
-	delete(l.inputs, h.Op)
-}
-
-// Place says where the payload of a bulk frame goes; the carrier reads it there piece by piece and calls Placed when
-// it is complete. Locked.
-func (l *Link) Place(h *frame.Header) (View, error) {
-	n := int64(h.Payload())
-	v := View{n: n}
-	if l.state == linkDown {
-		return v, nil
-	}
-	l.heard = true
-	if l.state != linkUp {
-		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
-	}
-	if err := l.header(h); err != nil {
-		return v, err
-	}
-	if h.Kind == frame.GetData {
-		o := l.e.flying.get(h.Op)
-		if o == nil || o.link != l || o.kind != kindGet {
-			l.e.stats.LateDropped++
-			return v, nil
-		}
-		if !na.InRange(int64(h.Tag), n, o.n) || o.at+n > o.n {
-			return v, na.WithText(na.ErrProtocol, fmt.Sprintf("GETDATA of %d bytes at %d lies outside the get of %d", n, h.Tag, o.n))
-		}
-		v.t, v.mem, v.off = o.t, o.mem, o.loff+int64(h.Tag)
-		return v, nil
-	}
-	return l.placePut(h, v)
-}
-
-func (l *Link) placePut(h *frame.Header, v View) (View, error) {
-	total := h.Tail.Length
-	in := l.inputs[h.Op]
-	if in == nil {
-		if h.Tag != 0 {
-			l.e.stats.LateDropped++ // the rest of a put that was refused or canceled
-			return v, nil
-		}
-		mem, code := l.e.eng.reach(l, h.Tail, na.WriteOnly)
-		if code == na.OK && len(l.inputs) >= maxServing {
-			code = na.ErrAgain
-		}
-		if err := l.denied(code, h.Tail.Token); err != nil {
-			return v, err
-		}
-		if code != na.OK {
-			l.control(frame.Header{Kind: frame.PutDone, Op: h.Op, Tag: uint64(code)})
-			return v, nil
-		}
-		l.e.reached++
-		in = l.e.newInput()
-		*in = input{id: h.Op, mem: mem, total: total}
-		if l.inputs == nil {
-			l.inputs = map[uint64]*input{}
-		}
-		l.inputs[h.Op] = in
-	}
-	if in.total != total || !na.InRange(int64(h.Tag), v.n, total) || in.got+v.n > total ||
-		!in.mem.Contains(h.Tail.Offset, total) {
-		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("PUT of %d bytes at %d does not fit its operation of %d", v.n, h.Tag, total))
-	}
-	v.input = in
-	v.mem, v.off = in.mem, h.Tail.Offset+int64(h.Tag)
-	return v, nil
-}
-
-// Placed hears that the payload of a bulk frame has been read. Locked.
-func (l *Link) Placed(h *frame.Header, v *View) {
-	if l.state == linkDown {
-		return
-	}
-	l.heard = true
-	if in := v.input; in != nil {
-		if l.inputs[in.id] != in {
-			return // canceled meanwhile
-		}
-		if in.code == na.OK {
-			in.code = v.code
-		}
-		if in.got += v.n; in.got == in.total {
-			delete(l.inputs, in.id)
-			l.control(frame.Header{Kind: frame.PutDone, Op: in.id, Tag: uint64(in.code)})
-			l.e.freeInput(in)
-			v.input = nil
-		}
-		return
-	}
-	if o := l.e.flying.get(h.Op); o != nil && o.t == v.t && v.mem != nil {
-		switch v.code {
-		case na.OK:
-			o.at += v.n
-		case na.ErrFault:
-			l.faulted(o)
-		}
+	if s := l.sinks[h.Op]; s != nil {
+		delete(l.sinks, h.Op)
+		l.e.dropSink(s)
 	}
 }

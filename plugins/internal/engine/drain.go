@@ -25,7 +25,7 @@ func (e *Endpoint) Underway() na.Underway {
 	for _, l := range e.links {
 		u.Sends += l.msgs.n + l.starved.n
 		u.Moves += l.moving.n + l.flying.n
-		u.Served += len(l.served) + len(l.inputs)
+		u.Served += len(l.served) + len(l.sinks)
 		u.Leases += l.leases.n
 	}
 	return u
@@ -40,7 +40,7 @@ func (e *Endpoint) Confirm() int {
 			continue
 		}
 		left++
-		if l.pingTag != confirmTag && l.answers == 0 && l.lane.ctl.len() == 0 {
+		if l.pingTag != confirmTag && l.answers == 0 && l.flows[FlowBulk].ctl.len() == 0 {
 			l.pingTag = confirmTag // of every PING to come: a PONG is for the last one
 			l.control(frame.Header{Kind: frame.Ping, Tag: confirmTag})
 		}

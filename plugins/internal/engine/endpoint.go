@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
 // Limits that are not settable.
@@ -55,22 +56,23 @@ type op struct {
 	prev *op
 	next *op
 
-	tag   na.Tag
-	buf   []byte
-	by    na.Deadline // of an unexpected message
-	mem   *na.Mem     // local side of a put or get; memory of a lease
-	loff  int64
-	key   na.Key
-	roff  int64
-	n     int64
-	at    int64         // bytes sent or received so far
-	id    uint64        // of a put or get; of the message of a withdraw
-	due   time.Duration // of a timer
-	place int           // in Endpoint.timers
-	last  bool          // a message that uses the last envelope of a peer, and ends when there is another
-	lane  bool          // a put whose data goes over the lane
-	move  *move
-	stop  func() // ends a lookup
+	tag    na.Tag
+	buf    []byte
+	by     na.Deadline // of an unexpected message
+	mem    *na.Mem     // local side of a put or get; memory of a lease
+	loff   int64
+	key    na.Key
+	roff   int64
+	n      int64
+	at     int64         // bytes sent or received so far
+	id     uint64        // of a put or get; of the message of a withdraw
+	due    time.Duration // of a timer
+	place  int           // in Endpoint.timers
+	last   bool          // a message that uses the last envelope of a peer, and ends when there is another
+	flow   Flow          // of a put
+	source *source
+	sink   *sink
+	stop   func() // ends a lookup
 }
 
 // matchKey finds the lease that goes with an expected message.
@@ -106,7 +108,6 @@ type Endpoint struct {
 
 	leases    map[matchKey]*op
 	tokens    map[[16]byte]*op
-	lanes     map[[16]byte]*Link
 	flying    idTable
 	receivers opList // RecvUnexpected that wait
 	lookups   opList
@@ -114,13 +115,14 @@ type Endpoint struct {
 	inbox     fifo[*na.Envelope]
 	gone      int // of inbox, that were withdrawn
 
-	freeOps    *op
-	freeEnvs   []*na.Envelope
-	freeMoves  []*move
-	freeInputs []*input
-	stats      na.Stats
-	messages   uint64 // sent and received
-	reached    uint64 // gets and puts of peers that have begun
+	freeOps     *op
+	freeEnvs    []*na.Envelope
+	freeSources []*source
+	freeSinks   []*sink
+	head        frame.Header // of the frame that leaves now
+	stats       na.Stats
+	messages    uint64 // sent and received
+	reached     uint64 // gets and puts of peers that have begun
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -130,7 +132,6 @@ func newEndpoint(g *Engine, nctx *na.Context) *Endpoint {
 		eng: g, nctx: nctx, id: nctx.ID(),
 		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[na.Addr]*backoff{},
 		leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
-		lanes: map[[16]byte]*Link{},
 	}
 }
 
@@ -225,8 +226,11 @@ func (e *Endpoint) detach(o *op) {
 		e.due.Store(int64(e.timers.next()))
 	case kindPut, kindGet:
 		e.flying.remove(o.id)
-		if o.move != nil {
-			o.link.dropMove(o.move)
+		if o.source != nil {
+			o.link.dropSource(o.source)
+		}
+		if o.sink != nil {
+			e.dropSink(o.sink)
 		}
 		if o.link.moving.n > 0 { // one of them may begin
 			o.link.kick()
@@ -450,7 +454,7 @@ func (e *Endpoint) Cancel(t na.Ticket) {
 // cancel ends o with err. Locked.
 func (e *Endpoint) cancel(o *op, err error) {
 	r := na.Result{Err: err, Fate: na.MaybeRan, N: o.at}
-	l, onLane := o.link, o.lane
+	l, flow := o.link, o.flow
 	moving := uint64(0) // what the peer may stop
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be kept
@@ -467,7 +471,7 @@ func (e *Endpoint) cancel(o *op, err error) {
 	}
 	e.finish(o, r)
 	if moving != 0 && l.state == linkUp {
-		l.controlMove(onLane, cancelMove(moving)) // a courtesy: the peer may stop early. It may also be what ends l.
+		l.controlOn(flow, cancelMove(moving)) // a courtesy: the peer may stop early. It may also be what ends l.
 	}
 }
 
@@ -496,7 +500,7 @@ func (e *Endpoint) Shut() {
 		e.finish(e.timers[0], na.Result{Err: na.ErrClosed})
 	}
 	for _, l := range e.sorted() {
-		l.close(na.ErrClosed, goaway(na.ErrClosed, "the process closed the context"), false)
+		l.close(na.ErrClosed, na.ErrClosed, "the process closed the context", false)
 	}
 	for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
 		e.accept(env)
@@ -519,8 +523,8 @@ func (e *Endpoint) Stats() na.Stats {
 	for _, l := range e.links {
 		if l.state == linkUp {
 			s.Peers++
-			if l.lane.state == laneUp {
-				s.Lanes++
+			if l.flows[FlowBulk].up {
+				s.BulkFlows++
 			}
 		}
 		s.Outstanding += l.waiting

@@ -23,6 +23,8 @@ type Options struct {
 	Host string
 	Now  func() time.Duration
 	Rand func([]byte)
+	// Exact says that the carriers never send anything in place of bytes that are gone: the bytes vouch for themselves.
+	Exact bool
 	// Driven says that every Carrier is a na.Driver.
 	Driven bool
 	// Unassisted says that contexts which nobody drives are left alone.

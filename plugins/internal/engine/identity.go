@@ -28,3 +28,17 @@ func (l *Link) identity() na.Identity {
 	id.Host, id.Incarnation = l.peer.Host, l.peer.Incarnation
 	return id
 }
+
+// A Prover is a connection (Link.Conn) that proves who the peer is. What it returns never changes; Host and
+// Incarnation in it do not count. Locked.
+type Prover interface {
+	Proof() na.Identity
+}
+
+// proofOf returns what a connection proves.
+func proofOf(conn any) na.Identity {
+	if p, ok := conn.(Prover); ok {
+		return p.Proof()
+	}
+	return na.Identity{}
+}

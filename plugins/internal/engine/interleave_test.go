@@ -76,7 +76,7 @@ func (c duelCarrier) Check(string) error                            { return nil
 func (c duelCarrier) Resolve(string, func(string, error)) func()    { return nil }
 func (c duelCarrier) Dial(l *Link)                                  { c.s.l = l }
 func (c duelCarrier) Flush(*Link)                                   {}
-func (c duelCarrier) Cut(*Link, []byte)                             {}
+func (c duelCarrier) Cut(*Link, na.Code, string)                    {}
 func (c duelCarrier) Poll(time.Duration)                            {}
 func (c duelCarrier) NextTimer() time.Duration                      { return 0 }
 func (c duelCarrier) Shut()                                         {}
@@ -114,19 +114,17 @@ func newDuel(t testing.TB, c scope) *duel {
 	d.to.open(t, "to", 2, c.ger)
 	hold := d.from.nctx.NewOp(func(*na.Op, na.Result) {})
 	require.NoError(t, d.from.nctx.RecvExpected(hold, na.MakeAddr("duel://to", 0), 1<<40, nil))
-	hello, ok := d.from.pull()
-	require.True(t, ok)
-	h, err := frame.Parse(hello)
-	require.NoError(t, err)
-	g, err := ParseHello(&h, hello[h.Size():])
+	g, err := frame.ParseGreeting(d.from.l.Hello(nil, nil))
 	require.NoError(t, err)
 	d.to.e.Lock()
-	d.to.l, err = d.to.e.Admit(nil, g, true)
+	d.to.l, err = d.to.e.Admit(nil, &g, true)
 	d.to.e.Unlock()
 	require.NoError(t, err)
-	hello, ok = d.to.pull()
-	require.True(t, ok)
-	d.from.deliver(hello)
+	g, err = frame.ParseGreeting(d.to.l.Hello(nil, nil))
+	require.NoError(t, err)
+	d.from.e.Lock()
+	require.NoError(t, d.from.l.Greet(&g))
+	d.from.e.Unlock()
 	hold.Cancel()
 	d.from.nctx.Trigger(0)
 	require.True(t, d.from.l.Up() && d.to.l.Up())
@@ -143,8 +141,12 @@ func (d *duel) close() {
 func (s *side) pull() ([]byte, bool) {
 	s.e.Lock()
 	defer s.e.Unlock()
-	b, _, ok := s.l.Next(nil, true)
-	return b, ok
+	var w parcel
+	s.l.Pull(FlowMessages, &w)
+	if !w.taken {
+		return nil, false
+	}
+	return w.head.Append(nil, w.buf), true
 }
 
 func (s *side) deliver(b []byte) {
@@ -208,7 +210,7 @@ func (d *duel) actions() (all []action) {
 func (s *side) more() bool {
 	s.e.Lock()
 	defer s.e.Unlock()
-	return s.l.More()
+	return s.l.hasMore(FlowMessages)
 }
 
 // do makes a happen.
@@ -407,7 +409,7 @@ func (d *duel) key() string {
 				num(uint32(o.id), uint32(o.tag))
 			}
 		}
-		for _, h := range l.ctl.all() {
+		for _, h := range l.flows[FlowMessages].ctl.all() {
 			num(uint32(h.Kind), uint32(h.Op), uint32(h.Tag))
 		}
 		num(uint32(len(s.wire)))

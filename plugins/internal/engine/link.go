@@ -28,8 +28,8 @@ const (
 
 // A Link is a session between this context and one context of one peer. Endpoint.mu guards it.
 type Link struct {
-	// Conn and Lane are the carrier's: the connection, and the one for bulk data.
-	Conn, Lane any
+	// Conn is the carrier's: what it knows of the connection.
+	Conn any
 
 	// Proof is what Conn has proven of the peer, from the HELLO on. Host and Incarnation in it do not count.
 	Proof na.Identity
@@ -44,11 +44,9 @@ type Link struct {
 	born    time.Duration // when the first operation wanted it; later by what this process was frozen since
 	since   time.Duration // when dialing began, or begins (waiting)
 	spared  bool          // from the end of its time, after a freeze of this process
-	greeted bool          // our HELLO was pulled
 	kicked  bool
 	looping bool // in loop.todo, whose lock guards this
-	lane    lane
-	eager   int // bytes of one message: the smaller of both sides; 0 until up
+	eager   int  // bytes of one message: the smaller of both sides; 0 until up
 
 	// Liveness.
 	waiting int // operations that wait for the peer
@@ -58,13 +56,12 @@ type Link struct {
 	bytes   bool          // bytes did
 	silent  time.Duration // without bytes
 	partial time.Duration // without a message
-	flows   [2]taken      // messages, bulk data
 
 	pingTag   uint64 // of the PINGs that we send
 	confirmed bool   // the peer has taken what was sent before Confirm
 
 	// Sending.
-	ctl     fifo[frame.Header]
+	flows   [flows]flow
 	pong    bool
 	pongTag uint64
 	owed    bool           // the peer should hear of freed envelopes
@@ -77,10 +74,9 @@ type Link struct {
 	recvs   opList         // expected receives
 	match   map[na.Tag]*op // the same by their tags
 	leases  opList
-	moves   fifo[*move] // bulk data being sent, but for that on the lane
-	credits uint32      // envelopes the peer has ever guaranteed
-	used    uint32      // envelopes we have used
-	seq     uint64      // unexpected messages encoded
+	credits uint32 // envelopes the peer has ever guaranteed
+	used    uint32 // envelopes we have used
+	seq     uint64 // unexpected messages that have left
 	asks    withdrawals
 
 	probed    time.Duration // when the peer was last asked for its credit, or messages began to wait for it
@@ -98,10 +94,10 @@ type Link struct {
 	heldMax   int
 	load      atomic.Int64 // of the layer above na
 	waiters   waiters
-	answered  int // answers to withdraws that wait to leave
-	inputs    map[uint64]*input
-	served    map[uint64]*move // gets of the peer, by its operation id
-	guesses   [][16]byte       // tokens for which requests were refused
+	answered  int                // answers to withdraws that wait to leave
+	sinks     map[uint64]*sink   // puts of the peer, by its operation id
+	served    map[uint64]*source // gets of the peer, likewise
+	guesses   [][16]byte         // tokens for which requests were refused
 }
 
 // backoff slows down dialling a name that fails.
@@ -227,19 +223,48 @@ func (l *Link) dial() {
 	l.carrier.Dial(l)
 }
 
-// Greeting is what our HELLO says on l. Locked.
+// Hello appends to dst what our HELLO says on l, and returns it: as often as the carrier likes, it changes nothing. label is
+// the carrier's own, for its other side. Locked.
+func (l *Link) Hello(dst, label []byte) []byte {
+	g := l.greeting()
+	g.Label = label
+	return g.Append(dst)
+}
+
+// Greet takes the HELLO with which the peer answers ours. An error means that it cannot be accepted: the carrier calls Fail
+// with it. Locked.
+func (l *Link) Greet(g *frame.Greeting) error {
+	if l.state != linkDialing {
+		return na.WithText(na.ErrProtocol, "HELLO frame inside a session")
+	}
+	if err := l.e.checkGreeting(g); err != nil {
+		return err
+	}
+	if int(g.Target) != l.e.id || int(g.Context) != l.named.Target() {
+		return na.WithText(na.ErrProtocol, "HELLO is for another context")
+	}
+	if g.Incarnation == l.e.eng.inc {
+		return na.WithText(na.ErrUnreachable, "the address leads back to this process, which does not listen there")
+	}
+	if err := l.checkNeed(g); err != nil {
+		return err
+	}
+	l.up(*g)
+	return nil
+}
+
+// Incarnation is that of the peer of a session that is up. Locked.
+func (l *Link) Incarnation() [16]byte { return l.peer.Incarnation }
+
 func (l *Link) greeting() frame.Greeting {
 	features := uint64(frame.FeatureWithdraw)
 	if l.e.eng.cfg.Reserve == na.HonestReserve {
 		features |= frame.FeatureReserve
 	}
-	if _, ok := l.carrier.(Laner); ok && l.dialled {
-		features |= frame.FeatureLane
-	}
 	return frame.Greeting{
 		Features: features, Version: frame.Version, Incarnation: l.e.eng.inc, Listen: l.e.eng.opts.Listen, Host: l.e.eng.opts.Host,
 		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
-		Lane: l.lane.offer, Need: uint32(l.e.eng.cfg.Need), Want: uint32(l.e.eng.cfg.Want),
+		Need: uint32(l.e.eng.cfg.Need), Want: uint32(l.e.eng.cfg.Want),
 	}
 }
 
@@ -260,12 +285,12 @@ func (e *Endpoint) checkGreeting(g *frame.Greeting) error {
 
 // Admit takes in a peer that connected to us and sent g. verified tells that the machine it connected from is the one
 // that g.Listen names, so that operations to that name may use this session. conn becomes the link's Conn. An error is
-// what the carrier tells the peer in a Goaway before it closes the connection. Locked.
-func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, error) {
+// what the carrier tells the peer before it closes the connection. Locked.
+func (e *Endpoint) Admit(conn any, g *frame.Greeting, verified bool) (*Link, error) {
 	if e.shut {
 		return nil, na.WithText(na.ErrClosed, "the context is closed")
 	}
-	if err := e.checkGreeting(&g); err != nil {
+	if err := e.checkGreeting(g); err != nil {
 		return nil, err
 	}
 	if int(g.Target) != e.id {
@@ -273,9 +298,6 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 	}
 	if g.Incarnation == e.eng.inc {
 		return nil, na.WithText(na.ErrUnreachable, "the address leads back to the process itself, whose name is another")
-	}
-	if g.HasLane() {
-		return e.admitLane(conn, g)
 	}
 	if e.draining {
 		return nil, na.WithText(na.ErrClosed, "the process is shutting down")
@@ -286,7 +308,7 @@ func (e *Endpoint) Admit(conn any, g frame.Greeting, verified bool) (*Link, erro
 		named = na.MakeAddr(g.Listen, int(g.Context))
 	}
 	if old := e.names[named]; old != nil && !named.IsZero() {
-		if err := e.compete(old, &g); err != nil {
+		if err := e.compete(old, g); err != nil {
 			return nil, err
 		}
 		if old.state != linkDown {
@@ -324,20 +346,16 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 		if err := old.checkNeed(g); err != nil {
 			return err
 		}
-		e.carrier.Cut(old, nil)
+		e.carrier.Cut(old, na.OK, "")
 		old.dialled = false
 	}
 	return nil
 }
 
 // adopt brings l up over a connection that the peer made.
-func (l *Link) adopt(conn any, g frame.Greeting) {
+func (l *Link) adopt(conn any, g *frame.Greeting) {
 	l.Conn = conn
-	l.greeted = false
-	if g.Features&frame.FeatureLane != 0 {
-		l.offerLane()
-	}
-	l.up(g)
+	l.up(*g)
 }
 
 // up starts the session.
@@ -368,12 +386,11 @@ func (l *Link) fail(err error) {
 		if code != na.ErrPeerLost {
 			err = na.WithText(na.ErrPeerLost, "peer lost: "+err.Error())
 		}
-		l.close(err, goaway(code, err.Error()), true)
+		l.close(err, code, err.Error(), true)
 	case na.CodeOf(err) == na.ErrDuplicate && !l.e.shut:
 		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
-		l.carrier.Cut(l, nil)
+		l.carrier.Cut(l, na.OK, "")
 		l.state = linkWaiting
-		l.greeted = false
 		l.e.readClock()
 		l.since = l.e.now + backoffFirst*5
 		l.e.hurry(l.since)
@@ -382,7 +399,7 @@ func (l *Link) fail(err error) {
 		if code := na.CodeOf(err); code != na.ErrUnreachable {
 			err = na.WithText(na.ErrUnreachable, "peer unreachable: "+err.Error())
 		}
-		l.close(err, nil, false)
+		l.close(err, na.OK, "", false)
 	}
 }
 
@@ -408,15 +425,15 @@ func (e *Endpoint) failed(name na.Addr) {
 	w.until = e.now + w.step
 }
 
-// close ends l: cuts the connection and finishes every operation with err. last is sent if it can be.
-func (l *Link) close(err error, last []byte, fault bool) {
+// close ends l: cuts the connection, for which the peer is told code and text, and finishes every operation with err.
+func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	if l.state == linkDown {
 		return
 	}
 	wasUp := l.state == linkUp
 	l.state = linkDown
 	e := l.e
-	l.carrier.Cut(l, last)
+	l.carrier.Cut(l, code, text)
 	e.found = nil
 	delete(e.links, l.session)
 	if e.names[l.named] == l {
@@ -438,10 +455,10 @@ func (l *Link) close(err error, last []byte, fault bool) {
 			e.finish(o, r)
 		}
 	}
-	endMoves(&l.moves)
-	endMoves(&l.lane.moves)
-	l.served, l.inputs, l.ctl, l.lane.ctl = nil, nil, fifo[frame.Header]{}, fifo[frame.Header]{}
-	delete(e.lanes, l.lane.offer)
+	for i := range l.flows {
+		endSources(&l.flows[i].sources)
+	}
+	l.served, l.sinks, l.flows = nil, nil, [flows]flow{}
 	l.settle()
 	if wasUp && fault {
 		e.stats.PeersLost++
@@ -457,8 +474,8 @@ func (l *Link) settle() {
 	}
 }
 
-// Refused hears a Goaway. Locked.
-func (l *Link) refused(code na.Code, text string) {
+// Refused is called when the peer ends the session, or refuses it, and says why. Locked.
+func (l *Link) Refused(code na.Code, text string) {
 	if len(text) > 512 {
 		text = text[:512]
 	}
@@ -629,7 +646,7 @@ const maxPartial = 3
 
 // ping asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
 func (l *Link) ping() {
-	if slices.ContainsFunc(l.ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
+	if slices.ContainsFunc(l.flows[FlowMessages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
 	}
 	l.control(frame.Header{Kind: frame.Ping, Tag: l.pingTag})

@@ -75,3 +75,46 @@ func (q *opList) pop() *op {
 	}
 	return o
 }
+
+// idTable gives operations their wire identity: slot and generation, so that a late answer meets a dead generation.
+type idTable struct {
+	slots []idSlot
+	free  []uint32
+}
+
+type idSlot struct {
+	o   *op
+	gen uint32
+}
+
+func (t *idTable) add(o *op) uint64 {
+	var slot uint32
+	if n := len(t.free); n > 0 {
+		slot, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		slot = uint32(len(t.slots))
+		t.slots = append(t.slots, idSlot{gen: 1})
+	}
+	t.slots[slot].o = o
+	return uint64(t.slots[slot].gen)<<32 | uint64(slot)
+}
+
+func (t *idTable) get(id uint64) *op {
+	slot := uint32(id)
+	if uint64(slot) >= uint64(len(t.slots)) || t.slots[slot].gen != uint32(id>>32) {
+		return nil
+	}
+	return t.slots[slot].o
+}
+
+// remove ends the identity. A slot whose generations are used up is not used again.
+func (t *idTable) remove(id uint64) {
+	if t.get(id) == nil {
+		return
+	}
+	s := &t.slots[uint32(id)]
+	s.o = nil
+	if s.gen++; s.gen != 0 {
+		t.free = append(t.free, uint32(id))
+	}
+}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,10 +26,10 @@ func TestMovesTakeTurns(t *testing.T) {
 	}
 	require.Len(t, ids, maxFlying)
 	for i := range n {
-		require.NoError(t, s.place(l, frame.Header{Kind: frame.GetData, Op: ids[i]}, []byte("x")))
+		require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: ids[i]}, []byte("x")))
 		s.e.Lock()
 		s.e.kicked, l.kicked = nil, false
-		require.NoError(t, l.Deliver(&frame.Header{Kind: frame.GetDone, Op: ids[i], Credit: l.credits}, nil))
+		require.NoError(t, l.Deliver(&frame.Header{Kind: frame.Done, Op: ids[i], Credit: l.credits}, nil))
 		kicked := len(s.e.kicked) > 0
 		s.e.flushUnlock()
 		if i+maxFlying < n {
@@ -53,7 +52,7 @@ func TestMovesTakeTurns(t *testing.T) {
 func TestPieces(t *testing.T) {
 	s := newScript(t, na.Config{})
 	l := s.meet(5)
-	sizes := []int{0, 1, ChunkSize, ChunkSize + 1, 3*ChunkSize - 1}
+	sizes := []int{0, 1, PieceSize, PieceSize + 1, 3*PieceSize - 1}
 	var ops []*result
 	var want [][]byte
 	for i, n := range sizes {
@@ -67,28 +66,28 @@ func TestPieces(t *testing.T) {
 	got := map[uint64][]byte{}
 	var order []uint64
 	for _, p := range s.drain(l) {
-		require.Equal(t, frame.Put, p.Kind)
-		require.LessOrEqual(t, p.Payload(), ChunkSize)
-		require.EqualValues(t, len(got[p.Op]), p.Tag, "the offset of a piece")
-		i := slices.Index(order, p.Op)
-		if i < 0 {
-			i = len(order)
+		if p.Kind == frame.Put {
+			require.EqualValues(t, sizes[len(order)], p.Tail.Length)
 			order = append(order, p.Op)
+			continue
 		}
-		require.EqualValues(t, sizes[i], p.Tail.Length)
+		require.Equal(t, frame.Data, p.Kind)
+		require.Contains(t, order, p.Op, "data before its PUT")
+		require.LessOrEqual(t, p.Payload(), PieceSize)
+		require.EqualValues(t, len(got[p.Op]), p.Tag, "the offset of a piece")
 		got[p.Op] = append(got[p.Op], p.payload...)
 	}
 	require.Len(t, order, len(sizes))
 	for i, id := range order {
 		require.True(t, bytes.Equal(want[i], got[id]), "transfer %d of %d bytes", i, sizes[i])
-		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.PutDone, Op: id}, nil))
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil))
 	}
 	s.trigger()
 	for i, r := range ops {
 		require.NoError(t, r.Err)
 		require.EqualValues(t, sizes[i], r.N)
 	}
-	require.Zero(t, l.moves.len())
+	require.Zero(t, l.flows[FlowMessages].sources.len())
 }
 
 // A get that is served, and the memory is taken back before, between and while its pieces are sent.
@@ -96,9 +95,9 @@ func TestServeRevoked(t *testing.T) {
 	for _, before := range []int{0, 1, 2} {
 		s := newScript(t, na.Config{})
 		l := s.meet(5)
-		m, err := s.eng.cls.Register(na.ReadOnly, bytes.Repeat([]byte("x"), 2*ChunkSize))
+		m, err := s.eng.cls.Register(na.ReadOnly, bytes.Repeat([]byte("x"), 2*PieceSize))
 		require.NoError(t, err)
-		h := frame.Header{Kind: frame.Get, Op: 9, Tail: frame.Tail{Token: m.Key().Token, Length: 2 * ChunkSize}}
+		h := frame.Header{Kind: frame.Get, Op: 9, Tail: frame.Tail{Token: m.Key().Token, Length: 2 * PieceSize}}
 		require.NoError(t, s.deliver(l, h, nil))
 		var frames []pulled
 		for range before {
@@ -112,16 +111,16 @@ func TestServeRevoked(t *testing.T) {
 		require.Equal(t, 1, gone.ended, "nobody touches the memory now")
 		frames = append(frames, s.drain(l)...)
 		last := frames[len(frames)-1]
-		require.Equal(t, frame.GetDone, last.Kind)
+		require.Equal(t, frame.Done, last.Kind)
 		require.EqualValues(t, 9, last.Op)
 		if before < 2 {
 			require.EqualValues(t, na.ErrRevoked, last.Tag)
-			require.NotContains(t, kinds(frames[before+1:]), "GETDATA", "pieces that are sent in vain")
+			require.NotContains(t, kinds(frames[before+1:]), "DATA", "pieces that are sent in vain")
 		} else {
 			require.EqualValues(t, na.OK, last.Tag)
 		}
 		require.Empty(t, l.served)
-		require.Zero(t, l.moves.len())
+		require.Zero(t, l.flows[FlowMessages].sources.len())
 	}
 }
 
@@ -135,19 +134,19 @@ func TestServeHeld(t *testing.T) {
 	require.NoError(t, s.deliver(l, h, nil))
 	p, ok := s.pull(l)
 	require.True(t, ok)
-	require.True(t, p.chunk.Borrow())
+	require.True(t, p.view.Borrow())
 	gone := s.op(func(op *na.Op) error { return s.nctx.Deregister(op, m) })
 	s.trigger()
 	require.Zero(t, gone.ended)
-	p.chunk.Return()
+	p.view.Return()
 	s.trigger()
 	require.Equal(t, 1, gone.ended)
-	require.False(t, p.chunk.Borrow(), "the rest of the piece")
+	require.False(t, p.view.Borrow(), "the rest of the piece")
 	s.e.Lock()
-	l.Sent(&p.chunk)
+	l.Sent(&p.view)
 	s.e.Unlock()
 	all := s.drain(l)
-	require.Equal(t, []string{"GETDONE"}, kinds(all))
+	require.Equal(t, []string{"DONE"}, kinds(all))
 	require.EqualValues(t, na.ErrRevoked, all[0].Tag)
 }
 
@@ -160,21 +159,24 @@ func TestCancelHeld(t *testing.T) {
 	put := s.put(local)
 	p, ok := s.pull(l)
 	require.True(t, ok)
-	require.True(t, p.chunk.Borrow())
+	require.Equal(t, frame.Put, p.Kind)
+	p, ok = s.pull(l)
+	require.True(t, ok)
+	require.True(t, p.view.Borrow())
 	put.Cancel()
 	gone := s.op(func(op *na.Op) error { return s.nctx.Deregister(op, local) })
 	s.trigger()
 	require.Zero(t, s.ends-1, "callbacks that ran while the memory was lent")
-	p.chunk.Return()
+	p.view.Return()
 	require.Equal(t, 2, s.trigger())
 	require.ErrorIs(t, put.Err, na.ErrCanceled)
 	require.Equal(t, 1, gone.ended)
-	require.False(t, p.chunk.Borrow())
+	require.False(t, p.view.Borrow())
 	require.Equal(t, []string{"CANCEL"}, kinds(s.drain(l)), "a courtesy")
 	s.e.Lock()
-	l.Sent(&p.chunk)
+	l.Sent(&p.view)
 	s.e.Unlock()
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.PutDone, Op: p.Op}, nil), "a late answer")
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: p.Op}, nil), "a late answer")
 	require.EqualValues(t, 1, s.nctx.Stats().LateDropped)
 }
 
@@ -188,10 +190,11 @@ func TestLocalDeregistered(t *testing.T) {
 	gone := s.op(func(op *na.Op) error { return s.nctx.Deregister(op, local) })
 	var id uint64
 	for _, p := range s.drain(l) {
-		if p.Kind == frame.Put {
+		switch p.Kind {
+		case frame.Data:
 			require.Equal(t, "xxxxxxxxxx", string(p.payload))
-			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.PutDone, Op: p.Op}, nil))
-		} else {
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: p.Op}, nil))
+		case frame.Get:
 			id = p.Op
 		}
 	}
@@ -199,8 +202,8 @@ func TestLocalDeregistered(t *testing.T) {
 	require.NoError(t, put.Err)
 	require.Equal(t, 1, put.ended)
 	require.Zero(t, gone.ended)
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.GetData, Op: id}, []byte("0123456789")))
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.GetDone, Op: id}, nil))
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, []byte("0123456789")))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil))
 	s.trigger()
 	require.NoError(t, get.Err)
 	require.Equal(t, 1, gone.ended)
@@ -215,7 +218,7 @@ func TestLateData(t *testing.T) {
 	m := s.mem(10)
 	r := s.get(m)
 	id := s.drain(l)[0].Op
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.GetData, Op: id}, []byte("01234")))
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, []byte("01234")))
 	r.Cancel()
 	s.trigger()
 	require.ErrorIs(t, r.Err, na.ErrCanceled)
@@ -225,13 +228,13 @@ func TestLateData(t *testing.T) {
 	require.NoError(t, s.nctx.Get(r.Op, m, 0, s.addr(), na.Key{Len: 10, Access: na.ReadOnly}, 0, 10))
 	again := s.drain(l)[0].Op
 	require.NotEqual(t, id, again)
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.GetData, Op: id, Tag: 5}, []byte("56789")))
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.GetDone, Op: id}, nil))
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 5}, []byte("56789")))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil))
 	require.Equal(t, "##########", string(m.Segments()[0]))
 	require.Zero(t, s.trigger())
 	require.EqualValues(t, 2, s.nctx.Stats().LateDropped)
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.GetData, Op: again}, []byte("abcdefghij")))
-	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.GetDone, Op: again}, nil))
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: again}, []byte("abcdefghij")))
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: again}, nil))
 	s.trigger()
 	require.NoError(t, r.Err)
 	require.Equal(t, "abcdefghij", string(m.Segments()[0]))
@@ -241,12 +244,13 @@ func TestLateData(t *testing.T) {
 func TestPutRefused(t *testing.T) {
 	s := newScript(t, na.Config{})
 	l := s.meet(5)
-	h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Length: 20}}
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Length: 20}}, nil))
+	h := frame.Header{Kind: frame.Data, Op: 5}
 	require.NoError(t, s.place(l, h, make([]byte, 10)))
 	h.Tag = 10
 	require.NoError(t, s.place(l, h, make([]byte, 10)))
 	all := s.drain(l)
-	require.Equal(t, []string{"PUTDONE"}, kinds(all))
+	require.Equal(t, []string{"DONE"}, kinds(all))
 	require.EqualValues(t, na.ErrRevoked, all[0].Tag)
 
 	// Taken back between two pieces.
@@ -254,6 +258,8 @@ func TestPutRefused(t *testing.T) {
 	m, err := s.eng.cls.Register(na.WriteOnly, buf)
 	require.NoError(t, err)
 	h = frame.Header{Kind: frame.Put, Op: 6, Tail: frame.Tail{Token: m.Key().Token, Length: 20}}
+	require.NoError(t, s.deliver(l, h, nil))
+	h = frame.Header{Kind: frame.Data, Op: 6}
 	require.NoError(t, s.place(l, h, bytes.Repeat([]byte("x"), 10)))
 	gone := s.op(func(op *na.Op) error { return s.nctx.Deregister(op, m) })
 	s.trigger()
@@ -262,9 +268,9 @@ func TestPutRefused(t *testing.T) {
 	require.NoError(t, s.place(l, h, bytes.Repeat([]byte("x"), 10)))
 	require.Equal(t, "xxxxxxxxxx##########", string(buf))
 	all = s.drain(l)
-	require.Equal(t, []string{"PUTDONE"}, kinds(all))
+	require.Equal(t, []string{"DONE"}, kinds(all))
 	require.EqualValues(t, na.ErrRevoked, all[0].Tag)
-	require.Empty(t, l.inputs)
+	require.Empty(t, l.sinks)
 }
 
 // A peer that asks for more than may be served at a time is told to come again.
@@ -276,22 +282,22 @@ func TestServingIsBounded(t *testing.T) {
 	tail := frame.Tail{Token: m.Key().Token, Length: 20}
 	for i := range uint64(maxServing + 3) {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Get, Op: i, Tail: tail}, nil))
-		require.NoError(t, s.place(l, frame.Header{Kind: frame.Put, Op: i, Tail: tail}, make([]byte, 10)))
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Put, Op: maxServing*2 + i, Tail: tail}, nil))
 	}
 	require.Len(t, l.served, maxServing)
-	require.Len(t, l.inputs, maxServing)
-	refused := map[frame.Kind]int{}
+	require.Len(t, l.sinks, maxServing)
+	refused := 0
 	for _, p := range s.drain(l) {
-		if na.Code(p.Tag) == na.ErrAgain && (p.Kind == frame.GetDone || p.Kind == frame.PutDone) {
-			refused[p.Kind]++
+		if na.Code(p.Tag) == na.ErrAgain && p.Kind == frame.Done {
+			refused++
 		}
 	}
-	require.Equal(t, map[frame.Kind]int{frame.GetDone: 3, frame.PutDone: 3}, refused)
+	require.Equal(t, 6, refused)
 	require.Empty(t, l.served)
 	for i := range uint64(maxServing) { // the peer gives them up
-		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Cancel, Op: i}, nil))
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Cancel, Op: maxServing*2 + i}, nil))
 	}
-	require.Empty(t, l.inputs)
+	require.Empty(t, l.sinks)
 }
 
 // A peer that makes us answer and does not read is cut before the answers pile up. That may happen inside any call.
@@ -356,14 +362,14 @@ func TestLeases(t *testing.T) {
 	g := peerGreeting(5)
 	g.Incarnation, g.Listen = [16]byte{9}, ""
 	s.e.Lock()
-	other, err := s.e.Admit("conn", g, false)
+	other, err := s.e.Admit("conn", &g, false)
 	s.e.Unlock()
 	require.NoError(t, err)
 	tail := frame.Tail{Token: key.Token, Length: 4}
 	s.drain(other)
 	require.NoError(t, s.deliver(other, frame.Header{Kind: frame.Get, Op: 1, Tail: tail}, nil))
 	all := s.drain(other)
-	require.Equal(t, []string{"GETDONE"}, kinds(all))
+	require.Equal(t, []string{"DONE"}, kinds(all))
 	require.EqualValues(t, na.ErrPermission, all[0].Tag)
 	require.NoError(t, s.deliver(other, frame.Header{Kind: frame.GiveBack, Tail: tail}, nil))
 	require.NoError(t, s.deliver(other, frame.Header{Kind: frame.Dropped, Tag: 1}, nil))
@@ -378,7 +384,7 @@ func TestLeases(t *testing.T) {
 	require.Zero(t, all[1].Flags&frame.FlagTell)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Get, Op: 1, Tail: tail}, nil))
 	all = s.drain(l)
-	require.Equal(t, []string{"GETDATA", "GETDONE"}, kinds(all))
+	require.Equal(t, []string{"DATA", "DONE"}, kinds(all))
 	require.Equal(t, "lent", string(all[0].payload))
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Dropped, Tag: 1}, nil))
 	s.trigger()
@@ -452,7 +458,7 @@ func TestRecordsAreRecycled(t *testing.T) {
 		require.NoError(t, r.Err)
 		p := s.put(s.mem(1))
 		id := s.drain(l)[0].Op
-		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.PutDone, Op: id}, nil))
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil))
 		s.trigger()
 		require.NoError(t, p.Err)
 	}
@@ -461,6 +467,6 @@ func TestRecordsAreRecycled(t *testing.T) {
 		n++
 	}
 	require.LessOrEqual(t, n, 3, "records")
-	require.LessOrEqual(t, len(s.e.freeMoves), 2, "records of moves")
+	require.LessOrEqual(t, len(s.e.freeSources), 2, "records of moves")
 	require.LessOrEqual(t, len(s.e.flying.slots), 2, "identities")
 }

@@ -43,13 +43,9 @@ func (c scriptCarrier) Resolve(text string, done func(string, error)) func() {
 }
 func (c scriptCarrier) Dial(l *Link) { c.s.dialed = append(c.s.dialed, l) }
 func (c scriptCarrier) Flush(*Link)  {}
-func (c scriptCarrier) Cut(l *Link, last []byte) {
-	text := ""
-	if len(last) > 0 {
-		h, err := frame.Parse(last)
-		require.NoError(c.s, err)
-		require.Equal(c.s, frame.Goaway, h.Kind)
-		text = fmt.Sprint(na.Code(h.Tag), ": ", string(last[h.Size():]))
+func (c scriptCarrier) Cut(l *Link, code na.Code, text string) {
+	if code != na.OK {
+		text = fmt.Sprint(code, ": ", text)
 	}
 	c.s.cuts[l] = append(c.s.cuts[l], text)
 }
@@ -161,31 +157,39 @@ func (s *script) put(m *na.Mem) *result {
 type pulled struct {
 	frame.Header
 	payload []byte
-	chunk   Chunk
+	view    View
 }
 
-// pull takes the next frame of l; ok is false when there is none, and then More must say so too.
+// noRoom is a Writer without room.
+type noRoom struct{ parcel }
+
+func (noRoom) Room() (int, int) { return -1, 0 }
+
+// hasMore reports whether l has something to send.
+func (l *Link) hasMore(f Flow) bool { return l.Pull(f, &noRoom{}) }
+
+// pull takes the next frame of l.
 func (s *script) pull(l *Link) (p pulled, ok bool) {
 	s.Helper()
 	s.e.Lock()
 	defer s.e.Unlock()
-	more := l.More()
-	b, c, ok := l.Next([]byte("head"), true)
-	require.Equal(s, "head", string(b[:4]), "Next appends")
-	if !ok {
-		require.Len(s, b, 4)
-		require.False(s, l.More(), "Next yields nothing, and More says that there is something")
+	return s.pullFrom(l, FlowMessages)
+}
+
+func (s *script) pullFrom(l *Link, f Flow) (p pulled, ok bool) {
+	more := l.hasMore(f)
+	var w parcel
+	l.Pull(f, &w)
+	require.False(s, w.taken && !more, "a Writer without room is told that there is nothing")
+	if !w.taken {
+		require.False(s, l.hasMore(f), "Pull gives nothing, and says that there is more")
 		return p, false
 	}
-	require.True(s, more, "Next yields something, and More said that there is nothing")
-	h, err := frame.Parse(b[4:])
-	require.NoError(s, err)
-	p = pulled{Header: h, payload: b[4+h.Size():], chunk: c}
-	if h.Kind.Bulk() {
-		require.Empty(s, p.payload)
-		require.Equal(s, h.Payload(), c.Len())
+	p = pulled{Header: w.head, payload: w.buf, view: w.view}
+	if p.Kind.Bulk() {
+		require.Equal(s, p.Payload(), p.view.Len())
 	} else {
-		require.Len(s, p.payload, h.Payload())
+		require.Len(s, p.payload, p.Payload())
 	}
 	return p, true
 }
@@ -198,7 +202,7 @@ func (s *script) drain(l *Link) (all []pulled) {
 		if !ok {
 			return all
 		}
-		if p.Kind.Bulk() && p.chunk.Len() > 0 {
+		if p.Kind.Bulk() && p.view.Len() > 0 {
 			s.sent(l, &p)
 		}
 		all = append(all, p)
@@ -206,14 +210,14 @@ func (s *script) drain(l *Link) (all []pulled) {
 }
 
 func (s *script) sent(l *Link, p *pulled) {
-	if p.chunk.Borrow() {
-		for _, b := range p.chunk.Slices(nil, 0, p.chunk.Len()) {
+	if p.view.Borrow() {
+		for _, b := range p.view.Slices(nil, 0, p.view.Len()) {
 			p.payload = append(p.payload, b...)
 		}
-		p.chunk.Return()
+		p.view.Return()
 	}
 	s.e.Lock()
-	l.Sent(&p.chunk)
+	l.Sent(&p.view)
 	s.e.Unlock()
 }
 
@@ -229,8 +233,12 @@ func kinds(all []pulled) (names []string) {
 func (s *script) deliver(l *Link, h frame.Header, payload []byte) error {
 	s.e.Lock()
 	defer s.e.flushUnlock()
-	if h.Credit == 0 && h.Kind != frame.Hello {
+	if h.Credit == 0 {
 		h.Credit = l.credits
+	}
+	if h.Kind == frame.Goaway {
+		l.Refused(na.Code(h.Tag), string(payload))
+		return nil
 	}
 	b := h.Append(nil, payload)
 	parsed, err := frame.Parse(b)
@@ -260,8 +268,10 @@ func (s *script) place(l *Link, h frame.Header, payload []byte) error {
 		}
 		v.Return()
 	}
-	l.Placed(&parsed, &v)
-	return nil
+	if err = l.Placed(&v); err != nil {
+		l.Fail(err)
+	}
+	return err
 }
 
 // peerGreeting is the HELLO of the script.
@@ -272,7 +282,13 @@ func peerGreeting(envelopes uint32) frame.Greeting {
 }
 
 func (s *script) hello(l *Link, g frame.Greeting) error {
-	return s.deliver(l, frame.Header{Kind: frame.Hello, Tag: frame.Magic}, g.Append(nil))
+	s.e.Lock()
+	defer s.e.flushUnlock()
+	err := l.Greet(&g)
+	if err != nil {
+		l.Fail(err)
+	}
+	return err
 }
 
 // meet has the endpoint dial, and answers with a guarantee of envelopes.
@@ -281,7 +297,7 @@ func (s *script) meet(envelopes uint32) *Link {
 	r := s.expect(1<<40, nil)
 	require.NotEmpty(s, s.dialed)
 	l := s.dialed[len(s.dialed)-1]
-	require.Equal(s, []string{"HELLO"}, kinds(s.drain(l)))
+	require.Empty(s, s.drain(l), "before the HELLO of the peer")
 	require.NoError(s, s.hello(l, peerGreeting(envelopes)))
 	require.True(s, l.Up())
 	r.Cancel()

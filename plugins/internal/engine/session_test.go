@@ -18,19 +18,19 @@ func TestHandshake(t *testing.T) {
 	a, b := s.send("first"), s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, s.addr(), 3, []byte("second")) })
 	require.Len(t, s.dialed, 1, "one session for all operations")
 	l := s.dialed[0]
-	all := s.drain(l)
-	require.Equal(t, []string{"HELLO"}, kinds(all), "nothing else before the peer has answered")
-	require.Equal(t, frame.Magic, all[0].Tag)
-	g, err := frame.ParseGreeting(all[0].payload)
+	require.Empty(t, s.drain(l), "before the peer has answered")
+	hello := l.Hello([]byte("dst"), []byte("label"))
+	require.Equal(t, "dst", string(hello[:3]))
+	require.Equal(t, hello[3:], l.Hello(nil, []byte("label")), "as often as the carrier likes")
+	g, err := frame.ParseGreeting(hello[3:])
 	require.NoError(t, err)
 	require.Equal(t, frame.Greeting{
 		Version: frame.Version, Incarnation: s.eng.Incarnation(), Listen: "script://me", Host: "here", Envelopes: 9, Eager: 1024,
-		Auth: g.Auth, Features: frame.FeatureWithdraw,
+		Label: []byte("label"), Features: frame.FeatureWithdraw,
 	}, g)
 	require.Equal(t, 2, s.nctx.Stats().Outstanding)
 	require.NoError(t, s.hello(l, peerGreeting(5)))
-	all = s.drain(l)
-	require.ElementsMatch(t, []string{"UNEXPECTED", "EXPECTED"}, kinds(all))
+	require.ElementsMatch(t, []string{"UNEXPECTED", "EXPECTED"}, kinds(s.drain(l)))
 	require.Equal(t, 2, s.trigger())
 	require.NoError(t, a.Err)
 	require.NoError(t, b.Err)
@@ -97,9 +97,8 @@ func TestGoaway(t *testing.T) {
 // What a peer must not say inside a session: it is cut, and counted.
 func TestViolations(t *testing.T) {
 	for name, broken := range map[string]func(s *script, l *Link) error{
-		"another context":  func(s *script, l *Link) error { return s.deliver(l, frame.Header{Kind: frame.Ping, Context: 1}, nil) },
-		"a second HELLO":   func(s *script, l *Link) error { return s.hello(l, peerGreeting(5)) },
-		"credit goes back": func(s *script, l *Link) error { return s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 4}, nil) },
+		"another context": func(s *script, l *Link) error { return s.deliver(l, frame.Header{Kind: frame.Ping, Context: 1}, nil) },
+		"a second HELLO":  func(s *script, l *Link) error { return s.hello(l, peerGreeting(5)) },
 		"credit out of bounds": func(s *script, l *Link) error {
 			return s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 5000}, nil)
 		},
@@ -120,24 +119,24 @@ func TestViolations(t *testing.T) {
 		"data beyond the get": func(s *script, l *Link) error {
 			s.get(s.mem(10))
 			id := s.drain(l)[0].Op
-			return s.place(l, frame.Header{Kind: frame.GetData, Op: id, Tag: 5}, make([]byte, 6))
+			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 5}, make([]byte, 6))
 		},
 		"data at an offset out of this world": func(s *script, l *Link) error {
 			s.get(s.mem(10))
 			id := s.drain(l)[0].Op
-			return s.place(l, frame.Header{Kind: frame.GetData, Op: id, Tag: 1<<64 - 5}, make([]byte, 5))
+			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 1<<64 - 5}, make([]byte, 5))
 		},
 		"more data than asked for": func(s *script, l *Link) error {
 			s.get(s.mem(10))
 			id := s.drain(l)[0].Op
-			require.NoError(s, s.place(l, frame.Header{Kind: frame.GetData, Op: id}, make([]byte, 8)))
-			return s.place(l, frame.Header{Kind: frame.GetData, Op: id}, make([]byte, 8))
+			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, make([]byte, 8)))
+			return s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id, Tag: 8}, make([]byte, 8))
 		},
 		"a get that ends too early": func(s *script, l *Link) error {
 			s.get(s.mem(10))
 			id := s.drain(l)[0].Op
-			require.NoError(s, s.place(l, frame.Header{Kind: frame.GetData, Op: id}, make([]byte, 9)))
-			return s.deliver(l, frame.Header{Kind: frame.GetDone, Op: id}, nil)
+			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: id}, make([]byte, 9)))
+			return s.deliver(l, frame.Header{Kind: frame.Done, Op: id}, nil)
 		},
 		"a get with the identity of another": func(s *script, l *Link) error {
 			m, err := s.eng.cls.Register(na.ReadOnly, make([]byte, 10))
@@ -146,28 +145,41 @@ func TestViolations(t *testing.T) {
 			require.NoError(s, s.deliver(l, h, nil))
 			return s.deliver(l, h, nil)
 		},
-		"a put that changes its length": func(s *script, l *Link) error {
+		"a put twice": func(s *script, l *Link) error {
 			m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
 			require.NoError(s, err)
 			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}
-			require.NoError(s, s.place(l, h, make([]byte, 5)))
-			h.Tag, h.Tail.Length = 5, 9
-			return s.place(l, h, make([]byte, 4))
+			require.NoError(s, s.deliver(l, h, nil))
+			return s.deliver(l, h, nil)
 		},
-		"a put that moves": func(s *script, l *Link) error {
+		"a piece of a get twice": func(s *script, l *Link) error {
+			s.get(s.mem(20))
+			h := frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.drain(l)[0].Op}
+			require.NoError(s, s.place(l, h, make([]byte, 10)))
+			return s.place(l, h, make([]byte, 10))
+		},
+		"a gap in a get": func(s *script, l *Link) error {
+			s.get(s.mem(20))
+			h := frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.drain(l)[0].Op}
+			require.NoError(s, s.place(l, h, make([]byte, 5)))
+			h.Tag = 6
+			return s.place(l, h, make([]byte, 5))
+		},
+		"a piece of a put twice": func(s *script, l *Link) error {
 			m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
 			require.NoError(s, err)
-			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 5}}
-			require.NoError(s, s.place(l, h, make([]byte, 2)))
-			h.Tag, h.Tail.Offset = 2, 6
-			return s.place(l, h, make([]byte, 3))
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 10}}, nil))
+			h := frame.Header{Kind: frame.Data, Op: 5}
+			require.NoError(s, s.place(l, h, make([]byte, 5)))
+			return s.place(l, h, make([]byte, 5))
 		},
 		"more put than announced": func(s *script, l *Link) error {
 			m, err := s.eng.cls.Register(na.WriteOnly, make([]byte, 10))
 			require.NoError(s, err)
 			h := frame.Header{Kind: frame.Put, Op: 5, Tail: frame.Tail{Token: m.Key().Token, Length: 5}}
-			require.NoError(s, s.place(l, h, make([]byte, 4)))
-			return s.place(l, h, make([]byte, 4))
+			require.NoError(s, s.deliver(l, h, nil))
+			require.NoError(s, s.place(l, frame.Header{Kind: frame.Data, Op: 5}, make([]byte, 4)))
+			return s.place(l, frame.Header{Kind: frame.Data, Op: 5, Tag: 4}, make([]byte, 4))
 		},
 		"keys tried out": func(s *script, l *Link) error {
 			h := frame.Header{Kind: frame.Get, Tail: frame.Tail{Length: 10}}
@@ -211,14 +223,14 @@ func TestHarmless(t *testing.T) {
 	l := s.meet(5)
 	before := s.nctx.Stats().LateDropped
 	for _, h := range []frame.Header{
-		{Kind: frame.PutDone, Op: 77}, {Kind: frame.GetDone, Op: 1 << 32}, {Kind: frame.Expected, Tag: 5},
+		{Kind: frame.Done, Op: 77}, {Kind: frame.Done, Op: 1 << 32}, {Kind: frame.Expected, Tag: 5},
 	} {
 		before++
 		require.NoError(t, s.deliver(l, h, nil))
 		require.Equal(t, before, s.nctx.Stats().LateDropped, "%v", &h)
 	}
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.GetData, Op: 77, Tag: 1 << 63}, make([]byte, 100)))
-	require.NoError(t, s.place(l, frame.Header{Kind: frame.Put, Op: 78, Tag: 100, Tail: frame.Tail{Length: 200}}, make([]byte, 100)))
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: 77, Tag: 1 << 63}, make([]byte, 100)))
+	require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Op: 78, Tag: 100}, make([]byte, 100)))
 	require.Equal(t, before+2, s.nctx.Stats().LateDropped)
 	for _, k := range []frame.Kind{frame.Cancel, frame.Pong, frame.Credit, frame.Dropped, frame.GiveBack} {
 		require.NoError(t, s.deliver(l, frame.Header{Kind: k, Op: 99, Tag: 98}, nil))
@@ -401,7 +413,6 @@ func TestOwnFreezeFailsNoDial(t *testing.T) {
 		}
 		s.pass(6 * time.Second)
 		require.False(t, l.Down(), "a dial that is %v old after a freeze", before)
-		require.Equal(t, []string{"HELLO"}, kinds(s.drain(l)))
 		require.NoError(t, s.hello(l, peerGreeting(5)))
 		s.drain(l)
 		s.trigger()
@@ -557,7 +568,7 @@ func TestTwoConnections(t *testing.T) {
 				g.Incarnation = s.eng.inc
 			}
 			s.e.Lock()
-			l, err := s.e.Admit("conn", g, true)
+			l, err := s.e.Admit("conn", &g, true)
 			s.e.flushUnlock()
 			require.Equal(t, c.code, na.CodeOf(err))
 			if c.code != na.OK {
@@ -565,7 +576,6 @@ func TestTwoConnections(t *testing.T) {
 			} else {
 				require.True(t, l.Up())
 				require.Equal(t, "conn", l.Conn)
-				require.Equal(t, "HELLO", kinds(s.drain(l))[0], "the answer begins with our HELLO")
 			}
 			if old != nil {
 				require.Equal(t, c.adopts, l == old)
@@ -597,7 +607,7 @@ func TestTwoConnectionsUp(t *testing.T) {
 		s.trigger()
 		require.NoError(t, r.Err)
 		s.e.Lock()
-		again, err := s.e.Admit("conn", g, true)
+		again, err := s.e.Admit("conn", &g, true)
 		s.e.flushUnlock()
 		if ours {
 			require.ErrorIs(t, err, na.ErrDuplicate)
@@ -622,7 +632,7 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 		s.pass(time.Hour)
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit}, nil)) // what came before the doubt does not count
 		s.e.Lock()
-		_, err := s.e.Admit("conn", peerGreeting(5), true)
+		_, err := s.e.Admit("conn", new(peerGreeting(5)), true)
 		s.e.flushUnlock()
 		require.ErrorIs(t, err, na.ErrDuplicate)
 		require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
@@ -641,7 +651,7 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 		_, ticks := s.e.NextTimer()
 		require.False(t, ticks)
 		s.e.Lock()
-		_, err = s.e.Admit("conn", peerGreeting(5), true)
+		_, err = s.e.Admit("conn", new(peerGreeting(5)), true)
 		s.e.flushUnlock()
 		require.Equal(t, lives, err != nil)
 		s.trigger()
@@ -660,9 +670,8 @@ func TestDuplicateIsTriedAgain(t *testing.T) {
 	require.Len(t, s.dialed, 1)
 	s.pass(50 * time.Millisecond)
 	require.Len(t, s.dialed, 2)
-	require.Equal(t, []string{"HELLO"}, kinds(s.drain(l)), "the new connection begins with a HELLO")
+
 	require.NoError(t, s.hello(l, peerGreeting(1)))
-	s.drain(l)
 	s.trigger()
 	require.NoError(t, r.Err)
 }
@@ -682,7 +691,7 @@ func TestPrivatePeers(t *testing.T) {
 		g := peerGreeting(5)
 		g.Listen, g.Incarnation = c.listen, [16]byte{7, byte(i)}
 		s.e.Lock()
-		l, err := s.e.Admit("conn", g, c.verified)
+		l, err := s.e.Admit("conn", &g, c.verified)
 		s.e.Unlock()
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(l.addr().Name(), c.want), "%+v: got %v", c, l.addr())
@@ -698,7 +707,7 @@ func TestBudget(t *testing.T) {
 		g.Listen, g.Incarnation = "", [16]byte{inc}
 		s.e.Lock()
 		defer s.e.Unlock()
-		return s.e.Admit("conn", g, false)
+		return s.e.Admit("conn", &g, false)
 	}
 	first, err := admit(1)
 	require.NoError(t, err)

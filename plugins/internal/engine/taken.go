@@ -10,9 +10,9 @@ import (
 // A Taker is a Carrier that knows what a peer takes of what is sent to it. A peer that takes nothing for Options.TakeTimeout, while
 // there is something for it, is lost, although it may still send.
 type Taker interface {
-	// Taken returns a count that grows whenever the peer takes something of l's messages, or of its bulk data, and reports whether
-	// any waits for that now. Locked.
-	Taken(l *Link, bulk bool) (count uint64, waits bool)
+	// Taken returns a count that grows whenever the peer takes something of a flow of l, and reports whether any waits for that
+	// now. Locked.
+	Taken(l *Link, f Flow) (count uint64, waits bool)
 }
 
 // taken is what is known of one flow of a Link.
@@ -25,13 +25,15 @@ type taken struct {
 // Waits is called by a Taker when something begins to wait for the peer to take it. Locked.
 func (l *Link) Waits() {
 	if l.e.eng.opts.TakeTimeout > 0 && l.state == linkUp {
-		l.flows[0].waits = true // until the next tick has looked
+		l.flows[FlowMessages].taken.waits = true // until the next tick has looked
 		l.makeBusy()
 	}
 }
 
 // waits reports whether something waited for the peer at the last look.
-func (l *Link) waits() bool { return l.flows[0].waits || l.flows[1].waits }
+func (l *Link) waits() bool {
+	return l.flows[FlowMessages].taken.waits || l.flows[FlowBulk].taken.waits
+}
 
 // checkTaken looks at both flows, and reports false when it has ended the session.
 func (l *Link) checkTaken(passed time.Duration) bool {
@@ -41,8 +43,8 @@ func (l *Link) checkTaken(passed time.Duration) bool {
 		return true
 	}
 	for i := range l.flows {
-		f := &l.flows[i]
-		count, waits := t.Taken(l, i == 1)
+		f := &l.flows[i].taken
+		count, waits := t.Taken(l, Flow(i))
 		if !waits || count != f.count {
 			f.since = 0
 		} else {

@@ -148,7 +148,7 @@ func (e *Endpoint) Disconnect(peer na.Addr, err error) {
 func (e *Endpoint) Abandon(to na.Addr, id uint64, tag na.Tag) {
 	e.mu.Lock()
 	if l := e.find(to); l != nil && l.state == linkUp && !e.shut && l.peer.Features&frame.FeatureWithdraw != 0 &&
-		id != 0 && id <= l.seq && l.ctl.len() < maxControl/2 {
+		id != 0 && id <= l.seq && l.flows[FlowMessages].ctl.len() < maxControl/2 {
 		l.control(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
 	}
 	e.flushUnlock()

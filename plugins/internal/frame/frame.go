@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the version of the wire form. Two sides of different versions refuse each other in the handshake.
-const Version = 1
+const Version = 2
 
 // HeaderSize is the length of a header in bytes.
 const HeaderSize = 32
@@ -20,6 +20,9 @@ const TailSize = 32
 // MaxPayload bounds the payload of any frame.
 const MaxPayload = 1 << 20
 
+// MaxWhole bounds the payload of a frame that is handed over whole: any but a piece of bulk data.
+const MaxWhole = 48 << 10
+
 // Magic stands in the tag of a HELLO.
 const Magic uint64 = 0x3156_4c53_4b43_4951 // "QICKSLV1" as bytes
 
@@ -28,26 +31,24 @@ type Kind uint8
 
 // The kinds. They cross the wire: appended, never renumbered.
 const (
-	Hello      Kind = 1  // labelled values; the first frame of each direction
-	Unexpected Kind = 2  // a message; operation = its number in the session
-	Expected   Kind = 3  // a message for the receive posted for tag
-	Put        Kind = 4  // a piece of a put; tag = offset within the operation; tail = region, offset, length of the operation
-	PutDone    Kind = 5  // tag = code
-	Get        Kind = 6  // a request; tail = region, offset, length
-	GetData    Kind = 7  // a piece of a get; tag = offset within the operation
-	GetDone    Kind = 8  // tag = code
-	Cancel     Kind = 9  // the put or get of this operation is not wanted any more
-	Ping       Kind = 10 // asks for a Pong
-	Pong       Kind = 11
-	Credit     Kind = 12 // carries nothing but the header's credit
-	Goaway     Kind = 13 // tag = code, payload = text; the session ends
-	Dropped    Kind = 14 // the expected message with tag, which asked to be told, met no receive
-	GiveBack   Kind = 15 // tail begins with the token of a lease that is not needed any more
-	Lane       Kind = 16 // asks the side that dialled for the session's lane for bulk data
-	Withdraw   Kind = 17 // destroy the unexpected message of this number, if nobody has accepted it
-	Withdrawn  Kind = 18 // the answer; tag = code: OK, or too late
-	Abandon    Kind = 19 // the unexpected message of this number, with tag, needs no answer any more
-	maxKind         = 19
+	Hello      Kind = 1 // labelled values; the first frame of each direction
+	Unexpected Kind = 2 // a message; operation = its number in the session
+	Expected   Kind = 3 // a message for the receive posted for tag
+	Put        Kind = 4 // opens a put; tail = region, offset, length
+	Get        Kind = 5 // opens a get; tail = region, offset, length
+	Data       Kind = 6 // a piece of a put, or with FlagAnswer of a get; tag = offset within the operation
+	Done       Kind = 7 // the owner of the memory has done a put or get, or refuses it; tag = code
+	Cancel     Kind = 8 // the put or get of this operation is not wanted any more
+	Ping       Kind = 9 // asks for a Pong
+	Pong       Kind = 10
+	Credit     Kind = 11 // carries nothing but the header's credit
+	Goaway     Kind = 12 // tag = code, payload = text; the session ends
+	Dropped    Kind = 13 // the expected message with tag, which asked to be told, met no receive
+	GiveBack   Kind = 14 // tail begins with the token of a lease that is not needed any more
+	Withdraw   Kind = 15 // destroy the unexpected message of this number, if nobody has accepted it
+	Withdrawn  Kind = 16 // the answer; tag = code: OK, or too late
+	Abandon    Kind = 17 // the unexpected message of this number, with tag, needs no answer any more
+	maxKind         = 17
 )
 
 // The flags. A receiver refuses bits that it does not know.
@@ -56,12 +57,12 @@ const (
 	FlagPayload uint8 = 1
 	// FlagTell asks for a Dropped when an expected message meets no receive.
 	FlagTell uint8 = 2
-	// FlagLane says that the frame is on the lane for bulk data, and its credit means nothing.
-	FlagLane uint8 = 4
 	// FlagTimed says that an unexpected message names a time that counts from its arrival.
-	FlagTimed uint8 = 8
+	FlagTimed uint8 = 4
+	// FlagAnswer says that DATA answers a GET: the operation is one of the receiver.
+	FlagAnswer uint8 = 8
 
-	knownFlags = FlagPayload | FlagTell | FlagLane | FlagTimed
+	knownFlags = FlagPayload | FlagTell | FlagTimed | FlagAnswer
 )
 
 // shape is what a kind allows.
@@ -76,11 +77,10 @@ var shapes = [maxKind + 1]shape{
 	Hello:      {"HELLO", 0, true, false},
 	Unexpected: {"UNEXPECTED", 0, true, false},
 	Expected:   {"EXPECTED", 0, true, false},
-	Put:        {"PUT", 32, true, true},
-	PutDone:    {"PUTDONE", 0, false, false},
+	Put:        {"PUT", 32, false, false},
 	Get:        {"GET", 32, false, false},
-	GetData:    {"GETDATA", 0, true, true},
-	GetDone:    {"GETDONE", 0, false, false},
+	Data:       {"DATA", 0, true, true},
+	Done:       {"DONE", 0, false, false},
 	Cancel:     {"CANCEL", 0, false, false},
 	Ping:       {"PING", 0, false, false},
 	Pong:       {"PONG", 0, false, false},
@@ -88,7 +88,6 @@ var shapes = [maxKind + 1]shape{
 	Goaway:     {"GOAWAY", 0, true, false},
 	Dropped:    {"DROPPED", 0, false, false},
 	GiveBack:   {"GIVEBACK", 32, false, false},
-	Lane:       {"LANE", 0, false, false},
 	Withdraw:   {"WITHDRAW", 0, false, false},
 	Withdrawn:  {"WITHDRAWN", 0, false, false},
 	Abandon:    {"ABANDON", 0, false, false},
@@ -153,8 +152,15 @@ func (h *Header) String() string {
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
-// Append encodes h and payload at the end of b. The CRC covers header, tail and payload. It sets h.Length.
+// SetPayload sets the length for a payload of n bytes.
+func (h *Header) SetPayload(n int) { h.Length = uint32(h.Kind.shape().tail + n) }
+
+// Append encodes h and payload at the end of b. The CRC covers header, tail and payload. It sets h.Length. A kind that has
+// no payload is encoded as by AppendFront.
 func (h *Header) Append(b []byte, payload []byte) []byte {
+	if sh := h.Kind.shape(); !sh.payload || sh.bulk {
+		return h.AppendFront(b, 0)
+	}
 	start := len(b)
 	h.Flags |= FlagPayload
 	b = h.appendFront(b, len(payload))

@@ -19,8 +19,9 @@ var updateGolden = flag.Bool("frame.update", false, "rewrite testdata/golden.txt
 
 // kinds are all of them, by number.
 var kinds = []frame.Kind{
-	frame.Hello, frame.Unexpected, frame.Expected, frame.Put, frame.PutDone, frame.Get, frame.GetData, frame.GetDone,
+	frame.Hello, frame.Unexpected, frame.Expected, frame.Put, frame.Get, frame.Data, frame.Done,
 	frame.Cancel, frame.Ping, frame.Pong, frame.Credit, frame.Goaway, frame.Dropped, frame.GiveBack,
+	frame.Withdraw, frame.Withdrawn, frame.Abandon,
 }
 
 // sample is a frame of each kind with every field set that it can have.
@@ -35,7 +36,7 @@ func sample(k frame.Kind) (h frame.Header, payload []byte) {
 		h.Tag = frame.Magic
 		g := greeting()
 		payload = g.Append(nil)
-	case frame.Unexpected, frame.Goaway, frame.Put, frame.GetData:
+	case frame.Unexpected, frame.Goaway, frame.Data:
 		payload = []byte("payload")
 	case frame.Expected:
 		h.Flags = frame.FlagTell
@@ -52,7 +53,7 @@ func hasTail(k frame.Kind) bool { return k == frame.Put || k == frame.Get || k =
 func greeting() frame.Greeting {
 	g := frame.Greeting{
 		Version: 1, Listen: "tcp://10.0.0.7:9000", Host: "host", Context: 2, Target: 3, Envelopes: 32, Eager: 4096,
-		Features: 5, Auth: []byte("auth"),
+		Features: 5, Label: []byte("auth"),
 	}
 	for i := range g.Incarnation {
 		g.Incarnation[i] = 0xe0 + byte(i)
@@ -152,7 +153,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for text, b := range map[string][]byte{
 		"unknown kind 0":                 raw(frame.Ping, 4, 0),
-		"unknown kind 20":                raw(frame.Ping, 4, 20),
+		"unknown kind 18":                raw(frame.Ping, 4, 18),
 		"unknown kind 255":               raw(frame.Ping, 4, 255),
 		"unknown flags 0x10":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x10 }),
 		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
@@ -160,8 +161,8 @@ func TestParseRefuses(t *testing.T) {
 		"GET frame of length 31":         raw(frame.Get, 0, 31),
 		"GET frame of length 33":         raw(frame.Get, 0, 33),
 		"PUT frame of length 31":         raw(frame.Put, 0, 31),
-		"the limit is 1048608":           raw(frame.Put, 0, 0x21, 0, 0x10, 0),
-		"the limit is 1048576":           raw(frame.GetData, 0, 0xff, 0xff, 0xff, 0xff),
+		"PUT frame of length 33":         raw(frame.Put, 0, 33),
+		"the limit is 1048576":           raw(frame.Data, 0, 0xff, 0xff, 0xff, 0xff),
 		"negative offset or length":      edit(frame.Get, func(h *frame.Header) { h.Tail.Offset = -1 }),
 		"GIVEBACK frame with a negative": edit(frame.GiveBack, func(h *frame.Header) { h.Tail.Length = -1 }),
 		"whose payload no checksum":      raw(frame.Unexpected, 5, 0),
@@ -170,7 +171,7 @@ func TestParseRefuses(t *testing.T) {
 		require.ErrorIs(t, err, na.ErrProtocol, text)
 		require.ErrorContains(t, err, text)
 	}
-	h := frame.Header{Kind: frame.Put, Tail: frame.Tail{Length: 1}}
+	h := frame.Header{Kind: frame.Data}
 	b := h.AppendFront(nil, frame.MaxPayload)
 	got, err := frame.Parse(b)
 	require.NoError(t, err, "the longest frame")
@@ -178,7 +179,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	require.Equal(t, "KIND0 KIND20 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(20), frame.Kind(255)))
+	require.Equal(t, "KIND0 KIND18 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(18), frame.Kind(255)))
 	for _, k := range kinds {
 		h, payload := sample(k)
 		b := encode(nil, h, payload)
@@ -200,7 +201,7 @@ func TestString(t *testing.T) {
 
 func TestBulk(t *testing.T) {
 	for _, k := range kinds {
-		require.Equal(t, k == frame.Put || k == frame.GetData, k.Bulk(), "%v", k)
+		require.Equal(t, k == frame.Data, k.Bulk(), "%v", k)
 	}
 	require.False(t, frame.Kind(200).Bulk())
 }

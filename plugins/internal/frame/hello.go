@@ -19,16 +19,12 @@ const (
 	labelEnvelopes   = 0x0700 // 4 bytes: envelopes guaranteed to the receiver of this HELLO
 	labelEager       = 0x0800 // 4 bytes: bytes of one message
 	labelFeatures    = 0x0900 // 8 bytes: bits
-	labelAuth        = 0x0a00 // authentication; empty when there is none
-	labelLane        = 0x0b00 // 16 random bytes: what names the lane for bulk data of a session; absent when there is none
+	labelCarrier     = 0x0a00 // the carrier's own: what it has to tell its other side; empty when there is nothing
 	labelNeed        = 0x0c00 // 4 bytes: envelopes that the sender needs of the receiver of this HELLO; absent when any number will do
 	labelWant        = 0x0d00 // 4 bytes: envelopes beyond which it wants no more; absent when it takes what there is
 )
 
-// FeatureLane is the bit of Greeting.Features that says that the sender, who dialled, would dial a lane too.
-const FeatureLane = 1
-
-// FeatureWithdraw is the bit that says that the sender answers Withdraw and hears Abandon.
+// FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and hears Abandon.
 const FeatureWithdraw = 2
 
 // FeatureReserve is the bit that says that one of the envelopes which the sender guarantees is kept for messages whose
@@ -49,17 +45,11 @@ type Greeting struct {
 	Envelopes   uint32
 	Eager       uint32
 	Features    uint64
-	Auth        []byte
-	// Lane is what the side that was dialled lets the other name when it makes a second connection of the session, whose
-	// HELLO repeats it; zero when there is none.
-	Lane [16]byte
+	Label       []byte // the carrier's own
 	// Need and Want are the envelopes that the sender asks for: it cannot do with less than Need, and has no use for more
 	// than Want. Zero says nothing.
 	Need, Want uint32
 }
-
-// HasLane tells whether g names a lane.
-func (g *Greeting) HasLane() bool { return g.Lane != [16]byte{} }
 
 // Append encodes g at the end of b.
 func (g *Greeting) Append(b []byte) []byte {
@@ -78,10 +68,7 @@ func (g *Greeting) Append(b []byte) []byte {
 	put(labelEnvelopes, le.AppendUint32(nil, g.Envelopes))
 	put(labelEager, le.AppendUint32(nil, g.Eager))
 	put(labelFeatures, le.AppendUint64(nil, g.Features))
-	put(labelAuth, g.Auth)
-	if g.HasLane() {
-		put(labelLane, g.Lane[:])
-	}
+	put(labelCarrier, g.Label)
 	if g.Need != 0 {
 		put(labelNeed, le.AppendUint32(nil, g.Need))
 	}
@@ -89,6 +76,14 @@ func (g *Greeting) Append(b []byte) []byte {
 		put(labelWant, le.AppendUint32(nil, g.Want))
 	}
 	return b
+}
+
+// ParseHello decodes the first frame of a byte stream.
+func ParseHello(h *Header, payload []byte) (Greeting, error) {
+	if h.Kind != Hello || h.Tag != Magic {
+		return Greeting{}, na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
+	}
+	return ParseGreeting(payload)
 }
 
 // ParseGreeting decodes a HELLO's payload. Version, incarnation, context, target, envelopes and eager size must be there.
@@ -148,12 +143,8 @@ func ParseGreeting(b []byte) (Greeting, error) {
 			if want = 8; n == want {
 				g.Features = le.Uint64(v)
 			}
-		case labelAuth:
-			g.Auth = append([]byte(nil), v...)
-		case labelLane:
-			if want = 16; n == want {
-				copy(g.Lane[:], v)
-			}
+		case labelCarrier:
+			g.Label = append([]byte(nil), v...)
 		case labelNeed:
 			if want = 4; n == want {
 				g.Need = le.Uint32(v)

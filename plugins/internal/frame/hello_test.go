@@ -42,8 +42,8 @@ func TestGreeting(t *testing.T) {
 	var empty frame.Greeting
 	got, err = frame.ParseGreeting(empty.Append(nil))
 	require.NoError(t, err)
-	require.Empty(t, got.Auth)
-	got.Auth = nil
+	require.Empty(t, got.Label)
+	got.Label = nil
 	require.Equal(t, empty, got)
 	got, err = frame.ParseGreeting(hello(least()...))
 	require.NoError(t, err)
@@ -131,8 +131,8 @@ func FuzzGreeting(f *testing.F) {
 			t.Fatalf("%+v: %v", g, err)
 		}
 		if err == nil {
-			if len(g.Auth) == 0 {
-				g.Auth, again.Auth = nil, nil
+			if len(g.Label) == 0 {
+				g.Label, again.Label = nil, nil
 			}
 			require.Equal(t, g, again)
 		}

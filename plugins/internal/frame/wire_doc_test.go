@@ -171,10 +171,10 @@ func converse(t *testing.T) map[string]string {
 	w.made["bulk-handle"] = dump(key)
 	_, ended = call("move", append([]byte{byte(bulk.Pull)}, key...))
 	require.NoError(t, *ended)
-	w.cut("get", frame.Get, false, "getdata", frame.GetData, true, "getdone", frame.GetDone, true)
+	w.cut("get", frame.Get, false, "get-data", frame.Data, true, "get-done", frame.Done, true)
 	_, ended = call("move", append([]byte{byte(bulk.Push)}, key...))
 	require.NoError(t, *ended)
-	w.cut("put", frame.Put, false, "putdone", frame.PutDone, true)
+	w.cut("put", frame.Put, false, "put-data", frame.Data, false, "put-done", frame.Done, true)
 	small, err := bulk.CreateWith(target, bulk.Options{Access: bulk.ReadOnly, Bind: true}, []byte("eager"))
 	require.NoError(t, err)
 	key, err = small.MarshalBinary()
@@ -348,10 +348,10 @@ func (c *taped) Dial(l *engine.Link) {
 	mine, theirs := &end{c: c, origin: true}, &end{c: to}
 	mine.other, theirs.other = theirs, mine
 	mine.in.Link, mine.out.Link, l.Conn = l, l, mine
-	theirs.in.Admit = func(g frame.Greeting) (l *engine.Link, err error) {
-		l, err = to.e.Admit(theirs, g, true)
-		theirs.out.Link = l
-		return l, err
+	theirs.in.Greet = func(g *frame.Greeting) error {
+		l, err := to.e.Admit(theirs, g, true)
+		theirs.in.Link, theirs.out.Link = l, l
+		return err
 	}
 	c.ends, to.ends = append(c.ends, mine), append(to.ends, theirs)
 }
@@ -362,10 +362,10 @@ func (c *taped) Flush(l *engine.Link) {
 	}
 }
 
-func (c *taped) Cut(l *engine.Link, last []byte) {
+func (c *taped) Cut(l *engine.Link, code na.Code, text string) {
 	if x, ok := l.Conn.(*end); ok && !x.gone {
 		x.gone = true
-		x.put(last)
+		x.put(stream.Goaway(code, text))
 	}
 }
 

@@ -77,8 +77,9 @@ func TestFaultComesBeforeTheAnswer(t *testing.T) {
 			require.NoError(t, s.nctx.Put(op, m, 0, na.MakeAddr(peerName, 0), na.Key{Len: size, Access: na.ReadWrite}, 0, size))
 			hs, payloads := frames(t, write(s))
 			require.Equal(t, frame.Put, hs[0].Kind)
-			require.Len(t, payloads[0], size)
-			done := frame.Header{Kind: frame.PutDone, Op: hs[0].Op, Credit: 32}
+			require.Equal(t, frame.Data, hs[1].Kind)
+			require.Len(t, payloads[1], size)
+			done := frame.Header{Kind: frame.Done, Op: hs[0].Op, Credit: 32}
 			require.NoError(t, s.feed(done.Append(nil, nil), 1<<20))
 			s.nctx.Trigger(0)
 			require.Len(t, ended, 1)

@@ -73,7 +73,7 @@ func FuzzFrames(f *testing.F) {
 			in := input[:9]
 			input = input[9:]
 			h := frame.Header{
-				Kind: frame.Kind(in[0]%19 + 1), Flags: in[1] & (frame.FlagTell), Context: uint16(in[1] >> 7), Credit: 32 + uint32(in[1]>>4&7),
+				Kind: frame.Kind(in[0]%17 + 1), Flags: in[1] & (frame.FlagTell | frame.FlagAnswer), Context: uint16(in[1] >> 7), Credit: 32 + uint32(in[1]>>4&7),
 				Op: ops[in[2]%8], Tag: uint64(in[3]),
 			}
 			if in[3] > 250 {
@@ -82,7 +82,7 @@ func FuzzFrames(f *testing.F) {
 			n := int(binary.LittleEndian.Uint16(in[4:])) % 6000
 			h.Tail = frame.Tail{Token: tokens[in[6]%4], Offset: int64(in[7]) * 3, Length: int64(in[8]) * 50}
 			switch h.Kind {
-			case frame.Put, frame.GetData:
+			case frame.Data:
 				b = append(h.AppendFront(b, n), make([]byte, n)...)
 			case frame.Hello, frame.Unexpected, frame.Expected, frame.Goaway:
 				b = h.Append(b, make([]byte, n))

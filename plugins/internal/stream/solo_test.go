@@ -51,13 +51,13 @@ func (soloCarrier) Resolve(text string, done func(string, error)) func() {
 	done(text, nil)
 	return nil
 }
-func (soloCarrier) Dial(*engine.Link)          {}
-func (soloCarrier) Flush(*engine.Link)         {}
-func (c soloCarrier) Cut(*engine.Link, []byte) { c.s.cut = true }
-func (soloCarrier) Poll(time.Duration)         {}
-func (soloCarrier) NextTimer() time.Duration   { return 0 }
-func (soloCarrier) Shut()                      {}
-func (soloCarrier) Release()                   {}
+func (soloCarrier) Dial(*engine.Link)                   {}
+func (soloCarrier) Flush(*engine.Link)                  {}
+func (c soloCarrier) Cut(*engine.Link, na.Code, string) { c.s.cut = true }
+func (soloCarrier) Poll(time.Duration)                  {}
+func (soloCarrier) NextTimer() time.Duration            { return 0 }
+func (soloCarrier) Shut()                               {}
+func (soloCarrier) Release()                            {}
 func (soloCarrier) Drive(_ time.Duration, ready func() bool) bool {
 	return ready()
 }
@@ -84,10 +84,10 @@ func newSoloWith(t testing.TB, cfg na.Config) *solo {
 	require.NoError(t, err)
 	s.nctx, err = cls.NewContext()
 	require.NoError(t, err)
-	s.in.Admit = func(g frame.Greeting) (*engine.Link, error) {
+	s.in.Greet = func(g *frame.Greeting) error {
 		l, err := s.e.Admit("conn", g, true)
-		s.link, s.out.Link = l, l
-		return l, err
+		s.link, s.in.Link, s.out.Link = l, l, l
+		return err
 	}
 	return s
 }

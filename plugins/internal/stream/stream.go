@@ -13,39 +13,36 @@ const (
 	bufSize = 128 << 10
 	// fillUntil is when enough small frames are gathered for one write.
 	fillUntil = 64 << 10
-	// laneSpace is how much of a lane is read into the buffer at a time, beside what goes to user memory.
-	laneSpace = 4 << 10
+	// bulkSpace is how much of FlowBulk is read into the buffer at a time, beside what goes to user memory.
+	bulkSpace = 4 << 10
 	// waitSpace is how much a read that may wait takes at a time.
 	waitSpace = 1 << 10
-	// maxWhole bounds the payload of a frame that is handed over whole.
-	maxWhole = 48 << 10
 )
 
 // zeroes fill the rest of a piece whose memory is gone.
 var zeroes [64 << 10]byte
 
-// An Admit takes in a peer that connected: it returns the link that the stream belongs to from now on, or why the peer
-// is turned away. Locked.
-type Admit func(g frame.Greeting) (*engine.Link, error)
-
 // In takes frames off a stream. One goroutine at a time uses it.
 //
 //	for { in.Scatter ─► read ─► in.Got ─► lock ─► in.Parse ─► unlock }
 type In struct {
-	Link  *engine.Link // nil until the HELLO of a peer that connected to us
-	Admit Admit
-	Lane  bool // the stream is the link's lane for bulk data
+	Link *engine.Link // nil until Greet has admitted a peer that connected to us
+	Flow engine.Flow
+	// Greet, if not nil, takes the peer's HELLO instead of Link.Greet. It sets Link if that is nil, or returns why the peer is
+	// turned away. Locked.
+	Greet func(g *frame.Greeting) error
+	Large bool // a piece of engine.BulkMin bytes or more has come
 
-	big   *[bufSize]byte // one of the spares; nil while little is buffered
-	small []byte         // of reads that wait; nil without
-	buf   []byte         // big, small, or one of the size of what is in it
-	r, w  int
-	bulk  bool // inside the payload of h, which goes to view
-	h     frame.Header
-	view  engine.View
-	at    int // payload bytes of it that are placed or dropped
-	lent  bool
-	end   bool // nothing is delivered any more
+	big     *[bufSize]byte // one of the spares; nil while little is buffered
+	small   []byte         // of reads that wait; nil without
+	buf     []byte         // big, small, or one of the size of what is in it
+	r, w    int
+	greeted bool // the peer's HELLO has come
+	bulk    bool // inside the payload of a piece, which goes to view
+	view    engine.View
+	at      int // payload bytes of it that are placed or dropped
+	lent    bool
+	end     bool // nothing is delivered any more
 }
 
 // End stops Parse, now and later: the link goes on without this stream, or not at all. Locked.
@@ -65,8 +62,8 @@ func (in *In) Scatter(iov [][]byte) [][]byte {
 		iov = in.view.Slices(iov, in.at, in.view.Len()-in.at)
 	}
 	space := in.Space()
-	if in.Lane { // headers are all that is wanted here: what follows them is to go straight to user memory
-		space = space[:min(len(space), laneSpace)]
+	if in.Flow == engine.FlowBulk { // headers are all that is wanted: what follows them is to go straight to user memory
+		space = space[:min(len(space), bulkSpace)]
 	}
 	return append(iov, space)
 }
@@ -77,7 +74,7 @@ func (in *In) Space() []byte {
 		in.big = spare.get()
 		in.move(in.big[:])
 	}
-	if in.r > 0 && len(in.buf)-in.w < frame.HeaderSize+frame.TailSize+maxWhole {
+	if in.r > 0 && len(in.buf)-in.w < frame.HeaderSize+frame.TailSize+frame.MaxWhole {
 		in.move(in.buf)
 	}
 	return in.buf[in.w:]
@@ -161,8 +158,8 @@ func (in *In) Parse() error {
 			return nil
 		}
 		if in.bulk {
-			if !in.place() {
-				return nil
+			if whole, err := in.place(); !whole || err != nil {
+				return err
 			}
 			continue
 		}
@@ -170,7 +167,7 @@ func (in *In) Parse() error {
 		if len(b) < frame.HeaderSize {
 			return nil
 		}
-		if kind := frame.Kind(b[4]); in.Link == nil && kind != frame.Hello {
+		if kind := frame.Kind(b[4]); !in.greeted && kind != frame.Hello && (kind != frame.Goaway || in.Link == nil) {
 			return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", kind))
 		}
 		if len(b) < frame.Need(b) {
@@ -180,7 +177,7 @@ func (in *In) Parse() error {
 		if err != nil {
 			return err
 		}
-		if in.Link == nil && h.Payload() > frame.MaxHello {
+		if h.Kind == frame.Hello && h.Payload() > frame.MaxHello {
 			return na.WithText(na.ErrProtocol, fmt.Sprintf("HELLO of %d bytes, the limit is %d", h.Payload(), frame.MaxHello))
 		}
 		if h.Kind.Bulk() {
@@ -189,8 +186,8 @@ func (in *In) Parse() error {
 			}
 			continue
 		}
-		if h.Payload() > maxWhole {
-			return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with %d bytes, the limit is %d", h.Kind, h.Payload(), maxWhole))
+		if h.Payload() > frame.MaxWhole {
+			return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with %d bytes, the limit is %d", h.Kind, h.Payload(), frame.MaxWhole))
 		}
 		total := h.Size() + h.Payload()
 		if len(b) < total {
@@ -212,17 +209,25 @@ func (in *In) bytes() []byte { return in.buf[in.r:in.w] }
 
 func (in *In) deliver(h *frame.Header, payload []byte) error {
 	switch {
-	case in.Lane:
-		return in.Link.DeliverLane(h, payload)
-	case in.Link != nil:
+	case h.Kind == frame.Goaway && in.Link != nil:
+		text := string(payload[:min(len(payload), maxText)])
+		if in.Flow != engine.FlowMessages {
+			return na.WithText(na.Code(h.Tag), "the peer ended the connection for bulk data: "+text)
+		}
+		in.Link.Refused(na.Code(h.Tag), text)
+		return nil
+	case in.greeted:
 		return in.Link.Deliver(h, payload)
 	}
-	g, err := engine.ParseHello(h, payload)
+	g, err := frame.ParseHello(h, payload)
 	if err != nil {
 		return err
 	}
-	in.Link, err = in.Admit(g)
-	return err
+	in.greeted = true
+	if in.Greet != nil {
+		return in.Greet(&g)
+	}
+	return in.Link.Greet(&g)
 }
 
 func (in *In) beginBulk(h frame.Header) error {
@@ -234,12 +239,13 @@ func (in *In) beginBulk(h frame.Header) error {
 		return err
 	}
 	in.r += h.Size()
-	in.bulk, in.h, in.view, in.at = true, h, v, 0
+	in.bulk, in.view, in.at = true, v, 0
+	in.Large = in.Large || v.Len() >= engine.BulkMin
 	return nil
 }
 
 // place moves what is buffered of a piece to its memory, and reports whether the piece is complete.
-func (in *In) place() bool {
+func (in *In) place() (whole bool, err error) {
 	n := min(in.view.Len()-in.at, in.w-in.r)
 	if n > 0 {
 		if in.view.Borrow() {
@@ -259,38 +265,43 @@ func (in *In) place() bool {
 		in.at += n
 	}
 	if in.at < in.view.Len() {
-		return false
+		return false, nil
 	}
 	in.bulk = false
-	in.Link.Placed(&in.h, &in.view)
+	err = in.Link.Placed(&in.view)
 	in.view = engine.View{}
-	return true
+	return true, err
 }
 
-// Out puts the frames of a link onto a stream. One goroutine at a time uses it.
+// Out puts the frames of a link onto a stream, the HELLO first. One goroutine at a time uses it.
 //
 //	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
 type Out struct {
-	Link *engine.Link
-	Lane bool // the stream is the link's lane for bulk data
+	Link  *engine.Link
+	Flow  engine.Flow
+	Label []byte // of the HELLO
+	Large bool   // a piece of engine.BulkMin bytes or more has been taken
 
-	buf   *[bufSize]byte
-	b     []byte // of buf, not yet written
-	bulk  bool   // chunk follows b
-	chunk engine.Chunk
-	at    int // bytes of chunk that are written
-	lent  bool
+	greeted bool // the HELLO has been taken
+	buf     *[bufSize]byte
+	b       []byte // of buf, not yet written
+	bulk    bool   // view follows b
+	view    engine.View
+	at      int // bytes of view that are written
+	lent    bool
 }
+
+var _ engine.Writer = (*Out)(nil)
 
 // Fill pulls frames until there is enough for one write, and reports whether there is anything to write. Locked.
 func (out *Out) Fill() bool {
-	if out.bulk && out.chunk.Faulted() {
-		out.Link.Faulted(&out.chunk)
+	if out.bulk && out.view.Faulted() {
+		out.Link.Faulted(&out.view)
 	}
-	if out.bulk && out.at == out.chunk.Len() {
+	if out.bulk && out.at == out.view.Len() {
 		out.bulk = false
-		out.Link.Sent(&out.chunk)
-		out.chunk = engine.Chunk{}
+		out.Link.Sent(&out.view)
+		out.view = engine.View{}
 	}
 	if len(out.b) == 0 && !out.bulk {
 		out.fill()
@@ -303,40 +314,58 @@ func (out *Out) Fill() bool {
 }
 
 func (out *Out) fill() {
+	if out.buf != nil {
+		out.b = out.buf[:0]
+	}
+	if !out.greeted {
+		out.greeted = true
+		h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
+		out.Frame(&h, out.Link.Hello(nil, out.Label))
+	}
+	out.Link.Pull(out.Flow, out)
+}
+
+// Room implements engine.Writer.
+func (out *Out) Room() (whole, piece int) {
+	if out.bulk || len(out.b) >= fillUntil {
+		return -1, 0
+	}
+	return frame.MaxWhole, engine.PieceSize
+}
+
+// Frame implements engine.Writer.
+func (out *Out) Frame(h *frame.Header, payload []byte) { out.b = h.Append(out.room(), payload) }
+
+// Piece implements engine.Writer.
+func (out *Out) Piece(h *frame.Header, v engine.View) {
+	out.b = h.AppendFront(out.room(), v.Len())
+	out.view, out.bulk, out.at = v, true, 0
+	out.Large = out.Large || v.Len() >= engine.BulkMin
+}
+
+// room is the buffer, in use from now on.
+func (out *Out) room() []byte {
 	if out.buf == nil {
-		if !out.more() {
-			return
-		}
 		out.buf = spare.get()
+		out.b = out.buf[:0]
 	}
-	b := out.buf[:0]
-	for len(b) < fillUntil {
-		next, c, ok := out.next(b)
-		if !ok {
-			break
-		}
-		b = next
-		if c.Len() > 0 {
-			out.chunk, out.bulk, out.at = c, true, 0
-			break
-		}
-	}
-	out.b = b
+	return out.b
 }
 
-func (out *Out) more() bool {
-	if out.Lane {
-		return out.Link.MoreLane()
+// maxText bounds the text of a GOAWAY in bytes.
+const maxText = 512
+
+// Goaway encodes the last frame of a session, or of a connection that is turned away. Nothing is said for na.OK.
+func Goaway(code na.Code, text string) []byte {
+	if code == na.OK {
+		return nil
 	}
-	return out.Link.More()
+	h := frame.Header{Kind: frame.Goaway, Tag: uint64(code)}
+	return h.Append(nil, []byte(text[:min(len(text), maxText)]))
 }
 
-func (out *Out) next(b []byte) ([]byte, engine.Chunk, bool) {
-	if out.Lane {
-		return out.Link.NextLane(b)
-	}
-	return out.Link.Next(b, true)
-}
+// Refusal is the Goaway for err.
+func Refusal(err error) []byte { return Goaway(na.CodeOf(err), err.Error()) }
 
 // Last adds the last frame of the session, and reports whether that is possible without breaking a frame in the
 // middle. Fill is not called after it. Locked.
@@ -354,7 +383,7 @@ func (out *Out) Close() {
 		spare.put(out.buf)
 	}
 	out.buf, out.b, out.bulk = nil, nil, false
-	out.chunk = engine.Chunk{}
+	out.view = engine.View{}
 }
 
 // Front returns how many of the bytes that Gather will give belong to frames that a checksum covers; the rest is bulk
@@ -372,11 +401,11 @@ func (out *Out) Gather(iov [][]byte) [][]byte {
 	if !out.bulk {
 		return iov
 	}
-	if out.chunk.Borrow() {
+	if out.view.Borrow() {
 		out.lent = true
-		return out.chunk.Slices(iov, out.at, out.chunk.Len()-out.at)
+		return out.view.Slices(iov, out.at, out.view.Len()-out.at)
 	}
-	for left := out.chunk.Len() - out.at; left > 0; {
+	for left := out.view.Len() - out.at; left > 0; {
 		n := min(left, len(zeroes))
 		iov = append(iov, zeroes[:n])
 		left -= n
@@ -392,7 +421,7 @@ func (out *Out) Copy(b []byte) int {
 	for _, s := range out.Gather(room[:0]) {
 		k, ok := fault.Copy(b[n:], s)
 		if !ok && out.Fault() {
-			out.Link.Faulted(&out.chunk)
+			out.Link.Faulted(&out.view)
 			return out.Copy(b)
 		}
 		n += k
@@ -407,7 +436,7 @@ func (out *Out) Fault() bool {
 	if !out.lent {
 		return false
 	}
-	out.chunk.Fault()
+	out.view.Fault()
 	out.Wrote(0)
 	return true
 }
@@ -416,7 +445,7 @@ func (out *Out) Fault() bool {
 func (out *Out) Wrote(n int) {
 	if out.lent {
 		out.lent = false
-		out.chunk.Return()
+		out.view.Return()
 	}
 	small := min(n, len(out.b))
 	out.b = out.b[small:]

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
 const (
@@ -104,19 +104,21 @@ func (s *scene) script() (b []byte, begins []int) {
 	put := frame.Tail{Token: s.in1.Key().Token, Offset: 3, Length: putSize}
 	data := filled(gotSize, 77)
 	whole(frame.Header{Kind: frame.Unexpected, Op: 1, Tag: 5}, []byte("unexpected"))
-	apart(frame.Header{Kind: frame.Put, Op: 500, Tail: put}, filled(4200, 30))
+	apart(frame.Header{Kind: frame.Put, Op: 500, Tail: put}, nil)
+	apart(frame.Header{Kind: frame.Data, Op: 500}, filled(4200, 30))
 	whole(frame.Header{Kind: frame.Expected, Tag: 1}, []byte("expected"))
-	apart(frame.Header{Kind: frame.GetData, Op: s.ids[frame.Get]}, data[:4300])
+	apart(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.ids[frame.Get]}, data[:4300])
 	whole(frame.Header{Kind: frame.Expected, Tag: 2}, []byte("too long"))
 	whole(frame.Header{Kind: frame.Expected, Tag: 9, Flags: frame.FlagTell}, nil)
-	apart(frame.Header{Kind: frame.Put, Op: 500, Tag: 4200, Tail: put}, filled(putSize-4200, 31))
-	apart(frame.Header{Kind: frame.PutDone, Op: s.ids[frame.Put]}, nil)
-	apart(frame.Header{Kind: frame.GetData, Op: s.ids[frame.Get], Tag: 4300}, data[4300:])
+	apart(frame.Header{Kind: frame.Data, Op: 500, Tag: 4200}, filled(putSize-4200, 31))
+	apart(frame.Header{Kind: frame.Done, Op: s.ids[frame.Put]}, nil)
+	apart(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.ids[frame.Get], Tag: 4300}, data[4300:])
 	apart(frame.Header{Kind: frame.Get, Op: 501, Tail: frame.Tail{Token: s.out1.Key().Token, Offset: 7, Length: 200}}, nil)
-	apart(frame.Header{Kind: frame.GetDone, Op: s.ids[frame.Get]}, nil)
-	apart(frame.Header{Kind: frame.GetData, Op: 4711}, make([]byte, 50)) // nobody waits for it
+	apart(frame.Header{Kind: frame.Done, Op: s.ids[frame.Get]}, nil)
+	apart(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: 4711}, make([]byte, 50)) // nobody waits for it
 	apart(frame.Header{Kind: frame.Cancel, Op: 999}, nil)
-	apart(frame.Header{Kind: frame.Put, Op: 502, Tail: frame.Tail{Length: 10}}, make([]byte, 10)) // to no memory
+	apart(frame.Header{Kind: frame.Put, Op: 502, Tail: frame.Tail{Length: 10}}, nil) // to no memory
+	apart(frame.Header{Kind: frame.Data, Op: 502}, make([]byte, 10))
 	apart(frame.Header{Kind: frame.Put, Op: 503, Tail: frame.Tail{Token: s.in1.Key().Token}}, nil)
 	apart(frame.Header{Kind: frame.Ping, Tag: 8}, nil)
 	apart(frame.Header{Kind: frame.Pong}, nil)
@@ -156,7 +158,7 @@ func TestEverySplit(t *testing.T) {
 		"lease: N=4 tag=0 from=<no address> err=<nil>",
 		"never answered: N=0 tag=0 from=<no address> err=na: get solo://peer: the peer ended the session: goodbye",
 		fmt.Sprintf("get %x", filled(gotSize, 77)),
-		"LateDropped:2", "Violations:0", "PeersLost:1",
+		"LateDropped:3", "Violations:0", "PeersLost:1",
 	} {
 		require.Contains(t, want, part)
 	}
@@ -222,14 +224,14 @@ func TestHelloSplit(t *testing.T) {
 // What comes first and is no HELLO turns the peer away; nothing is admitted.
 func TestBadBeginning(t *testing.T) {
 	ping := frame.Header{Kind: frame.Ping}
-	put := frame.Header{Kind: frame.Put}
+	put := frame.Header{Kind: frame.Data}
 	long := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
 	other := frame.Header{Kind: frame.Hello, Tag: 1}
 	damaged := hello()
 	damaged[50] ^= 1
 	for text, b := range map[string][]byte{
 		"session begins with PING":   ping.AppendFront(nil, 0),
-		"session begins with PUT":    put.AppendFront(nil, 100),
+		"session begins with DATA":   put.AppendFront(nil, 100),
 		"session begins with HELLO":  other.Append(nil, nil),
 		"checksum does not match":    damaged,
 		"HELLO of 50000 bytes":       long.Append(nil, make([]byte, 50000)),
@@ -288,7 +290,7 @@ func TestEveryWrite(t *testing.T) {
 	require.Greater(t, len(hs), 8)
 	var put []byte
 	for i, h := range hs {
-		if h.Kind == frame.Put && h.Payload() > 0 {
+		if h.Kind == frame.Data {
 			put = append(put, payloads[i]...)
 		}
 	}
@@ -382,7 +384,7 @@ func TestCanceledInAPiece(t *testing.T) {
 	for _, at := range []int{0, 31, 32, 33, 900, 1000, 4999, 5031, 5032} {
 		for _, atMost := range []int{1 << 20, 700} {
 			s := newScene(t)
-			h := frame.Header{Kind: frame.GetData, Op: s.ids[frame.Get], Credit: 32}
+			h := frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: s.ids[frame.Get], Credit: 32}
 			b := append(h.AppendFront(nil, gotSize), filled(gotSize, 77)...)
 			require.NoError(t, s.feed(b[:at], atMost))
 			s.ops["get"].Cancel()
@@ -409,7 +411,7 @@ func TestLast(t *testing.T) {
 	b := takeSome(s, 40, 40)
 	require.True(t, s.out.Pending())
 	require.Positive(t, s.out.Front())
-	last := engine.Goaway(na.ErrClosed)
+	last := stream.Goaway(na.ErrClosed, "closed")
 	require.True(t, s.out.Last(last), "behind what is gathered")
 	for s.out.Pending() {
 		for _, x := range s.out.Gather(nil) {

@@ -110,10 +110,10 @@ func (c *carrier) Dial(l *engine.Link) {
 // accept takes in a connection that somebody has made. verify, if set, tells whether he is who he says.
 func (c *carrier) accept(rx, tx *pipe, verify func(name string) bool) {
 	cn := &conn{c: c, rx: rx, tx: tx}
-	cn.in.Admit = func(g frame.Greeting) (*engine.Link, error) {
+	cn.in.Greet = func(g *frame.Greeting) error {
 		l, err := c.e.Admit(cn, g, verify == nil || verify(g.Listen))
-		cn.out.Link = l
-		return l, err
+		cn.in.Link, cn.out.Link = l, l
+		return err
 	}
 	c.add(cn)
 }
@@ -139,9 +139,9 @@ func (c *carrier) Flush(l *engine.Link) {
 }
 
 // Cut implements engine.Carrier.
-func (c *carrier) Cut(l *engine.Link, last []byte) {
+func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
 	if cn, ok := l.Conn.(*conn); ok {
-		cn.cut, cn.last = true, last
+		cn.cut, cn.last = true, stream.Goaway(code, text)
 		l.Conn = nil
 	}
 }
@@ -220,7 +220,7 @@ func (cn *conn) read() {
 		case cn.in.Link != nil:
 			cn.in.Link.Fail(err)
 		default:
-			cn.cut, cn.last = true, engine.Goaway(err)
+			cn.cut, cn.last = true, stream.Refusal(err)
 		}
 		e.Unlock()
 		e.Flush()

@@ -9,11 +9,18 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine/enginetest"
 )
 
-func network(testing.TB) natest.Network {
-	return natest.Network{
-		Listen: func(n int) string { return fmt.Sprintf("mem://host%d", n) }, Origin: "mem://", Nobody: "mem://nobody",
-		Pending: enginetest.Pending, Plugins: []na.Plugin{enginetest.New(1)},
+func network(n na.Plugin) natest.Maker {
+	return func(testing.TB) natest.Network {
+		return natest.Network{
+			Listen: func(i int) string { return fmt.Sprintf("%s://host%d", n.Scheme(), i) }, Origin: n.Scheme() + "://",
+			Nobody: n.Scheme() + "://nobody", Pending: n.Scheme() + "://pending", Plugins: []na.Plugin{n},
+		}
 	}
 }
 
-func TestConformance(t *testing.T) { natest.TestPlugin(t, network, nil) }
+// The rules hold over every network that the seam allows.
+func TestConformance(t *testing.T) { natest.TestPlugin(t, network(enginetest.New(1)), nil) }
+
+func TestLoose(t *testing.T) { natest.TestPlugin(t, network(Loose(1)), nil) }
+
+func TestSlots(t *testing.T) { natest.TestPlugin(t, network(Slots(1)), nil) }

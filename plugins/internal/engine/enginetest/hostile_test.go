@@ -106,12 +106,11 @@ func (h *hostile) say(b []byte) {
 // frame sends a frame whose payload is n bytes.
 func (h *hostile) frame(f frame.Header, n int) {
 	payload := bytes.Repeat([]byte{'h'}, n)
-	if f.Kind.Bulk() {
-		h.last = append(f.AppendFront(nil, n), payload...)
-	} else if n == 0 && f.Kind != frame.Unexpected && f.Kind != frame.Expected && f.Kind != frame.Goaway {
-		h.last = f.AppendFront(nil, 0)
-	} else {
+	switch f.Kind {
+	case frame.Hello, frame.Unexpected, frame.Expected, frame.Goaway:
 		h.last = f.Append(nil, payload)
+	default: // DATA, and kinds that must have none
+		h.last = append(f.AppendFront(nil, n), payload...)
 	}
 	h.say(h.last)
 }
@@ -144,11 +143,11 @@ func (h *hostile) hello(alter byte) {
 	case 7:
 		g.Listen = []string{"", "mem://bystander", "mem://victim", "mem://@00", "tcp://x", "mem://", "mem://bystander#1"}[v()%7]
 	case 8:
-		g.Lane = [16]byte{v()}
+		g.Label = []byte{v()}
 	case 9:
 		g.Incarnation = [16]byte{v()}
 	case 10:
-		g.Auth, g.Host = make([]byte, int(v())*20), string(make([]byte, int(v())*20))
+		g.Label, g.Host = make([]byte, int(v())*20), string(make([]byte, int(v())*20))
 	}
 	f := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
 	payload := g.Append(nil)
@@ -195,7 +194,7 @@ func (h *hostile) step(what byte) {
 		h.hello(v())
 	case 2, 3: // any frame at all
 		f := frame.Header{
-			Kind: frame.Kind(v()%19 + 1), Flags: h.in.sparse() & 0x0f, Credit: h.credit, Op: one(&h.in, h.ops), Tag: one(&h.in, h.tags),
+			Kind: frame.Kind(v()%17 + 1), Flags: h.in.sparse() & 0x0f, Credit: h.credit, Op: one(&h.in, h.ops), Tag: one(&h.in, h.tags),
 			Tail: frame.Tail{Token: one(&h.in, h.tokens), Offset: max(h.odd(), 0), Length: max(h.odd(), 0)},
 		}
 		switch alter := v(); alter % 8 {
@@ -220,28 +219,29 @@ func (h *hostile) step(what byte) {
 		h.honestly(frame.Header{Kind: frame.Expected, Tag: one(&h.in, h.tags), Flags: v() & frame.FlagTell}, int(v()))
 	case 6: // a piece of what the victim asks for
 		g := one(&h.in, h.gets)
-		h.honestly(frame.Header{Kind: frame.GetData, Op: g.Op, Tag: uint64(v())}, int(min(g.Tail.Length, int64(v()))))
+		h.honestly(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: g.Op, Tag: uint64(v())}, int(min(g.Tail.Length, int64(v()))))
 	case 7: // all of it
 		g := one(&h.in, h.gets)
-		h.honestly(frame.Header{Kind: frame.GetData, Op: g.Op}, int(min(g.Tail.Length, 1<<16)))
-		h.honestly(frame.Header{Kind: frame.GetDone, Op: g.Op}, 0)
+		h.honestly(frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: g.Op}, int(min(g.Tail.Length, 1<<16)))
+		h.honestly(frame.Header{Kind: frame.Done, Op: g.Op}, 0)
 	case 8:
-		h.honestly(frame.Header{Kind: frame.GetDone, Op: one(&h.in, h.gets).Op, Tag: uint64(v())}, 0)
+		h.honestly(frame.Header{Kind: frame.Done, Op: one(&h.in, h.gets).Op, Tag: uint64(v())}, 0)
 	case 9:
-		h.honestly(frame.Header{Kind: frame.PutDone, Op: one(&h.in, h.puts).Op, Tag: uint64(h.in.sparse())}, 0)
+		h.honestly(frame.Header{Kind: frame.Done, Op: one(&h.in, h.puts).Op, Tag: uint64(h.in.sparse())}, 0)
 	case 10, 11: // a put or a get of its own
 		f := frame.Header{Kind: frame.Get, Op: uint64(v() % 8), Tail: frame.Tail{Token: one(&h.in, h.tokens), Offset: max(h.odd(), 0), Length: max(h.odd(), 0)}}
-		n := 0
-		if what%20 == 11 {
-			f.Kind = frame.Put
-			n = int(min(f.Tail.Length, int64(v())*16))
+		if what%20 == 10 {
+			h.honestly(f, 0)
+			break
 		}
-		h.honestly(f, n)
+		f.Kind = frame.Put
+		h.honestly(f, 0)
+		h.honestly(frame.Header{Kind: frame.Data, Op: f.Op}, int(min(f.Tail.Length, int64(v())*16)))
 	case 12:
 		h.honestly(frame.Header{Kind: []frame.Kind{frame.Withdraw, frame.Abandon, frame.Cancel}[v()%3], Op: uint64(v()) % (h.sent + 2)}, 0)
 	case 13:
 		h.credit += uint32(v() % 8)
-		h.honestly(frame.Header{Kind: []frame.Kind{frame.Credit, frame.Ping, frame.Pong, frame.Lane}[v()%4]}, 0)
+		h.honestly(frame.Header{Kind: []frame.Kind{frame.Credit, frame.Ping, frame.Pong, frame.Cancel}[v()%4]}, 0)
 	case 14: // the last one again, damaged perhaps
 		b := bytes.Clone(h.last)
 		if flip := v(); len(b) > 0 && flip%2 == 1 {

@@ -15,7 +15,7 @@ import (
 // memory, with the same rules as everywhere. A link of it has a twin in the endpoint that it leads to; the link of a
 // context with itself is its own twin.
 //
-//	link of context i ── Next ──► buffer ── Deliver ──► twin in context j
+//	link of context i ── Pull ──► one frame ── Deliver, Place ──► twin in context j
 //
 // One goroutine at a time pumps; the others leave their links in todo. It never holds two endpoints' locks. Whatever the
 // others leave meanwhile, it goes its own way soon: a drain is short, and the context whose link is next goes on.
@@ -27,8 +27,32 @@ type loop struct {
 	mu      sync.Mutex // guards the fields below, and Link.looping
 	todo    []*Link
 	pumping bool
-	buf     []byte // of the goroutine that pumps
+	parcel  parcel // of the goroutine that pumps
 }
+
+// A parcel is a Writer for one frame.
+type parcel struct {
+	head  frame.Header
+	buf   []byte
+	view  View // of a piece
+	taken bool
+}
+
+// Room implements Writer.
+func (p *parcel) Room() (whole, piece int) {
+	if p.taken {
+		return -1, 0
+	}
+	return frame.MaxWhole, PieceSize
+}
+
+// Frame implements Writer.
+func (p *parcel) Frame(h *frame.Header, payload []byte) {
+	p.head, p.buf, p.taken = *h, append(p.buf[:0], payload...), true
+}
+
+// Piece implements Writer.
+func (p *parcel) Piece(h *frame.Header, v View) { p.head, p.view, p.taken = *h, v, true }
 
 const (
 	maxPump  = 64          // frames of a link in a row, then it is the next one's turn
@@ -50,7 +74,6 @@ func (l *Link) connectLoop() {
 		c.ends[1] = l
 	}
 	l.Conn = c
-	l.greeted = true
 	l.up(frame.Greeting{
 		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
 		Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
@@ -80,7 +103,7 @@ func (p *loop) twin(l *Link) *Link {
 	}
 	named := p.eng.self.WithTarget(l.e.id)
 	t := &Link{
-		e: e, carrier: p, named: named, session: p.eng.session.Add(1)<<8 | uint64(e.id), Conn: c, greeted: true,
+		e: e, carrier: p, named: named, session: p.eng.session.Add(1)<<8 | uint64(e.id), Conn: c,
 		offered: l.offered, announced: l.offered, batch: l.batch,
 	}
 	e.links[t.session] = t
@@ -175,7 +198,7 @@ func (p *loop) pump(l *Link) (n int) {
 		l.e.mu.Lock()
 		switch {
 		case to == nil: // there never was a session
-			l.close(na.WithText(na.ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target())), nil, false)
+			l.close(na.WithText(na.ErrUnreachable, fmt.Sprintf("this process has no open context %d", l.named.Target())), na.OK, "", false)
 			l.e.mu.Unlock()
 			return n
 		case down:
@@ -183,45 +206,38 @@ func (p *loop) pump(l *Link) (n int) {
 			l.e.mu.Unlock()
 			return n
 		}
-		b, c, ok := l.Next(p.buf[:0], true)
+		f := &p.parcel
+		f.taken, f.view = false, View{}
+		l.Pull(FlowMessages, f)
 		l.e.mu.Unlock()
-		if !ok {
+		if !f.taken {
 			return n
 		}
-		p.buf = b
-		h, err := frame.Parse(b)
-		if err != nil {
-			panic("engine: a frame of our own is broken: " + err.Error())
-		}
-		if !h.Kind.Bulk() {
-			to.e.mu.Lock()
-			if err := to.Deliver(&h, b[h.Size():]); err != nil {
+		to.e.mu.Lock()
+		if !f.head.Kind.Bulk() {
+			if err := to.Deliver(&f.head, f.buf); err != nil {
 				to.fail(err)
 			}
-			p.endUnlock(to)
+			to.e.flushUnlock()
 			continue
 		}
-		to.e.mu.Lock()
-		v, err := to.Place(&h)
+		v, err := to.Place(&f.head)
 		if err != nil {
 			to.fail(err)
 		}
 		to.e.mu.Unlock()
-		copyView(&v, &c.View)
+		copyView(&v, &f.view)
 		l.e.mu.Lock()
-		if c.move != nil {
-			l.Sent(&c)
-		}
+		l.Sent(&f.view)
 		l.e.mu.Unlock()
 		to.e.mu.Lock()
-		to.Placed(&h, &v)
-		p.endUnlock(to)
+		if err := to.Placed(&v); err != nil {
+			to.fail(err)
+		}
+		to.e.flushUnlock()
 	}
 	return n
 }
-
-// endUnlock unlocks an endpoint whose links may have been kicked; those of the loop are pumped by the caller's caller.
-func (p *loop) endUnlock(l *Link) { l.e.flushUnlock() }
 
 // copyView copies the bytes of src to dst, as far as both may be touched and are there. A source that is gone counts as
 // zeroes.
@@ -261,7 +277,7 @@ func (l *Link) isDown() bool {
 }
 
 // Cut implements Carrier: the twin goes too, as soon as its lock is free.
-func (p *loop) Cut(l *Link, _ []byte) {
+func (p *loop) Cut(l *Link, _ na.Code, _ string) {
 	c := l.Conn.(*loopConn)
 	c.mu.Lock()
 	other := c.ends[0]

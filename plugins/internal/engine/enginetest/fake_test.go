@@ -1,0 +1,572 @@
+package enginetest_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// A Fake is a network of packets in memory, which is as odd as the seam between engine and carriers allows. It implements
+// na.Plugin; classes that shall meet are opened with the same Fake. It has a clock of its own, which passes only while somebody
+// waits in Progress, and no goroutine.
+type Fake struct {
+	scheme  string
+	room    int  // packets under way on one flow
+	piece   int  // bytes of a piece of bulk data
+	reorder bool // DATA overtakes and is overtaken, packets come twice, views stay out until the peer has them
+
+	mu        sync.Mutex // guards the fields below
+	rng       *rand.Rand
+	now       time.Duration
+	listeners map[string]*engine.Engine
+	carriers  map[*engine.Endpoint]*fakeCarrier
+}
+
+// Loose is a network that delivers DATA in any order, repeats packets, and keeps the memory of what it sends until it has
+// arrived: what udp will do.
+func Loose(seed uint64) *Fake {
+	return newFake(&Fake{scheme: "loose", room: 16, piece: 3000, reorder: true}, seed)
+}
+
+// Slots is a network with room for four frames, and pieces of 4,000 bytes: what a small ring of shared memory will do.
+func Slots(seed uint64) *Fake { return newFake(&Fake{scheme: "slots", room: 4, piece: 4000}, seed) }
+
+func newFake(n *Fake, seed uint64) *Fake {
+	n.rng = rand.New(rand.NewPCG(seed, 1))
+	n.listeners, n.carriers = map[string]*engine.Engine{}, map[*engine.Endpoint]*fakeCarrier{}
+	return n
+}
+
+// Scheme implements na.Plugin.
+func (n *Fake) Scheme() string { return n.scheme }
+
+// Open implements na.Plugin: rest is the name to listen on.
+func (n *Fake) Open(cls *na.Class, rest string) (na.Domain, error) {
+	opts := engine.Options{
+		Scheme: n.scheme, Host: "fake", Now: n.Now, Rand: n.Rand, Driven: true, Exact: true,
+		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) {
+			c := &fakeCarrier{net: n, e: e}
+			n.mu.Lock()
+			n.carriers[e] = c
+			n.mu.Unlock()
+			return c, nil
+		},
+	}
+	if rest == "" {
+		return engine.New(cls, opts), nil
+	}
+	opts.Listen = n.scheme + "://" + rest
+	opts.Self = opts.Listen
+	opts.Close = func() error {
+		n.mu.Lock()
+		delete(n.listeners, opts.Self)
+		n.mu.Unlock()
+		return nil
+	}
+	g := engine.New(cls, opts)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.listeners[opts.Self] != nil {
+		return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+opts.Self)
+	}
+	n.listeners[opts.Self] = g
+	return g, nil
+}
+
+// Now reads the clock.
+func (n *Fake) Now() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.now
+}
+
+// Rand fills b from the seed.
+func (n *Fake) Rand(b []byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range b {
+		b[i] = byte(n.rng.Uint32())
+	}
+}
+
+// below draws a number from 0 up to k.
+func (n *Fake) below(k int) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.rng.IntN(k)
+}
+
+// find returns the carrier that listens on a name for a context.
+func (n *Fake) find(name string, target int) (*fakeCarrier, error) {
+	n.mu.Lock()
+	g := n.listeners[name]
+	n.mu.Unlock()
+	if g == nil {
+		return nil, na.WithText(na.ErrUnreachable, "nobody listens on "+name)
+	}
+	e := g.Context(target)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c := n.carriers[e]; e != nil && c != nil {
+		return c, nil
+	}
+	return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", target))
+}
+
+// A packet is what goes over a way. Those that are not DATA arrive in their order.
+type packet struct {
+	n      uint64 // its number on the way, the same when it comes twice
+	after  uint64 // DATA: the last packet before it that is not
+	kind   packetKind
+	head   frame.Header
+	body   []byte // payload, HELLO, or the text of a goodbye
+	code   na.Code
+	copied bool
+}
+
+type packetKind uint8
+
+const (
+	packetFrame packetKind = iota
+	packetData
+	packetHello
+	packetGoodbye
+)
+
+// A way is one direction of one flow.
+type way struct {
+	mu     sync.Mutex // guards the fields below
+	list   []packet
+	sent   uint64
+	last   uint64   // sent that is not DATA
+	got    uint64   // likewise, arrived
+	acks   []uint64 // DATA that has arrived
+	closed bool
+}
+
+func (w *way) push(p packet) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sent++
+	if p.n = w.sent; p.kind == packetData {
+		p.after = w.last
+	} else {
+		w.last = p.n
+	}
+	w.list = append(w.list, p)
+	return p.n
+}
+
+// pop takes a packet off.
+func (w *way) pop(n *Fake) (p packet, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.list) == 0 {
+		return p, false
+	}
+	i := 0
+	if n.reorder {
+		i = n.below(len(w.list))
+		if p := w.list[i]; p.kind != packetData || p.after > w.got {
+			i = slices.IndexFunc(w.list, func(p packet) bool { return p.kind != packetData })
+		}
+	}
+	p = w.list[i]
+	if n.reorder && !p.copied && n.below(4) == 0 {
+		w.list[i].copied = true
+	} else {
+		w.list = slices.Delete(w.list, i, i+1)
+	}
+	return p, true
+}
+
+func (w *way) full(room int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.list) >= room
+}
+
+func (w *way) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
+}
+
+func (w *way) over() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closed && len(w.list) == 0
+}
+
+const flows = 2
+
+// A fakeConn is one end of a connection. The endpoint's lock guards it.
+type fakeConn struct {
+	c      *fakeCarrier
+	link   *engine.Link // nil until the HELLO of a peer that connected
+	rx, tx [flows]*way
+	seen   [flows]map[uint64]bool
+	out    [flows]map[uint64]engine.View // DATA that has not arrived
+	cut    bool
+}
+
+func newFakeConn(c *fakeCarrier, l *engine.Link, rx, tx [flows]*way) *fakeConn {
+	cn := &fakeConn{c: c, link: l, rx: rx, tx: tx}
+	for f := range flows {
+		cn.seen[f], cn.out[f] = map[uint64]bool{}, map[uint64]engine.View{}
+	}
+	return cn
+}
+
+// A failedDial is what the next Poll reports.
+type failedDial struct {
+	l   *engine.Link
+	err error
+}
+
+// A fakeCarrier is the side of one context.
+type fakeCarrier struct {
+	net     *Fake
+	e       *engine.Endpoint
+	polling sync.Mutex // held by the goroutine that polls
+
+	mu     sync.Mutex // guards the fields below
+	shut   bool
+	conns  []*fakeConn
+	failed []failedDial
+}
+
+var (
+	_ engine.Carrier = (*fakeCarrier)(nil)
+	_ na.Driver      = (*fakeCarrier)(nil)
+)
+
+// Drive implements na.Driver.
+func (c *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
+	n := c.net
+	deadline := n.Now() + timeout
+	for {
+		now := n.Now()
+		c.e.Poll(now)
+		if ready() {
+			return true
+		}
+		if timeout >= 0 && now >= deadline {
+			return false
+		}
+		to := deadline
+		if at, ok := c.e.NextTimer(); ok && (timeout < 0 || at < deadline) {
+			to = max(at, now+time.Microsecond)
+		} else if timeout < 0 {
+			return false // nothing can ever happen
+		}
+		n.mu.Lock()
+		n.now = max(n.now, to)
+		n.mu.Unlock()
+	}
+}
+
+// Check implements engine.Carrier.
+func (c *fakeCarrier) Check(name string) error {
+	if strings.Contains(name, "://@") {
+		return na.WithText(na.ErrUnreachable, name+" does not listen")
+	}
+	return nil
+}
+
+// Resolve implements engine.Carrier.
+func (c *fakeCarrier) Resolve(text string, done func(string, error)) func() {
+	if strings.HasSuffix(text, "://pending") {
+		return func() {}
+	}
+	done(text, nil)
+	return nil
+}
+
+// Dial implements engine.Carrier.
+func (c *fakeCarrier) Dial(l *engine.Link) {
+	to, err := c.net.find(l.Name(), l.Target())
+	if err != nil {
+		c.mu.Lock()
+		c.failed = append(c.failed, failedDial{l, err})
+		c.mu.Unlock()
+		return
+	}
+	var there, back [flows]*way
+	for f := range flows {
+		there[f], back[f] = &way{}, &way{}
+	}
+	to.add(newFakeConn(to, nil, there, back))
+	mine := newFakeConn(c, l, back, there)
+	l.Conn = mine
+	c.add(mine)
+	mine.tx[0].push(packet{kind: packetHello, body: l.Hello(nil, []byte(c.net.scheme))})
+}
+
+func (c *fakeCarrier) add(cn *fakeConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shut {
+		cn.close()
+		return
+	}
+	c.conns = append(c.conns, cn)
+}
+
+func (cn *fakeConn) close() {
+	cn.cut = true
+	for _, w := range cn.tx {
+		w.close()
+	}
+}
+
+// Flush implements engine.Carrier.
+func (c *fakeCarrier) Flush(l *engine.Link) {
+	c.e.Lock()
+	defer c.e.Unlock()
+	if cn, ok := l.Conn.(*fakeConn); ok {
+		cn.pull()
+	}
+}
+
+// pull sends what there is room for. Locked.
+func (cn *fakeConn) pull() {
+	for f := range engine.Flow(flows) {
+		if !cn.cut && cn.link != nil {
+			cn.link.Pull(f, &fakeWriter{cn, f})
+		}
+	}
+}
+
+// Cut implements engine.Carrier.
+func (c *fakeCarrier) Cut(l *engine.Link, code na.Code, text string) {
+	cn, ok := l.Conn.(*fakeConn)
+	if !ok {
+		return
+	}
+	l.Conn = nil
+	if code != na.OK {
+		cn.tx[0].push(packet{kind: packetGoodbye, code: code, body: []byte(text)})
+	}
+	cn.close()
+}
+
+// Poll implements engine.Carrier.
+func (c *fakeCarrier) Poll(time.Duration) {
+	if !c.polling.TryLock() {
+		return
+	}
+	defer c.polling.Unlock()
+	c.mu.Lock()
+	conns, failed := slices.Clone(c.conns), c.failed
+	c.failed = nil
+	c.mu.Unlock()
+	for _, f := range failed {
+		c.e.Lock()
+		if !f.l.Up() {
+			f.l.Fail(f.err)
+		}
+		c.e.Unlock()
+	}
+	for _, cn := range conns {
+		if cn.poll() {
+			c.mu.Lock()
+			c.conns = slices.DeleteFunc(c.conns, func(x *fakeConn) bool { return x == cn })
+			c.mu.Unlock()
+		}
+	}
+}
+
+// poll takes in what has arrived and sends, and reports whether the connection is over.
+func (cn *fakeConn) poll() (over bool) {
+	e := cn.c.e
+	for f := range flows {
+		cn.acked(f)
+		for {
+			e.Lock()
+			if cn.cut {
+				e.Unlock()
+				return true
+			}
+			p, ok := cn.rx[f].pop(cn.c.net)
+			if ok {
+				cn.take(f, p)
+			}
+			e.Unlock()
+			e.Flush()
+			if !ok {
+				break
+			}
+		}
+	}
+	e.Lock()
+	if !cn.cut && cn.rx[0].over() {
+		if cn.link == nil {
+			cn.close()
+		} else {
+			cn.link.Fail(na.WithText(na.ErrPeerLost, "the connection ended"))
+		}
+	}
+	cn.pull()
+	e.Unlock()
+	e.Flush()
+	return false
+}
+
+// acked gives back the memory of what has arrived.
+func (cn *fakeConn) acked(f int) {
+	w := cn.tx[f]
+	w.mu.Lock()
+	acks := w.acks
+	w.acks = nil
+	w.mu.Unlock()
+	cn.c.e.Lock()
+	for _, n := range acks {
+		if v, ok := cn.out[f][n]; ok && !cn.cut {
+			delete(cn.out[f], n)
+			cn.link.Sent(&v)
+		}
+	}
+	cn.c.e.Unlock()
+	cn.c.e.Flush()
+}
+
+// take handles a packet, once. Locked.
+func (cn *fakeConn) take(f int, p packet) {
+	w := cn.rx[f]
+	if p.kind != packetData {
+		w.mu.Lock()
+		w.got = max(w.got, p.n)
+		w.mu.Unlock()
+	}
+	if cn.seen[f][p.n] {
+		return
+	}
+	cn.seen[f][p.n] = true
+	if p.kind == packetData {
+		w.mu.Lock()
+		w.acks = append(w.acks, p.n)
+		w.mu.Unlock()
+	}
+	var err error
+	switch {
+	case p.kind == packetHello && cn.link == nil:
+		cn.admit(p.body)
+		return
+	case cn.link == nil:
+		return
+	case p.kind == packetHello:
+		var g frame.Greeting
+		if g, err = frame.ParseGreeting(p.body); err == nil {
+			err = cn.link.Greet(&g)
+		}
+		cn.link.FlowUp()
+	case p.kind == packetGoodbye:
+		cn.link.Refused(p.code, string(p.body))
+	case p.kind == packetFrame:
+		err = cn.link.Deliver(&p.head, p.body)
+	default:
+		var v engine.View
+		if v, err = cn.link.Place(&p.head); err == nil {
+			if v.Borrow() {
+				at := 0
+				for _, to := range v.Slices(nil, 0, v.Len()) {
+					at += copy(to, p.body[at:])
+				}
+				v.Return()
+			}
+			err = cn.link.Placed(&v)
+		}
+	}
+	if err != nil {
+		cn.link.Fail(err)
+	}
+}
+
+// admit takes in a peer that connected. Locked.
+func (cn *fakeConn) admit(hello []byte) {
+	g, err := frame.ParseGreeting(hello)
+	var l *engine.Link
+	if err == nil {
+		l, err = cn.c.e.Admit(cn, &g, true)
+	}
+	if err != nil {
+		cn.tx[0].push(packet{kind: packetGoodbye, code: na.CodeOf(err), body: []byte(err.Error())})
+		cn.close()
+		return
+	}
+	cn.link = l
+	cn.tx[0].push(packet{kind: packetHello, body: l.Hello(nil, []byte(cn.c.net.scheme))})
+	l.FlowUp()
+}
+
+// NextTimer implements engine.Carrier.
+func (c *fakeCarrier) NextTimer() time.Duration { return 0 }
+
+// Shut implements engine.Carrier.
+func (c *fakeCarrier) Shut() {
+	c.mu.Lock()
+	c.shut = true
+	c.mu.Unlock()
+}
+
+// Release implements engine.Carrier.
+func (c *fakeCarrier) Release() {
+	c.mu.Lock()
+	conns := c.conns
+	c.conns = nil
+	c.mu.Unlock()
+	for _, cn := range conns {
+		cn.close()
+	}
+	c.net.mu.Lock()
+	delete(c.net.carriers, c.e)
+	c.net.mu.Unlock()
+}
+
+// A fakeWriter takes frames of one flow.
+type fakeWriter struct {
+	cn *fakeConn
+	f  engine.Flow
+}
+
+// Room implements engine.Writer.
+func (w *fakeWriter) Room() (whole, piece int) {
+	n := w.cn.c.net
+	if w.cn.tx[w.f].full(n.room) {
+		return -1, 0
+	}
+	return frame.MaxWhole, n.piece
+}
+
+// Frame implements engine.Writer.
+func (w *fakeWriter) Frame(h *frame.Header, payload []byte) {
+	w.cn.tx[w.f].push(packet{kind: packetFrame, head: *h, body: slices.Clone(payload)})
+}
+
+// Piece implements engine.Writer.
+func (w *fakeWriter) Piece(h *frame.Header, v engine.View) {
+	cn := w.cn
+	if !v.Borrow() {
+		cn.link.Sent(&v)
+		return
+	}
+	var body []byte
+	for _, b := range v.Slices(nil, 0, v.Len()) {
+		body = append(body, b...)
+	}
+	v.Return()
+	n := cn.tx[w.f].push(packet{kind: packetData, head: *h, body: body})
+	if cn.c.net.reorder {
+		cn.out[w.f][n] = v
+	} else {
+		cn.link.Sent(&v)
+	}
+}

@@ -1,0 +1,159 @@
+package engine
+
+import (
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// A flow is what a link has to send on one Flow, beside the messages.
+type flow struct {
+	up      bool // of FlowBulk
+	ctl     fifo[frame.Header]
+	sources fifo[*source] // in turn
+	taken   taken
+}
+
+// kick has the carrier send what l has, when the lock is returned with flushUnlock.
+func (l *Link) kick() {
+	if !l.kicked && l.state != linkDown {
+		l.kicked = true
+		l.e.kicked = append(l.e.kicked, l)
+		l.e.pending.Store(true)
+	}
+}
+
+// control queues a frame that has no payload.
+func (l *Link) control(h frame.Header) { l.controlOn(FlowMessages, h) }
+
+// controlOn queues one on a flow: behind the data that it is about.
+func (l *Link) controlOn(f Flow, h frame.Header) {
+	if l.state == linkDown {
+		return
+	}
+	q := &l.flows[f].ctl
+	if q.len() >= maxControl {
+		l.fail(na.WithText(na.ErrOverflow, "the peer asks and does not read the answers"))
+		return
+	}
+	q.push(h)
+	l.kick()
+}
+
+func giveBack(key na.Key) frame.Header {
+	return frame.Header{Kind: frame.GiveBack, Tail: frame.Tail{Token: key.Token, Length: key.Len}}
+}
+
+func cancelMove(id uint64) frame.Header { return frame.Header{Kind: frame.Cancel, Op: id} }
+
+// FlowUp opens FlowBulk for the puts and gets that begin from now on. Locked.
+func (l *Link) FlowUp() {
+	if l.state == linkUp {
+		l.flows[FlowBulk].up = true
+		l.kick()
+	}
+}
+
+// FlowDown ends FlowBulk. The session ends with it because of err, if it was up. Locked.
+func (l *Link) FlowDown(err error) {
+	if l.flows[FlowBulk].up {
+		l.fail(err)
+	}
+}
+
+// flowFor is where bulk data of n bytes goes. It stays there.
+func (l *Link) flowFor(n int64) Flow {
+	if n >= BulkMin && l.flows[FlowBulk].up {
+		return FlowBulk
+	}
+	return FlowMessages
+}
+
+// Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
+func (l *Link) Pull(f Flow, w Writer) (more bool) {
+	q := &l.flows[f]
+	for l.state == linkUp {
+		room, piece := w.Room()
+		switch messages := f == FlowMessages; {
+		case room < 0:
+			return q.ctl.len() > 0 || q.sources.len() > 0 || messages && (l.pong || l.msgs.n > 0 || l.owed || l.mayBegin())
+		case messages && l.pong:
+			l.pong = false
+			l.frame(f, w, frame.Header{Kind: frame.Pong, Tag: l.pongTag})
+		case q.ctl.len() > 0:
+			h := q.ctl.pop()
+			if h.Kind == frame.Withdrawn {
+				l.answered--
+			}
+			l.frame(f, w, h)
+		case messages && l.msgs.n > 0:
+			if !l.message(w, room) {
+				return true
+			}
+		case messages && l.mayBegin():
+			l.beginMoves()
+		case q.sources.len() > 0:
+			if piece <= 0 {
+				return true
+			}
+			l.piece(f, w, piece)
+		case messages && l.owed:
+			l.frame(f, w, frame.Header{Kind: frame.Credit})
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// frame sends a frame without payload.
+func (l *Link) frame(f Flow, w Writer, h frame.Header) { w.Frame(l.head(f, h, 0), nil) }
+
+// head completes a header with what every frame of the session carries. It is valid until the next one.
+func (l *Link) head(f Flow, h frame.Header, payload int) *frame.Header {
+	h.Context = l.peer.Context
+	if h.Credit = l.announced; f == FlowMessages { // elsewhere the peer may see it late
+		h.Credit = l.credit()
+	}
+	h.SetPayload(payload)
+	l.e.head = h
+	return &l.e.head
+}
+
+// message sends the first message, or ends it if it cannot leave; false when there is no room for it. Its operation ends here,
+// sent.
+func (l *Link) message(w Writer, room int) bool {
+	o := l.msgs.head
+	if n := len(o.buf); n <= l.eager && n > room {
+		return false
+	}
+	if err := l.unfit(o); err != nil {
+		if o.kind == kindSendUnexpected {
+			l.returnCredit()
+		}
+		l.e.finish(o, na.Result{Err: err, Fate: na.NotRun})
+		return true
+	}
+	h := frame.Header{Kind: frame.Expected, Tag: uint64(o.tag)}
+	if o.kind == kindSendUnexpected {
+		l.seq++
+		h.Kind, h.Op = frame.Unexpected, l.seq
+		if o.by.At != 0 {
+			h.Flags = frame.FlagTimed
+		}
+	} else if len(l.e.leases) > 0 && l.e.leases[matchKey{l, o.tag}] != nil {
+		h.Flags = frame.FlagTell
+	}
+	l.e.messages++
+	n := int64(len(o.buf))
+	if !o.t.Hold() { // cannot be: canceled messages are taken out of the queue under the same lock
+		panic("engine: a message in the queue has ended")
+	}
+	w.Frame(l.head(FlowMessages, h, len(o.buf)), o.buf)
+	o.t.Release()
+	if o.last {
+		l.keep(o)
+		return true
+	}
+	l.e.finish(o, na.Result{N: n, Addr: l.addr(), ID: l.seq})
+	return true
+}

@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// A sink is bulk data that arrives: our get, or a put of the peer.
+//
+//	our get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
+//	PUT of the peer ──────► sink ─ DATA… ─► all bytes: DONE
+type sink struct {
+	op    *op // our get, while it has not ended
+	id    uint64
+	mem   *na.Mem
+	off   int64 // in mem
+	n     int64
+	begun int64 // bytes of which views have been given out
+	got   int64 // bytes that were placed
+	views int   // outside
+	code  na.Code
+	dead  bool // nobody wants it any more
+}
+
+func (e *Endpoint) newSink() *sink {
+	if n := len(e.freeSinks); n > 0 {
+		s := e.freeSinks[n-1]
+		e.freeSinks = e.freeSinks[:n-1]
+		return s
+	}
+	return &sink{}
+}
+
+// dropSink has a sink take nothing more. It is used again when the carrier has no view of it.
+func (e *Endpoint) dropSink(s *sink) {
+	s.dead, s.op = true, nil
+	if s.views > 0 {
+		return
+	}
+	*s = sink{}
+	if len(e.freeSinks) < maxSpareMoves {
+		e.freeSinks = append(e.freeSinks, s)
+	}
+}
+
+// sinkOf returns the sink that a DATA frame is for, or nil.
+func (l *Link) sinkOf(h *frame.Header) *sink {
+	if h.Flags&frame.FlagAnswer == 0 {
+		return l.sinks[h.Op]
+	}
+	if o := l.e.flying.get(h.Op); o != nil && o.link == l {
+		return o.sink
+	}
+	return nil
+}
+
+// Place returns where the payload of a piece of bulk data goes; the carrier reads it there and calls Placed when it is
+// complete. Everything is checked before: a stream's pieces follow one another without gap or overlap, and no carrier places
+// more bytes than were asked for. An error means that the peer broke the protocol: the carrier calls Fail with it. Locked.
+func (l *Link) Place(h *frame.Header) (View, error) {
+	n := int64(h.Payload())
+	v := View{n: n}
+	if l.state == linkDown {
+		return v, nil
+	}
+	l.heard = true
+	if l.state != linkUp {
+		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
+	}
+	if err := l.header(h); err != nil {
+		return v, err
+	}
+	s := l.sinkOf(h)
+	switch {
+	case s == nil:
+		l.e.stats.LateDropped++ // the rest of what was refused or canceled
+		return v, nil
+	case !na.InRange(int64(h.Tag), n, s.n) || s.begun+n > s.n:
+		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d, after %d, lies outside its operation of %d", n, h.Tag, s.begun, s.n))
+	case int64(h.Tag) != s.begun && !l.e.eng.opts.Exact:
+		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d does not follow the %d bytes before", n, h.Tag, s.begun))
+	}
+	s.begun += n
+	s.views++
+	v.sink, v.mem, v.off = s, s.mem, s.off+int64(h.Tag)
+	if s.op != nil {
+		v.t = s.op.t
+	}
+	return v, nil
+}
+
+// Placed is called when the payload that v was for has been read, all of it, and was not damaged. An error is that of Place.
+// Locked.
+func (l *Link) Placed(v *View) error {
+	s := v.sink
+	if l.state == linkDown || s == nil {
+		return nil
+	}
+	l.heard = true
+	s.views--
+	if s.dead {
+		l.e.dropSink(s)
+		return nil
+	}
+	if s.code == na.OK {
+		s.code = v.code
+	}
+	s.got += v.n
+	o := s.op
+	switch {
+	case o == nil && s.got == s.n:
+		delete(l.sinks, s.id)
+		l.control(frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
+		l.e.dropSink(s)
+	case o == nil:
+	case s.code != na.OK: // ErrFault: nothing else takes the memory of an operation that has not ended
+		l.faulted(o)
+	default:
+		o.at = s.got
+		if o.at == o.n && l.e.eng.opts.Exact {
+			l.e.finish(o, na.Result{N: o.n, Fate: na.Ran, Addr: l.addr()})
+		}
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// A source is bulk data that leaves: our put, or a get of the peer that we serve. It waits in its flow for its turn, or its
+// last pieces are with the carrier.
+//
+//	our put ─ beginMoves ─► PUT, source ─ DATA… ─► the last piece is sent: gone. The peer's DONE ends the put
+//	GET of the peer ─────────► source ─ DATA… ─► the last piece is sent: DONE, gone
+type source struct {
+	op     *op // our put, while it has not ended
+	serve  bool
+	mem    *na.Mem
+	id     uint64
+	off    int64 // in mem
+	n, at  int64
+	flow   Flow
+	queued bool // waits for its turn
+	views  int  // pieces that the carrier has not reported
+	code   na.Code
+	dead   bool // nobody wants it any more
+}
+
+// maxSpareMoves bounds the spare sources and sinks of an endpoint.
+const maxSpareMoves = 1024
+
+func (e *Endpoint) newSource() *source {
+	if n := len(e.freeSources); n > 0 {
+		s := e.freeSources[n-1]
+		e.freeSources = e.freeSources[:n-1]
+		return s
+	}
+	return &source{}
+}
+
+// mayBegin reports whether a put or get that waits may begin.
+func (l *Link) mayBegin() bool { return l.moving.n > 0 && l.flying.n < maxFlying }
+
+// beginMoves starts gets and puts that wait, as many as may be under way.
+func (l *Link) beginMoves() {
+	for l.mayBegin() {
+		o := l.moving.pop()
+		o.id = l.e.flying.add(o)
+		l.flying.push(o)
+		h := frame.Header{Kind: frame.Get, Op: o.id, Tail: frame.Tail{Token: o.key.Token, Offset: o.roff, Length: o.n}}
+		if o.kind == kindGet {
+			o.sink = l.e.newSink()
+			*o.sink = sink{op: o, mem: o.mem, off: o.loff, n: o.n}
+			l.control(h)
+			continue
+		}
+		h.Kind, o.flow = frame.Put, l.flowFor(o.n)
+		if o.n > 0 {
+			s := l.e.newSource()
+			s.op, s.mem, s.id, s.off, s.n, s.flow = o, o.mem, o.id, o.loff, o.n, o.flow
+			o.source = s
+			l.queue(s)
+		}
+		l.controlOn(o.flow, h)
+	}
+}
+
+// serve begins to answer a peer's get.
+func (l *Link) serve(id uint64, mem *na.Mem, off, n int64) {
+	l.e.reached++
+	s := l.e.newSource()
+	s.serve, s.mem, s.id, s.off, s.n, s.flow = true, mem, id, off, n, l.flowFor(n)
+	if l.served == nil {
+		l.served = map[uint64]*source{}
+	}
+	l.served[id] = s
+	l.queue(s)
+}
+
+// queue has s wait for its turn.
+func (l *Link) queue(s *source) {
+	s.queued = true
+	l.flows[s.flow].sources.push(s)
+	l.kick()
+}
+
+// piece sends a piece of the next source in turn, of most bytes.
+func (l *Link) piece(f Flow, w Writer, most int) {
+	s := l.flows[f].sources.pop()
+	s.queued = false
+	if s.dead || s.code != na.OK {
+		l.settleSource(s)
+		return
+	}
+	n := min(s.n-s.at, PieceSize, int64(most))
+	h := frame.Header{Kind: frame.Data, Op: s.id, Tag: uint64(s.at)}
+	v := View{mem: s.mem, off: s.off + s.at, n: n, source: s}
+	if s.serve {
+		h.Flags = frame.FlagAnswer
+	} else {
+		v.t = s.op.t
+		s.op.at += n
+	}
+	if s.at += n; s.at < s.n {
+		l.queue(s)
+	}
+	s.views++
+	w.Piece(l.head(f, h, int(n)), v)
+}
+
+// Sent is called when the payload of v is on its way, complete, or when nothing more of it will be. A view whose memory was
+// gone in between was filled with zeroes by a stream: the peer must not take them for data. Locked.
+func (l *Link) Sent(v *View) {
+	s := v.source
+	if v.code == na.ErrFault {
+		l.Faulted(v)
+	}
+	s.views--
+	if l.state == linkDown {
+		return
+	}
+	l.heard = true // the peer takes bytes: behind so much of them it may not have seen our Ping yet
+	if s.code == na.OK {
+		s.code = v.code
+	}
+	l.settleSource(s)
+}
+
+// Faulted is called when the memory of v could not be read, before anything is sent in its place: the operation ends now, so
+// that the peer's word about what it got cannot come first. Locked.
+func (l *Link) Faulted(v *View) {
+	if o := v.source.op; o != nil {
+		l.faulted(o)
+	}
+}
+
+// faulted ends an operation of this process whose local memory could not be read or written.
+func (l *Link) faulted(o *op) {
+	l.e.cancel(o, na.WithText(na.ErrFault, fmt.Sprintf(
+		"the local memory could not be read or written, somewhere from byte %d to %d: memory fault", o.loff, o.loff+o.n)))
+}
+
+// dropSource has a source send nothing more; what is with the carrier already goes on.
+func (l *Link) dropSource(s *source) {
+	s.dead, s.op = true, nil
+	if !s.queued {
+		return // its last piece ends it
+	}
+	q := &l.flows[s.flow].sources
+	if i := slices.Index(q.all(), s); i >= 0 {
+		q.remove(i)
+	}
+	s.queued = false
+	l.settleSource(s)
+}
+
+// settleSource ends s when it neither waits for its turn nor is with the carrier.
+func (l *Link) settleSource(s *source) {
+	if s.queued || s.views > 0 {
+		return
+	}
+	if s.serve {
+		delete(l.served, s.id)
+		if !s.dead && (s.code != na.OK || !l.e.eng.opts.Exact) {
+			l.controlOn(s.flow, frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
+		}
+	} else if s.op != nil {
+		s.op.source = nil
+	}
+	*s = source{}
+	if len(l.e.freeSources) < maxSpareMoves {
+		l.e.freeSources = append(l.e.freeSources, s)
+	}
+}
+
+// endSources drops all sources of a flow: the session is over.
+func endSources(q *fifo[*source]) {
+	for _, s := range q.all() {
+		s.dead, s.op = true, nil
+	}
+	*q = fifo[*source]{}
+}

@@ -1,0 +1,163 @@
+package tcp
+
+import (
+	"bytes"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+)
+
+// A session has a second connection for its bulk data, so that messages do not wait behind that. The listener names it, the side
+// that dialled the session makes it when a large piece of bulk data has passed, either way.
+//
+//	dialler                                     listener
+//	   │ ◄── HELLO of the session, label = token ── │
+//	   │ ── HELLO on a new connection, token ─────► │ FlowUp
+//	   │ ◄── HELLO, token ───────────────────────── │
+//	FlowUp
+type token [16]byte
+
+const (
+	// bulkTurn bounds the bytes that are read from or written to a connection for bulk data before it is the next connection's
+	// turn: a message waits behind no more at each side. A quarter of a piece of bulk data fits, with its header and what is read
+	// beyond it. When bulkCalm turns have passed without a message of the context they are longer, for more throughput.
+	bulkTurn     = engine.PieceSize/4 + 8<<10
+	bulkCalmTurn = engine.PieceSize + 8<<10
+	bulkCalm     = 4
+)
+
+// offer makes the name of the second connection of c, whose peer dialled. Locked.
+func (c *conn) offer() {
+	c.ca.e.Engine().Rand(c.token[:])
+	c.out.Label = c.token[:]
+	c.ca.offered[c.token] = c
+}
+
+// greet takes the HELLO of the listener, and remembers what it offers. Locked.
+func (c *conn) greet(g *frame.Greeting) error {
+	if len(g.Label) == len(c.token) {
+		copy(c.token[:], g.Label)
+	}
+	return c.link.Greet(g)
+}
+
+// large dials the second connection of c if a large piece of bulk data has passed. Locked.
+func (c *conn) large() {
+	if c.bulk != nil || !c.dialled || c.dead || !c.in.Large && !c.out.Large || c.token == (token{}) || !c.link.Up() {
+		return
+	}
+	b := c.ca.newConn(&stream.In{}, c.link, engine.FlowBulk)
+	c.bulk, b.token, b.out.Label = b, c.token, c.token[:]
+	b.in.Greet = func(g *frame.Greeting) error {
+		if !bytes.Equal(g.Label, b.token[:]) {
+			return na.WithText(na.ErrProtocol, "HELLO is for another connection")
+		}
+		if err := b.samePeer(c); err != nil {
+			return err
+		}
+		b.link.FlowUp()
+		return nil
+	}
+	c.ca.dial(b)
+}
+
+// takeBulk makes g the second connection of the session that offered it. Locked.
+func (ca *polled) takeBulk(g *guest, hello *frame.Greeting) (func(), error) {
+	var name token
+	if len(hello.Label) == len(name) {
+		copy(name[:], hello.Label)
+	}
+	c := ca.offered[name]
+	if c == nil || c.bulk != nil || !c.link.Up() || c.link.Incarnation() != hello.Incarnation {
+		return nil, errNoBulk
+	}
+	b, err := ca.holdGuest(g, engine.FlowBulk)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.samePeer(c); err != nil {
+		b.letGo()
+		return nil, err
+	}
+	c.bulk, b.out.Label = b, name[:]
+	b.bind(c.link)
+	b.link.FlowUp()
+	b.start(&g.socket)
+	return func() { _ = g.tcp.Close() }, nil
+}
+
+// samePeer reports why c cannot be the second connection of the session of main: somebody else is at its other end.
+func (c *conn) samePeer(main *conn) error {
+	a, b := c.Proof(), main.Proof()
+	same := a.Secure == b.Secure && len(a.Certificates) > 0 == (len(b.Certificates) > 0)
+	if same && len(a.Certificates) > 0 {
+		same = a.Certificates[0].Equal(b.Certificates[0])
+	}
+	if !same {
+		return na.WithText(na.ErrPermission, "the connection does not lead to the peer that the session is with: other certificates")
+	}
+	return nil
+}
+
+// holdGuest makes a connection of g that goes on without it. Locked.
+func (ca *polled) holdGuest(g *guest, f engine.Flow) (*conn, error) {
+	c := ca.newConn(g.in, nil, f)
+	err := c.hold(&g.socket)
+	if err == nil && ended(c.fd) {
+		err = errEOF
+	}
+	if err != nil {
+		c.letGo()
+		return nil, err
+	}
+	return c, nil
+}
+
+// letGo forgets a connection that has not been started. Locked.
+func (c *conn) letGo() {
+	delete(c.ca.conns, c)
+	if c.fd >= 0 {
+		_ = unix.Close(c.fd)
+	}
+}
+
+// pace measures the turns of a connection for bulk data. Locked.
+func (c *conn) pace() {
+	if c.flow != engine.FlowBulk {
+		return
+	}
+	if n := c.ca.e.Messages(); n != c.messages {
+		c.messages, c.calm = n, 0
+	}
+	turn := int32(bulkTurn)
+	if c.calm++; c.calm > bulkCalm {
+		turn = bulkCalmTurn
+	}
+	c.turn.Store(turn)
+}
+
+// clip bounds what one system call moves.
+func (c *conn) clip(iov [][]byte) [][]byte {
+	iov = iov[:min(len(iov), maxVectors)]
+	if c.flow != engine.FlowBulk {
+		return iov
+	}
+	left := max(int(c.turn.Load()), bulkTurn)
+	for i, b := range iov {
+		if left -= len(b); left <= 0 {
+			iov[i] = b[:len(b)+left]
+			return iov[:i+1]
+		}
+	}
+	return iov
+}
+
+// bulkFD is what the poller knows of a connection for bulk data: it is no na.Peeker, messages come first.
+type bulkFD conn
+
+// Ready implements na.Pollable.
+func (b *bulkFD) Ready(readable, writable bool) { (*conn)(b).Ready(readable, writable) }
