@@ -163,6 +163,7 @@ func TestFileClose(t *testing.T) {
 // The file is cut short, before a transfer or in the middle of one, on the side of its owner or of the mover: the
 // transfer ends with an error, nothing is taken for data that is not, and the session goes on.
 func TestFileTruncated(t *testing.T) {
+	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		const size = 1 << 20
 		for _, side := range []string{"owner", "mover"} {

@@ -13,6 +13,7 @@ import (
 
 // A transfer that is under way may end, whichever side shuts down.
 func TestShutdownLetsTransfersEnd(t *testing.T) {
+	t.Parallel()
 	for _, who := range []string{"owner", "mover"} {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			t.Run(who+"/"+dir.String(), func(t *testing.T) {

@@ -426,6 +426,7 @@ func TestPeerReplaced(t *testing.T) {
 
 // The owner is there and says nothing, as a process that was stopped: its silence ends the transfer.
 func TestPeerSilent(t *testing.T) {
+	t.Parallel()
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPairWith(t, n, hg.Config{NA: na.Config{PeerTimeout: 500 * time.Millisecond}})
 		g := newGate(p)
@@ -605,6 +606,7 @@ func TestOverlappingPushes(t *testing.T) {
 }
 
 func TestTransferInsideDone(t *testing.T) {
+	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 100_000)
 		s.spec.Peer = p.peer

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -306,6 +307,7 @@ func TestOddTimeouts(t *testing.T) {
 // A deadline, the answer and a cancel that the origin hears of in one Trigger, in both orders of the first two: the call ends
 // once, and the answer wins (F47).
 func TestTimeoutAnswerAndCancelAtOnce(t *testing.T) {
+	t.Parallel()
 	const timeout = 300 * time.Millisecond
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
@@ -348,10 +350,7 @@ func TestTimeoutRacesResponse(t *testing.T) {
 		id := p.rpc("echo", echo)
 		n.Serve(p.tctx, 1)
 		h := p.handle(id)
-		rounds, late := 600, 0
-		if testing.Short() {
-			rounds = 100
-		}
+		rounds, late := long.Or(100, 600), 0
 		stop := func() {}
 		for i := range rounds {
 			if i == rounds/2 {
@@ -391,6 +390,7 @@ func TestTimeoutRacesResponse(t *testing.T) {
 // The timer of a call that was refused, or has failed, is not heard of: there is no callback, or no second one, and the handle's
 // next call outlives the time at which it would have rung (F48).
 func TestTimeoutOfACallThatFailed(t *testing.T) {
+	t.Parallel()
 	const timeout = 20 * time.Millisecond
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := &pair{Net: n, t: t}
@@ -440,6 +440,7 @@ func TestTimeoutOfACallThatFailed(t *testing.T) {
 // Ending a call at each of its stages (C-T36), by any of the ways that this side has: it ends once, with what was there
 // first, and the handle can be used again.
 func TestH12EndAtEachStage(t *testing.T) {
+	t.Parallel()
 	ways := []struct {
 		name string
 		end  func(h *hg.Handle) // nil: its time is up

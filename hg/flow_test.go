@@ -17,6 +17,7 @@ import (
 // Answers need no envelope (G13, G-T8): 1,000 calls are answered while the target's own requests to the origin have used
 // every envelope of it, and none of those is lost.
 func TestAnswersPassRequests(t *testing.T) {
+	t.Parallel()
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		cfg := hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 4}}
 		p := &pair{Net: n, t: t}
@@ -193,6 +194,7 @@ func requireFate(t *testing.T, want na.Fate, err error) {
 // A target that answers nothing takes nothing from ten others (G9): in the same virtual time they answer as many calls as
 // without it, at least four fifths.
 func TestSlowTargetAmongTen(t *testing.T) {
+	t.Parallel()
 	const fast, flight, waiting = 10, 8, 10000
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	cfg := hg.Config{NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}}

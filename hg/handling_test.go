@@ -163,6 +163,7 @@ func TestAbandonBeforeHandler(t *testing.T) {
 
 // Requests that were abandoned while they waited for room at the target do not pile up there.
 func TestAbandonedDoNotPileUp(t *testing.T) {
+	t.Parallel()
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		var k keeper
@@ -260,6 +261,7 @@ func TestLastReferenceEndsContext(t *testing.T) {
 // At the deadline of the call the handler's context ends as one of package context does, and so do those made of it. The
 // origin is not heard of: it does not trigger.
 func TestDeadlineEndsContext(t *testing.T) {
+	t.Parallel()
 	for _, waits := range []bool{false, true} { // for room, before
 		name := map[bool]string{false: "at once", true: "after a wait for room"}[waits]
 		t.Run(name, func(t *testing.T) {
@@ -341,6 +343,7 @@ func TestDeadlineBeforeContext(t *testing.T) {
 // Abandon while the handler forwards to a third node (C-T31): its context ends, and the call that it makes is abandoned in
 // turn, so that the handler at the third node hears of it too.
 func TestAbandonGoesOn(t *testing.T) {
+	t.Parallel()
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		third, _ := n.Target(hg.Config{})

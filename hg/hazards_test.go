@@ -14,12 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-var races = flag.Int("hg.races", 100_000, "calls of TestH1CancelRacesForward over all transports, and ten times those of TestH2EndsOnce")
+var races = flag.Int("hg.races", long.Or(10_000, 100_000), "calls of TestH1CancelRacesForward over all transports, and ten times those of TestH2EndsOnce")
 
 // racesHere is how many of them are for one transport.
 func racesHere(n *matrix.Net) int { return share(n, *races, 100) }
@@ -31,7 +32,7 @@ func share(n *matrix.Net, all, part int) int {
 	if n.Sim {
 		r = all - 2*r
 	}
-	if racing.Enabled || testing.Short() {
+	if racing.Enabled {
 		r /= 20
 	}
 	return r
@@ -601,7 +602,7 @@ func staysSmall(t *testing.T, run func(rounds int)) (all int) {
 	t.Helper()
 	const first = 500
 	rounds := 10_000
-	if racing.Enabled || testing.Short() {
+	if racing.Enabled {
 		rounds = 2000
 	}
 	run(first)

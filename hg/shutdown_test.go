@@ -136,6 +136,7 @@ func TestShutdownOfOneContext(t *testing.T) {
 
 // F50, F14: with calls that nobody answers Shutdown ends after Linger, every callback has run, and it says what was left.
 func TestShutdownLingers(t *testing.T) {
+	t.Parallel()
 	t.Run("virtual", func(t *testing.T) {
 		matrix.Virtual(t, func(t *testing.T, n *matrix.Net) { shutdownLingers(t, n, 0) })
 	})
@@ -310,6 +311,7 @@ func TestHandleNeverClosed(t *testing.T) {
 
 // F53: both sides at once, with calls both ways that nobody answers.
 func TestShutdownBothSides(t *testing.T) {
+	t.Parallel()
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		cfg := lingering(50 * time.Millisecond)
 		a, actx := n.Target(cfg)
@@ -497,6 +499,7 @@ func TestH17CallbackStillToRun(t *testing.T) {
 
 // A callback in which another goroutine is counts as long as it has not returned.
 func TestClosedWaitsForCallbacks(t *testing.T) {
+	t.Parallel()
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		cls, hctx := n.Origin(hg.Config{})
 		n.Undriven(hctx)
@@ -583,6 +586,7 @@ func TestTriggersDuringCancelAndClose(t *testing.T) {
 
 // F56: a target that nobody drives is alive all the same; the call ends by its deadline alone.
 func TestNobodyDrivesTheTarget(t *testing.T) {
+	t.Parallel()
 	check := func(t *testing.T, n *matrix.Net, silence, timeout time.Duration) {
 		p := newPair(t, n, hg.Config{NA: na.Config{PeerTimeout: silence}})
 		id := p.rpc("echo", echo)

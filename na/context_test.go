@@ -436,6 +436,7 @@ func TestCloseInCallback(t *testing.T) {
 }
 
 func TestShutdown(t *testing.T) {
+	t.Parallel()
 	c, _ := newFake(t, Config{})
 	ran := 0
 	require.NoError(t, c.RecvUnexpected(c.NewOp(func(*Op, Result) { ran++ })))

@@ -25,6 +25,7 @@ import (
 //	busy+, busy-      Busy
 //	0, 1              Trigger runs as many callbacks
 func TestOpLife(t *testing.T) {
+	t.Parallel()
 	for name, script := range map[string]string{
 		"success":                         "busy- start busy+ finish+ busy+ 1 busy- 0",
 		"one at a time":                   "start start! finish+ start! 1 start finish+ 1",

@@ -38,6 +38,7 @@ func newDrainFake(t *testing.T, cfg Config, underway func(look int64) Underway) 
 }
 
 func TestShutdownWaits(t *testing.T) {
+	t.Parallel()
 	for name, u := range map[string]Underway{
 		"Sends": {Sends: 1}, "Moves": {Moves: 1}, "Served": {Served: 1}, "Leases": {Leases: 1},
 	} {
@@ -94,6 +95,7 @@ func TestShutdownWaitsForALull(t *testing.T) {
 
 // Peers that confirm nothing are not waited for without end.
 func TestShutdownOfSilentPeers(t *testing.T) {
+	t.Parallel()
 	c, e := newDrainFake(t, Config{}, func(int64) Underway { return Underway{} })
 	e.confirms = 1 << 60
 	require.NoError(t, c.Shutdown(context.Background()))
@@ -103,6 +105,7 @@ func TestShutdownOfSilentPeers(t *testing.T) {
 
 // The peers of one context that confirm nothing do not keep those of another from being asked.
 func TestShutdownAsksPeersOfEveryContext(t *testing.T) {
+	t.Parallel()
 	underway := func(int64) Underway { return Underway{} }
 	c, e := newDrainFake(t, Config{}, underway)
 	e.confirms = 1 << 60

@@ -82,6 +82,7 @@ func (s *server) waitForLoad() {
 
 // TestTargetIsLost: a target that is killed or stopped under load.
 func TestTargetIsLost(t *testing.T) {
+	t.Parallel()
 	for name, args := range map[string][]string{
 		"ping":      {"ping", "-interval", "0", "-json"},
 		"slow ping": {"ping", "-interval", "2ms", "-timeout", "100ms", "-json"},

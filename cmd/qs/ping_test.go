@@ -59,6 +59,7 @@ func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
 
 // TestPingGoesOn: one call that nobody answers is canceled and counted, and the next ones are answered.
 func TestPingGoesOn(t *testing.T) {
+	t.Parallel()
 	calls := 0
 	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h *hg.Handle) error {
 		if calls++; calls == 2 {
@@ -75,6 +76,7 @@ func TestPingGoesOn(t *testing.T) {
 
 // TestPingSilent: a target that lives and answers nothing is given up after the peer timeout.
 func TestPingSilent(t *testing.T) {
+	t.Parallel()
 	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h *hg.Handle) error {
 		h.Ref()
 		return nil

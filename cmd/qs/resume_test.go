@@ -127,6 +127,7 @@ func TestResumeAfterKilledOrigin(t *testing.T) {
 
 // TestResumeAfterInterrupt: Ctrl-C ends the command at once and keeps the part.
 func TestResumeAfterInterrupt(t *testing.T) {
+	t.Parallel()
 	eachDirection(t, func(t *testing.T, download bool) {
 		b := breakOff(t, download)
 		require.NoError(t, b.origin.cmd.Process.Signal(os.Interrupt))
@@ -141,6 +142,7 @@ func TestResumeAfterInterrupt(t *testing.T) {
 
 // TestStoppedTarget: a target that is stopped in the middle is given up after the peer timeout, without a busy wait.
 func TestStoppedTarget(t *testing.T) {
+	t.Parallel()
 	b := breakOff(t, false)
 	requireEnds(t, b.origin, func() {
 		require.NoError(t, b.server.cmd.Process.Signal(syscall.SIGSTOP))
@@ -153,6 +155,7 @@ func TestStoppedTarget(t *testing.T) {
 
 // TestStuckTarget: one that lives and does not go on is given up after -timeout.
 func TestStuckTarget(t *testing.T) {
+	t.Parallel()
 	b := breakOff(t, false)
 	require.NoError(t, b.origin.cmd.Process.Kill())
 	b.origin.wait(-1)

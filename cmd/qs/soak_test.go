@@ -11,12 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // TestSoak: each kind of fault, and no promise broken. The seed is one whose first faults are short.
 func TestSoak(t *testing.T) {
-	q := run(t, 0, "soak", "-time", "5s", "-every", "150ms", "-peer-timeout", "2s", "-targets", "3", "-inflight", "8", "-bulk", "100000",
+	t.Parallel()
+	q := run(t, 0, "soak", "-time", long.Or("3s", "5s"), "-every", "150ms", "-peer-timeout", "2s", "-targets", "3", "-inflight", "8", "-bulk", "100000",
 		"-seed", "158")
 	var r soakReport
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)

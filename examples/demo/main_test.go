@@ -82,6 +82,7 @@ func requireLines(t *testing.T, got string, want []string) {
 }
 
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{0, 5, 300_001, 5<<20 + 17} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "file")
@@ -111,6 +112,7 @@ func TestReadme(t *testing.T) {
 
 // TestWithoutFile runs it as people do: the program's own binary, at least 64 MiB of it.
 func TestWithoutFile(t *testing.T) {
+	t.Parallel()
 	out, err := command(t).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	requireLines(t, string(out), expected)
@@ -132,6 +134,7 @@ func TestMistakes(t *testing.T) {
 
 // TestOrphan kills the origin in the middle: the target must not outlive it.
 func TestOrphan(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
 	cmd := command(t, file)

@@ -22,6 +22,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -53,7 +54,7 @@ type exposed struct {
 	Sum    uint64
 }
 
-var regionSize = 1 << 30
+var regionSize = long.Or(128<<20, 1<<30)
 
 func init() {
 	if racing.Enabled { // which looks at every byte that the tests look at

@@ -162,6 +162,7 @@ func (s *sender) meet() {
 // 33rd of each stops at its source, the gauge is exact, and memory is what was guaranteed. A 129th peer gets what the
 // budget has left.
 func TestGERExample(t *testing.T) {
+	t.Parallel()
 	const guaranteed = gerPeers * gerEnvelopes * (gerEager + na.EnvelopeOverhead)
 	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))
 	for _, spare := range []int{0, 3} { // envelopes for a 129th

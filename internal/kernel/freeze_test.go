@@ -63,6 +63,7 @@ func (w *worker) rest() {
 
 // A target stops for a second (F08): nobody is accused and no call fails.
 func TestShortFreeze(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
 		p, o := tr.meet(t, hg.Config{})
 		w := o.work(8)
@@ -83,6 +84,7 @@ const shortest = 2 * time.Second // a PeerTimeout that a busy machine can keep
 // A target stops for longer than PeerTimeout (F09): what waits for it ends with ErrPeerLost in time. When it goes on, what it
 // still has to say is dropped, and a new session serves.
 func TestLongFreeze(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
 		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: shortest}})
 		h := o.handle("hold")
@@ -207,6 +209,7 @@ func workerChild() error {
 // A process is stopped itself for longer than its PeerTimeout, with a call under way (F10): when it goes on it does not take its
 // healthy peer for dead, although its clock says that it has not heard of it for long.
 func TestOwnFreeze(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
 		served := 0
 		var held *hg.Handle
@@ -246,6 +249,7 @@ func TestOwnFreeze(t *testing.T) {
 // A target gets a twentieth of a processor (F15), by SIGSTOP and SIGCONT, which needs no privilege: it is slow, and nobody takes
 // it for dead.
 func TestStarvedTarget(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
 		const cycle, share, cycles = 100 * time.Millisecond, 20, 35 // longer than PeerTimeout
 		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: 3 * time.Second}})

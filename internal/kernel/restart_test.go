@@ -13,11 +13,11 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-var restarts = flag.Int("kernel.restarts", 100, "restarts of TestManyRestarts; a fifth of that with the race detector")
+var restarts = flag.Int("kernel.restarts", long.Or(10, 100), "restarts of TestManyRestarts")
 
 // A target is killed in the middle of a call and another one takes its address (F11): the call ends with ErrPeerLost, the next one
 // of the same handle is served, and what the old one had lent is refused.
@@ -60,12 +60,9 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A target is killed and started again a hundred times under load (F12): every call ends, and neither descriptors nor memory grow.
+// A target is killed and started again many times under load (F12): every call ends, and neither descriptors nor memory grow.
 func TestManyRestarts(t *testing.T) {
 	n := *restarts
-	if racing.Enabled {
-		n /= 5
-	}
 	each(t, func(t *testing.T, tr transport) {
 		p, o := tr.meet(t, hg.Config{})
 		w := o.work(8)

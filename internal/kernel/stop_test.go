@@ -32,6 +32,7 @@ func spread(d []time.Duration) string {
 
 // A target stopped for 3 s (C-T28): 1,000 calls to it are canceled at once, and after it goes on the same connection serves.
 func TestStoppedTarget(t *testing.T) {
+	t.Parallel()
 	p := startChild(t)
 	o := newOrigin(t, p)
 	h := o.handle("echo")

@@ -28,8 +28,10 @@ var patience = 5 * time.Second
 
 var eachFlag = flag.Bool("leak.each", false, "run each test in a process of its own, which says which of them leaks")
 
-// Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are left afterwards.
+// Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are left afterwards. Tests that
+// call t.Parallel mostly wait, so more of them than there are processors run at a time, unless -parallel says how many.
 func Main(m *testing.M) {
+	_ = flag.Set("test.parallel", "8")
 	flag.Parse()
 	if *eachFlag {
 		os.Exit(mainEach())

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -39,7 +40,8 @@ type Net struct {
 	drive   []*hg.Context
 }
 
-// Each runs f over every transport, as subtests.
+// Each runs f over every transport, as subtests. Portable tcp is for long runs: otherwise natest has it keep every rule, and
+// with -matrix.tls everything goes over it.
 func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 	if *overTLS {
 		t.Run("tcp-tls", func(t *testing.T) { overTCP(t, "tcp-tls", tcp.Options{TLS: mutualTLS()}, f) })
@@ -49,7 +51,9 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 		return
 	}
 	t.Run("tcp", func(t *testing.T) { TCP(t, f) })
-	t.Run("tcp-portable", func(t *testing.T) { overTCP(t, "tcp-portable", tcp.Options{Portable: true}, f) })
+	if long.On {
+		t.Run("tcp-portable", func(t *testing.T) { overTCP(t, "tcp-portable", tcp.Options{Portable: true}, f) })
+	}
 	t.Run("sim", func(t *testing.T) {
 		w := sim.NewWorld(sim.Config{Seed: 1, Paced: true}) // some tests use several goroutines
 		run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",

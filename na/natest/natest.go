@@ -80,7 +80,8 @@ func Names() []string {
 	return names
 }
 
-// TestPlugin checks every rule in a subtest of its name. skip names rules that the plugin cannot keep, and says why not.
+// TestPlugin checks every rule in a subtest of its name, several at a time, and looks at what all of them together leave behind:
+// nothing else may run meanwhile. skip names rules that the plugin cannot keep, and says why not.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
 	leak.Check(t)
@@ -97,6 +98,7 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 			if reason := skip[r.name]; reason != "" {
 				t.Skipf("rule %s is skipped: %s", r.name, reason)
 			}
+			t.Parallel()
 			r.run(t, mk)
 		})
 	}

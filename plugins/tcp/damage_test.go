@@ -98,6 +98,7 @@ func TestResetInAFrame(t *testing.T) {
 // TestDamagedLength: a message whose length was damaged swallows what comes after it, signs of life included. The session ends all
 // the same, after three PeerTimeouts, and not when there are as many bytes as it says.
 func TestDamagedLength(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: 500 * time.Millisecond}, 1)
 		stop := driven(n)

@@ -214,6 +214,7 @@ func TestDialRefused(t *testing.T) {
 
 // TestConnectTimeout: somebody accepts and does not answer.
 func TestConnectTimeout(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
@@ -232,6 +233,7 @@ func TestConnectTimeout(t *testing.T) {
 
 // TestConnectTimeoutAfterRefusal: the time counts from the first wish for a session, the pause between attempts included.
 func TestConnectTimeoutAfterRefusal(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
 		at := closedPort(t)

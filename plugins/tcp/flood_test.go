@@ -27,6 +27,9 @@ func heap() int64 {
 // TestNeverReads: a peer that asks for bulk data and says that it lives, but never reads, is cut when WriteTimeout has passed (F68),
 // what waits for it ends, and it takes no memory meanwhile. A peer that reads slowly is left alone.
 func TestNeverReads(t *testing.T) {
+	if !inProcessOfItsOwn(t) {
+		return
+	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size, limit = 32 << 20, time.Second
 		opts.WriteTimeout = limit
@@ -100,6 +103,10 @@ func pause(d time.Duration) {
 // TestSlowloris: a thousand connections that send a byte of their HELLO now and then, none of which ends it: each is cut when
 // HandshakeTimeout has passed (F69), and others are accepted all the time.
 func TestSlowloris(t *testing.T) {
+	t.Parallel()
+	if !inProcessOfItsOwn(t) {
+		return
+	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const many, limit = 1000, time.Second
 		opts.MaxHalfOpen, opts.HandshakeTimeout = many+16, limit
@@ -159,6 +166,9 @@ func TestSlowloris(t *testing.T) {
 // TestConnectFlood: connections beyond MaxHalfOpen are closed at once, the newest first (F70): those that were there before may still
 // say HELLO, memory does not grow meanwhile, and sessions are served, soon enough that nobody would take this process for dead.
 func TestConnectFlood(t *testing.T) {
+	if !inProcessOfItsOwn(t) {
+		return
+	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const limit, flood = 16, 2000
 		opts.MaxHalfOpen, opts.HandshakeTimeout = limit, time.Minute

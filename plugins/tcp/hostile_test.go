@@ -163,6 +163,7 @@ func overrun(r *raw) {
 
 // TestHalfOpen: connections that say nothing are bounded in number and in time, and the rest of the world is served.
 func TestHalfOpen(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const limit = 8
 		opts.MaxHalfOpen = limit

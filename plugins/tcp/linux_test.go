@@ -4,8 +4,6 @@ package tcp_test
 
 import (
 	"net"
-	"os"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -51,6 +49,10 @@ func busy(n *node, d time.Duration) time.Duration {
 
 // TestIdle: nothing spins when nothing happens, whatever happened before.
 func TestIdle(t *testing.T) {
+	t.Parallel()
+	if !inProcessOfItsOwn(t) {
+		return
+	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		opts.MaxHalfOpen = 1
 		const size, window = 24 << 20, 150 * time.Millisecond
@@ -85,24 +87,10 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-const starvedEnv = "QS_TCP_TEST_STARVED"
-
-// inProcessOfItsOwn runs the test that calls it in another process, where it reports true.
-func inProcessOfItsOwn(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv(starvedEnv) != "" {
-		return true
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), starvedEnv+"=1")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return false
-}
-
 // TestOutOfDescriptors: when the process has no descriptor left, accepting pauses and does not spin, dialling fails
 // with the reason, sessions go on, and all recovers. It runs in a process of its own.
 func TestOutOfDescriptors(t *testing.T) {
+	t.Parallel()
 	if !inProcessOfItsOwn(t) {
 		return
 	}

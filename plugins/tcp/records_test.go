@@ -153,6 +153,7 @@ func (c *records) Read(b []byte) (int, error) {
 // TestTLSKeyUpdate: a peer may ask for new keys in the middle of a session, between two records of one frame too, and when
 // nothing was written for long.
 func TestTLSKeyUpdate(t *testing.T) {
+	t.Parallel()
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
 		opts = with(opts, cfg)

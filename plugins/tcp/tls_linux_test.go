@@ -188,6 +188,7 @@ func half(t *testing.T, n int) []byte {
 
 // TestTLSSlowPeer: a peer that takes a little all the time is not cut, although a write takes longer than WriteTimeout.
 func TestTLSSlowPeer(t *testing.T) {
+	t.Parallel()
 	const size, limit = 1 << 20, 1500 * time.Millisecond
 	const rate, most = 20 << 10, 56 << 10 // 64 KiB are written at a time
 	cfg := mutualTLS(t)

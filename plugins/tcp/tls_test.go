@@ -207,6 +207,7 @@ func TestTLSIdentityForClient(t *testing.T) {
 // TestTLSRefused (F83): whoever cannot prove what is asked for is refused before anything of a message leaves, is told what
 // to do, and leaves nothing; others are served.
 func TestTLSRefused(t *testing.T) {
+	t.Parallel()
 	ca, stranger := newAuthority(t, "cluster"), newAuthority(t, "stranger")
 	server, client := ca.issue("server", nil), ca.issue("client", nil)
 	expired := func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
@@ -558,6 +559,10 @@ func TestIdentityWithoutTLS(t *testing.T) {
 // TestTLSHalfOpen: what strangers hold before they have proven who they are is bounded: in number, in time, and in memory,
 // wherever in the handshake they stop. Who has shown certificates that are accepted may hold twice as much.
 func TestTLSHalfOpen(t *testing.T) {
+	t.Parallel()
+	if !inProcessOfItsOwn(t) {
+		return
+	}
 	const limit, most, mostShown = 100, 64 << 10, 128 << 10
 	cfg := mutualTLS(t)
 	wide := raw13(cfg) // its first message is almost as long as it may be
@@ -718,6 +723,7 @@ func clientHello(t testing.TB, cfg *tls.Config) []byte {
 // TestTLSSlowFunction: a handshake that a function of the program keeps counts as half open until the function returns, though
 // its time is over.
 func TestTLSSlowFunction(t *testing.T) {
+	t.Parallel()
 	const limit = 4
 	cfg := mutualTLS(t)
 	hello := clientHello(t, raw13(cfg))
@@ -761,6 +767,7 @@ func TestTLSSlowFunction(t *testing.T) {
 // TestTLSPanic: a function of the program that panics, or ends its goroutine, ends the connection that it was called for, and
 // that counts as half open no longer.
 func TestTLSPanic(t *testing.T) {
+	t.Parallel()
 	cfg := mutualTLS(t)
 	stops := map[string]func(){"panic": func() { panic("on purpose") }, "end of the goroutine": runtime.Goexit}
 	places := map[string]func(c *tls.Config, f func()){
@@ -812,6 +819,7 @@ func TestTLSPanic(t *testing.T) {
 
 // TestTLSNobodyAnswers: a peer that accepts, and does not go on with TLS, is given up.
 func TestTLSNobodyAnswers(t *testing.T) {
+	t.Parallel()
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
 		opts.TLS, opts.HandshakeTimeout = cfg, 200*time.Millisecond

@@ -336,6 +336,7 @@ func TestCreditOfTheStarved(t *testing.T) {
 // A peer that dies with a full queue gives its reserve back when its messages have been dealt with, ten thousand times
 // (G21, G-T19).
 func TestReserveComesBack(t *testing.T) {
+	t.Parallel()
 	const g = 4
 	s := newScript(t, na.Config{Envelopes: g, Budget: 2 * na.GuaranteedBytes(1, g, 4096)})
 	for i := range 10000 {

@@ -152,6 +152,7 @@ func TestServeHeld(t *testing.T) {
 
 // The carrier holds a piece of a canceled transfer: the callback waits for just that, and so does Deregister.
 func TestCancelHeld(t *testing.T) {
+	t.Parallel()
 	s := newScript(t, na.Config{})
 	l := s.meet(5)
 	local, err := s.eng.cls.Register(na.ReadOnly, make([]byte, 10))

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 )
 
 func TestIDTableOracle(t *testing.T) {
@@ -12,7 +14,7 @@ func TestIDTableOracle(t *testing.T) {
 	var table idTable
 	alive := map[uint64]*op{}
 	var ids, dead []uint64
-	for range 20000 {
+	for range long.Or(5000, 20_000) {
 		switch {
 		case len(ids) == 0 || r.IntN(2) == 0:
 			o := &op{}
@@ -64,7 +66,7 @@ func TestOpListOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	var lists [3]opList
 	var want [3][]*op
-	for range 20000 {
+	for range long.Or(5000, 20_000) {
 		i := r.IntN(3)
 		q, w := &lists[i], want[i]
 		switch r.IntN(4) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -176,7 +177,7 @@ func TestWithdrawDestroys(t *testing.T) {
 // A goroutine that accepts messages races one that hears the peer withdraw them (C-T11, C-T12): one of them wins, and the
 // envelope is free once.
 func TestWithdrawRacesAccept(t *testing.T) {
-	const n = 100_000
+	n := long.Or(10_000, 100_000)
 	s := newScript(t, na.Config{Envelopes: 4})
 	l := s.meet(4)
 	var env *na.Envelope

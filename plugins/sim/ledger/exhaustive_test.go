@@ -12,7 +12,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -342,15 +342,12 @@ func mustEnd(call, deed string) []string {
 	return []string{"ok"}
 }
 
-var deviations = flag.Int("sim.deviations", 3, "how often TestEveryOrder leaves the usual order of larger scopes; 0: any number of times")
+var deviations = flag.Int("sim.deviations", long.Or(1, 3), "how often TestEveryOrder leaves the usual order of larger scopes; 0: any number of times")
 
 // TestEveryOrder searches every order of events of one small call between two nodes and one deed. Of larger ones it searches
-// those orders that leave the usual one, in which the deed comes last, at most three times; with the race detector, once.
+// those orders that leave the usual one, in which the deed comes last, once; in a long run, up to three times.
 func TestEveryOrder(t *testing.T) {
 	most, total := *deviations, 0
-	if racing.Enabled {
-		most = 1
-	}
 	for _, call := range []string{"small", "large", "pull", "push"} {
 		for _, deed := range []string{"cancel", "withdraw", "abandon", "close", "free", "finalize", "crash", "crash origin"} {
 			for _, cold := range []bool{false, true} {

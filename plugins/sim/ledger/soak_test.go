@@ -7,17 +7,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// TestSoak (X-T10): an hour of virtual time under a storm, with nodes that crash, from a fixed seed. Nothing is left at the
+// TestSoak (X-T10): ten minutes of virtual time, in a long run an hour, under a storm, with nodes that crash, from a fixed seed. Nothing is left at the
 // end: no goroutine, no envelope, no memory that is lent, and every handle and every credit works. What the ledger itself
-// keeps is bounded by its lines. With the race detector, which has little to find where one coroutine runs at a time, a few
-// minutes are enough.
+// keeps is bounded by its lines.
 func TestSoak(t *testing.T) {
 	hour, crashes, calls, faults := time.Hour, 200, 10_000, uint64(20)
-	if racing.Enabled {
+	if !long.On {
 		hour, crashes, calls, faults = 10*time.Minute, 30, 5000, 5
 	}
 	before := heap()

@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-var withdraws = flag.Int("sim.withdraws", 0, "calls that TestWithdrawRaces takes back; 0: 50,000, or 10,000 with the race detector")
+var withdraws = flag.Int("sim.withdraws", long.Or(10_000, 50_000), "calls that TestWithdrawRaces takes back")
 
 // racesPerSeed is how many calls of one world are withdrawn.
 const racesPerSeed = 250
@@ -35,15 +35,7 @@ func TestWithdrawRaces(t *testing.T) {
 		}
 		return
 	}
-	n := *withdraws
-	switch {
-	case n > 0:
-	case racing.Enabled:
-		n = 10_000
-	default:
-		n = 50_000
-	}
-	total := races(t, (n+racesPerSeed-1)/racesPerSeed, func(seed uint64) *race { return drawRace(seed, racesPerSeed) })
+	total := races(t, (*withdraws+racesPerSeed-1)/racesPerSeed, func(seed uint64) *race { return drawRace(seed, racesPerSeed) })
 	if total.races < 10_000 {
 		return
 	}
