@@ -1,0 +1,114 @@
+package impi
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// PacketSize is the length of a packet's header in bytes. Only DATA and DATASYNC packets have data behind it.
+const PacketSize = 128
+
+// A PacketType says what a packet is for (pk_type).
+type PacketType uint32
+
+const (
+	PacketData      PacketType = iota // a short message, or a part of a long one that is not the first
+	PacketDataSync                    // a first packet whose sender expects a SYNCACK
+	PacketProtoAck                    // Ackmark more packets have been received
+	PacketSyncAck                     // the message has been received
+	PacketCancel                      // cancel request
+	PacketCancelYes                   // cancel reply: the message has been destroyed
+	PacketCancelNo                    // cancel reply: the message has been received
+	PacketFini                        // the sending agent has no more messages
+)
+
+var packetNames = [...]string{"DATA", "DATASYNC", "PROTOACK", "SYNCACK", "CANCEL", "CANCELYES", "CANCELNO", "FINI"}
+
+// String returns the name that the IMPI draft uses, without its prefix.
+func (t PacketType) String() string {
+	if int64(t) < int64(len(packetNames)) {
+		return packetNames[t]
+	}
+	return fmt.Sprintf("PacketType(%d)", uint32(t))
+}
+
+// hasData reports whether Packet.Len bytes follow the header. The type decides, never the length: LAM/MPI writes 128 into the
+// length of SYNCACK, CANCELNO and FINI packets, and nothing follows them.
+func (t PacketType) hasData() bool { return t == PacketData || t == PacketDataSync }
+
+// counts reports whether flow control counts a packet.
+func (t PacketType) counts() bool { return t != PacketProtoAck && t != PacketFini }
+
+// A Packet is the header of a packet (IMPI_Packet), in the order of its fields on the wire. Integers are big-endian there.
+type Packet struct {
+	Type        PacketType // offset 0
+	Len         uint32     // 4: bytes of data in this packet
+	Src         Proc       // 8: the process that the packet comes from
+	Dest        Proc       // 32
+	SrcRequest  uint64     // 56: the sender's number of the message
+	DestRequest uint64     // 64: the receiver's number, from SYNCACK on
+	MsgLen      uint64     // 72: bytes of data in the whole message
+	Rank        int32      // 80: of the sender, in its communicator
+	Tag         int32      // 84
+	Context     uint64     // 88: of the communicator
+	SeqNum      uint64     // 96
+	Count       int64      // 104: elements of Datatype in the message; for the receiving program only
+	Datatype    uint64     // 112: opaque
+	Reserved    uint64     // 120
+}
+
+// Append appends the 128 bytes of the header to dst.
+func (p *Packet) Append(dst []byte) []byte {
+	be := binary.BigEndian
+	dst = be.AppendUint32(dst, uint32(p.Type))
+	dst = be.AppendUint32(dst, p.Len)
+	for _, proc := range []*Proc{&p.Src, &p.Dest} {
+		dst = append(dst, proc.Host[:]...)
+		dst = be.AppendUint64(dst, uint64(proc.PID))
+	}
+	dst = be.AppendUint64(dst, p.SrcRequest)
+	dst = be.AppendUint64(dst, p.DestRequest)
+	dst = be.AppendUint64(dst, p.MsgLen)
+	dst = be.AppendUint32(dst, uint32(p.Rank))
+	dst = be.AppendUint32(dst, uint32(p.Tag))
+	dst = be.AppendUint64(dst, p.Context)
+	dst = be.AppendUint64(dst, p.SeqNum)
+	dst = be.AppendUint64(dst, uint64(p.Count))
+	dst = be.AppendUint64(dst, p.Datatype)
+	return be.AppendUint64(dst, p.Reserved)
+}
+
+// ParsePacket reads a header from the first 128 bytes of b. It fails with ErrProtocol if there are fewer, or if the type is
+// unknown. It does not judge the other fields, lengths among them.
+func ParsePacket(b []byte) (Packet, error) {
+	if len(b) < PacketSize {
+		return Packet{}, fmt.Errorf("%w: a packet of %d bytes, fewer than %d", ErrProtocol, len(b), PacketSize)
+	}
+	be := binary.BigEndian
+	p := Packet{
+		Type:        PacketType(be.Uint32(b)),
+		Len:         be.Uint32(b[4:]),
+		Src:         parseProc(b[8:]),
+		Dest:        parseProc(b[32:]),
+		SrcRequest:  be.Uint64(b[56:]),
+		DestRequest: be.Uint64(b[64:]),
+		MsgLen:      be.Uint64(b[72:]),
+		Rank:        int32(be.Uint32(b[80:])),
+		Tag:         int32(be.Uint32(b[84:])),
+		Context:     be.Uint64(b[88:]),
+		SeqNum:      be.Uint64(b[96:]),
+		Count:       int64(be.Uint64(b[104:])),
+		Datatype:    be.Uint64(b[112:]),
+		Reserved:    be.Uint64(b[120:]),
+	}
+	if p.Type > PacketFini {
+		return Packet{}, fmt.Errorf("%w: unknown packet type %d", ErrProtocol, uint32(p.Type))
+	}
+	return p, nil
+}
+
+func parseProc(b []byte) (p Proc) {
+	copy(p.Host[:], b)
+	p.PID = int64(binary.BigEndian.Uint64(b[16:]))
+	return p
+}
