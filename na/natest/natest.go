@@ -80,7 +80,7 @@ func Names() []string {
 	return names
 }
 
-// TestPlugin checks every rule in a subtest of its name, several at a time, and looks at what all of them together leave behind:
+// TestPlugin checks every rule in a subtest of its name, several at a time if the network is concurrent, and looks at what all of them together leave behind:
 // nothing else may run meanwhile. skip names rules that the plugin cannot keep, and says why not.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
@@ -90,7 +90,8 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	}
 	for i := range rules {
 		r := &rules[i]
-		if lack := r.lacks(mk(t)); lack != "" {
+		n := mk(t)
+		if lack := r.lacks(n); lack != "" {
 			t.Logf("rule %s is not for this network: %s", r.name, lack)
 			continue
 		}
@@ -98,7 +99,9 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 			if reason := skip[r.name]; reason != "" {
 				t.Skipf("rule %s is skipped: %s", r.name, reason)
 			}
-			t.Parallel()
+			if n.Concurrent {
+				t.Parallel()
+			}
 			r.run(t, mk)
 		})
 	}
