@@ -98,16 +98,22 @@ func (c *conn) send() {
 			}
 		}
 		switch {
-		case len(queue) > 0:
-		case !closing:
-			<-c.wake
-		default:
-			if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && joined && half.CloseWrite() == nil {
-				_ = c.SetReadDeadline(time.Now().Add(linger))
-				<-c.read
+		case closing:
+			if joined && len(queue) > 0 {
+				c.linger()
 			}
 			return
+		case len(queue) == 0:
+			<-c.wake
 		}
+	}
+}
+
+// linger lets last words arrive: closing a connection whose bytes nobody has read would take them back.
+func (c *conn) linger() {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_ = c.SetReadDeadline(time.Now().Add(linger))
+		<-c.read
 	}
 }
 

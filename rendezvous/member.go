@@ -48,6 +48,7 @@ type Member struct {
 	conn  net.Conn
 	born  time.Time
 	waits *request.Class
+	stop  func() // of the server, if this process runs it
 
 	reading sync.Mutex // held in Progress
 	buf     []byte
@@ -82,7 +83,7 @@ func Join(ctx context.Context, cfg Config) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rendezvous: join %s as rank %d: %w", cfg.Addr, cfg.Rank, err)
 	}
-	m := &Member{cfg: cfg, conn: nc, born: time.Now(), buf: make([]byte, 32<<10), machine: machine}
+	m := &Member{cfg: cfg, conn: nc, born: time.Now(), buf: make([]byte, 32<<10), machine: machine, stop: func() {}}
 	m.waits = request.NewClass(m)
 	stopCancel := context.AfterFunc(ctx, func() { m.fail(context.Cause(ctx)) })
 	defer stopCancel()
@@ -206,16 +207,25 @@ func (m *Member) DoneWait(ctx context.Context) error {
 	return nil
 }
 
-// Leave tells the server that this process has ended in good order, and closes the member. It is for after Done.
+// Leave tells the server that this process has ended in good order, and closes the member. It is for after Done. If this
+// process runs the server, that ends too: the others need it no more, and for them it is no error that it is gone.
 func (m *Member) Leave() error {
 	err := m.act(m.machine.Fini)
 	m.Close()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if errors.Is(err, errGone) && m.machine.Started() {
+		return nil
+	}
 	return err
 }
 
 // Close ends the member at once. Before Done this fails the startup for everybody; after it, without Leave, the server
 // reports this member as failed.
-func (m *Member) Close() { m.fail(ErrClosed) }
+func (m *Member) Close() {
+	m.fail(ErrClosed)
+	m.stop()
+}
 
 // act calls the machine and sends what it has to say.
 func (m *Member) act(f func() error) error {

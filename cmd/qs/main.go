@@ -6,6 +6,8 @@
 //	qs serve           a target for these
 //	qs ger             what guaranteed envelopes cost, and what a program really needs
 //	qs soak            a mixed load with faults, and an audit of every call
+//	qs run             processes that find each other, on this machine
+//	qs rendezvous      where processes on several machines find each other
 //	qs info            plugins, addresses, limits, and what matters of the kernel
 //
 // "qs help COMMAND" tells the flags of one.
@@ -20,6 +22,7 @@
 //	        lock_*.go, journal.go, sums.go, buffers.go
 //	ger     ger.go
 //	soak    soak.go, soak_load.go (origin), soak_target.go, soak_faults.go and soak_relay.go, soak_ledger.go (audit)
+//	run     run.go with group_*.go; rendezvous.go
 //	info    info*.go
 //	all     network.go (flags), child.go (this program again)
 package main
@@ -46,6 +49,8 @@ var commands = []command{
 	{"serve", "be the target of the other commands", runServe},
 	{"ger", "compute what guaranteed envelopes cost, or show what a program needs", runGer},
 	{"soak", "load targets, break them, and audit what became of every call", runSoak},
+	{"run", "start processes that find each other, and wait for them", runRun},
+	{"rendezvous", "be where processes find each other", runRendezvous},
 	{"info", "show plugins, addresses, limits and the kernel", runInfo},
 	{"swarm", "", runSwarm}, // the other side of qs perf -op idle
 	{"floor", "", runFloor}, // and of -floor
@@ -97,7 +102,7 @@ func usage(w io.Writer) {
 	fmt.Fprintln(w, "usage: qs COMMAND [flags] [arguments]")
 	for _, c := range commands {
 		if c.about != "" {
-			fmt.Fprintf(w, "  %-8s %s\n", c.name, c.about)
+			fmt.Fprintf(w, "  %-10s %s\n", c.name, c.about)
 		}
 	}
 }

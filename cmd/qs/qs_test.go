@@ -25,8 +25,16 @@ import (
 // and goes on when somebody has removed it, or when it has heard that it is to end.
 const stallEnv = "QUICKSILVER_QS_STALL"
 
+// With this first argument the test binary is a program for qs run, where there are tests of it.
+const programArg = "test-program"
+
+var asProgram func(args []string) int
+
 // TestMain lets the test binary be qs, so that what runs is built as the test is, with -race too.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == programArg {
+		os.Exit(asProgram(os.Args[2:]))
+	}
 	if os.Getenv(childEnv) == "" {
 		leak.Main(m)
 	}

@@ -201,10 +201,14 @@ func (s *Server) Expire() {
 	s.abort(missing.firstOf(), missing)
 }
 
-// Stop ends the server at once. Before the startup is complete it is aborted.
+// Stop ends the server at once. A startup that is not complete is aborted; after it nobody needs the server.
 func (s *Server) Stop(err error) {
-	if s.stage != over {
+	switch {
+	case s.stage < running:
 		s.abort(-1, err)
+	case s.stage == running:
+		s.stage, s.err = over, err
+		s.endAll()
 	}
 }
 

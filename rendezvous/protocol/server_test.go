@@ -326,6 +326,24 @@ func TestEnd(t *testing.T) {
 	require.True(t, b.closed[late])
 }
 
+// A server that is stopped says why if it is missed, and nothing if nobody needs it any more.
+func TestStop(t *testing.T) {
+	why := errors.New("enough")
+	for _, started := range []bool{false, true} {
+		b, ids := native(t, 2)
+		want := command("ABRT", i32(-1), []byte("enough"))
+		if started {
+			b.say(ids[0], command("DONE"))
+			b.say(ids[1], command("DONE"))
+			want = command("DONE")
+		}
+		b.server.Stop(why)
+		b.take()
+		b.hears(ids[0], want)
+		require.Equal(t, why, b.aborted(ids...))
+	}
+}
+
 // L26, L-T29: a little payload where none belongs is reported, and skipped.
 func TestPayloadWhereNoneBelongs(t *testing.T) {
 	b := strict(t, 1)

@@ -1,0 +1,16 @@
+//go:build !unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+)
+
+var passed = []os.Signal{os.Interrupt}
+
+var terminate = os.Kill
+
+func ownGroup(*exec.Cmd) {}
+
+func signalGroup(cmd *exec.Cmd, s os.Signal) { _ = cmd.Process.Signal(s) }

@@ -1,0 +1,21 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// passed are the signals that qs run passes on.
+var passed = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+
+const terminate = syscall.SIGTERM
+
+// ownGroup puts a process and what it starts into a group, which a terminal does not send its Ctrl-C to: it comes from us.
+func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
+func signalGroup(cmd *exec.Cmd, s os.Signal) {
+	_ = syscall.Kill(-cmd.Process.Pid, s.(syscall.Signal))
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/impi"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
+)
+
+// runRendezvous serves until all processes have left.
+func runRendezvous(args []string, out io.Writer) error {
+	var (
+		n       int
+		listen  string
+		strict  bool
+		timeout time.Duration
+	)
+	fs := flag.NewFlagSet("rendezvous -n PROCESSES [flags]", flag.ContinueOnError)
+	fs.IntVar(&n, "n", 0, "how many `processes` to wait for")
+	fs.StringVar(&listen, "listen", "127.0.0.1:0", "`host:port` to listen at")
+	fs.BoolVar(&strict, "impi", false, "speak IMPI 0.0; IMPI_AUTH_NONE and IMPI_AUTH_KEY in the environment say who may join")
+	fs.DurationVar(&timeout, "timeout", time.Minute, "`time` until all have to be there")
+	if err := parse(fs, args, 0, 0); err != nil {
+		return err
+	}
+	if n < 1 {
+		return usageError{"-n says how many processes there are"}
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	cfg := rendezvous.ServerConfig{Size: n, Startup: timeout, OnEvent: tellEvent}
+	if strict {
+		cfg.Form = protocol.Strict
+		if cfg.Auth, err = impi.AuthFromEnv(os.LookupEnv); err != nil {
+			return err
+		}
+		fmt.Fprintln(out, l.Addr())
+	} else {
+		key, err := secretFromEnv()
+		if err != nil {
+			return err
+		}
+		cfg.Auth.Secret = key
+		fmt.Fprintf(out, "export %s=%s\n", rendezvous.EnvAddr, l.Addr())
+		if os.Getenv(rendezvous.EnvKey) == "" {
+			fmt.Fprintf(out, "export %s=%x\n", rendezvous.EnvKey, key)
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	return rendezvous.Serve(ctx, l, cfg)
+}
+
+// secretFromEnv returns the secret that the environment has, or a new one.
+func secretFromEnv() ([]byte, error) {
+	text := os.Getenv(rendezvous.EnvKey)
+	if text == "" {
+		key := make([]byte, 32)
+		_, err := rand.Read(key)
+		return key, err
+	}
+	key, err := hex.DecodeString(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a row of hexadecimal digits", rendezvous.EnvKey)
+	}
+	return key, nil
+}
+
+// tellEvent shows what a person who waits for a startup wants to know.
+func tellEvent(e protocol.Event) {
+	switch e.Kind {
+	case protocol.Started:
+		fmt.Fprintln(os.Stderr, "all processes have started")
+	case protocol.Refused:
+		fmt.Fprintln(os.Stderr, "refused:", e.Err)
+	case protocol.Odd, protocol.Failed:
+		fmt.Fprintf(os.Stderr, "rank %d: %v\n", e.Rank, e.Err)
+	}
+}

@@ -1,0 +1,181 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+)
+
+func init() { asProgram = program }
+
+// program joins the others and does what args say: "leave", or "fail RANK", or "absent RANK", or "wait" for a signal, or
+// "stubborn", which is "fail 1" among processes that do not end when they are told to.
+func program(args []string) int {
+	ctx, stop := context.WithTimeout(context.Background(), patience)
+	defer stop()
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM, syscall.SIGUSR1)
+	if args[0] == "absent" && args[1] == os.Getenv(rendezvous.EnvRank) {
+		<-told
+		return 1
+	}
+	m, err := rendezvous.Start(ctx, rendezvous.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer m.Close()
+	world, err := m.Exchange(ctx, rendezvous.Info{Name: strconv.Itoa(os.Getpid())})
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Printf("rank %d of %d\n", m.Rank(), len(world.Members))
+	switch {
+	case args[0] == "stubborn" && m.Rank() == 0:
+		<-told
+		<-ctx.Done()
+	case args[0] == "stubborn", args[0] == "fail" && args[1] == strconv.Itoa(m.Rank()):
+		fmt.Fprint(os.Stderr, "no end to this line")
+		return 3
+	case args[0] != "leave":
+		s := <-told
+		fmt.Println("told:", s)
+		if s == syscall.SIGTERM {
+			return 1
+		}
+	}
+	if err := m.Leave(); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+func self(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	require.NoError(t, err)
+	return path
+}
+
+func sorted(text string) []string {
+	l := strings.Split(strings.TrimSpace(text), "\n")
+	slices.Sort(l)
+	return l
+}
+
+func TestRun(t *testing.T) {
+	q := run(t, 0, "run", "-n", "3", "--", self(t), programArg, "leave")
+	require.Equal(t, []string{"[0] rank 0 of 3", "[1] rank 1 of 3", "[2] rank 2 of 3"}, sorted(q.out.String()))
+	require.Empty(t, q.errors.String())
+}
+
+// When one fails the others are told to end, and qs run ends with what the first has ended with.
+func TestRunEndsAllWhenOneFails(t *testing.T) {
+	q := run(t, 1, "run", "-n", "3", "-grace", "10ms", "--", self(t), programArg, "fail", "1")
+	require.Equal(t, []string{
+		"[0] rank 0 of 3", "[0] told: terminated", "[1] rank 1 of 3", "[2] rank 2 of 3", "[2] told: terminated",
+	}, sorted(q.out.String()))
+	require.Contains(t, q.errors.String(), "[1] no end to this line\n")
+	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\n")
+}
+
+// What does not end when it is told to is killed.
+func TestRunKills(t *testing.T) {
+	q := run(t, 1, "run", "-n", "2", "-grace", "10ms", "--", self(t), programArg, "stubborn")
+	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\nqs run: rank 0: signal: killed\n")
+}
+
+// Who does not join is named, by qs and to those who wait.
+func TestRunNamesTheMissing(t *testing.T) {
+	q := run(t, 1, "run", "-n", "3", "-timeout", "1s", "-grace", "10ms", "--", self(t), programArg, "absent", "2")
+	require.Contains(t, q.errors.String(), "startup not complete in time: missing rank 2")
+	require.Contains(t, q.out.String(), "[0] rendezvous: join ")
+	require.Contains(t, q.out.String(), "as rank 0: startup aborted: startup not complete in time: missing rank 2")
+}
+
+func TestRunPassesSignals(t *testing.T) {
+	q := newQS(t, "run", "-n", "2", "--", self(t), programArg, "wait")
+	r, w := io.Pipe()
+	q.cmd.Stdout = w
+	q.start()
+	all := bufio.NewScanner(r)
+	for range 2 {
+		require.True(t, all.Scan())
+		require.Contains(t, all.Text(), " of 2")
+	}
+	require.NoError(t, q.cmd.Process.Signal(syscall.SIGUSR1))
+	for range 2 {
+		require.True(t, all.Scan())
+		require.Contains(t, all.Text(), "] told: user defined signal 1")
+	}
+	q.wait(0)
+}
+
+func TestRunUsage(t *testing.T) {
+	require.Contains(t, run(t, 2, "run", "--", "true").errors.String(), "-n says how many")
+	require.Contains(t, run(t, 2, "run", "-n", "2").errors.String(), "0 arguments")
+	require.Contains(t, run(t, 1, "run", "-n", "2", "--", "/does/not/exist").errors.String(), "no such file")
+	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "-n says how many")
+}
+
+// Processes that somebody else has started find each other by what qs rendezvous says.
+func TestRendezvous(t *testing.T) {
+	q := newQS(t, "rendezvous", "-n", "2")
+	r, w := io.Pipe()
+	q.cmd.Stdout = w
+	q.start()
+	env := append(os.Environ(), "QS_SIZE=2")
+	all := bufio.NewScanner(r)
+	for range 2 {
+		require.True(t, all.Scan())
+		set, ok := strings.CutPrefix(all.Text(), "export ")
+		require.True(t, ok, all.Text())
+		env = append(env, set)
+	}
+	var both sync.WaitGroup
+	for rank := range 2 {
+		both.Go(func() {
+			cmd := exec.Command(self(t), programArg, "leave")
+			cmd.Env = append(env[:len(env):len(env)], fmt.Sprint("QS_RANK=", rank))
+			out, err := cmd.CombinedOutput()
+			if err != nil || string(out) != fmt.Sprintf("rank %d of 2\n", rank) {
+				t.Errorf("rank %d: %v: %s", rank, err, out)
+			}
+		})
+	}
+	both.Wait()
+	q.wait(0)
+	require.Contains(t, q.errors.String(), "all processes have started")
+}
+
+// A line without an end is kept within bounds.
+func TestLongLine(t *testing.T) {
+	var out strings.Builder
+	var all lines
+	r := all.of(7, &out)
+	for range 3 * maxLine / 1000 {
+		_, err := r.Write(make([]byte, 1000))
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(r.rest), maxLine)
+	}
+	r.end()
+	require.Equal(t, 3, strings.Count(out.String(), "[7] "))
+}

@@ -1,0 +1,4 @@
+package rendezvous
+
+// StartIn is Start with an environment of its own.
+var StartIn = start
