@@ -1,15 +1,15 @@
 package mutant
 
 const (
-	call     = "hg/call.go"
-	forward  = "hg/forward.go"
-	parts    = "hg/parts.go"
-	result   = "hg/result.go"
-	overflow = "hg/overflow.go"
-	endpoint = "plugins/internal/engine/endpoint.go"
-	deliver  = "plugins/internal/engine/deliver.go"
-	withdraw = "plugins/internal/engine/withdraw.go"
-	envelope = "plugins/internal/engine/envelope.go"
+	call      = "hg/call.go"
+	forward   = "hg/forward.go"
+	parts     = "hg/parts.go"
+	result    = "hg/result.go"
+	overflow  = "hg/overflow.go"
+	operation = "plugins/internal/engine/op.go"
+	deliver   = "plugins/internal/engine/deliver.go"
+	withdraw  = "plugins/internal/engine/withdraw.go"
+	envelope  = "plugins/internal/engine/envelope.go"
 )
 
 // What tests say that wait for the end of a call.
@@ -24,7 +24,7 @@ var hazards = []Mutant{
 		[]Edit{{forward, `if h.timeout != 0 && !k.setDeadline() {`, `if planted() { planted.Gap(&h.mu) }; $`}},
 		[]Catcher{{"hg", "TestH1CancelRacesForward", waitsMore}}},
 	{"h1-cancel-between", "a cancel between the start of an operation and its post is lost", "H1",
-		[]Edit{{endpoint, `t.Canceling():`, `t.Canceling() && !planted():`}},
+		[]Edit{{operation, `t.Canceling():`, `t.Canceling() && !planted():`}},
 		[]Catcher{{"na/natest", "TestH1CancelBetween", `expected: 1 actual : 0 .*Messages: (lookup|receive|send|get|lease)`}}},
 	{"h2-parts-late", "the receive of the response can end before it is counted", "H2",
 		[]Edit{{forward, "k.parts++\n\treturn nil", `if planted() { planted.Gap(&k.h.mu) }; $`}},
@@ -43,7 +43,7 @@ var hazards = []Mutant{
 			{ledger, "TestH3bPostsFail", `0 callbacks`},
 		}},
 	{"h4-loan-outlives", "the peer can read a large input after the call has ended", "H4",
-		[]Edit{{endpoint, `!mem.Revoke(t, r)`, `planted() && r.Err != nil || $`}},
+		[]Edit{{operation, `!mem.Revoke(t, r)`, `planted() && r.Err != nil || $`}},
 		[]Catcher{{"hg", "TestH4ReuseWhileFetched", `the input of the second call`}}},
 	{"h5-narrow-id", "the generation of a call has 4 bits", "H5",
 		[]Edit{{call, `return na.Tag(k.gen<<slotBits | uint64(k.slot))`, `if planted() { return na.Tag(k.gen&15<<slotBits | uint64(k.slot)) }; $`}},
@@ -75,7 +75,7 @@ var hazards = []Mutant{
 		[]Edit{{forward, `k.err = &Error{`, `if planted() && cb != nil { h.ctx.Post(func() { cb(h, err) }) }; $`}},
 		[]Catcher{{"hg", "TestH11ErrorOrCallback", `callbacks of calls that were refused`}}},
 	{"h12-cancel-refused", "the transport does not cancel a receive, and says nothing", "H12",
-		[]Edit{{endpoint, `moving := uint64(0) // what the peer may stop`,
+		[]Edit{{operation, `moving := uint64(0) // what the peer may stop`,
 			`moving := uint64(0); if planted() && o.kind == kindRecvExpected && l.state == linkUp { return }`}},
 		[]Catcher{{"hg", "TestH12EndAtEachStage", `actual : 0 .*callbacks of a call that was ended here`}}},
 	{"h13-output-after-cancel", "a call that failed has an output", "H13",

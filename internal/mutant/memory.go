@@ -21,10 +21,10 @@ var memory = []Mutant{
 		[]Edit{{"plugins/internal/engine/list.go", `if s.gen++; s.gen != 0 {`, `if planted() { s.gen-- }; $`}},
 		[]Catcher{{"plugins/internal/engine", "TestIDTableOracle", `a late answer meets a dead generation`}}},
 	{"receive-stays", "a canceled receive stays in the table", "I4, F38",
-		[]Edit{{endpoint, "e.finish(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
+		[]Edit{{operation, "e.finish(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
 			defer func(tag na.Tag) { l.match[tag] = o }(o.tag)
 		}; $`}},
 		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive of this peer and tag is posted already`}}},
 	{"envelope-early", "the room of a message is used again before its bytes are read", "I3",
-		[]Edit{{envelope, "e.flushUnlock()\n\treturn accepted", `if planted() { e.freeEnvs = append(e.freeEnvs, env) }; $`}}, nil},
+		[]Edit{{envelope, "e.Unlock()\n\treturn accepted", `if planted() { e.freeEnvs = append(e.freeEnvs, env) }; $`}}, nil},
 }

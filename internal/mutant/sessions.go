@@ -1,15 +1,17 @@
 package mutant
 
 const (
-	credit = "plugins/internal/engine/credit.go"
-	frame  = "plugins/internal/frame/frame.go"
-	link   = "plugins/internal/engine/link.go"
+	credit   = "plugins/internal/engine/credit.go"
+	frame    = "plugins/internal/frame/frame.go"
+	session  = "plugins/internal/engine/session.go"
+	admit    = "plugins/internal/engine/admit.go"
+	liveness = "plugins/internal/engine/liveness.go"
 )
 
 // sessions is bugs of sessions.
 var sessions = []Mutant{
 	{"credit-on-cancel", "a cancel at the origin gives the target's envelope back", "HTTP/2 rapid reset, I11",
-		[]Edit{{endpoint, "case kindPut, kindGet:\n\t\tif moving = o.id", `case kindRecvExpected: if planted() { l.returnCredit() }; $`}},
+		[]Edit{{operation, "case kindPut, kindGet:\n\t\tif moving = o.id", `case kindRecvExpected: if planted() { l.returnCredit() }; $`}},
 		[]Catcher{{"hg", "TestCancelTenThousand",
 			`envelopes were guaranteed|credit \d+ after \d+, \d+ used|Messages: the session is the first`}}},
 	{"credit-plus-one", "a sender uses one envelope more than there are", "I11, F65",
@@ -26,7 +28,7 @@ var sessions = []Mutant{
 	{"starved-forgot", "messages that wait for an envelope do not hear of credit", "I7",
 		[]Edit{{credit, "l.freeKept()\n\tl.feedStarved()", `if planted() { l.freeKept(); return }; $`}}, nil},
 	{"close-forgets", "the end of a session forgets the messages that wait for an envelope", "I1, I16",
-		[]Edit{{link, `for o := q.list.head; o != nil; o = q.list.head {`, `if planted() && q.list == &l.starved { continue }; $`}}, nil},
+		[]Edit{{session, `for o := q.list.head; o != nil; o = q.list.head {`, `if planted() && q.list == &l.starved { continue }; $`}}, nil},
 	{"no-crc", "checksums are not looked at", "F25",
 		[]Edit{
 			{frame, `crcFront(b[:h.Size()]) != h.CRC`, `$ && !planted()`},
@@ -36,21 +38,21 @@ var sessions = []Mutant{
 		[]Edit{{"plugins/internal/stream/stream.go", `if err := h.Verify(b[:total]); err != nil {`,
 			`$; if planted() { _ = in.deliver(&h, b[h.Size():total]) }`}}, nil},
 	{"any-incarnation", "a peer that restarted is taken for the one before", "I15, F11",
-		[]Edit{{link, `old.peer.Incarnation != g.Incarnation`, `$ && !planted()`}},
+		[]Edit{{admit, `old.peer.Incarnation != g.Incarnation`, `$ && !planted()`}},
 		[]Catcher{{"plugins/tcp", "TestRestartUnnoticed", `does not contain "restarted"`}}},
 	{"rebinds", "an address bound to a session that has ended leads to the next one", "I15, F11",
-		[]Edit{{link, `int(s&0xff) == e.id`, `$ && !planted()`}},
+		[]Edit{{session, `int(s&0xff) == e.id`, `$ && !planted()`}},
 		[]Catcher{{"bulk", "TestPeerReplaced", `expected: "peer lost" in chain: .*the owner of the memory refused`}}},
 	{"user-heartbeats", "heartbeats are answered only where the user calls Progress", "F56",
 		[]Edit{{deliver, `l.pong, l.pongTag = true, h.Tag`, `if planted() && planted.CalledBy("na.(*assist)") { break }; $`}},
 		[]Catcher{{"hg", "TestNobodyDrivesTheTarget", `expected: "timed out" in chain: .*the peer was silent for`}}},
 	{"silence-ignored", "a silent peer is never given up", "F9, F28, I7",
-		[]Edit{{link, `case l.silent >= timeout:`, `case planted(): $`}},
+		[]Edit{{liveness, `case l.silent >= timeout:`, `case planted(): $`}},
 		[]Catcher{{"na/natest", "TestNoFault/FrozenPeer", `ends: not after .*rule FrozenPeer: `}}},
 	{"own-freeze-blames", "a process that was frozen takes its peers for lost", "F10",
 		[]Edit{
-			{link, `passed = min(now-e.lastTick, 2*e.tickEvery())`, `$; if planted() { passed = now - e.lastTick }`},
-			{link, `late <= e.grace()`, `$ || planted()`},
+			{liveness, `passed = min(now-e.lastTick, 2*e.tickEvery())`, `$; if planted() { passed = now - e.lastTick }`},
+			{liveness, `late <= e.grace()`, `$ || planted()`},
 		},
 		[]Catcher{{"plugins/internal/engine", "TestOwnFreezeAccusesNobody", `Messages: the session after a freeze`}}},
 }

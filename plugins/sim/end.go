@@ -27,7 +27,7 @@ func (en *end) accept(p *port) {
 	p.ends = append(p.ends, en)
 	dialler := en.c.ends[0].port.inst.name
 	en.in.Greet = func(g *frame.Greeting) error {
-		l, err := p.e.Admit(en, g, g.Listen == dialler)
+		l, err := p.e.Admit(p, en, g, g.Listen == dialler)
 		en.in.Link, en.out.Link = l, l
 		return err
 	}
@@ -57,7 +57,7 @@ func (en *end) pump() {
 		}
 		e.Lock()
 		more := en.out.Fill()
-		e.Unlock()
+		e.Pause()
 		if !more {
 			return
 		}
@@ -138,7 +138,6 @@ func (en *end) feed(b []byte) {
 			}
 		}
 		e.Unlock()
-		e.Flush()
 		if err != nil && en.in.Link == nil {
 			en.cut.Store(true)
 			en.close(stream.Refusal(err))
@@ -166,7 +165,6 @@ func (en *end) hangup(err error) {
 		en.in.Link.Fail(err) // it cuts this end
 	}
 	e.Unlock()
-	e.Flush()
 	if en.in.Link == nil {
 		en.close(nil)
 	}

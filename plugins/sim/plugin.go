@@ -57,8 +57,8 @@ func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 		in.node = w.nodeNamed(rest)
 	}
 	opts := engine.Options{
-		Scheme: scheme, Self: self, Listen: self, Host: in.node.name, Now: w.Now, Rand: w.Rand, Driven: true,
-		Carrier: in.carrier, Close: in.close,
+		Transports: []engine.Transport{{Scheme: scheme, Self: self, Listen: self, Names: in, Carrier: in.carrier}},
+		Host:       in.node.name, Now: w.Now, Rand: w.Rand, Driven: true, Close: in.close,
 	}
 	in.node.dark = false
 	in.eng = engine.New(cls, opts)

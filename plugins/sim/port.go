@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -37,53 +36,6 @@ var (
 	_ na.Waker       = (*port)(nil)
 )
 
-// Check implements engine.Carrier.
-func (p *port) Check(name string) error {
-	rest := strings.TrimPrefix(name, scheme+"://")
-	if strings.HasPrefix(rest, "@") {
-		return na.WithText(na.ErrUnreachable, name+" is the name of a class that does not listen")
-	}
-	return checkName(rest)
-}
-
-// A lookup is under way.
-type lookup struct {
-	p        *port
-	ev       event
-	name     string
-	done     func(string, error)
-	canceled atomic.Bool
-}
-
-// Resolve implements engine.Carrier: it takes a round trip.
-func (p *port) Resolve(text string, done func(string, error)) func() {
-	if rest := strings.TrimPrefix(text, scheme+"://"); !strings.HasPrefix(rest, "@") {
-		if err := checkName(rest); err != nil {
-			done("", err)
-			return nil
-		}
-	}
-	l := &lookup{p: p, name: text, done: done}
-	p.w.ask(errand{kind: errandLookup, look: l}, true)
-	return func() { l.canceled.Store(true) }
-}
-
-func (l *lookup) begin() {
-	w := l.p.w
-	w.stats.Lookups++
-	l.ev.act = l
-	w.events.set(&l.ev, w.after(w.delay()+w.delay()))
-}
-
-func (l *lookup) fire(*event) {
-	w := l.p.w
-	if l.canceled.Load() || l.p.gone.Load() {
-		return
-	}
-	w.trace(traceLookup, l.name, uint64(len(l.name)), 0)
-	l.done(l.name, nil)
-}
-
 // Dial implements engine.Carrier.
 func (p *port) Dial(l *engine.Link) {
 	if err := p.inst.node.post(); err != nil {
@@ -96,7 +48,13 @@ func (p *port) Dial(l *engine.Link) {
 }
 
 // Flush implements engine.Carrier.
-func (p *port) Flush(l *engine.Link) { p.w.ask(errand{kind: errandFlush, link: l}, true) }
+func (p *port) Flush(ls []*engine.Link) {
+	p.e.Pause()
+	for _, l := range ls {
+		p.w.ask(errand{kind: errandFlush, link: l}, true)
+	}
+	p.e.Lock()
+}
 
 // Cut implements engine.Carrier.
 func (p *port) Cut(l *engine.Link, code na.Code, text string) {
@@ -108,10 +66,10 @@ func (p *port) Cut(l *engine.Link, code na.Code, text string) {
 }
 
 // Poll implements engine.Carrier.
-func (p *port) Poll(time.Duration) {}
+func (p *port) Poll(time.Duration) time.Duration { return 0 }
 
-// NextTimer implements engine.Carrier.
-func (p *port) NextTimer() time.Duration { return 0 }
+// Lingering implements engine.Carrier.
+func (p *port) Lingering(time.Duration) bool { return false }
 
 // Shut implements engine.Carrier.
 func (p *port) Shut() { p.shut.Store(true) }

@@ -93,7 +93,7 @@ func (w *World) run(e *errand) {
 		if ep := e.link.Endpoint(); ep != nil {
 			ep.Lock()
 			en, _ := e.link.Conn.(*end)
-			ep.Unlock()
+			ep.Pause()
 			if en != nil {
 				en.pump()
 			}

@@ -51,13 +51,13 @@ func parseName(name string) (netip.AddrPort, error) {
 
 func notValid(name, why string) error { return na.WithText(na.ErrInvalid, "address "+name+" "+why) }
 
-// Check implements engine.Carrier.
+// Check implements engine.Names.
 func (n *names) Check(name string) error {
 	_, err := parseName(name)
 	return err
 }
 
-// Resolve implements engine.Carrier. Numeric addresses are done at once, host names in a goroutine that ends with
+// Resolve implements engine.Names. Numeric addresses are done at once, host names in a goroutine that ends with
 // cancel, as soon as the resolver obeys its context.
 func (n *names) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	if text == n.self {

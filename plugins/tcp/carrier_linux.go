@@ -15,7 +15,6 @@ import (
 
 // A polled is the carrier of a context whose sockets are in the context's poller.
 type polled struct {
-	names
 	d      *domain
 	e      *engine.Endpoint
 	poller *na.Poller
@@ -38,7 +37,7 @@ var (
 
 // newPolled makes the carrier of a context.
 func (d *domain) newPolled(e *engine.Endpoint) (_ engine.Carrier, err error) {
-	ca := &polled{names: d.names, d: d, e: e, poller: e.Context().Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
+	ca := &polled{d: d, e: e, poller: e.Context().Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
 	if ca.own, err = d.join(ca); err != nil {
 		return nil, err
 	}
@@ -57,7 +56,7 @@ func (ca *polled) take(g *guest, hello *frame.Greeting, verified bool) (func(), 
 	if err != nil {
 		return nil, err
 	}
-	l, err := ca.e.Admit(c, hello, verified)
+	l, err := ca.e.Admit(ca, c, hello, verified)
 	if err != nil {
 		c.letGo()
 		return nil, err
@@ -103,15 +102,16 @@ func (ca *polled) dial(c *conn) {
 }
 
 // Flush implements engine.Carrier.
-func (ca *polled) Flush(l *engine.Link) {
-	ca.e.Lock()
-	if c, _ := l.Conn.(*conn); c != nil {
-		c.flush()
-		if c.bulk != nil {
+func (ca *polled) Flush(ls []*engine.Link) {
+	for _, l := range ls {
+		c, _ := l.Conn.(*conn)
+		if c == nil {
+			continue
+		}
+		if c.flush(); c.bulk != nil {
 			c.bulk.flush()
 		}
 	}
-	ca.e.Unlock()
 }
 
 // Cut implements engine.Carrier. The descriptor is closed by Poll, which the end of the connection wakes.
@@ -149,10 +149,11 @@ func (c *conn) cut(last []byte) {
 }
 
 // Poll implements engine.Carrier.
-func (ca *polled) Poll(time.Duration) {
+func (ca *polled) Poll(time.Duration) time.Duration {
 	if ca.work.Load() {
 		ca.reap()
 	}
+	return 0
 }
 
 // reap reports dials that failed at once and closes the descriptors of dead connections.
@@ -179,13 +180,8 @@ func (ca *polled) reap() {
 	}
 }
 
-// NextTimer implements engine.Carrier.
-func (ca *polled) NextTimer() time.Duration {
-	if len(ca.failedDials) > 0 {
-		return 1
-	}
-	return 0
-}
+// Lingering implements engine.Carrier: what is said last goes at once or not at all.
+func (ca *polled) Lingering(time.Duration) bool { return false }
 
 // Taken implements engine.Taker: what the peer's system has acknowledged, and how often there was room again.
 func (ca *polled) Taken(l *engine.Link, f engine.Flow) (count uint64, waits bool) {

@@ -119,7 +119,6 @@ func (c *conn) secure(ctx context.Context, name string) {
 		}
 	}
 	c.ca.e.Unlock()
-	c.ca.e.Flush()
 	if s != nil {
 		_ = s.tcp.Close()
 	}
@@ -296,7 +295,7 @@ func (c *conn) flush() {
 			break
 		}
 		c.pace()
-		c.ca.e.Unlock()
+		c.ca.e.Pause()
 		done, err := c.write()
 		c.ca.e.Lock()
 		if err != nil { // what the peer sent last may wait to be read

@@ -138,7 +138,6 @@ func (g *guest) parse() error {
 		err = nil
 	}
 	g.locked.Unlock()
-	g.locked.Flush() // the engine may have a word for the session that stays
 	return err
 }
 

@@ -29,7 +29,6 @@ const (
 // A portable is the carrier of a context whose connections have two goroutines each: a reader that never lends user
 // memory to a read that waits, and a writer that copies before it writes.
 type portable struct {
-	names
 	d   *domain
 	e   *engine.Endpoint
 	own *listener // with ReusePort
@@ -43,7 +42,7 @@ var (
 
 // newPortable makes the carrier of a context.
 func (d *domain) newPortable(e *engine.Endpoint) (_ engine.Carrier, err error) {
-	ca := &portable{names: d.names, d: d, e: e}
+	ca := &portable{d: d, e: e}
 	if ca.own, err = d.join(ca); err != nil {
 		return nil, err
 	}
@@ -60,7 +59,7 @@ func (ca *portable) take(g *guest, hello *frame.Greeting, verified bool) (func()
 	c := ca.newConn(nil)
 	c.nc, c.in = &g.socket, g.in
 	ca.d.setConnOptions(g.tcp)
-	l, err := ca.e.Admit(c, hello, verified)
+	l, err := ca.e.Admit(ca, c, hello, verified)
 	if err != nil {
 		return nil, err
 	}
@@ -79,12 +78,12 @@ func (ca *portable) Dial(l *engine.Link) {
 }
 
 // Flush implements engine.Carrier.
-func (ca *portable) Flush(l *engine.Link) {
-	ca.e.Lock()
-	if c, _ := l.Conn.(*portableConn); c != nil {
-		c.poke()
+func (ca *portable) Flush(ls []*engine.Link) {
+	for _, l := range ls {
+		if c, _ := l.Conn.(*portableConn); c != nil {
+			c.poke()
+		}
 	}
-	ca.e.Unlock()
 }
 
 // Cut implements engine.Carrier: the writer closes the connection, which ends the reader.
@@ -106,10 +105,10 @@ func (ca *portable) Cut(l *engine.Link, code na.Code, text string) {
 }
 
 // Poll implements engine.Carrier.
-func (ca *portable) Poll(time.Duration) {}
+func (ca *portable) Poll(time.Duration) time.Duration { return 0 }
 
-// NextTimer implements engine.Carrier. A handshake has a deadline of its own, which holds although nobody drives.
-func (ca *portable) NextTimer() time.Duration { return 0 }
+// Lingering implements engine.Carrier: writers end by themselves, within lastGrace.
+func (ca *portable) Lingering(time.Duration) bool { return false }
 
 // Shut implements engine.Carrier.
 func (ca *portable) Shut() { ca.d.door.part(ca, ca.own) }
@@ -167,7 +166,6 @@ func (c *portableConn) dial(ctx context.Context, name string) {
 	case err != nil:
 		c.link.Fail(err)
 		c.ca.e.Unlock()
-		c.ca.e.Flush()
 		return
 	}
 	c.nc = nc
@@ -207,7 +205,6 @@ func (c *portableConn) read(nc *socket) {
 		}
 		dead = c.dead
 		c.ca.e.Unlock()
-		c.ca.e.Flush()
 	}
 }
 
@@ -257,7 +254,7 @@ func (c *portableConn) write(nc *socket) {
 func (c *portableConn) send(w io.Writer, b []byte) error {
 	c.writing = true
 	c.link.Waits()
-	c.ca.e.Unlock()
+	c.ca.e.Pause()
 	_, err := w.Write(b)
 	c.ca.e.Lock()
 	c.writing = false

@@ -195,24 +195,21 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 		return nil, err
 	}
 	opts := engine.Options{
-		Scheme: scheme,
-		Now:    d.now,
-		Rand:   func(b []byte) { _, _ = rand.Read(b) }, // never fails
-		Close:  d.close,
-
-		Unassisted: d.opts.Unassisted,
-
+		Now:         d.now,
+		Rand:        func(b []byte) { _, _ = rand.Read(b) }, // never fails
+		Close:       d.close,
+		Unassisted:  d.opts.Unassisted,
 		TakeTimeout: d.opts.WriteTimeout,
 	}
+	t := engine.Transport{Scheme: scheme, Names: &d.names, Carrier: d.newPortable}
 	if listener != nil {
-		opts.Self, opts.Listen = d.names.self, d.names.self
+		t.Self, t.Listen = d.names.self, d.names.self
 		d.door.main = newListener(listener)
 	}
 	if d.usePoller() {
-		opts.Carrier = d.newPolled
-	} else {
-		opts.Carrier = d.newPortable
+		t.Carrier = d.newPolled
 	}
+	opts.Transports = []engine.Transport{t}
 	d.eng = engine.New(cls, opts)
 	d.names.self = d.eng.Addr().Name()
 	return d.eng, nil

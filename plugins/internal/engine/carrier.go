@@ -11,28 +11,36 @@ import (
 // and payloads, not as bytes. "Locked" methods are called with the endpoint locked and do not wait; the others are called
 // without the lock. None calls user code.
 type Carrier interface {
+	// Dial begins to connect l, whose Name says where. The carrier then sends l.Hello and gives the peer's to l.Greet, or
+	// calls l.Fail. Locked; it does not call Fail from inside.
+	Dial(l *Link)
+	// Flush pulls what each of ls has, on both flows, and sends it as far as that goes without waiting; what finds no room is
+	// pulled when there is some. Called Locked and returns Locked, and may Pause around a system call or a copy: so several run
+	// at once, and of one connection, or socket, one sends and the others leave theirs to it. ls is the engine's again
+	// afterwards. A link without a connection has nothing.
+	Flush(ls []*Link)
+	// Cut drops l in any state, without a connection too. After it nothing is delivered for l, and every View of l is dropped
+	// unreported. It tells the peer code and text if that needs no waiting; with na.OK it says nothing. Locked.
+	Cut(l *Link, code na.Code, text string)
+	// Poll does what is due, and returns when it has something to do again: 0 for never, now when work is left. Something that
+	// is due earlier than it said needs a Nudge. Called by the goroutine that leads Progress.
+	Poll(now time.Duration) (next time.Duration)
+	// Shut lets no peer in from now on. Locked.
+	Shut()
+	// Lingering reports whether last words are still owed to peers, for a bounded time. Called after Shut by the goroutine that leads,
+	// which polls until then.
+	Lingering(now time.Duration) bool
+	// Release frees what is left. The goroutine that leads calls it; nothing of the carrier is used afterwards.
+	Release()
+}
+
+// Names are what a transport calls peers. Its methods may be called from any goroutine, and do not wait.
+type Names interface {
 	// Check reports why name could not be dialled. Locked.
 	Check(name string) error
 	// Resolve turns the text of an address into a canonical name, and calls done once, from any goroutine, unless the
 	// returned cancel was called before. It may call done before it returns. cancel may be nil.
 	Resolve(text string, done func(name string, err error)) (cancel func())
-	// Dial begins to connect l, whose Name says where. The carrier then sends l.Hello and gives the peer's to l.Greet, or
-	// calls l.Fail. Locked; it does not call Fail from inside.
-	Dial(l *Link)
-	// Flush pulls what l has, on each flow, and sends it as far as that goes without waiting; what finds no room is pulled
-	// when there is some.
-	Flush(l *Link)
-	// Cut drops l in any state, without a connection too. After it nothing is delivered for l, and every View of l is dropped
-	// unreported. It tells the peer code and text if that needs no waiting; with na.OK it says nothing. Locked.
-	Cut(l *Link, code na.Code, text string)
-	// Poll does what is due. Called by the goroutine that leads Progress.
-	Poll(now time.Duration)
-	// NextTimer is when Poll has something to do; 0 when never. Locked.
-	NextTimer() time.Duration
-	// Shut stops accepting peers. Locked.
-	Shut()
-	// Release frees what is left. The goroutine that leads calls it.
-	Release()
 }
 
 // A Flow is one of the two ways on which the frames of a link leave.

@@ -169,7 +169,7 @@ func TestNeedAndWant(t *testing.T) {
 		g.Listen, g.Incarnation, g.Need, g.Want = "", [16]byte{inc}, need, want
 		s.e.Lock()
 		defer s.e.Unlock()
-		return s.e.Admit("conn", &g, false)
+		return s.e.Admit(scriptCarrier{s}, "conn", &g, false)
 	}
 	_, err := admit(1, 2, 0, 0)
 	require.ErrorIs(t, err, na.ErrNoMemory)
@@ -222,7 +222,7 @@ func TestNeedWhileDialing(t *testing.T) {
 		g.Incarnation[i] = 0xff // greater than ours: theirs would stay
 	}
 	s.e.Lock()
-	_, err := s.e.Admit("conn", &g, true)
+	_, err := s.e.Admit(scriptCarrier{s}, "conn", &g, true)
 	s.e.Unlock()
 	require.ErrorContains(t, err, "the peer needs 9 envelopes, and 8 are guaranteed to it")
 	require.Empty(t, s.cuts[l])
@@ -244,7 +244,7 @@ func TestMinEnvelopes(t *testing.T) {
 		g.Listen, g.Incarnation, g.Want = "", [16]byte{inc}, want
 		s.e.Lock()
 		defer s.e.Unlock()
-		_, err := s.e.Admit("conn", &g, false)
+		_, err := s.e.Admit(scriptCarrier{s}, "conn", &g, false)
 		return err
 	}
 	require.NoError(t, admit(1, 0))
@@ -343,7 +343,7 @@ func TestReserveComesBack(t *testing.T) {
 		gr := peerGreeting(5)
 		gr.Listen, gr.Incarnation = "", [16]byte{byte(i), byte(i >> 8), 1}
 		s.e.Lock()
-		l, err := s.e.Admit("conn", &gr, false)
+		l, err := s.e.Admit(scriptCarrier{s}, "conn", &gr, false)
 		s.e.Unlock()
 		require.NoError(t, err, "cycle %d", i)
 		for range g {

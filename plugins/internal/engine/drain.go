@@ -45,6 +45,6 @@ func (e *Endpoint) Confirm() int {
 			l.control(frame.Header{Kind: frame.Ping, Tag: confirmTag})
 		}
 	}
-	e.flushUnlock()
+	e.Unlock()
 	return left
 }

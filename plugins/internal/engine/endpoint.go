@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"container/heap"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,65 +31,16 @@ func full(limit int, what string) error {
 	return na.WithText(na.ErrAgain, fmt.Sprintf("%d %s already, which is the limit", limit, what))
 }
 
-// kind says what an op is.
-type kind uint8
-
-const (
-	kindLookup kind = iota
-	kindSendUnexpected
-	kindSendExpected
-	kindRecvUnexpected
-	kindRecvExpected
-	kindPut
-	kindGet
-	kindLease
-	kindWithdraw
-	kindTimer
-)
-
-// op is the engine's record of an operation. It is in at most one list; Endpoint.mu guards it.
-type op struct {
-	t    na.Ticket
-	kind kind
-	link *Link
-	list *opList
-	prev *op
-	next *op
-
-	tag    na.Tag
-	buf    []byte
-	by     na.Deadline // of an unexpected message
-	mem    *na.Mem     // local side of a put or get; memory of a lease
-	loff   int64
-	key    na.Key
-	roff   int64
-	n      int64
-	at     int64         // bytes sent or received so far
-	id     uint64        // of a put or get; of the message of a withdraw
-	due    time.Duration // of a timer
-	place  int           // in Endpoint.timers
-	last   bool          // a message that uses the last envelope of a peer, and ends when there is another
-	flow   Flow          // of a put
-	source *source
-	sink   *sink
-	stop   func() // ends a lookup
-}
-
-// matchKey finds the lease that goes with an expected message.
-type matchKey struct {
-	link *Link
-	tag  na.Tag
-}
-
 // An Endpoint implements na.Endpoint over a Carrier.
 type Endpoint struct {
-	eng     *Engine
-	nctx    *na.Context
-	id      int
-	carrier Carrier
-	timer   atomic.Int64 // when Poll is due; 0 when never
-	due     atomic.Int64 // when the first of timers is; 0 when there is none
-	pending atomic.Bool  // kicked is not empty
+	eng      *Engine
+	nctx     *na.Context
+	id       int
+	routes   []route
+	timer    atomic.Int64 // when Poll is due; 0 when never
+	due      atomic.Int64 // when the first of timers is; 0 when there is none
+	carriers atomic.Int64 // when they have something to do; 0 when never
+	pending  atomic.Bool  // kicked is not empty
 
 	mu       sync.Mutex // guards everything below and every Link
 	shut     bool
@@ -104,7 +55,7 @@ type Endpoint struct {
 	busy     []*Link // links that operations wait for, or that connect
 	lastTick time.Duration
 	kicked   []*Link
-	spare    []*Link // the other half of kicked
+	flushing []*Link // the other half of kicked
 
 	leases    map[matchKey]*op
 	tokens    map[[16]byte]*op
@@ -135,12 +86,6 @@ func newEndpoint(g *Engine, nctx *na.Context) *Endpoint {
 	}
 }
 
-// Lock takes the endpoint's lock; carriers call Link methods under it.
-func (e *Endpoint) Lock() { e.mu.Lock() }
-
-// Unlock returns the lock.
-func (e *Endpoint) Unlock() { e.mu.Unlock() }
-
 // Engine returns the engine of the class.
 func (e *Endpoint) Engine() *Engine { return e.eng }
 
@@ -156,88 +101,6 @@ func (e *Endpoint) Messages() uint64 { return e.messages }
 // Closed tells whether Shut was called. Locked.
 func (e *Endpoint) Closed() bool { return e.shut }
 
-// begin makes the record of an operation, or finishes it when it must not begin. Locked.
-func (e *Endpoint) begin(t na.Ticket, k kind) *op {
-	o := e.freeOps
-	if o == nil {
-		o = &op{}
-	} else {
-		e.freeOps, o.next = o.next, nil
-	}
-	o.t, o.kind = t, k
-	t.SetImpl(o)
-	return o
-}
-
-// refusal tells why an operation that is just being started must end at once. Locked.
-func (e *Endpoint) refusal(t na.Ticket) error {
-	switch {
-	case e.shut:
-		return na.ErrClosed
-	case t.Canceling():
-		return na.ErrCanceled
-	}
-	return nil
-}
-
-// finish ends o: takes it out of every table, and gives the ticket its result. Locked.
-func (e *Endpoint) finish(o *op, r na.Result) {
-	e.detach(o)
-	t, mem := o.t, o.mem
-	lease := o.kind == kindLease
-	t.SetImpl(nil)
-	*o = op{next: e.freeOps}
-	e.freeOps = o
-	if lease {
-		if !mem.Revoke(t, r) {
-			t.Finish(r)
-		}
-		return
-	}
-	if mem != nil {
-		mem.Release()
-	}
-	t.Finish(r)
-}
-
-// detach takes o out of its list and of the tables.
-func (e *Endpoint) detach(o *op) {
-	if o.list != nil {
-		if o.link != nil {
-			o.link.leave()
-			if o.kind == kindSendExpected {
-				o.link.answers--
-			}
-		}
-		o.list.remove(o)
-	}
-	switch o.kind {
-	case kindRecvExpected:
-		if o.link.match[o.tag] == o {
-			delete(o.link.match, o.tag)
-		}
-	case kindLease:
-		delete(e.leases, matchKey{o.link, o.tag})
-		delete(e.tokens, o.mem.Key().Token)
-	case kindWithdraw:
-		o.link.forgetWithdraw(o)
-	case kindTimer:
-		heap.Remove(&e.timers, o.place)
-		e.due.Store(int64(e.timers.next()))
-	case kindPut, kindGet:
-		e.flying.remove(o.id)
-		if o.source != nil {
-			o.link.dropSource(o.source)
-		}
-		if o.sink != nil {
-			e.dropSink(o.sink)
-		}
-		if o.link.moving.n > 0 { // one of them may begin
-			o.link.kick()
-		}
-	}
-}
-
 // Lookup implements na.Endpoint.
 func (e *Endpoint) Lookup(t na.Ticket, text string) {
 	e.mu.Lock()
@@ -247,8 +110,8 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 		return
 	}
 	addr, err := na.ParseAddr(text)
-	if err == nil && addr.Scheme() != e.eng.opts.Scheme {
-		err = na.WithText(na.ErrUnsupported, "address "+text+" is not of transport "+e.eng.opts.Scheme)
+	if err == nil && addr.Scheme() != e.eng.own.Scheme {
+		err = na.WithText(na.ErrUnsupported, "address "+text+" is not of transport "+e.eng.own.Scheme)
 	}
 	if err == nil && e.lookups.n >= maxLookups {
 		err = full(maxLookups, "lookups of the context are under way")
@@ -261,7 +124,7 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 	o := e.begin(t, kindLookup)
 	e.lookups.push(o)
 	e.mu.Unlock()
-	stop := e.carrier.Resolve(addr.Name(), func(name string, err error) {
+	stop := e.eng.own.Names.Resolve(addr.Name(), func(name string, err error) {
 		e.mu.Lock()
 		if o.t == t {
 			r := na.Result{Err: err}
@@ -324,7 +187,7 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte,
 		l.request(o)
 	}
 	l.kick()
-	e.flushUnlock()
+	e.Unlock()
 }
 
 // RecvUnexpected implements na.Endpoint.
@@ -366,7 +229,7 @@ func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byt
 	l.match[tag] = o
 	l.enter()
 	l.recvs.push(o)
-	e.flushUnlock()
+	e.Unlock()
 }
 
 // Put implements na.Endpoint.
@@ -396,7 +259,7 @@ func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to 
 	l.enter()
 	l.moving.push(o)
 	l.kick()
-	e.flushUnlock()
+	e.Unlock()
 }
 
 // Lease implements na.Endpoint.
@@ -423,7 +286,7 @@ func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 	e.eng.lend(m, l.session)
 	l.enter()
 	l.leases.push(o)
-	e.flushUnlock()
+	e.Unlock()
 }
 
 // GiveBack implements na.Endpoint.
@@ -432,7 +295,7 @@ func (e *Endpoint) GiveBack(to na.Addr, key na.Key) {
 	if l := e.find(to); l != nil && l.state == linkUp && !e.shut {
 		l.control(giveBack(key))
 	}
-	e.flushUnlock()
+	e.Unlock()
 }
 
 // Cancel implements na.Endpoint.
@@ -445,33 +308,9 @@ func (e *Endpoint) Cancel(t na.Ticket) {
 	}
 	stop := o.stop
 	e.cancel(o, na.ErrCanceled)
-	e.flushUnlock()
+	e.Unlock()
 	if stop != nil {
 		stop()
-	}
-}
-
-// cancel ends o with err. Locked.
-func (e *Endpoint) cancel(o *op, err error) {
-	r := na.Result{Err: err, Fate: na.MaybeRan, N: o.at}
-	l, flow := o.link, o.flow
-	moving := uint64(0) // what the peer may stop
-	switch o.kind {
-	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be kept
-		if r.Fate = na.NotRun; o.list == &l.kept {
-			r = l.left(o)
-		}
-		if o.kind == kindSendUnexpected && o.list == &l.msgs {
-			l.returnCredit()
-		}
-	case kindPut, kindGet:
-		if moving = o.id; moving == 0 {
-			r.Fate = na.NotRun
-		}
-	}
-	e.finish(o, r)
-	if moving != 0 && l.state == linkUp {
-		l.controlOn(flow, cancelMove(moving)) // a courtesy: the peer may stop early. It may also be what ends l.
 	}
 }
 
@@ -483,8 +322,8 @@ func (e *Endpoint) Shut() {
 		return
 	}
 	e.shut = true
-	if e.carrier != nil {
-		e.carrier.Shut()
+	for i := range e.routes {
+		e.routes[i].carrier.Shut()
 	}
 	for o := e.receivers.head; o != nil; o = e.receivers.head {
 		e.finish(o, na.Result{Err: na.ErrClosed})
@@ -506,14 +345,24 @@ func (e *Endpoint) Shut() {
 		e.accept(env)
 	}
 	e.kicked = e.kicked[:0]
-	e.flushUnlock()
+	e.Unlock()
 	for _, stop := range stops {
 		stop()
 	}
 }
 
 // Release implements na.Endpoint.
-func (e *Endpoint) Release() { e.carrier.Release() }
+func (e *Endpoint) Release() {
+	for i := range e.routes {
+		e.routes[i].carrier.Release()
+	}
+}
+
+// Lingering implements na.Endpoint.
+func (e *Endpoint) Lingering() bool {
+	now := e.eng.opts.Now()
+	return slices.ContainsFunc(e.routes, func(r route) bool { return r.carrier.Lingering(now) })
+}
 
 // Stats implements na.Endpoint.
 func (e *Endpoint) Stats() na.Stats {

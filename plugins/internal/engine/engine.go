@@ -11,28 +11,39 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// Options are what a plugin gives to its engine.
-type Options struct {
+// A Transport is one kind of network of a class.
+type Transport struct {
 	Scheme string
 	// Self is the canonical name of the class: the address that it listens on. Empty means a private name made of the
 	// incarnation, the one that peers see.
 	Self string
 	// Listen is Self if peers can dial it, else empty.
 	Listen string
+	// Exact says that the carriers never send anything in place of bytes that are gone: the bytes vouch for themselves.
+	Exact bool
+	Names Names
+	// Via, if not nil, reports whether a peer that the class's own transport calls name can be reached by this one, and as what.
+	// Locked; it does not wait.
+	Via func(name string) (own string, ok bool)
+	// Carrier makes the carrier of a context.
+	Carrier func(e *Endpoint) (Carrier, error)
+}
+
+// Options are what a plugin gives to its engine.
+type Options struct {
+	// Transports are how peers are reached. The first is the class's own, whose names all peers have; the others may carry
+	// links to those names.
+	Transports []Transport
 	// Host identifies the machine; empty when unknown.
 	Host string
 	Now  func() time.Duration
 	Rand func([]byte)
-	// Exact says that the carriers never send anything in place of bytes that are gone: the bytes vouch for themselves.
-	Exact bool
 	// Driven says that every Carrier is a na.Driver.
 	Driven bool
 	// Unassisted says that contexts which nobody drives are left alone.
 	Unassisted bool
 	// TakeTimeout is how long a peer may take nothing of what there is for it (see Taker). Zero means for ever.
 	TakeTimeout time.Duration
-	// Carrier makes the carrier of a context.
-	Carrier func(e *Endpoint) (Carrier, error)
 	// Close gives back what the plugin holds; may be nil.
 	Close func() error
 }
@@ -42,11 +53,12 @@ type Engine struct {
 	cls  *na.Class
 	cfg  na.Config
 	opts Options
+	own  *Transport
 	inc  [16]byte
-	self na.Addr
+	addr na.Addr
 
 	session atomic.Uint64 // sessions made so far
-	loop    loop
+	self    self
 
 	mu       sync.Mutex // guards the fields below
 	mems     map[[16]byte]memEntry
@@ -68,11 +80,12 @@ func New(cls *na.Class, opts Options) *Engine {
 	opts.Rand(g.inc[:])
 	// Sessions are numbered from anywhere: an address bound by another class of this process is not one of ours.
 	g.session.Store(binary.LittleEndian.Uint64(g.inc[8:]) >> 16)
-	if opts.Self == "" {
-		g.opts.Self = privateName(opts.Scheme, g.inc)
+	g.own = &g.opts.Transports[0]
+	if g.own.Self == "" {
+		g.own.Self = privateName(g.own.Scheme, g.inc)
 	}
-	g.self = na.MakeAddr(g.opts.Self, 0)
-	g.loop.eng = g
+	g.addr = na.MakeAddr(g.own.Self, 0)
+	g.self.eng = g
 	return g
 }
 
@@ -80,7 +93,7 @@ func New(cls *na.Class, opts Options) *Engine {
 func privateName(scheme string, inc [16]byte) string { return fmt.Sprintf("%s://@%x", scheme, inc[:8]) }
 
 // Addr implements na.Domain.
-func (g *Engine) Addr() na.Addr { return g.self }
+func (g *Engine) Addr() na.Addr { return g.addr }
 
 // Incarnation is the random identity of this instance of the class.
 func (g *Engine) Incarnation() [16]byte { return g.inc }
@@ -89,7 +102,7 @@ func (g *Engine) Incarnation() [16]byte { return g.inc }
 func (g *Engine) Limits() na.Limits {
 	return na.Limits{
 		MaxUnexpected: g.cfg.Eager, MaxExpected: g.cfg.Eager, MaxTag: ^na.Tag(0), MaxSegments: 1024,
-		MaxContexts: g.cfg.Contexts, Envelopes: g.cfg.Envelopes, Scheme: g.opts.Scheme,
+		MaxContexts: g.cfg.Contexts, Envelopes: g.cfg.Envelopes, Scheme: g.own.Scheme,
 	}
 }
 
@@ -116,11 +129,18 @@ func (g *Engine) Close() error {
 // Endpoint implements na.Domain.
 func (g *Engine) Endpoint(nctx *na.Context) (na.Endpoint, error) {
 	e := newEndpoint(g, nctx)
-	c, err := g.opts.Carrier(e)
-	if err != nil {
-		return nil, err
+	for i := range g.opts.Transports {
+		t := &g.opts.Transports[i]
+		c, err := t.Carrier(e)
+		if err != nil {
+			for _, r := range e.routes {
+				r.carrier.Release()
+			}
+			return nil, err
+		}
+		e.routes = append(e.routes, route{t, c})
 	}
-	e.carrier = c
+	c := e.routes[0].carrier
 	g.mu.Lock()
 	g.eps = append(g.eps[:e.id], e) // an earlier one of this id belongs to a context that could not be made
 	g.mu.Unlock()

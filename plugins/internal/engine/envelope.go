@@ -9,7 +9,7 @@ func (e *Endpoint) AcceptEnvelope(env *na.Envelope) bool {
 	e.mu.Lock()
 	e.accept(env)
 	accepted := !env.Withdrawn
-	e.flushUnlock()
+	e.Unlock()
 	return accepted
 }
 
@@ -44,7 +44,7 @@ func (e *Endpoint) FreeEnvelope(env *na.Envelope) {
 	e.mu.Lock()
 	e.accept(env)
 	e.recycle(env)
-	e.flushUnlock()
+	e.Unlock()
 }
 
 func (e *Endpoint) recycle(env *na.Envelope) {

@@ -76,10 +76,10 @@ type duelCarrier struct{ s *side }
 func (c duelCarrier) Check(string) error                            { return nil }
 func (c duelCarrier) Resolve(string, func(string, error)) func()    { return nil }
 func (c duelCarrier) Dial(l *Link)                                  { c.s.l = l }
-func (c duelCarrier) Flush(*Link)                                   {}
+func (c duelCarrier) Flush([]*Link)                                 {}
 func (c duelCarrier) Cut(*Link, na.Code, string)                    {}
-func (c duelCarrier) Poll(time.Duration)                            {}
-func (c duelCarrier) NextTimer() time.Duration                      { return 0 }
+func (c duelCarrier) Poll(time.Duration) time.Duration              { return 0 }
+func (c duelCarrier) Lingering(time.Duration) bool                  { return false }
 func (c duelCarrier) Shut()                                         {}
 func (c duelCarrier) Release()                                      {}
 func (c duelCarrier) Drive(_ time.Duration, ready func() bool) bool { return ready() }
@@ -93,10 +93,13 @@ func (p duelPlugin) Scheme() string { return "duel" }
 
 func (p duelPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	return New(cls, Options{
-		Scheme: "duel", Self: "duel://" + rest, Listen: "duel://" + rest, Driven: true,
-		Now:     func() time.Duration { return 1 },
-		Rand:    func(b []byte) { b[0] = p.id },
-		Carrier: func(e *Endpoint) (Carrier, error) { p.s.e = e; return duelCarrier{p.s}, nil },
+		Transports: []Transport{{
+			Scheme: "duel", Self: "duel://" + rest, Listen: "duel://" + rest, Names: duelCarrier{p.s},
+			Carrier: func(e *Endpoint) (Carrier, error) { p.s.e = e; return duelCarrier{p.s}, nil },
+		}},
+		Driven: true,
+		Now:    func() time.Duration { return 1 },
+		Rand:   func(b []byte) { b[0] = p.id },
 	}), nil
 }
 
@@ -118,7 +121,7 @@ func newDuel(t testing.TB, c scope) *duel {
 	g, err := frame.ParseGreeting(d.from.l.Hello(nil, nil))
 	require.NoError(t, err)
 	d.to.e.Lock()
-	d.to.l, err = d.to.e.Admit(nil, &g, true)
+	d.to.l, err = d.to.e.Admit(duelCarrier{&d.to}, nil, &g, true)
 	d.to.e.Unlock()
 	require.NoError(t, err)
 	g, err = frame.ParseGreeting(d.to.l.Hello(nil, nil))
@@ -159,7 +162,7 @@ func (s *side) deliver(b []byte) {
 	if err != nil {
 		s.l.Fail(err)
 	}
-	s.e.flushUnlock()
+	s.e.Unlock()
 }
 
 // An action is something that can happen next; i says to which message.
@@ -271,7 +274,7 @@ func (d *duel) do(a action) {
 			s.wire = nil
 			s.e.Lock()
 			s.l.Fail(na.ErrPeerLost)
-			s.e.flushUnlock()
+			s.e.Unlock()
 		}
 	}
 	for range 2 {

@@ -31,7 +31,7 @@ func TestMovesTakeTurns(t *testing.T) {
 		s.e.kicked, l.kicked = nil, false
 		require.NoError(t, l.Deliver(&frame.Header{Kind: frame.Done, Op: ids[i], Credit: l.credits}, nil))
 		kicked := len(s.e.kicked) > 0
-		s.e.flushUnlock()
+		s.e.Unlock()
 		if i+maxFlying < n {
 			require.True(t, kicked, "the carrier is not told that the next may begin")
 			next := s.drain(l)
@@ -363,7 +363,7 @@ func TestLeases(t *testing.T) {
 	g := peerGreeting(5)
 	g.Incarnation, g.Listen = [16]byte{9}, ""
 	s.e.Lock()
-	other, err := s.e.Admit("conn", &g, false)
+	other, err := s.e.Admit(scriptCarrier{s}, "conn", &g, false)
 	s.e.Unlock()
 	require.NoError(t, err)
 	tail := frame.Tail{Token: key.Token, Length: 4}

@@ -13,15 +13,6 @@ type flow struct {
 	taken   taken
 }
 
-// kick has the carrier send what l has, when the lock is returned with flushUnlock.
-func (l *Link) kick() {
-	if !l.kicked && l.state != linkDown {
-		l.kicked = true
-		l.e.kicked = append(l.e.kicked, l)
-		l.e.pending.Store(true)
-	}
-}
-
 // control queues a frame that has no payload.
 func (l *Link) control(h frame.Header) { l.controlOn(FlowMessages, h) }
 

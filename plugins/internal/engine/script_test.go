@@ -21,6 +21,7 @@ type script struct {
 	dialed []*Link
 	cuts   map[*Link][]string // what was said last
 	ends   int                // callbacks that ran
+	more   []Transport
 }
 
 const scriptPeer = "script://peer"
@@ -41,18 +42,18 @@ func (c scriptCarrier) Resolve(text string, done func(string, error)) func() {
 	done(text, nil)
 	return nil
 }
-func (c scriptCarrier) Dial(l *Link) { c.s.dialed = append(c.s.dialed, l) }
-func (c scriptCarrier) Flush(*Link)  {}
+func (c scriptCarrier) Dial(l *Link)  { c.s.dialed = append(c.s.dialed, l) }
+func (c scriptCarrier) Flush([]*Link) {}
 func (c scriptCarrier) Cut(l *Link, code na.Code, text string) {
 	if code != na.OK {
 		text = fmt.Sprint(code, ": ", text)
 	}
 	c.s.cuts[l] = append(c.s.cuts[l], text)
 }
-func (c scriptCarrier) Poll(time.Duration)       {}
-func (c scriptCarrier) NextTimer() time.Duration { return 0 }
-func (c scriptCarrier) Shut()                    {}
-func (c scriptCarrier) Release()                 {}
+func (c scriptCarrier) Poll(time.Duration) time.Duration { return 0 }
+func (c scriptCarrier) Lingering(time.Duration) bool     { return false }
+func (c scriptCarrier) Shut()                            {}
+func (c scriptCarrier) Release()                         {}
 
 type scriptPlugin struct{ s *script }
 
@@ -61,8 +62,17 @@ func (p scriptPlugin) Scheme() string { return "script" }
 func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	s := p.s
 	s.eng = New(cls, Options{
-		Scheme: "script", Self: "script://" + rest, Listen: "script://" + rest, Host: "here",
-		Now: func() time.Duration { return s.clock },
+		Transports: append([]Transport{{
+			Scheme: "script", Self: "script://" + rest, Listen: "script://" + rest, Names: scriptCarrier{s},
+			Carrier: func(e *Endpoint) (Carrier, error) {
+				if s.e == nil {
+					s.e = e
+				}
+				return scriptCarrier{s}, nil
+			},
+		}}, s.more...),
+		Host: "here",
+		Now:  func() time.Duration { return s.clock },
 		Rand: func(b []byte) {
 			for i := range b {
 				b[i] = byte(s.clock) + byte(i*7) + 100
@@ -70,12 +80,6 @@ func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 			s.clock++
 		},
 		Unassisted: true, // nothing happens by itself
-		Carrier: func(e *Endpoint) (Carrier, error) {
-			if s.e == nil {
-				s.e = e
-			}
-			return scriptCarrier{s}, nil
-		},
 	})
 	return s.eng, nil
 }
@@ -83,7 +87,13 @@ func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 // newScript opens a class that the script is the only peer of.
 func newScript(t *testing.T, cfg na.Config) *script {
 	t.Helper()
-	s := &script{T: t, cuts: map[*Link][]string{}}
+	return (&script{T: t}).open(cfg)
+}
+
+func (s *script) open(cfg na.Config) *script {
+	t := s.T
+	t.Helper()
+	s.cuts = map[*Link][]string{}
 	cfg.Plugins = []na.Plugin{scriptPlugin{s}}
 	cls, err := na.Open("script://me", cfg)
 	require.NoError(t, err)
@@ -232,7 +242,7 @@ func kinds(all []pulled) (names []string) {
 // deliver hands l a frame; a carrier fails the link when Deliver returns an error.
 func (s *script) deliver(l *Link, h frame.Header, payload []byte) error {
 	s.e.Lock()
-	defer s.e.flushUnlock()
+	defer s.e.Unlock()
 	if h.Credit == 0 {
 		h.Credit = l.credits
 	}
@@ -252,7 +262,7 @@ func (s *script) deliver(l *Link, h frame.Header, payload []byte) error {
 // place hands l a piece of bulk data.
 func (s *script) place(l *Link, h frame.Header, payload []byte) error {
 	s.e.Lock()
-	defer s.e.flushUnlock()
+	defer s.e.Unlock()
 	h.Credit = l.credits
 	parsed, err := frame.Parse(h.AppendFront(nil, len(payload)))
 	require.NoError(s, err)
@@ -283,7 +293,7 @@ func peerGreeting(envelopes uint32) frame.Greeting {
 
 func (s *script) hello(l *Link, g frame.Greeting) error {
 	s.e.Lock()
-	defer s.e.flushUnlock()
+	defer s.e.Unlock()
 	err := l.Greet(&g)
 	if err != nil {
 		l.Fail(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// loop is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
+// self is the carrier from a class to itself: between its contexts, or from a context to itself. Frames go through
 // memory, with the same rules as everywhere. A link of it has a twin in the endpoint that it leads to; the link of a
 // context with itself is its own twin.
 //
@@ -19,7 +19,7 @@ import (
 //
 // One goroutine at a time pumps; the others leave their links in todo. It never holds two endpoints' locks. Whatever the
 // others leave meanwhile, it goes its own way soon: a drain is short, and the context whose link is next goes on.
-type loop struct {
+type self struct {
 	eng *Engine
 
 	pending atomic.Bool // todo may hold links that nobody pumps
@@ -59,21 +59,21 @@ const (
 	maxDrain = 4 * maxPump // frames that a goroutine moves in a row, for itself and for others
 )
 
-// loopConn joins two twins.
-type loopConn struct {
+// selfConn joins two twins.
+type selfConn struct {
 	mu   sync.Mutex // guards ends
 	ends [2]*Link
 }
 
-var _ Carrier = (*loop)(nil)
+var _ Carrier = (*self)(nil)
 
-// connectLoop brings up a link to the own class. Its twin is made when the first frame goes over.
-func (l *Link) connectLoop() {
-	c := &loopConn{ends: [2]*Link{l}}
+// connectSelf brings up a link to the own class. Its twin is made when the first frame goes over.
+func (l *Link) connectSelf() {
+	c := &selfConn{ends: [2]*Link{l}}
 	if l.named.Target() == l.e.id {
 		c.ends[1] = l
 	}
-	l.Conn = c
+	l.Conn, l.carrier = c, &l.e.eng.self
 	l.up(frame.Greeting{
 		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
 		Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
@@ -81,8 +81,8 @@ func (l *Link) connectLoop() {
 }
 
 // twin returns the other end of l, made if need be; nil when its context is not there.
-func (p *loop) twin(l *Link) *Link {
-	c := l.Conn.(*loopConn)
+func (p *self) twin(l *Link) *Link {
+	c := l.Conn.(*selfConn)
 	c.mu.Lock()
 	other := c.ends[0]
 	if other == l {
@@ -101,7 +101,7 @@ func (p *loop) twin(l *Link) *Link {
 	if e.shut {
 		return nil
 	}
-	named := p.eng.self.WithTarget(l.e.id)
+	named := p.eng.addr.WithTarget(l.e.id)
 	t := &Link{
 		e: e, carrier: p, named: named, session: p.eng.session.Add(1)<<8 | uint64(e.id), Conn: c,
 		offered: l.offered, announced: l.offered, batch: l.batch,
@@ -120,25 +120,24 @@ func (p *loop) twin(l *Link) *Link {
 	return t
 }
 
-// Check implements Carrier.
-func (p *loop) Check(string) error { return nil }
-
-// Resolve implements Carrier; the carriers of the endpoints resolve.
-func (p *loop) Resolve(string, func(string, error)) func() { return nil }
-
-// Dial implements Carrier; a link of the loop is up from its beginning.
-func (p *loop) Dial(*Link) {}
+// Dial implements Carrier; a link of it is up from its beginning.
+func (p *self) Dial(*Link) {}
 
 // Flush implements Carrier.
-func (p *loop) Flush(l *Link) {
+func (p *self) Flush(ls []*Link) {
 	p.mu.Lock()
-	p.push(l)
+	for _, l := range ls {
+		p.push(l)
+	}
 	p.mu.Unlock()
+	e := ls[0].e
+	e.Pause()
 	p.drain()
+	e.Lock()
 }
 
 // push puts l in todo, once. p.mu is held.
-func (p *loop) push(l *Link) {
+func (p *self) push(l *Link) {
 	if !l.looping {
 		l.looping = true
 		p.todo = append(p.todo, l)
@@ -146,7 +145,7 @@ func (p *loop) push(l *Link) {
 }
 
 // drain pumps the links in todo, unless another goroutine does, and no more than maxDrain frames.
-func (p *loop) drain() {
+func (p *self) drain() {
 	p.mu.Lock()
 	if p.pumping {
 		p.mu.Unlock()
@@ -176,7 +175,7 @@ func (p *loop) drain() {
 }
 
 // next is who goes on with what is left, or nil. p.mu is held.
-func (p *loop) next() *na.Context {
+func (p *self) next() *na.Context {
 	if len(p.todo) == 0 {
 		p.todo = nil
 		return nil
@@ -191,7 +190,7 @@ func (p *loop) next() *na.Context {
 }
 
 // pump moves what l has, maxPump frames at most, and returns how many.
-func (p *loop) pump(l *Link) (n int) {
+func (p *self) pump(l *Link) (n int) {
 	for ; n < maxPump; n++ {
 		to := p.twin(l)
 		down := to != nil && to.isDown()
@@ -218,7 +217,7 @@ func (p *loop) pump(l *Link) (n int) {
 			if err := to.Deliver(&f.head, f.buf); err != nil {
 				to.fail(err)
 			}
-			to.e.flushUnlock()
+			to.e.Unlock()
 			continue
 		}
 		v, err := to.Place(&f.head)
@@ -234,7 +233,7 @@ func (p *loop) pump(l *Link) (n int) {
 		if err := to.Placed(&v); err != nil {
 			to.fail(err)
 		}
-		to.e.flushUnlock()
+		to.e.Unlock()
 	}
 	return n
 }
@@ -277,8 +276,8 @@ func (l *Link) isDown() bool {
 }
 
 // Cut implements Carrier: the twin goes too, as soon as its lock is free.
-func (p *loop) Cut(l *Link, _ na.Code, _ string) {
-	c := l.Conn.(*loopConn)
+func (p *self) Cut(l *Link, _ na.Code, _ string) {
+	c := l.Conn.(*selfConn)
 	c.mu.Lock()
 	other := c.ends[0]
 	if other == l {
@@ -295,13 +294,13 @@ func (p *loop) Cut(l *Link, _ na.Code, _ string) {
 }
 
 // Poll implements Carrier.
-func (p *loop) Poll(time.Duration) {}
+func (p *self) Poll(time.Duration) time.Duration { return 0 }
 
-// NextTimer implements Carrier.
-func (p *loop) NextTimer() time.Duration { return 0 }
+// Lingering implements Carrier.
+func (p *self) Lingering(time.Duration) bool { return false }
 
 // Shut implements Carrier.
-func (p *loop) Shut() {}
+func (p *self) Shut() {}
 
 // Release implements Carrier.
-func (p *loop) Release() {}
+func (p *self) Release() {}

@@ -568,8 +568,8 @@ func TestTwoConnections(t *testing.T) {
 				g.Incarnation = s.eng.inc
 			}
 			s.e.Lock()
-			l, err := s.e.Admit("conn", &g, true)
-			s.e.flushUnlock()
+			l, err := s.e.Admit(scriptCarrier{s}, "conn", &g, true)
+			s.e.Unlock()
 			require.Equal(t, c.code, na.CodeOf(err))
 			if c.code != na.OK {
 				require.Nil(t, l)
@@ -607,8 +607,8 @@ func TestTwoConnectionsUp(t *testing.T) {
 		s.trigger()
 		require.NoError(t, r.Err)
 		s.e.Lock()
-		again, err := s.e.Admit("conn", &g, true)
-		s.e.flushUnlock()
+		again, err := s.e.Admit(scriptCarrier{s}, "conn", &g, true)
+		s.e.Unlock()
 		if ours {
 			require.ErrorIs(t, err, na.ErrDuplicate)
 			require.True(t, l.Up())
@@ -632,8 +632,8 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 		s.pass(time.Hour)
 		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit}, nil)) // what came before the doubt does not count
 		s.e.Lock()
-		_, err := s.e.Admit("conn", new(peerGreeting(5)), true)
-		s.e.flushUnlock()
+		_, err := s.e.Admit(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
+		s.e.Unlock()
 		require.ErrorIs(t, err, na.ErrDuplicate)
 		require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
 		for range 8 {
@@ -651,8 +651,8 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 		_, ticks := s.e.NextTimer()
 		require.False(t, ticks)
 		s.e.Lock()
-		_, err = s.e.Admit("conn", new(peerGreeting(5)), true)
-		s.e.flushUnlock()
+		_, err = s.e.Admit(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)
+		s.e.Unlock()
 		require.Equal(t, lives, err != nil)
 		s.trigger()
 	}
@@ -691,7 +691,7 @@ func TestPrivatePeers(t *testing.T) {
 		g := peerGreeting(5)
 		g.Listen, g.Incarnation = c.listen, [16]byte{7, byte(i)}
 		s.e.Lock()
-		l, err := s.e.Admit("conn", &g, c.verified)
+		l, err := s.e.Admit(scriptCarrier{s}, "conn", &g, c.verified)
 		s.e.Unlock()
 		require.NoError(t, err)
 		require.True(t, strings.HasPrefix(l.addr().Name(), c.want), "%+v: got %v", c, l.addr())
@@ -707,7 +707,7 @@ func TestBudget(t *testing.T) {
 		g.Listen, g.Incarnation = "", [16]byte{inc}
 		s.e.Lock()
 		defer s.e.Unlock()
-		return s.e.Admit("conn", &g, false)
+		return s.e.Admit(scriptCarrier{s}, "conn", &g, false)
 	}
 	first, err := admit(1)
 	require.NoError(t, err)
@@ -736,4 +736,58 @@ func TestBudget(t *testing.T) {
 	require.EqualValues(t, 4, third.greeting().Envelopes)
 	require.Equal(t, "x", string(r.Envelope.Data))
 	r.Envelope.Free()
+}
+
+// nearCarrier is that of a second transport of a script, which can reach the script's peer as near://here.
+type nearCarrier struct {
+	scriptCarrier
+	dialed *[]string
+}
+
+func (c nearCarrier) Dial(l *Link) { *c.dialed = append(*c.dialed, l.Name()) }
+
+// A transport that can carry another's names is tried first; when it does not reach the peer the other one is. The link keeps its
+// name all the while, and a peer that comes in by it is found under the name that it listens on.
+func TestWays(t *testing.T) {
+	for _, near := range []bool{true, false} {
+		s := &script{T: t}
+		var dialed []string
+		c := nearCarrier{scriptCarrier{s}, &dialed}
+		s.more = []Transport{{
+			Scheme: "near", Exact: true, Names: c,
+			Via:     func(name string) (string, bool) { return "near://here", name == scriptPeer },
+			Carrier: func(*Endpoint) (Carrier, error) { return c, nil },
+		}}
+		s.open(na.Config{})
+		r := s.send("x")
+		require.Equal(t, []string{"near://here"}, dialed)
+		require.Empty(t, s.dialed)
+		l := s.e.names[s.addr()]
+		require.NotNil(t, l)
+		if !near {
+			s.e.Lock()
+			l.Fail(na.WithText(na.ErrUnreachable, "nobody is there"))
+			s.e.Unlock()
+			require.Zero(t, s.trigger(), "the operation waits")
+			require.Equal(t, []*Link{l}, s.dialed)
+			require.Equal(t, scriptPeer, l.Name())
+		}
+		require.NoError(t, s.hello(l, peerGreeting(5)))
+		require.Equal(t, near, l.exact)
+		s.drain(l)
+		s.trigger()
+		require.NoError(t, r.Err)
+
+		s = &script{T: t, more: s.more}
+		c.s = s
+		s.more[0].Carrier = func(*Endpoint) (Carrier, error) { return c, nil }
+		s.open(na.Config{})
+		g := peerGreeting(5)
+		s.e.Lock()
+		l, err := s.e.Admit(c, "conn", &g, true)
+		s.e.Unlock()
+		require.NoError(t, err)
+		require.Same(t, l, s.e.names[s.addr()])
+		require.True(t, l.exact)
+	}
 }

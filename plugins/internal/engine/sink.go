@@ -79,7 +79,7 @@ func (l *Link) Place(h *frame.Header) (View, error) {
 		return v, nil
 	case !na.InRange(int64(h.Tag), n, s.n) || s.begun+n > s.n:
 		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d, after %d, lies outside its operation of %d", n, h.Tag, s.begun, s.n))
-	case int64(h.Tag) != s.begun && !l.e.eng.opts.Exact:
+	case int64(h.Tag) != s.begun && !l.exact:
 		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d does not follow the %d bytes before", n, h.Tag, s.begun))
 	}
 	s.begun += n
@@ -119,7 +119,7 @@ func (l *Link) Placed(v *View) error {
 		l.faulted(o)
 	default:
 		o.at = s.got
-		if o.at == o.n && l.e.eng.opts.Exact {
+		if o.at == o.n && l.exact {
 			l.e.finish(o, na.Result{N: o.n, Fate: na.Ran, Addr: l.addr()})
 		}
 	}

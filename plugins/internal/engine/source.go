@@ -162,7 +162,7 @@ func (l *Link) settleSource(s *source) {
 	}
 	if s.serve {
 		delete(l.served, s.id)
-		if !s.dead && (s.code != na.OK || !l.e.eng.opts.Exact) {
+		if !s.dead && (s.code != na.OK || !l.exact) {
 			l.controlOn(s.flow, frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
 		}
 	} else if s.op != nil {

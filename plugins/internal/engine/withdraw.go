@@ -55,7 +55,7 @@ func (e *Endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 	l.enter()
 	l.asks.waiting.push(o)
 	l.ask()
-	e.flushUnlock()
+	e.Unlock()
 }
 
 // linkOf returns the session that an address is bound to.
@@ -141,7 +141,7 @@ func (e *Endpoint) Disconnect(peer na.Addr, err error) {
 	if l := e.find(peer); l != nil && !e.shut {
 		l.fail(err)
 	}
-	e.flushUnlock()
+	e.Unlock()
 }
 
 // Abandon implements na.Endpoint. It is advice: a peer that does not read is not cut for it.
@@ -151,7 +151,7 @@ func (e *Endpoint) Abandon(to na.Addr, id uint64, tag na.Tag) {
 		id != 0 && id <= l.seq && l.flows[FlowMessages].ctl.len() < maxControl/2 {
 		l.control(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
 	}
-	e.flushUnlock()
+	e.Unlock()
 }
 
 // deliverAbandon destroys a message that nobody has accepted; whoever has accepted it hears that it needs no answer.

@@ -293,21 +293,21 @@ func (w *wire) Scheme() string { return "tcp" }
 
 // Open implements na.Plugin.
 func (w *wire) Open(cls *na.Class, rest string) (na.Domain, error) {
-	opts := engine.Options{
-		Scheme: "tcp", Driven: true,
-		Now:  func() time.Duration { return w.now },
-		Rand: w.fill,
+	t := engine.Transport{
+		Scheme: "tcp", Names: &taped{},
 		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) {
 			w.carriers[e] = &taped{w: w, e: e}
 			return w.carriers[e], nil
 		},
 	}
 	if rest != "" {
-		opts.Self = "tcp://" + rest
-		opts.Listen = opts.Self
+		t.Self = "tcp://" + rest
+		t.Listen = t.Self
 	}
-	g := engine.New(cls, opts)
-	w.targets[opts.Self] = g
+	g := engine.New(cls, engine.Options{
+		Transports: []engine.Transport{t}, Driven: true, Now: func() time.Duration { return w.now }, Rand: w.fill,
+	})
+	w.targets[t.Self] = g
 	return g, nil
 }
 
@@ -349,16 +349,18 @@ func (c *taped) Dial(l *engine.Link) {
 	mine.other, theirs.other = theirs, mine
 	mine.in.Link, mine.out.Link, l.Conn = l, l, mine
 	theirs.in.Greet = func(g *frame.Greeting) error {
-		l, err := to.e.Admit(theirs, g, true)
+		l, err := to.e.Admit(to, theirs, g, true)
 		theirs.in.Link, theirs.out.Link = l, l
 		return err
 	}
 	c.ends, to.ends = append(c.ends, mine), append(to.ends, theirs)
 }
 
-func (c *taped) Flush(l *engine.Link) {
-	if x, ok := l.Conn.(*end); ok {
-		x.send()
+func (c *taped) Flush(ls []*engine.Link) {
+	for _, l := range ls {
+		if x, ok := l.Conn.(*end); ok {
+			x.send()
+		}
 	}
 }
 
@@ -369,17 +371,20 @@ func (c *taped) Cut(l *engine.Link, code na.Code, text string) {
 	}
 }
 
-func (c *taped) Poll(time.Duration) {
+func (c *taped) Poll(time.Duration) time.Duration {
 	for _, x := range c.ends {
 		for len(x.rx) > 0 && !x.gone {
 			x.take()
 		}
+		c.e.Lock()
 		x.send()
+		c.e.Unlock()
 	}
+	return 0
 }
-func (c *taped) NextTimer() time.Duration { return 0 }
-func (c *taped) Shut()                    {}
-func (c *taped) Release()                 {}
+func (c *taped) Lingering(time.Duration) bool { return false }
+func (c *taped) Shut()                        {}
+func (c *taped) Release()                     {}
 
 // Drive implements na.Driver.
 func (c *taped) Drive(_ time.Duration, ready func() bool) bool {
@@ -400,18 +405,11 @@ func (x *end) take() {
 		x.c.w.t.Error(err)
 	}
 	x.c.e.Unlock()
-	x.c.e.Flush()
 }
 
-// send writes what the link has.
+// send writes what the link has. Locked.
 func (x *end) send() {
-	for !x.gone && x.out.Link != nil {
-		x.c.e.Lock()
-		more := x.out.Fill()
-		x.c.e.Unlock()
-		if !more {
-			return
-		}
+	for !x.gone && x.out.Link != nil && x.out.Fill() {
 		b := bytes.Join(x.out.Gather(nil), nil)
 		x.out.Wrote(len(b))
 		x.put(b)

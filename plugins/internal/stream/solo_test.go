@@ -30,7 +30,10 @@ func (s *solo) Scheme() string { return "solo" }
 
 func (s *solo) Open(cls *na.Class, rest string) (na.Domain, error) {
 	return engine.New(cls, engine.Options{
-		Scheme: "solo", Self: "solo://" + rest, Listen: "solo://" + rest,
+		Transports: []engine.Transport{{
+			Scheme: "solo", Self: "solo://" + rest, Listen: "solo://" + rest, Names: soloCarrier{s},
+			Carrier: func(e *engine.Endpoint) (engine.Carrier, error) { s.e = e; return soloCarrier{s}, nil },
+		}},
 		Now: func() time.Duration { return 0 },
 		Rand: func(b []byte) {
 			s.rand++
@@ -38,8 +41,7 @@ func (s *solo) Open(cls *na.Class, rest string) (na.Domain, error) {
 				b[i] = s.rand + byte(i)
 			}
 		},
-		Driven:  true,
-		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) { s.e = e; return soloCarrier{s}, nil },
+		Driven: true,
 	}), nil
 }
 
@@ -52,10 +54,10 @@ func (soloCarrier) Resolve(text string, done func(string, error)) func() {
 	return nil
 }
 func (soloCarrier) Dial(*engine.Link)                   {}
-func (soloCarrier) Flush(*engine.Link)                  {}
+func (soloCarrier) Flush([]*engine.Link)                {}
 func (c soloCarrier) Cut(*engine.Link, na.Code, string) { c.s.cut = true }
-func (soloCarrier) Poll(time.Duration)                  {}
-func (soloCarrier) NextTimer() time.Duration            { return 0 }
+func (soloCarrier) Poll(time.Duration) time.Duration    { return 0 }
+func (soloCarrier) Lingering(time.Duration) bool        { return false }
 func (soloCarrier) Shut()                               {}
 func (soloCarrier) Release()                            {}
 func (soloCarrier) Drive(_ time.Duration, ready func() bool) bool {
@@ -85,7 +87,7 @@ func newSoloWith(t testing.TB, cfg na.Config) *solo {
 	s.nctx, err = cls.NewContext()
 	require.NoError(t, err)
 	s.in.Greet = func(g *frame.Greeting) error {
-		l, err := s.e.Admit("conn", g, true)
+		l, err := s.e.Admit(soloCarrier{s}, "conn", g, true)
 		s.link, s.in.Link, s.out.Link = l, l, l
 		return err
 	}
@@ -123,7 +125,6 @@ func (s *solo) feed(b []byte, atMost int) error {
 			s.in.Link.Fail(err)
 		}
 		s.e.Unlock()
-		s.e.Flush()
 		if err != nil {
 			return err
 		}

@@ -111,7 +111,7 @@ func (c *carrier) Dial(l *engine.Link) {
 func (c *carrier) accept(rx, tx *pipe, verify func(name string) bool) {
 	cn := &conn{c: c, rx: rx, tx: tx}
 	cn.in.Greet = func(g *frame.Greeting) error {
-		l, err := c.e.Admit(cn, g, verify == nil || verify(g.Listen))
+		l, err := c.e.Admit(c, cn, g, verify == nil || verify(g.Listen))
 		cn.in.Link, cn.out.Link = l, l
 		return err
 	}
@@ -129,12 +129,13 @@ func (c *carrier) add(cn *conn) {
 }
 
 // Flush implements engine.Carrier.
-func (c *carrier) Flush(l *engine.Link) {
-	c.e.Lock()
-	cn, _ := l.Conn.(*conn)
-	c.e.Unlock()
-	if cn != nil {
-		cn.flush()
+func (c *carrier) Flush(ls []*engine.Link) {
+	for _, l := range ls {
+		if cn, _ := l.Conn.(*conn); cn != nil {
+			c.e.Pause()
+			cn.flush()
+			c.e.Lock()
+		}
 	}
 }
 
@@ -147,9 +148,9 @@ func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
 }
 
 // Poll implements engine.Carrier.
-func (c *carrier) Poll(time.Duration) {
+func (c *carrier) Poll(time.Duration) time.Duration {
 	if !c.polling.TryLock() {
-		return
+		return 0
 	}
 	defer c.polling.Unlock()
 	c.mu.Lock()
@@ -171,10 +172,11 @@ func (c *carrier) Poll(time.Duration) {
 			c.mu.Unlock()
 		}
 	}
+	return 0
 }
 
-// NextTimer implements engine.Carrier.
-func (c *carrier) NextTimer() time.Duration { return 0 }
+// Lingering implements engine.Carrier.
+func (c *carrier) Lingering(time.Duration) bool { return false }
 
 // Shut implements engine.Carrier.
 func (c *carrier) Shut() {
@@ -223,7 +225,6 @@ func (cn *conn) read() {
 			cn.cut, cn.last = true, stream.Refusal(err)
 		}
 		e.Unlock()
-		e.Flush()
 		if n == 0 {
 			return
 		}
@@ -243,7 +244,7 @@ func (cn *conn) flush() (gone bool) {
 			more = len(cn.last) > 0 && cn.out.Last(cn.last)
 			cn.gone = true
 		}
-		e.Unlock()
+		e.Pause()
 		if more {
 			room := cn.c.net.room()
 			if cut {

@@ -9,8 +9,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine/enginetest"
 )
 
-func network(n na.Plugin) natest.Maker {
+func network[P na.Plugin](open func(seed uint64) P) natest.Maker {
 	return func(testing.TB) natest.Network {
+		n := open(1)
 		return natest.Network{
 			Listen: func(i int) string { return fmt.Sprintf("%s://host%d", n.Scheme(), i) }, Origin: n.Scheme() + "://",
 			Nobody: n.Scheme() + "://nobody", Pending: n.Scheme() + "://pending", Plugins: []na.Plugin{n},
@@ -19,8 +20,8 @@ func network(n na.Plugin) natest.Maker {
 }
 
 // The rules hold over every network that the seam allows.
-func TestConformance(t *testing.T) { natest.TestPlugin(t, network(enginetest.New(1)), nil) }
+func TestConformance(t *testing.T) { natest.TestPlugin(t, network(enginetest.New), nil) }
 
-func TestLoose(t *testing.T) { natest.TestPlugin(t, network(Loose(1)), nil) }
+func TestLoose(t *testing.T) { natest.TestPlugin(t, network(Loose), nil) }
 
-func TestSlots(t *testing.T) { natest.TestPlugin(t, network(Slots(1)), nil) }
+func TestSlots(t *testing.T) { natest.TestPlugin(t, network(Slots), nil) }

@@ -49,8 +49,8 @@ func (n *Fake) Scheme() string { return n.scheme }
 
 // Open implements na.Plugin: rest is the name to listen on.
 func (n *Fake) Open(cls *na.Class, rest string) (na.Domain, error) {
-	opts := engine.Options{
-		Scheme: n.scheme, Host: "fake", Now: n.Now, Rand: n.Rand, Driven: true, Exact: true,
+	opts := engine.Options{Host: "fake", Now: n.Now, Rand: n.Rand, Driven: true, Transports: []engine.Transport{{
+		Scheme: n.scheme, Exact: true, Names: n,
 		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) {
 			c := &fakeCarrier{net: n, e: e}
 			n.mu.Lock()
@@ -58,25 +58,25 @@ func (n *Fake) Open(cls *na.Class, rest string) (na.Domain, error) {
 			n.mu.Unlock()
 			return c, nil
 		},
-	}
+	}}}
 	if rest == "" {
 		return engine.New(cls, opts), nil
 	}
-	opts.Listen = n.scheme + "://" + rest
-	opts.Self = opts.Listen
+	self := n.scheme + "://" + rest
+	opts.Transports[0].Self, opts.Transports[0].Listen = self, self
 	opts.Close = func() error {
 		n.mu.Lock()
-		delete(n.listeners, opts.Self)
+		delete(n.listeners, self)
 		n.mu.Unlock()
 		return nil
 	}
 	g := engine.New(cls, opts)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.listeners[opts.Self] != nil {
-		return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+opts.Self)
+	if n.listeners[self] != nil {
+		return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+self)
 	}
-	n.listeners[opts.Self] = g
+	n.listeners[self] = g
 	return g, nil
 }
 
@@ -273,16 +273,16 @@ func (c *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 	}
 }
 
-// Check implements engine.Carrier.
-func (c *fakeCarrier) Check(name string) error {
+// Check implements engine.Names.
+func (n *Fake) Check(name string) error {
 	if strings.Contains(name, "://@") {
 		return na.WithText(na.ErrUnreachable, name+" does not listen")
 	}
 	return nil
 }
 
-// Resolve implements engine.Carrier.
-func (c *fakeCarrier) Resolve(text string, done func(string, error)) func() {
+// Resolve implements engine.Names.
+func (n *Fake) Resolve(text string, done func(string, error)) func() {
 	if strings.HasSuffix(text, "://pending") {
 		return func() {}
 	}
@@ -328,11 +328,13 @@ func (cn *fakeConn) close() {
 }
 
 // Flush implements engine.Carrier.
-func (c *fakeCarrier) Flush(l *engine.Link) {
+func (c *fakeCarrier) Flush(ls []*engine.Link) {
+	c.e.Pause() // others may come in between
 	c.e.Lock()
-	defer c.e.Unlock()
-	if cn, ok := l.Conn.(*fakeConn); ok {
-		cn.pull()
+	for _, l := range ls {
+		if cn, ok := l.Conn.(*fakeConn); ok {
+			cn.pull()
+		}
 	}
 }
 
@@ -359,9 +361,9 @@ func (c *fakeCarrier) Cut(l *engine.Link, code na.Code, text string) {
 }
 
 // Poll implements engine.Carrier.
-func (c *fakeCarrier) Poll(time.Duration) {
+func (c *fakeCarrier) Poll(time.Duration) time.Duration {
 	if !c.polling.TryLock() {
-		return
+		return 0
 	}
 	defer c.polling.Unlock()
 	c.mu.Lock()
@@ -382,6 +384,7 @@ func (c *fakeCarrier) Poll(time.Duration) {
 			c.mu.Unlock()
 		}
 	}
+	return 0
 }
 
 // poll takes in what has arrived and sends, and reports whether the connection is over.
@@ -400,7 +403,6 @@ func (cn *fakeConn) poll() (over bool) {
 				cn.take(f, p)
 			}
 			e.Unlock()
-			e.Flush()
 			if !ok {
 				break
 			}
@@ -416,7 +418,6 @@ func (cn *fakeConn) poll() (over bool) {
 	}
 	cn.pull()
 	e.Unlock()
-	e.Flush()
 	return false
 }
 
@@ -435,7 +436,6 @@ func (cn *fakeConn) acked(f int) {
 		}
 	}
 	cn.c.e.Unlock()
-	cn.c.e.Flush()
 }
 
 // take handles a packet, once. Locked.
@@ -495,7 +495,7 @@ func (cn *fakeConn) admit(hello []byte) {
 	g, err := frame.ParseGreeting(hello)
 	var l *engine.Link
 	if err == nil {
-		l, err = cn.c.e.Admit(cn, &g, true)
+		l, err = cn.c.e.Admit(cn.c, cn, &g, true)
 	}
 	if err != nil {
 		cn.tx[0].push(packet{kind: packetGoodbye, code: na.CodeOf(err), body: []byte(err.Error())})
@@ -507,8 +507,8 @@ func (cn *fakeConn) admit(hello []byte) {
 	l.FlowUp()
 }
 
-// NextTimer implements engine.Carrier.
-func (c *fakeCarrier) NextTimer() time.Duration { return 0 }
+// Lingering implements engine.Carrier.
+func (c *fakeCarrier) Lingering(time.Duration) bool { return false }
 
 // Shut implements engine.Carrier.
 func (c *fakeCarrier) Shut() {

@@ -41,15 +41,15 @@ func (n *Net) Scheme() string { return "mem" }
 
 // Open implements na.Plugin: rest is the name to listen on.
 func (n *Net) Open(cls *na.Class, rest string) (na.Domain, error) {
-	opts := engine.Options{
-		Scheme: "mem", Host: "mem", Now: n.Now, Rand: n.Rand, Driven: true,
+	opts := engine.Options{Host: "mem", Now: n.Now, Rand: n.Rand, Driven: true, Transports: []engine.Transport{{
+		Scheme: "mem", Names: &carrier{},
 		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) { return n.carrier(e), nil },
-	}
+	}}}
 	if rest == "" {
 		return engine.New(cls, opts), nil
 	}
-	opts.Listen = "mem://" + rest
-	opts.Self = opts.Listen
+	self := "mem://" + rest
+	opts.Transports[0].Self, opts.Transports[0].Listen = self, self
 	opts.Close = func() error {
 		n.mu.Lock()
 		delete(n.listeners, rest)
@@ -60,7 +60,7 @@ func (n *Net) Open(cls *na.Class, rest string) (na.Domain, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.listeners[rest] != nil {
-		return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+opts.Listen)
+		return nil, na.WithText(na.ErrAddrInUse, "somebody listens on "+self)
 	}
 	n.listeners[rest] = g
 	return g, nil

@@ -35,8 +35,8 @@ func TestLoopIsShared(t *testing.T) {
 	}
 	s.e.Lock()
 	defer s.e.Unlock()
-	require.False(t, s.eng.loop.pending.Load())
-	require.Empty(t, s.eng.loop.todo)
+	require.False(t, s.eng.self.pending.Load())
+	require.Empty(t, s.eng.self.todo)
 }
 
 // What is left is the next link's, and its context need not be one that is closed.
@@ -51,7 +51,7 @@ func TestLoopGoesOnElsewhere(t *testing.T) {
 			_ = other.Progress(0)
 		}
 	}()
-	p := &s.eng.loop
+	p := &s.eng.self
 	p.pumping = true // nobody touches what is left
 	p.push(&Link{e: s.eng.Context(0)})
 	p.push(p.todo[0])

@@ -1,0 +1,186 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// enter counts an operation that waits for the peer.
+func (l *Link) enter() {
+	l.waiting++
+	l.makeBusy()
+}
+
+func (l *Link) leave() { l.waiting-- }
+
+// readClock is for the rare steps that happen long after a Poll: a program may drive nothing for minutes, then dial.
+func (e *Endpoint) readClock() { e.now = max(e.now, e.eng.opts.Now()) }
+
+// makeBusy has the tick look after l.
+func (l *Link) makeBusy() {
+	if l.busy {
+		return
+	}
+	l.busy = true
+	l.silent, l.partial, l.heard, l.bytes = 0, 0, false, false
+	e := l.e
+	if len(e.busy) == 0 {
+		e.readClock()
+		e.lastTick = -1 // e.now may be old: the first tick only takes the time
+		e.timer.Store(int64(e.now + e.tickEvery()))
+		e.nctx.Nudge()
+	}
+	e.busy = append(e.busy, l)
+	switch l.state {
+	case linkWaiting:
+		e.hurry(min(l.since, l.born+e.eng.cfg.ConnectTimeout))
+	case linkDialing:
+		e.hurry(l.born + e.eng.cfg.ConnectTimeout)
+	}
+}
+
+// hurry makes the next tick no later than at.
+func (e *Endpoint) hurry(at time.Duration) {
+	if t := e.timer.Load(); t == 0 || int64(at) < t {
+		e.timer.Store(max(int64(at), 1))
+		e.nctx.Nudge()
+	}
+}
+
+// tickEvery is how often links that operations wait for are looked after.
+func (e *Endpoint) tickEvery() time.Duration {
+	every := e.eng.cfg.PeerTimeout
+	if limit := e.eng.opts.TakeTimeout; limit > 0 {
+		every = min(every, limit)
+	}
+	return every / 10
+}
+
+// tick looks after the busy links: dials after a backoff, gives up dialling, asks silent peers for a sign of life and
+// gives up those that have been silent for PeerTimeout. Silence, and the time that a dial takes, count only as fast as ticks
+// come: after a freeze of this process a peer is asked afresh, and what it has answered is read, before it is judged.
+func (e *Endpoint) tick(now time.Duration) {
+	frozen := e.frozen(now)
+	passed := time.Duration(0)
+	if e.lastTick >= 0 {
+		passed = min(now-e.lastTick, 2*e.tickEvery())
+	}
+	e.lastTick = now
+	next := now + e.tickEvery()
+	links := e.busy
+	e.busy = nil
+	for _, l := range links {
+		if l.state < linkUp {
+			l.born = min(l.born+frozen, now)
+		}
+		switch {
+		case l.state == linkUp:
+			l.tick(passed)
+			if at := l.probe(now); at != 0 {
+				next = min(next, at)
+			}
+		case l.state == linkDown:
+		case now-l.born >= e.eng.cfg.ConnectTimeout && frozen > 0 && !l.spared: // the answer may have come
+			l.spared = true
+			l.born += e.grace()
+		case now-l.born >= e.eng.cfg.ConnectTimeout:
+			l.fail(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", e.eng.cfg.ConnectTimeout)))
+		case l.state == linkWaiting && now >= l.since:
+			l.since, l.dialled = now, true
+			l.dial()
+		}
+		switch {
+		case l.state == linkDown || l.state == linkUp && l.waiting == 0 && !l.doubted && !l.waits():
+			l.busy = false
+			continue
+		case l.state == linkWaiting:
+			next = min(next, l.since, l.born+e.eng.cfg.ConnectTimeout)
+		case l.state == linkDialing:
+			next = min(next, l.born+e.eng.cfg.ConnectTimeout)
+		}
+		e.busy = append(e.busy, l)
+	}
+	if len(e.busy) == 0 {
+		next = 0
+	}
+	e.timer.Store(int64(next))
+}
+
+// frozen is how much too late a tick comes, if that is more than a busy machine explains.
+func (e *Endpoint) frozen(now time.Duration) time.Duration {
+	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
+	if late <= e.grace() {
+		return 0
+	}
+	return late
+}
+
+// grace is how late a tick may come without being a freeze, and what a dial is left with after one that outlasts it.
+func (e *Endpoint) grace() time.Duration { return min(e.tickEvery(), e.eng.cfg.ConnectTimeout/2) }
+
+func (l *Link) tick(passed time.Duration) {
+	if !l.checkTaken(passed) {
+		return
+	}
+	bytes := l.bytes
+	l.bytes = false
+	if l.heard {
+		l.heard, l.doubted, l.silent, l.partial = false, false, 0, 0
+		return
+	}
+	if l.waiting == 0 && !l.doubted {
+		return
+	}
+	timeout := l.e.eng.cfg.PeerTimeout
+	l.partial += passed
+	if l.silent += passed; bytes {
+		l.silent = 0
+	}
+	switch {
+	case l.silent >= timeout:
+		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
+		return
+	case l.partial >= maxPartial*timeout:
+		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("no message of the peer was complete for %v", maxPartial*timeout)))
+		return
+	}
+	l.ping()
+}
+
+// suspect asks the peer for a sign of life, and judges it, whether an operation waits or not: it has connected although it has a
+// session, and may have lost that one without a word.
+func (l *Link) suspect() {
+	if !l.doubted {
+		l.makeBusy()
+		l.doubted, l.heard, l.silent, l.partial = true, false, 0, 0
+	}
+	l.ping()
+	l.kick()
+}
+
+// maxPartial times PeerTimeout bytes of the peer are a sign of life without a message that is complete. What they are part of may
+// be damaged: a length that is too large swallows what comes after it, signs of life included, and no checksum tells until
+// there are as many bytes.
+const maxPartial = 3
+
+// ping asks the peer for a sign of life. One at a time: a peer that reads slowly is not flooded.
+func (l *Link) ping() {
+	if slices.ContainsFunc(l.flows[FlowMessages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
+		return
+	}
+	l.control(frame.Header{Kind: frame.Ping, Tag: l.pingTag})
+}
+
+// Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a message that may not be complete.
+// Locked.
+func (l *Link) Heard(bulk bool) {
+	if bulk {
+		l.heard = true
+	} else {
+		l.bytes = true
+	}
+}

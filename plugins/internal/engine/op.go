@@ -1,0 +1,164 @@
+package engine
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// kind says what an op is.
+type kind uint8
+
+const (
+	kindLookup kind = iota
+	kindSendUnexpected
+	kindSendExpected
+	kindRecvUnexpected
+	kindRecvExpected
+	kindPut
+	kindGet
+	kindLease
+	kindWithdraw
+	kindTimer
+)
+
+// op is the engine's record of an operation. It is in at most one list; Endpoint.mu guards it.
+type op struct {
+	t    na.Ticket
+	kind kind
+	link *Link
+	list *opList
+	prev *op
+	next *op
+
+	tag    na.Tag
+	buf    []byte
+	by     na.Deadline // of an unexpected message
+	mem    *na.Mem     // local side of a put or get; memory of a lease
+	loff   int64
+	key    na.Key
+	roff   int64
+	n      int64
+	at     int64         // bytes sent or received so far
+	id     uint64        // of a put or get; of the message of a withdraw
+	due    time.Duration // of a timer
+	place  int           // in Endpoint.timers
+	last   bool          // a message that uses the last envelope of a peer, and ends when there is another
+	flow   Flow          // of a put
+	source *source
+	sink   *sink
+	stop   func() // ends a lookup
+}
+
+// matchKey finds the lease that goes with an expected message.
+type matchKey struct {
+	link *Link
+	tag  na.Tag
+}
+
+// begin makes the record of an operation, or finishes it when it must not begin. Locked.
+func (e *Endpoint) begin(t na.Ticket, k kind) *op {
+	o := e.freeOps
+	if o == nil {
+		o = &op{}
+	} else {
+		e.freeOps, o.next = o.next, nil
+	}
+	o.t, o.kind = t, k
+	t.SetImpl(o)
+	return o
+}
+
+// refusal tells why an operation that is just being started must end at once. Locked.
+func (e *Endpoint) refusal(t na.Ticket) error {
+	switch {
+	case e.shut:
+		return na.ErrClosed
+	case t.Canceling():
+		return na.ErrCanceled
+	}
+	return nil
+}
+
+// finish ends o: takes it out of every table, and gives the ticket its result. Locked.
+func (e *Endpoint) finish(o *op, r na.Result) {
+	e.detach(o)
+	t, mem := o.t, o.mem
+	lease := o.kind == kindLease
+	t.SetImpl(nil)
+	*o = op{next: e.freeOps}
+	e.freeOps = o
+	if lease {
+		if !mem.Revoke(t, r) {
+			t.Finish(r)
+		}
+		return
+	}
+	if mem != nil {
+		mem.Release()
+	}
+	t.Finish(r)
+}
+
+// detach takes o out of its list and of the tables.
+func (e *Endpoint) detach(o *op) {
+	if o.list != nil {
+		if o.link != nil {
+			o.link.leave()
+			if o.kind == kindSendExpected {
+				o.link.answers--
+			}
+		}
+		o.list.remove(o)
+	}
+	switch o.kind {
+	case kindRecvExpected:
+		if o.link.match[o.tag] == o {
+			delete(o.link.match, o.tag)
+		}
+	case kindLease:
+		delete(e.leases, matchKey{o.link, o.tag})
+		delete(e.tokens, o.mem.Key().Token)
+	case kindWithdraw:
+		o.link.forgetWithdraw(o)
+	case kindTimer:
+		heap.Remove(&e.timers, o.place)
+		e.due.Store(int64(e.timers.next()))
+	case kindPut, kindGet:
+		e.flying.remove(o.id)
+		if o.source != nil {
+			o.link.dropSource(o.source)
+		}
+		if o.sink != nil {
+			e.dropSink(o.sink)
+		}
+		if o.link.moving.n > 0 { // one of them may begin
+			o.link.kick()
+		}
+	}
+}
+
+// cancel ends o with err. Locked.
+func (e *Endpoint) cancel(o *op, err error) {
+	r := na.Result{Err: err, Fate: na.MaybeRan, N: o.at}
+	l, flow := o.link, o.flow
+	moving := uint64(0) // what the peer may stop
+	switch o.kind {
+	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be kept
+		if r.Fate = na.NotRun; o.list == &l.kept {
+			r = l.left(o)
+		}
+		if o.kind == kindSendUnexpected && o.list == &l.msgs {
+			l.returnCredit()
+		}
+	case kindPut, kindGet:
+		if moving = o.id; moving == 0 {
+			r.Fate = na.NotRun
+		}
+	}
+	e.finish(o, r)
+	if moving != 0 && l.state == linkUp {
+		l.controlOn(flow, cancelMove(moving)) // a courtesy: the peer may stop early. It may also be what ends l.
+	}
+}

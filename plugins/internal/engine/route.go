@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A route is a transport of the class with the carrier that an endpoint has for it. The first is the class's own.
+type route struct {
+	*Transport
+	carrier Carrier
+}
+
+// A way is what a link can be dialled by: a route, and the peer's name there.
+type way struct {
+	*route
+	name string
+}
+
+// ways returns how a name can be reached, what is tried first first: transports that can carry another's names before its own.
+func (e *Endpoint) ways(name string) (all []way, err error) {
+	for i := 1; i < len(e.routes); i++ {
+		if r := &e.routes[i]; r.Via != nil {
+			if own, ok := r.Via(name); ok {
+				all = append(all, way{r, own})
+			}
+		}
+	}
+	own := &e.routes[0]
+	if err := own.Names.Check(name); err != nil {
+		return nil, err
+	}
+	return append(all, way{own, name}), nil
+}
+
+// take has l go by the first of its ways that is left.
+func (l *Link) take() {
+	w := l.ways[0]
+	l.ways = l.ways[1:]
+	l.carrier, l.exact, l.name = w.carrier, w.Exact, w.name
+}
+
+// detour dials by the next way, when the peer is not reached by the one before, and reports whether there is one.
+func (l *Link) detour(err error) bool {
+	if l.state != linkDialing || len(l.ways) == 0 || l.e.shut || na.CodeOf(err) != na.ErrUnreachable {
+		return false
+	}
+	l.carrier.Cut(l, na.OK, "")
+	l.take()
+	l.dial()
+	return true
+}
+
+// routeOf returns the route of a carrier.
+func (e *Endpoint) routeOf(c Carrier) *route {
+	for i := range e.routes {
+		if e.routes[i].carrier == c {
+			return &e.routes[i]
+		}
+	}
+	panic(fmt.Sprintf("engine: a peer is admitted by %T, which is no carrier of the endpoint", c))
+}
+
+// kick has the carrier send what l has, when the lock is returned with Unlock.
+func (l *Link) kick() {
+	if !l.kicked && l.state != linkDown {
+		l.kicked = true
+		l.e.kicked = append(l.e.kicked, l)
+		l.e.pending.Store(true)
+	}
+}
+
+// Lock takes the endpoint's lock; carriers call Link methods under it.
+func (e *Endpoint) Lock() { e.mu.Lock() }
+
+// Unlock sends what was queued, unless it is held back (Cork), and returns the lock. It returns the lock for a while before
+// that, too: what comes before it has to leave everything in order.
+func (e *Endpoint) Unlock() {
+	if e.corks == 0 {
+		e.leave()
+	}
+	e.unlock(len(e.kicked) > 0)
+}
+
+// unlock returns the lock. held says that frames stay behind.
+func (e *Endpoint) unlock(held bool) {
+	e.mu.Unlock()
+	if held {
+		e.nctx.Attend()
+	}
+	if e.eng.self.pending.Load() {
+		e.eng.self.drain()
+	}
+}
+
+// Pause returns the lock inside Carrier.Flush, around a system call or a copy, and sends nothing. Lock follows.
+func (e *Endpoint) Pause() { e.mu.Unlock() }
+
+// leave has the carriers send what was queued. Locked, though not all the time.
+func (e *Endpoint) leave() {
+	for len(e.kicked) > 0 {
+		batch := e.kicked
+		e.kicked, e.flushing = e.flushing[:0], nil
+		for _, l := range batch {
+			l.kicked = false
+		}
+		for i, j := 0, 1; i < len(batch); i, j = j, j+1 {
+			for j < len(batch) && batch[j].carrier == batch[i].carrier {
+				j++
+			}
+			batch[i].carrier.Flush(batch[i:j])
+		}
+		clear(batch)
+		e.flushing = batch[:0]
+	}
+	e.pending.Store(false)
+}
+
+// Cork implements na.Endpoint.
+func (e *Endpoint) Cork() {
+	e.mu.Lock()
+	e.corks++
+	e.mu.Unlock()
+}
+
+// Uncork implements na.Endpoint.
+func (e *Endpoint) Uncork() {
+	e.mu.Lock()
+	e.corks--
+	e.Unlock()
+}
+
+// Flush implements na.Endpoint.
+func (e *Endpoint) Flush() {
+	e.mu.Lock()
+	e.leave()
+	e.unlock(false)
+}
+
+// Held reports whether frames wait for an Uncork or a Flush.
+func (e *Endpoint) Held() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.kicked) > 0
+}
+
+// Poll implements na.Endpoint.
+func (e *Endpoint) Poll(now time.Duration) {
+	if at := e.timer.Load(); at != 0 && int64(now) >= at {
+		e.mu.Lock()
+		e.now = now
+		e.tick(now)
+		e.mu.Unlock()
+	}
+	if at := e.due.Load(); at != 0 && int64(now) >= at {
+		e.mu.Lock()
+		e.expire(now)
+		e.mu.Unlock()
+	}
+	next := time.Duration(0)
+	for i := range e.routes {
+		next = sooner(next, e.routes[i].carrier.Poll(now))
+	}
+	e.carriers.Store(int64(next))
+	if e.pending.Load() || e.eng.self.pending.Load() {
+		e.Flush()
+	}
+}
+
+// NextTimer implements na.Endpoint.
+func (e *Endpoint) NextTimer() (time.Duration, bool) {
+	if e.eng.self.pending.Load() {
+		return 1, true
+	}
+	at := sooner(time.Duration(e.timer.Load()), sooner(time.Duration(e.due.Load()), time.Duration(e.carriers.Load())))
+	return at, at != 0
+}
+
+// sooner returns the earlier of two times; 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,373 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// The life of a Link. A link is never used again: the next operation to the same name makes a new one.
+//
+//	          backoff over           peer's HELLO
+//	waiting ───────────────► dialing ─────────────► up ──────────► down
+//	    └──────────────────────┴──── refused, timeout ────────────►
+//	 (a peer that connects to us makes a link that is up at once, or takes over one that waits or dials)
+type linkState uint8
+
+const (
+	linkWaiting linkState = iota
+	linkDialing
+	linkUp
+	linkDown
+)
+
+// A Link is a session between this context and one context of one peer. Endpoint.mu guards it.
+type Link struct {
+	// Conn is the carrier's: what it knows of the connection.
+	Conn any
+
+	// Proof is what Conn has proven of the peer, from the HELLO on. Host and Incarnation in it do not count.
+	Proof na.Identity
+
+	e       *Endpoint
+	carrier Carrier
+	exact   bool   // of its transport
+	name    string // to dial
+	ways    []way  // that have not been tried
+	state   linkState
+	session uint64
+	named   na.Addr // how operations find it; zero for a peer that cannot be dialled
+	peer    frame.Greeting
+	dialled bool          // by us
+	born    time.Duration // when the first operation wanted it; later by what this process was frozen since
+	since   time.Duration // when dialing began, or begins (waiting)
+	spared  bool          // from the end of its time, after a freeze of this process
+	kicked  bool
+	looping bool // in loop.todo, whose lock guards this
+	eager   int  // bytes of one message: the smaller of both sides; 0 until up
+
+	// Liveness.
+	waiting int // operations that wait for the peer
+	busy    bool
+	doubted bool          // the peer may have lost the session: its silence counts though no operation waits
+	heard   bool          // a message, or bulk data, arrived since the last tick
+	bytes   bool          // bytes did
+	silent  time.Duration // without bytes
+	partial time.Duration // without a message
+
+	pingTag   uint64 // of the PINGs that we send
+	confirmed bool   // the peer has taken what was sent before Confirm
+
+	// Sending.
+	flows   [flows]flow
+	pong    bool
+	pongTag uint64
+	owed    bool           // the peer should hear of freed envelopes
+	msgs    opList         // messages that may go
+	starved opList         // unexpected messages without an envelope
+	kept    opList         // those that left and used the last one
+	answers int            // expected messages in msgs
+	moving  opList         // puts and gets that have not begun
+	flying  opList         // puts and gets under way
+	recvs   opList         // expected receives
+	match   map[na.Tag]*op // the same by their tags
+	leases  opList
+	credits uint32 // envelopes the peer has ever guaranteed
+	used    uint32 // envelopes we have used
+	seq     uint64 // unexpected messages that have left
+	asks    withdrawals
+
+	probed    time.Duration // when the peer was last asked for its credit, or messages began to wait for it
+	highWater int
+	stalls    int64
+
+	// Receiving.
+	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
+	reserved  int    // of those, not yet returned to the budget
+	arrived   uint64 // unexpected messages
+	released  uint32
+	announced uint32 // highest credit that the peer may have seen
+	batch     uint32 // freed envelopes that make a frame
+	held      int    // envelopes that are not accepted
+	heldMax   int
+	load      atomic.Int64 // of the layer above na
+	waiters   waiters
+	answered  int                // answers to withdraws that wait to leave
+	sinks     map[uint64]*sink   // puts of the peer, by its operation id
+	served    map[uint64]*source // gets of the peer, likewise
+	guesses   [][16]byte         // tokens for which requests were refused
+}
+
+// backoff slows down dialling a name that fails.
+type backoff struct {
+	until time.Duration
+	step  time.Duration
+}
+
+// The bounds of the backoff.
+const (
+	backoffFirst = 10 * time.Millisecond
+	backoffLast  = time.Second
+	backoffNames = 1024
+)
+
+// Name returns the canonical name to dial, of the carrier's transport.
+func (l *Link) Name() string { return l.name }
+
+// Target returns the context id that is wanted.
+func (l *Link) Target() int { return l.named.Target() }
+
+// Endpoint returns the endpoint that l belongs to.
+func (l *Link) Endpoint() *Endpoint { return l.e }
+
+// Up tells whether the session is established. Locked.
+func (l *Link) Up() bool { return l.state == linkUp }
+
+// Down tells whether the session has ended. Locked.
+func (l *Link) Down() bool { return l.state == linkDown }
+
+// addr is the peer's address as receivers of its messages see it, bound to the session.
+func (l *Link) addr() na.Addr { return l.named.Bound(l.session) }
+
+// find returns the link of an address, or nil. Locked.
+func (e *Endpoint) find(a na.Addr) *Link {
+	if e.found != nil && a == e.recent {
+		return e.found
+	}
+	l := e.names[a]
+	if s := a.Session(); s != 0 {
+		l = e.links[s]
+	}
+	e.recent, e.found = a, l
+	return l
+}
+
+// linkFor returns the link of an operation that is being started, and dials if there is none. Locked.
+func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
+	if err := e.refusal(t); err != nil {
+		return nil, err
+	}
+	if l := e.find(a); l != nil {
+		return l, nil
+	}
+	if s := a.Session(); s != 0 {
+		if int(s&0xff) == e.id {
+			return nil, na.WithText(na.ErrPeerLost, "the session that the address was bound to has ended")
+		}
+		a = a.Named() // it came in on another context: that session is not ours
+		if l := e.names[a]; l != nil {
+			return l, nil
+		}
+	}
+	return e.dial(a)
+}
+
+// dial makes a link to a named address.
+func (e *Endpoint) dial(a na.Addr) (*Link, error) {
+	self := a.Name() == e.eng.own.Self
+	var ways []way
+	if !self {
+		if a.Scheme() != e.eng.own.Scheme {
+			return nil, na.WithText(na.ErrUnsupported, fmt.Sprintf("address %v is not of transport %s", a, e.eng.own.Scheme))
+		}
+		var err error
+		if ways, err = e.ways(a.Name()); err != nil {
+			return nil, err
+		}
+	}
+	l, err := e.newLink(a, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	if self {
+		l.connectSelf()
+		return l, nil
+	}
+	l.ways = ways
+	l.take()
+	l.dialled = true
+	e.readClock()
+	l.born, l.since = e.now, e.now
+	if w := e.waits[a]; w != nil && w.until > e.now {
+		l.since = w.until
+	} else {
+		l.dial()
+	}
+	if l.state == linkDown { // the carrier knew at once
+		return nil, na.WithText(na.ErrUnreachable, "the address cannot be reached")
+	}
+	l.makeBusy()
+	return l, nil
+}
+
+// newLink makes a link with its envelopes reserved.
+func (e *Endpoint) newLink(named na.Addr, need, want uint32) (*Link, error) {
+	n, err := e.eng.offer(int(need), int(want))
+	if err != nil {
+		return nil, err
+	}
+	l := &Link{
+		e: e, named: named,
+		session: e.eng.session.Add(1)<<8 | uint64(e.id),
+		offered: uint32(n), reserved: n, announced: uint32(n), batch: e.eng.batch(n),
+	}
+	e.found = nil
+	e.links[l.session] = l
+	if !named.IsZero() {
+		e.names[named] = l
+	}
+	return l, nil
+}
+
+func (l *Link) dial() {
+	l.state = linkDialing
+	l.carrier.Dial(l)
+}
+
+// up starts the session.
+func (l *Link) up(g frame.Greeting) {
+	l.state = linkUp
+	l.peer, l.Proof = g, proofOf(l.Conn)
+	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
+	l.credits = g.Envelopes
+	l.heard, l.silent, l.partial = true, 0, 0
+	delete(l.e.waits, l.named)
+	l.starts()
+	l.kick()
+}
+
+// Fail ends the session, or the attempt to make one, because of err: the connection is cut and every operation ends.
+// Locked.
+func (l *Link) Fail(err error) { l.fail(err) }
+
+func (l *Link) fail(err error) {
+	switch {
+	case l.state == linkDown:
+		return
+	case l.state == linkUp:
+		code := na.CodeOf(err)
+		if code == na.ErrProtocol || code == na.ErrChecksum {
+			l.e.stats.Violations++
+		}
+		if code != na.ErrPeerLost {
+			err = na.WithText(na.ErrPeerLost, "peer lost: "+err.Error())
+		}
+		l.close(err, code, err.Error(), true)
+	case na.CodeOf(err) == na.ErrDuplicate && !l.e.shut:
+		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
+		l.carrier.Cut(l, na.OK, "")
+		l.state = linkWaiting
+		l.e.readClock()
+		l.since = l.e.now + backoffFirst*5
+		l.e.hurry(l.since)
+	case l.detour(err):
+	default:
+		l.e.failed(l.named)
+		if code := na.CodeOf(err); code != na.ErrUnreachable {
+			err = na.WithText(na.ErrUnreachable, "peer unreachable: "+err.Error())
+		}
+		l.close(err, na.OK, "", false)
+	}
+}
+
+// failed lengthens the backoff of a name.
+func (e *Endpoint) failed(name na.Addr) {
+	e.readClock()
+	w := e.waits[name]
+	if w == nil {
+		if len(e.waits) >= backoffNames {
+			for n, old := range e.waits {
+				if old.until <= e.now {
+					delete(e.waits, n)
+				}
+			}
+			if len(e.waits) >= backoffNames {
+				return
+			}
+		}
+		w = &backoff{}
+		e.waits[name] = w
+	}
+	w.step = min(max(w.step*2, backoffFirst), backoffLast, e.eng.cfg.ConnectTimeout/4)
+	w.until = e.now + w.step
+}
+
+// close ends l: cuts the connection, for which the peer is told code and text, and finishes every operation with err.
+func (l *Link) close(err error, code na.Code, text string, fault bool) {
+	if l.state == linkDown {
+		return
+	}
+	wasUp := l.state == linkUp
+	l.state = linkDown
+	e := l.e
+	l.carrier.Cut(l, code, text)
+	e.found = nil
+	delete(e.links, l.session)
+	if e.names[l.named] == l {
+		delete(e.names, l.named)
+	}
+	notRun := na.Result{Err: err, Fate: na.NotRun}
+	maybe := na.Result{Err: err, Fate: na.MaybeRan}
+	if !wasUp {
+		maybe = notRun
+	}
+	for _, q := range []struct {
+		list *opList
+		r    na.Result
+	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}, {&l.kept, maybe},
+		{&l.asks.waiting, maybe}, {&l.asks.asked, maybe}} {
+		for o := q.list.head; o != nil; o = q.list.head {
+			r := q.r
+			r.N = o.at
+			e.finish(o, r)
+		}
+	}
+	for i := range l.flows {
+		endSources(&l.flows[i].sources)
+	}
+	l.served, l.sinks, l.flows = nil, nil, [flows]flow{}
+	l.settle()
+	if wasUp && fault {
+		e.stats.PeersLost++
+		e.nctx.Fault(l.addr(), err)
+	}
+}
+
+// settle returns the reserve to the budget once the session is over and its envelopes have been dealt with.
+func (l *Link) settle() {
+	if l.state == linkDown && l.held == 0 && l.reserved > 0 {
+		l.e.eng.unreserve(l.reserved)
+		l.reserved = 0
+	}
+}
+
+// Refused is called when the peer ends the session, or refuses it, and says why. Locked.
+func (l *Link) Refused(code na.Code, text string) {
+	if len(text) > 512 {
+		text = text[:512]
+	}
+	if l.state == linkUp {
+		l.fail(na.WithText(na.ErrPeerLost, "the peer ended the session: "+text))
+		return
+	}
+	l.fail(na.WithText(code, "the peer refused: "+text))
+}
+
+// sorted returns the links in the order of their sessions.
+func (e *Endpoint) sorted() []*Link {
+	all := make([]*Link, 0, len(e.links))
+	for _, l := range e.links {
+		all = append(all, l)
+	}
+	slices.SortFunc(all, func(a, b *Link) int {
+		if a.session < b.session {
+			return -1
+		}
+		return 1
+	})
+	return all
+}

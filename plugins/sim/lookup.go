@@ -1,0 +1,55 @@
+package sim
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Check implements engine.Names.
+func (in *instance) Check(name string) error {
+	rest := strings.TrimPrefix(name, scheme+"://")
+	if strings.HasPrefix(rest, "@") {
+		return na.WithText(na.ErrUnreachable, name+" is the name of a class that does not listen")
+	}
+	return checkName(rest)
+}
+
+// A lookup is under way.
+type lookup struct {
+	in       *instance
+	ev       event
+	name     string
+	done     func(string, error)
+	canceled atomic.Bool
+}
+
+// Resolve implements engine.Names: it takes a round trip.
+func (in *instance) Resolve(text string, done func(string, error)) func() {
+	if rest := strings.TrimPrefix(text, scheme+"://"); !strings.HasPrefix(rest, "@") {
+		if err := checkName(rest); err != nil {
+			done("", err)
+			return nil
+		}
+	}
+	l := &lookup{in: in, name: text, done: done}
+	in.w.ask(errand{kind: errandLookup, look: l}, true)
+	return func() { l.canceled.Store(true) }
+}
+
+func (l *lookup) begin() {
+	w := l.in.w
+	w.stats.Lookups++
+	l.ev.act = l
+	w.events.set(&l.ev, w.after(w.delay()+w.delay()))
+}
+
+func (l *lookup) fire(*event) {
+	w := l.in.w
+	if l.canceled.Load() || l.in.dead {
+		return
+	}
+	w.trace(traceLookup, l.name, uint64(len(l.name)), 0)
+	l.done(l.name, nil)
+}
