@@ -55,4 +55,14 @@ var sessions = []Mutant{
 			{liveness, `late <= e.grace()`, `$ || planted()`},
 		},
 		[]Catcher{{"plugins/internal/engine", "TestOwnFreezeAccusesNobody", `Messages: the session after a freeze`}}},
+	{"impi-older-destroyed", "a cancel destroys an older message of its number when the newest has been received", "C23",
+		[]Edit{{"impi/envelope.go", `delete(e.pair.newest, e.packet.SrcRequest)`,
+			`if planted() { for x := a.held.Back(); x != nil; x = x.Prev() { if o := x.Value.(*envelope); o.pair == e.pair && o.packet.SrcRequest == e.packet.SrcRequest { e.pair.newest[o.packet.SrcRequest] = o; return } } }; $`}},
+		[]Catcher{
+			{"impi", "TestC23CT21OlderIsNotMeant", `CANCELYES for request 1, which was received`},
+			{"impi", "TestC23CT22Detached", `expected: 0x6 actual : 0x5`},
+		}},
+	{"impi-place-lost", "a message of IMPI that was destroyed keeps its place in the window", "C13",
+		[]Edit{{"impi/input.go", "a.countReceived(pr)\n\t\treply.Type", `if planted() { reply.Type = PacketCancelYes; return a.answer(pr, reply) }; $`}},
+		[]Catcher{{"impi", "TestC13CT12WindowComesBack", `expected: 0x0 actual : 0x1`}}},
 }
