@@ -80,8 +80,8 @@ func Names() []string {
 	return names
 }
 
-// TestPlugin checks every rule in a subtest of its name, several at a time if the network is concurrent, and looks at what all of them together leave behind:
-// nothing else may run meanwhile. skip names rules that the plugin cannot keep, and says why not.
+// TestPlugin checks every rule in a subtest of its name, several at a time if the network is concurrent, and looks at what all
+// of them together leave behind: nothing else may run meanwhile. skip names rules that the plugin cannot keep, and says why not.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
 	leak.Check(t)
