@@ -39,7 +39,7 @@ var sessions = []Mutant{
 			`$; if planted() { _ = in.deliver(&h, b[h.Size():total]) }`}}, nil},
 	{"any-incarnation", "a peer that restarted is taken for the one before", "I15, F11",
 		[]Edit{{admit, `old.peer.Incarnation != g.Incarnation`, `$ && !planted()`}},
-		[]Catcher{{"plugins/tcp", "TestRestartUnnoticed", `does not contain "restarted"`}}},
+		[]Catcher{{"plugins/tcp", "TestRestartUnnoticed", `does not contain 0xc`}}},
 	{"rebinds", "an address bound to a session that has ended leads to the next one", "I15, F11",
 		[]Edit{{session, `int(s&0xff) == e.id`, `$ && !planted()`}},
 		[]Catcher{{"bulk", "TestPeerReplaced", `expected: "peer lost" in chain: .*the owner of the memory refused`}}},

@@ -43,7 +43,7 @@ func TestHandshakeForEver(t *testing.T) {
 
 // A peer connects, gives that up, and connects again; what it gave up is read last. It does not take the session that lives.
 func TestConnectionGivenUpTakesNothing(t *testing.T) {
-	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true}, na.Config{}, 1)
+	n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true, MaxHalfOpen: 1, HandshakeTimeout: time.Minute}, na.Config{}, 1)
 	c := n.ctx()
 	l := rawListen(t)
 	g := greeting()
@@ -52,12 +52,14 @@ func TestConnectionGivenUpTakesNothing(t *testing.T) {
 	r.hello(g)
 	await(t, "the session", func() bool { return c.Stats().Peers == 1 }, n)
 	r.readHello()
+	first := rawDial(t, n) // what comes next is not read before this one is gone
 	old := rawDial(t, n)
 	old.hello(g)
 	require.NoError(t, old.nc.Close())
-	for range 10 {
-		_ = c.Progress(0)
-	}
+	require.NoError(t, first.nc.Close())
+	next := rawDial(t, n)
+	next.hello(greeting())
+	await(t, "the one after it", func() bool { return c.Stats().Peers == 2 }, n)
 	r.send(frame.Header{Kind: frame.Ping, Tag: 7}, nil)
 	stop := driven(n)
 	defer stop()

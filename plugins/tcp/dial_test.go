@@ -128,10 +128,11 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestRestartUnnoticed: the peer is gone without a word, and another instance of the same name connects.
+// TestRestartUnnoticed: the peer is gone without a word, and another instance of the same name connects. The session that is there is
+// asked before it makes room.
 func TestRestartUnnoticed(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Second}, 1)
 		g := greeting()
 		g.Listen = "tcp://127.0.0.1:9"
 		first := rawJoin(t, n, g)
@@ -139,13 +140,42 @@ func TestRestartUnnoticed(t *testing.T) {
 		require.NoError(t, n.ctx().RecvExpected(recv, na.MakeAddr(g.Listen, 0), 1, make([]byte, 8)))
 
 		g.Incarnation = greeting().Incarnation
-		second := rawJoin(t, n, g)
+		early := rawDial(t, n)
+		early.hello(g)
+		first.readKind(frame.Ping)
+		got, _ := early.readEnd()
+		require.Equal(t, na.ErrDuplicate, got)
 		await(t, "end of the old session", end.done, n)
 		code(t, na.ErrPeerLost, end.Err)
 		require.ErrorContains(t, end.Err, "restarted")
-		got, _ := first.readEnd()
+		got, _ = first.readEnd()
 		require.Equal(t, na.ErrPeerLost, got)
+		second := rawJoin(t, n, g)
 		exchange(t, n, second, na.MakeAddr(g.Listen, 0), "new")
+	})
+}
+
+// TestUsurper: a peer that lives keeps its session, whoever says HELLO with its address.
+func TestUsurper(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Second}, 1)
+		g := greeting()
+		g.Listen = "tcp://127.0.0.1:9"
+		peer := rawJoin(t, n, g)
+		begun := time.Now()
+		for asked := 0; asked < 5 || time.Since(begun) < time.Second; {
+			g.Incarnation = greeting().Incarnation
+			other := rawDial(t, n)
+			other.hello(g)
+			got, _ := other.readEnd()
+			require.Equal(t, na.ErrDuplicate, got)
+			h, _ := peer.readKind(frame.Ping)
+			peer.send(frame.Header{Kind: frame.Pong, Tag: h.Tag}, nil)
+			asked++
+		}
+		exchange(t, n, peer, na.MakeAddr(g.Listen, 0), "the old one")
+		require.Zero(t, n.ctx().Stats().PeersLost)
+		require.Equal(t, 1, n.ctx().Stats().Peers)
 	})
 }
 

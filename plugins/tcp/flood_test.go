@@ -1,8 +1,10 @@
 package tcp_test
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -163,35 +165,33 @@ func TestSlowloris(t *testing.T) {
 	})
 }
 
-// TestConnectFlood: connections beyond MaxHalfOpen are closed at once, the newest first (F70): those that were there before may still
-// say HELLO, memory does not grow meanwhile, and sessions are served, soon enough that nobody would take this process for dead.
+// TestConnectFlood: of connections beyond MaxHalfOpen the oldest are closed (F70): memory does not grow meanwhile, and sessions are
+// served, soon enough that nobody would take this process for dead.
 func TestConnectFlood(t *testing.T) {
 	if !inProcessOfItsOwn(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		const limit, flood = 16, 2000
+		const limit, flood, at = 16, 320, 32
 		opts.MaxHalfOpen, opts.HandshakeTimeout = limit, time.Minute
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		stop := driven(n)
 		defer stop()
 		settled := rawJoin(t, n, greeting())
-		old := make([]*raw, limit)
-		for i := range old {
-			old[i] = rawDial(t, n)
-		}
 		before := heap()
 		var all sync.WaitGroup
-		var refused atomic.Int64
-		for range 8 {
+		var closed atomic.Int64
+		for range at {
 			all.Go(func() {
-				for range flood / 8 {
+				for closed.Load() < flood {
 					nc, err := net.Dial("tcp", hostPort(n))
 					if err != nil {
-						continue // refused, also well
+						continue // also well
 					}
-					_, _ = io.Copy(io.Discard, nc)
-					refused.Add(1)
+					_ = nc.SetDeadline(time.Now().Add(patience / 10)) // the last ones stay
+					if _, err := io.Copy(io.Discard, nc); !errors.Is(err, os.ErrDeadlineExceeded) {
+						closed.Add(1)
+					}
 					_ = nc.Close()
 				}
 			})
@@ -211,15 +211,10 @@ func TestConnectFlood(t *testing.T) {
 			default:
 			}
 		}
-		t.Logf("%d connections refused, %d pings answered meanwhile, after %v at most, memory grew by %d bytes at most", refused.Load(), pings, longest, most)
-		require.Greater(t, refused.Load(), int64(flood/2))
+		t.Logf("%d connections closed, %d pings answered meanwhile, after %v at most, memory grew by %d bytes at most", closed.Load(), pings, longest, most)
 		require.Less(t, longest, 5*time.Second, "PeerTimeout")
 		require.Less(t, most, int64(4<<20))
-		for _, r := range old {
-			r.hello(greeting())
-			r.readHello()
-		}
-		require.Equal(t, limit+1, n.ctx().Stats().Peers)
 		rawJoin(t, n, greeting())
+		require.Equal(t, 2, n.ctx().Stats().Peers)
 	})
 }

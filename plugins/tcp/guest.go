@@ -20,31 +20,57 @@ type guest struct {
 	socket
 	d      *domain
 	in     *stream.In
+	since  time.Time
+	shown  bool // out, and its goroutine has not come back; guarded by lobby.mu
 	taken  bool
 	locked *engine.Endpoint // that of the context which it asks for
 	then   func()           // what its goroutine does once the connection is the context's
 }
 
-// A lobby is where guests wait, within MaxHalfOpen.
+// silence is how long a guest may say nothing where others wait: then the oldest makes room.
+const silence = 100 * time.Millisecond
+
+// A lobby is where guests wait, within MaxHalfOpen. When it is full the next waits until one has said HELLO, or until the oldest has
+// been silent for long enough and is shown out.
 type lobby struct {
-	mu     sync.Mutex // guards the fields below; the last lock
-	guests []*guest
+	left chan struct{} // a guest has left; holds one
+
+	mu     sync.Mutex // guards guests; the last lock
+	guests []*guest   // in the order in which they came
 }
 
-func (l *lobby) enter(g *guest) bool {
+// enter takes g in, or returns how long to wait before it is asked again.
+func (l *lobby) enter(g *guest) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.guests) >= g.d.opts.MaxHalfOpen {
-		return false
+	if len(l.guests) < g.d.opts.MaxHalfOpen {
+		l.guests = append(l.guests, g)
+		return 0
 	}
-	l.guests = append(l.guests, g)
-	return true
+	i := slices.IndexFunc(l.guests, func(other *guest) bool { return !other.shown })
+	if i < 0 {
+		return silence
+	}
+	oldest := l.guests[i]
+	if wait = silence - time.Since(oldest.since); wait > 0 {
+		return wait
+	}
+	oldest.shown = true
+	_ = oldest.tcp.Close()
+	return silence
 }
 
-func (l *lobby) leave(g *guest) {
+// leave takes g out, and reports false when it has been shown out. It may be called again.
+func (l *lobby) leave(g *guest) bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.guests = slices.DeleteFunc(l.guests, func(other *guest) bool { return other == g })
+	shown := g.shown
+	l.mu.Unlock()
+	select {
+	case l.left <- struct{}{}:
+	default:
+	}
+	return !shown
 }
 
 // clear ends every guest.
@@ -56,15 +82,32 @@ func (l *lobby) clear() {
 	}
 }
 
-// newGuest takes in a connection, within the limit.
-func (d *domain) newGuest(nc *net.TCPConn, _ chan struct{}) {
-	g := &guest{socket: socket{ReadWriter: nc, tcp: nc}, d: d, in: &stream.In{}}
+// newGuest takes in a connection, and waits until the lobby has room for it; it is closed when functions of the user's keep those who
+// were shown out, or when the listener is closed.
+func (d *domain) newGuest(nc *net.TCPConn, done chan struct{}) {
+	g := &guest{socket: socket{ReadWriter: nc, tcp: nc}, d: d, in: &stream.In{}, since: time.Now()}
 	g.in.Greet = g.greet
-	if !d.door.guests.enter(g) {
-		_ = nc.Close()
-		return
+	for wait := d.door.guests.enter(g); wait > 0; wait = d.door.guests.enter(g) {
+		if time.Since(g.since) > 3*silence || !d.door.guests.await(wait, done) {
+			_ = nc.Close()
+			return
+		}
 	}
+	g.since = time.Now()
 	go g.serve()
+}
+
+// await waits until a guest has left, or for d, and reports false when done was closed meanwhile.
+func (l *lobby) await(d time.Duration, done chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return false
+	case <-l.left:
+	case <-timer.C:
+	}
+	return true
 }
 
 // serve reads the HELLO, after the handshake of TLS if that is asked for, within HandshakeTimeout.
@@ -86,7 +129,6 @@ func (g *guest) serve() {
 		g.turnAway(err)
 		return
 	}
-	g.d.door.guests.leave(g)
 	g.then()
 }
 
@@ -146,6 +188,9 @@ func (g *guest) greet(hello *frame.Greeting) (err error) {
 	to := g.d.carrier(int(hello.Target))
 	if to == nil {
 		return na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", hello.Target))
+	}
+	if !g.d.door.guests.leave(g) { // just before
+		return net.ErrClosed
 	}
 	_ = g.tcp.SetDeadline(time.Time{})
 	same := verified(hello.Listen, ipOf(g.tcp.LocalAddr()), ipOf(g.tcp.RemoteAddr())) &&

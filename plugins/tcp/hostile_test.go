@@ -183,12 +183,10 @@ func TestHalfOpen(t *testing.T) {
 					idle[i].write([]byte{0}) // something, but no HELLO
 				}
 				cut := idle
-				if row.more > 0 {
-					cut = make([]*raw, row.more)
-					for i := range cut {
-						cut[i] = rawDial(t, n)
-					}
+				for range row.more { // for each of them the oldest goes
+					cut = append(cut, rawDial(t, n))
 				}
+				cut = cut[:max(row.more, limit)]
 				for _, r := range cut {
 					require.NoError(t, r.nc.SetReadDeadline(time.Now().Add(patience)))
 					_, err := io.Copy(io.Discard, r.nc) // closed or reset

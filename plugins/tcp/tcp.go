@@ -38,7 +38,8 @@ type Options struct {
 	Unassisted bool
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// MaxHalfOpen bounds the connections that came in and have not said HELLO. Zero means 256. One more is closed. With TLS one
+	// MaxHalfOpen bounds the connections that came in and have not said HELLO. Zero means 256. When there
+	// are as many, the oldest is closed after 0.1 s of silence, and the next waits for that. With TLS one
 	// that has taken too long counts until the function of the program that it is in, if any, has returned.
 	MaxHalfOpen int
 	// HandshakeTimeout is how long a connection that came in may take to say HELLO, and how long TLS may take to begin on
@@ -184,6 +185,7 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	}
 	patience := cls.Config().PeerTimeout
 	d := &domain{opts: p.opts.withDefaults(patience), start: time.Now(), peerTimeout: patience}
+	d.door.guests.left = make(chan struct{}, 1)
 	d.names.resolver = d.opts.Resolver
 	if d.sec = newSecurity(&d.opts); d.sec != nil && rest != "" {
 		if err := d.sec.mayListen(); err != nil {
@@ -232,8 +234,15 @@ func unreachable(what string, err error) error {
 	return na.WithText(na.ErrUnreachable, what+": "+reason(err))
 }
 
-// lost is the error of a connection that has ended.
-func lost(what string, err error) error { return na.WithText(na.ErrPeerLost, what+": "+tlsReason(err)) }
+// lost is the error of a connection that has ended. One that the peer's TLS has refused is refused at every attempt.
+func lost(what string, err error) error {
+	code := na.ErrPeerLost
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "remote error" {
+		code = na.ErrPermission
+	}
+	return na.WithText(code, what+": "+tlsReason(err))
+}
 
 // reason is the innermost text of err: without the names of addresses and calls that package net puts before it.
 func reason(err error) string {

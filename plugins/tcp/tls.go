@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -312,8 +313,14 @@ func tlsReason(err error) string {
 	return "the peer's certificate is not accepted: " + unverified.Err.Error()
 }
 
-// insecure is the error of a connection whose TLS could not begin.
-func insecure(err error) error { return na.WithText(na.ErrUnreachable, "TLS: "+tlsReason(err)) }
+// insecure is the error of a connection whose TLS could not begin. One that was cut may be let in at another attempt.
+func insecure(err error) error {
+	code := na.ErrUnreachable
+	if errors.Is(err, errTruncated) || isErrno(err, syscall.ECONNRESET, 10054) {
+		code = na.ErrPeerLost
+	}
+	return na.WithText(code, "TLS: "+tlsReason(err))
+}
 
 // turnAway tells a peer why it is not let in, and lets it have the time to hear that. c is nil when the handshake failed.
 // The socket has a deadline.

@@ -120,7 +120,9 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	ours := slices.Compare(e.eng.inc[:], g.Incarnation[:]) > 0
 	switch {
 	case old.state == linkUp && old.peer.Incarnation != g.Incarnation:
-		old.fail(na.WithText(na.ErrPeerLost, "the peer restarted"))
+		old.rival = true
+		old.suspect()
+		return na.WithText(na.ErrDuplicate, "another instance of the peer is in session here; it is asked whether it lives")
 	case old.state == linkUp && old.dialled && ours:
 		old.suspect()
 		return na.WithText(na.ErrDuplicate, "a connection of this pair is in use")

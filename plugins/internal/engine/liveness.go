@@ -88,7 +88,7 @@ func (e *Endpoint) tick(now time.Duration) {
 			l.spared = true
 			l.born += e.grace()
 		case now-l.born >= e.eng.cfg.ConnectTimeout:
-			l.fail(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", e.eng.cfg.ConnectTimeout)))
+			l.fail(l.tooLate())
 		case l.state == linkWaiting && now >= l.since:
 			l.since, l.dialled = now, true
 			l.dial()
@@ -110,6 +110,15 @@ func (e *Endpoint) tick(now time.Duration) {
 	e.timer.Store(int64(next))
 }
 
+// tooLate is the error of a session that could not be made in time.
+func (l *Link) tooLate() error {
+	text := fmt.Sprintf("no connection within %v", l.e.eng.cfg.ConnectTimeout)
+	if l.refusal != nil {
+		text += ", at last: " + l.refusal.Error()
+	}
+	return na.WithText(na.ErrUnreachable, text)
+}
+
 // frozen is how much too late a tick comes, if that is more than a busy machine explains.
 func (e *Endpoint) frozen(now time.Duration) time.Duration {
 	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
@@ -129,7 +138,7 @@ func (l *Link) tick(passed time.Duration) {
 	bytes := l.bytes
 	l.bytes = false
 	if l.heard {
-		l.heard, l.doubted, l.silent, l.partial = false, false, 0, 0
+		l.heard, l.doubted, l.rival, l.silent, l.partial = false, false, false, 0, 0
 		return
 	}
 	if l.waiting == 0 && !l.doubted {
@@ -141,6 +150,9 @@ func (l *Link) tick(passed time.Duration) {
 		l.silent = 0
 	}
 	switch {
+	case l.rival && l.silent >= timeout/2: // so that the other gets in before it gives up
+		l.fail(na.WithText(na.ErrPeerLost, "the peer restarted: another instance has its address, and it is silent"))
+		return
 	case l.silent >= timeout:
 		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
 		return

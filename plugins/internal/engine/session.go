@@ -45,6 +45,7 @@ type Link struct {
 	dialled bool          // by us
 	born    time.Duration // when the first operation wanted it; later by what this process was frozen since
 	since   time.Duration // when dialing began, or begins (waiting)
+	refusal error         // why the last attempt failed
 	spared  bool          // from the end of its time, after a freeze of this process
 	kicked  bool
 	looping bool // in loop.todo, whose lock guards this
@@ -54,6 +55,7 @@ type Link struct {
 	waiting int // operations that wait for the peer
 	busy    bool
 	doubted bool          // the peer may have lost the session: its silence counts though no operation waits
+	rival   bool          // and another instance has its address
 	heard   bool          // a message, or bulk data, arrived since the last tick
 	bytes   bool          // bytes did
 	silent  time.Duration // without bytes
@@ -259,11 +261,10 @@ func (l *Link) fail(err error) {
 		l.close(err, code, err.Error(), true)
 	case na.CodeOf(err) == na.ErrDuplicate && !l.e.shut:
 		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
-		l.carrier.Cut(l, na.OK, "")
-		l.state = linkWaiting
-		l.e.readClock()
-		l.since = l.e.now + backoffFirst*5
-		l.e.hurry(l.since)
+		l.dialAgain(err, backoffFirst*5)
+	case na.CodeOf(err) == na.ErrPeerLost && l.state == linkDialing && !l.e.shut:
+		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting.
+		l.dialAgain(err, l.e.failed(l.named))
 	case l.detour(err):
 	default:
 		l.e.failed(l.named)
@@ -274,8 +275,17 @@ func (l *Link) fail(err error) {
 	}
 }
 
-// failed lengthens the backoff of a name.
-func (e *Endpoint) failed(name na.Addr) {
+// dialAgain makes another attempt after a pause, within ConnectTimeout.
+func (l *Link) dialAgain(why error, pause time.Duration) {
+	l.carrier.Cut(l, na.OK, "")
+	l.state, l.refusal = linkWaiting, why
+	l.e.readClock()
+	l.since = l.e.now + pause
+	l.e.hurry(l.since)
+}
+
+// failed lengthens the backoff of a name, and returns it.
+func (e *Endpoint) failed(name na.Addr) time.Duration {
 	e.readClock()
 	w := e.waits[name]
 	if w == nil {
@@ -286,7 +296,7 @@ func (e *Endpoint) failed(name na.Addr) {
 				}
 			}
 			if len(e.waits) >= backoffNames {
-				return
+				return backoffFirst
 			}
 		}
 		w = &backoff{}
@@ -294,6 +304,7 @@ func (e *Endpoint) failed(name na.Addr) {
 	}
 	w.step = min(max(w.step*2, backoffFirst), backoffLast, e.eng.cfg.ConnectTimeout/4)
 	w.until = e.now + w.step
+	return w.step
 }
 
 // close ends l: cuts the connection, for which the peer is told code and text, and finishes every operation with err.

@@ -557,8 +557,8 @@ func TestTwoConnections(t *testing.T) {
 			require.Empty(s, s.dialed)
 			return s.e.names[s.addr()]
 		}, smaller, na.OK, true, true},
-		"ours is up, the peer restarted": {func(s *script) *Link { return s.meet(5) }, larger, na.OK, false, false},
-		"the same process is this one":   {func(*script) *Link { return nil }, [16]byte{}, na.ErrUnreachable, false, false},
+		"ours is up, another instance asks": {func(s *script) *Link { return s.meet(5) }, larger, na.ErrDuplicate, false, true},
+		"the same process is this one":      {func(*script) *Link { return nil }, [16]byte{}, na.ErrUnreachable, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t, na.Config{})
