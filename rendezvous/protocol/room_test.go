@@ -10,12 +10,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
 var (
-	strictSeeds = flag.Int("seeds", 1000, "seeds of TestStrictSeeds")
-	nativeSeeds = flag.Int("native.seeds", 2, "seeds of TestNativeSeeds")
+	strictSeeds = flag.Int("strict.seeds", 1000, "seeds of TestStrictSeeds")
+	nativeSeeds = flag.Int("native.seeds", long.Or(2, 20), "seeds of TestNativeSeeds")
 )
 
 // A room is a server and its clients, whose bytes meet in an order, and in pieces, that a seed decides.
@@ -91,7 +92,9 @@ func (r *room) run() {
 				r.takeServer()
 			}
 			if piece := r.piece(&r.down[rank]); len(piece) > 0 {
-				require.NoError(r.t, r.clients[rank].Receive(piece), "rank %d", rank)
+				if err := r.clients[rank].Receive(piece); err != nil {
+					r.t.Fatalf("rank %d: %v", rank, err)
+				}
 			}
 		}
 	}
@@ -149,7 +152,9 @@ func (r *room) startup(labels []protocol.Label) {
 				want[label] = make([][]byte, size)
 			}
 			want[label][rank] = data
-			require.NoError(r.t, r.clients[rank].Submit(label, data))
+			if err := r.clients[rank].Submit(label, data); err != nil {
+				r.t.Fatalf("rank %d: %v", rank, err)
+			}
 		}
 		next[rank]++
 		if r.random.IntN(size) == 0 {
@@ -170,7 +175,6 @@ func (r *room) startup(labels []protocol.Label) {
 
 // compare requires that a client was told exactly what all have submitted.
 func (r *room) compare(rank int, labels []protocol.Label, want map[protocol.Label][][]byte) {
-	r.t.Helper()
 	sets := r.sets[rank]
 	for _, label := range labels {
 		parts := want[label]

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+)
+
+// A gather is this process's part of the work. Everything in it happens on one goroutine, the one that calls Trigger.
+type gather struct {
+	ctx   context.Context
+	hctx  *hg.Context
+	fetch hg.ID // a peer's part
+	tell  hg.ID // a peer who is lost
+	rank  int
+	stage stage
+	parts []string
+	peers []peer
+	lost  int // the rank of whom somebody has lost; -1: nobody
+	why   error
+}
+
+// A stage is how far a process is. Nobody leaves who may be called by one that is not at parting.
+type stage int
+
+const (
+	fetching stage = iota
+	waiting        // has all parts
+	parting        // knows that all others have all parts, too
+)
+
+// A peer is another process.
+type peer struct {
+	fetch, tell *hg.Handle // nil for ourselves
+	stage       stage
+}
+
+// An answer is what a process says when its part is fetched.
+type answer struct {
+	Part  string
+	Stage stage
+}
+
+func (g *gather) register(class *hg.Class) (err error) {
+	if g.fetch, err = class.Register("allgather/fetch", func(h *hg.Handle) error {
+		return h.Respond(answer{partOf(g.rank), g.stage}, nil)
+	}); err != nil {
+		return err
+	}
+	if g.tell, err = class.Register("allgather/lost", func(h *hg.Handle) error {
+		var rank int
+		if err := h.Input(&rank); err != nil {
+			return err
+		}
+		g.lose(rank, errors.New("another process says so"))
+		return h.Respond(nil, nil)
+	}); err != nil {
+		return err
+	}
+	g.hctx, err = class.NewContext()
+	return err
+}
+
+func partOf(rank int) string { return fmt.Sprint("part", rank) }
+
+// connect makes handles for all others.
+func (g *gather) connect(world *rendezvous.World) error {
+	g.parts, g.peers = make([]string, len(world.Members)), make([]peer, len(world.Members))
+	for rank, member := range world.Members {
+		if rank == g.rank {
+			g.parts[rank] = partOf(rank)
+			continue
+		}
+		addr, err := g.hctx.LookupWait(g.ctx, member.Addr)
+		if err != nil {
+			return err
+		}
+		if g.peers[rank].fetch, err = g.hctx.Create(addr, g.fetch); err != nil {
+			return err
+		}
+		if g.peers[rank].tell, err = g.hctx.Create(addr, g.tell); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close closes the handles.
+func (g *gather) close() {
+	for _, p := range g.peers {
+		if p.fetch != nil {
+			p.fetch.Close()
+			p.tell.Close()
+		}
+	}
+}
+
+// work fetches parts for as long as it has to, and returns when nobody needs this process any more.
+func (g *gather) work(atLeast time.Duration) error {
+	end := time.Now().Add(atLeast)
+	for g.stage != parting || !g.all(parting) {
+		if err := g.round(); err != nil {
+			return err
+		}
+		switch {
+		case g.stage == fetching && !time.Now().Before(end):
+			g.stage = waiting
+		case g.stage == waiting && g.all(waiting):
+			g.stage = parting
+		}
+	}
+	return nil
+}
+
+// round fetches the parts of all others that may still be there, and waits a moment. Its error names who is lost.
+func (g *gather) round() error {
+	calls := 0
+	for rank := range g.peers {
+		p := &g.peers[rank]
+		if p.fetch == nil || p.stage == parting {
+			continue
+		}
+		err := p.fetch.Forward(nil, func(h *hg.Handle, err error) {
+			calls--
+			g.fetched(rank, h, err)
+		})
+		if err != nil {
+			return err
+		}
+		calls++
+	}
+	pause := time.Now().Add(10 * time.Millisecond)
+	if err := g.until(func() bool { return calls == 0 && (g.lost >= 0 || !time.Now().Before(pause)) }); err != nil {
+		return err
+	}
+	if g.lost < 0 {
+		return nil
+	}
+	if err := g.tellAll(); err != nil {
+		return err
+	}
+	return fmt.Errorf("rank %d is lost: %w", g.lost, g.why)
+}
+
+func (g *gather) fetched(rank int, h *hg.Handle, err error) {
+	p := &g.peers[rank]
+	var a answer
+	if err == nil {
+		err = h.Output(&a)
+	}
+	switch {
+	case err == nil:
+		g.parts[rank], p.stage = a.Part, a.Stage
+	case g.stage == parting:
+		p.stage = parting // it has left: it was through before us
+	default:
+		g.lose(rank, err)
+	}
+}
+
+func (g *gather) lose(rank int, why error) {
+	if g.lost < 0 {
+		g.lost, g.why = rank, why
+	}
+}
+
+// tellAll tells the others who is lost. This process ends afterwards, and none of them is to take it for the one.
+func (g *gather) tellAll() error {
+	calls := 0
+	for rank := range g.peers {
+		p := &g.peers[rank]
+		if p.tell == nil || rank == g.lost {
+			continue
+		}
+		if p.tell.Forward(g.lost, func(*hg.Handle, error) { calls-- }) == nil {
+			calls++
+		}
+	}
+	return g.until(func() bool { return calls == 0 })
+}
+
+// all reports whether all others are at least at a stage.
+func (g *gather) all(at stage) bool {
+	for _, p := range g.peers {
+		if p.fetch != nil && p.stage < at {
+			return false
+		}
+	}
+	return true
+}
+
+// until moves bytes and runs callbacks and handlers.
+func (g *gather) until(done func() bool) error {
+	for !done() {
+		if err := g.ctx.Err(); err != nil {
+			return err
+		}
+		if err := g.hctx.Progress(10 * time.Millisecond); err != nil && !errors.Is(err, na.ErrTimeout) {
+			return err
+		}
+		g.hctx.Trigger(0)
+	}
+	return nil
+}
