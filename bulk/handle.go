@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"runtime"
-	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -170,7 +168,7 @@ func (h *Handle) Close(cb func(err error)) error {
 			h.freed()
 		}
 		if cb != nil {
-			h.hctx.Post(func() { cb(r.Err) })
+			_ = h.hctx.Post(func() { cb(r.Err) })
 		}
 	})
 	if err := h.hctx.NA().Deregister(op, h.mem()); err != nil {
@@ -185,31 +183,14 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 	if h.Remote() {
 		return nil
 	}
-	var done atomic.Bool
-	if err := h.Close(func(error) {
-		done.Store(true)
-		h.hctx.Rouse()
-	}); err != nil {
+	w := h.hctx.NA().NewWaiter()
+	if err := h.Close(func(error) { w.End() }); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, h.hctx.Rouse)
-	defer stop()
-	over := func() bool { return done.Load() || ctx.Err() != nil }
-	for {
-		h.hctx.Trigger(0)
-		switch {
-		case done.Load():
-			return nil
-		case ctx.Err() != nil:
-			return fmt.Errorf("bulk: close: a transfer of this process still uses the memory: %w", context.Cause(ctx))
-		}
-		if err := h.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed {
-			if h.hctx.NA().Live() > 0 {
-				return fmt.Errorf("bulk: close: a transfer of another context still uses the memory: %w", err)
-			}
-			runtime.Gosched() // another goroutine is about to run the callback
-		}
+	if err := w.Wait(ctx); err != nil && !w.Ended() {
+		return fmt.Errorf("bulk: close: a transfer of this process still uses the memory: %w", err)
 	}
+	return nil
 }
 
 // The encoded form; docs/WIRE.md has the picture.

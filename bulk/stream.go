@@ -3,7 +3,6 @@ package bulk
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -94,25 +93,17 @@ func (f *flow) start(p *piece, off int64) (err error) {
 	}, func(_ *Op, err error) {
 		p.err = err
 		p.done.Store(true)
-		f.hctx.Rouse()
+		f.hctx.Wake()
 	})
 	return err
 }
 
 // wait drives Progress and Trigger until over reports true.
 func (f *flow) wait(over func() bool) error {
-	for {
-		f.hctx.Trigger(1) // one at a time: it may be a handler that blocks
-		if over() {
-			return nil
-		}
-		if err := f.hctx.ProgressUntil(-1, over); na.CodeOf(err) == hg.ErrClosed && !over() {
-			if f.hctx.Closed() {
-				return na.WithText(hg.ErrClosed, "the context is closed")
-			}
-			runtime.Gosched() // another goroutine is in a callback
-		}
+	if err := f.hctx.Wait(context.Background(), over); err != nil && !over() {
+		return na.WithText(hg.ErrClosed, "the context is closed")
 	}
+	return nil
 }
 
 // error says how far a flow came and why no further. It matches the cause of its context if that has ended.

@@ -175,7 +175,7 @@ func (op *Op) copyEager() {
 // end queues finish. Locked.
 func (op *Op) end() {
 	op.ended = true
-	op.hctx.PostTask(&op.finished)
+	_ = op.hctx.PostTask(&op.finished)
 }
 
 // newPiece returns one more operation. Locked.
@@ -272,7 +272,7 @@ func (op *Op) tell() {
 	}
 	op.telling = true
 	op.told.Init(runProgress, op)
-	op.hctx.PostTask(&op.told)
+	_ = op.hctx.PostTask(&op.told)
 }
 
 // runProgress tells until it has told the latest; a finish that came meanwhile follows it.
@@ -316,7 +316,7 @@ func (op *Op) notTold(moved int64) {
 	case op.moved.Load() != moved:
 		op.tell()
 	case op.finishing:
-		op.hctx.PostTask(&op.finished)
+		_ = op.hctx.PostTask(&op.finished)
 	}
 }
 

@@ -129,7 +129,7 @@ func (c *Context) dispatch(h *Handle) {
 	h.service.found(evDispatched)
 	c.load.remove(h)
 	h.service.note(evDispatched)
-	c.PostTask(&h.service.dispatch)
+	_ = c.PostTask(&h.service.dispatch)
 }
 
 func (d *load) push(h *Handle) {

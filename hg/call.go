@@ -36,6 +36,7 @@ type call struct {
 	timer     *na.Op // of the deadline; nil until there is one
 	timing    bool   // it runs, and is a part
 	cb        ForwardFunc
+	waits     bool // Handle.waiter does, instead of a callback
 	done      Task
 
 	in    []byte // header, metadata and encoded input

@@ -29,7 +29,6 @@ type Context struct {
 	pulled    atomic.Int64 // bytes
 	dropped   atomic.Int64 // one-way requests that could not be served
 	handles   atomic.Int64
-	running   atomic.Int64 // Triggers that may be in callbacks
 }
 
 // Stats are the gauges and counters of a context.
@@ -47,7 +46,7 @@ type Stats struct {
 func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx}
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
-	nctx.Above(func() bool { return c.q.len() > 0 })
+	nctx.Above(func() bool { return c.q.len() > 0 }, c.Trigger)
 	nctx.OnAbandon(c.handlings.abandon)
 	c.recv = nctx.NewOp(c.arrived)
 	_ = nctx.RecvUnexpected(c.recv)
@@ -70,13 +69,6 @@ func (c *Context) Self() na.Addr { return c.nctx.Self() }
 // Now reads the clock: monotonic, only differences mean something.
 func (c *Context) Now() time.Duration { return c.nctx.Now() }
 
-// Wake makes one Progress that sleeps now, or else the next one, return nil. Where several goroutines wait, each for
-// something of its own, use ProgressUntil and Rouse.
-func (c *Context) Wake() { c.nctx.Wake() }
-
-// Rouse makes everybody who sleeps in Progress look again whether what he waits for is there.
-func (c *Context) Rouse() { c.nctx.Rouse() }
-
 // Cork holds back what is sent, so that it leaves together. See [na.Context.Cork].
 func (c *Context) Cork() bool { return c.nctx.Cork() }
 
@@ -94,12 +86,6 @@ func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
 // one that matches ErrClosed when c is closed and drained. It runs no callback.
 func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress(timeout) }
 
-// ProgressUntil is Progress that returns nil, too, when done reports true. Several goroutines may wait so, each for a
-// condition of its own: whoever makes one true calls Rouse afterwards. See [na.Context.ProgressUntil].
-func (c *Context) ProgressUntil(timeout time.Duration, done func() bool) error {
-	return c.nctx.ProgressUntil(timeout, done)
-}
-
 // Trigger runs callbacks and handlers: at most max of them, or, if max is not positive, those that are queued when it
 // begins. It returns how many ran. It may be called from several goroutines at once, and inside a callback.
 //
@@ -113,8 +99,6 @@ func (c *Context) Trigger(max int) int {
 	if c.q.len() == 0 {
 		return 0
 	}
-	c.running.Add(1)
-	defer c.running.Add(-1)
 	if max > 1 && c.q.len() > 1 && c.nctx.Cork() {
 		defer c.nctx.Uncork()
 	}
@@ -125,12 +109,18 @@ func (c *Context) Trigger(max int) int {
 			break
 		}
 		if c.q.len() > 0 {
-			c.nctx.Rouse() // another goroutine may take the next while this one is in user code
+			c.nctx.Notify() // another goroutine may take the next while this one is in user code
 		}
-		t.fn(t.data)
+		c.run(t)
 		p.ran()
 	}
 	return n
+}
+
+// run runs a callback; a panic in it leaves the context as it should be.
+func (c *Context) run(t *Task) {
+	defer c.nctx.Unhold()
+	t.fn(t.data)
 }
 
 // A pacer sends what the callbacks of a batch have sent before it grows old, so that the peer has something to do while
@@ -170,14 +160,23 @@ func (c *Context) drainNA() {
 }
 
 // PostTask queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any
-// goroutine.
-func (c *Context) PostTask(t *Task) {
+// goroutine. The error matches ErrClosed when c is closed and drained: t will not run. It does not do so in a callback.
+func (c *Context) PostTask(t *Task) error {
+	if !c.nctx.Hold() {
+		return na.WithText(ErrClosed, "the context is closed and drained")
+	}
 	c.q.push(t)
-	c.nctx.Rouse()
+	c.nctx.Notify()
+	return nil
 }
 
-// Post is PostTask for a function.
-func (c *Context) Post(fn func()) { c.PostTask(&Task{fn: func(any) { fn() }}) }
+// Post is PostTask for a function. It panics when fn is nil.
+func (c *Context) Post(fn func()) error {
+	if fn == nil {
+		panic("hg: Post of a nil function")
+	}
+	return c.PostTask(&Task{fn: func(any) { fn() }})
+}
 
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
@@ -192,7 +191,7 @@ func (c *Context) Stats() Stats {
 func (c *Context) Close() { c.nctx.Close() }
 
 // Closed tells whether every callback has returned and everything has been given back after Close.
-func (c *Context) Closed() bool { return c.nctx.Closed() && c.q.len() == 0 && c.running.Load() == 0 }
+func (c *Context) Closed() bool { return c.nctx.Closed() }
 
 // A LookupFunc hears how a Lookup ended.
 type LookupFunc func(addr na.Addr, err error)
@@ -214,7 +213,7 @@ func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 	l.task.Init(l.run, nil)
 	l.op = c.nctx.NewOp(func(_ *na.Op, r na.Result) {
 		l.r = r
-		c.PostTask(&l.task)
+		_ = c.PostTask(&l.task)
 	})
 	if err := c.nctx.Lookup(l.op, text); err != nil {
 		return nil, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: bare(err)}
@@ -241,16 +240,15 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 	var (
 		addr na.Addr
 		fail error
-		done atomic.Bool
 	)
+	w := c.nctx.NewWaiter()
 	l, err := c.Lookup(text, func(a na.Addr, err error) {
 		addr, fail = a, err
-		done.Store(true)
-		c.Rouse()
+		w.End()
 	})
 	if err != nil {
 		return na.Addr{}, err
 	}
-	c.await(ctx, l.Cancel, done.Load)
+	await(ctx, w, l.Cancel)
 	return addr, endedBy(ctx, fail)
 }

@@ -54,8 +54,9 @@ func (h *Handle) room() (b []byte, head int) {
 	return b, len(b)
 }
 
-// forward sends what room and a codec have made. If patient, it waits for an envelope.
-func (h *Handle) forward(in []byte, head int, codec uint8, patient bool, cb ForwardFunc) (err error) {
+// forward sends what room and a codec have made. If waits, the end of the call is that of Handle.waiter instead of a callback,
+// and the request waits for an envelope, too.
+func (h *Handle) forward(in []byte, head int, codec uint8, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
 	if k == nil {
 		return misuse("forward", h.Name(), h.addr, ErrInvalid, "the handle came with a request; Create makes one to forward")
@@ -76,8 +77,14 @@ func (h *Handle) forward(in []byte, head int, codec uint8, patient bool, cb Forw
 		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	}
 	k.in, k.head, k.codec = in, head, codec
-	k.send.SetPatient(patient)
+	k.send.SetPatient(waits)
+	if waits && h.waiter == nil {
+		h.waiter = h.ctx.nctx.NewWaiter()
+	}
 	if err = k.begin(cb); err == nil {
+		if k.waits = waits; waits {
+			h.waiter.Reset()
+		}
 		err = k.post()
 	}
 	if err == nil {

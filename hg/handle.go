@@ -40,6 +40,7 @@ type Handle struct {
 	timeout time.Duration // of calls
 	meta    Meta          // of calls
 	call    *call         // at the origin
+	waiter  *na.Waiter    // of calls that are waited for
 	service *service      // at the target
 }
 

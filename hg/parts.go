@@ -122,5 +122,9 @@ func (k *call) partEnded() {
 	if k.recalling() {
 		k.withdrawal.callEnds()
 	}
-	k.h.ctx.PostTask(&k.done)
+	if k.waits {
+		k.h.waiter.End()
+		return
+	}
+	_ = k.h.ctx.PostTask(&k.done) // a part has ended just now, in a callback
 }

@@ -72,7 +72,7 @@ func TestWaitersBesideWorkers(t *testing.T) {
 				case <-ended:
 				case <-time.After(time.Millisecond):
 					p.octx.Trigger(0)
-					p.octx.Rouse()
+					p.octx.Wake()
 					continue
 				}
 				break

@@ -65,7 +65,7 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	if !s.more {
 		s.input = payload
 	}
-	c.PostTask(&s.dispatch)
+	_ = c.PostTask(&s.dispatch)
 }
 
 // closed runs when the context has been closed: nothing waits for room any more, and handlers hear of it.
@@ -103,7 +103,7 @@ func (h *Handle) inputFetched(body []byte, err error) {
 		return
 	}
 	h.service.input = body
-	h.ctx.PostTask(&h.service.dispatch)
+	_ = h.ctx.PostTask(&h.service.dispatch)
 }
 
 // reject answers a request whose handler will not run.

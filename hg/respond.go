@@ -477,7 +477,7 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 		h.release()
 		return
 	}
-	h.ctx.PostTask(&s.done)
+	_ = h.ctx.PostTask(&s.done)
 }
 
 // answerAgain lets another response be given. Locked.

@@ -61,17 +61,23 @@ func (k *call) late() bool {
 // finish runs in Trigger: the handle is idle again when the callback runs.
 func (k *call) finish(any) {
 	h := k.h
-	h.mu.Lock()
-	k.found(evTrigger)
-	k.err = k.result()
-	cb, err := k.cb, k.err
-	k.cb, k.phase = nil, idle
-	k.note(evTrigger)
-	h.mu.Unlock()
+	cb, err := k.settle()
 	defer h.release() // deferred: the callback may panic, or end the goroutine
 	if cb != nil {
 		cb(h, err)
 	}
+}
+
+// settle decides the result of a call whose parts have ended, and makes the handle idle.
+func (k *call) settle() (ForwardFunc, error) {
+	k.h.mu.Lock()
+	defer k.h.mu.Unlock()
+	k.found(evTrigger)
+	k.err = k.result()
+	cb := k.cb
+	k.cb, k.phase = nil, idle
+	k.note(evTrigger)
+	return cb, k.err
 }
 
 // Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that

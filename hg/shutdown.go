@@ -129,8 +129,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 
 // idle tells whether nothing is under way but the receive for requests.
 func (c *Context) idle() bool {
-	return c.nctx.Live() <= 1 && c.nctx.Queued() == 0 && c.q.len() == 0 && c.running.Load() == 0 &&
-		c.load.n.Load() == 0 && c.load.waiting.Load() == 0
+	return c.nctx.Live() <= 1 && c.load.n.Load() == 0 && c.load.waiting.Load() == 0
 }
 
 // all returns the handles that are open now. Those of targets may serve another request by the time they are looked at.
@@ -167,7 +166,7 @@ func (c *Context) cut(left *ShutdownError) {
 // look counts what is open in the end.
 func (c *Context) look(left *ShutdownError) {
 	if !c.Closed() {
-		left.Callbacks += c.nctx.Live() + int64(c.q.len()) + c.running.Load()
+		left.Callbacks += c.nctx.Live()
 	}
 	for _, h := range c.all() {
 		text := h.describe()

@@ -2,17 +2,34 @@ package hg
 
 import (
 	"context"
-	"runtime"
-	"sync/atomic"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
+// Wait drives c, or sleeps while another goroutine does, until done reports true (nil), ctx ends (its cause), or c is closed
+// and drained (ErrClosed). It runs what is queued, callbacks and handlers of others too, one at a time on this goroutine, and
+// looks at done after each. It may be called inside one.
+//
+// Whoever makes done true calls Wake. done is quick, may be called by any goroutine that waits, and takes no lock that is held
+// around a call of this module.
+func (c *Context) Wait(ctx context.Context, done func() bool) error { return c.nctx.Wait(ctx, done) }
+
+// WaitFor is Wait that gives up with ErrTimeout after timeout by Now; a negative one is no limit, zero looks once.
+func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func() bool) error {
+	return c.nctx.WaitFor(ctx, timeout, done)
+}
+
+// Wake makes everybody who waits look again: Wait at its condition; and one Progress that sleeps now, or else the next
+// one, returns nil.
+func (c *Context) Wake() { c.nctx.Wake() }
+
 // ForwardWait is Forward that waits: it drives Progress and Trigger until the call has ended, and returns the call's error;
 // Output is ready then. Where the target has no envelope free it waits for one, whatever na.Config.OnNoCredit says, and
 // does not count against na.Config.SendQueue. When ctx ends first the call is canceled: the error matches the cause of
-// ctx, and ErrTimeout if its deadline has passed, else ErrCanceled. Callbacks and handlers of others may run meanwhile, on this goroutine; inside one it may be called too.
+// ctx, and ErrTimeout if its deadline has passed, else ErrCanceled. Callbacks and handlers of others may run meanwhile, on this
+// goroutine; inside one it may be called too.
 func (h *Handle) ForwardWait(ctx context.Context, in any) error {
 	b, head := h.room()
 	b, err := appendWith(h.rpc.Codec, b, in)
@@ -29,42 +46,37 @@ func (h *Handle) ForwardRawWait(ctx context.Context, in []byte) error {
 }
 
 func (h *Handle) wait(ctx context.Context, in []byte, head int, codec uint8) error {
-	var (
-		c     = h.ctx
-		ended atomic.Bool
-		fail  error
-	)
-	if err := h.forward(in, head, codec, true, func(_ *Handle, err error) {
-		fail = err
-		ended.Store(true)
-		c.Rouse()
-	}); err != nil {
+	if err := h.forward(in, head, codec, true, nil); err != nil {
 		return err
 	}
-	c.await(ctx, h.Cancel, ended.Load)
-	return endedBy(ctx, fail)
-}
-
-// await drives Progress and Trigger until ended reports true, which a callback sees to, and calls cancel when ctx ends
-// first; never later than it returns, when what cancel reaches may be a handle's next call.
-func (c *Context) await(ctx context.Context, cancel func(), ended func() bool) {
-	canceled := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(canceled)
-		cancel()
-		c.Rouse()
-	})
-	defer func() {
-		if !stop() {
-			<-canceled
+	settled := false
+	defer func() { // a callback of somebody else may panic
+		if !settled {
+			h.leave()
 		}
 	}()
-	if ctx.Err() != nil { // now, not when a goroutine comes to it
-		cancel()
+	await(ctx, h.waiter, h.Cancel)
+	_, err := h.call.settle()
+	settled = true
+	h.release()
+	return endedBy(ctx, err)
+}
+
+// leave ends the wait for a call that goes on.
+func (h *Handle) leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.call.waits = false
+	if h.call.phase == queued {
+		_ = h.ctx.PostTask(&h.call.done)
 	}
-	for c.Trigger(0); !ended(); c.Trigger(0) {
-		if na.CodeOf(c.ProgressUntil(-1, ended)) == ErrClosed {
-			runtime.Gosched() // the callback is in the queue, or another goroutine is about to run it
-		}
+}
+
+// await waits for the end of w, and calls cancel when ctx ends first: never later than it returns, when what cancel reaches
+// may be a handle's next call.
+func await(ctx context.Context, w *na.Waiter, cancel func()) {
+	if w.Wait(ctx) != nil && !w.Ended() {
+		cancel()
+		_ = w.Wait(context.Background())
 	}
 }

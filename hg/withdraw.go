@@ -63,8 +63,8 @@ type withdrawal struct {
 // target, and cb hears what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
 // exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
 // Indeterminate and the call is canceled. Several Withdraws of one call, until its callback runs, get one result; the
-// shortest of their timeouts counts. The error matches ErrInvalid
-// for a handle that is closed or came with a request; cb does not run then.
+// shortest of their timeouts counts. The error matches ErrInvalid for a handle that is closed or came with a request, and
+// ErrClosed when the context is closed and drained; cb does not run then.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
 	if k == nil {
@@ -80,6 +80,10 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		before.limit(timeout)
 		return nil
 	}
+	if !h.ctx.nctx.Hold() {
+		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the context is closed and drained")
+	}
+	defer h.ctx.nctx.Unhold()
 	if !h.hold() { // until tell
 		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	}
@@ -207,7 +211,7 @@ func (w *withdrawal) settle(r WithdrawResult) {
 	for _, timer := range w.timers {
 		timer.Cancel()
 	}
-	w.h.ctx.PostTask(&w.task)
+	_ = w.h.ctx.PostTask(&w.task)
 }
 
 // sendEnded hears that the request has left, or not. Locked.

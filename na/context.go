@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 )
 
 // The states of a context.
@@ -16,6 +18,9 @@ const (
 	ctxShut           // the endpoint has been shut; callbacks are still to run
 	ctxReleased       // everything has been given back
 )
+
+// drained is what live is when no callback will run any more.
+const drained = -1 << 62
 
 // settleTime bounds how long Trigger lets others finish with memory that is lent: far longer than it takes them.
 const settleTime = time.Second
@@ -35,26 +40,19 @@ type Context struct {
 	drains Drainer // ep, if it can end in good order
 	limits Limits
 	isRdy  func() bool
-	above  atomic.Pointer[func() bool] // more that Trigger of a layer above has to run
+	above  atomic.Pointer[layer] // what runs callbacks above
 
 	cq        queue
-	live      atomic.Int64 // operations started whose callbacks have not returned
+	live      atomic.Int64 // operations started whose callbacks have not returned, and Holds; below zero when c is drained
 	lingering atomic.Int32 // operations that have ended while their memory was lent, and are not queued yet
 	state     atomic.Int32
 	woken     atomic.Bool
 
-	lead     sync.Mutex // held by the goroutine that leads Progress
-	sleeping atomic.Bool
-	nudged   atomic.Bool   // since the leader last looked at the timers
-	passes   atomic.Uint64 // times that a user's goroutine led
-	poller   *Poller
-	spinner  spinner
-	corks    atomic.Int32
-	assist   *assist
-
-	followMu  sync.Mutex // guards the fields below
-	follow    chan struct{}
-	following atomic.Int32
+	leading
+	turns  *turns.Table
+	poller *Poller
+	corks  atomic.Int32
+	assist *assist
 
 	newsMu    sync.Mutex                    // guards the fields below
 	onFault   []*func(peer Addr, err error) // never changed in place
@@ -64,7 +62,7 @@ type Context struct {
 }
 
 func newContext(cls *Class, id int) (*Context, error) {
-	c := &Context{class: cls, id: id, limits: cls.domain.Limits(), follow: make(chan struct{})}
+	c := &Context{class: cls, id: id, limits: cls.domain.Limits()}
 	c.isRdy = c.ready
 	c.spinner = newSpinner(cls.cfg.Spin)
 	var err error
@@ -90,6 +88,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.driver = d
 		c.waker, _ = c.ep.(Waker)
 	}
+	c.turns = c.newTurns()
 	c.assist.start()
 	return c, nil
 }
@@ -120,7 +119,7 @@ func (c *Context) Stats() Stats {
 }
 
 // Live returns how many operations have been started whose callbacks have not returned.
-func (c *Context) Live() int64 { return c.live.Load() }
+func (c *Context) Live() int64 { return max(c.live.Load(), 0) }
 
 // Queued returns how many callbacks wait for Trigger.
 func (c *Context) Queued() int { return int(c.cq.len()) }
@@ -133,166 +132,6 @@ func (c *Context) Closing() bool { return c.state.Load() >= ctxClosing }
 
 // Draining tells whether Drain or Close was called: layers above begin nothing new.
 func (c *Context) Draining() bool { return c.state.Load() != ctxOpen }
-
-// Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative timeout has no limit,
-// zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
-// os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
-func (c *Context) Progress(timeout time.Duration) error { return c.ProgressUntil(timeout, nil) }
-
-// ProgressUntil is Progress that returns nil, too, when done reports true. Several goroutines may wait so, each for a
-// condition of its own: whoever makes one true calls Rouse afterwards. done may be nil; it must be quick, take no lock
-// that is held around a call of this package, and be safe to call at any time meanwhile.
-func (c *Context) ProgressUntil(timeout time.Duration, done func() bool) error {
-	c.Flush()
-	if c.takeReady(done) {
-		return nil
-	}
-	if c.state.Load() == ctxReleased {
-		return ErrClosed
-	}
-	if c.driver != nil {
-		ready := c.isRdy
-		if done != nil {
-			ready = func() bool { return done() || c.ready() }
-		}
-		if c.driver.Drive(timeout, ready) {
-			if done == nil || !done() {
-				c.woken.Store(false)
-			}
-			return nil
-		}
-		c.tryRelease()
-		return c.idle()
-	}
-	deadline := time.Duration(-1)
-	if timeout >= 0 {
-		deadline = c.Now() + timeout
-	}
-	for {
-		if c.lead.TryLock() {
-			err := c.drive(deadline, done)
-			c.unlead()
-			return err
-		}
-		if err, over := c.followUntil(deadline, done); over {
-			return err
-		}
-	}
-}
-
-// drive leads: one look at the sockets, then sleeps in the poller until something is ready.
-func (c *Context) drive(deadline time.Duration, done func() bool) error {
-	c.passes.Add(1)
-	if c.state.Load() == ctxReleased {
-		return ErrClosed
-	}
-	looked := deadline >= 0 && c.Now() >= deadline
-	if looked {
-		c.poller.wait(0)
-	}
-	way, begun := asleep, time.Duration(-1)
-	for {
-		now := c.Now()
-		if begun >= 0 {
-			c.spinner.learn(way, now-begun)
-		}
-		c.nudged.Store(false)
-		c.ep.Poll(now)
-		switch {
-		case c.takeReady(done):
-			return nil
-		case c.releasable():
-			c.release()
-			return ErrClosed
-		case looked && deadline >= 0 && now >= deadline:
-			return ErrTimeout
-		}
-		looked = true
-		wait := time.Duration(-1)
-		if deadline >= 0 {
-			wait = max(deadline-now, 0)
-		}
-		if at, ok := c.ep.NextTimer(); ok && (wait < 0 || at-now < wait) {
-			wait = max(at-now, 0)
-		}
-		way, begun = c.spinner.choose(), now
-		if way == asleep || !c.spin(now, wait, done) {
-			c.sleep(now, wait, done)
-		}
-	}
-}
-
-// sleep waits in the poller. Who queues a completion meanwhile, or sets a timer, sees sleeping and wakes it; one who did so
-// before is seen here.
-func (c *Context) sleep(now, wait time.Duration, done func() bool) {
-	c.assist.leaderSleeps()
-	c.sleeping.Store(true)
-	n := 0
-	if !c.ready() && !c.nudged.Load() && !c.releasable() && (done == nil || !done()) {
-		n = c.poller.sleep(wait)
-	}
-	c.sleeping.Store(false) // before anything is delivered here: what the leader queues wakes nobody
-	c.poller.dispatch(n)
-	c.assist.leaderWakes(c.Now() - now)
-}
-
-// unlead gives leadership up; a follower takes over.
-func (c *Context) unlead() {
-	c.lead.Unlock()
-	c.callFollowers()
-	c.tryRelease()
-}
-
-// followUntil waits while another goroutine leads. over is false when leadership may be free.
-func (c *Context) followUntil(deadline time.Duration, done func() bool) (err error, over bool) {
-	c.followMu.Lock()
-	ch := c.follow
-	c.following.Add(1)
-	c.followMu.Unlock()
-	defer c.following.Add(-1)
-	if c.takeReady(done) {
-		return nil, true
-	}
-	if c.lead.TryLock() { // it became free before we were listed
-		err := c.drive(deadline, done)
-		c.unlead()
-		return err, true
-	}
-	var expired <-chan time.Time
-	if deadline >= 0 {
-		left := deadline - c.Now()
-		if left <= 0 {
-			return c.idle(), true
-		}
-		timer := time.NewTimer(left)
-		defer timer.Stop()
-		expired = timer.C
-	}
-	select {
-	case <-ch:
-		return nil, c.takeReady(done)
-	case <-expired:
-		return c.idle(), true
-	}
-}
-
-func (c *Context) callFollowers() {
-	if c.following.Load() == 0 {
-		return
-	}
-	c.followMu.Lock()
-	close(c.follow)
-	c.follow = make(chan struct{})
-	c.followMu.Unlock()
-}
-
-// idle is the error of a Progress in which nothing happened.
-func (c *Context) idle() error {
-	if c.state.Load() == ctxReleased {
-		return ErrClosed
-	}
-	return ErrTimeout
-}
 
 // Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran.
 func (c *Context) Trigger(max int) int {
@@ -336,31 +175,6 @@ func settle(limit time.Duration, done func() bool) {
 	}
 }
 
-// Wake makes one Progress that sleeps now, or else the next one, return nil. Where several goroutines wait, each for
-// something of its own, ProgressUntil and Rouse are what is wanted: the Wake may be another's.
-func (c *Context) Wake() {
-	c.woken.Store(true)
-	c.rouse()
-}
-
-// Above lets a layer above say that its own Trigger has something to run: Progress returns nil then. That layer calls
-// Rouse after it has queued something.
-func (c *Context) Above(ready func() bool) { c.above.Store(&ready) }
-
-// Rouse makes those who sleep in Progress look again whether something is ready.
-func (c *Context) Rouse() { c.rouse() }
-
-// rouse wakes the leader and its followers, if they sleep.
-func (c *Context) rouse() {
-	if c.waker != nil {
-		c.waker.Wake()
-	}
-	if c.sleeping.Load() {
-		c.poller.wake()
-	}
-	c.callFollowers()
-}
-
 // Nudge makes a leader that sleeps, or is about to, look at the timers again. Plugins call it.
 func (c *Context) Nudge() {
 	if c.waker != nil {
@@ -380,26 +194,6 @@ func (c *Context) Close() {
 		c.state.Store(ctxShut) // not before: who leads may release at once
 		c.tryRelease()
 	}
-}
-
-// ready tells whether Trigger has something to run, or somebody called Wake.
-func (c *Context) ready() bool { return c.woken.Load() || c.queued() }
-
-// queued tells whether a Trigger, here or above, has something to run.
-func (c *Context) queued() bool {
-	if c.cq.len() > 0 {
-		return true
-	}
-	above := c.above.Load()
-	return above != nil && (*above)()
-}
-
-// takeReady is ready, or done; it uses up a Wake if nothing else is.
-func (c *Context) takeReady(done func() bool) bool {
-	if done != nil && done() || c.queued() {
-		return true
-	}
-	return c.woken.Load() && c.woken.Swap(false)
 }
 
 // deliver queues an operation that has ended.
@@ -438,14 +232,14 @@ func (c *Context) tryRelease() {
 		c.release()
 	}
 	c.lead.Unlock()
-	c.callFollowers()
+	c.callFollowers(-1)
 	c.tryRelease() // for one who found the lead taken meanwhile
 }
 
-// release is called with lead held. Closed reports true once it is done.
-func (c *Context) release() {
-	if c.state.Load() != ctxShut {
-		return
+// release is called with lead held, and reports whether c has been given back. Closed reports true once it is done.
+func (c *Context) release() bool {
+	if c.state.Load() != ctxShut || !c.live.CompareAndSwap(0, drained) {
+		return c.state.Load() == ctxReleased
 	}
 	c.assist.stop()
 	c.ep.Release()
@@ -455,6 +249,7 @@ func (c *Context) release() {
 	if c.waker != nil {
 		c.waker.Wake() // who sleeps in Drive sees that c is closed
 	}
+	return true
 }
 
 func (c *Context) closePoller() {

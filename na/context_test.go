@@ -75,11 +75,11 @@ func TestProgressReturns(t *testing.T) {
 func TestProgressAbove(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	var ready atomic.Bool
-	c.Above(func() bool { return ready.Load() })
+	c.Above(ready.Load, func(int) int { return 0 })
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 	done := sleeper(t, c, -1)
 	ready.Store(true)
-	c.Rouse()
+	c.Notify()
 	require.NoError(t, received(t, done, "Progress hears of the layer above"))
 	require.NoError(t, c.Progress(0))
 	ready.Store(false)
@@ -395,7 +395,6 @@ func TestContextClose(t *testing.T) {
 	require.Zero(t, c.Class().Regions())
 	op.Cancel()
 	c.Wake()
-	c.Rouse()
 	c.Nudge()
 	require.False(t, op.Busy())
 }

@@ -2,10 +2,8 @@ package na
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 )
 
 // Flow control of unexpected messages: Guaranteed Envelope Resources, as LAM defined them for MPI. Each side guarantees
@@ -164,28 +162,19 @@ func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.Off
 // free. When ctx ends first the message is canceled, unless it has left; the error matches ErrCanceled and the cause of ctx.
 // Callbacks of other operations may run meanwhile. buf is the caller's again when it returns.
 func (c *Context) SendWait(ctx context.Context, to Addr, tag Tag, buf []byte) error {
-	var (
-		ended atomic.Bool
-		fail  error
-	)
+	var fail error
+	w := c.NewWaiter()
 	op := c.NewOp(func(_ *Op, r Result) {
 		fail = r.Err
-		ended.Store(true)
-		c.Rouse()
+		w.End()
 	})
 	op.SetPatient(true)
 	if err := c.SendUnexpected(op, to, tag, buf); err != nil {
 		return err
 	}
-	stop := context.AfterFunc(ctx, op.Cancel)
-	defer stop()
-	if ctx.Err() != nil { // now, not when a goroutine comes to it
+	if w.Wait(ctx) != nil {
 		op.Cancel()
-	}
-	for c.Trigger(0); !ended.Load(); c.Trigger(0) {
-		if err := c.ProgressUntil(-1, ended.Load); errors.Is(err, ErrClosed) && !ended.Load() {
-			return c.refuse(kindSendUnexpected, to, ErrClosed)
-		}
+		_ = w.Wait(context.Background())
 	}
 	if fail != nil && ctx.Err() != nil {
 		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))

@@ -2,6 +2,7 @@ package na
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync/atomic"
 )
@@ -162,9 +163,13 @@ func (m *Mem) Segments() [][]byte { return m.segs }
 
 // Deregister takes m back: no new request can reach it from now on, and op completes when no transport touches it any
 // more, which no peer can delay. Operations of this process that use m as their local side are waited for: cancel them
-// to be quick. A second Deregister fails with ErrClosed. Private memory may be taken back too.
+// to be quick. A second Deregister fails with ErrClosed, and so does one of a context that is closed and drained: the memory is
+// taken back, and op does not complete. Private memory may be taken back too.
 func (c *Context) Deregister(op *Op, m *Mem) error {
 	t, err := op.start(kindDeregister, Addr{})
+	if errors.Is(err, ErrClosed) {
+		m.Revoke(Ticket{}, Result{})
+	}
 	if err != nil {
 		return err
 	}
@@ -187,9 +192,16 @@ func (m *Mem) Revoke(t Ticket, r Result) bool {
 	}
 	m.closer, m.ending = t, r
 	if m.word.Add(memClosed) == memClosed {
-		m.closer.Finish(m.ending)
+		m.end()
 	}
 	return true
+}
+
+// end says that nobody touches m any more.
+func (m *Mem) end() {
+	if m.closer.Valid() {
+		m.closer.Finish(m.ending)
+	}
 }
 
 // Acquire borrows m, and reports false when it has been taken back. Plugins call it for the requests of peers, and a
@@ -223,7 +235,7 @@ func (m *Mem) Join() bool {
 // Release ends what Acquire or Join began.
 func (m *Mem) Release() {
 	if m.word.Add(-1) == memClosed {
-		m.closer.Finish(m.ending)
+		m.end()
 	}
 }
 

@@ -122,7 +122,10 @@ func (op *Op) start(kind opKind, addr Addr) (Ticket, error) {
 		return Ticket{}, &OpError{Op: kindText[kind], Addr: addr, Fate: NotRun, Err: ErrBusy}
 	}
 	op.kind, op.addr = kind, addr
-	op.nctx.live.Add(1)
+	if !op.nctx.Hold() {
+		op.word.Store(w)
+		return Ticket{}, op.nctx.refuse(kind, addr, ErrClosed)
+	}
 	return Ticket{op, w >> opGenShift}, nil
 }
 

@@ -89,8 +89,11 @@ func TestShutdownWaitsForALull(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Shutdown(context.Background()))
 	require.GreaterOrEqual(t, c.Now()-last, lullTime)
-	require.NoError(t, c.Deregister(c.NewOp(func(*Op, Result) {}), m))
-	c.Trigger(0)
+	op := c.NewOp(func(*Op, Result) { t.Error("an operation of a context that is drained has ended") })
+	require.ErrorIs(t, c.Deregister(op, m), ErrClosed)
+	require.Zero(t, c.Trigger(0))
+	require.Zero(t, c.Class().Regions(), "the memory is taken back all the same")
+	require.True(t, c.Closed())
 }
 
 // Peers that confirm nothing are not waited for without end.

@@ -101,7 +101,7 @@ func (s *spinner) learn(way int, d time.Duration) {
 
 // spin polls until something is ready, for as long as pays and less than wait (negative: no limit), and reports whether
 // something is.
-func (c *Context) spin(now, wait time.Duration, done func() bool) bool {
+func (c *Context) spin(now, wait time.Duration, ready func() bool) bool {
 	limit := c.spinner.limit
 	if wait >= 0 && wait < limit || !spinning.CompareAndSwap(false, true) {
 		return false
@@ -109,7 +109,7 @@ func (c *Context) spin(now, wait time.Duration, done func() bool) bool {
 	defer spinning.Store(false)
 	for end := now + limit; ; {
 		for range spinYield {
-			if c.look() || c.ready() || c.releasable() || done != nil && done() {
+			if c.look() || ready() || c.releasable() {
 				return true
 			}
 		}

@@ -14,7 +14,7 @@ func WaitAny(timeout time.Duration, reqs ...*Request) int {
 	if c == nil {
 		return -1
 	}
-	if ok, _ := c.waitFor(timeout, true, reqs...); ok {
+	if ok, _ := c.wait(context.Background(), timeout, true, reqs...); ok {
 		for i, r := range reqs {
 			if r != nil && r.Completed() {
 				return i
@@ -31,7 +31,7 @@ func WaitAll(timeout time.Duration, reqs ...*Request) bool {
 	if c == nil {
 		return true
 	}
-	ok, _ := c.waitFor(timeout, false, reqs...)
+	ok, _ := c.wait(context.Background(), timeout, false, reqs...)
 	return ok
 }
 

@@ -96,7 +96,7 @@ func TestWaitAllSleeping(t *testing.T) {
 		}{{some, true, 10 * ms}, {late, false, 15 * ms}, {all, true, 20 * ms}, {driverDone, true, 30 * ms}} {
 			ok, at := tt.done()
 			assert.Equal(t, tt.ok, ok)
-			if at != tt.at { // without a Waker a follower's deadline is seen late
+			if at != tt.at { // without a Waiter a follower's deadline is seen late
 				assert.False(t, tt.ok)
 				assert.LessOrEqual(t, at-tt.at, request.Slice)
 			}

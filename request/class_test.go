@@ -367,7 +367,7 @@ func TestCallbackPanics(t *testing.T) {
 }
 
 type bomb struct {
-	wakeable
+	*world
 	armed bool
 }
 
@@ -376,11 +376,11 @@ func (b *bomb) Progress(timeout time.Duration) error {
 		b.armed = false
 		panic("ouch")
 	}
-	return b.wakeable.Progress(timeout)
+	return b.world.Progress(timeout)
 }
 
 func TestProgressPanics(t *testing.T) {
-	as := func(w *world) request.Progressor { return &bomb{wakeable{w}, true} }
+	as := func(w *world) request.Progressor { return waiterOf(w, &bomb{w, true}) }
 	inBubble(t, as, func(t *testing.T, w *world, c *request.Class) {
 		r := c.Create(nil)
 		assert.PanicsWithValue(t, "ouch", func() { r.Wait(-1) })
@@ -391,26 +391,26 @@ func TestProgressPanics(t *testing.T) {
 
 // lockSpy fails the test when it is called with the lock of the class held. One goroutine uses it.
 type lockSpy struct {
-	wakeable
+	*world
 	check func(where string)
 }
 
 func (s *lockSpy) Progress(timeout time.Duration) error {
 	s.check("Progress")
-	return s.wakeable.Progress(timeout)
+	return s.world.Progress(timeout)
 }
-func (s *lockSpy) Trigger(max int) int { s.check("Trigger"); return s.wakeable.Trigger(max) }
-func (s *lockSpy) Now() time.Duration  { s.check("Now"); return s.wakeable.Now() }
-func (s *lockSpy) Wake()               { s.check("Wake"); s.wakeable.Wake() }
+func (s *lockSpy) Trigger(max int) int { s.check("Trigger"); return s.world.Trigger(max) }
+func (s *lockSpy) Now() time.Duration  { s.check("Now"); return s.world.Now() }
 
 func TestNoLockIsHeldInCallsOut(t *testing.T) {
 	spy := &lockSpy{}
-	as := func(w *world) request.Progressor { spy.wakeable = wakeable{w}; return spy }
+	var spied *waiter
+	as := func(w *world) request.Progressor { spy.world = w; spied = waiterOf(w, spy); return spied }
 	inBubble(t, as, func(t *testing.T, w *world, c *request.Class) {
 		called := map[string]int{}
 		spy.check = func(where string) {
 			called[where]++
-			assert.True(t, request.Unlocked(c), where)
+			assert.True(t, request.Unlocked(c) && spied.table.Unlocked(), where)
 		}
 		r := c.Create(nil)
 		r.Reset(func() {
@@ -426,18 +426,18 @@ func TestNoLockIsHeldInCallsOut(t *testing.T) {
 		done := waiting(w, func() bool { return r.Wait(-1) }) // blocked in Progress
 		r.Complete(nil)
 		done()
-		for _, where := range []string{"Progress", "Trigger", "Now", "Wake", "cancel"} {
+		for _, where := range []string{"Progress", "Trigger", "Now", "cancel"} {
 			assert.NotZero(t, called[where], where)
 		}
 	})
 }
 
 // Sixty-four goroutines wait for operations that end in random order. Virtual time makes the answer exact: a wait ends
-// at the completion or at the deadline, whichever is first, and without a Waker at most one slice later.
+// at the completion or at the deadline, whichever is first, and without a Waiter at most one slice later.
 func TestRandomWaitsEndOnTime(t *testing.T) {
 	each(t, func(t *testing.T, w *world, c *request.Class) {
 		tolerance := request.Slice
-		if t.Name() == "TestRandomWaitsEndOnTime/waker" {
+		if t.Name() == "TestRandomWaitsEndOnTime/waiter" {
 			tolerance = 0
 		}
 		rnd := newRand(t)

@@ -1,6 +1,6 @@
 package request
 
-// Slice is the longest Progress of a driver that cannot be woken.
+// Slice is the longest Progress of a Progressor that cannot be woken.
 const Slice = slice
 
 // Unlocked reports whether the lock of c is free. It means something only while a single goroutine uses c.
@@ -9,12 +9,10 @@ func Unlocked(c *Class) bool {
 		return false
 	}
 	c.mu.Unlock()
-	return true
+	return c.table == nil || c.table.Unlocked()
 }
 
-// Quiet reports whether c has neither a driver nor sleepers nor deadlines left.
+// Quiet reports whether c has nobody left who waits.
 func Quiet(c *Class) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.driver == nil && c.heir == nil && len(c.sleepers) == 0 && len(c.deadlines) == 0
+	return c.table == nil || c.table.Quiet()
 }

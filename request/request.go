@@ -2,6 +2,7 @@ package request
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,29 +21,19 @@ type Progressor interface {
 	Now() time.Duration
 }
 
-// A Waker is a Progressor that can be woken. Where several goroutines wait, the Progressor should be one: without it a
-// driver sleeps at most 100 ms at a time, and news from another goroutine (its own completion, an earlier deadline, the
+// A Waiter is a Progressor that goroutines can wait on by themselves, such as a context of packages hg and na. Any other is
+// driven by one of those who wait at a time, in slices of 100 ms at most: news from another goroutine (its own completion, the
 // end of a context) may wait that long for it.
-type Waker interface {
-	// Wake makes the Progress in which another goroutine is blocked return soon; if there is none it makes the
-	// next one return at once. It does not block and calls nothing back.
+type Waiter interface {
+	Progressor
+
+	// WaitFor drives, or sleeps while another goroutine does, until done reports true. It returns the cause of ctx when that
+	// ends first, an error that matches os.ErrDeadlineExceeded after timeout (negative: no limit; zero: one look), and
+	// any other when it cannot go on.
+	WaitFor(ctx context.Context, timeout time.Duration, done func() bool) error
+
+	// Wake makes everybody who waits look at done again. It does not block and calls nothing back but that.
 	Wake()
-}
-
-// An Untiler is a Waker whose Progress can wait for a condition, too. Where goroutines that do not belong to one Class
-// call Progress of one Progressor, it should be one: else a Wake that was meant for a driver may be used up by another.
-type Untiler interface {
-	// ProgressUntil is Progress that returns nil, too, when done reports true; a Wake makes it look.
-	ProgressUntil(timeout time.Duration, done func() bool) error
-}
-
-// A Corker is a Progressor that can hold back what is sent, so that it leaves together. Where a driver has completed the
-// requests of several others it lets those go on before it waits for bytes; what they send then leaves together.
-type Corker interface {
-	// Cork holds back what any goroutine sends until Uncork, or for as long as the Progressor sees fit. It reports false
-	// when it does not, and Uncork must not follow.
-	Cork() bool
-	Uncork()
 }
 
 // A Canceler can be asked to end early. Cancel does not wait: the callback comes later, inside Trigger.
@@ -58,16 +49,15 @@ func (f CancelFunc) Cancel() { f() }
 type Request struct {
 	class *Class
 
+	done atomic.Bool // set with class.mu held
+
 	// The rest is guarded by class.mu.
 
-	done     bool
 	err      error
 	cancel   Canceler
 	canceled bool // a context has ended and cancel was called
 	data     any
-
-	waiters []*waiter  // every Wait that has not returned, completed or not
-	first   [1]*waiter // holds waiters while there is only one, the usual case
+	waits    int // that have not returned
 }
 
 // Complete ends the request with the outcome of its operation. The callback calls it, so normally it runs inside
@@ -76,20 +66,16 @@ type Request struct {
 func (r *Request) Complete(err error) {
 	c := r.class
 	c.mu.Lock()
-	if r.done {
+	if r.done.Load() {
 		c.mu.Unlock()
 		panic("request: Complete called twice without Reset")
 	}
-	r.done, r.err = true, err
-	wake := false
-	for _, w := range r.waiters {
-		if w.need--; w.need == 0 && c.rouseLocked(w) {
-			wake = true
-		}
-	}
+	r.err = err
+	r.done.Store(true)
+	wake := r.waits > 0
 	c.mu.Unlock()
 	if wake {
-		c.waker.Wake()
+		c.wake()
 	}
 }
 
@@ -108,7 +94,7 @@ func (r *Request) Err() error {
 func (r *Request) result() (done, canceled bool, err error) {
 	r.class.mu.Lock()
 	defer r.class.mu.Unlock()
-	return r.done, r.canceled, r.err
+	return r.done.Load(), r.canceled, r.err
 }
 
 // Wait runs callbacks and moves bytes, or sleeps while another goroutine does, until r is completed or timeout has
@@ -120,7 +106,7 @@ func (r *Request) result() (done, canceled bool, err error) {
 //
 // A callback may Wait. The Wait whose Trigger runs that callback returns after it, even if late.
 func (r *Request) Wait(timeout time.Duration) bool {
-	ok, _ := r.class.waitFor(timeout, false, r)
+	ok, _ := r.class.wait(context.Background(), timeout, false, r)
 	return ok
 }
 
@@ -160,10 +146,11 @@ func (r *Request) Reset(cancel func()) {
 	c := r.class
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(r.waiters) > 0 {
+	if r.waits > 0 {
 		panic("request: Reset during a Wait")
 	}
-	r.done, r.err, r.canceled = false, nil, false
+	r.done.Store(false)
+	r.err, r.canceled = nil, false
 	r.cancel = canceler(cancel)
 }
 

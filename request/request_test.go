@@ -298,8 +298,8 @@ func TestWaitContextText(t *testing.T) {
 	})
 }
 
-// Without a Waker the end of the context is seen late, but by one slice at most.
-func TestWaitContextWithoutWaker(t *testing.T) {
+// Without a Waiter the end of the context is seen late, but by one slice at most.
+func TestWaitContextOfPlainProgressor(t *testing.T) {
 	unwoken(t, func(t *testing.T, w *world, c *request.Class) {
 		ctx, stop := context.WithTimeout(t.Context(), 250*ms)
 		defer stop()
@@ -392,12 +392,12 @@ func TestWaitContextEndsWithTheCompletion(t *testing.T) {
 }
 
 // deaf refuses to make progress even while callbacks are queued.
-type deaf struct{ wakeable }
+type deaf struct{ *world }
 
 func (deaf) Progress(time.Duration) error { return errBroken }
 
 func TestFailedProgressRunsAllThatIsQueued(t *testing.T) {
-	as := func(w *world) request.Progressor { return deaf{wakeable{w}} }
+	as := func(w *world) request.Progressor { return waiterOf(w, deaf{w}) }
 	inBubble(t, as, func(t *testing.T, w *world, c *request.Class) {
 		r := c.Create(nil)
 		for range 500 {

@@ -1,6 +1,7 @@
 package request_test
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 	"github.com/quicksilver-rpc/quicksilver/request"
 	"github.com/stretchr/testify/assert"
 )
@@ -51,10 +53,37 @@ type event struct {
 	cb func()
 }
 
-// wakeable is a world that is also a Waker.
-type wakeable struct{ *world }
+// waiter makes a Waiter of a Progressor whose world can be woken.
+type waiter struct {
+	request.Progressor
+	w     *world
+	table *turns.Table
+}
 
-func (w wakeable) Wake() { fill(w.wake) }
+func waiterOf(w *world, p request.Progressor) *waiter {
+	a := &waiter{Progressor: p, w: w}
+	a.table = turns.New((*driver)(a), false)
+	return a
+}
+
+func (a *waiter) WaitFor(ctx context.Context, timeout time.Duration, done func() bool) error {
+	return a.table.Wait(ctx, timeout, done)
+}
+
+func (a *waiter) Wake() { a.table.Wake() }
+
+// driver is how it is driven.
+type driver waiter
+
+func (d *driver) Progress(timeout time.Duration, stirred func() bool) error {
+	if stirred() {
+		return nil
+	}
+	return d.Progressor.Progress(timeout)
+}
+
+func (d *driver) Ready() bool { return false }
+func (d *driver) Stir()       { fill(d.w.wake) }
 
 func fill(slot chan struct{}) {
 	select {
@@ -63,14 +92,14 @@ func fill(slot chan struct{}) {
 	}
 }
 
-// each runs f in a bubble of its own with a Progressor that is a Waker and with one that is not.
+// each runs f in a bubble of its own with a Progressor that is a Waiter and with one that is not.
 func each(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
-	t.Run("waker", func(t *testing.T) { woken(t, f) })
-	t.Run("no waker", func(t *testing.T) { unwoken(t, f) })
+	t.Run("waiter", func(t *testing.T) { woken(t, f) })
+	t.Run("no waiter", func(t *testing.T) { unwoken(t, f) })
 }
 
 func woken(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
-	inBubble(t, func(w *world) request.Progressor { return wakeable{w} }, f)
+	inBubble(t, func(w *world) request.Progressor { return waiterOf(w, w) }, f)
 }
 
 func unwoken(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
@@ -80,10 +109,14 @@ func unwoken(t *testing.T, f func(t *testing.T, w *world, c *request.Class)) {
 func inBubble(t *testing.T, as func(*world) request.Progressor, f func(*testing.T, *world, *request.Class)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{start: time.Now(), wake: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
-		c := request.NewClass(as(w))
+		p := as(w)
+		c := request.NewClass(p)
 		f(t, w, c)
 		synctest.Wait()
 		assert.True(t, request.Quiet(c), "something is left in the class")
+		if a, ok := p.(*waiter); ok {
+			assert.True(t, a.table.Quiet(), "something is left in the table")
+		}
 		assert.LessOrEqual(t, w.maxInside, 1, "goroutines in Progress at once")
 	})
 }

@@ -12,13 +12,12 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
 // perf is one run against one target.
 //
 //	callback: one goroutine, N handles; each callback forwards its handle again      Forward ─► Progress, Trigger ─► …
-//	sync:     N goroutines, each with a handle, forwards and waits                   Forward ─► request.Wait ─► …
+//	sync:     N goroutines, each with a handle, forward and wait                     ForwardRawWait ─► …
 //	bulk:     one call in flight; its handler pushes to, or pulls from, our memory
 type perf struct {
 	api      string
@@ -32,7 +31,6 @@ type perf struct {
 	peer na.Addr
 	echo hg.ID
 	move hg.ID
-	reqs *request.Class
 }
 
 // A result has the fields that users' own measurements of other systems print, too.
@@ -177,7 +175,6 @@ func (p *perf) open(n *network, addr string) error {
 	if p.hctx, err = class.NewContext(); err != nil {
 		return err
 	}
-	p.reqs = request.NewClass(p.hctx)
 	if p.peer, err = na.ParseAddr(addr); err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"errors"
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
 // checkEcho sends a pattern of size bytes and looks at what comes back.
@@ -38,7 +37,6 @@ type call struct {
 	cb   hg.ForwardFunc
 	done bool
 	err  error
-	req  *request.Request // with -api sync
 }
 
 func (p *perf) newCall(in []byte) (*call, error) {
@@ -48,10 +46,6 @@ func (p *perf) newCall(in []byte) (*call, error) {
 	}
 	c := &call{p: p, h: h, in: in}
 	c.cb = c.ended
-	if p.api == "sync" {
-		c.req = p.reqs.Create(h.Cancel)
-		c.cb = func(_ *hg.Handle, err error) { c.req.Complete(err) }
-	}
 	return c, nil
 }
 
@@ -59,15 +53,8 @@ func (c *call) ended(_ *hg.Handle, err error) { c.done, c.err = true, err }
 
 // once forwards and waits for the callback.
 func (c *call) once() error {
-	if c.req != nil {
-		c.req.Reset(nil)
-		if err := c.h.ForwardRaw(c.in, c.cb); err != nil {
-			return err
-		}
-		if !c.req.Wait(-1) {
-			return errClosed
-		}
-		return c.req.Err()
+	if c.p.api == "sync" {
+		return c.h.ForwardRawWait(context.Background(), c.in)
 	}
 	c.done = false
 	if err := c.h.ForwardRaw(c.in, c.cb); err != nil {
@@ -81,8 +68,6 @@ func (c *call) once() error {
 	}
 	return c.err
 }
-
-var errClosed = errors.New("the context was closed")
 
 // latencies makes one call after the other and returns how long each took, sorted.
 func (p *perf) latencies(in []byte) ([]time.Duration, error) {

@@ -97,7 +97,10 @@ var hazards = []Mutant{
 			{ledger, "TestH16PostsFail", `states: transfer: (ended|over): piece (ended|failed) is illegal`},
 		}},
 	{"h17-closed-early", "a context is closed before its callbacks have run", "H17, I16",
-		[]Edit{{"na/context.go", `ctxShut && c.live.Load() == 0`, `ctxShut && (planted() || c.live.Load() == 0)`}},
+		[]Edit{
+			{"na/context.go", `ctxShut && c.live.Load() == 0`, `ctxShut && (planted() || c.live.Load() == 0)`},
+			{"na/context.go", `!c.live.CompareAndSwap(0, drained)`, `!(planted() || c.live.CompareAndSwap(0, drained))`},
+		},
 		[]Catcher{{"hg", "TestH17CallbackStillToRun", `Messages: closed before the callback has run`}}},
 }
 

@@ -21,7 +21,7 @@ var importRules = []importRule{
 	{pkg: "na/...", may: []string{"internal/..."}},
 	{pkg: "hg/...", may: []string{"na", "internal/..."}},
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
-	{pkg: "request/...", std: true},
+	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
 
 	{pkg: "rendezvous/protocol/...", std: true},
 	{pkg: "rendezvous/...", may: []string{"request"}, std: true},
@@ -36,6 +36,7 @@ var importRules = []importRule{
 	{pkg: "internal/mutant", std: true},
 	{pkg: "internal/states", std: true},
 	{pkg: "internal/tidy", std: true},
+	{pkg: "internal/turns", std: true},
 	{pkg: "internal/matrix/...", may: []string{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/leak",
 	}},
@@ -169,7 +170,7 @@ func TestImportsPointDown(t *testing.T) {
 		{"hg/codec/a.go", "request", "hg/... may import na, internal/..."},
 		{"bulk/a.go", "request", "bulk/... may import hg/..., na, internal/..."},
 		{"bulk/a.go", "plugins/all", "bulk/... may import hg/..., na, internal/..."},
-		{"request/a.go", "internal/cq", "request/... may import the standard library only"},
+		{"request/a.go", "internal/cq", "request/... may import internal/turns and the standard library only"},
 		{"plugins/all/a.go", "hg", "plugins/all may import plugins/..."},
 		{"plugins/internal/engine/a.go", "hg", "plugins/internal/... may import na, internal/..."},
 		{"plugins/internal/engine/a.go", "plugins/tcp", "plugins/internal/... may import na, internal/..."},
@@ -200,6 +201,6 @@ func TestImportsPointDown(t *testing.T) {
 	},
 		"hg/b.go:2: imports example.org/m, but hg/... may import na, internal/...",
 		"new/folder.go:1: package new has no import rule",
-		"request/a.go:3: imports github.com/stretchr/testify/require, but request/... may import the standard library only",
+		"request/a.go:3: imports github.com/stretchr/testify/require, but request/... may import internal/turns and the standard library only",
 	)
 }

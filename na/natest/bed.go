@@ -229,7 +229,7 @@ func (b *bed) settle() {
 	b.until("every canceled operation ends", func() bool { return len(b.pending()) == 0 })
 	b.freeAll()
 	for _, r := range b.regions() {
-		r.s.deregister(r.m).ok()
+		r.s.takeBack(r.m)
 	}
 	for _, s := range b.sides {
 		b.empty(s)

@@ -352,6 +352,20 @@ func (s *side) deregister(m *na.Mem) *call {
 	return s.call("deregister").start(func(op *na.Op) error { return s.Deregister(op, m) })
 }
 
+// takeBack deregisters m. A context that is closed and drained takes it back without saying so.
+func (s *side) takeBack(m *na.Mem) {
+	s.b.Helper()
+	c := s.call("deregister")
+	switch err := c.try(func(op *na.Op) error { return s.Deregister(op, m) }); {
+	case err == nil:
+		c.ok()
+	case !s.Closed():
+		require.NoError(s.b, err, "start of deregister at %s", s.name)
+	default:
+		require.ErrorIs(s.b, err, na.ErrClosed, "start of deregister at %s", s.name)
+	}
+}
+
 // register registers memory that settle takes back if the rule does not.
 func (s *side) register(access na.Access, segs ...[]byte) *na.Mem {
 	s.b.Helper()

@@ -145,7 +145,7 @@ func localClose(b *bed) {
 	}
 	a.GiveBack(t.Self(), local.Key())
 	a.Wake()
-	a.deregister(local).ok() // what was registered can still be taken back
+	a.takeBack(local) // what was registered can still be taken back
 	require.Zero(b, a.cls.Regions())
 }
 

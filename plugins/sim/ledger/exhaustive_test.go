@@ -260,10 +260,15 @@ func (d *duel) do() {
 // free takes the memory back. Nobody may write it then.
 func (d *duel) free() {
 	d.freeing++
-	if err := d.region.Close(func(error) {
+	freed := func(error) {
 		d.freed++
 		copy(d.memory, poisoned)
-	}); err != nil {
+	}
+	switch err := d.region.Close(freed); {
+	case err == nil:
+	case d.hctx.Closed() && na.CodeOf(err) == na.ErrClosed: // it is taken back all the same, and nobody is left to say so
+		freed(nil)
+	default:
 		d.fail("close of the region: %v", err)
 	}
 }

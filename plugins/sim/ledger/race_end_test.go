@@ -77,7 +77,7 @@ func (a *racer) serve(d time.Duration) {
 // hold is a turn that moves messages and runs neither handlers nor callbacks of calls.
 func (a *racer) hold(d time.Duration) {
 	a.hctx.NA().Trigger(0)
-	_ = a.hctx.NA().ProgressUntil(0, nil)
+	_ = a.hctx.NA().Progress(0)
 	a.s.w.Sleep(d)
 }
 

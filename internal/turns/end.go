@@ -1,0 +1,33 @@
+package turns
+
+import "context"
+
+// End ends what w waits for. It is called from a callback or from any other goroutine: one that runs in a pass of the leader
+// wakes nobody by itself.
+func (w *Waiter) End() {
+	t := w.t
+	w.hit.Store(true)
+	t.mu.Lock()
+	stir := false
+	switch {
+	case w.bed >= 0 && t.calling:
+		if !w.due {
+			w.due = true
+			t.due = append(t.due, w)
+		}
+	default:
+		stir = t.touchLocked(w)
+	}
+	t.mu.Unlock()
+	if stir {
+		t.d.Stir()
+	}
+}
+
+// Wait returns nil when End was called, or the cause of ctx, or the error of Progress.
+func (w *Waiter) Wait(ctx context.Context) error {
+	if w.over() {
+		return nil
+	}
+	return w.t.wait(ctx, -1, w)
+}

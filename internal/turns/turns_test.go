@@ -1,0 +1,335 @@
+package turns_test
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+)
+
+const ms = time.Millisecond
+
+// fake is a Batcher without a network: callbacks are posted by the test.
+type fake struct {
+	start time.Time
+	kick  chan struct{}
+
+	mu    sync.Mutex
+	queue []func()
+
+	corks, flushes atomic.Int32
+	nested         atomic.Bool
+}
+
+func newFake() (*fake, *turns.Table) {
+	f := &fake{start: time.Now(), kick: make(chan struct{}, 1)}
+	return f, turns.New(f, false)
+}
+
+func (f *fake) Now() time.Duration { return time.Since(f.start) }
+
+func (f *fake) Stir() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (f *fake) post(cb func()) {
+	f.mu.Lock()
+	f.queue = append(f.queue, cb)
+	f.mu.Unlock()
+	f.Stir()
+}
+
+func (f *fake) Ready() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.queue) > 0
+}
+
+func (f *fake) Progress(timeout time.Duration, stirred func() bool) error {
+	var over <-chan time.Time
+	if timeout >= 0 {
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		over = timer.C
+	}
+	for !stirred() {
+		select {
+		case <-f.kick:
+		case <-over:
+			return os.ErrDeadlineExceeded
+		}
+	}
+	return nil
+}
+
+func (f *fake) Trigger(max int) (ran int) {
+	for ; ran < max; ran++ {
+		f.mu.Lock()
+		if len(f.queue) == 0 {
+			f.mu.Unlock()
+			break
+		}
+		cb := f.queue[0]
+		f.queue = f.queue[1:]
+		f.mu.Unlock()
+		cb()
+	}
+	return ran
+}
+
+func (f *fake) Cork() bool   { f.corks.Add(1); return true }
+func (f *fake) Uncork()      { f.corks.Add(-1) }
+func (f *fake) Flush()       { f.flushes.Add(1) }
+func (f *fake) Inside() bool { return f.nested.Load() }
+
+// pause lets time of the bubble pass.
+func pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
+}
+
+// waiting starts a goroutine that waits for a Waiter of its own, and lets it fall asleep or take the lead.
+func waiting(t *turns.Table) (w *turns.Waiter, result chan error) {
+	w, result = t.NewWaiter(), make(chan error, 1)
+	go func() { result <- w.Wait(context.Background()) }()
+	synctest.Wait()
+	return w, result
+}
+
+// quiet requires that nobody is left, and nothing held back.
+func quiet(t *testing.T, f *fake, table *turns.Table) {
+	t.Helper()
+	pause(10 * ms) // the watch may still be on
+	synctest.Wait()
+	require.True(t, table.Quiet())
+	require.Zero(t, f.corks.Load(), "corks")
+}
+
+// All callbacks of a pass run before anybody is woken, and the one who leads goes on leading.
+func TestPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, table := newFake()
+		leader, led := waiting(table)
+		var ends []chan error
+		ran := 0
+		f.mu.Lock()
+		for range 20 {
+			w, end := waiting(table)
+			ends = append(ends, end)
+			f.queue = append(f.queue, func() {
+				ran++
+				w.End()
+				for _, e := range ends {
+					require.Empty(t, e, "somebody has been woken in the middle of the pass")
+				}
+			})
+		}
+		f.mu.Unlock()
+		f.Stir()
+		synctest.Wait()
+		require.Equal(t, 20, ran)
+		for _, e := range ends {
+			require.NoError(t, <-e)
+		}
+		require.Empty(t, led)
+		f.post(leader.End)
+		require.NoError(t, <-led)
+		quiet(t, f, table)
+	})
+}
+
+// A callback that takes long loses the lead: another one drives meanwhile, and ends.
+func TestLongCallbackLosesTheLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, table := newFake()
+		first, firstEnd := waiting(table)
+		second, secondEnd := waiting(table)
+		third, thirdEnd := waiting(table)
+		hold := make(chan struct{})
+		f.post(func() { <-hold; first.End() })
+		f.post(second.End)
+		begun := time.Now()
+		require.NoError(t, <-secondEnd)
+		require.Less(t, time.Since(begun), 5*ms)
+		third.End() // from outside, while the first is in its callback
+		require.NoError(t, <-thirdEnd)
+		require.Less(t, time.Since(begun), 10*ms)
+		require.Empty(t, firstEnd)
+		close(hold)
+		require.NoError(t, <-firstEnd)
+		quiet(t, f, table)
+	})
+}
+
+// A Wait inside a callback takes the lead over: it would sleep for ever behind itself.
+func TestWaitInsideCallback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, table := newFake()
+		outer, outerEnd := waiting(table)
+		other, otherEnd := waiting(table)
+		f.post(func() {
+			f.nested.Store(true)
+			inner := table.NewWaiter()
+			f.post(inner.End)
+			begun := time.Now()
+			require.NoError(t, inner.Wait(context.Background()))
+			require.Zero(t, time.Since(begun), "it has waited for the watch")
+			f.nested.Store(false)
+			outer.End()
+		})
+		require.NoError(t, <-outerEnd)
+		f.post(other.End)
+		require.NoError(t, <-otherEnd)
+		quiet(t, f, table)
+	})
+}
+
+// A panic in a callback, or the end of its goroutine, passes through the Wait of the one who leads. The others go on, those
+// whose callbacks had run before it too, and nothing stays held back.
+func TestCallbackPanicsInAPass(t *testing.T) {
+	for _, end := range []func(){func() { panic("ouch") }, runtime.Goexit} {
+		synctest.Test(t, func(t *testing.T) {
+			f, table := newFake()
+			gone := make(chan any, 1)
+			go func() {
+				defer func() { gone <- recover() }()
+				_ = table.NewWaiter().Wait(context.Background())
+			}()
+			synctest.Wait()
+			var ends []chan error
+			f.mu.Lock()
+			for i := range 8 {
+				w, e := waiting(table)
+				ends = append(ends, e)
+				f.queue = append(f.queue, w.End)
+				if i == 4 {
+					f.queue = append(f.queue, end)
+				}
+			}
+			f.mu.Unlock()
+			f.Stir()
+			<-gone
+			for _, e := range ends {
+				require.NoError(t, <-e)
+			}
+			quiet(t, f, table)
+		})
+	}
+}
+
+// What those that are woken send is held back until they have come home; who does not come home holds nothing back for long.
+func TestGather(t *testing.T) {
+	for _, home := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f, table := newFake()
+			last, lastEnd := waiting(table)
+			const n = 16
+			var held atomic.Int32
+			next := make([]*turns.Waiter, n)
+			var all sync.WaitGroup
+			f.mu.Lock()
+			for i := range n {
+				w := table.NewWaiter()
+				next[i] = table.NewWaiter()
+				all.Go(func() {
+					_ = w.Wait(context.Background())
+					held.Add(f.corks.Load())
+					if home {
+						_ = next[i].Wait(context.Background())
+					}
+				})
+				f.queue = append(f.queue, w.End)
+			}
+			f.mu.Unlock()
+			synctest.Wait()
+			f.Stir()
+			synctest.Wait()
+			pause(ms)
+			synctest.Wait()
+			require.Positive(t, held.Load(), "nothing was held back while they sent")
+			require.Zero(t, f.corks.Load(), "it is still held back")
+			if home {
+				require.Positive(t, f.flushes.Load(), "the first half leaves before the second")
+				for _, w := range next {
+					f.post(w.End)
+				}
+			}
+			all.Wait()
+			f.post(last.End)
+			require.NoError(t, <-lastEnd)
+			quiet(t, f, table)
+		})
+	}
+}
+
+// A condition that panics does so in the Wait that it belongs to, wherever it is looked at, and the others go on.
+func TestConditionPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, table := newFake()
+		var bad atomic.Bool
+		done := func() bool {
+			if bad.Load() {
+				panic("ouch")
+			}
+			return false
+		}
+		var gone [2]chan any
+		for i := range gone { // one leads, one sleeps
+			gone[i] = make(chan any, 1)
+			go func() {
+				defer func() { gone[i] <- recover() }()
+				_ = table.Wait(context.Background(), -1, done)
+			}()
+			synctest.Wait()
+		}
+		w, end := waiting(table)
+		bad.Store(true)
+		table.Wake()
+		require.Equal(t, "ouch", <-gone[0])
+		table.Wake()
+		require.Equal(t, "ouch", <-gone[1])
+		f.post(w.End)
+		require.NoError(t, <-end)
+		quiet(t, f, table)
+	})
+}
+
+// Wake makes everybody look, also in the middle of a pass, and a Wait ends with its context and at its time.
+func TestWakeAndLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, table := newFake()
+		leader, led := waiting(table)
+		var over atomic.Bool
+		ends := make(chan error, 4)
+		for range 4 {
+			go func() { ends <- table.Wait(context.Background(), -1, over.Load) }()
+		}
+		synctest.Wait()
+		f.post(func() { over.Store(true); table.Wake() })
+		for range 4 {
+			require.NoError(t, <-ends)
+		}
+		begun := time.Now()
+		require.ErrorIs(t, table.Wait(context.Background(), 7*ms, func() bool { return false }), os.ErrDeadlineExceeded)
+		require.Equal(t, 7*ms, time.Since(begun))
+		ctx, cancel := context.WithTimeout(t.Context(), 3*ms)
+		defer cancel()
+		require.ErrorIs(t, table.Wait(ctx, -1, func() bool { return false }), context.DeadlineExceeded)
+		require.Equal(t, 10*ms, time.Since(begun))
+		require.Empty(t, led)
+		f.post(leader.End)
+		require.NoError(t, <-led)
+		quiet(t, f, table)
+	})
+}

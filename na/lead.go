@@ -1,0 +1,245 @@
+package na
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// leading is who drives a context: one goroutine leads at a time, and the others that are in Progress follow. When the leader
+// goes it calls one of them.
+//
+//	Progress ─ the lead is free ─► drive: look at the sockets, then sleep in the poller ─► something is queued ─► unlead
+//	    │ another leads                                                                                            │
+//	    └─► follow: sleep until the leader calls ◄─────────────────────────────────────────────────────────────────┘
+type leading struct {
+	lead     sync.Mutex // held by the goroutine that leads Progress
+	sleeping atomic.Bool
+	nudged   atomic.Bool   // since the leader last looked at the timers
+	passes   atomic.Uint64 // times that a user's goroutine led
+	spinner  spinner
+
+	followMu  sync.Mutex      // guards the fields below
+	followers []chan struct{} // those who sleep, each with a channel of one slot, filled by whoever takes it out
+	spare     []chan struct{}
+	following atomic.Int32
+}
+
+// Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative timeout has no limit,
+// zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
+// os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
+func (c *Context) Progress(timeout time.Duration) error {
+	err := c.progress(timeout, c.isRdy)
+	if err == nil && !c.queued() {
+		c.woken.Store(false)
+	}
+	return err
+}
+
+// progress drives, or follows one who does, until ready reports true. ready does not panic, and is called by several
+// goroutines at once.
+func (c *Context) progress(timeout time.Duration, ready func() bool) error {
+	c.Flush()
+	if ready() {
+		return nil
+	}
+	if c.state.Load() == ctxReleased {
+		return ErrClosed
+	}
+	if c.driver != nil {
+		if c.driver.Drive(timeout, ready) {
+			return nil
+		}
+		c.tryRelease()
+		return c.idle()
+	}
+	deadline := time.Duration(-1)
+	if timeout >= 0 {
+		deadline = c.Now() + timeout
+	}
+	for {
+		if c.lead.TryLock() {
+			return c.drive(deadline, ready)
+		}
+		if err, over := c.follow(deadline, ready); over {
+			return err
+		}
+	}
+}
+
+// drive leads: one look at the sockets, then sleeps in the poller until something is ready. It is called with lead held and
+// gives it up.
+func (c *Context) drive(deadline time.Duration, ready func() bool) error {
+	defer c.unlead()
+	c.passes.Add(1)
+	if c.state.Load() == ctxReleased {
+		return ErrClosed
+	}
+	looked := deadline >= 0 && c.Now() >= deadline
+	if looked {
+		c.poller.wait(0)
+	}
+	way, begun := asleep, time.Duration(-1)
+	for {
+		now := c.Now()
+		if begun >= 0 {
+			c.spinner.learn(way, now-begun)
+		}
+		c.nudged.Store(false)
+		c.ep.Poll(now)
+		switch {
+		case ready():
+			return nil
+		case c.releasable() && c.release():
+			return ErrClosed
+		case looked && deadline >= 0 && now >= deadline:
+			return ErrTimeout
+		}
+		looked = true
+		wait := time.Duration(-1)
+		if deadline >= 0 {
+			wait = max(deadline-now, 0)
+		}
+		if at, ok := c.ep.NextTimer(); ok && (wait < 0 || at-now < wait) {
+			wait = max(at-now, 0)
+		}
+		way, begun = c.spinner.choose(), now
+		if way == asleep || !c.spin(now, wait, ready) {
+			c.sleep(now, wait, ready)
+		}
+	}
+}
+
+// sleep waits in the poller. Who queues a completion meanwhile, or sets a timer, sees sleeping and wakes it; one who did so
+// before is seen here.
+func (c *Context) sleep(now, wait time.Duration, ready func() bool) {
+	c.assist.leaderSleeps()
+	c.sleeping.Store(true)
+	n := 0
+	if !ready() && !c.nudged.Load() && !c.releasable() {
+		n = c.poller.sleep(wait)
+	}
+	c.sleeping.Store(false) // before anything is delivered here: what the leader queues wakes nobody
+	c.poller.dispatch(n)
+	c.assist.leaderWakes(c.Now() - now)
+}
+
+// unlead gives leadership up; a follower takes over.
+func (c *Context) unlead() {
+	c.lead.Unlock()
+	c.callFollower()
+	c.tryRelease()
+}
+
+// follow waits while another goroutine leads. over is false when leadership may be free.
+func (c *Context) follow(deadline time.Duration, ready func() bool) (err error, over bool) {
+	token := c.joinFollowers()
+	defer func() {
+		if called := c.leaveFollowers(token); called && over {
+			c.callFollower() // it would have led
+		}
+	}()
+	if ready() {
+		return nil, true
+	}
+	if c.lead.TryLock() { // it became free before we were listed
+		return c.drive(deadline, ready), true
+	}
+	var expired <-chan time.Time
+	if deadline >= 0 {
+		left := deadline - c.Now()
+		if left <= 0 {
+			return c.idle(), true
+		}
+		timer := time.NewTimer(left)
+		defer timer.Stop()
+		expired = timer.C
+	}
+	select {
+	case <-token:
+		token <- struct{}{} // for leaveFollowers
+		return nil, ready()
+	case <-expired:
+		return c.idle(), true
+	}
+}
+
+// idle is the error of a Progress in which nothing happened.
+func (c *Context) idle() error {
+	if c.state.Load() == ctxReleased {
+		return ErrClosed
+	}
+	return ErrTimeout
+}
+
+func (c *Context) joinFollowers() (token chan struct{}) {
+	c.followMu.Lock()
+	defer c.followMu.Unlock()
+	if last := len(c.spare) - 1; last >= 0 {
+		token, c.spare = c.spare[last], c.spare[:last]
+	} else {
+		token = make(chan struct{}, 1)
+	}
+	c.followers = append(c.followers, token)
+	c.following.Add(1)
+	return token
+}
+
+// leaveFollowers reports whether somebody has called.
+func (c *Context) leaveFollowers(token chan struct{}) (called bool) {
+	c.followMu.Lock()
+	defer c.followMu.Unlock()
+	select {
+	case <-token:
+		called = true
+	default:
+		for i, f := range c.followers {
+			if f == token {
+				c.followers = append(c.followers[:i], c.followers[i+1:]...)
+				c.following.Add(-1)
+				break
+			}
+		}
+	}
+	c.spare = append(c.spare, token)
+	return called
+}
+
+// callFollower makes one follower look, the one who came first.
+func (c *Context) callFollower() { c.callFollowers(1) }
+
+// callFollowers makes at most n look (negative: all).
+func (c *Context) callFollowers(n int) {
+	if c.following.Load() == 0 {
+		return
+	}
+	c.followMu.Lock()
+	defer c.followMu.Unlock()
+	for ; n != 0 && len(c.followers) > 0; n-- {
+		c.followers[0] <- struct{}{} // never blocks: it is in the list
+		c.followers = append(c.followers[:0], c.followers[1:]...)
+		c.following.Add(-1)
+	}
+}
+
+// ready reports whether Trigger has something to run, or somebody has called Wake.
+func (c *Context) ready() bool { return c.woken.Load() || c.queued() }
+
+// queued reports whether a Trigger, here or above, has something to run.
+func (c *Context) queued() bool {
+	if c.cq.len() > 0 {
+		return true
+	}
+	above := c.above.Load()
+	return above != nil && above.queued()
+}
+
+// rouse makes the leader look whether something is ready, if it sleeps.
+func (c *Context) rouse() {
+	if c.waker != nil {
+		c.waker.Wake()
+	}
+	if c.sleeping.Load() {
+		c.poller.wake()
+	}
+}
