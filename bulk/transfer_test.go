@@ -297,7 +297,7 @@ func TestSegmentCounts(t *testing.T) {
 			sizes[count-1] = left
 			return newMemory(sizes...)
 		}
-		for i, counts := range [][2]int{{1, 1024}, {1024, 1}, {2, 3}, {7, 64}, {511, 1023}, {1024, 1024}} {
+		for i, counts := range [][2]int{{1, 16384}, {16384, 1}, {2, 3}, {7, 64}, {511, 1023}, {4096, 4096}, {16384, 16384}} {
 			theirs, mine := split(counts[0], 3), split(counts[1], 7)
 			theirs.fill(i)
 			mine.fill(100 + i)
@@ -312,9 +312,9 @@ func TestSegmentCounts(t *testing.T) {
 			require.Empty(t, differ(mine.bytes(), want), "%d segments to %d", counts[0], counts[1])
 			require.True(t, theirs.intact() && mine.intact(), "bytes beside the segments")
 		}
-		_, err := bulk.Create(p.mctx, bulk.ReadOnly, newMemory(make([]int, 1025)...).segs...)
+		_, err := bulk.Create(p.mctx, bulk.ReadOnly, newMemory(make([]int, 16385)...).segs...)
 		require.ErrorIs(t, err, hg.ErrInvalid)
-		require.ErrorContains(t, err, "1025 segments, the limit is 1024")
+		require.ErrorContains(t, err, "16385 segments, the limit is 16384")
 	})
 }
 

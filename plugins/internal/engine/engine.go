@@ -101,7 +101,7 @@ func (g *Engine) Incarnation() [16]byte { return g.inc }
 // Limits implements na.Domain.
 func (g *Engine) Limits() na.Limits {
 	return na.Limits{
-		MaxUnexpected: g.cfg.Eager, MaxExpected: g.cfg.Eager, MaxTag: ^na.Tag(0), MaxSegments: 1024,
+		MaxUnexpected: g.cfg.Eager, MaxExpected: g.cfg.Eager, MaxTag: ^na.Tag(0), MaxSegments: 16384,
 		MaxContexts: g.cfg.Contexts, Envelopes: g.cfg.Envelopes, Scheme: g.own.Scheme,
 	}
 }

@@ -167,11 +167,14 @@ func (e *Endpoint) Poll(now time.Duration) {
 	if e.pending.Load() || e.eng.self.pending.Load() {
 		e.Flush()
 	}
+	if e.eng.self.rest.Load() {
+		e.eng.self.drain()
+	}
 }
 
 // NextTimer implements na.Endpoint.
 func (e *Endpoint) NextTimer() (time.Duration, bool) {
-	if e.eng.self.pending.Load() {
+	if e.eng.self.pending.Load() || e.eng.self.rest.Load() {
 		return 1, true
 	}
 	at := sooner(time.Duration(e.timer.Load()), sooner(time.Duration(e.due.Load()), time.Duration(e.carriers.Load())))

@@ -23,6 +23,7 @@ type self struct {
 	eng *Engine
 
 	pending atomic.Bool // todo may hold links that nobody pumps
+	rest    atomic.Bool // it holds what a drain has left to Poll
 
 	mu      sync.Mutex // guards the fields below, and Link.looping
 	todo    []*Link
@@ -55,8 +56,9 @@ func (p *parcel) Frame(h *frame.Header, payload []byte) {
 func (p *parcel) Piece(h *frame.Header, v View) { p.head, p.view, p.taken = *h, v, true }
 
 const (
-	maxPump  = 64          // frames of a link in a row, then it is the next one's turn
-	maxDrain = 4 * maxPump // frames that a goroutine moves in a row, for itself and for others
+	maxPump  = 256 << 10   // bytes of a link in a row, or a little more, then it is the next one's turn
+	maxDrain = 4 * maxPump // that a goroutine moves in a row, for itself and for others: a tenth of a millisecond
+	minCost  = 4 << 10     // what a frame costs at least, in the bytes that might have been copied instead
 )
 
 // selfConn joins two twins.
@@ -130,6 +132,9 @@ func (p *self) Flush(ls []*Link) {
 		p.push(l)
 	}
 	p.mu.Unlock()
+	if p.rest.Load() { // whoever polls goes on; no call does more than one drain
+		return
+	}
 	e := ls[0].e
 	e.Pause()
 	p.drain()
@@ -144,7 +149,7 @@ func (p *self) push(l *Link) {
 	}
 }
 
-// drain pumps the links in todo, unless another goroutine does, and no more than maxDrain frames.
+// drain pumps the links in todo, unless another goroutine does, and no more than maxDrain.
 func (p *self) drain() {
 	p.mu.Lock()
 	if p.pumping {
@@ -153,6 +158,7 @@ func (p *self) drain() {
 	}
 	p.pumping = true
 	p.pending.Store(false)
+	p.rest.Store(false)
 	for room := maxDrain; len(p.todo) > 0 && room > 0; {
 		l := p.todo[0]
 		p.todo = p.todo[1:]
@@ -160,10 +166,10 @@ func (p *self) drain() {
 		p.mu.Unlock()
 		n := p.pump(l)
 		p.mu.Lock()
-		if n == maxPump {
+		if n >= maxPump {
 			p.push(l)
 		}
-		room -= max(n, 1)
+		room -= max(n, minCost)
 	}
 	p.pumping = false
 	next := p.next()
@@ -180,18 +186,19 @@ func (p *self) next() *na.Context {
 		p.todo = nil
 		return nil
 	}
-	p.pending.Store(true)
 	for _, l := range p.todo {
 		if !l.e.nctx.Closing() {
+			p.rest.Store(true)
 			return l.e.nctx
 		}
 	}
+	p.pending.Store(true)
 	return nil // a Shut that has not ended its links will drain
 }
 
-// pump moves what l has, maxPump frames at most, and returns how many.
+// pump moves what l has, until that is maxPump, and returns how much it was.
 func (p *self) pump(l *Link) (n int) {
-	for ; n < maxPump; n++ {
+	for n < maxPump {
 		to := p.twin(l)
 		down := to != nil && to.isDown()
 		l.e.mu.Lock()
@@ -212,6 +219,7 @@ func (p *self) pump(l *Link) (n int) {
 		if !f.taken {
 			return n
 		}
+		n += max(f.head.Payload(), minCost)
 		to.e.mu.Lock()
 		if !f.head.Kind.Bulk() {
 			if err := to.Deliver(&f.head, f.buf); err != nil {

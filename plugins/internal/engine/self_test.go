@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -12,7 +13,8 @@ import (
 // A class that sends to itself: who moves the frames moves so many and goes its own way, however many there are; the others
 // follow by themselves.
 func TestLoopIsShared(t *testing.T) {
-	const n = 6*maxDrain + 5
+	const frames = maxDrain / minCost
+	const n = 6*frames + 5
 	s := newScript(t, na.Config{})
 	to := s.nctx.Self()
 	for i := range n {
@@ -23,19 +25,19 @@ func TestLoopIsShared(t *testing.T) {
 		s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, to, na.Tag(i), []byte("x")) })
 	}
 	s.e.Uncork()
-	require.LessOrEqual(t, s.trigger(), 2*2*maxDrain, "sends and receives that end in one call")
+	require.LessOrEqual(t, s.trigger(), 2*2*frames, "sends and receives that end in one call")
 	at, ok := s.e.NextTimer()
 	require.True(t, ok)
 	require.LessOrEqual(t, at, s.clock, "the rest is due")
 	s.pass(0)
-	require.Equal(t, 2*maxDrain, s.trigger(), "and in one turn of the context")
+	require.Equal(t, 2*frames, s.trigger(), "and in one turn of the context")
 	for s.ends < 2*n { // a leader that would sleep goes on at once
 		require.NoError(t, s.nctx.Progress(time.Minute))
 		s.trigger()
 	}
 	s.e.Lock()
 	defer s.e.Unlock()
-	require.False(t, s.eng.self.pending.Load())
+	require.False(t, s.eng.self.pending.Load() || s.eng.self.rest.Load())
 	require.Empty(t, s.eng.self.todo)
 }
 
@@ -60,9 +62,53 @@ func TestLoopGoesOnElsewhere(t *testing.T) {
 	require.Equal(t, s.nctx, p.next())
 	s.nctx.Close()
 	require.Equal(t, other, p.next())
-	require.True(t, p.pending.Swap(false))
+	require.True(t, p.rest.Swap(false))
 	p.todo = nil
 	require.Nil(t, p.next())
-	require.False(t, p.pending.Load())
+	require.False(t, p.pending.Load() || p.rest.Load())
 	p.pumping = false
+}
+
+// A transfer within the process is moved a little at a time, whoever calls: its beginning, other operations, a cancel and Trigger do
+// not wait for it, and a turn of the leader has time for the peers too.
+func TestSelfTransferIsShared(t *testing.T) {
+	const size, piece, most = 64 << 20, 256 << 10, 2 << 20
+	s := newScript(t, na.Config{})
+	theirs, ours := make([]byte, size), bytes.Repeat([]byte{1}, size)
+	mem, err := s.eng.cls.Register(na.ReadWrite, theirs)
+	require.NoError(t, err)
+	local, err := s.eng.cls.NewMem(ours)
+	require.NoError(t, err)
+	moved := func() (n int) {
+		for at := 0; at < size; at += piece {
+			n += int(theirs[at])
+		}
+		return n * piece
+	}
+	before := 0
+	little := func(what string, limit int) {
+		now := moved()
+		require.LessOrEqual(t, now-before, limit, what)
+		before = now
+	}
+	to := s.nctx.Self()
+	s.op(func(op *na.Op) error { return s.nctx.Put(op, local, 0, to, mem.Key(), 0, size) })
+	little("Put", most)
+	recv := s.op(func(op *na.Op) error { return s.nctx.RecvExpected(op, to, 1, make([]byte, 1)) })
+	for range 10 {
+		s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, to, 2, []byte("x")) })
+	}
+	recv.Cancel()
+	s.trigger()
+	little("messages, Cancel and Trigger", 0)
+	turns := 0
+	for ; moved() < size; turns++ {
+		s.pass(0)
+		little("a turn of the leader", most)
+	}
+	require.Less(t, turns, size/piece)
+	for s.ends < 12 {
+		s.pass(0)
+		s.trigger()
+	}
 }
