@@ -195,7 +195,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 
 // The encoded form; docs/WIRE.md has the picture.
 const (
-	wireVersion = 1
+	wireVersion = 2
 	flagEager   = 1
 	flagBound   = 2
 )

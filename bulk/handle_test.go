@@ -22,10 +22,11 @@ import (
 
 // descriptor builds the encoded form of a handle from its parts.
 func descriptor(flags byte, length uint64, access byte, rest ...[]byte) []byte {
-	b := []byte{1, flags}
+	b := []byte{2, flags}
 	b = append(b, token...)
 	b = binary.LittleEndian.AppendUint64(b, length)
 	b = append(b, access)
+	b = append(b, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38) // the hint
 	return append(b, bytes.Join(rest, nil)...)
 }
 
@@ -43,15 +44,16 @@ const (
 
 // The form on the wire: docs/WIRE.md.
 func TestDescriptorGolden(t *testing.T) {
+	const hint = "3132333435363738"
 	for _, c := range []struct {
 		name, want string
 		in         []byte
 	}{
-		{"plain", "0100" + "feedfacebaadf00ddeadc0decafed00d" + "0010000000000000" + "03", descriptor(0, 4096, 3)},
-		{"bound", "0102" + "feedfacebaadf00ddeadc0decafed00d" + "0500000000000000" + "02" + "0700" + "7463703a2f2f61",
+		{"plain", "0200" + "feedfacebaadf00ddeadc0decafed00d" + "0010000000000000" + "03" + hint, descriptor(0, 4096, 3)},
+		{"bound", "0202" + "feedfacebaadf00ddeadc0decafed00d" + "0500000000000000" + "02" + hint + "0700" + "7463703a2f2f61",
 			descriptor(bound, 5, 2, address("tcp://a"))},
-		{"eager", "0101" + "feedfacebaadf00ddeadc0decafed00d" + "0300000000000000" + "01" + "616263", descriptor(eager, 3, 1, []byte("abc"))},
-		{"both", "0103" + "feedfacebaadf00ddeadc0decafed00d" + "0200000000000000" + "01" + "0900" + "7463703a2f2f612333" + "7879",
+		{"eager", "0201" + "feedfacebaadf00ddeadc0decafed00d" + "0300000000000000" + "01" + hint + "616263", descriptor(eager, 3, 1, []byte("abc"))},
+		{"both", "0203" + "feedfacebaadf00ddeadc0decafed00d" + "0200000000000000" + "01" + hint + "0900" + "7463703a2f2f612333" + "7879",
 			descriptor(eager|bound, 2, 1, address("tcp://a#3"), []byte("xy"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -75,7 +77,7 @@ func TestDescriptorRefused(t *testing.T) {
 	}{
 		{"nothing", "too short", nil},
 		{"version 0", "version 0", append([]byte{0}, descriptor(0, 1, 1)[1:]...)},
-		{"version 2", "version 2", append([]byte{2}, descriptor(0, 1, 1)[1:]...)},
+		{"version 1", "version 1", append([]byte{1}, descriptor(0, 1, 1)[1:]...)},
 		{"unknown flag", "unknown flags", descriptor(4, 1, 1)},
 		{"all flags", "unknown flags", descriptor(0xff, 1, 1)},
 		{"no access", "allows no access", descriptor(0, 1, 0)},
@@ -498,7 +500,7 @@ func TestForgedDescriptor(t *testing.T) {
 			return r
 		}
 		l := local(t, p.mctx, mine.segs...)
-		e := p.transfer(bulk.Spec{Dir: bulk.Push, Remote: there(func(b []byte) { b[len(b)-1] = 3 }), Local: l, Size: 1000})
+		e := p.transfer(bulk.Spec{Dir: bulk.Push, Remote: there(func(b []byte) { b[26] = 3 }), Local: l, Size: 1000})
 		require.ErrorIs(t, e.err, na.ErrPermission)
 		e = p.transfer(bulk.Spec{Remote: there(func(b []byte) { binary.LittleEndian.PutUint64(b[18:], 1<<40) }), RemoteOffset: 99_000, Local: l, Size: 1001})
 		require.ErrorIs(t, e.err, hg.ErrInvalid)

@@ -65,11 +65,11 @@ func (d *fakeDomain) Endpoint(nctx *Context) (Endpoint, error) {
 	return e, nil
 }
 
-func (d *fakeDomain) Publish(m *Mem) error {
+func (d *fakeDomain) Publish(m *Mem) (uint64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.published[m] = true
-	return nil
+	return 0, nil
 }
 
 func (d *fakeDomain) Unpublish(m *Mem) bool {

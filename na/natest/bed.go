@@ -183,14 +183,14 @@ func (b *bed) lapse(d time.Duration) {
 	b.until("time passes", func() bool { return b.sides[0].Now() >= end })
 }
 
-// quiet drives long enough for what is under way between a and t to arrive: messages and bulk data go to and fro.
+// quiet drives long enough for what is under way between a and t to arrive: bulk data goes to and fro. Its length is odd, and few transports move so little otherwise than by frames.
 func (b *bed) quiet(a, t *side) {
 	b.Helper()
 	for range 2 {
-		m := t.register(na.ReadWrite, make([]byte, 8))
-		here := a.private(make([]byte, 8))
-		a.put(here, 0, t.Self(), m.Key(), 0, 8).ok()
-		a.get(here, 0, t.Self(), m.Key(), 0, 8).ok()
+		m := t.register(na.ReadWrite, make([]byte, 7))
+		here := a.private(make([]byte, 7))
+		a.put(here, 0, t.Self(), m.Key(), 0, 7).ok()
+		a.get(here, 0, t.Self(), m.Key(), 0, 7).ok()
 		t.deregister(m).ok()
 		for range 10 {
 			b.pass()

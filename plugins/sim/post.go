@@ -76,9 +76,9 @@ func (d *domain) Endpoint(nctx *na.Context) (na.Endpoint, error) {
 }
 
 // Publish implements na.Domain.
-func (d *domain) Publish(m *na.Mem) error {
+func (d *domain) Publish(m *na.Mem) (hint uint64, err error) {
 	if err := d.node.post(); err != nil {
-		return err
+		return 0, err
 	}
 	return d.Engine.Publish(m)
 }

@@ -142,6 +142,6 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 
 // adopt brings l up over a connection that the peer made.
 func (l *Link) adopt(r *route, conn any, g *frame.Greeting) {
-	l.carrier, l.exact, l.Conn, l.ways = r.carrier, r.Exact, conn, nil
+	l.carrier, l.exact, l.regions, l.Conn, l.ways = r.carrier, r.Exact, r.Regions, conn, nil
 	l.up(*g)
 }

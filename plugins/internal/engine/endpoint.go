@@ -283,7 +283,10 @@ func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 	o.link, o.tag, o.mem = l, tag, m
 	e.leases[matchKey{l, tag}] = o
 	e.tokens[m.Key().Token] = o
-	e.eng.lend(m, l.session)
+	e.eng.publish(m, l.session)
+	if r := l.regions; r != nil {
+		r.Publish(m, l.session)
+	}
 	l.enter()
 	l.leases.push(o)
 	e.Unlock()

@@ -20,8 +20,9 @@ type Transport struct {
 	// Listen is Self if peers can dial it, else empty.
 	Listen string
 	// Exact says that the carriers never send anything in place of bytes that are gone: the bytes vouch for themselves.
-	Exact bool
-	Names Names
+	Exact   bool
+	Names   Names
+	Regions Regions // may be nil
 	// Via, if not nil, reports whether a peer that the class's own transport calls name can be reached by this one, and as what.
 	// Locked; it does not wait.
 	Via func(name string) (own string, ok bool)
@@ -176,29 +177,37 @@ func (g *Engine) Context(target int) *Endpoint {
 }
 
 // Publish implements na.Domain.
-func (g *Engine) Publish(m *na.Mem) error {
+func (g *Engine) Publish(m *na.Mem) (hint uint64, err error) {
+	g.publish(m, m.Session())
+	for i := range g.opts.Transports {
+		if r := g.opts.Transports[i].Regions; r != nil {
+			hint = r.Publish(m, m.Session())
+		}
+	}
+	return hint, nil
+}
+
+// publish binds registered memory to one session, if that is not 0.
+func (g *Engine) publish(m *na.Mem, session uint64) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.mems[m.Key().Token] = memEntry{m, m.Session()}
-	return nil
+	g.mems[m.Key().Token] = memEntry{m, session}
+	g.mu.Unlock()
 }
 
 // Unpublish implements na.Domain.
 func (g *Engine) Unpublish(m *na.Mem) bool {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.mems[m.Key().Token].m != m {
-		return false
+	known := g.mems[m.Key().Token].m == m
+	if known {
+		delete(g.mems, m.Key().Token)
 	}
-	delete(g.mems, m.Key().Token)
-	return true
-}
-
-// lend binds registered memory to one session.
-func (g *Engine) lend(m *na.Mem, session uint64) {
-	g.mu.Lock()
-	g.mems[m.Key().Token] = memEntry{m, session}
 	g.mu.Unlock()
+	for i := range g.opts.Transports {
+		if r := g.opts.Transports[i].Regions; known && r != nil {
+			r.Unpublish(m)
+		}
+	}
+	return known
 }
 
 // reach finds the memory that a peer's request names and checks the request: token, session, access and range.

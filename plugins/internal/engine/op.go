@@ -32,23 +32,24 @@ type op struct {
 	prev *op
 	next *op
 
-	tag    na.Tag
-	buf    []byte
-	by     na.Deadline // of an unexpected message
-	mem    *na.Mem     // local side of a put or get; memory of a lease
-	loff   int64
-	key    na.Key
-	roff   int64
-	n      int64
-	at     int64         // bytes sent or received so far
-	id     uint64        // of a put or get; of the message of a withdraw
-	due    time.Duration // of a timer
-	place  int           // in Endpoint.timers
-	last   bool          // a message that uses the last envelope of a peer, and ends when there is another
-	flow   Flow          // of a put
-	source *source
-	sink   *sink
-	stop   func() // ends a lookup
+	tag      na.Tag
+	buf      []byte
+	by       na.Deadline // of an unexpected message
+	mem      *na.Mem     // local side of a put or get; memory of a lease
+	loff     int64
+	key      na.Key
+	roff     int64
+	n        int64
+	at       int64         // bytes sent or received so far
+	id       uint64        // of a put or get; of the message of a withdraw
+	due      time.Duration // of a timer
+	place    int           // in Endpoint.timers
+	last     bool          // a message that uses the last envelope of a peer, and ends when there is another
+	flow     Flow          // of a put
+	source   *source
+	transfer *Transfer // of a Mover
+	sink     *sink
+	stop     func() // ends a lookup
 }
 
 // matchKey finds the lease that goes with an expected message.
@@ -155,6 +156,8 @@ func (e *Endpoint) cancel(o *op, err error) {
 	case kindPut, kindGet:
 		if moving = o.id; moving == 0 {
 			r.Fate = na.NotRun
+		} else if o.transfer != nil {
+			moving = 0 // the peer knows nothing of it
 		}
 	}
 	e.finish(o, r)

@@ -39,7 +39,7 @@ func (e *Endpoint) ways(name string) (all []way, err error) {
 func (l *Link) take() {
 	w := l.ways[0]
 	l.ways = l.ways[1:]
-	l.carrier, l.exact, l.name = w.carrier, w.Exact, w.name
+	l.carrier, l.exact, l.regions, l.name = w.carrier, w.Exact, w.Regions, w.name
 }
 
 // detour dials by the next way, when the peer is not reached by the one before, and reports whether there is one.

@@ -35,9 +35,10 @@ type Link struct {
 
 	e       *Endpoint
 	carrier Carrier
-	exact   bool   // of its transport
-	name    string // to dial
-	ways    []way  // that have not been tried
+	exact   bool    // of its transport
+	regions Regions // likewise; may be nil
+	name    string  // to dial
+	ways    []way   // that have not been tried
 	state   linkState
 	session uint64
 	named   na.Addr // how operations find it; zero for a peer that cannot be dialled
@@ -125,6 +126,9 @@ func (l *Link) Target() int { return l.named.Target() }
 
 // Endpoint returns the endpoint that l belongs to.
 func (l *Link) Endpoint() *Endpoint { return l.e }
+
+// Session returns the number of the session, which never leaves the process. Locked.
+func (l *Link) Session() uint64 { return l.session }
 
 // Up tells whether the session is established. Locked.
 func (l *Link) Up() bool { return l.state == linkUp }
