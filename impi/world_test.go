@@ -203,6 +203,36 @@ func TestBadSets(t *testing.T) {
 	require.EqualError(t, err, "impi: client 1 has not submitted label 0x2100")
 }
 
+// Whatever the labels hold, reading them ends, and takes no more memory than they have bytes.
+func FuzzWorld(f *testing.F) {
+	clients := []Client{clientOf(0, 1, 2), clientOf(1, 1)}
+	var good []byte
+	for _, label := range labels {
+		data := append(clients[0].part(label), clients[1].part(label)...)
+		good = append(append(good, byte(len(data))), data...)
+	}
+	f.Add(good)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := newReader(2)
+		for _, label := range labels {
+			if len(b) == 0 {
+				return
+			}
+			n := min(int(b[0]), len(b)-1)
+			if r.take(setOf(label, b[1:1+n], nil)) != nil {
+				return
+			}
+			b = b[1+n:]
+		}
+		procs := 0
+		for i := range r.world.Clients {
+			procs += r.world.Clients[i].procs()
+			require.NoError(t, checkVersions(r.world.Clients[i].Versions))
+		}
+		require.LessOrEqual(t, 16*procs, 255)
+	})
+}
+
 func TestClientIsChecked(t *testing.T) {
 	for name, change := range map[string]func(*Client){
 		"versions": func(c *Client) { c.Versions = nil },

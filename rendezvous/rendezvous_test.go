@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
@@ -107,7 +108,7 @@ func whole(ctx context.Context, cfg rendezvous.Config) error {
 			return err
 		}
 		for rank, b := range set.Data {
-			if int(b) != rank || len(set.Data) != m.Size() {
+			if b != byte(rank) || len(set.Data) != m.Size() {
 				return fmt.Errorf("rank %d of %d: got %v", m.Rank(), m.Size(), set.Data)
 			}
 		}
@@ -126,7 +127,7 @@ func TestStartup(t *testing.T) {
 		size     int
 		tls, has *tls.Config
 	}{
-		"native, secret": {auth: secret, size: 64},
+		"native, secret": {auth: secret, size: long.Or(64, 1024)},
 		"native, TLS":    {auth: protocol.Auth{None: true}, size: 8, tls: serverTLS(t), has: clientTLS(t)},
 		"strict, none":   {form: protocol.Strict, auth: protocol.Auth{None: true}, size: 32},
 		"strict, key":    {form: protocol.Strict, auth: protocol.Auth{Key: &theKey}, size: 3},

@@ -19,7 +19,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/impi"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
 func init() { asProgram = program }
@@ -164,6 +166,29 @@ func TestRendezvous(t *testing.T) {
 	both.Wait()
 	q.wait(0)
 	require.Contains(t, q.errors.String(), "all processes have started")
+}
+
+// qs rendezvous -impi is a server of IMPI 0.0, for whom the environment of LAM/MPI lets in.
+func TestRendezvousIMPI(t *testing.T) {
+	require.Contains(t, run(t, 1, "rendezvous", "-impi", "-n", "1").errors.String(), "no mechanism of authentication is enabled")
+	q := newQS(t, "rendezvous", "-impi", "-n", "1")
+	q.cmd.Env = append(q.cmd.Env, "IMPI_AUTH_KEY=77")
+	r, w := io.Pipe()
+	q.cmd.Stdout = w
+	q.start()
+	all := bufio.NewScanner(r)
+	require.True(t, all.Scan())
+	key := uint64(77)
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	m, err := rendezvous.Join(ctx, rendezvous.Config{Form: protocol.Strict, Addr: all.Text(), Auth: protocol.Auth{Key: &key}})
+	require.NoError(t, err)
+	defer m.Close()
+	world, err := impi.Exchange(ctx, m, impi.Client{Versions: []impi.Version{{}}, PacketLen: 1024, MaxTag: 32767})
+	require.NoError(t, err)
+	require.Len(t, world.Clients, 1)
+	require.NoError(t, m.Leave())
+	q.wait(0)
 }
 
 // A line without an end is kept within bounds.
