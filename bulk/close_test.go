@@ -261,7 +261,7 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 					op  *bulk.Op
 					got ended
 				)
-				_, err := target.Register("slow", func(h *hg.Handle) error {
+				_, err := target.Register("slow", func(h hg.Incoming) error {
 					var remote bulk.Handle
 					if err := h.Input(&remote); err != nil {
 						return err
@@ -270,12 +270,11 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					h.Ref()
-					op, err = bulk.Transfer(tctx, bulk.Spec{Dir: dir, Peer: h.Addr(), Remote: &remote, Local: l, Size: remote.Len(),
+					_ = h.Detach()
+					op, err = bulk.Transfer(tctx, bulk.Spec{Dir: dir, Peer: h.Peer(), Remote: &remote, Local: l, Size: remote.Len(),
 						Chunk: 32 << 10, Window: 2}, func(op *bulk.Op, err error) {
 						got.done(op, err)
 						assert.NoError(t, h.Respond(nil, nil))
-						h.Close()
 					})
 					return errors.Join(err, l.Close(nil))
 				})

@@ -23,7 +23,7 @@ func Example() {
 		Name string
 		Data *bulk.Handle
 	}
-	must(target.Register("store", func(h *hg.Handle) error {
+	must(target.Register("store", func(h hg.Incoming) error {
 		var in store
 		if err := h.Input(&in); err != nil {
 			return err
@@ -33,20 +33,16 @@ func Example() {
 		if err != nil {
 			return err
 		}
-		h.Ref() // it is answered in done
+		_ = h.Detach() // it is answered in done
 		_, err = bulk.Transfer(tctx, bulk.Spec{
-			Dir: bulk.Pull, Peer: h.Addr(), Remote: in.Data, Local: local, Size: in.Data.Len(),
+			Dir: bulk.Pull, Peer: h.Peer(), Remote: in.Data, Local: local, Size: in.Data.Len(),
 		}, func(op *bulk.Op, err error) {
-			defer h.Close()
 			if err != nil {
 				_ = h.RespondError(err, nil)
 				return
 			}
 			_ = h.Respond(fmt.Sprintf("%s: %d bytes, %d of them x", in.Name, op.Moved(), bytes.Count(buf, []byte("x"))), nil)
 		})
-		if err != nil {
-			h.Close()
-		}
 		return err
 	}))
 
@@ -81,14 +77,14 @@ func ExampleNewReader() {
 	target, tctx := open("tcp://127.0.0.1:0")
 	origin, octx := open("tcp://")
 
-	must(target.Register("checksum", func(h *hg.Handle) error {
+	must(target.Register("checksum", func(h hg.Incoming) error {
 		var data bulk.Handle
 		if err := h.Input(&data); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		r, err := bulk.NewReader(ctx, tctx, bulk.Stream{Peer: h.Addr(), Handle: &data, Chunk: 256 << 10})
+		r, err := bulk.NewReader(ctx, tctx, bulk.Stream{Peer: h.Peer(), Handle: &data, Chunk: 256 << 10})
 		if err != nil {
 			return err
 		}

@@ -339,7 +339,7 @@ func TestBoundHandleOfWhoDoesNotListen(t *testing.T) {
 		require.Contains(t, err.Error(), there.Owner().String())
 
 		var from na.Addr
-		id := p.rpc("hello", func(h *hg.Handle) error { from = h.Addr(); return h.Respond(nil, nil) })
+		id := p.rpc("hello", func(h hg.Incoming) error { from = h.Peer(); return h.Respond(nil, nil) })
 		h, err := p.mctx.Create(p.peer, id)
 		require.NoError(t, err)
 		require.NoError(t, h.Forward(nil, nil))
@@ -426,7 +426,7 @@ func TestEagerIsASnapshot(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n)
 		var got *bulk.Handle
-		id := p.rpc("take", func(h *hg.Handle) error {
+		id := p.rpc("take", func(h hg.Incoming) error {
 			got = new(bulk.Handle)
 			return errors.Join(h.Input(got), h.Respond(nil, nil))
 		})

@@ -279,8 +279,8 @@ type farce struct {
 	*liar
 	victim, other *hg.Context
 	starts        []*started
-	calls         []*hg.Handle // of the victim, to the liar
-	kept          []*hg.Handle // requests that the victim has not answered
+	calls         []*hg.Handle  // of the victim, to the liar
+	kept          []hg.Incoming // requests that the victim has not answered
 	moves         []*bulk.Op
 	shared        []*share
 	closed        []*share
@@ -322,11 +322,7 @@ func (f *farce) class(addr, node string) *hg.Context {
 		f.t.Fatal(err)
 	}
 	for _, name := range lies[:5] {
-		register := cls.Register
-		if name == "one-way" {
-			register = cls.RegisterOneWay
-		}
-		if _, err := register(name, f.serve); err != nil {
+		if _, err := cls.RegisterRPC(hg.RPC{Name: name, Handler: f.serve, OneWay: name == "one-way"}); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -357,7 +353,7 @@ func (f *farce) never() { f.starts = f.starts[:len(f.starts)-1] }
 
 // serve is the handler of the victim's RPCs. The bystander gets the answer at once, and the liar's requests wait if the RPC
 // says so.
-func (f *farce) serve(h *hg.Handle) error {
+func (f *farce) serve(h hg.Incoming) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -367,7 +363,8 @@ func (f *farce) serve(h *hg.Handle) error {
 		f.respond(h, in)
 	case "keep":
 		if !f.ending {
-			f.kept = append(f.kept, h.Ref())
+			_ = h.Detach()
+			f.kept = append(f.kept, h)
 		}
 	case "big":
 		f.respond(h, make([]byte, 5000))
@@ -380,9 +377,9 @@ func (f *farce) serve(h *hg.Handle) error {
 		if remote.Access() == bulk.WriteOnly {
 			dir = bulk.Push
 		}
-		h.Ref()
+		_ = h.Detach()
 		ended := f.begun("transfer for a request")
-		_, err := bulk.Transfer(f.victim, bulk.Spec{Dir: dir, Peer: h.Addr(), Remote: remote, Local: f.local, Size: min(remote.Len(), 8000)},
+		_, err := bulk.Transfer(f.victim, bulk.Spec{Dir: dir, Peer: h.Peer(), Remote: remote, Local: f.local, Size: min(remote.Len(), 8000)},
 			func(_ *bulk.Op, err error) {
 				ended()
 				if err != nil {
@@ -390,20 +387,18 @@ func (f *farce) serve(h *hg.Handle) error {
 				} else {
 					f.respond(h, nil)
 				}
-				h.Close()
 			})
 		if err != nil {
 			f.never()
-			h.Close()
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *farce) respond(h *hg.Handle, out []byte) {
+func (f *farce) respond(h hg.Incoming, out []byte) {
 	ended := f.begun("response")
-	if h.RespondRaw(out, func(*hg.Handle, error) { ended() }) != nil {
+	if h.RespondRaw(out, func(hg.Incoming, error) { ended() }) != nil {
 		f.never()
 	}
 }
@@ -477,10 +472,9 @@ func (f *farce) user(what byte) {
 				h.Cancel()
 				return
 			case 4:
-				_ = h.Ctx()
+				_ = h.Context()
 				return
 			}
-			h.Close()
 			f.kept = append(f.kept[:i:i], f.kept[i+1:]...)
 		}
 	case 9: // move something to or from what the liar says it has
@@ -493,7 +487,7 @@ func (f *farce) user(what byte) {
 			return
 		}
 		spec := bulk.Spec{
-			Dir: bulk.Dir(v() % 2), Peer: pick(&f.in, f.kept).Addr(), Remote: remote, RemoteOffset: int64(v()),
+			Dir: bulk.Dir(v() % 2), Peer: pick(&f.in, f.kept).Peer(), Remote: remote, RemoteOffset: int64(v()),
 			Local: f.local, LocalOffset: int64(v()) * 4, Size: int64(v()) * 24, Chunk: 4 << 10,
 		}
 		ended := f.begun("transfer")
@@ -634,7 +628,7 @@ func (f *farce) end() {
 		h.Close()
 	}
 	for _, h := range f.kept {
-		h.Close()
+		_ = h.RespondError(hg.ErrNoResponse, nil)
 	}
 	for _, op := range f.moves {
 		op.Cancel()

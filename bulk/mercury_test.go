@@ -38,7 +38,7 @@ type moveOut struct {
 }
 
 // serveMove pulls and verifies every byte, or pushes a pattern, then says how much it was.
-func serveMove(h *hg.Handle) error {
+func serveMove(h hg.Incoming) error {
 	var in moveIn
 	if err := h.Input(&in); err != nil {
 		return err
@@ -47,22 +47,21 @@ func serveMove(h *hg.Handle) error {
 	if in.Dir == bulk.Push {
 		mine.fill(2)
 	}
-	l, err := bulk.Create(h.Context(), bulk.LocalOnly, mine.segs...)
+	l, err := bulk.Create(h.Queue(), bulk.LocalOnly, mine.segs...)
 	if err != nil {
 		return err
 	}
 	spec := bulk.Spec{Dir: in.Dir, Remote: in.Memory, RemoteOffset: in.RemoteOffset, Local: l, LocalOffset: in.LocalOffset, Size: in.Size}
 	if !in.Bound {
-		spec.Peer = h.Addr()
+		spec.Peer = h.Peer()
 	}
 	if in.Cancel {
 		spec.Chunk, spec.Window = 4<<10, 2
 		spec.OnProgress = func(op *bulk.Op, _ int64) { op.Cancel() }
 	}
-	h.Ref()
-	_, err = bulk.Transfer(h.Context(), spec, func(op *bulk.Op, err error) {
-		defer h.Close()
-		out := moveOut{Moved: op.Moved(), Context: h.Context().ID()}
+	_ = h.Detach()
+	_, err = bulk.Transfer(h.Queue(), spec, func(op *bulk.Op, err error) {
+		out := moveOut{Moved: op.Moved(), Context: h.Queue().ID()}
 		if in.Cancel && errors.Is(err, hg.ErrCanceled) {
 			out.Canceled, err = true, nil
 		} else if err == nil && in.Dir == bulk.Pull {
@@ -74,9 +73,6 @@ func serveMove(h *hg.Handle) error {
 		}
 		_ = h.Respond(&out, nil)
 	})
-	if err != nil {
-		h.Close()
-	}
 	return errors.Join(err, l.Close(nil))
 }
 
@@ -191,7 +187,7 @@ func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 	}
 	before := theirs.bytes()
 	var err error
-	in.Memory, err = bulk.CreateWith(h.Context(), opts, theirs.segs...)
+	in.Memory, err = bulk.CreateWith(h.Queue(), opts, theirs.segs...)
 	require.NoError(m.t, err)
 	calls := 0
 	require.NoError(m.t, h.Forward(in, func(_ *hg.Handle, e error) { calls++; err = e }))
@@ -214,7 +210,7 @@ func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 }
 
 // serveForward passes the handle on to another process, or to this one, which moves the data of the first.
-func serveForward(h *hg.Handle) error {
+func serveForward(h hg.Incoming) error {
 	var in moveIn
 	if err := h.Input(&in); err != nil {
 		return err
@@ -223,14 +219,13 @@ func serveForward(h *hg.Handle) error {
 	if err != nil {
 		return err
 	}
-	f, err := h.Context().Create(next, hg.HashName("move"))
+	f, err := h.Queue().Create(next, hg.HashName("move"))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	h.Ref()
+	_ = h.Detach()
 	return f.Forward(&in, func(f *hg.Handle, err error) {
-		defer h.Close()
 		var out moveOut
 		if err == nil {
 			err = f.Output(&out)

@@ -17,8 +17,8 @@ func TestHandleForOnePeer(t *testing.T) {
 		const size = 100_000
 		var peer na.Addr
 		name := "who " + dir.String()
-		h, err := p.mctx.Create(p.peer, p.rpc(name, func(h *hg.Handle) error {
-			peer = h.Addr()
+		h, err := p.mctx.Create(p.peer, p.rpc(name, func(h hg.Incoming) error {
+			peer = h.Peer()
 			return h.Respond(nil, nil)
 		}))
 		require.NoError(t, err)
@@ -72,8 +72,8 @@ func TestHandleForTheTarget(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n)
 		var origin na.Addr
-		h, err := p.mctx.Create(p.peer, p.rpc("who", func(h *hg.Handle) error {
-			origin = h.Addr()
+		h, err := p.mctx.Create(p.peer, p.rpc("who", func(h hg.Incoming) error {
+			origin = h.Peer()
 			return h.Respond(nil, nil)
 		}))
 		require.NoError(t, err)

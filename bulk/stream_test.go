@@ -504,12 +504,12 @@ func (p *pair) closeBulk(h *bulk.Handle) {
 func TestStreamsInHandlers(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n)
-		id := p.rpc("digest", func(h *hg.Handle) error {
+		id := p.rpc("digest", func(h hg.Incoming) error {
 			var in bulk.Handle
 			if err := h.Input(&in); err != nil {
 				return err
 			}
-			r, err := bulk.NewReader(t.Context(), p.octx, bulk.Stream{Peer: h.Addr(), Handle: &in, Chunk: 32 << 10, Window: 2})
+			r, err := bulk.NewReader(t.Context(), p.octx, bulk.Stream{Peer: h.Peer(), Handle: &in, Chunk: 32 << 10, Window: 2})
 			if err != nil {
 				return err
 			}

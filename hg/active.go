@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// The load of a context is the requests whose handlers have begun and whose handles are not closed. It is bounded, for the
+// The load of a context is the requests whose handlers have begun and that have not ended. It is bounded, for the
 // context and for each session: a request beyond a bound is not accepted, so it keeps its envelope, can be withdrawn, and
-// holds its origin back. It begins when another one is closed, oldest first among those that may.
+// holds its origin back. It begins when another one ends, oldest first among those that may.
 //
-//	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … last reference ─► room for the next
+//	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … it has ended ───► room for the next
 //	                         └─ no ──► waits ◄──────────────────────────────────────────┘
 //	                                     └─ its deadline passes: dispatched, to be refused
 type load struct {
@@ -19,46 +19,45 @@ type load struct {
 	waiting atomic.Int64
 
 	mu         sync.Mutex // guards the fields below, and waits of those in the list
-	head, tail *Handle    // by service.next and prev
+	head, tail *service   // by service.next and prev
 	sweepAt    int64      // when so many wait, those that were taken back are looked for
 }
 
 // sweepFirst is how many requests that were taken back may wait for room unnoticed; else no more than do wait.
 const sweepFirst = 64
 
-// take takes room for h, if there is some.
-func (d *load) take(h *Handle) bool {
+// take takes room for s, if there is some.
+func (d *load) take(s *service) bool {
 	if d.n.Add(1) <= d.most {
-		if h.service.peerLoad.Add(1) <= d.mostPerPeer {
+		if s.peerLoad.Add(1) <= d.mostPerPeer {
 			return true
 		}
-		h.service.peerLoad.Add(-1)
+		s.peerLoad.Add(-1)
 	}
 	d.n.Add(-1)
 	return false
 }
 
-// admit reports whether the handler of h may begin, or is not to; otherwise h is dispatched again when it may.
-func (c *Context) admit(h *Handle) bool {
+// admit reports whether the handler of s may begin, or is not to; otherwise s is dispatched again when it may.
+func (c *Context) admit(s *service) bool {
 	d := &c.load
-	s := h.service
 	if s.admitted || c.nctx.Draining() {
 		return true
 	}
-	if d.waiting.Load() == 0 && d.take(h) {
+	if d.waiting.Load() == 0 && d.take(s) {
 		s.admitted = true
 		return true
 	}
-	h.mu.Lock()
-	h.arm()
-	h.mu.Unlock()
+	s.mu.Lock()
+	s.arm()
+	s.mu.Unlock()
 	d.mu.Lock()
-	if h.late() || s.env.IsWithdrawn() { // looked at here: the alarm either finds h in the list, or has rung before
+	if s.late() || s.env.IsWithdrawn() { // looked at here: the alarm either finds h in the list, or has rung before
 		d.mu.Unlock()
 		return true
 	}
 	s.found(evNoRoom)
-	d.push(h)
+	d.push(s)
 	s.note(evNoRoom)
 	if d.waiting.Load() >= max(d.sweepAt, sweepFirst) {
 		c.sweep()
@@ -68,13 +67,13 @@ func (c *Context) admit(h *Handle) bool {
 	return false
 }
 
-// leave returns the room of h.
-func (c *Context) leave(h *Handle) {
-	if !h.service.admitted {
+// leave returns the room of s.
+func (c *Context) leave(s *service) {
+	if !s.admitted {
 		return
 	}
-	h.service.admitted = false
-	h.service.peerLoad.Add(-1)
+	s.admitted = false
+	s.peerLoad.Add(-1)
 	c.load.n.Add(-1)
 	c.advance()
 }
@@ -89,72 +88,70 @@ func (c *Context) advance() {
 	closing := c.nctx.Draining()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for h := d.head; h != nil; {
-		next := h.service.next
+	for s := d.head; s != nil; {
+		next := s.next
 		if !closing && d.n.Load() >= d.most {
 			return
 		}
-		if closing || d.take(h) {
-			h.service.admitted = !closing
-			c.dispatch(h)
+		if closing || d.take(s) {
+			s.admitted = !closing
+			c.dispatch(s)
 		}
-		h = next
+		s = next
 	}
 }
 
 // sweep dispatches the requests that wait and were taken back: they use no envelope, so nothing else bounds them. Locked.
 func (c *Context) sweep() {
 	d := &c.load
-	for h := d.head; h != nil; {
-		next := h.service.next
-		if h.service.env.IsWithdrawn() {
-			c.dispatch(h)
+	for s := d.head; s != nil; {
+		next := s.next
+		if s.env.IsWithdrawn() {
+			c.dispatch(s)
 		}
-		h = next
+		s = next
 	}
 	d.sweepAt = 2 * d.waiting.Load()
 }
 
-// expire dispatches h, whose deadline has passed, if it waits.
-func (c *Context) expire(h *Handle) {
+// expire dispatches s, whose deadline has passed, if it waits.
+func (c *Context) expire(s *service) {
 	c.load.mu.Lock()
 	defer c.load.mu.Unlock()
-	if h.service.waits {
-		c.dispatch(h)
+	if s.waits {
+		c.dispatch(s)
 	}
 }
 
 // dispatch has a request that waits go on. Locked.
-func (c *Context) dispatch(h *Handle) {
-	h.service.found(evDispatched)
-	c.load.remove(h)
-	h.service.note(evDispatched)
-	_ = c.PostTask(&h.service.dispatch)
+func (c *Context) dispatch(s *service) {
+	s.found(evDispatched)
+	c.load.remove(s)
+	s.note(evDispatched)
+	_ = c.PostTask(&s.dispatch)
 }
 
-func (d *load) push(h *Handle) {
-	s := h.service
+func (d *load) push(s *service) {
 	s.waits, s.prev, s.next = true, d.tail, nil
 	if d.tail == nil {
-		d.head = h
+		d.head = s
 	} else {
-		d.tail.service.next = h
+		d.tail.next = s
 	}
-	d.tail = h
+	d.tail = s
 	d.waiting.Add(1)
 }
 
-func (d *load) remove(h *Handle) {
-	s := h.service
+func (d *load) remove(s *service) {
 	if s.prev == nil {
 		d.head = s.next
 	} else {
-		s.prev.service.next = s.next
+		s.prev.next = s.next
 	}
 	if s.next == nil {
 		d.tail = s.prev
 	} else {
-		s.next.service.prev = s.prev
+		s.next.prev = s.prev
 	}
 	s.waits, s.prev, s.next = false, nil, nil
 	d.waiting.Add(-1)

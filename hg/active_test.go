@@ -12,13 +12,13 @@ import (
 
 // keeper is a target whose handlers keep their handles.
 type keeper struct {
-	kept []*hg.Handle
+	kept []hg.Incoming
 	most int64 // of Stats.Active, as handlers have seen it
 }
 
-func (k *keeper) handler(h *hg.Handle) error {
-	k.kept = append(k.kept, h.Ref())
-	k.most = max(k.most, h.Context().Stats().Active)
+func (k *keeper) handler(h hg.Incoming) error {
+	k.kept = append(k.kept, detached(h))
+	k.most = max(k.most, h.Queue().Stats().Active)
 	return nil
 }
 
@@ -27,7 +27,6 @@ func (k *keeper) answer() {
 	h := k.kept[0]
 	k.kept = k.kept[1:]
 	_ = h.RespondRaw(nil, nil) // the origin may have canceled
-	h.Close()
 }
 
 // Handlers that answer later are bounded (G-T12): beyond the bound requests stay in their envelopes, begin one by one as

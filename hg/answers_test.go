@@ -17,7 +17,7 @@ import (
 )
 
 func TestEverySilenceIsAnswered(t *testing.T) {
-	var late *hg.Handle
+	var late hg.Incoming
 	for _, c := range []struct {
 		name    string
 		handler hg.Handler
@@ -25,20 +25,20 @@ func TestEverySilenceIsAnswered(t *testing.T) {
 		code    na.Code
 		text    string
 	}{
-		{"HandlerError", func(*hg.Handle) error { return errors.New("disk on fire") }, nil, hg.ErrHandler, "disk on fire"},
-		{"HandlerPanic", func(*hg.Handle) error { panic("oops") }, nil, hg.ErrPanic, "the target's log has it as "},
-		{"NoResponse", func(*hg.Handle) error { return nil }, nil, hg.ErrNoResponse, ""},
-		{"NoResponseLater", func(h *hg.Handle) error { late = h.Ref(); return nil }, func() { late.Close() }, hg.ErrNoResponse, ""},
-		{"UndecodableInput", func(h *hg.Handle) error { return h.Input(new(map[string]int)) }, nil, hg.BadInput, "input of"},
-		{"OutputTooLarge", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 2<<20), nil) }, nil, hg.ErrOverflow, "MaxOutput"},
-		{"OwnCode", func(h *hg.Handle) error { return h.RespondError(na.WithText(hg.ErrExists, "there is one"), nil) }, nil, hg.ErrExists, "there is one"},
-		{"LongText", func(*hg.Handle) error { return errors.New(strings.Repeat("x", 1<<20)) }, nil, hg.ErrHandler, "xxx"},
+		{"HandlerError", func(hg.Incoming) error { return errors.New("disk on fire") }, nil, hg.ErrHandler, "disk on fire"},
+		{"HandlerPanic", func(hg.Incoming) error { panic("oops") }, nil, hg.ErrPanic, "the target's log has it as "},
+		{"NoResponse", func(hg.Incoming) error { return nil }, nil, hg.ErrNoResponse, ""},
+		{"NoResponseLater", func(h hg.Incoming) error { late = detached(h); return nil }, func() { drop(late) }, hg.ErrNoResponse, ""},
+		{"UndecodableInput", func(h hg.Incoming) error { return h.Input(new(map[string]int)) }, nil, hg.BadInput, "input of"},
+		{"OutputTooLarge", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 2<<20), nil) }, nil, hg.ErrOverflow, "MaxOutput"},
+		{"OwnCode", func(h hg.Incoming) error { return h.RespondError(na.WithText(hg.ErrExists, "there is one"), nil) }, nil, hg.ErrExists, "there is one"},
+		{"LongText", func(hg.Incoming) error { return errors.New(strings.Repeat("x", 1<<20)) }, nil, hg.ErrHandler, "xxx"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 				p := newPair(t, n, hg.Config{MaxOutput: 1 << 20})
 				ran := 0
-				h := p.handle(p.rpc("x", func(h *hg.Handle) error { ran++; return c.handler(h) }))
+				h := p.handle(p.rpc("x", func(h hg.Incoming) error { ran++; return c.handler(h) }))
 				defer h.Close()
 				var o outcome
 				require.NoError(t, h.Forward("not a map", o.cb))
@@ -67,14 +67,14 @@ func TestRefusedRequests(t *testing.T) {
 		p.target, p.tctx = n.Target(hg.Config{MaxInput: 64 << 10})
 		p.origin, p.octx = n.Origin(hg.Config{})
 		ran := 0
-		id := p.rpc("x", func(h *hg.Handle) error { ran++; return h.Respond(nil, nil) })
+		id := p.rpc("x", func(h hg.Incoming) error { ran++; return h.Respond(nil, nil) })
 		h := p.handle(id)
 		defer h.Close()
 		err := p.call(h, make([]byte, 65<<10))
 		said(t, err, hg.ErrOverflow)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 
-		oneWay, err := p.origin.RegisterOneWay("y", nil)
+		oneWay, err := p.origin.RegisterRPC(hg.RPC{Name: "y", OneWay: true})
 		require.NoError(t, err)
 		_, err = p.target.Register("y", echo)
 		require.NoError(t, err)
@@ -95,8 +95,6 @@ func TestOriginRefusesAtOnce(t *testing.T) {
 		never := func(*hg.Handle, error) { t.Error("a refused Forward ran its callback") }
 		require.ErrorIs(t, h.ForwardRaw(make([]byte, 1<<10+1), never), hg.ErrOverflow)
 		require.Error(t, h.Forward(make(chan int), never), "what the codec cannot encode")
-		require.ErrorIs(t, h.Respond(nil, nil), hg.ErrInvalid)
-		require.ErrorIs(t, h.Input(nil), hg.ErrInvalid)
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
 		require.ErrorIs(t, h.Forward(nil, never), hg.ErrBusy)
@@ -174,7 +172,6 @@ func TestPeerLost(t *testing.T) {
 		}
 		for _, h := range m.kept {
 			assert.Error(t, h.Respond(nil, nil))
-			h.Close()
 		}
 	})
 }
@@ -201,7 +198,7 @@ func TestCloseEndsEverything(t *testing.T) {
 		require.ErrorIs(t, p.octx.Progress(0), hg.ErrClosed)
 		require.Zero(t, p.octx.Stats().Handles)
 		for _, h := range m.kept {
-			h.Close()
+			drop(h)
 		}
 	})
 }
@@ -253,23 +250,23 @@ func TestNested(t *testing.T) {
 		_ = bctx
 		_, err := back.Register("echo", echo)
 		require.NoError(t, err)
-		id := p.rpc("via", func(h *hg.Handle) error {
+		id := p.rpc("via", func(h hg.Incoming) error {
 			in, err := h.InputRaw()
 			if err != nil {
 				return err
 			}
-			inner, err := h.Context().Create(back.Addr(), hg.HashName("echo"))
+			inner, err := h.Queue().Create(back.Addr(), hg.HashName("echo"))
 			if err != nil {
 				return err
 			}
-			h.Ref()
+			detached(h)
 			return inner.ForwardRaw(in, func(inner *hg.Handle, err error) {
 				assert.NoError(t, err)
 				out, err := inner.OutputRaw()
 				assert.NoError(t, err)
 				assert.NoError(t, h.RespondRaw(out, nil))
 				inner.Close()
-				h.Close()
+				drop(h)
 			})
 		})
 		_, err = p.target.Register("echo", nil)

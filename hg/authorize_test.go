@@ -46,8 +46,8 @@ func TestAuthorizerDenies(t *testing.T) {
 				})
 				n.Undriven(p.tctx) // by hand: it may end its goroutine
 				ran := 0
-				id := p.rpc("x", func(h *hg.Handle) error { ran++; return echo(h) })
-				oneWay := p.oneWay("y", func(*hg.Handle) error { ran++; return nil })
+				id := p.rpc("x", func(h hg.Incoming) error { ran++; return echo(h) })
+				oneWay := p.oneWay("y", func(hg.Incoming) error { ran++; return nil })
 				drive := func(done func() bool) {
 					n.Until(func() bool {
 						ended := make(chan struct{})
@@ -112,19 +112,19 @@ func TestAuthorizerIsTold(t *testing.T) {
 			assert.Zero(t, p.octx.NA().Underway().Reached, "input was fetched before the authorizer has agreed")
 			assert.Zero(t, p.tctx.Stats().Active)
 			assert.NoError(t, p.target.Deregister(hg.HashName("x")))
-			_, err := p.target.Register("x", func(h *hg.Handle) error { ran = "another"; return echo(h) })
+			_, err := p.target.Register("x", func(h hg.Incoming) error { ran = "another"; return echo(h) })
 			assert.NoError(t, err)
 			return nil
 		})
 		var addr na.Addr
-		id := p.rpc("x", func(h *hg.Handle) error {
-			ran, addr = "what was authorized", h.Addr()
-			who, ok := p.tctx.NA().Identity(h.Addr())
+		id := p.rpc("x", func(h hg.Incoming) error {
+			ran, addr = "what was authorized", h.Peer()
+			who, ok := p.tctx.NA().Identity(h.Peer())
 			assert.True(t, ok)
 			assert.Equal(t, from.Identity, who)
 			assert.Equal(t, from, h.Caller())
 			err := echo(h)
-			assert.Equal(t, hg.Caller{Addr: h.Addr()}, h.Caller())
+			assert.Equal(t, hg.Caller{Addr: h.Peer()}, h.Caller())
 			return err
 		})
 		h := p.handle(id)
@@ -198,7 +198,7 @@ func TestAuthorizerHearsOfAbandon(t *testing.T) {
 			return nil
 		})
 		var ran atomic.Int32
-		id := p.rpc("x", func(h *hg.Handle) error { ran.Add(1); return echo(h) })
+		id := p.rpc("x", func(h hg.Incoming) error { ran.Add(1); return echo(h) })
 		n.Serve(p.tctx, 2)
 		var o outcome
 		var w taken

@@ -133,12 +133,6 @@ func (k *call) stop() {
 	}
 }
 
-func (h *Handle) cancelCall() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.call.cancel(ErrCanceled)
-}
-
 // cancel ends the call, if one is under way. Locked.
 func (k *call) cancel(why na.Code) {
 	k.found(evCancel)

@@ -41,8 +41,8 @@ func TestCodesOfHandlers(t *testing.T) {
 			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 				p := newPair(t, n, hg.Config{})
 				for name, handler := range map[string]hg.Handler{
-					"returns":  func(*hg.Handle) error { return c.err },
-					"responds": func(h *hg.Handle) error { return h.RespondError(c.err, nil) },
+					"returns":  func(hg.Incoming) error { return c.err },
+					"responds": func(h hg.Incoming) error { return h.RespondError(c.err, nil) },
 				} {
 					h := p.handle(p.rpc(name, handler))
 					err := p.call(h, nil)
@@ -79,7 +79,7 @@ func TestFateOfSuccess(t *testing.T) {
 func TestRespondNilError(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("nil", func(h *hg.Handle) error {
+		h := p.handle(p.rpc("nil", func(h hg.Incoming) error {
 			require.ErrorIs(t, h.RespondError(nil, nil), hg.ErrInvalid)
 			return h.RespondRaw(nil, nil)
 		}))
@@ -93,7 +93,7 @@ func TestRespondNilError(t *testing.T) {
 func TestPanicIsNotTold(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("panics", func(*hg.Handle) error { panic("password=hunter2") }))
+		h := p.handle(p.rpc("panics", func(hg.Incoming) error { panic("password=hunter2") }))
 		first, second := p.call(h, nil), p.call(h, nil)
 		said(t, first, hg.ErrPanic)
 		require.ErrorIs(t, first, hg.ErrPanic)
@@ -157,7 +157,7 @@ func TestContextsEndCalls(t *testing.T) {
 				h.Close()
 				n.Until(func() bool { return p.tctx.Stats().Queued == 0 })
 				for _, h := range m.kept {
-					h.Close()
+					drop(h)
 				}
 				p.clean(0)
 			})

@@ -24,15 +24,16 @@ type Config struct {
 	// MaxPulled bounds the bytes of such input and output that a context is fetching from its peers at a time. Zero means
 	// 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain.
 	MaxPulled int64
-	// MaxActive bounds the requests of a context whose handlers have begun and whose handles are not closed. Zero means
-	// 1024. One more waits, in its envelope, until another is closed: a handler that waits for a call which in turn needs a
+	// MaxActive bounds the requests of a context whose handlers have begun and that have not ended. Zero means
+	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a
 	// handler here may wait for ever if the bound is small.
 	MaxActive int
 	// MaxActivePerPeer bounds those of one session. Zero means 128.
 	MaxActivePerPeer int
 	// Authorize, if set, is asked before any handler of this class runs.
 	Authorize Authorizer
-	// Trace says that every handle which Create makes remembers where, for ShutdownError.Open.
+	// Trace looks for misuse: handles remember where they were made, for ShutdownError.Open, and Incoming.InputRaw returns copies
+	// that are overwritten once the program must not use them any more.
 	Trace bool
 }
 

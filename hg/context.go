@@ -16,31 +16,33 @@ type Context struct {
 	q     queue
 	recv  *na.Op // takes in requests
 
-	mu      sync.Mutex // guards the fields below
-	slots   []uint64   // generations of call identities, by slot
-	free    []uint32   // slots that no handle has
-	targets *Handle    // spare handles of targets
-	spare   int
-	open    *Handle // handles that are not closed, the youngest first
+	mu       sync.Mutex // guards the fields below
+	slots    []uint64   // generations of call identities, by slot
+	free     []uint32   // slots that no handle has
+	services *service   // spare records of requests
+	spare    int
+	open     *open // the youngest first
 
 	load      load
 	handlings handlings
 	lent      atomic.Int64 // bytes
 	pulled    atomic.Int64 // bytes
 	dropped   atomic.Int64 // one-way requests that could not be served
+	late      atomic.Int64 // errors that handlers returned after they had answered
 	handles   atomic.Int64
 }
 
 // Stats are the gauges and counters of a context.
 type Stats struct {
 	NA      na.Stats
-	Handles int64 // handles that are not closed, of both roles
+	Handles int64 // handles that are not closed, and requests that have not ended
 	Lent    int64 // bytes of input and output lent to peers
 	Pulled  int64 // bytes of input and output being fetched from peers
 	Dropped int64 // one-way requests that nobody could be told were not served
 	Queued  int   // callbacks and handlers that wait for Trigger
-	Active  int64 // requests whose handlers have begun and whose handles are not closed
-	Waiting int64 // requests that wait for one of these to be closed
+	Late    int64 // errors that handlers returned after they had answered
+	Active  int64 // requests whose handlers have begun and that have not ended
+	Waiting int64 // requests that wait for one of these to end
 }
 
 func newContext(cls *Class, nctx *na.Context) *Context {
@@ -182,7 +184,7 @@ func (c *Context) Post(fn func()) error {
 func (c *Context) Stats() Stats {
 	return Stats{
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.Load(), Pulled: c.pulled.Load(),
-		Dropped: c.dropped.Load(), Queued: c.q.len() + c.nctx.Queued(),
+		Dropped: c.dropped.Load(), Late: c.late.Load(), Queued: c.q.len() + c.nctx.Queued(),
 		Active: c.load.n.Load(), Waiting: c.load.waiting.Load(),
 	}
 }

@@ -130,7 +130,7 @@ func TestDamagedBytes(t *testing.T) {
 				t.Errorf("%s: %x", where, b)
 			}
 		}
-		id := p.rpc("echo", func(h *hg.Handle) error {
+		id := p.rpc("echo", func(h hg.Incoming) error {
 			b, err := h.InputRaw()
 			if err == nil {
 				check("a wrong input", b)

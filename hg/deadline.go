@@ -14,7 +14,7 @@ import (
 //	origin: Forward ─── timer: Abandon, the call ends ────────────────────────────────────►│ ErrTimeout
 //	           └─ waits for an envelope ─► leaves, with what is left
 //	target:                                  arrives ─ fetched, waits for room, queued ───►│ not run, answered ErrTimeout
-//	                                                                    └─ handler runs ──►│ its Ctx ends
+//	                                                                    └─ handler runs ──►│ its context ends
 
 var (
 	errLate      = na.WithText(ErrTimeout, "the deadline passed before the handler began")
@@ -24,7 +24,7 @@ var (
 	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")
 	errReused    = na.WithText(ErrProtocol, "the origin has begun another call of the same identity")
-	errOver      = na.WithText(ErrCanceled, "the handle was closed")
+	errOver      = na.WithText(ErrCanceled, "the request has ended")
 )
 
 // SetTimeout bounds how long each call of h may take from Forward on, until it is set anew; 0, as Create makes it, is no
@@ -32,7 +32,7 @@ var (
 //
 // When the time is up the call ends with an error that matches os.ErrDeadlineExceeded and ErrTimeout, and the target is
 // told, as by Abandon. The target knows how much time is left, too: it does not run a handler for which there is none,
-// and it ends the Ctx of one that runs. A request that waits on this side for an envelope or a connection is not sent any
+// and it ends the context of one that runs. A request that waits on this side for an envelope or a connection is not sent any
 // more; the error's Fate is NotRun then. It is MaybeRan when the request had left: what the target says comes later, and
 // Withdraw is for who has to know. Only to an origin that looks late the target's NotRun comes in time.
 //
@@ -53,13 +53,10 @@ func (h *Handle) Timeout() time.Duration {
 	return h.timeout
 }
 
-// Abandon is Cancel that lets the target know: a request whose handler has not begun is destroyed there, and the Ctx of a
+// Abandon is Cancel that lets the target know: a request whose handler has not begun is destroyed there, and the context of a
 // handler that runs ends. It waits for nothing and promises nothing but what Cancel does; Withdraw asks for an answer. It
-// may be called at any time; idle and ended calls stay as they are, and so does a handle that came with a request.
+// may be called at any time; idle and ended calls stay as they are.
 func (h *Handle) Abandon() {
-	if h.call == nil {
-		return
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call
@@ -124,68 +121,53 @@ func (k *call) onTimer(_ *na.Op, r na.Result) {
 }
 
 // setBudget takes in the time that a request was given.
-func (h *Handle) setBudget(us uint32) {
+func (s *service) setBudget(us uint32) {
 	if us == 0 {
 		return
 	}
-	s := h.service
 	arrived := s.env.Arrived
 	if arrived == 0 {
-		arrived = h.ctx.Now()
+		arrived = s.ctx.Now()
 	}
 	s.deadline = arrived + time.Duration(us)*time.Microsecond
 }
 
-// late tells that the deadline of a request has passed.
-func (h *Handle) late() bool {
-	deadline := h.service.deadline
-	return deadline != 0 && h.ctx.Now() >= deadline
-}
+// late reports whether the deadline of a request has passed.
+func (s *service) late() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
 
-// TimeLeft returns how much of the time that the origin has given the call is left; ok is false when it has set no
-// timeout. It is at least 1 ns, so that a handler that makes a call for its own can give it to SetTimeout.
-func (h *Handle) TimeLeft() (left time.Duration, ok bool) {
-	if h.service == nil || h.service.deadline == 0 {
-		return 0, false
-	}
-	return max(h.service.deadline-h.ctx.Now(), 1), true
-}
-
-// An alarm rings at the deadline of a request. It is made only where somebody waits for that, and does not keep the handle.
+// An alarm rings at the deadline of a request. It is made only where something waits for that, and does not hold the record.
 type alarm struct {
-	h  *Handle
+	s  *service
 	op na.Op
 }
 
-// arm sets the alarm of a request that has a deadline. Handle.mu is held.
-func (h *Handle) arm() {
-	s, nctx := h.service, h.ctx.nctx
+// arm sets the alarm of a request that has a deadline. Locked.
+func (s *service) arm() {
+	nctx := s.ctx.nctx
 	if s.deadline == 0 || s.alarm != nil {
 		return
 	}
-	a := &alarm{h: h}
+	a := &alarm{s: s}
 	a.op.Init(nctx, a.rings, nil)
 	if nctx.Timer(&a.op, s.deadline-nctx.Now()) == nil {
 		s.alarm = a
 	}
 }
 
-// rings ends what waits: the fetching of the input, the wait for room, and the Ctx of a handler.
+// rings ends what waits: the fetching of the input, the wait for room, a detached request, and the context of a handler.
 func (a *alarm) rings(_ *na.Op, r na.Result) {
-	h := a.h
-	h.mu.Lock()
-	s := h.service
-	if r.Err != nil || s.alarm != a { // the handle may serve another request by now
-		h.mu.Unlock()
+	s := a.s
+	s.mu.Lock()
+	if r.Err != nil || s.alarm != a { // the record may serve another request by now
+		s.mu.Unlock()
 		return
 	}
-	handling := s.handling
 	if s.pull != nil {
 		s.pull.cancel()
 	}
-	h.ctx.expire(h)
-	h.mu.Unlock()
-	if handling != nil {
-		handling.expire()
+	s.ctx.expire(s)
+	if s.detached && s.answer == unanswered {
+		s.answerFor(failure{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
 	}
+	s.ends((*handling).expire)
 }

@@ -92,7 +92,10 @@ func TestTimeoutEndsCall(t *testing.T) {
 			require.NoError(t, h.Output(&out))
 			require.Equal(t, "again", out)
 			require.Equal(t, 1, o.calls)
-			m.answer(t, "late")
+			for _, r := range m.kept {
+				drop(r)
+			}
+			m.kept = nil
 		}
 		p.clean(1)
 		require.Zero(t, p.octx.NA().Live()-1, "no timer is left, only the receive of requests")
@@ -106,12 +109,12 @@ func TestTimeoutIsExact(t *testing.T) {
 	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 		var left []time.Duration
-		var kept []*hg.Handle
-		id := p.rpc("mute", func(h *hg.Handle) error {
+		var kept []hg.Incoming
+		id := p.rpc("mute", func(h hg.Incoming) error {
 			d, ok := h.TimeLeft()
 			require.Equal(t, h.Input(new(int)) == nil, ok)
 			left = append(left, d)
-			kept = append(kept, h.Ref())
+			kept = append(kept, detached(h))
 			return nil
 		})
 		handles := []*hg.Handle{p.handle(id), p.handle(id), p.handle(id)}
@@ -134,7 +137,7 @@ func TestTimeoutIsExact(t *testing.T) {
 		require.InDelta(t, 500*time.Millisecond, e.Took, float64(2*time.Microsecond), "a poll takes one")
 		require.Zero(t, outs[0].calls)
 		for _, h := range kept {
-			h.Close()
+			drop(h)
 		}
 		n.Until(func() bool { return outs[0].calls > 0 })
 		for _, h := range handles {
@@ -148,7 +151,7 @@ func TestTimeoutWithoutEnvelope(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 		ran := 0
-		id := p.rpc("count", func(h *hg.Handle) error { ran++; return h.RespondRaw(nil, nil) })
+		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
 		first, second := p.handle(id), p.handle(id)
 		var a, b outcome
 		require.NoError(t, first.ForwardRaw(nil, a.cb))
@@ -186,7 +189,7 @@ func TestExpiredInTheQueue(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		id := p.rpc("count", func(h *hg.Handle) error { ran++; return h.RespondRaw(nil, nil) })
+		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
 		h := p.handle(id)
 		require.NoError(t, p.call(h, nil))
 		ran = 0
@@ -250,7 +253,7 @@ func TestExpiredWhileFetched(t *testing.T) {
 	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		h := p.handle(p.rpc("count", func(*hg.Handle) error { ran++; return nil }))
+		h := p.handle(p.rpc("count", func(hg.Incoming) error { ran++; return nil }))
 		var o outcome
 		h.SetTimeout(100 * time.Millisecond)
 		require.NoError(t, h.ForwardRaw(make([]byte, 100_000), o.cb))
@@ -282,7 +285,7 @@ func TestOddTimeouts(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		var left time.Duration
 		var ok bool
-		h := p.handle(p.rpc("left", func(h *hg.Handle) error { left, ok = h.TimeLeft(); return h.RespondRaw(nil, nil) }))
+		h := p.handle(p.rpc("left", func(h hg.Incoming) error { left, ok = h.TimeLeft(); return h.RespondRaw(nil, nil) }))
 		require.NoError(t, p.call(h, nil))
 		require.False(t, ok)
 		for _, d := range []time.Duration{math.MaxInt64, 100 * time.Hour} {

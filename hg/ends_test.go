@@ -62,13 +62,13 @@ func TestEveryEndTellsEverything(t *testing.T) {
 		{"closed", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); p.octx.Close() }, hg.ErrClosed, na.MaybeRan},
 		{"peer lost", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); require.NoError(p.t, p.target.Close()) }, hg.ErrPeerLost, na.MaybeRan},
 		{"no entry", nil, 8, 0, nil, hg.ErrNoEntry, na.NotRun},
-		{"no response", func(*hg.Handle) error { return nil }, 8, 0, nil, hg.ErrNoResponse, na.Ran},
-		{"panic", func(*hg.Handle) error { panic("oops") }, 8, 0, nil, hg.ErrPanic, na.Ran},
-		{"handler error", func(*hg.Handle) error { return errors.New("disk on fire") }, 8, 0, nil, hg.ErrHandler, na.Ran},
-		{"denied", func(h *hg.Handle) error { return h.RespondError(na.WithText(na.ErrPermission, "not you"), nil) }, 8, 0, nil, na.ErrPermission, na.Ran},
+		{"no response", func(hg.Incoming) error { return nil }, 8, 0, nil, hg.ErrNoResponse, na.Ran},
+		{"panic", func(hg.Incoming) error { panic("oops") }, 8, 0, nil, hg.ErrPanic, na.Ran},
+		{"handler error", func(hg.Incoming) error { return errors.New("disk on fire") }, 8, 0, nil, hg.ErrHandler, na.Ran},
+		{"denied", func(h hg.Incoming) error { return h.RespondError(na.WithText(na.ErrPermission, "not you"), nil) }, 8, 0, nil, na.ErrPermission, na.Ran},
 		{"input overflow", m.handler, 200_000, 0, nil, hg.ErrOverflow, na.NotRun},
-		{"output overflow", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 300_000), nil) }, 8, 0, nil, hg.ErrOverflow, na.Ran},
-		{"output budget", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 100_000), nil) }, 8, 0, nil, hg.ErrAgain, na.Ran},
+		{"output overflow", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 300_000), nil) }, 8, 0, nil, hg.ErrOverflow, na.Ran},
+		{"output budget", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 100_000), nil) }, 8, 0, nil, hg.ErrAgain, na.Ran},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
@@ -93,7 +93,7 @@ func TestEveryEndTellsEverything(t *testing.T) {
 				tells(t, o.err, "forward", "math/sum", p.target.Addr(), c.why, c.fate)
 				h.Close()
 				for _, h := range m.kept {
-					h.Close()
+					drop(h)
 				}
 			})
 		})
@@ -133,15 +133,14 @@ func TestOtherEndsTellEverything(t *testing.T) {
 		h = p.handle(p.rpc("mute", m.handler))
 		require.NoError(t, h.Forward(nil, nil))
 		n.Until(func() bool { return len(m.kept) == 1 })
-		s := m.kept[0]
+		s, peer := m.kept[0], m.kept[0].Peer()
 		failed = nil
 		h.Cancel()
 		n.Until(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
 		p.tctx.Close()
-		err = s.Respond("x", func(_ *hg.Handle, err error) { failed = err })
+		err = s.Respond("x", func(_ hg.Incoming, err error) { failed = err })
 		require.ErrorIs(t, err, hg.ErrClosed)
-		require.ErrorContains(t, err, "hg: respond mute to "+s.Addr().String())
-		s.Close()
+		require.ErrorContains(t, err, "hg: respond mute to "+peer.String())
 		h.Close()
 	})
 }
@@ -159,12 +158,15 @@ func TestEndOfResponseTellsEverything(t *testing.T) {
 		s := m.kept[0]
 		var failed error
 		require.True(t, p.tctx.Cork()) // it does not leave
-		require.NoError(t, s.Respond("first", func(_ *hg.Handle, err error) { failed = err }))
+		peer := s.Peer()
+		require.NoError(t, s.Respond("first", func(r hg.Incoming, err error) {
+			failed = err
+			require.NoError(t, r.Respond("second", nil))
+		}))
 		s.Cancel()
 		p.tctx.Uncork()
 		n.Until(func() bool { return failed != nil })
-		tells(t, failed, "respond", "mute", s.Addr(), hg.ErrCanceled, na.Ran)
-		m.answer(t, "second")
+		tells(t, failed, "respond", "mute", peer, hg.ErrCanceled, na.Ran)
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 	})
@@ -192,7 +194,7 @@ func TestCodecThatForgets(t *testing.T) {
 		c := &odd{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c})
 		var refused error
-		h := p.handle(p.rpc("x", func(h *hg.Handle) error {
+		h := p.handle(p.rpc("x", func(h hg.Incoming) error {
 			c.forgets = true
 			refused = h.Respond("x", nil)
 			c.forgets = false
@@ -306,7 +308,7 @@ func TestNoAnswerCanBeSent(t *testing.T) {
 	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		h := p.handle(p.rpc("x", func(*hg.Handle) error { ran++; return errors.New("no") }))
+		h := p.handle(p.rpc("x", func(hg.Incoming) error { ran++; return errors.New("no") }))
 		defer h.Close()
 		require.Error(t, p.call(h, nil), "the session is up")
 		var o outcome

@@ -67,18 +67,18 @@ func nest(n *matrix.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 	p.target, p.tctx = n.Target(cfg)
 	p.origin, p.octx = n.Target(cfg)
 	handler := func(peer *hg.Class) hg.Handler {
-		return func(h *hg.Handle) error {
+		return func(h hg.Incoming) error {
 			in, err := h.InputRaw()
 			if err != nil || in[0] == 0 {
 				return h.RespondRaw([]byte("bottom"), nil)
 			}
-			next, err := h.Context().Create(peer.Addr(), h.ID())
+			next, err := h.Queue().Create(peer.Addr(), h.ID())
 			if err != nil {
 				return err
 			}
-			h.Ref()
+			detached(h)
 			return next.ForwardRaw([]byte{in[0] - 1}, func(next *hg.Handle, err error) {
-				defer h.Close()
+				defer drop(h)
 				defer next.Close()
 				if err != nil {
 					_ = h.RespondError(err, nil)
@@ -148,7 +148,7 @@ func TestCancelQueued(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 2}})
 		var order []byte
-		id := p.rpc("order", func(h *hg.Handle) error {
+		id := p.rpc("order", func(h hg.Incoming) error {
 			in, err := h.InputRaw()
 			order = append(order, in...)
 			return errOr(err, h.RespondRaw(nil, nil))

@@ -16,7 +16,7 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	b, head := h.room()
 	b, err := appendWith(h.rpc.Codec, b, in) // user code may run in it
 	if err != nil {
-		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Addr(), Fate: na.NotRun, Err: err}
+		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
 	return h.forward(b, head, h.rpc.Codec.ID(), false, cb)
 }
@@ -44,7 +44,7 @@ const maxKept = 64 << 10
 func (h *Handle) room() (b []byte, head int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if k := h.call; k != nil && k.phase == idle && cap(k.in) <= maxKept {
+	if k := h.call; k.phase == idle && cap(k.in) <= maxKept {
 		b, k.in = k.in, nil
 	}
 	if cap(b) < requestSize {
@@ -58,9 +58,6 @@ func (h *Handle) room() (b []byte, head int) {
 // and the request waits for an envelope, too.
 func (h *Handle) forward(in []byte, head int, codec uint8, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
-	if k == nil {
-		return misuse("forward", h.Name(), h.addr, ErrInvalid, "the handle came with a request; Create makes one to forward")
-	}
 	held := false // until the callback has run: Close in another goroutine does no harm
 	defer func() {
 		if held && err != nil {
@@ -70,12 +67,14 @@ func (h *Handle) forward(in []byte, head int, codec uint8, waits bool, cb Forwar
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer k.note(k.found(evForward))
-	if k.phase != idle {
+	switch {
+	case h.closed:
+		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
+	case k.phase != idle:
 		return misuse("forward", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
 	}
-	if held = h.hold(); !held {
-		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
-	}
+	h.refs.Add(1)
+	held = true
 	k.in, k.head, k.codec = in, head, codec
 	k.send.SetPatient(waits)
 	if waits && h.waiter == nil {

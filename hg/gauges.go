@@ -21,8 +21,8 @@ type Gauges struct {
 	Reserved  int64  // of it, bytes guaranteed to peers of all contexts
 	HighWater int    // na.Stats.HighWater
 	Stalls    int64  // na.Stats.Stalls
-	Active    int64  // requests whose handlers have begun and whose handles are not closed
-	Waiting   int64  // requests that wait for one of these to be closed
+	Active    int64  // requests whose handlers have begun and that have not ended
+	Waiting   int64  // requests that wait for one of these to end
 	Peers     []PeerGauges
 }
 
@@ -41,12 +41,12 @@ type PeerGauges struct {
 
 // ServeGauges has c answer GaugesRPC. Who can reach c learns the addresses of its peers and how much they send.
 func (c *Class) ServeGauges() error {
-	_, err := c.Register(GaugesRPC, func(h *Handle) error {
+	_, err := c.Register(GaugesRPC, func(r Incoming) error {
 		b, err := codec.Msgpack.Append(nil, c.gauges())
 		if err != nil {
 			return fmt.Errorf("encoding the gauges: %w", err)
 		}
-		return h.RespondRaw(b, nil)
+		return r.RespondRaw(b, nil)
 	})
 	return err
 }

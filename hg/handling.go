@@ -8,43 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Ctx returns a context.Context for the work of a handler. ([Handle.Context] is the queue that the handle belongs to.) It
-// ends
-//
-//   - at the deadline that the origin has set, with context.DeadlineExceeded;
-//   - when the origin abandons the call, with a cause that matches context.Canceled;
-//   - when the session with the origin ends, with one that matches ErrPeerLost;
-//   - when the context is closed, with one that matches ErrClosed;
-//   - when the last reference of h is closed, with one that matches context.Canceled.
-//
-// Otherwise ctx.Err is context.Canceled; context.Cause tells which it was. A handler that returns early because of it
-// returns an error or responds as always, and the response may be of use to nobody.
-//
-// The same context is returned each time. It is made by the first call: a handler that does not ask for it pays nothing.
-// It ends in Trigger, so a handler that waits for it without driving Progress and Trigger needs another goroutine that
-// does. Its Deadline is that by the clock on the wall, as it was when the context was made; nothing goes by it, and
-// [Handle.TimeLeft] is exact.
-//
-// At the origin there is no handler, and Ctx returns context.Background().
-func (h *Handle) Ctx() context.Context {
-	if h.service == nil {
-		return context.Background()
-	}
-	h.mu.Lock()
-	g := h.service.handling
-	fresh := g == nil
-	if fresh {
-		g = h.newHandling()
-		h.service.handling = g
-	}
-	h.mu.Unlock()
-	if fresh {
-		g.begin()
-	}
-	return g.ctx
-}
-
-// A handling is what is behind a Ctx.
+// A handling is what is behind an Incoming.Context.
 type handling struct {
 	c      *Context
 	peer   na.Addr
@@ -61,16 +25,16 @@ type handlingKey struct {
 	tag     na.Tag
 }
 
-// newHandling makes what Ctx returns. Handle.mu is held.
-func (h *Handle) newHandling() *handling {
-	s, nctx := h.service, h.ctx.nctx
-	g := &handling{c: h.ctx, peer: h.addr, key: handlingKey{h.addr.Session(), s.tag}}
+// newHandling makes what Incoming.Context returns. Locked.
+func (s *service) newHandling() *handling {
+	nctx := s.ctx.nctx
+	g := &handling{c: s.ctx, peer: s.addr, key: handlingKey{s.addr.Session(), s.tag}}
 	parent := context.Background()
 	if s.deadline != 0 {
 		g.due = &deadline{at: nctx.WallTime(s.deadline), done: make(chan struct{})}
 		parent = g.due
-		if g.late = h.late(); !g.late {
-			h.arm()
+		if g.late = s.late(); !g.late {
+			s.arm()
 		}
 	}
 	g.ctx, g.cancel = context.WithCancelCause(parent)
@@ -80,7 +44,7 @@ func (h *Handle) newHandling() *handling {
 // begin lets g be found, then looks for what has happened before that.
 func (g *handling) begin() {
 	t := &g.c.handlings
-	t.hear.Do(func() { g.c.nctx.OnFault(t.lost) })
+	t.watch(g.c)
 	known := t.add(g)
 	switch {
 	case g.late:
@@ -97,7 +61,7 @@ func (g *handling) begin() {
 // expire ends the context at its deadline.
 func (g *handling) expire() { g.due.pass() }
 
-// over ends the context with the last reference of the handle.
+// over ends the context with its request.
 func (g *handling) over() {
 	g.c.handlings.remove(g)
 	g.cancel(errOver)
@@ -164,6 +128,18 @@ func (t *handlings) abandon(peer na.Addr, tag na.Tag) {
 	if g != nil {
 		g.cancel(errAbandoned)
 	}
+}
+
+// watch has t and the detached requests of c told of lost sessions.
+func (t *handlings) watch(c *Context) {
+	t.hear.Do(func() {
+		c.nctx.OnFault(func(peer na.Addr, err error) {
+			t.lost(peer, err)
+			for _, o := range c.all() {
+				o.lost(errLost)
+			}
+		})
+	})
 }
 
 // lost hears that a session has ended, or, when peer is zero, that more than one have.

@@ -13,31 +13,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// asker keeps the handles of requests; every second handler has asked for its context at once, the others ask later.
+// asker keeps requests, and the contexts of their handlers.
 type asker struct {
-	kept []*hg.Handle
+	kept []hg.Incoming
 	ctxs []context.Context
 }
 
-func (a *asker) handler(h *hg.Handle) error {
-	if len(a.kept)%2 == 0 {
-		a.ctxs = append(a.ctxs, h.Ctx())
-	}
-	a.kept = append(a.kept, h.Ref())
+func (a *asker) handler(h hg.Incoming) error {
+	a.ctxs = append(a.ctxs, h.Context())
+	a.kept = append(a.kept, detached(h))
 	return nil
 }
 
 // all returns the contexts of all handlers.
-func (a *asker) all() (ctxs []context.Context) {
-	for _, h := range a.kept {
-		ctxs = append(ctxs, h.Ctx())
-	}
-	return ctxs
-}
+func (a *asker) all() []context.Context { return a.ctxs }
 
 func (a *asker) close() {
 	for _, h := range a.kept {
-		h.Close()
+		drop(h)
 	}
 	a.kept, a.ctxs = nil, nil
 }
@@ -55,7 +48,6 @@ func asking(t *testing.T, f func(t *testing.T, p *pair, a *asker, calls [2]*hg.H
 			require.NoError(t, h.ForwardRaw(nil, outs[i].cb))
 			n.Until(func() bool { return len(a.kept) == i+1 })
 		}
-		require.Equal(t, context.Background(), calls[0].Ctx(), "there is no handler at the origin")
 		f(t, p, &a, calls, &outs)
 		a.close()
 		for _, h := range calls {
@@ -91,7 +83,7 @@ func TestAbandonEndsHandlers(t *testing.T) {
 		p.roundTrip()
 		ended(t, a, context.Canceled)
 		require.ErrorContains(t, context.Cause(a.ctxs[0]), "abandoned")
-		require.Same(t, a.ctxs[0], a.kept[0].Ctx())
+		require.Same(t, a.ctxs[0], a.kept[0].Context())
 		require.NoError(t, a.kept[0].Respond(nil, nil), "it may answer all the same")
 	})
 	asking(t, func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome) {
@@ -106,7 +98,6 @@ func TestAbandonEndsHandlers(t *testing.T) {
 			require.Equal(t, 1, outs[i].calls)
 			h.Abandon() // too late: that call has ended here
 		}
-		a.kept[0].Abandon() // not at the target
 		p.roundTrip()
 		for _, ctx := range a.all() {
 			require.NoError(t, ctx.Err())
@@ -214,7 +205,7 @@ func TestPeerLossAmongMuchNews(t *testing.T) {
 			p.tctx.NA().Fault(stranger, na.ErrPeerLost)
 		}
 		require.NoError(t, p.origin.Close())
-		peer := a.kept[0].Addr()
+		peer := a.kept[0].Peer()
 		for end := time.Now().Add(60 * time.Second); p.tctx.NA().Connected(peer); { // nobody triggers
 			p.wait(time.Millisecond)
 			require.True(t, time.Now().Before(end), "the loss is not noticed")
@@ -240,9 +231,9 @@ func TestLastReferenceEndsContext(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		var ctxs []context.Context
-		id := p.rpc("ask", func(h *hg.Handle) error {
-			ctxs = append(ctxs, h.Ctx())
-			require.NoError(t, h.Ctx().Err())
+		id := p.rpc("ask", func(h hg.Incoming) error {
+			ctxs = append(ctxs, h.Context())
+			require.NoError(t, h.Context().Err())
 			return h.RespondRaw(nil, nil)
 		})
 		h := p.handle(id)
@@ -284,7 +275,7 @@ func TestDeadlineEndsContext(t *testing.T) {
 					a.close()
 				}
 				p.deaf(func() bool { return len(a.kept) == 1 })
-				ctx := a.kept[0].Ctx()
+				ctx := a.kept[0].Context()
 				wall, ok := ctx.Deadline()
 				require.True(t, ok)
 				begun := p.tctx.Now()
@@ -306,11 +297,8 @@ func TestDeadlineEndsContext(t *testing.T) {
 					require.ErrorIs(t, context.Cause(ctx), os.ErrDeadlineExceeded)
 					require.ErrorIs(t, context.Cause(ctx), hg.ErrTimeout)
 				}
-				left, _ = a.kept[0].TimeLeft()
-				require.EqualValues(t, 1, left)
 				n.Until(func() bool { return o.calls == 1 })
 				expired(t, o.err, na.MaybeRan)
-				a.kept[0].Abandon()
 				a.close()
 				n.Until(func() bool { return p.tctx.Stats().Handles == 0 })
 				first.Close()
@@ -324,17 +312,17 @@ func TestDeadlineEndsContext(t *testing.T) {
 func TestDeadlineBeforeContext(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		var a asker
-		a.kept = append(a.kept, nil) // the next does not ask
-		h := p.handle(p.rpc("ask", a.handler))
+		var got error
+		h := p.handle(p.rpc("late", func(r hg.Incoming) error {
+			p.wait(101 * time.Millisecond)
+			got = r.Context().Err()
+			return nil
+		}))
 		h.SetTimeout(100 * time.Millisecond)
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.deaf(func() bool { return len(a.kept) == 2 || p.tctx.Now() > time.Hour })
-		p.wait(101 * time.Millisecond)
-		require.Equal(t, context.DeadlineExceeded, a.kept[1].Ctx().Err())
-		a.kept = a.kept[1:]
-		a.close()
+		p.deaf(func() bool { return got != nil })
+		require.Equal(t, context.DeadlineExceeded, got)
 		n.Until(func() bool { return o.calls == 1 })
 		h.Close()
 	})
@@ -354,12 +342,12 @@ func TestAbandonGoesOn(t *testing.T) {
 		require.NoError(t, err)
 		var nested outcome
 		var middle context.Context
-		relay := p.rpc("relay", func(h *hg.Handle) error {
-			call, err := h.Context().Create(third.Addr(), id)
+		relay := p.rpc("relay", func(h hg.Incoming) error {
+			call, err := h.Queue().Create(third.Addr(), id)
 			if err != nil {
 				return err
 			}
-			middle = h.Ref().Ctx()
+			middle = detached(h).Context()
 			stop := context.AfterFunc(middle, call.Abandon)
 			if left, ok := h.TimeLeft(); ok {
 				call.SetTimeout(left)
@@ -368,7 +356,7 @@ func TestAbandonGoesOn(t *testing.T) {
 				nested.cb(call, err)
 				stop()
 				call.Close()
-				h.Close()
+				drop(h)
 			})
 		})
 		h := p.handle(relay)
@@ -379,11 +367,11 @@ func TestAbandonGoesOn(t *testing.T) {
 			var o outcome
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
 			n.Until(func() bool { return len(last.kept) == 1 })
-			require.NoError(t, last.kept[0].Ctx().Err())
+			require.NoError(t, last.kept[0].Context().Err())
 			if why == hg.ErrCanceled {
 				h.Abandon()
 			}
-			n.Until(func() bool { return o.calls == 1 && nested.calls == i+1 && last.kept[0].Ctx().Err() != nil })
+			n.Until(func() bool { return o.calls == 1 && nested.calls == i+1 && last.kept[0].Context().Err() != nil })
 			require.Error(t, middle.Err())
 			require.Error(t, nested.err)
 			if why == hg.ErrCanceled { // else all three ends see the deadline pass, in any order

@@ -41,15 +41,15 @@ func share(n *matrix.Net, all, part int) int {
 // forgetful answers every second request; of the others it keeps the last few.
 type forgetful struct {
 	n    int
-	kept []*hg.Handle
+	kept []hg.Incoming
 }
 
-func (f *forgetful) handler(h *hg.Handle) error {
+func (f *forgetful) handler(h hg.Incoming) error {
 	if f.n++; f.n%2 == 0 {
 		return echo(h)
 	}
-	if f.kept = append(f.kept, h.Ref()); len(f.kept) > 8 {
-		f.kept[0].Close()
+	if f.kept = append(f.kept, detached(h)); len(f.kept) > 8 {
+		drop(f.kept[0])
 		f.kept = f.kept[1:]
 	}
 	return nil
@@ -95,7 +95,7 @@ func TestH1CancelRacesForward(t *testing.T) {
 		}
 		stop()
 		t.Logf("%d of %d canceled", canceled, racesHere(n))
-		require.NoError(t, h.Reset(h.Addr(), p.rpc("echo", echo)))
+		require.NoError(t, h.Reset(h.Peer(), p.rpc("echo", echo)))
 		var o outcome
 		require.NoError(t, h.Forward("own answer", o.cb))
 		n.Until(func() bool { return o.calls > 0 })
@@ -136,7 +136,7 @@ func TestH2EndsOnce(t *testing.T) {
 // pulling has the output of a call on its way piece by piece, the next of which nobody asks for until there is a Trigger.
 func pulling(t *testing.T, p *pair, o *outcome) *hg.Handle {
 	big := make([]byte, 4<<20)
-	h := p.handle(p.rpc("give", func(h *hg.Handle) error { return h.RespondRaw(big, nil) }))
+	h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(big, nil) }))
 	require.NoError(t, h.Forward(nil, o.cb))
 	for end := time.Now().Add(time.Minute); p.octx.Stats().Pulled == 0; p.octx.NA().Trigger(1) {
 		p.tctx.Trigger(0)
@@ -169,7 +169,7 @@ func TestH3bFetchThatCannotBegin(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{MaxPulled: 64 << 10})
-		h := p.handle(p.rpc("give", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
+		h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
 		err := p.call(h, nil)
 		require.ErrorIs(t, err, hg.ErrAgain)
 		require.Equal(t, na.Ran, hg.FateOf(err))
@@ -182,7 +182,7 @@ func TestH3bFetchThatCannotBegin(t *testing.T) {
 func TestH3bTargetGoesBeforeTheFetch(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("give", func(h *hg.Handle) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
+		h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
 		n.Undriven(p.tctx)
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
@@ -206,7 +206,7 @@ func TestH4ReuseWhileFetched(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		seen := map[byte]int{}
-		h := p.handle(p.rpc("look", func(h *hg.Handle) error {
+		h := p.handle(p.rpc("look", func(h hg.Incoming) error {
 			in, err := h.InputRaw()
 			require.NoError(t, err)
 			for _, b := range in {
@@ -448,7 +448,7 @@ func TestH13NoOutputAfterCancel(t *testing.T) {
 		var m mute
 		h := p.handle(p.rpc("echo", echo))
 		require.NoError(t, p.call(h, "first"))
-		require.NoError(t, h.Reset(h.Addr(), p.rpc("mute", m.handler)))
+		require.NoError(t, h.Reset(h.Peer(), p.rpc("mute", m.handler)))
 		var o outcome
 		require.NoError(t, h.Forward("second", o.cb))
 		n.Until(func() bool { return len(m.kept) == 1 })
@@ -473,9 +473,9 @@ func TestResponseCallbackHasItsHandle(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		var got any
 		name := ""
-		h := p.handle(p.rpc("give", func(h *hg.Handle) error {
+		h := p.handle(p.rpc("give", func(h hg.Incoming) error {
 			h.SetData("mine")
-			return h.Respond(nil, func(h *hg.Handle, err error) { got, name = h.Data(), h.Name() })
+			return h.Respond(nil, func(h hg.Incoming, err error) { got, name = h.Data(), h.Name() })
 		}))
 		require.NoError(t, p.call(h, nil))
 		n.Until(func() bool { return name != "" })
@@ -492,8 +492,8 @@ func TestAbandonFreesNoPlace(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2})
 		var a asker
-		id := p.rpc("ask", func(h *hg.Handle) error {
-			h.Ctx()
+		id := p.rpc("ask", func(h hg.Incoming) error {
+			h.Context()
 			return a.handler(h)
 		})
 		var handles []*hg.Handle
@@ -507,7 +507,9 @@ func TestAbandonFreesNoPlace(t *testing.T) {
 		for _, h := range handles[:2] {
 			h.Abandon()
 		}
-		n.Until(func() bool { return o.calls == 2 && a.kept[0].Ctx().Err() != nil && a.kept[1].Ctx().Err() != nil })
+		n.Until(func() bool {
+			return o.calls == 2 && a.kept[0].Context().Err() != nil && a.kept[1].Context().Err() != nil
+		})
 		require.EqualValues(t, 2, p.tctx.Stats().Active, "handlers at work")
 		last := p.handle(id)
 		require.NoError(t, last.ForwardRaw(nil, o.cb))
@@ -561,7 +563,7 @@ func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 16}})
 		runs := 0
-		id := p.rpc("echo", func(h *hg.Handle) error { runs++; return echo(h) })
+		id := p.rpc("echo", func(h hg.Incoming) error { runs++; return echo(h) })
 		h := p.handle(id)
 		require.NoError(t, p.call(h, "connects"))
 		n.Until(func() bool { return p.octx.Stats().NA.Outstanding == 0 && p.tctx.Stats().Handles == 0 })

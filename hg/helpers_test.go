@@ -36,9 +36,9 @@ func (p *pair) rpc(name string, handler hg.Handler) hg.ID {
 
 func (p *pair) oneWay(name string, handler hg.Handler) hg.ID {
 	p.t.Helper()
-	_, err := p.target.RegisterOneWay(name, handler)
+	_, err := p.target.RegisterRPC(hg.RPC{Name: name, OneWay: true, Handler: handler})
 	require.NoError(p.t, err)
-	id, err := p.origin.RegisterOneWay(name, nil)
+	id, err := p.origin.RegisterRPC(hg.RPC{Name: name, OneWay: true})
 	require.NoError(p.t, err)
 	return id
 }
@@ -68,7 +68,7 @@ func (p *pair) call(h *hg.Handle, in any) error {
 	return o.err
 }
 
-func echo(h *hg.Handle) error {
+func echo(h hg.Incoming) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -106,3 +106,14 @@ func said(t *testing.T, err error, code hg.Code) {
 	require.Equal(t, code, remote.Code)
 	require.ErrorIs(t, err, hg.ErrRemote)
 }
+
+// detached is a request that is answered later.
+func detached(h hg.Incoming) hg.Incoming {
+	if err := h.Detach(); err != nil {
+		panic(err)
+	}
+	return h
+}
+
+// drop lets a detached request go without output.
+func drop(h hg.Incoming) { _ = h.RespondError(hg.ErrNoResponse, nil) }

@@ -15,7 +15,7 @@ func TestBodyLimits(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		const limit = 9000 // more than a message
 		p := newPair(t, n, hg.Config{MaxInput: limit, MaxOutput: limit})
-		h := p.handle(p.rpc("grow", func(h *hg.Handle) error {
+		h := p.handle(p.rpc("grow", func(h hg.Incoming) error {
 			in, err := h.InputRaw()
 			if err != nil {
 				return err
@@ -83,7 +83,7 @@ func TestMaxPulled(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxPulled: limit})
 		p.origin, p.octx = n.Origin(hg.Config{})
-		h := p.handle(p.rpc("size", func(h *hg.Handle) error {
+		h := p.handle(p.rpc("size", func(h hg.Incoming) error {
 			_, err := h.InputRaw()
 			return err
 		}))

@@ -69,7 +69,7 @@ func TestMetaTravels(t *testing.T) {
 		var got []hg.Meta
 		var size int
 		var fail error
-		h := p.handle(p.rpc("meta", func(h *hg.Handle) error {
+		h := p.handle(p.rpc("meta", func(h hg.Incoming) error {
 			got = append(got, h.Meta())
 			require.NoError(t, h.SetOutputMeta(metaOf(t, "seen", "yes")))
 			if fail != nil {
@@ -135,7 +135,7 @@ func TestCodecsMustAgree(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		double := func(h *hg.Handle) error {
+		double := func(h hg.Incoming) error {
 			ran++
 			var in int
 			if err := h.Input(&in); err != nil {
@@ -185,7 +185,7 @@ func TestDetail(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		var fail error
-		h := p.handle(p.rpc("fails", func(*hg.Handle) error { return fail }))
+		h := p.handle(p.rpc("fails", func(hg.Incoming) error { return fail }))
 		call := func(err error) *hg.RemoteError {
 			fail = err
 			remote, ok := hg.RemoteOf(p.call(h, nil))
@@ -226,7 +226,7 @@ func TestDetailIsCut(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: 256}})
-		h := p.handle(p.rpc("fails", func(h *hg.Handle) error {
+		h := p.handle(p.rpc("fails", func(h hg.Incoming) error {
 			require.NoError(t, h.SetOutputMeta(metaOf(t, "k", strings.Repeat("x", 900))))
 			return hg.WithDetail(errors.New(strings.Repeat("x", 900)), strings.Repeat("y", 900))
 		}))

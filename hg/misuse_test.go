@@ -1,6 +1,12 @@
 package hg_test
 
 import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,80 +16,356 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 )
 
-// A handler that closes its handle, as one does at the origin, is told so at the place: its panic is logged with its stack. The
-// response that it has given leaves all the same, and the requests after it have their own.
-func TestCloseInsideHandler(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
-		p := newPair(t, n, hg.Config{})
-		id := p.rpc("closes", func(h *hg.Handle) error {
-			defer h.Close()
-			return echo(h)
-		})
-		for _, in := range []string{"one", "two", "three"} {
-			h := p.handle(id)
-			var o outcome
-			require.NoError(t, h.ForwardRaw([]byte(in), o.cb))
-			n.Until(func() bool { return o.calls > 0 })
-			require.NoError(t, o.err)
-			out, err := h.OutputRaw()
-			require.NoError(t, err)
-			require.Equal(t, in, string(out))
-			h.Close()
-		}
-		p.clean(0)
-	})
+var (
+	misuseSteps = flag.Int("hg.misuse", 20_000, "calls of TestMisuseAtRandom; 1,000,000 in long runs")
+	misuseSeed  = flag.Uint64("hg.misuse.seed", 0, "seed of TestMisuseAtRandom; 0: a random one")
+)
+
+// ends requires that nothing can be done any more with a request.
+func ends(t *testing.T, r hg.Incoming) {
+	t.Helper()
+	require.ErrorIs(t, r.Respond("late", nil), hg.ErrAnswered)
+	require.ErrorIs(t, r.RespondRaw([]byte("late"), nil), hg.ErrAnswered)
+	require.ErrorIs(t, r.RespondError(errors.New("late"), nil), hg.ErrAnswered)
+	require.ErrorIs(t, r.Detach(), hg.ErrAnswered)
+	require.ErrorIs(t, r.SetOutputMeta(hg.Meta{}), hg.ErrAnswered)
+	require.ErrorIs(t, r.Input(new(string)), hg.ErrAnswered)
+	_, err := r.InputRaw()
+	require.ErrorIs(t, err, hg.ErrAnswered)
+	require.True(t, r.Peer().IsZero())
+	require.Zero(t, r.Caller())
+	require.Empty(t, r.Name())
+	require.Zero(t, r.ID())
+	require.Equal(t, hg.Meta{}, r.Meta())
+	_, ok := r.TimeLeft()
+	require.False(t, ok)
+	require.ErrorIs(t, r.Context().Err(), context.Canceled)
+	r.SetData("stale")
+	require.Nil(t, r.Data())
+	r.Cancel()
 }
 
-// An answer of a goroutine that the handler did not wait for, and for which it holds no reference, is refused: it does not
-// become that of another request.
-func TestAnswerWithoutReference(t *testing.T) {
+// A request that has ended is known by its number: whoever kept it reaches nothing, also when its record serves another.
+func TestKeptUntilAnother(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		var stray, held *hg.Handle
-		id := p.rpc("stray", func(h *hg.Handle) error {
-			if stray == nil {
-				stray = h
-			} else {
-				held = h.Ref()
+		var kept []hg.Incoming
+		id := p.rpc("keep", func(r hg.Incoming) error {
+			if kept = append(kept, r); len(kept) > 1 {
+				r.SetData("mine")
+				return r.Detach()
 			}
 			return nil
 		})
 		first, second := p.handle(id), p.handle(id)
-		defer first.Close()
-		defer second.Close()
 		require.ErrorIs(t, p.call(first, "first"), hg.ErrNoResponse)
 		p.clean(2)
+		ends(t, kept[0])
+		ends(t, hg.Incoming{})
 		var o outcome
 		require.NoError(t, second.Forward("second", o.cb))
-		n.Until(func() bool { return held != nil })
-		require.ErrorIs(t, stray.Respond("for the first", nil), hg.ErrAnswered)
-		_, err := stray.InputRaw()
-		require.ErrorIs(t, err, hg.ErrInvalid)
-		require.Panics(t, func() { stray.Ref() })
-		require.Panics(t, stray.Close)
-		require.NoError(t, held.Respond("for the second", nil))
-		held.Close()
+		n.Until(func() bool { return len(kept) == 2 && p.tctx.Stats().Queued == 0 })
+		ends(t, kept[0])
+		var in string
+		require.NoError(t, kept[1].Input(&in))
+		require.Equal(t, "second", in)
+		require.Equal(t, "mine", kept[1].Data())
+		require.NoError(t, kept[1].Respond("for the second", nil))
+		ends(t, kept[0])
 		n.Until(func() bool { return o.calls > 0 })
 		require.NoError(t, o.err)
-		var out string
-		require.NoError(t, second.Output(&out))
-		require.Equal(t, "for the second", out)
-		p.clean(2)
+		require.NoError(t, second.Output(&in))
+		require.Equal(t, "for the second", in)
+		require.NoError(t, first.Close())
+		require.NoError(t, second.Close())
+		p.clean(0)
+		ends(t, kept[1])
 	})
 }
 
-// A handle that is closed is not brought back by Withdraw or Ref: its identity is given to one other handle, not to two.
+// Another goroutine may answer while the handler runs; without Detach not later, and what it was late with is not sent.
+func TestAnswerOfAnotherGoroutine(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		let, said := make(chan bool), make(chan error)
+		id := p.rpc("spawn", func(r hg.Incoming) error {
+			late := make(chan bool)
+			if in, err := r.InputRaw(); err != nil || len(in) > 0 {
+				late = let
+			} else {
+				close(late)
+			}
+			go func() {
+				<-late
+				said <- r.RespondRaw([]byte("x"), nil)
+			}()
+			if late != let {
+				return <-said
+			}
+			return nil
+		})
+		h := p.handle(id)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		require.NoError(t, h.ForwardRaw([]byte("late"), o.cb))
+		n.Until(func() bool { return o.calls == 2 })
+		require.ErrorIs(t, o.err, hg.ErrNoResponse)
+		close(let)
+		require.ErrorIs(t, <-said, hg.ErrAnswered)
+		require.NoError(t, h.Close())
+		p.clean(0)
+	})
+}
+
+// The second answer is refused, whoever gives it, and an error after the answer is counted.
+func TestAnsweredTwice(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("twice", func(r hg.Incoming) error {
+			require.NoError(t, r.RespondRaw([]byte("first"), nil))
+			require.ErrorIs(t, r.Detach(), hg.ErrAnswered)
+			require.ErrorIs(t, r.RespondRaw([]byte("second"), nil), hg.ErrAnswered)
+			_, err := r.InputRaw()
+			require.ErrorIs(t, err, hg.ErrAnswered)
+			return errors.New("third")
+		}))
+		require.NoError(t, p.call(h, "x"))
+		out, err := h.OutputRaw()
+		require.NoError(t, err)
+		require.Equal(t, "first", string(out))
+		require.NoError(t, h.Close())
+		require.EqualValues(t, 1, p.tctx.Stats().Late)
+		p.clean(0)
+	})
+}
+
+// A handle that is closed stays closed, and nothing brings it back.
 func TestClosedHandleStaysClosed(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		require.NoError(t, p.call(h, "x"))
-		h.Close()
-		told := false
-		require.ErrorIs(t, h.Withdraw(time.Second, func(*hg.Handle, hg.WithdrawResult) { told = true }), hg.ErrClosed)
-		require.Panics(t, func() { h.Ref() })
-		require.Panics(t, h.Close)
+		require.NoError(t, h.Close())
+		require.ErrorIs(t, h.Close(), hg.ErrClosed)
+		never := func(*hg.Handle, error) { t.Error("called back") }
+		require.ErrorIs(t, h.Forward("x", never), hg.ErrClosed)
+		require.ErrorIs(t, h.ForwardRaw(nil, never), hg.ErrClosed)
+		require.ErrorIs(t, h.Reset(p.target.Addr(), h.ID()), hg.ErrClosed)
+		_, err := h.OutputRaw()
+		require.ErrorIs(t, err, hg.ErrClosed)
+		require.ErrorIs(t, h.Withdraw(time.Second, func(*hg.Handle, hg.WithdrawResult) { t.Error("called back") }), hg.ErrClosed)
+		h.Cancel()
+		h.Abandon()
+		p.roundTrip()
 		p.clean(0)
-		require.False(t, told)
+	})
+}
+
+// Config.Trace spoils what a handler has kept of its input.
+func TestTraceSpoilsInput(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{Trace: true})
+		var kept []byte
+		h := p.handle(p.rpc("keep", func(r hg.Incoming) (err error) {
+			if kept, err = r.InputRaw(); err != nil {
+				return err
+			}
+			require.Equal(t, "secret", string(kept))
+			return r.RespondRaw(kept, nil)
+		}))
+		var o outcome
+		require.NoError(t, h.ForwardRaw([]byte("secret"), o.cb))
+		n.Until(func() bool { return o.calls == 1 })
+		out, err := h.OutputRaw()
+		require.NoError(t, err)
+		require.Equal(t, "secret", string(out))
+		require.Equal(t, "\xdb\xdb\xdb\xdb\xdb\xdb", string(kept))
+		require.NoError(t, h.Close())
+		p.clean(0)
+	})
+}
+
+// A detached request that nobody answers ends: at its deadline, with its session, and when the class is shut down or closed.
+func TestDetachedAndForgotten(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(p *pair, h *hg.Handle)
+		code hg.Code
+	}{
+		"Deadline": {func(p *pair, h *hg.Handle) { h.Cancel() }, hg.ErrCanceled}, // the target's own clock ends it
+		"Session":  {func(p *pair, h *hg.Handle) { require.NoError(p.t, p.origin.Close()) }, hg.ErrClosed},
+		"Close":    {func(p *pair, h *hg.Handle) { require.NoError(p.t, p.target.Close()) }, hg.ErrPeerLost},
+		"Shutdown": {func(p *pair, h *hg.Handle) {
+			ctx, cancel := context.WithCancel(p.t.Context())
+			cancel()
+			var left *hg.ShutdownError
+			require.ErrorAs(p.t, p.target.Shutdown(ctx), &left)
+			require.Equal(p.t, 1, left.Handlers)
+			require.Equal(p.t, []string{"handler of forget has not answered"}, left.Open)
+		}, hg.ErrNoResponse},
+	} {
+		t.Run(name, func(t *testing.T) {
+			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				p := newPair(t, n, hg.Config{})
+				var kept hg.Incoming
+				h := p.handle(p.rpc("forget", func(r hg.Incoming) error { kept = r; return r.Detach() }))
+				if name == "Deadline" {
+					h.SetTimeout(50 * time.Millisecond)
+				}
+				var o outcome
+				require.NoError(t, h.Forward("x", o.cb))
+				n.Until(func() bool { return p.tctx.Stats().Active == 1 })
+				ctx := kept.Context()
+				require.NoError(t, ctx.Err())
+				c.end(p, h)
+				n.Until(func() bool { return o.calls == 1 })
+				require.Equal(t, c.code, code(o.err))
+				n.Until(func() bool { return p.tctx.Stats().Handles == 0 && p.tctx.Stats().Active == 0 })
+				require.Error(t, ctx.Err())
+				ends(t, kept)
+				require.NoError(t, h.Close())
+			})
+		})
+	}
+}
+
+// What a detached request is answered with at its deadline, where the origin is patient enough to hear it.
+func TestDetachedDeadlineIsAnswered(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var kept hg.Incoming
+		h := p.handle(p.rpc("forget", func(r hg.Incoming) error { kept = r; return r.Detach() }))
+		h.SetTimeout(50 * time.Millisecond)
+		var o outcome
+		require.NoError(t, h.Forward("x", o.cb))
+		p.deaf(func() bool { return p.tctx.Stats().Active == 1 })
+		p.deaf(func() bool { return p.tctx.Stats().Active == 0 })
+		ends(t, kept)
+		n.Until(func() bool { return o.calls == 1 })
+		require.Equal(t, hg.ErrTimeout, code(o.err))
+		require.NoError(t, h.Close())
+		p.clean(0)
+	})
+}
+
+// Eight goroutines answer, answer twice, answer late, detach, cancel, and keep requests that have ended, at random. Each answer
+// carries its question, so none reaches another call, and each call ends once.
+func TestMisuseAtRandom(t *testing.T) {
+	seed, steps := *misuseSeed, *misuseSteps
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("run again with -hg.misuse.seed=%d", seed)
+	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		kept := make(chan hg.Incoming, 256)
+		id := p.rpc("any", func(r hg.Incoming) error {
+			in, err := r.InputRaw()
+			if err != nil {
+				return err
+			}
+			token := binary.LittleEndian.Uint64(in)
+			if token%2 == 0 {
+				if err := r.Detach(); err != nil {
+					return err
+				}
+			}
+			select {
+			case kept <- r:
+			default:
+			}
+			switch token % 16 {
+			case 1, 3, 5, 7, 8:
+				return r.RespondRaw(in, nil)
+			case 9:
+				return errors.New("no")
+			case 11:
+				_ = r.RespondRaw(in, func(r hg.Incoming, _ error) { r.Cancel() })
+				r.Cancel()
+			case 13:
+				panic("no")
+			}
+			return nil
+		})
+		var done sync.WaitGroup
+		for g := range uint64(8) {
+			rng := rand.New(rand.NewPCG(seed, g))
+			done.Go(func() {
+				var mine []hg.Incoming
+				for r := range kept {
+					mine = append(mine, r)
+					for range 3 {
+						r := mine[rng.IntN(len(mine))]
+						switch rng.IntN(6) {
+						case 0, 1, 2:
+							if in, err := r.InputRaw(); err == nil {
+								copied := append([]byte(nil), in...)
+								_ = r.RespondRaw(copied, nil)
+							}
+						case 3:
+							_ = r.Detach()
+						case 4:
+							r.Cancel()
+							_ = r.Context().Err()
+						case 5:
+							_ = r.RespondError(hg.NotFound, nil)
+						}
+					}
+					if len(mine) > 64 {
+						mine = mine[32:]
+					}
+				}
+			})
+		}
+		var wrong error
+		ended, under := 0, 0
+		var next func(h *hg.Handle)
+		token := uint64(0)
+		next = func(h *hg.Handle) {
+			if token >= uint64(steps) {
+				return
+			}
+			token++
+			mine := token
+			calls := 0
+			h.SetTimeout(200 * time.Millisecond)
+			under++
+			if err := h.ForwardRaw(binary.LittleEndian.AppendUint64(nil, mine), func(h *hg.Handle, err error) {
+				ended++
+				under--
+				if calls++; calls > 1 {
+					wrong = errors.New("called back twice")
+				}
+				if err == nil {
+					if out, _ := h.OutputRaw(); len(out) != 8 || binary.LittleEndian.Uint64(out) != mine {
+						wrong = errors.New("the answer to another question")
+					}
+				}
+				next(h)
+			}); err != nil {
+				wrong = err
+			}
+			if mine%97 == 0 {
+				h.Cancel()
+			}
+		}
+		var handles []*hg.Handle
+		for range 32 {
+			handles = append(handles, p.handle(id))
+		}
+		for _, h := range handles {
+			next(h)
+		}
+		n.Until(func() bool { return wrong != nil || under == 0 })
+		require.NoError(t, wrong)
+		require.Equal(t, steps, ended)
+		close(kept)
+		done.Wait()
+		for _, h := range handles {
+			require.NoError(t, h.Close())
+		}
+		n.Until(func() bool { return p.tctx.Stats().Handles == 0 })
+		p.clean(0)
 	})
 }

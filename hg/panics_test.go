@@ -58,8 +58,8 @@ func TestRespondCallbackThatPanics(t *testing.T) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		for name, leave := range leaves {
 			calls := 0
-			h := p.handle(p.rpc(name, func(h *hg.Handle) error {
-				return h.Respond(nil, func(*hg.Handle, error) { calls++; leave() })
+			h := p.handle(p.rpc(name, func(h hg.Incoming) error {
+				return h.Respond(nil, func(hg.Incoming, error) { calls++; leave() })
 			}))
 			var o outcome
 			require.NoError(t, h.Forward(nil, o.cb))
@@ -96,7 +96,7 @@ func TestWithdrawCallbackThatPanics(t *testing.T) {
 func TestHandlerErrorThatPanics(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("bad", func(*hg.Handle) error { return (*badError)(nil) }))
+		h := p.handle(p.rpc("bad", func(hg.Incoming) error { return (*badError)(nil) }))
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
 		p.until(func() bool { return o.calls > 0 })
@@ -120,8 +120,8 @@ func TestFaultFuncThatPanics(t *testing.T) {
 			require.NoError(t, h.Forward(nil, nil))
 			h.Close()
 			p.Until(func() bool { return len(m.kept) > 0 })
-			defer m.kept[0].Close()
-			ctx := m.kept[0].Ctx()
+			defer drop(m.kept[0])
+			ctx := m.kept[0].Context()
 			p.octx.Close()
 			p.until(func() bool { return calls == 2 && ctx.Err() != nil })
 			require.ErrorIs(t, context.Cause(ctx), hg.ErrPeerLost)

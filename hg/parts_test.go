@@ -26,7 +26,7 @@ func partsOf(t *testing.T) (k *call, ended *int) {
 	require.NoError(t, err)
 	h, err := c.Create(addr, id)
 	require.NoError(t, err)
-	t.Cleanup(h.Close)
+	t.Cleanup(func() { require.NoError(t, h.Close()) })
 	ended = new(int)
 	k = h.call
 	k.found(evForward)
@@ -101,7 +101,7 @@ func TestH3bBadKey(t *testing.T) {
 		}
 	}
 	var bad func(msg []byte) // spoils the response
-	_, err = target.Register("give", func(h *Handle) error {
+	_, err = target.Register("give", func(h Incoming) error {
 		if bad == nil {
 			return h.RespondRaw([]byte("good"), nil)
 		}
@@ -109,8 +109,8 @@ func TestH3bBadKey(t *testing.T) {
 		(&response{flags: flagMore, fate: na.Ran, codec: codec.RawID, size: 1000}).put(msg)
 		msg = na.Key{Len: 1000, Access: na.ReadOnly}.Append(msg)
 		bad(msg)
-		h.Ref()
-		return tctx.nctx.SendExpected(tctx.nctx.NewOp(func(*na.Op, na.Result) { h.Close() }), h.addr, h.service.tag, msg)
+		require.NoError(t, h.Detach())
+		return tctx.nctx.SendExpected(tctx.nctx.NewOp(func(*na.Op, na.Result) { _ = h.RespondRaw(nil, nil) }), h.Peer(), h.s.tag, msg)
 	})
 	require.NoError(t, err)
 	id, err := origin.Register("give", nil)

@@ -16,10 +16,10 @@ import (
 // An ID names an RPC on the wire: the first 8 bytes of the SHA-256 of its name, little-endian.
 type ID uint64
 
-// A Handler runs at the target, inside Trigger. It answers with h.Respond, now or later: to answer later it keeps the
-// handle with h.Ref. An error that it returns before it has answered is the answer, and so is a panic. It may block and
-// may call anything; meanwhile only the Trigger call that runs it waits.
-type Handler func(h *Handle) error
+// A Handler runs at the target, inside Trigger. It answers with r.Respond, or returns an error, which is the answer; so is a
+// panic. One that returns nil without an answer and without r.Detach is answered ErrNoResponse. An error after the answer is
+// logged and counted (Stats.Late). It may block and may call anything; meanwhile only the Trigger call that runs it waits.
+type Handler func(r Incoming) error
 
 // An RPC is what Register is told.
 type RPC struct {
@@ -56,11 +56,6 @@ func HashName(name string) ID {
 // Register makes an RPC known under its name and returns its id; handler is nil where this process is only an origin.
 func (c *Class) Register(name string, handler Handler) (ID, error) {
 	return c.RegisterRPC(RPC{Name: name, Handler: handler})
-}
-
-// RegisterOneWay is Register for an RPC that has no response.
-func (c *Class) RegisterOneWay(name string, handler Handler) (ID, error) {
-	return c.RegisterRPC(RPC{Name: name, Handler: handler, OneWay: true})
 }
 
 // RegisterRPC is Register with all that can be said. The error matches ErrExists when the name is registered, or when

@@ -93,9 +93,9 @@ func TestAnswersPassQueuedRequests(t *testing.T) {
 		back, err := p.target.Register("back", nil)
 		require.NoError(t, err)
 		ended, refused := 0, 0
-		id := p.rpc("flood", func(h *hg.Handle) error {
+		id := p.rpc("flood", func(h hg.Incoming) error {
 			for range 20 {
-				b, err := p.tctx.Create(h.Addr(), back)
+				b, err := p.tctx.Create(h.Peer(), back)
 				if err != nil {
 					return err
 				}
@@ -142,7 +142,7 @@ func TestDifferentEagerSizes(t *testing.T) {
 					require.Equal(t, in, out)
 				}
 				long := strings.Repeat("why ", 400)
-				require.NoError(t, h.Reset(p.target.Addr(), p.rpc("fail", func(*hg.Handle) error { return fmt.Errorf("%s", long) })))
+				require.NoError(t, h.Reset(p.target.Addr(), p.rpc("fail", func(hg.Incoming) error { return fmt.Errorf("%s", long) })))
 				err := p.call(h, nil)
 				require.ErrorIs(t, err, hg.ErrHandler)
 				require.Contains(t, err.Error(), "why why")
@@ -164,28 +164,28 @@ func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
 		n.Until(func() bool { return len(m.kept) == 1 })
 		s := m.kept[0]
 		calls := 0
-		require.NoError(t, s.Respond("first", func(*hg.Handle, error) { calls++ }))
+		require.NoError(t, s.Respond("first", func(hg.Incoming, error) { calls++ }))
 		s.Cancel()
 		p.tctx.NA().Trigger(0) // the cancel is known, the callback has not run
 		require.ErrorIs(t, s.Respond("second", nil), hg.ErrAnswered)
 		p.tctx.Trigger(0)
 		require.Equal(t, 1, calls)
-		s.Close()
+		drop(s)
 		n.Until(func() bool { return o.calls == 1 })
 		p.clean(1)
 	})
 }
 
 // curious looks at its handle while it is encoded.
-type curious struct{ h *hg.Handle }
+type curious struct{ h interface{ Peer() na.Addr } }
 
-func (c curious) MarshalBinary() ([]byte, error) { return []byte(c.h.Addr().String()), nil }
+func (c curious) MarshalBinary() ([]byte, error) { return []byte(c.h.Peer().String()), nil }
 
 // Encoders ran under the handle's lock.
 func TestEncoderMayUseItsHandle(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("addr", func(h *hg.Handle) error { return h.Respond(curious{h}, nil) }))
+		h := p.handle(p.rpc("addr", func(h hg.Incoming) error { return h.Respond(curious{h}, nil) }))
 		defer h.Close()
 		require.NoError(t, p.call(h, curious{h}))
 		var out []byte
@@ -202,7 +202,7 @@ func (panics) MarshalBinary() ([]byte, error) { panic("cannot") }
 func TestEncoderThatPanics(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("bad", func(h *hg.Handle) error { return h.Respond(panics{}, nil) }))
+		h := p.handle(p.rpc("bad", func(h hg.Incoming) error { return h.Respond(panics{}, nil) }))
 		defer h.Close()
 		require.Panics(t, func() { _ = h.Forward(panics{}, nil) })
 		require.ErrorIs(t, p.call(h, nil), hg.ErrPanic)
@@ -217,7 +217,7 @@ func TestHandlerEndsItsGoroutine(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		arrived := false
-		h := p.handle(p.rpc("exit", func(*hg.Handle) error { arrived = true; runtime.Goexit(); return nil }))
+		h := p.handle(p.rpc("exit", func(hg.Incoming) error { arrived = true; runtime.Goexit(); return nil }))
 		defer h.Close()
 		n.Undriven(p.tctx)
 		var o outcome
@@ -263,21 +263,25 @@ func TestLoanOfRecalledResponse(t *testing.T) {
 		require.NoError(t, h.Forward(nil, o.cb))
 		n.Until(func() bool { return len(m.kept) == 1 })
 		s, nctx := m.kept[0], p.tctx.NA()
-		recalled := func() {
-			require.NoError(t, s.RespondRaw(make([]byte, 64<<10), nil))
+		last := false
+		recall := func(cb hg.RespondFunc) {
+			require.NoError(t, s.RespondRaw(make([]byte, 64<<10), cb))
 			s.Cancel()
 		}
 		require.True(t, nctx.Cork()) // nothing leaves
-		recalled()
-		between := nctx.NewOp(func(*na.Op, na.Result) { recalled() })
-		require.NoError(t, nctx.Timer(between, time.Hour))
-		between.Cancel()
+		recall(func(hg.Incoming, error) {
+			recall(func(hg.Incoming, error) {
+				require.NoError(t, s.Respond("third", nil))
+				last = true
+			})
+		})
+		for !last {
+			p.tctx.Trigger(0)
+		}
 		for nctx.Trigger(0) > 0 {
 		}
 		require.Zero(t, p.tctx.Stats().Lent, "bytes of responses that were recalled")
 		nctx.Uncork()
-		require.NoError(t, s.Respond("third", nil))
-		s.Close()
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 		p.clean(1)
@@ -300,11 +304,10 @@ func TestHandlerReturnsWhileAnswering(t *testing.T) {
 		v := slow{make(chan struct{}), make(chan struct{})}
 		var answering sync.WaitGroup
 		ran := false
-		h := p.handle(p.rpc("slow", func(h *hg.Handle) error {
-			h.Ref()
+		h := p.handle(p.rpc("slow", func(h hg.Incoming) error {
+			detached(h)
 			answering.Go(func() {
 				assert.NoError(t, h.Respond(v, nil))
-				h.Close()
 			})
 			<-v.inside
 			ran = true

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -15,29 +14,28 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 		c.closed()
 		return
 	}
-	h := c.newTarget(r.Envelope)
+	s := c.newService(r.Envelope)
 	if c.nctx.RecvUnexpected(c.recv) != nil {
-		h.release()
+		s.release()
 		c.closed()
 		return
 	}
-	s := h.service
 	req, meta, payload, err := parseRequest(r.Envelope.Data)
-	h.id, h.rpc = req.id, c.class.rpcs.find(req.id)
+	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
-	h.setBudget(req.budget)
+	s.setBudget(req.budget)
 	switch {
 	case err != nil:
 	case c.nctx.Draining():
 		err = errClosing
-	case h.rpc == nil || h.rpc.Handler == nil:
+	case s.rpc == nil || s.rpc.Handler == nil:
 		err = c.class.rpcs.unknown(req.id, c.class.cfg.Authorize == nil)
-	case h.rpc.OneWay != s.oneWay:
-		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", h.rpc.Name))
-	case h.late():
+	case s.rpc.OneWay != s.oneWay:
+		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", s.rpc.Name))
+	case s.late():
 		err = errLate
 	default:
-		err = takes(h.rpc.Codec, req.codec)
+		err = takes(s.rpc.Codec, req.codec)
 	}
 	if req.flags&flagMore != 0 && len(payload) > 0 {
 		key, keyErr := bodyKey(payload, req.size)
@@ -46,20 +44,20 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 			err = keyErr
 		case keyErr != nil:
 		case err != nil:
-			c.nctx.GiveBack(h.addr, key)
+			c.nctx.GiveBack(s.addr, key)
 		case key.Len > c.class.cfg.MaxInput:
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len, c.class.cfg.MaxInput))
-			c.nctx.GiveBack(h.addr, key)
+			c.nctx.GiveBack(s.addr, key)
 		case c.class.cfg.Authorize != nil:
 			s.more, s.body = true, key
 		default:
-			if err = h.fetchInput(key); err == nil {
+			if err = s.fetchInput(key); err == nil {
 				return
 			}
 		}
 	}
 	if err != nil {
-		h.reject(err)
+		s.reject(err)
 		return
 	}
 	if !s.more {
@@ -68,138 +66,158 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	_ = c.PostTask(&s.dispatch)
 }
 
-// closed runs when the context has been closed: nothing waits for room any more, and handlers hear of it.
+// closed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
 func (c *Context) closed() {
 	c.advance()
 	c.handlings.end(nil, errClosed)
+	for _, o := range c.all() {
+		o.lost(errClosed)
+	}
 }
 
 // fetchInput fetches an input that did not fit the message. It has given the body back if there is an error.
-func (h *Handle) fetchInput(key na.Key) (err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.arm()
-	s := h.service
+func (s *service) fetchInput(key na.Key) (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.arm()
 	s.found(evFetch)
-	if s.pull, err = h.ctx.fetch(h.addr, key, h.inputFetched); err == nil {
+	if s.pull, err = s.ctx.fetch(s.addr, key, s.inputFetched); err == nil {
 		s.note(evFetch)
 	}
 	return err
 }
 
 // inputFetched goes on with a request whose input did not fit the message.
-func (h *Handle) inputFetched(body []byte, err error) {
-	h.mu.Lock()
-	e := h.service.found(endEvent(err, evFetched, evFetchFailed))
-	h.service.pull = nil
-	h.service.note(e)
-	h.mu.Unlock()
+func (s *service) inputFetched(body []byte, err error) {
+	s.mu.Lock()
+	e := s.found(endEvent(err, evFetched, evFetchFailed))
+	s.pull = nil
+	s.note(e)
+	s.mu.Unlock()
 	switch {
-	case err != nil && h.late():
-		h.reject(errLate)
+	case err != nil && s.late():
+		s.reject(errLate)
 		return
 	case err != nil:
-		h.reject(fmt.Errorf("fetching the input: %w", bare(err)))
+		s.reject(fmt.Errorf("fetching the input: %w", bare(err)))
 		return
 	}
-	h.service.input = body
-	_ = h.ctx.PostTask(&h.service.dispatch)
+	s.input = body
+	_ = s.ctx.PostTask(&s.dispatch)
 }
 
 // reject answers a request whose handler will not run.
-func (h *Handle) reject(err error) {
-	if !h.accept() {
+func (s *service) reject(err error) {
+	if !s.accept() {
 		return
 	}
+	s.mu.Lock()
 	if err == errLate {
-		h.service.noted(evExpired)
+		s.noted(evExpired)
 	} else {
-		h.service.noted(evRefused)
+		s.noted(evRefused)
 	}
-	h.answerError(failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error()})
-	h.release()
+	if s.oneWay {
+		s.ctx.dropped.Add(1)
+	} else {
+		s.answerFor(failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error()})
+	}
+	s.holds--
+	s.unlock()
 }
 
-// accept takes the request for good. When the origin has withdrawn or abandoned it nothing comes of it, and h is gone.
-func (h *Handle) accept() bool {
-	if h.service.env.Accept() {
+// accept takes the request for good. When the origin has withdrawn or abandoned it nothing comes of it, and s is free.
+func (s *service) accept() bool {
+	if s.env.Accept() {
 		return true
 	}
-	h.service.noted(evGone)
-	h.service.oneWay = true // nobody waits for an answer
-	h.release()
+	s.mu.Lock()
+	s.noted(evGone)
+	s.oneWay = true // nobody waits for an answer
+	s.holds--
+	s.unlock()
 	return false
 }
 
 // run runs the handler in Trigger.
-func (h *Handle) run(any) {
-	if h.ctx.class.cfg.Authorize != nil && !h.pass() || !h.ctx.admit(h) {
+func (s *service) run(any) {
+	if s.ctx.class.cfg.Authorize != nil && !s.pass() || !s.ctx.admit(s) {
 		return
 	}
-	if h.late() {
-		h.reject(errLate)
+	if s.late() {
+		s.reject(errLate)
 		return
 	}
-	closing := h.ctx.nctx.Closing()
+	closing := s.ctx.nctx.Closing()
 	switch {
-	case h.ctx.nctx.Draining() && !closing:
-		h.reject(errClosing)
+	case s.ctx.nctx.Draining() && !closing:
+		s.reject(errClosing)
 		return
-	case h.ctx.class.cfg.Authorize != nil && !h.service.allowed && !closing: // cannot be
-		h.reject(ErrPermission)
-		return
-	}
-	if !h.accept() {
+	case s.ctx.class.cfg.Authorize != nil && !s.allowed && !closing: // cannot be
+		s.reject(ErrPermission)
 		return
 	}
-	s := h.service
+	if !s.accept() {
+		return
+	}
+	s.mu.Lock()
 	if closing {
 		s.noted(evClosed)
-		h.release()
+		s.holds--
+		s.unlock()
 		return
 	}
 	s.found(evBegan)
-	s.runs.Store(h.rpc)
+	s.runs.Store(s.rpc)
 	s.note(evBegan)
-	returned := false
-	defer func() { // a handler may end its goroutine
-		if !returned {
-			h.returned()
-			h.answerError(failure{code: ErrPanic, fate: na.Ran, text: "the handler of " + h.Name() + " ended its goroutine"})
-			h.release()
-		}
-	}()
-	f := h.callHandler()
-	returned = true
-	h.returned()
+	r, rpc := s.incoming(), s.rpc
+	s.mu.Unlock()
+	f := failure{code: ErrPanic, fate: na.Ran} // a handler may end its goroutine
+	defer func() { s.leave(r, f) }()
+	f = s.ctx.callHandler(r, rpc)
+}
+
+// leave ends the handler of r, whose error is f.
+func (s *service) leave(r Incoming, f failure) {
+	if f.code == ErrPanic && f.text == "" {
+		f.text = "the handler of " + r.Name() + " ended its goroutine"
+	}
 	if f.code != na.OK {
-		h.answerError(f)
+		s.ctx.answerError(r, f)
 	}
-	h.release()
+	s.mu.Lock()
+	s.found(evReturned)
+	s.returned = true
+	s.note(evReturned)
+	s.holds--
+	s.unlock()
 }
 
-// returned notes that the handler has.
-func (h *Handle) returned() {
-	if states.Checking() {
-		h.mu.Lock()
-		h.service.noted(evReturned)
-		h.mu.Unlock()
+// answerError answers with the error that a handler has returned. One that cannot be an answer is counted, and logged if it
+// comes after the answer.
+func (c *Context) answerError(r Incoming, f failure) {
+	switch err := r.respondFailure(f, nil); na.CodeOf(err) {
+	case ErrUnsupported:
+		c.dropped.Add(1)
+	case ErrAnswered:
+		c.late.Add(1)
+		slog.Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().String(), "error", f.text)
 	}
 }
 
-// callHandler runs the handler and returns what its error says. A panic, of that too, is an error and ends nothing else. It
+// callHandler runs a handler and returns what its error says. A panic, of that too, is an error and ends nothing else. It
 // is logged with its stack and a random id; the origin gets only the id, since the value may be confidential.
-func (h *Handle) callHandler() (f failure) {
+func (c *Context) callHandler(r Incoming, rpc *RPC) (f failure) {
 	defer func() {
 		if p := recover(); p != nil {
 			var id [8]byte
-			h.ctx.class.na.Rand(id[:])
-			slog.Error("handler panicked", "rpc", h.Name(), "peer", h.addr.String(), "id", fmt.Sprintf("%x", id), "panic", p,
+			c.class.na.Rand(id[:])
+			slog.Error("handler panicked", "rpc", rpc.Name, "peer", r.Peer().String(), "id", fmt.Sprintf("%x", id), "panic", p,
 				"stack", string(debug.Stack()))
-			f = failure{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", h.Name(), id)}
+			f = failure{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", rpc.Name, id)}
 		}
 	}()
-	if err := h.rpc.Handler(h); err != nil {
+	if err := rpc.Handler(r); err != nil {
 		return failureOf(err)
 	}
 	return failure{}

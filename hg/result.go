@@ -25,7 +25,9 @@ func (k *call) result() error {
 	case k.answered && k.answer.code == na.OK:
 		return nil
 	case k.answered && k.late():
-		fate, cause = na.NotRun, errLate
+		if fate, cause = k.answer.fate, errTooLong; fate == na.NotRun {
+			cause = errLate
+		}
 		k.output = nil
 	case k.answered:
 		fate = k.answer.fate
@@ -53,9 +55,9 @@ func (k *call) result() error {
 	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(k.begun), Fate: fate, Err: cause}
 }
 
-// late reports whether the target did not run the request because the deadline, which this side has set, had passed. Locked.
+// late reports whether the target has given the request up because the deadline, which this side has set, had passed. Locked.
 func (k *call) late() bool {
-	return k.by.At != 0 && k.answer.code == ErrTimeout && k.answer.fate == na.NotRun
+	return k.by.At != 0 && k.answer.code == ErrTimeout && k.answer.fate != na.Ran
 }
 
 // finish runs in Trigger: the handle is idle again when the callback runs.
@@ -91,7 +93,7 @@ func (h *Handle) Output(v any) error {
 		err = h.rpc.Codec.Decode(b, v)
 	}
 	if err != nil {
-		return &Error{Op: "output of", RPC: h.Name(), Peer: h.Addr(), Fate: na.Ran, Err: err}
+		return &Error{Op: "output of", RPC: h.Name(), Peer: h.Peer(), Fate: na.Ran, Err: err}
 	}
 	return nil
 }
@@ -103,13 +105,13 @@ func (h *Handle) OutputRaw() ([]byte, error) {
 }
 
 func (h *Handle) output() (b []byte, codec uint8, err error) {
-	if h.call == nil {
-		return nil, 0, misuse("output of", h.Name(), h.addr, ErrInvalid, "the handle came with a request, it has input")
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer h.call.note(h.call.found(evOutput))
-	if h.call.phase != idle {
+	switch {
+	case h.closed && h.refs.Load() == 0: // else its callback looks at the output
+		return nil, 0, misuse("output of", h.Name(), h.addr, ErrClosed, "the handle is closed")
+	case h.call.phase != idle:
 		return nil, 0, misuse("output of", h.Name(), h.addr, ErrBusy, "the call has not ended")
 	}
 	if h.call.err != nil {
@@ -122,7 +124,7 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 func (h *Handle) OutputMeta() Meta {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.call == nil || h.call.phase != idle {
+	if h.call.phase != idle {
 		return Meta{}
 	}
 	return Meta{bytes.Clone(h.call.meta)}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/within"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -12,13 +13,16 @@ import (
 // maxOpen bounds the names in a ShutdownError.
 const maxOpen = 32
 
+// partTime is how long handlers whose contexts have ended may take to answer detached requests, before Shutdown does.
+const partTime = 200 * time.Millisecond
+
 // A ShutdownError says what a Shutdown has cut off, and what the program has left open.
 type ShutdownError struct {
 	Calls     int   // that were ended, with ErrClosed
 	Responses int   // that had not left
 	Transfers int   // gets and puts of this process, and of peers in its memory: pieces, for large ones
 	Leases    int   // bodies of calls that peers had not given back
-	Handlers  int   // requests whose handlers have begun and whose handles are not closed
+	Handlers  int   // requests whose handlers have begun and that have not ended
 	Handles   int   // of calls, not closed
 	Regions   int64 // registered memory: bulk handles that are not closed
 	Callbacks int64 // that have not returned
@@ -59,6 +63,13 @@ func (e *ShutdownError) Error() string {
 // Unwrap returns Err.
 func (e *ShutdownError) Unwrap() error { return e.Err }
 
+// name adds what is open.
+func (e *ShutdownError) name(text string) {
+	if len(e.Open) < maxOpen {
+		e.Open = append(e.Open, text)
+	}
+}
+
 func (e *ShutdownError) none() bool {
 	return e.Calls+e.Responses+e.Transfers+e.Leases+e.Handlers+e.Handles == 0 && e.Regions+e.Callbacks == 0
 }
@@ -69,7 +80,8 @@ func (e *ShutdownError) none() bool {
 //     NotRun. Forward fails with ErrClosed, also in handlers; bulk transfers may still be started.
 //  2. Handlers, calls and transfers that are under way may end, and so may what peers do with registered memory: until ctx
 //     ends, na.Config.Linger has passed, or nothing is left.
-//  3. The rest is canceled: calls end with ErrClosed, and so do the Ctx of handlers.
+//  3. The rest is canceled: calls end with ErrClosed, and so do the contexts of handlers;
+//     detached requests that nobody answers within 0.2 s are answered ErrNoResponse.
 //  4. What is queued leaves, answers to the last among it, and peers confirm that they have it, for 0.4 s at the most.
 //  5. c is closed, and every callback runs.
 //
@@ -104,12 +116,21 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	}
 	e.Trigger = func(i int) int { return contexts[i].Trigger(0) }
 	e.Idle = func(i int) bool { return contexts[i].idle() }
+	patience := time.Duration(0) // for detached requests
 	e.Cut = func() {
+		patience = contexts[0].Now() + partTime
 		for _, hctx := range contexts {
 			hctx.cut(left)
 		}
 	}
-	e.Parted = func(i int) bool { return contexts[i].load.n.Load() == 0 }
+	e.Parted = func(i int) bool {
+		if c := contexts[i]; contexts[0].Now() >= patience {
+			for _, o := range c.all() {
+				o.part()
+			}
+		}
+		return contexts[i].load.n.Load() == 0
+	}
 	for _, hctx := range contexts {
 		e.Contexts = append(e.Contexts, hctx.nctx)
 	}
@@ -132,33 +153,13 @@ func (c *Context) idle() bool {
 	return c.nctx.Live() <= 1 && c.load.n.Load() == 0 && c.load.waiting.Load() == 0
 }
 
-// all returns the handles that are open now. Those of targets may serve another request by the time they are looked at.
-func (c *Context) all() (all []*Handle) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for h := c.open; h != nil; h = h.older {
-		all = append(all, h)
-	}
-	return all
-}
-
-// cut counts what has not ended, and ends calls and the contexts of handlers.
+// cut counts what has not ended, and ends calls, detached requests and the contexts of handlers.
 func (c *Context) cut(left *ShutdownError) {
 	u := c.nctx.Underway()
 	left.Transfers += u.Moves + u.Served
 	left.Leases += u.Leases
-	for _, h := range c.all() {
-		h.mu.Lock()
-		switch {
-		case h.call == nil:
-			if h.service.answer != unanswered && h.service.send.Busy() {
-				left.Responses++
-			}
-		case h.call.phase == pending:
-			left.Calls++
-			h.call.cancel(ErrClosed)
-		}
-		h.mu.Unlock()
+	for _, o := range c.all() {
+		o.cut(left)
 	}
 	c.handlings.end(nil, errClosed)
 }
@@ -168,39 +169,7 @@ func (c *Context) look(left *ShutdownError) {
 	if !c.Closed() {
 		left.Callbacks += c.nctx.Live()
 	}
-	for _, h := range c.all() {
-		text := h.describe()
-		switch {
-		case text == "":
-			continue
-		case h.call == nil:
-			left.Handlers++
-		default:
-			left.Handles++
-		}
-		if len(left.Open) < maxOpen {
-			left.Open = append(left.Open, text)
-		}
+	for _, o := range c.all() {
+		o.look(left)
 	}
-}
-
-// describe says why h is open, or nothing when its handler has not begun.
-func (h *Handle) describe() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.call == nil {
-		rpc := h.service.runs.Load()
-		switch {
-		case rpc == nil:
-			return ""
-		case h.service.answer == unanswered && !h.service.oneWay:
-			return "handler of " + rpc.Name + " has not answered"
-		}
-		return "handler of " + rpc.Name + " has not closed its handle"
-	}
-	text := "handle of " + h.rpc.Name + " is not closed"
-	if h.made != "" {
-		text += ", made at " + h.made
-	}
-	return text
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The machines of this package: what a call, a withdrawal and a service (the target's side of a handle) can be in the
+// The machines of this package: what a call, a withdrawal and a service (the target's side of a call) can be in the
 // middle of, what can happen to them then, and what may come of it. docs/STATES.md draws them. Nothing here decides
 // anything: each event is checked against its table, in tests, between found and note.
 
@@ -328,7 +328,7 @@ var services = states.New("service", serviceStates, eventNames, []states.Row{
 
 	{On: evSilent, In: in(serviceRunning, serviceRejected)},
 	{On: evGivenUp, In: in(serviceRunning), To: in(serviceAnswered), Race: true},
-	{On: evGivenUp, In: in(serviceRejected), To: in(serviceAnswered)},
+	{On: evGivenUp, In: in(serviceArrived, serviceRejected), To: in(serviceAnswered)},
 	{On: evLastReference, In: in(serviceArrived, serviceRunning, serviceAnswered, serviceRejected), To: in(serviceSpare)},
 })
 
@@ -365,7 +365,7 @@ func (s *service) found(e states.Event) states.Event {
 	return e
 }
 
-func (s *service) check(e states.Event) { s.h.track.Found(services, e, s.state()) }
+func (s *service) check(e states.Event) { s.track.Found(services, e, s.state()) }
 
 func (s *service) note(e states.Event) {
 	if states.Checking() {
@@ -373,7 +373,7 @@ func (s *service) note(e states.Event) {
 	}
 }
 
-func (s *service) count(e states.Event) { s.h.track.Moved(services, e, s.state()) }
+func (s *service) count(e states.Event) { s.track.Moved(services, e, s.state()) }
 
 // noted is an event that changes nothing.
 func (s *service) noted(e states.Event) { s.note(s.found(e)) }

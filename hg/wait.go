@@ -34,7 +34,7 @@ func (h *Handle) ForwardWait(ctx context.Context, in any) error {
 	b, head := h.room()
 	b, err := appendWith(h.rpc.Codec, b, in)
 	if err != nil {
-		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Addr(), Fate: na.NotRun, Err: err}
+		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
 	return h.wait(ctx, b, head, h.rpc.Codec.ID())
 }

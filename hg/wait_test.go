@@ -34,7 +34,7 @@ func TestForwardWait(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
-		silent := p.rpc("silent", func(h *hg.Handle) error { h.Ref(); return nil })
+		silent := p.rpc("silent", func(h hg.Incoming) error { detached(h); return nil })
 		p.serve()
 		h := p.handle(id)
 		defer h.Close()
@@ -48,7 +48,7 @@ func TestForwardWait(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, in, string(raw))
 		}
-		require.NoError(t, h.Reset(h.Addr(), silent))
+		require.NoError(t, h.Reset(h.Peer(), silent))
 		ctx, cancel := context.WithCancelCause(context.Background())
 		boom := errors.New("boom")
 		cancel(boom)

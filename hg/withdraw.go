@@ -63,16 +63,16 @@ type withdrawal struct {
 // target, and cb hears what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
 // exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
 // Indeterminate and the call is canceled. Several Withdraws of one call, until its callback runs, get one result; the
-// shortest of their timeouts counts. The error matches ErrInvalid for a handle that is closed or came with a request, and
-// ErrClosed when the context is closed and drained; cb does not run then.
+// shortest of their timeouts counts. The error matches ErrClosed when h is closed, or
+// its context is closed and drained; cb does not run then.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
-	if k == nil {
-		return misuse("withdraw", h.Name(), h.addr, ErrInvalid, "the handle came with a request")
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	defer k.note(k.found(evWithdraw))
+	if h.closed {
+		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
+	}
 	before := k.withdrawal
 	if before != nil && k.phase != idle && !before.settled { // join it
 		before.note(before.found(evWithdraw))
@@ -84,9 +84,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the context is closed and drained")
 	}
 	defer h.ctx.nctx.Unhold()
-	if !h.hold() { // until tell
-		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
-	}
+	h.refs.Add(1) // until tell
 	w := &withdrawal{h: h, k: k, gen: k.gen}
 	defer w.note(w.found(evWithdraw))
 	w.cbs = append(w.cbs, cb)

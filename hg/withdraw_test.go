@@ -28,7 +28,7 @@ func withdrawing(t *testing.T, cfg hg.Config, f func(t *testing.T, p *pair, id h
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, cfg)
 		ran := 0
-		id := p.rpc("count", func(h *hg.Handle) error { ran++; return h.RespondRaw([]byte("done"), nil) })
+		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw([]byte("done"), nil) })
 		f(t, p, id, &ran)
 	})
 }
@@ -84,19 +84,19 @@ func TestWithdrawBuffered(t *testing.T) {
 func TestWithdrawTooLate(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		var kept *hg.Handle
-		id := p.rpc("later", func(h *hg.Handle) error { kept = h.Ref(); return nil })
+		var kept hg.Incoming
+		id := p.rpc("later", func(h hg.Incoming) error { kept = detached(h); return nil })
 		h := p.handle(id)
 		var o outcome
 		var during, after, canceled taken
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.Until(func() bool { return kept != nil })
+		p.Until(func() bool { return kept != (hg.Incoming{}) })
 		require.NoError(t, h.Withdraw(0, during.cb))
 		p.Until(func() bool { return during.n > 0 })
 		require.Equal(t, hg.TooLate, during.r)
 		require.Zero(t, o.calls, "the call goes on")
 		require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
-		kept.Close()
+		drop(kept)
 		p.Until(func() bool { return o.calls > 0 })
 		require.NoError(t, o.err)
 		out, err := h.OutputRaw()
@@ -108,7 +108,7 @@ func TestWithdrawTooLate(t *testing.T) {
 		require.Equal(t, 1, after.n)
 		require.Equal(t, hg.TooLate, after.r)
 
-		kept = nil
+		kept = hg.Incoming{}
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		h.Cancel()
 		require.NoError(t, h.Withdraw(0, canceled.cb))
@@ -117,8 +117,8 @@ func TestWithdrawTooLate(t *testing.T) {
 		require.Equal(t, hg.TooLate, canceled.r)
 		h.Close()
 		p.Until(func() bool { return o.calls == 2 })
-		if kept != nil {
-			kept.Close()
+		if kept != (hg.Incoming{}) {
+			drop(kept)
 		}
 		require.Equal(t, 1, during.n)
 	})
@@ -129,18 +129,18 @@ func TestWithdrawTooLate(t *testing.T) {
 func TestWithdrawCrossesAnswer(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		var kept *hg.Handle
-		id := p.rpc("later", func(h *hg.Handle) error { kept = h.Ref(); return nil })
+		var kept hg.Incoming
+		id := p.rpc("later", func(h hg.Incoming) error { kept = detached(h); return nil })
 		h := p.handle(id)
 		for range 50 {
 			var o outcome
 			var w taken
-			kept = nil
+			kept = hg.Incoming{}
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
-			p.Until(func() bool { return kept != nil })
+			p.Until(func() bool { return kept != (hg.Incoming{}) })
 			require.NoError(t, h.Withdraw(0, w.cb))
 			require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
-			kept.Close()
+			drop(kept)
 			for o.calls == 0 { // the origin alone, as far as that goes
 				if p.octx.Progress(time.Millisecond) != nil {
 					_ = p.tctx.Progress(0)
@@ -330,7 +330,7 @@ func TestWithdrawTimeout(t *testing.T) {
 func TestWithdrawTimeoutOfAnother(t *testing.T) {
 	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("never", func(h *hg.Handle) error { h.Ref(); return nil }))
+		h := p.handle(p.rpc("never", func(h hg.Incoming) error { detached(h); return nil }))
 		defer h.Close()
 		var o outcome
 		var first, hasty, patient taken
@@ -375,7 +375,7 @@ func TestWithdrawFromSelf(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		cls, hctx := n.Target(hg.Config{})
 		ran := 0
-		id, err := cls.Register("self", func(h *hg.Handle) error { ran++; return h.RespondRaw(nil, nil) })
+		id, err := cls.Register("self", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
 		require.NoError(t, err)
 		h, err := hctx.Create(hctx.Self(), id)
 		require.NoError(t, err)
@@ -399,7 +399,7 @@ func TestWithdrawOneWay(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		id := p.oneWay("note", func(*hg.Handle) error { ran++; return nil })
+		id := p.oneWay("note", func(hg.Incoming) error { ran++; return nil })
 		h := p.handle(id)
 		var o outcome
 		var w taken
@@ -470,7 +470,7 @@ func TestWithdrawLarge(t *testing.T) {
 			in[i] = byte(i * 7)
 		}
 		whole := 0
-		id := p.rpc("large", func(h *hg.Handle) error {
+		id := p.rpc("large", func(h hg.Incoming) error {
 			got, err := h.InputRaw()
 			if err == nil && bytes.Equal(got, in) {
 				whole++

@@ -183,8 +183,8 @@ func TestCpStaysInside(t *testing.T) {
 // TestCpHostileTarget: names that a target lists do not lead out of the destination.
 func TestCpHostileTarget(t *testing.T) {
 	answer := func(v any) hg.Handler {
-		return func(h *hg.Handle) error {
-			respond(h.Ref(), v, nil)
+		return func(h hg.Incoming) error {
+			respond(h, v, nil)
 			return nil
 		}
 	}

@@ -61,7 +61,7 @@ func (fs *files) register(class *hg.Class) error {
 
 // coded gives a handler's error the code by which the client knows it.
 func coded(handler hg.Handler) hg.Handler {
-	return func(h *hg.Handle) error {
+	return func(h hg.Incoming) error {
 		if err := handler(h); err != nil {
 			return hg.Errorf(codeOf(err), "%w", err)
 		}
@@ -87,8 +87,8 @@ var (
 )
 
 // work is the handler of requests that read or write the disk: they run on goroutines of their own.
-func work[In, Out any](fs *files, serve func(h *hg.Handle, in *In) (Out, error)) hg.Handler {
-	return func(h *hg.Handle) error {
+func work[In, Out any](fs *files, serve func(r hg.Incoming, in *In) (Out, error)) hg.Handler {
+	return func(h hg.Incoming) error {
 		if fs.disk == nil {
 			return errNoFiles
 		}
@@ -105,7 +105,10 @@ func work[In, Out any](fs *files, serve func(h *hg.Handle, in *In) (Out, error))
 		default:
 			return fmt.Errorf("the target works on %d requests already: %w", maxWorkers, na.ErrAgain)
 		}
-		h.Ref()
+		if err := h.Detach(); err != nil {
+			<-fs.workers
+			return err
+		}
 		fs.running.Go(func() {
 			defer func() { <-fs.workers }()
 			out, err := recovered(serve, h, in)
@@ -116,38 +119,38 @@ func work[In, Out any](fs *files, serve func(h *hg.Handle, in *In) (Out, error))
 }
 
 // recovered answers a request that panics as hg does when a handler panics.
-func recovered[In, Out any](serve func(h *hg.Handle, in *In) (Out, error), h *hg.Handle, in *In) (out Out, err error) {
+func recovered[In, Out any](serve func(r hg.Incoming, in *In) (Out, error), h hg.Incoming, in *In) (out Out, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			slog.Error("request panicked", "rpc", h.Name(), "peer", h.Addr().String(), "panic", p, "stack", string(debug.Stack()))
+			slog.Error("request panicked", "rpc", h.Name(), "peer", h.Peer().String(), "panic", p, "stack", string(debug.Stack()))
 			err = fmt.Errorf("the request panicked: %v: %w", p, hg.ErrPanic)
 		}
 	}()
 	return serve(h, in)
 }
 
-func (fs *files) stat(_ *hg.Handle, in *pathRequest) (entry, error) {
+func (fs *files) stat(_ hg.Incoming, in *pathRequest) (entry, error) {
 	return fs.disk.stat(context.Background(), in.Path)
 }
 
-func (fs *files) list(_ *hg.Handle, in *listRequest) (r listReply, err error) {
+func (fs *files) list(_ hg.Incoming, in *listRequest) (r listReply, err error) {
 	r.Entries, err = fs.disk.list(context.Background(), in.Path, in.After)
 	return r, err
 }
 
-func (fs *files) mkdir(_ *hg.Handle, in *mkdirRequest) (r struct{}, err error) {
+func (fs *files) mkdir(_ hg.Incoming, in *mkdirRequest) (r struct{}, err error) {
 	if !fs.write {
 		return r, errReadOnly
 	}
 	return r, fs.disk.mkdir(context.Background(), in.Path, in.Mode)
 }
 
-func (fs *files) open(h *hg.Handle, in *openRequest) (r openReply, err error) {
+func (fs *files) open(h hg.Incoming, in *openRequest) (r openReply, err error) {
 	path, err := inside(in.Path)
 	if err != nil {
 		return r, err
 	}
-	t := fs.newTransfer(h.Addr(), path)
+	t := fs.newTransfer(h.Peer(), path)
 	if in.Write {
 		if !fs.write {
 			return r, errReadOnly
@@ -179,7 +182,7 @@ func (fs *files) open(h *hg.Handle, in *openRequest) (r openReply, err error) {
 	return r, nil
 }
 
-func (fs *files) seek(h *hg.Handle, in *seekRequest) (r seekReply, err error) {
+func (fs *files) seek(h hg.Incoming, in *seekRequest) (r seekReply, err error) {
 	t, err := fs.find(h, in.ID)
 	if err != nil {
 		return r, err
@@ -187,7 +190,7 @@ func (fs *files) seek(h *hg.Handle, in *seekRequest) (r seekReply, err error) {
 	return t.seek(in)
 }
 
-func (fs *files) finish(h *hg.Handle, in *closeRequest) (r closeReply, err error) {
+func (fs *files) finish(h hg.Incoming, in *closeRequest) (r closeReply, err error) {
 	t, err := fs.find(h, in.ID)
 	if err != nil {
 		return r, err
@@ -196,7 +199,7 @@ func (fs *files) finish(h *hg.Handle, in *closeRequest) (r closeReply, err error
 	return t.finish(in)
 }
 
-func (fs *files) piece(h *hg.Handle) error {
+func (fs *files) piece(h hg.Incoming) error {
 	b, err := h.InputRaw()
 	if err != nil {
 		return err

@@ -123,19 +123,7 @@ func TestSecondUpload(t *testing.T) {
 
 // TestPanickingWorker: a request that panics fails, as with hg's own handlers, and the process lives.
 func TestPanickingWorker(t *testing.T) {
-	class, err := hg.Open("tcp://", hg.Config{})
-	require.NoError(t, err)
-	id, err := class.Register("x", nil)
-	require.NoError(t, err)
-	hctx, err := class.NewContext()
-	require.NoError(t, err)
-	peer, err := na.ParseAddr("tcp://127.0.0.1:1")
-	require.NoError(t, err)
-	h, err := hctx.Create(peer, id)
-	require.NoError(t, err)
-	_, err = recovered(func(*hg.Handle, *pathRequest) (entry, error) { panic("oops") }, h, nil)
+	_, err := recovered(func(hg.Incoming, *pathRequest) (entry, error) { panic("oops") }, hg.Incoming{}, nil)
 	require.ErrorIs(t, err, hg.ErrPanic)
 	require.ErrorContains(t, err, "panicked: oops")
-	h.Close()
-	require.NoError(t, class.Shutdown(t.Context()))
 }

@@ -79,7 +79,7 @@ func registerPerf(class *hg.Class) error {
 	return errors.Join(err, err2)
 }
 
-func echo(h *hg.Handle) error {
+func echo(h hg.Incoming) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (m *moves) drop() {
 	m.users--
 }
 
-func (m *moves) serve(h *hg.Handle) error {
+func (m *moves) serve(h hg.Incoming) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -134,12 +134,16 @@ func (m *moves) serve(h *hg.Handle) error {
 	if err := remote.UnmarshalBinary(rest); err != nil {
 		return err
 	}
-	local, buf, err := m.take(h.Context(), r.size, r.check)
+	local, buf, err := m.take(h.Queue(), r.size, r.check)
 	if err != nil {
 		return err
 	}
-	j := &job{h: h.Ref(), check: r.check, buf: buf, moves: m}
-	spec := bulk.Spec{Peer: h.Addr(), Remote: remote, Local: local, Size: int64(r.size), Dir: bulk.Push}
+	if err := h.Detach(); err != nil {
+		m.drop()
+		return err
+	}
+	j := &job{h: h, check: r.check, buf: buf, moves: m}
+	spec := bulk.Spec{Peer: h.Peer(), Remote: remote, Local: local, Size: int64(r.size), Dir: bulk.Push}
 	if r.dir == pull {
 		spec.Dir = bulk.Pull
 	}
@@ -147,7 +151,7 @@ func (m *moves) serve(h *hg.Handle) error {
 	j.left = 1
 	for range r.count {
 		j.add(1)
-		if _, err := bulk.Transfer(h.Context(), spec, done); err != nil {
+		if _, err := bulk.Transfer(h.Queue(), spec, done); err != nil {
 			j.end(err)
 		}
 	}
@@ -157,7 +161,7 @@ func (m *moves) serve(h *hg.Handle) error {
 
 // A job is the transfers of one request.
 type job struct {
-	h     *hg.Handle
+	h     hg.Incoming
 	check bool
 	buf   []byte
 	moves *moves // whose memory buf is
@@ -196,7 +200,6 @@ func (j *job) end(err error) {
 	} else {
 		_ = j.h.RespondRaw(nil, nil)
 	}
-	j.h.Close()
 }
 
 // pattern returns n bytes in which a piece at a wrong place is noticed.

@@ -61,9 +61,9 @@ func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
 func TestPingGoesOn(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h *hg.Handle) error {
+	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h hg.Incoming) error {
 		if calls++; calls == 2 {
-			h.Ref() // never answered
+			_ = h.Detach() // never answered
 			return nil
 		}
 		return echo(h)
@@ -77,8 +77,8 @@ func TestPingGoesOn(t *testing.T) {
 // TestPingSilent: a target that lives and answers nothing is given up after the peer timeout.
 func TestPingSilent(t *testing.T) {
 	t.Parallel()
-	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h *hg.Handle) error {
-		h.Ref()
+	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h hg.Incoming) error {
+		_ = h.Detach()
 		return nil
 	}})
 	q := run(t, 1, "ping", "-interval", "0", "-timeout", "200ms", "-peer-timeout", "500ms", addr)

@@ -41,8 +41,8 @@ func TestEndlessTree(t *testing.T) {
 func TestEndlessSeek(t *testing.T) {
 	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
 	require.NoError(t, err)
-	_, err = class.Register(rpcSeek, func(h *hg.Handle) error {
-		respond(h.Ref(), &seekReply{Left: 5}, nil)
+	_, err = class.Register(rpcSeek, func(h hg.Incoming) error {
+		respond(h, &seekReply{Left: 5}, nil)
 		return nil
 	})
 	require.NoError(t, err)

@@ -157,9 +157,8 @@ func decode(b []byte, v any) error {
 	return nil
 }
 
-// respond answers h with out, or with err, in the code that the origin's errors.Is knows, and lets h go.
-func respond(h *hg.Handle, out any, err error) {
-	defer h.Close()
+// respond answers h with out, or with err in the code that the client knows it by.
+func respond(h hg.Incoming, out any, err error) {
 	var b []byte
 	if err == nil {
 		b, err = encode(out)

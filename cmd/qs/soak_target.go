@@ -38,7 +38,7 @@ type soakServer struct {
 	log *os.File
 
 	mu   sync.Mutex
-	kept []*hg.Handle // that are answered later
+	kept []hg.Incoming // that are answered later
 }
 
 // runSoakTarget is that process.
@@ -91,7 +91,7 @@ func soakConfig(n *network) hg.Config {
 
 // handler serves an RPC: first of all it writes down that it began.
 func (s *soakServer) handler(name string) hg.Handler {
-	return func(h *hg.Handle) error {
+	return func(h hg.Incoming) error {
 		in, err := h.InputRaw()
 		if err != nil {
 			return err
@@ -109,7 +109,10 @@ func (s *soakServer) handler(name string) hg.Handler {
 		case soakGrow:
 			return h.RespondRaw(soakBytes(in[:8:8], token, int(binary.LittleEndian.Uint32(in[8:]))), nil)
 		case soakLater:
-			s.keep(h.Ref())
+			if err := h.Detach(); err != nil {
+				return err
+			}
+			s.keep(h)
 		case soakFail:
 			return errors.New("asked to fail")
 		case soakPanic:
@@ -122,7 +125,7 @@ func (s *soakServer) handler(name string) hg.Handler {
 }
 
 // keep holds a request back; the oldest of many is answered.
-func (s *soakServer) keep(h *hg.Handle) {
+func (s *soakServer) keep(h hg.Incoming) {
 	s.mu.Lock()
 	s.kept = append(s.kept, h)
 	s.mu.Unlock()
@@ -140,12 +143,11 @@ func (s *soakServer) answer(left int) {
 		if in, err := h.InputRaw(); err == nil {
 			_ = h.RespondRaw(in, nil)
 		}
-		h.Close()
 	}
 }
 
 // soakMove pulls from the origin's memory or pushes to it, and answers when that has ended.
-func soakMove(h *hg.Handle, push bool, token uint64, descriptor []byte) error {
+func soakMove(h hg.Incoming, push bool, token uint64, descriptor []byte) error {
 	remote := &bulk.Handle{}
 	if err := remote.UnmarshalBinary(descriptor); err != nil {
 		return err
@@ -153,19 +155,21 @@ func soakMove(h *hg.Handle, push bool, token uint64, descriptor []byte) error {
 	if remote.Len() > maxMove {
 		return errors.New(errWrong)
 	}
-	spec := bulk.Spec{Dir: bulk.Pull, Peer: h.Addr(), Remote: remote, Size: remote.Len(), Chunk: 64 << 10}
+	spec := bulk.Spec{Dir: bulk.Pull, Peer: h.Peer(), Remote: remote, Size: remote.Len(), Chunk: 64 << 10}
 	buf := make([]byte, remote.Len())
 	if push {
 		spec.Dir = bulk.Push
 		soakFill(buf, ^token)
 	}
-	local, err := bulk.Create(h.Context(), bulk.LocalOnly, buf)
+	local, err := bulk.Create(h.Queue(), bulk.LocalOnly, buf)
 	if err != nil {
 		return err
 	}
 	spec.Local = local
-	h.Ref()
-	_, err = bulk.Transfer(h.Context(), spec, func(_ *bulk.Op, err error) {
+	if err := h.Detach(); err != nil {
+		return err
+	}
+	_, err = bulk.Transfer(h.Queue(), spec, func(_ *bulk.Op, err error) {
 		switch {
 		case err != nil:
 			_ = h.RespondError(err, nil)
@@ -175,11 +179,9 @@ func soakMove(h *hg.Handle, push bool, token uint64, descriptor []byte) error {
 			_ = h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), nil)
 		}
 		_ = local.Close(nil)
-		h.Close()
 	})
 	if err != nil {
 		_ = local.Close(nil)
-		h.Close()
 	}
 	return err
 }

@@ -60,7 +60,7 @@ func (fs *files) newTransfer(peer na.Addr, path string) *transfer {
 }
 
 // enqueue takes a request in, or says why not.
-func (t *transfer) enqueue(h *hg.Handle, req pieceRequest) error {
+func (t *transfer) enqueue(h hg.Incoming, req pieceRequest) error {
 	if req.Size < 1 || req.Size > maxPiece || req.Memory == nil {
 		return fmt.Errorf("a piece of %d bytes, want 1 to %d: %w", req.Size, maxPiece, na.ErrInvalid)
 	}
@@ -70,12 +70,14 @@ func (t *transfer) enqueue(h *hg.Handle, req pieceRequest) error {
 		return t.gone()
 	}
 	t.used = time.Now()
-	m := &move{h: h.Ref(), req: req}
+	if err := h.Detach(); err != nil {
+		return err
+	}
+	m := &move{h: h, req: req}
 	select {
 	case t.queue <- m:
 		return nil
 	default:
-		h.Close()
 		return fmt.Errorf("more than %d pieces at a time: %w", maxQueued, na.ErrAgain)
 	}
 }

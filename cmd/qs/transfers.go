@@ -48,10 +48,10 @@ func (fs *files) add(t *transfer) error {
 }
 
 // find returns a transfer of the session that asks: numbers can be guessed.
-func (fs *files) find(h *hg.Handle, id uint64) (*transfer, error) {
+func (fs *files) find(h hg.Incoming, id uint64) (*transfer, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	if t := fs.transfers[id]; t != nil && t.peer == h.Addr() {
+	if t := fs.transfers[id]; t != nil && t.peer == h.Peer() {
 		return t, nil
 	}
 	return nil, fmt.Errorf("there is no transfer %d; it was broken off: %w", id, na.ErrNoEntry)

@@ -47,12 +47,12 @@ type answer struct {
 }
 
 func (g *gather) register(class *hg.Class) (err error) {
-	if g.fetch, err = class.Register("allgather/fetch", func(h *hg.Handle) error {
+	if g.fetch, err = class.Register("allgather/fetch", func(h hg.Incoming) error {
 		return h.Respond(answer{partOf(g.rank), g.stage}, nil)
 	}); err != nil {
 		return err
 	}
-	if g.tell, err = class.Register("allgather/lost", func(h *hg.Handle) error {
+	if g.tell, err = class.Register("allgather/lost", func(h hg.Incoming) error {
 		var rank int
 		if err := h.Input(&rank); err != nil {
 			return err

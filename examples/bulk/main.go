@@ -70,8 +70,8 @@ func open(addr string, handler hg.Handler) *hg.Context {
 }
 
 // upper pulls the text, and pushes it back when the callback of the pull has made it upper case. It blocks nowhere: it
-// keeps the handle, and the callbacks answer.
-func upper(h *hg.Handle) error {
+// detaches the request, and the callbacks answer.
+func upper(h hg.Incoming) error {
 	var job Job
 	if err := h.Input(&job); err != nil {
 		return err
@@ -80,7 +80,7 @@ func upper(h *hg.Handle) error {
 		return fmt.Errorf("no text, no room, or more than %d bytes", maxText)
 	}
 	buf := make([]byte, job.Text.Len())
-	local, err := bulk.Create(h.Context(), bulk.LocalOnly, buf)
+	local, err := bulk.Create(h.Queue(), bulk.LocalOnly, buf)
 	if err != nil {
 		return err
 	}
@@ -91,21 +91,22 @@ func upper(h *hg.Handle) error {
 			_ = h.Respond(nil, nil)
 		}
 		_ = local.Close(nil)
-		h.Close()
 	}
 	push := func(_ *bulk.Op, err error) {
 		if err == nil {
 			copy(buf, bytes.ToUpper(buf))
-			spec := bulk.Spec{Dir: bulk.Push, Peer: h.Addr(), Remote: job.Room, Local: local, Size: local.Len()}
-			_, err = bulk.Transfer(h.Context(), spec, func(_ *bulk.Op, err error) { answer(err) })
+			spec := bulk.Spec{Dir: bulk.Push, Peer: h.Peer(), Remote: job.Room, Local: local, Size: local.Len()}
+			_, err = bulk.Transfer(h.Queue(), spec, func(_ *bulk.Op, err error) { answer(err) })
 		}
 		if err != nil {
 			answer(err)
 		}
 	}
-	h.Ref()
-	spec := bulk.Spec{Dir: bulk.Pull, Peer: h.Addr(), Remote: job.Text, Local: local, Size: local.Len()}
-	if _, err := bulk.Transfer(h.Context(), spec, push); err != nil {
+	if err := h.Detach(); err != nil { // the request is answered when the handler has returned
+		return err
+	}
+	spec := bulk.Spec{Dir: bulk.Pull, Peer: h.Peer(), Remote: job.Text, Local: local, Size: local.Len()}
+	if _, err := bulk.Transfer(h.Queue(), spec, push); err != nil {
 		answer(err)
 	}
 	return nil

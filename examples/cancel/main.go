@@ -66,20 +66,17 @@ func run(out io.Writer) {
 
 // slowHandler keeps a request until one comes that wants an answer, and then answers both.
 func slowHandler() hg.Handler {
-	var kept *hg.Handle
-	return func(h *hg.Handle) error {
+	var kept hg.Incoming
+	return func(h hg.Incoming) error {
 		var what string
 		if err := h.Input(&what); err != nil {
 			return err
 		}
 		if what == "wait" {
-			kept = h.Ref()
-			return nil
+			kept = h
+			return h.Detach()
 		}
-		if kept != nil {
-			_ = kept.Respond("too late", nil) // nobody listens any more; that is no error here
-			kept.Close()
-		}
+		_ = kept.Respond("too late", nil) // nobody listens any more; that is no error here
 		return h.Respond("here you are", nil)
 	}
 }

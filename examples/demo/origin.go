@@ -59,7 +59,7 @@ func (o *origin) register() error {
 	o.square, errs[0] = o.class.Register(rpcSquare, nil)
 	o.pullID, errs[1] = o.class.Register(rpcPull, nil)
 	o.hold, errs[2] = o.class.Register(rpcHold, nil)
-	_, errs[3] = o.class.RegisterOneWay(rpcMoved, func(h *hg.Handle) error {
+	_, errs[3] = o.class.RegisterRPC(hg.RPC{Name: rpcMoved, OneWay: true, Handler: func(h hg.Incoming) error {
 		var moved int64
 		if err := h.Input(&moved); err != nil {
 			return err
@@ -68,11 +68,11 @@ func (o *origin) register() error {
 			o.onMoved(moved)
 		}
 		return nil
-	})
-	_, errs[4] = o.class.RegisterOneWay(rpcHolding, func(*hg.Handle) error {
+	}})
+	_, errs[4] = o.class.RegisterRPC(hg.RPC{Name: rpcHolding, OneWay: true, Handler: func(hg.Incoming) error {
 		o.holding.Complete(nil)
 		return nil
-	})
+	}})
 	return errors.Join(errs[:]...)
 }
 

@@ -26,7 +26,7 @@ type target struct {
 	holding hg.ID
 
 	mu   sync.Mutex // guards kept
-	kept []*hg.Handle
+	kept []hg.Incoming
 }
 
 // runTarget listens at a free port of the loopback, prints it, and serves until stdin closes.
@@ -61,8 +61,8 @@ func (t *target) register(class *hg.Class) error {
 	_, errs[0] = class.Register(rpcSquare, square)
 	_, errs[1] = class.Register(rpcPull, t.pull)
 	_, errs[2] = class.Register(rpcHold, t.hold)
-	t.moved, errs[3] = class.RegisterOneWay(rpcMoved, nil)
-	t.holding, errs[4] = class.RegisterOneWay(rpcHolding, nil)
+	t.moved, errs[3] = class.RegisterRPC(hg.RPC{Name: rpcMoved, OneWay: true})
+	t.holding, errs[4] = class.RegisterRPC(hg.RPC{Name: rpcHolding, OneWay: true})
 	return errors.Join(errs[:]...)
 }
 
@@ -73,7 +73,7 @@ func (t *target) serve() {
 	}
 }
 
-func square(h *hg.Handle) error {
+func square(h hg.Incoming) error {
 	var n int64
 	if err := h.Input(&n); err != nil {
 		return err
@@ -82,7 +82,7 @@ func square(h *hg.Handle) error {
 }
 
 // hold keeps a request until one comes that wants an answer, and answers them all then, the oldest first.
-func (t *target) hold(h *hg.Handle) error {
+func (t *target) hold(h hg.Incoming) error {
 	var answer bool
 	if err := h.Input(&answer); err != nil {
 		return err
@@ -90,12 +90,14 @@ func (t *target) hold(h *hg.Handle) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !answer {
-		t.kept = append(t.kept, h.Ref()) // or else the end of this handler would be an answer
-		return t.tellHolding(h.Addr())
+		if err := h.Detach(); err != nil { // or else the end of this handler would be an answer
+			return err
+		}
+		t.kept = append(t.kept, h)
+		return t.tellHolding(h.Peer())
 	}
 	for _, old := range t.kept {
 		_ = old.Respond("too late", nil) // its origin has given up: that is no error here
-		old.Close()
 	}
 	t.kept = nil
 	return h.Respond("here I am", nil)
@@ -113,7 +115,7 @@ func (t *target) tellHolding(origin na.Addr) error {
 
 // A pulling is one pull for an origin. It is driven by callbacks: no goroutine waits for it.
 type pulling struct {
-	h      *hg.Handle // the request
+	h      hg.Incoming // the request
 	in     pullInput
 	buf    []byte
 	local  *bulk.Handle
@@ -121,7 +123,7 @@ type pulling struct {
 }
 
 // pull starts to pull the origin's memory and returns; the callbacks below answer.
-func (t *target) pull(h *hg.Handle) error {
+func (t *target) pull(h hg.Incoming) error {
 	p := &pulling{h: h}
 	if err := h.Input(&p.in); err != nil {
 		return err
@@ -134,17 +136,20 @@ func (t *target) pull(h *hg.Handle) error {
 	if p.local, err = bulk.Create(t.hctx, bulk.LocalOnly, p.buf); err != nil {
 		return err
 	}
-	if p.report, err = t.hctx.Create(h.Addr(), t.moved); err != nil {
+	if p.report, err = t.hctx.Create(h.Peer(), t.moved); err != nil {
 		_ = p.local.Close(nil)
 		return err
 	}
 	spec := bulk.Spec{
-		Dir: bulk.Pull, Peer: h.Addr(), Remote: p.in.Data, Local: p.local, Size: p.in.Data.Len(), OnProgress: p.progress,
+		Dir: bulk.Pull, Peer: h.Peer(), Remote: p.in.Data, Local: p.local, Size: p.in.Data.Len(), OnProgress: p.progress,
 	}
 	if p.in.StopAt > 0 {
 		spec.Chunk, spec.Window = stopChunk, 1
 	}
-	h.Ref()
+	if err := h.Detach(); err != nil {
+		p.close()
+		return err
+	}
 	if _, err := bulk.Transfer(t.hctx, spec, p.done); err != nil {
 		p.close()
 		return err
@@ -180,5 +185,4 @@ func (p *pulling) done(op *bulk.Op, err error) {
 func (p *pulling) close() {
 	p.report.Close()
 	_ = p.local.Close(nil)
-	p.h.Close()
 }

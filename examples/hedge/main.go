@@ -88,7 +88,7 @@ type target struct {
 
 func (t *target) start() {
 	t.class = must(hg.Open("tcp://127.0.0.1:0", hg.Config{}))
-	must(t.class.Register("answer", func(h *hg.Handle) error {
+	must(t.class.Register("answer", func(h hg.Incoming) error {
 		t.ran.Add(1)
 		return h.Respond(42, nil)
 	}))

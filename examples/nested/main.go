@@ -50,7 +50,7 @@ func run(out io.Writer) {
 	}
 }
 
-func double(h *hg.Handle) error {
+func double(h hg.Incoming) error {
 	var n int
 	if err := h.Input(&n); err != nil {
 		return err
@@ -60,19 +60,20 @@ func double(h *hg.Handle) error {
 
 // relayCallback passes the request on and answers when the worker has: the handler does not wait.
 func relayCallback(worker na.Addr) hg.Handler {
-	return func(h *hg.Handle) error {
+	return func(h hg.Incoming) error {
 		in, err := h.InputRaw() // passed on as it is
 		if err != nil {
 			return err
 		}
-		call, err := h.Context().Create(worker, hg.HashName("double"))
+		call, err := h.Queue().Create(worker, hg.HashName("double"))
 		if err != nil {
 			return err
 		}
-		defer call.Close() // the call under way holds a reference of its own
-		h.Ref()            // so that the request is not answered for us when the handler returns
-		err = call.ForwardRaw(in, func(call *hg.Handle, err error) {
-			defer h.Close()
+		defer call.Close()                 // the call under way goes on
+		if err := h.Detach(); err != nil { // so that the request is not answered for us when the handler returns
+			return err
+		}
+		return call.ForwardRaw(in, func(call *hg.Handle, err error) {
 			if err != nil {
 				_ = h.RespondError(err, nil)
 				return
@@ -84,28 +85,24 @@ func relayCallback(worker na.Addr) hg.Handler {
 			}
 			_ = h.RespondRaw(out, nil)
 		})
-		if err != nil {
-			h.Close()
-		}
-		return err
 	}
 }
 
 // relayWait does the same, and waits. Its Wait moves bytes and runs other callbacks meanwhile.
 func relayWait(worker na.Addr) hg.Handler {
-	return func(h *hg.Handle) error {
+	return func(h hg.Incoming) error {
 		in, err := h.InputRaw()
 		if err != nil {
 			return err
 		}
-		call, err := h.Context().Create(worker, hg.HashName("double"))
+		call, err := h.Queue().Create(worker, hg.HashName("double"))
 		if err != nil {
 			return err
 		}
 		defer call.Close()
-		ctx, stop := context.WithTimeout(h.Ctx(), time.Second) // ends, too, when whoever called us is gone
+		ctx, stop := context.WithTimeout(h.Context(), time.Second) // ends, too, when whoever called us is gone
 		defer stop()
-		done := request.NewClass(h.Context()).Create(call.Cancel)
+		done := request.NewClass(h.Queue()).Create(call.Cancel)
 		if err := call.ForwardRaw(in, func(_ *hg.Handle, err error) { done.Complete(err) }); err != nil {
 			return err
 		}

@@ -101,7 +101,7 @@ func serve(hctx *hg.Context) error {
 	}
 }
 
-func echo(h *hg.Handle) error {
+func echo(h hg.Incoming) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -111,9 +111,9 @@ func echo(h *hg.Handle) error {
 
 // handlers are what a target does.
 func handlers(hctx *hg.Context) map[string]hg.Handler {
-	var held []*hg.Handle
+	var held []hg.Incoming
 	expose := func(size int) hg.Handler {
-		return func(h *hg.Handle) error {
+		return func(h hg.Incoming) error {
 			region := make([]byte, size)
 			fill(region)
 			b, err := bulk.Create(hctx, bulk.ReadOnly, region)
@@ -127,28 +127,29 @@ func handlers(hctx *hg.Context) map[string]hg.Handler {
 		"echo":   echo,
 		"expose": expose(regionSize),
 		"lend":   expose(1 << 20),
-		"answer": func(h *hg.Handle) error { // says when the answer has left
-			return h.RespondRaw(nil, func(*hg.Handle, error) { fmt.Println("answered") })
+		"answer": func(h hg.Incoming) error { // says when the answer has left
+			return h.RespondRaw(nil, func(hg.Incoming, error) { fmt.Println("answered") })
 		},
-		"hold": func(h *hg.Handle) error { // answers when it is released
-			held = append(held, h.Ref())
+		"hold": func(h hg.Incoming) error { // answers when it is released
+			_ = h.Detach()
+			held = append(held, h)
 			fmt.Println("began")
 			return nil
 		},
-		"release": func(h *hg.Handle) error {
+		"release": func(h hg.Incoming) error {
 			for _, h := range held {
 				_ = h.RespondRaw(nil, nil) // the origin may be gone
-				h.Close()
 			}
 			held = nil
 			return h.RespondRaw(nil, nil)
 		},
-		"pull": func(h *hg.Handle) error { // stops itself in the middle
+		"pull": func(h hg.Incoming) error { // stops itself in the middle
 			var in pullArgs
 			if err := h.Input(&in); err != nil {
 				return err
 			}
-			return pull(h.Ref(), &in, func(*bulk.Op) {
+			_ = h.Detach()
+			return pull(h, &in, func(*bulk.Op) {
 				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 				select {} // the process may run on for a moment, this transfer must not
 			}, nil)
@@ -164,13 +165,13 @@ type pullArgs struct {
 
 // pull pulls what the origin of h has asked for, and answers. It calls point once, in the middle, and done at the end; done may
 // be nil.
-func pull(h *hg.Handle, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
-	local, err := bulk.Create(h.Context(), bulk.LocalOnly, make([]byte, in.Size))
+func pull(h hg.Incoming, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
+	local, err := bulk.Create(h.Queue(), bulk.LocalOnly, make([]byte, in.Size))
 	if err != nil {
 		return err
 	}
-	_, err = bulk.Transfer(h.Context(), bulk.Spec{
-		Dir: bulk.Pull, Peer: h.Addr(), Remote: in.Region, Local: local, Size: in.Size,
+	_, err = bulk.Transfer(h.Queue(), bulk.Spec{
+		Dir: bulk.Pull, Peer: h.Peer(), Remote: in.Region, Local: local, Size: in.Size,
 		Chunk: max(in.Size/400, 4<<10), Window: 1, // little is under way
 		OnProgress: func(op *bulk.Op, moved int64) {
 			if moved >= in.Point && point != nil {
@@ -183,7 +184,6 @@ func pull(h *hg.Handle, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) 
 			done(op, err)
 		}
 		_ = h.RespondRaw(nil, nil) // the origin may be gone
-		h.Close()
 		_ = local.Close(nil)
 	})
 	return err

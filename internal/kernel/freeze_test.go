@@ -212,16 +212,16 @@ func TestOwnFreeze(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
 		served := 0
-		var held *hg.Handle
+		var held hg.Incoming
 		o := openAt(t, tr.listen, hg.Config{}, map[string]hg.Handler{
-			"echo": func(h *hg.Handle) error { served++; return echo(h) },
-			"hold": func(h *hg.Handle) error { held = h.Ref(); return nil },
+			"echo": func(h hg.Incoming) error { served++; return echo(h) },
+			"hold": func(h hg.Incoming) error { held = h; return h.Detach() },
 		})
 		o.watch(tr)
 		p := startRole(t, "worker", peerEnv+"="+o.cls.Addr().String())
 		goesOn := func() {
 			seen := served
-			o.until(func() bool { return served > seen && held != nil })
+			o.until(func() bool { return served > seen && held != (hg.Incoming{}) })
 		}
 		for i := range time.Duration(2) {
 			goesOn()
@@ -233,7 +233,6 @@ func TestOwnFreeze(t *testing.T) {
 		goesOn()
 		goesOn()
 		require.NoError(t, held.RespondRaw(nil, nil))
-		held.Close()
 		goesOn()
 		goesOn() // the answer was before this
 		require.NoError(t, p.in.Close())

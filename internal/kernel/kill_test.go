@@ -54,7 +54,7 @@ func TestKilledTarget(t *testing.T) {
 				err := o.call(h, "again")
 				require.ErrorIs(t, err, hg.ErrUnreachable)
 				require.Equal(t, na.NotRun, hg.FateOf(err))
-				require.NoError(t, h.Reset(o.by.h.Addr(), hg.HashName("echo")))
+				require.NoError(t, h.Reset(o.by.h.Peer(), hg.HashName("echo")))
 				require.NoError(t, o.call(h, "somebody else"))
 				require.Equal(t, 1, c.ended)
 			})
@@ -122,20 +122,20 @@ func TestKilledOrigin(t *testing.T) {
 		for _, size := range []int{10, 8 << 20} {
 			for _, early := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%d bytes, early %v", size, early), func(t *testing.T) {
-					var held *hg.Handle
+					var held hg.Incoming
 					o := openAt(t, tr.listen, patient, map[string]hg.Handler{
-						"hold": func(h *hg.Handle) error { held = h.Ref(); return nil },
+						"hold": func(h hg.Incoming) error { held = h; return h.Detach() },
 					})
 					o.watch(tr)
 					o.until(func() bool { return o.by.calls > 0 })
 					before := o.hctx.Stats().NA
 					p := startRole(t, "origin", peerEnv+"="+o.cls.Addr().String(), jobEnv+"=hold")
-					o.until(func() bool { return held != nil })
+					o.until(func() bool { return held != (hg.Incoming{}) })
 					p.stop()
 					ended := 0
 					var got error
 					respond := func() {
-						require.NoError(t, held.RespondRaw(make([]byte, size), func(_ *hg.Handle, err error) { ended++; got = err }))
+						require.NoError(t, held.RespondRaw(make([]byte, size), func(_ hg.Incoming, err error) { ended++; got = err }))
 					}
 					if early {
 						respond()
@@ -144,7 +144,7 @@ func TestKilledOrigin(t *testing.T) {
 					p.kill()
 					o.until(func() bool { return o.hctx.Stats().NA.PeersLost == 1 })
 					t.Logf("SIGKILL to loss: %v", time.Since(begun))
-					require.Error(t, held.Ctx().Err())
+					require.Error(t, held.Context().Err())
 					if !early {
 						respond()
 					}
@@ -153,7 +153,6 @@ func TestKilledOrigin(t *testing.T) {
 						require.ErrorIs(t, got, hg.ErrPeerLost)
 					}
 					require.Equal(t, 1, ended)
-					held.Close()
 					o.until(func() bool { return o.hctx.Stats().NA.Leases == 0 })
 					after := o.hctx.Stats().NA
 					require.Equal(t, before.Reserved, after.Reserved, "its envelopes are given back")
@@ -220,12 +219,13 @@ func TestKilledOwner(t *testing.T) {
 		var ended *bulk.Op
 		var got error
 		o := openAt(t, tr.listen, patient, map[string]hg.Handler{
-			"pull": func(h *hg.Handle) error {
+			"pull": func(h hg.Incoming) error {
 				var in pullArgs
 				if err := h.Input(&in); err != nil {
 					return err
 				}
-				return pull(h.Ref(), &in, func(*bulk.Op) { begun = time.Now(); p.kill() }, func(op *bulk.Op, err error) { ended, got = op, err })
+				_ = h.Detach()
+				return pull(h, &in, func(*bulk.Op) { begun = time.Now(); p.kill() }, func(op *bulk.Op, err error) { ended, got = op, err })
 			},
 		})
 		o.watch(tr)

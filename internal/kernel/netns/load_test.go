@@ -81,7 +81,7 @@ func runProgram(s setup) error {
 	if err != nil {
 		return err
 	}
-	if _, err := cls.Register("echo", func(h *hg.Handle) error {
+	if _, err := cls.Register("echo", func(h hg.Incoming) error {
 		in, err := h.InputRaw()
 		if err != nil {
 			return err
@@ -91,7 +91,7 @@ func runProgram(s setup) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := cls.Register("expose", func(h *hg.Handle) error { return h.Respond(own, nil) }); err != nil {
+	if _, err := cls.Register("expose", func(h hg.Incoming) error { return h.Respond(own, nil) }); err != nil {
 		return err
 	}
 	p.hctx.OnFault(func(peer na.Addr, err error) {

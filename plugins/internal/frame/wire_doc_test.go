@@ -102,13 +102,13 @@ func converse(t *testing.T) map[string]string {
 	w.origin = origin.NA()
 
 	mem := []byte("sixteen bytes ..")
-	var late *hg.Handle
+	var late hg.Incoming
 	big := make([]byte, 5000)
 	handlers := map[string]hg.Handler{
-		"greet": func(h *hg.Handle) error { return h.RespondRaw([]byte("hello, world"), nil) },
-		"big":   func(h *hg.Handle) error { return h.RespondRaw(big, nil) },
-		"late":  func(h *hg.Handle) error { late = h.Ref(); return nil },
-		"move": func(h *hg.Handle) error {
+		"greet": func(h hg.Incoming) error { return h.RespondRaw([]byte("hello, world"), nil) },
+		"big":   func(h hg.Incoming) error { return h.RespondRaw(big, nil) },
+		"late":  func(h hg.Incoming) error { late = h; return h.Detach() },
+		"move": func(h hg.Incoming) error {
 			var remote bulk.Handle
 			in, err := h.InputRaw()
 			if err == nil {
@@ -121,8 +121,10 @@ func converse(t *testing.T) map[string]string {
 			if err != nil {
 				return err
 			}
-			h.Ref()
-			spec := bulk.Spec{Dir: bulk.Dir(in[0]), Peer: h.Addr(), Remote: &remote, Local: local, Size: remote.Len()}
+			if err := h.Detach(); err != nil {
+				return err
+			}
+			spec := bulk.Spec{Dir: bulk.Dir(in[0]), Peer: h.Peer(), Remote: &remote, Local: local, Size: remote.Len()}
 			_, err = bulk.Transfer(target, spec, func(_ *bulk.Op, err error) {
 				if err == nil {
 					err = h.RespondRaw(nil, nil)
@@ -130,7 +132,6 @@ func converse(t *testing.T) map[string]string {
 				if err != nil {
 					t.Error(err)
 				}
-				h.Close()
 			})
 			return err
 		},
@@ -190,7 +191,6 @@ func converse(t *testing.T) map[string]string {
 	origin.Trigger(0)
 	require.ErrorIs(t, *ended, na.ErrCanceled)
 	require.NoError(t, late.RespondRaw(big, nil))
-	late.Close()
 	for range 20 {
 		w.drive(origin, target)
 	}
@@ -202,11 +202,11 @@ func converse(t *testing.T) map[string]string {
 		w.drive(origin, target)
 	}
 	w.cut("ping", frame.Ping, true, "pong", frame.Pong, false)
-	late.Close()
+	require.NoError(t, late.RespondError(hg.ErrNoResponse, nil))
 	for range 20 {
 		w.drive(origin, target)
 	}
-	require.ErrorIs(t, *ended, na.ErrNoResponse)
+	require.ErrorIs(t, *ended, hg.ErrNoResponse)
 	w.cut("no-response", frame.Expected, false)
 
 	for range 9 { // enough to free a quarter of the envelopes

@@ -102,7 +102,7 @@ func (a *actor) peer() na.Addr {
 func (a *actor) forward() {
 	hctx := a.anyContext()
 	for _, old := range a.handles {
-		if !old.busy && old.h.Context() == hctx && a.rng.IntN(2) == 0 {
+		if !old.busy && old.h.Queue() == hctx && a.rng.IntN(2) == 0 {
 			a.call(old, "", nil)
 			return
 		}
@@ -147,7 +147,7 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 		in = append(in, input...)
 	case name == "pull", name == "push", name == "relay":
 		var err error
-		if in, err = a.lend(c, name, l.h.Context(), in); err != nil {
+		if in, err = a.lend(c, name, l.h.Queue(), in); err != nil {
 			a.refused(c, err)
 			return false
 		}
@@ -392,7 +392,7 @@ func (a *actor) closeSomething() {
 
 // handler serves an RPC.
 func (a *actor) handler(name string) hg.Handler {
-	return func(h *hg.Handle) error {
+	return func(h hg.Incoming) error {
 		s := a.s
 		in, err := h.InputRaw()
 		if err != nil || len(in) < 8 {
@@ -401,7 +401,7 @@ func (a *actor) handler(name string) hg.Handler {
 		token := binary.LittleEndian.Uint64(in)
 		s.entry(token).ran++
 		s.w.Note("run", token, uint64(len(in)))
-		if w := (way{h.Addr(), h.Context()}); len(in) <= 128 && !a.few {
+		if w := (way{h.Peer(), h.Queue()}); len(in) <= 128 && !a.few {
 			if before := a.order[w]; before > token {
 				s.fail("call %x from %v came after call %x", token, w.from, before)
 			}
@@ -411,9 +411,11 @@ func (a *actor) handler(name string) hg.Handler {
 		case "echo":
 			err = a.respond(h, token, in)
 		case "later":
-			a.kept = append(a.kept, h.Ref())
+			_ = h.Detach()
+			a.kept = append(a.kept, h)
 		case "never":
-			a.nevers = append(a.nevers, h.Ref())
+			_ = h.Detach()
+			a.nevers = append(a.nevers, h)
 		case "fail":
 			err = errors.New("asked to fail")
 		case "grow":
@@ -431,14 +433,13 @@ func (a *actor) handler(name string) hg.Handler {
 }
 
 // relay has another node pull from the origin's memory.
-func (a *actor) relay(h *hg.Handle, token uint64, in []byte) error {
-	l := a.create(h.Context())
+func (a *actor) relay(h hg.Incoming, token uint64, in []byte) error {
+	l := a.create(h.Queue())
 	if l == nil {
 		return na.ErrClosed
 	}
-	h.Ref()
+	_ = h.Detach()
 	if !a.call(l, "pull", in, func(err error) { a.moved(h, token, err) }) {
-		h.Close()
 		return na.ErrAgain
 	}
 	return nil
@@ -446,7 +447,7 @@ func (a *actor) relay(h *hg.Handle, token uint64, in []byte) error {
 
 // move pulls from the origin's memory, or pushes to it, and answers when that has ended. The input has the token of the call
 // that lends the memory, and the descriptor.
-func (a *actor) move(h *hg.Handle, name string, token uint64, in []byte) error {
+func (a *actor) move(h hg.Incoming, name string, token uint64, in []byte) error {
 	s := a.s
 	remote := new(bulk.Handle)
 	if len(in) < 8 {
@@ -459,13 +460,13 @@ func (a *actor) move(h *hg.Handle, name string, token uint64, in []byte) error {
 	local := make([]byte, remote.Len())
 	spec := bulk.Spec{Dir: bulk.Pull, Remote: remote, Size: remote.Len(), Chunk: 4096 << a.rng.IntN(5), Window: 1 + a.rng.IntN(8)}
 	if remote.Owner().IsZero() {
-		spec.Peer = h.Addr()
+		spec.Peer = h.Peer()
 	}
 	if name == "push" {
 		spec.Dir = bulk.Push
 		copy(local, pattern(^owner.token, len(local)))
 	}
-	lh, err := bulk.Create(h.Context(), bulk.LocalOnly, split(a.rng, local)...)
+	lh, err := bulk.Create(h.Queue(), bulk.LocalOnly, split(a.rng, local)...)
 	if err != nil {
 		return err
 	}
@@ -479,9 +480,9 @@ func (a *actor) move(h *hg.Handle, name string, token uint64, in []byte) error {
 	}
 	c := a.begin("transfer")
 	c.of = owner
-	h.Ref()
+	_ = h.Detach()
 	owner.lent.moving++
-	op, err := bulk.Transfer(h.Context(), spec, func(op *bulk.Op, err error) {
+	op, err := bulk.Transfer(h.Queue(), spec, func(op *bulk.Op, err error) {
 		owner.lent.moving--
 		c.ended(err)
 		whole := last
@@ -498,7 +499,6 @@ func (a *actor) move(h *hg.Handle, name string, token uint64, in []byte) error {
 	if err != nil {
 		owner.lent.moving--
 		a.refused(c, err)
-		h.Close()
 		return err
 	}
 	if a.moves = append(a.moves, &move{op, c}); len(a.moves) > 32 {

@@ -122,7 +122,7 @@ func (d *duel) target() {
 		drive(d.at, time.Second, func() bool { st := d.at.Stats(); return nothingLeft(&st) })
 		d.c.on = false
 		for what, err := range map[string]error{"a transfer": d.moveErr, "a response": d.answerErr} {
-			if err != nil && !errors.Is(err, na.ErrPeerLost) {
+			if err != nil && !errors.Is(err, na.ErrPeerLost) && !errors.Is(err, na.ErrAnswered) {
 				d.fail("%s ended with %v", what, err)
 			}
 		}
@@ -273,7 +273,7 @@ func (d *duel) free() {
 	}
 }
 
-func (d *duel) work(h *hg.Handle) error {
+func (d *duel) work(h hg.Incoming) error {
 	d.runs++
 	in, err := h.InputRaw()
 	if err != nil {

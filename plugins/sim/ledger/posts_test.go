@@ -137,7 +137,7 @@ func (p *post) call(hctx *hg.Context) {
 }
 
 // work is the handler.
-func (p *post) work(h *hg.Handle) error {
+func (p *post) work(h hg.Incoming) error {
 	p.runs++
 	in, err := h.InputRaw()
 	if err != nil {

@@ -203,7 +203,7 @@ const (
 )
 
 type kept struct {
-	h  *hg.Handle
+	h  hg.Incoming
 	at time.Duration
 }
 
@@ -300,8 +300,9 @@ func (a *racer) due() (next time.Duration) {
 		}
 		if in, err := k.h.InputRaw(); err == nil && a.rng.IntN(16) > 0 { // else nobody answers
 			_ = k.h.RespondRaw(in[:8], nil)
+		} else {
+			_ = k.h.RespondError(hg.ErrNoResponse, nil)
 		}
-		k.h.Close()
 	}
 	a.kept = left
 	return next
@@ -454,7 +455,7 @@ func (a *racer) ask(h *hg.Handle, c *raceCall, timeout time.Duration) {
 
 // handler serves an RPC.
 func (a *racer) handler(rpc string) hg.Handler {
-	return func(h *hg.Handle) error {
+	return func(h hg.Incoming) error {
 		in, err := h.InputRaw()
 		if err != nil || len(in) < 8 {
 			a.s.fail("input of %d bytes: %v", len(in), err)
@@ -468,7 +469,8 @@ func (a *racer) handler(rpc string) hg.Handler {
 		case "now":
 			return h.RespondRaw(in[:8], nil)
 		case "later":
-			a.kept = append(a.kept, kept{h.Ref(), a.s.w.Now() + time.Duration(a.rng.Int64N(int64(a.s.opts.span)))})
+			_ = h.Detach()
+			a.kept = append(a.kept, kept{h, a.s.w.Now() + time.Duration(a.rng.Int64N(int64(a.s.opts.span)))})
 		}
 		return nil
 	}

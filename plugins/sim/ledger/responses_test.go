@@ -23,37 +23,37 @@ func (a *actor) answerKept(n int) {
 		a.kept = append(a.kept[:i], a.kept[i+1:]...)
 		if in, err := h.InputRaw(); err == nil && a.rng.IntN(8) > 0 {
 			_ = a.respond(h, binary.LittleEndian.Uint64(in), in)
+		} else {
+			_ = h.RespondError(hg.ErrNoResponse, nil)
 		}
-		h.Close()
 	}
 }
 
 // moved answers a request whose transfer has ended.
-func (a *actor) moved(h *hg.Handle, token uint64, err error) {
+func (a *actor) moved(h hg.Incoming, token uint64, err error) {
 	if err == nil {
 		_ = a.respond(h, token, binary.LittleEndian.AppendUint64(nil, token))
 	} else {
 		why := func(cb hg.RespondFunc) error { return h.RespondError(err, cb) }
 		_ = a.answer(h, token, why, why)
 	}
-	h.Close()
 }
 
 // respond answers the call with that token.
-func (a *actor) respond(h *hg.Handle, token uint64, out []byte) error {
+func (a *actor) respond(h hg.Incoming, token uint64, out []byte) error {
 	return a.answer(h, token, func(cb hg.RespondFunc) error { return h.RespondRaw(out, cb) },
 		func(cb hg.RespondFunc) error { return h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), cb) }) // out is gone by then
 }
 
 // answer writes a response into the ledger, and cancels some. Half of those that were canceled are given again.
-func (a *actor) answer(h *hg.Handle, token uint64, give, again func(cb hg.RespondFunc) error) error {
+func (a *actor) answer(h hg.Incoming, token uint64, give, again func(cb hg.RespondFunc) error) error {
 	s := a.s
 	c := a.begin("response")
 	c.of = s.entry(token)
 	if of := c.of; of.callbacks > 0 && of.handle != nil && of.handle.busy && of.handle.call != of {
 		s.reach[reachReused]++
 	}
-	if err := give(func(h *hg.Handle, err error) {
+	if err := give(func(h hg.Incoming, err error) {
 		c.ended(err)
 		if na.CodeOf(err) == na.ErrCanceled && a.rng.IntN(2) == 0 {
 			_ = a.answer(h, token, again, again)

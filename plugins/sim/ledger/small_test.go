@@ -79,7 +79,7 @@ func (w *worker) fail(format string, args ...any) {
 
 // answer gives a response.
 func (w *worker) answer(give func(cb hg.RespondFunc) error) error {
-	err := give(func(_ *hg.Handle, err error) { w.answered, w.answerErr = w.answered+1, err })
+	err := give(func(_ hg.Incoming, err error) { w.answered, w.answerErr = w.answered+1, err })
 	if err == nil {
 		w.answers++
 	} else {
@@ -89,20 +89,19 @@ func (w *worker) answer(give func(cb hg.RespondFunc) error) error {
 }
 
 // moveAndAnswer pulls ones from the origin's memory, or pushes twos to it, and answers with out when that has ended.
-func (w *worker) moveAndAnswer(h *hg.Handle, remote *bulk.Handle, out []byte) error {
+func (w *worker) moveAndAnswer(h hg.Incoming, remote *bulk.Handle, out []byte) error {
 	dir, size := bulk.Pull, int(remote.Len())
 	if remote.Access() == bulk.WriteOnly {
 		dir = bulk.Push
 	}
 	local := bytes.Repeat([]byte{2}, size)
-	lh, err := bulk.Create(h.Context(), bulk.LocalOnly, local)
+	lh, err := bulk.Create(h.Queue(), bulk.LocalOnly, local)
 	if err != nil {
 		return err
 	}
-	h.Ref()
-	_, err = bulk.Transfer(h.Context(), bulk.Spec{Dir: dir, Peer: h.Addr(), Remote: remote, Local: lh, Size: int64(size), Chunk: 4096, Window: 2},
+	_ = h.Detach()
+	_, err = bulk.Transfer(h.Queue(), bulk.Spec{Dir: dir, Peer: h.Peer(), Remote: remote, Local: lh, Size: int64(size), Chunk: 4096, Window: 2},
 		func(_ *bulk.Op, err error) {
-			defer h.Close()
 			w.moved, w.moveErr = w.moved+1, err
 			whole := size
 			if e, ok := errors.AsType[*bulk.Error](err); ok {
@@ -120,7 +119,6 @@ func (w *worker) moveAndAnswer(h *hg.Handle, remote *bulk.Handle, out []byte) er
 			_ = w.answer(func(cb hg.RespondFunc) error { return h.RespondRaw(out, cb) })
 		})
 	if err != nil {
-		h.Close()
 		return err
 	}
 	w.moves++

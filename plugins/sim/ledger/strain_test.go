@@ -39,7 +39,7 @@ type strainer struct {
 	closing bool // of the class, with work under way
 
 	handles []*hg.Handle
-	kept    []*hg.Handle // requests that are answered later
+	kept    []hg.Incoming // requests that are answered later
 	moves   []*bulk.Op
 	region  *bulk.Handle
 	key     []byte // of the other node's region
@@ -104,7 +104,7 @@ func (a *strainer) main(node *sim.Node) {
 		return
 	}
 	_, _ = a.cls.Register("work", a.handle)
-	_, _ = a.cls.RegisterOneWay("note", a.handle)
+	_, _ = a.cls.RegisterRPC(hg.RPC{Name: "note", Handler: a.handle, OneWay: true})
 	_, _ = a.cls.Register("nobody", nil)
 	a.hctx, _ = a.cls.NewContext()
 	a.region, _ = bulk.Create(a.hctx, bulk.ReadOnly, make([]byte, 64<<10))
@@ -263,16 +263,18 @@ func (a *strainer) Append(dst []byte, v any) ([]byte, error) {
 }
 
 // handle is the handler of every RPC.
-func (a *strainer) handle(h *hg.Handle) error {
+func (a *strainer) handle(h hg.Incoming) error {
 	switch a.rng.IntN(8) {
 	case 0:
 		return errors.New("asked to fail")
 	case 1:
 		return nil
 	case 2:
-		a.kept = append(a.kept, h.Ref())
+		_ = h.Detach()
+		a.kept = append(a.kept, h)
 	case 3:
-		a.kept = append(a.kept, h.Ref())
+		_ = h.Detach()
+		a.kept = append(a.kept, h)
 		a.move(h)
 	case 4:
 		a.respond(h)
@@ -288,12 +290,12 @@ func (a *strainer) handle(h *hg.Handle) error {
 	return nil
 }
 
-func (a *strainer) respond(h *hg.Handle) {
+func (a *strainer) respond(h hg.Incoming) {
 	var cb hg.RespondFunc
 	ended := func() {}
 	if a.rng.IntN(2) == 0 {
 		ended = a.once("a response")
-		cb = func(h *hg.Handle, err error) {
+		cb = func(h hg.Incoming, err error) {
 			ended()
 			switch a.rng.IntN(4) {
 			case 0:
@@ -312,14 +314,11 @@ func (a *strainer) respond(h *hg.Handle) {
 		a.check("respond", err, na.ErrAnswered, na.ErrUnsupported, na.ErrPeerLost)
 	} else if a.rng.IntN(4) == 0 {
 		h.Cancel()
-		if again := h.Ref(); a.rng.IntN(2) == 0 {
+		if a.rng.IntN(2) == 0 {
 			a.between(func() {
-				again.Cancel()
-				a.respond(again)
-				again.Close()
+				h.Cancel()
+				a.respond(h)
 			})
-		} else {
-			again.Close()
 		}
 	}
 }
@@ -330,21 +329,20 @@ func (a *strainer) answer() {
 		return
 	}
 	i := a.rng.IntN(len(a.kept))
-	h := a.kept[i].Ref()
+	h := a.kept[i]
 	if a.rng.IntN(4) > 0 {
 		a.respond(h)
 	}
 	if a.rng.IntN(3) == 0 {
 		if i = slices.Index(a.kept, h); i >= 0 {
 			a.kept = slices.Delete(a.kept, i, i+1)
-			h.Close()
+			_ = h.RespondError(hg.ErrNoResponse, nil)
 		}
 	}
-	h.Close()
 }
 
 // move pulls from the origin's memory.
-func (a *strainer) move(h *hg.Handle) {
+func (a *strainer) move(h hg.Incoming) {
 	remote := new(bulk.Handle)
 	if remote.UnmarshalBinary(a.key) != nil {
 		return

@@ -1,0 +1,237 @@
+package hg
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An Incoming is one request at its target: a small value that is copied freely, used by any goroutine, and never closed. It
+// holds the number of its request. Once that has been answered and its handler has returned, the methods of every copy return
+// ErrAnswered or zero values, although the record behind it serves another request by then.
+type Incoming struct {
+	s   *service
+	gen uint64
+}
+
+// incoming returns the request that s serves. Locked, or with a hold.
+func (s *service) incoming() Incoming { return Incoming{s, s.gen} }
+
+// enter locks the record of r. It reports false, with no lock held, when r has ended.
+func (r Incoming) enter() (*service, bool) {
+	if r.s == nil {
+		return nil, false
+	}
+	r.s.mu.Lock()
+	if r.s.gen != r.gen {
+		r.s.mu.Unlock()
+		return nil, false
+	}
+	return r.s, true
+}
+
+// ended is what methods of a request return that has.
+func ended(op string) error {
+	return misuse(op, "", na.Addr{}, ErrAnswered, "the request has ended")
+}
+
+// Input decodes the request's input into v. A handler that returns the error answers BadInput. It matches ErrAnswered when the
+// request has been answered.
+func (r Incoming) Input(v any) error {
+	b, rpc, err := r.inputRaw()
+	if err != nil {
+		return err
+	}
+	if err := rpc.Codec.Decode(b, v); err != nil {
+		return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{BadInput, err}}
+	}
+	return nil
+}
+
+// InputRaw returns the request's encoded input. The bytes are borrowed until the request is answered; one that is not
+// detached is answered when its handler returns. With Config.Trace, and under the race detector, they are a copy, which is
+// overwritten then.
+func (r Incoming) InputRaw() ([]byte, error) {
+	b, _, err := r.inputRaw()
+	return b, err
+}
+
+func (r Incoming) inputRaw() ([]byte, *RPC, error) {
+	s, ok := r.enter()
+	if !ok {
+		return nil, nil, ended("input")
+	}
+	defer s.mu.Unlock()
+	if s.env == nil {
+		return nil, nil, misuse("input of", s.name(), s.addr, ErrAnswered, "the request has been answered, its input is gone")
+	}
+	if !racing.Enabled && !s.ctx.class.cfg.Trace {
+		return s.input, s.rpc, nil
+	}
+	if s.shown == nil {
+		s.shown = append([]byte{}, s.input...)
+	}
+	return s.shown, s.rpc, nil
+}
+
+// Meta returns the metadata that came with the request. It is empty once the request has been answered.
+func (r Incoming) Meta() Meta {
+	s, ok := r.enter()
+	if !ok {
+		return Meta{}
+	}
+	defer s.mu.Unlock()
+	return Meta{bytes.Clone(s.meta)}
+}
+
+// Peer returns the origin, bound to the session that the request came on.
+func (r Incoming) Peer() (peer na.Addr) {
+	if s, ok := r.enter(); ok {
+		defer s.mu.Unlock()
+		peer = s.addr
+	}
+	return peer
+}
+
+// Caller returns who sent the request. Once that has been answered only Addr is set, and nothing is verified.
+func (r Incoming) Caller() (from Caller) {
+	if s, ok := r.enter(); ok {
+		defer s.mu.Unlock()
+		from.Addr = s.addr
+		if s.env != nil {
+			from.Identity = s.env.Identity()
+		}
+	}
+	return from
+}
+
+// Name returns the name of the RPC.
+func (r Incoming) Name() (name string) {
+	if s, ok := r.enter(); ok {
+		defer s.mu.Unlock()
+		name = s.name()
+	}
+	return name
+}
+
+// ID returns the id of the RPC.
+func (r Incoming) ID() (id ID) {
+	if s, ok := r.enter(); ok {
+		defer s.mu.Unlock()
+		id = s.id
+	}
+	return id
+}
+
+// Queue returns the context that the request came to.
+func (r Incoming) Queue() *Context {
+	if r.s == nil {
+		return nil
+	}
+	return r.s.ctx
+}
+
+// SetData keeps a value of the program's with the request.
+func (r Incoming) SetData(v any) {
+	if s, ok := r.enter(); ok {
+		defer s.mu.Unlock()
+		s.data = v
+	}
+}
+
+// Data returns what SetData kept.
+func (r Incoming) Data() (v any) {
+	if s, ok := r.enter(); ok {
+		defer s.mu.Unlock()
+		v = s.data
+	}
+	return v
+}
+
+// TimeLeft returns how much of the time that the origin has given the call is left; ok is false when it has set no
+// timeout. It is at least 1 ns, so that a handler that makes a call of its own can give it to SetTimeout.
+func (r Incoming) TimeLeft() (left time.Duration, ok bool) {
+	s, ok := r.enter()
+	if !ok {
+		return 0, false
+	}
+	defer s.mu.Unlock()
+	if s.deadline == 0 {
+		return 0, false
+	}
+	return max(s.deadline-s.ctx.Now(), 1), true
+}
+
+// Context returns a context.Context for the work of a handler. It ends
+//
+//   - at the deadline that the origin has set, with context.DeadlineExceeded;
+//   - when the origin abandons the call, with a cause that matches context.Canceled;
+//   - when the session with the origin ends, with one that matches ErrPeerLost;
+//   - when the queue is closed, with one that matches ErrClosed;
+//   - when the request has ended, with one that matches context.Canceled.
+//
+// Otherwise ctx.Err is context.Canceled; context.Cause tells which it was. A handler that returns early because of it
+// returns an error or responds as always, and the response may be of use to nobody.
+//
+// The same context is returned each time. It is made by the first call: a handler that does not ask for it pays nothing.
+// It ends in Trigger, so a handler that waits for it without driving Progress and Trigger needs another goroutine that
+// does. Its Deadline is that by the clock on the wall, as it was when the context was made; nothing goes by it, and
+// [Incoming.TimeLeft] is exact. An Incoming that has ended returns a context that has ended, too.
+func (r Incoming) Context() context.Context {
+	s, ok := r.enter()
+	if !ok {
+		return overContext
+	}
+	g := s.handling
+	fresh := g == nil
+	if fresh {
+		g = s.newHandling()
+		s.handling = g
+	}
+	s.mu.Unlock()
+	if fresh {
+		g.begin()
+	}
+	return g.ctx
+}
+
+// overContext is the context of requests that have ended.
+var overContext = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errOver)
+	return ctx
+}()
+
+// Detach lets the handler return before the request is answered. The program that detaches answers once, from any goroutine.
+// Until then the request counts as active and its input stays. The library answers if nobody does: ErrTimeout at the deadline,
+// ErrNoResponse when the class shuts down; with the session of the origin the request ends. The error matches ErrAnswered when
+// the request has been answered, and ErrUnsupported for a one-way RPC.
+func (r Incoming) Detach() error {
+	s, ok := r.enter()
+	if !ok {
+		return ended("detach")
+	}
+	s.ctx.handlings.watch(s.ctx) // before the session is looked at, in over
+	defer s.mu.Unlock()
+	switch {
+	case s.oneWay:
+		return misuse("detach", s.name(), s.addr, ErrUnsupported, "the RPC is one-way")
+	case s.answer != unanswered:
+		return misuse("detach", s.name(), s.addr, ErrAnswered, "the request has been answered")
+	}
+	s.detached = true
+	s.arm()
+	return nil
+}
+
+// nameOf returns the name of an RPC, or its id if it is not known.
+func nameOf(id ID, rpc *RPC) string {
+	if rpc == nil {
+		return fmt.Sprintf("%#x", uint64(id))
+	}
+	return rpc.Name
+}

@@ -1,0 +1,49 @@
+package hg
+
+// An open is a place in the list of what a context has open: the handles of calls, and the requests that have not ended.
+type open struct {
+	of             opened
+	older, younger *open // Context.mu guards them
+}
+
+// An opened is what may have to end with its context.
+type opened interface {
+	lost(why error)           // sessions have ended, or the context
+	cut(left *ShutdownError)  // Shutdown ends what has not ended
+	part()                    // a while later: ends what still nobody has ended
+	look(left *ShutdownError) // counts what is left
+}
+
+// enlist puts o into the list. Locked.
+func (c *Context) enlist(o *open) {
+	c.handles.Add(1)
+	o.older, o.younger = c.open, nil
+	if c.open != nil {
+		c.open.younger = o
+	}
+	c.open = o
+}
+
+// delist takes it out again. Locked.
+func (c *Context) delist(o *open) {
+	c.handles.Add(-1)
+	if o.older != nil {
+		o.older.younger = o.younger
+	}
+	if o.younger != nil {
+		o.younger.older = o.older
+	} else {
+		c.open = o.older
+	}
+	o.older, o.younger = nil, nil
+}
+
+// all returns what is open now, the youngest first. A request may have made room for another by the time it is looked at.
+func (c *Context) all() (all []opened) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for o := c.open; o != nil; o = o.older {
+		all = append(all, o.of)
+	}
+	return all
+}
