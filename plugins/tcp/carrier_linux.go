@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -87,10 +88,10 @@ func (ca *polled) Dial(l *engine.Link) {
 // dial begins to make c, a connection to the peer of its link.
 func (ca *polled) dial(c *conn) {
 	c.connecting = true
-	if ca.d.sec != nil {
+	if ca.d.sec != nil || strings.Contains(c.link.Name(), "%") {
 		ctx, cancel := context.WithCancel(context.Background())
 		c.cancel = cancel
-		go c.secure(ctx, c.link.Name())
+		go c.connect(ctx, c.link.Name())
 		return
 	}
 	if err := c.dial(c.link.Name()); err != nil {

@@ -2,9 +2,7 @@ package tcp
 
 import (
 	"context"
-	"net"
 	"net/netip"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -51,7 +49,7 @@ type conn struct {
 	id         na.PollID
 	added      bool // to the poller
 	connecting bool
-	cancel     func()       // ends connecting with TLS
+	cancel     func()       // ends connect
 	rooms      uint64       // how often the socket had room again
 	dialled    bool         // by us
 	token      token        // of bulk; zero when there is none
@@ -102,8 +100,9 @@ func (c *conn) dial(name string) error {
 	return err
 }
 
-// secure connects with TLS. Locked at no time; a connection that is cut meanwhile ends it.
-func (c *conn) secure(ctx context.Context, name string) {
+// connect connects where that may wait: TLS has a handshake, and the zone of an address is the name of an interface, which the system is
+// asked for. A connection that is cut meanwhile ends it.
+func (c *conn) connect(ctx context.Context, name string) {
 	defer c.cancel()
 	s, err := c.ca.d.connect(ctx, name)
 	c.ca.e.Lock()
@@ -116,6 +115,7 @@ func (c *conn) secure(ctx context.Context, name string) {
 			c.fail(err)
 		} else {
 			c.start(s)
+			c.flush()
 		}
 	}
 	c.ca.e.Unlock()
@@ -397,19 +397,7 @@ func sockaddrOf(ap netip.AddrPort) (unix.Sockaddr, int) {
 	if ip.Is4() {
 		return &unix.SockaddrInet4{Port: int(ap.Port()), Addr: ip.As4()}, unix.AF_INET
 	}
-	return &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ip.As16(), ZoneId: zoneOf(ip.Zone())}, unix.AF_INET6
-}
-
-// zoneOf returns the number of a zone, which is the name of an interface or a number.
-func zoneOf(zone string) uint32 {
-	if zone == "" {
-		return 0
-	}
-	if ifc, err := net.InterfaceByName(zone); err == nil {
-		return uint32(ifc.Index)
-	}
-	n, _ := strconv.ParseUint(zone, 10, 32)
-	return uint32(n)
+	return &unix.SockaddrInet6{Port: int(ap.Port()), Addr: ip.As16()}, unix.AF_INET6
 }
 
 // Proof implements engine.Prover.

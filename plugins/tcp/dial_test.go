@@ -3,6 +3,7 @@ package tcp_test
 import (
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -326,5 +327,22 @@ func TestManyPeers(t *testing.T) {
 			seen[tag] = true
 		}
 		require.Len(t, seen, peers)
+	})
+}
+
+// TestDialZone: the zone of an address, which is the name of an interface, is looked up while nothing waits for that.
+func TestDialZone(t *testing.T) {
+	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
+		t.Skip("no IPv6 here: ", err)
+	} else {
+		require.NoError(t, l.Close())
+	}
+	each(t, func(t *testing.T, opts tcp.Options) {
+		server := open(t, "tcp://[::1]:0", opts, na.Config{}, 1)
+		client := open(t, "tcp://", opts, na.Config{}, 1)
+		to := na.MakeAddr(strings.Replace(server.cls.Addr().Name(), "::1", "::1%lo", 1), 0)
+		sendUnexpected(t, client.ctx(), to, 1, "hello", server, client)
+		text, _, _ := recvUnexpected(t, server.ctx(), server, client)
+		require.Equal(t, "hello", text)
 	})
 }

@@ -198,7 +198,9 @@ func (g *guest) greet(hello *frame.Greeting) (err error) {
 	g.locked = to.endpoint()
 	g.locked.Lock()
 	g.then, err = to.take(g, hello, same)
-	g.taken = err == nil
+	if g.taken = err == nil; g.taken {
+		g.in.Greet = nil // or else the connection would keep g
+	}
 	return err
 }
 

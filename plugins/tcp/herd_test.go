@@ -11,14 +11,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
 var (
-	herd       = flag.Int("tcp.herd", 300, "peers of TestHerd")
-	herdRounds = flag.Int("tcp.rounds", 1, "rounds of TestHerd")
-	redials    = flag.Int("tcp.redials", 100, "sockets of TestRedials that dial again; MaxHalfOpen is five eighths of it, the clients are a quarter")
+	herd       = flag.Int("tcp.herd", long.Or(300, 2000), "peers of TestHerd")
+	herdRounds = flag.Int("tcp.rounds", long.Or(1, 5), "rounds of TestHerd")
+	redials    = flag.Int("tcp.redials", long.Or(100, 400), "sockets of TestRedials that dial again; MaxHalfOpen is five eighths of it, the clients are a quarter")
 	inTime     = flag.Duration("tcp.within", 0, "how long a call of TestRedials may take; 0: as long as ConnectTimeout lets it")
 )
 

@@ -20,8 +20,6 @@ const (
 	lastGrace = 100 * time.Millisecond
 	// moreGrace is how long a read may hold a large buffer.
 	moreGrace = 100 * time.Millisecond
-	// copySize is what a writer copies at a time.
-	copySize = 64 << 10
 	// pieceSize is the largest write: what the peer must take of it at least to be one that takes something.
 	pieceSize = 20 << 10
 )
@@ -216,7 +214,6 @@ func (c *portableConn) write(nc *socket) {
 		nc.tls.tap.rw = readWriter{nc.tcp, w}
 		w = nc.tls
 	}
-	buf := make([]byte, copySize)
 	e := c.ca.e
 	e.Lock()
 	for !c.dead {
@@ -226,8 +223,10 @@ func (c *portableConn) write(nc *socket) {
 			e.Lock()
 			continue
 		}
-		n := c.out.Copy(buf) // under the lock: a cancel finds the memory free
+		buf := copyBufs.Get().(*[copySize]byte)
+		n := c.out.Copy(buf[:]) // under the lock: a cancel finds the memory free
 		err := c.send(w, buf[:n])
+		copyBufs.Put(buf)
 		for err != nil && !c.dead { // what the peer sent last may wait to be read
 			c.mute = true
 			_ = nc.tcp.SetReadDeadline(time.Now().Add(lastGrace))
@@ -241,8 +240,8 @@ func (c *portableConn) write(nc *socket) {
 		last = nil
 	}
 	e.Unlock()
-	for c.out.Pending() && last != nil {
-		if _, err := w.Write(buf[:c.out.Copy(buf)]); err != nil {
+	for buf := copyBufs.Get().(*[copySize]byte); c.out.Pending() && last != nil; {
+		if _, err := w.Write(buf[:c.out.Copy(buf[:])]); err != nil {
 			last = nil
 		}
 	}

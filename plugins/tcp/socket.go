@@ -5,10 +5,17 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
+
+// copySize is what is copied for one write where user memory must not be lent to it; with TLS that is four records.
+const copySize = 64 << 10
+
+// copyBufs are for the time of one write.
+var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
 
 // A socket is a connection whose reads and writes wait, with TLS or without. Deadlines are those of the connection.
 type socket struct {

@@ -77,11 +77,9 @@ func total(iov [][]byte) (n int) {
 }
 
 const (
-	// sealSize is what is encrypted for one write: four records.
-	sealSize = 64 << 10
 	// maxSealed bounds what is encrypted and not written: what is encrypted at a time, and short answers of TLS itself that
 	// a peer which does not read could have us heap up.
-	maxSealed = sealSize + 32<<10
+	maxSealed = copySize + 32<<10
 )
 
 // A sealed is TLS above a descriptor, after its handshake:
@@ -126,10 +124,10 @@ func (c *sealed) write(iov [][]byte, front int) (n int, full bool, err error) {
 	if done, err := c.sock.drain(); !done || err != nil || len(iov) == 0 {
 		return 0, !done, err
 	}
-	b := iov[0][:min(len(iov[0]), sealSize)]
+	b := iov[0][:min(len(iov[0]), copySize)]
 	if len(iov) > 1 || len(iov[0]) > front {
-		buf := sealBufs.Get().(*[sealSize]byte)
-		defer sealBufs.Put(buf)
+		buf := copyBufs.Get().(*[copySize]byte)
+		defer copyBufs.Put(buf)
 		for _, from := range iov {
 			k, ok := fault.Copy(buf[n:], from)
 			if !ok {
@@ -142,9 +140,6 @@ func (c *sealed) write(iov [][]byte, front int) (n int, full bool, err error) {
 	_, err = c.Write(b)
 	return len(b), c.sock.pending(), err
 }
-
-// sealBufs are for the time of one write.
-var sealBufs = sync.Pool{New: func() any { return new([sealSize]byte) }}
 
 // duplicate returns a descriptor of our own for a connection of package net, which has O_NONBLOCK.
 func duplicate(nc *net.TCPConn) (fd int, err error) {

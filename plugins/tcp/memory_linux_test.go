@@ -1,0 +1,62 @@
+package tcp_test
+
+import (
+	"flag"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+var halves = flag.Int("tcp.halves", long.Or(500, 2000), "peers of TestHalfAHeader")
+
+// TestHalfAHeader: a peer that has begun a frame and goes no further, as an idle one, costs little beside what is reserved for it.
+func TestHalfAHeader(t *testing.T) {
+	each(t, func(t *testing.T, opts tcp.Options) {
+		const each = 4 << 10
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		at, err := net.ResolveTCPAddr("tcp", hostPort(n))
+		require.NoError(t, err)
+		half := mail.Append(nil, []byte("hello"))[:frame.HeaderSize/2]
+		dial := func() (fd int) { // the peer's side takes no memory of the process
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = unix.Close(fd) })
+			require.NoError(t, unix.Connect(fd, &unix.SockaddrInet4{Port: at.Port, Addr: [4]byte{127, 0, 0, 1}}))
+			hello := helloFrame(func(g *frame.Greeting) { g.Want = 1 })
+			_, err = unix.Write(fd, hello)
+			require.NoError(t, err)
+			return fd
+		}
+		peers := func(want int) func() bool { return func() bool { return n.ctx().Stats().Peers == want } }
+		for i := range 20 { // what is kept for all
+			dial()
+			await(t, "the first", peers(i+1), n)
+		}
+		for name, more := range map[string][]byte{"idle": nil, "half a header": half} {
+			before, first, reserved := heap(), n.ctx().Stats().Peers, n.ctx().Stats().Reserved
+			fds := make([]int, *halves)
+			for i := range fds {
+				fds[i] = dial()
+				if i%100 == 99 {
+					await(t, name, peers(first+i+1), n)
+				}
+			}
+			await(t, name, peers(first+*halves), n)
+			for _, fd := range fds {
+				_, err := unix.Write(fd, more)
+				require.NoError(t, err)
+			}
+			quiet(n)
+			used, reserve := (heap()-before)/int64(*halves), (n.ctx().Stats().Reserved-reserved)/int64(*halves)
+			t.Logf("%s: %d bytes each, %d reserved", name, used, reserve)
+			require.LessOrEqual(t, used-reserve, int64(each), name)
+		}
+	})
+}
