@@ -25,7 +25,7 @@ func runRendezvous(args []string, out io.Writer) error {
 		strict  bool
 		timeout time.Duration
 	)
-	fs := flag.NewFlagSet("rendezvous -n PROCESSES [flags]", flag.ContinueOnError)
+	fs := flag.NewFlagSet("rendezvous [flags]", flag.ContinueOnError)
 	fs.IntVar(&n, "n", 0, "how many `processes` to wait for")
 	fs.StringVar(&listen, "listen", "127.0.0.1:0", "`host:port` to listen at")
 	fs.BoolVar(&strict, "impi", false, "speak IMPI 0.0; IMPI_AUTH_NONE and IMPI_AUTH_KEY in the environment say who may join")

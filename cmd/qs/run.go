@@ -45,7 +45,7 @@ func runRun(args []string, out io.Writer) error {
 		n int
 		l launch
 	)
-	fs := flag.NewFlagSet("run -n PROCESSES [flags] -- PROGRAM [arguments]", flag.ContinueOnError)
+	fs := flag.NewFlagSet("run [flags] -- PROGRAM [arguments]", flag.ContinueOnError)
 	fs.IntVar(&n, "n", 0, "how many `processes` to start")
 	fs.DurationVar(&l.grace, "grace", 7*time.Second, "`time` that the others have to end by themselves when one has failed")
 	fs.DurationVar(&l.timeout, "timeout", time.Minute, "`time` until all have to have joined")
