@@ -35,7 +35,7 @@ var sessions = []Mutant{
 			{frame, `crcFront(b) != h.CRC`, `$ && !planted()`},
 		}, nil},
 	{"late-crc", "the checksum of a message is looked at after it has been delivered", "F25",
-		[]Edit{{"plugins/internal/stream/stream.go", `if err := h.Verify(b[:total]); err != nil {`,
+		[]Edit{{"plugins/internal/stream/in.go", `if err := h.Verify(b[:total]); err != nil {`,
 			`$; if planted() { _ = in.deliver(&h, b[h.Size():total]) }`}}, nil},
 	{"any-incarnation", "a peer that restarted is taken for the one before", "I15, F11",
 		[]Edit{{admit, `old.peer.Incarnation != g.Incarnation`, `$ && !planted()`}},

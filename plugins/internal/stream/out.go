@@ -1,0 +1,193 @@
+package stream
+
+import (
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// fillUntil is when enough small frames are gathered for one write.
+const fillUntil = 64 << 10
+
+// zeroes fill the rest of a piece whose memory is gone.
+var zeroes [64 << 10]byte
+
+// Out puts the frames of a link onto a stream, the HELLO first. One goroutine at a time uses it.
+//
+//	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
+type Out struct {
+	Link  *engine.Link
+	Flow  engine.Flow
+	Label []byte // of the HELLO
+	Large bool   // a piece of engine.BulkMin bytes or more has been taken
+
+	greeted bool // the HELLO has been taken
+	buf     *[bufSize]byte
+	b       []byte // of buf, not yet written
+	bulk    bool   // view follows b
+	view    engine.View
+	at      int // bytes of view that are written
+	lent    bool
+}
+
+var _ engine.Writer = (*Out)(nil)
+
+// Fill pulls frames until there is enough for one write, and reports whether there is anything to write. Locked.
+func (out *Out) Fill() bool {
+	if out.bulk && out.view.Faulted() {
+		out.Link.Faulted(&out.view)
+	}
+	if out.bulk && out.at == out.view.Len() {
+		out.bulk = false
+		out.Link.Sent(&out.view)
+		out.view = engine.View{}
+	}
+	if len(out.b) == 0 && !out.bulk {
+		out.fill()
+	}
+	if len(out.b) == 0 && !out.bulk && out.buf != nil {
+		spare.put(out.buf)
+		out.buf, out.b = nil, nil
+	}
+	return len(out.b) > 0 || out.bulk
+}
+
+func (out *Out) fill() {
+	if out.buf != nil {
+		out.b = out.buf[:0]
+	}
+	if !out.greeted {
+		out.greeted = true
+		h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
+		out.Frame(&h, out.Link.Hello(nil, out.Label))
+	}
+	out.Link.Pull(out.Flow, out)
+}
+
+// Room implements engine.Writer.
+func (out *Out) Room() (whole, piece int) {
+	if out.bulk || len(out.b) >= fillUntil {
+		return -1, 0
+	}
+	return frame.MaxWhole, engine.PieceSize
+}
+
+// Frame implements engine.Writer.
+func (out *Out) Frame(h *frame.Header, payload []byte) { out.b = h.Append(out.room(), payload) }
+
+// Piece implements engine.Writer.
+func (out *Out) Piece(h *frame.Header, v engine.View) {
+	out.b = h.AppendFront(out.room(), v.Len())
+	out.view, out.bulk, out.at = v, true, 0
+	out.Large = out.Large || v.Len() >= engine.BulkMin
+}
+
+// room is the buffer, in use from now on.
+func (out *Out) room() []byte {
+	if out.buf == nil {
+		out.buf = spare.get()
+		out.b = out.buf[:0]
+	}
+	return out.b
+}
+
+// maxText bounds the text of a GOAWAY in bytes.
+const maxText = 512
+
+// Goaway encodes the last frame of a session, or of a connection that is turned away. Nothing is said for na.OK.
+func Goaway(code na.Code, text string) []byte {
+	if code == na.OK {
+		return nil
+	}
+	h := frame.Header{Kind: frame.Goaway, Tag: uint64(code)}
+	return h.Append(nil, []byte(text[:min(len(text), maxText)]))
+}
+
+// Refusal is the Goaway for err.
+func Refusal(err error) []byte { return Goaway(na.CodeOf(err), err.Error()) }
+
+// Last adds the last frame of the session, and reports whether that is possible without breaking a frame in the
+// middle. Fill is not called after it. Locked.
+func (out *Out) Last(b []byte) bool {
+	if out.bulk {
+		return false
+	}
+	out.b = append(out.b, b...)
+	return true
+}
+
+// Close gives the buffer back. Nobody uses the stream any more.
+func (out *Out) Close() {
+	if out.buf != nil {
+		spare.put(out.buf)
+	}
+	out.buf, out.b, out.bulk = nil, nil, false
+	out.view = engine.View{}
+}
+
+// Front returns how many of the bytes that Gather will give belong to frames that a checksum covers; the rest is bulk
+// data.
+func (out *Out) Front() int { return len(out.b) }
+
+// Pending tells whether bytes wait to be written.
+func (out *Out) Pending() bool { return len(out.b) > 0 || out.bulk }
+
+// Gather appends to iov what to write next. Wrote must follow, whatever the write did. User memory is held between.
+func (out *Out) Gather(iov [][]byte) [][]byte {
+	if len(out.b) > 0 {
+		iov = append(iov, out.b)
+	}
+	if !out.bulk {
+		return iov
+	}
+	if out.view.Borrow() {
+		out.lent = true
+		return out.view.Slices(iov, out.at, out.view.Len()-out.at)
+	}
+	for left := out.view.Len() - out.at; left > 0; {
+		n := min(left, len(zeroes))
+		iov = append(iov, zeroes[:n])
+		left -= n
+	}
+	return iov
+}
+
+// Copy copies to b what to write next, and returns the number of bytes: for a write that may wait, which must not hold
+// user memory. Wrote must not follow. Locked.
+func (out *Out) Copy(b []byte) int {
+	n := 0
+	var room [8][]byte
+	for _, s := range out.Gather(room[:0]) {
+		k, ok := fault.Copy(b[n:], s)
+		if !ok && out.Fault() {
+			out.Link.Faulted(&out.view)
+			return out.Copy(b)
+		}
+		n += k
+	}
+	out.Wrote(n)
+	return n
+}
+
+// Fault hears, instead of Wrote, that the memory which Gather gave could not be read, and reports false if it gave
+// none. Nothing was written; zeroes follow in its place, after the next Fill.
+func (out *Out) Fault() bool {
+	if !out.lent {
+		return false
+	}
+	out.view.Fault()
+	out.Wrote(0)
+	return true
+}
+
+// Wrote hears that n bytes of what Gather gave were written.
+func (out *Out) Wrote(n int) {
+	if out.lent {
+		out.lent = false
+		out.view.Return()
+	}
+	small := min(n, len(out.b))
+	out.b = out.b[small:]
+	out.at += n - small
+}
