@@ -28,7 +28,8 @@ type Place struct {
 	Serve      bool   // this process has to run the server
 }
 
-// launchers are who says rank and size, the most particular first: under Slurm, mpirun starts processes of its own.
+// launchers are the variables that give rank and size, the most particular first: under Slurm, mpirun starts processes of
+// its own.
 var launchers = []struct {
 	rank  string
 	sizes []string

@@ -178,6 +178,7 @@ func TestCallbacks(t *testing.T) {
 
 // L31, L-T31: who is missing is named, to the server and to those who wait.
 func TestMissingMember(t *testing.T) {
+	t.Parallel()
 	h := serve(t, rendezvous.ServerConfig{Size: 3, Auth: secret, Startup: 300 * time.Millisecond})
 	for rank, err := range each(2, func(rank int) error {
 		return whole(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
@@ -195,6 +196,7 @@ func TestMissingMember(t *testing.T) {
 
 // L-T41: a collect that takes too long is an error, with nothing of the set, and tells the others.
 func TestCollectTimesOut(t *testing.T) {
+	t.Parallel()
 	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
 	why := errors.New("no more time")
 	errs := each(2, func(rank int) error {
@@ -260,6 +262,7 @@ func TestServerComesLate(t *testing.T) {
 
 // L4, L5, L22, L-T18, L-T21, L-T25: strangers of every kind do not keep the others from starting.
 func TestHostileClients(t *testing.T) {
+	t.Parallel()
 	const size = 4
 	key := uint64(1)
 	auth := protocol.Auth{Key: &key}
@@ -300,6 +303,7 @@ func TestHostileClients(t *testing.T) {
 
 // L5: a connection that has not joined in time is closed, and so is one that says a byte now and then.
 func TestLateConnections(t *testing.T) {
+	t.Parallel()
 	h := serve(t, rendezvous.ServerConfig{Size: 1, Auth: secret, Handshake: 100 * time.Millisecond})
 	nc, err := net.Dial("tcp", h.addr)
 	require.NoError(t, err)
@@ -316,6 +320,7 @@ func TestLateConnections(t *testing.T) {
 
 // L32, L-T25: a member that does not read holds up nobody until its time is over; then the startup fails, and names it.
 func TestMemberThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	limits := protocol.Limits{Part: 24 << 20}
 	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: protocol.Auth{None: true}, Limits: limits, Write: time.Second})
 	nc, err := net.Dial("tcp", h.addr)

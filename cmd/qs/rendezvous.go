@@ -78,7 +78,7 @@ func secretFromEnv() ([]byte, error) {
 	return key, nil
 }
 
-// tellEvent shows what a person who waits for a startup wants to know.
+// tellEvent shows how a startup goes to the person who has started the server.
 func tellEvent(e protocol.Event) {
 	switch e.Kind {
 	case protocol.Started:

@@ -84,6 +84,7 @@ func sorted(text string) []string {
 }
 
 func TestRun(t *testing.T) {
+	t.Parallel()
 	q := run(t, 0, "run", "-n", "3", "--", self(t), programArg, "leave")
 	require.Equal(t, []string{"[0] rank 0 of 3", "[1] rank 1 of 3", "[2] rank 2 of 3"}, sorted(q.out.String()))
 	require.Empty(t, q.errors.String())
@@ -91,6 +92,7 @@ func TestRun(t *testing.T) {
 
 // When one fails the others are told to end, and qs run ends with what the first has ended with.
 func TestRunEndsAllWhenOneFails(t *testing.T) {
+	t.Parallel()
 	q := run(t, 1, "run", "-n", "3", "-grace", "10ms", "--", self(t), programArg, "fail", "1")
 	require.Equal(t, []string{
 		"[0] rank 0 of 3", "[0] told: terminated", "[1] rank 1 of 3", "[2] rank 2 of 3", "[2] told: terminated",
@@ -101,12 +103,14 @@ func TestRunEndsAllWhenOneFails(t *testing.T) {
 
 // What does not end when it is told to is killed.
 func TestRunKills(t *testing.T) {
+	t.Parallel()
 	q := run(t, 1, "run", "-n", "2", "-grace", "10ms", "--", self(t), programArg, "stubborn")
 	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\nqs run: rank 0: signal: killed\n")
 }
 
 // Who does not join is named, by qs and to those who wait.
 func TestRunNamesTheMissing(t *testing.T) {
+	t.Parallel()
 	q := run(t, 1, "run", "-n", "3", "-timeout", "1s", "-grace", "10ms", "--", self(t), programArg, "absent", "2")
 	require.Contains(t, q.errors.String(), "startup not complete in time: missing rank 2")
 	require.Contains(t, q.out.String(), "[0] rendezvous: join ")
@@ -114,6 +118,7 @@ func TestRunNamesTheMissing(t *testing.T) {
 }
 
 func TestRunPassesSignals(t *testing.T) {
+	t.Parallel()
 	q := newQS(t, "run", "-n", "2", "--", self(t), programArg, "wait")
 	r, w := io.Pipe()
 	q.cmd.Stdout = w
@@ -140,6 +145,7 @@ func TestRunUsage(t *testing.T) {
 
 // Processes that somebody else has started find each other by what qs rendezvous says.
 func TestRendezvous(t *testing.T) {
+	t.Parallel()
 	q := newQS(t, "rendezvous", "-n", "2")
 	r, w := io.Pipe()
 	q.cmd.Stdout = w
@@ -170,6 +176,7 @@ func TestRendezvous(t *testing.T) {
 
 // qs rendezvous -impi is a server of IMPI 0.0, for whom the environment of LAM/MPI lets in.
 func TestRendezvousIMPI(t *testing.T) {
+	t.Parallel()
 	require.Contains(t, run(t, 1, "rendezvous", "-impi", "-n", "1").errors.String(), "no mechanism of authentication is enabled")
 	q := newQS(t, "rendezvous", "-impi", "-n", "1")
 	q.cmd.Env = append(q.cmd.Env, "IMPI_AUTH_KEY=77")

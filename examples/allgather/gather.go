@@ -15,17 +15,17 @@ import (
 type gather struct {
 	ctx   context.Context
 	hctx  *hg.Context
-	fetch hg.ID // a peer's part
-	tell  hg.ID // a peer who is lost
+	fetch hg.ID // fetches a peer's part
+	tell  hg.ID // tells a peer which process is lost
 	rank  int
 	stage stage
 	parts []string
 	peers []peer
-	lost  int // the rank of whom somebody has lost; -1: nobody
+	lost  int // the rank of a process that somebody has lost; -1: none
 	why   error
 }
 
-// A stage is how far a process is. Nobody leaves who may be called by one that is not at parting.
+// A stage is how far a process has come. A process leaves when all others are parting: then none needs its answer.
 type stage int
 
 const (
@@ -169,7 +169,7 @@ func (g *gather) lose(rank int, why error) {
 	}
 }
 
-// tellAll tells the others who is lost. This process ends afterwards, and none of them is to take it for the one.
+// tellAll tells the others which process is lost. This one ends afterwards, and they must not take it for the lost one.
 func (g *gather) tellAll() error {
 	calls := 0
 	for rank := range g.peers {

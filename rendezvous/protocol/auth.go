@@ -80,7 +80,7 @@ func (a *Auth) keyIs(b []byte) bool {
 	return a.Key != nil && subtle.ConstantTimeCompare(b, a.keyBytes()) == 1
 }
 
-// prove returns the proof of who knows the secret; role keeps one side from sending the other's proof back.
+// prove returns the proof that a side knows the secret; role keeps one side from sending the other's proof back.
 func (a *Auth) prove(role string, server, client []byte) []byte {
 	mac := hmac.New(sha256.New, a.Secret)
 	mac.Write([]byte("quicksilver startup 1 " + role + "\n"))

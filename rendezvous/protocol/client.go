@@ -256,8 +256,8 @@ func (c *Client) joined(payload []byte) error {
 	return nil
 }
 
-// collected handles a set. Those that this client has not asked for are handed over as well: whoever knows the label
-// may use it.
+// collected handles a set. Sets that this client has not asked for are handed over as well: the program may know their
+// labels.
 func (c *Client) collected(payload []byte) error {
 	set, err := c.cfg.Form.parseSet(payload, c.size)
 	if err != nil {

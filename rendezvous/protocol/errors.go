@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ErrViolation is what the error of a peer matches that broke the protocol.
+// ErrViolation is matched by the error of a peer that has broken the protocol.
 var ErrViolation = errors.New("startup protocol broken")
 
 // ErrDenied is the error of a connection whose authentication failed.

@@ -13,7 +13,7 @@ type Label int32
 
 func (l Label) String() string { return fmt.Sprintf("%#x", int32(l)) }
 
-// A Mask says who has submitted a part: bit i of word w stands for rank 32w+i.
+// A Mask says which clients have submitted a part: bit i of word w stands for rank 32w+i.
 type Mask []uint32
 
 // Has reports whether rank is in the mask.
@@ -37,12 +37,12 @@ type Set struct {
 	Label Label
 	Mask  Mask
 	Data  []byte // the parts, in ascending order of rank
-	// Lens has the length of each part, by rank, with -1 for who has submitted nothing. It is nil in the strict form,
+	// Lens has the length of each part, by rank, with -1 for a client that has submitted nothing. It is nil in the strict form,
 	// which does not say where a part ends.
 	Lens []int
 }
 
-// Parts cuts Data into the parts, by rank, with nil for who has submitted nothing. It returns nil if Lens is nil. The parts
+// Parts cuts Data into the parts, by rank, with nil for a client that has submitted nothing. It returns nil if Lens is nil. The parts
 // share the memory of Data.
 func (s Set) Parts() [][]byte {
 	if s.Lens == nil {
