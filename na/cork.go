@@ -2,8 +2,12 @@ package na
 
 // Together runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
 func (c *Context) Together(fn func()) {
-	c.ep.Cork()
-	defer c.ep.Uncork()
+	if c.corker == nil {
+		fn()
+		return
+	}
+	c.corker.Cork()
+	defer c.corker.Uncork()
 	fn()
 }
 
@@ -11,10 +15,10 @@ func (c *Context) Together(fn func()) {
 // goroutine, and the context itself after a few milliseconds send it all the same. Corks of several goroutines add up.
 // Cork reports false, and Uncork must not follow, where that cannot be.
 func (c *Context) Cork() bool {
-	if c.assist == nil && c.waker == nil {
+	if c.corker == nil || c.assist == nil && c.waker == nil {
 		return false
 	}
-	c.ep.Cork()
+	c.corker.Cork()
 	c.corks.Add(1)
 	return true
 }
@@ -22,13 +26,13 @@ func (c *Context) Cork() bool {
 // Uncork ends a Cork that reported true.
 func (c *Context) Uncork() {
 	c.corks.Add(-1)
-	c.ep.Uncork()
+	c.corker.Uncork()
 }
 
 // Flush sends what is held back.
 func (c *Context) Flush() {
 	if c.corks.Load() > 0 {
-		c.ep.Flush()
+		c.corker.Flush()
 	}
 }
 

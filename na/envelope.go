@@ -11,7 +11,6 @@ type EnvelopeOwner interface {
 	FreeEnvelope(e *Envelope)
 	EnvelopeWithdrawn(e *Envelope) bool
 	WatchEnvelope(e *Envelope) bool
-	IdentifyEnvelope(e *Envelope) Identity
 }
 
 // An Envelope is an unexpected message in the room that was guaranteed to its sender. Data is valid until Free.
@@ -36,7 +35,9 @@ type Envelope struct {
 	Withdrawn bool          // plugin's
 	Watched   bool          // plugin's
 	Inbox     bool          // plugin's: no receive has taken it
-	Buf       []byte        // plugin's: the whole buffer under Data
+	Buf       []byte        // plugin's: a buffer for messages that need no room
+	Room      []byte        // plugin's: the buffer under Data of one that does
+	Taken     int           // plugin's: bytes of room that go back with Free
 }
 
 // Accept takes the message for good, and returns the guaranteed room to the sender. It reports false when the sender has
@@ -50,7 +51,12 @@ func (e *Envelope) IsWithdrawn() bool { return e.Owner.EnvelopeWithdrawn(e) }
 func (e *Envelope) Watch() bool { return e.Owner.WatchEnvelope(e) }
 
 // Identity says what is known of the sender, also when the session has ended meanwhile.
-func (e *Envelope) Identity() Identity { return e.Owner.IdentifyEnvelope(e) }
+func (e *Envelope) Identity() Identity {
+	if o, ok := e.Owner.(interface{ IdentifyEnvelope(*Envelope) Identity }); ok {
+		return o.IdentifyEnvelope(e)
+	}
+	return Identity{}
+}
 
 // Free ends the use of Data. It is called exactly once.
 func (e *Envelope) Free() { e.Owner.FreeEnvelope(e) }

@@ -90,9 +90,6 @@ func (d *fakeDomain) Rand(b []byte) {
 	}
 }
 
-func (d *fakeDomain) Driven() bool     { return false }
-func (d *fakeDomain) Unassisted() bool { return false }
-
 func (d *fakeDomain) Close() error { d.closed.Add(1); return nil }
 
 // fakeEndpoint keeps the tickets that it was given.
@@ -100,7 +97,6 @@ type fakeEndpoint struct {
 	nctx *Context
 	d    *fakeDomain
 
-	lingers  atomic.Bool
 	polls    atomic.Int32
 	timer    atomic.Int64 // of NextTimer; 0 when never
 	shut     atomic.Int32
@@ -138,8 +134,11 @@ func (e *fakeEndpoint) ticket(op *Op) Ticket {
 func (e *fakeEndpoint) Lookup(t Ticket, _ string)                                    { e.keep(t) }
 func (e *fakeEndpoint) SendUnexpected(t Ticket, _ Addr, _ Tag, _ []byte, _ Deadline) { e.keep(t) }
 func (e *fakeEndpoint) RecvUnexpected(t Ticket)                                      { e.keep(t) }
-func (e *fakeEndpoint) SendExpected(t Ticket, _ Addr, _ Tag, _ []byte)               { e.keep(t) }
-func (e *fakeEndpoint) RecvExpected(t Ticket, _ Addr, _ Tag, _ []byte)               { e.keep(t) }
+func (e *fakeEndpoint) SendExpected(t Ticket, _ Addr, _ Tag, _ []byte, _ int)        { e.keep(t) }
+func (e *fakeEndpoint) ClaimRoom(Addr, int) (Addr, bool)                             { return Addr{}, false }
+func (e *fakeEndpoint) ReturnRoom(Addr, int)                                         {}
+func (e *fakeEndpoint) GrantRoom(Addr, int)                                          {}
+func (e *fakeEndpoint) RecvExpected(t Ticket, _ Addr, _ Tag, _ []byte, _ int)        { e.keep(t) }
 func (e *fakeEndpoint) Put(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64)     { e.keep(t) }
 func (e *fakeEndpoint) Get(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64)     { e.keep(t) }
 func (e *fakeEndpoint) Lease(t Ticket, _ Addr, _ Tag, _ *Mem)                        { e.keep(t) }
@@ -190,15 +189,6 @@ func (e *fakeEndpoint) Shut() {
 
 func (e *fakeEndpoint) Release()     { e.released.Add(1) }
 func (e *fakeEndpoint) Stats() Stats { return Stats{Peers: 7} }
-
-func (e *fakeEndpoint) Lingering() bool                { return e.lingers.Load() }
-func (e *fakeEndpoint) Identity(Addr) (Identity, bool) { return Identity{}, false }
-func (e *fakeEndpoint) Cork()                          {}
-func (e *fakeEndpoint) Uncork()                        {}
-func (e *fakeEndpoint) Flush()                         {}
-func (e *fakeEndpoint) Drain()                         {}
-func (e *fakeEndpoint) Underway() Underway             { return Underway{} }
-func (e *fakeEndpoint) Confirm() int                   { return 0 }
 
 func (e *fakeEndpoint) Peers() []PeerStats { return []PeerStats{{Held: 3}} }
 

@@ -73,6 +73,10 @@ type PeerStats struct {
 	HeldMax int   // the most that were held at a time
 	Bytes   int64 // reserved for them
 
+	Room     int64 // bytes for messages longer than an envelope that the peer may use here, reserved beside Bytes
+	RoomHeld int64 // of these, taken by messages that are not freed
+	RoomFree int64 // bytes of such room at the peer, as far as this side knows
+
 	Promised int // envelopes that the peer guarantees to this side
 	Free     int // of these, as far as this side knows
 	Queued   int // messages that wait here for one

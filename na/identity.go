@@ -21,5 +21,8 @@ type Identity struct {
 // Identity says what is known of the peer of the session that peer is bound to, as the address of a message is; ok is false
 // when that session has ended.
 func (c *Context) Identity(peer Addr) (id Identity, ok bool) {
-	return c.ep.Identity(peer)
+	if i, can := c.ep.(Identifier); can {
+		return i.Identity(peer)
+	}
+	return Identity{}, false
 }

@@ -23,7 +23,7 @@ func (c *Context) Lookup(op *Op, text string) error {
 }
 
 // SendUnexpected sends buf, at most Limits().MaxUnexpected bytes, to the peer's RecvUnexpected. buf belongs to op until
-// its callback runs.
+// its callback runs. A longer one, up to MaxRoom bytes, needs a ClaimRoom before: without, op ends with ErrMsgSize.
 func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
 	return c.SendUnexpectedBy(op, to, tag, buf, Deadline{})
 }
@@ -32,18 +32,26 @@ func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
 // envelope or a connection, and whose turn comes later than that is not sent: op ends with ErrTimeout and NotRun. Who
 // wants op to end at the deadline whatever happens starts a Timer and cancels op.
 func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Deadline) error {
-	if limit := c.limits.MaxUnexpected; len(buf) > limit {
+	if limit := c.limits.MaxUnexpected; len(buf) > limit && (to.Session() == 0 || len(buf) > MaxRoom) {
 		return c.refuse(kindSendUnexpected, to, tooLong(len(buf), limit))
 	}
-	if by.At != 0 && (by.Field < 0 || by.Field > len(buf)-4) {
-		return c.refuse(kindSendUnexpected, to, outside("the message", int64(by.Field), 4, int64(len(buf))))
-	}
-	t, err := c.startTo(op, kindSendUnexpected, to)
+	t, err := c.startMessage(op, to, buf, by)
 	if err != nil {
+		if len(buf) > c.limits.MaxUnexpected {
+			c.ep.ReturnRoom(to, len(buf))
+		}
 		return err
 	}
 	c.ep.SendUnexpected(t, to, tag, buf, by)
 	return nil
+}
+
+// startMessage checks an unexpected message and starts it.
+func (c *Context) startMessage(op *Op, to Addr, buf []byte, by Deadline) (Ticket, error) {
+	if by.At != 0 && (by.Field < 0 || by.Field > len(buf)-4) {
+		return Ticket{}, c.refuse(kindSendUnexpected, to, outside("the message", int64(by.Field), 4, int64(len(buf))))
+	}
+	return c.startTo(op, kindSendUnexpected, to)
 }
 
 // RecvUnexpected receives the oldest unexpected message; op ends with Result.Envelope, which the callback owns.
@@ -107,25 +115,38 @@ func (c *Context) Timer(op *Op, d time.Duration) error {
 
 // SendExpected sends buf, at most Limits().MaxExpected bytes, to the receive that the peer posted for tag.
 func (c *Context) SendExpected(op *Op, to Addr, tag Tag, buf []byte) error {
-	if limit := c.limits.MaxExpected; len(buf) > limit {
+	return c.SendExpectedLong(op, to, tag, buf, 0)
+}
+
+// SendExpectedLong is SendExpected for a receive that takes most bytes, as the receiver has said: see RecvExpectedLong. buf
+// may have so many, MaxRoom at most.
+func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most int) error {
+	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(buf) > limit {
 		return c.refuse(kindSendExpected, to, tooLong(len(buf), limit))
 	}
 	t, err := c.startTo(op, kindSendExpected, to)
 	if err != nil {
 		return err
 	}
-	c.ep.SendExpected(t, to, tag, buf)
+	c.ep.SendExpected(t, to, tag, buf, most)
 	return nil
 }
 
 // RecvExpected receives the message with tag from one peer into buf. Post it before the peer can send: a message that
 // finds no receive is dropped.
 func (c *Context) RecvExpected(op *Op, from Addr, tag Tag, buf []byte) error {
+	return c.RecvExpectedLong(op, from, tag, buf, 0)
+}
+
+// RecvExpectedLong is RecvExpected for a message that may be longer than buf, up to most bytes, MaxRoom at most: op then ends
+// with Result.Envelope, which the callback owns, and buf is as it was. No memory is taken before the message comes. The
+// sender has to be told of most.
+func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most int) error {
 	t, err := c.startTo(op, kindRecvExpected, from)
 	if err != nil {
 		return err
 	}
-	c.ep.RecvExpected(t, from, tag, buf)
+	c.ep.RecvExpected(t, from, tag, buf, min(most, MaxRoom))
 	return nil
 }
 

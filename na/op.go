@@ -59,7 +59,7 @@ type Result struct {
 	Addr     Addr      // Lookup: the address; receives: the sender; Put, Get, SendUnexpected: the peer; bound to its session
 	ID       uint64    // SendUnexpected: what Withdraw needs to name the message in that session
 	Tag      Tag       // receives: the message's tag
-	Envelope *Envelope // RecvUnexpected: the message; the caller owns it now
+	Envelope *Envelope // RecvUnexpected, and RecvExpectedLong of a message longer than its buffer: the message; the caller owns it now
 }
 
 // An Op is one operation at a time: reusable, never copied. It belongs to the context that made it.

@@ -34,10 +34,6 @@ type Domain interface {
 	Now() time.Duration
 	// Rand fills b with random bytes that a peer cannot guess.
 	Rand(b []byte)
-	// Driven reports whether every endpoint is a Driver: then contexts have no poller. Unassisted reports whether contexts move bytes only
-	// while somebody drives them.
-	Driven() bool
-	Unassisted() bool
 	// Close gives everything back. It is called once, after every endpoint has been released.
 	Close() error
 }
@@ -71,10 +67,18 @@ type Endpoint interface {
 	// Timer ends t when the clock reads at.
 	Timer(t Ticket, at time.Duration)
 	// SendExpected sends buf to the receive that the peer has posted for this context and tag. No envelope is used. A
-	// message that meets no receive is dropped and counted there.
-	SendExpected(t Ticket, to Addr, tag Tag, buf []byte)
-	// RecvExpected receives the message with tag from a peer into buf. A longer message ends it with ErrOverflow.
-	RecvExpected(t Ticket, from Addr, tag Tag, buf []byte)
+	// message that meets no receive is dropped and counted there. It may be longer than the peer's messages are if the
+	// receive takes most bytes.
+	SendExpected(t Ticket, to Addr, tag Tag, buf []byte, most int)
+	// RecvExpected receives the message with tag from a peer into buf; a longer one of up to most bytes in Result.Envelope,
+	// which is accepted already. A longer message still ends it with ErrOverflow.
+	RecvExpected(t Ticket, from Addr, tag Tag, buf []byte, most int)
+	// ClaimRoom claims room for one unexpected message of n bytes, longer than an envelope, and returns to bound to the session
+	// that has it. The claim ends with SendUnexpected of such a message, in whatever way, or with ReturnRoom.
+	ClaimRoom(to Addr, n int) (bound Addr, ok bool)
+	ReturnRoom(bound Addr, n int)
+	// GrantRoom lets a peer send such messages, as Config.Budget allows; see Context.GrantRoom.
+	GrantRoom(peer Addr, n int)
 	// Put writes n bytes of local at loff into the peer's memory; Get reads them. The caller has acquired local; the
 	// endpoint releases it before it finishes t. It ends when the last byte is in place, or with ErrPermission,
 	// ErrRevoked, ErrPeerLost, ErrCanceled. After a failure the destination's contents are undefined.
@@ -98,22 +102,14 @@ type Endpoint interface {
 	Shut()
 	// Release frees what is left. Called once, by the goroutine that leads, when every callback has run.
 	Release()
-	// Lingering reports whether last words are still owed to peers, for a bounded time: until then the endpoint is polled, not released.
-	// Called after Shut, from anywhere.
-	Lingering() bool
 	// Stats answers the gauges, Peers those of each session that is up.
 	Stats() Stats
 	Peers() []PeerStats
-	// Identity says what is known of the peer of the session that peer is bound to; ok is false when that has ended.
-	Identity(peer Addr) (id Identity, ok bool)
+}
 
-	// Cork holds frames back, so that what several operations send leaves together, until Uncork. Corks nest; Poll and Flush send
-	// what is held all the same. An endpoint that holds frames calls Context.Attend.
-	Cork()
-	Uncork()
-	Flush()
-
-	// Drain begins an end in good order: no peer is let in any more. What is there goes on.
+// A Drainer is an Endpoint that can end in good order.
+type Drainer interface {
+	// Drain begins that: no peer is let in any more. What is there goes on.
 	Drain()
 	// Underway counts what has not ended.
 	Underway() Underway
@@ -122,11 +118,30 @@ type Endpoint interface {
 	Confirm() int
 }
 
+// An Identifier is an Endpoint that knows who its peers are.
+type Identifier interface {
+	// Identity says what is known of the peer of the session that peer is bound to; ok is false when that has ended.
+	Identity(peer Addr) (id Identity, ok bool)
+}
+
 // A Driver is an Endpoint that waits in its own way instead of in the context's poller: a simulator yields to its
 // scheduler.
 type Driver interface {
 	// Drive makes progress until ready reports true or timeout has passed (negative: no limit), and reports ready().
 	Drive(timeout time.Duration, ready func() bool) bool
+}
+
+// An UnassistedDomain is a Domain whose contexts move bytes only while somebody drives them.
+type UnassistedDomain interface {
+	Unassisted() bool
+}
+
+// A Corker is an Endpoint that can hold frames back, so that what several operations send leaves together. Corks nest;
+// Poll and Flush send what is held all the same. While it holds frames it calls Context.Attend.
+type Corker interface {
+	Cork()
+	Uncork()
+	Flush()
 }
 
 // A Waker is a Driver whose Drive may sleep.
@@ -137,6 +152,11 @@ type Waker interface {
 	// Attend makes sure that frames which are held back leave although nobody drives, a few milliseconds later at the
 	// most. It is called from anywhere, without the endpoint's lock.
 	Attend()
+}
+
+// A DrivenDomain is a Domain whose endpoints may all be Drivers. Their contexts have no poller.
+type DrivenDomain interface {
+	Driven() bool
 }
 
 // Limits tells what a plugin can do.
@@ -164,7 +184,7 @@ type Stats struct {
 	Violations  int64 // peers cut because they broke the protocol
 	PeersLost   int64
 	Stalls      int64 // sends that had to wait for an envelope, or failed for want of one
-	Reserved    int64 // bytes of envelopes guaranteed to peers now
+	Reserved    int64 // bytes of envelopes and room guaranteed to peers now
 	// HighWater is the largest PeerStats.HighWater of all sessions, those that have ended included.
 	HighWater int
 }

@@ -2,6 +2,7 @@ package mutant
 
 const (
 	credit   = "plugins/internal/engine/credit.go"
+	room     = "plugins/internal/engine/room.go"
 	frame    = "plugins/internal/frame/frame.go"
 	session  = "plugins/internal/engine/session.go"
 	admit    = "plugins/internal/engine/admit.go"
@@ -22,9 +23,21 @@ var sessions = []Mutant{
 	{"unbounded", "nobody counts envelopes", "I10, F65",
 		[]Edit{
 			{credit, `switch free := l.free(); {`, `$ case planted():`},
-			{deliver, `int32(l.announced-uint32(l.arrived)) < 0`, `$ && !planted()`},
+			{deliver, `int32(l.announced-uint32(next)) < 0`, `$ && !planted()`},
 		},
 		[]Catcher{{"hg", "TestRapidReset", `is not less than or equal to "8"`}}},
+	{"room-twice", "room is given back twice", "I11",
+		[]Edit{{room, `r.held -= int64(env.Taken)`, `$; if planted() { r.freed += uint64(env.Taken) }`}},
+		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `expected: 2 actual : \d.*room in round`}}},
+	{"room-leaks", "room is never given back", "I11",
+		[]Edit{{room, `r.freed += uint64(env.Taken)`, `if !planted() { $ }`}},
+		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `the room is back: not after`}}},
+	{"room-early", "room is given back, and its bytes used again, when a message is accepted", "I11, I9",
+		[]Edit{{"plugins/internal/engine/envelope.go", `e.stats.Envelopes--`, `$; if planted() { env.Link.(*Link).freeRoom(env) }`}},
+		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `room of messages that are accepted and not freed`}}},
+	{"room-unchecked", "nobody counts room", "I10",
+		[]Edit{{room, `l.room.told-l.room.taken < uint64(need)`, `$ && !planted()`}},
+		[]Catcher{{"plugins/internal/engine", "TestRoomOverstepped", `Expected error with "protocol error" in chain but got nil`}}},
 	{"starved-forgot", "messages that wait for an envelope do not hear of credit", "I7",
 		[]Edit{{credit, "l.freeKept()\n\tl.feedStarved()", `if planted() { l.freeKept(); return }; $`}}, nil},
 	{"close-forgets", "the end of a session forgets the messages that wait for an envelope", "I1, I16",

@@ -99,9 +99,9 @@ func (e *badEndpoint) RecvUnexpected(t na.Ticket) {
 	e.recvUnexpected(t)
 }
 
-func (e *badEndpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
+func (e *badEndpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte, most int) {
 	if e.recvExpected == nil || e.own > 0 {
-		e.Endpoint.RecvExpected(t, from, tag, buf)
+		e.Endpoint.RecvExpected(t, from, tag, buf, most)
 		return
 	}
 	e.recvExpected(t, from, tag, buf)
@@ -318,7 +318,7 @@ var faults = []fault{
 		bufs := map[na.Ticket][]byte{}
 		e.recvExpected = func(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
 			bufs[t] = buf
-			e.Endpoint.RecvExpected(t, from, tag, buf)
+			e.Endpoint.RecvExpected(t, from, tag, buf, 0)
 		}
 		e.cancel = func(t na.Ticket) {
 			if buf := bufs[t]; len(buf) > 0 {
@@ -387,7 +387,7 @@ var faults = []fault{
 		func(e *badEndpoint) {
 			seen := map[*na.Op]bool{}
 			e.recvExpected = func(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
-				e.Endpoint.RecvExpected(t, from, tag, buf)
+				e.Endpoint.RecvExpected(t, from, tag, buf, 0)
 				if seen[t.Op()] {
 					t.Finish(na.Result{N: 1, Addr: from, Tag: tag})
 				}
@@ -555,7 +555,7 @@ func TestKeptTicketsAreRefused(t *testing.T) {
 			return !old.Finish(na.Result{N: 1}) && !old.Hold() && !old.Canceling()
 		}
 		e.recvExpected = func(tk na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
-			e.Endpoint.RecvExpected(tk, from, tag, buf)
+			e.Endpoint.RecvExpected(tk, from, tag, buf, 0)
 			require.True(t, again(tk), "a ticket of a former life did something")
 		}
 		e.get = func(tk na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {

@@ -25,7 +25,7 @@ func TestH1CancelBetween(t *testing.T) {
 		}
 		e.recvExpected = func(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
 			t.Op().Cancel()
-			e.Endpoint.RecvExpected(t, from, tag, buf)
+			e.Endpoint.RecvExpected(t, from, tag, buf, 0)
 		}
 		e.sendUnexpected = func(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
 			t.Op().Cancel()

@@ -88,6 +88,9 @@ type drivenEndpoint interface {
 	na.Endpoint
 	na.Driver
 	na.Waker
+	na.Corker
+	na.Drainer
+	na.Identifier
 }
 
 // An endpoint is that of an engine, whose posts may fail.
@@ -114,9 +117,11 @@ func (e *endpoint) Lookup(t na.Ticket, text string) {
 
 // SendUnexpected implements na.Endpoint.
 func (e *endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
-	if !e.fails(t) {
-		e.drivenEndpoint.SendUnexpected(t, to, tag, buf, by)
+	if e.fails(t) {
+		e.ReturnRoom(to, len(buf)) // a claim ends with the send
+		return
 	}
+	e.drivenEndpoint.SendUnexpected(t, to, tag, buf, by)
 }
 
 // Withdraw implements na.Endpoint.
@@ -127,16 +132,16 @@ func (e *endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 }
 
 // SendExpected implements na.Endpoint.
-func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
+func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, most int) {
 	if !e.fails(t) {
-		e.drivenEndpoint.SendExpected(t, to, tag, buf)
+		e.drivenEndpoint.SendExpected(t, to, tag, buf, most)
 	}
 }
 
 // RecvExpected implements na.Endpoint.
-func (e *endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
+func (e *endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte, most int) {
 	if !e.fails(t) {
-		e.drivenEndpoint.RecvExpected(t, from, tag, buf)
+		e.drivenEndpoint.RecvExpected(t, from, tag, buf, most)
 	}
 }
 

@@ -253,9 +253,11 @@ func (l *Link) probe(now time.Duration) time.Duration {
 
 // gauges is what na.PeerStats says.
 func (l *Link) gauges() na.PeerStats {
-	return na.PeerStats{
+	s := na.PeerStats{
 		Addr: l.addr(), Offered: int(l.offered), Held: l.held, HeldMax: l.heldMax,
 		Bytes:    na.GuaranteedBytes(1, l.reserved, l.e.eng.cfg.Eager),
 		Promised: int(l.peer.Envelopes), Free: l.free(), Queued: l.starved.n, HighWater: l.highWater, Stalls: l.stalls,
 	}
+	l.roomGauges(&s)
+	return s
 }

@@ -27,7 +27,7 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		return l.deliverUnexpected(h, payload)
 	case frame.Expected:
 		l.e.messages++
-		l.deliverExpected(h, payload)
+		l.deliverExpected(h, payload, nil)
 	case frame.Done:
 		return l.deliverDone(h)
 	case frame.Put:
@@ -42,6 +42,7 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Pong:
 		l.confirmed = l.confirmed || h.Tag == confirmTag
 	case frame.Credit:
+		return l.roomGranted(h.Tag)
 	case frame.Withdraw:
 		return l.deliverWithdraw(h)
 	case frame.Withdrawn:
@@ -78,40 +79,64 @@ func (l *Link) header(h *frame.Header) error {
 }
 
 func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
-	if len(payload) > l.e.eng.cfg.Eager {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, %d were offered", len(payload), l.e.eng.cfg.Eager))
+	if err := l.checkUnexpected(len(payload)); err != nil {
+		return err
 	}
-	l.arrived++
-	if int32(l.announced-uint32(l.arrived)) < 0 {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", l.arrived, l.announced))
-	}
-	l.held++
-	l.heldMax = max(l.heldMax, l.held)
-	l.oweCredit()
-	env := l.e.newEnvelope(l, na.Tag(h.Tag), payload)
-	env.Arrived = l.arrival(h)
-	if o := l.e.receivers.head; o != nil {
-		l.e.finish(o, na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(payload))})
-		return nil
-	}
-	env.Inbox = true
-	l.e.inbox.push(env)
+	env := l.e.newEnvelope(len(payload))
+	copy(env.Data, payload)
+	l.arrive(h, env)
 	return nil
 }
 
-func (l *Link) deliverExpected(h *frame.Header, payload []byte) {
+// checkUnexpected reports why an unexpected message of n bytes must not come now.
+func (l *Link) checkUnexpected(n int) error {
+	if next := l.arrived + 1; int32(l.announced-uint32(next)) < 0 {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", next, l.announced))
+	}
+	return l.checkRoom(n)
+}
+
+// arrive takes in an unexpected message.
+func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
+	l.arrived++
+	l.held++
+	l.heldMax = max(l.heldMax, l.held)
+	l.oweCredit()
+	l.takeRoom(env)
+	l.keepEnvelope(env, na.Tag(h.Tag))
+	env.Arrived = l.arrival(h)
+	if o := l.e.receivers.head; o != nil {
+		l.e.finish(o, na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
+		return
+	}
+	env.Inbox = true
+	l.e.inbox.push(env)
+}
+
+// deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
+// knows.
+func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope) {
 	o := l.match[na.Tag(h.Tag)]
-	if o == nil {
+	n := h.Payload()
+	if o == nil || len(payload) < n && n <= max(len(o.buf), o.most) { // or posted after the message had begun to come
 		l.e.stats.LateDropped++
 		if h.Flags&frame.FlagTell != 0 {
 			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
 		}
+		l.e.dropEnvelope(env)
 		return
 	}
-	r := na.Result{Addr: l.addr(), Tag: o.tag, N: int64(len(payload))}
+	r := na.Result{Addr: l.addr(), Tag: o.tag, N: int64(n)}
 	switch {
-	case len(payload) > len(o.buf):
-		r.Err = na.WithText(na.ErrOverflow, fmt.Sprintf("message of %d bytes for a receive of %d", len(payload), len(o.buf)))
+	case n > len(o.buf) && n <= o.most:
+		if env == nil {
+			env = l.e.newEnvelope(n)
+			copy(env.Data, payload)
+		}
+		env.From, env.Tag, env.Link, env.Accepted = r.Addr, r.Tag, l, true
+		r.Envelope, env = env, nil
+	case n > len(o.buf):
+		r.Err = na.WithText(na.ErrOverflow, fmt.Sprintf("message of %d bytes for a receive of %d", n, max(len(o.buf), o.most)))
 		r.Fate = na.Ran
 		if h.Flags&frame.FlagTell != 0 {
 			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
@@ -120,6 +145,7 @@ func (l *Link) deliverExpected(h *frame.Header, payload []byte) {
 		copy(o.buf, payload)
 		o.t.Release()
 	}
+	l.e.dropEnvelope(env)
 	l.e.finish(o, r)
 }
 

@@ -8,14 +8,16 @@ import (
 // confirmTag is what a PING bears, from Confirm on, whose PONG says that the peer has taken what was sent before.
 const confirmTag = 1
 
-// Drain implements na.Endpoint: Admit refuses from now on.
+var _ na.Drainer = (*Endpoint)(nil)
+
+// Drain implements na.Drainer: Admit refuses from now on.
 func (e *Endpoint) Drain() {
 	e.mu.Lock()
 	e.draining = true
 	e.mu.Unlock()
 }
 
-// Underway implements na.Endpoint.
+// Underway implements na.Drainer.
 func (e *Endpoint) Underway() na.Underway {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -29,7 +31,7 @@ func (e *Endpoint) Underway() na.Underway {
 	return u
 }
 
-// Confirm implements na.Endpoint. Control frames go before messages, so a peer is asked when there are none to leave.
+// Confirm implements na.Drainer. Control frames go before messages, so a peer is asked when there are none to leave.
 func (e *Endpoint) Confirm() int {
 	e.mu.Lock()
 	left := 0

@@ -68,6 +68,7 @@ type Endpoint struct {
 
 	freeOps     *op
 	freeEnvs    []*na.Envelope
+	freeRooms   [3][][]byte // by size class
 	freeSources []*source
 	freeSinks   []*sink
 	head        frame.Header // of the frame that leaves now
@@ -147,22 +148,28 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 
 // SendUnexpected implements na.Endpoint.
 func (e *Endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
-	e.send(t, kindSendUnexpected, to, tag, buf, by)
+	e.send(t, kindSendUnexpected, to, tag, buf, by, 0)
 }
 
 // SendExpected implements na.Endpoint.
-func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte) {
-	e.send(t, kindSendExpected, to, tag, buf, na.Deadline{})
+func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, most int) {
+	e.send(t, kindSendExpected, to, tag, buf, na.Deadline{}, most)
 }
 
-func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
+func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte, by na.Deadline, most int) {
 	if k == kindSendUnexpected && e.eng.cfg.OnNoCredit != na.Queue && e.short(to) {
 		e.nctx.Look() // credit may have arrived that nobody has read (G11)
 	}
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
-	if err == nil && l.eager != 0 && len(buf) > l.eager {
-		err = na.WithText(na.ErrMsgSize, "message is longer than the peer takes")
+	claim, claimed := 0, (*Link)(nil)
+	if k == kindSendUnexpected && len(buf) > e.eng.cfg.Eager {
+		if claimed = e.find(to); claimed != nil {
+			claim = claimed.useClaim(len(buf))
+		}
+	}
+	if err == nil && l.eager != 0 && len(buf) > max(l.eager, most) && claim == 0 {
+		err = errTooLong
 	}
 	switch { // requests and answers are bounded apart: neither may keep the other from going
 	case err != nil:
@@ -173,12 +180,15 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte,
 		err = full(maxAnswers, "expected messages to the peer wait to leave")
 	}
 	if err != nil {
+		if claimed != nil {
+			claimed.returnRoom(claim)
+		}
 		e.mu.Unlock()
 		t.Finish(na.Result{Err: err, Fate: na.NotRun})
 		return
 	}
 	o := e.begin(t, k)
-	o.link, o.tag, o.buf, o.by = l, tag, buf, by
+	o.link, o.tag, o.buf, o.by, o.most, o.room = l, tag, buf, by, most, claim
 	l.enter()
 	if k == kindSendExpected {
 		l.answers++
@@ -206,7 +216,7 @@ func (e *Endpoint) RecvUnexpected(t na.Ticket) {
 }
 
 // RecvExpected implements na.Endpoint.
-func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte) {
+func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte, most int) {
 	e.mu.Lock()
 	l, err := e.linkFor(t, from)
 	switch {
@@ -222,7 +232,7 @@ func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byt
 		return
 	}
 	o := e.begin(t, kindRecvExpected)
-	o.link, o.tag, o.buf = l, tag, buf
+	o.link, o.tag, o.buf, o.most = l, tag, buf, most
 	if l.match == nil {
 		l.match = map[na.Tag]*op{}
 	}
@@ -346,6 +356,7 @@ func (e *Endpoint) Shut() {
 	}
 	for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
 		e.accept(env)
+		e.recycle(env)
 	}
 	e.kicked = e.kicked[:0]
 	e.Unlock()

@@ -63,7 +63,8 @@ type Engine struct {
 
 	mu       sync.Mutex // guards the fields below
 	mems     map[[16]byte]memEntry
-	reserved int64 // bytes of envelopes guaranteed to peers
+	reserved int64 // bytes of envelopes and room guaranteed to peers
+	room     int64 // of these, of room
 	eps      []*Endpoint
 }
 
@@ -113,10 +114,10 @@ func (g *Engine) Now() time.Duration { return g.opts.Now() }
 // Rand implements na.Domain.
 func (g *Engine) Rand(b []byte) { g.opts.Rand(b) }
 
-// Driven implements na.Domain.
+// Driven implements na.DrivenDomain.
 func (g *Engine) Driven() bool { return g.opts.Driven }
 
-// Unassisted implements na.Domain.
+// Unassisted implements na.UnassistedDomain.
 func (g *Engine) Unassisted() bool { return g.opts.Unassisted }
 
 // Close implements na.Domain.

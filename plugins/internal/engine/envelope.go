@@ -47,33 +47,76 @@ func (e *Endpoint) FreeEnvelope(env *na.Envelope) {
 	e.Unlock()
 }
 
+// maxRoomBuffers bounds the spare buffers of each size class of room that an endpoint keeps.
+const maxRoomBuffers = 32
+
+// recycle ends the use of a message's bytes.
 func (e *Endpoint) recycle(env *na.Envelope) {
+	if env.Taken > 0 {
+		env.Link.(*Link).freeRoom(env)
+	}
+	e.dropEnvelope(env)
+}
+
+// dropEnvelope makes an envelope that no peer waits for ready for another message.
+func (e *Endpoint) dropEnvelope(env *na.Envelope) {
+	if env == nil {
+		return
+	}
+	if env.Room != nil {
+		spare := &e.freeRooms[na.RoomClass(len(env.Room))-1]
+		if len(*spare) < maxRoomBuffers {
+			*spare = append(*spare, env.Room)
+		}
+		env.Room = nil
+	}
 	env.Data, env.Link, env.From, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, false, false
 	if len(e.freeEnvs) < 1024 {
 		e.freeEnvs = append(e.freeEnvs, env)
 	}
 }
 
-// newEnvelope copies a message into room that was guaranteed to its sender.
-func (e *Endpoint) newEnvelope(l *Link, tag na.Tag, data []byte) *na.Envelope {
+// newEnvelope returns an envelope with n bytes of Data, to be filled with a message.
+func (e *Endpoint) newEnvelope(n int) *na.Envelope {
 	var env *na.Envelope
 	if n := len(e.freeEnvs); n > 0 {
 		env, e.freeEnvs = e.freeEnvs[n-1], e.freeEnvs[:n-1]
 	} else {
 		env = &na.Envelope{Owner: e}
 	}
-	if cap(env.Buf) < len(data) {
+	if n > e.eng.cfg.Eager {
+		env.Room = e.roomBuffer(na.RoomClass(n))
+		env.Data = env.Room[:n]
+		return env
+	}
+	if cap(env.Buf) < n {
 		size := 256
-		for size < len(data) {
+		for size < n {
 			size *= 2
 		}
 		env.Buf = make([]byte, size)
 	}
-	env.Data = env.Buf[:copy(env.Buf[:cap(env.Buf)], data)]
+	env.Data = env.Buf[:n]
+	return env
+}
+
+// roomBuffer returns a buffer of a size class.
+func (e *Endpoint) roomBuffer(class int) []byte {
+	spare := &e.freeRooms[class-1]
+	last := len(*spare) - 1
+	if last < 0 {
+		return make([]byte, na.RoomBytes(class))
+	}
+	b := (*spare)[last]
+	*spare = (*spare)[:last]
+	return b
+}
+
+// keepEnvelope keeps an unexpected message in what was guaranteed to its sender.
+func (l *Link) keepEnvelope(env *na.Envelope, tag na.Tag) {
 	env.From, env.Tag, env.Link, env.Accepted, env.ID, env.Load = l.addr(), tag, l, false, l.arrived, &l.load
 	l.waiters.add(env, int(l.offered))
-	e.stats.Envelopes++
-	return env
+	l.e.stats.Envelopes++
 }
 
 func (e *Endpoint) takeEnvelope() *na.Envelope {

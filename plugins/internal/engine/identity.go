@@ -2,7 +2,9 @@ package engine
 
 import "github.com/quicksilver-rpc/quicksilver/na"
 
-// Identity implements na.Endpoint.
+var _ na.Identifier = (*Endpoint)(nil)
+
+// Identity implements na.Identifier.
 func (e *Endpoint) Identity(peer na.Addr) (na.Identity, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -44,6 +44,8 @@ type op struct {
 	id       uint64        // of a put or get; of the message of a withdraw
 	due      time.Duration // of a timer
 	place    int           // in Endpoint.timers
+	most     int           // bytes that the receive of an expected message takes
+	room     int           // claimed for an unexpected message that has not left
 	last     bool          // a message that uses the last envelope of a peer, and ends when there is another
 	flow     Flow          // of a put
 	source   *source
@@ -114,6 +116,8 @@ func (e *Endpoint) detach(o *op) {
 		o.list.remove(o)
 	}
 	switch o.kind {
+	case kindSendUnexpected:
+		o.link.returnRoom(o.room)
 	case kindRecvExpected:
 		if o.link.match[o.tag] == o {
 			delete(o.link.match, o.tag)

@@ -62,6 +62,7 @@ func (l *Link) flowFor(n int64) Flow {
 // Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
 func (l *Link) Pull(f Flow, w Writer) (more bool) {
 	q := &l.flows[f]
+	said := false // a message has left
 	for l.state == linkUp {
 		room, piece := w.Room()
 		switch messages := f == FlowMessages; {
@@ -80,6 +81,7 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 			if !l.message(w, room) {
 				return true
 			}
+			said = true
 		case messages && l.mayBegin():
 			l.beginMoves()
 		case q.sources.len() > 0:
@@ -87,8 +89,8 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 				return true
 			}
 			l.piece(f, w, piece)
-		case messages && l.owed:
-			l.frame(f, w, frame.Header{Kind: frame.Credit})
+		case messages && (l.owed || said && l.mayTell()):
+			l.frame(f, w, frame.Header{Kind: frame.Credit, Tag: l.tellRoom()})
 		default:
 			return false
 		}
@@ -114,7 +116,7 @@ func (l *Link) head(f Flow, h frame.Header, payload int) *frame.Header {
 // sent.
 func (l *Link) message(w Writer, room int) bool {
 	o := l.msgs.head
-	if n := len(o.buf); n <= l.eager && n > room {
+	if len(o.buf) > room && l.takes(o) {
 		return false
 	}
 	if err := l.unfit(o); err != nil {
@@ -134,6 +136,7 @@ func (l *Link) message(w Writer, room int) bool {
 	} else if len(l.e.leases) > 0 && l.e.leases[matchKey{l, o.tag}] != nil {
 		h.Flags = frame.FlagTell
 	}
+	o.room = 0 // the peer returns it
 	l.e.messages++
 	n := int64(len(o.buf))
 	if !o.t.Hold() { // cannot be: canceled messages are taken out of the queue under the same lock

@@ -88,6 +88,8 @@ type Link struct {
 	highWater int
 	stalls    int64
 
+	room *room // nil without
+
 	// Receiving.
 	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
 	reserved  int    // of those, not yet returned to the budget
@@ -357,6 +359,10 @@ func (l *Link) settle() {
 	if l.state == linkDown && l.held == 0 && l.reserved > 0 {
 		l.e.eng.unreserve(l.reserved)
 		l.reserved = 0
+	}
+	if r := l.room; l.state == linkDown && r != nil && r.held == 0 && r.reserved > 0 {
+		l.e.eng.unreserveRoom(r.reserved)
+		r.reserved = 0
 	}
 }
 

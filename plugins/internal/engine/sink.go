@@ -56,8 +56,9 @@ func (l *Link) sinkOf(h *frame.Header) *sink {
 	return nil
 }
 
-// Place returns where the payload of a piece of bulk data goes; the carrier reads it there and calls Placed when it is
-// complete. Everything is checked before: a stream's pieces follow one another without gap or overlap, and no carrier places
+// Place returns where the payload of a piece of bulk data goes, or that of a message which the carrier does not have whole; the
+// carrier reads it there and calls Placed when it is complete. Until then it delivers nothing else of that flow if it is a
+// message. Everything is checked before: a stream's pieces follow one another without gap or overlap, and no carrier places
 // more bytes than were asked for. An error means that the peer broke the protocol: the carrier calls Fail with it. Locked.
 func (l *Link) Place(h *frame.Header) (View, error) {
 	n := int64(h.Payload())
@@ -68,6 +69,9 @@ func (l *Link) Place(h *frame.Header) (View, error) {
 	l.heard = true
 	if l.state != linkUp {
 		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
+	}
+	if !h.Kind.Bulk() {
+		return l.placeMessage(h)
 	}
 	if err := l.header(h); err != nil {
 		return v, err
@@ -94,6 +98,9 @@ func (l *Link) Place(h *frame.Header) (View, error) {
 // Placed is called when the payload that v was for has been read, all of it, and was not damaged. An error is that of Place.
 // Locked.
 func (l *Link) Placed(v *View) error {
+	if v.msg != nil {
+		return l.placedMessage(v.msg)
+	}
 	s := v.sink
 	if l.state == linkDown || s == nil {
 		return nil

@@ -3,29 +3,33 @@ package engine
 import "github.com/quicksilver-rpc/quicksilver/na"
 
 // A View is a piece of memory that a frame's payload is read from or placed into: n bytes of mem at off, on behalf of
-// an operation of this process (its ticket guards the memory) or of a peer.
+// an operation of this process (its ticket guards the memory) or of a peer; or the buffer of a message that arrives.
 type View struct {
 	t      na.Ticket // of an operation of this process
 	mem    *na.Mem   // nil: discard
 	off    int64
 	n      int64
-	source *source // what it is a piece of, sending
-	sink   *sink   // and receiving
-	code   na.Code // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
+	source *source   // what it is a piece of, sending
+	sink   *sink     // and receiving
+	msg    *arriving // instead of mem: a message
+	code   na.Code   // why it is gone: ErrRevoked after a Borrow that reported false, ErrFault after Fault
 }
 
 // Len returns the number of bytes.
 func (v *View) Len() int { return int(v.n) }
 
 // Discard reports that the payload has no destination: its bytes are read and dropped.
-func (v *View) Discard() bool { return v.mem == nil }
+func (v *View) Discard() bool { return v.mem == nil && (v.msg == nil || v.msg.env == nil) }
 
 // Borrow reports whether the memory may be touched, until Return. It is short: one copy, or one system call that does
 // not wait. Once it has reported false the View is gone for good: a stream in the middle of a piece sends zeroes, any other
 // sender nothing more of it, and a receiver drops the bytes.
 func (v *View) Borrow() bool {
-	if v.mem == nil || v.code != na.OK {
+	if v.Discard() || v.code != na.OK {
 		return false
+	}
+	if v.msg != nil {
+		return true // the buffer is the View's until Placed
 	}
 	own := v.t.Valid()
 	switch {
@@ -47,6 +51,9 @@ func (v *View) Faulted() bool { return v.code == na.ErrFault }
 
 // Return ends a Borrow that reported true.
 func (v *View) Return() {
+	if v.msg != nil {
+		return
+	}
 	v.mem.Release()
 	if v.t.Valid() {
 		v.t.Release()
@@ -55,5 +62,8 @@ func (v *View) Return() {
 
 // Slices appends to dst the memory of the n bytes at from within the view. Only between Borrow and Return.
 func (v *View) Slices(dst [][]byte, from, n int) [][]byte {
+	if v.msg != nil {
+		return append(dst, v.msg.env.Data[from:from+n])
+	}
 	return v.mem.Slices(dst, v.off+int64(from), int64(n))
 }

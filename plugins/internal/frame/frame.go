@@ -20,8 +20,8 @@ const TailSize = 32
 // MaxPayload bounds the payload of any frame.
 const MaxPayload = 1 << 20
 
-// MaxWhole bounds the payload of a frame that is handed over whole: any but a piece of bulk data.
-const MaxWhole = 48 << 10
+// MaxWhole bounds the payload of any frame but a piece of bulk data.
+const MaxWhole = na.MaxRoom
 
 // Magic stands in the tag of a HELLO.
 const Magic uint64 = 0x3156_4c53_4b43_4951 // "QICKSLV1" as bytes
@@ -41,7 +41,7 @@ const (
 	Cancel     Kind = 8 // the put or get of this operation is not wanted any more
 	Ping       Kind = 9 // asks for a Pong
 	Pong       Kind = 10
-	Credit     Kind = 11 // carries nothing but the header's credit
+	Credit     Kind = 11 // carries the header's credit; tag = bytes of room ever granted to the peer
 	Goaway     Kind = 12 // tag = code, payload = text; the session ends
 	Dropped    Kind = 13 // the expected message with tag, which asked to be told, met no receive
 	GiveBack   Kind = 14 // tail begins with the token of a lease that is not needed any more
@@ -252,6 +252,18 @@ func (h *Header) Verify(b []byte) error {
 	}
 	return nil
 }
+
+// A Sum checks a frame whose CRC covers the payload, and whose payload comes in parts.
+type Sum struct{ want, got uint32 }
+
+// SumOf begins with the header and tail in front, of which h was parsed.
+func (h *Header) SumOf(front []byte) Sum { return Sum{h.CRC, crcFront(front[:h.Size()])} }
+
+// Add adds the next part of the payload.
+func (s *Sum) Add(b []byte) { s.got = crc32.Update(s.got, crcTable, b) }
+
+// Check reports whether the payload that was added is the whole one, and undamaged.
+func (s *Sum) Check() bool { return s.got == s.want }
 
 var zeroCRC [4]byte
 

@@ -10,10 +10,13 @@ import (
 )
 
 const (
+	bufSize = 128 << 10
 	// bulkSpace is how much of FlowBulk is read into the buffer at a time, beside what goes to user memory.
 	bulkSpace = 4 << 10
 	// waitSpace is how much a read that may wait takes at a time.
 	waitSpace = 1 << 10
+	// placeFrom is the payload from which a message that is not there whole goes straight to its own buffer.
+	placeFrom = 8 << 10
 )
 
 // In takes frames off a stream. One goroutine at a time uses it.
@@ -32,7 +35,9 @@ type In struct {
 	buf     []byte         // big, small, or one of the size of what is in it
 	r, w    int
 	greeted bool // the peer's HELLO has come
-	bulk    bool // inside the payload of a piece, which goes to view
+	bulk    bool // inside the payload of a piece, or of a long message, which goes to view
+	message bool // it is of a message, and sum covers it
+	sum     frame.Sum
 	view    engine.View
 	at      int // payload bytes of it that are placed or dropped
 	lent    bool
@@ -48,8 +53,8 @@ func (in *In) Close() {
 	in.Idle()
 }
 
-// Scatter appends to iov where the next bytes of the stream go: first the memory that a piece of bulk data is meant
-// for, if it is large and may be touched, then the in buffer. Got must follow, whatever the read gave.
+// Scatter appends to iov where the next bytes of the stream go: first the memory that a piece of bulk data or a message is
+// meant for, if it is large and may be touched, then the in buffer. Got must follow, whatever the read gave.
 func (in *In) Scatter(iov [][]byte) [][]byte {
 	if in.bulk && in.r == in.w && in.view.Len()-in.at >= 4<<10 && in.view.Borrow() {
 		in.lent = true
@@ -115,6 +120,12 @@ func (in *In) Got(n int) {
 	if in.lent {
 		in.lent = false
 		direct := min(n, in.view.Len()-in.at)
+		if in.message {
+			var room [1][]byte
+			for _, b := range in.view.Slices(room[:0], in.at, direct) {
+				in.sum.Add(b)
+			}
+		}
 		in.at += direct
 		n -= direct
 		in.view.Return()
@@ -141,7 +152,7 @@ func (in *In) Idle() {
 }
 
 // Bulk tells whether what comes next is bulk data. Locked.
-func (in *In) Bulk() bool { return in.bulk }
+func (in *In) Bulk() bool { return in.bulk && !in.message }
 
 // Parse handles everything that has been read. An error ends the session: the caller fails the link with it, or turns
 // the peer away if there is no link. Locked.
@@ -175,7 +186,10 @@ func (in *In) Parse() error {
 			return na.WithText(na.ErrProtocol, fmt.Sprintf("HELLO of %d bytes, the limit is %d", h.Payload(), frame.MaxHello))
 		}
 		if h.Kind.Bulk() {
-			if err := in.beginBulk(h); err != nil {
+			if h.Flags&frame.FlagPayload != 0 {
+				return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with a checksum of its payload", h.Kind))
+			}
+			if err := in.begin(&h); err != nil {
 				return err
 			}
 			continue
@@ -185,7 +199,14 @@ func (in *In) Parse() error {
 		}
 		total := h.Size() + h.Payload()
 		if len(b) < total {
-			return nil
+			if !in.greeted || h.Payload() < placeFrom || h.Kind != frame.Unexpected && h.Kind != frame.Expected {
+				return nil
+			}
+			in.message, in.sum = true, h.SumOf(b)
+			if err := in.begin(&h); err != nil {
+				return err
+			}
+			continue
 		}
 		if h.Flags&frame.FlagPayload != 0 {
 			if err := h.Verify(b[:total]); err != nil {
@@ -224,24 +245,25 @@ func (in *In) deliver(h *frame.Header, payload []byte) error {
 	return in.Link.Greet(&g)
 }
 
-func (in *In) beginBulk(h frame.Header) error {
-	if h.Flags&frame.FlagPayload != 0 {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with a checksum of its payload", h.Kind))
-	}
-	v, err := in.Link.Place(&h)
+// begin begins with a payload that goes to a View.
+func (in *In) begin(h *frame.Header) error {
+	v, err := in.Link.Place(h)
 	if err != nil {
 		return err
 	}
 	in.r += h.Size()
 	in.bulk, in.view, in.at = true, v, 0
-	in.Large = in.Large || v.Len() >= engine.BulkMin
+	in.Large = in.Large || h.Kind.Bulk() && v.Len() >= engine.BulkMin
 	return nil
 }
 
-// place moves what is buffered of a piece to its memory, and reports whether the piece is complete.
+// place moves what is buffered of a payload to its memory, and reports whether it is complete.
 func (in *In) place() (whole bool, err error) {
 	n := min(in.view.Len()-in.at, in.w-in.r)
 	if n > 0 {
+		if in.message {
+			in.sum.Add(in.buf[in.r : in.r+n])
+		}
 		if in.view.Borrow() {
 			from := in.buf[in.r : in.r+n]
 			var room [8][]byte
@@ -261,7 +283,10 @@ func (in *In) place() (whole bool, err error) {
 	if in.at < in.view.Len() {
 		return false, nil
 	}
-	in.bulk = false
+	if in.message && !in.sum.Check() {
+		return true, na.WithText(na.ErrChecksum, fmt.Sprintf("message of %d bytes: checksum does not match", in.view.Len()))
+	}
+	in.bulk, in.message = false, false
 	err = in.Link.Placed(&in.view)
 	in.view = engine.View{}
 	return true, err

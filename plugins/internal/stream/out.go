@@ -70,7 +70,7 @@ func (out *Out) Room() (whole, piece int) {
 	if out.bulk || len(out.b) >= fillUntil {
 		return -1, 0
 	}
-	return frame.MaxWhole, engine.PieceSize
+	return min(frame.MaxWhole, bufSize-len(out.b)-frame.HeaderSize-frame.TailSize), engine.PieceSize
 }
 
 // Frame implements engine.Writer.

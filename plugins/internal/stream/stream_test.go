@@ -248,21 +248,89 @@ func TestBadBeginning(t *testing.T) {
 	}
 }
 
-// The longest frame that is handed over whole, and one byte more.
+// A message has at most as many bytes as its sender was offered, with what room it has.
 func TestLongestFrame(t *testing.T) {
-	for n, want := range map[int]string{48 << 10: "", 48<<10 + 1: "UNEXPECTED frame with 49153 bytes, the limit is 49152"} {
-		s := newSoloWith(t, na.Config{Eager: 48 << 10})
-		require.NoError(t, s.feed(hello(), 1<<20))
-		h := frame.Header{Kind: frame.Unexpected, Op: 1, Credit: 32}
-		err := s.feed(h.Append(nil, make([]byte, n)), 1<<20)
-		if want == "" {
-			require.NoError(t, err)
-			require.Equal(t, 1, s.nctx.Stats().Envelopes)
-		} else {
-			require.ErrorIs(t, err, na.ErrProtocol)
-			require.ErrorContains(t, err, want)
+	for n, want := range map[int]string{
+		4096:           "",
+		4097:           "unexpected message of 4097 bytes, 4096 were offered and no room for more",
+		na.MaxRoom:     "no room for more",
+		na.MaxRoom + 1: fmt.Sprintf("UNEXPECTED frame with %d bytes, the limit is %d", na.MaxRoom+1, na.MaxRoom),
+	} {
+		for _, atMost := range []int{1 << 20, 5000} {
+			s := newSolo(t)
+			require.NoError(t, s.feed(hello(), 1<<20))
+			h := frame.Header{Kind: frame.Unexpected, Op: 1, Credit: 32}
+			err := s.feed(h.Append(nil, make([]byte, n)), atMost)
+			if want == "" {
+				require.NoError(t, err)
+				require.Equal(t, 1, s.nctx.Stats().Envelopes)
+			} else {
+				require.ErrorIs(t, err, na.ErrProtocol)
+				require.ErrorContains(t, err, want)
+			}
+			s.close()
+		}
+	}
+}
+
+// longFrames is a long unexpected message, an expected one for tag 7, one that nobody waits for, and a short one.
+func longFrames() []byte {
+	var b []byte
+	for i, h := range []frame.Header{
+		{Kind: frame.Unexpected, Op: 1, Tag: 5}, {Kind: frame.Expected, Tag: 7}, {Kind: frame.Expected, Tag: 8}, {Kind: frame.Unexpected, Op: 2, Tag: 6},
+	} {
+		h.Credit = 32
+		b = h.Append(b, filled([]int{40000, 30000, 20000, 10}[i], byte(10*i+1)))
+	}
+	return b
+}
+
+// newLong is a solo whose peer has room, and owes the message of tag 7.
+func newLong(t *testing.T) (s *solo, got *na.Result) {
+	s = newSolo(t)
+	require.NoError(t, s.feed(hello(), 1<<20))
+	peer := na.MakeAddr(peerName, 0)
+	s.nctx.GrantRoom(peer, 40000)
+	hs, _ := frames(t, s.take(1<<20))
+	require.Equal(t, uint64(2*na.MaxRoom), hs[len(hs)-1].Tag, "%v", hs)
+	got = &na.Result{}
+	op := s.nctx.NewOp(func(_ *na.Op, r na.Result) { *got = r })
+	require.NoError(t, s.nctx.RecvExpectedLong(op, peer, 7, make([]byte, 100), 30000))
+	return s, got
+}
+
+// Long messages arrive the same however the bytes are cut, and also beside others.
+func TestLongMessages(t *testing.T) {
+	for _, atMost := range []int{1, 31, 1000, 4096, 4097, 9000, 39999, 50000, 1 << 20} {
+		s, got := newLong(t)
+		require.NoError(t, s.feed(longFrames(), atMost))
+		s.nctx.Trigger(0)
+		require.NoError(t, got.Err)
+		require.True(t, bytes.Equal(filled(30000, 11), got.Envelope.Data), "at most %d bytes at a time", atMost)
+		got.Envelope.Free()
+		require.EqualValues(t, 1, s.nctx.Stats().LateDropped)
+		for i, n := range []int{40000, 10} {
+			var env *na.Envelope
+			require.NoError(t, s.nctx.RecvUnexpected(s.nctx.NewOp(func(_ *na.Op, r na.Result) { env = r.Envelope })))
+			s.nctx.Trigger(0)
+			require.True(t, bytes.Equal(filled(n, byte(30*i+1)), env.Data), "at most %d bytes at a time", atMost)
+			env.Free()
 		}
 		s.close()
+	}
+}
+
+// A long message that is damaged anywhere is never delivered.
+func TestLongMessageDamaged(t *testing.T) {
+	for _, atMost := range []int{3000, 9000, 1 << 20} {
+		for at := 32; at < 40000; at += 997 {
+			s, _ := newLong(t)
+			b := longFrames()[:40032]
+			b[at] ^= 4
+			require.ErrorIs(t, s.feed(b, atMost), na.ErrChecksum, "byte %d", at)
+			require.Zero(t, s.nctx.Stats().Envelopes)
+			s.close()
+		}
 	}
 }
 

@@ -508,7 +508,7 @@ func (cn *fakeConn) acked(f int) {
 
 // take handles a packet, once. Locked.
 func (cn *fakeConn) take(f int, p packet) {
-	w := cn.rx[f]
+	w, n := cn.rx[f], cn.c.net
 	if p.kind != packetData {
 		w.mu.Lock()
 		w.got = max(w.got, p.n)
@@ -538,10 +538,10 @@ func (cn *fakeConn) take(f int, p packet) {
 		cn.link.FlowUp()
 	case p.kind == packetGoodbye:
 		cn.link.Refused(p.code, string(p.body))
-	case p.kind == packetFrame:
+	case p.kind == packetFrame && (len(p.body) < n.piece || !n.reorder):
 		err = cn.link.Deliver(&p.head, p.body)
 	default:
-		var v engine.View
+		var v engine.View // of DATA, or of a message that would come in several packets
 		if v, err = cn.link.Place(&p.head); err == nil {
 			if v.Borrow() {
 				at := 0

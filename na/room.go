@@ -1,0 +1,55 @@
+package na
+
+// A message longer than an envelope needs room beside it: memory of the peer's, by size class, which the peer grants once
+// such messages come and which comes back when the message is freed. Nothing waits for room: what finds none is lent.
+//
+//	source                                                destination
+//	ClaimRoom ─ granted and free? ─ no ─► lend the body ─► GrantRoom
+//	                │ yes                                     │
+//	                ▼                        ◄──── credit ────┘
+//	            SendUnexpected ─────────────────────────────► Envelope ─► Free ─► credit
+
+// RoomHead is what each class has beyond its round size, in bytes: for what goes in front of a body.
+const RoomHead = 1 << 10
+
+// MaxRoom is the length of the longest message, in bytes.
+const MaxRoom = 64<<10 + RoomHead
+
+// RoomClass returns the number of the smallest size class that holds n bytes: 1, 2 or 3. It is 0 when none does.
+func RoomClass(n int) int {
+	for class := 1; class <= 3; class++ {
+		if n <= RoomBytes(class) {
+			return class
+		}
+	}
+	return 0
+}
+
+// RoomBytes returns how many bytes a size class has: 16, 32 or 64 KiB and RoomHead. Class 0 has none.
+func RoomBytes(class int) int {
+	if class < 1 || class > 3 {
+		return 0
+	}
+	return 8<<10<<class + RoomHead
+}
+
+// ClaimRoom claims room at a peer for one unexpected message of n bytes, more than MaxUnexpected, and returns the peer's address
+// bound to the session that has the room. It reports false when there is no session, or not that much room. It does not wait. The
+// claim ends with SendUnexpected of a message of that length to that address, whatever comes of it, or with ReturnRoom.
+func (c *Context) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
+	if c.Closing() || n <= c.limits.MaxUnexpected || n > MaxRoom {
+		return Addr{}, false
+	}
+	return c.ep.ClaimRoom(to, n)
+}
+
+// ReturnRoom ends a claim that no message has used.
+func (c *Context) ReturnRoom(bound Addr, n int) { c.ep.ReturnRoom(bound, n) }
+
+// GrantRoom lets the peer send messages of n bytes beside those that fit an envelope, as far as Config.Budget has room for
+// them. Each call grants more, up to a limit for each peer. Until the first one a peer costs nothing beyond its envelopes.
+func (c *Context) GrantRoom(peer Addr, n int) {
+	if !c.Closing() {
+		c.ep.GrantRoom(peer, n)
+	}
+}

@@ -1,0 +1,60 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// An arriving is a message whose payload the carrier places.
+type arriving struct {
+	head frame.Header
+	env  *na.Envelope // nil: nobody wants it
+}
+
+// placeMessage returns where the payload of a message goes. Nothing in h counts before it is complete: the checksum covers both.
+func (l *Link) placeMessage(h *frame.Header) (View, error) {
+	n := h.Payload()
+	v := View{n: int64(n), msg: &arriving{head: *h}}
+	switch h.Kind {
+	case frame.Unexpected:
+		if err := l.checkUnexpected(n); err != nil {
+			return v, err
+		}
+	case frame.Expected:
+		if o := l.match[na.Tag(h.Tag)]; o == nil || n > max(len(o.buf), o.most) {
+			return v, nil
+		}
+	default:
+		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame in pieces", h.Kind))
+	}
+	v.msg.env = l.e.newEnvelope(n)
+	return v, nil
+}
+
+// placedMessage delivers a message that is complete.
+func (l *Link) placedMessage(m *arriving) error {
+	if l.state == linkDown {
+		return nil
+	}
+	l.heard = true
+	h, env := &m.head, m.env
+	if err := l.header(h); err != nil {
+		return err
+	}
+	l.e.messages++
+	if h.Kind == frame.Unexpected {
+		if err := l.checkUnexpected(h.Payload()); err != nil {
+			return err
+		}
+		l.arrive(h, env)
+		return nil
+	}
+	var payload []byte
+	if env != nil {
+		payload = env.Data
+	}
+	l.deliverExpected(h, payload, env)
+	return nil
+}

@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// Room for messages longer than an envelope: a second cumulative credit beside that of envelopes, in bytes by size class. A
+// message uses one envelope whatever its size, so that the guarantee stays exact; a source that finds no room does not wait.
+//
+//	source: used ≤ granted                             destination: taken ≤ told ≤ freed + reserved
+//	ClaimRoom ─► SendUnexpected ── UNEXPECTED ──► taken ─► recycled: freed
+//	          granted ◄──────────────── CREDIT ◄── told ◄────────────┘
+//
+// It is nil in a Link until there is some.
+type room struct {
+	// Source.
+	granted uint64 // bytes that the peer has ever granted
+	used    uint64 // claimed or sent
+	claimed uint64 // of these, for messages that have not begun
+
+	// Destination.
+	reserved int64  // of the budget, for this peer
+	told     uint64 // granted to it as far as it may know
+	taken    uint64 // by messages that have arrived
+	freed    uint64
+	held     int64 // taken by messages that are not recycled
+}
+
+const (
+	// maxRoom bounds the room of one session in bytes: 64 messages of the largest class.
+	maxRoom = 64 * na.MaxRoom
+	// maxGrant is how much unused room a peer may grant in bytes.
+	maxGrant = 1 << 30
+)
+
+// roomOf is what a message of n bytes takes beside its envelope.
+func (l *Link) roomOf(n int) int {
+	if n <= l.eager {
+		return 0
+	}
+	return na.RoomBytes(na.RoomClass(n))
+}
+
+// theRoom returns the account of l.
+func (l *Link) theRoom() *room {
+	if l.room == nil {
+		l.room = &room{}
+	}
+	return l.room
+}
+
+// reserveRoom takes want bytes for messages of peers out of the budget, or fewer, but none below least. All of them get a quarter
+// of it at the most, and nothing of what Config.Peers need for their envelopes.
+func (g *Engine) reserveRoom(want, least int64) int64 {
+	share := g.cfg.Budget / 4
+	if promised := na.GuaranteedBytes(g.cfg.Peers, g.cfg.Offered(g.cfg.Envelopes), g.cfg.Eager); g.cfg.Peers > 0 {
+		share = min(share, g.cfg.Budget-promised)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := min(want, share-g.room, g.cfg.Budget-g.reserved)
+	if n <= 0 || n < least {
+		return 0
+	}
+	g.room += n
+	g.reserved += n
+	return n
+}
+
+func (g *Engine) unreserveRoom(n int64) {
+	g.mu.Lock()
+	g.room -= n
+	g.reserved -= n
+	g.mu.Unlock()
+}
+
+// ClaimRoom implements na.Endpoint.
+func (e *Endpoint) ClaimRoom(to na.Addr, n int) (bound na.Addr, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.find(to)
+	if l == nil || l.state != linkUp || l.room == nil {
+		return na.Addr{}, false
+	}
+	r, need := l.room, uint64(l.roomOf(n))
+	if need == 0 || r.granted-r.used < need {
+		return na.Addr{}, false
+	}
+	r.used += need
+	r.claimed += need
+	return l.addr(), true
+}
+
+// ReturnRoom implements na.Endpoint.
+func (e *Endpoint) ReturnRoom(bound na.Addr, n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l := e.find(bound); l != nil {
+		l.returnRoom(l.useClaim(n))
+	}
+}
+
+// useClaim takes the claim for a message of n bytes, and returns its room; 0 when there is none.
+func (l *Link) useClaim(n int) int {
+	need := l.roomOf(n)
+	if l.room == nil || l.room.claimed < uint64(need) {
+		return 0
+	}
+	l.room.claimed -= uint64(need)
+	return need
+}
+
+// returnRoom gives room back that was not used after all.
+func (l *Link) returnRoom(n int) {
+	if n > 0 {
+		l.room.used -= uint64(n)
+	}
+}
+
+// roomGranted takes in how much room the peer has ever granted. An older word is ignored.
+func (l *Link) roomGranted(total uint64) error {
+	if total == 0 || l.room != nil && int64(total-l.room.granted) <= 0 {
+		return nil
+	}
+	r := l.theRoom()
+	if total-r.used > maxGrant {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame that grants %d bytes of room after %d, %d used", frame.Credit, total, r.granted, r.used))
+	}
+	r.granted = total
+	return nil
+}
+
+// GrantRoom implements na.Endpoint: room for two such messages at first, then twice as much each time.
+func (e *Endpoint) GrantRoom(peer na.Addr, n int) {
+	e.mu.Lock()
+	defer e.Unlock()
+	l := e.find(peer)
+	if l == nil || l.state != linkUp || e.shut {
+		return
+	}
+	need := int64(l.roomOf(n))
+	if need == 0 {
+		return
+	}
+	r := l.theRoom()
+	if more := min(max(2*need, 2*r.reserved), maxRoom) - r.reserved; more > 0 {
+		r.reserved += e.eng.reserveRoom(more, min(need, more))
+	}
+	l.oweRoom()
+}
+
+// checkRoom reports why a message of n bytes must not have come.
+func (l *Link) checkRoom(n int) error {
+	need := l.roomOf(n)
+	switch {
+	case n <= l.eager:
+	case need == 0:
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, the limit is %d", n, na.MaxRoom))
+	case l.room == nil || l.room.told-l.room.taken < uint64(need):
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, %d were offered and no room for more", n, l.eager))
+	}
+	return nil
+}
+
+// takeRoom has env, a message of the peer, take its room.
+func (l *Link) takeRoom(env *na.Envelope) {
+	if env.Taken = l.roomOf(len(env.Data)); env.Taken > 0 {
+		l.room.taken += uint64(env.Taken)
+		l.room.held += int64(env.Taken)
+	}
+}
+
+// freeRoom returns what a message took: its bytes are not used any more.
+func (l *Link) freeRoom(env *na.Envelope) {
+	if env.Taken == 0 {
+		return
+	}
+	r := l.room
+	r.held -= int64(env.Taken)
+	r.freed += uint64(env.Taken)
+	env.Taken = 0
+	if l.state == linkDown {
+		l.settle()
+		return
+	}
+	l.oweRoom()
+}
+
+// unspoken is how much room the peer has and does not know of.
+func (r *room) unspoken() uint64 { return r.freed + uint64(r.reserved) - r.told }
+
+// oweRoom tells the peer of free room: with the next message to it, or by a frame of its own when half of all is free.
+func (l *Link) oweRoom() {
+	if r := l.room; !l.owed && r.unspoken() > 0 && 2*r.unspoken() >= uint64(r.reserved) {
+		l.owed = true
+		l.kick()
+	}
+}
+
+// mayTell reports whether the peer should be told of room behind a message.
+func (l *Link) mayTell() bool { return l.room != nil && l.room.unspoken() > 0 }
+
+// tellRoom is the cumulative room granted to the peer, to be put into a CREDIT that is being sent.
+func (l *Link) tellRoom() uint64 {
+	if l.room == nil {
+		return 0
+	}
+	l.room.told += l.room.unspoken()
+	return l.room.told
+}
+
+// roomGauges adds to what na.PeerStats says.
+func (l *Link) roomGauges(s *na.PeerStats) {
+	if r := l.room; r != nil {
+		s.Room, s.RoomHeld, s.RoomFree = r.reserved, r.held, int64(r.granted-r.used)
+	}
+}

@@ -1,0 +1,84 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// longMessage is what a peer says that sends n bytes.
+func longMessage(n int) (*frame.Header, []byte) {
+	h := &frame.Header{Kind: frame.Unexpected, Credit: 5}
+	h.SetPayload(n)
+	return h, make([]byte, n)
+}
+
+// A peer that uses more room than it has is cut, whole message or in parts.
+func TestRoomOverstepped(t *testing.T) {
+	for name, take := range map[string]func(l *Link, h *frame.Header, b []byte) error{
+		"whole": func(l *Link, h *frame.Header, b []byte) error { return l.Deliver(h, b) },
+		"in parts": func(l *Link, h *frame.Header, b []byte) error {
+			v, err := l.Place(h)
+			if err == nil {
+				err = l.Placed(&v)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t, na.Config{})
+			l := s.meet(5)
+			feed := func(n int) error {
+				s.e.Lock()
+				defer s.e.Unlock()
+				h, b := longMessage(n)
+				return take(l, h, b)
+			}
+			require.NoError(t, feed(4096))
+			s.nctx.GrantRoom(l.addr(), 40<<10)
+			require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)))
+			require.NoError(t, feed(na.MaxRoom))
+			require.NoError(t, feed(33<<10+1)) // takes as much as the largest
+			require.Equal(t, int64(2*na.MaxRoom), s.nctx.Peers()[0].RoomHeld)
+			require.ErrorIs(t, feed(4097), na.ErrProtocol)
+			require.ErrorIs(t, feed(na.MaxRoom+1), na.ErrProtocol)
+		})
+	}
+}
+
+// A grant that went back is an old one; one that is absurd ends the session.
+func TestForgedRoom(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meet(5)
+	feed := func(total uint64) error {
+		s.e.Lock()
+		defer s.e.Unlock()
+		return l.Deliver(&frame.Header{Kind: frame.Credit, Credit: 5, Tag: total}, nil)
+	}
+	free := func() int64 { return s.nctx.Peers()[0].RoomFree }
+	for _, c := range []struct {
+		total uint64
+		free  int64
+	}{{0, 0}, {100, 100}, {200000, 200000}, {100, 200000}, {0, 200000}, {^uint64(0), 200000}, {1<<63 + 200000, 200000}} {
+		require.NoError(t, feed(c.total))
+		require.Equal(t, c.free, free(), "after %d", c.total)
+	}
+	for _, total := range []uint64{1<<30 + 1, 1 << 62} {
+		require.ErrorIs(t, feed(total), na.ErrProtocol, "%d", total)
+	}
+	require.NoError(t, feed(1<<30))
+}
+
+// The room of all peers leaves Config.Peers their envelopes.
+func TestRoomBesidePromised(t *testing.T) {
+	each := na.GuaranteedBytes(1, 8, 4096)
+	s := newScript(t, na.Config{Envelopes: 8, Peers: 10, Budget: 10*each + 100_000})
+	l := s.meet(5)
+	for range 10 {
+		s.nctx.GrantRoom(l.addr(), na.MaxRoom)
+	}
+	require.Equal(t, int64(100_000), s.nctx.Peers()[0].Room)
+}
