@@ -110,7 +110,7 @@ func TestPanicIsNotTold(t *testing.T) {
 func TestContextsEndCalls(t *testing.T) {
 	var m mute
 	waits := map[string]func(ctx context.Context, p *pair, h *hg.Handle) error{
-		"ForwardWait": func(ctx context.Context, _ *pair, h *hg.Handle) error { return h.ForwardWait(ctx, nil) },
+		"Call": func(ctx context.Context, _ *pair, h *hg.Handle) error { return h.Call(ctx, nil, nil) },
 		"Request": func(ctx context.Context, p *pair, h *hg.Handle) error {
 			r := request.NewClass(p.octx).Create(h.Cancel)
 			require.NoError(p.t, h.Forward(nil, func(_ *hg.Handle, err error) { r.Complete(err) }))

@@ -86,11 +86,11 @@ func (k *call) tell() {
 const maxTimeout = math.MaxInt64 / 4
 
 // setDeadline reports false if it has passed. Locked.
-func (k *call) setDeadline() bool {
-	if k.h.timeout < 0 {
+func (k *call) setDeadline(limit time.Duration) bool {
+	if limit < 0 {
 		return false
 	}
-	k.by = na.Deadline{At: k.begun + min(k.h.timeout, maxTimeout), Field: budgetAt}
+	k.by = na.Deadline{At: k.begun + min(limit, maxTimeout), Field: budgetAt}
 	return true
 }
 

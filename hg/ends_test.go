@@ -115,7 +115,7 @@ func TestOtherEndsTellEverything(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		err = h.ForwardWait(ctx, "x")
+		err = h.Call(ctx, "x", nil)
 		require.ErrorIs(t, err, context.Canceled)
 		tells(t, err, "forward", "echo", gone.Addr(), hg.ErrCanceled, hg.FateOf(err))
 		h.Close()
@@ -215,8 +215,8 @@ func TestCodecThatForgets(t *testing.T) {
 	})
 }
 
-// A ForwardWait that the codec ends by a panic leaves nothing of its patience to the next Forward.
-func TestForwardWaitThatPanics(t *testing.T) {
+// A Call that the codec ends by a panic leaves nothing of its patience to the next Forward.
+func TestCallThatPanics(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		c := &odd{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c, NA: na.Config{Envelopes: 2, OnNoCredit: na.Fail}})
@@ -225,7 +225,7 @@ func TestForwardWaitThatPanics(t *testing.T) {
 		h := p.handle(id)
 		defer h.Close()
 		c.panics = true
-		require.PanicsWithValue(t, "odd", func() { _ = h.ForwardWait(context.Background(), "x") })
+		require.PanicsWithValue(t, "odd", func() { _ = h.Call(context.Background(), "x", nil) })
 		c.panics = false
 		first := p.handle(p.rpc("echo", echo))
 		defer first.Close()

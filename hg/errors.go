@@ -55,17 +55,19 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// endedBy returns the error of a call that was canceled because ctx ended. A passed deadline is a time-out and not a cancel.
+// endedBy returns the error of a call that may have ended because ctx did. A passed deadline is a time-out and not a cancel.
 func endedBy(ctx context.Context, err error) error {
-	if ctx.Err() == nil || na.CodeOf(err) != ErrCanceled {
+	code := na.CodeOf(err)
+	late := ctx.Err() == context.DeadlineExceeded
+	if ctx.Err() == nil || code != ErrCanceled && !(late && code == ErrTimeout) {
 		return err
 	}
-	cause := context.Cause(ctx)
-	if e, ok := errors.AsType[*Error](err); ok && ctx.Err() == context.DeadlineExceeded {
-		late := *e
-		late.Err = errTooLong
-		err = &late
+	if e, ok := errors.AsType[*Error](err); ok && late && code == ErrCanceled {
+		timedOut := *e
+		timedOut.Err = errTooLong
+		err = &timedOut
 	}
+	cause := context.Cause(ctx)
 	if errors.Is(err, cause) {
 		return err
 	}

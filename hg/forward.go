@@ -2,6 +2,7 @@ package hg
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -18,13 +19,13 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
-	return h.forward(b, head, h.rpc.Codec.ID(), false, cb)
+	return h.forward(b, head, h.rpc.Codec.ID(), 0, false, cb)
 }
 
 // ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	b, head := h.room()
-	return h.forward(append(b, in...), head, codec.RawID, false, cb)
+	return h.forward(append(b, in...), head, codec.RawID, 0, false, cb)
 }
 
 // appendWith has a codec encode v at the end of b, which it must not shorten.
@@ -55,8 +56,8 @@ func (h *Handle) room() (b []byte, head int) {
 }
 
 // forward sends what room and a codec have made. If waits, the end of the call is that of Handle.waiter instead of a callback,
-// and the request waits for an envelope, too.
-func (h *Handle) forward(in []byte, head int, codec uint8, waits bool, cb ForwardFunc) (err error) {
+// and the request waits for an envelope, too. limit bounds its time beside SetTimeout; 0: it does not.
+func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
 	held := false // until the callback has run: Close in another goroutine does no harm
 	defer func() {
@@ -80,7 +81,10 @@ func (h *Handle) forward(in []byte, head int, codec uint8, waits bool, cb Forwar
 	if waits && h.waiter == nil {
 		h.waiter = h.ctx.nctx.NewWaiter()
 	}
-	if err = k.begin(cb); err == nil {
+	if h.timeout != 0 && (limit == 0 || h.timeout < limit) {
+		limit = h.timeout
+	}
+	if err = k.begin(limit, cb); err == nil {
 		if k.waits = waits; waits {
 			h.waiter.Reset()
 		}
@@ -95,7 +99,7 @@ func (h *Handle) forward(in []byte, head int, codec uint8, waits bool, cb Forwar
 }
 
 // begin makes k the record of a new call. Locked.
-func (k *call) begin(cb ForwardFunc) error {
+func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
 	if h.ctx.nctx.Draining() {
 		return errClosing
@@ -110,7 +114,7 @@ func (k *call) begin(cb ForwardFunc) error {
 		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, head: k.head, codec: k.codec,
 		msg: k.msg, buf: k.buf, timer: k.timer, phase: pending, cb: cb, begun: h.ctx.Now(),
 	}
-	if h.timeout != 0 && !k.setDeadline() {
+	if limit != 0 && !k.setDeadline(limit) {
 		return errTooLong
 	}
 	return nil

@@ -22,14 +22,14 @@ func TestLastEnvelopeIsTakenBack(t *testing.T) {
 		p.arrive(1)
 
 		p.during(func() bool { return p.tctx.Stats().NA.Envelopes == 2 }, last.Abandon)
-		err := last.ForwardRawWait(context.Background(), nil)
+		_, err := last.CallRaw(context.Background(), nil)
 		require.ErrorIs(t, err, hg.ErrCanceled)
 		require.Equal(t, na.MaybeRan, hg.FateOf(err))
 		p.still(func() bool { return p.tctx.Stats().NA.Withdrawn == 1 })
 
 		var w taken
 		p.during(func() bool { return p.tctx.Stats().NA.Envelopes == 2 }, func() { require.NoError(t, last.Withdraw(0, w.cb)) })
-		err = last.ForwardRawWait(context.Background(), nil)
+		_, err = last.CallRaw(context.Background(), nil)
 		require.ErrorIs(t, err, hg.ErrCanceled)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 		p.still(func() bool { return w.n == 1 })

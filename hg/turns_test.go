@@ -177,7 +177,7 @@ func TestStrangerPanicsInAWait(t *testing.T) {
 		h := p.handle(p.rpc("echo", echo))
 		defer h.Close()
 		require.NoError(t, p.octx.Post(func() { panic("ouch") }))
-		require.PanicsWithValue(t, "ouch", func() { _ = h.ForwardRawWait(t.Context(), []byte("x")) })
+		require.PanicsWithValue(t, "ouch", func() { _, _ = h.CallRaw(t.Context(), []byte("x")) })
 		n.Until(func() bool { return !busy(h) })
 		require.NoError(t, p.call(h, "again"))
 		p.clean(1)

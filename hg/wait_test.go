@@ -30,7 +30,7 @@ func (p *pair) serve() {
 }
 
 // A call that waits has its output when it returns, as often as one likes; its context ends it, and so does Close.
-func TestForwardWait(t *testing.T) {
+func TestCall(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
@@ -39,11 +39,12 @@ func TestForwardWait(t *testing.T) {
 		h := p.handle(id)
 		defer h.Close()
 		for _, in := range []string{"one", "two"} {
-			require.NoError(t, h.ForwardWait(context.Background(), in))
+			require.NoError(t, h.Call(context.Background(), in, nil))
 			var out string
 			require.NoError(t, h.Output(&out))
 			require.Equal(t, in, out)
-			require.NoError(t, h.ForwardRawWait(context.Background(), []byte(in)))
+			_, err := h.CallRaw(context.Background(), []byte(in))
+			require.NoError(t, err)
 			raw, err := h.OutputRaw()
 			require.NoError(t, err)
 			require.Equal(t, in, string(raw))
@@ -52,23 +53,23 @@ func TestForwardWait(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		boom := errors.New("boom")
 		cancel(boom)
-		err := h.ForwardWait(ctx, nil)
+		err := h.Call(ctx, nil, nil)
 		require.ErrorIs(t, err, hg.ErrCanceled)
 		require.ErrorIs(t, err, boom)
 
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		require.ErrorIs(t, h.ForwardWait(context.Background(), nil), hg.ErrBusy)
+		require.ErrorIs(t, h.Call(context.Background(), nil, nil), hg.ErrBusy)
 		h.Cancel()
 		p.Until(func() bool { return o.calls == 1 })
-		require.ErrorContains(t, h.ForwardWait(context.Background(), make(chan int)), "chan int", "it cannot be encoded")
+		require.ErrorContains(t, h.Call(context.Background(), make(chan int), nil), "chan int", "it cannot be encoded")
 		p.octx.Post(func() { _ = p.origin.Close() })
-		require.ErrorIs(t, h.ForwardWait(context.Background(), nil), hg.ErrClosed)
+		require.ErrorIs(t, h.Call(context.Background(), nil, nil), hg.ErrClosed)
 	})
 }
 
 // Where the target has no envelope, a call that does not wait fails under Block, and one that does goes when it may (G16).
-func TestForwardWaitForEnvelope(t *testing.T) {
+func TestCallWaitsForEnvelope(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 1}})
@@ -81,7 +82,7 @@ func TestForwardWaitForEnvelope(t *testing.T) {
 		p.Until(func() bool { return len(k.kept) == 1 && p.octx.NA().Peers()[0].Free == 1 })
 		require.NoError(t, held.ForwardRaw(nil, second.cb)) // it stays in the only envelope
 		p.Until(func() bool { return p.tctx.Stats().Waiting == 1 })
-		require.Error(t, refused.ForwardWait(context.Background(), make(chan int)), "it cannot be encoded")
+		require.Error(t, refused.Call(context.Background(), make(chan int), nil), "it cannot be encoded")
 		require.NoError(t, refused.ForwardRaw(nil, third.cb), "and that it would have waited is forgotten")
 		p.Until(func() bool { return third.calls == 1 })
 		require.ErrorIs(t, third.err, hg.ErrNoCredit)
@@ -104,7 +105,8 @@ func TestForwardWaitForEnvelope(t *testing.T) {
 			}
 			p.tctx.Trigger(0)
 		}()
-		require.NoError(t, waits.ForwardRawWait(context.Background(), nil))
+		_, err := waits.CallRaw(context.Background(), nil)
+		require.NoError(t, err)
 		<-over
 		require.NoError(t, first.err)
 		require.NoError(t, second.err)

@@ -54,7 +54,8 @@ func (c *call) ended(_ *hg.Handle, err error) { c.done, c.err = true, err }
 // once forwards and waits for the callback.
 func (c *call) once() error {
 	if c.p.api == "sync" {
-		return c.h.ForwardRawWait(context.Background(), c.in)
+		_, err := c.h.CallRaw(context.Background(), c.in)
+		return err
 	}
 	c.done = false
 	if err := c.h.ForwardRaw(c.in, c.cb); err != nil {

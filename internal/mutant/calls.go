@@ -21,7 +21,7 @@ const (
 // hazards are those of docs/FAULTS.md.
 var hazards = []Mutant{
 	{"h1-cancel-before-post", "a cancel while Forward posts is lost, and all later ones with it", "H1",
-		[]Edit{{forward, `if h.timeout != 0 && !k.setDeadline() {`, `if planted() { planted.Gap(&h.mu) }; $`}},
+		[]Edit{{forward, `if limit != 0 && !k.setDeadline(limit) {`, `if planted() { planted.Gap(&h.mu) }; $`}},
 		[]Catcher{{"hg", "TestH1CancelRacesForward", waitsMore}}},
 	{"h1-cancel-between", "a cancel between the start of an operation and its post is lost", "H1",
 		[]Edit{{operation, `t.Canceling():`, `t.Canceling() && !planted():`}},

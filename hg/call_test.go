@@ -1,0 +1,111 @@
+package hg_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// What ends the context of a call reaches the handler: it knows the deadline beforehand, and its own context ends.
+func TestContextTravels(t *testing.T) {
+	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		type seen struct {
+			left time.Duration
+			ok   bool
+			ctx  context.Context
+		}
+		begun := make(chan seen, 1)
+		id := p.rpc("wait", func(r hg.Incoming) error {
+			left, ok := r.TimeLeft()
+			begun <- seen{left, ok, r.Context()}
+			return r.Detach()
+		})
+		p.serve()
+		h := p.handle(id)
+		defer h.Close()
+
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		err := h.Call(ctx, nil, nil)
+		require.ErrorIs(t, err, hg.ErrTimeout)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, hg.ErrCanceled)
+		require.NotErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, hg.ErrRemote)
+		at := <-begun
+		require.True(t, at.ok)
+		require.LessOrEqual(t, at.left, 50*time.Millisecond)
+		<-at.ctx.Done()
+		require.Error(t, at.ctx.Err())
+
+		h.SetTimeout(20 * time.Millisecond) // the sooner counts
+		ctx, cancel = context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		require.ErrorIs(t, h.Call(ctx, nil, nil), hg.ErrTimeout)
+		at = <-begun
+		require.LessOrEqual(t, at.left, 20*time.Millisecond)
+		h.SetTimeout(0)
+
+		why := errors.New("no need")
+		stop, end := context.WithCancelCause(t.Context())
+		go func() {
+			at = <-begun
+			end(why)
+		}()
+		err = h.Call(stop, nil, nil)
+		require.ErrorIs(t, err, hg.ErrCanceled)
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, why)
+		require.NotErrorIs(t, err, hg.ErrTimeout)
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+		<-at.ctx.Done()
+		require.ErrorIs(t, context.Cause(at.ctx), context.Canceled, "the target was told")
+
+		past, over := context.WithDeadline(t.Context(), time.Unix(0, 0))
+		defer over()
+		err = h.Call(past, nil, nil)
+		require.ErrorIs(t, err, hg.ErrTimeout)
+		require.Equal(t, hg.NotRun, hg.FateOf(err))
+	})
+}
+
+// Context.Call needs no handle, decodes the output, and keeps nothing open.
+func TestContextCall(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		double := p.rpc("double", func(r hg.Incoming) error {
+			var in int
+			if err := r.Input(&in); err != nil {
+				return err
+			}
+			if in < 0 {
+				return hg.WithDetail(hg.Errorf(hg.NotFound, "nothing below zero"), in)
+			}
+			return r.Respond(2*in, nil)
+		})
+		triple := p.rpc("triple", func(r hg.Incoming) error { return r.Respond("no number", nil) })
+		p.serve()
+		var out int
+		for i := range 10 {
+			require.NoError(t, p.octx.Call(t.Context(), p.target.Addr(), double, i, &out))
+			require.Equal(t, 2*i, out)
+			err := p.octx.Call(t.Context(), p.target.Addr(), double, -i-1, &out)
+			require.ErrorIs(t, err, hg.NotFound)
+			remote, _ := hg.RemoteOf(err)
+			require.NoError(t, remote.Detail(&out))
+			require.Equal(t, -i-1, out)
+			require.Error(t, p.octx.Call(t.Context(), p.target.Addr(), triple, i, &out))
+			require.NoError(t, p.octx.Call(t.Context(), p.target.Addr(), triple, i, nil))
+		}
+		require.ErrorIs(t, p.octx.Call(t.Context(), p.target.Addr(), 12345, nil, nil), hg.ErrNoEntry)
+		require.Zero(t, p.octx.Stats().Handles)
+		require.NoError(t, p.origin.Shutdown(t.Context()))
+	})
+}
