@@ -62,7 +62,7 @@ func (ca *portable) take(g *guest, hello *frame.Greeting, verified bool) (func()
 		return nil, err
 	}
 	c.bind(l)
-	go c.write(c.nc)
+	go c.write(c.nc, c.writer(c.nc))
 	return func() { c.read(c.nc) }, nil
 }
 
@@ -168,7 +168,7 @@ func (c *portableConn) dial(ctx context.Context, name string) {
 	}
 	c.nc = nc
 	c.ca.e.Unlock()
-	go c.write(nc)
+	go c.write(nc, c.writer(nc))
 	c.read(nc)
 }
 
@@ -206,14 +206,19 @@ func (c *portableConn) read(nc *socket) {
 	}
 }
 
-// write writes what the link has until the connection is dead, sends the last frame and closes.
-func (c *portableConn) write(nc *socket) {
-	defer nc.Close()
-	w := io.Writer(pieceWriter{c, nc.tcp})
-	if nc.tls != nil {
-		nc.tls.tap.rw = readWriter{nc.tcp, w}
-		w = nc.tls
+// writer returns what is written to; the goroutine that reads calls it.
+func (c *portableConn) writer(nc *socket) io.Writer {
+	w := pieceWriter{c, nc.tcp}
+	if nc.tls == nil {
+		return w
 	}
+	nc.tls.tap.rw = readWriter{nc.tcp, w}
+	return nc.tls
+}
+
+// write writes to w what the link has until the connection is dead, sends the last frame and closes.
+func (c *portableConn) write(nc *socket, w io.Writer) {
+	defer nc.Close()
 	e := c.ca.e
 	e.Lock()
 	for !c.dead {

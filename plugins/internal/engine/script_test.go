@@ -13,6 +13,9 @@ import (
 
 // A script plays the peer of one endpoint, frame by frame: it pulls what the endpoint sends, and hands it frames.
 type script struct {
+	taken       func(l *Link, f Flow) (count uint64, waits bool)
+	takeTimeout time.Duration
+
 	*testing.T
 	eng    *Engine
 	nctx   *na.Context
@@ -50,10 +53,11 @@ func (c scriptCarrier) Cut(l *Link, code na.Code, text string) {
 	}
 	c.s.cuts[l] = append(c.s.cuts[l], text)
 }
-func (c scriptCarrier) Poll(time.Duration) time.Duration { return 0 }
-func (c scriptCarrier) Lingering(time.Duration) bool     { return false }
-func (c scriptCarrier) Shut()                            {}
-func (c scriptCarrier) Release()                         {}
+func (c scriptCarrier) Poll(time.Duration) time.Duration     { return 0 }
+func (c scriptCarrier) Lingering(time.Duration) bool         { return false }
+func (c scriptCarrier) Taken(l *Link, f Flow) (uint64, bool) { return c.s.taken(l, f) }
+func (c scriptCarrier) Shut()                                {}
+func (c scriptCarrier) Release()                             {}
 
 type scriptPlugin struct{ s *script }
 
@@ -80,6 +84,8 @@ func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 			s.clock++
 		},
 		Unassisted: true, // nothing happens by itself
+
+		TakeTimeout: s.takeTimeout,
 	})
 	return s.eng, nil
 }
