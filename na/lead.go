@@ -104,7 +104,14 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 			wait = max(at-now, 0)
 		}
 		way, begun = c.spinner.choose(), now
-		if way == asleep || !c.spin(now, wait, ready) {
+		came := false
+		if way == awake {
+			var spun bool
+			if spun, came = c.spin(now, wait, ready); !spun {
+				way = asleep
+			}
+		}
+		if !came {
 			c.sleep(now, wait, ready)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 // comes soon after a sleep began. The goroutine that leads uses it.
 type spinner struct {
 	limit  time.Duration    // 0: always asleep
+	procs  int              // that goroutines run on, as of a few waits ago
+	waits  uint             // since then
 	cost   [2]time.Duration // moving median of how long a wait took: asleep, awake
 	misses int              // spins in a row in which nothing came
 	turns  int              // waits until the other way is tried
@@ -35,23 +37,25 @@ const (
 	hotLooks = 4
 	// The bounds of spinner.gap.
 	spinGapFirst, spinGapLast = 16, 1024
+	// spinProcs waits are made before the number of processors is looked at again.
+	spinProcs = 1024
 	// spinLong is a wait that tells nothing: nobody was about to answer.
 	spinLong = time.Millisecond
 )
 
-// spinning is set while a goroutine of this process spins. More than one would only take processors away.
-var spinning atomic.Bool
+// spinning is how many goroutines of this process spin. One processor is left to those that do not.
+var spinning atomic.Int32
 
 func newSpinner(limit time.Duration) spinner {
-	if limit < 0 || runtime.GOMAXPROCS(0) == 1 {
-		limit = 0
-	}
-	return spinner{limit: limit, best: awake, gap: spinGapFirst, turns: spinGapFirst}
+	return spinner{limit: max(limit, 0), best: awake, gap: spinGapFirst, turns: spinGapFirst}
 }
 
 // choose returns the way to wait this time; learn follows.
 func (s *spinner) choose() int {
-	if s.limit == 0 || s.misses >= spinMisses {
+	if s.waits++; s.procs == 0 || s.waits >= spinProcs {
+		s.procs, s.waits = runtime.GOMAXPROCS(0), 0 // it follows the limits of the process's control group
+	}
+	if s.limit == 0 || s.procs == 1 || s.misses >= spinMisses {
 		return asleep
 	}
 	best := awake
@@ -69,7 +73,7 @@ func (s *spinner) choose() int {
 	return 1 - best
 }
 
-// learn hears how long a wait took.
+// learn is told how long a wait took, and which way it was: choose may have been overruled.
 func (s *spinner) learn(way int, d time.Duration) {
 	if s.limit == 0 {
 		return
@@ -100,21 +104,24 @@ func (s *spinner) learn(way int, d time.Duration) {
 }
 
 // spin polls until something is ready, for as long as pays and less than wait (negative: no limit), and reports whether
-// something is.
-func (c *Context) spin(now, wait time.Duration, ready func() bool) bool {
+// something is. It does not when so many others do that no processor would be left.
+func (c *Context) spin(now, wait time.Duration, ready func() bool) (spun, came bool) {
 	limit := c.spinner.limit
-	if wait >= 0 && wait < limit || !spinning.CompareAndSwap(false, true) {
-		return false
+	if wait >= 0 && wait < limit {
+		return false, false
 	}
-	defer spinning.Store(false)
+	defer spinning.Add(-1)
+	if int(spinning.Add(1)) >= c.spinner.procs {
+		return false, false
+	}
 	for end := now + limit; ; {
 		for range spinYield {
 			if c.look() || ready() || c.releasable() {
-				return true
+				return true, true
 			}
 		}
 		if c.Now() >= end {
-			return false
+			return true, false
 		}
 	}
 }

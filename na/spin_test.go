@@ -1,6 +1,7 @@
 package na
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ func waits(s *spinner, n int, costAsleep, costAwake time.Duration) (ways [2]int)
 }
 
 func testSpinner() spinner {
-	return spinner{limit: 50 * time.Microsecond, best: awake, gap: spinGapFirst, turns: spinGapFirst}
+	return spinner{limit: 50 * time.Microsecond, procs: 2, best: awake, gap: spinGapFirst, turns: spinGapFirst}
 }
 
 func TestSpinnerTakesTheBetterWay(t *testing.T) {
@@ -42,7 +43,7 @@ func TestSpinnerGivesUpWhenNothingComes(t *testing.T) {
 	s.learn(asleep, 10*time.Microsecond) // something came soon
 	require.Equal(t, awake, s.choose(), "it is worth a try again")
 
-	never := spinner{}
+	never := spinner{procs: 2}
 	require.Zero(t, waits(&never, 1000, 12, 8)[awake], "Config.Spin is negative")
 }
 
@@ -71,4 +72,39 @@ func TestIdleLeaderLooksOnce(t *testing.T) {
 		}
 	}
 	require.FailNow(t, "the leader looks again and again", "%d times in %d calls of Progress", looks, rounds)
+}
+
+// A leader that was to poll, and could not because others do, slept: it learns nothing about polling from that.
+func TestSpinnerLearnsWhatItDid(t *testing.T) {
+	c, e := newFake(t, Config{})
+	c.spinner.procs = 2
+	spinning.Add(1) // another context of the process
+	defer spinning.Add(-1)
+	done := make(chan struct{}, 1)
+	for range spinGapFirst / 2 {
+		op := c.NewOp(func(*Op, Result) { done <- struct{}{} })
+		require.NoError(t, c.RecvUnexpected(op))
+		go func() {
+			for !c.sleeping.Load() {
+				runtime.Gosched()
+			}
+			e.ticket(op).Finish(Result{})
+		}()
+		require.NoError(t, c.Progress(-1))
+		c.Trigger(0)
+		<-done
+	}
+	require.Zero(t, c.spinner.cost[awake])
+	require.Zero(t, c.spinner.misses)
+	require.Positive(t, c.spinner.cost[asleep])
+	require.Equal(t, awake, c.spinner.choose(), "it is still worth a try")
+}
+
+// The number of processors may change while the process runs.
+func TestSpinnerFollowsProcessors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	s := newSpinner(50 * time.Microsecond)
+	require.Zero(t, waits(&s, 100, 12*time.Microsecond, 8*time.Microsecond)[awake], "there is nobody to run meanwhile")
+	runtime.GOMAXPROCS(2)
+	require.Positive(t, waits(&s, 2*spinProcs, 12*time.Microsecond, 8*time.Microsecond)[awake])
 }

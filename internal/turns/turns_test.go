@@ -333,3 +333,26 @@ func TestWakeAndLimits(t *testing.T) {
 		quiet(t, f, table)
 	})
 }
+
+// Where everybody that was woken goes for good, and nobody is left to lead, nothing stays held back.
+func TestNothingHeldBackWithoutALeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, table := newFake()
+		var ends []chan error
+		var queue []func()
+		for range 4 {
+			w, end := waiting(table)
+			ends = append(ends, end)
+			queue = append(queue, w.End)
+		}
+		f.mu.Lock()
+		f.queue = queue
+		f.mu.Unlock()
+		f.Stir()
+		for _, end := range ends {
+			require.NoError(t, <-end)
+		}
+		require.Positive(t, f.corks.Load())
+		quiet(t, f, table)
+	})
+}
