@@ -179,7 +179,7 @@ func TestCallbacks(t *testing.T) {
 // L31, L-T31: who is missing is named, to the server and to those who wait.
 func TestMissingMember(t *testing.T) {
 	t.Parallel()
-	h := serve(t, rendezvous.ServerConfig{Size: 3, Auth: secret, Startup: 300 * time.Millisecond})
+	h := serve(t, rendezvous.ServerConfig{Size: 3, Auth: secret, Startup: time.Second})
 	for rank, err := range each(2, func(rank int) error {
 		return whole(within(t), rendezvous.Config{Addr: h.addr, Rank: rank, Auth: secret})
 	}) {
@@ -322,7 +322,7 @@ func TestLateConnections(t *testing.T) {
 func TestMemberThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	limits := protocol.Limits{Part: 24 << 20}
-	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: protocol.Auth{None: true}, Limits: limits, Write: time.Second})
+	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: protocol.Auth{None: true}, Limits: limits, Write: 2 * time.Second})
 	nc, err := net.Dial("tcp", h.addr)
 	require.NoError(t, err)
 	defer func() { _ = nc.Close() }()
