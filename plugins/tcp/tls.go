@@ -269,7 +269,6 @@ var (
 	errALPN      = errors.New("the peer speaks TLS but not " + alpn + " inside it: another program is there")
 	errTooMuch   = errors.New("the peer says too much before it has proven who it is: its chain of certificates is long")
 	errPanicked  = errors.New("a function of tcp.Options.TLS panicked here: see the log")
-	errStopped   = errors.New("a function of tcp.Options.TLS ended its goroutine")
 	errTruncated = errors.New("connection cut: it ended without the close_notify of TLS")
 
 	// errWantsPlain is told to a TLS client by who speaks none; errWantsTLS to a plain one by who speaks nothing else.
