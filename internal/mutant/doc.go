@@ -1,6 +1,6 @@
 // Package mutant is bugs to plant in the code, one at a time, to prove that the tests catch them.
 //
-//	calls.go, memory.go, sessions.go: the bugs, each as an edit of a file, and the tests that must fail
+//	calls.go, memory.go, sessions.go, packets.go: the bugs, each as an edit of a file, and the tests that must fail
 //	                 │
 //	              Overlay ── files with every bug in them, each behind planted.Is("its-name") ── go test -overlay
 //	                 │
@@ -11,6 +11,6 @@
 //	go test ./internal/mutant                   every edit fits the code, and what comes out compiles
 //	go test ./internal/mutant -mutant.run=.     every bug is caught
 //
-// To add a mutant, add an entry to one of the three files. An edit is as small as the bug. To change a line that is an anchor,
+// To add a mutant, add an entry to one of these files. An edit is as small as the bug. To change a line that is an anchor,
 // change the anchor too.
 package mutant

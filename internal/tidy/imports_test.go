@@ -29,6 +29,7 @@ var importRules = []importRule{
 
 	{pkg: "plugins/all", may: []string{"plugins/..."}},
 	{pkg: "plugins/internal/...", may: []string{"na", "internal/..."}},
+	{pkg: "plugins/udp/internal/arq/...", std: true},
 	{pkg: "plugins/...", own: "plugins/*", may: []string{"na", "plugins/internal/...", "internal/..."}},
 
 	{pkg: "internal/leak", may: []string{"internal/states"}, std: true},

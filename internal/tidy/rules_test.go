@@ -117,7 +117,7 @@ func TestSleep(t *testing.T) {
 
 // pure packages are protocol: the same input gives the same output, which is what lets a seed replay.
 var pure = []string{"hg/...", "bulk/...", "request/...", "plugins/internal/engine/...", "plugins/internal/frame/...",
-	"rendezvous/protocol/...", "impi"}
+	"rendezvous/protocol/...", "impi", "plugins/udp/internal/arq/..."}
 
 // isPure: besides these, files of a plugin that begin with framer.
 func isPure(f *file) bool {

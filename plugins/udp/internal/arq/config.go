@@ -1,0 +1,108 @@
+package arq
+
+import (
+	"fmt"
+	"time"
+)
+
+// A Profile says how lost packets are made good.
+type Profile uint8
+
+const (
+	// Modern has selective acknowledgments of bulk data, a congestion window and pacing.
+	Modern Profile = iota
+	// Seed goes back n on both lanes, and its window is its queue.
+	Seed
+)
+
+// An AckMode says when packets are acknowledged that nothing goes back with.
+type AckMode uint8
+
+const (
+	// Adaptive acknowledges every second message packet and every eighth of bulk data, at once at the end of a burst, and
+	// after 1 ms.
+	Adaptive AckMode = iota
+	// Lazy acknowledges only what is out of order, repeated, or asks for it. All else waits for a packet to go with.
+	Lazy
+	// Eager acknowledges whatever has arrived, once for each batch.
+	Eager
+)
+
+// Config is what all associations of a Machine have in common. Zero fields mean the default.
+type Config struct {
+	Profile Profile
+	Ack     AckMode
+
+	Window  int // packets under way on a lane: 256, at most 1024
+	Size    int // the largest datagram that this side receives, in bytes: MaxSize
+	DupAcks int // packets received behind a missing one that prove it lost: 3; Seed: 1
+
+	InitialRTO, MinRTO, MaxRTO time.Duration // 50 ms, 10 ms, 2 s
+	MaxRetries                 int           // timeouts in a row before the peer is lost: 12
+	FinRetries                 int           // the same after Finish: 8
+	FinTimeout                 time.Duration // how long Finish takes at most, without its linger: 1 s
+
+	Receive     int   // bytes of the socket's receive buffer, shared by all peers as permission to send: 3 MiB
+	MaxRetained int64 // bytes of packets that are kept until acknowledged, of all associations: 16 MiB
+	HalfOpen    int   // peers that have not shown that they receive, above which HELLO needs a cookie: 64
+	MaxPeers    int   // associations: 1<<20 - 1, which is also the most
+
+	// Session is greater than that of any earlier Machine at this address: the nanoseconds of the clock, for instance.
+	Session uint64
+	// Rand fills b with random bytes that nobody can guess.
+	Rand func(b []byte)
+}
+
+func (c Config) withDefaults() Config {
+	def := func(v *int, to int) {
+		if *v == 0 {
+			*v = to
+		}
+	}
+	after := func(v *time.Duration, to time.Duration) {
+		if *v == 0 {
+			*v = to
+		}
+	}
+	def(&c.Window, 256)
+	c.Window = min(c.Window, maxAhead)
+	def(&c.Size, MaxSize)
+	def(&c.DupAcks, 3-2*int(c.Profile))
+	after(&c.InitialRTO, 50*time.Millisecond)
+	after(&c.MinRTO, 10*time.Millisecond)
+	after(&c.MaxRTO, 2*time.Second)
+	def(&c.MaxRetries, 12)
+	def(&c.FinRetries, 8)
+	after(&c.FinTimeout, time.Second)
+	def(&c.Receive, 3<<20)
+	if c.MaxRetained == 0 {
+		c.MaxRetained = 16 << 20
+	}
+	def(&c.HalfOpen, 64)
+	def(&c.MaxPeers, 1<<slotBits-1)
+	return c
+}
+
+// ParseProfile returns the profile of that name: modern, which is also that of no name, or seed.
+func ParseProfile(s string) (Profile, error) {
+	switch s {
+	case "", "modern":
+		return Modern, nil
+	case "seed":
+		return Seed, nil
+	}
+	return 0, fmt.Errorf("profile %q is neither modern nor seed", s)
+}
+
+// ParseAckMode returns the mode of that name: adaptive, which is also that of no name, lazy or eager.
+func ParseAckMode(s string) (AckMode, error) {
+	switch s {
+	case "", "adaptive":
+		return Adaptive, nil
+	case "lazy":
+		return Lazy, nil
+	case "eager":
+		return Eager, nil
+	}
+	return 0, fmt.Errorf("acknowledgment mode %q is none of adaptive, lazy and eager", s)
+}

@@ -1,0 +1,38 @@
+// Package arq makes datagrams reliable: packets and the time go in, packets and a deadline come out.
+//
+//	Frame, Piece        Deliver, Place, Sent, Room            the carrier: sockets, views, the engine
+//	     │                     ▲
+//	     ▼                     │
+//	┌─ Assoc: one peer ──────────────────────────────┐
+//	│ lane 0  frames, copied; go-back-n              │  lane0.go
+//	│ lane 1  bulk, borrowed; placed in any order    │  lane1.go
+//	│ acknowledgments, timers, window, release       │  ack.go rto.go cc.go fin.go
+//	└────────────────────────────────────────────────┘
+//	     │ Next                ▲ Receive
+//	     ▼                     │
+//	  Machine: all peers of one socket; HELLO, cookies, identities   machine.go handshake.go mtu.go
+//	     │                     ▲
+//	  datagrams             datagrams                                packet.go
+//
+// What always holds: a packet number is delivered at most once, and lane 0 in order; una <= ack <= nxt; bytes that are
+// retained are counted and bounded; a peer that has not shown that it receives is sent no more than it has sent; only an
+// acknowledgment that advances resets a timer, and a timer that expires sends one packet. Its answer says what is lost.
+//
+// The states of an association:
+//
+//	 Dial                                  HELLO
+//	   │                                     │ Admit
+//	   ▼      ACCEPT, or a crossing HELLO    ▼     any packet of the peer
+//	dialing ──────────────────► open ◄───── half
+//	   │                         │ Finish, or the peer's FIN   │
+//	   │                         ▼                             │
+//	   │                     finishing: acknowledge; when all is acknowledged, FIN
+//	   │                         │ both FINs acknowledged      │
+//	   │                         ▼                             │
+//	   │                     lingering: acknowledge once more  │
+//	   ▼                         ▼                             ▼
+//	  dead ◄── Cut, REFUSE, RESET, too many timeouts, Finish takes too long
+//
+// There are no sockets, goroutines, clocks and random sources here, and no locks: the caller has them. Not here either:
+// encryption, a peer whose address changes, priorities between peers.
+package arq

@@ -1,0 +1,177 @@
+package arq
+
+import (
+	"fmt"
+	"time"
+)
+
+// An Outcome is how an association has ended.
+type Outcome uint8
+
+const (
+	// Clean: the peer has acknowledged everything.
+	Clean Outcome = iota
+	// Unconfirmed: the peer has not acknowledged everything in time; it may have it all the same.
+	Unconfirmed
+	// PeerGone: the peer does not answer, or does not know the association any more.
+	PeerGone
+	// Refusal: the peer has refused or ended the association, with a code and a text.
+	Refusal
+)
+
+func (o Outcome) String() string {
+	return [...]string{"clean", "unconfirmed", "peer gone", "refused"}[o]
+}
+
+// An End is how an association has ended, with the number of frames that the peer has not acknowledged.
+type End struct {
+	Outcome Outcome
+	Frames  int
+	Code    byte // with Refusal
+	Text    string
+}
+
+func (e End) String() string {
+	s := e.Outcome.String()
+	if e.Frames > 0 {
+		s += fmt.Sprintf(" (%d)", e.Frames)
+	}
+	if e.Outcome == Refusal {
+		s += fmt.Sprintf(" %d %q", e.Code, e.Text)
+	}
+	return s
+}
+
+// mostLinger bounds how long an association is kept to acknowledge a repeated FIN: otherwise twice the timeout of a peer which
+// has not measured the round trip.
+const mostLinger = 200 * time.Millisecond
+
+// Finish ends a in order: from now on it takes no frames, acknowledges at once, and when all that it has sent is acknowledged it
+// says so with FIN, which the peer answers with its own. It takes at most FinTimeout and FinRetries; then Upper.Ended says what
+// is known. After the last acknowledgment a lingers, to repeat it: that it arrived nobody can know.
+func (a *Assoc) Finish(now time.Duration) {
+	switch a.state {
+	case dialing, half:
+		a.end(End{Outcome: Unconfirmed, Frames: a.unacked()})
+	case open:
+		a.state = finishing
+		a.m.ending++
+		f := a.fly()
+		f.finDue = now + a.m.cfg.FinTimeout
+		for i := range f.recv {
+			f.recv[i].now = f.recv[i].now || f.recv[i].owed > 0
+		}
+		a.m.wake(a)
+	}
+}
+
+// Cut ends a at once: unless code is 0, the peer is told once. Nothing is reported, nor delivered any more.
+func (a *Assoc) Cut(code byte, text string) {
+	if a.state == dead {
+		return
+	}
+	if code != 0 && a.state != dialing {
+		a.m.refuse(a.to, a, a.peerID, a.peerToken, code, text)
+	}
+	a.m.leave(a)
+}
+
+// finish goes on with the release, and reports whether there is a packet to send now.
+func (a *Assoc) finish(now time.Duration) bool {
+	f, l := a.flight, &a.lane[0]
+	if l.una != l.nxt || a.lane[1].una != a.lane[1].nxt {
+		return false
+	}
+	if !a.ourFin {
+		a.ourFin = true
+		*f.send[0].push(l) = packet{flags: pktFin}
+		return true
+	}
+	if a.finAcked && a.peerFin {
+		a.linger(now)
+	}
+	return false
+}
+
+// linger begins when both sides have said everything.
+func (a *Assoc) linger(now time.Duration) {
+	a.state = lingering
+	a.flight.finDue = now + min(2*max(a.rto(), a.m.cfg.InitialRTO), mostLinger)
+	a.report(End{Outcome: Clean})
+}
+
+// finHeard is called when the peer's FIN comes in order. An association ends for both.
+func (a *Assoc) finHeard(now time.Duration) {
+	a.peerFin = true
+	a.flight.recv[0].now = true
+	a.m.up.Finishing(a)
+	a.Finish(now)
+}
+
+// finExpired runs the timer of the release, and reports whether a is dead.
+func (a *Assoc) finExpired(now time.Duration) bool {
+	switch due := a.flight.finDue; {
+	case due == 0 || now < due:
+		return false
+	case a.state == lingering:
+		a.m.leave(a)
+		return true
+	case a.state == half:
+		a.gone()
+		return true
+	}
+	e := End{Outcome: Unconfirmed, Frames: a.unacked()}
+	if e.Frames == 0 {
+		e.Outcome = Clean // only the release itself is open
+	}
+	a.end(e)
+	return true
+}
+
+// unacked is the number of frames that the peer has not acknowledged.
+func (a *Assoc) unacked() (n int) {
+	if f := a.flight; f != nil {
+		n = int(f.openCount)
+		for seq := a.lane[0].una; seq != a.lane[0].nxt; seq++ {
+			n += int(f.send[0].at(seq).frames)
+		}
+	}
+	return n
+}
+
+// tooMany reports whether the peer is lost after that many timeouts in a row.
+func (a *Assoc) tooMany(tries int) bool {
+	if a.state == finishing {
+		return tries > a.m.cfg.FinRetries
+	}
+	return tries > a.m.cfg.MaxRetries
+}
+
+// gone ends a because nobody answers, or knows it.
+func (a *Assoc) gone() {
+	e := End{Outcome: PeerGone, Frames: a.unacked()}
+	if a.state >= finishing && e.Frames == 0 {
+		e.Outcome = Clean
+	}
+	a.end(e)
+}
+
+// refused takes the peer's word that it has ended a, or does not want it.
+func (a *Assoc) refused(p *Packet) {
+	a.end(End{Outcome: Refusal, Frames: a.unacked(), Code: p.body[0], Text: string(p.body[1:])})
+}
+
+// end takes a out of all tables and reports why, once.
+func (a *Assoc) end(e End) {
+	if a.state == dead {
+		return
+	}
+	user, told := a.User, a.state == lingering
+	a.m.leave(a)
+	a.User = user
+	if !told {
+		a.report(e)
+	}
+}
+
+func (a *Assoc) report(e End) { a.m.up.Ended(a, e) }

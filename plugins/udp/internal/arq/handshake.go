@@ -1,0 +1,290 @@
+package arq
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+)
+
+const (
+	cookieSize   = 16
+	greetingSize = 56
+	cookieEpoch  = 16 * time.Second // a cookie is good for this long, and up to as long again
+	halfTimeout  = 2 * time.Second  // an admitted peer that shows nothing by then is forgotten
+	refuseText   = 200
+	firstCredit  = 32 // packets that a peer may send at first
+	isSelective  = 1  // bit of the profile: takes packets of lane 1 out of order, and says which
+)
+
+// MaxHello bounds what Upper.Hello appends in bytes: the answer to a HELLO is never longer than that.
+const MaxHello = BaseSize - headSize - greetingSize
+
+// A dialer is what repeats HELLO.
+type dialer struct {
+	cookie  [cookieSize]byte
+	due     time.Duration
+	session uint64
+	tries   int
+	send    bool
+}
+
+// A greeting is the front of the body of HELLO and ACCEPT.
+type greeting struct {
+	id, token uint32 // what packets to the sender are to carry
+	session   uint64 // of the dialing side
+	first     [2]uint32
+	window    [2]uint32 // how many packets the sender takes at first
+	size      uint32    // the largest datagram that it receives
+	profile   uint16
+	cookie    [cookieSize]byte
+	hello     []byte
+}
+
+func (g *greeting) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, g.id), g.token), g.session)
+	for i := range g.first {
+		b = le.AppendUint32(le.AppendUint32(b, g.first[i]), g.window[i])
+	}
+	b = le.AppendUint16(le.AppendUint32(b, g.size), g.profile)
+	b = le.AppendUint16(b, uint16(len(g.hello)))
+	return append(append(b, g.cookie[:]...), g.hello...)
+}
+
+// parseGreeting decodes a body, which has at least greetingSize bytes. What follows it is padding.
+func parseGreeting(b []byte) (g greeting, ok bool) {
+	le := binary.LittleEndian
+	g = greeting{id: le.Uint32(b), token: le.Uint32(b[4:]), session: le.Uint64(b[8:]),
+		first:  [2]uint32{le.Uint32(b[16:]), le.Uint32(b[24:])},
+		window: [2]uint32{le.Uint32(b[20:]), le.Uint32(b[28:])},
+		size:   le.Uint32(b[32:]), profile: le.Uint16(b[36:])}
+	copy(g.cookie[:], b[40:])
+	n := int(le.Uint16(b[38:]))
+	if n > len(b)-greetingSize || g.size < BaseSize || g.window[0] > maxAhead || g.window[1] > maxAhead {
+		return g, false
+	}
+	g.hello = b[greetingSize : greetingSize+n]
+	return g, true
+}
+
+// greeting is what a says of itself.
+func (a *Assoc) greeting() greeting {
+	m := a.m
+	hello := m.up.Hello(a, nil)
+	if len(hello) > MaxHello {
+		panic("arq: a hello longer than MaxHello")
+	}
+	g := greeting{id: a.id, token: a.token, size: uint32(m.cfg.Size), hello: hello}
+	for i := range a.lane {
+		g.first[i], g.window[i] = a.lane[i].una, min(firstCredit, a.credit(i))
+	}
+	if m.cfg.Profile == Modern {
+		g.profile = isSelective
+	}
+	return g
+}
+
+// learn takes what the peer says of itself.
+func (a *Assoc) learn(g *greeting) {
+	a.peerID, a.peerToken = g.id, g.token
+	for i := range a.lane {
+		l := &a.lane[i]
+		l.rcv, l.granted, l.edge = g.first[i], g.first[i]+firstCredit, l.una+g.window[i]
+	}
+	a.selective = g.profile&isSelective != 0 && a.m.cfg.Profile == Modern
+	a.most = uint16(min(uint32(a.most), g.size, MaxSize))
+}
+
+func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
+	most := uint16(min(max(path.Size, BaseSize), MaxSize))
+	a := &Assoc{m: m, User: user, to: to, mtu: BaseSize, most: most, local: path.Local, cwnd: firstWindow, slowStart: true}
+	if !m.enter(a) {
+		a.state = dead
+		return nil
+	}
+	return a
+}
+
+// ErrFull is the error of Dial when there are MaxPeers associations.
+var ErrFull = errors.New("arq: as many associations as are allowed")
+
+// Dial asks the peer at to for an association. Upper.Greet is called with its answer, or Ended.
+func (m *Machine) Dial(now time.Duration, to netip.AddrPort, path Path, user any) (*Assoc, error) {
+	a := m.newAssoc(to, path, user)
+	if a == nil {
+		return nil, ErrFull
+	}
+	m.session++
+	d := &a.fly().dial
+	d.session, d.send = m.session, true
+	d.due = now + m.cfg.InitialRTO
+	m.wake(a)
+	return a, nil
+}
+
+// redial repeats HELLO.
+func (a *Assoc) redial(now time.Duration) {
+	d, c := &a.flight.dial, &a.m.cfg
+	if now < d.due {
+		return
+	}
+	if d.tries++; d.tries > c.MaxRetries {
+		a.gone()
+		return
+	}
+	d.send, d.due = true, now+min(c.InitialRTO<<min(d.tries, 16), c.MaxRTO)
+}
+
+// emitHello makes a HELLO, padded, so that no answer to it needs to be longer.
+func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
+	d := &a.flight.dial
+	if a.state != dialing || !d.send {
+		return false
+	}
+	d.send = false
+	g := a.greeting()
+	g.session, g.cookie = d.session, d.cookie
+	p := Packet{kind: kindHello, ts: clock(now)}
+	b := g.append(p.append(make([]byte, 0, BaseSize)))
+	if len(b) < BaseSize {
+		b = b[:BaseSize]
+	}
+	seal(b)
+	*o = Out{Head: b[:headSize], Body: b[headSize:]}
+	return true
+}
+
+// cookie is proof that who shows it receives at from. It needs no memory here.
+func (m *Machine) cookie(from netip.AddrPort, g *greeting, epoch time.Duration) (c [cookieSize]byte) {
+	mac := hmac.New(sha256.New, m.secret[:])
+	addr := from.Addr().As16()
+	mac.Write(addr[:])
+	le := binary.LittleEndian
+	b := le.AppendUint16(nil, from.Port())
+	b = le.AppendUint64(le.AppendUint32(le.AppendUint32(b, g.id), g.token), g.session)
+	mac.Write(le.AppendUint64(b, uint64(epoch)))
+	copy(c[:], mac.Sum(nil))
+	return c
+}
+
+// verify reports whether g shows a cookie that is still good.
+func (m *Machine) verify(now time.Duration, from netip.AddrPort, g *greeting) bool {
+	for _, epoch := range [...]time.Duration{now / cookieEpoch, now/cookieEpoch - 1} {
+		if c := m.cookie(from, g, epoch); hmac.Equal(c[:], g.cookie[:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// hello takes the wish for an association. Who knows something of its address, or has many such wishes, asks for a cookie first,
+// so that a forged one changes nothing.
+func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
+	g, ok := parseGreeting(p.body)
+	if !ok || headSize+len(p.body) < BaseSize {
+		m.stats.Invalid++
+		return
+	}
+	var calling *Assoc
+	known := false
+	for a := m.at(from); a != nil; a = m.older(a) {
+		known = true
+		switch {
+		case a.state == dialing:
+			calling = a
+		case a.peerID == g.id && a.peerToken == g.token:
+			m.accept(now, a, &g) // again: the first may be lost
+			return
+		case a.session >= g.session && a.session != 0:
+			m.stats.Stale++ // an old one
+			return
+		}
+	}
+	if m.shut {
+		m.stats.Dropped++
+		return
+	}
+	verified := (known || m.stats.HalfOpen >= m.cfg.HalfOpen || g.cookie != [cookieSize]byte{}) && m.verify(now, from, &g)
+	if !verified && (known || m.stats.HalfOpen >= m.cfg.HalfOpen) {
+		m.stats.Cookies++
+		c := m.cookie(from, &g, now/cookieEpoch)
+		m.tell(from, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
+		return
+	}
+	adm := m.up.Admit(from, g.hello, verified, calling)
+	switch {
+	case adm.Crossing && calling != nil && verified && calling.state == dialing:
+		calling.session = g.session
+		m.accept(now, calling, &g)
+		calling.answered(now, &g)
+	case adm.User != nil:
+		a := m.newAssoc(from, adm.Path, adm.User)
+		if a == nil {
+			m.stats.Dropped++
+			return
+		}
+		a.session = g.session
+		a.learn(&g)
+		m.accept(now, a, &g)
+		if verified {
+			a.state = open
+			a.path(now)
+		} else {
+			a.state = half
+			a.fly().finDue = now + halfTimeout
+			m.stats.HalfOpen++
+		}
+		m.wake(a)
+	case adm.Code != 0:
+		m.refuse(from, nil, g.id, g.token, adm.Code, adm.Text)
+	}
+}
+
+// accept answers a HELLO.
+func (m *Machine) accept(now time.Duration, a *Assoc, to *greeting) {
+	g := a.greeting()
+	g.session = to.session
+	m.tell(a.to, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
+}
+
+func (m *Machine) refuse(to netip.AddrPort, a *Assoc, id, token uint32, code byte, text string) {
+	text = text[:min(len(text), refuseText)]
+	m.tell(to, a, Packet{kind: kindRefuse, id: id, token: token}, []byte{code}, []byte(text))
+}
+
+// dialed takes an answer to our HELLO.
+func (a *Assoc) dialed(now time.Duration, p *Packet) {
+	if a.state != dialing {
+		return // repeated
+	}
+	d := &a.flight.dial
+	if p.kind == kindCookie {
+		copy(d.cookie[:], p.body)
+		d.send = true
+		return
+	}
+	g, ok := parseGreeting(p.body)
+	if !ok || g.session != d.session {
+		a.m.stats.Invalid++
+		return
+	}
+	a.answered(now, &g)
+}
+
+// answered is the end of dialing. Until something else comes from the peer it does not know that we have heard it: so it is pinged.
+func (a *Assoc) answered(now time.Duration, g *greeting) {
+	a.learn(g)
+	a.state = open
+	f := a.flight
+	f.dial = dialer{}
+	a.path(now)
+	f.ping.confirm, f.ping.plain = true, true
+	f.ping.due = now + a.rto()
+	a.m.wake(a)
+	if err := a.m.up.Greet(a, g.hello); err != nil {
+		a.m.leave(a)
+	}
+}

@@ -1,0 +1,208 @@
+package arq
+
+import (
+	"net/netip"
+	"reflect"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever packets of the handshake are lost, repeated or late, there is one association.
+func TestHandshakeFaults(t *testing.T) {
+	for seed := range uint64(50) {
+		n := newNetwork(t, seed, faults{delay: 5 * ms, loss: 0.4, dup: 0.3, reorder: 0.5})
+		a, b := n.pair(Config{}, Config{})
+		n.idle(3 * time.Second)
+		require.Equal(t, 1, b.admitted)
+		require.Equal(t, 1, a.greeted)
+		require.Equal(t, 1, a.m.Stats().Peers)
+		require.Equal(t, 1, b.m.Stats().Peers)
+		n.stream(a, b, 10, 64, time.Minute)
+	}
+}
+
+// Both dial each other at once: one association.
+func TestCrossing(t *testing.T) {
+	for seed := range uint64(30) {
+		n := newNetwork(t, seed, faults{delay: 5 * ms, loss: float64(seed%3) * 0.2})
+		a, b := n.add(1, Config{}), n.add(2, Config{})
+		var err error
+		a.assoc, err = a.m.Dial(n.now, b.addr, Path{}, a)
+		require.NoError(t, err)
+		b.assoc, err = b.m.Dial(n.now, a.addr, Path{}, b)
+		require.NoError(t, err)
+		n.run(time.Minute, func() bool { return a.greeted > 0 && b.greeted > 0 })
+		n.idle(5 * time.Second)
+		require.Equal(t, 1, a.m.Stats().Peers)
+		require.Equal(t, 1, b.m.Stats().Peers)
+		require.Zero(t, a.admitted+b.admitted)
+		n.stream(a, b, 10, 64, time.Minute)
+		n.stream(b, a, 10, 64, time.Minute)
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.add(1, Config{}), n.add(2, Config{})
+	b.refuse = 5
+	_, err := a.m.Dial(n.now, b.addr, Path{}, a)
+	require.NoError(t, err)
+	n.idle(time.Second)
+	require.Equal(t, []End{{Outcome: Refusal, Code: 5, Text: "no"}}, a.ends)
+	require.Zero(t, a.m.Stats().Peers)
+	require.Zero(t, b.m.Stats().Peers)
+
+	b.refuse, b.hello = 0, "bad"
+	_, err = a.m.Dial(n.now, b.addr, Path{}, a)
+	require.NoError(t, err)
+	n.idle(5 * time.Second)
+	require.Zero(t, a.m.Stats().Peers)
+	require.Zero(t, b.m.Stats().Peers, "half open, and forgotten")
+
+	b.m.Shut()
+	_, err = a.m.Dial(n.now, b.addr, Path{}, a)
+	require.NoError(t, err)
+	n.idle(30 * time.Second)
+	require.Equal(t, PeerGone, a.ends[len(a.ends)-1].Outcome)
+}
+
+// The system says that nobody is there: believed when the peer does not answer three probes, not when it does.
+func TestRefusedHint(t *testing.T) {
+	for _, alive := range []bool{true, false} {
+		n := newNetwork(t, 1, faults{delay: ms})
+		a, b := n.pair(Config{}, Config{})
+		n.idle(100 * ms)
+		if !alive {
+			delete(n.nodes, b.addr)
+		}
+		a.assoc.Refused(n.now)
+		n.idle(40 * ms)
+		require.Equal(t, alive, len(a.ends) == 0, "%v", a.ends)
+	}
+}
+
+// The size of datagrams: what the path is said to carry is tried, then the next rung; a path that carries less later is noticed.
+func TestPathSize(t *testing.T) {
+	for _, c := range []struct{ carries, tried, want int }{
+		{9000, 9000, 9000}, {1500, 9000, 1472}, {1200, 9000, BaseSize}, {65507, 65507, 65507}, {1500, 1460, 1460}, {9000, 0, BaseSize},
+	} {
+		n := newNetwork(t, 1, faults{delay: ms})
+		a, b := n.add(1, Config{}), n.add(2, Config{})
+		a.path.Size, b.path.Size = c.tried, c.tried
+		carries := c.carries
+		n.drop = func(from *node, p *Packet) bool { return headSize+len(p.body) > carries }
+		n.join(a, b)
+		n.idle(10 * time.Second)
+		require.Equal(t, c.want, a.assoc.size(), "%+v", c)
+		require.Equal(t, c.want, b.assoc.size(), "%+v", c)
+		n.pour(a, b, 200_000, time.Minute)
+		require.Zero(t, a.m.Stats().Resent, "a lost probe is no congestion, and what follows fits")
+
+		if c.want > BaseSize {
+			carries = BaseSize
+			var fragments int
+			n.drop = func(from *node, p *Packet) bool {
+				if headSize+len(p.body) > carries {
+					fragments++
+					return a.assoc.size() > BaseSize // afterwards they are fragmented
+				}
+				return false
+			}
+			n.pour(a, b, 200_000, time.Minute)
+			require.Equal(t, BaseSize, a.assoc.size())
+			require.Positive(t, fragments)
+		}
+	}
+}
+
+// On the same machine the size is certain.
+func TestLocalPath(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.add(1, Config{}), n.add(2, Config{Size: 32 << 10})
+	a.path, b.path = Path{Size: MaxSize, Local: true}, Path{Size: MaxSize, Local: true}
+	n.join(a, b)
+	require.Equal(t, 32<<10, a.assoc.size(), "what the peer receives")
+	require.Equal(t, MaxSize, b.assoc.size())
+	n.pour(a, b, 1<<20, time.Minute)
+	n.stream(b, a, 20, 60000, time.Minute)
+}
+
+// Retained packets are bounded for all associations together; who was kept from sending goes on when there is room.
+func TestRetainedIsBounded(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a := n.add(1, Config{MaxRetained: 200_000})
+	var peers []*node
+	for i := range 10 {
+		b := n.add(2+i, Config{})
+		n.join(a, b)
+		peers = append(peers, b)
+	}
+	left, most := map[*Assoc]int{}, int64(0)
+	fill := func(as *Assoc) {
+		for left[as] > 0 {
+			if frame, _ := as.Room(); frame < 0 {
+				return
+			}
+			left[as]--
+			a.send(as, make([]byte, 30000))
+			most = max(most, a.m.Stats().Retained)
+		}
+	}
+	a.room = fill
+	for _, b := range peers {
+		as := a.m.at(b.addr)
+		left[as] = 20
+		fill(as)
+	}
+	n.run(time.Minute, func() bool {
+		for _, b := range peers {
+			if len(b.got) < 20 {
+				return false
+			}
+		}
+		return true
+	})
+	require.LessOrEqual(t, most, int64(200_000+64<<10))
+	n.idle(time.Second)
+	require.Zero(t, a.m.Stats().Retained)
+}
+
+// 10,000 idle peers: about 300 bytes each, no timer, no flight.
+func TestIdlePeers(t *testing.T) {
+	require.LessOrEqual(t, reflect.TypeFor[Assoc]().Size(), uintptr(256))
+	const peers = 10_000
+	n := newNetwork(t, 1, faults{delay: ms})
+	srv := n.add(0, Config{HalfOpen: 1 << 20})
+	heap := func() uint64 {
+		var st runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&st)
+		return st.HeapAlloc
+	}
+	at := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), 9)
+	}
+	was := heap()
+	for i := range peers {
+		g := greeting{id: uint32(1 + i), token: uint32(i), session: uint64(1 + i), size: BaseSize}
+		hello := Packet{kind: kindHello, body: append(g.append(nil), make([]byte, BaseSize)...)}
+		srv.m.Receive(n.now, at(i), &hello)
+		srv.flush()
+		a := srv.m.at(at(i))
+		confirm := Packet{kind: kindAck, id: a.id, token: a.token, ack: a.lane[0].una, edge: a.lane[0].edge}
+		srv.m.Receive(n.now, at(i), &confirm)
+		srv.flush()
+		require.Nil(t, a.flight)
+	}
+	n.flying = nil
+	each := int(heap()-was) / peers
+	t.Logf("%d bytes for each idle peer, of which %d are the association", each, reflect.TypeFor[Assoc]().Size())
+	require.LessOrEqual(t, each, 330)
+	_, any := srv.m.Deadline()
+	require.False(t, any, "no timer runs")
+	runtime.KeepAlive(srv)
+}

@@ -1,0 +1,173 @@
+package arq
+
+import "time"
+
+// MaxFrame is the largest frame in bytes. One that is larger than a packet goes in several, in order, and begins one.
+const MaxFrame = 64<<10 + 256
+
+// Room returns the largest frame that Frame takes now in bytes, or -1, and how many bytes Piece takes, or 0. If one of them
+// has no room, Upper.Room is called when there is some.
+func (a *Assoc) Room() (frame, piece int) {
+	frame = -1
+	if !a.Up() {
+		return frame, 0
+	}
+	m, f := a.m, a.fly()
+	m.wake(a)
+	full := m.stats.Retained >= m.cfg.MaxRetained
+	if !full && a.freePackets(0) > 0 {
+		frame = MaxFrame
+	}
+	piece = max(0, a.freePackets(1)) * (a.size() - headSize - bulkSize)
+	if frame < 0 || piece == 0 {
+		f.blocked = true
+	}
+	return frame, piece
+}
+
+// freePackets is how many packets lane i takes: those that wait to be sent are at most a train.
+func (a *Assoc) freePackets(i int) int {
+	l, f := &a.lane[i], a.flight
+	given := l.nxt
+	if i == 0 && f.open != nil {
+		given++
+	}
+	return min(a.m.cfg.Window-int(given-l.una), train-int(given-f.send[i].high))
+}
+
+// roomAgain tells the user that there is room, if that is so and he was told that there is none.
+func (a *Assoc) roomAgain() bool {
+	f := a.flight
+	if f == nil || !f.blocked || !a.Up() {
+		return false
+	}
+	if m := a.m; m.stats.Retained >= m.cfg.MaxRetained {
+		if !f.starved {
+			m.starved, f.starved = append(m.starved, a), true
+		}
+		return false
+	}
+	if a.freePackets(0) <= 0 || a.freePackets(1) <= 0 {
+		return false
+	}
+	f.blocked = false
+	a.m.up.Room(a)
+	return true
+}
+
+// Frame copies a frame, front and payload, into the packets of lane 0. front is not divided. Only as Room allows.
+func (a *Assoc) Frame(front, payload []byte) {
+	f, most := a.fly(), a.size()-headSize
+	a.m.wake(a)
+	if f.open != nil && len(f.open)+len(front)+len(payload) > most {
+		a.close0()
+	}
+	for {
+		n := min(len(payload), most-len(front))
+		a.grow0(len(front) + n)
+		f.open = append(append(f.open, front...), payload[:n]...)
+		if front, payload = nil, payload[n:]; len(payload) == 0 {
+			f.openCount++
+			return
+		}
+		a.close0()
+	}
+}
+
+// grow0 makes room for n bytes in the packet that frames are added to.
+func (a *Assoc) grow0(n int) {
+	f := a.flight
+	if old := f.open; cap(old)-len(old) < n {
+		f.open = append(a.m.alloc0(len(old)+n), old...)
+		a.m.free0(old)
+	}
+}
+
+// close0 gives the packet that frames are added to its number.
+func (a *Assoc) close0() {
+	f := a.flight
+	if f.open == nil {
+		return
+	}
+	*f.send[0].push(&a.lane[0]) = packet{body: f.open, frames: f.openCount}
+	f.open, f.openCount = nil, 0
+}
+
+// Barrier says that the pieces which follow mean nothing to the peer before the frame that was given last.
+func (a *Assoc) Barrier() {
+	f := a.fly()
+	a.m.wake(a)
+	f.barrier, f.barred = a.lane[0].nxt, true
+	if f.open == nil {
+		f.barrier--
+	}
+}
+
+// goBack sends everything that is under way on lane i once more, from the left edge.
+func (a *Assoc) goBack(i int) {
+	s, l := &a.flight.send[i], &a.lane[i]
+	a.m.stats.GoneBack++
+	for seq := l.una; seq != s.high; seq++ {
+		a.unfly(s.at(seq), true)
+	}
+	s.snd, s.recover = l.una, s.high
+}
+
+// unfly takes one packet off the bytes under way.
+func (a *Assoc) unfly(p *packet, lost bool) {
+	a.flight.flying -= int(p.size)
+	if lost {
+		a.flight.cc.lost += int(p.size)
+	}
+	p.size = 0
+}
+
+// gap handles the peer's word that packets are missing, on a lane that goes back n.
+func (a *Assoc) gap(now time.Duration, i int, p *Packet) {
+	s, l := &a.flight.send[i], &a.lane[i]
+	if p.ack != l.una || l.una == s.high || !before(l.una, p.seq) || !before(p.seq, s.high) {
+		return
+	}
+	edge := s.at(l.una)
+	again := p.flags&flagEcho != 0 && before(clock(edge.sent+a.reordering()), p.echo)
+	switch {
+	case before(l.una, s.recover) && !again: // a repeated report of the same loss
+	case s.snd != s.high: // going back already
+	case int(p.seq-l.una) >= a.m.cfg.DupAcks:
+		a.goBack(i)
+	default:
+		a.soon(now, s, edge)
+	}
+}
+
+// soon makes the timer look soon at packet p, which is missing or late.
+func (a *Assoc) soon(now time.Duration, s *sender, p *packet) {
+	if at := max(now, p.sent+a.rtt()+a.reordering()); at < s.due && !s.early {
+		s.due, s.early = at, true
+	}
+}
+
+// take0 takes a packet of lane 0: in order or not at all.
+func (a *Assoc) take0(now time.Duration, p *Packet) {
+	m, r, l := a.m, &a.flight.recv[0], &a.lane[0]
+	switch {
+	case before(p.seq, l.rcv):
+		m.stats.Duplicates++
+		r.now, r.dup = true, true
+	case p.seq != l.rcv:
+		m.stats.OutOfOrder++
+		if !r.gap || before(r.high, p.seq) {
+			r.high = p.seq
+		}
+		r.now, r.gap = true, true
+	default:
+		m.stats.Delivered++
+		l.rcv++
+		a.owe(now, 0, p)
+		if p.flags&flagFin != 0 {
+			a.finHeard(now)
+		} else if a.User != nil {
+			m.up.Deliver(a, p.body)
+		}
+	}
+}

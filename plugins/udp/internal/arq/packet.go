@@ -1,0 +1,203 @@
+package arq
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// Version is the version of the packets. A packet of another version is dropped.
+const Version = 1
+
+// Sizes in bytes.
+const (
+	headSize = 36  // the head of every packet
+	bulkSize = 32  // what a packet of lane 1 has between its head and its payload
+	sackSize = 128 // the longest selective acknowledgment
+
+	// HeadSize is the room that Next needs for the front of a packet.
+	HeadSize = headSize + sackSize
+
+	// FrontSize is what the user of an association sends with each piece of bulk data, for Place at the other side.
+	FrontSize = 24
+
+	// BaseSize is a datagram that every path carries.
+	BaseSize = 1200
+
+	// MaxSize is the largest datagram of UDP over IPv4.
+	MaxSize = 65507
+)
+
+// maxAhead bounds how far beyond the next expected packet a receiver of lane 1 takes packets, and so every window.
+const maxAhead = 8 * sackSize
+
+// A kind says what a packet is. The kinds cross the wire.
+type kind uint8
+
+const (
+	kindData   kind = 1 // carries a packet number, and frames or bulk data
+	kindAck    kind = 2 // carries an acknowledgment only
+	kindHello  kind = 3 // asks for an association
+	kindAccept kind = 4 // answers a HELLO
+	kindCookie kind = 5 // answers a HELLO: send it again with this
+	kindRefuse kind = 6 // answers a HELLO with no, or ends an association: code and text
+	kindPing   kind = 7 // asks for a PONG; padded to find out what the path carries
+	kindPong   kind = 8
+	kindReset  kind = 9 // answers a packet of an association that is not known
+)
+
+const (
+	flagBulk   uint8 = 1   // number, acknowledgment and edge are of lane 1
+	flagAckNow uint8 = 2   // DATA: acknowledge at once
+	flagGap    uint8 = 4   // ACK: packets before seq are missing
+	flagDup    uint8 = 8   // ACK: a packet arrived twice
+	flagVoid   uint8 = 16  // DATA: the payload was canceled; only the number counts
+	flagFin    uint8 = 32  // DATA: the sender has nothing more to send
+	flagEcho   uint8 = 64  // echo and delay mean something
+	flagAfter  uint8 = 128 // DATA of lane 1: not before the packet of lane 0 that the body names
+)
+
+// shapes is what each kind allows: its flags, and the bytes of its body.
+var shapes = [...]struct {
+	name      string
+	flags     uint8
+	min, most int
+}{
+	kindData:   {"DATA", ^(flagGap | flagDup), 0, MaxSize},
+	kindAck:    {"ACK", flagBulk | flagGap | flagDup | flagEcho, 0, sackSize},
+	kindHello:  {"HELLO", 0, greetingSize, MaxSize},
+	kindAccept: {"ACCEPT", 0, greetingSize, MaxSize},
+	kindCookie: {"COOKIE", 0, cookieSize, cookieSize},
+	kindRefuse: {"REFUSE", 0, 1, 256},
+	kindPing:   {"PING", flagEcho, 0, MaxSize},
+	kindPong:   {"PONG", flagEcho, 0, 0},
+	kindReset:  {"RESET", 0, 0, 0},
+}
+
+func (k kind) String() string {
+	if k == 0 || int(k) >= len(shapes) {
+		return fmt.Sprintf("KIND%d", uint8(k))
+	}
+	return shapes[k].name
+}
+
+// A Packet is a datagram that was received: its head, and a body that points into it.
+type Packet struct {
+	kind  kind
+	flags uint8
+	delay uint16 // how long the receiver of echo kept it, in units of 8 us
+	id    uint32 // the association, as the receiver named it
+	token uint32 // what the receiver chose for it at random
+	seq   uint32 // DATA: packet number. ACK with flagGap: the highest number that was received. PING, PONG: size
+	ack   uint32 // the next packet number that is expected
+	edge  uint32 // the first packet number that is not allowed yet
+	ts    uint32 // the sender's clock in us
+	echo  uint32 // the latest ts that the sender of this packet has received
+	body  []byte
+}
+
+// What Parse says of a datagram that is not a packet.
+var (
+	ErrMalformed = errors.New("arq: malformed packet")
+	ErrDamaged   = errors.New("arq: checksum does not match")
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Parse decodes a datagram and verifies its checksum. The Packet points into b. It fails with ErrMalformed or
+// ErrDamaged. It needs no lock: it is apart from Receive so that many packets can be checked before one lock is taken.
+func Parse(b []byte) (Packet, error) {
+	if len(b) < headSize || b[0]>>4 != Version {
+		return Packet{}, ErrMalformed
+	}
+	le := binary.LittleEndian
+	p := Packet{
+		kind: kind(b[0] & 15), flags: b[1], delay: le.Uint16(b[2:]), id: le.Uint32(b[4:]), token: le.Uint32(b[8:]),
+		seq: le.Uint32(b[12:]), ack: le.Uint32(b[16:]), edge: le.Uint32(b[20:]), ts: le.Uint32(b[24:]), echo: le.Uint32(b[28:]),
+		body: b[headSize:],
+	}
+	if p.kind == 0 || int(p.kind) >= len(shapes) {
+		return Packet{}, ErrMalformed
+	}
+	shape := &shapes[p.kind]
+	bad := p.flags&^shape.flags != 0 || len(p.body) < shape.min || len(p.body) > shape.most
+	switch p.kind {
+	case kindData:
+		if p.lane() == 1 {
+			bad = bad || len(p.body) < bulkSize || p.flags&flagFin != 0 || p.flags&flagVoid != 0 && len(p.body) != bulkSize
+		} else {
+			bad = bad || p.flags&(flagVoid|flagAfter) != 0 || p.flags&flagFin != 0 && len(p.body) > 0
+		}
+	case kindAck:
+		bad = bad || len(p.body)%8 != 0 || len(p.body) > 0 && p.lane() == 0
+	}
+	if bad {
+		return Packet{}, ErrMalformed
+	}
+	crc := crc32.Update(0, castagnoli, b[:headSize-4])
+	if crc32.Update(crc, castagnoli, p.body) != le.Uint32(b[headSize-4:]) {
+		return Packet{}, ErrDamaged
+	}
+	return p, nil
+}
+
+func (p *Packet) lane() int { return int(p.flags & flagBulk) }
+
+// append encodes the head at the end of b, with a checksum that seal fills in. The body follows it.
+func (p *Packet) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(b, byte(p.kind)|Version<<4, p.flags)
+	b = le.AppendUint16(b, p.delay)
+	for _, v := range [...]uint32{p.id, p.token, p.seq, p.ack, p.edge, p.ts, p.echo, 0} {
+		b = le.AppendUint32(b, v)
+	}
+	return b
+}
+
+// seal writes the checksum of a packet that begins with front and goes on with the others.
+func seal(front []byte, others ...[]byte) {
+	crc := crc32.Update(0, castagnoli, front[:headSize-4])
+	crc = crc32.Update(crc, castagnoli, front[headSize:])
+	for _, b := range others {
+		crc = crc32.Update(crc, castagnoli, b)
+	}
+	binary.LittleEndian.PutUint32(front[headSize-4:], crc)
+}
+
+// String prints the head, without identity and clocks.
+func (p *Packet) String() string {
+	s := p.kind.String()
+	if p.kind == kindData || p.kind == kindAck {
+		s = fmt.Sprintf("%s%d", s, p.lane())
+	}
+	switch p.kind {
+	case kindData:
+		s += fmt.Sprintf(" seq=%d ack=%d edge=%d", p.seq, p.ack, p.edge)
+	case kindAck:
+		s += fmt.Sprintf(" ack=%d edge=%d", p.ack, p.edge)
+	case kindPing, kindPong:
+		s += fmt.Sprintf(" size=%d", p.seq)
+	}
+	for _, f := range [...]struct {
+		bit  uint8
+		name string
+	}{{flagAckNow, "now"}, {flagGap, "gap"}, {flagDup, "dup"}, {flagVoid, "void"}, {flagFin, "fin"}, {flagAfter, "after"}} {
+		if p.flags&f.bit != 0 {
+			s += " " + f.name
+		}
+	}
+	if p.kind == kindAck && p.flags&flagGap != 0 {
+		s += fmt.Sprintf(" seen=%d", p.seq)
+	}
+	if p.kind == kindAck && len(p.body) > 0 {
+		s += fmt.Sprintf(" sack=%x", p.body)
+	}
+	if p.kind == kindData {
+		s += fmt.Sprintf(" %dB", len(p.body))
+	}
+	return s
+}
+
+// before reports whether packet number, or clock, a comes before b: serial arithmetic, so that both may wrap.
+func before(a, b uint32) bool { return int32(a-b) < 0 }

@@ -1,0 +1,154 @@
+package arq
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// U19 to U23, U-T20 to U-T22: whatever packet of the release is lost, for good, both sides end in bounded time, and nobody says that
+// something is unconfirmed which is not.
+func TestUT22Release(t *testing.T) {
+	for _, p := range pairs {
+		for lost := range 8 {
+			t.Run(fmt.Sprintf("%s/%d", p.name, lost), func(t *testing.T) {
+				n := newNetwork(t, 1, faults{delay: ms})
+				a, b := n.pair(p.a, p.b)
+				n.idle(100 * ms)
+				a.send(a.assoc, []byte("last words"))
+				n.settle()
+				count := 0
+				n.drop = func(from *node, p *Packet) bool {
+					count++
+					return count == lost+1 || lost >= 4 && count > lost-3 // one, or all from one on
+				}
+				start := n.now
+				a.assoc.Finish(n.now)
+				n.run(10*time.Second, func() bool { return a.m.Stats().Peers == 0 })
+				require.Less(t, n.now-start, 2*time.Second)
+				n.run(40*time.Second, func() bool { return b.m.Stats().Peers == 0 || lost >= 4 && b.finishing == 0 })
+				require.Len(t, a.ends, 1)
+				if len(b.got) == 0 {
+					require.Equal(t, End{Outcome: Unconfirmed, Frames: 1}, a.ends[0])
+				}
+				if lost < 4 {
+					require.Equal(t, Clean, a.ends[0].Outcome, "%v", a.ends)
+					require.Equal(t, []End{{Outcome: Clean}}, b.ends)
+					require.Zero(t, a.m.Stats().Resets+b.m.Stats().Resets, "who has said everything stays to acknowledge once more")
+				}
+			})
+		}
+	}
+}
+
+// U20, U-T21: the peer is gone during the release: bounded, with the count.
+func TestUT21PeerGone(t *testing.T) {
+	for _, p := range pairs {
+		n := newNetwork(t, 1, faults{delay: ms})
+		a, b := n.pair(p.a, p.b)
+		n.idle(time.Second)
+		delete(n.nodes, b.addr)
+		for range 7 {
+			a.send(a.assoc, []byte("into the void"))
+		}
+		start := n.now
+		a.assoc.Finish(n.now)
+		require.True(t, a.m.Lingering())
+		n.run(10*time.Second, func() bool { return len(a.ends) > 0 })
+		require.Contains(t, []End{{Outcome: Unconfirmed, Frames: 7}, {Outcome: PeerGone, Frames: 7}}, a.ends[0])
+		require.LessOrEqual(t, n.now-start, 1100*ms)
+		require.False(t, a.m.Lingering())
+		require.Zero(t, a.m.Stats().Retained)
+	}
+}
+
+// U26, U-T25: after Finish nothing is taken, and what comes is delivered until the peer's FIN.
+func TestUT25AfterFinish(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{}, Config{})
+	n.idle(100 * ms)
+	for range 3 {
+		b.send(b.assoc, []byte("on its way"))
+	}
+	n.settle()
+	a.assoc.Finish(n.now)
+	frame, piece := a.assoc.Room()
+	require.Equal(t, -1, frame)
+	require.Zero(t, piece)
+	require.False(t, a.assoc.Up())
+	n.idle(time.Second)
+	require.Len(t, a.got, 3)
+	require.Equal(t, []End{{Outcome: Clean}}, a.ends)
+	require.Equal(t, []End{{Outcome: Clean}}, b.ends)
+	require.Equal(t, 1, b.finishing)
+}
+
+// What is under way in bulk is void when its user leaves, and the release goes on.
+func TestFinishDetached(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms, loss: 0.2})
+	a, b := n.pair(Config{}, Config{})
+	b.mem = make([]byte, 60000)
+	a.bulk(a.assoc, 0, make([]byte, 60000))
+	n.idle(ms)
+	a.assoc.Detach()
+	n.watch = func(from *node, p *Packet) {
+		if p.kind == kindData && p.lane() == 1 {
+			require.NotZero(t, p.flags&flagVoid, "sent after its user has left: %v", p)
+		}
+	}
+	a.assoc.Finish(n.now)
+	n.idle(3 * time.Second)
+	require.Empty(t, a.sent, "unreported")
+	require.Equal(t, Clean, a.ends[0].Outcome)
+	require.Equal(t, Clean, b.ends[0].Outcome)
+}
+
+// A cut is told once; if that is lost, the next packet is answered with RESET.
+func TestCut(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		n := newNetwork(t, 1, faults{delay: ms})
+		a, b := n.pair(Config{}, Config{})
+		n.idle(100 * ms)
+		n.drop = func(from *node, p *Packet) bool { return lost && p.kind == kindRefuse }
+		a.assoc.Cut(7, "enough")
+		a.assoc.Cut(7, "again")
+		n.idle(100 * ms)
+		require.Empty(t, a.ends)
+		if lost {
+			require.Empty(t, b.ends)
+			b.send(b.assoc, []byte("anybody?"))
+			n.idle(100 * ms)
+			require.Equal(t, []End{{Outcome: PeerGone, Frames: 1}}, b.ends)
+		} else {
+			require.Equal(t, []End{{Outcome: Refusal, Code: 7, Text: "enough"}}, b.ends)
+		}
+	}
+}
+
+// U5, U-T15: a peer restarts at its address: what is left of its old life is dropped and answered with RESET, and the old association
+// ends.
+func TestUT15Restart(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{}, Config{})
+	n.idle(100 * ms)
+	old := a.assoc
+	again := n.add(2, Config{})
+	n.order = append(n.order[:1], again)
+	a.send(old, []byte("to the old one"))
+	n.idle(100 * ms)
+	require.Equal(t, []End{{Outcome: PeerGone, Frames: 1}}, a.ends)
+	require.Empty(t, again.got)
+	_ = b
+
+	// The other way: the one that dialed restarts, and dials again. Both associations are there until the user cuts the old one.
+	n.join(a, again)
+	n.idle(100 * ms)
+	a2 := n.add(1, Config{Session: uint64(n.now)})
+	n.order = []*node{a2, again}
+	n.join(a2, again)
+	require.Equal(t, 2, again.admitted)
+	require.Equal(t, []bool{false, true}, again.verified, "an address that is known shows a cookie")
+	n.stream(a2, again, 10, 64, time.Minute)
+}

@@ -1,0 +1,179 @@
+package arq
+
+import (
+	"math/bits"
+	"time"
+)
+
+// A packet is what is kept of a packet that has a number, until it is acknowledged.
+type packet struct {
+	sent   time.Duration // last time
+	body   []byte        // lane 0
+	piece  *piece        // lane 1
+	at, n  int32         // lane 1: payload, within the piece
+	size   int32         // bytes under way: 0 unless flying
+	frames uint16        // that end in it
+	flags  uint8
+}
+
+const (
+	pktAcked  uint8 = 1 // selectively
+	pktLost   uint8 = 2
+	pktResent uint8 = 4
+	pktFin    uint8 = 8
+	pktSent   uint8 = 16
+)
+
+// A sender is one lane of what is sent.
+type sender struct {
+	ring    []packet      // una to nxt, by number; a power of two
+	snd     uint32        // the next to transmit
+	high    uint32        // the next that has never been transmitted
+	recover uint32        // packets before it have been sent again since the last loss
+	probed  time.Duration // when the last probe was sent
+	due     time.Duration // the timer of the left edge
+	newest  time.Duration // when the latest packet was sent that has been acknowledged
+	seen    uint32        // selective: the latest packet that was acknowledged
+	lost    int           // selective: packets that wait to be sent again
+	tries   int           // timeouts in a row
+	probe   bool          // send the left edge again
+	probing bool          // and that was done
+	early   bool          // due is not a timeout: a gap was reported, and may be reordering
+}
+
+func (s *sender) at(seq uint32) *packet { return &s.ring[seq&uint32(len(s.ring)-1)] }
+
+// push makes room for packet nxt.
+func (s *sender) push(l *lane) *packet {
+	if n := int(l.nxt - l.una); n >= len(s.ring) {
+		ring := make([]packet, max(16, 2*len(s.ring)))
+		for seq := l.una; seq != l.nxt; seq++ {
+			ring[seq&uint32(len(ring)-1)] = *s.at(seq)
+		}
+		s.ring = ring
+	}
+	l.nxt++
+	return s.at(l.nxt - 1)
+}
+
+// The classes of buffers for packets of lane 0, in bytes.
+var bufClasses = [...]int{512, 2 << 10, 9 << 10, 64 << 10}
+
+// alloc0 returns an empty buffer with room for n bytes, which counts as retained.
+func (m *Machine) alloc0(n int) []byte {
+	for c, size := range bufClasses {
+		if n <= size {
+			m.stats.Retained += int64(size)
+			if k := len(m.bufs[c]); k > 0 {
+				b := m.bufs[c][k-1]
+				m.bufs[c] = m.bufs[c][:k-1]
+				return b
+			}
+			return make([]byte, 0, size)
+		}
+	}
+	panic("arq: a packet larger than any datagram")
+}
+
+// keepBufs bounds the free buffers of each class in bytes.
+const keepBufs = 1 << 20
+
+func (m *Machine) free0(b []byte) {
+	if b == nil {
+		return
+	}
+	m.stats.Retained -= int64(cap(b))
+	for c, size := range bufClasses {
+		if cap(b) == size && len(m.bufs[c])*size < keepBufs {
+			m.bufs[c] = append(m.bufs[c], b[:0])
+		}
+	}
+}
+
+// A bitmap is the packets of lane 1 that have come out of order: bit i of it is packet rcv + i.
+type bitmap [maxAhead / 64]uint64
+
+func (b *bitmap) has(i uint32) bool { return b[i/64]&(1<<(i%64)) != 0 }
+func (b *bitmap) set(i uint32)      { b[i/64] |= 1 << (i % 64) }
+
+// shift forgets the first n.
+func (b *bitmap) shift(n uint32) {
+	words, rest := int(n/64), n%64
+	for i := range b {
+		v := uint64(0)
+		if i+words < len(b) {
+			v = b[i+words] >> rest
+			if i+words+1 < len(b) {
+				v |= b[i+words+1] << (64 - rest)
+			}
+		}
+		b[i] = v
+	}
+}
+
+// ones returns how many bits at the front are set without a gap.
+func (b *bitmap) ones() (n uint32) {
+	for _, w := range b {
+		if w != ^uint64(0) {
+			return n + uint32(bits.TrailingZeros64(^w))
+		}
+		n += 64
+	}
+	return n
+}
+
+// last returns the number of the last set bit and one more.
+func (b *bitmap) last() uint32 {
+	for i := len(b) - 1; i >= 0; i-- {
+		if b[i] != 0 {
+			return uint32(64*i + bits.Len64(b[i]))
+		}
+	}
+	return 0
+}
+
+// poolRing bounds the rings that stay with pooled flights, in packets.
+const poolRing = 256
+
+// fly returns the flight of a, which has one from then on until it rests.
+func (a *Assoc) fly() *flight {
+	if a.flight == nil {
+		m := a.m
+		if n := len(m.flights); n > 0 {
+			a.flight, m.flights = m.flights[n-1], m.flights[:n-1]
+		} else {
+			a.flight = &flight{}
+		}
+		m.active++
+		for i := range a.flight.send {
+			s := &a.flight.send[i]
+			s.snd, s.high, s.recover = a.lane[i].nxt, a.lane[i].nxt, a.lane[i].nxt
+		}
+	}
+	return a.flight
+}
+
+// land gives the flight back.
+func (a *Assoc) land() {
+	f, m := a.flight, a.m
+	if f == nil {
+		return
+	}
+	a.flight = nil
+	m.active--
+	rings := [2][]packet{f.send[0].ring, f.send[1].ring}
+	if b := f.recv[1].bits; b != nil {
+		*b = bitmap{}
+		m.bitmaps = append(m.bitmaps, b)
+	}
+	*f = flight{}
+	if len(m.flights) >= 256 {
+		return
+	}
+	for i := range rings {
+		if len(rings[i]) <= poolRing {
+			f.send[i].ring = rings[i]
+		}
+	}
+	m.flights = append(m.flights, f)
+}

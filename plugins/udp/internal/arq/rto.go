@@ -1,0 +1,93 @@
+package arq
+
+import "time"
+
+// clock is the time as packets carry it: us, which wraps after 71 minutes.
+func clock(now time.Duration) uint32 { return uint32(now / time.Microsecond) }
+
+// heardClock remembers the peer's clock, to be sent back.
+func (a *Assoc) heardClock(now time.Duration, p *Packet) {
+	if f := a.fly(); !f.tsSet || !before(p.ts, f.ts) {
+		f.ts, f.tsAt, f.tsSet = p.ts, now, true
+	}
+}
+
+// sample measures the round trip by a clock of ours that came back, less how long the peer kept it: RFC 6298, with the
+// timestamps of RFC 7323, so that a packet sent twice does no harm. A clock that came back before says nothing new.
+func (a *Assoc) sample(now time.Duration, p *Packet) {
+	f := a.fly()
+	if p.flags&flagEcho == 0 || f.echoed && !before(f.lastEcho, p.echo) {
+		return
+	}
+	rtt := int64(int32(clock(now)-p.echo)) - 8*int64(p.delay)
+	if rtt < 0 || rtt > 60e6 {
+		return
+	}
+	f.lastEcho, f.echoed = p.echo, true
+	f.cc.sample(a, time.Duration(rtt)*time.Microsecond, now)
+	if a.srtt == 0 {
+		a.srtt, a.rttvar = uint32(max(rtt, 1)), uint32(rtt/2)
+		return
+	}
+	diff := rtt - int64(a.srtt)
+	a.srtt = uint32(max(1, int64(a.srtt)+diff/8))
+	a.rttvar = uint32(int64(a.rttvar) + (max(diff, -diff)-int64(a.rttvar))/4)
+}
+
+// rtt is the smoothed round trip; 0: not known.
+func (a *Assoc) rtt() time.Duration { return time.Duration(a.srtt) * time.Microsecond }
+
+// reordering is how much later packets arrive that others have overtaken.
+func (a *Assoc) reordering() time.Duration { return max(a.rtt()/4, 200*time.Microsecond) }
+
+// rto is the timeout without backoff.
+func (a *Assoc) rto() time.Duration {
+	c := &a.m.cfg
+	if a.srtt == 0 {
+		return c.InitialRTO
+	}
+	vary := max(4*time.Duration(a.rttvar)*time.Microsecond, time.Millisecond)
+	return min(max(a.rtt()+vary+ackDelay, c.MinRTO), c.MaxRTO)
+}
+
+// timeout is the timeout of a lane: doubled for each that has expired in a row, up to MaxRTO.
+func (a *Assoc) timeout(s *sender) time.Duration {
+	return min(a.rto()<<min(s.tries, 16), a.m.cfg.MaxRTO)
+}
+
+// expired runs the timer of lane i, which is that of its left edge. It proves nothing: the peer may be busy. So it only sends
+// the left edge again, and the answer says what is missing.
+func (a *Assoc) expired(now time.Duration, i int) {
+	f := a.flight
+	s, l := &f.send[i], &a.lane[i]
+	if s.due == 0 || now < s.due {
+		return
+	}
+	if l.una == s.high {
+		s.due = 0
+		return
+	}
+	if s.early {
+		s.early = false
+		s.due = now + a.timeout(s)
+		switch {
+		case a.selective && i == 1:
+			a.judge(now, true)
+		case !before(l.una, s.recover) && s.snd == s.high:
+			a.goBack(i)
+		}
+		return
+	}
+	s.tries++
+	a.m.stats.Timeouts++
+	if a.tooMany(s.tries) {
+		a.gone()
+		return
+	}
+	s.probe = true
+	s.due = now + a.timeout(s)
+	if s.tries == 3 { // once proves nothing; by now the path is not what it was
+		a.cwnd, a.slowStart = leastWindow, true
+		a.blackHole()
+	}
+}

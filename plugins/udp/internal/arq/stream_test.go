@@ -1,0 +1,394 @@
+package arq
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const ms = time.Millisecond
+
+// kinds of associations: what one side has and what the other.
+var pairs = []struct {
+	name string
+	a, b Config
+}{
+	{"modern", Config{}, Config{}},
+	{"seed", Config{Profile: Seed, Ack: Lazy}, Config{Profile: Seed, Ack: Lazy}},
+	{"seed eager", Config{Profile: Seed, Ack: Eager}, Config{Profile: Seed, Ack: Eager}},
+	{"modern to seed", Config{}, Config{Profile: Seed, Ack: Lazy}},
+	{"seed to modern", Config{Profile: Seed, Ack: Lazy}, Config{}},
+}
+
+// U1, U4, U-T1, U-T14, U-T27: under loss, duplicates, reordering and damage every message and every byte comes once, messages in
+// order, whatever the two sides are, and over the wrap of the numbers.
+func TestUT1ExactlyOnceInOrder(t *testing.T) {
+	count := 4000
+	if testing.Short() {
+		count = 500
+	}
+	for _, p := range pairs {
+		for _, loss := range []float64{0, 0.01, 0.05, 0.3} {
+			t.Run(fmt.Sprintf("%s/%v", p.name, loss), func(t *testing.T) {
+				n := newNetwork(t, 7, faults{loss: loss, dup: 0.1, reorder: 0.2, corrupt: 0.02, delay: ms})
+				a, b := n.pair(p.a, p.b)
+				n.stream(a, b, count, 64, time.Hour)
+				n.stream(b, a, 10, 30000, time.Hour)
+				n.pour(a, b, 300_000, time.Hour)
+				n.idle(10 * time.Second)
+				require.Zero(t, a.m.Stats().Retained+b.m.Stats().Retained, "bytes retained")
+			})
+		}
+	}
+}
+
+// U4, U-T14: numbers wrap.
+func TestUT14Wrap(t *testing.T) {
+	near := Config{Rand: func(b []byte) {
+		for i := range b {
+			b[i] = 0xff
+		}
+		b[0] = 0xf0
+	}}
+	for _, p := range pairs {
+		t.Run(p.name, func(t *testing.T) {
+			n := newNetwork(t, 1, faults{delay: ms, loss: 0.1})
+			p.a.Rand, p.b.Rand = near.Rand, near.Rand
+			a, b := n.add(1, p.a), n.add(2, p.b)
+			n.join(a, b)
+			require.Equal(t, uint32(0xfffffff0), a.assoc.lane[0].una)
+			n.stream(a, b, 100, 1000, time.Hour)
+			n.pour(a, b, 100_000, time.Hour)
+			require.Less(t, a.assoc.lane[0].una, uint32(1000), "wrapped")
+			require.Less(t, a.assoc.lane[1].una, uint32(1000), "wrapped")
+		})
+	}
+}
+
+// U5, U10, U-T4, U-T5: one way, lazily acknowledged, is a window per timeout; eagerly it is ten times as fast, and nothing is
+// sent again.
+func TestUT4UT5OneWay(t *testing.T) {
+	took := map[AckMode]time.Duration{}
+	for _, mode := range []AckMode{Lazy, Eager, Adaptive} {
+		n := newNetwork(t, 1, faults{delay: ms / 10})
+		a, b := n.pair(Config{Profile: Seed, Ack: mode, Window: 64}, Config{Profile: Seed, Ack: mode, Window: 64})
+		start := n.now
+		n.stream(a, b, 2000, 1100, time.Hour)
+		took[mode] = n.now - start
+		st := a.m.Stats()
+		if mode == Lazy {
+			require.Positive(t, st.Resent, "probes")
+			require.Equal(t, st.Resent, st.Probes, "nothing but probes")
+		} else {
+			require.Zero(t, st.Resent, "%v", mode)
+		}
+	}
+	require.Greater(t, took[Lazy], 10*took[Eager], "%v", took)
+	require.Greater(t, took[Lazy], 10*took[Adaptive], "%v", took)
+}
+
+// U12, U14, U-T10: the left edge is lost while the peer goes on sending with old acknowledgments: the timer is not starved.
+func TestUT10NotStarved(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{Profile: Seed, Ack: Lazy}, Config{Profile: Seed, Ack: Lazy})
+	lost := false
+	n.drop = func(from *node, p *Packet) bool {
+		if from == a && p.kind == kindData && !lost {
+			lost = true
+			return true
+		}
+		return false
+	}
+	a.send(a.assoc, []byte("edge"))
+	for i := 0; len(b.got) == 0; i++ {
+		require.Less(t, i, 25, "the timer never expires")
+		b.send(b.assoc, []byte("data"))
+		n.idle(ms)
+	}
+}
+
+// U13, U15, U-T12: one loss in a window of 64 is recovered from once.
+func TestUT12OneRecovery(t *testing.T) {
+	for _, p := range pairs {
+		t.Run(p.name, func(t *testing.T) {
+			n := newNetwork(t, 1, faults{delay: ms})
+			a, b := n.pair(p.a, p.b)
+			first, lost := a.assoc.lane[0].una, false
+			n.drop = func(from *node, p *Packet) bool {
+				if from == a && p.kind == kindData && p.seq == first+5 && !lost {
+					lost = true
+					return true
+				}
+				return false
+			}
+			n.stream(a, b, 64, 1100, time.Minute)
+			n.idle(time.Second)
+			st := a.m.Stats()
+			require.True(t, lost)
+			require.LessOrEqual(t, st.Resent, int64(64))
+			require.Equal(t, int64(1), st.GoneBack)
+		})
+	}
+}
+
+// U11, U15, U-T13: the network repeats every packet: the traffic does not grow.
+func TestUT13NoDoubling(t *testing.T) {
+	for _, p := range pairs {
+		t.Run(p.name, func(t *testing.T) {
+			n := newNetwork(t, 1, faults{delay: ms, dup: 1})
+			p.a.Ack, p.b.Ack = Eager, Eager
+			a, b := n.pair(p.a, p.b)
+			n.stream(a, b, 200, 1100, time.Minute)
+			n.pour(a, b, 100_000, time.Minute)
+			n.idle(time.Second)
+			require.LessOrEqual(t, a.m.Stats().Resent, int64(4))
+			require.LessOrEqual(t, n.packets, 1500)
+		})
+	}
+}
+
+// U16, U-T16, U-T30: a packet that was sent twice, and an acknowledgment that waited, do not spoil the round trip.
+func TestUT16UT30RoundTrip(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{}, Config{Ack: Lazy})
+	count := 0
+	n.drop = func(from *node, p *Packet) bool {
+		if from == a && p.kind == kindData {
+			count++
+			return count <= 3
+		}
+		return false
+	}
+	a.send(a.assoc, []byte("lost three times"))
+	n.run(time.Minute, func() bool { return len(b.got) == 1 })
+	n.idle(100 * ms)
+	require.InDelta(t, 2*ms, a.assoc.rtt(), float64(ms/2))
+
+	a.send(a.assoc, []byte("acknowledged late"))
+	n.idle(9 * ms) // before the timer
+	b.send(b.assoc, []byte("with this"))
+	n.idle(20 * ms)
+	require.Len(t, a.got, 1)
+	require.InDelta(t, 2*ms, a.assoc.rtt(), float64(ms/2))
+}
+
+// U17, U-T18: the peer acknowledges from its reader: nothing is sent again while its program computes.
+func TestUT18Native(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{}, Config{})
+	n.stream(a, b, 100, 64, time.Minute)
+	n.idle(3 * time.Second) // b's program sends nothing
+	require.Zero(t, a.m.Stats().Resent)
+	require.Nil(t, a.assoc.flight, "nothing is under way, and no timer runs")
+	require.Nil(t, b.assoc.flight)
+	_, any := a.m.Deadline()
+	require.False(t, any)
+}
+
+// U18, U24, U-T19, U-T24: a peer that vanishes is given up after MaxRetries, with the number of frames it has not acknowledged.
+func TestUT19PeerVanishes(t *testing.T) {
+	for _, p := range pairs {
+		t.Run(p.name, func(t *testing.T) {
+			n := newNetwork(t, 1, faults{delay: ms})
+			a, b := n.pair(p.a, p.b)
+			n.idle(time.Second)
+			delete(n.nodes, b.addr)
+			for range 5 {
+				a.send(a.assoc, []byte("hello?"))
+			}
+			a.bulk(a.assoc, 0, make([]byte, 5000))
+			n.run(30*time.Second, func() bool { return len(a.ends) > 0 })
+			require.Equal(t, []End{{Outcome: PeerGone, Frames: 5}}, a.ends)
+			require.Empty(t, a.sent, "nothing is said of the views of an association that is gone")
+			require.Zero(t, a.m.Stats().Retained)
+			require.Zero(t, a.m.Stats().Peers)
+		})
+	}
+}
+
+// U2, U-T26: a window of one, and a full queue: Room says no, nothing is lost, and Room is called again.
+func TestUT26Window(t *testing.T) {
+	for _, window := range []int{1, 2, 256} {
+		n := newNetwork(t, 1, faults{delay: ms, loss: 0.05})
+		a, b := n.pair(Config{Profile: Seed, Window: window, Ack: Eager}, Config{Profile: Seed, Window: window, Ack: Eager})
+		most := uint32(0)
+		n.watch = func(from *node, p *Packet) {
+			if from == a {
+				most = max(most, a.assoc.lane[0].nxt-a.assoc.lane[0].una)
+			}
+		}
+		n.stream(a, b, 600, 1100, time.Hour)
+		require.LessOrEqual(t, int(most), window)
+	}
+}
+
+// U3: a packet leaves when it is given, if the window is open.
+func TestU3Immediately(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, _ := n.pair(Config{}, Config{})
+	sent := -time.Second
+	n.watch = func(from *node, p *Packet) {
+		if p.kind == kindData {
+			sent = n.now
+		}
+	}
+	a.send(a.assoc, []byte("now"))
+	a.flush()
+	require.Equal(t, n.now, sent)
+}
+
+// U-T28: 1 % of the packets are lost, a round trip is worth 100 of them, the window 256: selective acknowledgments are at least 1.7 times as fast as go-back-n.
+func TestUT28Selective(t *testing.T) {
+	took := map[Profile]time.Duration{}
+	for _, profile := range []Profile{Modern, Seed} {
+		n := newNetwork(t, 3, faults{delay: 5 * ms, loss: 0.01, rate: 100 * 1200 * 100, queue: 1 << 20})
+		c := Config{Profile: profile, Ack: Eager, Window: 256}
+		a, b := n.add(1, c), n.add(2, c)
+		a.path, b.path = Path{Size: BaseSize, Local: true}, Path{Size: BaseSize, Local: true} // no congestion window in either
+		n.join(a, b)
+		took[profile] = n.pour(a, b, 4<<20, time.Hour)
+		t.Logf("%v: %v %+v", profile, took[profile], a.m.Stats())
+	}
+	require.Greater(t, float64(took[Seed]), 1.7*float64(took[Modern]))
+}
+
+// U-T29: nothing is lost but everything is late for once: at most two probes, and the window does not collapse.
+func TestUT29DelaySpike(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{}, Config{})
+	n.stream(a, b, 200, 1100, time.Minute)
+	n.idle(50 * ms)
+	window, st := a.assoc.cwnd, a.m.Stats()
+	b.busy = n.now + 30*ms
+	n.stream(a, b, 20, 1100, time.Minute)
+	n.idle(50 * ms)
+	require.LessOrEqual(t, a.m.Stats().Probes-st.Probes, int64(2))
+	require.LessOrEqual(t, a.m.Stats().Resent-st.Resent, int64(2))
+	require.GreaterOrEqual(t, a.assoc.cwnd, window/2)
+}
+
+// Congestion, "Must show": through a bottleneck of 20 Mbit/s at least 60 % of the link, one flow and eight together, and the
+// slowest of eight has at least a quarter of the fastest.
+func TestBottleneck(t *testing.T) {
+	for _, loss := range []float64{0, 0.01, 0.05} {
+		for _, flows := range []int{1, 8} {
+			t.Run(fmt.Sprintf("%d flows/%v", flows, loss), func(t *testing.T) {
+				const rate = 20e6 / 8
+				n := newNetwork(t, 5, faults{delay: 5 * ms, loss: loss, rate: rate, queue: 100_000})
+				src := n.add(1, Config{})
+				as, moved := []*Assoc{}, map[*Assoc]int{}
+				refs := map[any]*Assoc{}
+				data := make([]byte, 64<<10)
+				fill := func(a *Assoc) {
+					for {
+						_, piece := a.Room()
+						if piece == 0 {
+							return
+						}
+						refs[src.bulk(a, 0, data[:min(piece, len(data))])] = a
+					}
+				}
+				src.room = fill
+				for i := range flows {
+					dst := n.add(2+i, Config{})
+					dst.mem = make([]byte, len(data))
+					n.join(src, dst)
+					as = append(as, src.assoc)
+				}
+				src.sent = nil
+				start := n.now
+				for _, a := range as {
+					fill(a)
+				}
+				n.idle(3 * time.Second)
+				total, most, least := 0, 0, 1<<60
+				for _, nd := range n.order[1:] {
+					moved[nd.assoc] = nd.placed
+					total, most, least = total+nd.placed, max(most, nd.placed), min(least, nd.placed)
+				}
+				goodput := float64(total) / (n.now - start).Seconds() / rate
+				st := src.m.Stats()
+				t.Logf("goodput %.0f %%, slowest/fastest %.2f, sent %d, again %d", 100*goodput, float64(least)/float64(most), st.Sent, st.Resent)
+				require.Greater(t, goodput, 0.6)
+				require.Greater(t, 4*least, most)
+			})
+		}
+	}
+}
+
+// U-T34: 16 senders to one receiver: no collapse, and none has less than half of another.
+func TestUT34Incast(t *testing.T) {
+	const rate = 100e6 / 8
+	n := newNetwork(t, 5, faults{delay: ms, rate: rate, queue: 200_000})
+	dst := n.add(0, Config{})
+	for i := range 16 {
+		n.join(n.add(1+i, Config{}), dst)
+	}
+	got := map[netip.AddrPort]int{}
+	data := make([]byte, 64<<10)
+	dst.mem = data
+	for _, nd := range n.order[1:] {
+		nd.room = func(a *Assoc) {
+			for {
+				_, piece := a.Room()
+				if piece == 0 {
+					return
+				}
+				nd.bulk(a, 0, data[:min(piece, len(data))])
+			}
+		}
+		nd.room(nd.assoc)
+	}
+	n.idle(4 * time.Second)
+	most, least := 0, 1<<60
+	for _, nd := range n.order[1:] {
+		v := 0
+		for _, ref := range nd.sent {
+			v += len(nd.sources[ref])
+		}
+		got[nd.addr] = v
+		most, least = max(most, v), min(least, v)
+	}
+	t.Logf("most %d, least %d, all %.0f %%", most, least, 100*float64(dst.placed)/4/rate)
+	require.Greater(t, 2*least, most)
+	require.Greater(t, float64(dst.placed)/4, 0.6*rate)
+}
+
+// Messages of all sizes in one stream, several in a packet and one in several.
+func TestFrames(t *testing.T) {
+	n := newNetwork(t, 2, faults{delay: ms, loss: 0.02, reorder: 0.1})
+	a, b := n.pair(Config{}, Config{})
+	sizes := []int{8, 100, 1000, 1159, 1160, 1161, 5000, 65536, 8, 64 << 10}
+	for i, size := range sizes {
+		m := make([]byte, size)
+		binary.LittleEndian.PutUint64(m, uint64(i))
+		a.send(a.assoc, m)
+	}
+	n.run(time.Minute, func() bool { return len(b.got) == len(sizes) })
+	for i, m := range b.got {
+		require.Len(t, m, sizes[i])
+		require.Equal(t, uint64(i), binary.LittleEndian.Uint64(m))
+	}
+}
+
+// U9, U-T6: modes and profiles are named, and what is no name is an error that says the names.
+func TestUT6Names(t *testing.T) {
+	for name, want := range map[string]AckMode{"": Adaptive, "adaptive": Adaptive, "lazy": Lazy, "eager": Eager} {
+		got, err := ParseAckMode(name)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for name, want := range map[string]Profile{"": Modern, "modern": Modern, "seed": Seed} {
+		got, err := ParseProfile(name)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	_, err := ParseAckMode("Lazy")
+	require.ErrorContains(t, err, "adaptive, lazy and eager")
+	_, err = ParseProfile("fast")
+	require.ErrorContains(t, err, "modern nor seed")
+}
