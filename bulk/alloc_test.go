@@ -23,9 +23,9 @@ func TestTransfersAllocateLittle(t *testing.T) {
 		}
 		p := newPair(t, n)
 		for _, size := range sizes {
-			owned, err := bulk.Create(p.octx, bulk.ReadWrite, make([]byte, size))
+			owned, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, size))
 			require.NoError(t, err)
-			local, err := bulk.Create(p.mctx, bulk.LocalOnly, make([]byte, size))
+			local, err := bulk.Create(p.mctx, bulk.Options{Access: bulk.LocalOnly}, make([]byte, size))
 			require.NoError(t, err)
 			there := remote(t, owned)
 			for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
@@ -58,8 +58,8 @@ func TestTransfersAllocateLittle(t *testing.T) {
 				transfers() // fills the lists of spare parts
 				require.LessOrEqual(t, transfers(), uint64(2*rounds+assisted), fmt.Sprintf("%d transfers, %v %d", rounds, dir, size))
 			}
-			require.NoError(t, owned.Close(nil))
-			require.NoError(t, local.Close(nil))
+			require.NoError(t, owned.Close())
+			require.NoError(t, local.Close())
 		}
 	})
 }

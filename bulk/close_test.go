@@ -24,7 +24,7 @@ import (
 func (s *scene) revoke() {
 	s.t.Helper()
 	calls := 0
-	require.NoError(s.t, s.there.Close(func(err error) {
+	require.NoError(s.t, s.there.CloseFunc(func(err error) {
 		calls++
 		assert.NoError(s.t, err)
 	}))
@@ -118,7 +118,7 @@ func TestCloseWaitsForOwnTransfers(t *testing.T) {
 					op := s.start()
 					s.until(func() bool { return op.Moved() > 0 })
 					closed, early := 0, false
-					require.NoError(t, s.here.Close(func(err error) {
+					require.NoError(t, s.here.CloseFunc(func(err error) {
 						closed++
 						early = s.calls == 0
 						assert.NoError(t, err)
@@ -163,32 +163,32 @@ func TestCloseTwice(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n)
 		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadOnly, bulk.ReadWrite} {
-			h, err := bulk.Create(p.octx, access, make([]byte, 10_000))
+			h, err := bulk.Create(p.octx, bulk.Options{Access: access}, make([]byte, 10_000))
 			require.NoError(t, err)
 			calls := 0
-			require.NoError(t, h.Close(func(error) { calls++ }))
-			require.ErrorIs(t, h.Close(func(error) { calls++ }), hg.ErrClosed)
+			require.NoError(t, h.CloseFunc(func(error) { calls++ }))
+			require.ErrorIs(t, h.CloseFunc(func(error) { calls++ }), hg.ErrClosed)
 			p.octx.Trigger(0)
 			require.Equal(t, 1, calls)
-			require.ErrorIs(t, h.Close(nil), hg.ErrClosed)
+			require.ErrorIs(t, h.Close(), hg.ErrClosed)
 			require.ErrorIs(t, h.CloseWait(t.Context()), hg.ErrClosed)
 			require.EqualValues(t, 10_000, h.Len(), "a closed handle can still be looked at")
 			require.Len(t, h.Segments(), 1)
 		}
-		h, err := bulk.Create(p.octx, bulk.ReadWrite, make([]byte, 10))
+		h, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 10))
 		require.NoError(t, err)
 		r := remote(t, h)
-		require.NoError(t, r.Close(nil), "a remote handle needs no Close")
-		require.NoError(t, r.Close(nil))
+		require.NoError(t, r.Close(), "a remote handle needs no Close")
+		require.NoError(t, r.Close())
 		require.NoError(t, r.CloseWait(t.Context()))
-		require.ErrorIs(t, r.Close(func(error) { t.Error("must not run") }), hg.ErrInvalid)
+		require.ErrorIs(t, r.CloseFunc(func(error) { t.Error("must not run") }), hg.ErrInvalid)
 
 		var won, lost int
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for range 8 {
 			wg.Go(func() {
-				err := h.Close(nil)
+				err := h.Close()
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil {
@@ -266,7 +266,7 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 					if err := h.Input(&remote); err != nil {
 						return err
 					}
-					l, err := bulk.Create(tctx, bulk.LocalOnly, mine.segs...)
+					l, err := bulk.Create(tctx, bulk.Options{Access: bulk.LocalOnly}, mine.segs...)
 					if err != nil {
 						return err
 					}
@@ -276,7 +276,7 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 						got.done(op, err)
 						assert.NoError(t, h.Respond(nil, nil))
 					})
-					return errors.Join(err, l.Close(nil))
+					return errors.Join(err, l.Close())
 				})
 				require.NoError(t, err)
 				id, err := origin.Register("slow", nil)
@@ -293,7 +293,7 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 				require.NoError(t, h.Forward(there, func(h *hg.Handle, err error) {
 					assert.ErrorIs(t, err, hg.ErrCanceled)
 					step = "canceled"
-					assert.NoError(t, there.Close(func(err error) {
+					assert.NoError(t, there.CloseFunc(func(err error) {
 						assert.NoError(t, err)
 						step = "closed"
 						theirs.set(0xee)
@@ -367,7 +367,7 @@ func TestCloseRacesTransfers(t *testing.T) {
 					over <- err
 				}
 			}
-			require.NoError(t, there.Close(func(err error) { closed <- err }))
+			require.NoError(t, there.CloseFunc(func(err error) { closed <- err }))
 			require.NoError(t, <-closed)
 			after := theirs.bytes()
 			err = <-over
@@ -395,7 +395,7 @@ func TestEncodeRacesClose(t *testing.T) {
 		for range 50 {
 			mem := newMemory(1000, 1000)
 			mem.fill(1)
-			h, err := bulk.Create(hctx, bulk.ReadOnly, mem.segs...)
+			h, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadOnly}, mem.segs...)
 			require.NoError(t, err)
 			var wg sync.WaitGroup
 			for range 3 {
@@ -424,7 +424,7 @@ func TestCloseLetsTheMemoryGo(t *testing.T) {
 		p := newPair(t, n)
 		buf := bytes.Repeat([]byte{7}, 1<<16)
 		alive := weak.Make(&buf[0])
-		h, err := bulk.Create(p.octx, bulk.ReadWrite, buf)
+		h, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite}, buf)
 		require.NoError(t, err)
 		r := remote(t, h)
 		buf = nil
@@ -453,16 +453,16 @@ func TestCloseLetsTheMemoryGo(t *testing.T) {
 func TestCloseAfterTheContext(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		cls, hctx := n.Origin(hg.Config{})
-		h, err := bulk.Create(hctx, bulk.ReadWrite, make([]byte, 10))
+		h, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 10))
 		require.NoError(t, err)
-		other, err := bulk.Create(hctx, bulk.ReadWrite, make([]byte, 10))
+		other, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 10))
 		require.NoError(t, err)
 		require.NoError(t, cls.Close())
 		calls := 0
-		require.NoError(t, h.Close(func(error) { calls++ }))
+		require.NoError(t, h.CloseFunc(func(error) { calls++ }))
 		require.ErrorContains(t, cls.Shutdown(t.Context()), "1 region left")
 		require.Equal(t, 1, calls)
-		require.ErrorIs(t, other.Close(func(error) { calls++ }), hg.ErrClosed)
+		require.ErrorIs(t, other.CloseFunc(func(error) { calls++ }), hg.ErrClosed)
 		require.Zero(t, cls.NA().Regions())
 		require.Zero(t, hctx.Trigger(0))
 		require.Equal(t, 1, calls)

@@ -63,7 +63,7 @@ func TestRefusedTransferTellsPeer(t *testing.T) {
 		s := newScene(t, p, dir, 1000)
 		s.spec.Peer = s.peer
 		closed := false
-		require.NoError(t, s.here.Close(func(error) { closed = true }))
+		require.NoError(t, s.here.CloseFunc(func(error) { closed = true }))
 		p.Until(func() bool { return closed })
 		_, err := bulk.Transfer(s.mctx, s.spec, s.done)
 		var e *bulk.Error

@@ -1,11 +1,13 @@
 package bulk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -55,3 +57,14 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Timeout tells whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
+
+// endedBy returns why something was canceled, if ctx ended it. A passed deadline is a time-out and not a cancel.
+func endedBy(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() == nil || na.CodeOf(err) != hg.ErrCanceled:
+		return err
+	case ctx.Err() == context.DeadlineExceeded:
+		return fmt.Errorf("%w: %w", hg.ErrTimeout, context.Cause(ctx))
+	}
+	return fmt.Errorf("%w: %w", hg.ErrCanceled, context.Cause(ctx))
+}

@@ -29,7 +29,7 @@ func Example() {
 			return err
 		}
 		buf := make([]byte, in.Data.Len()) // a real target has a limit here
-		local, err := bulk.Create(tctx, bulk.LocalOnly, buf)
+		local, err := bulk.Create(tctx, bulk.Options{Access: bulk.LocalOnly}, buf)
 		if err != nil {
 			return err
 		}
@@ -46,7 +46,7 @@ func Example() {
 		return err
 	}))
 
-	data, err := bulk.Create(octx, bulk.ReadOnly, []byte("one segment of x, "), bytes.Repeat([]byte("x"), 3_000_000))
+	data, err := bulk.Create(octx, bulk.Options{Access: bulk.ReadOnly}, []byte("one segment of x, "), bytes.Repeat([]byte("x"), 3_000_000))
 	check(err)
 	h, err := octx.Create(target.Addr(), must(origin.Register("store", nil)))
 	check(err)
@@ -97,7 +97,7 @@ func ExampleNewReader() {
 		return h.Respond(fmt.Sprintf("%d bytes, %08x", n, sum.Sum32()), nil)
 	}))
 
-	data, err := bulk.Create(octx, bulk.ReadOnly, bytes.Repeat([]byte("quicksilver "), 250_000))
+	data, err := bulk.Create(octx, bulk.Options{Access: bulk.ReadOnly}, bytes.Repeat([]byte("quicksilver "), 250_000))
 	check(err)
 	h, err := octx.Create(target.Addr(), must(origin.Register("checksum", nil)))
 	check(err)

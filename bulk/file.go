@@ -78,7 +78,7 @@ func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	if err := f.use("create"); err != nil {
 		return nil, err
 	}
-	h, err := CreateWith(hctx, opts, f.data)
+	h, err := Create(hctx, opts, f.data)
 	if err != nil {
 		return nil, errors.Join(err, f.leave())
 	}

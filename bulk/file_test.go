@@ -57,7 +57,7 @@ func (p *pair) handleOf(m *bulk.File, hctx *hg.Context, access bulk.Access) *bul
 func (p *pair) closeNow(h *bulk.Handle) {
 	p.t.Helper()
 	done := false
-	if err := h.Close(func(error) { done = true }); err == nil {
+	if err := h.CloseFunc(func(error) { done = true }); err == nil {
 		p.Until(func() bool { return done })
 	}
 }

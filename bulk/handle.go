@@ -77,12 +77,7 @@ func (h *Handle) key() na.Key {
 
 // Create makes a handle over segs, which are used and not copied. Until Close has completed, peers that have the handle
 // can reach them and they are kept alive.
-func Create(hctx *hg.Context, access Access, segs ...[]byte) (*Handle, error) {
-	return CreateWith(hctx, Options{Access: access}, segs...)
-}
-
-// CreateWith is Create with all that can be said.
-func CreateWith(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
+func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	if opts.Eager > maxEager {
 		return nil, fmt.Errorf("bulk: create: Options.Eager is %d, the limit is %d: %w", opts.Eager, maxEager, hg.ErrInvalid)
 	}
@@ -152,11 +147,14 @@ func (h *Handle) String() string {
 // Format keeps the token out of every verb of package fmt.
 func (h *Handle) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(h.String())) }
 
-// Close takes the memory back. cb, which may be nil, runs in Trigger when no peer can touch the memory any more: no peer,
-// alive, frozen or gone, can delay that. Transfers of this process that use the handle as their local side go on and are
-// waited for; cancel them to be quick. Close never waits itself. A second Close fails with hg.ErrClosed; a remote handle
-// needs none.
-func (h *Handle) Close(cb func(err error)) error {
+// Close begins to take the memory back, and never waits; CloseFunc and CloseWait tell the end. A second Close fails with
+// hg.ErrClosed; a remote handle needs none.
+func (h *Handle) Close() error { return h.CloseFunc(nil) }
+
+// CloseFunc is Close that runs cb in Trigger when no peer can touch the memory any more: no peer, alive, frozen or gone, can
+// delay that. Transfers of this process that use the handle as their local side go on and are waited for; cancel them to be
+// quick.
+func (h *Handle) CloseFunc(cb func(err error)) error {
 	if h.Remote() {
 		if cb != nil {
 			return fmt.Errorf("bulk: close: the memory is a peer's: %w", hg.ErrInvalid)
@@ -184,7 +182,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 		return nil
 	}
 	w := h.hctx.NA().NewWaiter()
-	if err := h.Close(func(error) { w.End() }); err != nil {
+	if err := h.CloseFunc(func(error) { w.End() }); err != nil {
 		return err
 	}
 	if err := w.Wait(ctx); err != nil && !w.Ended() {

@@ -311,7 +311,7 @@ func TestHandleThatCannotTravel(t *testing.T) {
 
 		for _, opts := range []bulk.Options{{Access: bulk.ReadOnly}, {Access: bulk.ReadWrite}} {
 			closed := create(t, hctx, opts, make([]byte, 10))
-			require.NoError(t, closed.Close(nil))
+			require.NoError(t, closed.Close())
 			_, err = closed.MarshalBinary()
 			require.ErrorIs(t, err, hg.ErrClosed, "the key of a closed handle opens nothing")
 		}
@@ -358,24 +358,24 @@ func TestBoundHandleOfWhoDoesNotListen(t *testing.T) {
 func TestCreateRefuses(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		cls, hctx := n.Origin(hg.Config{})
-		_, err := bulk.Create(hctx, 4)
+		_, err := bulk.Create(hctx, bulk.Options{Access: 4})
 		require.ErrorIs(t, err, hg.ErrInvalid)
-		_, err = bulk.CreateWith(hctx, bulk.Options{Access: bulk.ReadOnly, Eager: 64<<10 + 1})
+		_, err = bulk.Create(hctx, bulk.Options{Access: bulk.ReadOnly, Eager: 64<<10 + 1})
 		require.ErrorIs(t, err, hg.ErrInvalid)
 		require.Contains(t, err.Error(), "Eager")
 		limit := hctx.NA().Limits().MaxSegments
-		_, err = bulk.Create(hctx, bulk.ReadOnly, make([][]byte, limit)...)
+		_, err = bulk.Create(hctx, bulk.Options{Access: bulk.ReadOnly}, make([][]byte, limit)...)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, hctx.Stats().NA.Regions)
 		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadWrite} {
-			_, err = bulk.Create(hctx, access, make([][]byte, limit+1)...)
+			_, err = bulk.Create(hctx, bulk.Options{Access: access}, make([][]byte, limit+1)...)
 			require.ErrorIs(t, err, hg.ErrInvalid)
 			require.Contains(t, err.Error(), fmt.Sprint(limit))
 		}
 		require.EqualValues(t, 1, hctx.Stats().NA.Regions, "what was refused is not registered")
 		require.NoError(t, cls.Close())
 		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadOnly} {
-			_, err = bulk.Create(hctx, access, make([]byte, 10))
+			_, err = bulk.Create(hctx, bulk.Options{Access: access}, make([]byte, 10))
 			require.ErrorIs(t, err, hg.ErrClosed)
 		}
 	})

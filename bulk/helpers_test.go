@@ -144,9 +144,9 @@ func remote(t testing.TB, h *bulk.Handle) *bulk.Handle {
 // create makes a handle that is closed when the test ends, if the test did not close it.
 func create(t testing.TB, hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bulk.Handle {
 	t.Helper()
-	h, err := bulk.CreateWith(hctx, opts, segs...)
+	h, err := bulk.Create(hctx, opts, segs...)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = h.Close(nil) })
+	t.Cleanup(func() { _ = h.Close() })
 	return h
 }
 
@@ -216,7 +216,7 @@ func (p *pair) works() {
 		e := p.transfer(bulk.Spec{Dir: dir, Remote: remote(p.t, there), Local: local(p.t, p.mctx, mine.segs...), Size: 70_000, Chunk: 16 << 10})
 		require.NoError(p.t, e.err)
 		require.True(p.t, bytes.Equal(from.bytes(), to.bytes()), "a whole transfer moves the right bytes")
-		require.NoError(p.t, there.Close(nil))
+		require.NoError(p.t, there.Close())
 	}
 }
 

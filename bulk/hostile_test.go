@@ -334,7 +334,7 @@ func (f *farce) class(addr, node string) *hg.Context {
 }
 
 func (f *farce) handle(hctx *hg.Context, opts bulk.Options, segs ...[]byte) *bulk.Handle {
-	h, err := bulk.CreateWith(hctx, opts, segs...)
+	h, err := bulk.Create(hctx, opts, segs...)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -527,7 +527,7 @@ func (f *farce) unshare(i int) {
 	s := f.shared[i]
 	f.shared = append(f.shared[:i:i], f.shared[i+1:]...)
 	ended := f.begun("close")
-	if err := s.h.Close(func(error) {
+	if err := s.h.CloseFunc(func(error) {
 		ended()
 		s.mem.set('x')
 		f.closed = append(f.closed, s)
@@ -581,7 +581,7 @@ func (f *farce) bystand() {
 		}
 		h.Close()
 	}
-	if err := own.Close(func(error) { closed = true }); err != nil {
+	if err := own.CloseFunc(func(error) { closed = true }); err != nil {
 		f.t.Fatal(err)
 	}
 	for i := 0; !closed; i++ {
@@ -639,7 +639,7 @@ func (f *farce) end() {
 	f.turn(100)
 	f.bystand()
 	f.liar.close()
-	_ = f.local.Close(nil)
+	_ = f.local.Close()
 	if n := f.other.Stats().NA.PeersLost; n != 0 {
 		f.t.Fatalf("the bystander has lost %d sessions", n)
 	}

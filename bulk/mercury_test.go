@@ -47,7 +47,7 @@ func serveMove(h hg.Incoming) error {
 	if in.Dir == bulk.Push {
 		mine.fill(2)
 	}
-	l, err := bulk.Create(h.Queue(), bulk.LocalOnly, mine.segs...)
+	l, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, mine.segs...)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func serveMove(h hg.Incoming) error {
 		}
 		_ = h.Respond(&out, nil)
 	})
-	return errors.Join(err, l.Close(nil))
+	return errors.Join(err, l.Close())
 }
 
 func verifyPulled(mine *memory, in *moveIn) error {
@@ -187,7 +187,7 @@ func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 	}
 	before := theirs.bytes()
 	var err error
-	in.Memory, err = bulk.CreateWith(h.Queue(), opts, theirs.segs...)
+	in.Memory, err = bulk.Create(h.Queue(), opts, theirs.segs...)
 	require.NoError(m.t, err)
 	calls := 0
 	require.NoError(m.t, h.Forward(in, func(_ *hg.Handle, e error) { calls++; err = e }))

@@ -33,7 +33,7 @@ func TestProgressThatPanics(t *testing.T) {
 			require.NoError(t, s.err)
 			require.EqualValues(t, 300_000, told, "the last one told of everything")
 			closed := 0
-			require.NoError(t, s.here.Close(func(error) { closed++ }))
+			require.NoError(t, s.here.CloseFunc(func(error) { closed++ }))
 			s.Until(func() bool { return closed > 0 })
 		}
 	})

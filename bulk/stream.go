@@ -2,7 +2,6 @@ package bulk
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -74,7 +73,7 @@ func (f *flow) newPiece(buf []byte) (*piece, error) {
 		return p, nil
 	}
 	var err error
-	p.local, err = Create(f.hctx, LocalOnly, buf)
+	p.local, err = Create(f.hctx, Options{Access: LocalOnly}, buf)
 	return p, err
 }
 
@@ -112,8 +111,5 @@ func (f *flow) error(moved int64, err error) error {
 	if e, ok := err.(*Error); ok { // of one piece
 		took, err = e.Took, e.Err
 	}
-	if f.ctx.Err() != nil && na.CodeOf(err) == hg.ErrCanceled {
-		err = fmt.Errorf("%w: %w", hg.ErrCanceled, context.Cause(f.ctx))
-	}
-	return &Error{Dir: f.dir, Peer: f.Peer, Took: took, Moved: moved, Size: f.Size, Err: err}
+	return &Error{Dir: f.dir, Peer: f.Peer, Took: took, Moved: moved, Size: f.Size, Err: endedBy(f.ctx, err)}
 }

@@ -496,7 +496,7 @@ func TestStreamRevoked(t *testing.T) {
 func (p *pair) closeBulk(h *bulk.Handle) {
 	p.t.Helper()
 	done := false
-	require.NoError(p.t, h.Close(func(error) { done = true }))
+	require.NoError(p.t, h.CloseFunc(func(error) { done = true }))
 	p.Until(func() bool { return done })
 }
 

@@ -41,9 +41,9 @@ func TestSpecRefused(t *testing.T) {
 		p := newPair(t, n)
 		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1000)))
 		here := local(t, p.mctx, make([]byte, 500))
-		closed, err := bulk.Create(p.mctx, bulk.LocalOnly, make([]byte, 500))
+		closed, err := bulk.Create(p.mctx, bulk.Options{Access: bulk.LocalOnly}, make([]byte, 500))
 		require.NoError(t, err)
-		require.NoError(t, closed.Close(nil))
+		require.NoError(t, closed.Close())
 		for _, c := range []struct {
 			says   string
 			is     error
@@ -312,7 +312,7 @@ func TestSegmentCounts(t *testing.T) {
 			require.Empty(t, differ(mine.bytes(), want), "%d segments to %d", counts[0], counts[1])
 			require.True(t, theirs.intact() && mine.intact(), "bytes beside the segments")
 		}
-		_, err := bulk.Create(p.mctx, bulk.ReadOnly, newMemory(make([]int, 16385)...).segs...)
+		_, err := bulk.Create(p.mctx, bulk.Options{Access: bulk.ReadOnly}, newMemory(make([]int, 16385)...).segs...)
 		require.ErrorIs(t, err, hg.ErrInvalid)
 		require.ErrorContains(t, err, "16385 segments, the limit is 16384")
 	})
@@ -493,7 +493,7 @@ func TestSelfTransfer(t *testing.T) {
 					require.ErrorIs(t, c.err, hg.ErrCanceled)
 					require.Positive(t, c.moved)
 
-					require.NoError(t, there.Close(nil))
+					require.NoError(t, there.Close())
 					e = ended{}
 					_, err = bulk.Transfer(first, spec, e.done)
 					require.NoError(t, err)

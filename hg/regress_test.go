@@ -52,7 +52,7 @@ func TestWaitersBesideWorkers(t *testing.T) {
 					return
 				}
 				assert.True(t, r.Wait(-1))
-				b, err := bulk.Create(p.octx, bulk.ReadOnly, make([]byte, 8))
+				b, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 8))
 				assert.NoError(t, err)
 				assert.NoError(t, b.CloseWait(t.Context()))
 				for busy(h) {

@@ -113,13 +113,13 @@ func TestNothingAfterTheEnd(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		require.NoError(t, p.call(h, "x"))
-		b, err := bulk.Create(p.octx, bulk.ReadWrite, make([]byte, 8))
+		b, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8))
 		require.NoError(t, err)
 		require.NoError(t, p.origin.Close())
 		n.Until(p.octx.Closed)
 		late := func() { t.Error("a callback runs after the end") }
 		require.ErrorIs(t, h.Withdraw(0, func(*hg.Handle, hg.WithdrawResult) { late() }), hg.ErrClosed)
-		require.ErrorIs(t, b.Close(func(error) { late() }), hg.ErrClosed)
+		require.ErrorIs(t, b.CloseFunc(func(error) { late() }), hg.ErrClosed)
 		require.ErrorIs(t, p.octx.Post(late), hg.ErrClosed)
 		require.ErrorIs(t, p.octx.Wait(t.Context(), func() bool { return false }), hg.ErrClosed)
 		require.True(t, p.octx.Closed())
@@ -140,12 +140,12 @@ func TestClosedAfterTheLastCallback(t *testing.T) {
 		for round := range rounds {
 			cls, hctx := n.Origin(hg.Config{})
 			n.Undriven(hctx)
-			b, err := bulk.Create(hctx, bulk.ReadWrite, make([]byte, 8))
+			b, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8))
 			require.NoError(t, err)
 			var begun, ended atomic.Int32
 			require.NoError(t, hctx.Post(func() {
 				begun.Add(1)
-				assert.NoError(t, b.Close(func(error) { ended.Add(1) }))
+				assert.NoError(t, b.CloseFunc(func(error) { ended.Add(1) }))
 			}))
 			var slow sync.WaitGroup
 			slow.Go(func() {

@@ -20,11 +20,11 @@ type buffer struct {
 func newBuffer(hctx *hg.Context, access bulk.Access, size int64) (*buffer, error) {
 	b := &buffer{mem: make([]byte, size)}
 	var err error
-	b.h, err = bulk.CreateWith(hctx, bulk.Options{Access: access, Eager: -1}, b.mem)
+	b.h, err = bulk.Create(hctx, bulk.Options{Access: access, Eager: -1}, b.mem)
 	return b, err
 }
 
-func (b *buffer) close() { _ = b.h.Close(nil) }
+func (b *buffer) close() { _ = b.h.Close() }
 
 const (
 	// maxBuffered bounds the memory of all transfers of a target.

@@ -45,7 +45,7 @@ func (p *perf) newMover(dir moveDir, size int64, count int) (*mover, error) {
 		copy(m.buf, pattern(int(size)))
 	}
 	var err error
-	if m.mem, err = bulk.CreateWith(p.hctx, bulk.Options{Access: access, Eager: -1}, m.buf); err != nil {
+	if m.mem, err = bulk.Create(p.hctx, bulk.Options{Access: access, Eager: -1}, m.buf); err != nil {
 		return nil, err
 	}
 	if m.c, err = p.newCall(nil); err != nil {
@@ -72,5 +72,5 @@ func (m *mover) once(check bool) error {
 
 func (m *mover) close() {
 	m.c.h.Close()
-	_ = m.mem.Close(nil)
+	_ = m.mem.Close()
 }

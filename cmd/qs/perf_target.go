@@ -97,12 +97,12 @@ func (m *moves) take(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, [
 	}
 	if !same {
 		if m.mem != nil {
-			_ = m.mem.Close(nil)
+			_ = m.mem.Close()
 		}
 		var err error
 		m.mem, m.buf = nil, nil
 		buf := pattern(int(size))
-		if m.mem, err = bulk.Create(hctx, bulk.LocalOnly, buf); err != nil {
+		if m.mem, err = bulk.Create(hctx, bulk.Options{Access: bulk.LocalOnly}, buf); err != nil {
 			return nil, nil, err
 		}
 		m.buf = buf

@@ -295,7 +295,7 @@ func (sl *soakSlot) publish() error {
 		soakFill(sl.mem[:sl.used], sl.token)
 	}
 	var err error
-	if sl.region, err = bulk.Create(l.hctx, access, sl.mem[:sl.used]); err != nil {
+	if sl.region, err = bulk.Create(l.hctx, bulk.Options{Access: access}, sl.mem[:sl.used]); err != nil {
 		return err
 	}
 	sl.in, err = sl.region.AppendBinary(sl.in)
@@ -342,7 +342,7 @@ func (sl *soakSlot) ended(token uint64, err error, then func(error)) {
 		sl.poison = true
 		again()
 	}
-	if region.Close(closed) != nil {
+	if region.CloseFunc(closed) != nil {
 		closed(nil)
 	}
 }

@@ -161,7 +161,7 @@ func soakMove(h hg.Incoming, push bool, token uint64, descriptor []byte) error {
 		spec.Dir = bulk.Push
 		soakFill(buf, ^token)
 	}
-	local, err := bulk.Create(h.Queue(), bulk.LocalOnly, buf)
+	local, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, buf)
 	if err != nil {
 		return err
 	}
@@ -178,10 +178,10 @@ func soakMove(h hg.Incoming, push bool, token uint64, descriptor []byte) error {
 		default:
 			_ = h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), nil)
 		}
-		_ = local.Close(nil)
+		_ = local.Close()
 	})
 	if err != nil {
-		_ = local.Close(nil)
+		_ = local.Close()
 	}
 	return err
 }

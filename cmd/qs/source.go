@@ -130,7 +130,7 @@ func (s *source) because(err error) error {
 // close lets the file go. Nobody is inside read.
 func (s *source) close() {
 	if s.mapped != nil {
-		_ = s.mapped.Close(nil)
+		_ = s.mapped.Close()
 	}
 	_ = s.f.Close()
 }

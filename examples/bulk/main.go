@@ -48,8 +48,8 @@ func run(out io.Writer) {
 	defer func() { check(origin.Class().Shutdown(ctx)) }()
 	data := bytes.Repeat([]byte("all that glitters is not gold, "), 100_000)
 	result := make([]byte, len(data))
-	text := must(bulk.Create(origin, bulk.ReadOnly, data))
-	room := must(bulk.Create(origin, bulk.WriteOnly, result))
+	text := must(bulk.Create(origin, bulk.Options{Access: bulk.ReadOnly}, data))
+	room := must(bulk.Create(origin, bulk.Options{Access: bulk.WriteOnly}, result))
 
 	h := must(origin.Create(target.Self(), hg.HashName("upper")))
 	defer h.Close()
@@ -80,7 +80,7 @@ func upper(h hg.Incoming) error {
 		return fmt.Errorf("no text, no room, or more than %d bytes", maxText)
 	}
 	buf := make([]byte, job.Text.Len())
-	local, err := bulk.Create(h.Queue(), bulk.LocalOnly, buf)
+	local, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, buf)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func upper(h hg.Incoming) error {
 		} else {
 			_ = h.Respond(nil, nil)
 		}
-		_ = local.Close(nil)
+		_ = local.Close()
 	}
 	push := func(_ *bulk.Op, err error) {
 		if err == nil {

@@ -28,9 +28,9 @@ func TestBulkRefused(t *testing.T) {
 			target.Trigger(0)
 		}
 	}()
-	room, err := bulk.Create(origin, bulk.WriteOnly, make([]byte, 1))
+	room, err := bulk.Create(origin, bulk.Options{Access: bulk.WriteOnly}, make([]byte, 1))
 	require.NoError(t, err)
-	long, err := bulk.Create(origin, bulk.ReadOnly, make([]byte, maxText+1))
+	long, err := bulk.Create(origin, bulk.Options{Access: bulk.ReadOnly}, make([]byte, maxText+1))
 	require.NoError(t, err)
 	h, err := origin.Create(target.Self(), hg.HashName("upper"))
 	require.NoError(t, err)

@@ -52,7 +52,7 @@ func (o *origin) stopPull() (string, error) {
 
 // callPull makes data readable for the target for the time of one call.
 func (o *origin) callPull(data []byte, stopAt int64) (out pullOutput, err error) {
-	exposed, err := bulk.Create(o.hctx, bulk.ReadOnly, data)
+	exposed, err := bulk.Create(o.hctx, bulk.Options{Access: bulk.ReadOnly}, data)
 	if err != nil {
 		return out, err
 	}

@@ -133,11 +133,11 @@ func (t *target) pull(h hg.Incoming) error {
 	}
 	p.buf = make([]byte, p.in.Data.Len())
 	var err error
-	if p.local, err = bulk.Create(t.hctx, bulk.LocalOnly, p.buf); err != nil {
+	if p.local, err = bulk.Create(t.hctx, bulk.Options{Access: bulk.LocalOnly}, p.buf); err != nil {
 		return err
 	}
 	if p.report, err = t.hctx.Create(h.Peer(), t.moved); err != nil {
-		_ = p.local.Close(nil)
+		_ = p.local.Close()
 		return err
 	}
 	spec := bulk.Spec{
@@ -184,5 +184,5 @@ func (p *pulling) done(op *bulk.Op, err error) {
 
 func (p *pulling) close() {
 	p.report.Close()
-	_ = p.local.Close(nil)
+	_ = p.local.Close()
 }

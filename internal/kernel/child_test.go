@@ -116,7 +116,7 @@ func handlers(hctx *hg.Context) map[string]hg.Handler {
 		return func(h hg.Incoming) error {
 			region := make([]byte, size)
 			fill(region)
-			b, err := bulk.Create(hctx, bulk.ReadOnly, region)
+			b, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadOnly}, region)
 			if err != nil {
 				return err
 			}
@@ -166,7 +166,7 @@ type pullArgs struct {
 // pull pulls what the origin of h has asked for, and answers. It calls point once, in the middle, and done at the end; done may
 // be nil.
 func pull(h hg.Incoming, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
-	local, err := bulk.Create(h.Queue(), bulk.LocalOnly, make([]byte, in.Size))
+	local, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, make([]byte, in.Size))
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func pull(h hg.Incoming, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc)
 			done(op, err)
 		}
 		_ = h.RespondRaw(nil, nil) // the origin may be gone
-		_ = local.Close(nil)
+		_ = local.Close()
 	})
 	return err
 }

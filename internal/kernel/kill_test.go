@@ -99,7 +99,7 @@ func originChild() error {
 		if _, err := fmt.Sscan(os.Getenv(sizeEnv), &args.Size, &args.Point); err != nil {
 			return err
 		}
-		if args.Region, err = bulk.Create(hctx, bulk.ReadOnly, make([]byte, args.Size)); err != nil {
+		if args.Region, err = bulk.Create(hctx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, args.Size)); err != nil {
 			return err
 		}
 		in = &args
@@ -180,7 +180,7 @@ func eachPoint(t *testing.T, f func(t *testing.T, tr transport, size, point int6
 func TestKilledPuller(t *testing.T) {
 	eachPoint(t, func(t *testing.T, tr transport, size, point int64) {
 		p, o := tr.meet(t, patient)
-		region, err := bulk.Create(o.hctx, bulk.ReadOnly, make([]byte, size))
+		region, err := bulk.Create(o.hctx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, size))
 		require.NoError(t, err)
 		h := o.handle("pull")
 		defer h.Close()
@@ -205,7 +205,7 @@ func TestKilledPuller(t *testing.T) {
 		t.Logf("SIGKILL to callback: %v", c.at.Sub(begun))
 		require.ErrorIs(t, c.err, hg.ErrPeerLost)
 		freed := false
-		require.NoError(t, region.Close(func(err error) { freed = err == nil }))
+		require.NoError(t, region.CloseFunc(func(err error) { freed = err == nil }))
 		o.until(func() bool { return freed })
 	})
 }

@@ -45,7 +45,7 @@ func TestRestart(t *testing.T) {
 		t.Logf("served by the new one after %v", time.Since(begun))
 
 		memory := make([]byte, 1<<20)
-		local, err := bulk.Create(o.hctx, bulk.LocalOnly, memory)
+		local, err := bulk.Create(o.hctx, bulk.Options{Access: bulk.LocalOnly}, memory)
 		require.NoError(t, err)
 		ended := 0
 		var got error
@@ -56,7 +56,7 @@ func TestRestart(t *testing.T) {
 		t.Logf("an old key: %v", got)
 		require.ErrorIs(t, got, na.ErrRevoked)
 		require.Equal(t, make([]byte, 1<<20), memory)
-		require.NoError(t, local.Close(nil))
+		require.NoError(t, local.Close())
 	})
 }
 

@@ -108,7 +108,7 @@ func TestStoppedOwner(t *testing.T) {
 	require.NoError(t, h.Output(&ex))
 
 	local := make([]byte, regionSize)
-	lh, err := bulk.Create(o.hctx, bulk.LocalOnly, local)
+	lh, err := bulk.Create(o.hctx, bulk.Options{Access: bulk.LocalOnly}, local)
 	require.NoError(t, err)
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: o.peer, Remote: ex.Region, Local: lh, Size: int64(regionSize)}
 	echo := o.handle("echo")
@@ -153,5 +153,5 @@ func TestStoppedOwner(t *testing.T) {
 	require.NoError(t, got)
 	require.Equal(t, ex.Sum, sum(local))
 	require.Zero(t, o.hctx.Stats().NA.PeersLost)
-	require.NoError(t, lh.Close(nil))
+	require.NoError(t, lh.Close())
 }

@@ -77,7 +77,7 @@ func runProgram(s setup) error {
 	for i := 0; i < len(region); i += 8 {
 		binary.LittleEndian.PutUint64(region[i:], uint64(i)*0x9e3779b97f4a7c15)
 	}
-	own, err := bulk.Create(p.hctx, bulk.ReadOnly, region)
+	own, err := bulk.Create(p.hctx, bulk.Options{Access: bulk.ReadOnly}, region)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (p *program) command(line string, region []byte) error {
 		}
 		if pulls || eager {
 			l.local = make([]byte, piece)
-			if l.mem, err = bulk.Create(p.hctx, bulk.LocalOnly, l.local); err != nil {
+			if l.mem, err = bulk.Create(p.hctx, bulk.Options{Access: bulk.LocalOnly}, l.local); err != nil {
 				return err
 			}
 		}

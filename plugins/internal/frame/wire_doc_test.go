@@ -117,7 +117,7 @@ func converse(t *testing.T) map[string]string {
 			if err != nil {
 				return err
 			}
-			local, err := bulk.Create(target, bulk.LocalOnly, make([]byte, remote.Len()))
+			local, err := bulk.Create(target, bulk.Options{Access: bulk.LocalOnly}, make([]byte, remote.Len()))
 			if err != nil {
 				return err
 			}
@@ -165,7 +165,7 @@ func converse(t *testing.T) map[string]string {
 	require.ErrorIs(t, *ended, hg.ErrRefused)
 	w.cut("error-response", frame.Expected, false)
 
-	region, err := bulk.CreateWith(origin, bulk.Options{Access: bulk.ReadWrite}, mem)
+	region, err := bulk.Create(origin, bulk.Options{Access: bulk.ReadWrite}, mem)
 	require.NoError(t, err)
 	key, err := region.MarshalBinary()
 	require.NoError(t, err)
@@ -176,7 +176,7 @@ func converse(t *testing.T) map[string]string {
 	_, ended = call("move", append([]byte{byte(bulk.Push)}, key...))
 	require.NoError(t, *ended)
 	w.cut("put", frame.Put, false, "put-data", frame.Data, false, "put-done", frame.Done, true)
-	small, err := bulk.CreateWith(target, bulk.Options{Access: bulk.ReadOnly, Bind: true}, []byte("eager"))
+	small, err := bulk.Create(target, bulk.Options{Access: bulk.ReadOnly, Bind: true}, []byte("eager"))
 	require.NoError(t, err)
 	key, err = small.MarshalBinary()
 	require.NoError(t, err)

@@ -242,7 +242,7 @@ func (a *actor) lend(c *callEntry, name string, hctx *hg.Context, in []byte) ([]
 	if name == "push" {
 		opts.Access = bulk.WriteOnly
 	}
-	region, err := bulk.CreateWith(hctx, opts, split(a.rng, memory)...)
+	region, err := bulk.Create(hctx, opts, split(a.rng, memory)...)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +259,7 @@ func (a *actor) free(c *callEntry) {
 	}
 	l.closed = true
 	a.regions++
-	if err := l.region.Close(func(err error) {
+	if err := l.region.CloseFunc(func(err error) {
 		a.regions--
 		if err != nil {
 			a.s.fail("close of a region: %v", err)
@@ -466,7 +466,7 @@ func (a *actor) move(h hg.Incoming, name string, token uint64, in []byte) error 
 		spec.Dir = bulk.Push
 		copy(local, pattern(^owner.token, len(local)))
 	}
-	lh, err := bulk.Create(h.Queue(), bulk.LocalOnly, split(a.rng, local)...)
+	lh, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, split(a.rng, local)...)
 	if err != nil {
 		return err
 	}

@@ -193,7 +193,7 @@ func (d *duel) forward() {
 			access = bulk.WriteOnly
 		}
 		var err error
-		if d.region, err = bulk.Create(d.hctx, access, d.memory); err == nil {
+		if d.region, err = bulk.Create(d.hctx, bulk.Options{Access: access}, d.memory); err == nil {
 			in, err = d.region.MarshalBinary()
 		}
 		if err != nil {
@@ -264,7 +264,7 @@ func (d *duel) free() {
 		d.freed++
 		copy(d.memory, poisoned)
 	}
-	switch err := d.region.Close(freed); {
+	switch err := d.region.CloseFunc(freed); {
 	case err == nil:
 	case d.hctx.Closed() && na.CodeOf(err) == na.ErrClosed: // it is taken back all the same, and nobody is left to say so
 		freed(nil)

@@ -89,7 +89,7 @@ func (p *post) call(hctx *hg.Context) {
 			access = bulk.WriteOnly
 		}
 		var err error
-		if region, err = bulk.Create(hctx, access, memory); err != nil {
+		if region, err = bulk.Create(hctx, bulk.Options{Access: access}, memory); err != nil {
 			p.err = err
 			return
 		}
@@ -126,7 +126,7 @@ func (p *post) call(hctx *hg.Context) {
 	}
 	if region != nil {
 		closed := false
-		if err := region.Close(func(error) { closed = true }); err != nil {
+		if err := region.CloseFunc(func(error) { closed = true }); err != nil {
 			p.fail("close of the region: %v", err)
 		}
 		drive(hctx, time.Second, func() bool { return closed })

@@ -95,7 +95,7 @@ func (w *worker) moveAndAnswer(h hg.Incoming, remote *bulk.Handle, out []byte) e
 		dir = bulk.Push
 	}
 	local := bytes.Repeat([]byte{2}, size)
-	lh, err := bulk.Create(h.Queue(), bulk.LocalOnly, local)
+	lh, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, local)
 	if err != nil {
 		return err
 	}

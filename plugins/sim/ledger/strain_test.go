@@ -107,7 +107,7 @@ func (a *strainer) main(node *sim.Node) {
 	_, _ = a.cls.RegisterRPC(hg.RPC{Name: "note", Handler: a.handle, OneWay: true})
 	_, _ = a.cls.Register("nobody", nil)
 	a.hctx, _ = a.cls.NewContext()
-	a.region, _ = bulk.Create(a.hctx, bulk.ReadOnly, make([]byte, 64<<10))
+	a.region, _ = bulk.Create(a.hctx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 64<<10))
 	a.s.nodes[1-a.i].key, _ = a.region.MarshalBinary()
 	for range 5 {
 		h, err := a.hctx.Create(a.peer(), hg.HashName("work"))
@@ -348,7 +348,7 @@ func (a *strainer) move(h hg.Incoming) {
 		return
 	}
 	size := 1 + a.rng.Int64N(remote.Len())
-	local, err := bulk.Create(a.hctx, bulk.LocalOnly, make([]byte, size))
+	local, err := bulk.Create(a.hctx, bulk.Options{Access: bulk.LocalOnly}, make([]byte, size))
 	if err != nil {
 		return
 	}
@@ -368,11 +368,11 @@ func (a *strainer) move(h hg.Incoming) {
 	op, err := bulk.Transfer(a.hctx, spec, func(op *bulk.Op, err error) {
 		ended()
 		op.Cancel()
-		_ = local.Close(nil)
+		_ = local.Close()
 	})
 	if err != nil {
 		a.open--
-		_ = local.Close(nil)
+		_ = local.Close()
 		return
 	}
 	a.moves = append(a.moves, op)

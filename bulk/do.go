@@ -1,0 +1,32 @@
+package bulk
+
+import (
+	"context"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// Do is Transfer that waits, as hg.Context.Wait does. When ctx ends first the transfer is canceled: the error then matches the
+// cause of ctx, and hg.ErrTimeout if its deadline has passed, else hg.ErrCanceled. When Do returns, nobody touches the local
+// memory for it any more.
+func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
+	var fail error
+	w := hctx.NA().NewWaiter()
+	op, err := Transfer(hctx, s, func(_ *Op, err error) {
+		fail = err
+		w.End()
+	})
+	if err != nil {
+		return err
+	}
+	if w.Wait(ctx) != nil && !w.Ended() {
+		op.Cancel()
+		_ = w.Wait(context.Background())
+	}
+	if e, ok := fail.(*Error); ok {
+		ended := *e
+		ended.Err = endedBy(ctx, e.Err)
+		fail = &ended
+	}
+	return fail
+}
