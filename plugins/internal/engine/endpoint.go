@@ -68,6 +68,7 @@ type Endpoint struct {
 
 	freeOps     *op
 	freeEnvs    []*na.Envelope
+	idleBytes   int         // of their buffers
 	freeRooms   [3][][]byte // by size class
 	freeSources []*source
 	freeSinks   []*sink

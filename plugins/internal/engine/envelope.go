@@ -47,6 +47,12 @@ func (e *Endpoint) FreeEnvelope(env *na.Envelope) {
 	e.Unlock()
 }
 
+// The bounds of what an endpoint keeps of envelopes that nobody uses, beside the budget.
+const (
+	maxIdleEnvelopes = 1024
+	maxIdleBytes     = 1 << 20
+)
+
 // maxRoomBuffers bounds the spare buffers of each size class of room that an endpoint keeps.
 const maxRoomBuffers = 32
 
@@ -71,9 +77,14 @@ func (e *Endpoint) dropEnvelope(env *na.Envelope) {
 		env.Room = nil
 	}
 	env.Data, env.Link, env.From, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, false, false
-	if len(e.freeEnvs) < 1024 {
-		e.freeEnvs = append(e.freeEnvs, env)
+	if len(e.freeEnvs) >= maxIdleEnvelopes {
+		return
 	}
+	if e.idleBytes+cap(env.Buf) > maxIdleBytes {
+		env.Buf = nil
+	}
+	e.idleBytes += cap(env.Buf)
+	e.freeEnvs = append(e.freeEnvs, env)
 }
 
 // newEnvelope returns an envelope with n bytes of Data, to be filled with a message.
@@ -81,6 +92,7 @@ func (e *Endpoint) newEnvelope(n int) *na.Envelope {
 	var env *na.Envelope
 	if n := len(e.freeEnvs); n > 0 {
 		env, e.freeEnvs = e.freeEnvs[n-1], e.freeEnvs[:n-1]
+		e.idleBytes -= cap(env.Buf)
 	} else {
 		env = &na.Envelope{Owner: e}
 	}

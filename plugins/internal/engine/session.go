@@ -146,9 +146,11 @@ func (e *Endpoint) find(a na.Addr) *Link {
 	if e.found != nil && a == e.recent {
 		return e.found
 	}
-	l := e.names[a]
+	var l *Link
 	if s := a.Session(); s != 0 {
 		l = e.links[s]
+	} else {
+		l = e.names[a]
 	}
 	e.recent, e.found = a, l
 	return l
