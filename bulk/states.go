@@ -13,7 +13,7 @@ const (
 	evPieceEnded                       // a piece was moved
 	evPieceFailed                      // and was not
 	evCancel                           // Cancel
-	evProgressTold                     // OnProgress has returned and told the latest
+	evProgressTold                     // OnProgress has returned
 	evFinish                           // Trigger runs finish
 )
 
@@ -22,13 +22,12 @@ const (
 	opNew    states.State = iota
 	opMoving              // pieces are under way
 	opEnding              // and it was canceled, or one failed; no other is started
-	opEnded               // every piece has ended; finish waits for Trigger
-	opHeld                // for OnProgress to return
+	opEnded               // every piece has ended; finish waits for Trigger and for OnProgress to return
 	opOver                // done runs, or has
 )
 
 var transfers = states.New("transfer",
-	[]string{"new", "moving", "ending", "ended", "held", "over"},
+	[]string{"new", "moving", "ending", "ended", "over"},
 	[]string{"transfer", "piece ended", "piece failed", "cancel", "progress told", "finish"},
 	[]states.Row{
 		{On: evTransfer, In: in(opNew), To: in(opMoving, opEnding, opEnded, opNew)},
@@ -36,10 +35,9 @@ var transfers = states.New("transfer",
 		{On: evPieceEnded, In: in(opEnding), To: in(opEnding, opEnded)},
 		{On: evPieceFailed, In: in(opMoving, opEnding), To: in(opEnding, opEnded)},
 		{On: evCancel, In: in(opMoving, opEnding), To: in(opEnding)},
-		{On: evCancel, In: in(opEnded, opHeld, opOver)},
-		{On: evProgressTold, In: in(opMoving, opEnding, opEnded, opHeld)},
-		{On: evFinish, In: in(opEnded), To: in(opHeld, opOver)},
-		{On: evFinish, In: in(opHeld), To: in(opOver)},
+		{On: evCancel, In: in(opEnded, opOver)},
+		{On: evProgressTold, In: in(opMoving, opEnding, opEnded)},
+		{On: evFinish, In: in(opEnded), To: in(opOver)},
 	})
 
 // in makes a list of states.
@@ -50,8 +48,6 @@ func (op *Op) state() states.State {
 	switch {
 	case op.over:
 		return opOver
-	case op.finishing:
-		return opHeld
 	case op.ended:
 		return opEnded
 	case op.running == 0:

@@ -81,13 +81,12 @@ type Op struct {
 	crew      *crew    // the first DefaultWindow pieces; nil once ended
 	more      []*na.Op // pieces of a larger window
 	pieces    int      // of crew and more that have been used
-	telling   bool     // OnProgress is queued or runs
 	ended     bool     // every piece has
-	finishing bool     // finish waits for OnProgress to return
 	over      bool     // done runs, or has
+	told      int64    // how much moved by the last OnProgress
+	posted    bool     // tell is queued, or runs
+	tell      func()   // in Trigger
 	track     states.Track
-
-	told, finished hg.Task
 }
 
 // Transfer starts to move spec.Size bytes and returns without waiting. The memory belongs to the transfer until done,
@@ -109,7 +108,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 		return refused(na.WithText(hg.ErrClosed, "the local handle is closed"))
 	}
 	op := &Op{hctx: hctx, spec: spec, peer: peer, to: peer, done: done, begun: hctx.Now()}
-	op.finished.Init(finish, op)
+	op.tell = op.run
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	defer op.note(op.found(evTransfer))
@@ -117,7 +116,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 		op.copyEager()
 		return op, nil
 	}
-	op.crew = takeCrew()
+	op.crew = crews.Get().(*crew)
 	for op.running < op.spec.Window && op.next < spec.Size {
 		if err := op.start(op.newPiece()); err != nil {
 			if op.running == 0 {
@@ -166,16 +165,15 @@ func (op *Op) copyEager() {
 		from := s.Remote.data[s.RemoteOffset : s.RemoteOffset+s.Size]
 		if op.err = copyAt(Push, s.Local.mem(), s.LocalOffset, from); op.err == nil {
 			op.moved.Store(s.Size)
-			op.tell()
 		}
 	}
 	op.end()
 }
 
-// end queues finish. Locked.
+// end ends the moving. Locked.
 func (op *Op) end() {
 	op.ended = true
-	_ = op.hctx.PostTask(&op.finished)
+	op.post()
 }
 
 // newPiece returns one more operation. Locked.
@@ -246,7 +244,9 @@ func pieceEnded(nop *na.Op, r na.Result) {
 	op.running--
 	if r.Err == nil {
 		op.moved.Add(r.N)
-		op.tell()
+		if op.news() {
+			op.post()
+		}
 		if !r.Addr.IsZero() {
 			op.to = r.Addr // the other pieces do not go to a process that takes its place
 		}
@@ -265,72 +265,60 @@ func pieceEnded(nop *na.Op, r na.Result) {
 	}
 }
 
-// tell queues OnProgress, unless it is queued or runs. Locked.
-func (op *Op) tell() {
-	if op.spec.OnProgress == nil || op.telling {
-		return
+// news reports whether OnProgress has to be called. Locked.
+func (op *Op) news() bool { return op.spec.OnProgress != nil && op.moved.Load() != op.told }
+
+// post queues run, unless it is queued or runs. Locked.
+func (op *Op) post() {
+	if !op.posted {
+		op.posted = true
+		_ = op.hctx.Post(op.tell)
 	}
-	op.telling = true
-	op.told.Init(runProgress, op)
-	_ = op.hctx.PostTask(&op.told)
 }
 
-// runProgress tells until it has told the latest; a finish that came meanwhile follows it.
-func runProgress(data any) {
-	op := data.(*Op)
-	var moved int64
+// run calls OnProgress, once, and done when every piece has ended and nothing is left to tell.
+func (op *Op) run() {
+	op.mu.Lock()
+	if op.news() {
+		op.progress()
+	}
+	if op.news() || !op.ended {
+		op.again()
+		op.mu.Unlock()
+		return
+	}
+	op.finish()
+}
+
+// progress calls OnProgress. Locked, but during the call.
+func (op *Op) progress() {
+	moved := op.moved.Load()
+	op.told = moved
+	op.mu.Unlock()
 	returned := false
 	defer func() {
+		op.mu.Lock()
+		op.note(op.found(evProgressTold))
 		if !returned { // it has panicked, or ends the goroutine
-			op.notTold(moved)
+			op.again()
+			op.mu.Unlock()
 		}
 	}()
-	for {
-		moved = op.moved.Load()
-		op.spec.OnProgress(op, moved)
-		op.mu.Lock()
-		if op.moved.Load() != moved {
-			op.mu.Unlock()
-			continue
-		}
-		op.found(evProgressTold)
-		op.telling = false
-		last := op.finishing
-		op.note(evProgressTold)
-		op.mu.Unlock()
-		returned = true
-		if last {
-			finish(op)
-		}
-		return
+	op.spec.OnProgress(op, moved)
+	returned = true
+}
+
+// again ends a run that was not the last. Locked.
+func (op *Op) again() {
+	op.posted = false
+	if op.news() || op.ended {
+		op.post()
 	}
 }
 
-// notTold goes on, in Trigger, where OnProgress was told of moved and did not return.
-func (op *Op) notTold(moved int64) {
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	defer op.note(op.found(evProgressTold))
-	op.telling = false
-	switch {
-	case op.moved.Load() != moved:
-		op.tell()
-	case op.finishing:
-		_ = op.hctx.PostTask(&op.finished)
-	}
-}
-
-// finish runs in Trigger, when every piece has ended.
-func finish(data any) {
-	op := data.(*Op)
-	op.mu.Lock()
+// finish calls done. Locked, and unlocks.
+func (op *Op) finish() {
 	op.found(evFinish)
-	if op.telling {
-		op.finishing = true
-		op.note(evFinish)
-		op.mu.Unlock()
-		return
-	}
 	op.over = true
 	op.note(evFinish)
 	err := op.err

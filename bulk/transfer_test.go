@@ -352,6 +352,30 @@ func TestOnProgress(t *testing.T) {
 	})
 }
 
+// A Trigger that calls OnProgress calls it once, although bytes arrive meanwhile: it would not return before the last of them.
+func TestOnProgressOnceATrigger(t *testing.T) {
+	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
+		s := newScene(t, p, dir, 400_000)
+		s.spec.Chunk, s.spec.Window = 4<<10, 1
+		calls := 0
+		s.spec.OnProgress = func(op *bulk.Op, moved int64) {
+			calls++
+			s.Until(func() bool { return op.Moved() > moved || op.Moved() == op.Size() })
+		}
+		s.start()
+		rounds := 0
+		s.Until(func() bool {
+			before := calls
+			s.mctx.Trigger(1)
+			require.LessOrEqual(t, calls, before+1, "calls of OnProgress in one Trigger")
+			rounds += calls - before
+			return s.calls > 0
+		})
+		require.NoError(t, s.err)
+		require.Positive(t, rounds)
+	})
+}
+
 // The owner of the memory goes in the middle, close to the end as well.
 func TestPeerLost(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {

@@ -128,7 +128,7 @@ func (c *Context) dispatch(s *service) {
 	s.found(evDispatched)
 	c.load.remove(s)
 	s.note(evDispatched)
-	_ = c.PostTask(&s.dispatch)
+	_ = c.post(&s.dispatch)
 }
 
 func (d *load) push(s *service) {

@@ -60,3 +60,26 @@ func TestRawCallsAllocateNothing(t *testing.T) {
 		require.Less(t, round(), uint64(200), "allocations of %d calls, both ends together", calls)
 	})
 }
+
+// Post allocates nothing once a context has entries of its own.
+func TestPostAllocatesNothing(t *testing.T) {
+	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		const rounds, assisted = 10_000, 50
+		ran := 0
+		fn := func() { ran++ }
+		round := func() uint64 {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range rounds {
+				_, _ = p.octx.Post(fn), p.octx.Post(fn)
+				p.octx.Trigger(0)
+			}
+			runtime.ReadMemStats(&after)
+			return after.Mallocs - before.Mallocs
+		}
+		round()
+		require.LessOrEqual(t, round(), uint64(assisted))
+		require.Equal(t, 4*rounds, ran)
+	})
+}

@@ -37,7 +37,7 @@ type call struct {
 	timing    bool   // it runs, and is a part
 	cb        ForwardFunc
 	waits     bool // Handle.waiter does, instead of a callback
-	done      Task
+	done      task
 
 	in    []byte // header, metadata and encoded input
 	head  int    // the bytes of the first two
@@ -66,7 +66,7 @@ func newCall(h *Handle) *call {
 	k.slot, k.gen = h.ctx.takeSlot()
 	k.send = h.ctx.nctx.NewOp(k.onSent)
 	k.recv = h.ctx.nctx.NewOp(k.onReceived)
-	k.done.Init(k.finish, nil)
+	k.done.init(k.finish, nil)
 	return k
 }
 

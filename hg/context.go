@@ -72,12 +72,6 @@ func (c *Context) Self() na.Addr { return c.nctx.Self() }
 // Now reads the clock: monotonic, only differences mean something.
 func (c *Context) Now() time.Duration { return c.nctx.Now() }
 
-// Cork holds back what is sent, so that it leaves together. See [na.Context.Cork].
-func (c *Context) Cork() bool { return c.nctx.Cork() }
-
-// Uncork ends a Cork that reported true.
-func (c *Context) Uncork() { c.nctx.Uncork() }
-
 // OnFault adds fn to what runs, in Trigger, when the session with a peer is lost, until remove is called; when many are, peer
 // may be zero. See [na.Context.OnFault].
 func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
@@ -107,23 +101,23 @@ func (c *Context) Trigger(max int) int {
 	}
 	n := 0
 	for p := c.newPacer(); n < max; n++ {
-		t := c.q.pop()
-		if t == nil {
+		fn, data := c.q.pop()
+		if fn == nil {
 			break
 		}
 		if c.q.len() > 0 {
 			c.nctx.Notify() // another goroutine may take the next while this one is in user code
 		}
-		c.run(t)
+		c.run(fn, data)
 		p.ran()
 	}
 	return n
 }
 
 // run runs a callback; a panic in it leaves the context as it should be.
-func (c *Context) run(t *Task) {
+func (c *Context) run(fn func(any), data any) {
 	defer c.nctx.Unhold()
-	t.fn(t.data)
+	fn(data)
 }
 
 // A pacer sends what the callbacks of a batch have sent before it grows old, so that the peer has something to do while
@@ -162,24 +156,33 @@ func (c *Context) drainNA() {
 	}
 }
 
-// PostTask queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any
-// goroutine. The error matches ErrClosed when c is closed and drained: t will not run. It does not do so in a callback.
-func (c *Context) PostTask(t *Task) error {
+// post queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any goroutine. The
+// error matches ErrClosed when c is closed and drained: t will not run. It does not do so in a callback.
+func (c *Context) post(t *task) error {
 	if !c.nctx.Hold() {
-		return na.WithText(ErrClosed, "the context is closed and drained")
+		return errDrained
 	}
 	c.q.push(t)
 	c.nctx.Notify()
 	return nil
 }
 
-// Post is PostTask for a function. It panics when fn is nil.
+// Post queues fn to run in Trigger after what is queued now. It may be called from any goroutine. The error matches ErrClosed
+// when c is closed and drained: fn will not run. It does not do so in a callback. Post panics when fn is nil. It allocates
+// nothing.
 func (c *Context) Post(fn func()) error {
 	if fn == nil {
 		panic("hg: Post of a nil function")
 	}
-	return c.PostTask(&Task{fn: func(any) { fn() }})
+	if !c.nctx.Hold() {
+		return errDrained
+	}
+	c.q.pushFunc(fn)
+	c.nctx.Notify()
+	return nil
 }
+
+var errDrained = na.WithText(ErrClosed, "the context is closed and drained")
 
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
@@ -207,16 +210,16 @@ type Lookup struct {
 	begun time.Duration
 	r     na.Result
 	cb    LookupFunc
-	task  Task
+	task  task
 }
 
 // Lookup resolves the text of an address, for example "tcp://node7:9000". It does not connect. cb runs in Trigger.
 func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 	l := &Lookup{c: c, text: text, begun: c.Now(), cb: cb}
-	l.task.Init(l.run, nil)
+	l.task.init(l.run, nil)
 	l.op = c.nctx.NewOp(func(_ *na.Op, r na.Result) {
 		l.r = r
-		_ = c.PostTask(&l.task)
+		_ = c.post(&l.task)
 	})
 	if err := c.nctx.Lookup(l.op, text); err != nil {
 		return nil, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: bare(err)}

@@ -157,14 +157,14 @@ func TestEndOfResponseTellsEverything(t *testing.T) {
 		n.Until(func() bool { return len(m.kept) == 1 })
 		s := m.kept[0]
 		var failed error
-		require.True(t, p.tctx.Cork()) // it does not leave
+		require.True(t, p.tctx.NA().Cork()) // it does not leave
 		peer := s.Peer()
 		require.NoError(t, s.Respond("first", func(r hg.Incoming, err error) {
 			failed = err
 			require.NoError(t, r.Respond("second", nil))
 		}))
 		s.Cancel()
-		p.tctx.Uncork()
+		p.tctx.NA().Uncork()
 		n.Until(func() bool { return failed != nil })
 		tells(t, failed, "respond", "mute", peer, hg.ErrCanceled, na.Ran)
 		n.Until(func() bool { return o.calls == 1 })

@@ -126,5 +126,5 @@ func (k *call) partEnded() {
 		k.h.waiter.End()
 		return
 	}
-	_ = k.h.ctx.PostTask(&k.done) // a part has ended just now, in a callback
+	_ = k.h.ctx.post(&k.done) // a part has ended just now, in a callback
 }

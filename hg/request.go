@@ -63,7 +63,7 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	if !s.more {
 		s.input = payload
 	}
-	_ = c.PostTask(&s.dispatch)
+	_ = c.post(&s.dispatch)
 }
 
 // closed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
@@ -103,7 +103,7 @@ func (s *service) inputFetched(body []byte, err error) {
 		return
 	}
 	s.input = body
-	_ = s.ctx.PostTask(&s.dispatch)
+	_ = s.ctx.post(&s.dispatch)
 }
 
 // reject answers a request whose handler will not run.

@@ -278,7 +278,7 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 		return
 	}
 	s.mu.Unlock()
-	_ = s.ctx.PostTask(&s.done)
+	_ = s.ctx.post(&s.done)
 }
 
 // answerAgain lets another response be given. Locked.

@@ -41,7 +41,7 @@ type service struct {
 	more     bool   // it is at the origin, to be fetched once the authorizer has agreed,
 	body     na.Key // with this
 	allowed  bool   // the authorizer has agreed
-	dispatch Task
+	dispatch task
 	runs     atomic.Pointer[RPC] // what the handler that began is of
 	returned bool                // it has
 	detached bool                // and its request may be answered all the same
@@ -65,7 +65,7 @@ type service struct {
 	sent   na.Result
 	cb     RespondFunc
 	begun  time.Duration // when the response was given, if cb is set
-	done   Task
+	done   task
 	loan   *loan
 
 	waits      bool     // for room; Context.load.mu guards it
@@ -95,8 +95,8 @@ func (c *Context) newService(env *na.Envelope) *service {
 	if s == nil {
 		s = &service{ctx: c}
 		s.open.of = s
-		s.dispatch.Init(s.run, nil)
-		s.done.Init(s.finish, nil)
+		s.dispatch.init(s.run, nil)
+		s.done.init(s.finish, nil)
 		s.send = c.nctx.NewOp(s.onSent)
 		c.mu.Lock()
 		c.enlist(&s.open)

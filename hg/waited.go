@@ -59,7 +59,7 @@ func (h *Handle) leave() {
 	defer h.mu.Unlock()
 	h.call.waits = false
 	if h.call.phase == queued {
-		_ = h.ctx.PostTask(&h.call.done)
+		_ = h.ctx.post(&h.call.done)
 	}
 }
 

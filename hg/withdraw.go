@@ -56,7 +56,7 @@ type withdrawal struct {
 	result  WithdrawResult
 	track   states.Track
 	cbs     []WithdrawFunc
-	task    Task
+	task    task
 }
 
 // Withdraw takes back the request of the call under way if its handler has not started. Unlike Cancel it asks the
@@ -88,7 +88,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	w := &withdrawal{h: h, k: k, gen: k.gen}
 	defer w.note(w.found(evWithdraw))
 	w.cbs = append(w.cbs, cb)
-	w.task.Init(w.tell, nil)
+	w.task.init(w.tell, nil)
 	switch {
 	case before != nil && k.phase != idle:
 		w.settle(before.result)
@@ -209,7 +209,7 @@ func (w *withdrawal) settle(r WithdrawResult) {
 	for _, timer := range w.timers {
 		timer.Cancel()
 	}
-	_ = w.h.ctx.PostTask(&w.task)
+	_ = w.h.ctx.post(&w.task)
 }
 
 // sendEnded hears that the request has left, or not. Locked.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
@@ -200,7 +199,7 @@ func (g *gather) until(done func() bool) error {
 		if err := g.ctx.Err(); err != nil {
 			return err
 		}
-		if err := g.hctx.Progress(10 * time.Millisecond); err != nil && !errors.Is(err, na.ErrTimeout) {
+		if err := g.hctx.Progress(10 * time.Millisecond); err != nil && !errors.Is(err, hg.ErrTimeout) {
 			return err
 		}
 		g.hctx.Trigger(0)

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
@@ -40,7 +39,7 @@ func run(args []string, out io.Writer) (err error) {
 	ctx, stop := context.WithTimeout(context.Background(), *atLeast+time.Minute)
 	defer stop()
 
-	class, err := hg.Open(*listen, hg.Config{NA: na.Config{PeerTimeout: *peerTimeout}})
+	class, err := hg.Open(*listen, hg.Config{NA: hg.NetConfig{PeerTimeout: *peerTimeout}})
 	if err != nil {
 		return err
 	}

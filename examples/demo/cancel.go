@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // patience is how long the origin waits before it gives the call up.
@@ -45,7 +44,7 @@ func (o *origin) cancel() (string, error) {
 	err = done.Err()
 	canceled, fate := errors.Is(err, context.Canceled), hg.FateOf(err)
 	o.say("       %v\n       errors.Is(err, context.Canceled): %t, the request %v", err, canceled, fate)
-	if !canceled || fate != na.MaybeRan {
+	if !canceled || fate != hg.MaybeRan {
 		return "", fmt.Errorf("the canceled call ended with %v, the request %v", err, fate)
 	}
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // kill ends the target while it has a request.
@@ -19,8 +18,8 @@ func (o *origin) kill() (string, error) {
 	defer h.Close()
 	call, fault := o.waits.Create(h.Cancel), o.waits.Create(nil)
 	o.holding = o.waits.Create(nil)
-	var lost na.Addr
-	o.onFault = func(peer na.Addr) {
+	var lost hg.Addr
+	o.onFault = func(peer hg.Addr) {
 		lost = peer
 		fault.Complete(nil)
 	}
@@ -39,7 +38,7 @@ func (o *origin) kill() (string, error) {
 	took := time.Since(killed).Round(10 * time.Microsecond)
 	fate := hg.FateOf(err)
 	o.say("       %v\n       OnFault: lost %v", err, lost)
-	if !errors.Is(err, hg.ErrPeerLost) || fate != na.MaybeRan || lost.Named() != o.target.Named() {
+	if !errors.Is(err, hg.ErrPeerLost) || fate != hg.MaybeRan || lost.Named() != o.target.Named() {
 		return "", fmt.Errorf("the call ended with %v (%v), the fault was of %v", err, fate, lost)
 	}
 	return fmt.Sprintf("peer lost, the request %v; both callbacks had run %v after the kill", fate, took), nil

@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
@@ -21,13 +20,13 @@ type origin struct {
 	class  *hg.Class
 	hctx   *hg.Context
 	waits  *request.Class
-	target na.Addr
+	target hg.Addr
 	square hg.ID
 	pullID hg.ID
 	hold   hg.ID
 
 	onMoved func(moved int64)
-	onFault func(peer na.Addr)
+	onFault func(peer hg.Addr)
 	holding *request.Request // completed when the target keeps a request
 }
 
@@ -44,7 +43,7 @@ func newOrigin(ctx context.Context, child *child, data []byte, out io.Writer) (*
 	if o.hctx, err = class.NewContext(); err != nil {
 		return nil, err
 	}
-	o.hctx.OnFault(func(peer na.Addr, _ error) {
+	o.hctx.OnFault(func(peer hg.Addr, _ error) {
 		if o.onFault != nil {
 			o.onFault(peer)
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 )
 
@@ -104,7 +103,7 @@ func (t *target) hold(h hg.Incoming) error {
 }
 
 // tellHolding calls the origin back, over the session that its request came on.
-func (t *target) tellHolding(origin na.Addr) error {
+func (t *target) tellHolding(origin hg.Addr) error {
 	h, err := t.hctx.Create(origin, t.holding)
 	if err != nil {
 		return err

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
@@ -59,7 +58,7 @@ func double(h hg.Incoming) error {
 }
 
 // relayCallback passes the request on and answers when the worker has: the handler does not wait.
-func relayCallback(worker na.Addr) hg.Handler {
+func relayCallback(worker hg.Addr) hg.Handler {
 	return func(h hg.Incoming) error {
 		in, err := h.InputRaw() // passed on as it is
 		if err != nil {
@@ -89,7 +88,7 @@ func relayCallback(worker na.Addr) hg.Handler {
 }
 
 // relayWait does the same, and waits. Its Wait moves bytes and runs other callbacks meanwhile.
-func relayWait(worker na.Addr) hg.Handler {
+func relayWait(worker hg.Addr) hg.Handler {
 	return func(h hg.Incoming) error {
 		in, err := h.InputRaw()
 		if err != nil {

@@ -69,7 +69,7 @@ var hazards = []Mutant{
 			{"hg", "TestH9CancelWhenThePeerHasGone", `actual : 0 .*callbacks of a call whose peer has gone`},
 		}},
 	{"h10-two-owners", "a cancel ends the call itself, and so do its parts", "H10, I1",
-		[]Edit{{call, "k.canceling, k.why = true, why\n\t\tk.stop()", `$; if planted() { k.h.ctx.PostTask(&k.done) }`}},
+		[]Edit{{call, "k.canceling, k.why = true, why\n\t\tk.stop()", `$; if planted() { k.h.ctx.post(&k.done) }`}},
 		[]Catcher{{"hg", "TestH10ManyCancel", `Messages: (callbacks|handles)`}}},
 	{"h11-error-and-callback", "a Forward that returns an error runs the callback too", "H11, I2",
 		[]Edit{{forward, `k.err = &Error{`, `if planted() && cb != nil { h.ctx.Post(func() { cb(h, err) }) }; $`}},

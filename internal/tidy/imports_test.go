@@ -2,6 +2,9 @@ package tidy
 
 import (
 	"fmt"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,6 +16,8 @@ type importRule struct {
 	own string   // the folder that counts as its own, if that is not pkg
 	may []string // patterns
 	std bool     // and nothing but the standard library from elsewhere
+
+	tests bool // the rule is for test files, too
 }
 
 // importRules: the first that matches counts. A package without a rule is a problem, so that a new folder gets one.
@@ -43,7 +48,9 @@ var importRules = []importRule{
 	}},
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
 
-	{pkg: "examples/...", may: everything},
+	{pkg: "examples/...", may: []string{
+		"hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "internal/leak", "internal/mutant",
+	}, tests: true},
 	{pkg: "cmd/...", may: everything},
 }
 
@@ -55,10 +62,10 @@ var testHelpers = []string{"na/natest", "internal/leak", "internal/matrix", "int
 func findImports(t *tree) (found []problem) {
 	seen := map[string]bool{}
 	for _, f := range t.files {
-		if f.test {
+		rule := ruleFor(f.pkg)
+		if f.test && (rule == nil || !rule.tests) {
 			continue
 		}
-		rule := ruleFor(f.pkg)
 		if rule == nil {
 			if !seen[f.pkg] {
 				found = append(found, t.at(f, f.Package, "package %s has no import rule", f.pkg))
@@ -137,6 +144,8 @@ func imports(pkg string, paths ...string) string {
 	return b.String()
 }
 
+const examplesMay = "examples/... may import hg/..., bulk/..., request/..., rendezvous/..., plugins/..., internal/leak, internal/mutant"
+
 func TestImportsPointDown(t *testing.T) {
 	const m = "example.org/m/"
 	expect(t, findImports, madeUp{
@@ -157,7 +166,7 @@ func TestImportsPointDown(t *testing.T) {
 		"rendezvous/protocol/a.go":     imports("protocol", "crypto/hmac"),
 		"rendezvous/a.go":              imports("rendezvous", "net", m+"rendezvous/protocol", m+"request"),
 		"impi/a.go":                    imports("impi", m+"rendezvous", m+"rendezvous/protocol"),
-		"examples/hello/a.go":          imports("main", m+"hg", m+"bulk", m+"plugins/all", m+"."),
+		"examples/hello/a.go":          imports("main", m+"hg", m+"bulk", m+"plugins/all"),
 	})
 
 	for _, c := range []struct{ file, imp, rule string }{
@@ -187,6 +196,8 @@ func TestImportsPointDown(t *testing.T) {
 		{"internal/matrix/a.go", "bulk",
 			"internal/matrix/... may import na/..., hg/..., plugins/..., internal/..., na/natest, internal/leak"},
 		{"internal/cq/a.go", "na", "internal/... may import internal/..."},
+		{"examples/hello/a.go", "na", examplesMay},
+		{"examples/hello/a_test.go", "na", examplesMay},
 	} {
 		t.Run(c.file+" "+c.imp, func(t *testing.T) {
 			want := fmt.Sprintf("%s:2: imports %s%s, but %s", c.file, m, c.imp, c.rule)
@@ -204,4 +215,32 @@ func TestImportsPointDown(t *testing.T) {
 		"new/folder.go:1: package new has no import rule",
 		"request/a.go:3: imports github.com/stretchr/testify/require, but request/... may import internal/turns and the standard library only",
 	)
+}
+
+// namesOfNA finds what a Go block of a page takes from package na.
+var namesOfNA = regexp.MustCompile(`\bna\.[A-Z]\w*|quicksilver/na"`)
+
+// findNA returns what the code blocks of a page name of package na. A block without a language is Go, too, unless it is a
+// picture.
+func findNA(page string) (found []string) {
+	for i, block := range strings.Split(page, "```") {
+		if i%2 == 1 && !strings.ContainsAny(block, "═─►") {
+			found = append(found, namesOfNA.FindAllString(block, -1)...)
+		}
+	}
+	return found
+}
+
+func TestReadmeNeedsNoNA(t *testing.T) {
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := findNA(string(page)); len(got) > 0 {
+		t.Errorf("the code of README.md names %q: programs import hg", got)
+	}
+	page = []byte("na.Config\n```go\nx := na.Addr{}\n```\n`na.Op`\n```\nimport \"m/quicksilver/na\"\n```\n```\n ═ na.Endpoint\n```\n")
+	if got := findNA(string(page)); !slices.Equal(got, []string{"na.Addr", `quicksilver/na"`}) {
+		t.Errorf("found %q", got)
+	}
 }
