@@ -164,10 +164,11 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 // nobody owns envelopes.
 type nobody struct{}
 
-func (nobody) AcceptEnvelope(*na.Envelope) bool    { return true }
-func (nobody) FreeEnvelope(*na.Envelope)           {}
-func (nobody) EnvelopeWithdrawn(*na.Envelope) bool { return false }
-func (nobody) WatchEnvelope(*na.Envelope) bool     { return true }
+func (nobody) AcceptEnvelope(*na.Envelope) bool          { return true }
+func (nobody) FreeEnvelope(*na.Envelope)                 {}
+func (nobody) EnvelopeWithdrawn(*na.Envelope) bool       { return false }
+func (nobody) WatchEnvelope(*na.Envelope) bool           { return true }
+func (nobody) IdentifyEnvelope(*na.Envelope) na.Identity { return na.Identity{} }
 
 // receive puts a response of size bytes into the buffer of k.
 func receive(k *call, from na.Addr, size uint64, payload []byte) na.Result {

@@ -34,10 +34,8 @@ type Context struct {
 	class  *Class
 	id     int
 	ep     Endpoint
-	driver Driver  // ep, if it waits in its own way
-	waker  Waker   // ep, if it has to be woken then
-	corker Corker  // ep, if it can hold frames back
-	drains Drainer // ep, if it can end in good order
+	driver Driver // ep, if it waits in its own way
+	waker  Waker  // ep, if it has to be woken then
 	limits Limits
 	isRdy  func() bool
 	above  atomic.Pointer[layer] // what runs callbacks above
@@ -66,12 +64,12 @@ func newContext(cls *Class, id int) (*Context, error) {
 	c.isRdy = c.ready
 	c.spinner = newSpinner(cls.cfg.Spin)
 	var err error
-	if d, ok := cls.domain.(DrivenDomain); !ok || !d.Driven() {
+	if !cls.domain.Driven() {
 		if c.poller, err = newPoller(); err != nil {
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 	}
-	if d, ok := cls.domain.(UnassistedDomain); c.poller != nil && !(ok && d.Unassisted()) {
+	if c.poller != nil && !cls.domain.Unassisted() {
 		if c.assist, err = newAssist(c); err != nil {
 			c.closePoller()
 			return nil, fmt.Errorf("na: new context: %w", err)
@@ -82,8 +80,6 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
-	c.corker, _ = c.ep.(Corker)
-	c.drains, _ = c.ep.(Drainer)
 	if d, ok := c.ep.(Driver); ok {
 		c.driver = d
 		c.waker, _ = c.ep.(Waker)
@@ -108,7 +104,7 @@ func (c *Context) Limits() Limits { return c.limits }
 // Now reads the clock: monotonic, only differences mean something.
 func (c *Context) Now() time.Duration { return c.class.domain.Now() }
 
-// Poller returns the poller, for the plugin; nil if the domain is a DrivenDomain.
+// Poller returns the poller, for the plugin; nil if the domain is Driven.
 func (c *Context) Poller() *Poller { return c.poller }
 
 // Stats returns the gauges and counters.
@@ -216,7 +212,7 @@ func (c *Context) left() {
 }
 
 func (c *Context) releasable() bool {
-	return c.state.Load() == ctxShut && c.live.Load() == 0
+	return c.state.Load() == ctxShut && c.live.Load() == 0 && !c.ep.Lingering()
 }
 
 // tryRelease gives everything back when c is closed and drained, unless somebody leads, who then does.
@@ -238,7 +234,7 @@ func (c *Context) tryRelease() {
 
 // release is called with lead held, and reports whether c has been given back. Closed reports true once it is done.
 func (c *Context) release() bool {
-	if c.state.Load() != ctxShut || !c.live.CompareAndSwap(0, drained) {
+	if c.state.Load() != ctxShut || c.ep.Lingering() || !c.live.CompareAndSwap(0, drained) {
 		return c.state.Load() == ctxReleased
 	}
 	c.assist.stop()

@@ -592,3 +592,23 @@ func TestCloseRace(t *testing.T) {
 		require.EqualValues(t, 1, p.domains[0].closed.Load())
 	}
 }
+
+// A context whose endpoint owes its peers last words is polled, and not given back before they are said.
+func TestLingering(t *testing.T) {
+	t.Parallel()
+	c, e := newFake(t, Config{})
+	e.lingers.Store(true)
+	c.Close()
+	for range 10 {
+		_ = c.Progress(0)
+		c.Trigger(0)
+	}
+	polled := e.polls.Load()
+	require.Positive(t, polled)
+	require.False(t, c.Closed())
+	require.Zero(t, e.released.Load())
+	e.lingers.Store(false)
+	_ = c.Progress(0)
+	require.True(t, c.Closed())
+	require.EqualValues(t, 1, e.released.Load())
+}

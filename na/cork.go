@@ -2,12 +2,8 @@ package na
 
 // Together runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
 func (c *Context) Together(fn func()) {
-	if c.corker == nil {
-		fn()
-		return
-	}
-	c.corker.Cork()
-	defer c.corker.Uncork()
+	c.ep.Cork()
+	defer c.ep.Uncork()
 	fn()
 }
 
@@ -15,10 +11,10 @@ func (c *Context) Together(fn func()) {
 // goroutine, and the context itself after a few milliseconds send it all the same. Corks of several goroutines add up.
 // Cork reports false, and Uncork must not follow, where that cannot be.
 func (c *Context) Cork() bool {
-	if c.corker == nil || c.assist == nil && c.waker == nil {
+	if c.assist == nil && c.waker == nil {
 		return false
 	}
-	c.corker.Cork()
+	c.ep.Cork()
 	c.corks.Add(1)
 	return true
 }
@@ -26,13 +22,13 @@ func (c *Context) Cork() bool {
 // Uncork ends a Cork that reported true.
 func (c *Context) Uncork() {
 	c.corks.Add(-1)
-	c.corker.Uncork()
+	c.ep.Uncork()
 }
 
 // Flush sends what is held back.
 func (c *Context) Flush() {
 	if c.corks.Load() > 0 {
-		c.corker.Flush()
+		c.ep.Flush()
 	}
 }
 

@@ -11,6 +11,7 @@ type EnvelopeOwner interface {
 	FreeEnvelope(e *Envelope)
 	EnvelopeWithdrawn(e *Envelope) bool
 	WatchEnvelope(e *Envelope) bool
+	IdentifyEnvelope(e *Envelope) Identity
 }
 
 // An Envelope is an unexpected message in the room that was guaranteed to its sender. Data is valid until Free.
@@ -51,12 +52,7 @@ func (e *Envelope) IsWithdrawn() bool { return e.Owner.EnvelopeWithdrawn(e) }
 func (e *Envelope) Watch() bool { return e.Owner.WatchEnvelope(e) }
 
 // Identity says what is known of the sender, also when the session has ended meanwhile.
-func (e *Envelope) Identity() Identity {
-	if o, ok := e.Owner.(interface{ IdentifyEnvelope(*Envelope) Identity }); ok {
-		return o.IdentifyEnvelope(e)
-	}
-	return Identity{}
-}
+func (e *Envelope) Identity() Identity { return e.Owner.IdentifyEnvelope(e) }
 
 // Free ends the use of Data. It is called exactly once.
 func (e *Envelope) Free() { e.Owner.FreeEnvelope(e) }

@@ -90,6 +90,9 @@ func (d *fakeDomain) Rand(b []byte) {
 	}
 }
 
+func (d *fakeDomain) Driven() bool     { return false }
+func (d *fakeDomain) Unassisted() bool { return false }
+
 func (d *fakeDomain) Close() error { d.closed.Add(1); return nil }
 
 // fakeEndpoint keeps the tickets that it was given.
@@ -97,6 +100,7 @@ type fakeEndpoint struct {
 	nctx *Context
 	d    *fakeDomain
 
+	lingers  atomic.Bool
 	polls    atomic.Int32
 	timer    atomic.Int64 // of NextTimer; 0 when never
 	shut     atomic.Int32
@@ -189,6 +193,15 @@ func (e *fakeEndpoint) Shut() {
 
 func (e *fakeEndpoint) Release()     { e.released.Add(1) }
 func (e *fakeEndpoint) Stats() Stats { return Stats{Peers: 7} }
+
+func (e *fakeEndpoint) Lingering() bool                { return e.lingers.Load() }
+func (e *fakeEndpoint) Identity(Addr) (Identity, bool) { return Identity{}, false }
+func (e *fakeEndpoint) Cork()                          {}
+func (e *fakeEndpoint) Uncork()                        {}
+func (e *fakeEndpoint) Flush()                         {}
+func (e *fakeEndpoint) Drain()                         {}
+func (e *fakeEndpoint) Underway() Underway             { return Underway{} }
+func (e *fakeEndpoint) Confirm() int                   { return 0 }
 
 func (e *fakeEndpoint) Peers() []PeerStats { return []PeerStats{{Held: 3}} }
 

@@ -21,8 +21,5 @@ type Identity struct {
 // Identity says what is known of the peer of the session that peer is bound to, as the address of a message is; ok is false
 // when that session has ended.
 func (c *Context) Identity(peer Addr) (id Identity, ok bool) {
-	if i, can := c.ep.(Identifier); can {
-		return i.Identity(peer)
-	}
-	return Identity{}, false
+	return c.ep.Identity(peer)
 }

@@ -34,6 +34,10 @@ type Domain interface {
 	Now() time.Duration
 	// Rand fills b with random bytes that a peer cannot guess.
 	Rand(b []byte)
+	// Driven reports whether every endpoint is a Driver: then contexts have no poller. Unassisted reports whether contexts move bytes only
+	// while somebody drives them.
+	Driven() bool
+	Unassisted() bool
 	// Close gives everything back. It is called once, after every endpoint has been released.
 	Close() error
 }
@@ -102,14 +106,22 @@ type Endpoint interface {
 	Shut()
 	// Release frees what is left. Called once, by the goroutine that leads, when every callback has run.
 	Release()
+	// Lingering reports whether last words are still owed to peers, for a bounded time: until then the endpoint is polled, not released.
+	// Called after Shut, from anywhere.
+	Lingering() bool
 	// Stats answers the gauges, Peers those of each session that is up.
 	Stats() Stats
 	Peers() []PeerStats
-}
+	// Identity says what is known of the peer of the session that peer is bound to; ok is false when that has ended.
+	Identity(peer Addr) (id Identity, ok bool)
 
-// A Drainer is an Endpoint that can end in good order.
-type Drainer interface {
-	// Drain begins that: no peer is let in any more. What is there goes on.
+	// Cork holds frames back, so that what several operations send leaves together, until Uncork. Corks nest; Poll and Flush send
+	// what is held all the same. An endpoint that holds frames calls Context.Attend.
+	Cork()
+	Uncork()
+	Flush()
+
+	// Drain begins an end in good order: no peer is let in any more. What is there goes on.
 	Drain()
 	// Underway counts what has not ended.
 	Underway() Underway
@@ -118,30 +130,11 @@ type Drainer interface {
 	Confirm() int
 }
 
-// An Identifier is an Endpoint that knows who its peers are.
-type Identifier interface {
-	// Identity says what is known of the peer of the session that peer is bound to; ok is false when that has ended.
-	Identity(peer Addr) (id Identity, ok bool)
-}
-
 // A Driver is an Endpoint that waits in its own way instead of in the context's poller: a simulator yields to its
 // scheduler.
 type Driver interface {
 	// Drive makes progress until ready reports true or timeout has passed (negative: no limit), and reports ready().
 	Drive(timeout time.Duration, ready func() bool) bool
-}
-
-// An UnassistedDomain is a Domain whose contexts move bytes only while somebody drives them.
-type UnassistedDomain interface {
-	Unassisted() bool
-}
-
-// A Corker is an Endpoint that can hold frames back, so that what several operations send leaves together. Corks nest;
-// Poll and Flush send what is held all the same. While it holds frames it calls Context.Attend.
-type Corker interface {
-	Cork()
-	Uncork()
-	Flush()
 }
 
 // A Waker is a Driver whose Drive may sleep.
@@ -152,11 +145,6 @@ type Waker interface {
 	// Attend makes sure that frames which are held back leave although nobody drives, a few milliseconds later at the
 	// most. It is called from anywhere, without the endpoint's lock.
 	Attend()
-}
-
-// A DrivenDomain is a Domain whose endpoints may all be Drivers. Their contexts have no poller.
-type DrivenDomain interface {
-	Driven() bool
 }
 
 // Limits tells what a plugin can do.

@@ -30,8 +30,8 @@ type Underway struct {
 // Drain begins an orderly end: no peer that comes now is let in, and layers above begin nothing new. What there is goes on
 // until Close. It may be called anywhere.
 func (c *Context) Drain() {
-	if c.state.CompareAndSwap(ctxOpen, ctxDraining) && c.drains != nil {
-		c.drains.Drain()
+	if c.state.CompareAndSwap(ctxOpen, ctxDraining) {
+		c.ep.Drain()
 	}
 }
 
@@ -46,13 +46,8 @@ func (c *Class) Drain() {
 	}
 }
 
-// Underway counts what has not ended; all zero for a plugin that cannot tell.
-func (c *Context) Underway() Underway {
-	if c.drains == nil {
-		return Underway{}
-	}
-	return c.drains.Underway()
-}
+// Underway counts what has not ended.
+func (c *Context) Underway() Underway { return c.ep.Underway() }
 
 // Shutdown is Shutdown of every context of c together.
 func (c *Class) Shutdown(ctx context.Context) error {
@@ -188,7 +183,7 @@ func (e *Ending) idle() (idle bool, reached uint64) {
 func (e *Ending) parted() bool {
 	parted := true
 	for i, c := range e.Contexts {
-		if c.drains != nil && !c.Closing() && (!e.Parted(i) || c.drains.Underway().Sends > 0 || c.drains.Confirm() > 0) {
+		if !c.Closing() && (!e.Parted(i) || c.ep.Underway().Sends > 0 || c.ep.Confirm() > 0) {
 			parted = false
 		}
 	}

@@ -33,7 +33,7 @@ func (e *drainFake) Confirm() int {
 func newDrainFake(t *testing.T, cfg Config, underway func(look int64) Underway) (*Context, *drainFake) {
 	c, e := newFake(t, cfg)
 	d := &drainFake{fakeEndpoint: e, underway: underway, confirms: 1}
-	c.drains = d
+	c.ep = d
 	return c, d
 }
 
@@ -115,7 +115,7 @@ func TestShutdownAsksPeersOfEveryContext(t *testing.T) {
 	c2, err := c.Class().NewContext()
 	require.NoError(t, err)
 	e2 := &drainFake{fakeEndpoint: c2.ep.(*fakeEndpoint), underway: underway, confirms: 1}
-	c2.drains = e2
+	c2.ep = e2
 	require.NoError(t, c.Class().Shutdown(context.Background()))
 	require.Positive(t, e.asks.Load())
 	require.Positive(t, e2.asks.Load())

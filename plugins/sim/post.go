@@ -88,9 +88,6 @@ type drivenEndpoint interface {
 	na.Endpoint
 	na.Driver
 	na.Waker
-	na.Corker
-	na.Drainer
-	na.Identifier
 }
 
 // An endpoint is that of an engine, whose posts may fail.

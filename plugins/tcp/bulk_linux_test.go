@@ -15,9 +15,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-const bulkSize = 1 << 20 // more than enough to want a lane
+const bulkSize = 1 << 20 // more than enough to want a second connection
 
-// dialBulk makes the lane of the session of r, which dialled n.
+// dialBulk makes the second connection of the session of r, which dialled n.
 func (r *raw) dialBulk(n *node) *raw {
 	r.t.Helper()
 	second := rawDial(r.t, n)
@@ -50,8 +50,8 @@ func random(n int) []byte {
 	return b
 }
 
-// TestBulkOfDialler: a peer that dialled is asked for a lane when the first large get begins, and what begins once the
-// lane is up goes over it, there and back.
+// TestBulkOfDialler: a peer that dialled makes a second connection, and what begins once that
+// is up goes over it, there and back.
 func TestBulkOfDialler(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
 	want := random(bulkSize)
@@ -73,7 +73,7 @@ func TestBulkOfDialler(t *testing.T) {
 	small := tail
 	small.Length = 100
 	r.send(frame.Header{Kind: frame.Get, Op: 3, Tail: small}, nil)
-	require.Equal(t, want[:100], r.readMove(3), "what is small does not need the lane")
+	require.Equal(t, want[:100], r.readMove(3), "what is small does not need it")
 
 	theirs := random(bulkSize)
 	second.send(frame.Header{Kind: frame.Put, Op: 4, Tail: tail}, nil)
@@ -97,7 +97,7 @@ func TestBulkOfDialler(t *testing.T) {
 	h, _ = r.readKind(frame.Done)
 	require.Equal(t, uint64(6), h.Op)
 
-	// The end of the lane is the end of the session.
+	// The end of the second connection is the end of the session.
 	require.NoError(t, second.nc.Close())
 	got, _ := r.readEnd()
 	require.Equal(t, na.ErrPeerLost, got)
@@ -105,7 +105,7 @@ func TestBulkOfDialler(t *testing.T) {
 }
 
 // TestBulkOfListener: a peer that listens is dialled again when the first large put begins; what begins then goes over
-// the lane, and a put that is canceled is canceled there, behind its data.
+// the second connection, and a put that is canceled is canceled there, behind its data.
 func TestBulkOfListener(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	l := rawListen(t)
@@ -155,7 +155,7 @@ func TestBulkOfListener(t *testing.T) {
 	require.Zero(t, n.ctx().Stats().PeersLost)
 }
 
-// TestBulkRefused: a session whose lane is refused goes on without one.
+// TestBulkRefused: a session whose second connection is refused goes on without one.
 func TestBulkRefused(t *testing.T) {
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)
 	l := rawListen(t)
@@ -191,7 +191,7 @@ func TestBulkRefused(t *testing.T) {
 	require.Zero(t, n.ctx().Stats().BulkFlows)
 }
 
-// TestBulkOfStranger: nobody gets at a session by a lane that it did not offer, that is in use, or that another process
+// TestBulkOfStranger: nobody gets at a session by a connection that it did not offer, that is in use, or that another process
 // was offered.
 func TestBulkOfStranger(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{}, 1)
@@ -216,7 +216,7 @@ func TestBulkOfStranger(t *testing.T) {
 	r.readKind(frame.Pong)
 }
 
-// TestMessagesPassBulk: a peer that does not read the lane is sent messages all the same.
+// TestMessagesPassBulk: a peer that does not read the second connection is sent messages all the same.
 func TestMessagesPassBulk(t *testing.T) {
 	n := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{PeerTimeout: time.Minute}, 1)
 	const size = 32 << 20

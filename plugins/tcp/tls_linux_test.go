@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
-// TestTLSBulk: large transfers go over a lane that has TLS too, there and back, and cancels in their middle leave the
+// TestTLSBulk: large transfers go over a second connection that has TLS too, there and back, and cancels in their middle leave the
 // session as it was.
 func TestTLSBulk(t *testing.T) {
 	const size = 8 << 20
@@ -76,29 +76,29 @@ func TestTLSBulk(t *testing.T) {
 	require.Equal(t, 1, a.ctx().Stats().BulkFlows)
 }
 
-// TestTLSBulkOfAnother: a lane is of the peer that the session is of, whoever knows its name.
+// TestTLSBulkOfAnother: a second connection is of the peer that the session is of, whoever knows its name.
 func TestTLSBulkOfAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
 	n := open(t, "tcp://127.0.0.1:0", with(tcp.Options{}, cfg), na.Config{}, 1)
 	r := secureJoin(t, n, cfg, greeting())
-	lane := func(cfg *tls.Config) *raw {
-		lane := rawDial(t, n).secure(raw13(cfg))
+	second := func(cfg *tls.Config) *raw {
+		second := rawDial(t, n).secure(raw13(cfg))
 		g := r.mine
 		g.Label = r.peer.Label
-		lane.hello(g)
-		return lane
+		second.hello(g)
+		return second
 	}
-	got, text := lane(other).readEnd()
+	got, text := second(other).readEnd()
 	require.Equal(t, na.ErrPermission, got)
 	require.Contains(t, text, "other certificates")
 	require.Zero(t, n.ctx().Stats().BulkFlows)
-	lane(cfg).readHello()
+	second(cfg).readHello()
 	require.Equal(t, 1, n.ctx().Stats().BulkFlows)
 	r.ping()
 }
 
-// TestTLSBulkToAnother: whoever answers where the lane is dialled must be who answered there before.
+// TestTLSBulkToAnother: whoever answers where the second connection is dialled must be who answered there before.
 func TestTLSBulkToAnother(t *testing.T) {
 	ca := newAuthority(t, "cluster")
 	cfg, other := ca.mutual(ca.issue("node", nil)), ca.mutual(ca.issue("other", nil))
@@ -125,9 +125,9 @@ func TestTLSBulkToAnother(t *testing.T) {
 	require.NoError(t, err)
 	put, _ := op(n.ctx())
 	require.NoError(t, n.ctx().Put(put, mem, 0, l.addr(), someKey(bulkSize), 0, bulkSize))
-	lane := accept(other)
-	lane.hello(g)
-	_, err = lane.nc.Read(make([]byte, 1))
+	second := accept(other)
+	second.hello(g)
+	_, err = second.nc.Read(make([]byte, 1))
 	require.Equal(t, io.EOF, err)
 	require.Zero(t, n.ctx().Stats().BulkFlows)
 	r.send(frame.Header{Kind: frame.Ping}, nil)
@@ -152,7 +152,7 @@ func TestTLSFault(t *testing.T) {
 			return m
 		}
 		fine, bad := make([]byte, size), half(t, size)
-		for range 3 { // the lane comes up meanwhile
+		for range 3 { // the second comes up meanwhile
 			for name, start := range map[string]func(o *na.Op) error{
 				"get into it": func(o *na.Op) error { return a.ctx().Get(o, local(bad), 0, b.cls.Addr(), whole.Key(), 0, size) },
 				"put from it": func(o *na.Op) error { return a.ctx().Put(o, local(bad), 0, b.cls.Addr(), whole.Key(), 0, size) },

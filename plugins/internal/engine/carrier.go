@@ -27,8 +27,8 @@ type Carrier interface {
 	Poll(now time.Duration) (next time.Duration)
 	// Shut lets no peer in from now on. Locked.
 	Shut()
-	// Lingering reports whether last words are still owed to peers, for a bounded time. Called after Shut by the goroutine that leads,
-	// which polls until then.
+	// Lingering reports whether last words are still owed to peers, for a bounded time: until then it is polled. Called after Shut,
+	// from anywhere, without the lock.
 	Lingering(now time.Duration) bool
 	// Release frees what is left. The goroutine that leads calls it; nothing of the carrier is used afterwards.
 	Release()

@@ -8,16 +8,14 @@ import (
 // confirmTag is what a PING bears, from Confirm on, whose PONG says that the peer has taken what was sent before.
 const confirmTag = 1
 
-var _ na.Drainer = (*Endpoint)(nil)
-
-// Drain implements na.Drainer: Admit refuses from now on.
+// Drain implements na.Endpoint: Admit refuses from now on.
 func (e *Endpoint) Drain() {
 	e.mu.Lock()
 	e.draining = true
 	e.mu.Unlock()
 }
 
-// Underway implements na.Drainer.
+// Underway implements na.Endpoint.
 func (e *Endpoint) Underway() na.Underway {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -31,7 +29,7 @@ func (e *Endpoint) Underway() na.Underway {
 	return u
 }
 
-// Confirm implements na.Drainer. Control frames go before messages, so a peer is asked when there are none to leave.
+// Confirm implements na.Endpoint. Control frames go before messages, so a peer is asked when there are none to leave.
 func (e *Endpoint) Confirm() int {
 	e.mu.Lock()
 	left := 0

@@ -114,10 +114,10 @@ func (g *Engine) Now() time.Duration { return g.opts.Now() }
 // Rand implements na.Domain.
 func (g *Engine) Rand(b []byte) { g.opts.Rand(b) }
 
-// Driven implements na.DrivenDomain.
+// Driven implements na.Domain.
 func (g *Engine) Driven() bool { return g.opts.Driven }
 
-// Unassisted implements na.UnassistedDomain.
+// Unassisted implements na.Domain.
 func (g *Engine) Unassisted() bool { return g.opts.Unassisted }
 
 // Close implements na.Domain.

@@ -2,9 +2,7 @@ package engine
 
 import "github.com/quicksilver-rpc/quicksilver/na"
 
-var _ na.Identifier = (*Endpoint)(nil)
-
-// Identity implements na.Identifier.
+// Identity implements na.Endpoint.
 func (e *Endpoint) Identity(peer na.Addr) (na.Identity, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

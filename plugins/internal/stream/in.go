@@ -10,7 +10,6 @@ import (
 )
 
 const (
-	bufSize = 128 << 10
 	// bulkSpace is how much of FlowBulk is read into the buffer at a time, beside what goes to user memory.
 	bulkSpace = 4 << 10
 	// waitSpace is how much a read that may wait takes at a time.

@@ -2,6 +2,9 @@ package stream
 
 import "sync"
 
+// bufSize is the size of a buffer.
+const bufSize = 128 << 10
+
 // spare holds buffers that no connection needs at the moment: an idle connection has none.
 var spare spares
 
