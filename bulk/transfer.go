@@ -327,13 +327,28 @@ func (op *Op) finish() {
 	}
 	op.mu.Unlock()
 	op.spec.Local.mem().Release()
+	took := max(op.hctx.Now()-op.begun, 1)
+	op.observe(err, took)
 	if err != nil {
-		took := max(op.hctx.Now()-op.begun, 1)
 		err = &Error{Dir: op.spec.Dir, Peer: op.peer, Took: took, Moved: op.moved.Load(), Size: op.spec.Size, Err: err}
 	}
 	if op.done != nil {
 		op.done(op, err)
 	}
+}
+
+// observe has the end of the transfer observed.
+func (op *Op) observe(err error, took time.Duration) {
+	e := hg.Event{Kind: hg.Transfer, RPC: op.spec.Dir.String(), Peer: op.peer, Code: hg.CodeOf(err), Fate: hg.Ran, Took: took}
+	if err != nil {
+		e.Fate = hg.MaybeRan
+	}
+	if moved := op.moved.Load(); op.spec.Dir == Push {
+		e.Sent = moved
+	} else {
+		e.Received = moved
+	}
+	op.hctx.Observe(e)
 }
 
 // Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done runs once in any case:

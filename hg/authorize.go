@@ -2,7 +2,6 @@ package hg
 
 import (
 	"context"
-	"log/slog"
 	"runtime/debug"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -31,7 +30,7 @@ func (s *service) pass() bool {
 	switch {
 	case s.allowed:
 		return true
-	case s.ctx.nctx.Draining() || s.late() || !s.env.Watch(): // and stays so
+	case s.ctx.nctx.Draining() && !s.rpc.always || s.late() || !s.env.Watch(): // and stays so
 		return true
 	case !s.authorized():
 		return false
@@ -51,7 +50,7 @@ func (s *service) authorized() (ok bool) {
 	text := "the authorizer has not decided"
 	defer func() { // it may panic, or end its goroutine
 		if p := recover(); p != nil {
-			slog.Error("authorizer panicked", "rpc", s.name(), "peer", s.addr.String(), "panic", p, "stack", string(debug.Stack()))
+			s.ctx.class.log().Error("authorizer panicked", "rpc", s.name(), "peer", s.addr.String(), "panic", p, "stack", string(debug.Stack()))
 		}
 		if s.allowed = ok; !ok {
 			s.reject(na.WithText(ErrPermission, text))

@@ -1,7 +1,9 @@
 package hg
 
 import (
+	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -11,6 +13,8 @@ type Class struct {
 	cfg  Config
 	na   *na.Class
 	rpcs registry
+
+	unready atomic.Bool // SetReady
 
 	mu       sync.Mutex // guards contexts
 	contexts []*Context
@@ -25,10 +29,21 @@ func Open(addr string, cfg Config) (*Class, error) {
 	}
 	cls := &Class{cfg: cfg}
 	cls.rpcs.init()
+	if err := cls.registerBuiltIn(); err != nil {
+		return nil, err
+	}
 	if cls.na, err = na.Open(addr, cfg.NA); err != nil {
 		return nil, err
 	}
 	return cls, nil
+}
+
+// log returns where the class logs.
+func (c *Class) log() *slog.Logger {
+	if c.cfg.Logger != nil {
+		return c.cfg.Logger
+	}
+	return slog.Default()
 }
 
 // NA returns the class of the network abstraction below. Its Shutdown knows nothing of handlers: that of c does.

@@ -3,6 +3,7 @@ package hg
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -32,6 +33,13 @@ type Config struct {
 	MaxActivePerPeer int
 	// Authorize, if set, is asked before any handler of this class runs.
 	Authorize Authorizer
+	// Logger gets what the library has to say: of panics, and errors of handlers that no answer can carry. Nil means slog.Default().
+	Logger *slog.Logger
+	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, or in the Call that has waited. It must
+	// not block, and e is not kept: it is used again when Observe returns.
+	Observe func(e *Event)
+	// Reflect tells peers about the RPCs that are registered: RPCsRPC answers, and the error for an unknown RPC names others.
+	Reflect bool
 	// Trace looks for misuse: handles remember where they were made, for ShutdownError.Open, and Incoming.InputRaw returns copies
 	// that are overwritten once the program must not use them any more.
 	Trace bool

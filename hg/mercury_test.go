@@ -150,7 +150,7 @@ func mercuryOneWay(t *testing.T, n *matrix.Net) {
 }
 
 func mercuryNotRegistered(t *testing.T, n *matrix.Net) {
-	p := newPair(t, n, hg.Config{})
+	p := newPair(t, n, hg.Config{Reflect: true})
 	p.rpc("open", openHandler)
 	id, err := p.origin.Register("opne", nil)
 	require.NoError(t, err)

@@ -13,11 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 )
 
 var (
-	misuseSteps = flag.Int("hg.misuse", 20_000, "calls of TestMisuseAtRandom; 1,000,000 in long runs")
+	misuseSteps = flag.Int("hg.misuse", long.Or(20_000, 1_000_000), "calls of TestMisuseAtRandom; 1,000,000 in long runs")
 	misuseSeed  = flag.Uint64("hg.misuse.seed", 0, "seed of TestMisuseAtRandom; 0: a random one")
 )
 

@@ -30,6 +30,10 @@ type RPC struct {
 	OneWay bool
 	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a request in another codec is refused.
 	Codec codec.Codec
+	// Shape describes input and output, for RPCsRPC; the program chooses how.
+	Shape string
+
+	always bool // served while the class drains, too
 }
 
 // registry holds the RPCs of a class. Readers take no lock.
@@ -114,8 +118,7 @@ func (c *Class) Registered(name string) (RPC, bool) {
 	return RPC{}, false
 }
 
-// unknown is the answer to a request for an RPC that is not served here. With help it helps who mistyped a name, which is not
-// for everybody to hear where an authorizer decides who may call.
+// unknown is the answer to a request for an RPC that is not served here. With help it names others: Config.Reflect.
 func (r *registry) unknown(id ID, help bool) error {
 	if !help {
 		return na.WithText(na.ErrNoEntry, fmt.Sprintf("no RPC with id %#x is served here", uint64(id)))

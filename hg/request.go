@@ -2,7 +2,6 @@ package hg
 
 import (
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -26,10 +25,10 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	s.setBudget(req.budget)
 	switch {
 	case err != nil:
-	case c.nctx.Draining():
+	case c.nctx.Draining() && (s.rpc == nil || !s.rpc.always):
 		err = errClosing
 	case s.rpc == nil || s.rpc.Handler == nil:
-		err = c.class.rpcs.unknown(req.id, c.class.cfg.Authorize == nil)
+		err = c.class.rpcs.unknown(req.id, c.class.cfg.Reflect)
 	case s.rpc.OneWay != s.oneWay:
 		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", s.rpc.Name))
 	case s.late():
@@ -119,6 +118,7 @@ func (s *service) reject(err error) {
 	}
 	if s.oneWay {
 		s.ctx.dropped.Add(1)
+		s.says(na.CodeOf(err), na.NotRun, 0)
 	} else {
 		s.answerFor(failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error()})
 	}
@@ -150,7 +150,7 @@ func (s *service) run(any) {
 	}
 	closing := s.ctx.nctx.Closing()
 	switch {
-	case s.ctx.nctx.Draining() && !closing:
+	case s.ctx.nctx.Draining() && !closing && !s.rpc.always:
 		s.reject(errClosing)
 		return
 	case s.ctx.class.cfg.Authorize != nil && !s.allowed && !closing: // cannot be
@@ -169,6 +169,7 @@ func (s *service) run(any) {
 	}
 	s.found(evBegan)
 	s.runs.Store(s.rpc)
+	s.begins()
 	s.note(evBegan)
 	r, rpc := s.incoming(), s.rpc
 	s.mu.Unlock()
@@ -201,7 +202,7 @@ func (c *Context) answerError(r Incoming, f failure) {
 		c.dropped.Add(1)
 	case ErrAnswered:
 		c.late.Add(1)
-		slog.Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().String(), "error", f.text)
+		c.class.log().Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().String(), "error", f.text)
 	}
 }
 
@@ -212,7 +213,7 @@ func (c *Context) callHandler(r Incoming, rpc *RPC) (f failure) {
 		if p := recover(); p != nil {
 			var id [8]byte
 			c.class.na.Rand(id[:])
-			slog.Error("handler panicked", "rpc", rpc.Name, "peer", r.Peer().String(), "id", fmt.Sprintf("%x", id), "panic", p,
+			c.class.log().Error("handler panicked", "rpc", rpc.Name, "peer", r.Peer().String(), "id", fmt.Sprintf("%x", id), "panic", p,
 				"stack", string(debug.Stack()))
 			f = failure{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", rpc.Name, id)}
 		}

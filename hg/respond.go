@@ -61,7 +61,7 @@ func (r Incoming) RespondError(err error, cb RespondFunc) error {
 // respondFailure answers with an error response: it is cut rather than lent.
 func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
 	return r.respond(response{code: f.code, fate: f.fate}, cb, func(b []byte, rpc *RPC) ([]byte, uint8, error) {
-		detail, id := encodeDetail(rpc, f.detail)
+		detail, id := encodeDetail(r.s.ctx.class.log(), rpc, f.detail)
 		room := r.s.textRoom(b)
 		text := f.text[:min(len(f.text), room, maxErrorText)]
 		if len(text)+len(detail) > room {
@@ -75,7 +75,7 @@ func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
 func (s *service) textRoom(b []byte) int { return s.ctx.nctx.Limits().MaxExpected - len(b) - 2 }
 
 // encodeDetail encodes what goes with an error. What cannot go is logged.
-func encodeDetail(rpc *RPC, v any) (b []byte, id uint8) {
+func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	if v == nil || rpc == nil {
 		return nil, rawID
 	}
@@ -94,7 +94,7 @@ func encodeDetail(rpc *RPC, v any) (b []byte, id uint8) {
 		}
 	}()
 	if why != nil {
-		slog.Warn("detail of an error left out", "rpc", rpc.Name, "reason", why)
+		log.Warn("detail of an error left out", "rpc", rpc.Name, "reason", why)
 		return nil, rawID
 	}
 	return b, rpc.Codec.ID()
@@ -172,6 +172,7 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 		}
 		return err
 	}
+	s.says(resp.code, resp.fate, size)
 	s.holds++ // until the response has left and its callback has run
 	s.freeInput()
 	s.answer = sending

@@ -63,15 +63,16 @@ func (k *call) late() bool {
 // finish runs in Trigger: the handle is idle again when the callback runs.
 func (k *call) finish(any) {
 	h := k.h
-	cb, err := k.settle()
+	cb, seen, err := k.settle()
 	defer h.release() // deferred: the callback may panic, or end the goroutine
+	seen.tell()
 	if cb != nil {
 		cb(h, err)
 	}
 }
 
 // settle decides the result of a call whose parts have ended, and makes the handle idle.
-func (k *call) settle() (ForwardFunc, error) {
+func (k *call) settle() (ForwardFunc, *sighting, error) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
 	k.found(evTrigger)
@@ -79,7 +80,7 @@ func (k *call) settle() (ForwardFunc, error) {
 	cb := k.cb
 	k.cb, k.phase = nil, idle
 	k.note(evTrigger)
-	return cb, k.err
+	return cb, k.sighted(k.err), k.err
 }
 
 // Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that

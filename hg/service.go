@@ -68,6 +68,9 @@ type service struct {
 	done   task
 	loan   *loan
 
+	event Event         // what is observed of the request
+	came  time.Duration // when it did, if that is observed
+
 	waits      bool     // for room; Context.load.mu guards it
 	next, prev *service // then; next also in the list of spare records
 }
@@ -107,6 +110,7 @@ func (c *Context) newService(env *na.Envelope) *service {
 	s.found(evArrived)
 	s.env, s.tag, s.addr, s.peerLoad, s.holds = env, env.Tag, env.From, env.Load, 1
 	s.serving = true
+	s.arrives()
 	s.note(evArrived)
 	return s
 }
@@ -133,6 +137,7 @@ func (s *service) unlock() {
 	}
 	c.leave(s)
 	alarm, handling := s.alarm, s.handling
+	s.observed()
 	s.reset()
 	s.note(evLastReference)
 	s.mu.Unlock()
@@ -188,6 +193,7 @@ func (s *service) answerFor(f failure) {
 func (s *service) giveUp() {
 	s.found(evGivenUp)
 	s.answer = answered
+	s.says(ErrPeerLost, s.event.Fate, 0)
 	s.note(evGivenUp)
 }
 

@@ -47,9 +47,10 @@ func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uin
 		}
 	}()
 	await(ctx, h.waiter, h.Abandon)
-	_, err := h.call.settle()
+	_, seen, err := h.call.settle()
 	settled = true
-	h.release()
+	defer h.release()
+	seen.tell()
 	return endedBy(ctx, err)
 }
 

@@ -90,15 +90,11 @@ func (p *pinger) open(addr string) error {
 	if p.class, err = hg.Open(p.peer.Scheme()+"://", p.n.config()); err != nil {
 		return err
 	}
-	id, err := p.class.Register(rpcEcho, nil)
-	if err != nil {
-		return err
-	}
 	if p.hctx, err = p.class.NewContext(); err != nil {
 		return err
 	}
 	p.hctx.OnFault(func(_ na.Addr, err error) { p.fault = err })
-	p.h, err = p.hctx.Create(p.peer, id)
+	p.h, err = p.hctx.Create(p.peer, hg.HashName(hg.PingRPC))
 	return err
 }
 
@@ -154,7 +150,7 @@ func (p *pinger) run(ctx context.Context) error {
 	return nil
 }
 
-// once makes one call. It is canceled when there is no answer in time.
+// once makes one call. It is canceled when there is no answer in time. A refusal is an answer, too.
 func (p *pinger) once(ctx context.Context, in []byte, patience time.Duration) (answered bool, err error) {
 	done := false
 	var failed error
@@ -173,6 +169,9 @@ func (p *pinger) once(ctx context.Context, in []byte, patience time.Duration) (a
 	}
 	if errors.Is(failed, na.ErrCanceled) {
 		return false, nil
+	}
+	if _, refused := hg.RemoteOf(failed); refused {
+		return true, nil // it lives
 	}
 	return failed == nil, failed
 }

@@ -38,6 +38,9 @@ func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
 	class, err := hg.Open("tcp://127.0.0.1:0", (&network{}).config())
 	require.NoError(t, err)
 	for name, handler := range handlers {
+		if name == hg.PingRPC {
+			require.NoError(t, class.Deregister(hg.HashName(name)))
+		}
 		_, err := class.Register(name, handler)
 		require.NoError(t, err)
 	}
@@ -61,7 +64,7 @@ func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
 func TestPingGoesOn(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h hg.Incoming) error {
+	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Incoming) error {
 		if calls++; calls == 2 {
 			_ = h.Detach() // never answered
 			return nil
@@ -74,10 +77,18 @@ func TestPingGoesOn(t *testing.T) {
 	require.Regexp(t, `(?m)^4 sent, 3 answered, 1 lost; `, out)
 }
 
+// TestPingRefused: a target that says no to a ping lives.
+func TestPingRefused(t *testing.T) {
+	t.Parallel()
+	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(hg.Incoming) error { return hg.Errorf(hg.Denied, "not you") }})
+	out := run(t, 0, "ping", "-interval", "0", "-count", "2", addr).out.String()
+	require.Regexp(t, `(?m)^2 sent, 2 answered, 0 lost; `, out)
+}
+
 // TestPingSilent: a target that lives and answers nothing is given up after the peer timeout.
 func TestPingSilent(t *testing.T) {
 	t.Parallel()
-	addr := inProcess(t, map[string]hg.Handler{rpcEcho: func(h hg.Incoming) error {
+	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Incoming) error {
 		_ = h.Detach()
 		return nil
 	}})

@@ -1,0 +1,89 @@
+package hg
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// The RPCs that every class knows; HashName returns their ids. Config.Authorize is asked for them as for any other.
+const (
+	// PingRPC answers its input.
+	PingRPC = "hg/ping"
+	// HealthRPC answers nothing, or the error NotReady: see Class.SetReady. It is served while the class drains, too.
+	HealthRPC = "hg/health"
+	// RPCsRPC answers what DecodeRPCs decodes, at a class with Config.Reflect.
+	RPCsRPC = "hg/rpcs"
+)
+
+// An RPCInfo is what RPCsRPC says of an RPC.
+type RPCInfo struct {
+	Name   string
+	Codec  string // its name
+	Shape  string // RPC.Shape
+	OneWay bool
+}
+
+// DecodeRPCs decodes the output of RPCsRPC: the RPCs that the target serves, by name.
+func DecodeRPCs(output []byte) (all []RPCInfo, err error) {
+	err = codec.Msgpack.Decode(output, &all)
+	return all, err
+}
+
+// SetReady says what HealthRPC answers from now on: nothing, as at first, or the error NotReady. While the class drains it
+// is always that.
+func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
+
+// registerBuiltIn makes a new class know the RPCs of this package.
+func (c *Class) registerBuiltIn() error {
+	all := []RPC{
+		{Name: PingRPC, Handler: ping},
+		{Name: HealthRPC, Handler: c.health, always: true},
+		{Name: RPCsRPC},
+	}
+	if c.cfg.Reflect {
+		all[2].Handler = c.reflect
+	}
+	for _, rpc := range all {
+		if _, err := c.RegisterRPC(rpc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ping(r Incoming) error {
+	in, err := r.InputRaw()
+	if err != nil {
+		return err
+	}
+	return r.RespondRaw(in, nil)
+}
+
+func (c *Class) health(r Incoming) error {
+	switch {
+	case r.Queue().nctx.Draining():
+		return na.WithText(NotReady, "the target shuts down")
+	case c.unready.Load():
+		return na.WithText(NotReady, "the target is not ready")
+	}
+	return r.RespondRaw(nil, nil)
+}
+
+func (c *Class) reflect(r Incoming) error {
+	var all []RPCInfo
+	for _, rpc := range *c.rpcs.all.Load() {
+		if rpc.Handler != nil {
+			all = append(all, RPCInfo{Name: rpc.Name, Codec: rpc.Codec.Name(), Shape: rpc.Shape, OneWay: rpc.OneWay})
+		}
+	}
+	slices.SortFunc(all, func(a, b RPCInfo) int { return strings.Compare(a.Name, b.Name) })
+	b, err := codec.Msgpack.Append(nil, all)
+	if err != nil {
+		return fmt.Errorf("encoding the RPCs: %w", err)
+	}
+	return r.RespondRaw(b, nil)
+}

@@ -1,0 +1,161 @@
+package hg_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// ask calls a built-in RPC and returns what it answers.
+func (p *pair) ask(name string, in []byte) ([]byte, error) {
+	p.t.Helper()
+	h := p.handle(hg.HashName(name))
+	defer h.Close()
+	done := false
+	require.NoError(p.t, h.ForwardRaw(in, func(*hg.Handle, error) { done = true }))
+	p.Until(func() bool { return done })
+	out, err := h.OutputRaw()
+	return bytes.Clone(out), err
+}
+
+func TestBuiltIns(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{Reflect: true})
+		_, err := p.target.RegisterRPC(hg.RPC{Name: "sum", Handler: echo, Shape: "[]int -> int"})
+		require.NoError(t, err)
+		_, err = p.target.Register("only called", nil)
+		require.NoError(t, err)
+
+		big := bytes.Repeat([]byte("x"), 100_000)
+		out, err := p.ask(hg.PingRPC, big)
+		require.NoError(t, err)
+		require.Equal(t, big, out)
+
+		out, err = p.ask(hg.RPCsRPC, nil)
+		require.NoError(t, err)
+		all, err := hg.DecodeRPCs(out)
+		require.NoError(t, err)
+		require.Equal(t, []hg.RPCInfo{{Name: "hg/health", Codec: "msgpack"}, {Name: "hg/ping", Codec: "msgpack"},
+			{Name: "hg/rpcs", Codec: "msgpack"}, {Name: "sum", Codec: "msgpack", Shape: "[]int -> int"}}, all)
+
+		for _, ready := range []bool{true, false, true} {
+			p.target.SetReady(ready)
+			_, err = p.ask(hg.HealthRPC, nil)
+			if ready {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, hg.NotReady)
+			}
+		}
+	})
+}
+
+// Without Config.Reflect a peer learns no name. hg/health answers while the class drains, when everything else is refused.
+func TestHealthWhileDraining(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		for _, authorize := range []hg.Authorizer{nil, func(context.Context, hg.Caller, *hg.RPC) error { return nil }} {
+			p := newPair(t, n, hg.Config{Authorize: authorize})
+			p.rpc("secret", echo)
+			_, err := p.origin.Register("secrets", nil)
+			require.NoError(t, err)
+			for _, name := range []string{"secrets", hg.RPCsRPC} {
+				_, err = p.ask(name, nil)
+				require.Equal(t, hg.ErrNoEntry, codeAt(err))
+				require.NotContains(t, err.Error(), `"secret"`)
+				require.NotContains(t, err.Error(), "secret,")
+			}
+			p.target.NA().Drain()
+			_, err = p.ask("secret", nil)
+			require.Equal(t, hg.ErrClosed, codeAt(err))
+			_, err = p.ask(hg.HealthRPC, nil)
+			require.ErrorIs(t, err, hg.NotReady)
+			require.ErrorContains(t, err, "shuts down")
+		}
+	})
+}
+
+func codeAt(err error) hg.Code {
+	if remote, ok := hg.RemoteOf(err); ok {
+		return remote.Code
+	}
+	return 0
+}
+
+func TestBuiltInsAreAuthorized(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		var asked []string
+		p := newPair(t, n, hg.Config{Reflect: true, Authorize: func(_ context.Context, _ hg.Caller, rpc *hg.RPC) error {
+			asked = append(asked, rpc.Name)
+			return hg.Denied
+		}})
+		all := []string{hg.PingRPC, hg.HealthRPC, hg.RPCsRPC}
+		for _, name := range all {
+			_, err := p.ask(name, nil)
+			require.Equal(t, hg.ErrPermission, codeAt(err), name)
+		}
+		p.target.NA().Drain()
+		_, err := p.ask(hg.HealthRPC, nil)
+		require.Equal(t, hg.ErrPermission, codeAt(err), "while draining, too")
+		require.Equal(t, append(all, hg.HealthRPC), asked)
+	})
+}
+
+// Every call and request is observed once, with what became of it.
+func TestObserve(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		var seen []hg.Event
+		p := newPair(t, n, hg.Config{Observe: func(e *hg.Event) { seen = append(seen, *e) }})
+		p.rpc("echo", echo)
+		p.rpc("fails", func(hg.Incoming) error { return hg.Errorf(hg.NotFound, "no such thing") })
+		silent := p.rpc("silent", func(r hg.Incoming) error { return r.Detach() })
+		look := func(want ...hg.Event) {
+			t.Helper()
+			p.Until(func() bool { return len(seen) >= len(want) })
+			for i := range seen {
+				e := &seen[i]
+				require.Positive(t, e.Took)
+				require.Equal(t, e.Kind == hg.Target && e.Fate == hg.Ran, e.Queued > 0)
+				require.Equal(t, e.Kind == hg.Origin, e.Peer.Named() == p.target.Addr().Named())
+				e.Took, e.Queued, e.Peer = 0, 0, hg.Addr{}
+			}
+			slices.SortFunc(seen, func(a, b hg.Event) int { return int(a.Kind) - int(b.Kind) })
+			require.Equal(t, want, seen)
+			seen = nil
+		}
+		_, err := p.ask("echo", make([]byte, 100))
+		require.NoError(t, err)
+		look(hg.Event{Kind: hg.Origin, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100},
+			hg.Event{Kind: hg.Target, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100})
+		_, err = p.ask("fails", nil)
+		require.ErrorIs(t, err, hg.NotFound)
+		look(hg.Event{Kind: hg.Origin, RPC: "fails", Code: hg.NotFound, Remote: true, Fate: hg.Ran, Received: 0},
+			hg.Event{Kind: hg.Target, RPC: "fails", Code: hg.NotFound, Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
+		h := p.handle(silent)
+		defer h.Close()
+		done := false
+		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { done = true }))
+		h.Cancel()
+		p.Until(func() bool { return done })
+		look(hg.Event{Kind: hg.Origin, RPC: "silent", Code: hg.ErrCanceled, Fate: seen[0].Fate})
+	})
+}
+
+// What the library has to say goes to the class's own logger.
+func TestLogger(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		var log bytes.Buffer
+		p := newPair(t, n, hg.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		p.rpc("panics", func(hg.Incoming) error { panic("ouch") })
+		_, err := p.ask("panics", nil)
+		require.ErrorIs(t, err, hg.ErrPanic)
+		require.Contains(t, log.String(), `msg="handler panicked" rpc=panics`)
+		require.Contains(t, log.String(), "panic=ouch")
+	})
+}

@@ -1,0 +1,130 @@
+package hg
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An EventKind says what an Event is the end of.
+type EventKind uint8
+
+// The kinds.
+const (
+	Origin   EventKind = iota // a call, at its origin
+	Target                    // a request, at its target
+	Transfer                  // of package bulk
+)
+
+// An Event is the end of a call, a request or a transfer.
+type Event struct {
+	Kind     EventKind
+	RPC      string        // "pull" or "push" for a transfer
+	Peer     Addr          // the other side
+	Code     Code          // OK, a local code, or what the target has answered
+	Remote   bool          // Code came in the answer
+	Fate     Fate          // of the request
+	Queued   time.Duration // from the arrival of a request until its handler began
+	Took     time.Duration // in all
+	Sent     int64         // bytes of input, output or memory that this side has sent,
+	Received int64         // and received
+}
+
+// Observe gives e to Config.Observe, on this goroutine, if that is set. Package bulk calls it; a program may, for operations of
+// its own. It allocates nothing.
+func (c *Context) Observe(e Event) {
+	if c.class.cfg.Observe != nil {
+		newSighting(c, e).tell()
+	}
+}
+
+// A sighting is an Event on its way to Config.Observe.
+type sighting struct {
+	Event
+	c    *Context
+	task task
+}
+
+var sightings sync.Pool
+
+func newSighting(c *Context, e Event) *sighting {
+	s, _ := sightings.Get().(*sighting)
+	if s == nil {
+		s = &sighting{}
+		s.task.init(func(any) { s.tell() }, nil)
+	}
+	s.c, s.Event = c, e
+	return s
+}
+
+func (s *sighting) rest() {
+	s.Event, s.c = Event{}, nil
+	sightings.Put(s)
+}
+
+// sighted returns what is to be observed of a call that has ended, before the handle makes another; nil if nothing is. Locked.
+func (k *call) sighted(err error) *sighting {
+	h := k.h
+	if h.ctx.class.cfg.Observe == nil {
+		return nil
+	}
+	s := newSighting(h.ctx, Event{
+		Kind: Origin, RPC: h.Name(), Peer: h.addr, Fate: FateOf(err), Took: h.ctx.since(k.begun),
+		Sent: int64(len(k.in) - k.head), Received: int64(len(k.output)),
+	})
+	if remote, ok := errors.AsType[*RemoteError](err); ok {
+		s.Code, s.Remote = remote.Code, true
+	} else if err != nil {
+		s.Code = na.CodeOf(err)
+	}
+	if err == nil && h.rpc.OneWay {
+		s.Fate = MaybeRan
+	}
+	return s
+}
+
+// tell calls Config.Observe; s may be nil.
+func (s *sighting) tell() {
+	if s != nil {
+		defer s.rest()
+		s.c.class.cfg.Observe(&s.Event)
+	}
+}
+
+// arrives begins what is observed of a request. Locked.
+func (s *service) arrives() {
+	if s.ctx.class.cfg.Observe != nil {
+		s.event = Event{Kind: Target, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
+		s.came = s.ctx.Now()
+	}
+}
+
+// begins notes that the handler begins. Locked.
+func (s *service) begins() {
+	if s.ctx.class.cfg.Observe != nil {
+		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.since(s.came), int64(len(s.input)), Ran
+		if s.event.Code = na.OK; !s.oneWay {
+			s.event.Code = ErrNoResponse // until it is answered
+		}
+	}
+}
+
+// says notes an answer, or why there is none. Locked.
+func (s *service) says(code Code, fate Fate, size int64) {
+	s.event.Code, s.event.Fate, s.event.Sent = code, fate, size
+}
+
+// observed has Trigger observe the end of the request. Locked.
+func (s *service) observed() {
+	c := s.ctx
+	if c.class.cfg.Observe == nil {
+		return
+	}
+	o := newSighting(c, s.event)
+	o.RPC, o.Took = s.name(), c.since(s.came)
+	if c.post(&o.task) != nil {
+		o.rest()
+	}
+}
