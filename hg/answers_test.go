@@ -29,6 +29,19 @@ func TestEverySilenceIsAnswered(t *testing.T) {
 		{"HandlerPanic", func(hg.Incoming) error { panic("oops") }, nil, hg.ErrPanic, "the target's log has it as "},
 		{"NoResponse", func(hg.Incoming) error { return nil }, nil, hg.ErrNoResponse, ""},
 		{"NoResponseLater", func(h hg.Incoming) error { late = detached(h); return nil }, func() { drop(late) }, hg.ErrNoResponse, ""},
+		{"RefusedOutputLater", func(h hg.Incoming) error { late = detached(h); return nil }, func() {
+			require.ErrorIs(t, late.RespondRaw(make([]byte, 2<<20), nil), hg.ErrOverflow)
+			require.ErrorIs(t, late.RespondRaw(nil, nil), hg.ErrAnswered)
+		}, hg.ErrOverflow, "MaxOutput"},
+		{"RefusedOutputBefore", func(h hg.Incoming) error {
+			require.Error(t, detached(h).Respond(make(chan int), nil), "what the codec cannot encode")
+			return nil
+		}, nil, hg.ErrHandler, "chan int"},
+		{"RefusedThenDetached", func(h hg.Incoming) error {
+			require.ErrorIs(t, h.RespondRaw(make([]byte, 2<<20), nil), hg.ErrOverflow)
+			late = detached(h)
+			return nil
+		}, func() { require.NoError(t, late.RespondError(hg.NotFound, nil)) }, hg.NotFound, ""},
 		{"UndecodableInput", func(h hg.Incoming) error { return h.Input(new(map[string]int)) }, nil, hg.BadInput, "input of"},
 		{"OutputTooLarge", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 2<<20), nil) }, nil, hg.ErrOverflow, "MaxOutput"},
 		{"OwnCode", func(h hg.Incoming) error { return h.RespondError(na.WithText(hg.ErrExists, "there is one"), nil) }, nil, hg.ErrExists, "there is one"},

@@ -223,7 +223,7 @@ func (r Incoming) Detach() error {
 	case s.answer != unanswered:
 		return misuse("detach", s.name(), s.addr, ErrAnswered, "the request has been answered")
 	}
-	s.detached = true
+	s.detached, s.sent = true, na.Result{}
 	s.arm()
 	return nil
 }

@@ -35,8 +35,10 @@ func (r Incoming) SetOutputMeta(m Meta) error {
 
 // Respond encodes out with the RPC's codec and sends it to the origin. It returns without waiting; out is the caller's
 // again then, and the input is gone. cb, which may be nil, is called in Trigger when the response has left. An error
-// means that nothing was sent and cb will not run: it matches ErrAnswered when the request was answered before or has ended,
-// ErrUnsupported for a one-way RPC, ErrOverflow when out is larger than Config.MaxOutput, or is the codec's.
+// means that out was not sent and cb will not run: it matches ErrAnswered when the request was answered before or has ended,
+// ErrUnsupported for a one-way RPC, ErrOverflow when out is larger than Config.MaxOutput, ErrAgain or ErrNoMemory when there
+// is no room for it, or is the codec's. After such a refusal a handler that runs may give another answer, or call Detach;
+// otherwise the library answers with the error.
 func (r Incoming) Respond(out any, cb RespondFunc) error {
 	return r.respond(response{fate: na.Ran}, cb, func(b []byte, rpc *RPC) ([]byte, uint8, error) {
 		b, err := appendWith(rpc.Codec, b, out)
@@ -126,7 +128,8 @@ func (r Incoming) respond(resp response, cb RespondFunc, encode func([]byte, *RP
 		err = s.transmit(resp, cb)
 	}
 	if err != nil {
-		return &Error{Op: "respond", RPC: s.name(), Peer: s.addr, Fate: na.Ran, Err: bare(err)}
+		s.sent.Err = bare(err) // over answers with it, unless the handler still does
+		return &Error{Op: "respond", RPC: s.name(), Peer: s.addr, Fate: na.Ran, Err: s.sent.Err}
 	}
 	return nil
 }

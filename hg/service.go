@@ -171,7 +171,7 @@ func (s *service) over() bool {
 		f.fate = na.Ran
 	}
 	if err := s.sent.Err; err != nil && na.CodeOf(err) != ErrCanceled {
-		f.code, f.text = na.CodeOf(err), "the response could not be sent: "+err.Error()
+		f.code, f.text = failureOf(err).code, "the response could not be sent: "+err.Error()
 	}
 	s.answerFor(f)
 	return s.holds == 0
