@@ -3,6 +3,7 @@ package arq
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"testing"
 	"time"
@@ -305,7 +306,7 @@ func TestBottleneck(t *testing.T) {
 					fill(a)
 				}
 				n.idle(3 * time.Second)
-				total, most, least := 0, 0, 1<<60
+				total, most, least := 0, 0, math.MaxInt
 				for _, nd := range n.order[1:] {
 					moved[nd.assoc] = nd.placed
 					total, most, least = total+nd.placed, max(most, nd.placed), min(least, nd.placed)
@@ -344,7 +345,7 @@ func TestUT34Incast(t *testing.T) {
 		nd.room(nd.assoc)
 	}
 	n.idle(4 * time.Second)
-	most, least := 0, 1<<60
+	most, least := 0, math.MaxInt
 	for _, nd := range n.order[1:] {
 		v := 0
 		for _, ref := range nd.sent {
