@@ -148,9 +148,9 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	return left
 }
 
-// idle tells whether nothing is under way but the receive for requests.
+// idle reports whether nothing is under way but the receive for requests and the news of sessions that have ended.
 func (c *Context) idle() bool {
-	return c.nctx.Live() <= 1 && c.load.n.Load() == 0 && c.load.waiting.Load() == 0
+	return c.nctx.Live()-c.nctx.News() <= 1 && c.load.n.Load() == 0 && c.load.waiting.Load() == 0
 }
 
 // cut counts what has not ended, and ends calls, detached requests and the contexts of handlers.

@@ -539,6 +539,26 @@ func TestShutdownRunsWhatCallbacksPost(t *testing.T) {
 	})
 }
 
+// The news that a session has ended, which somebody hears by OnFault, is nothing that Shutdown would have cut off.
+func TestShutdownWithNewsToCome(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		other := n.Context(p.target) // driven after tctx
+		var peer na.Addr
+		h := p.handle(p.rpc("who", func(r hg.Incoming) error { peer = r.Peer(); return r.Respond(nil, nil) }))
+		require.NoError(t, p.call(h, nil))
+		require.NoError(t, h.Close())
+		p.clean(0)
+		lost := 0
+		p.tctx.OnFault(func(na.Addr, error) { lost++ })
+		require.NoError(t, other.Post(func() { p.tctx.NA().Disconnect(peer, hg.ErrPeerLost) })) // inside Shutdown
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		require.NoError(t, p.target.Shutdown(ctx))
+		require.Equal(t, 1, lost)
+	})
+}
+
 // F55: several goroutines in Trigger while calls are canceled and their handles closed: each callback runs once.
 func TestTriggersDuringCancelAndClose(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {

@@ -79,6 +79,13 @@ func (c *Context) Abandoned(peer Addr, tag Tag) {
 	c.tell(&c.abandoned, func() { fn(peer, tag) })
 }
 
+// News returns how many calls of the functions of OnFault and OnAbandon wait for Trigger. Live counts them.
+func (c *Context) News() int64 {
+	c.newsMu.Lock()
+	defer c.newsMu.Unlock()
+	return int64(c.faults + c.abandoned)
+}
+
 // tell queues news that were counted, which end to wait when they begin to run.
 func (c *Context) tell(waiting *int, run func()) {
 	op := c.NewOp(func(*Op, Result) {
