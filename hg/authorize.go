@@ -12,7 +12,8 @@ import (
 // the text of the error, and NotRun. A one-way request is dropped and counted.
 //
 // It is asked in Trigger, once for each request, before the request waits for room (Config.MaxActive). It may block:
-// meanwhile only the Trigger that runs it waits, so a program that lets it block calls Trigger from several goroutines.
+// meanwhile only the Trigger that runs it waits, so a program that lets it block calls Trigger from several goroutines, or
+// sets Config.Dispatch: then it is asked in Run, when the request has room.
 //
 // rpc is the very entry whose handler will run, whatever is registered meanwhile; it is not changed. ctx is that of the
 // handler, see [Incoming.Context]; it ends, too, when the origin withdraws the request.
@@ -28,7 +29,7 @@ type Caller struct {
 // another reason.
 func (s *service) pass() bool {
 	switch {
-	case s.allowed:
+	case s.allowed, s.ctx.class.cfg.Authorize == nil:
 		return true
 	case s.ctx.nctx.Draining() && !s.rpc.always || s.late() || !s.env.Watch(): // and stays so
 		return true

@@ -40,9 +40,9 @@ func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 // registerBuiltIn makes a new class know the RPCs of this package.
 func (c *Class) registerBuiltIn() error {
 	all := []RPC{
-		{Name: PingRPC, Handler: ping},
-		{Name: HealthRPC, Handler: c.health, always: true},
-		{Name: RPCsRPC},
+		{Name: PingRPC, Handler: ping, Inline: true},
+		{Name: HealthRPC, Handler: c.health, Inline: true, always: true},
+		{Name: RPCsRPC, Inline: true},
 	}
 	if c.cfg.Reflect {
 		all[2].Handler = c.reflect

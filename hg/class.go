@@ -13,6 +13,7 @@ type Class struct {
 	cfg  Config
 	na   *na.Class
 	rpcs registry
+	slow sync.Map // *RPC: those whose inline handlers were found to be slow
 
 	unready atomic.Bool // SetReady
 

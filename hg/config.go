@@ -35,11 +35,17 @@ type Config struct {
 	Authorize Authorizer
 	// Logger gets what the library has to say: of panics, and errors of handlers that no answer can carry. Nil means slog.Default().
 	Logger *slog.Logger
-	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, or in the Call that has waited. It must
+	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Incoming.Run, or the Call that has waited. It must
 	// not block, and e is not kept: it is used again when Observe returns.
 	Observe func(e *Event)
 	// Reflect tells peers about the RPCs that are registered: RPCsRPC answers, and the error for an unknown RPC names others.
 	Reflect bool
+	// Dispatch, if set, is called in Trigger instead of the handlers that are not RPC.Inline, and does not block. It leads to
+	// one r.Run on any goroutine. A request whose input is fetched after the authorizer has agreed is dispatched twice, each
+	// time with an r of its own: for the authorizer, and when the input is there. Until Run a request has no input and cannot be
+	// answered or detached; it counts as active, and the origin may take it back. One that is never run ends at its deadline
+	// (ErrTimeout), when the class shuts down (ErrClosed), both with NotRun, or with its session.
+	Dispatch func(r Incoming)
 	// Trace looks for misuse: handles remember where they were made, for ShutdownError.Open, and Incoming.InputRaw returns copies
 	// that are overwritten once the program must not use them any more.
 	Trace bool

@@ -154,7 +154,7 @@ func (s *service) arm() {
 	}
 }
 
-// rings ends what waits: the fetching of the input, the wait for room, a detached request, and the context of a handler.
+// rings ends what waits: the fetching of the input, the wait for room or for Run, a detached request, and the context of a handler.
 func (a *alarm) rings(_ *na.Op, r na.Result) {
 	s := a.s
 	s.mu.Lock()
@@ -169,5 +169,9 @@ func (a *alarm) rings(_ *na.Op, r na.Result) {
 	if s.detached && s.answer == unanswered {
 		s.answerFor(failure{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
 	}
+	given := s.take()
 	s.ends((*handling).expire)
+	if given {
+		s.reject(errLate)
+	}
 }

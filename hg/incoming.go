@@ -66,6 +66,9 @@ func (r Incoming) inputRaw() ([]byte, *RPC, error) {
 		return nil, nil, ended("input")
 	}
 	defer s.mu.Unlock()
+	if s.env != nil && s.runs.Load() == nil {
+		return nil, nil, s.notRun("input of")
+	}
 	if s.env == nil {
 		return nil, nil, misuse("input of", s.name(), s.addr, ErrAnswered, "the request has been answered, its input is gone")
 	}
@@ -222,6 +225,8 @@ func (r Incoming) Detach() error {
 		return misuse("detach", s.name(), s.addr, ErrUnsupported, "the RPC is one-way")
 	case s.answer != unanswered:
 		return misuse("detach", s.name(), s.addr, ErrAnswered, "the request has been answered")
+	case s.runs.Load() == nil:
+		return s.notRun("detach")
 	}
 	s.detached, s.sent = true, na.Result{}
 	s.arm()

@@ -16,9 +16,9 @@ import (
 // An ID names an RPC on the wire: the first 8 bytes of the SHA-256 of its name, little-endian.
 type ID uint64
 
-// A Handler runs at the target, inside Trigger. It answers with r.Respond, or returns an error, which is the answer; so is a
+// A Handler runs at the target: inside Trigger, or in [Incoming.Run] where Config.Dispatch is set. It answers with r.Respond, or returns an error, which is the answer; so is a
 // panic. One that returns nil without an answer and without r.Detach is answered ErrNoResponse. An error after the answer is
-// logged and counted (Stats.Late). It may block and may call anything; meanwhile only the Trigger call that runs it waits.
+// logged and counted (Stats.Late). It may block and may call anything; meanwhile only the call that runs it waits.
 type Handler func(r Incoming) error
 
 // An RPC is what Register is told.
@@ -28,6 +28,9 @@ type RPC struct {
 	Handler Handler
 	// OneWay says that no response is wanted: the call ends when the request has left. Origin and target must agree.
 	OneWay bool
+	// Inline has the handler run in Trigger although Config.Dispatch is set: for handlers that never block. One that takes over
+	// 10 ms is logged, once for each RPC.
+	Inline bool
 	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a request in another codec is refused.
 	Codec codec.Codec
 	// Shape describes input and output, for RPCsRPC; the program chooses how.

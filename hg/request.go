@@ -80,6 +80,7 @@ func (s *service) fetchInput(key na.Key) (err error) {
 	defer s.mu.Unlock()
 	s.arm()
 	s.found(evFetch)
+	s.gen++ // the next dispatch has an Incoming of its own
 	if s.pull, err = s.ctx.fetch(s.addr, key, s.inputFetched); err == nil {
 		s.note(evFetch)
 	}
@@ -139,11 +140,24 @@ func (s *service) accept() bool {
 	return false
 }
 
-// run runs the handler in Trigger.
+// run goes on with a request in Trigger.
 func (s *service) run(any) {
-	if s.ctx.class.cfg.Authorize != nil && !s.pass() || !s.ctx.admit(s) {
-		return
+	c := s.ctx
+	switch dispatch := c.class.cfg.Dispatch != nil; {
+	case dispatch && !s.rpc.Inline:
+		if c.admit(s) && !s.give() {
+			s.proceed()
+		}
+	case !s.pass() || !c.admit(s):
+	case dispatch:
+		s.beginInline()
+	default:
+		s.begin()
 	}
+}
+
+// begin runs the handler, unless the request is to be refused.
+func (s *service) begin() {
 	if s.late() {
 		s.reject(errLate)
 		return

@@ -122,6 +122,8 @@ func (r Incoming) respond(resp response, cb RespondFunc, encode func([]byte, *RP
 		return misuse("respond", s.name(), s.addr, ErrUnsupported, "the RPC is one-way")
 	case s.answer != unanswered:
 		return misuse("respond", s.name(), s.addr, ErrAnswered, "the request has been answered")
+	case s.runs.Load() == nil:
+		return s.notRun("respond")
 	case err == nil:
 		resp.codec = id
 		s.out, s.head = b, head

@@ -11,7 +11,7 @@ import (
 
 // A service is the record behind an Incoming. It serves one request after another, each with a generation of its own.
 //
-//	arrived ─► (input is fetched) ─► queued ─► handler runs ─ Respond ─► answered ─► nothing holds it: the next generation
+//	arrived ─► (input is fetched) ─► queued ─► (given to Config.Dispatch) ─► handler runs ─ Respond ─► answered ─► nothing holds it: the next generation
 //	                                                 │ Cancel of the response: may be answered again
 //	                                                 └ Detach: may be answered when the handler has returned
 //
@@ -70,6 +70,7 @@ type service struct {
 
 	event Event         // what is observed of the request
 	came  time.Duration // when it did, if that is observed
+	given bool          // to Config.Dispatch, and waits for Run
 
 	waits      bool     // for room; Context.load.mu guards it
 	next, prev *service // then; next also in the list of spare records
@@ -231,15 +232,22 @@ func (s *service) freeInput() {
 // name returns the name of the RPC.
 func (s *service) name() string { return nameOf(s.id, s.rpc) }
 
-// lost ends a detached request whose origin nobody can answer any more, and why.
+// lost ends a detached request, or one that waits for Run, whose origin nobody can answer any more, and why.
 func (s *service) lost(why error) {
 	s.mu.Lock()
-	if nctx := s.ctx.nctx; !s.detached || s.answer != unanswered || !nctx.Closing() && nctx.Connected(s.addr) {
+	waits := s.given || s.detached && s.answer == unanswered
+	if nctx := s.ctx.nctx; !waits || !nctx.Closing() && nctx.Connected(s.addr) {
 		s.mu.Unlock()
 		return
 	}
-	s.giveUp()
+	given := s.take()
+	if !given {
+		s.giveUp()
+	}
 	s.ends(func(g *handling) { g.cancel(why) })
+	if given {
+		s.reject(why)
+	}
 }
 
 // ends ends a request whose handler has a context that ends before. Locked, and unlocks.

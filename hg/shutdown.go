@@ -103,7 +103,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 }
 
 func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions func() int64) error {
-	if within.Trigger() {
+	if within.Callback() {
 		return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
 	}
 	left := &ShutdownError{}
@@ -111,7 +111,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	e.Drain = func() {
 		drain()
 		for _, hctx := range contexts {
-			hctx.advance()
+			hctx.refuse()
 		}
 	}
 	e.Trigger = func(i int) int { return contexts[i].Trigger(0) }

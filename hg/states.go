@@ -37,6 +37,8 @@ const (
 	evFetched       // and is there
 	evFetchFailed   // and will not be
 	evNoRoom        // as many handlers are at work as may be
+	evGiven         // to Config.Dispatch
+	evTaken         // by Run, or by what ends it before
 	evDispatched    // there is room, or no use in waiting
 	evRefused       // its handler will not run: no such RPC, and the like
 	evExpired       // its handler will not run: the deadline has passed
@@ -53,7 +55,7 @@ const (
 var eventNames = []string{
 	"forward", "sent", "send failed", "too long", "received", "receive failed", "pulled",
 	"pull failed", "loan ended", "deadline", "timer ended", "cancel", "abandon", "withdraw", "destroyed", "kept", "unknown",
-	"call ends", "trigger", "reset", "output", "arrived", "fetch", "fetched", "fetch failed", "no room", "dispatched",
+	"call ends", "trigger", "reset", "output", "arrived", "fetch", "fetched", "fetch failed", "no room", "given", "taken", "dispatched",
 	"refused", "expired", "gone", "closed", "began", "returned", "respond", "silent", "given up",
 	"last reference",
 }
@@ -289,6 +291,7 @@ const (
 	serviceArrived                      // new, or in the queue of Trigger
 	serviceFetching                     // the input is being fetched
 	serviceWaiting                      // for room
+	serviceGiven                        // to Config.Dispatch; Run has not come
 	serviceRunning                      // the handler has begun, and nobody has answered
 	serviceSending                      // the response has not left
 	serviceRecalled                     // it was canceled before it left; the callback waits for Trigger
@@ -297,7 +300,7 @@ const (
 	serviceRejected                     // the handler will not run, and the answer that says so could not leave
 )
 
-var serviceStates = []string{"spare", "arrived", "fetching", "waiting", "running", "sending", "recalled", "lending", "answered", "rejected"}
+var serviceStates = []string{"spare", "arrived", "fetching", "waiting", "given", "running", "sending", "recalled", "lending", "answered", "rejected"}
 
 var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evArrived, In: in(serviceSpare), To: in(serviceArrived)},
@@ -306,6 +309,8 @@ var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evFetchFailed, In: in(serviceFetching), To: in(serviceArrived)},
 	{On: evNoRoom, In: in(serviceArrived), To: in(serviceWaiting)},
 	{On: evDispatched, In: in(serviceWaiting), To: in(serviceArrived)},
+	{On: evGiven, In: in(serviceArrived), To: in(serviceGiven)},
+	{On: evTaken, In: in(serviceGiven), To: in(serviceArrived)},
 	{On: evRefused, In: in(serviceArrived)},
 	{On: evExpired, In: in(serviceArrived)},
 	{On: evGone, In: in(serviceArrived)},
@@ -314,7 +319,8 @@ var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evReturned, In: in(serviceRunning, serviceSending, serviceRecalled, serviceLending, serviceAnswered)},
 
 	{On: evRespond, In: in(serviceArrived, serviceRejected), To: in(serviceSending, serviceArrived, serviceRejected)}, // by reject
-	{On: evRespond, In: in(serviceRunning), To: in(serviceSending, serviceRunning)},                                   // one-way: ErrUnsupported
+	{On: evRespond, In: in(serviceGiven), Refused: "ErrInvalid"},
+	{On: evRespond, In: in(serviceRunning), To: in(serviceSending, serviceRunning)}, // one-way: ErrUnsupported
 	{On: evRespond, In: in(serviceSending, serviceRecalled, serviceLending, serviceAnswered), Refused: "ErrAnswered"},
 	{On: evSent, In: in(serviceSending), To: in(serviceLending, serviceAnswered)},
 	{On: evSendFailed, In: in(serviceSending), To: in(serviceLending, serviceAnswered, serviceRecalled, serviceRunning, serviceRejected)},
@@ -324,7 +330,7 @@ var services = states.New("service", serviceStates, eventNames, []states.Row{
 	{On: evLoanEnded, In: in(serviceAnswered), Race: true},                             // that of an earlier response
 	{On: evTrigger, In: in(serviceRecalled), To: in(serviceRunning)},
 	{On: evTrigger, In: in(serviceLending, serviceAnswered)},
-	{On: evCancel, In: in(serviceRunning, serviceSending, serviceRecalled, serviceLending, serviceAnswered)},
+	{On: evCancel, In: in(serviceGiven, serviceRunning, serviceSending, serviceRecalled, serviceLending, serviceAnswered)},
 
 	{On: evSilent, In: in(serviceRunning, serviceRejected)},
 	{On: evGivenUp, In: in(serviceRunning), To: in(serviceAnswered), Race: true},
@@ -340,6 +346,8 @@ func (s *service) state() states.State {
 		return serviceFetching
 	case s.waits:
 		return serviceWaiting
+	case s.given:
+		return serviceGiven
 	case s.answer == sending:
 		return serviceSending
 	case s.answer == answered && s.retry:

@@ -9,7 +9,7 @@ import (
 
 // Wait drives c, or sleeps while another goroutine does, until done reports true (nil), ctx ends (its cause), or c is closed
 // and drained (ErrClosed). It runs what is queued, callbacks and handlers of others too, one at a time on this goroutine, and
-// looks at done after each. It may be called inside one.
+// looks at done after each; where Config.Dispatch is set, no handlers but those that are Inline. It may be called inside one.
 //
 // Whoever makes done true calls Wake. done is quick, may be called by any goroutine that waits, and takes no lock that is held
 // around a call of this module.

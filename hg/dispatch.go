@@ -1,0 +1,116 @@
+package hg
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// With Config.Dispatch Trigger only finds room for a request; the rest is done by Run, on any goroutine.
+//
+//	Trigger: room ─► dispatched ─ Config.Dispatch ─► Run: the authorizer agrees ─► the input is here ─► the handler runs
+//	                  ▲    │                              └─ it is to be fetched ─┐
+//	                  │    └─ its deadline, the end of its session or a shutdown comes first: it is refused
+//	                  └────────────────────────── it is here ◄────────────────────┘
+
+// slowInline is how long a handler may keep Trigger before that is logged.
+const slowInline = 10 * time.Millisecond
+
+// Run runs the authorizer and the handler of a request that Config.Dispatch was given, on this goroutine, and returns when they
+// have. The rules are those of Trigger: a panic, the end of the goroutine, an error and silence are answered. The error matches
+// ErrInvalid, and nothing has run, when r was not given to Config.Dispatch, has been run, or has ended: by its deadline, with
+// the session of its origin, or because the class shuts down.
+func (r Incoming) Run() error {
+	if r.s != nil {
+		if c := r.s.ctx; c.nctx.Hold() { // c is not drained before this has returned
+			defer c.nctx.Unhold()
+			if s, ok := r.enter(); ok {
+				taken := s.take()
+				s.mu.Unlock()
+				if taken {
+					s.proceed()
+					return nil
+				}
+			}
+		}
+	}
+	return misuse("run", r.Name(), r.Peer(), ErrInvalid, "the request waits for no Run")
+}
+
+// proceed goes on with a request that was taken or is not to be dispatched.
+func (s *service) proceed() {
+	if s.pass() {
+		s.begin()
+	}
+}
+
+// give hands a request to Config.Dispatch. It reports false if it is to be refused at once.
+func (s *service) give() bool {
+	c := s.ctx
+	if s.late() || c.nctx.Draining() || s.env.IsWithdrawn() {
+		return false
+	}
+	c.handlings.watch(c)
+	s.mu.Lock()
+	s.found(evGiven)
+	s.given = true
+	s.arm()
+	s.note(evGiven)
+	r := s.incoming()
+	s.mu.Unlock()
+	if c.nctx.Draining() { // looked at here: a shutdown either finds it, or is seen
+		s.takeBack(errClosing)
+		return true
+	}
+	c.class.cfg.Dispatch(r)
+	return true
+}
+
+// take ends the wait for Run; whoever it reports true to has to go on with the request. Locked.
+func (s *service) take() bool {
+	if !s.given {
+		return false
+	}
+	s.found(evTaken)
+	s.given = false
+	s.note(evTaken)
+	return true
+}
+
+// takeBack refuses a request that nobody has run.
+func (s *service) takeBack(why error) {
+	s.mu.Lock()
+	taken := s.take()
+	s.mu.Unlock()
+	if taken {
+		s.reject(why)
+	}
+}
+
+// refuse refuses the requests of c that wait for room or for Run: a shutdown has begun.
+func (c *Context) refuse() {
+	c.advance()
+	for _, o := range c.all() {
+		if s, ok := o.(*service); ok {
+			s.takeBack(errClosing)
+		}
+	}
+}
+
+// beginInline is begin in Trigger of a class that dispatches. A handler that keeps it is logged, once for each RPC.
+func (s *service) beginInline() {
+	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
+	s.begin()
+	took := c.Now() - begun
+	if took <= slowInline {
+		return
+	}
+	if _, said := c.class.slow.LoadOrStore(rpc, true); !said {
+		c.class.log().Warn("inline handler keeps Trigger", "rpc", rpc.Name, "took", took)
+	}
+}
+
+// notRun is what methods return that need a request to have been run.
+func (s *service) notRun(op string) error {
+	return misuse(op, s.name(), s.addr, na.ErrInvalid, "the request has not been run")
+}

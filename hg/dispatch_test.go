@@ -1,0 +1,408 @@
+package hg_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// dispatching is a pair whose target gives its requests to given, until the test runs them.
+func dispatching(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Incoming), cfg hg.Config) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		given := []hg.Incoming{}
+		cfg := cfg
+		cfg.Dispatch = func(r hg.Incoming) { given = append(given, r) }
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(cfg)
+		p.origin, p.octx = n.Origin(hg.Config{})
+		f(t, p, &given)
+	})
+}
+
+// onWorker runs r on a goroutine of its own, which may be ended.
+func onWorker(r hg.Incoming) (err error) {
+	ended := make(chan struct{})
+	err = errors.New("the goroutine was ended")
+	go func() {
+		defer close(ended)
+		err = r.Run()
+	}()
+	<-ended
+	return err
+}
+
+// Whatever a handler does, it is answered as in Trigger.
+func TestDispatchedHandlerIsAnswered(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		handler hg.Handler
+		want    hg.Code
+	}{
+		{"Echo", echo, na.OK},
+		{"Error", func(hg.Incoming) error { return hg.Errorf(hg.NotFound, "none") }, hg.NotFound},
+		{"Panic", func(hg.Incoming) error { panic("oops") }, hg.ErrPanic},
+		{"EndsItsGoroutine", func(hg.Incoming) error { runtime.Goexit(); return nil }, hg.ErrPanic},
+		{"Silence", func(hg.Incoming) error { return nil }, hg.ErrNoResponse},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+				ran := 0
+				h := p.handle(p.rpc("x", func(r hg.Incoming) error { ran++; return c.handler(r) }))
+				defer h.Close()
+				for i, size := range []int{1, 1 << 20} {
+					var o outcome
+					require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
+					p.Until(func() bool { return len(*given) > i })
+					require.Equal(t, i, ran, "the handler does not run in Trigger")
+					r := (*given)[i]
+					_ = onWorker(r)
+					require.Equal(t, i+1, ran)
+					require.ErrorIs(t, onWorker(r), hg.ErrInvalid, "a second Run")
+					p.Until(func() bool { return o.calls == 1 })
+					if c.want == na.OK {
+						require.NoError(t, o.err)
+					} else {
+						said(t, o.err, c.want)
+						require.Equal(t, na.Ran, hg.FateOf(o.err))
+					}
+					require.ErrorIs(t, onWorker(r), hg.ErrInvalid, "it has ended")
+				}
+				require.Equal(t, 2, ran)
+				p.clean(1)
+			}, hg.Config{})
+		})
+	}
+	require.ErrorIs(t, hg.Incoming{}.Run(), hg.ErrInvalid)
+}
+
+// Until it is run a request tells who asks, and no more.
+func TestDispatchedBeforeRun(t *testing.T) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		h := p.handle(p.rpc("x", echo))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.ForwardRaw([]byte("in"), o.cb))
+		p.Until(func() bool { return len(*given) == 1 })
+		r := (*given)[0]
+		_, err := r.InputRaw()
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		require.ErrorIs(t, r.Respond(nil, nil), hg.ErrInvalid)
+		require.ErrorIs(t, r.RespondError(hg.ErrAgain, nil), hg.ErrInvalid)
+		require.ErrorIs(t, r.Detach(), hg.ErrInvalid)
+		r.Cancel()
+		require.Equal(t, "x", r.Name())
+		require.False(t, r.Peer().IsZero())
+		ctx := r.Context()
+		require.NoError(t, ctx.Err())
+		require.NoError(t, r.Run())
+		p.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		p.clean(1)
+	}, hg.Config{})
+}
+
+// The authorizer runs in Run; an input that is fetched once it has agreed is dispatched again, as another Incoming.
+func TestDispatchedForTheAuthorizer(t *testing.T) {
+	asked, deny := 0, false
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		asked, deny = 0, false
+		ran := 0
+		h := p.handle(p.rpc("x", func(r hg.Incoming) error { ran++; return echo(r) }))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.ForwardRaw(make([]byte, 1<<20), o.cb))
+		p.Until(func() bool { return len(*given) == 1 })
+		require.Zero(t, asked, "not in Trigger")
+		require.NoError(t, (*given)[0].Run())
+		require.Equal(t, 1, asked)
+		require.Zero(t, ran)
+		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
+		p.Until(func() bool { return len(*given) == 2 })
+		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid, "it is that of the first dispatch")
+		require.NoError(t, (*given)[1].Run())
+		require.Equal(t, 1, ran)
+		p.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		deny = true
+		require.NoError(t, h.ForwardRaw(make([]byte, 1<<20), o.cb))
+		p.Until(func() bool { return len(*given) == 3 })
+		require.NoError(t, (*given)[2].Run())
+		p.Until(func() bool { return o.calls == 2 })
+		said(t, o.err, hg.ErrPermission)
+		require.Equal(t, na.NotRun, hg.FateOf(o.err))
+		require.Equal(t, []int{1, 2, 3}, []int{ran, asked, len(*given)})
+		p.clean(1)
+	}, hg.Config{Authorize: func(context.Context, hg.Caller, *hg.RPC) error {
+		if asked++; deny {
+			return errors.New("no")
+		}
+		return nil
+	}})
+}
+
+// One that is never run ends at its deadline, with a shutdown, and with its session; a Run that comes later runs nothing.
+func TestDispatchedAndNeverRun(t *testing.T) {
+	never := func(hg.Incoming) error { panic("it runs") }
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		id := p.rpc("x", never)
+		h := p.handle(id)
+		defer h.Close()
+		h.SetTimeout(20 * time.Millisecond)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return len(*given) == 1 && o.calls == 1 })
+		require.ErrorIs(t, o.err, hg.ErrTimeout)
+		p.clean(1)
+		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
+
+		h.SetTimeout(0)
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return len(*given) == 2 })
+		ctx := (*given)[1].Context()
+		require.NoError(t, p.target.Shutdown(t.Context()), "nothing was cut off")
+		p.Until(func() bool { return o.calls == 2 })
+		said(t, o.err, hg.ErrClosed)
+		require.Equal(t, na.NotRun, hg.FateOf(o.err))
+		require.Error(t, ctx.Err())
+		require.ErrorIs(t, (*given)[1].Run(), hg.ErrInvalid)
+	}, hg.Config{})
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		h := p.handle(p.rpc("x", never))
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return len(*given) == 1 })
+		ctx := (*given)[0].Context()
+		h.Close()
+		require.NoError(t, p.origin.Close())
+		p.Until(func() bool { return p.tctx.Stats().Handles == 0 })
+		require.ErrorIs(t, context.Cause(ctx), hg.ErrPeerLost)
+		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
+	}, hg.Config{})
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		h := p.handle(p.rpc("x", never))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return len(*given) == 1 })
+		require.NoError(t, p.target.Close())
+		p.Until(func() bool { return o.calls == 1 && p.target.Closed() })
+		require.Error(t, o.err)
+		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
+	}, hg.Config{})
+}
+
+// The origin may take a request back until it is run.
+func TestDispatchedAndTakenBack(t *testing.T) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		id := p.rpc("x", func(hg.Incoming) error { panic("it runs") })
+		h := p.handle(id)
+		defer h.Close()
+		var o outcome
+		for i, back := range []func(){
+			func() {
+				var result hg.WithdrawResult
+				told := false
+				require.NoError(t, h.Withdraw(time.Minute, func(_ *hg.Handle, r hg.WithdrawResult) { told, result = true, r }))
+				p.Until(func() bool { return told })
+				require.Equal(t, hg.Withdrawn, result)
+			},
+			h.Abandon,
+		} {
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			p.Until(func() bool { return len(*given) == i+1 })
+			back()
+			p.Until(func() bool { return o.calls == i+1 && p.tctx.Stats().NA.Envelopes == 0 })
+			require.ErrorIs(t, o.err, hg.ErrCanceled)
+			require.NoError(t, (*given)[i].Run())
+			p.clean(1)
+		}
+	}, hg.Config{})
+}
+
+// Requests count as active from their dispatch on.
+func TestDispatchedCountAsActive(t *testing.T) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		const calls = 5
+		id := p.rpc("x", echo)
+		var o outcome
+		for range calls {
+			h := p.handle(id)
+			defer h.Close()
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+		}
+		p.Until(func() bool { return p.tctx.Stats().Waiting == calls-2 })
+		for i := range calls {
+			p.Until(func() bool { return len(*given) > i })
+			require.LessOrEqual(t, len(*given), i+2)
+			require.LessOrEqual(t, p.tctx.Stats().Active, int64(2))
+			require.NoError(t, (*given)[i].Run())
+		}
+		p.Until(func() bool { return o.calls == calls })
+		require.NoError(t, o.err)
+		p.clean(calls)
+	}, hg.Config{MaxActive: 2})
+}
+
+// A handler that is Inline runs in Trigger, in a wait too; others run in none. One that is slow is logged once.
+func TestInline(t *testing.T) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		inline, slow := 0, time.Duration(0)
+		_, err := p.target.RegisterRPC(hg.RPC{Name: "inline", Inline: true, Handler: func(r hg.Incoming) error {
+			inline++
+			if slow > 0 { // virtual time moves only in Progress
+				begun := r.Queue().Now()
+				for r.Queue().Now()-begun < slow {
+					_ = r.Queue().Progress(slow)
+				}
+			}
+			return echo(r)
+		}})
+		require.NoError(t, err)
+		id, err := p.origin.Register("inline", nil)
+		require.NoError(t, err)
+		other, quick := p.handle(p.rpc("other", echo)), p.handle(id)
+		defer other.Close()
+		defer quick.Close()
+		var a, b outcome
+		require.NoError(t, other.ForwardRaw(nil, a.cb))
+		p.Until(func() bool { return len(*given) == 1 })
+		require.NoError(t, quick.ForwardRaw(nil, b.cb))
+		p.Until(func() bool {
+			_ = p.tctx.WaitFor(t.Context(), 0, func() bool { return inline == 1 })
+			return b.calls == 1
+		})
+		require.Zero(t, a.calls)
+		require.NoError(t, (*given)[0].Run())
+		p.Until(func() bool { return a.calls == 1 })
+
+		var log bytes.Buffer
+		old := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+		defer slog.SetDefault(old)
+		slow = 15 * time.Millisecond
+		for range 2 {
+			require.NoError(t, p.call(quick, nil))
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "rpc=inline"), "%s", log.String())
+		require.Len(t, *given, 1)
+		p.clean(2)
+	}, hg.Config{})
+}
+
+// A handler of A calls B, whose handler calls A: one goroutine drives each, others run the handlers.
+func TestDispatchedCallsInACircle(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		const calls = 20
+		var workers sync.WaitGroup
+		cfg := hg.Config{Dispatch: func(r hg.Incoming) { workers.Go(func() { _ = r.Run() }) }}
+		a, actx := n.Target(cfg)
+		b, bctx := n.Target(cfg)
+		onward := func(to *hg.Class, name string) hg.Handler {
+			return func(r hg.Incoming) error {
+				var in, out string
+				if err := r.Input(&in); err != nil {
+					return err
+				}
+				if err := r.Queue().Call(r.Context(), to.Addr(), hg.HashName(name), in, &out); err != nil {
+					return err
+				}
+				return r.Respond(out+"!", nil)
+			}
+		}
+		for _, cls := range []*hg.Class{a, b} {
+			for name, handler := range map[string]hg.Handler{
+				"first": onward(b, "second"), "second": onward(a, "third"), "third": echo,
+			} {
+				_, err := cls.Register(name, handler)
+				require.NoError(t, err)
+			}
+		}
+		_ = actx
+		_, octx := n.Origin(hg.Config{})
+		_, err := octx.Class().Register("first", nil)
+		require.NoError(t, err)
+		n.Undriven(actx, bctx)
+		stop := make(chan struct{})
+		var drivers sync.WaitGroup
+		for _, hctx := range []*hg.Context{actx, bctx} {
+			drivers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						_ = hctx.Progress(time.Millisecond)
+						hctx.Trigger(0)
+					}
+				}
+			})
+		}
+		done := 0
+		for range calls {
+			h, err := octx.Create(a.Addr(), hg.HashName("first"))
+			require.NoError(t, err)
+			defer h.Close()
+			require.NoError(t, h.Forward("x", func(h *hg.Handle, err error) {
+				var out string
+				if err == nil && h.Output(&out) == nil && out == "x!!" {
+					done++
+				}
+			}))
+		}
+		n.Until(func() bool { return done == calls })
+		workers.Wait()
+		close(stop)
+		drivers.Wait()
+	})
+}
+
+// The RPCs of the package itself need no worker.
+func TestBuiltInIsInline(t *testing.T) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		h := p.handle(hg.HashName(hg.PingRPC))
+		defer h.Close()
+		require.NoError(t, p.call(h, nil))
+		require.Empty(t, *given)
+	}, hg.Config{})
+}
+
+// A shutdown waits for handlers on workers; inside one it is refused, for it would wait for itself.
+func TestShutdownWaitsForWorkers(t *testing.T) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		began, goOn, ended := make(chan error), make(chan struct{}), make(chan error)
+		h := p.handle(p.rpc("x", func(r hg.Incoming) error {
+			began <- r.Queue().Class().Shutdown(context.Background())
+			<-goOn
+			return echo(r)
+		}))
+		defer h.Close()
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return len(*given) == 1 })
+		go func() { ended <- (*given)[0].Run() }()
+		require.ErrorIs(t, <-began, hg.ErrBusy)
+		require.NoError(t, p.target.Close())
+		p.Until(func() bool { return o.calls == 1 })
+		for range 3 {
+			_ = p.tctx.Progress(0)
+			p.tctx.Trigger(0)
+		}
+		require.False(t, p.target.Closed(), "a handler runs")
+		close(goOn)
+		require.NoError(t, <-ended)
+		p.Until(p.target.Closed)
+	}, hg.Config{})
+}
