@@ -79,7 +79,7 @@ func (e *ShutdownError) none() bool {
 //  1. No peer that comes now is let in. Requests whose handlers have not begun are refused: their origins get ErrClosed and
 //     NotRun. Forward fails with ErrClosed, also in handlers; bulk transfers may still be started.
 //  2. Handlers, calls and transfers that are under way may end, and so may what peers do with registered memory: until ctx
-//     ends, na.Config.Linger has passed, or nothing is left.
+//     ends, na.Config.Linger has passed if ctx has no deadline, or nothing is left.
 //  3. The rest is canceled: calls end with ErrClosed, and so do the contexts of handlers;
 //     detached requests that nobody answers within 0.2 s are answered ErrNoResponse.
 //  4. What is queued leaves, answers to the last among it, and peers confirm that they have it, for 0.4 s at the most.

@@ -46,7 +46,7 @@ type Config struct {
 	SendQueue int
 	// PeerTimeout is how long a peer may be silent while operations wait for it. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
-	// Linger is how long Shutdown lets what is under way end, if its context lives so long. Zero means 2 s, negative means
+	// Linger is how long a Shutdown whose context has no deadline lets what is under way end. Zero means 2 s, negative means
 	// not at all.
 	Linger time.Duration
 	// Spin is how long Progress polls before it sleeps, while answers come fast: waking a sleeper takes longer than most

@@ -58,9 +58,10 @@ func (c *Class) Shutdown(ctx context.Context) error {
 }
 
 // Shutdown ends c in good order and drives it meanwhile. No peer that comes now is let in. Messages, gets and puts that are
-// under way, those of peers in registered memory too, may end until ctx does or Config.Linger has passed; what is received is
-// not waited for. When peers have confirmed what was sent to them c is closed, and every callback runs. It returns the
-// cause of ctx, or ErrTimeout, with what was cut off, or with the number of callbacks that have not returned.
+// under way, those of peers in registered memory too, may end until ctx does, or, if that has no deadline, Config.Linger has
+// passed; what is received is not waited for. When peers have confirmed what was sent to them c is closed, and every callback
+// runs. It returns the cause of ctx, or ErrTimeout, with what was cut off, or with the number of callbacks that have not
+// returned.
 //
 // It ends soon after ctx and Config.Linger at the latest, unless a callback that it runs itself does not return. Inside a
 // callback it returns an error at once: it could never end.
@@ -149,6 +150,7 @@ func (e *Ending) wait(ctx context.Context) (err error) {
 	begun := e.now()
 	class := e.Contexts[0].class
 	reached, lull := uint64(0), begun
+	_, bounded := ctx.Deadline()
 	e.drive(func(int) bool {
 		idle, n := e.idle()
 		now := e.now()
@@ -160,7 +162,7 @@ func (e *Ending) wait(ctx context.Context) (err error) {
 			return true
 		case ctx.Err() != nil:
 			err = context.Cause(ctx)
-		case now-begun >= class.cfg.Linger:
+		case !bounded && now-begun >= class.cfg.Linger:
 			err = WithText(ErrTimeout, fmt.Sprintf("not everything ended within Config.Linger of %v", max(class.cfg.Linger, 0)))
 		}
 		return err != nil

@@ -65,6 +65,17 @@ func TestShutdownWaits(t *testing.T) {
 			require.ErrorContains(t, err, "1 ")
 			require.True(t, c.Closed())
 
+			c, _ = newDrainFake(t, Config{Linger: -1}, func(look int64) Underway {
+				if look < 3 {
+					return u
+				}
+				return Underway{}
+			})
+			bounded, end := context.WithTimeout(context.Background(), time.Hour)
+			defer end()
+			require.NoError(t, c.Shutdown(bounded), "Linger does not count beside a deadline")
+			require.True(t, c.Closed())
+
 			c, _ = newDrainFake(t, Config{Linger: time.Hour}, func(int64) Underway { return u })
 			cause := errors.New("in a hurry")
 			ctx, cancel := context.WithCancelCause(context.Background())

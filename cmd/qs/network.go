@@ -22,12 +22,14 @@ type network struct {
 	timeout   time.Duration
 	busy      int
 	profile   string
+	handlers  string
 }
 
 func (n *network) flags(fs *flag.FlagSet) {
 	n.peerFlags(fs)
 	fs.DurationVar(&n.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast; 0 for none")
 	fs.StringVar(&n.profile, "cpuprofile", "", "`file` for a profile of this process; that of a target that is started gets .target added")
+	fs.StringVar(&n.handlers, "handlers", "inline", "inline: the target's handlers run on the goroutine that drives; dispatch: on others")
 	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that compute meanwhile, in each process")
 }
 
@@ -39,6 +41,9 @@ func (n *network) peerFlags(fs *flag.FlagSet) {
 // args are the flags that give another qs the same network.
 func (n *network) args() []string {
 	args := []string{"-spin", n.spin.String(), "-peer-timeout", n.timeout.String(), "-busy", strconv.Itoa(n.busy)}
+	if n.handlers != "" {
+		args = append(args, "-handlers", n.handlers)
+	}
 	if n.profile != "" {
 		args = append(args, "-cpuprofile", n.profile+".target")
 	}

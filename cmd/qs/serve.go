@@ -46,7 +46,17 @@ func runServe(args []string, out io.Writer) error {
 			return fmt.Errorf("the folder of -root cannot be opened: %w", err)
 		}
 	}
-	class, err := hg.Open(addr, n.config())
+	cfg := n.config()
+	switch n.handlers {
+	case "inline":
+	case "dispatch":
+		w := newWorkers()
+		defer w.end()
+		cfg.Dispatch = w.dispatch
+	default:
+		return usageError{fmt.Sprintf("-handlers is %q, want inline or dispatch", n.handlers)}
+	}
+	class, err := hg.Open(addr, cfg)
 	if err != nil {
 		return err
 	}
