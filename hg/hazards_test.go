@@ -472,13 +472,13 @@ func TestResponseCallbackHasItsHandle(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
 		var got any
-		name := ""
+		name, ran := "", 0
 		h := p.handle(p.rpc("give", func(h hg.Incoming) error {
 			h.SetData("mine")
-			return h.Respond(nil, func(h hg.Incoming, err error) { got, name = h.Data(), h.Name() })
+			return h.Respond(nil, func(h hg.Incoming, err error) { got, name, ran = h.Data(), h.Name(), ran+1 })
 		}))
 		require.NoError(t, p.call(h, nil))
-		n.Until(func() bool { return name != "" })
+		n.Until(func() bool { return ran == 1 })
 		require.Equal(t, "mine", got)
 		require.Equal(t, "give", name)
 		h.Close()
