@@ -10,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
@@ -80,7 +81,7 @@ func (c *conn) bind(l *engine.Link) { c.link, c.in.Link, c.out.Link = l, l, l }
 
 // dial begins to connect. Locked; it does not wait.
 func (c *conn) dial(name string) error {
-	ap, err := parseName(name)
+	ap, err := inet.Parse(scheme, name)
 	if err != nil {
 		return err
 	}

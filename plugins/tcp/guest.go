@@ -193,7 +193,7 @@ func (g *guest) greet(hello *frame.Greeting) (err error) {
 		return net.ErrClosed
 	}
 	_ = g.tcp.SetDeadline(time.Time{})
-	same := verified(hello.Listen, ipOf(g.tcp.LocalAddr()), ipOf(g.tcp.RemoteAddr())) &&
+	same := g.d.names.Verified(hello.Listen, ipOf(g.tcp.LocalAddr()), ipOf(g.tcp.RemoteAddr())) &&
 		(g.tls == nil || g.tls.speaksFor(hello.Listen))
 	g.locked = to.endpoint()
 	g.locked.Lock()

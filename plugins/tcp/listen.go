@@ -7,12 +7,12 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"strconv"
 	"syscall"
 
 	"github.com/libp2p/go-reuseport"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 )
 
 // listen binds the address that the class was opened with and settles its name; nil when there is none.
@@ -20,7 +20,7 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	if rest == "" {
 		return nil, nil
 	}
-	where, err := d.listenAddr(rest)
+	where, err := d.names.Where(rest)
 	if err != nil {
 		return nil, err
 	}
@@ -28,63 +28,22 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	if err != nil {
 		return nil, bindError(where, err)
 	}
-	d.names.bound = unmapped(l.Addr().(*net.TCPAddr).AddrPort())
+	d.names.Bound = inet.Unmapped(l.Addr().(*net.TCPAddr).AddrPort())
 	if d.opts.ReusePort {
 		if err := d.openToSiblings(l); err != nil {
 			_ = l.Close()
 			return nil, err
 		}
 	}
-	ap := d.names.bound
+	ap := d.names.Bound
 	switch {
 	case d.opts.Advertise != "":
 		ap, _ = parseAdvertise(d.opts.Advertise, ap.Port()) // validate has parsed it
 	case ap.Addr().IsUnspecified():
-		ap = netip.AddrPortFrom(outward(ap.Addr()), ap.Port())
+		ap = netip.AddrPortFrom(inet.Outward(ap.Addr()), ap.Port())
 	}
-	d.names.self = canonical(ap)
+	d.names.Self = inet.Canonical(scheme, ap)
 	return l, nil
-}
-
-// listenAddr reads "host:port" of a listening address. host is an IP address, the name of an interface or of a host, or
-// nothing for every address of the machine.
-func (d *domain) listenAddr(rest string) (where netip.AddrPort, err error) {
-	host, service, err := net.SplitHostPort(rest)
-	if err != nil {
-		return where, notValid(prefix+rest, "is not complete, want tcp://host:port, tcp://:port, or port 0 for any")
-	}
-	port, err := strconv.ParseUint(service, 10, 16)
-	if err != nil {
-		return where, notValid(prefix+rest, fmt.Sprintf("has port %q, want a number from 0 to 65535", service))
-	}
-	ip, err := d.listenIP(host)
-	return netip.AddrPortFrom(ip, uint16(port)), err
-}
-
-func (d *domain) listenIP(host string) (netip.Addr, error) {
-	if host == "" {
-		return netip.Addr{}, nil
-	}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		return ip.Unmap(), nil
-	}
-	if ifc, err := net.InterfaceByName(host); err == nil {
-		return addrOf(ifc)
-	}
-	return d.names.find(context.Background(), host)
-}
-
-// addrOf returns an address of an interface: the first IPv4 one, else the first.
-func addrOf(ifc *net.Interface) (netip.Addr, error) {
-	all, err := ifc.Addrs()
-	if ips := addrsOf(all); err == nil && len(ips) > 0 {
-		ip := preferred(ips)
-		if ip.IsLinkLocalUnicast() && ip.Is6() {
-			ip = ip.WithZone(ifc.Name)
-		}
-		return ip, nil
-	}
-	return netip.Addr{}, na.WithText(na.ErrAddrInvalid, "interface "+ifc.Name+" has no address")
 }
 
 // bind makes a listening socket; an address without an IP means every address of the machine.
@@ -120,9 +79,9 @@ func (d *domain) openToSiblings(l *net.TCPListener) error {
 
 // bindSibling makes one more listening socket on the port of the first.
 func (d *domain) bindSibling() (*net.TCPListener, error) {
-	l, err := bind(d.names.bound, reuseport.Control)
+	l, err := bind(d.names.Bound, reuseport.Control)
 	if err != nil {
-		return nil, bindError(d.names.bound, err)
+		return nil, bindError(d.names.Bound, err)
 	}
 	return l, nil
 }
@@ -170,53 +129,4 @@ func parseAdvertise(text string, port uint16) (netip.AddrPort, error) {
 		return ap, errors.New("a wildcard address cannot be dialled")
 	}
 	return ap, nil
-}
-
-// outward chooses the address to be told to peers when the socket listens on all of them: the one that the default
-// route uses, else the first that is not confined to the machine or its link, else loopback.
-func outward(wildcard netip.Addr) netip.Addr {
-	fits := func(ip netip.Addr) bool {
-		return ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() && (ip.Is4() || wildcard.Is6())
-	}
-	// Connecting a datagram socket sends nothing: it asks the routing table. The addresses are reserved for examples.
-	for _, far := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
-		if c, err := net.Dial("udp", far); err == nil {
-			ip := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
-			_ = c.Close()
-			if fits(ip) {
-				return ip
-			}
-		}
-	}
-	var six netip.Addr
-	for _, ip := range machine() {
-		switch {
-		case !fits(ip):
-		case ip.Is4():
-			return ip
-		case !six.IsValid():
-			six = ip
-		}
-	}
-	switch {
-	case six.IsValid():
-		return six
-	case wildcard.Is4() || isLocal4():
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
-	return netip.IPv6Loopback()
-}
-
-// isLocal4 tells whether the machine speaks IPv4 at all.
-func isLocal4() bool {
-	for _, ip := range machine() {
-		if ip.Is4() {
-			return true
-		}
-	}
-	return false
-}
-
-func unmapped(ap netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }

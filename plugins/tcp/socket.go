@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 )
 
 // copySize is what is copied for one write where user memory must not be lent to it; with TLS that is four records.
@@ -43,7 +44,7 @@ func (s *socket) proof() na.Identity {
 
 // connect dials name, TLS included.
 func (d *domain) connect(ctx context.Context, name string) (*socket, error) {
-	ap, err := parseName(name)
+	ap, err := inet.Parse(scheme, name)
 	var nc net.Conn
 	if err == nil {
 		dialer := net.Dialer{KeepAlive: -1}

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
@@ -13,12 +12,10 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 )
 
-const (
-	scheme = "tcp"
-	prefix = scheme + "://"
-)
+const scheme = "tcp"
 
 func init() { na.RegisterPlugin(New(Options{})) }
 
@@ -75,9 +72,7 @@ type Options struct {
 }
 
 // A Resolver finds the addresses of a host. *net.Resolver is one.
-type Resolver interface {
-	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-}
+type Resolver = inet.Resolver
 
 // New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
 func New(opts Options) na.Plugin { return plugin{opts} }
@@ -170,7 +165,7 @@ type domain struct {
 	opts  Options
 	sec   *security // nil without TLS
 	eng   *engine.Engine
-	names names
+	names inet.Names
 	start time.Time
 
 	peerTimeout time.Duration // of na.Config
@@ -186,7 +181,7 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	patience := cls.Config().PeerTimeout
 	d := &domain{opts: p.opts.withDefaults(patience), start: time.Now(), peerTimeout: patience}
 	d.door.guests.left = make(chan struct{}, 1)
-	d.names.resolver = d.opts.Resolver
+	d.names.Scheme, d.names.Resolver = scheme, d.opts.Resolver
 	if d.sec = newSecurity(&d.opts); d.sec != nil && rest != "" {
 		if err := d.sec.mayListen(); err != nil {
 			return nil, err
@@ -205,7 +200,7 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	}
 	t := engine.Transport{Scheme: scheme, Names: &d.names, Carrier: d.newPortable}
 	if listener != nil {
-		t.Self, t.Listen = d.names.self, d.names.self
+		t.Self, t.Listen = d.names.Self, d.names.Self
 		d.door.main = newListener(listener)
 	}
 	if d.usePoller() {
@@ -213,7 +208,7 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	}
 	opts.Transports = []engine.Transport{t}
 	d.eng = engine.New(cls, opts)
-	d.names.self = d.eng.Addr().Name()
+	d.names.Self = d.eng.Addr().Name()
 	return d.eng, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
@@ -102,7 +103,7 @@ func (s *security) serve(nc *net.TCPConn, due time.Time) (*secured, error) {
 
 // dial begins TLS with the peer that we connected to, whose canonical name is given.
 func (s *security) dial(nc *net.TCPConn, name string) (*secured, error) {
-	ap, err := parseName(name)
+	ap, err := inet.Parse(scheme, name)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +123,7 @@ func (s *security) client(name string) *tls.Config {
 
 // hostOf returns the IP address in a canonical name.
 func hostOf(name string) string {
-	ap, _ := parseName(name)
+	ap, _ := inet.Parse(scheme, name)
 	return ap.Addr().WithZone("").String()
 }
 
@@ -168,7 +169,7 @@ func (c *secured) speaksFor(name string) bool {
 	if len(c.who.Certificates) == 0 || cfg.InsecureSkipVerify {
 		return false
 	}
-	if _, err := parseName(name); err != nil {
+	if _, err := inet.Parse(scheme, name); err != nil {
 		return false
 	}
 	opts := x509.VerifyOptions{

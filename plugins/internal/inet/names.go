@@ -1,4 +1,4 @@
-package tcp
+package inet
 
 import (
 	"context"
@@ -13,23 +13,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// names is what a class knows about addresses. Carriers embed it: Check and Resolve are theirs.
-type names struct {
-	self     string         // canonical or private name of the class
-	bound    netip.AddrPort // where it listens; zero when it does not
-	resolver Resolver
+// Names is what a class knows about the addresses of its transport. It implements engine.Names.
+type Names struct {
+	Scheme   string         // of the transport, without "://"
+	Self     string         // canonical or private name of the class
+	Bound    netip.AddrPort // where it listens; zero when it does not
+	Resolver Resolver
 }
 
-// canonical returns the one name of an address.
-func canonical(ap netip.AddrPort) string {
-	return prefix + netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
+// A Resolver finds the addresses of a host. *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// parseName reads a canonical name.
-func parseName(name string) (netip.AddrPort, error) {
-	rest, ok := strings.CutPrefix(name, prefix)
+// Canonical returns the one name of an address of a transport.
+func Canonical(scheme string, ap netip.AddrPort) string {
+	return scheme + "://" + Unmapped(ap).String()
+}
+
+// Parse reads a canonical name of a transport.
+func Parse(scheme, name string) (netip.AddrPort, error) {
+	rest, ok := strings.CutPrefix(name, scheme+"://")
 	if !ok {
-		return netip.AddrPort{}, notValid(name, "is not a tcp address")
+		return netip.AddrPort{}, notValid(name, "is not a "+scheme+" address")
 	}
 	if strings.HasPrefix(rest, "@") {
 		return netip.AddrPort{}, na.WithText(na.ErrUnreachable,
@@ -43,8 +49,8 @@ func parseName(name string) (netip.AddrPort, error) {
 		return ap, notValid(name, "has port 0, want 1 to 65535")
 	case ap.Addr().IsUnspecified():
 		return ap, notValid(name, "names every address of a machine; name one")
-	case canonical(ap) != name:
-		return ap, notValid(name, "is not in its canonical form "+canonical(ap)+", which Lookup gives")
+	case Canonical(scheme, ap) != name:
+		return ap, notValid(name, "is not in its canonical form "+Canonical(scheme, ap)+", which Lookup gives")
 	}
 	return ap, nil
 }
@@ -52,19 +58,19 @@ func parseName(name string) (netip.AddrPort, error) {
 func notValid(name, why string) error { return na.WithText(na.ErrInvalid, "address "+name+" "+why) }
 
 // Check implements engine.Names.
-func (n *names) Check(name string) error {
-	_, err := parseName(name)
+func (n *Names) Check(name string) error {
+	_, err := Parse(n.Scheme, name)
 	return err
 }
 
 // Resolve implements engine.Names. Numeric addresses are done at once, host names in a goroutine that ends with
 // cancel, as soon as the resolver obeys its context.
-func (n *names) Resolve(text string, done func(name string, err error)) (cancel func()) {
-	if text == n.self {
+func (n *Names) Resolve(text string, done func(name string, err error)) (cancel func()) {
+	if text == n.Self {
 		done(text, nil)
 		return nil
 	}
-	host, port, err := splitName(text)
+	host, port, err := n.split(text)
 	if err != nil {
 		done("", err)
 		return nil
@@ -89,8 +95,8 @@ func (n *names) Resolve(text string, done func(name string, err error)) (cancel 
 }
 
 // find looks up a host name.
-func (n *names) find(ctx context.Context, host string) (netip.Addr, error) {
-	ips, err := n.resolver.LookupNetIP(ctx, "ip", host)
+func (n *Names) find(ctx context.Context, host string) (netip.Addr, error) {
+	ips, err := n.Resolver.LookupNetIP(ctx, "ip", host)
 	switch {
 	case err != nil:
 		return netip.Addr{}, na.WithText(na.ErrNoEntry, fmt.Sprintf("host %s was not found: %s", host, lookupReason(err)))
@@ -100,17 +106,17 @@ func (n *names) find(ctx context.Context, host string) (netip.Addr, error) {
 	return preferred(ips).Unmap(), nil
 }
 
-// splitName reads "tcp://host:port".
-func splitName(text string) (host string, port uint16, err error) {
-	rest, ok := strings.CutPrefix(text, prefix)
+// split reads "SCHEME://host:port".
+func (n *Names) split(text string) (host string, port uint16, err error) {
+	rest, ok := strings.CutPrefix(text, n.Scheme+"://")
 	switch {
 	case !ok:
-		return "", 0, notValid(text, "is not a tcp address")
+		return "", 0, notValid(text, "is not a "+n.Scheme+" address")
 	case strings.HasPrefix(rest, "@"):
 		return "", 0, na.WithText(na.ErrNoEntry,
 			"address "+text+" names a process that does not listen: only answers on the session that it made reach it")
 	}
-	const want = ", want tcp://host:port or tcp://[IPv6 address]:port"
+	want := fmt.Sprintf(", want %[1]s://host:port or %[1]s://[IPv6 address]:port", n.Scheme)
 	host, service, err := net.SplitHostPort(rest)
 	if err != nil {
 		var bad *net.AddrError
@@ -130,28 +136,28 @@ func splitName(text string) (host string, port uint16, err error) {
 }
 
 // resolved returns the canonical name of an address that text led to; our own has one name whichever way it is written.
-func (n *names) resolved(text string, ip netip.Addr, port uint16) (string, error) {
+func (n *Names) resolved(text string, ip netip.Addr, port uint16) (string, error) {
 	ip = ip.Unmap()
 	if ip.IsUnspecified() {
 		return "", notValid(text, "names every address of a machine; name one")
 	}
 	if n.isSelf(ip, port) {
-		return n.self, nil
+		return n.Self, nil
 	}
-	return canonical(netip.AddrPortFrom(ip, port)), nil
+	return Canonical(n.Scheme, netip.AddrPortFrom(ip, port)), nil
 }
 
-// isSelf tells whether a connection to ip and port would come in at the own listening socket.
-func (n *names) isSelf(ip netip.Addr, port uint16) bool {
-	switch at := n.bound.Addr(); {
-	case !n.bound.IsValid() || port != n.bound.Port():
+// isSelf reports whether a connection to ip and port would come in at the own listening socket.
+func (n *Names) isSelf(ip netip.Addr, port uint16) bool {
+	switch at := n.Bound.Addr(); {
+	case !n.Bound.IsValid() || port != n.Bound.Port():
 		return false
 	case !at.IsUnspecified():
 		return ip == at
 	case at.Is4() && !ip.Is4():
 		return false
 	}
-	return isLocal(ip)
+	return IsLocal(ip)
 }
 
 // preferred chooses among the addresses of a host: the first IPv4 one, else the first, as net.Listen does.
@@ -173,8 +179,8 @@ func lookupReason(err error) string {
 	return err.Error()
 }
 
-// isLocal tells whether ip is an address of this machine.
-func isLocal(ip netip.Addr) bool {
+// IsLocal reports whether ip is an address of this machine.
+func IsLocal(ip netip.Addr) bool {
 	return ip.IsLoopback() || slices.Contains(machine(), ip.WithZone(""))
 }
 
@@ -197,10 +203,10 @@ func addrsOf(all []net.Addr) []netip.Addr {
 	return ips
 }
 
-// verified tells whether the peer at remote may be taken for the one that listens at the name listen: its machine is
-// the same. local is our side of its connection.
-func verified(listen string, local, remote netip.Addr) bool {
-	ap, err := parseName(listen)
+// Verified reports whether the peer at remote may be taken for the one that listens at the name listen: its machine is
+// the same. local is our side of the way to it, or zero.
+func (n *Names) Verified(listen string, local, remote netip.Addr) bool {
+	ap, err := Parse(n.Scheme, listen)
 	if err != nil {
 		return false
 	}
@@ -209,5 +215,10 @@ func verified(listen string, local, remote netip.Addr) bool {
 		return true
 	}
 	// A process of this machine comes from any of its addresses.
-	return (remote.IsLoopback() || remote == local) && isLocal(ap.Addr())
+	return (remote.IsLoopback() || remote == local) && IsLocal(ap.Addr())
+}
+
+// Unmapped returns ap with an IPv4 address as such.
+func Unmapped(ap netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }

@@ -1,0 +1,98 @@
+package inet
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// Where reads "host:port" of a listening address. host is an IP address, the name of an interface or of a host, or
+// nothing for every address of the machine.
+func (n *Names) Where(rest string) (where netip.AddrPort, err error) {
+	host, service, err := net.SplitHostPort(rest)
+	if err != nil {
+		return where, notValid(n.Scheme+"://"+rest,
+			fmt.Sprintf("is not complete, want %[1]s://host:port, %[1]s://:port, or port 0 for any", n.Scheme))
+	}
+	port, err := strconv.ParseUint(service, 10, 16)
+	if err != nil {
+		return where, notValid(n.Scheme+"://"+rest, fmt.Sprintf("has port %q, want a number from 0 to 65535", service))
+	}
+	ip, err := n.listenIP(host)
+	return netip.AddrPortFrom(ip, uint16(port)), err
+}
+
+func (n *Names) listenIP(host string) (netip.Addr, error) {
+	if host == "" {
+		return netip.Addr{}, nil
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Unmap(), nil
+	}
+	if ifc, err := net.InterfaceByName(host); err == nil {
+		return addrOf(ifc)
+	}
+	return n.find(context.Background(), host)
+}
+
+// addrOf returns an address of an interface: the first IPv4 one, else the first.
+func addrOf(ifc *net.Interface) (netip.Addr, error) {
+	all, err := ifc.Addrs()
+	if ips := addrsOf(all); err == nil && len(ips) > 0 {
+		ip := preferred(ips)
+		if ip.IsLinkLocalUnicast() && ip.Is6() {
+			ip = ip.WithZone(ifc.Name)
+		}
+		return ip, nil
+	}
+	return netip.Addr{}, na.WithText(na.ErrAddrInvalid, "interface "+ifc.Name+" has no address")
+}
+
+// Outward chooses the address to be told to peers when the socket listens on all of them: the one that the default
+// route uses, else the first that is not confined to the machine or its link, else loopback.
+func Outward(wildcard netip.Addr) netip.Addr {
+	fits := func(ip netip.Addr) bool {
+		return ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() && (ip.Is4() || wildcard.Is6())
+	}
+	// Connecting a datagram socket sends nothing: it asks the routing table. The addresses are reserved for examples.
+	for _, far := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
+		if c, err := net.Dial("udp", far); err == nil {
+			ip := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+			_ = c.Close()
+			if fits(ip) {
+				return ip
+			}
+		}
+	}
+	var six netip.Addr
+	for _, ip := range machine() {
+		switch {
+		case !fits(ip):
+		case ip.Is4():
+			return ip
+		case !six.IsValid():
+			six = ip
+		}
+	}
+	switch {
+	case six.IsValid():
+		return six
+	case wildcard.Is4() || isLocal4():
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
+// isLocal4 reports whether the machine speaks IPv4 at all.
+func isLocal4() bool {
+	for _, ip := range machine() {
+		if ip.Is4() {
+			return true
+		}
+	}
+	return false
+}
