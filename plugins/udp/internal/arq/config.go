@@ -39,6 +39,7 @@ type Config struct {
 
 	InitialRTO, MinRTO, MaxRTO time.Duration // 50 ms, 10 ms, 2 s
 	MaxRetries                 int           // timeouts in a row before the peer is lost: 12
+	DialRetries                int           // the same of a dial: MaxRetries
 	FinRetries                 int           // the same after Finish: 8
 	FinTimeout                 time.Duration // how long Finish takes at most, without its linger: 1 s
 
@@ -72,6 +73,7 @@ func (c Config) withDefaults() Config {
 	after(&c.MinRTO, 10*time.Millisecond)
 	after(&c.MaxRTO, 2*time.Second)
 	def(&c.MaxRetries, 12)
+	def(&c.DialRetries, c.MaxRetries)
 	def(&c.FinRetries, 8)
 	after(&c.FinTimeout, time.Second)
 	def(&c.Receive, 3<<20)

@@ -131,7 +131,7 @@ func (a *Assoc) redial(now time.Duration) {
 	if now < d.due {
 		return
 	}
-	if d.tries++; d.tries > c.MaxRetries {
+	if d.tries++; d.tries > c.DialRetries {
 		a.gone()
 		return
 	}
@@ -168,6 +168,12 @@ func (m *Machine) cookie(from netip.AddrPort, g *greeting, epoch time.Duration) 
 	mac.Write(le.AppendUint64(b, uint64(epoch)))
 	copy(c[:], mac.Sum(nil))
 	return c
+}
+
+func (m *Machine) askCookie(now time.Duration, from netip.AddrPort, g *greeting) {
+	m.stats.Cookies++
+	c := m.cookie(from, g, now/cookieEpoch)
+	m.tell(from, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
 }
 
 // verify reports whether g shows a cookie that is still good.
@@ -207,15 +213,15 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		m.stats.Dropped++
 		return
 	}
-	verified := (known || m.stats.HalfOpen >= m.cfg.HalfOpen || g.cookie != [cookieSize]byte{}) && m.verify(now, from, &g)
+	verified := g.cookie != [cookieSize]byte{} && m.verify(now, from, &g)
 	if !verified && (known || m.stats.HalfOpen >= m.cfg.HalfOpen) {
-		m.stats.Cookies++
-		c := m.cookie(from, &g, now/cookieEpoch)
-		m.tell(from, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
+		m.askCookie(now, from, &g)
 		return
 	}
 	adm := m.up.Admit(from, g.hello, verified, calling)
 	switch {
+	case adm.Cookie && !verified:
+		m.askCookie(now, from, &g)
 	case adm.Crossing && calling != nil && verified && calling.state == dialing:
 		calling.session = g.session
 		m.accept(now, calling, &g)

@@ -69,6 +69,34 @@ func TestRefuse(t *testing.T) {
 	require.Equal(t, PeerGone, a.ends[len(a.ends)-1].Outcome)
 }
 
+// A peer may have to show first that it receives where it says it is: it does, and is asked about only then.
+func TestAdmitAsksForCookie(t *testing.T) {
+	for seed := range uint64(20) {
+		n := newNetwork(t, seed, faults{delay: ms, loss: float64(seed%2) * 0.3})
+		a, b := n.add(1, Config{}), n.add(2, Config{})
+		b.cookie = true
+		n.join(a, b)
+		require.Positive(t, b.m.Stats().Cookies)
+		require.Equal(t, 1, b.admitted)
+		require.Equal(t, true, b.verified[len(b.verified)-1], "admitted before it has shown that it receives")
+		require.Zero(t, b.m.Stats().HalfOpen)
+		n.stream(a, b, 10, 64, time.Minute)
+	}
+}
+
+// A dial is repeated as often as the program says.
+func TestDialRetries(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a := n.add(1, Config{DialRetries: 4})
+	hellos := 0
+	n.drop = func(*node, *Packet) bool { hellos++; return true }
+	_, err := a.m.Dial(n.now, n.add(2, Config{}).addr, Path{}, a)
+	require.NoError(t, err)
+	n.idle(1600 * ms)
+	require.Equal(t, []End{{Outcome: PeerGone}}, a.ends)
+	require.Equal(t, 5, hellos)
+}
+
 // The system says that nobody is there: believed when the peer does not answer three probes, not when it does.
 func TestRefusedHint(t *testing.T) {
 	for _, alive := range []bool{true, false} {
@@ -78,7 +106,7 @@ func TestRefusedHint(t *testing.T) {
 		if !alive {
 			delete(n.nodes, b.addr)
 		}
-		a.assoc.Refused(n.now)
+		a.m.Refused(n.now, b.addr)
 		n.idle(40 * ms)
 		require.Equal(t, alive, len(a.ends) == 0, "%v", a.ends)
 	}

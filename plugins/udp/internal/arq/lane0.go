@@ -3,7 +3,7 @@ package arq
 import "time"
 
 // MaxFrame is the largest frame in bytes. One that is larger than a packet goes in several, in order, and begins one.
-const MaxFrame = 64<<10 + 256
+const MaxFrame = 72 << 10
 
 // Room returns the largest frame that Frame takes now in bytes, or -1, and how many bytes Piece takes, or 0. If one of them
 // has no room, Upper.Room is called when there is some.

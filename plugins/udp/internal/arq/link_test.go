@@ -64,6 +64,7 @@ type node struct {
 	refuse    byte
 	crossing  bool
 	verified  []bool
+	cookie    bool     // asks for one
 	got       [][]byte // frames
 	part      []byte
 	mem       []byte // where bulk data goes
@@ -109,6 +110,9 @@ func (nd *node) Admit(from netip.AddrPort, hello []byte, verified bool, dialing 
 	nd.verified = append(nd.verified, verified)
 	if nd.refuse != 0 {
 		return Admission{Code: nd.refuse, Text: "no"}
+	}
+	if nd.cookie && !verified {
+		return Admission{Cookie: true}
 	}
 	if dialing != nil {
 		nd.crossing = true

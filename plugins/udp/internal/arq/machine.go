@@ -35,6 +35,7 @@ type Admission struct {
 	User     any    // non-nil: admitted, and what Assoc.User will be
 	Path     Path   // to the peer
 	Crossing bool   // it is the peer that we are dialing: one association for both
+	Cookie   bool   // it has to show first that it receives; only if that was not verified
 	Code     byte   // otherwise: why not. 0: no answer
 	Text     string // up to 200 bytes
 }

@@ -1,6 +1,9 @@
 package arq
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // A pinger sends packets that ask for an answer: to confirm an association, to find out what the path carries, and to make sure
 // that somebody is there.
@@ -129,14 +132,22 @@ func (a *Assoc) blackHole() {
 	}
 }
 
-// Refused is called when the system says that nobody receives at a's address. Anybody can make it say so: so the peer is asked,
-// and it is gone if it does not answer at once.
-func (a *Assoc) Refused(now time.Duration) {
+// Refused is called when the system says that nobody receives at addr. Anybody can make it say so: a dial ends, because it may be
+// tried again, but a peer is asked, and it is gone if it does not answer at once.
+func (m *Machine) Refused(now time.Duration, addr netip.AddrPort) {
+	for a := m.at(addr); a != nil; {
+		older := m.older(a)
+		a.doubt(now)
+		a = older
+	}
+}
+
+func (a *Assoc) doubt(now time.Duration) {
 	if a.state == dialing {
 		a.gone()
 		return
 	}
-	if f := a.fly(); a.state != dead && f.hints == 0 {
+	if f := a.fly(); f.hints == 0 {
 		f.hints = hintProbes
 		f.ping.plain, f.ping.due = true, now+hintEvery
 		a.m.wake(a)

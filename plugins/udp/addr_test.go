@@ -1,0 +1,69 @@
+package udp_test
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
+)
+
+// TestListenErrors: what cannot be bound, or must not, is an error that says why.
+func TestListenErrors(t *testing.T) {
+	each(t, func(t *testing.T, opts udp.Options) {
+		taken, err := net.ListenPacket("udp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer func() { _ = taken.Close() }()
+		for rest, want := range map[string]struct {
+			code    na.Code
+			says    string
+			trusted bool
+		}{
+			taken.LocalAddr().String(): {na.ErrAddrInUse, "listen on " + taken.LocalAddr().String(), false},
+			"203.0.113.1:0":            {na.ErrPermission, "beyond loopback it needs Options.Trusted", false},
+			":0":                       {na.ErrPermission, "beyond loopback it needs Options.Trusted", false},
+			"0.0.0.0:0":                {na.ErrPermission, "listen on 0.0.0.0:0", false},
+			"203.0.113.2:0":            {na.ErrAddrInvalid, "listen on 203.0.113.2:0", true},
+			"127.0.0.1":                {na.ErrInvalid, "want udp://host:port", false},
+			"127.0.0.1:70000":          {na.ErrInvalid, "port", false},
+		} {
+			opts.Trusted = want.trusted
+			_, err := na.Open("udp://"+rest, na.Config{Plugins: []na.Plugin{udp.New(opts)}})
+			require.ErrorIs(t, err, want.code, rest)
+			require.ErrorContains(t, err, want.says, rest)
+		}
+	})
+}
+
+// TestTrusted: on a network that is trusted a class listens on every address, and names one of them.
+func TestTrusted(t *testing.T) {
+	each(t, func(t *testing.T, opts udp.Options) {
+		opts.Trusted = true
+		cls, err := na.Open("udp://0.0.0.0:0", na.Config{Plugins: []na.Plugin{udp.New(opts)}})
+		require.NoError(t, err)
+		require.Regexp(t, `^udp://[1-9][0-9.]+:[1-9]\d*$`, cls.Addr().String())
+		require.NoError(t, cls.Close())
+	})
+}
+
+// TestEnvironment: QS_UDP_ACK and QS_UDP_PROFILE choose how packets are acknowledged and sent again, unless the program does.
+func TestEnvironment(t *testing.T) {
+	open := func(opts udp.Options) error {
+		cls, err := na.Open("udp://127.0.0.1:0", na.Config{Plugins: []na.Plugin{udp.New(opts)}})
+		if err == nil {
+			require.NoError(t, cls.Close())
+		}
+		return err
+	}
+	t.Setenv("QS_UDP_ACK", "often")
+	require.ErrorContains(t, open(udp.Options{}), `"often" is none of adaptive, lazy and eager`)
+	require.NoError(t, open(udp.Options{Ack: "lazy"}))
+	t.Setenv("QS_UDP_ACK", "eager")
+	require.NoError(t, open(udp.Options{}))
+	require.ErrorIs(t, open(udp.Options{Ack: "Lazy"}), na.ErrInvalid)
+	t.Setenv("QS_UDP_PROFILE", "old")
+	require.ErrorContains(t, open(udp.Options{}), `"old" is neither modern nor seed`)
+	require.NoError(t, open(udp.Options{Profile: "seed"}))
+}

@@ -1,0 +1,265 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+const (
+	localSize = 32 << 10 // datagrams within the machine
+	jumbo     = 8972     // what is tried elsewhere
+	// finTimeout is how long a context that closes waits for peers to acknowledge its last words. With the linger of a release it is
+	// less than na allows.
+	finTimeout = 200 * time.Millisecond
+	moved      = 255 // code of a REFUSE: the context has the port in the text
+)
+
+// A carrier is the socket of a context and its protocol machine, which is under the endpoint's lock.
+type carrier struct {
+	d    *domain
+	e    *engine.Endpoint
+	m    *arq.Machine
+	sock socket
+	due  atomic.Int64 // when the machine has something to do; 0: never
+	last atomic.Bool  // something was said to peers outside Flush
+
+	out  []byte
+	head [arq.HeadSize]byte
+}
+
+// A peer is an association of a link.
+type peer struct {
+	c      *carrier
+	link   *engine.Link // nil: its session is over
+	a      *arq.Assoc
+	up     bool
+	credit uint32 // that was sent in a frame
+
+	h    frame.Header // of a frame that comes in several packets
+	buf  []byte
+	left int
+}
+
+// A piece is bulk data on its way.
+type piece struct{ v engine.View }
+
+var (
+	_ engine.Carrier = (*carrier)(nil)
+	_ arq.Upper      = (*carrier)(nil)
+	_ engine.Writer  = (*peer)(nil)
+)
+
+func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
+	c := &carrier{d: d, e: e, out: make([]byte, 0, arq.MaxSize)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c.sock, d.first = d.first, nil
+	if c.sock == nil {
+		var err error
+		if c.sock, err = d.open(netip.AddrPortFrom(d.names.Bound.Addr(), 0)); err != nil {
+			return nil, err
+		}
+	}
+	c.m = arq.New(arq.Config{
+		Profile: d.profile, Ack: d.ack, Session: uint64(time.Now().UnixNano()), Rand: e.Engine().Rand,
+		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
+	}, c)
+	if err := c.sock.start(c); err != nil {
+		c.sock.close()
+		return nil, na.WithText(na.ErrIO, err.Error())
+	}
+	d.ports[e.Context().ID()] = c.sock.addr().Port()
+	return c, nil
+}
+
+func path(to netip.Addr) arq.Path {
+	if to.IsLoopback() || inet.IsLocal(to) {
+		return arq.Path{Size: localSize, Local: true}
+	}
+	return arq.Path{Size: jumbo}
+}
+
+// passed says what the race detector does not know of datagrams within a process: they arrive after they were sent.
+var passed atomic.Int64
+
+// receive takes in a datagram, and keeps nothing of it. Called without the lock.
+func (c *carrier) receive(b []byte, from netip.AddrPort) {
+	p, err := arq.Parse(b)
+	if err != nil {
+		return
+	}
+	if racing.Enabled {
+		passed.Load()
+	}
+	c.e.Lock()
+	c.m.Receive(c.d.now(), from, &p)
+	c.e.Pause()
+}
+
+// received is called after receive: it sends what that has caused.
+func (c *carrier) received() {
+	c.e.Lock()
+	c.send()
+	c.e.Unlock()
+}
+
+// refused is called when the system says that nobody receives at to. Called without the lock.
+func (c *carrier) refused(to netip.AddrPort) {
+	c.e.Lock()
+	c.m.Refused(c.d.now(), to)
+	c.e.Pause()
+}
+
+// send sends what the machine has. Locked.
+func (c *carrier) send() {
+	now := c.d.now()
+	for {
+		o, ok := c.m.Next(now, c.head[:])
+		if !ok {
+			break
+		}
+		b := append(append(c.out[:0], o.Head...), o.Body...)
+		if o.Ref != nil {
+			v := &o.Ref.(*piece).v
+			if !v.Borrow() {
+				c.m.Void(&o)
+				b = append(b[:0], o.Head...)
+			} else {
+				at := len(b)
+				for _, s := range v.Slices(nil, o.At, o.N) {
+					b = append(b, s...)
+				}
+				v.Return()
+				o.Seal(b[at:])
+				copy(b, o.Head)
+			}
+		}
+		if racing.Enabled {
+			passed.Add(1)
+		}
+		c.sock.send(b, o.To)
+	}
+	due, _ := c.m.Deadline()
+	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
+		c.e.Context().Nudge()
+	}
+}
+
+// Dial implements engine.Carrier.
+func (c *carrier) Dial(l *engine.Link) {
+	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
+	c.dial(&peer{c: c, link: l}, ap)
+}
+
+func (c *carrier) dial(p *peer, to netip.AddrPort) {
+	p.link.Conn = p
+	p.a, _ = c.m.Dial(c.d.now(), to, path(to.Addr()), p)
+	c.later()
+}
+
+// later has Poll send.
+func (c *carrier) later() {
+	c.last.Store(true)
+	c.e.Context().Nudge()
+}
+
+// Flush implements engine.Carrier.
+func (c *carrier) Flush(ls []*engine.Link) {
+	for _, l := range ls {
+		if p, _ := l.Conn.(*peer); p != nil {
+			p.pull()
+		}
+	}
+	c.send()
+}
+
+func (p *peer) pull() {
+	if p.up && p.a.Up() && p.link != nil {
+		p.link.Pull(engine.FlowMessages, p)
+	}
+	if p.up && p.a.Up() && p.link != nil {
+		p.link.Pull(engine.FlowBulk, p)
+	}
+}
+
+// Room implements engine.Writer.
+func (p *peer) Room() (whole, piece int) {
+	whole, piece = p.a.Room()
+	return min(whole, frame.MaxWhole), min(piece, engine.PieceSize)
+}
+
+// Frame implements engine.Writer.
+func (p *peer) Frame(h *frame.Header, payload []byte) {
+	b := h.Append(p.c.out[:0], payload)
+	p.a.Frame(b[:h.Size()], b[h.Size():])
+	if p.credit = h.Credit; h.Kind == frame.Put {
+		p.a.Barrier()
+	}
+}
+
+// Piece implements engine.Writer. A credit that goes with it could be lost with it.
+func (p *peer) Piece(h *frame.Header, v engine.View) {
+	if h.Credit != p.credit {
+		p.Frame(&frame.Header{Kind: frame.Credit, Context: h.Context, Credit: h.Credit}, nil)
+	}
+	var front [arq.FrontSize]byte
+	le := binary.LittleEndian
+	le.PutUint64(front[:], h.Op)
+	le.PutUint64(front[8:], h.Tag)
+	le.PutUint32(front[16:], h.Credit)
+	le.PutUint16(front[20:], h.Context)
+	front[22] = h.Flags
+	p.a.Piece(&front, &piece{v}, v.Len())
+}
+
+// Cut implements engine.Carrier. A session that ends in order says its last words; any other ends at once.
+func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
+	p, _ := l.Conn.(*peer)
+	l.Conn = nil
+	if p == nil || p.a == nil {
+		return
+	}
+	p.link = nil
+	if code == na.ErrClosed && p.up {
+		p.a.Detach()
+		p.a.Finish(c.d.now())
+	} else {
+		p.a.Cut(byte(code), text)
+	}
+	c.later()
+}
+
+// Poll implements engine.Carrier.
+func (c *carrier) Poll(now time.Duration) time.Duration {
+	due := time.Duration(c.due.Load())
+	if c.last.Swap(false) || due != 0 && now >= due {
+		c.e.Lock()
+		c.m.Poll(now)
+		c.send()
+		c.e.Unlock()
+		due = time.Duration(c.due.Load())
+	}
+	return due
+}
+
+// Shut implements engine.Carrier.
+func (c *carrier) Shut() { c.m.Shut() }
+
+// Lingering implements engine.Carrier.
+func (c *carrier) Lingering(time.Duration) bool {
+	c.e.Lock()
+	defer c.e.Pause()
+	return c.m.Lingering() || c.last.Load()
+}
+
+// Release implements engine.Carrier.
+func (c *carrier) Release() { c.sock.close() }

@@ -1,0 +1,78 @@
+package udp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+// A portable is a socket that a goroutine reads.
+type portable struct {
+	conn *net.UDPConn
+	done chan struct{} // closed when the reader has ended; nil: there is none
+}
+
+// openPortable binds a socket; an address without an IP is every address of the machine.
+func openPortable(where netip.AddrPort) (socket, error) {
+	network, text := "udp", fmt.Sprintf(":%d", where.Port())
+	if where.Addr().IsValid() {
+		text = where.String()
+	}
+	if where.Addr().Is4() {
+		network = "udp4"
+	}
+	at, err := net.ResolveUDPAddr(network, text)
+	if err != nil {
+		return nil, bindError(where, err)
+	}
+	conn, err := net.ListenUDP(network, at)
+	if err != nil {
+		return nil, bindError(where, err)
+	}
+	_ = conn.SetReadBuffer(bufferSize)
+	_ = conn.SetWriteBuffer(bufferSize)
+	return &portable{conn: conn}, nil
+}
+
+func (s *portable) addr() netip.AddrPort {
+	return inet.Unmapped(s.conn.LocalAddr().(*net.UDPAddr).AddrPort())
+}
+
+func (s *portable) start(c *carrier) error {
+	s.done = make(chan struct{})
+	go s.read(c)
+	return nil
+}
+
+// read gives c what arrives. Errors are about datagrams that were sent, and say nothing about the next one.
+func (s *portable) read(c *carrier) {
+	defer close(s.done)
+	b := make([]byte, arq.MaxSize)
+	for {
+		n, from, err := s.conn.ReadFromUDPAddrPort(b)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err == nil:
+			c.receive(b[:n], inet.Unmapped(from))
+			c.received()
+		}
+	}
+}
+
+// send implements socket. It may wait for a full buffer of the system to be emptied into a network.
+func (s *portable) send(b []byte, to netip.AddrPort) { _, _ = s.conn.WriteToUDPAddrPort(b, to) }
+
+// retries implements socket: a dial that nobody answers ends within 1.6 s.
+func (s *portable) retries() int { return 4 }
+
+func (s *portable) close() {
+	_ = s.conn.Close()
+	if s.done != nil {
+		<-s.done
+	}
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package udp
+
+import "net/netip"
+
+// openPolled is not used where the contexts' pollers take no descriptors.
+func openPolled(where netip.AddrPort) (socket, error) { return openPortable(where) }

@@ -1,0 +1,129 @@
+package udp
+
+import (
+	"crypto/rand"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+const scheme = "udp"
+
+// Options holds what the plugin can be told. The zero value works.
+type Options struct {
+	// Trusted says that everybody on the network may be trusted: packets are neither encrypted nor authenticated. Without it
+	// the plugin listens on loopback addresses only.
+	Trusted bool
+	// Profile is "modern" or "seed". Empty means what QS_UDP_PROFILE says, else modern.
+	Profile string
+	// Ack is "adaptive", "lazy" or "eager". Empty means what QS_UDP_ACK says, else adaptive.
+	Ack string
+	// Resolver looks up host names. Nil means net.DefaultResolver.
+	Resolver Resolver
+	// Portable reads with a goroutine even where the context's poller could.
+	Portable bool
+	// Unassisted leaves a context alone that nobody drives: peers are served only inside Progress. Not with Portable.
+	Unassisted bool
+}
+
+// A Resolver finds the addresses of a host. *net.Resolver is one.
+type Resolver = inet.Resolver
+
+// New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
+func New(opts Options) na.Plugin { return plugin{opts} }
+
+type plugin struct{ opts Options }
+
+// Scheme implements na.Plugin.
+func (plugin) Scheme() string { return scheme }
+
+// A domain is the plugin opened by a class.
+type domain struct {
+	names   inet.Names
+	start   time.Time
+	open    func(netip.AddrPort) (socket, error)
+	profile arq.Profile
+	ack     arq.AckMode
+
+	mu    sync.Mutex // guards ports
+	first socket     // bound by Open, taken by context 0
+	ports map[int]uint16
+}
+
+// Open implements na.Plugin.
+func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
+	d := &domain{start: time.Now(), open: openPolled, ports: map[int]uint16{}}
+	if p.opts.Portable {
+		d.open = openPortable
+	}
+	d.names.Scheme, d.names.Resolver = scheme, p.opts.Resolver
+	if d.names.Resolver == nil {
+		d.names.Resolver = net.DefaultResolver
+	}
+	or := func(v, env string) string {
+		if v == "" {
+			return os.Getenv(env)
+		}
+		return v
+	}
+	var err error
+	if d.profile, err = arq.ParseProfile(or(p.opts.Profile, "QS_UDP_PROFILE")); err != nil {
+		return nil, na.WithText(na.ErrInvalid, "udp: "+err.Error())
+	}
+	if d.ack, err = arq.ParseAckMode(or(p.opts.Ack, "QS_UDP_ACK")); err != nil {
+		return nil, na.WithText(na.ErrInvalid, "udp: "+err.Error())
+	}
+	t := engine.Transport{Scheme: scheme, Exact: true, Names: &d.names, Carrier: d.newCarrier}
+	if rest != "" {
+		if err := d.listen(rest, p.opts.Trusted); err != nil {
+			return nil, err
+		}
+		t.Self, t.Listen = d.names.Self, d.names.Self
+	}
+	eng := engine.New(cls, engine.Options{
+		Transports: []engine.Transport{t}, Now: d.now, Rand: func(b []byte) { _, _ = rand.Read(b) },
+		Unassisted: p.opts.Unassisted, Close: d.close,
+	})
+	d.names.Self = eng.Addr().Name()
+	return eng, nil
+}
+
+// listen binds the address that the class is opened with.
+func (d *domain) listen(rest string, trusted bool) error {
+	where, err := d.names.Where(rest)
+	if err != nil {
+		return err
+	}
+	if !where.Addr().IsLoopback() && !trusted {
+		return na.WithText(na.ErrPermission, "listen on "+where.String()+
+			": udp neither encrypts nor authenticates its packets, so beyond loopback it needs Options.Trusted")
+	}
+	if d.first, err = d.open(where); err != nil {
+		return err
+	}
+	d.names.Bound = d.first.addr()
+	ap := d.names.Bound
+	if ap.Addr().IsUnspecified() {
+		ap = netip.AddrPortFrom(inet.Outward(ap.Addr()), ap.Port())
+	}
+	d.names.Self = inet.Canonical(scheme, ap)
+	return nil
+}
+
+// now is the clock: monotonic, never zero.
+func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
+
+// close gives back a socket that no context has taken.
+func (d *domain) close() error {
+	if d.first != nil {
+		d.first.close()
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+// Admit implements arq.Upper.
+func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialing *arq.Assoc) arq.Admission {
+	g, err := frame.ParseGreeting(hello)
+	if err != nil {
+		return refusal(err)
+	}
+	if int(g.Target) != c.e.Context().ID() {
+		c.d.mu.Lock()
+		port := c.d.ports[int(g.Target)]
+		c.d.mu.Unlock()
+		if port != 0 {
+			return arq.Admission{Code: moved, Text: strconv.Itoa(int(port))}
+		}
+	}
+	if dialing != nil {
+		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) {
+			return arq.Admission{Crossing: true}
+		}
+	}
+	same := c.d.names.Verified(g.Listen, netip.Addr{}, from.Addr())
+	if same && !verified {
+		return arq.Admission{Cookie: true}
+	}
+	p := &peer{c: c}
+	if p.link, err = c.e.Admit(c, p, &g, same); err != nil {
+		return refusal(err)
+	}
+	return arq.Admission{User: p, Path: path(from.Addr())}
+}
+
+func refusal(err error) arq.Admission {
+	return arq.Admission{Code: byte(na.CodeOf(err)), Text: err.Error()}
+}
+
+// Hello implements arq.Upper.
+func (c *carrier) Hello(a *arq.Assoc, dst []byte) []byte {
+	p := a.User.(*peer)
+	if p.a = a; p.link == nil {
+		return dst
+	}
+	if !p.up && p.link.Up() {
+		p.up = true
+		p.link.FlowUp()
+	}
+	return p.link.Hello(dst, nil)
+}
+
+// Greet implements arq.Upper.
+func (c *carrier) Greet(a *arq.Assoc, hello []byte) error {
+	p := a.User.(*peer)
+	g, err := frame.ParseGreeting(hello)
+	if err == nil {
+		err = p.link.Greet(&g)
+	}
+	if err != nil {
+		p.link.Fail(err)
+		return err
+	}
+	p.up = true
+	p.link.FlowUp()
+	return nil
+}
+
+// Deliver implements arq.Upper.
+func (c *carrier) Deliver(a *arq.Assoc, body []byte) {
+	p := a.User.(*peer)
+	for len(body) > 0 && p.link != nil {
+		var err error
+		if body, err = p.take(body); err != nil && p.link != nil {
+			p.link.Fail(err)
+		}
+	}
+}
+
+// take takes the next frame, or a part of one.
+func (p *peer) take(body []byte) (rest []byte, err error) {
+	if p.left > 0 {
+		n := min(p.left, len(body))
+		p.buf = append(p.buf, body[:n]...)
+		if p.left -= n; p.left == 0 {
+			err = p.whole(&p.h, p.buf)
+		}
+		return body[n:], err
+	}
+	if len(body) < frame.HeaderSize || len(body) < frame.Need(body) {
+		return nil, na.WithText(na.ErrProtocol, "a packet ends inside the header of a frame")
+	}
+	h, err := frame.Parse(body)
+	if err != nil {
+		return nil, err
+	}
+	n := h.Size() + h.Payload()
+	if h.Payload() > frame.MaxWhole || h.Kind == frame.Data || h.Kind == frame.Hello {
+		return nil, na.WithText(na.ErrProtocol, h.Kind.String()+" frame where none is allowed")
+	}
+	if n > len(body) {
+		p.h, p.left, p.buf = h, n-len(body), append(p.buf[:0], body...)
+		return nil, nil
+	}
+	return body[n:], p.whole(&h, body[:n])
+}
+
+func (p *peer) whole(h *frame.Header, b []byte) error {
+	if h.Flags&frame.FlagPayload != 0 {
+		if err := h.Verify(b); err != nil {
+			return err
+		}
+	}
+	p.link.Heard(false)
+	return p.link.Deliver(h, b[h.Size():])
+}
+
+// Place implements arq.Upper.
+func (c *carrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int, payload []byte) {
+	p := a.User.(*peer)
+	if p.link == nil {
+		return
+	}
+	le := binary.LittleEndian
+	h := frame.Header{Kind: frame.Data, Op: le.Uint64(front[:]), Tag: le.Uint64(front[8:]) + uint64(at), Credit: le.Uint32(front[16:]),
+		Context: le.Uint16(front[20:]), Flags: front[22]}
+	h.SetPayload(len(payload))
+	v, err := p.link.Place(&h)
+	if err == nil {
+		if !v.Discard() && v.Borrow() {
+			for _, s := range v.Slices(nil, 0, len(payload)) {
+				payload = payload[copy(s, payload):]
+			}
+			v.Return()
+		}
+		err = p.link.Placed(&v)
+	}
+	if err != nil && p.link != nil {
+		p.link.Fail(err)
+	}
+}
+
+// Sent implements arq.Upper.
+func (c *carrier) Sent(a *arq.Assoc, ref any) {
+	if p := a.User.(*peer); p.link != nil {
+		p.link.Sent(&ref.(*piece).v)
+	}
+}
+
+// Room implements arq.Upper.
+func (c *carrier) Room(a *arq.Assoc) {
+	if p, _ := a.User.(*peer); p != nil {
+		p.pull()
+	}
+}
+
+// Finishing implements arq.Upper.
+func (c *carrier) Finishing(a *arq.Assoc) {
+	p, _ := a.User.(*peer)
+	a.Detach()
+	if p != nil && p.link != nil {
+		l := p.link
+		p.link, l.Conn = nil, nil
+		l.Refused(na.ErrClosed, "it closed the context")
+	}
+}
+
+// Ended implements arq.Upper.
+func (c *carrier) Ended(a *arq.Assoc, e arq.End) {
+	p, _ := a.User.(*peer)
+	if p == nil || p.link == nil {
+		return
+	}
+	l := p.link
+	switch {
+	case e.Outcome == arq.Refusal && e.Code == moved && !p.up:
+		if port, err := strconv.ParseUint(e.Text, 10, 16); err == nil && a.Addr().Port() != uint16(port) {
+			c.dial(p, netip.AddrPortFrom(a.Addr().Addr(), uint16(port)))
+			return
+		}
+		l.Fail(na.WithText(na.ErrProtocol, "the peer sent us in a circle"))
+	case e.Outcome == arq.Refusal:
+		l.Refused(na.Code(e.Code), e.Text)
+	case !p.up:
+		l.Fail(na.WithText(na.ErrUnreachable, "nobody answers"))
+	default:
+		l.Fail(na.WithText(na.ErrPeerLost, "the peer does not answer"))
+	}
+}
