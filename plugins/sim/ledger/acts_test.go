@@ -155,6 +155,9 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 		in = append(in, pattern(c.token, size(a.rng, s.MaxSize))...)
 	}
 	a.room = in
+	if err := l.h.SetMeta(s.metaOf(c.token)); err != nil {
+		s.fail("metadata of call %x: %v", c.token, err)
+	}
 	l.busy, l.call = true, c
 	err := l.h.Forward(in, func(h *hg.Handle, err error) {
 		l.busy = false
@@ -282,6 +285,7 @@ func (a *actor) checkOutput(name string, c *callEntry, h *hg.Handle) {
 		a.s.fail("call %x got the answer of another: %x", c.token, out[:min(8, len(out))])
 		return
 	}
+	a.s.checkMeta("output", c.token, h.OutputMeta())
 	switch name {
 	case "echo", "later", "never", "grow":
 		if !bytes.Equal(out[8:], pattern(c.token, len(out)-8)) {
@@ -401,6 +405,10 @@ func (a *actor) handler(name string) hg.Handler {
 		token := binary.LittleEndian.Uint64(in)
 		s.entry(token).ran++
 		s.w.Note("run", token, uint64(len(in)))
+		s.checkMeta("input", token, h.Meta())
+		if err := h.SetOutputMeta(s.metaOf(token)); err != nil {
+			s.fail("metadata for the output of call %x: %v", token, err)
+		}
 		if w := (way{h.Peer(), h.Queue()}); len(in) <= 128 && !a.few {
 			if before := a.order[w]; before > token {
 				s.fail("call %x from %v came after call %x", token, w.from, before)

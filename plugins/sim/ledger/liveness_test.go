@@ -144,6 +144,9 @@ func (a *actor) reach(hctx *hg.Context, rpc, name string) *callEntry {
 	defer h.Close()
 	c := a.begin("call")
 	in := append(binary.LittleEndian.AppendUint64(nil, c.token), pattern(c.token, 16)...)
+	if err := h.SetMeta(s.metaOf(c.token)); err != nil {
+		s.fail("metadata of call %x: %v", c.token, err)
+	}
 	if err := h.Forward(in, func(h *hg.Handle, err error) {
 		c.ended(err)
 		if out, bad := h.OutputRaw(); err == nil && (bad != nil || !bytes.Equal(out, in)) {

@@ -1,0 +1,38 @@
+package ledger
+
+import (
+	"strconv"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// metaOf is what goes with the input of a call and comes back with its output: nothing for half of the calls, else the token and
+// up to 80 bytes.
+func (s *scenario) metaOf(token uint64) (m hg.Meta) {
+	if token%2 == 0 {
+		return m
+	}
+	m, err := m.With("token", strconv.FormatUint(token, 16))
+	if err == nil {
+		m, err = m.With("room", string(pattern(token, int(token%81))))
+	}
+	if err != nil {
+		s.fail("metadata of call %x: %v", token, err)
+	}
+	return m
+}
+
+// checkMeta requires that the metadata is that of a call.
+func (s *scenario) checkMeta(what string, token uint64, m hg.Meta) {
+	want := s.metaOf(token)
+	for name, value := range want.All() {
+		if got, ok := m.Get(name); !ok || got != value {
+			s.fail("call %x: %s of the %s is %q, %q was sent", token, name, what, got, value)
+		}
+	}
+	for name := range m.All() {
+		if _, ok := want.Get(name); !ok {
+			s.fail("call %x: %s came with the %s, nobody sent it", token, name, what)
+		}
+	}
+}
