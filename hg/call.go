@@ -39,11 +39,13 @@ type call struct {
 	waits     bool // Handle.waiter does, instead of a callback
 	done      task
 
-	in    []byte // header, metadata and encoded input
-	head  int    // the bytes of the first two
-	codec uint8  // of the input
-	msg   []byte // that says where the input is
-	buf   []byte // receives the response
+	in    []byte       // header, metadata and encoded input
+	head  int          // the bytes of the first two
+	codec uint8        // of the input
+	msg   []byte       // that says where the input is
+	buf   []byte       // receives the response,
+	env   *na.Envelope // or this has, if it is longer
+	room  int          // size class that is reserved for it
 	loan  *loan
 	pull  *pull
 

@@ -266,6 +266,7 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 		grown := heapInUse() - before
 		t.Logf("%d bytes more after %d calls", grown, calls)
 		require.Less(t, grown, int64(1<<20))
+		n.Until(func() bool { return p.octx.Stats().NA.LateDropped >= int64(calls) })
 		require.EqualValues(t, calls, p.octx.Stats().NA.LateDropped)
 		require.NoError(t, handles[0].Reset(p.target.Addr(), p.rpc("echo", echo)))
 		require.NoError(t, p.call(handles[0], nil))

@@ -28,6 +28,7 @@ type Context struct {
 	handlings handlings
 	lent      atomic.Int64 // bytes
 	pulled    atomic.Int64 // bytes
+	bodies    bodies
 	dropped   atomic.Int64 // one-way requests that could not be served
 	late      atomic.Int64 // errors that handlers returned after they had answered
 	handles   atomic.Int64
@@ -39,6 +40,9 @@ type Stats struct {
 	Handles int64 // handles that are not closed, and requests that have not ended
 	Lent    int64 // bytes of input and output lent to peers
 	Pulled  int64 // bytes of input and output being fetched from peers
+	Inline  int64 // inputs and outputs longer than an envelope that went with their message
+	Loans   int64 // inputs and outputs that were lent
+	NoRoom  int64 // of these, that were lent for want of room at the peer, or because the origin takes none inline
 	Dropped int64 // one-way requests that nobody could be told were not served
 	Queued  int   // callbacks and handlers that wait for Trigger
 	Late    int64 // errors that handlers returned after they had answered
@@ -188,6 +192,7 @@ var errDrained = na.WithText(ErrClosed, "the context is closed and drained")
 func (c *Context) Stats() Stats {
 	return Stats{
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.Load(), Pulled: c.pulled.Load(),
+		Inline: c.bodies.inline.Load(), Loans: c.bodies.lent.Load(), NoRoom: c.bodies.noRoom.Load(),
 		Dropped: c.dropped.Load(), Late: c.late.Load(), Queued: c.q.len() + c.nctx.Queued(),
 		Active: c.load.n.Load(), Waiting: c.load.waiting.Load(),
 	}

@@ -110,6 +110,7 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	if err := k.nextTag(); err != nil {
 		return err
 	}
+	k.freeOutput()
 	*k = call{
 		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, head: k.head, codec: k.codec,
 		msg: k.msg, buf: k.buf, timer: k.timer, phase: pending, cb: cb, begun: h.ctx.Now(),
@@ -123,17 +124,18 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 // post starts the parts of the call. An error means that it started none. Locked.
 func (k *call) post() error {
 	h := k.h
-	msg, err := k.request()
+	msg, to, err := k.request()
 	if err != nil {
 		return err
 	}
 	if !h.rpc.OneWay {
 		if err = k.receive(); err != nil {
 			k.received = na.Result{Err: err, Fate: na.NotRun}
+			h.ctx.nctx.ReturnRoom(to, len(msg))
 		}
 	}
 	if err == nil {
-		if err = h.ctx.nctx.SendUnexpectedBy(k.send, h.addr, k.tag(), msg, k.by); err == nil {
+		if err = h.ctx.nctx.SendUnexpectedBy(k.send, to, k.tag(), msg, k.by); err == nil {
 			k.parts++
 			k.sending = true
 			k.startTimer()
@@ -148,8 +150,9 @@ func (k *call) post() error {
 	return nil
 }
 
-// request returns the message that asks for the call. An input that does not fit is lent. Locked.
-func (k *call) request() (msg []byte, err error) {
+// request returns the message that asks for the call, and where to send it. An input that does not fit one, with the room that
+// the target has granted, is lent. Locked.
+func (k *call) request() (msg []byte, to na.Addr, err error) {
 	h := k.h
 	req := request{codec: k.codec, meta: k.head - requestSize, id: h.id, size: uint64(len(k.in) - k.head)}
 	if req.size == 0 {
@@ -157,19 +160,32 @@ func (k *call) request() (msg []byte, err error) {
 	}
 	if h.rpc.OneWay {
 		req.flags |= flagOneWay
+	} else {
+		k.reserveRoom()
 	}
-	if len(k.in) <= h.ctx.nctx.Limits().MaxUnexpected {
+	req.room = k.room
+	nctx := h.ctx.nctx
+	if len(k.in) <= nctx.Limits().MaxUnexpected {
 		req.put(k.in)
-		return k.in, nil
+		return k.in, h.addr, nil
+	}
+	if to, ok := nctx.ClaimRoom(h.addr, len(k.in)); ok {
+		h.ctx.bodies.inline.Add(1)
+		req.put(k.in)
+		return k.in, to, nil
 	}
 	req.flags |= flagMore
 	req.put(k.in)
-	return k.lendInput()
+	if msg, err = k.lendInput(); err != nil {
+		k.returnRoom()
+	}
+	return msg, h.addr, err
 }
 
 // lendInput returns the message that says where the input is. Locked.
 func (k *call) lendInput() (msg []byte, err error) {
 	h := k.h
+	h.ctx.bodies.countLent(len(k.in))
 	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, k.in[k.head:], k.onLoanEnded)
 	if err != nil {
 		return nil, err
@@ -186,7 +202,8 @@ func (k *call) receive() error {
 	if k.buf == nil {
 		k.buf = make([]byte, nctx.Limits().MaxExpected)
 	}
-	if err := nctx.RecvExpected(k.recv, k.h.addr, k.tag(), k.buf); err != nil {
+	if err := nctx.RecvExpectedLong(k.recv, k.h.addr, k.tag(), k.buf, na.RoomBytes(k.room)); err != nil {
+		k.returnRoom()
 		return err
 	}
 	k.parts++

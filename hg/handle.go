@@ -137,6 +137,7 @@ func (h *Handle) release() {
 	}
 	h.mu.Lock()
 	h.call.note(h.call.found(evLastReference))
+	h.call.freeOutput()
 	h.mu.Unlock()
 	c := h.ctx
 	c.mu.Lock()

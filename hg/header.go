@@ -20,6 +20,7 @@ const (
 
 	flagMore   = 1 // the payload is a key: the body is to be read from the sender's memory
 	flagOneWay = 2 // requests: no response is wanted
+	roomShift  = 2 // requests: two bits with the size class of the longest response that the origin takes in one message
 
 	// maxErrorText bounds the words of an error response in bytes, and maxDetail its detail.
 	maxErrorText = 1024
@@ -30,6 +31,7 @@ const (
 type request struct {
 	flags  uint8
 	codec  uint8  // of the input
+	room   int    // size class of na.RoomBytes, for the response
 	meta   int    // bytes of metadata behind the header, a multiple of metaWord
 	budget uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
 	id     ID
@@ -37,7 +39,7 @@ type request struct {
 }
 
 func (r *request) put(b []byte) {
-	b[0], b[1], b[2], b[3] = wireVersion, r.flags, r.codec, uint8(r.meta/metaWord)
+	b[0], b[1], b[2], b[3] = wireVersion, r.flags|uint8(r.room)<<roomShift, r.codec, uint8(r.meta/metaWord)
 	binary.LittleEndian.PutUint32(b[budgetAt:], r.budget)
 	binary.LittleEndian.PutUint64(b[8:], uint64(r.id))
 	binary.LittleEndian.PutUint64(b[16:], r.size)
@@ -49,7 +51,7 @@ func parseRequest(b []byte) (r request, meta, payload []byte, err error) {
 		return r, nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
 	}
 	r = request{
-		flags: b[1], codec: b[2], meta: int(b[3]) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
+		flags: b[1] &^ (3 << roomShift), room: int(b[1] >> roomShift & 3), codec: b[2], meta: int(b[3]) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
 		id: ID(binary.LittleEndian.Uint64(b[8:])), size: binary.LittleEndian.Uint64(b[16:]),
 	}
 	switch {

@@ -79,7 +79,7 @@ func TestMaxLent(t *testing.T) {
 // What is fetched from peers at a time is bounded: a request beyond that is answered, and did not run.
 func TestMaxPulled(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
-		const limit = 10_000
+		const limit = na.MaxRoom // no body that counts goes inline
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxPulled: limit})
 		p.origin, p.octx = n.Origin(hg.Config{})
@@ -98,7 +98,7 @@ func TestMaxPulled(t *testing.T) {
 			said(t, o.err, c.want)
 			if c.want == hg.ErrAgain {
 				require.Equal(t, na.NotRun, hg.FateOf(o.err))
-				require.ErrorContains(t, o.err, "Config.MaxPulled of 10000")
+				require.ErrorContains(t, o.err, "Config.MaxPulled of 66560")
 			}
 		}
 		p.Until(func() bool { return p.tctx.Stats().Pulled == 0 && p.octx.Stats().Lent == 0 })

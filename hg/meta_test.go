@@ -225,7 +225,7 @@ func TestDetailIsCut(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
-		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: 256}})
+		p.origin, p.octx = n.Origin(hg.Config{MaxOutput: 256, NA: na.Config{Eager: 256}}) // takes nothing longer
 		h := p.handle(p.rpc("fails", func(h hg.Incoming) error {
 			require.NoError(t, h.SetOutputMeta(metaOf(t, "k", strings.Repeat("x", 900))))
 			return hg.WithDetail(errors.New(strings.Repeat("x", 900)), strings.Repeat("y", 900))

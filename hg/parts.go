@@ -1,6 +1,10 @@
 package hg
 
-import "github.com/quicksilver-rpc/quicksilver/na"
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
 
 func (k *call) onSent(_ *na.Op, r na.Result) {
 	k.h.mu.Lock()
@@ -36,9 +40,10 @@ func (k *call) onReceived(_ *na.Op, r na.Result) {
 	k.h.mu.Lock()
 	defer k.h.mu.Unlock()
 	defer k.note(k.found(endEvent(r.Err, evReceived, evReceiveFailed)))
+	k.returnRoom()
 	k.received = r
 	if r.Err == nil {
-		k.understand(k.buf[:r.N], r.Addr)
+		k.understand(k.message(r), r.Addr)
 	}
 	if k.pull == nil && k.loan != nil {
 		k.loan.op.Cancel() // the target has what it needs, or never will
@@ -47,6 +52,15 @@ func (k *call) onReceived(_ *na.Op, r na.Result) {
 		k.send.Cancel()
 	}
 	k.partEnded()
+}
+
+// message returns the response that a receive has brought.
+func (k *call) message(r na.Result) []byte {
+	if r.Envelope == nil {
+		return k.buf[:r.N]
+	}
+	k.env, k.received.Envelope = r.Envelope, nil
+	return k.env.Data
 }
 
 // understand reads the response, and fetches its body if that is still at the target.
@@ -58,6 +72,10 @@ func (k *call) understand(b []byte, from na.Addr) {
 	}
 	k.answer, k.meta, k.understood = resp, meta, true
 	if resp.flags&flagMore == 0 {
+		if limit := k.h.ctx.class.cfg.MaxOutput; int64(len(payload)) > limit && resp.code == na.OK {
+			k.failure = na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", len(payload), limit))
+			return
+		}
 		k.output, k.answered = payload, true
 		return
 	}

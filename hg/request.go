@@ -21,6 +21,7 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	}
 	req, meta, payload, err := parseRequest(r.Envelope.Data)
 	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
+	s.most = na.RoomBytes(req.room)
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
 	s.setBudget(req.budget)
 	switch {
@@ -33,6 +34,8 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", s.rpc.Name))
 	case s.late():
 		err = errLate
+	case req.flags&flagMore == 0 && int64(len(payload)) > c.class.cfg.MaxInput:
+		err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", len(payload), c.class.cfg.MaxInput))
 	default:
 		err = takes(s.rpc.Codec, req.codec)
 	}
@@ -74,8 +77,12 @@ func (c *Context) closed() {
 	}
 }
 
-// fetchInput fetches an input that did not fit the message. It has given the body back if there is an error.
+// fetchInput fetches an input that did not fit the message, and lets the origin send more such input inline if it is not too
+// long for that. It has given the body back if there is an error.
 func (s *service) fetchInput(key na.Key) (err error) {
+	if n := key.Len + requestSize + int64(len(s.meta)); n <= na.MaxRoom {
+		s.ctx.nctx.GrantRoom(s.addr, int(n))
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arm()

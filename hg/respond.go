@@ -161,7 +161,11 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	resp.size, resp.meta = uint64(size), s.head-responseSize
 	resp.put(s.out)
 	msg := s.out
-	if len(msg) > nctx.Limits().MaxExpected {
+	switch {
+	case len(msg) <= nctx.Limits().MaxExpected:
+	case len(msg) <= s.most:
+		s.ctx.bodies.inline.Add(1)
+	default:
 		var err error
 		if msg, err = s.lendOutput(); err != nil {
 			return err
@@ -171,7 +175,7 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	if cb != nil {
 		s.begun = s.ctx.Now()
 	}
-	if err := nctx.SendExpected(s.send, s.addr, s.tag, msg); err != nil {
+	if err := nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.most); err != nil {
 		if s.loan != nil {
 			s.loan.op.Cancel()
 		}
@@ -187,6 +191,7 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 // lendOutput lends the body in s.out and returns the message that says so. Locked.
 func (s *service) lendOutput() (msg []byte, err error) {
 	var key na.Key
+	s.ctx.bodies.countLent(len(s.out))
 	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, s.out[s.head:], s.onLoanEnded); err != nil {
 		return nil, err
 	}
@@ -212,7 +217,7 @@ func (s *service) resend() (err error) {
 			return err
 		}
 	}
-	if err = s.ctx.nctx.SendExpected(s.send, s.addr, s.tag, msg); err != nil && s.loan != nil {
+	if err = s.ctx.nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.most); err != nil && s.loan != nil {
 		s.loan.op.Cancel()
 	}
 	return err

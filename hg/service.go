@@ -38,6 +38,7 @@ type service struct {
 	shown    []byte // the copy of input that the handler was given, if misuse is looked for
 	meta     []byte // that came with it
 	codec    uint8  // of input
+	most     int    // bytes that a response inline may have, if more than any other message
 	more     bool   // it is at the origin, to be fetched once the authorizer has agreed,
 	body     na.Key // with this
 	allowed  bool   // the authorizer has agreed

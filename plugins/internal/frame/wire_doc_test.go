@@ -103,7 +103,7 @@ func converse(t *testing.T) map[string]string {
 
 	mem := []byte("sixteen bytes ..")
 	var late hg.Incoming
-	big := make([]byte, 5000)
+	big := make([]byte, 70_000) // longer than goes inline
 	handlers := map[string]hg.Handler{
 		"greet": func(h hg.Incoming) error { return h.RespondRaw([]byte("hello, world"), nil) },
 		"big":   func(h hg.Incoming) error { return h.RespondRaw(big, nil) },

@@ -152,7 +152,7 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 			return false
 		}
 	default:
-		in = append(in, pattern(c.token, size(a.rng, s.MaxSize))...)
+		in = append(in, pattern(c.token, body(a.rng, s.MaxSize))...)
 	}
 	a.room = in
 	if err := l.h.SetMeta(s.metaOf(c.token)); err != nil {
@@ -428,7 +428,7 @@ func (a *actor) handler(name string) hg.Handler {
 			err = errors.New("asked to fail")
 		case "grow":
 			out := binary.LittleEndian.AppendUint64(a.room[:0], token)
-			a.room = append(out, pattern(token, size(a.rng, s.MaxSize))...)
+			a.room = append(out, pattern(token, body(a.rng, s.MaxSize))...)
 			err = a.respond(h, token, a.room)
 		case "pull", "push":
 			err = a.move(h, name, token, in[8:])

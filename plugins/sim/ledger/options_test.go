@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -87,6 +88,18 @@ func drawOptions(seed uint64) options {
 		o.NoAssist, o.Crashes, o.Closes = false, 0, 0
 	}
 	return o
+}
+
+// body draws the length of an input or output: some around each size class of room, some beyond all.
+func body(r *rand.Rand, most int) int {
+	n := size(r, most)
+	switch k := r.IntN(32); k {
+	case 0:
+		return na.MaxRoom + n
+	case 1, 2, 3:
+		return max(min(na.RoomBytes(k), 4*most)-r.IntN(100), 0)
+	}
+	return n
 }
 
 // size draws a length up to most, each power of two as likely as any other.

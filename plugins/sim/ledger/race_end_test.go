@@ -182,8 +182,12 @@ func (a *racer) settled() {
 	a.until("nothing is under way", func() bool {
 		st = a.hctx.Stats()
 		n := &st.NA
+		room := int64(0)
+		for _, p := range a.hctx.NA().Peers() {
+			room += p.Room
+		}
 		return n.Envelopes+n.Queued+n.Outstanding+n.Leases+st.Queued == 0 && n.Regions+st.Lent+st.Pulled+st.Active+st.Waiting == 0 &&
-			int(st.Handles) == handles && n.Reserved <= int64(n.Peers)*each // a dial that nobody answers keeps some for a while
+			int(st.Handles) == handles && n.Reserved <= int64(n.Peers)*each+room // a dial that nobody answers keeps some for a while
 	}, a.serve)
 	if n := &st.NA; n.Violations != 0 && s.opts.faults.Corrupt == 0 {
 		s.fail("node %s: %d violations", s.names[a.i], n.Violations)

@@ -1,0 +1,89 @@
+package hg_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// sized are bytes that tell their number.
+func sized(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(n + i*7 + i>>8)
+	}
+	return b
+}
+
+// raw is call for bytes.
+func (p *pair) raw(h *hg.Handle, in []byte) error {
+	var o outcome
+	require.NoError(p.t, h.ForwardRaw(in, o.cb))
+	p.Until(func() bool { return o.calls == 1 })
+	return o.err
+}
+
+// Input and output of up to 64 KiB go with their messages once the target has seen such a call; longer ones are lent.
+func TestBodiesInline(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		require.NoError(t, p.raw(h, sized(60<<10))) // its input is lent, and the target grants room
+		require.EqualValues(t, 1, p.octx.Stats().Loans)
+		require.EqualValues(t, 1, p.octx.Stats().NoRoom)
+		require.Zero(t, p.octx.Stats().Inline)
+		long := 0
+		for round := range 3 {
+			for _, size := range []int{10, 4000, 4096, 5000, 16 << 10, 16<<10 + 1, 17 << 10, 32 << 10, 40 << 10, 64 << 10} {
+				in := sized(size)
+				require.NoError(t, p.raw(h, in), "%d bytes, round %d", size, round)
+				out, err := h.OutputRaw()
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(in, out), "%d bytes", size)
+				if size >= 4096 {
+					long++
+				}
+			}
+		}
+		o, s := p.octx.Stats(), p.tctx.Stats()
+		require.EqualValues(t, long, o.Inline)
+		require.EqualValues(t, 1, o.Loans)
+		require.EqualValues(t, long+1, s.Inline)
+		require.Zero(t, s.Loans)
+		require.NoError(t, p.raw(h, sized(na.MaxRoom)))
+		require.EqualValues(t, 2, p.octx.Stats().Loans)
+		require.EqualValues(t, 1, p.octx.Stats().NoRoom)
+		require.EqualValues(t, 1, p.tctx.Stats().Loans)
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// Inline bodies keep to the limits of both sides.
+func TestInlineLimits(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{MaxInput: 20_000})
+		p.origin, p.octx = n.Origin(hg.Config{MaxOutput: 10_000})
+		h := p.handle(p.rpc("twice", func(h hg.Incoming) error {
+			in, err := h.InputRaw()
+			if err != nil {
+				return err
+			}
+			return h.RespondRaw(append(in[:len(in):len(in)], in...), nil)
+		}))
+		require.NoError(t, p.raw(h, sized(5000)))
+		require.ErrorIs(t, p.raw(h, sized(5001)), hg.ErrOverflow)
+		require.NoError(t, p.raw(h, sized(5000)))
+		err := p.raw(h, sized(20_001))
+		said(t, err, hg.ErrOverflow)
+		require.Equal(t, na.NotRun, hg.FateOf(err))
+		h.Close()
+		p.clean(0)
+	})
+}
