@@ -14,9 +14,10 @@ import (
 // In the steady state a raw call allocates nothing, at either end: what it needs comes from lists of spare parts.
 func TestRawCallsAllocateNothing(t *testing.T) {
 	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
-		calls, inFlight := 100_000, 16
+		calls, inFlight, most := 100_000, 16, 200
 		if racing.Enabled {
 			calls = 10_000
+			most += calls // InputRaw returns a copy then
 		}
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
@@ -57,7 +58,7 @@ func TestRawCallsAllocateNothing(t *testing.T) {
 			return after.Mallocs - before.Mallocs
 		}
 		round() // fills the lists
-		require.Less(t, round(), uint64(200), "allocations of %d calls, both ends together", calls)
+		require.Less(t, round(), uint64(most), "allocations of %d calls, both ends together", calls)
 	})
 }
 
