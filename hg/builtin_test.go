@@ -68,8 +68,7 @@ func TestHealthWhileDraining(t *testing.T) {
 			for _, name := range []string{"secrets", hg.RPCsRPC} {
 				_, err = p.ask(name, nil)
 				require.Equal(t, hg.ErrNoEntry, codeAt(err))
-				require.NotContains(t, err.Error(), `"secret"`)
-				require.NotContains(t, err.Error(), "secret,")
+				require.NotContains(t, err.Error(), "registered are")
 			}
 			p.target.NA().Drain()
 			_, err = p.ask("secret", nil)
