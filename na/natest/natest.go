@@ -99,9 +99,6 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 			if reason := skip[r.name]; reason != "" {
 				t.Skipf("rule %s is skipped: %s", r.name, reason)
 			}
-			if n.Concurrent {
-				t.Parallel()
-			}
 			r.run(t, mk)
 		})
 	}
