@@ -232,7 +232,7 @@ func TestCancelOversizeOutput(t *testing.T) {
 func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})
-		big := make([]byte, p.octx.NA().Limits().MaxExpected+1)
+		big := make([]byte, na.MaxRoom+1)
 		var m mute
 		id := p.rpc("mute", m.handler)
 		handles := make([]*hg.Handle, 32)

@@ -254,7 +254,7 @@ func TestH6SameNumbersBothWays(t *testing.T) {
 		require.NoError(t, err)
 		for round := range 50 {
 			var outs [2]outcome
-			in := make([]byte, 20_000)
+			in := make([]byte, 200_000)
 			for i, h := range handles {
 				in[0] = byte(i)
 				require.NoError(t, h.ForwardRaw(in, outs[i].cb))

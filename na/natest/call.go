@@ -360,7 +360,7 @@ func (s *side) takeBack(m *na.Mem) {
 	switch err := c.try(func(op *na.Op) error { return s.Deregister(op, m) }); {
 	case err == nil:
 		c.ok()
-	case !s.Closed():
+	case !s.Closing():
 		require.NoError(s.b, err, "start of deregister at %s", s.name)
 	default:
 		require.ErrorIs(s.b, err, na.ErrClosed, "start of deregister at %s", s.name)

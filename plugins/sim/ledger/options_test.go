@@ -113,7 +113,7 @@ func (o *options) String() string { return fmt.Sprintf("%+v", *o) }
 // The bytes of payloads: those of a token begin at a place in table that depends on it.
 var table = func() []byte {
 	r := drawing(0, 0)
-	b := make([]byte, 1<<20+4096)
+	b := make([]byte, 1<<20+na.MaxRoom+4096)
 	for i := range b {
 		b[i] = byte(r.Uint32())
 	}

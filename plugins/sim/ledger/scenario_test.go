@@ -74,7 +74,7 @@ type broken struct{ Lost, Doubled, Twice, Writes int64 }
 
 const poison = 0xE7
 
-var poisoned = bytes.Repeat([]byte{poison}, 1<<20)
+var poisoned = bytes.Repeat([]byte{poison}, 1<<20+na.MaxRoom)
 
 func newScenario(seed uint64) *scenario { return newScenarioOf(drawOptions(seed)) }
 
