@@ -77,7 +77,7 @@ type service struct {
 	next, prev *service // then; next also in the list of spare records
 }
 
-// How far a response is. Who finds unanswered may answer.
+// How far a response is. Only the goroutine that finds unanswered may answer.
 const (
 	unanswered = iota
 	sending    // it is on its way

@@ -539,7 +539,7 @@ func TestShutdownRunsWhatCallbacksPost(t *testing.T) {
 	})
 }
 
-// The news that a session has ended, which somebody hears by OnFault, is nothing that Shutdown would have cut off.
+// News of a lost session that waits for an OnFault callback is not work that Shutdown cuts off.
 func TestShutdownWithNewsToCome(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n, hg.Config{})

@@ -117,7 +117,7 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 	}
 }
 
-// sleep waits in the poller. Who queues a completion meanwhile, or sets a timer, sees sleeping and wakes it; one who did so
+// sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees sleeping and wakes it; one who did so
 // before is seen here.
 func (c *Context) sleep(now, wait time.Duration, ready func() bool) {
 	c.assist.leaderSleeps()

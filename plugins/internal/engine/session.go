@@ -132,10 +132,10 @@ func (l *Link) Endpoint() *Endpoint { return l.e }
 // Session returns the number of the session, which never leaves the process. Locked.
 func (l *Link) Session() uint64 { return l.session }
 
-// Up tells whether the session is established. Locked.
+// Up reports whether the session is established. Locked.
 func (l *Link) Up() bool { return l.state == linkUp }
 
-// Down tells whether the session has ended. Locked.
+// Down reports whether the session has ended. Locked.
 func (l *Link) Down() bool { return l.state == linkDown }
 
 // addr is the peer's address as receivers of its messages see it, bound to the session.

@@ -109,7 +109,7 @@ func (k Kind) shape() *shape {
 	return &shapes[k]
 }
 
-// Bulk tells whether the payload of k is placed into memory piece by piece rather than handed over whole.
+// Bulk reports whether the payload of k is placed into memory piece by piece rather than handed over whole.
 func (k Kind) Bulk() bool { return k <= maxKind && shapes[k].bulk }
 
 // A Header is the front of a frame with its tail.

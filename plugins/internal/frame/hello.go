@@ -24,7 +24,7 @@ const (
 	labelWant        = 0x0d00 // 4 bytes: envelopes beyond which it wants no more; absent when it takes what there is
 )
 
-// FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and hears Abandon.
+// FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and takes Abandon.
 const FeatureWithdraw = 2
 
 // FeatureReserve is the bit that says that one of the envelopes which the sender guarantees is kept for messages whose

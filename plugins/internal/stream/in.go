@@ -114,7 +114,7 @@ func (in *In) move(to []byte) {
 	in.buf, in.r = to, 0
 }
 
-// Got hears that n bytes were read into what Scatter or Space gave.
+// Got is called when n bytes were read into what Scatter or Space gave.
 func (in *In) Got(n int) {
 	if in.lent {
 		in.lent = false
@@ -150,7 +150,7 @@ func (in *In) Idle() {
 	}
 }
 
-// Bulk tells whether what comes next is bulk data. Locked.
+// Bulk reports whether what comes next is bulk data. Locked.
 func (in *In) Bulk() bool { return in.bulk && !in.message }
 
 // Parse handles everything that has been read. An error ends the session: the caller fails the link with it, or turns

@@ -130,7 +130,7 @@ func (out *Out) Close() {
 // data.
 func (out *Out) Front() int { return len(out.b) }
 
-// Pending tells whether bytes wait to be written.
+// Pending reports whether bytes wait to be written.
 func (out *Out) Pending() bool { return len(out.b) > 0 || out.bulk }
 
 // Gather appends to iov what to write next. Wrote must follow, whatever the write did. User memory is held between.
