@@ -30,8 +30,9 @@ type Options struct {
 	// Eager bounds the data that travels inside the RPC. Zero means DefaultEager; negative means none does. At most
 	// 64 KiB.
 	Eager int
-	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it. That works
-	// if the owner's class listens.
+	// Bind puts the owner's address into the handle, so that a third process can reach the memory through it. An owner that does
+	// not listen is reached by those contexts that it has a session with, of its own making; elsewhere a transfer fails with
+	// ErrUnreachable. It is known there by what it says of itself: if two peers say the same, a transfer needs Spec.Peer.
 	Bind bool
 	// Peer, if set, is the only one that can reach the memory: the session that the address is bound to, as h.Addr() in a
 	// handler is. An origin finds that of its target in [na.Context.Peers], once there is a session. Requests of others fail

@@ -318,40 +318,50 @@ func TestHandleThatCannotTravel(t *testing.T) {
 	})
 }
 
-// Who does not listen can bind a handle and be reached by those he talks to, but by nobody else.
+// A process that does not listen can bind a handle: whoever has a session with it reaches the memory, also one that the handle
+// was passed on to, and nobody else.
 func TestBoundHandleOfWhoDoesNotListen(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
 		p := newPair(t, n)
-		p.works() // connects the two
+		other, octx := n.Target(hg.Config{})
+		_, err := other.Register("ping", func(r hg.Incoming) error { return r.Respond("pong", nil) })
+		require.NoError(t, err)
 		theirs := newMemory(5000)
 		theirs.fill(1)
 		there := remote(t, create(t, p.mctx, bulk.Options{Access: bulk.ReadOnly, Bind: true}, theirs.segs...))
 		require.Equal(t, p.mctx.Self(), there.Owner())
-		mine := newMemory(5000)
-		spec := bulk.Spec{Remote: there, Local: local(t, p.octx, mine.segs...), Size: 5000}
-		var e ended
-		_, err := bulk.Transfer(p.octx, spec, e.done)
-		if err == nil {
+		pull := func(hctx *hg.Context) error {
+			mine := newMemory(5000)
+			var e ended
+			if _, err := bulk.Transfer(hctx, bulk.Spec{Remote: there, Local: local(t, hctx, mine.segs...), Size: 5000}, e.done); err != nil {
+				return err
+			}
 			n.Until(func() bool { return e.calls > 0 })
-			err = e.err
+			if e.err == nil {
+				require.Empty(t, differ(mine.bytes(), theirs.bytes()))
+			}
+			return e.err
 		}
-		require.ErrorIs(t, err, hg.ErrUnreachable)
-		require.Contains(t, err.Error(), there.Owner().String())
-
-		var from na.Addr
-		id := p.rpc("hello", func(h hg.Incoming) error { from = h.Peer(); return h.Respond(nil, nil) })
-		h, err := p.mctx.Create(p.peer, id)
-		require.NoError(t, err)
-		require.NoError(t, h.Forward(nil, nil))
-		n.Until(func() bool { return !from.IsZero() })
-		h.Close()
-		spec.Peer = from
-		e = ended{}
-		_, err = bulk.Transfer(p.octx, spec, e.done)
-		require.NoError(t, err)
-		n.Until(func() bool { return e.calls > 0 })
-		require.NoError(t, e.err)
-		require.Empty(t, differ(mine.bytes(), theirs.bytes()))
+		for _, at := range []struct {
+			hctx *hg.Context
+			peer na.Addr
+		}{{p.octx, p.peer}, {octx, other.Addr()}} {
+			err := pull(at.hctx)
+			require.ErrorIs(t, err, hg.ErrUnreachable)
+			require.ErrorContains(t, err, there.Owner().String())
+			require.ErrorContains(t, err, "has no session here")
+			h, err := p.mctx.Create(at.peer, hg.HashName("ping"))
+			require.NoError(t, err)
+			called := false
+			require.NoError(t, h.Forward(nil, func(_ *hg.Handle, e error) { called, err = true, e }))
+			n.Until(func() bool { return called })
+			require.NoError(t, err)
+			require.NoError(t, h.Close())
+			require.NoError(t, pull(at.hctx))
+		}
+		require.NoError(t, p.mover.Close())
+		n.Until(func() bool { return octx.Stats().NA.Peers == 0 })
+		require.ErrorIs(t, pull(octx), hg.ErrUnreachable)
 	})
 }
 

@@ -92,7 +92,11 @@ func New(cls *na.Class, opts Options) *Engine {
 }
 
 // privateName is the name of an instance that does not listen.
-func privateName(scheme string, inc [16]byte) string { return fmt.Sprintf("%s://@%x", scheme, inc[:8]) }
+func privateName(scheme string, inc [16]byte) string {
+	return fmt.Sprintf("%s%x", privatePrefix(scheme), inc[:8])
+}
+
+func privatePrefix(scheme string) string { return scheme + "://@" }
 
 // Addr implements na.Domain.
 func (g *Engine) Addr() na.Addr { return g.addr }

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -173,7 +174,28 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 			return l, nil
 		}
 	}
+	if strings.HasPrefix(a.Name(), privatePrefix(e.eng.own.Scheme)) && a.Name() != e.eng.own.Self {
+		return e.caller(a)
+	}
 	return e.dial(a)
+}
+
+// caller returns the session of a peer that has dialled us and that nobody can dial. Its name is what it says itself, so if two
+// say the same, neither is taken.
+func (e *Endpoint) caller(a na.Addr) (found *Link, err error) {
+	for _, l := range e.links {
+		switch {
+		case l.named != a || l.state != linkUp:
+		case found != nil:
+			return nil, na.WithText(na.ErrDuplicate, fmt.Sprintf("two peers say that they are %v", a))
+		default:
+			found = l
+		}
+	}
+	if found == nil {
+		return nil, na.WithText(na.ErrUnreachable, fmt.Sprintf("%v does not listen, and has no session here", a))
+	}
+	return found, nil
 }
 
 // dial makes a link to a named address.

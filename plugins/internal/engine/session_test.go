@@ -699,6 +699,43 @@ func TestPrivatePeers(t *testing.T) {
 	}
 }
 
+// A peer with a private name is reached by it while it has a session, unless another one says that it is the same.
+func TestPrivateNameIsASession(t *testing.T) {
+	s := newScript(t, na.Config{})
+	admit := func() *Link {
+		g := peerGreeting(5)
+		g.Listen, g.Incarnation = "", [16]byte{7}
+		s.e.Lock()
+		defer s.e.Unlock()
+		l, err := s.e.Admit(scriptCarrier{s}, "conn", &g, false)
+		require.NoError(t, err)
+		return l
+	}
+	name := na.MakeAddr("script://@0700000000000000", int(peerGreeting(5).Context))
+	send := func() error {
+		r := s.op(func(op *na.Op) error {
+			return s.nctx.SendUnexpected(op, name, 1, []byte("x"))
+		})
+		s.trigger()
+		return r.Err
+	}
+	require.ErrorIs(t, send(), na.ErrUnreachable)
+	one := admit()
+	require.NoError(t, send())
+	two := admit()
+	require.ErrorIs(t, send(), na.ErrDuplicate)
+	for i, l := range []*Link{one, two} {
+		s.e.Lock()
+		l.Fail(na.ErrPeerLost)
+		s.e.Unlock()
+		if i == 0 {
+			require.NoError(t, send())
+		}
+	}
+	require.ErrorIs(t, send(), na.ErrUnreachable)
+	require.Empty(t, s.dialed)
+}
+
 func TestBudget(t *testing.T) {
 	each := int64(4096 + na.EnvelopeOverhead)
 	s := newScript(t, na.Config{Envelopes: 4, Budget: 5*each + 10})
