@@ -2,6 +2,7 @@ package udp
 
 import (
 	"encoding/binary"
+	"log/slog"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ const (
 	// finTimeout is how long a context that closes waits for peers to acknowledge its last words. With the linger of a release it is
 	// less than na allows.
 	finTimeout = 200 * time.Millisecond
+	closedText = "it closed the context"
 	moved      = 255 // code of a REFUSE: the context has the port in the text
 )
 
@@ -31,6 +33,9 @@ type carrier struct {
 	sock socket
 	due  atomic.Int64 // when the machine has something to do; 0: never
 	last atomic.Bool  // something was said to peers outside Flush
+
+	shut bool
+	open struct{ peers, frames int } // that were not confirmed when their associations ended, since shut
 
 	out  []byte
 	head [arq.HeadSize]byte
@@ -72,6 +77,7 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	c.m = arq.New(arq.Config{
 		Profile: d.profile, Ack: d.ack, Session: uint64(time.Now().UnixNano()), Rand: e.Engine().Rand,
 		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
+		FinCode: byte(na.ErrClosed), FinText: closedText,
 	}, c)
 	if err := c.sock.start(c); err != nil {
 		c.sock.close()
@@ -252,7 +258,10 @@ func (c *carrier) Poll(now time.Duration) time.Duration {
 }
 
 // Shut implements engine.Carrier.
-func (c *carrier) Shut() { c.m.Shut() }
+func (c *carrier) Shut() {
+	c.shut = true
+	c.m.Shut()
+}
 
 // Lingering implements engine.Carrier.
 func (c *carrier) Lingering(time.Duration) bool {
@@ -261,5 +270,10 @@ func (c *carrier) Lingering(time.Duration) bool {
 	return c.m.Lingering() || c.last.Load()
 }
 
-// Release implements engine.Carrier.
-func (c *carrier) Release() { c.sock.close() }
+// Release implements engine.Carrier. What peers have not confirmed is nobody's error any more: the operations have ended.
+func (c *carrier) Release() {
+	c.sock.close()
+	if n := c.open; n.peers > 0 {
+		slog.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "frames", n.frames)
+	}
+}

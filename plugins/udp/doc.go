@@ -11,8 +11,6 @@
 //
 //   - A context has a port of its own, and the first one tells peers the ports of the others: when it is closed, new peers no
 //     longer find those.
-//   - The last words of a context that closes need an acknowledgment within 0.2 s. A peer that is driven later, or whose
-//     packets are lost for that long, learns of the end by its next packet, or by PeerTimeout.
 //   - Datagrams are sent and received one by one, copied and sent under the lock of the endpoint. On paths beyond this machine
 //     the size of datagrams is found out by trying, and the system may fragment them.
 package udp

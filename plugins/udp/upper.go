@@ -168,7 +168,7 @@ func (c *carrier) Finishing(a *arq.Assoc) {
 	if p != nil && p.link != nil {
 		l := p.link
 		p.link, l.Conn = nil, nil
-		l.Refused(na.ErrClosed, "it closed the context")
+		l.Refused(na.ErrClosed, closedText)
 	}
 }
 
@@ -176,6 +176,10 @@ func (c *carrier) Finishing(a *arq.Assoc) {
 func (c *carrier) Ended(a *arq.Assoc, e arq.End) {
 	p, _ := a.User.(*peer)
 	if p == nil || p.link == nil {
+		if c.shut && e.Frames > 0 && e.Outcome != arq.Refusal {
+			c.open.peers++
+			c.open.frames += e.Frames
+		}
 		return
 	}
 	l := p.link

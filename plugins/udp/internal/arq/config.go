@@ -43,6 +43,9 @@ type Config struct {
 	FinRetries                 int           // the same after Finish: 8
 	FinTimeout                 time.Duration // how long Finish takes at most, without its linger: 1 s
 
+	FinCode byte   // what a peer is told that has not confirmed the release in time; 0: nothing
+	FinText string // likewise
+
 	Receive     int   // bytes of the socket's receive buffer, shared by all peers as permission to send: 3 MiB
 	MaxRetained int64 // bytes of packets that are kept until acknowledged, of all associations: 16 MiB
 	HalfOpen    int   // peers that have not shown that they receive, above which HELLO needs a cookie: 64

@@ -47,12 +47,13 @@ func (e End) String() string {
 const mostLinger = 200 * time.Millisecond
 
 // Finish ends a in order: from now on it takes no frames, acknowledges at once, and when all that it has sent is acknowledged it
-// says so with FIN, which the peer answers with its own. It takes at most FinTimeout and FinRetries; then Upper.Ended says what
-// is known. After the last acknowledgment a lingers, to repeat it: that it arrived nobody can know.
+// says so with FIN, which the peer answers with its own. It takes at most FinTimeout and FinRetries; then the peer, which may have
+// been busy all the time and has not seen FIN, is told once that a has ended, and Upper.Ended says what is known. After the last
+// acknowledgment a lingers, to repeat it: that it arrived nobody can know.
 func (a *Assoc) Finish(now time.Duration) {
 	switch a.state {
 	case dialing, half:
-		a.end(End{Outcome: Unconfirmed, Frames: a.unacked()})
+		a.part()
 	case open:
 		a.state = finishing
 		a.m.ending++
@@ -93,10 +94,14 @@ func (a *Assoc) finish(now time.Duration) bool {
 	return false
 }
 
-// linger begins when both sides have said everything.
+// linger begins when both sides have said everything. Within a machine it ends with the last acknowledgment: hardly ever is one
+// lost, and a peer that repeats its FIN in vain has everything confirmed but that.
 func (a *Assoc) linger(now time.Duration) {
 	a.state = lingering
-	a.flight.finDue = now + min(2*max(a.rto(), a.m.cfg.InitialRTO), mostLinger)
+	a.flight.finDue = now + 1
+	if !a.local {
+		a.flight.finDue = now + min(2*max(a.rto(), a.m.cfg.InitialRTO), mostLinger)
+	}
 	a.report(End{Outcome: Clean})
 }
 
@@ -120,12 +125,20 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 		a.gone()
 		return true
 	}
+	a.part()
+	return true
+}
+
+// part ends a without the peer's word that it has everything, and tells it.
+func (a *Assoc) part() {
 	e := End{Outcome: Unconfirmed, Frames: a.unacked()}
-	if e.Frames == 0 {
+	if a.state == finishing && e.Frames == 0 {
 		e.Outcome = Clean // only the release itself is open
 	}
+	if c := &a.m.cfg; c.FinCode != 0 && a.state != dialing && !a.finAcked {
+		a.m.refuse(a.to, a, a.peerID, a.peerToken, c.FinCode, c.FinText)
+	}
 	a.end(e)
-	return true
 }
 
 // unacked is the number of frames that the peer has not acknowledged.

@@ -85,6 +85,26 @@ func TestUT25AfterFinish(t *testing.T) {
 	require.Equal(t, 1, b.finishing)
 }
 
+// Who is busy for longer than the release takes has the last words in its socket, and after them that the peer has left. That
+// holds too if the words themselves are lost.
+func TestFinishUnheard(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		n := newNetwork(t, 1, faults{delay: ms})
+		a, b := n.pair(Config{FinCode: 3, FinText: "over"}, Config{})
+		n.idle(100 * ms)
+		n.drop = func(from *node, p *Packet) bool { return lost && p.kind == kindData }
+		b.busy = n.now + 3*time.Second
+		a.send(a.assoc, []byte("last words"))
+		a.assoc.Finish(n.now)
+		n.run(2*time.Second, func() bool { return !a.m.Lingering() })
+		require.Equal(t, []End{{Outcome: Unconfirmed, Frames: 1}}, a.ends)
+		delete(n.nodes, a.addr) // the process is gone
+		n.idle(4 * time.Second)
+		require.Equal(t, !lost, len(b.got) == 1)
+		require.Equal(t, []End{{Outcome: Refusal, Code: 3, Text: "over"}}, b.ends)
+	}
+}
+
 // What is under way in bulk is void when its user leaves, and the release goes on.
 func TestFinishDetached(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms, loss: 0.2})
