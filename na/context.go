@@ -49,6 +49,7 @@ type Context struct {
 	leading
 	turns  *turns.Table
 	poller *Poller
+	waits  waiter // poller; in a test something else
 	corks  atomic.Int32
 	assist *assist
 
@@ -68,6 +69,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 		if c.poller, err = newPoller(); err != nil {
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
+		c.waits = c.poller
 	}
 	if c.poller != nil && !cls.domain.Unassisted() {
 		if c.assist, err = newAssist(c); err != nil {
@@ -178,7 +180,7 @@ func (c *Context) Nudge() {
 	}
 	c.nudged.Store(true)
 	if c.sleeping.Load() {
-		c.poller.wake()
+		c.waits.wake()
 	}
 }
 

@@ -14,7 +14,10 @@ type fakePlugin struct {
 	limits  Limits
 	epErr   error
 	openErr error
-	drive   func(e *fakeEndpoint, timeout time.Duration, ready func() bool) bool
+
+	unassisted bool
+	sources    func(nctx *Context) // adds them
+	drive      func(e *fakeEndpoint, timeout time.Duration, ready func() bool) bool
 
 	mu      sync.Mutex // guards the fields below
 	domains []*fakeDomain
@@ -59,6 +62,9 @@ func (d *fakeDomain) Endpoint(nctx *Context) (Endpoint, error) {
 		return nil, d.plugin.epErr
 	}
 	e := &fakeEndpoint{nctx: nctx, d: d, tickets: map[*Op]Ticket{}}
+	if d.plugin.sources != nil {
+		d.plugin.sources(nctx)
+	}
 	if d.plugin.drive != nil {
 		return &drivenFake{e}, nil
 	}
@@ -91,7 +97,7 @@ func (d *fakeDomain) Rand(b []byte) {
 }
 
 func (d *fakeDomain) Driven() bool     { return false }
-func (d *fakeDomain) Unassisted() bool { return false }
+func (d *fakeDomain) Unassisted() bool { return d.plugin.unassisted }
 
 func (d *fakeDomain) Close() error { d.closed.Add(1); return nil }
 
@@ -215,7 +221,11 @@ func (e *drivenFake) Drive(timeout time.Duration, ready func() bool) bool {
 // newFake opens a class with one context.
 func newFake(t testing.TB, cfg Config) (*Context, *fakeEndpoint) {
 	t.Helper()
-	p := &fakePlugin{}
+	return newFakeOf(t, &fakePlugin{}, cfg)
+}
+
+func newFakeOf(t testing.TB, p *fakePlugin, cfg Config) (*Context, *fakeEndpoint) {
+	t.Helper()
 	cfg.Plugins = []Plugin{p}
 	cls, err := Open("fake://here", cfg)
 	require.NoError(t, err)

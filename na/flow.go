@@ -196,7 +196,7 @@ func (c *Context) Look() {
 		return
 	}
 	if c.state.Load() != ctxReleased {
-		c.poller.wait(0)
+		c.look()
 		c.ep.Poll(c.Now())
 	}
 	c.unlead()

@@ -77,7 +77,7 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 	}
 	looked := deadline >= 0 && c.Now() >= deadline
 	if looked {
-		c.poller.wait(0)
+		c.look()
 	}
 	way, begun := asleep, time.Duration(-1)
 	for {
@@ -118,17 +118,18 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 }
 
 // sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees sleeping and wakes it; one who did so
-// before is seen here.
+// before is seen here. Work at a source rings, or was there when the bells were armed.
 func (c *Context) sleep(now, wait time.Duration, ready func() bool) {
 	c.assist.leaderSleeps()
 	c.sleeping.Store(true)
 	n := 0
-	if !ready() && !c.nudged.Load() && !c.releasable() {
-		n = c.poller.sleep(wait)
+	if !ready() && !c.nudged.Load() && !c.releasable() && !c.poller.arm() {
+		n = c.waits.sleep(wait)
 	}
 	c.sleeping.Store(false) // before anything is delivered here: what the leader queues wakes nobody
-	c.poller.dispatch(n)
-	c.assist.leaderWakes(c.Now() - now)
+	c.waits.dispatch(n)
+	c.peek()
+	c.assist.leaderWakes(c.Now()-now, len(c.poller.sources) > 0)
 }
 
 // unlead gives leadership up; a follower takes over.
@@ -247,6 +248,6 @@ func (c *Context) rouse() {
 		c.waker.Wake()
 	}
 	if c.sleeping.Load() {
-		c.poller.wake()
+		c.waits.wake()
 	}
 }

@@ -29,6 +29,8 @@ type Poller struct {
 	hot        PollID // the Peeker that was readable last; of the goroutine that leads
 	alone      bool   // nothing else was ready then
 
+	bells
+
 	mu     sync.Mutex // guards the fields below
 	slots  []pollSlot
 	free   []int32
@@ -79,6 +81,16 @@ func (w *wakeFD) Ready(_, _ bool) {
 
 // Add watches fd for reading. The caller keeps the descriptor, and calls Remove before it closes it.
 func (p *Poller) Add(fd int, to Pollable) (PollID, error) {
+	return p.add(fd, unix.EPOLLIN|unix.EPOLLRDHUP, to)
+}
+
+// AddEdge watches fd as Add does, but tells of each new readiness once: nothing needs to be read. It suits eventfds that are
+// bells. Watch is not for these.
+func (p *Poller) AddEdge(fd int, to Pollable) (PollID, error) {
+	return p.add(fd, unix.EPOLLIN|unix.EPOLLET, to)
+}
+
+func (p *Poller) add(fd int, events uint32, to Pollable) (PollID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var slot int32
@@ -89,7 +101,7 @@ func (p *Poller) Add(fd int, to Pollable) (PollID, error) {
 		p.slots = append(p.slots, pollSlot{})
 	}
 	id := PollID{slot, p.slots[slot].gen}
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP, Fd: id.slot, Pad: id.gen}
+	ev := unix.EpollEvent{Events: events, Fd: id.slot, Pad: id.gen}
 	if err := unix.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		p.free = append(p.free, slot)
 		return PollID{}, fmt.Errorf("epoll_ctl: %w", err)

@@ -8,7 +8,10 @@ import "time"
 const PollerSupported = false
 
 // A Poller only sleeps and is woken here: plugins read their connections in goroutines of their own.
-type Poller struct{ ch chan struct{} }
+type Poller struct {
+	bells
+	ch chan struct{}
+}
 
 func newPoller() (*Poller, error) { return &Poller{ch: make(chan struct{}, 1)}, nil }
 

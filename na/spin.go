@@ -116,7 +116,7 @@ func (c *Context) spin(now, wait time.Duration, ready func() bool) (spun, came b
 	}
 	for end := now + limit; ; {
 		for range spinYield {
-			if c.look() || ready() || c.releasable() {
+			if c.glance() || ready() || c.releasable() {
 				return true, true
 			}
 		}
@@ -124,14 +124,4 @@ func (c *Context) spin(now, wait time.Duration, ready func() bool) (spun, came b
 			return true, false
 		}
 	}
-}
-
-// look polls once, the descriptor that was readable last more often than all of them, and reports whether anything came.
-func (c *Context) look() bool {
-	if c.spinner.looks++; c.spinner.looks%hotLooks != 0 {
-		if came, asked := c.poller.peek(); asked {
-			return came
-		}
-	}
-	return c.poller.wait(0) > 0
 }

@@ -1,0 +1,181 @@
+package na
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// assist moves bytes when nobody drives the context: it receives, answers heartbeats, serves puts and gets. It runs no
+// user code. It is one goroutine, parked behind a gate. While the gate is shut an arriving byte does not reach it.
+//
+//	parked, gate shut ◄── a leader sleeps in the poller (it will be woken by the byte itself) ◄──┐
+//	   │ the leader wakes: opens the gate    │ it wakes soon and often, holds frames back, or      │
+//	   │                                     │ there are sources                                   │
+//	   ▼                                     ▼                                                     │
+//	parked, gate open ── a byte arrives ──► ticking: each 2 ms it looks whether somebody drove since
+//	   ▲                                        │ nobody did: one pass, which arms the bells, then the gate again
+//	   └────────────────────────────────────────┘
+//
+// While it ticks the gate, which costs a system call each way, is left alone.
+type assist struct {
+	nctx  *Context
+	gate  gate
+	state atomic.Int32
+	quit  atomic.Bool
+}
+
+// A gate is where the assist rests. All but park and doze are called from anywhere.
+type gate interface {
+	// park waits until something is ready in the context's poller while the gate is open, which shuts it, or until wake or
+	// the time of alarm. It reports false after close. A wake before it counts.
+	park() bool
+	// doze waits for d.
+	doze(d time.Duration)
+	open()
+	shut()
+	wake()
+	alarm(d time.Duration)
+	close()
+}
+
+// The states of assist.
+const (
+	assistShut int32 = iota // parked, gate shut
+	assistOpen              // parked, gate open, bells armed
+	assistTick              // awake
+)
+
+// assistAfter is how long nobody may have driven before assist does.
+const assistAfter = 2 * time.Millisecond
+
+func newAssist(c *Context) (*assist, error) {
+	g, err := newGate(c.poller)
+	if g == nil {
+		return nil, err
+	}
+	a := &assist{nctx: c, gate: g}
+	a.state.Store(assistOpen)
+	return a, nil
+}
+
+// start begins to serve; without it only drop is left.
+func (a *assist) start() {
+	if a == nil {
+		return
+	}
+	if len(a.nctx.poller.sources) > 0 {
+		a.attend() // their bells are not armed
+	}
+	go a.run()
+}
+
+func (a *assist) drop() {
+	if a != nil {
+		a.gate.close()
+	}
+}
+
+// leaderSleeps shuts the gate: the leader hears of arriving bytes itself.
+func (a *assist) leaderSleeps() {
+	if a != nil && a.state.CompareAndSwap(assistOpen, assistShut) {
+		a.gate.shut()
+	}
+}
+
+// leaderWakes says that the leader may be off to user code: the gate is opened again, or, after a short sleep and where bells
+// are not armed any more, assist ticks.
+func (a *assist) leaderWakes(slept time.Duration, disarmed bool) {
+	switch {
+	case a == nil:
+	case disarmed || slept < assistAfter:
+		a.attend()
+	case a.state.CompareAndSwap(assistShut, assistOpen):
+		a.gate.open()
+	}
+}
+
+// attend has assist tick from now on, until the next time that nobody drove: bytes may come that nobody takes, or
+// frames are held back that nobody sends.
+func (a *assist) attend() {
+	if a == nil {
+		return
+	}
+	if s := a.state.Load(); s != assistTick && a.state.CompareAndSwap(s, assistTick) {
+		a.gate.wake()
+	}
+}
+
+// stop ends the goroutine; it does not wait for it. The poller may be closed afterwards.
+func (a *assist) stop() {
+	if a == nil {
+		return
+	}
+	a.quit.Store(true)
+	a.gate.close()
+}
+
+func (a *assist) run() {
+	c := a.nctx
+	var seen uint64 // passes when assist last drove
+	for !a.quit.Load() && a.gate.park() {
+		attending := a.state.Swap(assistTick) == assistTick
+		for {
+			if !attending && c.passes.Load() == seen && a.pass() {
+				break
+			}
+			attending = false
+			before := c.passes.Load()
+			a.gate.doze(assistAfter)
+			if a.quit.Load() {
+				return
+			}
+			if c.passes.Load() != before {
+				continue
+			}
+			if c.sleeping.Load() {
+				a.state.Store(assistShut)
+				c.Flush() // what was held back before had us attend in vain
+				if !c.sleeping.Load() {
+					a.leaderWakes(assistAfter, len(c.poller.sources) > 0)
+				}
+				break
+			}
+			if a.pass() {
+				break
+			}
+		}
+		seen = c.passes.Load()
+	}
+}
+
+// pass drives, if nobody leads, until there is nothing to take in, and opens the gate. Between two rounds it gives up the lead.
+func (a *assist) pass() bool {
+	for a.nctx.lead.TryLock() {
+		if a.round() {
+			return true
+		}
+	}
+	return false
+}
+
+// round drives once, and reports whether the gate is open afterwards. It is called with lead held and gives it up.
+func (a *assist) round() bool {
+	c := a.nctx
+	defer c.unlead()
+	if c.state.Load() == ctxReleased {
+		return true
+	}
+	c.look()
+	now := c.Now()
+	c.ep.Poll(now)
+	if at, ok := c.ep.NextTimer(); ok {
+		a.gate.alarm(max(at-now, 0))
+	}
+	if c.poller.arm() {
+		return false
+	}
+	a.state.Store(assistOpen)
+	a.gate.open()
+	c.Flush() // what was held back before had us attend in vain
+	return true
+}

@@ -1,0 +1,91 @@
+package na
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A netGate is a gate in Go's netpoller: an epoll set that holds the context's epoll set, one-shot.
+type netGate struct {
+	epfd  int // the context's
+	file  *os.File
+	raw   syscall.RawConn
+	timer *time.Timer // of doze
+
+	// What raw calls, made once.
+	look         func(fd uintptr) bool
+	opens, shuts func(fd uintptr)
+}
+
+func newGate(p *Poller) (gate, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("set nonblocking: %w", err)
+	}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.epfd)}
+	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, p.epfd, &ev); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("epoll_ctl: %w", err)
+	}
+	g := &netGate{epfd: p.epfd, file: os.NewFile(uintptr(fd), "assist"), timer: time.NewTimer(0)}
+	if g.raw, err = g.file.SyscallConn(); err != nil {
+		_ = g.file.Close()
+		return nil, err
+	}
+	g.look = func(fd uintptr) bool {
+		var events [1]unix.EpollEvent
+		n, _ := unix.EpollWait(int(fd), events[:], 0)
+		return n > 0
+	}
+	g.opens = func(fd uintptr) { g.set(fd, unix.EPOLLIN|unix.EPOLLONESHOT) }
+	g.shuts = func(fd uintptr) { g.set(fd, 0) }
+	return g, nil
+}
+
+// open implements gate.
+func (g *netGate) open() { _ = g.raw.Control(g.opens) }
+
+// shut implements gate.
+func (g *netGate) shut() { _ = g.raw.Control(g.shuts) }
+
+// set says what the gate lets through. The descriptor is open: close is called by the goroutine that leads, too.
+func (g *netGate) set(fd uintptr, events uint32) {
+	ev := unix.EpollEvent{Events: events, Fd: int32(g.epfd)}
+	_ = unix.EpollCtl(int(fd), unix.EPOLL_CTL_MOD, g.epfd, &ev)
+}
+
+// park implements gate.
+func (g *netGate) park() bool {
+	err := g.raw.Read(g.look)
+	if os.IsTimeout(err) { // wake, or alarm
+		_ = g.file.SetReadDeadline(time.Time{})
+		return true
+	}
+	return err == nil
+}
+
+// doze implements gate.
+func (g *netGate) doze(d time.Duration) {
+	g.timer.Reset(d)
+	<-g.timer.C
+}
+
+// aLongTimeAgo as a deadline ends a read at once.
+var aLongTimeAgo = time.Unix(1, 0)
+
+// wake implements gate.
+func (g *netGate) wake() { _ = g.file.SetReadDeadline(aLongTimeAgo) }
+
+// alarm implements gate.
+func (g *netGate) alarm(d time.Duration) { _ = g.file.SetReadDeadline(time.Now().Add(d)) }
+
+// close implements gate.
+func (g *netGate) close() { _ = g.file.Close() }

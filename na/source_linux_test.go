@@ -1,0 +1,128 @@
+package na
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// A letterbox is a Source as shared memory would be one: a peer puts letters in, and rings an eventfd if it is asked to.
+type letterbox struct {
+	letters, taken atomic.Int64
+	want           atomic.Bool // the bell
+	rings, peeks   atomic.Int64
+	fd             int
+	onPeek         func() // runs when letters were taken
+}
+
+// post is the peer's.
+func (b *letterbox) post() {
+	b.letters.Add(1)
+	if b.want.Swap(false) {
+		b.rings.Add(1)
+		one := [8]byte{1}
+		_, _ = unix.Write(b.fd, one[:])
+	}
+}
+
+func (b *letterbox) Peek() bool {
+	b.peeks.Add(1)
+	n := b.letters.Load()
+	if n == b.taken.Load() {
+		return false
+	}
+	b.taken.Store(n)
+	if b.onPeek != nil {
+		b.onPeek()
+	}
+	return true
+}
+
+func (b *letterbox) Arm() bool {
+	b.want.Store(true)
+	return b.letters.Load() != b.taken.Load()
+}
+
+func (b *letterbox) Disarm() { b.want.Store(false) }
+
+// newLetterbox makes a context with a letterbox.
+func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeEndpoint, *letterbox) {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	require.NoError(t, err)
+	b := &letterbox{fd: fd}
+	p.sources = func(c *Context) {
+		_, err := c.Poller().AddEdge(fd, readyFunc(func(bool, bool) {}))
+		require.NoError(t, err)
+		c.Poller().AddSource(b)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	c, e := newFakeOf(t, p, Config{})
+	return c, e, b
+}
+
+// Letters that come while nobody drives are taken in by the assist, each without another ring or a poll in between; and they are
+// taken in by a leader that sleeps.
+func TestSource(t *testing.T) {
+	c, e, b := newLetterbox(t, &fakePlugin{})
+	op := c.NewOp(func(*Op, Result) {})
+	b.onPeek = func() {
+		if tk := e.ticket(op); tk.Valid() {
+			tk.Finish(Result{})
+		}
+	}
+	for i := int64(1); i < 100; i += 3 {
+		b.post()
+		eventually(t, "the assist takes a letter", func() bool { return b.taken.Load() == i })
+		b.post()
+		eventually(t, "the assist takes the next one", func() bool { return b.taken.Load() == i+1 })
+
+		require.NoError(t, c.RecvUnexpected(op))
+		done := sleeper(t, c, -1)
+		b.post()
+		require.NoError(t, received(t, done, "the leader takes a letter"))
+		require.Equal(t, 1, c.Trigger(0))
+		require.Equal(t, i+2, b.taken.Load())
+	}
+}
+
+// An idle context with a source costs nothing.
+func TestSourceAtRest(t *testing.T) {
+	c, _, b := newLetterbox(t, &fakePlugin{})
+	for i := range int64(3) {
+		peeks := int64(-1)
+		eventually(t, "the assist rests, with the bell armed", func() bool {
+			before := peeks
+			peeks = b.peeks.Load()
+			return before == peeks && b.want.Load()
+		})
+		b.post()
+		eventually(t, "the assist hears the bell", func() bool { return b.taken.Load() == i+1 })
+		_ = c.Progress(0)
+	}
+}
+
+// A context without an assist takes letters in when it is driven, and only then. While somebody polls, peers do not ring.
+func TestSourceUnassisted(t *testing.T) {
+	c, e, b := newLetterbox(t, &fakePlugin{unassisted: true})
+	op := c.NewOp(func(*Op, Result) {})
+	b.onPeek = func() { e.ticket(op).Finish(Result{}) }
+	for range 100 {
+		require.NoError(t, c.RecvUnexpected(op))
+		done := sleeper(t, c, time.Minute)
+		b.post()
+		require.NoError(t, received(t, done, "the leader takes a letter"))
+		require.Equal(t, 1, c.Trigger(0))
+	}
+	rings := b.rings.Load()
+	for range 100 {
+		require.NoError(t, c.RecvUnexpected(op))
+		b.post()
+		require.NoError(t, c.Progress(0))
+		require.Equal(t, 1, c.Trigger(0))
+	}
+	require.Equal(t, rings, b.rings.Load())
+}
