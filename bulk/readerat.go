@@ -58,12 +58,13 @@ func (r *ReaderAt) readAt(p []byte, off int64) error {
 	if err := r.f.start(x, off); err != nil {
 		return err
 	}
-	if x.op != nil {
-		stop := context.AfterFunc(r.f.ctx, x.op.Cancel)
-		defer stop()
-	}
-	if err := r.f.wait(x.done.Load); err != nil {
-		return err
+	if err := r.f.wait(r.f.ctx, x.done.Load); err != nil {
+		if x.op != nil {
+			x.op.Cancel()
+		}
+		if err := r.f.wait(context.Background(), x.done.Load); err != nil {
+			return err
+		}
 	}
 	return x.err
 }

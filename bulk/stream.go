@@ -97,12 +97,15 @@ func (f *flow) start(p *piece, off int64) (err error) {
 	return err
 }
 
-// wait drives Progress and Trigger until over reports true.
-func (f *flow) wait(over func() bool) error {
-	if err := f.hctx.Wait(context.Background(), over); err != nil && !over() {
-		return na.WithText(hg.ErrClosed, "the context is closed")
+// wait drives Progress and Trigger until over reports true or ctx ends.
+func (f *flow) wait(ctx context.Context, over func() bool) error {
+	switch err := f.hctx.Wait(ctx, over); {
+	case err == nil || over():
+		return nil
+	case ctx.Err() != nil:
+		return hg.ErrCanceled
 	}
-	return nil
+	return na.WithText(hg.ErrClosed, "the context is closed")
 }
 
 // error says how far a flow came and why no further. It matches the cause of its context if that has ended.

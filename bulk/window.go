@@ -28,7 +28,10 @@ func (w *window) init(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) 
 	if w.flow, err = newFlow(ctx, hctx, dir, s); err != nil {
 		return err
 	}
-	w.detach = context.AfterFunc(ctx, func() { w.halt(hg.ErrCanceled) })
+	w.detach = func() bool { return true }
+	if !hctx.NA().Scheduled() {
+		w.detach = context.AfterFunc(ctx, func() { w.halt(hg.ErrCanceled) })
+	}
 	return nil
 }
 
@@ -83,7 +86,7 @@ func (w *window) oldest() (*piece, error) {
 	}
 	p := w.under[0]
 	w.mu.Unlock()
-	err := w.wait(p.done.Load) // which a halt makes true
+	err := w.wait(w.ctx, p.done.Load) // which a halt makes true
 	if err == nil {
 		err = p.err
 	}

@@ -37,7 +37,11 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 }
 
 func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uint8) error {
-	if err := h.forward(in, head, codec, h.ctx.left(ctx), true, nil); err != nil {
+	left, err := h.ctx.left(ctx)
+	if err != nil {
+		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
+	}
+	if err := h.forward(in, head, codec, left, true, nil); err != nil {
 		return endedBy(ctx, err)
 	}
 	settled := false
@@ -65,15 +69,16 @@ func (h *Handle) leave() {
 }
 
 // left returns how much time ctx leaves, by the clock of c: 0 if it has no deadline, less than 0 when that has passed.
-func (c *Context) left(ctx context.Context) time.Duration {
+func (c *Context) left(ctx context.Context) (time.Duration, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
-		return 0
+		return 0, nil
 	}
-	if left := deadline.Sub(c.nctx.WallTime(c.Now())); left > 0 {
-		return left
+	left, err := c.nctx.Until(deadline)
+	if err != nil || left > 0 {
+		return left, err
 	}
-	return -1
+	return -1, nil
 }
 
 // maxCallers bounds the handles that a context keeps for Call.

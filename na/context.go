@@ -34,8 +34,9 @@ type Context struct {
 	class  *Class
 	id     int
 	ep     Endpoint
-	driver Driver // ep, if it waits in its own way
-	waker  Waker  // ep, if it has to be woken then
+	driver Driver    // ep, if it waits in its own way
+	waker  Waker     // ep, if it has to be woken then
+	sched  Scheduler // the domain, if it is one
 	limits Limits
 	isRdy  func() bool
 	above  atomic.Pointer[layer] // what runs callbacks above
@@ -86,6 +87,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.driver = d
 		c.waker, _ = c.ep.(Waker)
 	}
+	c.sched, _ = cls.domain.(Scheduler)
 	c.turns = c.newTurns()
 	c.assist.start()
 	return c, nil

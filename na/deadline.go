@@ -28,7 +28,3 @@ func (d Deadline) Stamp(buf []byte, now time.Duration) bool {
 	binary.LittleEndian.PutUint32(buf[d.Field:], uint32(us))
 	return true
 }
-
-// WallTime returns what the clocks on the wall will show, roughly, when Now reads at. It is for interfaces that want such
-// a time; nothing here goes by it. In a simulated world only its distance from time.Now means something.
-func (c *Context) WallTime(at time.Duration) time.Time { return time.Now().Add(at - c.Now()) }

@@ -97,6 +97,9 @@ func (d *driver) Stir() {
 	d.ctx().callFollowers(-1)
 }
 
+// Scheduled implements turns.Scheduler.
+func (d *driver) Scheduled() bool { return d.ctx().Scheduled() }
+
 // Now implements turns.Driver.
 func (d *driver) Now() time.Duration { return d.ctx().Now() }
 

@@ -35,6 +35,13 @@ type Batcher interface {
 	Inside() bool
 }
 
+// A Scheduler is a Driver in whose Progress some callers need no Stir: stirred is looked at whenever anything has happened. Where
+// nobody sleeps, the end of a context is left to that.
+type Scheduler interface {
+	// Scheduled reports whether the caller is one of those.
+	Scheduled() bool
+}
+
 const (
 	// never is the deadline of a wait that has none.
 	never = time.Duration(1<<63 - 1)
@@ -49,7 +56,8 @@ const (
 // A Table is those who wait for one Driver.
 type Table struct {
 	d    Driver
-	b    Batcher // nil if d is none
+	b    Batcher   // nil if d is none
+	s    Scheduler // likewise
 	each bool
 
 	stirred atomic.Bool // the leader is to come back from Progress
@@ -72,6 +80,7 @@ type Table struct {
 func New(d Driver, each bool) *Table {
 	t := &Table{d: d, each: each}
 	t.b, _ = d.(Batcher)
+	t.s, _ = d.(Scheduler)
 	t.all = make(chan struct{}, 1)
 	return t
 }
@@ -130,9 +139,13 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		life := w.life
-		stop := context.AfterFunc(ctx, func() { t.interrupt(w, life) })
-		defer stop()
+		if t.each && t.s != nil && t.s.Scheduled() {
+			w.ctx = ctx
+		} else {
+			life := w.life
+			stop := context.AfterFunc(ctx, func() { t.interrupt(w, life) })
+			defer stop()
+		}
 	}
 	t.home()
 	var (

@@ -2,6 +2,7 @@ package turns
 
 import (
 	"container/heap"
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -16,12 +17,13 @@ type Waiter struct {
 	token    chan struct{} // one slot, filled by whoever takes it off the sleepers
 	life     uint64        // counts the waits
 	deadline time.Duration
-	poll     bool        // timeout 0: look once, however late it is
-	expired  bool        // the deadline has passed
-	ended    atomic.Bool // the context has ended
-	due      bool        // in Table.due
-	bed      int         // index in Table.sleepers, -1 when awake
-	place    int         // index in Table.deadlines, -1 when not there
+	poll     bool            // timeout 0: look once, however late it is
+	expired  bool            // the deadline has passed
+	ended    atomic.Bool     // the context has ended
+	ctx      context.Context // it, if stirred has to look; or nil
+	due      bool            // in Table.due
+	bed      int             // index in Table.sleepers, -1 when awake
+	place    int             // index in Table.deadlines, -1 when not there
 }
 
 // NewWaiter returns a waiter for an end that has not come. It may be used again after Reset.
@@ -59,7 +61,7 @@ func (w *Waiter) seemsOver() (over bool) {
 
 // stirred is what the Progress of w waits for.
 func (w *Waiter) stirred() bool {
-	return w.t.d.Ready() || w.seemsOver() || w.ended.Load() || w.t.stirred.Load()
+	return w.t.d.Ready() || w.seemsOver() || w.ended.Load() || w.t.stirred.Load() || w.ctx != nil && w.ctx.Err() != nil
 }
 
 func (t *Table) borrow() *Waiter {
@@ -104,6 +106,7 @@ func (t *Table) leave(w *Waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w.life++
+	w.ctx = nil
 	w.ended.Store(false)
 	if w.place >= 0 {
 		heap.Remove(&t.deadlines, w.place)

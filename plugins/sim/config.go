@@ -51,6 +51,11 @@ type Config struct {
 	// everything that is under way, in the order in which it was sent, and then the coroutines that have not begun. A stream
 	// keeps its order, and timers wait until nothing is under way. A search over all that it can return is a search over every order of events.
 	Choose func(n int) int
+	// Patience is how long, in real time, a coroutine may run without a wait in Progress or Sleep before its name and stack are
+	// written to Log: it probably waits for another coroutine. Zero means 5 s, negative means for ever.
+	Patience time.Duration
+	// Log is where to; nil means os.Stderr.
+	Log io.Writer
 	// Trace, if not nil, gets a line for everything that happens.
 	Trace io.Writer
 }
@@ -84,6 +89,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.PollCost == 0 {
 		c.PollCost = time.Microsecond
+	}
+	if c.Patience == 0 {
+		c.Patience = 5 * time.Second
 	}
 	if c.Bandwidth == 0 && c.Level == LevelB {
 		c.Bandwidth = 1e9

@@ -69,7 +69,7 @@ func (n *Node) Go(f func()) {
 				c.panicked, c.stack = r, debug.Stack()
 			}
 		}()
-		f()
+		c.body(f)
 	})
 	w.live++
 	w.all = append(w.all, c)

@@ -40,8 +40,11 @@
 // The seed decides what is next; with [Config.Choose] a search does, over every order of events. Hooks ([World.After], [World.AfterEvents]) run between two events, which reaches states that no program would meet twice.
 //
 // A coroutine waits for others through Progress and Sleep only. One that blocks on a channel or a mutex that another
-// coroutine is to release stops the world for good. Waiters of one request.Class sleep on channels: each coroutine has a
-// request.Class of its own, on a context that may be shared.
+// coroutine is to release stops the world for good; after 5 real seconds the world says which one it is and where
+// ([Config.Patience]). A coroutine that needs another starts it with [World.Spawn] and waits in Context.Wait.
+//
+// Time is virtual for contexts, too: [World.WithTimeout] makes them, and handlers have such ones. A call made with a deadline in real
+// time fails in a coroutine, and says so.
 //
 // Not here: datagrams, and any cost of computing: a callback takes no virtual time.
 package sim

@@ -49,6 +49,7 @@ func (w *World) hooked() {
 	clear(w.counted[len(kept):])
 	w.counted = kept
 	due := w.due
+	w.stirred = true
 	w.due = nil
 	w.give()
 	for _, f := range due {

@@ -26,6 +26,8 @@ type sched struct {
 	runnable []*coroutine
 	dooms    []*coroutine // killed and not yet unwound
 	made     uint64
+	timed    []*timed // contexts that have not ended
+	stirred  bool     // a coroutine or a hook has run, or a context has ended: look at those who wait
 	live     int
 }
 
@@ -39,6 +41,7 @@ func (w *World) Run(limit time.Duration) error {
 		panic("sim: Run is called inside Run")
 	}
 	w.running = true
+	defer w.watch()()
 	mine := true // the turn
 	defer func() {
 		if !mine { // a coroutine has ended this goroutine, as FailNow of package testing does
@@ -57,6 +60,10 @@ func (w *World) Run(limit time.Duration) error {
 	}
 	for {
 		w.settle()
+		if w.stirred {
+			w.stir()
+			continue
+		}
 		for len(w.dooms) > 0 {
 			c := w.dooms[0]
 			w.dooms = w.dooms[1:]
@@ -181,10 +188,14 @@ func (w *World) resume(c *coroutine) bool {
 	c.ok = c.ready != nil && c.ready()
 	c.ready, c.port = nil, nil
 	w.stats.Resumes++
+	w.stirred = true
 	w.trace(traceResume, c.name, c.id, 0)
 	w.cur = c
 	w.give()
+	w.watchdog.steps.Add(1)
+	w.watchdog.busy.Store(c)
 	_, more := c.next()
+	w.watchdog.busy.Store(nil)
 	w.take()
 	w.cur = nil
 	return more

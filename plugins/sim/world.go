@@ -61,6 +61,7 @@ type World struct {
 	iov     [][]byte
 	bufs    [bufClasses][][]byte
 	sched
+	watchdog watchdog
 }
 
 // NewWorld returns a world in which nothing has happened. It panics when cfg has a field out of bounds: a mistake of

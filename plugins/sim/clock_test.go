@@ -1,0 +1,199 @@
+package sim_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// A context of the world ends at its virtual time, with those below it, and not before; one that waits with it returns then.
+func TestWithTimeout(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
+	p := join(t, w, "sim://a")
+	type key struct{}
+	w.Go("a", func() {
+		parent, stop := context.WithCancelCause(context.WithValue(context.Background(), key{}, 7))
+		begun := w.Now()
+		ctx, cancel := w.WithTimeout(parent, time.Hour)
+		defer cancel()
+		below, stopBelow := context.WithCancel(ctx)
+		defer stopBelow()
+		require.Equal(t, 7, below.Value(key{}))
+		left, err := w.Until(deadlineOf(t, below))
+		require.NoError(t, err)
+		require.Equal(t, time.Hour, left)
+		never := func() bool { return false }
+		require.ErrorIs(t, p.nctx.Wait(below, never), context.DeadlineExceeded)
+		require.Equal(t, time.Hour, w.Now()-begun)
+		require.Equal(t, context.DeadlineExceeded, ctx.Err())
+		require.Equal(t, context.DeadlineExceeded, below.Err())
+		require.Equal(t, context.DeadlineExceeded, context.Cause(below))
+
+		outer, cancelOuter := w.WithTimeout(parent, time.Minute)
+		defer cancelOuter()
+		inner, cancelInner := w.WithTimeout(outer, time.Hour)
+		defer cancelInner()
+		require.Equal(t, deadlineOf(t, outer), deadlineOf(t, inner))
+		require.ErrorIs(t, p.nctx.Wait(inner, never), context.DeadlineExceeded)
+		require.Equal(t, time.Hour+time.Minute, w.Now()-begun)
+
+		canceled, cancelNow := w.WithTimeout(parent, time.Hour)
+		cancelNow()
+		require.Equal(t, context.Canceled, canceled.Err())
+		<-canceled.Done()
+
+		why := fmt.Errorf("enough")
+		mine, cancelMine := w.WithTimeout(parent, time.Hour)
+		defer cancelMine()
+		w.Spawn(func() {
+			w.Sleep(time.Second)
+			stop(why)
+		})
+		begun = w.Now()
+		require.ErrorIs(t, p.nctx.Wait(mine, never), why)
+		require.Equal(t, time.Second, w.Now()-begun)
+		require.Equal(t, context.Canceled, mine.Err())
+		past, cancelPast := w.WithTimeout(context.Background(), -1)
+		defer cancelPast()
+		require.Equal(t, context.DeadlineExceeded, past.Err())
+	})
+	require.NoError(t, w.Run(0))
+	p.close()
+}
+
+func deadlineOf(t testing.TB, ctx context.Context) time.Time {
+	t.Helper()
+	at, ok := ctx.Deadline()
+	require.True(t, ok)
+	return at
+}
+
+// The end of a context by another coroutine is seen at the same point of the trace each time, although package context
+// tells it on goroutines.
+func TestCancelReplays(t *testing.T) {
+	t.Parallel()
+	run := func() uint64 {
+		w := sim.NewWorld(sim.Config{Seed: *seedFlag, Latency: time.Millisecond})
+		p := join(t, w, "sim://a")
+		for range 20 {
+			ctx, cancel := context.WithCancel(context.Background())
+			w.Go("a", func() {
+				require.ErrorIs(t, p.nctx.Wait(ctx, func() bool { return false }), context.Canceled)
+				w.Note("ended", uint64(w.Now()), 0)
+				w.Sleep(time.Microsecond)
+			})
+			w.Go("b", func() {
+				w.Sleep(time.Millisecond)
+				cancel()
+				w.Note("canceled", uint64(w.Now()), 0)
+			})
+		}
+		require.NoError(t, w.Run(time.Minute))
+		p.close()
+		return w.Hash()
+	}
+	want := run()
+	for range 20 {
+		require.Equal(t, want, run())
+	}
+}
+
+// A deadline in real time is refused in a coroutine; one below a virtual one is that of the virtual one.
+func TestRealDeadlineRefused(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
+	w.Go("server", func() {
+		ctx := openHG(t, w, "sim://server", func(r hg.Incoming) error {
+			left, err := w.Until(deadlineOf(t, r.Context()))
+			require.NoError(t, err)
+			return r.Respond(left, nil)
+		})
+		w.Spawn(func() {
+			w.Sleep(time.Minute)
+			ctx.Close()
+		})
+		_ = ctx.Wait(context.Background(), func() bool { return false })
+	})
+	w.Go("client", func() {
+		w.Sleep(time.Millisecond)
+		hctx := openHG(t, w, "sim://", nil)
+		defer hctx.Close()
+		to, id := named(t, "sim://server"), hg.HashName("left")
+		realTime, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		err := hctx.Call(realTime, to, id, nil, nil)
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		require.ErrorContains(t, err, "WithTimeout")
+		require.Equal(t, hg.NotRun, hg.FateOf(err))
+		virtual, cancelVirtual := w.WithTimeout(context.Background(), time.Second)
+		defer cancelVirtual()
+		below, cancelBelow := context.WithTimeout(virtual, time.Hour)
+		defer cancelBelow()
+		var left time.Duration
+		require.NoError(t, hctx.Call(below, to, id, nil, &left))
+		require.InDelta(t, time.Second, left, float64(10*time.Millisecond))
+	})
+	require.NoError(t, w.Run(time.Hour))
+}
+
+func openHG(t testing.TB, w *sim.World, addr string, handler hg.Handler) *hg.Context {
+	t.Helper()
+	cls, err := hg.Open(addr, hg.Config{NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})
+	require.NoError(t, err)
+	_, err = cls.Register("left", handler)
+	require.NoError(t, err)
+	hctx, err := cls.NewContext()
+	require.NoError(t, err)
+	return hctx
+}
+
+// A coroutine that waits for another on a channel is named, with its stack.
+func TestWatchdog(t *testing.T) {
+	t.Parallel()
+	var told bytes.Buffer
+	var once sync.Once
+	release := make(chan struct{})
+	w := sim.NewWorld(sim.Config{Seed: 17, Patience: 5 * time.Millisecond, Log: writerFunc(func(b []byte) (int, error) {
+		defer once.Do(func() { close(release) })
+		return told.Write(b)
+	})})
+	w.Go("innocent", func() { w.Sleep(time.Second) })
+	w.Go("client", func() { waitOnChannel(release) })
+	require.NoError(t, w.Run(time.Minute))
+	require.Contains(t, told.String(), "seed 17: coroutine client has not yielded")
+	require.Contains(t, told.String(), "waitOnChannel")
+}
+
+//go:noinline
+func waitOnChannel(c chan struct{}) { <-c }
+
+type writerFunc func(b []byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// Spawn puts a coroutine on the node of its caller; outside of coroutines there is none.
+func TestSpawn(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
+	require.PanicsWithValue(t, "sim: Spawn is called outside the coroutines of the world; use World.Go, which names a node", func() { w.Spawn(func() {}) })
+	ran := false
+	w.Go("node", func() {
+		w.Spawn(func() {
+			w.Sleep(time.Second)
+			ran = true
+		})
+		w.Spawn(func() { w.Node("node").Crash() })
+	})
+	require.NoError(t, w.Run(time.Minute))
+	require.False(t, ran, "a spawned coroutine goes with its node")
+}
