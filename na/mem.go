@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 )
 
@@ -253,6 +254,11 @@ func InRange(off, n, size int64) bool {
 
 // Slices appends to dst the pieces of m that hold the n bytes at off, which lie inside m.
 func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {
+	return m.SlicesUpTo(dst, off, n, math.MaxInt)
+}
+
+// SlicesUpTo is Slices, but stops when dst has most pieces: for a system call that takes so many.
+func (m *Mem) SlicesUpTo(dst [][]byte, off, n int64, most int) [][]byte {
 	if n == 0 {
 		return dst
 	}
@@ -268,7 +274,7 @@ func (m *Mem) Slices(dst [][]byte, off, n int64) [][]byte {
 			hi = mid
 		}
 	}
-	for i := lo; n > 0; i++ {
+	for i := lo; n > 0 && len(dst) < most; i++ {
 		s := m.segs[i]
 		from := off - (m.ends[i] - int64(len(s)))
 		take := min(int64(len(s))-from, n)

@@ -40,6 +40,7 @@ func TestSlicesOracle(t *testing.T) {
 				head := [][]byte{{1}}
 				out := m.Slices(head, int64(off), int64(n))
 				require.Equal(t, head[0], out[0], "Slices appends")
+				require.Equal(t, out[:min(2, len(out))], m.SlicesUpTo(head, int64(off), int64(n), 2), "SlicesUpTo")
 				for _, s := range out[1:] {
 					require.NotEmpty(t, s, "an empty slice")
 					for i := range s {

@@ -142,7 +142,6 @@ func (c *conn) pace() {
 
 // clip bounds what one system call moves.
 func (c *conn) clip(iov [][]byte) [][]byte {
-	iov = iov[:min(len(iov), maxVectors)]
 	if c.flow != engine.FlowBulk {
 		return iov
 	}

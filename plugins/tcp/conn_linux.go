@@ -15,9 +15,8 @@ import (
 )
 
 const (
-	maxVectors = 64 // pieces of memory in one system call
-	maxReads   = 4  // of one connection for one event, then it is the next one's turn
-	maxWrites  = 16 // of one connection in a row, then the poller says when to go on
+	maxReads  = 4  // of one connection for one event, then it is the next one's turn
+	maxWrites = 16 // of one connection in a row, then the poller says when to go on
 
 	// maxUnsent bounds the bytes that the system takes before it can send them: a message waits behind no more. A bound
 	// of one piece of bulk data costs no throughput on loopback and cuts that wait to less than half.
@@ -261,7 +260,7 @@ func (c *conn) read() (came bool) {
 
 // readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.
 func (c *conn) readOnce() (n int, dry bool, err error) {
-	var room [maxVectors][]byte
+	var room [stream.MaxVectors][]byte
 	iov := room[:0]
 	if c.wire.lends() {
 		iov = c.in.Scatter(iov)
@@ -328,7 +327,7 @@ func (c *conn) flush() {
 // write writes once what out has, and reports whether the socket may take more. Memory of an operation is lent to the
 // system for this one call.
 func (c *conn) write() (done bool, err error) {
-	var room [maxVectors][]byte
+	var room [stream.MaxVectors][]byte
 	n, full, err := c.wire.write(c.clip(c.out.Gather(room[:0])), c.out.Front())
 	if err == unix.EFAULT && c.out.Fault() {
 		return true, nil // there is room, for the zeroes that follow

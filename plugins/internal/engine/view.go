@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/quicksilver-rpc/quicksilver/na"
+import (
+	"math"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
 
 // A View is a piece of memory that a frame's payload is read from or placed into: n bytes of mem at off, on behalf of
 // an operation of this process (its ticket guards the memory) or of a peer; or the buffer of a message that arrives.
@@ -62,8 +66,13 @@ func (v *View) Return() {
 
 // Slices appends to dst the memory of the n bytes at from within the view. Only between Borrow and Return.
 func (v *View) Slices(dst [][]byte, from, n int) [][]byte {
+	return v.SlicesUpTo(dst, from, n, math.MaxInt)
+}
+
+// SlicesUpTo is Slices, but stops when dst has most pieces.
+func (v *View) SlicesUpTo(dst [][]byte, from, n, most int) [][]byte {
 	if v.msg != nil {
 		return append(dst, v.msg.env.Data[from:from+n])
 	}
-	return v.mem.Slices(dst, v.off+int64(from), int64(n))
+	return v.mem.SlicesUpTo(dst, v.off+int64(from), int64(n), most)
 }

@@ -53,11 +53,15 @@ func (in *In) Close() {
 }
 
 // Scatter appends to iov where the next bytes of the stream go: first the memory that a piece of bulk data or a message is
-// meant for, if it is large and may be touched, then the in buffer. Got must follow, whatever the read gave.
+// meant for, if it is large and may be touched, then the in buffer, in MaxVectors pieces at most. Got must follow, whatever the
+// read gave.
 func (in *In) Scatter(iov [][]byte) [][]byte {
 	if in.bulk && in.r == in.w && in.view.Len()-in.at >= 4<<10 && in.view.Borrow() {
 		in.lent = true
-		iov = in.view.Slices(iov, in.at, in.view.Len()-in.at)
+		iov = in.view.SlicesUpTo(iov, in.at, in.view.Len()-in.at, MaxVectors)
+		if len(iov) == MaxVectors {
+			return iov
+		}
 	}
 	space := in.Space()
 	if in.Flow == engine.FlowBulk { // headers are all that is wanted: what follows them is to go straight to user memory

@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"math"
+
 	"github.com/quicksilver-rpc/quicksilver/internal/fault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
@@ -133,8 +135,14 @@ func (out *Out) Front() int { return len(out.b) }
 // Pending reports whether bytes wait to be written.
 func (out *Out) Pending() bool { return len(out.b) > 0 || out.bulk }
 
-// Gather appends to iov what to write next. Wrote must follow, whatever the write did. User memory is held between.
-func (out *Out) Gather(iov [][]byte) [][]byte {
+// MaxVectors is how many pieces of memory Gather and Scatter give at a time.
+const MaxVectors = 64
+
+// Gather appends to iov what to write next, MaxVectors pieces at most. Wrote must follow, whatever the write did. User memory
+// is held between.
+func (out *Out) Gather(iov [][]byte) [][]byte { return out.gather(iov, MaxVectors) }
+
+func (out *Out) gather(iov [][]byte, most int) [][]byte {
 	if len(out.b) > 0 {
 		iov = append(iov, out.b)
 	}
@@ -143,7 +151,7 @@ func (out *Out) Gather(iov [][]byte) [][]byte {
 	}
 	if out.view.Borrow() {
 		out.lent = true
-		return out.view.Slices(iov, out.at, out.view.Len()-out.at)
+		return out.view.SlicesUpTo(iov, out.at, out.view.Len()-out.at, most)
 	}
 	for left := out.view.Len() - out.at; left > 0; {
 		n := min(left, len(zeroes))
@@ -158,7 +166,7 @@ func (out *Out) Gather(iov [][]byte) [][]byte {
 func (out *Out) Copy(b []byte) int {
 	n := 0
 	var room [8][]byte
-	for _, s := range out.Gather(room[:0]) {
+	for _, s := range out.gather(room[:0], math.MaxInt) {
 		k, ok := fault.Copy(b[n:], s)
 		if !ok && out.Fault() {
 			out.Link.Faulted(&out.view)
