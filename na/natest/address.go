@@ -127,10 +127,10 @@ func originVanishes(b *bed) {
 }
 
 func firstCallAfterIdle(b *bed) {
-	a, t := b.pair(na.Config{ConnectTimeout: 100e6})
+	a, t := b.pair(na.Config{ConnectTimeout: 1e9})
 	b.pass()
 	a.parked = true
-	b.lapse(250e6)
+	b.lapse(1.2e9)
 	a.parked = false
 	b.meet(a, t)
 }

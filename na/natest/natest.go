@@ -28,7 +28,8 @@ type Network struct {
 	Assisted bool
 }
 
-// A Maker makes a fresh network for one rule.
+// A Maker makes a fresh network for one rule. Of a concurrent plugin several are in use at a time: none may give out an address that
+// another has given back.
 type Maker func(t testing.TB) Network
 
 // A rule is a promise of package na that every plugin keeps.
@@ -84,13 +85,27 @@ func Names() []string {
 // of them together leave behind: nothing else may run meanwhile. skip names rules that the plugin cannot keep, and says why not.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
+	test(t, mk, skip, func(*rule) bool { return true })
+}
+
+// TestRest is TestPlugin for the rules that other, a network of the same plugin that has been tested, lacks something for.
+func TestRest(t *testing.T, mk Maker, other Network) {
+	t.Helper()
+	test(t, mk, nil, func(r *rule) bool { return r.lacks(other) != "" })
+}
+
+func test(t *testing.T, mk Maker, skip map[string]string, wanted func(r *rule) bool) {
+	t.Helper()
 	leak.Check(t)
 	for _, problem := range checkSkip(skip) {
 		t.Error(problem)
 	}
+	n := mk(t)
 	for i := range rules {
 		r := &rules[i]
-		n := mk(t)
+		if !wanted(r) {
+			continue
+		}
 		if lack := r.lacks(n); lack != "" {
 			t.Logf("rule %s is not for this network: %s", r.name, lack)
 			continue
@@ -98,6 +113,9 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 		t.Run(r.name, func(t *testing.T) {
 			if reason := skip[r.name]; reason != "" {
 				t.Skipf("rule %s is skipped: %s", r.name, reason)
+			}
+			if n.Concurrent { // a rule mostly waits
+				t.Parallel()
 			}
 			r.run(t, mk)
 		})

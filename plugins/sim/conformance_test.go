@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -30,7 +31,12 @@ func TestConformance(t *testing.T) {
 	} {
 		all = append(all, network(cfg))
 		t.Run(name, func(t *testing.T) {
-			natest.TestPlugin(t, func(testing.TB) natest.Network { return network(cfg) }, nil)
+			mk := func(testing.TB) natest.Network { return network(cfg) }
+			if (cfg.Paced || cfg.NoAssist) && !long.On {
+				natest.TestRest(t, mk, network(sim.Config{}))
+				return
+			}
+			natest.TestPlugin(t, mk, nil)
 		})
 	}
 	natest.Cover(t, all...)

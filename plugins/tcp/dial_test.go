@@ -132,8 +132,10 @@ func TestRestart(t *testing.T) {
 // TestRestartUnnoticed: the peer is gone without a word, and another instance of the same name connects. The session that is there is
 // asked before it makes room.
 func TestRestartUnnoticed(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Second}, 1)
+		t.Parallel()
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: 500 * time.Millisecond}, 1)
 		g := greeting()
 		g.Listen = "tcp://127.0.0.1:9"
 		first := rawJoin(t, n, g)
@@ -158,13 +160,16 @@ func TestRestartUnnoticed(t *testing.T) {
 
 // TestUsurper: a peer that lives keeps its session, whoever says HELLO with its address.
 func TestUsurper(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
-		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Second}, 1)
+		t.Parallel()
+		const timeout = 500 * time.Millisecond
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: timeout}, 1)
 		g := greeting()
 		g.Listen = "tcp://127.0.0.1:9"
 		peer := rawJoin(t, n, g)
 		begun := time.Now()
-		for asked := 0; asked < 5 || time.Since(begun) < time.Second; {
+		for asked := 0; asked < 5 || time.Since(begun) < timeout; pause(timeout / 50) {
 			g.Incarnation = greeting().Incarnation
 			other := rawDial(t, n)
 			other.hello(g)
@@ -208,12 +213,16 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-// closedPort returns an address on which nobody listens.
+// closedPort returns an address on which nobody listens, nor begins to before the test is over: a connection is bound to it.
 func closedPort(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	defer func() { _ = l.Close() }()
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}
+	nc, err := from.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = nc.Close() })
+	return nc.LocalAddr().String()
 }
 
 func TestDialRefused(t *testing.T) {
@@ -247,6 +256,7 @@ func TestDialRefused(t *testing.T) {
 func TestConnectTimeout(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
+		t.Parallel()
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
 		begin := time.Now()
@@ -266,8 +276,12 @@ func TestConnectTimeout(t *testing.T) {
 func TestConnectTimeoutAfterRefusal(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
+		t.Parallel()
 		n := open(t, "tcp://", opts, na.Config{ConnectTimeout: 100 * time.Millisecond}, 1)
-		at := closedPort(t)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		at := l.Addr().String()
+		require.NoError(t, l.Close())
 		send := func() error {
 			o, end := op(n.ctx())
 			require.NoError(t, n.ctx().SendUnexpected(o, na.MakeAddr("tcp://"+at, 0), 1, nil))
@@ -275,7 +289,7 @@ func TestConnectTimeoutAfterRefusal(t *testing.T) {
 			return end.Err
 		}
 		require.ErrorContains(t, send(), "refused")
-		l, err := net.Listen("tcp", at) // and nobody answers
+		l, err = net.Listen("tcp", at) // and nobody answers
 		require.NoError(t, err)
 		defer func() { _ = l.Close() }()
 		begin := time.Now()
