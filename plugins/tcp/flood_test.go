@@ -1,10 +1,9 @@
 package tcp_test
 
 import (
-	"errors"
+	"context"
 	"io"
 	"net"
-	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -29,11 +29,12 @@ func heap() int64 {
 // TestNeverReads: a peer that asks for bulk data and says that it lives, but never reads, is cut when WriteTimeout has passed (F68),
 // what waits for it ends, and it takes no memory meanwhile. A peer that reads slowly is left alone.
 func TestNeverReads(t *testing.T) {
+	t.Parallel()
 	if !inProcessOfItsOwn(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		const size, limit = 32 << 20, time.Second
+		const size, limit = 32 << 20, 500 * time.Millisecond
 		opts.WriteTimeout = limit
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{PeerTimeout: time.Hour}, 1)
 		mem, err := n.cls.Register(na.ReadOnly, make([]byte, size))
@@ -110,7 +111,7 @@ func TestSlowloris(t *testing.T) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		const many, limit = 1000, time.Second
+		many, limit := long.Or(300, 1000), time.Second
 		opts.MaxHalfOpen, opts.HandshakeTimeout = many+16, limit
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		stop := driven(n)
@@ -168,6 +169,7 @@ func TestSlowloris(t *testing.T) {
 // TestConnectFlood: of connections beyond MaxHalfOpen the oldest are closed (F70): memory does not grow meanwhile, and sessions are
 // served, soon enough that nobody would take this process for dead.
 func TestConnectFlood(t *testing.T) {
+	t.Parallel()
 	if !inProcessOfItsOwn(t) {
 		return
 	}
@@ -175,22 +177,24 @@ func TestConnectFlood(t *testing.T) {
 		const limit, flood, at = 16, 320, 32
 		opts.MaxHalfOpen, opts.HandshakeTimeout = limit, time.Minute
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
-		stop := driven(n)
-		defer stop()
+		defer driven(n)()
 		settled := rawJoin(t, n, greeting())
 		before := heap()
 		var all sync.WaitGroup
 		var closed atomic.Int64
+		enough, stop := context.WithCancel(t.Context())
+		defer stop()
 		for range at {
 			all.Go(func() {
-				for closed.Load() < flood {
+				for enough.Err() == nil {
 					nc, err := net.Dial("tcp", hostPort(n))
 					if err != nil {
 						continue // also well
 					}
-					_ = nc.SetDeadline(time.Now().Add(patience / 10)) // the last ones stay
-					if _, err := io.Copy(io.Discard, nc); !errors.Is(err, os.ErrDeadlineExceeded) {
-						closed.Add(1)
+					leave := context.AfterFunc(enough, func() { _ = nc.Close() }) // the last ones stay
+					_, _ = io.Copy(io.Discard, nc)
+					if leave() && closed.Add(1) == flood {
+						stop()
 					}
 					_ = nc.Close()
 				}

@@ -19,7 +19,7 @@ import (
 var (
 	herd       = flag.Int("tcp.herd", long.Or(300, 2000), "peers of TestHerd")
 	herdRounds = flag.Int("tcp.rounds", long.Or(1, 5), "rounds of TestHerd")
-	redials    = flag.Int("tcp.redials", long.Or(100, 400), "sockets of TestRedials that dial again; MaxHalfOpen is five eighths of it, the clients are a quarter")
+	redials    = flag.Int("tcp.redials", long.Or(40, 400), "sockets of TestRedials that dial again; MaxHalfOpen is five eighths of it, the clients are a quarter")
 	inTime     = flag.Duration("tcp.within", 0, "how long a call of TestRedials may take; 0: as long as ConnectTimeout lets it")
 )
 

@@ -165,6 +165,7 @@ func overrun(r *raw) {
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
+		t.Parallel()
 		const limit = 8
 		opts.MaxHalfOpen = limit
 		for _, row := range []struct {

@@ -156,6 +156,7 @@ func TestTLSKeyUpdate(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
+		t.Parallel()
 		opts = with(opts, cfg)
 		opts.WriteTimeout = 500 * time.Millisecond
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)

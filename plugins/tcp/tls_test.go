@@ -248,6 +248,7 @@ func TestTLSRefused(t *testing.T) {
 		"plain server":              {nil, oneTwo, "does not speak TLS: set tcp.Options.TLS"},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
+		t.Parallel()
 		for name, row := range rows {
 			t.Run(name, func(t *testing.T) {
 				opts := opts
@@ -727,6 +728,7 @@ func TestTLSSlowFunction(t *testing.T) {
 	cfg := mutualTLS(t)
 	hello := clientHello(t, raw13(cfg))
 	each(t, func(t *testing.T, opts tcp.Options) {
+		t.Parallel()
 		var running atomic.Int32
 		returns := make(chan struct{})
 		slow := cfg.Clone()
@@ -771,6 +773,7 @@ func TestTLSPanic(t *testing.T) {
 		"Time": func(c *tls.Config, f func()) { c.Time = func() time.Time { f(); return time.Now() } },
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
+		t.Parallel()
 		for stop, f := range stops {
 			for place, set := range places {
 				t.Run(stop+" in "+place, func(t *testing.T) {
@@ -816,6 +819,7 @@ func TestTLSNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	cfg := mutualTLS(t)
 	each(t, func(t *testing.T, opts tcp.Options) {
+		t.Parallel()
 		opts.TLS, opts.HandshakeTimeout = cfg, 200*time.Millisecond
 		l := rawListen(t)
 		n := open(t, "tcp://", opts, na.Config{}, 1)
