@@ -162,7 +162,7 @@ var calls = states.New("call", callStates, eventNames, []states.Row{
 	{On: evDestroyed, In: in(callEnding, callQueued)},
 	{On: evKept, In: in(callWaiting, callFetching, callLeaving, callEnding, callQueued)},
 	{On: evUnknown, In: in(callWaiting), To: in(callEnding)},
-	{On: evUnknown, In: in(callAsking), To: in(callEnding), Race: true},
+	{On: evUnknown, In: in(callAsking, callEarly, callFetching), To: in(callEnding), Race: true},
 	{On: evUnknown, In: in(callEnding, callQueued)},
 
 	{On: evTrigger, In: in(callQueued), To: in(callIdle)},

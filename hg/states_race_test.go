@@ -76,6 +76,8 @@ func TestEveryOrderOfParts(t *testing.T) {
 		{"a large answer, and the send fails", 8, 0, []func(*call){large, unsent}, callEnding},
 		{"a withdraw whose time is up before the send has ended", 8, 0, []func(*call){withdraw, overdue}, callEnding},
 		{"a withdraw whose timer ends before the send has ended", 8, 0, []func(*call){withdraw, dropped}, callAsking},
+		{"the answer between a withdraw and the end of its time", 8, 0, []func(*call){withdraw, answer, overdue, sent}, callQueued},
+		{"a large answer between these", 8, 0, []func(*call){withdraw, large, overdue}, callEnding},
 		{"a withdraw that nobody will answer, and the send ends", 8, 0, []func(*call){withdraw, overdue, withdraw, sent}, callEnding},
 		{"a withdraw that nobody will answer, and the send fails", 8, 0, []func(*call){withdraw, overdue, unsent}, callEnding},
 	} {

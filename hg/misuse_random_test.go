@@ -1,0 +1,287 @@
+package hg_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+var (
+	misuseSteps = flag.Int64("hg.misuse", long.Or[int64](20_000, 1_000_000), "steps of TestMisuseAtRandom; 1,000,000 in long runs")
+	misuseSeed  = flag.Uint64("hg.misuse.seed", 0, "seed of TestMisuseAtRandom; 0: a random one")
+)
+
+// A misuse is a program in which everybody does anything at any time.
+type misuse struct {
+	p    *pair
+	id   hg.ID
+	kept chan kept
+
+	steps, token, under atomic.Int64
+	asked, told         atomic.Int64 // callbacks of responses
+	answers             atomic.Int64 // that came
+	wrong               atomic.Pointer[error]
+}
+
+// A kept is a request and its input, for longer than either lasts.
+type kept struct {
+	hg.Incoming
+	in []byte
+}
+
+// A question is a call. The lock is what a program needs that closes a handle while a callback looks at its output.
+type question struct {
+	m     *misuse
+	token int64
+	mu    sync.Mutex // guards the fields below
+	h     *hg.Handle
+	busy  bool
+	ended int
+}
+
+func (m *misuse) fail(format string, args ...any) {
+	err := fmt.Errorf(format, args...)
+	m.wrong.CompareAndSwap(nil, &err)
+}
+
+// handler answers, or lets others do it, or nobody.
+func (m *misuse) handler(r hg.Incoming) error {
+	var in []byte
+	if err := r.Input(&in); err != nil {
+		return err
+	}
+	token := binary.LittleEndian.Uint64(in)
+	r.SetData(token)
+	if token%2 == 0 {
+		if err := r.Detach(); err != nil {
+			return err
+		}
+	}
+	select {
+	case m.kept <- kept{r, in}:
+	default:
+	}
+	switch token % 16 {
+	case 1, 3, 5, 8:
+		m.answer(r, in)
+	case 7:
+		m.answer(r, in)
+		m.answer(r, in)
+	case 9:
+		return errors.New("no")
+	case 11:
+		m.answer(r, in)
+		r.Cancel()
+	case 13:
+		panic("no")
+	}
+	return nil
+}
+
+// answer gives r the answer to the question, and counts the callbacks.
+func (m *misuse) answer(r hg.Incoming, question []byte) {
+	m.asked.Add(1)
+	if err := r.Respond(question, func(r hg.Incoming, err error) {
+		m.told.Add(1)
+		if err != nil {
+			m.answer(r, question) // once more, or nobody's any longer
+		}
+	}); err != nil {
+		m.asked.Add(-1)
+	}
+}
+
+// step does something with requests that run, were answered, or serve somebody else by now.
+func (m *misuse) step(rng *rand.Rand, r kept) {
+	switch rng.IntN(9) {
+	case 0, 1, 2:
+		m.answer(r.Incoming, r.in)
+	case 3:
+		_ = r.Detach()
+	case 4:
+		r.Cancel()
+	case 5:
+		_ = r.Context().Err()
+	case 6:
+		m.asked.Add(1)
+		if r.RespondError(hg.NotFound, func(hg.Incoming, error) { m.told.Add(1) }) != nil {
+			m.asked.Add(-1)
+		}
+	case 7:
+		_, _ = r.InputRaw()
+		_ = r.SetOutputMeta(r.Meta())
+		_ = fmt.Sprint(r.Name(), r.Peer(), r.Caller())
+	case 8:
+		if token := r.Data(); token != nil && token != binary.LittleEndian.Uint64(r.in) {
+			m.fail("the data of %x is of %v", r.in, token)
+		}
+		_, _ = r.TimeLeft()
+	}
+}
+
+// ask makes the next call of q's handle, and reports false if it makes one.
+func (q *question) ask() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.busy {
+		return false
+	}
+	m := q.m
+	if q.h == nil {
+		h, err := m.p.octx.Create(m.p.target.Addr(), m.id)
+		if err != nil {
+			m.fail("create: %w", err)
+			return false
+		}
+		h.SetTimeout(5 * time.Millisecond)
+		q.h = h
+	}
+	q.token, q.busy, q.ended = m.token.Add(1), true, 0
+	m.under.Add(1)
+	if err := q.h.Forward(binary.LittleEndian.AppendUint64(nil, uint64(q.token)), q.callback); err != nil {
+		m.fail("forward: %w", err)
+	}
+	return true
+}
+
+func (q *question) callback(h *hg.Handle, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	m := q.m
+	if q.ended++; q.ended != 1 || !q.busy {
+		m.fail("called back %d times", q.ended)
+	}
+	if err == nil { // one that was closed in mid-call keeps its output until this has returned
+		var out []byte
+		if err := h.Output(&out); err != nil || int64(binary.LittleEndian.Uint64(out)) != q.token {
+			m.fail("the answer to %d is %x, %v", q.token, out, err)
+		}
+		m.answers.Add(1)
+	}
+	q.busy = false
+	m.under.Add(-1)
+}
+
+// meddle ends a call that is under way, and reports false if there is none.
+func (q *question) meddle(rng *rand.Rand) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.h == nil || !q.busy {
+		return false
+	}
+	switch rng.IntN(4) {
+	case 0:
+		q.h.Cancel()
+	case 1:
+		q.h.Abandon()
+	case 2:
+		_ = q.h.Withdraw(time.Millisecond, func(*hg.Handle, hg.WithdrawResult) {})
+	case 3:
+		q.close()
+	}
+	return true
+}
+
+// close closes the handle, and once more. Locked.
+func (q *question) close() {
+	if err := q.h.Close(); err != nil {
+		q.m.fail("close: %w", err)
+	}
+	if err := q.h.Close(); !errors.Is(err, hg.ErrClosed) {
+		q.m.fail("second close: %v", err)
+	}
+	q.h.Cancel()
+	q.h = nil
+}
+
+// Eight goroutines call, answer, answer twice, answer late, detach, cancel, take back, close handles, and keep requests that have
+// ended, at random. Each answer carries its question, so none reaches another call, and each operation ends once.
+func TestMisuseAtRandom(t *testing.T) {
+	seed := *misuseSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("run again with -hg.misuse.seed=%d", seed)
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		m := &misuse{p: newPair(t, n, hg.Config{Logger: slog.New(slog.DiscardHandler)}), kept: make(chan kept, 256)}
+		m.id = m.p.rpc("any", m.handler)
+		steps := *misuseSteps
+		if n.Sim && !long.On { // eight goroutines and one that drives stand in each other's way
+			steps /= 5
+		}
+		questions := make([]*question, 64)
+		for i := range questions {
+			questions[i] = &question{m: m}
+		}
+		var all sync.WaitGroup
+		for g := range uint64(8) {
+			rng := rand.New(rand.NewPCG(seed, g))
+			all.Go(func() {
+				var mine []kept
+				for m.steps.Load() < steps && m.wrong.Load() == nil {
+					did := false
+					if q := questions[rng.IntN(len(questions))]; rng.IntN(32) > 0 {
+						did = q.ask()
+					} else {
+						did = q.meddle(rng)
+					}
+					select {
+					case r := <-m.kept:
+						mine, did = append(mine, r), true
+						m.step(rng, r)
+						m.step(rng, mine[rng.IntN(len(mine))])
+					default:
+					}
+					if len(mine) > 64 {
+						mine = mine[32:]
+					}
+					switch {
+					case did:
+						m.steps.Add(1)
+					case n.Sim: // its clock stands still while somebody polls
+						runtime.Gosched()
+					default:
+						hctx := []*hg.Context{m.p.octx, m.p.tctx}[rng.IntN(2)]
+						_ = hctx.Progress(0)
+						hctx.Trigger(1)
+					}
+				}
+			})
+		}
+		over := make(chan struct{})
+		go func() { all.Wait(); close(over) }()
+		n.Until(func() bool {
+			select {
+			case <-over:
+				return m.wrong.Load() != nil || m.under.Load() == 0 && m.asked.Load() == m.told.Load()
+			default:
+				return false
+			}
+		})
+		if err := m.wrong.Load(); err != nil {
+			require.NoError(t, *err)
+		}
+		for _, q := range questions {
+			if q.h != nil {
+				q.close()
+			}
+		}
+		m.p.clean(0)
+		t.Logf("%d calls, %d answers, %d callbacks of responses", m.token.Load(), m.answers.Load(), m.told.Load())
+		require.Positive(t, m.answers.Load())
+	})
+}
