@@ -1,0 +1,97 @@
+package ring
+
+import "encoding/binary"
+
+// SetPeerArea adds the area that the peer writes. By the goroutine that receives.
+func (e *End) SetPeerArea(b []byte) error {
+	if len(b) != AreaSize {
+		return broken("an area of %d bytes, want %d", len(b), AreaSize)
+	}
+	if e.areas.peer != nil {
+		return broken("a second area")
+	}
+	e.areas.peer = b
+	return nil
+}
+
+// A Taken is a message that was taken.
+type Taken struct {
+	Message
+	Body []byte // in buf, or in a slot: then it may change until Free, or not be readable at all (package fault)
+	Slot int    // -1: none
+}
+
+// Take takes the next message of ring r, if there is one. buf has room for an envelope and Inline bytes: all but what is in a slot is
+// copied there. If the message is in a slot and the peer's area is not there, needs is true, and nothing was taken. By the goroutine
+// that receives.
+func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
+	n := &e.in[r]
+	if e.peer == nil {
+		return false, false, nil
+	}
+	i := int(n.next % uint64(n.descs))
+	d := e.peer.desc(n.base, i)
+	w := d.load(descCommit)
+	switch uint32(w >> 32) {
+	case n.old():
+		return false, false, nil
+	case uint32(n.next + 1):
+	default:
+		return false, false, broken("message %d where %d is next", uint32(w>>32), uint32(n.next+1))
+	}
+	step(Consume)
+	le := binary.LittleEndian
+	t.Message = Message{
+		Kind: uint8(w >> 24), Flags: uint8(w>>17) & 0x7f, Len: int(w & (1<<17 - 1)),
+		Op: le.Uint64(d[descOp:]), Tag: le.Uint64(d[descTag:]), Credit: le.Uint32(d[descCredit:]),
+	}
+	slot := int(d[descSlot])
+	t.Slot = -1
+	switch {
+	case t.Len <= Inline:
+		t.Body = buf[:copy(buf, d[descBody:][:t.Len])]
+	case slot < Slots:
+		if t.Len > SlotSize {
+			return false, false, broken("a body of %d bytes in a slot of %d", t.Len, SlotSize)
+		}
+		if e.areas.peer == nil {
+			return false, true, nil
+		}
+		t.Slot, t.Body = slot, e.areas.peer.slot(slot, t.Len)
+	case slot != inRing || r != Messages || t.Len > len(buf) || t.Len > e.incoming.size:
+		return false, false, broken("a body of %d bytes in place %d", t.Len, slot)
+	default:
+		t.Body = buf[:copy(buf, e.peer[e.incoming.place(t.Len):][:t.Len])]
+	}
+	n.next++
+	e.stale = true
+	return true, false, nil
+}
+
+// Free gives a slot back whose body has been read. By the goroutine that receives.
+func (e *End) Free(slot int) {
+	if slot < 0 {
+		return
+	}
+	step(Release)
+	e.freed[slot]++
+	e.own.store32(offFreed+4*slot, e.freed[slot])
+	e.stale = true
+}
+
+// Report lets the peer know what was taken and freed, and reports whether it has to be woken. By the goroutine that receives, under
+// the lock.
+func (e *End) Report() (wake bool) {
+	if !e.stale {
+		return false
+	}
+	e.stale = false
+	step(Release)
+	for r := range e.in {
+		e.own.store(offTaken+8*r, e.in[r].next)
+	}
+	e.progress++
+	e.own.store(offProgress, e.progress)
+	step(Doorbell)
+	return e.peer.load(offWaits) != 0 && e.bell()
+}

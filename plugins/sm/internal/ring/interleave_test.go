@@ -1,0 +1,427 @@
+package ring
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+)
+
+// Every order of the steps of two or three actors: each runs from one Point to the next, and the search goes through all choices of
+// who is next. The memory is the heap, so the race detector sees what they do.
+
+// A stage runs actors in one order.
+type stage struct {
+	actors []*actor
+	now    *actor
+	back   chan struct{}
+}
+
+type actor struct {
+	name string
+	run  func(*actor)
+	turn chan bool // false: it dies
+	may  func() bool
+	over bool
+	s    *stage
+}
+
+// step lets another go on, at the points between which the two sides see of each other.
+func (s *stage) step(p Point) {
+	if s.now != nil && p != Reserve && p != Write && p != Consume {
+		s.now.await(always)
+	}
+}
+
+// await stops the actor until cond holds, and another chooses it.
+func (a *actor) await(cond func() bool) {
+	a.may = cond
+	a.s.back <- struct{}{}
+	if !<-a.turn {
+		runtime.Goexit()
+	}
+	a.may = nil
+}
+
+func always() bool { return true }
+
+// play runs the actors: choose picks one of n that can go on. It reports who is stuck at the end, if anybody is.
+func play(choose func(n int) int, actors ...*actor) (stuck []string) {
+	s := &stage{actors: actors, back: make(chan struct{})}
+	Step = s.step
+	defer func() { Step = nil }()
+	for _, a := range actors {
+		a.s, a.turn, a.may, a.over = s, make(chan bool), always, false
+		go func() {
+			defer func() { a.over = true; s.back <- struct{}{} }()
+			if <-a.turn {
+				a.run(a)
+			}
+		}()
+	}
+	for {
+		var able []*actor
+		stuck = nil
+		for _, a := range actors {
+			switch {
+			case a.over:
+			case a.may():
+				able = append(able, a)
+			default:
+				stuck = append(stuck, a.name)
+			}
+		}
+		if len(able) == 0 {
+			break
+		}
+		s.now = able[choose(len(able))]
+		s.now.turn <- true
+		<-s.back
+		s.now = nil
+	}
+	for _, a := range actors {
+		if !a.over {
+			a.turn <- false
+			<-s.back
+		}
+	}
+	return stuck
+}
+
+// search plays what setup makes in every order; check is told who sleeps for ever, and ends the search when it reports false. It
+// returns how many orders there are.
+func search(setup func() (actors []*actor, check func(stuck []string) bool)) (orders int, path []int) {
+	var width []int
+	for {
+		actors, check := setup()
+		at := 0
+		stuck := play(func(n int) int {
+			if at == len(path) {
+				path, width = append(path, 0), append(width, n)
+			}
+			at++
+			return path[at-1]
+		}, actors...)
+		orders++
+		path, width = path[:at], width[:at]
+		if !check(stuck) {
+			return orders, path
+		}
+		for len(path) > 0 && path[len(path)-1] == width[len(path)-1]-1 {
+			path, width = path[:len(path)-1], width[:len(path)-1]
+		}
+		if len(path) == 0 {
+			return orders, nil
+		}
+		path[len(path)-1]++
+	}
+}
+
+// everyOrder searches for what check calls bad, or somebody who sleeps for ever.
+func everyOrder(t *testing.T, setup func() (actors []*actor, check func() string)) (orders int) {
+	t.Helper()
+	found := ""
+	orders, path := search(func() ([]*actor, func([]string) bool) {
+		actors, check := setup()
+		return actors, func(stuck []string) bool {
+			if found = check(); len(stuck) > 0 {
+				found += fmt.Sprintf(" asleep for ever: %v", stuck)
+			}
+			return found == ""
+		}
+	})
+	require.Empty(t, found, "order %v", path)
+	return orders
+}
+
+var tiny = Geometry{Envelopes: 1, Eager: 256}
+
+// segments are made once: a search uses them again and again.
+type segments struct{ left, right, area []byte }
+
+func newSegments() *segments {
+	return &segments{heap(tiny.Size()), heap(tiny.Size()), heap(AreaSize)}
+}
+
+func (s *segments) pair(t testing.TB) (a, b *End) {
+	clear(s.left[:offMessages+8*descSize])
+	clear(s.right[:offMessages+8*descSize])
+	a, b = New(s.left, tiny), New(s.right, tiny)
+	require.NoError(t, a.Join(s.right, tiny))
+	require.NoError(t, b.Join(s.left, tiny))
+	a.SetArea(s.area)
+	require.NoError(t, b.SetPeerArea(s.area))
+	return a, b
+}
+
+// A reader takes everything, and says what is wrong with it.
+type reader struct {
+	e   *End
+	got int
+	bad string
+	buf [256]byte
+}
+
+func (r *reader) takeAll() {
+	var m Taken
+	for ring := range rings {
+		for {
+			ok, _, err := r.e.Take(ring, &m, r.buf[:])
+			if err != nil {
+				r.bad = err.Error()
+			}
+			if !ok {
+				break
+			}
+			want := fmt.Sprintf("message %d", r.got)
+			if m.Tag != uint64(r.got) || string(m.Body) != want {
+				r.bad = fmt.Sprintf("got %q with tag %d, want %q", m.Body, m.Tag, want)
+			}
+			r.got++
+			r.e.Free(m.Slot)
+		}
+	}
+	r.e.Report()
+}
+
+func put(e *End, n int) {
+	e.Put(Messages, &Message{Kind: 1, Tag: uint64(n)}, []byte(fmt.Sprintf("message %d", n)))
+}
+
+// A reader that sleeps when there is nothing is always woken, whichever way a message and its sleep cross.
+func TestEveryOrderOfSleep(t *testing.T) {
+	mem := newSegments()
+	const n = 3
+	orders := everyOrder(t, func() ([]*actor, func() string) {
+		a, b := mem.pair(t)
+		rang := false
+		r := &reader{e: b}
+		writer := &actor{name: "writer", run: func(*actor) {
+			put(a, 0)
+			rang = a.Publish() || rang
+			put(a, 1)
+			put(a, 2)
+			rang = a.Publish() || rang
+		}}
+		leader := &actor{name: "leader", run: func(me *actor) {
+			for r.takeAll(); r.got < n && r.bad == ""; r.takeAll() {
+				if !b.Arm() {
+					me.await(func() bool { return rang })
+					rang = false
+				}
+				b.Disarm()
+			}
+		}}
+		return []*actor{writer, leader}, func() string { return result(r, n) }
+	})
+	t.Logf("%d orders", orders)
+	require.Greater(t, orders, 100)
+}
+
+func result(r *reader, n int) string {
+	if r.bad == "" && r.got != n {
+		return fmt.Sprintf("got %d messages, want %d", r.got, n)
+	}
+	return r.bad
+}
+
+// A leader that leaves with the bell armed is followed by the assist, whom the bell wakes; a new leader takes over from it.
+func TestEveryOrderOfAssist(t *testing.T) {
+	mem := newSegments()
+	n := long.Or(1, 2)
+	orders := everyOrder(t, func() ([]*actor, func() string) {
+		a, b := mem.pair(t)
+		rang, armed, leading := false, false, false
+		r := &reader{e: b}
+		writer := &actor{name: "writer", run: func(*actor) {
+			for i := range n {
+				put(a, i)
+				rang = a.Publish() || rang
+			}
+		}}
+		pass := func() { // until there is nothing, with the bell armed
+			for r.takeAll(); b.Arm(); r.takeAll() {
+				b.Disarm()
+			}
+			armed = true
+		}
+		lead := func(me *actor) {
+			me.await(func() bool { return !leading })
+			leading = true
+		}
+		leader := &actor{name: "leader", run: func(me *actor) {
+			for range 2 { // comes, looks once, and is off to user code
+				lead(me)
+				if armed {
+					b.Disarm()
+					armed = false
+				}
+				pass()
+				leading = false
+			}
+		}}
+		assist := &actor{name: "assist", run: func(me *actor) {
+			for r.got < n && r.bad == "" {
+				me.await(func() bool { return !leading && (rang || r.got == n || r.bad != "") })
+				if rang {
+					leading, rang = true, false
+					b.Disarm()
+					pass()
+					leading = false
+				}
+			}
+		}}
+		return []*actor{writer, leader, assist}, func() string { return result(r, n) }
+	})
+	t.Logf("%d orders", orders)
+	require.Greater(t, orders, 100)
+}
+
+// A writer that waits for room sleeps, too: whoever takes something wakes it.
+func TestEveryOrderOfRoom(t *testing.T) {
+	mem := newSegments()
+	orders := everyOrder(t, func() ([]*actor, func() string) {
+		a, b := mem.pair(t)
+		Step = nil
+		sent, rangA, rangB := 0, false, false
+		r := &reader{e: b}
+		full := func() bool {
+			longest, _, err := a.Room(Bulk)
+			if err != nil {
+				r.bad = err.Error()
+			}
+			return longest < 0
+		}
+		one := func() {
+			a.Put(Bulk, &Message{Kind: 1, Tag: uint64(sent)}, []byte(fmt.Sprintf("message %d", sent)))
+			sent++
+		}
+		for !full() {
+			one()
+		}
+		rangB = a.Publish()
+		n := sent + 1
+		writer := &actor{name: "writer", run: func(me *actor) {
+			for full() {
+				if a.Wait(); full() && !a.Arm() {
+					me.await(func() bool { return rangA })
+					rangA = false
+				}
+				a.Disarm()
+			}
+			a.Go()
+			one()
+			rangB = a.Publish() || rangB
+		}}
+		var m Taken
+		taker := &actor{name: "reader", run: func(me *actor) {
+			for r.got < n && r.bad == "" {
+				for k := 0; k < bulkDescs/2; k++ {
+					Step, me.s.now = nil, nil
+					ok, _, err := b.Take(Bulk, &m, r.buf[:])
+					Step, me.s.now = me.s.step, me
+					if err != nil || ok && m.Tag != uint64(r.got) {
+						r.bad = fmt.Sprint(err, m.Tag, r.got)
+					}
+					if !ok {
+						break
+					}
+					r.got++
+				}
+				rangA = b.Report() || rangA
+				if r.got < n && !b.Arm() {
+					me.await(func() bool { return rangB })
+					rangB = false
+				}
+				b.Disarm()
+			}
+		}}
+		return []*actor{writer, taker}, func() string { return result(r, n) }
+	})
+	t.Logf("%d orders", orders)
+	require.Greater(t, orders, 100)
+}
+
+// A writer dies at each of its steps: its peer gets what was published, the first messages in their order, and nothing else.
+func TestEveryOrderOfDeath(t *testing.T) {
+	mem := newSegments()
+	for last := 1; last < 16; last++ {
+		everyOrder(t, func() ([]*actor, func() string) {
+			a, b := mem.pair(t)
+			rang, dead, steps := false, false, 0
+			r := &reader{e: b}
+			writer := &actor{name: "writer"}
+			writer.run = func(me *actor) {
+				defer func() { dead = true }()
+				step := Step
+				Step = func(p Point) {
+					if me.s.now != me {
+						step(p)
+						return
+					}
+					if steps++; steps == last {
+						runtime.Goexit()
+					}
+					step(p)
+				}
+				put(a, 0)
+				put(a, 1)
+				rang = a.Publish() || rang
+				put(a, 2)
+				rang = a.Publish() || rang
+			}
+			var published uint64
+			leader := &actor{name: "leader", run: func(me *actor) {
+				for over := false; !over && r.bad == ""; {
+					over = dead // the news comes first: what was there before is taken after it
+					r.takeAll()
+					if !over && !b.Arm() {
+						me.await(func() bool { return rang || dead })
+						rang = false
+					}
+					b.Disarm()
+				}
+			}}
+			return []*actor{writer, leader}, func() string {
+				o := &a.out[Messages]
+				for published = 0; a.own.load(o.base+int(published)*descSize) != 0; published++ {
+				}
+				return result(r, int(published))
+			}
+		})
+	}
+}
+
+// A search that finds nothing proves nothing if it would not find what is known to be wrong.
+func TestSearchFinds(t *testing.T) {
+	mem := newSegments()
+	asleep := 0
+	orders, _ := search(func() ([]*actor, func([]string) bool) {
+		a, b := mem.pair(t)
+		rang := false
+		r := &reader{e: b}
+		writer := &actor{name: "writer", run: func(*actor) {
+			put(a, 0)
+			rang = a.Publish()
+		}}
+		leader := &actor{name: "leader", run: func(me *actor) {
+			for r.takeAll(); r.got < 1; r.takeAll() {
+				step(Arm)
+				b.own.store(offBell, 1) // and does not look again
+				me.await(func() bool { return rang })
+			}
+		}}
+		return []*actor{writer, leader}, func(stuck []string) bool {
+			if slices.Equal(stuck, []string{"leader"}) {
+				asleep++
+			}
+			return true
+		}
+	})
+	require.Positive(t, asleep)
+	require.Less(t, asleep, orders)
+}

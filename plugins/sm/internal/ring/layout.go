@@ -1,0 +1,103 @@
+package ring
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Version is the version of the layout. Two sides of different versions refuse each other.
+const Version = 1
+
+const (
+	// Inline is the largest payload that fits into a descriptor, in bytes.
+	Inline = 96
+	// Slots is how many slots an area has, and SlotSize how many bytes of each are used: the longest message, and more than a piece
+	// of bulk data.
+	Slots    = 16
+	SlotSize = 65 << 10
+	// AreaSize is the length of an area in bytes.
+	AreaSize = Slots * slotStride
+
+	slotStride = 68 << 10 // whole pages
+	descSize   = 128      // two lines of the cache, which processors fetch in pairs
+	page       = 4 << 10
+	bulkDescs  = page / descSize
+	align      = 64 // of bodies
+)
+
+// Where things are in a segment. Words that are written at different times are 128 bytes apart.
+const (
+	offMagic    = 0
+	offTaken    = 128 // one word for each ring: descriptors that the owner of the segment has taken of the peer's
+	offProgress = 144 // how often the words of these two lines were brought up to date
+	offFreed    = 256 // one word of 32 bits for each slot: how often the owner has read what was in it
+	offBell     = 384 // not 0: the owner sleeps, and is woken when there is something for it. A new number for each sleep
+	offWaits    = 392 // not 0: the owner waits for room
+	offBulk     = page
+	offMessages = offBulk + bulkDescs*descSize
+)
+
+// Where things are in a descriptor.
+const (
+	descCommit = 0 // number of the message 32 bits, kind 8, flags 7, length 17
+	descOp     = 8
+	descTag    = 16
+	descCredit = 24
+	descSlot   = 28
+	descBody   = 32
+)
+
+const magic = 0x3130_4d53_5349_5551 // "QUISSM01" as bytes
+
+// Geometry is what the size of a segment follows from: the envelopes that the peer guarantees to its writer, and the bytes of each.
+type Geometry struct{ Envelopes, Eager int }
+
+// descs is how many descriptors the ring of messages has: two for each envelope, because each message can be withdrawn, and some for
+// what needs no envelope.
+func (g Geometry) descs() int { return roundUp((2*g.Envelopes+40)*descSize, page) / descSize }
+
+// bodies is the length of the bodies' ring: all envelopes full, wherever the first of them begins.
+func (g Geometry) bodies() int { return roundUp((g.Envelopes+1)*roundUp(g.Eager, align), page) }
+
+// Size is the length of a segment in bytes.
+func (g Geometry) Size() int { return offMessages + g.descs()*descSize + g.bodies() }
+
+func roundUp(n, to int) int { return (n + to - 1) / to * to }
+
+// A memory is bytes that another process may read, or write.
+type memory []byte
+
+func (m memory) word(off int) *uint64   { return (*uint64)(unsafe.Pointer(&m[off : off+8][0])) }
+func (m memory) word32(off int) *uint32 { return (*uint32)(unsafe.Pointer(&m[off : off+4][0])) }
+
+func (m memory) load(off int) uint64           { return atomic.LoadUint64(m.word(off)) }
+func (m memory) store(off int, v uint64)       { atomic.StoreUint64(m.word(off), v) }
+func (m memory) load32(off int) uint32         { return atomic.LoadUint32(m.word32(off)) }
+func (m memory) store32(off int, v uint32)     { atomic.StoreUint32(m.word32(off), v) }
+func (m memory) desc(base, index int) memory   { return m[base+index*descSize:][:descSize] }
+func (m memory) slot(index, length int) []byte { return m[index*slotStride:][:length] }
+
+// A Point is a place in the use of a ring at which a test may look, stop or die.
+type Point uint8
+
+// The points, in the order in which a message passes them.
+const (
+	Reserve  Point = iota // a descriptor is about to be taken for a message
+	Write                 // its payload is about to be written
+	Publish               // its commit word is about to be stored
+	Doorbell              // the reader is about to be looked at: is it asleep?
+	Consume               // a message is about to be read
+	Release               // its room is about to be given back
+	Arm                   // a reader has said that it sleeps, and is about to look once more
+	Wait                  // a writer is about to say that it waits for room, and then to look once more
+	Points
+)
+
+// Step, if not nil, is called at each point. Only tests set it, before there is any End.
+var Step func(Point)
+
+func step(p Point) {
+	if Step != nil {
+		Step(p)
+	}
+}

@@ -1,0 +1,176 @@
+package ring
+
+import "encoding/binary"
+
+// reserve descriptors are left to messages with an envelope and to what withdraws them.
+func (o *out) reserve() uint64 { return uint64(o.descs - 40) }
+
+// update takes in what the peer has taken.
+func (e *End) update(r int) error {
+	o := &e.out[r]
+	if e.peer == nil {
+		return nil
+	}
+	taken := e.peer.load(offTaken + 8*r)
+	if taken-o.taken > o.published-o.taken {
+		return broken("%d messages taken of %d, after %d", taken, o.published, o.taken)
+	}
+	if taken != o.taken && r == Messages {
+		e.bodies.free = o.ends[(taken-1)%uint64(o.descs)]
+	}
+	o.taken = taken
+	return nil
+}
+
+// Room returns the length of the longest body of a message that fits into ring r now, -1 when not even a message without one does,
+// and whether bulk data does. Under the lock.
+func (e *End) Room(r int) (longest int, bulk bool, err error) {
+	o := &e.out[r]
+	if o.head-o.taken >= uint64(o.descs)/2 || r == Messages && e.bodies.room() < e.eager {
+		if err := e.update(r); err != nil {
+			return -1, false, err
+		}
+	}
+	free := uint64(o.descs) - (o.head - o.taken)
+	if free == 0 {
+		return -1, false, nil
+	}
+	slot, err := e.freeSlot()
+	if err != nil {
+		return -1, false, err
+	}
+	longest = Inline
+	if r == Messages {
+		longest = max(longest, min(e.bodies.room(), e.eager))
+	}
+	if slot >= 0 && (e.areas.own != nil || longest >= e.eager || r == Bulk) { // an area is not made because the ring is full
+		longest = SlotSize
+	}
+	return longest, slot >= 0 && (r == Bulk || free > o.reserve()), nil
+}
+
+// freeSlot returns the first slot that is free: what was used last is in the cache. It is -1 when none is.
+func (e *End) freeSlot() (int, error) {
+	for i, used := range e.used {
+		freed := uint32(0)
+		if e.peer != nil {
+			freed = e.peer.load32(offFreed + 4*i)
+		}
+		switch freed {
+		case used:
+			return i, nil
+		case used - 1:
+		default:
+			return -1, broken("slot %d freed %d times of %d", i, freed, used)
+		}
+	}
+	return -1, nil
+}
+
+// NeedsArea reports whether a body of n bytes needs a slot, and there is no area yet: SetArea comes first. Under the lock.
+func (e *End) NeedsArea(r, n int) bool { return e.areas.own == nil && e.slotted(r, n) }
+
+// slotted reports whether a body of n bytes in ring r stands in a slot.
+func (e *End) slotted(r, n int) bool {
+	return n > Inline && (r == Bulk || n > e.eager || n > e.bodies.room())
+}
+
+// SetArea adds the area that this side writes: AreaSize bytes, zero. Under the lock.
+func (e *End) SetArea(b []byte) { e.areas.own = b }
+
+// Put writes a message, for which there is room, into ring r. Nobody sees it before Publish. Under the lock.
+func (e *End) Put(r int, m *Message, body []byte) {
+	m.Len = len(body)
+	d := e.next(r, m, e.slotted(r, m.Len))
+	switch at := d[descSlot]; {
+	case m.Len <= Inline:
+		copy(d[descBody:], body)
+	case at == inRing:
+		copy(e.own[e.bodies.place(m.Len):], body)
+		o := &e.out[r]
+		o.ends[(o.head-1)%uint64(o.descs)] = e.bodies.tail
+	default:
+		copy(e.areas.own.slot(int(at), m.Len), body)
+	}
+}
+
+// inRing stands in place of the number of a slot when the body is in the ring of bodies.
+const inRing = Slots
+
+// A Spot is where the body of a message is written after the message was.
+type Spot struct {
+	Body []byte
+	ring int
+	pos  uint64
+	slot int
+}
+
+// PutLater writes a message whose body of m.Len bytes, bulk data, the caller writes to Spot.Body before Publish. Under the lock; the
+// body may be written without.
+func (e *End) PutLater(r int, m *Message) Spot {
+	s := Spot{ring: r, pos: e.out[r].head, slot: -1}
+	d := e.next(r, m, m.Len > Inline)
+	if m.Len <= Inline {
+		s.Body = d[descBody:][:m.Len]
+	} else {
+		s.slot = int(d[descSlot])
+		s.Body = e.areas.own.slot(s.slot, m.Len)
+	}
+	return s
+}
+
+// Void has a message that is not published be nothing. Under the lock.
+func (e *End) Void(s Spot) {
+	o := &e.out[s.ring]
+	o.words[s.pos%uint64(o.descs)] = commit(s.pos, &Message{Kind: Void})
+	if s.slot >= 0 {
+		e.used[s.slot]--
+	}
+}
+
+// next writes the next descriptor of a ring.
+func (e *End) next(r int, m *Message, slotted bool) memory {
+	step(Reserve)
+	o := &e.out[r]
+	i := int(o.head % uint64(o.descs))
+	d := e.own.desc(o.base, i)
+	le := binary.LittleEndian
+	le.PutUint64(d[descOp:], m.Op)
+	le.PutUint64(d[descTag:], m.Tag)
+	le.PutUint32(d[descCredit:], m.Credit)
+	d[descSlot] = inRing
+	if slotted {
+		slot, _ := e.freeSlot() // Room has found it
+		e.used[slot]++
+		d[descSlot] = byte(slot)
+	}
+	o.words[i] = commit(o.head, m)
+	o.ends[i] = e.bodies.tail
+	o.head++
+	step(Write)
+	return d
+}
+
+// commit is the word that publishes message number pos of a ring.
+func commit(pos uint64, m *Message) uint64 {
+	return uint64(uint32(pos+1))<<32 | uint64(m.Kind)<<24 | uint64(m.Flags&0x7f)<<17 | uint64(m.Len)&(1<<17-1)
+}
+
+// Publish lets the peer see what was written, and reports whether it has to be woken. Under the lock.
+func (e *End) Publish() (wake bool) {
+	some := false
+	for r := range e.out {
+		o := &e.out[r]
+		for ; o.published < o.head; o.published++ {
+			step(Publish)
+			i := int(o.published % uint64(o.descs))
+			e.own.store(o.base+i*descSize, o.words[i])
+			some = true
+		}
+	}
+	if !some {
+		return false
+	}
+	step(Doorbell)
+	return e.bell()
+}

@@ -1,0 +1,388 @@
+package ring
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// heap returns n zero bytes that begin at a whole word.
+func heap(n int) []byte {
+	words := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), n)
+}
+
+// pair returns two ends that are joined, with areas.
+func pair(t testing.TB, g Geometry) (a, b *End) {
+	left, right := heap(g.Size()), heap(g.Size())
+	a, b = New(left, g), New(right, g)
+	a.Probe()
+	require.NoError(t, a.Join(right, g))
+	require.NoError(t, b.Join(left, g))
+	area := heap(AreaSize)
+	a.SetArea(area)
+	require.NoError(t, b.SetPeerArea(area))
+	return a, b
+}
+
+var usual = Geometry{Envelopes: 32, Eager: 4 << 10}
+
+func TestSize(t *testing.T) {
+	require.LessOrEqual(t, 2*usual.Size(), 400<<10, "bytes that a pair reserves")
+	require.Zero(t, usual.Size()%page)
+	require.GreaterOrEqual(t, slotStride, SlotSize)
+}
+
+// take takes the next message.
+func take(t testing.TB, e *End, r int, buf []byte) (Taken, bool) {
+	var m Taken
+	ok, needs, err := e.Take(r, &m, buf)
+	require.NoError(t, err)
+	require.False(t, needs)
+	return m, ok
+}
+
+// Whatever goes in comes out, once and in its order, with its body; the twin is two slices of messages.
+func TestTwin(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for _, g := range []Geometry{{1, 256}, {3, 300}, usual} {
+		a, b := pair(t, g)
+		type sent struct {
+			Message
+			body []byte
+		}
+		var twin [rings][]sent
+		buf := make([]byte, max(g.Eager, Inline))
+		var in, out int
+		for range 5_000 {
+			r := rng.IntN(rings)
+			if rng.IntN(2) == 0 {
+				longest, bulk, err := a.Room(r)
+				require.NoError(t, err)
+				if longest < 0 {
+					require.Greater(t, len(twin[r]), 1)
+					continue
+				}
+				body := make([]byte, []int{rng.IntN(Inline + 1), rng.IntN(min(g.Eager, longest) + 1), rng.IntN(longest + 1)}[rng.IntN(20)/9])
+				if len(body) > 8 {
+					binary.LittleEndian.PutUint64(body, rng.Uint64())
+					binary.LittleEndian.PutUint64(body[len(body)-8:], rng.Uint64())
+				}
+				m := Message{Kind: uint8(1 + rng.IntN(255)), Flags: uint8(rng.IntN(128)), Op: rng.Uint64(), Tag: rng.Uint64(), Credit: rng.Uint32(), Len: len(body)}
+				switch {
+				case bulk && rng.IntN(4) == 0:
+					s := a.PutLater(r, &m)
+					a.Void(s)
+					m, body = Message{Kind: Void, Op: m.Op, Tag: m.Tag, Credit: m.Credit}, nil
+				case bulk && rng.IntN(2) == 0:
+					require.Equal(t, len(body), copy(a.PutLater(r, &m).Body, body))
+				case r == Bulk && len(body) > Inline:
+					continue
+				default:
+					a.Put(r, &m, body)
+				}
+				twin[r] = append(twin[r], sent{m, body})
+				in++
+				a.Publish()
+				continue
+			}
+			for range rng.IntN(40) {
+				got, ok := take(t, b, r, buf)
+				require.Equal(t, len(twin[r]) > 0, ok)
+				if !ok {
+					break
+				}
+				want := twin[r][0]
+				twin[r] = twin[r][1:]
+				require.Equal(t, want.Message, got.Message)
+				require.Equal(t, len(want.body), len(got.Body))
+				require.Equal(t, append([]byte{}, want.body...), append([]byte{}, got.Body...))
+				b.Free(got.Slot)
+				out++
+			}
+			b.Report()
+		}
+		require.Greater(t, out, 500)
+		require.Equal(t, in, out+len(twin[0])+len(twin[1]))
+	}
+}
+
+// All envelopes fit, full, wherever the ring stands, and so does a withdraw of each.
+func TestGuarantee(t *testing.T) {
+	for _, g := range []Geometry{{1, 256}, {32, 4096}, {5, 300}} {
+		a, b := pair(t, g)
+		buf := make([]byte, g.Eager)
+		for k := range 100 + 20*g.Envelopes {
+			for range k % 3 { // moves the ring on
+				_, _, err := a.Room(Messages)
+				require.NoError(t, err)
+				a.Put(Messages, &Message{Kind: 1}, buf[:min(g.Eager, 97+k%160)])
+			}
+			a.Publish()
+			for _, ok := take(t, b, Messages, buf); ok; _, ok = take(t, b, Messages, buf) {
+			}
+			b.Report()
+			if k%25 != 0 {
+				continue
+			}
+			for i := range g.Envelopes {
+				longest, _, err := a.Room(Messages)
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, longest, g.Eager, "envelope %d of %d", i, g.Envelopes)
+				a.Put(Messages, &Message{Kind: 1}, buf)
+			}
+			for range g.Envelopes {
+				longest, _, err := a.Room(Messages)
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, longest, 0)
+				a.Put(Messages, &Message{Kind: 2}, nil)
+			}
+			a.Publish()
+		}
+	}
+}
+
+// Bulk data leaves room for messages.
+func TestBulkLeavesRoom(t *testing.T) {
+	a, _ := pair(t, usual)
+	n := 0
+	for ; ; n++ {
+		_, bulk, err := a.Room(Messages)
+		require.NoError(t, err)
+		if !bulk {
+			break
+		}
+		a.Put(Messages, &Message{Kind: 6}, make([]byte, 7))
+	}
+	require.Greater(t, n, 8)
+	for range 2 * usual.Envelopes {
+		longest, _, err := a.Room(Messages)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, longest, 0)
+		a.Put(Messages, &Message{Kind: 1}, nil)
+	}
+}
+
+// What is not published does not exist.
+func TestHalfWritten(t *testing.T) {
+	a, b := pair(t, usual)
+	buf := make([]byte, usual.Eager)
+	a.Put(Messages, &Message{Kind: 1}, []byte("half"))
+	_, ok := take(t, b, Messages, buf)
+	require.False(t, ok)
+	require.False(t, b.Look())
+	a.Publish()
+	require.True(t, b.Look())
+	m, ok := take(t, b, Messages, buf)
+	require.True(t, ok)
+	require.Equal(t, "half", string(m.Body))
+}
+
+// A body waits until the peer's area has come.
+func TestAreaComesLate(t *testing.T) {
+	g := usual
+	left, right := heap(g.Size()), heap(g.Size())
+	a, b := New(left, g), New(right, g)
+	require.NoError(t, a.Join(right, g))
+	require.NoError(t, b.Join(left, g))
+	body := make([]byte, 20_000)
+	body[19_999] = 7
+	longest, _, err := a.Room(Messages)
+	require.NoError(t, err)
+	require.Equal(t, SlotSize, longest)
+	require.True(t, a.NeedsArea(Messages, len(body)))
+	area := heap(AreaSize)
+	a.SetArea(area)
+	require.False(t, a.NeedsArea(Messages, len(body)))
+	a.Put(Messages, &Message{Kind: 1}, body)
+	a.Publish()
+	var m Taken
+	buf := make([]byte, g.Eager)
+	for range 2 {
+		ok, needs, err := b.Take(Messages, &m, buf)
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.True(t, needs)
+	}
+	require.Error(t, b.SetPeerArea(area[1:]))
+	require.NoError(t, b.SetPeerArea(area))
+	require.Error(t, b.SetPeerArea(area))
+	got, ok := take(t, b, Messages, buf)
+	require.True(t, ok)
+	require.Equal(t, body, got.Body)
+}
+
+// A bell rings once for each sleep.
+func TestBell(t *testing.T) {
+	a, b := pair(t, usual)
+	buf := make([]byte, usual.Eager)
+	put := func() bool {
+		a.Put(Messages, &Message{Kind: 1}, nil)
+		return a.Publish()
+	}
+	require.False(t, put(), "b is awake")
+	require.True(t, b.Arm(), "there is something")
+	take(t, b, Messages, buf)
+	require.False(t, b.Arm())
+	require.True(t, put())
+	require.False(t, put(), "it has rung")
+	take(t, b, Messages, buf)
+	take(t, b, Messages, buf)
+	require.False(t, b.Arm())
+	require.True(t, put(), "another sleep")
+	b.Disarm()
+	require.False(t, put())
+	require.False(t, a.Publish(), "nothing was written")
+}
+
+// A writer that waits for room is woken when there is some, and only if it waits.
+func TestRoomBell(t *testing.T) {
+	a, b := pair(t, usual)
+	buf := make([]byte, usual.Eager)
+	fill := func() {
+		for longest := 0; longest >= 0; longest, _, _ = a.Room(Bulk) {
+			a.Put(Bulk, &Message{Kind: 1}, nil)
+		}
+		a.Publish()
+	}
+	a.Put(Bulk, &Message{Kind: 1}, nil)
+	a.Publish()
+	require.False(t, a.Arm())
+	take(t, b, Bulk, buf)
+	require.False(t, b.Report(), "a does not wait")
+	fill()
+	a.Wait()
+	require.False(t, a.Arm())
+	take(t, b, Bulk, buf)
+	require.False(t, a.Look(), "b has not said so")
+	require.True(t, b.Report())
+	require.True(t, a.Look())
+	a.Go()
+	require.False(t, a.Look())
+}
+
+// Whatever the peer writes is refused or taken, and nothing more than its own messages is spoiled.
+func TestHostile(t *testing.T) {
+	g := Geometry{Envelopes: 2, Eager: 256}
+	buf := make([]byte, g.Eager)
+	first := offMessages
+	word := func(n uint64, m Message) uint64 { return commit(n, &m) }
+	for name, spoil := range map[string]func(peer, own memory){
+		"a message too far":        func(p, _ memory) { p.store(first, word(1, Message{Kind: 1})) },
+		"another lap":              func(p, _ memory) { p.store(first, word(64, Message{Kind: 1})) },
+		"longer than an envelope":  func(p, _ memory) { p.store(first, word(0, Message{Kind: 1, Len: 257})); p[first+descSlot] = inRing },
+		"longer than a slot":       func(p, _ memory) { p.store(first, word(0, Message{Kind: 1, Len: SlotSize + 1})) },
+		"no such slot":             func(p, _ memory) { p.store(first, word(0, Message{Kind: 1, Len: 100})); p[first+descSlot] = 17 },
+		"in the ring of bulk data": func(p, _ memory) { p.store(offBulk, word(0, Message{Kind: 1, Len: 100})); p[offBulk+descSlot] = inRing },
+		"more taken than sent":     func(p, _ memory) { p.store(offTaken, 3) },
+		"more freed than used":     func(p, _ memory) { p.store32(offFreed, 1) },
+		"less freed than before":   func(p, _ memory) { p.store32(offFreed, ^uint32(1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			mine, its := heap(g.Size()), heap(g.Size())
+			e := New(mine, g)
+			_ = New(its, g)
+			require.NoError(t, e.Join(its, g))
+			e.SetArea(heap(AreaSize))
+			require.NoError(t, e.SetPeerArea(heap(AreaSize)))
+			e.Put(Messages, &Message{Kind: 1}, make([]byte, 200))
+			e.Publish()
+			spoil(its, mine)
+			e.Look()
+			var m Taken
+			_, _, err := e.Take(Messages, &m, buf)
+			if err == nil {
+				_, _, err = e.Take(Bulk, &m, buf)
+			}
+			if err == nil {
+				err = e.update(Messages)
+			}
+			if err == nil {
+				_, _, err = e.Room(Bulk)
+			}
+			require.ErrorIs(t, err, ErrBroken)
+		})
+	}
+	e := New(heap(g.Size()), g)
+	require.ErrorIs(t, e.Join(heap(g.Size()), g), ErrBroken, "no magic")
+	require.ErrorIs(t, e.Join(heap(g.Size()+8), g), ErrBroken, "another size")
+}
+
+// FuzzPeer reads from a segment and an area that hold anything, and writes with what they say.
+func FuzzPeer(f *testing.F) {
+	f.Add([]byte{0}, uint16(0))
+	f.Add([]byte{1, 0, 0, 0, 1}, uint16(offMessages))
+	g := Geometry{Envelopes: 1, Eager: 256}
+	f.Fuzz(func(t *testing.T, junk []byte, at uint16) {
+		its := heap(g.Size())
+		_ = New(its, g)
+		e := New(heap(g.Size()), g)
+		require.NoError(t, e.Join(its, g))
+		e.SetArea(heap(AreaSize))
+		require.NoError(t, e.SetPeerArea(heap(AreaSize)))
+		buf := make([]byte, g.Eager)
+		var m Taken
+		for k := range 200 {
+			if len(junk) > 0 {
+				copy(its[min(int(at)+k*len(junk), len(its)):], junk)
+			}
+			for r := range rings {
+				if longest, bulk, err := e.Room(r); err != nil {
+					return
+				} else if bulk {
+					e.PutLater(r, &Message{Kind: 6, Len: SlotSize})
+				} else if longest >= 0 {
+					e.Put(r, &Message{Kind: 1}, buf[:min(longest, k, Inline)])
+				}
+				ok, _, err := e.Take(r, &m, buf)
+				if err != nil {
+					return
+				}
+				if ok {
+					require.LessOrEqual(t, len(m.Body), SlotSize)
+					e.Free(m.Slot)
+				}
+			}
+			e.Publish()
+			e.Look()
+			e.Report()
+		}
+	})
+}
+
+// The parts that are used for each message make no garbage.
+func TestAllocations(t *testing.T) {
+	a, b := pair(t, usual)
+	body, buf := make([]byte, 1000), make([]byte, usual.Eager)
+	var m Taken
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		if _, _, err := a.Room(Messages); err != nil {
+			t.Error(err)
+		}
+		a.Put(Messages, &Message{Kind: 1}, body)
+		a.Publish()
+		if ok, _, err := b.Take(Messages, &m, buf); !ok || err != nil {
+			t.Error(ok, err)
+		}
+		b.Report()
+	}))
+}
+
+func BenchmarkMessage(b *testing.B) {
+	x, y := pair(b, usual)
+	body, buf := make([]byte, 88), make([]byte, usual.Eager)
+	var m Taken
+	for b.Loop() {
+		_, _, _ = x.Room(Messages)
+		x.Put(Messages, &Message{Kind: 1}, body)
+		x.Publish()
+		_, _, _ = y.Take(Messages, &m, buf)
+		y.Report()
+	}
+}
