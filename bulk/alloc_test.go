@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 )
@@ -17,7 +18,7 @@ func TestTransfersAllocateLittle(t *testing.T) {
 	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
 		const rounds = 100
 		const assisted = 50 // wake-ups of the goroutines that stand in for those who do not drive
-		sizes := []int{4 << 10, 1 << 20, 16<<20 + 1}
+		sizes := []int{4 << 10, 1 << 20, long.Or(4<<20+1, 16<<20+1)}
 		if racing.Enabled {
 			sizes = sizes[:2]
 		}

@@ -322,7 +322,7 @@ func TestLateConnections(t *testing.T) {
 func TestMemberThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	limits := protocol.Limits{Part: 24 << 20}
-	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: protocol.Auth{None: true}, Limits: limits, Write: 2 * time.Second})
+	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: protocol.Auth{None: true}, Limits: limits, Write: time.Second})
 	nc, err := net.Dial("tcp", h.addr)
 	require.NoError(t, err)
 	defer func() { _ = nc.Close() }()

@@ -71,8 +71,8 @@ func TestPingGoesOn(t *testing.T) {
 		}
 		return echo(h)
 	}})
-	out := run(t, 0, "ping", "-interval", "0", "-timeout", "2s", "-count", "4", addr).out.String()
-	require.Regexp(t, `(?m)^no answer from .*: seq=2 time=2\d\d\d\.\d ms$`, out)
+	out := run(t, 0, "ping", "-interval", "0", "-timeout", "1s", "-count", "4", addr).out.String()
+	require.Regexp(t, `(?m)^no answer from .*: seq=2 time=1\d\d\d\.\d ms$`, out)
 	require.Regexp(t, `(?m)^64 bytes from .*: seq=4 `, out)
 	require.Regexp(t, `(?m)^4 sent, 3 answered, 1 lost; `, out)
 }

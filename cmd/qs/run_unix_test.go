@@ -111,7 +111,7 @@ func TestRunKills(t *testing.T) {
 // Who does not join is named, by qs and to those who wait.
 func TestRunNamesTheMissing(t *testing.T) {
 	t.Parallel()
-	q := run(t, 1, "run", "-n", "3", "-timeout", "3s", "-grace", "10ms", "--", self(t), programArg, "absent", "2")
+	q := run(t, 1, "run", "-n", "3", "-timeout", "1s", "-grace", "10ms", "--", self(t), programArg, "absent", "2")
 	require.Contains(t, q.errors.String(), "startup not complete in time: missing rank 2")
 	require.Contains(t, q.out.String(), "[0] rendezvous: join ")
 	require.Contains(t, q.out.String(), "as rank 0: startup aborted: startup not complete in time: missing rank 2")

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -79,7 +80,7 @@ func TestShortFreeze(t *testing.T) {
 	})
 }
 
-const shortest = 2 * time.Second // a PeerTimeout that a busy machine can keep
+const shortest = 1500 * time.Millisecond // a PeerTimeout that a busy machine can keep
 
 // A target stops for longer than PeerTimeout (F09): what waits for it ends with ErrPeerLost in time. When it goes on, what it
 // still has to say is dropped, and a new session serves.
@@ -223,7 +224,7 @@ func TestOwnFreeze(t *testing.T) {
 			seen := served
 			o.until(func() bool { return served > seen && held != (hg.Incoming{}) })
 		}
-		for i := range time.Duration(2) {
+		for i := range time.Duration(long.Or(1, 2)) {
 			goesOn()
 			o.drive(shortest/16 + i*shortest/8) // the answer has arrived, and some of these times no other sign of life
 			p.stop()
@@ -250,8 +251,8 @@ func TestOwnFreeze(t *testing.T) {
 func TestStarvedTarget(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
-		const cycle, share, cycles = 100 * time.Millisecond, 20, 35 // longer than PeerTimeout
-		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: 3 * time.Second}})
+		const cycle, share, cycles = 100 * time.Millisecond, 20, 23 // longer than PeerTimeout
+		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: 2 * time.Second}})
 		w := o.work(4)
 		for range cycles {
 			p.stop()

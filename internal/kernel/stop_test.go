@@ -15,11 +15,12 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // rounds is how often TestStoppedOwner cancels; more give a better picture of the times.
-var rounds = flag.Int("rounds", 6, "cancels of TestStoppedOwner")
+var rounds = flag.Int("rounds", long.Or(3, 6), "cancels of TestStoppedOwner")
 
 var zeroes = make([]byte, 1<<20)
 

@@ -381,7 +381,7 @@ func ownFreeze(b *bed) {
 	b.pass()
 	for range 3 {
 		a.parked = true
-		b.lapse(4 * timeout)
+		b.lapse(2 * timeout)
 		a.parked = false
 		b.lapse(timeout / 2)
 		require.False(b, c.ended(), "a peer was accused after a freeze of this process")

@@ -85,10 +85,12 @@ func Names() []string {
 // of them together leave behind: nothing else may run meanwhile. skip names rules that the plugin cannot keep, and says why not.
 func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
+	leak.Check(t)
 	test(t, mk, skip, func(*rule) bool { return true })
 }
 
-// TestRest is TestPlugin for the rules that other, a network of the same plugin that has been tested, lacks something for.
+// TestRest is TestPlugin for the rules that other, a network of the same plugin that has been tested, lacks something for. It does not
+// look at what is left, so other tests may run meanwhile.
 func TestRest(t *testing.T, mk Maker, other Network) {
 	t.Helper()
 	test(t, mk, nil, func(r *rule) bool { return r.lacks(other) != "" })
@@ -96,7 +98,6 @@ func TestRest(t *testing.T, mk Maker, other Network) {
 
 func test(t *testing.T, mk Maker, skip map[string]string, wanted func(r *rule) bool) {
 	t.Helper()
-	leak.Check(t)
 	for _, problem := range checkSkip(skip) {
 		t.Error(problem)
 	}

@@ -33,20 +33,21 @@ func ownHost() string {
 	return netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}).String()
 }
 
-func TestConformance(t *testing.T) {
-	network := func(t testing.TB, opts tcp.Options) natest.Network {
-		opts.Resolver = silent{}
-		host := ownHost()
-		return natest.Network{
-			Listen:     func(int) string { return "tcp://" + host + ":0" },
-			Origin:     "tcp://",
-			Nobody:     "tcp://" + closedPort(t),
-			Pending:    "tcp://silent:9000",
-			Plugins:    []na.Plugin{tcp.New(opts)},
-			Concurrent: true,
-			Assisted:   !opts.Unassisted,
-		}
+func network(t testing.TB, opts tcp.Options) natest.Network {
+	opts.Resolver = silent{}
+	host := ownHost()
+	return natest.Network{
+		Listen:     func(int) string { return "tcp://" + host + ":0" },
+		Origin:     "tcp://",
+		Nobody:     "tcp://" + closedPort(t),
+		Pending:    "tcp://silent:9000",
+		Plugins:    []na.Plugin{tcp.New(opts)},
+		Concurrent: true,
+		Assisted:   !opts.Unassisted,
 	}
+}
+
+func TestConformance(t *testing.T) {
 	run := func(t *testing.T, opts tcp.Options) {
 		natest.TestPlugin(t, func(t testing.TB) natest.Network { return network(t, opts) }, nil)
 	}
@@ -61,15 +62,18 @@ func TestConformance(t *testing.T) {
 			run(t, opts)
 		})
 	})
-	if na.PollerSupported {
-		assisted, alone := network(t, tcp.Options{}), tcp.Options{Unassisted: true}
-		t.Run("unassisted", func(t *testing.T) {
-			if long.On {
-				run(t, alone)
-				return
-			}
-			natest.TestRest(t, func(t testing.TB) natest.Network { return network(t, alone) }, assisted)
-		})
-		natest.Cover(t, assisted, network(t, alone))
+	if na.PollerSupported && long.On {
+		t.Run("unassisted", func(t *testing.T) { run(t, tcp.Options{Unassisted: true}) })
 	}
+}
+
+// TestFrozen checks the rules about a context that nobody drives, nor assists.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	if !na.PollerSupported {
+		return
+	}
+	assisted, alone := network(t, tcp.Options{}), network(t, tcp.Options{Unassisted: true})
+	natest.TestRest(t, func(t testing.TB) natest.Network { return network(t, tcp.Options{Unassisted: true}) }, assisted)
+	natest.Cover(t, assisted, alone)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	strictSeeds = flag.Int("strict.seeds", 1000, "seeds of TestStrictSeeds")
+	strictSeeds = flag.Int("strict.seeds", long.Or(200, 1000), "seeds of TestStrictSeeds")
 	nativeSeeds = flag.Int("native.seeds", long.Or(2, 20), "seeds of TestNativeSeeds")
 )
 
