@@ -119,6 +119,15 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 // Len returns the number of bytes.
 func (h *Handle) Len() int64 { return h.key().Len }
 
+// Moved returns how many bytes peers have read from the memory of this process and written to it, as far as is known by now: not those that
+// travelled inside the RPC.
+func (h *Handle) Moved() int64 {
+	if h.Remote() {
+		return 0
+	}
+	return h.mem().Served()
+}
+
 // Access returns what peers of the owner may do.
 func (h *Handle) Access() Access { return h.key().Access }
 

@@ -31,7 +31,7 @@ func (s *service) pass() bool {
 	switch {
 	case s.allowed, s.ctx.class.cfg.Authorize == nil:
 		return true
-	case s.ctx.nctx.Draining() && !s.rpc.always || s.late() || !s.env.Watch(): // and stays so
+	case s.ctx.nctx.Draining() && !s.rpc.Always || s.late() || !s.env.Watch(): // and stays so
 		return true
 	case !s.authorized():
 		return false

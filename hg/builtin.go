@@ -41,7 +41,7 @@ func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 func (c *Class) registerBuiltIn() error {
 	all := []RPC{
 		{Name: PingRPC, Handler: ping, Inline: true},
-		{Name: HealthRPC, Handler: c.health, Inline: true, always: true},
+		{Name: HealthRPC, Handler: c.health, Inline: true, Always: true},
 		{Name: RPCsRPC, Inline: true},
 	}
 	if c.cfg.Reflect {

@@ -101,7 +101,7 @@ func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, 
 // begin makes k the record of a new call. Locked.
 func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
-	if h.ctx.nctx.Draining() {
+	if h.ctx.nctx.Draining() && !h.rpc.Always {
 		return errClosing
 	}
 	if size, limit := int64(len(k.in)-k.head), h.ctx.class.cfg.MaxInput; size > limit {

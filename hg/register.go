@@ -36,7 +36,8 @@ type RPC struct {
 	// Shape describes input and output, for RPCsRPC; the program chooses how.
 	Shape string
 
-	always bool // served while the class drains, too
+	// Always has the RPC served, and lets it be called, while the class drains, too: for what running handlers need to end.
+	Always bool
 }
 
 // registry holds the RPCs of a class. Readers take no lock.

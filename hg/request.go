@@ -26,7 +26,7 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 	s.setBudget(req.budget)
 	switch {
 	case err != nil:
-	case c.nctx.Draining() && (s.rpc == nil || !s.rpc.always):
+	case c.nctx.Draining() && (s.rpc == nil || !s.rpc.Always):
 		err = errClosing
 	case s.rpc == nil || s.rpc.Handler == nil:
 		err = c.class.rpcs.unknown(req.id, c.class.cfg.Reflect)
@@ -171,7 +171,7 @@ func (s *service) begin() {
 	}
 	closing := s.ctx.nctx.Closing()
 	switch {
-	case s.ctx.nctx.Draining() && !closing && !s.rpc.always:
+	case s.ctx.nctx.Draining() && !closing && !s.rpc.Always:
 		s.reject(errClosing)
 		return
 	case s.ctx.class.cfg.Authorize != nil && !s.allowed && !closing: // cannot be

@@ -93,9 +93,17 @@ type Mem struct {
 	word   atomic.Int64 // users, plus memClosed once closed
 	closer Ticket       // the operation that took m back; set before memClosed is
 	ending Result       // what it ends with; likewise
+	served atomic.Int64 // bytes that peers have read and written
 }
 
 const memClosed = 1 << 62
+
+// Served returns how many bytes peers have read from m and written to it so far, as far as is known: those whose pieces have left,
+// or have come.
+func (m *Mem) Served() int64 { return m.served.Load() }
+
+// CountServed counts n bytes that a peer has read or written. Plugins call it.
+func (m *Mem) CountServed(n int64) { m.served.Add(n) }
 
 // NewMem returns memory over segs for local use: nothing is published. The segments are used, not copied. The error
 // matches ErrInvalid when there are more than Limits().MaxSegments.

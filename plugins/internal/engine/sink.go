@@ -116,6 +116,9 @@ func (l *Link) Placed(v *View) error {
 	}
 	s.got += v.n
 	o := s.op
+	if o == nil {
+		s.mem.CountServed(v.n)
+	}
 	switch {
 	case o == nil && s.got == s.n:
 		delete(l.sinks, s.id)

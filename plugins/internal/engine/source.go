@@ -128,6 +128,9 @@ func (l *Link) Sent(v *View) {
 	if l.state == linkDown {
 		return
 	}
+	if s.serve && v.code == na.OK {
+		s.mem.CountServed(v.n)
+	}
 	l.heard = true // the peer takes bytes: behind so much of them it may not have seen our Ping yet
 	if s.code == na.OK {
 		s.code = v.code

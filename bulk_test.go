@@ -1,0 +1,290 @@
+package quicksilver_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+)
+
+// A store is one blob; its methods move it in every way there is.
+type (
+	putIn struct {
+		How  string
+		Body qs.Source
+	}
+	getIn struct {
+		How  string
+		N    int
+		Body qs.Sink
+	}
+)
+
+var (
+	put = qs.Define[putIn, []byte]("test/put")
+	get = qs.Define[getIn, int]("test/get")
+)
+
+// noise returns n bytes in which every byte follows from its offset and the seed.
+func noise(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for i := 0; i < n; i += 8 {
+		v := r.Uint64()
+		for k := i; k < min(i+8, n); k++ {
+			b[k] = byte(v)
+			v >>= 8
+		}
+	}
+	return b
+}
+
+func serveBulk(t testing.TB, n *qs.Node) {
+	dir := t.TempDir()
+	put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
+		switch in.How {
+		case "reader":
+			var b bytes.Buffer
+			_, err := b.ReadFrom(struct{ io.Reader }{in.Body.Reader(ctx)})
+			return b.Bytes(), err
+		case "copy":
+			var b bytes.Buffer
+			_, err := io.Copy(&b, in.Body.Reader(ctx))
+			return b.Bytes(), err
+		case "at":
+			b := make([]byte, in.Body.Len())
+			for i := len(b); i > 0; i -= min(i, 100_000) { // from the end
+				from := max(i-100_000, 0)
+				if _, err := in.Body.ReadAt(b[from:i], int64(from)); err != nil && err != io.EOF {
+					return nil, err
+				}
+			}
+			return b, nil
+		case "some":
+			b := make([]byte, 10)
+			_, err := io.ReadFull(in.Body.Reader(ctx), b)
+			return b, err
+		}
+		return nil, qs.Errorf(qs.BadInput, "how?")
+	})
+	get.Handle(n, func(ctx context.Context, in getIn) (int, error) {
+		all := noise(7, in.N)
+		switch in.How {
+		case "writer":
+			w := in.Body.Writer(ctx)
+			for rest := all; len(rest) > 0; {
+				k, err := w.Write(rest[:min(len(rest), 12_345)])
+				if err != nil {
+					return 0, err
+				}
+				rest = rest[k:]
+			}
+			return len(all), nil
+		case "copy":
+			n, err := io.Copy(in.Body.Writer(ctx), bytes.NewReader(all))
+			return int(n), err
+		case "at":
+			for i := len(all); i > 0; i -= min(i, 1_000_000) {
+				from := max(i-1_000_000, 0)
+				if _, err := in.Body.WriteAt(all[from:i], int64(from)); err != nil {
+					return 0, err
+				}
+			}
+			return len(all), nil
+		case "hole":
+			_, err := in.Body.WriteAt(all[10:], 10)
+			return len(all), err
+		case "file":
+			name := filepath.Join(dir, fmt.Sprint(in.N))
+			if err := os.WriteFile(name, all, 0o600); err != nil {
+				return 0, err
+			}
+			f, err := os.Open(name)
+			if err != nil {
+				return 0, err
+			}
+			defer f.Close()
+			n, err := in.Body.SendFile(ctx, f)
+			return int(n), err
+		case "both":
+			w := in.Body.Writer(ctx)
+			if _, err := w.Write(all[:in.N/2]); err != nil {
+				return 0, err
+			}
+			return len(all), errors.New("half of it is gone")
+		}
+		return 0, qs.Errorf(qs.BadInput, "how?")
+	})
+}
+
+var sizes = []int{0, 1, 5_000, 1 << 20, 5_000_001} // inside the request, one piece, around the ring
+
+func TestSources(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	ctx := within(t)
+	for _, n := range sizes {
+		want := noise(3, n)
+		file := filepath.Join(t.TempDir(), "f")
+		require.NoError(t, os.WriteFile(file, want, 0o600))
+		f, err := os.Open(file)
+		require.NoError(t, err)
+		defer f.Close()
+		for kind, source := range map[string]func() qs.Source{
+			"Lend":     func() qs.Source { return qs.Lend(want[:n/3], want[n/3:]) },
+			"LendFile": func() qs.Source { return qs.LendFile(f) },
+			"From":     func() qs.Source { return qs.From(bytes.NewReader(want)) },
+			"trickle":  func() qs.Source { return qs.From(iotest.HalfReader(bytes.NewReader(want))) },
+		} {
+			for _, how := range []string{"reader", "copy", "at"} {
+				if kind != "Lend" && kind != "LendFile" && how == "at" {
+					continue
+				}
+				got, err := put.Call(ctx, to, putIn{how, source()})
+				require.NoError(t, err, "%s %s of %d bytes", kind, how, n)
+				require.True(t, bytes.Equal(want, got), "%s %s of %d bytes gave %d others", kind, how, n, len(got))
+			}
+		}
+	}
+	_, err := put.Call(ctx, to, putIn{"at", qs.From(bytes.NewReader([]byte("abc")))})
+	require.ErrorIs(t, err, qs.ErrRemote)
+	got, err := put.Call(ctx, to, putIn{"some", qs.From(bytes.NewReader(noise(1, 20<<20)))})
+	require.NoError(t, err)
+	require.Equal(t, noise(1, 10), got)
+	got, err = put.Call(ctx, to, putIn{"copy", qs.Source{}})
+	require.NoError(t, err)
+	require.Empty(t, got)
+}
+
+func TestSinks(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	ctx := within(t)
+	for _, n := range sizes {
+		want := noise(7, n)
+		room := make([]byte, n+10)
+		for _, how := range []string{"writer", "copy", "at", "file"} {
+			clear(room)
+			sink := qs.Fill(room[:n/2], room[n/2:])
+			k, err := get.Call(ctx, to, getIn{how, n, sink})
+			require.NoError(t, err, "%s of %d bytes", how, n)
+			require.Equal(t, n, k)
+			require.EqualValues(t, n, sink.Filled(), how)
+			require.True(t, bytes.Equal(want, room[:n]), "%s of %d bytes", how, n)
+
+			name := filepath.Join(t.TempDir(), "f")
+			f, err := os.Create(name)
+			require.NoError(t, err)
+			sink = qs.FillFile(f, int64(n+10))
+			_, err = get.Call(ctx, to, getIn{how, n, sink})
+			require.NoError(t, err, "file, %s of %d bytes", how, n)
+			got, err := os.ReadFile(name)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got), "file, %s of %d bytes gave %d", how, n, len(got))
+			require.NoError(t, f.Close())
+
+			if how != "at" {
+				var b bytes.Buffer
+				sink := qs.Into(&b)
+				_, err = get.Call(ctx, to, getIn{how, n, sink})
+				require.NoError(t, err, "Into, %s of %d bytes", how, n)
+				require.True(t, bytes.Equal(want, b.Bytes()), "Into, %s of %d bytes gave %d", how, n, b.Len())
+				require.EqualValues(t, n, sink.Filled())
+			}
+		}
+	}
+	room := make([]byte, 100)
+	sink := qs.Fill(room)
+	_, err := get.Call(ctx, to, getIn{"hole", 100, sink})
+	require.NoError(t, err)
+	require.Zero(t, sink.Filled(), "there is a gap at the beginning")
+	for _, how := range []string{"writer", "copy", "at", "file"} {
+		_, err = get.Call(ctx, to, getIn{how, 101, qs.Fill(room)})
+		require.ErrorIs(t, err, qs.ErrRemote, how)
+		remote, _ := qs.RemoteOf(err)
+		require.Equal(t, qs.ErrOverflow, remote.Code, "%s: %v", how, err)
+		_, err = get.Call(ctx, to, getIn{how, 1, qs.Sink{}})
+		remote, _ = qs.RemoteOf(err)
+		require.NotNil(t, remote, "%s: %v", how, err)
+		require.Equal(t, qs.ErrOverflow, remote.Code, "%s: %v", how, err)
+	}
+	var b bytes.Buffer
+	_, err = get.Call(ctx, to, getIn{"both", 5 << 20, qs.Into(&b)})
+	require.ErrorIs(t, err, qs.ErrHandler)
+	require.True(t, bytes.HasPrefix(noise(7, 5<<20), b.Bytes()), "an Into that failed holds a prefix")
+}
+
+// The error of the caller's own reader or writer fails the call, and is its cause.
+func TestStreamErrors(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	ctx := within(t)
+	why := errors.New("the disk is on fire")
+	_, err := put.Call(ctx, to, putIn{"copy", qs.From(io.MultiReader(bytes.NewReader(noise(1, 2<<20)), iotest.ErrReader(why)))})
+	require.ErrorIs(t, err, why)
+	require.ErrorIs(t, err, qs.ErrRemote)
+	_, err = get.Call(ctx, to, getIn{"copy", 9 << 20, qs.Into(writerFunc(func([]byte) (int, error) { return 0, why }))})
+	require.ErrorIs(t, err, why)
+	_, err = put.Call(ctx, to, putIn{"copy", qs.From(readerFunc(func([]byte) (int, error) { panic("oh") }))})
+	require.ErrorContains(t, err, "oh")
+}
+
+type (
+	writerFunc func([]byte) (int, error)
+	readerFunc func([]byte) (int, error)
+)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+func (f readerFunc) Read(b []byte) (int, error)  { return f(b) }
+
+// A handler that keeps what it got cannot use it once it has returned; what it got cannot be lent on.
+func TestLateUse(t *testing.T) {
+	t.Parallel()
+	kept := make(chan qs.Source, 1)
+	keptSink := make(chan qs.Sink, 1)
+	keep := qs.Define[putIn, int]("test/keep")
+	keepSink := qs.Define[getIn, int]("test/keepsink")
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		keep.Handle(n, func(ctx context.Context, in putIn) (int, error) {
+			_, err := keep.Call(ctx, qs.CallOf(ctx).Peer, in)
+			if !errors.Is(err, qs.ErrUnsupported) {
+				return 0, fmt.Errorf("lent on: %v", err)
+			}
+			kept <- in.Body
+			return 0, nil
+		})
+		keepSink.Handle(n, func(ctx context.Context, in getIn) (int, error) {
+			keptSink <- in.Body
+			return 0, nil
+		})
+	})
+	c := open(t, "tcp://", qs.Config{})
+	to := peer(t, c, s.Addr().String())
+	ctx := within(t)
+	_, err := keep.Call(ctx, to, putIn{"", qs.Lend(make([]byte, 10_000))})
+	require.NoError(t, err)
+	late := <-kept
+	_, err = late.ReadAt(make([]byte, 10), 0)
+	require.ErrorIs(t, err, qs.ErrClosed)
+	_, err = late.Reader(ctx).Read(make([]byte, 10))
+	require.ErrorIs(t, err, qs.ErrClosed)
+	_, err = keepSink.Call(ctx, to, getIn{Body: qs.Fill(make([]byte, 10))})
+	require.NoError(t, err)
+	lateSink := <-keptSink
+	_, err = lateSink.WriteAt(make([]byte, 10), 0)
+	require.ErrorIs(t, err, qs.ErrClosed)
+	_, err = lateSink.Writer(ctx).Write(make([]byte, 10))
+	require.ErrorIs(t, err, qs.ErrClosed)
+	_, err = qs.Lend(make([]byte, 10)).Reader(ctx).Read(make([]byte, 10))
+	require.ErrorIs(t, err, qs.ErrUnsupported)
+}

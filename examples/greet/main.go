@@ -1,0 +1,57 @@
+// Command greet is a typed service and its client: "greet" serves, "greet NAME" calls it.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+)
+
+var Greet = qs.Define[string, string]("greet") // both programs import it
+
+func serve(ctx context.Context, addr string) error {
+	node, err := qs.Open(addr, qs.Config{})
+	if err != nil {
+		return err
+	}
+	Greet.Handle(node, func(_ context.Context, name string) (string, error) { return "hello, " + name, nil })
+	return node.Serve(ctx) // until ctx ends; then calls that are under way may end
+}
+
+func greet(ctx context.Context, addr, name string) (string, error) {
+	node, err := qs.Open("tcp://", qs.Config{})
+	if err != nil {
+		return "", err
+	}
+	defer node.Close()
+	server, err := node.Peer(ctx, addr)
+	if err != nil {
+		return "", err
+	}
+	return Greet.Call(ctx, server, name)
+}
+
+const addr = "tcp://127.0.0.1:7117"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if len(os.Args) < 2 {
+		check(serve(ctx, addr))
+		return
+	}
+	answer, err := greet(ctx, addr, os.Args[1])
+	check(err)
+	fmt.Println(answer)
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}

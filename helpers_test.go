@@ -1,0 +1,73 @@
+package quicksilver_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+const patience = time.Minute
+
+// within returns a context that bounds a test.
+func within(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// open opens a node over tcp that is closed with the test.
+func open(t testing.TB, addr string, cfg qs.Config) *qs.Node {
+	t.Helper()
+	n, err := qs.Open(addr, cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
+	return n
+}
+
+// server opens a node that serves what register registers until the test ends.
+func server(t testing.TB, cfg qs.Config, register func(n *qs.Node)) *qs.Node {
+	t.Helper()
+	n, err := qs.Open("tcp://127.0.0.1:0", cfg)
+	require.NoError(t, err)
+	register(n)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Serve(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+		require.NoError(t, n.Close())
+	})
+	return n
+}
+
+func peer(t testing.TB, n *qs.Node, addrs ...string) qs.Peer {
+	t.Helper()
+	p, err := n.Peer(within(t), addrs...)
+	require.NoError(t, err)
+	return p
+}
+
+// pair returns a client's node and the peer that is a server with cfg.
+func pair(t testing.TB, cfg qs.Config, register func(n *qs.Node)) (*qs.Node, qs.Peer) {
+	t.Helper()
+	s := server(t, cfg, register)
+	c := open(t, "tcp://", qs.Config{})
+	return c, peer(t, c, s.Addr().String())
+}
+
+// simulated opens a node in a world.
+func simulated(t testing.TB, w *sim.World, addr string, cfg qs.Config) *qs.Node {
+	t.Helper()
+	cfg.HG.NA.Plugins = []hg.Plugin{w.Plugin()}
+	n, err := qs.Open(addr, cfg)
+	require.NoError(t, err)
+	return n
+}

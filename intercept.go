@@ -1,0 +1,97 @@
+package quicksilver
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Call is what interceptors see of a call, and what a handler gets by CallOf. Before the request leaves, a client's may
+// change Peer and Meta.
+type Call struct {
+	Method  string
+	Options Options
+	Peer    Peer  // where it goes; at the target, where it comes from
+	Meta    Meta  // beside the input
+	In, Out any   // pointers to the input and the output; at the target In is decoded before the first interceptor runs
+	Answer  Meta  // beside the output: a handler sets it, a client has it after next
+	Attempt int   // from 1, of Retry
+	Moved   int64 // bytes that have been moved from and to what the input lends, in this attempt: after next
+
+	ctl      *control
+	stall    time.Duration // of Retry: give an attempt up that moves nothing for so long
+	withdraw time.Duration // and ask first for the request, for so long
+	streams  bool          // a From or an Into was lent in the last attempt
+}
+
+// An Interceptor runs around calls or handlers: it does what it likes, and calls next, with ctx or one made of it, which does
+// the rest. A client's may call next again, for another attempt; a server's calls it once at the most.
+type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
+
+// chain runs is around last.
+func chain(ctx context.Context, is []Interceptor, c *Call, last func(context.Context) error) error {
+	if len(is) == 0 {
+		return last(ctx)
+	}
+	return is[0](ctx, c, func(ctx context.Context) error { return chain(ctx, is[1:], c, last) })
+}
+
+// Log returns an interceptor, for either side, that logs each call when it has ended: at slog.LevelDebug, or at
+// slog.LevelWarn with the error. A nil l is slog.Default().
+func Log(l *slog.Logger) Interceptor {
+	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
+		n := c.Peer.p.n
+		begun := n.now()
+		err := next(ctx)
+		log := l
+		if log == nil {
+			log = slog.Default()
+		}
+		level := slog.LevelDebug
+		if err != nil {
+			level = slog.LevelWarn
+		}
+		if !log.Enabled(ctx, level) {
+			return err
+		}
+		attrs := []slog.Attr{slog.String("method", c.Method), slog.String("peer", c.Peer.String()), slog.Duration("took", n.now()-begun)}
+		if c.Attempt > 1 {
+			attrs = append(attrs, slog.Int("attempt", c.Attempt))
+		}
+		if err != nil {
+			attrs = append(attrs, slog.String("error", err.Error()), slog.String("fate", FateOf(err).String()))
+		}
+		log.LogAttrs(ctx, level, "call", attrs...)
+		return err
+	}
+}
+
+type (
+	callKey struct{}
+	metaKey struct{}
+)
+
+// CallOf returns the request that the ctx of a handler belongs to, or nil.
+func CallOf(ctx context.Context) *Call {
+	c, _ := ctx.Value(callKey{}).(*Call)
+	return c
+}
+
+// WithMeta returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. It is not passed on
+// by the target. Names and values of a call have at most 1,024 bytes: a call with more, or with a bad name, fails with
+// ErrOverflow or ErrInvalid.
+func WithMeta(ctx context.Context, name, value string) context.Context {
+	was, _ := ctx.Value(metaKey{}).(carried)
+	if was.err != nil {
+		return ctx
+	}
+	m, err := was.m.With(name, value)
+	return context.WithValue(ctx, metaKey{}, carried{m, err})
+}
+
+type carried struct {
+	m   hg.Meta
+	err error
+}

@@ -1,0 +1,174 @@
+package quicksilver
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+// A Method is a function of another process, with the types of its input and output: a package variable that both programs
+// import. In may hold Sources and Sinks in its fields, and in those of structs in it.
+type Method[In, Out any] struct{ m *method }
+
+// Options say more about a method. The zero value works.
+type Options struct {
+	// Codec encodes input and output; both sides need the same. Nil means Config.HG.Codec, which is msgpack if not set.
+	Codec codec.Codec
+	// Idempotent says that it does no harm to run the method twice: Retry repeats it also when it may have run.
+	Idempotent bool
+	// Inline has handlers run on the goroutine that drives the node. They must not block, and be quick.
+	Inline bool
+}
+
+// A method is what Methods and OneWays have in common.
+type method struct {
+	name   string
+	o      Options
+	oneWay bool
+	shape  string
+	fields []field // Sources and Sinks of the input
+	sinks  int     // of them
+}
+
+// Define names a method. Names are global: package and method, say, with a slash between; 1 to 255 bytes. It panics when the name is
+// of another length, or when In or Out holds a Source or a Sink where none can be: in a pointer, slice, map or interface, or
+// in Out.
+func Define[In, Out any](name string) *Method[In, Out] { return DefineWith[In, Out](name, Options{}) }
+
+// DefineWith is Define with Options.
+func DefineWith[In, Out any](name string, o Options) *Method[In, Out] {
+	return &Method[In, Out]{define(name, o, false, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
+}
+
+func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
+	if name == "" || len(name) > 255 {
+		panic(fmt.Sprintf("quicksilver: the method name %q has %d bytes, want 1 to 255", name, len(name)))
+	}
+	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in), shape: shape(in)}
+	if oneWay {
+		if len(m.fields) > 0 {
+			panic(fmt.Sprintf("quicksilver: method %s is one-way: nobody would know how long its Sources and Sinks are needed", name))
+		}
+		return m
+	}
+	if len(fieldsOf(name, out)) > 0 {
+		panic(fmt.Sprintf("quicksilver: method %s has a Source or a Sink in its output; they belong into the input", name))
+	}
+	m.shape += " -> " + shape(out)
+	for _, f := range m.fields {
+		if f.sink {
+			m.sinks++
+		}
+	}
+	return m
+}
+
+// Name returns the name of m.
+func (m *Method[In, Out]) Name() string { return m.m.name }
+
+// Handle has n serve m with fn, which runs on a goroutine of its own. Its ctx ends at the caller's deadline, with the
+// session, when the caller gives the call up, and when fn has returned. An error of fn is the answer: with the outermost Code in
+// it, or ErrHandler. A panic is answered ErrPanic. Handle panics when n serves m, or its name, already.
+func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
+	n.serve(m.m, func(r hg.Incoming) error {
+		s := &serving[In, Out]{}
+		s.begin(n, m.m, r)
+		s.Call.In, s.Call.Out = &s.in, &s.out.Out
+		defer s.end()
+		if err := s.input(&s.in); err != nil {
+			return err
+		}
+		err := s.run(func(ctx context.Context) (err error) {
+			s.out.Out, err = fn(ctx, s.in)
+			return err
+		})
+		if err == nil {
+			err = s.answered(&s.out.Filled)
+		}
+		s.end() // before the caller hears of the end
+		if err != nil {
+			return s.failed(err)
+		}
+		if m.m.sinks > 0 {
+			return r.Respond(&s.out, nil)
+		}
+		return r.Respond(&s.out.Out, nil)
+	})
+}
+
+// A serving is one request with its types.
+type serving[In, Out any] struct {
+	request
+	in  In
+	out answer[Out]
+}
+
+// An answer is the output of a method with Sinks.
+type answer[Out any] struct {
+	Filled []int64 // bytes in each Sink, without gaps, from its beginning
+	Out    Out
+}
+
+// Call calls m at to and waits. When ctx ends first the call ends at once, and the target is told. Whatever the error, nobody
+// reads or writes what in lends any more when Call has returned.
+//
+// The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
+// another code of this package, and context.Cause(ctx) if ctx ended it. FateOf says what became of the request.
+func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (Out, error) {
+	return m.call(ctx, to, in, nil)
+}
+
+func (m *Method[In, Out]) call(ctx context.Context, to Peer, in In, ctl *control) (Out, error) {
+	k := &calling[In, Out]{in: in}
+	k.begin(m.m, to, ctl)
+	k.Call.In, k.Call.Out = &k.in, &k.out.Out
+	k.reply = &k.out.Out
+	if m.m.sinks > 0 {
+		k.reply, k.filled = &k.out, &k.out.Filled
+	}
+	err := k.run(ctx)
+	return k.out.Out, err
+}
+
+// A calling is one call with its types.
+type calling[In, Out any] struct {
+	outgoing
+	in  In
+	out answer[Out]
+}
+
+// A OneWay is a method without an answer.
+type OneWay[In any] struct{ m *method }
+
+// DefineOneWay names a method that has no answer. It panics as Define does; In holds no Sources and Sinks.
+func DefineOneWay[In any](name string) *OneWay[In] {
+	return &OneWay[In]{define(name, Options{}, true, reflect.TypeFor[In](), nil)}
+}
+
+// Handle has n serve m with fn, as Method.Handle does.
+func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
+	n.serve(m.m, func(r hg.Incoming) error {
+		s := &serving[In, struct{}]{}
+		s.begin(n, m.m, r)
+		s.Call.In = &s.in
+		defer s.end()
+		if err := s.input(&s.in); err != nil {
+			return err
+		}
+		return s.run(func(ctx context.Context) error {
+			fn(ctx, s.in)
+			return nil
+		})
+	})
+}
+
+// Send returns when the request has left, or with an error as Call. Nothing says whether it arrives.
+func (m *OneWay[In]) Send(ctx context.Context, to Peer, in In) error {
+	k := &calling[In, struct{}]{in: in}
+	k.begin(m.m, to, nil)
+	k.Call.In = &k.in
+	return k.run(ctx)
+}

@@ -1,0 +1,224 @@
+package quicksilver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Node is a process on a network: it serves methods and calls those of others. Its methods may be called from any goroutine.
+//
+//	Open ─► Handle … ─► Serve ──── ctx ends ───► drains: new calls are refused, those that run may end ─► returns
+//	          └─► Peer, Call: a node that only calls needs no Serve             └─ Config.Grace at the most
+type Node struct {
+	cfg     Config
+	class   *hg.Class
+	all     []*hg.Context
+	hctx    *hg.Context // the first
+	workers workers
+	rings   rings
+
+	known sync.Map // *method: hg.ID
+	idle  []idle   // handles, for each context
+
+	mu     sync.Mutex // guards the fields below, and registering
+	ending bool       // no handle is kept any more
+	closed bool
+}
+
+// Open opens addr: "tcp://" to call only, "tcp://host:port" to serve too; port 0 lets the system choose. It starts no
+// goroutine that runs code of the program. Requests wait until Serve or a call of this node takes them, so register handlers
+// first. The error matches ErrInvalid for a Config or an address that cannot be.
+func Open(addr string, cfg Config) (*Node, error) {
+	cfg, err := cfg.withDefaults(addr)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, idle: make([]idle, cfg.Contexts)}
+	n.workers.n = n
+	cfg.HG.Dispatch = n.workers.dispatch
+	if n.class, err = hg.Open(addr, cfg.HG); err != nil {
+		return nil, fmt.Errorf("quicksilver: open: %w", err)
+	}
+	for range cfg.Contexts {
+		var hctx *hg.Context
+		if hctx, err = n.class.NewContext(); err != nil {
+			return nil, errors.Join(fmt.Errorf("quicksilver: open: %w", err), n.class.Close())
+		}
+		n.all = append(n.all, hctx)
+	}
+	n.hctx = n.all[0]
+	if err := n.rings.register(n); err != nil {
+		return nil, errors.Join(fmt.Errorf("quicksilver: open: %w", err), n.class.Close())
+	}
+	return n, nil
+}
+
+// Addr returns the address at which others reach n.
+func (n *Node) Addr() Addr { return n.class.Addr() }
+
+// HG returns the context of package hg below, the first if there are several, for calls with callbacks.
+func (n *Node) HG() *hg.Context { return n.hctx }
+
+// SetReady says what n answers to probes of its health ("hg/health"): ready, as at first, or not. While it drains it is not.
+func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
+
+// Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.Grace. It
+// returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else. Calls to the
+// own address need it.
+func (n *Node) Serve(ctx context.Context) error {
+	var others sync.WaitGroup
+	for _, hctx := range n.all[1:] {
+		others.Go(func() { _ = hctx.Wait(ctx, never) })
+	}
+	err := n.hctx.Wait(ctx, never)
+	if err != nil && ctx.Err() != nil {
+		err = n.Shutdown(context.Background())
+	} else if errors.Is(err, hg.ErrClosed) {
+		err = nil
+	}
+	others.Wait()
+	return err
+}
+
+func never() bool { return false }
+
+// Shutdown refuses new calls, lets what is under way end until ctx does, Config.Grace if ctx has no deadline, and closes n. It
+// returns nil when nothing was cut off, else a *hg.ShutdownError that names it. It is not called in a handler.
+func (n *Node) Shutdown(ctx context.Context) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var stop context.CancelFunc
+		ctx, stop = n.WithTimeout(ctx, max(n.cfg.Grace, 0))
+		defer stop()
+	}
+	n.mu.Lock()
+	n.ending = true
+	n.mu.Unlock()
+	n.dropHandles()
+	err := n.class.Shutdown(ctx)
+	if n.hctx.NA().Closing() { // else it was called in a handler
+		n.mu.Lock()
+		n.closed = true
+		n.mu.Unlock()
+		n.workers.end()
+	}
+	if err == nil {
+		n.workers.all.Wait()
+	}
+	return err
+}
+
+// closeTime bounds what Close waits for: callbacks that still have to run.
+const closeTime = time.Second
+
+// Close ends n at once: calls under way end with ErrClosed. A second Close does nothing. It waits until their callbacks have
+// run, not for handlers.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	was := n.closed
+	n.ending, n.closed = true, true
+	n.mu.Unlock()
+	if was {
+		return nil
+	}
+	n.dropHandles()
+	err := n.class.Close()
+	for _, hctx := range n.all {
+		_ = hctx.WaitFor(context.Background(), closeTime, never)
+	}
+	n.workers.end()
+	return err
+}
+
+// Go runs f on a goroutine of its own; in the simulator, in a coroutine.
+func (n *Node) Go(f func()) { n.hctx.NA().Spawn(f) }
+
+// Sleep waits for d, in virtual time in the simulator. It returns the cause of ctx if that ends first.
+func (n *Node) Sleep(ctx context.Context, d time.Duration) error {
+	if n.hctx.NA().Scheduled() {
+		err := n.hctx.WaitFor(ctx, max(d, 0), never)
+		if ctx.Err() == nil && hg.CodeOf(err) == hg.ErrTimeout {
+			return nil
+		}
+		return err
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// WithTimeout is context.WithTimeout, in virtual time in the simulator: calls made there need it.
+func (n *Node) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return n.hctx.NA().WithTimeout(ctx, d)
+}
+
+// now reads the node's clock.
+func (n *Node) now() time.Duration { return n.hctx.Now() }
+
+// An idle is the handles of a context that make no call.
+type idle struct {
+	mu sync.Mutex
+	h  []*hg.Handle
+}
+
+// maxIdle bounds them.
+const maxIdle = 256
+
+// handle returns a handle for one call.
+func (n *Node) handle(i int, to Addr, id hg.ID) (*hg.Handle, error) {
+	k := &n.idle[i]
+	k.mu.Lock()
+	last := len(k.h) - 1
+	if last < 0 {
+		k.mu.Unlock()
+		return n.all[i].Create(to, id)
+	}
+	h := k.h[last]
+	k.h = k.h[:last]
+	k.mu.Unlock()
+	if err := h.Reset(to, id); err != nil {
+		_ = h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// keep takes the handle of a call back that has ended.
+func (n *Node) keep(i int, h *hg.Handle) {
+	n.mu.Lock()
+	ending := n.ending
+	n.mu.Unlock()
+	k := &n.idle[i]
+	k.mu.Lock()
+	kept := len(k.h) < maxIdle && !ending
+	if kept {
+		k.h = append(k.h, h)
+	}
+	k.mu.Unlock()
+	if !kept {
+		_ = h.Close()
+	}
+}
+
+// dropHandles closes the handles that are kept.
+func (n *Node) dropHandles() {
+	for i := range n.idle {
+		k := &n.idle[i]
+		k.mu.Lock()
+		all := k.h
+		k.h = nil
+		k.mu.Unlock()
+		for _, h := range all {
+			_ = h.Close()
+		}
+	}
+}

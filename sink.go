@@ -1,0 +1,373 @@
+package quicksilver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Sink is room that a caller lends for the time of its call, in a field of the input; the handler pushes into it. Both sides
+// use the same type. The zero Sink has no room. When Call has returned, whatever the error, nobody writes to the caller's
+// memory, or begins to write to its writer, any more. After an error a Fill holds anything, and what an Into wrote is a
+// prefix of what the handler did.
+type Sink struct{ s *sink }
+
+// A sink is a Sink at one side.
+type sink struct {
+	segs [][]byte  // of the caller: one of these three
+	file *os.File  // grown to size
+	size int64     //
+	into io.Writer //
+
+	filled atomic.Int64
+
+	wire []byte  // in the input of one attempt
+	got  *pushed // of a handler
+}
+
+// Fill lends memory to be filled.
+func Fill(segs ...[]byte) Sink { return Sink{&sink{segs: segs}} }
+
+// FillFile lends a regular file that is open for reading and writing, mapped where that is possible, without a copy. It is grown to size
+// bytes, and cut to what has come when the call has succeeded.
+func FillFile(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
+
+// Into lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
+// Nobody calls w.Write once Call has returned, which waits for one that has begun. Its error fails the call. A call that has
+// written bytes is not repeated by Retry.
+func Into(w io.Writer) Sink { return Sink{&sink{into: w}} }
+
+// Len returns the room in bytes; -1 for Into, which has no limit.
+func (s Sink) Len() int64 {
+	switch {
+	case s.s == nil:
+		return 0
+	case s.s.got != nil && s.s.got.ring, s.s.into != nil:
+		return -1
+	case s.s.got != nil:
+		return s.s.got.handle.Len()
+	case s.s.file != nil:
+		return s.s.size
+	}
+	return total(s.s.segs)
+}
+
+// Filled returns, at the caller, how many bytes have come, from the beginning and without gaps; after an error only for Into.
+func (s Sink) Filled() int64 {
+	if s.s == nil {
+		return 0
+	}
+	return s.s.filled.Load()
+}
+
+// Writer returns the writer of s for the handler that got it, an io.ReaderFrom too: it pushes several pieces of 1 MiB behind.
+// One goroutine at a time uses it, and all calls of Writer return the same stream. It is flushed when the handler has returned
+// without an error; if that fails, so does the call. Errors match ErrOverflow when there is no room, ErrClosed when the handler
+// has returned, ErrCanceled when ctx has ended, ErrUnsupported at the caller.
+func (s Sink) Writer(ctx context.Context) io.Writer {
+	if s.s == nil {
+		return failWriter{errNoRoom}
+	}
+	return s.s.got.writer(ctx)
+}
+
+// WriteAt pushes p to off, for the handler that got s, and returns when it has arrived. The error matches ErrOverflow when there is no
+// room, ErrClosed when the handler has returned, and ErrUnsupported for Into and at the caller. The end of the request's
+// context cancels it.
+func (s Sink) WriteAt(p []byte, off int64) (int, error) {
+	if s.s == nil {
+		return 0, errNoRoom
+	}
+	return s.s.got.writeAt(p, off)
+}
+
+// SendFile writes f, a regular file, from its beginning to its end, as Writer would, straight from the page cache where it can
+// be mapped. It returns the number of bytes. Errors are those of Writer.
+func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
+	if s.s == nil {
+		if info, err := f.Stat(); err == nil && info.Size() == 0 {
+			return 0, nil
+		}
+		return 0, errNoRoom
+	}
+	return s.s.got.sendFile(ctx, f)
+}
+
+var errNoRoom = fmt.Errorf("quicksilver: the Sink is empty: no room was lent: %w", hg.ErrOverflow)
+
+// MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call.
+func (s Sink) MarshalBinary() ([]byte, error) {
+	switch {
+	case s.s == nil:
+		return []byte{}, nil
+	case s.s.wire == nil:
+		return nil, notInCall("Sink")
+	}
+	return s.s.wire, nil
+}
+
+// UnmarshalBinary is for codecs. The error matches ErrProtocol.
+func (s *Sink) UnmarshalBinary(b []byte) error {
+	t, err := parseTicket(b)
+	if err != nil {
+		return fmt.Errorf("quicksilver: sink: %w", err)
+	}
+	s.s = nil
+	if t != nil {
+		s.s = &sink{got: &pushed{ticket: *t}}
+	}
+	return nil
+}
+
+type failWriter struct{ err error }
+
+func (w failWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// A pushed is a Sink at its handler.
+type pushed struct {
+	ticket
+	borrowed
+	w    *pushWriter // the stream
+	full []extent    // what has been written by WriteAt, in order
+}
+
+// An extent is bytes from one offset to another.
+type extent struct{ from, to int64 }
+
+// usable says why p cannot be used; it is nil at the caller.
+func (p *pushed) usable() error {
+	if p == nil {
+		return notHere("Sink")
+	}
+	return p.check("Sink")
+}
+
+func (p *pushed) writer(ctx context.Context) io.Writer {
+	if err := p.usable(); err != nil {
+		return failWriter{err}
+	}
+	w := p.stream()
+	w.ctx = ctx
+	return w
+}
+
+func (p *pushed) stream() *pushWriter {
+	if p.w == nil {
+		p.w = &pushWriter{p: p}
+		if p.ring {
+			p.w.tail = &ringWriter{c: p.call(), p: p}
+		}
+	}
+	return p.w
+}
+
+func (p *pushed) writeAt(b []byte, off int64) (int, error) {
+	if err := p.usable(); err != nil {
+		return 0, err
+	}
+	switch {
+	case p.ring:
+		return 0, fmt.Errorf("quicksilver: sink: Into takes a stream, which is written from its beginning to its end: %w", hg.ErrUnsupported)
+	case off < 0 || int64(len(b)) > p.handle.Len()-off:
+		return 0, fmt.Errorf("quicksilver: sink: %d bytes at %d do not fit the %d of the Sink: %w", len(b), off, p.handle.Len(), hg.ErrOverflow)
+	case len(b) == 0:
+		return 0, nil
+	}
+	if err := p.push(p.req, b, off); err != nil {
+		return 0, err
+	}
+	p.mu.Lock()
+	p.full = append(p.full, extent{off, off + int64(len(b))})
+	if len(p.full) > 64 {
+		p.full = merged(p.full)
+	}
+	p.mu.Unlock()
+	return len(b), nil
+}
+
+// push moves b to off and waits.
+func (p *pushed) push(ctx context.Context, b []byte, off int64) error {
+	hctx := p.req.r.Queue()
+	local, err := bulk.Create(hctx, bulk.Options{}, b)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = local.Close() }()
+	return bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle, RemoteOffset: off, Local: local, Size: int64(len(b))})
+}
+
+func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
+	if err := p.usable(); err != nil {
+		return 0, err
+	}
+	w := p.stream()
+	w.ctx = ctx
+	m, err := bulk.MapFile(f, bulk.FileOptions{})
+	if err != nil || p.ring {
+		if err == nil {
+			_ = m.Close()
+		}
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return 0, err
+		}
+		return io.Copy(w, io.NewSectionReader(f, 0, 1<<62))
+	}
+	defer func() { _ = m.Close() }()
+	if err := w.settle(); err != nil {
+		return 0, err
+	}
+	n := m.Len()
+	switch room := p.handle.Len() - w.pos; {
+	case n > room:
+		return 0, fmt.Errorf("quicksilver: sink: %s has %d bytes, there is room for %d: %w", f.Name(), n, room, hg.ErrOverflow)
+	case n == 0:
+		return 0, nil
+	}
+	hctx := p.req.r.Queue()
+	local, err := m.Create(hctx, bulk.Options{})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = local.Close() }()
+	if err := bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle, RemoteOffset: w.pos, Local: local, Size: n}); err != nil {
+		return 0, err
+	}
+	w.pos += n
+	return n, nil
+}
+
+// flush is the end of a handler without an error.
+func (p *pushed) flush() error {
+	if p.w == nil {
+		return nil
+	}
+	return p.w.settle()
+}
+
+// prefix returns how many bytes have been written from the beginning on, without gaps.
+func (p *pushed) prefix() int64 {
+	all := slices.Clone(p.full)
+	if p.w != nil {
+		all = append(all, extent{0, p.w.pos})
+	}
+	if all = merged(all); len(all) > 0 && all[0].from == 0 {
+		return all[0].to
+	}
+	return 0
+}
+
+// merged returns the extents in order, without those that touch one another.
+func merged(all []extent) []extent {
+	slices.SortFunc(all, func(a, b extent) int {
+		switch {
+		case a.from < b.from:
+			return -1
+		case a.from > b.from:
+			return 1
+		}
+		return 0
+	})
+	out := all[:0]
+	for _, e := range all {
+		if last := len(out) - 1; last >= 0 && e.from <= out[last].to {
+			out[last].to = max(out[last].to, e.to)
+			continue
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// A pushWriter is the stream of a Sink at its handler.
+type pushWriter struct {
+	p    *pushed
+	ctx  context.Context
+	pos  int64        // bytes before w
+	n    int64        // bytes that w has taken
+	w    *bulk.Writer // nil when nothing is under way
+	stop func()
+	tail *ringWriter // of Into, instead
+}
+
+// open returns what to write to.
+func (w *pushWriter) open() (io.Writer, error) {
+	if err := w.p.check("Sink"); err != nil {
+		return nil, err
+	}
+	if w.tail != nil {
+		return w.tail, nil
+	}
+	if w.w == nil {
+		if w.pos == w.p.handle.Len() {
+			return nil, fmt.Errorf("quicksilver: the Sink of %d bytes is full: %w", w.pos, hg.ErrOverflow)
+		}
+		ctx, cancel := context.WithCancel(w.ctx)
+		bw, err := bulk.NewWriter(ctx, w.p.req.r.Queue(), bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		w.w = bw
+		w.stop = w.p.keep(func() { // without waiting for what is under way
+			cancel()
+			_ = bw.Close()
+		})
+	}
+	return w.w, nil
+}
+
+func (w *pushWriter) Write(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	to, err := w.open()
+	if err != nil {
+		return 0, err
+	}
+	n, err := to.Write(b)
+	w.n += int64(n)
+	return n, err
+}
+
+// ReadFrom implements io.ReaderFrom: without a copy of its own.
+func (w *pushWriter) ReadFrom(r io.Reader) (int64, error) {
+	to, err := w.open()
+	if err != nil {
+		if n, rerr := r.Read(make([]byte, 1)); n == 0 && rerr == io.EOF {
+			return 0, nil
+		}
+		return 0, err
+	}
+	n, err := to.(io.ReaderFrom).ReadFrom(r)
+	w.n += n
+	return n, err
+}
+
+// settle waits until what was written has arrived.
+func (w *pushWriter) settle() error {
+	if w.tail != nil {
+		if err := w.tail.flush(); err != nil {
+			return err
+		}
+		w.pos = w.tail.pos
+		return nil
+	}
+	if w.w == nil {
+		return nil
+	}
+	err := w.w.Close()
+	w.stop()
+	w.w = nil
+	if err == nil {
+		w.pos += w.n
+	}
+	w.n = 0
+	return err
+}

@@ -1,0 +1,301 @@
+package quicksilver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Source is bytes that a caller lends for the time of its call, in a field of the input; the handler pulls them when it has
+// room. Both sides use the same type. The zero Source is empty. When Call has returned, whatever the error, nobody reads the
+// caller's memory, or begins to read from its reader, any more.
+type Source struct{ s *source }
+
+// A source is a Source at one side.
+type source struct {
+	segs [][]byte  // of the caller: one of these three
+	file *os.File  //
+	from io.Reader //
+
+	wire []byte  // in the input of one attempt
+	got  *pulled // of a handler
+}
+
+// Lend lends memory. Up to 2 KiB travel inside the request.
+func Lend(segs ...[]byte) Source { return Source{&source{segs: segs}} }
+
+// LendFile lends the bytes of a regular file, mapped where that is possible, without a copy. f is open until Call has returned. If
+// somebody cuts it short meanwhile the call fails.
+func LendFile(f *os.File) Source { return Source{&source{file: f}} }
+
+// From lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own. Nobody calls r.Read once Call has
+// returned, which waits for one that has begun. A call that has moved bytes of it is not repeated by Retry.
+func From(r io.Reader) Source { return Source{&source{from: r}} }
+
+// Len returns the number of bytes, or -1 if it is not known: that of From, and of a file that cannot be looked at.
+func (s Source) Len() int64 {
+	switch {
+	case s.s == nil:
+		return 0
+	case s.s.got != nil:
+		return s.s.got.size()
+	case s.s.segs != nil:
+		return total(s.s.segs)
+	case s.s.file != nil:
+		if info, err := s.s.file.Stat(); err == nil {
+			return info.Size()
+		}
+		return -1
+	case s.s.from != nil:
+		return -1
+	}
+	return 0
+}
+
+func total(segs [][]byte) (n int64) {
+	for _, seg := range segs {
+		n += int64(len(seg))
+	}
+	return n
+}
+
+// Reader returns a reader of s for the handler that got it, an io.WriterTo too: it pulls several pieces of 1 MiB ahead. One
+// goroutine at a time uses it. Its errors match ErrClosed when the handler has returned, ErrCanceled when ctx has ended, and
+// ErrUnsupported at the caller. Of From there is one stream: a second Reader goes on where the first is.
+func (s Source) Reader(ctx context.Context) io.Reader {
+	if s.s == nil {
+		return &pullReader{fail: io.EOF}
+	}
+	return s.s.got.reader(ctx)
+}
+
+// ReadAt pulls len(p) bytes from off on into p, for the handler that got s. It returns io.EOF with fewer bytes at the end, ErrClosed
+// when the handler has returned, and ErrUnsupported for From and at the caller. The end of the request's context cancels it.
+func (s Source) ReadAt(p []byte, off int64) (int, error) {
+	if s.s == nil {
+		return 0, io.EOF
+	}
+	return s.s.got.readAt(p, off)
+}
+
+// MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call: a Source that a handler has got
+// cannot be lent on.
+func (s Source) MarshalBinary() ([]byte, error) {
+	switch {
+	case s.s == nil:
+		return []byte{}, nil
+	case s.s.wire == nil:
+		return nil, notInCall("Source")
+	}
+	return s.s.wire, nil
+}
+
+func notInCall(what string) error {
+	return fmt.Errorf("quicksilver: a %s travels in the input of a Method's Call only, from who lends the memory: %w", what, hg.ErrUnsupported)
+}
+
+// UnmarshalBinary is for codecs. The error matches ErrProtocol.
+func (s *Source) UnmarshalBinary(b []byte) error {
+	t, err := parseTicket(b)
+	if err != nil {
+		return fmt.Errorf("quicksilver: source: %w", err)
+	}
+	s.s = nil
+	if t != nil {
+		s.s = &source{got: &pulled{ticket: *t}}
+	}
+	return nil
+}
+
+// A pulled is a Source at its handler.
+type pulled struct {
+	ticket
+	borrowed
+	tail *ringReader // of From
+}
+
+// usable says why p cannot be used; it is nil at the caller.
+func (p *pulled) usable() error {
+	if p == nil {
+		return notHere("Source")
+	}
+	return p.check("Source")
+}
+
+func (p *pulled) size() int64 {
+	if p.ring {
+		return -1
+	}
+	return p.handle.Len()
+}
+
+func (p *pulled) reader(ctx context.Context) io.Reader {
+	if err := p.usable(); err != nil {
+		return &pullReader{fail: err}
+	}
+	if p.ring {
+		if p.tail == nil {
+			p.tail = &ringReader{c: p.call(), p: p}
+		}
+		p.tail.ctx = ctx
+		return p.tail
+	}
+	r, err := bulk.NewReader(ctx, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	if err != nil {
+		return &pullReader{fail: err}
+	}
+	return &pullReader{r: r, p: p, stop: p.keep(func() { _ = r.Close() })}
+}
+
+func (p *pulled) readAt(b []byte, off int64) (int, error) {
+	if err := p.usable(); err != nil {
+		return 0, err
+	}
+	if p.ring {
+		return 0, fmt.Errorf("quicksilver: source: From gives a stream, which is read from its beginning to its end: %w", hg.ErrUnsupported)
+	}
+	r, err := bulk.NewReaderAt(p.req, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	if err != nil {
+		return 0, err
+	}
+	return r.ReadAt(b, off)
+}
+
+// A pullReader is a bulk.Reader that ends with its request.
+type pullReader struct {
+	r    *bulk.Reader
+	p    *pulled
+	stop func()
+	fail error
+}
+
+func (r *pullReader) Read(b []byte) (int, error) {
+	if r.fail != nil {
+		return 0, r.fail
+	}
+	n, err := r.r.Read(b)
+	return n, r.ended(err)
+}
+
+// WriteTo implements io.WriterTo: without a copy of its own.
+func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
+	if r.fail != nil {
+		if r.fail == io.EOF {
+			return 0, nil
+		}
+		return 0, r.fail
+	}
+	n, err := r.r.WriteTo(w)
+	if err == nil {
+		_ = r.ended(io.EOF)
+	}
+	return n, r.ended(err)
+}
+
+// ended gives the buffers back at the end.
+func (r *pullReader) ended(err error) error {
+	if err == io.EOF {
+		r.fail = io.EOF
+		r.stop()
+	}
+	return err
+}
+
+// A ticket is how a Source or a Sink travels: as memory, or as a ring through which a stream goes.
+type ticket struct {
+	handle *bulk.Handle
+	ring   bool
+	id     ringID
+}
+
+const (
+	ticketMemory = 1 // followed by a bulk handle
+	ticketRing   = 2 // followed by a ringID and a bulk handle of ringSize bytes
+)
+
+// parseTicket returns nil for no bytes: nothing is lent.
+func parseTicket(b []byte) (*ticket, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	t := &ticket{handle: &bulk.Handle{}}
+	kind, b := b[0], b[1:]
+	switch {
+	case kind == ticketRing && len(b) >= len(t.id):
+		t.ring = true
+		b = b[copy(t.id[:], b):]
+	case kind != ticketMemory:
+		return nil, fmt.Errorf("neither memory nor a ring: %w", hg.ErrProtocol)
+	}
+	if err := t.handle.UnmarshalBinary(b); err != nil {
+		return nil, err
+	}
+	if t.ring && t.handle.Len() != ringSize {
+		return nil, fmt.Errorf("a ring of %d bytes, want %d: %w", t.handle.Len(), ringSize, hg.ErrProtocol)
+	}
+	return t, nil
+}
+
+// A borrowed is what a Source and a Sink at their handler have in common.
+type borrowed struct {
+	req  *request
+	peer Addr
+
+	mu    sync.Mutex // guards the fields below
+	over  bool       // the handler has returned
+	stops map[int]func()
+	made  int
+}
+
+func notHere(what string) error {
+	return fmt.Errorf("quicksilver: a %s is used by the handler that got it: %w", what, hg.ErrUnsupported)
+}
+
+// check says why the memory cannot be used.
+func (b *borrowed) check(what string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return fmt.Errorf("quicksilver: the handler that got the %s has returned: %w", what, hg.ErrClosed)
+	}
+	return nil
+}
+
+// keep has stop called when the handler returns, unless what it returns is before.
+func (b *borrowed) keep(stop func()) (now func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		stop()
+		return func() {}
+	}
+	if b.stops == nil {
+		b.stops = map[int]func(){}
+	}
+	b.made++
+	id := b.made
+	b.stops[id] = stop
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.stops, id)
+		stop()
+	}
+}
+
+func (b *borrowed) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	for i := 1; i <= b.made; i++ { // in order: a simulated world replays
+		if stop := b.stops[i]; stop != nil {
+			stop()
+		}
+	}
+	b.stops = nil
+}
