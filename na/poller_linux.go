@@ -90,6 +90,11 @@ func (p *Poller) AddEdge(fd int, to Pollable) (PollID, error) {
 	return p.add(fd, unix.EPOLLIN|unix.EPOLLET, to)
 }
 
+// AddShared watches fd as Add does, beside the pollers of other contexts: of those that sleep one is told. Watch is not for these.
+func (p *Poller) AddShared(fd int, to Pollable) (PollID, error) {
+	return p.add(fd, unix.EPOLLIN|unix.EPOLLEXCLUSIVE, to)
+}
+
 func (p *Poller) add(fd int, events uint32, to Pollable) (PollID, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

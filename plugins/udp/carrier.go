@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -22,23 +21,28 @@ const (
 	// less than na allows.
 	finTimeout = 200 * time.Millisecond
 	closedText = "it closed the context"
-	moved      = 255 // code of a REFUSE: the context has the port in the text
 )
 
-// A carrier is the socket of a context and its protocol machine, which is under the endpoint's lock.
+// A carrier is a context's protocol machine, which is under the endpoint's lock, behind a door.
 type carrier struct {
 	d    *domain
 	e    *engine.Endpoint
+	id   uint8 // of the context
 	m    *arq.Machine
-	sock socket
+	door *door
+	sock socket       // of the door
 	due  atomic.Int64 // when the machine has something to do; 0: never
 	last atomic.Bool  // something was said to peers outside Flush
 
 	shut bool
 	open struct{ peers, frames int } // that were not confirmed when their associations ended, since shut
 
-	out  []byte
-	head [arq.HeadSize]byte
+	sending bool // a goroutine is in send, and looks again before it goes
+	out     outbox
+	in      []placing // of receive
+	lent    [][]byte  // of receive
+	slices  [][]byte  // of send
+	scratch []byte
 }
 
 // A peer is an association of a link.
@@ -64,26 +68,23 @@ var (
 )
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
-	c := &carrier{d: d, e: e, out: make([]byte, 0, arq.MaxSize)}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c.sock, d.first = d.first, nil
-	if c.sock == nil {
-		var err error
-		if c.sock, err = d.open(netip.AddrPortFrom(d.names.Bound.Addr(), 0)); err != nil {
-			return nil, err
-		}
+	c := &carrier{d: d, e: e, id: uint8(e.Context().ID()), door: d.door}
+	if c.door == nil {
+		c.door = &door{open: d.open}
 	}
+	if err := c.door.bind(); err != nil {
+		return nil, err
+	}
+	c.sock = c.door.sock
 	c.m = arq.New(arq.Config{
-		Profile: d.profile, Ack: d.ack, Session: uint64(time.Now().UnixNano()), Rand: e.Engine().Rand,
-		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
-		FinCode: byte(na.ErrClosed), FinText: closedText,
+		Profile: d.profile, Ack: d.ack, Context: c.id, Session: func() uint64 { return d.session.Add(1) }, Rand: e.Engine().Rand,
+		DialRetries: c.sock.retries(), FinTimeout: finTimeout, FinCode: byte(na.ErrClosed), FinText: closedText,
+		Receive: func() int { return int(c.door.room.Load()) / 4 * 3 },
 	}, c)
-	if err := c.sock.start(c); err != nil {
-		c.sock.close()
+	if err := c.door.enter(c); err != nil {
+		c.door.leave(c)
 		return nil, na.WithText(na.ErrIO, err.Error())
 	}
-	d.ports[e.Context().ID()] = c.sock.addr().Port()
 	return c, nil
 }
 
@@ -94,81 +95,12 @@ func path(to netip.Addr) arq.Path {
 	return arq.Path{Size: jumbo}
 }
 
-// passed says what the race detector does not know of datagrams within a process: they arrive after they were sent.
-var passed atomic.Int64
-
-// receive takes in a datagram, and keeps nothing of it. Called without the lock.
-func (c *carrier) receive(b []byte, from netip.AddrPort) {
-	p, err := arq.Parse(b)
-	if err != nil {
-		return
-	}
-	if racing.Enabled {
-		passed.Load()
-	}
-	c.e.Lock()
-	c.m.Receive(c.d.now(), from, &p)
-	c.e.Pause()
-}
-
-// received is called after receive: it sends what that has caused.
-func (c *carrier) received() {
-	c.e.Lock()
-	c.send()
-	c.e.Unlock()
-}
-
-// refused is called when the system says that nobody receives at to. Called without the lock.
-func (c *carrier) refused(to netip.AddrPort) {
-	c.e.Lock()
-	c.m.Refused(c.d.now(), to)
-	c.e.Pause()
-}
-
-// send sends what the machine has. Locked.
-func (c *carrier) send() {
-	now := c.d.now()
-	for {
-		o, ok := c.m.Next(now, c.head[:])
-		if !ok {
-			break
-		}
-		b := append(append(c.out[:0], o.Head...), o.Body...)
-		if o.Ref != nil {
-			v := &o.Ref.(*piece).v
-			if !v.Borrow() {
-				c.m.Void(&o)
-				b = append(b[:0], o.Head...)
-			} else {
-				at := len(b)
-				for _, s := range v.Slices(nil, o.At, o.N) {
-					b = append(b, s...)
-				}
-				v.Return()
-				o.Seal(b[at:])
-				copy(b, o.Head)
-			}
-		}
-		if racing.Enabled {
-			passed.Add(1)
-		}
-		c.sock.send(b, o.To)
-	}
-	due, _ := c.m.Deadline()
-	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
-		c.e.Context().Nudge()
-	}
-}
-
 // Dial implements engine.Carrier.
 func (c *carrier) Dial(l *engine.Link) {
 	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
-	c.dial(&peer{c: c, link: l}, ap)
-}
-
-func (c *carrier) dial(p *peer, to netip.AddrPort) {
-	p.link.Conn = p
-	p.a, _ = c.m.Dial(c.d.now(), to, path(to.Addr()), p)
+	p := &peer{c: c, link: l}
+	l.Conn = p
+	p.a, _ = c.m.Dial(c.d.now(), ap, uint8(l.Target()), path(ap.Addr()), p)
 	c.later()
 }
 
@@ -205,7 +137,8 @@ func (p *peer) Room() (whole, piece int) {
 
 // Frame implements engine.Writer.
 func (p *peer) Frame(h *frame.Header, payload []byte) {
-	b := h.Append(p.c.out[:0], payload)
+	b := h.Append(p.c.scratch[:0], payload)
+	p.c.scratch = b
 	p.a.Frame(b[:h.Size()], b[h.Size():])
 	if p.credit = h.Credit; h.Kind == frame.Put {
 		p.a.Barrier()
@@ -267,12 +200,12 @@ func (c *carrier) Shut() {
 func (c *carrier) Lingering(time.Duration) bool {
 	c.e.Lock()
 	defer c.e.Pause()
-	return c.m.Lingering() || c.last.Load()
+	return c.m.Lingering() || c.last.Load() || c.sending
 }
 
 // Release implements engine.Carrier. What peers have not confirmed is nobody's error any more: the operations have ended.
 func (c *carrier) Release() {
-	c.sock.close()
+	c.door.leave(c)
 	if n := c.open; n.peers > 0 {
 		slog.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "frames", n.frames)
 	}

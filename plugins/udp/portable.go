@@ -12,12 +12,13 @@ import (
 
 // A portable is a socket that a goroutine reads.
 type portable struct {
+	door *door
 	conn *net.UDPConn
 	done chan struct{} // closed when the reader has ended; nil: there is none
 }
 
 // openPortable binds a socket; an address without an IP is every address of the machine.
-func openPortable(where netip.AddrPort) (socket, error) {
+func openPortable(where netip.AddrPort, d *door) (socket, error) {
 	network, text := "udp", fmt.Sprintf(":%d", where.Port())
 	if where.Addr().IsValid() {
 		text = where.String()
@@ -35,37 +36,51 @@ func openPortable(where netip.AddrPort) (socket, error) {
 	}
 	_ = conn.SetReadBuffer(bufferSize)
 	_ = conn.SetWriteBuffer(bufferSize)
-	return &portable{conn: conn}, nil
+	return &portable{door: d, conn: conn}, nil
 }
 
 func (s *portable) addr() netip.AddrPort {
 	return inet.Unmapped(s.conn.LocalAddr().(*net.UDPAddr).AddrPort())
 }
 
-func (s *portable) start(c *carrier) error {
-	s.done = make(chan struct{})
-	go s.read(c)
+// room implements socket. It is not known what the system has given.
+func (s *portable) room() int { return bufferSize }
+
+func (s *portable) watch(*carrier) error {
+	if s.done == nil {
+		s.done = make(chan struct{})
+		go s.read()
+	}
 	return nil
 }
 
-// read gives c what arrives. Errors are about datagrams that were sent, and say nothing about the next one.
-func (s *portable) read(c *carrier) {
+func (s *portable) unwatch(*carrier) {}
+
+// read gives the door what arrives. Errors are about datagrams that were sent, and say nothing about the next one.
+func (s *portable) read() {
 	defer close(s.done)
 	b := make([]byte, arq.MaxSize)
+	var in [1]arrival
 	for {
 		n, from, err := s.conn.ReadFromUDPAddrPort(b)
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err == nil:
-			c.receive(b[:n], inet.Unmapped(from))
-			c.received()
+			in[0].b, in[0].from = b[:n], inet.Unmapped(from)
+			s.door.mu.Lock()
+			s.door.take(in[:])
+			s.door.mu.Unlock()
 		}
 	}
 }
 
 // send implements socket. It may wait for a full buffer of the system to be emptied into a network.
-func (s *portable) send(b []byte, to netip.AddrPort) { _, _ = s.conn.WriteToUDPAddrPort(b, to) }
+func (s *portable) send(out []departure, _ func(*departure)) {
+	for i := range out {
+		_, _ = s.conn.WriteToUDPAddrPort(out[i].b, out[i].to)
+	}
+}
 
 // retries implements socket: a dial that nobody answers ends within 1.6 s.
 func (s *portable) retries() int { return 4 }

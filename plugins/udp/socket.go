@@ -8,20 +8,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A socket is where a context's datagrams come in and go out. It has two forms: one in the poller of the context, and one that
-// a goroutine reads.
+// A socket is what sends datagrams, and gives the door those that come in. It has two forms: one in the pollers of the contexts, and
+// one that a goroutine reads.
 type socket interface {
 	// addr returns what it is bound to.
 	addr() netip.AddrPort
-	// start has the socket give c what arrives, until close.
-	start(c *carrier) error
-	// send sends one datagram, or loses it. It keeps nothing of b. Called with the endpoint locked.
-	send(b []byte, to netip.AddrPort)
+	// room is the size of its receive buffer in bytes.
+	room() int
+	// watch has whoever leads c read too, until unwatch. With the door's lock; unwatch without.
+	watch(c *carrier) error
+	unwatch(c *carrier)
+	// send sends datagrams in their order, or loses some. It keeps nothing of them. It is called by several goroutines at once,
+	// without a lock. large is called with each that the path does not carry.
+	send(out []departure, large func(*departure))
 	// retries is how often a dial is repeated that nobody answers, 0: as often as there is time. It is bounded where the system
 	// does not say that nobody receives at a port.
 	retries() int
-	// close gives the port back. Called without the lock; c is not called afterwards.
+	// close gives the port back. Called without a lock; the door hears nothing afterwards.
 	close()
+}
+
+// A departure is a datagram that goes out.
+type departure struct {
+	b        []byte
+	to       netip.AddrPort
+	fragment bool // it may be larger than the path carries
 }
 
 // bufferSize is what is asked of the system for each direction, in bytes. It may give less.

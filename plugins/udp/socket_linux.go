@@ -3,6 +3,8 @@ package udp
 import (
 	"encoding/binary"
 	"net/netip"
+	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -10,24 +12,58 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A polled is a socket whose calls do not wait; it is in the poller of the context.
+// A polled is a socket whose calls do not wait; it is in the pollers of its contexts.
 type polled struct {
+	door  *door
 	fd    int
 	bound netip.AddrPort
 	six   bool
+	ids   [256]na.PollID // by context
 
-	c  *carrier // nil before start
-	id na.PollID
-	in []byte
+	in []arrival // of the reader: the door's lock guards it
+	v  *vector
 }
 
-var _ na.Pollable = (*polled)(nil)
+var (
+	_ na.Pollable = (*polled)(nil)
+	_ na.Peeker   = (*polled)(nil)
+)
+
+// batch is how many datagrams one system call takes in, or sends.
+const batch = 32
+
+// A vector is what the system is told of a batch.
+type vector struct {
+	msgs  [batch]message
+	iovs  [batch]unix.Iovec
+	names [batch]unix.RawSockaddrInet6 // room for either kind
+}
+
+// A message is the system's struct mmsghdr.
+type message struct {
+	hdr unix.Msghdr
+	n   uint32
+}
+
+// set makes message i about b and its name.
+func (v *vector) set(i int, b []byte) {
+	m := &v.msgs[i]
+	v.iovs[i].Base = unsafe.SliceData(b)
+	v.iovs[i].SetLen(len(b))
+	m.hdr.Iov = &v.iovs[i]
+	m.hdr.SetIovlen(1)
+	m.hdr.Name = (*byte)(unsafe.Pointer(&v.names[i]))
+	m.hdr.Namelen = unix.SizeofSockaddrInet6
+}
+
+// vectors are those of senders, without memory of the senders'.
+var vectors = sync.Pool{New: func() any { return &vector{} }}
 
 const mode = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 
 // openPolled binds a socket; an address without an IP is every address of the machine.
-func openPolled(where netip.AddrPort) (socket, error) {
-	s := &polled{six: !where.Addr().Is4()}
+func openPolled(where netip.AddrPort, d *door) (socket, error) {
+	s := &polled{door: d, six: !where.Addr().Is4()}
 	var err error
 	if s.six {
 		s.fd, err = unix.Socket(unix.AF_INET6, mode, 0)
@@ -47,53 +83,142 @@ func openPolled(where netip.AddrPort) (socket, error) {
 }
 
 func (s *polled) prepare(where netip.AddrPort) error {
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bufferSize)
-	_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, bufferSize)
+	for _, size := range [...]int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, size, bufferSize)
+	}
 	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	if s.six {
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
 	}
+	s.fragment(false)
 	if err := unix.Bind(s.fd, s.sockaddr(where)); err != nil {
 		return err
 	}
 	sa, err := unix.Getsockname(s.fd)
-	s.bound = addrPort(sa)
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		s.bound = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		s.bound = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
+	}
 	return err
+}
+
+// fragment says whether datagrams that the path does not carry are fragmented, or refused.
+func (s *polled) fragment(yes bool) {
+	how4, how6 := unix.IP_PMTUDISC_PROBE, unix.IPV6_PMTUDISC_PROBE
+	if yes {
+		how4, how6 = unix.IP_PMTUDISC_DONT, unix.IPV6_PMTUDISC_DONT
+	}
+	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, how4)
+	if s.six {
+		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, how6)
+	}
 }
 
 func (s *polled) addr() netip.AddrPort { return s.bound }
 
-func (s *polled) start(c *carrier) (err error) {
-	s.c, s.in = c, make([]byte, arq.MaxSize)
-	s.id, err = c.e.Context().Poller().Add(s.fd, s)
+// room implements socket.
+func (s *polled) room() int {
+	n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return bufferSize
+	}
+	return n
+}
+
+func (s *polled) watch(c *carrier) (err error) {
+	if s.in == nil {
+		s.in, s.v = make([]arrival, batch), &vector{}
+		slab := make([]byte, batch*arq.MaxSize)
+		for i := range s.in {
+			s.v.set(i, slab[i*arq.MaxSize:(i+1)*arq.MaxSize])
+		}
+	}
+	s.ids[c.id], err = c.e.Context().Poller().AddShared(s.fd, s)
 	return err
 }
 
-// burst is how many datagrams are read before what they cause is sent.
-const burst = 64
+func (s *polled) unwatch(c *carrier) { c.e.Context().Poller().Remove(s.fd, s.ids[c.id]) }
 
 // Ready implements na.Pollable.
 func (s *polled) Ready(_, failed bool) {
 	if failed {
+		s.door.mu.Lock()
 		s.readErrors()
+		s.door.mu.Unlock()
 	}
-	for range burst {
-		n, sa, err := unix.Recvfrom(s.fd, s.in, 0)
-		if err == unix.EINTR || err == unix.ECONNREFUSED {
-			continue
-		}
-		if err != nil {
+	s.Peek()
+}
+
+// Peek implements na.Peeker.
+func (s *polled) Peek() (came bool) {
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	for range 2 {
+		n := s.read()
+		came = came || n > 0
+		if s.door.take(s.in[:n]); n < batch {
 			break
 		}
-		s.c.receive(s.in[:n], addrPort(sa))
 	}
-	s.c.received()
+	return came
+}
+
+// read takes in a batch of datagrams.
+func (s *polled) read() int {
+	for i := range s.v.msgs {
+		s.v.msgs[i].hdr.Namelen = unix.SizeofSockaddrInet6
+	}
+	for {
+		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.v.msgs)), batch, 0, 0, 0)
+		if err == unix.EINTR || err == unix.ECONNREFUSED { // of a datagram that was sent
+			continue
+		}
+		if err != 0 {
+			return 0
+		}
+		for i := range int(n) {
+			s.in[i].b = unsafe.Slice(s.v.iovs[i].Base, s.v.msgs[i].n)
+			s.in[i].from = s.v.from(i)
+		}
+		return int(n)
+	}
+}
+
+// from returns who has sent message i.
+func (v *vector) from(i int) netip.AddrPort {
+	sa := &v.names[i]
+	port := binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:])
+	if sa.Family == unix.AF_INET {
+		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(sa)).Addr), port)
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), port)
+}
+
+// name says where message i goes.
+func (s *polled) name(v *vector, i int, to netip.AddrPort) {
+	sa := &v.names[i]
+	*sa = unix.RawSockaddrInet6{Family: unix.AF_INET6}
+	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:], to.Port())
+	if s.six {
+		sa.Addr = to.Addr().As16()
+		return
+	}
+	sa.Family = unix.AF_INET
+	if ip := to.Addr().Unmap(); ip.Is4() {
+		(*unix.RawSockaddrInet4)(unsafe.Pointer(sa)).Addr = ip.As4()
+	}
+	v.msgs[i].hdr.Namelen = unix.SizeofSockaddrInet4
 }
 
 // readErrors empties the queue of errors, which are answers to datagrams that were sent.
 func (s *polled) readErrors() {
 	var oob [256]byte
+	refuse := func(to netip.AddrPort) {
+		s.door.each(func(c *carrier) { c.refused(to) })
+	}
 	for {
 		_, n, _, to, err := unix.Recvmsg(s.fd, nil, oob[:], unix.MSG_ERRQUEUE)
 		if err == unix.EINTR {
@@ -102,8 +227,14 @@ func (s *polled) readErrors() {
 		if err != nil {
 			return
 		}
-		if refused(oob[:n]) {
-			s.c.refused(addrPort(to))
+		if !refused(oob[:n]) {
+			continue
+		}
+		switch sa := to.(type) {
+		case *unix.SockaddrInet4:
+			refuse(netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)))
+		case *unix.SockaddrInet6:
+			refuse(netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)))
 		}
 	}
 }
@@ -124,22 +255,54 @@ func refused(oob []byte) bool {
 	return false
 }
 
-// send implements socket. The error of an earlier datagram may come up first.
-func (s *polled) send(b []byte, to netip.AddrPort) {
-	sa := s.sockaddr(to)
-	if unix.Sendto(s.fd, b, 0, sa) == unix.ECONNREFUSED {
-		_ = unix.Sendto(s.fd, b, 0, sa)
+// send implements socket.
+func (s *polled) send(out []departure, large func(*departure)) {
+	v := vectors.Get().(*vector)
+	for len(out) > 0 {
+		n := 0
+		for n < min(len(out), batch) && out[n].fragment == out[0].fragment {
+			v.set(n, out[n].b)
+			s.name(v, n, out[n].to)
+			n++
+		}
+		if out[0].fragment {
+			s.fragment(true)
+			s.write(v, out[:n], large)
+			s.fragment(false)
+		} else {
+			s.write(v, out[:n], large)
+		}
+		out = out[n:]
+	}
+	clear(v.iovs[:])
+	vectors.Put(v)
+}
+
+// write sends a batch. An error is about the first datagram that was not sent, and that one is lost; but one of an earlier datagram
+// may come up first.
+func (s *polled) write(v *vector, out []departure, large func(*departure)) {
+	for at, again := 0, false; at < len(out); {
+		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[at])), uintptr(len(out)-at), 0, 0, 0)
+		switch {
+		case err == 0:
+			at += int(n)
+			again = false
+			continue
+		case err == unix.EINTR, err == unix.ECONNREFUSED && !again:
+			again = true
+			continue
+		case err == unix.EMSGSIZE:
+			large(&out[at])
+		}
+		at++
+		again = false
 	}
 }
 
+// retries implements socket.
 func (s *polled) retries() int { return 0 }
 
-func (s *polled) close() {
-	if s.c != nil {
-		s.c.e.Context().Poller().Remove(s.fd, s.id)
-	}
-	_ = unix.Close(s.fd)
-}
+func (s *polled) close() { _ = unix.Close(s.fd) }
 
 func (s *polled) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if !s.six {
@@ -154,14 +317,4 @@ func (s *polled) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 		sa.Addr = ap.Addr().As16()
 	}
 	return sa
-}
-
-func addrPort(sa unix.Sockaddr) netip.AddrPort {
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
-	}
-	return netip.AddrPort{}
 }

@@ -5,7 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -48,18 +48,17 @@ func (plugin) Scheme() string { return scheme }
 type domain struct {
 	names   inet.Names
 	start   time.Time
-	open    func(netip.AddrPort) (socket, error)
+	open    func(netip.AddrPort, *door) (socket, error)
 	profile arq.Profile
 	ack     arq.AckMode
-
-	mu    sync.Mutex // guards ports
-	first socket     // bound by Open, taken by context 0
-	ports map[int]uint16
+	session atomic.Uint64 // the latest number of a dial
+	door    *door         // of all contexts; nil: the class does not listen, and each has its own
 }
 
 // Open implements na.Plugin.
 func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
-	d := &domain{start: time.Now(), open: openPolled, ports: map[int]uint16{}}
+	d := &domain{start: time.Now(), open: openPolled}
+	d.session.Store(uint64(d.start.UnixNano()))
 	if p.opts.Portable {
 		d.open = openPortable
 	}
@@ -105,10 +104,11 @@ func (d *domain) listen(rest string, trusted bool) error {
 		return na.WithText(na.ErrPermission, "listen on "+where.String()+
 			": udp neither encrypts nor authenticates its packets, so beyond loopback it needs Options.Trusted")
 	}
-	if d.first, err = d.open(where); err != nil {
+	d.door = &door{at: where, open: d.open}
+	if err := d.door.bind(); err != nil {
 		return err
 	}
-	d.names.Bound = d.first.addr()
+	d.names.Bound = d.door.at
 	ap := d.names.Bound
 	if ap.Addr().IsUnspecified() {
 		ap = netip.AddrPortFrom(inet.Outward(ap.Addr()), ap.Port())
@@ -120,10 +120,10 @@ func (d *domain) listen(rest string, trusted bool) error {
 // now is the clock: monotonic, never zero.
 func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
 
-// close gives back a socket that no context has taken.
+// close gives the address back, if no context has.
 func (d *domain) close() error {
-	if d.first != nil {
-		d.first.close()
+	if d.door != nil {
+		d.door.close()
 	}
 	return nil
 }

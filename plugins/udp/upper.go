@@ -3,9 +3,9 @@ package udp
 import (
 	"encoding/binary"
 	"net/netip"
-	"strconv"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
@@ -15,14 +15,6 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 	g, err := frame.ParseGreeting(hello)
 	if err != nil {
 		return refusal(err)
-	}
-	if int(g.Target) != c.e.Context().ID() {
-		c.d.mu.Lock()
-		port := c.d.ports[int(g.Target)]
-		c.d.mu.Unlock()
-		if port != 0 {
-			return arq.Admission{Code: moved, Text: strconv.Itoa(int(port))}
-		}
 	}
 	if dialing != nil {
 		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) {
@@ -133,17 +125,22 @@ func (c *carrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int, payloa
 		Context: le.Uint16(front[20:]), Flags: front[22]}
 	h.SetPayload(len(payload))
 	v, err := p.link.Place(&h)
-	if err == nil {
-		if !v.Discard() && v.Borrow() {
-			for _, s := range v.Slices(nil, 0, len(payload)) {
-				payload = payload[copy(s, payload):]
-			}
-			v.Return()
-		}
-		err = p.link.Placed(&v)
-	}
-	if err != nil && p.link != nil {
+	switch {
+	case err != nil:
 		p.link.Fail(err)
+	case v.Borrow():
+		c.in = append(c.in, placing{p, v, payload})
+	default:
+		p.placed(&v)
+	}
+}
+
+// placed says that what v is for is there, or is not wanted.
+func (p *peer) placed(v *engine.View) {
+	if l := p.link; l != nil {
+		if err := l.Placed(v); err != nil && p.link != nil {
+			l.Fail(err)
+		}
 	}
 }
 
@@ -184,12 +181,6 @@ func (c *carrier) Ended(a *arq.Assoc, e arq.End) {
 	}
 	l := p.link
 	switch {
-	case e.Outcome == arq.Refusal && e.Code == moved && !p.up:
-		if port, err := strconv.ParseUint(e.Text, 10, 16); err == nil && a.Addr().Port() != uint16(port) {
-			c.dial(p, netip.AddrPortFrom(a.Addr().Addr(), uint16(port)))
-			return
-		}
-		l.Fail(na.WithText(na.ErrProtocol, "the peer sent us in a circle"))
 	case e.Outcome == arq.Refusal:
 		l.Refused(na.Code(e.Code), e.Text)
 	case !p.up:

@@ -70,7 +70,7 @@ func (a *Assoc) credit(i int) uint32 {
 	if i == 1 {
 		cost = a.size() + a.size()/8 + 1024
 	}
-	share := a.m.cfg.Receive / max(1, a.m.active) / cost
+	share := a.m.cfg.Receive() / max(1, a.m.active) / cost
 	return uint32(max(4, min(share, a.m.cfg.Window)))
 }
 

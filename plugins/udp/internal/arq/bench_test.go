@@ -50,13 +50,15 @@ func newWire(tb testing.TB, cfg Config) *wire {
 			b[i] = seed
 		}
 	}
+	sessions := uint64(0)
+	cfg.Session = func() uint64 { sessions++; return sessions }
 	for i := range w.m {
 		w.q[i] = &quiet{}
 		w.m[i] = New(cfg, w.q[i])
 		w.addr[i] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, byte(1 + i)}), 7000)
 	}
 	var err error
-	w.as, err = w.m[0].Dial(w.now, w.addr[1], Path{Size: 8972, Local: true}, w)
+	w.as, err = w.m[0].Dial(w.now, w.addr[1], 0, Path{Size: 8972, Local: true}, w)
 	require.NoError(tb, err)
 	for range 10 {
 		w.pump()

@@ -46,13 +46,17 @@ type Config struct {
 	FinCode byte   // what a peer is told that has not confirmed the release in time; 0: nothing
 	FinText string // likewise
 
-	Receive     int   // bytes of the socket's receive buffer, shared by all peers as permission to send: 3 MiB
+	// Receive returns how many bytes of the socket's receive buffer are this Machine's, to be shared by all peers as permission to
+	// send: 3 MiB.
+	Receive     func() int
 	MaxRetained int64 // bytes of packets that are kept until acknowledged, of all associations: 16 MiB
 	HalfOpen    int   // peers that have not shown that they receive, above which HELLO needs a cookie: 64
-	MaxPeers    int   // associations: 1<<20 - 1, which is also the most
+	MaxPeers    int   // associations: 1<<18 - 1, which is also the most
 
-	// Session is greater than that of any earlier Machine at this address: the nanoseconds of the clock, for instance.
-	Session uint64
+	Context uint8 // which of those that share the address this is
+	// Session returns a number that is greater than any before it, of earlier processes at this address too: it begins with
+	// the nanoseconds of the clock, for instance.
+	Session func() uint64
 	// Rand fills b with random bytes that nobody can guess.
 	Rand func(b []byte)
 }
@@ -79,12 +83,14 @@ func (c Config) withDefaults() Config {
 	def(&c.DialRetries, c.MaxRetries)
 	def(&c.FinRetries, 8)
 	after(&c.FinTimeout, time.Second)
-	def(&c.Receive, 3<<20)
+	if c.Receive == nil {
+		c.Receive = func() int { return 3 << 20 }
+	}
 	if c.MaxRetained == 0 {
 		c.MaxRetained = 16 << 20
 	}
 	def(&c.HalfOpen, 64)
-	def(&c.MaxPeers, 1<<slotBits-1)
+	def(&c.MaxPeers, slotMask)
 	return c
 }
 

@@ -111,15 +111,15 @@ func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
 // ErrFull is the error of Dial when there are MaxPeers associations.
 var ErrFull = errors.New("arq: as many associations as are allowed")
 
-// Dial asks the peer at to for an association. Upper.Greet is called with its answer, or Ended.
-func (m *Machine) Dial(now time.Duration, to netip.AddrPort, path Path, user any) (*Assoc, error) {
+// Dial asks a context of the peer at to for an association. Upper.Greet is called with its answer, or Ended.
+func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path Path, user any) (*Assoc, error) {
 	a := m.newAssoc(to, path, user)
 	if a == nil {
 		return nil, ErrFull
 	}
-	m.session++
+	a.peerID = contextID(context)
 	d := &a.fly().dial
-	d.session, d.send = m.session, true
+	d.session, d.send = m.cfg.Session(), true
 	d.due = now + m.cfg.InitialRTO
 	m.wake(a)
 	return a, nil
@@ -147,7 +147,7 @@ func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
 	d.send = false
 	g := a.greeting()
 	g.session, g.cookie = d.session, d.cookie
-	p := Packet{kind: kindHello, ts: clock(now)}
+	p := Packet{kind: kindHello, id: a.peerID, ts: clock(now)}
 	b := g.append(p.append(make([]byte, 0, BaseSize)))
 	if len(b) < BaseSize {
 		b = b[:BaseSize]
@@ -198,6 +198,9 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 	known := false
 	for a := m.at(from); a != nil; a = m.older(a) {
 		known = true
+		if contextOf(a.peerID) != contextOf(g.id) {
+			continue // of another context of the same process
+		}
 		switch {
 		case a.state == dialing:
 			calling = a

@@ -30,9 +30,9 @@ func TestCrossing(t *testing.T) {
 		n := newNetwork(t, seed, faults{delay: 5 * ms, loss: float64(seed%3) * 0.2})
 		a, b := n.add(1, Config{}), n.add(2, Config{})
 		var err error
-		a.assoc, err = a.m.Dial(n.now, b.addr, Path{}, a)
+		a.assoc, err = a.m.Dial(n.now, b.addr, 0, Path{}, a)
 		require.NoError(t, err)
-		b.assoc, err = b.m.Dial(n.now, a.addr, Path{}, b)
+		b.assoc, err = b.m.Dial(n.now, a.addr, 0, Path{}, b)
 		require.NoError(t, err)
 		n.run(time.Minute, func() bool { return a.greeted > 0 && b.greeted > 0 })
 		n.idle(5 * time.Second)
@@ -48,7 +48,7 @@ func TestRefuse(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.add(1, Config{}), n.add(2, Config{})
 	b.refuse = 5
-	_, err := a.m.Dial(n.now, b.addr, Path{}, a)
+	_, err := a.m.Dial(n.now, b.addr, 0, Path{}, a)
 	require.NoError(t, err)
 	n.idle(time.Second)
 	require.Equal(t, []End{{Outcome: Refusal, Code: 5, Text: "no"}}, a.ends)
@@ -56,14 +56,14 @@ func TestRefuse(t *testing.T) {
 	require.Zero(t, b.m.Stats().Peers)
 
 	b.refuse, b.hello = 0, "bad"
-	_, err = a.m.Dial(n.now, b.addr, Path{}, a)
+	_, err = a.m.Dial(n.now, b.addr, 0, Path{}, a)
 	require.NoError(t, err)
 	n.idle(5 * time.Second)
 	require.Zero(t, a.m.Stats().Peers)
 	require.Zero(t, b.m.Stats().Peers, "half open, and forgotten")
 
 	b.m.Shut()
-	_, err = a.m.Dial(n.now, b.addr, Path{}, a)
+	_, err = a.m.Dial(n.now, b.addr, 0, Path{}, a)
 	require.NoError(t, err)
 	n.idle(30 * time.Second)
 	require.Equal(t, PeerGone, a.ends[len(a.ends)-1].Outcome)
@@ -90,7 +90,7 @@ func TestDialRetries(t *testing.T) {
 	a := n.add(1, Config{DialRetries: 4})
 	hellos := 0
 	n.drop = func(*node, *Packet) bool { hellos++; return true }
-	_, err := a.m.Dial(n.now, n.add(2, Config{}).addr, Path{}, a)
+	_, err := a.m.Dial(n.now, n.add(2, Config{}).addr, 0, Path{}, a)
 	require.NoError(t, err)
 	n.idle(1600 * ms)
 	require.Equal(t, []End{{Outcome: PeerGone}}, a.ends)
@@ -233,4 +233,24 @@ func TestIdlePeers(t *testing.T) {
 	_, any := srv.m.Deadline()
 	require.False(t, any, "no timer runs")
 	runtime.KeepAlive(srv)
+}
+
+// Contexts of one process share its address, and number their dials together: one that was numbered first may arrive last.
+func TestDialsOfOneAddress(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	late := func(session uint64) func() uint64 { return func() uint64 { return session } }
+	a, b := n.add(1, Config{Context: 1, Session: late(100)}), n.add(2, Config{Context: 7})
+	n.join(a, b)
+	again := n.add(1, Config{Context: 2, Session: late(50)})
+	n.order = []*node{again, b}
+	n.join(again, b)
+	require.Equal(t, 2, b.m.Stats().Peers, "both are there")
+
+	old := n.add(1, Config{Context: 2, Session: late(49)})
+	n.order = []*node{old, b}
+	_, err := old.m.Dial(n.now, b.addr, 7, Path{}, old)
+	require.NoError(t, err)
+	n.idle(time.Minute)
+	require.Equal(t, 2, b.m.Stats().Peers)
+	require.Equal(t, 2, b.admitted, "what the same context has said before is old")
 }

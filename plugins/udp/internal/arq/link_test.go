@@ -25,20 +25,21 @@ type faults struct {
 // A network carries packets between machines in virtual time.
 type network struct {
 	*testing.T
-	rnd     *rand.Rand
-	now     time.Duration
-	f       faults
-	nodes   map[netip.AddrPort]*node
-	order   []*node
-	flying  datagrams
-	seq     int
-	free    [2]time.Duration // when the bottleneck is idle again
-	drop    func(from *node, p *Packet) bool
-	watch   func(from *node, p *Packet)
-	packets int
-	bytes   int
-	stuck   int // steps since lastAt
-	lastAt  time.Duration
+	rnd      *rand.Rand
+	now      time.Duration
+	f        faults
+	nodes    map[netip.AddrPort]*node
+	order    []*node
+	flying   datagrams
+	seq      int
+	free     [2]time.Duration // when the bottleneck is idle again
+	drop     func(from *node, p *Packet) bool
+	watch    func(from *node, p *Packet)
+	packets  int
+	bytes    int
+	sessions uint64
+	stuck    int // steps since lastAt
+	lastAt   time.Duration
 }
 
 type datagram struct {
@@ -97,8 +98,8 @@ func (n *network) add(i int, cfg Config) *node {
 			}
 		}
 	}
-	if cfg.Session == 0 {
-		cfg.Session = uint64(n.now)
+	if cfg.Session == nil {
+		cfg.Session = func() uint64 { n.sessions++; return n.sessions }
 	}
 	nd.m = New(cfg, nd)
 	n.nodes[nd.addr] = nd
@@ -389,7 +390,7 @@ func (n *network) pair(x, y Config) (*node, *node) {
 
 func (n *network) join(a, b *node) {
 	n.Helper()
-	as, err := a.m.Dial(n.now, b.addr, a.path, a)
+	as, err := a.m.Dial(n.now, b.addr, 0, a.path, a)
 	require.NoError(n, err)
 	a.assoc = as
 	n.run(10*time.Second, func() bool {

@@ -79,14 +79,16 @@ type Stats struct {
 }
 
 const (
-	slotBits    = 20
+	slotBits    = 18 // of an identity; the six above count the times that a slot was used, the last eight are the context
+	slotMask    = 1<<slotBits - 1
 	maxControl  = 256 // packets to strangers that wait to be sent
 	resetsEvery = 10 * time.Millisecond
 	train       = 64       // packets to one peer before it is another's turn
 	trainBytes  = 64 << 10 // the same in bytes
 )
 
-// A Machine is the protocol state of one socket: packets and the time go in, packets and a deadline come out. After
+// A Machine is the protocol state of one context: packets and the time go in, packets and a deadline come out. Several may share
+// a socket, whose user gives each packet to the one that Packet.Context names. After
 // Receive, Poll, and the methods of Assoc, call Next until it reports false. It is not safe for concurrent use.
 type Machine struct {
 	cfg   Config
@@ -98,7 +100,6 @@ type Machine struct {
 	byAddr  map[uint64]uint32 // hash of an address: slot of the newest association; the others by Assoc.sibling
 	hashKey [2]uint64
 	secret  [32]byte
-	session uint64
 	shut    bool
 	ending  int // associations that Finish was called for, or the peer's Finish
 
@@ -125,7 +126,6 @@ type slot struct {
 // New returns a Machine without associations.
 func New(cfg Config, up Upper) *Machine {
 	m := &Machine{cfg: cfg.withDefaults(), up: up, byAddr: map[uint64]uint32{}, slots: make([]slot, 1)}
-	m.session = m.cfg.Session
 	m.cfg.Rand(m.secret[:])
 	m.hashKey = [2]uint64{m.rand32()<<32 | m.rand32(), m.rand32()<<32 | m.rand32()}
 	return m
@@ -174,7 +174,7 @@ func (m *Machine) enter(a *Assoc) bool {
 	}
 	s := &m.slots[i]
 	s.a = a
-	a.id = uint32(s.gen)<<slotBits | i
+	a.id = contextID(m.cfg.Context) | uint32(s.gen&63)<<slotBits | i
 	a.token = uint32(m.rand32())
 	a.lane[0].init(uint32(m.rand32()))
 	a.lane[1].init(uint32(m.rand32()))
@@ -199,7 +199,7 @@ func (m *Machine) leave(a *Assoc) {
 	}
 	a.state = dead
 	m.timers.remove(a)
-	i := a.id & (1<<slotBits - 1)
+	i := a.id & slotMask
 	key := m.hash(a.to)
 	if m.byAddr[key] == i {
 		if a.sibling == 0 {
@@ -223,7 +223,7 @@ func (m *Machine) leave(a *Assoc) {
 
 // find returns the association that a packet names, or nil.
 func (m *Machine) find(id uint32) *Assoc {
-	i := id & (1<<slotBits - 1)
+	i := id & slotMask
 	if int(i) < len(m.slots) && m.slots[i].a != nil && m.slots[i].a.id == id {
 		return m.slots[i].a
 	}

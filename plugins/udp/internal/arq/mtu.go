@@ -124,6 +124,19 @@ func (a *Assoc) smaller() {
 	pg.size = 0
 }
 
+// TooLarge says that the system refuses to send n bytes to addr in one datagram.
+func (m *Machine) TooLarge(addr netip.AddrPort, n int) {
+	for a := m.at(addr); a != nil; a = m.older(a) {
+		if f := a.flight; f != nil && n == int(f.ping.size) {
+			a.smaller()
+			f.ping.padded = f.ping.size != 0
+			m.wake(a)
+		} else if n > BaseSize && n <= int(a.mtu) {
+			a.blackHole()
+		}
+	}
+}
+
 // blackHole goes back to what every path carries, when large packets are lost for good: a route has changed. Those that have
 // their number already may be fragmented.
 func (a *Assoc) blackHole() {

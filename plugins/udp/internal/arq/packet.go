@@ -142,6 +142,18 @@ func Parse(b []byte) (Packet, error) {
 	return p, nil
 }
 
+// Context is the context that p is for; -1: p has to be given to all.
+func (p *Packet) Context() int {
+	if p.kind == kindReset {
+		return -1
+	}
+	return int(contextOf(p.id))
+}
+
+// The context of an identity is its first byte, also where the rest is not known yet.
+func contextOf(id uint32) uint8      { return uint8(id >> 24) }
+func contextID(context uint8) uint32 { return uint32(context) << 24 }
+
 func (p *Packet) lane() int { return int(p.flags & flagBulk) }
 
 // append encodes the head at the end of b, with a checksum that seal fills in. The body follows it.

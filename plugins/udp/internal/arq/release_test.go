@@ -165,7 +165,7 @@ func TestUT15Restart(t *testing.T) {
 	// The other way: the one that dialed restarts, and dials again. Both associations are there until the user cuts the old one.
 	n.join(a, again)
 	n.idle(100 * ms)
-	a2 := n.add(1, Config{Session: uint64(n.now)})
+	a2 := n.add(1, Config{})
 	n.order = []*node{a2, again}
 	n.join(a2, again)
 	require.Equal(t, 2, again.admitted)

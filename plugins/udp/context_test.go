@@ -1,0 +1,130 @@
+package udp_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
+)
+
+// patience is how long anything in these tests may take.
+const patience = 20 * time.Second
+
+// A node is a class with its contexts. The goroutine of the test drives them all, in await.
+type node struct {
+	cls  *na.Class
+	ctxs []*na.Context
+}
+
+// open opens a class with some contexts, and closes it at the end of the test.
+func open(t testing.TB, addr string, opts udp.Options, contexts int) *node {
+	t.Helper()
+	cls, err := na.Open(addr, na.Config{Plugins: []na.Plugin{udp.New(opts)}})
+	require.NoError(t, err)
+	n := &node{cls: cls}
+	for range contexts {
+		c, err := cls.NewContext()
+		require.NoError(t, err)
+		n.ctxs = append(n.ctxs, c)
+	}
+	t.Cleanup(func() {
+		_ = cls.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		require.NoError(t, cls.Shutdown(ctx))
+	})
+	return n
+}
+
+func await(t testing.TB, what string, done func() bool, nodes ...*node) {
+	t.Helper()
+	for end := time.Now().Add(patience); !done(); {
+		require.Less(t, time.Now(), end, "%s: nothing happens", what)
+		for _, n := range nodes {
+			for _, c := range n.ctxs {
+				_ = c.Progress(100 * time.Microsecond)
+				c.Trigger(0)
+			}
+		}
+	}
+}
+
+// say sends a message from one context to another, and returns who the receiver takes the sender for.
+func say(t testing.TB, from *na.Context, to na.Addr, at *na.Context, text string, nodes ...*node) (sender na.Addr) {
+	t.Helper()
+	sent, got := false, ""
+	require.NoError(t, at.RecvUnexpected(at.NewOp(func(_ *na.Op, r na.Result) {
+		require.NoError(t, r.Err)
+		got, sender = string(r.Envelope.Data), r.Addr
+		r.Envelope.Free()
+	})))
+	require.NoError(t, from.SendUnexpected(from.NewOp(func(_ *na.Op, r na.Result) {
+		require.NoError(t, r.Err)
+		sent = true
+	}), to, 1, []byte(text)))
+	await(t, text, func() bool { return sent && got != "" }, nodes...)
+	require.Equal(t, text, got)
+	return sender
+}
+
+// TestContexts: every context of a class is reached at its one address from each of another's, whatever the order in which they
+// call; and the answers come back on the same session.
+func TestContexts(t *testing.T) {
+	each(t, func(t *testing.T, opts udp.Options) {
+		a, b := open(t, "udp://127.0.0.1:0", opts, 3), open(t, "udp://127.0.0.1:0", opts, 3)
+		for i := 2; i >= 0; i-- {
+			for j, at := range b.ctxs {
+				sender := say(t, a.ctxs[i], b.cls.Addr().WithTarget(j), at, fmt.Sprintf("from %d to %d", i, j), a, b)
+				require.Equal(t, a.cls.Addr().WithTarget(i), sender.Named())
+				say(t, at, sender, a.ctxs[i], "answer", a, b)
+			}
+		}
+		for _, c := range append(a.ctxs, b.ctxs...) {
+			require.Equal(t, 3, c.Stats().Peers)
+		}
+	})
+}
+
+// TestContextCloses: the others are reached as before when one is closed, the first one too; when there is none left, who dials
+// hears that nobody is there; and a new context has the address again.
+func TestContextCloses(t *testing.T) {
+	each(t, func(t *testing.T, opts udp.Options) {
+		b := open(t, "udp://127.0.0.1:0", opts, 3)
+		dial := func(target int) error {
+			a := open(t, "udp://", opts, 1)
+			var end *na.Result
+			require.NoError(t, a.ctxs[0].SendUnexpected(a.ctxs[0].NewOp(func(_ *na.Op, r na.Result) { end = &r }), b.cls.Addr().WithTarget(target), 1, []byte("x")))
+			await(t, "refusal", func() bool { return end != nil }, a, b)
+			require.ErrorIs(t, end.Err, na.ErrUnreachable)
+			require.Equal(t, na.NotRun, end.Fate)
+			return end.Err
+		}
+		require.ErrorContains(t, dial(7), "there is no context 7")
+		for i := range 3 {
+			a := open(t, "udp://", opts, 1)
+			for j := i; j < 3; j++ {
+				say(t, a.ctxs[0], b.cls.Addr().WithTarget(j), b.ctxs[j], "hi", a, b)
+			}
+			b.ctxs[i].Close()
+			await(t, "close", b.ctxs[i].Closed, a, b)
+			if i < 2 {
+				require.ErrorContains(t, dial(i), fmt.Sprintf("there is no context %d", i))
+			}
+		}
+		if !opts.Portable { // there only time tells
+			start := time.Now()
+			require.ErrorContains(t, dial(0), "nobody answers")
+			t.Log("after", time.Since(start))
+		}
+		c, err := b.cls.NewContext()
+		require.NoError(t, err)
+		b.ctxs = append(b.ctxs, c)
+		a := open(t, "udp://", opts, 1)
+		say(t, a.ctxs[0], b.cls.Addr().WithTarget(c.ID()), c, "again", a, b)
+	})
+}

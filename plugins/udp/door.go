@@ -1,0 +1,130 @@
+package udp
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+// A door is a socket and the contexts behind it: all those of a class that listens, so that it has one address; else one. With the
+// last of them the socket is closed: then the system tells peers that nobody is there.
+//
+//	socket ─► read, by whoever leads one of the contexts ─► take: whose packet is it? ─► carrier.receive
+type door struct {
+	at   netip.AddrPort
+	open func(netip.AddrPort, *door) (socket, error)
+	room atomic.Int64 // bytes of the socket's receive buffer for each context
+
+	// mu guards what follows. It is held while datagrams are read and given to their contexts, so that they stay in order. An
+	// endpoint may be locked under it.
+	mu     sync.Mutex
+	sock   socket        // nil: closed
+	behind [256]*carrier // by context; nil: it is not there, or not any more
+	n      int           // of them
+}
+
+// An arrival is a datagram that came in.
+type arrival struct {
+	b    []byte
+	from netip.AddrPort
+	p    arq.Packet
+	to   *carrier // nil: for nobody
+}
+
+// bind opens the socket if it is not open.
+func (d *door) bind() (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sock != nil {
+		return nil
+	}
+	if d.sock, err = d.open(d.at, d); err == nil {
+		d.at = d.sock.addr()
+	}
+	return err
+}
+
+// enter puts c behind the door.
+func (d *door) enter(c *carrier) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.behind[c.id] = c
+	d.n++
+	d.share()
+	return d.sock.watch(c)
+}
+
+// leave takes c away. Nothing is given to it afterwards.
+func (d *door) leave(c *carrier) {
+	c.sock.unwatch(c)
+	d.mu.Lock()
+	d.behind[c.id] = nil
+	d.n--
+	d.share()
+	d.mu.Unlock()
+	d.close()
+}
+
+// close closes the socket if no context is left.
+func (d *door) close() {
+	d.mu.Lock()
+	var s socket
+	if d.n == 0 {
+		s, d.sock = d.sock, nil
+	}
+	d.mu.Unlock()
+	if s != nil {
+		s.close()
+	}
+}
+
+func (d *door) share() { d.room.Store(int64(d.sock.room() / max(1, d.n))) }
+
+// take gives datagrams to their contexts, and keeps nothing of them. Called with mu held.
+func (d *door) take(in []arrival) {
+	for i := range in {
+		a := &in[i]
+		a.to = nil
+		var err error
+		if a.p, err = arq.Parse(a.b); err != nil {
+			continue
+		}
+		if id := a.p.Context(); id >= 0 {
+			a.to = d.of(id)
+		} else {
+			d.each(func(c *carrier) { c.receive(in[i : i+1]) })
+		}
+	}
+	if racing.Enabled {
+		passed.Load()
+	}
+	for i, j := 0, 0; i < len(in); i = j {
+		for j = i + 1; j < len(in) && in[j].to == in[i].to; j++ {
+		}
+		if c := in[i].to; c != nil {
+			c.receive(in[i:j])
+		}
+	}
+}
+
+// of returns context id, or for want of it any other: it answers that the packet is for nobody.
+func (d *door) of(id int) (to *carrier) {
+	if to = d.behind[id]; to == nil {
+		d.each(func(c *carrier) { to = c })
+	}
+	return to
+}
+
+func (d *door) each(f func(c *carrier)) {
+	for _, c := range d.behind {
+		if c != nil {
+			f(c)
+		}
+	}
+}
+
+// passed says what the race detector does not know of datagrams within a process: they arrive after they were sent.
+var passed atomic.Int64

@@ -1,0 +1,175 @@
+package udp
+
+import (
+	"net/netip"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+const (
+	turnBytes   = 256 << 10 // that are sent in one go, at most so much and one datagram
+	turnPackets = 64
+)
+
+// An outbox is the datagrams that are sent in one go.
+type outbox struct {
+	slab  []byte
+	list  []departure
+	bulk  []loan
+	large []departure // that the system has refused
+}
+
+// A loan is memory that is lent for one datagram.
+type loan struct {
+	pc   *piece
+	o    arq.Out
+	i    int // in list
+	gone bool
+}
+
+// send sends what the machine has. Locked at its beginning and at its end, not while it copies and sends: what others add
+// meanwhile goes with the next turn, and they need not wait.
+func (c *carrier) send() {
+	if c.sending {
+		return
+	}
+	c.sending = true
+	for c.gather() {
+		c.e.Pause()
+		c.pack()
+		if racing.Enabled {
+			passed.Add(1)
+		}
+		c.sock.send(c.out.list, c.tooLarge)
+		c.e.Lock()
+		c.settle()
+	}
+	c.sending = false
+	due, _ := c.m.Deadline()
+	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
+		c.e.Context().Nudge()
+	}
+}
+
+// gather takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. Locked.
+func (c *carrier) gather() bool {
+	o := &c.out
+	if o.slab == nil {
+		o.slab = make([]byte, turnBytes+arq.MaxSize+arq.HeadSize)
+	}
+	o.list, o.bulk = o.list[:0], o.bulk[:0]
+	now, at := c.d.now(), 0
+	for at < turnBytes && len(o.list) < turnPackets {
+		p, ok := c.m.Next(now, o.slab[at:at+arq.HeadSize:at+arq.HeadSize])
+		if !ok {
+			break
+		}
+		if p.Ref != nil {
+			pc := p.Ref.(*piece)
+			if !pc.v.Borrow() {
+				c.m.Void(&p)
+			} else {
+				o.bulk = append(o.bulk, loan{pc: pc, o: p, i: len(o.list)})
+			}
+		}
+		n := copy(o.slab[at:], p.Head)
+		n += copy(o.slab[at+n:], p.Body)
+		o.list = append(o.list, departure{b: o.slab[at : at+n+p.N], to: p.To, fragment: p.Fragment})
+		at += n + p.N
+	}
+	return len(o.list) > 0
+}
+
+// pack copies what was lent, and seals it. A datagram whose memory cannot be read is damaged, and nobody takes it for good.
+func (c *carrier) pack() {
+	for i := range c.out.bulk {
+		l := &c.out.bulk[i]
+		b := c.out.list[l.i].b
+		to := b[len(b)-l.o.N:]
+		c.slices = l.pc.v.Slices(c.slices[:0], l.o.At, l.o.N)
+		for _, s := range c.slices {
+			n, ok := fault.Copy(to, s)
+			to, l.gone = to[n:], l.gone || !ok
+		}
+		if !l.gone {
+			l.o.Head = b[:len(b)-l.o.N]
+			l.o.Seal(b[len(b)-l.o.N:])
+		}
+	}
+}
+
+// tooLarge is called while datagrams are sent.
+func (c *carrier) tooLarge(d *departure) {
+	c.out.large = append(c.out.large, departure{b: d.b, to: d.to})
+}
+
+// settle ends the loans. Locked.
+func (c *carrier) settle() {
+	o := &c.out
+	for i := range o.bulk {
+		l := &o.bulk[i]
+		if l.pc.v.Return(); l.gone {
+			l.pc.v.Fault()
+		}
+	}
+	clear(o.bulk)
+	for _, d := range o.large {
+		c.m.TooLarge(d.to, len(d.b))
+	}
+	o.large = o.large[:0]
+}
+
+// A placing is bulk data that has come, and memory that is lent for it.
+type placing struct {
+	p       *peer
+	v       engine.View
+	payload []byte
+}
+
+// receive takes in datagrams. With the door's lock, without the endpoint's.
+func (c *carrier) receive(in []arrival) {
+	c.e.Lock()
+	now := c.d.now()
+	for i := range in {
+		c.m.Receive(now, in[i].from, &in[i].p)
+	}
+	if len(c.in) > 0 {
+		c.e.Pause()
+		for i := range c.in {
+			c.place(&c.in[i])
+		}
+		c.e.Lock()
+		for i := range c.in {
+			v := &c.in[i].v
+			v.Return()
+			c.in[i].p.placed(v)
+		}
+		clear(c.in)
+		c.in = c.in[:0]
+	}
+	c.send()
+	c.e.Unlock()
+}
+
+// place copies bulk data to where it belongs.
+func (c *carrier) place(in *placing) {
+	b := in.payload
+	c.lent = in.v.Slices(c.lent[:0], 0, len(b))
+	for _, s := range c.lent {
+		n, ok := fault.Copy(s, b)
+		if b = b[n:]; !ok {
+			in.v.Fault()
+			return
+		}
+	}
+}
+
+// refused is called when the system says that nobody receives at to. With the door's lock, without the endpoint's.
+func (c *carrier) refused(to netip.AddrPort) {
+	c.e.Lock()
+	c.m.Refused(c.d.now(), to)
+	c.e.Pause()
+}
