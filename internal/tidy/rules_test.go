@@ -286,14 +286,14 @@ func mayBeUnsafe(f *file) bool {
 		return true
 	}
 	name := strings.TrimSuffix(strings.TrimSuffix(f.path, ".go"), "_test")
-	return (under(f.pkg, "na/...") || under(f.pkg, "plugins/tcp/...")) && strings.HasSuffix(name, "_linux")
+	return (under(f.pkg, "na/...") || under(f.pkg, "plugins/tcp/...") || under(f.pkg, "plugins/udp/...")) && strings.HasSuffix(name, "_linux")
 }
 
 func TestUnsafe(t *testing.T) {
 	body := imports("p", "unsafe")
 	expect(t, findUnsafe, madeUp{
 		"plugins/sm/a.go": body, "na/epoll_linux.go": body, "na/epoll_linux_test.go": body, "plugins/tcp/conn_linux.go": body,
-		"na/a.go": body, "na/a_test.go": body, "hg/a_linux.go": body, "plugins/udp/a_linux.go": body, "plugins/smx/a.go": body,
+		"na/a.go": body, "na/a_test.go": body, "hg/a_linux.go": body, "plugins/udp/a_linux.go": body, "plugins/udp/a.go": body, "plugins/smx/a.go": body,
 		"na/c.go": imports("p", "fmt", "C"),
 	},
 		"hg/a_linux.go:2: imports unsafe",
@@ -301,6 +301,6 @@ func TestUnsafe(t *testing.T) {
 		"na/a_test.go:2: imports unsafe",
 		"na/c.go:3: imports C",
 		"plugins/smx/a.go:2: imports unsafe",
-		"plugins/udp/a_linux.go:2: imports unsafe",
+		"plugins/udp/a.go:2: imports unsafe",
 	)
 }

@@ -94,6 +94,7 @@ func (c *carrier) pack() {
 			n, ok := fault.Copy(to, s)
 			to, l.gone = to[n:], l.gone || !ok
 		}
+		clear(c.slices)
 		if !l.gone {
 			l.o.Head = b[:len(b)-l.o.N]
 			l.o.Seal(b[len(b)-l.o.N:])
@@ -158,6 +159,7 @@ func (c *carrier) receive(in []arrival) {
 func (c *carrier) place(in *placing) {
 	b := in.payload
 	c.lent = in.v.Slices(c.lent[:0], 0, len(b))
+	defer clear(c.lent)
 	for _, s := range c.lent {
 		n, ok := fault.Copy(s, b)
 		if b = b[n:]; !ok {
