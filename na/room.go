@@ -9,6 +9,9 @@ package na
 //	                ▼                        ◄──── credit ────┘
 //	            SendUnexpected ─────────────────────────────► Envelope ─► Free ─► credit
 
+// RoomClasses is how many size classes there are.
+const RoomClasses = 3
+
 // RoomHead is what each class has beyond its round size, in bytes: for what goes in front of a body.
 const RoomHead = 1 << 10
 
@@ -17,7 +20,7 @@ const MaxRoom = 64<<10 + RoomHead
 
 // RoomClass returns the number of the smallest size class that holds n bytes: 1, 2 or 3. It is 0 when none does.
 func RoomClass(n int) int {
-	for class := 1; class <= 3; class++ {
+	for class := 1; class <= RoomClasses; class++ {
 		if n <= RoomBytes(class) {
 			return class
 		}
@@ -27,7 +30,7 @@ func RoomClass(n int) int {
 
 // RoomBytes returns how many bytes a size class has: 16, 32 or 64 KiB and RoomHead. Class 0 has none.
 func RoomBytes(class int) int {
-	if class < 1 || class > 3 {
+	if class < 1 || class > RoomClasses {
 		return 0
 	}
 	return 8<<10<<class + RoomHead

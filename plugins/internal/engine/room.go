@@ -133,7 +133,11 @@ func (l *Link) roomGranted(total uint64) error {
 	return nil
 }
 
-// GrantRoom implements na.Endpoint: room for two such messages at first, then twice as much each time.
+// firstGrant is for how many messages the first GrantRoom of a session reserves room. A quarter of it is less than the half that
+// is told by a frame of its own, so that what one call after the other frees is told behind its response.
+const firstGrant = 4
+
+// GrantRoom implements na.Endpoint: room for a few such messages at first, then twice as much each time.
 func (e *Endpoint) GrantRoom(peer na.Addr, n int) {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -146,7 +150,7 @@ func (e *Endpoint) GrantRoom(peer na.Addr, n int) {
 		return
 	}
 	r := l.theRoom()
-	if more := min(max(2*need, 2*r.reserved), maxRoom) - r.reserved; more > 0 {
+	if more := min(max(firstGrant*need, 2*r.reserved), maxRoom) - r.reserved; more > 0 {
 		r.reserved += e.eng.reserveRoom(more, min(need, more))
 	}
 	l.oweRoom()

@@ -40,9 +40,11 @@ func TestRoomOverstepped(t *testing.T) {
 			require.NoError(t, feed(4096))
 			s.nctx.GrantRoom(l.addr(), 40<<10)
 			require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)))
-			require.NoError(t, feed(na.MaxRoom))
+			for range firstGrant - 1 {
+				require.NoError(t, feed(na.MaxRoom))
+			}
 			require.NoError(t, feed(33<<10+1)) // takes as much as the largest
-			require.Equal(t, int64(2*na.MaxRoom), s.nctx.Peers()[0].RoomHeld)
+			require.Equal(t, int64(firstGrant*na.MaxRoom), s.nctx.Peers()[0].RoomHeld)
 			require.ErrorIs(t, feed(4097), na.ErrProtocol)
 			require.ErrorIs(t, feed(na.MaxRoom+1), na.ErrProtocol)
 		})
@@ -81,4 +83,38 @@ func TestRoomBesidePromised(t *testing.T) {
 		s.nctx.GrantRoom(l.addr(), na.MaxRoom)
 	}
 	require.Equal(t, int64(100_000), s.nctx.Peers()[0].Room)
+}
+
+// The room of one call after the other is told behind the next message, never by a frame of its own; that of half of all room is.
+func TestRoomIsToldBehindResponses(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meet(8)
+	s.nctx.GrantRoom(l.addr(), 5000)
+	require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)))
+	long := func() *result {
+		r := s.op(s.nctx.RecvUnexpected)
+		h, b := longMessage(5000)
+		s.e.Lock()
+		err := l.Deliver(h, b)
+		s.e.Unlock()
+		require.NoError(t, err)
+		s.trigger()
+		require.Len(t, r.Envelope.Data, 5000)
+		r.Envelope.Accept()
+		return r
+	}
+	for range 3 * firstGrant {
+		r := long()
+		s.credit(l, 1)
+		s.send("response")
+		r.Envelope.Free()
+		require.Contains(t, [][]string{{"UNEXPECTED"}, {"UNEXPECTED", "CREDIT"}}, kinds(s.drain(l)))
+		require.Empty(t, kinds(s.drain(l)), "a frame for a quarter of the room")
+	}
+	held := []*result{long(), long()}
+	require.Empty(t, kinds(s.drain(l)))
+	for _, r := range held {
+		r.Envelope.Free()
+	}
+	require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)), "half of the room is free")
 }
