@@ -62,12 +62,11 @@ func (l *Link) flowFor(n int64) Flow {
 // Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
 func (l *Link) Pull(f Flow, w Writer) (more bool) {
 	q := &l.flows[f]
-	said := false // a message has left
 	for l.state == linkUp {
 		room, piece := w.Room()
 		switch messages := f == FlowMessages; {
 		case room < 0:
-			return q.ctl.len() > 0 || q.sources.len() > 0 || messages && (l.pong || l.msgs.n > 0 || l.owed || l.mayBegin())
+			return q.ctl.len() > 0 || q.sources.len() > 0 || messages && (l.pong || l.msgs.n > 0 || l.owed || l.owesRoom() || l.mayBegin())
 		case messages && l.pong:
 			l.pong = false
 			l.frame(f, w, frame.Header{Kind: frame.Pong, Tag: l.pongTag})
@@ -81,7 +80,9 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 			if !l.message(w, room) {
 				return true
 			}
-			said = true
+			if r := l.room; r != nil && r.unspoken() > 0 {
+				r.owed = true
+			}
 		case messages && l.mayBegin():
 			l.beginMoves()
 		case q.sources.len() > 0:
@@ -89,7 +90,7 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 				return true
 			}
 			l.piece(f, w, piece)
-		case messages && (l.owed || said && l.mayTell()):
+		case messages && (l.owed || l.owesRoom()):
 			l.frame(f, w, frame.Header{Kind: frame.Credit, Tag: l.tellRoom()})
 		default:
 			return false

@@ -27,6 +27,7 @@ type room struct {
 	taken    uint64 // by messages that have arrived
 	freed    uint64
 	held     int64 // taken by messages that are not recycled
+	owed     bool  // the peer should hear of freed room
 }
 
 const (
@@ -196,16 +197,15 @@ func (l *Link) freeRoom(env *na.Envelope) {
 // unspoken is how much room the peer has and does not know of.
 func (r *room) unspoken() uint64 { return r.freed + uint64(r.reserved) - r.told }
 
-// oweRoom tells the peer of free room: with the next message to it, or by a frame of its own when half of all is free.
+// oweRoom has the peer told of free room by a frame of its own, when half of all is free. What is less goes behind a message.
 func (l *Link) oweRoom() {
-	if r := l.room; !l.owed && r.unspoken() > 0 && 2*r.unspoken() >= uint64(r.reserved) {
-		l.owed = true
+	if r := l.room; !r.owed && r.unspoken() > 0 && 2*r.unspoken() >= uint64(r.reserved) {
+		r.owed = true
 		l.kick()
 	}
 }
 
-// mayTell reports whether the peer should be told of room behind a message.
-func (l *Link) mayTell() bool { return l.room != nil && l.room.unspoken() > 0 }
+func (l *Link) owesRoom() bool { return l.room != nil && l.room.owed }
 
 // tellRoom is the cumulative room granted to the peer, to be put into a CREDIT that is being sent.
 func (l *Link) tellRoom() uint64 {
@@ -213,6 +213,7 @@ func (l *Link) tellRoom() uint64 {
 		return 0
 	}
 	l.room.told += l.room.unspoken()
+	l.room.owed = false
 	return l.room.told
 }
 
