@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"sync"
+
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -66,11 +68,11 @@ func (e *Endpoint) dropEnvelope(env *na.Envelope) {
 	if env == nil {
 		return
 	}
-	if env.Room != nil {
-		freeRoomBuffer(env.Room)
-		env.Room = nil
-	}
 	env.Data, env.Link, env.From, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, false, false
+	if env.Room != nil {
+		longEnvelopes[na.RoomClass(len(env.Room))-1].Put(env)
+		return
+	}
 	if len(e.freeEnvs) >= maxIdleEnvelopes {
 		return
 	}
@@ -83,17 +85,15 @@ func (e *Endpoint) dropEnvelope(env *na.Envelope) {
 
 // newEnvelope returns an envelope with n bytes of Data, to be filled with a message.
 func (e *Endpoint) newEnvelope(n int) *na.Envelope {
+	if n > e.eng.cfg.Eager {
+		return e.longEnvelope(n)
+	}
 	var env *na.Envelope
 	if n := len(e.freeEnvs); n > 0 {
 		env, e.freeEnvs = e.freeEnvs[n-1], e.freeEnvs[:n-1]
 		e.idleBytes -= cap(env.Buf)
 	} else {
 		env = &na.Envelope{Owner: e}
-	}
-	if n > e.eng.cfg.Eager {
-		env.Room = newRoomBuffer(na.RoomClass(n))
-		env.Data = env.Room[:n]
-		return env
 	}
 	if cap(env.Buf) < n {
 		size := 256
@@ -103,6 +103,20 @@ func (e *Endpoint) newEnvelope(n int) *na.Envelope {
 		env.Buf = make([]byte, size)
 	}
 	env.Data = env.Buf[:n]
+	return env
+}
+
+// longEnvelopes are envelopes that nobody uses of messages longer than an envelope, by size class. Those in use are accounted for by
+// who reserved the room; these belong to the garbage collector, so that a burst does not keep memory for ever.
+var longEnvelopes [na.RoomClasses]sync.Pool
+
+func (e *Endpoint) longEnvelope(n int) *na.Envelope {
+	class := na.RoomClass(n)
+	env, ok := longEnvelopes[class-1].Get().(*na.Envelope)
+	if !ok {
+		env = &na.Envelope{Room: make([]byte, na.RoomBytes(class))}
+	}
+	env.Owner, env.Data = e, env.Room[:n]
 	return env
 }
 
