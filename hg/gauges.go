@@ -23,6 +23,9 @@ type Gauges struct {
 	Stalls    int64  // na.Stats.Stalls
 	Active    int64  // requests whose handlers have begun and that have not ended
 	Waiting   int64  // requests that wait for one of these to end
+	Inline    int64  // Stats.Inline
+	Loans     int64  // Stats.Loans
+	NoRoom    int64  // Stats.NoRoom
 	Peers     []PeerGauges
 }
 
@@ -37,6 +40,9 @@ type PeerGauges struct {
 	Queued    int
 	HighWater int
 	Stalls    int64
+	Room      int64
+	RoomHeld  int64
+	RoomFree  int64
 }
 
 // ServeGauges has c answer GaugesRPC. Who can reach c learns the addresses of its peers and how much they send.
@@ -68,6 +74,7 @@ func (c *Class) gauges() (all []Gauges) {
 			Context: hctx.ID(), Address: hctx.Self().String(),
 			Eager: cfg.Eager, Envelopes: cfg.Envelopes, Budget: cfg.Budget,
 			Reserved: s.NA.Reserved, HighWater: s.NA.HighWater, Stalls: s.NA.Stalls, Active: s.Active, Waiting: s.Waiting,
+			Inline: s.Inline, Loans: s.Loans, NoRoom: s.NoRoom,
 		}
 		for _, p := range hctx.nctx.Peers() {
 			g.Peers = append(g.Peers, peerGauges(p))
@@ -81,5 +88,6 @@ func peerGauges(p na.PeerStats) PeerGauges {
 	return PeerGauges{
 		Address: p.Addr.Named().String(), Offered: p.Offered, Held: p.Held, HeldMax: p.HeldMax,
 		Promised: p.Promised, Free: p.Free, Queued: p.Queued, HighWater: p.HighWater, Stalls: p.Stalls,
+		Room: p.Room, RoomHeld: p.RoomHeld, RoomFree: p.RoomFree,
 	}
 }

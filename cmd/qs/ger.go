@@ -144,6 +144,7 @@ func printGauges(g *hg.Gauges, out io.Writer) {
 	line("most needed of a target", "%d", g.HighWater)
 	line("messages that had to wait at this end", "%d, %d now", g.Stalls, waiting)
 	line("handlers begun, and held back", "%d, %d", g.Active, g.Waiting)
+	line("longer bodies: inline, lent, no room", "%d, %d, %d", g.Inline, g.Loans, g.NoRoom)
 	if g.HighWater > 0 {
 		line("", "its targets should offer it Envelopes: %d", g.HighWater)
 	}
@@ -153,9 +154,10 @@ func printGauges(g *hg.Gauges, out io.Writer) {
 	if len(g.Peers) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\n%-32s %8s %8s %8s %8s %8s %8s %8s\n", "peer", "offered", "held", "most", "promised", "free", "waiting", "needed")
+	fmt.Fprintf(out, "\n%-32s %8s %8s %8s %8s %8s %8s %8s %10s %10s %10s\n", "peer", "offered", "held", "most", "promised", "free", "waiting", "needed", "room", "taken", "room there")
 	for _, p := range g.Peers {
-		fmt.Fprintf(out, "%-32s %8d %8d %8d %8d %8d %8d %8d\n", p.Address, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater)
+		fmt.Fprintf(out, "%-32s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", p.Address, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
+			bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
 	}
 	fmt.Fprintln(out)
 }

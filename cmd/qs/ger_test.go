@@ -53,5 +53,10 @@ func TestGerAsks(t *testing.T) {
 	require.Equal(t, s.addr, all[0].Address)
 	require.EqualValues(t, 256*(4096+64), all[0].Reserved)
 	require.Len(t, all[0].Peers, 1)
+
+	run(t, 0, "perf", "-target", s.addr, "-time", "5ms", "-inflight", "4", "-bulk", "0", "-size", "10000")
+	out = run(t, 0, "ger", s.addr).out.String()
+	require.Regexp(t, `(?m)^longer bodies: inline, lent, no room +[1-9]\d*, \d+, \d+$`, out)
+	require.Regexp(t, `(?m)^peer .* room +taken +room there$`, out)
 	require.Contains(t, run(t, 1, "ger", "tcp://127.0.0.1:1").errors.String(), "cannot be reached")
 }

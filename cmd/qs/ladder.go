@@ -9,7 +9,6 @@ import (
 // A ladder is a table over sizes, with the columns of C Mercury's hg_rate and hg_bw programs.
 type ladder struct {
 	title, column string
-	max           func(p *perf) int64
 	// step measures one size: the value of the column, and microseconds for one operation.
 	step func(p *perf, size int64) (value, micros float64, err error)
 }
@@ -18,11 +17,12 @@ type ladder struct {
 const ladderCount = 64
 
 var ladders = map[string]*ladder{
-	"rate": {"rate of calls", "Rate (ops/s)", maxCall, func(p *perf, size int64) (float64, float64, error) {
-		rate, err := p.rate(p.inflight[len(p.inflight)-1], pattern(int(size)))
+	"rate": {"rate of calls", "Rate (ops/s)", func(p *perf, size int64) (float64, float64, error) {
+		n := max(1, min(int64(p.inflight[len(p.inflight)-1]), maxUnderWay/size))
+		rate, err := p.rate(int(n), pattern(int(size)))
 		return rate, 1e6 / rate, err
 	}},
-	"lat": {"latency of calls", "p50 (us)", maxCall, func(p *perf, size int64) (float64, float64, error) {
+	"lat": {"latency of calls", "p50 (us)", func(p *perf, size int64) (float64, float64, error) {
 		lat, err := p.latencies(pattern(int(size)))
 		if err != nil {
 			return 0, 0, err
@@ -33,14 +33,15 @@ var ladders = map[string]*ladder{
 		}
 		return percentile(lat, 50), sum / float64(len(lat)), nil
 	}},
-	"read":  {"bulk, the target pushes", "Bandwidth (MiB/s)", maxBulk, bulkStep(push)},
-	"write": {"bulk, the target pulls", "Bandwidth (MiB/s)", maxBulk, bulkStep(pull)},
+	"read":  {"bulk, the target pushes", "Bandwidth (MiB/s)", bulkStep(push)},
+	"write": {"bulk, the target pulls", "Bandwidth (MiB/s)", bulkStep(pull)},
 }
 
-// maxCall is the largest input that fits a message.
-func maxCall(p *perf) int64 { return int64(p.hctx.NA().Limits().MaxUnexpected) / 2 }
+// maxUnderWay bounds the input of all calls of the ladder of rates in bytes: of the largest sizes fewer are in flight.
+const maxUnderWay = 256 << 20
 
-func maxBulk(p *perf) int64 { return p.bulk }
+// calls reports whether op is a table of calls, rather than transfers.
+func (p *perf) calls(op string) bool { return op == "rate" || op == "lat" }
 
 func bulkStep(dir moveDir) func(p *perf, size int64) (float64, float64, error) {
 	return func(p *perf, size int64) (float64, float64, error) {
@@ -63,7 +64,7 @@ func (p *perf) ladder(op string, asJSON bool, out io.Writer) error {
 		fmt.Fprintf(out, "%-10s %20s %20s\n", "# Size", l.column, "Time (us)")
 	}
 	var rungs []rung
-	for size := int64(1); size <= l.max(p); size *= 2 {
+	for size := int64(1); size <= p.bulk; size *= 2 {
 		value, micros, err := l.step(p, size)
 		if err != nil {
 			return fmt.Errorf("size %d: %w", size, err)

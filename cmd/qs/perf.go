@@ -29,7 +29,7 @@ type perf struct {
 
 	hctx *hg.Context
 	peer na.Addr
-	echo hg.ID
+	call hg.ID // what is called: rpcEcho or rpcTake
 	move hg.ID
 }
 
@@ -50,12 +50,13 @@ func runPerf(args []string, out io.Writer) error {
 	fs.StringVar(&n.transport, "transport", "tcp", "`scheme` of the target that is started")
 	fs.StringVar(&p.api, "api", "callback", "callback: one goroutine, many handles; sync: a goroutine for each call, which waits")
 	fs.IntVar(&p.size, "size", 64, "`bytes` of a call's input and output")
-	fs.Int64Var(&p.bulk, "bulk", 16<<20, "`bytes` of a bulk transfer; 0 for none")
+	fs.Int64Var(&p.bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; with -op the largest size of the table")
 	fs.DurationVar(&p.time, "time", 2*time.Second, "`time` of each measurement")
 	fs.DurationVar(&p.pause, "pause", 0, "`time` to wait between calls")
 	inflight := fs.String("inflight", "1,16,64", "calls in flight, a list")
 	target := fs.String("target", "", "`address` of a running qs serve; without it one is started")
-	op := fs.String("op", "", "rate, lat, read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk; idle: what silent peers cost")
+	op := fs.String("op", "", "rate, lat (calls with input of a size), read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk; idle: what silent peers cost")
+	both := fs.Bool("both", false, "-op rate and lat: the output has the size of the input; without it there is none")
 	peers := fs.Int("peers", 1000, "how many peers, with -op idle")
 	withFloor := fs.Bool("floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection")
 	asJSON := fs.Bool("json", false, "print JSON")
@@ -69,6 +70,8 @@ func runPerf(args []string, out io.Writer) error {
 		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write, mixed or idle", *op)}
 	case p.size < 0 || p.bulk < 0 || p.time <= 0 || p.pause < 0 || p.bulk > maxMove:
 		return usageError{"a size or time is negative, or -bulk larger than 1 GiB"}
+	case *both && !p.calls(*op):
+		return usageError{"-both is for -op rate and lat"}
 	case *withFloor && *op != "":
 		return usageError{"-floor is measured without -op"}
 	case *withFloor && p.size < 1:
@@ -112,6 +115,11 @@ func runPerf(args []string, out io.Writer) error {
 	case "mixed":
 		return p.mixed(*asJSON, out)
 	default:
+		if p.calls(*op) && !*both {
+			if p.call, err = p.hctx.Class().Register(rpcTake, nil); err != nil {
+				return err
+			}
+		}
 		return p.ladder(*op, *asJSON, out)
 	}
 	r, err := p.all()
@@ -166,7 +174,7 @@ func (p *perf) open(n *network, addr string) error {
 	if err != nil {
 		return err
 	}
-	if p.echo, err = class.Register(rpcEcho, nil); err != nil {
+	if p.call, err = class.Register(rpcEcho, nil); err != nil {
 		return err
 	}
 	if p.move, err = class.Register(rpcMove, nil); err != nil {

@@ -40,7 +40,7 @@ type call struct {
 }
 
 func (p *perf) newCall(in []byte) (*call, error) {
-	h, err := p.hctx.Create(p.peer, p.echo)
+	h, err := p.hctx.Create(p.peer, p.call)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (p *perf) latencies(in []byte) ([]time.Duration, error) {
 		return nil, err
 	}
 	defer c.h.Close()
-	for range 100 {
+	for i, end := 0, time.Now().Add(p.time); i < 100 && time.Now().Before(end); i++ { // warm
 		if err := c.once(); err != nil {
 			return nil, err
 		}

@@ -13,6 +13,7 @@ import (
 // The RPCs of qs perf. Both sides use codec.Raw.
 const (
 	rpcEcho = "qs/echo" // the input comes back
+	rpcTake = "qs/take" // the input is taken, and nothing comes back
 	rpcMove = "qs/move" // the target pushes to or pulls from memory of the origin: moveRequest, then the handle
 )
 
@@ -75,8 +76,16 @@ type moves struct {
 func registerPerf(class *hg.Class) error {
 	m := &moves{}
 	_, err := class.Register(rpcEcho, echo)
-	_, err2 := class.Register(rpcMove, coded(m.serve))
-	return errors.Join(err, err2)
+	_, err2 := class.Register(rpcTake, take)
+	_, err3 := class.Register(rpcMove, coded(m.serve))
+	return errors.Join(err, err2, err3)
+}
+
+func take(h hg.Incoming) error {
+	if _, err := h.InputRaw(); err != nil {
+		return err
+	}
+	return h.RespondRaw(nil, nil)
 }
 
 func echo(h hg.Incoming) error {

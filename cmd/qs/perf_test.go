@@ -46,7 +46,7 @@ func TestPerfLadders(t *testing.T) {
 		column string
 		sizes  int
 	}{
-		"rate": {"Rate (ops/s)", 12}, "lat": {"p50 (us)", 12}, "read": {"Bandwidth (MiB/s)", 9}, "write": {"Bandwidth (MiB/s)", 9},
+		"rate": {"Rate (ops/s)", 9}, "lat": {"p50 (us)", 9}, "read": {"Bandwidth (MiB/s)", 9}, "write": {"Bandwidth (MiB/s)", 9},
 	} {
 		q := run(t, 0, "perf", "-op", op, "-json", "-time", "2ms", "-inflight", "4", "-bulk", "256")
 		var table struct {
@@ -65,6 +65,15 @@ func TestPerfLadders(t *testing.T) {
 		plain := run(t, 0, "perf", "-op", op, "-time", "1ms", "-inflight", "4", "-bulk", "2")
 		require.Contains(t, plain.out.String(), want.column)
 	}
+}
+
+// The tables of calls go on beyond what a message holds, in one direction and in both.
+func TestPerfLargeCalls(t *testing.T) {
+	for _, args := range [][]string{{"rate"}, {"rate", "-both"}, {"lat"}, {"lat", "-both"}} {
+		q := run(t, 0, append([]string{"perf", "-time", "1ms", "-inflight", "2", "-bulk", "131072", "-op"}, args...)...)
+		require.Contains(t, q.out.String(), "\n131072 ", "%v", args)
+	}
+	require.Contains(t, run(t, 2, "perf", "-op", "read", "-both").errors.String(), "-both is for")
 }
 
 func TestPerfMixed(t *testing.T) {
