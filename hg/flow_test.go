@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -195,6 +197,9 @@ func requireFate(t *testing.T, want na.Fate, err error) {
 // without it, at least four fifths.
 func TestSlowTargetAmongTen(t *testing.T) {
 	t.Parallel()
+	if racing.Enabled && !long.On { // one goroutine at a time
+		return
+	}
 	const fast, flight, waiting = 10, 8, 10000
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	cfg := hg.Config{NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -32,11 +33,13 @@ func TestConformance(t *testing.T) {
 		all = append(all, network(cfg))
 		t.Run(name, func(t *testing.T) {
 			mk := func(testing.TB) natest.Network { return network(cfg) }
-			if (cfg.Paced || cfg.NoAssist) && !long.On {
+			switch rest := cfg.Paced || cfg.NoAssist; {
+			case racing.Enabled && !cfg.Paced && !long.On: // one goroutine at a time
+			case rest && !racing.Enabled && !long.On:
 				natest.TestRest(t, mk, network(sim.Config{}))
-				return
+			default:
+				natest.TestPlugin(t, mk, nil)
 			}
-			natest.TestPlugin(t, mk, nil)
 		})
 	}
 	natest.Cover(t, all...)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -53,6 +54,9 @@ func TestConformance(t *testing.T) {
 	}
 	each(t, run)
 	t.Run("tls", func(t *testing.T) {
+		if racing.Enabled && !long.On { // the tests of TLS and those of hg and bulk have its goroutines
+			return
+		}
 		each(t, func(t *testing.T, opts tcp.Options) {
 			if opts.Portable && !long.On { // the same packets, and no goroutine more than without TLS; hg and bulk go over it, too
 				return
