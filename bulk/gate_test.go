@@ -2,6 +2,7 @@ package bulk_test
 
 import (
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -9,24 +10,33 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/relay"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A gate stands between the mover and the owner. It shuts when a number of bytes has passed in one direction, in the
 // middle of a frame as well, and lets nothing more through until it is opened: the owner is as good as frozen.
 //
-// Over tcp it is a relay of its own; in the simulator a partition.
+// Over tcp it is a relay of its own; over udp one that loses what it does not let through, in both directions; in the simulator a
+// partition.
 type gate struct {
 	p     *pair
 	sim   bool
 	limit uint64 // of bytes passed, in the simulator
-	relay *relay
+	relay *streamRelay
+	udp   *relay.Relay
 }
 
 // newGate puts a gate in the way of the mover, who reaches the owner through p.peer from now on.
 func newGate(p *pair) *gate {
 	g := &gate{p: p, sim: p.Sim}
-	if !g.sim {
+	if name, ok := strings.CutPrefix(p.owner.Addr().Name(), "udp://"); ok {
+		var err error
+		g.udp, err = relay.New(netip.MustParseAddrPort(name), relay.Rules{})
+		require.NoError(p.t, err)
+		p.t.Cleanup(g.udp.Close)
+		p.peer = na.MakeAddr("udp://"+g.udp.Addr().String(), 0)
+	} else if !g.sim {
 		g.relay = newRelay(p.t, strings.TrimPrefix(p.owner.Addr().Name(), "tcp://"))
 		p.peer = na.MakeAddr("tcp://"+g.relay.listener.Addr().String(), 0)
 	}
@@ -40,11 +50,18 @@ func (g *gate) shutAfter(n int, fromOwner bool) {
 		g.limit = g.p.World.Stats().Bytes + uint64(n)
 		return
 	}
+	if g.udp != nil {
+		g.udp.ShutAfter(n, fromOwner)
+		return
+	}
 	g.relay.arm(n, fromOwner)
 }
 
 // isShut tells whether that many bytes have passed.
 func (g *gate) isShut() bool {
+	if g.udp != nil {
+		return g.udp.Shut()
+	}
 	if !g.sim {
 		return g.relay.blocked.Load()
 	}
@@ -61,11 +78,15 @@ func (g *gate) open() {
 		g.p.World.Heal()
 		return
 	}
+	if g.udp != nil {
+		g.udp.Open()
+		return
+	}
 	g.relay.release()
 }
 
-// A relay passes the bytes of tcp connections on.
-type relay struct {
+// A streamRelay passes the bytes of tcp connections on.
+type streamRelay struct {
 	listener net.Listener
 	to       string
 	blocked  atomic.Bool // a copy waits at the limit
@@ -78,17 +99,17 @@ type relay struct {
 	conns  []net.Conn
 }
 
-func newRelay(t *testing.T, to string) *relay {
+func newRelay(t *testing.T, to string) *streamRelay {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	r := &relay{listener: listener, to: to, left: [2]int{-1, -1}}
+	r := &streamRelay{listener: listener, to: to, left: [2]int{-1, -1}}
 	r.cond.L = &r.mu
 	r.wait.Go(r.accept)
 	t.Cleanup(r.close)
 	return r
 }
 
-func (r *relay) accept() {
+func (r *streamRelay) accept() {
 	for {
 		in, err := r.listener.Accept()
 		if err != nil {
@@ -114,7 +135,7 @@ func (r *relay) accept() {
 }
 
 // copy passes bytes in one direction, as many as may pass.
-func (r *relay) copy(to, from net.Conn, dir int) {
+func (r *streamRelay) copy(to, from net.Conn, dir int) {
 	buf := make([]byte, 16<<10)
 	for {
 		n, err := from.Read(buf)
@@ -136,7 +157,7 @@ func (r *relay) copy(to, from net.Conn, dir int) {
 }
 
 // pass waits until some of n bytes may pass, and returns how many; 0 means that the relay is closed.
-func (r *relay) pass(dir, n int) int {
+func (r *streamRelay) pass(dir, n int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.left[dir] == 0 && !r.closed {
@@ -153,7 +174,7 @@ func (r *relay) pass(dir, n int) int {
 	return n
 }
 
-func (r *relay) arm(n int, fromOwner bool) {
+func (r *streamRelay) arm(n int, fromOwner bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.left = [2]int{n, -1}
@@ -163,14 +184,14 @@ func (r *relay) arm(n int, fromOwner bool) {
 	r.blocked.Store(false)
 }
 
-func (r *relay) release() {
+func (r *streamRelay) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.left = [2]int{-1, -1}
 	r.cond.Broadcast()
 }
 
-func (r *relay) close() {
+func (r *streamRelay) close() {
 	_ = r.listener.Close()
 	r.mu.Lock()
 	r.closed = true

@@ -24,13 +24,13 @@ type child struct {
 }
 
 // startChild starts this program again as the target and waits until it listens. The end of ctx kills it.
-func startChild(ctx context.Context) (*child, error) {
+func startChild(ctx context.Context, transport string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	c := &child{cmd: exec.CommandContext(ctx, self)}
-	c.cmd.Env = append(os.Environ(), targetEnv+"=1")
+	c.cmd.Env = append(os.Environ(), targetEnv+"="+transport)
 	c.cmd.Stderr = os.Stderr
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -1,6 +1,6 @@
 // Command demo shows Quicksilver at work between two processes, in one command:
 //
-//	go run ./examples/demo [file]
+//	go run ./examples/demo [-transport udp] [file]
 //
 // It starts itself again as the target, goes through the steps below as the origin, and ends with a table of them. The
 // file is what the target pulls; without one it is the program's own binary, repeated to at least 64 MiB.
@@ -21,6 +21,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -33,7 +34,7 @@ const (
 	limit = 60 * time.Second
 	// hardLimit is for one that does not: that is a bug, and the stacks are printed.
 	hardLimit = limit + 5*time.Second
-	// targetEnv tells the program that it is the target.
+	// targetEnv tells the program that it is the target, and of which transport.
 	targetEnv = "QUICKSILVER_DEMO_TARGET"
 )
 
@@ -42,15 +43,16 @@ func main() { os.Exit(start()) }
 // start is main, but returns.
 func start() int {
 	if os.Getenv(targetEnv) != "" {
-		return report("demo target", runTarget())
+		return report("demo target", runTarget(os.Getenv(targetEnv)))
 	}
-	if len(os.Args) > 2 {
-		fmt.Fprintln(os.Stderr, "usage: demo [file]")
+	transport := flag.String("transport", "tcp", "`scheme` of the addresses")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: demo [-transport scheme] [file]")
+	}
+	flag.Parse()
+	if flag.NArg() > 1 {
+		flag.Usage()
 		return 2
-	}
-	file := ""
-	if len(os.Args) == 2 {
-		file = os.Args[1]
 	}
 	watchdog := time.AfterFunc(hardLimit, bark)
 	defer watchdog.Stop()
@@ -58,7 +60,7 @@ func start() int {
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the demo took longer than %v", limit))
 	defer cancel()
-	return report("demo", run(ctx, file))
+	return report("demo", run(ctx, *transport, flag.Arg(0)))
 }
 
 // bark ends the program from outside. The target goes too: its stdin closes.
@@ -77,14 +79,14 @@ func report(who string, err error) int {
 }
 
 // run starts the target, goes through the steps, and leaves no process behind.
-func run(ctx context.Context, file string) error {
+func run(ctx context.Context, transport, file string) error {
 	data, err := load(file)
 	if err != nil {
 		return err
 	}
 	var steps table
 	begun := time.Now()
-	child, err := startChild(ctx)
+	child, err := startChild(ctx, transport)
 	if err != nil {
 		return err
 	}

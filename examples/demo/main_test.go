@@ -48,16 +48,16 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 
 // expected are the lines of a run with a small file, in order, between others.
 var expected = []string{
-	`^start: the target is process \d+ at tcp://127\.0\.0\.1:\d+$`,
+	`^start: the target is process \d+ at (tcp|udp)://127\.0\.0\.1:\d+$`,
 	`^ +1000² = 1000000$`,
 	`^ +100 %  `,
 	`^ +SHA-256 there ([0-9a-f]{16})…, here ([0-9a-f]{16})…$`,
 	`^ +canceled after [0-9.]+ MiB$`,
 	`^ +no answer in 500ms, although the target has the request$`,
-	`^ +hg: forward demo/hold to tcp://127\.0\.0\.1:\d+: operation canceled after .* \(may have run\)$`,
+	`^ +hg: forward demo/hold to (tcp|udp)://127\.0\.0\.1:\d+: operation canceled after .* \(may have run\)$`,
 	`^ +errors\.Is\(err, context\.Canceled\): true, the request may have run$`,
 	`^ +the same handle again: "here I am"; late answers dropped: 1, peers connected: 1$`,
-	`^ +OnFault: lost tcp://127\.0\.0\.1:\d+$`,
+	`^ +OnFault: lost (tcp|udp)://127\.0\.0\.1:\d+$`,
 	`^STEP +WHAT HAPPENED +TOOK$`,
 	`^start +the target is process .* ms$`,
 	`^calls +1000 calls with callbacks over 16 handles, sum of the squares 333833500 .* ms$`,
@@ -83,13 +83,14 @@ func requireLines(t *testing.T, got string, want []string) {
 
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{0, 5, 300_001, 5<<20 + 17} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
+	for i, size := range []int{0, 5, 300_001, 5<<20 + 17} {
+		transport := []string{"tcp", "udp"}[i%2]
+		t.Run(fmt.Sprint(transport, size), func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "file")
 			data := make([]byte, size)
 			_, _ = rand.NewChaCha8([32]byte{}).Read(data)
 			require.NoError(t, os.WriteFile(file, data, 0o600))
-			cmd := command(t, file)
+			cmd := command(t, "-transport", transport, file)
 			var errs bytes.Buffer
 			cmd.Stderr = &errs
 			out, err := cmd.Output()
@@ -129,7 +130,7 @@ func TestMistakes(t *testing.T) {
 	out, err = command(t, "a", "b").CombinedOutput()
 	require.True(t, errors.As(err, &exit), "%v", err)
 	require.Equal(t, 2, exit.ExitCode())
-	require.Equal(t, "usage: demo [file]\n", string(out))
+	require.Equal(t, "usage: demo [-transport scheme] [file]\n", string(out))
 }
 
 // TestOrphan kills the origin in the middle: the target must not outlive it.
@@ -161,7 +162,7 @@ func TestOrphan(t *testing.T) {
 
 func TestTargetEndsWithItsStdin(t *testing.T) {
 	cmd := command(t)
-	cmd.Env = append(cmd.Env, targetEnv+"=1")
+	cmd.Env = append(cmd.Env, targetEnv+"=tcp")
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()

@@ -29,8 +29,8 @@ type target struct {
 }
 
 // runTarget listens at a free port of the loopback, prints it, and serves until stdin closes.
-func runTarget() error {
-	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
+func runTarget(transport string) error {
+	class, err := hg.Open(transport+"://127.0.0.1:0", hg.Config{})
 	if err != nil {
 		return err
 	}

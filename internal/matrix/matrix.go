@@ -17,6 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
 // patience bounds every wait of a test in wall-clock time: a minute.
@@ -51,7 +52,9 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 		return
 	}
 	t.Run("tcp", func(t *testing.T) { TCP(t, f) })
+	t.Run("udp", func(t *testing.T) { overUDP(t, "udp", udp.Options{}, f) })
 	if long.On {
+		t.Run("udp-portable", func(t *testing.T) { overUDP(t, "udp-portable", udp.Options{Portable: true}, f) })
 		t.Run("tcp-portable", func(t *testing.T) { overTCP(t, "tcp-portable", tcp.Options{Portable: true}, f) })
 	}
 	t.Run("sim", func(t *testing.T) {
@@ -68,6 +71,11 @@ func overTCP(t *testing.T, name string, opts tcp.Options, f func(t *testing.T, n
 	opts.Resolver = slowResolver{}
 	run(t, &Net{Name: name, TLS: opts.TLS != nil, plugin: tcp.New(opts), origin: "tcp://",
 		listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
+}
+
+func overUDP(t *testing.T, name string, opts udp.Options, f func(t *testing.T, n *Net)) {
+	opts.Resolver = slowResolver{}
+	run(t, &Net{Name: name, plugin: udp.New(opts), origin: "udp://", listen: func(int) string { return "udp://127.0.0.1:0" }}, f)
 }
 
 // Virtual runs f over a simulated network whose clock moves only while somebody waits in Progress or World.Sleep: for
@@ -89,7 +97,7 @@ func (n *Net) SlowName() string {
 	if n.Sim {
 		return "sim://far"
 	}
-	return "tcp://never.test:1"
+	return n.origin + "never.test:1"
 }
 
 // slowResolver never answers for one name.

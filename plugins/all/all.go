@@ -2,4 +2,5 @@ package all
 
 import (
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )

@@ -104,10 +104,11 @@ func (c *carrier) Dial(l *engine.Link) {
 	c.later()
 }
 
-// later has Poll send.
+// later has Poll send, of the assist too: nobody drives a context whose callbacks wait to run.
 func (c *carrier) later() {
 	c.last.Store(true)
 	c.e.Context().Nudge()
+	c.e.Context().Attend()
 }
 
 // Flush implements engine.Carrier.

@@ -7,7 +7,7 @@
 // out of them, and says who is who. Packets are neither encrypted nor authenticated: beyond loopback a class listens only with
 // Options.Trusted.
 //
-// It is not registered yet: give New to na.Config.Plugins. It keeps every rule of natest.
+// A program that imports it reaches addresses of the form udp://host:port. It keeps every rule of natest.
 //
 // A class that listens has one port for all its contexts, and one socket, which whoever leads one of them reads for all (door.go).
 // A context of a class that does not has a socket of its own. Datagrams are read and sent in batches, and bulk data is copied, without

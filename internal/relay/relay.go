@@ -1,0 +1,215 @@
+package relay
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+)
+
+// Rules say what happens to datagrams, each as a share of them from 0 to 1, for each independently of the others.
+type Rules struct {
+	Lose   float64
+	Repeat float64
+	Damage float64 // a bit is turned over; the checksum of UDP fits
+	Delay  float64 // 2 to 20 others overtake it, or as many as come within 5 ms
+	Seed   uint64
+}
+
+// lull is how long a delayed datagram waits for others to overtake it.
+const lull = 5 * time.Millisecond
+
+// A Relay passes datagrams on. Its methods may be called from any goroutine.
+type Relay struct {
+	front *net.UDPConn
+	to    *net.UDPAddr
+	wait  sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	rules  Rules
+	rnd    *rand.Rand
+	backs  map[netip.AddrPort]*net.UDPConn
+	left   [2]int // bytes that may still pass: to the target, and from it; negative: no limit
+	shut   bool
+	closed bool
+	passed [2]int64
+	hurt   int64
+}
+
+// New returns a Relay to the target at to, on a port of its own of the loopback device.
+func New(to netip.AddrPort, rules Rules) (*Relay, error) {
+	front, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{front: front, to: net.UDPAddrFromAddrPort(to), rules: rules, rnd: rand.New(rand.NewPCG(rules.Seed, 1)),
+		backs: map[netip.AddrPort]*net.UDPConn{}, left: [2]int{-1, -1}}
+	roomy(front)
+	r.wait.Go(r.forth)
+	return r, nil
+}
+
+func roomy(c *net.UDPConn) {
+	_ = c.SetReadBuffer(4 << 20)
+	_ = c.SetWriteBuffer(4 << 20)
+}
+
+// Addr is what peers send to instead of the target.
+func (r *Relay) Addr() netip.AddrPort { return r.front.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+// Passed returns how many datagrams have come towards the target and from it, and to how many something has happened.
+func (r *Relay) Passed() (forth, back, hurt int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.passed[0], r.passed[1], r.hurt
+}
+
+// ShutAfter shuts r in both directions when n more bytes have passed from the target, or to it: what would be more is lost.
+func (r *Relay) ShutAfter(n int, fromTarget bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left, r.shut = [2]int{n, -1}, false
+	if fromTarget {
+		r.left = [2]int{-1, n}
+	}
+}
+
+// Shut reports whether r has shut.
+func (r *Relay) Shut() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shut
+}
+
+// Open lets everything through again.
+func (r *Relay) Open() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left, r.shut = [2]int{-1, -1}, false
+}
+
+// Close ends r. It returns when nothing of it is left.
+func (r *Relay) Close() {
+	r.mu.Lock()
+	r.closed = true
+	_ = r.front.Close()
+	for _, c := range r.backs {
+		_ = c.Close()
+	}
+	r.mu.Unlock()
+	r.wait.Wait()
+}
+
+// forth passes on what peers send.
+func (r *Relay) forth() {
+	r.pump(r.front, 0, func(b []byte, from netip.AddrPort) {
+		if c := r.back(from); c != nil {
+			_, _ = c.Write(b)
+		}
+	})
+}
+
+// back returns the socket of a peer.
+func (r *Relay) back(peer netip.AddrPort) *net.UDPConn {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.backs[peer]
+	if c == nil && !r.closed {
+		var err error
+		if c, err = net.DialUDP("udp4", nil, r.to); err != nil {
+			return nil
+		}
+		roomy(c)
+		r.backs[peer] = c
+		r.wait.Go(func() {
+			r.pump(c, 1, func(b []byte, _ netip.AddrPort) { _, _ = r.front.WriteToUDPAddrPort(b, peer) })
+		})
+	}
+	return c
+}
+
+// A late datagram waits for others to overtake it.
+type late struct {
+	b    []byte
+	from netip.AddrPort
+	n    int
+}
+
+// pump passes on what arrives at one socket.
+func (r *Relay) pump(in *net.UDPConn, dir int, send func(b []byte, from netip.AddrPort)) {
+	buf := make([]byte, 64<<10)
+	var held []late
+	release := func(all bool) {
+		kept := held[:0]
+		for _, l := range held {
+			if l.n--; l.n <= 0 || all {
+				send(l.b, l.from)
+			} else {
+				kept = append(kept, l)
+			}
+		}
+		held = kept
+	}
+	for {
+		until := time.Time{}
+		if len(held) > 0 {
+			until = time.Now().Add(lull)
+		}
+		_ = in.SetReadDeadline(until)
+		n, from, err := in.ReadFromUDPAddrPort(buf)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			release(true)
+			continue
+		case err != nil: // of a datagram that was sent
+			continue
+		}
+		b := buf[:n]
+		times, delay := r.judge(b, dir)
+		if delay > 0 {
+			held = append(held, late{append([]byte(nil), b...), from, delay})
+			continue
+		}
+		for range times {
+			send(b, from)
+		}
+		release(false)
+	}
+}
+
+// judge decides how often a datagram is passed on, and how many others are to overtake it. It damages it.
+func (r *Relay) judge(b []byte, dir int) (times, delay int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.passed[dir]++
+	if r.left[dir] >= 0 {
+		if r.left[dir] -= len(b); r.left[dir] < 0 {
+			r.left[dir], r.shut = 0, true
+		}
+	}
+	drawn := func(share float64) bool {
+		if share == 0 || r.rnd.Float64() >= share {
+			return false
+		}
+		r.hurt++
+		return true
+	}
+	if r.shut || drawn(r.rules.Lose) {
+		return 0, 0
+	}
+	if drawn(r.rules.Damage) && len(b) > 0 {
+		b[r.rnd.IntN(len(b))] ^= 1 << r.rnd.IntN(8)
+	}
+	if drawn(r.rules.Delay) {
+		return 1, 2 + r.rnd.IntN(19)
+	}
+	if times = 1; drawn(r.rules.Repeat) {
+		times = 2
+	}
+	return times, 0
+}
