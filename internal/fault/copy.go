@@ -1,6 +1,9 @@
 package fault
 
-import "runtime/debug"
+import (
+	"errors"
+	"runtime/debug"
+)
 
 // Copy is copy that reports false when src could not be read or dst not be written. What dst holds is undefined then.
 func Copy(dst, src []byte) (n int, ok bool) {
@@ -36,6 +39,29 @@ const pageSize = 4 << 10
 //
 //go:noinline
 func sink(byte) {}
+
+// ErrFault says that memory could not be read or written.
+var ErrFault = errors.New("memory fault")
+
+// On and Off have a whole function end with an error where it touches memory that is not there; its results are then what they were:
+//
+//	func look(b []byte) (ok bool, err error) {
+//		defer fault.Off(fault.On(), &err)
+//
+// What the function has done until then is done.
+func On() (before bool) { return debug.SetPanicOnFault(true) }
+
+// Off ends what On began, and sets err if there was a fault.
+func Off(before bool, err *error) {
+	debug.SetPanicOnFault(before)
+	switch r := recover().(type) {
+	case nil:
+	case interface{ Addr() uintptr }:
+		*err = ErrFault
+	default:
+		panic(r)
+	}
+}
 
 // caught ends a fault; the interrupted function returns zeroes. Other panics go on.
 func caught(before bool) {

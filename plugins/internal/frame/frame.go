@@ -190,11 +190,17 @@ func (h *Header) appendFront(b []byte, n int) []byte {
 	le.PutUint64(f[16:], h.Tag)
 	le.PutUint32(f[24:], h.Credit)
 	if tail > 0 {
-		copy(f[32:], h.Tail.Token[:])
-		le.PutUint64(f[48:], uint64(h.Tail.Offset))
-		le.PutUint64(f[56:], uint64(h.Tail.Length))
+		h.Tail.Append(f[:HeaderSize])
 	}
 	return append(b, f[:HeaderSize+tail]...)
+}
+
+// Append encodes t, TailSize bytes, at the end of b.
+func (t *Tail) Append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = append(b, t.Token[:]...)
+	b = le.AppendUint64(b, uint64(t.Offset))
+	return le.AppendUint64(b, uint64(t.Length))
 }
 
 // Need returns how many bytes of b are needed to Parse its front: HeaderSize, or header and tail once the kind is known.
@@ -213,28 +219,10 @@ func Parse(b []byte) (Header, error) {
 		Length: le.Uint32(b), Kind: Kind(b[4]), Flags: b[5], Context: le.Uint16(b[6:]),
 		Op: le.Uint64(b[8:]), Tag: le.Uint64(b[16:]), Credit: le.Uint32(b[24:]), CRC: le.Uint32(b[28:]),
 	}
-	if h.Kind == 0 || h.Kind > maxKind {
-		return h, na.WithText(na.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", b[4]))
+	if err := h.Check(b[HeaderSize:]); err != nil {
+		return h, err
 	}
-	sh := &shapes[h.Kind]
-	if h.Flags&^knownFlags != 0 {
-		return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with unknown flags %#x", h.Kind, h.Flags))
-	}
-	switch {
-	case int64(h.Length) < int64(sh.tail), !sh.payload && int(h.Length) != sh.tail:
-		return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame of length %d, want %d", h.Kind, h.Length, sh.tail))
-	case int64(h.Length) > int64(sh.tail)+MaxPayload:
-		return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame of length %d, the limit is %d", h.Kind, h.Length, sh.tail+MaxPayload))
-	}
-	if sh.tail > 0 {
-		copy(h.Tail.Token[:], b[32:])
-		h.Tail.Offset = int64(le.Uint64(b[48:]))
-		h.Tail.Length = int64(le.Uint64(b[56:]))
-		if h.Tail.Offset < 0 || h.Tail.Length < 0 {
-			return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with a negative offset or length", h.Kind))
-		}
-	}
-	if h.Flags&FlagPayload == 0 {
+	if sh := &shapes[h.Kind]; h.Flags&FlagPayload == 0 {
 		if !sh.bulk && h.Payload() > 0 {
 			return h, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame whose payload no checksum covers", h.Kind))
 		}
@@ -243,6 +231,34 @@ func Parse(b []byte) (Header, error) {
 		}
 	}
 	return h, nil
+}
+
+// Check checks the header of a frame that has come without a checksum, in parts, and takes in its tail: b begins with that. A kind, a
+// flag or a length that is not allowed is an error.
+func (h *Header) Check(b []byte) error {
+	if h.Kind == 0 || h.Kind > maxKind {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("frame of unknown kind %d", uint8(h.Kind)))
+	}
+	sh := &shapes[h.Kind]
+	if h.Flags&^knownFlags != 0 {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with unknown flags %#x", h.Kind, h.Flags))
+	}
+	switch {
+	case int64(h.Length) < int64(sh.tail), !sh.payload && int(h.Length) != sh.tail:
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame of length %d, want %d", h.Kind, h.Length, sh.tail))
+	case int64(h.Length) > int64(sh.tail)+MaxPayload:
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame of length %d, the limit is %d", h.Kind, h.Length, sh.tail+MaxPayload))
+	}
+	if sh.tail > 0 {
+		le := binary.LittleEndian
+		copy(h.Tail.Token[:], b)
+		h.Tail.Offset = int64(le.Uint64(b[16:]))
+		h.Tail.Length = int64(le.Uint64(b[24:]))
+		if h.Tail.Offset < 0 || h.Tail.Length < 0 {
+			return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with a negative offset or length", h.Kind))
+		}
+	}
+	return nil
 }
 
 // Verify checks the CRC of a frame whose CRC covers the payload. b is header, tail and payload.

@@ -54,7 +54,7 @@ type Geometry struct{ Envelopes, Eager int }
 
 // descs is how many descriptors the ring of messages has: two for each envelope, because each message can be withdrawn, and some for
 // what needs no envelope.
-func (g Geometry) descs() int { return roundUp((2*g.Envelopes+40)*descSize, page) / descSize }
+func (g Geometry) descs() int { return roundUp((2*g.Envelopes+spare)*descSize, page) / descSize }
 
 // bodies is the length of the bodies' ring: all envelopes full, wherever the first of them begins.
 func (g Geometry) bodies() int { return roundUp((g.Envelopes+1)*roundUp(g.Eager, align), page) }

@@ -2,8 +2,8 @@ package ring
 
 import "encoding/binary"
 
-// reserve descriptors are left to messages with an envelope and to what withdraws them.
-func (o *out) reserve() uint64 { return uint64(o.descs - 40) }
+// spare descriptors of Messages are for bulk data, too; the others are left to messages with an envelope and to what withdraws them.
+const spare = 40
 
 // update takes in what the peer has taken.
 func (e *End) update(r int) error {
@@ -26,7 +26,7 @@ func (e *End) update(r int) error {
 // and whether bulk data does. Under the lock.
 func (e *End) Room(r int) (longest int, bulk bool, err error) {
 	o := &e.out[r]
-	if o.head-o.taken >= uint64(o.descs)/2 || r == Messages && e.bodies.room() < e.eager {
+	if o.head-o.taken >= bulkDescs/2 || r == Messages && e.bodies.room() < e.eager {
 		if err := e.update(r); err != nil {
 			return -1, false, err
 		}
@@ -46,7 +46,7 @@ func (e *End) Room(r int) (longest int, bulk bool, err error) {
 	if slot >= 0 && (e.areas.own != nil || longest >= e.eager || r == Bulk) { // an area is not made because the ring is full
 		longest = SlotSize
 	}
-	return longest, slot >= 0 && (r == Bulk || free > o.reserve()), nil
+	return longest, slot >= 0 && (r == Bulk || o.head-o.taken < spare), nil
 }
 
 // freeSlot returns the first slot that is free: what was used last is in the cache. It is -1 when none is.
@@ -155,6 +155,9 @@ func (e *End) next(r int, m *Message, slotted bool) memory {
 func commit(pos uint64, m *Message) uint64 {
 	return uint64(uint32(pos+1))<<32 | uint64(m.Kind)<<24 | uint64(m.Flags&0x7f)<<17 | uint64(m.Len)&(1<<17-1)
 }
+
+// Written counts the messages that were ever written. Under the lock.
+func (e *End) Written() uint64 { return e.out[Messages].head + e.out[Bulk].head }
 
 // Publish lets the peer see what was written, and reports whether it has to be woken. Under the lock.
 func (e *End) Publish() (wake bool) {

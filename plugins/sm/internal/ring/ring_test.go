@@ -150,7 +150,24 @@ func TestGuarantee(t *testing.T) {
 
 // Bulk data leaves room for messages.
 func TestBulkLeavesRoom(t *testing.T) {
-	a, _ := pair(t, usual)
+	a, b := pair(t, usual)
+	buf := make([]byte, usual.Eager)
+	for k := range 300 { // whatever was sent before, if it was taken
+		for range k % 80 {
+			_, _, err := a.Room(Messages)
+			require.NoError(t, err)
+			a.Put(Messages, &Message{Kind: 1}, nil)
+		}
+		a.Publish()
+		for _, ok := take(t, b, Messages, buf); ok; _, ok = take(t, b, Messages, buf) {
+		}
+		b.Report()
+		for r := range rings {
+			_, bulk, err := a.Room(r)
+			require.NoError(t, err)
+			require.True(t, bulk, "after %d messages", k%80)
+		}
+	}
 	n := 0
 	for ; ; n++ {
 		_, bulk, err := a.Room(Messages)

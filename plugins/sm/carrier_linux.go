@@ -1,0 +1,417 @@
+package sm
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+)
+
+// A door is where peers come in: the socket of a class, which is in the pollers of all its contexts. Whoever is awake first accepts.
+type door struct {
+	mu    sync.Mutex // guards the fields below, and accept; taken inside an endpoint's lock
+	place *place     // nil: nobody comes in
+	open  []*carrier // that have not been shut
+}
+
+// A carrier is what a context has for its peers. It is the na.Source of the context, too.
+//
+// Of the peers, those that had something to say lately are hot: the leader looks at them each time. The others are armed all the time:
+// their bells bring them back.
+type carrier struct {
+	d      *domain
+	e      *engine.Endpoint
+	poller *na.Poller
+	work   atomic.Bool // for Poll
+	fresh  atomic.Bool // warm is not empty
+
+	// Of the goroutine that leads.
+	hot   []*peer
+	armed bool
+	buf   []byte
+
+	// Guarded by the endpoint's lock.
+	peers    map[*peer]struct{}
+	warm     []*peer // to become hot
+	guests   []*peer // that have not said hello, the oldest first
+	failed   []*peer // dials
+	again    []*peer // dials that found the door full
+	resume   []*peer // that have more to send than one turn
+	closing  []*peer
+	id       na.PollID // of the door
+	watching bool
+}
+
+const (
+	// maxHot bounds the peers at which every look is.
+	maxHot = 32
+	// maxIdle is after how many sleeps in which nothing came from it a peer is not hot any more.
+	maxIdle = 64
+	// helloTime is how long a process that connects may take to say hello.
+	helloTime = 2 * time.Second
+	// maxGuests is how many may be about to say it.
+	maxGuests = 1024
+	// againAfter is when a full door is tried again.
+	againAfter = 5 * time.Millisecond
+)
+
+var (
+	_ engine.Carrier = (*carrier)(nil)
+	_ engine.Taker   = (*carrier)(nil)
+	_ na.Source      = (*carrier)(nil)
+)
+
+func (d *domain) open(rest string) error {
+	if rest == "" {
+		return nil
+	}
+	p, name, err := d.opts.listen(rest)
+	if err != nil {
+		return err
+	}
+	d.names.self, d.door.place = scheme+"://"+name, p
+	return nil
+}
+
+// close gives the name back if no context ever did.
+func (d *domain) close() error {
+	d.door.mu.Lock()
+	defer d.door.mu.Unlock()
+	d.door.shut()
+	return nil
+}
+
+func (p *door) shut() {
+	if p.place != nil {
+		p.place.close()
+		p.place = nil
+	}
+}
+
+func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
+	c := &carrier{d: d, e: e, poller: e.Context().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxSaying)}
+	d.door.mu.Lock()
+	defer d.door.mu.Unlock()
+	if d.door.place != nil {
+		var err error
+		if c.id, err = c.poller.Add(d.door.place.fd, (*doorFD)(c)); err != nil {
+			return nil, na.WithText(na.ErrIO, err.Error())
+		}
+		c.watching = true
+	}
+	d.door.open = append(d.door.open, c)
+	c.poller.AddSource(c)
+	return c, nil
+}
+
+// carrier returns the open carrier of a target id, or nil.
+func (d *domain) carrier(target int) *carrier {
+	d.door.mu.Lock()
+	defer d.door.mu.Unlock()
+	for _, c := range d.door.open {
+		if c.e.Context().ID() == target {
+			return c
+		}
+	}
+	return nil
+}
+
+// Shut implements engine.Carrier.
+func (c *carrier) Shut() {
+	d := &c.d.door
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open = slices.DeleteFunc(d.open, func(other *carrier) bool { return other == c })
+	if c.watching {
+		c.watching = false
+		c.poller.Remove(d.place.fd, c.id)
+	}
+	if len(d.open) == 0 {
+		d.shut()
+	}
+}
+
+type doorFD carrier
+
+// Ready implements na.Pollable: it lets in those who wait at the door.
+func (f *doorFD) Ready(_, _ bool) {
+	c := (*carrier)(f)
+	for range 64 {
+		fd, ok := c.accept()
+		if !ok {
+			return
+		}
+		c.letIn(fd)
+	}
+}
+
+func (c *carrier) accept() (fd int, ok bool) {
+	d := &c.d.door
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.place == nil {
+		return -1, false
+	}
+	fd, _, err := unix.Accept4(d.place.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	return fd, err == nil
+}
+
+// Dial implements engine.Carrier. What fails at once is reported by Poll: the caller is in the middle of starting an operation.
+func (c *carrier) Dial(l *engine.Link) {
+	p := c.newPeer(-1)
+	p.link, p.dialling = l, true
+	l.Conn = p
+	c.dial(p)
+}
+
+func (c *carrier) dial(p *peer) {
+	switch err := p.connect(); err {
+	case nil:
+		return
+	case unix.EAGAIN:
+		p.due = c.d.now() + againAfter
+		c.again = append(c.again, p)
+	default:
+		p.err = err
+		c.failed = append(c.failed, p)
+	}
+	c.later()
+}
+
+// later has Poll look. Locked.
+func (c *carrier) later() {
+	c.work.Store(true)
+	c.e.Context().Nudge()
+}
+
+// Flush implements engine.Carrier.
+func (c *carrier) Flush(ls []*engine.Link) {
+	for _, l := range ls {
+		if p, _ := l.Conn.(*peer); p != nil {
+			p.flush()
+		}
+	}
+}
+
+// Cut implements engine.Carrier. The memory and the descriptors are given back by Poll.
+func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
+	p, _ := l.Conn.(*peer)
+	l.Conn = nil
+	if p != nil {
+		p.cut(code, text)
+	}
+}
+
+// Taken implements engine.Taker.
+func (c *carrier) Taken(l *engine.Link, f engine.Flow) (count uint64, waits bool) {
+	p, _ := l.Conn.(*peer)
+	if p == nil || !p.blocked || f != engine.FlowMessages {
+		return 0, false
+	}
+	return p.end.Progress(), true
+}
+
+// Poll implements engine.Carrier.
+func (c *carrier) Poll(now time.Duration) (next time.Duration) {
+	if !c.work.Load() {
+		return 0
+	}
+	c.e.Lock()
+	defer c.e.Unlock()
+	c.work.Store(false)
+	failed, again, resume, closing := c.failed, c.again, c.resume, c.closing
+	c.failed, c.again, c.resume, c.closing = nil, nil, nil, nil
+	for _, p := range failed {
+		if !p.dead.Load() {
+			p.link.Fail(p.err)
+		}
+	}
+	for _, p := range again {
+		switch {
+		case p.dead.Load():
+		case now < p.due:
+			c.again = append(c.again, p)
+		default:
+			c.dial(p)
+		}
+	}
+	for _, p := range resume {
+		p.resumes = false
+		p.flush()
+	}
+	for _, p := range closing {
+		if p.writing { // it touches the memory
+			c.closing = append(c.closing, p)
+			continue
+		}
+		p.close()
+	}
+	for len(c.guests) > 0 && now >= c.guests[0].due {
+		c.guests[0].cut(na.OK, "")
+	}
+	next = now
+	if len(c.resume) == 0 && len(c.closing) == 0 && len(c.failed) == 0 {
+		next = c.nextDue()
+	}
+	if next != 0 {
+		c.work.Store(true)
+	}
+	return next
+}
+
+// nextDue is when a dial is tried again, or a guest has taken too long.
+func (c *carrier) nextDue() (next time.Duration) {
+	for _, p := range c.again {
+		if next == 0 || p.due < next {
+			next = p.due
+		}
+	}
+	if len(c.guests) > 0 && (next == 0 || c.guests[0].due < next) {
+		next = c.guests[0].due
+	}
+	return next
+}
+
+// Lingering implements engine.Carrier: what is said last goes at once or not at all.
+func (c *carrier) Lingering(time.Duration) bool { return false }
+
+// Release implements engine.Carrier.
+func (c *carrier) Release() {
+	c.e.Lock()
+	defer c.e.Unlock()
+	for p := range c.peers {
+		p.cut(na.OK, "")
+		p.close()
+	}
+	c.closing, c.again, c.failed = nil, nil, nil
+}
+
+// warmUp has the leader look at a peer each time. Locked.
+func (c *carrier) warmUp(p *peer) {
+	if !p.hot.Load() && !p.warming {
+		p.warming = true
+		c.warm = append(c.warm, p)
+		c.fresh.Store(true)
+	}
+}
+
+// merge makes hot what others have warmed up.
+func (c *carrier) merge() {
+	c.e.Lock()
+	warm := c.warm
+	c.warm = nil
+	c.fresh.Store(false)
+	for _, p := range warm {
+		p.warming = false
+	}
+	c.e.Pause()
+	for _, p := range warm {
+		c.heat(p)
+	}
+}
+
+// heat makes a peer hot, and another one cold when there are too many. By the leader.
+func (c *carrier) heat(p *peer) {
+	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.end == nil {
+		return
+	}
+	if len(c.hot) >= maxHot {
+		coldest := 0
+		for i, other := range c.hot {
+			if other.idle > c.hot[coldest].idle {
+				coldest = i
+			}
+		}
+		if !c.hot[coldest].end.Arm() {
+			c.cool(coldest)
+		}
+	}
+	p.hot.Store(true)
+	c.hot = append(c.hot, p)
+	if !c.armed {
+		p.end.Disarm()
+	}
+}
+
+// cool makes a hot peer, which is armed, cold.
+func (c *carrier) cool(i int) {
+	c.hot[i].hot.Store(false)
+	c.hot = slices.Delete(c.hot, i, i+1)
+}
+
+// Peek implements na.Source.
+func (c *carrier) Peek() (came bool) {
+	if c.fresh.Load() {
+		c.merge()
+	}
+	for i := 0; i < len(c.hot); i++ {
+		p, err := c.look(&i)
+		if p == nil {
+			break
+		}
+		if err != nil {
+			p.fail(err)
+			continue
+		}
+		came = true
+		p.idle = 0
+		p.read()
+	}
+	return came
+}
+
+// look returns the next hot peer, from the i-th, for which there is something to do; nil when there is none.
+func (c *carrier) look(i *int) (found *peer, err error) {
+	defer fault.Off(fault.On(), &err)
+	for ; *i < len(c.hot); *i++ {
+		p := c.hot[*i]
+		found = p
+		if !p.dead.Load() && p.end.Look() {
+			return p, nil
+		}
+	}
+	return nil, nil
+}
+
+// Arm implements na.Source.
+func (c *carrier) Arm() (work bool) {
+	c.armed = true
+	if c.fresh.Load() {
+		c.merge()
+	}
+	for i := 0; i < len(c.hot); i++ {
+		p := c.hot[i]
+		something, err := p.arm()
+		switch {
+		case err != nil:
+			p.fail(err)
+		case something:
+			work = true
+		case p.idle >= maxIdle:
+			c.cool(i)
+			i--
+		default:
+			p.idle++
+		}
+	}
+	return work
+}
+
+func (p *peer) arm() (something bool, err error) {
+	defer fault.Off(fault.On(), &err)
+	return !p.dead.Load() && p.end.Arm(), nil
+}
+
+// Disarm implements na.Source.
+func (c *carrier) Disarm() {
+	c.armed = false
+	for _, p := range c.hot {
+		p.end.Disarm()
+	}
+}

@@ -1,0 +1,18 @@
+// Package sm carries sessions between processes of one machine through memory that both see. Linux only: elsewhere Open says so.
+//
+//	origin                                                    target
+//	engine ─ Pull ─► own segment ══ the target reads it ═══► Deliver, Place ─ engine
+//	                 own area    ══ bulk data, long messages ══►
+//	          unix socket: handshake, descriptors, last words, the end
+//	          eventfd: rung only when the other side sleeps
+//
+// Each process writes only memory of its own, sealed so that it cannot shrink or be written by anybody else, and maps its peers'
+// read-only (internal/ring). While both sides are awake a message costs no system call: the leader of a context looks at the rings of
+// the peers that it has heard of lately, and rings only a peer that has said that it sleeps.
+//
+// An address is sm://NAME: a socket of that name in a directory of the user's, $XDG_RUNTIME_DIR/quicksilver or
+// /tmp/quicksilver-UID, to which nobody else has access. A * at the end of a name to listen on stands for something that no other has.
+// Nothing else is in the file system, and nothing in /dev/shm: memory goes with its last user.
+//
+// Not here: getting and putting straight from and to the memory of a peer. Bulk data goes through the area, copied once by each side.
+package sm

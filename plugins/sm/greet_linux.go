@@ -1,0 +1,401 @@
+package sm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
+)
+
+// connect connects to the name of the link and says hello; both are done at once, before the peer looks. It returns EAGAIN when too
+// many wait at the peer's door. Locked.
+func (p *peer) connect() error {
+	name, err := parse(p.link.Name())
+	if err != nil {
+		return err
+	}
+	path, err := p.c.d.opts.path(name)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return na.WithText(na.ErrUnreachable, "make a socket: "+err.Error())
+	}
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		_ = unix.Close(fd)
+		switch err {
+		case unix.EAGAIN:
+			return err
+		case unix.ENOENT, unix.ECONNREFUSED:
+			return na.WithText(na.ErrUnreachable, "nobody listens on "+p.link.Name())
+		}
+		return na.WithText(na.ErrUnreachable, "connect to "+path+": "+err.Error())
+	}
+	p.fd = fd
+	uid, pid, err := who(fd)
+	if err == nil {
+		err = p.c.d.opts.allows(uid)
+	}
+	if err == nil {
+		err = p.meet(pid)
+	}
+	if err == nil {
+		err = p.watch()
+	}
+	if err == nil {
+		err = p.sayHello(p.bell)
+	}
+	return err
+}
+
+// allows reports why a process of a user is not talked to.
+func (o *Options) allows(uid int) error {
+	if own := unix.Geteuid(); uid != own && !o.AnyUser {
+		return na.WithText(na.ErrPermission, fmt.Sprintf("the peer belongs to user %d, this process to %d (Options.AnyUser)", uid, own))
+	}
+	return nil
+}
+
+// meet makes the bell that the peer gets, and watches its process unless that is our own.
+func (p *peer) meet(pid int) (err error) {
+	if p.bell, err = newBell(); err != nil {
+		return err
+	}
+	if pid != unix.Getpid() {
+		p.pidfd = watchProcess(p.fd, pid)
+	}
+	return nil
+}
+
+// sayHello says hello, with descriptors. Locked.
+func (p *peer) sayHello(fds ...int) error {
+	hello := p.link.Hello(nil, []byte(p.c.d.opts.dirID()))
+	if err := say(p.fd, sayHello, hello, fds...); err != nil {
+		return na.WithText(na.ErrPeerLost, "say hello: "+err.Error())
+	}
+	return nil
+}
+
+// letIn takes in a process that has connected.
+func (c *carrier) letIn(fd int) {
+	c.e.Lock()
+	p := c.newPeer(fd)
+	p.due = c.d.now() + helloTime
+	uid, pid, err := who(fd)
+	if err == nil {
+		err = c.d.opts.allows(uid)
+	}
+	if err == nil && len(c.guests) >= maxGuests {
+		err = na.WithText(na.ErrAgain, fmt.Sprintf("%d processes are about to say hello, the limit is %d", maxGuests, maxGuests))
+	}
+	if err == nil {
+		err = p.meet(pid)
+	}
+	if err == nil {
+		err = p.watch()
+	}
+	if err != nil {
+		p.cut(na.CodeOf(err), err.Error())
+	} else {
+		c.guests = append(c.guests, p)
+		c.later()
+	}
+	c.e.Unlock()
+}
+
+// Ready implements na.Pollable: the peer has said something, or is gone.
+func (p *peer) Ready(_, _ bool) {
+	for !p.dead.Load() {
+		s, ok, err := hear(p.fd, p.c.buf)
+		if err != nil {
+			p.ended(err)
+			return
+		}
+		if !ok {
+			return
+		}
+		if p.heard(&s) {
+			return
+		}
+	}
+}
+
+// ended is called when the socket has. What the peer had sent counts.
+func (p *peer) ended(err error) {
+	p.drain()
+	p.fail(err)
+}
+
+// heard deals with a packet. It reports true when p is another context's from now on.
+func (p *peer) heard(s *saying) (moved bool) {
+	defer s.drop()
+	var err error
+	switch {
+	case p.link == nil && s.kind == sayHello:
+		return p.greeted(s)
+	case p.link == nil:
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
+	case s.kind == sayBye && len(s.body) > 0:
+		p.drain()
+		p.c.e.Lock()
+		if !p.dead.Load() {
+			p.link.Refused(na.Code(s.body[0]), string(s.body[1:]))
+		}
+		p.c.e.Unlock()
+	case s.kind == sayHello && p.end == nil:
+		err = p.answered(s)
+	case s.kind == saySegment && p.end != nil && p.mem.its == nil:
+		err = p.join(s)
+	case s.kind == sayArea && p.end != nil:
+		err = p.takeArea(s)
+	default:
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
+	}
+	if err != nil {
+		p.fail(err)
+	}
+	return false
+}
+
+// greeted hands a process that has said hello to the context that it names. It reports true when that is another one.
+func (p *peer) greeted(s *saying) (moved bool) {
+	from := p.c
+	g, err := frame.ParseGreeting(s.body)
+	var to *carrier
+	if err == nil {
+		if to = from.d.carrier(int(g.Target)); to == nil {
+			err = na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", g.Target))
+		}
+	}
+	if err == nil {
+		err = s.want(1)
+	}
+	if err == nil {
+		err = checkBell(s.fds[0])
+	}
+	if err == nil {
+		err = p.makeEnd(&g, to)
+	}
+	from.e.Lock()
+	if err != nil || p.dead.Load() {
+		if err != nil {
+			p.cut(na.CodeOf(err), err.Error())
+		}
+		from.e.Unlock()
+		return false
+	}
+	p.its = s.take(0)
+	from.guests = slices.DeleteFunc(from.guests, func(other *peer) bool { return other == p })
+	if moved = to != from; moved {
+		p.unwatch()
+		delete(from.peers, p)
+		from.e.Unlock()
+		to.e.Lock()
+		p.c = to
+		to.peers[p] = struct{}{}
+		err = p.watch()
+	}
+	if err == nil {
+		err = p.admit(&g)
+	}
+	if err != nil && !p.dead.Load() {
+		p.cut(na.CodeOf(err), err.Error())
+	}
+	to.e.Unlock()
+	return moved
+}
+
+// admit brings the session of a process up that has said hello. Locked.
+func (p *peer) admit(g *frame.Greeting) (err error) {
+	uid, _, err := who(p.fd)
+	if err != nil {
+		return err
+	}
+	dir := p.c.d.opts.dirID()
+	verified := uid == unix.Geteuid() && dir != "" && string(g.Label) == dir
+	if p.link, err = p.c.e.Admit(p.c, p, g, verified); err != nil {
+		p.link = nil
+		return err
+	}
+	p.theirs = p.offered(g)
+	err = p.sayHello(p.segment, p.bell)
+	p.letGo()
+	if err != nil {
+		p.link.Fail(err)
+		return nil
+	}
+	p.begin()
+	return nil
+}
+
+// begin lets frames go. Locked.
+func (p *peer) begin() {
+	p.up = true
+	p.link.FlowUp()
+	p.flush()
+}
+
+// offered is the geometry of the segment that the peer writes: we guarantee the envelopes. Locked.
+func (p *peer) offered(g *frame.Greeting) ring.Geometry {
+	own, _ := frame.ParseGreeting(p.link.Hello(nil, nil))
+	return ring.Geometry{Envelopes: int(own.Envelopes), Eager: min(int(own.Eager), int(g.Eager))}
+}
+
+// makeEnd makes the segment that this side writes: the peer guarantees the envelopes. What the first messages need is touched: memory that
+// cannot be had is missed now.
+func (p *peer) makeEnd(g *frame.Greeting, c *carrier) (err error) {
+	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
+	}
+	geo := ring.Geometry{Envelopes: int(g.Envelopes), Eager: min(int(g.Eager), c.e.Engine().Limits().MaxUnexpected)}
+	b, fd, err := makeMemory(geo.Size())
+	if err != nil {
+		return err
+	}
+	p.mem.own, p.segment = b, fd
+	if p.end, err = probe(b, geo); err != nil {
+		return reason(err)
+	}
+	return nil
+}
+
+func probe(b []byte, geo ring.Geometry) (e *ring.End, err error) {
+	defer fault.Off(fault.On(), &err)
+	e = ring.New(b, geo)
+	e.Probe()
+	e.Arm()
+	return e, nil
+}
+
+// answered takes the hello of a process that was dialled, and gives it our segment.
+func (p *peer) answered(s *saying) error {
+	g, err := frame.ParseGreeting(s.body)
+	if err == nil {
+		err = s.want(2)
+	}
+	if err == nil {
+		err = checkBell(s.fds[1])
+	}
+	if err == nil {
+		err = p.makeEnd(&g, p.c)
+	}
+	defer p.letGo()
+	p.c.e.Lock()
+	defer p.c.e.Unlock()
+	switch {
+	case p.dead.Load():
+		return nil
+	case err == nil:
+		err = p.share(s.take(0), p.offered(&g))
+	}
+	if err == nil {
+		err = p.link.Greet(&g)
+	}
+	if err == nil {
+		if say(p.fd, saySegment, nil, p.segment) != nil {
+			err = errEOF
+		}
+	}
+	if err != nil {
+		p.failLocked(err)
+		return nil
+	}
+	p.its = s.take(1)
+	p.begin()
+	p.c.warmUp(p)
+	return nil
+}
+
+// share maps the segment of the peer, whose descriptor it takes. Locked.
+func (p *peer) share(fd int, geo ring.Geometry) (err error) {
+	if p.mem.its, err = mapMemory(fd, geo.Size()); err != nil {
+		return err
+	}
+	p.buf = make([]byte, max(geo.Eager, ring.Inline))
+	return p.connectEnd(geo)
+}
+
+func (p *peer) connectEnd(geo ring.Geometry) (err error) {
+	defer fault.Off(fault.On(), &err)
+	return p.end.Join(p.mem.its, geo)
+}
+
+// join takes the segment of a process that has dialled. Its bell is rung: what was sent before could not.
+func (p *peer) join(s *saying) error {
+	if err := s.want(1); err != nil {
+		return err
+	}
+	p.c.e.Lock()
+	defer p.c.e.Unlock()
+	if p.dead.Load() {
+		return nil
+	}
+	if err := p.share(s.take(0), p.theirs); err != nil {
+		p.failLocked(err)
+		return nil
+	}
+	ringBell(p.its)
+	p.blocked = false
+	p.flush()
+	p.c.warmUp(p)
+	return nil
+}
+
+// takeArea takes the area of the peer.
+func (p *peer) takeArea(s *saying) error {
+	if err := s.want(1); err != nil {
+		return err
+	}
+	b, err := mapMemory(s.take(0), ring.AreaSize)
+	if err != nil {
+		return err
+	}
+	if err := p.end.SetPeerArea(b); err != nil {
+		unmap(&b)
+		return err
+	}
+	p.mem.itsArea = b
+	return nil
+}
+
+// fetchArea takes the area of a peer that has written to it: the packet was sent before. Locked.
+func (p *peer) fetchArea() error {
+	s, ok, err := hear(p.fd, p.c.buf)
+	if err != nil {
+		return err
+	}
+	defer s.drop()
+	if !ok || s.kind != sayArea {
+		return na.WithText(na.ErrProtocol, "a message in an area that the peer does not share")
+	}
+	return p.takeArea(&s)
+}
+
+// letGo closes the descriptor of our segment: the peer has its own, or never will.
+func (p *peer) letGo() {
+	if p.segment >= 0 {
+		_ = unix.Close(p.segment)
+		p.segment = -1
+	}
+}
+
+// reason puts an error of the shared memory into the words of package na.
+func reason(err error) error {
+	var code na.Code
+	switch {
+	case errors.As(err, &code):
+		return err
+	case errors.Is(err, fault.ErrFault):
+		return na.WithText(na.ErrNoMemory, "memory that is shared with the peer cannot be had")
+	case errors.Is(err, ring.ErrBroken):
+		return na.WithText(na.ErrProtocol, err.Error())
+	}
+	return na.WithText(na.ErrIO, err.Error())
+}

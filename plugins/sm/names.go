@@ -1,0 +1,76 @@
+package sm
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// names is what a class knows about the addresses of the transport. It implements engine.Names.
+type names struct {
+	self string // canonical or private name of the class
+}
+
+// maxName bounds a name: with its directory it must fit into the address of a socket.
+const maxName = 64
+
+// parse returns what follows sm:// in a canonical name.
+func parse(name string) (string, error) {
+	rest, ok := strings.CutPrefix(name, scheme+"://")
+	if !ok {
+		return "", notValid(name, "is not an sm address")
+	}
+	if strings.HasPrefix(rest, "@") {
+		return "", na.WithText(na.ErrUnreachable,
+			"address "+name+" names a process that does not listen: only answers on the session that it made reach it")
+	}
+	if err := checkName(rest); err != nil {
+		return "", notValid(name, err.Error())
+	}
+	return rest, nil
+}
+
+// checkName reports why text cannot be the name of a process.
+func checkName(text string) error {
+	for i, r := range text {
+		letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("._-", r)) {
+			return fmt.Errorf("has %q in its name: want letters, digits, and . _ - after the first", r)
+		}
+	}
+	switch {
+	case text == "":
+		return fmt.Errorf("has no name: want sm://NAME")
+	case len(text) > maxName:
+		return fmt.Errorf("has a name of %d bytes, the limit is %d", len(text), maxName)
+	case strings.HasSuffix(text, lockSuffix):
+		return fmt.Errorf("has a name that ends in %s: such files are the plugin's own", lockSuffix)
+	}
+	return nil
+}
+
+// lockSuffix ends the name of the file that is locked by who listens at the name before it.
+const lockSuffix = ".lock"
+
+func notValid(name, why string) error { return na.WithText(na.ErrInvalid, "address "+name+" "+why) }
+
+// Check implements engine.Names.
+func (n *names) Check(name string) error {
+	_, err := parse(name)
+	return err
+}
+
+// Resolve implements engine.Names. A name is its own address, so it is done at once.
+func (n *names) Resolve(text string, done func(name string, err error)) (cancel func()) {
+	switch _, err := parse(text); {
+	case text == n.self:
+		done(text, nil)
+	case err != nil && strings.HasPrefix(text, scheme+"://@"):
+		done("", na.WithText(na.ErrNoEntry,
+			"address "+text+" names a process that does not listen: only answers on the session that it made reach it"))
+	default:
+		done(text, err)
+	}
+	return nil
+}

@@ -1,0 +1,326 @@
+package sm
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
+)
+
+// A peer is a process at the other end of a socket, with what the two share.
+//
+//	accepted ─ hello ─► up (its segment may still come) ─┐
+//	dialling ─ hello ─► up ──────────────────────────────┴► dead ─► closed, by Poll
+type peer struct {
+	c       *carrier
+	fd      int // the socket; -1 before it is made
+	bell    int // rung by the peer; -1
+	its     int // rung by us; -1
+	pidfd   int // -1
+	segment int // of our segment, until the peer has it; -1
+	ids     [3]na.PollID
+	added   bool // to the poller
+	dead    atomic.Bool
+	hot     atomic.Bool
+	end     *ring.End // nil before the hello
+
+	// Of the goroutine that leads.
+	idle int // sleeps since something came
+	buf  []byte
+	m    ring.Taken
+
+	// Guarded by the endpoint's lock.
+	link     *engine.Link // nil: not known yet
+	dialling bool
+	up       bool
+	err      error         // of a dial, or of the memory while frames are being pulled
+	due      time.Duration // dial again, or hello
+	warming  bool
+	writing  bool // a goroutine sends
+	blocked  bool // until the peer has taken something
+	resumes  bool
+	theirs   ring.Geometry // of the segment that comes
+	mem      struct{ own, its, ownArea, itsArea []byte }
+	staged   []piece // of the goroutine that sends
+	closed   bool
+}
+
+// A piece is bulk data whose place in the ring is taken.
+type piece struct {
+	v    engine.View
+	spot ring.Spot
+	gone bool
+}
+
+const (
+	maxMessages = 16 // of one peer in a row, then the next one
+	maxPieces   = 4  // likewise; of those that are sent, before messages get their turn
+	maxTurn     = 32 // pieces sent in a row, then Poll goes on
+	pieceSize   = 64 << 10
+)
+
+// newPeer makes a peer. Locked.
+func (c *carrier) newPeer(fd int) *peer {
+	p := &peer{c: c, fd: fd, bell: -1, its: -1, pidfd: -1, segment: -1}
+	c.peers[p] = struct{}{}
+	return p
+}
+
+// watch adds the descriptors of a peer to the poller. Locked.
+func (p *peer) watch() (err error) {
+	add := func(i, fd int, edge bool, to na.Pollable) {
+		if fd < 0 || err != nil {
+			return
+		}
+		if edge {
+			p.ids[i], err = p.c.poller.AddEdge(fd, to)
+		} else {
+			p.ids[i], err = p.c.poller.Add(fd, to)
+		}
+		if err != nil {
+			err = na.WithText(na.ErrNoMemory, "watch the peer: "+err.Error())
+		}
+	}
+	add(0, p.fd, false, p)
+	add(1, p.bell, true, (*bellFD)(p))
+	add(2, p.pidfd, false, (*processFD)(p))
+	p.added = err == nil
+	return err
+}
+
+// unwatch takes them out again. By the leader, or before anybody knows p.
+func (p *peer) unwatch() {
+	for i, fd := range []int{p.fd, p.bell, p.pidfd} {
+		if fd >= 0 {
+			p.c.poller.Remove(fd, p.ids[i])
+		}
+	}
+	p.added = false
+}
+
+// cut ends p in any state, and says why if there is a code. Locked.
+func (p *peer) cut(code na.Code, text string) {
+	if p.dead.Swap(true) {
+		return
+	}
+	if code != na.OK && p.fd >= 0 {
+		_ = say(p.fd, sayBye, bye(code, text))
+	}
+	c := p.c
+	c.guests = slices.DeleteFunc(c.guests, func(other *peer) bool { return other == p })
+	c.closing = append(c.closing, p)
+	c.later()
+}
+
+// close gives back what p holds. Locked, by the leader; nobody sends.
+func (p *peer) close() {
+	if p.closed {
+		return
+	}
+	p.closed = true
+	c := p.c
+	delete(c.peers, p)
+	c.warm = slices.DeleteFunc(c.warm, func(other *peer) bool { return other == p })
+	if i := slices.Index(c.hot, p); i >= 0 {
+		c.cool(i)
+	}
+	if p.added {
+		p.unwatch()
+	}
+	for _, fd := range []int{p.fd, p.bell, p.its, p.pidfd, p.segment} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	for _, b := range []*[]byte{&p.mem.own, &p.mem.its, &p.mem.ownArea, &p.mem.itsArea} {
+		unmap(b)
+	}
+}
+
+// fail ends the session because of err. By the leader.
+func (p *peer) fail(err error) {
+	p.c.e.Lock()
+	p.failLocked(err)
+	p.c.e.Unlock()
+}
+
+func (p *peer) failLocked(err error) {
+	switch {
+	case p.dead.Load():
+	case p.link == nil:
+		p.cut(na.CodeOf(err), err.Error())
+	default:
+		p.link.Fail(reason(err))
+	}
+}
+
+type (
+	bellFD    peer
+	processFD peer
+)
+
+// Ready implements na.Pollable: the peer has something for a side that sleeps.
+func (b *bellFD) Ready(_, _ bool) {
+	p := (*peer)(b)
+	p.c.heat(p)
+	p.read()
+}
+
+// Ready implements na.Pollable: the process is gone. What it had sent counts.
+func (f *processFD) Ready(_, _ bool) {
+	p := (*peer)(f)
+	p.drain()
+	p.fail(na.WithText(na.ErrPeerLost, "the process of the peer has ended"))
+}
+
+// drain takes everything that the peer has sent.
+func (p *peer) drain() {
+	for p.read() {
+	}
+}
+
+// read takes in what the peer has sent, some of it, and sends what has waited for room. It reports whether anything had come. By the
+// leader.
+func (p *peer) read() (came bool) {
+	e := p.c.e
+	e.Lock()
+	if p.dead.Load() || !p.up {
+		e.Pause()
+		return false
+	}
+	n, m, err := 0, 0, error(nil)
+	for ok := true; ok && err == nil && n < maxMessages; n++ {
+		if ok, err = p.next(ring.Messages); !ok {
+			break
+		}
+	}
+	for ok := true; ok && err == nil && m < maxPieces; m++ {
+		if ok, err = p.next(ring.Bulk); !ok {
+			break
+		}
+	}
+	if !p.dead.Load() {
+		p.settle(n, m, err)
+	}
+	e.Unlock()
+	return n+m > 0
+}
+
+// settle ends a read of n messages and m pieces. Locked.
+func (p *peer) settle(n, m int, err error) {
+	if n+m > 0 {
+		p.link.Heard(n == 0)
+	}
+	wake := false
+	if err == nil {
+		wake, err = p.report()
+	}
+	if wake {
+		ringBell(p.its)
+	}
+	switch {
+	case err != nil:
+		p.failLocked(err)
+	case p.blocked:
+		p.blocked = false
+		p.flush()
+	}
+}
+
+func (p *peer) report() (wake bool, err error) {
+	defer fault.Off(fault.On(), &err)
+	if racing.Enabled {
+		passed.Add(1)
+	}
+	return p.end.Report(), nil
+}
+
+// next takes the next message of a ring. Locked, though not while it copies much.
+func (p *peer) next(r int) (ok bool, err error) {
+	t := &p.m
+	ok, needs, err := p.take(r, t)
+	if needs {
+		if err = p.fetchArea(); err == nil {
+			ok, needs, err = p.take(r, t)
+		}
+	}
+	if !ok || err != nil {
+		return false, err
+	}
+	if t.Kind != ring.Void {
+		err = p.deliver(t)
+	}
+	p.end.Free(t.Slot)
+	return !p.dead.Load(), err
+}
+
+func (p *peer) take(r int, t *ring.Taken) (ok, needs bool, err error) {
+	defer fault.Off(fault.On(), &err)
+	ok, needs, err = p.end.Take(r, t, p.buf)
+	if racing.Enabled {
+		passed.Load()
+	}
+	return ok, needs, err
+}
+
+// deliver hands a message to the engine.
+func (p *peer) deliver(t *ring.Taken) error {
+	h := frame.Header{
+		Kind: frame.Kind(t.Kind), Flags: t.Flags, Context: uint16(p.c.e.Context().ID()), Op: t.Op, Tag: t.Tag, Credit: t.Credit, Length: uint32(t.Len),
+	}
+	if h.Kind == frame.Hello || h.Kind == frame.Goaway {
+		return na.WithText(na.ErrProtocol, h.Kind.String()+" frame where none is allowed")
+	}
+	if err := h.Check(t.Body); err != nil {
+		return err
+	}
+	if h.Kind.Bulk() || t.Slot >= 0 {
+		return p.place(&h, t.Body)
+	}
+	if h.Size() > frame.HeaderSize {
+		t.Body = nil
+	}
+	return p.link.Deliver(&h, t.Body)
+}
+
+// copyUnlocked is from how many bytes a copy is made without the lock.
+const copyUnlocked = 4 << 10
+
+// place copies a body to where it goes.
+func (p *peer) place(h *frame.Header, body []byte) error {
+	v, err := p.link.Place(h)
+	if err != nil {
+		return err
+	}
+	apart := len(body) > copyUnlocked
+	if apart {
+		p.c.e.Pause()
+	}
+	if !v.Discard() && v.Borrow() {
+		var room [16][]byte
+		for _, s := range v.Slices(room[:0], 0, v.Len()) {
+			n, ok := fault.Copy(s, body)
+			if !ok {
+				v.Fault()
+				break
+			}
+			body = body[n:]
+		}
+		v.Return()
+	}
+	if apart {
+		p.c.e.Lock()
+	}
+	if p.dead.Load() {
+		return nil
+	}
+	return p.link.Placed(&v)
+}

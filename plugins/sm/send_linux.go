@@ -1,0 +1,250 @@
+package sm
+
+import (
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
+)
+
+// flush sends what the link has, until there is nothing more or no room, or until the caller has sent enough for others. Locked at its
+// beginning and its end, not while it copies bulk data.
+func (p *peer) flush() {
+	if p.writing || p.blocked || !p.up || p.dead.Load() {
+		return
+	}
+	p.writing = true
+	waited := false
+	for pieces := 0; ; {
+		before := p.end.Written()
+		more := p.pull(ring.Messages)
+		more = p.pull(ring.Bulk) || more
+		some := p.end.Written() != before
+		pieces += len(p.staged)
+		p.fill()
+		p.publish()
+		if p.dead.Load() || p.err != nil {
+			break
+		}
+		if !more {
+			p.end.Go()
+			break
+		}
+		if some {
+			if waited = false; pieces >= maxTurn {
+				p.later()
+				break
+			}
+			continue
+		}
+		if waited {
+			p.blocked = true
+			p.link.Waits()
+			break
+		}
+		p.end.Wait()
+		waited = true
+	}
+	p.writing = false
+	if p.err != nil {
+		p.failLocked(p.err)
+	}
+	if !p.hot.Load() && !p.dead.Load() {
+		p.c.warmUp(p)
+	}
+}
+
+// later has Poll go on sending.
+func (p *peer) later() {
+	if !p.resumes {
+		p.resumes = true
+		p.c.resume = append(p.c.resume, p)
+	}
+	p.c.later()
+}
+
+// pull takes what there is for a ring, as far as there is room.
+func (p *peer) pull(r int) (more bool) {
+	if p.dead.Load() || p.err != nil {
+		return false
+	}
+	if r == ring.Messages {
+		return p.link.Pull(engine.FlowMessages, (*messages)(p))
+	}
+	return p.link.Pull(engine.FlowBulk, (*bulk)(p))
+}
+
+// fill copies the bodies of pieces into their places.
+func (p *peer) fill() {
+	if len(p.staged) == 0 {
+		return
+	}
+	p.c.e.Pause()
+	for i := range p.staged {
+		p.staged[i].copy()
+	}
+	p.c.e.Lock()
+	for i := range p.staged {
+		s := &p.staged[i]
+		if !p.dead.Load() {
+			if s.gone {
+				p.end.Void(s.spot)
+			}
+			p.link.Sent(&s.v)
+		}
+		*s = piece{}
+	}
+	p.staged = p.staged[:0]
+}
+
+func (s *piece) copy() {
+	if s.gone = !s.v.Borrow(); s.gone {
+		return
+	}
+	var room [16][]byte
+	to := s.spot.Body
+	for _, from := range s.v.Slices(room[:0], 0, s.v.Len()) {
+		n, ok := fault.Copy(to, from)
+		if !ok {
+			s.v.Fault()
+			s.gone = true
+			break
+		}
+		to = to[n:]
+	}
+	s.v.Return()
+}
+
+// publish lets the peer see what was put into the rings, and wakes it if it sleeps.
+func (p *peer) publish() {
+	if p.dead.Load() {
+		return
+	}
+	if p.tell() {
+		ringBell(p.its)
+	}
+}
+
+// passed says what the race detector does not know of memory that is mapped twice: what is read was written before.
+var passed atomic.Int64
+
+func (p *peer) tell() (wake bool) {
+	defer fault.Off(fault.On(), &p.err)
+	if racing.Enabled {
+		passed.Add(1)
+	}
+	return p.end.Publish()
+}
+
+// messages and bulk are the two flows of a peer, as the engine sees them.
+type (
+	messages peer
+	bulk     peer
+)
+
+var (
+	_ engine.Writer = (*messages)(nil)
+	_ engine.Writer = (*bulk)(nil)
+)
+
+// Room implements engine.Writer.
+func (w *messages) Room() (whole, piece int) { return (*peer)(w).room(ring.Messages) }
+
+// Frame implements engine.Writer.
+func (w *messages) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.Messages, h, payload) }
+
+// Piece implements engine.Writer.
+func (w *messages) Piece(h *frame.Header, v engine.View) { (*peer)(w).putPiece(ring.Messages, h, v) }
+
+// Room implements engine.Writer.
+func (w *bulk) Room() (whole, piece int) { return (*peer)(w).room(ring.Bulk) }
+
+// Frame implements engine.Writer.
+func (w *bulk) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.Bulk, h, payload) }
+
+// Piece implements engine.Writer.
+func (w *bulk) Piece(h *frame.Header, v engine.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
+
+func (p *peer) room(r int) (whole, piece int) {
+	if p.err != nil {
+		return -1, 0
+	}
+	whole, slot := p.findRoom(r)
+	if p.err != nil {
+		return -1, 0
+	}
+	if slot && len(p.staged) < maxPieces {
+		piece = pieceSize
+	}
+	return min(whole, frame.MaxWhole), piece
+}
+
+func (p *peer) findRoom(r int) (whole int, slot bool) {
+	defer fault.Off(fault.On(), &p.err)
+	whole, slot, err := p.end.Room(r)
+	p.err = err
+	return whole, slot
+}
+
+// message is the descriptor of a frame.
+func message(h *frame.Header) ring.Message {
+	return ring.Message{Kind: uint8(h.Kind), Flags: h.Flags, Op: h.Op, Tag: h.Tag, Credit: h.Credit}
+}
+
+// put writes a frame into a ring.
+func (p *peer) put(r int, h *frame.Header, payload []byte) {
+	var tail [frame.TailSize]byte
+	if n := h.Size() - frame.HeaderSize; n > 0 {
+		payload = h.Tail.Append(tail[:0])
+	}
+	if p.areaFor(r, len(payload)) {
+		m := message(h)
+		p.write(r, &m, payload)
+	}
+}
+
+func (p *peer) write(r int, m *ring.Message, payload []byte) {
+	defer fault.Off(fault.On(), &p.err)
+	p.end.Put(r, m, payload)
+}
+
+// putPiece takes the place of a piece in a ring. It is filled after the pull.
+func (p *peer) putPiece(r int, h *frame.Header, v engine.View) {
+	m := message(h)
+	if m.Len = v.Len(); p.areaFor(ring.Bulk, m.Len) {
+		p.stage(r, &m, v)
+	}
+}
+
+func (p *peer) stage(r int, m *ring.Message, v engine.View) {
+	defer fault.Off(fault.On(), &p.err)
+	p.staged = append(p.staged, piece{v: v, spot: p.end.PutLater(r, m)})
+}
+
+// areaFor makes the area if a body of n bytes needs it and it is not there; the peer is told first. It reports false when it cannot be
+// had: then the session ends once the pull has.
+func (p *peer) areaFor(r, n int) bool {
+	if p.err != nil || !p.end.NeedsArea(r, n) {
+		return p.err == nil
+	}
+	b, fd, err := makeMemory(ring.AreaSize)
+	if err == nil {
+		p.mem.ownArea = b
+		if err = say(p.fd, sayArea, nil, fd); err != nil {
+			err = na.WithText(na.ErrPeerLost, "share memory with the peer: "+err.Error())
+		}
+		_ = unix.Close(fd)
+	}
+	if err != nil {
+		p.err = err
+		return false
+	}
+	p.end.SetArea(b)
+	return true
+}
