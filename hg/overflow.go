@@ -11,7 +11,7 @@ import (
 // receiver fetches the bytes piece by piece, into memory that grows with what has arrived, and gives them back.
 //
 //	sender:   lend ─► key in the message ─► … ─► ended: given back, dropped, peer lost, or canceled
-//	receiver: fetch ─► Get 64 KiB ─► Get 64 KiB ─► Get 128 KiB ─► … ─► GiveBack ─► done
+//	receiver: fetch ─► Get 256 KiB ─► Get 768 KiB ─► Get 3 MiB ─► … ─► GiveBack ─► done
 
 // A loan is memory that one peer may read.
 type loan struct {
@@ -44,7 +44,7 @@ func (l *loan) ended(_ *na.Op, r na.Result) {
 }
 
 // firstPiece is how much of a body is fetched before a byte of it has been seen.
-const firstPiece = 64 << 10
+const firstPiece = 256 << 10
 
 // A pull is the fetching of a body.
 type pull struct {
@@ -90,12 +90,12 @@ func (c *Context) fetch(from na.Addr, key na.Key, done func(body []byte, err err
 	return p, nil
 }
 
-// next asks for as much again as has arrived. Locked: a cancel finds either the flag unread or the operation under way.
+// next asks for three times what has arrived. Locked: a cancel finds either the flag unread or the operation under way.
 func (p *pull) next() error {
 	if p.canceled {
 		return ErrCanceled
 	}
-	n := min(max(p.got, firstPiece), p.key.Len-p.got)
+	n := min(max(3*p.got, firstPiece), p.key.Len-p.got)
 	grown := make([]byte, p.got+n)
 	copy(grown, p.buf)
 	p.buf = grown
