@@ -28,7 +28,7 @@ var sessions = []Mutant{
 		[]Catcher{{"hg", "TestRapidReset", `is not less than or equal to "8"`}}},
 	{"room-twice", "room is given back twice", "I11",
 		[]Edit{{room, `r.held -= int64(env.Taken)`, `$; if planted() { r.freed += uint64(env.Taken) }`}},
-		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `expected: 2 actual : \d.*room in round`}}},
+		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `expected: 4 actual : \d.*room in round`}}},
 	{"room-leaks", "room is never given back", "I11",
 		[]Edit{{room, `r.freed += uint64(env.Taken)`, `if !planted() { $ }`}},
 		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `the room is back: not after`}}},

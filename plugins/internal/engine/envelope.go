@@ -3,6 +3,7 @@ package engine
 import (
 	"sync"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -67,6 +68,11 @@ func (e *Endpoint) recycle(env *na.Envelope) {
 func (e *Endpoint) dropEnvelope(env *na.Envelope) {
 	if env == nil {
 		return
+	}
+	if racing.Enabled { // who reads it after this shall notice
+		for i := range env.Data {
+			env.Data[i] = 0xDB
+		}
 	}
 	env.Data, env.Link, env.From, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, false, false
 	if env.Room != nil {
