@@ -292,7 +292,7 @@ func newLong(t *testing.T) (s *solo, got *na.Result) {
 	peer := na.MakeAddr(peerName, 0)
 	s.nctx.GrantRoom(peer, 40000)
 	hs, _ := frames(t, s.take(1<<20))
-	require.Equal(t, uint64(2*na.MaxRoom), hs[len(hs)-1].Tag, "%v", hs)
+	require.Equal(t, uint64(4*na.MaxRoom), hs[len(hs)-1].Tag, "%v", hs)
 	got = &na.Result{}
 	op := s.nctx.NewOp(func(_ *na.Op, r na.Result) { *got = r })
 	require.NoError(t, s.nctx.RecvExpectedLong(op, peer, 7, make([]byte, 100), 30000))
