@@ -99,6 +99,9 @@ func TestCancelIdle(t *testing.T) {
 
 func TestLookupCancel(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		if n.SlowName() == "" {
+			t.Skip("lookups end at once over " + n.Name)
+		}
 		_, hctx := n.Origin(hg.Config{})
 		calls := 0
 		var got error

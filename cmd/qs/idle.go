@@ -28,7 +28,7 @@ func idle(n *network, peers int, d time.Duration, asJSON bool, out io.Writer) er
 	cfg := n.config()
 	cfg.NA.Envelopes = 32
 	cfg.NA.Budget = int64(peers+1) * 32 * (4096 + 64)
-	class, err := hg.Open(n.transport+"://127.0.0.1:0", cfg)
+	class, err := hg.Open(anywhere(n.transport), cfg)
 	if err != nil {
 		return err
 	}

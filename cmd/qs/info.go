@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -117,6 +118,9 @@ func networkFacts() []fact {
 				addrs = append(addrs, "tcp://"+net.JoinHostPort(ip.IP.String(), "PORT"))
 			}
 		}
+	}
+	if slices.Contains(na.Schemes(), "sm") && runtime.GOOS == "linux" {
+		addrs = append(addrs, "sm://NAME")
 	}
 	listen.value, listen.err = addrs, err
 	return []fact{listen, mtu}

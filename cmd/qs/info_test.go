@@ -12,7 +12,7 @@ import (
 
 func TestInfo(t *testing.T) {
 	out := run(t, 0, "info").out.String()
-	require.Regexp(t, `(?m)^plugins linked in +tcp`, out)
+	require.Regexp(t, `(?m)^plugins linked in +.*\btcp\b`, out)
 	require.Regexp(t, `(?m)^tcp: unexpected message, at most +4096 bytes$`, out)
 	require.Regexp(t, `(?m)^tcp: default of PeerTimeout +5s$`, out)
 	require.Regexp(t, `(?m)^addresses to listen on .*tcp://127\.0\.0\.1:PORT`, out)

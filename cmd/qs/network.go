@@ -92,3 +92,11 @@ func (n *network) burden() {
 		}()
 	}
 }
+
+// anywhere is an address of this machine to listen on that is free.
+func anywhere(transport string) string {
+	if transport == "sm" {
+		return "sm://*"
+	}
+	return transport + "://127.0.0.1:0"
+}

@@ -93,7 +93,7 @@ func runPerf(args []string, out io.Writer) error {
 	}
 	addr := *target
 	if addr == "" {
-		c, err := startChild(&n, n.transport+"://127.0.0.1:0")
+		c, err := startChild(&n, anywhere(n.transport))
 		if err != nil {
 			return err
 		}

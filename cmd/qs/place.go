@@ -28,7 +28,7 @@ func parsePlace(text string) (place, error) {
 		return place{}, usageError{"a path is empty"}
 	}
 	if !remotePlace.MatchString(text) {
-		if strings.HasPrefix(text, "tcp:") || strings.HasPrefix(text, "udp:") || strings.Contains(text, "://") {
+		if strings.HasPrefix(text, "tcp:") || strings.HasPrefix(text, "udp:") || strings.HasPrefix(text, "sm:") || strings.Contains(text, "://") {
 			return place{}, usageError{fmt.Sprintf("%q is neither a path nor an address; write tcp://HOST:PORT/PATH, or ./%s", text, text)}
 		}
 		return place{path: text, into: os.IsPathSeparator(text[len(text)-1])}, nil

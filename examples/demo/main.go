@@ -1,6 +1,6 @@
 // Command demo shows Quicksilver at work between two processes, in one command:
 //
-//	go run ./examples/demo [-transport udp] [file]
+//	go run ./examples/demo [-transport udp|sm] [file]
 //
 // It starts itself again as the target, goes through the steps below as the origin, and ends with a table of them. The
 // file is what the target pulls; without one it is the program's own binary, repeated to at least 64 MiB.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -48,16 +49,16 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 
 // expected are the lines of a run with a small file, in order, between others.
 var expected = []string{
-	`^start: the target is process \d+ at (tcp|udp)://127\.0\.0\.1:\d+$`,
+	`^start: the target is process \d+ at (tcp://127\.0\.0\.1:\d+|udp://127\.0\.0\.1:\d+|sm://[0-9a-f-]+)$`,
 	`^ +1000² = 1000000$`,
 	`^ +100 %  `,
 	`^ +SHA-256 there ([0-9a-f]{16})…, here ([0-9a-f]{16})…$`,
 	`^ +canceled after [0-9.]+ MiB$`,
 	`^ +no answer in 500ms, although the target has the request$`,
-	`^ +hg: forward demo/hold to (tcp|udp)://127\.0\.0\.1:\d+: operation canceled after .* \(may have run\)$`,
+	`^ +hg: forward demo/hold to (tcp://127\.0\.0\.1:\d+|udp://127\.0\.0\.1:\d+|sm://[0-9a-f-]+): operation canceled after .* \(may have run\)$`,
 	`^ +errors\.Is\(err, context\.Canceled\): true, the request may have run$`,
 	`^ +the same handle again: "here I am"; late answers dropped: 1, peers connected: 1$`,
-	`^ +OnFault: lost (tcp|udp)://127\.0\.0\.1:\d+$`,
+	`^ +OnFault: lost (tcp://127\.0\.0\.1:\d+|udp://127\.0\.0\.1:\d+|sm://[0-9a-f-]+)$`,
 	`^STEP +WHAT HAPPENED +TOOK$`,
 	`^start +the target is process .* ms$`,
 	`^calls +1000 calls with callbacks over 16 handles, sum of the squares 333833500 .* ms$`,
@@ -84,7 +85,10 @@ func requireLines(t *testing.T, got string, want []string) {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	for i, size := range []int{0, 5, 300_001, 5<<20 + 17} {
-		transport := []string{"tcp", "udp"}[i%2]
+		transport := []string{"tcp", "udp", "sm"}[i%3]
+		if transport == "sm" && runtime.GOOS != "linux" {
+			transport = "tcp"
+		}
 		t.Run(fmt.Sprint(transport, size), func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "file")
 			data := make([]byte, size)

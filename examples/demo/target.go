@@ -30,7 +30,11 @@ type target struct {
 
 // runTarget listens at a free port of the loopback, prints it, and serves until stdin closes.
 func runTarget(transport string) error {
-	class, err := hg.Open(transport+"://127.0.0.1:0", hg.Config{})
+	at := "127.0.0.1:0"
+	if transport == "sm" {
+		at = "*" // a name that no other process has
+	}
+	class, err := hg.Open(transport+"://"+at, hg.Config{})
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
@@ -57,6 +59,9 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 		t.Run("udp-portable", func(t *testing.T) { overUDP(t, "udp-portable", udp.Options{Portable: true}, f) })
 		t.Run("tcp-portable", func(t *testing.T) { overTCP(t, "tcp-portable", tcp.Options{Portable: true}, f) })
 	}
+	if runtime.GOOS == "linux" {
+		t.Run("sm", func(t *testing.T) { overSM(t, f) })
+	}
 	t.Run("sim", func(t *testing.T) {
 		w := sim.NewWorld(sim.Config{Seed: 1, Paced: true}) // some tests use several goroutines
 		run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",
@@ -78,6 +83,13 @@ func overUDP(t *testing.T, name string, opts udp.Options, f func(t *testing.T, n
 	run(t, &Net{Name: name, plugin: udp.New(opts), origin: "udp://", listen: func(int) string { return "udp://127.0.0.1:0" }}, f)
 }
 
+func overSM(t *testing.T, f func(t *testing.T, n *Net)) {
+	dir, err := os.MkdirTemp("", "sm") // short: it is part of the address of a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	run(t, &Net{Name: "sm", plugin: sm.New(sm.Options{Dir: dir}), origin: "sm://", listen: func(int) string { return "sm://*" }}, f)
+}
+
 // Virtual runs f over a simulated network whose clock moves only while somebody waits in Progress or World.Sleep: for
 // tests of times, which are exact there. One goroutine drives.
 func Virtual(t *testing.T, f func(t *testing.T, n *Net)) {
@@ -92,10 +104,14 @@ func run(t *testing.T, n *Net, f func(t *testing.T, n *Net)) {
 	f(t, n)
 }
 
-// SlowName is the text of an address whose lookup does not end by itself within a test.
+// SlowName is the text of an address whose lookup does not end by itself within a test. It is empty over a
+// transport whose lookups end at once.
 func (n *Net) SlowName() string {
-	if n.Sim {
+	switch {
+	case n.Sim:
 		return "sim://far"
+	case n.Name == "sm":
+		return ""
 	}
 	return n.origin + "never.test:1"
 }

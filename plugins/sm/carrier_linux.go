@@ -184,10 +184,11 @@ func (c *carrier) dial(p *peer) {
 	c.later()
 }
 
-// later has Poll look. Locked.
+// later has Poll look, of the assist too: nobody drives a context whose callbacks wait to run. Locked.
 func (c *carrier) later() {
 	c.work.Store(true)
 	c.e.Context().Nudge()
+	c.e.Context().Attend()
 }
 
 // Flush implements engine.Carrier.

@@ -10,6 +10,8 @@ import (
 
 const scheme = "sm"
 
+func init() { na.RegisterPlugin(New(Options{})) }
+
 // Options holds what the plugin can be told. The zero value works.
 type Options struct {
 	// Dir is the directory with the names of processes that listen. Empty means $XDG_RUNTIME_DIR/quicksilver, or
