@@ -1,27 +1,45 @@
 package quicksilver
 
 import (
+	"runtime"
 	"sync"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// workers are the goroutines that run handlers: as many as there are requests, up to Config.Workers. Some that have nothing to do are
-// kept. In the simulator each request has a coroutine.
+// workers are the goroutines that run handlers. Quick handlers share a few, which take one request after the other: that is
+// faster than to wake a goroutine for each. When all of these seem to be blocked more are let loose, up to Config.Workers. In
+// the simulator each request has a coroutine.
+//
+//	dispatch ─ fewer than enough are busy ─► one that is idle, or a new one ─► Run ─► the next of the queue, or idle
+//	    └───── else ─► queue ◄─ looked at each stuckTime: nobody has taken anything? then more are enough
 type workers struct {
 	n   *Node
 	all sync.WaitGroup
 
-	mu    sync.Mutex // guards the fields below
-	busy  int        // goroutines, the idle ones left out
-	idle  []chan hg.Incoming
-	queue []hg.Incoming // beyond Config.Workers
-	first int           // of them
-	ended bool
+	mu     sync.Mutex // guards the fields below
+	busy   int        // goroutines, the idle ones left out
+	enough int        // of them are let loose; 0 before the first request
+	idle   []chan hg.Incoming
+	queue  []hg.Incoming
+	first  int // of queue
+	taken  int // from it, ever
+	seen   int // taken, at the last look
+	timer  *time.Timer
+	looks  bool // timer is set
+	ended  bool
 }
 
-// maxIdleWorkers bounds the goroutines that are kept.
-const maxIdleWorkers = 64
+const (
+	// maxIdleWorkers bounds the goroutines that are kept.
+	maxIdleWorkers = 64
+	// stuckTime is how long a request waits for goroutines that are blocked, and at most twice that.
+	stuckTime = 500 * time.Microsecond
+)
+
+// few is how many goroutines quick handlers share.
+func few() int { return 2 * runtime.GOMAXPROCS(0) }
 
 // dispatch is hg.Config.Dispatch.
 func (w *workers) dispatch(r hg.Incoming) {
@@ -31,19 +49,60 @@ func (w *workers) dispatch(r hg.Incoming) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	last := len(w.idle) - 1
 	switch {
 	case w.ended: // the class has shut down: it answers by itself
-	case w.busy >= w.n.cfg.Workers:
-		w.queue = append(w.queue, r)
-	case last >= 0:
-		w.busy++
-		w.idle[last] <- r
-		w.idle = w.idle[:last]
+	case w.busy < max(w.enough, min(few(), w.n.cfg.Workers)):
+		w.start(r)
 	default:
-		w.busy++
-		w.all.Go(func() { w.work(r) })
+		w.queue = append(w.queue, r)
+		if !w.looks && w.busy < w.n.cfg.Workers {
+			w.looks, w.seen = true, w.taken
+			if w.timer == nil {
+				w.timer = time.AfterFunc(stuckTime, w.look)
+			} else {
+				w.timer.Reset(stuckTime)
+			}
+		}
 	}
+}
+
+// start has a goroutine run r. Locked.
+func (w *workers) start(r hg.Incoming) {
+	w.busy++
+	if last := len(w.idle) - 1; last >= 0 {
+		w.idle[last] <- r // it has room for one
+		w.idle = w.idle[:last]
+		return
+	}
+	w.all.Go(func() { w.work(r) })
+}
+
+// look lets more goroutines loose if those that are seem to be blocked.
+func (w *workers) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.looks = w.first < len(w.queue) && w.busy < w.n.cfg.Workers && !w.ended; !w.looks {
+		return
+	}
+	if w.taken == w.seen {
+		for w.first < len(w.queue) && w.busy < w.n.cfg.Workers {
+			w.start(w.pop())
+		}
+		w.enough = w.busy
+	}
+	w.seen = w.taken
+	w.timer.Reset(stuckTime)
+}
+
+// pop takes the oldest request of the queue. Locked.
+func (w *workers) pop() hg.Incoming {
+	r := w.queue[w.first]
+	w.queue[w.first] = hg.Incoming{}
+	w.taken++
+	if w.first++; w.first == len(w.queue) {
+		w.queue, w.first = w.queue[:0], 0
+	}
+	return r
 }
 
 // work runs requests until too many goroutines are idle.
@@ -54,6 +113,9 @@ func (w *workers) work(r hg.Incoming) {
 		if !over { // a handler has ended this goroutine
 			w.mu.Lock()
 			w.busy--
+			if w.first < len(w.queue) {
+				w.start(w.pop())
+			}
 			w.mu.Unlock()
 		}
 	}()
@@ -71,14 +133,12 @@ func (w *workers) next(in chan hg.Incoming) (r hg.Incoming, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.first < len(w.queue) {
-		r = w.queue[w.first]
-		w.queue[w.first] = hg.Incoming{}
-		if w.first++; w.first == len(w.queue) {
-			w.queue, w.first = w.queue[:0], 0
-		}
-		return r, true
+		return w.pop(), true
 	}
 	w.busy--
+	if w.busy < w.enough/2 {
+		w.enough-- // they are not blocked any more
+	}
 	if w.ended || len(w.idle) >= maxIdleWorkers {
 		close(in)
 	} else {
@@ -96,4 +156,7 @@ func (w *workers) end() {
 		close(in)
 	}
 	w.idle, w.queue, w.first = nil, nil, 0
+	if w.timer != nil {
+		w.timer.Stop()
+	}
 }

@@ -29,7 +29,7 @@ func (n *network) flags(fs *flag.FlagSet) {
 	n.peerFlags(fs)
 	fs.DurationVar(&n.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast; 0 for none")
 	fs.StringVar(&n.profile, "cpuprofile", "", "`file` for a profile of this process; that of a target that is started gets .target added")
-	fs.StringVar(&n.handlers, "handlers", "inline", "inline: the target's handlers run on the goroutine that drives; dispatch: on others")
+	fs.StringVar(&n.handlers, "handlers", "inline", "inline: the target's handlers run on the goroutine that drives; dispatch, typed: on others")
 	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that compute meanwhile, in each process")
 }
 

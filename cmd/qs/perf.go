@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -18,6 +20,7 @@ import (
 //
 //	callback: one goroutine, N handles; each callback forwards its handle again      Forward ─► Progress, Trigger ─► …
 //	sync:     N goroutines, each with a handle, forward and wait                     CallRaw ─► …
+//	typed:    the same with a struct, and typed handlers                             Method.Call ─► …
 //	bulk:     one call in flight; its handler pushes to, or pulls from, our memory
 type perf struct {
 	api      string
@@ -28,6 +31,8 @@ type perf struct {
 	pause    time.Duration
 
 	hctx *hg.Context
+	node *quicksilver.Node // of -api typed
+	to   quicksilver.Peer  // likewise
 	peer na.Addr
 	call hg.ID // what is called: rpcEcho or rpcTake
 	move hg.ID
@@ -48,7 +53,7 @@ func runPerf(args []string, out io.Writer) error {
 	p := &perf{}
 	n.flags(fs)
 	fs.StringVar(&n.transport, "transport", "tcp", "`scheme` of the target that is started")
-	fs.StringVar(&p.api, "api", "callback", "callback: one goroutine, many handles; sync: a goroutine for each call, which waits")
+	fs.StringVar(&p.api, "api", "callback", "callback: one goroutine, many handles; sync: a goroutine for each call, which waits; typed: the same with the root package, at both ends")
 	fs.IntVar(&p.size, "size", 64, "`bytes` of a call's input and output")
 	fs.Int64Var(&p.bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; with -op the largest size of the table")
 	fs.DurationVar(&p.time, "time", 2*time.Second, "`time` of each measurement")
@@ -64,8 +69,8 @@ func runPerf(args []string, out io.Writer) error {
 		return err
 	}
 	switch {
-	case p.api != "callback" && p.api != "sync":
-		return usageError{fmt.Sprintf("-api is %q, want callback or sync", p.api)}
+	case p.api != "callback" && p.api != "sync" && p.api != "typed":
+		return usageError{fmt.Sprintf("-api is %q, want callback, sync or typed", p.api)}
 	case *op != "" && *op != "mixed" && *op != "idle" && ladders[*op] == nil:
 		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write, mixed or idle", *op)}
 	case p.size < 0 || p.bulk < 0 || p.time <= 0 || p.pause < 0 || p.bulk > maxMove:
@@ -92,6 +97,9 @@ func runPerf(args []string, out io.Writer) error {
 		return idle(&n, *peers, p.time, *asJSON, out)
 	}
 	addr := *target
+	if p.api == "typed" {
+		n.handlers = "typed"
+	}
 	if addr == "" {
 		c, err := startChild(&n, anywhere(n.transport))
 		if err != nil {
@@ -170,7 +178,16 @@ func figure(v float64) string {
 // open makes the origin and calls the target once, to see that it is one and that bytes come back as they went.
 func (p *perf) open(n *network, addr string) error {
 	scheme, _, _ := strings.Cut(addr, ":")
-	class, err := hg.Open(scheme+"://", n.config())
+	var class *hg.Class
+	var err error
+	if p.api == "typed" {
+		if p.node, err = quicksilver.Open(scheme+"://", quicksilver.Config{HG: n.config()}); err == nil {
+			class, p.hctx = p.node.HG().Class(), p.node.HG()
+			p.to, err = p.node.Peer(context.Background(), addr)
+		}
+	} else if class, err = hg.Open(scheme+"://", n.config()); err == nil {
+		p.hctx, err = class.NewContext()
+	}
 	if err != nil {
 		return err
 	}
@@ -178,9 +195,6 @@ func (p *perf) open(n *network, addr string) error {
 		return err
 	}
 	if p.move, err = class.Register(rpcMove, nil); err != nil {
-		return err
-	}
-	if p.hctx, err = class.NewContext(); err != nil {
 		return err
 	}
 	if p.peer, err = na.ParseAddr(addr); err != nil {

@@ -6,9 +6,20 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
+
+// typedEcho is the echo of "qs serve -handlers typed".
+var typedEcho = quicksilver.DefineWith[parcel, parcel]("qs/typed", quicksilver.Options{Codec: codec.Msgpack})
+
+// A parcel is what -api typed sends back and forth.
+type parcel struct {
+	ID   uint64
+	Body []byte
+}
 
 // The RPCs of qs perf. Both sides use codec.Raw.
 const (

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
@@ -53,10 +54,24 @@ func runServe(args []string, out io.Writer) error {
 		w := newWorkers()
 		defer w.end()
 		cfg.Dispatch = w.dispatch
+	case "typed":
 	default:
-		return usageError{fmt.Sprintf("-handlers is %q, want inline or dispatch", n.handlers)}
+		return usageError{fmt.Sprintf("-handlers is %q, want inline, dispatch or typed", n.handlers)}
 	}
-	class, err := hg.Open(addr, cfg)
+	var (
+		class *hg.Class
+		node  *quicksilver.Node // with typed handlers
+		err   error
+	)
+	if n.handlers == "typed" {
+		if node, err = quicksilver.Open(addr, quicksilver.Config{HG: cfg}); err == nil {
+			defer node.Close()
+			class = node.HG().Class()
+			typedEcho.Handle(node, func(_ context.Context, in parcel) (parcel, error) { return in, nil })
+		}
+	} else {
+		class, err = hg.Open(addr, cfg)
+	}
 	if err != nil {
 		return err
 	}
@@ -69,8 +84,10 @@ func runServe(args []string, out io.Writer) error {
 	if err := class.ServeGauges(); err != nil {
 		return err
 	}
-	hctx, err := class.NewContext()
-	if err != nil {
+	var hctx *hg.Context
+	if node != nil {
+		hctx = node.HG()
+	} else if hctx, err = class.NewContext(); err != nil {
 		return err
 	}
 	files.attach(hctx)

@@ -41,7 +41,7 @@ func TestProgram(t *testing.T) {
 var (
 	proofs = regexp.MustCompile("`([a-z/]+): (\\w+)(?:/(\\w+))?`")
 	names  = regexp.MustCompile("`(na|hg|bulk|request)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?`")
-	links  = regexp.MustCompile(`\]\(([^)]+)\)`)
+	links  = regexp.MustCompile(`\]\(([^)"]+)\)`)
 	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
 )
 

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// asBlob has the test's own binary be the program.
+const asBlob = "BLOB_ARGS"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(asBlob); args != "" {
+		os.Args = append(os.Args[:1], strings.Split(args, "\n")...)
+		main()
+		return
+	}
+	leak.Main(m)
+}
+
+func command(args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), asBlob+"="+strings.Join(args, "\n"))
+	return cmd
+}
+
+// blob runs the program.
+func blob(t testing.TB, args ...string) string {
+	t.Helper()
+	var out, said strings.Builder
+	cmd := command(args...)
+	cmd.Stdout, cmd.Stderr = &out, &said
+	require.NoError(t, cmd.Run(), "blob %q: %s", args, &said)
+	return out.String()
+}
+
+// A process is "blob serve".
+type process struct {
+	*exec.Cmd
+	addr string
+}
+
+func serve(t testing.TB, dir string, flags ...string) *process {
+	t.Helper()
+	p := &process{Cmd: command(append(flags, "serve", "tcp://127.0.0.1:0", dir)...)}
+	p.Stderr = os.Stderr
+	out, err := p.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.Start())
+	t.Cleanup(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	})
+	p.addr, err = bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	p.addr = strings.TrimSpace(p.addr)
+	return p
+}
+
+// file returns the name of a file of n bytes that follow from the seed.
+func file(t testing.TB, seed uint64, n int) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "in")
+	require.NoError(t, os.WriteFile(name, noise(seed, n), 0o600))
+	return name
+}
+
+func noise(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1}).Read(b)
+	return b
+}
+
+func same(t testing.TB, a, b string) {
+	t.Helper()
+	x, err := os.ReadFile(a)
+	require.NoError(t, err)
+	y, err := os.ReadFile(b)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(x, y), "%s and %s differ", a, b)
+}
+
+// eventually waits for a condition of the file system.
+func eventually(t testing.TB, what string, over func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(time.Minute); !over(); {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+func TestBlob(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serve(t, dir)
+	in, out := file(t, 1, 3<<20), filepath.Join(t.TempDir(), "out")
+	blob(t, "put", "a", in, s.addr)
+	blob(t, "put", "empty", file(t, 1, 0), s.addr)
+	blob(t, "get", "a", out, s.addr)
+	same(t, in, out)
+	blob(t, "get", "empty", out, s.addr)
+	same(t, file(t, 1, 0), out)
+	require.Equal(t, "a\nempty\n", blob(t, "ls", "*", s.addr))
+	blob(t, "rm", "empty", s.addr)
+	require.Equal(t, "a\n", blob(t, "ls", "*", s.addr))
+
+	var said strings.Builder
+	for _, args := range [][]string{{"get", "b", out, s.addr}, {"put", "../b", in, s.addr}, {"what"}, {"put", "a"}} {
+		cmd := command(args...)
+		cmd.Stderr = &said
+		require.Error(t, cmd.Run(), "blob %q", args)
+	}
+	require.Contains(t, said.String(), "no such file")
+	require.Contains(t, said.String(), "escapes")
+	require.Contains(t, said.String(), "usage: blob")
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "what was not complete is not there")
+}
+
+// A server that is killed, or stopped, in the middle of a transfer: the other one takes over, and nothing fails.
+func TestFailOver(t *testing.T) {
+	t.Parallel()
+	n := 64 << 20
+	if long.On {
+		n = 512 << 20
+	}
+	in := file(t, 2, n)
+	for _, c := range []struct {
+		name string
+		sig  os.Signal
+	}{{"killed", syscall.SIGKILL}, {"stopped", syscall.SIGSTOP}} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			other := serve(t, dir)
+			for _, what := range []string{"put", "get"} {
+				first := serve(t, dir)
+				store := first.addr + "," + other.addr
+				out := filepath.Join(t.TempDir(), "out")
+				args := []string{what, "a", in, store}
+				begun := func() bool {
+					parts, err := filepath.Glob(filepath.Join(dir, ".part-*"))
+					require.NoError(t, err)
+					for _, p := range parts {
+						if info, err := os.Stat(p); err == nil && info.Size() > 0 {
+							return true
+						}
+					}
+					return false
+				}
+				if what == "get" {
+					args[2] = out
+					begun = func() bool {
+						f, err := os.Open(out)
+						if err != nil {
+							return false
+						}
+						defer f.Close()
+						var b [1024]byte
+						_, _ = io.ReadFull(f, b[:])
+						return b != [1024]byte{}
+					}
+				}
+				var said strings.Builder
+				cmd := command(args...)
+				cmd.Stderr = &said
+				require.NoError(t, cmd.Start())
+				eventually(t, "the transfer", begun)
+				require.NoError(t, first.Process.Signal(c.sig))
+				require.NoError(t, cmd.Wait(), "%s: %s", what, &said)
+				if what == "get" {
+					same(t, in, out)
+				}
+				require.Equal(t, "a\n", blob(t, "ls", "a", other.addr))
+				left, err := filepath.Glob(filepath.Join(dir, ".part-*"))
+				require.NoError(t, err)
+				for _, l := range left { // of the server that is gone
+					require.NoError(t, os.Remove(l))
+				}
+			}
+		})
+	}
+}
+
+// SIGTERM in the middle of a get: the transfer ends well, and so does the server.
+func TestSIGTERM(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := serve(t, dir)
+	want := noise(4, 32<<20)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a"), want, 0o600))
+	node, err := qs.Open("tcp://", qs.Config{})
+	require.NoError(t, err)
+	defer node.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	store, err := node.Peer(ctx, s.addr)
+	require.NoError(t, err)
+	var got bytes.Buffer
+	_, err = Get.Call(ctx, store, Blob[qs.Sink]{"a", qs.Into(writerFunc(func(b []byte) (int, error) {
+		if got.Len() == 0 {
+			if err := s.Process.Signal(syscall.SIGTERM); err != nil {
+				return 0, err
+			}
+		} else if got.Len() < 2<<20 { // it drains by now: new calls are refused
+			eventually(t, "the end of new calls", func() bool {
+				_, err := List.Call(ctx, store, "*")
+				return errors.Is(err, qs.ErrRefused)
+			})
+		}
+		return got.Write(b)
+	}))})
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got.Bytes()))
+	require.NoError(t, s.Wait(), "the server's end")
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// TestSimulated runs the same code in simulated worlds. One of two servers is crashed, paused or cut off, whenever the seed says,
+// and comes back or not; the network delays and loses. Every put, get and ls succeeds, with the right bytes.
+func TestSimulated(t *testing.T) {
+	t.Parallel()
+	seeds := 40
+	if long.On {
+		seeds = 1000
+	}
+	for seed := range seeds {
+		simulated(t, uint64(seed))
+	}
+}
+
+func simulated(t *testing.T, seed uint64) {
+	dir := t.TempDir()
+	rng := rand.New(rand.NewPCG(seed, 2))
+	w := sim.NewWorld(sim.Config{Seed: seed, Level: sim.Level(seed & 1), Faults: sim.Faults{Jitter: 200 * time.Microsecond, Loss: rng.Float64() / 200}})
+	defer w.Close()
+	open := func(addr string) *qs.Node {
+		cfg := qs.Config{PeerTimeout: time.Second, Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: time.Second})}}
+		cfg.HG.NA = hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}
+		node, err := qs.Open(addr, cfg)
+		require.NoError(t, err)
+		return node
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	server := func(addr string) func() {
+		return func() {
+			root, err := os.OpenRoot(dir)
+			require.NoError(t, err)
+			defer root.Close()
+			node := open(addr)
+			handle(node, root)
+			_ = node.Serve(ctx)
+		}
+	}
+	w.Go("one", server("sim://one"))
+	w.Go("two", server("sim://two"))
+	bad := w.Node("one")
+	w.AfterEvents(rng.IntN(1500), func() {
+		switch rng.IntN(4) {
+		case 0:
+			bad.Crash()
+		case 1:
+			bad.PowerOff()
+		case 2:
+			bad.Pause(time.Duration(rng.Int64N(int64(20 * time.Second))))
+		case 3:
+			w.Partition("one", "client", true)
+			w.After(time.Duration(rng.Int64N(int64(20*time.Second))), func() { w.Heal() })
+		}
+	})
+	w.Go("client", func() {
+		defer stop()
+		w.Sleep(time.Millisecond)
+		node := open("sim://")
+		defer node.Close()
+		ctx, cancel := node.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		store, err := node.Peer(ctx, "sim://one", "sim://two")
+		require.NoError(t, err)
+		out := filepath.Join(t.TempDir(), "out")
+		for i := range 4 {
+			key := fmt.Sprint("key", i)
+			in := file(t, seed+uint64(i), rng.IntN(300_000))
+			_, err := call(ctx, store, "put", key, in)
+			require.NoError(t, err, "seed %d: put %s", seed, key)
+			_, err = call(ctx, store, "get", key, out)
+			require.NoError(t, err, "seed %d: get %s", seed, key)
+			same(t, in, out)
+		}
+		names, err := call(ctx, store, "ls", "key*", "")
+		require.NoError(t, err, "seed %d: ls", seed)
+		require.Equal(t, "key0\nkey1\nkey2\nkey3\n", names)
+		_, err = call(ctx, store, "rm", "key0", "")
+		require.True(t, err == nil || qs.FateOf(err) == qs.MaybeRan, "seed %d: rm, which is not repeated when it may have run: %v", seed, err)
+	})
+	require.NoError(t, w.Run(time.Hour), "seed %d", seed)
+}
