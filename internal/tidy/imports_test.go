@@ -49,7 +49,7 @@ var importRules = []importRule{
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
 
 	{pkg: "examples/...", may: []string{
-		".", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "internal/leak", "internal/mutant",
+		".", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "internal/leak", "internal/long", "internal/mutant",
 	}, tests: true},
 	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp"}},
 	{pkg: "cmd/...", may: everything},
@@ -145,7 +145,7 @@ func imports(pkg string, paths ...string) string {
 	return b.String()
 }
 
-const examplesMay = "examples/... may import ., hg/..., bulk/..., request/..., rendezvous/..., plugins/..., internal/leak, internal/mutant"
+const examplesMay = "examples/... may import ., hg/..., bulk/..., request/..., rendezvous/..., plugins/..., internal/leak, internal/long, internal/mutant"
 
 func TestImportsPointDown(t *testing.T) {
 	const m = "example.org/m/"
