@@ -264,14 +264,18 @@ func TestMisuseAtRandom(t *testing.T) {
 		}
 		over := make(chan struct{})
 		go func() { all.Wait(); close(over) }()
-		n.Until(func() bool {
-			select {
-			case <-over:
-				return m.wrong.Load() != nil || m.under.Load() == 0 && m.asked.Load() == m.told.Load()
-			default:
-				return false
-			}
-		})
+		for ended := false; !ended; {
+			to := m.steps.Load() + 10_000 // each has the time of one Until
+			n.Until(func() bool {
+				select {
+				case <-over:
+					ended = m.wrong.Load() != nil || m.under.Load() == 0 && m.asked.Load() == m.told.Load()
+					return ended
+				default:
+					return m.steps.Load() >= to
+				}
+			})
+		}
 		if err := m.wrong.Load(); err != nil {
 			require.NoError(t, *err)
 		}
