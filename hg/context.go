@@ -24,6 +24,7 @@ type Context struct {
 	spare    int
 	open     *open // the youngest first
 
+	gathering *gathering // nil: nothing is dispatched
 	load      load
 	handlings handlings
 	lent      atomic.Int64 // bytes
@@ -53,7 +54,12 @@ type Stats struct {
 func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx}
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
-	nctx.Above(func() bool { return c.q.len() > 0 }, c.Trigger)
+	above := na.Layer{Queued: func() bool { return c.q.len() > 0 }, Trigger: c.Trigger}
+	if cls.cfg.Dispatch != nil && nctx.Batches() {
+		c.gathering = newGathering(c)
+		above.Begin, above.End = c.gathering.begin, c.gathering.end
+	}
+	nctx.Above(above)
 	nctx.OnAbandon(c.handlings.abandon)
 	c.recv = nctx.NewOp(c.arrived)
 	_ = nctx.RecvUnexpected(c.recv)
@@ -92,15 +98,20 @@ func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress
 //
 // What callbacks of one Trigger send leaves together, as far as they are quick.
 func (c *Context) Trigger(max int) int {
-	c.nctx.Flush()
+	if !c.gathering.under() {
+		c.nctx.Flush()
+	}
 	c.drainNA()
+	one := max == 1 // perhaps of a pass of those who Wait
 	if max <= 0 {
 		max = c.q.len()
 	}
-	if c.q.len() == 0 {
+	switch {
+	case c.q.len() == 0:
 		return 0
-	}
-	if max > 1 && c.q.len() > 1 && c.nctx.Cork() {
+	case c.gathering != nil && !one:
+		defer c.gathering.end(c.gathering.begin())
+	case max > 1 && c.q.len() > 1 && c.nctx.Cork():
 		defer c.nctx.Uncork()
 	}
 	n := 0

@@ -25,9 +25,10 @@ func (r Incoming) Run() error {
 		if c := r.s.ctx; c.nctx.Hold() { // c is not drained before this has returned
 			defer c.nctx.Unhold()
 			if s, ok := r.enter(); ok {
-				taken := s.take()
+				taken, batch := s.take(), s.batch
 				s.mu.Unlock()
 				if taken {
+					defer c.gathering.home(batch)
 					s.proceed()
 					return nil
 				}
@@ -53,7 +54,7 @@ func (s *service) give() bool {
 	c.handlings.watch(c)
 	s.mu.Lock()
 	s.found(evGiven)
-	s.given = true
+	s.given, s.batch = true, c.gathering.leave()
 	s.arm()
 	s.note(evGiven)
 	r := s.incoming()

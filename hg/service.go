@@ -72,6 +72,7 @@ type service struct {
 	event Event         // what is observed of the request
 	came  time.Duration // when it did, if that is observed
 	given bool          // to Config.Dispatch, and waits for Run
+	batch uint32        // in which it was given
 
 	waits      bool     // for room; Context.load.mu guards it
 	next, prev *service // then; next also in the list of spare records

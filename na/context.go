@@ -39,7 +39,7 @@ type Context struct {
 	sched  Scheduler // the domain, if it is one
 	limits Limits
 	isRdy  func() bool
-	above  atomic.Pointer[layer] // what runs callbacks above
+	above  atomic.Pointer[Layer] // what runs callbacks above
 
 	cq        queue
 	live      atomic.Int64 // operations started whose callbacks have not returned, and Holds; below zero when c is drained

@@ -75,7 +75,7 @@ func TestProgressReturns(t *testing.T) {
 func TestProgressAbove(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	var ready atomic.Bool
-	c.Above(ready.Load, func(int) int { return 0 })
+	c.Above(Layer{Queued: ready.Load, Trigger: func(int) int { return 0 }})
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 	done := sleeper(t, c, -1)
 	ready.Store(true)

@@ -19,6 +19,10 @@ func (c *Context) Cork() bool {
 	return true
 }
 
+// Batches reports whether those who drive c may wait for other goroutines, so that what these send leaves together: not in a
+// simulator, whose clock stands still meanwhile.
+func (c *Context) Batches() bool { return c.driver == nil }
+
 // Uncork ends a Cork that reported true.
 func (c *Context) Uncork() {
 	c.corks.Add(-1)

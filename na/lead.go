@@ -239,7 +239,7 @@ func (c *Context) queued() bool {
 		return true
 	}
 	above := c.above.Load()
-	return above != nil && above.queued()
+	return above != nil && above.Queued()
 }
 
 // rouse makes the leader look whether something is ready, if it sleeps.

@@ -42,17 +42,19 @@ func (c *Context) Wake() {
 	c.turns.Wake()
 }
 
-// A layer is what runs callbacks of its own above c, in its own Trigger.
-type layer struct {
-	queued  func() bool
-	trigger func(max int) int
+// A Layer is what runs callbacks of its own above a Context, in its own Trigger.
+type Layer struct {
+	Queued  func() bool       // reports whether there are any
+	Trigger func(max int) int // runs those of the Context, and at most max of its own
+	Begin   func() Pass       // encloses, with End, the callbacks of a pass of those who Wait; nil: nothing to do
+	End     func(Pass)
 }
 
-// Above says that a layer above has callbacks: queued reports whether, and trigger, which runs those of c first, runs at most
-// max of them. It is called before anybody drives c.
-func (c *Context) Above(queued func() bool, trigger func(max int) int) {
-	c.above.Store(&layer{queued, trigger})
-}
+// A Pass is what is held back while the callbacks of a pass run.
+type Pass = turns.Pass
+
+// Above says that there is a layer above c. It is called before anybody drives c.
+func (c *Context) Above(l Layer) { c.above.Store(&l) }
 
 // Notify says that the layer above has queued something.
 func (c *Context) Notify() { c.rouse() }
@@ -86,7 +88,7 @@ func (d *driver) Ready() bool { return d.ctx().queued() }
 // Trigger implements turns.Driver.
 func (d *driver) Trigger(max int) int {
 	if above := d.above.Load(); above != nil {
-		return above.trigger(max)
+		return above.Trigger(max)
 	}
 	return d.ctx().Trigger(max)
 }
@@ -110,6 +112,19 @@ func (b batcher) Cork() bool   { return b.ctx().Cork() }
 func (b batcher) Uncork()      { b.ctx().Uncork() }
 func (b batcher) Flush()       { b.ctx().Flush() }
 func (b batcher) Inside() bool { return within.Trigger() }
+
+func (b batcher) Begin() (p Pass) {
+	if above := b.above.Load(); above != nil && above.Begin != nil {
+		p = above.Begin()
+	}
+	return p
+}
+
+func (b batcher) End(p Pass) {
+	if above := b.above.Load(); above != nil && above.End != nil {
+		above.End(p)
+	}
+}
 
 func (c *Context) newTurns() *turns.Table {
 	if c.driver != nil {

@@ -7,34 +7,81 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// maxActive is how many requests a class gives to Config.Dispatch at a time: the default of hg.Config.MaxActive.
-const maxActive = 1024
-
-// workers are goroutines that run dispatched requests.
+// workers are goroutines that run dispatched requests. One at most is being woken at a time; it wakes the next if there is more
+// to do when it begins. So a batch of quick requests is run by one or two, which stay awake.
 type workers struct {
-	queue chan hg.Incoming
-	all   sync.WaitGroup
+	all sync.WaitGroup
+
+	mu     sync.Mutex // guards the fields below
+	queue  []hg.Incoming
+	first  int             // of queue
+	idle   []chan struct{} // each has one slot, and rings for who sleeps
+	waking bool
+	ended  bool
 }
 
 func newWorkers() *workers {
-	w := &workers{queue: make(chan hg.Incoming, maxActive)}
+	w := &workers{}
 	for range 2 * runtime.GOMAXPROCS(0) {
-		w.all.Go(w.work)
+		bell := make(chan struct{}, 1)
+		w.idle = append(w.idle, bell)
+		w.all.Go(func() { w.work(bell) })
 	}
 	return w
 }
 
-func (w *workers) work() {
-	for r := range w.queue {
-		_ = r.Run() // it may have ended before
+// dispatch never blocks.
+func (w *workers) dispatch(r hg.Incoming) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.queue); n == cap(w.queue) && w.first > n/2 {
+		w.queue, w.first = append(w.queue[:0], w.queue[w.first:]...), 0
+	}
+	w.queue = append(w.queue, r)
+	w.wake()
+}
+
+// wake wakes one more, if there is something to do. Locked.
+func (w *workers) wake() {
+	last := len(w.idle) - 1
+	if w.waking || last < 0 || w.first == len(w.queue) {
+		return
+	}
+	w.waking = true
+	w.idle[last] <- struct{}{}
+	w.idle = w.idle[:last]
+}
+
+func (w *workers) work(bell chan struct{}) {
+	for range bell {
+		w.mu.Lock()
+		w.waking = false
+		for w.first < len(w.queue) {
+			r := w.queue[w.first]
+			w.queue[w.first] = hg.Incoming{}
+			if w.first++; w.first == len(w.queue) {
+				w.queue, w.first = w.queue[:0], 0
+			}
+			w.wake()
+			w.mu.Unlock()
+			_ = r.Run() // it may have ended before
+			w.mu.Lock()
+		}
+		w.idle = append(w.idle, bell)
+		if w.ended {
+			close(bell)
+		}
+		w.mu.Unlock()
 	}
 }
 
-// dispatch never blocks: the queue has room for all that are active.
-func (w *workers) dispatch(r hg.Incoming) { w.queue <- r }
-
 // end waits for the handlers. Nothing is dispatched any more.
 func (w *workers) end() {
-	close(w.queue)
+	w.mu.Lock()
+	w.ended = true
+	for _, bell := range w.idle {
+		close(bell)
+	}
+	w.mu.Unlock()
 	w.all.Wait()
 }

@@ -19,14 +19,102 @@ const (
 	halves = 12
 )
 
-// gathering is what those that were woken are about to send.
-type gathering struct {
-	away   atomic.Int32  // were woken and have not come home to wait again
+// A Gather waits for goroutines that are about to send, so that what they send leaves together. One goroutine at a time waits.
+type Gather struct {
+	away   atomic.Int32  // have not come home
 	half   atomic.Int32  // whoever brings away to it sends what is held back
 	all    chan struct{} // one slot, filled when away comes to 0
-	moment *time.Timer   // the leader's
-	corked bool          // guarded by Table.mu
-	ready  []*Waiter     // likewise; the other half of due, empty
+	moment *time.Timer
+}
+
+// NewGather returns a Gather.
+func NewGather() Gather { return Gather{all: make(chan struct{}, 1)} }
+
+// Expect begins with n that are away.
+func (g *Gather) Expect(n int32) {
+	select {
+	case <-g.all: // of a round that was given up
+	default:
+	}
+	g.split(n)
+	g.away.Store(n)
+}
+
+// split has the first half of n leave before the second, if there are enough.
+func (g *Gather) split(n int32) {
+	half := int32(-1)
+	if n >= halves {
+		half = n / 2
+	}
+	g.half.Store(half)
+}
+
+// Leave counts one more that is away.
+func (g *Gather) Leave() { g.away.Add(1) }
+
+// Left says that no more will leave. Whoever sends them away one by one expects itself first.
+func (g *Gather) Left() { g.split(g.away.Add(-1)) }
+
+// Home counts one that has come home, and calls flush when it is to send what is held back.
+func (g *Gather) Home(flush func()) {
+	if g.away.Load() <= 0 {
+		return
+	}
+	switch g.away.Add(-1) {
+	case 0:
+		select {
+		case g.all <- struct{}{}:
+		default:
+		}
+	case g.half.Load():
+		flush()
+	}
+}
+
+// Wait waits until all have come home. It gives up, and reports false, when none comes for a while, and has what is held back
+// sent while they do. It yields at least so many times before it sleeps.
+func (g *Gather) Wait(now func() time.Duration, flush func(), least int) (home bool) {
+	last, since := g.away.Load(), now()
+	for yields := 0; g.away.Load() > 0; yields++ {
+		if last >= parkFrom && yields >= least || yields >= maxYields {
+			g.park()
+		} else {
+			runtime.Gosched()
+		}
+		now := now()
+		if now-since < gatherTime {
+			continue
+		}
+		n := g.away.Load()
+		if n >= last {
+			break
+		}
+		last, since = n, now
+		flush()
+	}
+	return g.away.Swap(0) <= 0
+}
+
+// park sleeps until all have come home, or for a moment: a goroutine that yields again and again takes a processor away.
+func (g *Gather) park() {
+	if g.moment == nil {
+		g.moment = time.NewTimer(gatherTime)
+	} else {
+		g.moment.Reset(gatherTime)
+	}
+	select {
+	case <-g.all:
+		g.moment.Stop()
+	case <-g.moment.C:
+	}
+}
+
+// gathering is what those that were woken are about to send.
+type gathering struct {
+	Gather
+	flush  func()    // of the Batcher
+	corked bool      // guarded by Table.mu
+	ready  []*Waiter // likewise; the other half of due, empty
 }
 
 // wakeDue wakes those whose end has come, and holds back what they send from now on. It is called with mu held, by the
@@ -61,16 +149,7 @@ func (t *Table) wakeDue(leader *Waiter) {
 			if leader.seemsOver() {
 				n++
 			}
-			half := int32(-1)
-			if n >= halves {
-				half = int32(n / 2)
-			}
-			select {
-			case <-t.all: // of a round that was given up
-			default:
-			}
-			t.half.Store(half)
-			t.away.Store(int32(n))
+			t.Expect(int32(n))
 		}
 	}
 	t.due, t.ready = t.ready[:0], ready // whoever leads next needs the other one
@@ -81,58 +160,10 @@ func (t *Table) wakeDue(leader *Waiter) {
 	}
 }
 
-// home counts one that has come to wait again.
-func (t *Table) home() {
-	if t.away.Load() <= 0 {
-		return
-	}
-	switch t.away.Add(-1) {
-	case 0:
-		select {
-		case t.all <- struct{}{}:
-		default:
-		}
-	case t.half.Load():
-		t.b.Flush()
-	}
-}
-
-// park sleeps until all have come home, or for a moment: the leader that yields again and again takes a processor away.
-func (t *Table) park() {
-	if t.moment == nil {
-		t.moment = time.NewTimer(gatherTime)
-	} else {
-		t.moment.Reset(gatherTime)
-	}
-	select {
-	case <-t.all:
-		t.moment.Stop()
-	case <-t.moment.C:
-	}
-}
-
-// gather waits until those that were woken have come home, and sends what they have sent. It gives up when none comes for
-// a while, and keeps holding back while they do: else each of them would make a write of its own. The leader calls it.
+// gather waits until those that were woken have come home, and sends what they have sent. It keeps holding back while they come:
+// else each of them would make a write of its own. The leader calls it.
 func (t *Table) gather() {
-	last, since := t.away.Load(), t.d.Now()
-	for yields := 0; t.away.Load() > 0; yields++ {
-		if last >= parkFrom || yields >= maxYields {
-			t.park()
-		} else {
-			runtime.Gosched()
-		}
-		now := t.d.Now()
-		if now-since < gatherTime {
-			continue
-		}
-		n := t.away.Load()
-		if n >= last {
-			break
-		}
-		last, since = n, now
-		t.b.Flush()
-	}
-	t.away.Store(0)
+	t.Gather.Wait(t.now, t.flush, 0)
 	t.uncork()
 }
 

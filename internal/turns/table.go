@@ -33,6 +33,15 @@ type Batcher interface {
 	Flush()
 	// Inside reports whether the caller is inside a callback.
 	Inside() bool
+	// Begin and End enclose the callbacks of one pass.
+	Begin() Pass
+	End(Pass)
+}
+
+// A Pass is what a Batcher holds back for the callbacks of one pass.
+type Pass struct {
+	Corked bool // what is sent
+	Serial uint32
 }
 
 // A Scheduler is a Driver in whose Progress some callers need no Stir: stirred is looked at whenever anything has happened. Where
@@ -56,7 +65,8 @@ const (
 // A Table is those who wait for one Driver.
 type Table struct {
 	d    Driver
-	b    Batcher   // nil if d is none
+	b    Batcher // nil if d is none
+	now  func() time.Duration
 	s    Scheduler // likewise
 	each bool
 
@@ -81,7 +91,11 @@ func New(d Driver, each bool) *Table {
 	t := &Table{d: d, each: each}
 	t.b, _ = d.(Batcher)
 	t.s, _ = d.(Scheduler)
-	t.all = make(chan struct{}, 1)
+	t.now = d.Now
+	if t.b != nil {
+		t.flush = t.b.Flush
+	}
+	t.Gather = NewGather()
 	return t
 }
 
@@ -147,7 +161,7 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 			defer stop()
 		}
 	}
-	t.home()
+	t.Home(t.flush)
 	var (
 		failed               error
 		more, polled, inside bool
@@ -246,7 +260,7 @@ func (t *Table) drive(ctx context.Context, w *Waiter) (failed error, more bool) 
 		t.watchLocked()
 	}
 	t.mu.Unlock()
-	more = t.run(ctx, w)
+	more = t.pass(ctx, w)
 	t.mu.Lock()
 	if t.leader == w {
 		t.calling = false
@@ -255,6 +269,13 @@ func (t *Table) drive(ctx context.Context, w *Waiter) (failed error, more bool) 
 		t.mu.Unlock()
 	}
 	return failed, more
+}
+
+// pass is run in one pass of a Batcher.
+func (t *Table) pass(ctx context.Context, w *Waiter) (more bool) {
+	p := t.b.Begin()
+	defer t.b.End(p) // deferred: a callback may panic
+	return t.run(ctx, w)
 }
 
 // run runs callbacks until w need not wait or none is queued; it leaves the rest to others. It reports whether it gave up

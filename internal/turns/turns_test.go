@@ -88,10 +88,12 @@ func (f *fake) Trigger(max int) (ran int) {
 	return ran
 }
 
-func (f *fake) Cork() bool   { f.corks.Add(1); return true }
-func (f *fake) Uncork()      { f.corks.Add(-1) }
-func (f *fake) Flush()       { f.flushes.Add(1) }
-func (f *fake) Inside() bool { return f.nested.Load() }
+func (f *fake) Cork() bool        { f.corks.Add(1); return true }
+func (f *fake) Uncork()           { f.corks.Add(-1) }
+func (f *fake) Flush()            { f.flushes.Add(1) }
+func (f *fake) Inside() bool      { return f.nested.Load() }
+func (f *fake) Begin() turns.Pass { return turns.Pass{} }
+func (f *fake) End(turns.Pass)    {}
 
 // pause lets time of the bubble pass.
 func pause(d time.Duration) {
