@@ -162,18 +162,22 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 		defer h.Close()
 		h.SetTimeout(20 * time.Millisecond)
 		var o outcome
-		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.Until(func() bool { return len(*given) == 1 && o.calls == 1 })
-		require.ErrorIs(t, o.err, hg.ErrTimeout)
+		for len(*given) == 0 { // it may be too late on the way
+			calls := o.calls
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			p.Until(func() bool { return o.calls > calls })
+			require.ErrorIs(t, o.err, hg.ErrTimeout)
+		}
 		p.clean(1)
 		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
 
 		h.SetTimeout(0)
+		calls := o.calls
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		p.Until(func() bool { return len(*given) == 2 })
 		ctx := (*given)[1].Context()
 		require.NoError(t, p.target.Shutdown(t.Context()), "nothing was cut off")
-		p.Until(func() bool { return o.calls == 2 })
+		p.Until(func() bool { return o.calls > calls })
 		said(t, o.err, hg.ErrClosed)
 		require.Equal(t, na.NotRun, hg.FateOf(o.err))
 		require.Error(t, ctx.Err())
