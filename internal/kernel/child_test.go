@@ -25,6 +25,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/sm"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 

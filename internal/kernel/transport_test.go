@@ -19,6 +19,12 @@ type transport struct {
 
 var transports = []transport{{"tcp", "tcp://" + loopback() + ":0", "tcp://"}}
 
+func init() {
+	if runtime.GOOS == "linux" {
+		transports = append(transports, transport{"sm", "sm://*", "sm://"})
+	}
+}
+
 // loopback is where targets listen: where the machine has one, an address that other tests do not use, which would take the
 // port of a target while that is away.
 func loopback() string {
