@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,8 +26,10 @@ import (
 // patience bounds every wait of a test in wall-clock time: a minute.
 const patience = time.Minute
 
-// overTLS has Each ask how package hg and those above fare over TLS: the same tests, and the simulator once is enough.
-var overTLS = flag.Bool("matrix.tls", false, "run what is for every transport over tcp with TLS only")
+// over is what a plain run asks of package hg and those above: the fastest transport, and the one with virtual time. Every
+// transport is asked in .ci/run, and in long runs.
+var over = flag.String("matrix.over", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,sm,sim"),
+	"the transports of what runs over every transport, of tcp, tcp-portable, tcp-tls, tcp-tls-portable, udp, udp-portable, sm, sim")
 
 // A Net is one transport during one test.
 type Net struct {
@@ -43,30 +46,33 @@ type Net struct {
 	drive   []*hg.Context
 }
 
-// Each runs f over every transport, as subtests. Portable tcp is for long runs: otherwise natest has it keep every rule, and
-// with -matrix.tls everything goes over it.
+// Each runs f over every transport that -matrix.over names, as subtests.
 func Each(t *testing.T, f func(t *testing.T, n *Net)) {
-	if *overTLS {
-		t.Run("tcp-tls", func(t *testing.T) { overTCP(t, "tcp-tls", tcp.Options{TLS: mutualTLS()}, f) })
-		t.Run("tcp-tls-portable", func(t *testing.T) {
-			overTCP(t, "tcp-tls-portable", tcp.Options{TLS: mutualTLS(), Portable: true}, f)
-		})
-		return
+	for name := range strings.SplitSeq(*over, ",") {
+		kind, variant, _ := strings.Cut(name, "-")
+		portable := strings.HasSuffix(variant, "portable")
+		switch {
+		case kind == "tcp" && strings.HasPrefix(variant, "tls"):
+			t.Run(name, func(t *testing.T) { overTCP(t, name, tcp.Options{TLS: mutualTLS(), Portable: portable}, f) })
+		case kind == "tcp":
+			t.Run(name, func(t *testing.T) { overTCP(t, name, tcp.Options{Portable: portable}, f) })
+		case kind == "udp":
+			t.Run(name, func(t *testing.T) { overUDP(t, name, udp.Options{Portable: portable}, f) })
+		case name == "sm" && runtime.GOOS == "linux":
+			t.Run(name, func(t *testing.T) { overSM(t, f) })
+		case name == "sm":
+		case name == "sim":
+			t.Run(name, func(t *testing.T) { overSim(t, f) })
+		default:
+			t.Fatalf("-matrix.over: there is no transport %q", name)
+		}
 	}
-	t.Run("tcp", func(t *testing.T) { TCP(t, f) })
-	t.Run("udp", func(t *testing.T) { overUDP(t, "udp", udp.Options{}, f) })
-	if long.On {
-		t.Run("udp-portable", func(t *testing.T) { overUDP(t, "udp-portable", udp.Options{Portable: true}, f) })
-		t.Run("tcp-portable", func(t *testing.T) { overTCP(t, "tcp-portable", tcp.Options{Portable: true}, f) })
-	}
-	if runtime.GOOS == "linux" {
-		t.Run("sm", func(t *testing.T) { overSM(t, f) })
-	}
-	t.Run("sim", func(t *testing.T) {
-		w := sim.NewWorld(sim.Config{Seed: 1, Paced: true}) // some tests use several goroutines
-		run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",
-			listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
-	})
+}
+
+func overSim(t *testing.T, f func(t *testing.T, n *Net)) {
+	w := sim.NewWorld(sim.Config{Seed: 1, Paced: true}) // some tests use several goroutines
+	run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",
+		listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
 }
 
 // TCP runs f over tcp with its defaults only: for tests of speed.
