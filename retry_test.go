@@ -1,0 +1,357 @@
+package quicksilver_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// world runs a client against two servers, "one" and "two", in a simulated world.
+func world(t *testing.T, seed uint64, policy qs.RetryPolicy, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
+	t.Helper()
+	w := sim.NewWorld(sim.Config{Seed: seed})
+	defer w.Close()
+	serving, stop := context.WithCancel(context.Background())
+	for _, name := range []string{"one", "two"} {
+		w.Go(name, func() {
+			cfg := qs.Config{Grace: -1, HG: hg.Config{MaxActivePerPeer: 1}}
+			n := simulated(t, w, "sim://"+name, cfg)
+			register(w, name, n)
+			_ = n.Serve(serving)
+		})
+	}
+	w.Go("client", func() {
+		defer stop()
+		w.Sleep(time.Millisecond)
+		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(policy)}})
+		defer n.Close()
+		ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		to, err := n.Peer(ctx, "sim://one", "sim://two")
+		require.NoError(t, err)
+		client(ctx, w, n, to)
+	})
+	require.NoError(t, w.Run(2*time.Hour))
+}
+
+var (
+	once   = qs.Define[string, string]("test/once")
+	repeat = qs.DefineWith[string, string]("test/repeat", qs.Options{Idempotent: true})
+)
+
+// TestRetryByFate: what did not run is repeated, what may have run only if that does no harm, what ran never.
+func TestRetryByFate(t *testing.T) {
+	t.Parallel()
+	calls := map[string]int{}
+	register := func(w *sim.World, name string, n *qs.Node) {
+		serve := func(_ context.Context, how string) (string, error) {
+			calls[how]++
+			switch {
+			case how == "crash" && name == "one":
+				w.Node("one").Crash()
+				w.Sleep(time.Second) // it ends here
+			case how == "refuse" && calls[how] < 3:
+				return "", qs.Refuse(qs.Errorf(qs.Exhausted, "not now"))
+			case how == "fail":
+				return "", qs.Errorf(qs.Internal, "it ran")
+			case how == "bad":
+				return "", qs.Refuse(qs.Errorf(qs.BadInput, "never"))
+			}
+			return name, nil
+		}
+		once.Handle(n, serve)
+		repeat.Handle(n, serve)
+	}
+	world(t, 1, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		got, err := once.Call(ctx, to, "refuse")
+		require.NoError(t, err)
+		require.Equal(t, "one", got)
+		require.Equal(t, 3, calls["refuse"])
+		for how, code := range map[string]qs.Code{"fail": qs.Internal, "bad": qs.BadInput} {
+			_, err = repeat.Call(ctx, to, how)
+			require.ErrorIs(t, err, code)
+			require.Equal(t, 1, calls[how], how)
+		}
+		got, err = repeat.Call(ctx, to, "crash")
+		require.NoError(t, err)
+		require.Equal(t, "two", got)
+		require.Equal(t, 2, calls["crash"])
+		require.Equal(t, "sim://two", to.Addr().String(), "an address that has failed is not tried first")
+		w.Sleep(2 * time.Second)
+		require.Equal(t, "sim://one", to.Addr().String(), "but later it is again")
+		got, err = once.Call(ctx, to, "here?")
+		require.NoError(t, err, "a request that has not reached anybody is repeated elsewhere")
+		require.Equal(t, "two", got)
+	})
+	world(t, 2, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		calls["crash"] = 0
+		_, err := once.Call(ctx, to, "crash")
+		require.ErrorIs(t, err, qs.ErrPeerLost)
+		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+		require.Equal(t, 1, calls["crash"])
+	})
+}
+
+// TestStall: an attempt without an answer is given up, and repeated elsewhere. A request that the target gives back has not run, so
+// it is repeated although that could do harm.
+func TestStall(t *testing.T) {
+	t.Parallel()
+	ran := map[string]int{}
+	register := func(w *sim.World, name string, n *qs.Node) {
+		serve := func(ctx context.Context, how string) (string, error) {
+			if ran[how]++; name == "one" {
+				_ = n.Sleep(context.Background(), time.Minute) // deaf
+			}
+			return name, nil
+		}
+		once.Handle(n, serve)
+		repeat.Handle(n, serve)
+	}
+	world(t, 1, qs.RetryPolicy{Stall: time.Second, Withdraw: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		begun := w.Now()
+		got, err := repeat.Call(ctx, to, "a")
+		require.NoError(t, err)
+		require.Equal(t, "two", got)
+		require.Equal(t, 2, ran["a"])
+		require.InDelta(t, time.Second, w.Now()-begun, float64(100*time.Millisecond))
+		w.Sleep(2 * time.Second)
+		got, err = once.Call(ctx, to, "b") // the handler of "a" keeps the only place of this peer
+		require.NoError(t, err)
+		require.Equal(t, "two", got)
+		require.Equal(t, 1, ran["b"], "the request at one was given back")
+		w.Sleep(2 * time.Minute)
+		_, err = once.Call(ctx, to, "c")
+		require.ErrorIs(t, err, qs.ErrTimeout)
+		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+		require.Equal(t, 1, ran["c"])
+	})
+}
+
+// TestRetryBudget: an outage does not multiply the load without bound.
+func TestRetryBudget(t *testing.T) {
+	t.Parallel()
+	attempts := 0
+	count := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		attempts++
+		return &hg.Error{Op: "forward", Fate: qs.NotRun, Err: qs.ErrUnreachable}
+	}
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	w.Go("client", func() {
+		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), count}})
+		defer n.Close()
+		to, err := n.Peer(context.Background(), "sim://nobody")
+		require.NoError(t, err)
+		for range 100 {
+			_, err := once.Call(context.Background(), to, "x")
+			require.ErrorIs(t, err, qs.ErrUnreachable)
+		}
+	})
+	require.NoError(t, w.Run(time.Hour))
+	require.Equal(t, 100+10+10, attempts, "10, and a tenth of the first attempts, are repeated")
+}
+
+// TestFuture: a call under way is taken back in three ways.
+func TestFuture(t *testing.T) {
+	t.Parallel()
+	ended := map[string]error{}
+	register := func(w *sim.World, name string, n *qs.Node) {
+		once.Handle(n, func(ctx context.Context, how string) (string, error) {
+			ended[how] = n.Sleep(ctx, time.Minute)
+			return how, nil
+		})
+	}
+	world(t, 1, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		first := once.Go(ctx, to, "first")
+		w.Sleep(time.Millisecond)
+		short, cancel := n.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := first.Wait(short)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "the wait ends, the call does not")
+		second := once.Go(ctx, to, "second") // it waits: one handler at a time
+		w.Sleep(time.Millisecond)
+		require.Equal(t, qs.Withdrawn, second.Withdraw(ctx))
+		_, err = second.Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+		require.Equal(t, qs.TooLate, first.Withdraw(ctx))
+		got, err := first.Wait(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "first", got)
+		require.Equal(t, qs.TooLate, first.Withdraw(ctx))
+
+		third := once.Go(ctx, to, "third")
+		w.Sleep(time.Second)
+		third.Abandon()
+		_, err = third.Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		fourth := once.Go(ctx, to, "fourth")
+		w.Sleep(time.Second)
+		fourth.Cancel()
+		_, err = fourth.Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		w.Sleep(2 * time.Minute)
+		require.NotContains(t, ended, "second")
+		require.Error(t, ended["third"], "the target heard of it")
+		require.NoError(t, ended["fourth"], "the target did not")
+	})
+}
+
+// TestInterceptors: the first is the outermost, on both sides; those after Retry run for each attempt. Metadata goes both ways.
+func TestInterceptors(t *testing.T) {
+	t.Parallel()
+	var said []string
+	say := func(what string) qs.Interceptor {
+		return func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			said = append(said, what)
+			err := next(ctx)
+			said = append(said, "/"+what)
+			return err
+		}
+	}
+	var log bytes.Buffer
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	serving, stop := context.WithCancel(context.Background())
+	w.Go("one", func() {
+		n := simulated(t, w, "sim://one", qs.Config{Server: []qs.Interceptor{say("s1"), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			if *c.In.(*string) == "no" {
+				return qs.Errorf(qs.Denied, "by an interceptor")
+			}
+			who, _ := c.Meta.Get("who")
+			err := next(context.WithValue(ctx, key{}, who))
+			*c.Out.(*string) += "!"
+			return err
+		}}})
+		once.Handle(n, func(ctx context.Context, s string) (string, error) {
+			said = append(said, "handler")
+			c := qs.CallOf(ctx)
+			c.Answer, _ = c.Answer.With("took", "long")
+			return fmt.Sprint(s, " from ", ctx.Value(key{})), nil
+		})
+		_ = n.Serve(serving)
+	})
+	w.Go("client", func() {
+		defer stop()
+		w.Sleep(time.Millisecond)
+		var answer string
+		failed := false
+		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{
+			qs.Log(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+			say("c1"), qs.Retry(qs.RetryPolicy{}), say("c2"),
+			func(ctx context.Context, c *qs.Call, next func(context.Context) error) (err error) {
+				if c.Meta, err = c.Meta.With("who", "Ada"); err != nil {
+					return err
+				}
+				if !failed {
+					failed = true
+					return &hg.Error{Op: "forward", Fate: qs.NotRun, Err: qs.ErrUnreachable}
+				}
+				err = next(ctx)
+				answer, _ = c.Answer.Get("took")
+				return err
+			},
+		}})
+		defer n.Close()
+		to, err := n.Peer(context.Background(), "sim://one")
+		require.NoError(t, err)
+		got, err := once.Call(context.Background(), to, "hello")
+		require.NoError(t, err)
+		require.Equal(t, "hello from Ada!", got)
+		require.Equal(t, "long", answer)
+		require.Equal(t, "c1 c2 /c2 c2 s1 handler /s1 /c2 /c1", strings.Join(said, " "))
+		_, err = once.Call(context.Background(), to, "no")
+		require.ErrorIs(t, err, qs.Denied)
+		require.Contains(t, log.String(), "level=DEBUG msg=call method=test/once peer=sim://one")
+		require.Contains(t, log.String(), "attempt=2")
+		require.Contains(t, log.String(), "level=WARN")
+	})
+	require.NoError(t, w.Run(time.Hour))
+}
+
+type key struct{}
+
+// TestShutdown: a handler that runs may end, new calls are refused, and what does not end in time is named.
+func TestShutdown(t *testing.T) {
+	t.Parallel()
+	for _, grace := range []time.Duration{time.Minute, time.Second} {
+		w := sim.NewWorld(sim.Config{Seed: 1})
+		serving, stop := context.WithCancel(context.Background())
+		var served error
+		w.Go("one", func() {
+			n := simulated(t, w, "sim://one", qs.Config{Grace: grace})
+			once.Handle(n, func(ctx context.Context, s string) (string, error) {
+				_ = n.Sleep(ctx, 10*time.Second)
+				return s, ctx.Err()
+			})
+			served = n.Serve(serving)
+		})
+		w.Go("client", func() {
+			w.Sleep(time.Millisecond)
+			n := simulated(t, w, "sim://", qs.Config{})
+			defer n.Close()
+			ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
+			defer cancel()
+			to, err := n.Peer(ctx, "sim://one")
+			require.NoError(t, err)
+			f := once.Go(ctx, to, "x")
+			w.Sleep(100 * time.Millisecond)
+			stop()
+			w.Sleep(100 * time.Millisecond)
+			_, err = once.Call(ctx, to, "y")
+			require.ErrorIs(t, err, qs.ErrRefused)
+			require.Equal(t, qs.NotRun, qs.FateOf(err))
+			_, err = f.Wait(ctx)
+			if grace == time.Minute {
+				require.NoError(t, err)
+			} else {
+				require.Error(t, err)
+			}
+		})
+		require.NoError(t, w.Run(time.Hour))
+		if grace == time.Minute {
+			require.NoError(t, served)
+		} else {
+			var left *hg.ShutdownError
+			require.ErrorAs(t, served, &left)
+		}
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	for what, open := range map[string]func() (*qs.Node, error){
+		"Workers":     func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{Workers: -1}) },
+		"Contexts":    func() (*qs.Node, error) { return qs.Open("sim://", qs.Config{Contexts: 2}) },
+		"interceptor": func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{Client: []qs.Interceptor{nil}}) },
+		"no scheme":   func() (*qs.Node, error) { return qs.Open("localhost:7000", qs.Config{}) },
+		"Dispatch": func() (*qs.Node, error) {
+			return qs.Open("tcp://", qs.Config{HG: hg.Config{Dispatch: func(hg.Incoming) {}}})
+		},
+	} {
+		_, err := open()
+		require.ErrorIs(t, err, qs.ErrInvalid, what)
+		require.ErrorContains(t, err, what)
+	}
+	n := open(t, "tcp://", qs.Config{})
+	_, err := n.Peer(within(t))
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	_, err = n.Peer(within(t), "nonsense")
+	require.Error(t, err)
+	to := peer(t, n, "tcp://127.0.0.1:1")
+	_, err = qs.LoadTLS("no", "such", "file")
+	require.Error(t, err)
+	require.NoError(t, n.Close())
+	require.NoError(t, n.Close())
+	_, err = once.Call(within(t), to, "x")
+	require.ErrorIs(t, err, qs.ErrClosed)
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+}
