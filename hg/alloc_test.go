@@ -12,14 +12,23 @@ import (
 )
 
 // In the steady state a raw call allocates nothing, at either end: what it needs comes from lists of spare parts.
-func TestRawCallsAllocateNothing(t *testing.T) {
+func TestRawCallsAllocateNothing(t *testing.T) { rawCalls(t, 100_000, hg.Config{}) }
+
+// They do not where they are observed, either.
+func TestObservingAllocatesNothing(t *testing.T) {
+	events := 0
+	rawCalls(t, 20_000, hg.Config{Observe: func(*hg.Event) { events++ }})
+	require.GreaterOrEqual(t, events, 20_000)
+}
+
+func rawCalls(t *testing.T, calls int, cfg hg.Config) {
 	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
-		calls, inFlight, most := 100_000, 16, 200
+		inFlight, most := 16, 200
 		if racing.Enabled {
 			calls = 10_000
 			most += calls // InputRaw returns a copy then
 		}
-		p := newPair(t, n, hg.Config{})
+		p := newPair(t, n, cfg)
 		id := p.rpc("echo", echo)
 		in := make([]byte, 64)
 		started, ended := 0, 0

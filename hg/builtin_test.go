@@ -143,6 +143,33 @@ func TestObserve(t *testing.T) {
 		h.Cancel()
 		p.Until(func() bool { return done })
 		look(hg.Event{Kind: hg.Origin, RPC: "silent", Code: hg.ErrCanceled, Fate: seen[0].Fate})
+
+		called := make(chan error)
+		go func() { called <- p.octx.Call(t.Context(), p.target.Addr(), hg.HashName("echo"), make([]byte, 7), nil) }()
+		over := false
+		p.Until(func() bool {
+			select {
+			case err = <-called:
+				over = true
+			default:
+			}
+			return over
+		})
+		require.NoError(t, err)
+		in := int64(9) // encoded
+		look(hg.Event{Kind: hg.Origin, RPC: "echo", Fate: hg.Ran, Sent: in, Received: in},
+			hg.Event{Kind: hg.Target, RPC: "echo", Fate: hg.Ran, Sent: in, Received: in})
+
+		// A request that nobody can answer, because its context is closed.
+		done = false
+		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { done = true }))
+		p.Until(func() bool { return p.tctx.Stats().Active == 1 })
+		require.NoError(t, p.target.Close())
+		p.Until(func() bool { return done && len(seen) == 2 })
+		slices.SortFunc(seen, func(a, b hg.Event) int { return int(a.Kind) - int(b.Kind) })
+		require.Equal(t, hg.ErrPeerLost, seen[0].Code)
+		require.Equal(t, hg.Target, seen[1].Kind)
+		require.Equal(t, hg.ErrClosed, seen[1].Code)
 	})
 }
 

@@ -23,10 +23,11 @@ type Context struct {
 	callers  []*Handle  // idle ones, of Call
 	spare    int
 	open     *open // the youngest first
+	calls    byCall
 
 	gathering *gathering // nil: nothing is dispatched
 	load      load
-	handlings handlings
+	hears     sync.Once    // of lost sessions
 	lent      atomic.Int64 // bytes
 	pulled    atomic.Int64 // bytes
 	bodies    bodies
@@ -60,7 +61,7 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 		above.Begin, above.End = c.gathering.begin, c.gathering.end
 	}
 	nctx.Above(above)
-	nctx.OnAbandon(c.handlings.abandon)
+	nctx.OnAbandon(c.abandon)
 	c.recv = nctx.NewOp(c.arrived)
 	_ = nctx.RecvUnexpected(c.recv)
 	return c

@@ -23,7 +23,6 @@ var (
 	errClosed    = na.WithText(ErrClosed, "the context was closed")
 	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")
-	errReused    = na.WithText(ErrProtocol, "the origin has begun another call of the same identity")
 	errOver      = na.WithText(ErrCanceled, "the request has ended")
 )
 

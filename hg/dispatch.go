@@ -51,7 +51,7 @@ func (s *service) give() bool {
 	if s.late() || c.nctx.Draining() || s.env.IsWithdrawn() {
 		return false
 	}
-	c.handlings.watch(c)
+	c.hearFaults()
 	s.mu.Lock()
 	s.found(evGiven)
 	s.given, s.batch = true, c.gathering.leave()

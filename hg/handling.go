@@ -12,23 +12,17 @@ import (
 type handling struct {
 	c      *Context
 	peer   na.Addr
-	key    handlingKey
 	late   bool      // the deadline had passed when it was made
+	gone   bool      // the origin had abandoned the call
 	due    *deadline // nil when there is none
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }
 
-// handlingKey is the identity of a call at its target.
-type handlingKey struct {
-	session uint64
-	tag     na.Tag
-}
-
 // newHandling makes what Incoming.Context returns. Locked.
 func (s *service) newHandling() *handling {
 	nctx := s.ctx.nctx
-	g := &handling{c: s.ctx, peer: s.addr, key: handlingKey{s.addr.Session(), s.tag}}
+	g := &handling{c: s.ctx, peer: s.addr, gone: s.abandoned}
 	parent := context.Background()
 	if s.deadline != 0 {
 		g.due = &deadline{at: nctx.WallTime(s.deadline), done: make(chan struct{})}
@@ -41,16 +35,14 @@ func (s *service) newHandling() *handling {
 	return g
 }
 
-// begin lets g be found, then looks for what has happened before that.
+// begin looks for what has happened before g could be found.
 func (g *handling) begin() {
-	t := &g.c.handlings
-	t.watch(g.c)
-	known := t.add(g)
+	g.c.hearFaults()
 	switch {
 	case g.late:
 		g.expire()
-	case known != nil:
-		g.cancel(known)
+	case g.gone:
+		g.cancel(errAbandoned)
 	case g.c.nctx.Closing():
 		g.cancel(errClosed)
 	case !g.c.nctx.Connected(g.peer):
@@ -62,109 +54,69 @@ func (g *handling) begin() {
 func (g *handling) expire() { g.due.pass() }
 
 // over ends the context with its request.
-func (g *handling) over() {
-	g.c.handlings.remove(g)
-	g.cancel(errOver)
+func (g *handling) over() { g.cancel(errOver) }
+
+// A callKey is the identity of a call at its target.
+type callKey struct {
+	session uint64
+	tag     na.Tag
 }
 
-// maxRecent bounds the news of abandoned calls that may be asked for later.
-const maxRecent = 1024
+// byCall finds the requests of a context by the identities of their calls. An origin that breaks the rules may give two calls
+// one identity. Context.mu guards it.
+type byCall [256]*service
 
-// handlings are those of a context. There are no more than handles whose handlers have begun.
-//
-// A handler may ask for its context after the origin has abandoned the call. So the last such news that nobody waited for
-// are kept; an identity never comes back, so an old one does no harm.
-type handlings struct {
-	hear sync.Once // of lost sessions
+func (t *byCall) of(k callKey) **service { return &t[uint8(k.session>>8)^uint8(k.tag)] }
 
-	mu     sync.Mutex // guards the fields below; not held while a context is canceled
-	all    map[handlingKey]*handling
-	recent []handlingKey // of calls that were abandoned: a ring once it is full
-	oldest int
+func (t *byCall) add(s *service) {
+	at := t.of(s.key)
+	s.beside, *at = *at, s
 }
 
-// add returns why g is to end at once.
-func (t *handlings) add(g *handling) (known error) {
-	t.mu.Lock()
-	if t.all == nil {
-		t.all = map[handlingKey]*handling{}
+func (t *byCall) remove(s *service) {
+	at := t.of(s.key)
+	for *at != s {
+		at = &(*at).beside
 	}
-	other := t.all[g.key]
-	t.all[g.key] = g
-	for _, key := range t.recent {
-		if key == g.key {
-			known = errAbandoned
-		}
-	}
-	t.mu.Unlock()
-	if other != nil { // the origin breaks the rules; whatever has no place in the table has ended
-		other.cancel(errReused)
-	}
-	return known
-}
-
-func (t *handlings) remove(g *handling) {
-	t.mu.Lock()
-	if t.all[g.key] == g {
-		delete(t.all, g.key)
-	}
-	t.mu.Unlock()
+	*at, s.beside = s.beside, nil
 }
 
 // abandon hears that an origin wants no answer to a call that was accepted.
-func (t *handlings) abandon(peer na.Addr, tag na.Tag) {
-	key := handlingKey{peer.Session(), tag}
-	t.mu.Lock()
-	g := t.all[key]
-	switch {
-	case g != nil:
-	case len(t.recent) < maxRecent:
-		t.recent = append(t.recent, key)
-	default:
-		t.recent[t.oldest] = key
-		t.oldest = (t.oldest + 1) % maxRecent
+func (c *Context) abandon(peer na.Addr, tag na.Tag) {
+	key := callKey{peer.Session(), tag}
+	var found []*service
+	c.mu.Lock()
+	for s := *c.calls.of(key); s != nil; s = s.beside {
+		if s.key == key {
+			found = append(found, s)
+		}
 	}
-	t.mu.Unlock()
-	if g != nil {
-		g.cancel(errAbandoned)
+	c.mu.Unlock()
+	for _, s := range found {
+		s.abandon(key)
 	}
 }
 
-// watch has t and the detached requests of c told of lost sessions.
-func (t *handlings) watch(c *Context) {
-	t.hear.Do(func() {
-		c.nctx.OnFault(func(peer na.Addr, err error) {
-			t.lost(peer, err)
+// abandon ends the context of a request that nobody waits for, now or when it is asked for.
+func (s *service) abandon(key callKey) {
+	s.mu.Lock()
+	if !s.serving || s.tag != key.tag || s.addr.Session() != key.session { // the record serves another request by now
+		s.mu.Unlock()
+		return
+	}
+	s.abandoned = true
+	s.ends(func(g *handling) { g.cancel(errAbandoned) })
+}
+
+// hearFaults has requests told of lost sessions from now on.
+func (c *Context) hearFaults() {
+	c.hears.Do(func() {
+		c.nctx.OnFault(func(_ na.Addr, err error) {
 			for _, o := range c.all() {
-				o.lost(errLost)
+				o.lost(err)
 			}
 		})
 	})
-}
-
-// lost hears that a session has ended, or, when peer is zero, that more than one have.
-func (t *handlings) lost(peer na.Addr, err error) {
-	t.end(func(g *handling) bool {
-		if peer.IsZero() {
-			return !g.c.nctx.Connected(g.peer)
-		}
-		return g.key.session == peer.Session()
-	}, err)
-}
-
-// end ends the contexts that which picks; nil picks all.
-func (t *handlings) end(which func(*handling) bool, cause error) {
-	var ends []*handling
-	t.mu.Lock()
-	for _, g := range t.all {
-		if which == nil || which(g) {
-			ends = append(ends, g)
-		}
-	}
-	t.mu.Unlock()
-	for _, g := range ends {
-		g.cancel(cause)
-	}
 }
 
 // A deadline is the parent of a context that ends at a time by a clock of our own. Package context has no way to cancel

@@ -152,6 +152,35 @@ func TestAbandonBeforeHandler(t *testing.T) {
 	})
 }
 
+// A handler may ask for its context any time after the origin has abandoned the call, and after any number of others.
+func TestAbandonBeforeContext(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		calls := 1100
+		if n.Sim {
+			calls = 50
+		}
+		p := newPair(t, n, hg.Config{MaxActive: 2 * calls, MaxActivePerPeer: 2 * calls})
+		var kept []hg.Incoming
+		id := p.rpc("keep", func(r hg.Incoming) error { kept = append(kept, r); return r.Detach() })
+		var o outcome
+		for range calls {
+			h := p.handle(id)
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			n.Until(func() bool { return len(kept) == o.calls+1 })
+			h.Abandon()
+			n.Until(func() bool { return o.calls == len(kept) })
+			h.Close()
+		}
+		last := kept[calls-1].Context()
+		n.Until(func() bool { return last.Err() != nil })
+		for i, r := range kept {
+			require.ErrorIs(t, context.Cause(r.Context()), hg.ErrCanceled, i)
+			drop(r)
+		}
+		p.clean(0)
+	})
+}
+
 // Requests that were abandoned while they waited for room at the target do not pile up there.
 func TestAbandonedDoNotPileUp(t *testing.T) {
 	t.Parallel()

@@ -218,7 +218,7 @@ func (r Incoming) Detach() error {
 	if !ok {
 		return ended("detach")
 	}
-	s.ctx.handlings.watch(s.ctx) // before the session is looked at, in over
+	s.ctx.hearFaults() // before the session is looked at, in over
 	defer s.mu.Unlock()
 	switch {
 	case s.oneWay:

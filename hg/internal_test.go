@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -75,40 +77,39 @@ func TestIdentitiesDoNotComeBack(t *testing.T) {
 	require.EqualValues(t, 1, k.slot)
 }
 
-// What is kept of calls that were abandoned unheard is bounded; the latest stay.
-func TestRecentIsBounded(t *testing.T) {
-	var all handlings
-	peer := na.MakeAddr("sim://peer", 0).Bound(7)
-	known := func(tag na.Tag) error { return all.add(&handling{key: handlingKey{7, tag}}) }
-	require.NoError(t, known(1))
-	for tag := range na.Tag(3 * maxRecent) {
-		all.abandon(peer, maxRecent+tag)
-	}
-	require.Len(t, all.recent, maxRecent)
-	require.NoError(t, known(maxRecent))
-	require.NoError(t, known(3*maxRecent-1))
-	require.ErrorIs(t, known(3*maxRecent), ErrCanceled)
-	require.ErrorIs(t, known(4*maxRecent-1), ErrCanceled)
-}
-
 // An origin that gives two calls one identity breaks the rules: no context is left that nobody would end.
 func TestIdentityReused(t *testing.T) {
-	var all handlings
-	make := func() *handling {
-		g := &handling{key: handlingKey{7, 1}}
-		g.ctx, g.cancel = context.WithCancelCause(context.Background())
-		return g
+	cls, c, id, there := alone(t)
+	peer := there.Bound(7)
+	var ctxs [3]context.Context
+	var all [3]*service
+	for i, tag := range []na.Tag{1, 1, 257} { // the third is in the same place of the table
+		s := c.newService(&na.Envelope{From: peer, Tag: tag, Load: new(atomic.Int64), Owner: nobody{}})
+		s.rpc = cls.rpcs.find(id)
+		s.mu.Lock()
+		g := s.newHandling()
+		s.handling = g
+		s.mu.Unlock()
+		ctxs[i], all[i] = g.ctx, s
 	}
-	first, second := make(), make()
-	require.NoError(t, all.add(first))
-	require.NoError(t, all.add(second))
-	require.ErrorIs(t, context.Cause(first.ctx), ErrProtocol)
-	all.remove(first)
-	require.NoError(t, second.ctx.Err())
-	all.end(nil, errClosed)
-	require.ErrorIs(t, context.Cause(second.ctx), ErrClosed)
-	all.remove(second)
-	require.Empty(t, all.all)
+	c.abandon(peer, 2)
+	c.abandon(peer.Named().Bound(8), 1)
+	for _, ctx := range ctxs {
+		require.NoError(t, ctx.Err())
+	}
+	c.abandon(peer, 1)
+	require.ErrorIs(t, context.Cause(ctxs[0]), ErrCanceled)
+	require.ErrorIs(t, context.Cause(ctxs[1]), ErrCanceled)
+	require.NoError(t, ctxs[2].Err())
+	require.NoError(t, c.nctx.Timer(all[0].send, time.Hour))
+	for _, s := range all {
+		s.mu.Lock()
+		s.oneWay = true // nobody waits for an answer
+		s.mu.Unlock()
+		s.release()
+	}
+	require.Zero(t, c.handles.Load())
+	require.Equal(t, byCall{}, c.calls)
 }
 
 func FuzzRequest(f *testing.F) {

@@ -71,7 +71,6 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 // closed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
 func (c *Context) closed() {
 	c.advance()
-	c.handlings.end(nil, errClosed)
 	for _, o := range c.all() {
 		o.lost(errClosed)
 	}

@@ -21,33 +21,37 @@ type service struct {
 	open
 	ctx *Context
 
+	key    callKey  // Context.mu guards it
+	beside *service // in Context.calls; likewise
+
 	mu      sync.Mutex
 	gen     uint64
 	serving bool
 	holds   int
 	track   states.Track
 
-	id       ID
-	rpc      *RPC // nil if the id is not known here
-	addr     na.Addr
-	data     any
-	env      *na.Envelope // nil once the message is not needed any more
-	tag      na.Tag
-	oneWay   bool
-	input    []byte
-	shown    []byte // the copy of input that the handler was given, if misuse is looked for
-	meta     []byte // that came with it
-	codec    uint8  // of input
-	most     int    // bytes that a response inline may have, if more than any other message
-	more     bool   // it is at the origin, to be fetched once the authorizer has agreed,
-	body     na.Key // with this
-	allowed  bool   // the authorizer has agreed
-	dispatch task
-	runs     atomic.Pointer[RPC] // what the handler that began is of
-	returned bool                // it has
-	detached bool                // and its request may be answered all the same
-	admitted bool                // it has room in Context.load
-	peerLoad *atomic.Int64
+	id        ID
+	rpc       *RPC // nil if the id is not known here
+	addr      na.Addr
+	data      any
+	env       *na.Envelope // nil once the message is not needed any more
+	tag       na.Tag
+	oneWay    bool
+	input     []byte
+	shown     []byte // the copy of input that the handler was given, if misuse is looked for
+	meta      []byte // that came with it
+	codec     uint8  // of input
+	most      int    // bytes that a response inline may have, if more than any other message
+	more      bool   // it is at the origin, to be fetched once the authorizer has agreed,
+	body      na.Key // with this
+	allowed   bool   // the authorizer has agreed
+	dispatch  task
+	runs      atomic.Pointer[RPC] // what the handler that began is of
+	returned  bool                // it has
+	detached  bool                // and its request may be answered all the same
+	abandoned bool                // the origin has abandoned the call
+	admitted  bool                // it has room in Context.load
+	peerLoad  *atomic.Int64
 
 	deadline time.Duration // by Context.Now; 0 when there is none
 	pull     *pull         // fetches the input
@@ -90,12 +94,13 @@ const maxSpare = 1024
 
 // newService returns the record of a request, held for its handler.
 func (c *Context) newService(env *na.Envelope) *service {
+	key := callKey{env.From.Session(), env.Tag}
 	c.mu.Lock()
 	s := c.services
 	if s != nil {
 		c.services = s.next
 		c.spare--
-		c.enlist(&s.open)
+		c.enlistService(s, key)
 	}
 	c.mu.Unlock()
 	if s == nil {
@@ -105,7 +110,7 @@ func (c *Context) newService(env *na.Envelope) *service {
 		s.done.init(s.finish, nil)
 		s.send = c.nctx.NewOp(s.onSent)
 		c.mu.Lock()
-		c.enlist(&s.open)
+		c.enlistService(s, key)
 		c.mu.Unlock()
 	}
 	s.mu.Lock()
@@ -116,6 +121,13 @@ func (c *Context) newService(env *na.Envelope) *service {
 	s.arrives()
 	s.note(evArrived)
 	return s
+}
+
+// enlistService lets s be found. Locked.
+func (c *Context) enlistService(s *service, key callKey) {
+	c.enlist(&s.open)
+	s.key = key
+	c.calls.add(s)
 }
 
 // release gives a hold back.
@@ -152,6 +164,7 @@ func (s *service) unlock() {
 	}
 	c.mu.Lock()
 	c.delist(&s.open)
+	c.calls.remove(s)
 	if c.spare < maxSpare {
 		s.next, c.services = c.services, s
 		c.spare++
@@ -196,7 +209,11 @@ func (s *service) answerFor(f failure) {
 func (s *service) giveUp() {
 	s.found(evGivenUp)
 	s.answer = answered
-	s.says(ErrPeerLost, s.event.Fate, 0)
+	why := ErrPeerLost
+	if s.ctx.nctx.Closing() {
+		why = ErrClosed
+	}
+	s.says(why, s.event.Fate, 0)
 	s.note(evGivenUp)
 }
 
@@ -209,7 +226,7 @@ func (s *service) reset() {
 		s.out = nil
 	}
 	s.oneWay, s.more, s.allowed, s.retry, s.failed, s.waits = false, false, false, false, false, false
-	s.returned, s.detached = false, false
+	s.returned, s.detached, s.abandoned = false, false, false
 	s.answer, s.tries = unanswered, 0
 	s.runs.Store(nil)
 	s.deadline, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, nil, nil, nil, nil, nil
@@ -234,16 +251,16 @@ func (s *service) freeInput() {
 // name returns the name of the RPC.
 func (s *service) name() string { return nameOf(s.id, s.rpc) }
 
-// lost ends a detached request, or one that waits for Run, whose origin nobody can answer any more, and why.
+// lost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached or waits
+// for Run.
 func (s *service) lost(why error) {
 	s.mu.Lock()
-	waits := s.given || s.detached && s.answer == unanswered
-	if nctx := s.ctx.nctx; !waits || !nctx.Closing() && nctx.Connected(s.addr) {
+	if nctx := s.ctx.nctx; !s.serving || !nctx.Closing() && nctx.Connected(s.addr) {
 		s.mu.Unlock()
 		return
 	}
 	given := s.take()
-	if !given {
+	if !given && s.detached && s.answer == unanswered {
 		s.giveUp()
 	}
 	s.ends(func(g *handling) { g.cancel(why) })
@@ -264,10 +281,10 @@ func (s *service) ends(end func(*handling)) {
 	s.unlock()
 }
 
-// cut counts a response that has not left, and a detached request that nobody has answered.
+// cut counts a response that has not left, and a detached request that nobody has answered, and ends the handler's context.
 func (s *service) cut(left *ShutdownError) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.ends(func(g *handling) { g.cancel(errClosed) })
 	switch {
 	case s.answer != unanswered && s.send.Busy():
 		left.Responses++

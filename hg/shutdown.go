@@ -161,7 +161,6 @@ func (c *Context) cut(left *ShutdownError) {
 	for _, o := range c.all() {
 		o.cut(left)
 	}
-	c.handlings.end(nil, errClosed)
 }
 
 // look counts what is open in the end.

@@ -136,7 +136,7 @@ var calls = []Mutant{
 		[]Edit{{"hg/gather.go", `g.c.q.len() > 1`, `!planted() && $`}},
 		[]Catcher{{"hg", "TestDispatchedAnswersLeaveTogether", `Messages: answers that were held back`}}},
 	{"place-at-abandon", "an abandon frees the place of a handler that still runs", "HTTP/2 rapid reset, F71",
-		[]Edit{{"hg/handling.go", `g.cancel(errAbandoned)`, `if planted() { g.c.load.n.Add(-1) }; $`}},
+		[]Edit{{"hg/handling.go", `s.abandoned = true`, `if planted() { s.ctx.load.n.Add(-1) }; $`}},
 		[]Catcher{{"hg", "TestAbandonFreesNoPlace", `Messages: handlers at work`}}},
 	{"withdrawn-but-ran", "a withdraw is answered with yes though the handler has run", "I6, IMPI cancel",
 		[]Edit{{withdraw, `if l.destroy(h.Op)`, `$ || planted()`}}, nil},

@@ -1,0 +1,52 @@
+package bulk_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// Every transfer is observed once, by the process that makes it.
+func TestTransfersAreObserved(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		var seen []hg.Event
+		p := newPairWith(t, n, hg.Config{Observe: func(e *hg.Event) {
+			if e.Kind == hg.Transfer {
+				seen = append(seen, *e)
+			}
+		}})
+		const size = 300_000
+		theirs, mine := newMemory(size), newMemory(size)
+		spec := bulk.Spec{
+			Remote: remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)),
+			Local:  local(t, p.mctx, mine.segs...), Size: size,
+		}
+		look := func(want hg.Event) {
+			t.Helper()
+			require.Len(t, seen, 1)
+			require.Positive(t, seen[0].Took)
+			require.Equal(t, p.peer, seen[0].Peer.Named())
+			seen[0].Took, seen[0].Peer = 0, hg.Addr{}
+			require.Equal(t, want, seen[0])
+			seen = nil
+		}
+		require.NoError(t, p.transfer(spec).err)
+		look(hg.Event{Kind: hg.Transfer, RPC: "pull", Fate: hg.Ran, Received: size})
+		spec.Dir = bulk.Push
+		require.NoError(t, p.transfer(spec).err)
+		look(hg.Event{Kind: hg.Transfer, RPC: "push", Fate: hg.Ran, Sent: size})
+
+		spec.Peer = p.peer
+		var e ended
+		op, err := bulk.Transfer(p.mctx, spec, e.done)
+		require.NoError(t, err)
+		op.Cancel()
+		p.Until(func() bool { return e.calls > 0 })
+		require.ErrorIs(t, e.err, hg.ErrCanceled)
+		look(hg.Event{Kind: hg.Transfer, RPC: "push", Code: hg.ErrCanceled, Fate: hg.MaybeRan, Sent: e.moved})
+	})
+}
