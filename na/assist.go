@@ -18,10 +18,9 @@ import (
 //
 // While it ticks the gate, which costs a system call each way, is left alone.
 type assist struct {
-	nctx  *Context
-	gate  gate
-	state atomic.Int32
-	quit  atomic.Bool
+	nctx *Context
+	gate gate
+	quit atomic.Bool
 }
 
 // A gate is where the assist rests. All but park and doze are called from anywhere.
@@ -38,11 +37,13 @@ type gate interface {
 	close()
 }
 
-// The states of assist.
+// What the assist does is in Context.watch, together with whether a leader sleeps: who changes the one sees the other.
 const (
-	assistShut int32 = iota // parked, gate shut
-	assistOpen              // parked, gate open, bells armed
-	assistTick              // awake
+	assistShut int32 = 0 // parked, gate shut
+	assistOpen int32 = 1 // parked, gate open, bells armed
+	assistTick int32 = 2 // awake
+
+	leaderAsleep int32 = 4 // beside one of these
 )
 
 // assistAfter is how long nobody may have driven before assist does.
@@ -53,9 +54,8 @@ func newAssist(c *Context) (*assist, error) {
 	if g == nil {
 		return nil, err
 	}
-	a := &assist{nctx: c, gate: g}
-	a.state.Store(assistOpen)
-	return a, nil
+	c.watch.Store(assistOpen)
+	return &assist{nctx: c, gate: g}, nil
 }
 
 // start begins to serve; without it only drop is left.
@@ -77,7 +77,7 @@ func (a *assist) drop() {
 
 // leaderSleeps shuts the gate: the leader hears of arriving bytes itself.
 func (a *assist) leaderSleeps() {
-	if a != nil && a.state.CompareAndSwap(assistOpen, assistShut) {
+	if a != nil && a.nctx.watch.CompareAndSwap(assistOpen|leaderAsleep, assistShut|leaderAsleep) {
 		a.gate.shut()
 	}
 }
@@ -89,7 +89,7 @@ func (a *assist) leaderWakes(slept time.Duration, disarmed bool) {
 	case a == nil:
 	case disarmed || slept < assistAfter:
 		a.attend()
-	case a.state.CompareAndSwap(assistShut, assistOpen):
+	case a.nctx.watch.CompareAndSwap(assistShut, assistOpen):
 		a.gate.open()
 	}
 }
@@ -97,11 +97,17 @@ func (a *assist) leaderWakes(slept time.Duration, disarmed bool) {
 // attend has assist tick from now on, until the next time that nobody drove: bytes may come that nobody takes, or
 // frames are held back that nobody sends.
 func (a *assist) attend() {
-	if a == nil {
-		return
-	}
-	if s := a.state.Load(); s != assistTick && a.state.CompareAndSwap(s, assistTick) {
+	if a != nil && a.nctx.watch.Load()&^leaderAsleep != assistTick && a.become(assistTick) != assistTick {
 		a.gate.wake()
+	}
+}
+
+// become changes what the assist does, and returns what it did.
+func (a *assist) become(next int32) (was int32) {
+	for w := &a.nctx.watch; ; {
+		if old := w.Load(); w.CompareAndSwap(old, old&leaderAsleep|next) {
+			return old &^ leaderAsleep
+		}
 	}
 }
 
@@ -118,7 +124,7 @@ func (a *assist) run() {
 	c := a.nctx
 	var seen uint64 // passes when assist last drove
 	for !a.quit.Load() && a.gate.park() {
-		attending := a.state.Swap(assistTick) == assistTick
+		attending := a.become(assistTick) == assistTick
 		for {
 			if !attending && c.passes.Load() == seen && a.pass() {
 				break
@@ -132,12 +138,8 @@ func (a *assist) run() {
 			if c.passes.Load() != before {
 				continue
 			}
-			if c.sleeping.Load() {
-				a.state.Store(assistShut)
+			if c.watch.CompareAndSwap(assistTick|leaderAsleep, assistShut|leaderAsleep) {
 				c.Flush() // what was held back before had us attend in vain
-				if !c.sleeping.Load() {
-					a.leaderWakes(assistAfter, len(c.poller.sources) > 0)
-				}
 				break
 			}
 			if a.pass() {
@@ -174,7 +176,7 @@ func (a *assist) round() bool {
 	if c.poller.arm() {
 		return false
 	}
-	a.state.Store(assistOpen)
+	a.become(assistOpen)
 	a.gate.open()
 	c.Flush() // what was held back before had us attend in vain
 	return true

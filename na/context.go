@@ -181,7 +181,7 @@ func (c *Context) Nudge() {
 		c.waker.Wake()
 	}
 	c.nudged.Store(true)
-	if c.sleeping.Load() {
+	if c.asleep() {
 		c.waits.wake()
 	}
 }

@@ -44,7 +44,7 @@ func sleeper(t *testing.T, c *Context, timeout time.Duration) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- c.Progress(timeout) }()
-	eventually(t, "Progress sleeps", c.sleeping.Load)
+	eventually(t, "Progress sleeps", c.asleep)
 	return done
 }
 
@@ -201,7 +201,7 @@ func TestFollowerLeads(t *testing.T) {
 	e.d.clock.Store(int64(2 * time.Hour))
 	c.Nudge()
 	require.ErrorIs(t, received(t, leader, "the leader's time is over"), ErrTimeout)
-	eventually(t, "the second leads", func() bool { return c.following.Load() == 0 && c.sleeping.Load() })
+	eventually(t, "the second leads", func() bool { return c.following.Load() == 0 && c.asleep() })
 	e.ticket(op).Finish(Result{})
 	require.NoError(t, received(t, follower, "the second hears of the completion"))
 	c.Trigger(0)

@@ -13,11 +13,11 @@ import (
 //	    │ another leads                                                                                            │
 //	    └─► follow: sleep until the leader calls ◄─────────────────────────────────────────────────────────────────┘
 type leading struct {
-	lead     sync.Mutex // held by the goroutine that leads Progress
-	sleeping atomic.Bool
-	nudged   atomic.Bool   // since the leader last looked at the timers
-	passes   atomic.Uint64 // times that a user's goroutine led
-	spinner  spinner
+	lead    sync.Mutex    // held by the goroutine that leads Progress
+	watch   atomic.Int32  // who hears of what arrives: what the assist does, and leaderAsleep
+	nudged  atomic.Bool   // since the leader last looked at the timers
+	passes  atomic.Uint64 // times that a user's goroutine led
+	spinner spinner
 
 	followMu  sync.Mutex      // guards the fields below
 	followers []chan struct{} // those who sleep, each with a channel of one slot, filled by whoever takes it out
@@ -117,20 +117,23 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 	}
 }
 
-// sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees sleeping and wakes it; one who did so
+// sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees that it sleeps and wakes it; one who did so
 // before is seen here. Work at a source rings, or was there when the bells were armed.
 func (c *Context) sleep(now, wait time.Duration, ready func() bool) {
+	c.watch.Or(leaderAsleep)
 	c.assist.leaderSleeps()
-	c.sleeping.Store(true)
 	n := 0
 	if !ready() && !c.nudged.Load() && !c.releasable() && !c.poller.arm() {
 		n = c.waits.sleep(wait)
 	}
-	c.sleeping.Store(false) // before anything is delivered here: what the leader queues wakes nobody
+	c.watch.And(^leaderAsleep) // before anything is delivered here: what the leader queues wakes nobody
 	c.waits.dispatch(n)
 	c.peek()
 	c.assist.leaderWakes(c.Now()-now, len(c.poller.sources) > 0)
 }
+
+// asleep reports whether a leader sleeps in the poller, or is about to.
+func (c *Context) asleep() bool { return c.watch.Load()&leaderAsleep != 0 }
 
 // unlead gives leadership up; a follower takes over.
 func (c *Context) unlead() {
@@ -247,7 +250,7 @@ func (c *Context) rouse() {
 	if c.waker != nil {
 		c.waker.Wake()
 	}
-	if c.sleeping.Load() {
+	if c.asleep() {
 		c.waits.wake()
 	}
 }

@@ -85,7 +85,7 @@ func TestSpinnerLearnsWhatItDid(t *testing.T) {
 		op := c.NewOp(func(*Op, Result) { done <- struct{}{} })
 		require.NoError(t, c.RecvUnexpected(op))
 		go func() {
-			for !c.sleeping.Load() {
+			for !c.asleep() {
 				runtime.Gosched()
 			}
 			e.ticket(op).Finish(Result{})

@@ -1,0 +1,466 @@
+package na
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+)
+
+// A model runs the leader and the assist of a context, as they are, and a peer, in every order. They are coroutines, which
+// take turns wherever they touch what they share with one another: at each call of the source, of the gate, of the poller and
+// of the endpoint, and between the two halves of Arm and of the peer's post. What blocks in the system blocks here until its
+// condition holds.
+//
+// An order is right if, when nobody can go on, everything that the peer has posted was taken in.
+type model struct {
+	c      *Context
+	source modelSource
+	actors []*actor
+	turn   *actor // whose it is
+	clock  time.Duration
+	step   time.Duration // that it makes in each sleep and doze
+
+	// The poller: what epoll has for whoever asks next.
+	rung, woken bool
+
+	// The gate.
+	opened, waking bool
+	dozes          int
+
+	// Locals of the leader and of the assist where they forget.
+	leads      int
+	deadline   time.Duration
+	began      time.Duration // this round of its loop
+	seenPasses uint64
+
+	taken int // by anybody
+	trace []event
+}
+
+// An event is for those who read of a failure.
+type event struct {
+	who  *actor
+	what string
+}
+
+func (e event) String() string { return e.who.name + " " + e.what }
+
+// An actor is one who takes turns.
+type actor struct {
+	name    string
+	next    func() (struct{}, bool)
+	stop    func()
+	yield   func(struct{}) bool
+	can     func() bool // go on; nil: it can
+	done    bool
+	history uint64 // of all that it has seen
+}
+
+// modelDozes bounds how often the assist's doze ends while others could go on: they are slow, and do go on in the end.
+const modelDozes = 3
+
+// at ends the turn of who calls it, before what it says, until can holds.
+func (m *model) at(what string, can func() bool) {
+	a := m.turn
+	m.trace = append(m.trace, event{a, what})
+	a.can = can
+	a.see(what, 0)
+	if !a.yield(struct{}{}) {
+		panic(errModelOver)
+	}
+	// What the actor reads without a turn before: nobody changes it until its next one.
+	a.see("", uint64(m.c.watch.Load())<<32|m.c.passes.Load())
+}
+
+// see adds to what a has seen.
+func (a *actor) see(what string, v uint64) {
+	for _, c := range []byte(what) {
+		a.history = mix(a.history, uint64(c))
+	}
+	a.history = mix(a.history, v)
+}
+
+// mix is a hash of two values.
+func mix(a, b uint64) uint64 {
+	a = (a ^ b + 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9
+	return a ^ a>>29
+}
+
+// forget says that only these values of what a has seen matter from now on.
+func (a *actor) forget(where string, values ...int) {
+	a.history = 0
+	a.see(where, 0)
+	for _, v := range values {
+		a.see("", uint64(v))
+	}
+}
+
+func (m *model) seen(v bool) bool {
+	m.turn.see("", bit(v))
+	return v
+}
+
+func bit(v bool) uint64 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+var errModelOver = errors.New("the run is over")
+
+// modelSource is a Source in memory. posted and want are what peer and reader share.
+type modelSource struct {
+	m      *model
+	posted int
+	want   bool
+	read   int
+}
+
+func (s *modelSource) Peek() bool {
+	s.m.at("peeks", nil)
+	n := s.posted - s.read
+	s.read = s.posted
+	s.m.taken += n
+	return s.m.seen(n > 0)
+}
+
+func (s *modelSource) Arm() bool {
+	s.m.at("asks for the bell", nil)
+	s.want = true
+	s.m.at("looks again", nil)
+	work := s.posted != s.read
+	s.m.seen(work)
+	s.m.at("has armed", nil)
+	return work
+}
+
+func (s *modelSource) Disarm() {
+	s.m.at("disarms", nil)
+	s.want = false
+	s.m.at("has disarmed", nil)
+}
+
+// post is the peer's program.
+func (s *modelSource) post() {
+	s.m.at("posts", nil)
+	s.posted++
+	s.m.at("looks for the bell", nil)
+	if want := s.want; s.m.seen(want) {
+		s.want = false
+		s.m.at("rings", nil)
+		s.m.rung = true
+	}
+}
+
+// modelPoller implements waiter.
+type modelPoller struct{ *model }
+
+func (m modelPoller) collect() (n int) {
+	if m.rung {
+		n++
+	}
+	if m.woken {
+		n++
+	}
+	m.rung, m.woken = false, false
+	m.turn.see("collects", uint64(n))
+	return n
+}
+
+func (m modelPoller) wait(time.Duration) int {
+	m.at("polls", nil)
+	return m.collect()
+}
+
+func (m modelPoller) sleep(d time.Duration) int {
+	m.at("sleeps", func() bool { return m.rung || m.woken || d >= 0 })
+	if m.clock += max(d, 0); d < 0 {
+		m.clock += m.step
+	}
+	return m.collect()
+}
+
+func (m modelPoller) dispatch(int) {}
+func (m modelPoller) wake()        { m.woken = true }
+
+// modelGate implements gate.
+type modelGate struct{ *model }
+
+func (m modelGate) park() bool {
+	m.seenPasses = m.c.passes.Load()
+	m.turn.forget("gate", int(m.seenPasses))
+	m.at("parks", func() bool { return m.waking || m.through() })
+	if m.through() {
+		m.opened = false
+	} else {
+		m.waking = false
+	}
+	m.at("comes from the gate", nil)
+	return true
+}
+
+func (m *model) through() bool { return m.opened && (m.rung || m.woken) }
+
+func (m modelGate) doze(time.Duration) {
+	m.dozes++
+	m.turn.forget("doze", int(m.seenPasses), int(m.c.passes.Load()))
+	m.at("dozes", func() bool { return m.dozes <= modelDozes || !m.others() })
+	m.clock += m.step
+}
+
+func (m modelGate) open() {
+	m.at("opens the gate", nil)
+	m.opened = true
+}
+
+func (m modelGate) shut() {
+	m.at("shuts the gate", nil)
+	m.opened = false
+}
+
+func (m modelGate) wake() {
+	m.at("wakes the assist", nil)
+	m.waking = true
+}
+
+func (m modelGate) alarm(time.Duration) {}
+func (m modelGate) close()              {}
+
+// modelEndpoint is an Endpoint that has nothing to do.
+type modelEndpoint struct {
+	Endpoint
+	m *model
+}
+
+// Poll is where the leader's loop begins: how it came there does not matter any more.
+func (e modelEndpoint) Poll(time.Duration) {
+	if m := e.m; m.turn.name == "leader" {
+		m.began = m.clock
+		left := time.Duration(-1)
+		if m.deadline >= 0 {
+			left = m.deadline - m.clock
+		}
+		m.turn.forget("loop", m.leads, int(left), int(bit(m.c.nudged.Load())))
+	}
+}
+
+func (e modelEndpoint) NextTimer() (time.Duration, bool) { return 0, false }
+func (e modelEndpoint) Flush()                           { e.m.at("flushes", nil) }
+func (e modelEndpoint) Lingering() bool                  { return false }
+
+// modelDomain has the clock.
+type modelDomain struct {
+	Domain
+	m *model
+}
+
+func (d modelDomain) Now() time.Duration { return d.m.clock }
+
+// newModel makes a model whose leader runs program, and whose peer posts so many letters.
+func newModel(posts int, step time.Duration, nudges bool, program func(m *model)) *model {
+	m := &model{step: step}
+	m.source.m = m
+	m.c = &Context{class: &Class{domain: modelDomain{nil, m}}, ep: modelEndpoint{nil, m}, poller: &Poller{}, waits: modelPoller{m}}
+	m.c.corks.Store(1) // flushing is a turn
+	m.c.poller.AddSource(&m.source)
+	m.c.assist = &assist{nctx: m.c, gate: modelGate{m}}
+	m.c.watch.Store(assistTick) // as start leaves it
+	m.waking = true
+	m.act("leader", func() { program(m) })
+	m.act("assist", m.c.assist.run)
+	m.act("peer", func() {
+		for range posts {
+			m.source.post()
+		}
+	})
+	if nudges {
+		m.act("user", func() {
+			m.at("nudges", nil)
+			m.c.Nudge()
+		})
+	}
+	return m
+}
+
+// act adds an actor.
+func (m *model) act(name string, program func()) {
+	a := &actor{name: name}
+	a.next, a.stop = iter.Pull(func(yield func(struct{}) bool) {
+		defer func() {
+			if r := recover(); r != nil && r != errModelOver {
+				panic(r)
+			}
+		}()
+		a.yield = yield
+		program()
+	})
+	m.actors = append(m.actors, a)
+}
+
+// lead is Progress of the leader, which nobody else is: it waits for the lead.
+func (m *model) lead(timeout time.Duration, letters int) error {
+	m.at("wants the lead", func() bool {
+		free := m.c.lead.TryLock()
+		if free {
+			m.c.lead.Unlock()
+		}
+		return free
+	})
+	m.c.lead.TryLock()
+	m.leads++
+	if m.deadline = -1; timeout >= 0 {
+		m.deadline = m.clock + timeout
+	}
+	return m.c.drive(m.deadline, func() bool {
+		m.at("is anything ready", nil)
+		return m.seen(m.taken >= letters)
+	})
+}
+
+// able reports whether an actor can go on.
+func (a *actor) able() bool { return !a.done && (a.can == nil || a.can()) }
+
+// others reports whether anybody but the assist can go on.
+func (m *model) others() bool {
+	return slices.ContainsFunc(m.actors, func(a *actor) bool { return a.name != "assist" && a.able() })
+}
+
+// options returns who can go on, who has just had a turn first.
+func (m *model) options() (can []*actor) {
+	for _, a := range m.actors {
+		if a.able() {
+			can = append(can, a)
+		}
+	}
+	if i := slices.Index(can, m.turn); i > 0 {
+		can[0], can[i] = can[i], can[0]
+	}
+	return can
+}
+
+// state is everything that decides how m goes on, as a hash.
+func (m *model) state() (h uint64) {
+	for _, a := range m.actors {
+		h = mix(h, a.history)
+	}
+	late := m.clock-m.began >= assistAfter
+	for _, v := range []bool{m.rung, m.woken, m.opened, m.waking, m.source.want, m.c.poller.armed, m.c.nudged.Load(), late} {
+		h = mix(h, bit(v))
+	}
+	for _, v := range []int{m.dozes, m.source.posted, m.source.read, int(m.c.watch.Load()), int(m.c.passes.Load()), slices.Index(m.actors, m.turn)} {
+		h = mix(h, uint64(v))
+	}
+	return h
+}
+
+// explore runs models in every order in which at most so many turns are taken from one who could go on, and returns how many
+// states there were. It fails with the first order in which a letter is left.
+func explore(t *testing.T, preemptions int, make func() *model) (states int) {
+	type choice struct {
+		state                uint64
+		taken, options, used int
+	}
+	var path []choice
+	seen := map[uint64]int{} // a state, and how many preemptions it took to come there
+	for {
+		m, used := make(), 0
+		for depth := 0; ; depth++ {
+			can := m.options()
+			if len(can) == 0 {
+				if m.taken != m.source.posted {
+					require.FailNow(t, "letters are left, and nobody looks", "%v", m.trace)
+				}
+				break
+			}
+			require.Less(t, depth, 1000, "the assist never rests")
+			preempts := m.turn != nil && m.turn == can[0]
+			if depth == len(path) {
+				s := m.state()
+				if before, known := seen[s]; known && before <= used {
+					if slices.ContainsFunc(path, func(c choice) bool { return c.state == s }) {
+						m.settle(t)
+					}
+					break
+				}
+				seen[s] = used
+				c := choice{s, 0, len(can), used}
+				if preempts && used == preemptions {
+					c.options = 1
+				}
+				path = append(path, c)
+			}
+			c := path[depth]
+			if used = c.used; preempts && c.taken > 0 {
+				used++
+			}
+			m.take(can[c.taken])
+		}
+		for _, a := range m.actors {
+			a.stop()
+		}
+		for len(path) > 0 && path[len(path)-1].taken == path[len(path)-1].options-1 {
+			path = path[:len(path)-1]
+		}
+		if len(path) == 0 {
+			return len(seen)
+		}
+		path[len(path)-1].taken++
+	}
+}
+
+// settle has everybody go on in turn, from a state that was met in the same run before, until nobody can. So it sees whether they
+// go round for ever.
+func (m *model) settle(t *testing.T) {
+	for i := range 1000 {
+		can := m.options()
+		if len(can) == 0 {
+			return
+		}
+		m.take(m.actors[i%len(m.actors)])
+	}
+	require.FailNow(t, "they go round in circles", "%v", m.trace)
+}
+
+// take gives a its turn, if it can go on.
+func (m *model) take(a *actor) {
+	if !a.able() {
+		return
+	}
+	m.turn = a
+	if _, more := a.next(); !more {
+		a.done = true
+	}
+}
+
+// Whatever the leader does, and whenever the peer posts: what is posted is taken in.
+func TestEveryOrderOfBells(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		posts   int
+		nudges  bool
+		program func(m *model)
+	}{
+		{"stays away", 2, false, func(*model) {}},
+		{"looks once", 2, false, func(m *model) { _ = m.lead(0, 9) }},
+		{"sleeps for two", 2, false, func(m *model) { _ = m.lead(-1, 1); _ = m.lead(-1, 2) }},
+		{"sleeps for ever", 2, false, func(m *model) { _ = m.lead(-1, 9) }},
+		{"gives up", 2, false, func(m *model) { _ = m.lead(time.Microsecond, 9) }},
+		{"is nudged", 1, true, func(m *model) { _ = m.lead(time.Microsecond, 9) }},
+	} {
+		for _, step := range []time.Duration{0, assistAfter} { // short sleeps, and long ones
+			t.Run(fmt.Sprintf("%s/%v", c.name, step), func(t *testing.T) {
+				t.Parallel()
+				states := explore(t, long.Or(2, 4), func() *model { return newModel(c.posts, step, c.nudges, c.program) })
+				t.Logf("%d states", states)
+			})
+		}
+	}
+}
