@@ -164,7 +164,7 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 }
 
 // nobody owns envelopes.
-type nobody struct{}
+type nobody struct{ na.Endpoint }
 
 func (nobody) AcceptEnvelope(*na.Envelope) bool          { return true }
 func (nobody) FreeEnvelope(*na.Envelope)                 {}

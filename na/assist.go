@@ -169,9 +169,8 @@ func (a *assist) round() bool {
 	}
 	c.look()
 	now := c.Now()
-	c.ep.Poll(now)
-	if at, ok := c.ep.NextTimer(); ok {
-		a.gate.alarm(max(at-now, 0))
+	if next := c.ep.Poll(now); next != 0 {
+		a.gate.alarm(max(next-now, 0))
 	}
 	if c.poller.arm() {
 		return false

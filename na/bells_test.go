@@ -241,7 +241,7 @@ type modelEndpoint struct {
 }
 
 // Poll is where the leader's loop begins: how it came there does not matter any more.
-func (e modelEndpoint) Poll(time.Duration) {
+func (e modelEndpoint) Poll(time.Duration) time.Duration {
 	if m := e.m; m.turn.name == "leader" {
 		m.began = m.clock
 		left := time.Duration(-1)
@@ -250,11 +250,11 @@ func (e modelEndpoint) Poll(time.Duration) {
 		}
 		m.turn.forget("loop", m.leads, int(left), int(bit(m.c.nudged.Load())))
 	}
+	return 0
 }
 
-func (e modelEndpoint) NextTimer() (time.Duration, bool) { return 0, false }
-func (e modelEndpoint) Flush()                           { e.m.at("flushes", nil) }
-func (e modelEndpoint) Lingering() bool                  { return false }
+func (e modelEndpoint) Flush()          { e.m.at("flushes", nil) }
+func (e modelEndpoint) Lingering() bool { return false }
 
 // modelDomain has the clock.
 type modelDomain struct {

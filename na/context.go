@@ -34,8 +34,7 @@ type Context struct {
 	class  *Class
 	id     int
 	ep     Endpoint
-	driver Driver    // ep, if it waits in its own way
-	waker  Waker     // ep, if it has to be woken then
+	driver Driver    // ep, of a Driven domain
 	sched  Scheduler // the domain, if it is one
 	limits Limits
 	isRdy  func() bool
@@ -83,9 +82,8 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
 	}
-	if d, ok := c.ep.(Driver); ok {
-		c.driver = d
-		c.waker, _ = c.ep.(Waker)
+	if cls.domain.Driven() {
+		c.driver = c.ep.(Driver)
 	}
 	c.sched, _ = cls.domain.(Scheduler)
 	c.turns = c.newTurns()
@@ -177,8 +175,8 @@ func settle(limit time.Duration, done func() bool) {
 
 // Nudge makes a leader that sleeps, or is about to, look at the timers again. Plugins call it.
 func (c *Context) Nudge() {
-	if c.waker != nil {
-		c.waker.Wake()
+	if c.driver != nil {
+		c.driver.Wake()
 	}
 	c.nudged.Store(true)
 	if c.asleep() {
@@ -246,8 +244,8 @@ func (c *Context) release() bool {
 	c.closePoller()
 	c.class.released()
 	c.state.Store(ctxReleased)
-	if c.waker != nil {
-		c.waker.Wake() // who sleeps in Drive sees that c is closed
+	if c.driver != nil {
+		c.driver.Wake() // who sleeps in Drive sees that c is closed
 	}
 	return true
 }

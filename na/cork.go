@@ -11,7 +11,7 @@ func (c *Context) Together(fn func()) {
 // goroutine, and the context itself after a few milliseconds send it all the same. Corks of several goroutines add up.
 // Cork reports false, and Uncork must not follow, where that cannot be.
 func (c *Context) Cork() bool {
-	if c.assist == nil && c.waker == nil {
+	if c.assist == nil && c.driver == nil {
 		return false
 	}
 	c.ep.Cork()
@@ -38,8 +38,8 @@ func (c *Context) Flush() {
 
 // Attend makes sure that frames that are held back leave although nobody drives. Plugins call it.
 func (c *Context) Attend() {
-	if c.waker != nil {
-		c.waker.Attend()
+	if c.driver != nil {
+		c.driver.Attend()
 		return
 	}
 	c.assist.attend()

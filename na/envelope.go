@@ -5,15 +5,6 @@ import (
 	"time"
 )
 
-// An EnvelopeOwner is the plugin's side of envelopes.
-type EnvelopeOwner interface {
-	AcceptEnvelope(e *Envelope) bool
-	FreeEnvelope(e *Envelope)
-	EnvelopeWithdrawn(e *Envelope) bool
-	WatchEnvelope(e *Envelope) bool
-	IdentifyEnvelope(e *Envelope) Identity
-}
-
 // An Envelope is an unexpected message in the room that was guaranteed to its sender. Data is valid until Free.
 //
 //	RecvUnexpected ─► Envelope ─ Accept: the sender may use the room again ─► Free: the bytes go back
@@ -29,16 +20,16 @@ type Envelope struct {
 	// Load is a counter for the session that belongs to the layer above.
 	Load *atomic.Int64
 
-	Owner     EnvelopeOwner // plugin's
-	Link      any           // plugin's
-	ID        uint64        // plugin's: number in the session
-	Accepted  bool          // plugin's
-	Withdrawn bool          // plugin's
-	Watched   bool          // plugin's
-	Inbox     bool          // plugin's: no receive has taken it
-	Buf       []byte        // plugin's: a buffer for messages that need no room
-	Room      []byte        // plugin's: the buffer under Data of one that does
-	Taken     int           // plugin's: bytes of room that go back with Free
+	Owner     Endpoint // plugin's
+	Link      any      // plugin's
+	ID        uint64   // plugin's: number in the session
+	Accepted  bool     // plugin's
+	Withdrawn bool     // plugin's
+	Watched   bool     // plugin's
+	Inbox     bool     // plugin's: no receive has taken it
+	Buf       []byte   // plugin's: a buffer for messages that need no room
+	Room      []byte   // plugin's: the buffer under Data of one that does
+	Taken     int      // plugin's: bytes of room that go back with Free
 }
 
 // Accept takes the message for good, and returns the guaranteed room to the sender. It reports false when the sender has

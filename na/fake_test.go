@@ -96,7 +96,7 @@ func (d *fakeDomain) Rand(b []byte) {
 	}
 }
 
-func (d *fakeDomain) Driven() bool     { return false }
+func (d *fakeDomain) Driven() bool     { return d.plugin.drive != nil }
 func (d *fakeDomain) Unassisted() bool { return d.plugin.unassisted }
 
 func (d *fakeDomain) Close() error { d.closed.Add(1); return nil }
@@ -108,12 +108,12 @@ type fakeEndpoint struct {
 
 	lingers  atomic.Bool
 	polls    atomic.Int32
-	timer    atomic.Int64 // of NextTimer; 0 when never
+	timer    atomic.Int64 // of Poll; 0 when never
 	shut     atomic.Int32
 	released atomic.Int32
 	canceled atomic.Int32
 	onPoll   atomic.Pointer[func(now time.Duration)]
-	onTimer  atomic.Pointer[func()] // runs when NextTimer has looked
+	onTimer  atomic.Pointer[func()] // runs when Poll has looked at timer
 	keepShut atomic.Bool            // Shut finishes nothing
 
 	mu      sync.Mutex // guards the field below
@@ -169,19 +169,16 @@ func (e *fakeEndpoint) Cancel(t Ticket) {
 	}
 }
 
-func (e *fakeEndpoint) Poll(now time.Duration) {
+func (e *fakeEndpoint) Poll(now time.Duration) time.Duration {
 	e.polls.Add(1)
 	if f := e.onPoll.Load(); f != nil {
 		(*f)(now)
 	}
-}
-
-func (e *fakeEndpoint) NextTimer() (time.Duration, bool) {
 	at := e.timer.Load()
 	if f := e.onTimer.Load(); f != nil {
 		(*f)()
 	}
-	return time.Duration(at), at != 0
+	return time.Duration(at)
 }
 
 func (e *fakeEndpoint) Shut() {
@@ -200,14 +197,19 @@ func (e *fakeEndpoint) Shut() {
 func (e *fakeEndpoint) Release()     { e.released.Add(1) }
 func (e *fakeEndpoint) Stats() Stats { return Stats{Peers: 7} }
 
-func (e *fakeEndpoint) Lingering() bool                { return e.lingers.Load() }
-func (e *fakeEndpoint) Identity(Addr) (Identity, bool) { return Identity{}, false }
-func (e *fakeEndpoint) Cork()                          {}
-func (e *fakeEndpoint) Uncork()                        {}
-func (e *fakeEndpoint) Flush()                         {}
-func (e *fakeEndpoint) Drain()                         {}
-func (e *fakeEndpoint) Underway() Underway             { return Underway{} }
-func (e *fakeEndpoint) Confirm() int                   { return 0 }
+func (e *fakeEndpoint) Lingering() bool                     { return e.lingers.Load() }
+func (e *fakeEndpoint) Identity(Addr) (Identity, bool)      { return Identity{}, false }
+func (e *fakeEndpoint) Cork()                               {}
+func (e *fakeEndpoint) Uncork()                             {}
+func (e *fakeEndpoint) Flush()                              {}
+func (e *fakeEndpoint) Drain()                              {}
+func (e *fakeEndpoint) Underway() Underway                  { return Underway{} }
+func (e *fakeEndpoint) AcceptEnvelope(*Envelope) bool       { return true }
+func (e *fakeEndpoint) EnvelopeWithdrawn(*Envelope) bool    { return false }
+func (e *fakeEndpoint) WatchEnvelope(*Envelope) bool        { return true }
+func (e *fakeEndpoint) IdentifyEnvelope(*Envelope) Identity { return Identity{} }
+func (e *fakeEndpoint) FreeEnvelope(*Envelope)              {}
+func (e *fakeEndpoint) Confirm() int                        { return 0 }
 
 func (e *fakeEndpoint) Peers() []PeerStats { return []PeerStats{{Held: 3}} }
 
@@ -217,6 +219,9 @@ type drivenFake struct{ *fakeEndpoint }
 func (e *drivenFake) Drive(timeout time.Duration, ready func() bool) bool {
 	return e.d.plugin.drive(e.fakeEndpoint, timeout, ready)
 }
+
+func (e *drivenFake) Wake()   {}
+func (e *drivenFake) Attend() {}
 
 // newFake opens a class with one context.
 func newFake(t testing.TB, cfg Config) (*Context, *fakeEndpoint) {

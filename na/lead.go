@@ -86,7 +86,7 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 			c.spinner.learn(way, now-begun)
 		}
 		c.nudged.Store(false)
-		c.ep.Poll(now)
+		next := c.ep.Poll(now)
 		switch {
 		case ready():
 			return nil
@@ -100,8 +100,8 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 		if deadline >= 0 {
 			wait = max(deadline-now, 0)
 		}
-		if at, ok := c.ep.NextTimer(); ok && (wait < 0 || at-now < wait) {
-			wait = max(at-now, 0)
+		if next != 0 && (wait < 0 || next-now < wait) {
+			wait = max(next-now, 0)
 		}
 		way, begun = c.spinner.choose(), now
 		came := false
@@ -247,8 +247,8 @@ func (c *Context) queued() bool {
 
 // rouse makes the leader look whether something is ready, if it sleeps.
 func (c *Context) rouse() {
-	if c.waker != nil {
-		c.waker.Wake()
+	if c.driver != nil {
+		c.driver.Wake()
 	}
 	if c.asleep() {
 		c.waits.wake()

@@ -97,11 +97,10 @@ type Endpoint interface {
 	// goroutine ends it: then Cancel returns when that one has, for which it takes the lock under which tickets are finished.
 	Cancel(t Ticket)
 
-	// Poll makes one pass without waiting: timers that are due, descriptors that are closed late, frames that are held.
-	// Only the goroutine that leads Progress calls it.
-	Poll(now time.Duration)
-	// NextTimer is when Poll has something to do although nothing arrives.
-	NextTimer() (at time.Duration, ok bool)
+	// Poll makes one pass without waiting: timers that are due, descriptors that are closed late, frames that are held. It
+	// returns when it has something to do again although nothing arrives: 0 for never. What is due earlier than it said needs a
+	// Nudge. Only the goroutine that leads Progress calls it.
+	Poll(now time.Duration) (next time.Duration)
 	// Shut begins the end: every operation finishes with ErrClosed, connections close. Called once.
 	Shut()
 	// Release frees what is left. Called once, by the goroutine that leads, when every callback has run.
@@ -114,6 +113,13 @@ type Endpoint interface {
 	Peers() []PeerStats
 	// Identity says what is known of the peer of the session that peer is bound to; ok is false when that has ended.
 	Identity(peer Addr) (id Identity, ok bool)
+
+	// These serve the methods of Envelope.
+	AcceptEnvelope(e *Envelope) bool
+	EnvelopeWithdrawn(e *Envelope) bool
+	WatchEnvelope(e *Envelope) bool
+	IdentifyEnvelope(e *Envelope) Identity
+	FreeEnvelope(e *Envelope)
 
 	// Cork holds frames back, so that what several operations send leaves together, until Uncork. Corks nest; Poll and Flush send
 	// what is held all the same. An endpoint that holds frames calls Context.Attend.
@@ -130,15 +136,11 @@ type Endpoint interface {
 	Confirm() int
 }
 
-// A Driver is an Endpoint that waits in its own way instead of in the context's poller: a simulator yields to its
-// scheduler.
+// A Driver is an Endpoint of a Driven domain: it waits in its own way instead of in the context's poller. A simulator yields to
+// its scheduler.
 type Driver interface {
 	// Drive makes progress until ready reports true or timeout has passed (negative: no limit), and reports ready().
 	Drive(timeout time.Duration, ready func() bool) bool
-}
-
-// A Waker is a Driver whose Drive may sleep.
-type Waker interface {
 	// Wake makes every Drive that sleeps look at ready again, and at the timers. It is called from anywhere, also from
 	// inside Ticket.Finish and with the endpoint's lock held: it does not wait and does not call up.
 	Wake()

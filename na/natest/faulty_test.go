@@ -175,9 +175,9 @@ func (e *badEndpoint) Drive(timeout time.Duration, ready func() bool) bool {
 	return e.Endpoint.(na.Driver).Drive(timeout, ready)
 }
 
-func (e *badEndpoint) Wake() { e.Endpoint.(na.Waker).Wake() }
+func (e *badEndpoint) Wake() { e.Endpoint.(na.Driver).Wake() }
 
-func (e *badEndpoint) Attend() { e.Endpoint.(na.Waker).Attend() }
+func (e *badEndpoint) Attend() { e.Endpoint.(na.Driver).Attend() }
 
 // operation starts an operation of the plugin's own.
 func (e *badEndpoint) operation(start func(op *na.Op) error, done na.Done) *na.Op {
@@ -471,7 +471,7 @@ var faults = []fault{
 }
 
 // stingy gives no room back before Free.
-type stingy struct{ na.EnvelopeOwner }
+type stingy struct{ na.Endpoint }
 
 func (stingy) AcceptEnvelope(*na.Envelope) bool { return true }
 

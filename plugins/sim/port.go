@@ -33,7 +33,6 @@ type port struct {
 var (
 	_ engine.Carrier = (*port)(nil)
 	_ na.Driver      = (*port)(nil)
-	_ na.Waker       = (*port)(nil)
 )
 
 // Dial implements engine.Carrier.
@@ -99,7 +98,7 @@ func (p *port) over(limit time.Duration) bool {
 	return p.gone.Load() && p.e.Context().Closed()
 }
 
-// Wake implements na.Waker.
+// Wake implements na.Driver.
 func (p *port) Wake() {
 	p.wakes.Add(1)
 	w := p.w
@@ -121,7 +120,7 @@ func (p *port) Wake() {
 // attendAfter is how long a cork holds frames back while nobody drives.
 const attendAfter = 2 * time.Millisecond
 
-// Attend implements na.Waker.
+// Attend implements na.Driver.
 func (p *port) Attend() {
 	p.held.Store(true)
 	p.Wake()
@@ -194,9 +193,9 @@ func (p *port) poll() {
 // setTimer follows the engine's next timer.
 func (p *port) setTimer() {
 	w := p.w
-	at, ok := p.e.NextTimer()
+	at := p.e.Next()
 	switch {
-	case !ok || p.gone.Load():
+	case at == 0 || p.gone.Load():
 		w.events.unset(&p.timer)
 	case p.late:
 	case p.timer.pos == 0 || p.timer.at != at:

@@ -72,7 +72,7 @@ func (d *domain) Endpoint(nctx *na.Context) (na.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &endpoint{ep.(drivenEndpoint), d.node}, nil
+	return &endpoint{ep.(*engine.Endpoint), d.node}, nil
 }
 
 // Publish implements na.Domain.
@@ -83,16 +83,9 @@ func (d *domain) Publish(m *na.Mem) (hint uint64, err error) {
 	return d.Engine.Publish(m)
 }
 
-// A drivenEndpoint is what an engine over this package's carriers makes.
-type drivenEndpoint interface {
-	na.Endpoint
-	na.Driver
-	na.Waker
-}
-
 // An endpoint is that of an engine, whose posts may fail.
 type endpoint struct {
-	drivenEndpoint
+	*engine.Endpoint
 	node *Node
 }
 
@@ -108,7 +101,7 @@ func (e *endpoint) fails(t na.Ticket) bool {
 // Lookup implements na.Endpoint.
 func (e *endpoint) Lookup(t na.Ticket, text string) {
 	if !e.fails(t) {
-		e.drivenEndpoint.Lookup(t, text)
+		e.Endpoint.Lookup(t, text)
 	}
 }
 
@@ -118,41 +111,41 @@ func (e *endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byt
 		e.ReturnRoom(to, len(buf)) // a claim ends with the send
 		return
 	}
-	e.drivenEndpoint.SendUnexpected(t, to, tag, buf, by)
+	e.Endpoint.SendUnexpected(t, to, tag, buf, by)
 }
 
 // Withdraw implements na.Endpoint.
 func (e *endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 	if !e.fails(t) {
-		e.drivenEndpoint.Withdraw(t, to, id)
+		e.Endpoint.Withdraw(t, to, id)
 	}
 }
 
 // SendExpected implements na.Endpoint.
 func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, most int) {
 	if !e.fails(t) {
-		e.drivenEndpoint.SendExpected(t, to, tag, buf, most)
+		e.Endpoint.SendExpected(t, to, tag, buf, most)
 	}
 }
 
 // RecvExpected implements na.Endpoint.
 func (e *endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte, most int) {
 	if !e.fails(t) {
-		e.drivenEndpoint.RecvExpected(t, from, tag, buf, most)
+		e.Endpoint.RecvExpected(t, from, tag, buf, most)
 	}
 }
 
 // Put implements na.Endpoint.
 func (e *endpoint) Put(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
 	if !e.failsMove(t, local) {
-		e.drivenEndpoint.Put(t, local, loff, to, key, roff, n)
+		e.Endpoint.Put(t, local, loff, to, key, roff, n)
 	}
 }
 
 // Get implements na.Endpoint.
 func (e *endpoint) Get(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
 	if !e.failsMove(t, local) {
-		e.drivenEndpoint.Get(t, local, loff, to, key, roff, n)
+		e.Endpoint.Get(t, local, loff, to, key, roff, n)
 	}
 }
 
@@ -174,5 +167,5 @@ func (e *endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 		}
 		return
 	}
-	e.drivenEndpoint.Lease(t, to, tag, m)
+	e.Endpoint.Lease(t, to, tag, m)
 }

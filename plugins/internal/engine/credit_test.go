@@ -155,7 +155,7 @@ func TestProbe(t *testing.T) {
 	require.NoError(t, waits.Err)
 	s.pass(time.Second)
 	require.Empty(t, s.drain(l), "nobody waits")
-	at, _ := s.e.NextTimer()
+	at := s.e.Next()
 	require.True(t, at == 0 || at > s.clock+time.Minute, "no timer at %v, it is %v", at, s.clock)
 }
 

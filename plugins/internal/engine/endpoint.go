@@ -33,14 +33,15 @@ func full(limit int, what string) error {
 
 // An Endpoint implements na.Endpoint over a Carrier.
 type Endpoint struct {
-	eng      *Engine
-	nctx     *na.Context
-	id       int
-	routes   []route
-	timer    atomic.Int64 // when Poll is due; 0 when never
-	due      atomic.Int64 // when the first of timers is; 0 when there is none
-	carriers atomic.Int64 // when they have something to do; 0 when never
-	pending  atomic.Bool  // kicked is not empty
+	na.Driver // of a Driven class: the carrier
+
+	eng     *Engine
+	nctx    *na.Context
+	id      int
+	routes  []route
+	timer   atomic.Int64 // when Poll is due; 0 when never
+	due     atomic.Int64 // when the first of timers is; 0 when there is none
+	pending atomic.Bool  // kicked is not empty
 
 	mu       sync.Mutex // guards everything below and every Link
 	shut     bool

@@ -39,7 +39,7 @@ type Options struct {
 	Host string
 	Now  func() time.Duration
 	Rand func([]byte)
-	// Driven says that every Carrier is a na.Driver.
+	// Driven says that the carriers of the first transport are na.Drivers, and wait for all.
 	Driven bool
 	// Unassisted says that contexts which nobody drives are left alone.
 	Unassisted bool
@@ -146,29 +146,13 @@ func (g *Engine) Endpoint(nctx *na.Context) (na.Endpoint, error) {
 		}
 		e.routes = append(e.routes, route{t, c})
 	}
-	c := e.routes[0].carrier
 	g.mu.Lock()
 	g.eps = append(g.eps[:e.id], e) // an earlier one of this id belongs to a context that could not be made
 	g.mu.Unlock()
-	if d, ok := c.(na.Driver); ok {
-		if w, ok := c.(na.Waker); ok {
-			return &wokenEndpoint{drivenEndpoint{e, d}, w}, nil
-		}
-		return &drivenEndpoint{e, d}, nil
+	if g.opts.Driven {
+		e.Driver = e.routes[0].carrier.(na.Driver)
 	}
 	return e, nil
-}
-
-// drivenEndpoint is an Endpoint whose carrier waits in its own way.
-type drivenEndpoint struct {
-	*Endpoint
-	na.Driver
-}
-
-// wokenEndpoint is a driven one whose carrier sleeps.
-type wokenEndpoint struct {
-	drivenEndpoint
-	na.Waker
 }
 
 // Context returns the endpoint of a target id, or nil.

@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// AcceptEnvelope implements na.EnvelopeOwner.
+// AcceptEnvelope implements na.Endpoint.
 func (e *Endpoint) AcceptEnvelope(env *na.Envelope) bool {
 	e.mu.Lock()
 	e.accept(env)
@@ -16,14 +16,14 @@ func (e *Endpoint) AcceptEnvelope(env *na.Envelope) bool {
 	return accepted
 }
 
-// EnvelopeWithdrawn implements na.EnvelopeOwner.
+// EnvelopeWithdrawn implements na.Endpoint.
 func (e *Endpoint) EnvelopeWithdrawn(env *na.Envelope) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return env.Withdrawn
 }
 
-// WatchEnvelope implements na.EnvelopeOwner.
+// WatchEnvelope implements na.Endpoint.
 func (e *Endpoint) WatchEnvelope(env *na.Envelope) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -42,7 +42,7 @@ func (e *Endpoint) accept(env *na.Envelope) {
 	l.freed()
 }
 
-// FreeEnvelope implements na.EnvelopeOwner.
+// FreeEnvelope implements na.Endpoint.
 func (e *Endpoint) FreeEnvelope(env *na.Envelope) {
 	e.mu.Lock()
 	e.accept(env)

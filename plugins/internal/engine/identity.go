@@ -13,7 +13,7 @@ func (e *Endpoint) Identity(peer na.Addr) (na.Identity, bool) {
 	return l.identity(), true
 }
 
-// IdentifyEnvelope says who sent env.
+// IdentifyEnvelope implements na.Endpoint.
 func (e *Endpoint) IdentifyEnvelope(env *na.Envelope) na.Identity {
 	e.mu.Lock()
 	defer e.mu.Unlock()

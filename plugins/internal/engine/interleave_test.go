@@ -82,6 +82,8 @@ func (c duelCarrier) Poll(time.Duration) time.Duration              { return 0 }
 func (c duelCarrier) Lingering(time.Duration) bool                  { return false }
 func (c duelCarrier) Shut()                                         {}
 func (c duelCarrier) Release()                                      {}
+func (c duelCarrier) Wake()                                         {}
+func (c duelCarrier) Attend()                                       {}
 func (c duelCarrier) Drive(_ time.Duration, ready func() bool) bool { return ready() }
 
 type duelPlugin struct {

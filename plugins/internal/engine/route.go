@@ -147,7 +147,7 @@ func (e *Endpoint) Held() bool {
 }
 
 // Poll implements na.Endpoint.
-func (e *Endpoint) Poll(now time.Duration) {
+func (e *Endpoint) Poll(now time.Duration) time.Duration {
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
 		e.mu.Lock()
 		e.now = now
@@ -163,22 +163,21 @@ func (e *Endpoint) Poll(now time.Duration) {
 	for i := range e.routes {
 		next = sooner(next, e.routes[i].carrier.Poll(now))
 	}
-	e.carriers.Store(int64(next))
 	if e.pending.Load() || e.eng.self.pending.Load() {
 		e.Flush()
 	}
 	if e.eng.self.rest.Load() {
 		e.eng.self.drain()
 	}
+	return sooner(next, e.Next())
 }
 
-// NextTimer implements na.Endpoint.
-func (e *Endpoint) NextTimer() (time.Duration, bool) {
+// Next returns when the endpoint itself has something to do; 0 for never.
+func (e *Endpoint) Next() time.Duration {
 	if e.eng.self.pending.Load() || e.eng.self.rest.Load() {
-		return 1, true
+		return 1
 	}
-	at := sooner(time.Duration(e.timer.Load()), sooner(time.Duration(e.due.Load()), time.Duration(e.carriers.Load())))
-	return at, at != 0
+	return sooner(time.Duration(e.timer.Load()), time.Duration(e.due.Load()))
 }
 
 // sooner returns the earlier of two times; 0 is never.

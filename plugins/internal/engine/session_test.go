@@ -383,7 +383,8 @@ func TestPeerTimeout(t *testing.T) {
 	require.Equal(t, na.MaybeRan, r.Fate)
 	require.Len(t, lost, 1)
 	require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
-	at, ok := s.e.NextTimer()
+	at := s.e.Next()
+	ok := at != 0
 	require.False(t, ok, "a timer at %v with nothing to wait for", at)
 }
 
@@ -445,7 +446,8 @@ func TestConnectTimeout(t *testing.T) {
 	require.False(t, s.dialed[0].Down())
 	s.pass(999 * time.Millisecond)
 	require.False(t, s.dialed[0].Down())
-	at, ok := s.e.NextTimer()
+	at := s.e.Next()
+	ok := at != 0
 	require.True(t, ok)
 	require.LessOrEqual(t, at-s.clock, time.Millisecond, "the timer is in time")
 	s.pass(time.Millisecond)
@@ -463,7 +465,8 @@ func TestForEver(t *testing.T) {
 	sleeps := func() {
 		s.pass(time.Minute)
 		s.pass(0)
-		at, ok := s.e.NextTimer()
+		at := s.e.Next()
+		ok := at != 0
 		require.True(t, !ok || at > s.clock, "Progress would poll without end")
 	}
 	s.send("waits for the session")
@@ -492,7 +495,8 @@ func TestBackoff(t *testing.T) {
 		n, begin := len(s.dialed), s.clock
 		s.send("x")
 		for len(s.dialed) == n {
-			at, ok := s.e.NextTimer()
+			at := s.e.Next()
+			ok := at != 0
 			require.True(t, ok)
 			s.pass(max(at-s.clock, 1))
 		}
@@ -648,7 +652,7 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 			s.pass(100 * time.Millisecond)
 		}
 		require.Equal(t, lives, l.Up())
-		_, ticks := s.e.NextTimer()
+		ticks := s.e.Next() != 0
 		require.False(t, ticks)
 		s.e.Lock()
 		_, err = s.e.Admit(scriptCarrier{s}, "conn", new(peerGreeting(5)), true)

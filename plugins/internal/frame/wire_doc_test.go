@@ -392,6 +392,9 @@ func (c *taped) Drive(_ time.Duration, ready func() bool) bool {
 	return ready()
 }
 
+func (c *taped) Wake()   {}
+func (c *taped) Attend() {}
+
 // take reads what has arrived.
 func (x *end) take() {
 	n := 0

@@ -64,6 +64,9 @@ func (soloCarrier) Drive(_ time.Duration, ready func() bool) bool {
 	return ready()
 }
 
+func (soloCarrier) Wake()   {}
+func (soloCarrier) Attend() {}
+
 func hello() []byte {
 	g := frame.Greeting{
 		Version: frame.Version, Incarnation: [16]byte{1}, Listen: peerName, Envelopes: 32, Eager: 4096,

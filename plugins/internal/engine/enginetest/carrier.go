@@ -54,7 +54,7 @@ func (c *carrier) Drive(timeout time.Duration, ready func() bool) bool {
 	deadline := c.net.Now() + timeout
 	for {
 		now := c.net.Now()
-		c.e.Poll(now)
+		next := c.e.Poll(now)
 		if ready() {
 			return true
 		}
@@ -62,14 +62,20 @@ func (c *carrier) Drive(timeout time.Duration, ready func() bool) bool {
 			return false
 		}
 		to := deadline
-		if at, ok := c.e.NextTimer(); ok && (timeout < 0 || at < deadline) {
-			to = max(at, now+time.Microsecond)
+		if next != 0 && (timeout < 0 || next < deadline) {
+			to = max(next, now+time.Microsecond)
 		} else if timeout < 0 {
 			return false // nothing can ever happen
 		}
 		c.net.Advance(to - now)
 	}
 }
+
+// Wake implements na.Driver: nobody sleeps in Drive.
+func (c *carrier) Wake() {}
+
+// Attend implements na.Driver: whoever waits polls.
+func (c *carrier) Attend() {}
 
 // Check implements engine.Carrier.
 func (c *carrier) Check(name string) error {

@@ -321,7 +321,7 @@ func (c *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 	deadline := n.Now() + timeout
 	for {
 		now := n.Now()
-		c.e.Poll(now)
+		next := c.e.Poll(now)
 		if ready() {
 			return true
 		}
@@ -329,8 +329,8 @@ func (c *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 			return false
 		}
 		to := deadline
-		if at, ok := c.e.NextTimer(); ok && (timeout < 0 || at < deadline) {
-			to = max(at, now+time.Microsecond)
+		if next != 0 && (timeout < 0 || next < deadline) {
+			to = max(next, now+time.Microsecond)
 		} else if timeout < 0 {
 			return false // nothing can ever happen
 		}
@@ -339,6 +339,12 @@ func (c *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 		n.mu.Unlock()
 	}
 }
+
+// Wake implements na.Driver: nobody sleeps in Drive.
+func (c *fakeCarrier) Wake() {}
+
+// Attend implements na.Driver: whoever waits polls.
+func (c *fakeCarrier) Attend() {}
 
 // Check implements engine.Names.
 func (n *Fake) Check(name string) error {
