@@ -25,7 +25,11 @@ func dial(n *network, addr string, timeout time.Duration, rpcs []string) (*clien
 	if err != nil {
 		return nil, err
 	}
-	class, err := hg.Open(peer.Scheme()+"://", n.config())
+	cfg, err := n.config()
+	if err != nil {
+		return nil, err
+	}
+	class, err := hg.Open(peer.Scheme()+"://", cfg)
 	if err != nil {
 		return nil, err
 	}

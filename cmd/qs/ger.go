@@ -116,9 +116,9 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 		return err
 	}
 	defer client.close()
-	var all []hg.Gauges
-	if err := client.call(context.Background(), hg.GaugesRPC, nil, &all); err != nil {
-		return fmt.Errorf("%w (a program tells its gauges if it has called hg.Class.ServeGauges)", err)
+	all, err := client.gauges(context.Background())
+	if err != nil {
+		return err
 	}
 	if asJSON {
 		return json.NewEncoder(out).Encode(all)
@@ -127,6 +127,13 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 		printGauges(&all[i], out)
 	}
 	return nil
+}
+
+func (c *client) gauges(ctx context.Context) (all []hg.Gauges, err error) {
+	if err := c.call(ctx, hg.GaugesRPC, nil, &all); err != nil {
+		return nil, fmt.Errorf("%w (a program tells its gauges if it has called hg.Class.ServeGauges)", err)
+	}
+	return all, nil
 }
 
 func printGauges(g *hg.Gauges, out io.Writer) {
@@ -151,11 +158,15 @@ func printGauges(g *hg.Gauges, out io.Writer) {
 	if held > 0 && held < g.Envelopes {
 		line("", "Envelopes: %d would have done here", held)
 	}
-	if len(g.Peers) == 0 {
+	printPeers(g.Peers, out)
+}
+
+func printPeers(all []hg.PeerGauges, out io.Writer) {
+	if len(all) == 0 {
 		return
 	}
 	fmt.Fprintf(out, "\n%-32s %8s %8s %8s %8s %8s %8s %8s %10s %10s %10s\n", "peer", "offered", "held", "most", "promised", "free", "waiting", "needed", "room", "taken", "room there")
-	for _, p := range g.Peers {
+	for _, p := range all {
 		fmt.Fprintf(out, "%-32s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", p.Address, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
 			bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -25,7 +26,10 @@ type idleResult struct {
 // idle has many peers connect to this process, call it once and fall silent, and measures what that costs here: this
 // process's processor time, and its heap and stacks for each peer. The system's memory for sockets is not in it.
 func idle(n *network, peers int, d time.Duration, asJSON bool, out io.Writer) error {
-	cfg := n.config()
+	cfg, err := n.config()
+	if err != nil {
+		return err
+	}
 	cfg.NA.Envelopes = 32
 	cfg.NA.Budget = int64(peers+1) * 32 * (4096 + 64)
 	class, err := hg.Open(anywhere(n.transport), cfg)
@@ -51,7 +55,7 @@ func idle(n *network, peers int, d time.Duration, asJSON bool, out io.Writer) er
 		<-drained
 	}()
 	before := memory()
-	swarm, err := startSelf(swarmReady, "swarm", hctx.Self().String(), strconv.Itoa(peers))
+	swarm, err := startSelf(swarmReady, append(append([]string{"swarm"}, n.secrets.args()...), hctx.Self().String(), strconv.Itoa(peers))...)
 	if err != nil {
 		return err
 	}
@@ -85,14 +89,17 @@ const swarmReady = "connected"
 
 // runSwarm is a process of many peers, each a class of its own; it ends with its input.
 func runSwarm(args []string, out io.Writer) error {
-	if len(args) != 2 {
-		return usageError{"want an address and a number"}
+	fs := flag.NewFlagSet("swarm [flags] ADDRESS PEERS", flag.ContinueOnError)
+	n := network{timeout: 5 * time.Second, spin: -1}
+	n.secrets.flags(fs)
+	if err := parse(fs, args, 2, 2); err != nil {
+		return err
 	}
-	peers, err := strconv.Atoi(args[1])
+	peers, err := strconv.Atoi(fs.Arg(1))
 	if err != nil {
 		return usageError{err.Error()}
 	}
-	to, err := na.ParseAddr(args[0])
+	to, err := na.ParseAddr(fs.Arg(0))
 	if err != nil {
 		return err
 	}
@@ -100,7 +107,7 @@ func runSwarm(args []string, out io.Writer) error {
 	defer cancel()
 	for range peers {
 		p := &perf{size: 64, api: "callback", peer: to}
-		if err := p.open(&network{timeout: 5 * time.Second, spin: -1}, args[0]); err != nil {
+		if err := p.open(&n, fs.Arg(0)); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {

@@ -4,6 +4,9 @@
 //	qs ping            round trips to a target, one line each
 //	qs cp              files and directories to or from a target, by bulk transfers that resume
 //	qs serve           a target for these
+//	qs rpcs            what RPCs a program serves
+//	qs call            one call of any program, in JSON
+//	qs top             the gauges of a program, refreshed
 //	qs ger             what guaranteed envelopes cost, and what a program really needs
 //	qs soak            a mixed load with faults, and an audit of every call
 //	qs run             processes that find each other, on this machine
@@ -20,11 +23,12 @@
 //	serve   serve.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
 //	both    protocol.go, client.go; disk.go with nonblock_*.go, source.go with populate_*.go, part.go with reserve_*.go and
 //	        lock_*.go, journal.go, sums.go, buffers.go
+//	rpcs, call, top   call.go with rpcs.go and json.go; top.go
 //	ger     ger.go
 //	soak    soak.go, soak_load.go (origin), soak_target.go, soak_faults.go and soak_relay.go, soak_ledger.go (audit)
 //	run     run.go with group_*.go; rendezvous.go
 //	info    info*.go
-//	all     network.go (flags), child.go (this program again)
+//	all     network.go and tls.go (flags), child.go (this program again)
 package main
 
 import (
@@ -47,6 +51,9 @@ var commands = []command{
 	{"ping", "measure round trips to a target, one by one", runPing},
 	{"cp", "copy files to or from a target", runCp},
 	{"serve", "be the target of the other commands", runServe},
+	{"rpcs", "list the RPCs of a program", runRPCs},
+	{"call", "call a method of a program, in JSON", runCall},
+	{"top", "watch the gauges of a program", runTop},
 	{"ger", "compute what guaranteed envelopes cost, or show what a program needs", runGer},
 	{"soak", "load targets, break them, and audit what became of every call", runSoak},
 	{"run", "start processes that find each other, and wait for them", runRun},

@@ -23,6 +23,7 @@ type network struct {
 	busy      int
 	profile   string
 	handlers  string
+	secrets   secrets
 }
 
 func (n *network) flags(fs *flag.FlagSet) {
@@ -36,6 +37,7 @@ func (n *network) flags(fs *flag.FlagSet) {
 // peerFlags are those of commands that measure nothing, and do not spin either.
 func (n *network) peerFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer is given up; at least 500ms")
+	n.secrets.flags(fs)
 }
 
 // args are the flags that give another qs the same network.
@@ -47,19 +49,25 @@ func (n *network) args() []string {
 	if n.profile != "" {
 		args = append(args, "-cpuprofile", n.profile+".target")
 	}
-	return args
+	return append(args, n.secrets.args()...)
 }
 
 // maxReserved bounds what is set aside for messages of peers: a MiB each, so there is room for some 250.
 const maxReserved = 256 << 20
 
 // config is that of every class of this program: bodies are bytes, and many requests may be outstanding.
-func (n *network) config() hg.Config {
+func (n *network) config() (hg.Config, error) {
+	plugins, err := n.secrets.plugins()
+	if err != nil {
+		return hg.Config{}, err
+	}
 	spin := n.spin
 	if spin == 0 {
 		spin = -1
 	}
-	return hg.Config{Codec: codec.Raw, NA: na.Config{Envelopes: 256, Budget: maxReserved, PeerTimeout: n.timeout, Spin: spin}}
+	return hg.Config{Codec: codec.Raw, NA: na.Config{
+		Envelopes: 256, Budget: maxReserved, PeerTimeout: n.timeout, Spin: spin, Plugins: plugins,
+	}}, nil
 }
 
 // startProfile begins the profile that was asked for; stop ends it.

@@ -179,13 +179,16 @@ func figure(v float64) string {
 func (p *perf) open(n *network, addr string) error {
 	scheme, _, _ := strings.Cut(addr, ":")
 	var class *hg.Class
-	var err error
+	cfg, err := n.config()
+	if err != nil {
+		return err
+	}
 	if p.api == "typed" {
-		if p.node, err = quicksilver.Open(scheme+"://", quicksilver.Config{HG: n.config()}); err == nil {
+		if p.node, err = quicksilver.Open(scheme+"://", quicksilver.Config{HG: cfg}); err == nil {
 			class, p.hctx = p.node.HG().Class(), p.node.HG()
 			p.to, err = p.node.Peer(context.Background(), addr)
 		}
-	} else if class, err = hg.Open(scheme+"://", n.config()); err == nil {
+	} else if class, err = hg.Open(scheme+"://", cfg); err == nil {
 		p.hctx, err = class.NewContext()
 	}
 	if err != nil {

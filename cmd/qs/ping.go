@@ -87,7 +87,11 @@ func (p *pinger) open(addr string) error {
 	if p.peer, err = na.ParseAddr(addr); err != nil {
 		return err
 	}
-	if p.class, err = hg.Open(p.peer.Scheme()+"://", p.n.config()); err != nil {
+	cfg, err := p.n.config()
+	if err != nil {
+		return err
+	}
+	if p.class, err = hg.Open(p.peer.Scheme()+"://", cfg); err != nil {
 		return err
 	}
 	if p.hctx, err = p.class.NewContext(); err != nil {

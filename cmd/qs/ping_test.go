@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
 func TestPing(t *testing.T) {
@@ -35,7 +36,7 @@ func TestPingJSON(t *testing.T) {
 // inProcess is a target in this process with other handlers than those of qs.
 func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
 	t.Helper()
-	class, err := hg.Open("tcp://127.0.0.1:0", (&network{}).config())
+	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{Codec: codec.Raw})
 	require.NoError(t, err)
 	for name, handler := range handlers {
 		if name == hg.PingRPC {

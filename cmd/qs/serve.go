@@ -40,14 +40,17 @@ func runServe(args []string, out io.Writer) error {
 	if fs.NArg() == 1 {
 		addr = fs.Arg(0)
 	}
+	cfg, err := n.config()
+	if err != nil {
+		return err
+	}
+	cfg.Reflect = true
 	files := &files{write: *write}
 	if *root != "" {
-		var err error
 		if files.disk, err = openDisk(*root); err != nil {
 			return fmt.Errorf("the folder of -root cannot be opened: %w", err)
 		}
 	}
-	cfg := n.config()
 	switch n.handlers {
 	case "inline":
 	case "dispatch":
@@ -61,7 +64,6 @@ func runServe(args []string, out io.Writer) error {
 	var (
 		class *hg.Class
 		node  *quicksilver.Node // with typed handlers
-		err   error
 	)
 	if n.handlers == "typed" {
 		if node, err = quicksilver.Open(addr, quicksilver.Config{HG: cfg}); err == nil {

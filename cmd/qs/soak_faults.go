@@ -31,6 +31,7 @@ type soakTarget struct {
 func (s *soak) startTarget(i int) (*soakTarget, error) {
 	t := &soakTarget{i: i, log: filepath.Join(s.dir, strconv.Itoa(i))}
 	t.args = []string{"soaktarget", "-peer-timeout", s.net.timeout.String(), "-log", t.log}
+	t.args = append(t.args, s.net.secrets.args()...)
 	if err := t.start("tcp://127.0.0.1:0"); err != nil {
 		return nil, err
 	}

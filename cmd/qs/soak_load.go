@@ -57,8 +57,11 @@ const soakPoison = 0xE7
 
 func newSoakLoad(s *soak) (*soakLoad, error) {
 	l := &soakLoad{s: s, rng: rand.New(rand.NewPCG(s.seed, 1)), ledger: soakLedger{outcomes: map[string]int64{}}, on: true}
-	var err error
-	if l.class, err = hg.Open("tcp://", soakConfig(&s.net)); err != nil {
+	cfg, err := soakConfig(&s.net)
+	if err != nil {
+		return nil, err
+	}
+	if l.class, err = hg.Open("tcp://", cfg); err != nil {
 		return nil, err
 	}
 	for _, name := range soakRPCs {

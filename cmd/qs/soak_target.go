@@ -56,7 +56,11 @@ func runSoakTarget(args []string, out io.Writer) error {
 	if s.log, err = os.OpenFile(*log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		return err
 	}
-	class, err := hg.Open(fs.Arg(0), soakConfig(&n))
+	cfg, err := soakConfig(&n)
+	if err != nil {
+		return err
+	}
+	class, err := hg.Open(fs.Arg(0), cfg)
 	if err != nil {
 		return err
 	}
@@ -83,10 +87,10 @@ func runSoakTarget(args []string, out io.Writer) error {
 	}
 }
 
-func soakConfig(n *network) hg.Config {
-	cfg := n.config()
+func soakConfig(n *network) (hg.Config, error) {
+	cfg, err := n.config()
 	cfg.NA.Envelopes = 0 // the default: the load exceeds it
-	return cfg
+	return cfg, err
 }
 
 // handler serves an RPC: first of all it writes down that it began.

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+const rpcsUsage = `rpcs [flags] ADDRESS
+
+Lists the RPCs that a program serves, with codec, input and output. The program must have set hg.Config.Reflect.
+`
+
+func runRPCs(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet(rpcsUsage, flag.ContinueOnError)
+	var n network
+	n.peerFlags(fs)
+	timeout := fs.Duration("timeout", 10*time.Second, "`time` to wait for the answer")
+	asJSON := fs.Bool("json", false, "print JSON")
+	if err := parse(fs, args, 1, 1); err != nil {
+		return err
+	}
+	c, err := dial(&n, fs.Arg(0), *timeout, nil)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	ctx, stop := context.WithTimeout(context.Background(), *timeout)
+	defer stop()
+	b, err := c.callRaw(ctx, hg.RPCsRPC, nil)
+	if remote, ok := hg.RemoteOf(err); ok && remote.Code == hg.ErrNoEntry {
+		return fmt.Errorf("%s does not tell what it serves: a program does with hg.Config.Reflect: %w", c.peer, err)
+	}
+	if err != nil {
+		return c.advise(hg.RPCsRPC, err)
+	}
+	all, err := hg.DecodeRPCs(b)
+	if err != nil {
+		return fmt.Errorf("what %s says of its RPCs: %w", c.peer, err)
+	}
+	if *asJSON {
+		return json.NewEncoder(out).Encode(all)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, rpc := range all {
+		shape := rpc.Shape
+		if rpc.OneWay {
+			shape += " (one-way)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", rpc.Name, rpc.Codec, shape)
+	}
+	return w.Flush()
+}
+
+// callRaw makes a call of bytes, whose deadline travels with it.
+func (c *client) callRaw(ctx context.Context, rpc string, in []byte) ([]byte, error) {
+	h, err := c.hctx.Create(c.peer, hg.HashName(rpc))
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	out, err := h.CallRaw(ctx, in)
+	return slices.Clone(out), err
+}
