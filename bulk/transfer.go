@@ -112,6 +112,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	defer op.note(op.found(evTransfer))
+	hctx.Track((*tracked)(op))
 	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
 		op.copyEager()
 		return op, nil
@@ -121,6 +122,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 		if err := op.start(op.newPiece()); err != nil {
 			if op.running == 0 {
 				op.crew.dismiss()
+				hctx.Untrack((*tracked)(op))
 				spec.Local.mem().Release()
 				return refused(err)
 			}
@@ -326,6 +328,7 @@ func (op *Op) finish() {
 		err = hg.ErrCanceled
 	}
 	op.mu.Unlock()
+	op.hctx.Untrack((*tracked)(op))
 	op.spec.Local.mem().Release()
 	took := max(op.hctx.Now()-op.begun, 1)
 	op.observe(err, took)
@@ -349,6 +352,17 @@ func (op *Op) observe(err error, took time.Duration) {
 		e.Received = moved
 	}
 	op.hctx.Observe(e)
+}
+
+// tracked is what hg.Context.Calls knows of an Op.
+type tracked Op
+
+func (t *tracked) CallInfo() hg.CallInfo {
+	op := (*Op)(t)
+	return hg.CallInfo{
+		Kind: hg.Transfer, RPC: op.spec.Dir.String(), Peer: op.peer, State: "moving", Age: max(op.hctx.Now()-op.begun, 1),
+		Moved: op.Moved(), Size: op.Size(),
+	}
 }
 
 // Cancel ends the transfer, unless it has ended. It does not block and waits for no peer. done runs once in any case:

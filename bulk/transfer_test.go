@@ -725,3 +725,31 @@ func TestErrorText(t *testing.T) {
 	e, ok := errors.AsType[*bulk.Error](err)
 	require.True(t, ok && e.Timeout())
 }
+
+// TestTransferIsListed: hg.Context.Calls shows a transfer with its progress until it has ended.
+func TestTransferIsListed(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n)
+		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<10)))
+		here := local(t, p.mctx, make([]byte, 8<<10))
+		spec := bulk.Spec{Dir: bulk.Pull, Peer: p.peer, Remote: there, Local: here, Size: 8 << 10, Chunk: 4 << 10, Window: 1}
+		var seen []hg.CallInfo
+		spec.OnProgress = func(_ *bulk.Op, moved int64) { seen = append(seen, p.mctx.Calls()...) }
+		ended := false
+		_, err := bulk.Transfer(p.mctx, spec, func(_ *bulk.Op, err error) {
+			require.NoError(t, err)
+			require.Empty(t, p.mctx.Calls())
+			ended = true
+		})
+		require.NoError(t, err)
+		seen = append(seen, p.mctx.Calls()...)
+		p.Until(func() bool { return ended })
+		require.GreaterOrEqual(t, len(seen), 2)
+		for _, i := range seen {
+			require.Equal(t, hg.CallInfo{Kind: hg.Transfer, RPC: "pull", Peer: p.peer, State: "moving", Age: i.Age, Moved: i.Moved, Size: 8 << 10}, i)
+			require.Positive(t, i.Age)
+		}
+		require.Zero(t, seen[0].Moved)
+		require.Positive(t, seen[len(seen)-1].Moved)
+	})
+}

@@ -2,6 +2,7 @@ package hg
 
 import (
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -64,6 +65,13 @@ func (c *Class) NewContext() (*Context, error) {
 	c.contexts = append(c.contexts, hctx)
 	c.mu.Unlock()
 	return hctx, nil
+}
+
+// Contexts returns the contexts of c.
+func (c *Class) Contexts() []*Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.contexts)
 }
 
 // Close closes every context. It does not wait and may be called anywhere, callbacks included: what is canceled by it is

@@ -31,6 +31,7 @@ type Context struct {
 	lent      atomic.Int64 // bytes
 	pulled    atomic.Int64 // bytes
 	bodies    bodies
+	seen      seen
 	dropped   atomic.Int64 // one-way requests that could not be served
 	late      atomic.Int64 // errors that handlers returned after they had answered
 	handles   atomic.Int64

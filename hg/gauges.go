@@ -48,7 +48,7 @@ type PeerGauges struct {
 // ServeGauges has c answer GaugesRPC. Who can reach c learns the addresses of its peers and how much they send.
 func (c *Class) ServeGauges() error {
 	_, err := c.Register(GaugesRPC, func(r Incoming) error {
-		b, err := codec.Msgpack.Append(nil, c.gauges())
+		b, err := codec.Msgpack.Append(nil, c.Gauges())
 		if err != nil {
 			return fmt.Errorf("encoding the gauges: %w", err)
 		}
@@ -63,12 +63,10 @@ func DecodeGauges(output []byte) (all []Gauges, err error) {
 	return all, err
 }
 
-func (c *Class) gauges() (all []Gauges) {
-	c.mu.Lock()
-	contexts := c.contexts
-	c.mu.Unlock()
+// Gauges returns those of every context.
+func (c *Class) Gauges() (all []Gauges) {
 	cfg := c.na.Config()
-	for _, hctx := range contexts {
+	for _, hctx := range c.Contexts() {
 		s := hctx.Stats()
 		g := Gauges{
 			Context: hctx.ID(), Address: hctx.Self().String(),

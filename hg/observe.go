@@ -93,10 +93,12 @@ func (s *sighting) tell() {
 	}
 }
 
-// arrives begins what is observed of a request. Locked.
+// arrives begins what is observed of a request, and what Calls says of it. Locked.
 func (s *service) arrives() {
 	if s.ctx.class.cfg.Observe != nil {
 		s.event = Event{Kind: Target, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
+	}
+	if s.ctx.class.cfg.Observe != nil || s.ctx.seen.since.Load() != 0 {
 		s.came = s.ctx.Now()
 	}
 }

@@ -12,6 +12,7 @@ type opened interface {
 	cut(left *ShutdownError)  // Shutdown ends what has not ended
 	part()                    // a while later: ends what still nobody has ended
 	look(left *ShutdownError) // counts what is left
+	info() (CallInfo, bool)   // says what it is in the middle of
 }
 
 // enlist puts o into the list. Locked.

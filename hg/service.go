@@ -74,7 +74,7 @@ type service struct {
 	loan   *loan
 
 	event Event         // what is observed of the request
-	came  time.Duration // when it did, if that is observed
+	came  time.Duration // when it did, if somebody wants to know; else 0
 	given bool          // to Config.Dispatch, and waits for Run
 	batch uint32        // in which it was given
 

@@ -1,0 +1,121 @@
+package hg
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A CallInfo is what Calls says of something under way.
+type CallInfo struct {
+	Kind  EventKind
+	RPC   string        // "pull" or "push" for a transfer
+	Peer  Addr          // the other side
+	State string        // in the words of docs/STATES.md
+	Age   time.Duration // since a call or a transfer began, or a request came
+	Moved int64         // bytes, of a transfer
+	Size  int64         // of them all
+}
+
+// Calls returns the calls, requests and transfers of c that are under way, the oldest first. It may be called from any goroutine. A
+// request that waits for Trigger is not among them (Stats.Queued counts it), and one that had come before the first Calls is as old as
+// that, unless Config.Observe is set. Nothing is noted of calls for it but the time when a request comes, from the first Calls on.
+func (c *Context) Calls() (all []CallInfo) {
+	c.seen.watch(c)
+	for _, o := range c.all() {
+		if i, ok := o.info(); ok {
+			all = append(all, i)
+		}
+	}
+	c.load.mu.Lock()
+	for s := c.load.head; s != nil; s = s.next {
+		all = append(all, s.describe("waiting"))
+	}
+	c.load.mu.Unlock()
+	all = append(all, c.seen.transfers()...)
+	slices.SortStableFunc(all, func(a, b CallInfo) int { return cmp.Compare(b.Age, a.Age) })
+	return all
+}
+
+// A Tracked is something that Calls lists beside calls and requests.
+type Tracked interface {
+	CallInfo() CallInfo
+}
+
+// Track has Calls list t until Untrack. Package bulk calls it; a program may, for operations of its own.
+func (c *Context) Track(t Tracked) {
+	c.seen.mu.Lock()
+	defer c.seen.mu.Unlock()
+	if c.seen.tracked == nil {
+		c.seen.tracked = map[Tracked]struct{}{}
+	}
+	c.seen.tracked[t] = struct{}{}
+}
+
+// Untrack ends Track.
+func (c *Context) Untrack(t Tracked) {
+	c.seen.mu.Lock()
+	defer c.seen.mu.Unlock()
+	delete(c.seen.tracked, t)
+}
+
+// seen is what a context keeps for Calls.
+type seen struct {
+	since atomic.Int64 // 1 more than Now at the first Calls; 0 before
+
+	mu      sync.Mutex // guards tracked
+	tracked map[Tracked]struct{}
+}
+
+func (w *seen) watch(c *Context) {
+	if w.since.Load() == 0 {
+		w.since.CompareAndSwap(0, int64(c.Now())+1)
+	}
+}
+
+func (w *seen) transfers() (all []CallInfo) {
+	w.mu.Lock()
+	list := make([]Tracked, 0, len(w.tracked))
+	for t := range w.tracked {
+		list = append(list, t)
+	}
+	w.mu.Unlock()
+	for _, t := range list {
+		all = append(all, t.CallInfo())
+	}
+	return all
+}
+
+// info tells of the call that is under way, if one is.
+func (h *Handle) info() (i CallInfo, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := h.call
+	if k.phase == idle {
+		return i, false
+	}
+	return CallInfo{Kind: Origin, RPC: h.Name(), Peer: h.addr, State: callStates[k.state()], Age: h.ctx.since(k.begun)}, true
+}
+
+// info tells of a request that somebody works on. Before that, whoever takes it in owns the record.
+func (s *service) info() (i CallInfo, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runs.Load() == nil && !s.given && s.pull == nil {
+		return i, false
+	}
+	return s.describe(serviceStates[s.state()]), true
+}
+
+// describe tells of a request. Locked, or with the lock of the list that it waits in.
+func (s *service) describe(state string) CallInfo {
+	i := CallInfo{Kind: Target, RPC: s.name(), Peer: s.addr, State: state}
+	if came := s.came; came != 0 {
+		i.Age = s.ctx.since(came)
+	} else {
+		i.Age = s.ctx.since(time.Duration(s.ctx.seen.since.Load() - 1))
+	}
+	return i
+}

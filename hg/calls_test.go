@@ -1,0 +1,81 @@
+package hg_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+)
+
+// TestCalls: what is under way is listed on both sides, with name, state and age, and nothing else is.
+func TestCalls(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 2})
+		var held []hg.Incoming
+		stall := p.rpc("stall", func(r hg.Incoming) error {
+			held = append(held, r)
+			return r.Detach()
+		})
+		listed := func(c *hg.Context, kind hg.EventKind) (states []string) {
+			last := time.Duration(0)
+			for i, call := range c.Calls() {
+				require.Equal(t, "stall", call.RPC)
+				require.Equal(t, kind, call.Kind)
+				require.Positive(t, call.Age)
+				require.False(t, i > 0 && call.Age > last, "the oldest first")
+				require.False(t, call.Peer.IsZero())
+				states, last = append(states, call.State), call.Age
+			}
+			return states
+		}
+		var o outcome
+		forward := func() {
+			h := p.handle(stall)
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			require.NoError(t, h.Close())
+		}
+		idle := p.handle(stall)
+		require.Empty(t, listed(p.octx, hg.Origin))
+		forward()
+		p.Until(func() bool { return len(held) == 1 })
+		require.Equal(t, []string{"running"}, listed(p.tctx, hg.Target), "it came before the first look")
+		for range 3 {
+			forward()
+		}
+		p.Until(func() bool { return p.tctx.Stats().Waiting == 2 })
+		require.ElementsMatch(t, []string{"running", "running", "waiting", "waiting"}, listed(p.tctx, hg.Target))
+		require.Equal(t, []string{"waiting", "waiting", "waiting", "waiting"}, listed(p.octx, hg.Origin))
+		for i := range 4 {
+			p.Until(func() bool { return len(held) > i })
+			require.NoError(t, held[i].RespondRaw(nil, nil))
+		}
+		p.Until(func() bool { return o.calls == 4 && p.tctx.Stats().Handles == 0 })
+		require.Empty(t, listed(p.octx, hg.Origin))
+		require.Empty(t, listed(p.tctx, hg.Target))
+		require.NoError(t, idle.Close())
+	})
+}
+
+// A tracked operation of the program's own.
+type chore struct{ age time.Duration }
+
+func (c *chore) CallInfo() hg.CallInfo {
+	return hg.CallInfo{Kind: hg.Transfer, RPC: "chore", Age: c.age, Moved: 1, Size: 2}
+}
+
+func TestTrack(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		_, c := n.Origin(hg.Config{})
+		young, old := &chore{1}, &chore{2}
+		c.Track(young)
+		c.Track(old)
+		require.Equal(t, []hg.CallInfo{old.CallInfo(), young.CallInfo()}, c.Calls())
+		c.Untrack(old)
+		require.Equal(t, []hg.CallInfo{young.CallInfo()}, c.Calls())
+		c.Untrack(young)
+		require.Empty(t, c.Calls())
+	})
+}
