@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 )
 
 // A model runs the leader and the assist of a context, as they are, and a peer, in every order. They are coroutines, which
@@ -442,6 +443,10 @@ func (m *model) take(a *actor) {
 
 // Whatever the leader does, and whenever the peer posts: what is posted is taken in.
 func TestEveryOrderOfBells(t *testing.T) {
+	preemptions := long.Or(2, 4)
+	if racing.Enabled {
+		preemptions = 1
+	}
 	for _, c := range []struct {
 		name    string
 		posts   int
@@ -458,7 +463,7 @@ func TestEveryOrderOfBells(t *testing.T) {
 		for _, step := range []time.Duration{0, assistAfter} { // short sleeps, and long ones
 			t.Run(fmt.Sprintf("%s/%v", c.name, step), func(t *testing.T) {
 				t.Parallel()
-				states := explore(t, long.Or(2, 4), func() *model { return newModel(c.posts, step, c.nudges, c.program) })
+				states := explore(t, preemptions, func() *model { return newModel(c.posts, step, c.nudges, c.program) })
 				t.Logf("%d states", states)
 			})
 		}

@@ -126,3 +126,53 @@ func TestSourceUnassisted(t *testing.T) {
 	}
 	require.Equal(t, rings, b.rings.Load())
 }
+
+// Two contexts of one process send letters to and fro, each with a goroutine that drives it, so that both poll, or sleep, or are
+// between the two.
+func TestSourcesInOneProcess(t *testing.T) {
+	const rounds = 2000
+	a, ea, boxA := newLetterbox(t, &fakePlugin{})
+	b, eb, boxB := newLetterbox(t, &fakePlugin{})
+	play := func(c *Context, e *fakeEndpoint, own, other *letterbox, begins bool) <-chan error {
+		op := c.NewOp(func(*Op, Result) {})
+		own.onPeek = func() {
+			if tk := e.ticket(op); tk.Valid() {
+				tk.Finish(Result{})
+			}
+		}
+		done := make(chan error, 1)
+		go func() {
+			for i := range int64(rounds) {
+				if err := c.RecvUnexpected(op); err != nil {
+					done <- err
+					return
+				}
+				if begins {
+					other.post()
+				}
+				for op.Busy() {
+					if own.taken.Load() == i+1 { // by the assist, before the receive
+						if tk := e.ticket(op); tk.Valid() {
+							tk.Finish(Result{})
+						}
+					}
+					if err := c.Progress(-1); err != nil {
+						done <- err
+						return
+					}
+					c.Trigger(0)
+				}
+				if !begins {
+					other.post()
+				}
+			}
+			done <- nil
+		}()
+		return done
+	}
+	first, second := play(a, ea, boxA, boxB, true), play(b, eb, boxB, boxA, false)
+	require.NoError(t, received(t, first, "the one who begins"))
+	require.NoError(t, received(t, second, "the other one"))
+	require.EqualValues(t, rounds, boxA.taken.Load())
+	require.EqualValues(t, rounds, boxB.taken.Load())
+}
