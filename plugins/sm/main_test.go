@@ -1,9 +1,26 @@
 package sm_test
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+// roleEnv makes the test binary be another process of a test.
+const roleEnv = "QUICKSILVER_SM_ROLE"
+
+// roles are what it may be.
+var roles = map[string]func() error{}
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		if err := roles[role](); err != nil {
+			fmt.Fprintln(os.Stderr, "child:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	leak.Main(m)
+}

@@ -1,0 +1,146 @@
+package sm_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
+)
+
+// shared counts what this process holds of memory that is shared, and its descriptors.
+func shared(t *testing.T) (maps, fds int) {
+	b, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	all, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return strings.Count(string(b), "memfd:quicksilver"), len(all)
+}
+
+// A funeral lets children die and looks at what becomes of the others.
+type funeral struct {
+	*survivor
+	by     *load // calls to a bystander, who must not notice
+	maps   int
+	fds    int
+	notice []time.Duration
+}
+
+func newFuneral(t *testing.T) *funeral {
+	f := &funeral{survivor: newSurvivor(t)}
+	p := f.start("target")
+	f.by = newLoad(f.hctx, p.addr, 3)
+	f.until("the bystander answers", func() bool { return f.by.good > 30 })
+	f.maps, f.fds = shared(t)
+	t.Cleanup(func() {
+		f.by.stop = true
+		f.until("the bystander is left alone", func() bool { return f.by.flying == 0 })
+		require.NoError(t, f.by.failed)
+		f.by.close()
+		p.kill()
+		p.dead()
+	})
+	return f
+}
+
+// bury waits until everything that has to do with a dead child is gone, and nothing else.
+func (f *funeral) bury(p *process, l *load) {
+	f.t.Helper()
+	if l != nil {
+		f.until("every call to the dead ends", func() bool { return l.flying == 0 })
+		if l.good > 0 || !errors.Is(l.failed, hg.ErrUnreachable) { // else it died before it had said hello
+			require.ErrorIs(f.t, l.failed, hg.ErrPeerLost)
+		}
+	}
+	f.until("its session ends", func() bool { return f.hctx.Stats().NA.Peers == 1 })
+	ended := time.Now()
+	f.notice = append(f.notice, max(0, ended.Sub(p.dead())))
+	if l != nil {
+		l.close()
+	}
+	good := f.by.good
+	f.until("the bystander answers", func() bool { return f.by.good > good+3 })
+	require.NoError(f.t, f.by.failed)
+	f.until("its memory and descriptors are given back", func() bool {
+		maps, fds := shared(f.t)
+		return maps <= f.maps && fds <= f.fds
+	})
+}
+
+// child starts a child in a role and waits until it is at work.
+func (f *funeral) child(role string, env ...string) (*process, *load) {
+	f.t.Helper()
+	if role == "origin" {
+		was := f.serve
+		p := f.start(role, env...)
+		if len(env) == 0 {
+			f.until("the child calls", func() bool { return f.serve > was+20 })
+		}
+		return p, nil
+	}
+	p := f.start(role, env...)
+	l := newLoad(f.hctx, p.addr, 8)
+	require.NoError(f.t, l.failed)
+	if len(env) == 0 {
+		f.until("the child answers", func() bool { return l.good > 20 })
+	}
+	return p, l
+}
+
+// A process dies at each point of the use of the rings, as a target and as an origin. Whoever talks to it hears of its death; what was
+// answered was what was asked; nothing is left, and nobody else notices.
+func TestDeathAtEachPoint(t *testing.T) {
+	f := newFuneral(t)
+	for point := range ring.Points {
+		if point == ring.Wait { // nobody is so far behind
+			continue
+		}
+		for _, role := range []string{"target", "origin"} {
+			for _, times := range []int{1, 40} {
+				if point == ring.Arm {
+					times = min(times, 3) // it hardly sleeps
+				}
+				p, l := f.child(role, fmt.Sprintf("%s=%d %d", dieEnv, point, times))
+				f.until(fmt.Sprintf("an %s dies at point %d", role, point), p.isDead)
+				f.bury(p, l)
+			}
+		}
+	}
+	t.Logf("heard within %v", slices.Max(f.notice))
+}
+
+// Processes are killed at any moment.
+func TestKills(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	f := newFuneral(t)
+	kills := long.Or(50, 2000)
+	for i := range kills {
+		p, l := f.child([]string{"target", "origin"}[i%2])
+		for n := rng.IntN(200); n > 0; n-- {
+			f.hctx.Trigger(0)
+			_ = f.hctx.Progress(0)
+		}
+		p.kill()
+		f.bury(p, l)
+	}
+	slices.Sort(f.notice)
+	t.Logf("%d deaths, heard of within %v, the longest after %v", kills, f.notice[len(f.notice)*99/100], f.notice[len(f.notice)-1])
+	if long.On {
+		require.Less(t, f.notice[len(f.notice)*99/100], 100*time.Millisecond)
+		require.Less(t, f.notice[len(f.notice)-1], time.Second)
+	}
+	left, err := os.ReadDir(f.dir)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(left), 2*(3+1), "names: our own, the bystander's, and what the last that died left")
+}

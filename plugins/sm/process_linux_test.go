@@ -1,0 +1,299 @@
+package sm_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
+)
+
+// What a child is told.
+const (
+	dirEnv  = "QUICKSILVER_SM_DIR"
+	peerEnv = "QUICKSILVER_SM_PEER"
+	dieEnv  = "QUICKSILVER_SM_DIE" // "point times": it kills itself when it is at that point so many times
+)
+
+func init() {
+	roles["poor target"] = func() error { return poor(roles["target"]) }
+	roles["target"] = func() error { return target(os.Getenv(dirEnv)) }
+	roles["origin"] = func() error { return caller(os.Getenv(dirEnv), os.Getenv(peerEnv)) }
+}
+
+// patient waits for ever for peers that say nothing: only the end of a session tells of their death.
+func patient(dir string) hg.Config {
+	return hg.Config{NA: na.Config{PeerTimeout: time.Hour, ConnectTimeout: 10 * time.Second, Plugins: []na.Plugin{sm.New(sm.Options{Dir: dir})}}}
+}
+
+// lifeline ends the process with its standard input, and at the point that it is told.
+func lifeline() {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}()
+	var point, times int
+	if n, _ := fmt.Sscan(os.Getenv(dieEnv), &point, &times); n == 2 {
+		ring.Step = func(p ring.Point) {
+			if int(p) == point {
+				if times--; times <= 0 {
+					_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+					select {}
+				}
+			}
+		}
+	}
+}
+
+// poor runs f in a process that can have no shared memory.
+func poor(f func() error) error {
+	signal.Ignore(syscall.SIGXFSZ)
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64 << 10, Max: 64 << 10}); err != nil {
+		return err
+	}
+	return f()
+}
+
+func echo(in hg.Incoming) error {
+	b, err := in.InputRaw()
+	if err != nil {
+		return err
+	}
+	return in.RespondRaw(b, nil)
+}
+
+// target echoes.
+func target(dir string) error {
+	lifeline()
+	cls, err := hg.Open("sm://*", patient(dir))
+	if err != nil {
+		return err
+	}
+	if _, err := cls.Register("echo", echo); err != nil {
+		return err
+	}
+	hctx, err := cls.NewContext()
+	if err != nil {
+		return err
+	}
+	fmt.Println(cls.Addr())
+	for {
+		hctx.Trigger(0)
+		if err := hctx.Progress(-1); na.CodeOf(err) == na.ErrClosed {
+			return nil
+		}
+	}
+}
+
+// caller calls a target without end.
+func caller(dir, peer string) error {
+	lifeline()
+	cls, err := hg.Open("sm://", patient(dir))
+	if err != nil {
+		return err
+	}
+	hctx, err := cls.NewContext()
+	if err != nil {
+		return err
+	}
+	if _, err := cls.Register("echo", nil); err != nil {
+		return err
+	}
+	to, err := na.ParseAddr(peer)
+	if err != nil {
+		return err
+	}
+	fmt.Println(cls.Addr())
+	l := newLoad(hctx, to, 8)
+	for {
+		hctx.Trigger(0)
+		if l.failed != nil {
+			return l.failed
+		}
+		_ = hctx.Progress(-1)
+	}
+}
+
+// A load is calls to a peer, of several sizes, each followed by the next until one fails.
+type load struct {
+	hctx    *hg.Context
+	to      na.Addr
+	handles []*hg.Handle
+	flying  int
+	good    int
+	bad     int
+	failed  error // the first
+	stop    bool
+}
+
+// loadSizes go inline, by the ring, and by the area.
+var loadSizes = []int{64, 2000, 20_000}
+
+func newLoad(hctx *hg.Context, to na.Addr, n int) *load {
+	l := &load{hctx: hctx, to: to}
+	for i := range n {
+		h, err := hctx.Create(to, hg.HashName("echo"))
+		if err != nil {
+			l.failed = err
+			break
+		}
+		l.handles = append(l.handles, h)
+		in := bytes.Repeat([]byte{byte(i + 1)}, loadSizes[i%len(loadSizes)])
+		var next func()
+		ended := func(h *hg.Handle, err error) {
+			l.flying--
+			if err == nil {
+				if out, oerr := h.OutputRaw(); oerr != nil || !bytes.Equal(out, in) {
+					err = fmt.Errorf("an answer of %d bytes is not what was sent: %v", len(out), oerr)
+				}
+			}
+			if err != nil {
+				l.bad++
+				if l.failed == nil {
+					l.failed = err
+				}
+				return
+			}
+			l.good++
+			next()
+		}
+		next = func() {
+			if l.stop {
+				return
+			}
+			if err := h.ForwardRaw(in, ended); err != nil {
+				l.bad++
+				if l.failed == nil {
+					l.failed = err
+				}
+				return
+			}
+			l.flying++
+		}
+		next()
+	}
+	return l
+}
+
+func (l *load) close() {
+	for _, h := range l.handles {
+		_ = h.Close()
+	}
+}
+
+// A survivor is this process: it calls, and is called.
+type survivor struct {
+	t     *testing.T
+	dir   string
+	cls   *hg.Class
+	hctx  *hg.Context
+	serve int // requests
+}
+
+func newSurvivor(t *testing.T) *survivor {
+	s := &survivor{t: t, dir: place(t)}
+	var err error
+	s.cls, err = hg.Open("sm://*", patient(s.dir))
+	require.NoError(t, err)
+	_, err = s.cls.Register("echo", func(in hg.Incoming) error { s.serve++; return echo(in) })
+	require.NoError(t, err)
+	s.hctx, err = s.cls.NewContext()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, s.cls.Shutdown(ctx))
+	})
+	return s
+}
+
+func (s *survivor) until(what string, done func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); {
+		s.hctx.Trigger(0)
+		if done() {
+			return
+		}
+		_ = s.hctx.Progress(5 * time.Millisecond)
+		if time.Now().After(end) {
+			s.t.Fatalf("%s: not within a minute: %+v", what, s.hctx.Stats())
+		}
+	}
+}
+
+// A process is a child.
+type process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   io.Closer
+	addr na.Addr
+	done chan time.Time // when it was dead
+	at   time.Time      // that, once it was taken from done
+}
+
+// start starts a child.
+func (s *survivor) start(role string, env ...string) *process {
+	s.t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(append(os.Environ(), roleEnv+"="+role, dirEnv+"="+s.dir, peerEnv+"="+s.cls.Addr().String()), env...)
+	if !strings.HasPrefix(role, "vandal") { // what that says at its end is of no interest
+		cmd.Stderr = os.Stderr
+	}
+	in, err := cmd.StdinPipe()
+	require.NoError(s.t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(s.t, err)
+	require.NoError(s.t, cmd.Start())
+	p := &process{t: s.t, cmd: cmd, in: in, done: make(chan time.Time, 1)}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(s.t, err)
+	p.addr, err = na.ParseAddr(strings.TrimSpace(line))
+	require.NoError(s.t, err)
+	go func() {
+		_ = cmd.Wait()
+		p.done <- time.Now()
+	}()
+	return p
+}
+
+func (p *process) kill() { _ = p.cmd.Process.Kill() }
+
+// isDead reports whether the process is gone.
+func (p *process) isDead() bool {
+	select {
+	case p.at = <-p.done:
+	default:
+	}
+	return !p.at.IsZero()
+}
+
+// dead waits until the process is gone, and returns when it was.
+func (p *process) dead() time.Time {
+	p.t.Helper()
+	defer p.in.Close()
+	if p.isDead() {
+		return p.at
+	}
+	select {
+	case p.at = <-p.done:
+		return p.at
+	case <-time.After(30 * time.Second):
+		p.kill()
+		p.t.Fatal("the child lives on")
+		return time.Time{}
+	}
+}
