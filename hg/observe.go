@@ -18,6 +18,9 @@ const (
 	Transfer                  // of package bulk
 )
 
+// String returns "origin", "target" or "transfer".
+func (k EventKind) String() string { return [...]string{"origin", "target", "transfer"}[k%3] }
+
 // An Event is the end of a call, a request or a transfer.
 type Event struct {
 	Kind     EventKind

@@ -20,7 +20,7 @@
 //	perf    perf*.go (calls, bulk, the target's side), ladder.go, mixed.go, idle.go with cpu_*.go, floor_*.go
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, plan.go, then at the origin copier.go with send.go and receive.go, progress.go, remote.go
-//	serve   serve.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
+//	serve   serve.go with debug.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
 //	both    protocol.go, client.go; disk.go with nonblock_*.go, source.go with populate_*.go, part.go with reserve_*.go and
 //	        lock_*.go, journal.go, sums.go, buffers.go
 //	rpcs, call, top   call.go with rpcs.go and json.go; top.go

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/debug"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
@@ -30,6 +31,7 @@ func runServe(args []string, out io.Writer) error {
 	child := fs.Bool("child", false, "end with the standard input")
 	root := fs.String("root", "", "`folder` whose files qs cp may read; without it none")
 	write := fs.Bool("write", false, "let qs cp put files there, too: anybody who can reach the address")
+	debugAddr := fs.String("debug", "", "`HOST:PORT` of an HTTP page that shows what goes on here: who can reach it sees peers and names of methods")
 	if err := parse(fs, args, 0, 1); err != nil {
 		return err
 	}
@@ -45,6 +47,10 @@ func runServe(args []string, out io.Writer) error {
 		return err
 	}
 	cfg.Reflect = true
+	var page debug.Page
+	if *debugAddr != "" {
+		cfg.Observe = page.Observe
+	}
 	files := &files{write: *write}
 	if *root != "" {
 		if files.disk, err = openDisk(*root); err != nil {
@@ -101,6 +107,15 @@ func runServe(args []string, out io.Writer) error {
 	defer stopProfile()
 	n.burden()
 	fmt.Fprintln(out, ready+hctx.Self().String())
+	if *debugAddr != "" {
+		page.Show(class)
+		page.Publish("quicksilver")
+		end, err := serveDebug(&page, *debugAddr, out)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *child {

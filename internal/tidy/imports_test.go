@@ -26,6 +26,7 @@ var importRules = []importRule{
 	{pkg: "na/...", may: []string{"internal/..."}},
 	{pkg: "hg/...", may: []string{"na", "internal/..."}},
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
+	{pkg: "debug", may: []string{"hg"}},
 	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
 
 	{pkg: "rendezvous/protocol/...", std: true},
