@@ -35,6 +35,8 @@ type actor struct {
 	lookups []*lookup
 	kept    []hg.Incoming // requests that are answered later
 	nevers  []hg.Incoming // or when the world is calm
+	given   []hg.Incoming // that were dispatched and have not run
+	lot     *rand.Rand    // about dispatching
 	regions int           // bulk handles whose Close has not completed
 	order   map[way]uint64
 	room    []byte
@@ -102,6 +104,9 @@ func (a *actor) start() bool {
 	if slow := a.rng.IntN(6) == 0; slow && s.on(actSlow) {
 		a.slow = time.Duration(1 + a.rng.IntN(1<<(10+a.rng.IntN(15))))
 	}
+	if a.lot = drawing(s.Seed, 0xd000+uint64(a.i)); a.lot.IntN(3) == 0 && s.on(actDispatch) {
+		cfg.Dispatch = a.dispatch
+	}
 	if a.cls, err = hg.Open(name, cfg); err != nil {
 		s.fail("open %s: %v", name, err)
 		return false
@@ -125,8 +130,35 @@ func (a *actor) start() bool {
 
 func (a *actor) anyContext() *hg.Context { return a.hctxs[a.rng.IntN(len(a.hctxs))] }
 
+// dispatch runs a request, or leaves it for later.
+func (a *actor) dispatch(r hg.Incoming) {
+	a.given = append(a.given, r)
+	if a.lot.IntN(3) == 0 {
+		a.runGiven(1)
+	}
+}
+
+// runGiven runs n of the requests that were dispatched, in order, some a second time. One may have ended by itself.
+func (a *actor) runGiven(n int) {
+	for ; n > 0 && len(a.given) > 0; n-- {
+		r := a.given[0]
+		a.given = a.given[1:]
+		ran := a.s.reach[reachDispatched]
+		switch err := r.Run(); {
+		case err == nil:
+			a.s.reach[reachDispatched] = ran + 1
+		case !errors.Is(err, hg.ErrInvalid):
+			a.s.fail("run: %v", err)
+		}
+		if a.lot.IntN(8) == 0 && !errors.Is(r.Run(), hg.ErrInvalid) {
+			a.s.fail("a request was run twice")
+		}
+	}
+}
+
 // progress drives the node a little.
 func (a *actor) progress(d time.Duration) {
+	a.runGiven(a.lot.IntN(4))
 	if a.slow > 0 && a.rng.IntN(4) == 0 {
 		a.s.w.Sleep(time.Duration(a.rng.Int64N(int64(a.slow))))
 	}

@@ -83,6 +83,7 @@ func (a *actor) until(what string, done func() bool) bool {
 
 // serve drives the whole node once.
 func (a *actor) serve() {
+	a.runGiven(len(a.given))
 	for _, c := range a.hctxs {
 		c.Trigger(0)
 		begun := a.s.w.Now()

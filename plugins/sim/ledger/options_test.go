@@ -52,11 +52,12 @@ const (
 	actFree                      // memory is taken back while it is being moved
 	actSlow                      // nodes that do not progress for a while
 	actFew                       // few handlers at a time
+	actDispatch                  // requests are dispatched, and run later, or never
 	actsEnd
 )
 
 var actText = [...]string{"later", "never", "silent", "fail", "grow", "pull", "push", "relay", "note", "nobody", "lookup", "cancel",
-	"soon", "withdraw", "abandon", "close", "deadline", "callback", "free", "slow", "few"}
+	"soon", "withdraw", "abandon", "close", "deadline", "callback", "free", "slow", "few", "dispatch"}
 
 func (a acts) has(what acts) bool { return a&what != 0 }
 

@@ -24,12 +24,13 @@ const (
 	reachFinalize                // a class is closed in the middle of everything
 	reachFinalizeCanceled        // and callbacks of canceled calls are to come
 	reachShutdown                // Shutdown with callbacks to come
+	reachDispatched              // requests that Run has run
 	reachEnd
 )
 
 var reachText = [reachEnd]string{"cancel between arrival and trigger", "cancel in callback", "deadline tie", "late response to reused handle",
 	"free during transfer", "restart with ops in flight", "credit exhaustion", "finalize", "finalize with pending cancel",
-	"shutdown with ops in flight"}
+	"shutdown with ops in flight", "dispatched requests"}
 
 type reach [reachEnd]int64
 

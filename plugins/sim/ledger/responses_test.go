@@ -10,6 +10,7 @@ import (
 
 // answerAll deals with every request that was kept.
 func (a *actor) answerAll() {
+	a.runGiven(len(a.given))
 	a.kept = append(a.kept, a.nevers...)
 	a.nevers = nil
 	a.answerKept(len(a.kept))
