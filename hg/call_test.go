@@ -109,3 +109,44 @@ func TestContextCall(t *testing.T) {
 		require.NoError(t, p.origin.Shutdown(t.Context()))
 	})
 }
+
+// A handle that is closed while a Call waits gives its output to that Call.
+func TestClosedWhileCalled(t *testing.T) {
+	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+		p := newPair(t, n, hg.Config{})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		for _, raw := range []bool{true, false} {
+			h := p.handle(id)
+			ended := make(chan error)
+			var out []byte
+			go func() {
+				var err error
+				if raw {
+					out, err = h.CallRaw(t.Context(), []byte("question"))
+				} else {
+					err = h.Call(t.Context(), []byte("question"), &out)
+				}
+				ended <- err
+			}()
+			n.Until(func() bool { return len(k.kept) == 1 })
+			require.NoError(t, h.Close())
+			in, err := k.kept[0].InputRaw()
+			require.NoError(t, err)
+			require.NoError(t, k.kept[0].RespondRaw(in, nil))
+			k.kept = nil
+			over := false
+			n.Until(func() bool {
+				select {
+				case err = <-ended:
+					over = true
+				default:
+				}
+				return over
+			})
+			require.NoError(t, err)
+			require.Equal(t, "question", string(out))
+			p.clean(0)
+		}
+	})
+}

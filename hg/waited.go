@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"bytes"
 	"context"
 	"time"
 
@@ -21,7 +22,11 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
-	if err := h.callAndWait(ctx, b, head, h.rpc.Codec.ID()); err != nil || out == nil {
+	held, err := h.callAndWait(ctx, b, head, h.rpc.Codec.ID())
+	if held {
+		defer h.release()
+	}
+	if err != nil || out == nil {
 		return err
 	}
 	return h.Output(out)
@@ -30,19 +35,29 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 // CallRaw is Call for bytes. The output is valid until the next call or Close.
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
 	b, head := h.room()
-	if err := h.callAndWait(ctx, append(b, in...), head, codec.RawID); err != nil {
-		return nil, err
+	held, err := h.callAndWait(ctx, append(b, in...), head, codec.RawID)
+	if held {
+		defer h.release()
 	}
-	return h.OutputRaw()
+	if err == nil {
+		out, err = h.OutputRaw()
+	}
+	h.mu.Lock()
+	if h.closed { // meanwhile; its memory goes
+		out = bytes.Clone(out)
+	}
+	h.mu.Unlock()
+	return out, err
 }
 
-func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uint8) error {
+// callAndWait reports whether h is held, so that its output stays: also if it has been closed meanwhile.
+func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uint8) (held bool, err error) {
 	left, err := h.ctx.left(ctx)
 	if err != nil {
-		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
+		return false, &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
 	if err := h.forward(in, head, codec, left, true, nil); err != nil {
-		return endedBy(ctx, err)
+		return false, endedBy(ctx, err)
 	}
 	settled := false
 	defer func() { // a callback of somebody else may panic
@@ -53,9 +68,13 @@ func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uin
 	await(ctx, h.waiter, h.Abandon)
 	_, seen, err := h.call.settle()
 	settled = true
-	defer h.release()
+	defer func() {
+		if !held { // Config.Observe has panicked
+			h.release()
+		}
+	}()
 	seen.tell()
-	return endedBy(ctx, err)
+	return true, endedBy(ctx, err)
 }
 
 // leave ends the wait for a call that goes on.

@@ -36,7 +36,8 @@ type actor struct {
 	kept    []hg.Incoming // requests that are answered later
 	nevers  []hg.Incoming // or when the world is calm
 	given   []hg.Incoming // that were dispatched and have not run
-	lot     *rand.Rand    // about dispatching
+	callers int           // coroutines that wait for a call
+	lot     *rand.Rand    // about dispatching and waiting
 	regions int           // bulk handles whose Close has not completed
 	order   map[way]uint64
 	room    []byte
@@ -260,8 +261,11 @@ func (a *actor) shutdown() {
 	for turn := 0; ; turn++ {
 		a.closeAll()
 		a.answerAll()
-		if a.cls.Closed() && a.regions == 0 { // those of calls that were refused may have been closed after the class
+		if a.cls.Closed() && a.regions == 0 && a.callers == 0 { // those of calls that were refused may have been closed after the class
 			break
+		}
+		if a.cls.Closed() {
+			s.w.Sleep(time.Millisecond) // coroutines of callers go on
 		}
 		for _, c := range a.hctxs {
 			c.Trigger(0)
@@ -269,7 +273,7 @@ func (a *actor) shutdown() {
 			c.Trigger(0)
 		}
 		if turn > 500 {
-			s.fail("node %s: Close has not completed: %+v", s.names[a.i], a.hctxs[0].Stats())
+			s.fail("node %s: Close has not completed, %d callers: %+v", s.names[a.i], a.callers, a.hctxs[0].Stats())
 			return
 		}
 		if s.failed != nil {

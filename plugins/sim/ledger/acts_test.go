@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -34,6 +35,10 @@ type lending struct {
 // act does one random thing.
 func (a *actor) act() {
 	s := a.s
+	if a.lot.IntN(16) == 0 && s.on(actWait) {
+		a.wait()
+		return
+	}
 	switch r := a.rng.IntN(100); {
 	case r < 5 && s.on(actLookup):
 		a.lookup()
@@ -184,6 +189,42 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 	return true
 }
 
+// wait makes a call that a coroutine of its own waits for. Nothing is known of its order: it is longer than what is looked at for that.
+func (a *actor) wait() {
+	s := a.s
+	l := a.create(a.anyContext())
+	if l == nil {
+		return
+	}
+	name := []string{"echo", "later", "grow", "fail"}[a.lot.IntN(4)]
+	to := a.peer()
+	if err := l.h.Reset(to, hg.HashName(name)); err != nil {
+		a.wrong("reset of a new handle", err)
+		return
+	}
+	c := a.begin("call")
+	c.to, c.handle, c.deadline = to.WithTarget(0), l, a.timeout(l, false)
+	in := binary.LittleEndian.AppendUint64(nil, c.token)
+	in = append(in, pattern(c.token, 128+body(a.lot, s.MaxSize))...)
+	if err := l.h.SetMeta(s.metaOf(c.token)); err != nil {
+		s.fail("metadata of call %x: %v", c.token, err)
+	}
+	l.busy, l.call = true, c
+	a.open--
+	a.callers++
+	a.node.Go(func() {
+		out, err := l.h.CallRaw(context.Background(), in)
+		a.callers--
+		a.open++
+		l.busy = false
+		c.ended(err)
+		if err == nil {
+			s.reach[reachWaited]++
+			a.checkAnswer(name, c, out) // the handle may be closed by now
+		}
+	})
+}
+
 // timeout bounds some calls: from a microsecond to 10 s; and all those that handlers wait for, since two nodes with few
 // handlers would wait for each other for ever. It returns when the time is up.
 func (a *actor) timeout(l *live, relayed bool) time.Duration {
@@ -281,11 +322,16 @@ func (a *actor) checkOutput(name string, c *callEntry, h *hg.Handle) {
 		a.s.fail("output of a call that succeeded: %v", err)
 		return
 	}
+	a.s.checkMeta("output", c.token, h.OutputMeta())
+	a.checkAnswer(name, c, out)
+}
+
+// checkAnswer is checkOutput for the bytes of it.
+func (a *actor) checkAnswer(name string, c *callEntry, out []byte) {
 	if len(out) < 8 || binary.LittleEndian.Uint64(out) != c.token {
 		a.s.fail("call %x got the answer of another: %x", c.token, out[:min(8, len(out))])
 		return
 	}
-	a.s.checkMeta("output", c.token, h.OutputMeta())
 	switch name {
 	case "echo", "later", "never", "grow":
 		if !bytes.Equal(out[8:], pattern(c.token, len(out)-8)) {

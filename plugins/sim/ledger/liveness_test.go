@@ -15,7 +15,7 @@ func (a *actor) settle() {
 	s := a.s
 	if !a.until("all work has ended", func() bool {
 		for _, b := range s.nodes {
-			if b.open > 0 || b.regions > 0 || len(b.kept) > 0 || b.ops < s.quota || b.closing {
+			if b.open > 0 || b.callers > 0 || b.regions > 0 || len(b.kept) > 0 || b.ops < s.quota || b.closing {
 				return false
 			}
 		}

@@ -53,11 +53,12 @@ const (
 	actSlow                      // nodes that do not progress for a while
 	actFew                       // few handlers at a time
 	actDispatch                  // requests are dispatched, and run later, or never
+	actWait                      // calls that a coroutine of their own waits for
 	actsEnd
 )
 
 var actText = [...]string{"later", "never", "silent", "fail", "grow", "pull", "push", "relay", "note", "nobody", "lookup", "cancel",
-	"soon", "withdraw", "abandon", "close", "deadline", "callback", "free", "slow", "few", "dispatch"}
+	"soon", "withdraw", "abandon", "close", "deadline", "callback", "free", "slow", "few", "dispatch", "wait"}
 
 func (a acts) has(what acts) bool { return a&what != 0 }
 

@@ -25,12 +25,13 @@ const (
 	reachFinalizeCanceled        // and callbacks of canceled calls are to come
 	reachShutdown                // Shutdown with callbacks to come
 	reachDispatched              // requests that Run has run
+	reachWaited                  // calls that somebody has waited for
 	reachEnd
 )
 
 var reachText = [reachEnd]string{"cancel between arrival and trigger", "cancel in callback", "deadline tie", "late response to reused handle",
 	"free during transfer", "restart with ops in flight", "credit exhaustion", "finalize", "finalize with pending cancel",
-	"shutdown with ops in flight", "dispatched requests"}
+	"shutdown with ops in flight", "dispatched requests", "calls waited for"}
 
 type reach [reachEnd]int64
 
