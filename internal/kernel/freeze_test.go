@@ -66,6 +66,7 @@ func (w *worker) rest() {
 func TestShortFreeze(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
+		t.Parallel()
 		p, o := tr.meet(t, hg.Config{})
 		w := o.work(8)
 		o.until(func() bool { return w.ended > 100 })
@@ -87,6 +88,7 @@ const shortest = 1500 * time.Millisecond // a PeerTimeout that a busy machine ca
 func TestLongFreeze(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
+		t.Parallel()
 		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: shortest}})
 		h := o.handle("hold")
 		defer h.Close()
@@ -212,6 +214,7 @@ func workerChild() error {
 func TestOwnFreeze(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
+		t.Parallel()
 		served := 0
 		var held hg.Incoming
 		o := openAt(t, tr.listen, hg.Config{}, map[string]hg.Handler{
@@ -251,6 +254,7 @@ func TestOwnFreeze(t *testing.T) {
 func TestStarvedTarget(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
+		t.Parallel()
 		const cycle, share, cycles = 100 * time.Millisecond, 20, 23 // longer than PeerTimeout
 		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: 2 * time.Second}})
 		w := o.work(4)

@@ -379,7 +379,7 @@ func ownFreeze(b *bed) {
 	toA, _ := b.meet(a, t)
 	c := a.recvExpected(t.Self(), 7, 8)
 	b.pass()
-	for range 3 {
+	for range 2 {
 		a.parked = true
 		b.lapse(2 * timeout)
 		a.parked = false

@@ -2,8 +2,11 @@ package natest
 
 import (
 	"fmt"
+	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
@@ -31,6 +34,18 @@ type Network struct {
 // A Maker makes a fresh network for one rule. Of a concurrent plugin several are in use at a time: none may give out an address that
 // another has given back.
 type Maker func(t testing.TB) Network
+
+var ownHosts atomic.Uint32
+
+// OwnHost returns a loopback address that no other network of this process uses, where there are enough of them: a rule that dials
+// a port which it has given back must not find the class of another rule there.
+func OwnHost() string {
+	if runtime.GOOS != "linux" {
+		return "127.0.0.1"
+	}
+	n := ownHosts.Add(1)
+	return netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}).String()
+}
 
 // A rule is a promise of package na that every plugin keeps.
 type rule struct {
@@ -87,6 +102,21 @@ func TestPlugin(t *testing.T, mk Maker, skip map[string]string) {
 	t.Helper()
 	leak.Check(t)
 	test(t, mk, skip, func(*rule) bool { return true })
+}
+
+// TestVariants is TestPlugin for several networks of a plugin, in subtests with their names. Those that are concurrent run beside each
+// other.
+func TestVariants(t *testing.T, variants map[string]Maker) {
+	t.Helper()
+	leak.Check(t)
+	for name, mk := range variants {
+		t.Run(name, func(t *testing.T) {
+			if mk(t).Concurrent {
+				t.Parallel()
+			}
+			test(t, mk, nil, func(*rule) bool { return true })
+		})
+	}
 }
 
 // TestRest is TestPlugin for the rules that other, a network of the same plugin that has been tested, lacks something for. It does not

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
@@ -20,8 +21,9 @@ func place(t testing.TB) string {
 	return dir
 }
 
-func TestConformance(t *testing.T) {
-	network := func(t testing.TB, opts sm.Options) natest.Network {
+func network(opts sm.Options) natest.Maker {
+	return func(t testing.TB) natest.Network {
+		opts := opts
 		opts.Dir = place(t)
 		return natest.Network{
 			Listen:     func(n int) string { return fmt.Sprintf("sm://n%d-*", n) },
@@ -32,9 +34,18 @@ func TestConformance(t *testing.T) {
 			Assisted:   !opts.Unassisted,
 		}
 	}
-	run := func(t *testing.T, opts sm.Options) {
-		natest.TestPlugin(t, func(t testing.TB) natest.Network { return network(t, opts) }, nil)
+}
+
+func TestConformance(t *testing.T) {
+	variants := map[string]natest.Maker{"assisted": network(sm.Options{})}
+	if long.On {
+		variants["unassisted"] = network(sm.Options{Unassisted: true})
 	}
-	t.Run("assisted", func(t *testing.T) { run(t, sm.Options{}) })
-	t.Run("unassisted", func(t *testing.T) { run(t, sm.Options{Unassisted: true}) })
+	natest.TestVariants(t, variants)
+}
+
+// TestFrozen checks the rules about a context that nobody drives, nor assists.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	natest.TestRest(t, network(sm.Options{Unassisted: true}), network(sm.Options{})(t))
 }

@@ -3,8 +3,6 @@ package tcp_test
 import (
 	"context"
 	"net/netip"
-	"runtime"
-	"sync/atomic"
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
@@ -22,21 +20,9 @@ func (silent) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error
 	return nil, ctx.Err()
 }
 
-var ownHosts atomic.Uint32
-
-// ownHost returns an address of this host that nobody else listens on, where there are enough of them: rules run beside each
-// other, and one that dials a port which it has given back must not find the class of another rule there.
-func ownHost() string {
-	if runtime.GOOS != "linux" {
-		return "127.0.0.1"
-	}
-	n := ownHosts.Add(1)
-	return netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}).String()
-}
-
 func network(t testing.TB, opts tcp.Options) natest.Network {
 	opts.Resolver = silent{}
-	host := ownHost()
+	host := natest.OwnHost()
 	return natest.Network{
 		Listen:     func(int) string { return "tcp://" + host + ":0" },
 		Origin:     "tcp://",
@@ -49,26 +35,26 @@ func network(t testing.TB, opts tcp.Options) natest.Network {
 }
 
 func TestConformance(t *testing.T) {
-	run := func(t *testing.T, opts tcp.Options) {
-		natest.TestPlugin(t, func(t testing.TB) natest.Network { return network(t, opts) }, nil)
+	opts := map[string]tcp.Options{"portable": {Portable: true}}
+	if na.PollerSupported {
+		opts["epoll"] = tcp.Options{}
 	}
-	each(t, run)
-	t.Run("tls", func(t *testing.T) {
-		if racing.Enabled && !long.On { // the tests of TLS and those of hg and bulk have its goroutines
-			return
-		}
-		each(t, func(t *testing.T, opts tcp.Options) {
-			if opts.Portable && !long.On { // the same packets, and no goroutine more than without TLS; hg and bulk go over it, too
-				return
-			}
-			opts.TLS = mutualTLS(t)
-			opts.TLS.ServerName = "127.0.0.1"
-			run(t, opts)
-		})
-	})
-	if na.PollerSupported && long.On {
-		t.Run("unassisted", func(t *testing.T) { run(t, tcp.Options{Unassisted: true}) })
+	if long.On && na.PollerSupported {
+		opts["unassisted"] = tcp.Options{Unassisted: true}
 	}
+	cfg := mutualTLS(t)
+	cfg.ServerName = "127.0.0.1"
+	if !racing.Enabled || long.On { // the tests of TLS and those of hg and bulk have its goroutines
+		opts["tls-epoll"] = tcp.Options{TLS: cfg}
+	}
+	if long.On { // the same packets, and no goroutine more than without TLS; hg and bulk go over it, too
+		opts["tls-portable"] = tcp.Options{TLS: cfg, Portable: true}
+	}
+	variants := map[string]natest.Maker{}
+	for name, o := range opts {
+		variants[name] = func(t testing.TB) natest.Network { return network(t, o) }
+	}
+	natest.TestVariants(t, variants)
 }
 
 // TestFrozen checks the rules about a context that nobody drives, nor assists.

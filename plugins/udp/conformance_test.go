@@ -2,12 +2,10 @@ package udp_test
 
 import (
 	"context"
-	"net"
 	"net/netip"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
@@ -21,31 +19,39 @@ func (silent) LookupNetIP(ctx context.Context, _, _ string) ([]netip.Addr, error
 	return nil, ctx.Err()
 }
 
-func TestConformance(t *testing.T) {
-	network := func(t testing.TB, opts udp.Options) natest.Network {
-		nc, err := net.ListenPacket("udp", "127.0.0.1:0")
-		require.NoError(t, err)
-		nobody := nc.LocalAddr().String()
-		_ = nc.Close()
-		opts.Resolver = silent{}
+func network(opts udp.Options) natest.Maker {
+	opts.Resolver = silent{}
+	return func(testing.TB) natest.Network {
+		host := natest.OwnHost()
 		return natest.Network{
-			Listen:     func(int) string { return "udp://127.0.0.1:0" },
+			Listen:     func(int) string { return "udp://" + host + ":0" },
 			Origin:     "udp://",
-			Nobody:     "udp://" + nobody,
+			Nobody:     "udp://" + host + ":9",
 			Pending:    "udp://silent:9000",
 			Plugins:    []na.Plugin{udp.New(opts)},
 			Concurrent: true,
 			Assisted:   !opts.Unassisted,
 		}
 	}
-	run := func(t *testing.T, opts udp.Options) {
-		natest.TestPlugin(t, func(t testing.TB) natest.Network { return network(t, opts) }, nil)
+}
+
+func TestConformance(t *testing.T) {
+	variants := map[string]natest.Maker{"polled": network(udp.Options{}), "portable": network(udp.Options{Portable: true})}
+	if long.On && na.PollerSupported {
+		variants["unassisted"] = network(udp.Options{Unassisted: true})
 	}
-	each(t, run)
-	if na.PollerSupported {
-		t.Run("unassisted", func(t *testing.T) { run(t, udp.Options{Unassisted: true}) })
-		natest.Cover(t, network(t, udp.Options{}), network(t, udp.Options{Unassisted: true}))
+	natest.TestVariants(t, variants)
+}
+
+// TestFrozen checks the rules about a context that nobody drives, nor assists.
+func TestFrozen(t *testing.T) {
+	t.Parallel()
+	if !na.PollerSupported {
+		return
 	}
+	assisted, alone := network(udp.Options{})(t), network(udp.Options{Unassisted: true})
+	natest.TestRest(t, alone, assisted)
+	natest.Cover(t, assisted, alone(t))
 }
 
 // each runs a test over every kind of socket.
