@@ -76,9 +76,9 @@ func (s *portable) read() {
 }
 
 // send implements socket. It may wait for a full buffer of the system to be emptied into a network.
-func (s *portable) send(out []departure, _ func(*departure)) {
-	for i := range out {
-		_, _ = s.conn.WriteToUDPAddrPort(out[i].b, out[i].to)
+func (s *portable) send(o *outbox) {
+	for i := range o.list {
+		_, _ = s.conn.WriteToUDPAddrPort(o.list[i].b, o.list[i].to)
 	}
 }
 

@@ -43,7 +43,7 @@ func (c *carrier) send() {
 		if racing.Enabled {
 			passed.Add(1)
 		}
-		c.sock.send(c.out.list, c.tooLarge)
+		c.sock.send(&c.out)
 		c.e.Lock()
 		c.settle()
 	}
@@ -100,11 +100,6 @@ func (c *carrier) pack() {
 			l.o.Seal(b[len(b)-l.o.N:])
 		}
 	}
-}
-
-// tooLarge is called while datagrams are sent.
-func (c *carrier) tooLarge(d *departure) {
-	c.out.large = append(c.out.large, departure{b: d.b, to: d.to})
 }
 
 // settle ends the loans. Locked.

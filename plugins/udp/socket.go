@@ -18,9 +18,9 @@ type socket interface {
 	// watch has whoever leads c read too, until unwatch. With the door's lock; unwatch without.
 	watch(c *carrier) error
 	unwatch(c *carrier)
-	// send sends datagrams in their order, or loses some. It keeps nothing of them. It is called by several goroutines at once,
-	// without a lock. large is called with each that the path does not carry.
-	send(out []departure, large func(*departure))
+	// send sends the list of datagrams in their order, or loses some. It keeps nothing of them, and notes which are larger than
+	// the system sends. It is called by several goroutines at once, without a lock.
+	send(o *outbox)
 	// retries is how often a dial is repeated that nobody answers, 0: as often as there is time. It is bounded where the system
 	// does not say that nobody receives at a port.
 	retries() int

@@ -256,9 +256,9 @@ func refused(oob []byte) bool {
 }
 
 // send implements socket.
-func (s *polled) send(out []departure, large func(*departure)) {
+func (s *polled) send(o *outbox) {
 	v := vectors.Get().(*vector)
-	for len(out) > 0 {
+	for out := o.list; len(out) > 0; {
 		n := 0
 		for n < min(len(out), batch) && out[n].fragment == out[0].fragment {
 			v.set(n, out[n].b)
@@ -267,10 +267,10 @@ func (s *polled) send(out []departure, large func(*departure)) {
 		}
 		if out[0].fragment {
 			s.fragment(true)
-			s.write(v, out[:n], large)
+			s.write(v, out[:n], o)
 			s.fragment(false)
 		} else {
-			s.write(v, out[:n], large)
+			s.write(v, out[:n], o)
 		}
 		out = out[n:]
 	}
@@ -280,7 +280,7 @@ func (s *polled) send(out []departure, large func(*departure)) {
 
 // write sends a batch. An error is about the first datagram that was not sent, and that one is lost; but one of an earlier datagram
 // may come up first.
-func (s *polled) write(v *vector, out []departure, large func(*departure)) {
+func (s *polled) write(v *vector, out []departure, o *outbox) {
 	for at, again := 0, false; at < len(out); {
 		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[at])), uintptr(len(out)-at), 0, 0, 0)
 		switch {
@@ -292,7 +292,7 @@ func (s *polled) write(v *vector, out []departure, large func(*departure)) {
 			again = true
 			continue
 		case err == unix.EMSGSIZE:
-			large(&out[at])
+			o.large = append(o.large, out[at])
 		}
 		at++
 		again = false
