@@ -16,6 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
 const (
@@ -64,7 +65,7 @@ type program struct {
 func runProgram(s setup) error {
 	cls, err := hg.Open(s.Listen, hg.Config{NA: na.Config{
 		PeerTimeout: s.PeerTimeout, Envelopes: most, Spin: -1,
-		Plugins: []na.Plugin{tcp.New(tcp.Options{KeepAlive: s.KeepAlive})},
+		Plugins: []na.Plugin{tcp.New(tcp.Options{KeepAlive: s.KeepAlive}), udp.New(udp.Options{Trusted: true})},
 	}})
 	if err != nil {
 		return err

@@ -85,13 +85,15 @@ func run(name string, args ...string) (string, error) {
 
 // A world is two namespaces with a cable.
 type world struct {
-	t    *testing.T
-	a, b *side
+	t      *testing.T
+	scheme string
+	a, b   *side
 }
 
 // A side is one namespace.
 type side struct {
 	t    *testing.T
+	port string // "tcp", or "udp", as rules name the protocol of a port
 	ns   string
 	dev  string
 	addr string
@@ -101,12 +103,12 @@ type side struct {
 var worlds int
 
 // newWorld makes a world, and removes it at the end of the test.
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, scheme string) *world {
 	t.Helper()
 	worlds++
-	w := &world{t: t}
+	w := &world{t: t, scheme: scheme}
 	make := func(name, addr string) *side {
-		s := &side{t: t, ns: fmt.Sprintf("qs%d-%d-%s", os.Getpid(), worlds, name), dev: "v" + name, addr: addr}
+		s := &side{t: t, port: scheme, ns: fmt.Sprintf("qs%d-%d-%s", os.Getpid(), worlds, name), dev: "v" + name, addr: addr}
 		s.must(run("ip", "netns", "add", s.ns))
 		t.Cleanup(func() { s.must(run("ip", "netns", "del", s.ns)) })
 		s.must(run("ip", "-n", s.ns, "link", "set", "lo", "up"))
@@ -135,17 +137,25 @@ func (s *side) nft(lines ...string) {
 	require.NoError(s.t, err, "%s\n%s", strings.Join(lines, "\n"), out)
 }
 
+// rules has a statement over packets from or for port 9000; over udp, which has no other port at a, from and for it.
+func (s *side) rules(statement string) string {
+	if s.port == "udp" {
+		return "udp sport 9000 udp dport 9000 " + statement
+	}
+	return "tcp dport 9000 " + statement + "\ntcp sport 9000 " + statement
+}
+
 // input has a verdict, as nft says it, over what arrives here from or for port 9000. The word counter stands before what it does.
 func (s *side) input(verdict string) {
 	s.t.Helper()
-	s.nft("table inet fault {", "chain in {", "type filter hook input priority 0", "tcp dport 9000 "+verdict, "tcp sport 9000 "+verdict, "}", "}")
+	s.nft("table inet fault {", "chain in {", "type filter hook input priority 0", s.rules(verdict), "}", "}")
 }
 
 // hook has a statement over what passes a hook of the device, from or for port 9000.
 func (s *side) hook(hook, statement string) {
 	s.t.Helper()
 	s.nft("table netdev fault {", "chain c {", `type filter hook `+hook+` device "`+s.dev+`" priority 0`,
-		"tcp dport 9000 "+statement, "tcp sport 9000 "+statement, "}", "}")
+		s.rules(statement), "}", "}")
 }
 
 // heal removes all rules of both sides.

@@ -116,6 +116,9 @@ func (a *Assoc) acked(now time.Duration, p *Packet) {
 		return
 	}
 	advanced := l.una != p.ack
+	if i == 0 {
+		a.widen0(int(p.ack - l.una))
+	}
 	for l.una != p.ack {
 		seq := l.una
 		if q := s.at(seq); q.flags&pktAcked == 0 {
@@ -182,7 +185,7 @@ func (a *Assoc) probeAnswered(now time.Duration, i int, p *Packet) {
 	case l.una == s.high:
 	case a.selective && i == 1:
 		a.loseBefore(s.probed)
-	case s.snd == s.high && s.at(l.una).sent < s.probed:
+	case a.through(i) && s.at(l.una).sent < s.probed:
 		a.goBack(i)
 	}
 }

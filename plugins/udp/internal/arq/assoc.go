@@ -39,6 +39,7 @@ type Assoc struct {
 	srtt, rttvar, least uint32 // us
 	cwnd                uint32 // bytes
 	mtu, most           uint16 // datagrams: known to arrive, worth trying
+	window0, grown      uint16 // lane 0: packets under way, 0 for as many as there may be; of them acknowledged since the last change
 
 	state                       state
 	queued                      bool

@@ -103,10 +103,50 @@ func (a *Assoc) Barrier() {
 	}
 }
 
+// window is how many packets of lane i may be under way. When packets are lost, going back n repeats all that were sent after them:
+// so those of lane 0 are made few, and full. With packets lost at random the window stands where one packet repeats about one other.
+func (a *Assoc) window(i int) int {
+	if i == 0 && a.window0 > 0 {
+		return int(a.window0)
+	}
+	return a.m.cfg.Window
+}
+
+const leastWindow0 = 2
+
+// through reports whether everything is under way on lane i that was sent before and may be.
+func (a *Assoc) through(i int) bool {
+	s := &a.flight.send[i]
+	return s.snd == s.high || int(s.snd-a.lane[i].una) >= a.window(i)
+}
+
+// shrink0 is called when packets of lane 0 were lost, widen0 when n were acknowledged.
+func (a *Assoc) shrink0() {
+	if a.m.cfg.Profile == Modern {
+		under := int(a.flight.send[0].high - a.lane[0].una)
+		a.window0, a.grown = uint16(max(leastWindow0, min(under, a.window(0))/2)), 0
+	}
+}
+
+func (a *Assoc) widen0(n int) {
+	if a.window0 == 0 {
+		return
+	}
+	if a.grown += uint16(n); a.grown >= a.window0 {
+		a.grown = 0
+		if a.window0++; int(a.window0) >= a.m.cfg.Window {
+			a.window0 = 0
+		}
+	}
+}
+
 // goBack sends everything that is under way on lane i once more, from the left edge.
 func (a *Assoc) goBack(i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	a.m.stats.GoneBack++
+	if i == 0 {
+		a.shrink0()
+	}
 	for seq := l.una; seq != s.high; seq++ {
 		a.unfly(s.at(seq), true)
 	}
@@ -132,7 +172,7 @@ func (a *Assoc) gap(now time.Duration, i int, p *Packet) {
 	again := p.flags&flagEcho != 0 && before(clock(edge.sent+a.reordering()), p.echo)
 	switch {
 	case before(l.una, s.recover) && !again: // a repeated report of the same loss
-	case s.snd != s.high: // going back already
+	case !a.through(i): // going back already
 	case int(p.seq-l.una) >= a.m.cfg.DupAcks:
 		a.goBack(i)
 	default:

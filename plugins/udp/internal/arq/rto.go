@@ -73,7 +73,7 @@ func (a *Assoc) expired(now time.Duration, i int) {
 		switch {
 		case a.selective && i == 1:
 			a.judge(now, true)
-		case !before(l.una, s.recover) && s.snd == s.high:
+		case !before(l.una, s.recover) && a.through(i):
 			a.goBack(i)
 		}
 		return

@@ -4,11 +4,11 @@ import "time"
 
 // choose returns which packet of lane i is to be sent now.
 func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
-	if i == 0 {
-		a.close0()
-	}
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
+	if i == 0 && int(l.nxt-l.una) < a.window(0) {
+		a.close0()
+	}
 	if s.probe && l.una != s.high {
 		return l.una, true
 	}
@@ -24,7 +24,7 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		return 0, false
 	case s.snd == s.high && l.una != s.high && !before(s.snd, l.edge):
 		return 0, false // the peer has no room; one packet may always be under way, to learn when it has
-	case s.snd == s.high && int(s.snd-l.una) >= a.m.cfg.Window:
+	case int(s.snd-l.una) >= a.window(i) && (i == 0 || s.snd == s.high):
 		return 0, false
 	}
 	return s.snd, a.cleared(now)
@@ -55,7 +55,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 		s.snd++
 		if before(s.high, s.snd) {
 			s.high = s.snd
-		} else if s.snd == s.high {
+		} else if a.through(i) {
 			p.flags |= flagAckNow // the last that is sent again
 		}
 	}
@@ -119,5 +119,5 @@ func (a *Assoc) closing(i int, seq uint32) bool {
 	if i == 1 && (s.snd == l.nxt || seq%64 == 63) {
 		return true
 	}
-	return s.snd == l.edge || under == a.m.cfg.Window
+	return s.snd == l.edge || under == a.window(i)
 }
