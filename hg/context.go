@@ -28,6 +28,7 @@ type Context struct {
 	gathering *gathering // nil: nothing is dispatched
 	load      load
 	hears     sync.Once    // of lost sessions
+	lookAt    atomic.Int64 // when detached requests are looked at; 0: never
 	lent      atomic.Int64 // bytes
 	pulled    atomic.Int64 // bytes
 	bodies    bodies
@@ -104,6 +105,7 @@ func (c *Context) Trigger(max int) int {
 		c.nctx.Flush()
 	}
 	c.drainNA()
+	c.overdue()
 	one := max == 1 // perhaps of a pass of those who Wait
 	if max <= 0 {
 		max = c.q.len()

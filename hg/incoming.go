@@ -211,7 +211,8 @@ var overContext = func() context.Context {
 
 // Detach lets the handler return before the request is answered. The program that detaches answers once, from any goroutine.
 // Until then the request counts as active and its input stays. The library answers if nobody does: ErrTimeout at the deadline,
-// ErrNoResponse when the class shuts down; with the session of the origin the request ends. The error matches ErrAnswered when
+// ErrNoResponse when the class shuts down; with the session of the origin the request ends. Trigger logs, once a minute, which
+// requests have been detached for longer than that. The error matches ErrAnswered when
 // the request has been answered, and ErrUnsupported for a one-way RPC.
 func (r Incoming) Detach() error {
 	s, ok := r.enter()
@@ -228,7 +229,8 @@ func (r Incoming) Detach() error {
 	case s.runs.Load() == nil:
 		return s.notRun("detach")
 	}
-	s.detached, s.sent = true, na.Result{}
+	s.detached, s.sent, s.since = true, na.Result{}, s.ctx.Now()
+	s.ctx.lookAfter()
 	s.arm()
 	return nil
 }

@@ -1,9 +1,12 @@
 package hg_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -246,5 +249,33 @@ func TestDetachedDeadlineIsAnswered(t *testing.T) {
 		require.Equal(t, hg.ErrTimeout, code(o.err))
 		require.NoError(t, h.Close())
 		p.clean(0)
+	})
+}
+
+// A detached request that nobody answers is logged each minute.
+func TestDetachedIsLogged(t *testing.T) {
+	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+		var log bytes.Buffer
+		p := newPair(t, n, hg.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		var kept hg.Incoming
+		h := p.handle(p.rpc("forget", func(r hg.Incoming) error { kept = r; return r.Detach() }))
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		n.Until(func() bool { return p.tctx.Stats().Active == 1 })
+		begun := p.tctx.Now()
+		for minutes := range 4 {
+			for p.tctx.Now() < begun+time.Duration(minutes)*61*time.Second {
+				n.World.Sleep(time.Second)
+				p.tctx.Trigger(0)
+				p.octx.Trigger(0)
+			}
+			require.Equal(t, minutes, strings.Count(log.String(), "rpc=forget"), "%s", log.String())
+		}
+		require.NoError(t, kept.RespondRaw(nil, nil))
+		n.Until(func() bool { return o.calls == 1 })
+		n.World.Sleep(2 * time.Minute)
+		p.tctx.Trigger(0)
+		require.Equal(t, 3, strings.Count(log.String(), "rpc=forget"))
+		require.NoError(t, h.Close())
 	})
 }

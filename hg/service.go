@@ -50,6 +50,7 @@ type service struct {
 	returned  bool                // it has
 	detached  bool                // and its request may be answered all the same
 	abandoned bool                // the origin has abandoned the call
+	since     time.Duration       // it was detached
 	admitted  bool                // it has room in Context.load
 	peerLoad  *atomic.Int64
 
@@ -296,6 +297,42 @@ func (s *service) cut(left *ShutdownError) {
 
 // forgotten reports whether a request waits for the program to answer it. Locked.
 func (s *service) forgotten() bool { return s.detached && s.returned && s.answer == unanswered }
+
+// overdueAfter is how long a detached request goes unanswered before that is logged, and again.
+const overdueAfter = time.Minute
+
+// lookAfter has detached requests that nobody has answered logged from time to time.
+func (c *Context) lookAfter() { c.lookAt.CompareAndSwap(0, int64(c.Now()+overdueAfter)) }
+
+// overdue logs them, if it is time.
+func (c *Context) overdue() {
+	at := c.lookAt.Load()
+	if at == 0 {
+		return
+	}
+	now := c.Now()
+	if int64(now) < at || !c.lookAt.CompareAndSwap(at, 0) {
+		return
+	}
+	for _, o := range c.all() {
+		if s, ok := o.(*service); ok && s.overdue(now) {
+			c.lookAfter()
+		}
+	}
+}
+
+// overdue logs a detached request that is old, and reports whether it may have to be logged later.
+func (s *service) overdue(now time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.forgotten() {
+		return false
+	}
+	if age := now - s.since; age >= overdueAfter {
+		s.ctx.class.log().Warn("detached request not answered", "rpc", s.name(), "peer", s.addr.String(), "for", age)
+	}
+	return true
+}
 
 // part answers a detached request that its program has not answered when the class shuts down.
 func (s *service) part() {
