@@ -1,0 +1,157 @@
+// Package qsotel gives calls and handlers OpenTelemetry spans and metrics, by an interceptor for each side. The context of a trace
+// travels as "traceparent" in the metadata of the call.
+//
+//	Client: span ─► traceparent in Call.Meta ═► Server: span under it ─► handler
+//
+// It uses the OpenTelemetry API only: what is recorded, and where it goes, is for the program's SDK. It is a module of its own, so
+// that the library does not depend on OpenTelemetry.
+package qsotel
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/quicksilver-rpc/quicksilver"
+)
+
+const scope = "github.com/quicksilver-rpc/quicksilver/contrib/otel"
+
+// A Config says where spans and metrics go. The zero value uses the providers that are registered globally.
+type Config struct {
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+	// Propagator puts the context of a trace into metadata, whose names are 1 to 63 of a-z, 0-9, '.' and '-'. Nil means
+	// propagation.TraceContext.
+	Propagator propagation.TextMapPropagator
+}
+
+// A side is what the interceptor of one side needs.
+type side struct {
+	kind     trace.SpanKind
+	tracer   trace.Tracer
+	carry    propagation.TextMapPropagator
+	duration metric.Float64Histogram
+	moved    metric.Int64Counter
+}
+
+func (c Config) side(kind trace.SpanKind, name string) (*side, error) {
+	if c.TracerProvider == nil {
+		c.TracerProvider = otel.GetTracerProvider()
+	}
+	if c.MeterProvider == nil {
+		c.MeterProvider = otel.GetMeterProvider()
+	}
+	if c.Propagator == nil {
+		c.Propagator = propagation.TraceContext{}
+	}
+	s := &side{kind: kind, tracer: c.TracerProvider.Tracer(scope), carry: c.Propagator}
+	meter := c.MeterProvider.Meter(scope)
+	var err error
+	s.duration, err = meter.Float64Histogram("rpc."+name+".call.duration", metric.WithUnit("s"),
+		metric.WithDescription("How long calls took."),
+		metric.WithExplicitBucketBoundaries(1e-5, 4e-5, 1.6e-4, 6.4e-4, 2.5e-3, 1e-2, 4e-2, 0.16, 0.64, 2.5, 10, 40))
+	if err != nil {
+		return nil, err
+	}
+	s.moved, err = meter.Int64Counter("quicksilver."+name+".moved", metric.WithUnit("By"),
+		metric.WithDescription("Bytes moved from and to what calls lend."))
+	return s, err
+}
+
+// Client returns an interceptor for quicksilver.Config.Client: a span for each call, or, behind Retry, for each attempt. The error
+// is that of a provider that makes no instruments.
+func Client(c Config) (quicksilver.Interceptor, error) {
+	s, err := c.side(trace.SpanKindClient, "client")
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, call *quicksilver.Call, next func(context.Context) error) error {
+		return s.around(ctx, call, func(ctx context.Context) error {
+			meta := call.Meta
+			s.carry.Inject(ctx, &carrier{&call.Meta})
+			defer func() { call.Meta = meta }() // the next attempt has a span of its own
+			return next(ctx)
+		})
+	}, nil
+}
+
+// Server returns an interceptor for quicksilver.Config.Server: a span for each request, under that of its caller.
+func Server(c Config) (quicksilver.Interceptor, error) {
+	s, err := c.side(trace.SpanKindServer, "server")
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, call *quicksilver.Call, next func(context.Context) error) error {
+		return s.around(s.carry.Extract(ctx, &carrier{&call.Meta}), call, next)
+	}, nil
+}
+
+// around runs next in a span.
+func (s *side) around(ctx context.Context, call *quicksilver.Call, next func(context.Context) error) error {
+	common := []attribute.KeyValue{attribute.String("rpc.system.name", "quicksilver"), attribute.String("rpc.method", call.Method)}
+	ctx, span := s.tracer.Start(ctx, call.Method, trace.WithSpanKind(s.kind), trace.WithAttributes(common...))
+	defer span.End() // a panic in the handler, too
+	begun := time.Now()
+	err := next(ctx)
+	took := time.Since(begun)
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("quicksilver.peer", call.Peer.String()))
+		if call.Attempt > 1 {
+			span.SetAttributes(attribute.Int("quicksilver.attempt", call.Attempt))
+		}
+		if call.Moved > 0 {
+			span.SetAttributes(attribute.Int64("quicksilver.moved", call.Moved))
+		}
+	}
+	if err != nil {
+		code := codeOf(err)
+		common = append(common, attribute.String("error.type", code))
+		span.SetAttributes(attribute.String("error.type", code))
+		if s.kind == trace.SpanKindClient {
+			span.SetAttributes(attribute.String("quicksilver.fate", quicksilver.FateOf(err).String()))
+		}
+		span.SetStatus(codes.Error, err.Error())
+	}
+	with := metric.WithAttributeSet(attribute.NewSet(common...))
+	s.duration.Record(ctx, took.Seconds(), with)
+	if call.Moved > 0 {
+		s.moved.Add(ctx, call.Moved, with)
+	}
+	return err
+}
+
+// codeOf names the code of an error: what the target said, if it did.
+func codeOf(err error) string {
+	if remote, ok := quicksilver.RemoteOf(err); ok {
+		return remote.Code.Error()
+	}
+	return quicksilver.CodeOf(err).Error()
+}
+
+// A carrier has a propagator read and write metadata. What does not fit is left out: a call is worth more than its trace.
+type carrier struct{ m *quicksilver.Meta }
+
+func (c *carrier) Get(key string) string {
+	value, _ := c.m.Get(key)
+	return value
+}
+
+func (c *carrier) Set(key, value string) {
+	if m, err := c.m.With(key, value); err == nil {
+		*c.m = m
+	}
+}
+
+func (c *carrier) Keys() (keys []string) {
+	for key := range c.m.All() {
+		keys = append(keys, key)
+	}
+	return keys
+}

@@ -1,0 +1,161 @@
+// Package qsprom tells Prometheus about the classes of a program: what has ended, by hg.Config.Observe, and gauges, when it is asked.
+//
+//	hg.Config.Observe ─► Collector ◄─ Collect ─ prometheus.Registry
+//	class ─── Show ───►
+//
+// It is a module of its own, so that the library does not depend on Prometheus.
+package qsprom
+
+import (
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Collector is a prometheus.Collector. Its methods may be called from any goroutine.
+type Collector struct {
+	ended    *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	sent     *prometheus.CounterVec
+	received *prometheus.CounterVec
+
+	mu      sync.Mutex // guards the fields below
+	classes []*hg.Class
+	methods map[string]bool // those that have labels of their own
+}
+
+// maxMethods bounds the values of the label method: peers may call what does not exist. The others share "(others)".
+const maxMethods = 256
+
+var labels = []string{"side", "method"}
+
+// New returns a Collector that knows no class.
+func New() *Collector {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "quicksilver", Name: name, Help: help}, labels)
+	}
+	return &Collector{
+		ended: counter("ended_total", "Calls at their origin, requests at their target, and transfers, that have ended.", "side", "method", "code"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "quicksilver", Name: "duration_seconds", Help: "How long they took in all.",
+			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 12), // 10 µs to 42 s
+		}, labels),
+		sent:     counter("sent_bytes_total", "Bytes of input, output or memory that this side has sent.", labels...),
+		received: counter("received_bytes_total", "Bytes of input, output or memory that this side has received.", labels...),
+		methods:  map[string]bool{},
+	}
+}
+
+// Observe is for hg.Config.Observe, or is called by what is set there. It does not block.
+func (c *Collector) Observe(e *hg.Event) {
+	side, method, code := e.Kind.String(), c.method(e.RPC), "ok"
+	if e.Code != 0 {
+		code = e.Code.Error()
+	}
+	c.ended.WithLabelValues(side, method, code).Inc()
+	c.duration.WithLabelValues(side, method).Observe(e.Took.Seconds())
+	c.sent.WithLabelValues(side, method).Add(float64(e.Sent))
+	c.received.WithLabelValues(side, method).Add(float64(e.Received))
+}
+
+func (c *Collector) method(name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.methods[name] {
+		if len(c.methods) >= maxMethods {
+			return "(others)"
+		}
+		c.methods[name] = true
+	}
+	return name
+}
+
+// Show adds a class, whose contexts are told of from now on, also those that it makes later.
+func (c *Collector) Show(class *hg.Class) {
+	c.mu.Lock()
+	c.classes = append(c.classes, class)
+	c.mu.Unlock()
+	for _, hctx := range class.Contexts() {
+		hctx.Calls() // requests have an age from now on
+	}
+}
+
+// A reading is a value of a context.
+type reading struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(s *hg.Stats) float64
+}
+
+func describe(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName("quicksilver", "", name), help, []string{"address", "context"}, nil)
+}
+
+var readings = []reading{
+	{describe("peers", "Sessions that are up."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Peers) }},
+	{describe("peers_lost_total", "Peers that were lost."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.PeersLost) }},
+	{describe("handlers_active", "Requests whose handlers have begun and that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Active) }},
+	{describe("requests_waiting", "Requests that wait for another one to end."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Waiting) }},
+	{describe("queued", "Callbacks and handlers that wait to be run."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Queued) }},
+	{describe("handles", "Handles that are not closed, and requests that have not ended."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Handles) }},
+	{describe("lent_bytes", "Bytes of input and output lent to peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Lent) }},
+	{describe("pulled_bytes", "Bytes of input and output being fetched from peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.Pulled) }},
+	{describe("reserved_bytes", "Bytes of envelopes and room guaranteed to peers."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Reserved) }},
+	{describe("regions", "Registered memory of the class."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.Regions) }},
+	{describe("envelopes_high_water", "The envelopes that the program has really needed of a peer."), prometheus.GaugeValue, func(s *hg.Stats) float64 { return float64(s.NA.HighWater) }},
+	{describe("stalls_total", "Messages that had to wait for an envelope, or failed for want of one."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.Stalls) }},
+	{describe("violations_total", "Peers that were cut because they broke the protocol."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.NA.Violations) }},
+	{describe("one_way_dropped_total", "One-way requests that could not be served."), prometheus.CounterValue, func(s *hg.Stats) float64 { return float64(s.Dropped) }},
+}
+
+var oldest = prometheus.NewDesc("quicksilver_oldest_seconds", "Age of the oldest that is under way; 0 if nothing is.", []string{"address", "context", "side"}, nil)
+
+// vecs are what Observe fills.
+func (c *Collector) vecs() []prometheus.Collector {
+	return []prometheus.Collector{c.ended, c.duration, c.sent, c.received}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, v := range c.vecs() {
+		v.Describe(to)
+	}
+	for _, r := range readings {
+		to <- r.desc
+	}
+	to <- oldest
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	for _, v := range c.vecs() {
+		v.Collect(to)
+	}
+	c.mu.Lock()
+	classes := slices.Clone(c.classes)
+	c.mu.Unlock()
+	for _, class := range classes {
+		for _, hctx := range class.Contexts() {
+			collect(hctx, to)
+		}
+	}
+}
+
+func collect(hctx *hg.Context, to chan<- prometheus.Metric) {
+	s, address, id := hctx.Stats(), hctx.Self().String(), strconv.Itoa(hctx.ID())
+	for _, r := range readings {
+		to <- prometheus.MustNewConstMetric(r.desc, r.kind, r.value(&s), address, id)
+	}
+	var ages [3]time.Duration
+	for _, i := range hctx.Calls() {
+		ages[i.Kind%3] = max(ages[i.Kind%3], i.Age)
+	}
+	for kind, age := range ages {
+		to <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, age.Seconds(), address, id, hg.EventKind(kind).String())
+	}
+}

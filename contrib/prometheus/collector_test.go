@@ -1,0 +1,102 @@
+package qsprom_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	qsprom "github.com/quicksilver-rpc/quicksilver/contrib/prometheus"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+var double = quicksilver.Define[int, int]("math/double")
+
+// A server's metrics, fetched by HTTP, tell what it has done and please the linter.
+func TestCollector(t *testing.T) {
+	c := qsprom.New()
+	node, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{HG: hg.Config{Observe: c.Observe}})
+	require.NoError(t, err)
+	c.Show(node.HG().Class())
+	double.Handle(node, func(_ context.Context, n int) (int, error) {
+		if n < 0 {
+			return 0, quicksilver.Errorf(quicksilver.BadInput, "negative")
+		}
+		return 2 * n, nil
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- node.Serve(ctx) }()
+	client, err := quicksilver.Open("tcp://", quicksilver.Config{})
+	require.NoError(t, err)
+	peer, err := client.Peer(ctx, node.Addr().String())
+	require.NoError(t, err)
+	for range 3 {
+		_, err = double.Call(ctx, peer, 1)
+		require.NoError(t, err)
+	}
+	_, err = double.Call(ctx, peer, -1)
+	require.ErrorIs(t, err, quicksilver.BadInput)
+
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(c))
+	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
+	defer server.Close()
+	require.Eventually(t, func() bool { // Observe runs in Trigger
+		return testutil.CollectAndCount(c, "quicksilver_ended_total") == 2
+	}, 10*time.Second, time.Millisecond)
+	r, err := http.Get(server.URL)
+	require.NoError(t, err)
+	text, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	require.Equal(t, http.StatusOK, r.StatusCode, "%s", text)
+	problems, err := promlint.New(bytes.NewReader(text)).Lint()
+	require.NoError(t, err)
+	require.Empty(t, problems)
+	problems, err = testutil.CollectAndLint(c)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+
+	require.Contains(t, string(text), `quicksilver_ended_total{code="ok",method="math/double",side="target"} 3`+"\n")
+	require.Contains(t, string(text), `quicksilver_ended_total{code="bad input",method="math/double",side="target"} 1`+"\n")
+	require.Contains(t, string(text), `quicksilver_duration_seconds_count{method="math/double",side="target"} 4`+"\n")
+	require.Contains(t, string(text), fmt.Sprintf("quicksilver_peers{address=%q,context=\"0\"} 1\n", node.Addr()))
+	require.Contains(t, string(text), fmt.Sprintf("quicksilver_oldest_seconds{address=%q,context=\"0\",side=\"target\"} 0\n", node.Addr()))
+	require.NoError(t, client.Close())
+	stop()
+	require.NoError(t, <-ended)
+}
+
+// What peers make up does not grow the labels without bound.
+func TestBound(t *testing.T) {
+	c := qsprom.New()
+	for i := range 1000 {
+		c.Observe(&hg.Event{Kind: hg.Target, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoEntry})
+	}
+	require.Equal(t, 257, testutil.CollectAndCount(c, "quicksilver_ended_total"))
+}
+
+// A server with metrics at http://localhost:9100/metrics.
+func Example() {
+	c := qsprom.New()
+	prometheus.MustRegister(c)
+	node, err := quicksilver.Open("tcp://:7000", quicksilver.Config{HG: hg.Config{Observe: c.Observe}})
+	if err != nil {
+		panic(err)
+	}
+	c.Show(node.HG().Class())
+	http.Handle("/metrics", promhttp.Handler())
+	go func() { panic(http.ListenAndServe("localhost:9100", nil)) }()
+}
