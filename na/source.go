@@ -76,23 +76,16 @@ func (c *Context) look() bool {
 	return c.waits.wait(0) > 0 || came
 }
 
-// sourceLooks is how many looks at sources, which cost a few loads each, are made for one at the descriptors.
-const sourceLooks = 16
-
 // glance looks as a leader does that polls: at the sources each time, at the descriptors less often, because that takes a
 // system call.
 func (c *Context) glance() bool {
 	if c.peek() {
 		return true
 	}
-	c.spinner.looks++
-	if c.spinner.looks%hotLooks != 0 {
-		if came, asked := c.poller.peek(); asked {
+	if c.spinner.looks++; c.spinner.looks%hotLooks != 0 {
+		if came, asked := c.poller.peek(); asked || len(c.poller.sources) > 0 {
 			return came
 		}
-	}
-	if len(c.poller.sources) > 0 && c.spinner.looks%sourceLooks != 0 {
-		return false
 	}
 	return c.waits.wait(0) > 0
 }

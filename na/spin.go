@@ -33,7 +33,7 @@ const (
 	spinMisses = 3
 	// spinYield looks are made before other goroutines get the processor and the clock is read.
 	spinYield = 8
-	// hotLooks is how many looks at the descriptor that was readable last are made for one at all of them.
+	// hotLooks is how many looks at the sources and the descriptor that was readable last are made for one at all of them.
 	hotLooks = 4
 	// The bounds of spinner.gap.
 	spinGapFirst, spinGapLast = 16, 1024
