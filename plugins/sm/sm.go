@@ -49,7 +49,7 @@ const defaultTakeTimeout = 10 * time.Second
 // Open implements na.Plugin.
 func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	d := &domain{opts: p.opts, start: time.Now()}
-	t := engine.Transport{Scheme: scheme, Exact: true, Names: &d.names, Carrier: d.newCarrier}
+	t := engine.Transport{Scheme: scheme, Exact: true, Batch: 16, Names: &d.names, Carrier: d.newCarrier}
 	if err := d.open(rest); err != nil {
 		return nil, err
 	}

@@ -46,6 +46,7 @@ type Endpoint struct {
 	mu       sync.Mutex // guards everything below and every Link
 	shut     bool
 	draining bool
+	kicks    int           // Unlocks since frames were held back
 	corks    int           // frames are held back while it is not 0
 	now      time.Duration // as last told
 	links    map[uint64]*Link

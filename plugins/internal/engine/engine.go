@@ -20,7 +20,10 @@ type Transport struct {
 	// Listen is Self if peers can dial it, else empty.
 	Listen string
 	// Exact says that the carriers never send anything in place of bytes that are gone: the bytes vouch for themselves.
-	Exact   bool
+	Exact bool
+	// Batch is after how many operations frames leave that are held back to leave together, because a peer that looks may begin.
+	// Zero means that they wait for the end.
+	Batch   int
 	Names   Names
 	Regions Regions // may be nil
 	// Via, if not nil, reports whether a peer that the class's own transport calls name can be reached by this one, and as what.

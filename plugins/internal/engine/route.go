@@ -78,8 +78,10 @@ func (e *Endpoint) Lock() { e.mu.Lock() }
 // Unlock sends what was queued, unless it is held back (Cork), and returns the lock. It returns the lock for a while before
 // that, too: what comes before it has to leave everything in order.
 func (e *Endpoint) Unlock() {
-	if e.corks == 0 {
-		e.leave()
+	if len(e.kicked) > 0 {
+		if e.kicks++; e.corks == 0 || e.kicks == e.eng.own.Batch {
+			e.leave()
+		}
 	}
 	e.unlock(len(e.kicked) > 0)
 }
@@ -100,6 +102,7 @@ func (e *Endpoint) Pause() { e.mu.Unlock() }
 
 // leave has the carriers send what was queued. Locked, though not all the time.
 func (e *Endpoint) leave() {
+	e.kicks = 0
 	for len(e.kicked) > 0 {
 		batch := e.kicked
 		e.kicked, e.flushing = e.flushing[:0], nil
