@@ -61,6 +61,7 @@ var commands = []command{
 	{"info", "show plugins, addresses, limits and the kernel", runInfo},
 	{"swarm", "", runSwarm}, // the other side of qs perf -op idle
 	{"floor", "", runFloor}, // and of -floor
+	{"floor-unix", "", runFloorUnix},
 	{"soaktarget", "", runSoakTarget},
 }
 

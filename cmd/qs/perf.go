@@ -63,7 +63,7 @@ func runPerf(args []string, out io.Writer) error {
 	op := fs.String("op", "", "rate, lat (calls with input of a size), read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk; idle: what silent peers cost")
 	both := fs.Bool("both", false, "-op rate and lat: the output has the size of the input; without it there is none")
 	peers := fs.Int("peers", 1000, "how many peers, with -op idle")
-	withFloor := fs.Bool("floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection")
+	withFloor := fs.Bool("floor", false, "also measure the least that a call could cost, a bare echo over one tcp connection, and what one over a unix socket costs through package net")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if err := parse(fs, args, 0, 0); err != nil {
 		return err
@@ -141,7 +141,11 @@ func runPerf(args []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		rs = append(rs, floor)
+		unix, err := p.floorUnix(n.busy)
+		if err != nil {
+			return err
+		}
+		rs = append(rs, floor, unix)
 	}
 	if *asJSON {
 		return json.NewEncoder(out).Encode(rs)

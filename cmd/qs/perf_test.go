@@ -104,10 +104,12 @@ func TestPerfFloor(t *testing.T) {
 		q := run(t, 0, "perf", "-floor", "-json", "-time", short, "-spin", spin, "-inflight", "1", "-bulk", "0")
 		var rs []result
 		require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)
-		require.Len(t, rs, 2)
-		require.Equal(t, "floor-tcp", rs[1].Peer)
-		require.Positive(t, rs[1].P50)
-		require.Positive(t, rs[1].Rate["1"])
+		require.Len(t, rs, 3)
+		for i, peer := range []string{"floor-tcp", "floor-unix"} {
+			require.Equal(t, peer, rs[1+i].Peer)
+			require.Positive(t, rs[1+i].P50)
+			require.Positive(t, rs[1+i].Rate["1"])
+		}
 	}
 }
 
