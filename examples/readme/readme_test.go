@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
 )
 
-// The tests of this file hold the README to what is there.
+// The tests of this package hold the README and the pages to what is there.
 
 const root = "../.."
 
@@ -28,10 +28,12 @@ func readme(t *testing.T) string {
 	return string(b)
 }
 
-// TestProgram: the program in the README is the one that is built and run.
+// TestProgram: the program in the guide is the one that is built and run.
 func TestProgram(t *testing.T) {
-	_, rest, ok := strings.Cut(readme(t), "```go\n")
-	require.True(t, ok, "the README shows no program")
+	guide, err := os.ReadFile(filepath.Join(root, "docs/GUIDE.md"))
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(guide), "```go\n")
+	require.True(t, ok, "the guide shows no program")
 	shown, _, _ := strings.Cut(rest, "```")
 	built, err := os.ReadFile("main.go")
 	require.NoError(t, err)
@@ -39,15 +41,15 @@ func TestProgram(t *testing.T) {
 }
 
 var (
-	proofs = regexp.MustCompile("`([a-z/]+): (\\w+)(?:/(\\w+))?`")
+	proofs = regexp.MustCompile("`(\\.|[a-z/]+): (\\w+)(?:/(\\w+))?`")
 	names  = regexp.MustCompile("`(na|hg|bulk|request)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?`")
 	links  = regexp.MustCompile(`\]\(([^)"]+)\)`)
 	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
 )
 
-// TestProofs: every test, and every rule of the conformance suite, that the README and the tables of requirements, limits and faults name exists.
+// TestProofs: every test, and every rule of the conformance suite, that the pages name exists.
 func TestProofs(t *testing.T) {
-	for _, file := range []string{"README.md", "docs/REQUIREMENTS.md", "docs/LIMITS.md", "docs/FAULTS.md"} {
+	for _, file := range []string{"docs/GUARANTEES.md", "docs/REQUIREMENTS.md", "docs/LIMITS.md", "docs/FAULTS.md"} {
 		b, err := os.ReadFile(filepath.Join(root, file))
 		require.NoError(t, err)
 		found := proofs.FindAllStringSubmatch(string(b), -1)
@@ -136,9 +138,11 @@ func catchers() map[string][]string {
 	return found
 }
 
-// TestNames: every name of the API that the README gives is exported.
+// TestNames: every name of the API that the README and the guide give is exported.
 func TestNames(t *testing.T) {
-	found := names.FindAllStringSubmatch(readme(t), -1)
+	guide, err := os.ReadFile(filepath.Join(root, "docs/GUIDE.md"))
+	require.NoError(t, err)
+	found := names.FindAllStringSubmatch(readme(t)+string(guide), -1)
 	require.Greater(t, len(found), 20)
 	have := map[string]map[string]bool{}
 	for _, m := range found {
@@ -149,7 +153,7 @@ func TestNames(t *testing.T) {
 		if have[pkg] == nil {
 			have[pkg] = exported(t, pkg)
 		}
-		assert.True(t, have[pkg][want], "%s, which the README names, is not there", m[0])
+		assert.True(t, have[pkg][want], "%s, which a page names, is not there", m[0])
 	}
 }
 
@@ -160,7 +164,8 @@ func TestPlaces(t *testing.T) {
 		if strings.HasPrefix(m[1], "https://") {
 			continue
 		}
-		_, err := os.Stat(filepath.Join(root, m[1]))
+		file, _, _ := strings.Cut(m[1], "#")
+		_, err := os.Stat(filepath.Join(root, file))
 		assert.NoError(t, err, m[0])
 	}
 }
@@ -179,7 +184,7 @@ func sources(t *testing.T, dir, pattern string) string {
 	return b.String()
 }
 
-// exported returns the functions, types and methods of a package, methods as "Type.Method".
+// exported returns the names that a package declares, methods and fields as "Type.Name".
 func exported(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
@@ -194,8 +199,20 @@ func exported(t *testing.T, dir string) map[string]bool {
 				found[receiver(d)+d.Name.Name] = true
 			case *ast.GenDecl:
 				for _, s := range d.Specs {
-					if ts, ok := s.(*ast.TypeSpec); ok {
-						found[ts.Name.Name] = true
+					switch s := s.(type) {
+					case *ast.ValueSpec:
+						for _, n := range s.Names {
+							found[n.Name] = true
+						}
+					case *ast.TypeSpec:
+						found[s.Name.Name] = true
+						if st, ok := s.Type.(*ast.StructType); ok {
+							for _, f := range st.Fields.List {
+								for _, n := range f.Names {
+									found[s.Name.Name+"."+n.Name] = true
+								}
+							}
+						}
 					}
 				}
 			}
