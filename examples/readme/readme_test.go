@@ -101,7 +101,7 @@ func TestFaults(t *testing.T) {
 		}
 		require.Len(t, row, 5, "F%02d", n)
 		assert.Regexp(t, proofs, row[3], "F%02d over tcp", n)
-		if row[4] != "real sockets only" {
+		if row[4] != "real sockets only" && row[4] != "real processes only" {
 			assert.Regexp(t, proofs, row[4], "F%02d in the simulator", n)
 		}
 	}
