@@ -72,8 +72,7 @@ func coded(err error) error {
 
 // call runs one command of usage.
 func call(ctx context.Context, store qs.Peer, command, key, file string) (out string, err error) {
-	var f *os.File
-	var size int64
+	f, size := (*os.File)(nil), int64(0)
 	switch command {
 	case "put":
 		if f, err = os.Open(file); err == nil {
@@ -108,6 +107,7 @@ func main() {
 	defer stop()
 	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: time.Second})}, Grace: 30 * time.Second}
 	if args[0] == "serve" {
+		cfg.HG.Reflect = true // for qs rpcs
 		node := must(qs.Open(args[1], cfg))
 		handle(node, must(os.OpenRoot(args[2])))
 		fmt.Println(node.Addr())
