@@ -24,8 +24,9 @@ type Config struct {
 	Workers int
 	// Grace bounds how long Serve and Shutdown let what is under way end. Zero means 10 s, negative not at all.
 	Grace time.Duration
-	// Contexts is how many contexts, with a goroutine each in Serve, share the port, for machines with many cores: 0 is one.
-	// A peer stays with one of them. Not on "sim://".
+	// Contexts is how many contexts, with a goroutine each in Serve, share the port, for machines with many cores: 0 is one. Calls
+	// to one Peer always leave by the same context. Others choose which one they call: context 2 has the node's address with "#2"
+	// at its end, and without that it is the first. On "tcp://" only.
 	Contexts int
 	// Client wraps calls, Server wraps handlers. The first is the outermost.
 	Client, Server []Interceptor

@@ -126,6 +126,10 @@ func runServe(args []string, out io.Writer) error {
 			cancel()
 		}()
 	}
+	if node != nil {
+		defer context.AfterFunc(ctx, interrupted)()
+		return node.Serve(ctx)
+	}
 	defer context.AfterFunc(ctx, func() {
 		_ = class.Close()
 		interrupted()
