@@ -28,10 +28,12 @@ type Config struct {
 	// to one Peer always leave by the same context. Others choose which one they call: context 2 has the node's address with "#2"
 	// at its end, and without that it is the first. On "tcp://" only.
 	Contexts int
+	// Reflect tells peers what n serves, with the types of input and output: for "qs rpcs".
+	Reflect bool
 	// Client wraps calls, Server wraps handlers. The first is the outermost.
 	Client, Server []Interceptor
-	// HG is the configuration of the layers below: limits, Authorize, Observe, Logger, Codec, Reflect. The node sets its
-	// Dispatch, and its NA as TLS, PeerTimeout and Contexts say.
+	// HG is the configuration of the layers below: limits, Authorize, Observe, Logger, Codec. The node sets its Dispatch,
+	// and the rest as the fields above say.
 	HG hg.Config
 }
 
@@ -78,6 +80,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.Grace == 0 {
 		c.Grace = 10 * time.Second
 	}
+	c.HG.Reflect = c.HG.Reflect || c.Reflect
 	if c.PeerTimeout != 0 {
 		c.HG.NA.PeerTimeout = c.PeerTimeout
 	}

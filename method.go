@@ -34,8 +34,8 @@ type method struct {
 }
 
 // Define names a method. Names are global: package and method, say, with a slash between; 1 to 255 bytes. It panics when the name is
-// of another length, or when In or Out holds a Source or a Sink where none can be: in a pointer, slice, map or interface, or
-// in Out.
+// of another length, and when a Source or a Sink is where none can be: in a pointer, slice, array or map, in a field that is not
+// exported, or in Out.
 func Define[In, Out any](name string) *Method[In, Out] { return DefineWith[In, Out](name, Options{}) }
 
 // DefineWith is Define with Options.
