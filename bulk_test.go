@@ -300,3 +300,30 @@ func TestLateUse(t *testing.T) {
 	_, err = qs.Lend(make([]byte, 10)).Reader(ctx).Read(make([]byte, 10))
 	require.ErrorIs(t, err, qs.ErrUnsupported)
 }
+
+// TestUnmappedFiles: where files cannot be mapped their bytes go through a ring. It does not run beside others.
+func TestUnmappedFiles(t *testing.T) {
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	qs.WithoutMapping(func() {
+		ctx := within(t)
+		const n = 5_000_001
+		name := filepath.Join(t.TempDir(), "f")
+		f, err := os.Create(name)
+		require.NoError(t, err)
+		defer f.Close()
+		for _, how := range []string{"file", "copy"} {
+			sink := qs.FillFile(f, n+10)
+			_, err = get.Call(ctx, to, getIn{how, n, sink})
+			require.NoError(t, err)
+			require.EqualValues(t, n, sink.Filled())
+			got, err := os.ReadFile(name)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(noise(7, n), got), how)
+		}
+		got, err := put.Call(ctx, to, putIn{"copy", qs.LendFile(f)})
+		require.NoError(t, err)
+		require.Equal(t, hashOf(noise(7, n)), got)
+		_, err = get.Call(ctx, to, getIn{"copy", n, qs.FillFile(f, n-1)})
+		require.ErrorContains(t, err, "room for 5000000 bytes")
+	})
+}

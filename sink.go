@@ -26,6 +26,8 @@ type sink struct {
 	size int64     //
 	into io.Writer //
 
+	of *sink // of a file that cannot be mapped, behind into
+
 	filled atomic.Int64
 
 	wire []byte  // in the input of one attempt
@@ -209,7 +211,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	}
 	w := p.stream()
 	w.ctx = ctx
-	m, err := bulk.MapFile(f, bulk.FileOptions{})
+	m, err := mapFile(f, bulk.FileOptions{})
 	if err != nil || p.ring {
 		if err == nil {
 			_ = m.Close()

@@ -1,0 +1,238 @@
+package quicksilver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// mapFile is replaced by tests of systems where files cannot be mapped.
+var mapFile = bulk.MapFile
+
+// loans is what one attempt has lent.
+type loans struct {
+	n       *Node
+	hctx    *hg.Context
+	m       *method
+	handles []*bulk.Handle
+	files   []*bulk.File
+	rings   []*ring
+	sinks   []*sink // in the order of the fields; nil for zero Sinks
+}
+
+// lend returns a pointer to a copy of the input in which Sources and Sinks can be encoded.
+func (l *loans) lend(in any) (any, error) {
+	own := reflect.New(reflect.TypeOf(in).Elem())
+	own.Elem().Set(reflect.ValueOf(in).Elem())
+	for _, f := range l.m.fields {
+		switch at := own.Elem().FieldByIndex(f.path).Addr().Interface().(type) {
+		case *Source:
+			if at.s == nil {
+				continue
+			}
+			wire, err := l.source(at.s)
+			if err != nil {
+				return nil, err
+			}
+			at.s = &source{wire: wire}
+		case *Sink:
+			l.sinks = append(l.sinks, at.s)
+			if at.s == nil {
+				continue
+			}
+			wire, err := l.sink(at.s)
+			if err != nil {
+				return nil, err
+			}
+			at.s = &sink{wire: wire}
+		}
+	}
+	return own.Interface(), nil
+}
+
+func (l *loans) source(s *source) ([]byte, error) {
+	switch {
+	case s.segs != nil:
+		return l.memory(bulk.ReadOnly, s.segs)
+	case s.file != nil:
+		m, err := mapFile(s.file, bulk.FileOptions{})
+		if errors.Is(err, errors.ErrUnsupported) {
+			return l.ring(&sectionReader{f: s.file}, nil)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return l.mapped(bulk.ReadOnly, m)
+	case s.from != nil:
+		return l.ring(s.from, nil)
+	case s.got != nil:
+		return nil, notInCall("Source")
+	}
+	return []byte{}, nil // Lend()
+}
+
+func (l *loans) sink(s *sink) ([]byte, error) {
+	s.filled.Store(0)
+	switch {
+	case s.segs != nil:
+		return l.memory(bulk.WriteOnly, s.segs)
+	case s.file != nil:
+		if info, err := s.file.Stat(); err != nil {
+			return nil, err
+		} else if s.size < 0 || info.Size() < s.size {
+			if err := s.file.Truncate(s.size); err != nil {
+				return nil, err
+			}
+		}
+		if s.size == 0 {
+			return []byte{}, nil
+		}
+		m, err := mapFile(s.file, bulk.FileOptions{Write: true, Length: s.size})
+		if errors.Is(err, errors.ErrUnsupported) {
+			through := &sink{into: &roomWriter{f: s.file, room: s.size}, of: s}
+			l.sinks[len(l.sinks)-1] = through
+			return l.ring(nil, through)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return l.mapped(bulk.WriteOnly, m)
+	case s.into != nil:
+		return l.ring(nil, s)
+	case s.got != nil:
+		return nil, notInCall("Sink")
+	}
+	return []byte{}, nil // Fill()
+}
+
+// A roomWriter writes a file from its beginning, up to a size.
+type roomWriter struct {
+	f         *os.File
+	off, room int64
+}
+
+func (w *roomWriter) Write(b []byte) (int, error) {
+	if int64(len(b)) > w.room-w.off {
+		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file", w.room)
+	}
+	n, err := w.f.WriteAt(b, w.off)
+	w.off += int64(n)
+	return n, err
+}
+
+// sectionReader reads a file from its beginning, whatever its offset is.
+type sectionReader struct {
+	f   *os.File
+	off int64
+}
+
+func (r *sectionReader) Read(b []byte) (int, error) {
+	n, err := r.f.ReadAt(b, r.off)
+	r.off += int64(n)
+	return n, err
+}
+
+func (l *loans) memory(access bulk.Access, segs [][]byte) ([]byte, error) {
+	if total(segs) == 0 {
+		return []byte{}, nil
+	}
+	h, err := bulk.Create(l.hctx, bulk.Options{Access: access}, segs...)
+	if err != nil {
+		return nil, err
+	}
+	l.handles = append(l.handles, h)
+	return h.AppendBinary([]byte{ticketMemory})
+}
+
+func (l *loans) mapped(access bulk.Access, m *bulk.File) ([]byte, error) {
+	l.files = append(l.files, m)
+	if m.Len() == 0 {
+		return []byte{}, nil
+	}
+	h, err := m.Create(l.hctx, bulk.Options{Access: access})
+	if err != nil {
+		return nil, err
+	}
+	l.handles = append(l.handles, h)
+	return h.AppendBinary([]byte{ticketMemory})
+}
+
+func (l *loans) ring(from io.Reader, into *sink) ([]byte, error) {
+	g, err := l.n.rings.open(l.hctx, from, into)
+	if err != nil {
+		return nil, err
+	}
+	l.rings = append(l.rings, g)
+	l.handles = append(l.handles, g.h)
+	return g.h.AppendBinary(append([]byte{ticketRing}, g.id[:]...))
+}
+
+// moved returns how many bytes of what is lent have been moved.
+func (l *loans) moved() (n int64) {
+	for _, h := range l.handles {
+		n += h.Moved()
+	}
+	for _, g := range l.rings {
+		k, _ := g.progress()
+		n += k
+	}
+	return n
+}
+
+// end takes back what was lent, and says how far the Sinks were filled.
+func (l *loans) end(o *outgoing, err error) error {
+	if o.ctl != nil {
+		o.ctl.lend(nil)
+	}
+	for _, g := range l.rings {
+		g.close()
+		if _, failed := g.progress(); failed != nil && err != nil && !errors.Is(err, failed) {
+			err = fmt.Errorf("%w: %w", err, failed)
+		}
+	}
+	o.Moved, o.streams = l.moved(), len(l.rings) > 0
+	for _, h := range l.handles {
+		if h.CloseWait(context.Background()) != nil {
+			l.n.drained()
+		}
+	}
+	for _, m := range l.files {
+		_ = m.Close()
+	}
+	if err == nil && o.filled != nil {
+		err = l.fill(*o.filled)
+	}
+	return err
+}
+
+// fill takes in what the target says of the Sinks.
+func (l *loans) fill(filled []int64) error {
+	if len(filled) != len(l.sinks) {
+		return fmt.Errorf("quicksilver: method %s: the answer speaks of %d Sinks, there are %d: %w", l.m.name, len(filled), len(l.sinks), hg.ErrProtocol)
+	}
+	for i, s := range l.sinks {
+		n := filled[i]
+		if room := (Sink{s}).Len(); n < 0 || room >= 0 && n > room || room < 0 && n != s.filled.Load() {
+			return fmt.Errorf("quicksilver: method %s: the answer says that Sink %d holds %d bytes: %w", l.m.name, i, n, hg.ErrProtocol)
+		}
+		if s == nil || s.into != nil && s.of == nil {
+			continue
+		}
+		if s.of != nil {
+			s = s.of
+		}
+		s.filled.Store(n)
+		if s.file != nil {
+			if err := s.file.Truncate(n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package quicksilver
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A ringCall is a handler's side of ringRPC.
+type ringCall struct {
+	n  *Node
+	i  int
+	to Addr
+	id ringID
+}
+
+func (p *pulled) call() ringCall { return ringCall{p.req.n, p.req.from.i, p.peer, p.id} }
+func (p *pushed) call() ringCall { return ringCall{p.req.n, p.req.from.i, p.peer, p.id} }
+
+// say tells the caller how far the handler is, waits until the caller is as far as need, or at the end, and returns where it is.
+func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end bool, err error) {
+	h, err := c.n.handle(c.i, c.to, hg.HashName(ringRPC))
+	if err != nil {
+		return 0, false, err
+	}
+	in := make([]byte, 0, ringRequest)
+	in = append(in, c.id[:]...)
+	in = binary.LittleEndian.AppendUint64(in, uint64(mine))
+	in = binary.LittleEndian.AppendUint64(in, uint64(need))
+	out, err := h.CallRaw(ctx, in)
+	if err == nil && len(out) != ringAnswer {
+		err = fmt.Errorf("quicksilver: %s: answer of %d bytes, want %d: %w", ringRPC, len(out), ringAnswer, hg.ErrProtocol)
+	}
+	if err == nil {
+		theirs, end = int64(binary.LittleEndian.Uint64(out)), out[8] == 1
+	}
+	c.n.keep(c.i, h)
+	return theirs, end, err
+}
+
+var errRingAnswer = fmt.Errorf("quicksilver: %s: the caller answers a position that cannot be: %w", ringRPC, hg.ErrProtocol)
+
+// A ringReader reads a From at its handler.
+type ringReader struct {
+	c    ringCall
+	p    *pulled
+	ctx  context.Context
+	buf  []byte
+	rest []byte // of buf
+	pos  int64  // bytes that were pulled
+	have int64  // bytes that the caller has read
+	end  bool
+	err  error
+}
+
+func (r *ringReader) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	if err := r.fetch(); err != nil {
+		return 0, err
+	}
+	n := copy(b, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// WriteTo implements io.WriterTo.
+func (r *ringReader) WriteTo(w io.Writer) (total int64, err error) {
+	for {
+		if err := r.fetch(); err == io.EOF {
+			return total, nil
+		} else if err != nil {
+			return total, err
+		}
+		n, err := w.Write(r.rest)
+		if err == nil && n < len(r.rest) {
+			err = io.ErrShortWrite
+		}
+		r.rest = r.rest[n:]
+		total += int64(n)
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// fetch waits until there is something in rest.
+func (r *ringReader) fetch() error {
+	if err := r.p.check("Source"); err != nil {
+		return err
+	}
+	if len(r.rest) > 0 || r.err != nil {
+		return r.err
+	}
+	r.err = r.pull()
+	return r.err
+}
+
+func (r *ringReader) pull() error {
+	if r.pos == r.have && r.end {
+		return io.EOF
+	}
+	have, end, err := r.c.say(r.ctx, r.pos, r.pos+1) // what was pulled is free now
+	switch {
+	case err != nil:
+		return err
+	case have < r.have || have > r.pos+ringSize || have == r.pos && !end:
+		return errRingAnswer
+	}
+	r.have, r.end = have, end
+	if have == r.pos {
+		return io.EOF
+	}
+	at := r.pos % ringSize
+	n := min(have-r.pos, ringPiece, ringSize-at)
+	if int64(cap(r.buf)) < n {
+		r.buf = make([]byte, n)
+	}
+	hctx := r.p.req.r.Queue()
+	ra, err := bulk.NewReaderAt(r.ctx, hctx, bulk.Stream{Peer: r.p.peer, Handle: r.p.handle})
+	if err != nil {
+		return err
+	}
+	if _, err := ra.ReadAt(r.buf[:n], at); err != nil && err != io.EOF {
+		return err
+	}
+	r.rest = r.buf[:n]
+	r.pos += n
+	return nil
+}
+
+// A ringWriter writes an Into at its handler.
+type ringWriter struct {
+	c    ringCall
+	p    *pushed
+	buf  []byte // to be pushed
+	pos  int64  // bytes that were pushed
+	done int64  // bytes that the caller has written
+	err  error
+}
+
+func (w *ringWriter) Write(b []byte) (n int, err error) {
+	for len(b) > 0 {
+		room, err := w.room()
+		if err != nil {
+			return n, err
+		}
+		k := copy(room, b)
+		if err := w.add(k); err != nil {
+			return n, err
+		}
+		n += k
+		b = b[k:]
+	}
+	return n, nil
+}
+
+// ReadFrom implements io.ReaderFrom.
+func (w *ringWriter) ReadFrom(r io.Reader) (total int64, err error) {
+	for empty := 0; empty < 100; empty++ {
+		room, err := w.room()
+		if err != nil {
+			return total, err
+		}
+		n, err := r.Read(room)
+		if n > 0 {
+			empty = 0
+			if err := w.add(n); err != nil {
+				return total, err
+			}
+			total += int64(n)
+		}
+		if err == io.EOF {
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, io.ErrNoProgress
+}
+
+// room returns where the next bytes go.
+func (w *ringWriter) room() ([]byte, error) {
+	if err := w.p.check("Sink"); err != nil {
+		return nil, err
+	}
+	if w.buf == nil {
+		w.buf = make([]byte, 0, ringPiece)
+	}
+	end := min(ringPiece, ringSize-w.pos%ringSize) // a piece does not go around the end
+	return w.buf[len(w.buf):end], w.err
+}
+
+func (w *ringWriter) add(n int) error {
+	w.buf = w.buf[:len(w.buf)+n]
+	if int64(len(w.buf)) < min(ringPiece, ringSize-w.pos%ringSize) {
+		return nil
+	}
+	return w.push()
+}
+
+// push moves what is in buf into the ring, when there is room, and says so.
+func (w *ringWriter) push() error {
+	if w.err != nil || len(w.buf) == 0 {
+		return w.err
+	}
+	w.err = w.tryPush()
+	return w.err
+}
+
+func (w *ringWriter) tryPush() error {
+	n := int64(len(w.buf))
+	if w.pos+n-w.done > ringSize {
+		if err := w.say(w.pos + n - ringSize); err != nil {
+			return err
+		}
+	}
+	if err := w.p.push(w.p.w.ctx, w.buf, w.pos%ringSize); err != nil {
+		return err
+	}
+	w.pos += n
+	w.buf = w.buf[:0]
+	return w.say(0)
+}
+
+func (w *ringWriter) say(need int64) error {
+	done, _, err := w.c.say(w.p.w.ctx, w.pos, need)
+	switch {
+	case err != nil:
+		return err
+	case done < w.done || done < need || done > w.pos:
+		return errRingAnswer
+	}
+	w.done = done
+	return nil
+}
+
+// flush waits until the caller has written everything.
+func (w *ringWriter) flush() error {
+	if err := w.push(); err != nil || w.done == w.pos {
+		return err
+	}
+	w.err = w.say(w.pos)
+	return w.err
+}
