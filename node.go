@@ -73,9 +73,9 @@ func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 func (n *Node) Serve(ctx context.Context) error {
 	var others sync.WaitGroup
 	for _, hctx := range n.all[1:] {
-		others.Go(func() { _ = hctx.Wait(ctx, never) })
+		others.Go(func() { _ = drive(ctx, hctx) })
 	}
-	err := n.hctx.Wait(ctx, never)
+	err := drive(ctx, n.hctx)
 	if err != nil && ctx.Err() != nil {
 		err = n.Shutdown(context.Background())
 	} else if errors.Is(err, hg.ErrClosed) {
@@ -86,6 +86,22 @@ func (n *Node) Serve(ctx context.Context) error {
 }
 
 func never() bool { return false }
+
+// drive moves bytes and runs callbacks until ctx ends, in larger batches than Wait, which looks at its condition after each
+// callback.
+func drive(ctx context.Context, hctx *hg.Context) error {
+	if hctx.NA().Scheduled() {
+		return hctx.Wait(ctx, never)
+	}
+	defer context.AfterFunc(ctx, hctx.Wake)()
+	for ctx.Err() == nil {
+		if err := hctx.Progress(-1); err != nil {
+			return err
+		}
+		hctx.Trigger(0)
+	}
+	return ctx.Err()
+}
 
 // Shutdown refuses new calls, lets what is under way end until ctx does, Config.Grace if ctx has no deadline, and closes n. It
 // returns nil when nothing was cut off, else a *hg.ShutdownError that names it. It is not called in a handler.
