@@ -77,8 +77,19 @@ func (o *outgoing) attempt(ctx context.Context) (err error) {
 			_ = h.Close()
 		}
 	}()
-	if err = h.SetMeta(o.Meta); err == nil {
+	said := false
+	for range o.Meta.All() {
+		said = true
+		break
+	}
+	if said {
+		err = h.SetMeta(o.Meta)
+	}
+	if err == nil {
 		err = o.call(ctx, h, in)
+	}
+	if said {
+		_ = h.SetMeta(Meta{}) // of the next call
 	}
 	if len(n.cfg.Client) > 0 {
 		o.Answer = h.OutputMeta()

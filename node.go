@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -25,8 +26,8 @@ type Node struct {
 	known sync.Map // *method: hg.ID
 	idle  []idle   // handles, for each context
 
-	mu     sync.Mutex // guards the fields below, and registering
-	ending bool       // no handle is kept any more
+	ending atomic.Bool // no handle is kept any more
+	mu     sync.Mutex  // guards closed, and registering
 	closed bool
 }
 
@@ -111,9 +112,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 		ctx, stop = n.WithTimeout(ctx, max(n.cfg.Grace, 0))
 		defer stop()
 	}
-	n.mu.Lock()
-	n.ending = true
-	n.mu.Unlock()
+	n.ending.Store(true)
 	n.dropHandles()
 	err := n.class.Shutdown(ctx)
 	if n.hctx.NA().Closing() { // else it was called in a handler
@@ -136,8 +135,9 @@ const closeTime = time.Second
 func (n *Node) Close() error {
 	n.mu.Lock()
 	was := n.closed
-	n.ending, n.closed = true, true
+	n.closed = true
 	n.mu.Unlock()
+	n.ending.Store(true)
 	if was {
 		return nil
 	}
@@ -210,12 +210,9 @@ func (n *Node) handle(i int, to Addr, id hg.ID) (*hg.Handle, error) {
 
 // keep takes the handle of a call back that has ended.
 func (n *Node) keep(i int, h *hg.Handle) {
-	n.mu.Lock()
-	ending := n.ending
-	n.mu.Unlock()
 	k := &n.idle[i]
 	k.mu.Lock()
-	kept := len(k.h) < maxIdle && !ending
+	kept := len(k.h) < maxIdle && !n.ending.Load() // looked at here: dropHandles comes later, or has been seen
 	if kept {
 		k.h = append(k.h, h)
 	}

@@ -61,9 +61,9 @@ func (c *call) once() error {
 		return err
 	}
 	if c.p.api == "typed" {
-		out, err := typedEcho.Call(context.Background(), c.p.to, parcel{1, c.in})
-		if err == nil && (out.ID != 1 || len(out.Body) != len(c.in)) {
-			err = fmt.Errorf("the target sent %d bytes back, not %d", len(out.Body), len(c.in))
+		out, err := typedEcho.Call(context.Background(), c.p.to, c.in)
+		if err == nil && len(out) != len(c.in) {
+			err = fmt.Errorf("the target sent %d bytes back, not %d", len(out), len(c.in))
 		}
 		return err
 	}

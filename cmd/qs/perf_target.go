@@ -13,13 +13,7 @@ import (
 )
 
 // typedEcho is the echo of "qs serve -handlers typed".
-var typedEcho = quicksilver.DefineWith[parcel, parcel]("qs/typed", quicksilver.Options{Codec: codec.Msgpack})
-
-// A parcel is what -api typed sends back and forth.
-type parcel struct {
-	ID   uint64
-	Body []byte
-}
+var typedEcho = quicksilver.DefineWith[[]byte, []byte]("qs/typed", quicksilver.Options{Codec: codec.Msgpack})
 
 // The RPCs of qs perf. Both sides use codec.Raw.
 const (

@@ -75,7 +75,7 @@ func runServe(args []string, out io.Writer) error {
 		if node, err = quicksilver.Open(addr, quicksilver.Config{HG: cfg}); err == nil {
 			defer node.Close()
 			class = node.HG().Class()
-			typedEcho.Handle(node, func(_ context.Context, in parcel) (parcel, error) { return in, nil })
+			typedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
 		}
 	} else {
 		class, err = hg.Open(addr, cfg)
