@@ -84,6 +84,9 @@ func overTCP(t *testing.T, name string, opts tcp.Options, f func(t *testing.T, n
 		listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
 }
 
+// UDP runs f over udp with its defaults only: for tests of what happens to datagrams.
+func UDP(t *testing.T, f func(t *testing.T, n *Net)) { overUDP(t, "udp", udp.Options{}, f) }
+
 func overUDP(t *testing.T, name string, opts udp.Options, f func(t *testing.T, n *Net)) {
 	opts.Resolver = slowResolver{}
 	run(t, &Net{Name: name, plugin: udp.New(opts), origin: "udp://", listen: func(int) string { return "udp://127.0.0.1:0" }}, f)

@@ -393,3 +393,17 @@ func TestUT6Names(t *testing.T) {
 	_, err = ParseProfile("fast")
 	require.ErrorContains(t, err, "modern nor seed")
 }
+
+// F21: only packets that acknowledge are lost, or only those that carry something: either way everything arrives, each once.
+func TestOneKindLost(t *testing.T) {
+	for _, lost := range []kind{kindAck, kindData} {
+		for _, ack := range []AckMode{Adaptive, Lazy, Eager} {
+			n := newNetwork(t, 1, faults{delay: ms})
+			a, b := n.pair(Config{Ack: ack}, Config{Ack: ack})
+			n.idle(100 * ms)
+			n.drop = func(_ *node, p *Packet) bool { return p.kind == lost && n.rnd.Float64() < 0.5 }
+			n.stream(a, b, 100, 64, time.Minute)
+			n.stream(b, a, 100, 64, time.Minute)
+		}
+	}
+}

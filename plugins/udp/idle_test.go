@@ -1,0 +1,142 @@
+package udp_test
+
+import (
+	"crypto/rand"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+// A crowd is many peers behind one socket: each says HELLO, confirms that it was heard, and nothing more.
+type crowd struct {
+	conn  *net.UDPConn
+	m     *arq.Machine
+	start time.Time
+	up    int
+}
+
+func (c *crowd) now() time.Duration { return time.Since(c.start) + 1 }
+
+func (c *crowd) Hello(_ *arq.Assoc, dst []byte) []byte {
+	g := frame.Greeting{Version: frame.Version, Envelopes: 1, Eager: 4096, Need: 1, Want: 1, Host: "crowd"}
+	_, _ = rand.Read(g.Incarnation[:])
+	return g.Append(dst)
+}
+func (c *crowd) Greet(*arq.Assoc, []byte) error { c.up++; return nil }
+func (c *crowd) Admit(netip.AddrPort, []byte, bool, *arq.Assoc) arq.Admission {
+	return arq.Admission{}
+}
+func (c *crowd) Deliver(*arq.Assoc, []byte)                          {}
+func (c *crowd) Place(*arq.Assoc, *[arq.FrontSize]byte, int, []byte) {}
+func (c *crowd) Sent(*arq.Assoc, any)                                {}
+func (c *crowd) Room(*arq.Assoc)                                     {}
+func (c *crowd) Finishing(*arq.Assoc)                                {}
+func (c *crowd) Ended(*arq.Assoc, arq.End)                           {}
+
+// pass sends what there is, and takes in what comes within a moment.
+func (c *crowd) pass(t *testing.T, buf []byte) {
+	var head [arq.HeadSize]byte
+	for {
+		o, ok := c.m.Next(c.now(), head[:])
+		if !ok {
+			break
+		}
+		_, err := c.conn.WriteToUDPAddrPort(append(append(buf[:0], o.Head...), o.Body...), o.To)
+		require.NoError(t, err)
+	}
+	for {
+		_ = c.conn.SetReadDeadline(time.Now().Add(100 * time.Microsecond))
+		n, from, err := c.conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			break
+		}
+		p, err := arq.Parse(buf[:n])
+		require.NoError(t, err)
+		c.m.Receive(c.now(), netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), &p)
+	}
+	c.m.Poll(c.now())
+}
+
+// gather connects peers to a node, some from each socket, and leaves them silent.
+func gather(t *testing.T, n *node, peers, each int) {
+	ap, err := netip.ParseAddrPort(n.cls.Addr().Name()[len("udp://"):])
+	require.NoError(t, err)
+	buf := make([]byte, arq.MaxSize)
+	session := uint64(time.Now().UnixNano()) // ports are used again
+	for peers > 0 {
+		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		require.NoError(t, err)
+		c := &crowd{conn: conn, start: time.Now()}
+		c.m = arq.New(arq.Config{Rand: func(b []byte) { _, _ = rand.Read(b) }, Session: func() uint64 { session++; return session }}, c)
+		want := min(each, peers)
+		peers -= want
+		for range want {
+			_, err := c.m.Dial(c.now(), ap, 0, arq.Path{Local: true}, c)
+			require.NoError(t, err)
+			c.pass(t, buf)
+		}
+		for end := time.Now().Add(patience); c.up < want; c.pass(t, buf) {
+			require.Less(t, time.Now(), end, "%d of %d are up", c.up, want)
+		}
+		for range 3 { // what confirms it
+			c.pass(t, buf)
+		}
+		_ = conn.Close()
+	}
+}
+
+// TestIdlePeers: thousands of peers that are silent take less than two KiB each beside the envelope that they are guaranteed.
+// Most of it is the session of the engine.
+func TestIdlePeers(t *testing.T) {
+	peers := long.Or(1000, 3000)
+	cls, err := na.Open("udp://127.0.0.1:0", na.Config{Envelopes: 1, Plugins: []na.Plugin{udp.New(udp.Options{})}})
+	require.NoError(t, err)
+	c, err := cls.NewContext()
+	require.NoError(t, err)
+	n := &node{cls: cls, ctxs: []*na.Context{c}}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = c.Progress(10 * time.Millisecond)
+				c.Trigger(0)
+			}
+		}
+	}()
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	gather(t, n, 100, 100) // buffers
+	before, reserved := heap(), c.Stats().Reserved
+	gather(t, n, peers, 50)
+	await(t, "all", func() bool { return c.Stats().Peers == 100+peers })
+	each := (heap() - before) / int64(peers)
+	t.Logf("%d bytes for each of %d peers; %d are reserved for its envelope", each, peers, (c.Stats().Reserved-reserved)/int64(peers))
+	require.LessOrEqual(t, each, int64(2048))
+	close(stop)
+	<-stopped
+	c.Close()
+	for !c.Closed() {
+		_ = c.Progress(10 * time.Millisecond)
+		c.Trigger(0)
+	}
+	require.NoError(t, cls.Close())
+}
