@@ -105,9 +105,9 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestReadme: the README shows the end of a run as it is.
-func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+// TestGuide: the guide shows the end of a run as it is.
+func TestGuide(t *testing.T) {
+	text, err := os.ReadFile("../../docs/GUIDE.md")
 	require.NoError(t, err)
 	_, shown, _ := strings.Cut(string(text), "```text\n")
 	shown, _, _ = strings.Cut(shown, "```")
