@@ -249,7 +249,7 @@ func (p *peer) next(r int) (ok bool, err error) {
 	ok, needs, err := p.take(r, t)
 	if needs {
 		if err = p.fetchArea(); err == nil {
-			ok, needs, err = p.take(r, t)
+			ok, _, err = p.take(r, t)
 		}
 	}
 	if !ok || err != nil {

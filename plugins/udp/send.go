@@ -91,7 +91,11 @@ func (c *carrier) pack() {
 		to := b[len(b)-l.o.N:]
 		c.slices = l.pc.v.Slices(c.slices[:0], l.o.At, l.o.N)
 		for _, s := range c.slices {
-			n, ok := fault.Copy(to, s)
+			copied := fault.Copy
+			if l.o.Again {
+				copied = fault.CopyAgain
+			}
+			n, ok := copied(to, s)
 			to, l.gone = to[n:], l.gone || !ok
 		}
 		clear(c.slices)

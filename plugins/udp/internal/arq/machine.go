@@ -54,6 +54,7 @@ type Out struct {
 	Body     []byte // do not change; valid until the next call that is not Next or Void
 	Ref      any    // nil: the packet is Head and Body, and sealed
 	At, N    int
+	Again    bool // it was sent before
 	Fragment bool // larger than the path is known to carry: let it be fragmented
 
 	packet *packet

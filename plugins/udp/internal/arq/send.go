@@ -86,7 +86,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	} else {
 		a.transmitBulk(q, &p, &head, o)
 	}
-	o.Head = head
+	o.Head, o.Again = head, again
 	o.Fragment = o.Size() > a.size()
 	if q.size == 0 {
 		q.size = int32(o.Size())
