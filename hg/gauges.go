@@ -29,20 +29,10 @@ type Gauges struct {
 	Peers     []PeerGauges
 }
 
-// PeerGauges are those of one session: see na.PeerStats.
+// PeerGauges are those of one session.
 type PeerGauges struct {
-	Address   string
-	Offered   int
-	Held      int
-	HeldMax   int
-	Promised  int
-	Free      int
-	Queued    int
-	HighWater int
-	Stalls    int64
-	Room      int64
-	RoomHeld  int64
-	RoomFree  int64
+	Address string
+	na.PeerStats
 }
 
 // ServeGauges has c answer GaugesRPC. Who can reach c learns the addresses of its peers and how much they send.
@@ -75,17 +65,9 @@ func (c *Class) Gauges() (all []Gauges) {
 			Inline: s.Inline, Loans: s.Loans, NoRoom: s.NoRoom,
 		}
 		for _, p := range hctx.nctx.Peers() {
-			g.Peers = append(g.Peers, peerGauges(p))
+			g.Peers = append(g.Peers, PeerGauges{p.Addr.Named().String(), p})
 		}
 		all = append(all, g)
 	}
 	return all
-}
-
-func peerGauges(p na.PeerStats) PeerGauges {
-	return PeerGauges{
-		Address: p.Addr.Named().String(), Offered: p.Offered, Held: p.Held, HeldMax: p.HeldMax,
-		Promised: p.Promised, Free: p.Free, Queued: p.Queued, HighWater: p.HighWater, Stalls: p.Stalls,
-		Room: p.Room, RoomHeld: p.RoomHeld, RoomFree: p.RoomFree,
-	}
 }

@@ -66,7 +66,7 @@ func name[T ~uint8](v T, names ...string) string {
 
 // PeerStats are the gauges of one session: what this side has promised the peer, and what the peer has promised.
 type PeerStats struct {
-	Addr Addr // bound to the session
+	Addr Addr `json:"-" msgpack:"-"` // bound to the session
 
 	Offered int   // envelopes that the peer may use here
 	Held    int   // of these, messages that nobody has accepted
