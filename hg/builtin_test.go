@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -109,14 +110,25 @@ func TestBuiltInsAreAuthorized(t *testing.T) {
 // Every call and request is observed once, with what became of it.
 func TestObserve(t *testing.T) {
 	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
-		var seen []hg.Event
-		p := newPair(t, n, hg.Config{Observe: func(e *hg.Event) { seen = append(seen, *e) }})
+		var mu sync.Mutex // who calls and waits is told on a goroutine of its own
+		var all []hg.Event
+		p := newPair(t, n, hg.Config{Observe: func(e *hg.Event) {
+			mu.Lock()
+			all = append(all, *e)
+			mu.Unlock()
+		}})
+		events := func() []hg.Event {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(all)
+		}
 		p.rpc("echo", echo)
 		p.rpc("fails", func(hg.Incoming) error { return hg.Errorf(hg.NotFound, "no such thing") })
 		silent := p.rpc("silent", func(r hg.Incoming) error { return r.Detach() })
 		look := func(want ...hg.Event) {
 			t.Helper()
-			p.Until(func() bool { return len(seen) >= len(want) })
+			p.Until(func() bool { return len(events()) >= len(want) })
+			seen := events()
 			for i := range seen {
 				e := &seen[i]
 				require.Positive(t, e.Took)
@@ -126,7 +138,9 @@ func TestObserve(t *testing.T) {
 			}
 			slices.SortFunc(seen, func(a, b hg.Event) int { return int(a.Kind) - int(b.Kind) })
 			require.Equal(t, want, seen)
-			seen = nil
+			mu.Lock()
+			all = nil
+			mu.Unlock()
 		}
 		_, err := p.ask("echo", make([]byte, 100))
 		require.NoError(t, err)
@@ -142,7 +156,7 @@ func TestObserve(t *testing.T) {
 		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { done = true }))
 		h.Cancel()
 		p.Until(func() bool { return done })
-		look(hg.Event{Kind: hg.Origin, RPC: "silent", Code: hg.ErrCanceled, Fate: seen[0].Fate})
+		look(hg.Event{Kind: hg.Origin, RPC: "silent", Code: hg.ErrCanceled, Fate: events()[0].Fate})
 
 		called := make(chan error)
 		go func() { called <- p.octx.Call(t.Context(), p.target.Addr(), hg.HashName("echo"), make([]byte, 7), nil) }()
@@ -165,7 +179,8 @@ func TestObserve(t *testing.T) {
 		require.NoError(t, h.Forward(nil, func(*hg.Handle, error) { done = true }))
 		p.Until(func() bool { return p.tctx.Stats().Active == 1 })
 		require.NoError(t, p.target.Close())
-		p.Until(func() bool { return done && len(seen) == 2 })
+		p.Until(func() bool { return done && len(events()) == 2 })
+		seen := events()
 		slices.SortFunc(seen, func(a, b hg.Event) int { return int(a.Kind) - int(b.Kind) })
 		require.Equal(t, hg.ErrPeerLost, seen[0].Code)
 		require.Equal(t, hg.Target, seen[1].Kind)

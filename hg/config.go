@@ -36,8 +36,8 @@ type Config struct {
 	Authorize Authorizer
 	// Logger gets what the library has to say: of panics, and errors of handlers that no answer can carry. Nil means slog.Default().
 	Logger *slog.Logger
-	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Incoming.Run, or the Call that has waited. It must
-	// not block, and e is not kept: it is used again when Observe returns.
+	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Incoming.Run, or the Call that has
+	// waited, from several goroutines at once if they are. It must not block, and e is not kept: it is used again when Observe returns.
 	Observe func(e *Event)
 	// Reflect tells peers about the RPCs that are registered: RPCsRPC answers, and the error for an unknown RPC names others.
 	Reflect bool
