@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	calls = 50
-	work  = 2 * time.Millisecond // of the slow target for each request
+	calls = 25
+	work  = 10 * time.Millisecond // of the slow target for each request
 )
 
 var answer = qs.Define[int, int]("answer")
@@ -40,7 +40,8 @@ func run(out io.Writer) (spared, ran int) {
 
 	late := 0
 	for i := range calls {
-		busy := answer.Go(ctx, b, -1) // somebody else's request, which the slow target works at
+		busy := answer.Go(ctx, b, -1) // somebody else's request
+		<-slow.works                  // at it; Go promises no order
 		first, second := answer.Go(ctx, a, i), answer.Go(ctx, b, i)
 		other := second
 		select {
@@ -69,14 +70,17 @@ func run(out io.Writer) (spared, ran int) {
 // A target answers one request at a time.
 type target struct {
 	*qs.Node
-	ran  atomic.Int64
-	stop func()
+	ran   atomic.Int64
+	works chan struct{} // at somebody else's request
+	stop  func()
 }
 
 func serve(work time.Duration) *target {
-	t := &target{Node: must(qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{MaxActive: 1}}))}
+	t := &target{Node: must(qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{MaxActive: 1}})), works: make(chan struct{}, 1)}
 	answer.Handle(t.Node, func(ctx context.Context, n int) (int, error) {
-		if n >= 0 {
+		if n < 0 {
+			t.works <- struct{}{}
+		} else {
 			t.ran.Add(1)
 		}
 		return n, t.Sleep(ctx, work)

@@ -15,7 +15,7 @@ func TestHedge(t *testing.T) {
 	spared, ran := run(&out)
 	require.Positive(t, spared, "%s", &out)
 	require.Equal(t, 2*calls-spared, ran, "%s", &out)
-	require.Contains(t, out.String(), "50 calls to two targets each")
+	require.Contains(t, out.String(), "25 calls to two targets each")
 }
 
 func TestMain(m *testing.M) { leak.Main(m) }
