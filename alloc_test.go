@@ -8,15 +8,11 @@ import (
 
 	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
 )
 
 // A typed call allocates at most 8 times on each side: what is counted is both, less what the side measured with raw
 // bytes costs.
 func TestAllocations(t *testing.T) {
-	if racing.Enabled {
-		t.Skip("the race detector allocates")
-	}
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { return point{2 * p.X, 2 * p.Y}, nil })
 	})

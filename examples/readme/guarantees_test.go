@@ -26,7 +26,7 @@ var guarantees = []guarantee{
 	{id: ":Calls"},
 	{"once", "Every accepted operation ends exactly once: success, canceled or an error. One that is refused runs no callback.", []string{"na/natest: CancelEverywhere", "na/natest: CloseEverywhere", "hg: TestH1CancelRacesForward", "plugins/sim/ledger: TestSeeds"}},
 	{"trigger", "Callbacks run only inside Trigger, with no lock held, and may call anything: cancel, forward, close.", []string{"na/natest: CancelInCallback", "na/natest: CloseInCallback", "hg: TestCancelInsideCallbacks", "hg: TestCloseInsideCallback"}},
-	{"silence", "The origin always hears something: of an unknown RPC, of input that cannot be decoded, of a handler that fails, panics or forgets to answer.", []string{"hg: TestEverySilenceIsAnswered", "hg: TestRefusedRequests", ".: TestPanicAndSilence"}},
+	{"silence", "Every call gets an answer: also when the RPC is unknown, the input cannot be decoded, or the handler fails, panics or forgets to answer.", []string{"hg: TestEverySilenceIsAnswered", "hg: TestRefusedRequests", ".: TestPanicAndSilence"}},
 	{"fate", "Every error says whether the request did not run, ran, or may have run. Codes of a remote error never look like what happened here.", []string{"hg: TestFateFollowsTheSend", "hg: TestFateOfSuccess", "hg: TestCodesOfHandlers", "hg: TestErrorSaysItAll"}},
 	{"typed", "A typed call takes a function and its types; a server is one line more.", []string{".: TestCall", "examples/greet: TestGreet", "examples/greet: TestShown"}},
 	{"misuse", "A request that has ended can be answered late, twice or by the wrong goroutine: the answer is refused, and reaches nobody else's call.", []string{"hg: TestMisuseAtRandom", "hg: TestKeptUntilAnother", "hg: TestAnsweredTwice", "hg: TestIncomingIsNotClosed"}},
