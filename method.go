@@ -88,7 +88,7 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 		if err == nil {
 			err = s.answered(&s.out.Filled)
 		}
-		s.end() // before the caller hears of the end
+		s.end() // before the caller is answered
 		if err != nil {
 			return s.failed(err)
 		}

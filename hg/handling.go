@@ -81,7 +81,7 @@ func (t *byCall) remove(s *service) {
 	*at, s.beside = s.beside, nil
 }
 
-// abandon hears that an origin wants no answer to a call that was accepted.
+// abandon is called when the origin of an accepted call wants no answer any more.
 func (c *Context) abandon(peer na.Addr, tag na.Tag) {
 	key := callKey{peer.Session(), tag}
 	var found []*service

@@ -75,7 +75,7 @@ func (a *assist) drop() {
 	}
 }
 
-// leaderSleeps shuts the gate: the leader hears of arriving bytes itself.
+// leaderSleeps shuts the gate: arriving bytes wake the leader.
 func (a *assist) leaderSleeps() {
 	if a != nil && a.nctx.watch.CompareAndSwap(assistOpen|leaderAsleep, assistShut|leaderAsleep) {
 		a.gate.shut()
