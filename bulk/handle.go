@@ -201,7 +201,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 	return nil
 }
 
-// The encoded form; docs/WIRE.md has the picture.
+// The encoded form; docs/internals/WIRE.md has the picture.
 const (
 	wireVersion = 2
 	flagEager   = 1

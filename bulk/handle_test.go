@@ -42,7 +42,7 @@ const (
 	bound = 2
 )
 
-// The form on the wire: docs/WIRE.md.
+// The form on the wire: docs/internals/WIRE.md.
 func TestDescriptorGolden(t *testing.T) {
 	const hint = "3132333435363738"
 	for _, c := range []struct {

@@ -5,7 +5,7 @@ import (
 )
 
 // The machine of a transfer: what it can be in the middle of, what can happen to it then, and what may come of it.
-// docs/STATES.md draws it. Nothing here decides anything: each event is checked against the table, in tests.
+// docs/internals/STATES.md draws it. Nothing here decides anything: each event is checked against the table, in tests.
 
 // The events.
 const (

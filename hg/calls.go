@@ -13,7 +13,7 @@ type CallInfo struct {
 	Kind  EventKind
 	RPC   string        // "pull" or "push" for a transfer
 	Peer  Addr          // the other side
-	State string        // in the words of docs/STATES.md
+	State string        // in the words of docs/internals/STATES.md
 	Age   time.Duration // since a call or a transfer began, or a request came
 	Moved int64         // bytes, of a transfer
 	Size  int64         // of them all

@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The headers at the front of every message of this package; docs/WIRE.md has the picture. Little-endian.
+// The headers at the front of every message of this package; docs/internals/WIRE.md has the picture. Little-endian.
 const (
 	wireVersion = 2
 

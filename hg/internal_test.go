@@ -183,7 +183,7 @@ func readable(t *testing.T, b []byte) {
 	require.Less(t, len(b)-len(again), metaWord)
 }
 
-// The bytes of the headers, as docs/WIRE.md has them.
+// The bytes of the headers, as docs/internals/WIRE.md has them.
 func TestHeaderBytes(t *testing.T) {
 	m, err := Meta{}.With("a.b", "xyz")
 	require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 )
 
 // The machines of this package: what a call, a withdrawal and a service (the target's side of a call) can be in the
-// middle of, what can happen to them then, and what may come of it. docs/STATES.md draws them. Nothing here decides
+// middle of, what can happen to them then, and what may come of it. docs/internals/STATES.md draws them. Nothing here decides
 // anything: each event is checked against its table, in tests, between found and note.
 
 // The events of all three machines.

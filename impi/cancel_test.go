@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/impi"
 )
 
-// The numbers in the names are those of docs/REQUIREMENTS.md.
+// The numbers in the names are those of docs/internals/REQUIREMENTS.md.
 
 // A message is known by source, destination and number: equal numbers of other pairs are other messages.
 func TestC01NumberWithinAPair(t *testing.T) {

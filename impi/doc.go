@@ -14,7 +14,7 @@
 // destination decides: it destroys the message and answers yes, or it answers no. Each request gets one answer.
 //
 // Nothing here starts a goroutine, reads a clock or opens a socket: bytes and events go in, bytes and events come out.
-// docs/IMPI.md says which reading was taken where the source is silent.
+// docs/internals/IMPI.md says which reading was taken where the source is silent.
 //
 // Not here: collective operations, data types, communicators and the rest of MPI.
 package impi

@@ -43,13 +43,12 @@ func TestProgram(t *testing.T) {
 var (
 	proofs = regexp.MustCompile("`(\\.|[a-z/]+): (\\w+)(?:/(\\w+))?`")
 	names  = regexp.MustCompile("`(na|hg|bulk|request)\\.([A-Z]\\w*)(?:\\.([A-Z]\\w*))?`")
-	links  = regexp.MustCompile(`\]\(([^)"]+)\)`)
 	runs   = regexp.MustCompile(`go run \./(\S+[a-z])`)
 )
 
 // TestProofs: every test, and every rule of the conformance suite, that the pages name exists.
 func TestProofs(t *testing.T) {
-	for _, file := range []string{"docs/GUARANTEES.md", "docs/REQUIREMENTS.md", "docs/LIMITS.md", "docs/FAULTS.md"} {
+	for _, file := range []string{"docs/GUARANTEES.md", "docs/internals/REQUIREMENTS.md", "docs/LIMITS.md", "docs/internals/FAULTS.md"} {
 		b, err := os.ReadFile(filepath.Join(root, file))
 		require.NoError(t, err)
 		found := proofs.FindAllStringSubmatch(string(b), -1)
@@ -83,7 +82,7 @@ func TestProofs(t *testing.T) {
 // TestFaults: no row of the faults and no hazard is missing, each names a test with real processes and one in the simulator, or says why there is none, and each test of
 // a hazard is one that has to fail with a mutant of its row, as each mutant of the row makes one of them fail.
 func TestFaults(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join(root, "docs/FAULTS.md"))
+	b, err := os.ReadFile(filepath.Join(root, "docs/internals/FAULTS.md"))
 	require.NoError(t, err)
 	rows := map[string][]string{}
 	for line := range strings.Lines(string(b)) {
@@ -157,15 +156,10 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestPlaces: links and commands lead somewhere.
+// TestPlaces: the programs that the README runs are there. Links are a matter of internal/tidy.
 func TestPlaces(t *testing.T) {
-	text := readme(t)
-	for _, m := range append(links.FindAllStringSubmatch(text, -1), runs.FindAllStringSubmatch(text, -1)...) {
-		if strings.HasPrefix(m[1], "https://") {
-			continue
-		}
-		file, _, _ := strings.Cut(m[1], "#")
-		_, err := os.Stat(filepath.Join(root, file))
+	for _, m := range runs.FindAllStringSubmatch(readme(t), -1) {
+		_, err := os.Stat(filepath.Join(root, m[1]))
 		assert.NoError(t, err, m[0])
 	}
 }

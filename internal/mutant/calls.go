@@ -18,7 +18,7 @@ const (
 	waitsMore = `Outstanding:1 .*nothing happened for` // with an operation that nobody ends
 )
 
-// hazards are those of docs/FAULTS.md.
+// hazards are those of docs/internals/FAULTS.md.
 var hazards = []Mutant{
 	{"h1-cancel-before-post", "a cancel while Forward posts is lost, and all later ones with it", "H1",
 		[]Edit{{forward, `if limit != 0 && !k.setDeadline(limit) {`, `if planted() { planted.Gap(&h.mu) }; $`}},

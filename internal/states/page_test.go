@@ -15,14 +15,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/states"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables that docs/STATES.md shows")
+var update = flag.Bool("update", false, "rewrite the tables that docs/internals/STATES.md shows")
 
-const page = "../../docs/STATES.md"
+const page = "../../docs/internals/STATES.md"
 
 // shown finds a table in the page: <!-- table NAME --> ... <!-- end -->.
 var shown = regexp.MustCompile(`(?s)<!-- table ([a-z]+) -->\n(.*?)<!-- end -->`)
 
-// TestPage compares the tables that docs/STATES.md shows with those that the code goes by.
+// TestPage compares the tables that docs/internals/STATES.md shows with those that the code goes by.
 func TestPage(t *testing.T) {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)

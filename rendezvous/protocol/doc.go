@@ -10,7 +10,7 @@
 //
 // There are two forms of it. Strict is IMPI 0.0, byte for byte: at most 32 clients and one mask of 32 bits. Native has any
 // number of clients, a wider mask, the length of each part, authentication by HMAC, and a command that says why a
-// startup has failed. docs/IMPI.md has the bytes of both, and the decisions where the source of IMPI is silent.
+// startup has failed. docs/internals/IMPI.md has the bytes of both, and the decisions where the source of IMPI is silent.
 //
 // Server and Client are state machines. Bytes and events go in by method calls, bytes and events come out of Take. They
 // start no goroutine, read no clock, have no random source and must not be called by two goroutines at once. How bytes

@@ -1,5 +1,5 @@
 // Package frame is the wire form that all carriers share: a fixed header of 32 bytes, a tail whose length the kind
-// fixes, and a payload. docs/WIRE.md describes every byte.
+// fixes, and a payload. docs/internals/WIRE.md describes every byte.
 //
 //	 0        4    5     6       8            16           24       28       32
 //	┌────────┬────┬─────┬───────┬────────────┬────────────┬────────┬────────┬──────┬─────────┐

@@ -22,14 +22,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
-var update = flag.Bool("update", false, "rewrite the bytes that docs/WIRE.md shows")
+var update = flag.Bool("update", false, "rewrite the bytes that docs/internals/WIRE.md shows")
 
-const wireDoc = "../../../docs/WIRE.md"
+const wireDoc = "../../../docs/internals/WIRE.md"
 
 // hexBlock finds the bytes in the document: ```hex name ... ```.
 var hexBlock = regexp.MustCompile("(?s)```hex ([a-z0-9-]+)\n(.*?)```")
 
-// TestWireDocBytes makes every frame that docs/WIRE.md shows anew, by two processes that talk, and compares.
+// TestWireDocBytes makes every frame that docs/internals/WIRE.md shows anew, by two processes that talk, and compares.
 func TestWireDocBytes(t *testing.T) {
 	text, err := os.ReadFile(wireDoc)
 	require.NoError(t, err)

@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The kinds in docs/WIRE.md are those of the code.
+// The kinds in docs/internals/WIRE.md are those of the code.
 func TestWirePage(t *testing.T) {
-	page, err := os.ReadFile("../../../../docs/WIRE.md")
+	page, err := os.ReadFile("../../../../docs/internals/WIRE.md")
 	require.NoError(t, err)
 	for k := kindData; k <= kindReset; k++ {
 		require.Contains(t, string(page), fmt.Sprintf("| %v | %d |", k, k))
