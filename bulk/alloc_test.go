@@ -9,17 +9,17 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // A transfer of any size allocates itself and next to nothing else, at both ends together.
 func TestTransfersAllocateLittle(t *testing.T) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		const rounds = 100
 		const assisted = 50 // wake-ups of the goroutines that stand in for those who do not drive
 		sizes := []int{4 << 10, 1 << 20, long.Or(4<<20+1, 16<<20+1)}
-		if racing.Enabled {
+		if raceflag.Enabled {
 			sizes = sizes[:2]
 		}
 		p := newPair(t, n)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -30,7 +30,7 @@ type scene struct {
 
 // eachDir runs f over every transport and in both directions.
 func eachDir(t *testing.T, f func(t *testing.T, p *pair, dir bulk.Dir)) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			t.Run(dir.String(), func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 
 // The owner stops in the middle of a piece: half of it is here, and more than half on its way.
 func TestCancelInsideAPiece(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
 		p.intact() // connects

@@ -15,7 +15,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -75,7 +75,7 @@ func TestCloseWhileAPeerTransfers(t *testing.T) {
 
 // The peer is frozen in the middle of a piece: the memory is free all the same. Later the peer goes on.
 func TestCloseWhileAPeerIsFrozen(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
 		p.intact() // connects
@@ -160,7 +160,7 @@ func TestCloseWaitsForOwnTransfers(t *testing.T) {
 }
 
 func TestCloseTwice(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, access := range []bulk.Access{bulk.LocalOnly, bulk.ReadOnly, bulk.ReadWrite} {
 			h, err := bulk.Create(p.octx, bulk.Options{Access: access}, make([]byte, 10_000))
@@ -250,7 +250,7 @@ func TestCloseWait(t *testing.T) {
 // The sequence of the Mercury cancellation page with bulk data: the origin cancels the RPC while the target is pulling,
 // closes the bulk handle in the callback, and uses the memory and the RPC handle again when the close has completed.
 func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			t.Run(dir.String(), func(t *testing.T) {
 				target, tctx := n.Target(hg.Config{})
@@ -390,7 +390,7 @@ func TestCloseRacesTransfers(t *testing.T) {
 
 // Handles are encoded by some goroutines while another closes them: they have a key and the data, or an error.
 func TestEncodeRacesClose(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
 		for range 50 {
 			mem := newMemory(1000, 1000)
@@ -420,7 +420,7 @@ func TestEncodeRacesClose(t *testing.T) {
 
 // Published memory is kept alive until Close has completed, and not longer.
 func TestCloseLetsTheMemoryGo(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		buf := bytes.Repeat([]byte{7}, 1<<16)
 		alive := weak.Make(&buf[0])
@@ -451,7 +451,7 @@ func TestCloseLetsTheMemoryGo(t *testing.T) {
 // A handle can be closed when its context is closed already, and its callback still runs. When that is drained it cannot: the
 // memory is taken back all the same, and Closed stays true.
 func TestCloseAfterTheContext(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Origin(hg.Config{})
 		h, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 10))
 		require.NoError(t, err)

@@ -10,12 +10,12 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // Do moves bytes and returns when they are there; a context that has ended ends it, and says how.
 func TestDo(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Target(hg.Config{})
 		from, to := bytes.Repeat([]byte("x"), 100_000), make([]byte, 100_000)
 		source, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadOnly}, from)

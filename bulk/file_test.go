@@ -16,7 +16,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -130,7 +130,7 @@ func mappings(t *testing.T, f *os.File) int {
 
 // The file stays mapped for the handles that were made of it, and no longer.
 func TestFileClose(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		content := patterned(5, 0, 100_000)
 		f := newFile(t, content)
@@ -203,7 +203,7 @@ func TestFileTruncated(t *testing.T) {
 
 // A mapping that may not be written is no place for data.
 func TestFileReadOnlyAsDestination(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, size := range []int{100, 300_000} {
 			s := newScene(t, p, bulk.Pull, size)
@@ -222,7 +222,7 @@ func TestFileReadOnlyAsDestination(t *testing.T) {
 
 // Between two contexts of a process, and from one to itself, no system call is there to notice.
 func TestFileTruncatedInTheSameProcess(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		const size = 600_000
 		for _, hctx := range []*hg.Context{p.octx, n.Context(p.owner)} {
@@ -251,7 +251,7 @@ func TestFileTruncatedInTheSameProcess(t *testing.T) {
 
 // Data that goes along with a handle, and what the adaptors copy within the process.
 func TestFileTruncatedCopies(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		f := newFile(t, patterned(1, 0, 1500))
 		m := mapped(t, f, bulk.FileOptions{Write: true})

@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -241,7 +241,7 @@ type argument struct {
 }
 
 func TestHandleInsideArguments(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		mem := newMemory(3000)
 		mem.fill(5)
@@ -291,7 +291,7 @@ func TestHandleInsideArguments(t *testing.T) {
 }
 
 func TestHandleThatCannotTravel(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
 		h := local(t, hctx, make([]byte, 10))
 		require.Equal(t, bulk.LocalOnly, h.Access())
@@ -321,7 +321,7 @@ func TestHandleThatCannotTravel(t *testing.T) {
 // A process that does not listen can bind a handle: whoever has a session with it reaches the memory, also one that the handle
 // was passed on to, and nobody else.
 func TestBoundHandleOfWhoDoesNotListen(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		other, octx := n.Target(hg.Config{})
 		_, err := other.Register("ping", func(r hg.Incoming) error { return r.Respond("pong", nil) })
@@ -366,7 +366,7 @@ func TestBoundHandleOfWhoDoesNotListen(t *testing.T) {
 }
 
 func TestCreateRefuses(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Origin(hg.Config{})
 		_, err := bulk.Create(hctx, bulk.Options{Access: 4})
 		require.ErrorIs(t, err, hg.ErrInvalid)
@@ -393,7 +393,7 @@ func TestCreateRefuses(t *testing.T) {
 
 // Up to the limit the data of a read-only handle is in the descriptor; beyond it, or when peers may write, it is not.
 func TestEagerLimit(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
 		for _, c := range []struct {
 			access bulk.Access
@@ -433,7 +433,7 @@ func TestEagerLimit(t *testing.T) {
 
 // The peer sees data that travelled with the handle as it was when the handle was encoded, without any transfer.
 func TestEagerIsASnapshot(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		var got *bulk.Handle
 		id := p.rpc("take", func(h hg.Incoming) error {
@@ -492,7 +492,7 @@ func TestEagerIsASnapshot(t *testing.T) {
 
 // A key that is forged in part is refused by the owner, whatever the descriptor claims.
 func TestForgedDescriptor(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		theirs := newMemory(100_000)
 		theirs.fill(1)

@@ -9,13 +9,13 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // The k-th piece of a transfer fails, and those behind it, while those before it are under way (hazard H16): the owner's
 // memory is shorter than the descriptor claims. The transfer ends once, when no piece uses the memory any more.
 func TestH16OneOfManyPiecesFails(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const chunk, pieces = 512 << 10, 8 // so much that a refusal is faster than the pieces in front of it
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, k := range []int{1, 4, 7} {

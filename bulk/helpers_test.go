@@ -12,14 +12,14 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
 // A pair is the owner of memory, who listens, and the mover, who starts transfers and does not listen.
 type pair struct {
-	*matrix.Net
+	*transports.Net
 	t            *testing.T
 	owner, mover *hg.Class
 	octx, mctx   *hg.Context
@@ -30,9 +30,9 @@ type pair struct {
 // moverNode is where the mover lives in the simulator.
 const moverNode = "mover"
 
-func newPair(t *testing.T, n *matrix.Net) *pair { return newPairWith(t, n, hg.Config{}) }
+func newPair(t *testing.T, n *transports.Net) *pair { return newPairWith(t, n, hg.Config{}) }
 
-func newPairWith(t *testing.T, n *matrix.Net, cfg hg.Config) *pair {
+func newPairWith(t *testing.T, n *transports.Net, cfg hg.Config) *pair {
 	p := &pair{Net: n, t: t}
 	p.owner, p.octx = n.Target(cfg)
 	if n.Sim {
@@ -47,7 +47,7 @@ func newPairWith(t *testing.T, n *matrix.Net, cfg hg.Config) *pair {
 // newWorld returns a pair in a simulator of its own. World and Sim are all of the Net that may be used.
 func newWorld(t *testing.T, cfg sim.Config) *pair {
 	w := sim.NewWorld(cfg)
-	p := &pair{Net: &matrix.Net{Sim: true, World: w}, t: t, own: true}
+	p := &pair{Net: &transports.Net{Sim: true, World: w}, t: t, own: true}
 	open := func(addr, node string) (*hg.Class, *hg.Context) {
 		cls, err := hg.Open(addr, hg.Config{NA: na.Config{Plugins: []na.Plugin{w.Node(node).Plugin()}}})
 		require.NoError(t, err)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -17,7 +17,7 @@ func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 		if dir == Push {
 			to, from = from, to
 		}
-		if _, ok := fault.Copy(to, from); !ok {
+		if _, ok := memfault.Copy(to, from); !ok {
 			return na.WithText(na.ErrFault, fmt.Sprintf(
 				"the local memory could not be read or written, somewhere from byte %d on: memory fault", off))
 		}

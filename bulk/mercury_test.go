@@ -13,7 +13,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -124,7 +124,7 @@ func TestMercuryBulk(t *testing.T) {
 		{"OverSegmented1024", equal(1024, bufSize/1024), big, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				m := newMercury(t, n)
 				h := m.handle(m.octx, "move")
 				defer h.Close()
@@ -138,20 +138,20 @@ func TestMercuryBulk(t *testing.T) {
 			})
 		})
 	}
-	t.Run("BindForwarded", func(t *testing.T) { matrix.Each(t, mercuryForwarded) })
-	t.Run("BulkCancel", func(t *testing.T) { matrix.Each(t, mercuryCancel) })
-	t.Run("SeveralContexts", func(t *testing.T) { matrix.Each(t, mercuryContexts) })
+	t.Run("BindForwarded", func(t *testing.T) { transports.Each(t, mercuryForwarded) })
+	t.Run("BulkCancel", func(t *testing.T) { transports.Each(t, mercuryCancel) })
+	t.Run("SeveralContexts", func(t *testing.T) { transports.Each(t, mercuryContexts) })
 }
 
 // mercury is an origin, who owns memory, and a target, who moves data.
 type mercury struct {
-	*matrix.Net
+	*transports.Net
 	t              *testing.T
 	target, origin *hg.Class
 	tctx, octx     *hg.Context
 }
 
-func newMercury(t *testing.T, n *matrix.Net) *mercury {
+func newMercury(t *testing.T, n *transports.Net) *mercury {
 	m := &mercury{Net: n, t: t}
 	m.target, m.tctx = n.Target(hg.Config{})
 	m.origin, m.octx = n.Target(hg.Config{}) // who binds a handle must be reachable
@@ -238,7 +238,7 @@ func serveForward(h hg.Incoming) error {
 	})
 }
 
-func mercuryForwarded(t *testing.T, n *matrix.Net) {
+func mercuryForwarded(t *testing.T, n *transports.Net) {
 	m := newMercury(t, n)
 	other, _ := n.Target(hg.Config{})
 	m.register(other)
@@ -255,7 +255,7 @@ func mercuryForwarded(t *testing.T, n *matrix.Net) {
 	}
 }
 
-func mercuryCancel(t *testing.T, n *matrix.Net) {
+func mercuryCancel(t *testing.T, n *transports.Net) {
 	m := newMercury(t, n)
 	h := m.handle(m.octx, "move")
 	defer h.Close()
@@ -273,7 +273,7 @@ func mercuryCancel(t *testing.T, n *matrix.Net) {
 }
 
 // The mover runs on context 2 of the target, and the handle belongs to context 1 of the origin.
-func mercuryContexts(t *testing.T, n *matrix.Net) {
+func mercuryContexts(t *testing.T, n *transports.Net) {
 	m := newMercury(t, n)
 	from := []*hg.Context{m.octx, n.Context(m.origin), n.Context(m.origin)}
 	for range 2 {

@@ -7,12 +7,12 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // Every transfer is observed once, by the process that makes it.
 func TestTransfersAreObserved(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var seen []hg.Event
 		p := newPairWith(t, n, hg.Config{Observe: func(e *hg.Event) {
 			if e.Kind == hg.Transfer {

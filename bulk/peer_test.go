@@ -7,7 +7,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -69,7 +69,7 @@ func TestHandleForOnePeer(t *testing.T) {
 
 // An origin, too, can keep its memory to its target: it finds the session among its peers.
 func TestHandleForTheTarget(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		var origin na.Addr
 		h, err := p.mctx.Create(p.peer, p.rpc("who", func(h hg.Incoming) error {

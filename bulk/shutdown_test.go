@@ -8,8 +8,8 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // A transfer that is under way may end, whichever side shuts down.
@@ -18,9 +18,9 @@ func TestShutdownLetsTransfersEnd(t *testing.T) {
 	for _, who := range []string{"owner", "mover"} {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			t.Run(who+"/"+dir.String(), func(t *testing.T) {
-				matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				transports.Each(t, func(t *testing.T, n *transports.Net) {
 					size := 16 << 20
-					if racing.Enabled {
+					if raceflag.Enabled {
 						size /= 4
 					}
 					s := newScene(t, newPair(t, n), dir, size)

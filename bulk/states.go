@@ -1,7 +1,7 @@
 package bulk
 
 import (
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 )
 
 // The machine of a transfer: what it can be in the middle of, what can happen to it then, and what may come of it.
@@ -9,27 +9,27 @@ import (
 
 // The events.
 const (
-	evTransfer     states.Event = iota // Transfer
-	evPieceEnded                       // a piece was moved
-	evPieceFailed                      // and was not
-	evCancel                           // Cancel
-	evProgressTold                     // OnProgress has returned
-	evFinish                           // Trigger runs finish
+	evTransfer     fsmcheck.Event = iota // Transfer
+	evPieceEnded                         // a piece was moved
+	evPieceFailed                        // and was not
+	evCancel                             // Cancel
+	evProgressTold                       // OnProgress has returned
+	evFinish                             // Trigger runs finish
 )
 
 // The states.
 const (
-	opNew    states.State = iota
-	opMoving              // pieces are under way
-	opEnding              // and it was canceled, or one failed; no other is started
-	opEnded               // every piece has ended; finish waits for Trigger and for OnProgress to return
-	opOver                // done runs, or has
+	opNew    fsmcheck.State = iota
+	opMoving                // pieces are under way
+	opEnding                // and it was canceled, or one failed; no other is started
+	opEnded                 // every piece has ended; finish waits for Trigger and for OnProgress to return
+	opOver                  // done runs, or has
 )
 
-var transfers = states.New("transfer",
+var transfers = fsmcheck.New("transfer",
 	[]string{"new", "moving", "ending", "ended", "over"},
 	[]string{"transfer", "piece ended", "piece failed", "cancel", "progress told", "finish"},
-	[]states.Row{
+	[]fsmcheck.Row{
 		{On: evTransfer, In: in(opNew), To: in(opMoving, opEnding, opEnded, opNew)},
 		{On: evPieceEnded, In: in(opMoving), To: in(opMoving, opEnding, opEnded)},
 		{On: evPieceEnded, In: in(opEnding), To: in(opEnding, opEnded)},
@@ -41,10 +41,10 @@ var transfers = states.New("transfer",
 	})
 
 // in makes a list of states.
-func in(list ...states.State) []states.State { return list }
+func in(list ...fsmcheck.State) []fsmcheck.State { return list }
 
 // state derives the state of a transfer. Locked.
-func (op *Op) state() states.State {
+func (op *Op) state() fsmcheck.State {
 	switch {
 	case op.over:
 		return opOver
@@ -59,19 +59,19 @@ func (op *Op) state() states.State {
 }
 
 // found begins the taking in of e, and returns it for note, which ends it. Locked.
-func (op *Op) found(e states.Event) states.Event {
-	if states.Checking() {
+func (op *Op) found(e fsmcheck.Event) fsmcheck.Event {
+	if fsmcheck.Checking() {
 		op.check(e)
 	}
 	return e
 }
 
-func (op *Op) check(e states.Event) { op.track.Found(transfers, e, op.state()) }
+func (op *Op) check(e fsmcheck.Event) { op.track.Found(transfers, e, op.state()) }
 
-func (op *Op) note(e states.Event) {
-	if states.Checking() {
+func (op *Op) note(e fsmcheck.Event) {
+	if fsmcheck.Checking() {
 		op.count(e)
 	}
 }
 
-func (op *Op) count(e states.Event) { op.track.Moved(transfers, e, op.state()) }
+func (op *Op) count(e fsmcheck.Event) { op.track.Moved(transfers, e, op.state()) }

@@ -18,13 +18,13 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // eachStream runs f for the memory of a peer, and for that of the process itself.
 func eachStream(t *testing.T, f func(t *testing.T, p *pair, open func(h *bulk.Handle) bulk.Stream)) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		n.Serve(p.octx, 1)
 		t.Run("remote", func(t *testing.T) {
@@ -278,7 +278,7 @@ type writerFunc func(b []byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func TestStreamInvalid(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		ro := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadOnly}, make([]byte, 100)))
 		wo := remote(t, create(t, p.octx, bulk.Options{Access: bulk.WriteOnly}, make([]byte, 100)))
@@ -311,7 +311,7 @@ func TestStreamInvalid(t *testing.T) {
 
 // No more is under way than the window allows, and as much as that is.
 func TestStreamWindow(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, window := range []int{1, 3} {
 			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 400_000))
@@ -409,7 +409,7 @@ var ways = []struct {
 // The owner is frozen in mid-stream: the end of the context ends the waiting at once, with its cause, and the session
 // goes on when the owner does.
 func TestStreamCanceled(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
 		p.intact() // connects
@@ -436,7 +436,7 @@ func TestStreamCanceled(t *testing.T) {
 
 // Close ends a Read that waits, and needs no peer.
 func TestReaderCloseWhileReading(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)
 		p.intact()
@@ -456,7 +456,7 @@ func TestReaderCloseWhileReading(t *testing.T) {
 
 // The owner closes its handle in mid-stream.
 func TestStreamRevoked(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, way := range ways {
 			there := create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1<<20))
@@ -502,7 +502,7 @@ func (p *pair) closeBulk(h *bulk.Handle) {
 
 // Handlers read the memory of their origins, several at a time, and drive while they wait.
 func TestStreamsInHandlers(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		id := p.rpc("digest", func(h hg.Incoming) error {
 			var in bulk.Handle
@@ -543,7 +543,7 @@ func TestStreamsInHandlers(t *testing.T) {
 
 // The context is closed in mid-stream.
 func TestStreamOfClosedContext(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		p.intact()
 		n.Serve(p.octx, 1)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -86,7 +86,7 @@ type Op struct {
 	told      int64    // how much moved by the last OnProgress
 	posted    bool     // tell is queued, or runs
 	tell      func()   // in Trigger
-	track     states.Track
+	track     fsmcheck.Track
 }
 
 // Transfer starts to move spec.Size bytes and returns without waiting. The memory belongs to the transfer until done,

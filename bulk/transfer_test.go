@@ -15,7 +15,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -37,7 +37,7 @@ func seeded(t *testing.T) *rand.Rand {
 
 // Every bad field names itself, nothing is started and done does not run.
 func TestSpecRefused(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 1000)))
 		here := local(t, p.mctx, make([]byte, 500))
@@ -89,7 +89,7 @@ func TestSpecRefused(t *testing.T) {
 }
 
 func TestPermissions(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		for _, c := range []struct {
 			access     bulk.Access
@@ -249,7 +249,7 @@ func draw(t *testing.T, p *pair, r *rand.Rand) *drawn {
 
 // Random segments, offsets, sizes, pieces and windows in both directions, several at a time, against copy on slices.
 func TestTransferOracle(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		r := seeded(t)
 		groups := 12
@@ -378,7 +378,7 @@ func TestOnProgressOnceATrigger(t *testing.T) {
 
 // The owner of the memory goes in the middle, close to the end as well.
 func TestPeerLost(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, part := range []int{1, 50, 97} {
 				t.Run(fmt.Sprintf("%v/%d%%", dir, part), func(t *testing.T) {
@@ -451,7 +451,7 @@ func TestPeerReplaced(t *testing.T) {
 // The owner is there and says nothing, as a process that was stopped: its silence ends the transfer.
 func TestPeerSilent(t *testing.T) {
 	t.Parallel()
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPairWith(t, n, hg.Config{NA: na.Config{PeerTimeout: 500 * time.Millisecond}})
 		g := newGate(p)
 		s := newScene(t, p, bulk.Pull, 1<<20)
@@ -479,7 +479,7 @@ func TestPeerSilent(t *testing.T) {
 
 // A process moves data within itself: between its contexts, with a handle of its own or one that travelled.
 func TestSelfTransfer(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, first := n.Target(hg.Config{})
 		second := n.Context(cls)
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
@@ -533,7 +533,7 @@ func TestSelfTransfer(t *testing.T) {
 
 // One handle is both sides: the halves of a buffer are exchanged through nothing else.
 func TestTransferWithinOneHandle(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Target(hg.Config{})
 		mem := newMemory(1000, 3000)
 		mem.fill(1)
@@ -561,7 +561,7 @@ func TestTransferWithoutDone(t *testing.T) {
 }
 
 func TestManyTransfers(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		const count, each = 64, 60_000
 		theirs := newMemory(equal(count, each)...)
@@ -598,7 +598,7 @@ func TestManyTransfers(t *testing.T) {
 
 // Several peers push to the same bytes at once: each byte is one of theirs.
 func TestOverlappingPushes(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		const size = 200_000
 		theirs := newMemory(size/2, size/2)
@@ -728,7 +728,7 @@ func TestErrorText(t *testing.T) {
 
 // TestTransferIsListed: hg.Context.Calls shows a transfer with its progress until it has ended.
 func TestTransferIsListed(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<10)))
 		here := local(t, p.mctx, make([]byte, 8<<10))

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -32,7 +32,7 @@ func (k *keeper) answer() {
 // Handlers that answer later are bounded (G-T12): beyond the bound requests stay in their envelopes, begin one by one as
 // others end, in order, and hold back their origin alone.
 func TestMaxActive(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2, NA: na.Config{Envelopes: 4}})
 		var k keeper
 		id := p.rpc("keep", k.handler)
@@ -69,7 +69,7 @@ func TestMaxActive(t *testing.T) {
 
 // A peer whose requests are kept for long does not use up what others may begin.
 func TestMaxActivePerPeer(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 3, MaxActivePerPeer: 2})
 		var k keeper
 		id := p.rpc("keep", k.handler)
@@ -106,7 +106,7 @@ func TestMaxActivePerPeer(t *testing.T) {
 // Forward and cancel in a loop cannot make a target run more than its bound (C-T30): a request that was canceled counts
 // until its handler has let it go.
 func TestRapidReset(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 5, NA: na.Config{Envelopes: 8}})
 		var k keeper
 		id := p.rpc("keep", k.handler)
@@ -147,7 +147,7 @@ func TestRapidReset(t *testing.T) {
 
 // A request that waits for room can be withdrawn, and takes no room then; when the context closes nothing is left.
 func TestWaitingRequests(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		var k keeper
 		id := p.rpc("keep", k.handler)

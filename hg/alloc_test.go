@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // In the steady state a raw call allocates nothing, at either end: what it needs comes from lists of spare parts.
@@ -22,9 +22,9 @@ func TestObservingAllocatesNothing(t *testing.T) {
 }
 
 func rawCalls(t *testing.T, calls int, cfg hg.Config) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		inFlight, most := 16, 200
-		if racing.Enabled {
+		if raceflag.Enabled {
 			calls = 10_000
 			most += calls // InputRaw returns a copy then
 			if cfg.Observe != nil {
@@ -76,7 +76,7 @@ func rawCalls(t *testing.T, calls int, cfg hg.Config) {
 
 // Post allocates nothing once a context has entries of its own.
 func TestPostAllocatesNothing(t *testing.T) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		const rounds, assisted = 10_000, 50
 		ran := 0

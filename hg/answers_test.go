@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -48,7 +48,7 @@ func TestEverySilenceIsAnswered(t *testing.T) {
 		{"LongText", func(hg.Incoming) error { return errors.New(strings.Repeat("x", 1<<20)) }, nil, hg.ErrHandler, "xxx"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{MaxOutput: 1 << 20})
 				ran := 0
 				h := p.handle(p.rpc("x", func(h hg.Incoming) error { ran++; return c.handler(h) }))
@@ -75,7 +75,7 @@ func TestEverySilenceIsAnswered(t *testing.T) {
 
 // What the target refuses before the handler did not run.
 func TestRefusedRequests(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxInput: 64 << 10})
 		p.origin, p.octx = n.Origin(hg.Config{})
@@ -100,7 +100,7 @@ func TestRefusedRequests(t *testing.T) {
 }
 
 func TestOriginRefusesAtOnce(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxInput: 1 << 10})
 		var m mute
 		h := p.handle(p.rpc("mute", m.handler))
@@ -126,7 +126,7 @@ func TestOriginRefusesAtOnce(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		gone, gctx := n.Target(hg.Config{})
@@ -146,7 +146,7 @@ func TestUnreachable(t *testing.T) {
 
 // A target that goes away ends every call to it, and OnFault hears of it.
 func TestPeerLost(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		id := p.rpc("mute", m.handler)
@@ -190,7 +190,7 @@ func TestPeerLost(t *testing.T) {
 }
 
 func TestCloseEndsEverything(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		id := p.rpc("mute", m.handler)
@@ -217,7 +217,7 @@ func TestCloseEndsEverything(t *testing.T) {
 }
 
 func TestCloseInsideCallback(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		var shutdown error
@@ -232,7 +232,7 @@ func TestCloseInsideCallback(t *testing.T) {
 }
 
 func TestRegister(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, _ := n.Origin(hg.Config{})
 		id, err := cls.Register("a", nil)
 		require.NoError(t, err)
@@ -257,7 +257,7 @@ func TestRegister(t *testing.T) {
 
 // A handler may keep its handle and answer when another call has ended, or wait for that inside.
 func TestNested(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		back, bctx := n.Target(hg.Config{})
 		_ = bctx

@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // authorized is a pair whose target asks ask.
-func authorized(t *testing.T, n *matrix.Net, ask hg.Authorizer) *pair {
+func authorized(t *testing.T, n *transports.Net, ask hg.Authorizer) *pair {
 	p := &pair{Net: n, t: t}
 	p.target, p.tctx = n.Target(hg.Config{Authorize: ask})
 	p.origin, p.octx = n.Origin(hg.Config{})
@@ -36,7 +36,7 @@ func TestAuthorizerDenies(t *testing.T) {
 		{"ErrorThatPanics", "not decided", func() error { return (*badError)(nil) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				deny := true
 				p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error {
 					if deny {
@@ -100,7 +100,7 @@ func (e *badError) Error() string { return e.text } // of nil: it panics
 // The authorizer is told who asks, and for which entry: that one runs, whatever is registered meanwhile. Input larger than
 // a message stays with the origin until it has agreed.
 func TestAuthorizerIsTold(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var p *pair
 		var from hg.Caller
 		asked, ran := 0, ""
@@ -150,7 +150,7 @@ func TestAuthorizerIsTold(t *testing.T) {
 
 // F86: an authorizer that blocks holds up the Trigger that runs it, and nobody else.
 func TestAuthorizerBlocks(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var entered atomic.Int32
 		decide := make(chan error)
 		p := authorized(t, n, func(_ context.Context, _ hg.Caller, rpc *hg.RPC) error {
@@ -187,7 +187,7 @@ func TestAuthorizerBlocks(t *testing.T) {
 
 // An authorizer that blocks hears that the origin has no use for the call any more, by its context.
 func TestAuthorizerHearsOfAbandon(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var entered, ended atomic.Int32
 		p := authorized(t, n, func(ctx context.Context, _ hg.Caller, _ *hg.RPC) error {
 			entered.Add(1)
@@ -221,7 +221,7 @@ func TestAuthorizerHearsOfAbandon(t *testing.T) {
 
 // A request that was taken back before its turn came is not asked about.
 func TestAuthorizerIsNotAskedInVain(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		asked := 0
 		p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil })
 		h := p.handle(p.rpc("x", echo))
@@ -242,7 +242,7 @@ func TestAuthorizerIsNotAskedInVain(t *testing.T) {
 
 // What is refused for another reason is refused without asking.
 func TestAuthorizerIsNotAsked(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		asked := 0
 		p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil })
 		id, err := p.origin.Register("unknown", nil)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -30,7 +30,7 @@ func (p *pair) raw(h *hg.Handle, in []byte) error {
 
 // Input and output of up to 64 KiB go with their messages once the target has seen such a call; longer ones are lent.
 func TestBodiesInline(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		require.NoError(t, p.raw(h, sized(60<<10))) // its input is lent, and the target grants room
@@ -66,7 +66,7 @@ func TestBodiesInline(t *testing.T) {
 
 // Inline bodies keep to the limits of both sides.
 func TestInlineLimits(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxInput: 20_000})
 		p.origin, p.octx = n.Origin(hg.Config{MaxOutput: 10_000})

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // ask calls a built-in RPC and returns what it answers.
@@ -27,7 +27,7 @@ func (p *pair) ask(name string, in []byte) ([]byte, error) {
 }
 
 func TestBuiltIns(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{Reflect: true})
 		_, err := p.target.RegisterRPC(hg.RPC{Name: "sum", Handler: echo, Shape: "[]int -> int"})
 		require.NoError(t, err)
@@ -60,7 +60,7 @@ func TestBuiltIns(t *testing.T) {
 
 // Without Config.Reflect a peer learns no name. hg/health answers while the class drains, when everything else is refused.
 func TestHealthWhileDraining(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, authorize := range []hg.Authorizer{nil, func(context.Context, hg.Caller, *hg.RPC) error { return nil }} {
 			p := newPair(t, n, hg.Config{Authorize: authorize})
 			p.rpc("secret", echo)
@@ -89,7 +89,7 @@ func codeAt(err error) hg.Code {
 }
 
 func TestBuiltInsAreAuthorized(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var asked []string
 		p := newPair(t, n, hg.Config{Reflect: true, Authorize: func(_ context.Context, _ hg.Caller, rpc *hg.RPC) error {
 			asked = append(asked, rpc.Name)
@@ -109,7 +109,7 @@ func TestBuiltInsAreAuthorized(t *testing.T) {
 
 // Every call and request is observed once, with what became of it.
 func TestObserve(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var mu sync.Mutex // who calls and waits is told on a goroutine of its own
 		var all []hg.Event
 		p := newPair(t, n, hg.Config{Observe: func(e *hg.Event) {
@@ -190,7 +190,7 @@ func TestObserve(t *testing.T) {
 
 // What the library has to say goes to the class's own logger.
 func TestLogger(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var log bytes.Buffer
 		p := newPair(t, n, hg.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		p.rpc("panics", func(hg.Incoming) error { panic("ouch") })

@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // What ends the context of a call reaches the handler: it knows the deadline beforehand, and its own context ends.
 func TestContextTravels(t *testing.T) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		type seen struct {
 			left time.Duration
@@ -78,7 +78,7 @@ func TestContextTravels(t *testing.T) {
 
 // Context.Call needs no handle, decodes the output, and keeps nothing open.
 func TestContextCall(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		double := p.rpc("double", func(r hg.Incoming) error {
 			var in int
@@ -112,7 +112,7 @@ func TestContextCall(t *testing.T) {
 
 // A handle that is closed while a Call waits gives its output to that Call.
 func TestClosedWhileCalled(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var k keeper
 		id := p.rpc("keep", k.handler)

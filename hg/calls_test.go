@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // TestCalls: what is under way is listed on both sides, with name, state and age, and nothing else is.
 func TestCalls(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2})
 		var held []hg.Incoming
 		stall := p.rpc("stall", func(r hg.Incoming) error {
@@ -67,7 +67,7 @@ func (c *chore) CallInfo() hg.CallInfo {
 }
 
 func TestTrack(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, c := n.Origin(hg.Config{})
 		young, old := &chore{1}, &chore{2}
 		c.Track(young)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -32,7 +32,7 @@ func (m *mute) answer(t *testing.T, out any) {
 
 // The sequence of the Mercury cancellation page: forward, no progress, cancel, trigger, forward the same handle again.
 func TestCancelThenTriggerWithoutProgress(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
@@ -73,7 +73,7 @@ func TestCancelThenTriggerWithoutProgress(t *testing.T) {
 // A cancel of a handle that has no call, whether it never had one or its last has ended, does nothing: no callback, and nothing
 // to the next call (F36).
 func TestCancelIdle(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		var o outcome
@@ -98,7 +98,7 @@ func TestCancelIdle(t *testing.T) {
 }
 
 func TestLookupCancel(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		if n.SlowName() == "" {
 			t.Skip("lookups end at once over " + n.Name)
 		}
@@ -126,7 +126,7 @@ func TestLookupCancel(t *testing.T) {
 }
 
 func TestLookupBad(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
 		for _, text := range []string{"", "nowhere", "://x", "tcp://", "xyz://a:1", "tcp://a:1#x"} {
 			_, err := hctx.LookupWait(context.Background(), text)
@@ -138,7 +138,7 @@ func TestLookupBad(t *testing.T) {
 
 // A late answer of a canceled call never reaches the next call of the same handle (C-T27).
 func TestH5LateAnswerAfterReuse(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("mute", m.handler))
@@ -170,7 +170,7 @@ func TestH5LateAnswerAfterReuse(t *testing.T) {
 
 // Success wins over a cancel that comes after the response has arrived but before Trigger.
 func TestCancelAfterArrival(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		defer h.Close()
@@ -194,7 +194,7 @@ func TestCancelAfterArrival(t *testing.T) {
 }
 
 func TestCancelOversizeOutput(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("mute", m.handler))
@@ -234,7 +234,7 @@ func TestCancelOversizeOutput(t *testing.T) {
 // Responses that are larger than a message, to calls that were canceled before their targets answered: what C Mercury leaks.
 // They leave nothing behind on either side, and memory does not grow with their number.
 func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		big := make([]byte, na.MaxRoom+1)
 		var m mute
@@ -282,7 +282,7 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 }
 
 func TestCancelRespond(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("mute", m.handler))
@@ -318,7 +318,7 @@ func TestCancelRespond(t *testing.T) {
 }
 
 func TestCancelInsideCallbacks(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
@@ -348,7 +348,7 @@ func TestCancelInsideCallbacks(t *testing.T) {
 
 // Destroying a handle in flight is legal: the callback still runs, once, and the handle goes then.
 func TestCloseInFlight(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		var o outcome
@@ -361,7 +361,7 @@ func TestCloseInFlight(t *testing.T) {
 }
 
 func TestErrorSaysItAll(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("math/sum", m.handler))

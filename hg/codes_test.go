@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
@@ -38,7 +38,7 @@ func TestCodesOfHandlers(t *testing.T) {
 		{"OK", hg.Code(0), hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{})
 				for name, handler := range map[string]hg.Handler{
 					"returns":  func(hg.Incoming) error { return c.err },
@@ -77,7 +77,7 @@ func TestFateOfSuccess(t *testing.T) {
 }
 
 func TestRespondNilError(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("nil", func(h hg.Incoming) error {
 			require.ErrorIs(t, h.RespondError(nil, nil), hg.ErrInvalid)
@@ -91,7 +91,7 @@ func TestRespondNilError(t *testing.T) {
 
 // A panic's value stays at the target; what travels names the line in its log.
 func TestPanicIsNotTold(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("panics", func(hg.Incoming) error { panic("password=hunter2") }))
 		first, second := p.call(h, nil), p.call(h, nil)
@@ -124,7 +124,7 @@ func TestContextsEndCalls(t *testing.T) {
 	}
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				m.kept = nil
 				p := newPair(t, n, hg.Config{})
 				h := p.handle(p.rpc("mute", m.handler))

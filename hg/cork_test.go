@@ -7,13 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // What the handlers of one Trigger send leaves together, but not later than need be: a handler that blocks holds back no
 // answer of another that ran before it.
 func TestBlockedHandlerHoldsNothingBack(t *testing.T) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		answered := make(chan struct{})
 		freed := 0

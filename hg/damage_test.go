@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -110,7 +110,7 @@ func (d *damager) next() int {
 // TestDamagedBytes (F25): bits of what passes between two processes are flipped, anywhere: calls are lost and made again over new
 // sessions, no answer is wrong, and no handler sees a wrong input. (Bulk data has no checksum but TCP's.)
 func TestDamagedBytes(t *testing.T) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		const inFlight, seed = 16, 1
 		p := newPair(t, n, hg.Config{NA: na.Config{PeerTimeout: 500 * time.Millisecond}})
 		d := newDamager(t, strings.TrimPrefix(p.target.Addr().Name(), "tcp://"), 6<<10, seed)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
 	"github.com/quicksilver-rpc/quicksilver/internal/relay"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -20,7 +20,7 @@ import (
 // of many calls, of which half are withdrawn as soon as they have been forwarded, runs or was taken back, never both, and once; it
 // ends once; and every envelope comes back.
 func TestWithdrawOverDatagrams(t *testing.T) {
-	matrix.UDP(t, func(t *testing.T, n *matrix.Net) {
+	transports.UDP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 4}})
 		ran := map[uint32]int{}
 		id := p.rpc("count", func(h hg.Incoming) error {

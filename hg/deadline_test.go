@@ -11,7 +11,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -63,7 +63,7 @@ func (p *pair) wait(d time.Duration) {
 
 // A call ends when its time is up though nobody answers, the handle is ready for the next, and the bound stays with it.
 func TestTimeoutEndsCall(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)
@@ -106,7 +106,7 @@ func TestTimeoutEndsCall(t *testing.T) {
 // The clocks of a simulated world are exact: the call ends at its deadline, neither before nor after, and the target knows
 // how much is left of it.
 func TestTimeoutIsExact(t *testing.T) {
-	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 		var left []time.Duration
 		var kept []hg.Incoming
@@ -148,7 +148,7 @@ func TestTimeoutIsExact(t *testing.T) {
 
 // A request that waits for an envelope of the target when its time is up is never sent, and did not run.
 func TestTimeoutWithoutEnvelope(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 		ran := 0
 		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
@@ -186,7 +186,7 @@ func TestTimeoutWithoutEnvelope(t *testing.T) {
 
 // A request whose time is up before its handler begins does not run, and the answer says so; its envelope is free.
 func TestExpiredInTheQueue(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
 		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
@@ -221,7 +221,7 @@ func TestExpiredInTheQueue(t *testing.T) {
 
 // The same for one that waits for others to end (MaxActive): it is refused at its deadline, not when there is room.
 func TestExpiredBehindMaxActive(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		var k keeper
 		id := p.rpc("keep", k.handler)
@@ -250,7 +250,7 @@ func TestExpiredBehindMaxActive(t *testing.T) {
 
 // The same while an input larger than a message is being fetched from an origin that stands still.
 func TestExpiredWhileFetched(t *testing.T) {
-	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
 		h := p.handle(p.rpc("count", func(hg.Incoming) error { ran++; return nil }))
@@ -281,7 +281,7 @@ func TestExpiredWhileFetched(t *testing.T) {
 }
 
 func TestOddTimeouts(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var left time.Duration
 		var ok bool
@@ -312,7 +312,7 @@ func TestOddTimeouts(t *testing.T) {
 func TestTimeoutAnswerAndCancelAtOnce(t *testing.T) {
 	t.Parallel()
 	const timeout = 300 * time.Millisecond
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("mute", m.handler))
@@ -348,7 +348,7 @@ func TestTimeoutAnswerAndCancelAtOnce(t *testing.T) {
 // A deadline that comes with the response, and in half of the rounds with cancels by another goroutine: every call ends once,
 // with one of the three.
 func TestTimeoutRacesResponse(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		n.Serve(p.tctx, 1)
@@ -395,7 +395,7 @@ func TestTimeoutRacesResponse(t *testing.T) {
 func TestTimeoutOfACallThatFailed(t *testing.T) {
 	t.Parallel()
 	const timeout = 20 * time.Millisecond
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: 1}})
 		p.origin, p.octx = n.Origin(hg.Config{MaxInput: 1000, NA: na.Config{OnNoCredit: na.Fail}})
@@ -457,7 +457,7 @@ func TestH12EndAtEachStage(t *testing.T) {
 	for stage, name := range []string{"send pending", "receive pending", "completion queued"} {
 		for _, way := range ways {
 			t.Run(name+"/"+way.name, func(t *testing.T) {
-				matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+				transports.Each(t, func(t *testing.T, n *transports.Net) {
 					p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 					var m mute
 					muteID, echoID := p.rpc("mute", m.handler), p.rpc("echo", echo)

@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // dispatching is a pair whose target gives its requests to given, until the test runs them.
 func dispatching(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Incoming), cfg hg.Config) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		given := []hg.Incoming{}
 		cfg := cfg
 		cfg.Dispatch = func(r hg.Incoming) { given = append(given, r) }
@@ -308,7 +308,7 @@ func TestInline(t *testing.T) {
 
 // A handler of A calls B, whose handler calls A: one goroutine drives each, others run the handlers.
 func TestDispatchedCallsInACircle(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const calls = 20
 		var workers sync.WaitGroup
 		cfg := hg.Config{Dispatch: func(r hg.Incoming) { workers.Go(func() { _ = r.Run() }) }}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -71,7 +71,7 @@ func TestEveryEndTellsEverything(t *testing.T) {
 		{"output budget", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 100_000), nil) }, 8, 0, nil, hg.ErrAgain, na.Ran},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				m.kept = nil
 				p := &pair{Net: n, t: t}
 				p.target, p.tctx = n.Target(hg.Config{MaxInput: 150_000})
@@ -101,7 +101,7 @@ func TestEveryEndTellsEverything(t *testing.T) {
 }
 
 func TestOtherEndsTellEverything(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 
@@ -149,7 +149,7 @@ func TestOtherEndsTellEverything(t *testing.T) {
 
 // A response that does not leave says so to who asked.
 func TestEndOfResponseTellsEverything(t *testing.T) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("mute", m.handler))
@@ -192,7 +192,7 @@ func (c *odd) Append(b []byte, v any) ([]byte, error) {
 
 // A codec that does not add to what it is given is an error that says so, and no panic; handle and request are as before.
 func TestCodecThatForgets(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		c := &odd{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c})
 		var refused error
@@ -219,7 +219,7 @@ func TestCodecThatForgets(t *testing.T) {
 
 // A Call that the codec ends by a panic leaves nothing of its patience to the next Forward.
 func TestCallThatPanics(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		c := &odd{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c, NA: na.Config{Envelopes: 2, OnNoCredit: na.Fail}})
 		var m mute
@@ -268,7 +268,7 @@ func (c *closing) Append(b []byte, v any) ([]byte, error) {
 // Close is legal at any time, also while the codec is at work inside Forward: then Forward is refused, and the handle is given
 // back once.
 func TestCloseInsideForward(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		c := &closing{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c})
 		id := p.rpc("echo", echo)
@@ -307,7 +307,7 @@ func TestCloseInsideForward(t *testing.T) {
 // A target that cannot send a word to its origin, though the session is up, ends the session: the origin must hear something, and
 // the target must not try for ever.
 func TestNoAnswerCanBeSent(t *testing.T) {
-	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
 		h := p.handle(p.rpc("x", func(hg.Incoming) error { ran++; return errors.New("no") }))

@@ -10,8 +10,8 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -20,7 +20,7 @@ import (
 // every envelope of it, and none of those is lost.
 func TestAnswersPassRequests(t *testing.T) {
 	t.Parallel()
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cfg := hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 4}}
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: 4}})
@@ -64,7 +64,7 @@ func TestAnswersPassRequests(t *testing.T) {
 }
 
 // nest makes two classes whose handlers call each other until depth is used up.
-func nest(n *matrix.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
+func nest(n *transports.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 	p = &pair{Net: n, t: t}
 	p.target, p.tctx = n.Target(cfg)
 	p.origin, p.octx = n.Target(cfg)
@@ -100,7 +100,7 @@ func nest(n *matrix.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 
 // Calls that call back, A to B to A to B, need one envelope each way if handlers are not bounded (G-T13).
 func TestNestedWithOneEnvelope(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, id := nest(n, t, hg.Config{NA: na.Config{Envelopes: 1}})
 		outs := make([]outcome, 5)
 		for i := range outs {
@@ -126,7 +126,7 @@ func TestNestedWithOneEnvelope(t *testing.T) {
 // With fewer handlers than calls are nested they wait for each other (G-T14): the gauge shows it, the request can be taken
 // back, and then everything goes on.
 func TestNestedBeyondMaxActive(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, id := nest(n, t, hg.Config{MaxActive: 1})
 		h := p.handle(id)
 		defer h.Close()
@@ -147,7 +147,7 @@ func TestNestedBeyondMaxActive(t *testing.T) {
 // A local cancel of a request that waits for an envelope uses none (G-T31), at any place in the queue, and the order of
 // the others stays.
 func TestCancelQueued(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 2}})
 		var order []byte
 		id := p.rpc("order", func(h hg.Incoming) error {
@@ -197,7 +197,7 @@ func requireFate(t *testing.T, want na.Fate, err error) {
 // without it, at least four fifths.
 func TestSlowTargetAmongTen(t *testing.T) {
 	t.Parallel()
-	if racing.Enabled && !long.On { // one goroutine at a time
+	if raceflag.Enabled && !long.On { // one goroutine at a time
 		return
 	}
 	const fast, flight, waiting = 10, 8, 10000

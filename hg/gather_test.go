@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // What dispatched handlers answer that one Trigger, or one pass of a Wait, has given away leaves together, by its end at the
@@ -18,7 +18,7 @@ import (
 func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 	for _, how := range []string{"Trigger", "Wait"} {
 		t.Run(how, func(t *testing.T) {
-			matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+			transports.TCP(t, func(t *testing.T, n *transports.Net) {
 				var workers sync.WaitGroup
 				var held atomic.Int32
 				p := &pair{Net: n, t: t}
@@ -62,7 +62,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 
 // A dispatched handler that takes long holds nothing back, and whoever drives does not wait for it.
 func TestDispatchedHandlerBlocks(t *testing.T) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		var workers sync.WaitGroup
 		answered := make(chan struct{})
 		p := &pair{Net: n, t: t}

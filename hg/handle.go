@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -32,7 +32,7 @@ type Handle struct {
 
 	mu      sync.Mutex // guards the fields below, and addr
 	closed  bool
-	track   states.Track
+	track   fsmcheck.Track
 	timeout time.Duration // of calls
 	meta    Meta          // of calls
 	call    *call

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -37,7 +37,7 @@ func (a *asker) close() {
 
 // asking has two calls at work whose handlers keep their handles; the first has asked for its context.
 func asking(t *testing.T, f func(t *testing.T, p *pair, a *asker, calls [2]*hg.Handle, outs *[2]outcome)) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var a asker
 		id := p.rpc("ask", a.handler)
@@ -154,7 +154,7 @@ func TestAbandonBeforeHandler(t *testing.T) {
 
 // A handler may ask for its context any time after the origin has abandoned the call, and after any number of others.
 func TestAbandonBeforeContext(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		calls := 1100
 		if n.Sim {
 			calls = 50
@@ -184,7 +184,7 @@ func TestAbandonBeforeContext(t *testing.T) {
 // Requests that were abandoned while they waited for room at the target do not pile up there.
 func TestAbandonedDoNotPileUp(t *testing.T) {
 	t.Parallel()
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		var k keeper
 		h, id := (*hg.Handle)(nil), p.rpc("keep", k.handler)
@@ -257,7 +257,7 @@ func TestCloseEndsHandlers(t *testing.T) {
 
 // A context ends with the last reference of its handle, and the next request has one of its own.
 func TestLastReferenceEndsContext(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var ctxs []context.Context
 		id := p.rpc("ask", func(h hg.Incoming) error {
@@ -285,7 +285,7 @@ func TestDeadlineEndsContext(t *testing.T) {
 	for _, waits := range []bool{false, true} { // for room, before
 		name := map[bool]string{false: "at once", true: "after a wait for room"}[waits]
 		t.Run(name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{MaxActive: 1})
 				var a asker
 				id := p.rpc("ask", a.handler)
@@ -339,7 +339,7 @@ func TestDeadlineEndsContext(t *testing.T) {
 
 // A handler that asks for its context after the deadline gets one that has ended.
 func TestDeadlineBeforeContext(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var got error
 		h := p.handle(p.rpc("late", func(r hg.Incoming) error {
@@ -361,7 +361,7 @@ func TestDeadlineBeforeContext(t *testing.T) {
 // turn, so that the handler at the third node hears of it too.
 func TestAbandonGoesOn(t *testing.T) {
 	t.Parallel()
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		third, _ := n.Target(hg.Config{})
 		var last asker

@@ -15,24 +15,24 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 var races = flag.Int("hg.races", long.Or(10_000, 100_000), "calls of TestH1CancelRacesForward over all transports, and ten times those of TestH2EndsOnce")
 
 // racesHere is how many of them are for one transport.
-func racesHere(n *matrix.Net) int { return share(n, *races, 100) }
+func racesHere(n *transports.Net) int { return share(n, *races, 100) }
 
 // share is how many of all are for one transport: a part of them for either tcp, and the rest for sim, where it does not take a
 // wake-up by the kernel for each.
-func share(n *matrix.Net, all, part int) int {
+func share(n *transports.Net, all, part int) int {
 	r := all / part
 	if n.Sim {
 		r = all - 2*r
 	}
-	if racing.Enabled {
+	if raceflag.Enabled {
 		r /= 20
 	}
 	return r
@@ -75,7 +75,7 @@ func loop(f func()) (stop func()) {
 // A cancel from another goroutine in a tight loop around Forward, of calls of which half are never answered: every call
 // ends, once, and when nobody cancels any more the handle's next call has its own answer.
 func TestH1CancelRacesForward(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var f forgetful
 		id := p.rpc("half", f.handler)
@@ -110,7 +110,7 @@ func TestH1CancelRacesForward(t *testing.T) {
 // The same with a goroutine that triggers, too: a call whose first part ends before the second is posted ends once all the
 // same, and its handle is free then.
 func TestH2EndsOnce(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		n.Serve(p.tctx, 1)
@@ -149,7 +149,7 @@ func pulling(t *testing.T, p *pair, o *outcome) *hg.Handle {
 
 // A call whose large output is being fetched is canceled at once, whatever the target does.
 func TestH3CancelWhileFetched(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var o outcome
 		h := pulling(t, p, &o)
@@ -165,7 +165,7 @@ func TestH3CancelWhileFetched(t *testing.T) {
 
 // A large output that cannot even begin to be fetched ends its call with an error, and is given back.
 func TestH3bFetchThatCannotBegin(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{MaxPulled: 64 << 10})
@@ -180,7 +180,7 @@ func TestH3bFetchThatCannotBegin(t *testing.T) {
 
 // The target of a large output goes when the answer is there and nothing of the output has been asked for: it ran, and is lost.
 func TestH3bTargetGoesBeforeTheFetch(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
 		n.Undriven(p.tctx)
@@ -203,7 +203,7 @@ func TestH3bTargetGoesBeforeTheFetch(t *testing.T) {
 // A target that is slow to fetch a large input sees that of a call which was canceled, or an error; never that of the next
 // call, which uses the same memory.
 func TestH4ReuseWhileFetched(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		seen := map[byte]int{}
 		h := p.handle(p.rpc("look", func(h hg.Incoming) error {
@@ -238,7 +238,7 @@ func TestH4ReuseWhileFetched(t *testing.T) {
 
 // Two processes call each other at the same time, with the same identities, and everything is larger than a message.
 func TestH6SameNumbersBothWays(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Target(hg.Config{})
@@ -284,7 +284,7 @@ func TestH6SameNumbersBothWays(t *testing.T) {
 // A request that cannot be sent ends its call, whose receive is posted already: when there is no envelope, and when the peer
 // goes before it has run anything.
 func TestH7SendFails(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: 2}})
 		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{OnNoCredit: na.Fail}})
@@ -327,7 +327,7 @@ func TestH7SendFails(t *testing.T) {
 // The peer goes while a request waits for an envelope, and its receive for the answer: both parts of the call fail. It ends
 // once, and did not run; one whose request had left may have.
 func TestH8PeerGoes(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, handles, outs := stranded(t, n)
 		p.octx.Trigger(0)
 		for i := range handles {
@@ -344,7 +344,7 @@ func TestH8PeerGoes(t *testing.T) {
 // The same calls are canceled when their parts have failed and nobody knows yet: none says that it was canceled, and each call
 // does.
 func TestH9CancelWhenThePeerHasGone(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, handles, outs := stranded(t, n)
 		for _, h := range handles {
 			h.Cancel()
@@ -362,7 +362,7 @@ func TestH9CancelWhenThePeerHasGone(t *testing.T) {
 
 // stranded returns two calls whose peer has gone, of which the origin has heard and triggered nothing: the request of the first
 // had left, that of the second waited for an envelope.
-func stranded(t *testing.T, n *matrix.Net) (p *pair, handles [2]*hg.Handle, outs *[2]outcome) {
+func stranded(t *testing.T, n *transports.Net) (p *pair, handles [2]*hg.Handle, outs *[2]outcome) {
 	p = newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 	id := p.rpc("echo", echo)
 	h := p.handle(id)
@@ -394,7 +394,7 @@ func (p *pair) unheard(done func() bool) {
 
 // A call that eight goroutines cancel while its answer comes ends once, and nobody but its parts ends it.
 func TestH10ManyCancel(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		n.Serve(p.tctx, 1)
@@ -419,7 +419,7 @@ func TestH10ManyCancel(t *testing.T) {
 
 // A Forward that returns an error runs no callback, ever.
 func TestH11ErrorOrCallback(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxInput: 100_000})
 		h := p.handle(p.rpc("echo", echo))
 		var good, refused outcome
@@ -443,7 +443,7 @@ func TestH11ErrorOrCallback(t *testing.T) {
 
 // A call that was canceled has no output: neither that of the call before nor that of its own late answer.
 func TestH13NoOutputAfterCancel(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("echo", echo))
@@ -469,7 +469,7 @@ func TestH13NoOutputAfterCancel(t *testing.T) {
 
 // The callback of a response has the handle of its request.
 func TestResponseCallbackHasItsHandle(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var got any
 		name, ran := "", 0
@@ -489,7 +489,7 @@ func TestResponseCallbackHasItsHandle(t *testing.T) {
 // An abandoned call frees the place of its handler when that lets go, not before: forward and abandon in a loop cannot have
 // more of them at work than there are places (F71).
 func TestAbandonFreesNoPlace(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2})
 		var a asker
 		id := p.rpc("ask", func(h hg.Incoming) error {
@@ -526,7 +526,7 @@ func TestAbandonFreesNoPlace(t *testing.T) {
 // Ten thousand calls of one handle that are canceled at once (F43): each ends once, the next real call has its own answer,
 // and memory does not grow with them.
 func TestCancelTenThousand(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		var o outcome
@@ -560,7 +560,7 @@ func TestCancelTenThousand(t *testing.T) {
 // The same while nobody drives the target, which the simulator stops altogether (F44): what waits for it is bounded, and it goes
 // on when the target does.
 func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 16}})
 		runs := 0
 		id := p.rpc("echo", func(h hg.Incoming) error { runs++; return echo(h) })
@@ -604,7 +604,7 @@ func staysSmall(t *testing.T, run func(rounds int)) (all int) {
 	t.Helper()
 	const first = 500
 	rounds := 10_000
-	if racing.Enabled {
+	if raceflag.Enabled {
 		rounds = 2000
 	}
 	run(first)

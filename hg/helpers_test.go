@@ -6,18 +6,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // pair is an origin and a target that know the same RPCs.
 type pair struct {
-	*matrix.Net
+	*transports.Net
 	t              *testing.T
 	target, origin *hg.Class
 	tctx, octx     *hg.Context
 }
 
-func newPair(t *testing.T, n *matrix.Net, cfg hg.Config) *pair {
+func newPair(t *testing.T, n *transports.Net, cfg hg.Config) *pair {
 	p := &pair{Net: n, t: t}
 	p.target, p.tctx = n.Target(cfg)
 	p.origin, p.octx = n.Origin(cfg)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -72,7 +72,7 @@ func (r Incoming) inputRaw() ([]byte, *RPC, error) {
 	if s.env == nil {
 		return nil, nil, misuse("input of", s.name(), s.addr, ErrAnswered, "the request has been answered, its input is gone")
 	}
-	if !racing.Enabled && !s.ctx.class.cfg.Trace {
+	if !raceflag.Enabled && !s.ctx.class.cfg.Trace {
 		return s.input, s.rpc, nil
 	}
 	if s.shown == nil {

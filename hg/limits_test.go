@@ -6,13 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // Input and output of exactly the limit travel; one byte more fails, with the limit in the error, and the next call works.
 func TestBodyLimits(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const limit = 9000 // more than a message
 		p := newPair(t, n, hg.Config{MaxInput: limit, MaxOutput: limit})
 		h := p.handle(p.rpc("grow", func(h hg.Incoming) error {
@@ -47,7 +47,7 @@ func TestBodyLimits(t *testing.T) {
 
 // What is lent to peers at a time is bounded: the call that would lend more fails at once, small ones go on.
 func TestMaxLent(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const limit = 10_000
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
@@ -78,7 +78,7 @@ func TestMaxLent(t *testing.T) {
 
 // What is fetched from peers at a time is bounded: a request beyond that is answered, and did not run.
 func TestMaxPulled(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const limit = na.MaxRoom // no body that counts goes inline
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxPulled: limit})

@@ -17,7 +17,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -42,7 +42,7 @@ func openHandler(h hg.Incoming) error {
 func TestMercuryRPC(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		test func(t *testing.T, n *matrix.Net)
+		test func(t *testing.T, n *transports.Net)
 	}{
 		{"UnregisteredIDLocal", mercuryUnregistered},
 		{"NullRPC", mercuryNull},
@@ -61,11 +61,11 @@ func TestMercuryRPC(t *testing.T) {
 		{"MultiContextTarget", mercuryMultiContext},
 		{"Self", mercurySelf},
 	} {
-		t.Run(c.name, func(t *testing.T) { matrix.Each(t, c.test) })
+		t.Run(c.name, func(t *testing.T) { transports.Each(t, c.test) })
 	}
 }
 
-func mercuryUnregistered(t *testing.T, n *matrix.Net) {
+func mercuryUnregistered(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("open", openHandler)
 	h := p.handle(id)
@@ -76,7 +76,7 @@ func mercuryUnregistered(t *testing.T, n *matrix.Net) {
 	require.NoError(t, p.call(h, &openIn{"/x", 1}), "the handle must still be usable")
 }
 
-func mercuryNull(t *testing.T, n *matrix.Net) {
+func mercuryNull(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	var inSize atomic.Int64
 	inSize.Store(-1)
@@ -97,7 +97,7 @@ func mercuryNull(t *testing.T, n *matrix.Net) {
 	p.clean(1)
 }
 
-func mercuryResponse(t *testing.T, n *matrix.Net) {
+func mercuryResponse(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	h := p.handle(p.rpc("open", openHandler))
 	defer h.Close()
@@ -112,7 +112,7 @@ func mercuryResponse(t *testing.T, n *matrix.Net) {
 	require.Equal(t, want, raw, "the payload is the encoding and nothing else")
 }
 
-func mercuryLookupStorm(t *testing.T, n *matrix.Net) {
+func mercuryLookupStorm(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("open", openHandler)
 	for i := range uint64(32) {
@@ -131,7 +131,7 @@ func mercuryLookupStorm(t *testing.T, n *matrix.Net) {
 	require.Equal(t, 1, p.octx.Stats().NA.Peers)
 }
 
-func mercuryOneWay(t *testing.T, n *matrix.Net) {
+func mercuryOneWay(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	var got []string
 	h := p.handle(p.oneWay("note", func(h hg.Incoming) error {
@@ -149,7 +149,7 @@ func mercuryOneWay(t *testing.T, n *matrix.Net) {
 	p.clean(1)
 }
 
-func mercuryNotRegistered(t *testing.T, n *matrix.Net) {
+func mercuryNotRegistered(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{Reflect: true})
 	p.rpc("open", openHandler)
 	id, err := p.origin.Register("opne", nil)
@@ -169,7 +169,7 @@ func oversize(p *pair) string {
 	return strings.Repeat("0123456789abcdef", 2*p.octx.NA().Limits().MaxUnexpected/16)
 }
 
-func mercuryInputOverflow(t *testing.T, n *matrix.Net) {
+func mercuryInputOverflow(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	var got string
 	h := p.handle(p.rpc("take", func(h hg.Incoming) error {
@@ -185,7 +185,7 @@ func mercuryInputOverflow(t *testing.T, n *matrix.Net) {
 	p.clean(1)
 }
 
-func mercuryOneWayOverflow(t *testing.T, n *matrix.Net) {
+func mercuryOneWayOverflow(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	var got string
 	h := p.handle(p.oneWay("take", func(h hg.Incoming) error { return h.Input(&got) }))
@@ -197,7 +197,7 @@ func mercuryOneWayOverflow(t *testing.T, n *matrix.Net) {
 	p.clean(1)
 }
 
-func mercuryOutputOverflow(t *testing.T, n *matrix.Net) {
+func mercuryOutputOverflow(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	big := oversize(p)
 	h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.Respond(big, nil) }))
@@ -209,7 +209,7 @@ func mercuryOutputOverflow(t *testing.T, n *matrix.Net) {
 	p.clean(1)
 }
 
-func mercuryCancel(t *testing.T, n *matrix.Net) {
+func mercuryCancel(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	h := p.handle(p.rpc("mute", func(h hg.Incoming) error { return nil }))
 	defer h.Close()
@@ -224,7 +224,7 @@ func mercuryCancel(t *testing.T, n *matrix.Net) {
 	require.Equal(t, 1, o.calls)
 }
 
-func mercuryMulti(t *testing.T, n *matrix.Net) {
+func mercuryMulti(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("open", openHandler)
 	done := 0
@@ -270,7 +270,7 @@ func await(hctx *hg.Context, done func() bool) error {
 	return nil
 }
 
-func mercuryMultiConcurrent(t *testing.T, n *matrix.Net) {
+func mercuryMultiConcurrent(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("open", openHandler)
 	n.Serve(p.tctx, 1)
@@ -303,7 +303,7 @@ func mercuryMultiConcurrent(t *testing.T, n *matrix.Net) {
 	}
 }
 
-func mercuryConcurrentProgress(t *testing.T, n *matrix.Net) {
+func mercuryConcurrentProgress(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("open", openHandler)
 	n.Serve(p.tctx, 2)
@@ -338,7 +338,7 @@ func busy(h *hg.Handle) bool {
 	return code(err) == hg.ErrBusy
 }
 
-func mercuryConcurrentCreate(t *testing.T, n *matrix.Net) {
+func mercuryConcurrentCreate(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("open", openHandler)
 	n.Serve(p.tctx, 2)
@@ -367,7 +367,7 @@ func mercuryConcurrentCreate(t *testing.T, n *matrix.Net) {
 	require.Zero(t, p.octx.Stats().Handles)
 }
 
-func mercuryMultiContext(t *testing.T, n *matrix.Net) {
+func mercuryMultiContext(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("who", func(h hg.Incoming) error { return h.Respond(h.Queue().ID(), nil) })
 	n.Context(p.target)
@@ -393,7 +393,7 @@ func mercuryMultiContext(t *testing.T, n *matrix.Net) {
 }
 
 // mercurySelf runs what the C suite runs with --self, and the cancel that it leaves out there.
-func mercurySelf(t *testing.T, n *matrix.Net) {
+func mercurySelf(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("echo", echo)
 	mute := p.rpc("mute", func(h hg.Incoming) error { return nil })

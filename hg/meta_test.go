@@ -11,7 +11,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -64,7 +64,7 @@ func pairsOf(m hg.Meta) (pairs []string) {
 
 // Metadata travels both ways, beside input and output of any size, and with errors.
 func TestMetaTravels(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var got []hg.Meta
 		var size int
@@ -104,7 +104,7 @@ func TestMetaTravels(t *testing.T) {
 
 // Metadata leaves room for what else a message carries, even in the shortest.
 func TestMetaFitsMessages(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Eager: 256}})
 		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: 256}})
@@ -132,7 +132,7 @@ func (asJSON) Append(dst []byte, v any) ([]byte, error) {
 
 // An RPC may have a codec of its own. Where the two sides disagree it is said, before anything runs and in both names.
 func TestCodecsMustAgree(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
 		double := func(h hg.Incoming) error {
@@ -182,7 +182,7 @@ func TestCodecsMustAgree(t *testing.T) {
 // What a handler attaches to an error arrives with it.
 func TestDetail(t *testing.T) {
 	type quota struct{ Used, Limit int }
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var fail error
 		h := p.handle(p.rpc("fails", func(hg.Incoming) error { return fail }))
@@ -222,7 +222,7 @@ func TestDetail(t *testing.T) {
 
 // An error is cut to what one message takes, its detail first.
 func TestDetailIsCut(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{MaxOutput: 256, NA: na.Config{Eager: 256}}) // takes nothing longer

@@ -17,7 +17,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 var (
@@ -216,7 +216,7 @@ func TestMisuseAtRandom(t *testing.T) {
 		seed = rand.Uint64()
 	}
 	t.Logf("run again with -hg.misuse.seed=%d", seed)
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		m := &misuse{p: newPair(t, n, hg.Config{Logger: slog.New(slog.DiscardHandler)}), kept: make(chan kept, 256)}
 		m.id = m.p.rpc("any", m.handler)
 		steps := *misuseSteps

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
 // There is nothing to close, and nothing to count, at an Incoming: closing one twice does not compile.
@@ -50,7 +50,7 @@ func ends(t *testing.T, r hg.Incoming) {
 
 // A request that has ended is known by its number: whoever kept it reaches nothing, also when its record serves another.
 func TestKeptUntilAnother(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var kept []hg.Incoming
 		id := p.rpc("keep", func(r hg.Incoming) error {
@@ -88,7 +88,7 @@ func TestKeptUntilAnother(t *testing.T) {
 
 // Another goroutine may answer while the handler runs; without Detach not later, and what it was late with is not sent.
 func TestAnswerOfAnotherGoroutine(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		let, said := make(chan bool), make(chan error)
 		id := p.rpc("spawn", func(r hg.Incoming) error {
@@ -124,7 +124,7 @@ func TestAnswerOfAnotherGoroutine(t *testing.T) {
 
 // The second answer is refused, whoever gives it, and an error after the answer is counted.
 func TestAnsweredTwice(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("twice", func(r hg.Incoming) error {
 			require.NoError(t, r.RespondRaw([]byte("first"), nil))
@@ -146,7 +146,7 @@ func TestAnsweredTwice(t *testing.T) {
 
 // A handle that is closed stays closed, and nothing brings it back.
 func TestClosedHandleStaysClosed(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		require.NoError(t, p.call(h, "x"))
@@ -168,7 +168,7 @@ func TestClosedHandleStaysClosed(t *testing.T) {
 
 // Config.Trace spoils what a handler has kept of its input.
 func TestTraceSpoilsInput(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{Trace: true})
 		var kept []byte
 		h := p.handle(p.rpc("keep", func(r hg.Incoming) (err error) {
@@ -209,7 +209,7 @@ func TestDetachedAndForgotten(t *testing.T) {
 		}, hg.ErrNoResponse},
 	} {
 		t.Run(name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{})
 				var kept hg.Incoming
 				h := p.handle(p.rpc("forget", func(r hg.Incoming) error { kept = r; return r.Detach() }))
@@ -235,7 +235,7 @@ func TestDetachedAndForgotten(t *testing.T) {
 
 // What a detached request is answered with at its deadline, where the origin is patient enough to hear it.
 func TestDetachedDeadlineIsAnswered(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var kept hg.Incoming
 		h := p.handle(p.rpc("forget", func(r hg.Incoming) error { kept = r; return r.Detach() }))
@@ -254,7 +254,7 @@ func TestDetachedDeadlineIsAnswered(t *testing.T) {
 
 // A detached request that nobody answers is logged each minute.
 func TestDetachedIsLogged(t *testing.T) {
-	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		var log bytes.Buffer
 		p := newPair(t, n, hg.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		var kept hg.Incoming

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -33,7 +33,7 @@ var leaves = map[string]func(){"panic": func() { panic("ouch") }, "goexit": runt
 
 // A callback that did not return kept a reference of its handle for good.
 func TestForwardCallbackThatPanics(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		for _, leave := range leaves {
@@ -54,7 +54,7 @@ func TestForwardCallbackThatPanics(t *testing.T) {
 
 // And its room for another handler.
 func TestRespondCallbackThatPanics(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		for name, leave := range leaves {
 			calls := 0
@@ -74,7 +74,7 @@ func TestRespondCallbackThatPanics(t *testing.T) {
 
 // Who had withdrawn the same call as one whose callback did not return heard nothing.
 func TestWithdrawCallbackThatPanics(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		for _, leave := range leaves {
@@ -94,7 +94,7 @@ func TestWithdrawCallbackThatPanics(t *testing.T) {
 
 // A handler that returned an error whose Error panics, as that of a nil pointer may, left its origin without an answer.
 func TestHandlerErrorThatPanics(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("bad", func(hg.Incoming) error { return (*badError)(nil) }))
 		var o outcome
@@ -108,7 +108,7 @@ func TestHandlerErrorThatPanics(t *testing.T) {
 
 // Where a function of OnFault did not return, those after it heard nothing: neither the user's nor the Ctx of handlers.
 func TestFaultFuncThatPanics(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for name, leave := range leaves {
 			p := newPair(t, n, hg.Config{})
 			calls := 0

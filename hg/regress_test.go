@@ -15,14 +15,14 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
 // A Wake that was meant for one waiter was used up by another goroutine in Progress, and the waiter slept for ever.
 func TestWaitersBesideWorkers(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		n.Serve(p.tctx, 1)
@@ -83,7 +83,7 @@ func TestWaitersBesideWorkers(t *testing.T) {
 
 // Requests that wait for envelopes kept an answer from leaving, and its origin waited for ever.
 func TestAnswersPassQueuedRequests(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{SendQueue: 4}})
 		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Envelopes: 1}})
@@ -126,7 +126,7 @@ func TestAnswersPassQueuedRequests(t *testing.T) {
 
 // The smaller of two Eager sizes counts, whichever side has it.
 func TestDifferentEagerSizes(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, eager := range [][2]int{{16 << 10, 4 << 10}, {4 << 10, 16 << 10}, {48 << 10, 256}, {256, 48 << 10}} {
 			t.Run(fmt.Sprint(eager), func(t *testing.T) {
 				p := &pair{Net: n, t: t}
@@ -154,7 +154,7 @@ func TestDifferentEagerSizes(t *testing.T) {
 
 // A second response between the cancel of the first and its callback lost that callback.
 func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("mute", m.handler))
@@ -183,7 +183,7 @@ func (c curious) MarshalBinary() ([]byte, error) { return []byte(c.h.Peer().Stri
 
 // Encoders ran under the handle's lock.
 func TestEncoderMayUseItsHandle(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("addr", func(h hg.Incoming) error { return h.Respond(curious{h}, nil) }))
 		defer h.Close()
@@ -200,7 +200,7 @@ type panics struct{}
 func (panics) MarshalBinary() ([]byte, error) { panic("cannot") }
 
 func TestEncoderThatPanics(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("bad", func(h hg.Incoming) error { return h.Respond(panics{}, nil) }))
 		defer h.Close()
@@ -214,7 +214,7 @@ func TestEncoderThatPanics(t *testing.T) {
 
 // A handler that ends its goroutine left its origin without an answer.
 func TestHandlerEndsItsGoroutine(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		arrived := false
 		h := p.handle(p.rpc("exit", func(hg.Incoming) error { arrived = true; runtime.Goexit(); return nil }))
@@ -239,7 +239,7 @@ func TestHandlerEndsItsGoroutine(t *testing.T) {
 
 // After a Forward that was refused there is no output.
 func TestNoOutputOfRefusedForward(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		defer h.Close()
@@ -254,7 +254,7 @@ func TestNoOutputOfRefusedForward(t *testing.T) {
 // The end of the loan of a response that had been recalled was taken for that of the next response, which then could not
 // be recalled: its loan, and the handle, were held until the origin went.
 func TestLoanOfRecalledResponse(t *testing.T) {
-	matrix.TCP(t, func(t *testing.T, n *matrix.Net) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
 		h := p.handle(p.rpc("mute", m.handler))
@@ -299,7 +299,7 @@ func (s slow) MarshalBinary() ([]byte, error) {
 
 // A handler may return while another goroutine of its answers.
 func TestHandlerReturnsWhileAnswering(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		v := slow{make(chan struct{}), make(chan struct{})}
 		var answering sync.WaitGroup

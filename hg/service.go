@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -28,7 +28,7 @@ type service struct {
 	gen     uint64
 	serving bool
 	holds   int
-	track   states.Track
+	track   fsmcheck.Track
 
 	id        ID
 	rpc       *RPC // nil if the id is not known here

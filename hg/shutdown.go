@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/within"
+	"github.com/quicksilver-rpc/quicksilver/internal/callback"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -103,7 +103,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 }
 
 func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions func() int64) error {
-	if within.Callback() {
+	if callback.Inside() {
 		return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
 	}
 	left := &ShutdownError{}

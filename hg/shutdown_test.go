@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -30,7 +30,7 @@ func left(t *testing.T, err error) *hg.ShutdownError {
 
 // A handler that runs may end and answer; what has no handler yet, what comes now and who comes now are refused.
 func TestShutdownDrains(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cfg := lingering(20 * time.Second)
 		cfg.MaxActive = 1
 		p := newPair(t, n, cfg)
@@ -96,7 +96,7 @@ func TestShutdownDrains(t *testing.T) {
 
 // One context may end in good order while the others of its class go on.
 func TestShutdownOfOneContext(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cfg := lingering(20 * time.Second)
 		cfg.MaxActive = 1
 		p := newPair(t, n, cfg)
@@ -138,12 +138,12 @@ func TestShutdownOfOneContext(t *testing.T) {
 func TestShutdownLingers(t *testing.T) {
 	t.Parallel()
 	t.Run("virtual", func(t *testing.T) {
-		matrix.Virtual(t, func(t *testing.T, n *matrix.Net) { shutdownLingers(t, n, 0) })
+		transports.Virtual(t, func(t *testing.T, n *transports.Net) { shutdownLingers(t, n, 0) })
 	})
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) { shutdownLingers(t, n, 50*time.Millisecond) })
+	transports.Each(t, func(t *testing.T, n *transports.Net) { shutdownLingers(t, n, 50*time.Millisecond) })
 }
 
-func shutdownLingers(t *testing.T, n *matrix.Net, linger time.Duration) {
+func shutdownLingers(t *testing.T, n *transports.Net, linger time.Duration) {
 	p := newPair(t, n, lingering(linger))
 	var k keeper
 	var ctxs []context.Context
@@ -189,7 +189,7 @@ func shutdownLingers(t *testing.T, n *matrix.Net, linger time.Duration) {
 
 // A context that has ended cancels at once.
 func TestShutdownAtOnce(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, lingering(time.Hour))
 		var k keeper
 		h := p.handle(p.rpc("keep", k.handler))
@@ -214,7 +214,7 @@ func TestShutdownAtOnce(t *testing.T) {
 
 // The context of a handler ends when the wait is over, and what it answers then still arrives.
 func TestShutdownEndsHandlers(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, lingering(time.Hour))
 		var cause error
 		begun := false
@@ -244,7 +244,7 @@ func TestShutdownEndsHandlers(t *testing.T) {
 
 // F51: callbacks that begin anew while all ends are refused, and it ends.
 func TestShutdownRefusesNew(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, lingering(20*time.Millisecond))
 		var k keeper
 		keep, other := p.rpc("keep", k.handler), p.rpc("echo", echo)
@@ -279,7 +279,7 @@ func TestShutdownRefusesNew(t *testing.T) {
 
 // F52: handles that the program has not closed are counted and named, with the place where that is asked for.
 func TestHandleNeverClosed(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{Trace: true})
@@ -308,7 +308,7 @@ func TestHandleNeverClosed(t *testing.T) {
 // F53: both sides at once, with calls both ways that nobody answers.
 func TestShutdownBothSides(t *testing.T) {
 	t.Parallel()
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cfg := lingering(50 * time.Millisecond)
 		a, actx := n.Target(cfg)
 		b, bctx := n.Target(cfg)
@@ -358,7 +358,7 @@ func TestShutdownBothSides(t *testing.T) {
 
 // F54: a request for an RPC that nobody has registered does not keep anybody from ending.
 func TestUnknownRPCThenShutdown(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, lingering(time.Minute))
 		for _, c := range []struct {
 			name   string
@@ -385,16 +385,16 @@ func TestUnknownRPCThenShutdown(t *testing.T) {
 // Answers to the last minute arrive before the connections are cut, also when there is no time for anything else.
 func TestShutdownSendsAnswers(t *testing.T) {
 	t.Run("virtual", func(t *testing.T) {
-		matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+		transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
 			shutdownSendsAnswers(t, n, ctx)
 		})
 	})
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) { shutdownSendsAnswers(t, n, context.Background()) })
+	transports.Each(t, func(t *testing.T, n *transports.Net) { shutdownSendsAnswers(t, n, context.Background()) })
 }
 
-func shutdownSendsAnswers(t *testing.T, n *matrix.Net, ctx context.Context) {
+func shutdownSendsAnswers(t *testing.T, n *transports.Net, ctx context.Context) {
 	cfg := lingering(time.Minute)
 	cfg.NA.Envelopes, cfg.NA.Eager = 256, 16<<10
 	p := newPair(t, n, cfg)
@@ -441,7 +441,7 @@ func TestH17(t *testing.T) {
 		}},
 	} {
 		t.Run(how.name, func(t *testing.T) {
-			matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{})
 				var k keeper
 				id := p.rpc("keep", k.handler)
@@ -475,7 +475,7 @@ func TestH17(t *testing.T) {
 
 // H17: a class is not closed while the callback of a call that its Close has ended is still to run.
 func TestH17CallbackStillToRun(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		n.Undriven(p.octx)
@@ -495,7 +495,7 @@ func TestH17CallbackStillToRun(t *testing.T) {
 // A callback in which another goroutine is counts as long as it has not returned.
 func TestClosedWaitsForCallbacks(t *testing.T) {
 	t.Parallel()
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Origin(hg.Config{})
 		n.Undriven(hctx)
 		inside, leave, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -521,7 +521,7 @@ func TestClosedWaitsForCallbacks(t *testing.T) {
 
 // What callbacks post runs before Shutdown returns, also when everything else has been given back by then.
 func TestShutdownRunsWhatCallbacksPost(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Origin(hg.Config{})
 		n.Undriven(hctx)
 		ran := 0
@@ -541,7 +541,7 @@ func TestShutdownRunsWhatCallbacksPost(t *testing.T) {
 
 // News of a lost session that waits for an OnFault callback is not work that Shutdown cuts off.
 func TestShutdownWithNewsToCome(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		other := n.Context(p.target) // driven after tctx
 		var peer na.Addr
@@ -561,7 +561,7 @@ func TestShutdownWithNewsToCome(t *testing.T) {
 
 // F55: several goroutines in Trigger while calls are canceled and their handles closed: each callback runs once.
 func TestTriggersDuringCancelAndClose(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		n.Serve(p.octx, 4)
@@ -602,7 +602,7 @@ func TestTriggersDuringCancelAndClose(t *testing.T) {
 // F56: a target that nobody drives is alive all the same; the call ends by its deadline alone.
 func TestNobodyDrivesTheTarget(t *testing.T) {
 	t.Parallel()
-	check := func(t *testing.T, n *matrix.Net, silence, timeout time.Duration) {
+	check := func(t *testing.T, n *transports.Net, silence, timeout time.Duration) {
 		p := newPair(t, n, hg.Config{NA: na.Config{PeerTimeout: silence}})
 		id := p.rpc("echo", echo)
 		h := p.handle(id)
@@ -619,7 +619,7 @@ func TestNobodyDrivesTheTarget(t *testing.T) {
 		}
 	}
 	t.Run("virtual", func(t *testing.T) {
-		matrix.Virtual(t, func(t *testing.T, n *matrix.Net) { check(t, n, time.Second, 30*time.Second) })
+		transports.Virtual(t, func(t *testing.T, n *transports.Net) { check(t, n, time.Second, 30*time.Second) })
 	})
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) { check(t, n, 500*time.Millisecond, 1200*time.Millisecond) })
+	transports.Each(t, func(t *testing.T, n *transports.Net) { check(t, n, 500*time.Millisecond, 1200*time.Millisecond) })
 }

@@ -1,7 +1,7 @@
 package hg
 
 import (
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -11,13 +11,13 @@ import (
 
 // The events of all three machines.
 const (
-	evForward       states.Event = iota // Forward or ForwardRaw
-	evSent                              // the request, or the response, has left
-	evSendFailed                        // and will not
-	evTooLong                           // the peer takes shorter messages
-	evReceived                          // a response came
-	evReceiveFailed                     // and will not
-	evPulled                            // the body of the output is there
+	evForward       fsmcheck.Event = iota // Forward or ForwardRaw
+	evSent                                // the request, or the response, has left
+	evSendFailed                          // and will not
+	evTooLong                             // the peer takes shorter messages
+	evReceived                            // a response came
+	evReceiveFailed                       // and will not
+	evPulled                              // the body of the output is there
 	evPullFailed
 	evLoanEnded     // nobody can read the input, or the output, any more
 	evDeadline      // the time is up
@@ -61,14 +61,14 @@ var eventNames = []string{
 }
 
 // endEvent names the end of a part.
-func endEvent(err error, ended, failed states.Event) states.Event {
+func endEvent(err error, ended, failed fsmcheck.Event) fsmcheck.Event {
 	if err != nil {
 		return failed
 	}
 	return ended
 }
 
-func sendEvent(r na.Result) states.Event {
+func sendEvent(r na.Result) fsmcheck.Event {
 	if na.CodeOf(r.Err) == na.ErrMsgSize {
 		return evTooLong
 	}
@@ -76,7 +76,7 @@ func sendEvent(r na.Result) states.Event {
 }
 
 // wordEvent names what is known about a request that was to be destroyed. An answer says that it was not.
-func wordEvent(code na.Code, answered bool) states.Event {
+func wordEvent(code na.Code, answered bool) fsmcheck.Event {
 	switch {
 	case answered, code == na.ErrTooLate, code == na.ErrUnsupported:
 		return evKept
@@ -87,19 +87,19 @@ func wordEvent(code na.Code, answered bool) states.Event {
 }
 
 // in makes a list of states.
-func in(list ...states.State) []states.State { return list }
+func in(list ...fsmcheck.State) []fsmcheck.State { return list }
 
 // The states of a call.
 const (
-	callIdle     states.State = iota
-	callAsking                // the request has not left
-	callWaiting               // it has; no response yet
-	callEarly                 // the response is there before the request is known to have left
-	callFetching              // the output is being pulled
-	callLending               // one-way: the target has not given the input back
-	callLeaving               // what it comes to is certain; a loan or the timer, which are of no use, have not ended
-	callEnding                // this side has ended it, or a part failed; others have not ended
-	callQueued                // the callback waits for Trigger
+	callIdle     fsmcheck.State = iota
+	callAsking                  // the request has not left
+	callWaiting                 // it has; no response yet
+	callEarly                   // the response is there before the request is known to have left
+	callFetching                // the output is being pulled
+	callLending                 // one-way: the target has not given the input back
+	callLeaving                 // what it comes to is certain; a loan or the timer, which are of no use, have not ended
+	callEnding                  // this side has ended it, or a part failed; others have not ended
+	callQueued                  // the callback waits for Trigger
 )
 
 var (
@@ -109,7 +109,7 @@ var (
 	notIdle  = in(callAsking, callWaiting, callFetching, callLending, callLeaving, callEnding, callQueued)
 )
 
-var calls = states.New("call", callStates, eventNames, []states.Row{
+var calls = fsmcheck.New("call", callStates, eventNames, []fsmcheck.Row{
 	{On: evForward, In: in(callIdle), To: in(callAsking, callEnding, callIdle)},
 	{On: evForward, In: notIdle, Refused: "ErrBusy"},
 	{On: evForward, In: in(callEarly), Refused: "ErrBusy", Race: true},
@@ -176,7 +176,7 @@ var calls = states.New("call", callStates, eventNames, []states.Row{
 })
 
 // state derives the state of a call. Locked.
-func (k *call) state() states.State {
+func (k *call) state() fsmcheck.State {
 	switch k.phase {
 	case idle:
 		return callIdle
@@ -208,34 +208,34 @@ func (k *call) state() states.State {
 }
 
 // found begins the taking in of e, and returns it for note, which ends it. Locked.
-func (k *call) found(e states.Event) states.Event {
-	if states.Checking() {
+func (k *call) found(e fsmcheck.Event) fsmcheck.Event {
+	if fsmcheck.Checking() {
 		k.check(e)
 	}
 	return e
 }
 
-func (k *call) check(e states.Event) { k.h.track.Found(calls, e, k.state()) }
+func (k *call) check(e fsmcheck.Event) { k.h.track.Found(calls, e, k.state()) }
 
-func (k *call) note(e states.Event) {
-	if states.Checking() {
+func (k *call) note(e fsmcheck.Event) {
+	if fsmcheck.Checking() {
 		k.count(e)
 	}
 }
 
-func (k *call) count(e states.Event) { k.h.track.Moved(calls, e, k.state()) }
+func (k *call) count(e fsmcheck.Event) { k.h.track.Moved(calls, e, k.state()) }
 
 // The states of a withdrawal.
 const (
-	withdrawalNew       states.State = iota
-	withdrawalRecalling              // the send was canceled and has not ended
-	withdrawalAsking                 // the target was asked
-	withdrawalLost                   // nobody will say; the call was canceled and has not ended
-	withdrawalSettled                // the callbacks wait for Trigger
+	withdrawalNew       fsmcheck.State = iota
+	withdrawalRecalling                // the send was canceled and has not ended
+	withdrawalAsking                   // the target was asked
+	withdrawalLost                     // nobody will say; the call was canceled and has not ended
+	withdrawalSettled                  // the callbacks wait for Trigger
 	withdrawalTold
 )
 
-var withdrawals = states.New("withdrawal", []string{"new", "recalling", "asking", "lost", "settled", "told"}, eventNames, []states.Row{
+var withdrawals = fsmcheck.New("withdrawal", []string{"new", "recalling", "asking", "lost", "settled", "told"}, eventNames, []fsmcheck.Row{
 	{On: evWithdraw, In: in(withdrawalNew), To: in(withdrawalRecalling, withdrawalAsking, withdrawalLost, withdrawalSettled)},
 	{On: evWithdraw, In: in(withdrawalRecalling, withdrawalAsking)}, // another one, which waits for the same
 	{On: evWithdraw, In: in(withdrawalLost), Race: true},
@@ -256,7 +256,7 @@ var withdrawals = states.New("withdrawal", []string{"new", "recalling", "asking"
 })
 
 // state derives the state of a withdrawal. Locked.
-func (w *withdrawal) state() states.State {
+func (w *withdrawal) state() fsmcheck.State {
 	switch {
 	case w.settled && w.cbs == nil:
 		return withdrawalTold
@@ -272,37 +272,37 @@ func (w *withdrawal) state() states.State {
 	return withdrawalRecalling
 }
 
-func (w *withdrawal) found(e states.Event) states.Event {
-	if states.Checking() {
+func (w *withdrawal) found(e fsmcheck.Event) fsmcheck.Event {
+	if fsmcheck.Checking() {
 		w.track.Found(withdrawals, e, w.state())
 	}
 	return e
 }
 
-func (w *withdrawal) note(e states.Event) {
-	if states.Checking() {
+func (w *withdrawal) note(e fsmcheck.Event) {
+	if fsmcheck.Checking() {
 		w.track.Moved(withdrawals, e, w.state())
 	}
 }
 
 // The states of a service.
 const (
-	serviceSpare    states.State = iota // of no request
-	serviceArrived                      // new, or in the queue of Trigger
-	serviceFetching                     // the input is being fetched
-	serviceWaiting                      // for room
-	serviceGiven                        // to Config.Dispatch; Run has not come
-	serviceRunning                      // the handler has begun, and nobody has answered
-	serviceSending                      // the response has not left
-	serviceRecalled                     // it was canceled before it left; the callback waits for Trigger
-	serviceLending                      // it has left; the origin has not given the output back
-	serviceAnswered                     // it has left, or cannot any more
-	serviceRejected                     // the handler will not run, and the answer that says so could not leave
+	serviceSpare    fsmcheck.State = iota // of no request
+	serviceArrived                        // new, or in the queue of Trigger
+	serviceFetching                       // the input is being fetched
+	serviceWaiting                        // for room
+	serviceGiven                          // to Config.Dispatch; Run has not come
+	serviceRunning                        // the handler has begun, and nobody has answered
+	serviceSending                        // the response has not left
+	serviceRecalled                       // it was canceled before it left; the callback waits for Trigger
+	serviceLending                        // it has left; the origin has not given the output back
+	serviceAnswered                       // it has left, or cannot any more
+	serviceRejected                       // the handler will not run, and the answer that says so could not leave
 )
 
 var serviceStates = []string{"spare", "arrived", "fetching", "waiting", "given", "running", "sending", "recalled", "lending", "answered", "rejected"}
 
-var services = states.New("service", serviceStates, eventNames, []states.Row{
+var services = fsmcheck.New("service", serviceStates, eventNames, []fsmcheck.Row{
 	{On: evArrived, In: in(serviceSpare), To: in(serviceArrived)},
 	{On: evFetch, In: in(serviceArrived), To: in(serviceFetching)},
 	{On: evFetched, In: in(serviceFetching), To: in(serviceArrived)},
@@ -340,7 +340,7 @@ var services = states.New("service", serviceStates, eventNames, []states.Row{
 
 // state derives the state of a service. Until its handler begins whoever has it to do with the request owns it, and from
 // then on it is guarded by the handle's lock.
-func (s *service) state() states.State {
+func (s *service) state() fsmcheck.State {
 	switch {
 	case s.pull != nil:
 		return serviceFetching
@@ -366,22 +366,22 @@ func (s *service) state() states.State {
 	return serviceArrived
 }
 
-func (s *service) found(e states.Event) states.Event {
-	if states.Checking() {
+func (s *service) found(e fsmcheck.Event) fsmcheck.Event {
+	if fsmcheck.Checking() {
 		s.check(e)
 	}
 	return e
 }
 
-func (s *service) check(e states.Event) { s.track.Found(services, e, s.state()) }
+func (s *service) check(e fsmcheck.Event) { s.track.Found(services, e, s.state()) }
 
-func (s *service) note(e states.Event) {
-	if states.Checking() {
+func (s *service) note(e fsmcheck.Event) {
+	if fsmcheck.Checking() {
 		s.count(e)
 	}
 }
 
-func (s *service) count(e states.Event) { s.track.Moved(services, e, s.state()) }
+func (s *service) count(e fsmcheck.Event) { s.track.Moved(services, e, s.state()) }
 
 // noted is an event that changes nothing.
-func (s *service) noted(e states.Event) { s.note(s.found(e)) }
+func (s *service) noted(e fsmcheck.Event) { s.note(s.found(e)) }

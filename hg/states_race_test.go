@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -62,7 +62,7 @@ func TestEveryOrderOfParts(t *testing.T) {
 		input int
 		by    time.Duration
 		steps []func(*call)
-		state states.State
+		state fsmcheck.State
 	}{
 		{"the answer first", 8, 0, []func(*call){answer, misuse, withdraw, sent}, callQueued},
 		{"the answer, and the send fails", 8, 0, []func(*call){answer, unsent}, callQueued},
@@ -112,7 +112,7 @@ func TestEveryOrderOfParts(t *testing.T) {
 	s.release()
 	require.Equal(t, serviceSpare, s.state())
 
-	for _, m := range states.All() {
+	for _, m := range fsmcheck.All() {
 		for _, cell := range m.Cells() {
 			if cell.Race {
 				require.Positive(t, cell.Reached, cell.String())

@@ -13,7 +13,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/request"
@@ -21,7 +21,7 @@ import (
 
 // A wait returns at its own end, however much is queued behind it: for a call, for a condition, and when its context ends.
 func TestWaitReturnsAtItsEnd(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, hctx := n.Origin(hg.Config{})
 		n.Undriven(hctx)
 		const queued = 1000
@@ -109,7 +109,7 @@ func TestSharedClassOnSim(t *testing.T) {
 
 // What would call back in a context that is closed and drained is refused, and Closed stays true.
 func TestNothingAfterTheEnd(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		require.NoError(t, p.call(h, "x"))
@@ -132,7 +132,7 @@ func TestNothingAfterTheEnd(t *testing.T) {
 // Closed is true, and Shutdown returns, when the last callback has run, also where one that is late asks for another and those
 // who drive are slow between Progress and Trigger.
 func TestClosedAfterTheLastCallback(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		if n.Sim {
 			return // whoever drives it is not slow
 		}
@@ -172,7 +172,7 @@ func TestClosedAfterTheLastCallback(t *testing.T) {
 
 // A callback of somebody else that panics in a wait ends that wait; the call goes on, and its handle can be used again.
 func TestStrangerPanicsInAWait(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		defer h.Close()

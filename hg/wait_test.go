@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -31,7 +31,7 @@ func (p *pair) serve() {
 
 // A call that waits has its output when it returns, as often as one likes; its context ends it, and so does Close.
 func TestCall(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
 		silent := p.rpc("silent", func(h hg.Incoming) error { detached(h); return nil })
@@ -70,7 +70,7 @@ func TestCall(t *testing.T) {
 
 // Where the target has no envelope, a call that does not wait fails under Block, and one that does goes when it may (G16).
 func TestCallWaitsForEnvelope(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 1}})
 		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{OnNoCredit: na.Block}})

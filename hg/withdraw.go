@@ -3,7 +3,7 @@ package hg
 import (
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -54,7 +54,7 @@ type withdrawal struct {
 	late    bool // the answer came before the target's word
 	settled bool
 	result  WithdrawResult
-	track   states.Track
+	track   fsmcheck.Track
 	cbs     []WithdrawFunc
 	task    task
 }

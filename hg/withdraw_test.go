@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -25,7 +25,7 @@ func (w *taken) cb(_ *hg.Handle, r hg.WithdrawResult) { w.n++; w.r = r }
 
 // withdrawal tests have a target that receives and does not trigger until it is told to.
 func withdrawing(t *testing.T, cfg hg.Config, f func(t *testing.T, p *pair, id hg.ID, ran *int)) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, cfg)
 		ran := 0
 		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw([]byte("done"), nil) })
@@ -82,7 +82,7 @@ func TestWithdrawBuffered(t *testing.T) {
 // TestWithdrawTooLate (C-T2, C-T5): not while the handler runs, nor after the call, nor after a cancel; the call ends as
 // it would have.
 func TestWithdrawTooLate(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var kept hg.Incoming
 		id := p.rpc("later", func(h hg.Incoming) error { kept = detached(h); return nil })
@@ -127,7 +127,7 @@ func TestWithdrawTooLate(t *testing.T) {
 // TestWithdrawCrossesAnswer (C-T10): the answer of the handler leaves before the target has heard the question, or after.
 // It is too late in any order, and the call succeeds.
 func TestWithdrawCrossesAnswer(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var kept hg.Incoming
 		id := p.rpc("later", func(h hg.Incoming) error { kept = detached(h); return nil })
@@ -328,7 +328,7 @@ func TestWithdrawTimeout(t *testing.T) {
 
 // A Withdraw that joins another one brings its own bound.
 func TestWithdrawTimeoutOfAnother(t *testing.T) {
-	matrix.Virtual(t, func(t *testing.T, n *matrix.Net) {
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("never", func(h hg.Incoming) error { detached(h); return nil }))
 		defer h.Close()
@@ -372,7 +372,7 @@ func TestWithdrawPeerLost(t *testing.T) {
 
 // TestWithdrawFromSelf (C-T7): a process can take back what it asked of itself.
 func TestWithdrawFromSelf(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Target(hg.Config{})
 		ran := 0
 		id, err := cls.Register("self", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
@@ -396,7 +396,7 @@ func TestWithdrawFromSelf(t *testing.T) {
 
 // TestWithdrawOneWay: a one-way request is over when it has left.
 func TestWithdrawOneWay(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
 		id := p.oneWay("note", func(hg.Incoming) error { ran++; return nil })
@@ -463,7 +463,7 @@ func TestWithdrawRacesDispatch(t *testing.T) {
 // TestWithdrawLarge (C-T13, C-T14): an input that the target fetches is withdrawn after any number of steps. Withdrawn, the
 // handler does not run and nothing stays lent; too late, the handler has the whole of it.
 func TestWithdrawLarge(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		in := make([]byte, 300_000)
 		for i := range in {
@@ -518,7 +518,7 @@ func TestWithdrawLarge(t *testing.T) {
 
 // The time of a Withdraw that was bounded by for ever was over at once.
 func TestWithdrawForEver(t *testing.T) {
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
 		defer h.Close()

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 )
 
 // A model runs the leader and the assist of a context, as they are, and a peer, in every order. They are coroutines, which
@@ -444,7 +444,7 @@ func (m *model) take(a *actor) {
 // Whatever the leader does, and whenever the peer posts: what is posted is taken in.
 func TestEveryOrderOfBells(t *testing.T) {
 	preemptions := long.Or(2, 4)
-	if racing.Enabled {
+	if raceflag.Enabled {
 		preemptions = 1
 	}
 	for _, c := range []struct {

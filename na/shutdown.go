@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/within"
+	"github.com/quicksilver-rpc/quicksilver/internal/callback"
 )
 
 const (
@@ -70,7 +70,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 }
 
 func shutdown(ctx context.Context, e *Ending) error {
-	if within.Trigger() {
+	if callback.InTrigger() {
 		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
 	}
 	var cut Underway

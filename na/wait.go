@@ -6,8 +6,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/callback"
 	"github.com/quicksilver-rpc/quicksilver/internal/turns"
-	"github.com/quicksilver-rpc/quicksilver/internal/within"
 )
 
 // Wait drives c, or sleeps while another goroutine does, until done reports true (nil), ctx ends (its cause), or c is closed
@@ -111,7 +111,7 @@ type batcher struct{ *driver }
 func (b batcher) Cork() bool   { return b.ctx().Cork() }
 func (b batcher) Uncork()      { b.ctx().Uncork() }
 func (b batcher) Flush()       { b.ctx().Flush() }
-func (b batcher) Inside() bool { return within.Trigger() }
+func (b batcher) Inside() bool { return callback.InTrigger() }
 
 func (b batcher) Begin() (p Pass) {
 	if above := b.above.Load(); above != nil && above.Begin != nil {

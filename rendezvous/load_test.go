@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/matrix"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
@@ -28,7 +28,7 @@ type outcomes struct{ calls, ok, withdrawn, tooLate int }
 // taken back, and nothing is left.
 func TestStartedTogether(t *testing.T) {
 	const size, rounds = 3, 20
-	matrix.Each(t, func(t *testing.T, n *matrix.Net) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		nodes := make([]*node, size)
 		for i := range nodes {
 			m := &node{}
@@ -93,7 +93,7 @@ func TestStartedTogether(t *testing.T) {
 }
 
 // storm has every node call all, and take every second request back if it is told to.
-func (o *outcomes) storm(t *testing.T, n *matrix.Net, nodes []*node, withdraw bool) {
+func (o *outcomes) storm(t *testing.T, n *transports.Net, nodes []*node, withdraw bool) {
 	t.Helper()
 	pending := 0
 	for _, m := range nodes {

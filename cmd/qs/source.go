@@ -8,7 +8,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -81,7 +81,7 @@ func (s *source) read(buf *buffer, n int64) (mem *bulk.Handle, at int64, err err
 	if s.mapped != nil {
 		at = s.sums.at
 		populate(s.mapped.Segments()[0], at, n)
-		if !fault.Read(s.mapped.Segments()[0][at:at+n], s.sums.add) {
+		if !memfault.Read(s.mapped.Segments()[0][at:at+n], s.sums.add) {
 			return nil, 0, s.changed(io.EOF)
 		}
 		return s.mapped, at, nil

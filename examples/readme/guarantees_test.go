@@ -41,7 +41,7 @@ var guarantees = []guarantee{
 	{"allocations", "A raw call allocates nothing in the steady state, a bulk transfer itself only, a typed call eight times at most.", []string{"hg: TestRawCallsAllocateNothing", "bulk: TestTransfersAllocateLittle", ".: TestAllocations"}},
 
 	{id: ":Cancel"},
-	{"cancel", "Cancel is local: Trigger right after it runs the canceled callback, whether the peer is alive, frozen or gone.", []string{"na/natest: CancelNow", "na/natest: FrozenPeer", "hg: TestCancelThenTriggerWithoutProgress", "internal/kernel: TestStoppedTarget"}},
+	{"cancel", "Cancel is local: Trigger right after it runs the canceled callback, whether the peer is alive, frozen or gone.", []string{"na/natest: CancelNow", "na/natest: FrozenPeer", "hg: TestCancelThenTriggerWithoutProgress", "internal/proctest: TestStoppedTarget"}},
 	{"cancel-all", "It reaches calls, responses, lookups, calls of a process to itself, large bodies, and every piece of a bulk transfer.", []string{"hg: TestCancelRespond", "hg: TestLookupCancel", "hg: TestCancelOversizeOutput", "na/natest: CancelSelf", "plugins/tcp: TestCancelPut", "examples/demo: TestDemo"}},
 	{"buffers", "After the canceled callback nobody reads or writes your memory, and the connection goes on.", []string{"na/natest: CanceledGetUntouched", "na/natest: CanceledPutUnread", "na/natest: CanceledReceiveUntouched", "plugins/tcp: TestCancelGet", ".: TestLentMemory"}},
 	{"reuse", "The handle may be forwarded again; a late answer is dropped and counted.", []string{"na/natest: ReuseAfterCancel", "na/natest: DropLate", "hg: TestH5LateAnswerAfterReuse", "examples/cancel: TestCancel"}},
@@ -49,8 +49,8 @@ var guarantees = []guarantee{
 
 	{id: ":Flow control"},
 	{"envelopes", "Each peer is guaranteed room for a number of requests; the rest waits at the source, within a limit, or fails there if you say so, and nothing deadlocks.", []string{"na/natest: Envelopes", "na/natest: SendQueueFull", "na/natest: NoCreditFails", "na/natest: HeadToHead", "hg: TestCallWaitsForEnvelope"}},
-	{"reserved", "The guarantee is reserved memory, to the byte: a class that could not keep it does not open, a peer too many is refused with the numbers.", []string{"internal/kernel: TestGERExample", "na/natest: GuaranteedToTheByte", "na/natest: NeedAndWant", "na: TestContract"}},
-	{"slow", "A slow target takes nothing from the others, and a program can be asked how many envelopes it really needs.", []string{"hg: TestSlowTargetAmongTen", "internal/kernel: TestSlowTargetAmongTen", "na/natest: HighWater", "cmd/qs: TestGerAsks"}},
+	{"reserved", "The guarantee is reserved memory, to the byte: a class that could not keep it does not open, a peer too many is refused with the numbers.", []string{"internal/proctest: TestGERExample", "na/natest: GuaranteedToTheByte", "na/natest: NeedAndWant", "na: TestContract"}},
+	{"slow", "A slow target takes nothing from the others, and a program can be asked how many envelopes it really needs.", []string{"hg: TestSlowTargetAmongTen", "internal/proctest: TestSlowTargetAmongTen", "na/natest: HighWater", "cmd/qs: TestGerAsks"}},
 	{"bulk-aside", "A message does not wait behind bulk data to the same peer (tcp on Linux).", []string{"plugins/tcp: TestMessagesPassBulk", "plugins/tcp: TestBulkOfListener"}},
 
 	{id: ":Bulk data"},
@@ -62,7 +62,7 @@ var guarantees = []guarantee{
 	{"blob", "A file store with fail-over loses no transfer when one server is killed and one is stopped, on real sockets and under a thousand seeds.", []string{"examples/blob: TestFailOver", "examples/blob: TestSimulated"}},
 
 	{id: ":Peers and transports"},
-	{"peers", "A peer that dies is noticed, with a fault callback; one that restarts at the same address is a new peer.", []string{"internal/kernel: TestKilledTarget", "hg: TestPeerLost", "plugins/tcp: TestRestart", "na/natest: BoundAddress"}},
+	{"peers", "A peer that dies is noticed, with a fault callback; one that restarts at the same address is a new peer.", []string{"internal/proctest: TestKilledTarget", "hg: TestPeerLost", "plugins/tcp: TestRestart", "na/natest: BoundAddress"}},
 	{"transports", "Every plugin keeps the same rules; hg and bulk are tested over each.", []string{"plugins/tcp: TestConformance", "plugins/udp: TestConformance", "plugins/sm: TestConformance", "plugins/sim: TestConformance"}},
 	{"udp", "Messages over udp arrive once and in order whatever the network loses, repeats or reorders.", []string{"plugins/udp/internal/arq: TestUT1ExactlyOnceInOrder", "plugins/udp/internal/arq: TestHandshakeFaults", "plugins/udp/internal/arq: TestReplay"}},
 	{"amplification", "A udp listener sends a stranger no more bytes than he has sent.", []string{"plugins/udp/internal/arq: TestUT32Amplification"}},

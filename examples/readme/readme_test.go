@@ -156,7 +156,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestPlaces: the programs that the README runs are there. Links are a matter of internal/tidy.
+// TestPlaces: the programs that the README runs are there. Links are a matter of internal/archtest.
 func TestPlaces(t *testing.T) {
 	for _, m := range runs.FindAllStringSubmatch(readme(t), -1) {
 		_, err := os.Stat(filepath.Join(root, m[1]))

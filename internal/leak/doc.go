@@ -16,5 +16,5 @@
 // tolerated, and so is Go's own epoll descriptor, which is made before the first look. Descriptors are told apart by number
 // and by what they are linked to; only Linux can list them, elsewhere the check is about goroutines alone.
 //
-// Both turn on the tables of package states, and fail if one was broken.
+// Both turn on the tables of package fsmcheck, and fail if one was broken.
 package leak

@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 )
 
 // Every test that opens something links this package in, so this is where the checking of state machines begins.
 func init() {
-	states.Check()
+	fsmcheck.Check()
 }
 
 // patience is how long things may take to go away after the test.
@@ -39,7 +39,7 @@ func Main(m *testing.M) {
 	startNetpoller()
 	before := look()
 	code := m.Run()
-	if s := states.Broken(); s != "" {
+	if s := fsmcheck.Broken(); s != "" {
 		fmt.Println(s)
 		code = 1
 	}
@@ -92,7 +92,7 @@ func check(t testing.TB, patience time.Duration) {
 	before := look()
 	t.Cleanup(func() {
 		t.Helper()
-		if s := states.Broken(); s != "" {
+		if s := fsmcheck.Broken(); s != "" {
 			t.Error(s)
 		}
 		if t.Failed() { // what was skipped then was often the closing

@@ -5,7 +5,7 @@ import "slices"
 // What a program that is built with the overlay finds in its environment.
 const (
 	Env      = "QUICKSILVER_MUTANT"       // the name of the mutant that is on
-	EnvBlind = "QUICKSILVER_MUTANT_BLIND" // if set, the tables of internal/states are not looked at
+	EnvBlind = "QUICKSILVER_MUTANT_BLIND" // if set, the tables of internal/fsmcheck are not looked at
 )
 
 // A Mutant is a bug that a system of this kind has had, or a promise of ours broken.
@@ -26,7 +26,7 @@ type Edit struct {
 }
 
 // A Catcher is a test that must fail when the mutant is on, and for its sake: Says is a regular expression that its output
-// matches, with one blank for all white space. The tables of internal/states are not looked at meanwhile, unless it is their
+// matches, with one blank for all white space. The tables of internal/fsmcheck are not looked at meanwhile, unless it is their
 // word that counts: most mutants would meet them before the test could say anything.
 type Catcher struct{ Pkg, Test, Says string }
 
@@ -46,8 +46,8 @@ func Named(name string) *Mutant {
 
 // harness is what the overlay changes beside the bugs, in what tests are made of.
 var harness = []Edit{
-	{"internal/leak/leak.go", `states.Check()`, `if !planted.Blind() { $ }`},
-	{"internal/matrix/matrix.go", `patience = time.Minute`, `patience = 10 * time.Second`},
+	{"internal/leak/leak.go", `fsmcheck.Check()`, `if !planted.Blind() { $ }`},
+	{"internal/transports/transports.go", `patience = time.Minute`, `patience = 10 * time.Second`},
 	{ledger + "/seeds_test.go", `most := uint64(5)`, `most := uint64(1)`},        // one seed is enough,
 	{ledger + "/seeds_test.go", `failures == 1 && s.failed != nil {`, `false {`}, // as large as it is
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -351,7 +351,7 @@ func moveSelf(b *bed) {
 
 // steps are how many turns pass before a rule interferes with a transfer: at every point at first, then now and then.
 var steps = func() []int {
-	if racing.Enabled && !long.On {
+	if raceflag.Enabled && !long.On {
 		return []int{0, 1, 2, 3, 5, 7, 9, 10, 15, 20, 27, 40}
 	}
 	return []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 27, 40}

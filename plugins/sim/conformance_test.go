@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -34,8 +34,8 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			mk := func(testing.TB) natest.Network { return network(cfg) }
 			switch rest := cfg.Paced || cfg.NoAssist; {
-			case racing.Enabled && !cfg.Paced && !long.On: // one goroutine at a time
-			case rest && !racing.Enabled && !long.On:
+			case raceflag.Enabled && !cfg.Paced && !long.On: // one goroutine at a time
+			case rest && !raceflag.Enabled && !long.On:
 				natest.TestRest(t, mk, network(sim.Config{}))
 			default:
 				natest.TestPlugin(t, mk, nil)

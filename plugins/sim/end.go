@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
@@ -83,7 +83,7 @@ func (en *end) write(room int) {
 	at := 0
 	defer clear(w.iov)
 	for _, s := range w.iov {
-		k, ok := fault.Copy(b[at:], s)
+		k, ok := memfault.Copy(b[at:], s)
 		if !ok {
 			en.out.Fault()
 			w.recycle(b)
@@ -119,7 +119,7 @@ func (en *end) feed(b []byte) {
 		for i, to := range w.iov {
 			if ok {
 				var k int
-				k, ok = fault.Copy(to, b[n:])
+				k, ok = memfault.Copy(to, b[n:])
 				n += k
 			}
 			w.iov[i] = nil

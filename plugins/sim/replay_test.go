@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -176,7 +176,7 @@ func TestReplayAcrossProcesses(t *testing.T) {
 		argv  []string
 	}
 	runs := map[string]run{"one processor": {"1", me}, "two processors": {"2", me}}
-	if _, err := exec.LookPath("go"); err == nil && racing.Enabled { // builds the package again, without
+	if _, err := exec.LookPath("go"); err == nil && raceflag.Enabled { // builds the package again, without
 		runs["no race detector"] = run{"2", []string{"go", "test", "-run=^TestReplayAcrossProcesses$", "-count=1", "-v", "."}}
 	}
 	for name, c := range runs {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 )
@@ -369,7 +369,7 @@ func (c *carrier) Peek() (came bool) {
 
 // look returns the next hot peer, from the i-th, for which there is something to do; nil when there is none.
 func (c *carrier) look(i *int) (found *peer, err error) {
-	defer fault.Off(fault.On(), &err)
+	defer memfault.Off(memfault.On(), &err)
 	for ; *i < len(c.hot); *i++ {
 		p := c.hot[*i]
 		found = p
@@ -405,7 +405,7 @@ func (c *carrier) Arm() (work bool) {
 }
 
 func (p *peer) arm() (something bool, err error) {
-	defer fault.Off(fault.On(), &err)
+	defer memfault.Off(memfault.On(), &err)
 	return !p.dead.Load() && p.end.Arm(), nil
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
@@ -267,7 +267,7 @@ func (p *peer) makeEnd(g *frame.Greeting, c *carrier) (err error) {
 }
 
 func probe(b []byte, geo ring.Geometry) (e *ring.End, err error) {
-	defer fault.Off(fault.On(), &err)
+	defer memfault.Off(memfault.On(), &err)
 	e = ring.New(b, geo)
 	e.Probe()
 	e.Arm()
@@ -323,7 +323,7 @@ func (p *peer) share(fd int, geo ring.Geometry) (err error) {
 }
 
 func (p *peer) connectEnd(geo ring.Geometry) (err error) {
-	defer fault.Off(fault.On(), &err)
+	defer memfault.Off(memfault.On(), &err)
 	return p.end.Join(p.mem.its, geo)
 }
 
@@ -392,7 +392,7 @@ func reason(err error) error {
 	switch {
 	case errors.As(err, &code):
 		return err
-	case errors.Is(err, fault.ErrFault):
+	case errors.Is(err, memfault.ErrFault):
 		return na.WithText(na.ErrNoMemory, "memory that is shared with the peer cannot be had")
 	case errors.Is(err, ring.ErrBroken):
 		return na.WithText(na.ErrProtocol, err.Error())

@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -236,8 +236,8 @@ func (p *peer) settle(n, m int, err error) {
 }
 
 func (p *peer) report() (wake bool, err error) {
-	defer fault.Off(fault.On(), &err)
-	if racing.Enabled {
+	defer memfault.Off(memfault.On(), &err)
+	if raceflag.Enabled {
 		passed.Add(1)
 	}
 	return p.end.Report(), nil
@@ -263,9 +263,9 @@ func (p *peer) next(r int) (ok bool, err error) {
 }
 
 func (p *peer) take(r int, t *ring.Taken) (ok, needs bool, err error) {
-	defer fault.Off(fault.On(), &err)
+	defer memfault.Off(memfault.On(), &err)
 	ok, needs, err = p.end.Take(r, t, p.buf)
-	if racing.Enabled {
+	if raceflag.Enabled {
 		passed.Load()
 	}
 	return ok, needs, err
@@ -307,7 +307,7 @@ func (p *peer) place(h *frame.Header, body []byte) error {
 	if !v.Discard() && v.Borrow() {
 		var room [16][]byte
 		for _, s := range v.Slices(room[:0], 0, v.Len()) {
-			n, ok := fault.Copy(s, body)
+			n, ok := memfault.Copy(s, body)
 			if !ok {
 				v.Fault()
 				break

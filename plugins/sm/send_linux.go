@@ -5,8 +5,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -110,7 +110,7 @@ func (s *piece) copy() {
 	var room [16][]byte
 	to := s.spot.Body
 	for _, from := range s.v.Slices(room[:0], 0, s.v.Len()) {
-		n, ok := fault.Copy(to, from)
+		n, ok := memfault.Copy(to, from)
 		if !ok {
 			s.v.Fault()
 			s.gone = true
@@ -135,8 +135,8 @@ func (p *peer) publish() {
 var passed atomic.Int64
 
 func (p *peer) tell() (wake bool) {
-	defer fault.Off(fault.On(), &p.err)
-	if racing.Enabled {
+	defer memfault.Off(memfault.On(), &p.err)
+	if raceflag.Enabled {
 		passed.Add(1)
 	}
 	return p.end.Publish()
@@ -186,7 +186,7 @@ func (p *peer) room(r int) (whole, piece int) {
 }
 
 func (p *peer) findRoom(r int) (whole int, slot bool) {
-	defer fault.Off(fault.On(), &p.err)
+	defer memfault.Off(memfault.On(), &p.err)
 	whole, slot, err := p.end.Room(r)
 	p.err = err
 	return whole, slot
@@ -210,7 +210,7 @@ func (p *peer) put(r int, h *frame.Header, payload []byte) {
 }
 
 func (p *peer) write(r int, m *ring.Message, payload []byte) {
-	defer fault.Off(fault.On(), &p.err)
+	defer memfault.Off(memfault.On(), &p.err)
 	p.end.Put(r, m, payload)
 }
 
@@ -223,7 +223,7 @@ func (p *peer) putPiece(r int, h *frame.Header, v engine.View) {
 }
 
 func (p *peer) stage(r int, m *ring.Message, v engine.View) {
-	defer fault.Off(fault.On(), &p.err)
+	defer memfault.Off(memfault.On(), &p.err)
 	p.staged = append(p.staged, piece{v: v, spot: p.end.PutLater(r, m)})
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -44,7 +44,7 @@ func TestConformance(t *testing.T) {
 	}
 	cfg := mutualTLS(t)
 	cfg.ServerName = "127.0.0.1"
-	if !racing.Enabled || long.On { // the tests of TLS and those of hg and bulk have its goroutines
+	if !raceflag.Enabled || long.On { // the tests of TLS and those of hg and bulk have its goroutines
 		opts["tls-epoll"] = tcp.Options{TLS: cfg}
 	}
 	if long.On { // the same packets, and no goroutine more than without TLS; hg and bulk go over it, too

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -57,7 +57,7 @@ func TestHalfAHeader(t *testing.T) {
 			quiet(n)
 			heap() // what a sync.Pool keeps goes with the second collection
 			used, reserve := (heap()-before)/int64(*halves), (n.ctx().Stats().Reserved-reserved)/int64(*halves)
-			if racing.Enabled { // which takes memory of its own
+			if raceflag.Enabled { // which takes memory of its own
 				used /= 4
 			}
 			t.Logf("%s: %d bytes each, %d reserved", name, used, reserve)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -608,7 +608,7 @@ func TestTLSHalfOpen(t *testing.T) {
 				}
 				settled.ping() // what came before it is under way
 				used := int(memory()-before) / limit
-				if racing.Enabled { // which takes memory of its own
+				if raceflag.Enabled { // which takes memory of its own
 					used /= 2
 				}
 				t.Logf("%d bytes for each", used)

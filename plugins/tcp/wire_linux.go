@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -129,7 +129,7 @@ func (c *sealed) write(iov [][]byte, front int) (n int, full bool, err error) {
 		buf := copyBufs.Get().(*[copySize]byte)
 		defer copyBufs.Put(buf)
 		for _, from := range iov {
-			k, ok := fault.Copy(buf[n:], from)
+			k, ok := memfault.Copy(buf[n:], from)
 			if !ok {
 				return 0, false, unix.EFAULT
 			}

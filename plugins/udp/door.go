@@ -5,7 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
@@ -98,7 +98,7 @@ func (d *door) take(in []arrival) {
 			d.each(func(c *carrier) { c.receive(in[i : i+1]) })
 		}
 	}
-	if racing.Enabled {
+	if raceflag.Enabled {
 		passed.Load()
 	}
 	for i, j := 0, 0; i < len(in); i = j {

@@ -3,8 +3,8 @@ package udp
 import (
 	"net/netip"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
@@ -40,7 +40,7 @@ func (c *carrier) send() {
 	for c.gather() {
 		c.e.Pause()
 		c.pack()
-		if racing.Enabled {
+		if raceflag.Enabled {
 			passed.Add(1)
 		}
 		c.sock.send(&c.out)
@@ -91,9 +91,9 @@ func (c *carrier) pack() {
 		to := b[len(b)-l.o.N:]
 		c.slices = l.pc.v.Slices(c.slices[:0], l.o.At, l.o.N)
 		for _, s := range c.slices {
-			copied := fault.Copy
+			copied := memfault.Copy
 			if l.o.Again {
-				copied = fault.CopyAgain
+				copied = memfault.CopyAgain
 			}
 			n, ok := copied(to, s)
 			to, l.gone = to[n:], l.gone || !ok
@@ -160,7 +160,7 @@ func (c *carrier) place(in *placing) {
 	c.lent = in.v.Slices(c.lent[:0], 0, len(b))
 	defer clear(c.lent)
 	for _, s := range c.lent {
-		n, ok := fault.Copy(s, b)
+		n, ok := memfault.Copy(s, b)
 		if b = b[n:]; !ok {
 			in.v.Fault()
 			return

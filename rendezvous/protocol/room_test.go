@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
@@ -205,7 +205,7 @@ func (r *room) compare(rank int, labels []protocol.Label, want map[protocol.Labe
 
 func TestStrictSeeds(t *testing.T) {
 	seeds := *strictSeeds
-	if racing.Enabled { // there is one goroutine
+	if raceflag.Enabled { // there is one goroutine
 		seeds /= 10
 	}
 	for seed := range seeds {

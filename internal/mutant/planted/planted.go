@@ -20,7 +20,7 @@ func init() {
 // Is reports whether the bug of that name is on.
 func Is(name string) bool { return on == name }
 
-// Blind reports whether the tables of internal/states are left alone.
+// Blind reports whether the tables of internal/fsmcheck are left alone.
 func Blind() bool { return os.Getenv(mutant.EnvBlind) != "" }
 
 // Gap opens a lock that is held for a moment: what happens where a lock is missing.

@@ -3,7 +3,7 @@ package engine
 import (
 	"sync"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -69,7 +69,7 @@ func (e *Endpoint) dropEnvelope(env *na.Envelope) {
 	if env == nil {
 		return
 	}
-	if racing.Enabled { // who reads it after this shall notice
+	if raceflag.Enabled { // who reads it after this shall notice
 		for i := range env.Data {
 			env.Data[i] = 0xDB
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -481,7 +481,7 @@ func TestWithdrawInterleavings(t *testing.T) {
 		{n: 3, ger: 2, flushes: true},
 		{n: 3, ger: 3, flushes: true},
 	} {
-		if !long.On && c.n > 2 && c.ger != 2 || racing.Enabled && c.n > 2 { // there is one goroutine
+		if !long.On && c.n > 2 && c.ger != 2 || raceflag.Enabled && c.n > 2 { // there is one goroutine
 			continue
 		}
 		begun := time.Now()

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -260,9 +260,9 @@ func copyView(dst, src *View) {
 	from := src.Slices(nil, 0, int(src.n))
 	to := dst.Slices(nil, 0, int(src.n))
 	for len(from) > 0 {
-		n, ok := fault.Copy(to[0], from[0])
+		n, ok := memfault.Copy(to[0], from[0])
 		if !ok {
-			if fault.Readable(from[0]) {
+			if memfault.Readable(from[0]) {
 				src = dst
 			}
 			src.Fault()

@@ -3,7 +3,7 @@ package stream
 import (
 	"fmt"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -271,7 +271,7 @@ func (in *In) place() (whole bool, err error) {
 			from := in.buf[in.r : in.r+n]
 			var room [8][]byte
 			for _, to := range in.view.Slices(room[:0], in.at, n) {
-				k, ok := fault.Copy(to, from)
+				k, ok := memfault.Copy(to, from)
 				if !ok {
 					in.view.Fault()
 					break

@@ -3,7 +3,7 @@ package stream
 import (
 	"math"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -167,7 +167,7 @@ func (out *Out) Copy(b []byte) int {
 	n := 0
 	var room [8][]byte
 	for _, s := range out.gather(room[:0], math.MaxInt) {
-		k, ok := fault.Copy(b[n:], s)
+		k, ok := memfault.Copy(b[n:], s)
 		if !ok && out.Fault() {
 			out.Link.Faulted(&out.view)
 			return out.Copy(b)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -51,7 +51,7 @@ func TestSeeds(t *testing.T) {
 	)
 	cells := reached()
 	n := *seeds
-	if racing.Enabled { // a seed is one goroutine at a time: there is little to find
+	if raceflag.Enabled { // a seed is one goroutine at a time: there is little to find
 		n = min(n, 80)
 	}
 	took := manySeeds(n, func(seed uint64) bool {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/racing"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -162,14 +162,14 @@ func TestShrink(t *testing.T) {
 	err := s.run()
 	require.ErrorContains(t, err, "planted")
 	runs := 5000
-	if racing.Enabled {
+	if raceflag.Enabled {
 		runs = 300
 	}
 	small := shrink(o, s.kind, runs, time.Hour)
 	again := newScenarioOf(small)
 	require.ErrorContains(t, again.run(), "planted")
 	t.Logf("%v\n%v", &o, &small)
-	if racing.Enabled { // these runs are too few for more
+	if raceflag.Enabled { // these runs are too few for more
 		return
 	}
 	require.Equal(t, sim.Faults{}, small.Faults)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/states"
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 )
 
 // cellCounts are how often each cell had been reached.
@@ -12,7 +12,7 @@ type cellCounts map[string]int64
 
 func reached() cellCounts {
 	r := cellCounts{}
-	for _, m := range states.All() {
+	for _, m := range fsmcheck.All() {
 		for _, c := range m.Cells() {
 			r[c.String()] = c.Reached
 		}
@@ -25,7 +25,7 @@ func reached() cellCounts {
 func (before cellCounts) since() (got, legal int, text string) {
 	var missing []string
 	races := 0
-	for _, m := range states.All() {
+	for _, m := range fsmcheck.All() {
 		for _, c := range m.Cells() {
 			switch {
 			case c.Race:

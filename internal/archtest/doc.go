@@ -1,0 +1,13 @@
+// Package archtest holds tests about the source tree itself: what the compiler and the linters do not know about this project.
+//
+//	imports     point down only: the table in imports_test.go says who may import whom
+//	comments    a package says what it is in doc.go, a program in its package comment
+//	sleep       no test waits by time.Sleep
+//	purity      protocol code starts no goroutine and reads no clock and no random source: they come from outside
+//	leftovers   no marks of unfinished work
+//	unsafe      stays where shared memory and system calls are; nothing uses cgo
+//	links       every link of a Markdown page leads to a file, and to a heading, of this tree
+//
+// Each check is a function of a file tree, so that each is also run on a small made-up tree that breaks its rule. The tests
+// parse the sources and need neither the go command nor a network. Files for other systems are looked at as well.
+package archtest

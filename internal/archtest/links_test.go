@@ -1,0 +1,139 @@
+package archtest
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"unicode"
+)
+
+var (
+	mdCode    = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
+	mdLink    = regexp.MustCompile(`\]\(([^)\s"]+)\)|\b(?:src|href)="([^"]+)"`)
+	mdHeading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	mdID      = regexp.MustCompile(`\b(?:id|name)="([^"]+)"`)
+)
+
+// A page is a Markdown file: the places that it links to, and those in it that a link can name.
+type page struct {
+	links   []problem // path and line of the link; its target as the text
+	anchors []string
+}
+
+func readPage(name, text string) *page {
+	p := &page{}
+	fences := regexp.MustCompile("(?s)```.*?```")
+	for _, m := range mdHeading.FindAllStringSubmatch(fences.ReplaceAllString(text, ""), -1) {
+		p.anchors = append(p.anchors, anchor(m[1]))
+	}
+	blank := func(code string) string { return strings.Repeat("\n", strings.Count(code, "\n")) }
+	text = mdCode.ReplaceAllStringFunc(text, blank)
+	for _, m := range mdID.FindAllStringSubmatch(text, -1) {
+		p.anchors = append(p.anchors, m[1])
+	}
+	for _, m := range mdLink.FindAllStringSubmatchIndex(text, -1) {
+		from, to := m[2], m[3]
+		if from < 0 {
+			from, to = m[4], m[5]
+		}
+		p.links = append(p.links, problem{name, 1 + strings.Count(text[:from], "\n"), text[from:to]})
+	}
+	return p
+}
+
+// anchor returns the name that a heading has in a link.
+func anchor(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, strings.TrimSpace(heading))
+}
+
+// findDeadLinks reports the links of the Markdown files that lead to no file of the tree, or to no heading of that file.
+func findDeadLinks(fsys fs.FS) (found []problem, links int, err error) {
+	pages := map[string]*page{}
+	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && (path.Base(name)[0] == '.' || path.Base(name) == "testdata") {
+			return fs.SkipDir
+		}
+		if path.Ext(name) != ".md" {
+			return nil
+		}
+		text, err := fs.ReadFile(fsys, name)
+		pages[name] = readPage(name, string(text))
+		return err
+	})
+	for name, p := range pages {
+		for _, l := range p.links {
+			if strings.Contains(l.text, "://") || strings.HasPrefix(l.text, "mailto:") {
+				continue
+			}
+			links++
+			file, at, _ := strings.Cut(l.text, "#")
+			to := name
+			if file != "" {
+				to = path.Join(path.Dir(name), file)
+			}
+			if _, err := fs.Stat(fsys, to); err != nil {
+				found = append(found, problem{name, l.line, "links to " + l.text + ", which is not there"})
+			} else if at != "" && pages[to] != nil && !slices.Contains(pages[to].anchors, at) {
+				found = append(found, problem{name, l.line, "links to " + l.text + ", but " + to + " has no such heading"})
+			}
+		}
+	}
+	return sorted(found), links, err
+}
+
+func TestLinks(t *testing.T) {
+	found, links, err := findDeadLinks(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if links < 50 {
+		t.Errorf("got %d links, want those of all pages", links)
+	}
+	for _, p := range found {
+		t.Error(p)
+	}
+}
+
+func TestDeadLinks(t *testing.T) {
+	found, links, err := findDeadLinks(fstest.MapFS{
+		"README.md": {Data: []byte("[a](docs/A.md) [b](docs/B.md)\n\n```\n[c](c.md)\n```\n[d](docs/A.md#the-1-way)\n`[e](e.md)` [f](docs/A.md#no)\n" +
+			"[g](https://example.org/x) [h](docs) <img src=\"plot.svg\"> [i](#here)")},
+		"docs/A.md":        {Data: []byte("# The `1` way?\n<a id=\"x\"></a>[up](../README.md) [x](#x) [y](#y)\n```\n# y\n```\n")},
+		"x/testdata/C.md":  {Data: []byte("[z](z.md)")},
+		".hidden/HIDE.md":  {Data: []byte("[z](z.md)")},
+		"docs/picture.svg": {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range found {
+		got = append(got, p.String())
+	}
+	want := []string{
+		"README.md:1: links to docs/B.md, which is not there",
+		"README.md:7: links to docs/A.md#no, but docs/A.md has no such heading",
+		"README.md:8: links to #here, but README.md has no such heading",
+		"README.md:8: links to plot.svg, which is not there",
+		"docs/A.md:2: links to #y, but docs/A.md has no such heading",
+	}
+	if !slices.Equal(got, want) || links != 10 {
+		t.Errorf("got %d links and problems\n\t%s\nwant\n\t%s", links, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}

@@ -1,0 +1,221 @@
+//go:build linux
+
+package proctest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// The example of the GER paper: 128 processes, 32 envelopes for each, messages of 1 KiB.
+const (
+	gerPeers     = 128
+	gerEnvelopes = 32
+	gerEager     = 1024
+	budgetEnv    = "QUICKSILVER_TEST_BUDGET"
+)
+
+func init() { roles["holder"] = holder }
+
+// held is what a holder says of itself.
+type held struct {
+	Stats    na.Stats
+	Peers    int
+	Fullest  int // most messages held of one peer
+	Resident int64
+	Heap     int64
+}
+
+// holder is a target that takes in nothing: what arrives stays in its envelopes. It answers each line with a held.
+func holder() error {
+	budget, err := strconv.ParseInt(os.Getenv(budgetEnv), 10, 64)
+	if err != nil {
+		return err
+	}
+	cls, err := na.Open("tcp://127.0.0.1:0", na.Config{
+		Envelopes: gerEnvelopes, Eager: gerEager, Peers: gerPeers, Budget: budget,
+	})
+	if err != nil {
+		return err
+	}
+	nctx, err := cls.NewContext()
+	if err != nil {
+		return err
+	}
+	fmt.Println(cls.Addr())
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		debug.FreeOSMemory()
+		h := held{Stats: nctx.Stats(), Resident: resident()}
+		for _, p := range nctx.Peers() {
+			h.Peers++
+			h.Fullest = max(h.Fullest, p.HeldMax)
+		}
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		h.Heap = int64(m.HeapAlloc)
+		b, err := json.Marshal(h)
+		if err != nil {
+			return err
+		}
+		fmt.Println(string(b))
+	}
+	return nil
+}
+
+// resident is the memory of this process that is in use, in bytes.
+func resident() int64 {
+	var size, pages int64
+	b, err := os.ReadFile("/proc/self/statm")
+	if err == nil {
+		_, err = fmt.Sscan(string(b), &size, &pages)
+	}
+	if err != nil {
+		return -1
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+func (p *process) held() (h held) {
+	p.t.Helper()
+	_, err := fmt.Fprintln(p.in)
+	require.NoError(p.t, err)
+	require.NoError(p.t, json.Unmarshal([]byte(p.line()), &h))
+	return h
+}
+
+// A sender is a process with messages for the holder.
+type sender struct {
+	t     *testing.T
+	cls   *na.Class
+	nctx  *na.Context
+	to    na.Addr
+	ended int
+	fail  error
+}
+
+func newSender(t *testing.T, p *process) *sender {
+	t.Helper()
+	cls, err := na.Open("tcp://", na.Config{})
+	require.NoError(t, err)
+	nctx, err := cls.NewContext()
+	require.NoError(t, err)
+	to, err := na.ParseAddr(p.Addr)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, cls.Close()) // nobody takes the last message: it is not waited for
+		require.NoError(t, nctx.Shutdown(ctx))
+	})
+	return &sender{t: t, cls: cls, nctx: nctx, to: to}
+}
+
+func (s *sender) done(_ *na.Op, r na.Result) {
+	s.ended++
+	s.fail = r.Err
+}
+
+func (s *sender) send(n int) {
+	s.t.Helper()
+	message := make([]byte, gerEager)
+	for range n {
+		require.NoError(s.t, s.nctx.SendUnexpected(s.nctx.NewOp(s.done), s.to, 1, message))
+	}
+}
+
+// until drives s.
+func (s *sender) until(done func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); {
+		require.True(s.t, time.Now().Before(end), "nothing happened for a minute: %+v", s.nctx.Stats())
+		_ = s.nctx.Progress(10 * time.Millisecond)
+		s.nctx.Trigger(0)
+	}
+}
+
+// meet makes the connection and sends nothing over it.
+func (s *sender) meet() {
+	s.t.Helper()
+	op := s.nctx.NewOp(s.done)
+	require.NoError(s.t, s.nctx.RecvExpected(op, s.to, 1, nil))
+	s.until(func() bool { return s.ended > 0 || s.nctx.Stats().Peers > 0 })
+	op.Cancel()
+	s.until(func() bool { return s.ended > 0 })
+	require.ErrorIs(s.t, s.fail, na.ErrCanceled)
+	s.ended = 0
+}
+
+// 128 peers each hold 32 messages of 1 KiB at a process that takes none in (requirements G2, G6, G8, G9): all are held, the
+// 33rd of each stops at its source, the gauge is exact, and memory is what was guaranteed. A 129th peer gets what the
+// budget has left.
+func TestGERExample(t *testing.T) {
+	t.Parallel()
+	const guaranteed = gerPeers * gerEnvelopes * (gerEager + na.EnvelopeOverhead)
+	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))
+	for _, spare := range []int{0, 3} { // envelopes for a 129th
+		t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) {
+			budget := guaranteed + na.GuaranteedBytes(1, spare, gerEager)
+			p := startRole(t, "holder", fmt.Sprintf("%s=%d", budgetEnv, budget))
+			senders := make([]*sender, gerPeers)
+			for i := range senders {
+				senders[i] = newSender(t, p)
+				senders[i].meet()
+			}
+			before := p.held()
+			require.Equal(t, gerPeers, before.Peers)
+			require.EqualValues(t, guaranteed, before.Stats.Reserved, "reserved before the first message")
+			for _, s := range senders {
+				s.send(gerEnvelopes + 1)
+				s.until(func() bool { return s.ended == gerEnvelopes })
+				require.NoError(t, s.fail)
+			}
+			var now held
+			for end := time.Now().Add(time.Minute); now.Stats.Envelopes < gerPeers*gerEnvelopes && time.Now().Before(end); {
+				now = p.held()
+			}
+			require.Equal(t, gerPeers*gerEnvelopes, now.Stats.Envelopes, "all are held")
+			require.Equal(t, gerEnvelopes, now.Fullest)
+			require.EqualValues(t, guaranteed, now.Stats.Reserved)
+			require.Zero(t, now.Stats.Violations)
+			for _, s := range senders {
+				require.Equal(t, 1, s.nctx.Stats().Queued, "the 33rd stops at its source")
+				require.Equal(t, gerEnvelopes, s.ended)
+			}
+			t.Logf("guaranteed %d bytes; the heap grew by %d (%.2f), resident memory by %d (%.2f)", guaranteed,
+				now.Heap-before.Heap, float64(now.Heap-before.Heap)/guaranteed,
+				now.Resident-before.Resident, float64(now.Resident-before.Resident)/guaranteed)
+			require.Less(t, now.Heap-before.Heap, int64(guaranteed*3/2))
+			if !raceflag.Enabled {
+				require.Less(t, now.Resident-before.Resident, int64(guaranteed*3/2))
+			}
+
+			late := newSender(t, p)
+			late.send(spare + 1)
+			if spare == 0 {
+				late.until(func() bool { return late.ended == 1 })
+				require.ErrorIs(t, late.fail, na.ErrUnreachable)
+				require.ErrorContains(t, late.fail, fmt.Sprintf("of the budget of %d bytes 0 are left", guaranteed))
+			} else {
+				late.until(func() bool { return late.ended == spare && late.nctx.Stats().Peers == 1 })
+				require.NoError(t, late.fail)
+				require.Equal(t, 1, late.nctx.Stats().Queued)
+			}
+			now = p.held()
+			require.EqualValues(t, budget, now.Stats.Reserved)
+			require.Equal(t, gerEnvelopes, now.Fullest, "the guarantees of the others are untouched")
+		})
+	}
+}

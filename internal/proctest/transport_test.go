@@ -1,0 +1,111 @@
+//go:build unix
+
+package proctest
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A transport is a row of the table that the tests of faults run over.
+type transport struct {
+	name, listen, origin string
+}
+
+var transports = []transport{{"tcp", "tcp://" + loopback() + ":0", "tcp://"}}
+
+func init() {
+	if runtime.GOOS == "linux" {
+		transports = append(transports, transport{"sm", "sm://*", "sm://"})
+	}
+}
+
+// loopback is where targets listen: where the machine has one, an address that other tests do not use, which would take the
+// port of a target while that is away.
+func loopback() string {
+	if runtime.GOOS == "linux" {
+		return "127.0.0.2"
+	}
+	return "127.0.0.1"
+}
+
+// each runs f over every transport.
+func each(t *testing.T, f func(t *testing.T, tr transport)) {
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) {
+			f(t, tr)
+		})
+	}
+}
+
+// target starts a child that listens over tr, at addr unless that is empty.
+func (tr transport) target(t *testing.T, addr string) *process {
+	t.Helper()
+	if addr == "" {
+		addr = tr.listen
+	}
+	return startRole(t, "target", listenEnv+"="+addr)
+}
+
+// meet starts a target and opens an origin that has met it. A bystander is there too.
+func (tr transport) meet(t *testing.T, cfg hg.Config) (*process, *origin) {
+	t.Helper()
+	p := tr.target(t, "")
+	o := openAt(t, tr.origin, cfg, nil)
+	o.meet(p)
+	h := o.handle("echo")
+	defer h.Close()
+	require.NoError(t, o.call(h, "hello"))
+	o.watch(tr)
+	return p, o
+}
+
+// A bystander is another child, which is called now and then while something happens to the others. It must not notice.
+type bystander struct {
+	o      *origin
+	h      *hg.Handle
+	flying bool
+	last   time.Time
+	calls  int
+	failed error
+	most   time.Duration
+}
+
+// watch has o call a bystander until the test ends, which fails if one of the calls does.
+func (o *origin) watch(tr transport) {
+	o.t.Helper()
+	peer := o.peer
+	o.meet(tr.target(o.t, ""))
+	b := &bystander{o: o, h: o.handle("echo")}
+	o.peer, o.by = peer, b
+	o.t.Cleanup(func() {
+		o.until(func() bool { return !b.flying && b.calls > 0 })
+		o.by = nil
+		b.h.Close()
+		o.t.Logf("bystander: %d calls, longest %v", b.calls, b.most)
+		require.NoError(o.t, b.failed, "the bystander felt it")
+	})
+}
+
+// call calls the bystander, if it is time.
+func (b *bystander) call() {
+	if b == nil || b.flying || time.Since(b.last) < 5*time.Millisecond {
+		return
+	}
+	b.flying, b.last = true, time.Now()
+	if err := b.h.ForwardRaw([]byte("all well?"), func(_ *hg.Handle, err error) {
+		b.flying = false
+		b.calls++
+		b.most = max(b.most, time.Since(b.last))
+		if b.failed == nil {
+			b.failed = err
+		}
+	}); err != nil {
+		b.o.t.Error(err)
+	}
+}

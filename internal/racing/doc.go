@@ -1,2 +1,0 @@
-// Package racing tells tests whether the race detector is on: it makes everything about ten times slower.
-package racing
