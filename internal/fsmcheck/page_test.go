@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -15,35 +14,41 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 )
 
-var update = flag.Bool("update", false, "rewrite the tables that docs/internals/STATES.md shows")
+var update = flag.Bool("update", false, "write TABLES.md anew")
 
-const page = "../../docs/internals/STATES.md"
+const about = `# Tables of the state machines
 
-// shown finds a table in the page: <!-- table NAME --> ... <!-- end -->.
-var shown = regexp.MustCompile(`(?s)<!-- table ([a-z]+) -->\n(.*?)<!-- end -->`)
+Generated from hg/states.go and bulk/states.go by go test ./internal/fsmcheck -update. STATES.md in docs/internals draws them.
 
-// TestPage compares the tables that docs/internals/STATES.md shows with those that the code goes by.
+A row is an event, a column the state in which it happens, a cell the states that may follow. "=" is the same state. A code: the event
+is refused with that error. Empty: the event cannot happen in that state. "†" needs two goroutines in Trigger.
+`
+
+// TestPage compares TABLES.md with the tables that the code goes by.
 func TestPage(t *testing.T) {
-	text, err := os.ReadFile(page)
-	require.NoError(t, err)
-	write := *update || os.Getenv("QUICKSILVER_UPDATE") != ""
-	tables := map[string]string{}
+	want := about
 	for _, m := range fsmcheck.All() {
-		tables[m.Name()] = table(m)
+		want += fmt.Sprintf("\n## %s\n\n%s", m.Name(), table(m))
 	}
-	fresh := shown.ReplaceAllStringFunc(string(text), func(block string) string {
-		m := shown.FindStringSubmatch(block)
-		want, ok := tables[m[1]]
-		require.True(t, ok, "the page shows %q, which is no machine", m[1])
-		delete(tables, m[1])
-		if !write {
-			require.Equal(t, want, m[2], "the table of %s; write it anew with -update", m[1])
+	if *update || os.Getenv("QUICKSILVER_UPDATE") != "" {
+		require.NoError(t, os.WriteFile("TABLES.md", []byte(want), 0o644))
+	}
+	got, err := os.ReadFile("TABLES.md")
+	require.NoError(t, err)
+	require.Equal(t, want, string(got), "go test ./internal/fsmcheck -update writes it anew")
+}
+
+// TestDrawings: every state of every machine is in docs/internals/STATES.md.
+func TestDrawings(t *testing.T) {
+	text, err := os.ReadFile("../../docs/internals/STATES.md")
+	require.NoError(t, err)
+	for _, m := range fsmcheck.All() {
+		_, section, ok := strings.Cut(string(text), "\n## A "+m.Name()+"\n")
+		require.True(t, ok, "no section for a %s", m.Name())
+		section, _, _ = strings.Cut(section, "\n## ")
+		for _, state := range m.States() {
+			require.Regexp(t, `\b`+state+`\b`, section, "the drawing of a %s", m.Name())
 		}
-		return fmt.Sprintf("<!-- table %s -->\n%s<!-- end -->", m[1], want)
-	})
-	require.Empty(t, tables, "machines that the page does not show")
-	if write && fresh != string(text) {
-		require.NoError(t, os.WriteFile(page, []byte(fresh), 0o644))
 	}
 }
 
