@@ -120,7 +120,7 @@ func TestRequirements(t *testing.T) {
 }
 
 // everywhere are the packages whose tests run over every transport, the simulator's too.
-var everywhere = []string{"hg", "bulk", "na/natest", "internal/tidy"}
+var everywhere = []string{"hg", "bulk", "na/natest", "internal/archtest"}
 
 // TestFaults: no fault and no hazard is missing. Each fault names a test with real processes and one in the simulator, or says why
 // there is none. Each hazard has a planted bug, and each test that has to notice that is named after it.
@@ -198,7 +198,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestPlaces: the programs that the README runs are there. Links are a matter of internal/tidy.
+// TestPlaces: the programs that the README runs are there. Links are a matter of internal/archtest.
 func TestPlaces(t *testing.T) {
 	for _, m := range runs.FindAllStringSubmatch(readme(t), -1) {
 		_, err := os.Stat(filepath.Join(root, m[1]))
