@@ -77,11 +77,7 @@ func (o *outgoing) attempt(ctx context.Context) (err error) {
 			_ = h.Close()
 		}
 	}()
-	said := false
-	for range o.Meta.All() {
-		said = true
-		break
-	}
+	said := !o.Meta.IsZero()
 	if said {
 		err = h.SetMeta(o.Meta)
 	}

@@ -73,7 +73,7 @@ type (
 	metaKey struct{}
 )
 
-// CallOf returns the request that the ctx of a handler belongs to, or nil.
+// CallOf returns the request that the ctx of a handler belongs to, or nil. It is asked for before the handler returns.
 func CallOf(ctx context.Context) *Call {
 	c, _ := ctx.Value(callKey{}).(*Call)
 	return c

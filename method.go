@@ -74,11 +74,10 @@ func (m *Method[In, Out]) Name() string { return m.m.name }
 // it, or ErrHandler. A panic is answered ErrPanic. Handle panics when n serves m, or its name, already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.serve(m.m, func(r hg.Incoming) error {
-		s := &serving[In, Out]{}
-		s.begin(n, m.m, r)
-		s.Call.In, s.Call.Out = &s.in, &s.out.Out
+		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}}
+		s.request.in, s.request.out = &s.in, &s.out.Out
 		defer s.end()
-		if err := s.input(&s.in); err != nil {
+		if err := s.input(); err != nil {
 			return err
 		}
 		err := s.run(func(ctx context.Context) (err error) {
@@ -151,11 +150,10 @@ func DefineOneWay[In any](name string) *OneWay[In] {
 // Handle has n serve m with fn, as Method.Handle does.
 func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 	n.serve(m.m, func(r hg.Incoming) error {
-		s := &serving[In, struct{}]{}
-		s.begin(n, m.m, r)
-		s.Call.In = &s.in
+		s := &serving[In, struct{}]{request: request{n: n, m: m.m, r: r}}
+		s.request.in = &s.in
 		defer s.end()
-		if err := s.input(&s.in); err != nil {
+		if err := s.input(); err != nil {
 			return err
 		}
 		return s.run(func(ctx context.Context) error {

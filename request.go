@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
@@ -28,38 +29,53 @@ func (n *Node) serve(m *method, h hg.Handler) {
 
 // A request is a Call at its target, and the context of its handler: what that costs is made when it is asked for.
 type request struct {
+	n       *Node
+	m       *method
+	r       hg.Incoming
+	in, out any         // pointers
+	lent    []lentField // Sources and Sinks of the input
+
+	mu    sync.Mutex // guards asked
+	asked *asked
+}
+
+// An asked is what an interceptor, or a handler by CallOf, has asked for.
+type asked struct {
 	Call
-	n    *Node
-	m    *method
-	r    hg.Incoming
 	from peer
-	lent []lentField // Sources and Sinks of the input
 }
 
-func (s *request) begin(n *Node, m *method, r hg.Incoming) {
-	s.n, s.m, s.r = n, m, r
-	s.Call.Method, s.Call.Options, s.Attempt = m.name, m.o, 1
-	s.from.n, s.from.i = n, r.Queue().ID()
-	s.from.addrs = s.from.one[:1]
-	s.from.one[0] = r.Peer()
-	s.Peer = Peer{&s.from}
-	s.Call.Meta = r.Meta()
+// call returns the Call of s.
+func (s *request) call() *Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked == nil {
+		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID(), one: [1]Addr{s.r.Peer()}}}
+		a.from.addrs = a.from.one[:]
+		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta(), In: s.in, Out: s.out, Attempt: 1}
+		s.asked = a
+	}
+	return &s.asked.Call
 }
 
-// input decodes the input into v, and makes its Sources and Sinks usable.
-func (s *request) input(v any) error {
-	if err := s.r.Input(v); err != nil {
+// input decodes the input, and makes its Sources and Sinks usable.
+func (s *request) input() error {
+	if err := s.r.Input(s.in); err != nil {
 		return hg.Refuse(err)
 	}
 	if len(s.m.fields) > 0 {
-		return s.attach(v)
+		s.attach()
 	}
 	return nil
 }
 
 // run runs the handler within the interceptors.
 func (s *request) run(handler func(context.Context) error) error {
-	return chain(s, s.n.cfg.Server, &s.Call, handler)
+	is := s.n.cfg.Server
+	if len(is) == 0 {
+		return handler(s)
+	}
+	return chain(s, is, s.call(), handler)
 }
 
 // answered ends the use of Sources and Sinks, whose lengths go into filled, and sets the metadata of the answer.
@@ -80,10 +96,13 @@ func (s *request) answered(filled *[]int64) (err error) {
 
 // say sets the metadata of the answer.
 func (s *request) say() error {
-	for range s.Answer.All() {
-		return s.r.SetOutputMeta(s.Answer)
+	s.mu.Lock()
+	a := s.asked
+	s.mu.Unlock()
+	if a == nil || a.Answer.IsZero() {
+		return nil
 	}
-	return nil
+	return s.r.SetOutputMeta(a.Answer)
 }
 
 // failed is the end of a handler with an error.
@@ -116,7 +135,7 @@ func (s *request) Err() error { return s.r.Context().Err() }
 // Value implements context.Context.
 func (s *request) Value(key any) any {
 	if key == (callKey{}) {
-		return &s.Call
+		return s.call()
 	}
 	return s.r.Context().Value(key)
 }
@@ -128,26 +147,25 @@ type lentField struct {
 }
 
 // attach makes the Sources and Sinks in the input usable, until end.
-func (s *request) attach(in any) error {
-	v := reflect.ValueOf(in).Elem()
+func (s *request) attach() {
+	v, from := reflect.ValueOf(s.in).Elem(), s.r.Peer()
 	for _, f := range s.m.fields {
 		var l lentField
 		switch at := v.FieldByIndex(f.path).Addr().Interface().(type) {
 		case *Source:
 			if at.s != nil {
 				l.source = at.s.got
-				l.source.req, l.source.peer = s, s.from.one[0]
+				l.source.req, l.source.peer = s, from
 			}
 		case *Sink:
 			if at.s == nil {
 				at.s = &sink{got: &pushed{ticket: ticket{handle: &bulk.Handle{}}}} // counted in the answer
 			}
 			l.sink = at.s.got
-			l.sink.req, l.sink.peer = s, s.from.one[0]
+			l.sink.req, l.sink.peer = s, from
 		}
 		s.lent = append(s.lent, l)
 	}
-	return nil
 }
 
 func (l *lentField) end() {

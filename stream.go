@@ -18,8 +18,8 @@ type ringCall struct {
 	id ringID
 }
 
-func (p *pulled) call() ringCall { return ringCall{p.req.n, p.req.from.i, p.peer, p.id} }
-func (p *pushed) call() ringCall { return ringCall{p.req.n, p.req.from.i, p.peer, p.id} }
+func (p *pulled) call() ringCall { return ringCall{p.req.n, p.req.r.Queue().ID(), p.peer, p.id} }
+func (p *pushed) call() ringCall { return ringCall{p.req.n, p.req.r.Queue().ID(), p.peer, p.id} }
 
 // say tells the caller how far the handler is, waits until the caller is as far as need, or at the end, and returns where it is.
 func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end bool, err error) {

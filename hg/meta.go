@@ -65,6 +65,9 @@ func metaName(name string) bool {
 	return 0 < len(name) && len(name) <= maxMetaName
 }
 
+// IsZero reports whether m is empty.
+func (m Meta) IsZero() bool { return len(m.b) == 0 }
+
 // Get returns the value of name.
 func (m Meta) Get(name string) (value string, ok bool) {
 	for other, v := range m.All() {

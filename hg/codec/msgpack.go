@@ -51,6 +51,9 @@ func (packer) Append(dst []byte, v any) ([]byte, error) {
 	if v == nil {
 		return dst, nil
 	}
+	if out, ok := appendPlain(dst, v); ok {
+		return out, nil
+	}
 	e := encoders.Get().(*encoder)
 	e.dst.b = dst
 	e.Reset(&e.dst)
@@ -78,6 +81,9 @@ func (packer) Decode(b []byte, v any) (err error) {
 	}
 	if sv.hollow > 0 { // the source would refuse it where it stands
 		return refuse(b, sv.hollow-1, ErrExtension)
+	}
+	if decodePlain(b, v) {
+		return nil
 	}
 	s := shapeOf(v)
 	if err := s.afford(b, sv.values); err != nil {
