@@ -99,7 +99,7 @@ func TestBadInput(t *testing.T) {
 func TestDeadlineTravels(t *testing.T) {
 	t.Parallel()
 	slow := qs.Define[bool, int]("test/slow")
-	begun, ended := make(chan struct{}, 100), make(chan error, 100)
+	begun, ended, over := make(chan struct{}, 100), make(chan error, 100), make(chan struct{})
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		slow.Handle(n, func(ctx context.Context, deadline bool) (int, error) {
 			begun <- struct{}{}
@@ -112,6 +112,9 @@ func TestDeadlineTravels(t *testing.T) {
 			defer stop()
 			<-below.Done()
 			ended <- below.Err()
+			if deadline {
+				<-over // or the answer could come before the caller has looked at its clock
+			}
 			return 0, ctx.Err()
 		})
 	})
@@ -127,6 +130,7 @@ func TestDeadlineTravels(t *testing.T) {
 		default:
 		}
 	}
+	close(over)
 	require.ErrorIs(t, err, qs.ErrTimeout)
 	require.NotErrorIs(t, err, context.Canceled)
 	require.Contains(t, []error{context.DeadlineExceeded, context.Canceled}, <-ended, "its own clock, or the origin's word, which comes first")
