@@ -22,8 +22,9 @@ const (
 // drained is what live is when no callback will run any more.
 const drained = -1 << 62
 
-// settleTime bounds how long Trigger lets others finish with memory that is lent: far longer than it takes them.
-const settleTime = time.Second
+// settleTime bounds how long Trigger lets others finish with memory that is lent: longer than it takes them, unless the memory
+// has to come from a disk first.
+const settleTime = 10 * time.Millisecond
 
 // A Context is a completion queue and the progress that fills it. Any number of goroutines may use one: one of them
 // leads Progress at a time, the others return as soon as something is queued.
@@ -43,6 +44,7 @@ type Context struct {
 	cq        queue
 	live      atomic.Int64 // operations started whose callbacks have not returned, and Holds; below zero when c is drained
 	lingering atomic.Int32 // operations that have ended while their memory was lent, and are not queued yet
+	slow      atomic.Int32 // how many of them Trigger has waited for in vain, until the next is queued
 	state     atomic.Int32
 	woken     atomic.Bool
 
@@ -133,7 +135,7 @@ func (c *Context) Draining() bool { return c.state.Load() != ctxOpen }
 
 // Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran.
 func (c *Context) Trigger(max int) int {
-	if c.lingering.Load() > 0 {
+	if c.lingering.Load() > c.slow.Load() {
 		c.settle()
 	}
 	if queued := int(c.cq.len()); max <= 0 || max > queued {
@@ -158,9 +160,11 @@ func (c *Context) end(op *Op) {
 }
 
 // settle waits for operations that have ended, were canceled most likely, while another goroutine used their memory, so
-// that a Trigger after a Cancel runs the callback. What it waits for is one copy, or one system call that does not wait.
+// that a Trigger after a Cancel runs the callback. What it waits for is one copy, or one system call that does not wait. If that
+// takes longer all the same, the callback is for the Trigger after its end, and none before waits for it again.
 func (c *Context) settle() {
-	settle(settleTime, func() bool { return c.lingering.Load() == 0 })
+	settle(settleTime, func() bool { return c.lingering.Load() <= c.slow.Load() })
+	c.slow.Store(c.lingering.Load())
 }
 
 // settle waits, for limit at the most, until other goroutines have done what is not worth sleeping for.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -611,4 +612,47 @@ func TestLingering(t *testing.T) {
 	_ = c.Progress(0)
 	require.True(t, c.Closed())
 	require.EqualValues(t, 1, e.released.Load())
+}
+
+// Memory that somebody reads at this moment may have to come from a slow disk. Trigger does not wait for that: others'
+// callbacks run, and that of the canceled operation does when the reader has done.
+func TestTriggerWaitsForNoDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newFakeOf(t, &fakePlugin{drive: func(_ *fakeEndpoint, _ time.Duration, ready func() bool) bool { return ready() }}, Config{})
+		var ended, others int
+		op := c.NewOp(func(*Op, Result) { ended++ })
+		tk, err := op.start(kindPut, Addr{})
+		require.NoError(t, err)
+		require.True(t, tk.Hold())
+		disk, read := make(chan struct{}), make(chan struct{})
+		spin := sync.OnceFunc(func() { close(disk) })
+		t.Cleanup(spin)
+		go func() { // reads the memory
+			<-disk
+			tk.Release()
+			close(read)
+		}()
+		op.Cancel()
+		require.True(t, tk.Finish(Result{Err: ErrCanceled}))
+		other := c.NewOp(func(*Op, Result) { others++ })
+		begun := time.Now() // of the bubble: nobody's but who sleeps
+		for range 20 {
+			tk, err := other.start(kindPost, Addr{})
+			require.NoError(t, err)
+			require.True(t, tk.Finish(Result{}))
+			c.Trigger(0)
+			require.Less(t, time.Since(begun), 100*time.Millisecond, "slept in Trigger")
+		}
+		require.Equal(t, 20, others)
+		require.Zero(t, ended, "the memory is still being read")
+		require.Error(t, c.Progress(0))
+		spin()
+		<-read
+		require.NoError(t, c.Progress(0))
+		require.Equal(t, 1, c.Trigger(0))
+		require.Equal(t, 1, ended)
+		c.Close()
+		c.Trigger(0)
+		require.True(t, c.Closed())
+	})
 }

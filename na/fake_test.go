@@ -243,6 +243,9 @@ func newFakeOf(t testing.TB, p *fakePlugin, cfg Config) (*Context, *fakeEndpoint
 			_ = c.Progress(time.Millisecond)
 		}
 	})
+	if d, ok := c.ep.(*drivenFake); ok {
+		return c, d.fakeEndpoint
+	}
 	return c, c.ep.(*fakeEndpoint)
 }
 

@@ -205,6 +205,7 @@ func (t Ticket) Release() {
 				nctx := t.op.nctx
 				nctx.deliver(t.op)
 				if w&opLingering != 0 {
+					nctx.slow.Store(0)
 					nctx.lingering.Add(-1)
 				}
 			}
