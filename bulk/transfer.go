@@ -78,9 +78,9 @@ type Op struct {
 	running   int
 	canceling bool
 	err       error
-	crew      *crew    // the first DefaultWindow pieces; nil once ended
+	first     *opSet   // the first DefaultWindow pieces; nil once ended
 	more      []*na.Op // pieces of a larger window
-	pieces    int      // of crew and more that have been used
+	pieces    int      // of first and more that have been used
 	ended     bool     // every piece has
 	over      bool     // done runs, or has
 	told      int64    // how much moved by the last OnProgress
@@ -117,11 +117,11 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 		op.copyEager()
 		return op, nil
 	}
-	op.crew = crews.Get().(*crew)
+	op.first = opPool.Get().(*opSet)
 	for op.running < op.spec.Window && op.next < spec.Size {
 		if err := op.start(op.newPiece()); err != nil {
 			if op.running == 0 {
-				op.crew.dismiss()
+				op.first.putBack()
 				hctx.Untrack((*tracked)(op))
 				spec.Local.mem().Release()
 				return refused(err)
@@ -189,10 +189,10 @@ func (op *Op) newPiece() *na.Op {
 
 // piece returns operation i.
 func (op *Op) piece(i int) *na.Op {
-	if i < len(op.crew.ops) {
-		return &op.crew.ops[i]
+	if i < len(op.first.ops) {
+		return &op.first.ops[i]
 	}
-	if i -= len(op.crew.ops); i == len(op.more) {
+	if i -= len(op.first.ops); i == len(op.more) {
 		op.more = append(op.more, &na.Op{})
 	}
 	return op.more[i]
@@ -226,7 +226,7 @@ func (op *Op) fail(err error) {
 
 // stop cancels the pieces that are under way. Locked.
 func (op *Op) stop() {
-	op.hctx.NA().Together(func() {
+	op.hctx.NA().Batch(func() {
 		for i := range op.pieces {
 			op.piece(i).Cancel()
 		}
@@ -261,8 +261,8 @@ func pieceEnded(nop *na.Op, r na.Result) {
 		}
 	}
 	if op.running == 0 && !op.ended {
-		op.crew.dismiss()
-		op.crew, op.pieces = nil, 0
+		op.first.putBack()
+		op.first, op.pieces = nil, 0
 		op.end()
 	}
 }

@@ -122,7 +122,7 @@ func (w *window) haltLocked(err error) {
 		return
 	}
 	w.err = w.error(w.passed, err)
-	w.hctx.NA().Together(func() {
+	w.hctx.NA().Batch(func() {
 		for _, p := range w.under {
 			if p.op != nil {
 				p.op.Cancel()

@@ -27,7 +27,7 @@ type Context struct {
 
 	gathering *gathering // nil: nothing is dispatched
 	load      load
-	hears     sync.Once    // of lost sessions
+	faults    sync.Once    // the OnFault of requests
 	lookAt    atomic.Int64 // when detached requests are looked at; 0: never
 	lent      atomic.Int64 // bytes
 	pulled    atomic.Int64 // bytes

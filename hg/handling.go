@@ -110,7 +110,7 @@ func (s *service) abandon(key callKey) {
 
 // hearFaults has requests told of lost sessions from now on.
 func (c *Context) hearFaults() {
-	c.hears.Do(func() {
+	c.faults.Do(func() {
 		c.nctx.OnFault(func(_ na.Addr, err error) {
 			for _, o := range c.all() {
 				o.lost(err)

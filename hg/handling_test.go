@@ -230,8 +230,8 @@ func TestPeerLossAmongMuchNews(t *testing.T) {
 		p.tctx.Trigger(0)
 		stranger := na.MakeAddr("tcp://192.0.2.1:1", 0).Bound(1)
 		for range 2000 {
-			p.tctx.NA().Abandoned(stranger, 1)
-			p.tctx.NA().Fault(stranger, na.ErrPeerLost)
+			(*na.Host)(p.tctx.NA()).Abandoned(stranger, 1)
+			(*na.Host)(p.tctx.NA()).Lost(stranger, na.ErrPeerLost)
 		}
 		require.NoError(t, p.origin.Close())
 		peer := a.kept[0].Peer()

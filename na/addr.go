@@ -72,7 +72,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// IsZero tells whether a names nothing.
+// IsZero reports whether a names nothing.
 func (a Addr) IsZero() bool { return !a.set }
 
 // Name returns the text without the target id: "tcp://10.0.0.7:9000".

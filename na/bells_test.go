@@ -285,7 +285,7 @@ func newModel(posts int, step time.Duration, nudges bool, program func(m *model)
 	if nudges {
 		m.act("user", func() {
 			m.at("nudges", nil)
-			m.c.Nudge()
+			(*Host)(m.c).PollSoon()
 		})
 	}
 	return m

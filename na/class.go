@@ -13,7 +13,7 @@ type Class struct {
 	cfg     Config
 	domain  Domain
 	regions atomic.Int64
-	mint    mint
+	tokens  tokens
 
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context
@@ -103,14 +103,14 @@ func (c *Class) Close() error {
 	return nil
 }
 
-// Closed tells whether everything has been given back: every context is drained and the address is free.
+// Closed reports whether everything has been given back: every context is drained and the address is free.
 func (c *Class) Closed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed && c.open == 0
 }
 
-// released hears that a context has given everything back.
+// released is called when a context has given everything back.
 func (c *Class) released() {
 	c.mu.Lock()
 	c.open--

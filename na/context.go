@@ -79,7 +79,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 	}
-	if c.ep, err = cls.domain.Endpoint(c); err != nil { // the last that can fail: what it takes, as the listening socket, is kept
+	if c.ep, err = cls.domain.Endpoint((*Host)(c)); err != nil { // the last that can fail: what it takes, as the listening socket, is kept
 		c.assist.drop()
 		c.closePoller()
 		return nil, fmt.Errorf("na: new context: %w", err)
@@ -108,9 +108,6 @@ func (c *Context) Limits() Limits { return c.limits }
 // Now reads the clock: monotonic, only differences mean something.
 func (c *Context) Now() time.Duration { return c.class.domain.Now() }
 
-// Poller returns the poller, for the plugin; nil if the domain is Driven.
-func (c *Context) Poller() *Poller { return c.poller }
-
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
 	s := c.ep.Stats()
@@ -124,13 +121,13 @@ func (c *Context) Live() int64 { return max(c.live.Load(), 0) }
 // Queued returns how many callbacks wait for Trigger.
 func (c *Context) Queued() int { return int(c.cq.len()) }
 
-// Closed tells whether everything has been given back after Close.
+// Closed reports whether everything has been given back after Close.
 func (c *Context) Closed() bool { return c.state.Load() == ctxReleased }
 
-// Closing tells whether Close was called.
+// Closing reports whether Close was called.
 func (c *Context) Closing() bool { return c.state.Load() >= ctxClosing }
 
-// Draining tells whether Drain or Close was called: layers above begin nothing new.
+// Draining reports whether Drain or Close was called: layers above begin nothing new.
 func (c *Context) Draining() bool { return c.state.Load() != ctxOpen }
 
 // Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran.
@@ -174,17 +171,6 @@ func settle(limit time.Duration, done func() bool) {
 	}
 	for end := time.Now().Add(limit); !done() && time.Now().Before(end); {
 		time.Sleep(10 * time.Microsecond) // they may wait for a processor
-	}
-}
-
-// Nudge makes a leader that sleeps, or is about to, look at the timers again. Plugins call it.
-func (c *Context) Nudge() {
-	if c.driver != nil {
-		c.driver.Wake()
-	}
-	c.nudged.Store(true)
-	if c.asleep() {
-		c.waits.wake()
 	}
 }
 

@@ -87,7 +87,7 @@ func TestProgressAbove(t *testing.T) {
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 }
 
-// A timer that is set while the leader sleeps: Nudge makes it look.
+// A timer that is set while the leader sleeps: PollSoon makes it look.
 func TestProgressTimers(t *testing.T) {
 	c, e := newFake(t, Config{})
 	op := c.NewOp(func(*Op, Result) {})
@@ -108,10 +108,10 @@ func TestProgressTimers(t *testing.T) {
 	e.onPoll.Store(&poll)
 	done := sleeper(t, c, -1)
 	e.timer.Store(int64(due))
-	c.Nudge()
+	(*Host)(c).PollSoon()
 	require.NoError(t, received(t, done, "the timer fires"))
 	require.GreaterOrEqual(t, c.Now(), due)
-	require.True(t, early.Load(), "Nudge made the leader look before it was due")
+	require.True(t, early.Load(), "PollSoon made the leader look before it was due")
 	c.Trigger(0)
 }
 
@@ -123,7 +123,7 @@ func TestTimerBeforeSleep(t *testing.T) {
 	late := func() {
 		if e.onTimer.Swap(nil) != nil {
 			e.timer.Store(int64(c.Now() + time.Millisecond))
-			c.Nudge()
+			(*Host)(c).PollSoon()
 		}
 	}
 	poll := func(now time.Duration) {
@@ -200,7 +200,7 @@ func TestFollowerLeads(t *testing.T) {
 	go func() { follower <- c.Progress(9 * time.Hour) }()
 	eventually(t, "the second follows", func() bool { return c.following.Load() == 1 })
 	e.d.clock.Store(int64(2 * time.Hour))
-	c.Nudge()
+	(*Host)(c).PollSoon()
 	require.ErrorIs(t, received(t, leader, "the leader's time is over"), ErrTimeout)
 	eventually(t, "the second leads", func() bool { return c.following.Load() == 0 && c.asleep() })
 	e.ticket(op).Finish(Result{})
@@ -272,19 +272,19 @@ func TestStartChecks(t *testing.T) {
 
 func TestOnFault(t *testing.T) {
 	c, _ := newFake(t, Config{})
-	c.Fault(fakePeer, ErrPeerLost)
+	(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	require.Zero(t, c.Queued(), "nobody wants to know")
 	var heard []string
 	for i := range 2 {
 		c.OnFault(func(peer Addr, err error) { heard = append(heard, fmt.Sprint(i, " ", peer, " ", err)) })
 	}
-	c.Fault(fakePeer, ErrPeerLost)
+	(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	require.Empty(t, heard)
 	require.Equal(t, 1, c.Trigger(0))
 	require.Equal(t, []string{"0 fake://there peer lost", "1 fake://there peer lost"}, heard)
 
 	for range maxFaults + 100 { // nobody triggers
-		c.Fault(fakePeer, ErrPeerLost)
+		(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	}
 	require.Equal(t, maxFaults+1, c.Queued())
 	more := []string{"0 <no address> " + errMoreLost.Error(), "1 <no address> " + errMoreLost.Error()}
@@ -295,15 +295,15 @@ func TestOnFault(t *testing.T) {
 	heard = nil
 	c.Trigger(0)
 	require.Equal(t, more, heard, "there were more")
-	c.Fault(fakePeer, ErrPeerLost)
+	(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	require.Equal(t, 1, c.Trigger(0), "there is room again")
 
 	for range maxFaults + 1 {
-		c.Fault(fakePeer, ErrPeerLost)
+		(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	}
 	c.Trigger(1)
 	for range 2 {
-		c.Fault(fakePeer, ErrPeerLost)
+		(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	}
 	heard = nil
 	c.Trigger(0)
@@ -323,16 +323,16 @@ func TestOnFaultRemoved(t *testing.T) {
 			}
 		})
 	}
-	c.Fault(fakePeer, ErrPeerLost)
+	(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	remove[1]()
 	remove[1]()
 	require.Equal(t, 1, c.Trigger(0))
 	require.Equal(t, []int{0, 2}, heard)
-	c.Fault(fakePeer, ErrPeerLost)
+	(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	c.Trigger(0)
 	require.Equal(t, []int{0, 2, 2}, heard)
 	remove[2]()
-	c.Fault(fakePeer, ErrPeerLost)
+	(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	require.Zero(t, c.Trigger(0), "nobody wants to know")
 }
 
@@ -340,7 +340,7 @@ func TestOnFaultRemoved(t *testing.T) {
 func TestAbandonedLeavesRoomForFaults(t *testing.T) {
 	c, _ := newFake(t, Config{})
 	abandoned, lost := 0, 0
-	c.Abandoned(fakePeer, 7)
+	(*Host)(c).Abandoned(fakePeer, 7)
 	require.Zero(t, c.Queued(), "nobody wants to know")
 	c.OnAbandon(func(peer Addr, tag Tag) {
 		require.Equal(t, fakePeer, peer)
@@ -352,13 +352,13 @@ func TestAbandonedLeavesRoomForFaults(t *testing.T) {
 		lost++
 	})
 	for range maxAbandoned + 100 {
-		c.Abandoned(fakePeer, 7)
+		(*Host)(c).Abandoned(fakePeer, 7)
 	}
-	c.Fault(fakePeer, ErrPeerLost)
+	(*Host)(c).Lost(fakePeer, ErrPeerLost)
 	require.Equal(t, maxAbandoned+1, c.Trigger(0))
 	require.Equal(t, maxAbandoned, abandoned)
 	require.Equal(t, 1, lost)
-	c.Abandoned(fakePeer, 7)
+	(*Host)(c).Abandoned(fakePeer, 7)
 	require.Equal(t, 1, c.Trigger(0), "there is room again")
 }
 
@@ -396,7 +396,7 @@ func TestContextClose(t *testing.T) {
 	require.Zero(t, c.Class().Regions())
 	op.Cancel()
 	c.Wake()
-	c.Nudge()
+	(*Host)(c).PollSoon()
 	require.False(t, op.Busy())
 }
 

@@ -1,7 +1,7 @@
 package na
 
-// Together runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
-func (c *Context) Together(fn func()) {
+// Batch runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
+func (c *Context) Batch(fn func()) {
 	c.ep.Cork()
 	defer c.ep.Uncork()
 	fn()
@@ -34,13 +34,4 @@ func (c *Context) Flush() {
 	if c.corks.Load() > 0 {
 		c.ep.Flush()
 	}
-}
-
-// Attend makes sure that frames that are held back leave although nobody drives. Plugins call it.
-func (c *Context) Attend() {
-	if c.driver != nil {
-		c.driver.Attend()
-		return
-	}
-	c.assist.attend()
 }

@@ -36,10 +36,10 @@ type Envelope struct {
 // withdrawn the message: it was promised that nothing comes of it. Free accepts too.
 func (e *Envelope) Accept() bool { return e.Owner.AcceptEnvelope(e) }
 
-// IsWithdrawn tells that Accept will report false.
+// IsWithdrawn reports whether Accept will report false.
 func (e *Envelope) IsWithdrawn() bool { return e.Owner.EnvelopeWithdrawn(e) }
 
-// Watch has Context.OnAbandon hear if the sender takes the message back before it is accepted. It reports false when he has.
+// Watch has Context.OnAbandon called if the sender takes the message back before it is accepted. It reports false when the sender has.
 func (e *Envelope) Watch() bool { return e.Owner.WatchEnvelope(e) }
 
 // Identity says what is known of the sender, also when the session has ended meanwhile.

@@ -198,7 +198,7 @@ func (e *OpError) Error() string {
 // Unwrap returns the cause.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// Timeout tells whether the cause is a timeout.
+// Timeout reports whether the cause is a timeout.
 func (e *OpError) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
 // detailError is a code with words of its own.

@@ -57,13 +57,13 @@ func (d *fakeDomain) Limits() Limits {
 	return d.plugin.limits
 }
 
-func (d *fakeDomain) Endpoint(nctx *Context) (Endpoint, error) {
+func (d *fakeDomain) Endpoint(h *Host) (Endpoint, error) {
 	if d.plugin.epErr != nil {
 		return nil, d.plugin.epErr
 	}
-	e := &fakeEndpoint{nctx: nctx, d: d, tickets: map[*Op]Ticket{}}
+	e := &fakeEndpoint{nctx: h.Context(), d: d, tickets: map[*Op]Ticket{}}
 	if d.plugin.sources != nil {
-		d.plugin.sources(nctx)
+		d.plugin.sources(h.Context())
 	}
 	if d.plugin.drive != nil {
 		return &drivenFake{e}, nil
@@ -220,8 +220,8 @@ func (e *drivenFake) Drive(timeout time.Duration, ready func() bool) bool {
 	return e.d.plugin.drive(e.fakeEndpoint, timeout, ready)
 }
 
-func (e *drivenFake) Wake()   {}
-func (e *drivenFake) Attend() {}
+func (e *drivenFake) Wake()      {}
+func (e *drivenFake) FlushSoon() {}
 
 // newFake opens a class with one context.
 func newFake(t testing.TB, cfg Config) (*Context, *fakeEndpoint) {

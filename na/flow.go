@@ -188,16 +188,3 @@ func (c *Context) SendWait(ctx context.Context, to Addr, tag Tag, buf []byte) er
 
 // Peers returns the gauges of every session that is up, in the order in which they began.
 func (c *Context) Peers() []PeerStats { return c.ep.Peers() }
-
-// Look takes in what has arrived, if nobody does so already. It waits for nothing and runs no callback. Plugins call it,
-// with none of their locks held.
-func (c *Context) Look() {
-	if c.driver != nil || !c.lead.TryLock() {
-		return
-	}
-	if c.state.Load() != ctxReleased {
-		c.look()
-		c.ep.Poll(c.Now())
-	}
-	c.unlead()
-}

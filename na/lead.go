@@ -14,7 +14,7 @@ import (
 //	    └─► follow: sleep until the leader calls ◄─────────────────────────────────────────────────────────────────┘
 type leading struct {
 	lead    sync.Mutex    // held by the goroutine that leads Progress
-	watch   atomic.Int32  // who hears of what arrives: what the assist does, and leaderAsleep
+	watch   atomic.Int32  // who takes in what arrives: what the assist does, and leaderAsleep
 	nudged  atomic.Bool   // since the leader last looked at the timers
 	passes  atomic.Uint64 // times that a user's goroutine led
 	spinner spinner

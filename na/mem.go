@@ -19,7 +19,7 @@ const (
 	ReadWrite Access = ReadOnly | WriteOnly
 )
 
-// Can tells whether a allows all of want.
+// Can reports whether a allows all of want.
 func (a Access) Can(want Access) bool { return a&want == want }
 
 // String returns "none", "read", "write" or "read+write".
@@ -150,7 +150,7 @@ func (c *Class) register(access Access, only uint64, segs [][]byte) (*Mem, error
 		return nil, err
 	}
 	m.key.Access = access
-	c.mint.next(&m.key.Token, c.domain.Rand)
+	c.tokens.next(&m.key.Token, c.domain.Rand)
 	m.public, m.only = true, only
 	if m.key.Hint, err = c.domain.Publish(m); err != nil {
 		return nil, err
@@ -252,10 +252,10 @@ func (m *Mem) Release() {
 	}
 }
 
-// Contains tells whether the n bytes at off lie inside m. It is safe against overflow.
+// Contains reports whether the n bytes at off lie inside m. It is safe against overflow.
 func (m *Mem) Contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
 
-// InRange tells whether the n bytes at off lie inside size bytes.
+// InRange reports whether the n bytes at off lie inside size bytes.
 func InRange(off, n, size int64) bool {
 	return off >= 0 && n >= 0 && off <= size && n <= size-off
 }

@@ -90,7 +90,7 @@ func (c *Context) Abandon(to Addr, id uint64, tag Tag) {
 	}
 }
 
-// Connected tells whether the session that peer is bound to, or of that name, is up.
+// Connected reports whether the session that peer is bound to, or of that name, is up.
 func (c *Context) Connected(peer Addr) bool { return c.ep.Connected(peer) }
 
 // Disconnect ends the session that peer is bound to, because of err: operations with the peer end with ErrPeerLost.

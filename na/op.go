@@ -47,7 +47,7 @@ const (
 var kindText = [...]string{"lookup", "send unexpected", "receive unexpected", "send expected", "receive expected",
 	"put", "get", "lease", "deregister", "post", "withdraw", "timer"}
 
-// A Done hears how one operation ended. It runs inside Trigger. The Op is idle again when it runs, so Done may start
+// A Done is called with the outcome of one operation. It runs inside Trigger. The Op is idle again when it runs, so Done may start
 // it anew.
 type Done func(op *Op, r Result)
 
@@ -76,10 +76,10 @@ type Op struct {
 	impl    any  // the plugin's record, guarded by the plugin's lock
 }
 
-// NewOp returns an idle operation whose end done hears. It may be started again after each end.
+// NewOp returns an idle operation that calls done at its end. It may be started again after each end.
 func (c *Context) NewOp(done Done) *Op { return &Op{nctx: c, done: done} }
 
-// Init makes op, which is zero or idle, an operation of c whose end done hears, and keeps data with it: NewOp for
+// Init makes op, which is zero or idle, an operation of c that calls done at its end, and keeps data with it: NewOp for
 // operations that are part of something else.
 func (op *Op) Init(c *Context, done Done, data any) {
 	if op.Busy() {
@@ -95,7 +95,7 @@ func (op *Op) Data() any { return op.data }
 // because its caller waits too. What waits so does not count against Config.SendQueue.
 func (op *Op) SetPatient(on bool) { op.patient = on }
 
-// Busy tells whether the operation was started and its callback has not begun.
+// Busy reports whether the operation was started and its callback has not begun.
 func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
 
 // Cancel asks for the end of the operation. It never blocks, and an operation that is idle or has ended stays as it
@@ -157,7 +157,7 @@ type Ticket struct {
 // Op returns the operation, to be compared and to find its Impl; its own life may be over.
 func (t Ticket) Op() *Op { return t.op }
 
-// Valid tells whether t is a ticket at all.
+// Valid reports whether t is a ticket at all.
 func (t Ticket) Valid() bool { return t.op != nil }
 
 // SetImpl keeps the plugin's record of the operation. The plugin calls SetImpl and Impl under a lock of its own, and
@@ -167,10 +167,10 @@ func (t Ticket) SetImpl(v any) { t.op.impl = v }
 // Impl returns what SetImpl kept. It may belong to a later life of the Op: the plugin compares tickets.
 func (t Ticket) Impl() any { return t.op.impl }
 
-// Patient tells whether the operation may wait for an envelope.
+// Patient reports whether the operation may wait for an envelope.
 func (t Ticket) Patient() bool { return t.op.patient }
 
-// Canceling tells whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
+// Canceling reports whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
 // either it sees the cancel here, or the cancel finds the operation taken in.
 func (t Ticket) Canceling() bool {
 	w := t.op.word.Load()

@@ -24,8 +24,8 @@ type Domain interface {
 	Addr() Addr
 	// Limits tells what the domain can do.
 	Limits() Limits
-	// Endpoint makes the side of context nctx. It is called once per context, in the order of their ids.
-	Endpoint(nctx *Context) (Endpoint, error)
+	// Endpoint makes the side of the context of h. It is called once per context, in the order of their ids.
+	Endpoint(h *Host) (Endpoint, error)
 	// Publish lets peers that know m's key reach it, those of one session if m.Session is not 0, and returns the key's Hint. Unpublish
 	// stops that and reports whether m was published.
 	Publish(m *Mem) (hint uint64, err error)
@@ -61,10 +61,10 @@ type Endpoint interface {
 	// takes the way that the message took, and ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost, ErrCanceled.
 	Withdraw(t Ticket, to Addr, id uint64)
 	// Abandon tells the peer that message id of the session that to is bound to needs no answer: there it is destroyed if
-	// nobody has accepted it, else Context.Abandoned hears of it, with its tag. It hears, too, when a message that
+	// nobody has accepted it, else Host.Abandoned is called with its tag there. So it is when a message that
 	// Envelope.Watch was called for is destroyed, by Withdraw or by Abandon. Best effort, no completion.
 	Abandon(to Addr, id uint64, tag Tag)
-	// Connected tells whether the session that peer is bound to is up.
+	// Connected reports whether the session that peer is bound to is up.
 	Connected(peer Addr) bool
 	// Disconnect ends a session because of err.
 	Disconnect(peer Addr, err error)
@@ -98,8 +98,8 @@ type Endpoint interface {
 	Cancel(t Ticket)
 
 	// Poll makes one pass without waiting: timers that are due, descriptors that are closed late, frames that are held. It
-	// returns when it has something to do again although nothing arrives: 0 for never. What is due earlier than it said needs a
-	// Nudge. Only the goroutine that leads Progress calls it.
+	// returns when it has something to do again although nothing arrives: 0 for never. What is due earlier than it said needs
+	// Host.PollSoon. Only the goroutine that leads Progress calls it.
 	Poll(now time.Duration) (next time.Duration)
 	// Shut begins the end: every operation finishes with ErrClosed, connections close. Called once.
 	Shut()
@@ -122,7 +122,7 @@ type Endpoint interface {
 	FreeEnvelope(e *Envelope)
 
 	// Cork holds frames back, so that what several operations send leaves together, until Uncork. Corks nest; Poll and Flush send
-	// what is held all the same. An endpoint that holds frames calls Context.Attend.
+	// what is held all the same. An endpoint that holds frames calls Host.FlushSoon.
 	Cork()
 	Uncork()
 	Flush()
@@ -144,9 +144,9 @@ type Driver interface {
 	// Wake makes every Drive that sleeps look at ready again, and at the timers. It is called from anywhere, also from
 	// inside Ticket.Finish and with the endpoint's lock held: it does not wait and does not call up.
 	Wake()
-	// Attend makes sure that frames which are held back leave although nobody drives, a few milliseconds later at the
+	// FlushSoon makes sure that frames which are held back leave although nobody drives, a few milliseconds later at the
 	// most. It is called from anywhere, without the endpoint's lock.
-	Attend()
+	FlushSoon()
 }
 
 // Limits tells what a plugin can do.

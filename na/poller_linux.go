@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Pollable hears that its descriptor is ready. It runs on the goroutine that leads Progress, with no lock held.
+// A Pollable is called when its descriptor is ready, on the goroutine that leads Progress, with no lock held.
 type Pollable interface {
 	Ready(readable, writable bool)
 }
@@ -46,7 +46,7 @@ type pollSlot struct {
 // A PollID names a descriptor in the poller.
 type PollID struct{ slot, gen int32 }
 
-// PollerSupported tells whether descriptors can be added on this system.
+// PollerSupported reports whether descriptors can be added on this system.
 const PollerSupported = true
 
 func newPoller() (*Poller, error) {

@@ -159,14 +159,14 @@ func TestAssist(t *testing.T) {
 	c, e := newFake(t, Config{})
 	r, w := pipeFDs(t)
 	var got atomic.Int32
-	id, err := c.Poller().Add(r, readyFunc(func(bool, bool) {
+	id, err := c.poller.Add(r, readyFunc(func(bool, bool) {
 		var b [1]byte
 		if n, _ := unix.Read(r, b[:]); n == 1 {
 			got.Add(1)
 		}
 	}))
 	require.NoError(t, err)
-	defer c.Poller().Remove(r, id)
+	defer c.poller.Remove(r, id)
 	for i := range int32(20) {
 		if i == 10 { // in between the user drives
 			done := sleeper(t, c, time.Hour)
@@ -215,7 +215,7 @@ func TestAssistTakesOver(t *testing.T) {
 	r, w := pipeFDs(t)
 	var got atomic.Int32
 	op := c.NewOp(func(*Op, Result) {})
-	id, err := c.Poller().Add(r, readyFunc(func(bool, bool) {
+	id, err := c.poller.Add(r, readyFunc(func(bool, bool) {
 		var b [1]byte
 		if n, _ := unix.Read(r, b[:]); n == 1 {
 			got.Add(1)
@@ -225,7 +225,7 @@ func TestAssistTakesOver(t *testing.T) {
 		}
 	}))
 	require.NoError(t, err)
-	defer c.Poller().Remove(r, id)
+	defer c.poller.Remove(r, id)
 	for i := range int32(10) {
 		require.NoError(t, c.RecvUnexpected(op))
 		done := sleeper(t, c, -1)
@@ -242,14 +242,14 @@ func TestAssistTakesOver(t *testing.T) {
 func TestAssistTimer(t *testing.T) {
 	c, e := newFake(t, Config{})
 	r, w := pipeFDs(t)
-	id, err := c.Poller().Add(r, readyFunc(func(bool, bool) {
+	id, err := c.poller.Add(r, readyFunc(func(bool, bool) {
 		var b [1]byte
 		if n, _ := unix.Read(r, b[:]); n == 1 {
 			e.timer.Store(int64(c.Now() + 20*time.Millisecond)) // what arrived must be looked after
 		}
 	}))
 	require.NoError(t, err)
-	defer c.Poller().Remove(r, id)
+	defer c.poller.Remove(r, id)
 	var fired atomic.Bool
 	poll := func(now time.Duration) {
 		if at := e.timer.Load(); at != 0 && int64(now) >= at {

@@ -4,7 +4,7 @@ package na
 
 import "time"
 
-// PollerSupported tells whether descriptors can be added on this system.
+// PollerSupported reports whether descriptors can be added on this system.
 const PollerSupported = false
 
 // A Poller only sleeps and is woken here: plugins read their connections in goroutines of their own.

@@ -170,7 +170,7 @@ func (e *Ending) wait(ctx context.Context) (err error) {
 	return err
 }
 
-// idle tells whether nothing is under way, and how often peers have reached registered memory.
+// idle reports whether nothing is under way, and how often peers have reached registered memory.
 func (e *Ending) idle() (idle bool, reached uint64) {
 	idle = true
 	for i, c := range e.Contexts {
@@ -181,7 +181,7 @@ func (e *Ending) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// parted tells whether peers have everything. Those of every context are asked, however long others take.
+// parted reports whether peers have everything. Those of every context are asked, however long others take.
 func (e *Ending) parted() bool {
 	parted := true
 	for i, c := range e.Contexts {

@@ -55,9 +55,9 @@ func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeEndpoint, *letter
 	require.NoError(t, err)
 	b := &letterbox{fd: fd}
 	p.sources = func(c *Context) {
-		_, err := c.Poller().AddEdge(fd, readyFunc(func(bool, bool) {}))
+		_, err := c.poller.AddEdge(fd, readyFunc(func(bool, bool) {}))
 		require.NoError(t, err)
-		c.Poller().AddSource(b)
+		c.poller.AddSource(b)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	c, e := newFakeOf(t, p, Config{})

@@ -8,37 +8,37 @@ import (
 	"sync/atomic"
 )
 
-// A mint makes the tokens of a class: the count of those made so far, encrypted under a random key. Nobody can guess
+// tokens are those of a class: the count of those made so far, encrypted under a random key. Nobody can guess
 // one, and the class knows its own again after it has forgotten them, which tells a peer that is late from one that
 // guesses.
-type mint struct {
+type tokens struct {
 	key   sync.Once // guards the drawing of block
 	block cipher.Block
 	made  atomic.Uint64
 }
 
 // next fills in a token that was never made before.
-func (m *mint) next(token *[16]byte, rand func([]byte)) {
-	m.key.Do(func() {
+func (t *tokens) next(token *[16]byte, rand func([]byte)) {
+	t.key.Do(func() {
 		var key [16]byte
 		rand(key[:])
-		m.block, _ = aes.NewCipher(key[:]) // an error is about the length of the key
+		t.block, _ = aes.NewCipher(key[:]) // an error is about the length of the key
 	})
 	*token = [16]byte{}
-	binary.LittleEndian.PutUint64(token[:], m.made.Add(1))
-	m.block.Encrypt(token[:], token[:])
+	binary.LittleEndian.PutUint64(token[:], t.made.Add(1))
+	t.block.Encrypt(token[:], token[:])
 }
 
-// knows tells whether m has made the token.
-func (m *mint) knows(token [16]byte) bool {
-	if m.made.Load() == 0 {
+// knows reports whether it has made the token.
+func (t *tokens) knows(token [16]byte) bool {
+	if t.made.Load() == 0 {
 		return false
 	}
-	m.block.Decrypt(token[:], token[:])
+	t.block.Decrypt(token[:], token[:])
 	n := binary.LittleEndian.Uint64(token[:])
-	return n-1 < m.made.Load() && binary.LittleEndian.Uint64(token[8:]) == 0
+	return n-1 < t.made.Load() && binary.LittleEndian.Uint64(token[8:]) == 0
 }
 
-// Issued tells whether a token is or was that of memory which c has registered. Plugins ask when a peer names one that
+// Issued reports whether a token is or was that of memory which c has registered. Plugins ask when a peer names one that
 // is not registered now: it may be late, or it guesses.
-func (c *Class) Issued(token [16]byte) bool { return c.mint.knows(token) }
+func (c *Class) Issued(token [16]byte) bool { return c.tokens.knows(token) }

@@ -16,7 +16,7 @@ func TestMint(t *testing.T) {
 			b[i] = byte(r.UintN(256))
 		}
 	}
-	var ours, theirs mint
+	var ours, theirs tokens
 	require.False(t, ours.knows([16]byte{}), "before the first")
 	seen := map[[16]byte]bool{}
 	for range 10_000 {

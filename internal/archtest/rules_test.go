@@ -85,7 +85,7 @@ func findSleep(t *tree) (found []problem) {
 	return found
 }
 
-// isSleep tells whether e is <-time.After(d).
+// isSleep reports whether e is <-time.After(d).
 func isSleep(e ast.Expr) bool {
 	recv, ok := e.(*ast.UnaryExpr)
 	if !ok || recv.Op != token.ARROW {

@@ -46,7 +46,7 @@ var (
 // Check turns checking on, for good. It must come before anything that is checked is made.
 func Check() { checking.Store(true) }
 
-// Checking tells whether it is on.
+// Checking reports whether it is on.
 func Checking() bool { return checking.Load() }
 
 // Broken returns what was found first, or "". User code may have caught the panic that said so.

@@ -36,7 +36,7 @@ func Read(b []byte, f func(b []byte)) (ok bool) {
 	return true
 }
 
-// Readable tells whether all of b can be read now.
+// Readable reports whether all of b can be read now.
 func Readable(b []byte) (ok bool) {
 	defer caught(debug.SetPanicOnFault(true))
 	var sum byte

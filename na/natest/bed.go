@@ -103,7 +103,7 @@ func (b *bed) pair(cfg na.Config) (a, t *side) {
 	return b.origin(cfg), t
 }
 
-// drive gives one context a turn and tells whether something happened.
+// drive gives one context a turn and reports whether something happened.
 func (b *bed) drive(s *side, wait time.Duration) bool {
 	if s.parked {
 		return false

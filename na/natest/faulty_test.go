@@ -44,12 +44,12 @@ type badDomain struct {
 
 func (d *badDomain) Driven() bool { return true }
 
-func (d *badDomain) Endpoint(nctx *na.Context) (na.Endpoint, error) {
-	inner, err := d.Domain.Endpoint(nctx)
+func (d *badDomain) Endpoint(host *na.Host) (na.Endpoint, error) {
+	inner, err := d.Domain.Endpoint(host)
 	if err != nil {
 		return nil, err
 	}
-	e := &badEndpoint{Endpoint: inner, domain: d.Domain, nctx: nctx}
+	e := &badEndpoint{Endpoint: inner, domain: d.Domain, nctx: host.Context()}
 	d.f.plant(e)
 	return e, nil
 }
@@ -177,7 +177,7 @@ func (e *badEndpoint) Drive(timeout time.Duration, ready func() bool) bool {
 
 func (e *badEndpoint) Wake() { e.Endpoint.(na.Driver).Wake() }
 
-func (e *badEndpoint) Attend() { e.Endpoint.(na.Driver).Attend() }
+func (e *badEndpoint) FlushSoon() { e.Endpoint.(na.Driver).FlushSoon() }
 
 // operation starts an operation of the plugin's own.
 func (e *badEndpoint) operation(start func(op *na.Op) error, done na.Done) *na.Op {

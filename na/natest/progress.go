@@ -126,11 +126,11 @@ func together(b *bed) {
 	b.meet(a, t)
 	theirs := t.mine(100)
 	var get, canceled *call
-	a.Together(func() {
+	a.Batch(func() {
 		for i := range 10 {
 			a.send(t.Self(), na.Tag(i), pattern(i, 100))
 		}
-		a.Together(func() { a.send(t.Self(), 10, pattern(10, 100)) })
+		a.Batch(func() { a.send(t.Self(), 10, pattern(10, 100)) })
 		get = a.get(a.private(make([]byte, 100)), 0, t.Self(), theirs.out, 0, 100)
 		canceled = a.recvExpected(t.Self(), 7, 100)
 		require.ErrorIs(b, canceled.cancelNow().Err, na.ErrCanceled)
@@ -140,14 +140,14 @@ func together(b *bed) {
 	}
 	get.ok()
 	require.Panics(b, func() {
-		a.Together(func() {
+		a.Batch(func() {
 			a.send(t.Self(), 11, nil)
 			panic("in the middle")
 		})
 	})
 	require.Equal(b, na.Tag(11), t.next().tag)
 	last := a.recv()
-	a.Together(a.Close)
+	a.Batch(a.Close)
 	last.fails(na.ErrClosed)
 	b.until("the peer hears of Close", func() bool { return t.Stats().Peers == 0 })
 }

@@ -152,7 +152,7 @@ func (c *conn) end() {
 	}
 }
 
-// reset breaks the connection: what is under way is lost, both ends hear of it.
+// reset breaks the connection: what is under way is lost, and both ends are told.
 func (c *conn) reset() {
 	for i := range c.pipes {
 		c.pipes[i].clear()

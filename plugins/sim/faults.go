@@ -17,7 +17,7 @@ type Faults struct {
 	Jitter time.Duration
 	// Refuse is the rate at which dials are refused although somebody listens.
 	Refuse float64
-	// Reset is the rate at which a connection ends; what was under way is lost. Both ends hear of it.
+	// Reset is the rate at which a connection ends; what was under way is lost, and both ends are told.
 	Reset float64
 	// Corrupt is the rate at which a byte is damaged. Only bytes that a checksum covers are: the session ends, and no
 	// wrong byte reaches a program. Bulk data has no checksum on a stream; with CorruptBulk it is damaged like the rest.

@@ -53,7 +53,7 @@ func (w *World) Heal() {
 	}
 }
 
-// blocked tells whether nothing passes from one node to another.
+// blocked reports whether nothing passes from one node to another.
 func (w *World) blocked(from, to *Node) bool {
 	if len(w.parted) == 0 {
 		return false

@@ -11,7 +11,7 @@ type pipe struct {
 	c       *conn
 	side    int
 	ev      event // the first segment arrives
-	room    event // the sender hears of room
+	room    event // signaled when there is room
 	segs    []segment
 	first   int
 	bytes   int           // in segs

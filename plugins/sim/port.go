@@ -16,7 +16,7 @@ type port struct {
 	e     *engine.Endpoint
 	wakes atomic.Uint64
 	poked atomic.Bool
-	held  atomic.Bool // Attend was called
+	held  atomic.Bool // FlushSoon was called
 	shut  atomic.Bool
 	gone  atomic.Bool // released, or its node has crashed
 	dead  atomic.Bool // its node has crashed
@@ -89,13 +89,13 @@ func (p *port) Drive(timeout time.Duration, ready func() bool) bool {
 	return p.w.drive(p, timeout, ready)
 }
 
-// over tells whether a wait until limit is in vain: the context is closed for good, or crashed and nothing but the limit
+// over reports whether a wait until limit is in vain: the context is closed for good, or crashed and nothing but the limit
 // would end the wait.
 func (p *port) over(limit time.Duration) bool {
 	if p.dead.Load() {
 		return limit == forever
 	}
-	return p.gone.Load() && p.e.Context().Closed()
+	return p.gone.Load() && p.e.Host().Context().Closed()
 }
 
 // Wake implements na.Driver.
@@ -120,8 +120,8 @@ func (p *port) Wake() {
 // attendAfter is how long a cork holds frames back while nobody drives.
 const attendAfter = 2 * time.Millisecond
 
-// Attend implements na.Driver.
-func (p *port) Attend() {
+// FlushSoon implements na.Driver.
+func (p *port) FlushSoon() {
 	p.held.Store(true)
 	p.Wake()
 }
@@ -178,7 +178,7 @@ func (p *port) fire(*event) {
 	p.poll()
 }
 
-// idle tells whether nobody serves the port now.
+// idle reports whether nobody serves the port now.
 func (p *port) idle() bool {
 	return p.inst.node.paused || p.w.cfg.NoAssist && p.drives.Load() == 0 && len(p.cos) == 0
 }

@@ -67,8 +67,8 @@ type domain struct {
 }
 
 // Endpoint implements na.Domain.
-func (d *domain) Endpoint(nctx *na.Context) (na.Endpoint, error) {
-	ep, err := d.Engine.Endpoint(nctx)
+func (d *domain) Endpoint(host *na.Host) (na.Endpoint, error) {
+	ep, err := d.Engine.Endpoint(host)
 	if err != nil {
 		return nil, err
 	}

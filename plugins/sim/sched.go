@@ -169,7 +169,7 @@ func (w *World) takeOut(i int) *coroutine {
 	return c
 }
 
-// parked tells whether a runnable coroutine cannot go on after all; then it waits for something else.
+// parked reports whether a runnable coroutine cannot go on after all; then it waits for something else.
 func (w *World) parked(c *coroutine) bool {
 	switch {
 	case c.node.paused:
@@ -252,9 +252,9 @@ func (w *World) stuck(why error) error {
 			case c.port == nil:
 				text += fmt.Sprintf(" (sleeps until %v)", c.limit)
 			case c.limit == forever:
-				text += fmt.Sprintf(" (in Progress on %v)", c.port.e.Context().Self())
+				text += fmt.Sprintf(" (in Progress on %v)", c.port.e.Host().Context().Self())
 			default:
-				text += fmt.Sprintf(" (in Progress on %v until %v)", c.port.e.Context().Self(), c.limit)
+				text += fmt.Sprintf(" (in Progress on %v until %v)", c.port.e.Host().Context().Self(), c.limit)
 			}
 		}
 		who = append(who, text)

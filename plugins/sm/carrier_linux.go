@@ -95,7 +95,7 @@ func (p *door) shut() {
 }
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
-	c := &carrier{d: d, e: e, poller: e.Context().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxSaying)}
+	c := &carrier{d: d, e: e, poller: e.Host().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxSaying)}
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
 	if d.door.place != nil {
@@ -115,7 +115,7 @@ func (d *domain) carrier(target int) *carrier {
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
 	for _, c := range d.door.open {
-		if c.e.Context().ID() == target {
+		if c.e.Host().Context().ID() == target {
 			return c
 		}
 	}
@@ -187,8 +187,8 @@ func (c *carrier) dial(p *peer) {
 // later has Poll look, of the assist too: nobody drives a context whose callbacks wait to run. Locked.
 func (c *carrier) later() {
 	c.work.Store(true)
-	c.e.Context().Nudge()
-	c.e.Context().Attend()
+	c.e.Host().PollSoon()
+	c.e.Host().FlushSoon()
 }
 
 // Flush implements engine.Carrier.

@@ -274,7 +274,7 @@ func (p *peer) take(r int, t *ring.Taken) (ok, needs bool, err error) {
 // deliver hands a message to the engine.
 func (p *peer) deliver(t *ring.Taken) error {
 	h := frame.Header{
-		Kind: frame.Kind(t.Kind), Flags: t.Flags, Context: uint16(p.c.e.Context().ID()), Op: t.Op, Tag: t.Tag, Credit: t.Credit, Length: uint32(t.Len),
+		Kind: frame.Kind(t.Kind), Flags: t.Flags, Context: uint16(p.c.e.Host().Context().ID()), Op: t.Op, Tag: t.Tag, Credit: t.Credit, Length: uint32(t.Len),
 	}
 	if h.Kind == frame.Hello || h.Kind == frame.Goaway {
 		return na.WithText(na.ErrProtocol, h.Kind.String()+" frame where none is allowed")

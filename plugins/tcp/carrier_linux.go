@@ -38,7 +38,7 @@ var (
 
 // newPolled makes the carrier of a context.
 func (d *domain) newPolled(e *engine.Endpoint) (_ engine.Carrier, err error) {
-	ca := &polled{d: d, e: e, poller: e.Context().Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
+	ca := &polled{d: d, e: e, poller: e.Host().Poller(), conns: map[*conn]struct{}{}, offered: map[token]*conn{}}
 	if ca.own, err = d.join(ca); err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (ca *polled) dial(c *conn) {
 		c.err = unreachable("connect", err)
 		ca.failedDials = append(ca.failedDials, c)
 		ca.work.Store(true)
-		ca.e.Context().Nudge()
+		ca.e.Host().PollSoon()
 	}
 }
 
@@ -146,7 +146,7 @@ func (c *conn) cut(last []byte) {
 	if !c.writing { // else the writer does it when it comes out
 		c.farewell()
 	}
-	ca.e.Context().Nudge()
+	ca.e.Host().PollSoon()
 }
 
 // Poll implements engine.Carrier.

@@ -33,7 +33,7 @@ func TestCorkHolds(t *testing.T) {
 	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
 	require.False(t, n.ctx().Cork(), "nobody would send what is held while nobody drives")
 	sent := 0
-	n.ctx().Together(func() {
+	n.ctx().Batch(func() {
 		for range 10 {
 			require.NoError(t, n.ctx().SendUnexpected(n.ctx().NewOp(func(*na.Op, na.Result) { sent++ }), to, 1, nil))
 		}

@@ -68,7 +68,7 @@ var (
 )
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
-	c := &carrier{d: d, e: e, id: uint8(e.Context().ID()), door: d.door}
+	c := &carrier{d: d, e: e, id: uint8(e.Host().Context().ID()), door: d.door}
 	if c.door == nil {
 		c.door = &door{open: d.open}
 	}
@@ -107,8 +107,8 @@ func (c *carrier) Dial(l *engine.Link) {
 // later has Poll send, of the assist too: nobody drives a context whose callbacks wait to run.
 func (c *carrier) later() {
 	c.last.Store(true)
-	c.e.Context().Nudge()
-	c.e.Context().Attend()
+	c.e.Host().PollSoon()
+	c.e.Host().FlushSoon()
 }
 
 // Flush implements engine.Carrier.

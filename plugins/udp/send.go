@@ -50,7 +50,7 @@ func (c *carrier) send() {
 	c.sending = false
 	due, _ := c.m.Deadline()
 	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
-		c.e.Context().Nudge()
+		c.e.Host().PollSoon()
 	}
 }
 

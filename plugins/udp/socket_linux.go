@@ -136,11 +136,11 @@ func (s *polled) watch(c *carrier) (err error) {
 			s.v.set(i, slab[i*arq.MaxSize:(i+1)*arq.MaxSize])
 		}
 	}
-	s.ids[c.id], err = c.e.Context().Poller().AddShared(s.fd, s)
+	s.ids[c.id], err = c.e.Host().Poller().AddShared(s.fd, s)
 	return err
 }
 
-func (s *polled) unwatch(c *carrier) { c.e.Context().Poller().Remove(s.fd, s.ids[c.id]) }
+func (s *polled) unwatch(c *carrier) { c.e.Host().Poller().Remove(s.fd, s.ids[c.id]) }
 
 // Ready implements na.Pollable.
 func (s *polled) Ready(_, failed bool) {

@@ -23,7 +23,7 @@ type Carrier interface {
 	// unreported. It tells the peer code and text if that needs no waiting; with na.OK it says nothing. Locked.
 	Cut(l *Link, code na.Code, text string)
 	// Poll does what is due, and returns when it has something to do again: 0 for never, now when work is left. Something that
-	// is due earlier than it said needs a Nudge. Called by the goroutine that leads Progress.
+	// is due earlier than it said needs Host.PollSoon. Called by the goroutine that leads Progress.
 	Poll(now time.Duration) (next time.Duration)
 	// Shut lets no peer in from now on. Locked.
 	Shut()

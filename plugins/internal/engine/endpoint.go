@@ -36,7 +36,7 @@ type Endpoint struct {
 	na.Driver // of a Driven class: the carrier
 
 	eng     *Engine
-	nctx    *na.Context
+	host    *na.Host
 	id      int
 	routes  []route
 	timer   atomic.Int64 // when Poll is due; 0 when never
@@ -81,9 +81,9 @@ type Endpoint struct {
 
 var _ na.Endpoint = (*Endpoint)(nil)
 
-func newEndpoint(g *Engine, nctx *na.Context) *Endpoint {
+func newEndpoint(g *Engine, host *na.Host) *Endpoint {
 	return &Endpoint{
-		eng: g, nctx: nctx, id: nctx.ID(),
+		eng: g, host: host, id: host.Context().ID(),
 		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[na.Addr]*backoff{},
 		leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
 	}
@@ -92,8 +92,8 @@ func newEndpoint(g *Engine, nctx *na.Context) *Endpoint {
 // Engine returns the engine of the class.
 func (e *Endpoint) Engine() *Engine { return e.eng }
 
-// Context returns the context.
-func (e *Endpoint) Context() *na.Context { return e.nctx }
+// Host returns the context.
+func (e *Endpoint) Host() *na.Host { return e.host }
 
 // ID returns the target id.
 func (e *Endpoint) ID() int { return e.id }
@@ -160,7 +160,7 @@ func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte,
 
 func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte, by na.Deadline, most int) {
 	if k == kindSendUnexpected && e.eng.cfg.OnNoCredit != na.Queue && e.short(to) {
-		e.nctx.Look() // credit may have arrived that nobody has read (G11)
+		e.host.Look() // credit may have arrived that nobody has read (G11)
 	}
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)

@@ -136,8 +136,8 @@ func (g *Engine) Close() error {
 }
 
 // Endpoint implements na.Domain.
-func (g *Engine) Endpoint(nctx *na.Context) (na.Endpoint, error) {
-	e := newEndpoint(g, nctx)
+func (g *Engine) Endpoint(host *na.Host) (na.Endpoint, error) {
+	e := newEndpoint(g, host)
 	for i := range g.opts.Transports {
 		t := &g.opts.Transports[i]
 		c, err := t.Carrier(e)

@@ -83,7 +83,7 @@ func (c duelCarrier) Lingering(time.Duration) bool                  { return fal
 func (c duelCarrier) Shut()                                         {}
 func (c duelCarrier) Release()                                      {}
 func (c duelCarrier) Wake()                                         {}
-func (c duelCarrier) Attend()                                       {}
+func (c duelCarrier) FlushSoon()                                    {}
 func (c duelCarrier) Drive(_ time.Duration, ready func() bool) bool { return ready() }
 
 type duelPlugin struct {

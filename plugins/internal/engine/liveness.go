@@ -32,7 +32,7 @@ func (l *Link) makeBusy() {
 		e.readClock()
 		e.lastTick = -1 // e.now may be old: the first tick only takes the time
 		e.timer.Store(int64(e.now + e.tickEvery()))
-		e.nctx.Nudge()
+		e.host.PollSoon()
 	}
 	e.busy = append(e.busy, l)
 	switch l.state {
@@ -47,7 +47,7 @@ func (l *Link) makeBusy() {
 func (e *Endpoint) hurry(at time.Duration) {
 	if t := e.timer.Load(); t == 0 || int64(at) < t {
 		e.timer.Store(max(int64(at), 1))
-		e.nctx.Nudge()
+		e.host.PollSoon()
 	}
 }
 

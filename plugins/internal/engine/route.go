@@ -90,7 +90,7 @@ func (e *Endpoint) Unlock() {
 func (e *Endpoint) unlock(held bool) {
 	e.mu.Unlock()
 	if held {
-		e.nctx.Attend()
+		e.host.FlushSoon()
 	}
 	if e.eng.self.pending.Load() {
 		e.eng.self.drain()

@@ -175,21 +175,21 @@ func (p *self) drain() {
 	next := p.next()
 	p.mu.Unlock()
 	if next != nil {
-		next.Nudge()
-		next.Attend()
+		next.PollSoon()
+		next.FlushSoon()
 	}
 }
 
 // next is who goes on with what is left, or nil. p.mu is held.
-func (p *self) next() *na.Context {
+func (p *self) next() *na.Host {
 	if len(p.todo) == 0 {
 		p.todo = nil
 		return nil
 	}
 	for _, l := range p.todo {
-		if !l.e.nctx.Closing() {
+		if !l.e.host.Context().Closing() {
 			p.rest.Store(true)
-			return l.e.nctx
+			return l.e.host
 		}
 	}
 	p.pending.Store(true)

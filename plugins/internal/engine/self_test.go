@@ -60,9 +60,9 @@ func TestLoopGoesOnElsewhere(t *testing.T) {
 	p.push(p.todo[0])
 	require.Len(t, p.todo, 1, "a link waits once")
 	p.push(&Link{e: s.eng.Context(1)})
-	require.Equal(t, s.nctx, p.next())
+	require.Same(t, s.nctx, p.next().Context())
 	s.nctx.Close()
-	require.Equal(t, other, p.next())
+	require.Same(t, other, p.next().Context())
 	require.True(t, p.rest.Swap(false))
 	p.todo = nil
 	require.Nil(t, p.next())

@@ -374,7 +374,7 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	l.settle()
 	if wasUp && fault {
 		e.stats.PeersLost++
-		e.nctx.Fault(l.addr(), err)
+		e.host.Lost(l.addr(), err)
 	}
 }
 

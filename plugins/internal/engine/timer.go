@@ -22,7 +22,7 @@ func (e *Endpoint) Timer(t na.Ticket, at time.Duration) {
 	first := e.timers[0] == o
 	e.mu.Unlock()
 	if first {
-		e.nctx.Nudge()
+		e.host.PollSoon()
 	}
 }
 

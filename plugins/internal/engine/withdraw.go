@@ -128,7 +128,7 @@ func (l *Link) destroy(id uint64) bool {
 	env.Withdrawn = true
 	l.e.stats.Withdrawn++
 	if env.Watched {
-		l.e.nctx.Abandoned(env.From, env.Tag)
+		l.e.host.Abandoned(env.From, env.Tag)
 	}
 	l.e.accept(env)
 	l.e.withdrawn(env)
@@ -160,7 +160,7 @@ func (l *Link) deliverAbandon(h *frame.Header) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("ABANDON of message %d, %d have arrived", h.Op, l.arrived))
 	}
 	if !l.destroy(h.Op) {
-		l.e.nctx.Abandoned(l.addr(), na.Tag(h.Tag))
+		l.e.host.Abandoned(l.addr(), na.Tag(h.Tag))
 	}
 	return nil
 }

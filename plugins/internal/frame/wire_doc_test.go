@@ -392,8 +392,8 @@ func (c *taped) Drive(_ time.Duration, ready func() bool) bool {
 	return ready()
 }
 
-func (c *taped) Wake()   {}
-func (c *taped) Attend() {}
+func (c *taped) Wake()      {}
+func (c *taped) FlushSoon() {}
 
 // take reads what has arrived.
 func (x *end) take() {

@@ -64,8 +64,8 @@ func (soloCarrier) Drive(_ time.Duration, ready func() bool) bool {
 	return ready()
 }
 
-func (soloCarrier) Wake()   {}
-func (soloCarrier) Attend() {}
+func (soloCarrier) Wake()      {}
+func (soloCarrier) FlushSoon() {}
 
 func hello() []byte {
 	g := frame.Greeting{

@@ -69,7 +69,7 @@ type way struct {
 	to   *hg.Context
 }
 
-// gone tells whether hooks have nothing to do here any more.
+// gone reports whether hooks have nothing to do here any more.
 func (a *actor) gone() bool { return a.crashed || a.closing || a.cls == nil || a.s.calmed > 0 }
 
 func (a *actor) main() {

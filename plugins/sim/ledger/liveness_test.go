@@ -160,7 +160,7 @@ func (a *actor) reach(hctx *hg.Context, rpc, name string) *callEntry {
 	return c
 }
 
-// mayLose tells whether something has happened that a peer may be lost of.
+// mayLose reports whether something has happened that a peer may be lost of.
 func (s *scenario) mayLose() bool {
 	st := s.w.Stats()
 	return st.Resets+st.Corrupted+st.Clogs+st.Pauses+st.Partitions+st.Crashes+st.Lost > 0 || s.reach[reachFinalize] > 0 || s.NoAssist || s.parting

@@ -41,7 +41,7 @@ func (a *racer) finish() {
 	a.close()
 }
 
-// working tells whether a's program is still in its first part.
+// working reports whether a's program is still in its first part.
 func (a *racer) working() bool { return a.cls == nil || a.s.working() }
 
 // patience is how long anything may take once the world is calm: a peer that is lost is noticed within PeerTimeout.

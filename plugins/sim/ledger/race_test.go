@@ -52,7 +52,7 @@ type raceOptions struct {
 	crashes   int
 }
 
-// clean tells whether no session is ever lost.
+// clean reports whether no session is ever lost.
 func (o *raceOptions) clean() bool {
 	f := o.faults
 	return o.crashes == 0 && f.Reset == 0 && f.Clog == 0 && f.Pause == 0 && f.Partition == 0 && f.Refuse == 0 && f.Corrupt == 0

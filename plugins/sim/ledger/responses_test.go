@@ -88,13 +88,13 @@ func (s *scenario) auditResponse(c *callEntry) {
 	}
 }
 
-// answered tells whether a response to a call has left, as far as anybody knows.
+// answered reports whether a response to a call has left, as far as anybody knows.
 func (c *callEntry) answered() bool {
 	r := c.response
 	return r != nil && (r.callbacks > 0 && r.err == nil || r.by.crashed)
 }
 
-// noResponse tells whether a call ended because its own handler let go without a response; a relay tells of another's.
+// noResponse reports whether a call ended because its own handler let go without a response; a relay tells of another's.
 func noResponse(err error) bool {
 	r, ok := errors.AsType[*hg.RemoteError](err)
 	return ok && r.Text == hg.ErrNoResponse.Error()

@@ -93,7 +93,7 @@ func newScenarioOf(o options) *scenario {
 	return s
 }
 
-// on tells whether programs do this.
+// on reports whether programs do this.
 func (s *scenario) on(what acts) bool { return !s.Off.has(what) }
 
 func (s *scenario) summary() string {

@@ -42,7 +42,7 @@ func drive(hctx *hg.Context, d time.Duration, done func() bool) {
 	}
 }
 
-// nothingLeft tells whether nothing is under way in a context, and nothing kept.
+// nothingLeft reports whether nothing is under way in a context, and nothing kept.
 func nothingLeft(st *hg.Stats) bool {
 	n := &st.NA
 	return st.Handles == 0 && st.Lent == 0 && st.Pulled == 0 && st.Active == 0 && st.Waiting == 0 && n.Regions == 0 && n.Leases == 0 &&

@@ -74,8 +74,8 @@ func (c *carrier) Drive(timeout time.Duration, ready func() bool) bool {
 // Wake implements na.Driver: nobody sleeps in Drive.
 func (c *carrier) Wake() {}
 
-// Attend implements na.Driver: whoever waits polls.
-func (c *carrier) Attend() {}
+// FlushSoon implements na.Driver: whoever waits polls.
+func (c *carrier) FlushSoon() {}
 
 // Check implements engine.Carrier.
 func (c *carrier) Check(name string) error {

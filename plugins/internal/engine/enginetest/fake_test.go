@@ -343,8 +343,8 @@ func (c *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 // Wake implements na.Driver: nobody sleeps in Drive.
 func (c *fakeCarrier) Wake() {}
 
-// Attend implements na.Driver: whoever waits polls.
-func (c *fakeCarrier) Attend() {}
+// FlushSoon implements na.Driver: whoever waits polls.
+func (c *fakeCarrier) FlushSoon() {}
 
 // Check implements engine.Names.
 func (n *Fake) Check(name string) error {

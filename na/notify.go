@@ -28,8 +28,9 @@ func (c *Context) OnFault(fn func(peer Addr, err error)) (remove func()) {
 	}
 }
 
-// Fault queues the loss of a peer for the functions of OnFault. Plugins call it, when Connected says so already.
-func (c *Context) Fault(peer Addr, err error) {
+// Lost queues the loss of a peer for the functions of OnFault. Connected reports false for it already.
+func (h *Host) Lost(peer Addr, err error) {
+	c := h.Context()
 	c.newsMu.Lock()
 	before := c.faults
 	if len(c.onFault) == 0 || before > maxFaults { // what was queued last says that there are more
@@ -58,7 +59,7 @@ func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	(*fns[0])(peer, err)
 }
 
-// OnAbandon has fn run, in Trigger, when a peer lets us know that it wants no answer any more to a message that has been
+// OnAbandon arranges for fn to run, in Trigger, when a peer lets us know that it wants no answer any more to a message that has been
 // accepted, or takes one back that is watched.
 func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) {
 	c.newsMu.Lock()
@@ -66,8 +67,9 @@ func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) {
 	c.newsMu.Unlock()
 }
 
-// Abandoned queues what OnAbandon is to hear. Plugins call it. News beyond a bound are dropped: they are advice.
-func (c *Context) Abandoned(peer Addr, tag Tag) {
+// Abandoned queues a call of the function of OnAbandon. Calls beyond a bound are dropped: they are advice.
+func (h *Host) Abandoned(peer Addr, tag Tag) {
+	c := h.Context()
 	c.newsMu.Lock()
 	fn := c.onAbandon
 	if fn == nil || c.abandoned >= maxAbandoned {
