@@ -22,41 +22,43 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
-var update = flag.Bool("update", false, "rewrite the bytes that docs/internals/WIRE.md shows")
+var update = flag.Bool("update", false, "write the bytes in docs/internals/WIRE.md and testdata/conversation.txt anew")
 
-const wireDoc = "../../../docs/internals/WIRE.md"
+const (
+	wireDoc      = "../../../docs/internals/WIRE.md"
+	conversation = "testdata/conversation.txt"
+)
 
 // hexBlock finds the bytes in the document: ```hex name ... ```.
 var hexBlock = regexp.MustCompile("(?s)```hex ([a-z0-9-]+)\n(.*?)```")
 
-// TestWireDocBytes makes every frame that docs/internals/WIRE.md shows anew, by two processes that talk, and compares.
+// TestWireDocBytes has two processes talk, and compares what they send with conversation.txt, and with the part of it that WIRE.md
+// shows.
 func TestWireDocBytes(t *testing.T) {
 	text, err := os.ReadFile(wireDoc)
 	require.NoError(t, err)
-	made := converse(t)
+	w := converse(t)
 	shown := map[string]bool{}
-	fresh := hexBlock.ReplaceAllFunc(text, func(block []byte) []byte {
-		m := hexBlock.FindSubmatch(block)
-		name := string(m[1])
-		shown[name] = true
-		want, ok := made[name]
-		if !ok {
-			t.Errorf("the document shows %q, which the conversation does not make", name)
-			return block
-		}
-		if got := string(m[2]); got != want && !*update {
-			t.Errorf("bytes of %q: got\n%s\nwant\n%s", name, got, want)
-		}
-		return []byte("```hex " + name + "\n" + want + "```")
+	fresh := hexBlock.ReplaceAllStringFunc(string(text), func(block string) string {
+		m := hexBlock.FindStringSubmatch(block)
+		shown[m[1]] = true
+		return "```hex " + m[1] + "\n" + w.made[m[1]] + "```"
 	})
-	for _, name := range []string{"hello", "request", "response"} {
-		if !shown[name] {
-			t.Errorf("the document does not show %q", name)
-		}
+	for _, name := range []string{"request", "response"} {
+		require.True(t, shown[name], "the document does not show %q", name)
 	}
-	if *update && !bytes.Equal(fresh, text) {
-		require.NoError(t, os.WriteFile(wireDoc, fresh, 0o644))
+	all := "Two processes talk: the frames that they send, and the bulk handles inside them. Made by go test ./plugins/internal/frame -update.\n"
+	for _, name := range w.names {
+		all += "\n" + name + "\n" + w.made[name]
 	}
+	if *update {
+		require.NoError(t, os.WriteFile(wireDoc, []byte(fresh), 0o644))
+		require.NoError(t, os.WriteFile(conversation, []byte(all), 0o644))
+	}
+	require.Equal(t, string(text), fresh)
+	golden, err := os.ReadFile(conversation)
+	require.NoError(t, err)
+	require.Equal(t, string(golden), all)
 }
 
 // TestWireDocTables compares the numbers that the document gives to kinds and codes with those of the code.
@@ -76,27 +78,48 @@ func TestWireDocTables(t *testing.T) {
 			t.Errorf("kind %d: the document has %q, the code has none", n, kinds[n])
 		}
 	}
-	codeRow := regexp.MustCompile("(?m)^\\| (\\d+) \\| `([A-Z][A-Za-z]+)` \\| ([^|]*) \\|")
+	_, section, _ := strings.Cut(string(text), "\n## 12. Codes\n")
+	section, _, _ = strings.Cut(section, "\n## ")
 	codes := map[int]string{}
-	for _, m := range codeRow.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(\\d+)\\s`(\\w+)`").FindAllStringSubmatch(section, -1) {
 		n, _ := strconv.Atoi(m[1])
-		codes[n] = strings.TrimSpace(m[3])
+		codes[n] = m[2]
+	}
+	require.Equal(t, codesOf(t), codes)
+}
+
+// codesOf returns the codes of package na by their numbers.
+func codesOf(t *testing.T) map[int]string {
+	src, err := os.ReadFile("../../../na/errors.go")
+	require.NoError(t, err)
+	// Name, and number if it does not follow from the line above.
+	constant := regexp.MustCompile(`^\t(\w+)(?:\s+Code = (\d+)(?: \+ iota)?)?(?:\s+//.*)?$`)
+	codes, last := map[int]string{}, -1
+	for line := range strings.Lines(string(src)) {
+		m := constant.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
+		switch {
+		case m == nil:
+			last = -1
+		case m[2] != "":
+			last, _ = strconv.Atoi(m[2])
+			codes[last] = m[1]
+		case last >= 0:
+			last++
+			codes[last] = m[1]
+		}
 	}
 	unknown := na.Code(255).Error()
 	for n := range 256 {
-		got := na.Code(n).Error()
-		if got == unknown {
-			got = ""
-		}
-		if codes[n] != got {
-			t.Errorf("code %d: got %q in the document, want %q", n, codes[n], got)
+		if known := na.Code(n).Error() != unknown; known != (codes[n] != "") {
+			t.Errorf("code %d: got %q in the source, which has a text: %t", n, codes[n], known)
 		}
 	}
+	return codes
 }
 
-// converse lets an origin and a target talk and returns what they send, by the names that the document uses.
-func converse(t *testing.T) map[string]string {
-	w := &wire{t: t, targets: map[string]*engine.Engine{}, carriers: map[*engine.Endpoint]*taped{}}
+// converse lets an origin and a target talk and returns what they send.
+func converse(t *testing.T) *wire {
+	w := &wire{t: t, made: map[string]string{}, targets: map[string]*engine.Engine{}, carriers: map[*engine.Endpoint]*taped{}}
 	tcls, target := w.open("tcp://10.0.0.7:9000", hg.Config{})
 	ocls, origin := w.open("tcp://", hg.Config{})
 	w.origin = origin.NA()
@@ -169,7 +192,7 @@ func converse(t *testing.T) map[string]string {
 	require.NoError(t, err)
 	key, err := region.MarshalBinary()
 	require.NoError(t, err)
-	w.made["bulk-handle"] = dump(key)
+	w.keep("bulk-handle", dump(key))
 	_, ended = call("move", append([]byte{byte(bulk.Pull)}, key...))
 	require.NoError(t, *ended)
 	w.cut("get", frame.Get, false, "get-data", frame.Data, true, "get-done", frame.Done, true)
@@ -180,7 +203,7 @@ func converse(t *testing.T) map[string]string {
 	require.NoError(t, err)
 	key, err = small.MarshalBinary()
 	require.NoError(t, err)
-	w.made["bulk-handle-eager"] = dump(key)
+	w.keep("bulk-handle-eager", dump(key))
 
 	_, ended = call("big", nil)
 	require.NoError(t, *ended)
@@ -216,7 +239,7 @@ func converse(t *testing.T) map[string]string {
 	require.NoError(t, ocls.Close())
 	w.drive(origin, target)
 	w.cut("goaway", frame.Goaway, true)
-	return w.made
+	return w
 }
 
 // A wire joins processes in memory and keeps the frames that they send.
@@ -228,7 +251,8 @@ type wire struct {
 	carriers map[*engine.Endpoint]*taped
 	origin   *na.Context
 	sent     []sentFrame
-	made     map[string]string
+	made     map[string]string // bytes in words, by name
+	names    []string          // in the order in which they were made
 }
 
 type sentFrame struct {
@@ -239,14 +263,11 @@ type sentFrame struct {
 // cut gives names to the first frames of the given kinds and directions that were sent since the last cut.
 func (w *wire) cut(what ...any) {
 	w.t.Helper()
-	if w.made == nil {
-		w.made = map[string]string{}
-	}
 	for ; len(what) > 0; what = what[3:] {
 		name, kind, fromOrigin := what[0].(string), what[1].(frame.Kind), what[2].(bool)
 		for _, f := range w.sent {
 			if h, err := frame.Parse(f.bytes); err == nil && h.Kind == kind && f.fromOrigin == fromOrigin && w.made[name] == "" {
-				w.made[name] = h.String() + "\n" + dump(f.bytes)
+				w.keep(name, h.String()+"\n"+dump(f.bytes))
 			}
 		}
 		if w.made[name] == "" {
@@ -254,6 +275,11 @@ func (w *wire) cut(what ...any) {
 		}
 	}
 	w.sent = nil
+}
+
+func (w *wire) keep(name, bytes string) {
+	w.made[name] = bytes
+	w.names = append(w.names, name)
 }
 
 // dump prints bytes in lines of 16: offset, hexadecimal, text.
