@@ -172,10 +172,11 @@ func (w *bulk) Frame(h *frame.Header, payload []byte) { (*peer)(w).put(ring.Bulk
 func (w *bulk) Piece(h *frame.Header, v engine.View) { (*peer)(w).putPiece(ring.Bulk, h, v) }
 
 func (p *peer) room(r int) (whole, piece int) {
-	if p.err != nil {
-		return -1, 0
+	whole, slot, less := p.end.Room(r)
+	if less {
+		p.update(r)
+		whole, slot, _ = p.end.Room(r)
 	}
-	whole, slot := p.findRoom(r)
 	if p.err != nil {
 		return -1, 0
 	}
@@ -185,11 +186,11 @@ func (p *peer) room(r int) (whole, piece int) {
 	return min(whole, frame.MaxWhole), piece
 }
 
-func (p *peer) findRoom(r int) (whole int, slot bool) {
+func (p *peer) update(r int) {
 	defer memfault.Off(memfault.On(), &p.err)
-	whole, slot, err := p.end.Room(r)
-	p.err = err
-	return whole, slot
+	if err := p.end.Update(r); err != nil {
+		p.err = err
+	}
 }
 
 // message is the descriptor of a frame.

@@ -33,6 +33,7 @@ type End struct {
 	out    [rings]out
 	bodies bodies        // of Messages
 	used   [Slots]uint32 // how often each slot was
+	spot   int           // a slot that is free; -1: none, as far as is known
 	rung   uint64        // the last sleep of the peer for which the bell was rung
 	eager  int
 

@@ -5,13 +5,33 @@ import "encoding/binary"
 // spare descriptors of Messages are for bulk data, too; the others are left to messages with an envelope and to what withdraws them.
 const spare = 40
 
-// update takes in what the peer has taken.
-func (e *End) update(r int) error {
+// Room returns the length of the longest body of a message that fits into ring r, -1 when not even a message without one does, and
+// whether bulk data does. It is what is known already: less is false if the peer cannot have made more. Under the lock.
+func (e *End) Room(r int) (longest int, bulk, less bool) {
 	o := &e.out[r]
-	if e.peer == nil {
-		return nil
+	free := o.descs - int(o.head-o.taken)
+	slot := e.spot >= 0
+	bulk = slot && (r == Bulk || o.head-o.taken < spare)
+	less = !bulk || free == 0 || r == Messages && e.bodies.room() < e.eager
+	if free == 0 {
+		return -1, false, less
 	}
-	taken := e.peer.load(offTaken + 8*r)
+	longest = Inline
+	if r == Messages {
+		longest = max(longest, min(e.bodies.room(), e.eager))
+	}
+	if slot && (e.areas.own != nil || longest >= e.eager || r == Bulk) { // an area is not made because the ring is full
+		longest = SlotSize
+	}
+	return longest, bulk, less
+}
+
+// Update takes in what the peer has taken of ring r, and freed. Under the lock.
+func (e *End) Update(r int) error {
+	o, taken := &e.out[r], uint64(0)
+	if e.peer != nil {
+		taken = e.peer.load(offTaken + 8*r)
+	}
 	if taken-o.taken > o.published-o.taken {
 		return broken("%d messages taken of %d, after %d", taken, o.published, o.taken)
 	}
@@ -19,38 +39,11 @@ func (e *End) update(r int) error {
 		e.bodies.free = o.ends[(taken-1)%uint64(o.descs)]
 	}
 	o.taken = taken
-	return nil
+	return e.findSlot()
 }
 
-// Room returns the length of the longest body of a message that fits into ring r now, -1 when not even a message without one does,
-// and whether bulk data does. Under the lock.
-func (e *End) Room(r int) (longest int, bulk bool, err error) {
-	o := &e.out[r]
-	if o.head-o.taken >= bulkDescs/2 || r == Messages && e.bodies.room() < e.eager {
-		if err := e.update(r); err != nil {
-			return -1, false, err
-		}
-	}
-	free := uint64(o.descs) - (o.head - o.taken)
-	if free == 0 {
-		return -1, false, nil
-	}
-	slot, err := e.freeSlot()
-	if err != nil {
-		return -1, false, err
-	}
-	longest = Inline
-	if r == Messages {
-		longest = max(longest, min(e.bodies.room(), e.eager))
-	}
-	if slot >= 0 && (e.areas.own != nil || longest >= e.eager || r == Bulk) { // an area is not made because the ring is full
-		longest = SlotSize
-	}
-	return longest, slot >= 0 && (r == Bulk || o.head-o.taken < spare), nil
-}
-
-// freeSlot returns the first slot that is free: what was used last is in the cache. It is -1 when none is.
-func (e *End) freeSlot() (int, error) {
+// findSlot finds a slot that is free, the first one: what was used last is in the cache.
+func (e *End) findSlot() error {
 	for i, used := range e.used {
 		freed := uint32(0)
 		if e.peer != nil {
@@ -58,13 +51,14 @@ func (e *End) freeSlot() (int, error) {
 		}
 		switch freed {
 		case used:
-			return i, nil
+			e.spot = i
+			return nil
 		case used - 1:
 		default:
-			return -1, broken("slot %d freed %d times of %d", i, freed, used)
+			return broken("slot %d freed %d times of %d", i, freed, used)
 		}
 	}
-	return -1, nil
+	return nil
 }
 
 // NeedsArea reports whether a body of n bytes needs a slot, and there is no area yet: SetArea comes first. Under the lock.
@@ -125,6 +119,7 @@ func (e *End) Void(s Spot) {
 	o.words[s.pos%uint64(o.descs)] = commit(s.pos, &Message{Kind: Void})
 	if s.slot >= 0 {
 		e.used[s.slot]--
+		e.spot = s.slot
 	}
 }
 
@@ -140,9 +135,9 @@ func (e *End) next(r int, m *Message, slotted bool) memory {
 	le.PutUint32(d[descCredit:], m.Credit)
 	d[descSlot] = inRing
 	if slotted {
-		slot, _ := e.freeSlot() // Room has found it
-		e.used[slot]++
-		d[descSlot] = byte(slot)
+		e.used[e.spot]++
+		d[descSlot] = byte(e.spot)
+		e.spot = -1
 	}
 	o.words[i] = commit(o.head, m)
 	o.ends[i] = e.bodies.tail
@@ -160,16 +155,26 @@ func commit(pos uint64, m *Message) uint64 {
 func (e *End) Written() uint64 { return e.out[Messages].head + e.out[Bulk].head }
 
 // Publish lets the peer see what was written, and reports whether it has to be woken. Under the lock.
+//
+// The peer does not look at a message before it has seen those before it. So the first of them is stored last: that store carries the
+// others, and only it has to wait for the memory.
 func (e *End) Publish() (wake bool) {
 	some := false
 	for r := range e.out {
 		o := &e.out[r]
-		for ; o.published < o.head; o.published++ {
-			step(Publish)
-			i := int(o.published % uint64(o.descs))
-			e.own.store(o.base+i*descSize, o.words[i])
-			some = true
+		if o.published == o.head {
+			continue
 		}
+		for pos := o.head - 1; pos > o.published; pos-- {
+			step(Publish)
+			i := int(pos % uint64(o.descs))
+			*e.own.word(o.base + i*descSize) = o.words[i]
+		}
+		step(Publish)
+		i := int(o.published % uint64(o.descs))
+		e.own.store(o.base+i*descSize, o.words[i])
+		o.published = o.head
+		some = true
 	}
 	if !some {
 		return false

@@ -37,6 +37,16 @@ func TestSize(t *testing.T) {
 	require.GreaterOrEqual(t, slotStride, SlotSize)
 }
 
+// room is what a has room for, by all that is known.
+func room(t testing.TB, a *End, r int) (longest int, bulk bool) {
+	longest, bulk, less := a.Room(r)
+	if less {
+		require.NoError(t, a.Update(r))
+		longest, bulk, _ = a.Room(r)
+	}
+	return longest, bulk
+}
+
 // take takes the next message.
 func take(t testing.TB, e *End, r int, buf []byte) (Taken, bool) {
 	var m Taken
@@ -63,8 +73,7 @@ func TestTwin(t *testing.T) {
 		for range 5_000 {
 			r := rng.IntN(rings)
 			if rng.IntN(2) == 0 {
-				longest, bulk, err := a.Room(r)
-				require.NoError(t, err)
+				longest, bulk := room(t, a, r)
 				if longest < 0 {
 					require.Greater(t, len(twin[r]), 1)
 					continue
@@ -120,8 +129,7 @@ func TestGuarantee(t *testing.T) {
 		buf := make([]byte, g.Eager)
 		for k := range 100 + 20*g.Envelopes {
 			for range k % 3 { // moves the ring on
-				_, _, err := a.Room(Messages)
-				require.NoError(t, err)
+				room(t, a, Messages)
 				a.Put(Messages, &Message{Kind: 1}, buf[:min(g.Eager, 97+k%160)])
 			}
 			a.Publish()
@@ -132,14 +140,12 @@ func TestGuarantee(t *testing.T) {
 				continue
 			}
 			for i := range g.Envelopes {
-				longest, _, err := a.Room(Messages)
-				require.NoError(t, err)
+				longest, _ := room(t, a, Messages)
 				require.GreaterOrEqual(t, longest, g.Eager, "envelope %d of %d", i, g.Envelopes)
 				a.Put(Messages, &Message{Kind: 1}, buf)
 			}
 			for range g.Envelopes {
-				longest, _, err := a.Room(Messages)
-				require.NoError(t, err)
+				longest, _ := room(t, a, Messages)
 				require.GreaterOrEqual(t, longest, 0)
 				a.Put(Messages, &Message{Kind: 2}, nil)
 			}
@@ -154,8 +160,7 @@ func TestBulkLeavesRoom(t *testing.T) {
 	buf := make([]byte, usual.Eager)
 	for k := range 300 { // whatever was sent before, if it was taken
 		for range k % 80 {
-			_, _, err := a.Room(Messages)
-			require.NoError(t, err)
+			room(t, a, Messages)
 			a.Put(Messages, &Message{Kind: 1}, nil)
 		}
 		a.Publish()
@@ -163,15 +168,13 @@ func TestBulkLeavesRoom(t *testing.T) {
 		}
 		b.Report()
 		for r := range rings {
-			_, bulk, err := a.Room(r)
-			require.NoError(t, err)
+			_, bulk := room(t, a, r)
 			require.True(t, bulk, "after %d messages", k%80)
 		}
 	}
 	n := 0
 	for ; ; n++ {
-		_, bulk, err := a.Room(Messages)
-		require.NoError(t, err)
+		_, bulk := room(t, a, Messages)
 		if !bulk {
 			break
 		}
@@ -179,8 +182,7 @@ func TestBulkLeavesRoom(t *testing.T) {
 	}
 	require.Greater(t, n, 8)
 	for range 2 * usual.Envelopes {
-		longest, _, err := a.Room(Messages)
-		require.NoError(t, err)
+		longest, _ := room(t, a, Messages)
 		require.GreaterOrEqual(t, longest, 0)
 		a.Put(Messages, &Message{Kind: 1}, nil)
 	}
@@ -210,8 +212,7 @@ func TestAreaComesLate(t *testing.T) {
 	require.NoError(t, b.Join(left, g))
 	body := make([]byte, 20_000)
 	body[19_999] = 7
-	longest, _, err := a.Room(Messages)
-	require.NoError(t, err)
+	longest, _ := room(t, a, Messages)
 	require.Equal(t, SlotSize, longest)
 	require.True(t, a.NeedsArea(Messages, len(body)))
 	area := heap(AreaSize)
@@ -263,7 +264,7 @@ func TestRoomBell(t *testing.T) {
 	a, b := pair(t, usual)
 	buf := make([]byte, usual.Eager)
 	fill := func() {
-		for longest := 0; longest >= 0; longest, _, _ = a.Room(Bulk) {
+		for longest := 0; longest >= 0; longest, _ = room(t, a, Bulk) {
 			a.Put(Bulk, &Message{Kind: 1}, nil)
 		}
 		a.Publish()
@@ -318,10 +319,7 @@ func TestHostile(t *testing.T) {
 				_, _, err = e.Take(Bulk, &m, buf)
 			}
 			if err == nil {
-				err = e.update(Messages)
-			}
-			if err == nil {
-				_, _, err = e.Room(Bulk)
+				err = e.Update(Messages)
 			}
 			require.ErrorIs(t, err, ErrBroken)
 		})
@@ -350,9 +348,10 @@ func FuzzPeer(f *testing.F) {
 				copy(its[min(int(at)+k*len(junk), len(its)):], junk)
 			}
 			for r := range rings {
-				if longest, bulk, err := e.Room(r); err != nil {
+				if e.Update(r) != nil {
 					return
-				} else if bulk {
+				}
+				if longest, bulk, _ := e.Room(r); bulk {
 					e.PutLater(r, &Message{Kind: 6, Len: SlotSize})
 				} else if longest >= 0 {
 					e.Put(r, &Message{Kind: 1}, buf[:min(longest, k, Inline)])
@@ -379,9 +378,7 @@ func TestAllocations(t *testing.T) {
 	body, buf := make([]byte, 1000), make([]byte, usual.Eager)
 	var m Taken
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		if _, _, err := a.Room(Messages); err != nil {
-			t.Error(err)
-		}
+		room(t, a, Messages)
 		a.Put(Messages, &Message{Kind: 1}, body)
 		a.Publish()
 		if ok, _, err := b.Take(Messages, &m, buf); !ok || err != nil {
@@ -396,7 +393,7 @@ func BenchmarkMessage(b *testing.B) {
 	body, buf := make([]byte, 88), make([]byte, usual.Eager)
 	var m Taken
 	for b.Loop() {
-		_, _, _ = x.Room(Messages)
+		room(b, x, Messages)
 		x.Put(Messages, &Message{Kind: 1}, body)
 		x.Publish()
 		_, _, _ = y.Take(Messages, &m, buf)
