@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+)
+
+// A file is one file of docs/bench: the commands that were run in turn, round after round, and what each printed.
+type file struct {
+	Machine string `json:"machine"`
+	Date    string `json:"date"`
+	Commit  string `json:"commit"` // of this repository
+	Runs    []*run `json:"runs"`
+}
+
+// A run is one command: of "qs perf -json", or of a program that prints the same about another system.
+type run struct {
+	System  string            `json:"system"`
+	Command string            `json:"command"`
+	Rounds  []json.RawMessage `json:"rounds"` // what it printed, once for each round
+}
+
+// A result is what one command printed once: figures of calls and of one bulk transfer, or a table over sizes.
+type result struct {
+	P50   float64            `json:"lat_p50_us"` // microseconds, one call in flight
+	Rate  map[string]float64 `json:"rate_per_s"` // by calls in flight
+	Bulk  float64            `json:"bulk_MiB_s"`
+	Sizes []struct {
+		Size  int64   `json:"size"` // bytes
+		Value float64 `json:"value"`
+	} `json:"sizes"`
+}
+
+// readFile reads a file and checks that each run has a round that can be read.
+func readFile(name string) (*file, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	f := new(file)
+	if err := json.Unmarshal(b, f); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	for _, r := range f.Runs {
+		if _, err := r.results(); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return f, nil
+}
+
+func (f *file) write(name string) error {
+	b, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	// A line for each round: a diff shows what was measured anew.
+	b = bytes.ReplaceAll(b, []byte(`{"system"`), []byte("\n{\"system\""))
+	b = bytes.ReplaceAll(b, []byte(`"rounds":[`), []byte("\"rounds\":[\n"))
+	return os.WriteFile(name, append(b, '\n'), 0o666)
+}
+
+// results returns what each round printed. Programs that can measure several systems print a list: it holds one.
+func (r *run) results() ([]result, error) {
+	if len(r.Rounds) == 0 {
+		return nil, fmt.Errorf("%s: no rounds", r.System)
+	}
+	all := make([]result, len(r.Rounds))
+	for i, raw := range r.Rounds {
+		one := []*result{&all[i]}
+		var err error
+		if raw[0] == '[' {
+			err = json.Unmarshal(raw, &one)
+		} else {
+			err = json.Unmarshal(raw, one[0])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.System, err)
+		}
+		if len(one) != 1 {
+			return nil, fmt.Errorf("%s: %d results in one round, want 1", r.System, len(one))
+		}
+	}
+	return all, nil
+}
+
+// median returns the median of a figure over the rounds that have it, and whether one has.
+func (r *run) median(figure func(result) float64) (float64, bool) {
+	all, err := r.results()
+	if err != nil {
+		return 0, false
+	}
+	var v []float64
+	for _, one := range all {
+		if x := figure(one); x > 0 {
+			v = append(v, x)
+		}
+	}
+	if len(v) == 0 {
+		return 0, false
+	}
+	slices.Sort(v)
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2, true
+}
+
+func p50(r result) float64  { return r.P50 }
+func bulk(r result) float64 { return r.Bulk }
+
+func rate(inFlight int) func(result) float64 {
+	return func(r result) float64 { return r.Rate[strconv.Itoa(inFlight)] }
+}
+
+// at returns the figure for one size, and 0 for a size that was not measured.
+func at(size int64) func(result) float64 {
+	return func(r result) float64 {
+		for _, s := range r.Sizes {
+			if s.Size == size {
+				return s.Value
+			}
+		}
+		return 0
+	}
+}
+
+// sizes returns the sizes of the table of r.
+func (r *run) sizes() (all []int64) {
+	results, err := r.results()
+	if err != nil {
+		return nil
+	}
+	for _, s := range results[0].Sizes {
+		all = append(all, s.Size)
+	}
+	return all
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPages: the plots and tables of the repository are made from the figures beside them.
+func TestPages(t *testing.T) {
+	made, err := page("../../docs")
+	require.NoError(t, err)
+	require.Len(t, made, 6)
+	for name, b := range made {
+		have, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(b, have), "%s is not what the figures make: go run . writes it anew", name)
+		if strings.HasSuffix(name, ".svg") {
+			parse(t, b)
+		}
+	}
+}
+
+// parse checks that an image is well-formed and returns its texts and the names of its elements.
+func parse(t *testing.T, image []byte) (texts []string, elements map[string]int) {
+	t.Helper()
+	elements = map[string]int{}
+	d := xml.NewDecoder(bytes.NewReader(image))
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return texts, elements
+		}
+		require.NoError(t, err)
+		switch token := token.(type) {
+		case xml.StartElement:
+			elements[token.Name.Local]++
+		case xml.CharData:
+			if text := strings.TrimSpace(string(token)); text != "" {
+				texts = append(texts, text)
+			}
+		}
+	}
+}
+
+func made(system, command string, rounds ...string) *run {
+	r := &run{System: system, Command: command}
+	for _, printed := range rounds {
+		r.Rounds = append(r.Rounds, json.RawMessage(printed))
+	}
+	return r
+}
+
+// TestCalls: figures of "qs perf", and of a program that measures others and has no latency, are one plot and one table.
+func TestCalls(t *testing.T) {
+	f := &file{Runs: []*run{
+		made("ours", "qs perf",
+			`[{"lat_p50_us":30,"rate_per_s":{"1":1000,"16":2000,"64":3000},"bulk_MiB_s":100}]`,
+			`[{"lat_p50_us":10,"rate_per_s":{"1":3000,"16":6000,"64":1234567},"bulk_MiB_s":300}]`,
+			`[{"lat_p50_us":20,"rate_per_s":{"1":2000,"16":4000,"64":2000},"bulk_MiB_s":200}]`),
+		made("theirs", "peer", `[{"rate_per_s":{"1":50,"16":60,"64":70}}]`),
+	}}
+	images, table, err := calls(f)
+	require.NoError(t, err)
+	require.Contains(t, table, "|ours|20|2,000|4,000|3,000|200|\n")
+	require.Contains(t, table, "|theirs||50|60|70||\n")
+	texts, _ := parse(t, images["latency"])
+	require.Subset(t, texts, []string{"ours", "20", "microseconds; less is better"})
+	require.NotContains(t, texts, "theirs")
+	texts, elements := parse(t, images["rate"])
+	require.Subset(t, texts, []string{"ours", "theirs", "1 in flight", "16 in flight", "64 in flight", "2,000", "4,000", "3,000", "70"})
+	require.GreaterOrEqual(t, elements["path"], 6, "a bar for each of three rates of two systems")
+}
+
+// TestSizes: tables over sizes, and single transfers of one system, are a line each.
+func TestSizes(t *testing.T) {
+	f := &file{Runs: []*run{
+		made("ours", "qs perf -op read",
+			`{"sizes":[{"size":4096,"value":10},{"size":65536,"value":100},{"size":1048576,"value":1000}]}`),
+		made("theirs", "peers -bulk 65536", `[{"bulk_MiB_s":50}]`),
+		made("theirs", "peers -bulk 1048576", `[{"bulk_MiB_s":500}]`),
+	}}
+	images, table, err := bandwidth(f)
+	require.NoError(t, err)
+	require.Contains(t, table, "|ours|10|100||1,000|||\n")
+	require.Contains(t, table, "|theirs||50||500|||\n")
+	texts, elements := parse(t, images["bulk"])
+	require.Subset(t, texts, []string{"ours", "theirs", "4 KiB", "64 KiB", "1 MiB"})
+	require.Greater(t, elements["path"], 7, "two lines and their points")
+}
+
+// TestRefused: what cannot be read is an error that names it, and nothing is drawn of it.
+func TestRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		`{`: "JSON",
+		`{"runs":[{"system":"a","command":"a"}]}`:                        "a: no rounds",
+		`{"runs":[{"system":"a","command":"a","rounds":[[{},{}]]}]}`:     "a: 2 results",
+		`{"runs":[{"system":"a","command":"a","rounds":[{"sizes":1}]}]}`: "a: json",
+	} {
+		name := filepath.Join(t.TempDir(), "calls.json")
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		_, err := readFile(name)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, name)
+	}
+	_, err := replace([]byte("<!-- figures: calls -->\n"), "calls", "")
+	require.ErrorContains(t, err, "calls")
+}
+
+// TestMeasure: commands are run in turn, and their output replaces the rounds that were there or comes beside them.
+func TestMeasure(t *testing.T) {
+	f := &file{Runs: []*run{made("a", `echo [{"lat_p50_us":1}]`, `[{}]`), made("b", `echo {"sizes":[]}`)}}
+	require.NoError(t, f.measure(1, false))
+	require.NoError(t, f.measure(1, true))
+	name := filepath.Join(t.TempDir(), "a.json")
+	require.NoError(t, f.write(name))
+	read, err := readFile(name)
+	require.NoError(t, err)
+	require.Len(t, read.Runs[0].Rounds, 2)
+	v, ok := read.Runs[0].median(p50)
+	require.True(t, ok)
+	require.Equal(t, 1.0, v)
+	f.Runs[1].Command = "false"
+	require.ErrorContains(t, f.measure(1, false), "false")
+}
+
+func TestNumber(t *testing.T) {
+	for v, want := range map[float64]string{0.25: "0.2", 9.94: "9.9", 9.96: "10", 123.4: "123", 1234: "1,230", 1234567: "1,230,000", 999999: "1,000,000"} {
+		require.Equal(t, want, number(v))
+	}
+}
