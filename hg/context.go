@@ -14,7 +14,8 @@ type Context struct {
 	class *Class
 	nctx  *na.Context
 	q     queue
-	recv  *na.Op // takes in requests
+	batch func(max int) int // runBatch, bound once
+	recv  *na.Op            // takes in requests
 
 	mu       sync.Mutex // guards the fields below
 	slots    []uint64   // generations of call identities, by slot
@@ -56,6 +57,7 @@ type Stats struct {
 
 func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx}
+	c.batch = c.runBatch
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
 	above := na.Layer{Queued: func() bool { return c.q.len() > 0 }, Trigger: c.Trigger}
 	if cls.cfg.Dispatch != nil && nctx.Batches() {
@@ -118,7 +120,11 @@ func (c *Context) Trigger(max int) int {
 	case max > 1 && c.q.len() > 1 && c.nctx.Cork():
 		defer c.nctx.Uncork()
 	}
-	n := 0
+	return c.nctx.Enter(c.batch, max)
+}
+
+// runBatch runs at most max callbacks.
+func (c *Context) runBatch(max int) (n int) {
 	for p := c.newPacer(); n < max; n++ {
 		fn, data := c.q.pop()
 		if fn == nil {

@@ -29,7 +29,7 @@ func (r Incoming) Run() error {
 				s.mu.Unlock()
 				if taken {
 					defer c.gathering.home(batch)
-					s.proceed()
+					c.nctx.Enter(s.resume, 0)
 					return nil
 				}
 			}
@@ -39,10 +39,11 @@ func (r Incoming) Run() error {
 }
 
 // proceed goes on with a request that was taken or is not to be dispatched.
-func (s *service) proceed() {
+func (s *service) proceed(int) int {
 	if s.pass() {
 		s.begin()
 	}
+	return 0
 }
 
 // give hands a request to Config.Dispatch. It reports false if it is to be refused at once.

@@ -152,7 +152,7 @@ func (s *service) run(any) {
 	switch dispatch := c.class.cfg.Dispatch != nil; {
 	case dispatch && !s.rpc.Inline:
 		if c.admit(s) && !s.give() {
-			s.proceed()
+			s.proceed(0)
 		}
 	case !s.pass() || !c.admit(s):
 	case dispatch:

@@ -46,6 +46,7 @@ type service struct {
 	body      na.Key // with this
 	allowed   bool   // the authorizer has agreed
 	dispatch  task
+	resume    func(int) int       // proceed, bound once
 	runs      atomic.Pointer[RPC] // what the handler that began is of
 	returned  bool                // it has
 	detached  bool                // and its request may be answered all the same
@@ -108,6 +109,7 @@ func (c *Context) newService(env *na.Envelope) *service {
 		s = &service{ctx: c}
 		s.open.of = s
 		s.dispatch.init(s.run, nil)
+		s.resume = s.proceed
 		s.done.init(s.finish, nil)
 		s.send = c.nctx.NewOp(s.onSent)
 		c.mu.Lock()

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/callback"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -87,7 +86,7 @@ func (e *ShutdownError) none() bool {
 //
 // It returns nil when everything had ended by itself and every handle and all memory is given back, else a *ShutdownError. It
 // ends within 1 s of ctx or of Linger, whoever is silent, unless a callback that it runs itself does not return. When c was
-// closed before, only 5 is left. Inside a callback or handler Shutdown returns an error at once: it could never end.
+// closed before, only 5 is left. Inside a callback or handler of c Shutdown returns an error at once: it could never end.
 func (c *Class) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	contexts := c.contexts
@@ -103,8 +102,10 @@ func (c *Context) Shutdown(ctx context.Context) error {
 }
 
 func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions func() int64) error {
-	if callback.Inside() {
-		return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
+	for _, hctx := range contexts {
+		if hctx.nctx.Inside() {
+			return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
+		}
 	}
 	left := &ShutdownError{}
 	drain := e.Drain

@@ -623,3 +623,51 @@ func TestNobodyDrivesTheTarget(t *testing.T) {
 	})
 	transports.Each(t, func(t *testing.T, n *transports.Net) { check(t, n, 500*time.Millisecond, 1200*time.Millisecond) })
 }
+
+// A callback or handler may shut down another class, however deep: what it would wait for is not itself. Its own class it may
+// not, nor one that runs it further up, and that refuses without an effect.
+func TestShutdownOfAnotherClassInside(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		for _, dispatched := range []bool{false, true} {
+			var cfg hg.Config
+			var given []hg.Incoming
+			if dispatched {
+				cfg.Dispatch = func(r hg.Incoming) { given = append(given, r) }
+			}
+			p := &pair{Net: n, t: t}
+			p.target, p.tctx = n.Target(cfg)
+			p.origin, p.octx = n.Origin(hg.Config{})
+			other, xctx := n.Origin(hg.Config{})
+			third, _ := n.Origin(hg.Config{})
+			own, nested, outer, free := errors.New("not called"), errors.New("not called"), errors.New("not called"), errors.New("not called")
+			h := p.handle(p.rpc("x", func(r hg.Incoming) error {
+				own = p.target.Shutdown(t.Context())
+				require.NoError(t, xctx.Post(func() { // runs in Trigger of another class, which the handler calls
+					outer = p.tctx.Shutdown(t.Context())
+					nested = other.Shutdown(t.Context())
+				}))
+				xctx.Trigger(0)
+				free = errors.Join(other.Shutdown(t.Context()), third.Shutdown(t.Context()))
+				return r.RespondRaw(nil, nil)
+			}))
+			var o outcome
+			require.NoError(t, h.Forward(nil, o.cb))
+			n.Until(func() bool {
+				if len(given) > 0 {
+					require.NoError(t, given[0].Run())
+					given = nil
+				}
+				return o.calls > 0
+			})
+			require.NoError(t, o.err)
+			require.ErrorIs(t, own, hg.ErrBusy)
+			require.ErrorIs(t, outer, hg.ErrBusy)
+			require.ErrorIs(t, nested, hg.ErrBusy)
+			require.NoError(t, free)
+			require.True(t, other.Closed())
+			require.True(t, third.Closed())
+			require.False(t, p.tctx.NA().Draining(), "a Shutdown that refuses does nothing")
+			require.NoError(t, h.Close())
+		}
+	})
+}

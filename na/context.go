@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/callback"
 	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 )
 
@@ -47,6 +48,8 @@ type Context struct {
 	slow      atomic.Int32 // how many of them Trigger has waited for in vain, until the next is queued
 	state     atomic.Int32
 	woken     atomic.Bool
+	mark      *callback.Mark
+	runQueued func(max int) int // bound once
 
 	leading
 	turns  *turns.Table
@@ -64,7 +67,7 @@ type Context struct {
 
 func newContext(cls *Class, id int) (*Context, error) {
 	c := &Context{class: cls, id: id, limits: cls.domain.Limits()}
-	c.isRdy = c.ready
+	c.isRdy, c.runQueued = c.ready, c.run
 	c.spinner = newSpinner(cls.cfg.Spin)
 	var err error
 	if !cls.domain.Driven() {
@@ -88,6 +91,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.driver = c.ep.(Driver)
 	}
 	c.sched, _ = cls.domain.(Scheduler)
+	c.mark = callback.New()
 	c.turns = c.newTurns()
 	c.assist.start()
 	return c, nil
@@ -138,7 +142,14 @@ func (c *Context) Trigger(max int) int {
 	if queued := int(c.cq.len()); max <= 0 || max > queued {
 		max = queued
 	}
-	n := 0
+	if max == 0 {
+		return 0
+	}
+	return c.mark.Run(c.runQueued, max)
+}
+
+// run runs at most max callbacks.
+func (c *Context) run(max int) (n int) {
 	for ; n < max; n++ {
 		op := c.cq.pop()
 		if op == nil {
@@ -233,6 +244,7 @@ func (c *Context) release() bool {
 	c.ep.Release()
 	c.closePoller()
 	c.class.released()
+	c.mark.Free()
 	c.state.Store(ctxReleased)
 	if c.driver != nil {
 		c.driver.Wake() // who sleeps in Drive sees that c is closed

@@ -471,6 +471,15 @@ func TestShutdown(t *testing.T) {
 	require.ErrorIs(t, err, ErrBusy)
 	require.ErrorContains(t, err, "inside a callback")
 	require.Zero(t, e.shut.Load(), "a Shutdown that refuses closes nothing")
+
+	// Inside a callback of another.
+	other, _ := newFake(t, Config{})
+	op = c.NewOp(func(*Op, Result) { err = other.Shutdown(context.Background()) })
+	require.NoError(t, c.RecvUnexpected(op))
+	e.ticket(op).Finish(Result{})
+	c.Trigger(0)
+	require.NoError(t, err)
+	require.True(t, other.Closed())
 }
 
 func TestClass(t *testing.T) {

@@ -3,9 +3,8 @@ package na
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/internal/callback"
 )
 
 const (
@@ -64,13 +63,13 @@ func (c *Class) Shutdown(ctx context.Context) error {
 // returned.
 //
 // It ends soon after ctx and Config.Linger at the latest, unless a callback that it runs itself does not return. Inside a
-// callback it returns an error at once: it could never end.
+// callback of c it returns an error at once: it could never end.
 func (c *Context) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, &Ending{Contexts: []*Context{c}, Drain: c.Drain, Close: c.Close, Closed: c.Closed})
 }
 
 func shutdown(ctx context.Context, e *Ending) error {
-	if callback.InTrigger() {
+	if e.inside() {
 		return fmt.Errorf("na: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
 	}
 	var cut Underway
@@ -200,6 +199,8 @@ func (e *Ending) closing() bool {
 	}
 	return true
 }
+
+func (e *Ending) inside() bool { return slices.ContainsFunc(e.Contexts, (*Context).Inside) }
 
 func (e *Ending) released() bool {
 	for _, c := range e.Contexts {
