@@ -6,7 +6,7 @@
 //	purity      protocol code starts no goroutine and reads no clock and no random source: they come from outside
 //	leftovers   no marks of unfinished work
 //	unsafe      stays where shared memory and system calls are; nothing uses cgo
-//	links       every link of a Markdown page leads to a file, and to a heading, of this tree
+//	links       every link of a Markdown page leads to a file, and to a heading, of this tree; a Go file that a page names is there
 //
 // Each check is a function of a file tree, so that each is also run on a small made-up tree that breaks its rule. The tests
 // parse the sources and need neither the go command nor a network. Files for other systems are looked at as well.

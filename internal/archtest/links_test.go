@@ -137,3 +137,66 @@ func TestDeadLinks(t *testing.T) {
 		t.Errorf("got %d links and problems\n\t%s\nwant\n\t%s", links, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 	}
 }
+
+// findStaleNames reports the files that Markdown files name in code, such as `deliver.go` or `hg/codec`'s `guard.go`, and that the tree
+// does not have.
+func findStaleNames(fsys fs.FS) (found []problem, names int, err error) {
+	named := regexp.MustCompile("`([\\w./-]+\\.(?:go|txt|html))`")
+	have, pages := map[string]bool{}, map[string]string{}
+	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		for end := name; ; {
+			have[end] = true
+			_, rest, ok := strings.Cut(end, "/")
+			if !ok {
+				break
+			}
+			end = rest
+		}
+		if path.Ext(name) == ".md" {
+			text, err := fs.ReadFile(fsys, name)
+			pages[name] = string(text)
+			return err
+		}
+		return nil
+	})
+	for name, text := range pages {
+		for _, m := range named.FindAllStringSubmatchIndex(text, -1) {
+			names++
+			if file := text[m[2]:m[3]]; !have[file] {
+				found = append(found, problem{name, 1 + strings.Count(text[:m[2]], "\n"), "names " + file + ", which is not there"})
+			}
+		}
+	}
+	return sorted(found), names, err
+}
+
+func TestNamedFiles(t *testing.T) {
+	found, names, err := findStaleNames(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names < 50 {
+		t.Errorf("got %d names of files, want those of all pages", names)
+	}
+	for _, p := range found {
+		t.Error(p)
+	}
+}
+
+func TestStaleNames(t *testing.T) {
+	found, names, err := findStaleNames(fstest.MapFS{
+		"docs/A.md": {Data: []byte("`a.go` and `hg/a.go`\n`b.go`, `g/a.go`, `x.y`")},
+		"hg/a.go":   {},
+	})
+	want := "docs/A.md:2: names b.go, which is not there\ndocs/A.md:2: names g/a.go, which is not there"
+	var got []string
+	for _, p := range found {
+		got = append(got, p.String())
+	}
+	if err != nil || names != 4 || strings.Join(got, "\n") != want {
+		t.Errorf("got %d names, %q and %v, want %q", names, got, err, want)
+	}
+}
