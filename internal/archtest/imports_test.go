@@ -50,7 +50,7 @@ var importRules = []importRule{
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
 
 	{pkg: "examples/...", may: []string{
-		".", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "internal/leak", "internal/long", "internal/mutant",
+		".", "hg/...", "bulk/...", "request/...", "debug", "rendezvous/...", "plugins/...", "internal/leak", "internal/long", "internal/mutant",
 	}, tests: true},
 	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp"}},
 	{pkg: "cmd/...", may: everything},
@@ -146,7 +146,7 @@ func imports(pkg string, paths ...string) string {
 	return b.String()
 }
 
-const examplesMay = "examples/... may import ., hg/..., bulk/..., request/..., rendezvous/..., plugins/..., internal/leak, internal/long, internal/mutant"
+const examplesMay = "examples/... may import ., hg/..., bulk/..., request/..., debug, rendezvous/..., plugins/..., internal/leak, internal/long, internal/mutant"
 
 func TestImportsPointDown(t *testing.T) {
 	const m = "example.org/m/"

@@ -1,0 +1,52 @@
+// Command served is a service with all that its operator wants: probes, gauges, a page for people, and an end that cuts nothing off.
+package main
+
+import (
+	"context"
+	"flag"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/debug"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+var Greet = qs.Define[string, string]("greet")
+
+func serve(ctx context.Context, addr, page string) error {
+	shown := new(debug.Page)
+	node, err := qs.Open(addr, qs.Config{
+		Grace:   20 * time.Second,                  // what calls under way get after SIGTERM
+		Reflect: true,                              // for qs rpcs
+		HG:      hg.Config{Observe: shown.Observe}, // counts, errors and times for the page
+		Server:  []qs.Interceptor{qs.Log(nil)},     // a line for each call that fails
+	})
+	if err != nil {
+		return err
+	}
+	shown.Show(node.HG().Class())
+	if err := node.HG().Class().ServeGauges(); err != nil { // for qs top and qs ger
+		return err
+	}
+	web := &http.Server{Addr: page, Handler: shown}
+	go web.ListenAndServe()
+	defer web.Close()
+	Greet.Handle(node, func(_ context.Context, name string) (string, error) { return "hello, " + name, nil })
+	return node.Serve(ctx) // until SIGTERM: then new calls are refused, and those under way end
+}
+
+func main() {
+	addr := flag.String("listen", "tcp://127.0.0.1:7119", "`address` to serve at")
+	page := flag.String("page", "127.0.0.1:7120", "`host:port` of the page")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := serve(ctx, *addr, *page); err != nil {
+		log.Fatal(err)
+	}
+}
