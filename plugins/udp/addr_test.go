@@ -2,6 +2,7 @@ package udp_test
 
 import (
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,4 +67,29 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("QS_UDP_PROFILE", "old")
 	require.ErrorContains(t, open(udp.Options{}), `"old" is neither modern nor seed`)
 	require.NoError(t, open(udp.Options{Profile: "seed"}))
+}
+
+// TestWildcard: who calls a class that listens on every address is answered from the address that he called, whatever address the
+// system would choose. Over the portable sockets that is not so.
+func TestWildcard(t *testing.T) {
+	if !na.PollerSupported {
+		t.Skip("the address that a datagram came to is not known here")
+	}
+	cases := map[string][]string{"udp://0.0.0.0:0": {"127.0.0.1", "127.0.0.2", "127.3.2.1"}}
+	if six, err := net.ListenPacket("udp6", "[::1]:0"); err == nil {
+		_ = six.Close()
+		cases["udp://[::]:0"] = []string{"127.0.0.2", "[::1]", "127.0.0.1"}
+	}
+	for listen, called := range cases {
+		to := open(t, listen, udp.Options{Trusted: true}, 1)
+		name := to.cls.Addr().Name()
+		port := name[strings.LastIndex(name, ":")+1:]
+		for _, host := range called {
+			from := open(t, "udp://", udp.Options{}, 1)
+			addr, err := na.ParseAddr("udp://" + host + ":" + port)
+			require.NoError(t, err)
+			sender := say(t, from.ctxs[0], addr, to.ctxs[0], "to "+host, from, to)
+			say(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
+		}
+	}
 }

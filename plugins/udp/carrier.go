@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	localSize = 32 << 10 // datagrams within the machine
+	localSize = 60 << 10 // datagrams within the machine
 	jumbo     = 8972     // what is tried elsewhere
 	// finTimeout is how long a context that closes waits for peers to acknowledge its last words. With the linger of a release it is
 	// less than na allows.

@@ -11,5 +11,5 @@
 //
 // A class that listens has one port for all its contexts, and one socket, which whoever leads one of them reads for all (door.go).
 // A context of a class that does not has a socket of its own. Datagrams are read and sent in batches, and bulk data is copied, without
-// the lock of the endpoint (send.go).
+// the lock of the endpoint (send.go). Those of one size to one peer are one for the system (trains_linux.go).
 package udp

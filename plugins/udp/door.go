@@ -2,6 +2,7 @@ package udp
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -24,12 +25,15 @@ type door struct {
 	sock   socket        // nil: closed
 	behind [256]*carrier // by context; nil: it is not there, or not any more
 	n      int           // of them
+
+	homes atomic.Pointer[[]netip.Addr] // the addresses of ours that datagrams have come to
 }
 
 // An arrival is a datagram that came in.
 type arrival struct {
 	b    []byte
 	from netip.AddrPort
+	via  uint8
 	p    arq.Packet
 	to   *carrier // nil: for nobody
 }
@@ -92,6 +96,7 @@ func (d *door) take(in []arrival) {
 		if a.p, err = arq.Parse(a.b); err != nil {
 			continue
 		}
+		a.p.Via = a.via
 		if id := a.p.Context(); id >= 0 {
 			a.to = d.of(id)
 		} else {
@@ -124,6 +129,32 @@ func (d *door) each(f func(c *carrier)) {
 			f(c)
 		}
 	}
+}
+
+// via returns the number of an address of ours, 0: it is not known, or one too many. With mu held.
+func (d *door) via(at netip.Addr) uint8 {
+	if !at.IsValid() {
+		return 0
+	}
+	var homes []netip.Addr
+	if p := d.homes.Load(); p != nil {
+		homes = *p
+	}
+	i := slices.Index(homes, at)
+	if i < 0 && len(homes) < 255 {
+		i = len(homes)
+		homes = append(slices.Clip(homes), at)
+		d.homes.Store(&homes)
+	}
+	return uint8(i + 1)
+}
+
+// ours returns the address with that number.
+func (d *door) ours(via uint8) netip.Addr {
+	if via == 0 {
+		return netip.Addr{}
+	}
+	return (*d.homes.Load())[via-1]
 }
 
 // passed says what the race detector does not know of datagrams within a process: they arrive after they were sent.

@@ -17,7 +17,7 @@ const (
 // An outbox is the datagrams that are sent in one go.
 type outbox struct {
 	slab  []byte
-	list  []departure
+	list  []departure // one behind the other in slab
 	bulk  []loan
 	large []departure // that the system has refused
 }
@@ -77,7 +77,7 @@ func (c *carrier) gather() bool {
 		}
 		n := copy(o.slab[at:], p.Head)
 		n += copy(o.slab[at+n:], p.Body)
-		o.list = append(o.list, departure{b: o.slab[at : at+n+p.N], to: p.To, fragment: p.Fragment})
+		o.list = append(o.list, departure{b: o.slab[at : at+n+p.N], to: p.To, via: p.Via, fragment: p.Fragment, again: p.Again})
 		at += n + p.N
 	}
 	return len(o.list) > 0

@@ -32,7 +32,9 @@ type socket interface {
 type departure struct {
 	b        []byte
 	to       netip.AddrPort
-	fragment bool // it may be larger than the path carries
+	via      uint8 // the address of ours that it leaves from, as the door numbers them; 0: any
+	fragment bool  // it may be larger than the path carries
+	again    bool  // it was sent before
 }
 
 // bufferSize is what is asked of the system for each direction, in bytes. It may give less.

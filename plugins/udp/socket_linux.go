@@ -22,6 +22,8 @@ type polled struct {
 
 	in []arrival // of the reader: the door's lock guards it
 	v  *vector
+
+	trains trains
 }
 
 var (
@@ -32,11 +34,13 @@ var (
 // batch is how many datagrams one system call takes in, or sends.
 const batch = 32
 
-// A vector is what the system is told of a batch.
+// A vector is what the system is told of a batch, of trains or of single datagrams.
 type vector struct {
-	msgs  [batch]message
-	iovs  [batch]unix.Iovec
-	names [batch]unix.RawSockaddrInet6 // room for either kind
+	msgs   [batch]message
+	iovs   [batch]unix.Iovec
+	names  [batch]unix.RawSockaddrInet6 // room for either kind
+	ctls   [batch]control
+	counts [batch]int // of the datagrams in each
 }
 
 // A message is the system's struct mmsghdr.
@@ -91,6 +95,13 @@ func (s *polled) prepare(where netip.AddrPort) error {
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
 	}
+	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
+	switch all := where.Addr().IsUnspecified(); {
+	case all && s.six: // of IPv4, too
+		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	case all:
+		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	}
 	s.fragment(false)
 	if err := unix.Bind(s.fd, s.sockaddr(where)); err != nil {
 		return err
@@ -129,15 +140,22 @@ func (s *polled) room() int {
 }
 
 func (s *polled) watch(c *carrier) (err error) {
-	if s.in == nil {
-		s.in, s.v = make([]arrival, batch), &vector{}
-		slab := make([]byte, batch*arq.MaxSize)
-		for i := range s.in {
-			s.v.set(i, slab[i*arq.MaxSize:(i+1)*arq.MaxSize])
-		}
-	}
+	s.prepareToRead()
 	s.ids[c.id], err = c.e.Host().Poller().AddShared(s.fd, s)
 	return err
+}
+
+// prepareToRead makes the room that read reads into.
+func (s *polled) prepareToRead() {
+	if s.v != nil {
+		return
+	}
+	s.v = &vector{}
+	slab := make([]byte, batch*arq.MaxSize)
+	for i := range batch {
+		s.v.set(i, slab[i*arq.MaxSize:(i+1)*arq.MaxSize])
+		s.v.msgs[i].hdr.Control = &s.v.ctls[i].bytes()[0]
+	}
 }
 
 func (s *polled) unwatch(c *carrier) { c.e.Host().Poller().Remove(s.fd, s.ids[c.id]) }
@@ -159,17 +177,20 @@ func (s *polled) Peek() (came bool) {
 	for range 2 {
 		n := s.read()
 		came = came || n > 0
-		if s.door.take(s.in[:n]); n < batch {
+		if s.door.take(s.in); n < batch {
 			break
 		}
 	}
 	return came
 }
 
-// read takes in a batch of datagrams.
+// read takes in a batch, and returns how many messages of the system it had.
 func (s *polled) read() int {
+	s.in = s.in[:0]
 	for i := range s.v.msgs {
-		s.v.msgs[i].hdr.Namelen = unix.SizeofSockaddrInet6
+		h := &s.v.msgs[i].hdr
+		h.Namelen = unix.SizeofSockaddrInet6
+		h.SetControllen(len(s.v.ctls[i].bytes()))
 	}
 	for {
 		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.v.msgs)), batch, 0, 0, 0)
@@ -180,8 +201,17 @@ func (s *polled) read() int {
 			return 0
 		}
 		for i := range int(n) {
-			s.in[i].b = unsafe.Slice(s.v.iovs[i].Base, s.v.msgs[i].n)
-			s.in[i].from = s.v.from(i)
+			a := arrival{from: s.v.from(i)}
+			size, at := s.v.ctls[i].told(int(s.v.msgs[i].hdr.Controllen))
+			a.via = s.door.via(at)
+			for b := unsafe.Slice(s.v.iovs[i].Base, s.v.msgs[i].n); ; b = b[size:] {
+				if a.b = b; size > 0 && size < len(b) {
+					a.b = b[:size]
+				}
+				if s.in = append(s.in, a); len(a.b) == len(b) {
+					break
+				}
+			}
 		}
 		return int(n)
 	}
@@ -258,45 +288,70 @@ func refused(oob []byte) bool {
 // send implements socket.
 func (s *polled) send(o *outbox) {
 	v := vectors.Get().(*vector)
+	alone := 0 // of the next datagrams, which the system has refused as a train
 	for out := o.list; len(out) > 0; {
-		n := 0
-		for n < min(len(out), batch) && out[n].fragment == out[0].fragment {
-			v.set(n, out[n].b)
-			s.name(v, n, out[n].to)
-			n++
+		n, used := 0, 0
+		for n < batch && used < len(out) && out[used].fragment == out[0].fragment {
+			k := 1
+			if used >= alone {
+				k = s.trains.couple(out[used:])
+			}
+			s.load(v, n, out[used:used+k])
+			n, used = n+1, used+k
 		}
 		if out[0].fragment {
 			s.fragment(true)
-			s.write(v, out[:n], o)
+			used, alone = s.write(v, n, out[:used], o)
 			s.fragment(false)
 		} else {
-			s.write(v, out[:n], o)
+			used, alone = s.write(v, n, out[:used], o)
 		}
-		out = out[n:]
+		out = out[used:]
 	}
 	clear(v.iovs[:])
 	vectors.Put(v)
 }
 
-// write sends a batch. An error is about the first datagram that was not sent, and that one is lost; but one of an earlier datagram
+// load makes message i of a train of datagrams, which lie one behind the other in memory.
+func (s *polled) load(v *vector, i int, train []departure) {
+	first, last, h := train[0], train[len(train)-1], &v.msgs[i].hdr
+	size, n := 0, len(first.b)
+	if len(train) > 1 {
+		size, n = n, n*(len(train)-1)+len(last.b)
+	}
+	v.counts[i] = len(train)
+	v.set(i, unsafe.Slice(unsafe.SliceData(first.b), n))
+	s.name(v, i, first.to)
+	h.SetControllen(v.ctls[i].tell(size, s.door.ours(first.via), s.six))
+	if h.Control = nil; h.Controllen > 0 {
+		h.Control = &v.ctls[i].bytes()[0]
+	}
+}
+
+// write sends n messages, which are the datagrams of out, and returns how many of those it is done with, and how many of the next ones
+// the system refuses as a train. An error is about the first message that was not sent, and that is lost; but one of an earlier datagram
 // may come up first.
-func (s *polled) write(v *vector, out []departure, o *outbox) {
-	for at, again := 0, false; at < len(out); {
-		n, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[at])), uintptr(len(out)-at), 0, 0, 0)
-		switch {
-		case err == 0:
-			at += int(n)
-			again = false
-			continue
-		case err == unix.EINTR, err == unix.ECONNREFUSED && !again:
+func (s *polled) write(v *vector, n int, out []departure, o *outbox) (done, alone int) {
+	for i, again := 0, false; i < n; {
+		sent, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[i])), uintptr(n-i), 0, 0, 0)
+		if err == unix.EINTR || err == unix.ECONNREFUSED && !again {
 			again = true
 			continue
-		case err == unix.EMSGSIZE:
-			o.large = append(o.large, out[at])
 		}
-		at++
 		again = false
+		if err != 0 {
+			if sent = 1; v.counts[i] > 1 && s.trains.refused(err) {
+				return done, v.counts[i]
+			}
+			if err == unix.EMSGSIZE {
+				o.large = append(o.large, out[done])
+			}
+		}
+		for range sent {
+			done, i = done+v.counts[i], i+1
+		}
 	}
+	return done, 0
 }
 
 // retries implements socket.

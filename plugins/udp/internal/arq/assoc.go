@@ -42,6 +42,7 @@ type Assoc struct {
 	window0, grown      uint16 // lane 0: packets under way, 0 for as many as there may be; of them acknowledged since the last change
 
 	state                       state
+	via                         uint8
 	queued                      bool
 	local, selective, slowStart bool
 	peerFin, ourFin, finAcked   bool

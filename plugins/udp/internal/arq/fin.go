@@ -72,7 +72,7 @@ func (a *Assoc) Cut(code byte, text string) {
 		return
 	}
 	if code != 0 && a.state != dialing {
-		a.m.refuse(a.to, a, a.peerID, a.peerToken, code, text)
+		a.m.refuse(a.to, a.via, a, a.peerID, a.peerToken, code, text)
 	}
 	a.m.leave(a)
 }
@@ -136,7 +136,7 @@ func (a *Assoc) part() {
 		e.Outcome = Clean // only the release itself is open
 	}
 	if c := &a.m.cfg; c.FinCode != 0 && a.state != dialing && !a.finAcked {
-		a.m.refuse(a.to, a, a.peerID, a.peerToken, c.FinCode, c.FinText)
+		a.m.refuse(a.to, a.via, a, a.peerID, a.peerToken, c.FinCode, c.FinText)
 	}
 	a.end(e)
 }

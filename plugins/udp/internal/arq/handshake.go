@@ -170,10 +170,10 @@ func (m *Machine) cookie(from netip.AddrPort, g *greeting, epoch time.Duration) 
 	return c
 }
 
-func (m *Machine) askCookie(now time.Duration, from netip.AddrPort, g *greeting) {
+func (m *Machine) askCookie(now time.Duration, from netip.AddrPort, via uint8, g *greeting) {
 	m.stats.Cookies++
 	c := m.cookie(from, g, now/cookieEpoch)
-	m.tell(from, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
+	m.tell(from, via, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
 }
 
 // verify reports whether g shows a cookie that is still good.
@@ -218,13 +218,13 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 	}
 	verified := g.cookie != [cookieSize]byte{} && m.verify(now, from, &g)
 	if !verified && (known || m.stats.HalfOpen >= m.cfg.HalfOpen) {
-		m.askCookie(now, from, &g)
+		m.askCookie(now, from, p.Via, &g)
 		return
 	}
 	adm := m.up.Admit(from, g.hello, verified, calling)
 	switch {
 	case adm.Cookie && !verified:
-		m.askCookie(now, from, &g)
+		m.askCookie(now, from, p.Via, &g)
 	case adm.Crossing && calling != nil && verified && calling.state == dialing:
 		calling.session = g.session
 		m.accept(now, calling, &g)
@@ -235,7 +235,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 			m.stats.Dropped++
 			return
 		}
-		a.session = g.session
+		a.session, a.via = g.session, p.Via
 		a.learn(&g)
 		m.accept(now, a, &g)
 		if verified {
@@ -248,7 +248,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		}
 		m.wake(a)
 	case adm.Code != 0:
-		m.refuse(from, nil, g.id, g.token, adm.Code, adm.Text)
+		m.refuse(from, p.Via, nil, g.id, g.token, adm.Code, adm.Text)
 	}
 }
 
@@ -256,12 +256,12 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 func (m *Machine) accept(now time.Duration, a *Assoc, to *greeting) {
 	g := a.greeting()
 	g.session = to.session
-	m.tell(a.to, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
+	m.tell(a.to, a.via, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
 }
 
-func (m *Machine) refuse(to netip.AddrPort, a *Assoc, id, token uint32, code byte, text string) {
+func (m *Machine) refuse(to netip.AddrPort, via uint8, a *Assoc, id, token uint32, code byte, text string) {
 	text = text[:min(len(text), refuseText)]
-	m.tell(to, a, Packet{kind: kindRefuse, id: id, token: token}, []byte{code}, []byte(text))
+	m.tell(to, via, a, Packet{kind: kindRefuse, id: id, token: token}, []byte{code}, []byte(text))
 }
 
 // dialed takes an answer to our HELLO.

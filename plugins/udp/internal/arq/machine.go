@@ -49,6 +49,7 @@ type Path struct {
 // An Out is a packet to send: Head, Body, and N bytes at offset At of what Ref stands for, which the caller gathers.
 type Out struct {
 	To       netip.AddrPort
+	Via      uint8  // of the first packet of the association
 	Assoc    *Assoc // nil: for a stranger
 	Head     []byte // in the room that Next was given
 	Body     []byte // do not change; valid until the next call that is not Next or Void
@@ -302,7 +303,7 @@ func (m *Machine) Next(now time.Duration, head []byte) (o Out, ok bool) {
 	}
 	for a := m.ready.first; a != nil; a = m.ready.first {
 		if a.state != dead && a.emit(now, head[:0], &o) {
-			o.To, o.Assoc = a.to, a
+			o.To, o.Via, o.Assoc = a.to, a.via, a
 			if f := a.flight; f != nil {
 				f.turn++
 				f.turnBytes += o.Size()
@@ -340,7 +341,7 @@ func (m *Machine) Void(o *Out) {
 func (m *Machine) wake(a *Assoc) { m.ready.push(a) }
 
 // tell queues a packet that is sent once.
-func (m *Machine) tell(to netip.AddrPort, a *Assoc, p Packet, parts ...[]byte) {
+func (m *Machine) tell(to netip.AddrPort, via uint8, a *Assoc, p Packet, parts ...[]byte) {
 	if len(m.control) >= maxControl {
 		m.stats.Dropped++
 		return
@@ -350,7 +351,7 @@ func (m *Machine) tell(to netip.AddrPort, a *Assoc, p Packet, parts ...[]byte) {
 		b = append(b, part...)
 	}
 	seal(b)
-	m.control = append(m.control, Out{To: to, Assoc: a, Head: b[:headSize], Body: b[headSize:]})
+	m.control = append(m.control, Out{To: to, Via: via, Assoc: a, Head: b[:headSize], Body: b[headSize:]})
 }
 
 // answerStale tells the sender of a packet that its association is not known here. The answer is not longer.
@@ -363,7 +364,7 @@ func (m *Machine) answerStale(now time.Duration, from netip.AddrPort, p *Packet)
 	}
 	if m.resets++; m.resets <= 16 {
 		m.stats.Resets++
-		m.tell(from, nil, Packet{kind: kindReset, token: p.token, seq: p.id})
+		m.tell(from, p.Via, nil, Packet{kind: kindReset, token: p.token, seq: p.id})
 	}
 }
 

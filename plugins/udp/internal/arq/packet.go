@@ -84,6 +84,8 @@ func (k kind) String() string {
 
 // A Packet is a datagram that was received: its head, and a body that points into it.
 type Packet struct {
+	Via uint8 // which address of ours it came to, as the user of the Machine numbers them; what answers it has the same
+
 	kind  kind
 	flags uint8
 	delay uint16 // how long the receiver of echo kept it, in units of 8 us

@@ -1,0 +1,120 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+// Trains are how the system is spared datagrams: it takes several of one size to one peer as one, and gives several of one size from
+// one peer as one. Every step on the way that can do so handles them together. A datagram that is sent again goes alone: so packets
+// arrive where trains do not, and if nearly everything that went in trains has to be sent again, no more are made.
+type trains struct {
+	off         atomic.Bool
+	sent, again atomic.Int64 // datagrams in trains; datagrams that were sent again meanwhile
+}
+
+const (
+	mostCoupled  = 64  // datagrams of a train: older systems take no more
+	trainsJudged = 256 // datagrams of trains are sent before it is looked what became of them
+)
+
+// couple returns how many of the datagrams at the front of out go as one message.
+func (t *trains) couple(out []departure) int {
+	if t.off.Load() {
+		return 1
+	}
+	first := &out[0]
+	if first.again {
+		t.again.Add(1)
+	}
+	n := 1
+	for total := len(first.b); n < min(len(out), mostCoupled) && !first.again && !first.fragment; n++ {
+		d := &out[n]
+		total += len(d.b)
+		if d.to != first.to || d.via != first.via || d.again || d.fragment || len(d.b) > len(first.b) || total > arq.MaxSize ||
+			len(out[n-1].b) < len(first.b) {
+			break
+		}
+	}
+	if n > 1 && t.sent.Add(int64(n)) >= trainsJudged {
+		if lost := t.again.Swap(0); 8*lost >= 7*t.sent.Swap(0) {
+			t.off.Store(true)
+		}
+	}
+	return n
+}
+
+// refused is told why the system did not take a train, and reports whether its datagrams are worth sending one by one. A train that is
+// too long for the path says nothing about others; where there is no room, there is none for them either.
+func (t *trains) refused(err unix.Errno) bool {
+	switch err {
+	case unix.EAGAIN, unix.ENOBUFS:
+		return false
+	case unix.EINVAL, unix.EIO, unix.EOPNOTSUPP, unix.ENOPROTOOPT:
+		t.off.Store(true)
+	}
+	return true
+}
+
+// A control is what the system is told with a message, or tells: the size of the datagrams of a train, and which address of ours it
+// came to or leaves from.
+type control [12]uint64 // aligned, and large enough for both
+
+func (c *control) bytes() []byte { return unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c)) }
+
+// append adds one to the n bytes that are there, and returns how many there are then.
+func (c *control) append(n, level, kind int, data []byte) int {
+	b := c.bytes()[n:]
+	clear(b[:unix.CmsgSpace(len(data))])
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+	h.Level, h.Type = int32(level), int32(kind)
+	h.SetLen(unix.CmsgLen(len(data)))
+	copy(b[unix.CmsgLen(0):], data)
+	return n + unix.CmsgSpace(len(data))
+}
+
+// tell fills in what goes with a train of datagrams of size bytes, 0: with a single one, that leaves from an address, if it is valid.
+// It returns the length.
+func (c *control) tell(size int, from netip.Addr, six bool) (n int) {
+	if size > 0 {
+		n = c.append(n, unix.IPPROTO_UDP, unix.UDP_SEGMENT, binary.NativeEndian.AppendUint16(nil, uint16(size)))
+	}
+	switch {
+	case !from.IsValid():
+	case six:
+		a := from.As16()
+		n = c.append(n, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, append(a[:], 0, 0, 0, 0)) // struct in6_pktinfo
+	default:
+		a := from.As4()
+		n = c.append(n, unix.IPPROTO_IP, unix.IP_PKTINFO, append(append(make([]byte, 4, 12), a[:]...), 0, 0, 0, 0)) // struct in_pktinfo
+	}
+	return n
+}
+
+// told is what the system says in n bytes: the size of the datagrams of a train, 0: it is a single one; and the address it came to.
+func (c *control) told(n int) (size int, at netip.Addr) {
+	for b := c.bytes()[:n]; len(b) >= unix.CmsgLen(0); {
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+		end := int(h.Len)
+		if end < unix.CmsgLen(0) || end > len(b) {
+			break
+		}
+		data := b[unix.CmsgLen(0):end]
+		switch {
+		case h.Level == unix.IPPROTO_UDP && h.Type == unix.UDP_GRO && len(data) >= 4:
+			size = int(binary.NativeEndian.Uint32(data))
+		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO && len(data) >= 12:
+			at = netip.AddrFrom4([4]byte(data[4:]))
+		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(data) >= 20:
+			at = netip.AddrFrom16([16]byte(data)).Unmap()
+		}
+		b = b[min(len(b), unix.CmsgSpace(len(data))):]
+	}
+	return size, at
+}

@@ -1,0 +1,124 @@
+package udp
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// socketPair returns sockets on loopback: one that sends, and two that receive.
+func socketPair(t *testing.T) (from *polled, to [2]*polled) {
+	t.Helper()
+	one := func() *polled {
+		s, err := openPolled(netip.MustParseAddrPort("127.0.0.1:0"), &door{})
+		require.NoError(t, err)
+		p := s.(*polled)
+		t.Cleanup(p.close)
+		p.prepareToRead()
+		return p
+	}
+	return one(), [2]*polled{one(), one()}
+}
+
+// A mail is datagrams on their way, and what of them each receiver is to get.
+type mail struct {
+	o    outbox
+	want [2][][]byte
+}
+
+func (m *mail) add(to int, s *polled, b []byte, fragment, again bool) {
+	m.o.slab = append(m.o.slab, b...)
+	m.o.list = append(m.o.list, departure{b: m.o.slab[len(m.o.slab)-len(b):], to: s.addr(), fragment: fragment, again: again})
+	m.want[to] = append(m.want[to], b)
+}
+
+// drain reads what has come, and returns how many messages of the system it was.
+func drain(s *polled) (got [][]byte, messages int) {
+	for {
+		n := s.read()
+		if n == 0 {
+			return got, messages
+		}
+		messages += n
+		for _, a := range s.in {
+			got = append(got, append([]byte(nil), a.b...))
+		}
+	}
+}
+
+// TestTrainsArrive: whatever sizes datagrams have and whoever they are for, each arrives whole and in order, those of one size to one
+// peer in few messages of the system; where the system refuses trains, too.
+func TestTrainsArrive(t *testing.T) {
+	for _, refuse := range []bool{false, true} {
+		from, to := socketPair(t)
+		if refuse { // the system does not divide what it computes no checksums for
+			require.NoError(t, unix.SetsockoptInt(from.fd, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1))
+		}
+		seed := rand.Uint64()
+		r := rand.New(rand.NewPCG(seed, 1))
+		count := uint32(0)
+		for round := range 200 {
+			m := mail{o: outbox{slab: make([]byte, 0, 1<<20)}}
+			for len(m.o.list) < turnPackets && len(m.o.slab) < turnBytes {
+				peer, size, run := r.IntN(2), 4+r.IntN(3000), 1+r.IntN(20)
+				for i := range run {
+					if i == run-1 {
+						size = 4 + r.IntN(size-3)
+					}
+					count++
+					b := make([]byte, size)
+					binary.LittleEndian.PutUint32(b, count)
+					m.add(peer, to[peer], b, r.IntN(50) == 0, r.IntN(20) == 0)
+				}
+			}
+			from.send(&m.o)
+			require.Empty(t, m.o.large)
+			for i, s := range to {
+				got, messages := drain(s)
+				require.Equal(t, m.want[i], got, "round %d, seed %d", round, seed)
+				if !refuse && round == 0 {
+					t.Logf("%d datagrams in %d messages", len(got), messages)
+				}
+			}
+		}
+		require.Equal(t, refuse, from.trains.off.Load())
+	}
+}
+
+// TestTrainsSpareMessages: a train is one message for the system where both ends can, and a datagram that is sent again goes alone.
+func TestTrainsSpareMessages(t *testing.T) {
+	from, to := socketPair(t)
+	m := mail{o: outbox{slab: make([]byte, 0, 1<<20)}}
+	for i := range 40 {
+		m.add(0, to[0], make([]byte, 1400), false, i == 20)
+	}
+	from.send(&m.o)
+	got, messages := drain(to[0])
+	require.Len(t, got, 40)
+	require.Equal(t, 3, messages, "20 datagrams, one, and 19")
+}
+
+// TestTrainsLost: where nearly all that goes in trains has to be sent again no more are made; with some loss they are.
+func TestTrainsLost(t *testing.T) {
+	list := make([]departure, 32)
+	for i := range list {
+		list[i].b = make([]byte, 1000)
+	}
+	again := []departure{{b: make([]byte, 1000), again: true}}
+	for lost, off := range map[int]bool{0: false, 8: false, 24: false, 30: true, 32: true} {
+		var tr trains
+		for range 100 {
+			for at := 0; at < len(list); {
+				at += tr.couple(list[at:])
+			}
+			for range lost {
+				require.Equal(t, 1, tr.couple(again))
+			}
+		}
+		require.Equal(t, off, tr.off.Load(), "%d of 32 are sent again", lost)
+	}
+}
