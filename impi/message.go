@@ -46,6 +46,20 @@ type Send struct {
 	destReq uint64 // from the SYNCACK
 }
 
+// A sendState is what a message is in the middle of, at its source. "asked", for example, is sendExposed with cancelAsked. V is a
+// violation, which ends the stream.
+//
+//	          cancel          the packet leaves    SYNCACK         CANCELYES    CANCELNO     the stream ends
+//	queued    canceled here   exposed, or ended    V               V            ignored      not sent
+//	exposed   wanted          -                    ended, matched  V            ignored      unknown
+//	wanted    joins           the request: asked   the same        V            ignored      unknown
+//	asked     joins           -                    the same        canceled     refused      unknown
+//	refused   too late        -                    ended, matched  V            ignored      unknown
+//	matched   too late        ended with the last  V               V            too late     unknown
+//	ended     too late        -                    V               V, ignored   too late     -
+//
+// A short DATA message ends as it leaves; SYNCACK ends a short one and lets the rest of a long one leave (matched). An ended message is
+// kept until its cancel has been answered: then CANCELYES is a violation and CANCELNO means too late; otherwise both are ignored.
 type sendState uint8
 
 const (
