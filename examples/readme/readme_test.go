@@ -130,7 +130,7 @@ func TestFaults(t *testing.T) {
 	entries := map[string]string{}
 	for _, m := range entry.FindAllStringSubmatch(string(b), -1) {
 		assert.Empty(t, entries[m[1]], "%s is there twice", m[1])
-		entries[m[1]] = m[2]
+		entries[m[1]] = strings.Join(strings.Fields(m[2]), " ")
 	}
 	for n := 1; n <= 86; n++ {
 		text := entries[fmt.Sprintf("F%02d", n)]
