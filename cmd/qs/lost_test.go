@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -83,16 +84,21 @@ func (s *server) waitForLoad() {
 // TestTargetIsLost: a target that is killed or stopped under load.
 func TestTargetIsLost(t *testing.T) {
 	t.Parallel()
-	for name, args := range map[string][]string{
+	listen := map[string]string{"perf sm": "sm://*"}
+	cases := map[string][]string{
 		"ping":      {"ping", "-interval", "0", "-json"},
 		"slow ping": {"ping", "-interval", "2ms", "-timeout", "100ms", "-json"},
 		"perf":      {"perf", "-time", "1h", "-inflight", "1", "-target"},
 		"perf sync": {"perf", "-time", "1h", "-inflight", "1", "-api", "sync", "-target"},
 		"perf bulk": {"perf", "-time", "1h", "-op", "write", "-target"},
-	} {
+	}
+	if runtime.GOOS == "linux" {
+		cases["perf sm"] = []string{"perf", "-time", "1h", "-inflight", "1", "-target"}
+	}
+	for name, args := range cases {
 		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 			t.Run(name+" "+sig.String(), func(t *testing.T) {
-				s := serve(t, "")
+				s := serve(t, "", cmp.Or(listen[name], "tcp://127.0.0.1:0"))
 				args := append([]string{args[0], "-peer-timeout", "500ms"}, args[1:]...)
 				q := newQS(t, append(args, s.addr)...).start()
 				s.waitForLoad()

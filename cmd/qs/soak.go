@@ -24,8 +24,8 @@ A mixed load over several targets, with faults, and an audit of all of it.
 The load: calls of all sizes, answered at once, later or never, one-way calls, pulls and pushes. Some are canceled, also
 by another goroutine, some withdrawn or abandoned, some have a deadline. The faults, one every -every on average: a
 target is killed and started again at its address (kill), stopped for less or more than the peer timeout (stop), its
-connections are reset (reset), nothing passes in one direction or both for a while (stall). The first target is spared:
-whatever happens to the others, its calls must succeed.
+connections are reset (reset), nothing passes in one direction or both for a while (stall); the last two over tcp only. The
+first target is spared: whatever happens to the others, its calls must succeed.
 
 The audit: every call ends once; no handler runs twice for one call; it has run for a call that succeeded, and has not
 for one that says so; every withdraw hears what came of it; answers and bulk data are right; nobody writes memory that was
@@ -37,7 +37,7 @@ The last line of the output is the report, in JSON. The exit code is 1 when a pr
 
 // A soak is one run: the load is driven by the goroutine that called run, the faults by one more, and a third cancels.
 //
-//	slots ─ Forward ─► relay ─► target: token into its log, answer or transfer
+//	slots ─ Forward ─► relay (tcp) ─► target: token into its log, answer or transfer
 //	  ▲ callback ─► ledger           ▲ kill, stop, reset, stall
 //	  └─ next                      chaos
 type soak struct {
@@ -100,6 +100,9 @@ type growth struct {
 
 var soakFaults = []string{"kill", "stop", "reset", "stall"}
 
+// needsRelay reports whether a fault is done to connections.
+func needsRelay(fault string) bool { return fault == "reset" || fault == "stall" }
+
 func runSoak(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet(soakUsage, flag.ContinueOnError)
 	s := &soak{log: io.Discard, faults: map[string]int{}}
@@ -110,7 +113,8 @@ func runSoak(args []string, out io.Writer) error {
 	fs.Int64Var(&s.maxBulk, "bulk", 1<<20, "`bytes` of the largest transfer")
 	fs.Uint64Var(&s.seed, "seed", 0, "`seed` of the load and the faults; 0 draws one, which the report has")
 	targets := fs.Int("targets", 4, "how many targets")
-	faults := fs.String("faults", strings.Join(soakFaults, ","), "which faults, a `list`; none for none")
+	fs.StringVar(&s.net.transport, "transport", "tcp", "`scheme` of the targets")
+	faults := fs.String("faults", "", "which faults, a `list`; none for none, and all without it")
 	verbose := fs.Bool("v", false, "tell on the standard error what happens")
 	if err := parse(fs, args, 0, 0); err != nil {
 		return err
@@ -118,7 +122,11 @@ func runSoak(args []string, out io.Writer) error {
 	if s.time <= 0 || s.every <= 0 || s.slots < 2 || s.slots > 4096 || s.slots%2 == 1 || *targets < 2 || *targets > 64 || s.maxBulk < 1 || s.maxBulk > maxMove {
 		return usageError{"-time and -every must be positive, -inflight an even number from 2 to 4096, -targets 2 to 64, -bulk 1 to 1 GiB"}
 	}
-	if *faults != "none" {
+	switch *faults {
+	case "none":
+	case "":
+		s.kinds = slices.DeleteFunc(slices.Clone(soakFaults), func(k string) bool { return needsRelay(k) && s.net.transport != "tcp" })
+	default:
 		s.kinds = strings.Split(*faults, ",")
 	}
 	for _, k := range s.kinds {
@@ -127,6 +135,9 @@ func runSoak(args []string, out io.Writer) error {
 		}
 		if k == "stop" && !canStop {
 			return usageError{"-faults: processes cannot be stopped on " + runtime.GOOS}
+		}
+		if needsRelay(k) && s.net.transport != "tcp" {
+			return usageError{fmt.Sprintf("-faults: %s is done to connections, and -transport %s has none", k, s.net.transport)}
 		}
 	}
 	if s.seed == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A soakTarget is a process, and the relay through which it is reached.
+// A soakTarget is a process, and over tcp the relay through which it is reached.
 type soakTarget struct {
 	i     int
 	args  []string
@@ -32,13 +32,18 @@ func (s *soak) startTarget(i int) (*soakTarget, error) {
 	t := &soakTarget{i: i, log: filepath.Join(s.dir, strconv.Itoa(i))}
 	t.args = []string{"soaktarget", "-peer-timeout", s.net.timeout.String(), "-log", t.log}
 	t.args = append(t.args, s.net.secrets.args()...)
-	if err := t.start("tcp://127.0.0.1:0"); err != nil {
+	if err := t.start(anywhere(s.net.transport)); err != nil {
 		return nil, err
 	}
 	t.addr = t.child.addr
-	var err error
-	if t.relay, err = newRelay(strings.TrimPrefix(t.addr, "tcp://")); err == nil {
-		t.peer, err = na.ParseAddr("tcp://" + t.relay.addr())
+	to, err := t.addr, error(nil)
+	if over, ok := strings.CutPrefix(to, "tcp://"); ok {
+		if t.relay, err = newRelay(over); err == nil {
+			to = "tcp://" + t.relay.addr()
+		}
+	}
+	if err == nil {
+		t.peer, err = na.ParseAddr(to)
 	}
 	if err != nil {
 		t.stop()

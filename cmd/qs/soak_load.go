@@ -61,7 +61,7 @@ func newSoakLoad(s *soak) (*soakLoad, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.class, err = hg.Open("tcp://", cfg); err != nil {
+	if l.class, err = hg.Open(s.net.transport+"://", cfg); err != nil {
 		return nil, err
 	}
 	for _, name := range soakRPCs {

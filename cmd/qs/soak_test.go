@@ -18,8 +18,12 @@ import (
 // TestSoak: each kind of fault, and no promise broken. The seed is one whose first faults are short.
 func TestSoak(t *testing.T) {
 	t.Parallel()
-	q := run(t, 0, "soak", "-time", long.Or("3s", "5s"), "-every", "150ms", "-peer-timeout", "2s", "-targets", "3", "-inflight", "8", "-bulk", "100000",
-		"-seed", "158")
+	runSoakOver(t, "tcp", soakFaults...)
+}
+
+func runSoakOver(t *testing.T, transport string, faults ...string) {
+	q := run(t, 0, "soak", "-transport", transport, "-time", long.Or("3s", "5s"), "-every", "150ms", "-peer-timeout", "2s", "-targets", "3",
+		"-inflight", "8", "-bulk", "100000", "-seed", "158")
 	var r soakReport
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
 	t.Logf("%s", &q.out)
@@ -27,7 +31,7 @@ func TestSoak(t *testing.T) {
 	require.Positive(t, r.Completions["success"])
 	require.Positive(t, r.Completions[hg.ErrCanceled.Error()])
 	require.Positive(t, r.Cancels)
-	for _, kind := range soakFaults {
+	for _, kind := range faults {
 		require.Positive(t, r.Faults[kind], kind)
 	}
 	require.Positive(t, r.PeersLost)
@@ -84,7 +88,8 @@ func TestSoakAudit(t *testing.T) {
 
 // TestSoakBadFlags: what cannot be is said before anything is started.
 func TestSoakBadFlags(t *testing.T) {
-	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "7"}, {"-bulk", "0"}} {
+	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "7"}, {"-bulk", "0"},
+		{"-faults", "stall", "-transport", "sm"}} {
 		err := runSoak(args, nil)
 		var bad usageError
 		require.True(t, errors.As(err, &bad), "%v: %v", args, err)
