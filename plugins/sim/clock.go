@@ -145,13 +145,9 @@ func (t *timed) AfterFunc(f func()) (stop func() bool) {
 	return func() bool {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		for i, o := range t.funcs {
-			if o == mine {
-				t.funcs = append(t.funcs[:i], t.funcs[i+1:]...)
-				return true
-			}
-		}
-		return false
+		before := len(t.funcs)
+		t.funcs = without(t.funcs, mine)
+		return len(t.funcs) < before
 	}
 }
 
@@ -203,8 +199,8 @@ func (w *World) stir() {
 	w.stirred = false
 	w.forgetTimed()
 	for _, c := range w.all {
-		if c.state == coWaiting && c.port != nil && !c.doomed && c.ready() {
-			c.port.unlist(c)
+		if c.state == coWaiting && c.port != nil && !c.dying && c.ready() {
+			c.port.cos = without(c.port.cos, c)
 			w.readied(c)
 		}
 	}

@@ -73,7 +73,7 @@ func (c *conn) begin() {
 	w.stats.Dials++
 	w.trace(traceDial, c.name, c.id, uint64(c.target))
 	took := w.delay()
-	if w.chance.chance(w.odds.loss) {
+	if w.chance.chance(w.rates.loss) {
 		took += w.retransmits()
 	}
 	w.events.set(&c.ev, w.after(took))
@@ -118,7 +118,7 @@ func (c *conn) arrive(ev *event, from *Node) {
 	}
 	p := in.port(c.target)
 	switch {
-	case w.chance.chance(w.odds.refuse):
+	case w.chance.chance(w.rates.refuse):
 		c.err = na.WithText(na.ErrUnreachable, c.name+" refused the connection")
 	case in == nil:
 		c.err = na.WithText(na.ErrUnreachable, "nobody listens on "+c.name)
@@ -144,12 +144,7 @@ func (c *conn) end() {
 	for i := range c.pipes {
 		c.pipes[i].clear()
 	}
-	for i, o := range w.open {
-		if o == c {
-			w.open = append(w.open[:i], w.open[i+1:]...)
-			break
-		}
-	}
+	w.open = without(w.open, c)
 }
 
 // reset breaks the connection: what is under way is lost, and both ends are told.

@@ -38,7 +38,7 @@ type coroutine struct {
 	late    bool  // the wait is over
 	ok      bool  // what the wait returns
 	limit   time.Duration
-	doomed  bool // killed: it ends at its next wait
+	dying   bool // killed: it ends at its next wait
 
 	panicked any
 	stack    []byte
@@ -71,16 +71,14 @@ func (n *Node) Go(f func()) {
 		}()
 		c.body(f)
 	})
-	w.live++
 	w.all = append(w.all, c)
-	n.cos = append(n.cos, c)
 	w.enqueue(c)
 }
 
 // wait is Progress or Sleep inside a coroutine: it yields to the world.
 func (c *coroutine) wait(p *port, timeout time.Duration, ready func() bool) bool {
 	c.port, c.ready, c.limit = p, ready, c.w.deadline(timeout)
-	if !c.yield(struct{}{}) { // it was doomed, and Run unwinds it
+	if !c.yield(struct{}{}) { // it was dying, and Run unwinds it
 		runtime.Goexit()
 	}
 	return c.ok
@@ -156,19 +154,9 @@ func (c *coroutine) fire(*event) {
 	}
 	c.w.trace(traceTimeout, c.name, c.id, 0)
 	if p := c.port; p != nil {
-		p.unlist(c)
+		p.cos = without(p.cos, c)
 	}
 	c.finish()
-}
-
-// unlist takes c out of those who wait.
-func (p *port) unlist(c *coroutine) {
-	for i, o := range p.cos {
-		if o == c {
-			p.cos = append(p.cos[:i], p.cos[i+1:]...)
-			return
-		}
-	}
 }
 
 // Kill ends the coroutines of that name: they never resume.
@@ -177,31 +165,26 @@ func (w *World) Kill(name string) {
 	defer w.give()
 	for _, c := range w.all {
 		if c.name == name {
-			w.doom(c)
+			w.kill(c)
 		}
 	}
 }
 
-// doom has c end. Run unwinds it, or its next wait does if it runs now.
-func (w *World) doom(c *coroutine) {
-	if c.doomed || c.state == coDone {
+// kill has c end. Run unwinds it, or its next wait does if it runs now.
+func (w *World) kill(c *coroutine) {
+	if c.dying || c.state == coDone {
 		return
 	}
-	c.doomed = true
+	c.dying = true
 	w.events.unset(&c.timeout)
 	if c.state == coWaiting && c.port != nil {
-		c.port.unlist(c)
+		c.port.cos = without(c.port.cos, c)
 	}
-	for i, o := range w.runnable {
-		if o == c {
-			w.runnable = append(w.runnable[:i], w.runnable[i+1:]...)
-			break
-		}
-	}
-	w.dooms = append(w.dooms, c)
+	w.runnable = without(w.runnable, c)
+	w.killed = append(w.killed, c)
 }
 
-// unwind ends a doomed coroutine: its deferred calls run. Goexit passes on to whoever unwinds it: that is a goroutine
+// unwind ends a dying coroutine: its deferred calls run. Goexit passes on to whoever unwinds it: that is a goroutine
 // for this alone.
 func (w *World) unwind(c *coroutine) {
 	if c.state == coDone {
@@ -226,19 +209,7 @@ func (w *World) over(c *coroutine) {
 	}
 	c.state = coDone
 	w.events.unset(&c.timeout)
-	w.live--
-	for i, o := range w.all {
-		if o == c {
-			w.all = append(w.all[:i], w.all[i+1:]...)
-			break
-		}
-	}
-	for i, o := range c.node.cos {
-		if o == c {
-			c.node.cos = append(c.node.cos[:i], c.node.cos[i+1:]...)
-			break
-		}
-	}
+	w.all = without(w.all, c)
 	w.trace(traceEnd, c.name, c.id, 0)
 	if c.panicked != nil {
 		w.broken = true

@@ -10,9 +10,9 @@ type waiter struct{ deadline time.Duration }
 
 // drive makes the world go on until ready reports true, p is gone or the time is up. p is nil for one who only sleeps.
 //
-//	look ─► nothing ready ─► take the turn ─► errands, next event ─► give the turn ─► look
+//	look ─► nothing ready ─► take the turn ─► what was asked for, next event ─► give the turn ─► look
 //	              │ somebody has the turn, or nothing can happen by itself
-//	              └─► sleep until a Wake, an errand, or the clock has moved
+//	              └─► sleep until a Wake, something asked for, or the clock has moved
 func (w *World) drive(p *port, timeout time.Duration, ready func() bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,15 +53,7 @@ func (w *World) drive(p *port, timeout time.Duration, ready func() bool) bool {
 
 // leaveLocked takes a waiter out; the clock may go on.
 func (w *World) leaveLocked(me *waiter) {
-	for i, o := range w.waiters {
-		if o == me {
-			last := len(w.waiters) - 1
-			w.waiters[i] = w.waiters[last]
-			w.waiters[last] = nil
-			w.waiters = w.waiters[:last]
-			break
-		}
-	}
+	w.waiters = without(w.waiters, me)
 	if w.waiting.Load() > 0 {
 		w.cond.Broadcast()
 	}

@@ -177,7 +177,7 @@ func (en *end) close(last []byte) {
 	}
 	c := en.c
 	en.closed = true
-	en.port.drop(en)
+	en.port.ends = without(en.port.ends, en)
 	if c.phase == connDialing || c.phase == connRefused {
 		c.end()
 		return
@@ -206,7 +206,7 @@ func (en *end) close(last []byte) {
 func (en *end) vanish(silent bool) {
 	c := en.c
 	en.closed, en.up = true, false
-	en.port.drop(en)
+	en.port.ends = without(en.port.ends, en)
 	en.serve() // what waits for this end gets its answer, if any
 	switch {
 	case c.phase == connDialing, c.phase == connRefused, en.other().closed:

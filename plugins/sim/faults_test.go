@@ -12,7 +12,7 @@ import (
 )
 
 func TestExp(t *testing.T) {
-	d := newDice(1, 1)
+	d := newRNG(1, 1)
 	const n, mean = 200_000, time.Millisecond
 	var sum time.Duration
 	above := 0
@@ -32,7 +32,7 @@ func TestExp(t *testing.T) {
 }
 
 func TestLogUniform(t *testing.T) {
-	d := newDice(1, 2)
+	d := newRNG(1, 2)
 	for _, b := range [][2]time.Duration{{1, 1}, {1, 2}, {4096, 262144}, {0, 1000}, {5, 7}, {time.Nanosecond, time.Hour}} {
 		small := 0
 		for range 1000 {
@@ -51,7 +51,7 @@ func TestLogUniform(t *testing.T) {
 }
 
 func TestBelow(t *testing.T) {
-	d := newDice(1, 3)
+	d := newRNG(1, 3)
 	seen := map[int]int{}
 	for range 10_000 {
 		seen[d.below(10)]++

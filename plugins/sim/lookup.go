@@ -34,7 +34,7 @@ func (in *instance) Resolve(text string, done func(string, error)) func() {
 		}
 	}
 	l := &lookup{in: in, name: text, done: done}
-	in.w.ask(errand{kind: errandLookup, look: l}, true)
+	in.w.ask(l.begin, true)
 	return func() { l.canceled.Store(true) }
 }
 

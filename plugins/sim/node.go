@@ -12,7 +12,6 @@ type Node struct {
 	name      string
 	id        uint64
 	instances []*instance
-	cos       []*coroutine
 	made      int  // coroutines made so far
 	paused    bool // stopped, as by SIGSTOP
 	dark      bool // went silently, and nothing has been opened on it since
@@ -44,16 +43,6 @@ func (n *Node) Name() string { return n.name }
 // Plugin returns the plugin of the world for classes that live on n.
 func (n *Node) Plugin() na.Plugin { return &plugin{w: n.w, node: n} }
 
-// forget takes out an instance that was closed.
-func (n *Node) forget(in *instance) {
-	for i, o := range n.instances {
-		if o == in {
-			n.instances = append(n.instances[:i], n.instances[i+1:]...)
-			return
-		}
-	}
-}
-
 // Pause stops the node for d, as SIGSTOP does: its coroutines do not resume, and what arrives for it waits in windows
 // that fill up. Connections are still accepted for it, as a kernel does. A longer pause replaces a shorter one. If d is
 // not positive, the pause lasts until Resume or Heal.
@@ -82,6 +71,16 @@ func (n *Node) pause(d time.Duration) {
 	w.events.set(&n.resume, until)
 }
 
+// coroutines returns those of n that have not been killed.
+func (n *Node) coroutines() (cos []*coroutine) {
+	for _, c := range n.w.all {
+		if c.node == n && !c.dying {
+			cos = append(cos, c)
+		}
+	}
+	return cos
+}
+
 // Resume ends a pause.
 func (n *Node) Resume() {
 	n.w.take()
@@ -105,7 +104,7 @@ func (n *Node) wake() {
 			p.serve()
 		}
 	}
-	for _, c := range n.cos {
+	for _, c := range n.coroutines() {
 		if c.state == coFrozen {
 			w.enqueue(c)
 		}
@@ -121,7 +120,7 @@ func (n *Node) wake() {
 func (n *Node) Crash() {
 	n.w.take()
 	defer n.w.give()
-	n.crash(n.w.chance.chance(n.w.odds.silence))
+	n.crash(n.w.chance.chance(n.w.rates.silence))
 }
 
 // PowerOff is a Crash of which peers hear nothing.
@@ -133,12 +132,13 @@ func (n *Node) PowerOff() {
 
 func (n *Node) crash(silent bool) {
 	w := n.w
+	cos := n.coroutines()
 	w.stats.Crashes++
 	how := n.id << 1
 	if silent {
 		how++
 	}
-	w.trace(traceCrash, n.name, uint64(len(n.cos)), how)
+	w.trace(traceCrash, n.name, uint64(len(cos)), how)
 	n.paused, n.dark = false, silent
 	w.events.unset(&n.resume)
 	for _, in := range n.instances {
@@ -152,8 +152,7 @@ func (n *Node) crash(silent bool) {
 		}
 	}
 	n.instances = nil
-	for _, c := range n.cos {
-		w.doom(c)
+	for _, c := range cos {
+		w.kill(c)
 	}
-	n.cos = nil
 }

@@ -45,8 +45,8 @@ func (p *pipe) push(s segment) {
 	if bw := w.cfg.Bandwidth; bw > 0 {
 		takes = time.Duration(int64(len(s.b)) * int64(time.Second) / bw)
 	}
-	if w.odds.reorder > 0 {
-		late, again = w.astray(p, takes)
+	if w.rates.reorder > 0 {
+		late, again = w.sendFault(p, takes)
 	}
 	if takes > 0 {
 		p.sending = max(p.sending, now) + takes
@@ -123,7 +123,7 @@ func (p *pipe) fire(ev *event) {
 // deliver hands the first segment to the end that it leads to, unless a fault is drawn.
 func (p *pipe) deliver(from, to *end) {
 	w := p.c.w
-	if p.segs[p.first].kind == segmentData && !to.closed && w.odds.partition > 0 && w.strike(p, from, to) {
+	if p.segs[p.first].kind == segmentData && !to.closed && w.rates.partition > 0 && w.drawFault(p, from, to) {
 		return
 	}
 	s := p.pop()

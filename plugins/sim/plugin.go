@@ -126,6 +126,6 @@ func (in *instance) close() error {
 	if in.w.named[in.name] == in {
 		delete(in.w.named, in.name)
 	}
-	in.node.forget(in)
+	in.node.instances = without(in.node.instances, in)
 	return nil
 }

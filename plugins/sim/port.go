@@ -43,16 +43,18 @@ func (p *port) Dial(l *engine.Link) {
 	}
 	en := newConn(p, l)
 	l.Conn = en
-	p.w.ask(errand{kind: errandDial, end: en}, false)
+	p.w.ask(en.c.begin, false)
 }
 
 // Flush implements engine.Carrier.
 func (p *port) Flush(ls []*engine.Link) {
-	p.e.Pause()
 	for _, l := range ls {
-		p.w.ask(errand{kind: errandFlush, link: l}, true)
+		if en, ok := l.Conn.(*end); ok {
+			p.e.Pause()
+			p.w.ask(en.pump, true)
+			p.e.Lock()
+		}
 	}
-	p.e.Lock()
 }
 
 // Cut implements engine.Carrier.
@@ -60,7 +62,7 @@ func (p *port) Cut(l *engine.Link, code na.Code, text string) {
 	if en, ok := l.Conn.(*end); ok {
 		l.Conn = nil
 		en.cut.Store(true)
-		p.w.ask(errand{kind: errandCut, end: en, last: stream.Goaway(code, text)}, false)
+		p.w.ask(func() { en.close(stream.Goaway(code, text)) }, false)
 	}
 }
 
@@ -78,7 +80,7 @@ func (p *port) Release() {
 	p.shut.Store(true)
 	p.gone.Store(true)
 	p.Wake()
-	p.w.ask(errand{kind: errandRelease, port: p}, true)
+	p.w.ask(p.release, true)
 }
 
 // Drive implements na.Driver.
@@ -133,16 +135,6 @@ func (p *port) release() {
 		en := p.ends[len(p.ends)-1]
 		en.cut.Store(true)
 		en.close(nil)
-	}
-}
-
-// drop forgets an end.
-func (p *port) drop(en *end) {
-	for i, o := range p.ends {
-		if o == en {
-			p.ends = append(p.ends[:i], p.ends[i+1:]...)
-			return
-		}
 	}
 }
 

@@ -21,14 +21,13 @@ var (
 type sched struct {
 	cur      *coroutine
 	running  bool // in Run
-	broken   bool // a coroutine has panicked: it may have locks, which errands would wait for
+	broken   bool // a coroutine has panicked: it may have locks, which what is asked for would wait for
 	all      []*coroutine
 	runnable []*coroutine
-	dooms    []*coroutine // killed and not yet unwound
+	killed   []*coroutine // and not yet unwound
 	made     uint64
 	timed    []*timed // contexts that have not ended
 	stirred  bool     // a coroutine or a hook has run, or a context has ended: look at those who wait
-	live     int
 }
 
 // Run runs coroutines and lets the network and the clock go on until every coroutine has returned. It gives up with
@@ -64,9 +63,9 @@ func (w *World) Run(limit time.Duration) error {
 			w.stir()
 			continue
 		}
-		for len(w.dooms) > 0 {
-			c := w.dooms[0]
-			w.dooms = w.dooms[1:]
+		for len(w.killed) > 0 {
+			c := w.killed[0]
+			w.killed = w.killed[1:]
 			mine = false
 			w.unwind(c)
 			mine = true
@@ -89,7 +88,7 @@ func (w *World) Run(limit time.Duration) error {
 			w.yielded(c, more)
 			continue
 		}
-		if w.live == 0 {
+		if len(w.all) == 0 {
 			return nil
 		}
 		ev := w.events.min()
@@ -207,7 +206,7 @@ func (w *World) yielded(c *coroutine, more bool) {
 		w.over(c)
 		return
 	}
-	if c.doomed {
+	if c.dying {
 		return
 	}
 	c.late = false
@@ -223,11 +222,11 @@ func (w *World) Close() {
 	defer w.give()
 	for len(w.all) > 0 {
 		c := w.all[0]
-		w.doom(c)
+		w.kill(c)
 		w.unwind(c)
 		w.over(c)
 	}
-	w.dooms = nil
+	w.killed = nil
 }
 
 // Sleep lets virtual time pass.

@@ -1,8 +1,6 @@
 package sim
 
-import (
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-)
+import "slices"
 
 // take waits for the turn.
 func (w *World) take() {
@@ -28,7 +26,7 @@ func (w *World) sleepLocked() {
 	w.waiting.Add(-1)
 }
 
-// give runs the errands that came in meanwhile and gives the turn up.
+// give gives the turn up.
 func (w *World) give() {
 	w.settle()
 	w.mu.Lock()
@@ -49,30 +47,11 @@ func (w *World) giveLocked() {
 	w.mu.Unlock()
 }
 
-// An errand is what somebody without the turn wants done.
-type errand struct {
-	kind errandKind
-	link *engine.Link
-	end  *end
-	look *lookup
-	port *port
-	last []byte
-}
-
-type errandKind uint8
-
-const (
-	errandFlush errandKind = iota
-	errandDial
-	errandCut
-	errandLookup
-	errandRelease
-)
-
-// ask leaves an errand, and runs it at once if nobody has the turn and now is set.
-func (w *World) ask(e errand, now bool) {
+// ask has f run by the goroutine that has the turn: at once by this one if nobody has it and now is set, else soon. Whoever gives
+// the turn up runs what was asked for first.
+func (w *World) ask(f func(), now bool) {
 	w.mu.Lock()
-	w.todo = append(w.todo, e)
+	w.todo = append(w.todo, f)
 	w.asked.Store(true)
 	switch {
 	case w.turn:
@@ -86,30 +65,7 @@ func (w *World) ask(e errand, now bool) {
 	w.mu.Unlock()
 }
 
-// run does an errand.
-func (w *World) run(e *errand) {
-	switch e.kind {
-	case errandFlush:
-		if ep := e.link.Endpoint(); ep != nil {
-			ep.Lock()
-			en, _ := e.link.Conn.(*end)
-			ep.Pause()
-			if en != nil {
-				en.pump()
-			}
-		}
-	case errandDial:
-		e.end.c.begin()
-	case errandCut:
-		e.end.close(e.last)
-	case errandLookup:
-		e.look.begin()
-	case errandRelease:
-		e.port.release()
-	}
-}
-
-// settle runs the errands and looks at the ports that were poked. The turn is held.
+// settle runs what was asked for, and looks at the ports that were poked. The turn is held.
 func (w *World) settle() {
 	for w.asked.Load() && !w.broken {
 		w.mu.Lock()
@@ -118,8 +74,8 @@ func (w *World) settle() {
 		w.todo, w.spare = w.spare[:0], nil
 		w.poked, w.poking = w.poking[:0], nil
 		w.mu.Unlock()
-		for i := range todo {
-			w.run(&todo[i])
+		for _, f := range todo {
+			f()
 		}
 		clear(todo)
 		for i, p := range poked {
@@ -131,4 +87,12 @@ func (w *World) settle() {
 		w.spare, w.poking = todo[:0], poked[:0]
 		w.mu.Unlock()
 	}
+}
+
+// without returns list with x taken out.
+func without[T comparable](list []T, x T) []T {
+	if i := slices.Index(list, x); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return list
 }

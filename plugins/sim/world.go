@@ -10,7 +10,7 @@ import (
 // A World is a network of nodes with one virtual clock. Its methods may be called from any goroutine, callbacks
 // included, but for Run.
 //
-// Whoever has the turn makes things happen, one event at a time; everybody else leaves what he wants in todo. mu is a
+// Whoever has the turn makes things happen, one event at a time; everybody else leaves what is to be done in todo. mu is a
 // leaf: it is held for a few instructions and never while anything of another package is called.
 type World struct {
 	cfg Config
@@ -21,7 +21,7 @@ type World struct {
 	entries uint64
 	recent  []traceEntry
 
-	again  atomic.Uint64 // Faults.Again as odds
+	again  atomic.Uint64 // Faults.Again as rates
 	failed atomic.Uint64 // posts
 
 	mu       sync.Mutex   // guards the fields below
@@ -30,10 +30,10 @@ type World struct {
 	takers   int          // those of them who want nothing but the turn
 	turn     bool
 	asked    atomic.Bool // todo or poked is not empty
-	todo     []errand
-	spare    []errand // the other half of todo
-	rand     dice     // for programs: incarnations, tokens
-	posting  dice     // which post fails
+	todo     []func()
+	spare    []func() // the other half of todo
+	rand     rng      // for programs: incarnations, tokens
+	posting  rng      // which post fails
 	waiters  []*waiter
 	idleFrom time.Time // since when an idle paced world has waited; zero when it does not
 	poked    []*port   // ports whose Wake was called
@@ -41,9 +41,9 @@ type World struct {
 
 	// What follows belongs to the turn.
 	faults  Faults
-	odds    odds
-	chance  dice // faults and delays
-	order   dice // which coroutine is next
+	rates   rates
+	chance  rng // faults and delays
+	order   rng // which coroutine is next
 	events  heap
 	stats   Stats
 	named   map[string]*instance // who listens
@@ -71,13 +71,13 @@ func NewWorld(cfg Config) *World {
 		panic(err)
 	}
 	w := &World{
-		cfg: cfg.withDefaults(), faults: cfg.Faults, hookAt: math.MaxUint64, odds: cfg.Faults.odds(), hash: mix(0, 1),
-		rand: newDice(cfg.Seed, 1), chance: newDice(cfg.Seed, 2), order: newDice(cfg.Seed, 3), posting: newDice(cfg.Seed, 4),
+		cfg: cfg.withDefaults(), faults: cfg.Faults, hookAt: math.MaxUint64, rates: cfg.Faults.rates(), hash: mix(0, 1),
+		rand: newRNG(cfg.Seed, 1), chance: newRNG(cfg.Seed, 2), order: newRNG(cfg.Seed, 3), posting: newRNG(cfg.Seed, 4),
 		recent: make([]traceEntry, recent),
 		named:  map[string]*instance{}, nodes: map[string]*Node{}, parted: map[[2]*Node]*parting{}, lost: map[string]*Node{},
 	}
 	w.cond.L = &w.mu
-	w.again.Store(w.odds.again)
+	w.again.Store(w.rates.again)
 	return w
 }
 
@@ -142,8 +142,8 @@ func (w *World) SetFaults(f Faults) {
 	}
 	w.take()
 	defer w.give()
-	w.faults, w.odds = f, f.odds()
-	w.again.Store(w.odds.again)
+	w.faults, w.rates = f, f.rates()
+	w.again.Store(w.rates.again)
 }
 
 // step makes the next event happen, unless that is after limit.

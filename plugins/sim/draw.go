@@ -2,29 +2,29 @@ package sim
 
 import "time"
 
-// strike draws what happens to the first segment of a pipe, and reports whether it is not delivered now.
-func (w *World) strike(p *pipe, from, to *end) bool {
+// drawFault draws what happens to the first segment of a pipe, and reports whether it is not delivered now.
+func (w *World) drawFault(p *pipe, from, to *end) bool {
 	u := w.chance.pcg.Uint64() >> 32
-	if u >= w.odds.partition {
+	if u >= w.rates.partition {
 		return false
 	}
 	who := to.port.inst.name
 	switch {
-	case u < w.odds.reset:
+	case u < w.rates.reset:
 		w.stats.Resets++
 		w.trace(traceReset, who, p.c.id, 1)
 		p.c.reset()
-	case u < w.odds.corrupt:
+	case u < w.rates.corrupt:
 		w.corrupt(p, who)
 		return false
-	case u < w.odds.clog:
+	case u < w.rates.clog:
 		d := max(w.chance.exp(w.faults.ClogFor), 1)
 		w.stats.Clogs++
 		w.trace(traceClog, who, p.c.id, uint64(d))
 		p.clogged = w.after(d)
 		p.ev.slow = true
 		w.events.set(&p.ev, p.clogged)
-	case u < w.odds.pause:
+	case u < w.rates.pause:
 		to.port.inst.node.pause(max(w.chance.exp(w.faults.PauseFor), 1))
 		p.due = true
 	default:
@@ -58,17 +58,17 @@ func (w *World) corrupt(p *pipe, who string) {
 	w.trace(traceCorrupt, who, p.c.id, uint64(i))
 }
 
-// odds are the rates per segment as bounds for one draw of 32 bits.
-type odds struct {
+// rates are the rates per segment as bounds for one draw of 32 bits.
+type rates struct {
 	reset, corrupt, clog, pause, partition uint64
 	refuse, silence                        uint64
 	loss, duplicate, reorder               uint64 // per segment that is sent
 	again                                  uint64 // per post
 }
 
-func (f *Faults) odds() odds {
+func (f *Faults) rates() rates {
 	of := func(p float64) uint64 { return uint64(p * (1 << 32)) }
-	var o odds
+	var o rates
 	o.reset = of(f.Reset)
 	o.corrupt = o.reset + of(f.Corrupt)
 	o.clog = o.corrupt + of(f.Clog)
@@ -88,16 +88,16 @@ const (
 	maxRetransmit = 5 * time.Second
 )
 
-// astray draws what becomes of a segment that is sent with the sender's link busy until then, and returns how much later it
+// sendFault draws what becomes of a segment that is sent with the sender's link busy until then, and returns how much later it
 // can be handed over, and for how much longer the link is busy. What is behind it waits for it: a stream keeps its order.
-func (w *World) astray(p *pipe, size time.Duration) (late, busy time.Duration) {
+func (w *World) sendFault(p *pipe, size time.Duration) (late, busy time.Duration) {
 	u := w.chance.pcg.Uint64() >> 32
 	switch {
-	case u >= w.odds.reorder:
-	case u < w.odds.loss:
+	case u >= w.rates.reorder:
+	case u < w.rates.loss:
 		late = w.retransmits()
 		w.trace(traceLoss, "", p.c.id, uint64(late))
-	case u < w.odds.duplicate:
+	case u < w.rates.duplicate:
 		if size == 0 {
 			break // a link without limit does not notice
 		}
@@ -115,7 +115,7 @@ func (w *World) astray(p *pipe, size time.Duration) (late, busy time.Duration) {
 // retransmits returns how long it takes until something that was lost once has come through.
 func (w *World) retransmits() (late time.Duration) {
 	wait := max(2*(w.cfg.Latency+w.faults.Jitter), minRetransmit)
-	for again := true; again && late < time.Hour; again = w.chance.chance(w.odds.loss) {
+	for again := true; again && late < time.Hour; again = w.chance.chance(w.rates.loss) {
 		w.stats.Lost++
 		late += wait
 		wait = min(2*wait, maxRetransmit)

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// A dice is one stream of random numbers. Everything is computed with integers: no two machines differ.
-type dice struct{ pcg rand.PCG }
+// A rng is one stream of random numbers. Everything is computed with integers: no two machines differ.
+type rng struct{ pcg rand.PCG }
 
-func newDice(seed, stream uint64) dice {
-	var d dice
+func newRNG(seed, stream uint64) rng {
+	var d rng
 	d.pcg.Seed(seed, mix(stream, 0x6e6f6973))
 	return d
 }
 
 // below draws from 0 to n-1.
-func (d *dice) below(n int) int {
+func (d *rng) below(n int) int {
 	if n <= 1 {
 		return 0
 	}
@@ -24,11 +24,11 @@ func (d *dice) below(n int) int {
 	return int(hi)
 }
 
-// chance draws whether something of the given odds happens.
-func (d *dice) chance(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
+// chance draws whether something of the given rates happens.
+func (d *rng) chance(p uint64) bool { return p > 0 && d.pcg.Uint64()>>32 < p }
 
 // exp draws from a distribution that is nearly exponential: the logarithm is linear between powers of two.
-func (d *dice) exp(mean time.Duration) time.Duration {
+func (d *rng) exp(mean time.Duration) time.Duration {
 	if mean <= 0 {
 		return 0
 	}
