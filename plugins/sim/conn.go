@@ -71,7 +71,7 @@ func (c *conn) begin() {
 		c.window = max(c.window>>w.chance.below(int(w.faults.Narrow*10)+1), min(c.window, 256))
 	}
 	w.stats.Dials++
-	w.trace(traceDial, c.name, c.id, uint64(c.target))
+	w.trace("dial", c.name, c.id, uint64(c.target))
 	took := w.delay()
 	if w.chance.chance(w.rates.loss) {
 		took += w.retransmits()
@@ -87,7 +87,7 @@ func (c *conn) fire(ev *event) {
 		c.arrive(ev, from)
 	case connRefused:
 		w.stats.Refusals++
-		w.trace(traceRefuse, c.name, c.id, 0)
+		w.trace("refuse", c.name, c.id, 0)
 		c.ends[0].hangup(c.err)
 	case connAccepted:
 		if c.ends[0].closed {
@@ -99,7 +99,7 @@ func (c *conn) fire(ev *event) {
 		}
 		c.phase = connConnected
 		w.stats.Connects++
-		w.trace(traceConnect, c.name, c.id, 0)
+		w.trace("connect", c.name, c.id, 0)
 		c.ends[0].up = true
 		c.ends[0].pump()
 	}

@@ -125,7 +125,7 @@ func (w *World) wakeCoroutines(p *port) {
 // readied lets a coroutine resume whose wait has come true.
 func (w *World) readied(c *coroutine) {
 	w.events.unset(&c.timeout)
-	w.trace(traceReady, c.name, c.id, 0)
+	w.trace("ready", c.name, c.id, 0)
 	if w.faults.Stall > 0 {
 		c.state = coStalled
 		w.events.set(&c.timeout, w.after(w.chance.exp(w.faults.Stall)))
@@ -152,7 +152,7 @@ func (c *coroutine) fire(*event) {
 		c.w.enqueue(c)
 		return
 	}
-	c.w.trace(traceTimeout, c.name, c.id, 0)
+	c.w.trace("timeout", c.name, c.id, 0)
 	if p := c.port; p != nil {
 		p.cos = without(p.cos, c)
 	}
@@ -210,7 +210,7 @@ func (w *World) over(c *coroutine) {
 	c.state = coDone
 	w.events.unset(&c.timeout)
 	w.all = without(w.all, c)
-	w.trace(traceEnd, c.name, c.id, 0)
+	w.trace("end", c.name, c.id, 0)
 	if c.panicked != nil {
 		w.broken = true
 		panic(fmt.Sprintf("sim: seed %d: coroutine %s at %v: %v\n\n%s", w.cfg.Seed, c.name, w.Now(), c.panicked, c.stack))

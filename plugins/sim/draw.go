@@ -12,7 +12,7 @@ func (w *World) drawFault(p *pipe, from, to *end) bool {
 	switch {
 	case u < w.rates.reset:
 		w.stats.Resets++
-		w.trace(traceReset, who, p.c.id, 1)
+		w.trace("reset", who, p.c.id, 1)
 		p.c.reset()
 	case u < w.rates.corrupt:
 		w.corrupt(p, who)
@@ -20,7 +20,7 @@ func (w *World) drawFault(p *pipe, from, to *end) bool {
 	case u < w.rates.clog:
 		d := max(w.chance.exp(w.faults.ClogFor), 1)
 		w.stats.Clogs++
-		w.trace(traceClog, who, p.c.id, uint64(d))
+		w.trace("clog", who, p.c.id, uint64(d))
 		p.clogged = w.after(d)
 		p.ev.slow = true
 		w.events.set(&p.ev, p.clogged)
@@ -44,7 +44,7 @@ func (w *World) drawFault(p *pipe, from, to *end) bool {
 
 // corrupt damages a byte of the first segment of a pipe, if there is one that may be.
 func (w *World) corrupt(p *pipe, who string) {
-	s := &p.segs[p.first]
+	s := &p.segs[0]
 	n := s.covered
 	if w.faults.CorruptBulk {
 		n = len(s.b)
@@ -55,7 +55,7 @@ func (w *World) corrupt(p *pipe, who string) {
 	i := w.chance.below(n)
 	s.b[i] ^= byte(1 + w.chance.below(255))
 	w.stats.Corrupted++
-	w.trace(traceCorrupt, who, p.c.id, uint64(i))
+	w.trace("corrupt", who, p.c.id, uint64(i))
 }
 
 // rates are the rates per segment as bounds for one draw of 32 bits.
@@ -96,18 +96,18 @@ func (w *World) sendFault(p *pipe, size time.Duration) (late, busy time.Duration
 	case u >= w.rates.reorder:
 	case u < w.rates.loss:
 		late = w.retransmits()
-		w.trace(traceLoss, "", p.c.id, uint64(late))
+		w.trace("loss", "", p.c.id, uint64(late))
 	case u < w.rates.duplicate:
 		if size == 0 {
 			break // a link without limit does not notice
 		}
 		w.stats.Duplicated++
-		w.trace(traceDuplicate, "", p.c.id, 0)
+		w.trace("duplicate", "", p.c.id, 0)
 		busy = size // the receiver drops it
 	default:
 		w.stats.Reordered++
 		late = w.chance.exp(w.faults.ReorderFor) // those behind overtake it, and wait
-		w.trace(traceReorder, "", p.c.id, uint64(late))
+		w.trace("reorder", "", p.c.id, uint64(late))
 	}
 	return late, busy
 }

@@ -86,7 +86,7 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	wait := time.Duration(0) // in real time
 	moved := true
 	switch {
-	case w.cfg.Paced && w.events.fast == 0 && next != forever && next > now+w.cfg.PollCost: // polls do not wait
+	case w.cfg.Paced && next != forever && next > now+w.cfg.PollCost && !w.events.busy(): // polls do not wait
 		wait = next - now
 	case w.step(limit):
 		w.settle()

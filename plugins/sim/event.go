@@ -1,6 +1,9 @@
 package sim
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // An event is something that happens at a virtual time. Events of one time happen in the order in which they were set.
 // They are embedded in what they happen to and set again and again, so that the heap allocates nothing.
@@ -9,7 +12,6 @@ type event struct {
 	seq  uint64
 	pos  int  // index in the heap plus one; 0 when not set
 	slow bool // a timer: a paced world that waits for nothing else does not skip to it
-	fast bool // counted in heap.fast
 	act  actor
 }
 
@@ -18,9 +20,8 @@ type actor interface{ fire(ev *event) }
 
 // A heap holds the events that are set: a binary heap by (at, seq).
 type heap struct {
-	h    []*event
-	seq  uint64
-	fast int // events that are not slow: something is under way
+	h   []*event
+	seq uint64
 }
 
 func (q *heap) min() *event {
@@ -34,7 +35,6 @@ func (q *heap) min() *event {
 func (q *heap) set(ev *event, at time.Duration) {
 	q.seq++
 	ev.at, ev.seq = at, q.seq
-	q.count(ev, !ev.slow)
 	if ev.pos == 0 {
 		q.h = append(q.h, ev)
 		ev.pos = len(q.h)
@@ -49,7 +49,6 @@ func (q *heap) unset(ev *event) {
 	if ev.pos == 0 {
 		return
 	}
-	q.count(ev, false)
 	i, last := ev.pos-1, len(q.h)-1
 	ev.pos = 0
 	if i != last {
@@ -62,14 +61,9 @@ func (q *heap) unset(ev *event) {
 	}
 }
 
-func (q *heap) count(ev *event, fast bool) {
-	switch {
-	case fast && !ev.fast:
-		q.fast++
-	case !fast && ev.fast:
-		q.fast--
-	}
-	ev.fast = fast
+// busy reports whether something is under way: an event that is not slow.
+func (q *heap) busy() bool {
+	return slices.ContainsFunc(q.h, func(ev *event) bool { return !ev.slow })
 }
 
 func (q *heap) put(i int, ev *event) {

@@ -6,7 +6,7 @@ func (w *World) Remains() (conns, held, segments int) {
 	defer w.give()
 	for _, c := range w.open {
 		for i := range c.pipes {
-			segments += len(c.pipes[i].segs) - c.pipes[i].first
+			segments += len(c.pipes[i].segs)
 		}
 	}
 	return len(w.open), len(w.held), segments

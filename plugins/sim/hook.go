@@ -1,7 +1,7 @@
 package sim
 
 import (
-	"math"
+	"slices"
 	"time"
 )
 
@@ -31,29 +31,17 @@ func (w *World) AfterEvents(n int, f func()) {
 	defer w.give()
 	h := &hook{at: w.stats.Events + uint64(max(n, 0)), f: f}
 	w.counted = append(w.counted, h)
-	w.hookAt = min(w.hookAt, h.at)
 }
 
-// hooked calls the hooks that are due, without the turn.
-func (w *World) hooked() {
-	kept := w.counted[:0]
-	w.hookAt = math.MaxUint64
-	for _, h := range w.counted {
-		if h.at <= w.stats.Events {
-			w.due = append(w.due, h.f)
-			continue
+// hooks takes out those that are due.
+func (w *World) hooks() (due []func()) {
+	w.counted = slices.DeleteFunc(w.counted, func(h *hook) bool {
+		if h.at > w.stats.Events {
+			return false
 		}
-		w.hookAt = min(w.hookAt, h.at)
-		kept = append(kept, h)
-	}
-	clear(w.counted[len(kept):])
-	w.counted = kept
-	due := w.due
-	w.stirred = true
-	w.due = nil
-	w.give()
-	for _, f := range due {
-		f()
-	}
-	w.take()
+		w.due = append(w.due, h.f)
+		return true
+	})
+	due, w.due = w.due, nil
+	return due
 }

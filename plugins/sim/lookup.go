@@ -50,6 +50,6 @@ func (l *lookup) fire(*event) {
 	if l.canceled.Load() || l.in.dead {
 		return
 	}
-	w.trace(traceLookup, l.name, uint64(len(l.name)), 0)
+	w.trace("lookup", l.name, uint64(len(l.name)), 0)
 	l.done(l.name, nil)
 }

@@ -27,13 +27,14 @@ func (w *World) Node(name string) *Node {
 }
 
 func (w *World) nodeNamed(name string) *Node {
-	n := w.nodes[name]
-	if n == nil {
-		n = &Node{w: w, name: name, id: uint64(len(w.node) + 1)}
-		n.resume = event{act: n, slow: true}
-		w.nodes[name] = n
-		w.node = append(w.node, n)
+	for _, n := range w.nodes {
+		if n.name == name {
+			return n
+		}
 	}
+	n := &Node{w: w, name: name, id: uint64(len(w.nodes) + 1)}
+	n.resume = event{act: n, slow: true}
+	w.nodes = append(w.nodes, n)
 	return n
 }
 
@@ -63,7 +64,7 @@ func (n *Node) pause(d time.Duration) {
 	}
 	n.paused = true
 	w.stats.Pauses++
-	w.trace(tracePause, n.name, n.id, uint64(d))
+	w.trace("pause", n.name, n.id, uint64(d))
 	if until == forever {
 		w.events.unset(&n.resume)
 		return
@@ -98,7 +99,7 @@ func (n *Node) wake() {
 	w := n.w
 	n.paused = false
 	w.events.unset(&n.resume)
-	w.trace(traceUnpause, n.name, n.id, 0)
+	w.trace("unpause", n.name, n.id, 0)
 	for _, in := range n.instances {
 		for _, p := range in.ports {
 			p.serve()
@@ -138,7 +139,7 @@ func (n *Node) crash(silent bool) {
 	if silent {
 		how++
 	}
-	w.trace(traceCrash, n.name, uint64(len(cos)), how)
+	w.trace("crash", n.name, uint64(len(cos)), how)
 	n.paused, n.dark = false, silent
 	w.events.unset(&n.resume)
 	for _, in := range n.instances {

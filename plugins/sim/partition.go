@@ -18,7 +18,7 @@ func (w *World) Partition(a, b string, both bool) {
 func (w *World) part(from, to *Node, by *parting) {
 	w.parted[[2]*Node{from, to}] = by
 	w.stats.Partitions++
-	w.trace(tracePartition, from.name+"|"+to.name, from.id, to.id)
+	w.trace("partition", from.name+"|"+to.name, from.id, to.id)
 }
 
 // partFor is a partition that ends by itself.
@@ -33,22 +33,22 @@ func (w *World) partFor(from, to *Node, d time.Duration) {
 func (w *World) Heal() {
 	w.take()
 	defer w.give()
-	w.trace(traceHeal, "all", 0, 0)
+	w.trace("heal", "all", 0, 0)
 	clear(w.parted)
 	for _, c := range w.open {
 		for i := range c.pipes {
 			p := &c.pipes[i]
 			if p.clogged > w.Now() {
 				p.clogged = 0
-				if p.ev.pos != 0 && p.first < len(p.segs) {
+				if p.ev.pos != 0 && len(p.segs) > 0 {
 					p.ev.slow = false
-					w.events.set(&p.ev, max(p.segs[p.first].at, w.Now()))
+					w.events.set(&p.ev, max(p.segs[0].at, w.Now()))
 				}
 			}
 		}
 	}
 	w.unhold()
-	for _, n := range w.node {
+	for _, n := range w.nodes {
 		n.wake()
 	}
 }
@@ -89,6 +89,6 @@ func (p *parting) fire(*event) {
 		return // it was healed, or is another one by now
 	}
 	delete(p.w.parted, key)
-	p.w.trace(traceHeal, p.from.name+"|"+p.to.name, p.from.id, p.to.id)
+	p.w.trace("heal", p.from.name+"|"+p.to.name, p.from.id, p.to.id)
 	p.w.unhold()
 }

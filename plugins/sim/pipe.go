@@ -13,7 +13,6 @@ type pipe struct {
 	ev      event // the first segment arrives
 	room    event // signaled when there is room
 	segs    []segment
-	first   int
 	bytes   int           // in segs
 	sending time.Duration // until when the sender's link is busy
 	clogged time.Duration // until when nothing passes
@@ -56,24 +55,17 @@ func (p *pipe) push(s segment) {
 	s.at = now + w.delay() + late // and not before those ahead of it
 	p.segs = append(p.segs, s)
 	p.bytes += len(s.b)
-	if len(p.segs)-p.first == 1 {
+	if len(p.segs) == 1 {
 		w.events.set(&p.ev, s.at)
 	}
 }
 
 // pop takes the first segment.
 func (p *pipe) pop() segment {
-	s := p.segs[p.first]
-	p.segs[p.first] = segment{}
-	if p.first++; p.first == len(p.segs) {
-		p.segs, p.first = p.segs[:0], 0
-	} else {
-		if p.first >= 32 && p.first*2 > len(p.segs) {
-			n := copy(p.segs, p.segs[p.first:])
-			clear(p.segs[n:])
-			p.segs, p.first = p.segs[:n], 0
-		}
-		p.c.w.events.set(&p.ev, max(p.segs[p.first].at, p.c.w.Now()))
+	s := p.segs[0]
+	p.segs[0] = segment{}
+	if p.segs = p.segs[1:]; len(p.segs) > 0 {
+		p.c.w.events.set(&p.ev, max(p.segs[0].at, p.c.w.Now()))
 	}
 	return s
 }
@@ -83,11 +75,10 @@ func (p *pipe) clear() {
 	w := p.c.w
 	w.events.unset(&p.ev)
 	w.events.unset(&p.room)
-	for i := p.first; i < len(p.segs); i++ {
-		w.recycle(p.segs[i].b)
-		p.segs[i] = segment{}
+	for _, s := range p.segs {
+		w.recycle(s.b)
 	}
-	p.segs, p.first, p.bytes, p.due, p.ev.slow = p.segs[:0], 0, 0, false, false
+	p.segs, p.bytes, p.due, p.ev.slow = nil, 0, false, false
 }
 
 // fire is the arrival of the first segment, or of the news that there is room.
@@ -103,7 +94,7 @@ func (p *pipe) fire(ev *event) {
 		from.pump()
 		return
 	}
-	if p.first == len(p.segs) {
+	if len(p.segs) == 0 {
 		return
 	}
 	switch {
@@ -123,7 +114,7 @@ func (p *pipe) fire(ev *event) {
 // deliver hands the first segment to the end that it leads to, unless a fault is drawn.
 func (p *pipe) deliver(from, to *end) {
 	w := p.c.w
-	if p.segs[p.first].kind == segmentData && !to.closed && w.rates.partition > 0 && w.drawFault(p, from, to) {
+	if p.segs[0].kind == segmentData && !to.closed && w.rates.partition > 0 && w.drawFault(p, from, to) {
 		return
 	}
 	s := p.pop()
@@ -137,18 +128,18 @@ func (p *pipe) deliver(from, to *end) {
 	switch {
 	case to.closed:
 		w.stats.Dropped++
-		w.trace(traceDrop, to.port.inst.name, p.c.id, uint64(len(s.b)))
+		w.trace("drop", to.port.inst.name, p.c.id, uint64(len(s.b)))
 		if in := to.port.inst; in.dead && !in.node.dark && s.kind == segmentData {
 			p.c.pipes[to.side].push(segment{kind: segmentReset}) // whoever lives there now knows nothing of it
 		}
 	case s.kind == segmentClose:
-		w.trace(traceClose, to.port.inst.name, p.c.id, 0)
+		w.trace("close", to.port.inst.name, p.c.id, 0)
 		to.hangup(na.WithText(na.ErrPeerLost, "the peer closed the connection"))
 	case s.kind == segmentReset:
-		w.trace(traceReset, to.port.inst.name, p.c.id, 0)
+		w.trace("reset", to.port.inst.name, p.c.id, 0)
 		to.hangup(na.WithText(na.ErrPeerLost, "the connection was reset"))
 	default:
-		w.trace(traceSegment, to.port.inst.name, p.c.id<<1|uint64(p.side), sum(s.b))
+		w.trace("segment", to.port.inst.name, p.c.id<<1|uint64(p.side), sum(s.b))
 		to.feed(s.b)
 	}
 	w.recycle(s.b)

@@ -64,7 +64,7 @@ func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	in.eng = engine.New(cls, opts)
 	in.name = in.eng.Addr().Name()
 	in.node.instances = append(in.node.instances, in)
-	w.trace(traceOpen, in.name, uint64(len(in.node.instances)), 0)
+	w.trace("open", in.name, uint64(len(in.node.instances)), 0)
 	return &domain{in.eng, in.node}, nil
 }
 

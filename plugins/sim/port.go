@@ -15,7 +15,7 @@ type port struct {
 	inst  *instance
 	e     *engine.Endpoint
 	wakes atomic.Uint64
-	poked atomic.Bool
+	poked atomic.Bool // look is in World.todo
 	held  atomic.Bool // FlushSoon was called
 	shut  atomic.Bool
 	gone  atomic.Bool // released, or its node has crashed
@@ -110,7 +110,7 @@ func (p *port) Wake() {
 	}
 	w.mu.Lock()
 	if fresh {
-		w.poked = append(w.poked, p)
+		w.todo = append(w.todo, p.look)
 		w.asked.Store(true)
 	}
 	if w.waiting.Load() > 0 {
@@ -177,7 +177,7 @@ func (p *port) idle() bool {
 
 func (p *port) poll() {
 	p.late = false
-	p.w.trace(traceTimer, p.inst.name, uint64(p.e.ID()), 0)
+	p.w.trace("timer", p.inst.name, uint64(p.e.ID()), 0)
 	p.e.Poll(p.w.Now())
 	p.setTimer()
 }
@@ -197,6 +197,7 @@ func (p *port) setTimer() {
 
 // look follows a Wake: the engine may have a new timer, a coroutine what it waits for.
 func (p *port) look() {
+	p.poked.Store(false)
 	p.setTimer()
 	if p.held.Swap(false) && p.loose.pos == 0 && !p.gone.Load() && p.e.Held() { // it may have left by now
 		p.w.events.set(&p.loose, p.w.after(attendAfter))

@@ -56,7 +56,7 @@ func (n *Node) post() error {
 		}
 	}
 	w.failed.Add(1)
-	w.trace(tracePost, n.name, n.id, uint64(na.CodeOf(err)))
+	w.trace("post fails", n.name, n.id, uint64(na.CodeOf(err)))
 	return err
 }
 
@@ -89,25 +89,29 @@ type endpoint struct {
 	node *Node
 }
 
-// fails ends the operation of t if its post fails.
-func (e *endpoint) fails(t na.Ticket) bool {
+// fails ends the operation of t if its post fails. local is memory that was acquired for it, or nil.
+func (e *endpoint) fails(t na.Ticket, local *na.Mem) bool {
 	err := e.node.post()
-	if err != nil {
-		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+	if err == nil {
+		return false
 	}
-	return err != nil
+	if local != nil {
+		local.Release()
+	}
+	t.Finish(na.Result{Err: err, Fate: na.NotRun})
+	return true
 }
 
 // Lookup implements na.Endpoint.
 func (e *endpoint) Lookup(t na.Ticket, text string) {
-	if !e.fails(t) {
+	if !e.fails(t, nil) {
 		e.Endpoint.Lookup(t, text)
 	}
 }
 
 // SendUnexpected implements na.Endpoint.
 func (e *endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
-	if e.fails(t) {
+	if e.fails(t, nil) {
 		e.ReturnRoom(to, len(buf)) // a claim ends with the send
 		return
 	}
@@ -116,47 +120,37 @@ func (e *endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byt
 
 // Withdraw implements na.Endpoint.
 func (e *endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
-	if !e.fails(t) {
+	if !e.fails(t, nil) {
 		e.Endpoint.Withdraw(t, to, id)
 	}
 }
 
 // SendExpected implements na.Endpoint.
 func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, most int) {
-	if !e.fails(t) {
+	if !e.fails(t, nil) {
 		e.Endpoint.SendExpected(t, to, tag, buf, most)
 	}
 }
 
 // RecvExpected implements na.Endpoint.
 func (e *endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byte, most int) {
-	if !e.fails(t) {
+	if !e.fails(t, nil) {
 		e.Endpoint.RecvExpected(t, from, tag, buf, most)
 	}
 }
 
 // Put implements na.Endpoint.
 func (e *endpoint) Put(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
-	if !e.failsMove(t, local) {
+	if !e.fails(t, local) {
 		e.Endpoint.Put(t, local, loff, to, key, roff, n)
 	}
 }
 
 // Get implements na.Endpoint.
 func (e *endpoint) Get(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
-	if !e.failsMove(t, local) {
+	if !e.fails(t, local) {
 		e.Endpoint.Get(t, local, loff, to, key, roff, n)
 	}
-}
-
-// failsMove ends the move of t, whose local memory was acquired for it, if its post fails.
-func (e *endpoint) failsMove(t na.Ticket, local *na.Mem) bool {
-	err := e.node.post()
-	if err != nil {
-		local.Release()
-		t.Finish(na.Result{Err: err, Fate: na.NotRun})
-	}
-	return err != nil
 }
 
 // Lease implements na.Endpoint.

@@ -152,7 +152,7 @@ func TestGoldenWorld(t *testing.T) {
 		})
 	}
 	require.NoError(t, w.Run(0))
-	require.Equal(t, uint64(0x4eba63776a8fbf20), w.Hash())
+	require.Equal(t, uint64(0x8cc7f58ba43cd868), w.Hash())
 }
 
 // Other processes, on one and on two processors, with and without the race detector, see the same.

@@ -71,9 +71,14 @@ func (w *World) Run(limit time.Duration) error {
 			mine = true
 			w.over(c)
 		}
-		if len(w.due) > 0 || w.hookAt <= w.stats.Events {
+		if due := w.hooks(); len(due) > 0 {
+			w.stirred = true
 			mine = false
-			w.hooked()
+			w.give()
+			for _, f := range due {
+				f()
+			}
+			w.take()
 			mine = true
 			continue
 		}
@@ -188,7 +193,7 @@ func (w *World) resume(c *coroutine) bool {
 	c.ready, c.port = nil, nil
 	w.stats.Resumes++
 	w.stirred = true
-	w.trace(traceResume, c.name, c.id, 0)
+	w.trace("resume", c.name, c.id, 0)
 	w.cur = c
 	w.give()
 	w.watchdog.steps.Add(1)

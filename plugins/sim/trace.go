@@ -8,59 +8,19 @@ import (
 	"time"
 )
 
-// traceKind says what an entry of the trace is. The numbers are part of the hash.
-type traceKind uint8
-
-const (
-	traceNote traceKind = iota + 1
-	traceResume
-	traceEnd
-	traceDial
-	traceConnect
-	traceRefuse
-	traceSegment
-	traceClose
-	traceReset
-	traceDrop
-	traceCorrupt
-	traceClog
-	tracePause
-	traceUnpause
-	tracePartition
-	traceHeal
-	traceCrash
-	traceLookup
-	traceTimer
-	traceReady
-	traceTimeout
-	traceOpen
-	traceShort
-	traceLoss
-	traceDuplicate
-	traceReorder
-	tracePost
-)
-
-var traceText = [...]string{traceNote: "note", traceResume: "resume", traceEnd: "end", traceDial: "dial",
-	traceConnect: "connect", traceRefuse: "refuse", traceSegment: "segment", traceClose: "close", traceReset: "reset",
-	traceDrop: "drop", traceCorrupt: "corrupt", traceClog: "clog", tracePause: "pause", traceUnpause: "unpause",
-	tracePartition: "partition", traceHeal: "heal", traceCrash: "crash", traceLookup: "lookup", traceTimer: "timer",
-	traceReady: "ready", traceTimeout: "timeout", traceOpen: "open", traceShort: "short write",
-	traceLoss: "loss", traceDuplicate: "duplicate", traceReorder: "reorder", tracePost: "post fails"}
-
 // recent is how many entries a world keeps for its last words.
 const recent = 256
 
 // A traceEntry is one line of the trace.
 type traceEntry struct {
 	at   time.Duration
-	kind traceKind
+	kind string
 	who  string
 	a, b uint64
 }
 
 func (t *traceEntry) String() string {
-	return fmt.Sprintf("%14v %-11s %s %d %#x", t.at, traceText[t.kind], t.who, t.a, t.b)
+	return fmt.Sprintf("%14v %-11s %s %d %#x", t.at, t.kind, t.who, t.a, t.b)
 }
 
 // mix folds a value into a running hash; the steps are those of MurmurHash3's 64-bit rounds.
@@ -73,15 +33,14 @@ func mix(h, v uint64) uint64 {
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)
 
-// sum is what the trace keeps of delivered bytes.
+// sum is what the trace keeps of bytes.
 func sum(b []byte) uint64 { return uint64(crc32.Checksum(b, crcTable)) | uint64(len(b))<<32 }
 
-// trace adds an entry: to the hash, to the recent ones, and to Config.Trace. The name is for readers only: it follows
-// from the rest.
-func (w *World) trace(kind traceKind, who string, a, b uint64) {
+// trace adds an entry: to the hash, to the recent ones, and to Config.Trace. who is for readers only: it follows from the rest.
+func (w *World) trace(kind, who string, a, b uint64) {
 	now := time.Duration(w.now.Load())
 	w.traceMu.Lock()
-	w.hash = mix(mix(mix(w.hash, uint64(now)<<8|uint64(kind)), a), b)
+	w.hash = mix(mix(mix(mix(w.hash, uint64(now)), sum([]byte(kind))), a), b)
 	e := &w.recent[w.entries%recent]
 	w.entries++
 	*e = traceEntry{now, kind, who, a, b}
@@ -93,11 +52,7 @@ func (w *World) trace(kind traceKind, who string, a, b uint64) {
 
 // Note mixes an observation of the program into the trace: a completion with its code, a value that was read.
 func (w *World) Note(kind string, a, b uint64) {
-	h := uint64(14695981039346656037) // FNV-1a of the kind
-	for i := range len(kind) {
-		h = (h ^ uint64(kind[i])) * 1099511628211
-	}
-	w.trace(traceNote, kind, mix(h, a), b)
+	w.trace("note", kind, mix(sum([]byte(kind)), a), b)
 }
 
 // Hash is a fingerprint of everything that has happened: every delivered byte, fault, timer, resumed coroutine and

@@ -65,26 +65,20 @@ func (w *World) ask(f func(), now bool) {
 	w.mu.Unlock()
 }
 
-// settle runs what was asked for, and looks at the ports that were poked. The turn is held.
+// settle runs what was asked for. The turn is held.
 func (w *World) settle() {
 	for w.asked.Load() && !w.broken {
 		w.mu.Lock()
-		todo, poked := w.todo, w.poked
+		todo := w.todo
 		w.asked.Store(false)
 		w.todo, w.spare = w.spare[:0], nil
-		w.poked, w.poking = w.poking[:0], nil
 		w.mu.Unlock()
 		for _, f := range todo {
 			f()
 		}
 		clear(todo)
-		for i, p := range poked {
-			p.poked.Store(false)
-			p.look()
-			poked[i] = nil
-		}
 		w.mu.Lock()
-		w.spare, w.poking = todo[:0], poked[:0]
+		w.spare = todo[:0]
 		w.mu.Unlock()
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -14,11 +13,6 @@ import (
 type watchdog struct {
 	steps atomic.Uint64             // times that a coroutine was resumed
 	busy  atomic.Pointer[coroutine] // that runs
-
-	mu    sync.Mutex // guards the fields below
-	timer *time.Timer
-	seen  uint64 // steps, at the last look
-	looks int    // at which they were the same
 }
 
 // watchLooks is how often the watchdog looks before it says something.
@@ -26,37 +20,29 @@ const watchLooks = 5
 
 // watch has the watchdog look until stop is called.
 func (w *World) watch() (stop func()) {
-	d := &w.watchdog
 	if w.cfg.Patience < 0 {
 		return func() {}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.looks = 0
-	timer := time.AfterFunc(w.cfg.Patience/watchLooks, w.watched)
-	d.timer = timer
-	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		timer.Stop()
-		d.timer = nil
-	}
+	over := make(chan struct{})
+	go w.watchUntil(over)
+	return func() { over <- struct{}{} }
 }
 
-func (w *World) watched() {
-	d := &w.watchdog
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.timer == nil {
-		return
+func (w *World) watchUntil(over chan struct{}) {
+	look := time.NewTicker(w.cfg.Patience / watchLooks)
+	defer look.Stop()
+	for seen, looks := uint64(0), 0; ; {
+		select {
+		case <-over:
+			return
+		case <-look.C:
+		}
+		if c, steps := w.watchdog.busy.Load(), w.watchdog.steps.Load(); c == nil || steps != seen {
+			seen, looks = steps, 0
+		} else if looks++; looks == watchLooks {
+			w.complain(c)
+		}
 	}
-	c, steps := d.busy.Load(), d.steps.Load()
-	if c == nil || steps != d.seen {
-		d.seen, d.looks = steps, 0
-	} else if d.looks++; d.looks == watchLooks {
-		w.complain(c)
-	}
-	d.timer.Reset(w.cfg.Patience / watchLooks)
 }
 
 // complain says which coroutine keeps the world, and where.

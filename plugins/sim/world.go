@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,15 +28,13 @@ type World struct {
 	waiting  atomic.Int32 // who sleeps on cond
 	takers   int          // those of them who want nothing but the turn
 	turn     bool
-	asked    atomic.Bool // todo or poked is not empty
+	asked    atomic.Bool // todo is not empty
 	todo     []func()
 	spare    []func() // the other half of todo
 	rand     rng      // for programs: incarnations, tokens
 	posting  rng      // which post fails
 	waiters  []*waiter
 	idleFrom time.Time // since when an idle paced world has waited; zero when it does not
-	poked    []*port   // ports whose Wake was called
-	poking   []*port   // the other half of poked
 
 	// What follows belongs to the turn.
 	faults  Faults
@@ -47,15 +44,13 @@ type World struct {
 	events  heap
 	stats   Stats
 	named   map[string]*instance // who listens
-	nodes   map[string]*Node
-	node    []*Node          // in the order of their making
-	lost    map[string]*Node // whose names went with a crash
-	names   int              // nodes of classes without a name so far
+	nodes   []*Node              // in the order of their making
+	lost    map[string]*Node     // whose names went with a crash
+	names   int                  // nodes of classes without a name so far
 	conns   uint64
 	open    []*conn  // in the order of their making
 	due     []func() // hooks that Run is to call
 	counted []*hook  // hooks that wait for a number of events
-	hookAt  uint64   // the first of these
 	held    []*event
 	parted  map[[2]*Node]*parting
 	iov     [][]byte
@@ -71,10 +66,10 @@ func NewWorld(cfg Config) *World {
 		panic(err)
 	}
 	w := &World{
-		cfg: cfg.withDefaults(), faults: cfg.Faults, hookAt: math.MaxUint64, rates: cfg.Faults.rates(), hash: mix(0, 1),
+		cfg: cfg.withDefaults(), faults: cfg.Faults, rates: cfg.Faults.rates(), hash: mix(0, 1),
 		rand: newRNG(cfg.Seed, 1), chance: newRNG(cfg.Seed, 2), order: newRNG(cfg.Seed, 3), posting: newRNG(cfg.Seed, 4),
 		recent: make([]traceEntry, recent),
-		named:  map[string]*instance{}, nodes: map[string]*Node{}, parted: map[[2]*Node]*parting{}, lost: map[string]*Node{},
+		named:  map[string]*instance{}, parted: map[[2]*Node]*parting{}, lost: map[string]*Node{},
 	}
 	w.cond.L = &w.mu
 	w.again.Store(w.rates.again)
@@ -91,13 +86,11 @@ func (w *World) Now() time.Duration { return time.Duration(w.now.Load()) }
 func (w *World) Rand(b []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(b) > 0 {
-		v := w.rand.pcg.Uint64()
-		for i := 0; i < 8 && len(b) > 0; i++ {
-			b[0] = byte(v)
-			v >>= 8
-			b = b[1:]
+	for i, v := 0, uint64(0); i < len(b); i, v = i+1, v>>8 {
+		if i%8 == 0 {
+			v = w.rand.pcg.Uint64()
 		}
+		b[i] = byte(v)
 	}
 }
 
