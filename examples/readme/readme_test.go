@@ -206,6 +206,22 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// TestPagesAreShort: the pages that are written by hand can be read in an afternoon.
+func TestPagesAreShort(t *testing.T) {
+	words := 0
+	err := filepath.WalkDir(filepath.Join(root, "docs"), func(name string, _ os.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != ".md" || filepath.Base(name) == "GUARANTEES.md" {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		words += len(strings.Fields(string(b)))
+		return err
+	})
+	require.NoError(t, err)
+	require.Greater(t, words, 5000)
+	require.LessOrEqual(t, words, 22_000)
+}
+
 // sources returns the text of the files of a package that match.
 func sources(t *testing.T, dir, pattern string) string {
 	t.Helper()
