@@ -24,9 +24,9 @@ type Config struct {
 	Workers int
 	// Grace bounds how long Serve and Shutdown let what is under way end. Zero means 10 s, negative not at all.
 	Grace time.Duration
-	// Contexts is how many contexts, with a goroutine each in Serve, share the port, for machines with many cores: 0 is one. Calls
-	// to one Peer always leave by the same context. Others choose which one they call: context 2 has the node's address with "#2"
-	// at its end, and without that it is the first. On "tcp://" only.
+	// Contexts is how many contexts, with a goroutine each in Serve, share the port, for machines with many cores: 0 is one. Peers
+	// are spread over them: each always reaches the same one, and answers and calls back leave by that. Calls to one Peer always
+	// leave by the same context. On "tcp://" only: over other transports open a Node with an address of its own for each core.
 	Contexts int
 	// Reflect tells peers what n serves, with the types of input and output: for "qs rpcs".
 	Reflect bool
@@ -51,7 +51,8 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		bad("Contexts is %d, want 1 to 256, or 0 for 1", c.Contexts)
 	}
 	if c.Contexts > 1 && scheme != "tcp" {
-		bad("Contexts is %d, but several share a port on tcp:// only", c.Contexts)
+		bad("Contexts is %d, but several share an address on tcp:// only, not on %q; open a Node for each, at addresses of their own",
+			c.Contexts, addr)
 	}
 	if c.TLS != nil && scheme != "tcp" {
 		bad("TLS is for tcp://, not %q", addr)
@@ -86,7 +87,11 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	}
 	if c.TLS != nil || c.Contexts > 1 {
 		c.HG.NA.Contexts = max(c.HG.NA.Contexts, c.Contexts)
-		own := tcp.New(tcp.Options{TLS: c.TLS, ReusePort: c.Contexts > 1})
+		opts := tcp.Options{TLS: c.TLS}
+		if c.Contexts > 1 {
+			opts.ReusePort, opts.Spread = true, c.Contexts
+		}
+		own := tcp.New(opts)
 		c.HG.NA.Plugins = append(c.HG.NA.Plugins[:len(c.HG.NA.Plugins):len(c.HG.NA.Plugins)], own)
 	}
 	return c, nil

@@ -1,7 +1,12 @@
 package quicksilver_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,8 +15,70 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// TestContexts: several contexts share a port; each is reached by its number, and each is driven by Serve.
+// TestContexts: 64 peers meet 4 contexts that share a port. Each always reaches the same one, which pulls what it lends and calls
+// it back over the same session; and all four have peers.
 func TestContexts(t *testing.T) {
+	t.Parallel()
+	type visit struct {
+		From string
+		Body qs.Source
+	}
+	const contexts, peers = 4, 64
+	where := qs.Define[struct{}, int]("test/where")
+	visits, back := qs.Define[visit, int]("test/visit"), qs.Define[struct{}, string]("test/back")
+	body := noise(3, 200_000) // more than fits a message: it has a connection of its own
+	s := server(t, qs.Config{Contexts: contexts}, func(n *qs.Node) {
+		_, err := n.HG().Class().Register(where.Name(), func(r hg.Incoming) error { return r.Respond(r.Queue().ID(), nil) })
+		require.NoError(t, err)
+		visits.Handle(n, func(ctx context.Context, in visit) (int, error) {
+			if got, err := io.ReadAll(in.Body.Reader(ctx)); err != nil || !bytes.Equal(got, body) {
+				return 0, fmt.Errorf("%d bytes: %w", len(got), err)
+			}
+			name, err := back.Call(ctx, qs.CallOf(ctx).Peer, struct{}{})
+			if err == nil && name != in.From {
+				err = fmt.Errorf("%s was called back, and %s has answered", in.From, name)
+			}
+			return 0, err
+		})
+	})
+	var (
+		mu    sync.Mutex
+		errs  []error
+		found = map[int]int{} // peers of each context
+		all   sync.WaitGroup
+	)
+	for i := range peers {
+		name := fmt.Sprint("peer ", i)
+		c := open(t, "tcp://", qs.Config{})
+		back.Handle(c, func(context.Context, struct{}) (string, error) { return name, nil })
+		to := peer(t, c, s.Addr().String())
+		all.Go(func() {
+			first, err := where.Call(within(t), to, struct{}{})
+			for range 3 {
+				_, verr := visits.Call(within(t), to, visit{name, qs.Lend(body)})
+				at, werr := where.Call(within(t), to, struct{}{})
+				if err = errors.Join(err, verr, werr); at != first {
+					err = errors.Join(err, fmt.Errorf("%s has reached context %d, and then %d", name, first, at))
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			found[first]++
+			errs = append(errs, err)
+		})
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(errs...))
+	require.Len(t, found, contexts, "%v", found)
+	sessions := 0
+	for _, hctx := range s.HG().Class().Contexts() {
+		sessions += hctx.Stats().NA.Peers
+	}
+	require.Equal(t, peers, sessions, "each peer has one")
+}
+
+// TestContextsByNumber: a context is reached by its number, too, from whichever of the caller's.
+func TestContextsByNumber(t *testing.T) {
 	t.Parallel()
 	where := qs.Define[struct{}, int]("test/where")
 	const contexts = 3
@@ -20,13 +87,14 @@ func TestContexts(t *testing.T) {
 		require.NoError(t, err)
 	})
 	c := open(t, "tcp://", qs.Config{Contexts: contexts})
-	for i := range contexts {
-		addr := s.Addr().String()
-		if i > 0 {
-			addr += fmt.Sprint("#", i)
-		}
-		got, err := where.Call(within(t), peer(t, c, addr), struct{}{})
+	for i := 1; i < contexts; i++ {
+		got, err := where.Call(within(t), peer(t, c, fmt.Sprintf("%v#%d", s.Addr(), i)), struct{}{})
 		require.NoError(t, err)
 		require.Equal(t, i, got)
+	}
+	for _, addr := range []string{"udp://127.0.0.1:0", "sm://*"} {
+		_, err := qs.Open(addr, qs.Config{Contexts: contexts})
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		require.ErrorContains(t, err, "open a Node for each, at addresses of their own")
 	}
 }

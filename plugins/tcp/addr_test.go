@@ -185,10 +185,10 @@ func TestListenErrors(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	_, err := na.Open("tcp://", na.Config{Plugins: []na.Plugin{tcp.New(tcp.Options{
-		Advertise: "host:1", MaxHalfOpen: -1, HandshakeTimeout: -1, WriteTimeout: -1,
+		Advertise: "host:1", Spread: 257, MaxHalfOpen: -1, HandshakeTimeout: -1, WriteTimeout: -1,
 	})}})
 	require.ErrorIs(t, err, na.ErrInvalid)
-	for _, field := range []string{"Advertise", "MaxHalfOpen", "HandshakeTimeout", "WriteTimeout"} {
+	for _, field := range []string{"Advertise", "Spread", "MaxHalfOpen", "HandshakeTimeout", "WriteTimeout"} {
 		require.ErrorContains(t, err, field)
 	}
 }

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"slices"
@@ -22,8 +23,9 @@ type door struct {
 	main   *listener // nil when there is none
 	guests lobby
 
-	mu   sync.Mutex // guards the fields below, and the listeners; taken inside an endpoint's lock
-	open []carrier  // that have not been shut, in the order of their ids
+	mu   sync.Mutex  // guards the fields below, and the listeners; taken inside an endpoint's lock
+	open []carrier   // that have not been shut, in the order of their ids
+	shy  []*listener // that accept once there are Options.Spread contexts
 }
 
 // A carrier is what a context of the class has, to those who connect.
@@ -89,7 +91,13 @@ func (d *domain) join(ca carrier) (own *listener, err error) {
 	p.open = append(p.open, ca)
 	if starts != nil && !starts.started {
 		starts.started = true
-		go d.acceptLoop(starts)
+		p.shy = append(p.shy, starts)
+	}
+	if len(p.open) >= d.opts.Spread {
+		for _, l := range p.shy {
+			go d.acceptLoop(l)
+		}
+		p.shy = nil
 	}
 	return own, nil
 }
@@ -109,6 +117,13 @@ func (p *door) part(ca carrier, own *listener) {
 		p.main.close()
 	}
 	p.guests.clear()
+}
+
+// spread chooses the context for a peer that does not say which it wants.
+func (d *domain) spread(hello *frame.Greeting) {
+	if n := uint64(d.opts.Spread); n > 0 && hello.Target == 0 {
+		hello.Target = uint16((binary.LittleEndian.Uint64(hello.Incarnation[:]) + uint64(hello.Context)) % n)
+	}
 }
 
 // carrier returns the open carrier of a target id, or nil.

@@ -185,6 +185,7 @@ func (g *guest) parse() error {
 
 // greet hands the connection over to the context that the HELLO names.
 func (g *guest) greet(hello *frame.Greeting) (err error) {
+	g.d.spread(hello)
 	to := g.d.carrier(int(hello.Target))
 	if to == nil {
 		return na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", hello.Target))

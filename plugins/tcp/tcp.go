@@ -29,6 +29,10 @@ type Options struct {
 	// connections over them. The first is bound exclusively and then opened to siblings of the same user. It helps
 	// where many connections are made on many cores. Not on Windows.
 	ReusePort bool
+	// Spread is the number of contexts over which peers are spread that connect to the address without a number: each context
+	// of a peer always reaches the same one. Nobody is let in before so many contexts have been made. Zero means that they reach
+	// the first.
+	Spread int
 	// Portable reads with goroutines even where the context's poller could.
 	Portable bool
 	// Unassisted leaves a context alone that nobody drives: peers are served only inside Progress. Not with Portable.
@@ -95,6 +99,9 @@ func (o *Options) validate() error {
 	}
 	if o.ReusePort && runtime.GOOS == "windows" {
 		bad("ReusePort", o.ReusePort, "false on Windows, where a shared port can be stolen by any process")
+	}
+	if o.Spread < 0 || o.Spread > 256 {
+		bad("Spread", o.Spread, "a number of contexts up to 256, or 0")
 	}
 	if o.MaxHalfOpen < 0 {
 		bad("MaxHalfOpen", o.MaxHalfOpen, "a number of connections, or 0 for 256")

@@ -38,6 +38,24 @@ func TestHandshake(t *testing.T) {
 	require.Zero(t, s.nctx.Stats().Outstanding)
 }
 
+// TestAnyContext: who asks for context 0 takes the one that the peer chooses, who asks for another one only that.
+func TestAnyContext(t *testing.T) {
+	for wanted, fine := range map[int]bool{0: true, 1: true, 2: false} {
+		s := newScript(t, na.Config{})
+		s.op(func(op *na.Op) error { return s.nctx.SendUnexpected(op, s.addr().WithTarget(wanted), 7, nil) })
+		l := s.dialed[0]
+		s.drain(l)
+		g := peerGreeting(5)
+		g.Context = 1
+		if err := s.hello(l, g); fine {
+			require.NoError(t, err)
+			require.EqualValues(t, 1, s.drain(l)[0].Context, "frames name the context that has answered")
+		} else {
+			require.ErrorContains(t, err, "is for another context")
+		}
+	}
+}
+
 func TestHandshakeRefuses(t *testing.T) {
 	for text, change := range map[string]func(g *frame.Greeting){
 		"protocol version 9":         func(g *frame.Greeting) { g.Version = 9 },
@@ -46,7 +64,6 @@ func TestHandshakeRefuses(t *testing.T) {
 		"of 255 bytes":               func(g *frame.Greeting) { g.Eager = 255 },
 		"of 49153 bytes":             func(g *frame.Greeting) { g.Eager = 48<<10 + 1 },
 		"for another context":        func(g *frame.Greeting) { g.Target = 1 },
-		"is for another context":     func(g *frame.Greeting) { g.Context = 1 },
 		"leads back to this process": func(g *frame.Greeting) { g.Incarnation = [16]byte{} },
 	} {
 		s := newScript(t, na.Config{})
