@@ -164,7 +164,7 @@ func (p *pushed) stream() *pushWriter {
 	if p.w == nil {
 		p.w = &pushWriter{p: p}
 		if p.ring {
-			p.w.tail = &ringWriter{c: p.call(), p: p}
+			p.w.tail = newRingWriter(p)
 		}
 	}
 	return p.w

@@ -140,7 +140,7 @@ func (p *pulled) reader(ctx context.Context) io.Reader {
 	}
 	if p.ring {
 		if p.tail == nil {
-			p.tail = &ringReader{c: p.call(), p: p}
+			p.tail = newRingReader(p)
 		}
 		p.tail.ctx = ctx
 		return p.tail

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
 // A ringCall is a handler's side of ringRPC.
@@ -46,75 +47,37 @@ var errRingAnswer = fmt.Errorf("quicksilver: %s: the caller answers a position t
 
 // A ringReader reads a From at its handler.
 type ringReader struct {
+	pieces.Reader
 	c    ringCall
 	p    *pulled
 	ctx  context.Context
 	buf  []byte
-	rest []byte // of buf
-	pos  int64  // bytes that were pulled
-	have int64  // bytes that the caller has read
+	pos  int64 // bytes that were pulled
+	have int64 // bytes that the caller has read
 	end  bool
-	err  error
 }
 
-func (r *ringReader) Read(b []byte) (int, error) {
-	if len(b) == 0 {
-		return 0, nil
-	}
-	if err := r.fetch(); err != nil {
-		return 0, err
-	}
-	n := copy(b, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
+func newRingReader(p *pulled) *ringReader {
+	r := &ringReader{c: p.call(), p: p}
+	r.Reader = pieces.Reader{Check: func() error { return p.check("Source") }, Next: r.pull}
+	return r
 }
 
-// WriteTo implements io.WriterTo.
-func (r *ringReader) WriteTo(w io.Writer) (total int64, err error) {
-	for {
-		if err := r.fetch(); err == io.EOF {
-			return total, nil
-		} else if err != nil {
-			return total, err
-		}
-		n, err := w.Write(r.rest)
-		if err == nil && n < len(r.rest) {
-			err = io.ErrShortWrite
-		}
-		r.rest = r.rest[n:]
-		total += int64(n)
-		if err != nil {
-			return total, err
-		}
-	}
-}
-
-// fetch waits until there is something in rest.
-func (r *ringReader) fetch() error {
-	if err := r.p.check("Source"); err != nil {
-		return err
-	}
-	if len(r.rest) > 0 || r.err != nil {
-		return r.err
-	}
-	r.err = r.pull()
-	return r.err
-}
-
-func (r *ringReader) pull() error {
+// pull waits for the next piece.
+func (r *ringReader) pull() ([]byte, error) {
 	if r.pos == r.have && r.end {
-		return io.EOF
+		return nil, io.EOF
 	}
 	have, end, err := r.c.say(r.ctx, r.pos, r.pos+1) // what was pulled is free now
 	switch {
 	case err != nil:
-		return err
+		return nil, err
 	case have < r.have || have > r.pos+ringSize || have == r.pos && !end:
-		return errRingAnswer
+		return nil, errRingAnswer
 	}
 	r.have, r.end = have, end
 	if have == r.pos {
-		return io.EOF
+		return nil, io.EOF
 	}
 	at := r.pos % ringSize
 	n := min(have-r.pos, ringPiece, ringSize-at)
@@ -124,18 +87,18 @@ func (r *ringReader) pull() error {
 	hctx := r.p.req.r.Queue()
 	ra, err := bulk.NewReaderAt(r.ctx, hctx, bulk.Stream{Peer: r.p.peer, Handle: r.p.handle})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := ra.ReadAt(r.buf[:n], at); err != nil && err != io.EOF {
-		return err
+		return nil, err
 	}
-	r.rest = r.buf[:n]
 	r.pos += n
-	return nil
+	return r.buf[:n], nil
 }
 
 // A ringWriter writes an Into at its handler.
 type ringWriter struct {
+	pieces.Writer
 	c    ringCall
 	p    *pushed
 	buf  []byte // to be pushed
@@ -144,48 +107,13 @@ type ringWriter struct {
 	err  error
 }
 
-func (w *ringWriter) Write(b []byte) (n int, err error) {
-	for len(b) > 0 {
-		room, err := w.room()
-		if err != nil {
-			return n, err
-		}
-		k := copy(room, b)
-		if err := w.add(k); err != nil {
-			return n, err
-		}
-		n += k
-		b = b[k:]
-	}
-	return n, nil
+func newRingWriter(p *pushed) *ringWriter {
+	w := &ringWriter{c: p.call(), p: p}
+	w.Writer = pieces.Writer{Room: w.room, Add: w.add}
+	return w
 }
 
-// ReadFrom implements io.ReaderFrom.
-func (w *ringWriter) ReadFrom(r io.Reader) (total int64, err error) {
-	for empty := 0; empty < 100; empty++ {
-		room, err := w.room()
-		if err != nil {
-			return total, err
-		}
-		n, err := r.Read(room)
-		if n > 0 {
-			empty = 0
-			if err := w.add(n); err != nil {
-				return total, err
-			}
-			total += int64(n)
-		}
-		if err == io.EOF {
-			return total, nil
-		}
-		if err != nil {
-			return total, err
-		}
-	}
-	return total, io.ErrNoProgress
-}
-
-// room returns where the next bytes go.
+// room returns where the next bytes go. There is always some.
 func (w *ringWriter) room() ([]byte, error) {
 	if err := w.p.check("Sink"); err != nil {
 		return nil, err

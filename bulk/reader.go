@@ -5,14 +5,15 @@ import (
 	"io"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
 // A Reader reads the memory of a handle from its beginning to its end. It reads ahead: a window of pieces is under way
 // while the caller deals with what has come. One goroutine at a time reads; Close may be called by any.
 type Reader struct {
-	w    window
-	cur  *piece // whose end is rest
-	rest []byte // arrived and not read
+	w   window
+	in  pieces.Reader
+	cur *piece // that in reads
 }
 
 var (
@@ -27,66 +28,34 @@ func NewReader(ctx context.Context, hctx *hg.Context, s Stream) (*Reader, error)
 	if err := r.w.init(ctx, hctx, Pull, s); err != nil {
 		return nil, err
 	}
+	r.in = pieces.Reader{Check: r.w.failed, Next: r.next}
 	return r, nil
 }
 
 // Read reads what has arrived, and waits if nothing has.
-func (r *Reader) Read(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	if err := r.fetch(); err != nil {
-		return 0, err
-	}
-	n := copy(p, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
+func (r *Reader) Read(p []byte) (int, error) { return r.in.Read(p) }
 
 // WriteTo writes everything that was not read to to, from the buffers that it arrives in.
-func (r *Reader) WriteTo(to io.Writer) (total int64, err error) {
-	for {
-		if err := r.fetch(); err == io.EOF {
-			return total, nil
-		} else if err != nil {
-			return total, err
-		}
-		n, err := to.Write(r.rest)
-		if err == nil && n < len(r.rest) {
-			err = io.ErrShortWrite
-		}
-		r.rest = r.rest[n:]
-		total += int64(n)
-		if err != nil {
-			return total, err
-		}
-	}
-}
+func (r *Reader) WriteTo(to io.Writer) (int64, error) { return r.in.WriteTo(to) }
 
-// fetch waits until there is something in rest.
-func (r *Reader) fetch() error {
-	if err := r.w.failed(); err != nil {
-		return err
-	}
-	if len(r.rest) > 0 {
-		return nil
-	}
+// next waits for the next piece.
+func (r *Reader) next() ([]byte, error) {
 	if r.cur != nil {
 		r.w.keep(r.cur)
 		r.cur = nil
 	}
 	if err := r.ahead(); err != nil {
-		return err
+		return nil, err
 	}
 	p, err := r.w.oldest()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if p == nil {
-		return io.EOF
+		return nil, io.EOF
 	}
-	r.cur, r.rest = p, p.buf[:p.n]
-	return r.ahead()
+	r.cur = p
+	return p.buf[:p.n], r.ahead()
 }
 
 // ahead fills the window.

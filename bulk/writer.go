@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -13,6 +14,7 @@ import (
 // the caller goes on, and an error is told by a later Write, Flush or Close. One goroutine at a time uses it.
 type Writer struct {
 	w      window
+	out    pieces.Writer
 	cur    *piece // being filled, to cur.n
 	closed bool
 	err    error // of Close
@@ -23,9 +25,6 @@ var (
 	_ io.ReaderFrom  = (*Writer)(nil)
 )
 
-// maxEmptyReads is how often in a row a Read may give nothing and no error.
-const maxEmptyReads = 100
-
 // NewWriter returns a writer of s. What was written is complete only when Flush or Close has returned without error; to
 // give up without waiting for the peer end ctx. The error is one of those of Transfer.
 func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error) {
@@ -33,61 +32,16 @@ func NewWriter(ctx context.Context, hctx *hg.Context, s Stream) (*Writer, error)
 	if err := w.w.init(ctx, hctx, Push, s); err != nil {
 		return nil, err
 	}
+	w.out = pieces.Writer{Room: w.room, Add: w.add, Full: w.full}
 	return w, nil
 }
 
 // Write copies p, and waits when the window is full. The error matches na.ErrOverflow when p does not fit the handle; as
 // much as does is written.
-func (w *Writer) Write(p []byte) (n int, err error) {
-	for len(p) > 0 {
-		room, err := w.room()
-		if err != nil {
-			return n, err
-		}
-		if len(room) == 0 {
-			return n, w.full()
-		}
-		k := copy(room, p)
-		if err := w.add(k); err != nil {
-			return n, err
-		}
-		p = p[k:]
-		n += k
-	}
-	return n, nil
-}
+func (w *Writer) Write(p []byte) (n int, err error) { return w.out.Write(p) }
 
 // ReadFrom writes what from gives up to its end, read straight into the buffers that it leaves from.
-func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
-	for empty := 0; empty < maxEmptyReads; empty++ {
-		room, err := w.room()
-		if err != nil {
-			return total, err
-		}
-		full := len(room) == 0
-		if full {
-			room = make([]byte, 1) // is that the end, too?
-		}
-		n, err := from.Read(room)
-		if n > 0 && full {
-			return total, w.full()
-		}
-		if n > 0 {
-			empty = 0
-			if err := w.add(n); err != nil {
-				return total, err
-			}
-			total += int64(n)
-		}
-		if err == io.EOF {
-			return total, nil
-		}
-		if err != nil {
-			return total, err
-		}
-	}
-	return total, io.ErrNoProgress
-}
+func (w *Writer) ReadFrom(from io.Reader) (int64, error) { return w.out.ReadFrom(from) }
 
 // room returns where the next bytes go; nothing when the handle is full.
 func (w *Writer) room() (_ []byte, err error) {

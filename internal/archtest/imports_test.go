@@ -43,6 +43,7 @@ var importRules = []importRule{
 	{pkg: "internal/mutant", std: true},
 	{pkg: "internal/fsmcheck", std: true},
 	{pkg: "internal/archtest", std: true},
+	{pkg: "internal/pieces", std: true},
 	{pkg: "internal/turns", std: true},
 	{pkg: "internal/transports/...", may: []string{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/leak",
@@ -52,7 +53,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		".", "hg/...", "bulk/...", "request/...", "debug", "rendezvous/...", "plugins/...", "internal/leak", "internal/long", "internal/mutant",
 	}, tests: true},
-	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp"}},
+	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
 }
 
