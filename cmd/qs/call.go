@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -18,7 +19,8 @@ import (
 const callUsage = `call [flags] ADDRESS METHOD [JSON]
 
 Calls a method of any program. The input goes as msgpack, which typed methods take, and the output is printed as JSON; bytes are
-base64 there. Without JSON the input is null. "qs rpcs ADDRESS" lists the methods.
+base64 there. Without JSON the input is null; @FILE stands for what is in a file, - for the standard input. "qs rpcs ADDRESS"
+lists the methods. What the method takes as a Source or a Sink stays empty.
 `
 
 func runCall(args []string, out io.Writer) error {
@@ -30,9 +32,12 @@ func runCall(args []string, out io.Writer) error {
 	if err := parse(fs, args, 2, 3); err != nil {
 		return err
 	}
-	method, text := fs.Arg(1), "null"
+	method, text := fs.Arg(1), []byte("null")
 	if fs.NArg() == 3 {
-		text = fs.Arg(2)
+		var err error
+		if text, err = argument(fs.Arg(2)); err != nil {
+			return fmt.Errorf("the input cannot be read: %w", err)
+		}
 	}
 	in, err := fromJSON(text)
 	if err != nil && !*raw {
@@ -62,7 +67,10 @@ func runCall(args []string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	if *raw {
-		b, err := h.CallRaw(ctx, []byte(fs.Arg(2)))
+		if fs.NArg() < 3 {
+			text = nil
+		}
+		b, err := h.CallRaw(ctx, text)
 		if err == nil {
 			_, err = out.Write(b)
 		}
@@ -83,6 +91,17 @@ func runCall(args []string, out io.Writer) error {
 	}
 	fmt.Fprintln(out, line)
 	return nil
+}
+
+// argument returns what an argument stands for.
+func argument(text string) ([]byte, error) {
+	switch name, file := strings.CutPrefix(text, "@"); {
+	case file:
+		return os.ReadFile(name)
+	case text == "-":
+		return io.ReadAll(os.Stdin)
+	}
+	return []byte(text), nil
 }
 
 // advise says of the error of a call what it was, what became of the request, and what can be done.

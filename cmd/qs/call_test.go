@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,6 +59,16 @@ func TestCall(t *testing.T) {
 	require.Contains(t, out.out.String(), "<nut>")
 	require.Equal(t, "hello", run(t, 0, "call", "-raw", addr, hg.PingRPC, "hello").out.String())
 	require.Equal(t, "null\n", run(t, 0, "call", addr, hg.HealthRPC).out.String())
+
+	file := filepath.Join(t.TempDir(), "order.json")
+	writeFile(t, file, []byte(`{"Item": "bolt", "Count": 1}`))
+	require.Contains(t, run(t, 0, "call", addr, "shop/order", "@"+file).out.String(), `"Count":2`)
+	require.Regexp(t, `the input cannot be read: open .*none`, run(t, 1, "call", addr, "shop/order", "@"+file+".none").errors.String())
+	for in, args := range map[string][]string{`{"Item": "nut", "Count": 2}`: {addr, "shop/order"}, "hello": {"-raw", addr, hg.PingRPC}} {
+		q := newQS(t, append(append([]string{"call"}, args...), "-")...)
+		q.cmd.Stdin = strings.NewReader(in)
+		require.Regexp(t, `"Count":3|^hello$`, q.start().wait(0).out.String())
+	}
 
 	for _, c := range []struct{ input, method, want string }{
 		{`{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},

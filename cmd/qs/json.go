@@ -8,8 +8,8 @@ import (
 )
 
 // fromJSON returns the value that a JSON text is, for a codec to encode: integers are integers, and null is a pointer that is nil.
-func fromJSON(text string) (any, error) {
-	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+func fromJSON(text []byte) (any, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {

@@ -1,49 +1,19 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
-	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
 )
-
-// writeCert writes a certificate for 127.0.0.1 that is its own authority, and its key.
-func writeCert(t *testing.T, dir string) (cert, key string) {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, &k.PublicKey, k)
-	require.NoError(t, err)
-	secret, err := x509.MarshalPKCS8PrivateKey(k)
-	require.NoError(t, err)
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600))
-	return cert, key
-}
 
 // TestTLS: every command that dials or serves takes the same three flags.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	cert, key := writeCert(t, t.TempDir())
+	cert, key := testcert.Write(t)
 	flags := []string{"-cert", cert, "-key", key, "-ca", cert}
 	with := func(command string, args ...string) []string {
 		return append(append([]string{command}, flags...), args...)
@@ -69,15 +39,15 @@ func TestTLS(t *testing.T) {
 // TestTLSForAll: without -ca a target takes origins that have no certificate.
 func TestTLSForAll(t *testing.T) {
 	t.Parallel()
-	cert, key := writeCert(t, t.TempDir())
+	cert, key := testcert.Write(t)
 	s := serve(t, "", "-cert", cert, "-key", key)
 	run(t, 0, "ping", "-count", "1", "-ca", cert, s.addr)
 }
 
 func TestTLSMistakes(t *testing.T) {
 	t.Parallel()
-	cert, key := writeCert(t, t.TempDir())
-	_, other := writeCert(t, t.TempDir())
+	cert, key := testcert.Write(t)
+	_, other := testcert.Write(t)
 	for _, c := range []struct {
 		code int
 		want string

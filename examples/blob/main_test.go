@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,6 +25,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -152,60 +154,54 @@ func TestFailOver(t *testing.T) {
 		n = 512 << 20
 	}
 	in := file(t, 2, n)
-	for _, c := range []struct {
-		name string
-		sig  os.Signal
-	}{{"killed", syscall.SIGKILL}, {"stopped", syscall.SIGSTOP}} {
-		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			other := serve(t, dir)
-			for _, what := range []string{"put", "get"} {
-				first := serve(t, dir)
-				store := first.addr + "," + other.addr
-				out := filepath.Join(t.TempDir(), "out")
-				args := []string{what, "a", in, store}
-				begun := func() bool {
-					parts, err := filepath.Glob(filepath.Join(dir, ".part-*"))
-					require.NoError(t, err)
-					for _, p := range parts {
-						if info, err := os.Stat(p); err == nil && info.Size() > 0 {
-							return true
-						}
-					}
-					return false
-				}
+	for name, sig := range map[string]os.Signal{"killed": syscall.SIGKILL, "stopped": syscall.SIGSTOP} {
+		for _, what := range []string{"put", "get"} {
+			t.Run(what+"/"+name, func(t *testing.T) {
+				t.Parallel() // what is stopped is noticed after a second or two
+				dir, out := t.TempDir(), filepath.Join(t.TempDir(), "out")
+				first, other := serve(t, dir), serve(t, dir)
+				args, begun := []string{what, "a", in, first.addr + "," + other.addr}, func() bool { return partBegun(t, dir) }
 				if what == "get" {
-					args[2] = out
-					begun = func() bool {
-						f, err := os.Open(out)
-						if err != nil {
-							return false
-						}
-						defer f.Close()
-						var b [1024]byte
-						_, _ = io.ReadFull(f, b[:])
-						return b != [1024]byte{}
-					}
+					require.NoError(t, os.Link(in, filepath.Join(dir, "a")))
+					args[2], begun = out, func() bool { return fileBegun(out) }
 				}
 				var said strings.Builder
 				cmd := command(args...)
 				cmd.Stderr = &said
 				require.NoError(t, cmd.Start())
 				eventually(t, "the transfer", begun)
-				require.NoError(t, first.Process.Signal(c.sig))
-				require.NoError(t, cmd.Wait(), "%s: %s", what, &said)
-				if what == "get" {
-					same(t, in, out)
+				require.NoError(t, first.Process.Signal(sig))
+				require.NoError(t, cmd.Wait(), &said)
+				if what == "put" {
+					out = filepath.Join(dir, "a")
 				}
+				same(t, in, out)
 				require.Equal(t, "a\n", blob(t, "ls", "a", other.addr))
-				left, err := filepath.Glob(filepath.Join(dir, ".part-*"))
-				require.NoError(t, err)
-				for _, l := range left { // of the server that is gone
-					require.NoError(t, os.Remove(l))
-				}
-			}
-		})
+			})
+		}
 	}
+}
+
+// partBegun reports whether a server has received some bytes of a file.
+func partBegun(t testing.TB, dir string) bool {
+	parts, err := filepath.Glob(filepath.Join(dir, ".part-*"))
+	require.NoError(t, err)
+	return slices.ContainsFunc(parts, func(part string) bool {
+		info, err := os.Stat(part)
+		return err == nil && info.Size() > 0
+	})
+}
+
+// fileBegun reports whether the first bytes of a file have come.
+func fileBegun(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var b [1024]byte
+	_, _ = io.ReadFull(f, b[:])
+	return b != [1024]byte{}
 }
 
 // SIGTERM in the middle of a get: the transfer ends well, and so does the server.
@@ -323,4 +319,44 @@ func simulated(t *testing.T, seed uint64) {
 		require.True(t, err == nil || qs.FateOf(err) == qs.MaybeRan, "seed %d: rm, which is not repeated when it may have run: %v", seed, err)
 	})
 	require.NoError(t, w.Run(time.Hour), "seed %d", seed)
+}
+
+// TestTLS: the three flags; both sides prove who they are.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := testcert.Write(t)
+	flags := []string{"-cert", cert, "-key", key, "-ca", cert}
+	s := serve(t, t.TempDir(), flags...)
+	in, out := file(t, 5, 1<<20), filepath.Join(t.TempDir(), "out")
+	blob(t, append(flags, "put", "a", in, s.addr)...)
+	blob(t, append(flags, "get", "a", out, s.addr)...)
+	same(t, in, out)
+
+	other, otherKey := testcert.Write(t)
+	for want, flags := range map[string][]string{"TLS is required here": nil, "certificate": {"-cert", other, "-key", otherKey, "-ca", cert}} {
+		said, err := command(append(flags, "ls", "*", s.addr)...).CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(said), want)
+	}
+}
+
+// TestQS: the command of this module lists and calls what the server serves.
+func TestQS(t *testing.T) {
+	t.Parallel()
+	qs := filepath.Join(t.TempDir(), "qs")
+	said, err := exec.Command("go", "build", "-o", qs, "../../cmd/qs").CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	s := serve(t, t.TempDir())
+	blob(t, "put", "a", file(t, 1, 1000), s.addr)
+	run := func(args ...string) string {
+		out, err := exec.Command(qs, args...).Output() // what is no answer is not there
+		require.NoError(t, err)
+		return string(out)
+	}
+	rpcs := run("rpcs", s.addr)
+	require.Regexp(t, `(?m)^blob/list +msgpack +string -> \[\]string$`, rpcs)
+	require.Regexp(t, `(?m)^blob/put +msgpack +\{Key string, Body .*Source\} -> int64$`, rpcs)
+	require.Equal(t, "[\"a\"]\n", run("call", s.addr, "blob/list", `"*"`))
+	require.Equal(t, "{}\n", run("call", s.addr, "blob/delete", `"a"`))
+	require.Equal(t, "null\n", run("call", s.addr, "blob/list", `"*"`))
 }

@@ -44,14 +44,15 @@ var importRules = []importRule{
 	{pkg: "internal/fsmcheck", std: true},
 	{pkg: "internal/archtest", std: true},
 	{pkg: "internal/pieces", std: true},
+	{pkg: "internal/testcert", std: true},
 	{pkg: "internal/turns", std: true},
 	{pkg: "internal/transports/...", may: []string{
-		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/leak",
+		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/leak", "internal/testcert",
 	}},
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
 
 	{pkg: "examples/...", may: []string{
-		".", "hg/...", "bulk/...", "request/...", "debug", "rendezvous/...", "plugins/...", "internal/leak", "internal/long", "internal/mutant",
+		".", "hg/...", "bulk/...", "request/...", "debug", "rendezvous/...", "plugins/...", "internal/leak", "internal/long", "internal/mutant", "internal/testcert",
 	}, tests: true},
 	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
@@ -60,7 +61,7 @@ var importRules = []importRule{
 var everything = []string{"*"}
 
 // testHelpers are for tests, and most bring package testing into what imports them. Only a rule that names one exactly allows it.
-var testHelpers = []string{"na/natest", "internal/leak", "internal/transports", "internal/mutant/...", "internal/archtest"}
+var testHelpers = []string{"na/natest", "internal/leak", "internal/transports", "internal/testcert", "internal/mutant/...", "internal/archtest"}
 
 func findImports(t *tree) (found []problem) {
 	seen := map[string]bool{}
@@ -147,7 +148,7 @@ func imports(pkg string, paths ...string) string {
 	return b.String()
 }
 
-const examplesMay = "examples/... may import ., hg/..., bulk/..., request/..., debug, rendezvous/..., plugins/..., internal/leak, internal/long, internal/mutant"
+const examplesMay = "examples/... may import ., hg/..., bulk/..., request/..., debug, rendezvous/..., plugins/..., internal/leak, internal/long, internal/mutant, internal/testcert"
 
 func TestImportsPointDown(t *testing.T) {
 	const m = "example.org/m/"
@@ -197,7 +198,7 @@ func TestImportsPointDown(t *testing.T) {
 		{"impi/a.go", "na", "impi/... may import rendezvous/... and the standard library only"},
 		{"internal/archtest/a.go", "na", "internal/archtest may import the standard library only"},
 		{"internal/transports/a.go", "bulk",
-			"internal/transports/... may import na/..., hg/..., plugins/..., internal/..., na/natest, internal/leak"},
+			"internal/transports/... may import na/..., hg/..., plugins/..., internal/..., na/natest, internal/leak, internal/testcert"},
 		{"internal/cq/a.go", "na", "internal/... may import internal/..."},
 		{"examples/hello/a.go", "na", examplesMay},
 		{"examples/hello/a_test.go", "na", examplesMay},
