@@ -85,7 +85,7 @@ func (o *outgoing) attempt(ctx context.Context) (err error) {
 		err = o.call(ctx, h, in)
 	}
 	if said {
-		_ = h.SetMeta(Meta{}) // of the next call
+		_ = h.SetMeta(hg.Meta{}) // of the next call
 	}
 	if len(n.cfg.Client) > 0 {
 		o.Answer = h.OutputMeta()

@@ -2,15 +2,8 @@ package quicksilver
 
 import "github.com/quicksilver-rpc/quicksilver/hg"
 
-// Types of package hg, so that most programs import this package only.
-type (
-	Addr           = hg.Addr           // where a process is
-	Code           = hg.Code           // why a call failed; an error, for errors.Is
-	Fate           = hg.Fate           // what became of a request: NotRun, MaybeRan or Ran
-	Meta           = hg.Meta           // names and values beside a call's input or output
-	RemoteError    = hg.RemoteError    // what a target answered instead of output
-	WithdrawResult = hg.WithdrawResult // of Future.Withdraw
-)
+// A Code says why a call failed. It is an error, for errors.Is.
+type Code = hg.Code
 
 // Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says.
 const (
@@ -62,14 +55,11 @@ func Errorf(code Code, format string, args ...any) error { return hg.Errorf(code
 // Refuse marks the error of a handler that has done nothing: the caller gets NotRun, and may repeat the call safely.
 func Refuse(err error) error { return hg.Refuse(err) }
 
-// WithDetail attaches a value to a handler's error, for RemoteError.Detail; at most 1,024 encoded bytes.
-func WithDetail(err error, detail any) error { return hg.WithDetail(err, detail) }
-
 // CodeOf returns the code of err: 0 for nil, ErrRemote for what a target said.
 func CodeOf(err error) Code { return hg.CodeOf(err) }
 
 // FateOf returns what became of the request of a call that ended with err: Ran for nil.
-func FateOf(err error) Fate { return hg.FateOf(err) }
+func FateOf(err error) hg.Fate { return hg.FateOf(err) }
 
-// RemoteOf returns what the target said, if err is or wraps that.
-func RemoteOf(err error) (*RemoteError, bool) { return hg.RemoteOf(err) }
+// RemoteOf returns what the target said, if err is or wraps that; hg.WithDetail adds a value to it.
+func RemoteOf(err error) (*hg.RemoteError, bool) { return hg.RemoteOf(err) }

@@ -112,7 +112,7 @@ func (f *Future[Out]) Abandon() {
 // Withdraw asks the target to give the request back, and waits for the answer, until ctx ends: then the call is canceled. After
 // Withdrawn it is certain that the handler did not and will not run, and the call has ended with ErrCanceled. After TooLate the
 // call goes on, or has ended. Retry makes no other attempt.
-func (f *Future[Out]) Withdraw(ctx context.Context) WithdrawResult {
+func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	c := &f.f.ctl
 	result, told := hg.Indeterminate, make(chan struct{})
 	c.mu.Lock()

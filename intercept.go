@@ -13,12 +13,12 @@ import (
 type Call struct {
 	Method  string
 	Options Options
-	Peer    Peer  // where it goes; at the target, where it comes from
-	Meta    Meta  // beside the input
-	In, Out any   // pointers to the input and the output; at the target In is decoded before the first interceptor runs
-	Answer  Meta  // beside the output: a handler sets it, a client has it after next
-	Attempt int   // from 1, of Retry
-	Moved   int64 // bytes that have been moved from and to what the input lends, in this attempt: after next
+	Peer    Peer    // where it goes; at the target, where it comes from
+	Meta    hg.Meta // beside the input
+	In, Out any     // pointers to the input and the output; at the target In is decoded before the first interceptor runs
+	Answer  hg.Meta // beside the output: a handler sets it, a client has it after next
+	Attempt int     // from 1, of Retry
+	Moved   int64   // bytes that have been moved from and to what the input lends, in this attempt: after next
 
 	ctl      *control
 	stall    time.Duration // of Retry: give an attempt up that moves nothing for so long

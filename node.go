@@ -60,7 +60,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 }
 
 // Addr returns the address at which others reach n.
-func (n *Node) Addr() Addr { return n.class.Addr() }
+func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 
 // HG returns the context of package hg below, the first if there are several, for calls with callbacks.
 func (n *Node) HG() *hg.Context { return n.hctx }
@@ -190,7 +190,7 @@ type idle struct {
 const maxIdle = 256
 
 // handle returns a handle for one call.
-func (n *Node) handle(i int, to Addr, id hg.ID) (*hg.Handle, error) {
+func (n *Node) handle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	k := &n.idle[i]
 	k.mu.Lock()
 	last := len(k.h) - 1

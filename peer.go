@@ -19,8 +19,8 @@ type peer struct {
 	n *Node
 	i int // of the context that calls leave by
 
-	addrs []Addr
-	one   [1]Addr // behind addrs, if there is one
+	addrs []hg.Addr
+	one   [1]hg.Addr // behind addrs, if there is one
 
 	mu    sync.Mutex      // guards the fields below
 	avoid []time.Duration // until when, by address
@@ -32,7 +32,7 @@ const avoidTime = time.Second
 // Peer resolves addresses of one service, in order of preference: a call goes to the first that has not failed within the last
 // second. It dials none. An address that cannot be resolved is left out; the error is theirs when none is left.
 func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
-	var found []Addr
+	var found []hg.Addr
 	var errs []error
 	for _, text := range addrs {
 		addr, err := n.hctx.LookupWait(ctx, text)
@@ -78,9 +78,9 @@ func (n *Node) Ping(ctx context.Context, to Peer) (time.Duration, error) {
 var errNoPeer = fmt.Errorf("quicksilver: the Peer is zero; Node.Peer makes one: %w", hg.ErrInvalid)
 
 // Addr returns the address that the next attempt goes to; the zero Addr for the zero Peer.
-func (p Peer) Addr() Addr {
+func (p Peer) Addr() hg.Addr {
 	if p.p == nil {
-		return Addr{}
+		return hg.Addr{}
 	}
 	addr, _ := p.p.pick()
 	return addr
@@ -99,7 +99,7 @@ func (p Peer) String() string {
 }
 
 // pick returns the address to try, and its place: the first that has not failed lately, else the one whose failure is oldest.
-func (p *peer) pick() (Addr, int) {
+func (p *peer) pick() (hg.Addr, int) {
 	if len(p.addrs) == 1 {
 		return p.addrs[0], 0
 	}

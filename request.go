@@ -50,7 +50,7 @@ func (s *request) call() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asked == nil {
-		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID(), one: [1]Addr{s.r.Peer()}}}
+		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID(), one: [1]hg.Addr{s.r.Peer()}}}
 		a.from.addrs = a.from.one[:]
 		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta(), In: s.in, Out: s.out, Attempt: 1}
 		s.asked = a

@@ -244,7 +244,7 @@ func parseTicket(b []byte) (*ticket, error) {
 // A borrowed is what a Source and a Sink at their handler have in common.
 type borrowed struct {
 	req  *request
-	peer Addr
+	peer hg.Addr
 
 	mu    sync.Mutex // guards the fields below
 	over  bool       // the handler has returned

@@ -15,7 +15,7 @@ import (
 type ringCall struct {
 	n  *Node
 	i  int
-	to Addr
+	to hg.Addr
 	id ringID
 }
 

@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
 const scope = "github.com/quicksilver-rpc/quicksilver/contrib/otel"
@@ -136,7 +137,7 @@ func codeOf(err error) string {
 }
 
 // A carrier has a propagator read and write metadata. What does not fit is left out: a call is worth more than its trace.
-type carrier struct{ m *quicksilver.Meta }
+type carrier struct{ m *hg.Meta }
 
 func (c *carrier) Get(key string) string {
 	value, _ := c.m.Get(key)

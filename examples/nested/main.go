@@ -53,7 +53,7 @@ func run(out io.Writer) {
 }
 
 // callback returns a handler that passes the request on and answers when the worker has: it does not wait.
-func callback(worker qs.Addr) hg.Handler {
+func callback(worker hg.Addr) hg.Handler {
 	return func(r hg.Incoming) error {
 		var n int
 		if err := r.Input(&n); err != nil {

@@ -1,0 +1,42 @@
+package quicksilver_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver"
+)
+
+// Greet is a variable that both programs import.
+var Greet = quicksilver.Define[string, string]("greet")
+
+// A server and a client; here they are one program.
+func Example() {
+	server, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+	if err != nil {
+		panic(err)
+	}
+	Greet.Handle(server, func(ctx context.Context, name string) (string, error) { return "hello, " + name, nil })
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ended := make(chan error)
+	go func() { ended <- server.Serve(ctx) }()
+
+	client, err := quicksilver.Open("tcp://", quicksilver.Config{})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+	peer, err := client.Peer(ctx, server.Addr().String())
+	if err != nil {
+		panic(err)
+	}
+	answer, err := Greet.Call(ctx, peer, "Ada")
+	fmt.Println(answer, err)
+
+	stop() // Serve drains: what runs may end, for Config.Grace at most
+	fmt.Println(<-ended)
+	// Output:
+	// hello, Ada <nil>
+	// <nil>
+}
