@@ -1,95 +1,93 @@
 package sm_test
 
 import (
+	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-func init() {
-	roles["guest"] = func() error { return guest(os.Getenv(dirEnv), os.Getenv(peerEnv)) }
-}
+func init() { roles["guest"] = guest }
 
-// refused is what a guest says for whom there is no room.
-const refused = "sm://refused"
-
-// guest calls once, says so, and stays.
-func guest(dir, peer string) error {
-	lifeline()
-	cls, err := hg.Open("sm://", patient(dir))
+// guest calls once, says what came of it, and stays.
+func guest() error {
+	l, err := origin(1)
 	if err != nil {
 		return err
 	}
-	hctx, err := cls.NewContext()
-	if err != nil {
-		return err
+	for l.stop = true; l.flying > 0; l.hctx.Trigger(0) {
+		_ = l.hctx.Progress(-1)
 	}
-	if _, err := cls.Register("echo", nil); err != nil {
-		return err
-	}
-	to, err := na.ParseAddr(peer)
-	if err != nil {
-		return err
-	}
-	l := newLoad(hctx, to, 1)
-	for l.stop = true; l.flying > 0; hctx.Trigger(0) {
-		_ = hctx.Progress(-1)
-	}
-	switch {
-	case l.failed == nil:
-		fmt.Println(cls.Addr())
-	case strings.Contains(l.failed.Error(), "budget"):
-		fmt.Println(refused)
-	default:
-		return l.failed
-	}
+	fmt.Println(errors.Is(l.failed, na.ErrNoMemory), l.failed)
 	select {}
 }
 
-// Many processes attach to one that only waits. Each is let in, or told that the budget has no room for it; when they end nothing is
-// left.
+// Many processes attach to one that only waits. Each is let in, or told that the budget has no room for it, with what it asked for and
+// what is left; when they end nothing is left.
 func TestManyAttach(t *testing.T) {
-	s := newSurvivor(t)
-	all := make(chan *process)
-	n := long.Or(20, 600)
+	n, budget := 20, na.GuaranteedBytes(12, 32, 4<<10)
+	if long.On {
+		n, budget = 600, 64<<20 // the default
+	}
+	s := newSurvivor(t, budget)
+	type answer struct {
+		*process
+		line string
+	}
+	all := make(chan answer)
 	for range 4 {
 		go func() {
 			for range n / 4 {
-				all <- s.start("guest")
+				p := s.start("guest")
+				all <- answer{p, p.line()}
 			}
 		}()
 	}
-	var guests []*process
+	var guests []answer
 	s.until("all have attached", func() bool {
 		select {
-		case p := <-all:
-			guests = append(guests, p)
+		case a := <-all:
+			guests = append(guests, a)
 		default:
 		}
 		return len(guests) == n
 	})
 	in := 0
-	for _, p := range guests {
-		if p.addr.Name() != refused {
+	for _, g := range guests {
+		if g.line == "false <nil>" {
 			in++
+			continue
 		}
+		var want, each, least, of, left, enough int64
+		_, err := fmt.Sscanf(g.line[max(0, strings.Index(g.line, noRoom)):], noRoom+figures, &want, &each, &least, &of, &left, &enough)
+		require.NoError(t, err, g.line)
+		require.Regexp(t, "^true ", g.line, "the error matches ErrNoMemory")
+		require.EqualValues(t, 32, want)
+		require.Equal(t, budget, of)
+		require.Less(t, left, least*each)
+		require.Equal(t, left/each, enough)
 	}
 	t.Logf("%d of %d are in", in, n)
-	require.GreaterOrEqual(t, in, min(n, 500), "the budget has room for as many")
+	require.Positive(t, in)
+	require.Less(t, in, n, "the budget has no room for as many")
 	require.Equal(t, in, s.hctx.Stats().NA.Peers)
 	require.Equal(t, in, s.serve)
-	for _, p := range guests {
-		p.kill()
+	for _, g := range guests {
+		g.kill()
 	}
 	s.until("all are gone", func() bool { return s.hctx.Stats().NA.Peers == 0 })
-	for _, p := range guests {
-		p.dead()
+	for _, g := range guests {
+		g.dead()
 	}
 }
+
+// The words of a refusal.
+const (
+	noRoom  = "no room to guarantee envelopes to one more peer: "
+	figures = "%d of %d bytes are asked for, at least %d, and of the budget of %d bytes %d are left, enough for %d"
+)

@@ -36,7 +36,7 @@ type funeral struct {
 }
 
 func newFuneral(t *testing.T) *funeral {
-	f := &funeral{survivor: newSurvivor(t)}
+	f := &funeral{survivor: newSurvivor(t, 0)}
 	p := f.start("target")
 	f.by = newLoad(f.hctx, p.addr, 3)
 	f.until("the bystander answers", func() bool { return f.by.good > 30 })

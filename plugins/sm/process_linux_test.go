@@ -31,8 +31,8 @@ const (
 
 func init() {
 	roles["poor target"] = func() error { return poor(roles["target"]) }
-	roles["target"] = func() error { return target(os.Getenv(dirEnv)) }
-	roles["origin"] = func() error { return caller(os.Getenv(dirEnv), os.Getenv(peerEnv)) }
+	roles["target"] = target
+	roles["origin"] = caller
 }
 
 // patient waits for ever for peers that say nothing: only the end of a session tells of their death.
@@ -76,56 +76,62 @@ func echo(in hg.Incoming) error {
 	return in.RespondRaw(b, nil)
 }
 
-// target echoes.
-func target(dir string) error {
+// open opens a class at addr, whose calls of "echo" handler serves, with a context.
+func open(addr string, cfg hg.Config, handler hg.Handler) (*hg.Context, error) {
+	cls, err := hg.Open(addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := cls.Register("echo", handler); err != nil {
+		return nil, err
+	}
+	return cls.NewContext()
+}
+
+// child opens a class in a child, and says where it is.
+func child(addr string, handler hg.Handler) (*hg.Context, error) {
 	lifeline()
-	cls, err := hg.Open("sm://*", patient(dir))
-	if err != nil {
-		return err
+	hctx, err := open(addr, patient(os.Getenv(dirEnv)), handler)
+	if err == nil {
+		fmt.Println(hctx.Class().Addr())
 	}
-	if _, err := cls.Register("echo", echo); err != nil {
-		return err
-	}
-	hctx, err := cls.NewContext()
-	if err != nil {
-		return err
-	}
-	fmt.Println(cls.Addr())
-	for {
+	return hctx, err
+}
+
+// target echoes.
+func target() error {
+	hctx, err := child("sm://*", echo)
+	for err == nil {
 		hctx.Trigger(0)
-		if err := hctx.Progress(-1); na.CodeOf(err) == na.ErrClosed {
+		if na.CodeOf(hctx.Progress(-1)) == na.ErrClosed {
 			return nil
 		}
 	}
+	return err
 }
 
-// caller calls a target without end.
-func caller(dir, peer string) error {
-	lifeline()
-	cls, err := hg.Open("sm://", patient(dir))
+// origin calls the process that has started this one, n calls at a time.
+func origin(n int) (*load, error) {
+	hctx, err := child("sm://", nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	hctx, err := cls.NewContext()
+	to, err := na.ParseAddr(os.Getenv(peerEnv))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := cls.Register("echo", nil); err != nil {
-		return err
+	return newLoad(hctx, to, n), nil
+}
+
+// caller calls without end.
+func caller() error {
+	l, err := origin(8)
+	for err == nil {
+		l.hctx.Trigger(0)
+		err = l.failed
+		_ = l.hctx.Progress(-1)
 	}
-	to, err := na.ParseAddr(peer)
-	if err != nil {
-		return err
-	}
-	fmt.Println(cls.Addr())
-	l := newLoad(hctx, to, 8)
-	for {
-		hctx.Trigger(0)
-		if l.failed != nil {
-			return l.failed
-		}
-		_ = hctx.Progress(-1)
-	}
+	return err
 }
 
 // A load is calls to a peer, of several sizes, each followed by the next until one fails.
@@ -204,15 +210,15 @@ type survivor struct {
 	serve int // requests
 }
 
-func newSurvivor(t *testing.T) *survivor {
+// newSurvivor returns one with a budget for the messages of peers; 0 is the default.
+func newSurvivor(t *testing.T, budget int64) *survivor {
 	s := &survivor{t: t, dir: place(t)}
+	cfg := patient(s.dir)
+	cfg.NA.Budget = budget
 	var err error
-	s.cls, err = hg.Open("sm://*", patient(s.dir))
+	s.hctx, err = open("sm://*", cfg, func(in hg.Incoming) error { s.serve++; return echo(in) })
 	require.NoError(t, err)
-	_, err = s.cls.Register("echo", func(in hg.Incoming) error { s.serve++; return echo(in) })
-	require.NoError(t, err)
-	s.hctx, err = s.cls.NewContext()
-	require.NoError(t, err)
+	s.cls = s.hctx.Class()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -240,6 +246,7 @@ type process struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	in   io.Closer
+	out  *bufio.Reader
 	addr na.Addr
 	done chan time.Time // when it was dead
 	at   time.Time      // that, once it was taken from done
@@ -258,16 +265,21 @@ func (s *survivor) start(role string, env ...string) *process {
 	out, err := cmd.StdoutPipe()
 	require.NoError(s.t, err)
 	require.NoError(s.t, cmd.Start())
-	p := &process{t: s.t, cmd: cmd, in: in, done: make(chan time.Time, 1)}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(s.t, err)
-	p.addr, err = na.ParseAddr(strings.TrimSpace(line))
+	p := &process{t: s.t, cmd: cmd, in: in, out: bufio.NewReader(out), done: make(chan time.Time, 1)}
+	p.addr, err = na.ParseAddr(p.line())
 	require.NoError(s.t, err)
 	go func() {
 		_ = cmd.Wait()
 		p.done <- time.Now()
 	}()
 	return p
+}
+
+// line returns the next line that the process prints.
+func (p *process) line() string {
+	text, err := p.out.ReadString('\n')
+	require.NoError(p.t, err)
+	return strings.TrimSpace(text)
 }
 
 func (p *process) kill() { _ = p.cmd.Process.Kill() }

@@ -299,7 +299,7 @@ func (l *Link) fail(err error) {
 	default:
 		l.e.failed(l.named)
 		if code := na.CodeOf(err); code != na.ErrUnreachable {
-			err = na.WithText(na.ErrUnreachable, "peer unreachable: "+err.Error())
+			err = fmt.Errorf("%w: %w", na.ErrUnreachable, err)
 		}
 		l.close(err, na.OK, "", false)
 	}
