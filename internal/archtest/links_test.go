@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"go/ast"
 	"io/fs"
 	"os"
 	"path"
@@ -198,5 +199,67 @@ func TestStaleNames(t *testing.T) {
 	}
 	if err != nil || names != 4 || strings.Join(got, "\n") != want {
 		t.Errorf("got %d names, %q and %v, want %q", names, got, err, want)
+	}
+}
+
+// findUnknownNames reports what Markdown files name in code as if it were Go, such as `hg.Config.MaxInput` or `Link.Pull`, and no Go file
+// has.
+func findUnknownNames(fsys fs.FS) (found []problem, names int, err error) {
+	tr, err := load(fsys)
+	if err != nil {
+		return nil, 0, err
+	}
+	have := map[string]bool{}
+	for _, f := range tr.files {
+		have[f.Name.Name] = true
+		ast.Inspect(f.File, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok {
+				have[id.Name] = true
+			}
+			return true
+		})
+	}
+	named := regexp.MustCompile("`([A-Za-z]\\w*(?:\\.[A-Za-z]\\w*)*\\.[A-Z]\\w*)(?:\\([^`]*)?`")
+	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || path.Ext(name) != ".md" || name == "CHANGELOG.md" { // that tells of what was
+			return err
+		}
+		b, err := fs.ReadFile(fsys, name)
+		text := string(b)
+		for _, m := range named.FindAllStringSubmatchIndex(text, -1) {
+			names++
+			for _, part := range strings.Split(text[m[2]:m[3]], ".")[1:] {
+				if !have[part] {
+					found = append(found, problem{name, 1 + strings.Count(text[:m[2]], "\n"), "names " + text[m[2]:m[3]] + ", but nothing is called " + part})
+				}
+			}
+		}
+		return err
+	})
+	return sorted(found), names, err
+}
+
+func TestNamedInGo(t *testing.T) {
+	found, names, err := findUnknownNames(os.DirFS("../.."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names < 100 {
+		t.Errorf("got %d names, want those of all pages", names)
+	}
+	for _, p := range found {
+		t.Error(p)
+	}
+}
+
+func TestUnknownNames(t *testing.T) {
+	found, names, err := findUnknownNames(fstest.MapFS{
+		"go.mod":    {Data: []byte("module m\n")},
+		"hg/a.go":   {Data: []byte("package hg\ntype Config struct{ Max int }\nfunc (*Config) Open() {}\n")},
+		"docs/A.md": {Data: []byte("`hg.Config.Max`, `Config.Open()` and `hg.Config`\n`hg.Config.Min`, `Gone.Open`, `the end.`")},
+	})
+	want := "docs/A.md:2: names hg.Config.Min, but nothing is called Min"
+	if err != nil || names != 5 || len(found) != 1 || found[0].String() != want {
+		t.Errorf("got %d names, %v and %v, want %q", names, found, err, want)
 	}
 }
