@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,11 +53,18 @@ type peer struct {
 	a      *arq.Assoc
 	up     bool
 	credit uint32 // that was sent in a frame
-
-	h    frame.Header // of a frame that comes in several packets
-	buf  []byte
-	left int
+	part   *part  // of a frame that comes in several packets; nil: there is none
 }
+
+// A part is what has come of a frame.
+type part struct {
+	h    frame.Header
+	buf  []byte
+	left int // bytes
+}
+
+// parts are those of no peer: who has sent a large frame once holds no memory for the next one.
+var parts = sync.Pool{New: func() any { return &part{} }}
 
 // A piece is bulk data on its way.
 type piece struct{ v engine.View }

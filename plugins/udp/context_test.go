@@ -128,3 +128,42 @@ func TestContextCloses(t *testing.T) {
 		say(t, a.ctxs[0], b.cls.Addr().WithTarget(c.ID()), c, "again", a, b)
 	})
 }
+
+// TestEveryPair: whatever profile and mode one class has, and whatever the other, messages pass both ways and memory is written.
+func TestEveryPair(t *testing.T) {
+	var all []udp.Options
+	for _, profile := range []string{"modern", "seed"} {
+		for _, ack := range []string{"adaptive", "lazy", "eager"} {
+			all = append(all, udp.Options{Profile: profile, Ack: ack})
+		}
+	}
+	for _, near := range all {
+		for _, far := range all {
+			t.Run(fmt.Sprintf("%s %s to %s %s", near.Profile, near.Ack, far.Profile, far.Ack), func(t *testing.T) {
+				a, b := open(t, "udp://", near, 1), open(t, "udp://127.0.0.1:0", far, 1)
+				sender := say(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "there", a, b)
+				say(t, b.ctxs[0], sender, a.ctxs[0], "and back", a, b)
+				put(t, a, b, 300_000)
+			})
+		}
+	}
+}
+
+// put writes n bytes from one node into memory of the other.
+func put(t testing.TB, from, to *node, n int64) {
+	t.Helper()
+	src, dst := make([]byte, n), make([]byte, n)
+	for i := range src {
+		src[i] = byte(i ^ i>>8)
+	}
+	there, err := to.cls.Register(na.WriteOnly, dst)
+	require.NoError(t, err)
+	here, err := from.cls.NewMem(src)
+	require.NoError(t, err)
+	var end *na.Result
+	c := from.ctxs[0]
+	require.NoError(t, c.Put(c.NewOp(func(_ *na.Op, r na.Result) { end = &r }), here, 0, to.cls.Addr(), there.Key(), 0, n))
+	await(t, "put", func() bool { return end != nil }, from, to)
+	require.NoError(t, end.Err)
+	require.Equal(t, src, dst)
+}

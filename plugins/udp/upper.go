@@ -78,11 +78,13 @@ func (c *carrier) Deliver(a *arq.Assoc, body []byte) {
 
 // take takes the next frame, or a part of one.
 func (p *peer) take(body []byte) (rest []byte, err error) {
-	if p.left > 0 {
-		n := min(p.left, len(body))
-		p.buf = append(p.buf, body[:n]...)
-		if p.left -= n; p.left == 0 {
-			err = p.whole(&p.h, p.buf)
+	if pt := p.part; pt != nil {
+		n := min(pt.left, len(body))
+		pt.buf = append(pt.buf, body[:n]...)
+		if pt.left -= n; pt.left == 0 {
+			p.part = nil
+			err = p.whole(&pt.h, pt.buf)
+			parts.Put(pt)
 		}
 		return body[n:], err
 	}
@@ -98,7 +100,8 @@ func (p *peer) take(body []byte) (rest []byte, err error) {
 		return nil, na.WithText(na.ErrProtocol, h.Kind.String()+" frame where none is allowed")
 	}
 	if n > len(body) {
-		p.h, p.left, p.buf = h, n-len(body), append(p.buf[:0], body...)
+		p.part = parts.Get().(*part)
+		p.part.h, p.part.left, p.part.buf = h, n-len(body), append(p.part.buf[:0], body...)
 		return nil, nil
 	}
 	return body[n:], p.whole(&h, body[:n])

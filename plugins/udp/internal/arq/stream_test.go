@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 )
 
 const ms = time.Millisecond
@@ -28,10 +30,7 @@ var pairs = []struct {
 // U1, U4, U-T1, U-T14, U-T27: under loss, duplicates, reordering and damage every message and every byte comes once, messages in
 // order, whatever the two sides are, and over the wrap of the numbers.
 func TestUT1ExactlyOnceInOrder(t *testing.T) {
-	count := 4000
-	if testing.Short() {
-		count = 500
-	}
+	count := long.Or(4000, 100_000)
 	for _, p := range pairs {
 		for _, loss := range []float64{0, 0.01, 0.05, 0.3} {
 			t.Run(fmt.Sprintf("%s/%v", p.name, loss), func(t *testing.T) {
@@ -40,6 +39,29 @@ func TestUT1ExactlyOnceInOrder(t *testing.T) {
 				n.stream(a, b, count, 64, time.Hour)
 				n.stream(b, a, 10, 30000, time.Hour)
 				n.pour(a, b, 300_000, time.Hour)
+				n.idle(10 * time.Second)
+				require.Zero(t, a.m.Stats().Retained+b.m.Stats().Retained, "bytes retained")
+			})
+		}
+	}
+}
+
+// U9, U-T27: whatever profile and mode one side has, and whatever the other, under loss and reordering everything arrives.
+func TestEveryPair(t *testing.T) {
+	var all []Config
+	for _, profile := range []Profile{Modern, Seed} {
+		for _, ack := range []AckMode{Adaptive, Lazy, Eager} {
+			all = append(all, Config{Profile: profile, Ack: ack})
+		}
+	}
+	for i, near := range all {
+		for j, far := range all {
+			t.Run(fmt.Sprintf("%v %v to %v %v", near.Profile, near.Ack, far.Profile, far.Ack), func(t *testing.T) {
+				n := newNetwork(t, uint64(6*i+j), faults{loss: 0.05, reorder: 0.1, delay: ms})
+				a, b := n.pair(near, far)
+				n.stream(a, b, 300, 64, time.Hour)
+				n.stream(b, a, 10, 30000, time.Hour)
+				n.pour(a, b, 100_000, time.Hour)
 				n.idle(10 * time.Second)
 				require.Zero(t, a.m.Stats().Retained+b.m.Stats().Retained, "bytes retained")
 			})
