@@ -2,7 +2,6 @@ package sm
 
 import (
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,13 +11,6 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 )
-
-// A door is where peers come in: the socket of a class, which is in the pollers of all its contexts. Whoever is awake first accepts.
-type door struct {
-	mu    sync.Mutex // guards the fields below, and accept; taken inside an endpoint's lock
-	place *place     // nil: nobody comes in
-	open  []*carrier // that have not been shut
-}
 
 // A carrier is what a context has for its peers. It is the na.Source of the context, too.
 //
@@ -46,6 +38,7 @@ type carrier struct {
 	closing  []*peer
 	id       na.PollID // of the door
 	watching bool
+	rests    time.Duration // until when nobody is let in; 0: the door is open
 }
 
 const (
@@ -59,6 +52,8 @@ const (
 	maxGuests = 1024
 	// againAfter is when a full door is tried again.
 	againAfter = 5 * time.Millisecond
+	// restTime is how long nobody is let in after the process ran out of descriptors: the door stays ready meanwhile.
+	restTime = 100 * time.Millisecond
 )
 
 var (
@@ -66,33 +61,6 @@ var (
 	_ engine.Taker   = (*carrier)(nil)
 	_ na.Source      = (*carrier)(nil)
 )
-
-func (d *domain) open(rest string) error {
-	if rest == "" {
-		return nil
-	}
-	p, name, err := d.opts.listen(rest)
-	if err != nil {
-		return err
-	}
-	d.names.self, d.door.place = scheme+"://"+name, p
-	return nil
-}
-
-// close gives the name back if no context ever did.
-func (d *domain) close() error {
-	d.door.mu.Lock()
-	defer d.door.mu.Unlock()
-	d.door.shut()
-	return nil
-}
-
-func (p *door) shut() {
-	if p.place != nil {
-		p.place.close()
-		p.place = nil
-	}
-}
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	c := &carrier{d: d, e: e, poller: e.Host().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxSaying)}
@@ -110,18 +78,6 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	return c, nil
 }
 
-// carrier returns the open carrier of a target id, or nil.
-func (d *domain) carrier(target int) *carrier {
-	d.door.mu.Lock()
-	defer d.door.mu.Unlock()
-	for _, c := range d.door.open {
-		if c.e.Host().Context().ID() == target {
-			return c
-		}
-	}
-	return nil
-}
-
 // Shut implements engine.Carrier.
 func (c *carrier) Shut() {
 	d := &c.d.door
@@ -135,31 +91,6 @@ func (c *carrier) Shut() {
 	if len(d.open) == 0 {
 		d.shut()
 	}
-}
-
-type doorFD carrier
-
-// Ready implements na.Pollable: it lets in those who wait at the door.
-func (f *doorFD) Ready(_, _ bool) {
-	c := (*carrier)(f)
-	for range 64 {
-		fd, ok := c.accept()
-		if !ok {
-			return
-		}
-		c.letIn(fd)
-	}
-}
-
-func (c *carrier) accept() (fd int, ok bool) {
-	d := &c.d.door
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.place == nil {
-		return -1, false
-	}
-	fd, _, err := unix.Accept4(d.place.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-	return fd, err == nil
 }
 
 // Dial implements engine.Carrier. What fails at once is reported by Poll: the caller is in the middle of starting an operation.
@@ -256,6 +187,10 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 	for len(c.guests) > 0 && now >= c.guests[0].due {
 		c.guests[0].cut(na.OK, "")
 	}
+	if c.rests != 0 && now >= c.rests {
+		c.rests = 0
+		c.watchDoor(true)
+	}
 	next = now
 	if len(c.resume) == 0 && len(c.closing) == 0 && len(c.failed) == 0 {
 		next = c.nextDue()
@@ -266,8 +201,9 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 	return next
 }
 
-// nextDue is when a dial is tried again, or a guest has taken too long.
+// nextDue is when a dial is tried again, a guest has taken too long, or the door opens again.
 func (c *carrier) nextDue() (next time.Duration) {
+	next = c.rests
 	for _, p := range c.again {
 		if next == 0 || p.due < next {
 			next = p.due

@@ -97,7 +97,9 @@ func hear(fd int, buf []byte) (s saying, ok bool, err error) {
 	case n == 0:
 		bad = errEOF
 	case bad != nil:
-	case flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 || n < sayHead:
+	case flags&unix.MSG_CTRUNC != 0:
+		bad = na.WithText(na.ErrNoMemory, "the descriptors of a packet have not all come: they are too many, or this process can have no more")
+	case flags&unix.MSG_TRUNC != 0 || n < sayHead:
 		bad = na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of %d bytes that is not whole", n))
 	default:
 		bad = s.parse(buf[:n])

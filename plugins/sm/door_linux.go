@@ -1,0 +1,102 @@
+package sm
+
+import (
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A door is where peers come in: the socket of a class, which is in the pollers of all its contexts. Whoever is awake first accepts.
+type door struct {
+	mu    sync.Mutex // guards the fields below, and accept; taken inside an endpoint's lock
+	place *place     // nil: nobody comes in
+	open  []*carrier // that have not been shut
+}
+
+func (d *domain) open(rest string) error {
+	if rest == "" {
+		return nil
+	}
+	p, name, err := d.opts.listen(rest)
+	if err != nil {
+		return err
+	}
+	d.names.self, d.door.place = scheme+"://"+name, p
+	return nil
+}
+
+// close gives the name back if no context ever did.
+func (d *domain) close() error {
+	d.door.mu.Lock()
+	defer d.door.mu.Unlock()
+	d.door.shut()
+	return nil
+}
+
+func (p *door) shut() {
+	if p.place != nil {
+		p.place.close()
+		p.place = nil
+	}
+}
+
+// carrier returns the open carrier of a target id, or nil.
+func (d *domain) carrier(target int) *carrier {
+	d.door.mu.Lock()
+	defer d.door.mu.Unlock()
+	for _, c := range d.door.open {
+		if c.e.Host().Context().ID() == target {
+			return c
+		}
+	}
+	return nil
+}
+
+type doorFD carrier
+
+// Ready implements na.Pollable: it lets in those who wait at the door.
+func (f *doorFD) Ready(_, _ bool) {
+	c := (*carrier)(f)
+	for range 64 {
+		fd, ok := c.accept()
+		if !ok {
+			return
+		}
+		c.letIn(fd)
+	}
+}
+
+func (c *carrier) accept() (fd int, ok bool) {
+	fd, err := c.d.door.accept()
+	switch err {
+	case nil:
+		return fd, true
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS:
+		c.e.Lock()
+		c.rests = c.d.now() + restTime
+		c.watchDoor(false)
+		c.later()
+		c.e.Unlock()
+	}
+	return -1, false
+}
+
+func (d *door) accept() (fd int, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.place == nil {
+		return -1, unix.EAGAIN
+	}
+	fd, _, err = unix.Accept4(d.place.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	return fd, err
+}
+
+// watchDoor says whether it is of interest who waits at the door. Locked.
+func (c *carrier) watchDoor(on bool) {
+	d := &c.d.door
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.watching {
+		_ = c.poller.Watch(d.place.fd, c.id, on, false)
+	}
+}

@@ -1,0 +1,343 @@
+package sm
+
+import (
+	"crypto/rand"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
+)
+
+// A host is a context that strangers talk to.
+type host struct {
+	t    *testing.T
+	cls  *na.Class
+	nctx *na.Context
+	path string
+}
+
+func newHost(t *testing.T, opts Options) *host {
+	dir, err := os.MkdirTemp("", "sm")
+	require.NoError(t, err)
+	opts.Dir = dir
+	h := &host{t: t, path: dir + "/host"}
+	h.cls, err = na.Open("sm://host", na.Config{PeerTimeout: time.Hour, Plugins: []na.Plugin{New(opts)}})
+	require.NoError(t, err)
+	h.nctx, err = h.cls.NewContext()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, h.cls.Close())
+		h.until("all is closed", h.cls.Closed)
+		require.NoError(t, os.RemoveAll(dir))
+	})
+	return h
+}
+
+func (h *host) until(what string, done func() bool) {
+	h.t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); {
+		_ = h.nctx.Progress(time.Millisecond)
+		h.nctx.Trigger(0)
+		if time.Now().After(end) {
+			h.t.Fatalf("%s: not within a minute: %+v", what, h.nctx.Stats())
+		}
+	}
+}
+
+// A stranger is a peer that says what the test wants it to say.
+type stranger struct {
+	*host
+	fd   int
+	bell int
+	its  int       // the bell of the host
+	end  *ring.End // once it has joined
+}
+
+func (h *host) stranger() *stranger {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(h.t, err)
+	require.NoError(h.t, unix.Connect(fd, &unix.SockaddrUnix{Name: h.path}))
+	bell, err := newBell()
+	require.NoError(h.t, err)
+	s := &stranger{host: h, fd: fd, bell: bell, its: -1}
+	h.t.Cleanup(s.leave)
+	return s
+}
+
+func (s *stranger) leave() {
+	if s.fd >= 0 {
+		_ = unix.Close(s.fd)
+		_ = unix.Close(s.bell)
+		_ = unix.Close(s.its)
+		s.fd = -1
+	}
+}
+
+// hear returns the next packet, and whether the host has ended the connection.
+func (s *stranger) hear() (said saying, over bool) {
+	s.t.Helper()
+	buf := make([]byte, maxSaying)
+	s.until("the host says something", func() bool {
+		var ok bool
+		var err error
+		said, ok, err = hear(s.fd, buf)
+		over = err != nil
+		return ok || over
+	})
+	return said, over
+}
+
+func hello(change func(g *frame.Greeting)) []byte {
+	g := frame.Greeting{Version: frame.Version, Envelopes: 32, Eager: 4096}
+	_, _ = rand.Read(g.Incarnation[:])
+	if change != nil {
+		change(&g)
+	}
+	return g.Append(nil)
+}
+
+// greet says hello, and shares a segment.
+func (s *stranger) greet() {
+	require.NoError(s.t, say(s.fd, sayHello, hello(nil), s.bell))
+	said, over := s.hear()
+	require.False(s.t, over)
+	defer said.drop()
+	require.EqualValues(s.t, sayHello, said.kind)
+	g, err := frame.ParseGreeting(said.body)
+	require.NoError(s.t, err)
+	require.Equal(s.t, 2, said.n)
+	s.its = said.take(1)
+	geo := ring.Geometry{Envelopes: int(g.Envelopes), Eager: 4096}
+	its, err := mapMemory(said.take(0), (ring.Geometry{Envelopes: 32, Eager: 4096}).Size())
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { unmap(&its) })
+	own, fd, err := makeMemory(geo.Size())
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { unmap(&own) })
+	defer unix.Close(fd)
+	s.end = ring.New(own, geo)
+	require.NoError(s.t, s.end.Join(its, ring.Geometry{Envelopes: 32, Eager: 4096}))
+	require.NoError(s.t, say(s.fd, saySegment, nil, fd))
+}
+
+// send sends a frame.
+func (s *stranger) send(h frame.Header, payload []byte) {
+	var tail [frame.TailSize]byte
+	h.SetPayload(len(payload))
+	if h.Size() > frame.HeaderSize {
+		payload = h.Tail.Append(tail[:0])
+	}
+	m := message(&h)
+	s.end.Put(ring.Messages, &m, payload)
+	if s.end.Publish() {
+		ringBell(s.its)
+	}
+}
+
+// join greets, and returns the address under which the host knows the stranger.
+func (s *stranger) join() (from na.Addr) {
+	s.greet()
+	s.send(frame.Header{Kind: frame.Unexpected, Op: 1}, nil)
+	require.NoError(s.t, s.nctx.RecvUnexpected(s.nctx.NewOp(func(_ *na.Op, r na.Result) {
+		require.NoError(s.t, r.Err)
+		from = r.Envelope.From
+		r.Envelope.Free()
+	})))
+	s.until("its message arrives", func() bool { return !from.IsZero() })
+	return from
+}
+
+// open counts the descriptors of this process.
+func open(t *testing.T) int {
+	all, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(all)
+}
+
+// Whatever a peer says on the socket, before its hello and after, it is told why its session ends. Others go on, and nothing is left of it.
+func TestBadPackets(t *testing.T) {
+	h := newHost(t, Options{})
+	friend := h.stranger()
+	friend.join()
+	memfd := func(size int) int {
+		b, fd, err := makeMemory(size)
+		require.NoError(t, err)
+		unmap(&b)
+		return fd
+	}
+	pipe := make([]int, 2)
+	require.NoError(t, unix.Pipe2(pipe, unix.O_CLOEXEC))
+	plain, err := unix.MemfdCreate("plain", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	area, small := memfd(ring.AreaSize), memfd(4096)
+	keep := append([]int{plain, area, small}, pipe...)
+	defer func() {
+		for _, fd := range keep {
+			_ = unix.Close(fd)
+		}
+	}()
+	raw := func(b string) func(*stranger) error {
+		return func(s *stranger) error { return unix.Send(s.fd, []byte(b), 0) }
+	}
+	says := func(kind uint16, body []byte, fds ...int) func(*stranger) error {
+		return func(s *stranger) error { return say(s.fd, kind, body, fds...) }
+	}
+	greets := func(change func(*frame.Greeting)) func(*stranger) error {
+		return func(s *stranger) error { return say(s.fd, sayHello, hello(change), s.bell) }
+	}
+	joined := func(then func(*stranger) error) func(*stranger) error {
+		return func(s *stranger) error { s.join(); return then(s) }
+	}
+	for name, c := range map[string]struct {
+		do   func(s *stranger) error
+		want string
+	}{
+		"another protocol":      {raw("GET / HTTP/1.1\r\n"), `a packet begins with 0x`},
+		"half a head":           {raw("QSSM"), `a packet of 4 bytes that is not whole`},
+		"too long":              {raw(strings.Repeat("x", maxSaying+1)), `that is not whole`},
+		"another layout":        {raw("QSSM\xff\x00\x01\x00"), `the peer has version 255 of the layout`},
+		"an unknown kind":       {says(99, nil), `a packet of unknown kind 99`},
+		"no hello":              {says(saySegment, nil, plain), `packet 2 before the hello`},
+		"no greeting":           {says(sayHello, []byte("hello"), plain), `HELLO`},
+		"no bell":               {says(sayHello, hello(nil)), `packet 1 with 0 descriptors, want 1`},
+		"two bells":             {func(s *stranger) error { return say(s.fd, sayHello, hello(nil), s.bell, s.bell) }, `with 2 descriptors`},
+		"three bells":           {func(s *stranger) error { return say(s.fd, sayHello, hello(nil), s.bell, s.bell, s.bell) }, `too many descriptors`},
+		"very many":             {says(sayHello, hello(nil), make([]int, 40)...), `too many descriptors`},
+		"a bell that waits":     {says(sayHello, hello(nil), pipe[1]), `the bell of the peer waits`},
+		"nowhere":               {greets(func(g *frame.Greeting) { g.Target = 77 }), `there is no context 77`},
+		"no envelopes":          {greets(func(g *frame.Greeting) { g.Envelopes = 0 }), `offers 0 envelopes`},
+		"huge envelopes":        {greets(func(g *frame.Greeting) { g.Eager = 1 << 30 }), `out of bounds`},
+		"a small segment":       {func(s *stranger) error { return s.without(small) }, `shares 4096 bytes of memory, want`},
+		"a segment that is not": {func(s *stranger) error { return s.without(pipe[0]) }, `shares 0 bytes of memory, want`},
+		"hello again":           {joined(greets(nil)), `packet 1 where none is allowed`},
+		"segment again":         {joined(says(saySegment, nil, area)), `packet 2 where none is allowed`},
+		"an unsealed area":      {joined(says(sayArea, nil, plain)), `the peer shares 0 bytes`},
+		"area again": {joined(func(s *stranger) error {
+			_ = say(s.fd, sayArea, nil, area)
+			return say(s.fd, sayArea, nil, area)
+		}), `a second area`},
+		"a body in no area": {joined(func(s *stranger) error {
+			s.end.SetArea(make([]byte, ring.AreaSize))
+			s.send(frame.Header{Kind: frame.Expected}, make([]byte, 20_000))
+			return nil
+		}), `does not share`},
+		"a hello in the ring": {joined(func(s *stranger) error {
+			s.send(frame.Header{Kind: frame.Hello, Tag: frame.Magic}, nil)
+			return nil
+		}), `HELLO frame where none is allowed`},
+		"unknown flags": {joined(func(s *stranger) error {
+			s.send(frame.Header{Kind: frame.Ping, Flags: 0x7f}, nil)
+			return nil
+		}), `flags`},
+		"forged credit": {joined(func(s *stranger) error {
+			s.send(frame.Header{Kind: frame.Ping, Credit: 1 << 31}, nil)
+			return nil
+		}), `credit`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := open(t)
+			s := h.stranger()
+			require.NoError(t, c.do(s))
+			said, over := s.hear()
+			for !over && said.kind == sayHello {
+				said.drop()
+				said, over = s.hear()
+			}
+			require.False(t, over, "it is told why")
+			require.EqualValues(t, sayBye, said.kind)
+			require.Regexp(t, c.want, string(said.body[1:]))
+			s.leave()
+			h.until("nothing is left of it", func() bool { return open(t) <= before && h.nctx.Stats().Peers == 1 })
+		})
+	}
+	friend.send(frame.Header{Kind: frame.Unexpected, Op: 2}, nil)
+	n := 0
+	require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { n++; r.Envelope.Free() })))
+	h.until("the friend is heard", func() bool { return n == 1 })
+}
+
+// without greets, and shares fd in place of a segment.
+func (s *stranger) without(fd int) error {
+	require.NoError(s.t, say(s.fd, sayHello, hello(nil), s.bell))
+	said, over := s.hear()
+	require.False(s.t, over)
+	said.drop()
+	return say(s.fd, saySegment, nil, fd)
+}
+
+// A peer that takes nothing is cut when TakeTimeout has passed, though it still sends, and what waits for it ends (F68).
+func TestNeverTakes(t *testing.T) {
+	h := newHost(t, Options{TakeTimeout: 200 * time.Millisecond})
+	s := h.stranger()
+	from := s.join()
+	ended := 0
+	var failed error
+	for range 300 {
+		require.NoError(t, h.nctx.SendExpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) {
+			if ended++; r.Err != nil {
+				failed = r.Err
+			}
+		}), from, 1, nil))
+	}
+	pings := 0
+	h.until("it is cut", func() bool {
+		if longest, _, _ := s.end.Room(ring.Messages); longest >= 0 && pings < 50 {
+			s.send(frame.Header{Kind: frame.Ping, Tag: uint64(pings)}, nil)
+			pings++
+		}
+		return ended == 300
+	})
+	require.ErrorIs(t, failed, na.ErrPeerLost)
+	require.ErrorContains(t, failed, "took nothing")
+	require.Positive(t, pings)
+}
+
+// resting requires that a context which has nothing to do takes less than a third of a processor.
+func resting(t *testing.T, nctx *na.Context) {
+	used := func() time.Duration {
+		var u unix.Rusage
+		require.NoError(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	var all []time.Duration
+	for range 3 {
+		before := used()
+		_ = nctx.Progress(3 * restTime)
+		if all = append(all, used()-before); all[len(all)-1] < restTime {
+			return
+		}
+	}
+	t.Fatalf("it spins: in %v processor time of %v", 3*restTime, all)
+}
+
+// When the process has no descriptor left nobody is let in, and it does not spin; sessions go on, and all recovers (F72).
+func TestOutOfDescriptors(t *testing.T) {
+	h := newHost(t, Options{})
+	s := h.stranger()
+	from := s.join()
+	late := h.stranger()
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	first, err := unix.Dup(0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(first))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(first), Max: old.Max}))
+	restore := func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }
+	defer restore()
+
+	resting(t, h.nctx)
+	sent := false
+	require.NoError(t, h.nctx.SendExpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { sent = r.Err == nil }), from, 1, nil))
+	h.until("a session goes on", func() bool { return sent })
+	require.Equal(t, 1, h.nctx.Stats().Peers)
+	restore()
+	late.join()
+	require.Equal(t, 2, h.nctx.Stats().Peers)
+}
