@@ -306,12 +306,19 @@ func TestInline(t *testing.T) {
 	}, hg.Config{})
 }
 
-// A handler of A calls B, whose handler calls A: one goroutine drives each, others run the handlers.
-func TestDispatchedCallsInACircle(t *testing.T) {
+// A handler of A calls B, whose handler calls A: one goroutine drives each, and runs the handlers, too, unless others do.
+func TestCallsInACircle(t *testing.T) {
+	t.Run("Inline", func(t *testing.T) { callsInACircle(t, hg.Config{}) })
+	t.Run("Dispatched", func(t *testing.T) {
+		var workers sync.WaitGroup
+		callsInACircle(t, hg.Config{Dispatch: func(r hg.Incoming) { workers.Go(func() { _ = r.Run() }) }})
+		workers.Wait()
+	})
+}
+
+func callsInACircle(t *testing.T, cfg hg.Config) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const calls = 20
-		var workers sync.WaitGroup
-		cfg := hg.Config{Dispatch: func(r hg.Incoming) { workers.Go(func() { _ = r.Run() }) }}
 		a, actx := n.Target(cfg)
 		b, bctx := n.Target(cfg)
 		onward := func(to *hg.Class, name string) hg.Handler {
@@ -367,7 +374,6 @@ func TestDispatchedCallsInACircle(t *testing.T) {
 			}))
 		}
 		n.Until(func() bool { return done == calls })
-		workers.Wait()
 		close(stop)
 		drivers.Wait()
 	})

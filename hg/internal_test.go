@@ -150,6 +150,11 @@ func FuzzResponse(f *testing.F) {
 	b := make([]byte, responseSize)
 	(&response{code: 3, size: 6, codec: codec.RawID}).put(b)
 	f.Add(append(bytes.Clone(b), "\x03\x00abcd"...))
+	m, err := Meta{}.With("trace", "1234")
+	require.NoError(f, err)
+	refused := appendFailure(nil, "quota", []byte("detail"))
+	(&response{code: na.Exhausted, fate: na.NotRun, size: uint64(len(refused)), codec: codec.MsgpackID, meta: len(m.b)}).put(b)
+	f.Add(append(append(bytes.Clone(b), m.b...), refused...))
 	(&response{size: 9, fate: na.Ran, flags: flagMore, codec: codec.MsgpackID}).put(b)
 	f.Add(na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(b[:responseSize-1])
@@ -166,6 +171,7 @@ func FuzzResponse(f *testing.F) {
 		if r.code != na.OK {
 			e := r.remote(payload, codec.Msgpack)
 			require.Equal(t, payload, appendFailure(nil, e.Text, e.detail))
+			require.Equal(t, r.fate == na.NotRun, e.Refused)
 		}
 	})
 }
