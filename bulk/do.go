@@ -19,10 +19,7 @@ func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
 	if err != nil {
 		return err
 	}
-	if w.Wait(ctx) != nil && !w.Ended() {
-		op.Cancel()
-		_ = w.Wait(context.Background())
-	}
+	w.Await(ctx, op.Cancel)
 	if e, ok := fail.(*Error); ok {
 		ended := *e
 		ended.Err = endedBy(ctx, e.Err)

@@ -10,7 +10,7 @@
 //	Close: when it has completed no peer can            └─► OnProgress …, then done(op, err), in Trigger
 //	touch the memory
 //
-// Who would rather wait than be called back has the adaptors of package io, over the memory of a peer or of this process:
+// To block instead, use Do, or the io adaptors, over the memory of a peer or of this process:
 //
 //	ReaderAt   ReadAt(p, off): one pull straight into p
 //	Reader     Read, WriteTo:  ◄── a window of pieces is pulled ahead

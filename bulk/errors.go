@@ -55,7 +55,7 @@ func round(d time.Duration) time.Duration {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout tells whether the cause is a timeout.
+// Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
 // endedBy returns why something was canceled, if ctx ended it. A passed deadline is a time-out and not a cancel.

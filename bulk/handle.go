@@ -34,7 +34,7 @@ type Options struct {
 	// not listen is reached by those contexts that it has a session with, of its own making; elsewhere a transfer fails with
 	// ErrUnreachable. It is known there by what it says of itself: if two peers say the same, a transfer needs Spec.Peer.
 	Bind bool
-	// Peer, if set, is the only one that can reach the memory: the session that the address is bound to, as h.Addr() in a
+	// Peer, if set, is the only one that can reach the memory: the session that the address is bound to, as r.Peer() in a
 	// handler is. An origin finds that of its target in [na.Context.Peers], once there is a session. Requests of others fail
 	// with na.ErrPermission, also when they have the handle, which has no data with it whatever Eager says. It needs an Access.
 	Peer na.Addr
@@ -131,7 +131,7 @@ func (h *Handle) Moved() int64 {
 // Access returns what peers of the owner may do.
 func (h *Handle) Access() Access { return h.key().Access }
 
-// Remote tells whether the memory is a peer's.
+// Remote reports whether the memory is a peer's.
 func (h *Handle) Remote() bool { return h.mem() == nil }
 
 // Owner returns the address that a bound handle carries, or the zero Addr.

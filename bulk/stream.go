@@ -15,7 +15,7 @@ import (
 // Read and Write. They can be used inside a handler, and any number of them at a time in several goroutines. The end of
 // the context.Context that they are made with cancels them: their errors match hg.ErrCanceled and its cause then.
 type Stream struct {
-	// Peer owns the memory: in a handler h.Addr(). It may be left out when Handle is bound, or of this process.
+	// Peer owns the memory: in a handler r.Peer(). It may be left out when Handle is bound, or of this process.
 	Peer   na.Addr
 	Handle *Handle
 	Offset int64

@@ -38,7 +38,7 @@ const (
 // A Spec describes a transfer. Size, offsets and chunks are in bytes.
 type Spec struct {
 	Dir Dir
-	// Peer owns the remote memory: in a handler h.Addr(). It may be left out when Remote is bound.
+	// Peer owns the remote memory: in a handler r.Peer(). It may be left out when Remote is bound.
 	Peer         na.Addr
 	Remote       *Handle
 	RemoteOffset int64
@@ -54,7 +54,7 @@ type Spec struct {
 	OnProgress func(op *Op, moved int64)
 }
 
-// A DoneFunc hears how a transfer ended. It runs in Trigger, once.
+// A DoneFunc is called with the outcome of a transfer. It runs in Trigger, once.
 type DoneFunc func(op *Op, err error)
 
 // An Op is a transfer under way. It is split into pieces; the next starts when one has ended.

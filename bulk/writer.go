@@ -64,7 +64,7 @@ func (w *Writer) room() (_ []byte, err error) {
 	return w.cur.buf[w.cur.n:end], nil
 }
 
-// add hears that n bytes of what room gave were filled.
+// add is called when n bytes of what room gave have been filled.
 func (w *Writer) add(n int) error {
 	w.cur.n += n
 	if int64(w.cur.n) < min(int64(len(w.cur.buf)), w.w.left()) {

@@ -78,7 +78,7 @@ func (c *Class) Contexts() []*Context {
 // heard of in Trigger of each context, with ErrClosed.
 func (c *Class) Close() error { return c.na.Close() }
 
-// Closed tells whether every callback has returned and everything has been given back after Close.
+// Closed reports whether every callback has returned and everything has been given back after Close.
 func (c *Class) Closed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -100,7 +100,13 @@ func (e *detailed) Unwrap() error { return e.err }
 
 // WithDetail attaches a value to err, for the origin to read with [RemoteError.Detail]. It is encoded with the RPC's codec
 // when a handler answers with err; one that fails to encode or takes more than 1,024 bytes is left out and logged.
-func WithDetail(err error, detail any) error { return &detailed{err, detail} }
+// WithDetail(nil, detail) returns nil.
+func WithDetail(err error, detail any) error {
+	if err == nil {
+		return nil
+	}
+	return &detailed{err, detail}
+}
 
 // A RemoteError is what the target answered instead of output. Nothing failed in this process or on the way.
 type RemoteError struct {

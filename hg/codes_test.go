@@ -73,6 +73,7 @@ func TestFateOfSuccess(t *testing.T) {
 	require.Equal(t, hg.Ran, hg.FateOf(nil))
 	require.Equal(t, hg.MaybeRan, hg.FateOf(errors.New("who knows")))
 	require.NoError(t, hg.Refuse(nil))
+	require.NoError(t, hg.WithDetail(nil, "of nothing"))
 	require.Equal(t, hg.NotFound, hg.CodeOf(fmt.Errorf("wrapped: %w", hg.Errorf(hg.NotFound, "x"))))
 }
 

@@ -125,7 +125,7 @@ func (c *Context) Trigger(max int) int {
 
 // runBatch runs at most max callbacks.
 func (c *Context) runBatch(max int) (n int) {
-	for p := c.newPacer(); n < max; n++ {
+	for p := c.newPacer(max); n < max; n++ {
 		fn, data := c.q.pop()
 		if fn == nil {
 			break
@@ -160,7 +160,14 @@ const (
 	paceTime = 10 * time.Microsecond
 )
 
-func (c *Context) newPacer() pacer { return pacer{c: c, last: c.Now()} }
+// newPacer returns the pacer of a batch of at most max callbacks.
+func (c *Context) newPacer(max int) pacer {
+	p := pacer{c: c}
+	if max >= paceCount {
+		p.last = c.Now()
+	}
+	return p
+}
 
 func (p *pacer) ran() {
 	if p.n++; p.n%paceCount != 0 {
@@ -222,10 +229,10 @@ func (c *Context) Stats() Stats {
 // Close ends every call of c with ErrClosed. It does not wait and may be called anywhere.
 func (c *Context) Close() { c.nctx.Close() }
 
-// Closed tells whether every callback has returned and everything has been given back after Close.
+// Closed reports whether every callback has returned and everything has been given back after Close.
 func (c *Context) Closed() bool { return c.nctx.Closed() }
 
-// A LookupFunc hears how a Lookup ended.
+// A LookupFunc is called with the outcome of a Lookup.
 type LookupFunc func(addr na.Addr, err error)
 
 // A Lookup is the resolution of an address under way.
@@ -281,6 +288,6 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 	if err != nil {
 		return na.Addr{}, err
 	}
-	await(ctx, w, l.Cancel)
+	w.Await(ctx, l.Cancel)
 	return addr, endedBy(ctx, fail)
 }

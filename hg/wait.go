@@ -3,8 +3,6 @@ package hg
 import (
 	"context"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // Wait drives c, or sleeps while another goroutine does, until done reports true (nil), ctx ends (its cause), or c is closed
@@ -23,12 +21,3 @@ func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func(
 // Wake makes everybody who waits look again: Wait at its condition; and one Progress that sleeps now, or else the next
 // one, returns nil.
 func (c *Context) Wake() { c.nctx.Wake() }
-
-// await waits for the end of w, and calls cancel when ctx ends first: never later than it returns, when what cancel reaches
-// may be a handle's next call.
-func await(ctx context.Context, w *na.Waiter, cancel func()) {
-	if w.Wait(ctx) != nil && !w.Ended() {
-		cancel()
-		_ = w.Wait(context.Background())
-	}
-}

@@ -65,7 +65,7 @@ func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uin
 			h.leave()
 		}
 	}()
-	await(ctx, h.waiter, h.Abandon)
+	h.waiter.Await(ctx, h.Abandon)
 	_, seen, err := h.call.settle()
 	settled = true
 	defer func() {

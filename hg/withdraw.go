@@ -33,7 +33,7 @@ func (r WithdrawResult) String() string {
 
 var withdrawText = [...]string{"withdrawn", "too late", "indeterminate", "not supported"}
 
-// A WithdrawFunc hears how one Withdraw ended. It runs in Trigger, once.
+// A WithdrawFunc is called with the outcome of a Withdraw. It runs in Trigger, once.
 type WithdrawFunc func(h *Handle, r WithdrawResult)
 
 // A withdrawal is one request to be taken back. Handle.mu guards it. Several calls of Withdraw may wait for one.
@@ -60,7 +60,7 @@ type withdrawal struct {
 }
 
 // Withdraw takes back the request of the call under way if its handler has not started. Unlike Cancel it asks the
-// target, and cb hears what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
+// target, and cb is called with what came of it: with Withdrawn it is certain that the handler did not run. cb runs in Trigger
 // exactly once; so does the call's own callback, before or after. A positive timeout bounds the wait: then the result is
 // Indeterminate and the call is canceled. Several Withdraws of one call, until its callback runs, get one result; the
 // shortest of their timeouts counts. The error matches ErrClosed when h is closed, or
@@ -110,10 +110,10 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	return nil
 }
 
-// recalling tells whether it is not known yet what becomes of the request that is to be taken back. Locked.
+// recalling reports whether it is not known yet what becomes of the request that is to be taken back. Locked.
 func (k *call) recalling() bool { return k.withdrawal != nil && !k.withdrawal.settled }
 
-// taken tells whether the request was withdrawn. Locked.
+// taken reports whether the request was withdrawn. Locked.
 func (k *call) taken() bool {
 	return k.withdrawal != nil && k.withdrawal.settled && k.withdrawal.result == Withdrawn
 }
@@ -149,7 +149,7 @@ func (w *withdrawal) giveUp() {
 	w.k.end(ErrCanceled)
 }
 
-// answered hears what the target says.
+// answered is called with what the target says.
 func (w *withdrawal) answered(_ *na.Op, r na.Result) {
 	h := w.h
 	h.mu.Lock()
@@ -183,7 +183,7 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) {
 	}
 }
 
-// expired hears that the time is up.
+// expired is called when the time is up.
 func (w *withdrawal) expired(_ *na.Op, r na.Result) {
 	h := w.h
 	h.mu.Lock()
@@ -212,7 +212,7 @@ func (w *withdrawal) settle(r WithdrawResult) {
 	_ = w.h.ctx.post(&w.task)
 }
 
-// sendEnded hears that the request has left, or not. Locked.
+// sendEnded is called when the request has left, or will not. Locked.
 func (w *withdrawal) sendEnded(r na.Result) {
 	defer w.note(w.found(endEvent(r.Err, evSent, evSendFailed)))
 	switch {
@@ -228,7 +228,7 @@ func (w *withdrawal) sendEnded(r na.Result) {
 	}
 }
 
-// callEnds hears that the call's parts have ended. Locked.
+// callEnds is called when the call's parts have ended. Locked.
 func (w *withdrawal) callEnds() {
 	defer w.note(w.found(evCallEnds))
 	w.late = w.k.understood

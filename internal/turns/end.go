@@ -31,3 +31,11 @@ func (w *Waiter) Wait(ctx context.Context) error {
 	}
 	return w.t.wait(ctx, -1, w)
 }
+
+// Await waits for End, and calls cancel, which is to bring it about, when ctx ends first: never once Await has returned.
+func (w *Waiter) Await(ctx context.Context, cancel func()) {
+	if w.Wait(ctx) != nil && !w.Ended() {
+		cancel()
+		_ = w.Wait(context.Background())
+	}
+}
