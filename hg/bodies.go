@@ -45,10 +45,11 @@ func (k *call) returnRoom() {
 	}
 }
 
-// freeOutput ends the use of a response that was longer than the buffer. Locked.
+// freeOutput ends the use of a response. Locked.
 func (k *call) freeOutput() {
 	if k.env != nil {
 		k.env.Free()
-		k.env, k.output, k.meta = nil, nil, nil
+		k.env = nil
 	}
+	k.output, k.meta = nil, nil
 }

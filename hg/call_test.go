@@ -3,6 +3,7 @@ package hg_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -107,6 +108,34 @@ func TestContextCall(t *testing.T) {
 		require.ErrorIs(t, p.octx.Call(t.Context(), p.target.Addr(), 12345, nil, nil), hg.ErrNoEntry)
 		require.Zero(t, p.octx.Stats().Handles)
 		require.NoError(t, p.origin.Shutdown(t.Context()))
+	})
+}
+
+// A call that has ended keeps no large input, and one without a handle no large output, which nobody can ask for.
+func TestCallsKeepNoLargeBodies(t *testing.T) {
+	transports.TCP(t, func(t *testing.T, n *transports.Net) {
+		const size = 48 << 20
+		p := newPair(t, n, hg.Config{})
+		take := p.rpc("take", func(r hg.Incoming) error { return r.RespondRaw(nil, nil) })
+		give := p.rpc("give", func(r hg.Incoming) error { return r.RespondRaw(make([]byte, size), nil) })
+		p.serve()
+		used := func() uint64 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.GC() // what pools keep for one more
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		h := p.handle(take)
+		defer h.Close()
+		_, err := h.CallRaw(t.Context(), nil)
+		require.NoError(t, err)
+		before := used()
+		_, err = h.CallRaw(t.Context(), make([]byte, size))
+		require.NoError(t, err)
+		require.Less(t, used(), before+size/2, "of an input")
+		require.NoError(t, p.octx.Call(t.Context(), p.target.Addr(), give, nil, nil))
+		require.Less(t, used(), before+size/2, "of an output")
 	})
 }
 

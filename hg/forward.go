@@ -40,12 +40,19 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 // maxKept is the largest buffer that an idle handle keeps.
 const maxKept = 64 << 10
 
+// trim lets go of a buffer that is too large to be kept. Locked.
+func (k *call) trim() {
+	if cap(k.in) > maxKept {
+		k.in = nil
+	}
+}
+
 // room returns a buffer for an input, behind the header and the metadata, which are head bytes. It is that of the idle handle,
 // which has none until forward gives it back.
 func (h *Handle) room() (b []byte, head int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if k := h.call; k.phase == idle && cap(k.in) <= maxKept {
+	if k := h.call; k.phase == idle {
 		b, k.in = k.in, nil
 	}
 	if cap(b) < requestSize {
@@ -94,6 +101,7 @@ func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, 
 		return nil
 	}
 	k.phase = idle
+	k.trim()
 	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
 	return k.err
 }

@@ -80,7 +80,9 @@ func (k *call) settle() (ForwardFunc, *sighting, error) {
 	cb := k.cb
 	k.cb, k.phase = nil, idle
 	k.note(evTrigger)
-	return cb, k.sighted(k.err), k.err
+	seen := k.sighted(k.err)
+	k.trim()
+	return cb, seen, k.err
 }
 
 // Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that

@@ -132,10 +132,14 @@ func (c *Context) caller(to na.Addr, id ID) (*Handle, error) {
 	return h, nil
 }
 
-// keep takes a handle back. One whose call goes on, because a callback of somebody else has panicked in the wait, is closed.
+// keep takes a handle back, without its output. One whose call goes on, because a callback of somebody else has panicked in the
+// wait, is closed.
 func (c *Context) keep(h *Handle) {
 	h.mu.Lock()
 	idle := h.call.phase == idle
+	if idle {
+		h.call.freeOutput()
+	}
 	h.mu.Unlock()
 	c.mu.Lock()
 	kept := idle && len(c.callers) < maxCallers
