@@ -135,7 +135,7 @@ func TestMapMemory(t *testing.T) {
 	require.NoError(t, unix.Pipe2(pipe, unix.O_CLOEXEC))
 	_, err = mapMemory(pipe[0], 8192)
 	require.ErrorIs(t, err, na.ErrProtocol)
-	require.ErrorIs(t, checkBell(pipe[1]), na.ErrProtocol)
+	require.ErrorIs(t, checkBell(pipe[1]), na.ErrProtocol, "the bell waits")
 	require.NoError(t, unix.Close(pipe[1]))
 
 	own, fd, err := makeMemory(8192)

@@ -272,6 +272,31 @@ func (s *stranger) without(fd int) error {
 	return say(s.fd, saySegment, nil, fd)
 }
 
+// What a peer has sent counts although it ends before it rings, also when nobody looks at it any more.
+func TestLastWords(t *testing.T) {
+	h := newHost(t, Options{Unassisted: true})
+	s := h.stranger()
+	s.join()
+	for range 2 * maxIdle { // until it is not hot
+		_ = h.nctx.Progress(time.Microsecond)
+	}
+	heard := false
+	require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) {
+		require.NoError(t, r.Err)
+		heard = string(r.Envelope.Data) == "last words"
+		r.Envelope.Free()
+	})))
+	head := frame.Header{Kind: frame.Unexpected, Op: 2}
+	head.SetPayload(10)
+	m := message(&head)
+	s.end.Put(ring.Messages, &m, []byte("last words"))
+	require.True(t, s.end.Publish(), "a bell is to be rung")
+	s.leave()
+	h.until("it is gone", func() bool { return h.nctx.Stats().Peers == 0 })
+	h.nctx.Trigger(0)
+	require.True(t, heard, "what it said last")
+}
+
 // A peer that takes nothing is cut when TakeTimeout has passed, though it still sends, and what waits for it ends (F68).
 func TestNeverTakes(t *testing.T) {
 	h := newHost(t, Options{TakeTimeout: 200 * time.Millisecond})
@@ -299,7 +324,8 @@ func TestNeverTakes(t *testing.T) {
 	require.Positive(t, pings)
 }
 
-// resting requires that a context which has nothing to do takes less than a third of a processor.
+// resting requires that a context which has nothing to do takes less than a ninth of a processor: one that spins gets more, on a machine that is
+// busy, too.
 func resting(t *testing.T, nctx *na.Context) {
 	used := func() time.Duration {
 		var u unix.Rusage
@@ -310,7 +336,7 @@ func resting(t *testing.T, nctx *na.Context) {
 	for range 3 {
 		before := used()
 		_ = nctx.Progress(3 * restTime)
-		if all = append(all, used()-before); all[len(all)-1] < restTime {
+		if all = append(all, used()-before); all[len(all)-1] < restTime/3 {
 			return
 		}
 	}

@@ -188,6 +188,21 @@ func TestBulkLeavesRoom(t *testing.T) {
 	}
 }
 
+// A piece that was given up takes no slot.
+func TestVoid(t *testing.T) {
+	a, b := pair(t, usual)
+	for k := range 3 * Slots {
+		_, bulk := room(t, a, Bulk)
+		require.True(t, bulk, "after %d pieces that were given up", k)
+		a.Void(a.PutLater(Bulk, &Message{Kind: 6, Len: SlotSize}))
+		a.Publish()
+		m, ok := take(t, b, Bulk, nil)
+		require.True(t, ok)
+		require.EqualValues(t, Void, m.Kind)
+		b.Report()
+	}
+}
+
 // What is not published does not exist.
 func TestHalfWritten(t *testing.T) {
 	a, b := pair(t, usual)
@@ -327,6 +342,24 @@ func TestHostile(t *testing.T) {
 	e := New(heap(g.Size()), g)
 	require.ErrorIs(t, e.Join(heap(g.Size()), g), ErrBroken, "no magic")
 	require.ErrorIs(t, e.Join(heap(g.Size()+8), g), ErrBroken, "another size")
+}
+
+// What the peer changes after it was looked at is not seen: each word is read once.
+func TestReadsOnce(t *testing.T) {
+	a, b := pair(t, usual)
+	first := a.own.desc(offMessages, 0)
+	Step = func(p Point) {
+		if p == Consume {
+			first.store(descCommit, commit(0, &Message{Kind: 9, Len: SlotSize}))
+		}
+	}
+	defer func() { Step = nil }()
+	a.Put(Messages, &Message{Kind: 1}, []byte("once"))
+	a.Publish()
+	m, ok := take(t, b, Messages, make([]byte, usual.Eager))
+	require.True(t, ok)
+	require.Equal(t, "once", string(m.Body))
+	require.EqualValues(t, 1, m.Kind)
 }
 
 // FuzzPeer reads from a segment and an area that hold anything, and writes with what they say.
