@@ -98,6 +98,7 @@ func TestTargetIsLost(t *testing.T) {
 	for name, args := range cases {
 		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 			t.Run(name+" "+sig.String(), func(t *testing.T) {
+				t.Parallel()
 				s := serve(t, "", cmp.Or(listen[name], "tcp://127.0.0.1:0"))
 				args := append([]string{args[0], "-peer-timeout", "500ms"}, args[1:]...)
 				q := newQS(t, append(args, s.addr)...).start()

@@ -40,7 +40,9 @@ func TestHeap(t *testing.T) {
 			}
 			fast := 0
 			for i, ev := range q.h {
-				require.Equal(t, i+1, ev.pos)
+				if ev.pos != i+1 {
+					t.Fatalf("the event at %d says %d", i, ev.pos)
+				}
 				if !ev.slow {
 					fast++
 				}
