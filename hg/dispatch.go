@@ -29,7 +29,7 @@ func (r Incoming) Run() error {
 				s.mu.Unlock()
 				if taken {
 					defer c.gathering.home(batch)
-					c.nctx.Enter(s.resume, 0)
+					c.nctx.EnterApart(s.resume, 0)
 					return nil
 				}
 			}

@@ -48,7 +48,8 @@ type Context struct {
 	slow      atomic.Int32 // how many of them Trigger has waited for in vain, until the next is queued
 	state     atomic.Int32
 	woken     atomic.Bool
-	mark      *callback.Mark
+	mark      *callback.Mark    // of Trigger,
+	apart     *callback.Mark    // and of handlers outside it
 	runQueued func(max int) int // bound once
 
 	leading
@@ -91,7 +92,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 		c.driver = c.ep.(Driver)
 	}
 	c.sched, _ = cls.domain.(Scheduler)
-	c.mark = callback.New()
+	c.mark, c.apart = callback.New(), callback.New()
 	c.turns = c.newTurns()
 	c.assist.start()
 	return c, nil
@@ -245,6 +246,7 @@ func (c *Context) release() bool {
 	c.closePoller()
 	c.class.released()
 	c.mark.Free()
+	c.apart.Free()
 	c.state.Store(ctxReleased)
 	if c.driver != nil {
 		c.driver.Wake() // who sleeps in Drive sees that c is closed

@@ -71,11 +71,14 @@ func (c *Context) Hold() bool {
 // Unhold says that a callback has returned, or was not queued after all.
 func (c *Context) Unhold() { c.left() }
 
-// Enter returns run(n), which runs callbacks of the layer above: meanwhile Inside reports true.
+// Enter returns run(n), which runs callbacks of the layer above in its Trigger: meanwhile Inside reports true.
 func (c *Context) Enter(run func(int) int, n int) int { return c.mark.Run(run, n) }
 
+// EnterApart is Enter for what the layer above runs outside Trigger.
+func (c *Context) EnterApart(run func(int) int, n int) int { return c.apart.Run(run, n) }
+
 // Inside reports whether the caller is inside a callback of c, or of the layer above. It walks the stack: for rare calls only.
-func (c *Context) Inside() bool { return c.mark.Inside() }
+func (c *Context) Inside() bool { return c.mark.Inside() || c.apart.Inside() }
 
 // driver is a Context as package turns drives it.
 type driver Context
@@ -116,7 +119,7 @@ type batcher struct{ *driver }
 func (b batcher) Cork() bool   { return b.ctx().Cork() }
 func (b batcher) Uncork()      { b.ctx().Uncork() }
 func (b batcher) Flush()       { b.ctx().Flush() }
-func (b batcher) Inside() bool { return b.ctx().Inside() }
+func (b batcher) Inside() bool { return b.mark.Inside() }
 
 func (b batcher) Begin() (p Pass) {
 	if above := b.above.Load(); above != nil && above.Begin != nil {
