@@ -31,6 +31,8 @@ var closeRules = []rule{
 		why: "where nobody listens every operation fails with NotRun within the connect timeout, and that is no loss of a peer"},
 	{name: "FrozenPeer", check: frozenPeer, needs: frozen,
 		why: "a peer that is silent for PeerTimeout is given up, and cancel does not wait for that, however often it is used"},
+	{name: "FrozenCaller", check: frozenCaller, needs: frozen,
+		why: "whoever is at work for a peer learns in PeerTimeout that it is gone, although the peer owes nothing"},
 	{name: "OwnFreeze", check: ownFreeze, needs: frozen,
 		why: "a process that was frozen itself does not accuse its peers when it wakes up"},
 }
@@ -371,6 +373,34 @@ func frozenPeer(b *bed) {
 	require.Less(b, a.Now()-begin, 2*timeoutOf(timeout), "time until the peer was given up")
 	t.parked = false
 	b.until("the name reaches the peer again", func() bool { return a.send(t.Self(), 1, nil).wait().Err == nil })
+	t.next()
+}
+
+func frozenCaller(b *bed) {
+	const timeout = 500e6
+	a, t := b.pair(na.Config{PeerTimeout: timeout})
+	gone := 0
+	t.OnFault(func(_ na.Addr, err error) {
+		require.ErrorIs(b, err, na.ErrPeerLost)
+		gone++
+	})
+	b.meet(a, t)
+	c := t.recv()
+	a.send(t.Self(), 1, []byte("work for long")).ok()
+	c.ok()
+	env := c.keep()
+	env.Accept()
+	b.lapse(2 * timeout)
+	require.Zero(b, gone, "a peer that answers when it is asked is lost")
+	answer := a.recvExpected(t.Self(), 3, 8)
+	a.parked = true
+	b.until("the peer of an open message is lost", func() bool { return gone == 1 })
+	require.Equal(b, "work for long", string(env.Data))
+	env.Free()
+	require.EqualValues(b, 1, t.Stats().PeersLost)
+	a.parked = false
+	answer.fails(lost...)
+	a.send(t.Self(), 2, nil).ok()
 	t.next()
 }
 

@@ -101,6 +101,8 @@ func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
 	l.arrived++
 	l.held++
 	l.heldMax = max(l.heldMax, l.held)
+	l.unfreed++
+	l.makeBusy()
 	l.oweCredit()
 	l.takeRoom(env)
 	l.keepEnvelope(env, na.Tag(h.Tag))
@@ -210,6 +212,7 @@ func (l *Link) deliverPut(h *frame.Header) error {
 		l.sinks = map[uint64]*sink{}
 	}
 	l.sinks[h.Op] = s
+	l.makeBusy()
 	return nil
 }
 

@@ -54,7 +54,7 @@ type Endpoint struct {
 	recent   na.Addr // what find was asked last,
 	found    *Link   // and found; nil once that link has ended
 	waits    map[na.Addr]*backoff
-	busy     []*Link // links that operations wait for, or that connect
+	busy     []*Link // links with something open, or that connect
 	lastTick time.Duration
 	kicked   []*Link
 	flushing []*Link // the other half of kicked

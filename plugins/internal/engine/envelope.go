@@ -58,8 +58,9 @@ const (
 
 // recycle ends the use of a message's bytes.
 func (e *Endpoint) recycle(env *na.Envelope) {
-	if env.Taken > 0 {
-		env.Link.(*Link).freeRoom(env)
+	if l := env.Link.(*Link); env.ID != 0 {
+		l.unfreed--
+		l.freeRoom(env)
 	}
 	e.dropEnvelope(env)
 }
@@ -74,7 +75,7 @@ func (e *Endpoint) dropEnvelope(env *na.Envelope) {
 			env.Data[i] = 0xDB
 		}
 	}
-	env.Data, env.Link, env.From, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, false, false
+	env.Data, env.Link, env.From, env.ID, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, 0, false, false
 	if env.Room != nil {
 		longEnvelopes[na.RoomClass(len(env.Room))-1].Put(env)
 		return

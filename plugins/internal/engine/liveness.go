@@ -20,6 +20,11 @@ func (l *Link) leave() { l.waiting-- }
 // readClock is for the rare steps that happen long after a Poll: a program may drive nothing for minutes, then dial.
 func (e *Endpoint) readClock() { e.now = max(e.now, e.eng.opts.Now()) }
 
+// open reports whether anything is open with the peer: what we wait for, or what we do for it. Its silence counts then.
+func (l *Link) open() bool {
+	return l.waiting > 0 || l.unfreed > 0 || len(l.served) > 0 || len(l.sinks) > 0 || l.doubted
+}
+
 // makeBusy has the tick look after l.
 func (l *Link) makeBusy() {
 	if l.busy {
@@ -51,7 +56,7 @@ func (e *Endpoint) hurry(at time.Duration) {
 	}
 }
 
-// tickEvery is how often links that operations wait for are looked after.
+// tickEvery is how often busy links are looked after.
 func (e *Endpoint) tickEvery() time.Duration {
 	every := e.eng.cfg.PeerTimeout
 	if limit := e.eng.opts.TakeTimeout; limit > 0 {
@@ -94,7 +99,7 @@ func (e *Endpoint) tick(now time.Duration) {
 			l.dial()
 		}
 		switch {
-		case l.state == linkDown || l.state == linkUp && l.waiting == 0 && !l.doubted && !l.waits():
+		case l.state == linkDown || l.state == linkUp && !l.open() && !l.waits():
 			l.busy = false
 			continue
 		case l.state == linkWaiting:
@@ -141,7 +146,7 @@ func (l *Link) tick(passed time.Duration) {
 		l.heard, l.doubted, l.rival, l.silent, l.partial = false, false, false, 0, 0
 		return
 	}
-	if l.waiting == 0 && !l.doubted {
+	if !l.open() {
 		return
 	}
 	timeout := l.e.eng.cfg.PeerTimeout
@@ -163,7 +168,7 @@ func (l *Link) tick(passed time.Duration) {
 	l.ping()
 }
 
-// suspect asks the peer for a sign of life, and judges it, whether an operation waits or not: it has connected although it has a
+// suspect asks the peer for a sign of life, and judges it, whether anything is open or not: it has connected although it has a
 // session, and may have lost that one without a word.
 func (l *Link) suspect() {
 	if !l.doubted {

@@ -55,8 +55,9 @@ type Link struct {
 
 	// Liveness.
 	waiting int // operations that wait for the peer
+	unfreed int // its messages that are not freed: requests that are handled, mostly
 	busy    bool
-	doubted bool          // the peer may have lost the session: its silence counts though no operation waits
+	doubted bool          // the peer may have lost the session: its silence counts though nothing is open
 	rival   bool          // and another instance has its address
 	heard   bool          // a message, or bulk data, arrived since the last tick
 	bytes   bool          // bytes did

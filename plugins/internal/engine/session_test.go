@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -403,6 +404,74 @@ func TestPeerTimeout(t *testing.T) {
 	at := s.e.Next()
 	ok := at != 0
 	require.False(t, ok, "a timer at %v with nothing to wait for", at)
+}
+
+// A peer that owes nothing is asked, too, and given up, while something of its own is open here: a message that is not freed, a
+// get, a put. When that is over it is left alone.
+func TestPeerTimeoutOfWhatIsServed(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		open func(s *script, l *Link, key [16]byte) (end func())
+	}{
+		{"message", func(s *script, l *Link, _ [16]byte) func() {
+			r := s.op(s.nctx.RecvUnexpected)
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: 1, Tag: 7}, []byte("x")))
+			s.trigger()
+			r.Envelope.Accept()
+			return r.Envelope.Free
+		}},
+		{"get", func(s *script, l *Link, key [16]byte) func() {
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Token: key, Length: 100}}, nil))
+			return func() { require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Cancel, Op: 1}, nil)) }
+		}},
+		{"put", func(s *script, l *Link, key [16]byte) func() {
+			require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Put, Op: 1, Tail: frame.Tail{Token: key, Length: 100}}, nil))
+			return func() { require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Cancel, Op: 1}, nil)) }
+		}},
+	} {
+		for _, over := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s over %v", row.name, over), func(t *testing.T) {
+				s := newScript(t, na.Config{PeerTimeout: time.Second})
+				l := s.meet(5)
+				s.pass(time.Hour)
+				require.Zero(t, s.e.Next(), "a timer with nothing to wait for")
+				m, err := s.eng.cls.Register(na.ReadWrite, make([]byte, 100))
+				require.NoError(t, err)
+				end := row.open(s, l, m.Key().Token)
+				if over {
+					end()
+				}
+				pings := 0
+				for range 15 {
+					s.pass(100 * time.Millisecond)
+					if !l.Down() {
+						for {
+							p, ok := s.pullFrom(l, FlowMessages)
+							if !ok || p.Kind == frame.Data {
+								break
+							}
+							if p.Kind == frame.Ping {
+								pings++
+							}
+						}
+					}
+				}
+				require.Equal(t, over, l.Up())
+				if over {
+					require.Zero(t, pings)
+					require.Zero(t, s.e.Next(), "a timer with nothing to wait for")
+				} else {
+					require.Positive(t, pings)
+				}
+				if !over && row.name == "message" {
+					end()
+				}
+				done := s.op(func(op *na.Op) error { return s.nctx.Deregister(op, m) })
+				s.trigger()
+				require.NoError(t, done.Err)
+			})
+		}
+	}
 }
 
 // A freeze of this process counts for two ticks at most.

@@ -83,6 +83,7 @@ func (l *Link) serve(id uint64, mem *na.Mem, off, n int64) {
 		l.served = map[uint64]*source{}
 	}
 	l.served[id] = s
+	l.makeBusy()
 	l.queue(s)
 }
 
