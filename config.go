@@ -17,7 +17,7 @@ type Config struct {
 	// TLS has every connection of "tcp://" use TLS 1.3: one configuration for both roles. Nil means no TLS; who meets the
 	// other kind refuses it.
 	TLS *tls.Config
-	// PeerTimeout is how long a peer may be silent while calls wait for it. Zero means 5 s; at least 500 ms.
+	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
 	// Workers bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
 	// needs a worker free for it.

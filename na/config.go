@@ -44,7 +44,8 @@ type Config struct {
 	// SendQueue bounds the messages per peer that wait at the source for an envelope. Zero means 8192. One more fails
 	// with ErrNoCredit.
 	SendQueue int
-	// PeerTimeout is how long a peer may be silent while operations wait for it. Zero means 5 s; at least 500 ms.
+	// PeerTimeout is how long a peer may be silent while something is open with it: an operation that waits for it, a message of it
+	// that is not freed, a get or put of it that is served. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
 	// Linger is how long a Shutdown whose context has no deadline lets what is under way end. Zero means 2 s, negative means
 	// not at all.

@@ -27,6 +27,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/sm"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
 const (

@@ -10,18 +10,23 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A transport is a row of the table that the tests of faults run over.
 type transport struct {
 	name, listen, origin string
+	connected            bool // the end of a process is the end of its connections: its peers learn of it though nothing is open
 }
 
-var transports = []transport{{"tcp", "tcp://" + loopback() + ":0", "tcp://"}}
+var transports = []transport{
+	{"tcp", "tcp://" + loopback() + ":0", "tcp://", true},
+	{"udp", "udp://" + loopback() + ":0", "udp://", false},
+}
 
 func init() {
 	if runtime.GOOS == "linux" {
-		transports = append(transports, transport{"sm", "sm://*", "sm://"})
+		transports = append(transports, transport{"sm", "sm://*", "sm://", true})
 	}
 }
 
@@ -41,6 +46,15 @@ func each(t *testing.T, f func(t *testing.T, tr transport)) {
 			f(t, tr)
 		})
 	}
+}
+
+// attentive is a configuration that notices the death of a peer soon. The end of a connection has to tell of it where there are
+// connections, not silence.
+func (tr transport) attentive() hg.Config {
+	if tr.connected {
+		return hg.Config{NA: na.Config{PeerTimeout: time.Hour}}
+	}
+	return hg.Config{NA: na.Config{PeerTimeout: time.Second}}
 }
 
 // target starts a child that listens over tr, at addr unless that is empty.
