@@ -40,7 +40,7 @@ func (l *Link) Greet(g *frame.Greeting) error {
 }
 
 // Incarnation is that of the peer of a session that is up. Locked.
-func (l *Link) Incarnation() [16]byte { return l.peer.Incarnation }
+func (l *Link) Incarnation() [16]byte { return l.peer.incarnation }
 
 func (l *Link) greeting() frame.Greeting {
 	features := uint64(frame.FeatureWithdraw)
@@ -119,12 +119,11 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	ours := slices.Compare(e.eng.inc[:], g.Incarnation[:]) > 0
 	switch {
-	case old.state == linkUp && old.peer.Incarnation != g.Incarnation:
-		old.rival = true
-		old.suspect()
+	case old.state == linkUp && old.peer.incarnation != g.Incarnation:
+		old.suspect(true)
 		return na.WithText(na.ErrDuplicate, "another instance of the peer is in session here; it is asked whether it lives")
 	case old.state == linkUp && old.dialled && ours:
-		old.suspect()
+		old.suspect(false)
 		return na.WithText(na.ErrDuplicate, "a connection of this pair is in use")
 	case old.state == linkUp:
 		old.fail(na.WithText(na.ErrPeerLost, "the peer connected anew"))
@@ -134,7 +133,7 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 		if err := old.checkNeed(g); err != nil {
 			return err
 		}
-		old.carrier.Cut(old, na.OK, "")
+		old.route.carrier.Cut(old, na.OK, "")
 		old.dialled = false
 	}
 	return nil
@@ -142,6 +141,6 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 
 // adopt brings l up over a connection that the peer made.
 func (l *Link) adopt(r *route, conn any, g *frame.Greeting) {
-	l.carrier, l.exact, l.regions, l.Conn, l.ways = r.carrier, r.Exact, r.Regions, conn, nil
+	l.route, l.Conn = r, conn
 	l.up(*g)
 }

@@ -77,7 +77,7 @@ func (l *Link) reserves() bool {
 	case na.LiteralReserve:
 		return true
 	case na.HonestReserve:
-		return l.peer.Features&frame.FeatureReserve != 0
+		return l.peer.features&frame.FeatureReserve != 0
 	}
 	return false
 }
@@ -90,7 +90,7 @@ func (e *Endpoint) short(to na.Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.find(to)
-	return l != nil && l.state == linkUp && (l.starved.n > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
+	return l != nil && l.state == linkUp && (l.starving() > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
 }
 
 // takeCredit uses an envelope of the peer for o, if o may have one. Nobody waits for one.
@@ -123,6 +123,14 @@ func (l *Link) feedStarved() {
 		l.msgs.push(l.starved.pop())
 		l.kick()
 	}
+}
+
+// starving is how many messages wait for an envelope.
+func (l *Link) starving() int {
+	if l.active == nil {
+		return 0
+	}
+	return l.starved.n
 }
 
 // request takes in an unexpected message: it may leave, waits for an envelope, or ends.
@@ -166,10 +174,10 @@ func (l *Link) stalled(o *op) {
 
 // noteHighWater looks at what the peer is not known to have accepted, and what waits here.
 func (l *Link) noteHighWater() {
-	accepted := l.credits - l.peer.Envelopes
-	if n := int(int32(l.used-accepted)) + l.starved.n; n > l.highWater {
+	accepted := l.credits - l.peer.envelopes
+	if n := int32(l.used-accepted) + int32(l.starved.n); n > l.highWater {
 		l.highWater = n
-		l.e.stats.HighWater = max(l.e.stats.HighWater, n)
+		l.e.stats.HighWater = max(l.e.stats.HighWater, int(n))
 	}
 }
 
@@ -254,9 +262,9 @@ func (l *Link) probe(now time.Duration) time.Duration {
 // gauges is what na.PeerStats says.
 func (l *Link) gauges() na.PeerStats {
 	s := na.PeerStats{
-		Addr: l.addr(), Offered: int(l.offered), Held: l.held, HeldMax: l.heldMax,
+		Addr: l.addr(), Offered: int(l.offered), Held: int(l.held), HeldMax: int(l.heldMax),
 		Bytes:    na.GuaranteedBytes(1, l.reserved, l.e.eng.cfg.Eager),
-		Promised: int(l.peer.Envelopes), Free: l.free(), Queued: l.starved.n, HighWater: l.highWater, Stalls: l.stalls,
+		Promised: int(l.peer.envelopes), Free: l.free(), Queued: l.starving(), HighWater: int(l.highWater), Stalls: l.stalls,
 	}
 	l.roomGauges(&s)
 	return s

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -14,6 +13,7 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	if l.state == linkDown {
 		return nil
 	}
+	l.makeBusy()
 	l.heard = true
 	if l.state != linkUp {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
@@ -102,7 +102,6 @@ func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
 	l.held++
 	l.heldMax = max(l.heldMax, l.held)
 	l.unfreed++
-	l.makeBusy()
 	l.oweCredit()
 	l.takeRoom(env)
 	l.keepEnvelope(env, na.Tag(h.Tag))
@@ -212,7 +211,6 @@ func (l *Link) deliverPut(h *frame.Header) error {
 		l.sinks = map[uint64]*sink{}
 	}
 	l.sinks[h.Op] = s
-	l.makeBusy()
 	return nil
 }
 
@@ -223,10 +221,10 @@ func (l *Link) denied(code na.Code, token [16]byte) error {
 	switch {
 	case code == na.OK || code == na.ErrAgain || code == na.ErrRevoked && l.e.eng.cls.Issued(token):
 		return nil
-	case slices.Contains(l.guesses, token):
-		return nil
+	case l.guesses == nil:
+		l.guesses = map[[16]byte]struct{}{}
 	}
-	if l.guesses = append(l.guesses, token); len(l.guesses) > maxDenials {
+	if l.guesses[token] = struct{}{}; len(l.guesses) > maxDenials {
 		return na.WithText(na.ErrProtocol, "too many requests for memory that is not allowed")
 	}
 	return nil

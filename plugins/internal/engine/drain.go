@@ -20,7 +20,7 @@ func (e *Endpoint) Underway() na.Underway {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	u := na.Underway{Reached: e.reached}
-	for _, l := range e.links {
+	for _, l := range e.busy {
 		u.Sends += l.msgs.n + l.starved.n
 		u.Moves += l.moving.n + l.flying.n
 		u.Served += len(l.served) + len(l.sinks)
@@ -38,6 +38,7 @@ func (e *Endpoint) Confirm() int {
 			continue
 		}
 		left++
+		l.makeBusy()
 		if l.pingTag != confirmTag && l.answers == 0 && l.flows[FlowBulk].ctl.len() == 0 {
 			l.pingTag = confirmTag // of every PING to come: a PONG is for the last one
 			l.control(frame.Header{Kind: frame.Ping, Tag: confirmTag})

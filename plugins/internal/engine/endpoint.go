@@ -296,7 +296,7 @@ func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 	e.leases[matchKey{l, tag}] = o
 	e.tokens[m.Key().Token] = o
 	e.eng.publish(m, l.session)
-	if r := l.regions; r != nil {
+	if r := l.route.Regions; r != nil {
 		r.Publish(m, l.session)
 	}
 	l.enter()
@@ -388,10 +388,12 @@ func (e *Endpoint) Stats() na.Stats {
 	for _, l := range e.links {
 		if l.state == linkUp {
 			s.Peers++
-			if l.flows[FlowBulk].up {
+			if l.bulk {
 				s.BulkFlows++
 			}
 		}
+	}
+	for _, l := range e.busy {
 		s.Outstanding += l.waiting
 		s.Queued += l.msgs.n + l.starved.n
 		s.Leases += l.leases.n

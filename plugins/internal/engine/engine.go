@@ -90,7 +90,7 @@ func New(cls *na.Class, opts Options) *Engine {
 		g.own.Self = privateName(g.own.Scheme, g.inc)
 	}
 	g.addr = na.MakeAddr(g.own.Self, 0)
-	g.self.eng = g
+	g.self.eng, g.self.route = g, route{&Transport{}, &g.self}
 	return g
 }
 

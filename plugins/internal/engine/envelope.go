@@ -38,7 +38,9 @@ func (e *Endpoint) accept(env *na.Envelope) {
 	env.Accepted = true
 	e.stats.Envelopes--
 	l := env.Link.(*Link)
-	l.waiters.remove(env)
+	if l.active != nil {
+		l.waiters.remove(env)
+	}
 	l.freed()
 }
 
@@ -59,7 +61,9 @@ const (
 // recycle ends the use of a message's bytes.
 func (e *Endpoint) recycle(env *na.Envelope) {
 	if l := env.Link.(*Link); env.ID != 0 {
-		l.unfreed--
+		if l.active != nil {
+			l.unfreed--
+		}
 		l.freeRoom(env)
 	}
 	e.dropEnvelope(env)

@@ -22,8 +22,11 @@ func (e *Endpoint) IdentifyEnvelope(env *na.Envelope) na.Identity {
 
 // identity is what the peer has said of itself and what the carrier has proven.
 func (l *Link) identity() na.Identity {
-	id := l.Proof
-	id.Host, id.Incarnation = l.peer.Host, l.peer.Incarnation
+	var id na.Identity
+	if l.proof != nil {
+		id = *l.proof
+	}
+	id.Host, id.Incarnation = l.peer.host, l.peer.incarnation
 	return id
 }
 
@@ -33,10 +36,11 @@ type Prover interface {
 	Proof() na.Identity
 }
 
-// proofOf returns what a connection proves.
-func proofOf(conn any) na.Identity {
+// proofOf returns what a connection proves, or nil.
+func proofOf(conn any) *na.Identity {
 	if p, ok := conn.(Prover); ok {
-		return p.Proof()
+		id := p.Proof()
+		return &id
 	}
-	return na.Identity{}
+	return nil
 }

@@ -345,8 +345,8 @@ func (d *duel) verdict() string {
 		return fmt.Sprintf("%d envelopes are used of %d", a.used, a.credits)
 	case a.credits > b.announced || b.announced > b.released+b.offered:
 		return fmt.Sprintf("credit %d at the source, %d announced, %d released of %d", a.credits, b.announced, b.released, b.offered)
-	case int(b.arrived)-int(b.released) != b.held || b.held < 0 || b.held > d.ger || b.held != d.to.nctx.Stats().Envelopes:
-		return fmt.Sprintf("%d messages arrived, %d envelopes were released, %d are held, %d counted", b.arrived, b.released, b.held, d.to.nctx.Stats().Envelopes)
+	case int(b.arrived)-int(b.released) != int(b.held) || int(b.held) < 0 || int(b.held) > d.ger || int(b.held) != d.to.nctx.Stats().Envelopes:
+		return fmt.Sprintf("%d messages arrived, %d envelopes were released, %d are held, %d counted", b.arrived, b.released, int(b.held), d.to.nctx.Stats().Envelopes)
 	}
 	return ""
 }
@@ -374,8 +374,8 @@ func (d *duel) final() string {
 	}
 	a, b := d.from.l, d.to.l
 	switch {
-	case b.held != 0 || len(b.waiters.rest) != 0 || slices.ContainsFunc(b.waiters.slots, func(e *na.Envelope) bool { return e != nil }):
-		return fmt.Sprintf("%d envelopes are held", b.held)
+	case int(b.held) != 0 || len(b.waiters.rest) != 0 || slices.ContainsFunc(b.waiters.slots, func(e *na.Envelope) bool { return e != nil }):
+		return fmt.Sprintf("%d envelopes are held", int(b.held))
 	case b.released+b.offered-a.used != b.offered:
 		return fmt.Sprintf("%d envelopes are used, %d released", a.used, b.released)
 	case len(a.asks.ids) != 0 || a.asks.open != 0 || b.answered != 0:
@@ -407,7 +407,7 @@ func (d *duel) key() string {
 	num(uint32(d.recv))
 	for _, s := range []*side{&d.from, &d.to} {
 		l := s.l
-		num(l.credits, l.used, uint32(l.seq), l.released, l.announced, uint32(l.arrived), uint32(l.held), uint32(l.answered), uint32(l.asks.open))
+		num(l.credits, l.used, uint32(l.seq), l.released, l.announced, uint32(l.arrived), uint32(int(l.held)), uint32(l.answered), uint32(l.asks.open))
 		flag(l.owed)
 		for _, list := range []*opList{&l.msgs, &l.starved, &l.asks.waiting, &l.asks.asked} {
 			num(uint32(list.n))

@@ -34,7 +34,7 @@ func TestLimits(t *testing.T) {
 			func(s *script, l *Link, _ *result) {
 				require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 5}, nil))
 			}, "73728 receives of the peer are posted"},
-		{"withdraws", maxAsking, func(s *script, l *Link) *int { l.peer.Envelopes = 0; return &l.asks.waiting.n }, func(s *script, i int) *result {
+		{"withdraws", maxAsking, func(s *script, l *Link) *int { l.peer.envelopes = 0; return &l.asks.waiting.n }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error { return s.nctx.Withdraw(op, s.addr(), uint64(i+1)) })
 		}, func(s *script, l *Link, first *result) {
 			first.Cancel()
@@ -118,7 +118,7 @@ func TestForgedCredit(t *testing.T) {
 			t.Run(fmt.Sprintf("%d+%d", start, c.add), func(t *testing.T) {
 				s := newScript(t, na.Config{})
 				l := s.meet(5)
-				l.credits, l.used, l.peer.Envelopes = start, start-5, start // after a long session; five are free
+				l.credits, l.used, l.peer.envelopes = start, start-5, start // after a long session; five are free
 				h := frame.Header{Kind: frame.Credit, Credit: start + c.add}
 				s.e.Lock()
 				err := l.Deliver(&h, nil)

@@ -10,43 +10,12 @@ import (
 )
 
 // enter counts an operation that waits for the peer.
-func (l *Link) enter() {
-	l.waiting++
-	l.makeBusy()
-}
+func (l *Link) enter() { l.waiting++ }
 
 func (l *Link) leave() { l.waiting-- }
 
 // readClock is for the rare steps that happen long after a Poll: a program may drive nothing for minutes, then dial.
 func (e *Endpoint) readClock() { e.now = max(e.now, e.eng.opts.Now()) }
-
-// open reports whether anything is open with the peer: what we wait for, or what we do for it. Its silence counts then.
-func (l *Link) open() bool {
-	return l.waiting > 0 || l.unfreed > 0 || len(l.served) > 0 || len(l.sinks) > 0 || l.doubted
-}
-
-// makeBusy has the tick look after l.
-func (l *Link) makeBusy() {
-	if l.busy {
-		return
-	}
-	l.busy = true
-	l.silent, l.partial, l.heard, l.bytes = 0, 0, false, false
-	e := l.e
-	if len(e.busy) == 0 {
-		e.readClock()
-		e.lastTick = -1 // e.now may be old: the first tick only takes the time
-		e.timer.Store(int64(e.now + e.tickEvery()))
-		e.host.PollSoon()
-	}
-	e.busy = append(e.busy, l)
-	switch l.state {
-	case linkWaiting:
-		e.hurry(min(l.since, l.born+e.eng.cfg.ConnectTimeout))
-	case linkDialing:
-		e.hurry(l.born + e.eng.cfg.ConnectTimeout)
-	}
-}
 
 // hurry makes the next tick no later than at.
 func (e *Endpoint) hurry(at time.Duration) {
@@ -82,8 +51,10 @@ func (e *Endpoint) tick(now time.Duration) {
 		if l.state < linkUp {
 			l.born = min(l.born+frozen, now)
 		}
+		idle := false
 		switch {
 		case l.state == linkUp:
+			idle = !l.heard && l.idle()
 			l.tick(passed)
 			if at := l.probe(now); at != 0 {
 				next = min(next, at)
@@ -98,14 +69,12 @@ func (e *Endpoint) tick(now time.Duration) {
 			l.since, l.dialled = now, true
 			l.dial()
 		}
-		switch {
-		case l.state == linkDown || l.state == linkUp && !l.open() && !l.waits():
-			l.busy = false
+		if l.state == linkDown || idle {
+			l.active = nil
 			continue
-		case l.state == linkWaiting:
-			next = min(next, l.since, l.born+e.eng.cfg.ConnectTimeout)
-		case l.state == linkDialing:
-			next = min(next, l.born+e.eng.cfg.ConnectTimeout)
+		}
+		if at := l.due(); at != 0 {
+			next = min(next, at)
 		}
 		e.busy = append(e.busy, l)
 	}
@@ -113,6 +82,18 @@ func (e *Endpoint) tick(now time.Duration) {
 		next = 0
 	}
 	e.timer.Store(int64(next))
+}
+
+// due is when a link that waits or dials has to be looked after; 0 for one that is up.
+func (l *Link) due() time.Duration {
+	end := l.born + l.e.eng.cfg.ConnectTimeout
+	switch l.state {
+	case linkWaiting:
+		return min(l.since, end)
+	case linkDialing:
+		return end
+	}
+	return 0
 }
 
 // tooLate is the error of a session that could not be made in time.
@@ -170,9 +151,10 @@ func (l *Link) tick(passed time.Duration) {
 
 // suspect asks the peer for a sign of life, and judges it, whether anything is open or not: it has connected although it has a
 // session, and may have lost that one without a word.
-func (l *Link) suspect() {
+func (l *Link) suspect(rival bool) {
+	l.makeBusy()
+	l.rival = l.rival || rival
 	if !l.doubted {
-		l.makeBusy()
 		l.doubted, l.heard, l.silent, l.partial = true, false, 0, 0
 	}
 	l.ping()
@@ -189,15 +171,21 @@ func (l *Link) ping() {
 	if slices.ContainsFunc(l.flows[FlowMessages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
 	}
-	l.control(frame.Header{Kind: frame.Ping, Tag: l.pingTag})
+	l.control(frame.Header{Kind: frame.Ping, Tag: uint64(l.pingTag)})
+}
+
+// sign notes a sign of life.
+func (l *Link) sign() {
+	if l.active != nil {
+		l.heard = true
+	}
 }
 
 // Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a message that may not be complete.
 // Locked.
 func (l *Link) Heard(bulk bool) {
-	if bulk {
-		l.heard = true
-	} else {
+	if l.active != nil {
+		l.heard = l.heard || bulk
 		l.bytes = true
 	}
 }

@@ -39,7 +39,7 @@ func (t *Transfer) View(at, n int64) View { return View{t: t.t, mem: t.mem, off:
 
 // move hands an operation to the carrier, if that is a Mover and takes it.
 func (l *Link) move(o *op) bool {
-	m, ok := l.carrier.(Mover)
+	m, ok := l.route.carrier.(Mover)
 	if !ok || o.n == 0 {
 		return false
 	}

@@ -38,6 +38,7 @@ func (l *Link) placedMessage(m *arriving) error {
 	if l.state == linkDown {
 		return nil
 	}
+	l.makeBusy()
 	l.heard = true
 	h, env := &m.head, m.env
 	if err := l.header(h); err != nil {

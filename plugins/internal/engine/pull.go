@@ -7,11 +7,12 @@ import (
 
 // A flow is what a link has to send on one Flow, beside the messages.
 type flow struct {
-	up      bool // of FlowBulk
 	ctl     fifo[frame.Header]
 	sources fifo[*source] // in turn
 	taken   taken
 }
+
+func (q *flow) empty() bool { return q.ctl.len() == 0 && q.sources.len() == 0 }
 
 // control queues a frame that has no payload.
 func (l *Link) control(h frame.Header) { l.controlOn(FlowMessages, h) }
@@ -21,6 +22,7 @@ func (l *Link) controlOn(f Flow, h frame.Header) {
 	if l.state == linkDown {
 		return
 	}
+	l.makeBusy()
 	q := &l.flows[f].ctl
 	if q.len() >= maxControl {
 		l.fail(na.WithText(na.ErrOverflow, "the peer asks and does not read the answers"))
@@ -39,21 +41,21 @@ func cancelMove(id uint64) frame.Header { return frame.Header{Kind: frame.Cancel
 // FlowUp opens FlowBulk for the puts and gets that begin from now on. Locked.
 func (l *Link) FlowUp() {
 	if l.state == linkUp {
-		l.flows[FlowBulk].up = true
+		l.bulk = true
 		l.kick()
 	}
 }
 
 // FlowDown ends FlowBulk. The session ends with it because of err, if it was up. Locked.
 func (l *Link) FlowDown(err error) {
-	if l.flows[FlowBulk].up {
+	if l.bulk {
 		l.fail(err)
 	}
 }
 
 // flowFor is where bulk data of n bytes goes. It stays there.
 func (l *Link) flowFor(n int64) Flow {
-	if n >= BulkMin && l.flows[FlowBulk].up {
+	if n >= BulkMin && l.bulk {
 		return FlowBulk
 	}
 	return FlowMessages
@@ -61,12 +63,15 @@ func (l *Link) flowFor(n int64) Flow {
 
 // Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
 func (l *Link) Pull(f Flow, w Writer) (more bool) {
+	if l.active == nil {
+		return false
+	}
 	q := &l.flows[f]
 	for l.state == linkUp {
 		room, piece := w.Room()
 		switch messages := f == FlowMessages; {
 		case room < 0:
-			return q.ctl.len() > 0 || q.sources.len() > 0 || messages && (l.pong || l.msgs.n > 0 || l.owed || l.owesRoom() || l.mayBegin())
+			return !q.empty() || messages && (l.pong || l.msgs.n > 0 || l.owed || l.owesRoom() || l.mayBegin())
 		case messages && l.pong:
 			l.pong = false
 			l.frame(f, w, frame.Header{Kind: frame.Pong, Tag: l.pongTag})
@@ -104,7 +109,7 @@ func (l *Link) frame(f Flow, w Writer, h frame.Header) { w.Frame(l.head(f, h, 0)
 
 // head completes a header with what every frame of the session carries. It is valid until the next one.
 func (l *Link) head(f Flow, h frame.Header, payload int) *frame.Header {
-	h.Context = l.peer.Context
+	h.Context = l.peer.context
 	if h.Credit = l.announced; f == FlowMessages { // elsewhere the peer may see it late
 		h.Credit = l.credit()
 	}

@@ -39,7 +39,7 @@ func (e *Endpoint) ways(name string) (all []way, err error) {
 func (l *Link) take() {
 	w := l.ways[0]
 	l.ways = l.ways[1:]
-	l.carrier, l.exact, l.regions, l.name = w.carrier, w.Exact, w.Regions, w.name
+	l.route, l.name = w.route, w.name
 }
 
 // detour dials by the next way, when the peer is not reached by the one before, and reports whether there is one.
@@ -47,7 +47,7 @@ func (l *Link) detour(err error) bool {
 	if l.state != linkDialing || len(l.ways) == 0 || l.e.shut || na.CodeOf(err) != na.ErrUnreachable {
 		return false
 	}
-	l.carrier.Cut(l, na.OK, "")
+	l.route.carrier.Cut(l, na.OK, "")
 	l.take()
 	l.dial()
 	return true
@@ -66,6 +66,7 @@ func (e *Endpoint) routeOf(c Carrier) *route {
 // kick has the carrier send what l has, when the lock is returned with Unlock.
 func (l *Link) kick() {
 	if !l.kicked && l.state != linkDown {
+		l.makeBusy()
 		l.kicked = true
 		l.e.kicked = append(l.e.kicked, l)
 		l.e.pending.Store(true)
@@ -110,10 +111,10 @@ func (e *Endpoint) leave() {
 			l.kicked = false
 		}
 		for i, j := 0, 1; i < len(batch); i, j = j, j+1 {
-			for j < len(batch) && batch[j].carrier == batch[i].carrier {
+			for j < len(batch) && batch[j].route == batch[i].route {
 				j++
 			}
-			batch[i].carrier.Flush(batch[i:j])
+			batch[i].route.carrier.Flush(batch[i:j])
 		}
 		clear(batch)
 		e.flushing = batch[:0]

@@ -20,7 +20,8 @@ import (
 // One goroutine at a time pumps; the others leave their links in todo. It never holds two endpoints' locks. Whatever the
 // others leave meanwhile, it goes its own way soon: a drain is short, and the context whose link is next goes on.
 type self struct {
-	eng *Engine
+	eng   *Engine
+	route route
 
 	pending atomic.Bool // todo may hold links that nobody pumps
 	rest    atomic.Bool // it holds what a drain has left to Poll
@@ -75,7 +76,7 @@ func (l *Link) connectSelf() {
 	if l.named.Target() == l.e.id {
 		c.ends[1] = l
 	}
-	l.Conn, l.carrier = c, &l.e.eng.self
+	l.Conn, l.route = c, &l.e.eng.self.route
 	l.up(frame.Greeting{
 		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
 		Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
@@ -104,11 +105,8 @@ func (p *self) twin(l *Link) *Link {
 		return nil
 	}
 	named := p.eng.addr.WithTarget(l.e.id)
-	t := &Link{
-		e: e, carrier: p, named: named, session: p.eng.session.Add(1)<<8 | uint64(e.id), Conn: c,
-		offered: l.offered, announced: l.offered, batch: l.batch,
-	}
-	e.links[t.session] = t
+	t := e.addLink(named, int(l.offered))
+	t.route, t.Conn = &p.route, c
 	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
 		e.names[named] = t
 	}

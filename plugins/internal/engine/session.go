@@ -26,87 +26,60 @@ const (
 	linkDown
 )
 
-// A Link is a session between this context and one context of one peer. Endpoint.mu guards it.
+// A Link is a session between this context and one context of one peer. Endpoint.mu guards it. There may be many that are idle,
+// so what they do not need is in active.
 type Link struct {
 	// Conn is the carrier's: what it knows of the connection.
 	Conn any
 
-	// Proof is what Conn has proven of the peer, from the HELLO on. Host and Incarnation in it do not count.
-	Proof na.Identity
+	*active // nil while nothing goes on
 
 	e       *Endpoint
-	carrier Carrier
-	exact   bool    // of its transport
-	regions Regions // likewise; may be nil
-	name    string  // to dial
-	ways    []way   // that have not been tried
-	state   linkState
+	route   *route // its transport and carrier
+	name    string // to dial
 	session uint64
-	named   na.Addr // how operations find it; zero for a peer that cannot be dialled
-	peer    frame.Greeting
-	dialled bool          // by us
-	born    time.Duration // when the first operation wanted it; later by what this process was frozen since
-	since   time.Duration // when dialing began, or begins (waiting)
-	refusal error         // why the last attempt failed
-	spared  bool          // from the end of its time, after a freeze of this process
+	named   na.Addr      // how operations find it; zero for a peer that cannot be dialled
+	peer    peer         // from the HELLO on
+	proof   *na.Identity // what Conn has proven of the peer, likewise; nil for nothing
+	state   linkState
+	dialled bool // by us
 	kicked  bool
-	looping bool // in loop.todo, whose lock guards this
-	eager   int  // bytes of one message: the smaller of both sides; 0 until up
+	looping bool  // in loop.todo, whose lock guards this
+	bulk    bool  // FlowBulk is up
+	owed    bool  // the peer should hear of freed envelopes
+	pingTag uint8 // of the PINGs that we send
 
-	// Liveness.
-	waiting int // operations that wait for the peer
-	unfreed int // its messages that are not freed: requests that are handled, mostly
-	busy    bool
-	doubted bool          // the peer may have lost the session: its silence counts though nothing is open
-	rival   bool          // and another instance has its address
-	heard   bool          // a message, or bulk data, arrived since the last tick
-	bytes   bool          // bytes did
-	silent  time.Duration // without bytes
-	partial time.Duration // without a message
-
-	pingTag   uint64 // of the PINGs that we send
-	confirmed bool   // the peer has taken what was sent before Confirm
+	confirmed bool // the peer has taken what was sent before Confirm
 
 	// Sending.
-	flows   [flows]flow
-	pong    bool
-	pongTag uint64
-	owed    bool           // the peer should hear of freed envelopes
-	msgs    opList         // messages that may go
-	starved opList         // unexpected messages without an envelope
-	kept    opList         // those that left and used the last one
-	answers int            // expected messages in msgs
-	moving  opList         // puts and gets that have not begun
-	flying  opList         // puts and gets under way
-	recvs   opList         // expected receives
-	match   map[na.Tag]*op // the same by their tags
-	leases  opList
-	credits uint32 // envelopes the peer has ever guaranteed
-	used    uint32 // envelopes we have used
-	seq     uint64 // unexpected messages that have left
-	asks    withdrawals
-
-	probed    time.Duration // when the peer was last asked for its credit, or messages began to wait for it
-	highWater int
+	eager     int    // bytes of one message: the smaller of both sides; 0 until up
+	credits   uint32 // envelopes the peer has ever guaranteed
+	used      uint32 // envelopes we have used
+	seq       uint64 // unexpected messages that have left
 	stalls    int64
-
-	room *room // nil without
+	room      *room // nil without
+	highWater int32
 
 	// Receiving.
+	held      int32 // envelopes that are not accepted
+	heldMax   int32
 	offered   uint32 // envelopes guaranteed to the peer at a time (reserved in the budget)
-	reserved  int    // of those, not yet returned to the budget
-	arrived   uint64 // unexpected messages
 	released  uint32
-	announced uint32 // highest credit that the peer may have seen
-	batch     uint32 // freed envelopes that make a frame
-	held      int    // envelopes that are not accepted
-	heldMax   int
-	load      atomic.Int64 // of the layer above na
-	waiters   waiters
-	answered  int                // answers to withdraws that wait to leave
-	sinks     map[uint64]*sink   // puts of the peer, by its operation id
-	served    map[uint64]*source // gets of the peer, likewise
-	guesses   [][16]byte         // tokens for which requests were refused
+	announced uint32                // highest credit that the peer may have seen
+	batch     uint32                // freed envelopes that make a frame
+	reserved  int                   // of those offered, not yet returned to the budget
+	arrived   uint64                // unexpected messages
+	load      atomic.Int64          // of the layer above na
+	guesses   map[[16]byte]struct{} // tokens for which requests were refused
+}
+
+// A peer is what a Link keeps of the HELLO.
+type peer struct {
+	features    uint64
+	incarnation [16]byte
+	host        string
+	envelopes   uint32
+	context     uint16
 }
 
 // backoff slows down dialling a name that fails.
@@ -164,6 +137,7 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 		return nil, err
 	}
 	if l := e.find(a); l != nil {
+		l.makeBusy()
 		return l, nil
 	}
 	if s := a.Session(); s != 0 {
@@ -172,6 +146,7 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 		}
 		a = a.Named() // it came in on another context: that session is not ours
 		if l := e.names[a]; l != nil {
+			l.makeBusy()
 			return l, nil
 		}
 	}
@@ -196,6 +171,7 @@ func (e *Endpoint) caller(a na.Addr) (found *Link, err error) {
 	if found == nil {
 		return nil, na.WithText(na.ErrUnreachable, fmt.Sprintf("%v does not listen, and has no session here", a))
 	}
+	found.makeBusy()
 	return found, nil
 }
 
@@ -233,7 +209,7 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 	if l.state == linkDown { // the carrier knew at once
 		return nil, na.WithText(na.ErrUnreachable, "the address cannot be reached")
 	}
-	l.makeBusy()
+	e.hurry(l.due())
 	return l, nil
 }
 
@@ -243,28 +219,38 @@ func (e *Endpoint) newLink(named na.Addr, need, want uint32) (*Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Link{
-		e: e, named: named,
-		session: e.eng.session.Add(1)<<8 | uint64(e.id),
-		offered: uint32(n), reserved: n, announced: uint32(n), batch: e.eng.batch(n),
-	}
-	e.found = nil
-	e.links[l.session] = l
+	l := e.addLink(named, n)
+	l.reserved = n
 	if !named.IsZero() {
 		e.names[named] = l
 	}
 	return l, nil
 }
 
+// addLink adds a link of that many envelopes.
+func (e *Endpoint) addLink(named na.Addr, envelopes int) *Link {
+	n := uint32(envelopes)
+	l := &Link{
+		e: e, named: named, session: e.eng.session.Add(1)<<8 | uint64(e.id),
+		offered: n, announced: n, batch: e.eng.batch(envelopes),
+	}
+	e.found = nil
+	e.links[l.session] = l
+	l.makeBusy()
+	return l
+}
+
 func (l *Link) dial() {
 	l.state = linkDialing
-	l.carrier.Dial(l)
+	l.route.carrier.Dial(l)
 }
 
 // up starts the session.
 func (l *Link) up(g frame.Greeting) {
 	l.state = linkUp
-	l.peer, l.Proof = g, proofOf(l.Conn)
+	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Envelopes, g.Context}
+	l.proof = proofOf(l.Conn)
+	l.ways, l.refusal = nil, nil
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes
 	l.heard, l.silent, l.partial = true, 0, 0
@@ -308,7 +294,7 @@ func (l *Link) fail(err error) {
 
 // dialAgain makes another attempt after a pause, within ConnectTimeout.
 func (l *Link) dialAgain(why error, pause time.Duration) {
-	l.carrier.Cut(l, na.OK, "")
+	l.route.carrier.Cut(l, na.OK, "")
 	l.state, l.refusal = linkWaiting, why
 	l.e.readClock()
 	l.since = l.e.now + pause
@@ -346,12 +332,24 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	wasUp := l.state == linkUp
 	l.state = linkDown
 	e := l.e
-	l.carrier.Cut(l, code, text)
+	l.route.carrier.Cut(l, code, text)
 	e.found = nil
 	delete(e.links, l.session)
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
 	}
+	if l.active != nil {
+		l.endAll(err, wasUp)
+	}
+	l.settle()
+	if wasUp && fault {
+		e.stats.PeersLost++
+		e.host.Lost(l.addr(), err)
+	}
+}
+
+// endAll ends everything that goes on.
+func (l *Link) endAll(err error, wasUp bool) {
 	notRun := na.Result{Err: err, Fate: na.NotRun}
 	maybe := na.Result{Err: err, Fate: na.MaybeRan}
 	if !wasUp {
@@ -365,18 +363,13 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
 			r.N = o.at
-			e.finish(o, r)
+			l.e.finish(o, r)
 		}
 	}
 	for i := range l.flows {
 		endSources(&l.flows[i].sources)
 	}
 	l.served, l.sinks, l.flows = nil, nil, [flows]flow{}
-	l.settle()
-	if wasUp && fault {
-		e.stats.PeersLost++
-		e.host.Lost(l.addr(), err)
-	}
 }
 
 // settle returns the reserve to the budget once the session is over and its envelopes have been dealt with.

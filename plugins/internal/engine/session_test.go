@@ -434,6 +434,7 @@ func TestPeerTimeoutOfWhatIsServed(t *testing.T) {
 				s := newScript(t, na.Config{PeerTimeout: time.Second})
 				l := s.meet(5)
 				s.pass(time.Hour)
+				s.pass(time.Hour)
 				require.Zero(t, s.e.Next(), "a timer with nothing to wait for")
 				m, err := s.eng.cls.Register(na.ReadWrite, make([]byte, 100))
 				require.NoError(t, err)
@@ -900,7 +901,7 @@ func TestWays(t *testing.T) {
 			require.Equal(t, scriptPeer, l.Name())
 		}
 		require.NoError(t, s.hello(l, peerGreeting(5)))
-		require.Equal(t, near, l.exact)
+		require.Equal(t, near, l.route.Exact)
 		s.drain(l)
 		s.trigger()
 		require.NoError(t, r.Err)
@@ -915,6 +916,6 @@ func TestWays(t *testing.T) {
 		s.e.Unlock()
 		require.NoError(t, err)
 		require.Same(t, l, s.e.names[s.addr()])
-		require.True(t, l.exact)
+		require.True(t, l.route.Exact)
 	}
 }

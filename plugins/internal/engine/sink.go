@@ -66,6 +66,7 @@ func (l *Link) Place(h *frame.Header) (View, error) {
 	if l.state == linkDown {
 		return v, nil
 	}
+	l.makeBusy()
 	l.heard = true
 	if l.state != linkUp {
 		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
@@ -83,7 +84,7 @@ func (l *Link) Place(h *frame.Header) (View, error) {
 		return v, nil
 	case !na.InRange(int64(h.Tag), n, s.n) || s.begun+n > s.n:
 		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d, after %d, lies outside its operation of %d", n, h.Tag, s.begun, s.n))
-	case int64(h.Tag) != s.begun && !l.exact:
+	case int64(h.Tag) != s.begun && !l.route.Exact:
 		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("DATA of %d bytes at %d does not follow the %d bytes before", n, h.Tag, s.begun))
 	}
 	s.begun += n
@@ -105,7 +106,7 @@ func (l *Link) Placed(v *View) error {
 	if l.state == linkDown || s == nil {
 		return nil
 	}
-	l.heard = true
+	l.sign()
 	s.views--
 	if s.dead {
 		l.e.dropSink(s)
@@ -129,7 +130,7 @@ func (l *Link) Placed(v *View) error {
 		l.faulted(o)
 	default:
 		o.at = o.n - s.n + s.got
-		if o.at == o.n && l.exact {
+		if o.at == o.n && l.route.Exact {
 			l.e.finish(o, na.Result{N: o.n, Fate: na.Ran, Addr: l.addr()})
 		}
 	}

@@ -83,7 +83,6 @@ func (l *Link) serve(id uint64, mem *na.Mem, off, n int64) {
 		l.served = map[uint64]*source{}
 	}
 	l.served[id] = s
-	l.makeBusy()
 	l.queue(s)
 }
 
@@ -132,7 +131,7 @@ func (l *Link) Sent(v *View) {
 	if s.serve && v.code == na.OK {
 		s.mem.CountServed(v.n)
 	}
-	l.heard = true // the peer takes bytes: behind so much of them it may not have seen our Ping yet
+	l.sign() // the peer takes bytes: behind so much of them it may not have seen our Ping yet
 	if s.code == na.OK {
 		s.code = v.code
 	}
@@ -174,7 +173,7 @@ func (l *Link) settleSource(s *source) {
 	}
 	if s.serve {
 		delete(l.served, s.id)
-		if !s.dead && (s.code != na.OK || !l.exact) {
+		if !s.dead && (s.code != na.OK || !l.route.Exact) {
 			l.controlOn(s.flow, frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
 		}
 	} else if s.op != nil {

@@ -25,8 +25,8 @@ type taken struct {
 // Waits is called by a Taker when something begins to wait for the peer to take it. Locked.
 func (l *Link) Waits() {
 	if l.e.eng.opts.TakeTimeout > 0 && l.state == linkUp {
-		l.flows[FlowMessages].taken.waits = true // until the next tick has looked
 		l.makeBusy()
+		l.flows[FlowMessages].taken.waits = true // until the next tick has looked
 	}
 }
 
@@ -37,7 +37,7 @@ func (l *Link) waits() bool {
 
 // checkTaken looks at both flows, and reports false when it has ended the session.
 func (l *Link) checkTaken(passed time.Duration) bool {
-	t, ok := l.carrier.(Taker)
+	t, ok := l.route.carrier.(Taker)
 	limit := l.e.eng.opts.TakeTimeout
 	if !ok || limit <= 0 || !l.waits() {
 		return true

@@ -32,7 +32,7 @@ func (e *Endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 	l, err := e.linkOf(t, to)
 	switch {
 	case err != nil:
-	case l.peer.Features&frame.FeatureWithdraw == 0:
+	case l.peer.features&frame.FeatureWithdraw == 0:
 		err = na.WithText(na.ErrUnsupported, "the peer does not give messages back")
 	case id == 0 || id > l.seq:
 		err = na.WithText(na.ErrInvalid, fmt.Sprintf("message %d of %d that were sent in the session", id, l.seq))
@@ -64,6 +64,7 @@ func (e *Endpoint) linkOf(t na.Ticket, a na.Addr) (*Link, error) {
 		return nil, err
 	}
 	if l := e.find(a); l != nil && l.state == linkUp {
+		l.makeBusy()
 		return l, nil
 	}
 	return nil, na.WithText(na.ErrPeerLost, "the session of the message has ended")
@@ -71,7 +72,7 @@ func (e *Endpoint) linkOf(t na.Ticket, a na.Addr) (*Link, error) {
 
 // ask asks as much as may be asked.
 func (l *Link) ask() {
-	for l.asks.waiting.n > 0 && l.asks.open < int(l.peer.Envelopes) {
+	for l.asks.waiting.n > 0 && l.asks.open < int(l.peer.envelopes) {
 		o := l.asks.waiting.pop()
 		l.asks.asked.push(o)
 		l.asks.open++
@@ -147,9 +148,11 @@ func (e *Endpoint) Disconnect(peer na.Addr, err error) {
 // Abandon implements na.Endpoint. It is advice: a peer that does not read is not cut for it.
 func (e *Endpoint) Abandon(to na.Addr, id uint64, tag na.Tag) {
 	e.mu.Lock()
-	if l := e.find(to); l != nil && l.state == linkUp && !e.shut && l.peer.Features&frame.FeatureWithdraw != 0 &&
-		id != 0 && id <= l.seq && l.flows[FlowMessages].ctl.len() < maxControl/2 {
-		l.control(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
+	if l := e.find(to); l != nil && l.state == linkUp && !e.shut && l.peer.features&frame.FeatureWithdraw != 0 && id != 0 && id <= l.seq {
+		l.makeBusy()
+		if l.flows[FlowMessages].ctl.len() < maxControl/2 {
+			l.control(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
+		}
 	}
 	e.Unlock()
 }

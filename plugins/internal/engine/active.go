@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An active is what a Link has while something goes on: it is being made, or something is open with its peer, or frames wait to
+// leave. It is made by whatever begins, and goes with a tick that finds nothing, and that nothing has come since the one before.
+type active struct {
+	// Until the link is up.
+	ways    []way         // that have not been tried
+	born    time.Duration // when the first operation wanted it; later by what this process was frozen since
+	since   time.Duration // when dialing began, or begins (waiting)
+	refusal error         // why the last attempt failed
+	spared  bool          // from the end of its time, after a freeze of this process
+
+	// Liveness.
+	waiting int           // operations that wait for the peer
+	unfreed int           // its messages that are not freed: requests that are handled, mostly
+	doubted bool          // the peer may have lost the session: its silence counts though nothing is open
+	rival   bool          // and another instance has its address
+	heard   bool          // a message, or bulk data, arrived since the last tick
+	bytes   bool          // bytes did
+	silent  time.Duration // without bytes
+	partial time.Duration // without a message
+
+	// Sending.
+	flows   [flows]flow
+	pong    bool
+	pongTag uint64
+	msgs    opList         // messages that may go
+	starved opList         // unexpected messages without an envelope
+	kept    opList         // those that left and used the last one
+	answers int            // expected messages in msgs
+	moving  opList         // puts and gets that have not begun
+	flying  opList         // puts and gets under way
+	recvs   opList         // expected receives
+	match   map[na.Tag]*op // the same by their tags
+	leases  opList
+	asks    withdrawals
+	probed  time.Duration // when the peer was last asked for its credit, or messages began to wait for it
+
+	// Receiving.
+	waiters  waiters
+	answered int                // answers to withdraws that wait to leave
+	sinks    map[uint64]*sink   // puts of the peer, by its operation id
+	served   map[uint64]*source // gets of the peer, likewise
+}
+
+// makeBusy has l ready for something, and the tick look after it.
+func (l *Link) makeBusy() {
+	if l.active == nil {
+		l.active = &active{}
+		l.e.lookAfter(l)
+	}
+}
+
+// lookAfter has the tick look after l.
+func (e *Endpoint) lookAfter(l *Link) {
+	if len(e.busy) == 0 {
+		e.readClock()
+		e.lastTick = -1 // e.now may be old: the first tick only takes the time
+		e.timer.Store(int64(e.now + e.tickEvery()))
+		e.host.PollSoon()
+	}
+	e.busy = append(e.busy, l)
+}
+
+// open reports whether anything is open with the peer: what we wait for, or what we do for it. Its silence counts then.
+func (l *Link) open() bool {
+	return l.waiting > 0 || l.unfreed > 0 || len(l.served) > 0 || len(l.sinks) > 0 || l.doubted
+}
+
+// idle reports whether a session has nothing open, and nothing to send.
+func (l *Link) idle() bool {
+	return !l.open() && !l.waits() && !l.kicked && !l.pong && !l.owed && l.asks.open == 0 &&
+		l.flows[FlowMessages].empty() && l.flows[FlowBulk].empty()
+}
