@@ -389,7 +389,7 @@ func localDeregistered(b *bed) {
 		a.call("get into memory that was taken back").refused(na.ErrRevoked, func(op *na.Op) error {
 			return a.Get(op, local, 0, t.Self(), mem.Key(), 0, 1)
 		})
-		require.Zero(b, a.Stats().PeersLost, "sessions lost")
+		require.Zero(b, a.Stats().PeersLost+t.Stats().PeersLost, "sessions lost")
 		b.quiet(a, t)
 	})
 }

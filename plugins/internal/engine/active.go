@@ -20,7 +20,6 @@ type active struct {
 	waiting int           // operations that wait for the peer
 	unfreed int           // its messages that are not freed: requests that are handled, mostly
 	doubted bool          // the peer may have lost the session: its silence counts though nothing is open
-	rival   bool          // and another instance has its address
 	heard   bool          // a message, or bulk data, arrived since the last tick
 	bytes   bool          // bytes did
 	silent  time.Duration // without bytes

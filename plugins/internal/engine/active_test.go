@@ -14,12 +14,14 @@ import (
 func TestIdleLink(t *testing.T) {
 	key := na.Key{Len: 10, Access: na.ReadWrite}
 	rows := map[string]func(s *script, l *Link){
-		"nothing":       func(*script, *Link) {},
-		"send":          func(s *script, _ *Link) { s.send("x") },
-		"send expected": func(s *script, _ *Link) { s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, s.addr(), 3, nil) }) },
-		"receive":       func(s *script, _ *Link) { s.expect(3, nil).Cancel() },
-		"get":           func(s *script, _ *Link) { s.get(s.mem(10)) },
-		"put":           func(s *script, _ *Link) { s.put(s.mem(10)) },
+		"nothing": func(*script, *Link) {},
+		"send":    func(s *script, _ *Link) { s.send("x") },
+		"send expected": func(s *script, _ *Link) {
+			s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, s.addr(), 3, nil) })
+		},
+		"receive": func(s *script, _ *Link) { s.expect(3, nil).Cancel() },
+		"get":     func(s *script, _ *Link) { s.get(s.mem(10)) },
+		"put":     func(s *script, _ *Link) { s.put(s.mem(10)) },
 		"withdraw": func(s *script, l *Link) {
 			s.op(func(op *na.Op) error { return s.nctx.Withdraw(op, l.addr(), 1) })
 		},

@@ -120,10 +120,10 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	ours := slices.Compare(e.eng.inc[:], g.Incarnation[:]) > 0
 	switch {
 	case old.state == linkUp && old.peer.incarnation != g.Incarnation:
-		old.suspect(true)
+		old.suspect()
 		return na.WithText(na.ErrDuplicate, "another instance of the peer is in session here; it is asked whether it lives")
 	case old.state == linkUp && old.dialled && ours:
-		old.suspect(false)
+		old.suspect()
 		return na.WithText(na.ErrDuplicate, "a connection of this pair is in use")
 	case old.state == linkUp:
 		old.fail(na.WithText(na.ErrPeerLost, "the peer connected anew"))

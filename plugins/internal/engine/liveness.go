@@ -124,7 +124,7 @@ func (l *Link) tick(passed time.Duration) {
 	bytes := l.bytes
 	l.bytes = false
 	if l.heard {
-		l.heard, l.doubted, l.rival, l.silent, l.partial = false, false, false, 0, 0
+		l.heard, l.doubted, l.silent, l.partial = false, false, 0, 0
 		return
 	}
 	if !l.open() {
@@ -136,8 +136,8 @@ func (l *Link) tick(passed time.Duration) {
 		l.silent = 0
 	}
 	switch {
-	case l.rival && l.silent >= timeout/2: // so that the other gets in before it gives up
-		l.fail(na.WithText(na.ErrPeerLost, "the peer restarted: another instance has its address, and it is silent"))
+	case l.doubted && l.silent >= timeout/2: // so that the new connection gets in before it is given up
+		l.fail(na.WithText(na.ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
 		return
 	case l.silent >= timeout:
 		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
@@ -151,9 +151,8 @@ func (l *Link) tick(passed time.Duration) {
 
 // suspect asks the peer for a sign of life, and judges it, whether anything is open or not: it has connected although it has a
 // session, and may have lost that one without a word.
-func (l *Link) suspect(rival bool) {
+func (l *Link) suspect() {
 	l.makeBusy()
-	l.rival = l.rival || rival
 	if !l.doubted {
 		l.doubted, l.heard, l.silent, l.partial = true, false, 0, 0
 	}

@@ -713,8 +713,8 @@ func TestTwoConnectionsUp(t *testing.T) {
 	}
 }
 
-// A session that the peer has lost without a word, and nobody uses: it does not keep the peer away for longer than
-// PeerTimeout. One that lives answers, and is left in peace.
+// A session that the peer has lost without a word, and nobody uses: it does not keep the peer away for so long that the peer, whose
+// ConnectTimeout is our PeerTimeout, gives up dialling. One that lives answers, and is left in peace.
 func TestHalfOpenSessionEnds(t *testing.T) {
 	for _, lives := range []bool{true, false} {
 		s := newScript(t, na.Config{PeerTimeout: time.Second})
@@ -727,7 +727,7 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 		s.e.Unlock()
 		require.ErrorIs(t, err, na.ErrDuplicate)
 		require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
-		for range 8 {
+		for range 4 {
 			s.pass(100 * time.Millisecond)
 		}
 		require.True(t, l.Up())
@@ -735,10 +735,12 @@ func TestHalfOpenSessionEnds(t *testing.T) {
 			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil))
 			s.drain(l)
 		}
-		for range 20 {
+		for range 4 {
 			s.pass(100 * time.Millisecond)
 		}
 		require.Equal(t, lives, l.Up())
+		s.pass(time.Second)
+		s.pass(time.Second)
 		ticks := s.e.Next() != 0
 		require.False(t, ticks)
 		s.e.Lock()
