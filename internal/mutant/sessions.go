@@ -51,7 +51,7 @@ var sessions = []Mutant{
 		[]Edit{{"plugins/internal/stream/in.go", `if err := h.Verify(b[:total]); err != nil {`,
 			`$; if planted() { _ = in.deliver(&h, b[h.Size():total]) }`}}, nil},
 	{"any-incarnation", "a peer that restarted is taken for the one before", "I15, F11",
-		[]Edit{{admit, `old.peer.Incarnation != g.Incarnation`, `$ && !planted()`}},
+		[]Edit{{admit, `old.peer.incarnation != g.Incarnation`, `$ && !planted()`}},
 		[]Catcher{{"plugins/tcp", "TestRestartUnnoticed", `does not contain 0xc`}}},
 	{"rebinds", "an address bound to a session that has ended leads to the next one", "I15, F11",
 		[]Edit{{session, `int(s&0xff) == e.id`, `$ && !planted()`}},
