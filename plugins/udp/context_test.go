@@ -3,11 +3,15 @@ package udp_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/relay"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
@@ -26,6 +30,12 @@ func open(t testing.TB, addr string, opts udp.Options, contexts int) *node {
 	t.Helper()
 	cls, err := na.Open(addr, na.Config{Plugins: []na.Plugin{udp.New(opts)}})
 	require.NoError(t, err)
+	return enter(t, cls, contexts)
+}
+
+// enter opens contexts of a class, and closes it at the end of the test.
+func enter(t testing.TB, cls *na.Class, contexts int) *node {
+	t.Helper()
 	n := &node{cls: cls}
 	for range contexts {
 		c, err := cls.NewContext()
@@ -166,4 +176,43 @@ func put(t testing.TB, from, to *node, n int64) {
 	await(t, "put", func() bool { return end != nil }, from, to)
 	require.NoError(t, end.Err)
 	require.Equal(t, src, dst)
+}
+
+// TestBlocked: a peer that computes for longer than PeerTimeout, and drives nothing, is not lost, and hardly anything is sent again:
+// its context is assisted.
+func TestBlocked(t *testing.T) {
+	t.Parallel()
+	if !na.PollerSupported {
+		t.Skip("contexts are not assisted here")
+	}
+	timeout, blocked := long.Or(time.Second, 5*time.Second), long.Or(1500*time.Millisecond, 30*time.Second)
+	class := func(addr string) *node {
+		cls, err := na.Open(addr, na.Config{PeerTimeout: timeout, Plugins: []na.Plugin{udp.New(udp.Options{})}})
+		require.NoError(t, err)
+		return enter(t, cls, 1)
+	}
+	b := class("udp://127.0.0.1:0")
+	between, err := relay.New(netip.MustParseAddrPort(strings.TrimPrefix(b.cls.Addr().Name(), "udp://")), relay.Rules{})
+	require.NoError(t, err)
+	t.Cleanup(between.Close)
+	a := class("udp://")
+	to := na.MakeAddr("udp://"+between.Addr().String(), 0)
+	sender := say(t, a.ctxs[0], to, b.ctxs[0], "work", a, b)
+	var end *na.Result
+	buf := make([]byte, 10)
+	c := a.ctxs[0]
+	require.NoError(t, c.RecvExpected(c.NewOp(func(_ *na.Op, r na.Result) { end = &r }), to, 1, buf))
+	before, _, _ := between.Passed()
+	for until := time.Now().Add(blocked); time.Now().Before(until); { // of b nothing is driven
+		_ = c.Progress(10 * time.Millisecond)
+		c.Trigger(0)
+		require.Nil(t, end, "%+v", end)
+	}
+	after, _, _ := between.Passed()
+	t.Logf("%d packets in %v", after-before, blocked)
+	require.LessOrEqual(t, after-before, int64(20)+int64(blocked/timeout)*4, "packets, among them those that ask whether the peer is there")
+	require.NoError(t, b.ctxs[0].SendExpected(b.ctxs[0].NewOp(func(*na.Op, na.Result) {}), sender, 1, []byte("done")))
+	await(t, "answer", func() bool { return end != nil }, a, b)
+	require.NoError(t, end.Err)
+	require.Zero(t, c.Stats().PeersLost)
 }
