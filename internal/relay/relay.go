@@ -41,7 +41,12 @@ type Relay struct {
 
 // New returns a Relay to the target at to, on a port of its own of the loopback device.
 func New(to netip.AddrPort, rules Rules) (*Relay, error) {
-	front, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	return At(netip.MustParseAddrPort("127.0.0.1:0"), to, rules)
+}
+
+// At is New at an address and port.
+func At(at, to netip.AddrPort, rules Rules) (*Relay, error) {
+	front, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at))
 	if err != nil {
 		return nil, err
 	}

@@ -13,20 +13,23 @@ import (
 
 // Trains are how the system is spared datagrams: it takes several of one size to one peer as one, and gives several of one size from
 // one peer as one. Every step on the way that can do so handles them together. A datagram that is sent again goes alone: so packets
-// arrive where trains do not, and if nearly everything that went in trains has to be sent again, no more are made.
+// arrive where trains do not. If the system refuses a train, or as much has to be sent again as half of what went in trains, none are
+// made for a while.
 type trains struct {
-	off         atomic.Bool
+	rest        atomic.Int64 // datagrams that go alone before trains are tried again
 	sent, again atomic.Int64 // datagrams in trains; datagrams that were sent again meanwhile
 }
 
 const (
 	mostCoupled  = 64  // datagrams of a train: older systems take no more
 	trainsJudged = 256 // datagrams of trains are sent before it is looked what became of them
+	trainsRest   = 64 << 10
 )
 
 // couple returns how many of the datagrams at the front of out go as one message.
 func (t *trains) couple(out []departure) int {
-	if t.off.Load() {
+	if t.rest.Load() > 0 {
+		t.rest.Add(-1)
 		return 1
 	}
 	first := &out[0]
@@ -43,8 +46,8 @@ func (t *trains) couple(out []departure) int {
 		}
 	}
 	if n > 1 && t.sent.Add(int64(n)) >= trainsJudged {
-		if lost := t.again.Swap(0); 8*lost >= 7*t.sent.Swap(0) {
-			t.off.Store(true)
+		if lost := t.again.Swap(0); 2*lost >= t.sent.Swap(0) {
+			t.rest.Store(trainsRest)
 		}
 	}
 	return n
@@ -57,7 +60,7 @@ func (t *trains) refused(err unix.Errno) bool {
 	case unix.EAGAIN, unix.ENOBUFS:
 		return false
 	case unix.EINVAL, unix.EIO, unix.EOPNOTSUPP, unix.ENOPROTOOPT:
-		t.off.Store(true)
+		t.rest.Store(trainsRest)
 	}
 	return true
 }

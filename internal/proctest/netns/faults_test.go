@@ -11,11 +11,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // length is how long faults that go on are kept up; ten minutes and more say something about rare events.
-var length = flag.Duration("netns.for", 3*time.Second, "how long each fault that goes on is kept up")
+var length = flag.Duration("netns.for", long.Or(4*time.Second, 3*time.Minute), "how long each fault that goes on is kept up")
+
+// lengthy has a test run beside others of its kind in a long run: they wait rather than compute.
+func lengthy(t *testing.T) {
+	if long.On {
+		t.Parallel()
+	}
+}
 
 // schemes are the transports that the tests run over.
 var schemes = []string{"tcp", "udp"}
@@ -38,23 +46,34 @@ const rate = 300 // calls a second of each to the other
 // newScene begins the calls of a to b, at a rate with a + for pulls, and of b to a.
 func newScene(t *testing.T, scheme string, set setup, rates ...string) *scene {
 	t.Helper()
-	s := &scene{world: newWorld(t, scheme)}
-	s.near = s.a.start(scheme, 9000, set)
-	s.far = s.b.start(scheme, 9000, set)
-	s.other = s.b.start(scheme, 9100, setup{})
 	ours := fmt.Sprintf("%d+", rate)
 	if len(rates) > 0 {
 		ours = rates[0]
 	}
+	s := &scene{world: newWorld(t, scheme)}
+	s.people(scheme, set)
+	s.begin(ours, s.near.Addr, s.far.Addr, s.other.Addr)
+	return s
+}
+
+// people starts those who call.
+func (s *scene) people(scheme string, set setup) {
+	s.near = s.a.start(scheme, 9000, set)
+	s.far = s.b.start(scheme, 9000, set)
+	s.other = s.b.start(scheme, 9100, setup{})
+}
+
+// begin has them call each other at these addresses.
+func (s *scene) begin(ours, near, far, other string) {
+	s.t.Helper()
 	s.begun = time.Now()
-	s.near.say("load %s %s", s.far.Addr, ours)
-	s.near.say("load %s 50", s.other.Addr)
-	s.far.say("load %s %d", s.near.Addr, rate)
-	await(t, "the first answers", func() bool {
+	s.near.say("load %s %s", far, ours)
+	s.near.say("load %s 50", other)
+	s.far.say("load %s %d", near, rate)
+	await(s.t, "the first answers", func() bool {
 		r := s.near.reports()
 		return r[0].Calls > 0 && r[1].Calls > 0 && s.far.reports()[0].Calls > 0
 	})
-	return s
 }
 
 // sessionErrors are what calls may fail with; the last two when a HELLO is damaged.
@@ -148,6 +167,7 @@ func TestLoss(t *testing.T) {
 			longest time.Duration // of udp, whose timers are its own
 		}{{1, 5 * time.Second, 2 * time.Second}, {5, 5 * time.Second, 3 * time.Second}, {20, 30 * time.Second, 10 * time.Second}} {
 			t.Run(fmt.Sprintf("%d%%", row.percent), func(t *testing.T) {
+				lengthy(t)
 				s := newScene(t, scheme, setup{PeerTimeout: row.timeout})
 				s.both(fmt.Sprintf("numgen random mod 100 < %d counter drop", row.percent))
 				pause(*length)
@@ -181,6 +201,7 @@ func TestBursts(t *testing.T) {
 // Every fifth packet comes twice, over udp every other one (F23): nothing of it is seen.
 func TestDuplicates(t *testing.T) {
 	each(t, func(t *testing.T, scheme string) {
+		lengthy(t)
 		s := newScene(t, scheme, setup{})
 		for _, side := range []*side{s.a, s.b} {
 			side.hook("egress", fmt.Sprintf("numgen random mod 100 < %d counter dup to %q", map[string]int{"tcp": 20, "udp": 50}[scheme], side.dev))
@@ -195,6 +216,7 @@ func TestDuplicates(t *testing.T) {
 // their own. Over udp, where packets have one, a damaged packet is a lost one: nothing is seen of one in twenty.
 func TestDamage(t *testing.T) {
 	each(t, func(t *testing.T, scheme string) {
+		lengthy(t)
 		if scheme == "udp" {
 			s := newScene(t, scheme, setup{})
 			for _, side := range []*side{s.a, s.b} {

@@ -30,6 +30,7 @@ type setup struct {
 	Listen      string
 	PeerTimeout time.Duration
 	KeepAlive   time.Duration
+	Relays      []passage // if any, it is no program but these
 }
 
 // A report is what a child says of one load.

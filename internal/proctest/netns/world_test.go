@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,7 +35,11 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(childEnv); text != "" {
 		var s setup
 		err := json.Unmarshal([]byte(text), &s)
-		if err == nil {
+		switch {
+		case err != nil:
+		case len(s.Relays) > 0:
+			err = runRelays(s.Relays)
+		default:
 			err = runProgram(s)
 		}
 		fmt.Fprintln(os.Stderr, "child:", err)
@@ -87,6 +92,7 @@ func run(name string, args ...string) (string, error) {
 type world struct {
 	t      *testing.T
 	scheme string
+	n      int // of the worlds of this process
 	a, b   *side
 }
 
@@ -100,27 +106,39 @@ type side struct {
 	hit  int // packets that rules counted which are gone
 }
 
-var worlds int
+var worlds atomic.Int32
 
 // newWorld makes a world, and removes it at the end of the test.
 func newWorld(t *testing.T, scheme string) *world {
 	t.Helper()
-	worlds++
-	w := &world{t: t, scheme: scheme}
-	make := func(name, addr string) *side {
-		s := &side{t: t, port: scheme, ns: fmt.Sprintf("qs%d-%d-%s", os.Getpid(), worlds, name), dev: "v" + name, addr: addr}
-		s.must(run("ip", "netns", "add", s.ns))
-		t.Cleanup(func() { s.must(run("ip", "netns", "del", s.ns)) })
-		s.must(run("ip", "-n", s.ns, "link", "set", "lo", "up"))
-		return s
-	}
-	w.a, w.b = make("a", addrA), make("b", addrB)
-	w.a.must(run("ip", "link", "add", w.a.dev, "netns", w.a.ns, "type", "veth", "peer", "name", w.b.dev, "netns", w.b.ns))
-	for _, s := range []*side{w.a, w.b} {
-		s.must(run("ip", "-n", s.ns, "addr", "add", s.addr+"/24", "dev", s.dev))
-		s.must(run("ip", "-n", s.ns, "link", "set", s.dev, "up"))
-	}
+	w := emptyWorld(t, scheme)
+	w.a, w.b = w.side("a", addrA), w.side("b", addrB)
+	w.a.connect(w.b)
 	return w
+}
+
+func emptyWorld(t *testing.T, scheme string) *world {
+	return &world{t: t, scheme: scheme, n: int(worlds.Add(1))}
+}
+
+// side makes a namespace.
+func (w *world) side(name, addr string) *side {
+	w.t.Helper()
+	s := &side{t: w.t, port: w.scheme, ns: fmt.Sprintf("qs%d-%d-%s", os.Getpid(), w.n, name), dev: "v" + name, addr: addr}
+	s.must(run("ip", "netns", "add", s.ns))
+	w.t.Cleanup(func() { s.must(run("ip", "netns", "del", s.ns)) })
+	s.must(run("ip", "-n", s.ns, "link", "set", "lo", "up"))
+	return s
+}
+
+// connect lays a cable between two sides.
+func (s *side) connect(to *side) {
+	s.t.Helper()
+	s.must(run("ip", "link", "add", s.dev, "netns", s.ns, "type", "veth", "peer", "name", to.dev, "netns", to.ns))
+	for _, end := range []*side{s, to} {
+		s.must(run("ip", "-n", end.ns, "addr", "add", end.addr+"/24", "dev", end.dev))
+		s.must(run("ip", "-n", end.ns, "link", "set", end.dev, "up"))
+	}
 }
 
 func (s *side) must(_ string, err error) {
