@@ -15,7 +15,7 @@ import (
 
 // A transfer of any size allocates itself and next to nothing else, at both ends together.
 func TestTransfersAllocateLittle(t *testing.T) {
-	transports.TCP(t, func(t *testing.T, n *transports.Net) {
+	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		const rounds = 100
 		const assisted = 50 // wake-ups of the goroutines that stand in for those who do not drive
 		sizes := []int{4 << 10, 1 << 20, long.Or(4<<20+1, 16<<20+1)}

@@ -22,7 +22,7 @@ func TestObservingAllocatesNothing(t *testing.T) {
 }
 
 func rawCalls(t *testing.T, calls int, cfg hg.Config) {
-	transports.TCP(t, func(t *testing.T, n *transports.Net) {
+	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		inFlight, most := 16, 200
 		if raceflag.Enabled {
 			calls = 10_000
@@ -76,7 +76,7 @@ func rawCalls(t *testing.T, calls int, cfg hg.Config) {
 
 // Post allocates nothing once a context has entries of its own.
 func TestPostAllocatesNothing(t *testing.T) {
-	transports.TCP(t, func(t *testing.T, n *transports.Net) {
+	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		const rounds, assisted = 10_000, 50
 		ran := 0

@@ -78,6 +78,14 @@ func overSim(t *testing.T, f func(t *testing.T, n *Net)) {
 // TCP runs f over tcp with its defaults only: for tests of speed.
 func TCP(t *testing.T, f func(t *testing.T, n *Net)) { overTCP(t, "tcp", tcp.Options{}, f) }
 
+// Fast runs f over tcp and, where it is, sm, each with its defaults only: for tests of what an operation costs.
+func Fast(t *testing.T, f func(t *testing.T, n *Net)) {
+	t.Run("tcp", func(t *testing.T) { TCP(t, f) })
+	if runtime.GOOS == "linux" {
+		t.Run("sm", func(t *testing.T) { overSM(t, f) })
+	}
+}
+
 func overTCP(t *testing.T, name string, opts tcp.Options, f func(t *testing.T, n *Net)) {
 	opts.Resolver = slowResolver{}
 	run(t, &Net{Name: name, TLS: opts.TLS != nil, plugin: tcp.New(opts), origin: "tcp://",
