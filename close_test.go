@@ -73,7 +73,10 @@ func TestCloseInMidCalls(t *testing.T) {
 			endless := readerFunc(func(b []byte) (int, error) { return len(b), nil })
 			for range 3 {
 				call(func(ctx context.Context) error { _, err := put.Call(ctx, to, putIn{"", qs.From(endless)}); return err })
-				call(func(ctx context.Context) error { _, err := get.Call(ctx, to, getIn{"", 0, qs.Into(io.Discard)}); return err })
+				call(func(ctx context.Context) error {
+					_, err := get.Call(ctx, to, getIn{"", 0, qs.Into(io.Discard)})
+					return err
+				})
 			}
 			for range 66 {
 				<-begun
@@ -89,7 +92,7 @@ func TestCloseInMidCalls(t *testing.T) {
 			require.NoError(t, s.Close())
 			require.NoError(t, <-served)
 			left := func() bool { return runtime.NumGoroutine() > before }
-			for end := time.Now().Add(30*time.Second); left() && time.Now().Before(end); {
+			for end := time.Now().Add(30 * time.Second); left() && time.Now().Before(end); {
 				runtime.Gosched()
 			}
 			if left() {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
 // The floor is what a call could cost at best: two processes that send size bytes to and fro over one tcp connection,
@@ -104,12 +106,12 @@ func (e *floorEnd) write(b []byte) error {
 
 // floor measures against a process of its own.
 func (p *perf) floor(spin time.Duration) (r result, err error) {
-	c, err := startSelf(ready, "floor", strconv.Itoa(p.size), spin.String())
+	c, err := self.Start(ready, "floor", strconv.Itoa(p.size), spin.String())
 	if err != nil {
 		return r, err
 	}
-	defer c.stop()
-	ap, err := netip.ParseAddrPort(strings.TrimPrefix(c.addr, "tcp://"))
+	defer c.Stop()
+	ap, err := netip.ParseAddrPort(strings.TrimPrefix(c.Addr, "tcp://"))
 	if err != nil {
 		return r, err
 	}

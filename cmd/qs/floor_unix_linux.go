@@ -11,17 +11,19 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
 // floorUnix measures what a program would do without any of this: two processes that echo over a unix socket, read and
 // written through package net, with the pauses and the busy goroutines of the measurement.
 func (p *perf) floorUnix(busy int) (r result, err error) {
-	c, err := startSelf(ready, "floor-unix", strconv.Itoa(p.size), strconv.Itoa(busy))
+	c, err := self.Start(ready, "floor-unix", strconv.Itoa(p.size), strconv.Itoa(busy))
 	if err != nil {
 		return r, err
 	}
-	defer c.stop()
-	nc, err := net.Dial("unix", strings.TrimPrefix(c.addr, "unix://"))
+	defer c.Stop()
+	nc, err := net.Dial("unix", strings.TrimPrefix(c.Addr, "unix://"))
 	if err != nil {
 		return r, err
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -55,11 +56,11 @@ func idle(n *network, peers int, d time.Duration, asJSON bool, out io.Writer) er
 		<-drained
 	}()
 	before := memory()
-	swarm, err := startSelf(swarmReady, append(append([]string{"swarm"}, n.secrets.args()...), hctx.Self().String(), strconv.Itoa(peers))...)
+	swarm, err := self.Start(swarmReady, append(append([]string{"swarm"}, n.secrets.args()...), hctx.Self().String(), strconv.Itoa(peers))...)
 	if err != nil {
 		return err
 	}
-	defer swarm.stop()
+	defer swarm.Stop()
 	if got := hctx.Stats().NA.Peers; got != peers {
 		return fmt.Errorf("%d of %d peers are connected", got, peers)
 	}

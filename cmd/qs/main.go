@@ -25,10 +25,10 @@
 //	        lock_*.go, journal.go, sums.go, buffers.go
 //	rpcs, call, top   call.go with rpcs.go and json.go; top.go
 //	ger     ger.go
-//	soak    soak.go, soak_load.go (origin), soak_target.go, soak_faults.go and soak_relay.go, soak_ledger.go (audit)
+//	soak    soak.go, internal/soak: load.go (origin), target.go, faults.go and relay.go, ledger.go (audit)
 //	run     run.go with group_*.go; rendezvous.go
 //	info    info*.go
-//	all     network.go and tls.go (flags), child.go (this program again)
+//	all     network.go and tls.go (flags), internal/self (this program again)
 package main
 
 import (

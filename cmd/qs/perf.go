@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -101,12 +103,12 @@ func runPerf(args []string, out io.Writer) error {
 		n.handlers = "typed"
 	}
 	if addr == "" {
-		c, err := startChild(&n, anywhere(n.transport))
+		c, err := self.Start(ready, slices.Concat([]string{"serve", "-child"}, n.args(), []string{anywhere(n.transport)})...)
 		if err != nil {
 			return err
 		}
-		defer c.stop()
-		addr = c.addr
+		defer c.Stop()
+		addr = c.Addr
 	}
 	if err := p.open(&n, addr); err != nil {
 		return err

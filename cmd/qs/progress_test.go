@@ -28,11 +28,11 @@ func TestPlainProgress(t *testing.T) {
 		p.file("a")
 		p.skip(50 << 20) // that was there already does not make it look fast
 		for range 8 {
-			pause(t.Context(), 300*time.Millisecond)
+			pause(300 * time.Millisecond)
 			p.add(3 << 20)
 		}
 		p.file("b")
-		pause(t.Context(), 3*time.Minute)
+		pause(3 * time.Minute)
 		p.add(1 << 20)
 		p.note("something")
 		p.close()
@@ -51,3 +51,6 @@ func TestPlainProgress(t *testing.T) {
 	p.close()
 	require.Equal(t, []string{"something"}, lines(), "a quiet one says what matters")
 }
+
+// pause lets time of the bubble pass.
+func pause(d time.Duration) { <-time.NewTimer(d).C }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
 
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == programArg {
 		os.Exit(asProgram(os.Args[2:]))
 	}
-	if os.Getenv(childEnv) == "" {
+	if os.Getenv(self.Env) == "" {
 		leak.Main(m)
 	}
 	if at, file, ok := strings.Cut(os.Getenv(stallEnv), ":"); ok {
@@ -78,16 +79,22 @@ type qs struct {
 	code        int
 }
 
+// executable is the test's binary, which can be qs.
+func executable(t *testing.T) string {
+	t.Helper()
+	path, err := os.Executable()
+	require.NoError(t, err)
+	return path
+}
+
 // newQS returns a qs that has not been started. It is killed at the end of the test.
 func newQS(t *testing.T, args ...string) *qs {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
 	ctx, stop := context.WithTimeout(context.Background(), 2*patience)
 	t.Cleanup(stop)
-	q := &qs{t: t, cmd: exec.CommandContext(ctx, self, args...), ended: make(chan struct{})}
+	q := &qs{t: t, cmd: exec.CommandContext(ctx, executable(t), args...), ended: make(chan struct{})}
 	// With -race each process would rest for a second before it ends.
-	q.cmd.Env = append(os.Environ(), childEnv+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
+	q.cmd.Env = append(os.Environ(), self.Env+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	q.cmd.Stdout, q.cmd.Stderr = &q.out, &q.errors
 	q.cmd.WaitDelay = patience
 	return q

@@ -70,13 +70,6 @@ func program(args []string) int {
 	return 0
 }
 
-func self(t *testing.T) string {
-	t.Helper()
-	path, err := os.Executable()
-	require.NoError(t, err)
-	return path
-}
-
 func sorted(text string) []string {
 	l := strings.Split(strings.TrimSpace(text), "\n")
 	slices.Sort(l)
@@ -85,7 +78,7 @@ func sorted(text string) []string {
 
 func TestRun(t *testing.T) {
 	t.Parallel()
-	q := run(t, 0, "run", "-n", "3", "--", self(t), programArg, "leave")
+	q := run(t, 0, "run", "-n", "3", "--", executable(t), programArg, "leave")
 	require.Equal(t, []string{"[0] rank 0 of 3", "[1] rank 1 of 3", "[2] rank 2 of 3"}, sorted(q.out.String()))
 	require.Empty(t, q.errors.String())
 }
@@ -93,7 +86,7 @@ func TestRun(t *testing.T) {
 // When one fails the others are told to end, and qs run ends with what the first has ended with.
 func TestRunEndsAllWhenOneFails(t *testing.T) {
 	t.Parallel()
-	q := run(t, 1, "run", "-n", "3", "-grace", "10ms", "--", self(t), programArg, "fail", "1")
+	q := run(t, 1, "run", "-n", "3", "-grace", "10ms", "--", executable(t), programArg, "fail", "1")
 	require.Equal(t, []string{
 		"[0] rank 0 of 3", "[0] told: terminated", "[1] rank 1 of 3", "[2] rank 2 of 3", "[2] told: terminated",
 	}, sorted(q.out.String()))
@@ -104,14 +97,14 @@ func TestRunEndsAllWhenOneFails(t *testing.T) {
 // What does not end when it is told to is killed.
 func TestRunKills(t *testing.T) {
 	t.Parallel()
-	q := run(t, 1, "run", "-n", "2", "-grace", "10ms", "--", self(t), programArg, "stubborn")
+	q := run(t, 1, "run", "-n", "2", "-grace", "10ms", "--", executable(t), programArg, "stubborn")
 	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\nqs run: rank 0: signal: killed\n")
 }
 
 // Who does not join is named, by qs and to those who wait.
 func TestRunNamesTheMissing(t *testing.T) {
 	t.Parallel()
-	q := run(t, 1, "run", "-n", "3", "-timeout", "1s", "-grace", "10ms", "--", self(t), programArg, "absent", "2")
+	q := run(t, 1, "run", "-n", "3", "-timeout", "1s", "-grace", "10ms", "--", executable(t), programArg, "absent", "2")
 	require.Contains(t, q.errors.String(), "startup not complete in time: missing rank 2")
 	require.Contains(t, q.out.String(), "[0] rendezvous: join ")
 	require.Contains(t, q.out.String(), "as rank 0: startup aborted: startup not complete in time: missing rank 2")
@@ -119,7 +112,7 @@ func TestRunNamesTheMissing(t *testing.T) {
 
 func TestRunPassesSignals(t *testing.T) {
 	t.Parallel()
-	q := newQS(t, "run", "-n", "2", "--", self(t), programArg, "wait")
+	q := newQS(t, "run", "-n", "2", "--", executable(t), programArg, "wait")
 	r, w := io.Pipe()
 	q.cmd.Stdout = w
 	q.start()
@@ -161,7 +154,7 @@ func TestRendezvous(t *testing.T) {
 	var both sync.WaitGroup
 	for rank := range 2 {
 		both.Go(func() {
-			cmd := exec.Command(self(t), programArg, "leave")
+			cmd := exec.Command(executable(t), programArg, "leave")
 			cmd.Env = append(env[:len(env):len(env)], fmt.Sprint("QS_RANK=", rank))
 			out, err := cmd.CombinedOutput()
 			if err != nil || string(out) != fmt.Sprintf("rank %d of 2\n", rank) {

@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"encoding/binary"
@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A soakLedger has a byte for each call, by its token, and two bits for what the targets say that they ran.
-type soakLedger struct {
+// A ledger has a byte for each call, by its token, and two bits for what the targets say that they ran.
+type ledger struct {
 	ends     []byte
 	ran      []byte
 	doubled  int
@@ -31,7 +31,7 @@ const (
 )
 
 // begin gives out a token.
-func (l *soakLedger) begin(oneWay bool) uint64 {
+func (l *ledger) begin(oneWay bool) uint64 {
 	b := byte(soakOpen)
 	if oneWay {
 		b |= soakOneWay
@@ -41,7 +41,7 @@ func (l *soakLedger) begin(oneWay bool) uint64 {
 }
 
 // end writes down the one end of a call.
-func (l *soakLedger) end(token uint64, err error) {
+func (l *ledger) end(token uint64, err error) {
 	b := &l.ends[token]
 	if *b&^soakOneWay != soakOpen {
 		l.doubled++
@@ -62,14 +62,14 @@ func (l *soakLedger) end(token uint64, err error) {
 }
 
 // note keeps the first things that went wrong.
-func (l *soakLedger) note(format string, args ...any) {
+func (l *ledger) note(format string, args ...any) {
 	if len(l.first) < 8 {
 		l.first = append(l.first, fmt.Sprintf(format, args...))
 	}
 }
 
 // heard takes in the log of a target: 8 bytes for each handler that began.
-func (l *soakLedger) heard(log []byte) {
+func (l *ledger) heard(log []byte) {
 	if l.ran == nil {
 		l.ran = make([]byte, len(l.ends))
 	}
@@ -84,7 +84,7 @@ func (l *soakLedger) heard(log []byte) {
 }
 
 // audit compares what the origin was told with what the targets did.
-func (l *soakLedger) audit(r *soakReport) {
+func (l *ledger) audit(r *Report) {
 	for token, b := range l.ends {
 		ran, oneWay := l.ran[token], b&soakOneWay != 0
 		if ran > 1 {
@@ -117,7 +117,7 @@ func (l *soakLedger) audit(r *soakReport) {
 }
 
 // size is how many bytes the ledger takes.
-func (l *soakLedger) size() int { return cap(l.ends) + cap(l.ran) }
+func (l *ledger) size() int { return cap(l.ends) + cap(l.ran) }
 
 // soakOutcome names how a call ended.
 func soakOutcome(err error) string {

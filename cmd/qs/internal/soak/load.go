@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"bytes"
@@ -16,14 +16,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A soakLoad is the origin. One goroutine drives it and runs its callbacks; what another may do is cancel.
-type soakLoad struct {
+// A load is the origin. One goroutine drives it and runs its callbacks; what another may do is cancel.
+type load struct {
 	s       *soak
 	class   *hg.Class
 	hctx    *hg.Context
-	ledger  soakLedger
+	ledger  ledger
 	rng     *rand.Rand
-	slots   []*soakSlot
+	slots   []*slot
 	errands errands
 	on      bool // slots go on
 	open    int  // calls, withdraws and regions that have not ended
@@ -35,10 +35,10 @@ type soakLoad struct {
 	cancels   []time.Duration // from Cancel to the callback
 }
 
-// A soakSlot makes one call after the other.
-type soakSlot struct {
-	l      *soakLoad
-	t      *soakTarget
+// A slot makes one call after the other.
+type slot struct {
+	l      *load
+	t      *target
 	h      *hg.Handle
 	n      int  // calls so far
 	busy   bool // a call has not ended
@@ -53,19 +53,16 @@ type soakSlot struct {
 	cut    time.Time // when Cancel was called
 }
 
-const soakPoison = 0xE7
+const poison = 0xE7
 
-func newSoakLoad(s *soak) (*soakLoad, error) {
-	l := &soakLoad{s: s, rng: rand.New(rand.NewPCG(s.seed, 1)), ledger: soakLedger{outcomes: map[string]int64{}}, on: true}
-	cfg, err := soakConfig(&s.net)
-	if err != nil {
+func newLoad(s *soak) (*load, error) {
+	l := &load{s: s, rng: rand.New(rand.NewPCG(s.Seed, 1)), ledger: ledger{outcomes: map[string]int64{}}, on: true}
+	var err error
+	if l.class, err = hg.Open(s.Transport+"://", s.HG); err != nil {
 		return nil, err
 	}
-	if l.class, err = hg.Open(s.net.transport+"://", cfg); err != nil {
-		return nil, err
-	}
-	for _, name := range soakRPCs {
-		if _, err := l.class.RegisterRPC(hg.RPC{Name: name, OneWay: name == soakNote}); err != nil {
+	for _, name := range rpcs {
+		if _, err := l.class.RegisterRPC(hg.RPC{Name: name, OneWay: name == rpcNote}); err != nil {
 			return nil, err
 		}
 	}
@@ -73,12 +70,12 @@ func newSoakLoad(s *soak) (*soakLoad, error) {
 		return nil, err
 	}
 	for _, t := range s.targets {
-		for range s.slots {
-			h, err := l.hctx.Create(t.peer, hg.HashName(soakEcho))
+		for range s.Slots {
+			h, err := l.hctx.Create(t.peer, hg.HashName(rpcEcho))
 			if err != nil {
 				return nil, err
 			}
-			sl := &soakSlot{l: l, t: t, h: h, mem: make([]byte, s.maxBulk)}
+			sl := &slot{l: l, t: t, h: h, mem: make([]byte, s.MaxBulk)}
 			l.slots = append(l.slots, sl)
 			l.plan(0, sl.next)
 		}
@@ -87,13 +84,13 @@ func newSoakLoad(s *soak) (*soakLoad, error) {
 }
 
 // drive moves the load on until end, or without more load until nothing is open.
-func (l *soakLoad) drive(end time.Time, on bool) {
+func (l *load) drive(end time.Time, on bool) {
 	l.on = on
 	l.until(end, func() bool { return !on && l.open == 0 })
 }
 
 // until drives the context until end, or until done reports true.
-func (l *soakLoad) until(end time.Time, done func() bool) {
+func (l *load) until(end time.Time, done func() bool) {
 	for !done() {
 		left := time.Until(end)
 		if left <= 0 {
@@ -110,7 +107,7 @@ func (l *soakLoad) until(end time.Time, done func() bool) {
 }
 
 // runErrands runs those whose time has come.
-func (l *soakLoad) runErrands() {
+func (l *load) runErrands() {
 	due := time.Now()
 	for len(l.errands) > 0 && !l.errands[0].at.After(due) {
 		heap.Pop(&l.errands).(errand).do()
@@ -119,20 +116,20 @@ func (l *soakLoad) runErrands() {
 
 // cancelAtRandom cancels calls of every other slot from another goroutine, those of the spared target excepted: where
 // something is stuck, half of the calls wait until it moves or is given up.
-func (l *soakLoad) cancelAtRandom(ctx context.Context) {
-	rng := rand.New(rand.NewPCG(l.s.seed, 2))
+func (l *load) cancelAtRandom(ctx context.Context) {
+	rng := rand.New(rand.NewPCG(l.s.Seed, 2))
 	for pause(ctx, time.Duration(rng.ExpFloat64()*float64(time.Millisecond))) {
-		l.slots[(l.s.slots+rng.IntN(len(l.slots)-l.s.slots))|1].h.Cancel()
+		l.slots[(l.s.Slots+rng.IntN(len(l.slots)-l.s.Slots))|1].h.Cancel()
 	}
 }
 
 // knock calls every target until it answers; it returns how many do not in time.
-func (l *soakLoad) knock(patience time.Duration) (silent int) {
+func (l *load) knock(patience time.Duration) (silent int) {
 	for _, t := range l.s.targets {
 		end, answered := time.Now().Add(patience), false
-		sl := l.slots[t.i*l.s.slots]
+		sl := l.slots[t.i*l.s.Slots]
 		for l.until(end, func() bool { return !sl.busy }); !answered && !sl.busy && time.Now().Before(end); {
-			sl.call(soakEcho, func(err error) { answered = err == nil })
+			sl.call(rpcEcho, func(err error) { answered = err == nil })
 			l.until(end, func() bool { return !sl.busy })
 		}
 		if !answered {
@@ -144,14 +141,14 @@ func (l *soakLoad) knock(patience time.Duration) (silent int) {
 }
 
 // close ends the origin.
-func (l *soakLoad) close() {
+func (l *load) close() {
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 	defer stop()
 	_ = l.class.Shutdown(ctx)
 }
 
 // report says what is known without the logs of the targets.
-func (l *soakLoad) report(r *soakReport) {
+func (l *load) report(r *Report) {
 	st := l.hctx.Stats()
 	r.Left = int(st.NA.Regions+st.Lent+st.Pulled+st.Active) + st.NA.Leases + st.NA.Queued + st.NA.Outstanding + st.NA.Envelopes
 	if r.Left > 0 {
@@ -171,7 +168,7 @@ func (l *soakLoad) report(r *soakReport) {
 		ms := func(i int) float64 { return float64(l.cancels[i].Microseconds()) / 1000 }
 		r.Cancels, r.CancelP999, r.CancelMax = n, ms(n*999/1000), ms(n-1)
 		// One that waits for its target does so until that goes on or is given up. The machine may stand still once.
-		if slow := l.s.net.timeout / 2; l.cancels[n*999/1000] > slow {
+		if slow := l.s.PeerTimeout / 2; l.cancels[n*999/1000] > slow {
 			r.SlowCancels = n - sort.Search(n, func(i int) bool { return l.cancels[i] > slow })
 			l.ledger.note("a cancel took %v", l.cancels[n-1])
 		}
@@ -179,30 +176,30 @@ func (l *soakLoad) report(r *soakReport) {
 }
 
 // next begins another call, of a kind that is drawn.
-func (sl *soakSlot) next() {
+func (sl *slot) next() {
 	l := sl.l
 	if !l.on {
 		return
 	}
-	rpc := soakEcho
+	rpc := rpcEcho
 	switch r := l.rng.IntN(100); {
 	case r < 60:
 	case r < 64:
-		rpc = soakGrow
+		rpc = rpcGrow
 	case r < 69:
-		rpc = soakLater
+		rpc = rpcLater
 	case r < 71:
-		rpc = soakSilent
+		rpc = rpcSilent
 	case r < 74:
-		rpc = soakFail
+		rpc = rpcFail
 	case r < 75:
-		rpc = soakPanic
+		rpc = rpcPanic
 	case r < 80:
-		rpc = soakNote
+		rpc = rpcNote
 	case r < 90:
-		rpc = soakPull
+		rpc = rpcPull
 	default:
-		rpc = soakPush
+		rpc = rpcPush
 	}
 	sl.call(rpc, nil)
 	if sl.t.i > 0 {
@@ -211,7 +208,7 @@ func (sl *soakSlot) next() {
 }
 
 // disturb draws what else happens to the call.
-func (sl *soakSlot) disturb() {
+func (sl *slot) disturb() {
 	l, n := sl.l, sl.n
 	soon := time.Duration(l.rng.ExpFloat64() * float64(2*time.Millisecond))
 	still := func(do func()) func() {
@@ -232,7 +229,7 @@ func (sl *soakSlot) disturb() {
 }
 
 // withdraw takes the call back if it can be. Somebody must hear once what came of it.
-func (sl *soakSlot) withdraw() {
+func (sl *slot) withdraw() {
 	l, token, told := sl.l, sl.token, 0
 	if sl.h.Withdraw(time.Second, func(*hg.Handle, hg.WithdrawResult) {
 		if told++; told > 1 {
@@ -249,7 +246,7 @@ func (sl *soakSlot) withdraw() {
 }
 
 // size draws a length, small ones as likely as large ones.
-func (l *soakLoad) size(most int64) int {
+func (l *load) size(most int64) int {
 	bits := 1
 	for int64(1)<<bits < most {
 		bits++
@@ -258,9 +255,9 @@ func (l *soakLoad) size(most int64) int {
 }
 
 // call makes one call. then, if it is not nil, hears of its end instead of the next call.
-func (sl *soakSlot) call(rpc string, then func(error)) {
+func (sl *slot) call(rpc string, then func(error)) {
 	l := sl.l
-	sl.token, sl.rpc, sl.begun, sl.cut = l.ledger.begin(rpc == soakNote), rpc, time.Now(), time.Time{}
+	sl.token, sl.rpc, sl.begun, sl.cut = l.ledger.begin(rpc == rpcNote), rpc, time.Now(), time.Time{}
 	sl.in = binary.LittleEndian.AppendUint64(sl.in[:0], sl.token)
 	var timeout time.Duration
 	if sl.t.i > 0 && then == nil && l.rng.IntN(10) == 0 {
@@ -269,12 +266,12 @@ func (sl *soakSlot) call(rpc string, then func(error)) {
 	sl.h.SetTimeout(timeout)
 	err := sl.h.Reset(sl.t.peer, hg.HashName(rpc))
 	switch rpc {
-	case soakPull, soakPush:
+	case rpcPull, rpcPush:
 		err = errors.Join(err, sl.publish())
-	case soakGrow:
+	case rpcGrow:
 		sl.in = binary.LittleEndian.AppendUint32(sl.in, uint32(l.size(64<<10)))
 	default:
-		sl.in = soakBytes(sl.in, sl.token, l.size(16<<10))
+		sl.in = tokenBytes(sl.in, sl.token, l.size(16<<10))
 	}
 	l.open++
 	sl.busy = true
@@ -288,14 +285,14 @@ func (sl *soakSlot) call(rpc string, then func(error)) {
 }
 
 // publish makes the memory of a call reachable.
-func (sl *soakSlot) publish() error {
+func (sl *slot) publish() error {
 	l := sl.l
 	sl.lookAtPoison()
-	sl.poison, sl.used = false, l.size(l.s.maxBulk)
+	sl.poison, sl.used = false, l.size(l.s.MaxBulk)
 	access := bulk.WriteOnly
-	if sl.rpc == soakPull {
+	if sl.rpc == rpcPull {
 		access = bulk.ReadOnly
-		soakFill(sl.mem[:sl.used], sl.token)
+		fillToken(sl.mem[:sl.used], sl.token)
 	}
 	var err error
 	if sl.region, err = bulk.Create(l.hctx, bulk.Options{Access: access}, sl.mem[:sl.used]); err != nil {
@@ -306,15 +303,15 @@ func (sl *soakSlot) publish() error {
 }
 
 // lookAtPoison looks whether memory was written that was taken back.
-func (sl *soakSlot) lookAtPoison() {
-	if sl.poison && slices.ContainsFunc(sl.mem[:sl.used], func(b byte) bool { return b != soakPoison }) {
+func (sl *slot) lookAtPoison() {
+	if sl.poison && slices.ContainsFunc(sl.mem[:sl.used], func(b byte) bool { return b != poison }) {
 		sl.l.late++
 		sl.l.ledger.note("memory was written after a call before %d had ended", sl.token)
 	}
 }
 
 // ended is the callback of every call.
-func (sl *soakSlot) ended(token uint64, err error, then func(error)) {
+func (sl *slot) ended(token uint64, err error, then func(error)) {
 	l := sl.l
 	now := time.Now()
 	sl.n++
@@ -340,7 +337,7 @@ func (sl *soakSlot) ended(token uint64, err error, then func(error)) {
 	closed := func(error) {
 		l.open--
 		for i := range sl.used {
-			sl.mem[i] = soakPoison
+			sl.mem[i] = poison
 		}
 		sl.poison = true
 		again()
@@ -351,7 +348,7 @@ func (sl *soakSlot) ended(token uint64, err error, then func(error)) {
 }
 
 // again makes the slot's next call: soon where there is nobody.
-func (l *soakLoad) again(sl *soakSlot, err error) {
+func (l *load) again(sl *slot, err error) {
 	wait := time.Duration(0)
 	if err != nil && !errors.Is(err, hg.ErrCanceled) {
 		wait = time.Duration(l.rng.Int64N(int64(20 * time.Millisecond)))
@@ -360,22 +357,22 @@ func (l *soakLoad) again(sl *soakSlot, err error) {
 }
 
 // check looks at the answer, and at what may not be.
-func (sl *soakSlot) check(err error) {
+func (sl *slot) check(err error) {
 	l := sl.l
 	remote, ok := errors.AsType[*hg.RemoteError](err)
 	switch {
 	case ok && remote.Text == errWrong:
 		l.wrong(sl, "the target got wrong bytes")
-	case err == nil && sl.rpc != soakNote:
+	case err == nil && sl.rpc != rpcNote:
 		sl.checkAnswer()
-	case ok && (sl.rpc == soakFail || sl.rpc == soakPanic || sl.rpc == soakSilent), err == nil:
+	case ok && (sl.rpc == rpcFail || sl.rpc == rpcPanic || sl.rpc == rpcSilent), err == nil:
 	case sl.t.i == 0 && !errors.Is(err, hg.ErrAgain):
 		l.bystander++
 		l.ledger.note("call %d of the spared target: %v", sl.token, err)
 	}
 }
 
-func (sl *soakSlot) checkAnswer() {
+func (sl *slot) checkAnswer() {
 	l := sl.l
 	out, err := sl.h.OutputRaw()
 	if err != nil || len(out) < 8 || binary.LittleEndian.Uint64(out) != sl.token {
@@ -384,13 +381,13 @@ func (sl *soakSlot) checkAnswer() {
 	}
 	good := true
 	switch sl.rpc {
-	case soakEcho, soakLater:
+	case rpcEcho, rpcLater:
 		good = bytes.Equal(out, sl.in)
-	case soakGrow:
-		good = uint32(len(out)-8) == binary.LittleEndian.Uint32(sl.in[8:]) && soakFilled(out[8:], sl.token)
-	case soakPush:
-		good = soakFilled(sl.mem[:sl.used], ^sl.token)
-	case soakSilent, soakFail, soakPanic:
+	case rpcGrow:
+		good = uint32(len(out)-8) == binary.LittleEndian.Uint32(sl.in[8:]) && isToken(out[8:], sl.token)
+	case rpcPush:
+		good = isToken(sl.mem[:sl.used], ^sl.token)
+	case rpcSilent, rpcFail, rpcPanic:
 		good = false
 	}
 	if !good {
@@ -398,7 +395,7 @@ func (sl *soakSlot) checkAnswer() {
 	}
 }
 
-func (l *soakLoad) wrong(sl *soakSlot, what string) {
+func (l *load) wrong(sl *slot, what string) {
 	l.ledger.wrong++
 	l.ledger.note("%s call %d: %s", sl.rpc, sl.token, what)
 }
@@ -409,7 +406,7 @@ type errand struct {
 	do func()
 }
 
-func (l *soakLoad) plan(in time.Duration, do func()) {
+func (l *load) plan(in time.Duration, do func()) {
 	heap.Push(&l.errands, errand{time.Now().Add(in), do})
 }
 

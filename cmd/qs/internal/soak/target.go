@@ -1,10 +1,8 @@
-package main
+package soak
 
 import (
 	"encoding/binary"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -17,55 +15,45 @@ import (
 
 // The RPCs of qs soak. The input begins with the call's token; so does every answer.
 const (
-	soakEcho   = "qs/soak/echo"   // the input comes back
-	soakGrow   = "qs/soak/grow"   // token and length: so many bytes come back
-	soakLater  = "qs/soak/later"  // as echo, but later
-	soakSilent = "qs/soak/silent" // no answer
-	soakFail   = "qs/soak/fail"   // an error
-	soakPanic  = "qs/soak/panic"  // what its name says
-	soakNote   = "qs/soak/note"   // one-way
-	soakPull   = "qs/soak/pull"   // the target pulls the memory behind the token
-	soakPush   = "qs/soak/push"   // or pushes to it
+	rpcEcho   = "qs/soak/echo"   // the input comes back
+	rpcGrow   = "qs/soak/grow"   // token and length: so many bytes come back
+	rpcLater  = "qs/soak/later"  // as echo, but later
+	rpcSilent = "qs/soak/silent" // no answer
+	rpcFail   = "qs/soak/fail"   // an error
+	rpcPanic  = "qs/soak/panic"  // what its name says
+	rpcNote   = "qs/soak/note"   // one-way
+	rpcPull   = "qs/soak/pull"   // the target pulls the memory behind the token
+	rpcPush   = "qs/soak/push"   // or pushes to it
 )
 
-var soakRPCs = []string{soakEcho, soakGrow, soakLater, soakSilent, soakFail, soakPanic, soakNote, soakPull, soakPush}
+var rpcs = []string{rpcEcho, rpcGrow, rpcLater, rpcSilent, rpcFail, rpcPanic, rpcNote, rpcPull, rpcPush}
 
 // errWrong is what a target says that was sent wrong bytes.
 const errWrong = "these are not the bytes of the call"
 
-// A soakServer is the target of a soak, in a process of its own.
-type soakServer struct {
+// A server is the target of a soak, in a process of its own.
+type server struct {
 	log *os.File
 
 	mu   sync.Mutex
 	kept []hg.Incoming // that are answered later
 }
 
-// runSoakTarget is that process.
-func runSoakTarget(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("soaktarget [flags] ADDRESS", flag.ContinueOnError)
-	var n network
-	n.peerFlags(fs)
-	log := fs.String("log", "", "`file` for the tokens of handlers that begin")
-	if err := parse(fs, args, 1, 1); err != nil {
-		return err
-	}
+// Target serves the calls of a soak at addr, until the standard input ends. It writes the token of each handler that begins to
+// a file, and calls listening with its address.
+func Target(addr, log string, cfg hg.Config, listening func(addr string)) error {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // handlers panic on purpose
-	s := &soakServer{}
+	s := &server{}
 	var err error
-	if s.log, err = os.OpenFile(*log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
+	if s.log, err = os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		return err
 	}
-	cfg, err := soakConfig(&n)
+	class, err := hg.Open(addr, cfg)
 	if err != nil {
 		return err
 	}
-	class, err := hg.Open(fs.Arg(0), cfg)
-	if err != nil {
-		return err
-	}
-	for _, name := range soakRPCs {
-		if _, err := class.RegisterRPC(hg.RPC{Name: name, OneWay: name == soakNote, Handler: s.handler(name)}); err != nil {
+	for _, name := range rpcs {
+		if _, err := class.RegisterRPC(hg.RPC{Name: name, OneWay: name == rpcNote, Handler: s.handler(name)}); err != nil {
 			return err
 		}
 	}
@@ -73,7 +61,7 @@ func runSoakTarget(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, ready+hctx.Self().String())
+	listening(hctx.Self().String())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = class.Close()
@@ -87,14 +75,8 @@ func runSoakTarget(args []string, out io.Writer) error {
 	}
 }
 
-func soakConfig(n *network) (hg.Config, error) {
-	cfg, err := n.config()
-	cfg.NA.Envelopes = 0 // the default: the load exceeds it
-	return cfg, err
-}
-
 // handler serves an RPC: first of all it writes down that it began.
-func (s *soakServer) handler(name string) hg.Handler {
+func (s *server) handler(name string) hg.Handler {
 	return func(h hg.Incoming) error {
 		in, err := h.InputRaw()
 		if err != nil {
@@ -108,28 +90,28 @@ func (s *soakServer) handler(name string) hg.Handler {
 		}
 		token := binary.LittleEndian.Uint64(in)
 		switch name {
-		case soakEcho:
+		case rpcEcho:
 			return h.RespondRaw(in, nil)
-		case soakGrow:
-			return h.RespondRaw(soakBytes(in[:8:8], token, int(binary.LittleEndian.Uint32(in[8:]))), nil)
-		case soakLater:
+		case rpcGrow:
+			return h.RespondRaw(tokenBytes(in[:8:8], token, int(binary.LittleEndian.Uint32(in[8:]))), nil)
+		case rpcLater:
 			if err := h.Detach(); err != nil {
 				return err
 			}
 			s.keep(h)
-		case soakFail:
+		case rpcFail:
 			return errors.New("asked to fail")
-		case soakPanic:
+		case rpcPanic:
 			panic("asked to panic")
-		case soakPull, soakPush:
-			return soakMove(h, name == soakPush, token, in[8:])
+		case rpcPull, rpcPush:
+			return move(h, name == rpcPush, token, in[8:])
 		}
 		return nil
 	}
 }
 
 // keep holds a request back; the oldest of many is answered.
-func (s *soakServer) keep(h hg.Incoming) {
+func (s *server) keep(h hg.Incoming) {
 	s.mu.Lock()
 	s.kept = append(s.kept, h)
 	s.mu.Unlock()
@@ -137,7 +119,7 @@ func (s *soakServer) keep(h hg.Incoming) {
 }
 
 // answer answers the oldest requests until only so many are left.
-func (s *soakServer) answer(left int) {
+func (s *server) answer(left int) {
 	s.mu.Lock()
 	n := max(len(s.kept)-left, 0)
 	old := s.kept[:n:n]
@@ -150,20 +132,20 @@ func (s *soakServer) answer(left int) {
 	}
 }
 
-// soakMove pulls from the origin's memory or pushes to it, and answers when that has ended.
-func soakMove(h hg.Incoming, push bool, token uint64, descriptor []byte) error {
+// move pulls from the origin's memory or pushes to it, and answers when that has ended.
+func move(h hg.Incoming, push bool, token uint64, descriptor []byte) error {
 	remote := &bulk.Handle{}
 	if err := remote.UnmarshalBinary(descriptor); err != nil {
 		return err
 	}
-	if remote.Len() > maxMove {
+	if remote.Len() > maxBulk {
 		return errors.New(errWrong)
 	}
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: h.Peer(), Remote: remote, Size: remote.Len(), Chunk: 64 << 10}
 	buf := make([]byte, remote.Len())
 	if push {
 		spec.Dir = bulk.Push
-		soakFill(buf, ^token)
+		fillToken(buf, ^token)
 	}
 	local, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, buf)
 	if err != nil {
@@ -177,7 +159,7 @@ func soakMove(h hg.Incoming, push bool, token uint64, descriptor []byte) error {
 		switch {
 		case err != nil:
 			_ = h.RespondError(err, nil)
-		case !push && !soakFilled(buf, token):
+		case !push && !isToken(buf, token):
 			_ = h.RespondError(errors.New(errWrong), nil)
 		default:
 			_ = h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), nil)
@@ -190,22 +172,22 @@ func soakMove(h hg.Incoming, push bool, token uint64, descriptor []byte) error {
 	return err
 }
 
-// soakBytes appends the n bytes that follow a token.
-func soakBytes(b []byte, token uint64, n int) []byte {
+// tokenBytes appends the n bytes that follow a token.
+func tokenBytes(b []byte, token uint64, n int) []byte {
 	at := len(b)
-	b = append(b, make([]byte, min(n, maxMove))...)
-	soakFill(b[at:], token)
+	b = append(b, make([]byte, min(n, maxBulk))...)
+	fillToken(b[at:], token)
 	return b
 }
 
-// soakFill writes bytes that depend on the token and their place.
-func soakFill(b []byte, token uint64) {
+// fillToken writes bytes that depend on the token and their place.
+func fillToken(b []byte, token uint64) {
 	for i := range b {
 		b[i] = patternAt(i) ^ byte(token*0x9e3779b97f4a7c15>>56)
 	}
 }
 
-func soakFilled(b []byte, token uint64) bool {
+func isToken(b []byte, token uint64) bool {
 	x := byte(token * 0x9e3779b97f4a7c15 >> 56)
 	for i, v := range b {
 		if v != patternAt(i)^x {
@@ -214,3 +196,6 @@ func soakFilled(b []byte, token uint64) bool {
 	}
 	return true
 }
+
+// patternAt is a pattern in which a piece at a wrong place is noticed.
+func patternAt(i int) byte { return byte(i) ^ byte(i>>8)*31 ^ byte(i>>16)*17 }

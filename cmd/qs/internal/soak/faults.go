@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"context"
@@ -11,31 +11,31 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A soakTarget is a process, and over tcp the relay through which it is reached.
-type soakTarget struct {
+// A target is a process, and over tcp the relay through which it is reached.
+type target struct {
 	i     int
-	args  []string
+	begin func(log, addr string) (*self.Child, error)
 	addr  string // of the process
 	peer  na.Addr
 	relay *relay
 	log   string
 
 	mu    sync.Mutex // guards child
-	child *child
+	child *self.Child
 }
 
 // startTarget starts target i.
-func (s *soak) startTarget(i int) (*soakTarget, error) {
-	t := &soakTarget{i: i, log: filepath.Join(s.dir, strconv.Itoa(i))}
-	t.args = []string{"soaktarget", "-peer-timeout", s.net.timeout.String(), "-log", t.log}
-	t.args = append(t.args, s.net.secrets.args()...)
-	if err := t.start(anywhere(s.net.transport)); err != nil {
+func (s *soak) startTarget(i int) (*target, error) {
+	t := &target{i: i, log: filepath.Join(s.dir, strconv.Itoa(i))}
+	t.begin = s.Start
+	if err := t.start(s.Listen); err != nil {
 		return nil, err
 	}
-	t.addr = t.child.addr
+	t.addr = t.child.Addr
 	to, err := t.addr, error(nil)
 	if over, ok := strings.CutPrefix(to, "tcp://"); ok {
 		if t.relay, err = newRelay(over); err == nil {
@@ -53,8 +53,8 @@ func (s *soak) startTarget(i int) (*soakTarget, error) {
 }
 
 // start starts the process.
-func (t *soakTarget) start(addr string) error {
-	c, err := startSelf(ready, append(t.args[:len(t.args):len(t.args)], addr)...)
+func (t *target) start(addr string) error {
+	c, err := t.begin(t.log, addr)
 	if err != nil {
 		return err
 	}
@@ -64,20 +64,20 @@ func (t *soakTarget) start(addr string) error {
 	return nil
 }
 
-func (t *soakTarget) pid() int {
+func (t *target) pid() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.child.cmd.Process.Pid
+	return t.child.Cmd.Process.Pid
 }
 
 // stop ends the process and its relay; it may be called again.
-func (t *soakTarget) stop() {
+func (t *target) stop() {
 	t.mu.Lock()
 	c := t.child
 	t.child = nil
 	t.mu.Unlock()
 	if c != nil {
-		c.stop()
+		c.Stop()
 	}
 	if t.relay != nil {
 		t.relay.close()
@@ -87,36 +87,36 @@ func (t *soakTarget) stop() {
 // chaos does one thing after the other to targets, but the first, until ctx ends, and puts each right again. All kinds come once
 // before one comes again. A reset of no connection does not count, nor does a stall that held nothing.
 func (s *soak) chaos(ctx context.Context) {
-	rng := rand.New(rand.NewPCG(s.seed, 3))
+	rng := rand.New(rand.NewPCG(s.Seed, 3))
 	var kinds []string
-	for len(s.kinds) > 0 && s.broken == nil && pause(ctx, time.Duration(rng.ExpFloat64()*float64(s.every))) {
+	for len(s.Faults) > 0 && s.broken == nil && pause(ctx, time.Duration(rng.ExpFloat64()*float64(s.Every))) {
 		t := s.targets[1+rng.IntN(len(s.targets)-1)]
 		if len(kinds) == 0 {
-			kinds = slices.Clone(s.kinds)
+			kinds = slices.Clone(s.Faults)
 			rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 		}
 		kind := kinds[0]
 		kinds = kinds[1:]
-		last := time.Duration(rng.Int64N(int64(s.net.timeout)))
+		last := time.Duration(rng.Int64N(int64(s.PeerTimeout)))
 		if rng.IntN(2) == 0 {
-			last += s.net.timeout // the peer is lost meanwhile
+			last += s.PeerTimeout // the peer is lost meanwhile
 		}
-		fmt.Fprintf(s.log, "soak: %s target %d for %v\n", kind, t.i, last.Round(time.Millisecond))
+		fmt.Fprintf(s.Log, "soak: %s target %d for %v\n", kind, t.i, last.Round(time.Millisecond))
 		struck := 1
 		switch kind {
 		case "kill":
-			_ = t.child.cmd.Process.Kill()
-			_ = t.child.cmd.Wait()
+			_ = t.child.Cmd.Process.Kill()
+			_ = t.child.Cmd.Wait()
 			pause(ctx, last/4)
 			if err := t.start(t.addr); err != nil {
 				s.broken = fmt.Errorf("target %d does not start again: %w", t.i, err)
 			}
 		case "stop":
-			if err := stopProcess(t.child.cmd.Process); err != nil {
+			if err := stopProcess(t.child.Cmd.Process); err != nil {
 				s.broken = err
 			}
 			pause(ctx, last)
-			if err := resumeProcess(t.child.cmd.Process); err != nil {
+			if err := resumeProcess(t.child.Cmd.Process); err != nil {
 				s.broken = err
 			}
 		case "reset":

@@ -1,0 +1,74 @@
+package self
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Env marks the environment of a process that this program started; its tests start it again by their own binary.
+const Env = "QUICKSILVER_QS_CHILD"
+
+// A Child is this program in another process: a target, most of the time.
+type Child struct {
+	Cmd   *exec.Cmd
+	Addr  string // what it has said behind the word, if anything
+	stdin io.WriteCloser
+}
+
+// Start starts this program again, and waits until it says word, and with it its address, if it has one.
+func Start(word string, args ...string) (*Child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &Child{Cmd: exec.Command(self, args...)}
+	c.Cmd.Stderr = os.Stderr
+	c.Cmd.Env = append(os.Environ(), Env+"=1")
+	if c.stdin, err = c.Cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := c.Cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the other process: %w", err)
+	}
+	line, err := readLine(stdout)
+	addr, ok := strings.CutPrefix(line, word)
+	if err != nil || !ok {
+		c.Stop()
+		return nil, errors.Join(fmt.Errorf("the other process did not start; it said %q", line), err)
+	}
+	c.Addr = addr
+	return c, nil
+}
+
+// readLine reads up to a newline, byte by byte: what follows stays in the pipe.
+func readLine(r io.Reader) (string, error) {
+	var line []byte
+	var b [1]byte
+	for len(line) < 1024 {
+		if _, err := io.ReadFull(r, b[:]); err != nil {
+			return string(line), err
+		}
+		if b[0] == '\n' {
+			break
+		}
+		line = append(line, b[0])
+	}
+	return string(line), nil
+}
+
+// Stop ends the process and waits for it.
+func (c *Child) Stop() {
+	_ = c.stdin.Close()
+	kill := time.AfterFunc(2*time.Second, func() { _ = c.Cmd.Process.Kill() })
+	_ = c.Cmd.Wait()
+	kill.Stop()
+}
