@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/debug"
 )
 
@@ -24,7 +25,7 @@ func TestServeDebug(t *testing.T) {
 	q.start()
 	lines := bufio.NewScanner(out)
 	require.True(t, lines.Scan())
-	addr := lines.Text()[len(ready):]
+	addr := lines.Text()[len(self.Ready):]
 	require.True(t, lines.Scan())
 	m := regexp.MustCompile(`^debug page at (http://127\.0\.0\.1:\d+/)$`).FindStringSubmatch(lines.Text())
 	require.NotNil(t, m, lines.Text())

@@ -17,7 +17,7 @@
 //
 // The files, by command:
 //
-//	perf    perf*.go (calls, bulk, the target's side), ladder.go, mixed.go, idle.go with cpu_*.go, floor_*.go
+//	perf    perf.go, internal/bench: calls.go, bulk.go, target.go, ladder.go, mixed.go, idle.go, floor_*.go
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, plan.go, then at the origin copier.go with send.go and receive.go, progress.go, remote.go
 //	serve   serve.go with debug.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
@@ -38,6 +38,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 )
 
 // A command is what the first argument names. run parses args, and returns nil, a usageError, or what went wrong.
@@ -59,9 +61,9 @@ var commands = []command{
 	{"run", "start processes that find each other, and wait for them", runRun},
 	{"rendezvous", "be where processes find each other", runRendezvous},
 	{"info", "show plugins, addresses, limits and the kernel", runInfo},
-	{"swarm", "", runSwarm}, // the other side of qs perf -op idle
-	{"floor", "", runFloor}, // and of -floor
-	{"floor-unix", "", runFloorUnix},
+	{"swarm", "", runSwarm},      // the other side of qs perf -op idle
+	{"floor", "", bench.EchoTCP}, // and of -floor
+	{"floor-unix", "", bench.EchoUnix},
 	{"soaktarget", "", runSoakTarget},
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"flag"
 	"os"
-	"runtime"
 	"runtime/pprof"
 	"strconv"
 	"time"
@@ -86,19 +85,6 @@ func (n *network) startProfile() (stop func(), err error) {
 		pprof.StopCPUProfile()
 		_ = f.Close()
 	}, nil
-}
-
-// burden starts the busy goroutines.
-func (n *network) burden() {
-	for range n.busy {
-		go func() {
-			for x := uint64(1); ; x = x*6364136223846793005 + 1 {
-				if x == 0 {
-					runtime.Gosched()
-				}
-			}
-		}()
-	}
 }
 
 // anywhere is an address of this machine to listen on that is free.

@@ -1,65 +1,32 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
-	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
-
-// perf is one run against one target.
-//
-//	callback: one goroutine, N handles; each callback forwards its handle again      Forward ─► Progress, Trigger ─► …
-//	sync:     N goroutines, each with a handle, forward and wait                     CallRaw ─► …
-//	typed:    the same with typed calls and handlers                                  Method.Call ─► …
-//	bulk:     one call in flight; its handler pushes to, or pulls from, our memory
-type perf struct {
-	api      string
-	size     int
-	inflight []int
-	bulk     int64
-	time     time.Duration
-	pause    time.Duration
-
-	hctx *hg.Context
-	node *quicksilver.Node // of -api typed
-	to   quicksilver.Peer  // likewise
-	peer na.Addr
-	call hg.ID // what is called: rpcEcho or rpcTake
-	move hg.ID
-}
-
-// A result has the fields that users' own measurements of other systems print, too.
-type result struct {
-	Peer string             `json:"peer"`
-	P50  float64            `json:"lat_p50_us"`
-	P99  float64            `json:"lat_p99_us"`
-	Rate map[string]float64 `json:"rate_per_s"`
-	Bulk float64            `json:"bulk_MiB_s"`
-}
 
 func runPerf(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("perf [flags]", flag.ContinueOnError)
 	var n network
-	p := &perf{}
+	p := &bench.Perf{}
 	n.flags(fs)
 	fs.StringVar(&n.transport, "transport", "tcp", "`scheme` of the target that is started")
-	fs.StringVar(&p.api, "api", "callback", "callback: one goroutine, many handles; sync: a goroutine for each call, which waits; typed: the same with the root package, at both ends")
-	fs.IntVar(&p.size, "size", 64, "`bytes` of a call's input and output")
-	fs.Int64Var(&p.bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; with -op the largest size of the table")
-	fs.DurationVar(&p.time, "time", 2*time.Second, "`time` of each measurement")
-	fs.DurationVar(&p.pause, "pause", 0, "`time` to wait between calls")
+	fs.StringVar(&p.API, "api", "callback", "callback: one goroutine, many handles; sync: a goroutine for each call, which waits; typed: the same with the root package, at both ends")
+	fs.IntVar(&p.Size, "size", 64, "`bytes` of a call's input and output")
+	fs.Int64Var(&p.Bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; with -op the largest size of the table")
+	fs.DurationVar(&p.Time, "time", 2*time.Second, "`time` of each measurement")
+	fs.DurationVar(&p.Pause, "pause", 0, "`time` to wait between calls")
 	inflight := fs.String("inflight", "1,16,64", "calls in flight, a list")
 	target := fs.String("target", "", "`address` of a running qs serve; without it one is started")
 	op := fs.String("op", "", "rate, lat (calls with input of a size), read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk; idle: what silent peers cost")
@@ -71,17 +38,17 @@ func runPerf(args []string, out io.Writer) error {
 		return err
 	}
 	switch {
-	case p.api != "callback" && p.api != "sync" && p.api != "typed":
-		return usageError{fmt.Sprintf("-api is %q, want callback, sync or typed", p.api)}
-	case *op != "" && *op != "mixed" && *op != "idle" && ladders[*op] == nil:
+	case p.API != "callback" && p.API != "sync" && p.API != "typed":
+		return usageError{fmt.Sprintf("-api is %q, want callback, sync or typed", p.API)}
+	case *op != "" && *op != "mixed" && *op != "idle" && !bench.IsLadder(*op):
 		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write, mixed or idle", *op)}
-	case p.size < 0 || p.bulk < 0 || p.time <= 0 || p.pause < 0 || p.bulk > maxMove:
+	case p.Size < 0 || p.Bulk < 0 || p.Time <= 0 || p.Pause < 0 || p.Bulk > bench.MaxMove:
 		return usageError{"a size or time is negative, or -bulk larger than 1 GiB"}
-	case *both && !p.calls(*op):
+	case *both && !bench.OfCalls(*op):
 		return usageError{"-both is for -op rate and lat"}
 	case *withFloor && *op != "":
 		return usageError{"-floor is measured without -op"}
-	case *withFloor && p.size < 1:
+	case *withFloor && p.Size < 1:
 		return usageError{"-floor needs a -size of at least 1"}
 	case *op == "idle" && (n.busy != 0 || n.profile != "" || *target != ""):
 		return usageError{"-op idle has no -busy, -cpuprofile and -target"}
@@ -93,57 +60,61 @@ func runPerf(args []string, out io.Writer) error {
 		if err != nil || v < 1 || v > 4096 {
 			return usageError{fmt.Sprintf("-inflight has %q, want numbers from 1 to 4096 with commas between", s)}
 		}
-		p.inflight = append(p.inflight, v)
+		p.Inflight = append(p.Inflight, v)
 	}
 	if *op == "idle" {
-		return idle(&n, *peers, p.time, *asJSON, out)
+		return idle(&n, *peers, p.Time, *asJSON, out)
 	}
 	addr := *target
-	if p.api == "typed" {
+	if p.API == "typed" {
 		n.handlers = "typed"
 	}
 	if addr == "" {
-		c, err := self.Start(ready, slices.Concat([]string{"serve", "-child"}, n.args(), []string{anywhere(n.transport)})...)
+		c, err := self.Start(self.Ready, slices.Concat([]string{"serve", "-child"}, n.args(), []string{anywhere(n.transport)})...)
 		if err != nil {
 			return err
 		}
 		defer c.Stop()
 		addr = c.Addr
 	}
-	if err := p.open(&n, addr); err != nil {
+	cfg, err := n.config()
+	if err != nil {
 		return err
 	}
-	defer p.close()
+	if err := p.Open(cfg, addr); err != nil {
+		return err
+	}
+	defer p.Close()
 	stopProfile, err := n.startProfile()
 	if err != nil {
 		return err
 	}
 	defer stopProfile()
-	n.burden()
+	bench.Burden(n.busy)
 	switch *op {
 	case "":
 	case "mixed":
-		return p.mixed(*asJSON, out)
+		return p.Mixed(*asJSON, out)
 	default:
-		if p.calls(*op) && !*both {
-			if p.call, err = p.hctx.Class().Register(rpcTake, nil); err != nil {
+		if bench.OfCalls(*op) && !*both {
+			if err := p.OfTake(); err != nil {
 				return err
 			}
 		}
-		return p.ladder(*op, *asJSON, out)
+		return p.Ladder(*op, *asJSON, out)
 	}
-	r, err := p.all()
+	r, err := p.All()
 	if err != nil {
 		return err
 	}
-	r.Peer = "quicksilver-" + p.peer.Scheme() + "-" + p.api
-	rs := []result{r}
+	r.Peer = "quicksilver-" + p.Scheme() + "-" + p.API
+	rs := []bench.Result{r}
 	if *withFloor {
-		floor, err := p.floor(n.spin)
+		floor, err := p.Floor(n.spin)
 		if err != nil {
 			return err
 		}
-		unix, err := p.floorUnix(n.busy)
+		unix, err := p.FloorUnix(n.busy)
 		if err != nil {
 			return err
 		}
@@ -152,21 +123,21 @@ func runPerf(args []string, out io.Writer) error {
 	if *asJSON {
 		return json.NewEncoder(out).Encode(rs)
 	}
-	p.print(out, rs)
+	printPerf(p, out, rs)
 	return nil
 }
 
-func (p *perf) print(out io.Writer, rs []result) {
+func printPerf(p *bench.Perf, out io.Writer, rs []bench.Result) {
 	fmt.Fprintf(out, "# %s, %d cores, GOMAXPROCS %d, %d B calls, %d B bulk\n", runtime.Version(), runtime.NumCPU(),
-		runtime.GOMAXPROCS(0), p.size, p.bulk)
+		runtime.GOMAXPROCS(0), p.Size, p.Bulk)
 	fmt.Fprintf(out, "%-26s %9s %9s", "peer", "p50 us", "p99 us")
-	for _, n := range p.inflight {
+	for _, n := range p.Inflight {
 		fmt.Fprintf(out, " %10s", "rate@"+strconv.Itoa(n))
 	}
 	fmt.Fprintf(out, " %12s\n", "bulk MiB/s")
 	for _, r := range rs {
 		fmt.Fprintf(out, "%-26s %9.1f %9.1f", r.Peer, r.P50, r.P99)
-		for _, n := range p.inflight {
+		for _, n := range p.Inflight {
 			fmt.Fprintf(out, " %10s", figure(r.Rate[strconv.Itoa(n)]))
 		}
 		fmt.Fprintf(out, " %12s\n", figure(r.Bulk))
@@ -181,59 +152,47 @@ func figure(v float64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-// open makes the origin and calls the target once, to see that it is one and that bytes come back as they went.
-func (p *perf) open(n *network, addr string) error {
-	scheme, _, _ := strings.Cut(addr, ":")
-	var class *hg.Class
+func idle(n *network, peers int, d time.Duration, asJSON bool, out io.Writer) error {
 	cfg, err := n.config()
 	if err != nil {
 		return err
 	}
-	if p.api == "typed" {
-		if p.node, err = quicksilver.Open(scheme+"://", quicksilver.Config{HG: cfg}); err == nil {
-			class, p.hctx = p.node.HG().Class(), p.node.HG()
-			p.to, err = p.node.Peer(context.Background(), addr)
-		}
-	} else if class, err = hg.Open(scheme+"://", cfg); err == nil {
-		p.hctx, err = class.NewContext()
-	}
+	r, err := bench.Idle(cfg, anywhere(n.transport), func(addr string) (*self.Child, error) {
+		return self.Start(swarmReady, slices.Concat([]string{"swarm"}, n.secrets.args(), []string{addr, strconv.Itoa(peers)})...)
+	}, peers, d)
 	if err != nil {
 		return err
 	}
-	if p.call, err = class.Register(rpcEcho, nil); err != nil {
-		return err
+	if asJSON {
+		return json.NewEncoder(out).Encode(r)
 	}
-	if p.move, err = class.Register(rpcMove, nil); err != nil {
-		return err
-	}
-	if p.peer, err = na.ParseAddr(addr); err != nil {
-		return err
-	}
-	return p.checkEcho(p.size)
+	fmt.Fprintf(out, "%d idle peers: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Peers, r.CPU, r.Seconds, r.Bytes)
+	return nil
 }
 
-func (p *perf) close() { _ = p.hctx.Class().Close() }
+// swarmReady is what a process of many peers says when each has had an answer.
+const swarmReady = "connected"
 
-// all makes every measurement.
-func (p *perf) all() (r result, err error) {
-	lat, err := p.latencies(pattern(p.size))
+// runSwarm is a process of many peers; it ends with its input.
+func runSwarm(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet("swarm [flags] ADDRESS PEERS", flag.ContinueOnError)
+	n := network{timeout: 5 * time.Second, spin: -1}
+	n.secrets.flags(fs)
+	if err := parse(fs, args, 2, 2); err != nil {
+		return err
+	}
+	peers, err := strconv.Atoi(fs.Arg(1))
 	if err != nil {
-		return r, err
+		return usageError{err.Error()}
 	}
-	r.P50, r.P99 = percentile(lat, 50), percentile(lat, 99)
-	r.Rate = map[string]float64{}
-	for _, n := range p.inflight {
-		if r.Rate[strconv.Itoa(n)], err = p.rate(n, pattern(p.size)); err != nil {
-			return r, err
-		}
+	cfg, err := n.config()
+	if err != nil {
+		return err
 	}
-	if p.bulk > 0 {
-		r.Bulk, err = p.bulkRate(push, p.bulk, 1)
+	if err := bench.Swarm(cfg, fs.Arg(0), peers); err != nil {
+		return err
 	}
-	return r, err
-}
-
-// percentile returns the q-th percentile of sorted times, in microseconds.
-func percentile(sorted []time.Duration, q int) float64 {
-	return float64(sorted[len(sorted)*q/100]) / 1e3
+	fmt.Fprintln(out, swarmReady)
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -51,7 +51,7 @@ func TestPerfLadders(t *testing.T) {
 		q := run(t, 0, "perf", "-op", op, "-json", "-time", "2ms", "-inflight", "4", "-bulk", "256")
 		var table struct {
 			Op, Column string
-			Sizes      []rung
+			Sizes      []bench.Rung
 		}
 		require.NoError(t, json.Unmarshal(q.out.Bytes(), &table), "%s", &q.out)
 		require.Equal(t, op, table.Op)
@@ -78,7 +78,7 @@ func TestPerfLargeCalls(t *testing.T) {
 
 func TestPerfMixed(t *testing.T) {
 	q := run(t, 0, "perf", "-op", "mixed", "-json", "-time", short, "-bulk", "4000000")
-	var r mixedResult
+	var r bench.MixedResult
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
 	require.Positive(t, r.IdleP50)
 	require.Positive(t, r.BusyP99)
@@ -88,7 +88,7 @@ func TestPerfMixed(t *testing.T) {
 
 func TestPerfIdle(t *testing.T) {
 	q := run(t, 0, "perf", "-op", "idle", "-peers", "20", "-json", "-time", short)
-	var r idleResult
+	var r bench.IdleResult
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
 	require.Equal(t, 20, r.Peers)
 	require.Positive(t, r.Seconds)
@@ -102,7 +102,7 @@ func TestPerfFloor(t *testing.T) {
 	}
 	for _, spin := range []string{"0", "50us"} {
 		q := run(t, 0, "perf", "-floor", "-json", "-time", short, "-spin", spin, "-inflight", "1", "-bulk", "0")
-		var rs []result
+		var rs []bench.Result
 		require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)
 		require.Len(t, rs, 3)
 		for i, peer := range []string{"floor-tcp", "floor-unix"} {
@@ -111,62 +111,4 @@ func TestPerfFloor(t *testing.T) {
 			require.Positive(t, rs[1+i].Rate["1"])
 		}
 	}
-}
-
-// A target that answers with other bytes than it should is not measured.
-func TestPerfChecksPayloads(t *testing.T) {
-	b := pattern(1 << 17)
-	require.True(t, isPattern(b))
-	for _, at := range []int{0, 255, 256, 1 << 16, 1<<17 - 1} {
-		b[at] ^= 1
-		require.False(t, isPattern(b), "byte %d", at)
-		b[at] ^= 1
-	}
-	copy(b[1<<16:], b[:1<<16])
-	require.False(t, isPattern(b), "a piece at the wrong place")
-
-	r := moveRequest{dir: pull, check: true, count: 3, size: 99}
-	got, rest, err := parseMove(append(r.append(nil), "handle"...))
-	require.NoError(t, err)
-	require.Equal(t, r, got)
-	require.Equal(t, "handle", string(rest))
-	for _, bad := range []moveRequest{{dir: 2, count: 1}, {count: 0}, {count: maxMoves + 1}, {count: 1, size: maxMove + 1}} {
-		_, _, err := parseMove(bad.append(nil))
-		require.Error(t, err, "%+v", bad)
-	}
-	_, _, err = parseMove(make([]byte, moveRequestSize-1))
-	require.Error(t, err)
-}
-
-// TestPerfMemory: a target has one memory for transfers, whatever origins ask for at the same time.
-func TestPerfMemory(t *testing.T) {
-	class, err := hg.Open("tcp://", hg.Config{})
-	require.NoError(t, err)
-	hctx, err := class.NewContext()
-	require.NoError(t, err)
-	m := &moves{}
-	refused := func(size uint64, check bool) {
-		t.Helper()
-		_, _, err := m.take(hctx, size, check)
-		require.ErrorIs(t, err, hg.ErrAgain)
-	}
-	first, buf, err := m.take(hctx, 100, false)
-	require.NoError(t, err)
-	require.True(t, isPattern(buf))
-	second, _, err := m.take(hctx, 100, false)
-	require.NoError(t, err)
-	require.Same(t, first, second, "many may move the same")
-	for range 2 {
-		refused(101, false)
-		refused(100, true)
-		m.drop()
-	}
-	_, buf, err = m.take(hctx, 101, true)
-	require.NoError(t, err, "nobody uses it any more")
-	require.Equal(t, make([]byte, 101), buf)
-	refused(101, false)
-	refused(101, true)
-	m.drop()
-	require.Len(t, m.buf, 101)
-	require.NoError(t, class.Shutdown(t.Context()))
 }

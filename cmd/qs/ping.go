@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -68,7 +69,7 @@ func runPing(args []string, out io.Writer) error {
 		return err
 	}
 	defer stopProfile()
-	p.n.burden()
+	bench.Burden(p.n.busy)
 	err = p.run(ctx)
 	p.close()
 	p.sum()
@@ -114,7 +115,7 @@ func (p *pinger) close() {
 // run pings until count calls were made, ctx ends, or the target is lost.
 func (p *pinger) run(ctx context.Context) error {
 	p.stats.Peer, p.stats.Bytes = p.peer.String(), p.size
-	in := pattern(p.size)
+	in := bench.Pattern(p.size)
 	var silent time.Time // when the first call in a row was made that nobody answered
 	for (p.count == 0 || p.stats.Sent < p.count) && ctx.Err() == nil {
 		begun := time.Now()

@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 )
 
 // pingStats is what -json prints.
@@ -54,7 +56,7 @@ func (p *pinger) sum() {
 	}
 	slices.Sort(p.times)
 	s := &p.stats
-	s.P50, s.P99 = percentile(p.times, 50), percentile(p.times, 99)
+	s.P50, s.P99 = bench.Percentile(p.times, 50), bench.Percentile(p.times, 99)
 	s.Min, s.Max = float64(s.min)/1e3, float64(s.max)/1e3
 }
 

@@ -157,7 +157,7 @@ func serve(t *testing.T, env string, args ...string) *server {
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(t, err, "%s", &s.errors)
-	s.addr = strings.TrimSpace(strings.TrimPrefix(line, ready))
+	s.addr = strings.TrimSpace(strings.TrimPrefix(line, self.Ready))
 	return s
 }
 

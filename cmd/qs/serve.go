@@ -10,12 +10,11 @@ import (
 	"syscall"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/debug"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
-
-// ready begins the line in which a target tells its address.
-const ready = "listening at "
 
 const serveUsage = `serve [flags] [ADDRESS]
 
@@ -60,9 +59,9 @@ func runServe(args []string, out io.Writer) error {
 	switch n.handlers {
 	case "inline":
 	case "dispatch":
-		w := newWorkers()
-		defer w.end()
-		cfg.Dispatch = w.dispatch
+		w := bench.NewWorkers()
+		defer w.End()
+		cfg.Dispatch = w.Dispatch
 	case "typed":
 	default:
 		return usageError{fmt.Sprintf("-handlers is %q, want inline, dispatch or typed", n.handlers)}
@@ -75,7 +74,7 @@ func runServe(args []string, out io.Writer) error {
 		if node, err = quicksilver.Open(addr, quicksilver.Config{HG: cfg}); err == nil {
 			defer node.Close()
 			class = node.HG().Class()
-			typedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
+			bench.TypedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
 		}
 	} else {
 		class, err = hg.Open(addr, cfg)
@@ -83,7 +82,7 @@ func runServe(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := registerPerf(class); err != nil {
+	if err := bench.Register(class); err != nil {
 		return err
 	}
 	if err := files.register(class); err != nil {
@@ -105,8 +104,8 @@ func runServe(args []string, out io.Writer) error {
 		return err
 	}
 	defer stopProfile()
-	n.burden()
-	fmt.Fprintln(out, ready+hctx.Self().String())
+	bench.Burden(n.busy)
+	fmt.Fprintln(out, self.Ready+hctx.Self().String())
 	if *debugAddr != "" {
 		page.Show(class)
 		page.Publish("quicksilver")

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 )
 
 // TestSharedMemory: the commands, with targets that are reached through shared memory.
@@ -13,7 +15,7 @@ func TestSharedMemory(t *testing.T) {
 	s := serveFiles(t, "", "sm://*")
 	require.Regexp(t, `^sm://`, s.addr)
 	require.Contains(t, run(t, 0, "ping", "-interval", "0", "-count", "3", s.addr).out.String(), "\n3 sent, 3 answered, 0 lost; ")
-	require.Contains(t, run(t, 0, "rpcs", s.addr).out.String(), rpcEcho)
+	require.Contains(t, run(t, 0, "rpcs", s.addr).out.String(), "qs/echo")
 
 	src := filepath.Join(t.TempDir(), "f")
 	writeFile(t, src, noise(3*testPiece+13))
@@ -22,7 +24,7 @@ func TestSharedMemory(t *testing.T) {
 	run(t, 0, cp("-sha256", s.addr+"/f", src+".back")...)
 	requireFile(t, src, src+".back")
 
-	var rs []result
+	var rs []bench.Result
 	q := run(t, 0, "perf", "-transport", "sm", "-json", "-time", short, "-inflight", "1,64", "-bulk", "300000")
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)
 	require.Equal(t, "quicksilver-sm-callback", rs[0].Peer)

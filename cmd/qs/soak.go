@@ -70,7 +70,7 @@ func runSoak(args []string, out io.Writer) error {
 	cfg.PeerTimeout, cfg.Listen = n.timeout, anywhere(cfg.Transport)
 	cfg.Start = func(log, addr string) (*self.Child, error) {
 		args := append([]string{"soaktarget", "-peer-timeout", n.timeout.String(), "-log", log}, n.secrets.args()...)
-		return self.Start(ready, append(args, addr)...)
+		return self.Start(self.Ready, append(args, addr)...)
 	}
 	report, err := soak.Run(cfg)
 	if report != nil {
@@ -98,5 +98,5 @@ func runSoakTarget(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return soak.Target(fs.Arg(0), *log, cfg, func(addr string) { fmt.Fprintln(out, ready+addr) })
+	return soak.Target(fs.Arg(0), *log, cfg, func(addr string) { fmt.Fprintln(out, self.Ready+addr) })
 }

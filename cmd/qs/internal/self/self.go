@@ -13,6 +13,9 @@ import (
 // Env marks the environment of a process that this program started; its tests start it again by their own binary.
 const Env = "QUICKSILVER_QS_CHILD"
 
+// Ready begins the line in which a target tells its address.
+const Ready = "listening at "
+
 // A Child is this program in another process: a target, most of the time.
 type Child struct {
 	Cmd   *exec.Cmd

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"errors"
@@ -104,9 +104,9 @@ func (e *floorEnd) write(b []byte) error {
 	return nil
 }
 
-// floor measures against a process of its own.
-func (p *perf) floor(spin time.Duration) (r result, err error) {
-	c, err := self.Start(ready, "floor", strconv.Itoa(p.size), spin.String())
+// Floor measures against a process of its own.
+func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
+	c, err := self.Start(self.Ready, "floor", strconv.Itoa(p.Size), spin.String())
 	if err != nil {
 		return r, err
 	}
@@ -124,10 +124,10 @@ func (p *perf) floor(spin time.Duration) (r result, err error) {
 		return r, err
 	}
 	defer e.close()
-	out, in := pattern(p.size), make([]byte, p.size)
+	out, in := Pattern(p.Size), make([]byte, p.Size)
 	lat := make([]time.Duration, 0, 1<<18)
 	start := time.Now()
-	for begun := start; begun.Sub(start) < p.time || len(lat) == 0; {
+	for begun := start; begun.Sub(start) < p.Time || len(lat) == 0; {
 		if err := errors.Join(e.write(out), e.read(in)); err != nil {
 			return r, fmt.Errorf("floor: %w", err)
 		}
@@ -140,27 +140,27 @@ func (p *perf) floor(spin time.Duration) (r result, err error) {
 		return r, errors.New("floor: other bytes came back than were sent")
 	}
 	slices.Sort(lat)
-	return result{Peer: "floor-tcp", P50: percentile(lat, 50), P99: percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
+	return Result{Peer: "floor-tcp", P50: Percentile(lat, 50), P99: Percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
 }
 
-// runFloor is the other end: it echoes what one connection sends.
-func runFloor(args []string, out io.Writer) error {
+// EchoTCP is the other end of Floor: it echoes what one connection sends.
+func EchoTCP(args []string, out io.Writer) error {
 	if len(args) != 2 {
-		return usageError{"want a size and a time to spin"}
+		return errors.New("want a size and a time to spin")
 	}
 	size, err := strconv.Atoi(args[0])
 	if err != nil {
-		return usageError{err.Error()}
+		return err
 	}
 	spin, err := time.ParseDuration(args[1])
 	if err != nil {
-		return usageError{err.Error()}
+		return err
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, ready+"tcp://"+l.Addr().String())
+	fmt.Fprintln(out, self.Ready+"tcp://"+l.Addr().String())
 	go func() { // who started us is gone
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)

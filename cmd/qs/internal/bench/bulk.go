@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 )
 
 // bulkRate has the target make count transfers of size bytes at a time, and returns MiB per second.
-func (p *perf) bulkRate(dir moveDir, size int64, count int) (float64, error) {
+func (p *Perf) bulkRate(dir moveDir, size int64, count int) (float64, error) {
 	m, err := p.newMover(dir, size, count)
 	if err != nil {
 		return 0, err
@@ -19,7 +19,7 @@ func (p *perf) bulkRate(dir moveDir, size int64, count int) (float64, error) {
 	}
 	moved := int64(0)
 	begun := time.Now()
-	for moved == 0 || time.Since(begun) < p.time {
+	for moved == 0 || time.Since(begun) < p.Time {
 		if err := m.once(false); err != nil {
 			return 0, err
 		}
@@ -37,12 +37,12 @@ type mover struct {
 	count int
 }
 
-func (p *perf) newMover(dir moveDir, size int64, count int) (*mover, error) {
+func (p *Perf) newMover(dir moveDir, size int64, count int) (*mover, error) {
 	m := &mover{dir: dir, count: count, buf: make([]byte, size)}
 	access := bulk.WriteOnly
 	if dir == pull {
 		access = bulk.ReadOnly
-		copy(m.buf, pattern(int(size)))
+		copy(m.buf, Pattern(int(size)))
 	}
 	var err error
 	if m.mem, err = bulk.Create(p.hctx, bulk.Options{Access: access, Eager: -1}, m.buf); err != nil {

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bytes"
@@ -12,9 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// checkEcho sends a pattern of size bytes and looks at what comes back.
-func (p *perf) checkEcho(size int) error {
-	c, err := p.newCall(pattern(size))
+// checkEcho sends a Pattern of size bytes and looks at what comes back.
+func (p *Perf) checkEcho(size int) error {
+	c, err := p.newCall(Pattern(size))
 	if err != nil {
 		return err
 	}
@@ -22,7 +22,7 @@ func (p *perf) checkEcho(size int) error {
 	if err := c.once(); err != nil {
 		return err
 	}
-	if p.api == "typed" {
+	if p.API == "typed" {
 		return nil // once has looked
 	}
 	got, err := c.h.OutputRaw()
@@ -34,7 +34,7 @@ func (p *perf) checkEcho(size int) error {
 
 // A call is a handle that is forwarded again and again.
 type call struct {
-	p    *perf
+	p    *Perf
 	h    *hg.Handle
 	in   []byte
 	cb   hg.ForwardFunc
@@ -42,7 +42,7 @@ type call struct {
 	err  error
 }
 
-func (p *perf) newCall(in []byte) (*call, error) {
+func (p *Perf) newCall(in []byte) (*call, error) {
 	h, err := p.hctx.Create(p.peer, p.call)
 	if err != nil {
 		return nil, err
@@ -56,12 +56,12 @@ func (c *call) ended(_ *hg.Handle, err error) { c.done, c.err = true, err }
 
 // once forwards and waits for the callback.
 func (c *call) once() error {
-	if c.p.api == "sync" {
+	if c.p.API == "sync" {
 		_, err := c.h.CallRaw(context.Background(), c.in)
 		return err
 	}
-	if c.p.api == "typed" {
-		out, err := typedEcho.Call(context.Background(), c.p.to, c.in)
+	if c.p.API == "typed" {
+		out, err := TypedEcho.Call(context.Background(), c.p.to, c.in)
 		if err == nil && len(out) != len(c.in) {
 			err = fmt.Errorf("the target sent %d bytes back, not %d", len(out), len(c.in))
 		}
@@ -81,19 +81,19 @@ func (c *call) once() error {
 }
 
 // latencies makes one call after the other and returns how long each took, sorted.
-func (p *perf) latencies(in []byte) ([]time.Duration, error) {
+func (p *Perf) latencies(in []byte) ([]time.Duration, error) {
 	c, err := p.newCall(in)
 	if err != nil {
 		return nil, err
 	}
 	defer c.h.Close()
-	for i, end := 0, time.Now().Add(p.time); i < 100 && time.Now().Before(end); i++ { // warm
+	for i, end := 0, time.Now().Add(p.Time); i < 100 && time.Now().Before(end); i++ { // warm
 		if err := c.once(); err != nil {
 			return nil, err
 		}
 	}
 	lat := make([]time.Duration, 0, 1<<18)
-	for end := time.Now().Add(p.time); ; {
+	for end := time.Now().Add(p.Time); ; {
 		begun := time.Now()
 		if !begun.Before(end) && len(lat) > 0 {
 			break
@@ -102,8 +102,8 @@ func (p *perf) latencies(in []byte) ([]time.Duration, error) {
 			return nil, err
 		}
 		lat = append(lat, time.Since(begun))
-		if p.pause > 0 {
-			time.Sleep(p.pause)
+		if p.Pause > 0 {
+			time.Sleep(p.Pause)
 		}
 	}
 	slices.Sort(lat)
@@ -111,8 +111,8 @@ func (p *perf) latencies(in []byte) ([]time.Duration, error) {
 }
 
 // rate keeps n calls in flight and returns calls per second.
-func (p *perf) rate(n int, in []byte) (float64, error) {
-	if p.api != "callback" {
+func (p *Perf) rate(n int, in []byte) (float64, error) {
+	if p.API != "callback" {
 		return p.rateSync(n, in)
 	}
 	f := &flight{in: in}
@@ -134,11 +134,11 @@ func (p *perf) rate(n int, in []byte) (float64, error) {
 			return 0, err
 		}
 		p.hctx.Trigger(0)
-		if time.Since(begun) >= p.time {
+		if time.Since(begun) >= p.Time {
 			f.over = true
 		}
-		if p.pause > 0 {
-			time.Sleep(p.pause)
+		if p.Pause > 0 {
+			time.Sleep(p.Pause)
 		}
 	}
 	return float64(f.done) / time.Since(begun).Seconds(), f.err
@@ -166,12 +166,12 @@ func (f *flight) ended(h *hg.Handle, err error) {
 	}
 }
 
-func (p *perf) rateSync(n int, in []byte) (float64, error) {
+func (p *Perf) rateSync(n int, in []byte) (float64, error) {
 	var total atomic.Int64
 	errs := make([]error, n)
 	var all sync.WaitGroup
 	begun := time.Now()
-	end := begun.Add(p.time)
+	end := begun.Add(p.Time)
 	for i := range n {
 		c, err := p.newCall(in)
 		if err != nil {
@@ -182,8 +182,8 @@ func (p *perf) rateSync(n int, in []byte) (float64, error) {
 			ended := int64(0)
 			for ; errs[i] == nil && time.Now().Before(end); ended++ {
 				errs[i] = c.once()
-				if p.pause > 0 {
-					time.Sleep(p.pause)
+				if p.Pause > 0 {
+					time.Sleep(p.Pause)
 				}
 			}
 			total.Add(ended)

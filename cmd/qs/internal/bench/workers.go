@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"runtime"
@@ -7,9 +7,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// workers are goroutines that run dispatched requests. One at most is being woken at a time; it wakes the next if there is more
+// Workers are goroutines that run dispatched requests. One at most is being woken at a time; it wakes the next if there is more
 // to do when it begins. So a batch of quick requests is run by one or two, which stay awake.
-type workers struct {
+type Workers struct {
 	all sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
@@ -20,8 +20,9 @@ type workers struct {
 	ended  bool
 }
 
-func newWorkers() *workers {
-	w := &workers{}
+// NewWorkers starts them.
+func NewWorkers() *Workers {
+	w := &Workers{}
 	for range 2 * runtime.GOMAXPROCS(0) {
 		bell := make(chan struct{}, 1)
 		w.idle = append(w.idle, bell)
@@ -30,8 +31,8 @@ func newWorkers() *workers {
 	return w
 }
 
-// dispatch never blocks.
-func (w *workers) dispatch(r hg.Incoming) {
+// Dispatch is hg.Config.Dispatch: it never blocks.
+func (w *Workers) Dispatch(r hg.Incoming) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := len(w.queue); n == cap(w.queue) && w.first > n/2 {
@@ -42,7 +43,7 @@ func (w *workers) dispatch(r hg.Incoming) {
 }
 
 // wake wakes one more, if there is something to do. Locked.
-func (w *workers) wake() {
+func (w *Workers) wake() {
 	last := len(w.idle) - 1
 	if w.waking || last < 0 || w.first == len(w.queue) {
 		return
@@ -52,7 +53,7 @@ func (w *workers) wake() {
 	w.idle = w.idle[:last]
 }
 
-func (w *workers) work(bell chan struct{}) {
+func (w *Workers) work(bell chan struct{}) {
 	for range bell {
 		w.mu.Lock()
 		w.waking = false
@@ -75,8 +76,8 @@ func (w *workers) work(bell chan struct{}) {
 	}
 }
 
-// end waits for the handlers. Nothing is dispatched any more.
-func (w *workers) end() {
+// End waits for the handlers. Nothing is dispatched any more.
+func (w *Workers) End() {
 	w.mu.Lock()
 	w.ended = true
 	for _, bell := range w.idle {

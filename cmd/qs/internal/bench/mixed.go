@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"encoding/json"
@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// mixedResult is the latency of calls alone, and while the target pushes bulk data to the same process without a pause.
-type mixedResult struct {
+// A MixedResult is the latency of calls alone, and while the target pushes bulk data to the same process without a pause.
+type MixedResult struct {
 	IdleP50 float64 `json:"idle_p50_us"`
 	IdleP99 float64 `json:"idle_p99_us"`
 	BusyP50 float64 `json:"busy_p50_us"`
@@ -18,14 +18,15 @@ type mixedResult struct {
 	Bulk    float64 `json:"bulk_MiB_s"`
 }
 
-func (p *perf) mixed(asJSON bool, out io.Writer) error {
-	var r mixedResult
-	lat, err := p.latencies(pattern(p.size))
+// Mixed prints the latencies of calls, alone and beside bulk data.
+func (p *Perf) Mixed(asJSON bool, out io.Writer) error {
+	var r MixedResult
+	lat, err := p.latencies(Pattern(p.Size))
 	if err != nil {
 		return err
 	}
-	r.IdleP50, r.IdleP99 = percentile(lat, 50), percentile(lat, 99)
-	m, err := p.newMover(push, p.bulk, 1)
+	r.IdleP50, r.IdleP99 = Percentile(lat, 50), Percentile(lat, 99)
+	m, err := p.newMover(push, p.Bulk, 1)
 	if err != nil {
 		return err
 	}
@@ -38,10 +39,10 @@ func (p *perf) mixed(asJSON bool, out io.Writer) error {
 	if err := m.c.h.ForwardRaw(m.c.in, s.again); err != nil {
 		return err
 	}
-	if lat, err = p.latencies(pattern(p.size)); err != nil {
+	if lat, err = p.latencies(Pattern(p.Size)); err != nil {
 		return err
 	}
-	r.BusyP50, r.BusyP99 = percentile(lat, 50), percentile(lat, 99)
+	r.BusyP50, r.BusyP99 = Percentile(lat, 50), Percentile(lat, 99)
 	for s.over = true; s.running; {
 		if err := p.hctx.Progress(-1); err != nil {
 			return err

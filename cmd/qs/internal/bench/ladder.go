@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"encoding/json"
@@ -10,20 +10,20 @@ import (
 type ladder struct {
 	title, column string
 	// step measures one size: the value of the column, and microseconds for one operation.
-	step func(p *perf, size int64) (value, micros float64, err error)
+	step func(p *Perf, size int64) (value, micros float64, err error)
 }
 
 // Transfers in flight in the bulk ladders, as in C Mercury's.
 const ladderCount = 64
 
 var ladders = map[string]*ladder{
-	"rate": {"rate of calls", "Rate (ops/s)", func(p *perf, size int64) (float64, float64, error) {
-		n := max(1, min(int64(p.inflight[len(p.inflight)-1]), maxUnderWay/size))
-		rate, err := p.rate(int(n), pattern(int(size)))
+	"rate": {"rate of calls", "Rate (ops/s)", func(p *Perf, size int64) (float64, float64, error) {
+		n := max(1, min(int64(p.Inflight[len(p.Inflight)-1]), maxUnderWay/size))
+		rate, err := p.rate(int(n), Pattern(int(size)))
 		return rate, 1e6 / rate, err
 	}},
-	"lat": {"latency of calls", "p50 (us)", func(p *perf, size int64) (float64, float64, error) {
-		lat, err := p.latencies(pattern(int(size)))
+	"lat": {"latency of calls", "p50 (us)", func(p *Perf, size int64) (float64, float64, error) {
+		lat, err := p.latencies(Pattern(int(size)))
 		if err != nil {
 			return 0, 0, err
 		}
@@ -31,7 +31,7 @@ var ladders = map[string]*ladder{
 		for _, d := range lat {
 			sum += float64(d) / 1e3
 		}
-		return percentile(lat, 50), sum / float64(len(lat)), nil
+		return Percentile(lat, 50), sum / float64(len(lat)), nil
 	}},
 	"read":  {"bulk, the target pushes", "Bandwidth (MiB/s)", bulkStep(push)},
 	"write": {"bulk, the target pulls", "Bandwidth (MiB/s)", bulkStep(pull)},
@@ -40,36 +40,40 @@ var ladders = map[string]*ladder{
 // maxUnderWay bounds the input of all calls of the ladder of rates in bytes: of the largest sizes fewer are in flight.
 const maxUnderWay = 256 << 20
 
-// calls reports whether op is a table of calls, rather than transfers.
-func (p *perf) calls(op string) bool { return op == "rate" || op == "lat" }
+// IsLadder reports whether there is a table op.
+func IsLadder(op string) bool { return ladders[op] != nil }
 
-func bulkStep(dir moveDir) func(p *perf, size int64) (float64, float64, error) {
-	return func(p *perf, size int64) (float64, float64, error) {
+// OfCalls reports whether op is a table of calls, rather than transfers.
+func OfCalls(op string) bool { return op == "rate" || op == "lat" }
+
+func bulkStep(dir moveDir) func(p *Perf, size int64) (float64, float64, error) {
+	return func(p *Perf, size int64) (float64, float64, error) {
 		rate, err := p.bulkRate(dir, size, ladderCount)
 		return rate, float64(size) / (1 << 20) / rate * 1e6, err
 	}
 }
 
-// A rung is a line of the table.
-type rung struct {
+// A Rung is a line of the table.
+type Rung struct {
 	Size  int64   `json:"size"`
 	Value float64 `json:"value"`
 	Time  float64 `json:"time_us"`
 }
 
-func (p *perf) ladder(op string, asJSON bool, out io.Writer) error {
+// Ladder prints a table.
+func (p *Perf) Ladder(op string, asJSON bool, out io.Writer) error {
 	l := ladders[op]
 	if !asJSON {
 		fmt.Fprintf(out, "# quicksilver %s: %s, %d in flight\n", p.peer.Scheme(), l.title, p.ladderInflight(op))
 		fmt.Fprintf(out, "%-10s %20s %20s\n", "# Size", l.column, "Time (us)")
 	}
-	var rungs []rung
-	for size := int64(1); size <= p.bulk; size *= 2 {
+	var rungs []Rung
+	for size := int64(1); size <= p.Bulk; size *= 2 {
 		value, micros, err := l.step(p, size)
 		if err != nil {
 			return fmt.Errorf("size %d: %w", size, err)
 		}
-		rungs = append(rungs, rung{size, value, micros})
+		rungs = append(rungs, Rung{size, value, micros})
 		if !asJSON {
 			fmt.Fprintf(out, "%-10d %20.2f %20.2f\n", size, value, micros)
 		}
@@ -78,18 +82,18 @@ func (p *perf) ladder(op string, asJSON bool, out io.Writer) error {
 		return json.NewEncoder(out).Encode(struct {
 			Op     string `json:"op"`
 			Column string `json:"column"`
-			Rungs  []rung `json:"sizes"`
+			Rungs  []Rung `json:"sizes"`
 		}{op, l.column, rungs})
 	}
 	return nil
 }
 
-func (p *perf) ladderInflight(op string) int {
+func (p *Perf) ladderInflight(op string) int {
 	switch op {
 	case "lat":
 		return 1
 	case "rate":
-		return p.inflight[len(p.inflight)-1]
+		return p.Inflight[len(p.Inflight)-1]
 	}
 	return ladderCount
 }

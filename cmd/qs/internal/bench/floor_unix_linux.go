@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"errors"
@@ -15,10 +15,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// floorUnix measures what a program would do without any of this: two processes that echo over a unix socket, read and
+// FloorUnix measures what a program would do without any of this: two processes that echo over a unix socket, read and
 // written through package net, with the pauses and the busy goroutines of the measurement.
-func (p *perf) floorUnix(busy int) (r result, err error) {
-	c, err := self.Start(ready, "floor-unix", strconv.Itoa(p.size), strconv.Itoa(busy))
+func (p *Perf) FloorUnix(busy int) (r Result, err error) {
+	c, err := self.Start(self.Ready, "floor-unix", strconv.Itoa(p.Size), strconv.Itoa(busy))
 	if err != nil {
 		return r, err
 	}
@@ -28,12 +28,12 @@ func (p *perf) floorUnix(busy int) (r result, err error) {
 		return r, err
 	}
 	defer nc.Close()
-	out, in := pattern(p.size), make([]byte, p.size)
+	out, in := Pattern(p.Size), make([]byte, p.Size)
 	lat := make([]time.Duration, 0, 1<<18)
 	start := time.Now()
-	for time.Since(start) < p.time || len(lat) == 0 {
-		if p.pause > 0 {
-			time.Sleep(p.pause)
+	for time.Since(start) < p.Time || len(lat) == 0 {
+		if p.Pause > 0 {
+			time.Sleep(p.Pause)
 		}
 		begun := time.Now()
 		if _, err := nc.Write(out); err != nil {
@@ -49,21 +49,21 @@ func (p *perf) floorUnix(busy int) (r result, err error) {
 		return r, errors.New("floor: other bytes came back than were sent")
 	}
 	slices.Sort(lat)
-	return result{Peer: "floor-unix", P50: percentile(lat, 50), P99: percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
+	return Result{Peer: "floor-unix", P50: Percentile(lat, 50), P99: Percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
 }
 
-// runFloorUnix is the other end: it echoes what one connection sends.
-func runFloorUnix(args []string, out io.Writer) error {
+// EchoUnix is the other end of FloorUnix: it echoes what one connection sends.
+func EchoUnix(args []string, out io.Writer) error {
 	if len(args) != 2 {
-		return usageError{"want a size and a number of busy goroutines"}
+		return errors.New("want a size and a number of busy goroutines")
 	}
 	size, err := strconv.Atoi(args[0])
 	if err != nil {
-		return usageError{err.Error()}
+		return err
 	}
-	n := network{}
-	if n.busy, err = strconv.Atoi(args[1]); err != nil {
-		return usageError{err.Error()}
+	busy, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "qs")
 	if err != nil {
@@ -75,7 +75,7 @@ func runFloorUnix(args []string, out io.Writer) error {
 		_ = os.RemoveAll(dir)
 		return err
 	}
-	fmt.Fprintln(out, ready+"unix://"+path)
+	fmt.Fprintln(out, self.Ready+"unix://"+path)
 	go func() { // who started us is gone
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = os.RemoveAll(dir)
@@ -86,7 +86,7 @@ func runFloorUnix(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	n.burden()
+	Burden(busy)
 	for b := make([]byte, size); ; {
 		if _, err := io.ReadFull(nc, b); err != nil {
 			return nil // the connection has ended, and so has the measurement

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"encoding/binary"
@@ -12,10 +12,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// typedEcho is the echo of "qs serve -handlers typed".
-var typedEcho = quicksilver.DefineWith[[]byte, []byte]("qs/typed", quicksilver.Options{Codec: codec.Msgpack})
+// TypedEcho is the echo of "qs serve -handlers typed".
+var TypedEcho = quicksilver.DefineWith[[]byte, []byte]("qs/typed", quicksilver.Options{Codec: codec.Msgpack})
 
-// The RPCs of qs perf. Both sides use codec.Raw.
+// The RPCs of qs Perf. Both sides use codec.Raw.
 const (
 	rpcEcho = "qs/echo" // the input comes back
 	rpcTake = "qs/take" // the input is taken, and nothing comes back
@@ -32,7 +32,7 @@ const (
 
 // What a request may ask of a target.
 const (
-	maxMove  = 1 << 30
+	MaxMove  = 1 << 30
 	maxMoves = 1024
 )
 
@@ -61,9 +61,9 @@ func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 		return r, nil, fmt.Errorf("%s: input of %d bytes: %w", rpcMove, len(b), hg.ErrProtocol)
 	}
 	r = moveRequest{moveDir(b[0]), b[1] == 1, binary.LittleEndian.Uint32(b[2:]), binary.LittleEndian.Uint64(b[6:])}
-	if r.dir > pull || r.count < 1 || r.count > maxMoves || r.size > maxMove {
+	if r.dir > pull || r.count < 1 || r.count > maxMoves || r.size > MaxMove {
 		return r, nil, fmt.Errorf("%s: %d transfers of %d bytes, at most %d of %d are made: %w", rpcMove, r.count, r.size,
-			maxMoves, maxMove, hg.ErrInvalid)
+			maxMoves, MaxMove, hg.ErrInvalid)
 	}
 	return r, b[moveRequestSize:], nil
 }
@@ -78,11 +78,12 @@ type moves struct {
 	check bool // the one there is checks what arrives
 }
 
-func registerPerf(class *hg.Class) error {
+// Register has class be a target.
+func Register(class *hg.Class) error {
 	m := &moves{}
 	_, err := class.Register(rpcEcho, echo)
 	_, err2 := class.Register(rpcTake, take)
-	_, err3 := class.Register(rpcMove, coded(m.serve))
+	_, err3 := class.Register(rpcMove, m.serve)
 	return errors.Join(err, err2, err3)
 }
 
@@ -101,7 +102,7 @@ func echo(h hg.Incoming) error {
 	return h.RespondRaw(in, nil)
 }
 
-// take returns memory of size bytes with the pattern in it, or cleared for a check. drop gives it back.
+// take returns memory of size bytes with the Pattern in it, or cleared for a check. drop gives it back.
 func (m *moves) take(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, []byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +116,7 @@ func (m *moves) take(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, [
 		}
 		var err error
 		m.mem, m.buf = nil, nil
-		buf := pattern(int(size))
+		buf := Pattern(int(size))
 		if m.mem, err = bulk.Create(hctx, bulk.Options{Access: bulk.LocalOnly}, buf); err != nil {
 			return nil, nil, err
 		}
@@ -216,8 +217,8 @@ func (j *job) end(err error) {
 	}
 }
 
-// pattern returns n bytes in which a piece at a wrong place is noticed.
-func pattern(n int) []byte {
+// Pattern returns n bytes in which a piece at a wrong place is noticed.
+func Pattern(n int) []byte {
 	b := make([]byte, n)
 	fillPattern(b)
 	return b

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"net"
@@ -22,7 +22,7 @@ func TestFloorWritesAll(t *testing.T) {
 	a := end(net.Dial("tcp", l.Addr().String()))
 	b := end(l.Accept())
 	sent := make(chan error, 1)
-	go func() { sent <- a.write(pattern(32 << 20)) }()
+	go func() { sent <- a.write(Pattern(32 << 20)) }()
 	in := make([]byte, 32<<20)
 	require.NoError(t, b.read(in))
 	require.NoError(t, <-sent)

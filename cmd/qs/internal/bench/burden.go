@@ -1,0 +1,16 @@
+package bench
+
+import "runtime"
+
+// Burden starts n goroutines that compute.
+func Burden(n int) {
+	for range n {
+		go func() {
+			for x := uint64(1); ; x = x*6364136223846793005 + 1 {
+				if x == 0 {
+					runtime.Gosched()
+				}
+			}
+		}()
+	}
+}

@@ -1,0 +1,106 @@
+package bench
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Perf is one run against one target.
+//
+//	callback: one goroutine, N handles; each callback forwards its handle again      Forward ─► Progress, Trigger ─► …
+//	sync:     N goroutines, each with a handle, forward and wait                     CallRaw ─► …
+//	typed:    the same with typed calls and handlers                                  Method.Call ─► …
+//	bulk:     one call in flight; its handler pushes to, or pulls from, our memory
+type Perf struct {
+	API      string // callback, sync or typed
+	Size     int    // bytes of a call's input and output
+	Inflight []int
+	Bulk     int64         // bytes of a transfer
+	Time     time.Duration // of each measurement
+	Pause    time.Duration // between calls
+
+	hctx *hg.Context
+	node *quicksilver.Node // of -api typed
+	to   quicksilver.Peer  // likewise
+	peer na.Addr
+	call hg.ID // what is called: rpcEcho or rpcTake
+	move hg.ID
+}
+
+// A Result has the fields that users' own measurements of other systems print, too.
+type Result struct {
+	Peer string             `json:"peer"`
+	P50  float64            `json:"lat_p50_us"`
+	P99  float64            `json:"lat_p99_us"`
+	Rate map[string]float64 `json:"rate_per_s"`
+	Bulk float64            `json:"bulk_MiB_s"`
+}
+
+// Open makes the origin and calls the target once, to see that it is one and that bytes come back as they went.
+func (p *Perf) Open(cfg hg.Config, addr string) (err error) {
+	scheme, _, _ := strings.Cut(addr, ":")
+	var class *hg.Class
+	if p.API == "typed" {
+		if p.node, err = quicksilver.Open(scheme+"://", quicksilver.Config{HG: cfg}); err == nil {
+			class, p.hctx = p.node.HG().Class(), p.node.HG()
+			p.to, err = p.node.Peer(context.Background(), addr)
+		}
+	} else if class, err = hg.Open(scheme+"://", cfg); err == nil {
+		p.hctx, err = class.NewContext()
+	}
+	if err != nil {
+		return err
+	}
+	if p.call, err = class.Register(rpcEcho, nil); err != nil {
+		return err
+	}
+	if p.move, err = class.Register(rpcMove, nil); err != nil {
+		return err
+	}
+	if p.peer, err = na.ParseAddr(addr); err != nil {
+		return err
+	}
+	return p.checkEcho(p.Size)
+}
+
+// Scheme is that of the target's address.
+func (p *Perf) Scheme() string { return p.peer.Scheme() }
+
+// OfTake has calls go to the RPC that answers nothing, instead of the echo.
+func (p *Perf) OfTake() (err error) {
+	p.call, err = p.hctx.Class().Register(rpcTake, nil)
+	return err
+}
+
+// Close ends it.
+func (p *Perf) Close() { _ = p.hctx.Class().Close() }
+
+// All makes every measurement.
+func (p *Perf) All() (r Result, err error) {
+	lat, err := p.latencies(Pattern(p.Size))
+	if err != nil {
+		return r, err
+	}
+	r.P50, r.P99 = Percentile(lat, 50), Percentile(lat, 99)
+	r.Rate = map[string]float64{}
+	for _, n := range p.Inflight {
+		if r.Rate[strconv.Itoa(n)], err = p.rate(n, Pattern(p.Size)); err != nil {
+			return r, err
+		}
+	}
+	if p.Bulk > 0 {
+		r.Bulk, err = p.bulkRate(push, p.Bulk, 1)
+	}
+	return r, err
+}
+
+// Percentile returns the q-th Percentile of sorted times, in microseconds.
+func Percentile(sorted []time.Duration, q int) float64 {
+	return float64(sorted[len(sorted)*q/100]) / 1e3
+}

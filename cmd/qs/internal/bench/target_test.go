@@ -1,0 +1,67 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A target that answers with other bytes than it should is not measured.
+func TestChecksPayloads(t *testing.T) {
+	b := Pattern(1 << 17)
+	require.True(t, isPattern(b))
+	for _, at := range []int{0, 255, 256, 1 << 16, 1<<17 - 1} {
+		b[at] ^= 1
+		require.False(t, isPattern(b), "byte %d", at)
+		b[at] ^= 1
+	}
+	copy(b[1<<16:], b[:1<<16])
+	require.False(t, isPattern(b), "a piece at the wrong place")
+
+	r := moveRequest{dir: pull, check: true, count: 3, size: 99}
+	got, rest, err := parseMove(append(r.append(nil), "handle"...))
+	require.NoError(t, err)
+	require.Equal(t, r, got)
+	require.Equal(t, "handle", string(rest))
+	for _, bad := range []moveRequest{{dir: 2, count: 1}, {count: 0}, {count: maxMoves + 1}, {count: 1, size: MaxMove + 1}} {
+		_, _, err := parseMove(bad.append(nil))
+		require.Error(t, err, "%+v", bad)
+	}
+	_, _, err = parseMove(make([]byte, moveRequestSize-1))
+	require.Error(t, err)
+}
+
+// TestMemory: a target has one memory for transfers, whatever origins ask for at the same time.
+func TestMemory(t *testing.T) {
+	class, err := hg.Open("tcp://", hg.Config{})
+	require.NoError(t, err)
+	hctx, err := class.NewContext()
+	require.NoError(t, err)
+	m := &moves{}
+	refused := func(size uint64, check bool) {
+		t.Helper()
+		_, _, err := m.take(hctx, size, check)
+		require.ErrorIs(t, err, hg.ErrAgain)
+	}
+	first, buf, err := m.take(hctx, 100, false)
+	require.NoError(t, err)
+	require.True(t, isPattern(buf))
+	second, _, err := m.take(hctx, 100, false)
+	require.NoError(t, err)
+	require.Same(t, first, second, "many may move the same")
+	for range 2 {
+		refused(101, false)
+		refused(100, true)
+		m.drop()
+	}
+	_, buf, err = m.take(hctx, 101, true)
+	require.NoError(t, err, "nobody uses it any more")
+	require.Equal(t, make([]byte, 101), buf)
+	refused(101, false)
+	refused(101, true)
+	m.drop()
+	require.Len(t, m.buf, 101)
+	require.NoError(t, class.Shutdown(t.Context()))
+}
