@@ -117,7 +117,7 @@ func boundAddress(b *bed) {
 }
 
 func originVanishes(b *bed) {
-	a, t := b.pair(na.Config{ConnectTimeout: 500e6})
+	a, t := b.pair(na.Config{})
 	toA, _ := b.meet(a, t)
 	require.NoError(b, a.cls.Close())
 	b.until("the session is seen to be over", func() bool { return t.Stats().Peers == 0 })

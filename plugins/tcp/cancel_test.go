@@ -133,6 +133,7 @@ func quiet(n *node) {
 // TestCancelPut: the peer does not read, and a piece is written in part. The put is canceled at once, its memory is
 // ours again, the rest of the piece is zeroes, and the session goes on when the peer reads.
 func TestCancelPut(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		n, r, to := joined(t, opts, na.Config{PeerTimeout: time.Minute})
 		const size = 24 << 20
@@ -223,7 +224,7 @@ func TestDeregisterWhileRead(t *testing.T) {
 }
 
 // TestCancelUnderLoad: another goroutine is reading or writing the memory at full speed when the operation is
-// canceled. The callback runs in the next Trigger all the same, and nobody touches the memory after it.
+// canceled. The callback runs in the next Trigger all the same, if the system lets go in time, and nobody touches the memory after it.
 func TestCancelUnderLoad(t *testing.T) {
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size = 4 << 20
@@ -251,8 +252,8 @@ func TestCancelUnderLoad(t *testing.T) {
 			<-pause.C
 			o.Cancel()
 			a.ctx().Trigger(0)
-			if end.n == 0 { // it was ending by itself
-				ok(t, "success", end, a)
+			if end.n == 0 { // it was ending by itself, or its memory is in a system call for longer than Trigger waits
+				await(t, "the end", end.done, a)
 			}
 			require.Equal(t, 1, end.n, "round %d", i)
 			if end.Err != nil {

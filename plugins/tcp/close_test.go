@@ -132,6 +132,7 @@ func TestGoawayThenHello(t *testing.T) {
 // TestCloseInFlight closes while something of every kind is under way. Everything ends with ErrClosed in the next
 // Trigger, without Progress, and everything is given back.
 func TestCloseInFlight(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size = 24 << 20
 		l := rawListen(t)
@@ -180,6 +181,7 @@ func TestCloseInFlight(t *testing.T) {
 // TestStress has goroutines on both sides send, receive, put, get and cancel, all on one context each, and closes both
 // in the middle of it.
 func TestStress(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		for round := range 5 {
 			stress(t, opts, uint64(round))

@@ -43,6 +43,7 @@ func TestCreditUnread(t *testing.T) {
 // TestManySenders: a hundred goroutines send to one peer with few envelopes (G-T30): all arrives, and what each has sent
 // keeps its order.
 func TestManySenders(t *testing.T) {
+	t.Parallel()
 	const senders, each = 100, 40
 	target := open(t, "tcp://127.0.0.1:0", tcp.Options{}, na.Config{Envelopes: 4}, 1)
 	n := open(t, "tcp://", tcp.Options{}, na.Config{}, 1)

@@ -19,6 +19,7 @@ import (
 // it that is ErrChecksum unless it is the length or the kind that is damaged, what waited for the peer ends once, and no wrong byte is handed out. The payload of bulk data is left out: it has no
 // checksum but TCP's.
 func TestFlippedBits(t *testing.T) {
+	t.Parallel()
 	kinds := []frame.Header{ // one of each shape
 		{Kind: frame.Unexpected, Tag: 7}, {Kind: frame.Expected, Tag: 5}, {Kind: frame.Ping, Tag: 1},
 		{Kind: frame.Get, Op: 1}, {Kind: frame.Data, Flags: frame.FlagAnswer, Op: 1}, {Kind: frame.Put, Op: 1},

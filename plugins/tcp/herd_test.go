@@ -99,6 +99,7 @@ func TestHerd(t *testing.T) {
 
 // TestRedials: sockets that say nothing, and dial again whenever they are closed, keep nobody else out.
 func TestRedials(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		clients := *redials / 4
 		opts.MaxHalfOpen = *redials * 5 / 8

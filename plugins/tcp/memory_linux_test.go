@@ -19,6 +19,10 @@ var halves = flag.Int("tcp.halves", long.Or(500, 2000), "peers of TestHalfAHeade
 
 // TestHalfAHeader: a peer that has begun a frame and goes no further, as an idle one, costs little beside what is reserved for it.
 func TestHalfAHeader(t *testing.T) {
+	t.Parallel()
+	if !inProcessOfItsOwn(t) {
+		return
+	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const each = 4 << 10
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)

@@ -34,6 +34,7 @@ func fill(b []byte, seed uint64) {
 
 // TestPutGet moves 8 MiB from and to memory of many segments on both sides, at odd offsets.
 func TestPutGet(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const size, loff, roff = 8 << 20, 12345, 777
 		a := open(t, "tcp://", opts, na.Config{}, 1)
@@ -135,6 +136,7 @@ func TestTinySegmentsAtOnce(t *testing.T) {
 
 // TestManyMoves runs puts and gets of many sizes at once, both ways, among messages.
 func TestManyMoves(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
 		a := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		b := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
