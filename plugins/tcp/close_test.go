@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -183,7 +184,7 @@ func TestCloseInFlight(t *testing.T) {
 func TestStress(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, opts tcp.Options) {
-		for round := range 5 {
+		for round := range long.Or(3, 5) {
 			stress(t, opts, uint64(round))
 		}
 	})

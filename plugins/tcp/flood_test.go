@@ -111,7 +111,7 @@ func TestSlowloris(t *testing.T) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		many, limit := long.Or(300, 1000), time.Second
+		many, limit := long.Or(300, 1000), 500*time.Millisecond
 		opts.MaxHalfOpen, opts.HandshakeTimeout = many+16, limit
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		stop := driven(n)
@@ -174,7 +174,8 @@ func TestConnectFlood(t *testing.T) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
-		const limit, flood, at = 16, 320, 32
+		const limit, at = 16, 32
+		flood := int64(long.Or(128, 320))
 		opts.MaxHalfOpen, opts.HandshakeTimeout = limit, time.Minute
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		defer driven(n)()

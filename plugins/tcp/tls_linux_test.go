@@ -189,8 +189,8 @@ func half(t *testing.T, n int) []byte {
 // TestTLSSlowPeer: a peer that takes a little all the time is not cut, although a write takes longer than WriteTimeout.
 func TestTLSSlowPeer(t *testing.T) {
 	t.Parallel()
-	const size, limit = 1 << 20, 1500 * time.Millisecond
-	const rate, most = 20 << 10, 56 << 10 // 64 KiB are written at a time
+	const size, limit = 1 << 20, time.Second
+	const rate, most = 30 << 10, 56 << 10 // 64 KiB are written at a time
 	cfg := mutualTLS(t)
 	var nodes []*node
 	var peers []*raw
