@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -38,16 +39,12 @@ var (
 
 // noise returns n bytes in which every byte follows from its offset and the seed.
 func noise(seed uint64, n int) []byte {
-	b := make([]byte, n)
+	b := make([]byte, (n+7)&^7)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for i := 0; i < n; i += 8 {
-		v := r.Uint64()
-		for k := i; k < min(i+8, n); k++ {
-			b[k] = byte(v)
-			v >>= 8
-		}
+		binary.LittleEndian.PutUint64(b[i:], r.Uint64())
 	}
-	return b
+	return b[:n:n]
 }
 
 func serveBulk(t testing.TB, n *qs.Node) {

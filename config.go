@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -89,7 +90,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		c.HG.NA.Contexts = max(c.HG.NA.Contexts, c.Contexts)
 		opts := tcp.Options{TLS: c.TLS}
 		if c.Contexts > 1 {
-			opts.ReusePort, opts.Spread = true, c.Contexts
+			opts.ReusePort, opts.Spread = runtime.GOOS != "windows", c.Contexts // Windows cannot share a port safely: one socket does
 		}
 		own := tcp.New(opts)
 		c.HG.NA.Plugins = append(c.HG.NA.Plugins[:len(c.HG.NA.Plugins):len(c.HG.NA.Plugins)], own)
