@@ -113,7 +113,7 @@ func (o *outgoing) call(ctx context.Context, h *hg.Handle, in any) error {
 	}
 	if e, ok := errors.AsType[*hg.Error](err); ok && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
 		late := *e
-		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v", o.stall))
+		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.Stall)", o.stall))
 		return &late
 	}
 	return err

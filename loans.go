@@ -119,7 +119,7 @@ type roomWriter struct {
 
 func (w *roomWriter) Write(b []byte) (int, error) {
 	if int64(len(b)) > w.room-w.off {
-		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file", w.room)
+		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file; FillFile takes a larger size", w.room)
 	}
 	n, err := w.f.WriteAt(b, w.off)
 	w.off += int64(n)

@@ -50,12 +50,12 @@ func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
 	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in), shape: shape(in)}
 	if oneWay {
 		if len(m.fields) > 0 {
-			panic(fmt.Sprintf("quicksilver: method %s is one-way: nobody would know how long its Sources and Sinks are needed", name))
+			panic(fmt.Sprintf("quicksilver: method %s is one-way: nobody would know how long its Sources and Sinks are needed; use Define", name))
 		}
 		return m
 	}
 	if len(fieldsOf(name, out)) > 0 {
-		panic(fmt.Sprintf("quicksilver: method %s has a Source or a Sink in its output; they belong into the input", name))
+		panic(fmt.Sprintf("quicksilver: method %s has a Source or a Sink in its output; put it into the input", name))
 	}
 	m.shape += " -> " + shape(out)
 	for _, f := range m.fields {

@@ -18,7 +18,7 @@ func (n *Node) serve(m *method, h hg.Handler) {
 	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, Codec: m.o.Codec, Shape: m.shape}
 	if was, ok := n.class.Registered(m.name); ok {
 		if was.Handler != nil {
-			panic(fmt.Sprintf("quicksilver: the node serves a method called %s already", m.name))
+			panic(fmt.Sprintf("quicksilver: the node serves a method called %s already; Handle is called once for each name", m.name))
 		}
 		_ = n.class.Deregister(hg.HashName(m.name)) // it has been called from here
 	}

@@ -349,6 +349,8 @@ func TestBadConfig(t *testing.T) {
 	to := peer(t, n, "tcp://127.0.0.1:1")
 	_, err = qs.LoadTLS("no", "such", "file")
 	require.Error(t, err)
+	_, err = qs.LoadTLS("cert", "key", "")
+	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.NoError(t, n.Close())
 	require.NoError(t, n.Close())
 	_, err = once.Call(within(t), to, "x")

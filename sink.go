@@ -102,7 +102,7 @@ func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 	return s.s.got.sendFile(ctx, f)
 }
 
-var errNoRoom = fmt.Errorf("quicksilver: the Sink is empty: no room was lent: %w", hg.ErrOverflow)
+var errNoRoom = fmt.Errorf("quicksilver: the Sink is empty: the caller has lent no room, by Fill, FillFile or Into: %w", hg.ErrOverflow)
 
 // MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call.
 func (s Sink) MarshalBinary() ([]byte, error) {
@@ -176,7 +176,7 @@ func (p *pushed) writeAt(b []byte, off int64) (int, error) {
 	}
 	switch {
 	case p.ring:
-		return 0, fmt.Errorf("quicksilver: sink: Into takes a stream, which is written from its beginning to its end: %w", hg.ErrUnsupported)
+		return 0, fmt.Errorf("quicksilver: sink: Into takes a stream, which is written from its beginning to its end, by Writer: %w", hg.ErrUnsupported)
 	case off < 0 || int64(len(b)) > p.handle.Len()-off:
 		return 0, fmt.Errorf("quicksilver: sink: %d bytes at %d do not fit the %d of the Sink: %w", len(b), off, p.handle.Len(), hg.ErrOverflow)
 	case len(b) == 0:
@@ -228,7 +228,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	n := m.Len()
 	switch room := p.handle.Len() - w.pos; {
 	case n > room:
-		return 0, fmt.Errorf("quicksilver: sink: %s has %d bytes, there is room for %d: %w", f.Name(), n, room, hg.ErrOverflow)
+		return 0, fmt.Errorf("quicksilver: sink: %s has %d bytes, there is room for %d, which the caller has lent; FillFile and Into lend more: %w", f.Name(), n, room, hg.ErrOverflow)
 	case n == 0:
 		return 0, nil
 	}
@@ -308,7 +308,7 @@ func (w *pushWriter) open() (io.Writer, error) {
 	}
 	if w.w == nil {
 		if w.pos == w.p.handle.Len() {
-			return nil, fmt.Errorf("quicksilver: the Sink of %d bytes is full: %w", w.pos, hg.ErrOverflow)
+			return nil, fmt.Errorf("quicksilver: the Sink is full: the caller has lent room for %d bytes; FillFile and Into lend more: %w", w.pos, hg.ErrOverflow)
 		}
 		ctx, cancel := context.WithCancel(w.ctx)
 		bw, err := bulk.NewWriter(ctx, w.p.req.r.Queue(), bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})

@@ -157,7 +157,7 @@ func (p *pulled) readAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	if p.ring {
-		return 0, fmt.Errorf("quicksilver: source: From gives a stream, which is read from its beginning to its end: %w", hg.ErrUnsupported)
+		return 0, fmt.Errorf("quicksilver: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
 	}
 	r, err := bulk.NewReaderAt(p.req, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
@@ -261,7 +261,7 @@ func (b *borrowed) check(what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.over {
-		return fmt.Errorf("quicksilver: the handler that got the %s has returned: %w", what, hg.ErrClosed)
+		return fmt.Errorf("quicksilver: the handler that got the %s has returned; it is used until then: %w", what, hg.ErrClosed)
 	}
 	return nil
 }
