@@ -1,7 +1,6 @@
 package na
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 )
@@ -15,7 +14,7 @@ import (
 //	                    │ no                                                     │
 //	                    │ Queue: waits here                                      │
 //	                    │ Fail:  ErrNoCredit      ◄───── credit ─────────────────┘
-//	                    └ Block: ErrNoCredit, but SendWait waits
+//	                    └ Block: ErrNoCredit, but a patient Op waits
 
 // EnvelopeOverhead is accounted for each envelope beside Config.Eager, in bytes.
 const EnvelopeOverhead = 64
@@ -33,7 +32,7 @@ type Policy uint8
 const (
 	Queue Policy = iota // it waits at the source, within Config.SendQueue
 	Fail                // it fails with ErrNoCredit, after a look at what has arrived
-	Block               // the same, but SendWait and the waiting calls above it wait
+	Block               // the same, but messages whose senders wait for them wait here: Op.SetPatient
 )
 
 // String names the policy.
@@ -88,20 +87,20 @@ type PeerStats struct {
 
 // validateFlow reports bad fields of flow control. contract settles the rest.
 func (c *Config) validateFlow(bad func(field string, v any, want string)) {
-	if c.MinEnvelopes < 0 || c.MinEnvelopes > 4096 {
-		bad("MinEnvelopes", c.MinEnvelopes, "1 to 4096, or 0")
-	}
-	if c.Peers < 0 || c.Peers > 1<<24 {
-		bad("Peers", c.Peers, "at most 16777216 peers, or 0 to admit them as they come")
-	}
-	if c.Need < 0 || c.Need > 4096 {
-		bad("Need", c.Need, "1 to 4096, or 0 for as many as the peer offers")
-	}
-	if c.Want < 0 || c.Want > 4096 || c.Want != 0 && c.Want < c.Need {
-		bad("Want", c.Want, fmt.Sprintf("Need, which is %d, to 4096, or 0 for as many as the peer offers", c.Need))
-	}
-	if c.CreditBatch < 0 || c.CreditBatch > 4096 {
-		bad("CreditBatch", c.CreditBatch, "1 to Envelopes, or 0 for a quarter of them")
+	for _, f := range []struct {
+		field          string
+		v, least, most int
+		want           string
+	}{
+		{"MinEnvelopes", c.MinEnvelopes, 0, 4096, "1 to 4096, or 0"},
+		{"Peers", c.Peers, 0, 1 << 24, "at most 16777216 peers, or 0 to admit them as they come"},
+		{"Need", c.Need, 0, 4096, "1 to 4096, or 0 for as many as the peer offers"},
+		{"Want", c.Want, max(c.Need, 0), 4096, fmt.Sprintf("Need, which is %d, to 4096, or 0 for as many as the peer offers", c.Need)},
+		{"CreditBatch", c.CreditBatch, 0, 4096, "1 to Envelopes, or 0 for a quarter of them"},
+	} {
+		if f.v != 0 && (f.v < f.least || f.v > f.most) {
+			bad(f.field, f.v, f.want)
+		}
 	}
 	if c.OnNoCredit > Block {
 		bad("OnNoCredit", c.OnNoCredit, "Queue, Fail or Block")
@@ -160,31 +159,6 @@ func (c *Config) Offered(n int) int {
 
 // guaranteed is what n advertised envelopes for each of Peers take.
 func (c *Config) guaranteed(n int) int64 { return GuaranteedBytes(c.Peers, c.Offered(n), c.Eager) }
-
-// SendWait sends an unexpected message as SendUnexpected does, and drives Progress and Trigger until it has left. It
-// waits for an envelope whatever Config.OnNoCredit says; under a Config.Reserve it waits until the peer has another one
-// free. When ctx ends first the message is canceled, unless it has left; the error matches ErrCanceled and the cause of ctx.
-// Callbacks of other operations may run meanwhile. buf is the caller's again when it returns.
-func (c *Context) SendWait(ctx context.Context, to Addr, tag Tag, buf []byte) error {
-	var fail error
-	w := c.NewWaiter()
-	op := c.NewOp(func(_ *Op, r Result) {
-		fail = r.Err
-		w.End()
-	})
-	op.SetPatient(true)
-	if err := c.SendUnexpected(op, to, tag, buf); err != nil {
-		return err
-	}
-	if w.Wait(ctx) != nil {
-		op.Cancel()
-		_ = w.Wait(context.Background())
-	}
-	if fail != nil && ctx.Err() != nil {
-		fail = fmt.Errorf("%w: %w", fail, context.Cause(ctx))
-	}
-	return fail
-}
 
 // Peers returns the gauges of every session that is up, in the order in which they began.
 func (c *Context) Peers() []PeerStats { return c.ep.Peers() }

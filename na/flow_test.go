@@ -1,12 +1,9 @@
 package na
 
 import (
-	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -108,45 +105,4 @@ func TestFlowNames(t *testing.T) {
 	require.Equal(t, "Queue Fail Block", strings.Join([]string{Queue.String(), Fail.String(), Block.String()}, " "))
 	require.Equal(t, "LiteralReserve", LiteralReserve.String())
 	require.Equal(t, "9, which has no name", Policy(9).String())
-}
-
-// SendWait ends with the message, or with its context.
-func TestSendWait(t *testing.T) {
-	c, ep := newFake(t, Config{})
-	to := MakeAddr("fake://there", 0)
-	// during runs fn with the ticket of the message when SendWait polls.
-	during := func(fn func(Ticket)) {
-		poll := func(time.Duration) {
-			ep.mu.Lock()
-			defer ep.mu.Unlock()
-			for op, ticket := range ep.tickets {
-				delete(ep.tickets, op)
-				fn(ticket)
-			}
-		}
-		ep.onPoll.Store(&poll)
-	}
-	during(func(ticket Ticket) {
-		require.True(t, ticket.Patient())
-		ticket.Finish(Result{N: 1})
-	})
-	require.NoError(t, c.SendWait(context.Background(), to, 1, []byte("x")))
-	during(func(ticket Ticket) { ticket.Finish(Result{Err: ErrNoCredit}) })
-	require.ErrorIs(t, c.SendWait(context.Background(), to, 1, []byte("x")), ErrNoCredit)
-
-	ctx, cancel := context.WithCancelCause(context.Background())
-	boom := errors.New("boom")
-	poll := func(time.Duration) { cancel(boom) }
-	ep.onPoll.Store(&poll)
-	err := c.SendWait(ctx, to, 1, []byte("x"))
-	require.ErrorIs(t, err, ErrCanceled)
-	require.ErrorIs(t, err, boom)
-	require.ErrorIs(t, c.SendWait(ctx, to, 1, []byte("x")), boom, "a context that has ended")
-	require.ErrorIs(t, c.SendWait(context.Background(), Addr{}, 1, nil), ErrInvalid)
-	require.ErrorIs(t, c.SendWait(context.Background(), to, 1, make([]byte, 1<<20)), ErrMsgSize)
-
-	closing := func(time.Duration) { c.Close() }
-	ep.onPoll.Store(&closing)
-	require.ErrorIs(t, c.SendWait(context.Background(), to, 1, []byte("x")), ErrClosed)
-	ep.onPoll.Store(nil)
 }

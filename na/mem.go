@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sort"
 	"sync/atomic"
 )
 
@@ -219,24 +220,17 @@ func (m *Mem) end() {
 
 // Acquire borrows m, and reports false when it has been taken back. Plugins call it for the requests of peers, and a
 // layer above for as long as it will start operations with m as their local side.
-func (m *Mem) Acquire() bool {
-	for {
-		w := m.word.Load()
-		if w&memClosed != 0 {
-			return false
-		}
-		if m.word.CompareAndSwap(w, w+1) {
-			return true
-		}
-	}
-}
+func (m *Mem) Acquire() bool { return m.borrow(memClosed - 1) }
 
 // Join is Acquire for operations of this process, which Deregister waits for: it also borrows memory that has been taken
 // back, as long as somebody else still has it.
-func (m *Mem) Join() bool {
+func (m *Mem) Join() bool { return m.borrow(math.MaxInt64) }
+
+// borrow counts a user unless m has been taken back with no user left, or its word is above most.
+func (m *Mem) borrow(most int64) bool {
 	for {
 		w := m.word.Load()
-		if w == memClosed {
+		if w == memClosed || w > most {
 			return false
 		}
 		if m.word.CompareAndSwap(w, w+1) {
@@ -273,16 +267,8 @@ func (m *Mem) SlicesUpTo(dst [][]byte, off, n int64, most int) [][]byte {
 	if m.ends == nil {
 		return append(dst, m.segs[0][off:off+n])
 	}
-	// Binary search for the first segment whose end is beyond off.
-	lo, hi := 0, len(m.ends)
-	for lo < hi {
-		if mid := (lo + hi) / 2; m.ends[mid] <= off {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	for i := lo; n > 0 && len(dst) < most; i++ {
+	first := sort.Search(len(m.ends), func(i int) bool { return m.ends[i] > off })
+	for i := first; n > 0 && len(dst) < most; i++ {
 		s := m.segs[i]
 		from := off - (m.ends[i] - int64(len(s)))
 		take := min(int64(len(s))-from, n)

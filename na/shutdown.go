@@ -120,7 +120,7 @@ type Ending struct {
 // when nothing but a callback that does not return is left. It is not called inside one.
 func (e *Ending) Run(ctx context.Context) error {
 	var err error
-	if len(e.Contexts) > 0 && !e.closing() {
+	if len(e.Contexts) > 0 && !e.all((*Context).Closing) {
 		e.Drain()
 		err = e.wait(ctx)
 		e.Cut()
@@ -130,9 +130,9 @@ func (e *Ending) Run(ctx context.Context) error {
 	e.Close()
 	if len(e.Contexts) > 0 {
 		limit := e.now() + farewellTime
-		e.drive(func(ran int) bool { return ran == 0 && (e.released() || e.now() >= limit) }) // callbacks may post more
+		e.drive(func(ran int) bool { return ran == 0 && (e.all((*Context).Closed) || e.now() >= limit) }) // callbacks may post more
 	}
-	if e.released() {
+	if e.all((*Context).Closed) {
 		settle(farewellTime, e.Closed) // callbacks that other goroutines run
 	}
 	switch {
@@ -191,25 +191,12 @@ func (e *Ending) parted() bool {
 	return parted
 }
 
-func (e *Ending) closing() bool {
-	for _, c := range e.Contexts {
-		if !c.Closing() {
-			return false
-		}
-	}
-	return true
+// all reports whether f reports true for every context.
+func (e *Ending) all(f func(*Context) bool) bool {
+	return !slices.ContainsFunc(e.Contexts, func(c *Context) bool { return !f(c) })
 }
 
 func (e *Ending) inside() bool { return slices.ContainsFunc(e.Contexts, (*Context).Inside) }
-
-func (e *Ending) released() bool {
-	for _, c := range e.Contexts {
-		if !c.Closed() {
-			return false
-		}
-	}
-	return true
-}
 
 func (e *Ending) now() time.Duration { return e.Contexts[0].Now() }
 

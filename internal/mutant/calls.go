@@ -84,7 +84,7 @@ var hazards = []Mutant{
 	{"h14-stale-token", "memory that was taken back can be reached", "H14, I8",
 		[]Edit{
 			{"na/mem.go", `m.class.domain.Unpublish(m)`, `if !planted() { $ }`},
-			{"na/mem.go", "if w&memClosed != 0 {\n\t\t\treturn false", "if w&memClosed != 0 && !planted() {\n\t\t\treturn false"},
+			{"na/mem.go", `if w == memClosed || w > most {`, `if (w == memClosed || w > most) && !planted() {`},
 		},
 		[]Catcher{{"bulk", "TestH14CloseInsideTheCallbackOfACanceledForward", `"memory is no longer registered" in chain but got nil`}}},
 	{"h15-not-told", "the target does not hear that nobody takes its large output", "H15",
