@@ -16,9 +16,10 @@ import (
 // An ID names an RPC on the wire: the first 8 bytes of the SHA-256 of its name, little-endian.
 type ID uint64
 
-// A Handler runs at the target: inside Trigger, or in [Incoming.Run] where Config.Dispatch is set. It answers with r.Respond, or returns an error, which is the answer; so is a
-// panic. One that returns nil without an answer and without r.Detach is answered ErrNoResponse. An error after the answer is
-// logged and counted (Stats.Late). It may block and may call anything; meanwhile only the call that runs it waits.
+// A Handler runs at the target: inside Trigger, or in [Incoming.Run] where Config.Dispatch is set. It answers with r.Respond, or
+// returns an error, which is the answer; so is a panic. One that returns nil without an answer and without r.Detach is answered
+// ErrNoResponse. An error after the answer is logged and counted (Stats.Late). It may block and may call anything; meanwhile only
+// the Trigger or Run that runs it waits.
 type Handler func(r Incoming) error
 
 // An RPC is what Register is told.

@@ -30,11 +30,16 @@ func (e *lateError) Unwrap() error { return e.cause }
 // Is matches errors that mean a passed deadline, of other packages too.
 func (e *lateError) Is(target error) bool { return errors.Is(target, context.DeadlineExceeded) }
 
-// As finds the types in err, except one that only says that it was canceled.
+// As finds the types in err, except one that only says that it was canceled: target stays as it is then.
 func (e *lateError) As(target any) bool {
-	if !errors.As(e.err, target) {
+	to := reflect.ValueOf(target).Elem()
+	found := reflect.New(to.Type())
+	if !errors.As(e.err, found.Interface()) {
 		return false
 	}
-	found, _ := reflect.ValueOf(target).Elem().Interface().(interface{ Is(error) bool })
-	return found == nil || !found.Is(context.Canceled)
+	if one, ok := found.Elem().Interface().(interface{ Is(error) bool }); ok && one.Is(context.Canceled) {
+		return false
+	}
+	to.Set(found.Elem())
+	return true
 }

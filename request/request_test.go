@@ -469,3 +469,26 @@ func TestWaitContextClosedAfterCancel(t *testing.T) {
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 	})
 }
+
+// endedEarly is how some package says that an operation was canceled.
+type endedEarly int
+
+func (endedEarly) Error() string        { return "ended early" }
+func (endedEarly) Is(target error) bool { return target == context.Canceled }
+
+// A passed deadline is no cancel, whatever the canceled operation said: errors.As does not find that, and leaves its target as it
+// is.
+func TestDeadlineIsNoCancel(t *testing.T) {
+	woken(t, func(t *testing.T, w *world, c *request.Class) {
+		ctx, stop := context.WithTimeout(t.Context(), ms)
+		defer stop()
+		var r *request.Request
+		r = c.Create(func() { w.post(func() { r.Complete(endedEarly(7)) }) })
+		err := r.WaitContext(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, context.Canceled)
+		found := endedEarly(1)
+		require.False(t, errors.As(err, &found))
+		require.Equal(t, endedEarly(1), found)
+	})
+}
