@@ -115,7 +115,10 @@ func networkFacts() []fact {
 		ips, _ := i.Addrs()
 		for _, a := range ips {
 			if ip, ok := a.(*net.IPNet); ok && !ip.IP.IsLinkLocalUnicast() {
-				addrs = append(addrs, "tcp://"+net.JoinHostPort(ip.IP.String(), "PORT"))
+				at := net.JoinHostPort(ip.IP.String(), "PORT")
+				if addrs = append(addrs, "tcp://"+at); ip.IP.IsLoopback() && slices.Contains(na.Schemes(), "udp") {
+					addrs = append(addrs, "udp://"+at) // elsewhere it needs QS_UDP_TRUSTED
+				}
 			}
 		}
 	}

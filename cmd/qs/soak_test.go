@@ -20,6 +20,12 @@ func TestSoak(t *testing.T) {
 	runSoakOver(t, "tcp", soak.Faults...)
 }
 
+// TestSoakDatagrams is TestSoak over udp, with the faults that processes have.
+func TestSoakDatagrams(t *testing.T) {
+	t.Parallel()
+	runSoakOver(t, "udp", "kill", "stop")
+}
+
 func runSoakOver(t *testing.T, transport string, faults ...string) {
 	q := run(t, 0, "soak", "-transport", transport, "-time", long.Or("1500ms", "5s"), "-every", long.Or("75ms", "150ms"), "-peer-timeout", long.Or("1s", "2s"), "-targets", "3",
 		"-inflight", "8", "-bulk", "100000", "-seed", "158")
