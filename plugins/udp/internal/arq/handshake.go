@@ -101,10 +101,7 @@ func (a *Assoc) learn(g *greeting) {
 func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
 	most := uint16(min(max(path.Size, BaseSize), MaxSize))
 	a := &Assoc{m: m, User: user, to: to, mtu: BaseSize, most: most, local: path.Local, cwnd: firstWindow, slowStart: true}
-	if !m.enter(a) {
-		a.state = dead
-		return nil
-	}
+	m.enter(a)
 	return a
 }
 
@@ -113,10 +110,10 @@ var ErrFull = errors.New("arq: as many associations as are allowed")
 
 // Dial asks a context of the peer at to for an association. Upper.Greet is called with its answer, or Ended.
 func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path Path, user any) (*Assoc, error) {
-	a := m.newAssoc(to, path, user)
-	if a == nil {
+	if m.full() {
 		return nil, ErrFull
 	}
+	a := m.newAssoc(to, path, user)
 	a.peerID = contextID(context)
 	d := &a.fly().dial
 	d.session, d.send = m.cfg.Session(), true
@@ -212,7 +209,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 			return
 		}
 	}
-	if m.shut {
+	if m.shut || calling == nil && m.full() {
 		m.stats.Dropped++
 		return
 	}
@@ -231,10 +228,6 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		calling.answered(now, &g)
 	case adm.User != nil:
 		a := m.newAssoc(from, adm.Path, adm.User)
-		if a == nil {
-			m.stats.Dropped++
-			return
-		}
 		a.session, a.via = g.session, p.Via
 		a.learn(&g)
 		m.accept(now, a, &g)

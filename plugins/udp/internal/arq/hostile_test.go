@@ -165,6 +165,35 @@ func TestUT32Amplification(t *testing.T) {
 	n.stream(a, b, 10, 64, time.Minute)
 }
 
+// There are never more than MaxPeers associations, and who is one too many is not heard of; answers to strangers wait in a queue that
+// is bounded.
+func TestPeersAreBounded(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	b := n.add(0, Config{MaxPeers: 3, HalfOpen: 1 << 20})
+	hello := func(i int) *Packet {
+		g := greeting{id: uint32(i), token: uint32(i), session: 1, size: BaseSize}
+		return &Packet{kind: kindHello, body: append(g.append(nil), make([]byte, BaseSize)...)}
+	}
+	for i := range 5 {
+		b.m.Receive(n.now, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 9), hello(1+i))
+	}
+	require.Equal(t, 3, b.admitted)
+	require.Equal(t, 3, b.m.Stats().Peers)
+	require.Equal(t, int64(2), b.m.Stats().Dropped)
+	_, err := b.m.Dial(n.now, netip.MustParseAddrPort("10.1.1.1:9"), 0, Path{}, b)
+	require.ErrorIs(t, err, ErrFull)
+	n.idle(time.Minute) // none of them shows that it is there
+	n.join(n.add(1, Config{}), b)
+	require.Equal(t, 4, b.admitted)
+
+	c := n.add(2, Config{HalfOpen: 1})
+	for i := range 1000 {
+		c.m.Receive(n.now, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), 9), hello(1+i))
+	}
+	require.Len(t, c.m.control, maxControl)
+	require.Equal(t, int64(1000-maxControl), c.m.Stats().Dropped)
+}
+
 // Replayed packets: those of a handshake and of a stream, again, during the association and after it, change nothing.
 func TestReplay(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})

@@ -163,16 +163,17 @@ func (m *Machine) hash(ap netip.AddrPort) uint64 {
 	return h
 }
 
-// enter gives an association its slot, identity and token.
-func (m *Machine) enter(a *Assoc) bool {
+// full reports whether there are as many associations as are allowed.
+func (m *Machine) full() bool { return m.stats.Peers >= m.cfg.MaxPeers }
+
+// enter gives an association its slot, identity and token. Not if m is full.
+func (m *Machine) enter(a *Assoc) {
 	var i uint32
 	if n := len(m.free); n > 0 {
 		i, m.free = m.free[n-1], m.free[:n-1]
-	} else if len(m.slots) <= m.cfg.MaxPeers {
+	} else {
 		i = uint32(len(m.slots))
 		m.slots = append(m.slots, slot{})
-	} else {
-		return false
 	}
 	s := &m.slots[i]
 	s.a = a
@@ -184,7 +185,6 @@ func (m *Machine) enter(a *Assoc) bool {
 	a.sibling = m.byAddr[key]
 	m.byAddr[key] = i
 	m.stats.Peers++
-	return true
 }
 
 // leave takes an association out of every table. It is dead then.
