@@ -26,6 +26,8 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		return 0, false // the peer has no room; one packet may always be under way, to learn when it has
 	case int(s.snd-l.una) >= a.window(i) && (i == 0 || s.snd == s.high):
 		return 0, false
+	case i == 0 && s.snd == l.una:
+		return s.snd, true // bulk data under way may wait for it, and is not acknowledged before
 	}
 	return s.snd, a.cleared(now)
 }

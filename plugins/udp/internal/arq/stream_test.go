@@ -174,6 +174,27 @@ func TestUT13NoDoubling(t *testing.T) {
 	}
 }
 
+// Bulk data that came before the frame which opens it is not acknowledged, so it stays under way; when the window has become small
+// meanwhile, it must not keep that frame from being sent.
+func TestBarrierPassesTheWindow(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.add(1, Config{}), n.add(2, Config{})
+	a.path, b.path = Path{Size: BaseSize}, Path{Size: BaseSize}
+	b.mem = make([]byte, 30_000)
+	n.join(a, b)
+	n.drop = func(from *node, p *Packet) bool { return from == a && p.kind == kindData && p.lane() == 0 }
+	a.assoc.window0 = 2
+	for range 3 { // two are under way, and lost; the third waits
+		a.send(a.assoc, make([]byte, 1100))
+	}
+	a.assoc.Barrier()
+	a.bulk(a.assoc, 0, make([]byte, len(b.mem)))
+	n.idle(400 * ms)
+	require.Greater(t, a.assoc.flight.flying, int(a.assoc.cwnd), "there is more under way than the window has")
+	n.drop = nil
+	n.run(10*time.Second, func() bool { return len(b.got) == 3 && b.placed == len(b.mem) })
+}
+
 // U16, U-T16, U-T30: a packet that was sent twice, and an acknowledgment that waited, do not spoil the round trip.
 func TestUT16UT30RoundTrip(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
