@@ -265,7 +265,7 @@ func (c *carrier) heat(p *peer) {
 				coldest = i
 			}
 		}
-		if !c.hot[coldest].end.Arm() {
+		if something, err := c.hot[coldest].arm(); !something && err == nil {
 			c.cool(coldest)
 		}
 	}

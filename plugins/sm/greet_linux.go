@@ -143,10 +143,11 @@ func (p *peer) heard(s *saying) (moved bool) {
 	case p.link == nil:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
 	case s.kind == sayBye && len(s.body) > 0:
+		code, text := na.Code(s.body[0]), string(s.body[1:]) // the buffer is used again
 		p.drain()
 		p.c.e.Lock()
 		if !p.dead.Load() {
-			p.link.Refused(na.Code(s.body[0]), string(s.body[1:]))
+			p.link.Refused(code, text)
 		}
 		p.c.e.Unlock()
 	case s.kind == sayHello && p.end == nil:

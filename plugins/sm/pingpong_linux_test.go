@@ -23,6 +23,7 @@ var pingPongSizes = []int{0, 64, 2000}
 
 // pingPong has a target and an origin in one process, and says how many messages each call has written.
 func pingPong() error {
+	lifeline()
 	var written atomic.Int64
 	ring.Step = func(p ring.Point) {
 		if p == ring.Publish {
@@ -66,7 +67,7 @@ func pingPong() error {
 		}
 		fmt.Println(written.Load() - before)
 	}
-	return nil
+	select {}
 }
 
 // A request gives its envelope back with the answer: calls one after the other send a request and an answer each, and no frame that is
@@ -77,5 +78,6 @@ func TestPingPongSendsNoCredit(t *testing.T) {
 	for _, size := range pingPongSizes {
 		require.Equal(t, fmt.Sprint(2*pingPongCalls), p.line(), "frames of %d calls with %d bytes", pingPongCalls, size)
 	}
+	p.kill()
 	p.dead()
 }

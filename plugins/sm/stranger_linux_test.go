@@ -2,7 +2,9 @@ package sm
 
 import (
 	"crypto/rand"
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -295,6 +297,35 @@ func TestLastWords(t *testing.T) {
 	h.until("it is gone", func() bool { return h.nctx.Stats().Peers == 0 })
 	h.nctx.Trigger(0)
 	require.True(t, heard, "what it said last")
+}
+
+// An error of a dial that was refused matches the reason that the peer gives, unless it is one that only this process can know.
+func TestReasonOfRefusal(t *testing.T) {
+	h := newHost(t, Options{})
+	lis, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(lis)
+	require.NoError(t, unix.Bind(lis, &unix.SockaddrUnix{Name: filepath.Join(filepath.Dir(h.path), "other")}))
+	require.NoError(t, unix.Listen(lis, 1))
+	other, err := na.ParseAddr("sm://other")
+	require.NoError(t, err)
+	for code, believed := range map[na.Code]bool{
+		na.ErrNoMemory: true, na.ErrPermission: true, na.OK: false, na.ErrCanceled: false, na.ErrTimeout: false,
+	} {
+		var failed error
+		require.NoError(t, h.nctx.SendUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { failed = r.Err }), other, 1, nil))
+		fd := -1
+		h.until("it connects", func() bool {
+			fd, _, err = unix.Accept4(lis, unix.SOCK_CLOEXEC)
+			return err == nil
+		})
+		require.NoError(t, say(fd, sayBye, bye(code, "not you")))
+		h.until("it is refused", func() bool { return failed != nil })
+		require.NoError(t, unix.Close(fd))
+		require.ErrorIs(t, failed, na.ErrUnreachable)
+		require.ErrorContains(t, failed, "the peer refused: not you")
+		require.Equal(t, believed, errors.Is(failed, code), code)
+	}
 }
 
 // A peer that takes nothing is cut when TakeTimeout has passed, though it still sends, and what waits for it ends (F68).

@@ -393,6 +393,9 @@ func (l *Link) Refused(code na.Code, text string) {
 		l.fail(na.WithText(na.ErrPeerLost, "the peer ended the session: "+text))
 		return
 	}
+	if code == na.OK || code == na.ErrCanceled || code == na.ErrTimeout { // only this process can say so of its operations
+		code = na.ErrUnreachable
+	}
 	l.fail(na.WithText(code, "the peer refused: "+text))
 }
 
