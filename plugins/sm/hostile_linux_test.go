@@ -67,7 +67,8 @@ func ownMemory() (all [][]byte) {
 func TestVandals(t *testing.T) {
 	f := newFuneral(t)
 	vandals, ended := 0, 0
-	for end := time.Now().Add(long.Or(700*time.Millisecond, time.Minute)); vandals < 4 || time.Now().Before(end); vandals++ {
+	violations := func() uint64 { return uint64(f.hctx.Stats().NA.Violations) }
+	for end := time.Now().Add(long.Or(700*time.Millisecond, time.Minute)); vandals < 4 || time.Now().Before(end) || violations() == 0 && vandals < 100; vandals++ {
 		role := []string{"target", "origin"}[vandals%2]
 		p := f.start("vandal " + role)
 		var l *load
@@ -90,8 +91,8 @@ func TestVandals(t *testing.T) {
 		f.until("it is dead", p.isDead)
 		f.bury(p, nil)
 	}
-	t.Logf("%d vandals, %d of them ended their session, %d violations", vandals, ended, f.hctx.Stats().NA.Violations)
-	require.Positive(t, ended)
+	t.Logf("%d vandals, %d of them ended their session soon, %d violations", vandals, ended, violations())
+	require.Positive(t, violations())
 }
 
 // Memory that a process cannot have is an error that says so at its peers, and costs nobody anything.
