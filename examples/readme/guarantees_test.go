@@ -31,12 +31,12 @@ var guarantees = []guarantee{
 	{"typed", "A typed call takes a function and its types; a server is one line more.", []string{".: TestCall", "examples/greet: TestGreet", "examples/greet: TestShown"}},
 	{"misuse", "A request that has ended can be answered late, twice or by the wrong goroutine: the answer is refused, and reaches nobody else's call.", []string{"hg: TestMisuseAtRandom", "hg: TestKeptUntilAnother", "hg: TestAnsweredTwice", "hg: TestIncomingIsNotClosed"}},
 	{"deadline", "A deadline travels with its call: what is too late is neither sent nor run, and the handler's context ends with it.", []string{".: TestDeadlineTravels", "hg: TestTimeoutWithoutEnvelope", "hg: TestExpiredInTheQueue", "hg: TestExpiredBehindMaxActive", "hg: TestDeadlineEndsContext"}},
-	{"abandon", "A handler can hear that its origin has abandoned the call or is gone, and pass that on to calls that it makes.", []string{"hg: TestAbandonEndsHandlers", "hg: TestAbandonGoesOn", "hg: TestPeerLossEndsHandlers"}},
+	{"abandon", "The context of a handler ends when its origin abandons the call or is gone, and so may the calls that it makes.", []string{"hg: TestAbandonEndsHandlers", "hg: TestAbandonGoesOn", "hg: TestPeerLossEndsHandlers"}},
 	{"withdraw", "A request can be taken back from its target, with proof that its handler did not and will not run.", []string{"hg: TestWithdrawBuffered", "hg: TestWithdrawTooLate", "hg: TestWithdrawRacesDispatch", "na/natest: WithdrawHeld", "examples/hedge: TestHedge"}},
 	{"bodies", "Input and output larger than a message travel unnoticed, within limits, and leave nothing behind when the origin cancels.", []string{"hg: TestBodiesInline", "hg: TestMercuryRPC/InputOverflow", "hg: TestMercuryRPC/OutputOverflow", "hg: TestH15OversizeResponsesToCanceledOrigin"}},
-	{"authorize", "An authorizer that does not plainly agree denies: the handler does not run.", []string{"hg: TestAuthorizerDenies"}},
+	{"authorize", "A request is denied, and its handler does not run, unless the authorizer returns nil.", []string{"hg: TestAuthorizerDenies"}},
 	{"active", "Handlers at work are bounded, for all and for each peer; a cancel at the origin frees no place.", []string{"hg: TestMaxActive", "hg: TestMaxActivePerPeer", "hg: TestRapidReset"}},
-	{"shutdown", "Shutdown refuses what is new, lets end what is under way, within bounds, and says what was left.", []string{"hg: TestShutdownDrains", "hg: TestShutdownLingers", "hg: TestH17", "bulk: TestShutdownLetsTransfersEnd", "examples/blob: TestSIGTERM"}},
+	{"shutdown", "Shutdown refuses new calls, lets those under way end within a bound, and reports what was left.", []string{"hg: TestShutdownDrains", "hg: TestShutdownLingers", "hg: TestH17", "bulk: TestShutdownLetsTransfersEnd", "examples/blob: TestSIGTERM"}},
 	{"waits", "A wait with a context cancels when the context ends, and returns only after the callback has run.", []string{"request: TestWaitContext", "request: TestWaitTimesOutExactly", "request: ExampleRequest_WaitContext"}},
 	{"allocations", "A raw call allocates nothing in the steady state, a bulk transfer itself only, a typed call eight times at most.", []string{"hg: TestRawCallsAllocateNothing", "bulk: TestTransfersAllocateLittle", ".: TestAllocations"}},
 
@@ -49,8 +49,8 @@ var guarantees = []guarantee{
 
 	{id: ":Flow control"},
 	{"envelopes", "Each peer is guaranteed room for a number of requests; the rest waits at the source, within a limit, or fails there if you say so, and nothing deadlocks.", []string{"na/natest: Envelopes", "na/natest: SendQueueFull", "na/natest: NoCreditFails", "na/natest: HeadToHead", "hg: TestCallWaitsForEnvelope"}},
-	{"reserved", "The guarantee is reserved memory, to the byte: a class that could not keep it does not open, a peer too many is refused with the numbers.", []string{"internal/proctest: TestGERExample", "na/natest: GuaranteedToTheByte", "na/natest: NeedAndWant", "na: TestContract"}},
-	{"slow", "A slow target takes nothing from the others, and a program can be asked how many envelopes it really needs.", []string{"hg: TestSlowTargetAmongTen", "internal/proctest: TestSlowTargetAmongTen", "na/natest: HighWater", "cmd/qs: TestGerAsks"}},
+	{"reserved", "The guarantee is reserved memory, to the byte: Open fails if it cannot be met, and a peer too many gets an error with both figures.", []string{"internal/proctest: TestGERExample", "na/natest: GuaranteedToTheByte", "na/natest: NeedAndWant", "na: TestContract"}},
+	{"slow", "A slow target does not slow the others, and a program tells how many envelopes it really needs.", []string{"hg: TestSlowTargetAmongTen", "internal/proctest: TestSlowTargetAmongTen", "na/natest: HighWater", "cmd/qs: TestGerAsks"}},
 	{"bulk-aside", "A message does not wait behind bulk data to the same peer (tcp on Linux).", []string{"plugins/tcp: TestMessagesPassBulk", "plugins/tcp: TestBulkOfListener"}},
 
 	{id: ":Bulk data"},
@@ -58,7 +58,7 @@ var guarantees = []guarantee{
 	{"keys", "Once the Close of a bulk handle has completed no peer can touch the memory. Keys cannot be guessed and are checked on every access.", []string{"na/natest: MoveAfterDeregister", "na/natest: MoveWrongKey", "na/natest: MovePermission", "na/natest: MoveBounds", "plugins/tcp: TestDeregisterWhileRead"}},
 	{"one-sided", "One side may sleep: memory is served although its owner drives nothing.", []string{"plugins/tcp: TestOneSided"}},
 	{"streams", "Memory of a peer is an io.ReaderAt, io.Reader or io.Writer; a mapped file that is cut short is an error, not a crash.", []string{"bulk: TestReader", "bulk: TestWriter", "bulk: TestFileTruncated", "bulk: ExampleNewReader"}},
-	{"lent", "What a typed call lends, memory or a file, nobody touches once the call has returned, whatever its error.", []string{".: TestLentMemory", ".: TestLateUse", ".: TestSources", ".: TestSinks"}},
+	{"lent", "Once a typed call has returned, whatever its error, nobody touches the memory or the file that it lent.", []string{".: TestLentMemory", ".: TestLateUse", ".: TestSources", ".: TestSinks"}},
 	{"blob", "A file store with fail-over loses no transfer when one server is killed and one is stopped, on real sockets and under a thousand seeds.", []string{"examples/blob: TestFailOver", "examples/blob: TestSimulated"}},
 
 	{id: ":Peers and transports"},
@@ -75,10 +75,10 @@ var guarantees = []guarantee{
 	{"tls-refused", "A peer without a valid certificate, if one is asked for, gets no further than the handshake; so does a plain one. The error says what to do.", []string{"plugins/tcp: TestTLSRefused"}},
 	{"tls-identity", "Each message comes with what its sender has proven: `Context.Identity`.", []string{"plugins/tcp: TestTLSIdentity"}},
 	{"tls-bulk", "The connection for bulk data is of the same peer as its session.", []string{"plugins/tcp: TestTLSBulkOfAnother", "plugins/tcp: TestTLSBulkToAnother"}},
-	{"tls-name", "Nobody is taken for the process at an address for which its certificate is not valid.", []string{"plugins/tcp: TestTLSNameOfAnother"}},
+	{"tls-name", "A peer whose certificate is not valid for the address that was dialed is refused.", []string{"plugins/tcp: TestTLSNameOfAnother"}},
 	{"tls-replay", "A recorded session that is played again opens nothing.", []string{"plugins/tcp: TestTLSReplay"}},
-	{"tls-broken", "An end that was not announced, damage and garbage end that connection, and no other.", []string{"plugins/tcp: TestTLSBroken"}},
-	{"tls-strangers", "A stranger holds 64 KiB at most, one that has shown an accepted certificate 128 KiB, for five seconds, and there are 256 of them at most.", []string{"plugins/tcp: TestTLSHalfOpen", "plugins/tcp: TestTLSTooMuch"}},
+	{"tls-broken", "Truncation, damage and garbage end that connection, and no other.", []string{"plugins/tcp: TestTLSBroken"}},
+	{"tls-strangers", "Unauthenticated peers are limited to 64 KiB (128 KiB with an accepted certificate), five seconds and 256 connections.", []string{"plugins/tcp: TestTLSHalfOpen", "plugins/tcp: TestTLSTooMuch"}},
 }
 
 // page writes docs/GUARANTEES.md.
@@ -120,14 +120,18 @@ var (
 	bullet = regexp.MustCompile(`(?m)^- (.*(?:\n  .*)*)`)
 )
 
-// TestReadmePromises: each bullet of what the library does links to a guarantee that is there.
+var transport = regexp.MustCompile("(?m)^\\| `\\w+://.*$")
+
+// TestReadmePromises: each bullet and each transport of what the library does links to a guarantee that is there.
 func TestReadmePromises(t *testing.T) {
 	_, rest, ok := strings.Cut(readme(t), "\n## What you get\n")
 	require.True(t, ok)
 	section, _, _ := strings.Cut(rest, "\n## ")
 	bullets := bullet.FindAllString(section, -1)
 	require.Greater(t, len(bullets), 8)
-	for _, text := range bullets {
+	rows := transport.FindAllString(readme(t), -1)
+	require.Len(t, rows, 4)
+	for _, text := range append(bullets, rows...) {
 		assert.Regexp(t, linked, text, "a promise without a guarantee")
 	}
 	for _, m := range linked.FindAllStringSubmatch(readme(t), -1) {
