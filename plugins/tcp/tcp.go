@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"runtime"
 	"time"
 
@@ -68,11 +67,6 @@ type Options struct {
 	// for 3 s at least, the connection ends. Zero means 10 s, negative means never. It finds machines that are gone; processes
 	// that hang are found by na.Config's PeerTimeout.
 	KeepAlive time.Duration
-	// Congestion is the system's name of the congestion control that connections use, for example "cubic"; one that the
-	// system does not have is ignored. Empty means the system's default, but "reno" between processes of one machine:
-	// there is no network to be fair to, and what paces itself by measuring one (bbr) moves a fifth less. Linux only, not
-	// with Portable.
-	Congestion string
 }
 
 // A Resolver finds the addresses of a host. *net.Resolver is one.
@@ -137,14 +131,6 @@ func (o Options) withDefaults(peerTimeout time.Duration) Options {
 		o.KeepAlive = 10 * time.Second
 	}
 	return o
-}
-
-// congestion returns the congestion control for a connection with peer; empty means the system's choice.
-func (o *Options) congestion(peer netip.Addr) string {
-	if o.Congestion == "" && peer.Unmap().IsLoopback() {
-		return "reno"
-	}
-	return o.Congestion
 }
 
 const defaultWriteTimeout = 10 * time.Second

@@ -205,7 +205,7 @@ func (l *Link) deliverPut(h *frame.Header) error {
 		return l.denied(code, h.Tail.Token)
 	}
 	l.e.reached++
-	s := l.e.newSink()
+	s := l.e.sinks.get()
 	*s = sink{id: h.Op, mem: mem, off: h.Tail.Offset, n: h.Tail.Length}
 	if l.sinks == nil {
 		l.sinks = map[uint64]*sink{}

@@ -68,15 +68,15 @@ type Endpoint struct {
 	inbox     fifo[*na.Envelope]
 	gone      int // of inbox, that were withdrawn
 
-	freeOps     *op
-	freeEnvs    []*na.Envelope
-	idleBytes   int // of their buffers
-	freeSources []*source
-	freeSinks   []*sink
-	head        frame.Header // of the frame that leaves now
-	stats       na.Stats
-	messages    uint64 // sent and received
-	reached     uint64 // gets and puts of peers that have begun
+	freeOps   *op
+	freeEnvs  []*na.Envelope
+	idleBytes int // of their buffers
+	sources   pool[source]
+	sinks     pool[sink]
+	head      frame.Header // of the frame that leaves now
+	stats     na.Stats
+	messages  uint64 // sent and received
+	reached   uint64 // gets and puts of peers that have begun
 }
 
 var _ na.Endpoint = (*Endpoint)(nil)
@@ -108,8 +108,7 @@ func (e *Endpoint) Closed() bool { return e.shut }
 func (e *Endpoint) Lookup(t na.Ticket, text string) {
 	e.mu.Lock()
 	if err := e.refusal(t); err != nil {
-		e.mu.Unlock()
-		t.Finish(na.Result{Err: err})
+		e.refuse(t, err)
 		return
 	}
 	addr, err := na.ParseAddr(text)
@@ -120,8 +119,7 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 		err = full(maxLookups, "lookups of the context are under way")
 	}
 	if err != nil {
-		e.mu.Unlock()
-		t.Finish(na.Result{Err: err})
+		e.refuse(t, err)
 		return
 	}
 	o := e.begin(t, kindLookup)
@@ -185,13 +183,12 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte,
 		if claimed != nil {
 			claimed.returnRoom(claim)
 		}
-		e.mu.Unlock()
-		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+		e.refuse(t, err)
 		return
 	}
 	o := e.begin(t, k)
 	o.link, o.tag, o.buf, o.by, o.most, o.room = l, tag, buf, by, most, claim
-	l.enter()
+	l.waiting++
 	if k == kindSendExpected {
 		l.answers++
 		l.msgs.push(o)
@@ -229,8 +226,7 @@ func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byt
 		err = full(l.recvs.n, "receives of the peer are posted")
 	}
 	if err != nil {
-		e.mu.Unlock()
-		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+		e.refuse(t, err)
 		return
 	}
 	o := e.begin(t, kindRecvExpected)
@@ -239,7 +235,7 @@ func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byt
 		l.match = map[na.Tag]*op{}
 	}
 	l.match[tag] = o
-	l.enter()
+	l.waiting++
 	l.recvs.push(o)
 	e.Unlock()
 }
@@ -268,7 +264,7 @@ func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to 
 	}
 	o := e.begin(t, k)
 	o.link, o.mem, o.loff, o.key, o.roff, o.n = l, local, loff, key, roff, n
-	l.enter()
+	l.waiting++
 	l.moving.push(o)
 	l.kick()
 	e.Unlock()
@@ -299,7 +295,7 @@ func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 	if r := l.route.Regions; r != nil {
 		r.Publish(m, l.session)
 	}
-	l.enter()
+	l.waiting++
 	l.leases.push(o)
 	e.Unlock()
 }

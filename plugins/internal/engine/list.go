@@ -118,3 +118,24 @@ func (t *idTable) remove(id uint64) {
 		t.free = append(t.free, uint32(id))
 	}
 }
+
+// A pool is spare values that are used again, which are zero; 1,024 at most.
+type pool[T any] struct{ spare []*T }
+
+func (p *pool[T]) get() *T {
+	last := len(p.spare) - 1
+	if last < 0 {
+		return new(T)
+	}
+	v := p.spare[last]
+	p.spare = p.spare[:last]
+	return v
+}
+
+func (p *pool[T]) put(v *T) {
+	var zero T
+	*v = zero
+	if len(p.spare) < 1024 {
+		p.spare = append(p.spare, v)
+	}
+}

@@ -9,11 +9,6 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// enter counts an operation that waits for the peer.
-func (l *Link) enter() { l.waiting++ }
-
-func (l *Link) leave() { l.waiting-- }
-
 // readClock is for the rare steps that happen long after a Poll: a program may drive nothing for minutes, then dial.
 func (e *Endpoint) readClock() { e.now = max(e.now, e.eng.opts.Now()) }
 

@@ -468,6 +468,6 @@ func TestRecordsAreRecycled(t *testing.T) {
 		n++
 	}
 	require.LessOrEqual(t, n, 3, "records")
-	require.LessOrEqual(t, len(s.e.freeSources), 2, "records of moves")
+	require.LessOrEqual(t, len(s.e.sources.spare), 2, "records of moves")
 	require.LessOrEqual(t, len(s.e.flying.slots), 2, "identities")
 }

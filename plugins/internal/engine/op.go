@@ -84,6 +84,12 @@ func (e *Endpoint) refusal(t na.Ticket) error {
 	return nil
 }
 
+// refuse ends a start that must not begin. Locked; it returns the lock.
+func (e *Endpoint) refuse(t na.Ticket, err error) {
+	e.mu.Unlock()
+	t.Finish(na.Result{Err: err, Fate: na.NotRun})
+}
+
 // finish ends o: takes it out of every table, and gives the ticket its result. Locked.
 func (e *Endpoint) finish(o *op, r na.Result) {
 	e.detach(o)
@@ -108,7 +114,7 @@ func (e *Endpoint) finish(o *op, r na.Result) {
 func (e *Endpoint) detach(o *op) {
 	if o.list != nil {
 		if o.link != nil {
-			o.link.leave()
+			o.link.waiting--
 			if o.kind == kindSendExpected {
 				o.link.answers--
 			}

@@ -24,25 +24,13 @@ type sink struct {
 	dead  bool // nobody wants it any more
 }
 
-func (e *Endpoint) newSink() *sink {
-	if n := len(e.freeSinks); n > 0 {
-		s := e.freeSinks[n-1]
-		e.freeSinks = e.freeSinks[:n-1]
-		return s
-	}
-	return &sink{}
-}
-
 // dropSink has a sink take nothing more. It is used again when the carrier has no view of it.
 func (e *Endpoint) dropSink(s *sink) {
 	s.dead, s.op = true, nil
 	if s.views > 0 {
 		return
 	}
-	*s = sink{}
-	if len(e.freeSinks) < maxSpareMoves {
-		e.freeSinks = append(e.freeSinks, s)
-	}
+	e.sinks.put(s)
 }
 
 // sinkOf returns the sink that a DATA frame is for, or nil.

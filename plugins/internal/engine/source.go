@@ -27,18 +27,6 @@ type source struct {
 	dead   bool // nobody wants it any more
 }
 
-// maxSpareMoves bounds the spare sources and sinks of an endpoint.
-const maxSpareMoves = 1024
-
-func (e *Endpoint) newSource() *source {
-	if n := len(e.freeSources); n > 0 {
-		s := e.freeSources[n-1]
-		e.freeSources = e.freeSources[:n-1]
-		return s
-	}
-	return &source{}
-}
-
 // mayBegin reports whether a put or get that waits may begin.
 func (l *Link) mayBegin() bool { return l.moving.n > 0 && l.flying.n < maxFlying }
 
@@ -59,14 +47,14 @@ func (l *Link) byFrames(o *op) {
 	n := o.n - o.at
 	h := frame.Header{Kind: frame.Get, Op: o.id, Tail: frame.Tail{Token: o.key.Token, Offset: o.roff + o.at, Length: n}}
 	if o.kind == kindGet {
-		o.sink = l.e.newSink()
+		o.sink = l.e.sinks.get()
 		*o.sink = sink{op: o, mem: o.mem, off: o.loff + o.at, n: n}
 		l.control(h)
 		return
 	}
 	h.Kind, o.flow = frame.Put, l.flowFor(n)
 	if n > 0 {
-		s := l.e.newSource()
+		s := l.e.sources.get()
 		s.op, s.mem, s.id, s.off, s.n, s.flow = o, o.mem, o.id, o.loff+o.at, n, o.flow
 		o.source = s
 		l.queue(s)
@@ -77,7 +65,7 @@ func (l *Link) byFrames(o *op) {
 // serve begins to answer a peer's get.
 func (l *Link) serve(id uint64, mem *na.Mem, off, n int64) {
 	l.e.reached++
-	s := l.e.newSource()
+	s := l.e.sources.get()
 	s.serve, s.mem, s.id, s.off, s.n, s.flow = true, mem, id, off, n, l.flowFor(n)
 	if l.served == nil {
 		l.served = map[uint64]*source{}
@@ -179,10 +167,7 @@ func (l *Link) settleSource(s *source) {
 	} else if s.op != nil {
 		s.op.source = nil
 	}
-	*s = source{}
-	if len(l.e.freeSources) < maxSpareMoves {
-		l.e.freeSources = append(l.e.freeSources, s)
-	}
+	l.e.sources.put(s)
 }
 
 // endSources drops all sources of a flow: the session is over.

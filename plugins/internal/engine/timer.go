@@ -11,8 +11,7 @@ import (
 func (e *Endpoint) Timer(t na.Ticket, at time.Duration) {
 	e.mu.Lock()
 	if err := e.refusal(t); err != nil {
-		e.mu.Unlock()
-		t.Finish(na.Result{Err: err})
+		e.refuse(t, err)
 		return
 	}
 	o := e.begin(t, kindTimer)

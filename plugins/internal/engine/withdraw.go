@@ -42,8 +42,7 @@ func (e *Endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 		err = full(maxAsking, "withdraws at the peer wait to be asked")
 	}
 	if err != nil {
-		e.mu.Unlock()
-		t.Finish(na.Result{Err: err, Fate: na.NotRun})
+		e.refuse(t, err)
 		return
 	}
 	o := e.begin(t, kindWithdraw)
@@ -52,7 +51,7 @@ func (e *Endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 		l.asks.ids = map[uint64]*op{}
 	}
 	l.asks.ids[id] = o
-	l.enter()
+	l.waiting++
 	l.asks.waiting.push(o)
 	l.ask()
 	e.Unlock()
