@@ -15,8 +15,8 @@ import (
 
 // A Config says how a node is opened. The zero value works.
 type Config struct {
-	// TLS has every connection of "tcp://" use TLS 1.3: one configuration for both roles. Nil means no TLS; who meets the
-	// other kind refuses it.
+	// TLS has every connection of "tcp://" use TLS 1.3: one configuration for both roles. Nil means no TLS. Both
+	// sides must agree.
 	TLS *tls.Config
 	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration

@@ -1,5 +1,5 @@
-// Package bulk moves large data between the memories of two processes: the one that needs the data, or has it, sends a
-// handle inside an RPC; the other pulls or pushes, as much and as fast as it likes.
+// Package bulk moves large data between the memories of two processes. One sends a handle of its memory inside an RPC; the other
+// pulls from it or pushes to it, as much and as fast as it likes.
 //
 //	origin                                            target
 //	Create(segments) ─► Handle ─ inside RPC input ─►  Handle (remote)
@@ -16,17 +16,17 @@
 //	Reader     Read, WriteTo:  ◄── a window of pieces is pulled ahead
 //	Writer     Write, ReadFrom: a window of pieces is pushed behind ──►  Flush, Close wait for all of it
 //
-// A File is memory that is a file's: handles made of it move its bytes without a copy. Memory that is gone, because a file
-// was cut short under its mapping, is an error of the transfer that meets it, on both sides, and of nothing else.
+// A File is a file mapped into memory: handles made of it move its bytes without a copy. If the file is truncated meanwhile, a
+// transfer of the missing pages fails on both sides; nothing else is harmed.
 //
-// A handle is a key to memory: whoever has its bytes can read or write, as its access mode allows, until it is closed. Its
-// token is random, is checked by the owner on every request, and is not printed.
+// A handle is a key to memory: anyone who has its bytes can read or write, as its access mode allows, until it is closed. Its
+// token is random, checked by the owner on every request, and never printed.
 //
-// A small handle that peers may only read takes its data along inside the RPC: a pull of it moves nothing. The peer sees
-// the data as it was when the RPC was forwarded.
+// A small read-only handle carries its data inside the RPC, so a pull of it moves nothing. The peer sees the data as it was when the
+// RPC was forwarded.
 //
-// Cancel of a transfer is local, in the middle of a piece too: when done has run, the local memory is not touched any
-// more. What has arrived by then is undefined on the side that was written.
+// Cancel of a transfer is local, even in the middle of a piece: once done has run, nobody touches the local memory. What the
+// destination holds is then undefined.
 //
 // Not here: retries, checksums of the data, scheduling between transfers.
 package bulk

@@ -185,8 +185,8 @@ func (h *Handle) CloseFunc(cb func(err error)) error {
 	return nil
 }
 
-// CloseWait is Close for those who can wait: it drives Progress and Trigger until no peer can touch the memory, or ctx
-// ends. Callbacks of other operations may run meanwhile.
+// CloseWait is Close that blocks: it drives Progress and Trigger until no peer can touch the memory, or ctx ends. Callbacks of
+// other operations may run meanwhile.
 func (h *Handle) CloseWait(ctx context.Context) error {
 	if h.Remote() {
 		return nil

@@ -19,7 +19,7 @@ import (
 // handler, see [Incoming.Context]; it ends, too, when the origin withdraws the request.
 type Authorizer func(ctx context.Context, from Caller, rpc *RPC) error
 
-// A Caller is who sent a request. Only what Identity says to be verified is: an origin chooses the rest.
+// A Caller is the sender of a request. Trust only what Identity reports as verified: an origin chooses the rest.
 type Caller struct {
 	Addr na.Addr // bound to the session that the request came on
 	na.Identity

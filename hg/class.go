@@ -74,8 +74,8 @@ func (c *Class) Contexts() []*Context {
 	return slices.Clone(c.contexts)
 }
 
-// Close closes every context. It does not wait and may be called anywhere, callbacks included: what is canceled by it is
-// heard of in Trigger of each context, with ErrClosed.
+// Close closes every context. It does not wait and may be called anywhere, callbacks included. Operations under way end with
+// ErrClosed; their callbacks run in Trigger of their contexts.
 func (c *Class) Close() error { return c.na.Close() }
 
 // Closed reports whether every callback has returned and everything has been given back after Close.

@@ -34,7 +34,8 @@ type Config struct {
 	MaxActivePerPeer int
 	// Authorize, if set, is asked before any handler of this class runs.
 	Authorize Authorizer
-	// Logger gets what the library has to say: of panics, and errors of handlers that no answer can carry. Nil means slog.Default().
+	// Logger gets what no error can carry: panics, errors of handlers after their answers, and detached requests that are not
+	// answered. Nil means slog.Default().
 	Logger *slog.Logger
 	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Incoming.Run, or the Call that has
 	// waited, from several goroutines at once if they are. It must not block, and e is not kept: it is used again when Observe returns.

@@ -31,9 +31,9 @@ var (
 //
 // When the time is up the call ends with an error that matches os.ErrDeadlineExceeded and ErrTimeout, and the target is
 // told, as by Abandon. The target knows how much time is left, too: it does not run a handler for which there is none,
-// and it ends the context of one that runs. A request that waits on this side for an envelope or a connection is not sent any
-// more; the error's Fate is NotRun then. It is MaybeRan when the request had left: what the target says comes later, and
-// Withdraw is for who has to know. Only to an origin that looks late the target's NotRun comes in time.
+// and it ends the context of one that runs. A request that still waits on this side for an envelope or a connection is not sent:
+// the error's Fate is NotRun. Once the request has left the Fate is MaybeRan, unless the target's answer that it did not run is
+// here before the call ends; to be certain, use Withdraw.
 //
 // The time that is left travels in microseconds: at most 2^32-1 of them, about 71 minutes, so that a target may give up a
 // longer call sooner. A negative d has passed: Forward fails.

@@ -15,14 +15,14 @@
 //   - Cancel is local: it sends nothing that it waits for, and Trigger right after it runs the canceled callback, whether
 //     the target is alive, frozen or gone. The handle may then be forwarded again; a late response cannot reach it.
 //   - Success wins over a cancel that comes after the whole response has arrived.
-//   - The origin of a two-way call always gets an answer: an unknown RPC, input that cannot be decoded, a handler that
-//     fails, panics, or returns without a response all produce an error response.
-//   - A call whose time is up ([Handle.SetTimeout]) ends, and neither leaves nor begins later than that at either end, by
-//     that end's clock.
-//   - Every error says the call's [Fate]: it did not run, it ran, or it may have run.
+//   - Every two-way call is answered. An unknown RPC, input that cannot be decoded, and a handler that fails, panics, or returns
+//     without a response all produce an error response.
+//   - A call ends at its deadline ([Handle.SetTimeout]). After it, by each side's own clock, the request is not sent and its
+//     handler is not started.
+//   - Every error carries the request's [Fate]: it did not run, it ran, or it may have run.
 //
-// Input and output larger than one message travel without the user noticing: the sender lends the bytes to its peer,
-// which reads them and gives them back; a cancel, a loss of the peer or a late response ends the loan too.
+// Input and output may be larger than one message. The sender then lends the bytes to its peer, which reads them and gives them
+// back. A cancel, the loss of the peer and a late response end the loan, too.
 //
 // Not here: retries, authentication (the transport says who a peer is, Config.Authorize what it may call), streaming, bulk data
 // (package bulk), requests that any callback completes (package request).

@@ -35,7 +35,8 @@ type PeerGauges struct {
 	na.PeerStats
 }
 
-// ServeGauges has c answer GaugesRPC. Who can reach c learns the addresses of its peers and how much they send.
+// ServeGauges has c answer GaugesRPC. Anyone who can reach c can read the addresses of its
+// peers and how much they send.
 func (c *Class) ServeGauges() error {
 	_, err := c.Register(GaugesRPC, func(r Incoming) error {
 		b, err := codec.Msgpack.Append(nil, c.Gauges())

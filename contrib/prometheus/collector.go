@@ -1,4 +1,5 @@
-// Package qsprom tells Prometheus about the classes of a program: what has ended, by hg.Config.Observe, and gauges, when it is asked.
+// Package qsprom exports metrics of a program's classes to Prometheus: counts and durations by hg.Config.Observe, and gauges when
+// Prometheus collects.
 //
 //	hg.Config.Observe ─► Collector ◄─ Collect ─ prometheus.Registry
 //	class ─── Show ───►

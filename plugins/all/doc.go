@@ -2,6 +2,6 @@
 //
 //	import _ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 //
-// A program that wants fewer imports those plugins alone. The simulator is not among them: it is given in
-// na.Config.Plugins, because its network belongs to one test.
+// To link fewer, import single plugins. The simulator is not among them: pass its world's plugin in na.Config.Plugins, because
+// that network belongs to one test.
 package all

@@ -1,4 +1,5 @@
-// Package sm carries sessions between processes of one machine through memory that both see. Linux only: elsewhere Open says so.
+// Package sm carries sessions between processes of one machine through shared memory. Linux only: elsewhere Open returns
+// ErrUnsupported.
 //
 //	origin                                                    target
 //	engine ─ Pull ─► own segment ══ the target reads it ═══► Deliver, Place ─ engine
@@ -11,8 +12,8 @@
 // the peers that it has heard of lately, and rings only a peer that has said that it sleeps.
 //
 // An address is sm://NAME: a socket of that name in a directory of the user's, $XDG_RUNTIME_DIR/quicksilver or
-// /tmp/quicksilver-UID, to which nobody else has access. A * at the end of a name to listen on stands for something that no other has.
-// Nothing else is in the file system, and nothing in /dev/shm: memory goes with its last user.
+// /tmp/quicksilver-UID, which only that user can open. A * at the end of a name to listen on is replaced by something unique.
+// Nothing else is in the file system, and nothing in /dev/shm: memory is freed with its last user.
 //
-// Not here: getting and putting straight from and to the memory of a peer. Bulk data goes through the area, copied once by each side.
+// Not here: direct access to the memory of a peer. Bulk data goes through the area, copied once by each side.
 package sm

@@ -15,7 +15,7 @@
 //	socket ◄─ writev ◄──── Out.Fill, Gather ◄── Link.Next          one writer at a time, any goroutine, never waits
 //
 // The canonical name of a class is IP:port. Host names are resolved by Lookup, IPv4 first. A class that does not listen
-// has a private name; peers answer it on the session that it made.
+// has a private name; peers answer it on the session that it opened.
 //
 // Of two connections that two processes dial to each other at the same time one stays: the engine decides. A
 // connection that comes in names the context that it wants, and is handed to it whichever context accepted it.
@@ -28,5 +28,5 @@
 // With Options.TLS every connection speaks TLS 1.3 under the frames, the one for bulk data too. The handshake has a
 // goroutine of its own; what a peer may do and say before it has ended is bounded.
 //
-// Not here: what a peer that has proven who it is may do.
+// Not here: deciding what a peer may do once it has proven who it is; see hg.Config.Authorize.
 package tcp

@@ -48,8 +48,8 @@ type Options struct {
 	// WriteTimeout is how long a peer may take nothing of what there is for it before the session with it ends. It is about
 	// peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or PeerTimeout if that is longer.
 	WriteTimeout time.Duration
-	// TLS has every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree: who meets the other kind
-	// refuses it and says so.
+	// TLS has every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree: a side that meets the
+	// other kind refuses it, with an error that says so.
 	//
 	// One configuration serves both roles. Certificates (or GetCertificate) are shown to those who connect, and to those
 	// who are dialled and ask. RootCAs says who may be dialled; ClientAuth and ClientCAs say who may connect. A certificate

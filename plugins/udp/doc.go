@@ -3,11 +3,11 @@
 //	engine ── Link ── peer ── arq.Machine ── door ── socket ═══ datagrams
 //	                  frames, views    packets
 //
-// What makes datagrams reliable is in internal/arq; this package has the sockets, copies frames and memory into packets and
-// out of them, and says who is who. Packets are neither encrypted nor authenticated: beyond loopback a class listens only with
+// Package internal/arq makes datagrams reliable. This package has the sockets, copies frames and memory into packets and out of
+// them, and keeps the names of peers. Packets are neither encrypted nor authenticated: beyond loopback a class listens only with
 // Options.Trusted.
 //
-// A program that imports it reaches addresses of the form udp://host:port. It keeps every rule of natest.
+// A program that imports it can use addresses of the form udp://host:port. It passes every rule of natest.
 //
 // A class that listens has one port for all its contexts, and one socket, which whoever leads one of them reads for all (door.go).
 // A context of a class that does not has a socket of its own. Datagrams are read and sent in batches, and bulk data is copied, without
