@@ -41,7 +41,8 @@ func TestProgressBar(t *testing.T) {
 	q.start()
 	require.NoError(t, terminal.Close())
 	shown, _ := io.ReadAll(screen) // ends with an error when nobody has the terminal open any more
-	q.wait(0)
+	<-q.ended
+	require.Zero(t, q.code, "on the terminal:\n%s", shown)
 	require.Regexp(t, `\[=+\].*100 %  320\.0 KiB of 320\.0 KiB, [0-9.]+ \w+/s, 0s left  d/f`, string(shown))
 	require.Contains(t, string(shown), "d/link is neither a file nor a directory: left out")
 	require.Regexp(t, `^1 files, `, q.out.String())
