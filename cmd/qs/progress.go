@@ -114,9 +114,7 @@ func (p *progress) close() {
 	if p.bars == nil {
 		return
 	}
-	if !p.bar.Completed() {
-		p.bar.Abort(false)
-	}
+	p.bar.Abort(false) // one that is complete stays so; to ask it by Completed races with its last drawing
 	p.bars.Wait()
 }
 

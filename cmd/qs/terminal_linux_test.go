@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vbauerster/mpb/v8/decor"
@@ -74,5 +75,19 @@ func TestProgressBarIsNotWaitedFor(t *testing.T) {
 			require.True(t, was, name)
 		})
 	}
+	require.NoError(t, terminal.Close())
+}
+
+// TestProgressBarEndsAfterItsLastLine: the bar is drawn again between its last byte and close. The race detector watches.
+func TestProgressBarEndsAfterItsLastLine(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	screen, terminal := openTerminal(t)
+	go func() { _, _ = io.Copy(io.Discard, screen) }()
+	synctest.Test(t, func(t *testing.T) {
+		p := newProgress(terminal, 2, false)
+		p.add(2)
+		pause(time.Second)
+		p.close()
+	})
 	require.NoError(t, terminal.Close())
 }
