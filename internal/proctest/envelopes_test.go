@@ -25,6 +25,7 @@ const (
 	gerPeers     = 128
 	gerEnvelopes = 32
 	gerEager     = 1024
+	guaranteed   = gerPeers * gerEnvelopes * (gerEager + na.EnvelopeOverhead)
 	budgetEnv    = "QUICKSILVER_TEST_BUDGET"
 )
 
@@ -34,8 +35,9 @@ func init() { roles["holder"] = holder }
 type held struct {
 	Stats    na.Stats
 	Peers    int
-	Fullest  int // most messages held of one peer
-	Resident int64
+	Fullest  int   // most messages held of one peer
+	Resident int64 // memory of its own
+	Shared   int64 // of peers and of files
 	Heap     int64
 }
 
@@ -45,7 +47,7 @@ func holder() error {
 	if err != nil {
 		return err
 	}
-	cls, err := na.Open("tcp://127.0.0.1:0", na.Config{
+	cls, err := na.Open(os.Getenv(listenEnv), na.Config{
 		Envelopes: gerEnvelopes, Eager: gerEager, Peers: gerPeers, Budget: budget,
 	})
 	if err != nil {
@@ -58,7 +60,8 @@ func holder() error {
 	fmt.Println(cls.Addr())
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		debug.FreeOSMemory()
-		h := held{Stats: nctx.Stats(), Resident: resident()}
+		h := held{Stats: nctx.Stats()}
+		h.Resident, h.Shared = resident()
 		for _, p := range nctx.Peers() {
 			h.Peers++
 			h.Fullest = max(h.Fullest, p.HeldMax)
@@ -75,17 +78,18 @@ func holder() error {
 	return nil
 }
 
-// resident is the memory of this process that is in use, in bytes.
-func resident() int64 {
-	var size, pages int64
+// resident is the memory of this process that is in use, in bytes: its own, and what it shares.
+func resident() (own, shared int64) {
+	var size, pages, both int64
 	b, err := os.ReadFile("/proc/self/statm")
 	if err == nil {
-		_, err = fmt.Sscan(string(b), &size, &pages)
+		_, err = fmt.Sscan(string(b), &size, &pages, &both)
 	}
 	if err != nil {
-		return -1
+		return -1, -1
 	}
-	return pages * int64(os.Getpagesize())
+	page := int64(os.Getpagesize())
+	return (pages - both) * page, both * page
 }
 
 func (p *process) held() (h held) {
@@ -106,9 +110,9 @@ type sender struct {
 	fail  error
 }
 
-func newSender(t *testing.T, p *process) *sender {
+func newSender(t *testing.T, tr transport, p *process) *sender {
 	t.Helper()
-	cls, err := na.Open("tcp://", na.Config{})
+	cls, err := na.Open(tr.origin, na.Config{})
 	require.NoError(t, err)
 	nctx, err := cls.NewContext()
 	require.NoError(t, err)
@@ -159,63 +163,69 @@ func (s *sender) meet() {
 }
 
 // 128 peers each hold 32 messages of 1 KiB at a process that takes none in (requirements G2, G6, G8, G9): all are held, the
-// 33rd of each stops at its source, the gauge is exact, and memory is what was guaranteed. A 129th peer gets what the
+// 33rd of each stops at its source, the gauge is exact, and memory is what was guaranteed, and over sm that of the peers' rings. A 129th peer gets what the
 // budget has left.
 func TestGERExample(t *testing.T) {
 	t.Parallel()
-	const guaranteed = gerPeers * gerEnvelopes * (gerEager + na.EnvelopeOverhead)
 	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))
-	for _, spare := range []int{0, 3} { // envelopes for a 129th
-		t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) {
-			budget := guaranteed + na.GuaranteedBytes(1, spare, gerEager)
-			p := startRole(t, "holder", fmt.Sprintf("%s=%d", budgetEnv, budget))
-			senders := make([]*sender, gerPeers)
-			for i := range senders {
-				senders[i] = newSender(t, p)
-				senders[i].meet()
-			}
-			before := p.held()
-			require.Equal(t, gerPeers, before.Peers)
-			require.EqualValues(t, guaranteed, before.Stats.Reserved, "reserved before the first message")
-			for _, s := range senders {
-				s.send(gerEnvelopes + 1)
-				s.until(func() bool { return s.ended == gerEnvelopes })
-				require.NoError(t, s.fail)
-			}
-			var now held
-			for end := time.Now().Add(time.Minute); now.Stats.Envelopes < gerPeers*gerEnvelopes && time.Now().Before(end); {
-				now = p.held()
-			}
-			require.Equal(t, gerPeers*gerEnvelopes, now.Stats.Envelopes, "all are held")
-			require.Equal(t, gerEnvelopes, now.Fullest)
-			require.EqualValues(t, guaranteed, now.Stats.Reserved)
-			require.Zero(t, now.Stats.Violations)
-			for _, s := range senders {
-				require.Equal(t, 1, s.nctx.Stats().Queued, "the 33rd stops at its source")
-				require.Equal(t, gerEnvelopes, s.ended)
-			}
-			t.Logf("guaranteed %d bytes; the heap grew by %d (%.2f), resident memory by %d (%.2f)", guaranteed,
-				now.Heap-before.Heap, float64(now.Heap-before.Heap)/guaranteed,
-				now.Resident-before.Resident, float64(now.Resident-before.Resident)/guaranteed)
-			require.Less(t, now.Heap-before.Heap, int64(guaranteed*3/2))
-			if !raceflag.Enabled {
-				require.Less(t, now.Resident-before.Resident, int64(guaranteed*3/2))
-			}
+	each(t, func(t *testing.T, tr transport) {
+		for _, spare := range []int{0, 3} { // envelopes for a 129th
+			t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) { gerExample(t, tr, spare) })
+		}
+	})
+}
 
-			late := newSender(t, p)
-			late.send(spare + 1)
-			if spare == 0 {
-				late.until(func() bool { return late.ended == 1 })
-				require.ErrorIs(t, late.fail, na.ErrUnreachable)
-				require.ErrorContains(t, late.fail, fmt.Sprintf("of the budget of %d bytes 0 are left", guaranteed))
-			} else {
-				late.until(func() bool { return late.ended == spare && late.nctx.Stats().Peers == 1 })
-				require.NoError(t, late.fail)
-				require.Equal(t, 1, late.nctx.Stats().Queued)
-			}
-			now = p.held()
-			require.EqualValues(t, budget, now.Stats.Reserved)
-			require.Equal(t, gerEnvelopes, now.Fullest, "the guarantees of the others are untouched")
-		})
+func gerExample(t *testing.T, tr transport, spare int) {
+	t.Parallel()
+	budget := guaranteed + na.GuaranteedBytes(1, spare, gerEager)
+	p := startRole(t, "holder", listenEnv+"="+tr.listen, fmt.Sprintf("%s=%d", budgetEnv, budget))
+	senders := make([]*sender, gerPeers)
+	for i := range senders {
+		senders[i] = newSender(t, tr, p)
+		senders[i].meet()
 	}
+	before := p.held()
+	require.Equal(t, gerPeers, before.Peers)
+	require.EqualValues(t, guaranteed, before.Stats.Reserved, "reserved before the first message")
+	for _, s := range senders {
+		s.send(gerEnvelopes + 1)
+		s.until(func() bool { return s.ended == gerEnvelopes })
+		require.NoError(t, s.fail)
+	}
+	var now held
+	for end := time.Now().Add(time.Minute); now.Stats.Envelopes < gerPeers*gerEnvelopes && time.Now().Before(end); {
+		now = p.held()
+	}
+	require.Equal(t, gerPeers*gerEnvelopes, now.Stats.Envelopes, "all are held")
+	require.Equal(t, gerEnvelopes, now.Fullest)
+	require.EqualValues(t, guaranteed, now.Stats.Reserved)
+	require.Zero(t, now.Stats.Violations)
+	for _, s := range senders {
+		require.Equal(t, 1, s.nctx.Stats().Queued, "the 33rd stops at its source")
+		require.Equal(t, gerEnvelopes, s.ended)
+	}
+	t.Logf("guaranteed %d bytes; the heap grew by %d (%.2f), resident memory by %d (%.2f), shared by %d (%.2f)", guaranteed,
+		now.Heap-before.Heap, float64(now.Heap-before.Heap)/guaranteed,
+		now.Resident-before.Resident, float64(now.Resident-before.Resident)/guaranteed,
+		now.Shared-before.Shared, float64(now.Shared-before.Shared)/guaranteed)
+	require.Less(t, now.Heap-before.Heap, int64(guaranteed*3/2))
+	if !raceflag.Enabled {
+		require.Less(t, now.Resident-before.Resident, int64(guaranteed*3/2))
+		require.Less(t, now.Shared-before.Shared, int64(guaranteed*3/2))
+	}
+
+	late := newSender(t, tr, p)
+	late.send(spare + 1)
+	if spare == 0 {
+		late.until(func() bool { return late.ended == 1 })
+		require.ErrorIs(t, late.fail, na.ErrUnreachable)
+		require.ErrorContains(t, late.fail, fmt.Sprintf("of the budget of %d bytes 0 are left", guaranteed))
+	} else {
+		late.until(func() bool { return late.ended == spare && late.nctx.Stats().Peers == 1 })
+		require.NoError(t, late.fail)
+		require.Equal(t, 1, late.nctx.Stats().Queued)
+	}
+	now = p.held()
+	require.EqualValues(t, budget, now.Stats.Reserved)
+	require.Equal(t, gerEnvelopes, now.Fullest, "the guarantees of the others are untouched")
 }

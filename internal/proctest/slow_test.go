@@ -17,20 +17,23 @@ import (
 // A target that is stopped with 8,192 requests waiting for it takes nothing from ten others (G9, F67). Each round answers the
 // same number of calls to the ten; the test prints how long rounds take beside the stopped one and without it. The fastest of
 // each may not differ by a factor of ten: noise alone makes it two.
-func TestSlowTargetAmongTen(t *testing.T) {
+func TestSlowTargetAmongTen(t *testing.T) { each(t, slowTargetAmongTen) }
+
+func slowTargetAmongTen(t *testing.T, tr transport) {
 	const fast, flight, calls = 10, 8, 4000
 	rounds := *rounds
 	if raceflag.Enabled {
 		rounds = 2 // they take long, and tell nothing of speed
 	}
-	slow := startChild(t)
-	o := newOriginWith(t, slow, hg.Config{NA: na.Config{PeerTimeout: time.Hour}})
+	slow := tr.target(t, "")
+	o := openAt(t, tr.origin, hg.Config{NA: na.Config{PeerTimeout: time.Hour}}, nil)
+	o.meet(slow)
 	h := o.handle("echo")
 	defer h.Close()
 	require.NoError(t, o.call(h, "before"))
 	var handles []*hg.Handle
 	for range fast {
-		addr, err := na.ParseAddr(startChild(t).Addr)
+		addr, err := na.ParseAddr(tr.target(t, "").Addr)
 		require.NoError(t, err)
 		for range flight {
 			h, err := o.hctx.Create(addr, hg.HashName("echo"))
