@@ -124,11 +124,15 @@ func (c *client) explain(err error) error {
 	remote, ok := errors.AsType[*hg.RemoteError](err)
 	switch {
 	case errors.Is(err, hg.ErrUnreachable):
-		return fmt.Errorf("%s cannot be reached; is qs serve running there? %w", c.peer, err)
+		return unreachable(c.peer, err)
 	case ok && remote.Code == hg.ErrNoEntry && remote.Text == "":
 		return fmt.Errorf("%s is no qs serve, or one of another version: %w", c.peer, err)
 	case ok:
 		return hg.Errorf(remote.Code, "%s: %w", c.peer, remote) // between the two ends of qs codes mean the same
 	}
 	return err
+}
+
+func unreachable(peer na.Addr, err error) error {
+	return fmt.Errorf("%s cannot be reached; is qs serve running there? Both need TLS (-cert, -key, -ca), or neither: %w", peer, err)
 }

@@ -200,7 +200,7 @@ func (p *pinger) lost(err error) error {
 	p.stats.Lost = p.stats.Sent - p.stats.Answered
 	switch {
 	case errors.Is(err, na.ErrUnreachable):
-		return fmt.Errorf("%s cannot be reached; is qs serve running there? %w", p.peer, err)
+		return unreachable(p.peer, err)
 	case errors.Is(err, na.ErrPeerLost):
 		return fmt.Errorf("%s was lost: %w", p.peer, err)
 	}

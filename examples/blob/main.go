@@ -105,9 +105,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: time.Second})}, Grace: 30 * time.Second, Reflect: true}
+	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: time.Second})}, Grace: 30 * time.Second,
+		Reflect: true} // for qs rpcs
 	if args[0] == "serve" {
-		cfg.HG.Reflect = true // for qs rpcs
 		node := must(qs.Open(args[1], cfg))
 		handle(node, must(os.OpenRoot(args[2])))
 		fmt.Println(node.Addr())

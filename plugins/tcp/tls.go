@@ -131,7 +131,7 @@ func hostOf(name string) string {
 func (s *security) handshake(conn *tls.Conn, t *tap, nc *net.TCPConn, due time.Time) (c *secured, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			slog.Error("a function of tcp.Options.TLS panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
+			slog.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
 			c, err = nil, errPanicked
 		}
 	}()
@@ -265,21 +265,24 @@ func (t *tap) SetReadDeadline(time.Time) error { return nil }
 // SetWriteDeadline implements net.Conn.
 func (t *tap) SetWriteDeadline(time.Time) error { return nil }
 
+// bothOrNone names what a program sets: the Config of package quicksilver, or else what it makes the plugin with.
+const bothOrNone = "set Config.TLS, or tcp.Options.TLS below package quicksilver, on both sides, or on neither"
+
 var (
-	errNotTLS    = errors.New("the peer does not speak TLS: set tcp.Options.TLS on both sides, or on neither")
+	errNotTLS    = errors.New("the peer does not speak TLS: " + bothOrNone)
 	errALPN      = errors.New("the peer speaks TLS but not " + alpn + " inside it: another program is there")
 	errTooMuch   = errors.New("the peer says too much before it has proven who it is: its chain of certificates is long")
-	errPanicked  = errors.New("a function of tcp.Options.TLS panicked here: see the log")
+	errPanicked  = errors.New("a function of the tls.Config panicked here: see the log")
 	errTruncated = errors.New("connection cut: it ended without the close_notify of TLS")
 
 	// errWantsPlain is told to a TLS client by who speaks none; errWantsTLS to a plain one by who speaks nothing else.
-	errWantsPlain = na.WithText(na.ErrProtocol, "the peer speaks TLS, this side does not: set tcp.Options.TLS on both sides, or on neither")
-	errWantsTLS   = na.WithText(na.ErrProtocol, "TLS is required here: set tcp.Options.TLS on both sides, or on neither")
+	errWantsPlain = na.WithText(na.ErrProtocol, "the peer speaks TLS, this side does not: "+bothOrNone)
+	errWantsTLS   = na.WithText(na.ErrProtocol, "TLS is required here: "+bothOrNone)
 )
 
 // alerts say what to do about what a peer said as it ended a handshake.
 var alerts = map[string]string{
-	"tls: certificate required":           "the peer wants a certificate: set Certificates of tcp.Options.TLS here",
+	"tls: certificate required":           "the peer wants a certificate: set Certificates in the tls.Config of this side",
 	"tls: bad certificate":                "the peer does not accept the certificate of this side",
 	"tls: expired certificate":            "the certificate of this side has expired, or is not valid yet, says the peer: renew it",
 	"tls: unknown certificate authority":  "the peer does not know who signed the certificate of this side: add the authority to ClientCAs there",
@@ -303,9 +306,9 @@ func tlsReason(err error) string {
 	case !errors.As(err, &unverified):
 		return text
 	case errors.As(err, &unknown):
-		return "the peer's certificate was signed by an authority that is unknown here: add it to RootCAs of tcp.Options.TLS"
+		return "the peer's certificate was signed by an authority that is unknown here: add it to RootCAs in the tls.Config of this side"
 	case errors.As(err, &host):
-		return "the peer's certificate is for another host: set ServerName of tcp.Options.TLS, or name the address in the certificate (" +
+		return "the peer's certificate is for another host: set ServerName in the tls.Config of this side, or name the address in the certificate (" +
 			host.Error() + ")"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return "the peer's certificate has expired, or is not valid yet: renew it there (" + invalid.Detail + ")"

@@ -233,7 +233,7 @@ func TestTLSRefused(t *testing.T) {
 		"server of another host":          {ca.mutual(ca.issue("server", elsewhere)), ca.mutual(client), "set ServerName"},
 		"server with a client's":          {ca.mutual(ca.issue("server", noServer)), ca.mutual(client), "incompatible key usage"},
 		"server with the wrong key":       {ca.mutual(wrongKey(server)), ca.mutual(client), "invalid signature"},
-		"no certificate":                  {good, ca.mutual(), "wants a certificate"},
+		"no certificate":                  {good, ca.mutual(), "wants a certificate: set Certificates in the tls.Config"},
 		"unknown authority of the client": {good, &tls.Config{
 			Certificates: []tls.Certificate{stranger.issue("client", nil)}, RootCAs: ca.pool,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
@@ -244,8 +244,8 @@ func TestTLSRefused(t *testing.T) {
 		"expired client":            {good, ca.mutual(ca.issue("client", expired)), "has expired, or is not valid yet, says the peer"},
 		"client with a server's":    {good, ca.mutual(ca.issue("client", noClient)), "does not accept the certificate"},
 		"client with the wrong key": {good, ca.mutual(wrongKey(client)), "private key of this side is not that"},
-		"plain client":              {good, nil, "TLS is required here: set tcp.Options.TLS"},
-		"plain server":              {nil, oneTwo, "does not speak TLS: set tcp.Options.TLS"},
+		"plain client":              {good, nil, "TLS is required here: set Config.TLS, or tcp.Options.TLS "},
+		"plain server":              {nil, oneTwo, "does not speak TLS: set Config.TLS, or tcp.Options.TLS "},
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
