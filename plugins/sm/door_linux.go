@@ -1,9 +1,12 @@
 package sm
 
 import (
+	"fmt"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A door is where peers come in: the socket of a class, which is in the pollers of all its contexts. Whoever is awake first accepts.
@@ -40,16 +43,16 @@ func (p *door) shut() {
 	}
 }
 
-// carrier returns the open carrier of a target id, or nil.
-func (d *domain) carrier(target int) *carrier {
+// target returns the open carrier of the context that a peer names. It stays open while its endpoint is locked.
+func (d *domain) target(id int) (*carrier, error) {
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
 	for _, c := range d.door.open {
-		if c.e.Host().Context().ID() == target {
-			return c
+		if c.e.Host().Context().ID() == id {
+			return c, nil
 		}
 	}
-	return nil
+	return nil, na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", id))
 }
 
 type doorFD carrier

@@ -171,9 +171,7 @@ func (p *peer) greeted(s *saying) (moved bool) {
 	g, err := frame.ParseGreeting(s.body)
 	var to *carrier
 	if err == nil {
-		if to = from.d.carrier(int(g.Target)); to == nil {
-			err = na.WithText(na.ErrNoEntry, fmt.Sprintf("there is no context %d", g.Target))
-		}
+		to, err = from.d.target(int(g.Target))
 	}
 	if err == nil {
 		err = s.want(1)
@@ -185,32 +183,38 @@ func (p *peer) greeted(s *saying) (moved bool) {
 		err = p.makeEnd(&g, to)
 	}
 	from.e.Lock()
-	if err != nil || p.dead.Load() {
-		if err != nil {
-			p.cut(na.CodeOf(err), err.Error())
+	if err == nil && !p.dead.Load() {
+		p.its = s.take(0)
+		from.guests = slices.DeleteFunc(from.guests, func(other *peer) bool { return other == p })
+		if to != from {
+			err = p.move(to)
 		}
-		from.e.Unlock()
-		return false
+		if err == nil {
+			err = p.admit(&g)
+		}
 	}
-	p.its = s.take(0)
-	from.guests = slices.DeleteFunc(from.guests, func(other *peer) bool { return other == p })
-	if moved = to != from; moved {
-		p.unwatch()
-		delete(from.peers, p)
-		from.e.Unlock()
-		to.e.Lock()
-		p.c = to
-		to.peers[p] = struct{}{}
-		err = p.watch()
-	}
-	if err == nil {
-		err = p.admit(&g)
-	}
-	if err != nil && !p.dead.Load() {
+	if err != nil {
 		p.cut(na.CodeOf(err), err.Error())
 	}
-	to.e.Unlock()
-	return moved
+	p.c.e.Unlock()
+	return p.c != from
+}
+
+// move takes p to another context, unless that has been closed meanwhile. The context of p is locked, before and after. By its leader.
+func (p *peer) move(to *carrier) error {
+	from := p.c
+	p.unwatch()
+	delete(from.peers, p)
+	from.e.Unlock()
+	to.e.Lock()
+	if _, err := from.d.target(to.e.Host().Context().ID()); err != nil {
+		to.e.Unlock()
+		from.e.Lock()
+		return err
+	}
+	p.c = to
+	to.peers[p] = struct{}{}
+	return p.watch()
 }
 
 // admit brings the session of a process up that has said hello. Locked.

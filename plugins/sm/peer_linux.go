@@ -27,7 +27,7 @@ type peer struct {
 	pidfd   int // -1
 	segment int // of our segment, until the peer has it; -1
 	ids     [3]na.PollID
-	added   bool // to the poller
+	added   [3]bool // to the poller
 	dead    atomic.Bool
 	hot     atomic.Bool
 	end     *ring.End // nil before the hello
@@ -87,23 +87,24 @@ func (p *peer) watch() (err error) {
 		}
 		if err != nil {
 			err = na.WithText(na.ErrNoMemory, "watch the peer: "+err.Error())
+			return
 		}
+		p.added[i] = true
 	}
 	add(0, p.fd, false, p)
 	add(1, p.bell, true, (*bellFD)(p))
 	add(2, p.pidfd, false, (*processFD)(p))
-	p.added = err == nil
 	return err
 }
 
 // unwatch takes them out again. By the leader, or before anybody knows p.
 func (p *peer) unwatch() {
 	for i, fd := range []int{p.fd, p.bell, p.pidfd} {
-		if fd >= 0 {
+		if p.added[i] {
 			p.c.poller.Remove(fd, p.ids[i])
 		}
 	}
-	p.added = false
+	p.added = [3]bool{}
 }
 
 // cut ends p in any state, and says why if there is a code. Locked.
@@ -132,9 +133,7 @@ func (p *peer) close() {
 	if i := slices.Index(c.hot, p); i >= 0 {
 		c.cool(i)
 	}
-	if p.added {
-		p.unwatch()
-	}
+	p.unwatch()
 	for _, fd := range []int{p.fd, p.bell, p.its, p.pidfd, p.segment} {
 		if fd >= 0 {
 			_ = unix.Close(fd)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -397,4 +398,31 @@ func TestOutOfDescriptors(t *testing.T) {
 	restore()
 	late.join()
 	require.Equal(t, 2, h.nctx.Stats().Peers)
+}
+
+// A context that is closed while a peer attaches to it is refused as one that never was, and nothing is left of the peer.
+func TestAttachToClosing(t *testing.T) {
+	h := newHost(t, Options{Unassisted: true})
+	h.stranger().join() // what is made once is there
+	before := open(t)
+	closing, err := h.cls.NewContext()
+	require.NoError(t, err)
+
+	s := h.stranger()
+	closes := sync.OnceFunc(func() { // its segment has just been made
+		closing.Close()
+		for !closing.Closed() {
+			_ = closing.Progress(0)
+			closing.Trigger(0)
+		}
+	})
+	ring.Step = func(ring.Point) { closes() }
+	require.NoError(t, say(s.fd, sayHello, hello(func(g *frame.Greeting) { g.Target = uint16(closing.ID()) }), s.bell))
+	said, over := s.hear()
+	ring.Step = nil
+	require.False(t, over, "it is told why")
+	require.EqualValues(t, sayBye, said.kind)
+	require.Equal(t, "there is no context 1", string(said.body[1:]))
+	s.leave()
+	h.until("nothing is left of it", func() bool { return open(t) <= before })
 }
