@@ -29,7 +29,7 @@ func (o *outgoing) begin(m *method, to Peer, ctl *control) {
 
 func (o *outgoing) run(ctx context.Context) error {
 	if o.Peer.p == nil {
-		return errNoPeer
+		return noPeer(o.m.name)
 	}
 	if c, ok := ctx.Value(metaKey{}).(carried); ok {
 		if c.err != nil {
@@ -47,7 +47,7 @@ func (o *outgoing) run(ctx context.Context) error {
 // attempt makes the call once.
 func (o *outgoing) attempt(ctx context.Context) (err error) {
 	if o.Peer.p == nil {
-		return errNoPeer
+		return noPeer(o.m.name)
 	}
 	p := o.Peer.p
 	n := p.n

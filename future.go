@@ -26,7 +26,7 @@ type future struct {
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	f := &Future[Out]{f: &future{done: make(chan struct{})}}
 	if to.p == nil {
-		f.f.err = errNoPeer
+		f.f.err = noPeer(m.m.name)
 		f.f.cancel = func(error) {}
 		close(f.f.done)
 		return f

@@ -74,7 +74,7 @@ func (l *loans) source(s *source) ([]byte, error) {
 	case s.got != nil:
 		return nil, notInCall("Source")
 	}
-	return []byte{}, nil // Lend()
+	return nil, errNilSource
 }
 
 func (l *loans) sink(s *sink) ([]byte, error) {
@@ -108,8 +108,13 @@ func (l *loans) sink(s *sink) ([]byte, error) {
 	case s.got != nil:
 		return nil, notInCall("Sink")
 	}
-	return []byte{}, nil // Fill()
+	return nil, errNilSink
 }
+
+var (
+	errNilSource = fmt.Errorf("quicksilver: LendFile or From got nil: %w", hg.ErrInvalid)
+	errNilSink   = fmt.Errorf("quicksilver: FillFile or Into got nil: %w", hg.ErrInvalid)
+)
 
 // A roomWriter writes a file from its beginning, up to a size.
 type roomWriter struct {

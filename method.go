@@ -71,7 +71,7 @@ func (m *Method[In, Out]) Name() string { return m.m.name }
 
 // Handle has n serve m with fn, which runs on a goroutine of its own. Its ctx ends at the caller's deadline, with the
 // session, when the caller gives the call up, and when fn has returned. An error of fn is the answer: with the outermost Code in
-// it, or ErrHandler. A panic is answered ErrPanic. Handle panics when n serves m, or its name, already.
+// it, or ErrHandler. A panic is answered ErrPanic. Handle panics when fn is nil, or n serves m, or its name, already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.serve(m.m, func(r hg.Incoming) error {
 		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}}
@@ -95,7 +95,7 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 			return r.Respond(&s.out, nil)
 		}
 		return r.Respond(&s.out.Out, nil)
-	})
+	}, fn == nil)
 }
 
 // A serving is one request with its types.
@@ -160,7 +160,7 @@ func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 			fn(ctx, s.in)
 			return nil
 		})
-	})
+	}, fn == nil)
 }
 
 // Send returns when the request has left, or with an error as Call. Nothing says whether it arrives.

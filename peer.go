@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Peer is one or more addresses of a service, or the origin of a request. It is copied freely; copies are the same Peer.
@@ -30,17 +31,21 @@ type peer struct {
 const avoidTime = time.Second
 
 // Peer resolves addresses of one service, in order of preference: a call goes to the first that has not failed within the last
-// second. It dials none. An address that cannot be resolved is left out; the error is theirs when none is left.
+// second. It dials none. An address whose host cannot be found is left out, unless none is left. One that cannot be an address of
+// n's transport is an error, which matches ErrInvalid or ErrUnsupported.
 func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 	var found []hg.Addr
 	var errs []error
 	for _, text := range addrs {
 		addr, err := n.hctx.LookupWait(ctx, text)
-		if err != nil {
+		switch hg.CodeOf(err) {
+		case na.OK:
+			found = append(found, addr)
+		case ErrInvalid, ErrUnsupported:
+			return Peer{}, fmt.Errorf("quicksilver: peer: %w", err)
+		default:
 			errs = append(errs, err)
-			continue
 		}
-		found = append(found, addr)
 	}
 	switch {
 	case len(addrs) == 0:
@@ -59,8 +64,11 @@ var seed = maphash.MakeSeed() // which context serves a peer; it does not matter
 
 // Ping asks whether a process serves at to's address, and returns how long the answer took. Any answer will do.
 func (n *Node) Ping(ctx context.Context, to Peer) (time.Duration, error) {
-	if to.p == nil {
-		return 0, errNoPeer
+	switch {
+	case to.p == nil:
+		return 0, noPeer(hg.PingRPC)
+	case to.p.n != n:
+		return 0, &hg.Error{Op: "forward", RPC: hg.PingRPC, Peer: to.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is of another Node")}
 	}
 	begun := n.now()
 	h, err := n.handle(to.p.i, to.Addr(), hg.HashName(hg.PingRPC))
@@ -75,7 +83,9 @@ func (n *Node) Ping(ctx context.Context, to Peer) (time.Duration, error) {
 	return n.now() - begun, err
 }
 
-var errNoPeer = fmt.Errorf("quicksilver: the Peer is zero; Node.Peer makes one: %w", hg.ErrInvalid)
+func noPeer(method string) error {
+	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is zero; Node.Peer makes one")}
+}
 
 // Addr returns the address that the next attempt goes to; the zero Addr for the zero Peer.
 func (p Peer) Addr() hg.Addr {

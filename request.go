@@ -12,7 +12,10 @@ import (
 )
 
 // serve registers a handler.
-func (n *Node) serve(m *method, h hg.Handler) {
+func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
+	if isNil {
+		panic(fmt.Sprintf("quicksilver: method %s: the handler is nil", m.name))
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, Codec: m.o.Codec, Shape: m.shape}

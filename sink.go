@@ -35,7 +35,7 @@ type sink struct {
 }
 
 // Fill lends memory to be filled.
-func Fill(segs ...[]byte) Sink { return Sink{&sink{segs: segs}} }
+func Fill(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 
 // FillFile lends a regular file that is open for reading and writing, mapped where that is possible, without a copy. It is grown to size
 // bytes, and cut to what has come when the call has succeeded.

@@ -27,7 +27,15 @@ type source struct {
 }
 
 // Lend lends memory. Up to 2 KiB travel inside the request.
-func Lend(segs ...[]byte) Source { return Source{&source{segs: segs}} }
+func Lend(segs ...[]byte) Source { return Source{&source{segs: lent(segs)}} }
+
+// lent tells memory of no segments from nothing at all.
+func lent(segs [][]byte) [][]byte {
+	if segs == nil {
+		return [][]byte{}
+	}
+	return segs
+}
 
 // LendFile lends the bytes of a regular file, mapped where that is possible, without a copy. f is open until Call has returned. If
 // somebody cuts it short meanwhile the call fails.

@@ -38,7 +38,7 @@ func checkRemote(of string, dir Dir, remote *Handle, peer na.Addr) (na.Addr, err
 	}
 	if !remote.Access().Can(need) {
 		return na.Addr{}, fmt.Errorf("bulk: %v: %w", dir,
-			na.WithText(na.ErrPermission, fmt.Sprintf("the remote handle allows %v", remote.Access())))
+			na.WithText(na.ErrPermission, fmt.Sprintf("the remote handle allows %v only", remote.Access())))
 	}
 	if peer.IsZero() {
 		peer = remote.owner

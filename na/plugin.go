@@ -172,7 +172,7 @@ type Stats struct {
 	Withdrawn   int64 // messages that peers took back before anybody accepted them
 	LateDropped int64 // messages and chunks that met no operation, dropped
 	Violations  int64 // peers cut because they broke the protocol
-	PeersLost   int64
+	PeersLost   int64 // sessions that were up and that this context did not end itself: the peer left, died or fell silent
 	Stalls      int64 // sends that had to wait for an envelope, or failed for want of one
 	Reserved    int64 // bytes of envelopes and room guaranteed to peers now
 	// HighWater is the largest PeerStats.HighWater of all sessions, those that have ended included.

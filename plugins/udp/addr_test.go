@@ -24,7 +24,7 @@ func TestListenErrors(t *testing.T) {
 		}{
 			taken.LocalAddr().String(): {na.ErrAddrInUse, "listen on " + taken.LocalAddr().String(), false},
 			"203.0.113.1:0":            {na.ErrPermission, "beyond loopback it needs Options.Trusted", false},
-			":0":                       {na.ErrPermission, "beyond loopback it needs Options.Trusted", false},
+			":0":                       {na.ErrPermission, "listen on :0: udp neither encrypts", false},
 			"0.0.0.0:0":                {na.ErrPermission, "listen on 0.0.0.0:0", false},
 			"203.0.113.2:0":            {na.ErrAddrInvalid, "listen on 203.0.113.2:0", true},
 			"127.0.0.1":                {na.ErrInvalid, "want udp://host:port", false},

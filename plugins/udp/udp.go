@@ -103,7 +103,7 @@ func (d *domain) listen(rest string, trusted bool) error {
 		return err
 	}
 	if !where.Addr().IsLoopback() && !trusted {
-		return na.WithText(na.ErrPermission, "listen on "+where.String()+
+		return na.WithText(na.ErrPermission, "listen on "+rest+
 			": udp neither encrypts nor authenticates its packets, so beyond loopback it needs Options.Trusted, or QS_UDP_TRUSTED=1")
 	}
 	d.door = &door{at: where, open: d.open}

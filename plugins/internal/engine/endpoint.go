@@ -113,7 +113,8 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 	}
 	addr, err := na.ParseAddr(text)
 	if err == nil && addr.Scheme() != e.eng.own.Scheme {
-		err = na.WithText(na.ErrUnsupported, "address "+text+" is not of transport "+e.eng.own.Scheme)
+		err = na.WithText(na.ErrUnsupported, fmt.Sprintf("address %s is not of transport %s: open another node or class, at %s://, to reach it",
+			text, e.eng.own.Scheme, addr.Scheme()))
 	}
 	if err == nil && e.lookups.n >= maxLookups {
 		err = full(maxLookups, "lookups of the context are under way")
