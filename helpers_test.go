@@ -20,7 +20,7 @@ func within(t testing.TB) context.Context {
 	return ctx
 }
 
-// open opens a node over tcp that is closed with the test.
+// open opens a node that is closed with the test.
 func open(t testing.TB, addr string, cfg qs.Config) *qs.Node {
 	t.Helper()
 	n, err := qs.Open(addr, cfg)
@@ -29,10 +29,16 @@ func open(t testing.TB, addr string, cfg qs.Config) *qs.Node {
 	return n
 }
 
-// server opens a node that serves what register registers until the test ends.
+// server is serverAt over tcp.
 func server(t testing.TB, cfg qs.Config, register func(n *qs.Node)) *qs.Node {
 	t.Helper()
-	n, err := qs.Open("tcp://127.0.0.1:0", cfg)
+	return serverAt(t, "tcp://127.0.0.1:0", cfg, register)
+}
+
+// serverAt opens a node at addr that serves what register registers until the test ends.
+func serverAt(t testing.TB, addr string, cfg qs.Config, register func(n *qs.Node)) *qs.Node {
+	t.Helper()
+	n, err := qs.Open(addr, cfg)
 	require.NoError(t, err)
 	register(n)
 	ctx, stop := context.WithCancel(context.Background())
