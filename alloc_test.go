@@ -9,10 +9,11 @@ import (
 
 	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 )
 
-// A typed call allocates at most 3 times on each side, over every transport: what is counted is both, less what the side
-// measured with raw bytes costs.
+// A typed call allocates at most 3 times on each side, over every transport. What is counted is both, less what the side measured
+// with raw bytes costs.
 func TestAllocations(t *testing.T) {
 	listen := map[string]string{"tcp": "tcp://127.0.0.1:0", "udp": "udp://127.0.0.1:0"}
 	if runtime.GOOS == "linux" {
@@ -50,7 +51,11 @@ func allocations(t *testing.T, listen, origin string) {
 			t.Fatal(err)
 		}
 	})
+	most := 3.0
+	if raceflag.Enabled { // pools lose things on purpose
+		most = 8
+	}
 	t.Logf("%.1f allocations at the target, %.1f at the origin", target, both-target)
-	require.LessOrEqual(t, target, 3.0, "at the target")
-	require.LessOrEqual(t, both-target, 3.0, "at the origin")
+	require.LessOrEqual(t, target, most, "at the target")
+	require.LessOrEqual(t, both-target, most, "at the origin")
 }
