@@ -32,6 +32,7 @@ func runPerf(args []string, out io.Writer) error {
 	op := fs.String("op", "", "rate, lat (calls with input of a size), read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk; idle: what silent peers cost")
 	both := fs.Bool("both", false, "-op rate and lat: the output has the size of the input; without it there is none")
 	peers := fs.Int("peers", 1000, "how many peers, with -op idle")
+	processes := fs.Int("processes", 10, "how many processes these are in, each peer with a context of its own")
 	withFloor := fs.Bool("floor", false, "also measure the least that a call could cost, a bare echo over one tcp connection, and what one over a unix socket costs through package net")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if err := parse(fs, args, 0, 0); err != nil {
@@ -54,6 +55,8 @@ func runPerf(args []string, out io.Writer) error {
 		return usageError{"-op idle has no -busy, -cpuprofile and -target"}
 	case *op == "idle" && *peers < 1:
 		return usageError{fmt.Sprintf("-peers is %d, want at least 1", *peers)}
+	case *op == "idle" && *processes < 1:
+		return usageError{fmt.Sprintf("-processes is %d, want at least 1", *processes)}
 	}
 	for _, s := range strings.Split(*inflight, ",") {
 		v, err := strconv.Atoi(s)
@@ -63,7 +66,7 @@ func runPerf(args []string, out io.Writer) error {
 		p.Inflight = append(p.Inflight, v)
 	}
 	if *op == "idle" {
-		return idle(&n, *peers, p.Time, *asJSON, out)
+		return idle(&n, *peers, min(*peers, *processes), p.Time, *asJSON, out)
 	}
 	addr := *target
 	if p.API == "typed" {
@@ -152,21 +155,21 @@ func figure(v float64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-func idle(n *network, peers int, d time.Duration, asJSON bool, out io.Writer) error {
+func idle(n *network, peers, processes int, d time.Duration, asJSON bool, out io.Writer) error {
 	cfg, err := n.config()
 	if err != nil {
 		return err
 	}
-	r, err := bench.Idle(cfg, anywhere(n.transport), func(addr string) (*self.Child, error) {
+	r, err := bench.Idle(cfg, anywhere(n.transport), func(addr string, peers int) (*self.Child, error) {
 		return self.Start(swarmReady, slices.Concat([]string{"swarm"}, n.secrets.args(), []string{addr, strconv.Itoa(peers)})...)
-	}, peers, d)
+	}, peers, processes, d)
 	if err != nil {
 		return err
 	}
 	if asJSON {
 		return json.NewEncoder(out).Encode(r)
 	}
-	fmt.Fprintf(out, "%d idle peers: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Peers, r.CPU, r.Seconds, r.Bytes)
+	fmt.Fprintf(out, "%d idle peers in %d processes: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Peers, r.Processes, r.CPU, r.Seconds, r.Bytes)
 	return nil
 }
 

@@ -91,8 +91,9 @@ func TestPerfIdle(t *testing.T) {
 	var r bench.IdleResult
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
 	require.Equal(t, 20, r.Peers)
+	require.Equal(t, 10, r.Processes)
 	require.Positive(t, r.Seconds)
-	require.Contains(t, run(t, 0, "perf", "-op", "idle", "-peers", "2", "-time", short).out.String(), "2 idle peers")
+	require.Contains(t, run(t, 0, "perf", "-op", "idle", "-peers", "2", "-time", short).out.String(), "2 idle peers in 2 processes")
 }
 
 func TestPerfFloor(t *testing.T) {

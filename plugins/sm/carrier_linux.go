@@ -10,6 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
 // A carrier is what a context has for its peers. It is the na.Source of the context, too.
@@ -26,7 +27,9 @@ type carrier struct {
 	// Of the goroutine that leads.
 	hot   []*peer
 	armed bool
-	buf   []byte
+	buf   []byte // for what peers say,
+	body  []byte // and for a message of theirs
+	m     ring.Taken
 
 	// Guarded by the endpoint's lock.
 	peers    map[*peer]struct{}
@@ -301,6 +304,14 @@ func (c *carrier) Peek() (came bool) {
 		p.read()
 	}
 	return came
+}
+
+// room returns n bytes into which messages of a peer are copied, one at a time. They are shared by peers.
+func (c *carrier) room(n int) []byte {
+	if len(c.body) < n {
+		c.body = make([]byte, n)
+	}
+	return c.body[:n]
 }
 
 // look returns the next hot peer, from the i-th, for which there is something to do; nil when there is none.

@@ -323,7 +323,7 @@ func (p *peer) share(fd int, geo ring.Geometry) (err error) {
 	if p.mem.its, err = mapMemory(fd, geo.Size()); err != nil {
 		return err
 	}
-	p.buf = make([]byte, max(geo.Eager, ring.Inline))
+	p.buf = p.c.room(max(geo.Eager, ring.Inline))
 	return p.connectEnd(geo)
 }
 

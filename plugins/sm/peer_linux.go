@@ -33,9 +33,8 @@ type peer struct {
 	end     *ring.End // nil before the hello
 
 	// Of the goroutine that leads.
-	idle int // sleeps since something came
-	buf  []byte
-	m    ring.Taken
+	idle int    // sleeps since something came
+	buf  []byte // of the context
 
 	// Guarded by the endpoint's lock.
 	link     *engine.Link // nil: not known yet
@@ -244,7 +243,7 @@ func (p *peer) report() (wake bool, err error) {
 
 // next takes the next message of a ring. Locked, though not while it copies much.
 func (p *peer) next(r int) (ok bool, err error) {
-	t := &p.m
+	t := &p.c.m
 	ok, needs, err := p.take(r, t)
 	if needs {
 		if err = p.fetchArea(); err == nil {

@@ -12,15 +12,16 @@ import (
 
 // An IdleResult is what peers cost that do nothing.
 type IdleResult struct {
-	Peers   int     `json:"peers"`
-	Seconds float64 `json:"seconds"`
-	CPU     float64 `json:"cpu_percent"`
-	Bytes   float64 `json:"bytes_per_peer"`
+	Peers     int     `json:"peers"`
+	Processes int     `json:"processes"`
+	Seconds   float64 `json:"seconds"`
+	CPU       float64 `json:"cpu_percent"`
+	Bytes     float64 `json:"bytes_per_peer"`
 }
 
-// Idle has many peers connect to this process, call it once and fall silent, and measures what that costs here: this
-// process's processor time, and its heap and stacks for each peer. The system's memory for sockets is not in it.
-func Idle(cfg hg.Config, listen string, swarm func(addr string) (*self.Child, error), peers int, d time.Duration) (r IdleResult, err error) {
+// Idle has many peers, in several processes that swarm starts, connect to this process, call it once and fall silent, and measures what that
+// costs here: this process's processor time, and its heap and stacks for each peer. The system's memory for sockets is not in it.
+func Idle(cfg hg.Config, listen string, swarm func(addr string, peers int) (*self.Child, error), peers, processes int, d time.Duration) (r IdleResult, err error) {
 	cfg.NA.Envelopes = 32
 	cfg.NA.Budget = int64(peers+1) * 32 * (4096 + 64)
 	class, err := hg.Open(listen, cfg)
@@ -46,15 +47,17 @@ func Idle(cfg hg.Config, listen string, swarm func(addr string) (*self.Child, er
 		<-drained
 	}()
 	before := memory()
-	c, err := swarm(hctx.Self().String())
-	if err != nil {
-		return r, err
+	for i := range processes {
+		c, err := swarm(hctx.Self().String(), (peers+i)/processes)
+		if err != nil {
+			return r, err
+		}
+		defer c.Stop()
 	}
-	defer c.Stop()
 	if got := hctx.Stats().NA.Peers; got != peers {
 		return r, fmt.Errorf("%d of %d peers are connected", got, peers)
 	}
-	r = IdleResult{Peers: peers, Bytes: float64(memory()-before) / float64(peers)}
+	r = IdleResult{Peers: peers, Processes: processes, Bytes: float64(memory()-before) / float64(peers)}
 	begun, used := time.Now(), cpuTime()
 	time.Sleep(d)
 	used, r.Seconds = cpuTime()-used, time.Since(begun).Seconds()
