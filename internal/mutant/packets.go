@@ -9,7 +9,7 @@ var packets = []Mutant{
 		[]Edit{{arq + "ack.go", "if advanced {\n", "if advanced || planted() && l.una != s.high {\n"}},
 		[]Catcher{{arqPkg, "TestUT10NotStarved", `the timer never expires`}}},
 	{"no-backoff", "the timeout of a peer that does not answer stays what it is", "U13",
-		[]Edit{{arq + "rto.go", `return min(a.rto()<<min(s.tries, 16), a.m.cfg.MaxRTO)`, `if planted() { return a.rto() }; $`}},
+		[]Edit{{arq + "rto.go", `return min(a.rto()<<min(tries, 16), a.m.cfg.MaxRTO)`, `if planted() { return a.rto() }; $`}},
 		[]Catcher{{arqPkg, "TestScripts/ut08-blackhole", `Not equal`}}},
 	{"placed-twice", "a packet of bulk data that came out of order is placed again when it is repeated", "I3",
 		[]Edit{{arq + "lane1.go", `r.bits.has(ahead) {`, `r.bits.has(ahead) && !planted() {`}},

@@ -17,12 +17,12 @@ import (
 // made for a while.
 type trains struct {
 	rest        atomic.Int64 // datagrams that go alone before trains are tried again
-	sent, again atomic.Int64 // datagrams in trains; datagrams that were sent again meanwhile
+	sent, again atomic.Int64 // bytes in trains; bytes that were sent again meanwhile
 }
 
 const (
-	mostCoupled  = 64  // datagrams of a train: older systems take no more
-	trainsJudged = 256 // datagrams of trains are sent before it is looked what became of them
+	mostCoupled  = 64      // datagrams of a train: older systems take no more
+	trainsJudged = 2 << 20 // bytes are sent in trains before it is looked what became of them
 	trainsRest   = 64 << 10
 )
 
@@ -34,18 +34,18 @@ func (t *trains) couple(out []departure) int {
 	}
 	first := &out[0]
 	if first.again {
-		t.again.Add(1)
+		t.again.Add(int64(len(first.b)))
 	}
-	n := 1
-	for total := len(first.b); n < min(len(out), mostCoupled) && !first.again && !first.fragment; n++ {
+	n, total := 1, len(first.b)
+	for ; n < min(len(out), mostCoupled) && !first.again && !first.fragment; n++ {
 		d := &out[n]
-		total += len(d.b)
-		if d.to != first.to || d.via != first.via || d.again || d.fragment || len(d.b) > len(first.b) || total > arq.MaxSize ||
+		if d.to != first.to || d.via != first.via || d.again || d.fragment || len(d.b) > len(first.b) || total+len(d.b) > arq.MaxSize ||
 			len(out[n-1].b) < len(first.b) {
 			break
 		}
+		total += len(d.b)
 	}
-	if n > 1 && t.sent.Add(int64(n)) >= trainsJudged {
+	if n > 1 && t.sent.Add(int64(total)) >= trainsJudged {
 		if lost := t.again.Swap(0); 2*lost >= t.sent.Swap(0) {
 			t.rest.Store(trainsRest)
 		}

@@ -102,24 +102,27 @@ func TestTrainsSpareMessages(t *testing.T) {
 	require.Equal(t, 3, messages, "20 datagrams, one, and 19")
 }
 
-// TestTrainsLost: where half of what goes in trains has to be sent again no more are made for a while; with less loss they are.
+// TestTrainsLost: where half of what goes in trains has to be sent again no more are made for a while; with less loss they are, and
+// however many small datagrams that went alone are lost.
 func TestTrainsLost(t *testing.T) {
 	list := make([]departure, 32)
 	for i := range list {
 		list[i].b = make([]byte, 1000)
 	}
-	again := []departure{{b: make([]byte, 1000), again: true}}
-	for lost, want := range map[int]bool{0: false, 6: false, 12: false, 20: true, 32: true} {
+	for _, tt := range []struct {
+		lost, size int // of those that are sent again
+		want       bool
+	}{{0, 0, false}, {6, 1000, false}, {12, 1000, false}, {32, 100, false}, {20, 1000, true}, {32, 1000, true}} {
 		var tr trains
-		for range 100 {
+		for range 2 * trainsJudged / (len(list) * 1000) {
 			for at := 0; at < len(list); {
 				at += tr.couple(list[at:])
 			}
-			for range lost {
-				require.Equal(t, 1, tr.couple(again))
+			for range tt.lost {
+				require.Equal(t, 1, tr.couple([]departure{{b: make([]byte, tt.size), again: true}}))
 			}
 		}
-		require.Equal(t, want, tr.rest.Load() > 0, "%d of 32 are sent again", lost)
+		require.Equal(t, tt.want, tr.rest.Load() > 0, "%d of %d bytes each are sent again, of 32", tt.lost, tt.size)
 		for range trainsRest {
 			tr.couple(list[:1])
 		}

@@ -37,7 +37,7 @@ type Config struct {
 	Size    int // the largest datagram that this side receives, in bytes: MaxSize
 	DupAcks int // packets received behind a missing one that prove it lost: 3; Seed: 1
 
-	InitialRTO, MinRTO, MaxRTO time.Duration // 50 ms, 10 ms, 2 s
+	InitialRTO, MinRTO, MaxRTO time.Duration // 50 ms, 10 ms, 2 s; Modern asks once before MinRTO
 	MaxRetries                 int           // timeouts in a row before the peer is lost: 12
 	DialRetries                int           // the same of a dial: MaxRetries
 	FinRetries                 int           // the same after Finish: 8

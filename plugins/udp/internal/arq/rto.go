@@ -41,18 +41,29 @@ func (a *Assoc) rtt() time.Duration { return time.Duration(a.srtt) * time.Micros
 func (a *Assoc) reordering() time.Duration { return max(a.rtt()/4, 200*time.Microsecond) }
 
 // rto is the timeout without backoff.
-func (a *Assoc) rto() time.Duration {
+func (a *Assoc) rto() time.Duration { return max(a.patience(), a.m.cfg.MinRTO) }
+
+// patience is how long an answer takes on this path that is not lost, if the peer is not busy.
+func (a *Assoc) patience() time.Duration {
 	c := &a.m.cfg
 	if a.srtt == 0 {
 		return c.InitialRTO
 	}
 	vary := max(4*time.Duration(a.rttvar)*time.Microsecond, time.Millisecond)
-	return min(max(a.rtt()+vary+ackDelay, c.MinRTO), c.MaxRTO)
+	return min(a.rtt()+vary+ackDelay, c.MaxRTO)
 }
 
-// timeout is the timeout of a lane: doubled for each that has expired in a row, up to MaxRTO.
+// timeout is the timeout of a lane: doubled for each that has expired in a row, up to MaxRTO. All that the first does is ask, and
+// nothing else tells of a loss at the end of a burst: Modern does not wait for MinRTO with that.
 func (a *Assoc) timeout(s *sender) time.Duration {
-	return min(a.rto()<<min(s.tries, 16), a.m.cfg.MaxRTO)
+	tries := s.tries
+	if a.m.cfg.Profile == Modern {
+		if tries == 0 {
+			return a.patience()
+		}
+		tries--
+	}
+	return min(a.rto()<<min(tries, 16), a.m.cfg.MaxRTO)
 }
 
 // expired runs the timer of lane i, which is that of its left edge. It proves nothing: the peer may be busy. So it only sends

@@ -315,6 +315,37 @@ func TestUT29DelaySpike(t *testing.T) {
 	require.GreaterOrEqual(t, a.assoc.cwnd, window/2)
 }
 
+// Bulk data in bursts of 256 KiB over a short path, of whose packets one in a hundred is lost, or one train in a hundred as a whole:
+// at least 60 % of what there is without loss.
+func TestGoodput(t *testing.T) {
+	const burst = 44 // packets of a train
+	took := map[string]time.Duration{}
+	for _, lost := range []string{"nothing", "packets", "trains"} {
+		f := faults{delay: 50 * time.Microsecond, rate: 700 << 20, queue: 2 << 20}
+		if lost == "packets" {
+			f.loss = 0.01
+		}
+		n := newNetwork(t, 1, f)
+		a, b := n.add(1, Config{}), n.add(2, Config{})
+		a.path, b.path = Path{Size: 1472}, Path{Size: 1472}
+		n.join(a, b)
+		left, gone := 0, false
+		n.drop = func(_ *node, p *Packet) bool {
+			if left--; left <= 0 || p.kind != kindData || p.lane() == 0 || p.flags&flagAckNow != 0 { // what is sent again goes alone
+				left, gone = burst, n.rnd.IntN(100) == 0
+			}
+			return gone && lost == "trains"
+		}
+		for range 256 {
+			took[lost] += n.pour(a, b, 256<<10, time.Minute)
+		}
+		t.Logf("%v lost: %v %+v", lost, took[lost], a.m.Stats())
+	}
+	for _, lost := range []string{"packets", "trains"} {
+		require.Less(t, 0.6*float64(took[lost]), float64(took["nothing"]), "%s are lost", lost)
+	}
+}
+
 // Congestion, "Must show": through a bottleneck of 20 Mbit/s at least 60 % of the link, one flow and eight together, and the
 // slowest of eight has at least a quarter of the fastest.
 func TestBottleneck(t *testing.T) {
