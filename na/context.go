@@ -149,23 +149,25 @@ func (c *Context) Trigger(max int) int {
 	return c.mark.Run(c.runQueued, max)
 }
 
-// run runs at most max callbacks.
+// run runs at most max callbacks; a panic in one leaves the context as it should be.
 func (c *Context) run(max int) (n int) {
+	inside := false
+	defer func() {
+		if inside {
+			c.left()
+		}
+	}()
 	for ; n < max; n++ {
 		op := c.cq.pop()
 		if op == nil {
 			break
 		}
-		c.end(op)
+		inside = true
+		op.done(op, op.take())
+		inside = false
+		c.left()
 	}
 	return n
-}
-
-// end runs the callback of an operation that has ended; a panic in it leaves the context as it should be.
-func (c *Context) end(op *Op) {
-	defer c.left()
-	r := op.take()
-	op.done(op, r)
 }
 
 // settle waits for operations that have ended, were canceled most likely, while another goroutine used their memory, so

@@ -204,10 +204,8 @@ func (t Ticket) Release() {
 			if last {
 				nctx := t.op.nctx
 				nctx.deliver(t.op)
-				if w&opLingering != 0 {
-					nctx.slow.Store(0)
-					nctx.lingering.Add(-1)
-				}
+				nctx.slow.Store(0)
+				nctx.lingering.Add(-1)
 			}
 			return
 		}
@@ -222,15 +220,18 @@ func (t Ticket) Finish(r Result) bool {
 		if w>>opGenShift != t.gen || w&opPhaseMask != opActive {
 			return false
 		}
-		n := (w&^opPhaseMask | opDecided) + opHoldOne
-		if w&opHoldMask != 0 {
-			n |= opLingering
-		}
-		if t.op.word.CompareAndSwap(w, n) {
-			t.op.result = r
-			if n&opLingering != 0 {
-				t.op.nctx.lingering.Add(1)
+		if w&opHoldMask == 0 { // and nobody can hold it from now on
+			if t.op.word.CompareAndSwap(w, w&^opPhaseMask|opQueued) {
+				t.op.result = r
+				t.op.nctx.deliver(t.op)
+				return true
 			}
+			continue
+		}
+		n := (w&^opPhaseMask | opDecided) + opHoldOne
+		if t.op.word.CompareAndSwap(w, n|opLingering) {
+			t.op.result = r
+			t.op.nctx.lingering.Add(1)
 			t.Release()
 			return true
 		}
