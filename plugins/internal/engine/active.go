@@ -1,10 +1,6 @@
 package engine
 
-import (
-	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
-)
+import "time"
 
 // An active is what a Link has while something goes on: it is being made, or something is open with its peer, or frames wait to
 // leave. It is made by whatever begins, and goes with a tick that finds nothing, and that nothing has come since the one before.
@@ -29,14 +25,14 @@ type active struct {
 	flows   [flows]flow
 	pong    bool
 	pongTag uint64
-	msgs    opList         // messages that may go
-	starved opList         // unexpected messages without an envelope
-	kept    opList         // those that left and used the last one
-	answers int            // expected messages in msgs
-	moving  opList         // puts and gets that have not begun
-	flying  opList         // puts and gets under way
-	recvs   opList         // expected receives
-	match   map[na.Tag]*op // the same by their tags
+	msgs    opList   // messages that may go
+	starved opList   // unexpected messages without an envelope
+	kept    opList   // those that left and used the last one
+	answers int      // expected messages in msgs
+	moving  opList   // puts and gets that have not begun
+	flying  opList   // puts and gets under way
+	recvs   opList   // expected receives
+	match   tagTable // the same by their tags
 	leases  opList
 	asks    withdrawals
 	probed  time.Duration // when the peer was last asked for its credit, or messages began to wait for it

@@ -117,7 +117,7 @@ func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
 // deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
 // knows.
 func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope) {
-	o := l.match[na.Tag(h.Tag)]
+	o := l.match.find(na.Tag(h.Tag))
 	n := h.Payload()
 	if o == nil || len(payload) < n && n <= max(len(o.buf), o.most) { // or posted after the message had begun to come
 		l.e.stats.LateDropped++
@@ -142,9 +142,8 @@ func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope
 		if h.Flags&frame.FlagTell != 0 {
 			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
 		}
-	case o.t.Hold():
-		copy(o.buf, payload)
-		o.t.Release()
+	default:
+		copy(o.buf, payload) // nobody holds it: it is only ended under this lock
 	}
 	l.e.dropEnvelope(env)
 	l.e.finish(o, r)

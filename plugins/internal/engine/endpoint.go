@@ -221,7 +221,7 @@ func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byt
 	l, err := e.linkFor(t, from)
 	switch {
 	case err != nil:
-	case l.match[tag] != nil:
+	case l.match.find(tag) != nil:
 		err = na.WithText(na.ErrBusy, "a receive of this peer and tag is posted already")
 	case l.recvs.n >= maxRecvs+e.eng.cfg.SendQueue: // calls wait in the send queue with their receives posted
 		err = full(l.recvs.n, "receives of the peer are posted")
@@ -232,10 +232,7 @@ func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byt
 	}
 	o := e.begin(t, kindRecvExpected)
 	o.link, o.tag, o.buf, o.most = l, tag, buf, most
-	if l.match == nil {
-		l.match = map[na.Tag]*op{}
-	}
-	l.match[tag] = o
+	l.match.add(o)
 	l.waiting++
 	l.recvs.push(o)
 	e.Unlock()

@@ -1,6 +1,10 @@
 package engine
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
 
 // A fifo is values in order. The zero value is empty.
 type fifo[T any] struct {
@@ -74,6 +78,57 @@ func (q *opList) pop() *op {
 		q.remove(o)
 	}
 	return o
+}
+
+// tagTable finds the receives that are posted by their tags. The zero value is empty.
+type tagTable struct {
+	rows []*op // each a list by op.beside; as many as a power of two, which is at least n
+	n    int
+}
+
+func (t *tagTable) row(tag na.Tag) **op {
+	return &t.rows[uint64(tag)*0x9e3779b97f4a7c15>>32&uint64(len(t.rows)-1)] // tags may differ in any of their bits
+}
+
+func (t *tagTable) find(tag na.Tag) *op {
+	if t.n == 0 {
+		return nil
+	}
+	o := *t.row(tag)
+	for o != nil && o.tag != tag {
+		o = o.beside
+	}
+	return o
+}
+
+func (t *tagTable) add(o *op) {
+	if t.n == len(t.rows) {
+		old := t.rows
+		t.rows = make([]*op, max(8, 2*len(old)))
+		for _, o := range old {
+			for o != nil {
+				next := o.beside
+				t.put(o)
+				o = next
+			}
+		}
+	}
+	t.put(o)
+	t.n++
+}
+
+func (t *tagTable) put(o *op) {
+	at := t.row(o.tag)
+	o.beside, *at = *at, o
+}
+
+func (t *tagTable) remove(o *op) {
+	at := t.row(o.tag)
+	for *at != o {
+		at = &(*at).beside
+	}
+	*at, o.beside = o.beside, nil
+	t.n--
 }
 
 // idTable gives operations their wire identity: slot and generation, so that a late answer meets a dead generation.

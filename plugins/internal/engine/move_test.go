@@ -444,7 +444,7 @@ func TestMatch(t *testing.T) {
 	require.ErrorIs(t, r.Err, na.ErrOverflow)
 	require.Equal(t, na.Ran, r.Fate)
 	require.Equal(t, "hello", string(buf))
-	require.Empty(t, l.match)
+	require.Zero(t, l.match.n)
 	require.EqualValues(t, 1, s.nctx.Stats().LateDropped)
 }
 

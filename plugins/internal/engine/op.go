@@ -25,12 +25,13 @@ const (
 
 // op is the engine's record of an operation. It is in at most one list; Endpoint.mu guards it.
 type op struct {
-	t    na.Ticket
-	kind kind
-	link *Link
-	list *opList
-	prev *op
-	next *op
+	t      na.Ticket
+	kind   kind
+	link   *Link
+	list   *opList
+	prev   *op
+	next   *op
+	beside *op // in a tagTable
 
 	tag      na.Tag
 	buf      []byte
@@ -125,9 +126,7 @@ func (e *Endpoint) detach(o *op) {
 	case kindSendUnexpected:
 		o.link.returnRoom(o.room)
 	case kindRecvExpected:
-		if o.link.match[o.tag] == o {
-			delete(o.link.match, o.tag)
-		}
+		o.link.match.remove(o)
 	case kindLease:
 		delete(e.leases, matchKey{o.link, o.tag})
 		delete(e.tokens, o.mem.Key().Token)

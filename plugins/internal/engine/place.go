@@ -23,7 +23,7 @@ func (l *Link) placeMessage(h *frame.Header) (View, error) {
 			return v, err
 		}
 	case frame.Expected:
-		if o := l.match[na.Tag(h.Tag)]; o == nil || n > max(len(o.buf), o.most) {
+		if o := l.match.find(na.Tag(h.Tag)); o == nil || n > max(len(o.buf), o.most) {
 			return v, nil
 		}
 	default:

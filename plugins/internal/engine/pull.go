@@ -105,17 +105,20 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 }
 
 // frame sends a frame without payload.
-func (l *Link) frame(f Flow, w Writer, h frame.Header) { w.Frame(l.head(f, h, 0), nil) }
+func (l *Link) frame(f Flow, w Writer, h frame.Header) {
+	l.e.head = h
+	w.Frame(l.head(f, 0), nil)
+}
 
-// head completes a header with what every frame of the session carries. It is valid until the next one.
-func (l *Link) head(f Flow, h frame.Header, payload int) *frame.Header {
+// head completes Endpoint.head with what every frame of the session carries.
+func (l *Link) head(f Flow, payload int) *frame.Header {
+	h := &l.e.head
 	h.Context = l.peer.context
 	if h.Credit = l.announced; f == FlowMessages { // elsewhere the peer may see it late
 		h.Credit = l.credit()
 	}
 	h.SetPayload(payload)
-	l.e.head = h
-	return &l.e.head
+	return h
 }
 
 // message sends the first message, or ends it if it cannot leave; false when there is no room for it. Its operation ends here,
@@ -132,7 +135,8 @@ func (l *Link) message(w Writer, room int) bool {
 		l.e.finish(o, na.Result{Err: err, Fate: na.NotRun})
 		return true
 	}
-	h := frame.Header{Kind: frame.Expected, Tag: uint64(o.tag)}
+	h := &l.e.head
+	*h = frame.Header{Kind: frame.Expected, Tag: uint64(o.tag)}
 	if o.kind == kindSendUnexpected {
 		l.seq++
 		h.Kind, h.Op = frame.Unexpected, l.seq
@@ -144,16 +148,11 @@ func (l *Link) message(w Writer, room int) bool {
 	}
 	o.room = 0 // the peer returns it
 	l.e.messages++
-	n := int64(len(o.buf))
-	if !o.t.Hold() { // cannot be: canceled messages are taken out of the queue under the same lock
-		panic("engine: a message in the queue has ended")
-	}
-	w.Frame(l.head(FlowMessages, h, len(o.buf)), o.buf)
-	o.t.Release()
+	w.Frame(l.head(FlowMessages, len(o.buf)), o.buf) // nobody holds its memory: it is only ended under this lock
 	if o.last {
 		l.keep(o)
 		return true
 	}
-	l.e.finish(o, na.Result{N: n, Addr: l.addr(), ID: l.seq})
+	l.e.finish(o, na.Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
 	return true
 }

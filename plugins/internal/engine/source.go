@@ -90,7 +90,8 @@ func (l *Link) piece(f Flow, w Writer, most int) {
 		return
 	}
 	n := min(s.n-s.at, PieceSize, int64(most))
-	h := frame.Header{Kind: frame.Data, Op: s.id, Tag: uint64(s.at)}
+	h := &l.e.head
+	*h = frame.Header{Kind: frame.Data, Op: s.id, Tag: uint64(s.at)}
 	v := View{mem: s.mem, off: s.off + s.at, n: n, source: s}
 	if s.serve {
 		h.Flags = frame.FlagAnswer
@@ -102,7 +103,7 @@ func (l *Link) piece(f Flow, w Writer, most int) {
 		l.queue(s)
 	}
 	s.views++
-	w.Piece(l.head(f, h, int(n)), v)
+	w.Piece(l.head(f, int(n)), v)
 }
 
 // Sent is called when the payload of v is on its way, complete, or when nothing more of it will be. A view whose memory was
