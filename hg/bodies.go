@@ -27,7 +27,7 @@ func (b *bodies) countLent(n int) {
 func (k *call) reserveRoom() {
 	const class = 3
 	c := k.h.ctx
-	if c.class.cfg.MaxOutput <= int64(c.nctx.Limits().MaxExpected) {
+	if c.class.cfg.MaxOutput <= int64(c.limits.MaxExpected) {
 		return
 	}
 	if c.bodies.room.Add(int64(na.RoomBytes(class))) > c.class.cfg.MaxPulled/4 {

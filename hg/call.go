@@ -20,12 +20,25 @@ const (
 // loan of an input that is larger than a message, the pull of such an output, and the timer. Handle.mu guards it. Whatever the
 // order in which the parts end, the result is decided once, when the last has ended, from what each of them was.
 type call struct {
-	h    *Handle
-	slot uint32
-	gen  uint64
-	send *na.Op
-	recv *na.Op
+	h     *Handle
+	slot  uint32
+	gen   uint64
+	send  *na.Op
+	recv  *na.Op
+	timer *na.Op // of the deadline; nil until there is one
+	done  task
 
+	in    []byte // header, metadata and encoded input
+	head  int    // the bytes of the first two
+	codec uint8  // of the input
+	msg   []byte // that says where the input is
+	buf   []byte // receives the response
+
+	life
+}
+
+// life is what begins anew with each Forward.
+type life struct {
 	phase     int
 	parts     int     // that have not ended
 	canceling bool    // this side has ended it,
@@ -33,21 +46,14 @@ type call struct {
 	abandoned bool    // and the target is to hear of it
 	begun     time.Duration
 	by        na.Deadline
-	timer     *na.Op // of the deadline; nil until there is one
-	timing    bool   // it runs, and is a part
+	timing    bool // the timer runs, and is a part
 	cb        ForwardFunc
 	waits     bool // Handle.waiter does, instead of a callback
-	done      task
 
-	in    []byte       // header, metadata and encoded input
-	head  int          // the bytes of the first two
-	codec uint8        // of the input
-	msg   []byte       // that says where the input is
-	buf   []byte       // receives the response,
-	env   *na.Envelope // or this has, if it is longer
-	room  int          // size class that is reserved for it
-	loan  *loan
-	pull  *pull
+	env  *na.Envelope // the response, if it is longer than buf
+	room int          // size class that is reserved for it
+	loan *loan
+	pull *pull
 
 	sending    bool        // the send was started
 	sendEnded  bool        // and has ended
@@ -64,7 +70,8 @@ type call struct {
 }
 
 func newCall(h *Handle) *call {
-	k := &call{h: h, err: na.WithText(ErrInvalid, "the handle has not been forwarded")}
+	k := &call{h: h}
+	k.err = na.WithText(ErrInvalid, "the handle has not been forwarded")
 	k.slot, k.gen = h.ctx.takeSlot()
 	k.send = h.ctx.nctx.NewOp(k.onSent)
 	k.recv = h.ctx.nctx.NewOp(k.onReceived)

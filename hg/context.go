@@ -11,11 +11,12 @@ import (
 
 // A Context is a completion queue for calls and the progress that fills it. Any number of goroutines may use one.
 type Context struct {
-	class *Class
-	nctx  *na.Context
-	q     queue
-	batch func(max int) int // runBatch, bound once
-	recv  *na.Op            // takes in requests
+	class  *Class
+	nctx   *na.Context
+	limits na.Limits
+	q      queue
+	batch  func(max int) int // runBatch, bound once
+	recv   *na.Op            // takes in requests
 
 	mu       sync.Mutex // guards the fields below
 	slots    []uint64   // generations of call identities, by slot
@@ -56,7 +57,7 @@ type Stats struct {
 }
 
 func newContext(cls *Class, nctx *na.Context) *Context {
-	c := &Context{class: cls, nctx: nctx}
+	c := &Context{class: cls, nctx: nctx, limits: nctx.Limits()}
 	c.batch = c.runBatch
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
 	above := na.Layer{Queued: func() bool { return c.q.len() > 0 }, Trigger: c.Trigger}
@@ -123,8 +124,14 @@ func (c *Context) Trigger(max int) int {
 	return c.nctx.Enter(c.batch, max)
 }
 
-// runBatch runs at most max callbacks.
+// runBatch runs at most max callbacks; a panic in one leaves the context as it should be.
 func (c *Context) runBatch(max int) (n int) {
+	inside := false
+	defer func() {
+		if inside {
+			c.nctx.Unhold()
+		}
+	}()
 	for p := c.newPacer(max); n < max; n++ {
 		fn, data := c.q.pop()
 		if fn == nil {
@@ -133,16 +140,13 @@ func (c *Context) runBatch(max int) (n int) {
 		if c.q.len() > 0 {
 			c.nctx.Notify() // another goroutine may take the next while this one is in user code
 		}
-		c.run(fn, data)
+		inside = true
+		fn(data)
+		inside = false
+		c.nctx.Unhold()
 		p.ran()
 	}
 	return n
-}
-
-// run runs a callback; a panic in it leaves the context as it should be.
-func (c *Context) run(fn func(any), data any) {
-	defer c.nctx.Unhold()
-	fn(data)
 }
 
 // A pacer sends what the callbacks of a batch have sent before it grows old, so that the peer has something to do while

@@ -19,12 +19,16 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	return h.forward(b, head, h.rpc.Codec.ID(), 0, false, cb)
 }
 
 // ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
-	b, head := h.room()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b, head := h.takeRoom()
 	return h.forward(append(b, in...), head, codec.RawID, 0, false, cb)
 }
 
@@ -52,6 +56,11 @@ func (k *call) trim() {
 func (h *Handle) room() (b []byte, head int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.takeRoom()
+}
+
+// takeRoom is room. Locked.
+func (h *Handle) takeRoom() (b []byte, head int) {
 	if k := h.call; k.phase == idle {
 		b, k.in = k.in, nil
 	}
@@ -63,17 +72,9 @@ func (h *Handle) room() (b []byte, head int) {
 }
 
 // forward sends what room and a codec have made. If waits, the end of the call is that of Handle.waiter instead of a callback,
-// and the request waits for an envelope, too. limit bounds its time beside SetTimeout; 0: it does not.
+// and the request waits for an envelope, too. limit bounds its time beside SetTimeout; 0: it does not. Locked.
 func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
-	held := false // until the callback has run: Close in another goroutine does no harm
-	defer func() {
-		if held && err != nil {
-			h.release()
-		}
-	}()
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	defer k.note(k.found(evForward))
 	switch {
 	case h.closed:
@@ -81,8 +82,7 @@ func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, 
 	case k.phase != idle:
 		return misuse("forward", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
 	}
-	h.refs.Add(1)
-	held = true
+	h.refs.Add(1) // until the callback has run: Close in another goroutine does no harm
 	k.in, k.head, k.codec = in, head, codec
 	k.send.SetPatient(waits)
 	if waits && h.waiter == nil {
@@ -100,6 +100,7 @@ func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, 
 	if err == nil {
 		return nil
 	}
+	h.refs.Add(-1) // not the last: the program has one
 	k.phase = idle
 	k.trim()
 	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
@@ -119,10 +120,7 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 		return err
 	}
 	k.freeOutput()
-	*k = call{
-		h: h, slot: k.slot, gen: k.gen, send: k.send, recv: k.recv, done: k.done, in: k.in, head: k.head, codec: k.codec,
-		msg: k.msg, buf: k.buf, timer: k.timer, phase: pending, cb: cb, begun: h.ctx.Now(),
-	}
+	k.life = life{phase: pending, cb: cb, begun: h.ctx.Now()}
 	if limit != 0 && !k.setDeadline(limit) {
 		return errTooLong
 	}
@@ -173,7 +171,7 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 	}
 	req.room = k.room
 	nctx := h.ctx.nctx
-	if len(k.in) <= nctx.Limits().MaxUnexpected {
+	if len(k.in) <= h.ctx.limits.MaxUnexpected {
 		req.put(k.in)
 		return k.in, h.addr, nil
 	}
@@ -208,7 +206,7 @@ func (k *call) lendInput() (msg []byte, err error) {
 func (k *call) receive() error {
 	nctx := k.h.ctx.nctx
 	if k.buf == nil {
-		k.buf = make([]byte, nctx.Limits().MaxExpected)
+		k.buf = make([]byte, k.h.ctx.limits.MaxExpected)
 	}
 	if err := nctx.RecvExpectedLong(k.recv, k.h.addr, k.tag(), k.buf, na.RoomBytes(k.room)); err != nil {
 		k.returnRoom()

@@ -45,12 +45,12 @@ func (r *request) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[16:], r.size)
 }
 
-// parseRequest returns the request, its metadata and its payload. r holds what could be read even when there is an error.
-func parseRequest(b []byte) (r request, meta, payload []byte, err error) {
+// parse takes in a request, and returns its metadata and its payload. r holds what could be read even when there is an error.
+func (r *request) parse(b []byte) (meta, payload []byte, err error) {
 	if len(b) < requestSize {
-		return r, nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
+		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
 	}
-	r = request{
+	*r = request{
 		flags: b[1] &^ (3 << roomShift), room: int(b[1] >> roomShift & 3), codec: b[2], meta: int(b[3]) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
 		id: ID(binary.LittleEndian.Uint64(b[8:])), size: binary.LittleEndian.Uint64(b[16:]),
 	}
@@ -61,10 +61,9 @@ func parseRequest(b []byte) (r request, meta, payload []byte, err error) {
 		err = na.WithText(na.ErrProtocol, "request with unknown flags")
 	}
 	if err != nil {
-		return r, nil, nil, err
+		return nil, nil, err
 	}
-	meta, payload, err = behind(b[requestSize:], r.flags, r.codec, r.meta, r.size)
-	return r, meta, payload, err
+	return behind(b[requestSize:], r.flags, r.codec, r.meta, r.size)
 }
 
 // response is the front of an expected message.
@@ -83,34 +82,34 @@ func (r *response) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[8:], r.size)
 }
 
-// parseResponse returns the response, its metadata and its payload.
-func parseResponse(b []byte) (r response, meta, payload []byte, err error) {
+// parse takes in a response, and returns its metadata and its payload.
+func (r *response) parse(b []byte) (meta, payload []byte, err error) {
 	if len(b) < responseSize {
-		return r, nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
+		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
 	}
-	r = response{
+	*r = response{
 		flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), codec: b[4], meta: int(b[5]) * metaWord,
 		size: binary.LittleEndian.Uint64(b[8:]),
 	}
 	switch {
 	case b[0] != wireVersion:
-		return r, nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response of RPC protocol version %d, this is version %d", b[0], wireVersion))
+		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response of RPC protocol version %d, this is version %d", b[0], wireVersion))
 	case r.flags&^flagMore != 0 || r.fate > na.Ran || b[6] != 0 || b[7] != 0:
-		return r, nil, nil, na.WithText(na.ErrProtocol, "response with unknown flags")
+		return nil, nil, na.WithText(na.ErrProtocol, "response with unknown flags")
 	case r.flags&flagMore != 0 && r.code != na.OK:
-		return r, nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
+		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
 	}
 	if meta, payload, err = behind(b[responseSize:], r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
-		return r, meta, payload, err
+		return meta, payload, err
 	}
 	if len(payload) < 2 {
-		return r, nil, nil, na.WithText(na.ErrProtocol, "error response without text")
+		return nil, nil, na.WithText(na.ErrProtocol, "error response without text")
 	}
 	text := int(binary.LittleEndian.Uint16(payload))
 	if detail := len(payload) - 2 - text; text > maxErrorText || detail < 0 || detail > maxDetail {
-		return r, nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("error response with %d bytes of text in %d", text, len(payload)))
+		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("error response with %d bytes of text in %d", text, len(payload)))
 	}
-	return r, meta, payload, nil
+	return meta, payload, nil
 }
 
 // appendFailure appends the payload of an error response.
@@ -120,7 +119,7 @@ func appendFailure(b []byte, text string, detail []byte) []byte {
 	return append(b, detail...)
 }
 
-// remote returns the error that a response says. parseResponse has checked the payload.
+// remote returns the error that a response says. parse has checked the payload.
 func (r *response) remote(payload []byte, c codec.Codec) *RemoteError {
 	end := 2 + int(binary.LittleEndian.Uint16(payload))
 	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun}

@@ -54,7 +54,7 @@ func TestFateFollowsTheSend(t *testing.T) {
 		{"nothing was sent", false, na.Result{}, notRun, na.NotRun},
 		{"send left, peer lost", true, na.Result{}, na.Result{Err: na.ErrPeerLost}, na.MaybeRan},
 	} {
-		k := &call{sending: c.sending, sent: c.sent, received: c.received}
+		k := &call{life: life{sending: c.sending, sent: c.sent, received: c.received}}
 		require.Equal(t, c.want, k.fate(), c.name)
 	}
 }
@@ -126,7 +126,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add(na.Key{Len: 1, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(b[:requestSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, meta, payload, err := parseRequest(b)
+		var r request
+		meta, payload, err := r.parse(b)
 		if err != nil {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
@@ -159,7 +160,8 @@ func FuzzResponse(f *testing.F) {
 	f.Add(na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(b[:responseSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, meta, payload, err := parseResponse(b)
+		var r response
+		meta, payload, err := r.parse(b)
 		if err != nil {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
@@ -261,7 +263,8 @@ func TestUnknownBits(t *testing.T) {
 			b[2], b[16] = codec.RawID, 1
 			b = append(b, make([]byte, na.KeySize)...)
 		}
-		r, _, _, err := parseRequest(b)
+		var r request
+		_, _, err := r.parse(b)
 		require.Equal(t, flags&^(flagMore|flagOneWay|3<<roomShift) == 0, err == nil, "request flags %#x: %v", flags, err)
 		require.Equal(t, uint8(flags), r.flags|uint8(r.room)<<roomShift)
 
@@ -272,7 +275,7 @@ func TestUnknownBits(t *testing.T) {
 			b[4], b[8] = codec.RawID, 1
 			b = append(b, make([]byte, na.KeySize)...)
 		}
-		_, _, _, err = parseResponse(b)
+		_, _, err = new(response).parse(b)
 		require.Equal(t, flags&^flagMore == 0, err == nil, "response flags %#x: %v", flags, err)
 	}
 	for _, at := range []int{6, 7} {
@@ -280,7 +283,7 @@ func TestUnknownBits(t *testing.T) {
 			b := make([]byte, responseSize)
 			(&response{}).put(b)
 			b[at] = 1 << bit
-			_, _, _, err := parseResponse(b)
+			_, _, err := new(response).parse(b)
 			require.ErrorIs(t, err, na.ErrProtocol, "reserved byte %d", at)
 		}
 	}
@@ -288,13 +291,13 @@ func TestUnknownBits(t *testing.T) {
 		b := make([]byte, requestSize)
 		(&request{id: 7}).put(b)
 		b[at] = 1
-		_, _, _, err := parseRequest(b)
+		_, _, err := new(request).parse(b)
 		require.ErrorIs(t, err, na.ErrProtocol, "byte %d", at)
 	}
 	for fate := 3; fate < 256; fate++ {
 		b := make([]byte, responseSize)
 		(&response{fate: na.Fate(fate)}).put(b)
-		_, _, _, err := parseResponse(b)
+		_, _, err := new(response).parse(b)
 		require.ErrorIs(t, err, na.ErrProtocol, "fate %d", fate)
 	}
 }

@@ -122,7 +122,7 @@ func checkMeta(b []byte) error {
 
 // fits reports whether m leaves room for what else a message of a context has to carry.
 func (c *Context) fits(m Meta) error {
-	if limit := min(c.nctx.Limits().MaxUnexpected, c.nctx.Limits().MaxExpected) / 2; len(m.b) > limit {
+	if limit := min(c.limits.MaxUnexpected, c.limits.MaxExpected) / 2; len(m.b) > limit {
 		return fmt.Errorf("hg: metadata: %d bytes, na.Config.Eager leaves room for %d: %w", len(m.b), limit, ErrOverflow)
 	}
 	return nil

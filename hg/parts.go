@@ -65,12 +65,13 @@ func (k *call) message(r na.Result) []byte {
 
 // understand reads the response, and fetches its body if that is still at the target.
 func (k *call) understand(b []byte, from na.Addr) {
-	resp, meta, payload, err := parseResponse(b)
+	resp := &k.answer
+	meta, payload, err := resp.parse(b)
 	if err != nil {
 		k.failure = err
 		return
 	}
-	k.answer, k.meta, k.understood = resp, meta, true
+	k.meta, k.understood = meta, true
 	if resp.flags&flagMore == 0 {
 		if limit := k.h.ctx.class.cfg.MaxOutput; int64(len(payload)) > limit && resp.code == na.OK {
 			k.failure = na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", len(payload), limit))

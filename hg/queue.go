@@ -33,8 +33,8 @@ func (q *queue) len() int { return int(q.n.Load()) }
 
 func (q *queue) push(t *task) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.append(t)
+	q.mu.Unlock()
 }
 
 // pushFunc is push for a function, in a task that is used again.
@@ -71,23 +71,26 @@ func (q *queue) pop() (fn func(data any), data any) {
 		return nil, nil
 	}
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	t := q.head
-	if t == nil {
-		return nil, nil
-	}
-	if q.head = t.next; q.head == nil {
-		q.tail = nil
-	}
-	t.next = nil
-	q.n.Add(-1)
-	fn, data = t.fn, t.data
-	if t.lent {
-		t.data = nil
-		if q.spares < maxSpareTasks {
-			t.next, q.spare = q.spare, t
-			q.spares++
+	if t := q.head; t != nil {
+		if q.head = t.next; q.head == nil {
+			q.tail = nil
+		}
+		t.next = nil
+		q.n.Add(-1)
+		fn, data = t.fn, t.data
+		if t.lent {
+			q.giveBack(t)
 		}
 	}
+	q.mu.Unlock()
 	return fn, data
+}
+
+// giveBack keeps a lent task for another function. Locked.
+func (q *queue) giveBack(t *task) {
+	t.data = nil
+	if q.spares < maxSpareTasks {
+		t.next, q.spare = q.spare, t
+		q.spares++
+	}
 }

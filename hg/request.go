@@ -19,7 +19,8 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 		c.closed()
 		return
 	}
-	req, meta, payload, err := parseRequest(r.Envelope.Data)
+	var req request
+	meta, payload, err := req.parse(r.Envelope.Data)
 	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
 	s.most = na.RoomBytes(req.room)
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec

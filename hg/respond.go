@@ -48,7 +48,15 @@ func (r Incoming) Respond(out any, cb RespondFunc) error {
 
 // RespondRaw is Respond for output that is bytes already. They may be the input.
 func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
-	return r.respond(response{fate: na.Ran}, cb, func(b []byte, _ *RPC) ([]byte, uint8, error) { return append(b, out...), rawID, nil })
+	if len(out) > maxKept { // not copied with the lock held
+		return r.respond(response{fate: na.Ran}, cb, func(b []byte, _ *RPC) ([]byte, uint8, error) { return append(b, out...), rawID, nil })
+	}
+	s, ok := r.enter()
+	if !ok {
+		return ended("respond")
+	}
+	b := s.room()
+	return s.respond(response{fate: na.Ran, codec: rawID}, cb, append(b, out...), len(b), nil)
 }
 
 // RespondError answers with err, as a handler does that returns it: the origin's callback gets a *RemoteError with the
@@ -74,7 +82,7 @@ func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
 }
 
 // textRoom returns how much of an error fits behind what is in b.
-func (s *service) textRoom(b []byte) int { return s.ctx.nctx.Limits().MaxExpected - len(b) - 2 }
+func (s *service) textRoom(b []byte) int { return s.ctx.limits.MaxExpected - len(b) - 2 }
 
 // encodeDetail encodes what goes with an error. What cannot go is logged.
 func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
@@ -115,6 +123,12 @@ func (r Incoming) respond(resp response, cb RespondFunc, encode func([]byte, *RP
 	if s, ok = r.enter(); !ok {
 		return ended("respond")
 	}
+	resp.codec = id
+	return s.respond(resp, cb, b, head, err)
+}
+
+// respond answers with what is in b behind the first head bytes, unless making it has failed. Locked, and unlocks.
+func (s *service) respond(resp response, cb RespondFunc, b []byte, head int, err error) error {
 	defer s.unlock()
 	defer s.note(s.found(evRespond))
 	switch {
@@ -125,7 +139,6 @@ func (r Incoming) respond(resp response, cb RespondFunc, encode func([]byte, *RP
 	case s.runs.Load() == nil:
 		return s.notRun("respond")
 	case err == nil:
-		resp.codec = id
 		s.out, s.head = b, head
 		err = s.transmit(resp, cb)
 	}
@@ -162,7 +175,7 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	resp.put(s.out)
 	msg := s.out
 	switch {
-	case len(msg) <= nctx.Limits().MaxExpected:
+	case len(msg) <= s.ctx.limits.MaxExpected:
 	case len(msg) <= s.most:
 		s.ctx.bodies.inline.Add(1)
 	default:
@@ -225,7 +238,8 @@ func (s *service) resend() (err error) {
 
 // shortened leaves of an error response what any peer takes.
 func shortened(msg []byte) []byte {
-	resp, _, payload, _ := parseResponse(msg)
+	var resp response
+	_, payload, _ := resp.parse(msg)
 	text := resp.remote(payload, nil).Text
 	b := appendFailure(msg[:responseSize], text[:min(len(text), minMessage-responseSize-2)], nil)
 	resp.codec, resp.meta, resp.size = rawID, 0, uint64(len(b)-responseSize)

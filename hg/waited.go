@@ -56,7 +56,10 @@ func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uin
 	if err != nil {
 		return false, &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
-	if err := h.forward(in, head, codec, left, true, nil); err != nil {
+	h.mu.Lock()
+	err = h.forward(in, head, codec, left, true, nil)
+	h.mu.Unlock()
+	if err != nil {
 		return false, endedBy(ctx, err)
 	}
 	settled := false

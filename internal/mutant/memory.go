@@ -22,7 +22,7 @@ var memory = []Mutant{
 		[]Catcher{{"plugins/internal/engine", "TestIDTableOracle", `a late answer meets a dead generation`}}},
 	{"receive-stays", "a canceled receive stays in the table", "I4, F38",
 		[]Edit{{operation, "e.finish(o, r)\n\tif moving != 0", `if planted() && o.kind == kindRecvExpected {
-			defer func(tag na.Tag) { l.match[tag] = o }(o.tag)
+			defer func(tag na.Tag) { l.match.add(&op{tag: tag}) }(o.tag)
 		}; $`}},
 		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive of this peer and tag is posted already`}}},
 	{"envelope-early", "the room of a message is used again before its bytes are read", "I3",
