@@ -43,7 +43,7 @@ func runCall(args []string, out io.Writer) error {
 	if err != nil && !*raw {
 		return usageError{err.Error()}
 	}
-	c, err := dial(&n, fs.Arg(0), *timeout, nil)
+	c, err := dial(&n, fs.Arg(0))
 	if err != nil {
 		return err
 	}

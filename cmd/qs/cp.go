@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 )
 
 const cpUsage = `cp [flags] SRC ADDR/PATH
@@ -53,23 +53,23 @@ var errInterrupted = errors.New("interrupted")
 func runCp(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet(cpUsage, flag.ContinueOnError)
 	var n network
-	var opts copyOptions
+	var opts files.Options
 	n.peerFlags(fs)
 	timeout := fs.Duration("timeout", time.Minute, "`time` to wait for the answer to one request")
-	fs.Int64Var(&opts.piece, "piece", 4<<20, "`bytes` that are asked for and verified at a time")
-	fs.IntVar(&opts.window, "window", 8, "`pieces` under way at a time")
-	fs.BoolVar(&opts.sha, "sha256", false, "compare SHA-256 checksums, too")
-	fs.BoolVar(&opts.anew, "anew", false, "copy all, and from the beginning, whatever is there")
-	fs.BoolVar(&opts.sync, "sync", false, "wait until each file is on the disk before it gets its name")
+	fs.Int64Var(&opts.Piece, "piece", 4<<20, "`bytes` that are asked for and verified at a time")
+	fs.IntVar(&opts.Window, "window", 8, "`pieces` under way at a time")
+	fs.BoolVar(&opts.SHA256, "sha256", false, "compare SHA-256 checksums, too")
+	fs.BoolVar(&opts.Anew, "anew", false, "copy all, and from the beginning, whatever is there")
+	fs.BoolVar(&opts.Sync, "sync", false, "wait until each file is on the disk before it gets its name")
 	asJSON := fs.Bool("json", false, "print one JSON object at the end")
 	if err := parse(fs, args, 2, 2); err != nil {
 		return err
 	}
 	switch {
-	case opts.piece < 4<<10 || opts.piece > maxPiece:
-		return usageError{fmt.Sprintf("-piece is %d, want %d to %d bytes", opts.piece, 4<<10, maxPiece)}
-	case opts.window < 1 || opts.window > maxQueued:
-		return usageError{fmt.Sprintf("-window is %d, want 1 to %d", opts.window, maxQueued)}
+	case opts.Piece < 4<<10 || opts.Piece > files.MaxPiece:
+		return usageError{fmt.Sprintf("-piece is %d, want %d to %d bytes", opts.Piece, 4<<10, files.MaxPiece)}
+	case opts.Window < 1 || opts.Window > files.MaxWindow:
+		return usageError{fmt.Sprintf("-window is %d, want 1 to %d", opts.Window, files.MaxWindow)}
 	case *timeout <= 0:
 		return usageError{"-timeout is not positive"}
 	}
@@ -84,6 +84,15 @@ func runCp(args []string, out io.Writer) error {
 	if (from.addr == "") == (to.addr == "") {
 		return usageError{"one of SRC and DST is tcp://HOST:PORT/PATH, the other a path of this machine"}
 	}
+	opts.Upload, opts.Into = to.addr != "", to.into
+	here, there := to, from
+	if opts.Upload {
+		here, there = from, to
+	}
+	if opts.Folder, opts.Local, err = here.resolve(opts.Upload); err != nil {
+		return err
+	}
+	opts.Remote = there.path
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals := make(chan os.Signal, 1)
@@ -98,10 +107,28 @@ func runCp(args []string, out io.Writer) error {
 		case <-ctx.Done():
 		}
 	}()
-	r, err := copyPlace(ctx, &n, *timeout, opts, from, to, *asJSON)
+	begun := time.Now()
+	c, err := files.NewCopier(ctx, opts, func() (*files.Client, error) {
+		cfg, err := n.config()
+		if err != nil {
+			return nil, err
+		}
+		return files.Dial(there.addr, cfg, *timeout)
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("copy %v: %w", from, err)
 	}
+	defer c.Close()
+	show := newProgress(os.Stderr, c.Bytes(), *asJSON)
+	for _, s := range c.Skipped() {
+		show.Note(s + " is neither a file nor a directory: left out")
+	}
+	err = c.Run(ctx, show)
+	show.close()
+	if err != nil {
+		return fmt.Errorf("copy %w%s", err, cpAdvice(err))
+	}
+	r := newCopyResult(c, time.Since(begun))
 	if *asJSON {
 		return json.NewEncoder(out).Encode(r)
 	}
@@ -109,66 +136,20 @@ func runCp(args []string, out io.Writer) error {
 	return nil
 }
 
-// copyPlace connects, looks at what there is to do, and does it.
-func copyPlace(ctx context.Context, n *network, timeout time.Duration, opts copyOptions, from, to place, quiet bool) (*copyResult, error) {
-	begun := time.Now()
-	upload := to.addr != ""
-	here, there := to, from
-	if upload {
-		here, there = from, to
-	}
-	folder, name, err := here.resolve(upload)
-	if err != nil {
-		return nil, err
-	}
-	local, err := openDisk(folder)
-	if err != nil {
-		return nil, err
-	}
-	defer local.close()
-	client, err := dial(n, there.addr, timeout, fileRPCs)
-	if err != nil {
-		return nil, err
-	}
-	defer client.close()
-
-	var p *plan
-	var dst store = local
-	if upload {
-		dst = remote{client}
-		p, err = makePlan(ctx, local, dst, name, to.path, to.into)
-	} else {
-		p, err = makePlan(ctx, remote{client}, dst, from.path, name, to.into)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("copy %v: %w", from, err)
-	}
-	show := newProgress(os.Stderr, p.bytes, quiet)
-	for _, s := range p.skipped {
-		show.note(s + " is neither a file nor a directory: left out")
-	}
-	c := &copier{c: client, local: local, upload: upload, opts: opts, show: show}
-	err = c.run(ctx, p, dst)
-	show.close()
-	if err != nil {
-		return nil, fmt.Errorf("copy %w%s", err, c.advice(err))
-	}
+func newCopyResult(c *files.Copier, took time.Duration) *copyResult {
+	did := c.Counts()
 	r := &copyResult{
-		Bytes: c.counts.bytes, Files: c.counts.files, Same: c.counts.same, Skipped: len(p.skipped), Resumed: c.counts.resumed,
-		Seconds: time.Since(begun).Seconds(),
+		Bytes: did.Bytes, Files: did.Files, Same: did.Same, Skipped: len(c.Skipped()), Resumed: did.Resumed, Checksum: did.Sum,
+		Seconds: took.Seconds(),
 	}
 	r.Rate = float64(r.Bytes) / (1 << 20) / r.Seconds
-	if len(p.files) == 1 {
-		r.Checksum = c.counts.sum
-	}
-	return r, nil
+	return r
 }
 
-// advice says what the user can do, when it is not in the error.
-func (c *copier) advice(err error) string {
-	switch codeOf(err) {
-	case na.ErrPermission, na.ErrInvalid, na.ErrExists, na.ErrNoEntry:
-		return "" // running it again would not help
+// cpAdvice says what the user can do, when it is not in the error.
+func cpAdvice(err error) string {
+	if files.Final(err) {
+		return ""
 	}
 	return "; what has arrived is kept: the same command resumes"
 }

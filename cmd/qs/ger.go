@@ -8,7 +8,9 @@ import (
 	"io"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -111,7 +113,7 @@ func (g *guarantee) print(out io.Writer) {
 
 // askGer asks a program for its gauges.
 func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
-	client, err := dial(n, addr, 10*time.Second, []string{hg.GaugesRPC})
+	client, err := dial(n, addr)
 	if err != nil {
 		return err
 	}
@@ -130,8 +132,14 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 }
 
 func (c *client) gauges(ctx context.Context) (all []hg.Gauges, err error) {
-	if err := c.call(ctx, hg.GaugesRPC, nil, &all); err != nil {
-		return nil, fmt.Errorf("%w (a program tells its gauges if it has called hg.Class.ServeGauges)", err)
+	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	b, err := c.callRaw(ctx, hg.GaugesRPC, nil)
+	if err == nil {
+		err = codec.Msgpack.Decode(b, &all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w (a program tells its gauges if it has called hg.Class.ServeGauges)", files.Explain(c.peer, err))
 	}
 	return all, nil
 }

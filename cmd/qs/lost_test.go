@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
 // busyTime returns the time that a process has computed, where the system tells; ticks are 10 ms.
@@ -59,12 +57,12 @@ const allowance = 2 * time.Second
 // waitForLoad waits until somebody has a session with s and sends requests, and s computes because of them.
 func (s *server) waitForLoad() {
 	s.t.Helper()
-	c, err := dial(&network{timeout: patience}, s.addr, patience, []string{hg.GaugesRPC})
+	c, err := dial(&network{timeout: patience}, s.addr)
 	require.NoError(s.t, err)
 	defer c.close()
 	soon(s.t, "requests", func() bool {
-		var all []hg.Gauges
-		if err := c.call(s.t.Context(), hg.GaugesRPC, nil, &all); err != nil {
+		all, err := c.gauges(s.t.Context())
+		if err != nil {
 			return false
 		}
 		asking := 0

@@ -19,16 +19,14 @@
 //
 //	perf    perf.go, internal/bench: calls.go, bulk.go, target.go, ladder.go, mixed.go, idle.go, floor_*.go
 //	ping    ping.go, pingstats.go
-//	cp      cp.go, place.go, plan.go, then at the origin copier.go with send.go and receive.go, progress.go, remote.go
-//	serve   serve.go with debug.go, then for cp files.go, transfers.go, transfer.go with move.go and overlap.go
-//	both    protocol.go, client.go; disk.go with nonblock_*.go, source.go with populate_*.go, part.go with reserve_*.go and
-//	        lock_*.go, journal.go, sums.go, buffers.go
+//	cp      cp.go, place.go, progress.go, internal/files
+//	serve   serve.go with debug.go; internal/files for cp, internal/bench for perf
 //	rpcs, call, top   call.go with rpcs.go and json.go; top.go
 //	ger     ger.go
 //	soak    soak.go, internal/soak: load.go (origin), target.go, faults.go and relay.go, ledger.go (audit)
 //	run     run.go with group_*.go; rendezvous.go
 //	info    info*.go
-//	all     network.go and tls.go (flags), internal/self (this program again)
+//	all     network.go and tls.go (flags), client.go, internal/self (this program again)
 package main
 
 import (

@@ -54,7 +54,7 @@ func (n *network) args() []string {
 // maxReserved bounds what is set aside for messages of peers: a MiB each, so there is room for some 250.
 const maxReserved = 256 << 20
 
-// config is that of every class of this program: bodies are bytes, and many requests may be outstanding.
+// config is that of every class of this program: bodies are bytes unless a method says otherwise, and many requests may be outstanding.
 func (n *network) config() (hg.Config, error) {
 	plugins, err := n.secrets.plugins()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -200,7 +201,7 @@ func (p *pinger) lost(err error) error {
 	p.stats.Lost = p.stats.Sent - p.stats.Answered
 	switch {
 	case errors.Is(err, na.ErrUnreachable):
-		return unreachable(p.peer, err)
+		return files.Explain(p.peer, err)
 	case errors.Is(err, na.ErrPeerLost):
 		return fmt.Errorf("%s was lost: %w", p.peer, err)
 	}

@@ -43,25 +43,25 @@ func newProgress(out *os.File, total int64, quiet bool) *progress {
 	return p
 }
 
-// file names the file that is copied now.
-func (p *progress) file(name string) {
+// File names the file that is copied now.
+func (p *progress) File(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.name = name
 }
 
-// add counts bytes that were moved.
-func (p *progress) add(n int64) {
+// Add counts bytes that were moved.
+func (p *progress) Add(n int64) {
 	p.step(&p.moved, n)
 }
 
-// skip counts bytes that need not be moved.
-func (p *progress) skip(n int64) {
+// Skip counts bytes that need not be moved.
+func (p *progress) Skip(n int64) {
 	p.step(&p.skipped, n)
 }
 
-// grow says that there is more to do than it seemed.
-func (p *progress) grow(n int64) {
+// Grow says that there is more to do than it seemed.
+func (p *progress) Grow(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total += n
@@ -100,8 +100,8 @@ func (p *progress) text(now time.Time) string {
 	return fmt.Sprintf("%3d %%  %s of %s, %s/s, %s left  %s", percent, bytesText(done), bytesText(p.total), bytesText(int64(rate)), left, p.name)
 }
 
-// note says something that the user should know.
-func (p *progress) note(text string) {
+// Note says something that the user should know.
+func (p *progress) Note(text string) {
 	if p.bars != nil {
 		_, _ = fmt.Fprintln(p.bars, text)
 		return

@@ -25,16 +25,16 @@ func TestPlainProgress(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgress(out, 100<<20, false)
-		p.file("a")
-		p.skip(50 << 20) // that was there already does not make it look fast
+		p.File("a")
+		p.Skip(50 << 20) // that was there already does not make it look fast
 		for range 8 {
 			pause(300 * time.Millisecond)
-			p.add(3 << 20)
+			p.Add(3 << 20)
 		}
-		p.file("b")
+		p.File("b")
 		pause(3 * time.Minute)
-		p.add(1 << 20)
-		p.note("something")
+		p.Add(1 << 20)
+		p.Note("something")
 		p.close()
 	})
 	require.Equal(t, []string{
@@ -46,8 +46,8 @@ func TestPlainProgress(t *testing.T) {
 
 	p := newProgress(out, 100, true)
 	p.told = p.told.Add(-time.Hour)
-	p.add(50)
-	p.note("something")
+	p.Add(50)
+	p.Note("something")
 	p.close()
 	require.Equal(t, []string{"something"}, lines(), "a quiet one says what matters")
 }

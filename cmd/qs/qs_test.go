@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
@@ -51,11 +52,11 @@ func stall(bytes, file string) {
 		panic(err)
 	}
 	interrupted = func() { _ = os.Remove(file) }
-	verified = func(at int64) {
+	files.Verified = func(at int64) {
 		if at < limit {
 			return
 		}
-		verified = func(int64) {}
+		files.Verified = func(int64) {}
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			panic(err)
 		}

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -91,11 +92,7 @@ func (b *broken) requireResumed(args ...string) {
 	}
 }
 
-func sumOf(b []byte) string {
-	s := newSums(false)
-	s.add(b)
-	return s.String()
-}
+func sumOf(b []byte) string { return fmt.Sprintf("crc32c:%08x", crc32.Checksum(b, castagnoli)) }
 
 func eachDirection(t *testing.T, test func(t *testing.T, download bool)) {
 	t.Run("up", func(t *testing.T) { test(t, false) })
@@ -239,7 +236,7 @@ func TestDamagedPart(t *testing.T) {
 				b.origin.wait(-1)
 				b.server.kill()
 				b.restart()
-				part, err := os.OpenFile(b.dst+partSuffix, os.O_WRONLY, 0)
+				part, err := os.OpenFile(b.dst+".qs-part", os.O_WRONLY, 0)
 				require.NoError(t, err)
 				require.NoError(t, damage(part))
 				require.NoError(t, part.Close())
@@ -289,4 +286,17 @@ func TestSourceChangesMeanwhile(t *testing.T) {
 		r, _ := b.resume()
 		require.Zero(t, r.Resumed)
 	})
+}
+
+// TestBackslash: a name may have a \\ in it where that separates nothing.
+func TestBackslash(t *testing.T) {
+	s := serveFiles(t, "")
+	writeFile(t, filepath.Join(s.root, "d", `a\b`), noise(10))
+	back := filepath.Join(t.TempDir(), "back")
+	run(t, 0, cp(s.addr+"/d", back)...)
+	requireNames(t, back, `a\b`)
+	requireFile(t, filepath.Join(s.root, "d", `a\b`), filepath.Join(back, `a\b`))
+	require.NoError(t, os.RemoveAll(filepath.Join(s.root, "d")))
+	run(t, 0, cp(back, s.addr+"/d")...)
+	requireNames(t, filepath.Join(s.root, "d"), `a\b`)
 }

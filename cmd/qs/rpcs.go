@@ -27,7 +27,7 @@ func runRPCs(args []string, out io.Writer) error {
 	if err := parse(fs, args, 1, 1); err != nil {
 		return err
 	}
-	c, err := dial(&n, fs.Arg(0), *timeout, nil)
+	c, err := dial(&n, fs.Arg(0))
 	if err != nil {
 		return err
 	}

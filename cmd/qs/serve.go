@@ -11,6 +11,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/debug"
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -50,62 +51,63 @@ func runServe(args []string, out io.Writer) error {
 	if *debugAddr != "" {
 		cfg.Observe = page.Observe
 	}
-	files := &files{write: *write}
-	if *root != "" {
-		if files.disk, err = openDisk(*root); err != nil {
-			return fmt.Errorf("the folder of -root cannot be opened: %w", err)
-		}
-	}
+	typed := n.handlers == "typed" || *root != ""
 	switch n.handlers {
-	case "inline":
+	case "inline", "typed":
 	case "dispatch":
-		w := bench.NewWorkers()
-		defer w.End()
-		cfg.Dispatch = w.Dispatch
-	case "typed":
+		if !typed {
+			w := bench.NewWorkers()
+			defer w.End()
+			cfg.Dispatch = w.Dispatch
+		}
 	default:
 		return usageError{fmt.Sprintf("-handlers is %q, want inline, dispatch or typed", n.handlers)}
 	}
-	var (
-		class *hg.Class
-		node  *quicksilver.Node // with typed handlers
-	)
-	if n.handlers == "typed" {
-		if node, err = quicksilver.Open(addr, quicksilver.Config{HG: cfg}); err == nil {
-			defer node.Close()
-			class = node.HG().Class()
-			bench.TypedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
+	var class *hg.Class
+	var run func() error
+	if typed {
+		node, err := quicksilver.Open(addr, quicksilver.Config{HG: cfg})
+		if err != nil {
+			return err
 		}
+		defer node.Close()
+		bench.TypedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
+		if *root != "" {
+			served, err := files.Serve(node, *root, *write)
+			if err != nil {
+				return err
+			}
+			defer served.Close()
+		}
+		class, run = node.HG().Class(), func() error { return node.Serve(context.Background()) }
 	} else {
-		class, err = hg.Open(addr, cfg)
+		if class, err = hg.Open(addr, cfg); err != nil {
+			return err
+		}
+		hctx, err := class.NewContext()
+		if err != nil {
+			return err
+		}
+		run = func() error {
+			for hctx.Progress(-1) == nil {
+				hctx.Trigger(0)
+			}
+			return nil
+		}
 	}
-	if err != nil {
-		return err
-	}
-	if err := bench.Register(class); err != nil {
-		return err
-	}
-	if err := files.register(class); err != nil {
+	if err := bench.Register(class, n.handlers == "inline"); err != nil {
 		return err
 	}
 	if err := class.ServeGauges(); err != nil {
 		return err
 	}
-	var hctx *hg.Context
-	if node != nil {
-		hctx = node.HG()
-	} else if hctx, err = class.NewContext(); err != nil {
-		return err
-	}
-	files.attach(hctx)
-	defer files.close()
 	stopProfile, err := n.startProfile()
 	if err != nil {
 		return err
 	}
 	defer stopProfile()
 	bench.Burden(n.busy)
-	fmt.Fprintln(out, self.Ready+hctx.Self().String())
+	fmt.Fprintln(out, self.Ready+class.Addr().String())
 	if *debugAddr != "" {
 		page.Show(class)
 		page.Publish("quicksilver")
@@ -125,16 +127,9 @@ func runServe(args []string, out io.Writer) error {
 			cancel()
 		}()
 	}
-	if node != nil {
-		defer context.AfterFunc(ctx, interrupted)()
-		return node.Serve(ctx)
-	}
 	defer context.AfterFunc(ctx, func() {
 		_ = class.Close()
 		interrupted()
 	})()
-	for hctx.Progress(-1) == nil {
-		hctx.Trigger(0)
-	}
-	return nil
+	return run()
 }

@@ -55,8 +55,8 @@ func TestProgressBarIsNotWaitedFor(t *testing.T) {
 	screen, terminal := openTerminal(t)
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
 	for name, count := range map[string]func(p *progress){
-		"add":  func(p *progress) { p.add(1) },
-		"skip": func(p *progress) { p.skip(1) },
+		"add":  func(p *progress) { p.Add(1) },
+		"skip": func(p *progress) { p.Skip(1) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newProgress(terminal, 2, false)
@@ -85,7 +85,7 @@ func TestProgressBarEndsAfterItsLastLine(t *testing.T) {
 	go func() { _, _ = io.Copy(io.Discard, screen) }()
 	synctest.Test(t, func(t *testing.T) {
 		p := newProgress(terminal, 2, false)
-		p.add(2)
+		p.Add(2)
 		pause(time.Second)
 		p.close()
 	})

@@ -37,7 +37,7 @@ func runTop(args []string, out io.Writer) error {
 	if *interval <= 0 || *count < 0 {
 		return usageError{"-interval is not positive, or -n negative"}
 	}
-	c, err := dial(&n, fs.Arg(0), 10*time.Second, []string{hg.GaugesRPC})
+	c, err := dial(&n, fs.Arg(0))
 	if err != nil {
 		return err
 	}

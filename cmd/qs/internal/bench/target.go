@@ -78,13 +78,14 @@ type moves struct {
 	check bool // the one there is checks what arrives
 }
 
-// Register has class be a target.
-func Register(class *hg.Class) error {
+// Register has class be a target, whose handlers run inline, or else where hg.Config.Dispatch has them run.
+func Register(class *hg.Class, inline bool) (err error) {
 	m := &moves{}
-	_, err := class.Register(rpcEcho, echo)
-	_, err2 := class.Register(rpcTake, take)
-	_, err3 := class.Register(rpcMove, m.serve)
-	return errors.Join(err, err2, err3)
+	for name, handler := range map[string]hg.Handler{rpcEcho: echo, rpcTake: take, rpcMove: m.serve} {
+		_, failed := class.RegisterRPC(hg.RPC{Name: name, Handler: handler, Inline: inline})
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 func take(h hg.Incoming) error {

@@ -1,0 +1,89 @@
+package files
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A buffer is memory that transfers can use, for one piece after the other: it is registered once.
+type buffer struct {
+	mem []byte
+	h   *bulk.Handle
+}
+
+func newBuffer(hctx *hg.Context, access bulk.Access, size int64) (*buffer, error) {
+	b := &buffer{mem: make([]byte, size)}
+	var err error
+	b.h, err = bulk.Create(hctx, bulk.Options{Access: access, Eager: -1}, b.mem)
+	return b, err
+}
+
+func (b *buffer) close() { _ = b.h.Close() }
+
+const (
+	// maxBuffered bounds the memory of all transfers of a target.
+	maxBuffered = 1 << 30
+	// maxSpare bounds what is kept of it for later.
+	maxSpare = 128 << 20
+)
+
+// buffers are the local sides of a target's transfers.
+type buffers struct {
+	hctx *hg.Context
+
+	mu    sync.Mutex // guards the fields below
+	spare []*buffer
+	bytes int64 // of all buffers
+	kept  int64 // of the spare ones
+}
+
+// get returns a buffer of at least size bytes.
+func (p *buffers) get(size int64) (*buffer, error) {
+	size = max(64<<10, int64(1)<<bits.Len64(uint64(size-1)))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, b := range slices.Backward(p.spare) { // the last one used may still be in the processor's cache
+		if int64(len(b.mem)) == size {
+			p.spare = append(p.spare[:i], p.spare[i+1:]...)
+			p.kept -= size
+			return b, nil
+		}
+	}
+	for p.bytes+size > maxBuffered && len(p.spare) > 0 {
+		p.forget(p.spare[0])
+		p.kept -= int64(len(p.spare[0].mem))
+		p.spare = p.spare[1:]
+	}
+	if p.bytes+size > maxBuffered {
+		return nil, fmt.Errorf("the target's %d MiB of buffers are in use by other transfers; try again when they have ended: %w",
+			maxBuffered>>20, na.ErrAgain)
+	}
+	b, err := newBuffer(p.hctx, bulk.LocalOnly, size)
+	if err == nil {
+		p.bytes += size
+	}
+	return b, err
+}
+
+func (p *buffers) put(b *buffer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if size := int64(len(b.mem)); p.kept+size <= maxSpare {
+		p.kept += size
+		p.spare = append(p.spare, b)
+		return
+	}
+	p.forget(b)
+}
+
+// forget gives a buffer up. Locked.
+func (p *buffers) forget(b *buffer) {
+	b.close()
+	p.bytes -= int64(len(b.mem))
+}

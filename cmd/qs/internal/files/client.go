@@ -1,0 +1,127 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Client is the origin's side of one target. A goroutine of its own drives the node, so that the others can wait for answers,
+// disks and each other.
+type Client struct {
+	node    *quicksilver.Node
+	to      quicksilver.Peer
+	addr    na.Addr
+	piece   hg.ID
+	timeout time.Duration
+	served  chan struct{} // closed when that goroutine has ended
+}
+
+// Dial makes a client of the target at addr, which it does not wait for. Each answer may take timeout.
+func Dial(addr string, cfg hg.Config, timeout time.Duration) (*Client, error) {
+	at, err := na.ParseAddr(addr)
+	if err != nil {
+		return nil, err
+	}
+	node, err := quicksilver.Open(at.Scheme()+"://", quicksilver.Config{HG: cfg})
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{node: node, addr: at, timeout: timeout, served: make(chan struct{})}
+	if c.piece, err = node.HG().Class().RegisterRPC(hg.RPC{Name: rpcPiece, Codec: codec.Msgpack}); err == nil {
+		c.to, err = node.Peer(context.Background(), addr)
+	}
+	if err != nil {
+		return nil, errors.Join(err, node.Close())
+	}
+	go func() {
+		defer close(c.served)
+		_ = node.Serve(context.Background())
+	}()
+	return c, nil
+}
+
+// Close ends everything that is under way and waits for that; no peer can delay it.
+func (c *Client) Close() {
+	_ = c.node.Close()
+	<-c.served
+}
+
+// late is why a call is given up that nobody answers.
+func (c *Client) late(method string) error {
+	return fmt.Errorf("%s answers no %s for %v: %w", c.addr, method, c.timeout, na.ErrTimeout)
+}
+
+// call calls m. The target is not told of the timeout: what it answers then would take the place of what this side says.
+func call[In, Out any](ctx context.Context, c *Client, m *quicksilver.Method[In, Out], in In) (Out, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer time.AfterFunc(c.timeout, func() { cancel(c.late(m.Name())) }).Stop()
+	out, err := m.Call(ctx, c.to, in)
+	switch {
+	case err == nil:
+		return out, nil
+	case ctx.Err() != nil:
+		return out, context.Cause(ctx)
+	}
+	return out, Explain(c.addr, err)
+}
+
+// A pending is an rpcPiece that has been forwarded.
+type pending struct {
+	c    *Client
+	h    *hg.Handle
+	done chan error
+}
+
+// forward asks for a piece without waiting.
+func (c *Client) forward(in *pieceRequest) (*pending, error) {
+	h, err := c.node.HG().Create(c.addr, c.piece)
+	if err != nil {
+		return nil, err
+	}
+	p := &pending{c, h, make(chan error, 1)}
+	if err := h.Forward(in, func(_ *hg.Handle, err error) { p.done <- err }); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return p, nil
+}
+
+// wait waits for the answer, and cancels the request when ctx ends or there is none in time.
+func (p *pending) wait(ctx context.Context) (out pieceReply, err error) {
+	defer func() { _ = p.h.Close() }()
+	ctx, stop := context.WithTimeoutCause(ctx, p.c.timeout, p.c.late(rpcPiece))
+	defer stop()
+	select {
+	case err = <-p.done:
+	case <-ctx.Done():
+		p.h.Cancel()
+		if err = <-p.done; err != nil {
+			return out, context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		return out, Explain(p.c.addr, err)
+	}
+	return out, p.h.Output(&out)
+}
+
+// Explain leaves of the error of a call to a qs serve what the user of a command can use.
+func Explain(peer na.Addr, err error) error {
+	remote, ok := hg.RemoteOf(err)
+	switch {
+	case errors.Is(err, hg.ErrUnreachable):
+		return fmt.Errorf("%s cannot be reached; is qs serve running there? Both need TLS (-cert, -key, -ca), or neither: %w", peer, err)
+	case ok && remote.Refused && remote.Code == hg.ErrNoEntry:
+		return fmt.Errorf("%s does not serve that; start it with qs serve of the same version, for files with -root DIR: %w", peer, err)
+	case ok:
+		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // between the two ends of qs codes mean the same
+	}
+	return err
+}

@@ -1,0 +1,225 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Copier is the origin of qs cp. Pieces go through a few buffers that peers can reach while it runs.
+//
+//	upload:   read into a buffer ─► forward rpcPiece ═ the target pulls ═► answered: the buffer is free
+//	download: forward rpcPiece ═ the target pushes into a buffer ═► answered ─► check, write, journal: the buffer is free
+type Copier struct {
+	c     *Client
+	local *disk
+	opts  Options
+	plan  *plan
+	dst   store
+	show  Progress
+	free  chan *buffer
+
+	counts Counts
+}
+
+// Options say what is copied, and how.
+type Options struct {
+	Upload bool   // from this machine to the target
+	Folder string // of this machine
+	Local  string // the name in Folder: of the source if it is an upload, else of the destination
+	Remote string // the path at the target
+	Into   bool   // the destination is a directory that the source goes into
+
+	Piece  int64 // bytes that are asked for and verified at a time
+	Window int   // pieces under way at a time
+	SHA256 bool  // compare SHA-256 checksums, too
+	Anew   bool  // copy all, and from the beginning, whatever is there
+	Sync   bool  // wait until each file is on the disk before it gets its name
+}
+
+// Counts are what has been done.
+type Counts struct {
+	Files   int    // copied
+	Same    int    // were there already
+	Bytes   int64  // moved by this run
+	Resumed int64  // of files that an earlier run had begun
+	Sum     string // of the last file
+}
+
+// A Progress is told how far it is, by several goroutines.
+type Progress interface {
+	File(name string) // that is copied now
+	Add(n int64)      // bytes that were moved
+	Skip(n int64)     // bytes that need not be moved
+	Grow(n int64)     // there is more to do than Copier.Bytes said
+	Note(text string) // what the user should know
+}
+
+// NewCopier opens the local folder and calls dial for the target, and looks at what there is to do.
+func NewCopier(ctx context.Context, opts Options, dial func() (*Client, error)) (*Copier, error) {
+	local, err := openDisk(opts.Folder)
+	if err != nil {
+		return nil, err
+	}
+	c := &Copier{local: local, opts: opts}
+	if c.c, err = dial(); err != nil {
+		local.close()
+		return nil, err
+	}
+	if opts.Upload {
+		c.dst = remote{c.c}
+		c.plan, err = makePlan(ctx, local, c.dst, opts.Local, opts.Remote, opts.Into)
+	} else {
+		c.dst = local
+		c.plan, err = makePlan(ctx, remote{c.c}, c.dst, opts.Remote, opts.Local, opts.Into)
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close ends it.
+func (c *Copier) Close() {
+	c.c.Close()
+	c.local.close()
+}
+
+// Bytes returns the size of all files.
+func (c *Copier) Bytes() int64 { return c.plan.bytes }
+
+// Skipped returns the names of what is neither a file nor a directory, and is left out.
+func (c *Copier) Skipped() []string { return c.plan.skipped }
+
+// Counts returns what Run has done.
+func (c *Copier) Counts() Counts {
+	if len(c.plan.files) != 1 {
+		c.counts.Sum = ""
+	}
+	return c.counts
+}
+
+// Run copies everything.
+func (c *Copier) Run(ctx context.Context, show Progress) error {
+	c.show = show
+	p := c.plan
+	for _, d := range p.dirs {
+		if err := c.dst.mkdir(ctx, d.to, d.stamp.Mode); err != nil {
+			return err
+		}
+	}
+	size := int64(1)
+	for _, s := range p.files {
+		size = max(size, min(s.stamp.Size, c.opts.Piece))
+	}
+	access := bulk.WriteOnly
+	if c.opts.Upload {
+		access = bulk.ReadOnly
+	}
+	c.free = make(chan *buffer, c.opts.Window)
+	for range c.opts.Window {
+		b, err := newBuffer(c.c.node.HG(), access, size)
+		if err != nil {
+			return err
+		}
+		c.free <- b
+	}
+	copyFile := c.receiveFile
+	if c.opts.Upload {
+		copyFile = c.sendFile
+	}
+	for _, s := range p.files {
+		c.show.File(s.to)
+		err := copyFile(ctx, s, c.opts.Anew)
+		if errors.Is(err, errOther) {
+			c.show.Note(s.to + ": the part that was left behind is not of this source: it begins anew")
+			err = copyFile(ctx, s, true)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.from, err)
+		}
+	}
+	return nil
+}
+
+// same counts a file that need not be copied.
+func (c *Copier) same(s step) {
+	c.counts.Same++
+	c.show.Skip(s.stamp.Size)
+}
+
+// resume counts what an earlier run has left.
+func (c *Copier) resume(at int64, note string) {
+	if note != "" {
+		c.show.Note(note)
+	}
+	if at > 0 {
+		c.counts.Resumed += at
+		c.show.Skip(at)
+	}
+}
+
+// seek has the target look at what is there already, until nothing is left.
+func (c *Copier) seek(ctx context.Context, req seekRequest, r *seekReply) (err error) {
+	for r.Left > 0 {
+		before := r.Left
+		if *r, err = call(ctx, c.c, methodSeek, req); err != nil {
+			return err
+		}
+		if r.Left >= before {
+			return fmt.Errorf("%s has %d bytes to look at, before %d: %w", c.c.addr, r.Left, before, na.ErrProtocol)
+		}
+	}
+	return nil
+}
+
+// copied counts a file that is complete.
+func (c *Copier) copied(sum string) {
+	c.counts.Files++
+	c.counts.Sum = sum
+}
+
+// A piece is on its way between a buffer and the target.
+type piece struct {
+	call *pending
+	buf  *buffer
+	size int64
+}
+
+// nextPiece waits for a buffer.
+func (c *Copier) nextPiece(ctx context.Context, left int64) (*piece, error) {
+	if left == 0 {
+		return nil, io.EOF
+	}
+	select {
+	case b := <-c.free:
+		return &piece{buf: b, size: min(left, c.opts.Piece)}, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (c *Copier) pieceDone(p *piece) {
+	c.free <- p.buf
+	c.counts.Bytes += p.size
+	c.show.Add(p.size)
+}
+
+// farewell bounds how long a target is told that a transfer is broken off.
+const farewell = 500 * time.Millisecond
+
+// breakOff tells the target not to wait for more pieces, so that it lets its file go now. It need not hear it.
+func (c *Copier) breakOff(id uint64, why error) {
+	if errors.Is(why, na.ErrPeerLost) || errors.Is(why, na.ErrUnreachable) {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), farewell)
+	defer stop()
+	_, _ = call(ctx, c.c, methodClose, closeRequest{ID: id})
+}

@@ -1,0 +1,131 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A store is a tree of files: on a disk of this machine, or a target's.
+type store interface {
+	// stat tells what path leads to; a missing one is no error.
+	stat(ctx context.Context, path string) (entry, error)
+	// list returns some entries of a directory, sorted by name, beginning behind after; none when that was the last.
+	list(ctx context.Context, dir, after string) ([]entry, error)
+	// mkdir makes a directory and those above it, unless they are there.
+	mkdir(ctx context.Context, path string, mode uint32) error
+}
+
+// A disk is the files below a folder. os.Root keeps every path inside: neither "..", nor an absolute path, nor a
+// symbolic link leads out.
+type disk struct{ root *os.Root }
+
+var _ store = (*disk)(nil)
+
+func openDisk(folder string) (*disk, error) {
+	root, err := os.OpenRoot(folder)
+	return &disk{root}, err
+}
+
+func (d *disk) close() { _ = d.root.Close() }
+
+// inside returns the form of a path that os.Root takes. It says in words what os.Root would refuse, links excepted.
+func inside(p string) (string, error) {
+	clean := path.Clean(p)
+	if strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(clean)) {
+		return "", fmt.Errorf("%q leads out of the root; name a path below it, without / in front: %w", p, na.ErrPermission)
+	}
+	return clean, nil
+}
+
+// open opens a file for reading, and nothing else: to open a pipe may last for ever.
+func (d *disk) open(name string) (*os.File, fs.FileInfo, error) {
+	f, err := d.root.OpenFile(name, os.O_RDONLY|nonBlock, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a file: %w", name, na.ErrInvalid)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
+
+func (d *disk) stat(_ context.Context, p string) (entry, error) {
+	p, err := inside(p)
+	if err != nil {
+		return entry{}, err
+	}
+	info, err := d.root.Stat(p)
+	if errors.Is(err, fs.ErrNotExist) {
+		return entry{Name: p}, nil
+	}
+	if err != nil {
+		return entry{}, err
+	}
+	return entry{p, kindOf(info.Mode()), stampOf(info)}, nil
+}
+
+func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
+	dir, err := inside(dir)
+	if err != nil {
+		return nil, err
+	}
+	f, err := d.root.OpenFile(dir, os.O_RDONLY|nonBlock, 0) // it may be a pipe
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	from, found := slices.BinarySearch(names, after)
+	if found {
+		from++
+	}
+	var entries []entry
+	for _, name := range names[from:] {
+		if len(entries) == listMax {
+			break
+		}
+		info, err := d.root.Lstat(path.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was removed at this moment
+		}
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, entry{name, kindOf(info.Mode()), stampOf(info)})
+	}
+	return entries, nil
+}
+
+func (d *disk) mkdir(_ context.Context, p string, mode uint32) error {
+	p, err := inside(p)
+	if err != nil {
+		return err
+	}
+	switch info, err := d.root.Stat(p); {
+	case err == nil && info.IsDir():
+		return nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := d.root.MkdirAll(path.Dir(p), 0o777); err != nil {
+		return err
+	}
+	return d.root.Mkdir(p, fs.FileMode(mode)&fs.ModePerm|0o700) // the owner must be able to put files in
+}

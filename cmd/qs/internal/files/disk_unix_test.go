@@ -1,0 +1,28 @@
+//go:build unix
+
+package files
+
+import (
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// TestPipes: a pipe below the root, which nobody writes to, is not waited for.
+func TestPipes(t *testing.T) {
+	d, dir := newDisk(t)
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
+	_, err := d.openSource("pipe", false)
+	require.ErrorIs(t, err, na.ErrInvalid)
+	_, err = d.list(t.Context(), "pipe", "")
+	require.ErrorIs(t, err, syscall.ENOTDIR)
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "f.qs-part.journal"), 0o600))
+	p, err := d.openPart("f", stamp{Size: 1}, false, false)
+	require.NoError(t, err)
+	p.close()
+	requireNames(t, dir, "pipe")
+}

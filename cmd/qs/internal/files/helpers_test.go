@@ -1,0 +1,86 @@
+package files
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const (
+	testPiece = 64 << 10
+	// patience bounds what has to happen at some time.
+	patience = 30 * time.Second
+)
+
+// noise returns n bytes that depend on n.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
+	return b
+}
+
+func writeFile(t *testing.T, name string, data []byte) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
+	require.NoError(t, os.WriteFile(name, data, 0o640))
+}
+
+// requireNames wants these files in a folder, and no parts or journals.
+func requireNames(t *testing.T, folder string, want ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	require.Equal(t, want, got)
+}
+
+// target opens a node that serves what register registers until the test ends, and returns its address.
+func target(t *testing.T, register func(n *quicksilver.Node)) string {
+	t.Helper()
+	n, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+	require.NoError(t, err)
+	register(n)
+	ended := make(chan error, 1)
+	go func() { ended <- n.Serve(context.Background()) }()
+	t.Cleanup(func() {
+		require.NoError(t, n.Close())
+		require.NoError(t, <-ended)
+	})
+	return n.Addr().String()
+}
+
+// serveFiles serves an empty folder that may be written to.
+func serveFiles(t *testing.T) (addr, root string) {
+	t.Helper()
+	root = t.TempDir()
+	var s *Server
+	addr = target(t, func(n *quicksilver.Node) {
+		var err error
+		s, err = Serve(n, root, true)
+		require.NoError(t, err)
+	})
+	t.Cleanup(s.Close)
+	return addr, root
+}
+
+func dial(t *testing.T, addr string) *Client {
+	t.Helper()
+	c, err := Dial(addr, hg.Config{}, patience)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}

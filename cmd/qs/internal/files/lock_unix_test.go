@@ -1,0 +1,107 @@
+//go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
+
+package files
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// TestPartHasOneWriter: while a transfer writes a part no other one gets it, by whatever path, and nothing is damaged.
+func TestPartHasOneWriter(t *testing.T) {
+	d, dir := newDisk(t)
+	data := noise(300)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "d"), 0o700))
+	require.NoError(t, os.Symlink("d", filepath.Join(dir, "link")))
+	p, err := d.openPart("d/f", stamp{Size: 300, Mode: 0o600}, false, false)
+	require.NoError(t, err)
+	require.NoError(t, p.write(0, data[:200]))
+	require.NoError(t, p.verify(crcOf(data[:200])))
+	for _, path := range []string{"d/f", "link/f"} {
+		for _, anew := range []bool{false, true} {
+			_, err := d.openPart(path, stamp{Size: 300, Mode: 0o600}, false, anew)
+			require.ErrorIs(t, err, na.ErrAgain)
+			require.ErrorContains(t, err, path+": another transfer writes it")
+		}
+	}
+	require.NoError(t, p.write(200, data[200:]))
+	require.NoError(t, p.commit(crcOf(data), nil, false))
+	requireNames(t, filepath.Join(dir, "d"), "f")
+	got, err := os.ReadFile(filepath.Join(dir, "d", "f"))
+	require.NoError(t, err)
+	require.Equal(t, data, got)
+
+	p, err = d.openPart("link/f", stamp{Size: 1}, false, true)
+	require.NoError(t, err, "the part is free again")
+	p.close()
+}
+
+// TestPartsInTurn: a part that becomes the file, or goes, at the moment when the next transfer opens it, is not that
+// transfer's.
+func TestPartsInTurn(t *testing.T) {
+	d, dir := newDisk(t)
+	var writers sync.WaitGroup
+	var committed atomic.Int32
+	for range 4 {
+		writers.Go(func() {
+			for n := 100; n < 200; n++ {
+				data := noise(n)
+				p, err := d.openPart("f", stamp{Size: int64(n), Mode: 0o600}, false, true)
+				if err != nil {
+					if !errors.Is(err, na.ErrAgain) {
+						t.Error(err)
+					}
+					continue
+				}
+				if n%3 > 0 && p.write(0, data) == nil {
+					if err := p.commit(crcOf(data), nil, false); err != nil {
+						t.Error(err)
+					}
+					committed.Add(1)
+				}
+				p.close()
+				if got, _ := os.ReadFile(filepath.Join(dir, "f")); len(got) > 0 && !bytes.Equal(got, noise(len(got))) || len(got) == 0 && committed.Load() > 0 {
+					t.Errorf("a file of %d bytes that nobody has committed", len(got))
+				}
+			}
+		})
+	}
+	writers.Wait()
+	requireNames(t, dir, "f")
+}
+
+// TestDropWaits: a transfer that somebody else drops is closed when drop returns: its part can be opened again.
+func TestDropWaits(t *testing.T) {
+	d, _ := newDisk(t)
+	fs := &Server{disk: d, transfers: map[uint64]*transfer{}}
+	tr := fs.newTransfer(na.Addr{}, "f")
+	var err error
+	tr.part, err = d.openPart("f", stamp{Size: 1}, false, false)
+	require.NoError(t, err)
+	require.NoError(t, fs.add(tr))
+	tr.stop()
+	<-tr.ended
+	tr.filesMu.Lock() // its files are in use still
+	time.AfterFunc(50*time.Millisecond, tr.filesMu.Unlock)
+	var drops sync.WaitGroup
+	for range 2 {
+		drops.Go(func() {
+			fs.drop(tr)
+			if _, err := tr.part.lock.Stat(); err == nil {
+				t.Error("the part is open still")
+			}
+		})
+	}
+	drops.Wait()
+	require.Empty(t, fs.all())
+}

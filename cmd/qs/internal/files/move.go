@@ -1,0 +1,135 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A move is a piece on its way, or a bite of one.
+type move struct {
+	h    hg.Incoming // to be answered; zero unless it is the last bite
+	req  pieceRequest
+	buf  *buffer // nil if the source is mapped
+	op   *bulk.Op
+	done chan error
+}
+
+// cut takes the first n bytes off a piece that has not begun.
+func (m *move) cut(n int64) *move {
+	front := &move{req: m.req}
+	front.req.Size = n
+	m.req.Offset += n
+	m.req.At += n
+	m.req.Size -= n
+	return front
+}
+
+func (t *transfer) answer(m *move, reply *pieceReply, err error) {
+	if m.buf != nil {
+		t.giveBack(m.buf)
+	}
+	if m.h != (hg.Incoming{}) {
+		m.respond(reply, err)
+	}
+}
+
+func (m *move) respond(reply *pieceReply, err error) {
+	if err != nil {
+		_ = m.h.RespondError(coded(err), nil)
+		return
+	}
+	_ = m.h.Respond(reply, nil)
+}
+
+// begin starts the transfer of a piece between the origin's memory and a buffer, or the source.
+func (t *transfer) begin(ctx context.Context, m *move) (err error) {
+	spec := bulk.Spec{Dir: bulk.Pull, Peer: t.peer, Remote: m.req.Memory, RemoteOffset: m.req.At, Size: m.req.Size}
+	if t.source == nil || t.source.mapped == nil {
+		if m.buf, err = t.buffer(ctx, m.req.Size); err != nil {
+			return err
+		}
+		spec.Local = m.buf.h
+	}
+	if t.source != nil {
+		spec.Dir = bulk.Push
+		if spec.Local, spec.LocalOffset, err = t.read(m); err != nil {
+			return err
+		}
+	}
+	m.done = make(chan error, 1)
+	m.op, err = bulk.Transfer(t.files.buffers.hctx, spec, func(_ *bulk.Op, err error) { m.done <- err })
+	return err
+}
+
+// buffer gets memory for a move. When the target has none left it waits for what the transfer itself has: only one that has
+// nothing is refused.
+func (t *transfer) buffer(ctx context.Context, size int64) (*buffer, error) {
+	for {
+		own := t.lent.Load()
+		b, err := t.files.buffers.get(size)
+		if err == nil {
+			t.lent.Add(1)
+		}
+		if err == nil || own == 0 || !errors.Is(err, na.ErrAgain) {
+			return b, err
+		}
+		select {
+		case <-t.returned:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (t *transfer) giveBack(b *buffer) {
+	t.files.buffers.put(b)
+	t.lent.Add(-1)
+	select {
+	case t.returned <- struct{}{}:
+	default: // one is as good as several
+	}
+}
+
+// read gets a piece, and its checksum for the answer.
+func (t *transfer) read(m *move) (mem *bulk.Handle, at int64, err error) {
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	s := t.source
+	if m.req.Offset != s.sums.at || m.req.Size > s.stamp.Size-s.sums.at {
+		return nil, 0, fmt.Errorf("%s: a piece of %d bytes at %d of %d, want %d: %w", s.name, m.req.Size, m.req.Offset, s.stamp.Size,
+			s.sums.at, na.ErrProtocol)
+	}
+	mem, at, err = s.read(m.buf, m.req.Size)
+	m.req.CRC = s.sums.crc
+	return mem, at, err
+}
+
+// write puts what has arrived into the file, and verifies a piece that is complete.
+func (t *transfer) write(m *move) error {
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	err := t.part.write(m.req.Offset, m.buf.mem[:m.req.Size])
+	if err == nil && m.h != (hg.Incoming{}) {
+		err = t.part.verify(m.req.CRC)
+	}
+	return err
+}
+
+// wait waits for the end of the transfer; the end of ctx cancels it.
+func (m *move) wait(ctx context.Context) error {
+	select {
+	case err := <-m.done:
+		return err
+	case <-ctx.Done():
+	}
+	m.op.Cancel()
+	if err := <-m.done; err != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package files
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"runtime"
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// partSuffix marks a file that is not complete.
+const partSuffix = ".qs-part"
+
+// A part is a file that is being received.
+//
+//	NAME.qs-part ◄─ write … verify, write … verify, …      NAME.qs-part.journal: how far, and the checksum so far
+//	     │ commit: complete and verified
+//	     ▼
+//	NAME, with mode and time of the source
+//
+// A part that was left behind is gone on with if the source's stamp is the same, and if check finds in it the bytes that the
+// journal promises. One transfer writes it at a time.
+type part struct {
+	disk    *disk
+	name    string
+	stamp   stamp
+	f       *os.File
+	lock    *os.File // the part once more: f is closed before it gets its name, the lock is let go after that
+	sums    sums
+	room    int64 // is reserved up to here
+	journal *journal
+	claimed int64 // by the journal; check has verified sums.at bytes of it
+	crc     uint32
+	sha     bool
+	failed  error  // the first write that failed: sums are ahead of the file since then
+	note    string // why a part was not gone on with
+	done    bool   // it has become the file
+}
+
+// reserveStep is how much room is reserved at a time, of files that are longer: some file systems fill all of it with pages
+// then, and the network is not to wait for that.
+const reserveStep = 16 << 20
+
+// errSame says that the file is there already.
+var errSame = errors.New("the same file is there already")
+
+// openPart begins or goes on with a part of name.
+func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
+	name, err := inside(name)
+	if err != nil {
+		return nil, err
+	}
+	if st.Size < 0 {
+		return nil, fmt.Errorf("%s: a size of %d: %w", name, st.Size, na.ErrInvalid)
+	}
+	switch info, err := d.root.Lstat(name); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case info.IsDir():
+		return nil, fmt.Errorf("%s is a directory; a path with / at its end goes into it: %w", name, na.ErrExists)
+	case !anew && info.Mode().IsRegular() && stampOf(info) == st:
+		return nil, errSame
+	}
+	p := &part{disk: d, name: name, stamp: st, sha: sha, sums: newSums(sha)}
+	if err := p.take(); err != nil {
+		return nil, err
+	}
+	p.journal = &journal{disk: d, name: name + partSuffix + ".journal"}
+	switch j, err := p.journal.read(); {
+	case err != nil: // nobody began, or nothing was verified
+	case anew:
+		p.note = name + ": what was there is not used"
+	case j.Size != st.Size || j.ModTime != st.ModTime || j.At > st.Size:
+		p.note = name + ": the source has changed since the transfer was broken off: it begins anew"
+	default:
+		p.claimed, p.crc = j.At, j.CRC
+	}
+	if p.claimed == 0 {
+		err = p.reset()
+	}
+	if err == nil {
+		err = requireRoom(p.f, st.Size)
+	}
+	if err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// take opens the part, and keeps other transfers away from it until it is closed.
+func (p *part) take() (err error) {
+	name, root := p.name+partSuffix, p.disk.root
+	for {
+		p.lock, err = root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if errors.Is(err, fs.ErrPermission) && root.Chmod(name, 0o600) == nil { // it had its mode already when its commit failed
+			p.lock, err = root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+		if err = lock(p.lock); err != nil {
+			err = fmt.Errorf("%s: %w", p.name, err)
+			break
+		}
+		var mine, there fs.FileInfo
+		if mine, err = p.lock.Stat(); err != nil {
+			break
+		}
+		there, err = root.Stat(name)
+		if err == nil && os.SameFile(mine, there) {
+			if p.f, err = root.OpenFile(name, os.O_RDWR, 0); err == nil {
+				return nil
+			}
+			break
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		_ = p.lock.Close() // of a part that is the file by now, or gone
+	}
+	return errors.Join(err, p.lock.Close())
+}
+
+func (p *part) reset() error {
+	p.claimed, p.sums = 0, newSums(p.sha)
+	p.journal.remove()
+	return p.f.Truncate(0)
+}
+
+// check looks at a step of what was left behind and returns how much there is still to look at. Bytes that are not what
+// the journal says are not used. It comes before the first piece.
+func (p *part) check() (left int64, err error) {
+	if p.sums.at > p.claimed {
+		return 0, fmt.Errorf("%s: there is nothing to look at behind the first piece: %w", p.name, na.ErrProtocol)
+	}
+	err = p.sums.addFrom(p.f, min(p.claimed, p.sums.at+seekStep))
+	switch {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		return 0, err
+	case p.sums.at < p.claimed:
+		return p.claimed - p.sums.at, nil
+	case p.sums.crc == p.crc:
+		return 0, nil
+	}
+	p.note = p.name + ": the part that was left behind is damaged: it begins anew"
+	return 0, p.reset()
+}
+
+// Verified is called when a piece has been verified and noted. Tests stop a transfer here.
+var Verified = func(at int64) {}
+
+// bite is how many bytes are summed and written in one go: few enough to be in the processor's cache the second time, and
+// enough for the file system to keep them in large units.
+const bite = 1 << 20
+
+// write adds the next bytes. They do not count until they are verified.
+func (p *part) write(offset int64, b []byte) error {
+	if p.failed != nil {
+		return p.failed
+	}
+	if offset != p.sums.at || int64(len(b)) > p.stamp.Size-offset || offset < p.claimed {
+		return fmt.Errorf("%s: a piece at %d, want %d: %w", p.name, offset, p.sums.at, na.ErrProtocol)
+	}
+	for b := range slices.Chunk(b, bite) {
+		at := p.sums.at
+		p.sums.add(b)
+		if p.failed = p.makeRoom(at); p.failed != nil {
+			return p.failed
+		}
+		if _, p.failed = p.f.WriteAt(b, at); p.failed != nil {
+			return p.failed
+		}
+	}
+	return nil
+}
+
+// makeRoom reserves the next bytes, from at on, if they are not reserved.
+func (p *part) makeRoom(at int64) error {
+	if p.stamp.Size <= reserveStep || at < p.room {
+		return nil
+	}
+	n := min(reserveStep, p.stamp.Size-at)
+	p.room = at + n
+	return reserve(p.f, at, n)
+}
+
+// verify compares the checksum of all that was written with the source's, and notes how far it is.
+func (p *part) verify(crc uint32) error {
+	if p.failed != nil {
+		return p.failed
+	}
+	if p.sums.crc != crc {
+		return p.damaged(fmt.Sprintf("CRC-32C of the first %d bytes is %08x, want %08x", p.sums.at, p.sums.crc, crc))
+	}
+	if p.sums.at < p.stamp.Size { // else it is complete in a moment
+		if err := p.journal.write(record{p.stamp.Size, p.stamp.ModTime, p.sums.at, crc}); err != nil {
+			return err
+		}
+	}
+	Verified(p.sums.at)
+	return nil
+}
+
+func (p *part) damaged(text string) error {
+	return fmt.Errorf("%s was damaged on the way: %s: %w", p.name, text, na.ErrChecksum)
+}
+
+// commit makes the part the file, if it is complete and has the source's checksums. With toDisk it waits until a loss of
+// power can do no harm.
+func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
+	switch {
+	case p.failed != nil:
+		return p.failed
+	case p.sums.at != p.stamp.Size:
+		return fmt.Errorf("%s: %d of %d bytes have arrived: %w", p.name, p.sums.at, p.stamp.Size, na.ErrProtocol)
+	case p.sums.crc != crc || !bytes.Equal(p.sums.digest(), sha):
+		text := fmt.Sprintf("its checksums are %08x %x, want %08x %x", p.sums.crc, p.sums.digest(), crc, sha)
+		return errors.Join(p.damaged(text), p.reset())
+	}
+	part := p.name + partSuffix
+	root := p.disk.root
+	err := p.f.Truncate(p.stamp.Size)
+	if err == nil && toDisk {
+		err = p.f.Sync()
+	}
+	if err == nil {
+		err = root.Chmod(part, fs.FileMode(p.stamp.Mode)&fs.ModePerm)
+	}
+	if err == nil {
+		err = root.Chtimes(part, p.stamp.modTime(), p.stamp.modTime())
+	}
+	if closeErr := p.f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = root.Rename(part, p.name)
+	}
+	if err != nil {
+		return err
+	}
+	p.done = true
+	p.journal.remove()
+	_ = p.lock.Close()
+	if toDisk {
+		return p.disk.sync(path.Dir(p.name))
+	}
+	return nil
+}
+
+// close leaves the part for another time. One of which nothing was verified is of no use.
+func (p *part) close() {
+	if p.done {
+		return
+	}
+	_ = p.f.Close()
+	useful := p.journal.written || p.claimed > 0
+	p.journal.close()
+	if !useful {
+		_ = p.disk.root.Remove(p.name + partSuffix)
+	}
+	_ = p.lock.Close()
+}
+
+// sync writes a directory to the disk, where the system can do that.
+func (d *disk) sync(dir string) error {
+	f, err := d.root.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil && runtime.GOOS != "windows" {
+		return err
+	}
+	return nil
+}

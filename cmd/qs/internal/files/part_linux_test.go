@@ -1,0 +1,90 @@
+package files
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// obeyModes lets this goroutine be refused what modes of files refuse, also when root runs the test.
+func obeyModes(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // and the thread ends with the goroutine
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	require.NoError(t, unix.Capget(&header, &caps[0]))
+	caps[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	require.NoError(t, unix.Capset(&header, &caps[0]))
+}
+
+// TestPartWithoutWriteMode: a part that got the mode of its source, and not its name, is gone on with.
+func TestPartWithoutWriteMode(t *testing.T) {
+	d, dir := newDisk(t)
+	obeyModes(t)
+	data := noise(300)
+	st := stamp{Size: 300, Mode: 0o400}
+	p, err := d.openPart("f", st, false, false)
+	require.NoError(t, err)
+	require.NoError(t, p.write(0, data[:100]))
+	require.NoError(t, p.verify(crcOf(data[:100])))
+	p.close()
+	require.NoError(t, os.Chmod(filepath.Join(dir, "f.qs-part"), 0o400))
+
+	p, err = d.openPart("f", st, false, false)
+	require.NoError(t, err)
+	_, err = p.check()
+	require.NoError(t, err)
+	require.EqualValues(t, 100, p.sums.at)
+	require.NoError(t, p.write(100, data[100:]))
+	require.NoError(t, p.commit(crcOf(data), nil, false))
+	requireNames(t, dir, "f")
+	requireMode(t, filepath.Join(dir, "f"), 0o400)
+}
+
+// TestPartWithoutRoom: what cannot fit is refused before anything is sent, with both sizes, and leaves nothing behind.
+func TestPartWithoutRoom(t *testing.T) {
+	d, dir := newDisk(t)
+	_, err := d.openPart("f", stamp{Size: 1 << 60}, false, false)
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.Regexp(t, `^reserve .*f\.qs-part: 1099511627776 MiB are needed, \d+ MiB are free: no space left on device$`, err.Error())
+	requireNames(t, dir)
+}
+
+// TestPartReserves: a long file has room ahead of what was written, and no more than a step of it.
+func TestPartReserves(t *testing.T) {
+	d, dir := newDisk(t)
+	p, err := d.openPart("f", stamp{Size: 3 * reserveStep}, false, false)
+	require.NoError(t, err)
+	defer p.close()
+	probe, err := os.Create(filepath.Join(dir, "probe"))
+	require.NoError(t, err)
+	defer probe.Close()
+	able := unix.Fallocate(int(probe.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, bite) == nil
+	has := func(want int64) {
+		t.Helper()
+		require.Equal(t, want, p.room)
+		if !able { // then it was asked for, and nothing came of it
+			return
+		}
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(filepath.Join(dir, "f.qs-part"), &st))
+		require.GreaterOrEqual(t, st.Blocks*512, want)
+		require.Less(t, st.Blocks*512, want+bite)
+	}
+	has(0)
+	require.NoError(t, p.write(0, make([]byte, bite)))
+	has(reserveStep)
+	require.NoError(t, p.write(bite, make([]byte, reserveStep)))
+	has(2 * reserveStep)
+}
+
+func requireMode(t *testing.T, name string, want os.FileMode) {
+	t.Helper()
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	require.Equal(t, want, info.Mode().Perm())
+}

@@ -1,0 +1,96 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"path"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A plan is what is to be copied: directories, the outer before the inner, and files.
+type plan struct {
+	dirs    []step
+	files   []step
+	bytes   int64
+	skipped []string // neither file nor directory
+}
+
+// A step is a file or a directory, and its name at the destination.
+type step struct {
+	from, to string
+	stamp    stamp
+}
+
+// maxPath bounds the paths of a plan, in bytes, and so how deep it goes. maxEntries bounds what is in it: a target that lists
+// without an end does not use up our memory. Tests replace it.
+const maxPath = 4096
+
+var maxEntries = 1 << 23
+
+// makePlan looks at the source. A file keeps its name when it goes into a directory; a directory becomes to, or goes into
+// it when the user wrote a / behind it. That does not depend on what a run that was broken off has left there.
+func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (*plan, error) {
+	e, err := src.stat(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{}
+	switch e.Kind {
+	case missing:
+		return nil, fmt.Errorf("there is no %s: %w", from, fs.ErrNotExist)
+	case special:
+		return nil, fmt.Errorf("%s is neither a file nor a directory: %w", from, na.ErrInvalid)
+	case directory:
+		if into && path.Base(from) != "." {
+			to = path.Join(to, path.Base(from))
+		}
+		return p, p.addDir(ctx, src, step{from, to, e.Stamp})
+	}
+	if !into {
+		there, err := dst.stat(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		into = there.Kind == directory
+	}
+	if into {
+		p.dirs = append(p.dirs, step{to: to, stamp: stamp{Mode: 0o777}})
+		to = path.Join(to, path.Base(from))
+	}
+	p.addFile(step{from, to, e.Stamp})
+	return p, nil
+}
+
+func (p *plan) addFile(s step) {
+	p.files = append(p.files, s)
+	p.bytes += s.stamp.Size
+}
+
+func (p *plan) addDir(ctx context.Context, src store, dir step) error {
+	p.dirs = append(p.dirs, dir)
+	for after := ""; ; {
+		entries, err := src.list(ctx, dir.from, after)
+		if err != nil || len(entries) == 0 {
+			return err
+		}
+		for _, e := range entries {
+			s := step{path.Join(dir.from, e.Name), path.Join(dir.to, e.Name), e.Stamp}
+			if max(len(s.from), len(s.to)) > maxPath || len(p.files)+len(p.dirs)+len(p.skipped) >= maxEntries {
+				return fmt.Errorf("%.100s: a path of more than %d bytes, or more than %d entries: %w", s.from, maxPath, maxEntries, na.ErrInvalid)
+			}
+			switch e.Kind {
+			case regular:
+				p.addFile(s)
+			case directory:
+				if err := p.addDir(ctx, src, s); err != nil {
+					return err
+				}
+			default:
+				p.skipped = append(p.skipped, s.from)
+			}
+			after = e.Name
+		}
+	}
+}

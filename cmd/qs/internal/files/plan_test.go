@@ -1,0 +1,48 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An endless store has an entry of one kind after the other in each directory.
+type endless kind
+
+func (endless) stat(_ context.Context, path string) (entry, error) {
+	return entry{Name: path, Kind: directory}, nil
+}
+
+func (e endless) list(_ context.Context, _, after string) ([]entry, error) {
+	n := 0
+	_, _ = fmt.Sscan(after, &n)
+	return []entry{{Name: fmt.Sprintf("%09d", n+1), Kind: kind(e)}}, nil
+}
+
+func (endless) mkdir(context.Context, string, uint32) error { return nil }
+
+// TestEndlessTree: a target that lists without an end, in breadth or in depth, is refused.
+func TestEndlessTree(t *testing.T) {
+	defer func(n int) { maxEntries = n }(maxEntries)
+	maxEntries = 1000
+	for _, k := range []kind{regular, directory, special} {
+		_, err := makePlan(t.Context(), endless(k), endless(k), "d", "d", false)
+		require.ErrorIs(t, err, na.ErrInvalid)
+		require.ErrorContains(t, err, "more than 4096 bytes, or more than 1000 entries")
+	}
+}
+
+// TestEndlessSeek: so is one that has always as much left to look at.
+func TestEndlessSeek(t *testing.T) {
+	c := dial(t, target(t, func(n *quicksilver.Node) {
+		methodSeek.Handle(n, func(context.Context, seekRequest) (seekReply, error) { return seekReply{Left: 5}, nil })
+	}))
+	err := (&Copier{c: c}).seek(t.Context(), seekRequest{}, &seekReply{Left: 6})
+	require.ErrorIs(t, err, na.ErrProtocol)
+	require.ErrorContains(t, err, "has 5 bytes to look at, before 5")
+}

@@ -1,0 +1,187 @@
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// The methods of qs cp. Paths have slashes and are below the target's root.
+//
+//	upload:   open ─ seek until nothing is left to look at ─ piece: the target pulls ─ piece … ─ close
+//	download: open ─ seek                                  ─ piece: the target pushes ─ piece … ─ close
+var (
+	methodStat  = define[pathRequest, entry]("stat")
+	methodList  = define[listRequest, listReply]("list")
+	methodMkdir = define[mkdirRequest, struct{}]("mkdir")
+	methodOpen  = define[openRequest, openReply]("open")
+	methodSeek  = define[seekRequest, seekReply]("seek")
+	methodClose = define[closeRequest, closeReply]("close")
+)
+
+func define[In, Out any](name string) *quicksilver.Method[In, Out] {
+	return quicksilver.DefineWith[In, Out]("qs/file/"+name, quicksilver.Options{Codec: codec.Msgpack})
+}
+
+// rpcPiece takes a pieceRequest and gives a pieceReply. It is an RPC and not a method: several pieces are under way at a time, and
+// arrive in the order in which they were asked for.
+const rpcPiece = "qs/file/piece"
+
+const (
+	// MaxPiece bounds a piece, in bytes, and MaxWindow the pieces that an origin may have asked a transfer for at a time.
+	MaxPiece  = 64 << 20
+	MaxWindow = 16
+	// listMax is how many entries one answer lists.
+	listMax = 1000
+	// seekStep bounds how much of a file one rpcSeek reads, so that its answer comes soon.
+	seekStep = 256 << 20
+)
+
+// A stamp is what tells whether a file is still the same.
+type stamp struct {
+	Size    int64
+	ModTime int64 // nanoseconds since 1970
+	Mode    uint32
+}
+
+func stampOf(info fs.FileInfo) stamp {
+	return stamp{info.Size(), info.ModTime().UnixNano(), uint32(info.Mode().Perm())}
+}
+
+// sameData tells whether two stamps are of the same contents, as far as stamps can tell.
+func (s stamp) sameData(o stamp) bool { return s.Size == o.Size && s.ModTime == o.ModTime }
+
+func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }
+
+// A kind is what an entry is. Only files and directories are copied.
+type kind uint8
+
+const (
+	missing kind = iota
+	regular
+	directory
+	special // a link, a device, ...
+)
+
+func kindOf(mode fs.FileMode) kind {
+	switch {
+	case mode.IsRegular():
+		return regular
+	case mode.IsDir():
+		return directory
+	}
+	return special
+}
+
+// An entry is a name in a directory, or what a path leads to.
+type entry struct {
+	Name  string
+	Kind  kind
+	Stamp stamp
+}
+
+type pathRequest struct{ Path string }
+
+type listRequest struct {
+	Path  string
+	After string // the last name of the answer before
+}
+
+type listReply struct{ Entries []entry }
+
+type mkdirRequest struct {
+	Path string
+	Mode uint32
+}
+
+type openRequest struct {
+	Path   string
+	Write  bool // the origin sends; else it receives
+	Stamp  stamp
+	SHA256 bool
+	Anew   bool // whatever is there already
+}
+
+type openReply struct {
+	ID    uint64
+	Stamp stamp
+	Same  bool // the file is there already and has the same stamp: there is nothing to do, and no ID
+	At    int64
+	Note  string
+}
+
+// A seekRequest looks at what is there already. At and CRC tell a target that will push where to begin: one
+// whose bytes before At have another checksum answers with na.ErrChecksum.
+type seekRequest struct {
+	ID  uint64
+	At  int64
+	CRC uint32
+}
+
+type seekReply struct {
+	Left int64
+	At   int64
+	CRC  uint32
+	Note string
+}
+
+// A pieceRequest asks for the next Size bytes of the file, at Offset, to be pulled from or pushed to Memory, where they begin
+// at At. CRC is that of the file from its beginning to the end of the piece.
+type pieceRequest struct {
+	ID     uint64
+	Offset int64
+	Size   int64
+	CRC    uint32
+	Memory *bulk.Handle
+	At     int64
+}
+
+type pieceReply struct{ CRC uint32 }
+
+// A closeRequest ends a transfer: a part that is complete becomes the file; without Commit it stays a part.
+type closeRequest struct {
+	ID     uint64
+	Commit bool
+	Sync   bool
+	CRC    uint32
+	SHA256 []byte
+}
+
+type closeReply struct{ SHA256 []byte }
+
+// coded gives an error of a target the code by which the origin knows it.
+func coded(err error) error {
+	if err == nil {
+		return nil
+	}
+	return hg.Errorf(codeOf(err), "%w", err)
+}
+
+// Final reports whether to copy again would not help: err is not about the network, or about what went on meanwhile.
+func Final(err error) bool {
+	switch codeOf(err) {
+	case na.ErrPermission, na.ErrInvalid, na.ErrExists, na.ErrNoEntry:
+		return true
+	}
+	return false
+}
+
+func codeOf(err error) na.Code {
+	switch code, ok := errors.AsType[na.Code](err); {
+	case ok:
+		return code
+	case errors.Is(err, fs.ErrNotExist):
+		return na.ErrNoEntry
+	case errors.Is(err, fs.ErrPermission):
+		return na.ErrPermission
+	case errors.Is(err, fs.ErrExist):
+		return na.ErrExists
+	}
+	return na.ErrIO
+}

@@ -1,0 +1,91 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// receiveFile downloads one file: it forwards, the target pushes; it checks and writes.
+func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
+	dst, err := c.local.openPart(s.to, s.stamp, c.opts.SHA256, anew)
+	if errors.Is(err, errSame) {
+		c.same(s)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dst.close()
+	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.from, SHA256: c.opts.SHA256})
+	if err != nil {
+		return err
+	}
+	if err := c.receivePieces(ctx, opened, dst); err != nil {
+		if errors.Is(err, na.ErrChecksum) { // which may be so because the bytes were changed before they were sent
+			if now, failed := (remote{c.c}).stat(ctx, s.from); failed == nil && !now.Stamp.sameData(s.stamp) {
+				err = changed(s.from)
+			}
+		}
+		c.breakOff(opened.ID, err)
+		return err
+	}
+	sums, err := call(ctx, c.c, methodClose, closeRequest{ID: opened.ID, Commit: true})
+	if err != nil {
+		return err
+	}
+	if err := dst.commit(dst.sums.crc, sums.SHA256, c.opts.Sync); err != nil {
+		return err
+	}
+	c.copied(dst.sums.String())
+	return nil
+}
+
+func (c *Copier) receivePieces(ctx context.Context, opened openReply, dst *part) error {
+	if !opened.Stamp.sameData(dst.stamp) {
+		return fmt.Errorf("it was changed at this moment: run the same command again: %w", na.ErrIO)
+	}
+	for left := dst.claimed; left > 0 && ctx.Err() == nil; {
+		var err error
+		if left, err = dst.check(); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	offset := dst.sums.at
+	seek := seekReply{Left: offset}
+	if err := c.seek(ctx, seekRequest{opened.ID, offset, dst.sums.crc}, &seek); errors.Is(err, na.ErrChecksum) {
+		return fmt.Errorf("%w: %w", errOther, err)
+	} else if err != nil {
+		return err
+	}
+	c.resume(offset, dst.note)
+	next := func(ctx context.Context) (*piece, error) {
+		p, err := c.nextPiece(ctx, dst.stamp.Size-offset)
+		if err != nil {
+			return nil, err
+		}
+		p.call, err = c.c.forward(&pieceRequest{ID: opened.ID, Offset: offset, Size: p.size, Memory: p.buf.h})
+		offset += p.size
+		return p, err
+	}
+	arrived := func(ctx context.Context, p *piece) error {
+		reply, err := p.call.wait(ctx)
+		if err != nil {
+			return err
+		}
+		if err := dst.write(dst.sums.at, p.buf.mem[:p.size]); err != nil {
+			return err
+		}
+		if err := dst.verify(reply.CRC); err != nil {
+			return err
+		}
+		c.pieceDone(p)
+		return nil
+	}
+	return overlap(ctx, c.opts.Window, next, arrived)
+}

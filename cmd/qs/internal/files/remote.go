@@ -1,0 +1,40 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// separators must not be in names: / on no machine, and what this one has.
+const separators = "/" + string(os.PathSeparator)
+
+// A remote is the files of a target.
+type remote struct{ c *Client }
+
+var _ store = remote{}
+
+func (r remote) stat(ctx context.Context, path string) (entry, error) {
+	return call(ctx, r.c, methodStat, pathRequest{path})
+}
+
+func (r remote) list(ctx context.Context, dir, after string) ([]entry, error) {
+	reply, err := call(ctx, r.c, methodList, listRequest{dir, after})
+	for _, e := range reply.Entries {
+		// Names become paths on this machine.
+		if e.Name == "." || !filepath.IsLocal(e.Name) || strings.ContainsAny(e.Name, separators) || e.Name <= after {
+			return nil, fmt.Errorf("%s lists an entry %q in %s: %w", r.c.addr, e.Name, dir, na.ErrProtocol)
+		}
+		after = e.Name
+	}
+	return reply.Entries, err
+}
+
+func (r remote) mkdir(ctx context.Context, path string, mode uint32) error {
+	_, err := call(ctx, r.c, methodMkdir, mkdirRequest{path, mode})
+	return err
+}

@@ -1,0 +1,35 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// requireRoom tells at the beginning whether the file system has room for all size bytes of f, as far as it knows.
+func requireRoom(f *os.File, size int64) error {
+	var disk unix.Statfs_t
+	var file unix.Stat_t
+	if unix.Fstatfs(int(f.Fd()), &disk) != nil || unix.Fstat(int(f.Fd()), &file) != nil || disk.Blocks == 0 || disk.Bsize < 1 {
+		return nil
+	}
+	has := file.Blocks * 512
+	if size <= has || uint64(size-has-1)/uint64(disk.Bsize) < disk.Bavail { // in blocks: some say that they have room without end
+		return nil
+	}
+	free := has + int64(disk.Bavail)*int64(disk.Bsize)
+	err := fmt.Errorf("%d MiB are needed, %d MiB are free: %w", size>>20, free>>20, unix.ENOSPC)
+	return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}
+}
+
+// reserve asks the file system for room for n bytes of f, from at on, without making it longer: writes are cheaper then. Not
+// every file system can do that.
+func reserve(f *os.File, at, n int64) error {
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, at, n)
+	if errors.Is(err, unix.ENOSPC) {
+		return &os.PathError{Op: "reserve", Path: f.Name(), Err: err}
+	}
+	return nil
+}

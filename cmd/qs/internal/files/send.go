@@ -1,0 +1,76 @@
+package files
+
+import (
+	"context"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+)
+
+// sendFile uploads one file: it opens, reads and forwards; the target pulls.
+func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
+	src, err := c.local.openSource(s.from, c.opts.SHA256)
+	if err != nil {
+		return err
+	}
+	defer src.close()
+	src.share(c.c.node.HG(), bulk.ReadOnly)
+	if !src.stamp.sameData(s.stamp) {
+		c.show.Grow(src.stamp.Size - s.stamp.Size)
+	}
+	opened, err := call(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: src.stamp, SHA256: c.opts.SHA256, Anew: anew})
+	if err != nil {
+		return err
+	}
+	if opened.Same {
+		c.same(s)
+		return nil
+	}
+	if err := src.because(c.sendPieces(ctx, opened, src)); err != nil {
+		c.breakOff(opened.ID, err)
+		return err
+	}
+	if err := src.verify(); err != nil {
+		c.breakOff(opened.ID, err)
+		return err
+	}
+	if _, err := call(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, src.sums.crc, src.sums.digest()}); err != nil {
+		return err
+	}
+	c.copied(src.sums.String())
+	return nil
+}
+
+func (c *Copier) sendPieces(ctx context.Context, opened openReply, src *source) error {
+	at := seekReply{Left: opened.At, Note: opened.Note}
+	if err := c.seek(ctx, seekRequest{ID: opened.ID}, &at); err != nil {
+		return err
+	}
+	for left := int64(1); left > 0 && ctx.Err() == nil; {
+		var err error
+		if left, err = src.seek(at.At, at.CRC); err != nil {
+			return err
+		}
+	}
+	c.resume(at.At, at.Note)
+	next := func(ctx context.Context) (*piece, error) {
+		p, err := c.nextPiece(ctx, src.stamp.Size-src.sums.at)
+		if err != nil {
+			return nil, err
+		}
+		offset := src.sums.at
+		mem, at, err := src.read(p.buf, p.size)
+		if err != nil {
+			return nil, err
+		}
+		p.call, err = c.c.forward(&pieceRequest{opened.ID, offset, p.size, src.sums.crc, mem, at})
+		return p, err
+	}
+	answered := func(ctx context.Context, p *piece) error {
+		if _, err := p.call.wait(ctx); err != nil {
+			return err
+		}
+		c.pieceDone(p)
+		return nil
+	}
+	return overlap(ctx, c.opts.Window, next, answered)
+}

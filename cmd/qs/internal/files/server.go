@@ -1,0 +1,169 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+const (
+	// maxTransfers bounds the transfers of a target.
+	maxTransfers = 256
+	// maxIdle is how long a transfer may rest before others may have its place.
+	maxIdle = time.Minute
+)
+
+// A Server serves the files below a folder.
+//
+//	methods: stat, list, open, seek, close        on goroutines of the node
+//	rpcPiece ─► the queue of a transfer           in the order in which they come; never waits
+type Server struct {
+	node    *quicksilver.Node
+	disk    *disk
+	write   bool
+	buffers *buffers
+	running sync.WaitGroup
+
+	mu        sync.Mutex // guards the fields below
+	transfers map[uint64]*transfer
+	lastID    uint64
+	closed    bool
+}
+
+// Serve has n serve the files below the folder root; with write, files may be put there, too.
+func Serve(n *quicksilver.Node, root string, write bool) (*Server, error) {
+	d, err := openDisk(root)
+	if err != nil {
+		return nil, fmt.Errorf("the folder of -root cannot be opened: %w", err)
+	}
+	fs := &Server{node: n, disk: d, write: write, buffers: &buffers{hctx: n.HG()}, transfers: map[uint64]*transfer{}}
+	handle(fs, methodStat, fs.stat)
+	handle(fs, methodList, fs.list)
+	handle(fs, methodMkdir, fs.mkdir)
+	handle(fs, methodOpen, fs.open)
+	handle(fs, methodSeek, fs.seek)
+	handle(fs, methodClose, fs.finish)
+	piece := func(h hg.Incoming) error { return coded(fs.piece(h)) }
+	if _, err := n.HG().Class().RegisterRPC(hg.RPC{Name: rpcPiece, Handler: piece, Inline: true, Codec: codec.Msgpack}); err != nil {
+		return nil, err
+	}
+	n.HG().OnFault(func(peer na.Addr, err error) {
+		for _, t := range fs.all() {
+			if t.peer == peer || peer.IsZero() && !n.HG().NA().Connected(t.peer) { // without a name: more than can be told
+				t.cancel(fmt.Errorf("the origin was lost: %w", err))
+			}
+		}
+	})
+	return fs, nil
+}
+
+var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve -root DIR -write: %w", na.ErrPermission)
+
+// handle has the node serve m.
+func handle[In, Out any](fs *Server, m *quicksilver.Method[In, Out], serve func(peer na.Addr, in In) (Out, error)) {
+	m.Handle(fs.node, func(ctx context.Context, in In) (out Out, err error) {
+		out, err = serve(quicksilver.CallOf(ctx).Peer.Addr(), in)
+		return out, coded(err)
+	})
+}
+
+func (fs *Server) stat(_ na.Addr, in pathRequest) (entry, error) {
+	return fs.disk.stat(context.Background(), in.Path)
+}
+
+func (fs *Server) list(_ na.Addr, in listRequest) (r listReply, err error) {
+	r.Entries, err = fs.disk.list(context.Background(), in.Path, in.After)
+	return r, err
+}
+
+func (fs *Server) mkdir(_ na.Addr, in mkdirRequest) (r struct{}, err error) {
+	if !fs.write {
+		return r, errReadOnly
+	}
+	return r, fs.disk.mkdir(context.Background(), in.Path, in.Mode)
+}
+
+func (fs *Server) open(peer na.Addr, in openRequest) (r openReply, err error) {
+	path, err := inside(in.Path)
+	if err != nil {
+		return r, err
+	}
+	t := fs.newTransfer(peer, path)
+	if in.Write {
+		if !fs.write {
+			return r, errReadOnly
+		}
+		fs.evict(path)
+		t.part, err = fs.disk.openPart(path, in.Stamp, in.SHA256, in.Anew)
+		if errors.Is(err, errSame) {
+			return openReply{Same: true}, nil
+		}
+	} else {
+		if t.source, err = fs.disk.openSource(path, in.SHA256); err == nil {
+			t.source.share(fs.buffers.hctx, bulk.LocalOnly)
+		}
+	}
+	if err != nil {
+		return r, err
+	}
+	if t.source != nil {
+		r.Stamp = t.source.stamp
+	} else {
+		r.At, r.Note = t.part.claimed, t.part.note
+	}
+	if err := fs.add(t); err != nil {
+		t.close()
+		return r, err
+	}
+	r.ID = t.id
+	return r, nil
+}
+
+func (fs *Server) seek(peer na.Addr, in seekRequest) (r seekReply, err error) {
+	t, err := fs.find(peer, in.ID)
+	if err != nil {
+		return r, err
+	}
+	return t.seek(in)
+}
+
+func (fs *Server) finish(peer na.Addr, in closeRequest) (r closeReply, err error) {
+	t, err := fs.find(peer, in.ID)
+	if err != nil {
+		return r, err
+	}
+	defer fs.drop(t)
+	return t.finish(in)
+}
+
+func (fs *Server) piece(h hg.Incoming) error {
+	var req pieceRequest
+	if err := h.Input(&req); err != nil {
+		return err
+	}
+	t, err := fs.find(h.Peer(), req.ID)
+	if err != nil {
+		return err
+	}
+	return t.enqueue(h, req)
+}
+
+// Close breaks off what is under way and waits for it. The node has been closed, so no request comes any more.
+func (fs *Server) Close() {
+	fs.mu.Lock()
+	fs.closed = true
+	fs.mu.Unlock()
+	for _, t := range fs.all() {
+		t.cancel(fmt.Errorf("the target is ending: %w", na.ErrClosed))
+	}
+	fs.running.Wait()
+	fs.disk.close()
+}

@@ -1,0 +1,166 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// TestHostileOrigin: what an origin must not do is an error of its call, and the target goes on.
+func TestHostileOrigin(t *testing.T) {
+	addr, root := serveFiles(t)
+	data := noise(1000)
+	writeFile(t, filepath.Join(root, "f"), data)
+	a, b := dial(t, addr), dial(t, addr)
+	ctx := t.Context()
+	buf, err := newBuffer(a.node.HG(), bulk.ReadWrite, 1000)
+	require.NoError(t, err)
+	open := func(in openRequest) uint64 {
+		t.Helper()
+		r, err := call(ctx, a, methodOpen, in)
+		require.NoError(t, err)
+		return r.ID
+	}
+	closeFile := func(c *Client, in closeRequest) error {
+		_, err := call(ctx, c, methodClose, in)
+		return err
+	}
+	seek := func(c *Client, in seekRequest) error {
+		_, err := call(ctx, c, methodSeek, in)
+		return err
+	}
+	ask := func(c *Client, in pieceRequest) (r pieceReply, err error) {
+		p, err := c.forward(&in)
+		if err == nil {
+			r, err = p.wait(ctx)
+		}
+		return r, err
+	}
+	for _, write := range []bool{false, true} {
+		want := func(code na.Code, text string, try func(id uint64) error) {
+			t.Helper()
+			id := open(openRequest{Path: "f", Write: write, Stamp: stamp{Size: 1000, Mode: 0o600}})
+			err := try(id)
+			require.ErrorIs(t, err, code)
+			require.ErrorContains(t, err, text)
+			_ = closeFile(a, closeRequest{ID: id})
+		}
+		asks := func(c *Client, in pieceRequest) func(id uint64) error {
+			return func(id uint64) error {
+				in.ID += id
+				_, err := ask(c, in)
+				return err
+			}
+		}
+		piece := func(offset, size int64) func(id uint64) error {
+			return asks(a, pieceRequest{Offset: offset, Size: size, Memory: buf.h})
+		}
+		want(na.ErrNoEntry, "there is no transfer", asks(b, pieceRequest{Size: 1000, Memory: buf.h})) // the number is of another session
+		want(na.ErrNoEntry, "there is no transfer", func(id uint64) error { return closeFile(b, closeRequest{ID: id}) })
+		want(na.ErrNoEntry, "there is no transfer", func(id uint64) error { return seek(b, seekRequest{ID: id}) })
+		want(na.ErrNoEntry, "there is no transfer", asks(a, pieceRequest{ID: 1, Size: 1, Memory: buf.h}))
+		want(na.ErrInvalid, "a piece of 0 bytes, want 1 to", piece(0, 0))
+		want(na.ErrInvalid, "a piece of -1 bytes", piece(0, -1))
+		want(na.ErrInvalid, "a piece of", piece(0, MaxPiece+1))
+		want(na.ErrInvalid, "a piece of 1 bytes", asks(a, pieceRequest{Size: 1}))
+		small, err := newBuffer(a.node.HG(), bulk.ReadWrite, 10)
+		require.NoError(t, err)
+		want(na.ErrInvalid, "outside the remote handle", asks(a, pieceRequest{Size: 1000, Memory: small.h}))
+		want(na.ErrProtocol, "want 0", piece(500, 500))
+		want(na.ErrProtocol, "want 0", piece(-500, 500))
+		if write {
+			want(na.ErrProtocol, "0 of 1000 bytes have arrived", func(id uint64) error { return closeFile(a, closeRequest{ID: id, Commit: true}) })
+			want(na.ErrChecksum, "damaged on the way", piece(0, 1000))
+		} else {
+			want(na.ErrInvalid, "1001 is not an offset to go on from", func(id uint64) error { return seek(a, seekRequest{ID: id, At: 1001}) })
+			want(na.ErrInvalid, "-1 is not an offset to go on from", func(id uint64) error { return seek(a, seekRequest{ID: id, At: -1}) })
+		}
+	}
+	// Nothing is left to look at when a piece has come.
+	seekID := open(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 1000}})
+	_, err = ask(a, pieceRequest{ID: seekID, Size: 500, Memory: buf.h, CRC: crcOf(buf.mem[:500])})
+	require.NoError(t, err)
+	err = seek(a, seekRequest{ID: seekID})
+	require.ErrorIs(t, err, na.ErrProtocol)
+	require.ErrorContains(t, err, "g: there is nothing to look at behind the first piece")
+	require.NoError(t, closeFile(a, closeRequest{ID: seekID}))
+	require.NoError(t, os.Remove(filepath.Join(root, "g.qs-part")))
+	require.NoError(t, os.Remove(filepath.Join(root, "g.qs-part.journal")))
+	// The last bites of a piece cannot be pulled.
+	short, err := newBuffer(a.node.HG(), bulk.ReadOnly, 2*bite+1)
+	require.NoError(t, err)
+	id := open(openRequest{Path: "g", Write: true, Stamp: stamp{Size: 5 * bite}})
+	_, err = ask(a, pieceRequest{ID: id, Size: 5 * bite, Memory: short.h})
+	require.ErrorIs(t, err, na.ErrInvalid)
+	require.ErrorContains(t, err, "outside the remote handle")
+	err = closeFile(a, closeRequest{ID: id, Commit: true})
+	if !errors.Is(err, na.ErrNoEntry) { // the transfer that this ended is still being taken down
+		require.ErrorContains(t, err, "outside the remote handle")
+	}
+
+	for _, c := range []struct {
+		in   openRequest
+		code na.Code
+	}{
+		{openRequest{Path: "g", Write: true, Stamp: stamp{Size: -1}}, na.ErrInvalid},
+		{openRequest{Path: "."}, na.ErrInvalid},
+		{openRequest{Path: "none"}, na.ErrNoEntry},
+	} {
+		_, err := call(ctx, a, methodOpen, c.in)
+		require.ErrorIs(t, err, c.code)
+	}
+
+	p, err := ask(a, pieceRequest{ID: open(openRequest{Path: "f"}), Size: 1000, Memory: buf.h})
+	require.NoError(t, err)
+	require.Equal(t, data, buf.mem)
+	require.Equal(t, crcOf(data), p.CRC)
+	requireNames(t, root, "f")
+}
+
+// TestSecondUpload: a second upload of a file ends the first, by whatever path.
+func TestSecondUpload(t *testing.T) {
+	addr, root := serveFiles(t)
+	a, b := dial(t, addr), dial(t, addr)
+	in := openRequest{Path: "f", Write: true, Stamp: stamp{Size: 10}}
+	first, err := call(t.Context(), a, methodOpen, in)
+	require.NoError(t, err)
+	in.Path = "./d/../f"
+	second, err := call(t.Context(), b, methodOpen, in)
+	require.NoError(t, err)
+	_, err = call(t.Context(), a, methodClose, closeRequest{ID: first.ID, Commit: true})
+	require.ErrorIs(t, err, na.ErrNoEntry)
+	_, err = call(t.Context(), b, methodClose, closeRequest{ID: second.ID})
+	require.NoError(t, err)
+	requireNames(t, root)
+}
+
+// TestHostileTarget: names that a target lists do not lead out of the destination.
+func TestHostileTarget(t *testing.T) {
+	for _, name := range []string{"../evil", "a/../../evil", "/evil", "..", ".", "", `\\evil`} {
+		t.Run(name, func(t *testing.T) {
+			addr := target(t, func(n *quicksilver.Node) {
+				methodStat.Handle(n, func(context.Context, pathRequest) (entry, error) { return entry{Name: "d", Kind: directory}, nil })
+				methodList.Handle(n, func(context.Context, listRequest) (listReply, error) {
+					return listReply{[]entry{{Name: name, Kind: regular, Stamp: stamp{Size: 1}}}}, nil
+				})
+			})
+			dir := t.TempDir()
+			_, err := NewCopier(t.Context(), Options{Folder: dir, Local: "to", Remote: "d", Into: true}, func() (*Client, error) {
+				return Dial(addr, hg.Config{}, patience)
+			})
+			require.ErrorIs(t, err, na.ErrProtocol)
+			require.ErrorContains(t, err, fmt.Sprintf("lists an entry %q in d: protocol error", name))
+			requireNames(t, dir)
+		})
+	}
+}

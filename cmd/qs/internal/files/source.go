@@ -1,0 +1,136 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A source is a file that is sent, from its beginning or from where a part ends.
+//
+//	large:    the pages that the system keeps of the file ─ mapped ─► the network
+//	small, or no file that can be mapped: read ─► a buffer ─► the network
+type source struct {
+	name   string
+	f      *os.File
+	stamp  stamp
+	sums   sums
+	mapped *bulk.Handle // over all of the file; or nil
+}
+
+// mapFrom is the length of files from which on it pays to map them.
+const mapFrom = 1 << 20
+
+func (d *disk) openSource(name string, sha bool) (*source, error) {
+	name, err := inside(name)
+	if err != nil {
+		return nil, err
+	}
+	f, info, err := d.open(name)
+	if err != nil {
+		return nil, err
+	}
+	return &source{name: name, f: f, stamp: stampOf(info), sums: newSums(sha)}, nil
+}
+
+// share maps the file, if that pays, for transfers of hctx.
+func (s *source) share(hctx *hg.Context, access bulk.Access) {
+	if s.stamp.Size < mapFrom {
+		return
+	}
+	m, err := bulk.MapFile(s.f, bulk.FileOptions{Length: s.stamp.Size})
+	if err != nil {
+		return // it can still be read
+	}
+	defer func() { _ = m.Close() }() // it stays mapped until the handle is closed
+	h, err := m.Create(hctx, bulk.Options{Access: access, Eager: -1})
+	if err != nil {
+		return
+	}
+	s.mapped = h
+	sequential(h.Segments()[0])
+}
+
+// errOther says that a part is not of this source, whatever the stamps say.
+var errOther = fmt.Errorf("what was left behind is not of this source: %w", na.ErrChecksum)
+
+// seek prepares to send from the offset to, where the checksum must be crc. It looks at a step of the bytes before in each
+// call, and returns how many are left.
+func (s *source) seek(to int64, crc uint32) (left int64, err error) {
+	if to < s.sums.at || to > s.stamp.Size {
+		return 0, fmt.Errorf("%s: %d is not an offset to go on from: %w", s.name, to, na.ErrInvalid)
+	}
+	if err := s.sums.addFrom(s.f, min(to, s.sums.at+seekStep)); err != nil {
+		return 0, s.changed(err)
+	}
+	if s.sums.at == to && s.sums.crc != crc {
+		return 0, fmt.Errorf("%s: %w", s.name, errOther)
+	}
+	return to - s.sums.at, nil
+}
+
+// read returns where transfers find the next n bytes of the file, which is in buf unless the file is mapped, and adds them
+// to the sums: the one place where the memory of a source comes from.
+func (s *source) read(buf *buffer, n int64) (mem *bulk.Handle, at int64, err error) {
+	if s.mapped != nil {
+		at = s.sums.at
+		populate(s.mapped.Segments()[0], at, n)
+		if !memfault.Read(s.mapped.Segments()[0][at:at+n], s.sums.add) {
+			return nil, 0, s.changed(io.EOF)
+		}
+		return s.mapped, at, nil
+	}
+	b := buf.mem[:n]
+	if _, err := s.f.ReadAt(b, s.sums.at); err != nil {
+		return nil, 0, s.changed(err)
+	}
+	s.sums.add(b)
+	return buf.h, 0, nil
+}
+
+// verify tells whether the file is still what it was when it was opened.
+func (s *source) verify() error {
+	info, err := s.f.Stat()
+	if err == nil && !stampOf(info).sameData(s.stamp) {
+		err = io.EOF
+	}
+	if err != nil {
+		return s.changed(err)
+	}
+	return nil
+}
+
+func (s *source) changed(err error) error {
+	if errors.Is(err, io.EOF) {
+		return changed(s.name)
+	}
+	return err
+}
+
+func changed(name string) error {
+	return fmt.Errorf("%s was changed while it was copied: copy it again when it is at rest: %w", name, na.ErrIO)
+}
+
+// because returns why the file could not be sent: what err says, or, if it could be the reason, that the file was changed.
+func (s *source) because(err error) error {
+	if errors.Is(err, na.ErrFault) || errors.Is(err, na.ErrChecksum) {
+		if changed := s.verify(); changed != nil {
+			return changed
+		}
+	}
+	return err
+}
+
+// close lets the file go. Nobody is inside read.
+func (s *source) close() {
+	if s.mapped != nil {
+		_ = s.mapped.Close()
+	}
+	_ = s.f.Close()
+}

@@ -1,0 +1,84 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// newSource opens a file of size bytes for transfers of a context, and a buffer for it.
+func newSource(t *testing.T, size int) (src *source, buf *buffer, name string, data []byte) {
+	t.Helper()
+	d, dir := newDisk(t)
+	data, name = noise(size), filepath.Join(dir, "f")
+	writeFile(t, name, data)
+	class, err := hg.Open("tcp://", hg.Config{})
+	require.NoError(t, err)
+	hctx, err := class.NewContext()
+	require.NoError(t, err)
+	src, err = d.openSource("f", true)
+	require.NoError(t, err)
+	src.share(hctx, bulk.ReadOnly)
+	buf, err = newBuffer(hctx, bulk.ReadOnly, testPiece)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		src.close()
+		buf.close()
+		require.NoError(t, class.Shutdown(context.Background()))
+	})
+	return src, buf, name, data
+}
+
+// TestSourceRead: transfers find the bytes that the sums are of, in the file itself if it is large.
+func TestSourceRead(t *testing.T) {
+	for _, size := range []int{1, 3*testPiece + 1, mapFrom - 1, mapFrom, mapFrom + testPiece + 5} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			src, buf, name, data := newSource(t, size)
+			want := newSums(true)
+			for want.at < int64(size) {
+				n := min(testPiece, int64(size)-want.at)
+				want.add(data[want.at : want.at+n])
+				mem, at, err := src.read(buf, n)
+				require.NoError(t, err)
+				require.Equal(t, data[want.at-n:want.at], mem.Segments()[0][at:at+n])
+				require.Equal(t, want.crc, src.sums.crc)
+				require.Equal(t, size < mapFrom, mem == buf.h, "a file of %d bytes", size)
+			}
+			require.Equal(t, crcOf(data), src.sums.crc)
+			require.Equal(t, want.String(), src.sums.String())
+			require.NoError(t, src.verify())
+			require.NoError(t, os.Remove(name), "an open file is no hindrance")
+		})
+	}
+}
+
+// TestSourceTruncated: a file that becomes shorter while it is open is an error that says so, mapped or not.
+func TestSourceTruncated(t *testing.T) {
+	for _, size := range []int{2 * testPiece, mapFrom} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			src, buf, name, _ := newSource(t, size)
+			_, _, err := src.read(buf, testPiece)
+			require.NoError(t, err)
+			lost, damaged := na.WithText(na.ErrFault, "of a transfer"), na.WithText(na.ErrChecksum, "at the peer")
+			require.ErrorIs(t, src.because(lost), na.ErrFault, "the file is what it was")
+			require.NoError(t, os.Truncate(name, testPiece))
+			_, _, err = src.read(buf, testPiece)
+			for _, err := range []error{err, src.because(lost), src.because(damaged)} {
+				require.ErrorIs(t, err, na.ErrIO)
+				require.ErrorContains(t, err, "f was changed while it was copied")
+			}
+			other := errors.New("another")
+			require.Equal(t, other, src.because(other))
+			require.NoError(t, src.because(nil))
+		})
+	}
+}

@@ -1,0 +1,83 @@
+package files
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+	"slices"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sums are the checksums of a file from its beginning to at. Both sides compute them over the bytes that they have in
+// memory, and compare them after each piece.
+type sums struct {
+	at  int64
+	crc uint32
+	sha hash.Hash // nil unless asked for
+}
+
+func newSums(sha bool) sums {
+	var s sums
+	if sha {
+		s.sha = sha256.New()
+	}
+	return s
+}
+
+func (s *sums) add(b []byte) {
+	s.at += int64(len(b))
+	for page := range slices.Chunk(b, 4<<10) {
+		fetch(page)
+		s.crc = crc32.Update(s.crc, castagnoli, page)
+	}
+	if s.sha != nil {
+		s.sha.Write(b)
+	}
+}
+
+// fetch brings b into the processor's cache. Package crc32 reads three places of a KiB each in turn, for which processors do
+// not read ahead: from memory that takes it twice as long as this way.
+func fetch(b []byte) {
+	var sum byte
+	for at := 0; at < len(b); at += 64 {
+		sum += b[at]
+	}
+	sink(sum)
+}
+
+// sink keeps the reads of fetch.
+//
+//go:noinline
+func sink(byte) {}
+
+// addFrom adds what r has at s.at, up to the offset to.
+func (s *sums) addFrom(r io.ReaderAt, to int64) error {
+	buf := make([]byte, min(1<<20, to-s.at))
+	for s.at < to {
+		b := buf[:min(int64(len(buf)), to-s.at)]
+		if _, err := r.ReadAt(b, s.at); err != nil {
+			return err
+		}
+		s.add(b)
+	}
+	return nil
+}
+
+func (s *sums) digest() []byte {
+	if s.sha == nil {
+		return nil
+	}
+	return s.sha.Sum(nil)
+}
+
+// String names the checksum of all of the file.
+func (s *sums) String() string {
+	if s.sha != nil {
+		return "sha256:" + hex.EncodeToString(s.digest())
+	}
+	return fmt.Sprintf("crc32c:%08x", s.crc)
+}

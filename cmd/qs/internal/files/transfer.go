@@ -1,0 +1,222 @@
+package files
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A transfer is the target's side of one file.
+//
+//	          first                                          second
+//	upload:   rpcPiece ─► queue ─► begin to pull a bite of it ─► it has come: sum, write; after the last: check, journal, respond
+//	download: rpcPiece ─► queue ─► read and sum, begin to push ─► it has arrived: respond
+//
+// The two run on two goroutines, some pieces apart: the disk and the network work at the same time. A piece that fails ends
+// the transfer; what was verified until then stays for another time.
+type transfer struct {
+	files *Server
+	id    uint64
+	peer  na.Addr
+	path  string
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	queue  chan *move
+	rest   *move         // of a piece that is pulled bite by bite; of first
+	ended  chan struct{} // closed when nothing is under way any more
+
+	lent     atomic.Int64  // buffers that it has
+	returned chan struct{} // it has given one back
+
+	closed sync.Once // what follows
+
+	// One of the two is set. filesMu guards what is in it, also while the disk is waited for.
+	filesMu sync.Mutex
+	part    *part   // of an upload
+	source  *source // of a download
+
+	mu   sync.Mutex // guards the fields below
+	used time.Time
+	last bool // queue is closed
+}
+
+func (fs *Server) newTransfer(peer na.Addr, path string) *transfer {
+	t := &transfer{
+		files: fs, peer: peer, path: path, used: time.Now(),
+		queue: make(chan *move, MaxWindow), ended: make(chan struct{}), returned: make(chan struct{}, 1),
+	}
+	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	return t
+}
+
+// enqueue takes a request in, or says why not.
+func (t *transfer) enqueue(h hg.Incoming, req pieceRequest) error {
+	if req.Size < 1 || req.Size > MaxPiece || req.Memory == nil {
+		return fmt.Errorf("a piece of %d bytes, want 1 to %d: %w", req.Size, MaxPiece, na.ErrInvalid)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.last {
+		return t.gone()
+	}
+	t.used = time.Now()
+	if err := h.Detach(); err != nil {
+		return err
+	}
+	m := &move{h: h, req: req}
+	select {
+	case t.queue <- m:
+		return nil
+	default:
+		return fmt.Errorf("more than %d pieces at a time: %w", MaxWindow, na.ErrAgain)
+	}
+}
+
+// gone says why pieces are not taken any more.
+func (t *transfer) gone() error {
+	if err := context.Cause(t.ctx); err != nil {
+		return err
+	}
+	return fmt.Errorf("the transfer of %s has ended: %w", t.path, na.ErrClosed)
+}
+
+// How many bites of an upload, or pieces of a download, wait between first and second: enough for either to go on while the
+// other sleeps.
+const (
+	bitesAhead  = 16
+	piecesAhead = 2
+)
+
+// run moves pieces until the transfer is ended or fails.
+func (t *transfer) run() {
+	depth := piecesAhead
+	if t.part != nil {
+		depth = bitesAhead
+	}
+	err := overlap(t.ctx, depth, t.first, t.second)
+	if err != nil {
+		t.cancel(err)
+	}
+	t.stop()
+	if t.rest != nil {
+		t.rest.respond(nil, t.gone())
+	}
+	for m := range t.queue { // closed by stop
+		m.respond(nil, t.gone())
+	}
+	close(t.ended)
+	if err != nil {
+		t.files.drop(t)
+	}
+}
+
+// stop takes no more pieces.
+func (t *transfer) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.last {
+		t.last = true
+		close(t.queue)
+	}
+}
+
+// first begins to pull the next bite from the origin, or reads the next piece from the file and begins to push it.
+func (t *transfer) first(ctx context.Context) (*move, error) {
+	m := t.rest
+	if m == nil {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case next, ok := <-t.queue:
+			if !ok {
+				return nil, io.EOF
+			}
+			m = next
+		}
+	}
+	t.rest = nil
+	if t.part != nil && m.req.Size > bite {
+		t.rest, m = m, m.cut(bite)
+	}
+	if err := t.begin(ctx, m); err != nil {
+		t.answer(m, nil, err)
+		return nil, err
+	}
+	return m, nil
+}
+
+// second waits for it, and writes it to the file if it was pulled.
+func (t *transfer) second(ctx context.Context, m *move) error {
+	err := m.wait(ctx)
+	switch {
+	case t.source != nil:
+		err = t.source.because(err)
+	case err == nil:
+		err = t.write(m)
+	}
+	t.answer(m, &pieceReply{m.req.CRC}, err)
+	return err
+}
+
+// use notes that the origin still wants t, and reports false when t has ended.
+func (t *transfer) use() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.used = time.Now()
+	return !t.last
+}
+
+// seek looks at what is there already.
+func (t *transfer) seek(req seekRequest) (r seekReply, err error) {
+	if !t.use() {
+		return r, t.gone()
+	}
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	if t.source != nil {
+		r.Left, err = t.source.seek(req.At, req.CRC)
+		return r, err
+	}
+	r.Left, err = t.part.check()
+	r.At, r.CRC, r.Note = t.part.sums.at, t.part.sums.crc, t.part.note
+	return r, err
+}
+
+// finish ends a transfer whose pieces have all been answered, or breaks it off.
+func (t *transfer) finish(req closeRequest) (r closeReply, err error) {
+	if !req.Commit {
+		t.cancel(fmt.Errorf("the origin has broken the transfer off: %w", na.ErrCanceled))
+	}
+	t.stop()
+	<-t.ended
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	switch cause := context.Cause(t.ctx); {
+	case !req.Commit:
+		return r, nil
+	case cause != nil:
+		return r, cause
+	case t.source != nil:
+		r.SHA256 = t.source.sums.digest()
+		return r, t.source.verify()
+	}
+	return r, t.part.commit(req.CRC, req.SHA256, req.Sync)
+}
+
+// close lets the files go, when nothing is under way.
+func (t *transfer) close() {
+	t.filesMu.Lock()
+	defer t.filesMu.Unlock()
+	if t.part != nil {
+		t.part.close()
+	} else {
+		t.source.close()
+	}
+}

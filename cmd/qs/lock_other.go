@@ -1,8 +1,0 @@
-//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd)
-
-package main
-
-import "os"
-
-// lock does nothing: that two transfers do not write the same file is left to the user.
-func lock(*os.File) error { return nil }

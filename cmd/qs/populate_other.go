@@ -1,7 +1,0 @@
-//go:build !linux
-
-package main
-
-// populate and sequential do nothing: a mapped file is read page by page when it is touched.
-func populate([]byte, int64, int64) {}
-func sequential([]byte)             {}
