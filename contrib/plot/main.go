@@ -7,8 +7,8 @@
 //	go run .                                        draw again, in contrib/plot
 //	go run . -measure calls -commit $(git rev-parse --short HEAD)
 //
-// A file of docs/bench holds commands and all that they printed, round by round. Commands of other systems' programs are measured
-// only where those programs are in PATH. It is a module of its own, so that the library does not depend on a plotting library.
+// A file of docs/bench holds commands and all that they printed, round by round. The commands qs, and peers of
+// contrib/peers for the other systems, must be in PATH. It is a module of its own, so that the library does not depend on a plotting library.
 package main
 
 import (
