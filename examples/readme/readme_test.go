@@ -97,8 +97,19 @@ func TestProofs(t *testing.T) {
 func TestRequirements(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, "docs/internals/REQUIREMENTS.md"))
 	require.NoError(t, err)
+	cases := map[int]bool{} // of udp
 	for _, m := range entry.FindAllStringSubmatch(string(b), -1) {
 		assert.Regexp(t, proofs, m[2], "%s: a requirement without a test", m[1])
+		for _, m := range regexp.MustCompile(`U-T(\d+)(?:–U-T(\d+))?`).FindAllStringSubmatch(m[1], -1) {
+			from, _ := strconv.Atoi(m[1])
+			to, _ := strconv.Atoi(m[2])
+			for n := from; n <= max(from, to); n++ {
+				cases[n] = true
+			}
+		}
+	}
+	for n := 1; n <= 35; n++ {
+		assert.True(t, cases[n], "no entry for U-T%d", n)
 	}
 	text := string(b)
 	for _, dir := range []string{"impi", "impi/channel", "plugins/udp/internal/arq"} {

@@ -37,6 +37,7 @@ type Relay struct {
 	closed bool
 	passed [2]int64
 	hurt   int64
+	watch  func(b []byte, fromTarget bool)
 }
 
 // New returns a Relay to the target at to, on a port of its own of the loopback device.
@@ -70,6 +71,13 @@ func (r *Relay) Passed() (forth, back, hurt int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.passed[0], r.passed[1], r.hurt
+}
+
+// Watch has f called with each datagram that comes, which f may neither change nor keep. f calls no method of r.
+func (r *Relay) Watch(f func(b []byte, fromTarget bool)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watch = f
 }
 
 // ShutAfter shuts r in both directions when n more bytes have passed from the target, or to it: what would be more is lost.
@@ -192,6 +200,9 @@ func (r *Relay) judge(b []byte, dir int) (times, delay int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.passed[dir]++
+	if r.watch != nil {
+		r.watch(b, dir == 1)
+	}
 	if r.left[dir] >= 0 {
 		if r.left[dir] -= len(b); r.left[dir] < 0 {
 			r.left[dir], r.shut = 0, true

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/relay"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
 // patience is how long anything in these tests may take.
@@ -85,6 +88,7 @@ func say(t testing.TB, from *na.Context, to na.Addr, at *na.Context, text string
 // TestContexts: every context of a class is reached at its one address from each of another's, whatever the order in which they
 // call; and the answers come back on the same session.
 func TestContexts(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts udp.Options) {
 		a, b := open(t, "udp://127.0.0.1:0", opts, 3), open(t, "udp://127.0.0.1:0", opts, 3)
 		for i := 2; i >= 0; i-- {
@@ -103,6 +107,7 @@ func TestContexts(t *testing.T) {
 // TestContextCloses: the others are reached as before when one is closed, the first one too; when there is none left, who dials
 // hears that nobody is there; and a new context has the address again.
 func TestContextCloses(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, opts udp.Options) {
 		b := open(t, "udp://127.0.0.1:0", opts, 3)
 		dial := func(target int) error {
@@ -141,6 +146,7 @@ func TestContextCloses(t *testing.T) {
 
 // TestEveryPair: whatever profile and mode one class has, and whatever the other, messages pass both ways and memory is written.
 func TestEveryPair(t *testing.T) {
+	t.Parallel()
 	var all []udp.Options
 	for _, profile := range []string{"modern", "seed"} {
 		for _, ack := range []string{"adaptive", "lazy", "eager"} {
@@ -178,42 +184,59 @@ func put(t testing.TB, from, to *node, n int64) {
 	require.Equal(t, src, dst)
 }
 
-// TestBlocked: a peer that computes for longer than PeerTimeout, and drives nothing, is not lost, and hardly anything is sent again:
-// its context is assisted.
+// TestBlocked: a peer that computes for longer than PeerTimeout, and drives nothing, is not lost, and at most 20 packets are sent again:
+// its context is assisted. Nor is one that is not assisted and computes for less.
 func TestBlocked(t *testing.T) {
 	t.Parallel()
 	if !na.PollerSupported {
 		t.Skip("contexts are not assisted here")
 	}
-	timeout, blocked := long.Or(time.Second, 5*time.Second), long.Or(1500*time.Millisecond, 30*time.Second)
-	class := func(addr string) *node {
-		cls, err := na.Open(addr, na.Config{PeerTimeout: timeout, Plugins: []na.Plugin{udp.New(udp.Options{})}})
-		require.NoError(t, err)
-		return enter(t, cls, 1)
+	for name, tt := range map[string]struct {
+		opts    udp.Options
+		blocked time.Duration
+	}{
+		"assisted":   {udp.Options{}, long.Or(6*time.Second, 30*time.Second)},
+		"unassisted": {udp.Options{Unassisted: true}, 4 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := open(t, "udp://127.0.0.1:0", tt.opts, 1)
+			between, err := relay.New(netip.MustParseAddrPort(strings.TrimPrefix(b.cls.Addr().Name(), "udp://")), relay.Rules{})
+			require.NoError(t, err)
+			t.Cleanup(between.Close)
+			var again atomic.Int64
+			seen := map[string]bool{}
+			between.Watch(func(d []byte, fromTarget bool) {
+				if p, err := arq.Parse(d); err == nil && !fromTarget {
+					if seq := number.FindString(p.String()); seen[seq] {
+						again.Add(1)
+					} else if seq != "" {
+						seen[seq] = true
+					}
+				}
+			})
+			a := open(t, "udp://", udp.Options{}, 1)
+			to := na.MakeAddr("udp://"+between.Addr().String(), 0)
+			sender := say(t, a.ctxs[0], to, b.ctxs[0], "work", a, b)
+			var end *na.Result
+			c := a.ctxs[0]
+			require.NoError(t, c.RecvExpected(c.NewOp(func(_ *na.Op, r na.Result) { end = &r }), to, 1, make([]byte, 10)))
+			before := again.Load()
+			for until := time.Now().Add(tt.blocked); time.Now().Before(until); { // of b nothing is driven
+				_ = c.Progress(10 * time.Millisecond)
+				c.Trigger(0)
+				require.Nil(t, end, "%+v", end)
+				require.LessOrEqual(t, again.Load()-before, int64(20), "packets sent again")
+			}
+			forth, back, _ := between.Passed()
+			t.Logf("%d packets were sent again in %v, of %d and %d", again.Load()-before, tt.blocked, forth, back)
+			require.NoError(t, b.ctxs[0].SendExpected(b.ctxs[0].NewOp(func(*na.Op, na.Result) {}), sender, 1, []byte("done")))
+			await(t, "answer", func() bool { return end != nil }, a, b)
+			require.NoError(t, end.Err)
+			require.Zero(t, c.Stats().PeersLost)
+		})
 	}
-	b := class("udp://127.0.0.1:0")
-	between, err := relay.New(netip.MustParseAddrPort(strings.TrimPrefix(b.cls.Addr().Name(), "udp://")), relay.Rules{})
-	require.NoError(t, err)
-	t.Cleanup(between.Close)
-	a := class("udp://")
-	to := na.MakeAddr("udp://"+between.Addr().String(), 0)
-	sender := say(t, a.ctxs[0], to, b.ctxs[0], "work", a, b)
-	var end *na.Result
-	buf := make([]byte, 10)
-	c := a.ctxs[0]
-	require.NoError(t, c.RecvExpected(c.NewOp(func(_ *na.Op, r na.Result) { end = &r }), to, 1, buf))
-	before, _, _ := between.Passed()
-	for until := time.Now().Add(blocked); time.Now().Before(until); { // of b nothing is driven
-		_ = c.Progress(10 * time.Millisecond)
-		c.Trigger(0)
-		require.Nil(t, end, "%+v", end)
-	}
-	after, _, _ := between.Passed()
-	t.Logf("%d packets in %v", after-before, blocked)
-	pings := 10 * int64(blocked/timeout+1) // what asks whether the peer is there, and acknowledges that it is
-	require.LessOrEqual(t, after-before, 20+pings)
-	require.NoError(t, b.ctxs[0].SendExpected(b.ctxs[0].NewOp(func(*na.Op, na.Result) {}), sender, 1, []byte("done")))
-	await(t, "answer", func() bool { return end != nil }, a, b)
-	require.NoError(t, end.Err)
-	require.Zero(t, c.Stats().PeersLost)
 }
+
+// number finds the lane and the number of a packet that has one.
+var number = regexp.MustCompile(`^DATA\d seq=\d+`)

@@ -97,7 +97,7 @@ func gather(t *testing.T, n *node, peers, each int) {
 
 // TestIdlePeers: thousands of peers that are silent take no more than one KiB each beside the envelope that they are guaranteed.
 func TestIdlePeers(t *testing.T) {
-	peers := long.Or(1000, 10_000)
+	peers := long.Or(500, 10_000)
 	cls, err := na.Open("udp://127.0.0.1:0", na.Config{Envelopes: 1, Plugins: []na.Plugin{udp.New(udp.Options{})}, PeerTimeout: 500 * time.Millisecond})
 	require.NoError(t, err)
 	c, err := cls.NewContext()

@@ -53,6 +53,7 @@ func drain(s *polled) (got [][]byte, messages int) {
 // TestTrainsArrive: whatever sizes datagrams have and whoever they are for, each arrives whole and in order, those of one size to one
 // peer in few messages of the system; where the system refuses trains, too.
 func TestTrainsArrive(t *testing.T) {
+	t.Parallel()
 	for _, refuse := range []bool{false, true} {
 		from, to := socketPair(t)
 		if refuse { // the system does not divide what it computes no checksums for
