@@ -14,8 +14,8 @@ func (c *Context) Cork() bool {
 	if c.assist == nil && c.driver == nil {
 		return false
 	}
+	c.corks.Add(1) // first: Flush must see what is held back
 	c.ep.Cork()
-	c.corks.Add(1)
 	return true
 }
 

@@ -139,7 +139,7 @@ func (op *Op) abandon() {
 // take ends the queued life of op and returns its result: what Trigger does before it runs the callback.
 func (op *Op) take() Result {
 	r := op.result
-	op.result = Result{}
+	op.result.Err, op.result.Envelope = nil, nil
 	if r.Err != nil {
 		r.Err = &OpError{Op: kindText[op.kind], Addr: op.addr, Fate: r.Fate, Err: r.Err}
 	}

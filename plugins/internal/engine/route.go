@@ -79,20 +79,23 @@ func (e *Endpoint) Lock() { e.mu.Lock() }
 // Unlock sends what was queued, unless it is held back (Cork), and returns the lock. It returns the lock for a while before
 // that, too: what comes before it has to leave everything in order.
 func (e *Endpoint) Unlock() {
+	first := false // of those that are held back: who sends them soon sends all
 	if len(e.kicked) > 0 {
 		if e.kicks++; e.corks == 0 || e.kicks == e.eng.own.Batch {
 			e.leave()
+		} else {
+			first = e.kicks == 1
 		}
 	}
-	e.unlock(len(e.kicked) > 0)
-}
-
-// unlock returns the lock. held says that frames stay behind.
-func (e *Endpoint) unlock(held bool) {
-	e.mu.Unlock()
-	if held {
+	e.unlock()
+	if first {
 		e.host.FlushSoon()
 	}
+}
+
+// unlock returns the lock.
+func (e *Endpoint) unlock() {
+	e.mu.Unlock()
 	if e.eng.self.pending.Load() {
 		e.eng.self.drain()
 	}
@@ -103,8 +106,8 @@ func (e *Endpoint) Pause() { e.mu.Unlock() }
 
 // leave has the carriers send what was queued. Locked, though not all the time.
 func (e *Endpoint) leave() {
-	e.kicks = 0
 	for len(e.kicked) > 0 {
+		e.kicks = 0
 		batch := e.kicked
 		e.kicked, e.flushing = e.flushing[:0], nil
 		for _, l := range batch {
@@ -140,7 +143,7 @@ func (e *Endpoint) Uncork() {
 func (e *Endpoint) Flush() {
 	e.mu.Lock()
 	e.leave()
-	e.unlock(false)
+	e.unlock()
 }
 
 // Held reports whether frames wait for an Uncork or a Flush.
