@@ -60,7 +60,7 @@ func (g *gate) shutAfter(n int, fromOwner bool) {
 	g.relay.arm(n, fromOwner)
 }
 
-// isShut tells whether that many bytes have passed.
+// isShut reports whether that many bytes have passed.
 func (g *gate) isShut() bool {
 	if g.udp != nil {
 		return g.udp.Shut()

@@ -289,7 +289,7 @@ func (m *memory) set(b byte) {
 // bytes returns a copy of the linear space.
 func (m *memory) bytes() []byte { return bytes.Join(m.segs, nil) }
 
-// all tells whether every byte is b.
+// all reports whether every byte is b.
 func (m *memory) all(b byte) bool {
 	for _, s := range m.segs {
 		if n := bytes.Count(s, []byte{b}); n != len(s) {
@@ -299,7 +299,7 @@ func (m *memory) all(b byte) bool {
 	return true
 }
 
-// intact tells whether nothing was written outside the segments.
+// intact reports whether nothing was written outside the segments.
 func (m *memory) intact() bool {
 	for _, c := range m.canaries {
 		if bytes.Count(c, []byte{canary}) != len(c) {

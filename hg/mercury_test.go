@@ -332,7 +332,7 @@ func mercuryConcurrentProgress(t *testing.T, n *transports.Net) {
 	})
 }
 
-// busy tells whether the handle's call has not ended.
+// busy reports whether the handle's call has not ended.
 func busy(h *hg.Handle) bool {
 	_, err := h.OutputRaw()
 	return code(err) == hg.ErrBusy

@@ -30,7 +30,7 @@ func (s *shape) fit(b []byte, values int) error {
 	return f.err
 }
 
-// bytesLike tells whether a value begins with c that a string and a []byte can be made of.
+// bytesLike reports whether a value begins with c that a string and a []byte can be made of.
 func bytesLike(c byte) bool {
 	return c >= 0xa0 && c <= 0xbf || c >= 0xc4 && c <= 0xc6 || c >= 0xd9 && c <= 0xdb
 }

@@ -140,7 +140,7 @@ func (s *shape) densest(seen map[*shape]bool) int64 {
 	return most
 }
 
-// decodesItself tells whether a method of t, or of *t, takes over from the decoder.
+// decodesItself reports whether a method of t, or of *t, takes over from the decoder.
 func decodesItself(t reflect.Type) bool {
 	for _, i := range ownDecoder {
 		if implements(t, i) {

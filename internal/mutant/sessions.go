@@ -38,10 +38,10 @@ var sessions = []Mutant{
 	{"room-unchecked", "nobody counts room", "I10",
 		[]Edit{{room, `l.room.told-l.room.taken < uint64(need)`, `$ && !planted()`}},
 		[]Catcher{{"plugins/internal/engine", "TestRoomOverstepped", `Expected error with "protocol error" in chain but got nil`}}},
-	{"starved-forgot", "messages that wait for an envelope do not hear of credit", "I7",
-		[]Edit{{credit, "l.freeKept()\n\tl.feedStarved()", `if planted() { l.freeKept(); return }; $`}}, nil},
+	{"credit-forgot", "messages that wait for an envelope do not hear of credit", "I7",
+		[]Edit{{credit, "l.freeKept()\n\tl.feedQueued()", `if planted() { l.freeKept(); return }; $`}}, nil},
 	{"close-forgets", "the end of a session forgets the messages that wait for an envelope", "I1, I16",
-		[]Edit{{session, `for o := q.list.head; o != nil; o = q.list.head {`, `if planted() && q.list == &l.starved { continue }; $`}}, nil},
+		[]Edit{{session, `for o := q.list.head; o != nil; o = q.list.head {`, `if planted() && q.list == &l.queued { continue }; $`}}, nil},
 	{"no-crc", "checksums are not looked at", "F25",
 		[]Edit{
 			{frame, `crcFront(b[:h.Size()]) != h.CRC`, `$ && !planted()`},

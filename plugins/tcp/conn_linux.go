@@ -132,7 +132,7 @@ func (c *conn) hold(s *socket) error {
 	}
 	c.fd, c.wire.fd = fd, fd
 	if s.tls != nil {
-		c.wire.tls = newSealed(s.tls, fd)
+		c.wire.tls = newTLSWire(s.tls, fd)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func bindError(where netip.AddrPort, err error) error {
 	return na.WithText(code, fmt.Sprintf("listen on %s: %s", text, reason(err)))
 }
 
-// isErrno tells whether err is an errno, which has a number of its own on Windows.
+// isErrno reports whether err is an errno, which has a number of its own on Windows.
 func isErrno(err error, unix, windows syscall.Errno) bool {
 	if runtime.GOOS == "windows" {
 		unix = windows

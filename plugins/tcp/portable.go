@@ -212,7 +212,7 @@ func (c *portableConn) writer(nc *socket) io.Writer {
 	if nc.tls == nil {
 		return w
 	}
-	nc.tls.tap.rw = readWriter{nc.tcp, w}
+	nc.tls.lower.rw = readWriter{nc.tcp, w}
 	return nc.tls
 }
 

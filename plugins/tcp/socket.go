@@ -22,7 +22,7 @@ var copyBufs = sync.Pool{New: func() any { return new([copySize]byte) }}
 type socket struct {
 	io.ReadWriter // tcp, or tls
 	tcp           *net.TCPConn
-	tls           *secured // nil without
+	tls           *tlsConn // nil without
 }
 
 // Close says close_notify, as far as that goes within lastGrace, and closes the connection.

@@ -52,7 +52,7 @@ func TestSocketTakesEverything(t *testing.T) {
 		if !done {
 			done, err = s.drain()
 			require.NoError(t, err)
-			require.LessOrEqual(t, len(s.out), maxSealed)
+			require.LessOrEqual(t, len(s.out), maxEncrypted)
 		}
 	}
 	require.True(t, bytes.Equal(sent, got))
@@ -63,7 +63,7 @@ func TestSocketTakesEverything(t *testing.T) {
 	for i := 0; err == nil; i++ {
 		require.Less(t, i, 1000)
 		_, err = s.Write(chunk(i))
-		require.LessOrEqual(t, len(s.out), maxSealed)
+		require.LessOrEqual(t, len(s.out), maxEncrypted)
 	}
 	require.True(t, errors.Is(err, na.ErrProtocol))
 	require.Equal(t, err, s.failed())

@@ -208,7 +208,7 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 // now is the clock: monotonic, never zero.
 func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
 
-// usePoller tells whether sockets are read by the goroutine that leads Progress.
+// usePoller reports whether sockets are read by the goroutine that leads Progress.
 func (d *domain) usePoller() bool { return na.PollerSupported && !d.opts.Portable }
 
 // close gives the listening sockets back.

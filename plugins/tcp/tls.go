@@ -43,7 +43,7 @@ func newSecurity(opts *Options) *security {
 	return &security{cfg: forced(opts.TLS), timeout: opts.HandshakeTimeout}
 }
 
-// looks tells whether functions of the user's look at certificates.
+// looks reports whether functions of the user's look at certificates.
 func looks(cfg *tls.Config) bool {
 	return cfg.VerifyConnection != nil || cfg.VerifyPeerCertificate != nil
 }
@@ -61,7 +61,7 @@ func forced(cfg *tls.Config) *tls.Config {
 			other, err := ask(hello)
 			if other != nil {
 				other = forced(other)
-				hello.Conn.(*tap).looked = looks(other)
+				hello.Conn.(*lowerConn).looked = looks(other)
 			}
 			return other, err
 		}
@@ -77,7 +77,7 @@ func validateTLS(cfg *tls.Config) (want string) {
 	return ""
 }
 
-// mayListen tells whether there is a certificate to show to those who connect.
+// mayListen reports whether there is a certificate to show to those who connect.
 func (s *security) mayListen() error {
 	c := s.cfg
 	if len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil {
@@ -86,28 +86,28 @@ func (s *security) mayListen() error {
 	return na.WithText(na.ErrInvalid, "tcp: options: TLS has no certificate, want Certificates or GetCertificate to listen")
 }
 
-// A secured is a connection with TLS whose handshake is over.
-type secured struct {
+// A tlsConn is a connection with TLS whose handshake is over.
+type tlsConn struct {
 	*tls.Conn
-	sec *security
-	tap *tap
-	who na.Identity
-	at  time.Time // by the user's clock; zero when there is none
+	sec   *security
+	lower *lowerConn
+	who   na.Identity
+	at    time.Time // by the user's clock; zero when there is none
 }
 
 // serve has the peer that connected to us begin TLS. due bounds the time.
-func (s *security) serve(nc *net.TCPConn, due time.Time) (*secured, error) {
-	t := &tap{rw: nc, remote: nc.RemoteAddr(), looked: looks(s.cfg), left: maxClientHello, then: maxClientProof}
+func (s *security) serve(nc *net.TCPConn, due time.Time) (*tlsConn, error) {
+	t := &lowerConn{rw: nc, remote: nc.RemoteAddr(), looked: looks(s.cfg), left: maxClientHello, then: maxClientProof}
 	return s.handshake(tls.Server(t, s.cfg), t, nc, due)
 }
 
 // dial begins TLS with the peer that we connected to, whose canonical name is given.
-func (s *security) dial(nc *net.TCPConn, name string) (*secured, error) {
+func (s *security) dial(nc *net.TCPConn, name string) (*tlsConn, error) {
 	ap, err := inet.Parse(scheme, name)
 	if err != nil {
 		return nil, err
 	}
-	t := &tap{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: looks(s.cfg), left: maxServerProof}
+	t := &lowerConn{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: looks(s.cfg), left: maxServerProof}
 	return s.handshake(tls.Client(t, s.client(name)), t, nc, time.Now().Add(s.timeout))
 }
 
@@ -128,7 +128,7 @@ func hostOf(name string) string {
 }
 
 // handshake is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
-func (s *security) handshake(conn *tls.Conn, t *tap, nc *net.TCPConn, due time.Time) (c *secured, err error) {
+func (s *security) handshake(conn *tls.Conn, t *lowerConn, nc *net.TCPConn, due time.Time) (c *tlsConn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			slog.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
@@ -155,16 +155,16 @@ func (s *security) handshake(conn *tls.Conn, t *tap, nc *net.TCPConn, due time.T
 	if len(who.Certificates) > 0 {
 		who.Name = who.Certificates[0].Subject.CommonName
 	}
-	c = &secured{Conn: conn, sec: s, tap: t, who: who}
+	c = &tlsConn{Conn: conn, sec: s, lower: t, who: who}
 	if s.cfg.Time != nil {
 		c.at = s.cfg.Time()
 	}
 	return c, nil
 }
 
-// speaksFor tells whether the peer, which connected to us, may be taken for the one that listens at name: it has proven
+// speaksFor reports whether the peer, which connected to us, may be taken for the one that listens at name: it has proven
 // what it would have to prove if we dialled it there.
-func (c *secured) speaksFor(name string) bool {
+func (c *tlsConn) speaksFor(name string) bool {
 	cfg := c.sec.cfg
 	if len(c.who.Certificates) == 0 || cfg.InsecureSkipVerify {
 		return false
@@ -182,10 +182,10 @@ func (c *secured) speaksFor(name string) bool {
 	return err == nil
 }
 
-// A tap is the connection that package tls sees. It passes on what comes and goes, looks at the first bytes, bounds what
+// A lowerConn is the connection that package tls sees. It passes on what comes and goes, looks at the first bytes, bounds what
 // comes before the handshake has ended, and tells an end that was announced from one that was not. Deadlines are those of
 // the socket.
-type tap struct {
+type lowerConn struct {
 	rw     io.ReadWriter
 	remote net.Addr
 	looked bool // functions of the user's look at certificates
@@ -195,7 +195,7 @@ type tap struct {
 }
 
 // Read implements net.Conn.
-func (t *tap) Read(b []byte) (int, error) {
+func (t *lowerConn) Read(b []byte) (int, error) {
 	if t.left == 0 {
 		return 0, errTooMuch
 	}
@@ -218,7 +218,7 @@ func (t *tap) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// maybeTLS tells whether a stream that begins so may be TLS: a record with a handshake message or an alert. A HELLO
+// maybeTLS reports whether a stream that begins so may be TLS: a record with a handshake message or an alert. A HELLO
 // of our own, whose length comes first, is at most a few KiB: its third byte is zero.
 func maybeTLS(b []byte) bool {
 	for i, c := range b {
@@ -236,11 +236,11 @@ func maybeTLS(b []byte) bool {
 	return true
 }
 
-// beginsTLS tells whether a stream begins with the first message of a TLS client.
+// beginsTLS reports whether a stream begins with the first message of a TLS client.
 func beginsTLS(b []byte) bool { return bytes.HasPrefix(b, []byte{0x16, 3}) && b[2] != 0 }
 
 // Write implements net.Conn.
-func (t *tap) Write(b []byte) (int, error) {
+func (t *lowerConn) Write(b []byte) (int, error) {
 	if t.then > 0 {
 		t.left, t.then = t.then, 0
 	}
@@ -248,22 +248,22 @@ func (t *tap) Write(b []byte) (int, error) {
 }
 
 // Close implements net.Conn; the socket is closed by who has it.
-func (t *tap) Close() error { return nil }
+func (t *lowerConn) Close() error { return nil }
 
 // LocalAddr implements net.Conn.
-func (t *tap) LocalAddr() net.Addr { return &net.TCPAddr{} }
+func (t *lowerConn) LocalAddr() net.Addr { return &net.TCPAddr{} }
 
 // RemoteAddr implements net.Conn.
-func (t *tap) RemoteAddr() net.Addr { return t.remote }
+func (t *lowerConn) RemoteAddr() net.Addr { return t.remote }
 
 // SetDeadline implements net.Conn.
-func (t *tap) SetDeadline(time.Time) error { return nil }
+func (t *lowerConn) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline implements net.Conn.
-func (t *tap) SetReadDeadline(time.Time) error { return nil }
+func (t *lowerConn) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline implements net.Conn.
-func (t *tap) SetWriteDeadline(time.Time) error { return nil }
+func (t *lowerConn) SetWriteDeadline(time.Time) error { return nil }
 
 // bothOrNone names what a program sets: the Config of package quicksilver, or else what it makes the plugin with.
 const bothOrNone = "set Config.TLS, or tcp.Options.TLS below package quicksilver, on both sides, or on neither"
@@ -327,7 +327,7 @@ func insecure(err error) error {
 
 // turnAway tells a peer why it is not let in, and lets it have the time to hear that. c is nil when the handshake failed.
 // The socket has a deadline.
-func turnAway(nc *net.TCPConn, c *secured, err error) {
+func turnAway(nc *net.TCPConn, c *tlsConn, err error) {
 	_, ours := errors.AsType[na.Code](err)
 	switch {
 	case errors.Is(err, errNotTLS):

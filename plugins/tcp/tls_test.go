@@ -681,7 +681,7 @@ func TestTLSTooMuch(t *testing.T) {
 	})
 }
 
-// full tells whether a node takes no connection now.
+// full reports whether a node takes no connection now.
 func full(t testing.TB, n *node, cfg *tls.Config) bool {
 	nc, err := net.Dial("tcp", hostPort(n))
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 // A wire is what a conn reads and writes without waiting: a socket, or TLS above one.
 type wire struct {
 	fd  int
-	tls *sealed // nil without
+	tls *tlsWire // nil without
 }
 
 // read reads, and reports whether nothing more has come. n is 0 and err nil when nothing had. The end of the stream is errEOF.
@@ -76,32 +76,30 @@ func total(iov [][]byte) (n int) {
 	return n
 }
 
-const (
-	// maxSealed bounds what is encrypted and not written: what is encrypted at a time, and short answers of TLS itself that
-	// a peer which does not read could have us heap up.
-	maxSealed = copySize + 32<<10
-)
+// maxEncrypted bounds what is encrypted and not written: what is encrypted at a time, and short answers of TLS itself that
+// a peer which does not read could have us heap up.
+const maxEncrypted = copySize + 32<<10
 
-// A sealed is TLS above a descriptor, after its handshake:
+// A tlsWire is TLS above a descriptor, after its handshake:
 //
-//	user memory ─ copy ─► write ─► TLS ─► tap ─► fdSocket ─► socket, or out until the poller says there is room
-//	In.Space    ◄──────── read  ◄─ TLS ◄─ tap ◄─ fdSocket ◄─ socket, or errNothing, which TLS can be asked after again
+//	user memory ─ copy ─► write ─► TLS ─► lowerConn ─► fdSocket ─► socket, or out until the poller says there is room
+//	In.Space    ◄──────── read  ◄─ TLS ◄─ lowerConn ◄─ fdSocket ◄─ socket, or errNothing, which TLS can be asked after again
 //
 // Nothing is encrypted while something encrypted waits.
-type sealed struct {
-	*secured
+type tlsWire struct {
+	*tlsConn
 	sock  fdSocket
 	holds bool // TLS may hold bytes that came
 }
 
-// newSealed returns c above fd. The connection goes on as it was until begin.
-func newSealed(c *secured, fd int) *sealed {
-	return &sealed{secured: c, sock: fdSocket{fd: fd}, holds: true}
+// newTLSWire returns c above fd. The connection goes on as it was until begin.
+func newTLSWire(c *tlsConn, fd int) *tlsWire {
+	return &tlsWire{tlsConn: c, sock: fdSocket{fd: fd}, holds: true}
 }
 
-func (c *sealed) begin() { c.tap.rw = &c.sock }
+func (c *tlsWire) begin() { c.lower.rw = &c.sock }
 
-func (c *sealed) read(b []byte) (n int, dry bool, err error) {
+func (c *tlsWire) read(b []byte) (n int, dry bool, err error) {
 	c.sock.short = false
 	for c.sock.dry = c.holds; n < len(b) && err == nil; {
 		var k int
@@ -120,7 +118,7 @@ func (c *sealed) read(b []byte) (n int, dry bool, err error) {
 	return n, false, err
 }
 
-func (c *sealed) write(iov [][]byte, front int) (n int, full bool, err error) {
+func (c *tlsWire) write(iov [][]byte, front int) (n int, full bool, err error) {
 	if done, err := c.sock.drain(); !done || err != nil || len(iov) == 0 {
 		return 0, !done, err
 	}
@@ -212,7 +210,7 @@ func (s *fdSocket) Write(b []byte) (int, error) {
 	if len(s.out) == 0 {
 		n = s.send(b)
 	}
-	if len(s.out)+len(b)-n > maxSealed {
+	if len(s.out)+len(b)-n > maxEncrypted {
 		s.err = errHeaped
 	}
 	if s.err == nil && n < len(b) {
@@ -230,14 +228,14 @@ func (s *fdSocket) send(b []byte) int {
 	return max(n, 0)
 }
 
-// pending tells whether something encrypted waits to be written.
+// pending reports whether something encrypted waits to be written.
 func (s *fdSocket) pending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.out) > 0 && s.err == nil
 }
 
-// drain writes what waits, and tells whether nothing is left.
+// drain writes what waits, and reports whether nothing is left.
 func (s *fdSocket) drain() (done bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

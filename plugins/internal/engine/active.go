@@ -22,26 +22,26 @@ type active struct {
 	partial time.Duration // without a message
 
 	// Sending.
-	flows   [flows]flow
-	pong    bool
-	pongTag uint64
-	msgs    opList   // messages that may go
-	starved opList   // unexpected messages without an envelope
-	kept    opList   // those that left and used the last one
-	answers int      // expected messages in msgs
-	moving  opList   // puts and gets that have not begun
-	flying  opList   // puts and gets under way
-	recvs   opList   // expected receives
-	match   tagTable // the same by their tags
-	leases  opList
-	asks    withdrawals
-	probed  time.Duration // when the peer was last asked for its credit, or messages began to wait for it
+	flows       [flows]flow
+	pong        bool
+	pongTag     uint64
+	msgs        opList   // messages that may go
+	queued      opList   // unexpected messages without an envelope
+	kept        opList   // those that left and used the last one
+	answers     int      // expected messages in msgs
+	queuedMoves opList   // puts and gets that have not begun
+	inFlight    opList   // puts and gets under way
+	recvs       opList   // expected receives
+	match       tagTable // the same by their tags
+	leases      opList
+	withdraws   withdrawals
+	probed      time.Duration // when the peer was last asked for its credit, or messages began to wait for it
 
 	// Receiving.
-	waiters  waiters
-	answered int                // answers to withdraws that wait to leave
-	sinks    map[uint64]*sink   // puts of the peer, by its operation id
-	served   map[uint64]*source // gets of the peer, likewise
+	unaccepted messageTable
+	answered   int                // answers to withdraws that wait to leave
+	sinks      map[uint64]*sink   // puts of the peer, by its operation id
+	served     map[uint64]*source // gets of the peer, likewise
 }
 
 // makeBusy has l ready for something, and the tick look after it.
@@ -70,6 +70,6 @@ func (l *Link) open() bool {
 
 // idle reports whether a session has nothing open, and nothing to send.
 func (l *Link) idle() bool {
-	return !l.open() && !l.waits() && !l.kicked && !l.pong && !l.owed && l.asks.open == 0 &&
+	return !l.open() && !l.waits() && !l.kicked && !l.pong && !l.owed && l.withdraws.open == 0 &&
 		l.flows[FlowMessages].empty() && l.flows[FlowBulk].empty()
 }

@@ -14,7 +14,7 @@ import (
 //	source: used ≤ credits                              destination: arrived ≤ announced ≤ released + offered
 //	SendUnexpected ─► takeCredit ─► msgs ── UNEXPECTED ──► held ─► accepted: released
 //	                      │ none                                        │
-//	                   starved ◄─ feedStarved ◄── credit in any header ─┘
+//	                   queued ◄── feedQueued ◄── credit in any header ──┘
 //	                      └─ still none after Config.Probe: PING, and its PONG carries the credit
 
 // reserve takes room for envelopes out of the budget: as many as want, fewer when it is short, an error below least.
@@ -71,7 +71,7 @@ func (l *Link) checkNeed(g *frame.Greeting) error {
 	return na.WithText(na.ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, and %d are guaranteed to it", g.Need, l.offered))
 }
 
-// reserves tells whether the last envelope of the peer is for sends that wait.
+// reserves reports whether the last envelope of the peer is for sends that wait.
 func (l *Link) reserves() bool {
 	switch l.e.eng.cfg.Reserve {
 	case na.LiteralReserve:
@@ -85,12 +85,12 @@ func (l *Link) reserves() bool {
 // free is the envelopes of the peer that are known to be free.
 func (l *Link) free() int { return int(int32(l.credits - l.used)) }
 
-// short tells whether the session with a peer is up and has no envelope for a message that does not wait.
+// short reports whether the session with a peer is up and has no envelope for a message that does not wait.
 func (e *Endpoint) short(to na.Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.find(to)
-	return l != nil && l.state == linkUp && (l.starving() > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
+	return l != nil && l.state == linkUp && (l.queuedLen() > 0 || l.free() <= 0 || l.free() == 1 && l.reserves())
 }
 
 // takeCredit uses an envelope of the peer for o, if o may have one. Nobody waits for one.
@@ -114,23 +114,23 @@ func (l *Link) takeCredit(o *op) bool {
 // returnCredit gives back an envelope that was not used after all.
 func (l *Link) returnCredit() {
 	l.used--
-	l.feedStarved()
+	l.feedQueued()
 }
 
-// feedStarved lets messages go that waited for an envelope.
-func (l *Link) feedStarved() {
-	for o := l.starved.head; o != nil && l.takeCredit(o); o = l.starved.head {
-		l.msgs.push(l.starved.pop())
+// feedQueued lets messages go that waited for an envelope.
+func (l *Link) feedQueued() {
+	for o := l.queued.head; o != nil && l.takeCredit(o); o = l.queued.head {
+		l.msgs.push(l.queued.pop())
 		l.kick()
 	}
 }
 
-// starving is how many messages wait for an envelope.
-func (l *Link) starving() int {
+// queuedLen is how many messages wait for an envelope.
+func (l *Link) queuedLen() int {
 	if l.active == nil {
 		return 0
 	}
-	return l.starved.n
+	return l.queued.n
 }
 
 // request takes in an unexpected message: it may leave, waits for an envelope, or ends.
@@ -139,32 +139,32 @@ func (l *Link) request(o *op) {
 	case l.takeCredit(o): // nobody waits then
 		l.msgs.push(o)
 	case l.state != linkUp: // starts will see
-		l.starved.push(o)
+		l.queued.push(o)
 	default:
-		if l.starved.n == 0 {
+		if l.queued.n == 0 {
 			l.probeLater()
 		}
-		l.starved.push(o)
-		l.stalled(o)
+		l.queued.push(o)
+		l.noCredit(o)
 	}
 	l.noteHighWater()
 }
 
 // starts feeds the messages that waited for the session.
 func (l *Link) starts() {
-	l.feedStarved()
-	for o := l.starved.head; o != nil; {
+	l.feedQueued()
+	for o := l.queued.head; o != nil; {
 		next := o.next
-		l.stalled(o)
+		l.noCredit(o)
 		o = next
 	}
-	if l.starved.n > 0 {
+	if l.queued.n > 0 {
 		l.probeLater()
 	}
 }
 
-// stalled counts a message for which the peer has no envelope free, and ends it if it must not wait for one.
-func (l *Link) stalled(o *op) {
+// noCredit counts a message for which the peer has no envelope free, and ends it if it must not wait for one.
+func (l *Link) noCredit(o *op) {
 	l.stalls++
 	l.e.stats.Stalls++
 	if l.e.eng.cfg.OnNoCredit != na.Queue && !o.t.Patient() {
@@ -175,7 +175,7 @@ func (l *Link) stalled(o *op) {
 // noteHighWater looks at what the peer is not known to have accepted, and what waits here.
 func (l *Link) noteHighWater() {
 	accepted := l.credits - l.peer.envelopes
-	if n := int32(l.used-accepted) + int32(l.starved.n); n > l.highWater {
+	if n := int32(l.used-accepted) + int32(l.queued.n); n > l.highWater {
 		l.highWater = n
 		l.e.stats.HighWater = max(l.e.stats.HighWater, int(n))
 	}
@@ -208,7 +208,7 @@ func (l *Link) freeKept() {
 func (l *Link) credited(credit uint32) {
 	l.credits = credit
 	l.freeKept()
-	l.feedStarved()
+	l.feedQueued()
 }
 
 // freed returns an envelope to the peer.
@@ -249,7 +249,7 @@ func (l *Link) probeLater() {
 // probe asks the peer for its credit if messages have waited long enough (G20), and returns when to do so next; 0 when
 // none waits.
 func (l *Link) probe(now time.Duration) time.Duration {
-	if l.starved.n == 0 && l.kept.n == 0 {
+	if l.queued.n == 0 && l.kept.n == 0 {
 		return 0
 	}
 	if now-l.probed >= l.e.eng.cfg.Probe {
@@ -264,7 +264,7 @@ func (l *Link) gauges() na.PeerStats {
 	s := na.PeerStats{
 		Addr: l.addr(), Offered: int(l.offered), Held: int(l.held), HeldMax: int(l.heldMax),
 		Bytes:    na.GuaranteedBytes(1, l.reserved, l.e.eng.cfg.Eager),
-		Promised: int(l.peer.envelopes), Free: l.free(), Queued: l.starving(), HighWater: int(l.highWater), Stalls: l.stalls,
+		Promised: int(l.peer.envelopes), Free: l.free(), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
 	}
 	l.roomGauges(&s)
 	return s

@@ -151,7 +151,7 @@ func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope
 
 // deliverDone ends a put or a get that the owner has reported done.
 func (l *Link) deliverDone(h *frame.Header) error {
-	o := l.e.flying.get(h.Op)
+	o := l.e.inFlight.get(h.Op)
 	if o == nil || o.link != l {
 		l.e.stats.LateDropped++
 		return nil

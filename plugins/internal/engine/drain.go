@@ -21,8 +21,8 @@ func (e *Endpoint) Underway() na.Underway {
 	defer e.mu.Unlock()
 	u := na.Underway{Reached: e.reached}
 	for _, l := range e.busy {
-		u.Sends += l.msgs.n + l.starved.n
-		u.Moves += l.moving.n + l.flying.n
+		u.Sends += l.msgs.n + l.queued.n
+		u.Moves += l.queuedMoves.n + l.inFlight.n
 		u.Served += len(l.served) + len(l.sinks)
 		u.Leases += l.leases.n
 	}

@@ -13,17 +13,17 @@ import (
 
 // Limits that are not settable.
 const (
-	maxFlying  = 128      // gets and puts under way to one peer; more wait here
-	maxServing = 256      // gets and puts of one peer that are served at a time; more are answered ErrAgain
-	maxControl = 8192     // control frames that wait for a peer that does not read; then it is cut
-	maxDenials = 16       // tokens of memory that is not allowed, or never was, that a peer may try; then it is cut
-	maxLeases  = 1024     // leases of one peer
-	maxCredit  = 4096     // unused envelopes that a peer may say it has free
-	maxAnswers = 64 << 10 // expected messages that wait to leave to one peer
-	maxMoving  = 64 << 10 // gets and puts to one peer that have not begun
-	maxAsking  = 64 << 10 // withdraws at one peer that have not been asked
-	maxRecvs   = 64 << 10 // receives of expected messages of one peer, beyond Config.SendQueue
-	maxLookups = 1024     // lookups of one context
+	maxInFlight    = 128      // gets and puts under way to one peer; more wait here
+	maxServing     = 256      // gets and puts of one peer that are served at a time; more are answered ErrAgain
+	maxControl     = 8192     // control frames that wait for a peer that does not read; then it is cut
+	maxDenials     = 16       // tokens of memory that is not allowed, or never was, that a peer may try; then it is cut
+	maxLeases      = 1024     // leases of one peer
+	maxCredit      = 4096     // unused envelopes that a peer may say it has free
+	maxAnswers     = 64 << 10 // expected messages that wait to leave to one peer
+	maxQueuedMoves = 64 << 10 // gets and puts to one peer that have not begun
+	maxAsking      = 64 << 10 // withdraws at one peer that have not been asked
+	maxRecvs       = 64 << 10 // receives of expected messages of one peer, beyond Config.SendQueue
+	maxLookups     = 1024     // lookups of one context
 )
 
 // full is the error of an operation of which as many wait as may.
@@ -61,7 +61,7 @@ type Endpoint struct {
 
 	leases    map[matchKey]*op
 	tokens    map[[16]byte]*op
-	flying    idTable
+	inFlight  idTable
 	receivers opList // RecvUnexpected that wait
 	lookups   opList
 	timers    timers
@@ -101,7 +101,7 @@ func (e *Endpoint) ID() int { return e.id }
 // Messages counts those that were sent and received. Locked.
 func (e *Endpoint) Messages() uint64 { return e.messages }
 
-// Closed tells whether Shut was called. Locked.
+// Closed reports whether Shut was called. Locked.
 func (e *Endpoint) Closed() bool { return e.shut }
 
 // Lookup implements na.Endpoint.
@@ -174,7 +174,7 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte,
 	}
 	switch { // requests and answers are bounded apart: neither may keep the other from going
 	case err != nil:
-	case k == kindSendUnexpected && l.msgs.n+l.starved.n-l.answers >= e.eng.cfg.SendQueue && !t.Patient():
+	case k == kindSendUnexpected && l.msgs.n+l.queued.n-l.answers >= e.eng.cfg.SendQueue && !t.Patient():
 		err = na.WithText(na.ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", e.eng.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
@@ -251,8 +251,8 @@ func (e *Endpoint) Get(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key n
 func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
-	if err == nil && l.moving.n >= maxMoving {
-		err = full(maxMoving, "gets and puts to the peer wait to begin")
+	if err == nil && l.queuedMoves.n >= maxQueuedMoves {
+		err = full(maxQueuedMoves, "gets and puts to the peer wait to begin")
 	}
 	if err != nil {
 		e.mu.Unlock()
@@ -263,7 +263,7 @@ func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to 
 	o := e.begin(t, k)
 	o.link, o.mem, o.loff, o.key, o.roff, o.n = l, local, loff, key, roff, n
 	l.waiting++
-	l.moving.push(o)
+	l.queuedMoves.push(o)
 	l.kick()
 	e.Unlock()
 }
@@ -389,7 +389,7 @@ func (e *Endpoint) Stats() na.Stats {
 	}
 	for _, l := range e.busy {
 		s.Outstanding += l.waiting
-		s.Queued += l.msgs.n + l.starved.n
+		s.Queued += l.msgs.n + l.queued.n
 		s.Leases += l.leases.n
 	}
 	e.eng.mu.Lock()

@@ -39,7 +39,7 @@ func (e *Endpoint) accept(env *na.Envelope) {
 	e.stats.Envelopes--
 	l := env.Link.(*Link)
 	if l.active != nil {
-		l.waiters.remove(env)
+		l.unaccepted.remove(env)
 	}
 	l.freed()
 }
@@ -134,7 +134,7 @@ func (e *Endpoint) longEnvelope(n int) *na.Envelope {
 // keepEnvelope keeps an unexpected message in what was guaranteed to its sender.
 func (l *Link) keepEnvelope(env *na.Envelope, tag na.Tag) {
 	env.From, env.Tag, env.Link, env.Accepted, env.ID, env.Load = l.addr(), tag, l, false, l.arrived, &l.load
-	l.waiters.add(env, int(l.offered))
+	l.unaccepted.add(env, int(l.offered))
 	l.e.stats.Envelopes++
 }
 

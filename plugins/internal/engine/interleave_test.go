@@ -374,12 +374,12 @@ func (d *duel) final() string {
 	}
 	a, b := d.from.l, d.to.l
 	switch {
-	case int(b.held) != 0 || len(b.waiters.rest) != 0 || slices.ContainsFunc(b.waiters.slots, func(e *na.Envelope) bool { return e != nil }):
+	case int(b.held) != 0 || len(b.unaccepted.rest) != 0 || slices.ContainsFunc(b.unaccepted.slots, func(e *na.Envelope) bool { return e != nil }):
 		return fmt.Sprintf("%d envelopes are held", int(b.held))
 	case b.released+b.offered-a.used != b.offered:
 		return fmt.Sprintf("%d envelopes are used, %d released", a.used, b.released)
-	case len(a.asks.ids) != 0 || a.asks.open != 0 || b.answered != 0:
-		return fmt.Sprintf("%d questions, %d open, %d answers to leave", len(a.asks.ids), a.asks.open, b.answered)
+	case len(a.withdraws.ids) != 0 || a.withdraws.open != 0 || b.answered != 0:
+		return fmt.Sprintf("%d questions, %d open, %d answers to leave", len(a.withdraws.ids), a.withdraws.open, b.answered)
 	}
 	return ""
 }
@@ -407,9 +407,9 @@ func (d *duel) key() string {
 	num(uint32(d.recv))
 	for _, s := range []*side{&d.from, &d.to} {
 		l := s.l
-		num(l.credits, l.used, uint32(l.seq), l.released, l.announced, uint32(l.arrived), uint32(int(l.held)), uint32(l.answered), uint32(l.asks.open))
+		num(l.credits, l.used, uint32(l.seq), l.released, l.announced, uint32(l.arrived), uint32(int(l.held)), uint32(l.answered), uint32(l.withdraws.open))
 		flag(l.owed)
-		for _, list := range []*opList{&l.msgs, &l.starved, &l.asks.waiting, &l.asks.asked} {
+		for _, list := range []*opList{&l.msgs, &l.queued, &l.withdraws.waiting, &l.withdraws.asked} {
 			num(uint32(list.n))
 			for o := list.head; o != nil; o = o.next {
 				num(uint32(o.id), uint32(o.tag))
@@ -424,7 +424,7 @@ func (d *duel) key() string {
 		}
 		num(uint32(s.e.inbox.len()))
 	}
-	for _, env := range d.to.l.waiters.slots {
+	for _, env := range d.to.l.unaccepted.slots {
 		if env != nil {
 			num(uint32(env.ID))
 		}

@@ -24,7 +24,7 @@ func TestLimits(t *testing.T) {
 		{"answers", maxAnswers, func(s *script, l *Link) *int { return &l.answers }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, s.addr(), na.Tag(i), []byte("x")) })
 		}, func(s *script, l *Link, _ *result) { s.pull(l) }, "65536 expected messages to the peer wait"},
-		{"gets", maxMoving, func(s *script, l *Link) *int { return &l.moving.n }, func(s *script, i int) *result {
+		{"gets", maxQueuedMoves, func(s *script, l *Link) *int { return &l.queuedMoves.n }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error {
 				m := s.mem(1)
 				return s.nctx.Get(op, m, 0, s.addr(), na.Key{Len: 1, Access: na.ReadOnly}, 0, 1)
@@ -34,7 +34,7 @@ func TestLimits(t *testing.T) {
 			func(s *script, l *Link, _ *result) {
 				require.NoError(s, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 5}, nil))
 			}, "73728 receives of the peer are posted"},
-		{"withdraws", maxAsking, func(s *script, l *Link) *int { l.peer.envelopes = 0; return &l.asks.waiting.n }, func(s *script, i int) *result {
+		{"withdraws", maxAsking, func(s *script, l *Link) *int { l.peer.envelopes = 0; return &l.withdraws.waiting.n }, func(s *script, i int) *result {
 			return s.op(func(op *na.Op) error { return s.nctx.Withdraw(op, s.addr(), uint64(i+1)) })
 		}, func(s *script, l *Link, first *result) {
 			first.Cancel()
@@ -94,11 +94,11 @@ func TestLimits(t *testing.T) {
 func TestFlyingIsBounded(t *testing.T) {
 	s := newScript(t, na.Config{})
 	l := s.meet(5)
-	for range maxFlying + 2 {
+	for range maxInFlight + 2 {
 		s.get(s.mem(1))
 	}
 	gets := s.drain(l)
-	require.Len(t, gets, maxFlying)
+	require.Len(t, gets, maxInFlight)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Done, Op: gets[0].Op, Tag: uint64(na.ErrRevoked)}, nil))
 	require.Len(t, s.drain(l), 1)
 }

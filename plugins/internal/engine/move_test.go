@@ -14,7 +14,7 @@ import (
 func TestMovesTakeTurns(t *testing.T) {
 	s := newScript(t, na.Config{})
 	l := s.meet(5)
-	const n = maxFlying + 5
+	const n = maxInFlight + 5
 	var all []*result
 	for range n {
 		all = append(all, s.get(s.mem(1)))
@@ -24,7 +24,7 @@ func TestMovesTakeTurns(t *testing.T) {
 		require.Equal(t, frame.Get, p.Kind)
 		ids = append(ids, p.Op)
 	}
-	require.Len(t, ids, maxFlying)
+	require.Len(t, ids, maxInFlight)
 	for i := range n {
 		require.NoError(t, s.place(l, frame.Header{Kind: frame.Data, Flags: frame.FlagAnswer, Op: ids[i]}, []byte("x")))
 		s.e.Lock()
@@ -32,7 +32,7 @@ func TestMovesTakeTurns(t *testing.T) {
 		require.NoError(t, l.Deliver(&frame.Header{Kind: frame.Done, Op: ids[i], Credit: l.credits}, nil))
 		kicked := len(s.e.kicked) > 0
 		s.e.Unlock()
-		if i+maxFlying < n {
+		if i+maxInFlight < n {
 			require.True(t, kicked, "the carrier is not told that the next may begin")
 			next := s.drain(l)
 			require.Equal(t, []string{"GET"}, kinds(next))
@@ -469,5 +469,5 @@ func TestRecordsAreRecycled(t *testing.T) {
 	}
 	require.LessOrEqual(t, n, 3, "records")
 	require.LessOrEqual(t, len(s.e.sources.spare), 2, "records of moves")
-	require.LessOrEqual(t, len(s.e.flying.slots), 2, "identities")
+	require.LessOrEqual(t, len(s.e.inFlight.slots), 2, "identities")
 }

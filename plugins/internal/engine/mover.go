@@ -56,7 +56,7 @@ func (l *Link) move(o *op) bool {
 // Moved is called when n more bytes of t, in their order, are in place, or with a code when it cannot go on: with ErrUnsupported the rest
 // goes by frames, any other ends it. A transfer that has ended meanwhile is ignored. Locked.
 func (l *Link) Moved(t *Transfer, n int64, code na.Code) {
-	o := l.e.flying.get(t.id)
+	o := l.e.inFlight.get(t.id)
 	if o == nil || o.transfer != t {
 		return
 	}

@@ -136,14 +136,14 @@ func (e *Endpoint) detach(o *op) {
 		heap.Remove(&e.timers, o.place)
 		e.due.Store(int64(e.timers.next()))
 	case kindPut, kindGet:
-		e.flying.remove(o.id)
+		e.inFlight.remove(o.id)
 		if o.source != nil {
 			o.link.dropSource(o.source)
 		}
 		if o.sink != nil {
 			e.dropSink(o.sink)
 		}
-		if o.link.moving.n > 0 { // one of them may begin
+		if o.link.queuedMoves.n > 0 { // one of them may begin
 			o.link.kick()
 		}
 	}

@@ -358,8 +358,8 @@ func (l *Link) endAll(err error, wasUp bool) {
 	for _, q := range []struct {
 		list *opList
 		r    na.Result
-	}{{&l.msgs, notRun}, {&l.starved, notRun}, {&l.moving, notRun}, {&l.flying, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}, {&l.kept, maybe},
-		{&l.asks.waiting, maybe}, {&l.asks.asked, maybe}} {
+	}{{&l.msgs, notRun}, {&l.queued, notRun}, {&l.queuedMoves, notRun}, {&l.inFlight, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}, {&l.kept, maybe},
+		{&l.withdraws.waiting, maybe}, {&l.withdraws.asked, maybe}} {
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
 			r.N = o.at

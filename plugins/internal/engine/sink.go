@@ -38,7 +38,7 @@ func (l *Link) sinkOf(h *frame.Header) *sink {
 	if h.Flags&frame.FlagAnswer == 0 {
 		return l.sinks[h.Op]
 	}
-	if o := l.e.flying.get(h.Op); o != nil && o.link == l {
+	if o := l.e.inFlight.get(h.Op); o != nil && o.link == l {
 		return o.sink
 	}
 	return nil

@@ -28,14 +28,14 @@ type source struct {
 }
 
 // mayBegin reports whether a put or get that waits may begin.
-func (l *Link) mayBegin() bool { return l.moving.n > 0 && l.flying.n < maxFlying }
+func (l *Link) mayBegin() bool { return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight }
 
 // beginMoves starts gets and puts that wait, as many as may be under way.
 func (l *Link) beginMoves() {
 	for l.mayBegin() {
-		o := l.moving.pop()
-		o.id = l.e.flying.add(o)
-		l.flying.push(o)
+		o := l.queuedMoves.pop()
+		o.id = l.e.inFlight.add(o)
+		l.inFlight.push(o)
 		if !l.move(o) {
 			l.byFrames(o)
 		}

@@ -11,8 +11,8 @@ import (
 // instead of an agent's channel.
 //
 //	source                                        destination
-//	message n leaves ── UNEXPECTED ─────────────► buffered: in waiters
-//	Withdraw(n) ─────── WITHDRAW n ─────────────► in waiters? destroyed, its envelope is free; WITHDRAWN n OK
+//	message n leaves ── UNEXPECTED ─────────────► buffered: unaccepted
+//	Withdraw(n) ─────── WITHDRAW n ─────────────► unaccepted? destroyed, its envelope is free; WITHDRAWN n OK
 //	            ◄────── WITHDRAWN n ───────────── else WITHDRAWN n ErrTooLate
 //
 // WITHDRAW takes the way of its message, so it never comes before it. It needs no envelope; a source has at most as many
@@ -36,9 +36,9 @@ func (e *Endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 		err = na.WithText(na.ErrUnsupported, "the peer does not give messages back")
 	case id == 0 || id > l.seq:
 		err = na.WithText(na.ErrInvalid, fmt.Sprintf("message %d of %d that were sent in the session", id, l.seq))
-	case l.asks.ids[id] != nil:
+	case l.withdraws.ids[id] != nil:
 		err = na.WithText(na.ErrBusy, "the message is being withdrawn already")
-	case l.asks.waiting.n >= maxAsking:
+	case l.withdraws.waiting.n >= maxAsking:
 		err = full(maxAsking, "withdraws at the peer wait to be asked")
 	}
 	if err != nil {
@@ -47,13 +47,13 @@ func (e *Endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 	}
 	o := e.begin(t, kindWithdraw)
 	o.link, o.id = l, id
-	if l.asks.ids == nil {
-		l.asks.ids = map[uint64]*op{}
+	if l.withdraws.ids == nil {
+		l.withdraws.ids = map[uint64]*op{}
 	}
-	l.asks.ids[id] = o
+	l.withdraws.ids[id] = o
 	l.waiting++
-	l.asks.waiting.push(o)
-	l.ask()
+	l.withdraws.waiting.push(o)
+	l.askWithdraws()
 	e.Unlock()
 }
 
@@ -69,28 +69,28 @@ func (e *Endpoint) linkOf(t na.Ticket, a na.Addr) (*Link, error) {
 	return nil, na.WithText(na.ErrPeerLost, "the session of the message has ended")
 }
 
-// ask asks as much as may be asked.
-func (l *Link) ask() {
-	for l.asks.waiting.n > 0 && l.asks.open < int(l.peer.envelopes) {
-		o := l.asks.waiting.pop()
-		l.asks.asked.push(o)
-		l.asks.open++
+// askWithdraws asks as much as may be asked.
+func (l *Link) askWithdraws() {
+	for l.withdraws.waiting.n > 0 && l.withdraws.open < int(l.peer.envelopes) {
+		o := l.withdraws.waiting.pop()
+		l.withdraws.asked.push(o)
+		l.withdraws.open++
 		l.control(frame.Header{Kind: frame.Withdraw, Op: o.id})
 	}
 }
 
 // forgetWithdraw takes o out of the table. A message that was asked for stays so until the answer.
-func (l *Link) forgetWithdraw(o *op) { delete(l.asks.ids, o.id) }
+func (l *Link) forgetWithdraw(o *op) { delete(l.withdraws.ids, o.id) }
 
 // deliverWithdrawn takes in the answer.
 func (l *Link) deliverWithdrawn(h *frame.Header) error {
 	code := na.Code(h.Tag)
-	if l.asks.open == 0 || h.Tag > 255 || code != na.OK && code != na.ErrTooLate {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("WITHDRAWN for message %d with code %d, %d are asked for", h.Op, h.Tag, l.asks.open))
+	if l.withdraws.open == 0 || h.Tag > 255 || code != na.OK && code != na.ErrTooLate {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("WITHDRAWN for message %d with code %d, %d are asked for", h.Op, h.Tag, l.withdraws.open))
 	}
-	l.asks.open--
-	o := l.asks.ids[h.Op]
-	if o == nil || o.list != &l.asks.asked {
+	l.withdraws.open--
+	o := l.withdraws.ids[h.Op]
+	if o == nil || o.list != &l.withdraws.asked {
 		l.e.stats.LateDropped++
 	} else {
 		r := na.Result{Addr: l.addr(), ID: h.Op}
@@ -99,7 +99,7 @@ func (l *Link) deliverWithdrawn(h *frame.Header) error {
 		}
 		l.e.finish(o, r)
 	}
-	l.ask()
+	l.askWithdraws()
 	return nil
 }
 
@@ -121,7 +121,7 @@ func (l *Link) deliverWithdraw(h *frame.Header) error {
 
 // destroy takes a message away that nobody has accepted, and reports whether there was one.
 func (l *Link) destroy(id uint64) bool {
-	env := l.waiters.find(id)
+	env := l.unaccepted.find(id)
 	if env == nil {
 		return false
 	}
@@ -175,15 +175,15 @@ func (e *Endpoint) Connected(peer na.Addr) bool {
 	return l != nil && l.state == linkUp
 }
 
-// waiters is the messages of a peer that nobody has accepted, by their numbers: an array in which most have the place
+// A messageTable is the messages of a peer that nobody has accepted, by their numbers: an array in which most have the place
 // that their number says, and a map of those whose place was taken.
-type waiters struct {
+type messageTable struct {
 	slots []*na.Envelope
 	rest  map[uint64]*na.Envelope
 }
 
 // add takes in a message; at most most are there at a time.
-func (w *waiters) add(env *na.Envelope, most int) {
+func (w *messageTable) add(env *na.Envelope, most int) {
 	if w.slots == nil {
 		size := 1
 		for size < most {
@@ -201,9 +201,9 @@ func (w *waiters) add(env *na.Envelope, most int) {
 	w.rest[env.ID] = env
 }
 
-func (w *waiters) at(id uint64) **na.Envelope { return &w.slots[id&uint64(len(w.slots)-1)] }
+func (w *messageTable) at(id uint64) **na.Envelope { return &w.slots[id&uint64(len(w.slots)-1)] }
 
-func (w *waiters) find(id uint64) *na.Envelope {
+func (w *messageTable) find(id uint64) *na.Envelope {
 	if w.slots == nil {
 		return nil
 	}
@@ -213,7 +213,7 @@ func (w *waiters) find(id uint64) *na.Envelope {
 	return w.rest[id]
 }
 
-func (w *waiters) remove(env *na.Envelope) {
+func (w *messageTable) remove(env *na.Envelope) {
 	if at := w.at(env.ID); *at == env {
 		*at = nil
 		return

@@ -259,7 +259,7 @@ func TestWithdrawnDoNotPileUp(t *testing.T) {
 
 // Messages have a place by their number, also when those before them stay for long.
 func TestWaiters(t *testing.T) {
-	var w waiters
+	var w messageTable
 	const most = 5 // 8 places
 	envs := map[uint64]*na.Envelope{}
 	for id := uint64(1); id < 1000; id++ {
@@ -400,16 +400,16 @@ func BenchmarkWithdraw(b *testing.B) {
 			l := &Link{e: &Endpoint{}, offered: held}
 			for i := range uint64(held) {
 				l.arrived++
-				l.waiters.add(&na.Envelope{ID: i + 1}, held)
+				l.unaccepted.add(&na.Envelope{ID: i + 1}, held)
 			}
 			id := uint64(1)
 			if last {
 				id = held
 			}
 			for b.Loop() {
-				env := l.waiters.find(id)
-				l.waiters.remove(env)
-				l.waiters.add(env, held)
+				env := l.unaccepted.find(id)
+				l.unaccepted.remove(env)
+				l.unaccepted.add(env, held)
 			}
 		})
 	}

@@ -54,7 +54,7 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{info.Size(), info.ModTime().UnixNano(), uint32(info.Mode().Perm())}
 }
 
-// sameData tells whether two stamps are of the same contents, as far as stamps can tell.
+// sameData reports whether two stamps are of the same contents, as far as stamps can tell.
 func (s stamp) sameData(o stamp) bool { return s.Size == o.Size && s.ModTime == o.ModTime }
 
 func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }

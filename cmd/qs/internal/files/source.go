@@ -94,7 +94,7 @@ func (s *source) read(buf *buffer, n int64) (mem *bulk.Handle, at int64, err err
 	return buf.h, 0, nil
 }
 
-// verify tells whether the file is still what it was when it was opened.
+// verify reports whether the file is still what it was when it was opened.
 func (s *source) verify() error {
 	info, err := s.f.Stat()
 	if err == nil && !stampOf(info).sameData(s.stamp) {

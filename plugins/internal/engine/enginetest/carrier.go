@@ -237,7 +237,7 @@ func (cn *conn) read() {
 	}
 }
 
-// flush sends what there is room for; the last frame of the session goes beyond it. It tells whether that was it.
+// flush sends what there is room for; the last frame of the session goes beyond it. It reports whether that was it.
 func (cn *conn) flush() (gone bool) {
 	cn.w.Lock()
 	defer cn.w.Unlock()
