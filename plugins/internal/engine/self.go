@@ -76,23 +76,33 @@ func (l *Link) connectSelf() {
 	if l.named.Target() == l.e.id {
 		c.ends[1] = l
 	}
-	l.Conn, l.route = c, &l.e.eng.self.route
+	l.upSelf(c)
+}
+
+// upSelf starts the session of l with its twin.
+func (l *Link) upSelf(c *selfConn) {
+	g := l.e.eng
+	l.Conn, l.route = c, &g.self.route
 	l.up(frame.Greeting{
-		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: l.e.eng.inc, Context: uint16(l.named.Target()), Target: uint16(l.e.id),
-		Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
+		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: g.inc,
+		Context: uint16(l.named.Target()), Target: uint16(l.e.id), Envelopes: l.offered, Eager: uint32(g.cfg.Eager),
 	})
+}
+
+// other returns the twin of l, or nil when there is none yet.
+func (c *selfConn) other(l *Link) *Link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ends[0] == l {
+		return c.ends[1]
+	}
+	return c.ends[0]
 }
 
 // twin returns the other end of l, made if need be; nil when its context is not there.
 func (p *self) twin(l *Link) *Link {
 	c := l.Conn.(*selfConn)
-	c.mu.Lock()
-	other := c.ends[0]
-	if other == l {
-		other = c.ends[1]
-	}
-	c.mu.Unlock()
-	if other != nil {
+	if other := c.other(l); other != nil {
 		return other
 	}
 	e := p.eng.Context(l.named.Target())
@@ -106,17 +116,13 @@ func (p *self) twin(l *Link) *Link {
 	}
 	named := p.eng.addr.WithTarget(l.e.id)
 	t := e.addLink(named, int(l.offered))
-	t.route, t.Conn = &p.route, c
 	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
 		e.names[named] = t
 	}
 	c.mu.Lock()
 	c.ends[1] = t
 	c.mu.Unlock()
-	t.up(frame.Greeting{
-		Features: frame.FeatureWithdraw | frame.FeatureReserve, Version: frame.Version, Incarnation: p.eng.inc, Context: uint16(l.e.id), Target: uint16(e.id),
-		Envelopes: l.offered, Eager: uint32(p.eng.cfg.Eager),
-	})
+	t.upSelf(c)
 	return t
 }
 
@@ -283,13 +289,7 @@ func (l *Link) isDown() bool {
 
 // Cut implements Carrier: the twin goes too, as soon as its lock is free.
 func (p *self) Cut(l *Link, _ na.Code, _ string) {
-	c := l.Conn.(*selfConn)
-	c.mu.Lock()
-	other := c.ends[0]
-	if other == l {
-		other = c.ends[1]
-	}
-	c.mu.Unlock()
+	other := l.Conn.(*selfConn).other(l)
 	if other == nil {
 		return
 	}
