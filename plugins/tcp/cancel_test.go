@@ -209,6 +209,9 @@ func TestDeregisterWhileRead(t *testing.T) {
 		zeroes := 0
 		for {
 			h, payload := r.read()
+			if h.Kind == frame.Ping { // a busy machine was slow to read
+				continue
+			}
 			if h.Kind == frame.Done {
 				code(t, na.ErrRevoked, na.Code(h.Tag))
 				break
