@@ -105,13 +105,13 @@ func (ca *portable) Cut(l *engine.Link, code na.Code, text string) {
 // Poll implements engine.Carrier.
 func (ca *portable) Poll(time.Duration) time.Duration { return 0 }
 
-// Lingering implements engine.Carrier: writers end by themselves, within lastGrace.
+// Lingering implements engine.Carrier: writers end by themselves, within lastGrace of their turn.
 func (ca *portable) Lingering(time.Duration) bool { return false }
 
 // Shut implements engine.Carrier.
 func (ca *portable) Shut() { ca.d.door.part(ca, ca.own) }
 
-// Release implements engine.Carrier: Shut has cut every connection, and each closes within lastGrace.
+// Release implements engine.Carrier: Shut has cut every connection, and each closes by itself.
 func (ca *portable) Release() {}
 
 // A portableConn is a connection of a link.
@@ -245,6 +245,12 @@ func (c *portableConn) write(nc *socket, w io.Writer) {
 		last = nil
 	}
 	e.Unlock()
+	c.part(nc, w, last)
+}
+
+// part sends the frames that are pulled and the last one, if there is one, and lets go of the memory.
+func (c *portableConn) part(nc *socket, w io.Writer, last []byte) {
+	_ = nc.tcp.SetWriteDeadline(time.Now().Add(lastGrace)) // that of Cut may be over before the writer has run
 	for buf := copyBufs.Get().(*[copySize]byte); c.out.Pending() && last != nil; {
 		if _, err := w.Write(buf[:c.out.Copy(buf[:])]); err != nil {
 			last = nil
