@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -29,10 +30,14 @@ var patience = 5 * time.Second
 var eachFlag = flag.Bool("leak.each", false, "run each test in a process of its own, which says which of them leaks")
 
 // Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are left afterwards. Tests that
-// call t.Parallel mostly wait, so more of them than there are processors run at a time, unless -parallel says how many.
+// call t.Parallel mostly wait, so more of them than there are processors run at a time, unless -parallel says how many. Garbage is
+// collected less often than by default, unless GOGC says how often.
 func Main(m *testing.M) {
 	_ = flag.Set("test.parallel", "8")
 	flag.Parse()
+	if os.Getenv("GOGC") == "" { // the heaps of tests are small, and each collection costs the same
+		debug.SetGCPercent(400)
+	}
 	if *eachFlag {
 		os.Exit(mainEach())
 	}
