@@ -32,7 +32,7 @@ import (
 
 const (
 	childEnv  = "QUICKSILVER_TEST_CHILD"
-	listenEnv = "QUICKSILVER_TEST_LISTEN" // where a target listens; tcp on loopback when it is not set
+	listenEnv = "QUICKSILVER_TEST_LISTEN" // where a child listens
 )
 
 // TestMain runs the test binary as a child when it was started as one.
@@ -72,11 +72,7 @@ func target(cfg hg.Config) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	listen := os.Getenv(listenEnv)
-	if listen == "" {
-		listen = "tcp://127.0.0.1:0"
-	}
-	cls, err := hg.Open(listen, cfg)
+	cls, err := hg.Open(os.Getenv(listenEnv), cfg)
 	if err != nil {
 		return err
 	}
@@ -225,8 +221,6 @@ type process struct {
 	Addr string
 }
 
-func startChild(t *testing.T) *process { return startRole(t, "target") }
-
 func startRole(t *testing.T, role string, env ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -296,15 +290,6 @@ type origin struct {
 	hctx *hg.Context
 	peer na.Addr
 	by   *bystander // may be nil
-}
-
-func newOrigin(t *testing.T, p *process) *origin { return newOriginWith(t, p, hg.Config{}) }
-
-func newOriginWith(t *testing.T, p *process, cfg hg.Config) *origin {
-	t.Helper()
-	o := openAt(t, "tcp://", cfg, nil)
-	o.meet(p)
-	return o
 }
 
 // openAt opens a class of this process, with what it does as a target.

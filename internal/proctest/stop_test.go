@@ -31,11 +31,18 @@ func spread(d []time.Duration) string {
 	return fmt.Sprintf("n=%d p50=%v p99=%v p99.9=%v max=%v", len(d), at(0.5), at(0.99), at(0.999), d[len(d)-1])
 }
 
-// A target stopped for 3 s (C-T28): 1,000 calls to it are canceled at once, and after it goes on the same connection serves.
+// A target stopped for 3 s (C-T28): 1,000 calls to it are canceled at once, and after it goes on the same session serves.
 func TestStoppedTarget(t *testing.T) {
 	t.Parallel()
-	p := startChild(t)
-	o := newOrigin(t, p)
+	each(t, func(t *testing.T, tr transport) {
+		t.Parallel()
+		stoppedTarget(t, tr)
+	})
+}
+
+func stoppedTarget(t *testing.T, tr transport) {
+	p := tr.target(t, "")
+	o := tr.from(t, p, hg.Config{})
 	h := o.handle("echo")
 	defer h.Close()
 	require.NoError(t, o.call(h, "before"))
@@ -93,15 +100,17 @@ func TestStoppedTarget(t *testing.T) {
 	}
 	after := o.hctx.Stats().NA
 	require.Equal(t, sessions.Peers, after.Peers)
-	require.Zero(t, after.PeersLost, "the same connection serves on")
+	require.Zero(t, after.PeersLost, "the same session serves on")
 	t.Logf("answers of canceled calls that came late and were dropped: %d", after.LateDropped)
 }
 
 // The owner of a region is stopped in the middle of a pull of 1 GiB: the pull is canceled at once, and after the owner
-// goes on the whole region is pulled over the same connection, byte for byte.
-func TestStoppedOwner(t *testing.T) {
-	p := startChild(t)
-	o := newOriginWith(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Minute}}) // filling a gigabyte may take its time
+// goes on the whole region is pulled in the same session, byte for byte.
+func TestStoppedOwner(t *testing.T) { each(t, stoppedOwner) }
+
+func stoppedOwner(t *testing.T, tr transport) {
+	p := tr.target(t, "")
+	o := tr.from(t, p, hg.Config{NA: na.Config{PeerTimeout: time.Minute}}) // filling a gigabyte may take its time
 	h := o.handle("expose")
 	defer h.Close()
 	require.NoError(t, o.call(h, nil))

@@ -66,6 +66,14 @@ func (tr transport) target(t *testing.T, addr string) *process {
 	return startRole(t, "target", listenEnv+"="+addr)
 }
 
+// from opens an origin whose handles go to p.
+func (tr transport) from(t *testing.T, p *process, cfg hg.Config) *origin {
+	t.Helper()
+	o := openAt(t, tr.origin, cfg, nil)
+	o.meet(p)
+	return o
+}
+
 // meet starts a target and opens an origin that has met it. A bystander is there too.
 func (tr transport) meet(t *testing.T, cfg hg.Config) (*process, *origin) {
 	t.Helper()
