@@ -48,10 +48,10 @@ func runCall(args []string, out io.Writer) error {
 		return err
 	}
 	defer c.close()
-	id, err := c.class.RegisterRPC(hg.RPC{Name: method, Codec: codec.Msgpack})
+	id, err := c.hctx.Class().RegisterRPC(hg.RPC{Name: method, Codec: codec.Msgpack})
 	if errors.Is(err, hg.ErrExists) { // built in here, too
-		if err = c.class.Deregister(hg.HashName(method)); err == nil {
-			id, err = c.class.RegisterRPC(hg.RPC{Name: method, Codec: codec.Msgpack})
+		if err = c.hctx.Class().Deregister(hg.HashName(method)); err == nil {
+			id, err = c.hctx.Class().RegisterRPC(hg.RPC{Name: method, Codec: codec.Msgpack})
 		}
 	}
 	if err != nil {

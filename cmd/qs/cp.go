@@ -55,7 +55,7 @@ func runCp(args []string, out io.Writer) error {
 	var n network
 	var opts files.Options
 	n.peerFlags(fs)
-	timeout := fs.Duration("timeout", time.Minute, "`time` to wait for the answer to one request")
+	fs.DurationVar(&opts.Timeout, "timeout", time.Minute, "`time` to wait for the answer to one request")
 	fs.Int64Var(&opts.Piece, "piece", 4<<20, "`bytes` that are asked for and verified at a time")
 	fs.IntVar(&opts.Window, "window", 8, "`pieces` under way at a time")
 	fs.BoolVar(&opts.SHA256, "sha256", false, "compare SHA-256 checksums, too")
@@ -70,7 +70,7 @@ func runCp(args []string, out io.Writer) error {
 		return usageError{fmt.Sprintf("-piece is %d, want %d to %d bytes", opts.Piece, 4<<10, files.MaxPiece)}
 	case opts.Window < 1 || opts.Window > files.MaxWindow:
 		return usageError{fmt.Sprintf("-window is %d, want 1 to %d", opts.Window, files.MaxWindow)}
-	case *timeout <= 0:
+	case opts.Timeout <= 0:
 		return usageError{"-timeout is not positive"}
 	}
 	from, err := parsePlace(fs.Arg(0))
@@ -108,13 +108,11 @@ func runCp(args []string, out io.Writer) error {
 		}
 	}()
 	begun := time.Now()
-	c, err := files.NewCopier(ctx, opts, func() (*files.Client, error) {
-		cfg, err := n.config()
-		if err != nil {
-			return nil, err
-		}
-		return files.Dial(there.addr, cfg, *timeout)
-	})
+	target, err := dial(&n, there.addr)
+	if err != nil {
+		return err
+	}
+	c, err := files.NewCopier(ctx, target.node, target.peer, opts)
 	if err != nil {
 		return fmt.Errorf("copy %v: %w", from, err)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Client is the origin's side of one target. A goroutine of its own drives the node, so that the others can wait for answers,
+// A client is the origin's side of one target. A goroutine of its own drives the node, so that the others can wait for answers,
 // disks and each other.
-type Client struct {
+type client struct {
 	node    *quicksilver.Node
 	to      quicksilver.Peer
 	addr    na.Addr
@@ -23,19 +23,11 @@ type Client struct {
 	served  chan struct{} // closed when that goroutine has ended
 }
 
-// Dial makes a client of the target at addr, which it does not wait for. Each answer may take timeout.
-func Dial(addr string, cfg hg.Config, timeout time.Duration) (*Client, error) {
-	at, err := na.ParseAddr(addr)
-	if err != nil {
-		return nil, err
-	}
-	node, err := quicksilver.Open(at.Scheme()+"://", quicksilver.Config{HG: cfg})
-	if err != nil {
-		return nil, err
-	}
-	c := &Client{node: node, addr: at, timeout: timeout, served: make(chan struct{})}
+// newClient makes a client of the target at addr, which it does not wait for. Each answer may take timeout. The node is the client's.
+func newClient(node *quicksilver.Node, addr na.Addr, timeout time.Duration) (c *client, err error) {
+	c = &client{node: node, addr: addr, timeout: timeout, served: make(chan struct{})}
 	if c.piece, err = node.HG().Class().RegisterRPC(hg.RPC{Name: rpcPiece, Codec: codec.Msgpack}); err == nil {
-		c.to, err = node.Peer(context.Background(), addr)
+		c.to, err = node.Peer(context.Background(), addr.String())
 	}
 	if err != nil {
 		return nil, errors.Join(err, node.Close())
@@ -47,19 +39,19 @@ func Dial(addr string, cfg hg.Config, timeout time.Duration) (*Client, error) {
 	return c, nil
 }
 
-// Close ends everything that is under way and waits for that; no peer can delay it.
-func (c *Client) Close() {
+// close ends everything that is under way and waits for that; no peer can delay it.
+func (c *client) close() {
 	_ = c.node.Close()
 	<-c.served
 }
 
 // late is why a call is given up that nobody answers.
-func (c *Client) late(method string) error {
+func (c *client) late(method string) error {
 	return fmt.Errorf("%s answers no %s for %v: %w", c.addr, method, c.timeout, na.ErrTimeout)
 }
 
 // call calls m. The target is not told of the timeout: what it answers then would take the place of what this side says.
-func call[In, Out any](ctx context.Context, c *Client, m *quicksilver.Method[In, Out], in In) (Out, error) {
+func call[In, Out any](ctx context.Context, c *client, m *quicksilver.Method[In, Out], in In) (Out, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer time.AfterFunc(c.timeout, func() { cancel(c.late(m.Name())) }).Stop()
@@ -75,13 +67,13 @@ func call[In, Out any](ctx context.Context, c *Client, m *quicksilver.Method[In,
 
 // A pending is an rpcPiece that has been forwarded.
 type pending struct {
-	c    *Client
+	c    *client
 	h    *hg.Handle
 	done chan error
 }
 
 // forward asks for a piece without waiting.
-func (c *Client) forward(in *pieceRequest) (*pending, error) {
+func (c *client) forward(in *pieceRequest) (*pending, error) {
 	h, err := c.node.HG().Create(c.addr, c.piece)
 	if err != nil {
 		return nil, err

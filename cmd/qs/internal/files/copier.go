@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -16,7 +17,7 @@ import (
 //	upload:   read into a buffer ─► forward rpcPiece ═ the target pulls ═► answered: the buffer is free
 //	download: forward rpcPiece ═ the target pushes into a buffer ═► answered ─► check, write, journal: the buffer is free
 type Copier struct {
-	c     *Client
+	c     *client
 	local *disk
 	opts  Options
 	plan  *plan
@@ -40,6 +41,8 @@ type Options struct {
 	SHA256 bool  // compare SHA-256 checksums, too
 	Anew   bool  // copy all, and from the beginning, whatever is there
 	Sync   bool  // wait until each file is on the disk before it gets its name
+
+	Timeout time.Duration // for each answer
 }
 
 // Counts are what has been done.
@@ -60,14 +63,14 @@ type Progress interface {
 	Note(text string) // what the user should know
 }
 
-// NewCopier opens the local folder and calls dial for the target, and looks at what there is to do.
-func NewCopier(ctx context.Context, opts Options, dial func() (*Client, error)) (*Copier, error) {
+// NewCopier looks at what there is to do between the target at addr and this machine. node, which it takes over, is used for nothing else.
+func NewCopier(ctx context.Context, node *quicksilver.Node, addr na.Addr, opts Options) (*Copier, error) {
 	local, err := openDisk(opts.Folder)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, node.Close())
 	}
 	c := &Copier{local: local, opts: opts}
-	if c.c, err = dial(); err != nil {
+	if c.c, err = newClient(node, addr, opts.Timeout); err != nil {
 		local.close()
 		return nil, err
 	}
@@ -87,7 +90,7 @@ func NewCopier(ctx context.Context, opts Options, dial func() (*Client, error)) 
 
 // Close ends it.
 func (c *Copier) Close() {
-	c.c.Close()
+	c.c.close()
 	c.local.close()
 }
 

@@ -1,8 +1,8 @@
 // Package files is what qs cp and qs serve do with files: it copies them and directories between a folder of this machine and that
 // of a target, in pieces that are verified, so that a copy that was broken off goes on where it was.
 //
-//	origin   Dial ─► Client ─► NewCopier (plan.go: what there is to do) ─► Run ─► send.go: upload, receive.go: download
-//	              │ methods, and rpcPiece with bulk memory                              │
+//	origin   NewCopier (plan.go: what there is to do) ─► Run ─► send.go: upload, receive.go: download
+//	              │ client.go, remote.go: methods, and rpcPiece with bulk memory        │
 //	target   Serve ─► server.go ─► transfers.go ─► transfer.go, move.go: one file ──────┴─ source.go, part.go with journal.go, sums.go
 //
 // Small calls are methods of package quicksilver. Pieces are not, and lend no quicksilver.Source and Sink: those end with one call,

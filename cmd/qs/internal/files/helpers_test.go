@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver"
-	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -77,10 +77,21 @@ func serveFiles(t *testing.T) (addr, root string) {
 	return addr, root
 }
 
-func dial(t *testing.T, addr string) *Client {
+// origin opens a node that calls, and returns what NewCopier and newClient want to know of a target.
+func origin(t *testing.T, target string) (*quicksilver.Node, na.Addr) {
 	t.Helper()
-	c, err := Dial(addr, hg.Config{}, patience)
+	addr, err := na.ParseAddr(target)
 	require.NoError(t, err)
-	t.Cleanup(c.Close)
+	n, err := quicksilver.Open("tcp://", quicksilver.Config{})
+	require.NoError(t, err)
+	return n, addr
+}
+
+func dial(t *testing.T, target string) *client {
+	t.Helper()
+	n, addr := origin(t, target)
+	c, err := newClient(n, addr, patience)
+	require.NoError(t, err)
+	t.Cleanup(c.close)
 	return c
 }

@@ -14,7 +14,7 @@ import (
 const separators = "/" + string(os.PathSeparator)
 
 // A remote is the files of a target.
-type remote struct{ c *Client }
+type remote struct{ c *client }
 
 var _ store = remote{}
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
-	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -31,15 +30,15 @@ func TestHostileOrigin(t *testing.T) {
 		require.NoError(t, err)
 		return r.ID
 	}
-	closeFile := func(c *Client, in closeRequest) error {
+	closeFile := func(c *client, in closeRequest) error {
 		_, err := call(ctx, c, methodClose, in)
 		return err
 	}
-	seek := func(c *Client, in seekRequest) error {
+	seek := func(c *client, in seekRequest) error {
 		_, err := call(ctx, c, methodSeek, in)
 		return err
 	}
-	ask := func(c *Client, in pieceRequest) (r pieceReply, err error) {
+	ask := func(c *client, in pieceRequest) (r pieceReply, err error) {
 		p, err := c.forward(&in)
 		if err == nil {
 			r, err = p.wait(ctx)
@@ -55,7 +54,7 @@ func TestHostileOrigin(t *testing.T) {
 			require.ErrorContains(t, err, text)
 			_ = closeFile(a, closeRequest{ID: id})
 		}
-		asks := func(c *Client, in pieceRequest) func(id uint64) error {
+		asks := func(c *client, in pieceRequest) func(id uint64) error {
 			return func(id uint64) error {
 				in.ID += id
 				_, err := ask(c, in)
@@ -155,9 +154,8 @@ func TestHostileTarget(t *testing.T) {
 				})
 			})
 			dir := t.TempDir()
-			_, err := NewCopier(t.Context(), Options{Folder: dir, Local: "to", Remote: "d", Into: true}, func() (*Client, error) {
-				return Dial(addr, hg.Config{}, patience)
-			})
+			node, at := origin(t, addr)
+			_, err := NewCopier(t.Context(), node, at, Options{Folder: dir, Local: "to", Remote: "d", Into: true, Timeout: patience})
 			require.ErrorIs(t, err, na.ErrProtocol)
 			require.ErrorContains(t, err, fmt.Sprintf("lists an entry %q in d: protocol error", name))
 			requireNames(t, dir)
