@@ -20,7 +20,7 @@ const callUsage = `call [flags] ADDRESS METHOD [JSON]
 
 Calls a method of any program. The input goes as msgpack, which typed methods take, and the output is printed as JSON; bytes are
 base64 there. Without JSON the input is null; @FILE stands for what is in a file, - for the standard input. "qs rpcs ADDRESS"
-lists the methods. What the method takes as a Source or a Sink stays empty.
+lists the methods, with the fields that are a Source or a Sink: -source and -sink lend a file in one. Other ones stay empty.
 `
 
 func runCall(args []string, out io.Writer) error {
@@ -29,8 +29,14 @@ func runCall(args []string, out io.Writer) error {
 	n.peerFlags(fs)
 	timeout := fs.Duration("timeout", 10*time.Second, "`time` that the call may take; the target is told")
 	raw := fs.Bool("raw", false, "the third argument is sent as it is, and so is the output printed: for methods of codec raw")
+	source := fs.String("source", "", "`FIELD=FILE`: the method reads the file")
+	sink := fs.String("sink", "", "`FIELD=FILE`: the method writes the file, which is emptied before")
 	if err := parse(fs, args, 2, 3); err != nil {
 		return err
+	}
+	lends := *source != "" || *sink != ""
+	if lends && *raw {
+		return usageError{"-source and -sink are for methods that take msgpack, not for -raw"}
 	}
 	method, text := fs.Arg(1), []byte("null")
 	if fs.NArg() == 3 {
@@ -48,6 +54,17 @@ func runCall(args []string, out io.Writer) error {
 		return err
 	}
 	defer c.close()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	if lends {
+		v, err := c.callLending(ctx, method, in, *source, *sink)
+		if err != nil {
+			return c.advise(method, err)
+		}
+		return printJSON(out, method, v)
+	}
 	id, err := c.hctx.Class().RegisterRPC(hg.RPC{Name: method, Codec: codec.Msgpack})
 	if errors.Is(err, hg.ErrExists) { // built in here, too
 		if err = c.hctx.Class().Deregister(hg.HashName(method)); err == nil {
@@ -62,10 +79,6 @@ func runCall(args []string, out io.Writer) error {
 		return err
 	}
 	defer h.Close()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
-	defer cancel()
 	if *raw {
 		if fs.NArg() < 3 {
 			text = nil
@@ -79,18 +92,22 @@ func runCall(args []string, out io.Writer) error {
 	if err := h.Call(ctx, in, nil); err != nil {
 		return c.advise(method, err)
 	}
-	line := "null"
+	var v any
 	if b, err := h.OutputRaw(); err != nil || len(b) > 0 {
-		var v any
 		if err := h.Output(&v); err != nil {
 			return fmt.Errorf("the output of %s is nothing that JSON can say; -raw prints it as it is: %w", method, err)
 		}
-		if line, err = toJSON(v); err != nil {
-			return fmt.Errorf("the output of %s %w", method, err)
-		}
 	}
-	fmt.Fprintln(out, line)
-	return nil
+	return printJSON(out, method, v)
+}
+
+func printJSON(out io.Writer, method string, v any) error {
+	line, err := toJSON(v)
+	if err != nil {
+		return fmt.Errorf("the output of %s %w", method, err)
+	}
+	_, err = fmt.Fprintln(out, line)
+	return err
 }
 
 // argument returns what an argument stands for.
@@ -106,8 +123,8 @@ func argument(text string) ([]byte, error) {
 
 // advise says of the error of a call what it was, what became of the request, and what can be done.
 func (c *client) advise(method string, err error) error {
-	if err == nil {
-		return nil
+	if errors.As(err, &usageError{}) || err == nil {
+		return err
 	}
 	code, detail := hg.CodeOf(err), ""
 	remote, answered := hg.RemoteOf(err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -24,6 +25,14 @@ type order struct {
 	Big    uint64
 }
 
+type goods struct{ Goods quicksilver.Source }
+
+type parcel struct {
+	Label string
+	Goods quicksilver.Source
+	Back  quicksilver.Sink
+}
+
 // typedTarget is a node in this process.
 func typedTarget(t *testing.T, reflect bool) string {
 	t.Helper()
@@ -39,6 +48,12 @@ func typedTarget(t *testing.T, reflect bool) string {
 		o.Count++
 		o.Blob = []byte(o.Item)
 		return o, nil
+	})
+	quicksilver.Define[goods, int64]("shop/goods").Handle(node, func(ctx context.Context, g goods) (int64, error) {
+		return io.Copy(io.Discard, g.Goods.Reader(ctx))
+	})
+	quicksilver.Define[parcel, int64]("shop/parcel").Handle(node, func(ctx context.Context, p parcel) (int64, error) {
+		return io.Copy(p.Back.Writer(ctx), io.MultiReader(strings.NewReader(p.Label), p.Goods.Reader(ctx)))
 	})
 	quicksilver.DefineOneWay[string]("shop/note").Handle(node, func(context.Context, string) {})
 	ctx, stop := context.WithCancel(context.Background())
@@ -81,6 +96,37 @@ func TestCall(t *testing.T) {
 	require.Regexp(t, `^qs call: "\{" is no JSON: `, run(t, 2, "call", addr, "shop/order", "{").errors.String())
 	require.Regexp(t, `^qs call: "1 2" is JSON with something behind it\n`, run(t, 2, "call", addr, "shop/order", "1 2").errors.String())
 	require.Regexp(t, `to do:  see whether the program runs and listens at tcp://127.0.0.1:1,`, run(t, 1, "call", "tcp://127.0.0.1:1", "x").errors.String())
+}
+
+// TestCallLends: files are a Source and a Sink of a method.
+func TestCallLends(t *testing.T) {
+	t.Parallel()
+	addr := typedTarget(t, true)
+	require.Contains(t, run(t, 0, "rpcs", addr).out.String(), "{Label string, Goods Source, Back Sink} -> int64")
+	src, dst := filepath.Join(t.TempDir(), "src"), filepath.Join(t.TempDir(), "dst")
+	data := noise(5_000_000)
+	writeFile(t, src, data)
+	call := func(code int, args ...string) *qs {
+		return run(t, code, append(append([]string{"call"}, args...), addr, "shop/parcel", `{"Label": "to you: "}`)...)
+	}
+	require.Equal(t, "5000008\n", call(0, "-source", "Goods="+src, "-sink", "Back="+dst).out.String())
+	got, err := os.ReadFile(dst)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(append([]byte("to you: "), data...), got))
+	require.Equal(t, "8\n", call(0, "-sink", "Back="+dst).out.String(), "the Source is empty")
+	got, err = os.ReadFile(dst)
+	require.NoError(t, err)
+	require.Equal(t, "to you: ", string(got))
+
+	q := newQS(t, "call", "-source", "Goods=/dev/stdin", addr, "shop/goods", "{}")
+	q.cmd.Stdin = bytes.NewReader(data)
+	require.Equal(t, "5000000\n", q.start().wait(0).out.String())
+
+	require.Regexp(t, `target: .*the Sink is full`, call(1, "-source", "Goods="+src).errors.String())
+	require.Regexp(t, `-source is "f", want FIELD=FILE`, call(2, "-source", "f").errors.String())
+	require.Regexp(t, `no such file`, call(1, "-source", "Goods="+src+".none").errors.String())
+	require.Regexp(t, `must be a JSON object`, run(t, 2, "call", "-source", "Goods="+src, addr, "shop/parcel").errors.String())
+	require.Regexp(t, `not for -raw`, call(2, "-raw", "-source", "Goods="+src).errors.String())
 }
 
 func TestRPCs(t *testing.T) {

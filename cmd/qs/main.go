@@ -21,7 +21,7 @@
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, progress.go, internal/files
 //	serve   serve.go with debug.go; internal/files for cp, internal/bench for perf
-//	rpcs, call, top   call.go with rpcs.go and json.go; top.go
+//	rpcs, call, top   call.go with lend.go, rpcs.go and json.go; top.go
 //	ger     ger.go
 //	soak    soak.go, internal/soak: load.go (origin), target.go, faults.go and relay.go, ledger.go (audit)
 //	run     run.go with group_*.go; rendezvous.go

@@ -105,7 +105,7 @@ func TestResumeAfterKilledTarget(t *testing.T) {
 		b.server.kill()
 		b.goOn()
 		b.origin.wait(1)
-		require.Regexp(t, `^qs cp: copy .*; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+		require.Regexp(t, `(?m)^qs cp: copy .*; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
 		b.restart()
 		b.requireResumed()
 	})
@@ -129,7 +129,7 @@ func TestResumeAfterInterrupt(t *testing.T) {
 		b := breakOff(t, download)
 		require.NoError(t, b.origin.cmd.Process.Signal(os.Interrupt))
 		b.origin.wait(1) // it goes on by itself, if it is the one that halts
-		require.Regexp(t, `^qs cp: copy .*: interrupted; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+		require.Regexp(t, `(?m)^qs cp: copy .*: interrupted; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
 		if !download {
 			b.goOn()
 		}
