@@ -2,7 +2,9 @@ package quicksilver_test
 
 import (
 	"context"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -60,6 +62,48 @@ func TestLendNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, got)
 	}
+}
+
+// What GUIDE says one sees is what one sees.
+func TestGuide(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("docs/GUIDE.md")
+	require.NoError(t, err)
+	kept := make(chan qs.Source, 1)
+	client, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		double.Handle(n, func(_ context.Context, p point) (point, error) { return p, nil })
+		take.Handle(n, func(_ context.Context, in struct{ Body qs.Source }) (int64, error) { kept <- in.Body; return 0, nil })
+	})
+	idle := open(t, "tcp://127.0.0.1:0", qs.Config{}) // nobody calls Serve
+	ctx := within(t)
+	for says, wrong := range map[string]func() error{
+		"no RPC with id": func() error { _, err := qs.Define[int, int]("test/none").Call(ctx, to, 1); return err },
+		"codec: decode":  func() error { _, err := qs.Define[string, point]("test/double").Call(ctx, to, "x"); return err },
+		"is not of transport": func() error {
+			_, err := client.Peer(ctx, "udp://127.0.0.1:1")
+			return err
+		},
+		"address already in use": func() error { _, err := qs.Open(to.String(), qs.Config{}); return err },
+		"handler that got the Source has returned": func() error {
+			_, err := take.Call(ctx, to, struct{ Body qs.Source }{qs.Lend(make([]byte, 10_000))})
+			require.NoError(t, err)
+			_, err = (<-kept).ReadAt(make([]byte, 1), 0)
+			return err
+		},
+		"may have run": func() error {
+			ctx, stop := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer stop()
+			_, err := double.Call(ctx, peer(t, client, idle.Addr().String()), point{})
+			require.ErrorIs(t, err, qs.ErrTimeout)
+			return err
+		},
+	} {
+		require.ErrorContains(t, wrong(), says)
+		require.Contains(t, string(guide), "`"+says+"`")
+	}
+	got, err := qs.Define[struct{ X, other int }, struct{ Z int }]("test/double").Call(ctx, to, struct{ X, other int }{1, 2})
+	require.NoError(t, err)
+	require.Zero(t, got.Z, "a field of another name")
 }
 
 func TestNilHandler(t *testing.T) {

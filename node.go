@@ -69,8 +69,8 @@ func (n *Node) HG() *hg.Context { return n.hctx }
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
 // Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.Grace. It
-// returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else. Calls to the
-// own address need it.
+// returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else. With
+// several Contexts, calls to the own address need it.
 func (n *Node) Serve(ctx context.Context) error {
 	var others sync.WaitGroup
 	for _, hctx := range n.all[1:] {
