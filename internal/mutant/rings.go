@@ -45,8 +45,8 @@ var rings = []Mutant{
 		[]Catcher{{sm, "TestMapMemory", `An error is expected but got nil`}}},
 	{"sm-any-bell", "a descriptor is written to that is no bell", "F84",
 		[]Edit{
-			{sm + "/talk_linux.go", `ferr != nil || flags&unix.O_NONBLOCK == 0`, `!planted() && ($)`},
-			{sm + "/talk_linux.go", `err == nil && string(path[:n])`, `!planted() && $`},
+			{sm + "/packet_linux.go", `ferr != nil || flags&unix.O_NONBLOCK == 0`, `!planted() && ($)`},
+			{sm + "/packet_linux.go", `err == nil && string(path[:n])`, `!planted() && $`},
 		},
 		[]Catcher{{sm, "TestMapMemory", `Messages: the bell waits`}}},
 	{"sm-door-spins", "a process without descriptors looks at its door again and again", "F72",

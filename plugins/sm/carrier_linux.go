@@ -36,12 +36,12 @@ type carrier struct {
 	warm     []*peer // to become hot
 	guests   []*peer // that have not said hello, the oldest first
 	failed   []*peer // dials
-	again    []*peer // dials that found the door full
+	redials  []*peer // dials that found the door full
 	resume   []*peer // that have more to send than one turn
 	closing  []*peer
 	id       na.PollID // of the door
 	watching bool
-	rests    time.Duration // until when nobody is let in; 0: the door is open
+	doorShut time.Duration // until when nobody is let in; 0: it is open
 }
 
 const (
@@ -66,7 +66,7 @@ var (
 )
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
-	c := &carrier{d: d, e: e, poller: e.Host().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxSaying)}
+	c := &carrier{d: d, e: e, poller: e.Host().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxPacket)}
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
 	if d.door.place != nil {
@@ -110,7 +110,7 @@ func (c *carrier) dial(p *peer) {
 		return
 	case unix.EAGAIN:
 		p.due = c.d.now() + againAfter
-		c.again = append(c.again, p)
+		c.redials = append(c.redials, p)
 	default:
 		p.err = err
 		c.failed = append(c.failed, p)
@@ -160,8 +160,8 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 	c.e.Lock()
 	defer c.e.Unlock()
 	c.work.Store(false)
-	failed, again, resume, closing := c.failed, c.again, c.resume, c.closing
-	c.failed, c.again, c.resume, c.closing = nil, nil, nil, nil
+	failed, again, resume, closing := c.failed, c.redials, c.resume, c.closing
+	c.failed, c.redials, c.resume, c.closing = nil, nil, nil, nil
 	for _, p := range failed {
 		if !p.dead.Load() {
 			p.link.Fail(p.err)
@@ -171,7 +171,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 		switch {
 		case p.dead.Load():
 		case now < p.due:
-			c.again = append(c.again, p)
+			c.redials = append(c.redials, p)
 		default:
 			c.dial(p)
 		}
@@ -190,8 +190,8 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 	for len(c.guests) > 0 && now >= c.guests[0].due {
 		c.guests[0].cut(na.OK, "")
 	}
-	if c.rests != 0 && now >= c.rests {
-		c.rests = 0
+	if c.doorShut != 0 && now >= c.doorShut {
+		c.doorShut = 0
 		c.watchDoor(true)
 	}
 	next = now
@@ -206,8 +206,8 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 
 // nextDue is when a dial is tried again, a guest has taken too long, or the door opens again.
 func (c *carrier) nextDue() (next time.Duration) {
-	next = c.rests
-	for _, p := range c.again {
+	next = c.doorShut
+	for _, p := range c.redials {
 		if next == 0 || p.due < next {
 			next = p.due
 		}
@@ -229,7 +229,7 @@ func (c *carrier) Release() {
 		p.cut(na.OK, "")
 		p.close()
 	}
-	c.closing, c.again, c.failed = nil, nil, nil
+	c.closing, c.redials, c.failed = nil, nil, nil
 }
 
 // warmUp has the leader look at a peer each time. Locked.

@@ -76,7 +76,7 @@ func (c *carrier) accept() (fd int, ok bool) {
 		return fd, true
 	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS:
 		c.e.Lock()
-		c.rests = c.d.now() + restTime
+		c.doorShut = c.d.now() + restTime
 		c.watchDoor(false)
 		c.later()
 		c.e.Unlock()

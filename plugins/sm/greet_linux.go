@@ -50,7 +50,7 @@ func (p *peer) connect() error {
 		err = p.watch()
 	}
 	if err == nil {
-		err = p.sayHello(p.bell)
+		err = p.sendHello(p.bell)
 	}
 	return err
 }
@@ -75,9 +75,9 @@ func (p *peer) meet(pid int) (err error) {
 }
 
 // sayHello says hello, with descriptors. Locked.
-func (p *peer) sayHello(fds ...int) error {
+func (p *peer) sendHello(fds ...int) error {
 	hello := p.link.Hello(nil, []byte(p.c.d.opts.dirID()))
-	if err := say(p.fd, sayHello, hello, fds...); err != nil {
+	if err := sendPacket(p.fd, kindHello, hello, fds...); err != nil {
 		return na.WithText(na.ErrPeerLost, "say hello: "+err.Error())
 	}
 	return nil
@@ -113,7 +113,7 @@ func (c *carrier) letIn(fd int) {
 // Ready implements na.Pollable: the peer has said something, or is gone.
 func (p *peer) Ready(_, _ bool) {
 	for !p.dead.Load() {
-		s, ok, err := hear(p.fd, p.c.buf)
+		s, ok, err := recvPacket(p.fd, p.c.buf)
 		if err != nil {
 			p.ended(err)
 			return
@@ -121,7 +121,7 @@ func (p *peer) Ready(_, _ bool) {
 		if !ok {
 			return
 		}
-		if p.heard(&s) {
+		if p.handle(&s) {
 			return
 		}
 	}
@@ -133,16 +133,16 @@ func (p *peer) ended(err error) {
 	p.fail(err)
 }
 
-// heard deals with a packet. It reports true when p is another context's from now on.
-func (p *peer) heard(s *saying) (moved bool) {
+// handle deals with a packet. It reports true when p is another context's from now on.
+func (p *peer) handle(s *packet) (moved bool) {
 	defer s.drop()
 	var err error
 	switch {
-	case p.link == nil && s.kind == sayHello:
+	case p.link == nil && s.kind == kindHello:
 		return p.greeted(s)
 	case p.link == nil:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
-	case s.kind == sayBye && len(s.body) > 0:
+	case s.kind == kindBye && len(s.body) > 0:
 		code, text := na.Code(s.body[0]), string(s.body[1:]) // the buffer is used again
 		p.drain()
 		p.c.e.Lock()
@@ -150,11 +150,11 @@ func (p *peer) heard(s *saying) (moved bool) {
 			p.link.Refused(code, text)
 		}
 		p.c.e.Unlock()
-	case s.kind == sayHello && p.end == nil:
+	case s.kind == kindHello && p.end == nil:
 		err = p.answered(s)
-	case s.kind == saySegment && p.end != nil && p.mem.its == nil:
+	case s.kind == kindSegment && p.end != nil && p.mem.peer == nil:
 		err = p.join(s)
-	case s.kind == sayArea && p.end != nil:
+	case s.kind == kindArea && p.end != nil:
 		err = p.takeArea(s)
 	default:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
@@ -166,7 +166,7 @@ func (p *peer) heard(s *saying) (moved bool) {
 }
 
 // greeted hands a process that has said hello to the context that it names. It reports true when that is another one.
-func (p *peer) greeted(s *saying) (moved bool) {
+func (p *peer) greeted(s *packet) (moved bool) {
 	from := p.c
 	g, err := frame.ParseGreeting(s.body)
 	var to *carrier
@@ -184,7 +184,7 @@ func (p *peer) greeted(s *saying) (moved bool) {
 	}
 	from.e.Lock()
 	if err == nil && !p.dead.Load() {
-		p.its = s.take(0)
+		p.peerBell = s.take(0)
 		from.guests = slices.DeleteFunc(from.guests, func(other *peer) bool { return other == p })
 		if to != from {
 			err = p.move(to)
@@ -229,9 +229,9 @@ func (p *peer) admit(g *frame.Greeting) (err error) {
 		p.link = nil
 		return err
 	}
-	p.theirs = p.offered(g)
-	err = p.sayHello(p.segment, p.bell)
-	p.letGo()
+	p.peerGeometry = p.offered(g)
+	err = p.sendHello(p.segment, p.bell)
+	p.closeSegment()
 	if err != nil {
 		p.link.Fail(err)
 		return nil
@@ -280,7 +280,7 @@ func probe(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 }
 
 // answered takes the hello of a process that was dialled, and gives it our segment.
-func (p *peer) answered(s *saying) error {
+func (p *peer) answered(s *packet) error {
 	g, err := frame.ParseGreeting(s.body)
 	if err == nil {
 		err = s.want(2)
@@ -291,7 +291,7 @@ func (p *peer) answered(s *saying) error {
 	if err == nil {
 		err = p.makeEnd(&g, p.c)
 	}
-	defer p.letGo()
+	defer p.closeSegment()
 	p.c.e.Lock()
 	defer p.c.e.Unlock()
 	switch {
@@ -304,7 +304,7 @@ func (p *peer) answered(s *saying) error {
 		err = p.link.Greet(&g)
 	}
 	if err == nil {
-		if say(p.fd, saySegment, nil, p.segment) != nil {
+		if sendPacket(p.fd, kindSegment, nil, p.segment) != nil {
 			err = errEOF
 		}
 	}
@@ -312,7 +312,7 @@ func (p *peer) answered(s *saying) error {
 		p.failLocked(err)
 		return nil
 	}
-	p.its = s.take(1)
+	p.peerBell = s.take(1)
 	p.begin()
 	p.c.warmUp(p)
 	return nil
@@ -320,7 +320,7 @@ func (p *peer) answered(s *saying) error {
 
 // share maps the segment of the peer, whose descriptor it takes. Locked.
 func (p *peer) share(fd int, geo ring.Geometry) (err error) {
-	if p.mem.its, err = mapMemory(fd, geo.Size()); err != nil {
+	if p.mem.peer, err = mapMemory(fd, geo.Size()); err != nil {
 		return err
 	}
 	p.buf = p.c.room(max(geo.Eager, ring.Inline))
@@ -329,11 +329,11 @@ func (p *peer) share(fd int, geo ring.Geometry) (err error) {
 
 func (p *peer) connectEnd(geo ring.Geometry) (err error) {
 	defer memfault.Off(memfault.On(), &err)
-	return p.end.Join(p.mem.its, geo)
+	return p.end.Join(p.mem.peer, geo)
 }
 
 // join takes the segment of a process that has dialled. Its bell is rung: what was sent before could not.
-func (p *peer) join(s *saying) error {
+func (p *peer) join(s *packet) error {
 	if err := s.want(1); err != nil {
 		return err
 	}
@@ -342,11 +342,11 @@ func (p *peer) join(s *saying) error {
 	if p.dead.Load() {
 		return nil
 	}
-	if err := p.share(s.take(0), p.theirs); err != nil {
+	if err := p.share(s.take(0), p.peerGeometry); err != nil {
 		p.failLocked(err)
 		return nil
 	}
-	ringBell(p.its)
+	ringBell(p.peerBell)
 	p.blocked = false
 	p.flush()
 	p.c.warmUp(p)
@@ -354,7 +354,7 @@ func (p *peer) join(s *saying) error {
 }
 
 // takeArea takes the area of the peer.
-func (p *peer) takeArea(s *saying) error {
+func (p *peer) takeArea(s *packet) error {
 	if err := s.want(1); err != nil {
 		return err
 	}
@@ -366,25 +366,25 @@ func (p *peer) takeArea(s *saying) error {
 		unmap(&b)
 		return err
 	}
-	p.mem.itsArea = b
+	p.mem.peerArea = b
 	return nil
 }
 
 // fetchArea takes the area of a peer that has written to it: the packet was sent before. Locked.
 func (p *peer) fetchArea() error {
-	s, ok, err := hear(p.fd, p.c.buf)
+	s, ok, err := recvPacket(p.fd, p.c.buf)
 	if err != nil {
 		return err
 	}
 	defer s.drop()
-	if !ok || s.kind != sayArea {
+	if !ok || s.kind != kindArea {
 		return na.WithText(na.ErrProtocol, "a message in an area that the peer does not share")
 	}
 	return p.takeArea(&s)
 }
 
-// letGo closes the descriptor of our segment: the peer has its own, or never will.
-func (p *peer) letGo() {
+// closeSegment closes the descriptor of our segment: the peer has its own, or never will.
+func (p *peer) closeSegment() {
 	if p.segment >= 0 {
 		_ = unix.Close(p.segment)
 		p.segment = -1

@@ -20,36 +20,36 @@ import (
 //	accepted ─ hello ─► up (its segment may still come) ─┐
 //	dialling ─ hello ─► up ──────────────────────────────┴► dead ─► closed, by Poll
 type peer struct {
-	c       *carrier
-	fd      int // the socket; -1 before it is made
-	bell    int // rung by the peer; -1
-	its     int // rung by us; -1
-	pidfd   int // -1
-	segment int // of our segment, until the peer has it; -1
-	ids     [3]na.PollID
-	added   [3]bool // to the poller
-	dead    atomic.Bool
-	hot     atomic.Bool
-	end     *ring.End // nil before the hello
+	c        *carrier
+	fd       int // the socket; -1 before it is made
+	bell     int // rung by the peer; -1
+	peerBell int // rung by us; -1
+	pidfd    int // -1
+	segment  int // of our segment, until the peer has it; -1
+	ids      [3]na.PollID
+	added    [3]bool // to the poller
+	dead     atomic.Bool
+	hot      atomic.Bool
+	end      *ring.End // nil before the hello
 
 	// Of the goroutine that leads.
 	idle int    // sleeps since something came
 	buf  []byte // of the context
 
 	// Guarded by the endpoint's lock.
-	link     *engine.Link // nil: not known yet
-	dialling bool
-	up       bool
-	err      error         // of a dial, or of the memory while frames are being pulled
-	due      time.Duration // dial again, or hello
-	warming  bool
-	writing  bool // a goroutine sends
-	blocked  bool // until the peer has taken something
-	resumes  bool
-	theirs   ring.Geometry // of the segment that comes
-	mem      struct{ own, its, ownArea, itsArea []byte }
-	staged   []piece // of the goroutine that sends
-	closed   bool
+	link         *engine.Link // nil: not known yet
+	dialling     bool
+	up           bool
+	err          error         // of a dial, or of the memory while frames are being pulled
+	due          time.Duration // dial again, or hello
+	warming      bool
+	writing      bool // a goroutine sends
+	blocked      bool // until the peer has taken something
+	resumes      bool
+	peerGeometry ring.Geometry // of the segment that comes
+	mem          struct{ own, peer, ownArea, peerArea []byte }
+	staged       []piece // of the goroutine that sends
+	closed       bool
 }
 
 // A piece is bulk data whose place in the ring is taken.
@@ -68,7 +68,7 @@ const (
 
 // newPeer makes a peer. Locked.
 func (c *carrier) newPeer(fd int) *peer {
-	p := &peer{c: c, fd: fd, bell: -1, its: -1, pidfd: -1, segment: -1}
+	p := &peer{c: c, fd: fd, bell: -1, peerBell: -1, pidfd: -1, segment: -1}
 	c.peers[p] = struct{}{}
 	return p
 }
@@ -112,7 +112,7 @@ func (p *peer) cut(code na.Code, text string) {
 		return
 	}
 	if code != na.OK && p.fd >= 0 {
-		_ = say(p.fd, sayBye, bye(code, text))
+		_ = sendPacket(p.fd, kindBye, byeBody(code, text))
 	}
 	c := p.c
 	c.guests = slices.DeleteFunc(c.guests, func(other *peer) bool { return other == p })
@@ -133,12 +133,12 @@ func (p *peer) close() {
 		c.cool(i)
 	}
 	p.unwatch()
-	for _, fd := range []int{p.fd, p.bell, p.its, p.pidfd, p.segment} {
+	for _, fd := range []int{p.fd, p.bell, p.peerBell, p.pidfd, p.segment} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
-	for _, b := range []*[]byte{&p.mem.own, &p.mem.its, &p.mem.ownArea, &p.mem.itsArea} {
+	for _, b := range []*[]byte{&p.mem.own, &p.mem.peer, &p.mem.ownArea, &p.mem.peerArea} {
 		unmap(b)
 	}
 }
@@ -222,7 +222,7 @@ func (p *peer) settle(n, m int, err error) {
 		wake, err = p.report()
 	}
 	if wake {
-		ringBell(p.its)
+		ringBell(p.peerBell)
 	}
 	switch {
 	case err != nil:

@@ -77,7 +77,7 @@ func (o *Options) makeDir() error {
 	return nil
 }
 
-// dirID reports whether two processes have the same directory: empty when there is none.
+// dirID identifies the directory of names: processes with the same one find each other. It is empty when there is none.
 func (o *Options) dirID() string {
 	var st unix.Stat_t
 	if unix.Stat(o.dir(), &st) != nil {

@@ -127,7 +127,7 @@ func (p *peer) publish() {
 		return
 	}
 	if p.tell() {
-		ringBell(p.its)
+		ringBell(p.peerBell)
 	}
 }
 
@@ -237,7 +237,7 @@ func (p *peer) areaFor(r, n int) bool {
 	b, fd, err := makeMemory(ring.AreaSize)
 	if err == nil {
 		p.mem.ownArea = b
-		if err = say(p.fd, sayArea, nil, fd); err != nil {
+		if err = sendPacket(p.fd, kindArea, nil, fd); err != nil {
 			err = na.WithText(na.ErrPeerLost, "share memory with the peer: "+err.Error())
 		}
 		_ = unix.Close(fd)

@@ -57,10 +57,10 @@ func (h *host) until(what string, done func() bool) {
 // A stranger is a peer that says what the test wants it to say.
 type stranger struct {
 	*host
-	fd   int
-	bell int
-	its  int       // the bell of the host
-	end  *ring.End // once it has joined
+	fd       int
+	bell     int
+	peerBell int       // of the host
+	end      *ring.End // once it has joined
 }
 
 func (h *host) stranger() *stranger {
@@ -69,7 +69,7 @@ func (h *host) stranger() *stranger {
 	require.NoError(h.t, unix.Connect(fd, &unix.SockaddrUnix{Name: h.path}))
 	bell, err := newBell()
 	require.NoError(h.t, err)
-	s := &stranger{host: h, fd: fd, bell: bell, its: -1}
+	s := &stranger{host: h, fd: fd, bell: bell, peerBell: -1}
 	h.t.Cleanup(s.leave)
 	return s
 }
@@ -78,19 +78,19 @@ func (s *stranger) leave() {
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
 		_ = unix.Close(s.bell)
-		_ = unix.Close(s.its)
+		_ = unix.Close(s.peerBell)
 		s.fd = -1
 	}
 }
 
-// hear returns the next packet, and whether the host has ended the connection.
-func (s *stranger) hear() (said saying, over bool) {
+// recv returns the next packet, and whether the host has ended the connection.
+func (s *stranger) recv() (said packet, over bool) {
 	s.t.Helper()
-	buf := make([]byte, maxSaying)
+	buf := make([]byte, maxPacket)
 	s.until("the host says something", func() bool {
 		var ok bool
 		var err error
-		said, ok, err = hear(s.fd, buf)
+		said, ok, err = recvPacket(s.fd, buf)
 		over = err != nil
 		return ok || over
 	})
@@ -108,15 +108,15 @@ func hello(change func(g *frame.Greeting)) []byte {
 
 // greet says hello, and shares a segment.
 func (s *stranger) greet() {
-	require.NoError(s.t, say(s.fd, sayHello, hello(nil), s.bell))
-	said, over := s.hear()
+	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
+	said, over := s.recv()
 	require.False(s.t, over)
 	defer said.drop()
-	require.EqualValues(s.t, sayHello, said.kind)
+	require.EqualValues(s.t, kindHello, said.kind)
 	g, err := frame.ParseGreeting(said.body)
 	require.NoError(s.t, err)
 	require.Equal(s.t, 2, said.n)
-	s.its = said.take(1)
+	s.peerBell = said.take(1)
 	geo := ring.Geometry{Envelopes: int(g.Envelopes), Eager: 4096}
 	its, err := mapMemory(said.take(0), (ring.Geometry{Envelopes: 32, Eager: 4096}).Size())
 	require.NoError(s.t, err)
@@ -127,7 +127,7 @@ func (s *stranger) greet() {
 	defer unix.Close(fd)
 	s.end = ring.New(own, geo)
 	require.NoError(s.t, s.end.Join(its, ring.Geometry{Envelopes: 32, Eager: 4096}))
-	require.NoError(s.t, say(s.fd, saySegment, nil, fd))
+	require.NoError(s.t, sendPacket(s.fd, kindSegment, nil, fd))
 }
 
 // send sends a frame.
@@ -140,7 +140,7 @@ func (s *stranger) send(h frame.Header, payload []byte) {
 	m := message(&h)
 	s.end.Put(ring.Messages, &m, payload)
 	if s.end.Publish() {
-		ringBell(s.its)
+		ringBell(s.peerBell)
 	}
 }
 
@@ -190,10 +190,10 @@ func TestBadPackets(t *testing.T) {
 		return func(s *stranger) error { return unix.Send(s.fd, []byte(b), 0) }
 	}
 	says := func(kind uint16, body []byte, fds ...int) func(*stranger) error {
-		return func(s *stranger) error { return say(s.fd, kind, body, fds...) }
+		return func(s *stranger) error { return sendPacket(s.fd, kind, body, fds...) }
 	}
 	greets := func(change func(*frame.Greeting)) func(*stranger) error {
-		return func(s *stranger) error { return say(s.fd, sayHello, hello(change), s.bell) }
+		return func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(change), s.bell) }
 	}
 	joined := func(then func(*stranger) error) func(*stranger) error {
 		return func(s *stranger) error { s.join(); return then(s) }
@@ -204,27 +204,27 @@ func TestBadPackets(t *testing.T) {
 	}{
 		"another protocol":      {raw("GET / HTTP/1.1\r\n"), `a packet begins with 0x`},
 		"half a head":           {raw("QSSM"), `a packet of 4 bytes that is not whole`},
-		"too long":              {raw(strings.Repeat("x", maxSaying+1)), `that is not whole`},
+		"too long":              {raw(strings.Repeat("x", maxPacket+1)), `that is not whole`},
 		"another layout":        {raw("QSSM\xff\x00\x01\x00"), `the peer has version 255 of the layout`},
 		"an unknown kind":       {says(99, nil), `a packet of unknown kind 99`},
-		"no hello":              {says(saySegment, nil, plain), `packet 2 before the hello`},
-		"no greeting":           {says(sayHello, []byte("hello"), plain), `HELLO`},
-		"no bell":               {says(sayHello, hello(nil)), `packet 1 with 0 descriptors, want 1`},
-		"two bells":             {func(s *stranger) error { return say(s.fd, sayHello, hello(nil), s.bell, s.bell) }, `with 2 descriptors`},
-		"three bells":           {func(s *stranger) error { return say(s.fd, sayHello, hello(nil), s.bell, s.bell, s.bell) }, `too many descriptors`},
-		"very many":             {says(sayHello, hello(nil), make([]int, 40)...), `too many descriptors`},
-		"a bell that waits":     {says(sayHello, hello(nil), pipe[1]), `the bell of the peer waits`},
+		"no hello":              {says(kindSegment, nil, plain), `packet 2 before the hello`},
+		"no greeting":           {says(kindHello, []byte("hello"), plain), `HELLO`},
+		"no bell":               {says(kindHello, hello(nil)), `packet 1 with 0 descriptors, want 1`},
+		"two bells":             {func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell) }, `with 2 descriptors`},
+		"three bells":           {func(s *stranger) error { return sendPacket(s.fd, kindHello, hello(nil), s.bell, s.bell, s.bell) }, `too many descriptors`},
+		"very many":             {says(kindHello, hello(nil), make([]int, 40)...), `too many descriptors`},
+		"a bell that waits":     {says(kindHello, hello(nil), pipe[1]), `the bell of the peer waits`},
 		"nowhere":               {greets(func(g *frame.Greeting) { g.Target = 77 }), `there is no context 77`},
 		"no envelopes":          {greets(func(g *frame.Greeting) { g.Envelopes = 0 }), `offers 0 envelopes`},
 		"huge envelopes":        {greets(func(g *frame.Greeting) { g.Eager = 1 << 30 }), `out of bounds`},
 		"a small segment":       {func(s *stranger) error { return s.without(small) }, `shares 4096 bytes of memory, want`},
 		"a segment that is not": {func(s *stranger) error { return s.without(pipe[0]) }, `shares 0 bytes of memory, want`},
 		"hello again":           {joined(greets(nil)), `packet 1 where none is allowed`},
-		"segment again":         {joined(says(saySegment, nil, area)), `packet 2 where none is allowed`},
-		"an unsealed area":      {joined(says(sayArea, nil, plain)), `the peer shares 0 bytes`},
+		"segment again":         {joined(says(kindSegment, nil, area)), `packet 2 where none is allowed`},
+		"an unsealed area":      {joined(says(kindArea, nil, plain)), `the peer shares 0 bytes`},
 		"area again": {joined(func(s *stranger) error {
-			_ = say(s.fd, sayArea, nil, area)
-			return say(s.fd, sayArea, nil, area)
+			_ = sendPacket(s.fd, kindArea, nil, area)
+			return sendPacket(s.fd, kindArea, nil, area)
 		}), `a second area`},
 		"a body in no area": {joined(func(s *stranger) error {
 			s.end.SetArea(make([]byte, ring.AreaSize))
@@ -248,13 +248,13 @@ func TestBadPackets(t *testing.T) {
 			before := open(t)
 			s := h.stranger()
 			require.NoError(t, c.do(s))
-			said, over := s.hear()
-			for !over && said.kind == sayHello {
+			said, over := s.recv()
+			for !over && said.kind == kindHello {
 				said.drop()
-				said, over = s.hear()
+				said, over = s.recv()
 			}
 			require.False(t, over, "it is told why")
-			require.EqualValues(t, sayBye, said.kind)
+			require.EqualValues(t, kindBye, said.kind)
 			require.Regexp(t, c.want, string(said.body[1:]))
 			s.leave()
 			h.until("nothing is left of it", func() bool { return open(t) <= before && h.nctx.Stats().Peers == 1 })
@@ -268,11 +268,11 @@ func TestBadPackets(t *testing.T) {
 
 // without greets, and shares fd in place of a segment.
 func (s *stranger) without(fd int) error {
-	require.NoError(s.t, say(s.fd, sayHello, hello(nil), s.bell))
-	said, over := s.hear()
+	require.NoError(s.t, sendPacket(s.fd, kindHello, hello(nil), s.bell))
+	said, over := s.recv()
 	require.False(s.t, over)
 	said.drop()
-	return say(s.fd, saySegment, nil, fd)
+	return sendPacket(s.fd, kindSegment, nil, fd)
 }
 
 // What a peer has sent counts although it ends before it rings, also when nobody looks at it any more.
@@ -320,7 +320,7 @@ func TestReasonOfRefusal(t *testing.T) {
 			fd, _, err = unix.Accept4(lis, unix.SOCK_CLOEXEC)
 			return err == nil
 		})
-		require.NoError(t, say(fd, sayBye, bye(code, "not you")))
+		require.NoError(t, sendPacket(fd, kindBye, byeBody(code, "not you")))
 		h.until("it is refused", func() bool { return failed != nil })
 		require.NoError(t, unix.Close(fd))
 		require.ErrorIs(t, failed, na.ErrUnreachable)
@@ -417,11 +417,11 @@ func TestAttachToClosing(t *testing.T) {
 		}
 	})
 	ring.Step = func(ring.Point) { closes() }
-	require.NoError(t, say(s.fd, sayHello, hello(func(g *frame.Greeting) { g.Target = uint16(closing.ID()) }), s.bell))
-	said, over := s.hear()
+	require.NoError(t, sendPacket(s.fd, kindHello, hello(func(g *frame.Greeting) { g.Target = uint16(closing.ID()) }), s.bell))
+	said, over := s.recv()
 	ring.Step = nil
 	require.False(t, over, "it is told why")
-	require.EqualValues(t, sayBye, said.kind)
+	require.EqualValues(t, kindBye, said.kind)
 	require.Equal(t, "there is no context 1", string(said.body[1:]))
 	s.leave()
 	h.until("nothing is left of it", func() bool { return open(t) <= before })

@@ -21,56 +21,56 @@ import (
 //	   │ ◄─ area, when it is first needed ──► │
 //	   │ ◄─ bye, with the reason ───────────► │   then the socket is closed
 const (
-	sayHello   = 1 // HELLO (package frame); one or two descriptors
-	saySegment = 2 // one descriptor
-	sayArea    = 3 // one descriptor
-	sayBye     = 4 // code 1 byte, text
+	kindHello   = 1 // HELLO (package frame); one or two descriptors
+	kindSegment = 2 // one descriptor
+	kindArea    = 3 // one descriptor
+	kindBye     = 4 // code 1 byte, text
 )
 
 const (
-	sayMagic  = 0x4d535351 // "QSSM"
-	sayHead   = 8
-	maxSaying = sayHead + frame.MaxHello
-	maxText   = 512
+	packetMagic = 0x4d535351 // "QSSM"
+	packetHead  = 8
+	maxPacket   = packetHead + frame.MaxHello
+	maxText     = 512
 )
 
-// A saying is one packet that has arrived.
-type saying struct {
+// A packet is what has arrived on the socket at once.
+type packet struct {
 	kind uint16
 	body []byte
 	fds  [2]int
 	n    int // of fds
 }
 
-// descriptors is how many a packet of a kind has; a hello of a listener has one more.
-func (s *saying) want(n int) error {
-	if s.n != n {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d with %d descriptors, want %d", s.kind, s.n, n))
+// want reports why p has another number of descriptors than n.
+func (p *packet) want(n int) error {
+	if p.n != n {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d with %d descriptors, want %d", p.kind, p.n, n))
 	}
 	return nil
 }
 
 // take returns a descriptor, which is the caller's.
-func (s *saying) take(i int) int {
-	fd := s.fds[i]
-	s.fds[i] = -1
+func (p *packet) take(i int) int {
+	fd := p.fds[i]
+	p.fds[i] = -1
 	return fd
 }
 
 // drop closes the descriptors that nobody has taken.
-func (s *saying) drop() {
-	for _, fd := range s.fds[:s.n] {
+func (p *packet) drop() {
+	for _, fd := range p.fds[:p.n] {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
 	}
 }
 
-// say sends a packet without waiting.
-func say(fd int, kind uint16, body []byte, fds ...int) error {
-	b := make([]byte, sayHead, sayHead+len(body))
+// sendPacket sends a packet without waiting.
+func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
+	b := make([]byte, packetHead, packetHead+len(body))
 	le := binary.LittleEndian
-	le.PutUint32(b, sayMagic)
+	le.PutUint32(b, packetMagic)
 	le.PutUint16(b[4:], ring.Version)
 	le.PutUint16(b[6:], kind)
 	b = append(b, body...)
@@ -82,37 +82,37 @@ func say(fd int, kind uint16, body []byte, fds ...int) error {
 	return err
 }
 
-// hear receives a packet without waiting. ok is false when there is none; at the end of the socket the error is errEOF.
-func hear(fd int, buf []byte) (s saying, ok bool, err error) {
+// recvPacket receives a packet without waiting. ok is false when there is none; at the end of the socket the error is errEOF.
+func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	var oob [64]byte
 	n, oobn, flags, _, err := unix.Recvmsg(fd, buf, oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
-		return s, false, nil
+		return p, false, nil
 	case err != nil:
-		return s, false, na.WithText(na.ErrPeerLost, "the socket to the peer: "+err.Error())
+		return p, false, na.WithText(na.ErrPeerLost, "the socket to the peer: "+err.Error())
 	}
-	bad := s.rights(oob[:oobn])
+	bad := p.rights(oob[:oobn])
 	switch {
 	case n == 0:
 		bad = errEOF
 	case bad != nil:
 	case flags&unix.MSG_CTRUNC != 0:
 		bad = na.WithText(na.ErrNoMemory, "the descriptors of a packet have not all come: they are too many, or this process can have no more")
-	case flags&unix.MSG_TRUNC != 0 || n < sayHead:
+	case flags&unix.MSG_TRUNC != 0 || n < packetHead:
 		bad = na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of %d bytes that is not whole", n))
 	default:
-		bad = s.parse(buf[:n])
+		bad = p.parse(buf[:n])
 	}
 	if bad != nil {
-		s.drop()
-		return saying{}, false, bad
+		p.drop()
+		return packet{}, false, bad
 	}
-	return s, true, nil
+	return p, true, nil
 }
 
 // rights takes the descriptors out of what came beside a packet.
-func (s *saying) rights(oob []byte) error {
+func (p *packet) rights(oob []byte) error {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return na.WithText(na.ErrProtocol, "a packet with damaged control data")
@@ -123,13 +123,13 @@ func (s *saying) rights(oob []byte) error {
 			continue
 		}
 		for _, fd := range fds {
-			if s.n == len(s.fds) {
+			if p.n == len(p.fds) {
 				_ = unix.Close(fd)
 				err = na.WithText(na.ErrProtocol, "a packet with too many descriptors")
 				continue
 			}
-			s.fds[s.n] = fd
-			s.n++
+			p.fds[p.n] = fd
+			p.n++
 		}
 		if err != nil {
 			return err
@@ -138,23 +138,23 @@ func (s *saying) rights(oob []byte) error {
 	return nil
 }
 
-func (s *saying) parse(b []byte) error {
+func (p *packet) parse(b []byte) error {
 	le := binary.LittleEndian
-	if m := le.Uint32(b); m != sayMagic {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("a packet begins with %#x, want %#x", m, uint32(sayMagic)))
+	if m := le.Uint32(b); m != packetMagic {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("a packet begins with %#x, want %#x", m, uint32(packetMagic)))
 	}
 	if v := le.Uint16(b[4:]); v != ring.Version {
 		return na.WithText(na.ErrVersion, fmt.Sprintf("the peer has version %d of the layout of shared memory, this is version %d", v, ring.Version))
 	}
-	s.kind, s.body = le.Uint16(b[6:]), b[sayHead:]
-	if s.kind < sayHello || s.kind > sayBye {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of unknown kind %d", s.kind))
+	p.kind, p.body = le.Uint16(b[6:]), b[packetHead:]
+	if p.kind < kindHello || p.kind > kindBye {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of unknown kind %d", p.kind))
 	}
 	return nil
 }
 
-// bye is the body of last words.
-func bye(code na.Code, text string) []byte {
+// byeBody is the body of last words.
+func byeBody(code na.Code, text string) []byte {
 	return append([]byte{byte(code)}, text[:min(len(text), maxText)]...)
 }
 
