@@ -786,7 +786,11 @@ func TestTLSPanic(t *testing.T) {
 					})
 					opts := with(opts, own)
 					opts.MaxHalfOpen, opts.HandshakeTimeout = 2, time.Hour
-					n := open(t, "tcp://127.0.0.1:0", opts, na.Config{ConnectTimeout: 200 * time.Millisecond}, 1)
+					timeout := 200 * time.Millisecond // a goroutine that has ended says nothing: only this ends the attempt
+					if stop == "panic" {
+						timeout = patience
+					}
+					n := open(t, "tcp://127.0.0.1:0", opts, na.Config{ConnectTimeout: timeout}, 1)
 					for range 3 {
 						r := rawDial(t, n)
 						_ = tls.Client(r.tcp, raw13(cfg)).Handshake() // the proof may be on its way
