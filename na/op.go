@@ -4,10 +4,11 @@ import "sync/atomic"
 
 // The life of an Op, all of it in one atomic word (generation, holds, canceling, phase):
 //
-//	        start                Finish (first one wins)      no holds left          Trigger
-//	idle ──────────► active ──────────────────────► decided ──────────────► queued ──────────► idle, generation+1
-//	                  │  ▲                             ▲  │
-//	                  └──┘ Hold / Release: a transport ┘──┘ borrows the operation's memory
+//	       start              Finish (first one wins)                  Trigger
+//	idle ─────────► active ───────────────────────────────► queued ───────────► idle, generation+1
+//	                 │  ▲ └─ while it is held ─► decided ──────▲
+//	                 └──┘                         │  ▲   no holds left
+//	             Hold, Release: a transport       └──┘ borrows the operation's memory
 //
 // The plugin sees a Ticket only: the Op and the generation that it was given. A ticket of an earlier life changes
 // nothing. Delivery waits until every hold is released, so that nobody touches the memory after the callback.
@@ -19,7 +20,6 @@ const (
 
 	opPhaseMask  = 0x0f
 	opCanceling  = 0x10
-	opLingering  = 0x20 // decided while its memory was lent: counted in Context.lingering until it is queued
 	opHoldOne    = 1 << 8
 	opHoldMask   = 0xffff << 8
 	opGenShift   = 24
@@ -198,7 +198,7 @@ func (t Ticket) Release() {
 		last := w&opPhaseMask == opDecided && w&opHoldMask == opHoldOne
 		n := w - opHoldOne
 		if last {
-			n = n&^(opPhaseMask|opLingering) | opQueued
+			n = n&^opPhaseMask | opQueued
 		}
 		if t.op.word.CompareAndSwap(w, n) {
 			if last {
@@ -229,7 +229,7 @@ func (t Ticket) Finish(r Result) bool {
 			continue
 		}
 		n := (w&^opPhaseMask | opDecided) + opHoldOne
-		if t.op.word.CompareAndSwap(w, n|opLingering) {
+		if t.op.word.CompareAndSwap(w, n) {
 			t.op.result = r
 			t.op.nctx.lingering.Add(1)
 			t.Release()
