@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/bits"
 	"slices"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -82,12 +83,13 @@ func (q *opList) pop() *op {
 
 // tagTable finds the receives that are posted by their tags. The zero value is empty.
 type tagTable struct {
-	rows []*op // each a list by op.beside; as many as a power of two, which is at least n
-	n    int
+	rows  []*op // each a list by op.beside; as many as a power of two, which is at least n
+	shift uint  // 64 less the bits of a row's number
+	n     int
 }
 
 func (t *tagTable) row(tag na.Tag) **op {
-	return &t.rows[uint64(tag)*0x9e3779b97f4a7c15>>32&uint64(len(t.rows)-1)] // tags may differ in any of their bits
+	return &t.rows[uint64(tag)*0x9e3779b97f4a7c15>>t.shift] // tags may differ in any of their bits
 }
 
 func (t *tagTable) find(tag na.Tag) *op {
@@ -105,6 +107,7 @@ func (t *tagTable) add(o *op) {
 	if t.n == len(t.rows) {
 		old := t.rows
 		t.rows = make([]*op, max(8, 2*len(old)))
+		t.shift = uint(64 - bits.TrailingZeros(uint(len(t.rows))))
 		for _, o := range old {
 			for o != nil {
 				next := o.beside

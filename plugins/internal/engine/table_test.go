@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 func TestIDTableOracle(t *testing.T) {
@@ -60,6 +61,38 @@ func TestIDTableWraps(t *testing.T) {
 	require.EqualValues(t, 1, uint32(next), "another slot")
 	require.Nil(t, table.get(0))
 	require.Nil(t, table.get(first))
+}
+
+// Receives are found by tags that differ in a few of their bits, whichever these are.
+func TestTagTableOracle(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for shift := 0; shift < 56; shift += 7 {
+		var table tagTable
+		alive := map[na.Tag]*op{}
+		require.Nil(t, table.find(0))
+		for range long.Or(2000, 20_000) {
+			tag := na.Tag(r.IntN(256)) << shift
+			if o := alive[tag]; o == nil {
+				o = &op{tag: tag}
+				table.add(o)
+				alive[tag] = o
+			} else {
+				table.remove(o)
+				delete(alive, tag)
+			}
+			tag = na.Tag(r.IntN(256)) << shift
+			require.Equal(t, alive[tag], table.find(tag))
+		}
+		longest := 0
+		for _, o := range table.rows {
+			n := 0
+			for ; o != nil; o = o.beside {
+				n++
+			}
+			longest = max(longest, n)
+		}
+		require.LessOrEqual(t, longest, 16, "in a row, of tags shifted by %d", shift)
+	}
 }
 
 func TestOpListOracle(t *testing.T) {
