@@ -40,6 +40,7 @@ type carrier struct {
 
 	sending bool // a goroutine is in send, and looks again before it goes
 	out     outbox
+	full    []*peer   // dials for which there is no association left
 	in      []placing // of receive
 	lent    [][]byte  // of receive
 	slices  [][]byte  // of send
@@ -87,7 +88,8 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	c.m = arq.New(arq.Config{
 		Profile: d.profile, Ack: d.ack, Context: c.id, Session: func() uint64 { return d.session.Add(1) }, Rand: e.Engine().Rand,
 		DialRetries: c.sock.retries(), FinTimeout: finTimeout, FinCode: byte(na.ErrClosed), FinText: closedText,
-		Receive: func() int { return int(c.door.room.Load()) / 4 * 3 },
+		MaxPeers: d.peers,
+		Receive:  func() int { return int(c.door.room.Load()) / 4 * 3 },
 	}, c)
 	if err := c.door.enter(c); err != nil {
 		c.door.leave(c)
@@ -108,7 +110,10 @@ func (c *carrier) Dial(l *engine.Link) {
 	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
 	p := &peer{c: c, link: l}
 	l.Conn = p
-	p.a, _ = c.m.Dial(c.d.now(), ap, uint8(l.Target()), path(ap.Addr()), p)
+	var err error
+	if p.a, err = c.m.Dial(c.d.now(), ap, uint8(l.Target()), path(ap.Addr()), p); err != nil {
+		c.full = append(c.full, p)
+	}
 	c.later()
 }
 
@@ -173,10 +178,12 @@ func (p *peer) Piece(h *frame.Header, v engine.View) {
 func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
 	p, _ := l.Conn.(*peer)
 	l.Conn = nil
-	if p == nil || p.a == nil {
+	if p == nil {
 		return
 	}
-	p.link = nil
+	if p.link = nil; p.a == nil {
+		return
+	}
 	if code == na.ErrClosed && p.up {
 		p.a.Detach()
 		p.a.Finish(c.d.now())
@@ -191,6 +198,13 @@ func (c *carrier) Poll(now time.Duration) time.Duration {
 	due := time.Duration(c.due.Load())
 	if c.last.Swap(false) || due != 0 && now >= due {
 		c.e.Lock()
+		full := c.full
+		c.full = nil
+		for _, p := range full {
+			if p.link != nil {
+				p.link.Fail(na.WithText(na.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context"))
+			}
+		}
 		c.m.Poll(now)
 		c.send()
 		c.e.Unlock()

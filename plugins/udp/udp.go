@@ -39,9 +39,12 @@ type Options struct {
 type Resolver = inet.Resolver
 
 // New returns a plugin with options of its own, for na.Config.Plugins. Bad options are reported by na.Open.
-func New(opts Options) na.Plugin { return plugin{opts} }
+func New(opts Options) na.Plugin { return plugin{opts: opts} }
 
-type plugin struct{ opts Options }
+type plugin struct {
+	opts  Options
+	peers int // of a context at most; 0: as many as the protocol has names for
+}
 
 // Scheme implements na.Plugin.
 func (plugin) Scheme() string { return scheme }
@@ -54,12 +57,13 @@ type domain struct {
 	profile arq.Profile
 	ack     arq.AckMode
 	session atomic.Uint64 // the latest number of a dial
+	peers   int           // of a context at most
 	door    *door         // of all contexts; nil: the class does not listen, and each has its own
 }
 
 // Open implements na.Plugin.
 func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
-	d := &domain{start: time.Now(), open: openPolled}
+	d := &domain{start: time.Now(), open: openPolled, peers: p.peers}
 	d.session.Store(uint64(d.start.UnixNano()))
 	if p.opts.Portable {
 		d.open = openPortable
