@@ -19,9 +19,9 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// cp is qs cp with small pieces and a short peer timeout.
+// cp is qs cp with small pieces.
 func cp(args ...string) []string {
-	return append([]string{"cp", "-piece", fmt.Sprint(testPiece), "-peer-timeout", "500ms"}, args...)
+	return append([]string{"cp", "-piece", fmt.Sprint(testPiece)}, args...)
 }
 
 // TestCpSizes: there and back again, with bytes, mode and time.

@@ -140,7 +140,7 @@ type server struct {
 
 func serve(t *testing.T, env string, args ...string) *server {
 	t.Helper()
-	s := &server{qs: newQS(t, append([]string{"serve", "-child", "-peer-timeout", "500ms"}, args...)...)}
+	s := &server{qs: newQS(t, append([]string{"serve", "-child"}, args...)...)}
 	s.cmd.Env = append(s.cmd.Env, env)
 	s.cmd.Stdout = nil
 	stdin, err := s.cmd.StdinPipe()

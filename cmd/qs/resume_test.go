@@ -45,7 +45,7 @@ func breakOff(t *testing.T, download bool, serveFlags ...string) *broken {
 		serverEnv = ""
 	}
 	b.server = serve(t, serverEnv, append(serveFlags, "-root", b.root, "-write")...)
-	b.origin = newQS(t, b.args()...)
+	b.origin = newQS(t, b.args("-peer-timeout", "500ms")...)
 	if download {
 		b.origin.cmd.Env = append(b.origin.cmd.Env, env)
 	}
