@@ -180,7 +180,7 @@ func (p *Perf) rateSync(n int, in []byte) (float64, error) {
 		all.Go(func() {
 			defer c.h.Close()
 			ended := int64(0)
-			for ; errs[i] == nil && time.Now().Before(end); ended++ {
+			for ; errs[i] == nil && (ended == 0 || time.Now().Before(end)); ended++ { // one at least: a rate of 0 is no figure
 				errs[i] = c.once()
 				if p.Pause > 0 {
 					time.Sleep(p.Pause)
