@@ -27,7 +27,7 @@ func TestSoakDatagrams(t *testing.T) {
 }
 
 func runSoakOver(t *testing.T, transport string, faults ...string) {
-	q := run(t, 0, "soak", "-transport", transport, "-time", long.Or("800ms", "5s"), "-every", long.Or("40ms", "150ms"), "-peer-timeout", long.Or("1s", "2s"), "-targets", "3",
+	q := run(t, 0, "soak", "-transport", transport, "-time", long.Or("1500ms", "5s"), "-every", long.Or("75ms", "150ms"), "-peer-timeout", long.Or("1s", "2s"), "-targets", "3",
 		"-inflight", "8", "-bulk", "100000", "-seed", "158")
 	var r soak.Report
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
