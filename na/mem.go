@@ -132,7 +132,7 @@ func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
 }
 
 // RegisterFor is Register for one peer alone: that of the session which peer is bound to, as the address of a message and
-// PeerStats.Addr are; who only knows the peer's name finds it in [Context.Peers], once an operation has connected to it.
+// PeerStats.Addr are. Of a peer whose name you know [Context.Peers] has it, once an operation has connected to it.
 // Requests of others fail with ErrPermission, whatever key they have, and so does everything once the session has ended.
 func (c *Class) RegisterFor(peer Addr, access Access, segs ...[]byte) (*Mem, error) {
 	if peer.Session() == 0 {

@@ -29,8 +29,8 @@ func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
 }
 
 // SendUnexpectedBy is SendUnexpected for a message that is worth nothing after a deadline. One that has to wait, for an
-// envelope or a connection, and whose turn comes later than that is not sent: op ends with ErrTimeout and NotRun. Who
-// wants op to end at the deadline whatever happens starts a Timer and cancels op.
+// envelope or a connection, and whose turn comes later than that is not sent: op ends with ErrTimeout and NotRun. To end
+// op at the deadline whatever happens, start a Timer and cancel op.
 func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Deadline) error {
 	if limit := c.limits.MaxUnexpected; len(buf) > limit && (to.Session() == 0 || len(buf) > MaxRoom) {
 		return c.refuse(kindSendUnexpected, to, tooLong(len(buf), limit))
@@ -150,7 +150,9 @@ func (c *Context) RecvExpectedLong(op *Op, from Addr, tag Tag, buf []byte, most 
 	return nil
 }
 
-// Put writes the n bytes of local at loff into the peer's memory of key at roff.
+// Put writes the n bytes of local at loff into the peer's memory of key at roff; offsets are in bytes. It does not block. The error
+// matches ErrInvalid for a range outside of local or key, ErrPermission if the access of key does not allow it, and ErrRevoked when
+// local has been deregistered; op ends with ErrRevoked when the peer's memory has.
 func (c *Context) Put(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n int64) error {
 	t, err := c.startMove(op, kindPut, local, loff, to, key, roff, n)
 	if err != nil {
@@ -160,7 +162,7 @@ func (c *Context) Put(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 	return nil
 }
 
-// Get reads n bytes of the peer's memory of key at roff into local at loff.
+// Get reads n bytes of the peer's memory of key at roff into local at loff. Offsets and errors are as with Put.
 func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n int64) error {
 	t, err := c.startMove(op, kindGet, local, loff, to, key, roff, n)
 	if err != nil {
