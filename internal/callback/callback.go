@@ -9,11 +9,11 @@ import (
 
 const (
 	base   = 16
-	digits = 2
-	most   = base * base
+	digits = 3
+	most   = base * base * base // base to the power of digits
 )
 
-// A Mark stands for one that runs callbacks. At most 255 are told apart at a time: those beyond are taken for one another.
+// A Mark stands for one that runs callbacks. At most 4095 are told apart at a time: those beyond are taken for one another.
 type Mark struct {
 	number int
 	run    step

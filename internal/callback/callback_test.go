@@ -27,12 +27,13 @@ func take(t *testing.T, n int) []*callback.Mark {
 }
 
 func TestEveryMarkIsItself(t *testing.T) {
-	marks := take(t, 255)
+	marks := take(t, 4095)
 	for i, m := range marks {
 		require.False(t, m.Inside())
 		require.Equal(t, 17, m.Run(func(n int) int {
-			for j, other := range marks {
-				if other.Inside() != (i == j) {
+			for _, apart := range []int{0, 1, 15, 16, 17, 255, 256, 257, 4094} { // one digit differs, or several
+				j := (i + apart) % len(marks)
+				if marks[j].Inside() != (i == j) {
 					t.Fatalf("mark %d inside mark %d: %v", j, i, i != j)
 				}
 			}
@@ -76,13 +77,13 @@ func TestInsideEachOther(t *testing.T) {
 
 // When there are too many the others stay exact, and those beyond are taken for one another: they err to the safe side.
 func TestMoreMarksThanNumbers(t *testing.T) {
-	marks := take(t, 255)
+	marks := take(t, 4095)
 	beyond := take(t, 2)
 	beyond[0].Run(func(int) int {
 		require.True(t, beyond[0].Inside())
 		require.True(t, beyond[1].Inside())
 		require.False(t, marks[0].Inside())
-		require.False(t, marks[254].Inside())
+		require.False(t, marks[4094].Inside())
 		return 0
 	}, 0)
 	marks[100].Free()
