@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,16 +102,6 @@ func TestDemo(t *testing.T) {
 			requireLines(t, string(out), expected)
 		})
 	}
-}
-
-// TestGuide: the guide shows the end of a run as it is.
-func TestGuide(t *testing.T) {
-	text, err := os.ReadFile("../../docs/GUIDE.md")
-	require.NoError(t, err)
-	_, shown, _ := strings.Cut(string(text), "```text\n")
-	shown, _, _ = strings.Cut(shown, "```")
-	from := slices.IndexFunc(expected, func(e string) bool { return strings.Contains(e, "no answer in") })
-	requireLines(t, shown, expected[from:])
 }
 
 // TestWithoutFile runs it as people do: the program's own binary, at least 64 MiB of it.
