@@ -168,7 +168,7 @@ func (s *sender) meet() {
 func TestGERExample(t *testing.T) {
 	t.Parallel()
 	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))
-	each(t, func(t *testing.T, tr transport) {
+	eachCostly(t, func(t *testing.T, tr transport) {
 		for _, spare := range []int{0, 3} { // envelopes for a 129th
 			t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) { gerExample(t, tr, spare) })
 		}

@@ -17,7 +17,7 @@ import (
 // A target that is stopped with 8,192 requests waiting for it takes nothing from ten others (G9, F67). Each round answers the
 // same number of calls to the ten; the test prints how long rounds take beside the stopped one and without it. The fastest of
 // each may not differ by a factor of ten: noise alone makes it two.
-func TestSlowTargetAmongTen(t *testing.T) { each(t, slowTargetAmongTen) }
+func TestSlowTargetAmongTen(t *testing.T) { eachCostly(t, slowTargetAmongTen) }
 
 func slowTargetAmongTen(t *testing.T, tr transport) {
 	const fast, flight, calls = 10, 8, 4000

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -46,6 +48,15 @@ func each(t *testing.T, f func(t *testing.T, tr transport)) {
 			f(t, tr)
 		})
 	}
+}
+
+// eachCostly is each for tests that compute much and are much the same over any transport: with the race detector one is enough.
+func eachCostly(t *testing.T, f func(t *testing.T, tr transport)) {
+	if raceflag.Enabled && !long.On {
+		t.Run(transports[0].name, func(t *testing.T) { f(t, transports[0]) })
+		return
+	}
+	each(t, f)
 }
 
 // attentive is a configuration that notices the death of a peer soon. The end of a connection has to tell of it where there are

@@ -63,7 +63,7 @@ func TestRelayed(t *testing.T) {
 		"repeated":  {Repeat: 0.5, Seed: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			lengthy(t)
+			t.Parallel() // it waits rather than computes
 			s := &scene{world: emptyWorld(t, "udp")}
 			s.a, s.b = s.side("a", "10.78.0.1"), s.side("b", "10.79.0.1")
 			middle := s.side("r", "10.78.0.2")

@@ -18,13 +18,6 @@ import (
 // length is how long faults that go on are kept up; ten minutes and more say something about rare events.
 var length = flag.Duration("netns.for", long.Or(4*time.Second, 3*time.Minute), "how long each fault that goes on is kept up")
 
-// lengthy has a test run beside others of its kind in a long run: they wait rather than compute.
-func lengthy(t *testing.T) {
-	if long.On {
-		t.Parallel()
-	}
-}
-
 // schemes are the transports that the tests run over.
 var schemes = []string{"tcp", "udp"}
 
@@ -167,7 +160,7 @@ func TestLoss(t *testing.T) {
 			longest time.Duration // of udp, whose timers are its own
 		}{{1, 5 * time.Second, 2 * time.Second}, {5, 5 * time.Second, 3 * time.Second}, {20, 30 * time.Second, 10 * time.Second}} {
 			t.Run(fmt.Sprintf("%d%%", row.percent), func(t *testing.T) {
-				lengthy(t)
+				t.Parallel() // it waits rather than computes
 				s := newScene(t, scheme, setup{PeerTimeout: row.timeout})
 				s.both(fmt.Sprintf("numgen random mod 100 < %d counter drop", row.percent))
 				pause(*length)
@@ -201,7 +194,7 @@ func TestBursts(t *testing.T) {
 // Every fifth packet comes twice, over udp every other one (F23): nothing of it is seen.
 func TestDuplicates(t *testing.T) {
 	each(t, func(t *testing.T, scheme string) {
-		lengthy(t)
+		t.Parallel() // it waits rather than computes
 		s := newScene(t, scheme, setup{})
 		for _, side := range []*side{s.a, s.b} {
 			side.hook("egress", fmt.Sprintf("numgen random mod 100 < %d counter dup to %q", map[string]int{"tcp": 20, "udp": 50}[scheme], side.dev))
@@ -216,7 +209,7 @@ func TestDuplicates(t *testing.T) {
 // their own. Over udp, where packets have one, a damaged packet is a lost one: nothing is seen of one in twenty.
 func TestDamage(t *testing.T) {
 	each(t, func(t *testing.T, scheme string) {
-		lengthy(t)
+		t.Parallel() // it waits rather than computes
 		if scheme == "udp" {
 			s := newScene(t, scheme, setup{})
 			for _, side := range []*side{s.a, s.b} {
