@@ -189,7 +189,7 @@ func put(t testing.TB, from, to *node, n int64) {
 func TestBlocked(t *testing.T) {
 	t.Parallel()
 	if !na.PollerSupported {
-		t.Skip("contexts are not assisted here")
+		t.Skip("this system has no poller for the assist: see na.PollerSupported")
 	}
 	for name, tt := range map[string]struct {
 		opts    udp.Options

@@ -26,7 +26,7 @@ func (l *Link) Greet(g *frame.Greeting) error {
 	if err := l.e.checkGreeting(g); err != nil {
 		return err
 	}
-	if wanted := l.named.Target(); int(g.Target) != l.e.id || wanted != 0 && int(g.Context) != wanted { // who asks for 0 takes any
+	if wanted := l.named.Target(); int(g.Target) != l.e.id || wanted != 0 && int(g.Context) != wanted { // 0 asks for any
 		return na.WithText(na.ErrProtocol, "HELLO is for another context")
 	}
 	if g.Incarnation == l.e.eng.inc {

@@ -39,7 +39,7 @@ func TestHandshake(t *testing.T) {
 	require.Zero(t, s.nctx.Stats().Outstanding)
 }
 
-// TestAnyContext: who asks for context 0 takes the one that the peer chooses, who asks for another one only that.
+// TestAnyContext: a caller that asks for context 0 takes the one that the peer chooses; one that asks for another context takes no other.
 func TestAnyContext(t *testing.T) {
 	for wanted, fine := range map[int]bool{0: true, 1: true, 2: false} {
 		s := newScript(t, na.Config{})

@@ -165,7 +165,7 @@ func TestUT32Amplification(t *testing.T) {
 	n.stream(a, b, 10, 64, time.Minute)
 }
 
-// There are never more than MaxPeers associations, and who is one too many is not heard of; answers to strangers wait in a queue that
+// There are never more than MaxPeers associations, and one beyond them is not told of; answers to strangers wait in a queue that
 // is bounded.
 func TestPeersAreBounded(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
