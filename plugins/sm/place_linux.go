@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -107,7 +108,7 @@ func (o *Options) listen(name string) (*place, string, error) {
 	o.sweep()
 	p := &place{path: path, fd: -1}
 	if p.lock, err = lock(path + lockSuffix); err != nil {
-		if err == unix.EWOULDBLOCK {
+		if err == unix.EAGAIN {
 			return nil, "", na.WithText(na.ErrAddrInUse, "another process listens on sm://"+name)
 		}
 		return nil, "", na.WithText(na.ErrIO, "lock "+path+lockSuffix+": "+err.Error())
@@ -147,24 +148,46 @@ func (p *place) close() {
 	unlock(p.path+lockSuffix, p.lock)
 }
 
-// lock locks a file, made if need be. Who unlocks it removes it; another may have opened it before, and holds then the lock of a file that
-// nobody finds.
-func lock(path string) (int, error) {
-	for {
-		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return -1, err
+// Who listens holds the first byte of its lock file for life; who wants to know whether the owner of one lives holds two bytes for a
+// moment. So the length of the lock that is in the way tells whose it is.
+const (
+	lives = 1
+	looks = 2
+)
+
+// looksAtMost is how long one who only looks is waited for: more than a moment when it has been stopped.
+const looksAtMost = 2 * time.Second
+
+// lock makes a lock file if need be, and locks it for one who lives. The error is EAGAIN if another does.
+func lock(path string) (fd int, err error) {
+	for end := time.Now().Add(looksAtMost); ; time.Sleep(100 * time.Microsecond) {
+		var holder int64
+		if fd, holder, err = tryLock(path, unix.O_CREAT, lives); err == nil || holder == lives || err != unix.EAGAIN || time.Now().After(end) {
+			return fd, err
 		}
-		if err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			_ = unix.Close(fd)
-			return -1, err
-		}
+	}
+}
+
+// tryLock locks the first n bytes of a file. The error is EAGAIN if it cannot, and holder how many bytes another has locked; 0 if it
+// has just gone. Who unlocks a file removes it; another that had opened it before would hold the lock of a file that nobody finds.
+func tryLock(path string, flags int, n int64) (fd int, holder int64, err error) {
+	if fd, err = unix.Open(path, flags|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600); err != nil {
+		return -1, 0, err
+	}
+	if err = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Len: n}); err == nil {
 		var held, there unix.Stat_t
 		if unix.Fstat(fd, &held) == nil && unix.Lstat(path, &there) == nil && held.Ino == there.Ino && held.Dev == there.Dev {
-			return fd, nil
+			return fd, n, nil
 		}
-		_ = unix.Close(fd)
+		err = unix.EAGAIN
+	} else if err == unix.EAGAIN {
+		other := unix.Flock_t{Type: unix.F_WRLCK, Len: n}
+		if unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &other) == nil && other.Type != unix.F_UNLCK {
+			holder = other.Len
+		}
 	}
+	_ = unix.Close(fd)
+	return -1, holder, err
 }
 
 func unlock(path string, fd int) {
@@ -184,7 +207,7 @@ func (o *Options) sweep() {
 			continue
 		}
 		path := filepath.Join(o.dir(), name)
-		if fd, err := lock(path + lockSuffix); err == nil {
+		if fd, _, err := tryLock(path+lockSuffix, 0, looks); err == nil {
 			_ = unix.Unlink(path)
 			unlock(path+lockSuffix, fd)
 		}
