@@ -80,9 +80,9 @@ func (s *scene) rest() (near, far report) {
 	s.near.say("rest")
 	s.far.say("rest")
 	await(s.t, "the last answers", func() bool {
-		near, far = s.near.reports()[0], s.far.reports()[0]
-		return near.Outstanding == 0 && far.Outstanding == 0
+		return s.near.reports()[0].Outstanding == 0 && s.far.reports()[0].Outstanding == 0
 	})
+	near, far = s.near.reports()[0], s.far.reports()[0] // what one runs for the other, it runs after its own last answer
 	for _, r := range []report{near, far} {
 		s.t.Logf("to %s: %d calls (%.0f/s), %d pulls, errors %v, lost %d times, longest call %v, pull %v %s", r.Peer, r.Calls,
 			float64(r.Calls)/time.Since(s.begun).Seconds(), r.Pulls, r.Errors, len(r.Lost), r.Longest.Round(time.Millisecond),
