@@ -264,3 +264,20 @@ func TestSimulated(t *testing.T) {
 		require.Equal(t, run(seed), run(seed), "seed %d does not replay", seed)
 	}
 }
+
+// An error is an error, whatever its code.
+func TestHandlerFailsWithSuccess(t *testing.T) {
+	t.Parallel()
+	for err, says := range map[error]string{
+		qs.Code(0):                   "target: error of code 0: success",
+		qs.Errorf(0, "disk on fire"): "target: error of code 0: disk on fire",
+	} {
+		_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+			double.Handle(n, func(context.Context, point) (point, error) { return point{}, err })
+		})
+		_, err := double.Call(within(t), to, point{})
+		require.ErrorIs(t, err, qs.ErrHandler)
+		require.ErrorContains(t, err, says)
+		require.Equal(t, qs.Ran, qs.FateOf(err))
+	}
+}

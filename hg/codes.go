@@ -190,12 +190,18 @@ type failure struct {
 	detail any
 }
 
-// failureOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is a code which
-// only origins use.
+// failureOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is OK or a code
+// which only origins use.
 func failureOf(err error) failure {
 	f := failure{code: ErrHandler, fate: Ran, text: err.Error()}
-	if c, ok := errors.AsType[Code](err); ok && c != na.OK && c != ErrAnswered && c != ErrRemote && c != ErrRefused {
-		f.code = c
+	if c, ok := errors.AsType[Code](err); ok {
+		switch c {
+		case na.OK:
+			f.text = "error of code 0: " + f.text
+		case ErrAnswered, ErrRemote, ErrRefused:
+		default:
+			f.code = c
+		}
 	}
 	if _, ok := errors.AsType[*refusal](err); ok {
 		f.fate = NotRun

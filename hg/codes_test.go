@@ -35,7 +35,8 @@ func TestCodesOfHandlers(t *testing.T) {
 		{"ContextEnded", context.Canceled, hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
 		{"ThirdParty", third, hg.ErrHandler, hg.Ran, "target: asking another: target: not there", []error{hg.ErrHandler}},
 		{"OriginsOnly", hg.ErrAnswered, hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
-		{"OK", hg.Code(0), hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
+		{"OK", hg.Code(0), hg.ErrHandler, hg.Ran, "target: error of code 0: success", []error{hg.ErrHandler}},
+		{"OKInText", hg.Errorf(0, "disk on fire"), hg.ErrHandler, hg.Ran, "target: error of code 0: disk on fire", []error{hg.ErrHandler}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
