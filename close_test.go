@@ -102,3 +102,28 @@ func TestCloseInMidCalls(t *testing.T) {
 		})
 	}
 }
+
+// One Serve drives a node: a second one would drain the first at its own end. What the first does is not disturbed.
+func TestServeTwice(t *testing.T) {
+	t.Parallel()
+	says := "quicksilver: Serve was called for this Node before: it drives the Node until that is closed, so call it once after each Open"
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		double.Handle(n, func(_ context.Context, p point) (point, error) {
+			over, stop := context.WithCancel(context.Background())
+			stop()
+			err := n.Serve(over)
+			require.ErrorIs(t, err, qs.ErrInvalid)
+			require.EqualError(t, err, says)
+			return p, nil
+		})
+	})
+	for range 2 {
+		_, err := double.Call(within(t), to, point{})
+		require.NoError(t, err)
+	}
+	n := open(t, "tcp://127.0.0.1:0", qs.Config{})
+	over, stop := context.WithCancel(context.Background())
+	stop()
+	require.NoError(t, n.Serve(over))
+	require.EqualError(t, n.Serve(over), says)
+}

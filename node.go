@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Node is a process on a network: it serves methods and calls those of others. Its methods may be called from any goroutine.
@@ -26,6 +27,7 @@ type Node struct {
 	known sync.Map // *method: hg.ID
 	idle  []idle   // handles, for each context
 
+	served atomic.Bool // Serve was called
 	ending atomic.Bool // no handle is kept any more
 	mu     sync.Mutex  // guards closed, and registering
 	closed bool
@@ -70,8 +72,11 @@ func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
 // Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.Grace. It
 // returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else. With
-// several Contexts, calls to the own address need it.
+// several Contexts, calls to the own address need it. A second Serve of n does nothing, and its error matches ErrInvalid.
 func (n *Node) Serve(ctx context.Context) error {
+	if n.served.Swap(true) {
+		return na.WithText(hg.ErrInvalid, "quicksilver: Serve was called for this Node before: it drives the Node until that is closed, so call it once after each Open")
+	}
 	var others sync.WaitGroup
 	for _, hctx := range n.all[1:] {
 		others.Go(func() { _ = drive(ctx, hctx) })
