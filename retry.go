@@ -16,8 +16,11 @@ type RetryPolicy struct {
 	// Backoff is the pause before the second attempt at one address: doubled each time, up to 1 s, half of it drawn. There is
 	// none before another address. Zero means 20 ms, negative none.
 	Backoff time.Duration
-	// Stall gives an attempt up, with ErrTimeout, that has had neither an answer nor moved a byte of what is lent for so long. Zero
-	// means never: a peer that is silent altogether is found after Config.PeerTimeout.
+	// Stall gives an attempt up, with ErrTimeout, that has had neither an answer nor moved a byte of what is lent for so long. It is
+	// for handlers that hang although their process answers. A handler that is at work meanwhile, or a request that waits for a
+	// worker, looks the same from here: choose several times the longest that a healthy one takes from one piece to the next, and
+	// from the last one to its answer; for files and large buffers 30 s rather than 1 s. Zero means never: a peer that is silent
+	// altogether is found after Config.PeerTimeout.
 	Stall time.Duration
 	// Withdraw has an attempt that is given up ask the target, for so long, to give the request back. If it does, the request is
 	// certain not to have run, and can be repeated although its method is not idempotent. Zero means not to ask.

@@ -137,6 +137,48 @@ func TestStall(t *testing.T) {
 	})
 }
 
+// TestStallIsOfBytes: a slow handler that moves bytes is left alone, however long its call takes. One that is at work and moves none
+// looks like one that hangs: Stall has to be longer than that takes.
+func TestStallIsOfBytes(t *testing.T) {
+	t.Parallel()
+	const pieces, size = 10, 10_000
+	calls := 0
+	register := func(w *sim.World, name string, n *qs.Node) {
+		put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
+			calls++
+			for i := range int64(pieces) {
+				if _, err := in.Body.ReadAt(make([]byte, size), i*size); err != nil {
+					return nil, err
+				}
+				_ = n.Sleep(ctx, 900*time.Millisecond)
+			}
+			if in.How == "thinks" {
+				_ = n.Sleep(ctx, 2*time.Second)
+			}
+			return nil, nil
+		})
+	}
+	for stall, gives := range map[time.Duration]map[string]error{
+		time.Second:     {"moves": nil, "thinks": qs.ErrTimeout},
+		4 * time.Second: {"moves": nil, "thinks": nil},
+	} {
+		world(t, 1, qs.RetryPolicy{Stall: stall}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+			for name, want := range gives {
+				calls = 0
+				_, err := put.Call(ctx, to, putIn{name, qs.Lend(make([]byte, pieces*size))})
+				require.Equal(t, 1, calls, "%s at %v", name, stall)
+				if want == nil {
+					require.NoError(t, err, "%s at %v", name, stall)
+					continue
+				}
+				require.ErrorIs(t, err, want)
+				require.ErrorContains(t, err, "no answer and no byte for 1s (RetryPolicy.Stall)")
+				require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+			}
+		})
+	}
+}
+
 // TestRetryBudget: an outage does not multiply the load without bound.
 func TestRetryBudget(t *testing.T) {
 	t.Parallel()
