@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 )
 
 // patience bounds what happens soon on a machine that is not busy.
@@ -564,7 +566,7 @@ func TestDriver(t *testing.T) {
 
 // Starts and Close race: each accepted operation ends, each refused one does not, and the context is given back.
 func TestCloseRace(t *testing.T) {
-	for range 50 {
+	for range long.Or(15, 50) {
 		p := &fakePlugin{}
 		cls, err := Open("fake://here", Config{Plugins: []Plugin{p}})
 		require.NoError(t, err)

@@ -197,7 +197,7 @@ func TestOpRaceHolders(t *testing.T) {
 			buf[i] = byte(ran)
 		}
 	})
-	lives := long.Or(30, 100)
+	lives := long.Or(10, 100)
 	for life := range lives {
 		tk, err := op.start(kindPost, Addr{})
 		require.NoError(t, err)

@@ -56,11 +56,11 @@ type exposed struct {
 	Sum    uint64
 }
 
-var regionSize = long.Or(128<<20, 1<<30)
+var regionSize = long.Or(64<<20, 1<<30)
 
 func init() {
 	if raceflag.Enabled { // which looks at every byte that the tests look at
-		regionSize = 1 << 27
+		regionSize = 64 << 20
 	}
 }
 

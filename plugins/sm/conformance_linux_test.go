@@ -37,6 +37,7 @@ func network(opts sm.Options) natest.Maker {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	variants := map[string]natest.Maker{"assisted": network(sm.Options{})}
 	if long.On {
 		variants["unassisted"] = network(sm.Options{Unassisted: true})

@@ -68,7 +68,7 @@ func TestVandals(t *testing.T) {
 	f := newFuneral(t)
 	vandals, ended := 0, 0
 	violations := func() uint64 { return uint64(f.hctx.Stats().NA.Violations) }
-	for end := time.Now().Add(long.Or(700*time.Millisecond, time.Minute)); vandals < 4 || time.Now().Before(end) || violations() == 0 && vandals < 100; vandals++ {
+	for end := time.Now().Add(long.Or(400*time.Millisecond, time.Minute)); vandals < 4 || time.Now().Before(end) || violations() == 0 && vandals < 100; vandals++ {
 		role := []string{"target", "origin"}[vandals%2]
 		p := f.start("vandal " + role)
 		var l *load

@@ -35,6 +35,7 @@ func network(t testing.TB, opts tcp.Options) natest.Network {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	opts := map[string]tcp.Options{"portable": {Portable: true}}
 	if na.PollerSupported {
 		opts["epoll"] = tcp.Options{}

@@ -175,7 +175,7 @@ func TestConnectFlood(t *testing.T) {
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		const limit, at = 16, 32
-		flood := int64(long.Or(128, 320))
+		flood := int64(long.Or(64, 320))
 		opts.MaxHalfOpen, opts.HandshakeTimeout = limit, time.Minute
 		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
 		defer driven(n)()

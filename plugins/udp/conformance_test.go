@@ -36,6 +36,7 @@ func network(opts udp.Options) natest.Maker {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	variants := map[string]natest.Maker{"polled": network(udp.Options{}), "portable": network(udp.Options{Portable: true})}
 	if long.On && na.PollerSupported {
 		variants["unassisted"] = network(udp.Options{Unassisted: true})

@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	seeds    = flag.Int("sim.seeds", 200, "seeds that TestSeeds runs")
+	seeds    = flag.Int("sim.seeds", 100, "seeds that TestSeeds runs")
 	oneSeed  = flag.Uint64("sim.seed", 0, "the one seed that TestSeeds runs, with a trace; 0 runs many")
 	fromSeed = flag.Uint64("sim.from", 1, "the first seed that TestSeeds runs")
 	reportTo = flag.String("sim.report", "", "a file to which TestSeeds appends its report, one line of JSON")

@@ -336,7 +336,7 @@ func TestGoodput(t *testing.T) {
 			}
 			return gone && lost == "trains"
 		}
-		for range 256 {
+		for range 100 {
 			took[lost] += n.pour(a, b, 256<<10, time.Minute)
 		}
 		t.Logf("%v lost: %v %+v", lost, took[lost], a.m.Stats())
