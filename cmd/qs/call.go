@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
@@ -128,6 +129,9 @@ func (c *client) advise(method string, err error) error {
 	}
 	code, detail := hg.CodeOf(err), ""
 	remote, answered := hg.RemoteOf(err)
+	if code == hg.ErrUnreachable {
+		return files.Explain(c.peer, err)
+	}
 	if answered {
 		code = remote.Code
 		var v any
@@ -143,8 +147,6 @@ func (c *client) advise(method string, err error) error {
 
 func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
-	case code == hg.ErrUnreachable:
-		return "see whether the program runs and listens at " + addr + ", with TLS (-cert, -key, -ca) or without"
 	case answered && code == hg.ErrNoEntry:
 		return "look at what there is: qs rpcs " + addr
 	case answered && (code == hg.BadInput || code == hg.ErrProtocol):

@@ -95,7 +95,6 @@ func TestCall(t *testing.T) {
 	}
 	require.Regexp(t, `^qs call: "\{" is no JSON: `, run(t, 2, "call", addr, "shop/order", "{").errors.String())
 	require.Regexp(t, `^qs call: "1 2" is JSON with something behind it\n`, run(t, 2, "call", addr, "shop/order", "1 2").errors.String())
-	require.Regexp(t, `to do:  see whether the program runs and listens at tcp://127.0.0.1:1,`, run(t, 1, "call", "tcp://127.0.0.1:1", "x").errors.String())
 }
 
 // TestCallLends: files are a Source and a Sink of a method.

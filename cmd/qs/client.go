@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 
 	"github.com/quicksilver-rpc/quicksilver"
@@ -28,7 +29,10 @@ func dial(n *network, addr string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := node.HG().Class().Register(hg.GaugesRPC, nil); err != nil {
+	if peer, err = node.HG().LookupWait(context.Background(), addr); err == nil {
+		_, err = node.HG().Class().Register(hg.GaugesRPC, nil)
+	}
+	if err != nil {
 		return nil, errors.Join(err, node.Close())
 	}
 	return &client{node, node.HG(), peer}, nil

@@ -206,5 +206,5 @@ func TestCpRefused(t *testing.T) {
 	requireFile(t, filepath.Join(root, "f"), src+".back")
 
 	q := run(t, 1, cp(src, "tcp://127.0.0.1:1/f")...)
-	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached; is qs serve running there\?`, q.errors.String())
+	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached: connect: connection refused\n`, q.errors.String())
 }

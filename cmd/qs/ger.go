@@ -138,10 +138,10 @@ func (c *client) gauges(ctx context.Context) (all []hg.Gauges, err error) {
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w (a program tells its gauges if it has called hg.Class.ServeGauges)", files.Explain(c.peer, err))
+	if remote, ok := hg.RemoteOf(err); ok && remote.Code == hg.ErrNoEntry {
+		return nil, fmt.Errorf("%s does not tell its gauges: a program does that calls hg.Class.ServeGauges: %w", c.peer, err)
 	}
-	return all, nil
+	return all, files.Explain(c.peer, err)
 }
 
 func printGauges(g *hg.Gauges, out io.Writer) {

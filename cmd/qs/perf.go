@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
@@ -85,7 +86,7 @@ func runPerf(args []string, out io.Writer) error {
 		return err
 	}
 	if err := p.Open(cfg, addr); err != nil {
-		return err
+		return files.Explain(p.Peer(), err)
 	}
 	defer p.Close()
 	stopProfile, err := n.startProfile()
@@ -110,7 +111,7 @@ func runPerf(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r.Peer = "quicksilver-" + p.Scheme() + "-" + p.API
+	r.Peer = "quicksilver-" + p.Peer().Scheme() + "-" + p.API
 	rs := []bench.Result{r}
 	if *withFloor {
 		floor, err := p.Floor(n.spin)

@@ -31,7 +31,8 @@ type pinger struct {
 	hctx  *hg.Context
 	h     *hg.Handle
 	peer  na.Addr
-	fault error // the session was lost
+	met   bool  // there is a session, or was
+	fault error // it was lost
 
 	stats pingStats
 	times []time.Duration // the last maxTimes
@@ -99,6 +100,9 @@ func (p *pinger) open(addr string) error {
 	if p.hctx, err = p.class.NewContext(); err != nil {
 		return err
 	}
+	if p.peer, err = p.hctx.LookupWait(context.Background(), addr); err != nil {
+		return err
+	}
 	p.hctx.OnFault(func(_ na.Addr, err error) { p.fault = err })
 	p.h, err = p.hctx.Create(p.peer, hg.HashName(hg.PingRPC))
 	return err
@@ -137,7 +141,7 @@ func (p *pinger) run(ctx context.Context) error {
 		default:
 			p.missed(took)
 			if silence := time.Since(silent); silence >= p.n.timeout {
-				return p.lost(fmt.Errorf("no answer for %v: %w", p.n.timeout, na.ErrPeerLost))
+				return p.silent(p.n.timeout)
 			}
 		}
 		if p.count > 0 && p.stats.Sent == p.count {
@@ -151,7 +155,7 @@ func (p *pinger) run(ctx context.Context) error {
 		}
 	}
 	if p.stats.Answered == 0 && p.stats.Sent > 0 {
-		return fmt.Errorf("%s answered nothing; is qs serve running there?", p.peer)
+		return p.silent(p.timeout)
 	}
 	return nil
 }
@@ -173,6 +177,7 @@ func (p *pinger) once(ctx context.Context, in []byte, patience time.Duration) (a
 			p.hctx.Trigger(0)
 		}
 	}
+	p.met = p.met || hg.FateOf(failed) != na.NotRun
 	if errors.Is(failed, na.ErrCanceled) {
 		return false, nil
 	}
@@ -194,6 +199,18 @@ func (p *pinger) until(ctx context.Context, end time.Time, done func() bool) err
 		}
 	}
 	return nil
+}
+
+// silent ends the ping of a target that has answered nothing for so long.
+func (p *pinger) silent(d time.Duration) error {
+	switch {
+	case !p.met:
+		return p.lost(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", d)))
+	case p.stats.Answered == 0:
+		p.stats.Lost = p.stats.Sent
+		return fmt.Errorf("%s is connected and has answered nothing for %v\n  to do:  see what the program does: it has to call Serve, or Progress; if it is busy or stopped, -timeout waits for longer", p.peer, d)
+	}
+	return p.lost(fmt.Errorf("no answer for %v: %w", d, na.ErrPeerLost))
 }
 
 // lost ends the ping.

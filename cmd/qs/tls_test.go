@@ -32,7 +32,7 @@ func TestTLS(t *testing.T) {
 	run(t, 0, with("perf", "-op", "idle", "-peers", "2", "-time", "1ms")...)                          // a swarm
 	run(t, 0, with("soak", "-time", "50ms", "-targets", "2", "-faults", "none", "-inflight", "2")...) // several
 
-	require.Regexp(t, `cannot be reached.*need TLS \(-cert, -key, -ca\).*TLS is required here`, run(t, 1, "ping", "-count", "1", s.addr).errors.String())
+	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, 1, "ping", "-count", "1", s.addr).errors.String())
 	require.Regexp(t, `cannot be reached.*certificate`, run(t, 1, "ping", "-count", "1", "-ca", cert, s.addr).errors.String())
 }
 

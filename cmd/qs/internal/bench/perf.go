@@ -63,14 +63,14 @@ func (p *Perf) Open(cfg hg.Config, addr string) (err error) {
 	if p.move, err = class.Register(rpcMove, nil); err != nil {
 		return err
 	}
-	if p.peer, err = na.ParseAddr(addr); err != nil {
+	if p.peer, err = p.hctx.LookupWait(context.Background(), addr); err != nil {
 		return err
 	}
 	return p.checkEcho(p.Size)
 }
 
-// Scheme is that of the target's address.
-func (p *Perf) Scheme() string { return p.peer.Scheme() }
+// Peer is the target's address.
+func (p *Perf) Peer() na.Addr { return p.peer }
 
 // OfTake has calls go to the RPC that answers nothing, instead of the echo.
 func (p *Perf) OfTake() (err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver"
@@ -104,16 +105,41 @@ func (p *pending) wait(ctx context.Context) (out pieceReply, err error) {
 	return out, p.h.Output(&out)
 }
 
-// Explain leaves of the error of a call to a qs serve what the user of a command can use.
+// Explain leaves of the error of a call what the user of a command can use, beside what can be done about it.
 func Explain(peer na.Addr, err error) error {
 	remote, ok := hg.RemoteOf(err)
 	switch {
 	case errors.Is(err, hg.ErrUnreachable):
-		return fmt.Errorf("%s cannot be reached; is qs serve running there? Both need TLS (-cert, -key, -ca), or neither: %w", peer, err)
+		return unreachable(peer, err)
 	case ok && remote.Refused && remote.Code == hg.ErrNoEntry:
 		return fmt.Errorf("%s does not serve that; start it with qs serve of the same version, for files with -root DIR: %w", peer, err)
 	case ok:
 		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // between the two ends of qs codes mean the same
 	}
 	return err
+}
+
+// unreachable says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its
+// place has said.
+func unreachable(peer na.Addr, err error) error {
+	if e, ok := errors.AsType[*hg.Error](err); ok {
+		err = e.Err
+	}
+	what, said := strings.CutPrefix(err.Error(), hg.ErrUnreachable.Error()+": ")
+	todo := ""
+	switch {
+	case strings.Contains(what, "TLS"):
+		todo = "give -cert, -key and -ca as they are there: both ends use TLS, or neither does"
+	case errors.Is(err, hg.ErrProtocol):
+		what = "another program answers there, or another version of Quicksilver (" + what + ")"
+		todo = "correct the address, or use the same version at both ends"
+	case strings.HasPrefix(what, "no connection within"):
+		todo = "see what runs there: a process that is stopped, or no Quicksilver program, does not answer; a firewall may be in between"
+	case !said:
+		todo = "start the program there (qs serve ADDRESS), or correct the address: a program that listens says which it has, transport and port included"
+	}
+	if todo != "" {
+		todo = "\n  to do:  " + todo
+	}
+	return hg.Errorf(hg.ErrUnreachable, "%s cannot be reached: %s%s", peer, what, todo)
 }

@@ -1,0 +1,87 @@
+//go:build unix
+
+package main
+
+import (
+	"net"
+	"net/http/httptest"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+)
+
+// deaf is an address of this machine where connections are taken, and nothing is said.
+func deaf(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return "tcp://" + l.Addr().String()
+}
+
+// TestUnreachable: each command says in two lines what is at an address that it cannot use, and what to do about it.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	cert, key := testcert.Write(t)
+	plain, secret, stopped, datagrams := serve(t, ""), serve(t, "", "-cert", cert, "-key", key), serve(t, ""), serve(t, "", "udp://127.0.0.1:0")
+	require.NoError(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
+	web := httptest.NewServer(nil)
+	t.Cleanup(web.Close)
+	const start = "start the program there (qs serve ADDRESS), or correct the address: "
+	for name, c := range map[string]struct{ flags, addr, what, todo string }{
+		"nothing":         {"", "tcp://127.0.0.1:1", "connect: connection refused", start},
+		"other transport": {"", strings.Replace(datagrams.addr, "udp", "tcp", 1), "connect: connection refused", start},
+		"no datagrams":    {"", strings.Replace(plain.addr, "tcp", "udp", 1), "nobody answers", start},
+		"HTTP":            {"", "tcp://" + web.Listener.Addr().String(), "another program answers there, or another version of Quicksilver (session begins with ", "correct the address"},
+		"deaf":            {"", deaf(t), "no connection within 500ms", "see what runs there: "},
+		"stopped":         {"", stopped.addr, "no connection within 500ms", "see what runs there: "},
+		"TLS there":       {"", secret.addr, "the peer refused: TLS is required here", "give -cert, -key and -ca as they are there"},
+		"TLS here":        {"-ca " + cert, plain.addr, "TLS: the peer does not speak TLS", "give -cert, -key and -ca as they are there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for command, args := range map[string]string{"ping": "-count 1 %", "call": "% x", "top": "-n 1 %", "rpcs": "%", "ger": "%", "perf": "-target %", "cp": cert + " %/f"} {
+				line := command + " -peer-timeout 500ms " + c.flags + " " + strings.ReplaceAll(args, "%", c.addr)
+				says := run(t, 1, strings.Fields(line)...).errors.String()
+				require.Regexp(t, `^qs `+command+`: (copy \S+: )?`+c.addr+` cannot be reached: `+regexp.QuoteMeta(c.what)+`.*\n  to do:  `+regexp.QuoteMeta(c.todo)+`.*\n$`, says, line)
+			}
+		})
+	}
+	t.Run("ping gives up first", func(t *testing.T) {
+		t.Parallel()
+		says := run(t, 1, "ping", "-count", "1", "-timeout", "200ms", stopped.addr).errors.String()
+		require.Regexp(t, `^qs ping: `+stopped.addr+` cannot be reached: no connection within 200ms\n  to do:  see what runs there: .*\n$`, says)
+		says = run(t, 1, "ping", "-interval", "0", "-timeout", "200ms", "-peer-timeout", "500ms", stopped.addr).errors.String()
+		require.Regexp(t, `^qs ping: `+stopped.addr+` cannot be reached: no connection within 500ms\n  to do:  see what runs there: .*\n$`, says)
+	})
+	t.Run("nobody serves", func(t *testing.T) {
+		t.Parallel()
+		node, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = node.Close() })
+		says := run(t, 1, "ping", "-count", "1", "-timeout", "3s", node.Addr().String()).errors.String()
+		require.Regexp(t, `^qs ping: `+node.Addr().String()+` is connected and has answered nothing for 3s\n  to do:  see what the program does: .*\n$`, says)
+	})
+}
+
+// TestHostNames: every command takes a name in the place of an IP address, and says when there is no such host.
+func TestHostNames(t *testing.T) {
+	t.Parallel()
+	s := serveFiles(t, "")
+	named := strings.Replace(s.addr, "127.0.0.1", "localhost", 1)
+	file := filepath.Join(t.TempDir(), "f")
+	writeFile(t, file, noise(100))
+	for command, args := range map[string]string{"ping": "-count 1 %", "call": "-raw % hg/ping", "top": "-n 1 %", "rpcs": "%", "ger": "%",
+		"perf": "-time 1ms -inflight 1 -bulk 0 -target %", "cp": file + " %/f"} {
+		line := func(addr string) []string { return strings.Fields(command + " " + strings.ReplaceAll(args, "%", addr)) }
+		run(t, 0, line(named)...)
+		require.Regexp(t, `^qs `+command+`: .*host nobody.invalid was not found`, run(t, 1, line("tcp://nobody.invalid:1")...).errors.String())
+	}
+}
