@@ -29,22 +29,20 @@ func expired(t *testing.T, err error, fate na.Fate) {
 // still lets time pass and bytes move, and triggers at the origin only.
 func (p *pair) still(done func() bool) {
 	p.t.Helper()
-	for end := time.Now().Add(60 * time.Second); !done(); {
+	for still := p.Bounded(); !done(); still() {
 		p.octx.Trigger(0)
 		_ = p.tctx.Progress(0)
 		_ = p.octx.Progress(time.Millisecond)
-		require.True(p.t, time.Now().Before(end), "nothing happened: %+v %+v", p.octx.Stats(), p.tctx.Stats())
 	}
 }
 
 // deaf lets time pass and bytes move, and triggers at the target only.
 func (p *pair) deaf(done func() bool) {
 	p.t.Helper()
-	for end := time.Now().Add(60 * time.Second); !done(); {
+	for still := p.Bounded(); !done(); still() {
 		p.tctx.Trigger(0)
 		_ = p.octx.NA().Progress(0)
 		_ = p.tctx.Progress(time.Millisecond)
-		require.True(p.t, time.Now().Before(end), "nothing happened: %+v %+v", p.octx.Stats(), p.tctx.Stats())
 	}
 }
 
@@ -197,9 +195,8 @@ func TestExpiredInTheQueue(t *testing.T) {
 		for _, size := range []int{10, 100_000} {
 			var o outcome
 			require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
-			for end := time.Now().Add(60 * time.Second); p.tctx.Stats().NA.Envelopes == 0; {
+			for still := p.Bounded(); p.tctx.Stats().NA.Envelopes == 0; still() {
 				p.wait(time.Millisecond)
-				require.True(t, time.Now().Before(end))
 			}
 			p.wait(50 * time.Millisecond)
 			p.deaf(func() bool { return p.tctx.Stats().Handles == 0 && p.octx.Stats().NA.Outstanding == 0 })

@@ -26,6 +26,13 @@ import (
 // patience bounds every wait of a test in wall-clock time: a minute.
 const patience = time.Minute
 
+// afterwards bounds those that come when one was in vain: what they wait for is broken, and each test is to say so before the time
+// of the whole run is over.
+const afterwards = 2 * time.Second
+
+// vain says that a wait of this process was in vain.
+var vain atomic.Bool
+
 // over is what a plain run asks of package hg and those above: the fastest transport, and the one with virtual time. Every
 // transport is asked in .ci/run, and in long runs.
 var over = flag.String("transports", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,sm,sim"),
@@ -186,8 +193,9 @@ func (n *Net) Undriven(hctxs ...*hg.Context) {
 // Until drives all contexts in turn until done reports true.
 func (n *Net) Until(done func() bool) {
 	n.t.Helper()
-	end := time.Now().Add(patience)
+	still := n.Bounded()
 	for round := 0; !done(); round++ {
+		still()
 		ran := 0
 		for _, hctx := range n.drive {
 			ran += hctx.Trigger(0)
@@ -201,8 +209,22 @@ func (n *Net) Until(done func() bool) {
 		if len(n.drive) > 0 {
 			_ = n.drive[round%len(n.drive)].Progress(time.Millisecond)
 		}
+	}
+}
+
+// Bounded returns what a loop that waits calls in each round: it fails the test when the wait takes too long.
+func (n *Net) Bounded() (still func()) {
+	n.t.Helper()
+	most := patience
+	if vain.Load() {
+		most = afterwards
+	}
+	end := time.Now().Add(most)
+	return func() {
+		n.t.Helper()
 		if time.Now().After(end) {
-			n.fail()
+			vain.Store(true)
+			n.fail(most)
 		}
 	}
 }
@@ -233,14 +255,14 @@ func (n *Net) Serve(hctx *hg.Context, goroutines int) {
 	})
 }
 
-func (n *Net) fail() {
+func (n *Net) fail(most time.Duration) {
 	n.t.Helper()
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
 	for i, hctx := range n.drive {
 		n.t.Logf("context %d: %+v", i, hctx.Stats())
 	}
-	n.t.Fatalf("nothing happened for %v\n%s", patience, buf)
+	n.t.Fatalf("nothing happened for %v\n%s", most, buf)
 }
 
 // shutdown closes every class and requires that every callback has run. What the test has left open is its own affair.
