@@ -110,6 +110,7 @@ func (d *damager) next() int {
 // TestDamagedBytes (F25): bits of what passes between two processes are flipped, anywhere: calls are lost and made again over new
 // sessions, no answer is wrong, and no handler sees a wrong input. (Bulk data has no checksum but TCP's.)
 func TestDamagedBytes(t *testing.T) {
+	t.Parallel()
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		const inFlight, seed = 16, 1
 		p := newPair(t, n, hg.Config{NA: na.Config{PeerTimeout: 500 * time.Millisecond}})

@@ -20,6 +20,7 @@ import (
 // of many calls, of which half are withdrawn as soon as they have been forwarded, runs or was taken back, never both, and once; it
 // ends once; and every envelope comes back.
 func TestWithdrawOverDatagrams(t *testing.T) {
+	t.Parallel()
 	transports.UDP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 4}})
 		ran := map[uint32]int{}

@@ -192,6 +192,7 @@ func TestTraceSpoilsInput(t *testing.T) {
 
 // A detached request that nobody answers ends: at its deadline, with its session, and when the class is shut down or closed.
 func TestDetachedAndForgotten(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		end  func(p *pair, h *hg.Handle)
 		code hg.Code

@@ -106,7 +106,10 @@ func stoppedTarget(t *testing.T, tr transport) {
 
 // The owner of a region is stopped in the middle of a pull of 1 GiB: the pull is canceled at once, and after the owner
 // goes on the whole region is pulled in the same session, byte for byte.
-func TestStoppedOwner(t *testing.T) { each(t, stoppedOwner) }
+func TestStoppedOwner(t *testing.T) {
+	t.Parallel()
+	each(t, stoppedOwner)
+}
 
 func stoppedOwner(t *testing.T, tr transport) {
 	p := tr.target(t, "")
