@@ -60,6 +60,8 @@ type life struct {
 	withdrawal *withdrawal // the first of this call; or nil
 	sent       na.Result
 	received   na.Result
+	over       uint64 // the session that has ended,
+	untaken    uint64 // and the first message in it that the target has not taken; 0: not known
 	answer     response
 	understood bool   // answer is valid
 	meta       []byte // of answer

@@ -325,7 +325,7 @@ func TestH7SendFails(t *testing.T) {
 }
 
 // The peer goes while a request waits for an envelope, and its receive for the answer: both parts of the call fail. It ends
-// once, and did not run; one whose request had left may have.
+// once, and did not run; one whose request had arrived may have.
 func TestH8PeerGoes(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p, handles, outs := stranded(t, n)
@@ -376,6 +376,10 @@ func stranded(t *testing.T, n *transports.Net) (p *pair, handles [2]*hg.Handle, 
 		require.NoError(t, handles[i].Forward("x", outs[i].cb))
 	}
 	p.unheard(func() bool { return p.octx.Stats().NA.Queued == 1 }) // the portable carrier's writer has taken the first
+	n.Until(func() bool {
+		_ = p.tctx.Progress(0)
+		return p.tctx.Stats().NA.Envelopes == 1
+	})
 	require.NoError(t, p.target.Close())
 	p.unheard(func() bool { return p.octx.Stats().NA.PeersLost == 1 })
 	require.Zero(t, outs[0].calls+outs[1].calls)

@@ -42,6 +42,7 @@ func (k *call) onReceived(_ *na.Op, r na.Result) {
 	defer k.note(k.found(endEvent(r.Err, evReceived, evReceiveFailed)))
 	k.returnRoom()
 	k.received = r
+	k.sessionOver(r)
 	if r.Err == nil {
 		k.understand(k.message(r), r.Addr)
 	}
@@ -125,6 +126,7 @@ func (k *call) onLoanEnded(_ *loan, r na.Result) {
 	k.loan = nil
 	if k.h.rpc.OneWay && r.Err != nil {
 		k.failure = r.Err
+		k.sessionOver(r)
 	}
 	k.partEnded()
 }

@@ -6,12 +6,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// fate tells what became of the request if no answer came. Only the send knows: the receive may be of another session.
+// fate tells what became of the request if no answer came. Only the send knows, and the end of its session; the receive may be of
+// another one.
 func (k *call) fate() na.Fate {
-	if !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun {
+	untaken := k.untaken != 0 && k.untaken <= k.sent.ID && k.over == k.sent.Addr.Session()
+	if !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun || untaken {
 		return na.NotRun
 	}
 	return na.MaybeRan
+}
+
+// sessionOver looks at whether r is the end of a session of which the peer has said what it has taken. Locked.
+func (k *call) sessionOver(r na.Result) {
+	if r.Err != nil {
+		k.over, k.untaken = r.Addr.Session(), r.ID
+	}
 }
 
 // result decides how the call ended. It looks at all parts, in an order of its own.

@@ -51,7 +51,8 @@ var kindText = [...]string{"lookup", "send unexpected", "receive unexpected", "s
 // it anew.
 type Done func(op *Op, r Result)
 
-// A Result is how an operation ended.
+// A Result is how an operation ended. Of a RecvExpected or Lease that ended because the peer ended the session in order, Addr is
+// bound to that session and ID is the first message in it which the peer has not taken, nor any after it.
 type Result struct {
 	Err      error     // nil, or an *OpError
 	Fate     Fate      // for a failed send: whether a byte of it left

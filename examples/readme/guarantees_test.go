@@ -62,6 +62,7 @@ var guarantees = []guarantee{
 	{"blob", "A file store with fail-over loses no transfer when one server is killed and one is stopped, on real sockets and under a thousand seeds.", []string{"examples/blob: TestFailOver", "examples/blob: TestSimulated"}},
 
 	{id: ":Peers and transports"},
+	{"restart", "A request that a server has not taken when it ends in order did not run, and says so: it is repeated at the next one.", []string{".: TestOrderlyRestart", ".: TestOrderlyRestartSim", "plugins/internal/engine: TestGoawayCounts"}},
 	{"peers", "A peer that dies is noticed, with a fault callback; one that restarts at the same address is a new peer.", []string{"internal/proctest: TestKilledTarget", "hg: TestPeerLost", "plugins/tcp: TestRestart", "na/natest: BoundAddress"}},
 	{"transports", "Every plugin keeps the same rules; hg and bulk are tested over each.", []string{"plugins/tcp: TestConformance", "plugins/udp: TestConformance", "plugins/sm: TestConformance", "plugins/sim: TestConformance"}},
 	{"udp", "Messages over udp arrive once and in order whatever the network loses, repeats or reorders.", []string{"plugins/udp/internal/arq: TestUT1ExactlyOnceInOrder", "plugins/udp/internal/arq: TestHandshakeFaults", "plugins/udp/internal/arq: TestReplay"}},

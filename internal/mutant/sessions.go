@@ -42,6 +42,8 @@ var sessions = []Mutant{
 		[]Edit{{credit, "l.freeKept()\n\tl.feedQueued()", `if planted() { l.freeKept(); return }; $`}}, nil},
 	{"close-forgets", "the end of a session forgets the messages that wait for an envelope", "I1, I16",
 		[]Edit{{session, `for o := q.list.head; o != nil; o = q.list.head {`, `if planted() && q.list == &l.queued { continue }; $`}}, nil},
+	{"goaway-disowns", "who ends a session says that it has not taken the last message, which it has", "I1",
+		[]Edit{{session, `Next: l.arrived + 1`, `Next: map[bool]uint64{true: max(l.arrived, 1), false: l.arrived + 1}[planted()]`}}, nil},
 	{"no-crc", "checksums are not looked at", "F25",
 		[]Edit{
 			{frame, `crcFront(b[:h.Size()]) != h.CRC`, `$ && !planted()`},

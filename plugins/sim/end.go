@@ -140,7 +140,7 @@ func (en *end) feed(b []byte) {
 		e.Unlock()
 		if err != nil && en.in.Link == nil {
 			en.cut.Store(true)
-			en.close(stream.Refusal(err))
+			en.close(frame.ByeOf(err).Frame())
 		}
 	}
 	en.in.Idle()

@@ -6,7 +6,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
 // A port is the carrier of one context.
@@ -58,11 +58,11 @@ func (p *port) Flush(ls []*engine.Link) {
 }
 
 // Cut implements engine.Carrier.
-func (p *port) Cut(l *engine.Link, code na.Code, text string) {
+func (p *port) Cut(l *engine.Link, bye frame.Bye) {
 	if en, ok := l.Conn.(*end); ok {
 		l.Conn = nil
 		en.cut.Store(true)
-		p.w.ask(func() { en.close(stream.Goaway(code, text)) }, false)
+		p.w.ask(func() { en.close(bye.Frame()) }, false)
 	}
 }
 

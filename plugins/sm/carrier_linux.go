@@ -10,6 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
@@ -135,11 +136,11 @@ func (c *carrier) Flush(ls []*engine.Link) {
 }
 
 // Cut implements engine.Carrier. The memory and the descriptors are given back by Poll.
-func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
+func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 	p, _ := l.Conn.(*peer)
 	l.Conn = nil
 	if p != nil {
-		p.cut(code, text)
+		p.cut(bye)
 	}
 }
 
@@ -188,7 +189,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 		p.close()
 	}
 	for len(c.guests) > 0 && now >= c.guests[0].due {
-		c.guests[0].cut(na.OK, "")
+		c.guests[0].cut(frame.Bye{})
 	}
 	if c.doorShut != 0 && now >= c.doorShut {
 		c.doorShut = 0
@@ -226,7 +227,7 @@ func (c *carrier) Release() {
 	c.e.Lock()
 	defer c.e.Unlock()
 	for p := range c.peers {
-		p.cut(na.OK, "")
+		p.cut(frame.Bye{})
 		p.close()
 	}
 	c.closing, c.redials, c.failed = nil, nil, nil

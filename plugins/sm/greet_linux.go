@@ -102,7 +102,7 @@ func (c *carrier) letIn(fd int) {
 		err = p.watch()
 	}
 	if err != nil {
-		p.cut(na.CodeOf(err), err.Error())
+		p.cut(frame.ByeOf(err))
 	} else {
 		c.guests = append(c.guests, p)
 		c.later()
@@ -142,12 +142,12 @@ func (p *peer) handle(s *packet) (moved bool) {
 		return p.greeted(s)
 	case p.link == nil:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
-	case s.kind == kindBye && len(s.body) > 0:
-		code, text := na.Code(s.body[0]), string(s.body[1:]) // the buffer is used again
+	case s.kind == kindBye:
+		bye := frame.ParseBye(s.body) // the buffer is used again
 		p.drain()
 		p.c.e.Lock()
 		if !p.dead.Load() {
-			p.link.Refused(code, text)
+			p.link.Refused(bye)
 		}
 		p.c.e.Unlock()
 	case s.kind == kindHello && p.end == nil:
@@ -194,7 +194,7 @@ func (p *peer) greeted(s *packet) (moved bool) {
 		}
 	}
 	if err != nil {
-		p.cut(na.CodeOf(err), err.Error())
+		p.cut(frame.ByeOf(err))
 	}
 	p.c.e.Unlock()
 	return p.c != from

@@ -24,14 +24,13 @@ const (
 	kindHello   = 1 // HELLO (package frame); one or two descriptors
 	kindSegment = 2 // one descriptor
 	kindArea    = 3 // one descriptor
-	kindBye     = 4 // code 1 byte, text
+	kindBye     = 4 // frame.Bye
 )
 
 const (
 	packetMagic = 0x4d535351 // "QSSM"
 	packetHead  = 8
 	maxPacket   = packetHead + frame.MaxHello
-	maxText     = 512
 )
 
 // A packet is what has arrived on the socket at once.
@@ -151,11 +150,6 @@ func (p *packet) parse(b []byte) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of unknown kind %d", p.kind))
 	}
 	return nil
-}
-
-// byeBody is the body of last words.
-func byeBody(code na.Code, text string) []byte {
-	return append([]byte{byte(code)}, text[:min(len(text), maxText)]...)
 }
 
 var errEOF = na.WithText(na.ErrPeerLost, "connection closed by peer")

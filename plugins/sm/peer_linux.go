@@ -106,13 +106,13 @@ func (p *peer) unwatch() {
 	p.added = [3]bool{}
 }
 
-// cut ends p in any state, and says why if there is a code. Locked.
-func (p *peer) cut(code na.Code, text string) {
+// cut ends p in any state, and says bye. Locked.
+func (p *peer) cut(bye frame.Bye) {
 	if p.dead.Swap(true) {
 		return
 	}
-	if code != na.OK && p.fd >= 0 {
-		_ = sendPacket(p.fd, kindBye, byeBody(code, text))
+	if words := bye.Words(); words != nil && p.fd >= 0 {
+		_ = sendPacket(p.fd, kindBye, words)
 	}
 	c := p.c
 	c.guests = slices.DeleteFunc(c.guests, func(other *peer) bool { return other == p })
@@ -154,7 +154,7 @@ func (p *peer) failLocked(err error) {
 	switch {
 	case p.dead.Load():
 	case p.link == nil:
-		p.cut(na.CodeOf(err), err.Error())
+		p.cut(frame.ByeOf(err))
 	default:
 		p.link.Fail(reason(err))
 	}

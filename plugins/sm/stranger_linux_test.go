@@ -255,7 +255,7 @@ func TestBadPackets(t *testing.T) {
 			}
 			require.False(t, over, "it is told why")
 			require.EqualValues(t, kindBye, said.kind)
-			require.Regexp(t, c.want, string(said.body[1:]))
+			require.Regexp(t, c.want, frame.ParseBye(said.body).Text)
 			s.leave()
 			h.until("nothing is left of it", func() bool { return open(t) <= before && h.nctx.Stats().Peers == 1 })
 		})
@@ -320,7 +320,9 @@ func TestReasonOfRefusal(t *testing.T) {
 			fd, _, err = unix.Accept4(lis, unix.SOCK_CLOEXEC)
 			return err == nil
 		})
-		require.NoError(t, sendPacket(fd, kindBye, byeBody(code, "not you")))
+		words := frame.Bye{Code: na.ErrIO, Text: "not you"}.Words()
+		words[0] = byte(code)
+		require.NoError(t, sendPacket(fd, kindBye, words))
 		h.until("it is refused", func() bool { return failed != nil })
 		require.NoError(t, unix.Close(fd))
 		require.ErrorIs(t, failed, na.ErrUnreachable)
@@ -422,7 +424,7 @@ func TestAttachToClosing(t *testing.T) {
 	ring.Step = nil
 	require.False(t, over, "it is told why")
 	require.EqualValues(t, kindBye, said.kind)
-	require.Equal(t, "there is no context 1", string(said.body[1:]))
+	require.Equal(t, "there is no context 1", frame.ParseBye(said.body).Text)
 	s.leave()
 	h.until("nothing is left of it", func() bool { return open(t) <= before })
 }

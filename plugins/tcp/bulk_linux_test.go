@@ -233,3 +233,32 @@ func TestMessagesPassBulk(t *testing.T) {
 	}
 	require.Len(t, second.readMove(1), size)
 }
+
+// TestGoawayWithBulk: why the peer ended the session, and what it has not taken, is heard although its second connection ends first.
+func TestGoawayWithBulk(t *testing.T) {
+	for range 5 {
+		n := open(t, "tcp://127.0.0.1:0", tcp.Options{Unassisted: true}, na.Config{}, 1)
+		stop := driven(n)
+		r := rawJoin(t, n, greeting())
+		second := r.dialBulk(n)
+		second.readHello()
+		require.Eventually(t, func() bool { return n.ctx().Stats().BulkFlows == 1 }, patience, time.Millisecond)
+		stop()
+		r.send(frame.Header{Kind: frame.Unexpected, Tag: 5}, []byte("here I am"))
+		_, from, _ := recvUnexpected(t, n.ctx(), n)
+		stop = driven(n)
+		other := rawJoin(t, n, greeting()) // so that the first connection is not the one that is looked at first
+		other.send(frame.Header{Kind: frame.Ping}, nil)
+		other.readKind(frame.Pong)
+		stop()
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().RecvExpected(o, from, 1, make([]byte, 8)))
+		require.NoError(t, second.nc.Close())
+		r.write(frame.Bye{Code: na.ErrClosed, Next: 7, Text: "enough"}.Frame())
+		require.NoError(t, r.nc.Close())
+		await(t, "end of the receive", end.done, n)
+		code(t, na.ErrPeerLost, end.Err)
+		require.ErrorContains(t, end.Err, "enough")
+		require.EqualValues(t, 7, end.ID)
+	}
+}

@@ -116,13 +116,13 @@ func (ca *polled) Flush(ls []*engine.Link) {
 }
 
 // Cut implements engine.Carrier. The descriptor is closed by Poll, which the end of the connection wakes.
-func (ca *polled) Cut(l *engine.Link, code na.Code, text string) {
+func (ca *polled) Cut(l *engine.Link, bye frame.Bye) {
 	c, _ := l.Conn.(*conn)
 	l.Conn = nil
 	if c == nil {
 		return
 	}
-	c.cut(stream.Goaway(code, text))
+	c.cut(bye.Frame())
 	if c.bulk != nil {
 		c.bulk.cut(nil)
 	}

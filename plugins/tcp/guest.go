@@ -212,6 +212,6 @@ func (g *guest) turnAway(err error) {
 		return
 	}
 	if _, ours := errors.AsType[na.Code](err); ours { // it has said something, and not what it should
-		_, _ = g.Write(stream.Refusal(err))
+		_, _ = g.Write(frame.ByeOf(err).Frame())
 	}
 }

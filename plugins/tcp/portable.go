@@ -85,14 +85,14 @@ func (ca *portable) Flush(ls []*engine.Link) {
 }
 
 // Cut implements engine.Carrier: the writer closes the connection, which ends the reader.
-func (ca *portable) Cut(l *engine.Link, code na.Code, text string) {
+func (ca *portable) Cut(l *engine.Link, bye frame.Bye) {
 	c, _ := l.Conn.(*portableConn)
 	l.Conn = nil
 	if c == nil || c.dead {
 		return
 	}
 	c.dead = true
-	c.last = stream.Goaway(code, text)
+	c.last = bye.Frame()
 	c.in.End()
 	if c.nc == nil {
 		c.cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
 // TestGoawayOfALateWriter: on a busy machine a writer may not run before the deadline that Cut has set. It sends the last frame all
@@ -27,11 +27,11 @@ func TestGoawayOfALateWriter(t *testing.T) {
 	require.NoError(t, nc.SetWriteDeadline(time.Unix(1, 0)))
 	c := (&portable{}).newConn(nil)
 	s := &socket{ReadWriter: nc, tcp: nc.(*net.TCPConn)}
-	c.part(s, c.writer(s), stream.Goaway(na.ErrClosed, "closed"))
+	c.part(s, c.writer(s), frame.Bye{Code: na.ErrClosed, Text: "closed"}.Frame())
 	s.Close()
 
 	require.NoError(t, peer.SetReadDeadline(time.Now().Add(20*time.Second)))
 	got, err := io.ReadAll(peer)
 	require.NoError(t, err)
-	require.Equal(t, stream.Goaway(na.ErrClosed, "closed"), got)
+	require.Equal(t, frame.Bye{Code: na.ErrClosed, Text: "closed"}.Frame(), got)
 }

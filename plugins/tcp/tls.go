@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
 const (
@@ -331,9 +331,9 @@ func turnAway(nc *net.TCPConn, c *tlsConn, err error) {
 	_, ours := errors.AsType[na.Code](err)
 	switch {
 	case errors.Is(err, errNotTLS):
-		_, _ = nc.Write(stream.Refusal(errWantsTLS))
+		_, _ = nc.Write(frame.ByeOf(errWantsTLS).Frame())
 	case c != nil && ours: // it has said something, and not what it should
-		_, _ = c.Write(stream.Refusal(err))
+		_, _ = c.Write(frame.ByeOf(err).Frame())
 		_ = c.CloseWrite()
 	}
 	// Closing with bytes unread would reset the connection, and the peer might not hear it.

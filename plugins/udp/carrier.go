@@ -21,7 +21,6 @@ const (
 	// finTimeout is how long a context that closes waits for peers to acknowledge its last words. With the linger of a release it is
 	// less than na allows.
 	finTimeout = 200 * time.Millisecond
-	closedText = "it closed the context"
 )
 
 // A carrier is a context's protocol machine, which is under the endpoint's lock, behind a door.
@@ -87,7 +86,7 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	c.sock = c.door.sock
 	c.m = arq.New(arq.Config{
 		Profile: d.profile, Ack: d.ack, Context: c.id, Session: func() uint64 { return d.session.Add(1) }, Rand: e.Engine().Rand,
-		DialRetries: c.sock.retries(), FinTimeout: finTimeout, FinCode: byte(na.ErrClosed), FinText: closedText,
+		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
 		MaxPeers: d.peers,
 		Receive:  func() int { return int(c.door.room.Load()) / 4 * 3 },
 	}, c)
@@ -175,7 +174,7 @@ func (p *peer) Piece(h *frame.Header, v engine.View) {
 }
 
 // Cut implements engine.Carrier. A session that ends in order says its last words; any other ends at once.
-func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
+func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 	p, _ := l.Conn.(*peer)
 	l.Conn = nil
 	if p == nil {
@@ -184,11 +183,11 @@ func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
 	if p.link = nil; p.a == nil {
 		return
 	}
-	if code == na.ErrClosed && p.up {
+	if bye.Code == na.ErrClosed && p.up {
 		p.a.Detach()
-		p.a.Finish(c.d.now())
+		p.a.Finish(c.d.now(), bye.Words())
 	} else {
-		p.a.Cut(byte(code), text)
+		p.a.Cut(bye.Words())
 	}
 	c.later()
 }

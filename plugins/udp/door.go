@@ -35,7 +35,7 @@ type arrival struct {
 	from netip.AddrPort
 	via  uint8
 	p    arq.Packet
-	to   *carrier // nil: for nobody
+	to   *carrier // nil: all contexts
 }
 
 // bind opens the socket if it is not open.
@@ -87,22 +87,25 @@ func (d *door) close() {
 
 func (d *door) share() { d.room.Store(int64(d.sock.room() / max(1, d.n))) }
 
-// take gives datagrams to their contexts, and keeps nothing of them. Called with mu held.
+// take gives datagrams to their contexts, in order: last words come before a RESET. It keeps nothing of them. Called with mu held.
 func (d *door) take(in []arrival) {
+	n := 0
 	for i := range in {
 		a := &in[i]
-		a.to = nil
 		var err error
 		if a.p, err = arq.Parse(a.b); err != nil {
 			continue
 		}
 		a.p.Via = a.via
-		if id := a.p.Context(); id >= 0 {
-			a.to = d.of(id)
-		} else {
-			d.each(func(c *carrier) { c.receive(in[i : i+1]) })
+		if a.to = nil; a.p.Context() >= 0 {
+			a.to = d.of(a.p.Context())
 		}
+		if n < i {
+			in[n] = *a
+		}
+		n++
 	}
+	in = in[:n]
 	if raceflag.Enabled {
 		passed.Load()
 	}
@@ -111,6 +114,8 @@ func (d *door) take(in []arrival) {
 		}
 		if c := in[i].to; c != nil {
 			c.receive(in[i:j])
+		} else {
+			d.each(func(c *carrier) { c.receive(in[i:j]) })
 		}
 	}
 }

@@ -33,7 +33,7 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 }
 
 func refusal(err error) arq.Admission {
-	return arq.Admission{Code: byte(na.CodeOf(err)), Text: err.Error()}
+	return arq.Admission{Words: frame.ByeOf(err).Words()}
 }
 
 // Hello implements arq.Upper.
@@ -162,13 +162,13 @@ func (c *carrier) Room(a *arq.Assoc) {
 }
 
 // Finishing implements arq.Upper.
-func (c *carrier) Finishing(a *arq.Assoc) {
+func (c *carrier) Finishing(a *arq.Assoc, words []byte) {
 	p, _ := a.User.(*peer)
 	a.Detach()
 	if p != nil && p.link != nil {
 		l := p.link
 		p.link, l.Conn = nil, nil
-		l.Refused(na.ErrClosed, closedText)
+		l.Refused(frame.ParseBye(words))
 	}
 }
 
@@ -185,7 +185,7 @@ func (c *carrier) Ended(a *arq.Assoc, e arq.End) {
 	l := p.link
 	switch {
 	case e.Outcome == arq.Refusal:
-		l.Refused(na.Code(e.Code), e.Text)
+		l.Refused(frame.ParseBye([]byte(e.Words)))
 	case !p.up:
 		l.Fail(na.WithText(na.ErrUnreachable, "nobody answers"))
 	default:

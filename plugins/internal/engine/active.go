@@ -29,6 +29,7 @@ type active struct {
 	queued      opList   // unexpected messages without an envelope
 	kept        opList   // those that left and used the last one
 	answers     int      // expected messages in msgs
+	untaken     uint64   // the first of our messages that the peer has not taken, as it said when it left; 0: not known
 	queuedMoves opList   // puts and gets that have not begun
 	inFlight    opList   // puts and gets under way
 	recvs       opList   // expected receives

@@ -40,7 +40,7 @@ func TestIdleLink(t *testing.T) {
 		"flow up":    func(s *script, l *Link) { s.e.Lock(); l.FlowUp(); s.e.Unlock() },
 		"bytes":      func(s *script, l *Link) { s.e.Lock(); l.Heard(false); l.Heard(true); s.e.Unlock() },
 		"pull":       func(s *script, l *Link) { require.Empty(s, s.drain(l)) },
-		"refused":    func(s *script, l *Link) { s.e.Lock(); l.Refused(na.ErrClosed, ""); s.e.Unlock() },
+		"refused":    func(s *script, l *Link) { s.e.Lock(); l.Refused(frame.Bye{Code: na.ErrClosed}); s.e.Unlock() },
 		"anew": func(s *script, l *Link) {
 			s.e.Lock()
 			defer s.e.Unlock()

@@ -133,7 +133,7 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 		if err := old.checkNeed(g); err != nil {
 			return err
 		}
-		old.route.carrier.Cut(old, na.OK, "")
+		old.route.carrier.Cut(old, frame.Bye{})
 		old.dialled = false
 	}
 	return nil

@@ -3,7 +3,6 @@ package engine
 import (
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
@@ -20,8 +19,8 @@ type Carrier interface {
 	// afterwards. A link without a connection has nothing.
 	Flush(ls []*Link)
 	// Cut drops l in any state, without a connection too. After it nothing is delivered for l, and every View of l is dropped
-	// unreported. It tells the peer code and text if that needs no waiting; with na.OK it says nothing. Locked.
-	Cut(l *Link, code na.Code, text string)
+	// unreported. It tells the peer bye if that needs no waiting; with na.OK it says nothing. Locked.
+	Cut(l *Link, bye frame.Bye)
 	// Poll does what is due, and returns when it has something to do again: 0 for never, now when work is left. Something that
 	// is due earlier than it said needs Host.PollSoon. Called by the goroutine that leads Progress.
 	Poll(now time.Duration) (next time.Duration)

@@ -77,7 +77,7 @@ func (c duelCarrier) Check(string) error                            { return nil
 func (c duelCarrier) Resolve(string, func(string, error)) func()    { return nil }
 func (c duelCarrier) Dial(l *Link)                                  { c.s.l = l }
 func (c duelCarrier) Flush([]*Link)                                 {}
-func (c duelCarrier) Cut(*Link, na.Code, string)                    {}
+func (c duelCarrier) Cut(*Link, frame.Bye)                          {}
 func (c duelCarrier) Poll(time.Duration) time.Duration              { return 0 }
 func (c duelCarrier) Lingering(time.Duration) bool                  { return false }
 func (c duelCarrier) Shut()                                         {}

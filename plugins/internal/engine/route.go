@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
 // A route is a transport of the class with the carrier that an endpoint has for it. The first is the class's own.
@@ -47,7 +48,7 @@ func (l *Link) detour(err error) bool {
 	if l.state != linkDialing || len(l.ways) == 0 || l.e.shut || na.CodeOf(err) != na.ErrUnreachable {
 		return false
 	}
-	l.route.carrier.Cut(l, na.OK, "")
+	l.route.carrier.Cut(l, frame.Bye{})
 	l.take()
 	l.dial()
 	return true

@@ -23,7 +23,8 @@ type script struct {
 	clock  time.Duration
 	dialed []*Link
 	cuts   map[*Link][]string // what was said last
-	ends   int                // callbacks that ran
+	byes   map[*Link]frame.Bye
+	ends   int // callbacks that ran
 	more   []Transport
 }
 
@@ -47,11 +48,12 @@ func (c scriptCarrier) Resolve(text string, done func(string, error)) func() {
 }
 func (c scriptCarrier) Dial(l *Link)  { c.s.dialed = append(c.s.dialed, l) }
 func (c scriptCarrier) Flush([]*Link) {}
-func (c scriptCarrier) Cut(l *Link, code na.Code, text string) {
-	if code != na.OK {
-		text = fmt.Sprint(code, ": ", text)
+func (c scriptCarrier) Cut(l *Link, bye frame.Bye) {
+	c.s.byes[l] = bye
+	if bye.Code != na.OK {
+		bye.Text = fmt.Sprint(bye.Code, ": ", bye.Text)
 	}
-	c.s.cuts[l] = append(c.s.cuts[l], text)
+	c.s.cuts[l] = append(c.s.cuts[l], bye.Text)
 }
 func (c scriptCarrier) Poll(time.Duration) time.Duration     { return 0 }
 func (c scriptCarrier) Lingering(time.Duration) bool         { return false }
@@ -99,7 +101,7 @@ func newScript(t *testing.T, cfg na.Config) *script {
 func (s *script) open(cfg na.Config) *script {
 	t := s.T
 	t.Helper()
-	s.cuts = map[*Link][]string{}
+	s.cuts, s.byes = map[*Link][]string{}, map[*Link]frame.Bye{}
 	cfg.Plugins = []na.Plugin{scriptPlugin{s}}
 	cls, err := na.Open("script://me", cfg)
 	require.NoError(t, err)
@@ -253,7 +255,7 @@ func (s *script) deliver(l *Link, h frame.Header, payload []byte) error {
 		h.Credit = l.credits
 	}
 	if h.Kind == frame.Goaway {
-		l.Refused(na.Code(h.Tag), string(payload))
+		l.Refused(h.Bye(payload))
 		return nil
 	}
 	b := h.Append(nil, payload)

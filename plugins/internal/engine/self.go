@@ -288,7 +288,7 @@ func (l *Link) isDown() bool {
 }
 
 // Cut implements Carrier: the twin goes too, as soon as its lock is free.
-func (p *self) Cut(l *Link, _ na.Code, _ string) {
+func (p *self) Cut(l *Link, _ frame.Bye) {
 	other := l.Conn.(*selfConn).other(l)
 	if other == nil {
 		return

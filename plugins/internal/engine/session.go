@@ -294,7 +294,7 @@ func (l *Link) fail(err error) {
 
 // dialAgain makes another attempt after a pause, within ConnectTimeout.
 func (l *Link) dialAgain(why error, pause time.Duration) {
-	l.route.carrier.Cut(l, na.OK, "")
+	l.route.carrier.Cut(l, frame.Bye{})
 	l.state, l.refusal = linkWaiting, why
 	l.e.readClock()
 	l.since = l.e.now + pause
@@ -332,7 +332,7 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	wasUp := l.state == linkUp
 	l.state = linkDown
 	e := l.e
-	l.route.carrier.Cut(l, code, text)
+	l.route.carrier.Cut(l, frame.Bye{Code: code, Next: l.arrived + 1, Text: text})
 	e.found = nil
 	delete(e.links, l.session)
 	if e.names[l.named] == l {
@@ -348,20 +348,31 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	}
 }
 
-// endAll ends everything that goes on.
+// endAll ends everything that goes on. If the peer has said which of our messages it has not taken, a withdraw of one of them has
+// come true, and receives tell the layer above.
 func (l *Link) endAll(err error, wasUp bool) {
+	addr := na.Addr{}
+	if l.untaken != 0 {
+		addr = l.addr()
+	}
 	notRun := na.Result{Err: err, Fate: na.NotRun}
-	maybe := na.Result{Err: err, Fate: na.MaybeRan}
+	maybe := na.Result{Err: err, Fate: na.MaybeRan, Addr: addr, ID: l.untaken}
 	if !wasUp {
 		maybe = notRun
 	}
 	for _, q := range []struct {
-		list *opList
-		r    na.Result
-	}{{&l.msgs, notRun}, {&l.queued, notRun}, {&l.queuedMoves, notRun}, {&l.inFlight, maybe}, {&l.recvs, maybe}, {&l.leases, maybe}, {&l.kept, maybe},
-		{&l.withdraws.waiting, maybe}, {&l.withdraws.asked, maybe}} {
+		list    *opList
+		r       na.Result
+		untaken *na.Result // of a message that the peer has not taken
+	}{{list: &l.msgs, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
+		{list: &l.recvs, r: maybe}, {list: &l.leases, r: maybe}, {&l.kept, maybe, &notRun},
+		{&l.withdraws.waiting, maybe, &na.Result{Addr: addr}}, {&l.withdraws.asked, maybe, &na.Result{Addr: addr}}} {
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
+			if q.untaken != nil && l.untaken != 0 && o.id >= l.untaken {
+				r = *q.untaken
+				r.ID = o.id
+			}
 			r.N = o.at
 			l.e.finish(o, r)
 		}
@@ -385,18 +396,18 @@ func (l *Link) settle() {
 }
 
 // Refused is called when the peer ends the session, or refuses it, and says why. Locked.
-func (l *Link) Refused(code na.Code, text string) {
-	if len(text) > 512 {
-		text = text[:512]
-	}
+func (l *Link) Refused(bye frame.Bye) {
 	if l.state == linkUp {
-		l.fail(na.WithText(na.ErrPeerLost, "the peer ended the session: "+text))
+		l.makeBusy()
+		l.untaken = bye.Next
+		l.fail(na.WithText(na.ErrPeerLost, "the peer ended the session: "+bye.Text))
 		return
 	}
+	code := bye.Code
 	if code == na.OK || code == na.ErrCanceled || code == na.ErrTimeout { // only this process can say so of its operations
 		code = na.ErrUnreachable
 	}
-	l.fail(na.WithText(code, "the peer refused: "+text))
+	l.fail(na.WithText(code, "the peer refused: "+bye.Text))
 }
 
 // sorted returns the links in the order of their sessions.

@@ -112,6 +112,46 @@ func TestGoaway(t *testing.T) {
 	require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
 }
 
+// Who ends a session says which messages it has not taken, and the other side knows of its own: the last one may have run up to there,
+// and has not beyond it.
+func TestGoawayCounts(t *testing.T) {
+	s := newScript(t, na.Config{})
+	l := s.meet(5)
+	for range 3 {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("x")))
+	}
+	s.e.Lock()
+	l.Fail(na.ErrClosed)
+	s.e.Unlock()
+	require.EqualValues(t, 4, s.byes[l].Next)
+
+	const sent = 4 // of which the last used the last envelope
+	last := uint64(math.MaxUint64)
+	for next, untaken := range map[uint64]int{0: 0, 1: 4, 2: 3, sent: 1, sent + 1: 0, 1000: 0, last: 0} {
+		s := newScript(t, na.Config{Reserve: na.LiteralReserve, OnNoCredit: na.Fail})
+		l := s.meetWithdrawing(sent)
+		ms := s.sentMessages(l, sent-1)
+		kept := s.op(func(op *na.Op) error { op.SetPatient(true); return s.nctx.SendUnexpected(op, s.addr(), 1, []byte("x")) })
+		s.drain(l)
+		ms = append(ms, kept)
+		recv := s.expect(3, nil)
+		var asked []*result
+		for _, m := range ms[:sent-1] {
+			asked = append(asked, s.withdraw(m))
+		}
+		s.drain(l)
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Op: next, Tag: uint64(na.ErrClosed)}, nil))
+		s.trigger()
+		require.ErrorIs(t, recv.Err, na.ErrPeerLost)
+		require.Equal(t, next, recv.ID)
+		require.Equal(t, next != 0, recv.Addr == ms[0].Addr)
+		require.Equal(t, untaken > 0, kept.Fate == na.NotRun, "%d", next)
+		for i, w := range asked {
+			require.Equal(t, i >= sent-untaken, w.Err == nil, "withdraw of message %d when %d is the first that was not taken", i+1, next)
+		}
+	}
+}
+
 // What a peer must not say inside a session: it is cut, and counted.
 func TestViolations(t *testing.T) {
 	for name, broken := range map[string]func(s *script, l *Link) error{

@@ -42,7 +42,7 @@ const (
 	Ping       Kind = 9 // asks for a Pong
 	Pong       Kind = 10
 	Credit     Kind = 11 // carries the header's credit; tag = bytes of room ever granted to the peer
-	Goaway     Kind = 12 // tag = code, payload = text; the session ends
+	Goaway     Kind = 12 // op = first message not taken, tag = code, payload = text; the session ends
 	Dropped    Kind = 13 // the expected message with tag, which asked to be told, met no receive
 	GiveBack   Kind = 14 // tail begins with the token of a lease that is not needed any more
 	Withdraw   Kind = 15 // destroy the unexpected message of this number, if nobody has accepted it

@@ -392,10 +392,10 @@ func (c *taped) Flush(ls []*engine.Link) {
 	}
 }
 
-func (c *taped) Cut(l *engine.Link, code na.Code, text string) {
+func (c *taped) Cut(l *engine.Link, bye frame.Bye) {
 	if x, ok := l.Conn.(*end); ok && !x.gone {
 		x.gone = true
-		x.put(stream.Goaway(code, text))
+		x.put(bye.Frame())
 	}
 }
 

@@ -228,11 +228,11 @@ func (in *In) bytes() []byte { return in.buf[in.r:in.w] }
 func (in *In) deliver(h *frame.Header, payload []byte) error {
 	switch {
 	case h.Kind == frame.Goaway && in.Link != nil:
-		text := string(payload[:min(len(payload), maxText)])
+		bye := h.Bye(payload)
 		if in.Flow != engine.FlowMessages {
-			return na.WithText(na.Code(h.Tag), "the peer ended the connection for bulk data: "+text)
+			return na.WithText(bye.Code, "the peer ended the connection for bulk data: "+bye.Text)
 		}
-		in.Link.Refused(na.Code(h.Tag), text)
+		in.Link.Refused(bye)
 		return nil
 	case in.greeted:
 		return in.Link.Deliver(h, payload)

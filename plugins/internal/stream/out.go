@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
-	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -93,21 +92,6 @@ func (out *Out) room() []byte {
 	}
 	return out.b
 }
-
-// maxText bounds the text of a GOAWAY in bytes.
-const maxText = 512
-
-// Goaway encodes the last frame of a session, or of a connection that is turned away. Nothing is said for na.OK.
-func Goaway(code na.Code, text string) []byte {
-	if code == na.OK {
-		return nil
-	}
-	h := frame.Header{Kind: frame.Goaway, Tag: uint64(code)}
-	return h.Append(nil, []byte(text[:min(len(text), maxText)]))
-}
-
-// Refusal is the Goaway for err.
-func Refusal(err error) []byte { return Goaway(na.CodeOf(err), err.Error()) }
 
 // Last adds the last frame of the session, and reports whether that is possible without breaking a frame in the
 // middle. Fill is not called after it. Locked.

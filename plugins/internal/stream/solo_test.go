@@ -53,13 +53,13 @@ func (soloCarrier) Resolve(text string, done func(string, error)) func() {
 	done(text, nil)
 	return nil
 }
-func (soloCarrier) Dial(*engine.Link)                   {}
-func (soloCarrier) Flush([]*engine.Link)                {}
-func (c soloCarrier) Cut(*engine.Link, na.Code, string) { c.s.cut = true }
-func (soloCarrier) Poll(time.Duration) time.Duration    { return 0 }
-func (soloCarrier) Lingering(time.Duration) bool        { return false }
-func (soloCarrier) Shut()                               {}
-func (soloCarrier) Release()                            {}
+func (soloCarrier) Dial(*engine.Link)                {}
+func (soloCarrier) Flush([]*engine.Link)             {}
+func (c soloCarrier) Cut(*engine.Link, frame.Bye)    { c.s.cut = true }
+func (soloCarrier) Poll(time.Duration) time.Duration { return 0 }
+func (soloCarrier) Lingering(time.Duration) bool     { return false }
+func (soloCarrier) Shut()                            {}
+func (soloCarrier) Release()                         {}
 func (soloCarrier) Drive(_ time.Duration, ready func() bool) bool {
 	return ready()
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
 const (
@@ -479,7 +478,7 @@ func TestLast(t *testing.T) {
 	b := takeSome(s, 40, 40)
 	require.True(t, s.out.Pending())
 	require.Positive(t, s.out.Front())
-	last := stream.Goaway(na.ErrClosed, "closed")
+	last := frame.Bye{Code: na.ErrClosed, Text: "closed"}.Frame()
 	require.True(t, s.out.Last(last), "behind what is gathered")
 	for s.out.Pending() {
 		for _, x := range s.out.Gather(nil) {

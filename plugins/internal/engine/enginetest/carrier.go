@@ -146,9 +146,9 @@ func (c *carrier) Flush(ls []*engine.Link) {
 }
 
 // Cut implements engine.Carrier.
-func (c *carrier) Cut(l *engine.Link, code na.Code, text string) {
+func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 	if cn, ok := l.Conn.(*conn); ok {
-		cn.cut, cn.last = true, stream.Goaway(code, text)
+		cn.cut, cn.last = true, bye.Frame()
 		l.Conn = nil
 	}
 }
@@ -228,7 +228,7 @@ func (cn *conn) read() {
 		case cn.in.Link != nil:
 			cn.in.Link.Fail(err)
 		default:
-			cn.cut, cn.last = true, stream.Refusal(err)
+			cn.cut, cn.last = true, frame.ByeOf(err).Frame()
 		}
 		e.Unlock()
 		if n == 0 {

@@ -192,7 +192,6 @@ type packet struct {
 	kind   packetKind
 	head   frame.Header
 	body   []byte // payload, HELLO, or the text of a goodbye
-	code   na.Code
 	copied bool
 }
 
@@ -422,14 +421,14 @@ func (cn *fakeConn) pull() {
 }
 
 // Cut implements engine.Carrier.
-func (c *fakeCarrier) Cut(l *engine.Link, code na.Code, text string) {
+func (c *fakeCarrier) Cut(l *engine.Link, bye frame.Bye) {
 	cn, ok := l.Conn.(*fakeConn)
 	if !ok {
 		return
 	}
 	l.Conn = nil
-	if code != na.OK {
-		cn.tx[0].push(packet{kind: packetGoodbye, code: code, body: []byte(text)})
+	if words := bye.Words(); words != nil {
+		cn.tx[0].push(packet{kind: packetGoodbye, body: words})
 	}
 	cn.close()
 }
@@ -543,7 +542,7 @@ func (cn *fakeConn) take(f int, p packet) {
 		}
 		cn.link.FlowUp()
 	case p.kind == packetGoodbye:
-		cn.link.Refused(p.code, string(p.body))
+		cn.link.Refused(frame.ParseBye(p.body))
 	case p.kind == packetFrame && (len(p.body) < n.piece || !n.reorder):
 		err = cn.link.Deliver(&p.head, p.body)
 	default:
@@ -572,7 +571,7 @@ func (cn *fakeConn) admit(hello []byte) {
 		l, err = cn.c.e.Admit(cn.c.self(), cn, &g, true)
 	}
 	if err != nil {
-		cn.tx[0].push(packet{kind: packetGoodbye, code: na.CodeOf(err), body: []byte(err.Error())})
+		cn.tx[0].push(packet{kind: packetGoodbye, body: frame.ByeOf(err).Words()})
 		cn.close()
 		return
 	}

@@ -79,6 +79,7 @@ type flight struct {
 	dial      dialer
 	hints     int           // probes that are left after the system said that nobody is there
 	finDue    time.Duration // the end of finishing or lingering
+	words     []byte        // of FIN
 	open      []byte        // lane 0: the packet that frames are added to
 	openCount uint16
 	barrier   uint32 // lane 0: the packet that pieces may not overtake

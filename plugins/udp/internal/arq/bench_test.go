@@ -23,10 +23,10 @@ func (q *quiet) Deliver(a *Assoc, body []byte)     { q.delivered++; q.last = a }
 func (q *quiet) Place(a *Assoc, front *[FrontSize]byte, at int, payload []byte) {
 	q.placed += len(payload)
 }
-func (q *quiet) Sent(*Assoc, any)  { q.sent++ }
-func (q *quiet) Room(*Assoc)       {}
-func (q *quiet) Finishing(*Assoc)  {}
-func (q *quiet) Ended(*Assoc, End) {}
+func (q *quiet) Sent(*Assoc, any)         { q.sent++ }
+func (q *quiet) Room(*Assoc)              {}
+func (q *quiet) Finishing(*Assoc, []byte) {}
+func (q *quiet) Ended(*Assoc, End)        {}
 
 // wire is two machines and the memory of one packet.
 type wire struct {

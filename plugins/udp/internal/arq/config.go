@@ -43,9 +43,6 @@ type Config struct {
 	FinRetries                 int           // the same after Finish: 8
 	FinTimeout                 time.Duration // how long Finish takes at most, without its linger: 1 s
 
-	FinCode byte   // what a peer is told that has not confirmed the release in time; 0: nothing
-	FinText string // likewise
-
 	// Receive returns how many bytes of the socket's receive buffer are this Machine's, to be shared by all peers as permission to
 	// send: 3 MiB.
 	Receive     func() int

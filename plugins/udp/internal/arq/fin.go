@@ -27,8 +27,7 @@ func (o Outcome) String() string {
 type End struct {
 	Outcome Outcome
 	Frames  int
-	Code    byte // with Refusal
-	Text    string
+	Words   string // the peer's, with Refusal
 }
 
 func (e End) String() string {
@@ -37,7 +36,7 @@ func (e End) String() string {
 		s += fmt.Sprintf(" (%d)", e.Frames)
 	}
 	if e.Outcome == Refusal {
-		s += fmt.Sprintf(" %d %q", e.Code, e.Text)
+		s += fmt.Sprintf(" %q", e.Words)
 	}
 	return s
 }
@@ -47,17 +46,19 @@ func (e End) String() string {
 const mostLinger = 200 * time.Millisecond
 
 // Finish ends a in order: from now on it takes no frames, acknowledges at once, and when all that it has sent is acknowledged it
-// says so with FIN, which the peer answers with its own. It takes at most FinTimeout and FinRetries; then the peer, which may have
-// been busy all the time and has not seen FIN, is told once that a has ended, and Upper.Ended says what is known. After the last
-// acknowledgment a lingers, to repeat it: that it arrived nobody can know.
-func (a *Assoc) Finish(now time.Duration) {
+// says words with FIN, which the peer answers with its own. It takes at most FinTimeout and FinRetries; then the peer, which may have
+// been busy all the time and has not seen FIN, is told words once, unless there are none, and Upper.Ended says what is known. After
+// the last acknowledgment a lingers, to repeat it: that it arrived nobody can know.
+func (a *Assoc) Finish(now time.Duration, words []byte) {
 	switch a.state {
 	case dialing, half:
+		a.fly().words = words
 		a.part()
 	case open:
 		a.state = finishing
 		a.m.ending++
 		f := a.fly()
+		f.words = words[:min(len(words), mostWords)]
 		f.finDue = now + a.m.cfg.FinTimeout
 		for i := range f.recv {
 			f.recv[i].now = f.recv[i].now || f.recv[i].owed > 0
@@ -66,13 +67,13 @@ func (a *Assoc) Finish(now time.Duration) {
 	}
 }
 
-// Cut ends a at once: unless code is 0, the peer is told once. Nothing is reported, nor delivered any more.
-func (a *Assoc) Cut(code byte, text string) {
+// Cut ends a at once: the peer is told words once, unless there are none. Nothing is reported, nor delivered any more.
+func (a *Assoc) Cut(words []byte) {
 	if a.state == dead {
 		return
 	}
-	if code != 0 && a.state != dialing {
-		a.m.refuse(a.to, a.via, a, a.peerID, a.peerToken, code, text)
+	if len(words) > 0 && a.state != dialing {
+		a.m.refuse(a.to, a.via, a, a.peerID, a.peerToken, words)
 	}
 	a.m.leave(a)
 }
@@ -85,7 +86,7 @@ func (a *Assoc) finish(now time.Duration) bool {
 	}
 	if !a.ourFin {
 		a.ourFin = true
-		*f.send[0].push(l) = packet{flags: pktFin}
+		*f.send[0].push(l) = packet{flags: pktFin, body: append(a.m.alloc0(len(f.words)), f.words...)}
 		return true
 	}
 	if a.finAcked && a.peerFin {
@@ -106,11 +107,11 @@ func (a *Assoc) linger(now time.Duration) {
 }
 
 // finHeard is called when the peer's FIN comes in order. An association ends for both.
-func (a *Assoc) finHeard(now time.Duration) {
+func (a *Assoc) finHeard(now time.Duration, words []byte) {
 	a.peerFin = true
 	a.flight.recv[0].now = true
-	a.m.up.Finishing(a)
-	a.Finish(now)
+	a.m.up.Finishing(a, words)
+	a.Finish(now, nil)
 }
 
 // finExpired runs the timer of the release, and reports whether a is dead.
@@ -135,8 +136,8 @@ func (a *Assoc) part() {
 	if a.state == finishing && e.Frames == 0 {
 		e.Outcome = Clean // only the release itself is open
 	}
-	if c := &a.m.cfg; c.FinCode != 0 && a.state != dialing && !a.finAcked {
-		a.m.refuse(a.to, a.via, a, a.peerID, a.peerToken, c.FinCode, c.FinText)
+	if words := a.flight.words; len(words) > 0 && a.state != dialing && !a.finAcked {
+		a.m.refuse(a.to, a.via, a, a.peerID, a.peerToken, words)
 	}
 	a.end(e)
 }
@@ -171,7 +172,7 @@ func (a *Assoc) gone() {
 
 // refused takes the peer's word that it has ended a, or does not want it.
 func (a *Assoc) refused(p *Packet) {
-	a.end(End{Outcome: Refusal, Frames: a.unacked(), Code: p.body[0], Text: string(p.body[1:])})
+	a.end(End{Outcome: Refusal, Frames: a.unacked(), Words: string(p.body)})
 }
 
 // end takes a out of all tables and reports why, once.

@@ -14,7 +14,7 @@ const (
 	greetingSize = 56
 	cookieEpoch  = 16 * time.Second // a cookie is good for this long, and up to as long again
 	halfTimeout  = 2 * time.Second  // an admitted peer that shows nothing by then is forgotten
-	refuseText   = 200
+	mostWords    = 256
 	firstCredit  = 32 // packets that a peer may send at first
 	isSelective  = 1  // bit of the profile: takes packets of lane 1 out of order, and says which
 )
@@ -240,8 +240,8 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 			m.stats.HalfOpen++
 		}
 		m.wake(a)
-	case adm.Code != 0:
-		m.refuse(from, p.Via, nil, g.id, g.token, adm.Code, adm.Text)
+	case len(adm.Words) > 0:
+		m.refuse(from, p.Via, nil, g.id, g.token, adm.Words)
 	}
 }
 
@@ -252,9 +252,8 @@ func (m *Machine) accept(now time.Duration, a *Assoc, to *greeting) {
 	m.tell(a.to, a.via, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
 }
 
-func (m *Machine) refuse(to netip.AddrPort, via uint8, a *Assoc, id, token uint32, code byte, text string) {
-	text = text[:min(len(text), refuseText)]
-	m.tell(to, via, a, Packet{kind: kindRefuse, id: id, token: token}, []byte{code}, []byte(text))
+func (m *Machine) refuse(to netip.AddrPort, via uint8, a *Assoc, id, token uint32, words []byte) {
+	m.tell(to, via, a, Packet{kind: kindRefuse, id: id, token: token}, words[:min(len(words), mostWords)])
 }
 
 // dialed takes an answer to our HELLO.

@@ -47,15 +47,15 @@ func TestCrossing(t *testing.T) {
 func TestRefuse(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.add(1, Config{}), n.add(2, Config{})
-	b.refuse = 5
+	b.refuse = "no"
 	_, err := a.m.Dial(n.now, b.addr, 0, Path{}, a)
 	require.NoError(t, err)
 	n.idle(time.Second)
-	require.Equal(t, []End{{Outcome: Refusal, Code: 5, Text: "no"}}, a.ends)
+	require.Equal(t, []End{{Outcome: Refusal, Words: "no"}}, a.ends)
 	require.Zero(t, a.m.Stats().Peers)
 	require.Zero(t, b.m.Stats().Peers)
 
-	b.refuse, b.hello = 0, "bad"
+	b.refuse, b.hello = "", "bad"
 	_, err = a.m.Dial(n.now, b.addr, 0, Path{}, a)
 	require.NoError(t, err)
 	n.idle(5 * time.Second)

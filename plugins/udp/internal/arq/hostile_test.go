@@ -96,7 +96,7 @@ func TestUT31Malformed(t *testing.T) {
 		"lane 1 without front":  {kind: kindData, flags: flagBulk, body: make([]byte, bulkSize-1)},
 		"void on lane 0":        {kind: kindData, flags: flagVoid},
 		"void with payload":     {kind: kindData, flags: flagBulk | flagVoid, body: make([]byte, bulkSize+1)},
-		"fin with payload":      {kind: kindData, flags: flagFin, body: []byte{1}},
+		"fin of many words":     {kind: kindData, flags: flagFin, body: make([]byte, mostWords+1)},
 		"fin on lane 1":         {kind: kindData, flags: flagBulk | flagFin, body: make([]byte, bulkSize)},
 		"selective on lane 0":   {kind: kindAck, body: make([]byte, 8)},
 		"selective of 7 bytes":  {kind: kindAck, flags: flagBulk, body: make([]byte, 7)},
@@ -224,9 +224,9 @@ func TestReplay(t *testing.T) {
 	require.Equal(t, open, a.assoc.state)
 	require.Empty(t, a.ends)
 
-	a.assoc.Cut(9, "over")
+	a.assoc.Cut([]byte("over"))
 	n.idle(time.Second)
-	require.Equal(t, []End{{Outcome: Refusal, Code: 9, Text: "over"}}, b.ends)
+	require.Equal(t, []End{{Outcome: Refusal, Words: "over"}}, b.ends)
 	replay()
 	require.Len(t, b.got, 20, "nothing is delivered to an association that is over")
 	require.Zero(t, b.m.Stats().Peers)

@@ -205,7 +205,7 @@ func (a *Assoc) take0(now time.Duration, p *Packet) {
 		l.rcv++
 		a.owe(now, 0, p)
 		if p.flags&flagFin != 0 {
-			a.finHeard(now)
+			a.finHeard(now, p.body)
 		} else if a.User != nil {
 			m.up.Deliver(a, p.body)
 		}

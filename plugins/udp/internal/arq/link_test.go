@@ -62,7 +62,7 @@ type node struct {
 	assoc     *Assoc // the latest
 	greeted   int
 	admitted  int
-	refuse    byte
+	refuse    string
 	crossing  bool
 	verified  []bool
 	cookie    bool     // asks for one
@@ -77,6 +77,7 @@ type node struct {
 	room      func(a *Assoc)
 	onFin     func(a *Assoc)
 	finishing int
+	words     string // of the FIN that came
 	ends      []End
 	void      map[any]bool
 	sources   map[any][]byte
@@ -109,8 +110,8 @@ func (n *network) add(i int, cfg Config) *node {
 
 func (nd *node) Admit(from netip.AddrPort, hello []byte, verified bool, dialing *Assoc) Admission {
 	nd.verified = append(nd.verified, verified)
-	if nd.refuse != 0 {
-		return Admission{Code: nd.refuse, Text: "no"}
+	if nd.refuse != "" {
+		return Admission{Words: []byte(nd.refuse)}
 	}
 	if nd.cookie && !verified {
 		return Admission{Cookie: true}
@@ -136,7 +137,8 @@ func (nd *node) Room(a *Assoc) {
 		nd.room(a)
 	}
 }
-func (nd *node) Finishing(a *Assoc) {
+func (nd *node) Finishing(a *Assoc, words []byte) {
+	nd.words = string(words)
 	nd.finishing++
 	if nd.onFin != nil {
 		nd.onFin(a)

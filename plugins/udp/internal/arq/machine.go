@@ -24,8 +24,8 @@ type Upper interface {
 	Sent(a *Assoc, ref any)
 	// Room is called when there is room after Room of a has said that there is none.
 	Room(a *Assoc)
-	// Finishing is called when the peer has nothing more to send. The association ends by itself.
-	Finishing(a *Assoc)
+	// Finishing is called when the peer has nothing more to send, with its last words. The association ends by itself.
+	Finishing(a *Assoc, words []byte)
 	// Ended is called when an association that was dialed or admitted is over, but not after Cut.
 	Ended(a *Assoc, e End)
 }
@@ -36,8 +36,7 @@ type Admission struct {
 	Path     Path   // to the peer
 	Crossing bool   // it is the peer that we are dialing: one association for both
 	Cookie   bool   // it has to show first that it receives; only if that was not verified
-	Code     byte   // otherwise: why not. 0: no answer
-	Text     string // up to 200 bytes
+	Words    []byte // otherwise: why not, up to 256 bytes. None: no answer
 }
 
 // A Path is what is known of the way to a peer.

@@ -41,7 +41,7 @@ const (
 	kindHello  kind = 3 // asks for an association
 	kindAccept kind = 4 // answers a HELLO
 	kindCookie kind = 5 // answers a HELLO: send it again with this
-	kindRefuse kind = 6 // answers a HELLO with no, or ends an association: code and text
+	kindRefuse kind = 6 // answers a HELLO with no, or ends an association: words
 	kindPing   kind = 7 // asks for a PONG; padded to find out what the path carries
 	kindPong   kind = 8
 	kindReset  kind = 9 // answers a packet of an association that is not known
@@ -69,7 +69,7 @@ var shapes = [...]struct {
 	kindHello:  {"HELLO", 0, greetingSize, MaxSize},
 	kindAccept: {"ACCEPT", 0, greetingSize, MaxSize},
 	kindCookie: {"COOKIE", 0, cookieSize, cookieSize},
-	kindRefuse: {"REFUSE", 0, 1, 256},
+	kindRefuse: {"REFUSE", 0, 1, mostWords},
 	kindPing:   {"PING", flagEcho, 0, MaxSize},
 	kindPong:   {"PONG", flagEcho, 0, 0},
 	kindReset:  {"RESET", 0, 0, 0},
@@ -129,7 +129,7 @@ func Parse(b []byte) (Packet, error) {
 		if p.lane() == 1 {
 			bad = bad || len(p.body) < bulkSize || p.flags&flagFin != 0 || p.flags&flagVoid != 0 && len(p.body) != bulkSize
 		} else {
-			bad = bad || p.flags&(flagVoid|flagAfter) != 0 || p.flags&flagFin != 0 && len(p.body) > 0
+			bad = bad || p.flags&(flagVoid|flagAfter) != 0 || p.flags&flagFin != 0 && len(p.body) > mostWords
 		}
 	case kindAck:
 		bad = bad || len(p.body)%8 != 0 || len(p.body) > 0 && p.lane() == 0

@@ -25,7 +25,7 @@ func TestUT22Release(t *testing.T) {
 					return count == lost+1 || lost >= 4 && count > lost-3 // one, or all from one on
 				}
 				start := n.now
-				a.assoc.Finish(n.now)
+				a.assoc.Finish(n.now, nil)
 				n.run(10*time.Second, func() bool { return a.m.Stats().Peers == 0 })
 				require.Less(t, n.now-start, 2*time.Second)
 				n.run(40*time.Second, func() bool { return b.m.Stats().Peers == 0 || lost >= 4 && b.finishing == 0 })
@@ -54,7 +54,7 @@ func TestUT21PeerGone(t *testing.T) {
 			a.send(a.assoc, []byte("into the void"))
 		}
 		start := n.now
-		a.assoc.Finish(n.now)
+		a.assoc.Finish(n.now, nil)
 		require.True(t, a.m.Lingering())
 		n.run(10*time.Second, func() bool { return len(a.ends) > 0 })
 		require.Contains(t, []End{{Outcome: Unconfirmed, Frames: 7}, {Outcome: PeerGone, Frames: 7}}, a.ends[0])
@@ -73,7 +73,7 @@ func TestUT25AfterFinish(t *testing.T) {
 		b.send(b.assoc, []byte("on its way"))
 	}
 	n.settle()
-	a.assoc.Finish(n.now)
+	a.assoc.Finish(n.now, []byte("over"))
 	frame, piece := a.assoc.Room()
 	require.Equal(t, -1, frame)
 	require.Zero(t, piece)
@@ -83,6 +83,7 @@ func TestUT25AfterFinish(t *testing.T) {
 	require.Equal(t, []End{{Outcome: Clean}}, a.ends)
 	require.Equal(t, []End{{Outcome: Clean}}, b.ends)
 	require.Equal(t, 1, b.finishing)
+	require.Equal(t, "over", b.words)
 }
 
 // Who is busy for longer than the release takes has the last words in its socket, and after them that the peer has left. That
@@ -90,18 +91,18 @@ func TestUT25AfterFinish(t *testing.T) {
 func TestFinishUnheard(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		n := newNetwork(t, 1, faults{delay: ms})
-		a, b := n.pair(Config{FinCode: 3, FinText: "over"}, Config{})
+		a, b := n.pair(Config{}, Config{})
 		n.idle(100 * ms)
 		n.drop = func(from *node, p *Packet) bool { return lost && p.kind == kindData }
 		b.busy = n.now + 3*time.Second
 		a.send(a.assoc, []byte("last words"))
-		a.assoc.Finish(n.now)
+		a.assoc.Finish(n.now, []byte("over"))
 		n.run(2*time.Second, func() bool { return !a.m.Lingering() })
 		require.Equal(t, []End{{Outcome: Unconfirmed, Frames: 1}}, a.ends)
 		delete(n.nodes, a.addr) // the process is gone
 		n.idle(4 * time.Second)
 		require.Equal(t, !lost, len(b.got) == 1)
-		require.Equal(t, []End{{Outcome: Refusal, Code: 3, Text: "over"}}, b.ends)
+		require.Equal(t, []End{{Outcome: Refusal, Words: "over"}}, b.ends)
 	}
 }
 
@@ -118,7 +119,7 @@ func TestFinishDetached(t *testing.T) {
 			require.NotZero(t, p.flags&flagVoid, "sent after its user has left: %v", p)
 		}
 	}
-	a.assoc.Finish(n.now)
+	a.assoc.Finish(n.now, nil)
 	n.idle(3 * time.Second)
 	require.Empty(t, a.sent, "unreported")
 	require.Equal(t, Clean, a.ends[0].Outcome)
@@ -132,8 +133,8 @@ func TestCut(t *testing.T) {
 		a, b := n.pair(Config{}, Config{})
 		n.idle(100 * ms)
 		n.drop = func(from *node, p *Packet) bool { return lost && p.kind == kindRefuse }
-		a.assoc.Cut(7, "enough")
-		a.assoc.Cut(7, "again")
+		a.assoc.Cut([]byte("enough"))
+		a.assoc.Cut([]byte("again"))
 		n.idle(100 * ms)
 		require.Empty(t, a.ends)
 		if lost {
@@ -142,7 +143,7 @@ func TestCut(t *testing.T) {
 			n.idle(100 * ms)
 			require.Equal(t, []End{{Outcome: PeerGone, Frames: 1}}, b.ends)
 		} else {
-			require.Equal(t, []End{{Outcome: Refusal, Code: 7, Text: "enough"}}, b.ends)
+			require.Equal(t, []End{{Outcome: Refusal, Words: "enough"}}, b.ends)
 		}
 	}
 }

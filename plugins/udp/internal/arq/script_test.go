@@ -140,7 +140,7 @@ func (s *scripted) command(line string) {
 		require.NoError(s, err, line)
 		s.net.idle(d)
 	case "finish":
-		nd.assoc.Finish(s.net.now)
+		nd.assoc.Finish(s.net.now, nil)
 	case "is":
 		a := nd.assoc
 		fmt.Fprintf(s.out, "%s: state=%d una=%d nxt=%d expects=%d ends=%v", f[1], a.state, a.lane[0].una-s.base(nd, 0),
