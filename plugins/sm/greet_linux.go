@@ -192,15 +192,19 @@ func (p *peer) greeted(s *packet) (moved bool) {
 		if err == nil {
 			err = p.admit(&g)
 		}
+		if err == nil && to != from && !p.dead.Load() {
+			err = p.watch() // not before: its new leader would take what it says next for its first words
+		}
 	}
 	if err != nil {
-		p.cut(frame.ByeOf(err))
+		p.failLocked(err)
 	}
 	p.c.e.Unlock()
 	return p.c != from
 }
 
-// move takes p to another context, unless that has been closed meanwhile. The context of p is locked, before and after. By its leader.
+// move takes p to another context, where nobody watches it yet, unless that has been closed meanwhile. The context of p is locked,
+// before and after. By its leader.
 func (p *peer) move(to *carrier) error {
 	from := p.c
 	p.unwatch()
@@ -214,7 +218,7 @@ func (p *peer) move(to *carrier) error {
 	}
 	p.c = to
 	to.peers[p] = struct{}{}
-	return p.watch()
+	return nil
 }
 
 // admit brings the session of a process up that has said hello. Locked.

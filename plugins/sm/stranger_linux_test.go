@@ -428,3 +428,53 @@ func TestAttachToClosing(t *testing.T) {
 	s.leave()
 	h.until("nothing is left of it", func() bool { return open(t) <= before })
 }
+
+// A peer that says hello twice, and means another context than the one that lets it in, ends its own session, whoever reads the
+// second: nothing is left of it.
+func TestTwoHellos(t *testing.T) {
+	h := newHost(t, Options{Unassisted: true})
+	h.stranger().join() // what is made once is there
+	other, err := h.cls.NewContext()
+	require.NoError(t, err)
+	before := open(t)
+	drive := func() {
+		_ = other.Progress(0)
+		other.Trigger(0)
+	}
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				drive()
+			}
+		}
+	})
+	defer func() {
+		close(stop)
+		wg.Wait()
+		for other.Close(); !other.Closed(); {
+			drive()
+		}
+	}()
+	for range 50 {
+		s := h.stranger()
+		greeting := hello(func(g *frame.Greeting) { g.Target = uint16(other.ID()) })
+		for range 2 {
+			require.NoError(t, sendPacket(s.fd, kindHello, greeting, s.bell))
+		}
+		for over := false; !over; {
+			var said packet
+			said, over = s.recv()
+			if said.kind == kindBye {
+				require.Contains(t, string(said.body[1:]), "packet 1 where none is allowed")
+			}
+			said.drop()
+		}
+		s.leave()
+	}
+	h.until("nothing is left of them", func() bool { return open(t) <= before })
+}
