@@ -26,13 +26,14 @@ func (p *peer) flush() {
 		more := p.pull(ring.Messages)
 		more = p.pull(ring.Bulk) || more
 		some := p.end.Written() != before
-		pieces += len(p.staged)
+		staged := len(p.staged)
+		pieces += staged
 		p.fill()
 		p.publish()
 		if p.dead.Load() || p.err != nil {
 			break
 		}
-		if !more {
+		if !more && staged == 0 { // else others may have left something for this goroutine while it copied
 			p.end.Go()
 			break
 		}

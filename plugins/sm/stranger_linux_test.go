@@ -478,3 +478,41 @@ func TestTwoHellos(t *testing.T) {
 	}
 	h.until("nothing is left of them", func() bool { return open(t) <= before })
 }
+
+// What is sent while another goroutine copies bulk data to the peer leaves behind it: nobody has to drive for that.
+func TestSendBelowCopy(t *testing.T) {
+	h := newHost(t, Options{Unassisted: true})
+	segs := make([][]byte, 16<<10) // slow to copy
+	for i := range segs {
+		segs[i] = make([]byte, 1)
+	}
+	size := int64(len(segs))
+	m, err := h.cls.Register(na.ReadOnly, segs...)
+	require.NoError(t, err)
+	reserved := make(chan struct{}, 1000)
+	ring.Step = func(p ring.Point) {
+		if p == ring.Reserve {
+			reserved <- struct{}{}
+		}
+	}
+	defer func() { ring.Step = nil }()
+	s := h.stranger()
+	from := s.join()
+	for len(reserved) > 0 {
+		<-reserved
+	}
+	for range 10 {
+		copied := make(chan error, 1)
+		go func() {
+			copied <- h.nctx.Put(h.nctx.NewOp(func(*na.Op, na.Result) {}), m, 0, from, na.Key{Len: size, Access: na.WriteOnly}, 0, size)
+		}()
+		<-reserved // of the PUT
+		<-reserved // of its data
+		sent := false
+		require.NoError(t, h.nctx.SendExpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { sent = r.Err == nil }), from, 1, nil))
+		require.NoError(t, <-copied)
+		h.nctx.Trigger(0)
+		require.True(t, sent, "it has left")
+		<-reserved
+	}
+}
