@@ -40,6 +40,7 @@ type carrier struct {
 	redials  []*peer // dials that found the door full
 	resume   []*peer // that have more to send than one turn
 	closing  []*peer
+	released bool
 	id       na.PollID // of the door
 	watching bool
 	doorShut time.Duration // until when nobody is let in; 0: it is open
@@ -226,9 +227,12 @@ func (c *carrier) Lingering(time.Duration) bool { return false }
 func (c *carrier) Release() {
 	c.e.Lock()
 	defer c.e.Unlock()
+	c.released = true
 	for p := range c.peers {
 		p.cut(frame.Bye{})
-		p.close()
+		if p.unwatch(); !p.writing { // else the writer closes it when it comes out
+			p.close()
+		}
 	}
 	c.closing, c.redials, c.failed = nil, nil, nil
 }

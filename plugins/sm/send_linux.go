@@ -53,6 +53,10 @@ func (p *peer) flush() {
 		waited = true
 	}
 	p.writing = false
+	if p.c.released {
+		p.close()
+		return
+	}
 	if p.err != nil {
 		p.failLocked(p.err)
 	}

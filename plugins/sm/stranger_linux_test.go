@@ -5,8 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -515,4 +517,73 @@ func TestSendBelowCopy(t *testing.T) {
 		require.True(t, sent, "it has left")
 		<-reserved
 	}
+}
+
+// shares counts the segments and areas that this process writes.
+func shares(t *testing.T) (n int) {
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(maps)) {
+		if strings.Contains(line, " rw-s ") && strings.Contains(line, "memfd:quicksilver") {
+			n++
+		}
+	}
+	return n
+}
+
+// A goroutine may be about to write to a peer when the context is closed. The memory is there until it has, and then is given back.
+func TestCloseBelowWriter(t *testing.T) {
+	segs := make([][]byte, 16<<10) // slow to copy
+	for i := range segs {
+		segs[i] = make([]byte, 1)
+	}
+	size := int64(len(segs))
+	var taken atomic.Int64
+	ring.Step = func(p ring.Point) {
+		if p == ring.Reserve {
+			taken.Add(1)
+		}
+	}
+	defer func() { ring.Step = nil }()
+	below := 0
+	for attempt := 0; below < 3 && attempt < 100; attempt++ { // most succeed where there are two processors
+		h := newHost(t, Options{Unassisted: true})
+		m, err := h.cls.Register(na.ReadOnly, segs...)
+		require.NoError(t, err)
+		s := h.stranger()
+		from := s.join()
+		there := shares(t)
+		for op := range uint64(maxPieces) {
+			s.send(frame.Header{Kind: frame.Get, Op: op, Tail: frame.Tail{Token: m.Key().Token, Length: size}}, nil)
+		}
+		begun := taken.Load()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			h.nctx.Batch(func() {
+				for range maxPieces {
+					require.NoError(t, h.nctx.Put(h.nctx.NewOp(func(*na.Op, na.Result) {}), m, 0, from, na.Key{Len: size, Access: na.WriteOnly}, 0, size))
+				}
+			})
+		}()
+		for taken.Load() == begun {
+			runtime.Gosched()
+		}
+		puts := taken.Load()
+		for taken.Load() == puts {
+			_ = h.nctx.Progress(0) // takes in the gets while the puts are copied
+		}
+		h.nctx.Close()
+		h.until("it is closed", h.nctx.Closed)
+		left := shares(t)
+		select {
+		case <-done:
+		default:
+			below++
+			require.GreaterOrEqual(t, left, there, "it writes into memory that is not there")
+		}
+		<-done
+		require.Equal(t, there-1, shares(t), "the stranger has its own")
+	}
+	t.Logf("%d times a context was closed below a writer", below)
 }
