@@ -105,7 +105,7 @@ func TestResumeAfterKilledTarget(t *testing.T) {
 		b.server.kill()
 		b.goOn()
 		b.origin.wait(1)
-		require.Regexp(t, `(?m)^qs cp: copy .*; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
+		require.Regexp(t, `(?s)^qs cp: copy .*; what has arrived is kept: the same command resumes\n$`, b.origin.errors.String())
 		b.restart()
 		b.requireResumed()
 	})

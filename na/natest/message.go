@@ -175,10 +175,8 @@ func dropLate(b *bed) {
 	fence.ok()
 	require.EqualValues(b, 10, a.Stats().LateDropped, "messages counted as dropped")
 	late := a.recvExpected(t.Self(), 100, 32)
-	b.quiet(a, t)
-	require.False(b, late.ended(), "a receive that was posted after its message got it all the same")
 	t.sendExpected(toA, 100, []byte("again")).ok()
-	require.Equal(b, "again", string(late.buf[:late.ok().N]))
+	require.Equal(b, "again", string(late.buf[:late.ok().N]), "what a receive got that was posted after a message was dropped")
 	require.EqualValues(b, 10, a.Stats().LateDropped, "messages counted as dropped at the end")
 }
 

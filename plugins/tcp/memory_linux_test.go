@@ -58,11 +58,16 @@ func TestHalfAHeader(t *testing.T) {
 				_, err := unix.Write(fd, more)
 				require.NoError(t, err)
 			}
-			quiet(n)
-			heap() // what a sync.Pool keeps goes with the second collection
-			used, reserve := (heap()-before)/int64(*halves), (n.ctx().Stats().Reserved-reserved)/int64(*halves)
-			if raceflag.Enabled { // which takes memory of its own
-				used /= 4
+			var used, reserve int64
+			for try := range 20 { // what goroutines that are not done with a handshake hold is not kept, nor is what a pool holds
+				quiet(n)
+				used, reserve = (heap()-before)/int64(*halves), (n.ctx().Stats().Reserved-reserved)/int64(*halves)
+				if raceflag.Enabled { // which takes memory of its own
+					used /= 4
+				}
+				if try > 0 && used-reserve <= each {
+					break
+				}
 			}
 			t.Logf("%s: %d bytes each, %d reserved", name, used, reserve)
 			require.LessOrEqual(t, used-reserve, int64(each), name)
