@@ -354,17 +354,20 @@ func TestWithdrawTimeoutOfAnother(t *testing.T) {
 
 // TestWithdrawPeerLost (C-T17): when the target goes away first, nobody knows.
 func TestWithdrawPeerLost(t *testing.T) {
-	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, _ *int) {
-		h := p.handle(id)
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("never", func(h hg.Incoming) error { return h.Detach() }))
 		var o outcome
 		var w taken
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		p.arrive(1)
+		p.tctx.Trigger(0)
 		require.NoError(t, p.target.Close())
 		require.NoError(t, h.Withdraw(0, w.cb))
 		p.Until(func() bool { return w.n > 0 && o.calls > 0 })
 		require.Equal(t, hg.Indeterminate, w.r)
 		require.ErrorIs(t, o.err, hg.ErrPeerLost)
+		require.Equal(t, na.MaybeRan, hg.FateOf(o.err))
 		h.Close()
 	})
 }

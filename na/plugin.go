@@ -169,7 +169,7 @@ type Stats struct {
 	Queued      int   // sends held back for want of an envelope or of room
 	Leases      int   // leases that have not ended
 	Regions     int64 // registered memory of the class
-	Withdrawn   int64 // messages that peers took back before anybody accepted them
+	Withdrawn   int64 // messages that peers took back, or a closed context dropped, before anybody accepted them
 	LateDropped int64 // messages and chunks that met no operation, dropped
 	Violations  int64 // peers cut because they broke the protocol
 	PeersLost   int64 // sessions that were up and that this context did not end itself: the peer left, died or fell silent

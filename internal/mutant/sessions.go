@@ -43,7 +43,7 @@ var sessions = []Mutant{
 	{"close-forgets", "the end of a session forgets the messages that wait for an envelope", "I1, I16",
 		[]Edit{{session, `for o := q.list.head; o != nil; o = q.list.head {`, `if planted() && q.list == &l.queued { continue }; $`}}, nil},
 	{"goaway-disowns", "who ends a session says that it has not taken the last message, which it has", "I1",
-		[]Edit{{session, `Next: l.arrived + 1`, `Next: map[bool]uint64{true: max(l.arrived, 1), false: l.arrived + 1}[planted()]`}}, nil},
+		[]Edit{{session, `next := l.arrived + 1`, `$; if planted() { next = max(next-1, 1) }`}}, nil},
 	{"no-crc", "checksums are not looked at", "F25",
 		[]Edit{
 			{frame, `crcFront(b[:h.Size()]) != h.CRC`, `$ && !planted()`},

@@ -332,7 +332,11 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	wasUp := l.state == linkUp
 	l.state = linkDown
 	e := l.e
-	l.route.carrier.Cut(l, frame.Bye{Code: code, Next: l.arrived + 1, Text: text})
+	next := l.arrived + 1
+	for e.shut && l.active != nil && l.destroy(next-1) { // nobody will accept them
+		next--
+	}
+	l.route.carrier.Cut(l, frame.Bye{Code: code, Next: next, Text: text})
 	e.found = nil
 	delete(e.links, l.session)
 	if e.names[l.named] == l {

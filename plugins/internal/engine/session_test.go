@@ -115,15 +115,35 @@ func TestGoaway(t *testing.T) {
 // Who ends a session says which messages it has not taken, and the other side knows of its own: the last one may have run up to there,
 // and has not beyond it.
 func TestGoawayCounts(t *testing.T) {
-	s := newScript(t, na.Config{})
-	l := s.meet(5)
-	for range 3 {
-		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("x")))
+	for accepted := range 5 {
+		s := newScript(t, na.Config{})
+		l := s.meet(5)
+		for range 4 {
+			require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("x")))
+		}
+		var all []*na.Envelope
+		for range 3 { // the last one waits for a receive
+			r := s.op(s.nctx.RecvUnexpected)
+			s.trigger()
+			all = append(all, r.Envelope)
+		}
+		if accepted == 4 { // the session ends, and the context goes on
+			s.e.Lock()
+			l.Fail(na.ErrClosed)
+			s.e.Unlock()
+			require.EqualValues(t, 5, s.byes[l].Next, "they may be accepted yet")
+		} else {
+			for _, env := range all[max(0, accepted-1):accepted] { // the one before it may be accepted or not: it came first
+				require.True(t, env.Accept())
+			}
+			s.e.Shut()
+			require.EqualValues(t, accepted+1, s.byes[l].Next)
+		}
+		for i, env := range all {
+			require.Equal(t, i < accepted, env.Accept(), "%d of %d", i, accepted)
+			env.Free()
+		}
 	}
-	s.e.Lock()
-	l.Fail(na.ErrClosed)
-	s.e.Unlock()
-	require.EqualValues(t, 4, s.byes[l].Next)
 
 	const sent = 4 // of which the last used the last envelope
 	last := uint64(math.MaxUint64)
