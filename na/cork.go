@@ -2,8 +2,8 @@ package na
 
 // Batch runs fn, which starts or cancels operations and does not wait, and lets what they send leave together.
 func (c *Context) Batch(fn func()) {
-	c.ep.Cork()
-	defer c.ep.Uncork()
+	c.cork()
+	defer c.Uncork()
 	fn()
 }
 
@@ -14,9 +14,13 @@ func (c *Context) Cork() bool {
 	if c.assist == nil && c.driver == nil {
 		return false
 	}
+	c.cork()
+	return true
+}
+
+func (c *Context) cork() {
 	c.corks.Add(1) // first: Flush must see what is held back
 	c.ep.Cork()
-	return true
 }
 
 // Batches reports whether those who drive c may wait for other goroutines, so that what these send leaves together: not in a

@@ -46,3 +46,19 @@ func TestCorkHolds(t *testing.T) {
 		r.readKind(frame.Unexpected)
 	}
 }
+
+// TestFlushInBatch: a batch is a cork like any other, and Flush sends what it holds back.
+func TestFlushInBatch(t *testing.T) {
+	n, r, to := joined(t, tcp.Options{Unassisted: true}, na.Config{})
+	n.ctx().Batch(func() {
+		o, end := op(n.ctx())
+		require.NoError(t, n.ctx().SendUnexpected(o, to, 1, nil))
+		n.ctx().Trigger(0)
+		require.Zero(t, end.n, "it is held")
+		n.ctx().Flush()
+		n.ctx().Trigger(0)
+		require.Equal(t, 1, end.n)
+		require.NoError(t, end.Err)
+	})
+	r.readKind(frame.Unexpected)
+}
