@@ -38,7 +38,7 @@ func runSoak(args []string, out io.Writer) error {
 	var n network
 	cfg := soak.Config{Log: io.Discard}
 	n.peerFlags(fs)
-	fs.DurationVar(&cfg.Time, "time", time.Minute, "`time` of the load")
+	fs.DurationVar(&cfg.Time, "time", time.Minute, "`time` of the load, which goes on until each kind of fault has come")
 	fs.DurationVar(&cfg.Every, "every", 2*time.Second, "mean `time` between faults")
 	fs.IntVar(&cfg.Slots, "inflight", 32, "`calls` in flight to each target")
 	fs.Int64Var(&cfg.MaxBulk, "bulk", 1<<20, "`bytes` of the largest transfer")

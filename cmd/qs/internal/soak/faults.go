@@ -85,8 +85,11 @@ func (t *target) stop() {
 }
 
 // chaos does one thing after the other to targets, but the first, until ctx ends, and puts each right again. All kinds come once
-// before one comes again. A reset of no connection does not count, nor does a stall that held nothing.
-func (s *soak) chaos(ctx context.Context) {
+// before one comes again, and once is closed when they have, or cannot. A reset of no connection does not count, nor does a stall that held
+// nothing: they come again.
+func (s *soak) chaos(ctx context.Context, once chan<- struct{}) {
+	all := sync.OnceFunc(func() { close(once) })
+	defer all()
 	rng := rand.New(rand.NewPCG(s.Seed, 3))
 	var kinds []string
 	for len(s.Faults) > 0 && s.broken == nil && pause(ctx, time.Duration(rng.ExpFloat64()*float64(s.Every))) {
@@ -126,8 +129,13 @@ func (s *soak) chaos(ctx context.Context) {
 			pause(ctx, last)
 			struck = t.relay.hold(0)
 		}
-		if struck > 0 {
-			s.faults[kind]++
+		if struck == 0 {
+			kinds = append(kinds, kind)
+			continue
+		}
+		s.faults[kind]++
+		if len(kinds) == 0 {
+			all()
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 type Config struct {
 	Transport   string // scheme of the targets
 	Targets     int
-	Time        time.Duration // of the load
+	Time        time.Duration // of the load, which goes on until each fault has come
 	Every       time.Duration // mean time between faults
 	Slots       int           // calls in flight to each target
 	MaxBulk     int64         // bytes of the largest transfer
@@ -144,16 +144,27 @@ func Run(cfg Config) (r *Report, err error) {
 		return nil, err
 	}
 	defer s.load.close()
+	most := s.PeerTimeout + 30*time.Second // for what comes soon, but on a busy machine
+	s.load.on = true
+	s.load.until(time.Now().Add(most), func() bool { return s.load.hctx.Stats().NA.Peers == s.Targets }) // there is something to break
 	begun := time.Now()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	chaos, cancels := make(chan struct{}), make(chan struct{})
-	go func() { defer close(chaos); s.chaos(ctx) }()
+	once, chaos, cancels := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() { defer close(chaos); s.chaos(ctx, once) }()
 	go func() { defer close(cancels); s.load.cancelAtRandom(ctx) }()
 	r = &Report{Commit: commit(), Seed: s.Seed, Faults: s.faults}
 	s.load.drive(begun.Add(s.Time/10), true)
 	r.sample(s, func(g *growth) *int64 { return &g.First })
 	s.load.drive(begun.Add(s.Time), true)
+	s.load.until(time.Now().Add(most), func() bool {
+		select {
+		case <-once:
+			return true
+		default:
+			return false
+		}
+	})
 	stop()
 	<-chaos // it has put everything right
 	<-cancels
@@ -161,8 +172,8 @@ func Run(cfg Config) (r *Report, err error) {
 		return nil, s.broken
 	}
 	fmt.Fprintf(s.Log, "soak: the load ends: %v\n", s.load.ledger.outcomes)
-	s.load.drive(time.Now().Add(s.PeerTimeout+30*time.Second), false)
-	r.Silent = s.load.knock(s.PeerTimeout + 30*time.Second)
+	s.load.drive(time.Now().Add(most), false)
+	r.Silent = s.load.knock(most)
 	r.sample(s, func(g *growth) *int64 { return &g.Last })
 	r.Seconds = time.Since(begun).Seconds()
 	s.load.report(r)
