@@ -45,7 +45,10 @@ func (t *trains) couple(out []departure) int {
 		}
 		total += len(d.b)
 	}
-	if n > 1 && t.sent.Add(int64(total)) >= trainsJudged {
+	if n == 1 {
+		return 1
+	}
+	if sent := t.sent.Add(int64(total)); sent >= trainsJudged && sent-int64(total) < trainsJudged { // one judges, of those who come at once
 		if lost := t.again.Swap(0); 2*lost >= t.sent.Swap(0) {
 			t.rest.Store(trainsRest)
 		}

@@ -4,10 +4,13 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 )
 
 // socketPair returns sockets on loopback: one that sends, and two that receive.
@@ -129,4 +132,26 @@ func TestTrainsLost(t *testing.T) {
 		}
 		require.Greater(t, tr.couple(list), 1, "they are tried again")
 	}
+}
+
+// Contexts of a class share the judgement of trains. Nothing is sent again here, so they go on, whoever comes to judge.
+func TestTrainsJudgedAtOnce(t *testing.T) {
+	var s trains
+	var all sync.WaitGroup
+	times := long.Or(1_000_000, 100_000_000)
+	for range 4 {
+		all.Go(func() {
+			out := make([]departure, 2)
+			for i := range out {
+				out[i].b = make([]byte, 30<<10)
+			}
+			for i := range times {
+				if s.couple(out) == 1 {
+					t.Errorf("no train %d", i)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
