@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -19,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/filetest"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 )
@@ -177,20 +176,7 @@ func (s *server) kill() {
 	_ = s.cmd.Wait()
 }
 
-// noise returns n bytes that depend on n.
-func noise(n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
-	return b
-}
-
-func writeFile(t *testing.T, name string, data []byte) {
-	t.Helper()
-	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
-	require.NoError(t, os.WriteFile(name, data, 0o640))
-	then := time.Unix(1_700_000_000, 123_456_789)
-	require.NoError(t, os.Chtimes(name, then, then))
-}
+var noise, writeFile, requireNames = filetest.Noise, filetest.Write, filetest.RequireNames
 
 // requireFile wants the same bytes, mode and time in two files.
 func requireFile(t *testing.T, want, got string) {
@@ -206,18 +192,6 @@ func requireFile(t *testing.T, want, got string) {
 	require.NoError(t, err)
 	require.Equal(t, wi.Mode(), gi.Mode())
 	require.Equal(t, wi.ModTime(), gi.ModTime())
-}
-
-// requireNames wants these files in a folder, and no parts or journals.
-func requireNames(t *testing.T, folder string, want ...string) {
-	t.Helper()
-	entries, err := os.ReadDir(folder)
-	require.NoError(t, err)
-	var got []string
-	for _, e := range entries {
-		got = append(got, e.Name())
-	}
-	require.Equal(t, want, got)
 }
 
 func exists(name string) func() bool {

@@ -2,15 +2,13 @@ package files
 
 import (
 	"context"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/filetest"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -23,30 +21,7 @@ const (
 	patience = 30 * time.Second
 )
 
-// noise returns n bytes that depend on n.
-func noise(n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
-	return b
-}
-
-func writeFile(t *testing.T, name string, data []byte) {
-	t.Helper()
-	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
-	require.NoError(t, os.WriteFile(name, data, 0o640))
-}
-
-// requireNames wants these files in a folder, and no parts or journals.
-func requireNames(t *testing.T, folder string, want ...string) {
-	t.Helper()
-	entries, err := os.ReadDir(folder)
-	require.NoError(t, err)
-	var got []string
-	for _, e := range entries {
-		got = append(got, e.Name())
-	}
-	require.Equal(t, want, got)
-}
+var noise, writeFile, requireNames = filetest.Noise, filetest.Write, filetest.RequireNames
 
 // target opens a node that serves what register registers until the test ends, and returns its address.
 func target(t *testing.T, register func(n *quicksilver.Node)) string {

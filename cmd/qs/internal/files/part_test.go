@@ -24,27 +24,50 @@ func newDisk(t *testing.T) (*disk, string) {
 
 func crcOf(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
-// TestPartDamagedOnTheWay: a piece whose bytes are not those that the source has sums of does not count.
-func TestPartDamagedOnTheWay(t *testing.T) {
-	d, dir := newDisk(t)
-	data := noise(300)
-	p, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, false)
+// begun returns the part of a file with data, of which the first 100 bytes are verified.
+func begun(t *testing.T, d *disk, data []byte, sha bool) *part {
+	t.Helper()
+	p, err := d.openPart("f", stamp{Size: int64(len(data)), Mode: 0o600}, sha, false)
 	require.NoError(t, err)
 	require.NoError(t, p.write(0, data[:100]))
 	require.NoError(t, p.verify(crcOf(data[:100])))
-	bad := noise(101)[1:]
-	require.NoError(t, p.write(100, bad))
-	err = p.verify(crcOf(data[:200]))
-	require.ErrorIs(t, err, na.ErrChecksum)
-	require.ErrorContains(t, err, "f was damaged on the way: CRC-32C of the first 200 bytes is")
-	p.close()
+	return p
+}
 
-	p, err = d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, false)
+// goneOn returns what begun has begun, after it was closed.
+func goneOn(t *testing.T, d *disk, data []byte) *part {
+	t.Helper()
+	p, err := d.openPart("f", stamp{Size: int64(len(data)), Mode: 0o600}, false, false)
 	require.NoError(t, err)
 	left, err := p.check()
 	require.NoError(t, err)
 	require.Zero(t, left)
-	require.EqualValues(t, 100, p.sums.at, "the good piece is kept")
+	require.EqualValues(t, 100, p.sums.at, "what was verified before is kept")
+	return p
+}
+
+// requireData wants a file with data, alone in its folder.
+func requireData(t *testing.T, dir string, data []byte) {
+	t.Helper()
+	requireNames(t, dir, "f")
+	got, err := os.ReadFile(filepath.Join(dir, "f"))
+	require.NoError(t, err)
+	require.Equal(t, data, got)
+}
+
+// TestPartDamagedOnTheWay: a piece whose bytes are not those that the source has sums of does not count.
+func TestPartDamagedOnTheWay(t *testing.T) {
+	d, dir := newDisk(t)
+	data := noise(300)
+	p := begun(t, d, data, false)
+	bad := noise(101)[1:]
+	require.NoError(t, p.write(100, bad))
+	err := p.verify(crcOf(data[:200]))
+	require.ErrorIs(t, err, na.ErrChecksum)
+	require.ErrorContains(t, err, "f was damaged on the way: CRC-32C of the first 200 bytes is")
+	p.close()
+
+	p = goneOn(t, d, data)
 	require.ErrorIs(t, p.write(0, data[:100]), na.ErrProtocol, "a piece that is not the next one")
 	require.ErrorIs(t, p.write(100, noise(201)), na.ErrProtocol, "more than the file has")
 	require.ErrorIs(t, p.commit(0, nil, false), na.ErrProtocol, "not complete")
@@ -52,10 +75,7 @@ func TestPartDamagedOnTheWay(t *testing.T) {
 	require.NoError(t, p.verify(crcOf(data)))
 	require.NoError(t, p.commit(crcOf(data), nil, true))
 	p.close()
-	requireNames(t, dir, "f")
-	got, err := os.ReadFile(filepath.Join(dir, "f"))
-	require.NoError(t, err)
-	require.Equal(t, data, got)
+	requireData(t, dir, data)
 }
 
 // TestPartWrongChecksum: a file whose checksums differ at the end does not get its name, and is not gone on with.
@@ -67,13 +87,10 @@ func TestPartWrongChecksum(t *testing.T) {
 		sha []byte
 	}{{crcOf(data), bad[:]}, {crcOf(data) + 1, good[:]}, {crcOf(data), nil}} {
 		d, dir := newDisk(t)
-		p, err := d.openPart("f", stamp{Size: 300}, true, false)
-		require.NoError(t, err)
-		require.NoError(t, p.write(0, data[:100]))
-		require.NoError(t, p.verify(crcOf(data[:100])))
+		p := begun(t, d, data, true)
 		require.NoError(t, p.write(100, data[100:]))
 		require.NoError(t, p.verify(crcOf(data)))
-		err = p.commit(c.crc, c.sha, false)
+		err := p.commit(c.crc, c.sha, false)
 		require.ErrorIs(t, err, na.ErrChecksum)
 		require.ErrorContains(t, err, "its checksums are")
 		p.close()
@@ -118,10 +135,7 @@ func TestJournal(t *testing.T) {
 		require.NoError(t, p.write(want, data[want:]))
 		require.NoError(t, p.verify(crcOf(data)))
 		require.NoError(t, p.commit(crcOf(data), nil, false))
-		requireNames(t, dir, "f")
-		got, err := os.ReadFile(filepath.Join(dir, "f"))
-		require.NoError(t, err)
-		require.Equal(t, data, got)
+		requireData(t, dir, data)
 	}
 }
 
@@ -129,11 +143,9 @@ func TestJournal(t *testing.T) {
 func TestPartFailedWrite(t *testing.T) {
 	d, dir := newDisk(t)
 	data := noise(300)
-	p, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, false)
-	require.NoError(t, err)
-	require.NoError(t, p.write(0, data[:100]))
-	require.NoError(t, p.verify(crcOf(data[:100])))
+	p := begun(t, d, data, false)
 	good := p.f
+	var err error
 	p.f, err = os.Open(filepath.Join(dir, "f.qs-part")) // for reading
 	require.NoError(t, err)
 	want := p.write(100, data[100:200])
@@ -145,12 +157,7 @@ func TestPartFailedWrite(t *testing.T) {
 	require.Equal(t, want, p.verify(crcOf(data)))
 	require.Equal(t, want, p.commit(crcOf(data), nil, false))
 	p.close()
-	p, err = d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, false)
-	require.NoError(t, err)
-	_, err = p.check()
-	require.NoError(t, err)
-	require.EqualValues(t, 100, p.sums.at, "what was verified before is kept")
-	p.close()
+	goneOn(t, d, data).close()
 }
 
 // TestJournalIsNeverEmpty: the record of the run before is there until the first of this run replaces it.

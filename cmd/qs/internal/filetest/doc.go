@@ -1,0 +1,2 @@
+// Package filetest has what tests of copies make and look at.
+package filetest
