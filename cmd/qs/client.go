@@ -21,7 +21,7 @@ func dial(n *network, addr string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := n.config()
+	cfg, err := n.config(addr)
 	if err != nil {
 		return nil, err
 	}

@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"runtime/pprof"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -54,11 +56,15 @@ func (n *network) args() []string {
 // maxReserved bounds what is set aside for messages of peers: a MiB each, so there is room for some 250.
 const maxReserved = 256 << 20
 
-// config is that of every class of this program: bodies are bytes unless a method says otherwise, and many requests may be outstanding.
-func (n *network) config() (hg.Config, error) {
+// config is that of every class of this program, at addr or with a target there: bodies are bytes unless a method says otherwise, and
+// many requests may be outstanding.
+func (n *network) config(addr string) (hg.Config, error) {
 	plugins, err := n.secrets.plugins()
 	if err != nil {
 		return hg.Config{}, err
+	}
+	if scheme, _, _ := strings.Cut(addr, "://"); plugins != nil && scheme != "tcp" {
+		return hg.Config{}, usageError{fmt.Sprintf("-cert, -key and -ca are for tcp://, not %q: nothing would be encrypted", addr)}
 	}
 	spin := n.spin
 	if spin == 0 {

@@ -81,7 +81,7 @@ func runPerf(args []string, out io.Writer) error {
 		defer c.Stop()
 		addr = c.Addr
 	}
-	cfg, err := n.config()
+	cfg, err := n.config(addr)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func figure(v float64) string {
 }
 
 func idle(n *network, peers, processes int, d time.Duration, asJSON bool, out io.Writer) error {
-	cfg, err := n.config()
+	cfg, err := n.config(anywhere(n.transport))
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func runSwarm(args []string, out io.Writer) error {
 	if err != nil {
 		return usageError{err.Error()}
 	}
-	cfg, err := n.config()
+	cfg, err := n.config(fs.Arg(0))
 	if err != nil {
 		return err
 	}

@@ -90,7 +90,7 @@ func (p *pinger) open(addr string) error {
 	if p.peer, err = na.ParseAddr(addr); err != nil {
 		return err
 	}
-	cfg, err := p.n.config()
+	cfg, err := p.n.config(addr)
 	if err != nil {
 		return err
 	}

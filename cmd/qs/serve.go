@@ -42,7 +42,7 @@ func runServe(args []string, out io.Writer) error {
 	if fs.NArg() == 1 {
 		addr = fs.Arg(0)
 	}
-	cfg, err := n.config()
+	cfg, err := n.config(addr)
 	if err != nil {
 		return err
 	}

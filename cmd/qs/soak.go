@@ -64,7 +64,7 @@ func runSoak(args []string, out io.Writer) error {
 		cfg.Log = os.Stderr
 	}
 	var err error
-	if cfg.HG, err = soakConfig(&n); err != nil {
+	if cfg.HG, err = soakConfig(&n, anywhere(cfg.Transport)); err != nil {
 		return err
 	}
 	cfg.PeerTimeout, cfg.Listen = n.timeout, anywhere(cfg.Transport)
@@ -79,8 +79,8 @@ func runSoak(args []string, out io.Writer) error {
 	return err
 }
 
-func soakConfig(n *network) (hg.Config, error) {
-	cfg, err := n.config()
+func soakConfig(n *network, addr string) (hg.Config, error) {
+	cfg, err := n.config(addr)
 	cfg.NA.Envelopes = 0 // the default: the load exceeds it
 	return cfg, err
 }
@@ -94,7 +94,7 @@ func runSoakTarget(args []string, out io.Writer) error {
 	if err := parse(fs, args, 1, 1); err != nil {
 		return err
 	}
-	cfg, err := soakConfig(&n)
+	cfg, err := soakConfig(&n, fs.Arg(0))
 	if err != nil {
 		return err
 	}

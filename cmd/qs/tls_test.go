@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,13 +56,17 @@ func TestTLSMistakes(t *testing.T) {
 	}{
 		{2, `^qs ping: -cert needs -key`, []string{"-cert", cert}},
 		{2, `^qs ping: -key needs -cert`, []string{"-key", key, "-ca", cert}},
+		{2, `^qs ping: -cert, -key and -ca are for tcp://, not "udp://127.0.0.1:1": nothing would be encrypted`, []string{"-cert", cert, "-key", key, "udp://127.0.0.1:1"}},
 		{1, `^qs ping: -cert cannot be read: open no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
 		{1, `^qs ping: -key cannot be read: open no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
 		{1, `^qs ping: -ca cannot be read: open no-such-file: `, []string{"-ca", "no-such-file"}},
 		{1, `^qs ping: -ca ` + key + ` holds no certificate in PEM`, []string{"-ca", key}},
 		{1, `^qs ping: -cert ` + cert + ` and -key ` + other + ` are no certificate with its key: `, []string{"-cert", cert, "-key", other}},
 	} {
-		q := run(t, c.code, append(append([]string{"ping"}, c.args...), "tcp://127.0.0.1:1")...)
+		if !strings.Contains(c.args[len(c.args)-1], "://") {
+			c.args = append(c.args, "tcp://127.0.0.1:1")
+		}
+		q := run(t, c.code, append([]string{"ping"}, c.args...)...)
 		require.Regexp(t, c.want, q.errors.String())
 	}
 }
