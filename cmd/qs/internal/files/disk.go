@@ -127,5 +127,11 @@ func (d *disk) mkdir(_ context.Context, p string, mode uint32) error {
 	if err := d.root.MkdirAll(path.Dir(p), 0o777); err != nil {
 		return err
 	}
-	return d.root.Mkdir(p, fs.FileMode(mode)&fs.ModePerm|0o700) // the owner must be able to put files in
+	err = d.root.Mkdir(p, fs.FileMode(mode)&fs.ModePerm|0o700) // the owner must be able to put files in
+	if errors.Is(err, fs.ErrExist) {
+		if info, failed := d.root.Stat(p); failed == nil && info.IsDir() {
+			return nil // another has made it at this moment
+		}
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,4 +61,21 @@ func TestDiskListsInPages(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, got)
+}
+
+// TestMkdirAtOnce: who makes a directory that another makes at this moment has it, too.
+func TestMkdirAtOnce(t *testing.T) {
+	d, _ := newDisk(t)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for i := range 500 {
+				if err := d.mkdir(t.Context(), fmt.Sprintf("a/%d", i), 0o777); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
