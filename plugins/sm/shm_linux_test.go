@@ -26,7 +26,6 @@ func init() {
 
 // The package works where /dev/shm is tiny, and where there is none: its tests pass there.
 func TestDevShm(t *testing.T) {
-	t.Parallel()
 	which := []string{"-test.run=^Test(DeathAtEachPoint|ManyAttach|Footprint|NoMemory|PingPongSendsNoCredit)$"}
 	if long.On {
 		which = nil
