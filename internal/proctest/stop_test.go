@@ -42,7 +42,7 @@ func TestStoppedTarget(t *testing.T) {
 
 func stoppedTarget(t *testing.T, tr transport) {
 	p := tr.target(t, "")
-	o := tr.from(t, p, hg.Config{})
+	o := tr.from(t, p, hg.Config{NA: na.Config{PeerTimeout: 30 * time.Second}}) // a busy machine takes its time, too
 	h := o.handle("echo")
 	defer h.Close()
 	require.NoError(t, o.call(h, "before"))
