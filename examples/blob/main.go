@@ -105,7 +105,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: 10 * time.Second})}, Grace: 30 * time.Second,
+	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: 3 * time.Second})}, Grace: 30 * time.Second,
 		Reflect: true} // for qs rpcs
 	if args[0] == "serve" {
 		node := must(qs.Open(args[1], cfg))

@@ -42,7 +42,7 @@ func TestNameOfTheDead(t *testing.T) {
 	defer p.close()
 	stop := make(chan struct{})
 	var all sync.WaitGroup
-	for range 4 {
+	for range 2 {
 		all.Go(func() {
 			for {
 				select {
@@ -54,7 +54,7 @@ func TestNameOfTheDead(t *testing.T) {
 			}
 		})
 	}
-	for range 20 {
+	for range 10 {
 		for _, name := range []string{"dead", "dead" + lockSuffix} {
 			require.NoError(t, os.WriteFile(filepath.Join(o.Dir, name), nil, 0o600))
 		}
