@@ -21,7 +21,6 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 			transports.TCP(t, func(t *testing.T, n *transports.Net) {
 				var workers sync.WaitGroup
 				var held atomic.Int32
-				together := how == "Wait" // Trigger leaves both answers to the next Progress, unless their handlers were slow
 				p := &pair{Net: n, t: t}
 				p.target, p.tctx = n.Target(hg.Config{Dispatch: func(r hg.Incoming) { workers.Go(func() { _ = r.Run() }) }})
 				p.origin, p.octx = n.Origin(hg.Config{})
@@ -32,7 +31,8 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 					}
 					return err
 				})
-				for round := 0; round < 50 || (held.Load() == 0 || !together) && round < 10_000; round++ {
+				prompt, round := 0, 0
+				for ; round < 50 || held.Load() == 0 && round < 10_000; round++ {
 					var o outcome
 					a, b := p.handle(id), p.handle(id)
 					require.NoError(t, a.ForwardRaw(nil, o.cb))
@@ -44,7 +44,9 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 					if how == "Trigger" {
 						p.tctx.Trigger(0)
 						workers.Wait()
-						together = together || p.tctx.NA().Queued() == 2
+						if p.tctx.NA().Queued() == 2 {
+							prompt++
+						}
 					} else {
 						require.NoError(t, p.tctx.WaitFor(t.Context(), time.Minute, func() bool { return p.tctx.Stats().Handles == 0 }))
 						workers.Wait()
@@ -55,7 +57,9 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 					b.Close()
 				}
 				require.Positive(t, held.Load(), "answers that were held back")
-				require.True(t, together, "one has always left before the other")
+				if how == "Trigger" { // a handler that is slow on a busy machine answers later, and the assist may send that
+					require.Greater(t, 2*prompt, round, "answers have left")
+				}
 				p.clean(0)
 			})
 		})
