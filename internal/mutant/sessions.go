@@ -42,7 +42,7 @@ var sessions = []Mutant{
 		[]Edit{{credit, "l.freeKept()\n\tl.feedQueued()", `if planted() { l.freeKept(); return }; $`}}, nil},
 	{"close-forgets", "the end of a session forgets the messages that wait for an envelope", "I1, I16",
 		[]Edit{{session, `for o := q.list.head; o != nil; o = q.list.head {`, `if planted() && q.list == &l.queued { continue }; $`}}, nil},
-	{"goaway-disowns", "who ends a session says that it has not taken the last message, which it has", "I1",
+	{"goaway-disowns", "GOAWAY names the last message as not taken, although it was", "I1",
 		[]Edit{{session, `next := l.arrived + 1`, `$; if planted() { next = max(next-1, 1) }`}}, nil},
 	{"no-crc", "checksums are not looked at", "F25",
 		[]Edit{

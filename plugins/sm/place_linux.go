@@ -148,17 +148,17 @@ func (p *place) close() {
 	unlock(p.path+lockSuffix, p.lock)
 }
 
-// Who listens holds the first byte of its lock file for life; who wants to know whether the owner of one lives holds two bytes for a
-// moment. So the length of the lock that is in the way tells whose it is.
+// A listener locks the first byte of its lock file for as long as it lives. A process that only checks whether the owner is alive
+// locks two bytes, for a moment. So the length of a conflicting lock tells which of them holds it.
 const (
 	lives = 1
 	looks = 2
 )
 
-// looksAtMost is how long one who only looks is waited for: more than a moment when it has been stopped.
+// looksAtMost is how long lock waits for a process that only checks. One that is stopped may hold its lock for longer.
 const looksAtMost = 2 * time.Second
 
-// lock makes a lock file if need be, and locks it for one who lives. The error is EAGAIN if another does.
+// lock creates the lock file if need be, and locks it for a listener. The error is EAGAIN if another one holds it.
 func lock(path string) (fd int, err error) {
 	for end := time.Now().Add(looksAtMost); ; time.Sleep(100 * time.Microsecond) {
 		var holder int64
@@ -168,8 +168,9 @@ func lock(path string) (fd int, err error) {
 	}
 }
 
-// tryLock locks the first n bytes of a file. The error is EAGAIN if it cannot, and holder how many bytes another has locked; 0 if it
-// has just gone. Who unlocks a file removes it; another that had opened it before would hold the lock of a file that nobody finds.
+// tryLock locks the first n bytes of a file. If another process holds a lock, the error is EAGAIN, and holder is the length of that
+// lock, or 0 if it has just been released. A lock file is removed when it is unlocked, so tryLock checks that the file it has locked
+// is still the one at path.
 func tryLock(path string, flags int, n int64) (fd int, holder int64, err error) {
 	if fd, err = unix.Open(path, flags|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600); err != nil {
 		return -1, 0, err
