@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -235,10 +236,12 @@ func TestSinks(t *testing.T) {
 		require.NotNil(t, remote, "%s: %v", how, err)
 		require.Equal(t, qs.ErrOverflow, remote.Code, "%s: %v", how, err)
 	}
-	var b bytes.Buffer
+	var b lockedBuffer // a Write may still be running
 	_, err = get.Call(ctx, to, getIn{"both", 5 << 20, qs.Into(&b)})
 	require.ErrorIs(t, err, qs.ErrHandler)
-	require.True(t, bytes.HasPrefix(noise(7, 5<<20), b.Bytes()), "an Into that failed holds a prefix")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	require.True(t, bytes.HasPrefix(noise(7, 5<<20), b.b.Bytes()), "an Into that failed holds a prefix")
 }
 
 // The error of the caller's own reader or writer fails the call, and is its cause.
@@ -254,6 +257,36 @@ func TestStreamErrors(t *testing.T) {
 	require.ErrorIs(t, err, why)
 	_, err = put.Call(ctx, to, putIn{"copy", qs.From(readerFunc(func([]byte) (int, error) { panic("oh") }))})
 	require.ErrorContains(t, err, "oh")
+}
+
+// TestStreamOnce: an interceptor that calls next again, although bytes of a From have been moved, does not have a handler take the rest
+// for the whole.
+func TestStreamOnce(t *testing.T) {
+	t.Parallel()
+	sizes := make(chan int, 2)
+	var second error
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
+			b, err := io.ReadAll(io.LimitReader(in.Body.Reader(ctx), 10_000))
+			sizes <- len(b)
+			if err == nil {
+				err = errors.New("full")
+			}
+			return nil, err
+		})
+	})
+	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+		err := next(ctx)
+		second = next(ctx)
+		return err
+	}}})
+	_, err := put.Call(within(t), peer(t, c, to.String()), putIn{"x", qs.From(bytes.NewReader(noise(1, 1<<20)))})
+	require.ErrorContains(t, err, "full")
+	require.ErrorIs(t, second, qs.ErrInvalid)
+	require.ErrorContains(t, second, "bytes of a From")
+	require.Equal(t, qs.Ran, qs.FateOf(err), "the first did")
+	require.Equal(t, 10_000, <-sizes)
+	require.Empty(t, sizes, "nobody else got the rest")
 }
 
 type (
@@ -331,4 +364,15 @@ func TestUnmappedFiles(t *testing.T) {
 		_, err = get.Call(ctx, to, getIn{"copy", n, qs.FillFile(f, n-1)})
 		require.ErrorContains(t, err, "room for 5000000 bytes")
 	})
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
 }

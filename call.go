@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
-	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -14,58 +14,130 @@ import (
 // An outgoing is a Call at its origin.
 //
 //	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent: nobody touches it any more
-//	                         ▲ again, by an interceptor that calls next again
+//	                         ▲ again, or beside, by an interceptor that calls next again
 type outgoing struct {
 	Call
+	control
 	m      *method
-	reply  any      // where the answer is decoded to
-	filled *[]int64 // of the answer; nil without Sinks
+	home   *peer           // that the call began with
+	caller context.Context // what it was given
+	reply  any             // where the answer is decoded to
+	filled *[]int64        // of the answer; nil without Sinks
+	taker  *taker          // of a stream's items; else nil
+	taking sync.Mutex      // guards what reply and filled point to, taken, and what next gives back to a Call
+	taken  bool            // there was an answer
 }
 
-func (o *outgoing) begin(m *method, to Peer, ctl *control) {
-	o.m = m
-	o.Call.Method, o.Call.Options, o.Peer, o.Attempt, o.ctl = m.name, m.o, to, 1, ctl
+func (o *outgoing) begin(m *method, to Peer) {
+	o.m, o.home = m, to.p
+	o.Call.Method, o.Call.Options, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o, to, 1, &o.control, len(m.fields) > 0 || o.taker != nil
+	o.top.fate = NotRun
 }
 
-func (o *outgoing) run(ctx context.Context) error {
+// run makes the call. When it returns nothing of it is under way.
+func (o *outgoing) run(ctx context.Context) (err error) {
 	if o.Peer.p == nil {
 		return noPeer(o.m.name)
 	}
+	n := o.Peer.p.n
+	if n.cfg.CallTimeout > 0 {
+		if _, bounded := ctx.Deadline(); !bounded {
+			var stop context.CancelFunc
+			ctx, stop = n.WithTimeout(ctx, n.cfg.CallTimeout)
+			defer stop()
+		}
+	}
+	o.caller = ctx
 	if c, ok := ctx.Value(metaKey{}).(carried); ok {
 		if c.err != nil {
 			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
 		}
 		o.Meta = c.m
 	}
-	is := o.Peer.p.n.cfg.Client
+	return o.through(ctx, n.cfg.Client, &o.top, &o.Call)
+}
+
+// through runs interceptors, and the attempts that they make, in s, which c is of.
+func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *Call) (err error) {
+	returned := false
+	defer func() {
+		if quiet := o.close(s); quiet != nil {
+			_ = o.home.n.await(context.Background(), o.home.i, quiet)
+		}
+		if !returned { // it panics, or ends the goroutine
+			return
+		}
+		if err != nil {
+			err = o.tells(ctx, s, o.m.name, err)
+		}
+	}()
 	if len(is) == 0 {
-		return o.attempt(ctx)
+		err = o.attempt(ctx, s, c)
+	} else {
+		err = is[0](ctx, c, func(ctx context.Context) error {
+			in := &nested{scope: scope{up: s, fate: NotRun}}
+			o.taking.Lock()
+			in.call = *c
+			o.taking.Unlock()
+			defer o.back(c, &in.call)
+			return o.through(ctx, is[1:], &in.scope, &in.call)
+		})
 	}
-	return chain(ctx, is, &o.Call, o.attempt)
+	returned = true
+	return err
+}
+
+// back gives an interceptor what is known after next.
+func (o *outgoing) back(to, from *Call) {
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	to.Attempt, to.Answer, to.Moved = max(to.Attempt, from.Attempt), from.Answer, from.Moved
 }
 
 // attempt makes the call once.
-func (o *outgoing) attempt(ctx context.Context) (err error) {
-	if o.Peer.p == nil {
+func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
+	if c.Peer.p == nil {
 		return noPeer(o.m.name)
 	}
-	p := o.Peer.p
+	a, err := o.enter(s, c.Attempt)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if o.leave(a) {
+			o.home.n.all[o.home.i].Wake()
+		}
+	}()
+	if ctx.Done() != o.caller.Done() { // an interceptor's own, which may go on when the caller's has ended
+		defer context.AfterFunc(o.caller, func() { o.stop((*hg.Handle).Abandon) })()
+	}
+	p := c.Peer.p
 	n := p.n
 	id, err := n.idOf(o.m)
 	if err != nil {
 		return err
 	}
-	to, place := p.pick()
-	in := o.Call.In
-	if len(o.m.fields) > 0 {
-		l := &loans{n: n, hctx: n.all[p.i], m: o.m}
-		defer func() { err = l.end(o, err) }()
-		if in, err = l.lend(o.Call.In); err != nil {
+	if err := o.whole(); err != nil {
+		return err
+	}
+	t, err := p.depart(c)
+	if err != nil {
+		return err
+	}
+	defer func() { p.arrive(t, err) }()
+	to := t.at.addr
+	in := c.In
+	if len(o.m.fields) > 0 || o.taker != nil {
+		l := &loans{n: n, hctx: n.all[p.i], m: o.m, taker: o.taker}
+		defer func() { err = l.end(o, c, err) }()
+		if in, err = l.lend(c.In); err != nil {
+			if _, coded := errors.AsType[hg.Code](err); !coded {
+				err = fmt.Errorf("%w: %w", ErrInvalid, err)
+			}
 			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
 		}
-		if o.ctl != nil {
-			o.ctl.lend(l)
-		}
+		a.loans = l
+		p.lends(&t, l.lent())
 	}
 	h, err := n.handle(p.i, to, id)
 	if err != nil {
@@ -74,47 +146,74 @@ func (o *outgoing) attempt(ctx context.Context) (err error) {
 	ended := false
 	defer func() {
 		if !ended { // a callback of somebody else has panicked in the wait
+			o.ended(a, MaybeRan)
 			_ = h.Close()
 		}
 	}()
-	said := !o.Meta.IsZero()
+	said := !c.Meta.IsZero()
 	if said {
-		err = h.SetMeta(o.Meta)
+		err = h.SetMeta(c.Meta)
 	}
 	if err == nil {
-		err = o.call(ctx, h, in)
+		err = o.forward(ctx, a, h, c, in)
 	}
 	if said {
 		_ = h.SetMeta(hg.Meta{}) // of the next call
 	}
 	if len(n.cfg.Client) > 0 {
-		o.Answer = h.OutputMeta()
+		c.Answer = h.OutputMeta()
 	}
 	ended = true
 	n.keep(p.i, h)
-	if err != nil && suspect(err) {
-		p.failed(place)
+	return err
+}
+
+// whole reports why another attempt would not get all that the call lends: what a From has given, or an Into has taken, is gone.
+func (o *outgoing) whole() error {
+	if why := o.spent(); why != "" {
+		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, why)}
+	}
+	return nil
+}
+
+// forward makes the call of a with h, and takes the answer.
+func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Call, in any) error {
+	if err := o.forwards(a, h, c.stall, c.withdraw); err != nil {
+		return err
+	}
+	err := h.Call(ctx, in, nil)
+	fate := FateOf(err)
+	if err == nil && o.m.oneWay {
+		fate = MaybeRan // it has left
+	}
+	stalled := o.stalledOut(a)
+	o.ended(a, fate)
+	if err == nil {
+		return o.take(a, h)
+	}
+	if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
+		late := *e
+		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.Stall)", c.stall))
+		return &late
 	}
 	return err
 }
 
-// call makes the call with h, which others may take back meanwhile if there is a control.
-func (o *outgoing) call(ctx context.Context, h *hg.Handle, in any) error {
-	if o.ctl == nil {
-		return h.Call(ctx, in, o.reply)
+// take decodes the answer that h has got.
+func (o *outgoing) take(a *attempt, h *hg.Handle) error {
+	if o.reply == nil {
+		return nil
 	}
-	if err := o.ctl.begin(h, o); err != nil {
-		return err
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	if !o.taken {
+		o.taken = true
+		return h.Output(o.reply)
 	}
-	defer o.ctl.end()
-	err := h.Call(ctx, in, o.reply)
-	if !o.stalledOut() {
-		return err
-	}
-	if e, ok := errors.AsType[*hg.Error](err); ok && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
-		late := *e
-		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.Stall)", o.stall))
-		return &late
+	other := reflect.New(reflect.TypeOf(o.reply).Elem()) // decoders add to maps; and what is there may be the answer
+	err := h.Output(other.Interface())
+	if err == nil {
+		reflect.ValueOf(o.reply).Elem().Set(other.Elem())
 	}
 	return err
 }
@@ -141,7 +240,7 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	id := hg.HashName(m.name)
 	if _, ok := n.class.Registered(m.name); !ok {
 		var err error
-		if id, err = n.class.RegisterRPC(hg.RPC{Name: m.name, OneWay: m.oneWay, Codec: m.o.Codec, Shape: m.shape}); err != nil {
+		if id, err = n.class.RegisterRPC(hg.RPC{Name: m.name, OneWay: m.oneWay, Codec: n.codecOf(m), Shape: m.shape}); err != nil {
 			return 0, fmt.Errorf("quicksilver: method %s: %w", m.name, err)
 		}
 	}
@@ -153,89 +252,5 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 func (n *Node) drained() {
 	for _, hctx := range n.all {
 		_ = hctx.WaitFor(context.Background(), closeTime, never)
-	}
-}
-
-// A control is how a call under way is taken back by others than its own goroutine.
-type control struct {
-	mu      sync.Mutex // guards the fields below
-	h       *hg.Handle // of the attempt under way
-	loans   *loans     // likewise
-	stopped error      // no attempt is begun any more
-	stalled bool       // the attempt was given up
-	watch   *na.Op
-	moved   int64 // at the last look
-}
-
-// begin begins an attempt with h.
-func (c *control) begin(h *hg.Handle, o *outgoing) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stopped != nil {
-		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: h.Peer(), Fate: NotRun, Err: c.stopped}
-	}
-	c.h, c.stalled, c.moved = h, false, 0
-	if o.stall > 0 {
-		c.look(h, o.stall, o.withdraw)
-	}
-	return nil
-}
-
-// end ends it.
-func (c *control) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.h = nil
-	if c.watch != nil {
-		c.watch.Cancel()
-		c.watch = nil
-	}
-}
-
-func (c *control) lend(l *loans) {
-	c.mu.Lock()
-	c.loans = l
-	c.mu.Unlock()
-}
-
-// stalledOut reports whether the last attempt was given up because nothing came.
-func (o *outgoing) stalledOut() bool {
-	o.ctl.mu.Lock()
-	defer o.ctl.mu.Unlock()
-	return o.ctl.stalled
-}
-
-// look gives the attempt up if nothing has been moved when stall has passed, and else looks again. Locked.
-func (c *control) look(h *hg.Handle, stall, withdraw time.Duration) {
-	nctx := h.Queue().NA()
-	op := nctx.NewOp(func(op *na.Op, r na.Result) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if r.Err != nil || c.watch != op {
-			return
-		}
-		c.watch = nil
-		if c.loans != nil {
-			if moved := c.loans.moved(); moved > c.moved {
-				c.moved = moved
-				c.look(h, stall, withdraw)
-				return
-			}
-		}
-		c.stalled = true
-		if withdraw <= 0 {
-			h.Abandon()
-			return
-		}
-		_ = h.Withdraw(withdraw, func(_ *hg.Handle, r hg.WithdrawResult) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			if r != hg.Withdrawn && c.h == h && c.stalled {
-				h.Abandon()
-			}
-		})
-	})
-	if nctx.Timer(op, stall) == nil {
-		c.watch = op
 	}
 }

@@ -1,11 +1,20 @@
 package quicksilver
 
-import "github.com/quicksilver-rpc/quicksilver/hg"
+import (
+	"context"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
 
 // A Code says why a call failed. It is an error, for errors.Is.
 type Code = hg.Code
 
-// Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says.
+// Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says. Some resemble those
+// that begin with Err, which this library gives: NotFound is a key that a handler does not know, ErrNoEntry a method or a host that
+// nobody knows; Denied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or a certificate
+// that does not fit; Exhausted is a limit at the target (Options.MaxActive among them), ErrNoCredit the envelopes of this process
+// there, of a call that does not wait for one, ErrAgain a limit of this process.
 const (
 	NotFound      = hg.NotFound
 	AlreadyExists = hg.AlreadyExists
@@ -26,6 +35,8 @@ const (
 	ErrPeerLost    = hg.ErrPeerLost
 	ErrUnreachable = hg.ErrUnreachable
 	ErrNoEntry     = hg.ErrNoEntry
+	ErrNoCredit    = hg.ErrNoCredit
+	ErrAgain       = hg.ErrAgain
 	ErrClosed      = hg.ErrClosed
 	ErrInvalid     = hg.ErrInvalid
 	ErrOverflow    = hg.ErrOverflow
@@ -35,6 +46,19 @@ const (
 	ErrPanic       = hg.ErrPanic
 	ErrRemote      = hg.ErrRemote
 	ErrRefused     = hg.ErrRefused
+)
+
+type (
+	// A Fate says what became of a request at its target.
+	Fate = hg.Fate
+	// A RemoteError is what a target answered instead of output.
+	RemoteError = hg.RemoteError
+	// A Meta is names and values that travel beside an input or an output.
+	Meta = hg.Meta
+	// A Caller is the sender of a request. Trust only what its Identity reports as verified: a caller chooses the rest.
+	Caller = hg.Caller
+	// An Identity is what is known of the process at the other end of a session.
+	Identity = na.Identity
 )
 
 // The fates of a request, and the results of Future.Withdraw.
@@ -52,14 +76,34 @@ const (
 // Errorf is fmt.Errorf for an error that also matches code. A handler that returns it answers with code and text.
 func Errorf(code Code, format string, args ...any) error { return hg.Errorf(code, format, args...) }
 
-// Refuse marks the error of a handler that has done nothing: the caller gets NotRun, and may repeat the call safely.
+// Refuse marks the error of a handler that has done nothing: the caller gets NotRun, and may repeat the call safely. Retry does so,
+// at another address if there is one, when err has no code or NotReady, Exhausted, Unavailable, Aborted or Internal. The others say
+// that no repetition helps: NotFound, AlreadyExists, BadInput, Denied, and the program's own, 128 to 255. So a quota that is used up
+// is Denied or a code of yours, one that is full for a moment Exhausted.
 func Refuse(err error) error { return hg.Refuse(err) }
 
-// CodeOf returns the code of err: 0 for nil, ErrRemote for what a target said.
+// WithDetail attaches a value to the error of a handler, for the caller to read with DetailOf; see hg.WithDetail.
+func WithDetail(err error, detail any) error { return hg.WithDetail(err, detail) }
+
+// DetailOf returns what a handler has attached to its error; false if there is nothing, or nothing that T takes.
+func DetailOf[T any](err error) (detail T, ok bool) {
+	r, ok := RemoteOf(err)
+	if !ok || r.Detail(&detail) != nil {
+		return *new(T), false
+	}
+	return detail, true
+}
+
+// FailFast returns a context whose calls end with ErrNoCredit, and NotRun, where the target has no envelope free for them, instead of
+// waiting for one.
+func FailFast(ctx context.Context) context.Context { return hg.FailFast(ctx) }
+
+// CodeOf returns the code of err: 0 for nil, the code that a handler gave (64 to 255), ErrRemote for what a target said otherwise.
 func CodeOf(err error) Code { return hg.CodeOf(err) }
 
-// FateOf returns what became of the request of a call that ended with err: Ran for nil.
-func FateOf(err error) hg.Fate { return hg.FateOf(err) }
+// FateOf returns what became of the request of a call that ended with err: Ran for nil. Of several, joined errors or the attempts of
+// one call, it is Ran if one ran, else MaybeRan if one may have, and NotRun only if none did.
+func FateOf(err error) Fate { return hg.FateOf(err) }
 
-// RemoteOf returns what the target said, if err is or wraps that; hg.WithDetail adds a value to it.
-func RemoteOf(err error) (*hg.RemoteError, bool) { return hg.RemoteOf(err) }
+// RemoteOf returns what the target said, if err is or wraps that.
+func RemoteOf(err error) (*RemoteError, bool) { return hg.RemoteOf(err) }

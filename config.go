@@ -1,25 +1,41 @@
 package quicksilver
 
 import (
+	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
+	"reflect"
 	"runtime"
 	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all" // every transport
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
 
 // A Config says how a node is opened. The zero value works.
 type Config struct {
-	// TLS has every connection of "tcp://" use TLS 1.3: one configuration for both roles. Nil means no TLS. Both
-	// sides must agree.
+	// TLS has every connection of "tcp://" use TLS 1.3: one configuration for both roles. Nil means what TCP says, which is no
+	// TLS if that is nil too. Both sides must agree.
 	TLS *tls.Config
+	// TCP is how "tcp://" works otherwise. The node fills in TLS, and, with several Contexts, ReusePort and Spread.
+	TCP tcp.Options
 	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
+	// CallTimeout bounds calls whose context has no deadline. Zero means not at all.
+	CallTimeout time.Duration
+	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows. Zero means 504, with
+	// the envelopes that there are by default.
+	MaxPeers int
+	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
+	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, those of the library among them
+	// ("hg/health"), sees who calls (Caller, Meta, Method), and neither In nor Options.
+	Authorize func(ctx context.Context, c *Call) error
 	// Workers bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
 	// needs a worker free for it.
 	Workers int
@@ -33,8 +49,11 @@ type Config struct {
 	Reflect bool
 	// Client wraps calls, Server wraps handlers. The first is the outermost.
 	Client, Server []Interceptor
-	// HG is the configuration of the layers below: limits, Authorize, Observe, Logger, Codec. The node sets its Dispatch,
-	// and the rest as the fields above say.
+	// Logger gets what no error can carry, of all layers. Nil means HG.Logger, and slog.Default() if that is nil too. Calls are logged by Log.
+	Logger *slog.Logger
+	// HG is the configuration of the layers below: limits, Authorize, Observe, Codec. The node sets its Dispatch,
+	// and the rest as the fields above say. A plugin in HG.NA.Plugins has options of its own: it is for the scheme of the node, and
+	// beside one for tcp TLS, TCP and Contexts are refused.
 	HG hg.Config
 }
 
@@ -51,13 +70,20 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.Contexts < 0 || c.Contexts > 256 {
 		bad("Contexts is %d, want 1 to 256, or 0 for 1", c.Contexts)
 	}
-	if c.Contexts > 1 && scheme != "tcp" {
-		bad("Contexts is %d, but several share an address on tcp:// only, not on %q; open a Node for each, at addresses of their own",
-			c.Contexts, addr)
+	if c.HG.NA.Contexts > 0 && c.HG.NA.Contexts < c.Contexts {
+		bad("Contexts is %d, but HG.NA.Contexts allows %d", c.Contexts, c.HG.NA.Contexts)
 	}
-	if c.TLS != nil && scheme != "tcp" {
-		bad("TLS is for tcp://, not %q", addr)
+	if c.PeerTimeout != 0 && c.HG.NA.PeerTimeout != 0 && c.PeerTimeout != c.HG.NA.PeerTimeout {
+		bad("PeerTimeout is %v, but HG.NA.PeerTimeout is %v: set one of them", c.PeerTimeout, c.HG.NA.PeerTimeout)
 	}
+	if c.CallTimeout < 0 {
+		bad("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
+	}
+	c.room(bad)
+	if c.Authorize != nil && c.HG.Authorize != nil {
+		bad("Authorize and HG.Authorize are set: set one of them")
+	}
+	own := c.transport(scheme, addr, bad)
 	if c.HG.Dispatch != nil {
 		bad("HG.Dispatch is set, but handlers run as Workers says; use package hg")
 	}
@@ -83,17 +109,81 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		c.Grace = 10 * time.Second
 	}
 	c.HG.Reflect = c.HG.Reflect || c.Reflect
+	if c.Logger != nil {
+		c.HG.Logger = c.Logger
+	}
 	if c.PeerTimeout != 0 {
 		c.HG.NA.PeerTimeout = c.PeerTimeout
 	}
-	if c.TLS != nil || c.Contexts > 1 {
-		c.HG.NA.Contexts = max(c.HG.NA.Contexts, c.Contexts)
-		opts := tcp.Options{TLS: c.TLS}
-		if c.Contexts > 1 {
-			opts.ReusePort, opts.Spread = runtime.GOOS != "windows", c.Contexts // Windows cannot share a port safely: one socket does
-		}
-		own := tcp.New(opts)
+	if own != nil {
 		c.HG.NA.Plugins = append(c.HG.NA.Plugins[:len(c.HG.NA.Plugins):len(c.HG.NA.Plugins)], own)
 	}
+	if c.Contexts > 1 {
+		c.HG.NA.Contexts = max(c.HG.NA.Contexts, c.Contexts)
+	}
 	return c, nil
+}
+
+// room sets the budget for MaxPeers.
+func (c *Config) room(bad func(format string, args ...any)) {
+	const most = 1 << 20
+	switch {
+	case c.MaxPeers == 0:
+	case c.MaxPeers < 0 || c.MaxPeers > most:
+		bad("MaxPeers is %d, want 1 to %d, or 0 for 504", c.MaxPeers, most)
+	case c.HG.NA.Budget != 0 || c.HG.NA.Peers != 0:
+		bad("MaxPeers is set, and HG.NA.Budget or HG.NA.Peers too: set one of them")
+	default:
+		to := &c.HG.NA
+		to.Peers = c.MaxPeers
+		to.Budget = na.GuaranteedBytes(c.MaxPeers, cmp.Or(to.Envelopes, 32), cmp.Or(to.Eager, 4<<10))
+	}
+}
+
+// transport returns the plugin that TLS, TCP and Contexts ask for, nil if they ask for nothing. None of them, and no plugin that is
+// given, may come to nothing without a word: the node would go without TLS.
+func (c *Config) transport(scheme, addr string, bad func(format string, args ...any)) na.Plugin {
+	given := false // one for tcp
+	for _, p := range c.HG.NA.Plugins {
+		switch {
+		case p == nil: // na.Open says so
+		case p.Scheme() != scheme:
+			bad("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(), addr)
+		case scheme == "tcp":
+			given = true
+		}
+	}
+	several, asked := c.Contexts > 1, false
+	for _, f := range []struct {
+		set         bool
+		field, hint string
+	}{
+		{c.TLS != nil, "TLS", "nothing would be encrypted"},
+		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "use HG.NA.Plugins for options of others"},
+		{several, "Contexts", "several share an address there only: open a Node for each, at addresses of their own"},
+	} {
+		switch asked = asked || f.set; {
+		case f.set && scheme != "tcp":
+			bad("%s is for tcp://, not %q: %s", f.field, addr, f.hint)
+		case f.set && given:
+			bad("%s is set, but HG.NA.Plugins holds a plugin for tcp://, which has options of its own: set TCP instead", f.field)
+		}
+	}
+	opts := c.TCP
+	if opts.TLS != nil && c.TLS != nil && opts.TLS != c.TLS {
+		bad("TLS and TCP.TLS are different configurations: set one of them")
+	}
+	if opts.Spread != 0 && opts.Spread != max(c.Contexts, 1) {
+		bad("TCP.Spread is %d, but Contexts is %d: set Contexts only", opts.Spread, c.Contexts)
+	}
+	if !asked {
+		return nil
+	}
+	if c.TLS != nil {
+		opts.TLS = c.TLS
+	}
+	if several {
+		opts.ReusePort, opts.Spread = runtime.GOOS != "windows", c.Contexts // Windows cannot share a port safely: one socket does
+	}
+	return tcp.New(opts)
 }

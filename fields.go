@@ -3,7 +3,6 @@ package quicksilver
 import (
 	"fmt"
 	"reflect"
-	"strings"
 )
 
 // A field is where a Source or a Sink is in an input.
@@ -74,38 +73,4 @@ func (w *walk) at(t reflect.Type, path []int, text string, direct bool) {
 			w.at(f.Type, append(path, i), inner, direct)
 		}
 	}
-}
-
-// shape describes a type for people, and for programs that call methods without it.
-func shape(t reflect.Type) string { return shapeIn(t, 0) }
-
-// maxShape is how deep a description goes.
-const maxShape = 4
-
-func shapeIn(t reflect.Type, depth int) string {
-	switch {
-	case t == sourceType:
-		return "Source"
-	case t == sinkType:
-		return "Sink"
-	case t.PkgPath() != "" && t.Kind() != reflect.Struct, depth >= maxShape, t.PkgPath() == "time":
-		return t.String()
-	}
-	switch t.Kind() {
-	case reflect.Slice:
-		return "[]" + shapeIn(t.Elem(), depth+1)
-	case reflect.Map:
-		return "map[" + shapeIn(t.Key(), depth+1) + "]" + shapeIn(t.Elem(), depth+1)
-	case reflect.Pointer:
-		return "*" + shapeIn(t.Elem(), depth+1)
-	case reflect.Struct:
-		var fields []string
-		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() {
-				fields = append(fields, f.Name+" "+shapeIn(f.Type, depth+1))
-			}
-		}
-		return "{" + strings.Join(fields, ", ") + "}"
-	}
-	return t.String()
 }

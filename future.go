@@ -2,57 +2,73 @@ package quicksilver
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Future is a call that Go has begun.
 type Future[Out any] struct {
 	f   *future
-	out Out
+	out *Out
 }
 
 type future struct {
-	n      *Node
-	i      int
-	ctl    control
+	o      *outgoing
+	ctx    context.Context // the caller's
 	done   chan struct{}
 	err    error // once done
-	cancel context.CancelCauseFunc
+	cancel context.CancelFunc
 }
 
 // Go is Call on a goroutine of its own; in the simulator, in a coroutine.
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
-	f := &Future[Out]{f: &future{done: make(chan struct{})}}
-	if to.p == nil {
-		f.f.err = noPeer(m.m.name)
-		f.f.cancel = func(error) {}
-		close(f.f.done)
-		return f
+	k := m.begin(to, in)
+	return &Future[Out]{begin(ctx, &k.outgoing), &k.out.Out}
+}
+
+func begin(ctx context.Context, o *outgoing) *future {
+	f := &future{o: o, ctx: ctx, done: make(chan struct{})}
+	ctx, f.cancel = context.WithCancel(ctx)
+	if o.home == nil {
+		f.run(ctx)
+	} else {
+		o.home.n.Go(func() { f.run(ctx) })
 	}
-	n := to.p.n
-	f.f.n, f.f.i = n, to.p.i
-	ctx, f.f.cancel = context.WithCancelCause(ctx)
-	n.Go(func() {
-		defer f.f.cancel(nil)
-		f.out, f.f.err = m.call(ctx, to, in, &f.f.ctl)
-		close(f.f.done)
-		n.all[f.f.i].Wake()
-	})
 	return f
+}
+
+func (f *future) run(ctx context.Context) {
+	o := f.o
+	returned := false
+	defer func() {
+		if !returned {
+			f.err = o.tells(ctx, &o.top, o.m.name, na.WithText(ErrInvalid, "an interceptor or a codec has ended the goroutine of the call"))
+		}
+		f.cancel()
+		close(f.done)
+		if p := o.home; p != nil {
+			p.n.all[p.i].Wake()
+		}
+	}()
+	f.err = hg.EndedBy(f.ctx, o.run(ctx)) // it may have ended, and ctx not yet
+	returned = true
 }
 
 // Done is closed when the call has ended. A coroutine of the simulator does not wait for it: Wait does.
 func (f *Future[Out]) Done() <-chan struct{} { return f.f.done }
 
-// Wait returns what Call would have returned. When ctx ends first it returns the cause of that, and the call goes on.
+// Wait returns what Call would have returned. When ctx ends first it returns an error that matches the cause of that and says that the
+// request may have run, and the call goes on.
 func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
 	var none Out
 	if err := f.f.wait(ctx); err != nil {
 		return none, err
 	}
-	return f.out, f.f.err
+	return *f.out, f.f.err
 }
 
 // wait returns nil when the call has ended.
@@ -60,98 +76,127 @@ func (f *future) wait(ctx context.Context) error {
 	if f.over() {
 		return nil
 	}
-	if f.n.hctx.NA().Scheduled() {
-		if err := f.n.all[f.i].Wait(ctx, f.over); err != nil && !f.over() {
+	if err := f.o.home.n.await(ctx, f.o.home.i, f.done); err != nil {
+		return &hg.Error{Op: "wait for", RPC: f.o.m.name, Fate: MaybeRan, Err: err}
+	}
+	return nil
+}
+
+// await returns nil when done is closed, by somebody who wakes context i then.
+func (n *Node) await(ctx context.Context, i int, done <-chan struct{}) error {
+	if n.hctx.NA().Scheduled() {
+		if err := n.all[i].Wait(ctx, func() bool { return closed(done) }); err != nil && !closed(done) {
 			return err
 		}
 		return nil
 	}
 	select {
-	case <-f.done:
+	case <-done:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-func (f *future) over() bool {
+func closed(done <-chan struct{}) bool {
 	select {
-	case <-f.done:
+	case <-done:
 		return true
 	default:
 		return false
 	}
 }
 
+func (f *future) over() bool { return closed(f.done) }
+
 // Cancel ends the call with ErrCanceled, unless it has ended. Nothing is sent: the target goes on.
-func (f *Future[Out]) Cancel() {
-	c := &f.f.ctl
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stopped = hg.ErrCanceled
-	if c.h != nil {
-		c.h.Cancel()
-		return
-	}
-	f.f.cancel(nil) // it has not begun an attempt, or is between two
-}
+func (f *Future[Out]) Cancel() { f.f.end((*hg.Handle).Cancel) }
 
 // Abandon is Cancel that lets the target know: the request is destroyed there, or the context of its handler ends.
-func (f *Future[Out]) Abandon() {
-	c := &f.f.ctl
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stopped = hg.ErrCanceled
-	if c.h != nil {
-		c.h.Abandon()
-		return
+func (f *Future[Out]) Abandon() { f.f.end((*hg.Handle).Abandon) }
+
+// end ends the attempts under way with how, and what waits between two.
+func (f *future) end(how func(*hg.Handle)) {
+	f.o.stop(how)
+	f.cancel()
+}
+
+// finish abandons the call unless it has ended, and waits until it has.
+func (f *future) finish() {
+	if !f.over() {
+		f.end((*hg.Handle).Abandon)
+		_ = f.wait(context.Background())
 	}
-	f.f.cancel(nil)
 }
 
 // Withdraw asks the target to give the request back, and waits for the answer, until ctx ends: then the call is canceled. After
-// Withdrawn it is certain that the handler did not and will not run, and the call has ended with ErrCanceled. After TooLate the
-// call goes on, or has ended. Retry makes no other attempt.
+// Withdrawn it is certain that no attempt ran, and that none will, or that a handler refused it (Refuse), which says that it has done
+// nothing. The call has ended, with ErrCanceled, with that refusal, or with what else has kept the request from running meanwhile, such as
+// ErrUnreachable. After Indeterminate it has ended, or is about to; an attempt of it may have run. After TooLate, and NotSupported, a
+// handler may run or has run: the call goes on as if nobody had asked, Retry included, or has ended. Until the result is there Retry
+// makes no other attempt, and after the other results none at all.
 func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
-	c := &f.f.ctl
-	result, told := hg.Indeterminate, make(chan struct{})
-	c.mu.Lock()
-	c.stopped = hg.ErrCanceled
-	h := c.h
-	var err error
-	if h != nil {
-		err = h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) {
-			result = r
-			close(told)
-			f.f.n.all[f.f.i].Wake()
-		})
-	}
-	c.mu.Unlock()
-	if h == nil || err != nil {
-		f.f.cancel(nil)
-		if f.f.wait(context.Background()) == nil && FateOf(f.f.err) == NotRun {
-			return Withdrawn
+	w := &asking{told: make(chan struct{}), result: hg.Withdrawn}
+	w.left.Store(1)
+	o := f.f.o
+	asked := o.ask(func(h *hg.Handle) {
+		w.left.Add(1)
+		if h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) {
+			if w.says(r) {
+				o.home.n.all[o.home.i].Wake()
+			}
+		}) != nil {
+			w.says(hg.TooLate) // it has ended
 		}
-		return hg.TooLate
-	}
-	heard := func() bool {
-		select {
-		case <-told:
-			return true
-		default:
-			return false
+	})
+	w.says(hg.Withdrawn)
+	if asked {
+		hctx := o.home.n.all[o.home.i]
+		heard := func() bool { return closed(w.told) }
+		if hctx.Wait(ctx, heard) != nil && !heard() {
+			f.Cancel()
+			_ = hctx.WaitFor(context.Background(), time.Minute, heard)
+		}
+		if !heard() {
+			return hg.Indeterminate
+		}
+		if w.result == hg.TooLate || w.result == hg.NotSupported { // or an attempt was just ending, which ends the call
+			_ = hctx.Wait(ctx, func() bool { return f.f.over() || o.outstanding() })
+			if !f.f.over() {
+				o.resume()
+				return w.result
+			}
 		}
 	}
-	hctx := f.f.n.all[f.f.i]
-	if hctx.Wait(ctx, heard) != nil && !heard() {
-		f.Cancel()
-		_ = hctx.WaitFor(context.Background(), time.Minute, heard)
-	}
-	if !heard() {
+	f.f.cancel() // what waits between two attempts
+	_ = f.f.wait(context.Background())
+	switch FateOf(f.f.err) {
+	case NotRun:
+		return hg.Withdrawn
+	case MaybeRan:
 		return hg.Indeterminate
 	}
-	if result == hg.Withdrawn {
-		_ = f.f.wait(context.Background())
+	return hg.TooLate
+}
+
+// An asking is what the targets of the attempts of a call say that is to be taken back.
+type asking struct {
+	mu     sync.Mutex // guards result
+	result hg.WithdrawResult
+	left   atomic.Int32
+	told   chan struct{}
+}
+
+// says takes in what one says, and reports whether it was the last.
+func (w *asking) says(r hg.WithdrawResult) bool {
+	w.mu.Lock()
+	if r == hg.TooLate || r == hg.NotSupported && w.result != hg.TooLate {
+		w.result = r
 	}
-	return result
+	w.mu.Unlock()
+	last := w.left.Add(-1) == 0
+	if last {
+		close(w.told)
+	}
+	return last
 }

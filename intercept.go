@@ -20,14 +20,26 @@ type Call struct {
 	Attempt int     // from 1, of Retry
 	Moved   int64   // bytes that have been moved from and to what the input lends, in this attempt: after next
 
+	in       hg.Incoming // at the target
 	ctl      *control
 	stall    time.Duration // of Retry: give an attempt up that moves nothing for so long
 	withdraw time.Duration // and ask first for the request, for so long
-	streams  bool          // a From or an Into was lent in the last attempt
+	lends    bool          // the method has Sources or Sinks, or answers a stream
 }
 
+// Caller returns at the target who sent the request: its address, and by TLS its verified certificate and Name. It is asked
+// before the handler, or the interceptor, returns. At the client it is zero.
+func (c *Call) Caller() Caller { return c.in.Caller() }
+
 // An Interceptor runs around calls or handlers: it does what it likes, and calls next, with ctx or one made of it, which does
-// the rest. A client's may call next again, for another attempt; a server's calls it once at the most.
+// the rest: the call ends when ctx does, whatever next was given. A client's may call next again, for another attempt, or several times
+// at once: each next has a Call of its own, made of c, whose Attempt, Answer and Moved are in c when it has returned. With a From or an
+// Into it calls next one after the other, and once bytes of it were moved next is refused (ErrInvalid). A server's calls
+// next once at the most: then it is refused (ErrInvalid). FateOf an error of next, and of the call, covers each attempt in it, whatever
+// error an interceptor returns instead. When an interceptor has returned, next begins nothing any more; what it left under way is
+// abandoned (the handler's ctx ends), and waited for.
+// A server's next returns when the Sinks are flushed, with the error of that.
+// If a server's returns an error, panics or ends its goroutine before the handler has begun, the caller is told NotRun.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 
 // chain runs is around last.
@@ -79,8 +91,8 @@ func CallOf(ctx context.Context) *Call {
 	return c
 }
 
-// WithMeta returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. It is not passed on
-// by the target. Names and values of a call have at most 1,024 bytes: a call with more, or with a bad name, fails with
+// WithMeta returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that
+// begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. It is not passed on by the target. Names and values of a call have at most 1,024 bytes: a call with more, or with a bad name, fails with
 // ErrOverflow or ErrInvalid.
 func WithMeta(ctx context.Context, name, value string) context.Context {
 	was, _ := ctx.Value(metaKey{}).(carried)

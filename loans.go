@@ -24,6 +24,7 @@ type loans struct {
 	files   []*bulk.File
 	rings   []*ring
 	sinks   []*sink // in the order of the fields; nil for zero Sinks
+	taker   *taker  // of a stream's items; else nil
 }
 
 // lend returns a pointer to a copy of the input in which Sources and Sinks can be encoded.
@@ -53,6 +54,9 @@ func (l *loans) lend(in any) (any, error) {
 			at.s = &sink{wire: wire}
 		}
 	}
+	if l.taker != nil {
+		return l.taker.begin(l.n, l.hctx, own.Interface())
+	}
 	return own.Interface(), nil
 }
 
@@ -61,33 +65,51 @@ func (l *loans) source(s *source) ([]byte, error) {
 	case s.segs != nil:
 		return l.memory(bulk.ReadOnly, s.segs)
 	case s.file != nil:
+		if unsized(s.file) {
+			return l.ring(&sectionReader{f: s.file}, nil, new(used))
+		}
 		m, err := mapFile(s.file, bulk.FileOptions{})
 		if errors.Is(err, errors.ErrUnsupported) {
-			return l.ring(&sectionReader{f: s.file}, nil)
+			return l.ring(&sectionReader{f: s.file}, nil, new(used))
 		}
 		if err != nil {
 			return nil, err
 		}
 		return l.mapped(bulk.ReadOnly, m)
 	case s.from != nil:
-		return l.ring(s.from, nil)
+		return l.ring(s.from, nil, &s.used)
 	case s.got != nil:
 		return nil, notInCall("Source")
 	}
 	return nil, errNilSource
 }
 
+// unsized reports whether f holds bytes although its size is 0, as files of /proc do: they are read to their end.
+func unsized(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil || info.Size() != 0 || !info.Mode().IsRegular() {
+		return false
+	}
+	n, _ := f.ReadAt(make([]byte, 1), 0)
+	return n == 1
+}
+
 func (l *loans) sink(s *sink) ([]byte, error) {
-	s.filled.Store(0)
+	if s.into == nil {
+		s.filled.Store(0)
+	}
 	switch {
 	case s.segs != nil:
 		return l.memory(bulk.WriteOnly, s.segs)
 	case s.file != nil:
+		if s.size < 0 {
+			return nil, fmt.Errorf("quicksilver: FillFile: a size of %d, want 0 or more: %w", s.size, hg.ErrInvalid)
+		}
 		if info, err := s.file.Stat(); err != nil {
 			return nil, err
-		} else if s.size < 0 || info.Size() < s.size {
+		} else if info.Size() < s.size {
 			if err := s.file.Truncate(s.size); err != nil {
-				return nil, err
+				return nil, fmt.Errorf("quicksilver: FillFile: the file cannot grow to %d bytes: %w", s.size, err)
 			}
 		}
 		if s.size == 0 {
@@ -97,14 +119,14 @@ func (l *loans) sink(s *sink) ([]byte, error) {
 		if errors.Is(err, errors.ErrUnsupported) {
 			through := &sink{into: &roomWriter{f: s.file, room: s.size}, of: s}
 			l.sinks[len(l.sinks)-1] = through
-			return l.ring(nil, through)
+			return l.ring(nil, through, &through.used)
 		}
 		if err != nil {
 			return nil, err
 		}
 		return l.mapped(bulk.WriteOnly, m)
 	case s.into != nil:
-		return l.ring(nil, s)
+		return l.ring(nil, s, &s.used)
 	case s.got != nil:
 		return nil, notInCall("Sink")
 	}
@@ -168,14 +190,21 @@ func (l *loans) mapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	return h.AppendBinary([]byte{ticketMemory})
 }
 
-func (l *loans) ring(from io.Reader, into *sink) ([]byte, error) {
-	g, err := l.n.rings.open(l.hctx, from, into)
+func (l *loans) ring(from io.Reader, into *sink, used *used) ([]byte, error) {
+	g, err := l.n.rings.open(l.hctx, from, into, used)
 	if err != nil {
 		return nil, err
 	}
 	l.rings = append(l.rings, g)
-	l.handles = append(l.handles, g.h)
 	return g.h.AppendBinary(append([]byte{ticketRing}, g.id[:]...))
+}
+
+// lent returns how many bytes are lent; of a stream nobody knows.
+func (l *loans) lent() (n int64) {
+	for _, h := range l.handles {
+		n += h.Len()
+	}
+	return n
 }
 
 // moved returns how many bytes of what is lent have been moved.
@@ -184,28 +213,59 @@ func (l *loans) moved() (n int64) {
 		n += h.Moved()
 	}
 	for _, g := range l.rings {
-		k, _ := g.progress()
-		n += k
+		n += g.moved()
+	}
+	if l.taker != nil {
+		n += l.taker.moved()
 	}
 	return n
 }
 
-// end takes back what was lent, and says how far the Sinks were filled.
-func (l *loans) end(o *outgoing, err error) error {
-	if o.ctl != nil {
-		o.ctl.lend(nil)
+// progress grows with each byte that moves, also one that waits in a ring.
+func (l *loans) progress() (n int64) {
+	for _, h := range l.handles {
+		n += h.Moved()
 	}
 	for _, g := range l.rings {
-		g.close()
+		k, _ := g.progress()
+		n += k + g.h.Moved()
+	}
+	if l.taker != nil {
+		n += l.taker.progress()
+	}
+	return n
+}
+
+// takeBack ends the use of h by peers.
+func (l *loans) takeBack(h *bulk.Handle) {
+	if h.CloseWait(context.Background()) != nil {
+		l.n.drained()
+	}
+}
+
+// end takes back what was lent, and says how far the Sinks were filled.
+func (l *loans) end(o *outgoing, c *Call, err error) error {
+	left := false
+	for _, g := range l.rings {
+		left = g.close() || left
 		if _, failed := g.progress(); failed != nil && err != nil && !errors.Is(err, failed) {
 			err = fmt.Errorf("%w: %w", err, failed)
 		}
 	}
-	o.Moved, o.streams = l.moved(), len(l.rings) > 0
+	if l.taker != nil {
+		l.taker.end()
+	}
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	if c.Moved = l.moved(); len(l.rings) > 0 || l.taker != nil {
+		o.spend(c.Moved, left)
+	}
 	for _, h := range l.handles {
-		if h.CloseWait(context.Background()) != nil {
-			l.n.drained()
-		}
+		l.takeBack(h)
+	}
+	for _, g := range l.rings {
+		l.takeBack(g.h)
+		g.release()
 	}
 	for _, m := range l.files {
 		_ = m.Close()
@@ -214,6 +274,26 @@ func (l *loans) end(o *outgoing, err error) error {
 		err = l.fill(*o.filled)
 	}
 	return err
+}
+
+// A programs is an error of the program's own reader or writer. It matches what that does, but for codes and the errors of contexts,
+// which would speak of the call.
+type programs struct{ error }
+
+func (e programs) Is(target error) bool {
+	switch target.(type) {
+	case hg.Code, *hg.RemoteError, *hg.Error:
+		return false
+	}
+	return target != context.Canceled && target != context.DeadlineExceeded && target != os.ErrDeadlineExceeded && errors.Is(e.error, target)
+}
+
+func (e programs) As(target any) bool {
+	switch target.(type) {
+	case *hg.Code, **hg.RemoteError, **hg.Error:
+		return false
+	}
+	return errors.As(e.error, target)
 }
 
 // fill takes in what the target says of the Sinks.

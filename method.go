@@ -19,6 +19,10 @@ type Options struct {
 	Codec codec.Codec
 	// Idempotent says that it does no harm to run the method twice: Retry repeats it also when it may have run.
 	Idempotent bool
+	// MaxActive bounds the requests of the method that are handled at once by a node; zero means that only Config.Workers does. Queue
+	// bounds those that may wait for that; zero means as many as MaxActive, negative none. The caller of one more gets Exhausted at once,
+	// and NotRun: it may go elsewhere. Callers of one process wait for an envelope first: Config.HG.NA.Envelopes.
+	MaxActive, Queue int
 	// Inline has handlers run on the goroutine that drives the node. They must not block, and be quick.
 	Inline bool
 }
@@ -28,6 +32,7 @@ type method struct {
 	name   string
 	o      Options
 	oneWay bool
+	stream bool
 	shape  string
 	fields []field // Sources and Sinks of the input
 	sinks  int     // of them
@@ -70,8 +75,10 @@ func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
 func (m *Method[In, Out]) Name() string { return m.m.name }
 
 // Handle has n serve m with fn, which runs on a goroutine of its own. Its ctx ends at the caller's deadline, with the
-// session, when the caller gives the call up, and when fn has returned. An error of fn is the answer: with the outermost Code in
-// it, or ErrHandler. A panic is answered ErrPanic. Handle panics when fn is nil, or n serves m, or its name, already.
+// session, when the caller gives the call up, and when fn has returned. A caller whose time is up gives the call up, so it is a
+// matter of chance whether ctx.Err is then DeadlineExceeded or Canceled: do not look at which, return. An error of fn is the answer:
+// with the outermost Code in it, or ErrHandler. A panic is answered ErrPanic. Handle panics when fn is nil, or n serves m, or its
+// name, already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.serve(m.m, func(r hg.Incoming) error {
 		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}}
@@ -81,11 +88,16 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 			return err
 		}
 		err := s.run(func(ctx context.Context) (err error) {
-			s.out.Out, err = fn(ctx, s.in)
+			if s.out.Out, err = fn(ctx, s.in); err == nil {
+				err = s.flush(&s.out.Filled)
+			}
 			return err
 		})
+		if err == nil { // which an interceptor may have made of an error
+			err = s.flush(&s.out.Filled)
+		}
 		if err == nil {
-			err = s.answered(&s.out.Filled)
+			err = s.say()
 		}
 		s.end() // before the caller is answered
 		if err != nil {
@@ -115,21 +127,24 @@ type answer[Out any] struct {
 // reads or writes what in lends any more when Call has returned.
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
-// another code of this package, and context.Cause(ctx) if ctx ended it. FateOf says what became of the request.
+// another code of this package. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
+// answered meanwhile; only success counts more. What an authorizer refuses matches ErrRemote and ErrPermission, or the code that it
+// gave. FateOf says what became of the request: of all attempts, whichever interceptor made them.
 func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (Out, error) {
-	return m.call(ctx, to, in, nil)
+	k := m.begin(to, in)
+	err := k.run(ctx)
+	return k.out.Out, err
 }
 
-func (m *Method[In, Out]) call(ctx context.Context, to Peer, in In, ctl *control) (Out, error) {
+func (m *Method[In, Out]) begin(to Peer, in In) *calling[In, Out] {
 	k := &calling[In, Out]{in: in}
-	k.begin(m.m, to, ctl)
+	k.outgoing.begin(m.m, to)
 	k.Call.In, k.Call.Out = &k.in, &k.out.Out
 	k.reply = &k.out.Out
 	if m.m.sinks > 0 {
 		k.reply, k.filled = &k.out, &k.out.Filled
 	}
-	err := k.run(ctx)
-	return k.out.Out, err
+	return k
 }
 
 // A calling is one call with its types.
@@ -166,7 +181,7 @@ func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 // Send returns when the request has left, or with an error as Call. Nothing says whether it arrives.
 func (m *OneWay[In]) Send(ctx context.Context, to Peer, in In) error {
 	k := &calling[In, struct{}]{in: in}
-	k.begin(m.m, to, nil)
+	k.begin(m.m, to)
 	k.Call.In = &k.in
 	return k.run(ctx)
 }

@@ -2,6 +2,7 @@ package quicksilver_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -124,15 +125,18 @@ func TestPeerAddresses(t *testing.T) {
 	n := open(t, "tcp://", qs.Config{})
 	to, err := n.Peer(within(t), "tcp://nobody.invalid:1", "tcp://127.0.0.1:1")
 	require.NoError(t, err)
-	require.Equal(t, "tcp://127.0.0.1:1", to.String())
+	require.Equal(t, "tcp://nobody.invalid:1,tcp://127.0.0.1:1", to.String())
+	require.Len(t, to.Addrs(), 1)
 	for addr, says := range map[string]string{
 		"127.0.0.1:1":          "has no scheme",
 		"tcp://127.0.0.1":      "missing port",
 		"tcp://127.0.0.1:one":  `has port "one"`,
 		"sm://elsewhere":       "is not of transport tcp: open another node or class, at sm://, to reach it",
 		"tcp://nobody.invalid": "missing port",
+		"tcp://@abcdef":        "names a process that does not listen",
 	} {
 		_, err := n.Peer(within(t), "tcp://127.0.0.1:1", addr)
 		require.ErrorContains(t, err, says, addr)
+		require.True(t, errors.Is(err, qs.ErrInvalid) || errors.Is(err, qs.ErrUnsupported), "%s: %v", addr, err)
 	}
 }

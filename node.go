@@ -23,14 +23,21 @@ type Node struct {
 	hctx    *hg.Context // the first
 	workers workers
 	rings   rings
+	streams streams
 
 	known sync.Map // *method: hg.ID
 	idle  []idle   // handles, for each context
 
-	served atomic.Bool // Serve was called
-	ending atomic.Bool // no handle is kept any more
-	mu     sync.Mutex  // guards closed, and registering
-	closed bool
+	life context.Context // of the watches
+	die  context.CancelFunc
+
+	served  atomic.Bool // Serve was called
+	ending  atomic.Bool // no handle is kept any more
+	mu      sync.Mutex  // guards the fields below, and registering
+	closed  bool
+	probes  map[*hg.Handle]struct{} // under way
+	looks   map[*na.Op]struct{}     // timers of PeerOptions.Health
+	watches map[watchKey]*watch
 }
 
 // Open opens addr: "tcp://" to call only, "tcp://host:port" to serve too; port 0 lets the system choose. It starts no
@@ -41,9 +48,16 @@ func Open(addr string, cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, idle: make([]idle, cfg.Contexts)}
-	n.workers.n = n
+	n := &Node{
+		cfg: cfg, idle: make([]idle, cfg.Contexts),
+		probes: map[*hg.Handle]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*watch{},
+	}
+	n.life, n.die = context.WithCancel(context.Background())
+	n.workers.init(n)
 	cfg.HG.Dispatch = n.workers.dispatch
+	if cfg.Authorize != nil {
+		cfg.HG.Authorize = n.authorize
+	}
 	if n.class, err = hg.Open(addr, cfg.HG); err != nil {
 		return nil, fmt.Errorf("quicksilver: open: %w", err)
 	}
@@ -55,7 +69,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 		n.all = append(n.all, hctx)
 	}
 	n.hctx = n.all[0]
-	if err := n.rings.register(n); err != nil {
+	if err := errors.Join(n.rings.register(n), n.streams.register(n)); err != nil {
 		return nil, errors.Join(fmt.Errorf("quicksilver: open: %w", err), n.class.Close())
 	}
 	return n, nil
@@ -70,6 +84,15 @@ func (n *Node) HG() *hg.Context { return n.hctx }
 // SetReady says what n answers to probes of its health ("hg/health"): ready, as at first, or not. While it drains it is not.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
+// Disconnect ends what n has under way to an address, as an Addr of Peer.Addrs, because of err, which says how it is known that nobody
+// answers there: calls end at once with ErrPeerLost, those whose requests have not left with NotRun. It does not block. A later call
+// connects anew.
+func (n *Node) Disconnect(addr hg.Addr, err error) {
+	for _, hctx := range n.all {
+		hctx.NA().Disconnect(addr, err)
+	}
+}
+
 // Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.Grace. It
 // returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else. With
 // several Contexts, calls to the own address need it. A second Serve of n does nothing, and its error matches ErrInvalid.
@@ -79,9 +102,9 @@ func (n *Node) Serve(ctx context.Context) error {
 	}
 	var others sync.WaitGroup
 	for _, hctx := range n.all[1:] {
-		others.Go(func() { _ = drive(ctx, hctx) })
+		others.Go(func() { _ = driven(ctx, hctx) })
 	}
-	err := drive(ctx, n.hctx)
+	err := driven(ctx, n.hctx)
 	if err != nil && ctx.Err() != nil {
 		err = n.Shutdown(context.Background())
 	} else if errors.Is(err, hg.ErrClosed) {
@@ -92,6 +115,23 @@ func (n *Node) Serve(ctx context.Context) error {
 }
 
 func never() bool { return false }
+
+// driven is drive on a goroutine of its own: an Inline handler, or an authorizer, that ends it has another one go on.
+func driven(ctx context.Context, hctx *hg.Context) (err error) {
+	if hctx.NA().Scheduled() {
+		return drive(ctx, hctx)
+	}
+	for returned := false; !returned; {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			err = drive(ctx, hctx)
+			returned = true
+		}()
+		<-done
+	}
+	return err
+}
 
 // drive moves bytes and runs callbacks until ctx ends, in larger batches than Wait, which looks at its condition after each
 // callback.
@@ -227,8 +267,17 @@ func (n *Node) keep(i int, h *hg.Handle) {
 	}
 }
 
-// dropHandles closes the handles that are kept.
+// dropHandles closes the handles that are kept, and ends the probes and watches that are under way.
 func (n *Node) dropHandles() {
+	n.die()
+	n.mu.Lock()
+	for h := range n.probes {
+		h.Cancel()
+	}
+	for op := range n.looks {
+		op.Cancel()
+	}
+	n.mu.Unlock()
 	for i := range n.idle {
 		k := &n.idle[i]
 		k.mu.Lock()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,54 +15,222 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Peer is one or more addresses of a service, or the origin of a request. It is copied freely; copies are the same Peer.
+// A Peer is a service at one or more addresses, or the origin of a request. It is copied freely; copies are the same Peer.
 type Peer struct{ p *peer }
 
 type peer struct {
-	n *Node
-	i int // of the context that calls leave by
+	n      *Node
+	i      int    // of the context that calls leave by
+	only   *place // the one address that there will ever be, of a Peer with no choice and no probes
+	pick   Pick
+	health time.Duration
+	opts   PeerOptions
 
-	addrs []hg.Addr
-	one   [1]hg.Addr // behind addrs, if there is one
-
-	mu    sync.Mutex      // guards the fields below
-	avoid []time.Duration // until when, by address
+	mu       sync.Mutex // guards the fields below, and what places point to
+	services []service
+	places   []*place
+	seen     []Target // of places, for pick
+	look     *na.Op   // the timer of health; nil when it is not set
+	used     time.Duration
 }
 
-// avoidTime is how long an address is not tried first after it has failed.
-const avoidTime = time.Second
+// A service is where a Peer has addresses from.
+type service struct {
+	text  string
+	fixed hg.Addr // zero if w has them
+	w     *watch
+	known *[]hg.Addr // of w, that places has
+}
 
-// Peer resolves addresses of one service, in order of preference: a call goes to the first that has not failed within the last
-// second. It dials none. An address whose host cannot be found is left out, unless none is left. One that cannot be an address of
-// n's transport is an error, which matches ErrInvalid or ErrUnsupported.
+// PeerOptions say how a Peer finds its addresses and chooses among them. The zero value works.
+type PeerOptions struct {
+	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks Config.TCP.Resolver; all other
+	// addresses are what they say.
+	Resolver Resolver
+	// Pick chooses the address of each attempt. Nil is the first that does not fail.
+	Pick Pick
+	// Refresh is how often a Resolver is asked whose Watch returns before its ctx ends. Zero means 30 s. It is asked anew when an address
+	// has failed. After 4 × Refresh without a call Watch is ended, and called again at the next one.
+	Refresh time.Duration
+	// Health is how often addresses are probed ("hg/health") while there are calls; one that does not answer within that time,
+	// or is not ready, fails. At least 10 ms. Zero means that only those are probed that failed, before they get calls again.
+	Health time.Duration
+}
+
+// minHealth keeps probes from being most of what a peer does.
+const minHealth = 10 * time.Millisecond
+
+// Peer is PeerWith without options: the addresses of one service, in order of preference. A call goes to the first that does not fail.
 func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
-	var found []hg.Addr
+	return n.PeerWith(ctx, PeerOptions{}, addrs...)
+}
+
+// PeerWith returns the Peer of a service. It waits for the first answer of the Resolver, until ctx ends, and dials nobody. Later calls
+// follow what the Resolver says: an address that disappears gets no new calls, and those under way continue.
+//
+// An address fails when it cannot be reached, is lost, is given up by a call's deadline or by RetryPolicy.Stall, or refuses as not
+// ready. Calls then leave it alone for 0.5 to 1 s, doubled up to 30 s while it fails, until hg/health is answered there and one call
+// has done well; if all fail, they go where the failure is oldest. Calls under way at a process that freezes end, or are
+// repeated by Retry, after Config.PeerTimeout: until then nobody knows. A call that is made again goes to an address that it has not
+// been at, if there is one that does not fail.
+//
+// An address whose host cannot be found is left out, unless none is left. One that cannot be an address of n's transport is
+// an error, which matches ErrInvalid or ErrUnsupported.
+func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
+	if err := o.check(addrs); err != nil {
+		return Peer{}, err
+	}
+	if o.Refresh == 0 {
+		o.Refresh = refreshTime
+	}
+	p := &peer{n: n, pick: o.Pick, health: o.Health, opts: o}
+	if p.pick == nil {
+		p.pick = first{}
+	}
 	var errs []error
 	for _, text := range addrs {
-		addr, err := n.hctx.LookupWait(ctx, text)
+		s, err := n.service(ctx, o, text)
 		switch hg.CodeOf(err) {
 		case na.OK:
-			found = append(found, addr)
+			p.services = append(p.services, s)
 		case ErrInvalid, ErrUnsupported:
 			return Peer{}, fmt.Errorf("quicksilver: peer: %w", err)
 		default:
 			errs = append(errs, err)
+			if s.w != nil {
+				p.services = append(p.services, s) // it may be found later
+			}
 		}
 	}
+	p.gather()
 	switch {
-	case len(addrs) == 0:
-		return Peer{}, fmt.Errorf("quicksilver: peer: no address is given: %w", hg.ErrInvalid)
-	case len(found) == 0:
+	case len(p.places) > 0:
+	case len(errs) > 0:
 		return Peer{}, fmt.Errorf("quicksilver: peer: %w", errors.Join(errs...))
+	default:
+		return Peer{}, fmt.Errorf("quicksilver: peer: %w", p.nobody())
 	}
-	p := &peer{n: n, addrs: found, avoid: make([]time.Duration, len(found))}
+	if len(p.services) == 1 && p.services[0].w == nil && p.health == 0 {
+		p.only = p.places[0]
+	}
 	if len(n.all) > 1 {
-		p.i = int(maphash.String(seed, found[0].String()) % uint64(len(n.all)))
+		p.i = int(maphash.String(seed, p.places[0].addr.String()) % uint64(len(n.all)))
 	}
 	return Peer{p}, nil
 }
 
-var seed = maphash.MakeSeed() // which context serves a peer; it does not matter which
+// check says what is wrong with o.
+func (o *PeerOptions) check(addrs []string) error {
+	var what string
+	switch {
+	case len(addrs) == 0:
+		what = "no address is given"
+	case o.Refresh < 0:
+		what = fmt.Sprintf("Refresh is %v, want a time, or 0 for 30 s", o.Refresh)
+	case o.Health < 0 || o.Health > 0 && o.Health < minHealth:
+		what = fmt.Sprintf("Health is %v, want at least %v, or 0 for no probes of those that do well", o.Health, minHealth)
+	case o.Resolver != nil && !reflect.ValueOf(o.Resolver).Comparable():
+		what = fmt.Sprintf("the Resolver is a %T, which cannot be compared: give a pointer", o.Resolver)
+	default:
+		return nil
+	}
+	return fmt.Errorf("quicksilver: peer: %s: %w", what, hg.ErrInvalid)
+}
+
+// service finds what text names, and waits for the first answer.
+func (n *Node) service(ctx context.Context, o PeerOptions, text string) (s service, err error) {
+	s.text = text
+	if o.Resolver == nil {
+		o.Resolver = DNS{n.cfg.TCP.Resolver}
+	}
+	if _, dns := o.Resolver.(DNS); dns {
+		if _, _, _, ok := hosted(text); !ok {
+			s.fixed, err = n.hctx.LookupWait(ctx, text)
+			return s, err
+		}
+	}
+	if s.w, err = n.watch(watchKey{o.Resolver, text}, o.Refresh); err != nil {
+		return s, err
+	}
+	return s, s.w.first(ctx)
+}
+
+var seed = maphash.MakeSeed() // which context serves a peer, and in which order addresses are tried; it does not matter which
+
+// follow takes in what the Resolver has said since the last call, and keeps it watching. Locked.
+func (p *peer) follow(now time.Duration) {
+	changed := false
+	for i := range p.services {
+		s := &p.services[i]
+		if s.w == nil {
+			continue
+		}
+		s.w.used.Store(int64(now))
+		if s.w.over.Load() {
+			if w, err := p.n.watch(s.w.key, p.opts.Refresh); err == nil {
+				s.w = w
+			}
+		}
+		if found := s.w.found.Load(); found != nil && found != s.known {
+			changed = true
+		}
+	}
+	if changed {
+		p.gather()
+	}
+}
+
+// gather makes places of the addresses that there are now. Those that were there stay as they are. Locked.
+func (p *peer) gather() {
+	was := p.places
+	p.places = nil
+	add := func(addr hg.Addr) {
+		same := func(at *place) bool { return at.addr == addr }
+		if slices.ContainsFunc(p.places, same) {
+			return
+		}
+		if i := slices.IndexFunc(was, same); i >= 0 {
+			p.places = append(p.places, was[i])
+			return
+		}
+		p.places = append(p.places, &place{addr: addr})
+	}
+	for i := range p.services {
+		s := &p.services[i]
+		if s.w == nil {
+			add(s.fixed)
+			continue
+		}
+		if found := s.w.found.Load(); found != nil {
+			s.known = found
+		}
+		if s.known != nil {
+			for _, addr := range *s.known {
+				add(addr)
+			}
+		}
+	}
+}
+
+// nobody is the error of a call that there is no address for. Locked.
+func (p *peer) nobody() error {
+	text := "the service " + p.texts() + " has no address"
+	for i := range p.services {
+		if w := p.services[i].w; w != nil && w.failed() != nil {
+			text += ": " + w.failed().Error()
+		}
+	}
+	return na.WithText(hg.ErrUnreachable, text)
+}
+
+// texts returns the services as they were given, with commas between. They do not change.
+func (p *peer) texts() string {
+	var all []string
+	for i := range p.services {
+		all = append(all, p.services[i].text)
+	}
+	return strings.Join(all, ",")
+}
 
 // Ping asks whether a process serves at to's address, and returns how long the answer took. Any answer will do.
 func (n *Node) Ping(ctx context.Context, to Peer) (time.Duration, error) {
@@ -87,52 +257,46 @@ func noPeer(method string) error {
 	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is zero; Node.Peer makes one")}
 }
 
-// Addr returns the address that the next attempt goes to; the zero Addr for the zero Peer.
+// Addr returns the address that the next attempt may go to; the zero Addr for the zero Peer, and when there is none.
 func (p Peer) Addr() hg.Addr {
-	if p.p == nil {
+	switch {
+	case p.p == nil:
 		return hg.Addr{}
+	case p.p.only != nil:
+		return p.p.only.addr
 	}
-	addr, _ := p.p.pick()
-	return addr
+	p.p.mu.Lock()
+	defer p.p.mu.Unlock()
+	if at := p.p.choose(nil); at != nil {
+		return at.addr
+	}
+	return hg.Addr{}
 }
 
-// String returns the addresses, with commas between.
+// Addrs returns all addresses that there are now.
+func (p Peer) Addrs() (all []hg.Addr) {
+	switch {
+	case p.p == nil:
+		return nil
+	case p.p.only != nil:
+		return []hg.Addr{p.p.only.addr}
+	}
+	p.p.mu.Lock()
+	defer p.p.mu.Unlock()
+	p.p.follow(p.p.n.now())
+	for _, at := range p.p.places {
+		all = append(all, at.addr)
+	}
+	return all
+}
+
+// String returns the services, with commas between: names as they were given, and addresses.
 func (p Peer) String() string {
-	if p.p == nil {
+	switch {
+	case p.p == nil:
 		return ""
+	case p.p.only != nil:
+		return p.p.only.addr.String()
 	}
-	var all []string
-	for _, a := range p.p.addrs {
-		all = append(all, a.String())
-	}
-	return strings.Join(all, ",")
-}
-
-// pick returns the address to try, and its place: the first that has not failed lately, else the one whose failure is oldest.
-func (p *peer) pick() (hg.Addr, int) {
-	if len(p.addrs) == 1 {
-		return p.addrs[0], 0
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now, best := p.n.now(), 0
-	for i, until := range p.avoid {
-		if until <= now {
-			return p.addrs[i], i
-		}
-		if until < p.avoid[best] {
-			best = i
-		}
-	}
-	return p.addrs[best], best
-}
-
-// failed has other addresses tried first for a while.
-func (p *peer) failed(i int) {
-	if len(p.addrs) == 1 {
-		return
-	}
-	p.mu.Lock()
-	p.avoid[i] = p.n.now() + avoidTime
-	p.mu.Unlock()
+	return p.p.texts()
 }

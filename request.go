@@ -9,6 +9,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // serve registers a handler.
@@ -18,7 +19,7 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, Codec: m.o.Codec, Shape: m.shape}
+	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, MaxActive: m.o.MaxActive, Queue: m.o.Queue, Codec: n.codecOf(m), Shape: m.shape}
 	if was, ok := n.class.Registered(m.name); ok {
 		if was.Handler != nil {
 			panic(fmt.Sprintf("quicksilver: the node serves a method called %s already; Handle is called once for each name", m.name))
@@ -30,6 +31,16 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 	}
 }
 
+// authorize is hg.Config.Authorize.
+func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
+	r, ok := hg.IncomingOf(ctx)
+	if !ok {
+		return Errorf(ErrPermission, "the request has ended")
+	}
+	p := &peer{n: n, i: r.Queue().ID(), only: &place{addr: from.Addr}}
+	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Meta: r.Meta(), Attempt: 1, in: r})
+}
+
 // A request is a Call at its target, and the context of its handler: what that costs is made when it is asked for.
 type request struct {
 	n       *Node
@@ -38,14 +49,21 @@ type request struct {
 	in, out any         // pointers
 	lent    []lentField // Sources and Sinks of the input
 
-	mu    sync.Mutex // guards asked
+	flushed   bool // the Sinks, with this error
+	unflushed error
+
+	mu    sync.Mutex // guards the fields below
 	asked *asked
+	begun bool          // the handler has been called,
+	quiet chan struct{} // and is running; closed when it has returned
+	over  bool          // the interceptors have returned
 }
 
 // An asked is what an interceptor, or a handler by CallOf, has asked for.
 type asked struct {
 	Call
-	from peer
+	from  peer
+	place place
 }
 
 // call returns the Call of s.
@@ -53,9 +71,9 @@ func (s *request) call() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asked == nil {
-		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID(), one: [1]hg.Addr{s.r.Peer()}}}
-		a.from.addrs = a.from.one[:]
-		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta(), In: s.in, Out: s.out, Attempt: 1}
+		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID()}, place: place{addr: s.r.Peer()}}
+		a.from.only = &a.place
+		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta(), In: s.in, Out: s.out, Attempt: 1, in: s.r}
 		s.asked = a
 	}
 	return &s.asked.Call
@@ -78,23 +96,86 @@ func (s *request) run(handler func(context.Context) error) error {
 	if len(is) == 0 {
 		return handler(s)
 	}
-	return chain(s, is, s.call(), handler)
+	ctx, leave := context.WithCancel(s)
+	defer leave()
+	returned := false
+	defer func() { // before the panic, or the end of the goroutine, is answered as that of a handler
+		if !returned && !s.close(leave) && !s.m.oneWay {
+			_ = s.r.RespondError(hg.Refuse(hg.Errorf(hg.ErrPanic,
+				"an interceptor of %s panicked, or ended its goroutine, before the handler began; the target's log has it", s.m.name)), nil)
+		}
+	}()
+	err := chain(ctx, is, s.call(), func(ctx context.Context) error {
+		if err := s.begin(); err != nil {
+			return err
+		}
+		defer s.returned()
+		return handler(ctx)
+	})
+	if returned = true; !s.close(leave) {
+		err = hg.Refuse(err)
+	}
+	return err
 }
 
-// answered ends the use of Sources and Sinks, whose lengths go into filled, and sets the metadata of the answer.
-func (s *request) answered(filled *[]int64) (err error) {
+var errNextAgain = na.WithText(ErrInvalid, "a server's interceptor calls next once: the handler has begun")
+
+// begin reports why the handler does not begin.
+func (s *request) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.begun:
+		return errNextAgain
+	case s.over:
+		return errNextLate
+	}
+	s.begun, s.quiet = true, make(chan struct{})
+	return nil
+}
+
+// returned is the end of the handler.
+func (s *request) returned() {
+	s.mu.Lock()
+	late := s.over
+	close(s.quiet)
+	s.mu.Unlock()
+	if late {
+		s.r.Queue().Wake()
+	}
+}
+
+// close has no handler begin any more, and reports whether one has. If it is running, on a goroutine of an interceptor, its
+// context ends, and it is waited for.
+func (s *request) close(leave func()) (begun bool) {
+	s.mu.Lock()
+	s.over = true
+	begun, quiet := s.begun, s.quiet
+	s.mu.Unlock()
+	if begun && !closed(quiet) {
+		leave()
+		_ = s.n.await(context.Background(), s.r.Queue().ID(), quiet)
+	}
+	return begun
+}
+
+// flush ends the use of Sinks, whose lengths go into filled. It is done once, within the interceptors: they get its error.
+func (s *request) flush(filled *[]int64) (err error) {
+	if s.flushed {
+		return s.unflushed
+	}
+	s.flushed = true
+	defer func() { s.unflushed = err }()
 	for i := range s.lent {
 		if f := &s.lent[i]; f.sink != nil {
-			if ferr := f.sink.flush(); ferr != nil && err == nil {
+			n, ferr := f.sink.flush()
+			if ferr != nil && err == nil {
 				err = ferr
 			}
-			*filled = append(*filled, f.sink.prefix())
+			*filled = append(*filled, n)
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return s.say()
+	return err
 }
 
 // say sets the metadata of the answer.

@@ -3,6 +3,7 @@ package quicksilver
 import (
 	"context"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,7 +15,7 @@ type RetryPolicy struct {
 	// Attempts bounds the attempts of a call. Zero means 3.
 	Attempts int
 	// Backoff is the pause before the second attempt at one address: doubled each time, up to 1 s, half of it drawn. There is
-	// none before another address. Zero means 20 ms, negative none.
+	// none before another address, unless that fails, too. Zero means 20 ms, negative none.
 	Backoff time.Duration
 	// Stall gives an attempt up, with ErrTimeout, that has had neither an answer nor moved a byte of what is lent for so long. It is
 	// for handlers that hang although their process answers. A handler that is at work meanwhile, or a request that waits for a
@@ -25,14 +26,18 @@ type RetryPolicy struct {
 	// Withdraw has an attempt that is given up ask the target, for so long, to give the request back. If it does, the request is
 	// certain not to have run, and can be repeated although its method is not idempotent. Zero means not to ask.
 	Withdraw time.Duration
-	// ExtraShare bounds the repeated attempts of the last 10 s by so many for each first one, beside 10. Zero means 0.1,
-	// negative no such bound.
+	// Codes are what the handler of an Idempotent method may have answered, after it has run, for the call to be repeated. Nil means
+	// Unavailable, NotReady and Aborted; an empty list none.
+	Codes []Code
+	// ExtraShare bounds the repeated attempts of the last 10 s by so many for each first one, beside 10. Those at another
+	// address that does not fail are not counted. Zero means 0.1, negative no such bound.
 	ExtraShare float64
 }
 
-// Retry returns a client's interceptor that repeats calls: those whose requests did not run, unless repeating cannot help, and, for
-// methods that are Idempotent, those that may have run. Each attempt goes to the address of the Peer that has not failed lately. A
-// call is not repeated when ctx has ended, or when bytes of a From or an Into have been moved. Interceptors after it run
+// Retry returns a client's interceptor that repeats calls: those whose requests did not run, and, for methods that are Idempotent,
+// those that may have run, or whose handlers said one of RetryPolicy.Codes. Each attempt goes to an address of the Peer that does not
+// fail and that the call has not been at, if there is one. What no repetition can
+// help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a From or an Into have been moved. Interceptors after it run
 // once for each attempt, those before it once.
 func Retry(p RetryPolicy) Interceptor {
 	if p.Attempts <= 0 {
@@ -44,21 +49,24 @@ func Retry(p RetryPolicy) Interceptor {
 	if p.ExtraShare == 0 {
 		p.ExtraShare = 0.1
 	}
+	if p.Codes == nil {
+		p.Codes = []Code{Unavailable, NotReady, Aborted}
+	}
 	b := &budget{share: p.ExtraShare}
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
-		if p.Stall > 0 && c.ctl == nil {
-			c.ctl = &control{}
-		}
 		c.stall, c.withdraw = p.Stall, p.Withdraw
 		b.first(c.Peer)
 		pause := p.Backoff
 		for ; ; c.Attempt++ {
-			before := c.Peer.Addr()
 			err := next(ctx)
-			if err == nil || c.Attempt >= p.Attempts || ctx.Err() != nil || !c.repeatable(err) || !b.allows(c.Peer) {
+			if err == nil || c.Attempt >= p.Attempts || ctx.Err() != nil || !c.repeatable(err, p.Codes) {
 				return err
 			}
-			if pause > 0 && c.Peer.Addr() == before {
+			elsewhere := c.Peer.elsewhere(c)
+			if !elsewhere && !b.allows(c.Peer) {
+				return err
+			}
+			if pause > 0 && !elsewhere {
 				if c.Peer.p.n.Sleep(ctx, c.Peer.p.n.jitter(pause)) != nil {
 					return err
 				}
@@ -68,40 +76,28 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 }
 
-// repeatable reports whether a call that ended with err may be repeated, and whether that may help.
-func (c *Call) repeatable(err error) bool {
-	if c.ctl != nil {
-		c.ctl.mu.Lock()
-		stopped := c.ctl.stopped
-		c.ctl.mu.Unlock()
-		if stopped != nil {
-			return false
-		}
-	}
-	if c.streams && c.Moved > 0 {
+// repeatable reports whether a call that ended with err may be repeated, and whether that may help; codes are what handlers may say.
+func (c *Call) repeatable(err error, codes []Code) bool {
+	if c.ctl.isStopped() || c.ctl.spent() != "" {
 		return false
 	}
-	switch FateOf(err) {
-	case Ran:
+	if FateOf(err) != NotRun && !c.Options.Idempotent {
 		return false
-	case MaybeRan:
-		if !c.Options.Idempotent {
-			return false
-		}
 	}
 	code := hg.CodeOf(err)
-	if r, ok := hg.RemoteOf(err); ok {
-		if code = r.Code; !r.Refused {
-			return false
-		}
-	} else if code == hg.ErrClosed {
-		return false // this node
+	switch r, ok := hg.RemoteOf(err); {
+	case ok && !r.Refused:
+		return slices.Contains(codes, r.Code)
+	case ok:
+		code = r.Code
+	case code == hg.ErrClosed || FateOf(err) == Ran:
+		return false // this node; an answer that cannot be decoded
 	}
 	switch code {
 	case hg.ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, hg.ErrProtocol, hg.ErrUnsupported, BadInput, Denied, NotFound, AlreadyExists:
 		return false
 	}
-	return true
+	return code <= Internal // else the program's
 }
 
 // jitter returns d, half of it drawn.

@@ -3,6 +3,7 @@ package quicksilver_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -19,12 +20,18 @@ import (
 // world runs a client against two servers, "one" and "two", in a simulated world.
 func world(t *testing.T, seed uint64, policy qs.RetryPolicy, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
 	t.Helper()
+	worldOf(t, seed, policy, 1, register, client)
+}
+
+// worldOf is world whose servers run so many handlers for the client at once.
+func worldOf(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
+	t.Helper()
 	w := sim.NewWorld(sim.Config{Seed: seed})
 	defer w.Close()
 	serving, stop := context.WithCancel(context.Background())
 	for _, name := range []string{"one", "two"} {
 		w.Go(name, func() {
-			cfg := qs.Config{Grace: -1, HG: hg.Config{MaxActivePerPeer: 1}}
+			cfg := qs.Config{Grace: -1, HG: hg.Config{MaxActivePerPeer: perPeer}}
 			n := simulated(t, w, "sim://"+name, cfg)
 			register(w, name, n)
 			_ = n.Serve(serving)
@@ -37,17 +44,25 @@ func world(t *testing.T, seed uint64, policy qs.RetryPolicy, register func(w *si
 		defer n.Close()
 		ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
-		to, err := n.Peer(ctx, "sim://one", "sim://two")
-		require.NoError(t, err)
-		client(ctx, w, n, to)
+		client(ctx, w, n, anew(ctx, t, n))
 	})
 	require.NoError(t, w.Run(2*time.Hour))
+}
+
+// anew returns the Peer of world, without what another one has learned.
+func anew(ctx context.Context, t *testing.T, n *qs.Node) qs.Peer {
+	t.Helper()
+	to, err := n.Peer(ctx, "sim://one", "sim://two")
+	require.NoError(t, err)
+	return to
 }
 
 var (
 	once   = qs.Define[string, string]("test/once")
 	repeat = qs.DefineWith[string, string]("test/repeat", qs.Options{Idempotent: true})
 )
+
+const tooMany = qs.Code(200)
 
 // TestRetryByFate: what did not run is repeated, what may have run only if that does no harm, what ran never.
 func TestRetryByFate(t *testing.T) {
@@ -66,6 +81,10 @@ func TestRetryByFate(t *testing.T) {
 				return "", qs.Errorf(qs.Internal, "it ran")
 			case how == "bad":
 				return "", qs.Refuse(qs.Errorf(qs.BadInput, "never"))
+			case how == "mine":
+				return "", qs.Refuse(qs.Errorf(tooMany, "your quota is used up"))
+			case how == "no code" && calls[how] < 3:
+				return "", qs.Refuse(errors.New("not now"))
 			}
 			return name, nil
 		}
@@ -77,7 +96,9 @@ func TestRetryByFate(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "one", got)
 		require.Equal(t, 3, calls["refuse"])
-		for how, code := range map[string]qs.Code{"fail": qs.Internal, "bad": qs.BadInput} {
+		_, err = once.Call(ctx, to, "no code")
+		require.NoError(t, err)
+		for how, code := range map[string]qs.Code{"fail": qs.Internal, "bad": qs.BadInput, "mine": tooMany} {
 			_, err = repeat.Call(ctx, to, how)
 			require.ErrorIs(t, err, code)
 			require.Equal(t, 1, calls[how], how)
@@ -86,12 +107,15 @@ func TestRetryByFate(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "two", got)
 		require.Equal(t, 2, calls["crash"])
-		require.Equal(t, "sim://two", to.Addr().String(), "an address that has failed is not tried first")
-		w.Sleep(2 * time.Second)
-		require.Equal(t, "sim://one", to.Addr().String(), "but later it is again")
-		got, err = once.Call(ctx, to, "here?")
-		require.NoError(t, err, "a request that has not reached anybody is repeated elsewhere")
-		require.Equal(t, "two", got)
+		require.Equal(t, "sim://two", to.Addr().String(), "an address that has failed is not tried")
+		for range 100 {
+			w.Sleep(time.Second)
+			begun := w.Now()
+			got, err = once.Call(ctx, to, "here?")
+			require.NoError(t, err)
+			require.Equal(t, "two", got, "a probe asks for it, no call does")
+			require.Less(t, w.Now()-begun, 10*time.Millisecond)
+		}
 	})
 	world(t, 2, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 		calls["crash"] = 0
@@ -125,12 +149,12 @@ func TestStall(t *testing.T) {
 		require.Equal(t, 2, ran["a"])
 		require.InDelta(t, time.Second, w.Now()-begun, float64(100*time.Millisecond))
 		w.Sleep(2 * time.Second)
-		got, err = once.Call(ctx, to, "b") // the handler of "a" keeps the only place of this peer
+		got, err = once.Call(ctx, anew(ctx, t, n), "b") // the handler of "a" keeps the only place of this peer
 		require.NoError(t, err)
 		require.Equal(t, "two", got)
 		require.Equal(t, 1, ran["b"], "the request at one was given back")
 		w.Sleep(2 * time.Minute)
-		_, err = once.Call(ctx, to, "c")
+		_, err = once.Call(ctx, anew(ctx, t, n), "c")
 		require.ErrorIs(t, err, qs.ErrTimeout)
 		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 		require.Equal(t, 1, ran["c"])
@@ -200,6 +224,33 @@ func TestRetryBudget(t *testing.T) {
 	})
 	require.NoError(t, w.Run(time.Hour))
 	require.Equal(t, 100+10+10, attempts, "10, and a tenth of the first attempts, are repeated")
+}
+
+// TestRetryPauses: an outage of all addresses is waited out as that of a single one is.
+func TestRetryPauses(t *testing.T) {
+	t.Parallel()
+	for _, addrs := range [][]string{{"sim://a"}, {"sim://a", "sim://b"}, {"sim://a", "sim://b", "sim://c"}} {
+		w := sim.NewWorld(sim.Config{Seed: 1})
+		var at []time.Duration
+		look := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			at = append(at, w.Now())
+			return next(ctx)
+		}
+		w.Go("client", func() {
+			n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 3 + len(addrs)}), look}})
+			defer n.Close()
+			to, err := n.Peer(context.Background(), addrs...)
+			require.NoError(t, err)
+			_, err = once.Call(context.Background(), to, "x")
+			require.ErrorIs(t, err, qs.ErrUnreachable)
+		})
+		require.NoError(t, w.Run(time.Hour))
+		require.Len(t, at, 3+len(addrs))
+		require.Less(t, at[len(addrs)-1], time.Millisecond, "there is no pause before another address")
+		for i := len(addrs); i < len(at); i++ {
+			require.GreaterOrEqual(t, at[i]-at[i-1], 10*time.Millisecond<<(i-len(addrs)), "%v: %v", addrs, at)
+		}
+	}
 }
 
 // TestFuture: a call under way is taken back in three ways.
@@ -389,10 +440,6 @@ func TestBadConfig(t *testing.T) {
 	_, err = n.Peer(within(t), "nonsense")
 	require.Error(t, err)
 	to := peer(t, n, "tcp://127.0.0.1:1")
-	_, err = qs.LoadTLS("no", "such", "file")
-	require.Error(t, err)
-	_, err = qs.LoadTLS("cert", "key", "")
-	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.NoError(t, n.Close())
 	require.NoError(t, n.Close())
 	_, err = once.Call(within(t), to, "x")

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A ring is memory of a caller through which a stream of a Source or a Sink goes, while its call lasts. Positions count
@@ -24,6 +27,10 @@ type ring struct {
 	h    *bulk.Handle
 	from io.Reader // one of these two
 	into *sink     //
+	used *used     // of the Source or the Sink
+
+	file  bool // from or into is a file of this package: it does not block for long
+	ended bool // of the goroutine: it has come to its end by itself
 
 	mu      sync.Mutex // guards the fields below
 	theirs  int64      // how far the handler is
@@ -34,6 +41,8 @@ type ring struct {
 	waiting hg.Incoming
 	waits   bool
 	closed  bool
+	broken  chan struct{} // not nil: a Read or a Write was interrupted; closed when its deadline is set
+	left    bool          // one was left behind: nothing of it counts
 	gone    chan struct{} // closed when the goroutine has
 }
 
@@ -66,14 +75,42 @@ func (rs *rings) register(n *Node) error {
 	return err
 }
 
+// A used says that an attempt uses a reader or a writer of the program, and has what was read ahead of a From as long as none of it
+// was taken: the next attempt begins with that.
+type used struct {
+	atomic.Bool
+	ahead *ring // of the last attempt
+}
+
+var errInUse = na.WithText(ErrInvalid, "another attempt or call uses this From or Into: its reader or writer serves one at a time")
+
 // open begins a ring for one attempt of a call.
-func (rs *rings) open(hctx *hg.Context, from io.Reader, into *sink) (*ring, error) {
-	g := &ring{n: rs.n, mem: make([]byte, ringSize), from: from, into: into, gone: make(chan struct{})}
+func (rs *rings) open(hctx *hg.Context, from io.Reader, into *sink, used *used) (_ *ring, err error) {
+	if !used.CompareAndSwap(false, true) {
+		return nil, errInUse
+	}
+	defer func() {
+		if err != nil {
+			used.Store(false)
+		}
+	}()
+	g := &ring{n: rs.n, from: from, into: into, used: used, gone: make(chan struct{})}
+	switch from.(type) {
+	case nil:
+		g.file = into.of != nil
+	case *sectionReader:
+		g.file = true
+	}
+	if was := used.ahead; was != nil {
+		g.mem, g.ours, g.end, g.err = was.mem, was.ours, was.end, was.err
+	} else {
+		g.mem = make([]byte, ringSize)
+	}
 	access := bulk.ReadOnly
 	if into != nil {
 		access = bulk.WriteOnly
+		into.filled.Store(0)
 	}
-	var err error
 	if g.h, err = bulk.Create(hctx, bulk.Options{Access: access, Eager: -1}, g.mem); err != nil {
 		return nil, err
 	}
@@ -89,9 +126,41 @@ func (rs *rings) open(hctx *hg.Context, from io.Reader, into *sink) (*ring, erro
 	return g, nil
 }
 
-// close ends g: when it has returned nobody reads from r or writes to w any more. A Sink's bytes that have come are written
-// before, if the call has succeeded.
-func (g *ring) close() {
+// release lets another attempt use the reader or the writer, unless a Read or a Write was left behind: then its end does. Nobody can get
+// at the memory any more.
+func (g *ring) release() {
+	g.mu.Lock()
+	if g.left {
+		g.mu.Unlock()
+		return
+	}
+	g.used.ahead = nil
+	if g.from != nil && g.theirs == 0 { // all of it is in mem
+		g.used.ahead = g
+	}
+	g.mu.Unlock()
+	g.used.Store(false)
+}
+
+// moved returns how many bytes the handler has got of a From, or the writer of an Into.
+func (g *ring) moved() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.from != nil {
+		return max(g.theirs, g.h.Moved())
+	}
+	return g.ours
+}
+
+// What is given to a Read or a Write that is under way when its call ends: to return, and to return once it was interrupted.
+const (
+	ringGrace = 50 * time.Millisecond
+	ringBreak = 20 * time.Millisecond
+)
+
+// close ends g: no Read or Write begins any more. It reports whether one is left behind, which neither returned nor could be interrupted.
+// A Sink's bytes that have come are written before, if the call has succeeded.
+func (g *ring) close() (left bool) {
 	g.n.rings.mu.Lock()
 	delete(g.n.rings.all, g.id)
 	g.n.rings.mu.Unlock()
@@ -104,11 +173,59 @@ func (g *ring) close() {
 		_ = r.RespondError(errRingClosed, nil)
 	}
 	g.n.hctx.Wake()
-	if g.n.hctx.NA().Scheduled() { // a coroutine does not wait on a channel
-		_ = g.n.hctx.Wait(context.Background(), g.over)
-		return
+	if g.file {
+		return !g.await(-1)
 	}
-	<-g.gone
+	if g.await(ringGrace) || g.interrupt() && g.await(ringBreak) {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.left = !g.over()
+	return g.left
+}
+
+// await reports whether the goroutine ends within d; a negative d is no limit.
+func (g *ring) await(d time.Duration) bool {
+	if g.n.hctx.NA().Scheduled() { // a coroutine does not wait on a channel
+		_ = g.n.hctx.WaitFor(context.Background(), d, g.over)
+		return g.over()
+	}
+	if d < 0 {
+		<-g.gone
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-g.gone:
+		return true
+	case <-t.C:
+		return g.over()
+	}
+}
+
+// interrupt has the Read or Write under way return, if deadlines of r or w do that. The goroutine takes the deadline back.
+func (g *ring) interrupt() bool {
+	said := make(chan struct{})
+	defer close(said)
+	g.mu.Lock()
+	if g.over() {
+		g.mu.Unlock()
+		return true
+	}
+	g.broken = said
+	g.mu.Unlock()
+	return g.deadline(time.Unix(1, 0))
+}
+
+func (g *ring) deadline(at time.Time) bool {
+	if g.from != nil {
+		r, ok := g.from.(interface{ SetReadDeadline(time.Time) error })
+		return ok && r.SetReadDeadline(at) == nil
+	}
+	w, ok := g.into.into.(interface{ SetWriteDeadline(time.Time) error })
+	return ok && w.SetWriteDeadline(at) == nil
 }
 
 func (g *ring) over() bool {
@@ -193,12 +310,19 @@ func (g *ring) answer() ([]byte, error) {
 	return append(out, 0), nil
 }
 
-// moved says that the goroutine is n bytes further, and how that went. It reports false when there is no more to do.
-func (g *ring) moved(n int, end bool, err error) bool {
+// further says that the goroutine is n bytes further, and how that went. It reports false when there is no more to do.
+func (g *ring) further(n int, end bool, err error) bool {
 	g.mu.Lock()
+	if g.left {
+		g.mu.Unlock()
+		return false
+	}
 	g.ours += int64(n)
 	g.end = end
-	if err != nil && g.err == nil {
+	if g.into != nil {
+		g.into.filled.Store(g.ours)
+	}
+	if err != nil && g.err == nil && !g.closed { // an interrupt is no error of theirs
 		g.err = err
 	}
 	var r hg.Incoming
@@ -243,12 +367,20 @@ func (g *ring) next() (piece []byte) {
 // fill reads from the caller's reader.
 func (g *ring) fill() {
 	defer g.leave()
+	if g.end || g.err != nil { // in an attempt before
+		g.ended = true
+		return
+	}
 	for empty := 0; ; {
 		piece := g.next()
 		if piece == nil {
+			g.ended = true
 			return
 		}
 		n, err := g.from.Read(piece)
+		if err != nil && err != io.EOF {
+			err = programs{err}
+		}
 		switch {
 		case n < 0 || n > len(piece):
 			n, err = 0, fmt.Errorf("a Read of %d bytes returned %d", len(piece), n)
@@ -263,7 +395,8 @@ func (g *ring) fill() {
 		if end {
 			err = nil
 		}
-		if !g.moved(n, end, err) {
+		if !g.further(n, end, err) {
+			g.ended = true
 			return
 		}
 	}
@@ -275,15 +408,21 @@ func (g *ring) drain() {
 	for {
 		piece := g.next()
 		if piece == nil {
+			g.ended = true
 			return
 		}
 		n, err := g.into.into.Write(piece)
-		if err == nil && n < len(piece) {
+		switch {
+		case err != nil:
+			err = programs{err}
+		case n < len(piece):
 			err = io.ErrShortWrite
+		case n > len(piece):
+			err = fmt.Errorf("a Write of %d bytes returned %d", len(piece), n)
 		}
 		n = max(min(n, len(piece)), 0)
-		g.into.filled.Add(int64(n))
-		if !g.moved(n, false, err) {
+		if !g.further(n, false, err) {
+			g.ended = true
 			return
 		}
 	}
@@ -291,11 +430,29 @@ func (g *ring) drain() {
 
 func (g *ring) leave() {
 	if p := recover(); p != nil { // of the program's reader or writer: it fails the call instead of the process
-		g.moved(0, false, fmt.Errorf("panic: %v", p))
+		g.further(0, false, fmt.Errorf("panic: %v", p))
+	} else if !g.ended {
+		g.further(0, false, errGoexit)
 	}
+	g.mu.Lock()
+	if said := g.broken; said != nil {
+		g.mu.Unlock()
+		<-said
+		g.deadline(time.Time{})
+		g.mu.Lock()
+	}
+	left := g.left
 	close(g.gone)
+	g.mu.Unlock()
+	if left { // the node may be gone
+		g.used.ahead = nil
+		g.used.Store(false)
+		return
+	}
 	g.n.hctx.Wake()
 }
+
+var errGoexit = hg.Errorf(hg.Aborted, "the Read or Write of the caller's stream ended its goroutine (runtime.Goexit)")
 
 // progress returns how many bytes have gone through, and the error of the caller's stream.
 func (g *ring) progress() (int64, error) {

@@ -16,7 +16,8 @@ import (
 // A Sink is room that a caller lends for the time of its call, in a field of the input; the handler pushes into it. Both sides
 // use the same type. The zero Sink has no room. When Call has returned, whatever the error, nobody writes to the caller's
 // memory, or begins to write to its writer, any more. After an error a Fill holds anything, and what an Into wrote is a
-// prefix of what the handler did.
+// prefix of what the handler did. Use one Sink in one call at a time: Filled is of the last, and calls at once would write the same memory
+// or file; an Into in two refuses the second (ErrInvalid).
 type Sink struct{ s *sink }
 
 // A sink is a Sink at one side.
@@ -25,6 +26,7 @@ type sink struct {
 	file *os.File  // grown to size
 	size int64     //
 	into io.Writer //
+	used used      // of Into
 
 	of *sink // of a file that cannot be mapped, behind into
 
@@ -42,8 +44,9 @@ func Fill(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 func FillFile(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
 
 // Into lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
-// Nobody calls w.Write once Call has returned, which waits for one that has begun. Its error fails the call. A call that has
-// written bytes is not repeated by Retry.
+// No Write begins once Call has returned. One that is running when the call ends is interrupted by SetWriteDeadline where w has
+// that, and the deadline is cleared; otherwise it may still be running when Call returns. Its error fails the call, as that of From does. A
+// call that has written bytes is not repeated by Retry. One attempt of one call uses w at a time: another fails with ErrInvalid.
 func Into(w io.Writer) Sink { return Sink{&sink{into: w}} }
 
 // Len returns the room in bytes; -1 for Into, which has no limit.
@@ -70,9 +73,10 @@ func (s Sink) Filled() int64 {
 }
 
 // Writer returns the writer of s for the handler that got it, an io.ReaderFrom too: it pushes several pieces of 1 MiB behind.
-// One goroutine at a time uses it, and all calls of Writer return the same stream. It is flushed when the handler has returned
-// without an error; if that fails, so does the call. Errors match ErrOverflow when there is no room, ErrClosed when the handler
-// has returned, ErrCanceled when ctx has ended, ErrUnsupported at the caller.
+// One goroutine at a time uses it, and all calls of Writer return the same stream. The end of ctx ends a Write; what earlier ones
+// have begun, and the flush when the handler has returned without an error, end with the request. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is
+// flushed. Errors match ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrCanceled when ctx has ended,
+// ErrUnsupported at the caller.
 func (s Sink) Writer(ctx context.Context) io.Writer {
 	if s.s == nil {
 		return failWriter{errNoRoom}
@@ -156,11 +160,17 @@ func (p *pushed) writer(ctx context.Context) io.Writer {
 		return failWriter{err}
 	}
 	w := p.stream()
+	if err := w.begin(); err != nil {
+		return failWriter{err}
+	}
+	defer w.leave()
 	w.ctx = ctx
 	return w
 }
 
 func (p *pushed) stream() *pushWriter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.w == nil {
 		p.w = &pushWriter{p: p}
 		if p.ring {
@@ -183,7 +193,7 @@ func (p *pushed) writeAt(b []byte, off int64) (int, error) {
 		return 0, nil
 	}
 	if err := p.push(p.req, b, off); err != nil {
-		return 0, err
+		return 0, p.cause("Sink", err)
 	}
 	p.mu.Lock()
 	p.full = append(p.full, extent{off, off + int64(len(b))})
@@ -209,8 +219,6 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	if err := p.usable(); err != nil {
 		return 0, err
 	}
-	w := p.stream()
-	w.ctx = ctx
 	m, err := mapFile(f, bulk.FileOptions{})
 	if err != nil || p.ring {
 		if err == nil {
@@ -219,9 +227,15 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return 0, err
 		}
-		return io.Copy(w, io.NewSectionReader(f, 0, 1<<62))
+		return io.Copy(p.writer(ctx), io.NewSectionReader(f, 0, 1<<62))
 	}
 	defer func() { _ = m.Close() }()
+	w := p.stream()
+	if err := w.begin(); err != nil {
+		return 0, err
+	}
+	defer w.leave()
+	w.ctx = ctx
 	if err := w.settle(); err != nil {
 		return 0, err
 	}
@@ -245,20 +259,26 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	return n, nil
 }
 
-// flush is the end of a handler without an error.
-func (p *pushed) flush() error {
-	if p.w == nil {
-		return nil
+// flush is the end of a handler without an error. It returns how many bytes have been written from the beginning on, without gaps.
+func (p *pushed) flush() (prefix int64, err error) {
+	p.mu.Lock()
+	p.over = true // nothing is written from now on, whatever goroutines the handler has left behind
+	w, all := p.w, slices.Clone(p.full)
+	p.mu.Unlock()
+	if w != nil {
+		if err := w.take(); err != nil {
+			return 0, err
+		}
+		w.ctx = p.req
+		err = w.settle()
+		all = append(all, extent{0, w.pos})
+		w.leave()
 	}
-	return p.w.settle()
+	return prefix0(all), err
 }
 
-// prefix returns how many bytes have been written from the beginning on, without gaps.
-func (p *pushed) prefix() int64 {
-	all := slices.Clone(p.full)
-	if p.w != nil {
-		all = append(all, extent{0, p.w.pos})
-	}
+// prefix0 returns where the extents that begin at 0 end.
+func prefix0(all []extent) int64 {
 	if all = merged(all); len(all) > 0 && all[0].from == 0 {
 		return all[0].to
 	}
@@ -285,91 +305,4 @@ func merged(all []extent) []extent {
 		out = append(out, e)
 	}
 	return out
-}
-
-// A pushWriter is the stream of a Sink at its handler.
-type pushWriter struct {
-	p    *pushed
-	ctx  context.Context
-	pos  int64        // bytes before w
-	n    int64        // bytes that w has taken
-	w    *bulk.Writer // nil when nothing is under way
-	stop func()
-	tail *ringWriter // of Into, instead
-}
-
-// open returns what to write to.
-func (w *pushWriter) open() (io.Writer, error) {
-	if err := w.p.check("Sink"); err != nil {
-		return nil, err
-	}
-	if w.tail != nil {
-		return w.tail, nil
-	}
-	if w.w == nil {
-		if w.pos == w.p.handle.Len() {
-			return nil, fmt.Errorf("quicksilver: the Sink is full: the caller has lent room for %d bytes; FillFile and Into lend more: %w", w.pos, hg.ErrOverflow)
-		}
-		ctx, cancel := context.WithCancel(w.ctx)
-		bw, err := bulk.NewWriter(ctx, w.p.req.r.Queue(), bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})
-		if err != nil {
-			cancel()
-			return nil, err
-		}
-		w.w = bw
-		w.stop = w.p.keep(func() { // without waiting for what is under way
-			cancel()
-			_ = bw.Close()
-		})
-	}
-	return w.w, nil
-}
-
-func (w *pushWriter) Write(b []byte) (int, error) {
-	if len(b) == 0 {
-		return 0, nil
-	}
-	to, err := w.open()
-	if err != nil {
-		return 0, err
-	}
-	n, err := to.Write(b)
-	w.n += int64(n)
-	return n, err
-}
-
-// ReadFrom implements io.ReaderFrom: without a copy of its own.
-func (w *pushWriter) ReadFrom(r io.Reader) (int64, error) {
-	to, err := w.open()
-	if err != nil {
-		if n, rerr := r.Read(make([]byte, 1)); n == 0 && rerr == io.EOF {
-			return 0, nil
-		}
-		return 0, err
-	}
-	n, err := to.(io.ReaderFrom).ReadFrom(r)
-	w.n += n
-	return n, err
-}
-
-// settle waits until what was written has arrived.
-func (w *pushWriter) settle() error {
-	if w.tail != nil {
-		if err := w.tail.flush(); err != nil {
-			return err
-		}
-		w.pos = w.tail.pos
-		return nil
-	}
-	if w.w == nil {
-		return nil
-	}
-	err := w.w.Close()
-	w.stop()
-	w.w = nil
-	if err == nil {
-		w.pos += w.n
-	}
-	w.n = 0
-	return err
 }

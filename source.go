@@ -13,7 +13,8 @@ import (
 
 // A Source is bytes that a caller lends for the time of its call, in a field of the input; the handler pulls them when it has
 // room. Both sides use the same type. The zero Source is empty. When Call has returned, whatever the error, nobody reads the
-// caller's memory, or begins to read from its reader, any more.
+// caller's memory, or begins to read from its reader, any more. Several calls at once may use one Source, but for a From, which refuses
+// the second (ErrInvalid).
 type Source struct{ s *source }
 
 // A source is a Source at one side.
@@ -21,6 +22,7 @@ type source struct {
 	segs [][]byte  // of the caller: one of these three
 	file *os.File  //
 	from io.Reader //
+	used used      // of From
 
 	wire []byte  // in the input of one attempt
 	got  *pulled // of a handler
@@ -38,14 +40,21 @@ func lent(segs [][]byte) [][]byte {
 }
 
 // LendFile lends the bytes of a regular file, mapped where that is possible, without a copy. f is open until Call has returned. If
-// somebody cuts it short meanwhile the call fails.
+// somebody cuts it short meanwhile the call fails. One that holds bytes although its size is 0, as those of /proc, is lent as a stream: see
+// From.
 func LendFile(f *os.File) Source { return Source{&source{file: f}} }
 
-// From lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own. Nobody calls r.Read once Call has
-// returned, which waits for one that has begun. A call that has moved bytes of it is not repeated by Retry.
+// From lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own: a Read that panics or ends that
+// goroutine fails the call, and so does an error, which the error of the call matches beside its own code, unless it is a code of this
+// package or an error of a context. No Read begins once Call has returned. One that is running when the call ends, at its deadline for
+// example, is interrupted by SetReadDeadline where r has that, and the deadline is cleared; otherwise it may still be running when Call
+// returns: then what it reads goes nowhere. A call whose handler has got bytes of it is not repeated by Retry; what was read
+// ahead and not got is kept for the next attempt, or call, with this Source. One attempt of one call uses r at a time: another fails
+// with ErrInvalid.
 func From(r io.Reader) Source { return Source{&source{from: r}} }
 
-// Len returns the number of bytes, or -1 if it is not known: that of From, and of a file that cannot be looked at.
+// Len returns the number of bytes, or -1 if it is not known: that of From, of a file that cannot be looked at, and of one that
+// is longer than it says.
 func (s Source) Len() int64 {
 	switch {
 	case s.s == nil:
@@ -55,7 +64,7 @@ func (s Source) Len() int64 {
 	case s.s.segs != nil:
 		return total(s.s.segs)
 	case s.s.file != nil:
-		if info, err := s.s.file.Stat(); err == nil {
+		if info, err := s.s.file.Stat(); err == nil && !unsized(s.s.file) {
 			return info.Size()
 		}
 		return -1
@@ -171,7 +180,8 @@ func (p *pulled) readAt(b []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return r.ReadAt(b, off)
+	n, err := r.ReadAt(b, off)
+	return n, p.cause("Source", err)
 }
 
 // A pullReader is a bulk.Reader that ends with its request.
@@ -211,7 +221,7 @@ func (r *pullReader) ended(err error) error {
 		r.fail = io.EOF
 		r.stop()
 	}
-	return err
+	return r.p.cause("Source", err)
 }
 
 // A ticket is how a Source or a Sink travels: as memory, or as a ring through which a stream goes.
@@ -272,6 +282,17 @@ func (b *borrowed) check(what string) error {
 		return fmt.Errorf("quicksilver: the handler that got the %s has returned; it is used until then: %w", what, hg.ErrClosed)
 	}
 	return nil
+}
+
+// cause returns the error of an operation that ended with err: what was under way when the handler returned says so.
+func (b *borrowed) cause(what string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	if over := b.check(what); over != nil {
+		return over
+	}
+	return err
 }
 
 // keep has stop called when the handler returns, unless what it returns is before.

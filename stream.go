@@ -59,7 +59,10 @@ type ringReader struct {
 
 func newRingReader(p *pulled) *ringReader {
 	r := &ringReader{c: p.call(), p: p}
-	r.Reader = pieces.Reader{Check: func() error { return p.check("Source") }, Next: r.pull}
+	r.Reader = pieces.Reader{Check: func() error { return p.check("Source") }, Next: func() ([]byte, error) {
+		b, err := r.pull()
+		return b, p.cause("Source", err)
+	}}
 	return r
 }
 

@@ -8,109 +8,144 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// workers are the goroutines that run handlers. Quick handlers share a few, which take one request after the other: that is
-// faster than to wake a goroutine for each. When all of these seem to be blocked more are let loose, up to Config.Workers. In
-// the simulator each request has a coroutine.
-//
-//	dispatch ─ fewer than enough are busy ─► one that is idle, or a new one ─► Run ─► the next of the queue, or idle
-//	    └───── else ─► queue ◄─ looked at each stuckTime: nobody has taken anything? then more are enough
-type workers struct {
-	n   *Node
-	all sync.WaitGroup
+// workers are the goroutines that run handlers, up to Config.Workers. In the simulator each request has a coroutine.
+type workers struct{ crew[hg.Incoming] }
 
-	mu     sync.Mutex // guards the fields below
-	busy   int        // goroutines, the idle ones left out
-	enough int        // of them are let loose; 0 before the first request
-	idle   []chan hg.Incoming
-	queue  []hg.Incoming
-	first  int // of queue
-	taken  int // from it, ever
-	seen   int // taken, at the last look
-	timer  *time.Timer
-	looks  bool // timer is set
-	ended  bool
+func (w *workers) init(n *Node) {
+	w.run, w.most = func(r hg.Incoming) { _ = r.Run() }, n.cfg.Workers // it may have ended before
 }
-
-const (
-	// maxIdleWorkers bounds the goroutines that are kept.
-	maxIdleWorkers = 64
-	// stuckTime is how long a request waits for goroutines that are blocked, and at most twice that.
-	stuckTime = 500 * time.Microsecond
-)
-
-// few is how many goroutines quick handlers share.
-func few() int { return 2 * runtime.GOMAXPROCS(0) }
 
 // dispatch is hg.Config.Dispatch.
 func (w *workers) dispatch(r hg.Incoming) {
 	if nctx := r.Queue().NA(); nctx.Scheduled() {
-		nctx.Spawn(func() { _ = r.Run() })
+		nctx.Spawn(func() { w.run(r) })
 		return
 	}
+	w.give(r)
+}
+
+// A crew runs jobs on goroutines. Quick jobs share a few, which take one after the other: that is faster than to wake a goroutine for
+// each. When a job has waited for too long, more are let loose.
+//
+//	give ─ fewer than enough are busy ─► one that is idle, or a new one ─► run ─► the next of the queue, or idle
+//	  └───── else ─► queue ◄─ looked at each lookTime: has the oldest waited for so long? then twice as many are enough
+type crew[T any] struct {
+	run  func(T)
+	most int // goroutines
+
+	all sync.WaitGroup
+
+	mu     sync.Mutex // guards the fields below
+	busy   int        // goroutines, the idle ones left out
+	enough int        // of them are let loose; 0 before the first job
+	idle   []chan T
+	queue  []T
+	first  int // of queue
+	timer  *time.Timer
+	looks  bool // timer is set
+	ended  bool
+
+	taken    int // from the queue, ever
+	given    int // to it, ever
+	before   int // given, at the last look: what came before has waited for lookTime
+	rate     int // jobs taken in the time before the last look
+	seen     int // taken, at the last look
+	grownFor int // looks since more were let loose
+}
+
+const (
+	// maxIdle bounds the goroutines that are kept.
+	maxIdleWorkers = 64
+	// lookTime is how long a job waits before more goroutines may be let loose, and at most twice that.
+	lookTime = 500 * time.Microsecond
+	// uselessLooks is how many looks go by before even more are let loose when the last did not bring more jobs to their end: it is
+	// processors that are short, not goroutines, or so it seems.
+	uselessLooks = 10
+)
+
+// few is how many goroutines quick jobs share.
+func few() int { return 2 * runtime.GOMAXPROCS(0) }
+
+// give has a job run soon.
+func (w *crew[T]) give(job T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.ended: // the class has shut down: it answers by itself
-	case w.busy < max(w.enough, min(few(), w.n.cfg.Workers)):
-		w.start(r)
+	case w.busy < max(w.enough, min(few(), w.most)):
+		w.start(job)
 	default:
-		w.queue = append(w.queue, r)
-		if !w.looks && w.busy < w.n.cfg.Workers {
-			w.looks, w.seen = true, w.taken
+		w.queue = append(w.queue, job)
+		w.given++
+		if !w.looks && w.busy < w.most {
+			w.looks, w.seen, w.rate, w.before = true, w.taken, 0, w.given
 			if w.timer == nil {
-				w.timer = time.AfterFunc(stuckTime, w.look)
+				w.timer = time.AfterFunc(lookTime, w.look)
 			} else {
-				w.timer.Reset(stuckTime)
+				w.timer.Reset(lookTime)
 			}
 		}
 	}
 }
 
-// start has a goroutine run r. Locked.
-func (w *workers) start(r hg.Incoming) {
+// start has a goroutine run a job. Locked.
+func (w *crew[T]) start(job T) {
 	w.busy++
 	if last := len(w.idle) - 1; last >= 0 {
-		w.idle[last] <- r // it has room for one
+		w.idle[last] <- job // it has room for one
 		w.idle = w.idle[:last]
 		return
 	}
-	w.all.Go(func() { w.work(r) })
+	w.all.Go(func() { w.work(job) })
 }
 
-// look lets more goroutines loose if those that are seem to be blocked.
-func (w *workers) look() {
+// look lets more goroutines loose if a job that was there at the last look still waits. If nothing was taken since, all are
+// blocked, and each job that waits gets one.
+func (w *crew[T]) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.looks = w.first < len(w.queue) && w.busy < w.n.cfg.Workers && !w.ended; !w.looks {
+	if w.looks = w.first < len(w.queue) && w.busy < w.most && !w.ended; !w.looks {
 		return
 	}
-	if w.taken == w.seen {
-		for w.first < len(w.queue) && w.busy < w.n.cfg.Workers {
-			w.start(w.pop())
-		}
-		w.enough = w.busy
+	took := w.taken - w.seen
+	w.grownFor++
+	switch {
+	case took == 0:
+		w.grow(len(w.queue))
+	case w.taken < w.before && (took > w.rate+w.rate/4 || w.grownFor >= uselessLooks):
+		w.grow(w.busy)
 	}
-	w.seen = w.taken
-	w.timer.Reset(stuckTime)
+	w.rate, w.seen, w.before = took, w.taken, w.given
+	w.timer.Reset(lookTime)
 }
 
-// pop takes the oldest request of the queue. Locked.
-func (w *workers) pop() hg.Incoming {
-	r := w.queue[w.first]
-	w.queue[w.first] = hg.Incoming{}
+// grow lets up to n more goroutines loose. Locked.
+func (w *crew[T]) grow(n int) {
+	w.grownFor = 0
+	for ; n > 0 && w.first < len(w.queue) && w.busy < w.most; n-- {
+		w.start(w.pop())
+	}
+	w.enough = w.busy
+}
+
+// pop takes the oldest job of the queue. Locked.
+func (w *crew[T]) pop() T {
+	var none T
+	job := w.queue[w.first]
+	w.queue[w.first] = none
 	w.taken++
 	if w.first++; w.first == len(w.queue) {
 		w.queue, w.first = w.queue[:0], 0
 	}
-	return r
+	return job
 }
 
-// work runs requests until too many goroutines are idle.
-func (w *workers) work(r hg.Incoming) {
-	in := make(chan hg.Incoming, 1)
+// work runs jobs until too many goroutines are idle.
+func (w *crew[T]) work(job T) {
+	in := make(chan T, 1)
 	over := false
 	defer func() {
-		if !over { // a handler has ended this goroutine
+		if !over { // a job has ended this goroutine
 			w.mu.Lock()
 			w.busy--
 			if w.first < len(w.queue) {
@@ -120,16 +155,16 @@ func (w *workers) work(r hg.Incoming) {
 		}
 	}()
 	for ok := true; ok; {
-		_ = r.Run() // it may have ended before
-		if r, ok = w.next(in); !ok {
-			r, ok = <-in
+		w.run(job)
+		if job, ok = w.next(in); !ok {
+			job, ok = <-in
 		}
 	}
 	over = true
 }
 
-// next returns the next request in the queue, or has in receive one; it is closed when there is none to come.
-func (w *workers) next(in chan hg.Incoming) (r hg.Incoming, ok bool) {
+// next returns the next job in the queue, or has in receive one; it is closed when there is none to come.
+func (w *crew[T]) next(in chan T) (job T, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.first < len(w.queue) {
@@ -144,11 +179,11 @@ func (w *workers) next(in chan hg.Incoming) (r hg.Incoming, ok bool) {
 	} else {
 		w.idle = append(w.idle, in)
 	}
-	return r, false
+	return job, false
 }
 
 // end lets the goroutines go.
-func (w *workers) end() {
+func (w *crew[T]) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = true

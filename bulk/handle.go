@@ -171,13 +171,15 @@ func (h *Handle) CloseFunc(cb func(err error)) error {
 		}
 		return nil
 	}
-	op := h.hctx.NA().NewOp(func(_ *na.Op, r na.Result) {
+	op := h.hctx.NA().NewStep(func(_ *na.Op, r na.Result) (ran int) {
 		if h.freed != nil {
 			h.freed()
 		}
-		if cb != nil {
-			_ = h.hctx.Post(func() { cb(r.Err) })
+		if cb == nil {
+			return 0
 		}
+		cb(r.Err)
+		return 1
 	})
 	if err := h.hctx.NA().Deregister(op, h.mem()); err != nil {
 		return fmt.Errorf("bulk: close: %w", err)

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -644,7 +646,11 @@ func (f *farce) end() {
 		f.t.Fatalf("the bystander has lost %d sessions", n)
 	}
 	for _, hctx := range []*hg.Context{f.other, f.victim} {
-		if err := hctx.Class().Shutdown(context.Background()); err != nil {
+		err, left := hctx.Class().Shutdown(context.Background()), (*hg.ShutdownError)(nil)
+		if errors.As(err, &left) && hctx == f.victim && left.Unconfirmed > 0 && strings.HasPrefix(err.Error(), fmt.Sprintf("hg: shutdown: %d unconfirmed", left.Unconfirmed)) {
+			err = nil // one-way calls to the liar
+		}
+		if err != nil {
 			f.t.Fatalf("shutdown: %v; %+v", err, hctx.Stats())
 		}
 		if st := hctx.Stats(); st.Handles != 0 || st.Lent != 0 || st.Pulled != 0 || st.Active != 0 || st.Waiting != 0 ||

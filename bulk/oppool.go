@@ -15,7 +15,7 @@ var opPool = sync.Pool{New: func() any { return new(opSet) }}
 // putBack takes an opSet back whose operations are idle. Nothing keeps what they were for alive.
 func (c *opSet) putBack() {
 	for i := range c.ops {
-		c.ops[i].Init(nil, nil, nil)
+		c.ops[i].InitStep(nil, nil, nil)
 	}
 	opPool.Put(c)
 }

@@ -183,7 +183,7 @@ func (op *Op) newPiece() *na.Op {
 	i := op.pieces
 	op.pieces++
 	nop := op.piece(i)
-	nop.Init(op.hctx.NA(), pieceEnded, op)
+	nop.InitStep(op.hctx.NA(), pieceEnded, op)
 	return nop
 }
 
@@ -233,8 +233,8 @@ func (op *Op) stop() {
 	})
 }
 
-// pieceEnded runs in Trigger, below the layer of callbacks.
-func pieceEnded(nop *na.Op, r na.Result) {
+// pieceEnded runs in Trigger.
+func pieceEnded(nop *na.Op, r na.Result) (ran int) {
 	op := nop.Data().(*Op)
 	op.mu.Lock()
 	defer op.mu.Unlock()
@@ -265,6 +265,7 @@ func pieceEnded(nop *na.Op, r na.Result) {
 		op.first, op.pieces = nil, 0
 		op.end()
 	}
+	return 0
 }
 
 // news reports whether OnProgress has to be called. Locked.

@@ -6,16 +6,17 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/debug"
-	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A server with a page at http://localhost:6060/.
+// A server with a page at http://localhost:6060/, and probes at /healthz and /readyz.
 func Example() {
 	var page debug.Page
-	node, err := quicksilver.Open("tcp://:7000", quicksilver.Config{HG: hg.Config{Observe: page.Observe}})
+	var cfg quicksilver.Config
+	page.Attach(&cfg)
+	node, err := quicksilver.Open("tcp://:7000", cfg)
 	if err != nil {
 		log.Fatal(err)
 	}
-	page.Show(node.HG().Class())
+	defer node.Close()
 	go func() { log.Print(http.ListenAndServe("localhost:6060", &page)) }()
 }

@@ -9,9 +9,12 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
 //go:embed page.html
@@ -21,13 +24,18 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"bytes": bytesText, "took": took, "old": func(d time.Duration) bool { return d >= time.Second },
 }).Parse(pageText))
 
-// ServeHTTP answers with a page that renews itself, also without JavaScript; with text when the path ends in .txt, or the client
+// ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz while every class that is shown is open, readyz
+// while every one is ready, too, which SetReady(false) and a drain end. Otherwise it answers with a page that renews itself, also without JavaScript; with text when the path ends in .txt, or the client
 // accepts text/plain and no HTML; with the Snapshot as JSON when the path ends in .json, or the client accepts application/json and
 // no HTML.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
+		return
+	}
+	if name := path.Base(r.URL.Path); name == "healthz" || name == "readyz" {
+		p.probe(w, name)
 		return
 	}
 	var b bytes.Buffer
@@ -56,6 +64,33 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b.Bytes())
 }
 
+// probe answers 200, or 503: healthz while a class that is shown has a context that is not closed, readyz while all are ready.
+func (p *Page) probe(w http.ResponseWriter, name string) {
+	p.mu.Lock()
+	classes := slices.Clone(p.classes)
+	p.mu.Unlock()
+	good := len(classes) > 0
+	for _, class := range classes {
+		if name == "readyz" {
+			good = good && class.Ready()
+		} else {
+			good = good && slices.ContainsFunc(class.Contexts(), func(c *hg.Context) bool { return !c.Closed() })
+		}
+	}
+	text := "ok"
+	if !good {
+		text = "not " + map[string]string{"readyz": "ready", "healthz": "open"}[name]
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if !good {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	fmt.Fprintln(w, text)
+}
+
 // kindOf returns the media type that a client wants.
 func kindOf(r *http.Request) string {
 	accept := r.Header.Get("Accept")
@@ -74,7 +109,7 @@ func (s *Snapshot) text(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for i := range s.Contexts {
 		c := &s.Contexts[i]
-		fmt.Fprintf(w, "context %d at %s: %d peers, %d lost, %d handlers at work, %d waiting, %d queued\n", c.Context, c.Address, len(c.Peers), c.Lost, c.Active, c.Waiting, c.Queued)
+		fmt.Fprintf(w, "context %d at %s: %d peers, %d left, %d lost, %d handlers at work, %d waiting, %d queued\n", c.Context, c.Address, len(c.Peers), c.Left, c.Lost, c.Active, c.Waiting, c.Queued)
 		fmt.Fprintf(w, "%d handles, lent %s, fetching %s, %d regions; guaranteed %s of %s, most envelopes needed %d, stalls %d\n\n",
 			c.Handles, bytesText(c.Lent), bytesText(c.Pulled), c.Regions, bytesText(c.Reserved), bytesText(c.Budget), c.HighWater, c.Stalls)
 		fmt.Fprintln(w, "under way\tmethod\tpeer\tstate\tage\tmoved")
@@ -95,10 +130,10 @@ func (s *Snapshot) text(out io.Writer) error {
 		fmt.Fprintln(w)
 	}
 	if len(s.Methods) > 0 {
-		fmt.Fprintln(w, "ended\tmethod\tcount\terrors\tmean\tmost")
+		fmt.Fprintln(w, "ended\tmethod\tcount\terrors\tmean\tp50\tp90\tp99\tmost")
 	}
 	for _, m := range s.Methods {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", m.Kind, m.Name, m.Count, m.Errors, took(m.Mean()), took(m.Most))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", m.Kind, m.Name, m.Count, m.Errors, took(m.Mean()), took(m.P50), took(m.P90), took(m.P99), took(m.Most))
 	}
 	if len(s.Errors) > 0 {
 		fmt.Fprintln(w, "\nerror\tkind\tmethod\tpeer\twhat\tfate\ttook")

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
@@ -47,6 +48,18 @@ func (p *Page) Show(class *hg.Class) {
 	}
 }
 
+// Attach has a node that is opened with cfg be shown, and its calls be counted, beside what cfg observes already.
+func (p *Page) Attach(cfg *quicksilver.Config) {
+	cfg.HG.Observe = hg.Observers(cfg.HG.Observe, p.Observe)
+	was := cfg.HG.Opened
+	cfg.HG.Opened = func(class *hg.Class) {
+		if was != nil {
+			was(class)
+		}
+		p.Show(class)
+	}
+}
+
 // Observe is for hg.Config.Observe, or is called by what is set there: it counts methods and keeps recent errors. It does not block.
 func (p *Page) Observe(e *hg.Event) {
 	p.mu.Lock()
@@ -57,6 +70,7 @@ func (p *Page) Observe(e *hg.Event) {
 	}
 	m.Count++
 	m.Total += e.Took
+	m.times.add(e.Took)
 	m.Most = max(m.Most, e.Took)
 	if e.Code == 0 {
 		return
@@ -82,7 +96,7 @@ func (p *Page) newMethod(e *hg.Event) *Method {
 	}
 	m := p.methods[k]
 	if m == nil {
-		m = &Method{Kind: k.kind.String(), Name: k.name}
+		m = &Method{Kind: k.kind.String(), Name: k.name, times: &times{}}
 		p.methods[k] = m
 	}
 	return m
@@ -109,7 +123,8 @@ type Context struct {
 	Lent    int64  // bytes of input and output lent to peers
 	Pulled  int64  // bytes of input and output being fetched
 	Regions int64  // registered memory of the class
-	Lost    int64  // peers
+	Lost    int64  // peers that died or fell silent
+	Left    int64  // peers that closed the session
 	Calls   []Call // the oldest first, at most 1,000
 	More    int    // of them, that are not in Calls
 }
@@ -133,6 +148,11 @@ type Method struct {
 	Errors int64
 	Total  time.Duration
 	Most   time.Duration
+	P50    time.Duration // half took no longer; these three are right to an eighth
+	P90    time.Duration
+	P99    time.Duration
+
+	times *times
 }
 
 // Mean returns the mean time.
@@ -160,7 +180,9 @@ func (p *Page) Snapshot() Snapshot {
 	p.mu.Lock()
 	classes := slices.Clone(p.classes)
 	for _, m := range p.methods {
-		s.Methods = append(s.Methods, *m)
+		v := *m
+		v.P50, v.P90, v.P99, v.times = m.quantile(0.5), m.quantile(0.9), m.quantile(0.99), nil
+		s.Methods = append(s.Methods, v)
 	}
 	for i := range p.errors {
 		s.Errors = append(s.Errors, p.errors[(p.next+len(p.errors)-1-i)%len(p.errors)].shown())
@@ -186,7 +208,7 @@ func (p *Page) Snapshot() Snapshot {
 func look(c *hg.Context, g hg.Gauges) Context {
 	st, calls := c.Stats(), c.Calls()
 	v := Context{
-		Gauges: g, Queued: st.Queued, Handles: st.Handles, Lent: st.Lent, Pulled: st.Pulled, Regions: st.NA.Regions, Lost: st.NA.PeersLost,
+		Gauges: g, Queued: st.Queued, Handles: st.Handles, Lent: st.Lent, Pulled: st.Pulled, Regions: st.NA.Regions, Lost: st.NA.PeersLost, Left: st.NA.PeersLeft,
 		More: max(len(calls)-keptCalls, 0),
 	}
 	for _, i := range calls[:min(len(calls), keptCalls)] {

@@ -1,17 +1,21 @@
 package hg
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The load of a context is the requests whose handlers have begun and that have not ended. It is bounded, for the
-// context and for each session: a request beyond a bound is not accepted, so it keeps its envelope, can be withdrawn, and
-// holds its origin back. It begins when another one ends, oldest first among those that may.
+// The load of a context is the requests whose handlers have begun and that have not ended. It is bounded, for the context, for
+// each session, and for an RPC that says so: a request beyond a bound is not accepted, so it keeps its envelope, can be
+// withdrawn, and holds its origin back. It begins when another one ends, oldest first among those that may.
 //
 //	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … it has ended ───► room for the next
-//	                         └─ no ──► waits ◄──────────────────────────────────────────┘
-//	                                     └─ its deadline passes: dispatched, to be refused
+//	                         │ no ─────► waits ◄────────────────────────────────────────┘
+//	                         │             └─ its deadline passes: dispatched, to be refused
+//	                         └─ so many of the RPC wait already: refused
 type load struct {
 	most, mostPerPeer int64
 
@@ -23,13 +27,52 @@ type load struct {
 	sweepAt    int64      // when so many wait, those that were taken back are looked for
 }
 
+// A bound is that of an RPC, in all contexts of the class.
+type bound struct {
+	most, queue int64
+	n, waiting  atomic.Int64 // its requests that have room, and that wait because there is none
+}
+
+// newBound returns what bounds the requests of an RPC by themselves; nil for nothing.
+func (r *RPC) newBound() *bound {
+	if r.MaxActive <= 0 {
+		return nil
+	}
+	b := &bound{most: int64(r.MaxActive), queue: int64(max(r.Queue, 0))}
+	if r.Queue == 0 {
+		b.queue = b.most
+	}
+	return b
+}
+
+// take takes room, if there is some.
+func (b *bound) take() bool {
+	if b == nil || b.n.Add(1) <= b.most {
+		return true
+	}
+	b.n.Add(-1)
+	return false
+}
+
+// queues reports whether one more may wait; it is counted if it waits for this bound.
+func (b *bound) queues() (counted, ok bool) {
+	if b == nil || b.n.Load() < b.most {
+		return false, true
+	}
+	if b.waiting.Add(1) <= b.queue {
+		return true, true
+	}
+	b.waiting.Add(-1)
+	return false, false
+}
+
 // sweepFirst is how many requests that were taken back may wait for room unnoticed; else no more than do wait.
 const sweepFirst = 64
 
 // take takes room for s, if there is some.
 func (d *load) take(s *service) bool {
 	if d.n.Add(1) <= d.most {
-		if s.peerLoad.Add(1) <= d.mostPerPeer {
+		if s.peerLoad.Add(1) <= d.mostPerPeer && s.rpc.bound.take() {
 			return true
 		}
 		s.peerLoad.Add(-1)
@@ -56,7 +99,14 @@ func (c *Context) admit(s *service) bool {
 		d.mu.Unlock()
 		return true
 	}
+	counted, ok := s.rpc.bound.queues()
+	if !ok {
+		d.mu.Unlock()
+		s.reject(na.WithText(Exhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", s.rpc.bound.most, s.name(), s.rpc.bound.queue)))
+		return false
+	}
 	s.found(evNoRoom)
+	s.counted = counted
 	d.push(s)
 	s.note(evNoRoom)
 	if d.waiting.Load() >= max(d.sweepAt, sweepFirst) {
@@ -75,7 +125,19 @@ func (c *Context) leave(s *service) {
 	s.admitted = false
 	s.peerLoad.Add(-1)
 	c.load.n.Add(-1)
+	b := s.rpc.bound
+	if b != nil {
+		b.n.Add(-1)
+	}
 	c.advance()
+	if b == nil || b.waiting.Load() == 0 {
+		return
+	}
+	for _, other := range c.class.Contexts() {
+		if other != c {
+			other.advance()
+		}
+	}
 }
 
 // advance dispatches what has waited for room and may begin; when the context is shut down or closed, everything, to be
@@ -155,4 +217,8 @@ func (d *load) remove(s *service) {
 	}
 	s.waits, s.prev, s.next = false, nil, nil
 	d.waiting.Add(-1)
+	if s.counted {
+		s.counted = false
+		s.rpc.bound.waiting.Add(-1)
+	}
 }

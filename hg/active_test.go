@@ -67,6 +67,75 @@ func TestMaxActive(t *testing.T) {
 	})
 }
 
+// TestBoundOfOne: an RPC with a bound of its own runs so many, so many wait, and the rest is refused at once; another RPC goes on beside
+// it. What waits is refused by its deadline, or can be taken back, and room that comes free is used.
+func TestBoundOfOne(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		var k keeper
+		_, err := p.target.RegisterRPC(hg.RPC{Name: "keep", Handler: k.handler, MaxActive: 2, Queue: 3})
+		require.NoError(t, err)
+		id, err := p.origin.Register("keep", nil)
+		require.NoError(t, err)
+		free := p.rpc("free", echo)
+		const calls = 9
+		outs := make([]outcome, calls)
+		var handles []*hg.Handle
+		for i := range outs {
+			handles = append(handles, p.handle(id))
+			require.NoError(t, handles[i].ForwardRaw([]byte{byte(i)}, outs[i].cb))
+		}
+		refused := func() (n int) {
+			for i := range outs {
+				if outs[i].err != nil {
+					n++
+				}
+			}
+			return n
+		}
+		p.Until(func() bool { return len(k.kept) == 2 && refused() == calls-2-3 })
+		for i := range outs {
+			if i < 5 {
+				require.Zero(t, outs[i].calls, "%d of the first five waits or runs", i)
+				continue
+			}
+			require.ErrorIs(t, outs[i].err, hg.Exhausted)
+			require.ErrorIs(t, outs[i].err, hg.ErrRefused)
+			require.Equal(t, hg.NotRun, hg.FateOf(outs[i].err))
+			require.ErrorContains(t, outs[i].err, "2 requests of keep are at work and 3 wait")
+		}
+		require.NoError(t, p.call(p.handle(free), nil), "another RPC")
+
+		var taken hg.WithdrawResult // one that waits is taken back: its place is free
+		told := false
+		require.NoError(t, handles[4].Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) { taken, told = r, true }))
+		p.Until(func() bool { return told && outs[4].calls == 1 })
+		require.Equal(t, hg.Withdrawn, taken)
+		for i := range 4 {
+			p.Until(func() bool { return len(k.kept) > 0 })
+			in, err := k.kept[0].InputRaw()
+			require.NoError(t, err)
+			require.Equal(t, []byte{byte(i)}, in, "in order")
+			k.answer()
+			p.Until(func() bool { return outs[i].calls == 1 })
+			require.NoError(t, outs[i].err)
+		}
+		require.EqualValues(t, 2, k.most)
+		again := p.handle(id)
+		var o outcome
+		require.NoError(t, again.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return len(k.kept) == 1 })
+		k.answer()
+		p.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		p.Until(func() bool { return p.tctx.Stats().Active == 0 })
+		require.Zero(t, p.tctx.Stats().Waiting)
+		for _, h := range append(handles, again) {
+			h.Close()
+		}
+	})
+}
+
 // A peer whose requests are kept for long does not use up what others may begin.
 func TestMaxActivePerPeer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {

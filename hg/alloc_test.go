@@ -3,6 +3,7 @@ package hg_test
 import (
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,16 +13,19 @@ import (
 )
 
 // In the steady state a raw call allocates nothing, at either end: what it needs comes from lists of spare parts.
-func TestRawCallsAllocateNothing(t *testing.T) { rawCalls(t, 100_000, hg.Config{}) }
+func TestRawCallsAllocateNothing(t *testing.T) { rawCalls(t, 100_000, 0, hg.Config{}) }
+
+// They do not with a deadline, either, whose timer is canceled in each.
+func TestCallsInTimeAllocateNothing(t *testing.T) { rawCalls(t, 20_000, time.Hour, hg.Config{}) }
 
 // They do not where they are observed, either.
 func TestObservingAllocatesNothing(t *testing.T) {
 	events := 0
-	rawCalls(t, 20_000, hg.Config{Observe: func(*hg.Event) { events++ }})
+	rawCalls(t, 20_000, 0, hg.Config{Observe: func(*hg.Event) { events++ }})
 	require.GreaterOrEqual(t, events, 20_000)
 }
 
-func rawCalls(t *testing.T, calls int, cfg hg.Config) {
+func rawCalls(t *testing.T, calls int, timeout time.Duration, cfg hg.Config) {
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		inFlight, most := 16, 200
 		if raceflag.Enabled {
@@ -50,6 +54,7 @@ func rawCalls(t *testing.T, calls int, cfg hg.Config) {
 		handles := make([]*hg.Handle, inFlight)
 		for i := range handles {
 			handles[i] = p.handle(id)
+			handles[i].SetTimeout(timeout)
 			defer handles[i].Close()
 		}
 		round := func() uint64 {

@@ -8,8 +8,9 @@ import (
 )
 
 // An Authorizer decides whether a request runs: nil allows it. Any error denies it, and so do a panic and an end of the
-// goroutine: the handler does not run, input larger than a message is not fetched, and the origin gets ErrPermission, with
-// the text of the error, and NotRun. A one-way request is dropped and counted.
+// goroutine: the handler does not run, input larger than a message is not fetched, and the origin gets NotRun with the text of the
+// error, and with its code if that is one of 64 to 255, as of Errorf(Denied, ...): else the origin's error matches ErrPermission and
+// os.ErrPermission. A one-way request is dropped and counted.
 //
 // It is asked in Trigger, once for each request, before the request waits for room (Config.MaxActive). It may block:
 // meanwhile only the Trigger that runs it waits, so a program that lets it block calls Trigger from several goroutines, or
@@ -48,17 +49,21 @@ func (s *service) pass() bool {
 // authorized asks, and rejects the request unless the answer is a plain yes.
 func (s *service) authorized() (ok bool) {
 	r := s.incoming() // held: it has not begun
-	text := "the authorizer has not decided"
+	why := na.WithText(ErrPermission, "the authorizer has not decided")
 	defer func() { // it may panic, or end its goroutine
 		if p := recover(); p != nil {
 			s.ctx.class.log().Error("authorizer panicked", "rpc", s.name(), "peer", s.addr.String(), "panic", p, "stack", string(debug.Stack()))
 		}
 		if s.allowed = ok; !ok {
-			s.reject(na.WithText(ErrPermission, text))
+			s.reject(why)
 		}
 	}()
 	if err := s.ctx.class.cfg.Authorize(r.Context(), r.Caller(), s.rpc); err != nil {
-		text = err.Error()
+		code := failureOf(err).code
+		if code < na.NotFound {
+			code = ErrPermission
+		}
+		why = na.WithText(code, err.Error())
 		return false
 	}
 	return true

@@ -3,6 +3,7 @@ package hg_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -27,13 +28,17 @@ func authorized(t *testing.T, n *transports.Net, ask hg.Authorizer) *pair {
 func TestAuthorizerDenies(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
+		code       hg.Code
 		ask        func() error
 	}{
-		{"Error", "not you", func() error { return errors.New("not you") }},
-		{"Panic", "not decided", func() error { panic("oops") }},
-		{"NilPanic", "not decided", func() error { panic(nil) }},
-		{"EndsItsGoroutine", "not decided", func() error { runtime.Goexit(); return nil }},
-		{"ErrorThatPanics", "not decided", func() error { return (*badError)(nil) }},
+		{"Error", "not you", hg.ErrPermission, func() error { return errors.New("not you") }},
+		{"CodeOfOurs", "its own time", hg.ErrPermission, func() error { return hg.Errorf(hg.ErrTimeout, "its own time") }},
+		{"Denied", "not you", hg.Denied, func() error { return hg.Errorf(hg.Denied, "not you") }},
+		{"Program", "quota", 200, func() error { return hg.Errorf(200, "quota") }},
+		{"Panic", "not decided", hg.ErrPermission, func() error { panic("oops") }},
+		{"NilPanic", "not decided", hg.ErrPermission, func() error { panic(nil) }},
+		{"EndsItsGoroutine", "not decided", hg.ErrPermission, func() error { runtime.Goexit(); return nil }},
+		{"ErrorThatPanics", "not decided", hg.ErrPermission, func() error { return (*badError)(nil) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -66,7 +71,10 @@ func TestAuthorizerDenies(t *testing.T) {
 					var o outcome
 					require.NoError(t, h.ForwardRaw(make([]byte, size), o.cb))
 					drive(func() bool { return o.calls == 1 })
-					said(t, o.err, hg.ErrPermission)
+					said(t, o.err, c.code)
+					require.ErrorIs(t, o.err, c.code)
+					require.ErrorIs(t, o.err, hg.ErrRefused)
+					require.Equal(t, c.code == hg.ErrPermission, errors.Is(o.err, fs.ErrPermission))
 					require.ErrorContains(t, o.err, c.text)
 					require.Equal(t, na.NotRun, hg.FateOf(o.err))
 				}
@@ -222,20 +230,29 @@ func TestAuthorizerHearsOfAbandon(t *testing.T) {
 // A request that was taken back before its turn came is not asked about.
 func TestAuthorizerIsNotAskedInVain(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		var p *pair
+		var first, second *hg.Handle
 		asked := 0
-		p := authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error { asked++; return nil })
-		h := p.handle(p.rpc("x", echo))
-		var o outcome
-		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.arrive(1)
-		h.Abandon()
-		p.still(func() bool { return p.tctx.Stats().NA.Envelopes == 0 })
-		require.Equal(t, 1, p.tctx.Trigger(0), "it is dispatched")
-		require.Zero(t, p.tctx.Stats().Handles)
-		require.Zero(t, asked)
-		h.Close()
-		p.Until(func() bool { return o.calls == 1 }) // the callback has the last reference
-		require.ErrorIs(t, o.err, hg.ErrCanceled)
+		p = authorized(t, n, func(context.Context, hg.Caller, *hg.RPC) error {
+			if asked++; asked == 1 { // both have been taken out of their envelopes' queue
+				second.Abandon()
+				p.still(func() bool { return p.tctx.Stats().NA.Withdrawn == 1 })
+			}
+			return nil
+		})
+		id := p.rpc("x", echo)
+		first, second = p.handle(id), p.handle(id)
+		var a, b outcome
+		require.NoError(t, first.ForwardRaw(nil, a.cb))
+		require.NoError(t, second.ForwardRaw(nil, b.cb))
+		p.arrive(2)
+		require.Equal(t, 2, p.tctx.Trigger(0), "both are dispatched")
+		require.Equal(t, 1, asked)
+		p.Until(func() bool { return a.calls == 1 && b.calls == 1 })
+		require.NoError(t, a.err)
+		require.ErrorIs(t, b.err, hg.ErrCanceled)
+		first.Close()
+		second.Close()
 		p.clean(0)
 	})
 }
@@ -260,7 +277,6 @@ func TestAuthorizerIsNotAsked(t *testing.T) {
 		n.Undriven(p.tctx)
 		n.Until(func() bool {
 			_ = p.tctx.Progress(0)
-			p.tctx.NA().Trigger(0)
 			return p.tctx.Stats().Queued > 0
 		})
 		p.tctx.NA().Drain()

@@ -19,6 +19,11 @@ const (
 	RPCsRPC = "hg/rpcs"
 )
 
+// builtIn reports whether the RPC is one of this module's.
+func (r *RPC) builtIn() bool {
+	return strings.HasPrefix(r.Name, "hg/") || strings.HasPrefix(r.Name, "qs/")
+}
+
 // An RPCInfo is what RPCsRPC says of an RPC.
 type RPCInfo struct {
 	Name   string
@@ -36,6 +41,13 @@ func DecodeRPCs(output []byte) (all []RPCInfo, err error) {
 // SetReady says what HealthRPC answers from now on: nothing, as at first, or the error NotReady. While the class drains it
 // is always that.
 func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
+
+// Ready reports whether HealthRPC answers that the class is ready: it has a context, none of its contexts drains, and SetReady has not
+// said otherwise.
+func (c *Class) Ready() bool {
+	all := c.Contexts()
+	return len(all) > 0 && !c.unready.Load() && !slices.ContainsFunc(all, func(x *Context) bool { return x.nctx.Draining() })
+}
 
 // registerBuiltIn makes a new class know the RPCs of this package.
 func (c *Class) registerBuiltIn() error {

@@ -3,6 +3,7 @@ package hg
 import (
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -11,22 +12,38 @@ type ForwardFunc func(h *Handle, err error)
 
 // The phases of a call.
 const (
-	idle    = iota
-	pending // some part has not ended
-	queued  // the callback waits for Trigger
+	callIdle     fsmcheck.State = iota
+	callWaiting                 // for the answer, or, if there is none, for the request to leave
+	callFetching                // the answer is there, and its body is being pulled
+	callLending                 // one-way: the target has not given the input back
+	callLeaving                 // what it comes to is certain; a loan or the timer, which are of no use, have not ended
+	callEnding                  // this side has ended it, or a part failed; others have not ended
+	callQueued                  // the callback waits for Trigger, or the goroutine for its turn
 )
 
-// A call is the origin's side of a handle. Its parts are the sending of the request, the receive of the response, the
-// loan of an input that is larger than a message, the pull of such an output, and the timer. Handle.mu guards it. Whatever the
-// order in which the parts end, the result is decided once, when the last has ended, from what each of them was.
+var callPhases = fsmcheck.Phases("call",
+	[]string{"idle", "waiting", "fetching", "lending", "leaving", "ending", "queued"},
+	[][]fsmcheck.State{
+		callIdle:     {callWaiting},
+		callWaiting:  {callFetching, callLending, callLeaving, callEnding, callQueued, callIdle},
+		callFetching: {callLeaving, callEnding, callQueued},
+		callLending:  {callEnding, callLeaving, callQueued},
+		callLeaving:  {callEnding, callQueued},
+		callEnding:   {callQueued},
+		callQueued:   {callIdle},
+	})
+
+// A call is the origin's side of a handle. One operation sends the request and receives the answer, or has the deadline end it. Other
+// parts are rare: the loan of an input that is larger than a message, the pull of such an output, and a timer for what goes on
+// when the operation has ended. Handle.mu guards it. Whatever the order in which the parts end, the result is decided once, when the
+// last has ended, from what each of them was.
 type call struct {
 	h     *Handle
 	slot  uint32
 	gen   uint64
-	send  *na.Op
-	recv  *na.Op
-	timer *na.Op // of the deadline; nil until there is one
-	done  task
+	op    na.Op
+	timer *na.Op // nil until there is one
+	done  na.Task
 
 	in    []byte // header, metadata and encoded input
 	head  int    // the bytes of the first two
@@ -39,29 +56,27 @@ type call struct {
 
 // life is what begins anew with each Forward.
 type life struct {
-	phase     int
-	parts     int     // that have not ended
-	canceling bool    // this side has ended it,
-	why       na.Code // and why
-	abandoned bool    // and the target is to hear of it
+	phase     fsmcheck.State // written by to
+	parts     int            // that have not ended
+	canceling bool           // this side has ended it,
+	why       na.Code        // and why
+	abandons  bool           // and the target is to be told, as far as it has not been
 	begun     time.Duration
 	by        na.Deadline
 	timing    bool // the timer runs, and is a part
 	cb        ForwardFunc
 	waits     bool // Handle.waiter does, instead of a callback
+	postponed bool // its end is in Trigger's queue
 
 	env  *na.Envelope // the response, if it is longer than buf
 	room int          // size class that is reserved for it
 	loan *loan
 	pull *pull
 
-	sending    bool        // the send was started
-	sendEnded  bool        // and has ended
+	asking     bool        // op is under way
+	r          na.Result   // how it has ended
+	lent       na.Result   // of a one-way call: how the loan has, if it failed
 	withdrawal *withdrawal // the first of this call; or nil
-	sent       na.Result
-	received   na.Result
-	over       uint64 // the session that has ended,
-	untaken    uint64 // and the first message in it that the target has not taken; 0: not known
 	answer     response
 	understood bool   // answer is valid
 	meta       []byte // of answer
@@ -75,9 +90,8 @@ func newCall(h *Handle) *call {
 	k := &call{h: h}
 	k.err = na.WithText(ErrInvalid, "the handle has not been forwarded")
 	k.slot, k.gen = h.ctx.takeSlot()
-	k.send = h.ctx.nctx.NewOp(k.onSent)
-	k.recv = h.ctx.nctx.NewOp(k.onReceived)
-	k.done.init(k.finish, nil)
+	k.op.InitStep(h.ctx.nctx, k.ended, nil)
+	k.done.Init(k.finish, nil)
 	return k
 }
 
@@ -134,8 +148,7 @@ func (k *call) tag() na.Tag {
 
 // stop cancels every part that has not ended. Locked.
 func (k *call) stop() {
-	k.recv.Cancel()
-	k.send.Cancel()
+	k.op.Cancel()
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
@@ -146,17 +159,32 @@ func (k *call) stop() {
 
 // cancel ends the call, if one is under way. Locked.
 func (k *call) cancel(why na.Code) {
-	k.found(evCancel)
-	if k.phase == pending {
+	if k.underWay() {
 		k.end(why)
 	}
-	k.note(evCancel)
 }
 
 // end ends the call from this side. Whoever comes first says why. Locked.
 func (k *call) end(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.why = true, why
+		k.fails()
 		k.stop()
 	}
+}
+
+// underWay reports whether some part has not ended. Locked.
+func (k *call) underWay() bool { return k.phase != callIdle && k.phase != callQueued }
+
+// fails notes that the call will fail, or has been ended from this side. Locked.
+func (k *call) fails() {
+	if k.phase != callEnding {
+		k.to(callEnding)
+	}
+}
+
+// to writes the phase. Locked.
+func (k *call) to(next fsmcheck.State) {
+	callPhases.Move(k.phase, next)
+	k.phase = next
 }

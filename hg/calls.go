@@ -93,10 +93,10 @@ func (h *Handle) info() (i CallInfo, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call
-	if k.phase == idle {
+	if k.phase == callIdle {
 		return i, false
 	}
-	return CallInfo{Kind: Origin, RPC: h.Name(), Peer: h.addr, State: callStates[k.state()], Age: h.ctx.since(k.begun)}, true
+	return CallInfo{Kind: Origin, RPC: h.Name(), Peer: h.addr, State: callPhases.States()[k.phase], Age: h.ctx.since(k.begun)}, true
 }
 
 // info tells of a request that somebody works on. Before that, whoever takes it in owns the record.

@@ -37,6 +37,9 @@ func Open(addr string, cfg Config) (*Class, error) {
 	if cls.na, err = na.Open(addr, cfg.NA); err != nil {
 		return nil, err
 	}
+	if cfg.Opened != nil {
+		cfg.Opened(cls)
+	}
 	return cls, nil
 }
 

@@ -81,7 +81,8 @@ func (e *refusal) Error() string { return e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
 
 // Refuse marks err as the answer to a request with which nothing was done: the origin gets NotRun, and may repeat the call
-// safely. It is for handlers that check something first, a quota for example. Refuse(nil) returns nil.
+// safely. It is for handlers that check something first, a quota for example; its code says if a repetition can help.
+// Refuse(nil) returns nil.
 func Refuse(err error) error {
 	if err == nil {
 		return nil
@@ -128,7 +129,8 @@ func (e *RemoteError) Error() string {
 }
 
 // Is matches ErrRemote, ErrRefused if the request was refused, and Code if only a target can produce it: ErrHandler, ErrPanic,
-// ErrNoResponse, and 64 to 255. A target's ErrPeerLost, for example, does not match, since it is about a peer of the target.
+// ErrNoResponse, and 64 to 255. A target's ErrPeerLost, for example, does not match, since it is about a peer of the target. A
+// request that was refused with ErrPermission, by an authorizer, matches that and os.ErrPermission.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
 	case ErrRemote:
@@ -137,6 +139,9 @@ func (e *RemoteError) Is(target error) bool {
 		return e.Refused
 	case ErrHandler, ErrPanic, ErrNoResponse:
 		return target == e.Code
+	}
+	if e.Refused && e.Code == ErrPermission {
+		return target == ErrPermission || ErrPermission.Is(target)
 	}
 	return e.Code >= na.NotFound && target == e.Code
 }
@@ -162,24 +167,51 @@ func (e *RemoteError) As(target any) bool {
 	return ok
 }
 
-// CodeOf returns the code of err: OK for nil, ErrRemote for what a target said, ErrIO for an error that has none.
-func CodeOf(err error) Code { return na.CodeOf(err) }
+// CodeOf returns the code of err: OK for nil, the code that a handler gave, 64 to 255, ErrRemote for what a target said otherwise, and
+// ErrIO for an error that has none.
+func CodeOf(err error) Code {
+	code := na.CodeOf(err)
+	if code == ErrRemote {
+		if r, ok := RemoteOf(err); ok && r.Code >= na.NotFound {
+			return r.Code
+		}
+	}
+	return code
+}
 
 // RemoteOf returns what a target said, if err is or wraps that.
 func RemoteOf(err error) (*RemoteError, bool) { return errors.AsType[*RemoteError](err) }
 
-// FateOf returns the fate inside err: Ran for nil, MaybeRan for an error without one.
+// FateOf returns the fate inside err: Ran for nil, MaybeRan for an error without one. If err joins several, with errors.Join for
+// example, it is Ran if one of them ran, else MaybeRan if one may have, and NotRun only if none did.
 func FateOf(err error) Fate {
 	if err == nil {
 		return Ran
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Fate
-	}
-	if e, ok := errors.AsType[*na.OpError](err); ok {
-		return e.Fate
+	if fate, ok := fateIn(err); ok {
+		return fate
 	}
 	return MaybeRan
+}
+
+// fateIn returns the fate inside err, if there is one.
+func fateIn(err error) (worst Fate, found bool) {
+	switch e := err.(type) {
+	case *Error:
+		return e.Fate, true
+	case *na.OpError:
+		return e.Fate, true
+	case interface{ Unwrap() error }:
+		return fateIn(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			fate, ok := fateIn(err)
+			if ok && (!found || worst == NotRun || fate == Ran) {
+				worst, found = fate, true
+			}
+		}
+	}
+	return worst, found
 }
 
 // A failure is what an error response says.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -53,7 +54,11 @@ func TestCodesOfHandlers(t *testing.T) {
 					require.Equal(t, c.fate, hg.FateOf(err))
 					require.Equal(t, c.fate == hg.NotRun, remote.Refused)
 					require.Contains(t, err.Error(), c.text)
-					require.Equal(t, hg.ErrRemote, hg.CodeOf(err))
+					gave := c.code // what a handler says is its code; ErrPeerLost, for example, is of a peer of the target
+					if gave < hg.NotFound {
+						gave = hg.ErrRemote
+					}
+					require.Equal(t, gave, hg.CodeOf(err))
 					for code := range hg.Code(255) {
 						want := code == hg.ErrRemote
 						for _, match := range c.matches {
@@ -76,6 +81,33 @@ func TestFateOfSuccess(t *testing.T) {
 	require.NoError(t, hg.Refuse(nil))
 	require.NoError(t, hg.WithDetail(nil, "of nothing"))
 	require.Equal(t, hg.NotFound, hg.CodeOf(fmt.Errorf("wrapped: %w", hg.Errorf(hg.NotFound, "x"))))
+}
+
+// Of several errors the worst counts, in any order; an error that has a fate speaks for what it wraps.
+func TestFateOfSeveral(t *testing.T) {
+	of := func(fate hg.Fate, err error) error { return &hg.Error{Op: "forward", Fate: fate, Err: err} }
+	not, maybe, ran, plain := of(hg.NotRun, hg.ErrClosed), of(hg.MaybeRan, hg.ErrPeerLost), of(hg.Ran, hg.ErrRemote), errors.New("plain")
+	for _, c := range []struct {
+		want hg.Fate
+		errs []error
+	}{
+		{hg.NotRun, []error{not, not}},
+		{hg.NotRun, []error{not, plain}},
+		{hg.MaybeRan, []error{not, maybe}},
+		{hg.MaybeRan, []error{plain, plain}},
+		{hg.Ran, []error{not, ran}},
+		{hg.Ran, []error{maybe, ran}},
+		{hg.NotRun, []error{of(hg.NotRun, maybe), plain}},
+	} {
+		for range 2 {
+			a, b := c.errs[0], c.errs[1]
+			require.Equal(t, c.want, hg.FateOf(errors.Join(a, b)), "%v, %v", a, b)
+			require.Equal(t, c.want, hg.FateOf(fmt.Errorf("%w and %w", a, b)))
+			require.Equal(t, c.want, hg.FateOf(fmt.Errorf("more: %w", errors.Join(nil, a, errors.Join(b)))))
+			slices.Reverse(c.errs)
+		}
+	}
+	require.Equal(t, "hg: forward: peer lost (may have run, in attempt 2)", (&hg.Error{Op: "forward", Attempt: 2, Err: hg.ErrPeerLost}).Error())
 }
 
 func TestRespondNilError(t *testing.T) {

@@ -35,11 +35,13 @@ type Config struct {
 	// Authorize, if set, is asked before any handler of this class runs.
 	Authorize Authorizer
 	// Logger gets what no error can carry: panics, errors of handlers after their answers, and detached requests that are not
-	// answered. Nil means slog.Default().
+	// answered; and what the layers below have to say, unless NA.Logger is set. Nil means slog.Default().
 	Logger *slog.Logger
 	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Incoming.Run, or the Call that has
 	// waited, from several goroutines at once if they are. It must not block, and e is not kept: it is used again when Observe returns.
 	Observe func(e *Event)
+	// Opened, if set, is called by Open with the class, before that is returned.
+	Opened func(c *Class)
 	// Reflect tells peers about the RPCs that are registered: RPCsRPC answers, and the error for an unknown RPC names others.
 	Reflect bool
 	// Dispatch, if set, is called in Trigger instead of the handlers that are not RPC.Inline, and does not block. It leads to
@@ -54,6 +56,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
+	if c.NA.Logger == nil {
+		c.NA.Logger = c.Logger
+	}
 	var errs []error
 	for _, f := range []struct {
 		name string

@@ -14,9 +14,7 @@ type Context struct {
 	class  *Class
 	nctx   *na.Context
 	limits na.Limits
-	q      queue
-	batch  func(max int) int // runBatch, bound once
-	recv   *na.Op            // takes in requests
+	posts  posts
 
 	mu       sync.Mutex // guards the fields below
 	slots    []uint64   // generations of call identities, by slot
@@ -58,25 +56,23 @@ type Stats struct {
 
 func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx, limits: nctx.Limits()}
-	c.batch = c.runBatch
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
-	above := na.Layer{Queued: func() bool { return c.q.len() > 0 }, Trigger: c.Trigger}
+	above := na.Layer{Trigger: c.Trigger}
 	if cls.cfg.Dispatch != nil && nctx.Batches() {
 		c.gathering = newGathering(c)
 		above.Begin, above.End = c.gathering.begin, c.gathering.end
 	}
 	nctx.Above(above)
 	nctx.OnAbandon(c.abandon)
-	c.recv = nctx.NewOp(c.arrived)
-	_ = nctx.RecvUnexpected(c.recv)
+	nctx.OnMessage(c.arrived, c.closed)
 	return c
 }
 
 // Class returns the class that made c.
 func (c *Context) Class() *Class { return c.class }
 
-// NA returns the context of the network abstraction below. Its Trigger and its Shutdown know nothing of the handlers and
-// callbacks that wait in c: those of c are what a program calls.
+// NA returns the context of the network abstraction below. Its Trigger lets nothing leave together, and its Shutdown knows nothing of
+// calls and handlers: those of c are what a program calls.
 func (c *Context) NA() *na.Context { return c.nctx }
 
 // ID is the target id by which origins reach c.
@@ -99,7 +95,7 @@ func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
 // one that matches ErrClosed when c is closed and drained. It runs no callback.
 func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress(timeout) }
 
-// Trigger runs callbacks and handlers: at most max of them, or, if max is not positive, those that are queued when it
+// Trigger runs callbacks and handlers: at most max of them, or, if max is not positive, as many as are queued when it
 // begins. It returns how many ran. It may be called from several goroutines at once, and inside a callback.
 //
 // What callbacks of one Trigger send leaves together, as far as they are quick.
@@ -107,125 +103,24 @@ func (c *Context) Trigger(max int) int {
 	if !c.gathering.under() {
 		c.nctx.Flush()
 	}
-	c.drainNA()
 	c.overdue()
-	one := max == 1 // perhaps of a pass of those who Wait
-	if max <= 0 {
-		max = c.q.len()
-	}
-	switch {
-	case c.q.len() == 0:
+	switch n := c.nctx.Settled(); {
+	case n == 0:
 		return 0
-	case c.gathering != nil && !one:
+	case c.gathering != nil && max != 1: // one may be of a pass of those who Wait
 		defer c.gathering.end(c.gathering.begin())
-	case max > 1 && c.q.len() > 1 && c.nctx.Cork():
+	case max != 1 && n > 1 && c.nctx.Cork():
 		defer c.nctx.Uncork()
 	}
-	return c.nctx.Enter(c.batch, max)
+	return c.nctx.TriggerAbove(max)
 }
-
-// runBatch runs at most max callbacks; a panic in one leaves the context as it should be.
-func (c *Context) runBatch(max int) (n int) {
-	inside := false
-	defer func() {
-		if inside {
-			c.nctx.Unhold()
-		}
-	}()
-	for p := c.newPacer(max); n < max; n++ {
-		fn, data := c.q.pop()
-		if fn == nil {
-			break
-		}
-		if c.q.len() > 0 {
-			c.nctx.Notify() // another goroutine may take the next while this one is in user code
-		}
-		inside = true
-		fn(data)
-		inside = false
-		c.nctx.Unhold()
-		p.ran()
-	}
-	return n
-}
-
-// A pacer sends what the callbacks of a batch have sent before it grows old, so that the peer has something to do while
-// the others run.
-type pacer struct {
-	c    *Context
-	n    int
-	last time.Duration
-}
-
-const (
-	// paceCount callbacks are run before the clock is read.
-	paceCount = 4
-	// paceTime is how old what is held back may grow.
-	paceTime = 10 * time.Microsecond
-)
-
-// newPacer returns the pacer of a batch of at most max callbacks.
-func (c *Context) newPacer(max int) pacer {
-	p := pacer{c: c}
-	if max >= paceCount {
-		p.last = c.Now()
-	}
-	return p
-}
-
-func (p *pacer) ran() {
-	if p.n++; p.n%paceCount != 0 {
-		return
-	}
-	if now := p.c.Now(); now-p.last >= paceTime {
-		p.last = now
-		p.c.nctx.Flush()
-	}
-}
-
-// drainNA lets operations that have ended advance their calls. Each of its rounds is bounded by what na holds.
-func (c *Context) drainNA() {
-	for range 1024 {
-		if c.nctx.Trigger(0) == 0 {
-			return
-		}
-	}
-}
-
-// post queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any goroutine. The
-// error matches ErrClosed when c is closed and drained: t will not run. It does not do so in a callback.
-func (c *Context) post(t *task) error {
-	if !c.nctx.Hold() {
-		return errDrained
-	}
-	c.q.push(t)
-	c.nctx.Notify()
-	return nil
-}
-
-// Post queues fn to run in Trigger after what is queued now. It may be called from any goroutine. The error matches ErrClosed
-// when c is closed and drained: fn will not run. It does not do so in a callback. Post panics when fn is nil. It allocates
-// nothing.
-func (c *Context) Post(fn func()) error {
-	if fn == nil {
-		panic("hg: Post of a nil function")
-	}
-	if !c.nctx.Hold() {
-		return errDrained
-	}
-	c.q.pushFunc(fn)
-	c.nctx.Notify()
-	return nil
-}
-
-var errDrained = na.WithText(ErrClosed, "the context is closed and drained")
 
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
 	return Stats{
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.Load(), Pulled: c.pulled.Load(),
 		Inline: c.bodies.inline.Load(), Loans: c.bodies.lent.Load(), NoRoom: c.bodies.noRoom.Load(),
-		Dropped: c.dropped.Load(), Late: c.late.Load(), Queued: c.q.len() + c.nctx.Queued(),
+		Dropped: c.dropped.Load(), Late: c.late.Load(), Queued: c.nctx.Queued(),
 		Active: c.load.n.Load(), Waiting: c.load.waiting.Load(),
 	}
 }
@@ -245,19 +140,13 @@ type Lookup struct {
 	op    *na.Op
 	text  string
 	begun time.Duration
-	r     na.Result
 	cb    LookupFunc
-	task  task
 }
 
 // Lookup resolves the text of an address, for example "tcp://node7:9000". It does not connect. cb runs in Trigger.
 func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 	l := &Lookup{c: c, text: text, begun: c.Now(), cb: cb}
-	l.task.init(l.run, nil)
-	l.op = c.nctx.NewOp(func(_ *na.Op, r na.Result) {
-		l.r = r
-		_ = c.post(&l.task)
-	})
+	l.op = c.nctx.NewOp(l.ended)
 	if err := c.nctx.Lookup(l.op, text); err != nil {
 		return nil, &Error{Op: "lookup", RPC: text, Fate: na.NotRun, Err: bare(err)}
 	}
@@ -267,13 +156,13 @@ func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 // Cancel ends the lookup, unless it has ended. It does not block; the callback runs once in any case.
 func (l *Lookup) Cancel() { l.op.Cancel() }
 
-func (l *Lookup) run(any) {
-	var err error
-	if l.r.Err != nil {
-		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.since(l.begun), Fate: na.NotRun, Err: bare(l.r.Err)}
+func (l *Lookup) ended(_ *na.Op, r na.Result) {
+	err := r.Err
+	if err != nil {
+		err = &Error{Op: "lookup", RPC: l.text, Took: l.c.since(l.begun), Fate: na.NotRun, Err: bare(err)}
 	}
 	if l.cb != nil {
-		l.cb(l.r.Addr, err)
+		l.cb(r.Addr, err)
 	}
 }
 
@@ -293,5 +182,5 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		return na.Addr{}, err
 	}
 	w.Await(ctx, l.Cancel)
-	return addr, endedBy(ctx, fail)
+	return addr, EndedBy(ctx, fail)
 }

@@ -58,27 +58,18 @@ func (h *Handle) Timeout() time.Duration {
 func (h *Handle) Abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	k := h.call
-	defer k.note(k.found(evAbandon))
-	if k.phase == pending {
+	if k := h.call; k.underWay() {
 		k.abandon(ErrCanceled)
 	}
 }
 
 // abandon ends the call from this side and lets the target know. Locked.
 func (k *call) abandon(why na.Code) {
-	if !k.abandoned && !k.understood {
-		k.abandoned = true
-		k.tell()
+	if k.abandons = !k.understood; k.abandons && k.asking && !k.canceling {
+		k.h.ctx.nctx.AbandonCall(&k.op)
+		k.abandons = false
 	}
 	k.end(why)
-}
-
-// tell lets the target know that the call was abandoned, once the request has left. Locked.
-func (k *call) tell() {
-	if k.abandoned && k.sendEnded && k.sent.Err == nil {
-		k.h.ctx.nctx.Abandon(k.sent.Addr, k.sent.ID, k.tag())
-	}
 }
 
 // maxTimeout is for ever, and can be added to a time.
@@ -93,30 +84,28 @@ func (k *call) setDeadline(limit time.Duration) bool {
 	return true
 }
 
-// startTimer makes the deadline a part of the call. Locked.
+// startTimer makes the deadline a part of a call whose operation has ended. Locked.
 func (k *call) startTimer() {
 	if k.by.At == 0 {
 		return
 	}
 	nctx := k.h.ctx.nctx
 	if k.timer == nil {
-		k.timer = nctx.NewOp(k.onTimer)
+		k.timer = nctx.NewStep(k.onTimer)
 	}
-	if nctx.Timer(k.timer, k.by.At-nctx.Now()) == nil { // else the context is closed, and the other parts end too
+	if nctx.TimerAt(k.timer, k.by.At) == nil { // else the context is closed, and the other parts end too
 		k.timing = true
 		k.parts++
 	}
 }
 
-func (k *call) onTimer(_ *na.Op, r na.Result) {
+func (k *call) onTimer(_ *na.Op, r na.Result) (ran int) {
 	k.h.mu.Lock()
-	defer k.h.mu.Unlock()
-	defer k.note(k.found(endEvent(r.Err, evDeadline, evTimerEnded)))
 	k.timing = false
 	if r.Err == nil && k.parts > 1 && !k.canceling {
-		k.abandon(ErrTimeout)
+		k.end(ErrTimeout)
 	}
-	k.partEnded()
+	return k.partEnded()
 }
 
 // setBudget takes in the time that a request was given.
@@ -147,19 +136,19 @@ func (s *service) arm() {
 		return
 	}
 	a := &alarm{s: s}
-	a.op.Init(nctx, a.rings, nil)
-	if nctx.Timer(&a.op, s.deadline-nctx.Now()) == nil {
+	a.op.InitStep(nctx, a.rings, nil)
+	if nctx.TimerAt(&a.op, s.deadline) == nil {
 		s.alarm = a
 	}
 }
 
 // rings ends what waits: the fetching of the input, the wait for room or for Run, a detached request, and the context of a handler.
-func (a *alarm) rings(_ *na.Op, r na.Result) {
+func (a *alarm) rings(_ *na.Op, r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
 	if r.Err != nil || s.alarm != a { // the record may serve another request by now
 		s.mu.Unlock()
-		return
+		return 0
 	}
 	if s.pull != nil {
 		s.pull.cancel()
@@ -173,4 +162,5 @@ func (a *alarm) rings(_ *na.Op, r na.Result) {
 	if given {
 		s.reject(errLate)
 	}
+	return 0
 }

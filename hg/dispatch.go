@@ -99,12 +99,13 @@ func (c *Context) refuse() {
 	}
 }
 
-// beginInline is begin in Trigger of a class that dispatches. A handler that keeps it is logged, once for each RPC.
+// beginInline is begin in Trigger of a class that dispatches. A handler that keeps it is logged, once for each RPC, unless it is one
+// of the library's own, which nobody can change: then the machine is busy.
 func (s *service) beginInline() {
 	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
 	s.begin()
 	took := c.Now() - begun
-	if took <= slowInline {
+	if took <= slowInline || rpc.builtIn() {
 		return
 	}
 	if _, said := c.class.slow.LoadOrStore(rpc, true); !said {

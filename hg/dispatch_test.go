@@ -264,7 +264,7 @@ func TestDispatchedCountAsActive(t *testing.T) {
 func TestInline(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
 		inline, slow := 0, time.Duration(0)
-		_, err := p.target.RegisterRPC(hg.RPC{Name: "inline", Inline: true, Handler: func(r hg.Incoming) error {
+		handler := func(r hg.Incoming) error {
 			inline++
 			if slow > 0 { // virtual time moves only in Progress
 				begun := r.Queue().Now()
@@ -273,13 +273,18 @@ func TestInline(t *testing.T) {
 				}
 			}
 			return echo(r)
-		}})
-		require.NoError(t, err)
-		id, err := p.origin.Register("inline", nil)
-		require.NoError(t, err)
-		other, quick := p.handle(p.rpc("other", echo)), p.handle(id)
+		}
+		inlined := func(name string) *hg.Handle {
+			_, err := p.target.RegisterRPC(hg.RPC{Name: name, Inline: true, Handler: handler})
+			require.NoError(t, err)
+			id, err := p.origin.Register(name, nil)
+			require.NoError(t, err)
+			return p.handle(id)
+		}
+		other, quick, own := p.handle(p.rpc("other", echo)), inlined("inline"), inlined("qs/own")
 		defer other.Close()
 		defer quick.Close()
+		defer own.Close()
 		var a, b outcome
 		require.NoError(t, other.ForwardRaw(nil, a.cb))
 		p.Until(func() bool { return len(*given) == 1 })
@@ -301,8 +306,10 @@ func TestInline(t *testing.T) {
 			require.NoError(t, p.call(quick, nil))
 		}
 		require.Equal(t, 1, strings.Count(log.String(), "rpc=inline"), "%s", log.String())
+		require.NoError(t, p.call(own, nil))
+		require.NotContains(t, log.String(), "rpc=qs/own", "nobody can remove Inline of the library's own")
 		require.Len(t, *given, 1)
-		p.clean(2)
+		p.clean(3)
 	}, hg.Config{})
 }
 

@@ -18,6 +18,8 @@ type Error struct {
 	Took time.Duration // since it began; 0 when it was refused and did not begin
 	Fate na.Fate       // of the request; a lookup has none, and says NotRun
 	Err  error         // a code, a *RemoteError, or an error that wraps one
+
+	Attempt int // from 1: whose fate it is, if a layer above has made the call several times; 0 if it has not
 }
 
 // Error returns for example
@@ -35,7 +37,11 @@ func (e *Error) Error() string {
 		s += " after " + e.Took.Round(round(e.Took)).String()
 	}
 	if e.Op == "forward" || e.Took > 0 && e.Op != "lookup" {
-		s += " (" + e.Fate.String() + ")"
+		s += " (" + e.Fate.String()
+		if e.Attempt > 0 {
+			s += fmt.Sprintf(", in attempt %d", e.Attempt)
+		}
+		s += ")"
 	}
 	return s
 }
@@ -55,23 +61,90 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// endedBy returns the error of a call that may have ended because ctx did. A passed deadline is a time-out and not a cancel.
-func endedBy(ctx context.Context, err error) error {
-	code := na.CodeOf(err)
-	late := ctx.Err() == context.DeadlineExceeded
-	if ctx.Err() == nil || code != ErrCanceled && !(late && code == ErrTimeout) {
+// EndedBy returns err, with which a call ended that was given ctx. If ctx has ended, it matches ctx.Err and context.Cause(ctx), and
+// no code beside: what came instead is in its text, and RemoteOf finds it. The fate stays.
+func EndedBy(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
 		return err
-	}
-	if e, ok := errors.AsType[*Error](err); ok && late && code == ErrCanceled {
-		timedOut := *e
-		timedOut.Err = errTooLong
-		err = &timedOut
 	}
 	cause := context.Cause(ctx)
-	if errors.Is(err, cause) {
-		return err
+	e, ok := err.(*Error)
+	if !ok {
+		e = &Error{Op: "forward", Fate: FateOf(err), Err: err}
 	}
-	return fmt.Errorf("%w: %w", err, cause)
+	code, why := ErrCanceled, error(ErrCanceled)
+	if ctx.Err() == context.DeadlineExceeded {
+		code, why = ErrTimeout, errTooLong
+	}
+	o := &overtaken{why: []error{why}}
+	was, overtook := e.Err.(*overtaken)
+	switch {
+	case overtook && was.code() == code && errors.Is(was, cause):
+		return err
+	case overtook:
+		o.said = was.said
+	case only(e.Err, code):
+		if errors.Is(e.Err, cause) {
+			return err
+		}
+		o.why[0] = e.Err
+	case !only(e.Err, ErrCanceled) && !only(e.Err, ErrTimeout):
+		o.said = e.Err
+	}
+	ended := *e
+	if !errors.Is(o.why[0], cause) {
+		o.why = append(o.why, cause)
+	}
+	ended.Err = o
+	return &ended
+}
+
+// only reports whether code is all that err says.
+func only(err error, code Code) bool {
+	switch e := err.(type) {
+	case Code:
+		return e == code
+	case *RemoteError:
+		return false
+	case interface{ Unwrap() error }:
+		return only(e.Unwrap(), code)
+	case interface{ Unwrap() []error }:
+		for _, in := range e.Unwrap() {
+			if !only(in, code) {
+				return false
+			}
+		}
+		return true
+	}
+	return na.CodeOf(err) == code
+}
+
+// An overtaken is the cause of a call that this side had ended, or whose time was up, when something else was said.
+type overtaken struct {
+	why  []error // a code, and the cause of a context if that is another
+	said error   // nil if it was the same
+}
+
+func (e *overtaken) Error() string {
+	s := e.why[0].Error()
+	if len(e.why) > 1 {
+		s += ": " + e.why[1].Error()
+	}
+	if e.said != nil {
+		s += "; " + e.said.Error()
+	}
+	return s
+}
+
+// code is what ctx.Err says.
+func (e *overtaken) code() Code { return na.CodeOf(e.why[0]) }
+
+func (e *overtaken) Unwrap() []error { return e.why }
+
+// As finds a RemoteError, of which no code matches.
+func (e *overtaken) As(target any) bool {
+	r, ok := target.(**RemoteError)
+	return ok && errors.As(e.said, r)
 }
 
 // bare takes the wrapping of package na off an error, which hg.Error says again and better.

@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // codec's error.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	b, head := h.room()
-	b, err := appendWith(h.rpc.Codec, b, in) // user code may run in it
+	b, err := encode(h.rpc.Codec, b, in) // user code may run in it
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
@@ -30,6 +31,15 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	defer h.mu.Unlock()
 	b, head := h.takeRoom()
 	return h.forward(append(b, in...), head, codec.RawID, 0, false, cb)
+}
+
+// encode appends the input v.
+func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
+	out, err := appendWith(c, b, v)
+	if _, coded := errors.AsType[Code](err); err != nil && !coded {
+		err = fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return out, err
 }
 
 // appendWith has a codec encode v at the end of b, which it must not shorten.
@@ -61,7 +71,7 @@ func (h *Handle) room() (b []byte, head int) {
 
 // takeRoom is room. Locked.
 func (h *Handle) takeRoom() (b []byte, head int) {
-	if k := h.call; k.phase == idle {
+	if k := h.call; k.phase == callIdle {
 		b, k.in = k.in, nil
 	}
 	if cap(b) < requestSize {
@@ -75,16 +85,18 @@ func (h *Handle) takeRoom() (b []byte, head int) {
 // and the request waits for an envelope, too. limit bounds its time beside SetTimeout; 0: it does not. Locked.
 func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
-	defer k.note(k.found(evForward))
 	switch {
 	case h.closed:
 		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
-	case k.phase != idle:
+	case k.phase != callIdle:
 		return misuse("forward", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
+	case h.forbids:
+		return misuse("forward", h.Name(), h.addr, ErrCanceled, "canceled before it was forwarded")
 	}
 	h.refs.Add(1) // until the callback has run: Close in another goroutine does no harm
 	k.in, k.head, k.codec = in, head, codec
-	k.send.SetPatient(waits)
+	k.op.SetPatient(waits && !h.hasty)
+	k.op.SetHasty(waits && h.hasty)
 	if waits && h.waiter == nil {
 		h.waiter = h.ctx.nctx.NewWaiter()
 	}
@@ -101,7 +113,9 @@ func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, 
 		return nil
 	}
 	h.refs.Add(-1) // not the last: the program has one
-	k.phase = idle
+	if k.phase != callIdle {
+		k.to(callIdle)
+	}
 	k.trim()
 	k.err = &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Fate: na.NotRun, Err: bare(err)}
 	return k.err
@@ -110,7 +124,7 @@ func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, 
 // begin makes k the record of a new call. Locked.
 func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
-	if h.ctx.nctx.Draining() && !h.rpc.Always {
+	if h.ctx.nctx.Draining() && !h.rpc.Always && !h.ctx.class.serving() {
 		return errClosing
 	}
 	if size, limit := int64(len(k.in)-k.head), h.ctx.class.cfg.MaxInput; size > limit {
@@ -120,40 +134,46 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 		return err
 	}
 	k.freeOutput()
-	k.life = life{phase: pending, cb: cb, begun: h.ctx.Now()}
+	k.life = life{cb: cb, begun: h.ctx.Now()}
+	k.to(callWaiting)
 	if limit != 0 && !k.setDeadline(limit) {
 		return errTooLong
 	}
 	return nil
 }
 
-// post starts the parts of the call. An error means that it started none. Locked.
+// post starts the call. An error means that nothing of it has begun. Locked.
 func (k *call) post() error {
-	h := k.h
 	msg, to, err := k.request()
 	if err != nil {
 		return err
 	}
-	if !h.rpc.OneWay {
-		if err = k.receive(); err != nil {
-			k.received = na.Result{Err: err, Fate: na.NotRun}
-			h.ctx.nctx.ReturnRoom(to, len(msg))
+	if err = k.ask(to, msg); err != nil {
+		k.returnRoom()
+		if k.parts == 0 {
+			return err
 		}
+		k.r = na.Result{Err: err, Fate: na.NotRun}
+		k.fails()
+		k.stop()
+		return nil
 	}
-	if err == nil {
-		if err = h.ctx.nctx.SendUnexpectedBy(k.send, to, k.tag(), msg, k.by); err == nil {
-			k.parts++
-			k.sending = true
-			k.startTimer()
-			return nil
-		}
-		k.sent = na.Result{Err: err, Fate: na.NotRun}
-	}
-	if k.parts == 0 {
-		return err
-	}
-	k.stop()
+	k.parts++
 	return nil
+}
+
+// ask sends msg and awaits the answer. Locked.
+func (k *call) ask(to na.Addr, msg []byte) error {
+	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, By: k.by, OneWay: k.h.rpc.OneWay}
+	if !spec.OneWay {
+		if k.buf == nil {
+			k.buf = make([]byte, k.h.ctx.limits.MaxExpected)
+		}
+		spec.Buf, spec.Most = k.buf, na.RoomBytes(k.room)
+	}
+	err := k.h.ctx.nctx.Call(&k.op, spec)
+	k.asking = err == nil
+	return err
 }
 
 // request returns the message that asks for the call, and where to send it. An input that does not fit one, with the room that
@@ -200,18 +220,4 @@ func (k *call) lendInput() (msg []byte, err error) {
 	k.parts++
 	k.msg = key.Append(append(k.msg[:0], k.in[:k.head]...))
 	return k.msg, nil
-}
-
-// receive posts the receive of the response. Locked.
-func (k *call) receive() error {
-	nctx := k.h.ctx.nctx
-	if k.buf == nil {
-		k.buf = make([]byte, k.h.ctx.limits.MaxExpected)
-	}
-	if err := nctx.RecvExpectedLong(k.recv, k.h.addr, k.tag(), k.buf, na.RoomBytes(k.room)); err != nil {
-		k.returnRoom()
-		return err
-	}
-	k.parts++
-	return nil
 }

@@ -36,7 +36,7 @@ func newGathering(c *Context) *gathering {
 
 // begin begins a pass. Of several at a time one waits.
 func (g *gathering) begin() (p na.Pass) {
-	p.Corked = g.c.q.len() > 1 && g.c.nctx.Cork()
+	p.Corked = g.c.nctx.Queued() > 1 && g.c.nctx.Cork()
 	if !g.busy.CompareAndSwap(false, true) {
 		return p
 	}

@@ -26,7 +26,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 				p.origin, p.octx = n.Origin(hg.Config{})
 				id := p.rpc("x", func(r hg.Incoming) error {
 					err := r.RespondRaw(nil, nil)
-					if p.tctx.NA().Queued() == 0 { // the sending has not ended
+					if _ = p.octx.Progress(0); p.octx.Stats().NA.Outstanding == 2 { // it has not left
 						held.Add(1)
 					}
 					return err
@@ -44,7 +44,10 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 					if how == "Trigger" {
 						p.tctx.Trigger(0)
 						workers.Wait()
-						if p.tctx.NA().Queued() == 2 {
+						for range 2 {
+							_ = p.octx.NA().Progress(0)
+						}
+						if p.octx.Stats().NA.Outstanding == 0 {
 							prompt++
 						}
 					} else {

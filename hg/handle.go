@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -32,9 +31,10 @@ type Handle struct {
 
 	mu      sync.Mutex // guards the fields below, and addr
 	closed  bool
-	track   fsmcheck.Track
 	timeout time.Duration // of calls
 	meta    Meta          // of calls
+	hasty   bool          // of FailFast
+	forbids bool          // calls, until Reset
 	call    *call
 	waiter  *na.Waiter // of calls that are waited for
 }
@@ -69,15 +69,27 @@ func (h *Handle) Reset(addr na.Addr, id ID) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	defer h.call.note(h.call.found(evReset))
 	switch {
 	case h.closed:
 		return misuse("reset", h.Name(), h.addr, ErrClosed, "the handle is closed")
-	case h.call.phase != idle:
+	case h.call.phase != callIdle:
 		return misuse("reset", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
 	}
-	h.addr, h.id, h.rpc = addr, id, rpc
+	h.addr, h.id, h.rpc, h.forbids = addr, id, rpc, false
 	return nil
+}
+
+// Forbid has the calls of an idle handle fail with ErrCanceled and NotRun, until Reset. It reports false, and does nothing, while a
+// call is under way. It is for those who end a call that another goroutine is about to begin: Cancel, Abandon and Withdraw leave
+// an idle handle as it is.
+func (h *Handle) Forbid() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.call.phase != callIdle {
+		return false
+	}
+	h.forbids = true
+	return true
 }
 
 // SetMeta has the calls of h from now on carry m. The error matches ErrOverflow when na.Config.Eager is too small for it.
@@ -136,7 +148,6 @@ func (h *Handle) release() {
 		return
 	}
 	h.mu.Lock()
-	h.call.note(h.call.found(evLastReference))
 	h.call.freeOutput()
 	h.mu.Unlock()
 	c := h.ctx
@@ -163,7 +174,7 @@ func (h *Handle) part() {}
 func (h *Handle) cut(left *ShutdownError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.call.phase == pending {
+	if h.call.underWay() {
 		left.Calls++
 		h.call.cancel(ErrClosed)
 	}

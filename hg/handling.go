@@ -31,8 +31,17 @@ func (s *service) newHandling() *handling {
 			s.arm()
 		}
 	}
-	g.ctx, g.cancel = context.WithCancelCause(parent)
+	g.ctx, g.cancel = context.WithCancelCause(parent) // right below g.due: see there
+	g.ctx = context.WithValue(g.ctx, incomingKey{}, s.incoming())
 	return g
+}
+
+type incomingKey struct{}
+
+// IncomingOf returns the request that the context of a handler, or of an Authorizer, belongs to; false for any other.
+func IncomingOf(ctx context.Context) (Incoming, bool) {
+	r, ok := ctx.Value(incomingKey{}).(Incoming)
+	return r, ok
 }
 
 // begin looks for what has happened before g could be found.

@@ -272,7 +272,7 @@ func TestLastReferenceEndsContext(t *testing.T) {
 			require.Equal(t, context.Canceled, ctxs[i].Err())
 		}
 		p.clean(1)
-		n.Until(func() bool { return p.tctx.NA().Live() == 1 }) // no alarm is left, only the receive
+		n.Until(func() bool { return p.tctx.NA().Live() == 0 }) // no alarm is left
 		h.Close()
 	})
 }

@@ -6,6 +6,7 @@ package hg_test
 import (
 	"flag"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -188,7 +189,7 @@ func TestH3bTargetGoesBeforeTheFetch(t *testing.T) {
 		require.NoError(t, h.Forward(nil, o.cb))
 		p.unheard(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
 		require.NoError(t, p.target.Close())
-		p.unheard(func() bool { return p.octx.Stats().NA.PeersLost == 1 })
+		p.unheard(func() bool { return p.octx.Stats().NA.PeersLeft == 1 })
 		n.Until(func() bool { return o.calls > 0 })
 		require.ErrorIs(t, o.err, hg.ErrPeerLost)
 		require.Equal(t, na.Ran, hg.FateOf(o.err))
@@ -295,7 +296,11 @@ func TestH7SendFails(t *testing.T) {
 		handles := make([]*hg.Handle, len(outs))
 		for i := range outs {
 			handles[i] = p.handle(id)
-			require.NoError(t, handles[i].Forward("x", outs[i].cb))
+			in := "x"
+			if i == 3 { // it is lent
+				in = strings.Repeat("x", 100_000)
+			}
+			require.NoError(t, handles[i].Forward(in, outs[i].cb))
 			p.octx.Trigger(0)
 		}
 		p.octx.Trigger(0)
@@ -381,7 +386,7 @@ func stranded(t *testing.T, n *transports.Net) (p *pair, handles [2]*hg.Handle, 
 		return p.tctx.Stats().NA.Envelopes == 1
 	})
 	require.NoError(t, p.target.Close())
-	p.unheard(func() bool { return p.octx.Stats().NA.PeersLost == 1 })
+	p.unheard(func() bool { return p.octx.Stats().NA.PeersLeft == 1 })
 	require.Zero(t, outs[0].calls+outs[1].calls)
 	return p, handles, outs
 }

@@ -40,21 +40,21 @@ func TestShutdownErrorText(t *testing.T) {
 	require.EqualError(t, &ShutdownError{Err: context.DeadlineExceeded}, "hg: shutdown: context deadline exceeded")
 }
 
-// The fate of a call follows from its send: a receive that could not be posted says nothing about a request that left.
-func TestFateFollowsTheSend(t *testing.T) {
-	notRun := na.Result{Err: na.ErrUnreachable, Fate: na.NotRun}
+// The fate of a one-way call whose loan has failed: the target may have said what it has taken, of that session.
+func TestFateOfTheLent(t *testing.T) {
+	peer := na.MakeAddr("sim://there", 0).Bound(7)
 	for _, c := range []struct {
-		name           string
-		sending        bool
-		sent, received na.Result
-		want           na.Fate
+		name    string
+		r, lent na.Result
+		want    na.Fate
 	}{
-		{"send left, receive failed in dialling", true, na.Result{}, notRun, na.MaybeRan},
-		{"both failed in dialling", true, notRun, notRun, na.NotRun},
-		{"nothing was sent", false, na.Result{}, notRun, na.NotRun},
-		{"send left, peer lost", true, na.Result{}, na.Result{Err: na.ErrPeerLost}, na.MaybeRan},
+		{"it did not leave", na.Result{Err: na.ErrUnreachable, Fate: na.NotRun}, na.Result{}, na.NotRun},
+		{"it left, nobody knows more", na.Result{Addr: peer, ID: 3}, na.Result{Err: na.ErrPeerLost}, na.MaybeRan},
+		{"it was taken", na.Result{Addr: peer, ID: 3}, na.Result{Err: na.ErrPeerLost, Addr: peer, ID: 4}, na.MaybeRan},
+		{"it was not", na.Result{Addr: peer, ID: 3}, na.Result{Err: na.ErrPeerLost, Addr: peer, ID: 3}, na.NotRun},
+		{"another session", na.Result{Addr: peer, ID: 3}, na.Result{Err: na.ErrPeerLost, Addr: peer.Named().Bound(8), ID: 3}, na.MaybeRan},
 	} {
-		k := &call{life: life{sending: c.sending, sent: c.sent, received: c.received}}
+		k := &call{life: life{r: c.r, lent: c.lent}}
 		require.Equal(t, c.want, k.fate(), c.name)
 	}
 }

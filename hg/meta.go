@@ -26,11 +26,14 @@ const (
 	KeyMeta = "qs-key"
 )
 
-// With returns m with the value of name replaced or added. A name is 1 to 63 of the characters a-z, 0-9, '.' and '-'. The
-// error matches ErrInvalid for any other name and ErrOverflow when there is too much.
+// With returns m with the value of name replaced or added. A name is 1 to 63 of the characters a-z, 0-9, '.' and '-', and
+// does not begin with "qs-", unless it is KeyMeta. The error matches ErrInvalid for any other name and ErrOverflow when there is too much.
 func (m Meta) With(name, value string) (Meta, error) {
-	if !metaName(name) || strings.HasPrefix(name, "qs-") && name != KeyMeta {
-		return m, fmt.Errorf("hg: metadata: %q cannot be a name: %w", name, ErrInvalid)
+	switch {
+	case !metaName(name):
+		return m, fmt.Errorf("hg: metadata: %q cannot be a name: want 1 to %d of a-z, 0-9, '.' and '-': %w", name, maxMetaName, ErrInvalid)
+	case strings.HasPrefix(name, "qs-") && name != KeyMeta:
+		return m, fmt.Errorf("hg: metadata: %q cannot be a name: those that begin with qs- are the library's, of which programs give %s only: %w", name, KeyMeta, ErrInvalid)
 	}
 	if len(value) > maxMeta {
 		return m, fmt.Errorf("hg: metadata: value of %d bytes, all of it may have %d: %w", len(value), maxMeta, ErrOverflow)

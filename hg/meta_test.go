@@ -36,6 +36,11 @@ func TestMeta(t *testing.T) {
 	for _, name := range []string{"", "A", "a_b", "ä", "qs-other", strings.Repeat("a", 64)} {
 		same, err := m.With(name, "x")
 		require.ErrorIs(t, err, hg.ErrInvalid, name)
+		why := "want 1 to 63 of a-z, 0-9, '.' and '-'"
+		if name == "qs-other" {
+			why = "those that begin with qs- are the library's, of which programs give qs-key only"
+		}
+		require.ErrorContains(t, err, why, name)
 		require.Equal(t, m, same)
 	}
 	_, err := m.With("x", strings.Repeat("v", 1000))

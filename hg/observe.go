@@ -2,6 +2,7 @@ package hg
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,22 @@ type Event struct {
 	Received int64         // and received
 }
 
+// Observers returns a function for Config.Observe that calls all of fs, in order; those that are nil are left out.
+func Observers(fs ...func(e *Event)) func(e *Event) {
+	fs = slices.DeleteFunc(slices.Clone(fs), func(f func(*Event)) bool { return f == nil })
+	switch len(fs) {
+	case 0:
+		return nil
+	case 1:
+		return fs[0]
+	}
+	return func(e *Event) {
+		for _, f := range fs {
+			f(e)
+		}
+	}
+}
+
 // Observe gives e to Config.Observe, on this goroutine, if that is set. Package bulk calls it; a program may, for operations of
 // its own. It allocates nothing.
 func (c *Context) Observe(e Event) {
@@ -47,7 +64,7 @@ func (c *Context) Observe(e Event) {
 type sighting struct {
 	Event
 	c    *Context
-	task task
+	task na.Task
 }
 
 var sightings sync.Pool
@@ -56,7 +73,7 @@ func newSighting(c *Context, e Event) *sighting {
 	s, _ := sightings.Get().(*sighting)
 	if s == nil {
 		s = &sighting{}
-		s.task.init(func(any) { s.tell() }, nil)
+		s.task.Init(func(any) int { s.tell(); return 1 }, nil)
 	}
 	s.c, s.Event = c, e
 	return s

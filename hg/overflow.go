@@ -18,18 +18,18 @@ type loan struct {
 	c    *Context
 	op   *na.Op
 	size int64
-	done func(*loan, na.Result)
+	done func(*loan, na.Result) (ran int)
 }
 
-// lend lets to read body. done runs when nobody can read it any more, inside drainNA, with no lock held.
-func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, done func(*loan, na.Result)) (*loan, na.Key, error) {
+// lend lets to read body. done runs when nobody can read it any more, in Trigger, with no lock held.
+func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
 	l := &loan{c: c, size: int64(len(body)), done: done}
 	if limit := c.class.cfg.MaxLent; c.lent.Add(l.size) > limit {
 		c.lent.Add(-l.size)
 		return nil, na.Key{}, na.WithText(ErrAgain, fmt.Sprintf("%d bytes are lent to peers, %d more exceed Config.MaxLent of %d",
 			c.lent.Load(), l.size, limit))
 	}
-	l.op = c.nctx.NewOp(l.ended)
+	l.op = c.nctx.NewStep(l.ended)
 	mem, err := c.nctx.Lease(l.op, to, tag, body)
 	if err != nil {
 		c.lent.Add(-l.size)
@@ -38,9 +38,9 @@ func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, done func(*loan, na.
 	return l, mem.Key(), nil
 }
 
-func (l *loan) ended(_ *na.Op, r na.Result) {
+func (l *loan) ended(_ *na.Op, r na.Result) (ran int) {
 	l.c.lent.Add(-l.size)
-	l.done(l, r)
+	return l.done(l, r)
 }
 
 // firstPiece is how much of a body is fetched before a byte of it has been seen.
@@ -52,7 +52,7 @@ type pull struct {
 	op   *na.Op
 	from na.Addr
 	key  na.Key
-	done func(body []byte, err error)
+	done func(body []byte, err error) (ran int)
 
 	mu       sync.Mutex // guards the fields below; not held while done runs
 	canceled bool
@@ -68,9 +68,9 @@ func (p *pull) cancel() {
 	p.op.Cancel()
 }
 
-// fetch reads the memory of key, whose length the caller has checked, and gives it back. done runs inside drainNA, with
+// fetch reads the memory of key, whose length the caller has checked, and gives it back. done runs in Trigger, with
 // no lock held, and owns body. If fetch returns an error, done does not run.
-func (c *Context) fetch(from na.Addr, key na.Key, done func(body []byte, err error)) (*pull, error) {
+func (c *Context) fetch(from na.Addr, key na.Key, done func(body []byte, err error) (ran int)) (*pull, error) {
 	if limit := c.class.cfg.MaxPulled; c.pulled.Add(key.Len) > limit {
 		c.pulled.Add(-key.Len)
 		c.nctx.GiveBack(from, key)
@@ -78,7 +78,7 @@ func (c *Context) fetch(from na.Addr, key na.Key, done func(body []byte, err err
 			c.pulled.Load(), key.Len, limit))
 	}
 	p := &pull{c: c, from: from, key: key, done: done}
-	p.op = c.nctx.NewOp(p.moved)
+	p.op = c.nctx.NewStep(p.moved)
 	p.mu.Lock()
 	err := p.next()
 	p.mu.Unlock()
@@ -106,19 +106,19 @@ func (p *pull) next() error {
 	return p.c.nctx.Get(p.op, mem, 0, p.from, p.key, p.got, n)
 }
 
-func (p *pull) moved(_ *na.Op, r na.Result) {
+func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {
 	err := r.Err
 	if err == nil {
 		p.mu.Lock()
 		if p.got += r.N; p.got < p.key.Len {
 			if err = p.next(); err == nil {
 				p.mu.Unlock()
-				return
+				return 0
 			}
 		}
 		p.mu.Unlock()
 	}
 	p.c.pulled.Add(-p.key.Len)
 	p.c.nctx.GiveBack(p.from, p.key)
-	p.done(p.buf, err)
+	return p.done(p.buf, err)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
-// partsOf returns a call whose send and receive are under way, as far as it knows, and counts its callbacks.
+// partsOf returns a call whose request is under way and whose input is lent, as far as it knows, and counts its callbacks.
 func partsOf(t *testing.T) (k *call, ended *int) {
 	cls, err := Open("sim://", Config{NA: na.Config{Plugins: []na.Plugin{sim.NewWorld(sim.Config{}).Plugin()}}})
 	require.NoError(t, err)
@@ -29,9 +29,9 @@ func partsOf(t *testing.T) (k *call, ended *int) {
 	t.Cleanup(func() { require.NoError(t, h.Close()) })
 	ended = new(int)
 	k = h.call
-	k.found(evForward)
-	k.phase, k.parts, k.sending = pending, 2, true
-	k.note(evForward)
+	k.to(callWaiting)
+	k.parts, k.asking, k.loan = 2, true, &loan{c: c, op: c.nctx.NewOp(nil)}
+	k.msg = []byte{0}
 	k.cb = func(*Handle, error) { *ended++ }
 	h.refs.Add(1)
 	return k, ended
@@ -39,27 +39,26 @@ func partsOf(t *testing.T) (k *call, ended *int) {
 
 var failures = []error{na.ErrPeerLost, na.ErrCanceled, na.ErrUnreachable}
 
-// bothEnd has the send and the receive of a call fail, in both orders and with all pairs of errors; begin comes first.
+// bothEnd has both parts of a call fail, in both orders and with all pairs of errors; begin comes first.
 func bothEnd(t *testing.T, begin func(k *call)) {
-	for _, sent := range failures {
-		for _, received := range failures {
-			for _, sendFirst := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%v/%v/%v", sent, received, sendFirst), func(t *testing.T) {
+	for _, asked := range failures {
+		for _, lent := range failures {
+			for _, askedFirst := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v/%v/%v", asked, lent, askedFirst), func(t *testing.T) {
 					k, ended := partsOf(t)
 					c := k.h.ctx
 					begin(k)
-					if sendFirst {
-						k.onSent(nil, na.Result{Err: sent})
-					} else {
-						k.onReceived(nil, na.Result{Err: received})
+					ends := []func(){
+						func() { k.ended(nil, na.Result{Err: asked, Fate: na.MaybeRan}) },
+						func() { k.onLoanEnded(nil, na.Result{Err: lent}) },
 					}
+					if !askedFirst {
+						ends[0], ends[1] = ends[1], ends[0]
+					}
+					ends[0]()
 					c.Trigger(0)
 					require.Zero(t, *ended, "one part is left")
-					if sendFirst {
-						k.onReceived(nil, na.Result{Err: received})
-					} else {
-						k.onSent(nil, na.Result{Err: sent})
-					}
+					ends[1]()
 					c.Trigger(0)
 					require.Equal(t, 1, *ended, "callbacks when both parts have ended")
 					require.Error(t, k.err)

@@ -2,95 +2,83 @@ package hg
 
 import (
 	"sync"
-	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A task is something that Trigger runs, made once to be posted often. It is part of what it belongs to, and in the queue at
-// most once.
-type task struct {
-	next *task
-	fn   func(data any)
-	data any
-	lent bool // it belongs to the queue, for one function
+// A posted is a function that waits for Trigger, in a task that is used again.
+type posted struct {
+	task na.Task
+	next *posted // of those that are spare
+	fn   func()
 }
 
-// init has t run fn with data.
-func (t *task) init(fn func(data any), data any) { t.fn, t.data = fn, data }
-
-// queue is the completion queue of a context, in order. Any goroutine may push and pop.
-type queue struct {
-	n          atomic.Int64
-	mu         sync.Mutex // guards the list
-	head, tail *task
-	spare      *task // lent ones
-	spares     int
+// posts are the spare ones of a context.
+type posts struct {
+	mu    sync.Mutex // guards the fields below
+	spare *posted
+	n     int
 }
 
-// maxSpareTasks bounds those that a queue keeps.
-const maxSpareTasks = 64
+// maxSparePosts bounds them.
+const maxSparePosts = 64
 
-func (q *queue) len() int { return int(q.n.Load()) }
-
-func (q *queue) push(t *task) {
-	q.mu.Lock()
-	q.append(t)
-	q.mu.Unlock()
-}
-
-// pushFunc is push for a function, in a task that is used again.
-func (q *queue) pushFunc(fn func()) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	t := q.spare
+func (p *posts) get(fn func()) *posted {
+	p.mu.Lock()
+	t := p.spare
+	if t != nil {
+		p.spare, t.next = t.next, nil
+		p.n--
+	}
+	p.mu.Unlock()
 	if t == nil {
-		t = &task{fn: callFunc, lent: true}
-	} else {
-		q.spare, t.next = t.next, nil
-		q.spares--
+		t = &posted{}
+		t.task.Init(p.run, t)
 	}
-	t.data = fn
-	q.append(t)
+	t.fn = fn
+	return t
 }
 
-func callFunc(fn any) { fn.(func())() }
-
-// append is push. Locked.
-func (q *queue) append(t *task) {
-	if q.tail == nil {
-		q.head = t
-	} else {
-		q.tail.next = t
-	}
-	q.tail = t
-	q.n.Add(1)
+func (p *posts) run(data any) (ran int) {
+	t := data.(*posted)
+	fn := t.fn
+	p.put(t)
+	fn()
+	return 1
 }
 
-// pop takes out what is to run next; fn is nil if nothing is.
-func (q *queue) pop() (fn func(data any), data any) {
-	if q.n.Load() == 0 {
-		return nil, nil
+func (p *posts) put(t *posted) {
+	t.fn = nil
+	p.mu.Lock()
+	if p.n < maxSparePosts {
+		t.next, p.spare = p.spare, t
+		p.n++
 	}
-	q.mu.Lock()
-	if t := q.head; t != nil {
-		if q.head = t.next; q.head == nil {
-			q.tail = nil
-		}
-		t.next = nil
-		q.n.Add(-1)
-		fn, data = t.fn, t.data
-		if t.lent {
-			q.giveBack(t)
-		}
-	}
-	q.mu.Unlock()
-	return fn, data
+	p.mu.Unlock()
 }
 
-// giveBack keeps a lent task for another function. Locked.
-func (q *queue) giveBack(t *task) {
-	t.data = nil
-	if q.spares < maxSpareTasks {
-		t.next, q.spare = q.spare, t
-		q.spares++
+// post queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any goroutine. The
+// error matches ErrClosed when c is closed and drained: t will not run. It does not do so in a callback.
+func (c *Context) post(t *na.Task) error {
+	if !c.nctx.Queue(t) {
+		return errDrained
 	}
+	return nil
 }
+
+// Post queues fn to run in Trigger after what is queued now. It may be called from any goroutine. The error matches ErrClosed
+// when c is closed and drained: fn will not run. It does not do so in a callback. Post panics when fn is nil. It allocates
+// nothing.
+func (c *Context) Post(fn func()) error {
+	if fn == nil {
+		panic("hg: Post of a nil function")
+	}
+	t := c.posts.get(fn)
+	err := c.post(&t.task)
+	if err != nil {
+		c.posts.put(t)
+	}
+	return err
+}
+
+var errDrained = na.WithText(ErrClosed, "the context is closed and drained")

@@ -34,11 +34,17 @@ type RPC struct {
 	Inline bool
 	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a request in another codec is refused.
 	Codec codec.Codec
+	// MaxActive bounds the requests of this RPC whose handlers have begun and that have not ended, in all contexts of the class; zero
+	// means only Config.MaxActive does. Queue bounds those that may wait for that; zero means as many as MaxActive, negative none. One
+	// more is refused at once: its origin gets Exhausted, and NotRun.
+	MaxActive, Queue int
 	// Shape describes input and output, for RPCsRPC; the program chooses how.
 	Shape string
 
 	// Always has the RPC served, and lets it be called, while the class drains, too: for what running handlers need to end.
 	Always bool
+
+	bound *bound // by MaxActive and Queue; nil for none
 }
 
 // registry holds the RPCs of a class. Readers take no lock.
@@ -91,6 +97,7 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	for k, v := range old {
 		all[k] = v
 	}
+	rpc.bound = rpc.newBound()
 	all[id] = &rpc
 	r.all.Store(&all)
 	return id, nil

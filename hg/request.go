@@ -1,26 +1,19 @@
 package hg
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, and queues the handler.
-func (c *Context) arrived(_ *na.Op, r na.Result) {
-	if r.Err != nil {
-		c.closed()
-		return
-	}
-	s := c.newService(r.Envelope)
-	if c.nctx.RecvUnexpected(c.recv) != nil {
-		s.release()
-		c.closed()
-		return
-	}
+// arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, or runs the handler.
+func (c *Context) arrived(env *na.Envelope) (ran int) {
+	s := c.newService(env)
 	var req request
-	meta, payload, err := req.parse(r.Envelope.Data)
+	meta, payload, err := req.parse(env.Data)
 	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
 	s.most = na.RoomBytes(req.room)
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
@@ -55,18 +48,18 @@ func (c *Context) arrived(_ *na.Op, r na.Result) {
 			s.more, s.body = true, key
 		default:
 			if err = s.fetchInput(key); err == nil {
-				return
+				return 0
 			}
 		}
 	}
 	if err != nil {
 		s.reject(err)
-		return
+		return 0
 	}
 	if !s.more {
 		s.input = payload
 	}
-	_ = c.post(&s.dispatch)
+	return s.run(nil)
 }
 
 // closed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
@@ -95,7 +88,7 @@ func (s *service) fetchInput(key na.Key) (err error) {
 }
 
 // inputFetched goes on with a request whose input did not fit the message.
-func (s *service) inputFetched(body []byte, err error) {
+func (s *service) inputFetched(body []byte, err error) (ran int) {
 	s.mu.Lock()
 	e := s.found(endEvent(err, evFetched, evFetchFailed))
 	s.pull = nil
@@ -104,13 +97,13 @@ func (s *service) inputFetched(body []byte, err error) {
 	switch {
 	case err != nil && s.late():
 		s.reject(errLate)
-		return
+		return 0
 	case err != nil:
 		s.reject(fmt.Errorf("fetching the input: %w", bare(err)))
-		return
+		return 0
 	}
 	s.input = body
-	_ = s.ctx.post(&s.dispatch)
+	return s.run(nil)
 }
 
 // reject answers a request whose handler will not run.
@@ -148,7 +141,7 @@ func (s *service) accept() bool {
 }
 
 // run goes on with a request in Trigger.
-func (s *service) run(any) {
+func (s *service) run(any) (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
 	case dispatch && !s.rpc.Inline:
@@ -161,6 +154,7 @@ func (s *service) run(any) {
 	default:
 		s.begin()
 	}
+	return 1
 }
 
 // begin runs the handler, unless the request is to be refused.
@@ -204,15 +198,26 @@ func (s *service) leave(r Incoming, f failure) {
 	if f.code == ErrPanic && f.text == "" {
 		f.text = "the handler of " + r.Name() + " ended its goroutine"
 	}
-	if f.code != na.OK {
-		s.ctx.answerError(r, f)
+	defer func() {
+		s.mu.Lock()
+		s.found(evReturned)
+		s.returned = true
+		s.note(evReturned)
+		s.holds--
+		s.unlock()
+	}()
+	if f.code == na.OK {
+		return
 	}
-	s.mu.Lock()
-	s.found(evReturned)
-	s.returned = true
-	s.note(evReturned)
-	s.holds--
-	s.unlock()
+	over := false
+	defer func() {
+		if !over { // the codec has ended this goroutine at the detail
+			f.detail = nil
+			s.ctx.answerError(r, f)
+		}
+	}()
+	s.ctx.answerError(r, f)
+	over = true
 }
 
 // answerError answers with the error that a handler has returned. One that cannot be an answer is counted, and logged if it
@@ -239,8 +244,13 @@ func (c *Context) callHandler(r Incoming, rpc *RPC) (f failure) {
 			f = failure{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", rpc.Name, id)}
 		}
 	}()
-	if err := rpc.Handler(r); err != nil {
-		return failureOf(err)
+	err := rpc.Handler(r)
+	if err == nil {
+		return failure{}
 	}
-	return failure{}
+	f = failureOf(err)
+	if left, ok := r.TimeLeft(); ok && left <= 1 && f.code == ErrHandler && errors.Is(err, context.DeadlineExceeded) {
+		f.code = ErrTimeout
+	}
+	return f
 }

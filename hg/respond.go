@@ -42,6 +42,9 @@ func (r Incoming) SetOutputMeta(m Meta) error {
 func (r Incoming) Respond(out any, cb RespondFunc) error {
 	return r.respond(response{fate: na.Ran}, cb, func(b []byte, rpc *RPC) ([]byte, uint8, error) {
 		b, err := appendWith(rpc.Codec, b, out)
+		if err != nil {
+			err = fmt.Errorf("the answer could not be encoded: %w", err)
+		}
 		return b, rpc.Codec.ID(), err
 	})
 }
@@ -163,7 +166,6 @@ func (s *service) room() []byte {
 
 // transmit sends the response in s.out. Locked.
 func (s *service) transmit(resp response, cb RespondFunc) error {
-	nctx := s.ctx.nctx
 	size := int64(len(s.out) - s.head)
 	if limit := s.ctx.class.cfg.MaxOutput; size > limit && resp.code == na.OK {
 		return na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", size, limit))
@@ -188,17 +190,39 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	if cb != nil {
 		s.begun = s.ctx.Now()
 	}
-	if err := nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.most); err != nil {
+	left, err := s.post(msg)
+	if err != nil {
 		if s.loan != nil {
 			s.loan.op.Cancel()
 		}
 		return err
 	}
 	s.says(resp.code, resp.fate, size)
-	s.holds++ // until the response has left and its callback has run
 	s.freeInput()
-	s.answer = sending
+	switch {
+	case !left:
+		s.answer = sending
+		s.holds++ // until the response has left and its callback has run
+	case cb != nil:
+		s.answer = answered
+		s.holds++ // until its callback has run
+		_ = s.ctx.post(&s.done)
+	default:
+		s.answer = answered
+	}
 	return nil
+}
+
+// post sends the response, and reports whether it has left. Locked.
+func (s *service) post(msg []byte) (left bool, err error) {
+	nctx := s.ctx.nctx
+	if s.env == nil { // one was canceled before
+		return false, nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.most)
+	}
+	if left, err = nctx.Answer(s.send, s.env, s.tag, msg, s.most); err == nil {
+		s.env = nil
+	}
+	return left, err
 }
 
 // lendOutput lends the body in s.out and returns the message that says so. Locked.
@@ -268,14 +292,14 @@ func (r Incoming) Cancel() {
 	}
 }
 
-func (s *service) onSent(_ *na.Op, r na.Result) {
+func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	s.mu.Lock()
 	e := s.found(sendEvent(r))
 	if e == evTooLong {
 		if r.Err = s.resend(); r.Err == nil {
 			s.note(e)
 			s.mu.Unlock()
-			return
+			return 0
 		}
 	}
 	s.sent, s.answer = r, answered
@@ -300,17 +324,16 @@ func (s *service) onSent(_ *na.Op, r na.Result) {
 	if quiet {
 		s.holds--
 		s.unlock()
-		return
+		return 0
 	}
-	s.mu.Unlock()
-	_ = s.ctx.post(&s.done)
+	return s.tell()
 }
 
 // answerAgain lets another response be given. Locked.
 func (s *service) answerAgain() { s.answer, s.retry = unanswered, false }
 
 // onLoanEnded is called for the loan of a response that was recalled, too, when another is on its way already.
-func (s *service) onLoanEnded(l *loan, _ na.Result) {
+func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	s.mu.Lock()
 	s.found(evLoanEnded)
 	if s.loan == l {
@@ -319,11 +342,17 @@ func (s *service) onLoanEnded(l *loan, _ na.Result) {
 	s.note(evLoanEnded)
 	s.holds--
 	s.unlock()
+	return 0
 }
 
-// finish runs in Trigger.
-func (s *service) finish(any) {
+// finish tells, in Trigger, that a response has left.
+func (s *service) finish(any) (ran int) {
 	s.mu.Lock()
+	return s.tell()
+}
+
+// tell runs the callback of a response. Locked, and unlocks.
+func (s *service) tell() (ran int) {
 	s.found(evTrigger)
 	cb, err, r := s.cb, s.sent.Err, s.incoming()
 	s.cb = nil
@@ -337,4 +366,5 @@ func (s *service) finish(any) {
 	s.mu.Unlock()
 	defer s.release() // deferred: the callback may panic, or end the goroutine
 	cb(r, err)
+	return 1
 }

@@ -6,21 +6,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// fate tells what became of the request if no answer came. Only the send knows, and the end of its session; the receive may be of
-// another one.
+// fate tells what became of the request if no answer came.
 func (k *call) fate() na.Fate {
-	untaken := k.untaken != 0 && k.untaken <= k.sent.ID && k.over == k.sent.Addr.Session()
-	if !k.sending || k.sent.Err != nil && k.sent.Fate == na.NotRun || untaken {
+	switch {
+	case k.r.Err != nil:
+		return k.r.Fate
+	case k.lent.ID != 0 && k.lent.ID <= k.r.ID && k.lent.Addr.Session() == k.r.Addr.Session(): // the session ended before the target has taken it
 		return na.NotRun
 	}
 	return na.MaybeRan
-}
-
-// sessionOver looks at whether r is the end of a session of which the peer has said what it has taken. Locked.
-func (k *call) sessionOver(r na.Result) {
-	if r.Err != nil {
-		k.over, k.untaken = r.Addr.Session(), r.ID
-	}
 }
 
 // result decides how the call ended. It looks at all parts, in an order of its own.
@@ -33,18 +27,13 @@ func (k *call) result() error {
 		fate, cause = na.NotRun, ErrCanceled
 	case k.answered && k.answer.code == na.OK:
 		return nil
-	case k.answered && k.late():
-		if fate, cause = k.answer.fate, errTooLong; fate == na.NotRun {
-			cause = errLate
-		}
-		k.output = nil
 	case k.answered:
 		fate = k.answer.fate
-		cause = k.answer.remote(k.output, h.rpc.Codec)
+		cause = k.overtakes(k.answer.remote(k.output, h.rpc.Codec))
 		k.output = nil
-	case h.rpc.OneWay && k.sent.Err == nil && k.failure == nil:
+	case h.rpc.OneWay && k.r.Err == nil && k.failure == nil:
 		return nil
-	case k.received.Err == nil && !h.rpc.OneWay && k.sent.Err == nil: // an answer came and could not be taken in
+	case k.r.Err == nil && !h.rpc.OneWay: // an answer came and could not be taken in
 		cause = bare(k.failure)
 		if k.understood {
 			fate = na.Ran
@@ -54,44 +43,73 @@ func (k *call) result() error {
 		}
 	case k.canceling:
 		cause = k.why
-	case k.sent.Err != nil && (na.CodeOf(k.sent.Err) != ErrCanceled || k.received.Err == nil):
-		cause = bare(k.sent.Err)
-	case k.received.Err != nil:
-		cause = bare(k.received.Err)
+	case k.r.Err != nil:
+		cause = bare(k.r.Err)
 	default:
 		cause = bare(k.failure)
 	}
 	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.since(k.begun), Fate: fate, Err: cause}
 }
 
-// late reports whether the target has given the request up because the deadline, which this side has set, had passed. Locked.
-func (k *call) late() bool {
-	return k.by.At != 0 && k.answer.code == ErrTimeout && k.answer.fate != na.Ran
-}
-
-// finish runs in Trigger: the handle is idle again when the callback runs.
-func (k *call) finish(any) {
-	h := k.h
-	cb, seen, err := k.settle()
-	defer h.release() // deferred: the callback may panic, or end the goroutine
-	seen.tell()
-	if cb != nil {
-		cb(h, err)
+// overtakes returns why the call has ended that was answered with an error: that, or what this side had ended it for before. A
+// target that says that the time is up is believed when it nearly is: two clocks differ by less than a thousandth. Locked.
+func (k *call) overtakes(said error) error {
+	now, timeout := k.h.ctx.Now(), k.answer.code == ErrTimeout
+	left := k.by.At - now
+	switch up := k.by.At != 0 && (left <= 0 || timeout && left <= (now-k.begun)/1000); {
+	case k.canceling && k.why == ErrCanceled:
+		return &overtaken{[]error{ErrCanceled}, said}
+	case up && timeout && k.answer.fate == na.NotRun:
+		return errLate
+	case up && timeout:
+		return errTooLong
+	case up, k.canceling && k.why == ErrTimeout:
+		return &overtaken{[]error{errTooLong}, said}
 	}
+	return said
 }
 
-// settle decides the result of a call whose parts have ended, and makes the handle idle.
-func (k *call) settle() (ForwardFunc, *sighting, error) {
+// An outcome is what is told of a call that has ended.
+type outcome struct {
+	h    *Handle
+	cb   ForwardFunc
+	seen *sighting
+	err  error
+}
+
+// finish ends a call that had to wait for something, in Trigger.
+func (k *call) finish(any) (ran int) {
 	k.h.mu.Lock()
-	defer k.h.mu.Unlock()
-	k.found(evTrigger)
+	if k.waits {
+		k.postponed = false
+		k.h.waiter.End()
+		k.h.mu.Unlock()
+		return 0
+	}
+	o := k.settle()
+	return o.run()
+}
+
+// settle decides the result of a call whose parts have ended, and makes the handle idle. Locked, and unlocks.
+func (k *call) settle() outcome {
+	h := k.h
 	k.err = k.result()
-	cb := k.cb
-	k.cb, k.phase = nil, idle
-	k.note(evTrigger)
-	seen := k.sighted(k.err)
+	o := outcome{h, k.cb, k.sighted(k.err), k.err}
+	k.cb = nil
+	k.to(callIdle)
 	k.trim()
-	return cb, seen, k.err
+	h.mu.Unlock()
+	return o
+}
+
+// run runs the callback: the handle is idle again then.
+func (o *outcome) run() (ran int) {
+	defer o.h.release() // deferred: the callback may panic, or end the goroutine
+	o.seen.tell()
+	if o.cb != nil {
+		o.cb(o.h, o.err)
+	}
+	return 1
 }
 
 // Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that
@@ -119,11 +137,10 @@ func (h *Handle) OutputRaw() ([]byte, error) {
 func (h *Handle) output() (b []byte, codec uint8, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	defer h.call.note(h.call.found(evOutput))
 	switch {
 	case h.closed && h.refs.Load() == 0: // else its callback looks at the output
 		return nil, 0, misuse("output of", h.Name(), h.addr, ErrClosed, "the handle is closed")
-	case h.call.phase != idle:
+	case h.call.phase != callIdle:
 		return nil, 0, misuse("output of", h.Name(), h.addr, ErrBusy, "the call has not ended")
 	}
 	if h.call.err != nil {
@@ -136,7 +153,7 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 func (h *Handle) OutputMeta() Meta {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.call.phase != idle {
+	if h.call.phase != callIdle {
 		return Meta{}
 	}
 	return Meta{bytes.Clone(h.call.meta)}

@@ -45,7 +45,7 @@ type service struct {
 	more      bool   // it is at the origin, to be fetched once the authorizer has agreed,
 	body      na.Key // with this
 	allowed   bool   // the authorizer has agreed
-	dispatch  task
+	dispatch  na.Task
 	resume    func(int) int       // proceed, bound once
 	runs      atomic.Pointer[RPC] // what the handler that began is of
 	returned  bool                // it has
@@ -72,7 +72,7 @@ type service struct {
 	sent   na.Result
 	cb     RespondFunc
 	begun  time.Duration // when the response was given, if cb is set
-	done   task
+	done   na.Task
 	loan   *loan
 
 	event Event         // what is observed of the request
@@ -81,6 +81,7 @@ type service struct {
 	batch uint32        // in which it was given
 
 	waits      bool     // for room; Context.load.mu guards it
+	counted    bool     // in bound.waiting; likewise
 	next, prev *service // then; next also in the list of spare records
 }
 
@@ -108,15 +109,15 @@ func (c *Context) newService(env *na.Envelope) *service {
 	if s == nil {
 		s = &service{ctx: c}
 		s.open.of = s
-		s.dispatch.init(s.run, nil)
+		s.dispatch.Init(s.run, nil)
 		s.resume = s.proceed
-		s.done.init(s.finish, nil)
-		s.send = c.nctx.NewOp(s.onSent)
+		s.done.Init(s.finish, nil)
+		s.send = c.nctx.NewStep(s.onSent)
 		c.mu.Lock()
 		c.enlistService(s, key)
 		c.mu.Unlock()
 	}
-	s.mu.Lock()
+	s.mu.Lock() // who has found s while it served another request looks at it
 	defer s.mu.Unlock()
 	s.found(evArrived)
 	s.env, s.tag, s.addr, s.peerLoad, s.holds = env, env.Tag, env.From, env.Load, 1

@@ -3,6 +3,7 @@ package hg
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,10 +26,13 @@ type ShutdownError struct {
 	Handles   int   // of calls, not closed
 	Regions   int64 // registered memory: bulk handles that are not closed
 	Callbacks int64 // that have not returned
-	// Open says which handlers and handles these are: the first 32, the youngest first.
+	// Unconfirmed are one-way calls and responses that left, and that their peers are not known to have received: one-way calls to
+	// peers that were lost at any time, and whatever was not confirmed in the end.
+	Unconfirmed int
+	// Open says which handlers and handles these are, and of which peers the messages: the first 32, handlers and handles first, the youngest of them first.
 	Open []string
-	// Err is the cause of the context, ErrTimeout when na.Config.Linger has passed, or ErrBusy when all that was under way
-	// ended by itself.
+	// Err is the cause of the context, ErrTimeout when na.Config.Linger has passed, ErrPeerLost when all that is missing is what
+	// peers that were lost have not confirmed, or ErrBusy when all that was under way ended by itself.
 	Err error
 }
 
@@ -41,7 +45,7 @@ func (e *ShutdownError) Error() string {
 		what string
 	}{{int64(e.Calls), "call"}, {int64(e.Responses), "response"}, {int64(e.Transfers), "transfer"},
 		{int64(e.Leases), "lease"}, {int64(e.Handlers), "handler"}, {int64(e.Handles), "handle"},
-		{e.Regions, "region"}, {e.Callbacks, "callback"}} {
+		{e.Regions, "region"}, {e.Callbacks, "callback"}, {int64(e.Unconfirmed), "unconfirmed message"}} {
 		switch {
 		case f.n == 1:
 			left = append(left, "1 "+f.what)
@@ -70,21 +74,24 @@ func (e *ShutdownError) name(text string) {
 }
 
 func (e *ShutdownError) none() bool {
-	return e.Calls+e.Responses+e.Transfers+e.Leases+e.Handlers+e.Handles == 0 && e.Regions+e.Callbacks == 0
+	return e.Calls+e.Responses+e.Transfers+e.Leases+e.Handlers+e.Handles+e.Unconfirmed == 0 && e.Regions+e.Callbacks == 0
 }
 
 // Shutdown ends c in good order and drives its contexts meanwhile; others may drive them too.
 //
 //  1. No peer that comes now is let in. Requests whose handlers have not begun are refused: their origins get ErrClosed and
-//     NotRun. Forward fails with ErrClosed, also in handlers; bulk transfers may still be started.
+//     NotRun. Forward fails with ErrClosed once no handler is left that has begun: handlers may need other processes to end. Bulk
+//     transfers may still be started.
 //  2. Handlers, calls and transfers that are under way may end, and so may what peers do with registered memory: until ctx
 //     ends, na.Config.Linger has passed if ctx has no deadline, or nothing is left.
 //  3. The rest is canceled: calls end with ErrClosed, and so do the contexts of handlers;
 //     detached requests that nobody answers within 0.2 s are answered ErrNoResponse.
-//  4. What is queued leaves, answers to the last among it, and peers confirm that they have it, for 0.4 s at the most.
+//  4. What is queued leaves, answers to the last among it, and peers confirm that they have it. A message that a peer has not
+//     confirmed is waited for as long as 2 says, and 0.4 s more; the rest for 0.4 s at the most. A peer that is silent for
+//     na.Config.PeerTimeout is given up, and over udp also one that leaves eight repetitions of a packet unanswered.
 //  5. c is closed, and every callback runs.
 //
-// It returns nil when everything had ended by itself and every handle and all memory is given back, else a *ShutdownError. It
+// It returns nil when everything had ended by itself, peers have it, and every handle and all memory is given back, else a *ShutdownError. It
 // ends within 1 s of ctx or of Linger, whoever is silent, unless a callback that it runs itself does not return. When c was
 // closed before, only 5 is left. Inside a callback or handler of c Shutdown returns an error at once: it could never end.
 func (c *Class) Shutdown(ctx context.Context) error {
@@ -99,6 +106,13 @@ func (c *Class) Shutdown(ctx context.Context) error {
 func (c *Context) Shutdown(ctx context.Context) error {
 	e := na.Ending{Drain: c.nctx.Drain, Close: c.Close, Closed: c.Closed}
 	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
+}
+
+// serving reports whether there is a handler that has begun.
+func (c *Class) serving() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.contexts, func(hctx *Context) bool { return hctx.load.n.Load() > 0 })
 }
 
 func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions func() int64) error {
@@ -140,6 +154,14 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	for _, hctx := range contexts {
 		hctx.look(left)
 	}
+	for _, u := range e.Unconfirmed {
+		left.Unconfirmed += u.Messages
+		peer := u.Peer.String()
+		if u.Peer.IsZero() {
+			peer = "other peers"
+		}
+		left.name(fmt.Sprintf("%d not confirmed by %s", u.Messages, peer))
+	}
 	switch {
 	case left.Err == nil && left.none():
 		return nil
@@ -149,9 +171,9 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	return left
 }
 
-// idle reports whether nothing is under way but the receive for requests and the news of sessions that have ended.
+// idle reports whether nothing is under way but the news of sessions that have ended.
 func (c *Context) idle() bool {
-	return c.nctx.Live()-c.nctx.News() <= 1 && c.load.n.Load() == 0 && c.load.waiting.Load() == 0
+	return c.nctx.Live()-c.nctx.News() <= 0 && !c.nctx.Arrived() && c.load.n.Load() == 0 && c.load.waiting.Load() == 0
 }
 
 // cut counts what has not ended, and ends calls, detached requests and the contexts of handlers.

@@ -207,7 +207,7 @@ func TestShutdownAtOnce(t *testing.T) {
 		require.ErrorIs(t, o.err, hg.ErrClosed)
 		require.True(t, p.origin.Closed())
 		k.answer()
-		n.Until(func() bool { return p.tctx.Stats().Handles == 0 && p.tctx.NA().Live() == 1 }) // the receive for requests
+		n.Until(func() bool { return p.tctx.Stats().Handles == 0 && p.tctx.NA().Live() == 0 })
 		require.NoError(t, p.target.Shutdown(ctx), "nothing is left to cancel")
 	})
 }

@@ -12,13 +12,15 @@ import (
 // Call forwards in, waits as Context.Wait does, and decodes the output into out unless out is nil. The sooner of ctx's deadline
 // and SetTimeout travels with the request. When ctx ends first the call is canceled here, at once, and the target is told
 // (Abandon). Call returns after the call's end in any case: its memory is the caller's again. Where the target has no envelope
-// free the request waits for one, whatever na.Config.OnNoCredit says, and does not count against na.Config.SendQueue.
+// free the request waits for one, whatever na.Config.OnNoCredit says, and does not count against na.Config.SendQueue; with
+// FailFast the call ends at once.
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
-// another local code; and, if ctx ended it, context.Cause(ctx).
+// another local code. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has answered
+// meanwhile: only success counts more. A ctx that has ended before sends nothing.
 func (h *Handle) Call(ctx context.Context, in, out any) error {
 	b, head := h.room()
-	b, err := appendWith(h.rpc.Codec, b, in)
+	b, err := encode(h.rpc.Codec, b, in)
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
@@ -50,17 +52,31 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 	return out, err
 }
 
+type failFastKey struct{}
+
+// FailFast returns a context whose calls, by Call and CallRaw, end with ErrNoCredit, and did not run, where the target has no envelope
+// free: they do not wait for one. A call that has to connect first does not wait longer than for that.
+func FailFast(ctx context.Context) context.Context {
+	return context.WithValue(ctx, failFastKey{}, true)
+}
+
 // callAndWait reports whether h is held, so that its output stays: also if it has been closed meanwhile.
 func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uint8) (held bool, err error) {
 	left, err := h.ctx.left(ctx)
-	if err != nil {
-		return false, &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
+	if err == nil && ctx.Err() != nil {
+		err = ErrCanceled
 	}
+	if err != nil {
+		err = &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
+		return false, h.ctx.endedBy(ctx, err)
+	}
+	hasty := ctx.Value(failFastKey{}) != nil
 	h.mu.Lock()
+	h.hasty = hasty
 	err = h.forward(in, head, codec, left, true, nil)
 	h.mu.Unlock()
 	if err != nil {
-		return false, endedBy(ctx, err)
+		return false, h.ctx.endedBy(ctx, err)
 	}
 	settled := false
 	defer func() { // a callback of somebody else may panic
@@ -68,16 +84,44 @@ func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uin
 			h.leave()
 		}
 	}()
-	h.waiter.Await(ctx, h.Abandon)
-	_, seen, err := h.call.settle()
+	h.waiter.Await(ctx, h.outlived)
+	h.mu.Lock()
+	o := h.call.settle()
 	settled = true
 	defer func() {
 		if !held { // Config.Observe has panicked
 			h.release()
 		}
 	}()
-	seen.tell()
-	return true, endedBy(ctx, err)
+	o.seen.tell()
+	return true, h.ctx.endedBy(ctx, o.err)
+}
+
+// endedBy is EndedBy that waits for ctx to end when the call ended at its deadline: two clocks tell of one moment, and ctx.Err, the
+// cause and the error of the call are to say the same. A ctx with a clock that is slow is not waited for.
+func (c *Context) endedBy(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || c.nctx.Scheduled() || na.CodeOf(err) != ErrTimeout {
+		return EndedBy(ctx, err)
+	}
+	if left, wrong := c.left(ctx); wrong != nil || left == 0 || left > time.Millisecond { // not at that of ctx
+		return err
+	}
+	slow, stop := c.nctx.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer stop()
+	select {
+	case <-ctx.Done():
+	case <-slow.Done():
+	}
+	return EndedBy(ctx, err)
+}
+
+// outlived abandons the call whose context has ended. One that was canceled before stays canceled: the target is not told.
+func (h *Handle) outlived() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if k := h.call; k.underWay() && !k.canceling {
+		k.abandon(ErrCanceled)
+	}
 }
 
 // leave ends the wait for a call that goes on.
@@ -85,7 +129,7 @@ func (h *Handle) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.call.waits = false
-	if h.call.phase == queued {
+	if h.call.phase == callQueued && !h.call.postponed {
 		_ = h.ctx.post(&h.call.done)
 	}
 }
@@ -139,7 +183,7 @@ func (c *Context) caller(to na.Addr, id ID) (*Handle, error) {
 // wait, is closed.
 func (c *Context) keep(h *Handle) {
 	h.mu.Lock()
-	idle := h.call.phase == idle
+	idle := h.call.phase == callIdle
 	if idle {
 		h.call.freeOutput()
 	}

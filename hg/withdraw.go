@@ -36,6 +36,27 @@ var withdrawText = [...]string{"withdrawn", "too late", "indeterminate", "not su
 // A WithdrawFunc is called with the outcome of a Withdraw. It runs in Trigger, once.
 type WithdrawFunc func(h *Handle, r WithdrawResult)
 
+// The phases of a withdrawal.
+const (
+	withdrawalNew       fsmcheck.State = iota
+	withdrawalRecalling                // the request had not left, and its operation ends
+	withdrawalAsking                   // the target was asked
+	withdrawalLost                     // nobody will say; the end of the call decides
+	withdrawalSettled                  // the callbacks wait for Trigger
+	withdrawalTold
+)
+
+var withdrawalPhases = fsmcheck.Phases("withdrawal",
+	[]string{"new", "recalling", "asking", "lost", "settled", "told"},
+	[][]fsmcheck.State{
+		withdrawalNew:       {withdrawalRecalling, withdrawalAsking, withdrawalLost, withdrawalSettled},
+		withdrawalRecalling: {withdrawalLost, withdrawalSettled},
+		withdrawalAsking:    {withdrawalLost, withdrawalSettled},
+		withdrawalLost:      {withdrawalSettled},
+		withdrawalSettled:   {withdrawalTold},
+		withdrawalTold:      {},
+	})
+
 // A withdrawal is one request to be taken back. Handle.mu guards it. Several calls of Withdraw may wait for one.
 //
 //	still here, or waiting for an envelope ─► the send is canceled ─────────────────────────────► Withdrawn
@@ -44,19 +65,16 @@ type WithdrawFunc func(h *Handle, r WithdrawResult)
 //	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no answer came ─► Indeterminate
 //	                                                                         └─ one came ───────► TooLate
 type withdrawal struct {
-	h       *Handle
-	k       *call
-	gen     uint64 // of the call
-	op      na.Op
-	timers  []*na.Op
-	asking  bool // op has been started
-	lost    bool // nobody will say; the call was canceled, and its end decides
-	late    bool // the answer came before the target's word
-	settled bool
-	result  WithdrawResult
-	track   fsmcheck.Track
-	cbs     []WithdrawFunc
-	task    task
+	h      *Handle
+	k      *call
+	gen    uint64 // of the call
+	op     na.Op
+	timers []*na.Op
+	phase  fsmcheck.State
+	late   bool // the answer came before the target's word
+	result WithdrawResult
+	cbs    []WithdrawFunc
+	task   na.Task
 }
 
 // Withdraw takes back the request of the call under way if its handler has not started. Unlike Cancel it asks the
@@ -69,13 +87,11 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	defer k.note(k.found(evWithdraw))
 	if h.closed {
 		return misuse("withdraw", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	}
 	before := k.withdrawal
-	if before != nil && k.phase != idle && !before.settled { // join it
-		before.note(before.found(evWithdraw))
+	if before != nil && k.phase != callIdle && before.phase < withdrawalSettled { // join it
 		before.cbs = append(before.cbs, cb)
 		before.limit(timeout)
 		return nil
@@ -86,36 +102,51 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	defer h.ctx.nctx.Unhold()
 	h.refs.Add(1) // until tell
 	w := &withdrawal{h: h, k: k, gen: k.gen}
-	defer w.note(w.found(evWithdraw))
 	w.cbs = append(w.cbs, cb)
-	w.task.init(w.tell, nil)
+	w.task.Init(w.tell, nil)
 	switch {
-	case before != nil && k.phase != idle:
+	case before != nil && k.phase != callIdle:
 		w.settle(before.result)
-	case k.phase != pending, k.canceling, k.understood || k.answered || k.pull != nil:
+	case !k.underWay(), k.canceling, k.understood || k.answered || k.pull != nil:
 		w.settle(TooLate)
-	case h.rpc.OneWay && k.sendEnded:
+	case !k.asking && k.r.Err == nil: // one-way
 		w.settle(TooLate)
-	case k.sent.Err != nil: // the call ends with that, unless an answer is there
-		k.withdrawal, w.lost = w, true
-	case !k.sendEnded:
+	case !k.asking: // the call ends with that
 		k.withdrawal = w
-		w.limit(timeout)
-		k.send.Cancel() // if it cannot be, onSent asks the target
+		w.to(withdrawalLost)
 	default:
 		k.withdrawal = w
 		w.limit(timeout)
-		w.ask()
+		if to, id, left := h.ctx.nctx.Recall(&k.op); left {
+			w.ask(to, id)
+		} else {
+			w.to(withdrawalRecalling) // the operation has ended, of this or already
+		}
 	}
 	return nil
 }
 
+// to writes the phase. Locked.
+func (w *withdrawal) to(next fsmcheck.State) {
+	withdrawalPhases.Move(w.phase, next)
+	w.phase = next
+}
+
+// Outstanding reports whether h has a call under way that does not end by itself: nobody has ended it, and the answer has not arrived
+// as a whole. After TooLate it tells a handler that may run from a call that is about to end.
+func (h *Handle) Outstanding() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := h.call
+	return k.underWay() && !k.canceling && (k.pull != nil || !k.understood && !k.answered)
+}
+
 // recalling reports whether it is not known yet what becomes of the request that is to be taken back. Locked.
-func (k *call) recalling() bool { return k.withdrawal != nil && !k.withdrawal.settled }
+func (k *call) recalling() bool { return k.withdrawal != nil && k.withdrawal.phase < withdrawalSettled }
 
 // taken reports whether the request was withdrawn. Locked.
 func (k *call) taken() bool {
-	return k.withdrawal != nil && k.withdrawal.settled && k.withdrawal.result == Withdrawn
+	return k.withdrawal != nil && k.withdrawal.phase >= withdrawalSettled && k.withdrawal.result == Withdrawn
 }
 
 // limit starts a timer. Locked.
@@ -124,116 +155,100 @@ func (w *withdrawal) limit(timeout time.Duration) {
 		return
 	}
 	nctx := w.h.ctx.nctx
-	timer := nctx.NewOp(w.expired)
+	timer := nctx.NewStep(w.expired)
 	if nctx.Timer(timer, timeout) == nil {
 		w.timers = append(w.timers, timer)
 	}
 }
 
 // ask asks the target. Locked.
-func (w *withdrawal) ask() {
-	k := w.k
+func (w *withdrawal) ask(to na.Addr, id uint64) {
 	nctx := w.h.ctx.nctx
-	w.op.Init(nctx, w.answered, nil)
-	if err := nctx.Withdraw(&w.op, k.sent.Addr, k.sent.ID); err != nil {
-		w.lost = true // the context is closed, which ends the call
+	w.op.InitStep(nctx, w.answered, nil)
+	if err := nctx.Withdraw(&w.op, to, id); err != nil {
+		w.to(withdrawalLost) // the context is closed, which ends the call
 		return
 	}
-	w.asking = true
+	w.to(withdrawalAsking)
 }
 
 // giveUp cancels the call, because nobody will say what became of the request. An answer that is there already still counts,
 // so callEnds decides. Locked.
 func (w *withdrawal) giveUp() {
-	w.asking, w.lost = false, true
+	w.to(withdrawalLost)
 	w.k.end(ErrCanceled)
 }
 
 // answered is called with what the target says.
-func (w *withdrawal) answered(_ *na.Op, r na.Result) {
+func (w *withdrawal) answered(_ *na.Op, r na.Result) (ran int) {
 	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := w.k
-	mine := k.gen == w.gen && k.phase != idle // the call's callback has not run
+	mine := k.gen == w.gen && k.phase != callIdle // the call's callback has not run
 	answered := w.late || mine && k.understood
 	code := na.CodeOf(r.Err)
-	e := wordEvent(code, answered)
-	defer w.note(w.found(e))
-	if mine {
-		defer k.note(k.found(e))
-	}
 	switch {
 	case code == na.OK && answered:
 		h.ctx.nctx.Disconnect(r.Addr, na.WithText(ErrProtocol, "the peer answered a request that it said it had destroyed"))
 		w.settle(TooLate)
 	case code == na.OK:
 		w.settle(Withdrawn)
-		if mine && k.phase == pending {
+		if mine && k.underWay() {
+			k.fails()
 			k.stop()
 		}
 	case code == na.ErrTooLate, answered:
 		w.settle(TooLate)
 	case code == na.ErrUnsupported:
 		w.settle(NotSupported)
-	case mine && k.phase == pending:
+	case mine && k.underWay():
 		w.giveUp()
 	default:
 		w.settle(Indeterminate)
 	}
+	return 0
 }
 
 // expired is called when the time is up.
-func (w *withdrawal) expired(_ *na.Op, r na.Result) {
+func (w *withdrawal) expired(_ *na.Op, r na.Result) (ran int) {
 	h := w.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if w.settled || w.lost {
-		return
+	if r.Err == nil && w.phase == withdrawalAsking {
+		w.op.Cancel() // answered goes on
 	}
-	defer w.note(w.found(endEvent(r.Err, evDeadline, evTimerEnded)))
-	if r.Err == nil {
-		if w.asking {
-			w.op.Cancel() // answered goes on
-			return
-		}
-		k := w.k
-		defer k.note(k.found(evUnknown))
-		w.giveUp()
-	}
+	return 0
 }
 
 // settle fixes the result and has the callbacks run. Locked.
 func (w *withdrawal) settle(r WithdrawResult) {
-	w.settled, w.result = true, r
+	w.to(withdrawalSettled)
+	w.result = r
 	for _, timer := range w.timers {
 		timer.Cancel()
 	}
-	_ = w.h.ctx.post(&w.task)
+	w.h.ctx.nctx.Follow(&w.task)
 }
 
-// sendEnded is called when the request has left, or will not. Locked.
-func (w *withdrawal) sendEnded(r na.Result) {
-	defer w.note(w.found(endEvent(r.Err, evSent, evSendFailed)))
+// requestEnded is called when the operation of the call has ended. Locked.
+func (w *withdrawal) requestEnded(r na.Result) {
 	switch {
-	case w.lost:
+	case w.phase != withdrawalRecalling:
 	case r.Err == nil && w.h.rpc.OneWay:
 		w.settle(TooLate)
-	case r.Err == nil:
-		w.ask()
 	case na.CodeOf(r.Err) == ErrCanceled && r.Fate == na.NotRun && !w.k.canceling:
 		w.settle(Withdrawn)
 	default:
-		w.lost = true // and the call ends with that
+		w.to(withdrawalLost) // and the call ends with that
 	}
 }
 
 // callEnds is called when the call's parts have ended. Locked.
 func (w *withdrawal) callEnds() {
-	defer w.note(w.found(evCallEnds))
 	w.late = w.k.understood
 	switch {
-	case w.asking:
+	case w.phase == withdrawalAsking:
 		w.op.Cancel() // unless its answer is there already
 	case w.k.answered: // one whose output was still to be fetched came too late for a call that was canceled
 		w.settle(TooLate)
@@ -243,16 +258,16 @@ func (w *withdrawal) callEnds() {
 }
 
 // tell runs in Trigger.
-func (w *withdrawal) tell(any) {
+func (w *withdrawal) tell(any) (ran int) {
 	h := w.h
 	h.mu.Lock()
-	w.found(evTrigger)
 	cbs := w.cbs
 	w.cbs = nil
-	w.note(evTrigger)
+	w.to(withdrawalTold)
 	h.mu.Unlock()
 	defer h.release()
 	w.call(cbs)
+	return 1
 }
 
 // call runs callbacks, the others too when one panics or ends the goroutine.

@@ -15,8 +15,12 @@ const maxAddrText = 512
 //
 // An Addr that came with a message is bound to the session that the message arrived on, so that an answer can never
 // reach another process that later took the same address. [Addr.Named] takes that binding away.
+//
+// An Addr that was looked up by the name of a host, over a transport whose peers have certificates, keeps that name, and prints as
+// "tcp://kv.example@10.0.0.7:9000", which Lookup reads: the certificate of who answers there must carry it.
 type Addr struct {
 	name    unique.Handle[string]
+	host    unique.Handle[string] // zero for none
 	session uint64
 	target  uint16
 	set     bool
@@ -72,6 +76,23 @@ func checkName(name string) error {
 	return nil
 }
 
+// Host returns the name of the host that the peer's certificate must carry; empty when a was looked up by its IP address, or
+// nobody looks at names.
+func (a Addr) Host() string {
+	if a.host == (unique.Handle[string]{}) {
+		return ""
+	}
+	return a.host.Value()
+}
+
+// WithHost returns a with another Host. Plugins use it.
+func (a Addr) WithHost(host string) Addr {
+	if a.host = (unique.Handle[string]{}); host != "" {
+		a.host = unique.Make(host)
+	}
+	return a
+}
+
 // IsZero reports whether a names nothing.
 func (a Addr) IsZero() bool { return !a.set }
 
@@ -83,15 +104,20 @@ func (a Addr) Name() string {
 	return a.name.Value()
 }
 
-// String returns the text form that ParseAddr reads. The binding to a session is not part of it.
+// String returns the text form that Lookup reads. The binding to a session is not part of it.
 func (a Addr) String() string {
-	switch {
-	case !a.set:
+	if !a.set {
 		return "<no address>"
-	case a.target == 0:
-		return a.name.Value()
 	}
-	return a.name.Value() + "#" + strconv.Itoa(int(a.target))
+	text := a.name.Value()
+	if host := a.Host(); host != "" {
+		scheme, rest, _ := strings.Cut(text, "://")
+		text = scheme + "://" + host + "@" + rest
+	}
+	if a.target != 0 {
+		text += "#" + strconv.Itoa(int(a.target))
+	}
+	return text
 }
 
 // Scheme returns the part before "://".

@@ -167,8 +167,8 @@ func (a *assist) round() bool {
 	if c.state.Load() == ctxReleased {
 		return true
 	}
-	c.look()
 	now := c.Now()
+	c.look(now)
 	if next := c.ep.Poll(now); next != 0 {
 		a.gate.alarm(max(next-now, 0))
 	}

@@ -320,7 +320,7 @@ func (m *model) lead(timeout time.Duration, letters int) error {
 	if m.deadline = -1; timeout >= 0 {
 		m.deadline = m.clock + timeout
 	}
-	return m.c.drive(m.deadline, func() bool {
+	return m.c.drive(-1, m.deadline, func() bool {
 		m.at("is anything ready", nil)
 		return m.seen(m.taken >= letters)
 	})

@@ -3,13 +3,16 @@ package na
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
+	"slices"
+	"strconv"
 	"time"
 )
 
 // Config holds what a class can be told. The zero value works.
 type Config struct {
-	// Plugins are looked at before the registered ones.
+	// Plugins are looked at before the registered ones. Two of one scheme are an error: the options of one of them would be lost.
 	Plugins []Plugin
 	// Contexts is how many contexts the class may make. Zero means 16; at most 256.
 	Contexts int
@@ -56,6 +59,16 @@ type Config struct {
 	Spin time.Duration
 	// ConnectTimeout bounds making a connection, the handshake included. Zero means PeerTimeout.
 	ConnectTimeout time.Duration
+	// Logger gets what no error can carry. Nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// Log returns Logger, or slog.Default().
+func (c *Config) Log() *slog.Logger {
+	if c.Logger != nil {
+		return c.Logger
+	}
+	return slog.Default()
 }
 
 // validate reports every bad field at once.
@@ -63,6 +76,13 @@ func (c *Config) validate() error {
 	var errs []error
 	bad := func(field string, v any, want string) {
 		errs = append(errs, fmt.Errorf("na: config: %s is %v, want %s: %w", field, v, want, ErrInvalid))
+	}
+	for i, p := range c.Plugins {
+		if p == nil {
+			bad("Plugins", "nil at "+strconv.Itoa(i), "plugins")
+		} else if slices.ContainsFunc(c.Plugins[:i], func(other Plugin) bool { return other != nil && other.Scheme() == p.Scheme() }) {
+			bad("Plugins", "two plugins of scheme "+p.Scheme(), "one: put the options of both into it")
+		}
 	}
 	if c.Contexts < 0 || c.Contexts > 256 {
 		bad("Contexts", c.Contexts, "1 to 256, or 0 for 16")

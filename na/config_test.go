@@ -27,6 +27,9 @@ func TestConfigBadFields(t *testing.T) {
 	require.Len(t, joined.Unwrap(), 7)
 
 	for name, c := range map[string]Config{
+		"Plugins is two plugins of scheme fake": {Plugins: []Plugin{&fakePlugin{}, &fakePlugin{}}},
+		"Plugins is nil at 0":                   {Plugins: []Plugin{nil}},
+
 		"Contexts":    {Contexts: -1},
 		"Eager":       {Eager: 48<<10 + 1},
 		"Envelopes":   {Envelopes: 4097},

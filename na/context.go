@@ -42,15 +42,18 @@ type Context struct {
 	isRdy  func() bool
 	above  atomic.Pointer[Layer] // what runs callbacks above
 
-	cq        queue
-	live      atomic.Int64 // operations started whose callbacks have not returned, and Holds; below zero when c is drained
-	lingering atomic.Int32 // operations that have ended while their memory was lent, and are not queued yet
-	slow      atomic.Int32 // how many of them Trigger has waited for in vain, until the next is queued
-	state     atomic.Int32
-	woken     atomic.Bool
-	mark      *callback.Mark    // of Trigger,
-	apart     *callback.Mark    // and of handlers outside it
-	runQueued func(max int) int // bound once
+	cq                     queue
+	behind                 atomic.Int64             // tasks that a Trigger runs beside those that were queued when it began
+	onMessage              func(data any) (ran int) // nil: whoever wants messages posts a RecvUnexpected
+	onShut                 *Task                    // nil: nothing
+	live                   atomic.Int64             // operations started whose callbacks have not returned, and Holds; below zero when c is drained
+	lingering              atomic.Int32             // operations that have ended while their memory was lent, and are not queued yet
+	slow                   atomic.Int32             // how many of them Trigger has waited for in vain, until the next is queued
+	state                  atomic.Int32
+	woken                  atomic.Bool
+	mark                   *callback.Mark    // of Trigger,
+	apart                  *callback.Mark    // and of handlers outside it
+	runTasks, runCallbacks func(max int) int // run, bound once
 
 	leading
 	turns  *turns.Table
@@ -68,7 +71,9 @@ type Context struct {
 
 func newContext(cls *Class, id int) (*Context, error) {
 	c := &Context{class: cls, id: id, limits: cls.domain.Limits()}
-	c.isRdy, c.runQueued = c.ready, c.run
+	c.isRdy = c.ready
+	c.runTasks = func(max int) int { return c.run(max, 1) }
+	c.runCallbacks = func(max int) int { return c.run(max, 0) }
 	c.spinner = newSpinner(cls.cfg.Spin)
 	var err error
 	if !cls.domain.Driven() {
@@ -123,9 +128,6 @@ func (c *Context) Stats() Stats {
 // Live returns how many operations have been started whose callbacks have not returned.
 func (c *Context) Live() int64 { return max(c.live.Load(), 0) }
 
-// Queued returns how many callbacks wait for Trigger.
-func (c *Context) Queued() int { return int(c.cq.len()) }
-
 // Closed reports whether everything has been given back after Close.
 func (c *Context) Closed() bool { return c.state.Load() == ctxReleased }
 
@@ -134,41 +136,6 @@ func (c *Context) Closing() bool { return c.state.Load() >= ctxClosing }
 
 // Draining reports whether Drain or Close was called: layers above begin nothing new.
 func (c *Context) Draining() bool { return c.state.Load() != ctxOpen }
-
-// Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran.
-func (c *Context) Trigger(max int) int {
-	if c.lingering.Load() > c.slow.Load() {
-		c.settle()
-	}
-	if queued := int(c.cq.len()); max <= 0 || max > queued {
-		max = queued
-	}
-	if max == 0 {
-		return 0
-	}
-	return c.mark.Run(c.runQueued, max)
-}
-
-// run runs at most max callbacks; a panic in one leaves the context as it should be.
-func (c *Context) run(max int) (n int) {
-	inside := false
-	defer func() {
-		if inside {
-			c.left()
-		}
-	}()
-	for ; n < max; n++ {
-		op := c.cq.pop()
-		if op == nil {
-			break
-		}
-		inside = true
-		op.done(op, op.take())
-		inside = false
-		c.left()
-	}
-	return n
-}
 
 // settle waits for operations that have ended, were canceled most likely, while another goroutine used their memory, so
 // that a Trigger after a Cancel runs the callback. What it waits for is one copy, or one system call that does not wait. If that
@@ -193,6 +160,9 @@ func settle(limit time.Duration, done func() bool) {
 func (c *Context) Close() {
 	if c.state.CompareAndSwap(ctxOpen, ctxClosing) || c.state.CompareAndSwap(ctxDraining, ctxClosing) {
 		c.ep.Shut()
+		if c.onShut != nil {
+			c.Queue(c.onShut)
+		}
 		c.state.Store(ctxShut) // not before: who leads may release at once
 		c.tryRelease()
 	}
@@ -200,7 +170,7 @@ func (c *Context) Close() {
 
 // deliver queues an operation that has ended.
 func (c *Context) deliver(op *Op) {
-	c.cq.push(op)
+	c.cq.push(&op.task)
 	c.rouse()
 }
 

@@ -77,15 +77,16 @@ func TestProgressReturns(t *testing.T) {
 
 func TestProgressAbove(t *testing.T) {
 	c, _ := newFake(t, Config{})
-	var ready atomic.Bool
-	c.Above(Layer{Queued: ready.Load, Trigger: func(int) int { return 0 }})
+	ran := 0
+	var task Task
+	task.Init(func(data any) int { require.Equal(t, "data", data); ran++; return 2 }, "data")
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 	done := sleeper(t, c, -1)
-	ready.Store(true)
-	c.Notify()
+	require.True(t, c.Queue(&task))
 	require.NoError(t, received(t, done, "Progress hears of the layer above"))
 	require.NoError(t, c.Progress(0))
-	ready.Store(false)
+	require.Equal(t, 2, c.Trigger(0), "it says how many callbacks ran")
+	require.Equal(t, 1, ran)
 	require.ErrorIs(t, c.Progress(0), ErrTimeout)
 }
 
@@ -620,10 +621,10 @@ func TestInside(t *testing.T) {
 		}
 	}
 	ask(false, false)(0)
-	c.Enter(ask(true, true), 0)
+	c.mark.Run(ask(true, true), 0)
 	c.EnterApart(ask(true, false), 0)
-	other.Enter(ask(false, false), 0)
-	c.Enter(func(int) int { return other.Enter(ask(true, true), 0) }, 0)
+	other.mark.Run(ask(false, false), 0)
+	c.mark.Run(func(int) int { return other.mark.Run(ask(true, true), 0) }, 0)
 	require.Equal(t, 5, asked)
 }
 

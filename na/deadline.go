@@ -24,7 +24,7 @@ func (d Deadline) Stamp(buf []byte, now time.Duration) bool {
 	if left <= 0 {
 		return false
 	}
-	us := min(max(left/time.Microsecond, 1), math.MaxUint32)
+	us := min((left+time.Microsecond-1)/time.Microsecond, math.MaxUint32) // rounded up: the sender's time is over first
 	binary.LittleEndian.PutUint32(buf[d.Field:], uint32(us))
 	return true
 }

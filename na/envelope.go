@@ -20,6 +20,8 @@ type Envelope struct {
 	// Load is a counter for the session that belongs to the layer above.
 	Load *atomic.Int64
 
+	Next      *Envelope // of those that Take has returned
+	task      Task
 	Owner     Endpoint // plugin's
 	Link      any      // plugin's
 	ID        uint64   // plugin's: number in the session

@@ -18,6 +18,7 @@ type fakePlugin struct {
 	unassisted bool
 	sources    func(nctx *Context) // adds them
 	drive      func(e *fakeEndpoint, timeout time.Duration, ready func() bool) bool
+	now        func() time.Duration // nil: the real clock
 
 	mu      sync.Mutex // guards the fields below
 	domains []*fakeDomain
@@ -87,6 +88,9 @@ func (d *fakeDomain) Unpublish(m *Mem) bool {
 }
 
 func (d *fakeDomain) Now() time.Duration {
+	if d.plugin.now != nil {
+		return d.plugin.now()
+	}
 	return time.Since(fakeStart) + time.Duration(d.clock.Load())
 }
 
@@ -159,6 +163,18 @@ func (e *fakeEndpoint) Abandon(Addr, uint64, Tag)                               
 func (e *fakeEndpoint) Connected(Addr) bool                                          { return true }
 func (e *fakeEndpoint) Disconnect(Addr, error)                                       {}
 
+func (e *fakeEndpoint) Take(int) *Envelope        { return nil }
+func (e *fakeEndpoint) Arrived() int              { return 0 }
+func (e *fakeEndpoint) Call(t Ticket, _ CallSpec) { e.keep(t) }
+func (e *fakeEndpoint) GiveUp(t Ticket, _ error)  { e.Cancel(t) }
+
+func (e *fakeEndpoint) Recall(t Ticket) (Addr, uint64, bool) {
+	e.Cancel(t)
+	return Addr{}, 0, false
+}
+
+func (e *fakeEndpoint) Answer(*Envelope, Addr, Tag, []byte) (bool, error) { return false, nil }
+
 func (e *fakeEndpoint) Cancel(t Ticket) {
 	e.canceled.Add(1)
 	e.mu.Lock()
@@ -209,7 +225,8 @@ func (e *fakeEndpoint) EnvelopeWithdrawn(*Envelope) bool    { return false }
 func (e *fakeEndpoint) WatchEnvelope(*Envelope) bool        { return true }
 func (e *fakeEndpoint) IdentifyEnvelope(*Envelope) Identity { return Identity{} }
 func (e *fakeEndpoint) FreeEnvelope(*Envelope)              {}
-func (e *fakeEndpoint) Confirm() int                        { return 0 }
+func (e *fakeEndpoint) Confirm(bool) (int, int)             { return 0, 0 }
+func (e *fakeEndpoint) Unconfirmed() []Unconfirmed          { return nil }
 
 func (e *fakeEndpoint) Peers() []PeerStats { return []PeerStats{{Held: 3}} }
 

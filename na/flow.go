@@ -2,7 +2,6 @@ package na
 
 import (
 	"fmt"
-	"log/slog"
 )
 
 // Flow control of unexpected messages: Guaranteed Envelope Resources, as LAM defined them for MPI. Each side guarantees
@@ -130,7 +129,7 @@ func (c *Config) contract() error {
 		return fmt.Errorf("na: config: Envelopes is %d, want at most 4095: HonestReserve adds one: %w", c.Envelopes, ErrInvalid)
 	}
 	if c.Reserve == LiteralReserve {
-		slog.Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
+		c.Log().Warn("na: LiteralReserve: of the envelopes that a peer guarantees one less can be used by sends that do not wait",
 			"envelopes", c.Envelopes)
 	}
 	least := c.MinEnvelopes

@@ -22,6 +22,9 @@ func (h *Host) PollSoon() {
 	}
 }
 
+// Arrived says that a message has come for Take.
+func (h *Host) Arrived() { h.Context().rouse() }
+
 // FlushSoon has frames that are held back leave within milliseconds although nobody drives.
 func (h *Host) FlushSoon() {
 	if h.driver != nil {
@@ -31,6 +34,16 @@ func (h *Host) FlushSoon() {
 	h.assist.attend()
 }
 
+// TakeIn takes in what has arrived from every peer. Poll calls it before it judges any by its silence, as the goroutine that
+// leads, with no lock held.
+func (h *Host) TakeIn() {
+	if c := h.Context(); c.poller != nil {
+		c.peek()
+		for left := c.poller.rounds(); left > 0 && c.waits.wait(0) == eventsAtOnce; left-- {
+		}
+	}
+}
+
 // Look takes in what has arrived, if nobody does so already.
 func (h *Host) Look() {
 	c := h.Context()
@@ -38,8 +51,9 @@ func (h *Host) Look() {
 		return
 	}
 	if c.state.Load() != ctxReleased {
-		c.look()
-		c.ep.Poll(c.Now())
+		now := c.Now()
+		c.look(now)
+		c.ep.Poll(now)
 	}
 	c.unlead()
 }

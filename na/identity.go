@@ -1,6 +1,9 @@
 package na
 
-import "crypto/x509"
+import (
+	"crypto/x509"
+	"net/netip"
+)
 
 // An Identity is what is known of the process at the other end of a session. What a transport does not know stays zero.
 type Identity struct {
@@ -13,9 +16,58 @@ type Identity struct {
 	// the peer sent is not in it. Only the peer's own is there when functions of the program looked at it instead. Nil when it
 	// has shown none, or none that was verified. They are not changed.
 	Certificates []*x509.Certificate
-	// Name is what the transport takes the peer for: what its certificate was verified to say. Empty when nothing vouches
-	// for a name.
+	// Name is what the transport takes the peer for: of its verified certificate the first URI, such as a SPIFFE ID, else the
+	// first DNS name, else the common name. Empty when nothing vouches for a name.
 	Name string
+}
+
+// URIs returns the URIs in the peer's verified certificate, such as its SPIFFE ID.
+func (id Identity) URIs() (uris []string) {
+	if c := id.certificate(); c != nil {
+		for _, u := range c.URIs {
+			uris = append(uris, u.String())
+		}
+	}
+	return uris
+}
+
+// DNSNames returns the DNS names in the peer's verified certificate. One may begin with "*.".
+func (id Identity) DNSNames() []string {
+	if c := id.certificate(); c != nil {
+		return append([]string(nil), c.DNSNames...)
+	}
+	return nil
+}
+
+// IPs returns the IP addresses in the peer's verified certificate.
+func (id Identity) IPs() (ips []netip.Addr) {
+	if c := id.certificate(); c != nil {
+		for _, ip := range c.IPAddresses {
+			if a, ok := netip.AddrFromSlice(ip); ok {
+				ips = append(ips, a.Unmap())
+			}
+		}
+	}
+	return ips
+}
+
+// certificate returns the peer's own, or nil.
+func (id Identity) certificate() *x509.Certificate {
+	if len(id.Certificates) == 0 {
+		return nil
+	}
+	return id.Certificates[0]
+}
+
+// NameIn returns what Identity.Name says of the owner of a certificate. Plugins use it.
+func NameIn(c *x509.Certificate) string {
+	switch {
+	case len(c.URIs) > 0:
+		return c.URIs[0].String()
+	case len(c.DNSNames) > 0:
+		return c.DNSNames[0]
+	}
+	return c.Subject.CommonName
 }
 
 // Identity says what is known of the peer of the session that peer is bound to, as the address of a message is; ok is false

@@ -9,20 +9,32 @@ import (
 // leading is who drives a context: one goroutine leads at a time, and the others that are in Progress follow. When the leader
 // goes it calls one of them.
 //
-//	Progress ─ the lead is free ─► drive: look at the sockets, then sleep in the poller ─► something is queued ─► unlead
+//	Progress ─ the lead is free ─► drive: Poll the endpoint, then sleep in the poller ─► something is queued ─► unlead
 //	    │ another leads                                                                                            │
 //	    └─► follow: sleep until the leader calls ◄─────────────────────────────────────────────────────────────────┘
+//
+// What Poll ends, and what callbacks queue, may be ready again and again before any leader sleeps. So a leader looks at the
+// sockets first whenever nobody has done so for lookEvery, and a Progress that finds something ready leads then too.
 type leading struct {
 	lead    sync.Mutex    // held by the goroutine that leads Progress
 	watch   atomic.Int32  // who takes in what arrives: what the assist does, and leaderAsleep
 	nudged  atomic.Bool   // since the leader last looked at the timers
 	passes  atomic.Uint64 // times that a user's goroutine led
+	looked  atomic.Int64  // when a leader last looked at every source and descriptor
 	spinner spinner
 
 	followMu  sync.Mutex      // guards the fields below
 	followers []chan struct{} // those who sleep, each with a channel of one slot, filled by whoever takes it out
 	spare     []chan struct{}
 	following atomic.Int32
+}
+
+// lookEvery is how long what has arrived waits for a leader who has other things to do.
+const lookEvery = 500 * time.Microsecond
+
+// unseen reports whether nobody has looked at the sources and descriptors for lookEvery.
+func (c *Context) unseen(now time.Duration) bool {
+	return now-time.Duration(c.looked.Load()) >= lookEvery
 }
 
 // Progress moves bytes until a callback is ready for Trigger, or timeout has passed. A negative timeout has no limit,
@@ -40,7 +52,7 @@ func (c *Context) Progress(timeout time.Duration) error {
 // goroutines at once.
 func (c *Context) progress(timeout time.Duration, ready func() bool) error {
 	c.Flush()
-	if ready() {
+	if ready() && (c.driver != nil || !c.unseen(c.Now())) {
 		return nil
 	}
 	if c.state.Load() == ctxReleased {
@@ -53,37 +65,41 @@ func (c *Context) progress(timeout time.Duration, ready func() bool) error {
 		c.tryRelease()
 		return c.idle()
 	}
-	deadline := time.Duration(-1)
+	now, deadline := c.Now(), time.Duration(-1)
 	if timeout >= 0 {
-		deadline = c.Now() + timeout
+		deadline = now + timeout
 	}
 	for {
 		if c.lead.TryLock() {
-			return c.drive(deadline, ready)
+			return c.drive(now, deadline, ready)
 		}
+		now = -1
 		if err, over := c.follow(deadline, ready); over {
 			return err
 		}
 	}
 }
 
-// drive leads: one look at the sockets, then sleeps in the poller until something is ready. It is called with lead held and
-// gives it up.
-func (c *Context) drive(deadline time.Duration, ready func() bool) error {
+// drive leads until something is ready: it Polls the endpoint, and waits. It is called with lead held and gives it up. now is the time, if
+// that is known, else less than 0.
+func (c *Context) drive(now, deadline time.Duration, ready func() bool) error {
 	defer c.unlead()
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
 	}
-	looked := deadline >= 0 && c.Now() >= deadline
-	if looked {
-		c.look()
-	}
+	looked, came := false, false
 	way, begun := asleep, time.Duration(-1)
-	for {
-		now := c.Now()
+	for ; ; now = -1 {
+		if now < 0 {
+			now = c.Now()
+		}
 		if begun >= 0 {
-			c.spinner.learn(way, now-begun)
+			c.spinner.learn(way, now-begun, came)
+			begun = -1
+		}
+		if c.unseen(now) || !looked && deadline >= 0 && now >= deadline {
+			c.look(now)
 		}
 		c.nudged.Store(false)
 		next := c.ep.Poll(now)
@@ -92,7 +108,7 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 			return nil
 		case c.releasable() && c.release():
 			return ErrClosed
-		case looked && deadline >= 0 && now >= deadline:
+		case deadline >= 0 && now >= deadline:
 			return ErrTimeout
 		}
 		looked = true
@@ -103,23 +119,37 @@ func (c *Context) drive(deadline time.Duration, ready func() bool) error {
 		if next != 0 && (wait < 0 || next-now < wait) {
 			wait = max(next-now, 0)
 		}
-		way, begun = c.spinner.choose(), now
-		came := false
+		if wait == 0 { // there is more to do
+			c.look(now)
+			continue
+		}
+		way, begun, came = c.spinner.choose(now), now, false
 		if way == awake {
-			var spun bool
-			if spun, came = c.spin(now, wait, ready); !spun {
-				way = asleep
+			begun -= c.spinner.vain
+			switch end, how := c.spin(now, wait, ready); how {
+			case spinCame:
+				came = true
+				continue
+			case spinDue:
+				begun = -1
+				continue
+			case spinVain:
+				if wait >= 0 {
+					wait = max(wait-(end-now), 0)
+				}
+				now = end
+			case spinNone:
+				way, begun = asleep, now
 			}
 		}
-		if !came {
-			c.sleep(now, wait, ready)
-		}
+		came = c.sleep(now, wait, ready)
 	}
 }
 
 // sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees that it sleeps and wakes it; one who did so
-// before is seen here. Work at a source rings, or was there when the bells were armed.
-func (c *Context) sleep(now, wait time.Duration, ready func() bool) {
+// before is seen here. Work at a source rings, or was there when the bells were armed. It reports whether anything came, or
+// only the time.
+func (c *Context) sleep(now, wait time.Duration, ready func() bool) (came bool) {
 	c.watch.Or(leaderAsleep)
 	c.assist.leaderSleeps()
 	n := 0
@@ -128,8 +158,11 @@ func (c *Context) sleep(now, wait time.Duration, ready func() bool) {
 	}
 	c.watch.And(^leaderAsleep) // before anything is delivered here: what the leader queues wakes nobody
 	c.waits.dispatch(n)
-	c.peek()
-	c.assist.leaderWakes(c.Now()-now, len(c.poller.sources) > 0)
+	came = c.peek() || n > 0
+	end := c.Now()
+	c.looked.Store(int64(end))
+	c.assist.leaderWakes(end-now, len(c.poller.sources) > 0)
+	return came
 }
 
 // asleep reports whether a leader sleeps in the poller, or is about to.
@@ -154,7 +187,7 @@ func (c *Context) follow(deadline time.Duration, ready func() bool) (err error, 
 		return nil, true
 	}
 	if c.lead.TryLock() { // it became free before we were listed
-		return c.drive(deadline, ready), true
+		return c.drive(-1, deadline, ready), true
 	}
 	var expired <-chan time.Time
 	if deadline >= 0 {
@@ -236,14 +269,8 @@ func (c *Context) callFollowers(n int) {
 // ready reports whether Trigger has something to run, or somebody has called Wake.
 func (c *Context) ready() bool { return c.woken.Load() || c.queued() }
 
-// queued reports whether a Trigger, here or above, has something to run.
-func (c *Context) queued() bool {
-	if c.cq.len() > 0 {
-		return true
-	}
-	above := c.above.Load()
-	return above != nil && above.Queued()
-}
+// queued reports whether Trigger has something to run.
+func (c *Context) queued() bool { return c.cq.len() > 0 || c.onMessage != nil && c.ep.Arrived() > 0 }
 
 // rouse makes the leader look whether something is ready, if it sleeps.
 func (c *Context) rouse() {

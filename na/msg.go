@@ -93,7 +93,8 @@ func (c *Context) Abandon(to Addr, id uint64, tag Tag) {
 // Connected reports whether the session that peer is bound to, or of that name, is up.
 func (c *Context) Connected(peer Addr) bool { return c.ep.Connected(peer) }
 
-// Disconnect ends the session that peer is bound to, because of err: operations with the peer end with ErrPeerLost.
+// Disconnect ends the session that peer is bound to, or of that name, or the attempt to make one, because of err: operations with the
+// peer end with ErrPeerLost. A later operation connects anew.
 func (c *Context) Disconnect(peer Addr, err error) {
 	if !c.Closing() {
 		c.ep.Disconnect(peer, err)
@@ -102,6 +103,11 @@ func (c *Context) Disconnect(peer Addr, err error) {
 
 // Timer ends op with nil when d has passed; somebody must drive the context then. It may be canceled.
 func (c *Context) Timer(op *Op, d time.Duration) error {
+	return c.TimerAt(op, c.Now()+min(max(d, 0), MaxTime))
+}
+
+// TimerAt is Timer that ends op when Now reads at.
+func (c *Context) TimerAt(op *Op, at time.Duration) error {
 	t, err := op.start(kindTimer, Addr{})
 	if err != nil {
 		return err
@@ -109,7 +115,7 @@ func (c *Context) Timer(op *Op, d time.Duration) error {
 	if err := c.open(op); err != nil {
 		return err
 	}
-	c.ep.Timer(t, c.Now()+min(max(d, 0), MaxTime))
+	c.ep.Timer(t, at)
 	return nil
 }
 

@@ -20,6 +20,7 @@ const (
 
 	opPhaseMask  = 0x0f
 	opCanceling  = 0x10
+	opDue        = 0x20 // in the completion queue, though it may not have ended: Ticket.Due
 	opHoldOne    = 1 << 8
 	opHoldMask   = 0xffff << 8
 	opGenShift   = 24
@@ -42,10 +43,11 @@ const (
 	kindPost
 	kindWithdraw
 	kindTimer
+	kindCall
 )
 
 var kindText = [...]string{"lookup", "send unexpected", "receive unexpected", "send expected", "receive expected",
-	"put", "get", "lease", "deregister", "post", "withdraw", "timer"}
+	"put", "get", "lease", "deregister", "post", "withdraw", "timer", "call"}
 
 // A Done is called with the outcome of one operation. It runs inside Trigger. The Op is idle again when it runs, so Done may start
 // it anew.
@@ -57,8 +59,8 @@ type Result struct {
 	Err      error     // nil, or an *OpError
 	Fate     Fate      // for a failed send: whether a byte of it left
 	N        int64     // bytes sent, received or moved
-	Addr     Addr      // Lookup: the address; receives: the sender; Put, Get, SendUnexpected: the peer; bound to its session
-	ID       uint64    // SendUnexpected: what Withdraw needs to name the message in that session
+	Addr     Addr      // Lookup: the address; receives: the sender; Put, Get, SendUnexpected, Call: the peer; bound to its session
+	ID       uint64    // SendUnexpected, Call: what Withdraw needs to name the message in that session
 	Tag      Tag       // receives: the message's tag
 	Envelope *Envelope // RecvUnexpected, and RecvExpectedLong of a message longer than its buffer: the message; the caller owns it now
 }
@@ -67,26 +69,57 @@ type Result struct {
 type Op struct {
 	word    atomic.Uint64
 	nctx    *Context
-	done    Done
+	step    Step // runs done, or is a layer's
 	kind    opKind
 	addr    Addr
 	result  Result
-	next    *Op  // in the completion queue
+	task    Task
 	data    any  // the user's
 	patient bool // see SetPatient
+	hasty   bool // see SetHasty
 	impl    any  // the plugin's record, guarded by the plugin's lock
 }
 
 // NewOp returns an idle operation that calls done at its end. It may be started again after each end.
-func (c *Context) NewOp(done Done) *Op { return &Op{nctx: c, done: done} }
+func (c *Context) NewOp(done Done) *Op {
+	return c.NewStep(done.step)
+}
+
+// A Step is a Done of a layer above: it returns how many callbacks of the program it has run.
+type Step func(op *Op, r Result) (ran int)
+
+func (d Done) step(op *Op, r Result) int {
+	d(op, r)
+	return 1
+}
+
+// NewStep is NewOp for a layer above.
+func (c *Context) NewStep(step Step) *Op {
+	op := &Op{}
+	op.InitStep(c, step, nil)
+	return op
+}
+
+// InitStep is Init for a layer above.
+func (op *Op) InitStep(c *Context, step Step, data any) {
+	if op.Busy() {
+		panic("na: Init of an operation that is under way")
+	}
+	op.nctx, op.step, op.data = c, step, data
+	op.task.Init(endOp, op)
+}
+
+// endOp is what Trigger does with an operation that has ended.
+func endOp(data any) (ran int) {
+	op := data.(*Op)
+	step := op.step // op may be started anew, or be another's, once take has returned
+	return step(op, op.take())
+}
 
 // Init makes op, which is zero or idle, an operation of c that calls done at its end, and keeps data with it: NewOp for
 // operations that are part of something else.
 func (op *Op) Init(c *Context, done Done, data any) {
-	if op.Busy() {
-		panic("na: Init of an operation that is under way")
-	}
-	op.nctx, op.done, op.data = c, done, data
+	op.InitStep(c, done.step, data)
 }
 
 // Data returns what Init kept.
@@ -96,6 +129,9 @@ func (op *Op) Data() any { return op.data }
 // because its caller waits too. What waits so does not count against Config.SendQueue.
 func (op *Op) SetPatient(on bool) { op.patient = on }
 
+// SetHasty has SendUnexpected of the idle operation end with ErrNoCredit if no envelope is free, whatever Config.OnNoCredit says.
+func (op *Op) SetHasty(on bool) { op.hasty = on }
+
 // Busy reports whether the operation was started and its callback has not begun.
 func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
 
@@ -104,14 +140,20 @@ func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
 // when Cancel returns, also if another goroutine was about to end the operation: the endpoint, whose lock that goroutine
 // holds, is asked in any case.
 func (op *Op) Cancel() {
+	if t, ok := op.canceling(); ok {
+		op.nctx.cancel(t)
+	}
+}
+
+// canceling has whoever starts op see that it is to end, and reports whether there is anything to end.
+func (op *Op) canceling() (t Ticket, ok bool) {
 	for {
 		w := op.word.Load()
 		if w&opPhaseMask == opIdle {
-			return
+			return Ticket{}, false
 		}
 		if w&opPhaseMask != opActive || w&opCanceling != 0 || op.word.CompareAndSwap(w, w|opCanceling) {
-			op.nctx.cancel(Ticket{op, w >> opGenShift})
-			return
+			return Ticket{op, w >> opGenShift}, true
 		}
 	}
 }
@@ -137,11 +179,21 @@ func (op *Op) abandon() {
 	op.nctx.left()
 }
 
+// errTimerCanceled is how canceled timers end, all of them alike.
+var errTimerCanceled = &OpError{Op: kindText[kindTimer], Fate: MaybeRan, Err: ErrCanceled}
+
 // take ends the queued life of op and returns its result: what Trigger does before it runs the callback.
 func (op *Op) take() Result {
+	if w := op.word.Load(); w&opDue != 0 { // also if somebody else is ending it right now: he has ended it then
+		op.nctx.ep.GiveUp(Ticket{op, w >> opGenShift}, ErrTimeout)
+	}
 	r := op.result
 	op.result.Err, op.result.Envelope = nil, nil
-	if r.Err != nil {
+	switch {
+	case r.Err == nil:
+	case op.kind == kindTimer && r.Err == ErrCanceled: // as it is with each call in time that has a deadline
+		r.Err = errTimerCanceled
+	default:
 		r.Err = &OpError{Op: kindText[op.kind], Addr: op.addr, Fate: r.Fate, Err: r.Err}
 	}
 	w := op.word.Load()
@@ -170,6 +222,9 @@ func (t Ticket) Impl() any { return t.op.impl }
 
 // Patient reports whether the operation may wait for an envelope.
 func (t Ticket) Patient() bool { return t.op.patient }
+
+// Hasty reports whether the operation ends rather than wait for an envelope.
+func (t Ticket) Hasty() bool { return t.op.hasty }
 
 // Canceling reports whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
 // either it sees the cancel here, or the cancel finds the operation taken in.
@@ -204,10 +259,27 @@ func (t Ticket) Release() {
 		if t.op.word.CompareAndSwap(w, n) {
 			if last {
 				nctx := t.op.nctx
-				nctx.deliver(t.op)
+				if w&opDue == 0 {
+					nctx.deliver(t.op)
+				}
 				nctx.slow.Store(0)
 				nctx.lingering.Add(-1)
 			}
+			return
+		}
+	}
+}
+
+// Due has Trigger end the operation, by Endpoint.GiveUp with ErrTimeout, if nothing else has by then. The plugin holds the lock under
+// which it finishes tickets.
+func (t Ticket) Due() {
+	for {
+		w := t.op.word.Load()
+		if w>>opGenShift != t.gen || w&opPhaseMask != opActive || w&opDue != 0 {
+			return
+		}
+		if t.op.word.CompareAndSwap(w, w|opDue) {
+			t.op.nctx.deliver(t.op)
 			return
 		}
 	}
@@ -224,7 +296,9 @@ func (t Ticket) Finish(r Result) bool {
 		if w&opHoldMask == 0 { // and nobody can hold it from now on
 			if t.op.word.CompareAndSwap(w, w&^opPhaseMask|opQueued) {
 				t.op.result = r
-				t.op.nctx.deliver(t.op)
+				if w&opDue == 0 {
+					t.op.nctx.deliver(t.op)
+				}
 				return true
 			}
 			continue

@@ -49,7 +49,7 @@ type Endpoint interface {
 	// Lookup resolves the text of an address. It does not connect. Ends with Result.Addr, or ErrNoEntry, ErrInvalid.
 	Lookup(t Ticket, text string)
 	// SendUnexpected sends buf to any receive of the peer. Without an envelope of the peer it does what Config.OnNoCredit
-	// says; a Patient one waits. It ends when the message has been handed to the system, or with ErrUnreachable,
+	// says; a Patient one waits, a Hasty one ends. It ends when the message has been handed to the system, or with ErrUnreachable,
 	// ErrPeerLost, ErrNoCredit (no envelope, or the local queue is full), ErrCanceled, ErrClosed. A canceled send that ends
 	// with Fate NotRun has put nothing on the wire. A message with a deadline that has passed when its turn comes is not
 	// sent: it ends with ErrTimeout and NotRun. Otherwise the time that is left is written into it then, and the receiver is
@@ -57,6 +57,20 @@ type Endpoint interface {
 	SendUnexpected(t Ticket, to Addr, tag Tag, buf []byte, by Deadline)
 	// RecvUnexpected takes the oldest message of the context, or waits for one.
 	RecvUnexpected(t Ticket)
+	// Take returns the oldest messages that no receive has taken, at most so many, the oldest first and linked by their Next. Arrived
+	// returns how many there are; it may change at once. Both are for one who posts no RecvUnexpected.
+	Take(most int) *Envelope
+	Arrived() int
+	// Call is SendUnexpected and RecvExpected in one: see Context.Call. It is Queued as a SendUnexpected is.
+	Call(t Ticket, s CallSpec)
+	// Recall cancels a Call whose message has not left; of another one it says where that has gone.
+	Recall(t Ticket) (to Addr, id uint64, left bool)
+	// GiveUp ends a Call with err, and lets the peer know as Abandon does. At its deadline an endpoint calls Ticket.Due, and
+	// GiveUp follows: what comes between the two counts.
+	GiveUp(t Ticket, err error)
+	// Answer is SendExpected of a message that leaves at once, with no operation, and FreeEnvelope of env. Otherwise it does
+	// nothing, and SendExpected follows; unless there is an error, with which that would end.
+	Answer(env *Envelope, to Addr, tag Tag, buf []byte) (left bool, err error)
 	// Withdraw asks the peer to destroy message id of the session that to is bound to, if nobody there has accepted it. It
 	// takes the way that the message took, and ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost, ErrCanceled.
 	Withdraw(t Ticket, to Addr, id uint64)
@@ -99,7 +113,7 @@ type Endpoint interface {
 
 	// Poll makes one pass without waiting: timers that are due, descriptors that are closed late, frames that are held. It
 	// returns when it has something to do again although nothing arrives: 0 for never. What is due earlier than it said needs
-	// Host.PollSoon. Only the goroutine that leads Progress calls it.
+	// Host.PollSoon. Only the goroutine that leads Progress calls it. What has arrived since may not be taken in yet: Host.TakeIn.
 	Poll(now time.Duration) (next time.Duration)
 	// Shut begins the end: every operation finishes with ErrClosed, connections close. Called once.
 	Shut()
@@ -131,9 +145,12 @@ type Endpoint interface {
 	Drain()
 	// Underway counts what has not ended.
 	Underway() Underway
-	// Confirm asks each peer, the first time that it is called, for a sign that everything sent before has arrived, and
-	// returns how many have not given it. It is called again and again.
-	Confirm() int
+	// Confirm asks each peer, the first time that it is called with last and the first time without, for a sign that everything sent
+	// before has arrived, and returns how many have not given it, and how many messages they are not known to have. Without last
+	// more may follow, and nobody has given it. It is called again and again; the endpoint gives up peers that are silent.
+	Confirm(last bool) (peers, messages int)
+	// Unconfirmed returns what Context.Unconfirmed does.
+	Unconfirmed() []Unconfirmed
 }
 
 // A Driver is an Endpoint of a Driven domain: it waits in its own way instead of in the context's poller. A simulator yields to
@@ -172,7 +189,8 @@ type Stats struct {
 	Withdrawn   int64 // messages that peers took back, or a closed context dropped, before anybody accepted them
 	LateDropped int64 // messages and chunks that met no operation, dropped
 	Violations  int64 // peers cut because they broke the protocol
-	PeersLost   int64 // sessions that were up and that this context did not end itself: the peer left, died or fell silent
+	PeersLost   int64 // sessions that were up and that nobody closed: the peer died, fell silent, broke the protocol, or gave this side up
+	PeersLeft   int64 // sessions that the peer closed, in good order or not: it said so
 	Stalls      int64 // sends that had to wait for an envelope, or failed for want of one
 	Reserved    int64 // bytes of envelopes and room guaranteed to peers now
 	// HighWater is the largest PeerStats.HighWater of all sessions, those that have ended included.

@@ -25,7 +25,7 @@ type Peeker interface {
 type Poller struct {
 	epfd, evfd int
 	woken      atomic.Bool // a wake-up is on its way
-	events     [64]unix.EpollEvent
+	events     [eventsAtOnce]unix.EpollEvent
 	hot        PollID // the Peeker that was readable last; of the goroutine that leads
 	alone      bool   // nothing else was ready then
 
@@ -45,6 +45,9 @@ type pollSlot struct {
 
 // A PollID names a descriptor in the poller.
 type PollID struct{ slot, gen int32 }
+
+// eventsAtOnce is how many descriptors that are ready one wait finds at most. The next one finds others first.
+const eventsAtOnce = 64
 
 // PollerSupported reports whether descriptors can be added on this system.
 const PollerSupported = true
@@ -139,6 +142,13 @@ func (p *Poller) Remove(fd int, id PollID) {
 		p.free = append(p.free, id.slot)
 	}
 	p.mu.Unlock()
+}
+
+// rounds is in how many waits each descriptor that is ready now is found.
+func (p *Poller) rounds() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.slots)/eventsAtOnce + 1
 }
 
 // wait sleeps for at most d (negative: no limit) until something is ready, and calls its owners.

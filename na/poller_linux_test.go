@@ -192,7 +192,7 @@ func TestAssist(t *testing.T) {
 	require.NoError(t, err)
 	eventually(t, "the operation ends", func() bool { return c.Queued() == 1 })
 	require.True(t, op.Busy())
-	op.done = func(*Op, Result) {}
+	op.step = func(*Op, Result) int { return 1 }
 	require.Equal(t, 1, c.Trigger(0))
 
 	// An idle context costs nothing.

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// farewellTime bounds what Shutdown waits for once what was under way has ended or has been canceled: peers take what
-	// was sent to them, and callbacks return.
+	// farewellTime bounds what Shutdown waits for once its time is over: peers take what was sent to them, and callbacks return. In
+	// time too it waits no longer for the sign of a peer that is known to have every message.
 	farewellTime = 400 * time.Millisecond
 	// lullTime is how long no peer must have reached registered memory: the next piece of its transfer may be on its way.
 	lullTime = 50 * time.Millisecond
@@ -25,6 +25,17 @@ type Underway struct {
 	Leases  int    // leases that have not ended
 	Reached uint64 // gets and puts of peers that have begun, ever
 }
+
+// An Unconfirmed counts messages to a peer that have left, and that it is not known to have received.
+type Unconfirmed struct {
+	Peer     Addr // zero: others, beyond the first 32
+	Messages int
+}
+
+// Unconfirmed returns, by peer, the messages that nobody can say more of: those to peers that have been lost, but for requests
+// of calls, whose ends say it, and answers; and those that peers have not confirmed since. A sign of life of the peer, or
+// an envelope that it returns, confirms what was sent before.
+func (c *Context) Unconfirmed() []Unconfirmed { return c.ep.Unconfirmed() }
 
 // Drain begins an orderly end: no peer that comes now is let in, and layers above begin nothing new. What there is goes on
 // until Close. It may be called anywhere.
@@ -58,9 +69,10 @@ func (c *Class) Shutdown(ctx context.Context) error {
 
 // Shutdown ends c in good order and drives it meanwhile. No peer that comes now is let in. Messages, gets and puts that are
 // under way, those of peers in registered memory too, may end until ctx does, or, if that has no deadline, Config.Linger has
-// passed; what is received is not waited for. When peers have confirmed what was sent to them c is closed, and every callback
-// runs. It returns the cause of ctx, or ErrTimeout, with what was cut off, or with the number of callbacks that have not
-// returned.
+// passed; what is received is not waited for. Until then, too, peers may confirm what was sent to them; a peer that is silent
+// for Config.PeerTimeout, or that a transport has repeated its packets for often enough, is given up. Then c is closed, and
+// every callback runs. It returns the cause of ctx, ErrTimeout, or ErrPeerLost when peers were lost that have not confirmed everything,
+// with what was cut off or not confirmed, or with the number of callbacks that have not returned.
 //
 // It ends soon after ctx and Config.Linger at the latest, unless a callback that it runs itself does not return. Inside a
 // callback of c it returns an error at once: it could never end.
@@ -91,8 +103,12 @@ func shutdown(ctx context.Context, e *Ending) error {
 	case err == nil:
 		return nil
 	case e.Closed():
-		return fmt.Errorf("na: shutdown: %d messages, %d gets and puts, %d of peers, and %d leases were cut off: %w",
-			cut.Sends, cut.Moves, cut.Served, cut.Leases, err)
+		unconfirmed := 0
+		for _, u := range e.Unconfirmed {
+			unconfirmed += u.Messages
+		}
+		return fmt.Errorf("na: shutdown: %d messages, %d gets and puts, %d of peers, and %d leases were cut off, %d messages not confirmed: %w",
+			cut.Sends, cut.Moves, cut.Served, cut.Leases, unconfirmed, err)
 	}
 	live := int64(0)
 	for _, c := range e.Contexts {
@@ -104,7 +120,7 @@ func shutdown(ctx context.Context, e *Ending) error {
 // An Ending is how Shutdown goes, for this package and for layers above.
 //
 //	Drain ─► what is under way ends ─► Cut ─► peers have taken everything ─► Close ─► every callback has returned
-//	         ctx, Config.Linger              farewellTime                          farewellTime, and no callback is left to run
+//	         ctx, Config.Linger              the same, and farewellTime            farewellTime, and no callback is left to run
 type Ending struct {
 	Contexts []*Context
 	Drain    func()
@@ -114,18 +130,31 @@ type Ending struct {
 	Parted   func(i int) bool // nobody is about to send an answer
 	Close    func()
 	Closed   func() bool
+
+	Unconfirmed []Unconfirmed // that were not confirmed in the end, by Run
+
+	begun time.Duration
 }
 
-// Run returns nil when everything had ended by itself, the cause of ctx, ErrTimeout when Config.Linger has passed, or ErrBusy
-// when nothing but a callback that does not return is left. It is not called inside one.
+// Run returns nil when everything had ended by itself, the cause of ctx, ErrTimeout when Config.Linger has passed, ErrPeerLost
+// when only messages to peers that are gone were not confirmed, or ErrBusy when nothing but a callback that does not return is
+// left. It is not called inside one.
 func (e *Ending) Run(ctx context.Context) error {
 	var err error
 	if len(e.Contexts) > 0 && !e.all((*Context).Closing) {
 		e.Drain()
+		e.begun = e.now()
 		err = e.wait(ctx)
 		e.Cut()
-		limit := e.now() + farewellTime
-		e.drive(func(ran int) bool { return ran == 0 && e.parted() || e.now() >= limit })
+		owed := e.part(ctx)
+		for _, c := range e.Contexts {
+			e.Unconfirmed = append(e.Unconfirmed, c.Unconfirmed()...)
+		}
+		if err == nil && len(e.Unconfirmed) > 0 {
+			if err = ErrPeerLost; owed {
+				err = e.over(ctx)
+			}
+		}
 	}
 	e.Close()
 	if len(e.Contexts) > 0 {
@@ -146,10 +175,8 @@ func (e *Ending) Run(ctx context.Context) error {
 
 // wait drives until nothing is under way.
 func (e *Ending) wait(ctx context.Context) (err error) {
-	begun := e.now()
 	class := e.Contexts[0].class
-	reached, lull := uint64(0), begun
-	_, bounded := ctx.Deadline()
+	reached, lull := uint64(0), e.begun
 	e.drive(func(int) bool {
 		idle, n := e.idle()
 		now := e.now()
@@ -159,14 +186,38 @@ func (e *Ending) wait(ctx context.Context) (err error) {
 		switch {
 		case idle && (class.Regions() == 0 || now-lull >= lullTime || ctx.Err() != nil):
 			return true
-		case ctx.Err() != nil:
-			err = context.Cause(ctx)
-		case !bounded && now-begun >= class.cfg.Linger:
-			err = WithText(ErrTimeout, fmt.Sprintf("not everything ended within Config.Linger of %v", max(class.cfg.Linger, 0)))
 		}
+		err = e.over(ctx)
 		return err != nil
 	})
 	return err
+}
+
+// over is why nothing is waited for any more; nil: there is time.
+func (e *Ending) over(ctx context.Context) error {
+	linger := e.Contexts[0].class.cfg.Linger
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if _, bounded := ctx.Deadline(); !bounded && e.now()-e.begun >= linger {
+		return WithText(ErrTimeout, fmt.Sprintf("not everything ended within Config.Linger of %v", max(linger, 0)))
+	}
+	return nil
+}
+
+// part drives until peers have confirmed what was sent to them, and reports whether messages to living ones are left that they
+// have not: then the time is over, and farewellTime after it.
+func (e *Ending) part(ctx context.Context) (owed bool) {
+	limit := e.now() + farewellTime
+	e.drive(func(ran int) bool {
+		parted, messages := e.parted()
+		now := e.now()
+		if owed = messages > 0; owed && e.over(ctx) == nil {
+			limit = now + farewellTime
+		}
+		return ran == 0 && parted || now >= limit
+	})
+	return owed
 }
 
 // idle reports whether nothing is under way, and how often peers have reached registered memory.
@@ -180,15 +231,25 @@ func (e *Ending) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// parted reports whether peers have everything. Those of every context are asked, however long others take.
-func (e *Ending) parted() bool {
-	parted := true
+// parted reports whether peers have everything, and how many messages they have not confirmed. Those of every context are asked,
+// however long others take.
+func (e *Ending) parted() (parted bool, messages int) {
+	parted = true
 	for i, c := range e.Contexts {
-		if !c.Closing() && (!e.Parted(i) || c.ep.Underway().Sends > 0 || c.ep.Confirm() > 0) {
+		if c.Closing() {
+			continue
+		}
+		last := e.Parted(i)
+		if last && c.ep.Underway().Sends > 0 {
 			parted = false
+			continue
+		}
+		peers, n := c.ep.Confirm(last)
+		if parted = parted && last && peers == 0; last {
+			messages += n
 		}
 	}
-	return parted
+	return parted, messages
 }
 
 // all reports whether f reports true for every context.

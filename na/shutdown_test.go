@@ -17,18 +17,22 @@ type drainFake struct {
 	looks    atomic.Int64
 	asks     atomic.Int64
 	confirms int64 // asks until peers have confirmed
-	underway func(look int64) Underway
+
+	unconfirmed []Unconfirmed
+	underway    func(look int64) Underway
 }
 
 func (e *drainFake) Drain()             { e.drained.Add(1) }
 func (e *drainFake) Underway() Underway { return e.underway(e.looks.Add(1)) }
 
-func (e *drainFake) Confirm() int {
-	if e.asks.Add(1) < e.confirms {
-		return 1
+func (e *drainFake) Confirm(last bool) (peers, messages int) {
+	if !last || e.asks.Add(1) < e.confirms {
+		return 1, len(e.unconfirmed)
 	}
-	return 0
+	return 0, 0
 }
+
+func (e *drainFake) Unconfirmed() []Unconfirmed { return e.unconfirmed }
 
 func newDrainFake(t *testing.T, cfg Config, underway func(look int64) Underway) (*Context, *drainFake) {
 	c, e := newFake(t, cfg)

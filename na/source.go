@@ -70,10 +70,11 @@ func (c *Context) peek() (came bool) {
 	return came
 }
 
-// look takes in what has come, and reports whether anything had. It waits for nothing.
-func (c *Context) look() bool {
-	came := c.peek()
-	return c.waits.wait(0) > 0 || came
+// look takes in what has come, and waits for nothing.
+func (c *Context) look(now time.Duration) {
+	c.looked.Store(int64(now))
+	c.peek()
+	c.waits.wait(0)
 }
 
 // glance looks as a leader does that polls: at the sources each time, at the descriptors less often, because that takes a
@@ -82,7 +83,11 @@ func (c *Context) glance() bool {
 	if c.peek() {
 		return true
 	}
-	if c.spinner.looks++; c.spinner.looks%hotLooks != 0 {
+	every := uint(hotLooks)
+	if len(c.poller.sources) > 0 {
+		every = sourceLooks
+	}
+	if c.spinner.looks++; c.spinner.looks%every != 0 {
 		if came, asked := c.poller.peek(); asked || len(c.poller.sources) > 0 {
 			return came
 		}

@@ -176,3 +176,21 @@ func TestSourcesInOneProcess(t *testing.T) {
 	require.EqualValues(t, rounds, boxA.taken.Load())
 	require.EqualValues(t, rounds, boxB.taken.Load())
 }
+
+// TakeIn looks at every descriptor that is ready, however many there are.
+func TestTakeInAll(t *testing.T) {
+	const n = 3*eventsAtOnce + 1
+	c, _ := newFakeOf(t, &fakePlugin{unassisted: true}, Config{})
+	seen := map[int]bool{}
+	for i := range n {
+		r, w := pipeFDs(t)
+		_, err := c.poller.Add(r, readyFunc(func(bool, bool) { seen[i] = true }))
+		require.NoError(t, err)
+		_, err = unix.Write(w, []byte("x"))
+		require.NoError(t, err)
+	}
+	c.lead.Lock()
+	(*Host)(c).TakeIn()
+	c.lead.Unlock()
+	require.Equal(t, n, len(seen))
+}

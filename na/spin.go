@@ -1,25 +1,32 @@
 package na
 
 import (
+	"math/bits"
 	"runtime"
 	"sync/atomic"
 	"time"
 )
 
-// A spinner decides how the leader of a context waits: asleep, or polling for a while first, which answers sooner where
-// a processor is free for it, and later where the peer needs that very processor. So it measures both ways and takes the
-// better, and tries the other one again now and then. Where nothing comes while it polls it sleeps, until something
-// comes soon after a sleep began. The goroutine that leads uses it.
+// A spinner decides how the leader of a context waits: asleep, or polling for a while first, which answers sooner where a processor is
+// free for it. It does not compare the two: how long a wait takes says how the peer waits, and two sides that measure each other send
+// each other to sleep. It gives polling up for two reasons only: nothing came, three times in a row, until something comes soon
+// after a sleep began; or somebody else needs this processor and nothing comes of letting him, for a while that grows. The goroutine that
+// leads uses it.
 type spinner struct {
-	limit  time.Duration    // 0: always asleep
-	procs  int              // that goroutines run on, as of a few waits ago
-	waits  uint             // since then
-	cost   [2]time.Duration // moving median of how long a wait took: asleep, awake
-	misses int              // spins in a row in which nothing came
-	turns  int              // waits until the other way is tried
-	gap    int              // turns from one trial to the next: the longer the more often it confirmed the choice
-	best   int              // the way that is taken when nothing is tried
+	limit  time.Duration // 0: always asleep
+	procs  int           // that goroutines run on, as of a few waits ago
+	waits  uint          // since then
+	misses int           // spins in a row in which nothing came
+	vain   time.Duration // of the spin that a timer has interrupted: the next one goes on with it
 	looks  uint
+
+	// The processor is given to others now and then. How long that takes says whether anybody needs it.
+	give    func()        // yieldProcessor
+	yields  int           // looks from one yield to the next
+	since   int           // looks since the last one
+	crowded uint64        // the last 64 yields: 1 for one that took long and after which nothing came
+	again   time.Duration // not to poll before
+	pause   time.Duration // that this was the last time
 }
 
 // The ways to wait.
@@ -31,97 +38,129 @@ const (
 const (
 	// spinMisses is how many spins in vain are made in a row.
 	spinMisses = 3
-	// spinYield looks are made before other goroutines get the processor and the clock is read.
-	spinYield = 8
-	// hotLooks is how many looks at the sources and the descriptor that was readable last are made for one at all of them.
-	hotLooks = 4
-	// The bounds of spinner.gap.
-	spinGapFirst, spinGapLast = 16, 1024
+	// spinYield looks are made before the clock is read, and at least as many from one yield to the next; spinYields at most, where
+	// nobody needs the processor.
+	spinYield, spinYields = 8, 256
+	// yieldLong is how long a yield takes in which somebody else has run; yieldHog in which that was somebody who computes.
+	yieldLong, yieldHog = 1500 * time.Nanosecond, 100 * time.Microsecond
+	// hotLooks is how many looks at the sources and the descriptor that was readable last are made for one at all of them;
+	// sourceLooks where there are sources.
+	hotLooks, sourceLooks = 4, 16
+	// The bounds of spinner.pause. It grows when polling went well for less than so many times what it has cost in the end.
+	pauseFirst, pauseLast = 2 * time.Millisecond, time.Second
+	usefulFor             = 4
 	// spinProcs waits are made before the number of processors is looked at again.
 	spinProcs = 1024
-	// spinLong is a wait that tells nothing: nobody was about to answer.
-	spinLong = time.Millisecond
+)
+
+// How a spin ended.
+type spun int
+
+const (
+	spinNone spun = iota // it did not begin: so many others spin that no processor would be left
+	spinCame             // something is ready, or may be
+	spinVain             // nothing came for as long as the spinner polls
+	spinDue              // Poll is due, which says nothing of peers: neither that one answers nor that none does
 )
 
 // spinning is how many goroutines of this process spin. One processor is left to those that do not.
 var spinning atomic.Int32
 
 func newSpinner(limit time.Duration) spinner {
-	return spinner{limit: max(limit, 0), best: awake, gap: spinGapFirst, turns: spinGapFirst}
+	return spinner{limit: max(limit, 0), pause: pauseFirst, again: -time.Hour, give: yieldProcessor}
 }
 
-// choose returns the way to wait this time; learn follows.
-func (s *spinner) choose() int {
+// choose returns the way to wait from now on; learn follows.
+func (s *spinner) choose(now time.Duration) int {
 	if s.waits++; s.procs == 0 || s.waits >= spinProcs {
 		s.procs, s.waits = runtime.GOMAXPROCS(0), 0 // it follows the limits of the process's control group
 	}
-	if s.limit == 0 || s.procs == 1 || s.misses >= spinMisses {
+	if s.limit == 0 || s.procs == 1 || s.misses >= spinMisses || now < s.again {
 		return asleep
 	}
-	best := awake
-	if s.cost[asleep] != 0 && s.cost[asleep] < s.cost[awake] {
-		best = asleep
-	}
-	if best != s.best {
-		s.best, s.gap, s.turns = best, spinGapFirst, spinGapFirst
-	}
-	if s.turns--; s.turns > 0 {
-		return best
-	}
-	s.gap = min(2*s.gap, spinGapLast)
-	s.turns = s.gap
-	return 1 - best
+	return awake
 }
 
-// learn is told how long a wait took, and which way it was: choose may have been overruled.
-func (s *spinner) learn(way int, d time.Duration) {
-	if s.limit == 0 {
-		return
-	}
+// learn is told how long a wait took, which way it was, for choose may have been overruled, and whether anything came at its
+// end: it may only have become time.
+func (s *spinner) learn(way int, d time.Duration, came bool) {
 	switch {
-	case way == awake && d < s.limit:
-		s.misses = 0
+	case way == awake && came:
+		s.misses, s.vain = 0, 0
 	case way == awake:
+		s.vain = 0
 		s.misses++
-	case d < s.limit && s.misses > 0:
+	case came && d < s.limit && s.misses > 0:
 		s.misses--
 	}
-	if d >= spinLong {
-		return
-	}
-	step := s.cost[way] / 16
-	if way != s.best { // tried once in a while only
-		step = s.cost[way] / 4
-	}
-	switch {
-	case s.cost[way] == 0:
-		s.cost[way] = d
-	case d > s.cost[way]:
-		s.cost[way] += step + 1
-	default:
-		s.cost[way] -= step
-	}
 }
 
-// spin polls until something is ready, for as long as pays and less than wait (negative: no limit), and reports whether
-// something is. It does not when so many others do that no processor would be left.
-func (c *Context) spin(now, wait time.Duration, ready func() bool) (spun, came bool) {
-	limit := c.spinner.limit
-	if wait >= 0 && wait < limit {
-		return false, false
+// yield gives the processor to others, if it is time for that, and returns how long they used it; 0 if not at all.
+func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
+	if s.since += spinYield; s.since < s.yields {
+		return 0
 	}
+	s.since = 0
+	begun := now()
+	s.give()
+	took = now() - begun
+	if s.crowded <<= 1; took > yieldLong {
+		s.yields = spinYield
+		return took
+	}
+	s.yields = min(s.yields+spinYield, spinYields)
+	return 0
+}
+
+// yielded notes that nothing came right after a yield in which others ran for so long, and reports whether to give polling up: because
+// most yields are like that, or because whoever ran is not the peer, who does not take so long to answer.
+func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
+	s.crowded |= 1
+	if bits.OnesCount64(s.crowded) <= 32 && took < yieldHog {
+		return false
+	}
+	if s.pause = min(2*s.pause, pauseLast); now-s.again > usefulFor*max(took, yieldHog) { // else it was hardly worth it
+		s.pause = pauseFirst
+	}
+	s.crowded, s.again = 0, now+s.pause
+	return true
+}
+
+// spin polls from now on until something is ready, for as long as pays and no longer than wait (negative: no limit). It returns
+// when it ended if that was for lack of time.
+func (c *Context) spin(now, wait time.Duration, ready func() bool) (end time.Duration, how spun) {
+	s := &c.spinner
 	defer spinning.Add(-1)
-	if int(spinning.Add(1)) >= c.spinner.procs {
-		return false, false
+	if int(spinning.Add(1)) >= s.procs {
+		return now, spinNone
 	}
-	for end := now + limit; ; {
+	limit, how := s.limit-s.vain, spinVain
+	if wait >= 0 && wait < limit {
+		limit, how = wait, spinDue
+	}
+	s.since = 0 // an answer that comes at once needs none
+	for took := time.Duration(0); ; took = s.yield(c.Now) {
 		for range spinYield {
 			if c.glance() || ready() || c.releasable() {
-				return true, true
+				if took >= yieldHog {
+					s.yielded(c.Now(), took)
+				}
+				return 0, spinCame
 			}
 		}
-		if c.Now() >= end {
-			return true, false
+		end = c.Now()
+		switch {
+		case took > 0 && s.yielded(end, took):
+			return end, spinVain
+		case end-now >= limit:
+		case c.nudged.Load(): // earlier than it said
+			how = spinDue
+		default:
+			continue
 		}
+		if how == spinDue {
+			s.vain += end - now
+		}
+		return end, how
 	}
 }

@@ -43,7 +43,6 @@ func (c *Context) Wake() {
 
 // A Layer is what runs callbacks of its own above a Context, in its own Trigger.
 type Layer struct {
-	Queued  func() bool       // reports whether there are any
 	Trigger func(max int) int // runs those of the Context, and at most max of its own
 	Begin   func() Pass       // encloses, with End, the callbacks of a pass of those who Wait; nil: nothing to do
 	End     func(Pass)
@@ -54,9 +53,6 @@ type Pass = turns.Pass
 
 // Above says that there is a layer above c. It is called before anybody drives c.
 func (c *Context) Above(l Layer) { c.above.Store(&l) }
-
-// Notify says that the layer above has queued something.
-func (c *Context) Notify() { c.rouse() }
 
 // Hold keeps c from being drained until Unhold: a callback is about to be queued above. It reports false when c has been
 // drained already: the callback would never run.
@@ -71,10 +67,7 @@ func (c *Context) Hold() bool {
 // Unhold says that a callback has returned, or was not queued after all.
 func (c *Context) Unhold() { c.left() }
 
-// Enter returns run(n), which runs callbacks of the layer above in its Trigger: meanwhile Inside reports true.
-func (c *Context) Enter(run func(int) int, n int) int { return c.mark.Run(run, n) }
-
-// EnterApart is Enter for what the layer above runs outside Trigger.
+// EnterApart returns run(n), which is code of the program that the layer above runs outside Trigger: meanwhile Inside reports true.
 func (c *Context) EnterApart(run func(int) int, n int) int { return c.apart.Run(run, n) }
 
 // Inside reports whether the caller is inside a callback of c, or of the layer above. It walks the stack: for rare calls only.

@@ -21,5 +21,5 @@
 // Package protocol has the state machines; this package adds sockets, goroutines and time limits. With Form set to
 // protocol.Strict it speaks IMPI 0.0: see package impi.
 //
-// Not here: who is alive after the start. Calls say so when a peer is lost.
+// Not here: who is alive after the start. Calls say so when a peer is lost, and contrib/group does before.
 package rendezvous

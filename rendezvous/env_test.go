@@ -101,6 +101,8 @@ func TestStartUnderSlurm(t *testing.T) {
 		}
 		if rank != 0 {
 			<-gone
+			for m.Progress(time.Millisecond) == nil { // until it knows
+			}
 		}
 		return m.Leave()
 	}) {

@@ -13,102 +13,116 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
 const callUsage = `call [flags] ADDRESS METHOD [JSON]
 
-Calls a method of any program. The input goes as msgpack, which typed methods take, and the output is printed as JSON; bytes are
-base64 there. Without JSON the input is null; @FILE stands for what is in a file, - for the standard input. "qs rpcs ADDRESS"
-lists the methods, with the fields that are a Source or a Sink: -source and -sink lend a file in one. Other ones stay empty.
+Calls a method of any program. Input and output are JSON, by the types that the program tells if it sets hg.Config.Reflect ("qs rpcs
+ADDRESS" lists them): what is printed can be the input of another call. Bytes are base64, times and big numbers as Go's encoding/json
+has them, durations "1.5s" or nanoseconds, floats may be "NaN". Without JSON the input is the zero value; @FILE stands for what is in a
+file, - for the standard input. Nothing is sent if the input does not fit the types. Where no type is known, integers and floats are told
+apart by the dot, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and {"$map": [[KEY, VALUE], ...]} say what JSON cannot.
+
+-source and -sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink gets its name
+when the call has succeeded, and else stays as it was. A method with Sinks prints its output, without the bytes. A one-way method
+prints nothing.
 `
+
+// A calling is one qs call.
+type calling struct {
+	c       *client
+	method  string
+	input   any // read, not typed
+	text    []byte
+	meta    hg.Meta
+	oneWay  bool
+	sources []lentFile
+	sinks   []lentFile
+}
 
 func runCall(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet(callUsage, flag.ContinueOnError)
 	var n network
 	n.peerFlags(fs)
+	k := calling{text: []byte("null")}
+	var meta, sources, sinks assignments
 	timeout := fs.Duration("timeout", 10*time.Second, "`time` that the call may take; the target is told")
 	raw := fs.Bool("raw", false, "the third argument is sent as it is, and so is the output printed: for methods of codec raw")
-	source := fs.String("source", "", "`FIELD=FILE`: the method reads the file")
-	sink := fs.String("sink", "", "`FIELD=FILE`: the method writes the file, which is emptied before")
+	fs.BoolVar(&k.oneWay, "oneway", false, "the method is one-way; needed only if the program does not tell")
+	fs.Var(&meta, "meta", "`NAME=VALUE`: metadata of the call, such as a token; repeatable")
+	fs.Var(&sources, "source", "`FIELD=FILE`: the method reads the file, - is the standard input; repeatable")
+	fs.Var(&sinks, "sink", "`FIELD=FILE`: the method writes the file, - is the standard output, and the output goes to the standard error; repeatable")
 	if err := parse(fs, args, 2, 3); err != nil {
 		return err
 	}
-	lends := *source != "" || *sink != ""
-	if lends && *raw {
+	k.method = fs.Arg(1)
+	if *raw && len(sources)+len(sinks) > 0 {
 		return usageError{"-source and -sink are for methods that take msgpack, not for -raw"}
 	}
-	method, text := fs.Arg(1), []byte("null")
-	if fs.NArg() == 3 {
-		var err error
-		if text, err = argument(fs.Arg(2)); err != nil {
-			return fmt.Errorf("the input cannot be read: %w", err)
-		}
-	}
-	in, err := fromJSON(text)
-	if err != nil && !*raw {
-		return usageError{err.Error()}
-	}
-	c, err := dial(&n, fs.Arg(0))
+	err := k.read(fs.Args()[2:], *raw)
 	if err != nil {
 		return err
 	}
-	defer c.close()
+	for _, m := range meta {
+		if k.meta, err = k.meta.With(m.name, m.value); err != nil {
+			return usageError{"-meta: " + err.Error()}
+		}
+	}
+	defer k.drop()
+	if err := k.openSources(sources); err != nil {
+		return notSent(err)
+	}
+	if k.c, err = dial(&n, fs.Arg(0)); err != nil {
+		return err
+	}
+	defer k.c.close()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
-	if lends {
-		v, err := c.callLending(ctx, method, in, *source, *sink)
-		if err != nil {
-			return c.advise(method, err)
-		}
-		return printJSON(out, method, v)
-	}
-	id, err := c.hctx.Class().RegisterRPC(hg.RPC{Name: method, Codec: codec.Msgpack})
-	if errors.Is(err, hg.ErrExists) { // built in here, too
-		if err = c.hctx.Class().Deregister(hg.HashName(method)); err == nil {
-			id, err = c.hctx.Class().RegisterRPC(hg.RPC{Name: method, Codec: codec.Msgpack})
-		}
-	}
+	about, err := k.describe(ctx)
 	if err != nil {
 		return err
 	}
-	h, err := c.hctx.Create(c.peer, id)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
 	if *raw {
-		if fs.NArg() < 3 {
-			text = nil
-		}
-		b, err := h.CallRaw(ctx, text)
-		if err == nil {
-			_, err = out.Write(b)
-		}
-		return c.advise(method, err)
+		return k.raw(ctx, out)
 	}
-	if err := h.Call(ctx, in, nil); err != nil {
-		return c.advise(method, err)
+	switch {
+	case about.codec != "msgpack":
+		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: -raw sends the argument as it is; NOT sent", k.method, about.codec)}
+	case len(sources)+len(sinks) > 0:
+		return k.lending(ctx, about, sinks, out)
 	}
-	var v any
-	if b, err := h.OutputRaw(); err != nil || len(b) > 0 {
-		if err := h.Output(&v); err != nil {
-			return fmt.Errorf("the output of %s is nothing that JSON can say; -raw prints it as it is: %w", method, err)
-		}
-	}
-	return printJSON(out, method, v)
+	return k.plain(ctx, about, out)
 }
 
-func printJSON(out io.Writer, method string, v any) error {
-	line, err := toJSON(v)
-	if err != nil {
-		return fmt.Errorf("the output of %s %w", method, err)
+// notSent says that an error is one of this side, before anything was sent.
+func notSent(err error) error { return fmt.Errorf("%w: NOT sent", err) }
+
+// read reads the third argument.
+func (k *calling) read(args []string, raw bool) (err error) {
+	switch {
+	case len(args) > 0:
+		if k.text, err = argument(args[0]); err != nil {
+			return fmt.Errorf("the input cannot be read: %w: NOT sent", err)
+		}
+	case raw:
+		k.text = nil
 	}
-	_, err = fmt.Fprintln(out, line)
-	return err
+	if raw {
+		return nil
+	}
+	if k.input, err = typed.Read(k.text); err != nil {
+		text := err.Error()
+		if len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' {
+			text += ": flags come in front of ADDRESS"
+		}
+		return usageError{text}
+	}
+	return nil
 }
 
 // argument returns what an argument stands for.
@@ -120,6 +134,71 @@ func argument(text string) ([]byte, error) {
 		return io.ReadAll(os.Stdin)
 	}
 	return []byte(text), nil
+}
+
+// handle returns a handle for the method.
+func (k *calling) handle() (*hg.Handle, error) {
+	if err := k.forget(); err != nil {
+		return nil, err
+	}
+	id, err := k.c.hctx.Class().RegisterRPC(hg.RPC{Name: k.method, Codec: codec.Msgpack, OneWay: k.oneWay})
+	if err != nil {
+		return nil, err
+	}
+	h, err := k.c.hctx.Create(k.c.peer, id)
+	if err != nil {
+		return nil, err
+	}
+	return h, h.SetMeta(k.meta)
+}
+
+// forget makes room for a method that is built in here, too, with another codec.
+func (k *calling) forget() error {
+	if _, ok := k.c.hctx.Class().Registered(k.method); !ok {
+		return nil
+	}
+	return k.c.hctx.Class().Deregister(hg.HashName(k.method))
+}
+
+// raw sends and prints bytes.
+func (k *calling) raw(ctx context.Context, out io.Writer) error {
+	h, err := k.handle()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	b, err := h.CallRaw(ctx, k.text)
+	if err == nil {
+		_, err = out.Write(b)
+	}
+	return k.c.advise(k.method, err)
+}
+
+// plain makes a call that lends nothing.
+func (k *calling) plain(ctx context.Context, about description, out io.Writer) error {
+	in, err := about.input(k.input)
+	if err != nil {
+		return err
+	}
+	h, err := k.handle()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := h.Call(ctx, in.Interface(), nil); err != nil || k.oneWay {
+		if remote, ok := hg.RemoteOf(err); ok && about.builtIn && remote.Refused && remote.Code == hg.ErrProtocol { // the program's codec is raw
+			if string(k.text) == "null" {
+				k.text = nil
+			}
+			return k.raw(ctx, out)
+		}
+		return k.c.advise(k.method, err)
+	}
+	b, err := h.OutputRaw()
+	if err != nil {
+		return k.c.advise(k.method, err)
+	}
+	return about.print(out, b, about.Answer)
 }
 
 // advise says of the error of a call what it was, what became of the request, and what can be done.
@@ -134,9 +213,9 @@ func (c *client) advise(method string, err error) error {
 	}
 	if answered {
 		code = remote.Code
-		var v any
+		var v typed.Free
 		if remote.Detail(&v) == nil {
-			if text, err := toJSON(v); err == nil {
+			if text, err := typed.ToJSON(v); err == nil {
 				detail = "\n  detail: " + text
 			}
 		}
@@ -144,21 +223,31 @@ func (c *client) advise(method string, err error) error {
 	what := advice(code, hg.FateOf(err), answered, c.peer.String())
 	return fmt.Errorf("%w\n  code:   %d, %v%s\n  to do:  %s", err, uint8(code), code, detail, what)
 }
-
 func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case answered && code == hg.ErrNoEntry:
 		return "look at what there is: qs rpcs " + addr
 	case answered && (code == hg.BadInput || code == hg.ErrProtocol):
-		return "look at the codec and the input it wants (qs rpcs " + addr + "); -raw is for codec raw"
+		return "look at the codec and the input it wants (qs rpcs " + addr + "); -raw is for codec raw, -oneway for one-way methods"
 	case code == hg.Denied || code == hg.ErrPermission:
 		return "show a certificate that the program lets in: -cert and -key"
 	case code == hg.ErrTimeout && fate != hg.NotRun:
 		return "give it more time with -timeout; it may have run, so look before you repeat it"
+	case answered && fate == hg.NotRun && final(code):
+		return "it did not run, and a repetition will not help: do what the text says, then call again"
 	case fate == hg.NotRun:
 		return "it did not run: repeat it, or look at what the text says"
 	case fate == hg.MaybeRan:
 		return "it may have run: look before you repeat it"
 	}
 	return "the method ran and said so: what to do is in its text"
+}
+
+// final reports whether a refusal with code is for good: see quicksilver.Refuse.
+func final(code hg.Code) bool {
+	switch code {
+	case hg.NotFound, hg.AlreadyExists, hg.BadInput, hg.Denied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported:
+		return true
+	}
+	return code > hg.Internal // the program's
 }

@@ -4,11 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"log/slog"
+	"math"
+	"math/big"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,13 +41,56 @@ type parcel struct {
 	Back  quicksilver.Sink
 }
 
-// typedTarget is a node in this process.
-func typedTarget(t *testing.T, reflect bool) string {
+type two struct {
+	In  struct{ One quicksilver.Sink }
+	Two quicksilver.Sink
+}
+
+type base struct {
+	ID int64 `msgpack:"id"`
+}
+
+// An odd has what JSON has not.
+type odd struct {
+	base
+	Bytes    []byte
+	Array    [3]byte
+	Time     time.Time
+	Wait     time.Duration
+	Huge     *big.Int
+	Nan      float64
+	Any      any
+	ByNumber map[int]string
+	ByBool   map[bool]int
+	Host     netip.Addr
+	Level    slog.Level
+	Pointer  *int
+}
+
+var sample = odd{base: base{7}, Bytes: []byte{0, 255}, Array: [3]byte{1, 2, 3}, Time: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Wait: 1500 * time.Millisecond,
+	Huge: new(big.Int).Exp(big.NewInt(10), big.NewInt(30), nil), Nan: math.NaN(), Any: []any{[]byte{1}, time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), 2.0},
+	ByNumber: map[int]string{-1: "a"}, ByBool: map[bool]int{true: 1}, Host: netip.MustParseAddr("10.0.0.1"), Level: slog.LevelWarn, Pointer: new(int)}
+
+func readFile(t *testing.T, name string) string {
 	t.Helper()
-	node, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{HG: hg.Config{Reflect: reflect}})
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// typedTarget is a node in this process.
+func typedTarget(t *testing.T, tells bool) string {
+	t.Helper()
+	node, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{HG: hg.Config{Reflect: tells}})
 	require.NoError(t, err)
 	quicksilver.Define[order, order]("shop/order").Handle(node, func(_ context.Context, o order) (order, error) {
 		switch {
+		case o.Item == "gone":
+			return o, quicksilver.Refuse(quicksilver.Errorf(quicksilver.NotFound, "it is gone"))
+		case o.Item == "quota":
+			return o, quicksilver.Refuse(quicksilver.Errorf(200, "the quota is used up"))
+		case o.Item == "busy":
+			return o, quicksilver.Refuse(quicksilver.Errorf(quicksilver.NotReady, "not yet"))
 		case o.Count < 0:
 			return o, hg.WithDetail(quicksilver.Errorf(quicksilver.BadInput, "a count of %d", o.Count), map[string]int{"least": 1})
 		case o.Item == "":
@@ -53,9 +104,44 @@ func typedTarget(t *testing.T, reflect bool) string {
 		return io.Copy(io.Discard, g.Goods.Reader(ctx))
 	})
 	quicksilver.Define[parcel, int64]("shop/parcel").Handle(node, func(ctx context.Context, p parcel) (int64, error) {
+		if p.Label == "fail" {
+			_, err := io.WriteString(p.Back.Writer(ctx), p.Label)
+			return 0, errors.Join(err, errors.New("fails behind its first bytes"))
+		}
 		return io.Copy(p.Back.Writer(ctx), io.MultiReader(strings.NewReader(p.Label), p.Goods.Reader(ctx)))
 	})
-	quicksilver.DefineOneWay[string]("shop/note").Handle(node, func(context.Context, string) {})
+	quicksilver.Define[two, string]("shop/two").Handle(node, func(ctx context.Context, to two) (string, error) {
+		for text, sink := range map[string]quicksilver.Sink{"one": to.In.One, "two": to.Two} {
+			if sink.Len() != 0 {
+				if _, err := io.WriteString(sink.Writer(ctx), text); err != nil {
+					return "", err
+				}
+			}
+		}
+		return "done", nil
+	})
+	token := func(ctx context.Context, name string) string {
+		v, _ := quicksilver.CallOf(ctx).Meta.Get(name)
+		return v
+	}
+	quicksilver.Define[string, string]("shop/token").Handle(node, func(ctx context.Context, _ string) (string, error) {
+		return token(ctx, "token") + " " + token(ctx, "tenant"), nil
+	})
+	var note atomic.Value
+	quicksilver.DefineOneWay[string]("shop/note").Handle(node, func(ctx context.Context, text string) { note.Store(token(ctx, "token") + ": " + text) })
+	quicksilver.Define[string, any]("shop/noted").Handle(node, func(context.Context, string) (any, error) { return note.Load(), nil })
+	quicksilver.Define[struct{}, odd]("shop/sample").Handle(node, func(context.Context, struct{}) (odd, error) { return sample, nil })
+	quicksilver.Define[odd, odd]("shop/same").Handle(node, func(_ context.Context, o odd) (odd, error) {
+		was, n := sample, o
+		if !math.IsNaN(n.Nan) || was.Time.Compare(n.Time) != 0 || was.Huge.Cmp(n.Huge) != 0 {
+			return o, quicksilver.Errorf(quicksilver.BadInput, "got %+v", o)
+		}
+		was.Nan, n.Nan, was.Time, was.Any, n.Any = 0, 0, n.Time, nil, nil // the zone of a time is another
+		if !reflect.DeepEqual(was, n) {
+			return o, quicksilver.Errorf(quicksilver.BadInput, "got %+v, want %+v", n, was)
+		}
+		return o, nil
+	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Serve(ctx) }()
@@ -75,6 +161,11 @@ func TestCall(t *testing.T) {
 	require.Equal(t, "hello", run(t, 0, "call", "-raw", addr, hg.PingRPC, "hello").out.String())
 	require.Equal(t, "null\n", run(t, 0, "call", addr, hg.HealthRPC).out.String())
 
+	plain := serve(t, "") // its codec is raw
+	require.Equal(t, "", run(t, 0, "call", plain.addr, hg.PingRPC).out.String())
+	require.Equal(t, `"x"`, run(t, 0, "call", plain.addr, hg.PingRPC, `"x"`).out.String())
+	run(t, 0, "call", plain.addr, hg.HealthRPC)
+
 	file := filepath.Join(t.TempDir(), "order.json")
 	writeFile(t, file, []byte(`{"Item": "bolt", "Count": 1}`))
 	require.Contains(t, run(t, 0, "call", addr, "shop/order", "@"+file).out.String(), `"Count":2`)
@@ -88,11 +179,23 @@ func TestCall(t *testing.T) {
 	for _, c := range []struct{ input, method, want string }{
 		{`{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
 		{`null`, "shop/order", `target: no such item .*\n  code:   64, not found\n  to do:  the method ran and said so`},
-		{`{"Item": 7}`, "shop/order", `bad input\n  to do:  look at the codec and the input it wants`},
-		{`{}`, "shop/ordr", `to do:  look at what there is: qs rpcs ` + addr},
+		{`{"Item": "gone"}`, "shop/order", `it is gone .*\(did not run\).*\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
+		{`{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},
+		{`{"Item": "busy"}`, "shop/order", `to do:  it did not run: repeat it`},
+		{`{}`, "shop/ordr", `serves no method "shop/ordr": NOT sent\n  to do:  look at what there is: qs rpcs ` + addr},
 	} {
 		require.Regexp(t, c.want, run(t, 1, "call", addr, c.method, c.input).errors.String())
 	}
+	for input, want := range map[string]string{
+		`{"Item": 7}`:                    `Item: the number 7 is no string; NOT sent; shop/order takes \{Item string, Count int, `,
+		`{"Item": "nut", "count": 1}`:    `there is no field "count"; there are Item, Count, Weight, Tags, Blob, Big; NOT sent`,
+		`{"Tags": ["a", false]}`:         `Tags\[1\]: the boolean false is no string; NOT sent`,
+		`{"Blob": "one"}`:                `Blob: the string "one" is no base64 of bytes: .*; NOT sent`,
+		`{"Count": 9223372036854775808}`: `Count: the number 9223372036854775808 is no int64; NOT sent`,
+	} {
+		require.Regexp(t, `^qs call: the input: `+want, run(t, 2, "call", addr, "shop/order", input).errors.String())
+	}
+	require.Regexp(t, `^qs call: "-raw" is no JSON: .*: flags come in front of ADDRESS`, run(t, 2, "call", addr, "shop/order", "-raw").errors.String())
 	require.Regexp(t, `^qs call: "\{" is no JSON: `, run(t, 2, "call", addr, "shop/order", "{").errors.String())
 	require.Regexp(t, `^qs call: "1 2" is JSON with something behind it\n`, run(t, 2, "call", addr, "shop/order", "1 2").errors.String())
 }
@@ -121,11 +224,91 @@ func TestCallLends(t *testing.T) {
 	q.cmd.Stdin = bytes.NewReader(data)
 	require.Equal(t, "5000000\n", q.start().wait(0).out.String())
 
-	require.Regexp(t, `target: .*the Sink is full`, call(1, "-source", "Goods="+src).errors.String())
-	require.Regexp(t, `-source is "f", want FIELD=FILE`, call(2, "-source", "f").errors.String())
-	require.Regexp(t, `no such file`, call(1, "-source", "Goods="+src+".none").errors.String())
-	require.Regexp(t, `must be a JSON object`, run(t, 2, "call", "-source", "Goods="+src, addr, "shop/parcel").errors.String())
+	require.Regexp(t, `-source.*want NAME=VALUE`, call(2, "-source", "f").errors.String())
+	require.Regexp(t, `no such file or directory: NOT sent\n$`, call(1, "-source", "Goods="+src+".none").errors.String())
+	require.Regexp(t, `Goods: the field is a Source: -source lends a file in it`, run(t, 2, "call", addr, "shop/parcel", `{"Goods": "x"}`).errors.String())
 	require.Regexp(t, `not for -raw`, call(2, "-raw", "-source", "Goods="+src).errors.String())
+}
+
+// A mistake in the name of a field, or in that of a file, leaves files as they are, and so does a call that fails: the method has not
+// run, or its bytes do not become the file.
+func TestCallSpoilsNothing(t *testing.T) {
+	t.Parallel()
+	addr, dir := typedTarget(t, true), t.TempDir()
+	file := filepath.Join(dir, "file")
+	writeFile(t, file, []byte("precious"))
+	call := func(code int, method, in string, flags ...string) string {
+		return run(t, code, append(append([]string{"call"}, flags...), addr, method, in)...).errors.String()
+	}
+	for _, flags := range [][]string{{"-source", "Godos=" + file}, {"-sink", "Bakc=" + file}, {"-source", "Back=" + file}} {
+		require.Regexp(t, `shop/parcel has no S(ource|ink) ".*"; there are (Goods|Back); NOT sent`, call(2, "shop/parcel", `{}`, flags...))
+	}
+	require.Contains(t, call(2, "shop/goods", `{}`, "-sink", "Goods="+file), `no Sink "Goods"; it has none`)
+	require.Contains(t, call(1, "shop/parcel", `{"Label": "fail"}`, "-sink", "Back="+file), "fails behind its first bytes")
+	require.Contains(t, call(1, "shop/parcel", `{}`, "-sink", "Back="+filepath.Join(dir, "no", "file")), "NOT sent")
+	require.Contains(t, run(t, 2, "call", "-source", "Goods="+file, typedTarget(t, false), "shop/parcel", `{}`).errors.String(), "nobody knows the fields")
+	require.Equal(t, "precious", readFile(t, file))
+	requireNames(t, dir, "file")
+
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Chmod(file, 0o640))
+	require.NoError(t, os.Symlink(file, link))
+	call(0, "shop/parcel", `{"Label": "new"}`, "-sink", "Back="+link)
+	require.Equal(t, "new", readFile(t, file))
+	info, err := os.Lstat(link)
+	require.NoError(t, err)
+	require.NotZero(t, info.Mode()&os.ModeSymlink)
+	info, err = os.Stat(file)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o640, info.Mode().Perm())
+}
+
+// The output of a method with Sinks is the same whether files are lent in them or not, and several files can be lent.
+func TestCallSinks(t *testing.T) {
+	t.Parallel()
+	addr, dir := typedTarget(t, true), t.TempDir()
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	for _, flags := range [][]string{nil, {"-sink", "Two=" + two}, {"-sink", "Two=" + two, "-sink", "In.One=" + one}, {"-sink", "Two=-"}} {
+		q := run(t, 0, append(append([]string{"call"}, flags...), addr, "shop/two", `{}`)...)
+		if len(flags) > 0 && flags[1] == "Two=-" {
+			require.Equal(t, "two", q.out.String())
+			require.Equal(t, "\"done\"\n", q.errors.String())
+			continue
+		}
+		require.Equal(t, "\"done\"\n", q.out.String())
+	}
+	require.Equal(t, "one", readFile(t, one))
+	require.Equal(t, "two", readFile(t, two))
+}
+
+// Metadata goes with a call of each kind, and a one-way method can be called.
+func TestCallMeta(t *testing.T) {
+	t.Parallel()
+	for _, tells := range []bool{true, false} {
+		addr := typedTarget(t, tells)
+		out := run(t, 0, "call", "-meta", "token=a=b", "-meta", "tenant=c", addr, "shop/token").out.String()
+		require.Equal(t, "\"a=b c\"\n", out)
+		q := run(t, 0, "call", "-meta", "token=said", "-oneway", addr, "shop/note", `"hello"`)
+		require.Empty(t, q.out.String())
+		soon(t, "the note", func() bool {
+			return run(t, 0, "call", addr, "shop/noted").out.String() == "\"said: hello\"\n"
+		})
+	}
+	addr := typedTarget(t, true)
+	run(t, 0, "call", addr, "shop/note", `"hello"`)
+	require.Regexp(t, `-meta: .*"To Ken" cannot be a name`, run(t, 2, "call", "-meta", "To Ken=a", addr, "shop/token").errors.String())
+	require.Regexp(t, `one-way.*\n.*\n.*-oneway for one-way methods`, run(t, 1, "call", typedTarget(t, false), "shop/note", `"hello"`).errors.String())
+}
+
+// What is printed can be the input of another call, and means the same: also what JSON does not have.
+func TestCallRoundTrip(t *testing.T) {
+	t.Parallel()
+	addr := typedTarget(t, true)
+	out := run(t, 0, "call", addr, "shop/sample").out.String()
+	require.Equal(t, `{"id":7,"Bytes":"AP8=","Array":"AQID","Time":"2026-01-02T03:04:05.000000006Z","Wait":"1.5s","Huge":1000000000000000000000000000000,`+
+		`"Nan":"NaN","Any":[{"$bytes":"AQ=="},{"$time":"2026-01-02T03:04:05.000000006Z"},2.0],"ByNumber":{"-1":"a"},`+
+		`"ByBool":{"$map":[[true,1]]},"Host":"10.0.0.1","Level":"WARN","Pointer":0}`+"\n", out)
+	require.Equal(t, out, run(t, 0, "call", addr, "shop/same", out).out.String())
 }
 
 func TestRPCs(t *testing.T) {

@@ -25,7 +25,8 @@ ADDR/PATH is tcp://HOST:PORT/PATH: the first / after the port begins the path, w
 A / at the end of the destination means: into this directory. A file also goes into a directory that is there.
 A directory without that / becomes the destination itself, so that the same command can be run again.
 Files that are there with the same size, time and mode are not copied; -anew copies all.
-Mode and time of files are kept. Links and devices are left out.
+Mode and time of files are kept. Links and devices are left out; at the destination they are
+not replaced: that is an error.
 
 The data goes to NAME.qs-part, which becomes NAME when it is complete and verified. When a transfer is broken
 off, by Ctrl-C, a crash or the network, the same command goes on from there: what is in the part is read again

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
@@ -23,6 +25,8 @@ that is reserved for them.
 Without ADDR it computes what so many peers take. -groups and -tags say how many a program needs: as many messages
 of one process may be outstanding as it has groups of processes (communicators, services) times tags by which
 messages of a group are received in any order; with -in-order, where each is received before the next is sent, 1.
+Where groups differ, -contexts says the same for each kind of pair of processes: 8x4+2,16x2 is pairs that share 4
+groups of 8 tags and one of 2, and pairs that share 2 groups of 16. It takes the sum for a pair, and of pairs the largest.
 
 With ADDR it asks a program that runs and has called hg.Class.ServeGauges, qs serve for example, what it has
 promised, what of that was used, and how many envelopes it has really needed of its own targets.
@@ -52,6 +56,7 @@ func runGer(args []string, out io.Writer) error {
 	fs.IntVar(&g.Processes, "processes", 1, "`processes` on a node")
 	groups := fs.Int("groups", 0, "`groups` of processes that a pair of processes shares; replaces -ger")
 	tags := fs.Int("tags", 1, "`tags` of a group that are received in any order")
+	contexts := fs.String("contexts", "", "`tags`[xGROUPS][+...] of each kind of pair, with commas between; replaces -ger")
 	inOrder := fs.Bool("in-order", false, "each message is received before the next is sent")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if err := parse(fs, args, 0, 1); err != nil {
@@ -65,6 +70,12 @@ func runGer(args []string, out io.Writer) error {
 	}
 	if *groups != 0 {
 		g.Envelopes = *groups * *tags
+	}
+	if *contexts != "" {
+		var err error
+		if g.Envelopes, err = contextsGer(*contexts); err != nil {
+			return err
+		}
 	}
 	if *inOrder {
 		g.Envelopes = 1
@@ -82,6 +93,27 @@ func runGer(args []string, out io.Writer) error {
 	}
 	g.print(out)
 	return nil
+}
+
+// contextsGer is the largest sum of tags over the groups of a pair.
+func contextsGer(text string) (most int, err error) {
+	for pair := range strings.SplitSeq(text, ",") {
+		sum := 0
+		for group := range strings.SplitSeq(pair, "+") {
+			tags, times, many := strings.Cut(group, "x")
+			n, err1 := strconv.ParseUint(tags, 10, 24)
+			k, err2 := uint64(1), error(nil)
+			if many {
+				k, err2 = strconv.ParseUint(times, 10, 24)
+			}
+			if err1 != nil || err2 != nil || n*k < 1 || n*k > 1<<24 || sum > 1<<24 {
+				return 0, usageError{fmt.Sprintf("-contexts %q: %q is not tags, or tags x groups, as in 8x4+2,16x2", text, group)}
+			}
+			sum += int(n * k)
+		}
+		most = max(most, sum)
+	}
+	return most, nil
 }
 
 func (g *guarantee) compute() {
@@ -134,7 +166,7 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 func (c *client) gauges(ctx context.Context) (all []hg.Gauges, err error) {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	b, err := c.callRaw(ctx, hg.GaugesRPC, nil)
+	b, err := c.callRaw(ctx, hg.GaugesRPC, nil, hg.Meta{})
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}

@@ -29,6 +29,13 @@ func TestGer(t *testing.T) {
 	require.Equal(t, 1, g.Envelopes)
 	require.EqualValues(t, 128*1024, g.Messages)
 
+	for contexts, want := range map[string]int{"8x4,16x2": 32, "8x4": 32, "8x4+2,16x2": 34, "1,2,3": 3, "1+2+3,5": 6} { // G24
+		require.NoError(t, json.Unmarshal(run(t, 0, "ger", "-contexts", contexts, "-json").out.Bytes(), &g))
+		require.Equal(t, want, g.Envelopes, contexts)
+	}
+	for _, bad := range []string{"x", "8x", "8x0", "0", "-1", "8,,4", "8x4x2", "99999999x99999999", "9999999999999999999999"} {
+		require.Contains(t, run(t, 2, "ger", "-contexts", bad).errors.String(), "-contexts")
+	}
 	require.Contains(t, run(t, 0, "ger", "-ger", "5000").out.String(), "Envelopes may be 4096 at most")
 	require.Contains(t, run(t, 0, "ger", "-eager", "100").out.String(), "Eager may be 256 to 49152")
 	require.Contains(t, run(t, 2, "ger", "-peers", "0").errors.String(), "-peers 0")

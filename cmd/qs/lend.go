@@ -4,84 +4,225 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// The inputs of methods that take a Source, or a Sink too: in is an object, to which they are added under the names of their fields.
+// assignments are a flag of the form NAME=VALUE that may be repeated.
+type assignments []assignment
+
+type assignment struct{ name, value string }
+
+// String implements flag.Value.
+func (*assignments) String() string { return "" }
+
+// Set implements flag.Value.
+func (a *assignments) Set(text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok || name == "" {
+		return errors.New("want NAME=VALUE")
+	}
+	if slices.ContainsFunc(*a, func(a assignment) bool { return a.name == name }) {
+		return fmt.Errorf("%s is there already", name)
+	}
+	*a = append(*a, assignment{name, value})
+	return nil
+}
+
+// A lentFile is a file that is lent in a field.
+type lentFile struct {
+	field string
+	f     *os.File
+	end   func(ok bool) error // closes it; a sink that is ok gets its name
+}
+
+// openSources opens what is to be read.
+func (k *calling) openSources(flags assignments) error {
+	for _, a := range flags {
+		l := lentFile{field: a.name, f: os.Stdin, end: func(bool) error { return nil }}
+		if a.value != "-" {
+			f, err := os.Open(a.value)
+			if err != nil {
+				return err
+			}
+			l.f, l.end = f, func(bool) error { return f.Close() }
+		}
+		k.sources = append(k.sources, l)
+		if info, err := l.f.Stat(); err == nil && info.IsDir() {
+			return fmt.Errorf("%s is a directory", a.value)
+		}
+	}
+	return nil
+}
+
+// openSinks opens what is to be written.
+func (k *calling) openSinks(flags assignments) error {
+	for _, a := range flags {
+		l, err := openSink(a.value)
+		if err != nil {
+			return err
+		}
+		l.field = a.name
+		k.sinks = append(k.sinks, l)
+	}
+	return nil
+}
+
+// drop closes what is open; a sink that has not got its name does not.
+func (k *calling) drop() {
+	for _, l := range append(k.sources, k.sinks...) {
+		_ = l.end(false)
+	}
+}
+
+// most is how many Sinks a method may have, and how many Sources can be lent: each is a field of a type here.
+const most = 4
+
 type (
-	sourceInput struct {
-		in     map[string]any
-		name   string
-		Source quicksilver.Source
+	// An input is what goes to a method that lends: a value of its type, in which the lent fields are put when they are encoded.
+	input[Sinks any] struct {
+		sources
+		Sinks Sinks
+		into  *merger
 	}
-	sinkInput struct {
-		sourceInput
-		name string
-		Sink quicksilver.Sink
-	}
+	sources struct{ A, B, C, D quicksilver.Source }
+	sinks1  struct{ A quicksilver.Sink }
+	sinks2  struct{ A, B quicksilver.Sink }
+	sinks3  struct{ A, B, C quicksilver.Sink }
+	sinks4  struct{ A, B, C, D quicksilver.Sink }
 )
 
-// EncodeMsgpack implements msgpack.CustomEncoder.
-func (i sourceInput) EncodeMsgpack(e *msgpack.Encoder) error {
-	if i.name != "" {
-		i.in[i.name] = i.Source
-	}
-	return e.Encode(i.in)
+// A merger knows where the fields belong.
+type merger struct {
+	in             reflect.Value // a pointer
+	sources, sinks [][]int       // where in it
 }
 
 // EncodeMsgpack implements msgpack.CustomEncoder.
-func (i sinkInput) EncodeMsgpack(e *msgpack.Encoder) error {
-	i.in[i.name] = i.Sink
-	return i.sourceInput.EncodeMsgpack(e)
+func (i input[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
+	own := reflect.New(i.into.in.Type().Elem())
+	own.Elem().Set(i.into.in.Elem())
+	put := func(from any, paths [][]int) {
+		for n, path := range paths {
+			own.Elem().FieldByIndex(path).Set(reflect.ValueOf(from).Field(n))
+		}
+	}
+	put(i.sources, i.into.sources)
+	put(i.Sinks, i.into.sinks)
+	return e.Encode(own.Interface())
 }
 
-// callLending calls a method with what source and sink name, each FIELD=FILE or empty.
-func (c *client) callLending(ctx context.Context, method string, in any, source, sink string) (out any, err error) {
-	fields, ok := in.(map[string]any)
-	if !ok {
-		return nil, usageError{"-source and -sink are fields of the input, which must be a JSON object"}
+// lending makes a call that lends files.
+func (k *calling) lending(ctx context.Context, d description, flags assignments, out io.Writer) error {
+	if d.why != "" {
+		return usageError{fmt.Sprintf("-source and -sink: %s: nobody knows the fields of %s; NOT sent", d.why, d.name)}
 	}
-	peer, err := c.node.Peer(ctx, c.peer.String())
+	in, err := d.input(k.input)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	i := sinkInput{sourceInput: sourceInput{in: fields}}
-	if source != "" {
-		from, err := openField("-source", source, &i.sourceInput.name, os.Open)
+	into := &merger{in: in}
+	var from sources
+	for n, l := range k.sources {
+		path, err := d.place("-source", l.field, "Source", d.Sources())
 		if err != nil {
-			return nil, err
+			return err
 		}
-		defer from.Close()
-		i.Source = quicksilver.From(from)
-		if info, err := from.Stat(); err == nil && info.Mode().IsRegular() {
-			i.Source = quicksilver.LendFile(from)
+		if n == most {
+			return usageError{fmt.Sprintf("-source: at most %d", most)}
+		}
+		into.sources = append(into.sources, path)
+		reflect.ValueOf(&from).Elem().Field(n).Set(reflect.ValueOf(lend(l.f)))
+	}
+	places := d.Sinks()
+	for _, a := range flags {
+		if _, err := d.place("-sink", a.name, "Sink", places); err != nil {
+			return err
+		}
+		if a.value == "-" {
+			out = os.Stderr
 		}
 	}
-	o := quicksilver.Options{Codec: codec.Msgpack}
-	if sink == "" {
-		return quicksilver.DefineWith[sourceInput, any](method, o).Call(ctx, peer, i.sourceInput)
+	if len(places) > most {
+		return usageError{fmt.Sprintf("-source and -sink: %s has %d Sinks, there may be %d", d.name, len(places), most)}
 	}
-	to, err := openField("-sink", sink, &i.name, os.Create)
+	if err := k.openSinks(flags); err != nil {
+		return notSent(err)
+	}
+	var to [most]quicksilver.Sink // in the order of the method, which says in that order how much it has filled
+	for n, place := range places {
+		into.sinks = append(into.sinks, place.Path)
+		for _, l := range k.sinks {
+			if l.field == place.Name {
+				to[n] = quicksilver.Into(l.f)
+			}
+		}
+	}
+	call := []func(context.Context, *calling, sources, *merger, [most]quicksilver.Sink) (msgpack.RawMessage, error){
+		lendingTo[struct{}], lendingTo[sinks1], lendingTo[sinks2], lendingTo[sinks3], lendingTo[sinks4]}[len(places)]
+	b, err := call(ctx, k, from, into, to)
+	if err != nil {
+		return k.c.advise(k.method, err)
+	}
+	for i := range k.sinks {
+		if err := k.sinks[i].end(true); err != nil {
+			return fmt.Errorf("%w; the method ran", err)
+		}
+	}
+	return d.print(out, b, func() (reflect.Type, func(reflect.Value) reflect.Value) {
+		return d.Out, func(v reflect.Value) reflect.Value { return v }
+	})
+}
+
+// lendingTo makes a call of a method with so many Sinks.
+func lendingTo[Sinks any](ctx context.Context, k *calling, from sources, into *merger, to [most]quicksilver.Sink) (msgpack.RawMessage, error) {
+	if err := k.forget(); err != nil {
+		return nil, err
+	}
+	peer, err := k.c.node.Peer(ctx, k.c.peer.String())
 	if err != nil {
 		return nil, err
 	}
-	i.Sink = quicksilver.Into(to)
-	out, err = quicksilver.DefineWith[sinkInput, any](method, o).Call(ctx, peer, i)
-	return out, errors.Join(err, to.Close())
+	in := input[Sinks]{sources: from, into: into}
+	for n := range into.sinks {
+		reflect.ValueOf(&in.Sinks).Elem().Field(n).Set(reflect.ValueOf(to[n]))
+	}
+	for name, value := range k.meta.All() {
+		ctx = quicksilver.WithMeta(ctx, name, value)
+	}
+	m := quicksilver.DefineWith[input[Sinks], msgpack.RawMessage](k.method, quicksilver.Options{Codec: codec.Msgpack})
+	return m.Call(ctx, peer, in)
 }
 
-// openField opens the file of FIELD=FILE.
-func openField(flag, text string, field *string, open func(string) (*os.File, error)) (*os.File, error) {
-	name, file, ok := strings.Cut(text, "=")
-	if !ok || name == "" {
-		return nil, usageError{fmt.Sprintf("%s is %q, want FIELD=FILE: the field of the input, and the file that is lent in it", flag, text)}
+// lend lends a file as it can be.
+func lend(f *os.File) quicksilver.Source {
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && f != os.Stdin {
+		return quicksilver.LendFile(f)
 	}
-	*field = name
-	return open(file)
+	return quicksilver.From(f)
+}
+
+// place returns where in the input a field is that a flag names.
+func (d *description) place(flag, name, kind string, all []typed.Field) ([]int, error) {
+	var known []string
+	for _, f := range all {
+		if f.Name == name {
+			return f.Path, nil
+		}
+		known = append(known, f.Name)
+	}
+	there := "it has none"
+	if len(known) > 0 {
+		there = "there are " + strings.Join(known, ", ")
+	}
+	return nil, usageError{fmt.Sprintf("%s: %s has no %s %q; %s; NOT sent", flag, d.name, kind, name, there)}
 }

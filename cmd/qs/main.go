@@ -11,6 +11,7 @@
 //	qs soak            a mixed load with faults, and an audit of every call
 //	qs run             processes that find each other, on this machine
 //	qs rendezvous      where processes on several machines find each other
+//	qs mercury         calls to programs of C Mercury, measurements of both sides, and a gateway
 //	qs info            plugins, addresses, limits, and what matters of the kernel
 //
 // "qs help COMMAND" tells the flags of one.
@@ -21,20 +22,24 @@
 //	ping    ping.go, pingstats.go
 //	cp      cp.go, place.go, progress.go, internal/files
 //	serve   serve.go with debug.go; internal/files for cp, internal/bench for perf
-//	rpcs, call, top   call.go with lend.go, rpcs.go and json.go; top.go
+//	rpcs, call, top   call.go with describe.go, lend.go and sinkfile.go, internal/typed for types and JSON; rpcs.go; top.go
 //	ger     ger.go
-//	soak    soak.go, internal/soak: load.go (origin), target.go, faults.go and relay.go, ledger.go (audit)
-//	run     run.go with group_*.go; rendezvous.go
+//	soak    soak.go, internal/soak: process.go, faults.go and relay.go, report.go; internal/ledger (load and audit)
+//	run     run.go, runwait.go and runlines.go with group_*.go; rendezvous.go
+//	mercury mercury.go
 //	info    info*.go
 //	all     network.go and tls.go (flags), client.go, internal/self (this program again)
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
@@ -58,11 +63,13 @@ var commands = []command{
 	{"soak", "load targets, break them, and audit what became of every call", runSoak},
 	{"run", "start processes that find each other, and wait for them", runRun},
 	{"rendezvous", "be where processes find each other", runRendezvous},
+	{"mercury", "call, measure, or be measured by, programs of C Mercury", runMercury},
 	{"info", "show plugins, addresses, limits and the kernel", runInfo},
 	{"swarm", "", runSwarm},      // the other side of qs perf -op idle
 	{"floor", "", bench.EchoTCP}, // and of -floor
 	{"floor-unix", "", bench.EchoUnix},
 	{"soaktarget", "", runSoakTarget},
+	{"soakorigin", "", runSoakOrigin},
 }
 
 // interrupted runs when a command that was told to end has told so what it has under way. Tests replace it.
@@ -81,9 +88,21 @@ func start(args []string, out, diag io.Writer) int {
 	if len(args) == 2 && args[0] == "help" {
 		args = []string{args[1], "-help"}
 	}
-	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
+	if len(args) == 0 {
 		usage(diag)
 		return 2
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		if len(args) > 1 {
+			fmt.Fprintf(diag, "qs help: %d arguments, want the name of a command\n", len(args)-1)
+			return 2
+		}
+		usage(out)
+		return 0
+	case "version", "-version", "--version":
+		fmt.Fprintln(out, version())
+		return 0
 	}
 	for _, c := range commands {
 		if c.name != args[0] {
@@ -106,8 +125,24 @@ func start(args []string, out, diag io.Writer) int {
 	return 2
 }
 
+// version says which qs this is: of a release, or of a commit.
+func version() string {
+	text, commit := "(devel)", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		text = cmp.Or(info.Main.Version, text)
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" && text == "(devel)" {
+				commit = " " + s.Value
+			}
+		}
+	}
+	return fmt.Sprintf("qs %s%s, %s %s/%s", text, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "usage: qs COMMAND [flags] [arguments]")
+	fmt.Fprintln(w, "  version    show which qs this is")
+	fmt.Fprintln(w, "  help       show this, or the flags of a command: qs help COMMAND")
 	for _, c := range commands {
 		if c.about != "" {
 			fmt.Fprintf(w, "  %-10s %s\n", c.name, c.about)
@@ -120,8 +155,8 @@ func parse(fs *flag.FlagSet, args []string, least, most int) error {
 	fs.SetOutput(io.Discard)
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			fs.SetOutput(os.Stderr)
-			fmt.Fprintf(os.Stderr, "usage: qs %s\n", fs.Name())
+			fs.SetOutput(os.Stdout)
+			fmt.Printf("usage: qs %s\n", fs.Name())
 			fs.PrintDefaults()
 			return err
 		}
@@ -129,7 +164,14 @@ func parse(fs *flag.FlagSet, args []string, least, most int) error {
 	}
 	if n := fs.NArg(); n < least || n > most {
 		line, _, _ := strings.Cut(fs.Name(), "\n\n")
-		return usageError{fmt.Sprintf("%d arguments; usage: qs %s", n, line)}
+		text := fmt.Sprintf("%d arguments; usage: qs %s", n, line)
+		for _, arg := range fs.Args() {
+			if name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); strings.HasPrefix(arg, "-") && fs.Lookup(name) != nil {
+				text = fmt.Sprintf("%s comes after an argument: flags come first; usage: qs %s", arg, line)
+				break
+			}
+		}
+		return usageError{text}
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 const short = "20ms" // of a measurement whose figures nobody reads
 
 func TestPerfJSON(t *testing.T) {
-	for _, api := range []string{"callback", "sync"} {
+	for _, api := range []string{"callback", "sync", "typed"} {
 		q := run(t, 0, "perf", "-json", "-api", api, "-time", "1ns", "-inflight", "1,5", "-bulk", "300000")
 		var rs []map[string]any
 		require.NoError(t, json.Unmarshal(q.out.Bytes(), &rs), "%s", &q.out)

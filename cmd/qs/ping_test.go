@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,10 +20,32 @@ func TestPing(t *testing.T) {
 	out := run(t, 0, "ping", "-interval", "0", "-count", "3", s.addr).out.String()
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Len(t, lines, 4)
+	var times []string
 	for i, seq := range []string{"1", "2", "3"} {
 		require.Regexp(t, `^64 bytes from `+s.addr+`: seq=`+seq+` time=\d+(\.\d)? [µm]s$`, lines[i])
+		_, took, _ := strings.Cut(lines[i], "time=")
+		times = append(times, took)
 	}
-	require.Regexp(t, `^3 sent, 3 answered, 0 lost; min \d+ µs, p50 \d+ µs, p99 \d+ µs, max \d+ µs$`, lines[3])
+	sum := regexp.MustCompile(`^3 sent, 3 answered, 0 lost; min (.*), p50 (.*), p99 (.*), max (.*)$`).FindStringSubmatch(lines[3])
+	require.Len(t, sum, 5, lines[3])
+	for _, took := range sum[1:] {
+		require.Contains(t, times, took, "of a line")
+	}
+}
+
+// The lines and the sum say the same of a time.
+func TestPingStats(t *testing.T) {
+	var out strings.Builder
+	p := &pinger{out: &out}
+	for _, took := range []time.Duration{401_600 * time.Nanosecond, 508_400 * time.Nanosecond, 12_349_999 * time.Nanosecond} {
+		p.answered(took)
+	}
+	p.sum()
+	p.print(&out)
+	lines := strings.Split(out.String(), "\n")
+	for i, want := range []string{"time=402 µs", "time=508 µs", "time=12.3 ms", "min 402 µs, p50 508 µs, p99 12.3 ms, max 12.3 ms"} {
+		require.Contains(t, lines[i], want)
+	}
 }
 
 func TestPingJSON(t *testing.T) {

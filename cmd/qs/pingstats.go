@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"time"
 
@@ -64,13 +65,14 @@ func (p *pinger) print(out io.Writer) {
 	s := &p.stats
 	fmt.Fprintf(out, "%d sent, %d answered, %d lost", s.Sent, s.Answered, s.Lost)
 	if s.Answered > 0 {
-		fmt.Fprintf(out, "; min %.0f µs, p50 %.0f µs, p99 %.0f µs, max %.0f µs", s.Min, s.P50, s.P99, s.Max)
+		text := func(us float64) string { return timeText(time.Duration(math.Round(us * 1e3))) }
+		fmt.Fprintf(out, "; min %s, p50 %s, p99 %s, max %s", text(s.Min), text(s.P50), text(s.P99), text(s.Max))
 	}
 	fmt.Fprintln(out)
 }
 
 func timeText(d time.Duration) string {
-	if d < 10*time.Millisecond {
+	if d = d.Round(time.Microsecond); d < 10*time.Millisecond {
 		return fmt.Sprintf("%d µs", d.Microseconds())
 	}
 	return fmt.Sprintf("%.1f ms", float64(d)/1e6)

@@ -90,7 +90,13 @@ func executable(t *testing.T) string {
 // newQS returns a qs that has not been started. It is killed at the end of the test.
 func newQS(t *testing.T, args ...string) *qs {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), 2*patience)
+	return newQSWithin(t, 2*patience, args...)
+}
+
+// newQSWithin is newQS with a limit for how long the command may run.
+func newQSWithin(t *testing.T, limit time.Duration, args ...string) *qs {
+	t.Helper()
+	ctx, stop := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(stop)
 	q := &qs{t: t, cmd: exec.CommandContext(ctx, executable(t), args...), ended: make(chan struct{})}
 	// With -race each process would rest for a second before it ends.
@@ -216,6 +222,9 @@ func TestMistakes(t *testing.T) {
 		{2, `^usage: qs COMMAND`, nil},
 		{2, `^qs: there is no command "copy"\n`, []string{"copy"}},
 		{2, `^qs ping: 0 arguments; usage: qs ping \[flags\] ADDRESS\n$`, []string{"ping"}},
+		{2, `^qs ping: -count comes after an argument: flags come first; usage: qs ping \[flags\] ADDRESS\n$`, []string{"ping", "tcp://h:1", "-count", "1"}},
+		{2, `^qs call: -timeout=1s comes after an argument: flags come first`, []string{"call", "tcp://h:1", "m", "1", "-timeout=1s"}},
+		{1, `^qs perf: the other process did not start: qs serve: na: unknown transport "foo": have sm, tcp, udp: .*\n$`, []string{"perf", "-transport", "foo"}},
 		{2, `^qs ping: .* -timeout not positive`, []string{"ping", "-timeout", "0", "tcp://h:1"}},
 		{1, `^qs ping: na: address "here": has no scheme`, []string{"ping", "here"}},
 		{2, `^qs cp: 1 arguments; usage: qs cp \[flags\] SRC ADDR/PATH\n.*\n$`, []string{"cp", "x"}},
@@ -247,7 +256,19 @@ func TestHelp(t *testing.T) {
 			continue // not for people
 		}
 		q := run(t, 0, "help", c.name)
-		require.Regexp(t, `^usage: qs `+regexp.QuoteMeta(c.name)+` \[flags\]`, q.errors.String())
+		require.Regexp(t, `^usage: qs `+regexp.QuoteMeta(c.name)+` \[flags\]`, q.out.String())
+		require.Empty(t, q.errors.String())
 	}
-	require.Contains(t, run(t, 0, "help", "cp").errors.String(), "CRC-32C, which finds damage, not an attacker")
+	require.Contains(t, run(t, 0, "help", "cp").out.String(), "CRC-32C, which finds damage, not an attacker")
+	for _, arg := range []string{"help", "-h", "--help"} {
+		q := run(t, 0, arg)
+		require.Regexp(t, `(?s)^usage: qs COMMAND .*  perf  `, q.out.String())
+		require.Empty(t, q.errors.String())
+	}
+	q := run(t, 2)
+	require.Regexp(t, `^usage: qs COMMAND`, q.errors.String())
+	require.Empty(t, q.out.String())
+	for _, arg := range []string{"version", "--version"} {
+		require.Regexp(t, `^qs \S+( [0-9a-f]+)?, go1\.\S+ \w+/\w+\n$`, run(t, 0, arg).out.String())
+	}
 }

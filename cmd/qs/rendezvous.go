@@ -36,26 +36,29 @@ func runRendezvous(args []string, out io.Writer) error {
 	if n < 1 {
 		return usageError{"-n says how many processes there are"}
 	}
+	cfg := rendezvous.ServerConfig{Size: n, Startup: timeout, OnEvent: tellEvent}
+	var err error
+	if strict {
+		cfg.Form = protocol.Strict
+		if cfg.Auth, err = impi.AuthFromEnv(os.LookupEnv); err == nil && !cfg.Auth.None && cfg.Auth.Key == nil {
+			err = usageError{"-impi: set IMPI_AUTH_NONE, so that everybody may join, or IMPI_AUTH_KEY to a number that clients must know"}
+		}
+	} else {
+		cfg.Auth.Secret, err = secretFromEnv()
+	}
+	if err != nil {
+		return err
+	}
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
 		return err
 	}
-	cfg := rendezvous.ServerConfig{Size: n, Startup: timeout, OnEvent: tellEvent}
 	if strict {
-		cfg.Form = protocol.Strict
-		if cfg.Auth, err = impi.AuthFromEnv(os.LookupEnv); err != nil {
-			return err
-		}
 		fmt.Fprintln(out, l.Addr())
 	} else {
-		key, err := secretFromEnv()
-		if err != nil {
-			return err
-		}
-		cfg.Auth.Secret = key
 		fmt.Fprintf(out, "export %s=%s\n", rendezvous.EnvAddr, l.Addr())
 		if os.Getenv(rendezvous.EnvKey) == "" {
-			fmt.Fprintf(out, "export %s=%x\n", rendezvous.EnvKey, key)
+			fmt.Fprintf(out, "export %s=%x\n", rendezvous.EnvKey, cfg.Auth.Secret)
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

@@ -34,7 +34,7 @@ func runRPCs(args []string, out io.Writer) error {
 	defer c.close()
 	ctx, stop := context.WithTimeout(context.Background(), *timeout)
 	defer stop()
-	b, err := c.callRaw(ctx, hg.RPCsRPC, nil)
+	b, err := c.callRaw(ctx, hg.RPCsRPC, nil, hg.Meta{})
 	if remote, ok := hg.RemoteOf(err); ok && remote.Code == hg.ErrNoEntry {
 		return fmt.Errorf("%s does not tell what it serves: a program does with hg.Config.Reflect: %w", c.peer, err)
 	}
@@ -60,12 +60,15 @@ func runRPCs(args []string, out io.Writer) error {
 }
 
 // callRaw makes a call of bytes, whose deadline travels with it.
-func (c *client) callRaw(ctx context.Context, rpc string, in []byte) ([]byte, error) {
+func (c *client) callRaw(ctx context.Context, rpc string, in []byte, meta hg.Meta) ([]byte, error) {
 	h, err := c.hctx.Create(c.peer, hg.HashName(rpc))
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
+	if err := h.SetMeta(meta); err != nil {
+		return nil, err
+	}
 	out, err := h.CallRaw(ctx, in)
 	return slices.Clone(out), err
 }

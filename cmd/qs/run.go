@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -18,13 +17,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
-// killAfter is how long processes have between being told to end and being killed.
-const killAfter = 2 * time.Second
+const runUsage = `run [flags] -- PROGRAM [arguments]
+
+Starts processes that find each other, on this machine, and waits for all of them. It ends them when one has failed, unless -keep is
+set, and when it is told to by a signal, which it passes on: -grace later at the latest nothing runs any more. A second SIGINT or
+SIGTERM kills at once. What a process that has ended has left running in its process group is killed. The exit code is 0 when every
+process has ended with 0, and otherwise 1; the errors say what each has done.
+`
 
 // A launch is the processes of one qs run.
 type launch struct {
 	program        []string
 	grace, timeout time.Duration
+	keep           bool
 	env            []string
 	cmds           []*exec.Cmd // by rank; nil: has ended
 	out            io.Writer
@@ -37,6 +42,7 @@ type launch struct {
 type exit struct {
 	rank int
 	err  error
+	left bool // others of its process group were running
 }
 
 // runRun starts processes that find each other, and waits for all of them.
@@ -45,15 +51,19 @@ func runRun(args []string, out io.Writer) error {
 		n int
 		l launch
 	)
-	fs := flag.NewFlagSet("run [flags] -- PROGRAM [arguments]", flag.ContinueOnError)
+	fs := flag.NewFlagSet(runUsage, flag.ContinueOnError)
 	fs.IntVar(&n, "n", 0, "how many `processes` to start")
-	fs.DurationVar(&l.grace, "grace", 7*time.Second, "`time` that the others have to end by themselves when one has failed")
+	fs.DurationVar(&l.grace, "grace", 9*time.Second, "`time` that the others have to end by themselves, when one has failed or a signal has come; in the last 2s, or the last half, of it they are told to by SIGTERM, then killed")
+	fs.BoolVar(&l.keep, "keep", false, "when one has failed the others go on")
 	fs.DurationVar(&l.timeout, "timeout", time.Minute, "`time` until all have to have joined")
 	if err := parse(fs, args, 1, 1<<20); err != nil {
 		return err
 	}
-	if n < 1 {
+	switch {
+	case n < 1:
 		return usageError{"-n says how many processes to start"}
+	case l.grace < 0:
+		return usageError{"-grace is negative"}
 	}
 	l.program = fs.Args()
 	l.out = out
@@ -74,7 +84,8 @@ func runRun(args []string, out io.Writer) error {
 	if err := l.start(n); err != nil {
 		return err
 	}
-	return l.wait(signals, served)
+	w := waiting{l: &l, left: n}
+	return w.wait(signals, served)
 }
 
 // serve begins to serve the processes; the channel yields how it ended.
@@ -114,7 +125,7 @@ func (l *launch) start(n int) error {
 		cmd.Env = append(l.env[:len(l.env):len(l.env)], fmt.Sprintf("%s=%d", rendezvous.EnvRank, rank))
 		out, diag := l.lines.of(rank, l.out), l.lines.of(rank, os.Stderr)
 		cmd.Stdout, cmd.Stderr = out, diag
-		cmd.WaitDelay = killAfter // for the output of grandchildren
+		cmd.WaitDelay = outputDelay
 		ownGroup(cmd)
 		if err := cmd.Start(); err != nil {
 			l.signal(os.Kill)
@@ -126,47 +137,16 @@ func (l *launch) start(n int) error {
 		l.cmds = append(l.cmds, cmd)
 		go func() {
 			err := cmd.Wait()
+			left := killGroup(cmd)
+			if errors.Is(err, exec.ErrWaitDelay) { // of what it has left behind
+				err = nil
+			}
 			out.end()
 			diag.end()
-			l.exits <- exit{rank, err}
+			l.exits <- exit{rank, err, left}
 		}()
 	}
 	return nil
-}
-
-// wait returns when all processes have ended: nil, or what the first that failed has ended with.
-func (l *launch) wait(signals <-chan os.Signal, served <-chan error) (failed error) {
-	var ending <-chan time.Time
-	next := os.Signal(terminate)
-	fail := func(err error) {
-		if failed == nil {
-			failed, ending = err, time.After(l.grace)
-		}
-	}
-	for left := len(l.cmds); left > 0; {
-		select {
-		case e := <-l.exits:
-			left--
-			l.cmds[e.rank] = nil
-			if e.err != nil {
-				fmt.Fprintf(os.Stderr, "qs run: rank %d: %v\n", e.rank, e.err)
-				fail(fmt.Errorf("rank %d: %w", e.rank, e.err))
-			}
-		case s := <-signals:
-			l.signal(s)
-		case err := <-served:
-			served = nil
-			var missing *protocol.MissingError
-			if errors.As(err, &missing) && l.joined.Load() {
-				fmt.Fprintln(os.Stderr, "qs run:", err)
-				fail(err)
-			}
-		case <-ending:
-			l.signal(next)
-			next, ending = os.Kill, time.After(killAfter)
-		}
-	}
-	return failed
 }
 
 // signal sends s to all processes that run, and to those that they have started.
@@ -175,52 +155,5 @@ func (l *launch) signal(s os.Signal) {
 		if cmd != nil {
 			signalGroup(cmd, s)
 		}
-	}
-}
-
-// lines keeps the lines of several processes whole.
-type lines struct{ mu sync.Mutex }
-
-func (l *lines) of(rank int, out io.Writer) *rankLines {
-	return &rankLines{all: l, out: out, prefix: fmt.Sprintf("[%d] ", rank)}
-}
-
-// maxLine is how much of a line without an end is kept.
-const maxLine = 64 << 10
-
-// rankLines is one stream of one process. Its lines are written behind the rank that they come from.
-type rankLines struct {
-	all    *lines
-	out    io.Writer
-	prefix string
-	rest   []byte // of a line that has not ended
-}
-
-func (r *rankLines) Write(b []byte) (int, error) {
-	for _, c := range b {
-		if c != '\n' {
-			r.rest = append(r.rest, c)
-		}
-		if c == '\n' || len(r.rest) == maxLine {
-			if err := r.write(); err != nil {
-				return 0, err
-			}
-		}
-	}
-	return len(b), nil
-}
-
-func (r *rankLines) write() error {
-	r.all.mu.Lock()
-	defer r.all.mu.Unlock()
-	_, err := fmt.Fprintf(r.out, "%s%s\n", r.prefix, r.rest)
-	r.rest = r.rest[:0]
-	return err
-}
-
-// end writes a last line that has no end.
-func (r *rankLines) end() {
-	if len(r.rest) > 0 {
-		_ = r.write()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,7 +87,7 @@ func TestRun(t *testing.T) {
 // When one fails the others are told to end, and qs run ends with what the first has ended with.
 func TestRunEndsAllWhenOneFails(t *testing.T) {
 	t.Parallel()
-	q := run(t, 1, "run", "-n", "3", "-grace", "10ms", "--", executable(t), programArg, "fail", "1")
+	q := run(t, 1, "run", "-n", "3", "-grace", "4s", "--", executable(t), programArg, "fail", "1")
 	require.Equal(t, []string{
 		"[0] rank 0 of 3", "[0] told: terminated", "[1] rank 1 of 3", "[2] rank 2 of 3", "[2] told: terminated",
 	}, sorted(q.out.String()))
@@ -98,7 +99,8 @@ func TestRunEndsAllWhenOneFails(t *testing.T) {
 func TestRunKills(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "2", "-grace", "10ms", "--", executable(t), programArg, "stubborn")
-	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\nqs run: rank 0: signal: killed\n")
+	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\nqs run: rank 0: signal: killed: it had not ended when it was told to\n"+
+		"qs run: 2 failures, the first: rank 1: exit status 3\n")
 }
 
 // Who does not join is named, by qs and to those who wait.
@@ -129,8 +131,90 @@ func TestRunPassesSignals(t *testing.T) {
 	q.wait(0)
 }
 
+// shell starts a qs run of a script, whose lines are read as they come.
+func shell(t *testing.T, script string, flags ...string) (q *qs, out, errors *bufio.Scanner) {
+	t.Helper()
+	q = newQS(t, append(append([]string{"run"}, flags...), "--", "sh", "-c", script)...)
+	var theirs []*os.File
+	scan := func(to *io.Writer) *bufio.Scanner {
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		*to, theirs = w, append(theirs, w)
+		t.Cleanup(func() { _ = r.Close() })
+		return bufio.NewScanner(r)
+	}
+	out, errors = scan(&q.cmd.Stdout), scan(&q.cmd.Stderr)
+	q.start()
+	for _, w := range theirs {
+		require.NoError(t, w.Close())
+	}
+	return q, out, errors
+}
+
+// A process that is stopped or ignores signals is killed at the end of the grace, so qs run always ends when it is told to.
+func TestRunKillsWhatIsStopped(t *testing.T) {
+	t.Parallel()
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		q, out, diag := shell(t, `trap "" TERM INT HUP; echo here; kill -STOP $$`, "-n", "1", "-grace", "100ms")
+		require.True(t, out.Scan())
+		require.Equal(t, "[0] here", out.Text())
+		require.NoError(t, q.cmd.Process.Signal(s))
+		require.True(t, diag.Scan())
+		require.Regexp(t, `^qs run: `+s.String()+`: rank 0 is to end within 100ms$`, diag.Text())
+		require.True(t, diag.Scan())
+		require.Equal(t, "qs run: rank 0: signal: killed: it had not ended when it was told to", diag.Text())
+		q.wait(1)
+	}
+}
+
+// A second signal cuts the grace short.
+func TestRunKillsWhenAskedTwice(t *testing.T) {
+	t.Parallel()
+	q, out, diag := shell(t, `trap "" TERM INT; echo here; while :; do sleep 1; done`, "-n", "1", "-grace", "1h")
+	require.True(t, out.Scan())
+	require.NoError(t, q.cmd.Process.Signal(syscall.SIGINT))
+	require.True(t, diag.Scan())
+	require.Equal(t, "qs run: interrupt: rank 0 is to end within 1h0m0s", diag.Text())
+	require.NoError(t, q.cmd.Process.Signal(syscall.SIGTERM))
+	require.True(t, diag.Scan())
+	require.Equal(t, "qs run: terminated again: rank 0 is killed", diag.Text())
+	q.wait(1)
+}
+
+// With -keep the others go on when one fails, and the exit code says that one has.
+func TestRunKeeps(t *testing.T) {
+	t.Parallel()
+	q, out, diag := shell(t, `[ $QS_RANK = 1 ] && exit 3; trap "echo on; exit 0" USR1; echo here; while :; do sleep 0.01; done`,
+		"-n", "2", "-grace", "0", "-keep")
+	require.True(t, diag.Scan())
+	require.Equal(t, "qs run: rank 1: exit status 3", diag.Text())
+	require.True(t, out.Scan())
+	require.Equal(t, "[0] here", out.Text())
+	require.NoError(t, q.cmd.Process.Signal(syscall.SIGUSR1))
+	require.True(t, out.Scan())
+	require.Equal(t, "[0] on", out.Text())
+	q.wait(1)
+}
+
+// What a process leaves behind in its group is killed, and qs run does not wait for its output.
+func TestRunKillsGrandchildren(t *testing.T) {
+	t.Parallel()
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	q, _, diag := shell(t, `(exec 3>`+fifo+`; sleep 60) & exit 0`, "-n", "1")
+	f, err := os.Open(fifo)
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = io.ReadAll(f) // until nobody has the other end
+	require.NoError(t, err)
+	require.True(t, diag.Scan())
+	require.Equal(t, "qs run: rank 0 has left processes behind: killed", diag.Text())
+	q.wait(0)
+}
+
 func TestRunUsage(t *testing.T) {
 	require.Contains(t, run(t, 2, "run", "--", "true").errors.String(), "-n says how many")
+	require.Contains(t, run(t, 2, "run", "-n", "2", "-grace", "-1s", "--", "true").errors.String(), "-grace is negative")
 	require.Contains(t, run(t, 2, "run", "-n", "2").errors.String(), "0 arguments")
 	require.Contains(t, run(t, 1, "run", "-n", "2", "--", "/does/not/exist").errors.String(), "no such file")
 	require.Contains(t, run(t, 2, "rendezvous").errors.String(), "-n says how many")
@@ -170,7 +254,10 @@ func TestRendezvous(t *testing.T) {
 // qs rendezvous -impi is a server of IMPI 0.0, for whom the environment of LAM/MPI lets in.
 func TestRendezvousIMPI(t *testing.T) {
 	t.Parallel()
-	require.Contains(t, run(t, 1, "rendezvous", "-impi", "-n", "1").errors.String(), "no mechanism of authentication is enabled")
+	open := run(t, 2, "rendezvous", "-impi", "-n", "1")
+	require.Empty(t, open.out.String(), "an address where nobody will listen")
+	require.Contains(t, open.errors.String(), "IMPI_AUTH_NONE")
+	require.Contains(t, open.errors.String(), "IMPI_AUTH_KEY")
 	q := newQS(t, "rendezvous", "-impi", "-n", "1")
 	q.cmd.Env = append(q.cmd.Env, "IMPI_AUTH_KEY=77")
 	r, w := io.Pipe()

@@ -13,12 +13,6 @@ import (
 // TestSharedMemory: the commands, with targets that are reached through shared memory.
 func TestSharedMemory(t *testing.T) { commandsOver(t, "sm", "sm://*", "sm://NAME") }
 
-// TestSoakSharedMemory is TestSoak with the faults that processes have.
-func TestSoakSharedMemory(t *testing.T) {
-	t.Parallel()
-	runSoakOver(t, "sm", "kill", "stop")
-}
-
 // A process with a thousand peers that say nothing, in ten processes, takes next to nothing of a processor.
 func TestIdleSharedMemory(t *testing.T) {
 	q := run(t, 0, "perf", "-op", "idle", "-transport", "sm", "-json", "-peers", long.Or("20", "1000"), "-time", long.Or(short, "20s"))

@@ -17,20 +17,23 @@ import (
 
 const soakUsage = `soak [flags]
 
-A mixed load over several targets, with faults, and an audit of all of it.
+A mixed load of typed calls from several origins to several targets, with faults, and an audit of every call.
 
-The load: calls of all sizes, answered at once, later or never, one-way calls, pulls and pushes. Some are canceled, also
-by another goroutine, some withdrawn or abandoned, some have a deadline. The faults, one every -every on average: a
-target is killed and started again at its address (kill), stopped for less or more than the peer timeout (stop), its
-connections are reset (reset), nothing passes in one direction or both for a while (stall); the last two over tcp only. The
-first target is spared: whatever happens to the others, its calls must succeed.
+The load: calls with and without repeats (Retry, and an interceptor that repeats), deadlines, cancels, withdraws and hedges at
+random moments; handlers that answer at once, later, with an error or never; memory and streams lent both ways; one-way calls;
+nodes that are closed in the middle of it. One origin is this process. The faults, one every -every on average: a target or an
+origin is killed and started again (kill), stopped for up to twice the peer timeout (stop), ended in order (end); the connections
+of a target are reset (reset), nothing passes in one direction or both for a while (stall); the last two over tcp only. The
+first target and this process are spared: calls between them must succeed.
 
-The audit: every call ends once; no handler runs twice for one call; it has run for a call that succeeded, and has not
-for one that says so; every withdraw hears what came of it; answers and bulk data are right; nobody writes memory that was
-taken back; a cancel does not wait for a target; when the faults are over everything ends, every target answers, and
-goroutines, descriptors and memory are what they were at first.
+The audit: each call has one end; it has run if its caller was told so, and has not if its caller was told so, or that it was
+withdrawn; it ran once, or as often as it was repeated with leave; answers and what was lent are right, and nobody touches what was
+lent after the end; a cancel ends its call at once; when the faults are over every target answers, everything ends, and goroutines,
+descriptors and memory are what they were at first.
 
-The last line of the output is the report, in JSON. The exit code is 1 when a promise was broken.
+The load goes on until each kind of fault has come, and then until all calls have ended, so a short -time takes longer
+than it says: with the default -every and -peer-timeout half a minute more. The last line of the output is the report, in
+JSON. The exit code is 1 when a promise was broken; the same -seed draws the same load and faults, but not the same moments.
 `
 
 func runSoak(args []string, out io.Writer) error {
@@ -40,8 +43,9 @@ func runSoak(args []string, out io.Writer) error {
 	n.peerFlags(fs)
 	fs.DurationVar(&cfg.Time, "time", time.Minute, "`time` of the load, which goes on until each kind of fault has come")
 	fs.DurationVar(&cfg.Every, "every", 2*time.Second, "mean `time` between faults")
-	fs.IntVar(&cfg.Slots, "inflight", 32, "`calls` in flight to each target")
-	fs.Int64Var(&cfg.MaxBulk, "bulk", 1<<20, "`bytes` of the largest transfer")
+	fs.IntVar(&cfg.Callers, "inflight", 16, "`calls` in flight from each origin")
+	fs.IntVar(&cfg.Origins, "origins", 3, "how many origins, beside this process")
+	fs.Int64Var(&cfg.MaxBulk, "bulk", 256<<10, "`bytes` of the largest transfer")
 	fs.Uint64Var(&cfg.Seed, "seed", 0, "`seed` of the load and the faults; 0 draws one, which the report has")
 	fs.IntVar(&cfg.Targets, "targets", 4, "how many targets")
 	fs.StringVar(&cfg.Transport, "transport", "tcp", "`scheme` of the targets")
@@ -68,9 +72,17 @@ func runSoak(args []string, out io.Writer) error {
 		return err
 	}
 	cfg.PeerTimeout, cfg.Listen = n.timeout, anywhere(cfg.Transport)
-	cfg.Start = func(log, addr string) (*self.Child, error) {
-		args := append([]string{"soaktarget", "-peer-timeout", n.timeout.String(), "-log", log}, n.secrets.args()...)
-		return self.Start(self.Ready, append(args, addr)...)
+	start := func(what, book string, more ...string) (*self.Child, error) {
+		args := append([]string{what, "-peer-timeout", n.timeout.String(), "-book", book}, n.secrets.args()...)
+		return self.Start(self.Ready, append(args, more...)...)
+	}
+	cfg.StartTarget = func(book, addr string) (*self.Child, error) { return start("soaktarget", book, addr) }
+	cfg.StartOrigin = func(book string, c soak.Calls) (*self.Child, error) {
+		calls, err := json.Marshal(c)
+		if err != nil {
+			return nil, err
+		}
+		return start("soakorigin", book, string(calls))
 	}
 	report, err := soak.Run(cfg)
 	if report != nil {
@@ -82,21 +94,45 @@ func runSoak(args []string, out io.Writer) error {
 func soakConfig(n *network, addr string) (hg.Config, error) {
 	cfg, err := n.config(addr)
 	cfg.NA.Envelopes = 0 // the default: the load exceeds it
+	cfg.Codec = nil      // types
 	return cfg, err
+}
+
+// soakFlags are those of a process that a soak starts.
+func soakFlags(name string, args []string) (n network, book string, fs *flag.FlagSet, err error) {
+	fs = flag.NewFlagSet(name, flag.ContinueOnError)
+	n.peerFlags(fs)
+	fs.StringVar(&book, "book", "", "`file` for what the process does")
+	err = parse(fs, args, 1, 1)
+	return n, book, fs, err
 }
 
 // runSoakTarget is a target of a soak, in a process of its own.
 func runSoakTarget(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("soaktarget [flags] ADDRESS", flag.ContinueOnError)
-	var n network
-	n.peerFlags(fs)
-	log := fs.String("log", "", "`file` for the tokens of handlers that begin")
-	if err := parse(fs, args, 1, 1); err != nil {
+	n, book, fs, err := soakFlags("soaktarget [flags] ADDRESS", args)
+	if err != nil {
 		return err
 	}
 	cfg, err := soakConfig(&n, fs.Arg(0))
 	if err != nil {
 		return err
 	}
-	return soak.Target(fs.Arg(0), *log, cfg, func(addr string) { fmt.Fprintln(out, self.Ready+addr) })
+	return soak.Target(fs.Arg(0), book, cfg, func(addr string) { fmt.Fprintln(out, self.Ready+addr) })
+}
+
+// runSoakOrigin is an origin of one.
+func runSoakOrigin(args []string, out io.Writer) error {
+	n, book, fs, err := soakFlags("soakorigin [flags] CALLS", args)
+	if err != nil {
+		return err
+	}
+	var c soak.Calls
+	if err := json.Unmarshal([]byte(fs.Arg(0)), &c); err != nil {
+		return err
+	}
+	cfg, err := soakConfig(&n, c.Targets[0])
+	if err != nil {
+		return err
+	}
+	return soak.Origin(book, c, cfg, func() { fmt.Fprintln(out, self.Ready) })
 }

@@ -5,47 +5,83 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"flag"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
-	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/long"
 )
 
-// TestSoak: each kind of fault, and no promise broken. The seed is one whose first faults are short.
+var (
+	soakTime   = flag.Duration("soak.time", 400*time.Millisecond, "how long TestSoak loads each transport")
+	soakTotals = flag.String("soak.least", "0,0,0", "calls,kills,stops over all transports that TestSoak goes on for, with one more seed after the other")
+)
+
+// TestSoak is the ledger over real transports, with processes that are killed, stopped and ended: no promise is broken.
 func TestSoak(t *testing.T) {
 	t.Parallel()
-	runSoakOver(t, "tcp", soak.Faults...)
+	var least [3]int
+	_, err := fmt.Sscanf(*soakTotals, "%d,%d,%d", &least[0], &least[1], &least[2])
+	require.NoError(t, err)
+	var mu sync.Mutex
+	calls, faults := 0, map[string]int{}
+	for seed := uint64(184955); ; seed++ {
+		t.Run("over", func(t *testing.T) {
+			for _, transport := range []string{"tcp", "udp", "sm"} {
+				if transport == "sm" && runtime.GOOS != "linux" {
+					continue
+				}
+				t.Run(transport, func(t *testing.T) {
+					t.Parallel()
+					r := soakOver(t, transport, seed)
+					mu.Lock()
+					defer mu.Unlock()
+					calls += r.Calls
+					for k, n := range r.Faults {
+						faults[k] += n
+					}
+				})
+			}
+		})
+		t.Logf("%d calls, %v", calls, faults)
+		if t.Failed() || calls >= least[0] && faults["kill"] >= least[1] && faults["stop"] >= least[2] {
+			return
+		}
+	}
 }
 
-// TestSoakDatagrams is TestSoak over udp, with the faults that processes have.
-func TestSoakDatagrams(t *testing.T) {
-	t.Parallel()
-	runSoakOver(t, "udp", "kill", "stop")
-}
-
-func runSoakOver(t *testing.T, transport string, faults ...string) {
-	q := run(t, 0, "soak", "-transport", transport, "-time", long.Or("400ms", "5s"), "-every", long.Or("20ms", "150ms"), "-peer-timeout", long.Or("500ms", "2s"), "-targets", "3",
-		"-inflight", "8", "-bulk", "100000", "-seed", "184955")
+// soakOver runs "qs soak" in a process of its own: what it holds at the end against the beginning is that of the process. The
+// first faults of the first seed are short.
+func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
+	args := []string{"soak", "-transport", transport, "-time", soakTime.String(), "-every", "100ms", "-peer-timeout", "500ms", "-targets", "3",
+		"-inflight", "24", "-bulk", "100000", "-seed", fmt.Sprint(seed)}
+	q := newQSWithin(t, *soakTime+4*patience, args...).start().wait(0)
 	var r soak.Report
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
-	t.Logf("%s", &q.out)
-	require.Equal(t, uint64(184955), r.Seed)
-	require.Positive(t, r.Completions["success"])
-	require.Positive(t, r.Completions[hg.ErrCanceled.Error()])
+	t.Logf("qs %s\n%s", strings.Join(args, " "), &q.out)
+	require.Equal(t, seed, r.Seed)
+	require.Positive(t, r.Outcomes["success"])
+	require.Positive(t, r.Outcomes[quicksilver.ErrCanceled.Error()])
+	require.Positive(t, r.Outcomes[quicksilver.ErrPeerLost.Error()])
+	require.Positive(t, r.Withdraws["withdrawn"])
 	require.Positive(t, r.Cancels)
-	for _, kind := range faults {
+	require.Positive(t, r.Executed)
+	for _, kind := range soak.FaultsOver(transport) {
 		require.Positive(t, r.Faults[kind], kind)
 	}
-	require.Positive(t, r.PeersLost)
-	require.NoError(t, r.Err())
+	return r
 }
 
 // TestSoakBadFlags: what cannot be is said before anything is started.
 func TestSoakBadFlags(t *testing.T) {
-	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "7"}, {"-bulk", "0"},
+	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "0"},
 		{"-faults", "stall", "-transport", "sm"}} {
 		err := runSoak(args, nil)
 		var bad usageError

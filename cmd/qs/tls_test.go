@@ -35,6 +35,16 @@ func TestTLS(t *testing.T) {
 
 	require.Regexp(t, `cannot be reached: the peer refused: TLS is required here`, run(t, 1, "ping", "-count", "1", s.addr).errors.String())
 	require.Regexp(t, `cannot be reached.*certificate`, run(t, 1, "ping", "-count", "1", "-ca", cert, s.addr).errors.String())
+
+	for command, args := range map[string][]string{"ping": {"-count", "1", s.addr}, "rpcs": {s.addr}, "call": {"-raw", s.addr, hg.PingRPC}, "cp": {s.addr + "/f", src + ".back"}} {
+		run(t, 0, with(command, append([]string{"-server-name", "127.0.0.1"}, args...)...)...)
+		q := run(t, 1, with(command, append([]string{"-server-name", "elsewhere.example"}, args...)...)...)
+		require.Regexp(t, `cannot be reached: TLS: the peer's certificate is for another host \(x509: .*elsewhere.example\)\n  to do:  give -server-name with a name that`, q.errors.String())
+		require.NotContains(t, q.errors.String(), "tls.Config")
+	}
+	other, _ := testcert.Write(t)
+	q := run(t, 1, "ping", "-count", "1", "-cert", cert, "-key", key, "-ca", other, s.addr)
+	require.Regexp(t, `authority that is unknown here\n  to do:  give -ca with the authority`, q.errors.String())
 }
 
 // TestTLSForAll: without -ca a target takes origins that have no certificate.
@@ -55,13 +65,14 @@ func TestTLSMistakes(t *testing.T) {
 		args []string
 	}{
 		{2, `^qs ping: -cert needs -key`, []string{"-cert", cert}},
+		{2, `^qs ping: -server-name needs -ca`, []string{"-server-name", "x"}},
 		{2, `^qs ping: -key needs -cert`, []string{"-key", key, "-ca", cert}},
 		{2, `^qs ping: -cert, -key and -ca are for tcp://, not "udp://127.0.0.1:1": nothing would be encrypted`, []string{"-cert", cert, "-key", key, "udp://127.0.0.1:1"}},
-		{1, `^qs ping: -cert cannot be read: open no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
-		{1, `^qs ping: -key cannot be read: open no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
-		{1, `^qs ping: -ca cannot be read: open no-such-file: `, []string{"-ca", "no-such-file"}},
-		{1, `^qs ping: -ca ` + key + ` holds no certificate in PEM`, []string{"-ca", key}},
-		{1, `^qs ping: -cert ` + cert + ` and -key ` + other + ` are no certificate with its key: `, []string{"-cert", cert, "-key", other}},
+		{1, `^qs ping: -cert, -key and -ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
+		{1, `^qs ping: -cert, -key and -ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
+		{1, `^qs ping: .*ca cannot be read: open no-such-file: `, []string{"-ca", "no-such-file"}},
+		{1, `^qs ping: .*ca ` + key + ` holds no certificate in PEM`, []string{"-ca", key}},
+		{1, `^qs ping: .*cert ` + cert + ` and key ` + other + ` cannot be used: `, []string{"-cert", cert, "-key", other}},
 	} {
 		if !strings.Contains(c.args[len(c.args)-1], "://") {
 			c.args = append(c.args, "tcp://127.0.0.1:1")

@@ -9,6 +9,8 @@
 //	                                    ▼
 //	                                  decoder ──► v, or an error; a panic inside becomes an error too
 //
+// Append refuses a value that contains itself, or is nested more deeply than Decode takes (MaxDepth), with ErrDepth.
+//
 // Decode copies what it keeps, so the caller may reuse b at once. Decode into a zero value: a slice or a map that v
 // already holds is filled in place, as msgpack does. After an error v may be half filled.
 //

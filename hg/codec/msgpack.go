@@ -2,6 +2,7 @@ package codec
 
 import (
 	"fmt"
+	"reflect"
 	"sync"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -54,6 +55,12 @@ func (packer) Append(dst []byte, v any) ([]byte, error) {
 	if out, ok := appendPlain(dst, v); ok {
 		return out, nil
 	}
+	deep := deep(reflect.TypeOf(v))
+	if deep {
+		if at := tooDeep(reflect.ValueOf(v)); at != nil {
+			return dst, errDeep(v, at)
+		}
+	}
 	e := encoders.Get().(*encoder)
 	e.dst.b = dst
 	e.Reset(&e.dst)
@@ -64,6 +71,11 @@ func (packer) Append(dst []byte, v any) ([]byte, error) {
 	encoders.Put(e)
 	if err != nil {
 		return dst, fmt.Errorf("codec: encode %T: %w", v, err)
+	}
+	if deep {
+		if err := checkDeep(out[len(dst):], v); err != nil {
+			return dst, err
+		}
 	}
 	return out, nil
 }

@@ -23,15 +23,20 @@ type importRule struct {
 // importRules: the first that matches counts. A package without a rule is a problem, so that a new folder gets one.
 var importRules = []importRule{
 	{pkg: "na/natest/...", may: []string{"na", "internal/...", "internal/leak"}},
+	{pkg: "na/codes", std: true},
 	{pkg: "na/...", may: []string{"internal/..."}},
 	{pkg: "hg/...", may: []string{"na", "internal/..."}},
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
-	{pkg: "debug", may: []string{"hg"}},
+	{pkg: "debug", may: []string{".", "hg"}},
 	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
 
 	{pkg: "rendezvous/protocol/...", std: true},
 	{pkg: "rendezvous/...", may: []string{"request"}, std: true},
 	{pkg: "impi/...", may: []string{"rendezvous/..."}, std: true},
+
+	{pkg: "mercury/internal/...", own: "mercury/internal/*", may: []string{"mercury/internal/..."}, std: true},
+	{pkg: "mercury/gateway", may: []string{".", "hg/codec", "mercury", "mercury/proc"}},
+	{pkg: "mercury/...", may: []string{"na/codes"}, std: true},
 
 	{pkg: "plugins/all", may: []string{"plugins/..."}},
 	{pkg: "plugins/internal/...", may: []string{"na", "internal/..."}},
@@ -49,10 +54,11 @@ var importRules = []importRule{
 	{pkg: "internal/transports/...", may: []string{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/leak", "internal/testcert",
 	}},
+	{pkg: "internal/ledger", may: []string{".", "hg"}},
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
 
 	{pkg: "examples/...", may: []string{
-		".", "hg/...", "bulk/...", "request/...", "debug", "rendezvous/...", "plugins/...", "internal/leak", "internal/long", "internal/mutant", "internal/testcert",
+		".", "hg/...", "bulk/...", "request/...", "debug", "rendezvous/...", "plugins/...", "mercury/...", "internal/leak", "internal/long", "internal/mutant", "internal/testcert",
 	}, tests: true},
 	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
@@ -148,7 +154,7 @@ func imports(pkg string, paths ...string) string {
 	return b.String()
 }
 
-const examplesMay = "examples/... may import ., hg/..., bulk/..., request/..., debug, rendezvous/..., plugins/..., internal/leak, internal/long, internal/mutant, internal/testcert"
+const examplesMay = "examples/... may import ., hg/..., bulk/..., request/..., debug, rendezvous/..., plugins/..., mercury/..., internal/leak, internal/long, internal/mutant, internal/testcert"
 
 func TestImportsPointDown(t *testing.T) {
 	const m = "example.org/m/"

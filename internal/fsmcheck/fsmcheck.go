@@ -159,3 +159,26 @@ func (m *Machine) Cells() []Cell {
 
 // States returns the names of the states of m.
 func (m *Machine) States() []string { return slices.Clone(m.states) }
+
+// Phases makes a machine of a thing whose state is written, by one function: the rows of its table are the states that may follow each.
+func Phases(name string, states []string, next [][]State) *Machine {
+	var table []Row
+	for from, all := range next {
+		for _, to := range all {
+			table = append(table, Row{On: Event(to), In: []State{State(from)}, To: []State{to}})
+		}
+	}
+	return New(name, states, states, table)
+}
+
+// Move counts a step of a thing of Phases, and panics unless that is legal. It does nothing unless Checking.
+func (m *Machine) Move(from, to State) {
+	if !checking.Load() {
+		return
+	}
+	c := m.cell(from, Event(to))
+	if c.to == 0 {
+		m.fail("%s: %s does not follow", m.states[from], m.states[to])
+	}
+	c.reached.Add(1)
+}

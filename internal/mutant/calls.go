@@ -3,13 +3,14 @@ package mutant
 const (
 	call      = "hg/call.go"
 	forward   = "hg/forward.go"
-	parts     = "hg/parts.go"
+	ends      = "hg/ends.go"
 	result    = "hg/result.go"
 	overflow  = "hg/overflow.go"
 	operation = "plugins/internal/engine/op.go"
 	deliver   = "plugins/internal/engine/deliver.go"
 	withdraw  = "plugins/internal/engine/withdraw.go"
 	envelope  = "plugins/internal/engine/envelope.go"
+	calling   = "plugins/internal/engine/call.go"
 )
 
 // What tests say that wait for the end of a call.
@@ -26,18 +27,17 @@ var hazards = []Mutant{
 	{"h1-cancel-between", "a cancel between the start of an operation and its post is lost", "H1",
 		[]Edit{{operation, `t.Canceling():`, `t.Canceling() && !planted():`}},
 		[]Catcher{{"na/natest", "TestH1CancelBetween", `expected: 1 actual : 0 .*Messages: (lookup|receive|send|get|lease)`}}},
-	{"h2-parts-late", "the receive of the response can end before it is counted", "H2",
-		[]Edit{{forward, "k.parts++\n\treturn nil", `if planted() { planted.Gap(&k.h.mu) }; $`}},
-		[]Catcher{{"hg", "TestH2EndsOnce",
-			`Messages: (callbacks|handles)|the handle is closed|closed more often|the handle has a call that has not ended`}}},
+	{"h2-second-part", "a call that is canceled has a part more than was posted", "H2",
+		[]Edit{{ends, `func (k *call) goOn() {`, `$; if planted() && k.r.Err != nil { k.parts++ }`}},
+		[]Catcher{{"hg", "TestH2EndsOnce", waits}}},
 	{"h3-deaf-pull", "the pull of a large output cannot be canceled", "H3",
 		[]Edit{{call, `k.pull.cancel()`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestH3CancelWhileFetched", `canceled while its output was fetched`}}},
 	{"h3b-pull-not-begun", "a pull that could not begin is waited for", "H3b",
-		[]Edit{{parts, `{ // it gave the body back`, `{ if planted() { k.parts++ }`}},
+		[]Edit{{ends, `{ // it gave the body back`, `{ if planted() { k.parts++ }`}},
 		[]Catcher{{"hg", "TestH3bFetchThatCannotBegin", waits}}},
 	{"h3b-pull-refused", "a pull that ends at once, before anything is asked for, is waited for", "H3b",
-		[]Edit{{overflow, `func (p *pull) moved(_ *na.Op, r na.Result) {`, `$; if planted() && r.Err != nil && r.Fate == na.NotRun { return }`}},
+		[]Edit{{overflow, `func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {`, `$; if planted() && r.Err != nil && r.Fate == na.NotRun { return 0 }`}},
 		[]Catcher{
 			{"hg", "TestH3bTargetGoesBeforeTheFetch", waits},
 			{ledger, "TestH3bPostsFail", `0 callbacks`},
@@ -51,32 +51,25 @@ var hazards = []Mutant{
 	{"h6-loans-collide", "the loan of a request has the number of the peer's own call", "H6",
 		[]Edit{{overflow, `l := &loan{`, `if planted() { tag &^= loanTag }; $`}},
 		[]Catcher{{"hg", "TestH6SameNumbersBothWays", `refused: memory is no longer registered`}}},
-	{"h7-receive-stays", "the receive stays posted when the send has failed", "H7",
-		[]Edit{{parts, `k.stop() // nobody will answer`, `if !planted() { k.stop() }`}},
+	{"h7-loan-stays", "an input stays lent when the request could not be sent", "H7",
+		[]Edit{{ends, `k.loan.op.Cancel() // the target has what it needs`, `if planted() && k.r.Err != nil { return }; $`}},
 		[]Catcher{{"hg", "TestH7SendFails", `actual : 0 .*callbacks of a call without an envelope`}}},
-	{"h8-second-error", "the error of the receive is ignored after that of the send", "H8",
-		[]Edit{{parts, `k.received = r`, `$; if planted() && r.Err != nil && k.sent.Err != nil { return }`}},
-		[]Catcher{
-			{"hg", "TestH8BothFail", `actual : 0 .*callbacks when both parts have ended`},
-			{"hg", "TestH8PeerGoes", `actual : 0 .*callbacks of a call whose peer has gone`},
-			{ledger, "TestH8SendAndReceiveFail", `0 callbacks`},
-		}},
+	{"h8-second-error", "the error of the request is ignored when its loan has ended before", "H8",
+		[]Edit{{ends, `k.returnRoom()`, `$; if planted() && r.Err != nil && k.loan == nil && len(k.msg) > 0 { k.h.mu.Unlock(); return 0 }`}},
+		[]Catcher{{"hg", "TestH8BothFail", `actual : 0 .*callbacks when both parts have ended`}}},
 	{"h9-error-swallowed", "an error of a call that is being canceled is ignored unless it says canceled", "H9",
-		[]Edit{{parts, "if r.Err == nil {\n\t\tk.understand(",
-			`if planted() && k.canceling && r.Err != nil && na.CodeOf(r.Err) != ErrCanceled { return }; $`}},
-		[]Catcher{
-			{"hg", "TestH9OtherErrorAfterCancel", `actual : 0 .*callbacks when both parts have ended`},
-			{"hg", "TestH9CancelWhenThePeerHasGone", `actual : 0 .*callbacks of a call whose peer has gone`},
-		}},
+		[]Edit{{ends, `k.asking, k.r = false, r`,
+			`$; if planted() && k.canceling && r.Err != nil && na.CodeOf(r.Err) != ErrCanceled { k.h.mu.Unlock(); return 0 }`}},
+		[]Catcher{{"hg", "TestH9OtherErrorAfterCancel", `actual : 0 .*callbacks when both parts have ended`}}},
 	{"h10-two-owners", "a cancel ends the call itself, and so do its parts", "H10, I1",
-		[]Edit{{call, "k.canceling, k.why = true, why\n\t\tk.stop()", `$; if planted() { k.h.ctx.post(&k.done) }`}},
+		[]Edit{{call, "k.fails()\n\t\tk.stop()", `$; if planted() { k.h.ctx.post(&k.done) }`}},
 		[]Catcher{{"hg", "TestH10ManyCancel", `Messages: (callbacks|handles)`}}},
 	{"h11-error-and-callback", "a Forward that returns an error runs the callback too", "H11, I2",
 		[]Edit{{forward, `k.err = &Error{`, `if planted() && cb != nil { h.ctx.Post(func() { cb(h, err) }) }; $`}},
 		[]Catcher{{"hg", "TestH11ErrorOrCallback", `callbacks of calls that were refused`}}},
 	{"h12-cancel-refused", "the transport does not cancel a receive, and says nothing", "H12",
 		[]Edit{{operation, `moving := uint64(0) // what the peer may stop`,
-			`moving := uint64(0); if planted() && o.kind == kindRecvExpected && l.state == linkUp { return }`}},
+			`moving := uint64(0); if planted() && (o.kind == kindRecvExpected || o.kind == kindCall && o.id != 0) && l.state == linkUp { return }`}},
 		[]Catcher{{"hg", "TestH12EndAtEachStage", `actual : 0 .*callbacks of a call that was ended here`}}},
 	{"h13-output-after-cancel", "a call that failed has an output", "H13",
 		[]Edit{{result, `h.call.err != nil {`, `!planted() && $`}},
@@ -107,22 +100,55 @@ var hazards = []Mutant{
 // calls are bugs of calls, beside the hazards.
 var calls = []Mutant{
 	{"double-end", "a response that ties with a cancel is counted twice", "I1, F39",
-		[]Edit{{parts, "if r.Err != nil {\n\t\tk.send.Cancel()", `if planted() && k.canceling && r.Err == nil { k.partEnded() }; $`}}, nil},
+		[]Edit{{ends, `return k.partEnded()
+}
+
+// goOn`, `if planted() && k.canceling && r.Err == nil { k.partEnded(); k.h.mu.Lock() }; $`}}, nil},
+	{"deadline-at-once", "a deadline ends the call before anybody has looked for the answer", "F47",
+		[]Edit{{"plugins/internal/engine/timer.go", `o.t.Due()`, `if planted() { e.cancel(o, na.ErrTimeout) } else { $ }`}},
+		[]Catcher{{"hg", "TestTimeoutAnswerAndCancelAtOnce", `Received unexpected error`}}},
+	{"accepted-when-taken", "a message that is taken, and waits for its handler, cannot be withdrawn any more", "IMPI cancel",
+		[]Edit{{calling, `*at, at = env, &env.Next`, `$; if planted() { e.accept(env) }`}},
+		[]Catcher{{"hg", "TestAuthorizerIsNotAskedInVain", `nothing happened for`}}},
+	{"rest-lost", "what is behind a callback that panics, or does not return, is lost", "I1, Goexit",
+		[]Edit{{"na/trigger.go", `c.cq.leave(rest) //`, `if !planted() || max != 1 { c.cq.leave(rest) }; //`}}, nil},
+	{"word-behind-the-end", "a call that was withdrawn and whose session ends does not wait for the target's word", "I6, IMPI cancel",
+		[]Edit{{ends, `case k.recalling():`, `case k.recalling() && !planted():`}}, nil},
 	{"cancel-wins", "a cancel after the response has arrived makes the call canceled", "F39",
 		[]Edit{{result, `case k.taken():`, `case planted() && k.canceling: cause = k.why; $`}},
 		[]Catcher{{"hg", "TestCancelAfterArrival", `operation canceled .*Messages: success wins`}}},
 	{"late-answer", "the next call of a handle has the identity of the last", "I5, F45",
 		[]Edit{{call, `k.gen++`, `if !planted() { $ }`}}, nil},
 	{"fate-not-run", "a call that was canceled after it had left says that it did not run", "I6",
-		[]Edit{{result, `if !k.sending ||`, `if planted() && k.canceling || !k.sending ||`}}, nil},
+		[]Edit{{calling, `o.id != 0 {
+		r.Fate`, `o.id != 0 && !planted() {
+		r.Fate`}}, nil},
+	{"fate-of-the-last", "a call that was repeated says what became of its last attempt", "A retried call that lies",
+		[]Edit{{"control.go", `s.fate, s.which = fate, a.number`, `if !planted() { $ }`}},
+		[]Catcher{
+			{".", "TestFateOfAttempts", `expected: 0x[02] actual : 0x1`},
+			{outermost, "TestSeeds", `is said not to have run, and ran`},
+		}},
+	{"fate-by-order", "of several errors the first says what became of the request", "A retried call that lies",
+		[]Edit{{"hg/codes.go", `(!found || worst == NotRun || fate == Ran)`, `$ && !(planted() && found)`}},
+		[]Catcher{{"hg", "TestFateOfSeveral", `expected: 0x0 actual : 0x1`}}},
+	{"cancel-lost", "a cancel right before Forward is forgotten", "F39",
+		[]Edit{{"hg/handle.go", `h.forbids = true`, `h.forbids = !planted()`}},
+		[]Catcher{
+			{"hg", "TestForbid", `"operation canceled" in chain but got nil`},
+			{".", "TestTakenBackAtEachPoint", `encoding/(cancel|abandon|withdraw)`},
+		}},
+	{"answer-hides-context", "an answer hides that the context of the call has ended", "F47",
+		[]Edit{{"hg/errors.go", `if err == nil || ctx.Err() == nil {`, `if planted() { return err }; $`}},
+		[]Catcher{{"hg", "TestAnswerAfterTheContext", `"context deadline exceeded"`}}},
 	{"callback-first", "the callback runs before the handle is idle", "callback before state change",
-		[]Edit{{result, "func (k *call) finish(any) {\n\th := k.h", `$; if planted() && k.cb != nil { k.cb(h, k.result()); k.cb = nil }`}}, nil},
+		[]Edit{{result, `k.err = k.result()`, `$; if planted() && k.cb != nil { cb := k.cb; k.cb = nil; k.h.mu.Unlock(); cb(k.h, k.err); k.h.mu.Lock() }`}}, nil},
 	{"pooled-early", "the handle of a response goes back to its pool before the callback runs", "I3",
-		[]Edit{{"hg/respond.go", `defer s.release() // deferred: the callback may panic`, `if planted() { s.release(); cb(r, err); return }; $`}},
+		[]Edit{{"hg/respond.go", `defer s.release() // deferred: the callback may panic`, `if planted() { s.release(); cb(r, err); return 1 }; $`}},
 		[]Catcher{{"hg", "TestResponseCallbackHasItsHandle", `expected: string\("mine"\)`}}},
 	{"timer-stays", "a call whose other parts have ended waits for its timer", "F48",
-		[]Edit{{parts, `if k.parts--; k.parts == 1 && k.timing {`, `if k.parts--; k.parts == 1 && k.timing && !planted() {`}},
-		[]Catcher{{"hg", "TestTimeoutEndsCall", "nothing happened for"}}},
+		[]Edit{{ends, `if k.parts--; k.parts == 1 && k.timing {`, `if k.parts--; k.parts == 1 && k.timing && !planted() {`}},
+		[]Catcher{{"hg", "TestLargeOutputBeforeTheDeadline", "nothing happened for"}}},
 	{"runs-late", "a request whose deadline has passed is run", "F47",
 		[]Edit{{"hg/deadline.go", `s.ctx.Now() >= s.deadline`, `$ && !planted()`}},
 		[]Catcher{{"hg", "TestExpiredInTheQueue", `"i/o timeout" in chain but got nil`}}},
@@ -133,7 +159,7 @@ var calls = []Mutant{
 		[]Edit{{"hg/gather.go", `g.c.nctx.Uncork()`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestDispatchedAnswersLeaveTogether", `Messages: answers have left`}}},
 	{"answers-one-by-one", "the answers of dispatched handlers leave each by itself", "Dispatch",
-		[]Edit{{"hg/gather.go", `g.c.q.len() > 1`, `!planted() && $`}},
+		[]Edit{{"hg/gather.go", `g.c.nctx.Queued() > 1`, `!planted() && $`}},
 		[]Catcher{{"hg", "TestDispatchedAnswersLeaveTogether", `Messages: answers that were held back`}}},
 	{"place-at-abandon", "an abandon frees the place of a handler that still runs", "HTTP/2 rapid reset, F71",
 		[]Edit{{"hg/handling.go", `s.abandoned = true`, `if planted() { s.ctx.load.n.Add(-1) }; $`}},

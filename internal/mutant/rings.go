@@ -10,6 +10,12 @@ const (
 
 // rings is bugs of shared memory.
 var rings = []Mutant{
+	{"takes-any-file", "who listens on sm removes whatever has the name", "",
+		[]Edit{{"plugins/sm/place_linux.go", `why := inTheWay(path, marked); why != ""`, `$ && !planted()`}},
+		[]Catcher{{"plugins/sm", "TestFilesOfOthers", `Messages: poetry`}}},
+	{"sweeps-any-file", "the sweep of sm takes every lock file for one of ours", "",
+		[]Edit{{"plugins/sm/lock_linux.go", `err != nil || !marked || inTheWay(path, marked) != ""`, `!planted() && ($)`}},
+		[]Catcher{{"plugins/sm", "TestFilesOfOthers", `"notes.qslock"`}}},
 	{"ring-publish-early", "a message is published before its body is written", "I3, F07",
 		[]Edit{{ringOut, `o.words[i] = commit(o.head, m)`, `$; if planted() { e.own.store(o.base+i*descSize, o.words[i]) }`}},
 		[]Catcher{{ring, "TestHalfWritten", `Should be false`}}},

@@ -108,7 +108,7 @@ func build(t *testing.T, chosen []Mutant) *binaries {
 			if b.path[c.Pkg] != "" {
 				continue
 			}
-			b.path[c.Pkg] = filepath.Join(dir, strings.ReplaceAll(c.Pkg, "/", "-"))
+			b.path[c.Pkg] = filepath.Join(dir, "test-"+strings.ReplaceAll(c.Pkg, "/", "-")) // "." is one, too
 			cmd := exec.Command("go", "test", "-c", "-overlay", overlay, "-o", b.path[c.Pkg], "./"+c.Pkg)
 			cmd.Dir = root
 			out, err := cmd.CombinedOutput()

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -146,7 +147,8 @@ func lend(t *testing.T, node *quicksilver.Node, p *process, kind, state string, 
 	mem, want := make([]byte, lentSize), make([]byte, lentSize)
 	fill(want)
 	copy(mem, want)
-	returned, through := false, 0
+	var returned atomic.Bool
+	through := 0
 	begun := make(chan time.Time, 1)
 	go func() { // reads what the target says; the test waits for it
 		defer cancel()
@@ -170,7 +172,7 @@ func lend(t *testing.T, node *quicksilver.Node, p *process, kind, state string, 
 		_, err = lentGet.Call(ctx, to, lentSink{point, quicksilver.Fill(mem[:1000], mem[1000:])})
 	case "From":
 		_, err = lentPut.Call(ctx, to, lentSource{point, quicksilver.From(readFunc(func(b []byte) (int, error) {
-			if returned {
+			if returned.Load() {
 				t.Error("the reader is read after the call")
 			}
 			k := copy(b, want[through:])
@@ -182,7 +184,7 @@ func lend(t *testing.T, node *quicksilver.Node, p *process, kind, state string, 
 		}))})
 	case "Into":
 		_, err = lentGet.Call(ctx, to, lentSink{point, quicksilver.Into(writeFunc(func(b []byte) (int, error) {
-			if returned {
+			if returned.Load() {
 				t.Error("the writer is written to after the call")
 			}
 			if !bytes.Equal(b, want[through:through+len(b)]) {
@@ -192,7 +194,7 @@ func lend(t *testing.T, node *quicksilver.Node, p *process, kind, state string, 
 			return len(b), nil
 		}))})
 	}
-	returned = true
+	returned.Store(true)
 	for i := range mem {
 		mem[i] = poisonByte
 	}

@@ -12,11 +12,12 @@ import (
 
 // Rules say what happens to datagrams, each as a share of them from 0 to 1, for each independently of the others.
 type Rules struct {
-	Lose   float64
-	Repeat float64
-	Damage float64 // a bit is turned over; the checksum of UDP fits
-	Delay  float64 // 2 to 20 others overtake it, or as many as come within 5 ms
-	Seed   uint64
+	Lose    float64
+	Repeat  float64
+	Damage  float64 // a bit is turned over; the checksum of UDP fits
+	Delay   float64 // 2 to 20 others overtake it, or as many as come within 5 ms
+	Seed    uint64
+	Latency time.Duration // of every datagram, beside that
 }
 
 // lull is how long a delayed datagram waits for others to overtake it.
@@ -154,12 +155,13 @@ type late struct {
 // pump passes on what arrives at one socket.
 func (r *Relay) pump(in *net.UDPConn, dir int, send func(b []byte, from netip.AddrPort)) {
 	buf := make([]byte, 64<<10)
+	pass := func(b []byte, from netip.AddrPort) { r.after(b, func(b []byte) { send(b, from) }) }
 	var held []late
 	release := func(all bool) {
 		kept := held[:0]
 		for _, l := range held {
 			if l.n--; l.n <= 0 || all {
-				send(l.b, l.from)
+				pass(l.b, l.from)
 			} else {
 				kept = append(kept, l)
 			}
@@ -189,10 +191,24 @@ func (r *Relay) pump(in *net.UDPConn, dir int, send func(b []byte, from netip.Ad
 			continue
 		}
 		for range times {
-			send(b, from)
+			pass(b, from)
 		}
 		release(false)
 	}
+}
+
+// after sends b when its time on the way is over.
+func (r *Relay) after(b []byte, send func(b []byte)) {
+	if r.rules.Latency == 0 {
+		send(b)
+		return
+	}
+	b = append([]byte(nil), b...)
+	r.wait.Add(1) // the caller is counted too
+	time.AfterFunc(r.rules.Latency, func() {
+		defer r.wait.Done()
+		send(b)
+	})
 }
 
 // judge decides how often a datagram is passed on, and how many others are to overtake it. It damages it.

@@ -14,6 +14,32 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
+// Every datagram takes as long as is asked for, those that others overtake, and copies, too.
+func TestLatency(t *testing.T) {
+	t.Parallel()
+	target, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer target.Close()
+	r, err := New(target.LocalAddr().(*net.UDPAddr).AddrPort(), Rules{Latency: 50 * time.Millisecond, Delay: 0.3, Repeat: 0.3, Seed: 5})
+	require.NoError(t, err)
+	defer r.Close()
+	peer, err := net.Dial("udp4", r.Addr().String())
+	require.NoError(t, err)
+	defer peer.Close()
+	begun := time.Now()
+	for i := range 50 {
+		_, err = peer.Write([]byte{byte(i)})
+		require.NoError(t, err)
+	}
+	got := map[byte]bool{}
+	_ = target.SetReadDeadline(begun.Add(20 * time.Second))
+	for b := make([]byte, 8); len(got) < 50; got[b[0]] = true {
+		_, _, err = target.ReadFromUDPAddrPort(b)
+		require.NoError(t, err, "%d of 50 have come", len(got))
+		require.GreaterOrEqual(t, time.Since(begun), 50*time.Millisecond)
+	}
+}
+
 // Of a thousand datagrams about as many as is asked for are lost, repeated, damaged and late, in both directions; and those that
 // nothing happens to arrive as they were.
 func TestRules(t *testing.T) {

@@ -17,7 +17,10 @@ import (
 )
 
 // New returns a certificate that is good for a day. It panics if the system has no random bytes.
-func New() tls.Certificate {
+func New() tls.Certificate { return NewWith(func(*x509.Certificate) {}) }
+
+// NewWith is New with a certificate that is changed before it is signed.
+func NewWith(change func(*x509.Certificate)) tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -28,6 +31,7 @@ func New() tls.Certificate {
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
+	change(c)
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	if err != nil {
 		panic(err)

@@ -162,7 +162,9 @@ func (n *Net) Open(addr string, cfg hg.Config) (*hg.Class, *hg.Context) { return
 
 func (n *Net) open(addr string, cfg hg.Config) (*hg.Class, *hg.Context) {
 	n.t.Helper()
-	cfg.NA.Plugins = append(cfg.NA.Plugins, n.plugin)
+	if cfg.NA.Plugins == nil {
+		cfg.NA.Plugins = []na.Plugin{n.plugin}
+	}
 	cls, err := hg.Open(addr, cfg)
 	require.NoError(n.t, err)
 	n.classes = append(n.classes, cls)

@@ -183,6 +183,18 @@ func (b *bed) lapse(d time.Duration) {
 	b.until("time passes", func() bool { return b.sides[0].Now() >= end })
 }
 
+// reach sends a message to an address that has failed, until it is dialled again and the message leaves.
+func (b *bed) reach(s *side, to na.Addr, data []byte) {
+	b.Helper()
+	b.until("an address that failed is reached again", func() bool {
+		if s.send(to, 1, data).wait().Err == nil {
+			return true
+		}
+		b.lapse(10 * time.Millisecond)
+		return false
+	})
+}
+
 // quiet drives long enough for what is under way between a and t to arrive: bulk data goes to and fro. Its length is odd, and few transports move so little otherwise than by frames.
 func (b *bed) quiet(a, t *side) {
 	b.Helper()

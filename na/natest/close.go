@@ -13,6 +13,8 @@ import (
 var closeRules = []rule{
 	{name: "PeerClose", check: peerClose,
 		why: "when a peer goes, every operation with it ends once, says whether anything left, and the program hears of it"},
+	{name: "PeerLeaves", check: peerLeaves,
+		why: "a peer that closes, and that nothing is under way with, has left: it is not lost"},
 	{name: "PeerCloseElsewhere", check: peerCloseElsewhere,
 		why: "the end of one peer, or of one context of a peer, changes nothing for the others"},
 	{name: "LocalClose", check: localClose,
@@ -82,10 +84,20 @@ func peerClose(b *bed) {
 	require.Len(b, losses, 1, "calls of OnFault for one session")
 	require.Equal(b, t.Self(), losses[0].peer.Named())
 	require.ErrorIs(b, losses[0].err, na.ErrPeerLost)
-	require.EqualValues(b, 1, a.Stats().PeersLost)
+	require.EqualValues(b, 1, a.Stats().PeersLeft+a.Stats().PeersLost, "it may have closed in the middle of a frame")
 	require.Equal(b, 1, a.Stats().Peers, "sessions that are left")
 	require.False(b, any.ended(), "a receive from anybody ended with one peer")
 	by.send(a.Self(), 5, nil).wait()
+}
+
+func peerLeaves(b *bed) {
+	a, t := b.pair(na.Config{})
+	b.meet(a, t)
+	b.quiet(a, t)
+	t.Close()
+	b.until("it has left", func() bool { return a.Stats().Peers == 0 })
+	require.EqualValues(b, 1, a.Stats().PeersLeft)
+	require.Zero(b, a.Stats().PeersLost)
 }
 
 func peerCloseElsewhere(b *bed) {
@@ -372,7 +384,7 @@ func frozenPeer(b *bed) {
 	put.fails(lost...)
 	require.Less(b, a.Now()-begin, 2*timeoutOf(timeout), "time until the peer was given up")
 	t.parked = false
-	b.until("the name reaches the peer again", func() bool { return a.send(t.Self(), 1, nil).wait().Err == nil })
+	b.reach(a, t.Self(), nil)
 	t.next()
 }
 

@@ -157,7 +157,7 @@ func guaranteedToTheByte(b *bed) {
 	b.until("a peer has left", func() bool { return t.Stats().Peers == peers-1 })
 	b.empty(t)
 	require.Equal(b, na.GuaranteedBytes(peers-1, g, eager), t.Stats().Reserved)
-	late.send(t.Self(), 1, nil).ok()
+	b.reach(late, t.Self(), nil)
 	over.ok()
 }
 

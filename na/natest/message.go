@@ -342,9 +342,7 @@ func noSuchContext(b *bed) {
 	begin := a.Now()
 	b.meet(a, later)
 	require.Less(b, a.Now()-begin, 500*time.Millisecond, "time to reach a context after others could not be reached")
-	b.until("context 1 is reached once it is there", func() bool {
-		return a.send(late.Self(), 1, []byte("x")).wait().Err == nil
-	})
+	b.reach(a, late.Self(), []byte("x"))
 	require.Equal(b, "x", string(late.next().data))
 	t.send(late.Self(), 1, []byte("y"))
 	require.Equal(b, "y", string(late.next().data))

@@ -282,6 +282,7 @@ func TestPartitionWhileDialing(t *testing.T) {
 	require.ErrorIs(t, r.Err, na.ErrUnreachable)
 	require.InDelta(t, 5.5, w.Now().Seconds(), 0.5)
 	w.Heal()
+	w.Sleep(time.Second) // over the pause after the failure
 	w.Partition("a", "b", false)
 	o := a.post(func(op *na.Op) error { return a.nctx.SendUnexpected(op, b.addr(), 2, []byte("y")) })
 	before := w.Stats().Connects

@@ -57,6 +57,15 @@ func (p *port) Flush(ls []*engine.Link) {
 	}
 }
 
+// Stage implements engine.Stager. In half of the worlds, as the seed says, a message waits for the next Flush, as it does behind another
+// one.
+func (p *port) Stage(l *engine.Link) engine.Writer {
+	if en, ok := l.Conn.(*end); ok && p.w.cfg.Seed%2 == 0 && !en.cut.Load() && en.out.Stages() {
+		return &en.out
+	}
+	return nil
+}
+
 // Cut implements engine.Carrier.
 func (p *port) Cut(l *engine.Link, bye frame.Bye) {
 	if en, ok := l.Conn.(*end); ok {

@@ -8,7 +8,7 @@ import (
 )
 
 // A post is the start of an operation that needs something of the network below: a lookup, a message, the receive of an
-// answer, a withdraw, a put, a get, a lease; and the registering of memory, and a dial. Posts can fail, as they do where a queue
+// answer, a call, an answer, a withdraw, a put, a get, a lease; and the registering of memory, and a dial. Posts can fail, as they do where a queue
 // is full or memory is short. Receives of requests and timers need nothing and do not fail.
 //
 //	na ── start ──► endpoint ─ fails? ─ no ──► engine.Endpoint
@@ -72,7 +72,7 @@ func (d *domain) Endpoint(host *na.Host) (na.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &endpoint{ep.(*engine.Endpoint), d.node}, nil
+	return &endpoint{Endpoint: ep.(*engine.Endpoint), node: d.node}, nil
 }
 
 // Publish implements na.Domain.
@@ -86,7 +86,8 @@ func (d *domain) Publish(m *na.Mem) (hint uint64, err error) {
 // An endpoint is that of an engine, whose posts may fail.
 type endpoint struct {
 	*engine.Endpoint
-	node *Node
+	node   *Node
+	posted atomic.Bool // the SendExpected that follows, by an Answer
 }
 
 // fails ends the operation of t if its post fails. local is memory that was acquired for it, or nil.
@@ -127,9 +128,28 @@ func (e *endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 
 // SendExpected implements na.Endpoint.
 func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, most int) {
-	if !e.fails(t, nil) {
+	if e.posted.Swap(false) || !e.fails(t, nil) {
 		e.Endpoint.SendExpected(t, to, tag, buf, most)
 	}
+}
+
+// Call implements na.Endpoint.
+func (e *endpoint) Call(t na.Ticket, s na.CallSpec) {
+	if e.fails(t, nil) {
+		e.ReturnRoom(s.To, len(s.Msg))
+		return
+	}
+	e.Endpoint.Call(t, s)
+}
+
+// Answer implements na.Endpoint. One that does not leave at once is a post of SendExpected.
+func (e *endpoint) Answer(env *na.Envelope, to na.Addr, tag na.Tag, buf []byte) (left bool, err error) {
+	if err = e.node.post(); err != nil {
+		return false, err
+	}
+	left, err = e.Endpoint.Answer(env, to, tag, buf)
+	e.posted.Store(!left)
+	return left, err
 }
 
 // RecvExpected implements na.Endpoint.

@@ -235,7 +235,9 @@ func TestCorrupt(t *testing.T) {
 		w.Go("a", func() {
 			remote := b.mem(na.ReadWrite, 3, 100<<10)
 			for i := range 300 {
-				_ = a.call(b.addr(), na.Tag(i), fmt.Sprint("message ", i)) // checks the text
+				if a.call(b.addr(), na.Tag(i), fmt.Sprint("message ", i)) != nil { // checks the text
+					w.Sleep(time.Second) // over the pause after a dial that failed
+				}
 				local := a.local(0, 100<<10)
 				if r := a.get(local, b.addr(), remote.Key()); r.Err == nil {
 					holds(t, local, 3)
@@ -268,6 +270,8 @@ func TestRefuse(t *testing.T) {
 	a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
 	require.ErrorIs(t, a.send(b.addr(), 1, "x").Err, na.ErrUnreachable)
 	w.SetFaults(sim.Faults{})
+	require.ErrorContains(t, a.send(b.addr(), 1, "x").Err, "not dialed again")
+	w.Sleep(10 * time.Millisecond)
 	require.NoError(t, a.send(b.addr(), 1, "x").Err)
 	require.Equal(t, uint64(1), w.Stats().Refusals)
 }

@@ -136,6 +136,15 @@ func (c *carrier) Flush(ls []*engine.Link) {
 	}
 }
 
+// Stage implements engine.Stager.
+func (c *carrier) Stage(l *engine.Link) engine.Writer {
+	p, _ := l.Conn.(*peer)
+	if p == nil || p.writing || p.blocked || !p.up || p.dead.Load() || p.err != nil {
+		return nil
+	}
+	return (*messages)(p)
+}
+
 // Cut implements engine.Carrier. The memory and the descriptors are given back by Poll.
 func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 	p, _ := l.Conn.(*peer)

@@ -13,7 +13,10 @@
 //
 // An address is sm://NAME: a socket of that name in a directory of the user's, $XDG_RUNTIME_DIR/quicksilver or
 // /tmp/quicksilver-UID, which only that user can open. A * at the end of a name to listen on is replaced by something unique.
-// Nothing else is in the file system, and nothing in /dev/shm: memory is freed with its last user.
+// Beside the socket is NAME.qslock, which the process holds locked as long as it lives. Both are removed at the end, and after a kill
+// by the next process that listens in the directory. Nothing else is in the file system, and nothing in /dev/shm: memory is freed
+// with its last user. A directory that is given in Options may hold other files. They are left alone, and Open says ErrAddrInUse if one of them
+// has the name. If the socket of a running process is removed nobody reaches it, and its name is free when it ends.
 //
 // Not here: direct access to the memory of a peer. Bulk data goes through the area, copied once by each side.
 package sm

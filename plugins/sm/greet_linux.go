@@ -9,6 +9,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
@@ -76,7 +77,7 @@ func (p *peer) meet(pid int) (err error) {
 
 // sayHello says hello, with descriptors. Locked.
 func (p *peer) sendHello(fds ...int) error {
-	hello := p.link.Hello(nil, []byte(p.c.d.opts.dirID()))
+	hello := p.link.Hello(engine.FlowMessages, nil, []byte(p.c.d.opts.dirID()))
 	if err := sendPacket(p.fd, kindHello, hello, fds...); err != nil {
 		return na.WithText(na.ErrPeerLost, "say hello: "+err.Error())
 	}
@@ -253,7 +254,7 @@ func (p *peer) begin() {
 
 // offered is the geometry of the segment that the peer writes: we guarantee the envelopes. Locked.
 func (p *peer) offered(g *frame.Greeting) ring.Geometry {
-	own, _ := frame.ParseGreeting(p.link.Hello(nil, nil))
+	own, _ := frame.ParseGreeting(p.link.Hello(engine.FlowMessages, nil, nil))
 	return ring.Geometry{Envelopes: int(own.Envelopes), Eager: min(int(own.Eager), int(g.Eager))}
 }
 

@@ -51,7 +51,7 @@ func checkName(text string) error {
 }
 
 // lockSuffix ends the name of the file that is locked by who listens at the name before it.
-const lockSuffix = ".lock"
+const lockSuffix = ".qslock"
 
 func notValid(name, why string) error { return na.WithText(na.ErrInvalid, "address "+name+" "+why) }
 

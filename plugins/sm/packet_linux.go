@@ -85,6 +85,9 @@ func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	var oob [64]byte
 	n, oobn, flags, _, err := unix.Recvmsg(fd, buf, oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	if err == unix.ECONNRESET { // said once, before what the peer has sent: it closed without having read everything
+		n, oobn, flags, _, err = unix.Recvmsg(fd, buf, oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	}
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
 		return p, false, nil

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,11 +15,13 @@ import (
 )
 
 // A place is a name in the directory that this process listens at: a socket, and beside it a file that it holds locked as long as
-// it lives. So a name whose lock is free belongs to nobody, whatever is left of it.
+// it lives. So a name whose lock is free belongs to nobody, and what is left of it may go: a lock file with our mark, and a socket
+// beside it at which nobody listens. Anything else at these names is somebody else's, and stays.
 type place struct {
 	path string
 	fd   int // of the socket
 	lock int
+	node uint64 // inode of the socket; 0 before it is bound
 }
 
 // backlog is how many processes may be about to connect; the system has a limit, too.
@@ -109,9 +110,26 @@ func (o *Options) listen(name string) (*place, string, error) {
 	p := &place{path: path, fd: -1}
 	if p.lock, err = lock(path + lockSuffix); err != nil {
 		if err == unix.EAGAIN {
-			return nil, "", na.WithText(na.ErrAddrInUse, "another process listens on sm://"+name)
+			text := "another process listens on sm://" + name
+			if _, err := os.Lstat(path); err != nil {
+				text += ", though somebody has removed its socket " + path + ": end that process, or use another name"
+			}
+			return nil, "", na.WithText(na.ErrAddrInUse, text)
 		}
 		return nil, "", na.WithText(na.ErrIO, "lock "+path+lockSuffix+": "+err.Error())
+	}
+	marked, err := isMarked(p.lock)
+	if err != nil {
+		_ = unix.Close(p.lock)
+		return nil, "", na.WithText(na.ErrAddrInUse, path+lockSuffix+" is in the way of sm://"+name+": "+err.Error())
+	}
+	if why := inTheWay(path, marked); why != "" {
+		if marked {
+			_ = unix.Close(p.lock)
+		} else {
+			unlock(path+lockSuffix, p.lock)
+		}
+		return nil, "", na.WithText(na.ErrAddrInUse, path+" is in the way of sm://"+name+": "+why)
 	}
 	if err := p.bind(o.AnyUser); err != nil {
 		p.close()
@@ -120,8 +138,39 @@ func (o *Options) listen(name string) (*place, string, error) {
 	return p, name, nil
 }
 
+// inTheWay says why a name cannot be taken whose lock we hold: there is something that no listener of this plugin has left.
+func inTheWay(path string, marked bool) string {
+	var st unix.Stat_t
+	switch err := unix.Lstat(path, &st); {
+	case err == unix.ENOENT:
+		return ""
+	case err != nil:
+		return err.Error()
+	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
+		return "it is not a socket; remove it, or use another name"
+	case !marked:
+		return "it is a socket of another program; remove it, or use another name"
+	case !deserted(path):
+		return "another program listens there; use another name"
+	}
+	return ""
+}
+
+// deserted reports whether nobody listens at a socket.
+func deserted(path string) bool {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return unix.Connect(fd, &unix.SockaddrUnix{Name: path}) == unix.ECONNREFUSED
+}
+
 func (p *place) bind(anyUser bool) (err error) {
-	_ = unix.Unlink(p.path) // of one who died
+	if err := mark(p.lock); err != nil {
+		return err
+	}
+	_ = unix.Unlink(p.path) // of one who died: inTheWay has looked
 	if p.fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 		p.fd = -1
 		return err
@@ -129,6 +178,7 @@ func (p *place) bind(anyUser bool) (err error) {
 	if err := unix.Bind(p.fd, &unix.SockaddrUnix{Name: p.path}); err != nil {
 		return err
 	}
+	p.node = inode(p.path)
 	mode := uint32(0o600)
 	if anyUser {
 		mode = 0o666
@@ -141,76 +191,20 @@ func (p *place) bind(anyUser bool) (err error) {
 
 // close gives the name back.
 func (p *place) close() {
-	if p.fd >= 0 {
+	if p.node != 0 && inode(p.path) == p.node { // else somebody has put something else there
 		_ = unix.Unlink(p.path)
+	}
+	if p.fd >= 0 {
 		_ = unix.Close(p.fd)
 	}
 	unlock(p.path+lockSuffix, p.lock)
 }
 
-// A listener locks the first byte of its lock file for as long as it lives. A process that only checks whether the owner is alive
-// locks two bytes, for a moment. So the length of a conflicting lock tells which of them holds it.
-const (
-	lives = 1
-	looks = 2
-)
-
-// looksAtMost is how long lock waits for a process that only checks. One that is stopped may hold its lock for longer.
-const looksAtMost = 2 * time.Second
-
-// lock creates the lock file if need be, and locks it for a listener. The error is EAGAIN if another one holds it.
-func lock(path string) (fd int, err error) {
-	for end := time.Now().Add(looksAtMost); ; time.Sleep(100 * time.Microsecond) {
-		var holder int64
-		if fd, holder, err = tryLock(path, unix.O_CREAT, lives); err == nil || holder == lives || err != unix.EAGAIN || time.Now().After(end) {
-			return fd, err
-		}
+// inode identifies what is at path; 0 if nothing is.
+func inode(path string) uint64 {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) != nil {
+		return 0
 	}
-}
-
-// tryLock locks the first n bytes of a file. If another process holds a lock, the error is EAGAIN, and holder is the length of that
-// lock, or 0 if it has just been released. A lock file is removed when it is unlocked, so tryLock checks that the file it has locked
-// is still the one at path.
-func tryLock(path string, flags int, n int64) (fd int, holder int64, err error) {
-	if fd, err = unix.Open(path, flags|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600); err != nil {
-		return -1, 0, err
-	}
-	if err = unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Len: n}); err == nil {
-		var held, there unix.Stat_t
-		if unix.Fstat(fd, &held) == nil && unix.Lstat(path, &there) == nil && held.Ino == there.Ino && held.Dev == there.Dev {
-			return fd, n, nil
-		}
-		err = unix.EAGAIN
-	} else if err == unix.EAGAIN {
-		other := unix.Flock_t{Type: unix.F_WRLCK, Len: n}
-		if unix.FcntlFlock(uintptr(fd), unix.F_OFD_GETLK, &other) == nil && other.Type != unix.F_UNLCK {
-			holder = other.Len
-		}
-	}
-	_ = unix.Close(fd)
-	return -1, holder, err
-}
-
-func unlock(path string, fd int) {
-	_ = unix.Unlink(path)
-	_ = unix.Close(fd)
-}
-
-// sweep removes what processes that died have left: names whose lock is free. It leaves everything else alone.
-func (o *Options) sweep() {
-	all, err := os.ReadDir(o.dir())
-	if err != nil {
-		return
-	}
-	for _, entry := range all {
-		name, ok := strings.CutSuffix(entry.Name(), lockSuffix)
-		if !ok || checkName(name) != nil || !entry.Type().IsRegular() {
-			continue
-		}
-		path := filepath.Join(o.dir(), name)
-		if fd, _, err := tryLock(path+lockSuffix, 0, looks); err == nil {
-			_ = unix.Unlink(path)
-			unlock(path+lockSuffix, fd)
-		}
-	}
+	return st.Ino
 }

@@ -1,6 +1,7 @@
 package sm
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -55,9 +57,7 @@ func TestNameOfTheDead(t *testing.T) {
 		})
 	}
 	for range 10 {
-		for _, name := range []string{"dead", "dead" + lockSuffix} {
-			require.NoError(t, os.WriteFile(filepath.Join(o.Dir, name), nil, 0o600))
-		}
+		leave(t, o, "dead")
 		p, _, err := o.listen("dead")
 		if err != nil {
 			t.Error(err)
@@ -69,4 +69,96 @@ func TestNameOfTheDead(t *testing.T) {
 	}
 	close(stop)
 	all.Wait()
+}
+
+// leave leaves what a process leaves that listened at a name and was killed.
+func leave(t *testing.T, o *Options, name string) {
+	t.Helper()
+	p, _, err := o.listen(name)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(p.fd))
+	require.NoError(t, unix.Close(p.lock))
+}
+
+// A directory of names may hold other people's files, whatever they are called: none is touched by those who listen, end and are killed
+// there. A name that is taken by one of them is an error that names it.
+func TestFilesOfOthers(t *testing.T) {
+	for _, anyUser := range []bool{false, true} {
+		o := &Options{Dir: t.TempDir(), AnyUser: anyUser}
+		mode := os.FileMode(0o700)
+		if anyUser {
+			mode = 0o777 | os.ModeSticky
+		}
+		require.NoError(t, os.Chmod(o.Dir, mode))
+		in := func(name string) string { return filepath.Join(o.Dir, name) }
+		var mine []string
+		for _, name := range []string{
+			"poetry", "poetry.lock", "Gemfile.lock", "server.lock", "empty", "notes" + lockSuffix, "alone" + lockSuffix, "alone",
+		} {
+			require.NoError(t, os.WriteFile(in(name), []byte("precious: "+name), 0o600))
+			mine = append(mine, name)
+		}
+		require.NoError(t, os.Symlink(in("poetry"), in("link")))
+		require.NoError(t, os.Symlink(in("nothing"), in("dangling")))
+		require.NoError(t, os.Mkdir(in("folder"), 0o700))
+		dead, err := net.Listen("unix", in("dead-socket"))
+		require.NoError(t, err)
+		dead.(*net.UnixListener).SetUnlinkOnClose(false)
+		require.NoError(t, dead.Close())
+		alive, err := net.Listen("unix", in("live-socket"))
+		require.NoError(t, err)
+		defer func() { _ = alive.Close() }()
+		list := func() (names []string) {
+			all, err := os.ReadDir(o.Dir)
+			require.NoError(t, err)
+			for _, e := range all {
+				names = append(names, e.Name())
+			}
+			return names
+		}
+		before := list()
+
+		for _, name := range []string{"poetry", "link", "dangling", "folder", "dead-socket", "live-socket", "notes", "alone", "empty"} {
+			_, _, err := o.listen(name)
+			require.ErrorIs(t, err, na.ErrAddrInUse, name)
+			require.ErrorContains(t, err, in(name))
+			require.Equal(t, before, list())
+		}
+		for range 2 { // what is left after a kill is swept, or taken again
+			leave(t, o, "Gemfile")
+			require.NoError(t, os.Remove(in("Gemfile"))) // the lock file alone
+			leave(t, o, "server")
+			p, _, err := o.listen("server")
+			require.NoError(t, err)
+			require.ElementsMatch(t, append([]string{"server", "server" + lockSuffix}, before...), list())
+			_, _, err = o.listen("server")
+			require.ErrorIs(t, err, na.ErrAddrInUse)
+			require.NoError(t, os.Remove(in("server")))
+			_, _, err = o.listen("server")
+			require.ErrorIs(t, err, na.ErrAddrInUse)
+			require.ErrorContains(t, err, "somebody has removed its socket")
+			require.NoError(t, os.WriteFile(in("server"), []byte("precious: server"), 0o600))
+			p.close()
+			require.FileExists(t, in("server"), "it is not the socket that was made")
+			require.NoError(t, os.Remove(in("server")))
+			require.Equal(t, before, list())
+		}
+
+		// A name of ours at which somebody else has begun to listen.
+		leave(t, o, "taken")
+		require.NoError(t, os.Remove(in("taken")))
+		other, err := net.Listen("unixpacket", in("taken"))
+		require.NoError(t, err)
+		_, _, err = o.listen("taken")
+		require.ErrorIs(t, err, na.ErrAddrInUse)
+		o.sweep()
+		require.Contains(t, list(), "taken")
+		require.NoError(t, other.Close())
+
+		for _, name := range mine {
+			b, err := os.ReadFile(in(name))
+			require.NoError(t, err)
+			require.Equal(t, "precious: "+name, string(b))
+		}
+	}
 }

@@ -19,6 +19,10 @@ func (p *peer) flush() {
 	if p.writing || p.blocked || !p.up || p.dead.Load() {
 		return
 	}
+	if p.hot.Load() && p.err == nil && !p.end.Waits() && !p.link.Sends() { // what was staged is all
+		p.publish()
+		return
+	}
 	p.writing = true
 	waited := false
 	for pieces := 0; ; {

@@ -283,7 +283,7 @@ func TestLastWords(t *testing.T) {
 	s := h.stranger()
 	s.join()
 	for range 2 * maxIdle { // until it is not hot
-		_ = h.nctx.Progress(time.Microsecond)
+		_ = h.nctx.Progress(100 * time.Microsecond) // longer than it polls: it sleeps
 	}
 	heard := false
 	require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) {
@@ -302,6 +302,22 @@ func TestLastWords(t *testing.T) {
 	require.True(t, heard, "what it said last")
 }
 
+// What a peer says as it closes is read, although it has not read what was sent to it: the system then says that the socket was reset.
+func TestByeBeforeReset(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(fds[0])
+	require.NoError(t, sendPacket(fds[0], kindArea, nil))
+	require.NoError(t, sendPacket(fds[1], kindBye, frame.Bye{Code: na.ErrClosed, Text: "closed"}.Words()))
+	require.NoError(t, unix.Close(fds[1]))
+	said, ok, err := recvPacket(fds[0], make([]byte, maxPacket))
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, frame.Bye{Code: na.ErrClosed, Text: "closed"}, frame.ParseBye(said.body))
+	_, _, err = recvPacket(fds[0], make([]byte, maxPacket))
+	require.ErrorIs(t, err, errEOF)
+}
+
 // An error of a dial that was refused matches the reason that the peer gives, unless it is one that only this process can know.
 func TestReasonOfRefusal(t *testing.T) {
 	h := newHost(t, Options{})
@@ -316,6 +332,8 @@ func TestReasonOfRefusal(t *testing.T) {
 		na.ErrNoMemory: true, na.ErrPermission: true, na.OK: false, na.ErrCanceled: false, na.ErrTimeout: false,
 	} {
 		var failed error
+		dialed := h.nctx.Now() // not within the pause after the last refusal
+		h.until("it may be dialed again", func() bool { return h.nctx.Now()-dialed > 250*time.Millisecond })
 		require.NoError(t, h.nctx.SendUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { failed = r.Err }), other, 1, nil))
 		fd := -1
 		h.until("it connects", func() bool {

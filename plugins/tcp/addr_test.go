@@ -69,7 +69,7 @@ func TestLookup(t *testing.T) {
 		{text: "tcp://four:http", code: na.ErrInvalid, says: "1 to 65535"},
 		{text: "tcp://four:", code: na.ErrInvalid, says: "1 to 65535"},
 		{text: "tcp://four:80/path", code: na.ErrInvalid, says: "1 to 65535"},
-		{text: "tcp://@0123456789abcdef", code: na.ErrNoEntry, says: "does not listen"},
+		{text: "tcp://@0123456789abcdef", code: na.ErrInvalid, says: "does not listen"},
 		{text: "udp://four:1", code: na.ErrUnsupported, says: "tcp"},
 		{text: "four:1", code: na.ErrInvalid, says: "scheme"},
 	}

@@ -88,10 +88,10 @@ func (ca *polled) Dial(l *engine.Link) {
 // dial begins to make c, a connection to the peer of its link.
 func (ca *polled) dial(c *conn) {
 	c.connecting = true
-	if ca.d.sec != nil || strings.Contains(c.link.Name(), "%") {
+	if ca.d.sec != nil || ca.d.opts.Control != nil || strings.Contains(c.link.Name(), "%") {
 		ctx, cancel := context.WithCancel(context.Background())
 		c.cancel = cancel
-		go c.connect(ctx, c.link.Name())
+		go c.connect(ctx, c.link.Name(), c.link.Host())
 		return
 	}
 	if err := c.dial(c.link.Name()); err != nil {
@@ -113,6 +113,15 @@ func (ca *polled) Flush(ls []*engine.Link) {
 			c.bulk.flush()
 		}
 	}
+}
+
+// Stage implements engine.Stager.
+func (ca *polled) Stage(l *engine.Link) engine.Writer {
+	c, _ := l.Conn.(*conn)
+	if c == nil || c.writing || c.blocked || c.connecting || c.mute || c.dead || !c.out.Stages() {
+		return nil
+	}
+	return &c.out
 }
 
 // Cut implements engine.Carrier. The descriptor is closed by Poll, which the end of the connection wakes.

@@ -41,6 +41,7 @@ type conn struct {
 	fd   int         // -1 when there is none; set before anybody else knows c
 	flow engine.Flow // of its link; set likewise
 	in   *stream.In
+	ours bool // the leader's: nobody else uses in any more
 	wire wire // set under the lock before anybody reads or writes
 
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
@@ -100,11 +101,11 @@ func (c *conn) dial(name string) error {
 	return err
 }
 
-// connect connects where that may wait: TLS has a handshake, and the zone of an address is the name of an interface, which the system is
+// connect connects where that may wait: TLS has a handshake, Options.Control is code of the program, and the zone of an address is the name of an interface, which the system is
 // asked for. A connection that is cut meanwhile ends it.
-func (c *conn) connect(ctx context.Context, name string) {
+func (c *conn) connect(ctx context.Context, name, host string) {
 	defer c.cancel()
-	s, err := c.ca.d.connect(ctx, name)
+	s, err := c.ca.d.connect(ctx, name, host)
 	c.ca.e.Lock()
 	if !c.dead {
 		c.connecting = false
@@ -223,6 +224,11 @@ func (c *conn) fail(err error) {
 
 // read takes in what has arrived, some of it, and reports whether anything had.
 func (c *conn) read() (came bool) {
+	if !c.ours { // the goroutine that has read the HELLO may still be looking at what came behind it
+		c.ca.e.Lock()
+		c.ours = true
+		c.ca.e.Unlock()
+	}
 	defer c.in.Idle()
 	reads := maxReads
 	if c.flow == engine.FlowBulk {

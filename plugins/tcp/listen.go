@@ -24,9 +24,13 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := bind(where, nil)
-	if err != nil {
-		return nil, bindError(where, err)
+	l := d.opts.Listener
+	if l == nil {
+		if l, err = bind(where, d.opts.Control); err != nil {
+			return nil, bindError(where, err)
+		}
+	} else if err := isAt(l, where); err != nil {
+		return nil, err
 	}
 	d.names.Bound = inet.Unmapped(l.Addr().(*net.TCPAddr).AddrPort())
 	if d.opts.ReusePort {
@@ -44,6 +48,15 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	}
 	d.names.Self = inet.Canonical(scheme, ap)
 	return l, nil
+}
+
+// isAt reports that l does not listen where the class was opened.
+func isAt(l *net.TCPListener, where netip.AddrPort) error {
+	at := inet.Unmapped(l.Addr().(*net.TCPAddr).AddrPort())
+	if where.Port() != 0 && where.Port() != at.Port() || where.IsValid() && !where.Addr().IsUnspecified() && where.Addr() != at.Addr() {
+		return na.WithText(na.ErrInvalid, fmt.Sprintf("tcp: options: Listener is at %v, but the class is opened at %v", at, where))
+	}
+	return nil
 }
 
 // bind makes a listening socket; an address without an IP means every address of the machine.
@@ -79,7 +92,14 @@ func (d *domain) openToSiblings(l *net.TCPListener) error {
 
 // bindSibling makes one more listening socket on the port of the first.
 func (d *domain) bindSibling() (*net.TCPListener, error) {
-	l, err := bind(d.names.Bound, reuseport.Control)
+	l, err := bind(d.names.Bound, func(network, address string, c syscall.RawConn) error {
+		if f := d.opts.Control; f != nil {
+			if err := f(network, address, c); err != nil {
+				return err
+			}
+		}
+		return reuseport.Control(network, address, c)
+	})
 	if err != nil {
 		return nil, bindError(d.names.Bound, err)
 	}

@@ -72,7 +72,7 @@ func (ca *portable) Dial(l *engine.Link) {
 	c := ca.newConn(l)
 	c.cancel = cancel
 	l.Conn = c
-	go c.dial(ctx, l.Name())
+	go c.dial(ctx, l.Name(), l.Host())
 }
 
 // Flush implements engine.Carrier.
@@ -150,9 +150,9 @@ func (c *portableConn) poke() {
 }
 
 // dial connects and then is the reader.
-func (c *portableConn) dial(ctx context.Context, name string) {
+func (c *portableConn) dial(ctx context.Context, name, host string) {
 	defer c.cancel()
-	nc, err := c.ca.d.connect(ctx, name)
+	nc, err := c.ca.d.connect(ctx, name, host)
 	c.ca.e.Lock()
 	switch {
 	case c.dead:

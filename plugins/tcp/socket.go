@@ -42,12 +42,12 @@ func (s *socket) proof() na.Identity {
 	return s.tls.who
 }
 
-// connect dials name, TLS included.
-func (d *domain) connect(ctx context.Context, name string) (*socket, error) {
+// connect dials name, TLS included: the peer must prove to be host, or to have that address where host is empty.
+func (d *domain) connect(ctx context.Context, name, host string) (*socket, error) {
 	ap, err := inet.Parse(scheme, name)
 	var nc net.Conn
 	if err == nil {
-		dialer := net.Dialer{KeepAlive: -1}
+		dialer := net.Dialer{KeepAlive: -1, Control: d.opts.Control}
 		nc, err = dialer.DialContext(ctx, "tcp", ap.String())
 	}
 	if err != nil {
@@ -59,7 +59,7 @@ func (d *domain) connect(ctx context.Context, name string) (*socket, error) {
 		return s, nil
 	}
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
-	s.tls, err = d.sec.dial(s.tcp, name)
+	s.tls, err = d.sec.dial(s.tcp, name, host)
 	if stop(); err != nil {
 		_ = nc.Close()
 		return nil, insecure(err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -36,6 +37,12 @@ type Options struct {
 	Portable bool
 	// Unassisted leaves a context alone that nobody drives: peers are served only inside Progress. Not with Portable.
 	Unassisted bool
+	// Listener is used to listen, instead of a socket that the plugin binds: one that systemd or another process has handed over. The
+	// class owns it once it is open. The address to open is that of the socket, or "tcp://:0". Not with ReusePort.
+	Listener *net.TCPListener
+	// Control is called for each socket before it is bound or connected, as net.ListenConfig.Control is: for options of sockets. Sockets of
+	// Listener are as they are.
+	Control func(network, address string, c syscall.RawConn) error
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
 	// MaxHalfOpen bounds the connections that came in and have not said HELLO. Zero means 256. When there
@@ -53,8 +60,11 @@ type Options struct {
 	//
 	// One configuration serves both roles. Certificates (or GetCertificate) are shown to those who connect, and to those
 	// who are dialled and ask. RootCAs says who may be dialled; ClientAuth and ClientCAs say who may connect. A certificate
-	// must name the IP address that is dialled, unless ServerName says what else it names, and a chain of more than 5 KiB is
-	// refused by who listens. It counts as verified (na.Identity), with its chain, when package tls has verified it; alone, when
+	// must carry the host that the address was looked up by: its DNS name, or the IP address if the text has one; with ServerName
+	// that name instead, whatever is dialled. There is one session for each IP address and port: a second name of it is looked for in
+	// the certificate of the session that is there, so a server cannot choose between certificates by the name that is asked for.
+	// Addresses that come without a name (those in bulk handles, and of peers that connect) need the IP address in the
+	// certificate. A chain of more than 5 KiB is refused by who listens. It counts as verified (na.Identity), with its chain, when package tls has verified it; alone, when
 	// only VerifyConnection or VerifyPeerCertificate has let it pass: those of the configuration that GetConfigForClient
 	// returned, if it did.
 	//
@@ -93,6 +103,9 @@ func (o *Options) validate() error {
 	}
 	if o.ReusePort && runtime.GOOS == "windows" {
 		bad("ReusePort", o.ReusePort, "false on Windows, where a shared port can be stolen by any process")
+	}
+	if o.ReusePort && o.Listener != nil {
+		bad("ReusePort", o.ReusePort, "false with a Listener: its port is not ours to share")
 	}
 	if o.Spread < 0 || o.Spread > 256 {
 		bad("Spread", o.Spread, "a number of contexts up to 256, or 0")
@@ -171,15 +184,17 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	if err := p.opts.validate(); err != nil {
 		return nil, err
 	}
-	patience := cls.Config().PeerTimeout
+	cfg := cls.Config()
+	patience := cfg.PeerTimeout
 	d := &domain{opts: p.opts.withDefaults(patience), start: time.Now(), peerTimeout: patience}
 	d.door.guests.left = make(chan struct{}, 1)
 	d.names.Scheme, d.names.Resolver = scheme, d.opts.Resolver
-	if d.sec = newSecurity(&d.opts); d.sec != nil && rest != "" {
+	if d.sec = newSecurity(&d.opts, cfg.Log()); d.sec != nil && rest != "" {
 		if err := d.sec.mayListen(); err != nil {
 			return nil, err
 		}
 	}
+	d.names.Certify = d.sec.byHost()
 	listener, err := d.listen(rest)
 	if err != nil {
 		return nil, err

@@ -33,14 +33,15 @@ const (
 type security struct {
 	cfg     *tls.Config
 	timeout time.Duration
+	log     *slog.Logger
 }
 
 // newSecurity returns nil when the options ask for none.
-func newSecurity(opts *Options) *security {
+func newSecurity(opts *Options, log *slog.Logger) *security {
 	if opts.TLS == nil {
 		return nil
 	}
-	return &security{cfg: forced(opts.TLS), timeout: opts.HandshakeTimeout}
+	return &security{cfg: forced(opts.TLS), timeout: opts.HandshakeTimeout, log: log}
 }
 
 // looks reports whether functions of the user's look at certificates.
@@ -101,37 +102,38 @@ func (s *security) serve(nc *net.TCPConn, due time.Time) (*tlsConn, error) {
 	return s.handshake(tls.Server(t, s.cfg), t, nc, due)
 }
 
-// dial begins TLS with the peer that we connected to, whose canonical name is given.
-func (s *security) dial(nc *net.TCPConn, name string) (*tlsConn, error) {
+// dial begins TLS with the peer that we connected to, whose canonical name is given, and the host that it must prove to be, or empty.
+func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	ap, err := inet.Parse(scheme, name)
 	if err != nil {
 		return nil, err
 	}
 	t := &lowerConn{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: looks(s.cfg), left: maxServerProof}
-	return s.handshake(tls.Client(t, s.client(name)), t, nc, time.Now().Add(s.timeout))
+	return s.handshake(tls.Client(t, s.client(name, host)), t, nc, time.Now().Add(s.timeout))
 }
 
-// client is the configuration for dialling name.
-func (s *security) client(name string) *tls.Config {
+// client is the configuration for dialling host at name.
+func (s *security) client(name, host string) *tls.Config {
 	if s.cfg.ServerName != "" {
 		return s.cfg
 	}
 	cfg := s.cfg.Clone()
-	cfg.ServerName = hostOf(name)
+	if cfg.ServerName = host; host == "" {
+		cfg.ServerName = inet.HostOf(scheme, name)
+	}
 	return cfg
 }
 
-// hostOf returns the IP address in a canonical name.
-func hostOf(name string) string {
-	ap, _ := inet.Parse(scheme, name)
-	return ap.Addr().WithZone("").String()
+// byHost reports whether peers must prove to be the hosts that they were looked up by.
+func (s *security) byHost() bool {
+	return s != nil && s.cfg.ServerName == "" && !s.cfg.InsecureSkipVerify
 }
 
 // handshake is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
 func (s *security) handshake(conn *tls.Conn, t *lowerConn, nc *net.TCPConn, due time.Time) (c *tlsConn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			slog.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
 			c, err = nil, errPanicked
 		}
 	}()
@@ -153,7 +155,7 @@ func (s *security) handshake(conn *tls.Conn, t *lowerConn, nc *net.TCPConn, due 
 		who.Certificates = state.PeerCertificates[:1:1]
 	}
 	if len(who.Certificates) > 0 {
-		who.Name = who.Certificates[0].Subject.CommonName
+		who.Name = na.NameIn(who.Certificates[0])
 	}
 	c = &tlsConn{Conn: conn, sec: s, lower: t, who: who}
 	if s.cfg.Time != nil {
@@ -173,7 +175,7 @@ func (c *tlsConn) speaksFor(name string) bool {
 		return false
 	}
 	opts := x509.VerifyOptions{
-		Roots: cfg.RootCAs, DNSName: c.sec.client(name).ServerName, CurrentTime: c.at, Intermediates: x509.NewCertPool(),
+		Roots: cfg.RootCAs, DNSName: c.sec.client(name, "").ServerName, CurrentTime: c.at, Intermediates: x509.NewCertPool(),
 	}
 	for _, cert := range c.ConnectionState().PeerCertificates[1:] { // another path may be needed than for connecting
 		opts.Intermediates.AddCert(cert)
@@ -308,7 +310,7 @@ func tlsReason(err error) string {
 	case errors.As(err, &unknown):
 		return "the peer's certificate was signed by an authority that is unknown here: add it to RootCAs in the tls.Config of this side"
 	case errors.As(err, &host):
-		return "the peer's certificate is for another host: set ServerName in the tls.Config of this side, or name the address in the certificate (" +
+		return "the peer's certificate is for another host: look the peer up by a name that is in it, put the name or address into it, or set ServerName in the tls.Config of this side (" +
 			host.Error() + ")"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return "the peer's certificate has expired, or is not valid yet: renew it there (" + invalid.Detail + ")"

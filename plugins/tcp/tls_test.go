@@ -834,8 +834,8 @@ func TestTLSNobodyAnswers(t *testing.T) {
 		require.ErrorContains(t, end.Err, "TLS handshake in time")
 		require.Equal(t, na.NotRun, end.Fate)
 
-		o, end = op(n.ctx()) // closing does not wait for it
-		require.NoError(t, n.ctx().SendUnexpected(o, l.addr(), 1, []byte("x")))
+		o, end = op(n.ctx()) // closing does not wait for it; at another address, as the first is not dialed again at once
+		require.NoError(t, n.ctx().SendUnexpected(o, rawListen(t).addr(), 1, []byte("x")))
 		n.ctx().Close()
 		await(t, "close", end.done, n)
 		code(t, na.ErrClosed, end.Err)

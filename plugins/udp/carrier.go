@@ -2,7 +2,6 @@ package udp
 
 import (
 	"encoding/binary"
-	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -35,7 +34,7 @@ type carrier struct {
 	last atomic.Bool  // something was said to peers outside Flush
 
 	shut bool
-	open struct{ peers, frames int } // that were not confirmed when their associations ended, since shut
+	open struct{ peers, messages int } // that were not confirmed when their associations ended, since shut
 
 	sending bool // a goroutine is in send, and looks again before it goes
 	out     outbox
@@ -70,9 +69,10 @@ var parts = sync.Pool{New: func() any { return &part{} }}
 type piece struct{ v engine.View }
 
 var (
-	_ engine.Carrier = (*carrier)(nil)
-	_ arq.Upper      = (*carrier)(nil)
-	_ engine.Writer  = (*peer)(nil)
+	_ engine.Carrier  = (*carrier)(nil)
+	_ engine.Finisher = (*carrier)(nil)
+	_ arq.Upper       = (*carrier)(nil)
+	_ engine.Writer   = (*peer)(nil)
 )
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
@@ -152,7 +152,7 @@ func (p *peer) Room() (whole, piece int) {
 func (p *peer) Frame(h *frame.Header, payload []byte) {
 	b := h.Append(p.c.scratch[:0], payload)
 	p.c.scratch = b
-	p.a.Frame(b[:h.Size()], b[h.Size():])
+	p.a.Frame(b[:h.Size()], b[h.Size():], h.Kind == frame.Unexpected || h.Kind == frame.Expected)
 	if p.credit = h.Credit; h.Kind == frame.Put {
 		p.a.Barrier()
 	}
@@ -212,6 +212,9 @@ func (c *carrier) Poll(now time.Duration) time.Duration {
 	return due
 }
 
+// Finish implements engine.Finisher.
+func (c *carrier) Finish() { c.m.Finish() }
+
 // Shut implements engine.Carrier.
 func (c *carrier) Shut() {
 	c.shut = true
@@ -229,6 +232,6 @@ func (c *carrier) Lingering(time.Duration) bool {
 func (c *carrier) Release() {
 	c.door.leave(c)
 	if n := c.open; n.peers > 0 {
-		slog.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "frames", n.frames)
+		c.d.log.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "messages", n.messages)
 	}
 }

@@ -40,6 +40,7 @@ func (c *crowd) Deliver(*arq.Assoc, []byte)                          {}
 func (c *crowd) Place(*arq.Assoc, *[arq.FrontSize]byte, int, []byte) {}
 func (c *crowd) Sent(*arq.Assoc, any)                                {}
 func (c *crowd) Room(*arq.Assoc)                                     {}
+func (c *crowd) Heard(*arq.Assoc)                                    {}
 func (c *crowd) Finishing(*arq.Assoc, []byte)                        {}
 func (c *crowd) Ended(*arq.Assoc, arq.End)                           {}
 

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"crypto/rand"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -53,6 +54,7 @@ func (plugin) Scheme() string { return scheme }
 type domain struct {
 	names   inet.Names
 	start   time.Time
+	log     *slog.Logger
 	open    func(netip.AddrPort, *door) (socket, error)
 	profile arq.Profile
 	ack     arq.AckMode
@@ -63,7 +65,8 @@ type domain struct {
 
 // Open implements na.Plugin.
 func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
-	d := &domain{start: time.Now(), open: openPolled, peers: p.peers}
+	cfg := cls.Config()
+	d := &domain{start: time.Now(), log: cfg.Log(), open: openPolled, peers: p.peers}
 	d.session.Store(uint64(d.start.UnixNano()))
 	if p.opts.Portable {
 		d.open = openPortable

@@ -29,6 +29,9 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 	if p.link, err = c.e.Admit(c, p, &g, same); err != nil {
 		return refusal(err)
 	}
+	if !verified {
+		p.link.Forgeable()
+	}
 	return arq.Admission{User: p, Path: path(from.Addr())}
 }
 
@@ -46,7 +49,7 @@ func (c *carrier) Hello(a *arq.Assoc, dst []byte) []byte {
 		p.up = true
 		p.link.FlowUp()
 	}
-	return p.link.Hello(dst, nil)
+	return p.link.Hello(engine.FlowMessages, dst, nil)
 }
 
 // Greet implements arq.Upper.
@@ -113,8 +116,14 @@ func (p *peer) whole(h *frame.Header, b []byte) error {
 			return err
 		}
 	}
-	p.link.Heard(false)
 	return p.link.Deliver(h, b[h.Size():])
+}
+
+// Heard implements arq.Upper. A peer that acknowledges lives: what it says may have to wait for what was lost before.
+func (c *carrier) Heard(a *arq.Assoc) {
+	if p, _ := a.User.(*peer); p != nil && p.link != nil {
+		p.link.Heard(false)
+	}
 }
 
 // Place implements arq.Upper.
@@ -176,19 +185,24 @@ func (c *carrier) Finishing(a *arq.Assoc, words []byte) {
 func (c *carrier) Ended(a *arq.Assoc, e arq.End) {
 	p, _ := a.User.(*peer)
 	if p == nil || p.link == nil {
-		if c.shut && e.Frames > 0 && e.Outcome != arq.Refusal {
+		if c.shut && e.Messages > 0 && e.Outcome != arq.Refusal {
 			c.open.peers++
-			c.open.frames += e.Frames
+			c.open.messages += e.Messages
 		}
 		return
 	}
 	l := p.link
+	if e.Messages == 0 {
+		l.Confirmed()
+	}
 	switch {
 	case e.Outcome == arq.Refusal:
 		l.Refused(frame.ParseBye([]byte(e.Words)))
 	case !p.up:
 		l.Fail(na.WithText(na.ErrUnreachable, "nobody answers"))
-	default:
+	case e.Absent:
 		l.Fail(na.WithText(na.ErrPeerLost, "the peer does not answer"))
+	default:
+		l.Silent(na.WithText(na.ErrPeerLost, "the peer does not answer"))
 	}
 }

@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -115,6 +116,19 @@ func TestClientKeepsToItsOffer(t *testing.T) {
 			out, _ = c.Take()
 			require.Empty(t, out)
 		})
+	}
+}
+
+// A server may say any length with the key: a client sends what a key is.
+func TestClientTakesAnyLengthOfAKey(t *testing.T) {
+	for _, n := range []int{0, 4, 8, 100} {
+		key := uint64(theKey)
+		c, err := protocol.NewClient(protocol.ClientConfig{Form: protocol.Strict, Size: 2, Auth: protocol.Auth{Key: &key}})
+		require.NoError(t, err)
+		c.Take()
+		require.NoError(t, c.Receive(i32(1, n)))
+		out, _ := c.Take()
+		require.True(t, bytes.HasPrefix(out, keyBytes(theKey)), "length %d: % x", n, out)
 	}
 }
 

@@ -16,6 +16,7 @@ type active struct {
 	waiting int           // operations that wait for the peer
 	unfreed int           // its messages that are not freed: requests that are handled, mostly
 	doubted bool          // the peer may have lost the session: its silence counts though nothing is open
+	also    []string      // hosts that the peer has proven to be, beside Link.host; until the link is up, must prove
 	heard   bool          // a message, or bulk data, arrived since the last tick
 	bytes   bool          // bytes did
 	silent  time.Duration // without bytes
@@ -24,6 +25,7 @@ type active struct {
 	// Sending.
 	flows       [flows]flow
 	pong        bool
+	pongOp      uint64 // with pongTag, those of the PING
 	pongTag     uint64
 	msgs        opList   // messages that may go
 	queued      opList   // unexpected messages without an envelope
@@ -66,7 +68,8 @@ func (e *Endpoint) lookAfter(l *Link) {
 
 // open reports whether anything is open with the peer: what we wait for, or what we do for it. Its silence counts then.
 func (l *Link) open() bool {
-	return l.waiting > 0 || l.unfreed > 0 || len(l.served) > 0 || len(l.sinks) > 0 || l.doubted
+	return l.waiting > 0 || l.unfreed > 0 || len(l.served) > 0 || len(l.sinks) > 0 || l.doubted ||
+		l.asked && !l.confirmed
 }
 
 // idle reports whether a session has nothing open, and nothing to send.

@@ -29,8 +29,11 @@ func TestIdleLink(t *testing.T) {
 		"give back":  func(s *script, l *Link) { s.e.GiveBack(l.addr(), key) },
 		"claim room": func(s *script, l *Link) { s.e.ClaimRoom(l.addr(), 10_000) },
 		"grant room": func(s *script, l *Link) { s.e.GrantRoom(l.addr(), 10_000) },
-		"confirm":    func(s *script, _ *Link) { require.Equal(s, 1, s.e.Confirm()) },
-		"underway":   func(s *script, _ *Link) { require.Zero(s, s.e.Underway()) },
+		"confirm": func(s *script, _ *Link) {
+			peers, messages := s.e.Confirm(true)
+			require.Equal(s, [2]int{1, 1}, [2]int{peers, messages})
+		},
+		"underway": func(s *script, _ *Link) { require.Zero(s, s.e.Underway()) },
 		"gauges": func(s *script, _ *Link) {
 			require.Equal(s, 1, s.e.Stats().Peers)
 			require.Len(s, s.e.Peers(), 1)

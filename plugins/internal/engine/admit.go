@@ -10,10 +10,12 @@ import (
 )
 
 // Hello appends to dst what our HELLO says on l, and returns it: as often as the carrier likes, it changes nothing. label is
-// the carrier's own, for its other side. Locked.
-func (l *Link) Hello(dst, label []byte) []byte {
+// the carrier's own, for its other side. Only what begins the session has its secret, so f is the flow of the connection. Locked.
+func (l *Link) Hello(f Flow, dst, label []byte) []byte {
 	g := l.greeting()
-	g.Label = label
+	if g.Label = label; f == FlowMessages {
+		g.Secret, g.Proof = l.secret, l.e.proofs[l.named]
+	}
 	return g.Append(dst)
 }
 
@@ -34,6 +36,9 @@ func (l *Link) Greet(g *frame.Greeting) error {
 	}
 	if err := l.checkNeed(g); err != nil {
 		return err
+	}
+	if err := l.proves(l.Conn, l.also); err != nil {
+		return otherHost{err}
 	}
 	l.up(*g)
 	return nil
@@ -93,6 +98,10 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 		strings.HasPrefix(g.Listen, e.eng.own.Scheme+"://") && e.eng.own.Names.Check(g.Listen) == nil {
 		named = na.MakeAddr(g.Listen, int(g.Context))
 	}
+	if old := e.names[named]; old != nil && old.state != linkUp && !named.IsZero() &&
+		(old.proves(conn, []string{old.host}) != nil || old.proves(conn, old.also) != nil) {
+		named = na.Addr{} // it is not the peer that is being dialled there
+	}
 	if old := e.names[named]; old != nil && !named.IsZero() {
 		if err := e.compete(old, g); err != nil {
 			return nil, err
@@ -113,20 +122,23 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 	return l, nil
 }
 
-// compete decides between a link that exists and a connection that the same peer has made. Of two that were dialled at
-// the same time the one that the larger incarnation dialled stays. It returns nil with old taken down, or fit to adopt
-// the new connection, and an error when the new one must go.
+// Forgeable notes that the HELLO which Admit took may have come from anywhere. Until a frame follows there is no peer that could be
+// lost. Locked.
+func (l *Link) Forgeable() { l.forged = true }
+
+// compete decides between a link that exists and a connection that says it is of the same peer. It returns nil with old taken down,
+// or fit to adopt the new connection, and an error when the new one must go. Anybody on the peer's machine can say its name and
+// its incarnation. So a session ends only for somebody who knows its secret: the peer, which had this session and has lost it. Anybody
+// else has the peer asked whether it lives: a peer that has restarted, one that had not heard of the session, and a stranger.
+// Of two connections that are being made at the same time the one that the larger incarnation dialled stays.
 func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	ours := slices.Compare(e.eng.inc[:], g.Incarnation[:]) > 0
 	switch {
-	case old.state == linkUp && old.peer.incarnation != g.Incarnation:
-		old.suspect()
-		return na.WithText(na.ErrDuplicate, "another instance of the peer is in session here; it is asked whether it lives")
-	case old.state == linkUp && old.dialled && ours:
-		old.suspect()
-		return na.WithText(na.ErrDuplicate, "a connection of this pair is in use")
-	case old.state == linkUp:
+	case old.state == linkUp && old.secret.Matches(g.Proof):
 		old.fail(na.WithText(na.ErrPeerLost, "the peer connected anew"))
+	case old.state == linkUp:
+		old.suspect()
+		return na.WithText(na.ErrDuplicate, "a session with this address is up; its peer is asked whether it lives")
 	case ours && old.state == linkDialing:
 		return na.WithText(na.ErrDuplicate, "a connection of this pair is being made")
 	default: // it waits or dials, and the peer's connection is the one that stays

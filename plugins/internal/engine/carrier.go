@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
@@ -40,6 +41,14 @@ type Names interface {
 	// Resolve turns the text of an address into a canonical name, and calls done once, from any goroutine, unless the
 	// returned cancel was called before. It may call done before it returns. cancel may be nil.
 	Resolve(text string, done func(name string, err error)) (cancel func())
+}
+
+// A Certifier is Names of a transport whose peers have certificates. Its methods may be called from any goroutine, and do not wait.
+type Certifier interface {
+	// Host returns the host in the text of an address that the peer's certificate must carry; empty for the address itself.
+	Host(text string) string
+	// Carries reports why the certificate in id, nil for none, is not that of host, or of the address name where host is empty.
+	Carries(id *na.Identity, name, host string) error
 }
 
 // A Flow is one of the two ways on which the frames of a link leave.

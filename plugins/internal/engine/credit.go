@@ -167,7 +167,7 @@ func (l *Link) starts() {
 func (l *Link) noCredit(o *op) {
 	l.stalls++
 	l.e.stats.Stalls++
-	if l.e.eng.cfg.OnNoCredit != na.Queue && !o.t.Patient() {
+	if o.t.Hasty() || l.e.eng.cfg.OnNoCredit != na.Queue && !o.t.Patient() {
 		l.e.finish(o, na.Result{Err: na.ErrNoCredit, Fate: na.NotRun})
 	}
 }
@@ -207,6 +207,7 @@ func (l *Link) freeKept() {
 // credited hears of the peer's credit.
 func (l *Link) credited(credit uint32) {
 	l.credits = credit
+	l.tookCredited()
 	l.freeKept()
 	l.feedQueued()
 }

@@ -21,6 +21,7 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	if err := l.header(h); err != nil {
 		return err
 	}
+	l.forged = false
 	switch h.Kind {
 	case frame.Unexpected:
 		l.e.messages++
@@ -37,10 +38,10 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	case frame.Cancel:
 		l.deliverCancel(h)
 	case frame.Ping:
-		l.pong, l.pongTag = true, h.Tag
+		l.pong, l.pongOp, l.pongTag = true, h.Op, h.Tag
 		l.kick()
 	case frame.Pong:
-		l.confirmed = l.confirmed || h.Tag == confirmTag
+		l.deliverPong(h)
 	case frame.Credit:
 		return l.roomGranted(h.Tag)
 	case frame.Withdraw:
@@ -112,6 +113,8 @@ func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
 	}
 	env.Inbox = true
 	l.e.inbox.push(env)
+	l.e.countArrived()
+	l.e.host.Arrived()
 }
 
 // deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
@@ -119,7 +122,8 @@ func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
 func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope) {
 	o := l.match.find(na.Tag(h.Tag))
 	n := h.Payload()
-	if o == nil || len(payload) < n && n <= max(len(o.buf), o.most) { // or posted after the message had begun to come
+	if o == nil || o.kind == kindCall && o.id == 0 || // nobody has asked yet
+		len(payload) < n && n <= max(len(o.buf), o.most) { // posted after the message had begun to come
 		l.e.stats.LateDropped++
 		if h.Flags&frame.FlagTell != 0 {
 			l.control(frame.Header{Kind: frame.Dropped, Tag: h.Tag})
@@ -127,7 +131,7 @@ func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope
 		l.e.dropEnvelope(env)
 		return
 	}
-	r := na.Result{Addr: l.addr(), Tag: o.tag, N: int64(n)}
+	r := na.Result{Addr: l.addr(), Tag: o.tag, N: int64(n), ID: o.id}
 	switch {
 	case n > len(o.buf) && n <= o.most:
 		if env == nil {

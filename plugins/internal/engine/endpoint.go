@@ -43,21 +43,24 @@ type Endpoint struct {
 	due     atomic.Int64 // when the first of timers is; 0 when there is none
 	pending atomic.Bool  // kicked is not empty
 
-	mu       sync.Mutex // guards everything below and every Link
-	shut     bool
-	draining bool
-	kicks    int           // Unlocks since frames were held back
-	corks    int           // frames are held back while it is not 0
-	now      time.Duration // as last told
-	links    map[uint64]*Link
-	names    map[na.Addr]*Link
-	recent   na.Addr // what find was asked last,
-	found    *Link   // and found; nil once that link has ended
-	waits    map[na.Addr]*backoff
-	busy     []*Link // links with something open, or that connect
-	lastTick time.Duration
-	kicked   []*Link
-	flushing []*Link // the other half of kicked
+	mu        sync.Mutex // guards everything below and every Link
+	shut      bool
+	draining  bool
+	finishing bool             // Confirm was called
+	lost      []na.Unconfirmed // of sessions that have ended
+	kicks     int              // Unlocks since frames were held back
+	corks     int              // frames are held back while it is not 0
+	now       time.Duration    // as last told
+	links     map[uint64]*Link
+	names     map[na.Addr]*Link
+	recent    na.Addr // what find was asked last,
+	found     *Link   // and found; nil once that link has ended
+	waits     map[na.Addr]*backoff
+	proofs    map[na.Addr]frame.Secret // of dialable peers whose session has ended: what the next HELLO shows
+	busy      []*Link                  // links with something open, or that connect
+	lastTick  time.Duration
+	kicked    []*Link
+	flushing  []*Link // the other half of kicked
 
 	leases    map[matchKey]*op
 	tokens    map[[16]byte]*op
@@ -66,7 +69,8 @@ type Endpoint struct {
 	lookups   opList
 	timers    timers
 	inbox     fifo[*na.Envelope]
-	gone      int // of inbox, that were withdrawn
+	arrived   atomic.Int32 // messages in inbox that were not withdrawn
+	gone      int          // of inbox, that were withdrawn
 
 	freeOps   *op
 	freeEnvs  []*na.Envelope
@@ -84,7 +88,7 @@ var _ na.Endpoint = (*Endpoint)(nil)
 func newEndpoint(g *Engine, host *na.Host) *Endpoint {
 	return &Endpoint{
 		eng: g, host: host, id: host.Context().ID(),
-		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[na.Addr]*backoff{},
+		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[na.Addr]*backoff{}, proofs: map[na.Addr]frame.Secret{},
 		leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
 	}
 }
@@ -131,7 +135,7 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 		if o.t == t {
 			r := na.Result{Err: err}
 			if err == nil {
-				r.Addr = na.MakeAddr(name, addr.Target())
+				r.Addr, r.Err = e.lookedUp(addr, name)
 			}
 			e.finish(o, r)
 		}
@@ -158,16 +162,14 @@ func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte,
 }
 
 func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte, by na.Deadline, most int) {
-	if k == kindSendUnexpected && e.eng.cfg.OnNoCredit != na.Queue && e.short(to) {
+	if k == kindSendUnexpected && (e.eng.cfg.OnNoCredit != na.Queue || t.Hasty()) && e.short(to) {
 		e.host.Look() // credit may have arrived that nobody has read (G11)
 	}
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
 	claim, claimed := 0, (*Link)(nil)
-	if k == kindSendUnexpected && len(buf) > e.eng.cfg.Eager {
-		if claimed = e.find(to); claimed != nil {
-			claim = claimed.useClaim(len(buf))
-		}
+	if k == kindSendUnexpected {
+		claim, claimed = e.claimOf(to, len(buf))
 	}
 	if err == nil && l.eager != 0 && len(buf) > max(l.eager, most) && claim == 0 {
 		err = errTooLong
@@ -209,6 +211,7 @@ func (e *Endpoint) RecvUnexpected(t na.Ticket) {
 		return
 	}
 	if env := e.takeEnvelope(); env != nil {
+		e.countArrived()
 		t.Finish(na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
 		return
 	}
@@ -344,16 +347,17 @@ func (e *Endpoint) Shut() {
 		}
 		e.finish(o, na.Result{Err: na.ErrClosed})
 	}
-	for len(e.timers) > 0 {
-		e.finish(e.timers[0], na.Result{Err: na.ErrClosed})
-	}
 	for _, l := range e.sorted() {
 		l.close(na.ErrClosed, na.ErrClosed, "the process closed the context", false)
+	}
+	for len(e.timers) > 0 { // without those of calls by now
+		e.finish(e.timers[0], na.Result{Err: na.ErrClosed})
 	}
 	for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
 		e.accept(env)
 		e.recycle(env)
 	}
+	e.countArrived()
 	e.kicked = e.kicked[:0]
 	e.Unlock()
 	for _, stop := range stops {

@@ -90,7 +90,7 @@ func New(cls *na.Class, opts Options) *Engine {
 		g.own.Self = privateName(g.own.Scheme, g.inc)
 	}
 	g.addr = na.MakeAddr(g.own.Self, 0)
-	g.self.eng, g.self.route = g, route{&Transport{}, &g.self}
+	g.self.eng, g.self.route = g, route{Transport: &Transport{}, carrier: &g.self}
 	return g
 }
 
@@ -147,7 +147,8 @@ func (g *Engine) Endpoint(host *na.Host) (na.Endpoint, error) {
 			}
 			return nil, err
 		}
-		e.routes = append(e.routes, route{t, c})
+		s, _ := c.(Stager)
+		e.routes = append(e.routes, route{t, c, s})
 	}
 	g.mu.Lock()
 	g.eps = append(g.eps[:e.id], e) // an earlier one of this id belongs to a context that could not be made

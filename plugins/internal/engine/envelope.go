@@ -138,18 +138,20 @@ func (l *Link) keepEnvelope(env *na.Envelope, tag na.Tag) {
 	l.e.stats.Envelopes++
 }
 
-func (e *Endpoint) takeEnvelope() *na.Envelope {
-	for e.inbox.len() > 0 {
-		env := e.inbox.pop()
-		env.Inbox = false
-		if !env.Withdrawn {
-			return env
+func (e *Endpoint) takeEnvelope() (env *na.Envelope) {
+	for e.inbox.len() > 0 && env == nil {
+		env = e.inbox.pop()
+		if env.Inbox = false; env.Withdrawn {
+			e.gone--
+			e.recycle(env)
+			env = nil
 		}
-		e.gone--
-		e.recycle(env)
 	}
-	return nil
+	return env
 }
+
+// countArrived has Arrived say how many messages there are.
+func (e *Endpoint) countArrived() { e.arrived.Store(int32(e.inbox.len() - e.gone)) }
 
 // sweepFrom is how many envelopes that were withdrawn may wait in the inbox; else no more than others do.
 const sweepFrom = 64
@@ -160,7 +162,9 @@ func (e *Endpoint) withdrawn(env *na.Envelope) {
 	if !env.Inbox {
 		return
 	}
-	if e.gone++; e.gone < sweepFrom || 2*e.gone < e.inbox.len() {
+	e.gone++
+	e.countArrived()
+	if e.gone < sweepFrom || 2*e.gone < e.inbox.len() {
 		return
 	}
 	e.gone = 0

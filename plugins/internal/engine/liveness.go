@@ -51,6 +51,9 @@ func (e *Endpoint) tick(now time.Duration) {
 		case l.state == linkUp:
 			idle = !l.heard && l.idle()
 			l.tick(passed)
+			if left := e.eng.cfg.PeerTimeout - l.silent; l.state == linkUp && l.open() && left < next-now {
+				next = now + left // it is judged in time, however late the ticks were that came before
+			}
 			if at := l.probe(now); at != 0 {
 				next = min(next, at)
 			}
@@ -118,6 +121,9 @@ func (l *Link) tick(passed time.Duration) {
 	}
 	bytes := l.bytes
 	l.bytes = false
+	if l.unconfirmed() > confirmEvery {
+		l.ping()
+	}
 	if l.heard {
 		l.heard, l.doubted, l.silent, l.partial = false, false, 0, 0
 		return
@@ -135,10 +141,10 @@ func (l *Link) tick(passed time.Duration) {
 		l.fail(na.WithText(na.ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
 		return
 	case l.silent >= timeout:
-		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
+		l.Silent(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer was silent for %v", timeout)))
 		return
 	case l.partial >= maxPartial*timeout:
-		l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("no message of the peer was complete for %v", maxPartial*timeout)))
+		l.Silent(na.WithText(na.ErrPeerLost, fmt.Sprintf("no message of the peer was complete for %v", maxPartial*timeout)))
 		return
 	}
 	l.ping()
@@ -165,7 +171,7 @@ func (l *Link) ping() {
 	if slices.ContainsFunc(l.flows[FlowMessages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
 	}
-	l.control(frame.Header{Kind: frame.Ping, Tag: uint64(l.pingTag)})
+	l.control(frame.Header{Kind: frame.Ping})
 }
 
 // sign notes a sign of life.

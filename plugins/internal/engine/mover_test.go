@@ -26,7 +26,7 @@ func TestMover(t *testing.T) {
 	s := newScript(t, na.Config{})
 	l := s.meet(5)
 	var taken []*Transfer
-	l.route = &route{l.route.Transport, moverCarrier{scriptCarrier{s}, &taken}}
+	l.route = &route{Transport: l.route.Transport, carrier: moverCarrier{scriptCarrier{s}, &taken}}
 	moved := func(tr *Transfer, n int64, code na.Code) {
 		s.e.Lock()
 		l.Moved(tr, n, code)

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -21,6 +20,7 @@ const (
 	kindLease
 	kindWithdraw
 	kindTimer
+	kindCall
 )
 
 // op is the engine's record of an operation. It is in at most one list; Endpoint.mu guards it.
@@ -43,9 +43,12 @@ type op struct {
 	n        int64
 	at       int64         // bytes sent or received so far
 	id       uint64        // of a put or get; of the message of a withdraw
-	due      time.Duration // of a timer
+	due      time.Duration // of a timer, or of a call that has a deadline; else 0
 	place    int           // in Endpoint.timers
 	most     int           // bytes that the receive of an expected message takes
+	into     []byte        // receives the answer of a call whose request has not left: then it becomes buf
+	intoMost int           // likewise most
+	alone    bool          // a call without an answer
 	room     int           // claimed for an unexpected message that has not left
 	last     bool          // a message that uses the last envelope of a peer, and ends when there is another
 	flow     Flow          // of a put
@@ -125,6 +128,12 @@ func (e *Endpoint) detach(o *op) {
 	switch o.kind {
 	case kindSendUnexpected:
 		o.link.returnRoom(o.room)
+	case kindCall:
+		o.link.returnRoom(o.room)
+		if !o.alone {
+			o.link.match.remove(o)
+		}
+		e.dropTimer(o)
 	case kindRecvExpected:
 		o.link.match.remove(o)
 	case kindLease:
@@ -133,8 +142,7 @@ func (e *Endpoint) detach(o *op) {
 	case kindWithdraw:
 		o.link.forgetWithdraw(o)
 	case kindTimer:
-		heap.Remove(&e.timers, o.place)
-		e.due.Store(int64(e.timers.next()))
+		e.dropTimer(o)
 	case kindPut, kindGet:
 		e.inFlight.remove(o.id)
 		if o.source != nil {
@@ -162,6 +170,11 @@ func (e *Endpoint) cancel(o *op, err error) {
 		if o.kind == kindSendUnexpected && o.list == &l.msgs {
 			l.returnCredit()
 		}
+	case kindCall:
+		if o.id == 0 && o.list == &l.msgs {
+			l.returnCredit()
+		}
+		o.ended(&r)
 	case kindPut, kindGet:
 		if moving = o.id; moving == 0 {
 			r.Fate = na.NotRun

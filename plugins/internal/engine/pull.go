@@ -61,6 +61,12 @@ func (l *Link) flowFor(n int64) Flow {
 	return FlowMessages
 }
 
+// Sends reports whether Pull has something to give, of either flow. Locked.
+func (l *Link) Sends() bool {
+	return l.active != nil && (l.msgs.n > 0 || l.pong || l.owed || l.owesRoom() || l.mayBegin() ||
+		!l.flows[FlowMessages].empty() || !l.flows[FlowBulk].empty())
+}
+
 // Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
 func (l *Link) Pull(f Flow, w Writer) (more bool) {
 	if l.active == nil {
@@ -74,19 +80,19 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 			return !q.empty() || messages && (l.pong || l.msgs.n > 0 || l.owed || l.owesRoom() || l.mayBegin())
 		case messages && l.pong:
 			l.pong = false
-			l.frame(f, w, frame.Header{Kind: frame.Pong, Tag: l.pongTag})
+			l.frame(f, w, frame.Header{Kind: frame.Pong, Op: l.pongOp, Tag: l.pongTag})
 		case q.ctl.len() > 0:
 			h := q.ctl.pop()
-			if h.Kind == frame.Withdrawn {
+			switch h.Kind {
+			case frame.Withdrawn:
 				l.answered--
+			case frame.Ping:
+				l.mark(&h)
 			}
 			l.frame(f, w, h)
 		case messages && l.msgs.n > 0:
 			if !l.message(w, room) {
 				return true
-			}
-			if r := l.room; r != nil && r.unspoken() > 0 {
-				r.owed = true
 			}
 		case messages && l.mayBegin():
 			l.beginMoves()
@@ -129,30 +135,52 @@ func (l *Link) message(w Writer, room int) bool {
 		return false
 	}
 	if err := l.unfit(o); err != nil {
-		if o.kind == kindSendUnexpected {
+		if o.kind != kindSendExpected {
 			l.returnCredit()
 		}
 		l.e.finish(o, na.Result{Err: err, Fate: na.NotRun})
 		return true
 	}
-	h := &l.e.head
-	*h = frame.Header{Kind: frame.Expected, Tag: uint64(o.tag)}
-	if o.kind == kindSendUnexpected {
-		l.seq++
-		h.Kind, h.Op = frame.Unexpected, l.seq
-		if o.by.At != 0 {
-			h.Flags = frame.FlagTimed
-		}
-	} else if len(l.e.leases) > 0 && l.e.leases[matchKey{l, o.tag}] != nil {
-		h.Flags = frame.FlagTell
-	}
-	o.room = 0 // the peer returns it
-	l.e.messages++
-	w.Frame(l.head(FlowMessages, len(o.buf)), o.buf) // nobody holds its memory: it is only ended under this lock
-	if o.last {
-		l.keep(o)
+	if o.kind == kindSendExpected {
+		l.putExpected(w, o.tag, o.buf)
+		l.e.finish(o, na.Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
 		return true
 	}
-	l.e.finish(o, na.Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
+	l.seq++
+	h := &l.e.head
+	*h = frame.Header{Kind: frame.Unexpected, Op: l.seq, Tag: uint64(o.tag)}
+	l.noteSent(o)
+	if o.by.At != 0 {
+		h.Flags = frame.FlagTimed
+	}
+	o.room = 0 // the peer returns it
+	l.putMessage(w, o.buf)
+	switch {
+	case o.kind == kindCall && !o.alone:
+		l.awaits(o)
+	case o.last:
+		l.keep(o)
+	default:
+		l.e.finish(o, na.Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
+	}
 	return true
+}
+
+// putExpected sends an expected message.
+func (l *Link) putExpected(w Writer, tag na.Tag, buf []byte) {
+	h := &l.e.head
+	*h = frame.Header{Kind: frame.Expected, Tag: uint64(tag)}
+	if l.sentExpected++; len(l.e.leases) > 0 && l.e.leases[matchKey{l, tag}] != nil {
+		h.Flags = frame.FlagTell
+	}
+	l.putMessage(w, buf)
+}
+
+// putMessage sends a message whose header is in Endpoint.head.
+func (l *Link) putMessage(w Writer, buf []byte) {
+	l.e.messages++
+	w.Frame(l.head(FlowMessages, len(buf)), buf) // nobody holds its memory: its op is only ended under this lock
+	if r := l.room; r != nil && r.unspoken() > 0 {
+		r.owed = true
+	}
 }

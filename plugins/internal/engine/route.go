@@ -12,6 +12,7 @@ import (
 type route struct {
 	*Transport
 	carrier Carrier
+	stager  Stager // the carrier, if it is one; else nil
 }
 
 // A way is what a link can be dialled by: a route, and the peer's name there.
@@ -157,6 +158,7 @@ func (e *Endpoint) Held() bool {
 // Poll implements na.Endpoint.
 func (e *Endpoint) Poll(now time.Duration) time.Duration {
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
+		e.host.TakeIn() // nobody is given up while his answer lies here
 		e.mu.Lock()
 		e.now = now
 		e.tick(now)

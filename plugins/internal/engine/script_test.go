@@ -15,6 +15,7 @@ import (
 type script struct {
 	taken       func(l *Link, f Flow) (count uint64, waits bool)
 	takeTimeout time.Duration
+	unread      func() bool // takes in what has come, when the context looks; set before open
 
 	*testing.T
 	eng    *Engine
@@ -61,6 +62,13 @@ func (c scriptCarrier) Taken(l *Link, f Flow) (uint64, bool) { return c.s.taken(
 func (c scriptCarrier) Shut()                                {}
 func (c scriptCarrier) Release()                             {}
 
+// mailbox is where frames of the peer lie until the context looks.
+type mailbox struct{ s *script }
+
+func (m mailbox) Peek() bool { return m.s.unread() }
+func (mailbox) Arm() bool    { return false }
+func (mailbox) Disarm()      {}
+
 type scriptPlugin struct{ s *script }
 
 func (p scriptPlugin) Scheme() string { return "script" }
@@ -73,6 +81,9 @@ func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 			Carrier: func(e *Endpoint) (Carrier, error) {
 				if s.e == nil {
 					s.e = e
+				}
+				if s.unread != nil {
+					e.Host().Poller().AddSource(mailbox{s})
 				}
 				return scriptCarrier{s}, nil
 			},

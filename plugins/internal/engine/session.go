@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,8 +14,8 @@ import (
 
 // The life of a Link. A link is never used again: the next operation to the same name makes a new one.
 //
-//	          backoff over           peer's HELLO
-//	waiting ───────────────► dialing ─────────────► up ──────────► down
+//	          pause over             peer's HELLO
+//	waiting ◄──────────────► dialing ─────────────► up ──────────► down
 //	    └──────────────────────┴──── refused, timeout ────────────►
 //	 (a peer that connects to us makes a link that is up at once, or takes over one that waits or dials)
 type linkState uint8
@@ -37,28 +38,38 @@ type Link struct {
 	e       *Endpoint
 	route   *route // its transport and carrier
 	name    string // to dial
+	host    string // that the peer there must prove to be; empty for the address itself
 	session uint64
 	named   na.Addr      // how operations find it; zero for a peer that cannot be dialled
 	peer    peer         // from the HELLO on
 	proof   *na.Identity // what Conn has proven of the peer, likewise; nil for nothing
+	secret  frame.Secret // what the peer shows when it has lost the session and connects anew
 	state   linkState
 	dialled bool // by us
+	forged  bool // perhaps: the peer has not shown that it receives where its HELLO came from
 	kicked  bool
-	looping bool  // in loop.todo, whose lock guards this
-	bulk    bool  // FlowBulk is up
-	owed    bool  // the peer should hear of freed envelopes
-	pingTag uint8 // of the PINGs that we send
+	looping bool // in loop.todo, whose lock guards this
+	bulk    bool // FlowBulk is up
+	owed    bool // the peer should hear of freed envelopes
+	asking  bool // by Confirm, for a sign of what has left so far
+	asked   bool // by Confirm, for a sign that the peer has taken everything
 
-	confirmed bool // the peer has taken what was sent before Confirm
+	confirmed bool // it has given it
+	silenced  bool // the session ends because the peer is silent
+	leaves    bool // the peer has said that it closes
 
 	// Sending.
-	eager     int    // bytes of one message: the smaller of both sides; 0 until up
-	credits   uint32 // envelopes the peer has ever guaranteed
-	used      uint32 // envelopes we have used
-	seq       uint64 // unexpected messages that have left
+	eager     int      // bytes of one message: the smaller of both sides; 0 until up
+	credits   uint32   // envelopes the peer has ever guaranteed
+	used      uint32   // envelopes we have used
+	seq       uint64   // unexpected messages that have left
+	alone     []uint64 // those that no receive was posted for, and that the peer is not known to have taken
 	stalls    int64
 	room      *room // nil without
 	highWater int32
+
+	// Expected messages that have left; when Confirm asked; that the peer is known to have taken.
+	sentExpected, lastExpected, takenExpected uint64
 
 	// Receiving.
 	held      int32 // envelopes that are not accepted
@@ -80,20 +91,11 @@ type peer struct {
 	host        string
 	envelopes   uint32
 	context     uint16
+	secret      frame.Secret // what we show, likewise
 }
 
-// backoff slows down dialling a name that fails.
-type backoff struct {
-	until time.Duration
-	step  time.Duration
-}
-
-// The bounds of the backoff.
-const (
-	backoffFirst = 10 * time.Millisecond
-	backoffLast  = time.Second
-	backoffNames = 1024
-)
+// mostProofs bounds the peers whose last secret is known though no session is up.
+const mostProofs = 1024
 
 // Name returns the canonical name to dial, of the carrier's transport.
 func (l *Link) Name() string { return l.name }
@@ -125,7 +127,7 @@ func (e *Endpoint) find(a na.Addr) *Link {
 	if s := a.Session(); s != 0 {
 		l = e.links[s]
 	} else {
-		l = e.names[a]
+		l = e.names[a.WithHost("")]
 	}
 	e.recent, e.found = a, l
 	return l
@@ -138,7 +140,7 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 	}
 	if l := e.find(a); l != nil {
 		l.makeBusy()
-		return l, nil
+		return l, l.mustBe(a)
 	}
 	if s := a.Session(); s != 0 {
 		if int(s&0xff) == e.id {
@@ -188,10 +190,17 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 			return nil, err
 		}
 	}
+	e.readClock()
+	if w := e.waits[a]; w != nil && w.until > e.now {
+		return nil, fmt.Errorf("%w (not dialed again for another %v)", w.why, (w.until - e.now).Round(time.Millisecond))
+	}
+	host := a.Host()
+	a = a.WithHost("")
 	l, err := e.newLink(a, 0, 0)
 	if err != nil {
 		return nil, err
 	}
+	l.host = host
 	if self {
 		l.connectSelf()
 		return l, nil
@@ -199,13 +208,8 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 	l.ways = ways
 	l.take()
 	l.dialled = true
-	e.readClock()
 	l.born, l.since = e.now, e.now
-	if w := e.waits[a]; w != nil && w.until > e.now {
-		l.since = w.until
-	} else {
-		l.dial()
-	}
+	l.dial()
 	if l.state == linkDown { // the carrier knew at once
 		return nil, na.WithText(na.ErrUnreachable, "the address cannot be reached")
 	}
@@ -221,6 +225,7 @@ func (e *Endpoint) newLink(named na.Addr, need, want uint32) (*Link, error) {
 	}
 	l := e.addLink(named, n)
 	l.reserved = n
+	e.eng.opts.Rand(l.secret[:])
 	if !named.IsZero() {
 		e.names[named] = l
 	}
@@ -248,13 +253,14 @@ func (l *Link) dial() {
 // up starts the session.
 func (l *Link) up(g frame.Greeting) {
 	l.state = linkUp
-	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Envelopes, g.Context}
+	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Envelopes, g.Context, g.Secret}
 	l.proof = proofOf(l.Conn)
 	l.ways, l.refusal = nil, nil
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes
 	l.heard, l.silent, l.partial = true, 0, 0
-	delete(l.e.waits, l.named)
+	delete(l.e.waits, l.wanted())
+	delete(l.e.proofs, l.named)
 	l.starts()
 	l.kick()
 }
@@ -281,47 +287,17 @@ func (l *Link) fail(err error) {
 		l.dialAgain(err, backoffFirst*5)
 	case na.CodeOf(err) == na.ErrPeerLost && l.state == linkDialing && !l.e.shut:
 		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting.
-		l.dialAgain(err, l.e.failed(l.named))
+		l.dialAgain(err, l.e.failed(l.wanted(), err))
 	case l.detour(err):
 	default:
-		l.e.failed(l.named)
 		if code := na.CodeOf(err); code != na.ErrUnreachable {
 			err = fmt.Errorf("%w: %w", na.ErrUnreachable, err)
 		}
+		if _, other := errors.AsType[otherHost](err); !other { // by its own name the peer may be reached at once
+			l.e.failed(l.wanted(), err)
+		}
 		l.close(err, na.OK, "", false)
 	}
-}
-
-// dialAgain makes another attempt after a pause, within ConnectTimeout.
-func (l *Link) dialAgain(why error, pause time.Duration) {
-	l.route.carrier.Cut(l, frame.Bye{})
-	l.state, l.refusal = linkWaiting, why
-	l.e.readClock()
-	l.since = l.e.now + pause
-	l.e.hurry(l.since)
-}
-
-// failed lengthens the backoff of a name, and returns it.
-func (e *Endpoint) failed(name na.Addr) time.Duration {
-	e.readClock()
-	w := e.waits[name]
-	if w == nil {
-		if len(e.waits) >= backoffNames {
-			for n, old := range e.waits {
-				if old.until <= e.now {
-					delete(e.waits, n)
-				}
-			}
-			if len(e.waits) >= backoffNames {
-				return backoffFirst
-			}
-		}
-		w = &backoff{}
-		e.waits[name] = w
-	}
-	w.step = min(max(w.step*2, backoffFirst), backoffLast, e.eng.cfg.ConnectTimeout/4)
-	w.until = e.now + w.step
-	return w.step
 }
 
 // close ends l: cuts the connection, for which the peer is told code and text, and finishes every operation with err.
@@ -330,6 +306,7 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 		return
 	}
 	wasUp := l.state == linkUp
+	lost := wasUp && fault && (!l.forged || l.active != nil && l.waiting > 0) // else there may have been no peer
 	l.state = linkDown
 	e := l.e
 	next := l.arrived + 1
@@ -341,15 +318,33 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	delete(e.links, l.session)
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
+		if wasUp {
+			e.remember(l.named, l.peer.secret)
+		}
+	}
+	if wasUp && !e.shut {
+		l.lose()
 	}
 	if l.active != nil {
 		l.endAll(err, wasUp)
 	}
 	l.settle()
-	if wasUp && fault {
-		e.stats.PeersLost++
+	if lost {
+		if l.leaves {
+			e.stats.PeersLeft++
+		} else {
+			e.stats.PeersLost++
+		}
 		e.host.Lost(l.addr(), err)
 	}
+}
+
+// remember keeps what the next HELLO to a name shows. Without it the peer asks whether its old session lives, and that takes longer.
+func (e *Endpoint) remember(name na.Addr, s frame.Secret) {
+	if len(e.proofs) >= mostProofs {
+		clear(e.proofs)
+	}
+	e.proofs[name] = s
 }
 
 // endAll ends everything that goes on. If the peer has said which of our messages it has not taken, a withdraw of one of them has
@@ -369,13 +364,16 @@ func (l *Link) endAll(err error, wasUp bool) {
 		r       na.Result
 		untaken *na.Result // of a message that the peer has not taken
 	}{{list: &l.msgs, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
-		{list: &l.recvs, r: maybe}, {list: &l.leases, r: maybe}, {&l.kept, maybe, &notRun},
+		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.kept, maybe, &notRun},
 		{&l.withdraws.waiting, maybe, &na.Result{Addr: addr}}, {&l.withdraws.asked, maybe, &na.Result{Addr: addr}}} {
 		for o := q.list.head; o != nil; o = q.list.head {
 			r := q.r
 			if q.untaken != nil && l.untaken != 0 && o.id >= l.untaken {
 				r = *q.untaken
 				r.ID = o.id
+			}
+			if o.kind == kindCall && o.id != 0 {
+				r.Addr, r.ID = l.addr(), o.id
 			}
 			r.N = o.at
 			l.e.finish(o, r)
@@ -403,12 +401,12 @@ func (l *Link) settle() {
 func (l *Link) Refused(bye frame.Bye) {
 	if l.state == linkUp {
 		l.makeBusy()
-		l.untaken = bye.Next
+		l.untaken, l.leaves = bye.Next, bye.Code == na.ErrClosed
 		l.fail(na.WithText(na.ErrPeerLost, "the peer ended the session: "+bye.Text))
 		return
 	}
 	code := bye.Code
-	if code == na.OK || code == na.ErrCanceled || code == na.ErrTimeout { // only this process can say so of its operations
+	if code == na.OK || code == na.ErrCanceled || code == na.ErrTimeout || code == na.ErrClosed { // only this process can say so of its operations
 		code = na.ErrUnreachable
 	}
 	l.fail(na.WithText(code, "the peer refused: "+bye.Text))

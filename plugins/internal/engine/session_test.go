@@ -20,14 +20,14 @@ func TestHandshake(t *testing.T) {
 	require.Len(t, s.dialed, 1, "one session for all operations")
 	l := s.dialed[0]
 	require.Empty(t, s.drain(l), "before the peer has answered")
-	hello := l.Hello([]byte("dst"), []byte("label"))
+	hello := l.Hello(FlowMessages, []byte("dst"), []byte("label"))
 	require.Equal(t, "dst", string(hello[:3]))
-	require.Equal(t, hello[3:], l.Hello(nil, []byte("label")), "as often as the carrier likes")
+	require.Equal(t, hello[3:], l.Hello(FlowMessages, nil, []byte("label")), "as often as the carrier likes")
 	g, err := frame.ParseGreeting(hello[3:])
 	require.NoError(t, err)
 	require.Equal(t, frame.Greeting{
 		Version: frame.Version, Incarnation: s.eng.Incarnation(), Listen: "script://me", Host: "here", Envelopes: 9, Eager: 1024,
-		Label: []byte("label"), Features: frame.FeatureWithdraw,
+		Label: []byte("label"), Features: frame.FeatureWithdraw, Secret: l.secret,
 	}, g)
 	require.Equal(t, 2, s.nctx.Stats().Outstanding)
 	require.NoError(t, s.hello(l, peerGreeting(5)))
@@ -109,7 +109,14 @@ func TestGoaway(t *testing.T) {
 	require.ErrorIs(t, late.Err, na.ErrPeerLost)
 	require.ErrorContains(t, late.Err, "bye")
 	require.Less(t, len(late.Err.Error()), 1000, "what a peer says is cut")
-	require.EqualValues(t, 1, s.nctx.Stats().PeersLost)
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLeft)
+	require.Zero(t, s.nctx.Stats().PeersLost, "a peer that closes is not lost")
+
+	l = s.meet(5)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Goaway, Tag: uint64(na.ErrPeerLost)}, []byte("you were silent")))
+	s.trigger()
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLeft)
+	require.EqualValues(t, 1, s.nctx.Stats().PeersLost, "one that gives this side up is")
 }
 
 // Who ends a session says which messages it has not taken, and the other side knows of its own: the last one may have run up to there,
@@ -549,6 +556,59 @@ func TestOwnFreezeAccusesNobody(t *testing.T) {
 	require.Zero(t, r.ended)
 }
 
+// A peer that answers is not given up because nobody has looked: what lies here is taken in before a tick judges. So it is while it
+// is dialled.
+func TestNobodyIsGivenUpUnread(t *testing.T) {
+	var answer func() // of the peer, once
+	s := &script{T: t, unread: func() bool {
+		f := answer
+		answer = nil
+		if f != nil {
+			f()
+		}
+		return f != nil
+	}}
+	s.open(na.Config{PeerTimeout: time.Second, ConnectTimeout: time.Second})
+	r := s.expect(3, nil)
+	l := s.dialed[0]
+	for range 9 {
+		s.pass(s.e.tickEvery())
+	}
+	answer = func() { require.NoError(t, s.hello(l, peerGreeting(5))) }
+	s.pass(s.e.tickEvery())
+	require.True(t, l.Up(), "its HELLO has come in time")
+	for range 30 {
+		answer = func() { require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Pong}, nil)) }
+		s.pass(s.e.tickEvery())
+		require.True(t, l.Up(), "it answers each time")
+	}
+	require.Zero(t, r.ended)
+	for range 12 {
+		s.pass(s.e.tickEvery())
+	}
+	require.False(t, l.Up(), "it is silent now")
+	s.trigger()
+	require.ErrorIs(t, r.Err, na.ErrPeerLost)
+}
+
+// Timers that end all at once do not keep the leader from the rest: so many in one Poll, the others in the next.
+func TestTimersEndInTurn(t *testing.T) {
+	const n = 3*maxExpire + 1
+	s := newScript(t, na.Config{})
+	for i := range n {
+		s.op(func(op *na.Op) error { return s.nctx.Timer(op, time.Duration(i)) })
+	}
+	for left := n; left > 0; {
+		s.pass(time.Second)
+		ended := s.trigger()
+		require.Equal(t, min(left, maxExpire), ended)
+		if left -= ended; left > 0 {
+			require.LessOrEqual(t, s.e.Next(), s.clock, "the rest is due")
+		}
+	}
+	require.Zero(t, s.e.Next())
+}
+
 // A freeze of this process while it dials: what has come meanwhile is read before anybody is given up, and the time that
 // was left is left.
 func TestOwnFreezeFailsNoDial(t *testing.T) {
@@ -637,22 +697,22 @@ func TestBackoff(t *testing.T) {
 	}
 	s.send("x")
 	fail()
-	var pauses []time.Duration
-	for range 9 {
-		n, begin := len(s.dialed), s.clock
-		s.send("x")
-		for len(s.dialed) == n {
-			at := s.e.Next()
-			ok := at != 0
-			require.True(t, ok)
-			s.pass(max(at-s.clock, 1))
+	for i := range 9 {
+		n, pause := len(s.dialed), min(backoffFirst<<i, backoffLast)
+		for _, wait := range []time.Duration{0, pause - time.Millisecond} {
+			s.pass(wait)
+			r := s.send("x")
+			s.trigger()
+			require.ErrorIs(t, r.Err, na.ErrUnreachable, "pause %d: it ends at once", i)
+			require.ErrorContains(t, r.Err, "refused")
+			require.Equal(t, na.NotRun, r.Fate)
+			require.Len(t, s.dialed, n, "pause %d", i)
 		}
-		pauses = append(pauses, s.clock-begin)
+		s.pass(time.Millisecond)
+		require.Len(t, s.dialed, n, "nobody dials of its own accord")
+		s.send("x")
+		require.Len(t, s.dialed, n+1, "the first after the pause dials at once")
 		fail()
-	}
-	for i, p := range pauses {
-		want := min(backoffFirst<<i, backoffLast)
-		require.InDelta(t, float64(want), float64(p), float64(time.Millisecond), "pause %d: %v", i, pauses)
 	}
 	n := len(s.dialed)
 	s.op(func(op *na.Op) error { return s.nctx.SendUnexpected(op, s.addr().WithTarget(1), 1, nil) })
@@ -670,7 +730,7 @@ func TestBackoffIsBounded(t *testing.T) {
 	s.e.Lock()
 	for i := range 3 * backoffNames {
 		s.clock += time.Millisecond
-		s.e.failed(na.MakeAddr(scriptPeer, i))
+		s.e.failed(na.MakeAddr(scriptPeer, i), na.ErrUnreachable)
 	}
 	require.LessOrEqual(t, len(s.e.waits), backoffNames)
 	s.e.Unlock()
@@ -701,11 +761,11 @@ func TestTwoConnections(t *testing.T) {
 		"we dial, and ours stays":   {func(s *script) *Link { s.send("x"); return s.dialed[0] }, smaller, na.ErrDuplicate, false, true},
 		"we dial, and theirs stays": {func(s *script) *Link { s.send("x"); return s.dialed[0] }, larger, na.OK, true, true},
 		"we wait before dialling again": {func(s *script) *Link {
-			s.e.Lock()
-			s.e.failed(s.addr())
-			s.e.Unlock()
 			s.send("x")
-			require.Empty(s, s.dialed)
+			s.e.Lock()
+			s.dialed[0].Fail(na.WithText(na.ErrPeerLost, "the connection ended before an answer"))
+			s.e.Unlock()
+			require.Equal(s, linkWaiting, s.dialed[0].state)
 			return s.e.names[s.addr()]
 		}, smaller, na.OK, true, true},
 		"ours is up, another instance asks": {func(s *script) *Link { return s.meet(5) }, larger, na.ErrDuplicate, false, true},
@@ -737,39 +797,6 @@ func TestTwoConnections(t *testing.T) {
 			}
 			s.trigger()
 		})
-	}
-}
-
-// The same incarnation connects again although our session with it is up: the one that the larger incarnation dialled
-// stays, and if that is ours a PING shows the peer that it lives.
-func TestTwoConnectionsUp(t *testing.T) {
-	for _, ours := range []bool{true, false} {
-		s := newScript(t, na.Config{})
-		s.eng.inc[0] = 50
-		r := s.send("x")
-		l := s.dialed[0]
-		s.drain(l)
-		g := peerGreeting(5)
-		if g.Incarnation = [16]byte{100}; ours {
-			g.Incarnation[0] = 10
-		}
-		require.NoError(t, s.hello(l, g))
-		s.drain(l)
-		s.trigger()
-		require.NoError(t, r.Err)
-		s.e.Lock()
-		again, err := s.e.Admit(scriptCarrier{s}, "conn", &g, true)
-		s.e.Unlock()
-		if ours {
-			require.ErrorIs(t, err, na.ErrDuplicate)
-			require.True(t, l.Up())
-			require.Equal(t, []string{"PING"}, kinds(s.drain(l)))
-		} else {
-			require.NoError(t, err)
-			require.True(t, l.Down())
-			require.True(t, again.Up())
-		}
-		s.trigger()
 	}
 }
 

@@ -52,7 +52,7 @@ func (l *Link) checkTaken(passed time.Duration) bool {
 		}
 		f.waits, f.count = waits, count
 		if f.since >= limit {
-			l.fail(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer took nothing of what was sent to it for %v", limit)))
+			l.Silent(na.WithText(na.ErrPeerLost, fmt.Sprintf("the peer took nothing of what was sent to it for %v", limit)))
 			return false
 		}
 	}

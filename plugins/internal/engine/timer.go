@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"container/heap"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -16,23 +15,62 @@ func (e *Endpoint) Timer(t na.Ticket, at time.Duration) {
 	}
 	o := e.begin(t, kindTimer)
 	o.due = max(at, 1)
-	heap.Push(&e.timers, o)
-	e.due.Store(int64(e.timers.next()))
-	first := e.timers[0] == o
+	first := e.addTimer(o)
 	e.mu.Unlock()
 	if first {
 		e.host.PollSoon()
 	}
 }
 
-// expire ends the timers that are due. Locked.
+// maxExpire bounds the timers that end in one Poll: those that are left are due in the next one.
+const maxExpire = 1024
+
+// expire ends timers, and calls with a deadline, that are due. Locked.
 func (e *Endpoint) expire(now time.Duration) {
-	for len(e.timers) > 0 && e.timers[0].due <= now {
-		e.finish(e.timers[0], na.Result{})
+	for range maxExpire {
+		if len(e.timers) == 0 || e.timers[0].due > now {
+			return
+		}
+		if o := e.timers[0]; o.kind == kindCall {
+			e.dropTimer(o)
+			o.due = 0
+			o.t.Due()
+		} else {
+			e.finish(o, na.Result{})
+		}
 	}
 }
 
-// timers is a heap (see container/heap), the earliest first.
+// addTimer has o end when it is due, and reports whether nothing is due before: then Poll is due sooner.
+func (e *Endpoint) addTimer(o *op) (first bool) {
+	o.place = len(e.timers)
+	e.timers = append(e.timers, o)
+	if e.timers.up(o); o.place == 0 {
+		e.due.Store(int64(o.due))
+	}
+	return o.place == 0
+}
+
+// dropTimer takes out what addTimer has added; nothing if that has not.
+func (e *Endpoint) dropTimer(o *op) {
+	if o.due == 0 {
+		return
+	}
+	at, last := o.place, len(e.timers)-1
+	moved := e.timers[last]
+	e.timers[last] = nil
+	e.timers = e.timers[:last]
+	if moved != o {
+		e.timers[at], moved.place = moved, at
+		e.timers.down(moved)
+		e.timers.up(moved)
+	}
+	if at == 0 {
+		e.due.Store(int64(e.timers.next()))
+	}
+}
+
+// timers is a binary heap, the earliest first.
 type timers []*op
 
 // next is when the first is due; 0 when there is none.
@@ -43,26 +81,36 @@ func (t timers) next() time.Duration {
 	return t[0].due
 }
 
-func (t timers) Len() int           { return len(t) }
-func (t timers) Less(i, j int) bool { return t[i].due < t[j].due }
-
-func (t timers) Swap(i, j int) {
-	t[i], t[j] = t[j], t[i]
-	t[i].place, t[j].place = i, j
+func (t timers) swap(a, b *op) {
+	t[a.place], t[b.place] = b, a
+	a.place, b.place = b.place, a.place
 }
 
-// Push implements heap.Interface.
-func (t *timers) Push(x any) {
-	o := x.(*op)
-	o.place = len(*t)
-	*t = append(*t, o)
+// up moves o towards the first.
+func (t timers) up(o *op) {
+	for o.place > 0 {
+		parent := t[(o.place-1)/2]
+		if parent.due <= o.due {
+			return
+		}
+		t.swap(parent, o)
+	}
 }
 
-// Pop implements heap.Interface.
-func (t *timers) Pop() any {
-	last := len(*t) - 1
-	o := (*t)[last]
-	(*t)[last] = nil
-	*t = (*t)[:last]
-	return o
+// down moves o away from it.
+func (t timers) down(o *op) {
+	for {
+		i := 2*o.place + 1
+		if i >= len(t) {
+			return
+		}
+		child := t[i]
+		if i+1 < len(t) && t[i+1].due < child.due {
+			child = t[i+1]
+		}
+		if child.due >= o.due {
+			return
+		}
+		t.swap(child, o)
+	}
 }

@@ -89,6 +89,7 @@ func (l *Link) deliverWithdrawn(h *frame.Header) error {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("WITHDRAWN for message %d with code %d, %d are asked for", h.Op, h.Tag, l.withdraws.open))
 	}
 	l.withdraws.open--
+	l.took(h.Op)
 	o := l.withdraws.ids[h.Op]
 	if o == nil || o.list != &l.withdraws.asked {
 		l.e.stats.LateDropped++
@@ -139,7 +140,12 @@ func (l *Link) destroy(id uint64) bool {
 func (e *Endpoint) Disconnect(peer na.Addr, err error) {
 	e.mu.Lock()
 	if l := e.find(peer); l != nil && !e.shut {
-		l.fail(err)
+		l.takenExpected = l.sentExpected // the program gives up what it has answered
+		if l.state == linkUp {
+			l.fail(err)
+		} else {
+			l.close(na.WithText(na.ErrPeerLost, "peer lost: "+err.Error()), na.OK, "", false)
+		}
 	}
 	e.Unlock()
 }
@@ -147,13 +153,21 @@ func (e *Endpoint) Disconnect(peer na.Addr, err error) {
 // Abandon implements na.Endpoint. It is advice: a peer that does not read is not cut for it.
 func (e *Endpoint) Abandon(to na.Addr, id uint64, tag na.Tag) {
 	e.mu.Lock()
-	if l := e.find(to); l != nil && l.state == linkUp && !e.shut && l.peer.features&frame.FeatureWithdraw != 0 && id != 0 && id <= l.seq {
-		l.makeBusy()
-		if l.flows[FlowMessages].ctl.len() < maxControl/2 {
-			l.control(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
-		}
+	if l := e.find(to); l != nil {
+		l.abandon(id, tag)
 	}
 	e.Unlock()
+}
+
+// abandon is Abandon. Locked.
+func (l *Link) abandon(id uint64, tag na.Tag) {
+	if l.state != linkUp || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
+		return
+	}
+	l.makeBusy()
+	if l.flows[FlowMessages].ctl.len() < maxControl/2 {
+		l.control(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
+	}
 }
 
 // deliverAbandon destroys a message that nobody has accepted; whoever has accepted it hears that it needs no answer.

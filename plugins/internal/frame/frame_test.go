@@ -53,7 +53,7 @@ func hasTail(k frame.Kind) bool { return k == frame.Put || k == frame.Get || k =
 func greeting() frame.Greeting {
 	g := frame.Greeting{
 		Version: 1, Listen: "tcp://10.0.0.7:9000", Host: "host", Context: 2, Target: 3, Envelopes: 32, Eager: 4096,
-		Features: 5, Label: []byte("auth"),
+		Features: 5, Label: []byte("auth"), Secret: frame.Secret([]byte("secret of this  ")), Proof: frame.Secret([]byte("secret of before")),
 	}
 	for i := range g.Incarnation {
 		g.Incarnation[i] = 0xe0 + byte(i)

@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"crypto/subtle"
 	"encoding/binary"
 	"fmt"
 
@@ -22,6 +23,8 @@ const (
 	labelCarrier     = 0x0a00 // the carrier's own: what it has to tell its other side; empty when there is nothing
 	labelNeed        = 0x0c00 // 4 bytes: envelopes that the sender needs of the receiver of this HELLO; absent when any number will do
 	labelWant        = 0x0d00 // 4 bytes: envelopes beyond which it wants no more; absent when it takes what there is
+	labelSecret      = 0x0e00 // 16 random bytes of the session, which the receiver shows when it connects anew
+	labelProof       = 0x0f00 // 16 bytes: the labelSecret that the receiver told in the last session of the pair; absent without one
 )
 
 // FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and takes Abandon.
@@ -49,6 +52,19 @@ type Greeting struct {
 	// Need and Want are the envelopes that the sender asks for: it cannot do with less than Need, and has no use for more
 	// than Want. Zero says nothing.
 	Need, Want uint32
+	// Secret is of the session that the HELLO begins, Proof that of an earlier one. Zero says nothing.
+	Secret, Proof Secret
+}
+
+// A Secret is known to the two sides of a session only. It does not print.
+type Secret [16]byte
+
+func (Secret) String() string   { return "(secret)" }
+func (Secret) GoString() string { return "(secret)" }
+
+// Matches reports, in constant time, whether s is there and is equal to other.
+func (s Secret) Matches(other Secret) bool {
+	return s != Secret{} && subtle.ConstantTimeCompare(s[:], other[:]) == 1
 }
 
 // Append encodes g at the end of b.
@@ -74,6 +90,12 @@ func (g *Greeting) Append(b []byte) []byte {
 	}
 	if g.Want != 0 {
 		put(labelWant, le.AppendUint32(nil, g.Want))
+	}
+	if g.Secret != (Secret{}) {
+		put(labelSecret, g.Secret[:])
+	}
+	if g.Proof != (Secret{}) {
+		put(labelProof, g.Proof[:])
 	}
 	return b
 }
@@ -152,6 +174,14 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		case labelWant:
 			if want = 4; n == want {
 				g.Want = le.Uint32(v)
+			}
+		case labelSecret:
+			if want = len(g.Secret); n == want {
+				copy(g.Secret[:], v)
+			}
+		case labelProof:
+			if want = len(g.Proof); n == want {
+				copy(g.Proof[:], v)
 			}
 		}
 		if want >= 0 && n != want {

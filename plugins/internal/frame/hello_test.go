@@ -2,6 +2,7 @@ package frame_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -145,4 +146,19 @@ func FuzzGreeting(f *testing.F) {
 			last, rest = label, rest[4+n:]
 		}
 	})
+}
+
+// A secret is not in what prints a greeting, and none matches nothing.
+func TestSecretIsSecret(t *testing.T) {
+	g := greeting()
+	g.Proof = g.Secret
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		for _, v := range []any{g, &g, g.Secret} {
+			require.NotContains(t, fmt.Sprintf(verb, v), string(g.Secret[:]))
+			require.NotContains(t, fmt.Sprintf(verb, v), fmt.Sprint([16]byte(g.Secret)))
+		}
+	}
+	require.True(t, g.Secret.Matches(g.Proof))
+	require.False(t, g.Secret.Matches(frame.Secret{}))
+	require.False(t, frame.Secret{}.Matches(frame.Secret{}))
 }

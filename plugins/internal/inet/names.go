@@ -19,6 +19,7 @@ type Names struct {
 	Self     string         // canonical or private name of the class
 	Bound    netip.AddrPort // where it listens; zero when it does not
 	Resolver Resolver
+	Certify  bool // peers have certificates, which carry the host that they were looked up by
 }
 
 // A Resolver finds the addresses of a host. *net.Resolver is one.
@@ -75,6 +76,9 @@ func (n *Names) Resolve(text string, done func(name string, err error)) (cancel 
 		done("", err)
 		return nil
 	}
+	if _, at, both := strings.Cut(host, "@"); both {
+		host = at
+	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		done(n.resolved(text, ip, port))
 		return nil
@@ -92,6 +96,44 @@ func (n *Names) Resolve(text string, done func(name string, err error)) (cancel 
 		}
 	}()
 	return stop
+}
+
+// Host implements engine.Certifier.
+func (n *Names) Host(text string) string {
+	host, _, err := n.split(text)
+	if err != nil || !n.Certify || text == n.Self {
+		return ""
+	}
+	if wanted, _, both := strings.Cut(host, "@"); both {
+		return wanted
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return "" // the address itself
+	}
+	return strings.TrimSuffix(host, ".")
+}
+
+// Carries implements engine.Certifier.
+func (n *Names) Carries(id *na.Identity, name, host string) error {
+	if !n.Certify || id == nil || !id.Secure {
+		return nil
+	}
+	if len(id.Certificates) == 0 {
+		return na.WithText(na.ErrPermission, "the peer has shown no certificate")
+	}
+	if host == "" {
+		host = HostOf(n.Scheme, name)
+	}
+	if err := id.Certificates[0].VerifyHostname(host); err != nil {
+		return na.WithText(na.ErrPermission, fmt.Sprintf("the peer at %s is not %s: %s", name, host, strings.TrimPrefix(err.Error(), "x509: ")))
+	}
+	return nil
+}
+
+// HostOf returns the IP address in a canonical name, as certificates have it.
+func HostOf(scheme, name string) string {
+	ap, _ := Parse(scheme, name)
+	return ap.Addr().WithZone("").String()
 }
 
 // find looks up a host name.
@@ -113,11 +155,14 @@ func (n *Names) split(text string) (host string, port uint16, err error) {
 	case !ok:
 		return "", 0, notValid(text, "is not a "+n.Scheme+" address")
 	case strings.HasPrefix(rest, "@"):
-		return "", 0, na.WithText(na.ErrNoEntry,
-			"address "+text+" names a process that does not listen: only answers on the session that it made reach it")
+		return "", 0, notValid(text, "names a process that does not listen: only answers on the session that it made reach it")
 	}
 	want := fmt.Sprintf(", want %[1]s://host:port or %[1]s://[IPv6 address]:port", n.Scheme)
-	host, service, err := net.SplitHostPort(rest)
+	wanted, at, both := strings.Cut(rest, "@") // the form in which an address prints that was looked up by a name
+	if !both {
+		at = rest
+	}
+	host, service, err := net.SplitHostPort(at)
 	if err != nil {
 		var bad *net.AddrError
 		if errors.As(err, &bad) {
@@ -127,6 +172,9 @@ func (n *Names) split(text string) (host string, port uint16, err error) {
 	}
 	if host == "" {
 		return "", 0, notValid(text, "names no host"+want)
+	}
+	if both {
+		host = wanted + "@" + host
 	}
 	p, err := strconv.ParseUint(service, 10, 16)
 	if err != nil || p == 0 {

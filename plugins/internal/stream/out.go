@@ -30,6 +30,8 @@ type Out struct {
 	view    engine.View
 	at      int // bytes of view that are written
 	lent    bool
+	staged  bool // b is what was taken before Fill
+	filled  bool // the last Fill has found something to write
 }
 
 var _ engine.Writer = (*Out)(nil)
@@ -44,14 +46,33 @@ func (out *Out) Fill() bool {
 		out.Link.Sent(&out.view)
 		out.view = engine.View{}
 	}
-	if len(out.b) == 0 && !out.bulk {
+	switch {
+	case out.bulk:
+	case len(out.b) == 0:
 		out.fill()
+	case out.staged:
+		out.Link.Pull(out.Flow, out)
 	}
+	out.staged = false
 	if len(out.b) == 0 && !out.bulk && out.buf != nil {
 		spare.put(out.buf)
 		out.buf, out.b = nil, nil
 	}
-	return len(out.b) > 0 || out.bulk
+	out.filled = len(out.b) > 0 || out.bulk
+	return out.filled
+}
+
+// Stages reports whether out takes frames now, because everything before them has been written; they leave with what the next Fill
+// pulls. Locked.
+func (out *Out) Stages() bool {
+	if out.filled || !out.greeted {
+		return false
+	}
+	if len(out.b) == 0 && out.buf != nil {
+		out.b = out.buf[:0]
+	}
+	out.staged = true
+	return true
 }
 
 func (out *Out) fill() {
@@ -61,7 +82,7 @@ func (out *Out) fill() {
 	if !out.greeted {
 		out.greeted = true
 		h := frame.Header{Kind: frame.Hello, Tag: frame.Magic}
-		out.Frame(&h, out.Link.Hello(nil, out.Label))
+		out.Frame(&h, out.Link.Hello(out.Flow, nil, out.Label))
 	}
 	out.Link.Pull(out.Flow, out)
 }

@@ -157,7 +157,7 @@ func TestEverySplit(t *testing.T) {
 		"lease: N=4 tag=0 from=<no address> err=<nil>",
 		"never answered: N=0 tag=0 from=<no address> err=na: get solo://peer: the peer ended the session: goodbye",
 		fmt.Sprintf("get %x", filled(gotSize, 77)),
-		"LateDropped:3", "Violations:0", "PeersLost:1",
+		"LateDropped:3", "Violations:0", "PeersLeft:1",
 	} {
 		require.Contains(t, want, part)
 	}

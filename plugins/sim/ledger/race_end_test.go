@@ -69,15 +69,21 @@ func (a *racer) until(what string, done func() bool, turn func(time.Duration)) b
 
 // serve is a turn that runs everything.
 func (a *racer) serve(d time.Duration) {
+	given := a.given
+	a.given, a.holding = nil, false
+	for _, r := range given {
+		_ = r.Run() // unless it was taken back
+	}
 	a.hctx.Trigger(0)
 	a.due()
 	_ = a.hctx.Progress(d)
 }
 
-// hold is a turn that moves messages and runs neither handlers nor callbacks of calls.
+// hold is a turn that runs no handler.
 func (a *racer) hold(d time.Duration) {
-	a.hctx.NA().Trigger(0)
-	_ = a.hctx.NA().Progress(0)
+	a.holding = true
+	a.hctx.Trigger(0)
+	_ = a.hctx.Progress(0)
 	a.s.w.Sleep(d)
 }
 
@@ -106,6 +112,10 @@ func (a *racer) use(en *entry, to int) {
 		tries = 4
 	}
 	for try := range tries {
+		if try > 0 {
+			end := s.w.Now() + time.Second // of the pause after a dial that failed; others may be dialling us
+			a.until("the pause is over", func() bool { return s.w.Now() >= end }, a.serve)
+		}
 		if !a.call(en, "now", to) {
 			return
 		}

@@ -176,9 +176,11 @@ type racer struct {
 	cls     *hg.Class
 	hctx    *hg.Context
 	entries []*entry
-	kept    []kept // requests that are answered later
-	open    int    // callbacks that are to come
-	idle    int    // turns in which nothing happened
+	kept    []kept        // requests that are answered later
+	holding bool          // no handler begins
+	given   []hg.Incoming // those that are held back
+	open    int           // callbacks that are to come
+	idle    int           // turns in which nothing happened
 }
 
 // An entry is a handle and what is to be done about its call.
@@ -219,6 +221,13 @@ func (a *racer) main() {
 	cfg.NA.PeerTimeout = max(500*time.Millisecond, 10*s.opts.span)
 	cfg.MaxActive = []int{1, 2, 4, 1024}[a.rng.IntN(4)]
 	cfg.MaxActivePerPeer = []int{1, 2, 128}[a.rng.IntN(3)]
+	cfg.Dispatch = func(r hg.Incoming) {
+		if a.holding {
+			a.given = append(a.given, r)
+		} else {
+			_ = r.Run()
+		}
+	}
 	var err error
 	if a.cls, err = hg.Open("sim://"+s.names[a.i], cfg); err == nil {
 		a.hctx, err = a.cls.NewContext()

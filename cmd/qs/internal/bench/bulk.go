@@ -61,7 +61,7 @@ func (m *mover) once(check bool) error {
 	if m.c.in, err = m.mem.AppendBinary(r.append(m.c.in[:0])); err != nil {
 		return err
 	}
-	if err := m.c.once(); err != nil {
+	if err := m.c.forward(); err != nil {
 		return err
 	}
 	if check && m.dir == push && !isPattern(m.buf) {

@@ -54,17 +54,22 @@ func (p *Perf) newCall(in []byte) (*call, error) {
 
 func (c *call) ended(_ *hg.Handle, err error) { c.done, c.err = true, err }
 
-// once forwards and waits for the callback.
+// once makes the call in the way that is measured.
 func (c *call) once() error {
-	if c.p.API == "sync" {
-		_, err := c.h.CallRaw(context.Background(), c.in)
-		return err
-	}
 	if c.p.API == "typed" {
 		out, err := TypedEcho.Call(context.Background(), c.p.to, c.in)
 		if err == nil && len(out) != len(c.in) {
 			err = fmt.Errorf("the target sent %d bytes back, not %d", len(out), len(c.in))
 		}
+		return err
+	}
+	return c.forward()
+}
+
+// forward forwards the handle and waits.
+func (c *call) forward() error {
+	if c.p.API != "callback" {
+		_, err := c.h.CallRaw(context.Background(), c.in)
 		return err
 	}
 	c.done = false

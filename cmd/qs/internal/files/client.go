@@ -119,6 +119,25 @@ func Explain(peer na.Addr, err error) error {
 	return err
 }
 
+// insecure says in the words of the flags what can be done about an error of TLS, whose text is for programs.
+func insecure(what string) (said, todo string) {
+	for _, c := range [][2]string{
+		{"is for another host", "give -server-name with a name that the certificate carries, or an address with such a host"},
+		{"authority that is unknown here", "give -ca with the authority that signed the peer's certificate"},
+		{"the peer wants a certificate", "give -cert and -key: a certificate of an authority that the peer knows"},
+		{"does not know who signed", "give -cert and -key of an authority that the peer knows"},
+		{"has expired", "renew the certificate"},
+	} {
+		if before, rest, ok := strings.Cut(what, c[0]); ok {
+			if _, detail, ok := strings.Cut(rest, " ("); ok {
+				c[0] += " (" + detail
+			}
+			return before + c[0], c[1]
+		}
+	}
+	return what, "give -cert, -key and -ca as they are there: both ends use TLS, or neither does"
+}
+
 // unreachable says why no session with peer could be made. What a transport says beside ErrUnreachable, a peer or a program in its
 // place has said.
 func unreachable(peer na.Addr, err error) error {
@@ -129,7 +148,7 @@ func unreachable(peer na.Addr, err error) error {
 	todo := ""
 	switch {
 	case strings.Contains(what, "TLS"):
-		todo = "give -cert, -key and -ca as they are there: both ends use TLS, or neither does"
+		what, todo = insecure(what)
 	case errors.Is(err, hg.ErrProtocol):
 		what = "another program answers there, or another version of Quicksilver (" + what + ")"
 		todo = "correct the address, or use the same version at both ends"

@@ -72,6 +72,9 @@ func (d *disk) stat(_ context.Context, p string) (entry, error) {
 		return entry{Name: p}, nil
 	}
 	if err != nil {
+		if link, failed := d.root.Lstat(p); failed == nil && link.Mode().Type() == fs.ModeSymlink {
+			return entry{}, fmt.Errorf("%s is a symbolic link that is not followed (%w): name what it leads to, or remove it", p, err)
+		}
 		return entry{}, err
 	}
 	return entry{p, kindOf(info.Mode()), stampOf(info)}, nil

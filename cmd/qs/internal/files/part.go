@@ -65,7 +65,11 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 		return nil, err
 	case info.IsDir():
 		return nil, fmt.Errorf("%s is a directory; a path with / at its end goes into it: %w", name, na.ErrExists)
-	case !anew && info.Mode().IsRegular() && stampOf(info) == st:
+	case info.Mode().Type() == fs.ModeSymlink:
+		return nil, fmt.Errorf("%s is a symbolic link: name the file that it leads to, or remove the link: %w", name, na.ErrExists)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is %s, which is not replaced: name another file, or remove it: %w", name, whatIs(info.Mode()), na.ErrExists)
+	case !anew && stampOf(info) == st:
 		return nil, errSame
 	}
 	p := &part{disk: d, name: name, stamp: st, sha: sha, sums: newSums(sha)}
@@ -93,6 +97,19 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// whatIs says what is neither a file nor a directory nor a link.
+func whatIs(mode fs.FileMode) string {
+	switch {
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a pipe (FIFO)"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "no regular file"
 }
 
 // take opens the part, and keeps other transfers away from it until it is closed.

@@ -1,12 +1,13 @@
 package self
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -30,7 +31,8 @@ func Start(word string, args ...string) (*Child, error) {
 		return nil, err
 	}
 	c := &Child{Cmd: exec.Command(self, args...)}
-	c.Cmd.Stderr = os.Stderr
+	diag := &early{}
+	c.Cmd.Stderr = diag
 	c.Cmd.Env = append(os.Environ(), Env+"=1")
 	if c.stdin, err = c.Cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -46,10 +48,35 @@ func Start(word string, args ...string) (*Child, error) {
 	addr, ok := strings.CutPrefix(line, word)
 	if err != nil || !ok {
 		c.Stop()
-		return nil, errors.Join(fmt.Errorf("the other process did not start; it said %q", line), err)
+		return nil, fmt.Errorf("the other process did not start: %s%s", line, bytes.TrimSpace(diag.b))
 	}
+	diag.pass()
 	c.Addr = addr
 	return c, nil
+}
+
+// early keeps what a process says until it has started, and passes it on from then on.
+type early struct {
+	mu      sync.Mutex // guards the fields below
+	b       []byte
+	started bool
+}
+
+func (e *early) Write(b []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.started {
+		return os.Stderr.Write(b)
+	}
+	e.b = append(e.b, b...)
+	return len(b), nil
+}
+
+func (e *early) pass() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.started = true
+	_, _ = os.Stderr.Write(e.b)
 }
 
 // readLine reads up to a newline, byte by byte: what follows stays in the pipe.
@@ -69,9 +96,13 @@ func readLine(r io.Reader) (string, error) {
 }
 
 // Stop ends the process and waits for it.
-func (c *Child) Stop() {
+func (c *Child) Stop() { c.End(2 * time.Second) }
+
+// End is Stop, with so much time for the process to end by itself; it reports whether it did, and without an error.
+func (c *Child) End(most time.Duration) bool {
 	_ = c.stdin.Close()
-	kill := time.AfterFunc(2*time.Second, func() { _ = c.Cmd.Process.Kill() })
+	kill := time.AfterFunc(most, func() { _ = c.Cmd.Process.Kill() })
+	defer kill.Stop()
 	_ = c.Cmd.Wait()
-	kill.Stop()
+	return c.Cmd.ProcessState != nil && c.Cmd.ProcessState.Success()
 }

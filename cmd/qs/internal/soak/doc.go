@@ -1,8 +1,10 @@
-// Package soak is the load, the faults and the audit of "qs soak".
+// Package soak is the processes and the faults of "qs soak". What is called, and the audit, are package ledger's.
 //
-//	Run: slots ─ Forward ─► relay ─► Target, a process each: token into its log, answer or transfer
-//	       ▲ callback ─► ledger          ▲ kill, stop, reset, stall
-//	       └─ next                     chaos
+//	Run: origin 0, here ─┐                       ┌─► Target, a process each ─► book
+//	     Origin, a       ├─ relay (tcp), calls ──┤
+//	     process each ───┘ ─► book               └─► …
+//	        ▲ kill, stop, end                        ▲ kill, stop, end, reset, stall
+//	        └────────────────── chaos ───────────────┘
 //
-// The audit compares the ledger with the logs: what ended how, and what ran how often.
+// Books are files, which a kill leaves as they are. The audit reads them when everything has ended.
 package soak

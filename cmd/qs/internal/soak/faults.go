@@ -4,57 +4,55 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
+
+// A victim is a process that faults come over.
+type victim interface {
+	fmt.Stringer
+	process() *self.Child
+	start() error // again
+	ended(killed bool)
+	net() *relay // nil if there is none
+}
 
 // A target is a process, and over tcp the relay through which it is reached.
 type target struct {
-	i     int
-	begin func(log, addr string) (*self.Child, error)
-	addr  string // of the process
-	peer  na.Addr
-	relay *relay
-	log   string
+	s       *soak
+	i       int
+	addr    string // of the process; at first where it is to listen
+	reached string // its address for origins
+	relay   *relay
 
 	mu    sync.Mutex // guards child
 	child *self.Child
 }
 
 // startTarget starts target i.
-func (s *soak) startTarget(i int) (*target, error) {
-	t := &target{i: i, log: filepath.Join(s.dir, strconv.Itoa(i))}
-	t.begin = s.Start
-	if err := t.start(s.Listen); err != nil {
+func (s *soak) startTarget(i int) (t *target, err error) {
+	t = &target{s: s, i: i, addr: s.Listen}
+	if err := t.start(); err != nil {
 		return nil, err
 	}
 	t.addr = t.child.Addr
-	to, err := t.addr, error(nil)
-	if over, ok := strings.CutPrefix(to, "tcp://"); ok {
-		if t.relay, err = newRelay(over); err == nil {
-			to = "tcp://" + t.relay.addr()
+	t.reached = t.addr
+	if over, ok := strings.CutPrefix(t.addr, "tcp://"); ok {
+		if t.relay, err = newRelay(over); err != nil {
+			t.stop()
+			return nil, err
 		}
-	}
-	if err == nil {
-		t.peer, err = na.ParseAddr(to)
-	}
-	if err != nil {
-		t.stop()
-		return nil, err
+		t.reached = "tcp://" + t.relay.addr()
 	}
 	return t, nil
 }
 
-// start starts the process.
-func (t *target) start(addr string) error {
-	c, err := t.begin(t.log, addr)
+func (t *target) start() error {
+	c, err := t.s.StartTarget(t.s.book("target", uint64(t.i)), t.addr)
 	if err != nil {
 		return err
 	}
@@ -63,6 +61,11 @@ func (t *target) start(addr string) error {
 	t.mu.Unlock()
 	return nil
 }
+
+func (t *target) String() string       { return fmt.Sprint("target ", t.i) }
+func (t *target) process() *self.Child { return t.child }
+func (t *target) ended(bool)           {}
+func (t *target) net() *relay          { return t.relay }
 
 func (t *target) pid() int {
 	t.mu.Lock()
@@ -84,19 +87,56 @@ func (t *target) stop() {
 	}
 }
 
-// chaos does one thing after the other to targets, but the first, until ctx ends, and puts each right again. All kinds come once
-// before one comes again, and once is closed when they have, or cannot. A reset of no connection does not count, nor does a stall that held
-// nothing: they come again.
-func (s *soak) chaos(ctx context.Context, once chan<- struct{}) {
-	all := sync.OnceFunc(func() { close(once) })
-	defer all()
-	rng := rand.New(rand.NewPCG(s.Seed, 3))
+// An origin is a process; the next one in its place has another number.
+type origin struct {
+	s      *soak
+	number uint64
+	child  *self.Child
+}
+
+func (o *origin) start() (err error) {
+	c := o.s.calls()
+	o.number = c.Number
+	o.child, err = o.s.StartOrigin(o.s.book("origin", c.Number), c)
+	return err
+}
+
+func (o *origin) String() string       { return fmt.Sprint("origin ", o.number) }
+func (o *origin) process() *self.Child { return o.child }
+func (o *origin) net() *relay          { return nil }
+
+// ended says that the process is no more. The calls of one that was killed have no end.
+func (o *origin) ended(killed bool) {
+	if killed {
+		o.s.mu.Lock()
+		o.s.died[o.number] = true
+		o.s.mu.Unlock()
+	}
+}
+
+// victims returns who is not spared: all but the first target, and the origin in this process.
+func (s *soak) victims() (all []victim) {
+	for _, t := range s.targets[1:] {
+		all = append(all, t)
+	}
+	for _, o := range s.origins {
+		all = append(all, o)
+	}
+	return all
+}
+
+// chaos does one thing after the other to v until ctx ends, and puts each right again. All kinds come once before one comes again. A
+// reset of no connection does not count, nor does a stall that held nothing.
+func (s *soak) chaos(ctx context.Context, v victim, rng *rand.Rand) {
+	every := float64(s.Every) * float64(len(s.victims()))
 	var kinds []string
-	for len(s.Faults) > 0 && s.broken == nil && pause(ctx, time.Duration(rng.ExpFloat64()*float64(s.Every))) {
-		t := s.targets[1+rng.IntN(len(s.targets)-1)]
+	for s.failure() == nil && pause(ctx, time.Duration(rng.ExpFloat64()*every)) {
 		if len(kinds) == 0 {
-			kinds = slices.Clone(s.Faults)
+			kinds = slices.DeleteFunc(slices.Clone(s.Faults), func(k string) bool { return needsRelay(k) && v.net() == nil })
 			rng.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+		}
+		if len(kinds) == 0 {
+			return
 		}
 		kind := kinds[0]
 		kinds = kinds[1:]
@@ -104,38 +144,45 @@ func (s *soak) chaos(ctx context.Context, once chan<- struct{}) {
 		if rng.IntN(2) == 0 {
 			last += s.PeerTimeout // the peer is lost meanwhile
 		}
-		fmt.Fprintf(s.Log, "soak: %s target %d for %v\n", kind, t.i, last.Round(time.Millisecond))
-		struck := 1
-		switch kind {
-		case "kill":
-			_ = t.child.Cmd.Process.Kill()
-			_ = t.child.Cmd.Wait()
-			pause(ctx, last/4)
-			if err := t.start(t.addr); err != nil {
-				s.broken = fmt.Errorf("target %d does not start again: %w", t.i, err)
-			}
-		case "stop":
-			if err := stopProcess(t.child.Cmd.Process); err != nil {
-				s.broken = err
-			}
-			pause(ctx, last)
-			if err := resumeProcess(t.child.Cmd.Process); err != nil {
-				s.broken = err
-			}
-		case "reset":
-			struck = t.relay.reset()
-		case "stall":
-			t.relay.hold(1 + rng.IntN(3))
-			pause(ctx, last)
-			struck = t.relay.hold(0)
+		fmt.Fprintf(s.Log, "soak: %s %v for %v\n", kind, v, last.Round(time.Millisecond))
+		struck, err := s.strike(ctx, v, kind, last, 1+rng.IntN(3))
+		if err != nil {
+			s.failed(err)
 		}
-		if struck == 0 {
-			kinds = append(kinds, kind)
-			continue
-		}
-		s.faults[kind]++
-		if len(kinds) == 0 {
-			all()
+		if struck {
+			s.mu.Lock()
+			s.faults[kind]++
+			s.mu.Unlock()
 		}
 	}
+}
+
+// strike applies one fault to v, keeps it up for the given time, and then repairs it.
+func (s *soak) strike(ctx context.Context, v victim, kind string, last time.Duration, directions int) (struck bool, err error) {
+	p := v.process()
+	switch kind {
+	case "kill":
+		_ = p.Cmd.Process.Kill()
+		_ = p.Cmd.Wait()
+		v.ended(true)
+	case "end":
+		v.ended(!p.End(s.patience()))
+	case "stop":
+		if err := stopProcess(p.Cmd.Process); err != nil {
+			return false, err
+		}
+		pause(ctx, last)
+		return true, resumeProcess(p.Cmd.Process)
+	case "reset":
+		return v.net().reset() > 0, nil
+	case "stall":
+		v.net().hold(directions)
+		pause(ctx, last)
+		return v.net().hold(0) > 0, nil
+	}
+	pause(ctx, last/8)
+	if err := v.start(); err != nil {
+		return false, fmt.Errorf("%v does not start again: %w", v, err)
+	}
+	return true, nil
 }

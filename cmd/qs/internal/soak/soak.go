@@ -8,39 +8,53 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/ledger"
 )
 
 // A Config says what a soak does. All fields are needed, but Faults and Seed.
 type Config struct {
 	Transport   string // scheme of the targets
 	Targets     int
+	Origins     int           // beside the one in this process
 	Time        time.Duration // of the load, which goes on until each fault has come
-	Every       time.Duration // mean time between faults
-	Slots       int           // calls in flight to each target
+	Every       time.Duration // mean time between faults, whatever they take
+	Callers     int           // of each origin
 	MaxBulk     int64         // bytes of the largest transfer
 	Seed        uint64        // of the load and the faults; 0 draws one
 	Faults      []string      // some of Faults
 	PeerTimeout time.Duration // that of HG
-	HG          hg.Config
-	Log         io.Writer // is told what happens
-	Listen      string    // where targets listen at first
-	// Start starts a process that runs Target.
-	Start func(log, addr string) (*self.Child, error)
+	HG          hg.Config     // of origins
+	Log         io.Writer     // is told what happens
+	Listen      string        // where targets listen at first
+	// StartTarget starts a process that runs Target at addr, StartOrigin one that runs Origin with c, whose Config it knows.
+	StartTarget func(book, addr string) (*self.Child, error)
+	StartOrigin func(book string, c Calls) (*self.Child, error)
+}
+
+// Calls are what one origin does.
+type Calls struct {
+	Number, Seed uint64
+	Callers      int
+	MaxBulk      int64
+	Targets      []string
 }
 
 const maxBulk = 1 << 30
 
 // Check says what is wrong with what a user has chosen.
 func (c *Config) Check() error {
-	if c.Time <= 0 || c.Every <= 0 || c.Slots < 2 || c.Slots > 4096 || c.Slots%2 == 1 || c.Targets < 2 || c.Targets > 64 || c.MaxBulk < 1 || c.MaxBulk > maxBulk {
-		return fmt.Errorf("-time and -every must be positive, -inflight an even number from 2 to 4096, -targets 2 to 64, -bulk 1 to 1 GiB")
+	if c.Time <= 0 || c.Every <= 0 || c.Callers < 1 || c.Callers > 4096 || c.Targets < 2 || c.Targets > 64 || c.Origins < 0 || c.Origins > 64 ||
+		c.MaxBulk < 1 || c.MaxBulk > maxBulk {
+		return fmt.Errorf("-time and -every must be positive, -inflight 1 to 4096, -targets 2 to 64, -origins 0 to 64, -bulk 1 to 1 GiB")
 	}
 	for _, k := range c.Faults {
 		if !slices.Contains(Faults, k) {
@@ -57,218 +71,228 @@ func (c *Config) Check() error {
 }
 
 // Faults are the kinds of faults there are.
-var Faults = []string{"kill", "stop", "reset", "stall"}
+var Faults = []string{"kill", "stop", "end", "reset", "stall"}
 
 // FaultsOver returns those that a transport can have.
 func FaultsOver(transport string) []string {
-	return slices.DeleteFunc(slices.Clone(Faults), func(k string) bool { return needsRelay(k) && transport != "tcp" })
+	return slices.DeleteFunc(slices.Clone(Faults), func(k string) bool {
+		return needsRelay(k) && transport != "tcp" || k == "stop" && !canStop
+	})
 }
 
 // needsRelay reports whether a fault is done to connections.
 func needsRelay(fault string) bool { return fault == "reset" || fault == "stall" }
 
-// A soak is one run: the load is driven by the goroutine that called run, the faults by one more, and a third cancels.
-//
-//	slots ─ Forward ─► relay (tcp) ─► target: token into its log, answer or transfer
-//	  ▲ callback ─► ledger           ▲ kill, stop, reset, stall
-//	  └─ next                      chaos
+// A soak is one run: the first origin is driven by this process, each process that is not spared is broken by a goroutine.
 type soak struct {
 	Config
 	dir     string
 	targets []*target
-	load    *load
-	faults  map[string]int // belongs to chaos while it runs
-	broken  error          // of chaos
+	origins []*origin
+	here    *ledger.Origin
+
+	mu      sync.Mutex // guards the fields below
+	faults  map[string]int
+	died    map[uint64]bool // origins, by number
+	numbers uint64
+	broken  error
 }
 
-// A Report is the last line of the output. Everything from Lost to Outgrown must be zero.
-type Report struct {
-	Commit      string           `json:"commit,omitempty"`
-	Seed        uint64           `json:"seed"`
-	Seconds     float64          `json:"seconds"`
-	Ops         int              `json:"ops"`
-	Faults      map[string]int   `json:"faults"`
-	Completions map[string]int64 `json:"completions"`
+// patience is for what comes soon, but on a busy machine.
+func (s *soak) patience() time.Duration { return 4*s.PeerTimeout + 30*time.Second }
 
-	Lost          int `json:"lost"`
-	Doubled       int `json:"doubled"`
-	ExecutedTwice int `json:"executed_twice"`
-	WrongFate     int `json:"wrong_fate"`
-	WrongAnswers  int `json:"wrong_answers"`
-	LateWrites    int `json:"writes_after_completion"`
-	Bystander     int `json:"bystander_errors"`
-	Silent        int `json:"targets_silent_after_healing"`
-	Left          int `json:"left_at_the_end"`
-	Untold        int `json:"withdraws_without_result"`
-	SlowCancels   int `json:"slow_cancels"`
-	Outgrown      int `json:"gauges_that_grew"`
-
-	LateDropped int64    `json:"late_dropped"`
-	PeersLost   int64    `json:"peers_lost"`
-	Cancels     int      `json:"cancels_measured"`
-	CancelP999  float64  `json:"cancel_to_callback_p999_ms"`
-	CancelMax   float64  `json:"cancel_to_callback_max_ms"`
-	Longest     float64  `json:"longest_op_s"`
-	Heap        growth   `json:"heap_KiB"`       // of this process, without the ledger
-	Target      growth   `json:"target_rss_KiB"` // of the first target
-	Goroutines  growth   `json:"goroutines"`     // of this process
-	Files       growth   `json:"descriptors"`    // of this process
-	FirstWrong  []string `json:"first_wrong,omitempty"`
-}
-
-// A growth is a gauge after the first tenth of a run, and after the load has ended.
-type growth struct {
-	First int64 `json:"first"`
-	Last  int64 `json:"last"`
-}
-
-// Run makes the targets, the load and the faults, and audits. Check has found nothing wrong.
-func Run(cfg Config) (r *Report, err error) {
-	s := &soak{Config: cfg, faults: map[string]int{}}
+// Run makes the targets, the origins and the faults, and audits. Check has found nothing wrong.
+func Run(cfg Config) (*Report, error) {
+	s := &soak{Config: cfg, faults: map[string]int{}, died: map[uint64]bool{}}
 	if s.Seed == 0 {
 		s.Seed = rand.Uint64()>>12 | 1 // a number that every reader of JSON keeps
 	}
+	var err error
 	if s.dir, err = os.MkdirTemp("", "qs-soak-"); err != nil {
 		return nil, err
 	}
 	defer func() { _ = os.RemoveAll(s.dir) }()
+	defer s.stop()
 	for i := range s.Targets {
 		t, err := s.startTarget(i)
 		if err != nil {
 			return nil, err
 		}
-		defer t.stop()
 		s.targets = append(s.targets, t)
 	}
-	if s.load, err = newLoad(s); err != nil {
+	r := &Report{Commit: commit(), Seed: s.Seed, Faults: s.faults, Audit: ledger.NewAudit()}
+	book, err := os.Create(filepath.Join(s.dir, "origin-0"))
+	if err != nil {
 		return nil, err
 	}
-	defer s.load.close()
-	most := s.PeerTimeout + 30*time.Second // for what comes soon, but on a busy machine
-	s.load.on = true
-	s.load.until(time.Now().Add(most), func() bool { return s.load.hctx.Stats().NA.Peers == s.Targets }) // there is something to break
-	begun := time.Now()
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	once, chaos, cancels := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go func() { defer close(chaos); s.chaos(ctx, once) }()
-	go func() { defer close(cancels); s.load.cancelAtRandom(ctx) }()
-	r = &Report{Commit: commit(), Seed: s.Seed, Faults: s.faults}
-	s.load.drive(begun.Add(s.Time/10), true)
-	r.sample(s, func(g *growth) *int64 { return &g.First })
-	s.load.drive(begun.Add(s.Time), true)
-	s.load.until(time.Now().Add(most), func() bool {
-		select {
-		case <-once:
-			return true
-		default:
-			return false
-		}
-	})
-	stop()
-	<-chaos // it has put everything right
-	<-cancels
-	if s.broken != nil {
-		return nil, s.broken
-	}
-	fmt.Fprintf(s.Log, "soak: the load ends: %v\n", s.load.ledger.outcomes)
-	s.load.drive(time.Now().Add(most), false)
-	r.Silent = s.load.knock(most)
-	r.sample(s, func(g *growth) *int64 { return &g.Last })
-	r.Seconds = time.Since(begun).Seconds()
-	s.load.report(r)
-	r.outgrown(s)
-	for _, t := range s.targets {
-		t.stop()
-		ran, err := os.ReadFile(t.log)
-		if err != nil {
+	defer func() { _ = book.Close() }()
+	s.here = NewOrigin(book, s.calls(), s.HG)
+	s.here.Spared = true
+	for range s.Origins {
+		o := &origin{s: s}
+		if err := o.start(); err != nil {
 			return nil, err
 		}
-		s.load.ledger.heard(ran)
+		s.origins = append(s.origins, o)
 	}
-	s.load.ledger.audit(r)
-	return r, nil
+	if err := s.run(r); err != nil {
+		return nil, err
+	}
+	return r, s.audit(r)
 }
 
-// sample reads the gauges.
-func (r *Report) sample(s *soak, at func(*growth) *int64) {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	*at(&r.Heap) = int64(m.HeapAlloc)>>10 - int64(s.load.ledger.size()+8*cap(s.load.cancels))>>10
-	*at(&r.Target) = residentKiB(s.targets[0].pid())
-	*at(&r.Goroutines) = int64(runtime.NumGoroutine())
-	if entries, err := os.ReadDir(filepath.Join("/proc", "self", "fd")); err == nil {
-		*at(&r.Files) = int64(len(entries))
-	}
-}
-
-// outgrown counts the gauges that grew by more than a load can explain that has begun again since: each target has a
-// connection through a relay and pipes, and what the first target moved last may wait for its collector.
-func (r *Report) outgrown(s *soak) {
-	each := 8 * int64(len(s.targets))
-	for _, g := range []struct {
-		what string
-		growth
-		more int64
-	}{
-		{"goroutines", r.Goroutines, each},
-		{"descriptors", r.Files, each},
-		{"KiB of heap", r.Heap, 4 << 10},
-		{"KiB of the first target", r.Target, 64<<10 + 2*int64(s.Slots)*s.MaxBulk>>10},
-	} {
-		if g.Last > g.First+g.more {
-			r.Outgrown++
-			s.load.ledger.note("%s: %d, and %d at the end", g.what, g.First, g.Last)
+// run loads and breaks.
+func (s *soak) run(r *Report) error {
+	begun := time.Now()
+	load, endLoad := context.WithCancel(context.Background())
+	defer endLoad()
+	var here sync.WaitGroup
+	here.Go(func() { s.failed(s.here.Run(load, 0)) })
+	breaks, heal := context.WithCancel(load)
+	defer heal()
+	var chaos sync.WaitGroup
+	if len(s.Faults) > 0 {
+		seed := s.Seed
+		for _, v := range s.victims() {
+			seed++
+			rng := rand.New(rand.NewPCG(seed, 3))
+			chaos.Go(func() { s.chaos(breaks, v, rng) })
 		}
 	}
-}
-
-// Err says which promises were broken.
-func (r *Report) Err() error {
-	var wrong []string
-	for _, f := range []struct {
-		n    int
-		what string
-	}{
-		{r.Lost, "calls have not ended"}, {r.Doubled, "calls ended twice"}, {r.ExecutedTwice, "calls ran twice"},
-		{r.WrongFate, "calls have the wrong fate"}, {r.WrongAnswers, "calls got wrong bytes"},
-		{r.LateWrites, "times memory was written after it was taken back"}, {r.Bystander, "calls of the spared target failed"},
-		{r.Silent, "targets do not answer although nothing is wrong with them"}, {r.Left, "things are left at the end"},
-		{r.Untold, "withdraws have no result"}, {r.SlowCancels, "cancels waited"}, {r.Outgrown, "gauges have grown"},
-	} {
-		if f.n != 0 {
-			wrong = append(wrong, fmt.Sprintf("%d %s", f.n, f.what))
+	pause(load, s.Time/10)
+	r.sample(s, func(g *growth) *int64 { return &g.First })
+	pause(load, s.Time-time.Since(begun))
+	for end := time.Now().Add(s.patience() + 20*s.Every); !s.allCame() && s.failure() == nil && time.Now().Before(end); {
+		pause(load, 20*time.Millisecond)
+	}
+	heal()
+	chaos.Wait() // it has put everything right
+	r.Silent = s.knock()
+	fmt.Fprintf(s.Log, "soak: the load ends after %v\n", time.Since(begun).Round(time.Millisecond))
+	endLoad()
+	for _, o := range s.origins {
+		if !o.child.End(s.patience()) {
+			r.Left++
+			r.note("an origin does not end")
 		}
 	}
-	if len(wrong) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s; seed %d; first: %s", strings.Join(wrong, ", "), r.Seed, strings.Join(r.FirstWrong, "; "))
+	here.Wait()
+	r.sample(s, func(g *growth) *int64 { return &g.Last })
+	r.Seconds = time.Since(begun).Seconds()
+	r.slow(s)
+	r.outgrown(s)
+	return s.failure()
 }
 
-// residentKiB returns the resident memory of a process, where the system tells.
-func residentKiB(pid int) int64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+// allCame reports whether each kind of fault has come.
+func (s *soak) allCame() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !slices.ContainsFunc(s.Faults, func(k string) bool { return s.faults[k] == 0 })
+}
+
+// failed takes in why the soak itself cannot go on, if anything.
+func (s *soak) failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.broken == nil {
+		s.broken = err
+	}
+}
+
+func (s *soak) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken
+}
+
+// calls returns what the next origin does.
+func (s *soak) calls() Calls {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.numbers++
+	c := Calls{Number: s.numbers - 1, Seed: s.Seed, Callers: s.Callers, MaxBulk: s.MaxBulk}
+	for _, t := range s.targets {
+		c.Targets = append(c.Targets, t.reached)
+	}
+	return c
+}
+
+// knock calls every target until it answers; it returns how many do not in time.
+func (s *soak) knock() (silent int) {
+	n, err := qs.Open(s.Transport+"://", qs.Config{HG: s.HG})
 	if err != nil {
+		s.failed(err)
 		return 0
 	}
-	_, after, _ := strings.Cut(string(b), "VmRSS:")
-	var kib int64
-	_, _ = fmt.Sscan(after, &kib)
-	return kib
-}
-
-// commit returns what this program was built from, as far as is known.
-func commit() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value
+	defer func() { _ = n.Close() }()
+	ctx, stop := context.WithTimeout(context.Background(), s.patience())
+	defer stop()
+	for _, t := range s.targets {
+		p, err := n.Peer(ctx, t.reached)
+		for err == nil {
+			if _, err = n.Ping(ctx, p); err == nil {
+				break
+			}
+			if pause(ctx, 20*time.Millisecond) {
+				err = nil
+			}
+		}
+		if err != nil {
+			silent++
+			fmt.Fprintf(s.Log, "soak: target %d does not answer: %v\n", t.i, err)
 		}
 	}
-	return ""
+	return silent
+}
+
+// stop ends every process.
+func (s *soak) stop() {
+	for _, o := range s.origins {
+		o.child.Stop()
+	}
+	for _, t := range s.targets {
+		t.stop()
+	}
+}
+
+// audit reads all books.
+func (s *soak) audit(r *Report) error {
+	s.stop()
+	books, err := filepath.Glob(filepath.Join(s.dir, "*-*"))
+	if err != nil {
+		return err
+	}
+	slices.Sort(books)
+	for _, name := range books {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		err = r.Read(f)
+		_ = f.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	r.Close(func(number uint64) bool { return s.died[number] })
+	return nil
+}
+
+// pause waits, and reports false when ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+var canStop = runtime.GOOS != "windows"
+
+func (s *soak) book(kind string, n uint64) string {
+	return filepath.Join(s.dir, kind+"-"+strconv.FormatUint(n, 10))
 }

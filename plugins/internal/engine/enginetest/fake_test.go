@@ -380,7 +380,7 @@ func (c *fakeCarrier) Dial(l *engine.Link) {
 	to.add(theirs)
 	l.Conn = mine
 	c.add(mine)
-	mine.tx[0].push(packet{kind: packetHello, body: l.Hello(nil, []byte(c.net.scheme))})
+	mine.tx[0].push(packet{kind: packetHello, body: l.Hello(engine.FlowMessages, nil, []byte(c.net.scheme))})
 }
 
 func (c *fakeCarrier) add(cn *fakeConn) {
@@ -576,7 +576,7 @@ func (cn *fakeConn) admit(hello []byte) {
 		return
 	}
 	cn.link = l
-	cn.tx[0].push(packet{kind: packetHello, body: l.Hello(nil, []byte(cn.c.net.scheme))})
+	cn.tx[0].push(packet{kind: packetHello, body: l.Hello(engine.FlowMessages, nil, []byte(cn.c.net.scheme))})
 	l.FlowUp()
 }
 

@@ -165,6 +165,7 @@ func (a *Assoc) hear(now time.Duration, p *Packet) {
 		a.flight.finDue = 0
 		a.path(now)
 	}
+	a.m.up.Heard(a)
 	if f := a.flight; f != nil {
 		f.hints, f.ping.confirm, f.ping.plain = 0, false, false
 	}

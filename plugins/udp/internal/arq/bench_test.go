@@ -25,6 +25,7 @@ func (q *quiet) Place(a *Assoc, front *[FrontSize]byte, at int, payload []byte) 
 }
 func (q *quiet) Sent(*Assoc, any)         { q.sent++ }
 func (q *quiet) Room(*Assoc)              {}
+func (q *quiet) Heard(*Assoc)             {}
 func (q *quiet) Finishing(*Assoc, []byte) {}
 func (q *quiet) Ended(*Assoc, End)        {}
 
@@ -97,9 +98,9 @@ func (w *wire) pump() {
 
 // echo is a message there and one back.
 func (w *wire) echo(msg []byte) {
-	w.as.Frame(msg[:32], msg[32:])
+	w.as.Frame(msg[:32], msg[32:], true)
 	w.pump()
-	w.q[1].last.Frame(msg[:32], msg[32:])
+	w.q[1].last.Frame(msg[:32], msg[32:], true)
 	w.pump()
 	w.pump()
 }

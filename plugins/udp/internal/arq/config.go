@@ -40,7 +40,7 @@ type Config struct {
 	InitialRTO, MinRTO, MaxRTO time.Duration // 50 ms, 10 ms, 2 s; Modern asks once before MinRTO
 	MaxRetries                 int           // timeouts in a row before the peer is lost: 12
 	DialRetries                int           // the same of a dial: MaxRetries
-	FinRetries                 int           // the same after Finish: 8
+	FinRetries                 int           // the same after Finish of an Assoc or of the Machine: 8
 	FinTimeout                 time.Duration // how long Finish takes at most, without its linger: 1 s
 
 	// Receive returns how many bytes of the socket's receive buffer are this Machine's, to be shared by all peers as permission to

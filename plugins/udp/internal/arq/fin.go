@@ -23,17 +23,18 @@ func (o Outcome) String() string {
 	return [...]string{"clean", "unconfirmed", "peer gone", "refused"}[o]
 }
 
-// An End is how an association has ended, with the number of frames that the peer has not acknowledged.
+// An End is how an association has ended, with the number of messages that the peer has not acknowledged.
 type End struct {
-	Outcome Outcome
-	Frames  int
-	Words   string // the peer's, with Refusal
+	Outcome  Outcome
+	Messages int
+	Words    string // the peer's, with Refusal
+	Absent   bool   // with PeerGone: somebody has said so, the peer that it knows of no association, or the system
 }
 
 func (e End) String() string {
 	s := e.Outcome.String()
-	if e.Frames > 0 {
-		s += fmt.Sprintf(" (%d)", e.Frames)
+	if e.Messages > 0 {
+		s += fmt.Sprintf(" (%d)", e.Messages)
 	}
 	if e.Outcome == Refusal {
 		s += fmt.Sprintf(" %q", e.Words)
@@ -123,7 +124,7 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 		a.m.leave(a)
 		return true
 	case a.state == half:
-		a.gone()
+		a.gone(false)
 		return true
 	}
 	a.part()
@@ -132,8 +133,8 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 
 // part ends a without the peer's word that it has everything, and tells it.
 func (a *Assoc) part() {
-	e := End{Outcome: Unconfirmed, Frames: a.unacked()}
-	if a.state == finishing && e.Frames == 0 {
+	e := End{Outcome: Unconfirmed, Messages: a.unacked()}
+	if a.state == finishing && e.Messages == 0 {
 		e.Outcome = Clean // only the release itself is open
 	}
 	if words := a.flight.words; len(words) > 0 && a.state != dialing && !a.finAcked {
@@ -142,12 +143,12 @@ func (a *Assoc) part() {
 	a.end(e)
 }
 
-// unacked is the number of frames that the peer has not acknowledged.
+// unacked is the number of messages that the peer has not acknowledged.
 func (a *Assoc) unacked() (n int) {
 	if f := a.flight; f != nil {
 		n = int(f.openCount)
 		for seq := a.lane[0].una; seq != a.lane[0].nxt; seq++ {
-			n += int(f.send[0].at(seq).frames)
+			n += int(f.send[0].at(seq).messages)
 		}
 	}
 	return n
@@ -155,24 +156,24 @@ func (a *Assoc) unacked() (n int) {
 
 // tooMany reports whether the peer is lost after that many timeouts in a row.
 func (a *Assoc) tooMany(tries int) bool {
-	if a.state == finishing {
+	if a.state == finishing || a.m.finishing {
 		return tries > a.m.cfg.FinRetries
 	}
 	return tries > a.m.cfg.MaxRetries
 }
 
 // gone ends a because nobody answers, or knows it.
-func (a *Assoc) gone() {
-	e := End{Outcome: PeerGone, Frames: a.unacked()}
-	if a.state >= finishing && e.Frames == 0 {
-		e.Outcome = Clean
+func (a *Assoc) gone(absent bool) {
+	e := End{Outcome: PeerGone, Messages: a.unacked(), Absent: absent}
+	if a.state >= finishing && e.Messages == 0 {
+		e = End{Outcome: Clean}
 	}
 	a.end(e)
 }
 
 // refused takes the peer's word that it has ended a, or does not want it.
 func (a *Assoc) refused(p *Packet) {
-	a.end(End{Outcome: Refusal, Frames: a.unacked(), Words: string(p.body)})
+	a.end(End{Outcome: Refusal, Messages: a.unacked(), Words: string(p.body)})
 }
 
 // end takes a out of all tables and reports why, once.

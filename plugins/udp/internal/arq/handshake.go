@@ -129,7 +129,7 @@ func (a *Assoc) redial(now time.Duration) {
 		return
 	}
 	if d.tries++; d.tries > c.DialRetries {
-		a.gone()
+		a.gone(false)
 		return
 	}
 	d.send, d.due = true, now+min(c.InitialRTO<<min(d.tries, 16), c.MaxRTO)

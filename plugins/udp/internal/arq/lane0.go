@@ -55,8 +55,9 @@ func (a *Assoc) roomAgain() bool {
 	return true
 }
 
-// Frame copies a frame, front and payload, into the packets of lane 0. front is not divided. Only as Room allows.
-func (a *Assoc) Frame(front, payload []byte) {
+// Frame copies a frame, front and payload, into the packets of lane 0. front is not divided. Only as Room allows. A message is
+// counted until it is acknowledged: End.Messages.
+func (a *Assoc) Frame(front, payload []byte, message bool) {
 	f, most := a.fly(), a.size()-headSize
 	a.m.wake(a)
 	if f.open != nil && len(f.open)+len(front)+len(payload) > most {
@@ -67,7 +68,9 @@ func (a *Assoc) Frame(front, payload []byte) {
 		a.grow0(len(front) + n)
 		f.open = append(append(f.open, front...), payload[:n]...)
 		if front, payload = nil, payload[n:]; len(payload) == 0 {
-			f.openCount++
+			if message {
+				f.openCount++
+			}
 			return
 		}
 		a.close0()
@@ -89,7 +92,7 @@ func (a *Assoc) close0() {
 	if f.open == nil {
 		return
 	}
-	*f.send[0].push(&a.lane[0]) = packet{body: f.open, frames: f.openCount}
+	*f.send[0].push(&a.lane[0]) = packet{body: f.open, messages: f.openCount}
 	f.open, f.openCount = nil, 0
 }
 

@@ -131,6 +131,7 @@ func (nd *node) Greet(a *Assoc, hello []byte) error {
 	}
 	return nil
 }
+func (nd *node) Heard(*Assoc)           {}
 func (nd *node) Sent(a *Assoc, ref any) { nd.sent = append(nd.sent, ref) }
 func (nd *node) Room(a *Assoc) {
 	if nd.room != nil {
@@ -177,7 +178,7 @@ func (nd *node) Place(a *Assoc, front *[FrontSize]byte, at int, payload []byte) 
 }
 
 func (nd *node) send(a *Assoc, b []byte) {
-	a.Frame(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b)
+	a.Frame(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b, true)
 }
 
 // bulk sends b as one piece to offset off.

@@ -18,6 +18,8 @@ type Upper interface {
 	Greet(a *Assoc, hello []byte) error
 	// Deliver takes the body of the next packet of lane 0: whole frames, or a piece of a large one. It copies what it keeps.
 	Deliver(a *Assoc, body []byte)
+	// Heard is called for each packet of the peer that is to be believed.
+	Heard(a *Assoc)
 	// Place takes a packet of bulk data: the bytes at offset at of the piece that front describes. Each byte comes once.
 	Place(a *Assoc, front *[FrontSize]byte, at int, payload []byte)
 	// Sent is called when the peer has all of the piece that ref stands for, or it was void.
@@ -96,13 +98,14 @@ type Machine struct {
 	up    Upper
 	stats Stats
 
-	slots   []slot
-	free    []uint32          // slots
-	byAddr  map[uint64]uint32 // hash of an address: slot of the newest association; the others by Assoc.sibling
-	hashKey [2]uint64
-	secret  [32]byte
-	shut    bool
-	ending  int // associations that Finish was called for, or the peer's Finish
+	slots     []slot
+	free      []uint32          // slots
+	byAddr    map[uint64]uint32 // hash of an address: slot of the newest association; the others by Assoc.sibling
+	hashKey   [2]uint64
+	secret    [32]byte
+	shut      bool
+	finishing bool
+	ending    int // associations that Finish was called for, or the peer's Finish
 
 	ready    queue
 	timers   heap
@@ -134,6 +137,9 @@ func New(cfg Config, up Upper) *Machine {
 
 // Stats returns the counts so far.
 func (m *Machine) Stats() Stats { return m.stats }
+
+// Finish gives up a peer after FinRetries timeouts in a row from now on: there is nothing to come but what confirms the last messages.
+func (m *Machine) Finish() { m.finishing = true }
 
 // Shut makes the Machine ignore who asks for an association from now on.
 func (m *Machine) Shut() { m.shut = true }
@@ -371,7 +377,7 @@ func (m *Machine) answerStale(now time.Duration, from netip.AddrPort, p *Packet)
 func (m *Machine) reset(now time.Duration, from netip.AddrPort, p *Packet) {
 	for a := m.at(from); a != nil; a = m.older(a) {
 		if a.state != dialing && a.peerID == p.seq && a.peerToken == p.token {
-			a.gone()
+			a.gone(true)
 			return
 		}
 	}

@@ -88,7 +88,7 @@ func (a *Assoc) pingExpired(now time.Duration) {
 	pg.due = 0
 	if f.hints > 0 {
 		if f.hints--; f.hints == 0 {
-			a.gone()
+			a.gone(true)
 			return
 		}
 		pg.plain, pg.due = true, now+hintEvery
@@ -102,7 +102,7 @@ func (a *Assoc) pingExpired(now time.Duration) {
 	}
 	if pg.plain = pg.confirm; pg.confirm {
 		if pg.times++; a.tooMany(pg.times) {
-			a.gone()
+			a.gone(false)
 			return
 		}
 	}
@@ -157,7 +157,7 @@ func (m *Machine) Refused(now time.Duration, addr netip.AddrPort) {
 
 func (a *Assoc) doubt(now time.Duration) {
 	if a.state == dialing {
-		a.gone()
+		a.gone(true)
 		return
 	}
 	if f := a.fly(); f.hints == 0 {

@@ -31,7 +31,7 @@ func TestUT22Release(t *testing.T) {
 				n.run(40*time.Second, func() bool { return b.m.Stats().Peers == 0 || lost >= 4 && b.finishing == 0 })
 				require.Len(t, a.ends, 1)
 				if len(b.got) == 0 {
-					require.Equal(t, End{Outcome: Unconfirmed, Frames: 1}, a.ends[0])
+					require.Equal(t, End{Outcome: Unconfirmed, Messages: 1}, a.ends[0])
 				}
 				if lost < 4 {
 					require.Equal(t, Clean, a.ends[0].Outcome, "%v", a.ends)
@@ -57,10 +57,26 @@ func TestUT21PeerGone(t *testing.T) {
 		a.assoc.Finish(n.now, nil)
 		require.True(t, a.m.Lingering())
 		n.run(10*time.Second, func() bool { return len(a.ends) > 0 })
-		require.Contains(t, []End{{Outcome: Unconfirmed, Frames: 7}, {Outcome: PeerGone, Frames: 7}}, a.ends[0])
+		require.Contains(t, []End{{Outcome: Unconfirmed, Messages: 7}, {Outcome: PeerGone, Messages: 7}}, a.ends[0])
 		require.LessOrEqual(t, n.now-start, 1100*ms)
 		require.False(t, a.m.Lingering())
 		require.Zero(t, a.m.Stats().Retained)
+	}
+}
+
+// U20, U-T21: from Finish of the Machine on, a silent peer is given up after FinRetries timeouts, on a path that takes a second too.
+func TestUT21FewerTries(t *testing.T) {
+	for _, delay := range []time.Duration{ms, 500 * ms} {
+		n := newNetwork(t, 1, faults{delay: delay})
+		a, b := n.pair(Config{FinRetries: 4}, Config{})
+		n.idle(5 * time.Second)
+		delete(n.nodes, b.addr)
+		a.send(a.assoc, []byte("into the void"))
+		before := a.m.Stats().Timeouts
+		a.m.Finish()
+		n.run(time.Minute, func() bool { return len(a.ends) > 0 })
+		require.Equal(t, []End{{Outcome: PeerGone, Messages: 1}}, a.ends)
+		require.EqualValues(t, 5, a.m.Stats().Timeouts-before)
 	}
 }
 
@@ -98,7 +114,7 @@ func TestFinishUnheard(t *testing.T) {
 		a.send(a.assoc, []byte("last words"))
 		a.assoc.Finish(n.now, []byte("over"))
 		n.run(2*time.Second, func() bool { return !a.m.Lingering() })
-		require.Equal(t, []End{{Outcome: Unconfirmed, Frames: 1}}, a.ends)
+		require.Equal(t, []End{{Outcome: Unconfirmed, Messages: 1}}, a.ends)
 		delete(n.nodes, a.addr) // the process is gone
 		n.idle(4 * time.Second)
 		require.Equal(t, !lost, len(b.got) == 1)
@@ -141,7 +157,7 @@ func TestCut(t *testing.T) {
 			require.Empty(t, b.ends)
 			b.send(b.assoc, []byte("anybody?"))
 			n.idle(100 * ms)
-			require.Equal(t, []End{{Outcome: PeerGone, Frames: 1}}, b.ends)
+			require.Equal(t, []End{{Outcome: PeerGone, Messages: 1, Absent: true}}, b.ends)
 		} else {
 			require.Equal(t, []End{{Outcome: Refusal, Words: "enough"}}, b.ends)
 		}
@@ -159,7 +175,7 @@ func TestUT15Restart(t *testing.T) {
 	n.order = append(n.order[:1], again)
 	a.send(old, []byte("to the old one"))
 	n.idle(100 * ms)
-	require.Equal(t, []End{{Outcome: PeerGone, Frames: 1}}, a.ends)
+	require.Equal(t, []End{{Outcome: PeerGone, Messages: 1, Absent: true}}, a.ends)
 	require.Empty(t, again.got)
 	_ = b
 

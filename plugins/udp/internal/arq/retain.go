@@ -7,13 +7,13 @@ import (
 
 // A packet is what is kept of a packet that has a number, until it is acknowledged.
 type packet struct {
-	sent   time.Duration // last time
-	body   []byte        // lane 0
-	piece  *piece        // lane 1
-	at, n  int32         // lane 1: payload, within the piece
-	size   int32         // bytes under way: 0 unless flying
-	frames uint16        // that end in it
-	flags  uint8
+	sent     time.Duration // last time
+	body     []byte        // lane 0
+	piece    *piece        // lane 1
+	at, n    int32         // lane 1: payload, within the piece
+	size     int32         // bytes under way: 0 unless flying
+	messages uint16        // that end in it
+	flags    uint8
 }
 
 const (

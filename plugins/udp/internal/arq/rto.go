@@ -92,7 +92,7 @@ func (a *Assoc) expired(now time.Duration, i int) {
 	s.tries++
 	a.m.stats.Timeouts++
 	if a.tooMany(s.tries) {
-		a.gone()
+		a.gone(false)
 		return
 	}
 	s.probe = true

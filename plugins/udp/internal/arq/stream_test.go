@@ -158,6 +158,37 @@ func TestUT12OneRecovery(t *testing.T) {
 	}
 }
 
+// U15, U-T12: so it is when the packets behind a lost one come one by one, and each of them causes a report.
+func TestUT12OneRecoverySpaced(t *testing.T) {
+	for _, p := range pairs {
+		t.Run(p.name, func(t *testing.T) {
+			n := newNetwork(t, 1, faults{delay: ms})
+			a, b := n.pair(p.a, p.b)
+			first, lost, reports := a.assoc.lane[0].una, false, 0
+			n.drop = func(from *node, p *Packet) bool {
+				if from == b && p.flags&flagGap != 0 {
+					reports++
+				}
+				if from == a && p.kind == kindData && p.seq == first+5 && !lost {
+					lost = true
+					return true
+				}
+				return false
+			}
+			size := a.assoc.size() - headSize - 8 // a packet each
+			for range 64 {
+				a.send(a.assoc, make([]byte, size))
+				n.idle(50 * time.Microsecond)
+			}
+			n.run(time.Minute, func() bool { return len(b.got) == 64 })
+			n.idle(time.Second)
+			require.Greater(t, reports, 10, "reports of the loss")
+			require.Equal(t, int64(1), a.m.Stats().GoneBack, "after %d reports of one loss", reports)
+			require.LessOrEqual(t, a.m.Stats().Resent, int64(64))
+		})
+	}
+}
+
 // U11, U15, U-T13: the network repeats every packet: the traffic does not grow.
 func TestUT13NoDoubling(t *testing.T) {
 	for _, p := range pairs {
@@ -246,7 +277,7 @@ func TestUT19PeerVanishes(t *testing.T) {
 			}
 			a.bulk(a.assoc, 0, make([]byte, 5000))
 			n.run(30*time.Second, func() bool { return len(a.ends) > 0 })
-			require.Equal(t, []End{{Outcome: PeerGone, Frames: 5}}, a.ends)
+			require.Equal(t, []End{{Outcome: PeerGone, Messages: 5}}, a.ends)
 			require.Empty(t, a.sent, "nothing is said of the views of an association that is gone")
 			require.Zero(t, a.m.Stats().Retained)
 			require.Zero(t, a.m.Stats().Peers)

@@ -6,24 +6,49 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-func (k *call) onSent(_ *na.Op, r na.Result) {
+// ended goes on when the answer has come, or none will.
+func (k *call) ended(_ *na.Op, r na.Result) (ran int) {
 	k.h.mu.Lock()
-	defer k.h.mu.Unlock()
-	defer k.note(k.found(sendEvent(r)))
-	if na.CodeOf(r.Err) == na.ErrMsgSize && k.loan == nil && !k.canceling {
+	if r.Err != nil && na.CodeOf(r.Err) == na.ErrMsgSize && r.ID == 0 && k.loan == nil && !k.canceling {
 		if r.Err = k.resend(); r.Err == nil {
-			return
+			k.h.mu.Unlock()
+			return 0
 		}
 	}
-	k.sent, k.sendEnded = r, true
-	k.tell()
+	k.asking, k.r = false, r
+	k.returnRoom()
+	switch {
+	case r.Err != nil:
+		k.fails()
+		if k.abandons && r.ID != 0 {
+			k.h.ctx.nctx.Abandon(r.Addr, r.ID, k.tag())
+		}
+	case !k.h.rpc.OneWay:
+		k.understand(k.message(r), r.Addr)
+	}
 	if k.recalling() {
-		k.withdrawal.sendEnded(r)
+		k.withdrawal.requestEnded(r)
 	}
-	if r.Err != nil {
-		k.stop() // nobody will answer
+	k.goOn()
+	return k.partEnded()
+}
+
+// goOn decides what the call waits for now that the operation has ended. Locked.
+func (k *call) goOn() {
+	if k.loan != nil && (k.r.Err != nil || !k.h.rpc.OneWay && k.pull == nil) {
+		k.loan.op.Cancel() // the target has what it needs, or never will
 	}
-	k.partEnded()
+	switch {
+	case k.phase == callEnding || k.parts == 1:
+	case k.pull != nil:
+		k.to(callFetching)
+		k.startTimer()
+	case k.h.rpc.OneWay:
+		k.to(callLending)
+		k.startTimer()
+	default:
+		k.to(callLeaving)
+	}
 }
 
 // resend lends the input when the peer takes shorter messages than this side.
@@ -33,26 +58,7 @@ func (k *call) resend() error {
 	if err != nil {
 		return err
 	}
-	return k.h.ctx.nctx.SendUnexpectedBy(k.send, k.h.addr, k.tag(), msg, k.by)
-}
-
-func (k *call) onReceived(_ *na.Op, r na.Result) {
-	k.h.mu.Lock()
-	defer k.h.mu.Unlock()
-	defer k.note(k.found(endEvent(r.Err, evReceived, evReceiveFailed)))
-	k.returnRoom()
-	k.received = r
-	k.sessionOver(r)
-	if r.Err == nil {
-		k.understand(k.message(r), r.Addr)
-	}
-	if k.pull == nil && k.loan != nil {
-		k.loan.op.Cancel() // the target has what it needs, or never will
-	}
-	if r.Err != nil {
-		k.send.Cancel()
-	}
-	k.partEnded()
+	return k.ask(k.h.addr, msg)
 }
 
 // message returns the response that a receive has brought.
@@ -60,7 +66,7 @@ func (k *call) message(r na.Result) []byte {
 	if r.Envelope == nil {
 		return k.buf[:r.N]
 	}
-	k.env, k.received.Envelope = r.Envelope, nil
+	k.env, k.r.Envelope = r.Envelope, nil
 	return k.env.Data
 }
 
@@ -103,10 +109,8 @@ func (k *call) understand(b []byte, from na.Addr) {
 	}
 }
 
-func (k *call) onPulled(body []byte, err error) {
+func (k *call) onPulled(body []byte, err error) (ran int) {
 	k.h.mu.Lock()
-	defer k.h.mu.Unlock()
-	defer k.note(k.found(endEvent(err, evPulled, evPullFailed)))
 	k.pull = nil
 	if err != nil {
 		k.failure = err
@@ -116,36 +120,42 @@ func (k *call) onPulled(body []byte, err error) {
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
-	k.partEnded()
+	return k.partEnded()
 }
 
-func (k *call) onLoanEnded(_ *loan, r na.Result) {
+func (k *call) onLoanEnded(_ *loan, r na.Result) (ran int) {
 	k.h.mu.Lock()
-	defer k.h.mu.Unlock()
-	defer k.note(k.found(evLoanEnded))
 	k.loan = nil
 	if k.h.rpc.OneWay && r.Err != nil {
-		k.failure = r.Err
-		k.sessionOver(r)
+		k.failure, k.lent = r.Err, r
 	}
-	k.partEnded()
+	return k.partEnded()
 }
 
-// partEnded queues the callback when no part is left. Locked.
-func (k *call) partEnded() {
+// partEnded runs the callback when no part is left. Locked, and unlocks.
+func (k *call) partEnded() (ran int) {
 	if k.parts--; k.parts == 1 && k.timing {
 		k.timer.Cancel()
+		if k.phase != callEnding && k.phase != callLeaving {
+			k.to(callLeaving)
+		}
 	}
 	if k.parts > 0 {
-		return
+		k.h.mu.Unlock()
+		return 0
 	}
-	k.phase = queued
-	if k.recalling() {
+	k.to(callQueued)
+	switch {
+	case k.recalling():
 		k.withdrawal.callEnds()
-	}
-	if k.waits {
+		k.postponed = true // the target's word may have come, and decides the result
+		k.h.ctx.nctx.Follow(&k.done)
+	case k.waits:
 		k.h.waiter.End()
-		return
+	default:
+		o := k.settle()
+		return o.run()
 	}
-	_ = k.h.ctx.post(&k.done) // a part has ended just now, in a callback
+	k.h.mu.Unlock()
+	return 0
 }

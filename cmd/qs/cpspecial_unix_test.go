@@ -1,0 +1,58 @@
+//go:build unix
+
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestCpReplacesFilesOnly: a device, a pipe, a socket or a link at the destination stays what it is, at either side, and the error says
+// what is there.
+func TestCpReplacesFilesOnly(t *testing.T) {
+	t.Parallel()
+	here, _ := os.MkdirTemp("", "cp") // a socket's name is short
+	t.Cleanup(func() { _ = os.RemoveAll(here) })
+	src := filepath.Join(t.TempDir(), "f")
+	writeFile(t, src, noise(1000))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(here, "pipe"), 0o600))
+	l, err := net.Listen("unix", filepath.Join(here, "socket"))
+	require.NoError(t, err)
+	defer l.Close()
+	writeFile(t, filepath.Join(here, "file"), []byte("old"))
+	require.NoError(t, os.Symlink(filepath.Join(here, "file"), filepath.Join(here, "absolute")))
+	require.NoError(t, os.Symlink("file", filepath.Join(here, "relative")))
+	want := map[string]string{
+		"pipe": `pipe is a pipe \(FIFO\), which is not replaced: name another file`, "socket": `socket is a socket, which is not replaced`,
+		"absolute": `absolute is a symbolic link that is not followed .*: name what it leads to, or remove it`,
+		"relative": `relative is a symbolic link: name the file that it leads to, or remove the link`,
+	}
+	if mknod(filepath.Join(here, "null")) == nil { // for root only
+		want["null"] = `null is a device, which is not replaced`
+	}
+	modes := map[string]os.FileMode{}
+	for name := range want {
+		info, err := os.Lstat(filepath.Join(here, name))
+		require.NoError(t, err)
+		modes[name] = info.Mode()
+	}
+	far := serve(t, "", "-root", here, "-write")
+	near := serve(t, "", "-root", filepath.Dir(src))
+	for name, text := range want {
+		for _, args := range [][]string{{near.addr + "/f", filepath.Join(here, name)}, {src, far.addr + "/" + name}} {
+			require.Regexp(t, text, run(t, 1, cp(args...)...).errors.String())
+			info, err := os.Lstat(filepath.Join(here, name))
+			require.NoError(t, err)
+			require.Equal(t, modes[name], info.Mode(), name)
+		}
+	}
+	require.Equal(t, "old", readFile(t, filepath.Join(here, "file")))
+	names, err := os.ReadDir(here)
+	require.NoError(t, err)
+	require.Len(t, names, len(want)+1, "nothing is left behind")
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+// A description is what is known of a method.
+type description struct {
+	typed.Method
+	name, codec, shape string
+	why                string // nothing is known; "" if it is
+	builtIn            bool   // every program has it, in its own codec
+}
+
+// describe asks the program what the method is. Of one that does not tell nothing is known, and the call can be made all the same.
+func (k *calling) describe(ctx context.Context) (description, error) {
+	d := description{Method: typed.Unknown, name: k.method, codec: "msgpack"}
+	if _, ok := k.c.hctx.Class().Registered(k.method); ok {
+		d.why, d.builtIn = "it is built in", true
+		return d, nil
+	}
+	b, err := k.c.callRaw(ctx, hg.RPCsRPC, nil, k.meta)
+	if _, answered := hg.RemoteOf(err); answered {
+		d.why = "the program does not tell what it serves (hg.Config.Reflect)"
+		return d, nil
+	}
+	if err != nil {
+		return d, k.c.advise(hg.RPCsRPC, err)
+	}
+	all, err := hg.DecodeRPCs(b)
+	if err != nil {
+		return d, fmt.Errorf("what %s says of its RPCs: %w", k.c.peer, err)
+	}
+	i := slices.IndexFunc(all, func(rpc hg.RPCInfo) bool { return rpc.Name == k.method })
+	if i < 0 {
+		return d, fmt.Errorf("%s serves no method %q: NOT sent\n  to do:  look at what there is: qs rpcs %s", k.c.peer, k.method, k.c.peer)
+	}
+	k.oneWay, d.codec, d.shape = all[i].OneWay, all[i].Codec, all[i].Shape
+	if d.Method, err = typed.Parse(d.shape); err != nil {
+		d.Method, d.why = typed.Unknown, "the program does not tell its types"
+	}
+	return d, nil
+}
+
+// input returns the input, by its type.
+func (d *description) input(v any) (reflect.Value, error) {
+	in, err := typed.FromJSON(d.In, v)
+	if err != nil {
+		text := "the input: " + err.Error() + "; NOT sent"
+		if d.why == "" {
+			what, _, _ := strings.Cut(d.shape, " -> ")
+			if text += "; " + d.name + " takes "; len(what) <= 200 {
+				text += what
+			} else {
+				text += "what qs rpcs lists"
+			}
+		}
+		return in, usageError{text}
+	}
+	return in, nil
+}
+
+// print decodes an answer and prints the output in it.
+func (d *description) print(out io.Writer, b []byte, answer func() (reflect.Type, func(reflect.Value) reflect.Value)) error {
+	t, in := answer()
+	p := reflect.New(t)
+	if len(b) > 0 {
+		if err := codec.Msgpack.Decode(b, p.Interface()); err != nil {
+			return fmt.Errorf("the output of %s is not what the program says that it is; the method ran, and -raw prints it as it is: %w", d.name, err)
+		}
+	}
+	line, err := typed.ToJSON(in(p.Elem()).Addr().Interface())
+	if err != nil {
+		return fmt.Errorf("the output of %s %w; the method ran", d.name, err)
+	}
+	_, err = fmt.Fprintln(out, line)
+	return err
+}

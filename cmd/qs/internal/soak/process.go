@@ -1,0 +1,73 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/ledger"
+)
+
+// site is this machine.
+var site = ledger.Site{Open: qs.Open, Go: func(f func()) { go f() }, Sleep: time.Sleep}
+
+// grace is how long a target that ends lets its handlers end, many of which do not.
+const grace = 300 * time.Millisecond
+
+// appendTo opens a book.
+func appendTo(name string) (*os.File, error) {
+	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+}
+
+// untilEOF returns a context that ends with the standard input.
+func untilEOF(first func()) context.Context {
+	ctx, end := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		first()
+		end()
+	}()
+	return ctx
+}
+
+// Target serves calls at addr, until the standard input ends, and calls listening with its address.
+func Target(addr, book string, cfg hg.Config, listening func(addr string)) error {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // handlers panic on purpose
+	f, err := appendTo(book)
+	if err != nil {
+		return err
+	}
+	t := &ledger.Target{Site: site, Book: ledger.NewBook(f)}
+	cfg.MaxActive, cfg.MaxActivePerPeer = 1<<14, 1<<12 // many of them only wait
+	err = t.Serve(untilEOF(t.End), addr, qs.Config{Grace: grace, HG: cfg}, listening)
+	if _, cut := errors.AsType[*hg.ShutdownError](err); cut {
+		return nil
+	}
+	return err
+}
+
+// NewOrigin returns an origin of this machine.
+func NewOrigin(book io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
+	scheme, _, _ := strings.Cut(c.Targets[0], "://")
+	return &ledger.Origin{
+		Site: site, Book: ledger.NewBook(book), Number: c.Number, Seed: c.Seed, Addr: scheme + "://", Targets: c.Targets, Callers: c.Callers, MaxData: int(c.MaxBulk),
+		Config: func() qs.Config { return qs.Config{Grace: grace, HG: cfg} }, Life: 2 * time.Second, Patience: 2*cfg.NA.PeerTimeout + 30*time.Second,
+	}
+}
+
+// Origin makes calls until the standard input ends.
+func Origin(book string, c Calls, cfg hg.Config, ready func()) error {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	f, err := appendTo(book)
+	if err != nil {
+		return err
+	}
+	ready()
+	return NewOrigin(f, c, cfg).Run(untilEOF(func() {}), 0)
+}

@@ -1,0 +1,156 @@
+package soak
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/ledger"
+)
+
+// A Report is the last line of the output. What Err names must be zero.
+type Report struct {
+	Commit  string         `json:"commit,omitempty"`
+	Seed    uint64         `json:"seed"`
+	Seconds float64        `json:"seconds"`
+	Faults  map[string]int `json:"faults"`
+
+	*ledger.Audit
+
+	Silent      int      `json:"targets_silent_after_healing"`
+	Left        int      `json:"left_at_the_end"`
+	SlowCancels int      `json:"slow_cancels"`
+	Outgrown    int      `json:"gauges_that_grew"`
+	Notes       []string `json:"notes,omitempty"` // about these four
+
+	Cancels    int     `json:"cancels_measured"` // in the first origin
+	CancelP999 float64 `json:"cancel_to_end_p999_ms"`
+	CancelMax  float64 `json:"cancel_to_end_max_ms"`
+	Heap       growth  `json:"heap_KiB"`       // of this process
+	Target     growth  `json:"target_rss_KiB"` // of the first target
+	Goroutines growth  `json:"goroutines"`     // of this process
+	Files      growth  `json:"descriptors"`    // of this process
+}
+
+// A growth is a gauge after the first tenth of a run, and after the load has ended.
+type growth struct {
+	First int64 `json:"first"`
+	Last  int64 `json:"last"`
+}
+
+func (r *Report) note(format string, args ...any) {
+	if len(r.Notes) < 8 {
+		r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+	}
+}
+
+// sample reads the gauges.
+func (r *Report) sample(s *soak, at func(*growth) *int64) {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	*at(&r.Heap) = int64(m.HeapAlloc)>>10 - int64(8*cap(s.here.Cancels()))>>10
+	*at(&r.Target) = residentKiB(s.targets[0].pid())
+	*at(&r.Goroutines) = int64(runtime.NumGoroutine())
+	if entries, err := os.ReadDir(filepath.Join("/proc", "self", "fd")); err == nil {
+		*at(&r.Files) = int64(len(entries))
+	}
+}
+
+// slow looks at how long calls of the first origin took to end that were canceled.
+func (r *Report) slow(s *soak) {
+	all := s.here.Cancels()
+	slices.Sort(all)
+	n := len(all)
+	if n == 0 {
+		return
+	}
+	ms := func(i int) float64 { return float64(all[i].Microseconds()) / 1000 }
+	r.Cancels, r.CancelP999, r.CancelMax = n, ms(n*999/1000), ms(n-1)
+	// One that waits for its target does so until that goes on or is given up. The machine may stand still for a moment: a few say
+	// nothing.
+	if slow := s.PeerTimeout / 2; n >= 1000 && all[n*99/100] > slow {
+		for _, d := range all {
+			if d > slow {
+				r.SlowCancels++
+			}
+		}
+		r.note("a cancel took %v", all[n-1])
+	}
+}
+
+// outgrown counts the gauges that grew by more than a load can explain that has begun again since: each target has a
+// connection through a relay and pipes, and what the first target moved last may wait for its collector.
+func (r *Report) outgrown(s *soak) {
+	each := int64(8*(len(s.targets)+len(s.origins)) + 2*s.Callers)
+	for _, g := range []struct {
+		what string
+		growth
+		more int64
+	}{
+		{"goroutines", r.Goroutines, each},
+		{"descriptors", r.Files, each},
+		{"KiB of heap", r.Heap, 32 << 10},
+		{"KiB of the first target", r.Target, 128<<10 + 2*int64(s.Callers*(1+s.Origins))*s.MaxBulk>>10},
+	} {
+		if g.Last > g.First+g.more {
+			r.Outgrown++
+			r.note("%s: %d, and %d at the end", g.what, g.First, g.Last)
+		}
+	}
+}
+
+// Err says which promises were broken.
+func (r *Report) Err() error {
+	var wrong []string
+	for _, f := range []struct {
+		n    int
+		what string
+	}{
+		{r.Silent, "targets do not answer although nothing is wrong with them"}, {r.Left, "things are left at the end"},
+		{r.SlowCancels, "cancels waited"}, {r.Outgrown, "gauges have grown"},
+	} {
+		if f.n != 0 {
+			wrong = append(wrong, fmt.Sprintf("%d %s", f.n, f.what))
+		}
+	}
+	var err error
+	if len(wrong) > 0 {
+		err = fmt.Errorf("%s: %s", strings.Join(wrong, ", "), strings.Join(r.Notes, "; "))
+	}
+	if err = errors.Join(r.Audit.Err(), err); err != nil {
+		err = fmt.Errorf("seed %d: %w", r.Seed, err)
+	}
+	return err
+}
+
+// residentKiB returns the resident memory of a process, where the system tells.
+func residentKiB(pid int) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(b), "VmRSS:")
+	var kib int64
+	_, _ = fmt.Sscan(after, &kib)
+	return kib
+}
+
+// commit returns what this program was built from, as far as is known.
+func commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return ""
+}

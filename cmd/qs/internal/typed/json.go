@@ -1,0 +1,249 @@
+package typed
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Read reads a JSON text, for FromJSON.
+func Read(text []byte) (v any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		return nil, fmt.Errorf("%q is no JSON: %w", text, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("%q is JSON with something behind it", text)
+	}
+	return v, nil
+}
+
+// FromJSON returns a pointer to the value of type t that v, which Read has returned, means; null is its zero value. Errors name the
+// place in the text, what is there and what is wanted.
+func FromJSON(t reflect.Type, v any) (reflect.Value, error) {
+	p := reflect.New(t)
+	return p, fill(p.Elem(), v, "")
+}
+
+// ToJSON writes a value.
+func ToJSON(v any) (string, error) {
+	b, err := marshal(v)
+	if err != nil {
+		return "", fmt.Errorf("cannot be said in JSON: %w", err)
+	}
+	return string(b), nil
+}
+
+// marshal is json.Marshal that leaves <, > and & as they are.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSpace(b.Bytes()), err
+}
+
+// A path is where in the input a value is, with a colon behind it: "Orders[2].Count: ".
+func member(path, name string) string {
+	if path = strings.TrimSuffix(path, ": "); path != "" {
+		path += "."
+	}
+	return path + name + ": "
+}
+
+func index(path string, i int) string {
+	return strings.TrimSuffix(path, ": ") + "[" + strconv.Itoa(i) + "]: "
+}
+
+func sortedNames(v map[string]any) []string { return slices.Sorted(maps.Keys(v)) }
+
+// wrong says that a value is not what is wanted.
+func wrong(path string, v any, want string) error {
+	text, _ := marshal(v)
+	if len(text) > 60 {
+		text = append(text[:60:60], "…"...)
+	}
+	var kind string
+	switch v.(type) {
+	case json.Number:
+		kind = "number"
+	case string:
+		kind = "string"
+	case bool:
+		kind = "boolean"
+	case []any:
+		kind = "array"
+	case map[string]any:
+		kind = "object"
+	}
+	return fmt.Errorf("%sthe %s %s is no %s", path, kind, text, want)
+}
+
+// fill sets dst, which is zero, to what v means.
+func fill(dst reflect.Value, v any, path string) (err error) {
+	if v == nil {
+		return nil
+	}
+	switch at := dst.Addr().Interface().(type) {
+	case *Free:
+		*at, err = free(v, path)
+		return err
+	case *text:
+		s, ok := v.(string)
+		if !ok {
+			return wrong(path, v, "string")
+		}
+		at.s = &s
+		return nil
+	case *duration:
+		if s, ok := v.(string); ok {
+			d, err := time.ParseDuration(s)
+			if *at = duration(d); err != nil {
+				return wrong(path, v, `duration: "1.5s", or nanoseconds`)
+			}
+			return nil
+		}
+	case json.Unmarshaler:
+		b, _ := marshal(v)
+		if err := at.UnmarshalJSON(b); err != nil {
+			return fmt.Errorf("%w: %w", wrong(path, v, dst.Type().String()), err)
+		}
+		return nil
+	case encoding.TextUnmarshaler:
+		s, ok := v.(string)
+		if !ok {
+			return wrong(path, v, dst.Type().String())
+		}
+		if err := at.UnmarshalText([]byte(s)); err != nil {
+			return fmt.Errorf("%w: %w", wrong(path, v, dst.Type().String()), err)
+		}
+		return nil
+	}
+	switch t := dst.Type(); t.Kind() {
+	case reflect.Pointer:
+		dst.Set(reflect.New(t.Elem()))
+		return fill(dst.Elem(), v, path)
+	case reflect.Struct:
+		return fillRecord(dst, v, path)
+	case reflect.Map:
+		return fillMap(dst, v, path)
+	case reflect.Slice:
+		return fillList(dst, v, path)
+	}
+	return fillScalar(dst, v, path)
+}
+
+func fillScalar(dst reflect.Value, v any, path string) error {
+	kind := dst.Kind()
+	if s, ok := v.(string); ok && (kind == reflect.Float64 || kind == reflect.Float32) { // NaN, and more digits than JSON has
+		if f, err := strconv.ParseFloat(s, dst.Type().Bits()); err == nil {
+			dst.SetFloat(f)
+			return nil
+		}
+	}
+	b, _ := marshal(v)
+	plain := reflect.New(dst.Type())
+	if err := json.Unmarshal(b, plain.Interface()); err != nil {
+		return wrong(path, v, kind.String())
+	}
+	dst.Set(plain.Elem())
+	return nil
+}
+
+func fillRecord(dst reflect.Value, v any, path string) error {
+	t := dst.Type()
+	if t == sourceType || t == sinkType {
+		flag := map[bool]string{true: "-source", false: "-sink"}[t == sourceType]
+		return fmt.Errorf("%sthe field is a %s: %s lends a file in it", path, t.Name(), flag)
+	}
+	object, ok := v.(map[string]any)
+	if !ok {
+		return wrong(path, v, "object")
+	}
+	for _, name := range sortedNames(object) {
+		i, err := fieldOf(t, name, path)
+		if err == nil {
+			err = fill(dst.Field(i), object[name], member(path, name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fieldOf returns the place of a field.
+func fieldOf(t reflect.Type, name, path string) (int, error) {
+	var known []string
+	for i := range t.NumField() {
+		known = append(known, nameOf(t.Field(i)))
+		if known[i] == name {
+			return i, nil
+		}
+	}
+	if len(known) == 0 {
+		return 0, fmt.Errorf("%sthere is no field %q: it has none", path, name)
+	}
+	return 0, fmt.Errorf("%sthere is no field %q; there are %s", path, name, strings.Join(known, ", "))
+}
+
+func fillMap(dst reflect.Value, v any, path string) error {
+	object, ok := v.(map[string]any)
+	if !ok {
+		return wrong(path, v, "object")
+	}
+	t := dst.Type()
+	dst.Set(reflect.MakeMap(t))
+	for _, name := range sortedNames(object) {
+		key, elem := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
+		var from any = name
+		if t.Key().Kind() != reflect.String {
+			from = json.Number(name)
+		}
+		if err := fill(key, from, path); err != nil {
+			return fmt.Errorf("%sthe name %q is no %s", path, name, t.Key().Kind())
+		}
+		if err := fill(elem, object[name], member(path, name)); err != nil {
+			return err
+		}
+		dst.SetMapIndex(key, elem)
+	}
+	return nil
+}
+
+func fillList(dst reflect.Value, v any, path string) error {
+	t := dst.Type()
+	if t.Elem().Kind() == reflect.Uint8 {
+		s, ok := v.(string)
+		if !ok {
+			return wrong(path, v, "base64 of bytes")
+		}
+		b, err := base64.StdEncoding.DecodeString(s)
+		if err != nil {
+			return fmt.Errorf("%w: %w", wrong(path, v, "base64 of bytes"), err)
+		}
+		dst.SetBytes(b)
+		return nil
+	}
+	list, ok := v.([]any)
+	if !ok {
+		return wrong(path, v, "array")
+	}
+	dst.Set(reflect.MakeSlice(t, len(list), len(list)))
+	for i, elem := range list {
+		if err := fill(dst.Index(i), elem, index(path, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package typed
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// The types that have another JSON than encoding/json gives to what they are made of.
+type (
+	floatValue   float64
+	float32Value float32
+	duration     int64
+	text         struct{ s *string } // of a type that encodes itself as text; nil: not given
+)
+
+// MarshalJSON implements json.Marshaler.
+func (f floatValue) MarshalJSON() ([]byte, error) { return floatJSON(float64(f), 64), nil }
+
+// MarshalJSON implements json.Marshaler.
+func (f float32Value) MarshalJSON() ([]byte, error) { return floatJSON(float64(f), 32), nil }
+
+func floatJSON(f float64, bits int) []byte {
+	s := strconv.FormatFloat(f, 'g', -1, bits)
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		s = strconv.Quote(s)
+	}
+	return []byte(s)
+}
+
+// MarshalJSON implements json.Marshaler.
+func (d duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
+
+// IsZero has the codec leave it out.
+func (t text) IsZero() bool { return t.s == nil }
+
+// MarshalJSON implements json.Marshaler.
+func (t text) MarshalJSON() ([]byte, error) { return json.Marshal(t.s) }
+
+// EncodeMsgpack implements msgpack.CustomEncoder.
+func (t text) EncodeMsgpack(e *msgpack.Encoder) error {
+	if t.s == nil {
+		return e.EncodeNil()
+	}
+	return e.EncodeBytes([]byte(*t.s))
+}
+
+// DecodeMsgpack implements msgpack.CustomDecoder.
+func (t *text) DecodeMsgpack(d *msgpack.Decoder) error {
+	b, err := d.DecodeBytes()
+	if err == nil && b != nil {
+		s := string(b)
+		t.s = &s
+	}
+	return err
+}

@@ -1,0 +1,303 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"reflect"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
+	"github.com/quicksilver-rpc/quicksilver/mercury/perf"
+	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
+)
+
+const mercuryUsage = `mercury [flags] ADDRESS call NAME [JSON] | rate | read | write | ping, or: mercury [flags] ADDRESS serve | gateway [NAME ...]
+
+Talks to programs of C Mercury, over ofi+tcp. call makes one call: NAME is what the RPC was registered by, or its number. -in and -out are
+the types of the arguments, i8 to i64, u8 to u64, f32, f64, bool, string or bytes (the rest), with commas between; JSON is an array of values.
+rate, read and write measure hg_perf_server as hg_rate, hg_bw_read and hg_bw_write do. serve is what those measure; its address is written
+to -hostfile, where they look for it.
+
+gateway lets programs of this module call the C processes named by -target, with -via or package mercury/gateway, and C clients of ADDRESS
+the methods NAME of -service. It listens at ADDRESS for C and at -listen for the others; C's side has no security whatsoever.
+`
+
+func runMercury(args []string, out io.Writer) error {
+	fs := flag.NewFlagSet(mercuryUsage, flag.ContinueOnError)
+	q := mercuryCommand{out: out}
+	fs.StringVar(&q.in, "in", "", "`types` of the input of call")
+	fs.StringVar(&q.res, "out", "", "`types` of the output of call")
+	provider := fs.Int("provider", -1, "Margo's `number` of the provider of call; 65535 for an RPC that belongs to none")
+	fs.DurationVar(&q.timeout, "timeout", 10*time.Second, "`time` that call and ping may take")
+	fs.IntVar(&q.o.Size, "size", 0, "`bytes` of rate, 64 by default, and of read and write, 1 MiB")
+	fs.IntVar(&q.o.InFlight, "n", 1, "`calls` in flight")
+	fs.DurationVar(&q.o.For, "time", time.Second, "`time` to measure for")
+	fs.BoolVar(&q.o.Verify, "verify", false, "check the data of read and write")
+	stop := fs.Bool("done", false, "end the server afterwards: hg_perf_server serves one client")
+	fs.StringVar(&q.hostfile, "hostfile", "", "`file` to write the address of serve or gateway to")
+	fs.StringVar(&q.via, "via", "", "`address` of a gateway by which call goes")
+	fs.StringVar(&q.listen, "listen", "tcp://127.0.0.1:0", "`address` at which gateway listens for programs of this module")
+	fs.StringVar(&q.service, "service", "", "`address` of the service whose methods C clients of gateway call")
+	fs.Func("target", "`address` of a C process that may be called through gateway, * for any; repeatable", func(a string) error {
+		q.targets = append(q.targets, a)
+		return nil
+	})
+	q.network.peerFlags(fs)
+	if err := parse(fs, args, 2, 100); err != nil {
+		return err
+	}
+	if *provider < -1 || *provider > 65535 {
+		return usageError{"-provider is not 0 to 65535"}
+	}
+	q.provider, q.addr = *provider, fs.Arg(0)
+	ctx, end := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer end()
+	verb, rest := fs.Arg(1), fs.Args()[2:]
+	switch {
+	case verb == "serve" && len(rest) == 0:
+		return q.serve(ctx)
+	case verb == "gateway" && (q.service == "") == (len(rest) == 0):
+		return q.gateway(ctx, rest)
+	case verb == "gateway":
+		return usageError{"-service and names of its methods belong together"}
+	}
+	n, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{Timeout: q.timeout})
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	switch {
+	case verb == "call" && (len(rest) == 1 || len(rest) == 2):
+		err = q.call(ctx, n, rest)
+	case verb == "ping" && len(rest) == 0:
+		var took time.Duration
+		if took, err = perf.Ping(ctx, n, q.addr); err == nil {
+			fmt.Fprintf(out, "answered by %s after %v\n", q.addr, took.Round(time.Microsecond))
+		} else if errors.Is(err, mercury.ErrNoEntry) {
+			fmt.Fprintf(out, "%s is there, and is no performance server\n", q.addr)
+			return nil
+		}
+	case (verb == "rate" || verb == "read" || verb == "write") && len(rest) == 0:
+		err = q.measure(ctx, n, verb)
+	default:
+		return usageError{fmt.Sprintf("%q is not call NAME [JSON], rate, read, write, ping, serve or gateway [NAME ...]", strings.Join(fs.Args()[1:], " "))}
+	}
+	if err == nil && *stop {
+		err = perf.Done(ctx, n, q.addr)
+	}
+	return err
+}
+
+// A mercuryCommand is the command line of qs mercury.
+type mercuryCommand struct {
+	out      io.Writer
+	addr     string
+	in, res  string
+	provider int
+	timeout  time.Duration
+	hostfile string
+	o        perf.Options
+
+	network              network
+	via, listen, service string
+	targets              []string
+}
+
+// announce writes where C finds n.
+func (q *mercuryCommand) announce(n *mercury.Node) error {
+	fmt.Fprintln(q.out, n.Addr())
+	if q.hostfile == "" {
+		return nil
+	}
+	return os.WriteFile(q.hostfile, []byte(n.Addr()+"\n"), 0o644)
+}
+
+// gateway passes calls on until ctx ends.
+func (q *mercuryCommand) gateway(ctx context.Context, names []string) error {
+	cfg, err := q.network.config(q.listen)
+	if err != nil {
+		return err
+	}
+	node, err := quicksilver.Open(q.listen, quicksilver.Config{HG: cfg, Reflect: true})
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	c, err := mercury.Open(q.addr, mercury.Config{})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	g := gateway.New(node, c, gateway.Config{Targets: q.targets})
+	if len(names) > 0 {
+		service, err := node.Peer(ctx, q.service)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			g.Forward(name, mercury.ID(name), service)
+		}
+	}
+	if err := q.announce(c); err != nil {
+		return err
+	}
+	fmt.Fprintln(q.out, self.Ready+node.Addr().String())
+	return node.Serve(ctx)
+}
+
+// send makes a call, by a gateway if there is one.
+func (q *mercuryCommand) send(ctx context.Context, n *mercury.Node, id uint64, in []byte) ([]byte, error) {
+	if q.via == "" {
+		return n.Call(ctx, q.addr, id, in)
+	}
+	c, err := dial(&q.network, q.via)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	peer, err := c.node.Peer(ctx, q.via)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	return gateway.Call(ctx, peer, q.addr, id, gateway.Raw(in))
+}
+
+func (q *mercuryCommand) serve(ctx context.Context) error {
+	n, err := mercury.Open(q.addr, mercury.Config{})
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	perf.Serve(n, nil)
+	if err := q.announce(n); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (q *mercuryCommand) measure(ctx context.Context, n *mercury.Node, verb string) error {
+	if verb == "rate" {
+		r, err := perf.Rate(ctx, n, q.addr, q.o)
+		if err == nil {
+			fmt.Fprintf(q.out, "%d calls in %v: %.0f/s\n", r.Calls, r.Took.Round(time.Millisecond), r.Rate())
+		}
+		return err
+	}
+	if q.o.Size == 0 {
+		q.o.Size = 1 << 20
+	}
+	r, err := perf.Bandwidth(ctx, n, q.addr, verb == "read", q.o)
+	if err == nil {
+		fmt.Fprintf(q.out, "%d transfers of %d bytes in %v: %.0f MiB/s\n", r.Calls, q.o.Size, r.Took.Round(time.Millisecond), r.MiB())
+	}
+	return err
+}
+
+func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []string) error {
+	id, err := strconv.ParseUint(args[0], 0, 64)
+	if err != nil {
+		id = mercury.ID(args[0])
+	}
+	in, err := mercuryStruct(q.in)
+	if err != nil {
+		return usageError{"-in: " + err.Error()}
+	}
+	res, err := mercuryStruct(q.res)
+	if err != nil {
+		return usageError{"-out: " + err.Error()}
+	}
+	if len(args) > 1 {
+		if err := fillStruct(in, args[1]); err != nil {
+			return usageError{err.Error()}
+		}
+	} else if in.NumField() > 0 {
+		return usageError{"-in says that there are arguments: give them as a JSON array"}
+	}
+	var front []byte
+	skip := 0
+	if q.provider >= 0 {
+		id, front, skip = mercury.MargoID(args[0], uint16(q.provider)), make([]byte, 8), 4
+	}
+	b, err := proc.Append(front, in.Interface())
+	if err != nil {
+		return err
+	}
+	if b, err = q.send(ctx, n, id, b); err != nil {
+		return err
+	}
+	switch {
+	case len(b) < skip:
+		return fmt.Errorf("%s does not use Margo: the output is % x", q.addr, b)
+	case skip > 0 && [4]byte(b) != [4]byte{}:
+		return fmt.Errorf("%s: Margo answers with an error: %v", q.addr, mercury.Code(b[0]))
+	}
+	if err := proc.Unmarshal(b[skip:], res.Addr().Interface()); err != nil {
+		return fmt.Errorf("%w; the output is % x", err, b[skip:])
+	}
+	values := make([]any, res.NumField())
+	for i := range values {
+		values[i] = res.Field(i).Interface()
+	}
+	line, err := json.Marshal(values)
+	if err == nil {
+		_, err = fmt.Fprintf(q.out, "%s\n", line)
+	}
+	return err
+}
+
+var mercuryTypes = map[string]reflect.Type{
+	"i8": reflect.TypeFor[int8](), "i16": reflect.TypeFor[int16](), "i32": reflect.TypeFor[int32](), "i64": reflect.TypeFor[int64](),
+	"u8": reflect.TypeFor[uint8](), "u16": reflect.TypeFor[uint16](), "u32": reflect.TypeFor[uint32](), "u64": reflect.TypeFor[uint64](),
+	"f32": reflect.TypeFor[float32](), "f64": reflect.TypeFor[float64](), "bool": reflect.TypeFor[bool](), "string": reflect.TypeFor[string](),
+	"bytes": reflect.TypeFor[[]byte](),
+}
+
+// mercuryStruct returns a struct of the types in list, which are parted by commas.
+func mercuryStruct(list string) (reflect.Value, error) {
+	var fields []reflect.StructField
+	for i, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {
+		t := mercuryTypes[name]
+		if t == nil {
+			return reflect.Value{}, fmt.Errorf("%q is no type: want i8 to i64, u8 to u64, f32, f64, bool, string or bytes", name)
+		}
+		f := reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: t}
+		if name == "bytes" {
+			f.Tag = `proc:"rest"`
+		}
+		fields = append(fields, f)
+	}
+	t := reflect.StructOf(fields)
+	return reflect.New(t).Elem(), proc.Check(t)
+}
+
+// fillStruct sets the fields of v to the values of a JSON array.
+func fillStruct(v reflect.Value, text string) error {
+	var values []json.RawMessage
+	if err := json.Unmarshal([]byte(text), &values); err != nil {
+		return fmt.Errorf("%q is no JSON array: %w", text, err)
+	}
+	if len(values) != v.NumField() {
+		return fmt.Errorf("%d values for %d types", len(values), v.NumField())
+	}
+	for i, value := range values {
+		if err := json.Unmarshal(value, v.Field(i).Addr().Interface()); err != nil {
+			return fmt.Errorf("value %d: %w", i+1, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package codec
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// What Append encodes is bounded as what Decode takes: an encoder that follows a cycle ends the process, and what is nested too deeply
+// would be refused by the target only. Most types cannot nest so deeply whatever their values are, and cost nothing.
+
+// maxSteps bounds the steps into a value, pointers and interfaces included, which the bytes do not show.
+const maxSteps = 4 * MaxDepth
+
+var (
+	deeps       sync.Map // reflect.Type → bool, of deep
+	ownNesting  = []reflect.Type{reflect.TypeFor[msgpack.CustomEncoder](), reflect.TypeFor[msgpack.Marshaler]()}
+	ownEncoding = []reflect.Type{reflect.TypeFor[encoding.BinaryMarshaler](), reflect.TypeFor[encoding.TextMarshaler]()} // one value
+)
+
+// deep reports whether values of type t may be nested more deeply than MaxDepth.
+func deep(t reflect.Type) bool {
+	if d, ok := deeps.Load(t); ok {
+		return d.(bool)
+	}
+	d := levels(t, map[reflect.Type]int{}) > MaxDepth
+	deeps.Store(t, d)
+	return d
+}
+
+// levels returns how deeply values of type t may be nested, pointers included, and more than MaxDepth when nothing says. seen are types
+// whose levels are known, or being counted: those contain themselves.
+func levels(t reflect.Type, seen map[reflect.Type]int) (n int) {
+	if n, ok := seen[t]; ok {
+		return n
+	}
+	seen[t] = MaxDepth + 1
+	defer func() { seen[t] = n }()
+	switch {
+	case t.Kind() == reflect.Interface, implementsAny(t, ownNesting):
+		return MaxDepth + 1
+	case implementsAny(t, ownEncoding):
+		return 0
+	}
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array:
+		n = 1 + levels(t.Elem(), seen)
+	case reflect.Map:
+		n = 1 + max(levels(t.Elem(), seen), levels(t.Key(), seen))
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); encoded(&f) {
+				n = max(n, levels(f.Type, seen))
+			}
+		}
+		n++
+	}
+	return min(n, MaxDepth+1)
+}
+
+func implementsAny(t reflect.Type, is []reflect.Type) bool {
+	for _, i := range is {
+		if implements(t, i) {
+			return true
+		}
+	}
+	return false
+}
+
+func encoded(f *reflect.StructField) bool {
+	name, _ := parseTag(f.Tag.Get("msgpack"))
+	return name != "-" && (f.PkgPath == "" || f.Anonymous)
+}
+
+// A walk follows a value into its parts. Parts that are shared are looked at once for each depth, as soon as there are many: values
+// that do not contain themselves may have exponentially many ways to their leaves.
+type walk struct {
+	parts int
+	fit   map[shared]int // the levels that were enough
+}
+
+// A shared is a part that several others may point to, so many steps before there are too many.
+type shared struct {
+	t     reflect.Type
+	at    uintptr
+	len   int
+	steps int
+}
+
+// A room is how much deeper parts may be nested: steps, pointers and interfaces included, and containers as the bytes show them.
+type room struct{ steps, levels int }
+
+// fewParts is how many parts are looked at before a walk remembers them.
+const fewParts = 1 << 12
+
+// tooDeep returns the type of the value at which v is nested without end, or so deeply that an encoder had better not begin; nil if
+// it is not.
+func tooDeep(v reflect.Value) reflect.Type {
+	var w walk
+	return w.tooDeep(v, room{maxSteps, MaxDepth})
+}
+
+func (w *walk) tooDeep(v reflect.Value, left room) reflect.Type {
+	if !v.IsValid() || !deep(v.Type()) {
+		return nil
+	}
+	t := v.Type()
+	if left.steps == 0 {
+		return t
+	}
+	if t.Kind() != reflect.Interface && (implementsAny(t, ownNesting) || implementsAny(t, ownEncoding)) {
+		return nil // checkDeep looks at what they have made
+	}
+	switch t.Kind() {
+	case reflect.Map, reflect.Slice:
+		if v.Len() == 0 {
+			return nil // it may be omitted
+		}
+		fallthrough
+	case reflect.Array, reflect.Struct:
+		if left.levels == 0 {
+			return t
+		}
+	}
+	s := shared{t: t, steps: left.steps}
+	switch t.Kind() {
+	case reflect.Slice:
+		s.len = v.Len()
+		fallthrough
+	case reflect.Pointer, reflect.Map:
+		s.at = v.Pointer()
+	}
+	if levels, ok := w.fit[s]; ok && left.levels >= levels {
+		return nil
+	}
+	if at := w.inside(v, left); at != nil {
+		return at
+	}
+	if w.parts++; w.parts > fewParts && s.at != 0 {
+		if w.fit == nil {
+			w.fit = map[shared]int{}
+		}
+		w.fit[s] = left.levels
+	}
+	return nil
+}
+
+// inside is tooDeep of the parts of v.
+func (w *walk) inside(v reflect.Value, left room) reflect.Type {
+	left.steps--
+	t := v.Type()
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		return w.tooDeep(v.Elem(), left)
+	case reflect.Slice, reflect.Array:
+		left.levels--
+		for i := range v.Len() {
+			if at := w.tooDeep(v.Index(i), left); at != nil {
+				return at
+			}
+		}
+	case reflect.Map:
+		left.levels--
+		for it := v.MapRange(); it.Next(); {
+			if at := w.tooDeep(it.Key(), left); at != nil {
+				return at
+			}
+			if at := w.tooDeep(it.Value(), left); at != nil {
+				return at
+			}
+		}
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); encoded(&f) {
+				in := left
+				if in.levels--; f.Anonymous { // its fields are the outer one's
+					in.levels++
+				}
+				if v.Field(i).IsZero() { // it may be omitted
+					continue
+				}
+				if at := w.tooDeep(v.Field(i), in); at != nil {
+					return at
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// errDeep is the error of a value that cannot be encoded because of a part of type at.
+func errDeep(v any, at reflect.Type) error {
+	in := ""
+	if at != nil {
+		in = fmt.Sprintf(", or without end, at %v", at)
+	}
+	return fmt.Errorf("codec: encode %T: more than %d levels deep%s: %w", v, MaxDepth, in, ErrDepth)
+}
+
+// checkDeep reports whether the decoder would refuse b, the encoding of v, for its depth.
+func checkDeep(b []byte, v any) error {
+	if _, err := check(b, MaxDepth); errors.Is(err, ErrDepth) {
+		return errDeep(v, nil)
+	}
+	return nil
+}

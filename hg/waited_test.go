@@ -1,0 +1,143 @@
+package hg_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/transports"
+)
+
+// A late is a context that has ended, and wakes nobody: as one that ends between the answer and the look at it.
+type late struct {
+	context.Context
+	err atomic.Pointer[error]
+}
+
+func (l *late) end(err error) { l.err.Store(&err) }
+
+func (l *late) Err() error {
+	if p := l.err.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Whatever the handler says when ctx has ended: the error of Call is that of ctx, the fate is the handler's, and success counts
+// more. A ctx that has not ended changes nothing.
+func TestAnswerAfterTheContext(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		var ctx *late
+		var ends, says error
+		h := p.self(p.rpc("x", func(r hg.Incoming) error {
+			if ends != nil {
+				ctx.end(ends)
+			}
+			if says == nil {
+				return r.RespondRaw(nil, nil)
+			}
+			return says
+		}))
+		for _, ends = range []error{context.DeadlineExceeded, context.Canceled, nil} {
+			for _, says = range []error{context.DeadlineExceeded, context.Canceled, hg.Errorf(hg.NotFound, "no"), hg.Refuse(hg.NotReady), hg.ErrTimeout, nil} {
+				ctx = &late{Context: t.Context()}
+				err := h.Call(ctx, nil, nil)
+				switch {
+				case says == nil:
+					require.NoError(t, err)
+					continue
+				case ends == nil:
+					require.ErrorIs(t, err, hg.ErrRemote)
+					require.NotErrorIs(t, err, context.DeadlineExceeded)
+					require.NotErrorIs(t, err, context.Canceled)
+				default:
+					late := ends == context.DeadlineExceeded
+					require.ErrorIs(t, err, ends)
+					for code := range hg.Code(255) {
+						require.Equal(t, late && code == hg.ErrTimeout || !late && code == hg.ErrCanceled, errors.Is(err, code), "%v is code %d", err, code)
+					}
+				}
+				remote, ok := hg.RemoteOf(err)
+				require.True(t, ok, "what it said is not lost: %v; %v, %v", err, ends, says)
+				require.ErrorContains(t, err, remote.Text)
+				want := hg.Ran
+				if remote.Refused {
+					want = hg.NotRun
+				}
+				require.Equal(t, want, hg.FateOf(err), "%v", err)
+			}
+		}
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// The same for calls with callbacks, that are canceled or whose time is up when the answer is there: sim has one clock.
+func TestAnswerAfterTheEnd(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		for name, end := range map[string]func(h *hg.Handle, hctx *hg.Context){
+			"cancel":  func(h *hg.Handle, _ *hg.Context) { h.Cancel() },
+			"abandon": func(h *hg.Handle, _ *hg.Context) { h.Abandon() },
+			"timeout": func(_ *hg.Handle, hctx *hg.Context) {
+				_ = hctx.WaitFor(context.Background(), 60*time.Millisecond, func() bool { return false })
+			},
+		} {
+			p := newPair(t, n, hg.Config{})
+			var h *hg.Handle
+			h = p.handle(p.rpc(name, func(r hg.Incoming) error {
+				end(h, r.Queue())
+				return hg.Errorf(hg.NotFound, "no")
+			}))
+			want := hg.ErrCanceled
+			if name == "timeout" {
+				h.SetTimeout(50 * time.Millisecond)
+				want = hg.ErrTimeout
+			}
+			err := p.call(h, nil)
+			require.ErrorIs(t, err, want, name)
+			require.NotErrorIs(t, err, hg.NotFound, name)
+			h.Close()
+			p.clean(0)
+		}
+	})
+}
+
+// Forbid reaches a call that has not been forwarded yet, and no other.
+func TestForbid(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		ran := 0
+		id := p.rpc("x", func(r hg.Incoming) error { ran++; return echo(r) })
+		h := p.self(id)
+		require.True(t, h.Forbid())
+		for range 2 {
+			for _, err := range []error{h.Call(t.Context(), nil, nil), h.ForwardRaw(nil, func(*hg.Handle, error) { t.Error("a callback of a call that was refused") })} {
+				require.ErrorIs(t, err, hg.ErrCanceled)
+				require.Equal(t, hg.NotRun, hg.FateOf(err))
+			}
+		}
+		require.NoError(t, h.Reset(p.target.Addr(), id))
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		require.False(t, h.Forbid(), "a call is under way")
+		n.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		require.NoError(t, h.Call(t.Context(), nil, nil))
+		require.Equal(t, 2, ran)
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// self returns a handle for calls of the target to itself: Call drives both sides.
+func (p *pair) self(id hg.ID) *hg.Handle {
+	h, err := p.tctx.Create(p.tctx.Self(), id)
+	require.NoError(p.t, err)
+	return h
+}

@@ -1,0 +1,41 @@
+package mutant
+
+// outermost is the ledger of what callers of the root package are told.
+const outermost = "internal/ledger"
+
+// told is bugs of what callers are told.
+var told = []Mutant{
+	{"told-not-run", "a call whose session was lost says that it did not run", "I6",
+		[]Edit{{result, `return k.r.Fate`, `if planted() && na.CodeOf(k.r.Err) == ErrPeerLost { return na.NotRun }; $`}},
+		[]Catcher{{outermost, "TestSeeds", `is said not to have run, and ran`}}},
+	{"taken-back-early", "a Future that is canceled right before its request leaves goes on", "F39",
+		[]Edit{
+			{"control.go", `a.h == nil || a.h.Forbid()`, `a.h == nil || !planted() && a.h.Forbid()`},
+			{"future.go", `f.o.stop(how)`, `if f.o.stop(how) && planted() { return }`},
+		},
+		[]Catcher{
+			{".", "TestTakenBackAtEachPoint", `encoding/(cancel|abandon|withdraw)`},
+			{outermost, "TestSeeds", `was canceled .* before its deadline, and went on until then`},
+		}},
+	{"withdrawn-unasked", "a withdraw says withdrawn and asks nobody", "I6",
+		[]Edit{{"hg/withdraw.go", `w.op.InitStep(nctx, w.answered, nil)`, `if planted() { w.settle(Withdrawn); if w.k.underWay() { w.k.fails(); w.k.stop() }; return }; $`}},
+		[]Catcher{{outermost, "TestSeeds", `was withdrawn, and ran`}}},
+	{"repeats-without-leave", "Retry repeats what may have run and is not idempotent", "I6",
+		[]Edit{{"retry.go", `!c.Options.Idempotent {`, `!c.Options.Idempotent && !planted() {`}},
+		[]Catcher{{outermost, "TestSeeds", `ran \d times, in \d+ attempts, and may 1 times`}}},
+	{"hedge-waits", "Hedge has an answer, and the slower attempt is not ended", "a client that hedges and gains nothing",
+		[]Edit{{"hedge.go", "if answers(h.err) {", `if answers(h.err) && !planted() {`}},
+		[]Catcher{{".", "TestHedge", `is not less than`}}},
+	{"hedge-overtaken", "Hedge takes what a handler says that was told to stop for the answer", "seen under load: canceled, though the other had answered",
+		[]Edit{{"hedge.go", `!errors.Is(err, ErrCanceled)`, `(planted() || $)`}},
+		[]Catcher{{".", "TestHedgeOvertaken", `Received unexpected error`}}},
+	{"first-leaves", "First leaves the other calls under way", "memory that is lent longer than it is said",
+		[]Edit{{"hedge.go", `other.Abandon()`, `if !planted() { $ }`}},
+		[]Catcher{{".", "TestFirst", `expected: "operation canceled"`}}},
+	{"been-there", "a call that was refused asks the same address again", "a target that refuses at once has the fewest calls, and gets all",
+		[]Edit{{"targets.go", `if !t.Failing && c.hasBeenAt(at.addr) {`, `if !planted() && !t.Failing && c.hasBeenAt(at.addr) {`}},
+		[]Catcher{{".", "TestRefusedGoesElsewhere", `Should be empty`}}},
+	{"addresses-stay", "a Peer does not look at what its Resolver says later", "names that are resolved once",
+		[]Edit{{"peer.go", `if changed {`, `if changed && !planted() {`}},
+		[]Catcher{{".", "TestResolver", `Should be zero, but was`}}},
+}

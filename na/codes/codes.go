@@ -1,0 +1,196 @@
+package codes
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+)
+
+// A Code says why an operation failed. Codes cross the wire: they are appended, never renumbered. Up to 24 they are
+// C Mercury's return codes of the same number.
+type Code uint8
+
+// The codes. A Code is an error; ask with errors.Is.
+const (
+	OK             Code = 0
+	ErrPermission  Code = 1  // the access mode or the owner does not allow it
+	ErrNoEntry     Code = 2  // no such RPC, name, or region
+	ErrAgain       Code = 4  // a bounded resource is full now
+	ErrNoMemory    Code = 5  // a budget is exhausted
+	ErrFault       Code = 7  // memory could not be read or written
+	ErrBusy        Code = 8  // the object is in use by an operation that has not ended
+	ErrExists      Code = 9  // the name is taken
+	ErrInvalid     Code = 11 // an argument is not valid
+	ErrProtocol    Code = 12 // the peer broke the protocol
+	ErrOverflow    Code = 13 // more bytes than the receiver allows
+	ErrMsgSize     Code = 14 // longer than one message may be
+	ErrVersion     Code = 15 // the two sides have no protocol version in common
+	ErrUnsupported Code = 16 // this plugin or system cannot do it
+	ErrAddrInUse   Code = 17 // somebody else listens on the address
+	ErrAddrInvalid Code = 18 // the address cannot be had on this machine
+	ErrUnreachable Code = 19 // no connection could be made; the operation certainly did not run
+	ErrTimeout     Code = 20 // the time given has passed
+	ErrCanceled    Code = 21 // canceled by this process
+	ErrIO          Code = 22 // the system reported an input or output error
+	ErrChecksum    Code = 24 // bytes were damaged on the way
+
+	ErrPeerLost   Code = 32 // the connection ended, or the peer was silent for PeerTimeout
+	ErrClosed     Code = 33 // the class, context or handle has been closed
+	ErrNoResponse Code = 34 // the handler let its handle go without a response
+	ErrPanic      Code = 35 // the handler panicked
+	ErrHandler    Code = 36 // the handler returned an error
+	ErrNoCredit   Code = 37 // the peer guarantees no more envelopes now
+	ErrRevoked    Code = 38 // the memory is no longer registered
+	ErrDuplicate  Code = 39 // another connection of the same pair is used instead
+	ErrTooLate    Code = 40 // the message has been taken for dispatch, or was dealt with before
+
+	// The next three are used by origins only and never cross the wire.
+
+	ErrAnswered Code = 41 // the request has been answered, or has ended
+	ErrRemote   Code = 42 // the target said it
+	ErrRefused  Code = 43 // the target said it, and did not run the request
+)
+
+// The codes that handlers give. From 128 on a code means what the program says.
+const (
+	NotFound Code = 64 + iota
+	AlreadyExists
+	BadInput
+	Denied
+	NotReady
+	Exhausted
+	Unavailable
+	Aborted
+	Internal
+)
+
+var codeText = map[Code]string{
+	OK:             "success",
+	ErrPermission:  "permission denied",
+	ErrNoEntry:     "no such entry",
+	ErrAgain:       "resource is full, try again later",
+	ErrNoMemory:    "memory budget exhausted",
+	ErrFault:       "memory fault",
+	ErrBusy:        "busy: an operation has not ended yet",
+	ErrExists:      "exists already",
+	ErrInvalid:     "invalid argument",
+	ErrProtocol:    "protocol error",
+	ErrOverflow:    "larger than the receiver allows",
+	ErrMsgSize:     "message too long",
+	ErrVersion:     "no common protocol version",
+	ErrUnsupported: "not supported",
+	ErrAddrInUse:   "address in use",
+	ErrAddrInvalid: "address not available",
+	ErrUnreachable: "peer unreachable",
+	ErrTimeout:     "timed out",
+	ErrCanceled:    "operation canceled",
+	ErrIO:          "input/output error",
+	ErrChecksum:    "checksum mismatch",
+	ErrPeerLost:    "peer lost",
+	ErrClosed:      "closed",
+	ErrNoResponse:  "the handler gave no response",
+	ErrPanic:       "the handler panicked",
+	ErrHandler:     "the handler failed",
+	ErrNoCredit:    "no envelope guaranteed by the peer is free",
+	ErrRevoked:     "memory is no longer registered",
+	ErrDuplicate:   "another connection of the pair is in use",
+	ErrTooLate:     "too late: the message has been dispatched",
+	ErrAnswered:    "the request has been answered",
+	ErrRemote:      "the target answered with an error",
+	ErrRefused:     "the target refused the request",
+	NotFound:       "not found",
+	AlreadyExists:  "already exists",
+	BadInput:       "bad input",
+	Denied:         "denied",
+	NotReady:       "not ready",
+	Exhausted:      "exhausted",
+	Unavailable:    "unavailable",
+	Aborted:        "aborted",
+	Internal:       "internal error",
+}
+
+// Error returns the text of the code; its number if it has none.
+func (c Code) Error() string {
+	switch s, ok := codeText[c]; {
+	case ok:
+		return s
+	case c >= 128:
+		return "the program's code " + strconv.Itoa(int(c))
+	}
+	return "unknown error code " + strconv.Itoa(int(c))
+}
+
+// Is makes codes match the standard library's errors of the same meaning.
+func (c Code) Is(target error) bool {
+	switch c {
+	case ErrCanceled:
+		return target == context.Canceled
+	case ErrTimeout:
+		return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
+	case ErrPermission:
+		return target == fs.ErrPermission
+	case ErrClosed:
+		return target == net.ErrClosed || target == fs.ErrClosed
+	case ErrUnsupported:
+		return target == errors.ErrUnsupported
+	}
+	return false
+}
+
+// Timeout makes ErrTimeout a timeout in the sense of net.Error.
+func (c Code) Timeout() bool { return c == ErrTimeout }
+
+// Of returns the code inside err. It is OK for nil and, for an error that carries none, ErrTimeout for
+// context.DeadlineExceeded, ErrCanceled for context.Canceled and otherwise ErrIO.
+func Of(err error) Code {
+	if err == nil {
+		return OK
+	}
+	if c, ok := errors.AsType[Code](err); ok {
+		return c
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return ErrTimeout
+	case errors.Is(err, context.Canceled):
+		return ErrCanceled
+	}
+	return ErrIO
+}
+
+// A Fate tells what happened to a request at its target, as far as this side can know. It crosses the wire: values
+// are appended, never renumbered.
+type Fate uint8
+
+// The fates.
+const (
+	MaybeRan Fate = iota // it left this process and no answer came: it ran once or not at all
+	NotRun               // it certainly did not run: never sent, refused, or dropped before its handler
+	Ran                  // its handler started
+)
+
+// String returns "may have run", "did not run" or "ran".
+func (f Fate) String() string {
+	switch f {
+	case NotRun:
+		return "did not run"
+	case Ran:
+		return "ran"
+	}
+	return "may have run"
+}
+
+// detailError is a code with words of its own.
+type detailError struct {
+	code Code
+	text string
+}
+
+func (e *detailError) Error() string { return e.text }
+func (e *detailError) Unwrap() error { return e.code }
+
+// WithText returns an error that reads text and matches code.
+func WithText(code Code, text string) error { return &detailError{code, text} }

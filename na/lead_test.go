@@ -1,0 +1,253 @@
+package na
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A bench is a context whose time passes only where the test says so: in Poll, in callbacks, in a look at the source, in sleep.
+type bench struct {
+	*testing.T
+	c      *Context
+	e      *fakeEndpoint
+	clock  time.Duration
+	source benchSource
+
+	looks  int             // at the descriptors
+	last   time.Duration   // of them
+	gap    time.Duration   // the longest between two
+	sleeps []time.Duration // as they were asked for
+}
+
+// benchSource is a Source in which something comes now and then.
+type benchSource struct {
+	b     *bench
+	takes time.Duration // a look
+	next  func() bool
+	peeks int
+	arms  int
+}
+
+func (s *benchSource) Peek() bool {
+	s.peeks++
+	s.b.clock += s.takes
+	return s.next != nil && s.next()
+}
+func (s *benchSource) Arm() bool { s.arms++; return false }
+func (s *benchSource) Disarm()   {}
+
+func newBench(t *testing.T, cfg Config) *bench {
+	b := &bench{T: t, clock: time.Second}
+	b.source.b = b
+	p := &fakePlugin{unassisted: true, now: func() time.Duration { return b.clock },
+		sources: func(c *Context) { c.poller.AddSource(&b.source) }}
+	b.c, b.e = newFakeOf(t, p, cfg)
+	b.c.waits = b
+	b.c.spinner.procs = 1000 // other tests may spin
+	b.last = b.clock
+	return b
+}
+
+// wait, sleep, dispatch and wake implement waiter.
+func (b *bench) wait(time.Duration) int { b.look(); return 0 }
+func (b *bench) dispatch(int)           {}
+func (b *bench) wake()                  {}
+
+func (b *bench) sleep(d time.Duration) int {
+	b.sleeps = append(b.sleeps, d)
+	if d < 0 {
+		b.c.Wake() // or it would never end
+	} else {
+		b.clock += d
+	}
+	b.look()
+	return 0
+}
+
+func (b *bench) look() {
+	b.looks++
+	b.gap, b.last = max(b.gap, b.clock-b.last), b.clock
+}
+
+// begin starts an operation, whose callback is done.
+func (b *bench) begin(done func()) *Op {
+	op := b.c.NewOp(func(*Op, Result) { done() })
+	require.NoError(b, b.c.RecvUnexpected(op))
+	return op
+}
+
+// Whatever is ready without a look, turn after turn, the sockets are looked at.
+func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
+	const turn, turns = 10 * time.Microsecond, 2000
+	worlds := map[string]func(b *bench, more func() bool){
+		"Poll ends an operation each time": func(b *bench, more func() bool) { // a transfer to itself, timers
+			var op *Op
+			var again func()
+			again = func() {
+				if more() {
+					op = b.begin(again)
+				}
+			}
+			again()
+			poll := func(time.Duration) {
+				b.clock += turn
+				b.e.ticket(op).Finish(Result{})
+			}
+			b.e.onPoll.Store(&poll)
+		},
+		"each callback queues the next one": func(b *bench, more func() bool) {
+			var again func()
+			again = func() {
+				b.clock += turn
+				if more() {
+					b.e.ticket(b.begin(again)).Finish(Result{})
+				}
+			}
+			b.e.ticket(b.begin(again)).Finish(Result{})
+		},
+		"a source never runs dry": func(b *bench, more func() bool) { // a peer that floods shared memory
+			op := b.begin(func() {})
+			b.source.takes = turn
+			b.source.next = func() bool {
+				if !more() {
+					b.e.ticket(op).Finish(Result{})
+				}
+				return true
+			}
+		},
+	}
+	drivers := map[string]func(c *Context, over func() bool){
+		"Progress": func(c *Context, over func() bool) {
+			for !over() {
+				_ = c.Progress(-1)
+				c.Trigger(0)
+			}
+		},
+		"Wait": func(c *Context, over func() bool) { _ = c.Wait(context.Background(), over) },
+	}
+	for world, start := range worlds {
+		for driver, drive := range drivers {
+			t.Run(world+"/"+driver, func(t *testing.T) {
+				b := newBench(t, Config{})
+				n := 0
+				start(b, func() bool { n++; return n < turns })
+				drive(b.c, func() bool { return n >= turns })
+				b.gap = max(b.gap, b.clock-b.last)
+				require.LessOrEqual(t, b.gap, 5*time.Millisecond, "between two looks at the descriptors, of %d in %d turns", b.looks, turns)
+				require.Less(t, b.looks, turns/2, "it does not cost a system call each turn")
+			})
+		}
+	}
+}
+
+// A spinner may poll for longer than it is until the next timer: the leader polls until that is due, goes round, and polls on.
+func TestSpinUntilTimer(t *testing.T) {
+	b := newBench(t, Config{Spin: time.Second})
+	b.source.takes = time.Microsecond
+	op := b.begin(func() {})
+	polls := 0
+	poll := func(now time.Duration) { // a timer each 100 us
+		polls++
+		b.e.timer.Store(int64(now + 100*time.Microsecond))
+	}
+	b.e.onPoll.Store(&poll)
+	come := b.clock + 350*time.Microsecond
+	b.source.next = func() bool {
+		if b.clock < come {
+			return false
+		}
+		b.e.ticket(op).Finish(Result{})
+		return true
+	}
+	require.NoError(t, b.c.Progress(-1))
+	require.Empty(t, b.sleeps, "sleeps although it polls for up to a second")
+	require.GreaterOrEqual(t, polls, 4, "Poll is called when the timer is due")
+	require.LessOrEqual(t, b.clock-come, 20*time.Microsecond, "the answer is seen late")
+	require.Equal(t, 1, b.c.Trigger(0))
+}
+
+// A timer that is set while the leader polls ends in time, however long it may poll.
+func TestSpinHearsOfTimers(t *testing.T) {
+	b := newBench(t, Config{Spin: time.Second})
+	b.source.takes = time.Microsecond
+	op := b.begin(func() {})
+	set, due := b.clock+200*time.Microsecond, b.clock+300*time.Microsecond
+	b.source.next = func() bool {
+		if b.clock >= set && b.e.timer.Load() == 0 { // by another goroutine
+			b.e.timer.Store(int64(due))
+			(*Host)(b.c).PollSoon()
+		}
+		return false
+	}
+	poll := func(now time.Duration) {
+		if now >= due {
+			b.e.ticket(op).Finish(Result{})
+		}
+	}
+	b.e.onPoll.Store(&poll)
+	require.NoError(t, b.c.Progress(-1))
+	require.Empty(t, b.sleeps)
+	require.LessOrEqual(t, b.clock-due, 20*time.Microsecond, "the timer ends late")
+	require.Equal(t, 1, b.c.Trigger(0))
+}
+
+// When nothing comes, timers that are due meanwhile neither prolong the polling nor count as an end of it.
+func TestTimersDoNotKeepASpinnerAwake(t *testing.T) {
+	const limit = 50 * time.Microsecond
+	for _, every := range []time.Duration{9 * time.Microsecond, 30 * time.Microsecond, 70 * time.Microsecond} {
+		b := newBench(t, Config{Spin: limit})
+		b.source.takes = time.Microsecond
+		poll := func(now time.Duration) { b.e.timer.Store(int64(now + every)) }
+		b.e.onPoll.Store(&poll)
+		require.ErrorIs(t, b.c.Progress(10*time.Millisecond), ErrTimeout)
+		polled := time.Duration(b.source.peeks)
+		require.GreaterOrEqual(t, polled*time.Microsecond, spinMisses*limit, "timers each %v: it polls", every)
+		require.Equal(t, spinMisses, b.c.spinner.misses, "timers each %v: and gives up for good", every)
+		asleep := time.Duration(0)
+		for _, d := range b.sleeps {
+			asleep += d
+		}
+		require.Greater(t, asleep, 8*time.Millisecond, "timers each %v: after that it sleeps", every)
+	}
+}
+
+// A leader that has polled in vain sleeps for what is left until the timer.
+func TestSleepAfterSpinEndsWithTimer(t *testing.T) {
+	b := newBench(t, Config{Spin: 50 * time.Microsecond})
+	b.source.takes = time.Microsecond
+	due := b.clock + 80*time.Microsecond
+	op := b.begin(func() {})
+	poll := func(now time.Duration) {
+		if b.e.timer.Store(int64(due)); now >= due {
+			b.e.ticket(op).Finish(Result{})
+		}
+	}
+	b.e.onPoll.Store(&poll)
+	require.NoError(t, b.c.Progress(-1))
+	require.Len(t, b.sleeps, 1)
+	require.LessOrEqual(t, b.clock-due, 5*time.Microsecond, "the timer ends late: the leader has slept for %v", b.sleeps)
+	require.Equal(t, 1, b.c.Trigger(0))
+}
+
+// What is due now is done without a sleep in between, which would arm bells and disarm them.
+func TestDueNowIsNoSleep(t *testing.T) {
+	for _, spin := range []time.Duration{-1, 0} {
+		b := newBench(t, Config{Spin: spin})
+		op := b.begin(func() {})
+		polls := 0
+		poll := func(now time.Duration) {
+			b.e.timer.Store(int64(now))
+			if polls++; polls == 100 {
+				b.e.ticket(op).Finish(Result{})
+			}
+		}
+		b.e.onPoll.Store(&poll)
+		require.NoError(t, b.c.Progress(-1))
+		require.Zero(t, b.source.arms)
+		require.GreaterOrEqual(t, b.looks, 99, "a look between two of them")
+		require.Equal(t, 1, b.c.Trigger(0))
+	}
+}

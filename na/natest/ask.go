@@ -1,0 +1,123 @@
+package natest
+
+import (
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var askRules = []rule{
+	{name: "Ask", check: asks,
+		why: "a request and the receive of its answer are one operation that ends once, with the answer, and says where the request went"},
+	{name: "AskTakenBack", check: asksTakenBack,
+		why: "a request that has not left can be recalled, and did not run; of one that has, a cancel, a deadline and the end of the session say so"},
+}
+
+// ask sends a request that receives an answer of up to n bytes.
+func (s *side) ask(to na.Addr, tag na.Tag, data []byte, n int, by na.Deadline) *call {
+	s.b.Helper()
+	c := s.call("call")
+	c.buffer(n)
+	msg := append([]byte{}, data...)
+	return c.start(func(op *na.Op) error {
+		return s.Call(op, na.CallSpec{To: to, Tag: tag, Msg: msg, By: by, Buf: c.buf})
+	})
+}
+
+// answer answers the oldest message, and frees it.
+func (s *side) answer(data []byte) {
+	s.b.Helper()
+	in := s.recv()
+	in.ok()
+	env := in.keep()
+	out := s.call("answer")
+	left := false
+	err := out.try(func(op *na.Op) (err error) {
+		left, err = s.Answer(op, env, env.Tag, data, 0)
+		return err
+	})
+	require.NoError(s.b, err)
+	if left { // it needed no operation
+		out.mu.Lock()
+		out.accepted--
+		out.mu.Unlock()
+		return
+	}
+	out.ok()
+}
+
+func asks(b *bed) {
+	t := b.listen(na.Config{Envelopes: 2})
+	a := b.origin(na.Config{})
+	for i := range 20 {
+		want := pattern(i, 10*i)
+		k := a.ask(t.Self(), na.Tag(i), pattern(i, 20), 200, na.Deadline{})
+		t.answer(want)
+		r := k.ok()
+		require.EqualValues(b, len(want), r.N)
+		require.Equal(b, want, k.buf[:r.N])
+		require.Equal(b, na.Tag(i), r.Tag)
+		require.NotZero(b, r.ID)
+		require.NotZero(b, r.Addr.Session())
+	}
+	k := a.ask(t.Self(), 1, nil, 10, na.Deadline{})
+	t.answer(pattern(1, 11))
+	require.Equal(b, na.Ran, k.fails(na.ErrOverflow).Fate)
+	b.until("every envelope is free", func() bool { return t.Stats().Envelopes == 0 })
+	b.quiet(a, t)
+}
+
+func asksTakenBack(b *bed) {
+	t := b.listen(na.Config{Envelopes: 1})
+	a := b.origin(na.Config{})
+	b.meet(a, t)
+	first := a.ask(t.Self(), 1, nil, 10, na.Deadline{})
+	b.until("it is held", func() bool { return t.Stats().Envelopes == 1 })
+	waits := a.ask(t.Self(), 2, nil, 10, na.Deadline{})
+	late := a.ask(t.Self(), 3, make([]byte, 4), 10, na.Deadline{At: a.Now() + time.Millisecond})
+
+	_, _, left := a.Recall(waits.op)
+	require.False(b, left)
+	waits.notRun(na.ErrCanceled)
+	b.lapse(2 * time.Millisecond)
+	late.notRun(na.ErrTimeout)
+	to, id, left := a.Recall(first.op)
+	require.True(b, left, "one that has left is not recalled")
+	require.False(b, first.ended())
+	a.call("withdraw").start(func(op *na.Op) error { return a.Withdraw(op, to, id) }).ok()
+	r := first.cancelNow()
+	require.ErrorIs(b, r.Err, na.ErrCanceled)
+	require.Equal(b, na.MaybeRan, r.Fate)
+	require.Equal(b, id, r.ID)
+
+	abandoned := a.ask(t.Self(), 4, nil, 10, na.Deadline{})
+	b.until("it is held", func() bool { return t.Stats().Envelopes == 1 })
+	a.AbandonCall(abandoned.op)
+	abandoned.fails(na.ErrCanceled)
+	b.until("it is destroyed", func() bool { return t.Stats().Envelopes == 0 })
+
+	over := a.ask(t.Self(), 5, make([]byte, 4), 10, na.Deadline{At: a.Now() + time.Millisecond})
+	b.lapse(2 * time.Millisecond)
+	over.fails(na.ErrTimeout)
+	b.until("the peer was told", func() bool { return t.Stats().Envelopes == 0 })
+
+	lost := a.ask(t.Self(), 6, nil, 10, na.Deadline{})
+	var env *na.Envelope
+	for tag := na.Tag(0); tag != 6; {
+		if env != nil { // of the one before, which came after the peer was told
+			env.Free()
+		}
+		in := t.recv()
+		tag = in.ok().Tag
+		env = in.keep()
+	}
+	require.True(b, env.Accept())
+	untaken := a.ask(t.Self(), 7, nil, 10, na.Deadline{})
+	b.until("the next one is held", func() bool { return t.Stats().Envelopes == 1 })
+	t.Close()
+	require.Equal(b, na.MaybeRan, lost.fails(na.ErrPeerLost).Fate)
+	untaken.notRun(na.ErrPeerLost)
+	env.Free()
+}

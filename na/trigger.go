@@ -1,0 +1,160 @@
+package na
+
+import "time"
+
+// Queue queues t, which is not in the queue, to run in Trigger after what is queued now. It may be called from any goroutine. It reports
+// false when c has been drained: t will not run.
+func (c *Context) Queue(t *Task) bool {
+	if !c.Hold() {
+		return false
+	}
+	c.cq.push(t)
+	c.rouse()
+	return true
+}
+
+// Follow is Queue of what belongs to something that has ended: a Trigger that runs that runs this too.
+func (c *Context) Follow(t *Task) {
+	if c.Queue(t) {
+		c.behind.Add(1)
+	}
+}
+
+// OnMessage has Trigger call fn with each unexpected message that comes, and nobody post a RecvUnexpected. fn owns the message, and
+// returns how many callbacks of the program it has run. shut is called, in Trigger, when c has been closed. OnMessage is called before
+// anybody drives c.
+func (c *Context) OnMessage(fn func(e *Envelope) (ran int), shut func()) {
+	c.onMessage = func(data any) int { return fn(data.(*Envelope)) }
+	c.onShut = &Task{}
+	c.onShut.Init(func(any) int { shut(); return 0 }, nil)
+}
+
+// maxTaken is how many messages are taken at a time.
+const maxTaken = 1024
+
+// arrived returns the messages that have come, as tasks.
+func (c *Context) arrived() (first *Task) {
+	if c.onMessage == nil || c.ep.Arrived() == 0 || !c.Hold() {
+		return nil
+	}
+	n := 0
+	at := &first
+	for e := c.ep.Take(maxTaken); e != nil; n++ {
+		next := e.Next
+		e.Next = nil
+		e.task.Init(c.onMessage, e)
+		*at, at = &e.task, &e.task.next
+		e = next
+	}
+	*at = nil
+	c.cq.n.Add(int64(n))
+	c.live.Add(int64(n))
+	c.left() // the Hold
+	return first
+}
+
+// Queued returns how much waits for Trigger: operations that have ended, what a layer above has queued, messages that have come.
+func (c *Context) Queued() int {
+	n := c.cq.len()
+	if c.onMessage != nil {
+		n += c.ep.Arrived()
+	}
+	return n
+}
+
+// Arrived reports whether messages have come that Trigger has not taken.
+func (c *Context) Arrived() bool { return c.ep.Arrived() > 0 }
+
+// Settled is Queued that waits a moment for operations that have ended and whose memory is lent.
+func (c *Context) Settled() int {
+	if c.lingering.Load() > c.slow.Load() {
+		c.settle()
+	}
+	return c.Queued()
+}
+
+// Trigger runs the callbacks that are queued now, at most max of them if max > 0, and returns how many ran. Steps of the layer above
+// count, too. While a callback runs other goroutines may run those behind it.
+func (c *Context) Trigger(max int) int {
+	if c.Settled() == 0 {
+		return 0
+	}
+	return c.mark.Run(c.runTasks, max)
+}
+
+// TriggerAbove is Trigger of the layer above: it counts the callbacks of the program, and not the steps that run none.
+func (c *Context) TriggerAbove(max int) int { return c.mark.Run(c.runCallbacks, max) }
+
+// run runs tasks until max have been counted, or, if max <= 0, as many as are queued when it begins. A task that runs no callback counts
+// as so many.
+func (c *Context) run(max, step int) (n int) {
+	var t *Task // taken, and not run
+	all := max <= 0
+	if all {
+		if t = c.arrived(); t != nil && c.cq.gather() { // behind what is older
+			c.cq.leave(t)
+			t = nil
+		}
+		max = c.cq.len()
+	}
+	p := pacer{c: c}
+	if max >= paceCount && c.corks.Load() > 0 {
+		p.last = c.Now()
+	}
+	for n < max {
+		if t == nil {
+			if t = c.cq.take(); t == nil {
+				if t = c.arrived(); t == nil {
+					break
+				}
+			}
+		}
+		if rest := t.next; rest != nil {
+			t.next = nil
+			c.cq.leave(rest) // another goroutine may go on with it while this one is in the program's code
+			c.rouse()
+		}
+		if ran := c.runTask(t); ran > 0 {
+			n += ran
+			p.ran()
+		} else {
+			n += step
+		}
+		if t = nil; all && c.behind.Load() > 0 {
+			max += int(c.behind.Swap(0))
+		}
+	}
+	return n
+}
+
+// runTask runs t; a panic in it leaves the context as it should be.
+func (c *Context) runTask(t *Task) (ran int) {
+	c.cq.n.Add(-1)
+	defer c.left()
+	return t.run(t.data)
+}
+
+// A pacer sends what the callbacks of a Trigger have sent before it grows old, so that the peer has something to do while the others
+// run.
+type pacer struct {
+	c    *Context
+	n    int
+	last time.Duration
+}
+
+const (
+	// paceCount callbacks are run before the clock is read.
+	paceCount = 4
+	// paceTime is how old what is held back may grow.
+	paceTime = 10 * time.Microsecond
+)
+
+func (p *pacer) ran() {
+	if p.n++; p.n%paceCount != 0 || p.c.corks.Load() == 0 {
+		return
+	}
+	if now := p.c.Now(); now-p.last >= paceTime {
+		p.last = now
+		p.c.Flush()
+	}
+}

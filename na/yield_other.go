@@ -1,0 +1,7 @@
+//go:build !linux
+
+package na
+
+import "runtime"
+
+func yieldProcessor() { runtime.Gosched() }

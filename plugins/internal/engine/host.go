@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// maxHosts bounds the hosts by which one peer is looked up, and that are remembered.
+const maxHosts = 64
+
+// Host is the name of the host that the peer must prove to be, when Name alone does not say it; else empty.
+func (l *Link) Host() string { return l.host }
+
+// certifier returns the transport's, or nil.
+func (e *Endpoint) certifier() Certifier {
+	c, _ := e.eng.own.Names.(Certifier)
+	return c
+}
+
+// An otherHost is the error of a peer that proves to be what was dialled, and not what else it was looked up by.
+type otherHost struct{ error }
+
+// Unwrap returns what the certificate says.
+func (e otherHost) Unwrap() error { return e.error }
+
+// lookedUp returns the address that text was resolved to. Locked.
+func (e *Endpoint) lookedUp(text na.Addr, name string) (na.Addr, error) {
+	addr := na.MakeAddr(name, text.Target())
+	c := e.certifier()
+	if c == nil {
+		return addr, nil
+	}
+	host := c.Host(text.Name())
+	if l := e.names[addr]; l != nil && l.state == linkUp && host != l.host {
+		if err := c.Carries(l.proof, l.name, host); err != nil {
+			return na.Addr{}, err
+		}
+	}
+	return addr.WithHost(host), nil
+}
+
+// mustBe reports why the session of l cannot be used for a, which may have been looked up by another host than the one that was
+// dialled: the peer proves to be both, in the certificate that it has shown, or will show. Locked.
+func (l *Link) mustBe(a na.Addr) error {
+	host := a.Host()
+	if host == l.host || a.Session() != 0 {
+		return nil
+	}
+	if l.e.certifier() == nil || slices.Contains(l.also, host) {
+		return nil
+	}
+	if l.state == linkUp {
+		if err := l.carries(l.proof, host); err != nil {
+			return err
+		}
+	}
+	if len(l.also) < maxHosts {
+		l.also = append(l.also, host)
+	} else if l.state != linkUp {
+		return full(maxHosts, "names of one host that is being dialled")
+	}
+	return nil
+}
+
+// proves reports whether what conn proves will do for hosts. Locked.
+func (l *Link) proves(conn any, hosts []string) error {
+	for _, host := range hosts {
+		if err := l.carries(proofOf(conn), host); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Link) carries(proof *na.Identity, host string) error {
+	c := l.e.certifier()
+	if c == nil {
+		return nil
+	}
+	return c.Carries(proof, l.named.Name(), host)
+}
+
+// wanted returns the address that was dialled, with the host that the peer must prove to be.
+func (l *Link) wanted() na.Addr { return l.named.WithHost(l.host) }

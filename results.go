@@ -1,0 +1,239 @@
+package quicksilver
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"reflect"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+// A Stream is a method whose results come one after the other: rows of a query, lines of a log. It is a package variable that both
+// programs import.
+//
+//	handler: send ─► 64 KiB of items ─► qs/items ─► at most 3 of them wait here ─► the loop of the caller
+//	           └─ waits while 3 are on the way ◄─ qs/taken: the loop is through with one ─┘
+//
+// Items come in order, each once. A process holds up to three messages of up to 64 KiB for each stream, and the one that is being
+// filled; an item that is longer travels in a message of its own. A message leaves when it is full, or when the caller waits for items.
+type Stream[In, Item any] struct{ m *method }
+
+// DefineStream names a method with a stream of results. The rules are those of Define; In holds no Sinks.
+func DefineStream[In, Item any](name string) *Stream[In, Item] {
+	return DefineStreamWith[In, Item](name, Options{})
+}
+
+// DefineStreamWith is DefineStream with Options. The codec encodes each item by itself. Inline is refused with a panic, since send
+// blocks.
+func DefineStreamWith[In, Item any](name string, o Options) *Stream[In, Item] {
+	m := define(name, o, false, reflect.TypeFor[In](), reflect.TypeFor[Item]())
+	switch {
+	case m.sinks > 0:
+		panic(fmt.Sprintf("quicksilver: stream %s has a Sink in its input; a stream sends items, use Define", name))
+	case o.Inline:
+		panic(fmt.Sprintf("quicksilver: stream %s is Inline, but send blocks", name))
+	}
+	m.shape += " ..."
+	m.stream = true
+	return &Stream[In, Item]{m}
+}
+
+// Name returns the name of s.
+func (s *Stream[In, Item]) Name() string { return s.m.name }
+
+// Handle has n serve s with fn, under the rules of Method.Handle. fn calls send for each item, from one goroutine at a time; send
+// encodes it at once, and blocks while the caller has three messages to read. Its error, a context's cause when the caller has left its loop
+// or its time is up, says that nothing more will arrive: return then. What was sent before fn returns arrives before the end of the stream, or
+// the error of fn. After fn has returned send fails with ErrClosed.
+func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, send func(Item) error) error) {
+	n.serve(s.m, func(r hg.Incoming) error {
+		q := &sending[In, Item]{request: request{n: n, m: s.m, r: r}}
+		q.request.in = &q.in
+		defer q.end()
+		wire := streamIn{in: &q.in}
+		if err := r.Input(&wire); err != nil {
+			return hg.Refuse(err)
+		}
+		if len(s.m.fields) > 0 {
+			q.attach()
+		}
+		q.sender.begin(&q.request, wire.id)
+		defer q.sender.end()
+		q.codec = n.codecOf(s.m).(streamCodec).Codec
+		err := q.run(func(ctx context.Context) error { return fn(ctx, q.in, q.send) })
+		end, flushed := q.sender.finish(err != nil)
+		if err == nil {
+			if err = flushed; err == nil {
+				err = q.say()
+			}
+		}
+		q.end() // before the caller is answered
+		q.sender.end()
+		if err != nil {
+			return q.failed(err)
+		}
+		return r.Respond(&end, nil)
+	}, fn == nil)
+}
+
+// A sending is one request for a stream, with its types.
+type sending[In, Item any] struct {
+	request
+	in     In
+	sender sender
+	codec  codec.Codec
+	item   Item
+	text   []byte // of item
+}
+
+func (q *sending[In, Item]) send(item Item) (err error) {
+	var none Item
+	q.item = item
+	q.text, err = q.codec.Append(q.text[:0], &q.item)
+	q.item = none
+	if err != nil {
+		return fmt.Errorf("quicksilver: stream %s: the item could not be encoded: %w", q.m.name, err)
+	}
+	err = q.sender.add(q.text)
+	if cap(q.text) > streamMessage {
+		q.text = nil
+	}
+	return err
+}
+
+// Call calls s at to each time that a loop ranges over what it returns, and yields the items in order. The last pair has the error, if
+// there is one: it is that of Method.Call, and comes behind the items that the handler has sent before, but at once when ctx ends. A break
+// ends the call: the context of the handler ends. The loop may take its time: the handler then waits in send. Between two items nothing of the call
+// runs on the goroutine of the loop. Retry repeats a call of which the loop has got no item.
+func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		var none Item
+		if to.p == nil {
+			yield(none, noPeer(s.m.name))
+			return
+		}
+		k := &receiving[In]{in: in}
+		k.outgoing.taker = &k.taker
+		k.begin(s.m, to)
+		k.taker.home = to.p.n.all[to.p.i]
+		k.Call.In, k.reply = &k.in, &k.end
+		f := begin(ctx, &k.outgoing)
+		defer f.finish()
+		broken := func(err error) error {
+			return &hg.Error{Op: "output of", RPC: s.m.name, Peer: to.Addr(), Fate: Ran, Err: err}
+		}
+		decode := to.p.n.codecOf(s.m).(streamCodec).Codec.Decode
+		for n := int64(0); ; n++ {
+			items, over, err := k.taker.next(f)
+			if ctx.Err() != nil {
+				f.finish()
+				if err = f.err; err == nil {
+					err = broken(ErrCanceled)
+				}
+				err = hg.EndedBy(ctx, err)
+			} else if over {
+				if err = f.err; err == nil && n != k.end.messages {
+					err = broken(hg.Errorf(hg.ErrProtocol, "%d messages of items came, the handler has sent %d", n, k.end.messages))
+				}
+				items = k.end.items
+			} else if err != nil {
+				err = broken(err)
+			}
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			for len(items) > 0 && ctx.Err() == nil {
+				size, head := binary.Uvarint(items)
+				if head <= 0 || size > uint64(len(items)-head) {
+					yield(none, broken(hg.Errorf(hg.ErrProtocol, "an item goes beyond its message")))
+					return
+				}
+				var item Item
+				if err := decode(items[head:head+int(size)], &item); err != nil {
+					yield(none, broken(err))
+					return
+				}
+				if items = items[head+int(size):]; !yield(item, nil) {
+					return
+				}
+			}
+			if over && len(items) == 0 {
+				return
+			}
+			k.taker.through()
+		}
+	}
+}
+
+// A receiving is one call of a stream, with its types.
+type receiving[In any] struct {
+	outgoing
+	in    In
+	taker taker
+	end   streamEnd
+}
+
+// A streamCodec encodes the request for a stream, and the end of one, with the codec of what they hold.
+type streamCodec struct{ codec.Codec }
+
+// A streamIn is the input, behind the id of the stream.
+type streamIn struct {
+	id ringID
+	in any
+}
+
+// A streamEnd is the answer: how many messages of items there were, and what did not fill another one.
+type streamEnd struct {
+	messages int64
+	items    []byte
+}
+
+func (c streamCodec) Append(dst []byte, v any) ([]byte, error) {
+	switch v := v.(type) {
+	case *streamIn:
+		out, err := c.Codec.Append(append(dst, v.id[:]...), v.in)
+		if err != nil {
+			return dst, err
+		}
+		return out, nil
+	case *streamEnd:
+		return append(binary.LittleEndian.AppendUint64(dst, uint64(v.messages)), v.items...), nil
+	}
+	return c.Codec.Append(dst, v)
+}
+
+func (c streamCodec) Decode(b []byte, v any) error {
+	switch v := v.(type) {
+	case *streamIn:
+		if len(b) < len(v.id) {
+			return hg.Errorf(hg.BadInput, "the request for a stream does not begin with its id: DefineStream makes such calls")
+		}
+		return c.Codec.Decode(b[copy(v.id[:], b):], v.in)
+	case *streamEnd:
+		if len(b) < 8 {
+			return hg.Errorf(hg.ErrProtocol, "the answer is not that of a stream")
+		}
+		v.messages, v.items = int64(binary.LittleEndian.Uint64(b)), append(v.items[:0], b[8:]...)
+		return nil
+	}
+	return c.Codec.Decode(b, v)
+}
+
+// codecOf returns the codec of m at n; nil for that of the class.
+func (n *Node) codecOf(m *method) codec.Codec {
+	c := m.o.Codec
+	if !m.stream {
+		return c
+	}
+	if c == nil {
+		c = n.cfg.HG.Codec
+	}
+	if c == nil {
+		c = codec.Msgpack
+	}
+	return streamCodec{c}
+}

@@ -1,0 +1,190 @@
+package quicksilver_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// load makes 100 calls a second for a while, waits for all of them, and returns how long each took, and how many failed.
+func load(ctx context.Context, w *sim.World, to qs.Peer, d time.Duration) (took []time.Duration, failed []error) {
+	ends := 0
+	for end := w.Now() + d; w.Now() < end; w.Sleep(10 * time.Millisecond) {
+		i, begun := len(took), w.Now()
+		took = append(took, 0)
+		w.Go("client", func() {
+			_, err := repeat.Call(ctx, to, "x")
+			if took[i] = w.Now() - begun; err != nil {
+				failed = append(failed, err)
+			}
+			ends++
+		})
+	}
+	for ends < len(took) {
+		w.Sleep(10 * time.Millisecond)
+	}
+	return took, failed
+}
+
+// slower returns how many took longer.
+func slower(took []time.Duration, than time.Duration) (n int) {
+	for _, d := range took {
+		if d > than {
+			n++
+		}
+	}
+	return n
+}
+
+// TestFrozenReplica: one of two addresses freezes, or dies, under load. No call fails, none waits for it once it is known, and it gets
+// calls again soon after it goes on.
+func TestFrozenReplica(t *testing.T) {
+	t.Parallel()
+	for _, dies := range []bool{false, true} {
+		for seed := range uint64(4) {
+			served := map[string]int{}
+			register := func(w *sim.World, name string, n *qs.Node) {
+				repeat.Handle(n, func(context.Context, string) (string, error) { served[name]++; return name, nil })
+			}
+			world(t, seed, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+				got, err := repeat.Call(ctx, to, "warm")
+				require.NoError(t, err)
+				require.Equal(t, "one", got)
+				if dies {
+					w.Node("one").Crash()
+				} else {
+					w.Node("one").Pause(0)
+				}
+				took, failed := load(ctx, w, to, 20*time.Second)
+				require.Empty(t, failed, "seed %d", seed)
+				require.LessOrEqual(t, slices.Max(took), 5550*time.Millisecond, "seed %d", seed)
+				require.Zero(t, slower(took[560:], 100*time.Millisecond), "seed %d: calls that wait for an address that is known to fail", seed)
+				require.Equal(t, "sim://two", to.Addr().String())
+				if dies {
+					return
+				}
+				w.Node("one").Resume()
+				before := served["one"]
+				_, failed = load(ctx, w, to, 40*time.Second)
+				require.Empty(t, failed)
+				require.Greater(t, served["one"]-before, 400, "seed %d: it serves again", seed)
+				require.Equal(t, "sim://one", to.Addr().String())
+			})
+		}
+	}
+}
+
+// TestHungHandlers: a process whose handlers hang answers probes. One call at a time tries it, after longer and longer pauses, and the
+// others go elsewhere. The pauses are of the address, whichever pick there is.
+func TestHungHandlers(t *testing.T) {
+	t.Parallel()
+	last := &lastGood{}
+	for _, pick := range []qs.Pick{nil, last} {
+		hangs := map[string]bool{"one": pick == nil, "two": pick != nil}
+		register := func(w *sim.World, name string, n *qs.Node) {
+			repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
+				if hangs[name] {
+					_ = n.Sleep(ctx, time.Hour)
+				}
+				return name, nil
+			})
+		}
+		world(t, 1, qs.RetryPolicy{Stall: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, _ qs.Peer) {
+			to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: pick}, "sim://one", "sim://two")
+			require.NoError(t, err)
+			bad := to.Addr()
+			took, failed := load(ctx, w, to, time.Minute)
+			require.Empty(t, failed)
+			require.Less(t, slower(took[:105], 500*time.Millisecond), 105)
+			late := slower(took[105:], 500*time.Millisecond)
+			require.GreaterOrEqual(t, late, 3, "nobody tried")
+			require.LessOrEqual(t, late, 7, "pauses of 1, 2, 4, 8, 16 s, half of each drawn")
+			clear(hangs)
+			_, failed = load(ctx, w, to, time.Minute)
+			require.Empty(t, failed)
+			require.Equal(t, bad, to.Addr(), "it does well again")
+		})
+	}
+	require.Greater(t, last.most, 90, "those of the first second wait at once")
+	require.Less(t, last.most, 110)
+}
+
+// A lastGood is a Pick that prefers the last address.
+type lastGood struct{ most int } // attempts in flight there
+
+func (l *lastGood) Pick(_ *qs.Call, ts []qs.Target) int {
+	for i, t := range slices.Backward(ts) {
+		if i > 0 {
+			l.most = max(l.most, t.InFlight)
+		}
+		if !t.Failing {
+			return i
+		}
+	}
+	return -1
+}
+
+// TestOldNews: a call that began before an address failed says nothing of it: a server that refuses new calls ends the old ones well.
+func TestOldNews(t *testing.T) {
+	t.Parallel()
+	full, refused := false, 0
+	worldOf(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
+		repeat.Handle(n, func(context.Context, string) (string, error) {
+			if name == "one" && full {
+				refused++
+				return "", qs.Refuse(qs.Errorf(qs.Unavailable, "the disk is full"))
+			}
+			return name, nil
+		})
+		once.Handle(n, func(ctx context.Context, _ string) (string, error) {
+			_ = n.Sleep(ctx, 40*time.Second)
+			return name, nil
+		})
+	}, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		var old []*qs.Future[string]
+		for range 50 {
+			old = append(old, once.Go(ctx, to, ""))
+			w.Sleep(time.Second / 2)
+		}
+		full = true
+		_, failed := load(ctx, w, to, time.Minute) // the old ones end from 15 s on, each half second
+		require.Empty(t, failed)
+		require.GreaterOrEqual(t, refused, 3)
+		require.LessOrEqual(t, refused, 7)
+		for _, f := range old {
+			got, err := f.Wait(ctx)
+			require.NoError(t, err)
+			require.Equal(t, "one", got)
+		}
+	})
+}
+
+// TestProbeEndsWithNode: a probe of an address that does not answer keeps nobody from closing, and is not cut off as a call.
+func TestProbeEndsWithNode(t *testing.T) {
+	t.Parallel()
+	for _, closes := range []bool{true, false} {
+		world(t, 1, qs.RetryPolicy{}, func(_ *sim.World, name string, n *qs.Node) {
+			repeat.Handle(n, func(context.Context, string) (string, error) { return name, nil })
+		}, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+			w.Node("one").Pause(0)
+			_, failed := load(ctx, w, to, 7*time.Second)
+			require.Empty(t, failed)
+			require.Equal(t, 1, n.Probes(), "it asks the one that is frozen")
+			begun := w.Now()
+			if closes {
+				require.NoError(t, n.Close())
+			} else {
+				require.NoError(t, n.Shutdown(ctx))
+			}
+			require.Less(t, w.Now()-begun, 500*time.Millisecond)
+			require.Zero(t, n.Probes())
+			w.Node("one").Resume()
+		})
+	}
+}
