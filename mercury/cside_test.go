@@ -1,0 +1,317 @@
+package mercury_test
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
+	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
+)
+
+// A C client calls: small and lent input, small and lent output with its acknowledgement, with both headers.
+func TestDoubleCalls(t *testing.T) {
+	n := open(t, mercury.Config{})
+	echo(n)
+	for i, sums := range []bool{false, true} {
+		d := dialled(t, n, uint16(50+i))
+		d.sums = sums
+		d.request(1, echoID, 0, []byte("small"))
+		r, out := d.response(1)
+		require.Zero(t, r.Code)
+		require.Equal(t, "small", string(out))
+
+		long := fill(2_500_000)
+		d.sum = hgwire.Sum(long)
+		d.request(2, echoID, hgwire.More, lent(len(long), 5, hgwire.Readable))
+		type piece struct{ off, n uint64 }
+		var asked []piece
+		for at := uint64(0); at < uint64(len(long)); {
+			h, _ := d.recv()
+			require.EqualValues(t, xnet.ReadReq, h.Op)
+			require.EqualValues(t, 5, h.IOV[0].Key)
+			require.Equal(t, at, h.IOV[0].Addr)
+			asked = append(asked, piece{at, h.IOV[0].Len})
+			at += h.IOV[0].Len
+		}
+		require.Len(t, asked, 3, "in pieces of 1 MiB")
+		for _, p := range asked {
+			d.send(xnet.Header{Op: xnet.ReadResp}, long[p.off:p.off+p.n])
+		}
+		r, out = d.response(2)
+		require.EqualValues(t, hgwire.More, r.Flags&^hgwire.Checksums)
+		if sums {
+			require.Equal(t, d.sum, r.Sums.Payload, "of the output itself")
+		}
+		var b hgwire.Bulk
+		_, err := b.Parse(out)
+		require.NoError(t, err)
+		require.EqualValues(t, len(long), b.Len)
+		key := b.Segments[0].Key
+		require.Greater(t, key, uint64(1)<<32, "keys are random")
+		d.readReq(0, b.Len, key)
+		h, got := d.recv()
+		require.EqualValues(t, xnet.ReadResp, h.Op)
+		require.True(t, bytes.Equal(long, got))
+		d.send(xnet.Header{Op: xnet.Tagged, Tag: 2}, []byte{0})
+		d.request(3, echoID, 0, nil)
+		d.response(3)
+		require.Zero(t, n.Regions())
+		d.readReq(0, 1, key) // acknowledged: no longer there
+		d.ended()
+	}
+}
+
+// A C server is called by Go: the probe, the headers that follow from it, lent input, lent output and its acknowledgement.
+func TestDoubleServes(t *testing.T) {
+	for _, version := range []uint8{0, 1} {
+		for _, sums := range []bool{false, true} {
+			addr, accept, _ := listen(t)
+			n := open(t, mercury.Config{})
+			type result struct {
+				out []byte
+				err error
+			}
+			results := make(chan result)
+			call := func(in []byte) {
+				go func() {
+					out, err := n.Call(within(t), addr, 9, in)
+					results <- result{out, err}
+				}()
+			}
+			call([]byte("in"))
+			d, s := accept()
+			require.Zero(t, s.Version)
+			d.accepted(xnet.Setup{Version: min(version, s.Version), Port: s.Port})
+			d.sums = sums
+			d.probed()
+			tag, r, in := d.take()
+			require.Equal(t, d.flags(), r.Flags)
+			require.Equal(t, "in", string(in))
+			d.respond(tag, 0, 0, []byte("out"))
+			got := <-results
+			require.NoError(t, got.err)
+			require.Equal(t, "out", string(got.out))
+
+			long := fill(9000)
+			call(long)
+			tag, r, in = d.take()
+			require.Equal(t, d.flags()|hgwire.More, r.Flags)
+			if sums {
+				require.Equal(t, hgwire.Sum(long), r.Sums.Payload, "of the input itself")
+			}
+			var b hgwire.Bulk
+			_, err := b.Parse(in)
+			require.NoError(t, err)
+			d.readReq(0, 4000, b.Segments[0].Key) // two reads: their answers come in order
+			d.readReq(4000, 5000, b.Segments[0].Key)
+			_, first := d.recv()
+			_, second := d.recv()
+			require.Equal(t, long, append(first, second...))
+			d.sum = hgwire.Sum(long[:5000])
+			d.respond(tag, 0, hgwire.More, lent(5000, 3, hgwire.Readable))
+			h, _ := d.recv()
+			require.EqualValues(t, xnet.ReadReq, h.Op)
+			d.send(xnet.Header{Op: xnet.ReadResp}, long[:5000])
+			h, one := d.recv()
+			require.EqualValues(t, xnet.Tagged, h.Op)
+			require.Equal(t, tag, h.Tag)
+			require.Len(t, one, 1, "the acknowledgement")
+			got = <-results
+			require.NoError(t, got.err)
+			require.Equal(t, long[:5000], got.out)
+
+			eager := hgwire.Bulk{Len: 3, Access: hgwire.Readable, Segments: []hgwire.Segment{{Len: 3, Key: 1, Base: 1}}, Eager: []byte("abc")}
+			m, _, err := mercury.ParseBulk(eager.Append(nil))
+			require.NoError(t, err)
+			p := make([]byte, 2)
+			_, err = n.Remote(addr, m).Get(within(t), p, 1)
+			require.NoError(t, err)
+			require.Equal(t, "bc", string(p), "the data came in the handle")
+		}
+	}
+}
+
+// Go reads and writes memory of C that has two segments: answers in order, an acknowledgement for each write.
+func TestDoubleMemory(t *testing.T) {
+	n := open(t, mercury.Config{})
+	done := make(chan error)
+	n.Handle(1, func(r *mercury.Request) {
+		b, _, err := mercury.ParseBulk(r.Input())
+		if err == nil {
+			buf := make([]byte, b.Len())
+			if _, err = r.Remote(b).Get(within(t), buf, 0); err == nil {
+				_, err = r.Remote(b).Put(within(t), buf[1:], 1)
+			}
+		}
+		done <- err
+		_ = r.Respond(nil)
+	})
+	d := dialled(t, n, 40)
+	b := hgwire.Bulk{Len: 30, Access: hgwire.Readable | hgwire.Writable, Segments: []hgwire.Segment{{Len: 10, Key: 4, Base: 1}, {Len: 20, Key: 5, Base: 1}}}
+	d.request(1, 1, 0, b.Append(nil))
+	one, _ := d.recv()
+	two, _ := d.recv()
+	require.Equal(t, xnet.IOV{Addr: 0, Len: 10, Key: 4}, one.IOV[0])
+	require.Equal(t, xnet.IOV{Addr: 0, Len: 20, Key: 5}, two.IOV[0])
+	d.send(xnet.Header{Op: xnet.ReadResp}, fill(30)[:10])
+	d.send(xnet.Header{Op: xnet.ReadResp}, fill(30)[10:])
+	one, a := d.recv()
+	require.EqualValues(t, xnet.Write, one.Op)
+	require.EqualValues(t, xnet.Deliver, one.Flags)
+	require.Equal(t, xnet.IOV{Addr: 1, Len: 9, Key: 4}, one.IOV[0])
+	two, c := d.recv()
+	require.Equal(t, xnet.IOV{Addr: 0, Len: 20, Key: 5}, two.IOV[0])
+	require.Equal(t, fill(30)[1:], append(a, c...))
+	d.ack()
+	select {
+	case <-done:
+		t.Fatal("done before the second acknowledgement")
+	default:
+	}
+	d.ack()
+	require.NoError(t, <-done)
+	d.response(1)
+}
+
+// C reads and writes memory of Go: each write that asks for it is acknowledged.
+func TestDoubleReaches(t *testing.T) {
+	n := open(t, mercury.Config{})
+	mem := fill(300_000)
+	region, err := n.Lend(mem, mercury.Read|mercury.Write)
+	require.NoError(t, err)
+	b, _ := region.Bulk().AppendProc(nil)
+	var w hgwire.Bulk
+	_, err = w.Parse(b)
+	require.NoError(t, err)
+	key := w.Segments[0].Key
+	d := dialled(t, n, 41)
+	d.write(10, key, []byte("hello"))
+	d.readReq(8, 9, key)
+	h := iov(0, 3, key)
+	h.Op, h.N = xnet.ReadReq, 2
+	h.IOV[1] = xnet.IOV{Addr: 299_999, Len: 1, Key: key}
+	d.send(h, nil)
+	acks, answers := 0, [][]byte{}
+	for range 3 {
+		h, got := d.recv()
+		if h.IsAck() {
+			acks++
+		} else {
+			answers = append(answers, got)
+		}
+	}
+	require.Equal(t, 1, acks)
+	require.Equal(t, mem[8:17], answers[0])
+	require.Equal(t, append(fill(3), mem[299_999]), answers[1])
+	require.Equal(t, "hello", string(mem[10:15]))
+	require.NoError(t, region.Close())
+	d.readReq(0, 1, key)
+	d.ended()
+}
+
+// A peer that refuses because it still knows an older connection is asked again; one that always refuses is not reached.
+func TestNack(t *testing.T) {
+	addr, accept, _ := listen(t)
+	n := open(t, mercury.Config{Checksums: mercury.Off})
+	errs := make(chan error)
+	go func() { errs <- n.Notify(within(t), addr, 9, nil) }()
+	for range 3 {
+		d, s := accept()
+		d.setup(xnet.Setup{Kind: xnet.Refuse, Port: s.Port})
+		d.ended()
+	}
+	d, s := accept()
+	d.accepted(s)
+	d.take()
+	require.NoError(t, <-errs)
+
+	m := open(t, mercury.Config{SetupTimeout: 50 * time.Millisecond})
+	go func() {
+		for {
+			_, err := m.Call(within(t), addr, 9, nil)
+			errs <- err
+			return
+		}
+	}()
+	for {
+		select {
+		case err := <-errs:
+			require.ErrorIs(t, err, mercury.ErrUnreachable)
+			require.Equal(t, mercury.NotRun, mercury.FateOf(err))
+			return
+		default:
+			nc, err := net.DialTimeout("tcp", addr[len("ofi+tcp://"):], time.Second) // lets accept return
+			require.NoError(t, err)
+			_, err = nc.Write((&xnet.Setup{Port: 1}).Append(nil))
+			require.NoError(t, err)
+			d, s := accept()
+			d.setup(xnet.Setup{Kind: xnet.Refuse, Port: s.Port})
+			nc.Close()
+		}
+	}
+}
+
+// Both dial at once. Whose address is smaller gives way.
+func TestBothDial(t *testing.T) {
+	for _, smaller := range []bool{true, false} {
+		addr, accept, port := listen(t)
+		n := open(t, mercury.Config{Checksums: mercury.Off})
+		for own := netip.MustParseAddrPort(hostPort(n)).Port(); (port < own) != smaller; own = netip.MustParseAddrPort(hostPort(n)).Port() {
+			addr, accept, port = listen(t)
+			n = open(t, mercury.Config{Checksums: mercury.Off})
+		}
+		echo(n)
+		errs := make(chan error)
+		go func() {
+			_, err := n.Call(within(t), addr, 9, nil)
+			errs <- err
+		}()
+		theirs, s := accept() // not answered yet
+		nc, err := net.Dial("tcp", hostPort(n))
+		require.NoError(t, err)
+		ours := newDouble(t, nc, port)
+		ours.setup(xnet.Setup{Kind: xnet.Request, Version: 1, Port: port, PID: 7})
+		answer := ours.readSetup()
+		d := ours
+		if smaller {
+			require.EqualValues(t, xnet.Refuse, answer.Kind)
+			d = theirs.accepted(s)
+		} else {
+			require.EqualValues(t, xnet.Accept, answer.Kind)
+			theirs.ended()
+		}
+		tag, _, _ := d.take()
+		d.respond(tag, 0, 0, nil)
+		require.NoError(t, <-errs)
+		require.Equal(t, []string{addr}, n.Peers())
+	}
+}
+
+// A process that was started again on its port takes the place of the old one; a second connection of the same one is refused.
+func TestRestart(t *testing.T) {
+	n := open(t, mercury.Config{})
+	echo(n)
+	old := dialled(t, n, 60)
+	for _, pid := range []uint32{60, 61} {
+		nc, err := net.Dial("tcp", hostPort(n))
+		require.NoError(t, err)
+		d := newDouble(t, nc, 60)
+		d.setup(xnet.Setup{Kind: xnet.Request, Port: 60, PID: pid})
+		s := d.readSetup()
+		if pid == 60 {
+			require.EqualValues(t, xnet.Refuse, s.Kind)
+			d.ended()
+			continue
+		}
+		require.EqualValues(t, xnet.Accept, s.Kind)
+		old.ended()
+		d.request(1, echoID, 0, nil)
+		d.response(1)
+	}
+}

@@ -1,0 +1,200 @@
+package mercury_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
+	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
+)
+
+// moving begins a Get or a Put of a double's memory, in a handler. cancel ends its context, done has its error.
+func moving(t *testing.T, put bool, buf []byte) (d *double, cancel func(), done chan error) {
+	n := open(t, mercury.Config{})
+	echo(n)
+	ctx, cancel := context.WithCancel(within(t))
+	done = make(chan error, 1)
+	n.Handle(1, func(r *mercury.Request) {
+		r.Detach()
+		b, _, _ := mercury.ParseBulk(r.Input())
+		var err error
+		if put {
+			_, err = r.Remote(b).Put(ctx, buf, 0)
+		} else {
+			_, err = r.Remote(b).Get(ctx, buf, 0)
+		}
+		done <- err
+	})
+	d = dialled(t, n, 30)
+	require.NoError(t, d.nc.(*net.TCPConn).SetReadBuffer(64<<10))
+	n.SmallBuffers()
+	d.request(1, 1, 0, lent(len(buf), 5, 3))
+	return d, cancel, done
+}
+
+// A Get that is given up touches its buffer no more, and the connection goes on: the late answer is thrown away.
+func TestGetGivenUp(t *testing.T) {
+	buf := make([]byte, 2_500_000)
+	d, cancel, done := moving(t, false, buf)
+	var want []uint64
+	for range 3 {
+		h, _ := d.recv()
+		want = append(want, h.IOV[0].Len)
+	}
+	cancel()
+	require.ErrorIs(t, <-done, mercury.ErrCanceled)
+	for _, n := range want {
+		d.send(xnet.Header{Op: xnet.ReadResp}, bytes.Repeat([]byte{9}, int(n)))
+	}
+	d.request(2, echoID, 0, []byte("after"))
+	_, out := d.response(2)
+	require.Equal(t, "after", string(out))
+	require.Equal(t, make([]byte, len(buf)), buf)
+}
+
+// A Put that is given up in the middle of a piece, at a peer that does not read, reads its buffer no more. The rest of the piece is
+// what the buffer held before.
+func TestPutGivenUp(t *testing.T) {
+	buf := bytes.Repeat([]byte{1}, 64<<20)
+	d, cancel, done := moving(t, true, buf)
+	_, err := d.r.Peek(1) // it is under way, and more than the socket takes
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, <-done, mercury.ErrCanceled)
+	for i := range buf {
+		buf[i] = 2
+	}
+	d.request(2, echoID, 0, []byte("after"))
+	pieces := 0
+	for {
+		h, got := d.recv()
+		if h.Op != xnet.Write {
+			require.EqualValues(t, 2, h.Tag)
+			break
+		}
+		require.Negative(t, bytes.IndexByte(got, 2))
+		pieces++
+	}
+	require.Less(t, pieces, 4, "those that were not begun are not sent")
+}
+
+// Writes that are given up at a peer that does not read leave nothing behind, and those that begin too late are not sent.
+func TestPutsGivenUp(t *testing.T) {
+	d, cancel, done := moving(t, true, make([]byte, 64<<20))
+	_, err := d.r.Peek(1)
+	require.NoError(t, err)
+	b, _, err := mercury.ParseBulk(lent(8<<20, 5, hgwire.Writable))
+	require.NoError(t, err)
+	before := heap()
+	buf := make([]byte, 8<<20)
+	for range 2000 {
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Microsecond)
+		_, err := d.n.Remote("ofi+tcp://127.0.0.1:30", b).Put(ctx, buf, 0)
+		cancel()
+		require.ErrorIs(t, err, mercury.ErrTimeout)
+	}
+	require.Less(t, heap(), before+1<<20)
+	cancel()
+	require.ErrorIs(t, <-done, mercury.ErrCanceled)
+}
+
+// Close of lent memory does not wait for a peer that reads it and stands still: the peer loses its connection.
+func TestCloseUnderRead(t *testing.T) {
+	n := open(t, mercury.Config{})
+	mem := bytes.Repeat([]byte{1}, 64<<20)
+	region, err := n.Lend(mem, mercury.Read)
+	require.NoError(t, err)
+	d := dialled(t, n, 31)
+	d.readReq(0, uint64(len(mem)), key(t, region))
+	_, err = d.r.Peek(1) // it has begun
+	require.NoError(t, err)
+	require.NoError(t, region.Close())
+	clear(mem)
+	b := make([]byte, 1<<20)
+	all := 0
+	for {
+		n, err := d.r.Read(b)
+		if err != nil {
+			break
+		}
+		if all > 0 || n > 16 {
+			require.Negative(t, bytes.IndexByte(b[min(n, max(0, 16-all)):n], 0))
+		}
+		all += n
+	}
+	require.Less(t, all, len(mem))
+}
+
+// A call that is given up while the target still reads its long input: the target gets the input as it was, and the caller's
+// memory is the caller's. The late answer ends the loan.
+func TestCallGivenUp(t *testing.T) {
+	addr, accept, _ := listen(t)
+	n := open(t, mercury.Config{Checksums: mercury.Off})
+	in := bytes.Repeat([]byte{1}, 1<<20)
+	ctx, cancel := context.WithCancel(within(t))
+	errs := make(chan error, 1)
+	go func() {
+		_, err := n.Call(ctx, addr, 9, in)
+		errs <- err
+	}()
+	d, s := accept()
+	d.accepted(s)
+	tag, _, b := d.take()
+	var lentIn hgwire.Bulk
+	_, err := lentIn.Parse(b)
+	require.NoError(t, err)
+	key := lentIn.Segments[0].Key
+	d.readReq(0, 1<<19, key)
+	_, first := d.recv()
+	cancel()
+	require.ErrorIs(t, <-errs, mercury.ErrCanceled)
+	clear(in)
+	d.readReq(1<<19, 1<<19, key)
+	_, second := d.recv()
+	require.Negative(t, bytes.IndexByte(append(first, second...), 0))
+	d.respond(tag, 0, hgwire.More, lent(100, 1, 1))
+	h, one := d.recv()
+	require.EqualValues(t, xnet.Tagged, h.Op, "output that nobody wants is acknowledged unread")
+	require.Len(t, one, 1)
+	d.readReq(0, 1, key)
+	d.ended()
+}
+
+// When the connection ends, or the node does, so do calls, reads and writes, and the contexts of handlers.
+func TestConnectionEnds(t *testing.T) {
+	for _, put := range []bool{false, true} {
+		buf := make([]byte, 64<<20)
+		d, _, done := moving(t, put, buf)
+		d.recv()
+		d.nc.Close()
+		require.ErrorIs(t, <-done, mercury.ErrPeerLost)
+	}
+	addr, accept, _ := listen(t)
+	n := open(t, mercury.Config{Checksums: mercury.Off})
+	errs := make(chan error, 1)
+	for _, byPeer := range []bool{true, false} {
+		go func() {
+			_, err := n.Call(within(t), addr, 9, nil)
+			errs <- err
+		}()
+		d, s := accept()
+		d.accepted(s)
+		d.take()
+		want := mercury.ErrPeerLost
+		if byPeer {
+			d.nc.Close()
+		} else {
+			require.NoError(t, n.Close())
+			want = mercury.ErrClosed
+		}
+		err := <-errs
+		require.ErrorIs(t, err, want)
+		require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
+	}
+}

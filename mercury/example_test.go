@@ -1,0 +1,54 @@
+package mercury_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+)
+
+// In C: MERCURY_GEN_PROC(scale_in_t, ((hg_bulk_t)(mem))((int32_t)(factor))).
+type scaleIn struct {
+	Mem    mercury.Bulk
+	Factor int32
+}
+
+// In C: MERCURY_REGISTER(class, "scale", scale_in_t, hg_string_t, on_scale). A method of a Margo provider is named by DefineMargo.
+var scale = mercury.Define[scaleIn, string]("scale")
+
+// A service reads and writes the memory that its client lends. Each of the two may be a C program.
+func Example() {
+	service, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer service.Close()
+	scale.Handle(service, func(ctx context.Context, in scaleIn) (string, error) {
+		mem := mercury.RequestOf(ctx).Remote(in.Mem)
+		buf := make([]byte, min(mem.Len(), 1<<20))
+		if _, err := mem.Get(ctx, buf, 0); err != nil {
+			return "", err
+		}
+		for i := range buf {
+			buf[i] *= byte(in.Factor)
+		}
+		_, err := mem.Put(ctx, buf, 0)
+		return fmt.Sprint(len(buf), " bytes"), err
+	})
+
+	client, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	mem := []byte{1, 2, 3}
+	region, err := client.Lend(mem, mercury.Read|mercury.Write, service.Addr())
+	if err != nil {
+		log.Fatal(err)
+	}
+	out, err := scale.Call(context.Background(), client, service.Addr(), scaleIn{region.Bulk(), 10})
+	region.Close()
+	fmt.Println(out, mem, err)
+	// Output: 3 bytes [10 20 30] <nil>
+}

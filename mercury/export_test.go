@@ -1,0 +1,33 @@
+package mercury
+
+import (
+	"net"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
+)
+
+// SmallBuffers has the sockets of n take little at a time, so that a peer that does not read is noticed soon.
+func (n *Node) SmallBuffers() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.conns {
+		_ = c.nc.(*net.TCPConn).SetWriteBuffer(32 << 10)
+	}
+}
+
+// Regions returns how many there are.
+func (n *Node) Regions() int {
+	n.regionMu.Lock()
+	defer n.regionMu.Unlock()
+	return len(n.regions)
+}
+
+// HeaderSize returns how long the headers of requests to a peer are.
+func (n *Node) HeaderSize(addr string) int {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	c := n.conns[addr]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return hgwire.HeaderSize(c.sums == sumsOn)
+}

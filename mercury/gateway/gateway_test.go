@@ -1,0 +1,260 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
+	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// ours opens a node that serves until the test ends.
+func ours(t testing.TB) *quicksilver.Node {
+	n, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	t.Cleanup(func() {
+		cancel()
+		_ = n.Close()
+		<-served
+	})
+	go func() { served <- n.Serve(ctx) }()
+	return n
+}
+
+func theirs(t testing.TB) *mercury.Node {
+	n, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = n.Close() })
+	return n
+}
+
+func peer(t testing.TB, from, to *quicksilver.Node) quicksilver.Peer {
+	p, err := from.Peer(within(t), to.Addr().String())
+	require.NoError(t, err)
+	return p
+}
+
+func fill(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i * 7)
+	}
+	return b
+}
+
+// workIn is the input of an RPC of C that reads one memory and writes some of another.
+type workIn struct {
+	Name string
+	From mercury.Bulk
+	At   uint32
+	To   mercury.Bulk
+	End  uint8
+}
+
+var work = mercury.Define[workIn, string]("work")
+
+func serveWork(n *mercury.Node) {
+	work.Handle(n, func(ctx context.Context, in workIn) (string, error) {
+		if in.End != 9 || in.From.Access() != mercury.Read || in.To.Access() != mercury.Write {
+			return "", mercury.ErrInvalid
+		}
+		r := mercury.RequestOf(ctx)
+		buf := make([]byte, in.From.Len())
+		_, err := r.Remote(in.From).Get(ctx, buf, 0)
+		if err == nil {
+			_, err = r.Remote(in.To).Put(ctx, buf, int64(in.At))
+		}
+		return "hello, " + in.Name, err
+	})
+}
+
+// A program of ours calls a C service through a gateway, and lends it memory of two kinds. What C leaves alone stays as it was.
+func TestCallC(t *testing.T) {
+	service, gwC, gwOurs, client := theirs(t), theirs(t), ours(t), ours(t)
+	serveWork(service)
+	gateway.New(gwOurs, gwC, gateway.Config{Targets: []string{service.Addr()}, Memory: 4 << 20})
+	gw := peer(t, client, gwOurs)
+	for _, size := range []int{1, 5000, 1<<20 + 1} {
+		from, to := fill(size), bytes.Repeat([]byte{0xee}, size+100)
+		out, err := gateway.Call(within(t), gw, service.Addr(), work.ID(), "Ada", gateway.Lent{Buf: from, Access: mercury.Read}, uint32(40),
+			gateway.Lent{Buf: to, Access: mercury.Write}, uint8(9))
+		require.NoError(t, err)
+		var answer string
+		require.NoError(t, proc.Unmarshal(out, &answer))
+		require.Equal(t, "hello, Ada", answer)
+		want := bytes.Repeat([]byte{0xee}, size+100)
+		copy(want[40:], from)
+		require.True(t, bytes.Equal(want, to))
+	}
+	mem := make([]byte, 100)
+	lend := gateway.Lent{Buf: mem, Access: mercury.Read}
+	for _, c := range []struct {
+		what string
+		addr string
+		id   uint64
+		in   []any
+		code quicksilver.Code
+		fate any
+	}{
+		{"no target", gwC.Addr(), work.ID(), nil, quicksilver.Denied, quicksilver.NotRun},
+		{"unknown", service.Addr(), 5, []any{lend}, quicksilver.NotFound, quicksilver.NotRun},
+		{"fails", service.Addr(), work.ID(), []any{"x", lend, uint32(0), lend, uint8(1)}, quicksilver.Internal, quicksilver.Ran},
+		{"too much", service.Addr(), work.ID(), []any{gateway.Lent{Buf: make([]byte, 4<<20+1), Access: mercury.Read}}, quicksilver.BadInput, quicksilver.NotRun},
+		{"too much together", service.Addr(), work.ID(), []any{gateway.Lent{Buf: make([]byte, 3<<20), Access: mercury.Read}, gateway.Lent{Buf: make([]byte, 3<<20), Access: mercury.Read}},
+			quicksilver.Exhausted, quicksilver.NotRun},
+		{"no access", service.Addr(), work.ID(), []any{gateway.Lent{Buf: mem}}, quicksilver.BadInput, quicksilver.NotRun},
+		{"no bytes", service.Addr(), work.ID(), []any{gateway.Lent{Access: mercury.Read}}, quicksilver.BadInput, quicksilver.NotRun},
+	} {
+		_, err := gateway.Call(within(t), gw, c.addr, c.id, c.in...)
+		remote, ok := quicksilver.RemoteOf(err)
+		require.True(t, ok, "%s: %v", c.what, err)
+		require.Equal(t, c.code, remote.Code, c.what)
+		require.Equal(t, c.fate, quicksilver.FateOf(err), c.what)
+	}
+	_, err := gateway.Call(within(t), gw, service.Addr(), work.ID(), 5)
+	require.ErrorIs(t, err, quicksilver.ErrInvalid)
+
+	service.Handle(1, func(*mercury.Request) { _ = service.Close() })
+	for _, want := range []quicksilver.Code{quicksilver.Aborted, quicksilver.Unavailable} { // it ends in the first, and is gone at the second
+		_, err = gateway.Call(within(t), gw, service.Addr(), 1, "x")
+		remote, ok := quicksilver.RemoteOf(err)
+		require.True(t, ok, "%v", err)
+		require.Equal(t, want, remote.Code)
+	}
+}
+
+// When the caller gives up so does the gateway, and the memory is nobody's any more.
+func TestCallGivenUp(t *testing.T) {
+	service, gwC, gwOurs, client := theirs(t), theirs(t), ours(t), ours(t)
+	called := make(chan *mercury.Remote, 1)
+	service.Handle(1, func(r *mercury.Request) {
+		r.Detach()
+		b, _, _ := mercury.ParseBulk(r.Input())
+		called <- r.Remote(b)
+	})
+	gateway.New(gwOurs, gwC, gateway.Config{Targets: []string{"*"}})
+	ctx, cancel := context.WithCancel(within(t))
+	errs := make(chan error, 1)
+	gw := peer(t, client, gwOurs)
+	mem := make([]byte, 5000)
+	go func() {
+		_, err := gateway.Call(ctx, gw, service.Addr(), 1, gateway.Lent{Buf: mem, Access: mercury.Write})
+		errs <- err
+	}()
+	m := <-called
+	cancel()
+	require.ErrorIs(t, <-errs, quicksilver.ErrCanceled)
+	for err := error(nil); !errors.Is(err, mercury.ErrPeerLost); { // soon the gateway's memory is not lent any more
+		_, err = m.Put(within(t), fill(5000), 0)
+		require.NotErrorIs(t, err, mercury.ErrTimeout)
+	}
+	require.Equal(t, make([]byte, 5000), mem)
+}
+
+// The service of ours that C clients call: its codec is C's.
+type (
+	moveIn struct {
+		From, To mercury.Bulk
+		Off      int64
+	}
+	moveOut struct {
+		Sum  uint64
+		Kind string
+	}
+)
+
+var serveMoves = quicksilver.DefineWith[moveIn, moveOut]("moves", quicksilver.Options{Codec: gateway.Proc})
+
+// A C client calls a service of ours through a gateway. The service reads and writes what the client lends, while it handles its request.
+func TestServeC(t *testing.T) {
+	client, gwC, gwOurs, service := theirs(t), theirs(t), ours(t), ours(t)
+	kept := make(chan context.Context, 1)
+	var lent mercury.Bulk
+	serveMoves.Handle(service, func(ctx context.Context, in moveIn) (out moveOut, err error) {
+		buf := make([]byte, in.From.Len()-in.Off)
+		if err = gateway.Get(ctx, in.From, buf, in.Off); err != nil {
+			return out, err
+		}
+		for _, b := range buf {
+			out.Sum += uint64(b)
+		}
+		if err = gateway.Put(ctx, in.To, buf, in.Off); err != nil {
+			return out, err
+		}
+		bad := gateway.Get(ctx, in.From, make([]byte, 1), in.From.Len())
+		if r, ok := quicksilver.RemoteOf(bad); !ok || r.Code != quicksilver.BadInput {
+			return out, bad
+		}
+		lent = in.From
+		kept <- ctx
+		return moveOut{out.Sum, "moved"}, nil
+	})
+	g := gateway.New(gwOurs, gwC, gateway.Config{})
+	g.Forward("moves", mercury.ID("moves"), peer(t, gwOurs, service))
+	g.Forward("nothing", mercury.ID("nothing"), peer(t, gwOurs, service))
+	moves := mercury.Define[moveIn, moveOut]("moves")
+	for _, size := range []int{8, 5000, 3<<20 + 5} {
+		from, to := fill(size), make([]byte, size)
+		in := moveIn{Off: int64(size / 3)}
+		for b, mem := range map[*mercury.Bulk][]byte{&in.From: from, &in.To: to} {
+			access := mercury.Read
+			if b == &in.To {
+				access = mercury.Write
+			}
+			r, err := client.Lend(mem, access, gwC.Addr())
+			require.NoError(t, err)
+			defer r.Close()
+			*b = r.Bulk()
+		}
+		out, err := moves.Call(within(t), client, gwC.Addr(), in)
+		require.NoError(t, err)
+		want := make([]byte, size)
+		copy(want[in.Off:], from[in.Off:])
+		require.True(t, bytes.Equal(want, to))
+		require.Equal(t, "moved", out.Kind)
+		require.NotZero(t, out.Sum)
+
+		err = gateway.Get(<-kept, lent, make([]byte, 1), 0)
+		r, ok := quicksilver.RemoteOf(err) // or its own end says so first
+		require.True(t, err != nil && (!ok || r.Code == quicksilver.NotFound), "%v", err)
+	}
+	_, err := client.Call(within(t), gwC.Addr(), mercury.ID("nothing"), nil)
+	require.Equal(t, mercury.ErrUnreachable, mercury.CodeOf(err), "it did not run")
+	_, err = client.Call(within(t), gwC.Addr(), mercury.ID("moves"), []byte("rubbish"))
+	require.ErrorIs(t, err, mercury.ErrRemote)
+	require.NoError(t, service.Close())
+	_, err = client.Call(within(t), gwC.Addr(), mercury.ID("moves"), nil)
+	require.ErrorIs(t, err, mercury.ErrRemote)
+}
+
+// A service that was not called through a gateway has no memory of a C client to read.
+func TestNoGateway(t *testing.T) {
+	service, client := ours(t), ours(t)
+	got := make(chan error, 1)
+	m := quicksilver.Define[struct{}, struct{}]("plain")
+	m.Handle(service, func(ctx context.Context, _ struct{}) (out struct{}, err error) {
+		got <- gateway.Get(ctx, mercury.Bulk{}, make([]byte, 1), 0)
+		return
+	})
+	_, err := m.Call(within(t), peer(t, client, service), struct{}{})
+	require.NoError(t, err)
+	require.ErrorIs(t, <-got, quicksilver.ErrInvalid)
+}

@@ -1,0 +1,201 @@
+package hgwire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// What a bulk handle allows and how it is made.
+const (
+	Readable = 1
+	Writable = 2
+	eager    = 4
+	bind     = 0x20
+	virtual  = 0x80
+)
+
+// Bounds of a handle from a peer.
+const (
+	MaxSegments = 4096
+	MaxBulk     = 1 << 46 // bytes in all segments
+)
+
+const (
+	descSize    = 16
+	segmentSize = 16
+	keySize     = 48 // of a memory handle: key, length, count of pieces, flags, and one piece
+)
+
+// A Segment is one piece of a bulk handle's memory.
+type Segment struct {
+	Addr uint64 // at which its peers address its first byte
+	Len  uint64
+	Key  uint64
+	Base uint64 // its address in its owner's process, which nobody else needs
+}
+
+// A Bulk is a handle of memory. The zero Bulk is HG_BULK_NULL.
+type Bulk struct {
+	Len      uint64 // of all segments
+	Access   uint8  // Readable | Writable
+	Segments []Segment
+	Eager    []byte         // the data themselves, of a handle that is readable
+	Owner    netip.AddrPort // whose memory it is, if the handle is bound
+	Context  uint8          // of its owner, if it is bound
+}
+
+// IsNull reports whether b is HG_BULK_NULL.
+func (b *Bulk) IsNull() bool { return len(b.Segments) == 0 }
+
+// Append appends b with its length in front.
+func (b *Bulk) Append(to []byte) []byte {
+	if b.IsNull() {
+		return append(to, 0, 0, 0, 0, 0, 0, 0, 0)
+	}
+	n := len(b.Segments)
+	size := descSize + n*(segmentSize+8+keySize) + len(b.Eager)
+	flags := uint32(b.Access)
+	if b.Eager != nil {
+		flags |= eager
+	}
+	if b.Owner.IsValid() {
+		flags |= bind
+		size += 8 + ownerSize + 1
+	}
+	le := binary.LittleEndian
+	to = le.AppendUint64(to, uint64(size))
+	to = le.AppendUint64(to, b.Len)
+	to = le.AppendUint32(to, uint32(n))
+	to = le.AppendUint32(to, flags)
+	for _, s := range b.Segments {
+		to = le.AppendUint64(to, s.base())
+		to = le.AppendUint64(to, s.Len)
+	}
+	for range n {
+		to = le.AppendUint64(to, keySize)
+	}
+	for _, s := range b.Segments {
+		to = le.AppendUint64(to, s.Key)
+		to = le.AppendUint64(to, s.Len)
+		to = le.AppendUint64(to, 1)
+		to = append(to, b.Access, 0, 0, 0, 0, 0, 0, 0)
+		to = le.AppendUint64(to, s.base())
+		to = le.AppendUint64(to, s.Len)
+	}
+	if b.Owner.IsValid() {
+		to = le.AppendUint64(to, ownerSize)
+		to = le.AppendUint64(to, 8+SourceSize)
+		to = le.AppendUint64(to, SourceSize)
+		to = append(AppendSource(to, b.Owner), b.Context)
+	}
+	return append(to, b.Eager...)
+}
+
+// base hides where our memory is. 0 would mean that there is no memory handle.
+func (s *Segment) base() uint64 { return max(s.Base, 1) }
+
+// Parse parses a handle with its length in front, and returns what follows it. Eager points into b.
+func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
+	le := binary.LittleEndian
+	if len(data) < 8 {
+		return nil, errBulk
+	}
+	size := le.Uint64(data)
+	data = data[8:]
+	*b = Bulk{}
+	if size == 0 {
+		return data, nil
+	}
+	if size > uint64(len(data)) || size < descSize {
+		return nil, errBulk
+	}
+	d, rest := data[:size], data[size:]
+	total, n, flags := le.Uint64(d), le.Uint32(d[8:]), d[12] // before 2.4.1 the flags are one byte, and rubbish follows
+	d = d[descSize:]
+	if n == 0 || n > MaxSegments || total > MaxBulk || uint64(n)*(segmentSize+8) > uint64(len(d)) {
+		return nil, fmt.Errorf("hgwire: a bulk handle of %d bytes in %d segments", total, n)
+	}
+	segments, sizes, d := d[:n*segmentSize], d[n*segmentSize:n*(segmentSize+8)], d[n*(segmentSize+8):]
+	made := Bulk{Len: total, Access: flags & (Readable | Writable), Segments: make([]Segment, n)}
+	left := total
+	for i := range made.Segments {
+		base, length := le.Uint64(segments[i*segmentSize:]), le.Uint64(segments[i*segmentSize+8:])
+		if length > left {
+			return nil, errBulk
+		}
+		left -= length
+		s := &made.Segments[i]
+		s.Len = length
+		switch keyLen := le.Uint64(sizes[i*8:]); {
+		case base == 0 && keyLen == 0 && (length == 0 || flags&eager != 0):
+		case keyLen == keySize && len(d) >= keySize:
+			if le.Uint64(d[8:]) < length || le.Uint64(d[16:]) != 1 {
+				return nil, errBulk
+			}
+			s.Key, s.Base = le.Uint64(d), base
+			if flags&virtual != 0 {
+				s.Addr = le.Uint64(d[32:])
+			}
+			d = d[keySize:]
+		default:
+			return nil, fmt.Errorf("hgwire: a memory handle of %d bytes, want %d", keyLen, keySize)
+		}
+	}
+	if left != 0 {
+		return nil, errBulk
+	}
+	if flags&bind != 0 {
+		if d, err = made.parseOwner(d); err != nil {
+			return nil, err
+		}
+	}
+	if flags&eager != 0 {
+		if uint64(len(d)) != total {
+			return nil, errBulk
+		}
+		made.Eager = d
+	} else if len(d) != 0 {
+		return nil, errBulk
+	}
+	*b = made
+	return rest, nil
+}
+
+// ownerSize is the length of an owner's address, with its lengths in front. Those of a library that knows shared memory may be longer.
+const ownerSize = 8 + 8 + SourceSize
+
+// parseOwner parses the address that b is bound to.
+func (b *Bulk) parseOwner(d []byte) (rest []byte, err error) {
+	le := binary.LittleEndian
+	if len(d) < 8+ownerSize+1 {
+		return nil, errBulk
+	}
+	size := le.Uint64(d)
+	if d = d[8:]; size < ownerSize || size > uint64(len(d)-1) || le.Uint64(d) != 8+SourceSize || le.Uint64(d[8:]) != SourceSize {
+		return nil, errBulk
+	}
+	b.Owner, _, err = ParseSource(d[16:ownerSize])
+	b.Context = d[size]
+	return d[size+1:], err
+}
+
+// A Piece is a part of one segment.
+type Piece struct {
+	Addr, Key uint64
+	Len       int
+}
+
+// At returns the piece at offset off, of at most n bytes, which must be within b.
+func (b *Bulk) At(off uint64, n int) Piece {
+	for _, s := range b.Segments {
+		if off < s.Len {
+			return Piece{s.Addr + off, s.Key, int(min(uint64(n), s.Len-off))}
+		}
+		off -= s.Len
+	}
+	return Piece{}
+}
+
+var errBulk = errors.New("hgwire: a bulk handle whose parts do not fit together")

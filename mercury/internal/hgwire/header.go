@@ -1,0 +1,206 @@
+package hgwire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+)
+
+// The flags of requests and responses.
+const (
+	More      = 1    // the payload is the handle of where the real one lies
+	NoReply   = 2    // of a request
+	Checksums = 0x80 // the sender is built with checksums: the header is 4 bytes longer
+)
+
+// Protocol is the version of the headers that this package knows, and Magic the byte before it.
+const (
+	Protocol = 5
+	Magic    = 0xd7
+)
+
+// SourceSize is the length of the name of the sender, before each request.
+const SourceSize = 16
+
+// AppendSource appends the name of the sender of an unexpected message, an IPv4 address with a port.
+func AppendSource(b []byte, a netip.AddrPort) []byte {
+	ip := a.Addr().As4()
+	b = append(b, 2, 0) // AF_INET in the order of the host
+	b = binary.BigEndian.AppendUint16(b, a.Port())
+	b = append(b, ip[:]...)
+	return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+}
+
+// ParseSource returns the name that the sender of an unexpected message gives itself, and the rest of the message.
+func ParseSource(b []byte) (netip.AddrPort, []byte, error) {
+	if len(b) < SourceSize {
+		return netip.AddrPort{}, nil, errShort
+	}
+	if b[0] != 2 || b[1] != 0 {
+		return netip.AddrPort{}, nil, fmt.Errorf("hgwire: the sender's address is of family %d, want 2, IPv4", binary.LittleEndian.Uint16(b))
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:])), b[SourceSize:], nil
+}
+
+const coreSize, hashSize, payloadHash = 12, 4, 4
+
+// HeaderSize is the length of a request's or a response's header.
+func HeaderSize(checksums bool) int {
+	if checksums {
+		return coreSize + hashSize + payloadHash
+	}
+	return coreSize + payloadHash
+}
+
+// A Request is the header of a request.
+type Request struct {
+	ID     uint64
+	Flags  uint8
+	Cookie uint8 // of the context at the origin
+	Sums   Sums
+}
+
+// A Response is the header of a response.
+type Response struct {
+	Code   int8 // hg_return_t
+	Flags  uint8
+	Cookie uint16
+	Sums   Sums
+}
+
+// Append appends r and payload. With the flag Checksums it appends both checksums, too, which a peer reads if it is configured to.
+// With the flag More as well, that of the payload is r.Sums.Payload, the sum of what the handle in payload stands for.
+func (r *Request) Append(b, payload []byte) []byte {
+	at := len(b)
+	b = append(b, Magic, Protocol)
+	b = binary.BigEndian.AppendUint64(b, r.ID)
+	b = append(b, r.Flags, r.Cookie)
+	if r.Flags&Checksums != 0 {
+		b = binary.BigEndian.AppendUint16(b, requestSum(b[at:]))
+		b = append(b, 0, 0)
+	}
+	return appendPayload(b, payload, r.Flags, r.Sums.Payload)
+}
+
+// requestSum is the checksum of the header of a request at the beginning of b.
+func requestSum(b []byte) uint16 {
+	sum := crc16(0, b[:2])
+	for i := 9; i > 1; i-- { // in the order of the host
+		sum = crc16Byte(sum, b[i])
+	}
+	return crc16(sum, b[10:coreSize])
+}
+
+// Append appends r and payload, as Request.Append does.
+func (r *Response) Append(b, payload []byte) []byte {
+	at := len(b)
+	b = append(b, uint8(r.Code), r.Flags)
+	b = binary.BigEndian.AppendUint16(b, r.Cookie)
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+	if r.Flags&Checksums != 0 { // C leaves room behind the header, and puts the checksum before that
+		binary.BigEndian.PutUint16(b[at+4:], r.sum())
+		b = append(b, 0, 0, 0, 0)
+	}
+	return appendPayload(b, payload, r.Flags, r.Sums.Payload)
+}
+
+func (r *Response) sum() uint16 {
+	return crc16(0, []byte{uint8(r.Code), r.Flags, uint8(r.Cookie), uint8(r.Cookie >> 8)})
+}
+
+func appendPayload(b, payload []byte, flags uint8, sum uint32) []byte {
+	switch flags & (Checksums | More) {
+	case Checksums:
+		sum = Sum(payload)
+	case 0, More:
+		sum = 0
+	}
+	b = binary.BigEndian.AppendUint32(b, sum)
+	return append(b, payload...)
+}
+
+// ParseRequest parses the header of a request and returns its payload. The error is an *UnknownVersion for another protocol version.
+func ParseRequest(b []byte) (r Request, payload []byte, err error) {
+	if len(b) < coreSize {
+		return r, nil, errShort
+	}
+	if b[0] != Magic {
+		return r, nil, fmt.Errorf("hgwire: a request that begins with %#x, want %#x", b[0], Magic)
+	}
+	r = Request{ID: binary.BigEndian.Uint64(b[2:]), Flags: b[10], Cookie: b[11]}
+	if b[1] != Protocol {
+		return r, nil, &UnknownVersion{b[1]}
+	}
+	if payload, err = r.Sums.parse(b, coreSize, r.Flags); err == nil && r.Flags&Checksums != 0 {
+		r.Sums.want = requestSum(b)
+	}
+	return r, payload, err
+}
+
+// Nameless returns an identity like random whose request, without flags, has the checksum 0: a library that is built with checksums, and
+// verifies them, looks for one where the others have 0.
+func Nameless(random uint64) uint64 {
+	id := random &^ 0xffff
+	for ; ; id++ {
+		r := Request{ID: id}
+		var b [coreSize + payloadHash]byte
+		if requestSum(r.Append(b[:0], nil)) == 0 {
+			return id
+		}
+	}
+}
+
+// An UnknownVersion is a request of a protocol version that this package does not know.
+type UnknownVersion struct{ Version uint8 }
+
+func (e *UnknownVersion) Error() string {
+	return fmt.Sprintf("hgwire: protocol version %d, want %d", e.Version, Protocol)
+}
+
+// ParseResponse parses the header of a response and returns its payload. Behind a code other than 0 bytes may follow that mean
+// nothing, or the header may be cut.
+func ParseResponse(b []byte) (r Response, payload []byte, err error) {
+	if len(b) < 4 {
+		return r, nil, errShort
+	}
+	r = Response{Code: int8(b[0]), Flags: b[1], Cookie: binary.BigEndian.Uint16(b[2:])}
+	payload, err = r.Sums.parse(b, 4, r.Flags)
+	if r.Flags&Checksums != 0 {
+		r.Sums.want = r.sum()
+	}
+	if r.Code != 0 {
+		return r, nil, nil
+	}
+	return r, payload, err
+}
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	errShort   = errors.New("hgwire: a message that is too short")
+)
+
+// crc16 continues a CRC-16 of the polynomial 0x8bb7, without reflection, begun with 0.
+func crc16(sum uint16, b []byte) uint16 {
+	for _, c := range b {
+		sum = crc16Byte(sum, c)
+	}
+	return sum
+}
+
+func crc16Byte(sum uint16, c byte) uint16 { return sum<<8 ^ crc16Table[byte(sum>>8)^c] }
+
+var crc16Table = func() (t [256]uint16) {
+	for i := range t {
+		sum := uint16(i) << 8
+		for range 8 {
+			top := sum & 0x8000
+			if sum <<= 1; top != 0 {
+				sum ^= 0x8bb7
+			}
+		}
+		t[i] = sum
+	}
+	return t
+}()

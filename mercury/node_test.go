@@ -1,0 +1,378 @@
+package mercury_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
+)
+
+const echoID = 77
+
+// echo serves echoID inline and echoID+1 not.
+func echo(n *mercury.Node) {
+	f := func(r *mercury.Request) { _ = r.Respond(r.Input()) }
+	n.HandleInline(echoID, f)
+	n.Handle(echoID+1000, f)
+}
+
+// Input and output of every size arrive, in messages or apart, with either header, from another process or the own one.
+func TestCall(t *testing.T) {
+	for _, sums := range []mercury.Checksums{mercury.Off, mercury.On, mercury.Auto} {
+		target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: sums})
+		echo(target)
+		echo(origin)
+		for _, size := range []int{0, 1, 64, 4000, 4060, 4064, 4065, 4080, 4081, 8192, 1 << 20, 3<<20 + 1} {
+			for _, to := range []string{target.Addr(), origin.Addr()} {
+				in := fill(size)
+				for _, id := range []uint64{echoID, echoID + 1000} {
+					out, err := origin.Call(within(t), to, id, in)
+					require.NoError(t, err)
+					require.True(t, bytes.Equal(in, out), "%d bytes", size)
+				}
+			}
+		}
+	}
+}
+
+// Many goroutines call in both directions over one connection.
+func TestCallsBothWays(t *testing.T) {
+	a, b := open(t, mercury.Config{}), open(t, mercury.Config{})
+	echo(a)
+	echo(b)
+	var wg sync.WaitGroup
+	errs := make(chan error, 64)
+	for i := range 32 {
+		from, to := a, b
+		if i%2 == 0 {
+			from, to = b, a
+		}
+		wg.Go(func() {
+			for j := range 50 {
+				in := fill(j * 331)
+				out, err := from.Call(within(t), to.Addr(), echoID+uint64(i%4/2)*1000, in)
+				if err != nil || !bytes.Equal(in, out) {
+					errs <- fmt.Errorf("call %d: %d bytes of %d: %w", j, len(out), len(in), err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	require.NoError(t, <-errs)
+	require.Len(t, a.Peers(), 1)
+	require.Equal(t, []string{a.Addr()}, b.Peers())
+}
+
+// What a handler does is what the origin learns: refused, failed, answered late, or not at all.
+func TestErrors(t *testing.T) {
+	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: mercury.Off})
+	never := make(chan struct{})
+	for id, f := range map[uint64]func(*mercury.Request){
+		1: func(r *mercury.Request) { panic("on purpose") },
+		2: func(*mercury.Request) {},
+		3: func(r *mercury.Request) { _ = r.RespondError(mercury.ErrPermission) },
+		4: func(r *mercury.Request) {
+			r.Detach()
+			go func() { _ = r.Respond([]byte("late")) }()
+		},
+		5: func(r *mercury.Request) {
+			r.Detach()
+			never <- struct{}{}
+		},
+		6: func(r *mercury.Request) { // a refusal is not for handlers: nobody may take it for one
+			_ = r.RespondError(mercury.ErrNoEntry)
+			if err := r.Respond(nil); !errors.Is(err, mercury.ErrAnswered) {
+				panic(err)
+			}
+		},
+	} {
+		target.Handle(id, f)
+		target.HandleInline(id+100, f)
+	}
+	for _, inline := range []uint64{0, 100} {
+		for id, want := range map[uint64]mercury.Code{1: 26, 2: 26, 3: mercury.ErrPermission, 6: 26} {
+			_, err := origin.Call(within(t), target.Addr(), id+inline, nil)
+			require.ErrorIs(t, err, mercury.ErrRemote)
+			require.NotErrorIs(t, err, mercury.ErrRefused)
+			require.Equal(t, want, mercury.CodeOf(err))
+			require.Equal(t, mercury.Ran, mercury.FateOf(err))
+		}
+		out, err := origin.Call(within(t), target.Addr(), 4+inline, nil)
+		require.NoError(t, err)
+		require.Equal(t, "late", string(out))
+
+		ctx, cancel := context.WithCancelCause(within(t))
+		why := errors.New("no longer wanted")
+		go func() {
+			<-never
+			cancel(why)
+		}()
+		_, err = origin.Call(ctx, target.Addr(), 5+inline, nil)
+		require.ErrorIs(t, err, mercury.ErrCanceled)
+		require.ErrorIs(t, err, why)
+		require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
+	}
+	_, err := origin.Call(within(t), target.Addr(), 9, nil)
+	require.ErrorIs(t, err, mercury.ErrRefused)
+	require.ErrorIs(t, err, mercury.ErrNoEntry)
+	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
+
+	gone := open(t, mercury.Config{})
+	require.NoError(t, gone.Close())
+	_, err = origin.Call(within(t), gone.Addr(), 9, nil)
+	require.ErrorIs(t, err, mercury.ErrUnreachable)
+	require.Equal(t, mercury.NotRun, mercury.FateOf(err))
+	_, err = gone.Call(within(t), target.Addr(), 9, nil)
+	require.ErrorIs(t, err, mercury.ErrClosed)
+	for _, addr := range []string{"tcp://127.0.0.1:1", "ofi+tcp://", "ofi+tcp://[::1]:1", "ofi+tcp://name:1"} {
+		_, err = origin.Call(within(t), addr, 9, nil)
+		require.ErrorIs(t, err, mercury.ErrInvalid)
+	}
+	_, err = mercury.Open("ofi+tcp://0.0.0.0:0", mercury.Config{})
+	require.ErrorContains(t, err, "AnyInterface")
+	any, err := mercury.Open("ofi+tcp://0.0.0.0:0", mercury.Config{AnyInterface: true})
+	require.NoError(t, err)
+	require.NoError(t, any.Close())
+}
+
+// A target that does not answer costs the time that the context gives, or the configuration, and the error says what may be wrong.
+func TestNoAnswer(t *testing.T) {
+	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{Checksums: mercury.Off, Timeout: 20 * time.Millisecond})
+	target.Handle(1, func(r *mercury.Request) { r.Detach() })
+	_, err := origin.Call(context.Background(), target.Addr(), 1, nil)
+	require.ErrorIs(t, err, mercury.ErrTimeout)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "could not decode the request, which C does not answer")
+	require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
+
+	addr, accept, _ := listen(t)
+	errs := make(chan error)
+	b, _, err := mercury.ParseBulk(lent(10, 1, hgwire.Readable|hgwire.Writable))
+	require.NoError(t, err)
+	go func() {
+		_, err := origin.Remote(addr, b).ReadAt(make([]byte, 10), 0)
+		errs <- err
+		_, err = origin.Remote(addr, b).WriteAt(make([]byte, 10), 0)
+		errs <- err
+	}()
+	d, s := accept()
+	d.accepted(s)
+	require.ErrorIs(t, <-errs, mercury.ErrTimeout)
+	require.ErrorIs(t, <-errs, mercury.ErrTimeout)
+}
+
+// A notification arrives and is not answered; a long one has been read when Notify returns.
+func TestNotify(t *testing.T) {
+	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
+	got := make(chan int, 2)
+	target.Handle(1, func(r *mercury.Request) {
+		_ = r.Respond([]byte("nobody wants it"))
+		got <- len(r.Input())
+	})
+	for _, size := range []int{10, 1 << 20} {
+		in := fill(size)
+		require.NoError(t, origin.Notify(within(t), target.Addr(), 1, in))
+		clear(in)
+		require.Equal(t, size, <-got)
+	}
+}
+
+// A target reads and writes what an origin lends, at any offset, and not after Close.
+func TestLend(t *testing.T) {
+	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
+	var later *mercury.Remote
+	target.Handle(1, func(r *mercury.Request) {
+		b, rest, err := mercury.ParseBulk(r.Input())
+		if err != nil || len(rest) != 8 {
+			return
+		}
+		off := int64(binary.LittleEndian.Uint64(rest))
+		m := r.Remote(b)
+		later = m
+		buf := make([]byte, m.Len()-off)
+		if n, err := m.ReadAt(buf, off); err != nil || n != len(buf) {
+			return
+		}
+		for i := range buf {
+			buf[i]++
+		}
+		if n, err := m.WriteAt(buf, off); err != nil || n != len(buf) {
+			return
+		}
+		_ = r.Respond(nil)
+	})
+	for _, size := range []int{1, 5000, 256 << 10, 5<<20 + 3} {
+		mem := fill(size)
+		want := fill(size)
+		off := size / 3
+		for i := range want[off:] {
+			want[off+i]++
+		}
+		region, err := origin.Lend(mem, mercury.Read|mercury.Write, target.Addr())
+		require.NoError(t, err)
+		in, err := region.Bulk().AppendProc(nil)
+		require.NoError(t, err)
+		_, err = origin.Call(within(t), target.Addr(), 1, binary.LittleEndian.AppendUint64(in, uint64(off)))
+		require.NoError(t, err)
+		require.NoError(t, region.Close())
+		require.True(t, bytes.Equal(want, mem))
+	}
+	n, err := later.ReadAt(make([]byte, 10), later.Len()-4)
+	require.ErrorIs(t, err, mercury.ErrPeerLost) // the key is good no more, which costs the connection
+	require.Zero(t, n)
+
+	_, err = later.Get(within(t), make([]byte, 10), later.Len()-4)
+	require.ErrorIs(t, err, mercury.ErrInvalid)
+	_, err = origin.Lend(nil, mercury.Read)
+	require.ErrorIs(t, err, mercury.ErrInvalid)
+}
+
+// A Remote is an io.ReaderAt.
+func TestRemoteReader(t *testing.T) {
+	owner, user := open(t, mercury.Config{}), open(t, mercury.Config{})
+	mem := fill(100_000)
+	region, err := owner.Lend(mem, mercury.Read)
+	require.NoError(t, err)
+	m := user.Remote(owner.Addr(), region.Bulk()).With(within(t))
+	got, err := io.ReadAll(io.NewSectionReader(m, 0, 1<<30))
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(mem, got))
+	_, err = m.WriteAt([]byte("x"), 0)
+	require.ErrorIs(t, err, mercury.ErrPermission)
+	require.NoError(t, region.Close())
+}
+
+// Handlers beyond the limit wait, and those beyond what may wait are refused.
+func TestActive(t *testing.T) {
+	target, origin := open(t, mercury.Config{MaxActive: 2, MaxQueued: 3}), open(t, mercury.Config{})
+	running, goOn := make(chan struct{}, 10), make(chan struct{})
+	target.Handle(1, func(r *mercury.Request) {
+		running <- struct{}{}
+		<-goOn
+		_ = r.Respond(nil)
+	})
+	errs := make(chan error, 8)
+	for range 8 {
+		go func() {
+			_, err := origin.Call(within(t), target.Addr(), 1, nil)
+			errs <- err
+		}()
+	}
+	for range 3 { // 8 - 2 - 3
+		err := <-errs
+		require.ErrorIs(t, err, mercury.ErrRefused)
+		require.Equal(t, mercury.ErrAgain, mercury.CodeOf(err))
+	}
+	<-running
+	<-running
+	require.Empty(t, running)
+	close(goOn)
+	for range 5 {
+		require.NoError(t, <-errs)
+	}
+}
+
+// Both dial at once, again and again: there is one connection in the end, and no call fails.
+func TestDialBothWays(t *testing.T) {
+	for range 30 {
+		a, b := open(t, mercury.Config{Checksums: mercury.Off}), open(t, mercury.Config{Checksums: mercury.Off})
+		echo(a)
+		echo(b)
+		errs := make(chan error, 2)
+		for _, p := range [][2]*mercury.Node{{a, b}, {b, a}} {
+			go func() {
+				_, err := p[0].Call(within(t), p[1].Addr(), echoID, nil)
+				errs <- err
+			}()
+		}
+		require.NoError(t, <-errs)
+		require.NoError(t, <-errs)
+		require.Len(t, a.Peers(), 1)
+		require.Len(t, b.Peers(), 1)
+	}
+}
+
+// A handler may close its node.
+func TestCloseInHandler(t *testing.T) {
+	target, origin := open(t, mercury.Config{}), open(t, mercury.Config{})
+	target.HandleInline(1, func(r *mercury.Request) { _ = r.Node().Close() })
+	_, err := origin.Call(within(t), target.Addr(), 1, nil)
+	require.ErrorIs(t, err, mercury.ErrPeerLost)
+	require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
+}
+
+// A connection that ends while it is read, from either side, leaves no request that is served twice.
+func TestServedOnce(t *testing.T) {
+	for range 100 {
+		n := open(t, mercury.Config{})
+		var runs atomic.Int64
+		n.HandleInline(1, func(r *mercury.Request) {
+			if runs.Add(1) == 20 {
+				_ = r.Node().Close()
+			}
+		})
+		d := dialled(t, n, 20)
+		for i := range uint64(20) {
+			d.request(i, 1, 0, nil)
+			if i < 19 {
+				d.response(i)
+			}
+		}
+		d.ended()
+		t.Cleanup(func() { require.EqualValues(t, 20, runs.Load()) })
+	}
+}
+
+func BenchmarkRate(b *testing.B) {
+	target, origin := open(b, mercury.Config{}), open(b, mercury.Config{})
+	echo(target)
+	in := make([]byte, 64)
+	ctx := within(b)
+	_, err := origin.Call(ctx, target.Addr(), echoID, in)
+	require.NoError(b, err)
+	for _, n := range []int{1, 16, 64} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			var wg sync.WaitGroup
+			for range n {
+				wg.Go(func() {
+					for range b.N / n {
+						if _, err := origin.Call(ctx, target.Addr(), echoID, in); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "calls/s")
+		})
+	}
+	runtime.GC()
+}
+
+// The origin of a call whose handler panics gets a code only: what it was is in the target's log.
+func TestPanicIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	target, origin := open(t, mercury.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}), open(t, mercury.Config{})
+	target.Handle(1, func(*mercury.Request) { panic("on purpose") })
+	_, err := origin.Call(within(t), target.Addr(), 1, nil)
+	require.Error(t, err)
+	require.Contains(t, log.String(), `a handler panicked" rpc=0x1 peer=`+origin.Addr()+` panic="on purpose" stack=`) // written before the answer
+	require.Contains(t, log.String(), "TestPanicIsLogged")
+}

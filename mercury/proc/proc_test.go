@@ -1,0 +1,134 @@
+package proc_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+type inner struct {
+	X int16
+	Y uint8
+}
+
+type all struct {
+	A   bool
+	B   int8
+	C   uint32
+	D   int64
+	E   float64
+	S   string
+	Arr [2]inner
+	L   []inner `proc:"u16"`
+	Raw []byte  `proc:"u32"`
+	H   mercury.Bulk
+	End []byte `proc:"rest"`
+}
+
+func value() all {
+	return all{true, -2, 0x01020304, -5, 1.5, "hi", [2]inner{{-1, 2}, {3, 4}}, []inner{{5, 6}}, []byte("raw"), mercury.Bulk{}, []byte("end")}
+}
+
+// The bytes are those of hg_proc: nothing between the fields, little-endian, strings with their end and two flags.
+func TestBytes(t *testing.T) {
+	b, err := proc.Marshal(value())
+	require.NoError(t, err)
+	require.Equal(t, "01"+"fe"+"04030201"+"fbffffffffffffff"+"000000000000f83f"+"0300000000000000"+"686900"+"0001"+
+		"ffff02"+"030004"+"0100"+"050006"+"03000000"+"726177"+"0000000000000000"+"656e64", hex.EncodeToString(b))
+	var back all
+	require.NoError(t, proc.Unmarshal(b, &back))
+	require.Equal(t, value(), back)
+	for n := range len(b) - 3 { // the end may be of any length
+		require.Error(t, proc.Unmarshal(b[:n], &back), "%d bytes", n)
+	}
+	b, err = proc.Marshal([]byte("just bytes"))
+	require.NoError(t, err)
+	require.Equal(t, "just bytes", string(b))
+	b, err = proc.Marshal(struct{}{})
+	require.NoError(t, err)
+	require.Empty(t, b)
+	require.ErrorContains(t, proc.Unmarshal([]byte{1, 2}, new(uint8)), "1 bytes are left")
+}
+
+// hg_test_rpc_open's input, as C has it: a string and a handle of 64 bits.
+func TestString(t *testing.T) {
+	type in struct {
+		Path   string
+		Handle uint64
+	}
+	b, err := proc.Marshal(in{"./test.txt", 12345})
+	require.NoError(t, err)
+	require.Equal(t, "0b00000000000000"+hex.EncodeToString([]byte("./test.txt\x00"))+"0001"+"3930000000000000", hex.EncodeToString(b))
+	var s string
+	require.NoError(t, proc.Unmarshal(append(make([]byte, 8), 0, 0), &s), "NULL")
+	require.Empty(t, s)
+	require.ErrorContains(t, proc.Unmarshal([]byte{1, 0, 0, 0, 0, 0, 0, 0, 'x', 0, 0}, &s), "zero byte")
+	_, err = proc.Marshal("a\x00b")
+	require.ErrorContains(t, err, "zero byte")
+}
+
+func TestRefused(t *testing.T) {
+	type self struct {
+		L []self `proc:"u8"`
+	}
+	for want, v := range map[string]any{
+		"use int32 or int64":   struct{ A struct{ B int } }{},
+		"use uint32 or uint64": uint(1),
+		"in field B":           struct{ B int }{},
+		"needs a tag":          struct{ L []int32 }{},
+		"is for slices": struct {
+			N int32 `proc:"u8"`
+		}{},
+		"as the last field": struct {
+			B []byte `proc:"rest"`
+			C bool
+		}{},
+		"contains itself":          self{},
+		"a map[string]bool cannot": map[string]bool{},
+		"a *int32 cannot":          new(int32),
+		"is not exported":          struct{ a int32 }{},
+		"elements without bytes": struct {
+			L []struct{} `proc:"u64"`
+		}{},
+		"300 items do not fit": struct {
+			L []bool `proc:"u8"`
+		}{make([]bool, 300)},
+		"has elements without bytes, or": [3]struct{}{},
+	} {
+		_, err := proc.Marshal(v)
+		require.ErrorContains(t, err, want)
+		if want != "300 items do not fit" {
+			require.Error(t, proc.Check(reflect.TypeOf(v)))
+		}
+	}
+	require.Error(t, proc.Unmarshal(nil, all{}))
+	_, err := proc.Marshal(nil)
+	require.Error(t, err)
+}
+
+func FuzzUnmarshal(f *testing.F) {
+	b, _ := proc.Marshal(value())
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var v, back all
+		if proc.Unmarshal(b, &v) != nil {
+			return
+		}
+		again, err := proc.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := proc.Unmarshal(again, &back); err != nil || !bytes.Equal(v.End, back.End) || len(v.L) != len(back.L) {
+			t.Fatalf("got %+v, %v, want %+v", back, err, v)
+		}
+	})
+}
