@@ -2,11 +2,9 @@ module github.com/quicksilver-rpc/quicksilver/contrib/prometheus
 
 go 1.26.0
 
-replace github.com/quicksilver-rpc/quicksilver => ../..
-
 require (
 	github.com/prometheus/client_golang v1.25.0
-	github.com/quicksilver-rpc/quicksilver v0.0.0-00010101000000-000000000000
+	github.com/quicksilver-rpc/quicksilver v0.1.0
 	github.com/stretchr/testify v1.12.1
 )
 

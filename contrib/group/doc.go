@@ -1,0 +1,13 @@
+// Package group tells the processes of a service who else is there: who has joined, is suspected, has failed, has left, and is back.
+// Membership is hashicorp/memberlist's (SWIM); what it learns is put to use for a Node.
+//
+//	memberlist ─► Source ─► Group ─┬─► View, with an epoch ─► Owners, ByKey
+//	                               ├─► OnEvent, Events
+//	                               ├─► Watch: a quicksilver.Resolver
+//	                               └─► Node.Disconnect: calls to a member that failed end at once
+//
+// A view is what one process believes. Two processes may believe different things, for ever if the network is divided: what must
+// never differ, such as where data lies, is fixed some other way.
+//
+// It is a module of its own, so that the library does not depend on memberlist.
+package group

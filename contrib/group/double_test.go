@@ -1,0 +1,251 @@
+package group_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/contrib/group"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// A double is a Source that says what a test tells it to.
+type double struct{ report func(group.Member) }
+
+func (d *double) Watch(report func(group.Member)) error { d.report = report; return nil }
+func (d *double) Leave(context.Context) error           { return nil }
+func (d *double) Close() error                          { return nil }
+
+var echo = qs.Define[string, string]("test/echo")
+
+// world runs do on a client with the group of a double. Servers a, b and c echo their names, after an hour if asked to "hang".
+func world(t *testing.T, do func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group)) {
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	open := func(addr string) *qs.Node {
+		n, err := qs.Open(addr, qs.Config{HG: hg.Config{NA: hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}}})
+		require.NoError(t, err)
+		return n
+	}
+	serving, stop := context.WithCancel(context.Background())
+	defer stop()
+	for _, name := range []string{"a", "b", "c"} {
+		w.Go(name, func() {
+			n := open("sim://" + name)
+			echo.Handle(n, func(ctx context.Context, in string) (string, error) {
+				if in == "hang" {
+					return "", n.Sleep(ctx, time.Hour)
+				}
+				return name, nil
+			})
+			_ = n.Serve(serving)
+		})
+	}
+	w.Go("client", func() {
+		defer stop()
+		n := open("sim://")
+		defer n.Close()
+		ctx, end := n.WithTimeout(context.Background(), time.Hour)
+		defer end()
+		d := &double{}
+		g, err := group.Over(n, "client", d)
+		require.NoError(t, err)
+		do(ctx, w, n, d, g)
+		require.NoError(t, g.Close())
+	})
+	require.NoError(t, w.Run(2*time.Hour))
+}
+
+func member(name string, incarnation uint64, s group.State) group.Member {
+	return group.Member{Name: name, Addr: "sim://" + name, Serves: []string{"kv"}, Incarnation: incarnation, State: s}
+}
+
+// TestEvents: what a source says becomes events, in order, and views.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	moved := member("a", 2, group.Alive)
+	moved.Addr = "sim://b"
+	for _, c := range []struct {
+		say  []group.Member
+		want []string
+		view []string
+	}{
+		{[]group.Member{member("a", 1, 0), member("a", 1, 0)}, []string{"joined a/1"}, []string{"a/1"}},
+		{[]group.Member{member("a", 1, 1)}, []string{"joined a/1", "suspected a/1"}, []string{"a/1"}},
+		{[]group.Member{member("a", 1, 0), member("a", 1, 1), member("a", 1, 0)}, []string{"joined a/1", "suspected a/1", "back a/1"}, []string{"a/1"}},
+		{[]group.Member{member("a", 1, 0), member("a", 1, 2), member("a", 1, 3)}, []string{"joined a/1", "failed a/1"}, nil},
+		{[]group.Member{member("a", 1, 0), member("a", 1, 3), member("a", 2, 0)}, []string{"joined a/1", "left a/1", "back a/2"}, []string{"a/2"}},
+		{[]group.Member{member("a", 1, 0), member("a", 2, 0), member("a", 1, 2)}, []string{"joined a/1", "failed a/1", "back a/2"}, []string{"a/2"}},
+		{[]group.Member{member("a", 2, 0), member("a", 1, 0), member("a", 1, 3)}, []string{"joined a/2"}, []string{"a/2"}},
+		{[]group.Member{member("a", 2, 0), moved}, []string{"joined a/2", "changed a/2"}, []string{"a/2"}},
+		{[]group.Member{member("a", 1, 2)}, nil, nil},
+		{[]group.Member{member("b", 1, 0), member("a", 1, 0)}, []string{"joined b/1", "joined a/1"}, []string{"a/1", "b/1"}},
+	} {
+		world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+			text := func(m group.Member) string { return fmt.Sprintf("%s/%d", m.Name, m.Incarnation) }
+			var got, iterated, view []string
+			epoch := uint64(0)
+			defer g.OnEvent(func(e group.Event) {
+				require.GreaterOrEqual(t, e.Epoch, epoch)
+				epoch = e.Epoch
+				got = append(got, e.Kind.String()+" "+text(e.Member))
+			})()
+			iterating, stop := context.WithCancel(ctx)
+			n.Go(func() {
+				for e := range g.Events(iterating) {
+					iterated = append(iterated, e.Kind.String()+" "+text(e.Member))
+				}
+				iterated = append(iterated, "end")
+			})
+			w.Sleep(time.Millisecond)
+			for _, m := range c.say {
+				d.report(m)
+			}
+			w.Sleep(time.Millisecond)
+			stop()
+			w.Sleep(time.Second)
+			require.Equal(t, c.want, got)
+			require.Equal(t, append(slices.Clone(c.want), "end"), iterated)
+			for _, m := range g.View().Members {
+				view = append(view, text(m))
+			}
+			require.Equal(t, c.view, view)
+			require.Equal(t, epoch, g.View().Epoch)
+		})
+	}
+}
+
+// TestFailedMember: calls to a member that fails end at once, with the fate that is true; others go on; a Resolver's Peer goes elsewhere
+// and comes back. A member that claims the address of another takes nobody's calls with it.
+func TestFailedMember(t *testing.T) {
+	t.Parallel()
+	world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+		for _, name := range []string{"a", "b"} {
+			d.report(member(name, 1, group.Alive))
+		}
+		kv, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g}, "kv")
+		require.NoError(t, err)
+		b, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g}, "b")
+		require.NoError(t, err)
+		out, err := echo.Call(ctx, kv, "x")
+		require.NoError(t, err)
+		require.Equal(t, "a", out)
+		hangs, lives := echo.Go(ctx, kv, "hang"), echo.Go(ctx, b, "hang")
+		w.Sleep(time.Millisecond)
+		w.Node("a").Pause(0)
+		begun := w.Now()
+		w.Sleep(time.Second)
+		d.report(member("a", 1, group.Suspected))
+		w.Sleep(time.Millisecond)
+		require.False(t, done(hangs), "a suspicion ends nothing")
+		liar := member("liar", 1, group.Alive)
+		liar.Addr = "sim://b"
+		d.report(liar)
+		liar.State = group.Failed
+		d.report(liar)
+		d.report(member("a", 1, group.Failed))
+		_, err = hangs.Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrPeerLost)
+		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+		require.Contains(t, err.Error(), "the group says that a has failed")
+		require.Less(t, w.Now()-begun, 1100*time.Millisecond)
+		for range 10 {
+			out, err = echo.Call(ctx, kv, "x")
+			require.NoError(t, err)
+			require.Equal(t, "b", out)
+		}
+		require.False(t, done(lives), "calls to others go on")
+		w.Node("a").Resume()
+		d.report(member("a", 2, group.Alive))
+		w.Sleep(time.Second)
+		out, err = echo.Call(ctx, kv, "x")
+		require.NoError(t, err)
+		require.Equal(t, "a", out, "it is back")
+		lives.Cancel()
+	})
+}
+
+func done[T any](f *qs.Future[T]) bool {
+	select {
+	case <-f.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// TestDialledMember: a call that has not reached a member that fails did not run.
+func TestDialledMember(t *testing.T) {
+	t.Parallel()
+	world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+		d.report(member("a", 1, group.Alive))
+		a, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g}, "a")
+		require.NoError(t, err)
+		w.Sleep(time.Millisecond)
+		w.Partition("client", "a", true)
+		call := echo.Go(ctx, a, "x")
+		w.Sleep(10 * time.Millisecond)
+		d.report(member("a", 1, group.Failed))
+		_, err = call.Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrPeerLost)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+		require.Less(t, w.Now(), 100*time.Millisecond)
+		_, err = echo.Call(ctx, a, "x")
+		require.ErrorIs(t, err, qs.ErrUnreachable, "nobody is called that")
+	})
+}
+
+// TestByKey: calls of one key go to its first owner, and to the next while that one is away.
+func TestByKey(t *testing.T) {
+	t.Parallel()
+	world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+		for _, name := range []string{"a", "b", "c"} {
+			d.report(member(name, 1, group.Alive))
+		}
+		kv, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g, Pick: g.ByKey(func(c *qs.Call) string {
+			if c == nil {
+				return ""
+			}
+			k, _ := c.Meta.Get("key")
+			return k
+		})}, "kv")
+		require.NoError(t, err)
+		used := map[string]bool{}
+		var moved string
+		for i := range 20 {
+			key := fmt.Sprint(i)
+			owners := g.View().Owners(key, 2)
+			out, err := echo.Call(qs.WithMeta(ctx, "key", key), kv, "x")
+			require.NoError(t, err)
+			require.Equal(t, owners[0].Name, out)
+			if used[out] = true; out == "a" {
+				moved = key
+			}
+		}
+		require.Len(t, used, 3)
+		next := g.View().Owners(moved, 2)[1].Name
+		d.report(member("a", 1, group.Left))
+		w.Sleep(time.Millisecond)
+		out, err := echo.Call(qs.WithMeta(ctx, "key", moved), kv, "x")
+		require.NoError(t, err)
+		require.Equal(t, next, out)
+	})
+}
+
+// A failing is a Source that cannot begin.
+type failing struct{ double }
+
+func (*failing) Watch(func(group.Member)) error { return errors.New("no network") }
+
+func TestSourceFails(t *testing.T) {
+	t.Parallel()
+	_, err := group.Over(nil, "x", &failing{})
+	require.ErrorContains(t, err, "no network")
+}

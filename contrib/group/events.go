@@ -1,0 +1,148 @@
+package group
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"sync"
+)
+
+// maxBehind bounds the events that wait for a callback or an iterator. When there are more the oldest are dropped; View has what they
+// led to.
+const maxBehind = 1024
+
+// A sub is somebody who is told events: a callback, which runs on a goroutine (in the simulator, in a coroutine) while there are any.
+type sub struct {
+	g  *Group
+	fn func(Event)
+
+	mu      sync.Mutex // guards the fields below
+	events  []Event
+	running bool
+}
+
+// add has s told of e. It does not block.
+func (s *sub) add(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.events = append(s.events, e); len(s.events) > maxBehind {
+		s.events = slices.Delete(s.events, 0, len(s.events)-maxBehind)
+	}
+	if !s.running {
+		s.running = true
+		s.g.node.Go(s.run)
+	}
+}
+
+func (s *sub) run() {
+	for {
+		s.mu.Lock()
+		if len(s.events) == 0 {
+			s.running = false
+			s.mu.Unlock()
+			return
+		}
+		e := s.events[0]
+		s.events = slices.Delete(s.events, 0, 1)
+		s.mu.Unlock()
+		s.fn(e)
+	}
+}
+
+// OnEvent has fn called with each event from now on, until remove is called, one after the other and in their order, on a goroutine of
+// its own. fn may block: one that is 1,024 events behind misses the oldest. View returns what was there before.
+func (g *Group) OnEvent(fn func(Event)) (remove func()) { return g.subscribe(fn, false) }
+
+// subscribe adds a callback. With all it is called as Joined with the members that are there, too.
+func (g *Group) subscribe(fn func(Event), all bool) (remove func()) {
+	s := &sub{g: g, fn: fn}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.subs = append(g.subs, s)
+	if v := g.View(); all {
+		for _, m := range v.Members {
+			s.add(Event{Joined, m, v.Epoch})
+		}
+	}
+	return func() {
+		g.mu.Lock()
+		g.subs = slices.DeleteFunc(g.subs, func(o *sub) bool { return o == s })
+		g.mu.Unlock()
+	}
+}
+
+// Events returns an iterator over what happens: first Joined for each member that is there, then every event, until ctx ends. It
+// waits in between.
+func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		var mu sync.Mutex
+		var got []Event
+		more := make(chan struct{}, 1)
+		defer g.subscribe(func(e Event) {
+			mu.Lock()
+			if len(got) < maxBehind {
+				got = append(got, e)
+			}
+			mu.Unlock()
+			select {
+			case more <- struct{}{}:
+			default:
+			}
+			g.node.HG().Wake()
+		}, true)()
+		for g.wait(ctx, more) == nil {
+			mu.Lock()
+			events := got
+			got = nil
+			mu.Unlock()
+			for _, e := range events {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// wait waits until more has an element, and takes it.
+func (g *Group) wait(ctx context.Context, more chan struct{}) error {
+	if g.node.HG().NA().Scheduled() {
+		if err := g.node.HG().Wait(ctx, func() bool { return len(more) > 0 }); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-more:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Watch implements quicksilver.Resolver: the addresses of the members that have a service among theirs (Options.Serves), or of the
+// member of that name.
+func (g *Group) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
+	more := make(chan struct{}, 1)
+	more <- struct{}{}
+	defer g.subscribe(func(Event) {
+		select {
+		case more <- struct{}{}:
+		default:
+		}
+		g.node.HG().Wake()
+	}, false)()
+	var last []string
+	for first := true; g.wait(ctx, more) == nil; first = false {
+		var now []string
+		for _, m := range g.View().Members {
+			if (m.Name == service || slices.Contains(m.Serves, service)) && !slices.Contains(now, m.Addr) {
+				now = append(now, m.Addr)
+			}
+		}
+		if first || !slices.Equal(now, last) {
+			update(now, nil)
+		}
+		last = now
+	}
+	return nil
+}

@@ -1,0 +1,324 @@
+package group
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+)
+
+// A gossip is memberlist as a Source. There each process has a name of its own, "NAME#INCARNATION", so that one that was restarted need
+// not wait until the one before has failed.
+//
+//	memberlist: join, update, leave, ack; its log: "Suspect ..." ─► told ─► queue ─► run ─► report
+type gossip struct {
+	o     *Options
+	full  string // memberlist's name of this process
+	card  []byte
+	list  *memberlist.Memberlist
+	stop  context.CancelFunc
+	ctx   context.Context
+	tasks sync.WaitGroup
+
+	mu      sync.Mutex                 // guards the fields below
+	members map[string]Member          // by memberlist's name
+	nodes   map[string]memberlist.Node // likewise, copies: what memberlist gives out it writes to later
+	missed  map[string]string          // likewise: host:port of those that failed
+	queue   []Member                   // to be reported
+	leaving map[string]bool            // likewise
+	wake    chan struct{}              // has an element: queue is not empty
+}
+
+// seekEvery is how often one that is alone, or misses others, looks for them.
+const (
+	seekEvery = 2 * time.Second
+	maxMissed = 64
+)
+
+func newGossip(o *Options) *gossip {
+	s := &gossip{
+		o: o, full: o.Name + "#" + strconv.FormatUint(uint64(time.Now().UnixNano()), 36),
+		members: map[string]Member{}, nodes: map[string]memberlist.Node{}, missed: map[string]string{}, leaving: map[string]bool{}, wake: make(chan struct{}, 1),
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// open starts memberlist.
+func (s *gossip) open() (err error) {
+	c := card{Addr: s.o.Addr, Serves: s.o.Serves, Meta: s.o.Meta}
+	if s.card, err = c.encode(); err != nil {
+		return err
+	}
+	cfg, err := s.config()
+	if err != nil {
+		return err
+	}
+	s.list, err = memberlist.Create(cfg)
+	return err
+}
+
+// enter finds the others.
+func (s *gossip) enter(ctx context.Context, r *rendezvous.Member) error {
+	seeds := s.o.Seeds
+	if r != nil {
+		own := s.list.LocalNode().Address()
+		set, err := r.CollectWait(ctx, rendezvous.LabelUser, []byte(own))
+		if err != nil {
+			return err
+		}
+		for _, part := range set.Parts() {
+			if p := string(part); p != own && p != "" {
+				seeds = append(slices.Clip(seeds), p)
+			}
+		}
+		if err := r.DoneWait(ctx); err != nil {
+			return err
+		}
+		s.o.Seeds = seeds
+	}
+	for len(seeds) > 0 {
+		_, err := s.list.Join(seeds)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no seed has answered: %w, at last: %w", context.Cause(ctx), err)
+		case <-time.After(s.o.Probe):
+		}
+	}
+	return nil
+}
+
+// Watch implements Source.
+func (s *gossip) Watch(report func(Member)) error {
+	s.drain(report)
+	s.tasks.Go(func() {
+		for s.ctx.Err() == nil {
+			s.drain(report)
+			select {
+			case <-s.wake:
+			case <-s.ctx.Done():
+			}
+		}
+	})
+	s.tasks.Go(s.seek)
+	return nil
+}
+
+// drain reports what is queued.
+func (s *gossip) drain(report func(Member)) {
+	s.mu.Lock()
+	queue := s.queue
+	s.queue = nil
+	s.mu.Unlock()
+	for _, m := range queue {
+		report(m)
+	}
+}
+
+// seek looks for members that failed, and for seeds while this process is alone: a network that was divided for longer than memberlist
+// remembers comes together again.
+func (s *gossip) seek() {
+	tick := time.NewTicker(seekEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var missed []string
+		if s.list.NumMembers() == 1 {
+			missed = slices.Clone(s.o.Seeds)
+		}
+		s.mu.Lock()
+		for _, at := range s.missed {
+			if len(missed) < maxMissed && !slices.Contains(missed, at) {
+				missed = append(missed, at)
+			}
+		}
+		s.mu.Unlock()
+		for _, at := range missed {
+			if s.ctx.Err() == nil {
+				_, _ = s.list.Join([]string{at})
+			}
+		}
+	}
+}
+
+// Leave implements Source. It says so to each member: of gossip the end may arrive first, and looks like a failure.
+func (s *gossip) Leave(ctx context.Context) error {
+	limit := 5 * time.Second
+	if at, ok := ctx.Deadline(); ok {
+		limit = max(time.Until(at), time.Millisecond)
+	}
+	s.mu.Lock()
+	others := slices.Collect(maps.Values(s.nodes))
+	s.mu.Unlock()
+	var tell sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for _, n := range others {
+		if n.Name != s.full && ctx.Err() == nil {
+			slots <- struct{}{}
+			tell.Go(func() {
+				_ = s.list.SendReliable(&n, []byte(s.full)) // it will learn it from others, or take it for a failure
+				<-slots
+			})
+		}
+	}
+	tell.Wait()
+	if err := s.list.Leave(limit); err != nil && len(others) > 1 {
+		return fmt.Errorf("leave: %w", err)
+	}
+	return nil
+}
+
+// Close implements Source.
+func (s *gossip) Close() error {
+	s.stop()
+	err := s.list.Shutdown()
+	s.tasks.Wait()
+	return err
+}
+
+// told queues what memberlist says of a node, as change makes it.
+func (s *gossip) told(n *memberlist.Node, change func(m *Member)) {
+	name, inc, ok := strings.Cut(n.Name, "#")
+	incarnation, err := strconv.ParseUint(inc, 36, 64)
+	var c card
+	if !ok || err != nil || msgpack.Unmarshal(n.Meta, &c) != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.members[n.Name]
+	m.Name, m.Addr, m.Serves, m.Meta, m.Incarnation = name, c.Addr, c.Serves, c.Meta, incarnation
+	s.nodes[n.Name] = *n
+	change(&m)
+	s.say(n.Name, m)
+}
+
+// say queues m. Locked.
+func (s *gossip) say(full string, m Member) {
+	if s.members[full] = m; !m.live() {
+		delete(s.members, full)
+		delete(s.nodes, full)
+	}
+	s.queue = append(s.queue, m) // report takes no time: it does not grow
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// NotifyAlive implements memberlist.AliveDelegate: it lets in what can be a member.
+func (s *gossip) NotifyAlive(n *memberlist.Node) error {
+	var c card
+	if err := msgpack.Unmarshal(n.Meta, &c); err != nil {
+		return fmt.Errorf("it is no member of a group of Quicksilver: %w", err)
+	}
+	return nil
+}
+
+// NotifyJoin implements memberlist.EventDelegate.
+func (s *gossip) NotifyJoin(n *memberlist.Node) {
+	s.told(n, func(m *Member) {
+		m.State = Alive
+		delete(s.missed, n.Name)
+	})
+}
+
+// NotifyUpdate implements memberlist.EventDelegate.
+func (s *gossip) NotifyUpdate(n *memberlist.Node) { s.told(n, func(*Member) {}) }
+
+// NotifyLeave implements memberlist.EventDelegate.
+func (s *gossip) NotifyLeave(n *memberlist.Node) {
+	s.told(n, func(m *Member) {
+		if m.State = Left; !s.leaving[n.Name] {
+			m.State = Failed
+			if len(s.missed) >= maxMissed {
+				clear(s.missed)
+			}
+			s.missed[n.Name] = net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port)))
+		}
+		delete(s.leaving, n.Name)
+	})
+}
+
+// NotifyPingComplete implements memberlist.PingDelegate.
+func (s *gossip) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m, ok := s.members[n.Name]; ok && m.State == Suspected {
+		m.State = Alive
+		s.say(n.Name, m)
+	}
+}
+
+// suspects is called when a probe was not answered.
+func (s *gossip) suspects(full string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m, ok := s.members[full]; ok && m.State == Alive {
+		m.State = Suspected
+		s.say(full, m)
+	}
+}
+
+// AckPayload implements memberlist.PingDelegate.
+func (s *gossip) AckPayload() []byte { return nil }
+
+// NodeMeta implements memberlist.Delegate.
+func (s *gossip) NodeMeta(int) []byte { return s.card }
+
+// NotifyMsg implements memberlist.Delegate: a member leaves.
+func (s *gossip) NotifyMsg(name []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.members[string(name)]; ok {
+		s.leaving[string(name)] = true
+	}
+}
+
+// GetBroadcasts, LocalState and MergeRemoteState implement memberlist.Delegate.
+func (s *gossip) GetBroadcasts(int, int) [][]byte { return nil }
+func (s *gossip) LocalState(bool) []byte          { return nil }
+func (s *gossip) MergeRemoteState([]byte, bool)   {}
+
+// logger returns what memberlist logs to. Of a suspicion it says only there.
+func (s *gossip) logger() *log.Logger { return log.New(logWriter{s}, "", 0) }
+
+type logWriter struct{ s *gossip }
+
+// Write implements io.Writer.
+func (w logWriter) Write(line []byte) (int, error) {
+	text := string(bytes.TrimSpace(line))
+	level, rest, _ := strings.Cut(text, " memberlist: ")
+	if name, ok := strings.CutPrefix(rest, "Suspect "); ok {
+		name, _, _ = strings.Cut(name, " has failed")
+		w.s.suspects(name)
+	}
+	switch level {
+	case "[ERR]":
+		w.s.o.Logger.Error("memberlist: " + rest)
+	case "[WARN]":
+		w.s.o.Logger.Warn("memberlist: " + rest)
+	default:
+		w.s.o.Logger.Debug("memberlist: " + rest)
+	}
+	return len(line), nil
+}

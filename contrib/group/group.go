@@ -1,0 +1,175 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Source finds out who is a member. Join has memberlist as one; a test may have its own.
+type Source interface {
+	// Watch calls report with each member that is there, this process among them, and then whenever something about one has changed,
+	// with all that is known of it, until Close. It returns at once. report does not block; it is called from anywhere, by one
+	// goroutine at a time (in the simulator, from coroutines).
+	Watch(report func(Member)) error
+	// Leave says to the others that this process leaves, and waits until ctx ends for them to know.
+	Leave(ctx context.Context) error
+	Close() error
+}
+
+// A Group is what a process knows of the members. Its methods may be called from any goroutine.
+type Group struct {
+	node   *quicksilver.Node
+	name   string
+	source Source
+	view   atomic.Pointer[View]
+	closed atomic.Bool
+
+	mu    sync.Mutex // guards the fields below
+	known map[string]Member
+	subs  []*sub
+}
+
+// maxKnown bounds the members that are kept in mind after they have failed or left.
+const maxKnown = 16 << 10
+
+// Over returns the group that a source knows, for the process of node, which is called name.
+func Over(node *quicksilver.Node, name string, s Source) (*Group, error) {
+	g := &Group{node: node, name: name, source: s, known: map[string]Member{}}
+	g.view.Store(&View{})
+	if err := s.Watch(g.report); err != nil {
+		return nil, fmt.Errorf("group: %w", err)
+	}
+	return g, nil
+}
+
+// View returns the members that are there now.
+func (g *Group) View() *View { return g.view.Load() }
+
+// Self returns the name of this process.
+func (g *Group) Self() string { return g.name }
+
+// Leave tells the others that this process leaves, waits until they know or ctx ends, and closes g.
+func (g *Group) Leave(ctx context.Context) error {
+	return errors.Join(g.source.Leave(ctx), g.Close())
+}
+
+// Close ends g without a word to the others: for them it will have failed. The Node goes on.
+func (g *Group) Close() error {
+	if g.closed.Swap(true) {
+		return nil
+	}
+	return g.source.Close()
+}
+
+// report takes in what the source says of one member.
+func (g *Group) report(m Member) {
+	g.mu.Lock()
+	was, known := g.known[m.Name]
+	kinds := changes(&was, known, &m)
+	if len(kinds) > 0 {
+		g.known[m.Name] = m
+		g.renew()
+	}
+	lost := ""
+	for _, k := range kinds {
+		e := Event{k, m, g.View().Epoch}
+		if k == Fails {
+			if known && was.Incarnation != m.Incarnation {
+				e.Member = was
+				e.Member.State = Failed
+			}
+			lost = e.Member.Addr
+		}
+		for _, s := range g.subs {
+			s.add(e)
+		}
+	}
+	if _, taken := g.View().names[lost]; taken { // by another process of the name; or the member lied, and it is somebody else's
+		lost = ""
+	}
+	g.mu.Unlock()
+	if lost != "" && m.Name != g.name {
+		g.cut(lost, m.Name)
+	}
+}
+
+// changes returns what it means when a member of which was is known becomes m.
+func changes(was *Member, known bool, m *Member) []Kind {
+	other := known && was.Incarnation != m.Incarnation
+	switch {
+	case !known:
+		if !m.live() {
+			return nil
+		}
+		if m.State == Suspected {
+			return []Kind{Joined, Suspects}
+		}
+		return []Kind{Joined}
+	case was.live() && m.live() && other:
+		if m.Incarnation < was.Incarnation {
+			return nil
+		}
+		return []Kind{Fails, Back} // its process was replaced before anybody missed it
+	case was.live() && other, !was.live() && !m.live(): // the end of a process that was replaced, or is known to have ended
+		return nil
+	case !was.live():
+		return []Kind{Back}
+	case m.State == Failed:
+		return []Kind{Fails}
+	case m.State == Left:
+		return []Kind{Leaves}
+	}
+	var kinds []Kind
+	if !m.same(was) {
+		kinds = append(kinds, Changed)
+	}
+	switch {
+	case m.State == was.State:
+	case m.State == Suspected:
+		kinds = append(kinds, Suspects)
+	default:
+		kinds = append(kinds, Back)
+	}
+	return kinds
+}
+
+// renew makes the next view. Locked.
+func (g *Group) renew() {
+	v := &View{Epoch: g.View().Epoch + 1, names: map[string]string{}}
+	for _, name := range slices.Sorted(maps.Keys(g.known)) {
+		if m := g.known[name]; m.live() {
+			v.Members = append(v.Members, m)
+			if _, taken := v.names[m.Addr]; !taken {
+				v.names[m.Addr] = name
+			}
+		} else if len(g.known) > maxKnown {
+			delete(g.known, name)
+		}
+	}
+	g.view.Store(v)
+}
+
+// cut ends the calls to an address.
+func (g *Group) cut(addr, name string) {
+	why := fmt.Errorf("the group says that %s has failed", name)
+	if a, err := hg.ParseAddr(addr); err == nil {
+		g.node.Disconnect(a, why)
+		return
+	}
+	g.node.Go(func() {
+		ctx, stop := g.node.WithTimeout(context.Background(), 5*time.Second)
+		defer stop()
+		if a, err := g.node.HG().LookupWait(ctx, addr); err == nil {
+			g.node.Disconnect(a, why)
+		}
+	})
+}

@@ -1,0 +1,143 @@
+package group
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+)
+
+// Options say how a process joins. Name is needed.
+type Options struct {
+	// Name is what the process is called: 1 to 128 bytes without #, and no other's. Of two processes of one name the one
+	// that started last counts.
+	Name string
+	// Addr is the address of the node that the others are told. Empty means Node.Addr, which does for all hosts but 0.0.0.0.
+	Addr string
+	// Gossip is the host:port for memberlist, by UDP and TCP. Empty means the host of Addr and any port.
+	Gossip string
+	// Seeds are the host:port for memberlist of members; a host that has several addresses stands for all of them. One that answers is
+	// enough. Join tries until one does. Without Seeds and Rendezvous the process is the first.
+	Seeds []string
+	// Rendezvous finds the Seeds: all processes that were started together call Join. It submits under LabelUser and waits for all
+	// to be done; Leave and Close are the caller's.
+	Rendezvous *rendezvous.Member
+	// Key, of 16, 24 or 32 bytes, encrypts the gossip with AES and keeps everyone out who does not have it. Without one everyone
+	// who reaches the port can join, and read.
+	Key []byte
+	// Serves are the names of the services that the node has: see Group.Watch.
+	Serves []string
+	// Meta is up to 256 bytes for the program.
+	Meta []byte
+	// Probe is how often a process probes another. Zero means 500 ms. One that answers nothing has failed after some 5 to 8 × Probe
+	// in a group of up to 64, less if it was killed.
+	Probe time.Duration
+	// Logger is for what memberlist logs. Nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// Join makes the process of node a member, and returns when a seed has taken it in, or it is the first. When ctx ends before, the
+// error matches ctx's, and holds the last one of a seed: that is what a wrong Key leads to. Options that cannot be match ErrInvalid.
+func Join(ctx context.Context, node *quicksilver.Node, o Options) (*Group, error) {
+	if err := o.fill(node); err != nil {
+		return nil, fmt.Errorf("group: %w", err)
+	}
+	s := newGossip(&o)
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("group: %w", err)
+	}
+	err := s.enter(ctx, o.Rendezvous)
+	if err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("group: join: %w", err)
+	}
+	return Over(node, o.Name, s)
+}
+
+// fill checks o, and applies what the zero values mean.
+func (o *Options) fill(node *quicksilver.Node) error {
+	if o.Addr == "" {
+		o.Addr = node.Addr().String()
+	}
+	if o.Probe == 0 {
+		o.Probe = 500 * time.Millisecond
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	u, err := url.Parse(o.Addr)
+	if o.Gossip == "" && err == nil {
+		o.Gossip = net.JoinHostPort(u.Hostname(), "0")
+	}
+	what := ""
+	switch n := len(o.Key); {
+	case o.Name == "" || len(o.Name) > 128:
+		what = fmt.Sprintf("Name has %d bytes, want 1 to 128", len(o.Name))
+	case strings.Contains(o.Name, "#"):
+		what = fmt.Sprintf("Name is %q, want one without #", o.Name)
+	case n != 0 && n != 16 && n != 24 && n != 32:
+		what = fmt.Sprintf("Key has %d bytes, want 16, 24 or 32", n)
+	case len(o.Meta) > 256:
+		what = fmt.Sprintf("Meta has %d bytes, want at most 256", len(o.Meta))
+	case o.Probe < 10*time.Millisecond:
+		what = fmt.Sprintf("Probe is %v, want at least 10ms", o.Probe)
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, hg.ErrInvalid)
+}
+
+// config is memberlist's.
+func (s *gossip) config() (*memberlist.Config, error) {
+	host, port, err := net.SplitHostPort(s.o.Gossip)
+	if err != nil {
+		return nil, fmt.Errorf("Gossip: %w: %w", err, hg.ErrInvalid)
+	}
+	if host == "" {
+		host = "0.0.0.0"
+	}
+	c := memberlist.DefaultLANConfig()
+	c.Name = s.full
+	c.BindAddr = host
+	if c.BindPort, err = strconv.Atoi(port); err != nil {
+		return nil, fmt.Errorf("Gossip: %w: %w", err, hg.ErrInvalid)
+	}
+	c.AdvertisePort = c.BindPort
+	c.SecretKey = s.o.Key
+	c.ProbeInterval, c.ProbeTimeout = s.o.Probe, s.o.Probe/2
+	c.GossipInterval = s.o.Probe / 4
+	c.SuspicionMult, c.SuspicionMaxTimeoutMult = 3, 3
+	c.TCPTimeout = 4 * s.o.Probe
+	c.PushPullInterval = 30 * s.o.Probe
+	c.Events, c.Delegate, c.Ping, c.Alive = s, s, s, s
+	c.Logger = s.logger()
+	return c, nil
+}
+
+// A card is what memberlist carries of a member, as its meta.
+type card struct {
+	_msgpack struct{} `msgpack:",as_array"`
+
+	Addr   string
+	Serves []string
+	Meta   []byte
+}
+
+func (c *card) encode() ([]byte, error) {
+	b, err := msgpack.Marshal(c)
+	if err == nil && len(b) > memberlist.MetaMaxSize {
+		err = fmt.Errorf("Addr, Serves and Meta have %d bytes, want at most %d: %w", len(b), memberlist.MetaMaxSize, hg.ErrInvalid)
+	}
+	return b, err
+}

@@ -1,0 +1,220 @@
+package group_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/contrib/group"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
+)
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// served opens a node that serves until the test ends.
+func served(t *testing.T) *qs.Node {
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+	require.NoError(t, err)
+	echo.Handle(n, func(_ context.Context, in string) (string, error) { return in, nil })
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Serve(ctx) }()
+	t.Cleanup(func() { stop(); require.NoError(t, <-ended) })
+	return n
+}
+
+// freePort returns a host:port that nobody uses.
+func freePort(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func options(name, gossip string, seeds ...string) group.Options {
+	return group.Options{Name: name, Gossip: gossip, Seeds: seeds, Serves: []string{"kv"}, Probe: 50 * time.Millisecond, Logger: quiet}
+}
+
+func join(t *testing.T, o group.Options) *group.Group {
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	g, err := group.Join(ctx, served(t), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = g.Close() })
+	return g
+}
+
+// until waits for an event of g.
+func until(t *testing.T, g *group.Group, want func(group.Event) bool) group.Event {
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	for e := range g.Events(ctx) {
+		if want(e) {
+			return e
+		}
+	}
+	t.Fatalf("it did not happen; the view is %v", g.View().Members)
+	return group.Event{}
+}
+
+func is(k group.Kind, name string) func(group.Event) bool {
+	return func(e group.Event) bool { return e.Kind == k && e.Member.Name == name }
+}
+
+// TestJoin: members find each other, call each other by the group, and notice who leaves, dies and is back.
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	seed := freePort(t)
+	one := options("one", seed)
+	one.Key, one.Meta = []byte("0123456789abcdef"), []byte("rack 7")
+	a := join(t, one)
+	b := options("two", "", seed)
+	b.Key = one.Key
+	two := join(t, b)
+	c := b
+	c.Name = "three"
+	three := join(t, c)
+	for _, g := range []*group.Group{a, two, three} {
+		for _, name := range []string{"one", "two", "three"} {
+			until(t, g, is(group.Joined, name))
+		}
+	}
+	m, ok := three.View().Find("one")
+	require.True(t, ok)
+	require.Equal(t, "rack 7", string(m.Meta))
+
+	client, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+	require.NoError(t, err)
+	defer client.Close()
+	d := b
+	d.Name, d.Serves = "client", nil
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	g, err := group.Join(ctx, client, d)
+	require.NoError(t, err)
+	kv, err := client.PeerWith(ctx, qs.PeerOptions{Resolver: g, Pick: qs.LeastLoaded()}, "kv")
+	require.NoError(t, err)
+	_, err = echo.Call(ctx, kv, "x")
+	require.NoError(t, err)
+	require.Len(t, kv.Addrs(), 3, "the client serves nothing")
+
+	seen := make(chan group.Event, 100)
+	defer g.OnEvent(func(e group.Event) { seen <- e })()
+	next := func(k group.Kind, name string) group.Event {
+		for {
+			select {
+			case e := <-seen:
+				if is(k, name)(e) {
+					return e
+				}
+			case <-ctx.Done():
+				t.Fatalf("no event %v of %s; the view is %v", k, name, g.View().Members)
+			}
+		}
+	}
+	until(t, two, is(group.Joined, "client")) // else it does not tell the client
+	require.NoError(t, two.Leave(ctx))
+	next(group.Leaves, "two")
+	require.NoError(t, three.Close())
+	next(group.Suspects, "three")
+	next(group.Fails, "three")
+	_, ok = g.View().Find("three")
+	require.False(t, ok)
+	again := join(t, c)
+	e := next(group.Back, "three")
+	require.Greater(t, e.Member.Incarnation, m.Incarnation)
+	_ = again.Close()
+	join(t, c) // before anybody has missed it
+	next(group.Fails, "three")
+	next(group.Back, "three")
+	require.NoError(t, g.Leave(ctx))
+}
+
+// TestKeys: a wrong key, or none, is not let in, and neither does a process with a key join a group without one.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	seed, open := freePort(t), freePort(t)
+	one := options("one", seed)
+	one.Key = []byte("0123456789abcdef")
+	g := join(t, one)
+	free := join(t, options("free", open))
+	for _, c := range []struct {
+		seed string
+		key  []byte
+	}{{seed, []byte("fedcba9876543210")}, {seed, nil}, {open, one.Key}} {
+		o := options("stranger", "", c.seed)
+		o.Key = c.key
+		ctx, stop := context.WithTimeout(context.Background(), time.Second)
+		_, err := group.Join(ctx, served(t), o)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		stop()
+	}
+	require.Len(t, g.View().Members, 1)
+	require.Len(t, free.View().Members, 1)
+}
+
+// TestOptions: what cannot be is refused.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	n := served(t)
+	for what, o := range map[string]group.Options{
+		"Name": {}, "#": {Name: "a#b"}, "Key": {Name: "a", Key: make([]byte, 7)}, "Meta": {Name: "a", Meta: make([]byte, 300)},
+		"Probe": {Name: "a", Probe: 1}, "Gossip": {Name: "a", Gossip: "nowhere"}, "Serves": {Name: "a", Serves: []string{string(make([]byte, 600))}},
+	} {
+		_, err := group.Join(context.Background(), n, o)
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		require.ErrorContains(t, err, what)
+	}
+}
+
+// TestRendezvous: processes that were started together are a group, without seeds.
+func TestRendezvous(t *testing.T) {
+	t.Parallel()
+	const size = 4
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	var all sync.WaitGroup
+	defer all.Wait()
+	all.Go(func() {
+		_ = rendezvous.Serve(ctx, l, rendezvous.ServerConfig{Size: size, Auth: protocol.Auth{Secret: []byte("secret")}})
+	})
+	for i := range size {
+		n := served(t)
+		all.Go(func() {
+			m, err := rendezvous.Join(ctx, rendezvous.Config{Addr: l.Addr().String(), Rank: i, Size: size, Auth: protocol.Auth{Secret: []byte("secret")}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer m.Close()
+			o := options(fmt.Sprint("p", i), "")
+			o.Rendezvous = m
+			g, err := group.Join(ctx, n, o)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer g.Close()
+			_ = m.Leave()
+			left := size
+			for range g.Events(ctx) {
+				if left--; left == 0 {
+					return
+				}
+			}
+			t.Error("not all were found")
+		})
+	}
+}
