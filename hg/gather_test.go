@@ -32,7 +32,9 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 					return err
 				})
 				prompt, round := 0, 0
-				for ; round < 50 || held.Load() == 0 && round < 10_000; round++ {
+				// A handler that is slow on a busy machine answers later, and the assist may send that.
+				leave := func() bool { return how == "Wait" || 2*prompt > round }
+				for ; round < 50 || !(held.Load() > 0 && leave()) && round < 5_000; round++ {
 					var o outcome
 					a, b := p.handle(id), p.handle(id)
 					require.NoError(t, a.ForwardRaw(nil, o.cb))
@@ -60,9 +62,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 					b.Close()
 				}
 				require.Positive(t, held.Load(), "answers that were held back")
-				if how == "Trigger" { // a handler that is slow on a busy machine answers later, and the assist may send that
-					require.Greater(t, 2*prompt, round, "answers have left")
-				}
+				require.True(t, leave(), "answers have left after %d of %d", prompt, round)
 				p.clean(0)
 			})
 		})
