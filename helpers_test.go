@@ -9,6 +9,8 @@ import (
 
 	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -18,6 +20,15 @@ func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// oneAtATime leaves a test out under the race detector: the simulator runs one of its goroutines at a time, so that there is nothing to
+// find, and it takes ten times longer.
+func oneAtATime(t *testing.T) {
+	t.Helper()
+	if raceflag.Enabled && !long.On {
+		t.Skip("one goroutine runs at a time: there are no races to be found")
+	}
 }
 
 // open opens a node that is closed with the test.

@@ -239,6 +239,7 @@ func TestResolverAskedAgain(t *testing.T) {
 // TestHealth: one of three freezes. With Health no call that begins later waits for it.
 func TestHealth(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	for seed := range uint64(3) {
 		for _, pick := range []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()} {
 			flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}, func(ctx context.Context, f *fleet, n *qs.Node) {
@@ -281,6 +282,7 @@ func (f *fleet) load(ctx context.Context, to qs.Peer, d time.Duration) (took []t
 // TestLeastLoaded: one of three servers is 10 times slower.
 func TestLeastLoaded(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	for seed := range uint64(5) {
 		var p90 [2]time.Duration
 		for i, slow := range []time.Duration{0, 20 * time.Millisecond} {
