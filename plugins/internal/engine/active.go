@@ -18,8 +18,8 @@ type active struct {
 	doubted bool          // the peer may have lost the session: its silence counts though nothing is open
 	also    []string      // hosts that the peer has proven to be, beside Link.host; until the link is up, must prove
 	heard   bool          // a message, or bulk data, arrived since the last tick
-	bytes   bool          // bytes did
-	silent  time.Duration // without bytes
+	signed  time.Duration // when the last bytes arrived; at first when it became busy
+	silent  time.Duration // without bytes, as far as ticks have counted it
 	partial time.Duration // without a message
 
 	// Sending.
@@ -52,6 +52,7 @@ func (l *Link) makeBusy() {
 	if l.active == nil {
 		l.active = &active{}
 		l.e.lookAfter(l)
+		l.signed = l.e.now // nothing was to be heard before
 	}
 }
 
@@ -59,7 +60,7 @@ func (l *Link) makeBusy() {
 func (e *Endpoint) lookAfter(l *Link) {
 	if len(e.busy) == 0 {
 		e.readClock()
-		e.lastTick = -1 // e.now may be old: the first tick only takes the time
+		e.lastTick = e.now
 		e.timer.Store(int64(e.now + e.tickEvery()))
 		e.host.PollSoon()
 	}

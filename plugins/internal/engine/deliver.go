@@ -14,7 +14,7 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		return nil
 	}
 	l.makeBusy()
-	l.heard = true
+	l.alive()
 	if l.state != linkUp {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
 	}

@@ -34,10 +34,7 @@ func (e *Endpoint) tickEvery() time.Duration {
 // come: after a freeze of this process a peer is asked afresh, and what it has answered is read, before it is judged.
 func (e *Endpoint) tick(now time.Duration) {
 	frozen := e.frozen(now)
-	passed := time.Duration(0)
-	if e.lastTick >= 0 {
-		passed = min(now-e.lastTick, 2*e.tickEvery())
-	}
+	passed := min(now-e.lastTick, 2*e.tickEvery())
 	e.lastTick = now
 	next := now + e.tickEvery()
 	links := e.busy
@@ -50,7 +47,7 @@ func (e *Endpoint) tick(now time.Duration) {
 		switch {
 		case l.state == linkUp:
 			idle = !l.heard && l.idle()
-			l.tick(passed)
+			l.tick(now, passed)
 			if left := e.eng.cfg.PeerTimeout - l.silent; l.state == linkUp && l.open() && left < next-now {
 				next = now + left // it is judged in time, however late the ticks were that came before
 			}
@@ -115,17 +112,18 @@ func (e *Endpoint) frozen(now time.Duration) time.Duration {
 // grace is how late a tick may come without being a freeze, and what a dial is left with after one that outlasts it.
 func (e *Endpoint) grace() time.Duration { return min(e.tickEvery(), e.eng.cfg.ConnectTimeout/2) }
 
-func (l *Link) tick(passed time.Duration) {
+func (l *Link) tick(now, passed time.Duration) {
 	if !l.checkTaken(passed) {
 		return
 	}
-	bytes := l.bytes
-	l.bytes = false
 	if l.unconfirmed() > confirmEvery {
 		l.ping()
 	}
 	if l.heard {
 		l.heard, l.doubted, l.silent, l.partial = false, false, 0, 0
+		if l.open() {
+			l.silent = min(passed, now-l.signed)
+		}
 		return
 	}
 	if !l.open() {
@@ -133,9 +131,7 @@ func (l *Link) tick(passed time.Duration) {
 	}
 	timeout := l.e.eng.cfg.PeerTimeout
 	l.partial += passed
-	if l.silent += passed; bytes {
-		l.silent = 0
-	}
+	l.silent = min(l.silent+passed, now-l.signed)
 	switch {
 	case l.doubted && l.silent >= timeout/2: // so that the new connection gets in before it is given up
 		l.fail(na.WithText(na.ErrPeerLost, "the peer restarted, or has lost this session: it connected anew, and is silent here"))
@@ -174,18 +170,21 @@ func (l *Link) ping() {
 	l.control(frame.Header{Kind: frame.Ping})
 }
 
-// sign notes a sign of life.
+// sign notes a sign of life of a link that may not be looked after.
 func (l *Link) sign() {
 	if l.active != nil {
-		l.heard = true
+		l.alive()
 	}
 }
+
+// alive notes a sign of life: silence counts from here.
+func (l *Link) alive() { l.heard, l.signed = true, l.e.now }
 
 // Heard notes that bytes of the peer arrived: of bulk data whose front was verified, or of a message that may not be complete.
 // Locked.
 func (l *Link) Heard(bulk bool) {
 	if l.active != nil {
 		l.heard = l.heard || bulk
-		l.bytes = true
+		l.signed = l.e.now
 	}
 }

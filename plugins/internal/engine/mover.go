@@ -60,7 +60,7 @@ func (l *Link) Moved(t *Transfer, n int64, code na.Code) {
 	if o == nil || o.transfer != t {
 		return
 	}
-	l.heard = true
+	l.alive()
 	o.at += min(n, o.n-o.at)
 	switch {
 	case code == na.ErrUnsupported && o.at < o.n:

@@ -39,7 +39,7 @@ func (l *Link) placedMessage(m *arriving) error {
 		return nil
 	}
 	l.makeBusy()
-	l.heard = true
+	l.alive()
 	h, env := &m.head, m.env
 	if err := l.header(h); err != nil {
 		return err

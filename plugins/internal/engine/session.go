@@ -258,7 +258,8 @@ func (l *Link) up(g frame.Greeting) {
 	l.ways, l.refusal = nil, nil
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes
-	l.heard, l.silent, l.partial = true, 0, 0
+	l.alive()
+	l.silent, l.partial = 0, 0
 	delete(l.e.waits, l.wanted())
 	delete(l.e.proofs, l.named)
 	l.starts()

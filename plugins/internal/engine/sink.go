@@ -55,7 +55,7 @@ func (l *Link) Place(h *frame.Header) (View, error) {
 		return v, nil
 	}
 	l.makeBusy()
-	l.heard = true
+	l.alive()
 	if l.state != linkUp {
 		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
 	}
