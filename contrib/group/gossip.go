@@ -37,14 +37,18 @@ type gossip struct {
 	nodes   map[string]memberlist.Node // likewise, copies: what memberlist gives out it writes to later
 	missed  map[string]string          // likewise: host:port of those that failed
 	queue   []Member                   // to be reported
-	leaving map[string]bool            // likewise
+	leaving map[string]bool            // likewise: those that said so, known or not; a name is never used again
 	wake    chan struct{}              // has an element: queue is not empty
+
+	words memberlist.TransmitLimitedQueue // of leave, for GetBroadcasts. Its lock is an outer one of mu
 }
 
 // seekEvery is how often one that is alone, or misses others, looks for them.
 const (
-	seekEvery = 2 * time.Second
-	maxMissed = 64
+	seekEvery  = 2 * time.Second
+	maxMissed  = 64
+	maxLeaving = 16 << 10
+	maxWord    = 128 + 1 + 13 // bytes: the longest name of memberlist's
 )
 
 func newGossip(o *Options) *gossip {
@@ -53,7 +57,15 @@ func newGossip(o *Options) *gossip {
 		members: map[string]Member{}, nodes: map[string]memberlist.Node{}, missed: map[string]string{}, leaving: map[string]bool{}, wake: make(chan struct{}, 1),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.words = memberlist.TransmitLimitedQueue{NumNodes: s.size, RetransmitMult: memberlist.DefaultLANConfig().RetransmitMult}
 	return s
+}
+
+// size returns how many members are known.
+func (s *gossip) size() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.nodes)
 }
 
 // open starts memberlist.
@@ -160,19 +172,23 @@ func (s *gossip) seek() {
 	}
 }
 
-// Leave implements Source. It says so to each member: of gossip the end may arrive first, and looks like a failure.
+// Leave implements Source. The word goes to each member that is known, and by gossip to those that are not, before the end does: that
+// alone looks like a failure.
 func (s *gossip) Leave(ctx context.Context) error {
 	limit := 5 * time.Second
 	if at, ok := ctx.Deadline(); ok {
 		limit = max(time.Until(at), time.Millisecond)
 	}
+	ctx, stop := context.WithTimeout(ctx, limit)
+	defer stop()
 	s.mu.Lock()
 	others := slices.Collect(maps.Values(s.nodes))
 	s.mu.Unlock()
+	others = slices.DeleteFunc(others, func(n memberlist.Node) bool { return n.Name == s.full })
 	var tell sync.WaitGroup
 	slots := make(chan struct{}, 16)
 	for _, n := range others {
-		if n.Name != s.full && ctx.Err() == nil {
+		if ctx.Err() == nil {
 			slots <- struct{}{}
 			tell.Go(func() {
 				_ = s.list.SendReliable(&n, []byte(s.full)) // it will learn it from others, or take it for a failure
@@ -181,11 +197,38 @@ func (s *gossip) Leave(ctx context.Context) error {
 		}
 	}
 	tell.Wait()
-	if err := s.list.Leave(limit); err != nil && len(others) > 1 {
+	if len(others) == 0 {
+		_ = s.list.Leave(limit)
+		return nil
+	}
+	sent := make(chan struct{})
+	s.words.QueueBroadcast(&word{s.full, sent})
+	select {
+	case <-sent:
+	case <-ctx.Done():
+	}
+	at, _ := ctx.Deadline()
+	if err := s.list.Leave(max(time.Until(at), time.Millisecond)); err != nil {
 		return fmt.Errorf("leave: %w", err)
 	}
 	return nil
 }
+
+// A word says by gossip that a member leaves.
+type word struct {
+	full string
+	sent chan struct{} // closed when it has been sent often enough; or nil
+}
+
+// Message, Finished, Invalidates and UniqueBroadcast implement memberlist.UniqueBroadcast.
+func (w *word) Message() []byte { return []byte(w.full) }
+func (w *word) Finished() {
+	if w.sent != nil {
+		close(w.sent)
+	}
+}
+func (w *word) Invalidates(memberlist.Broadcast) bool { return false }
+func (w *word) UniqueBroadcast()                      {}
 
 // Close implements Source.
 func (s *gossip) Close() error {
@@ -255,7 +298,6 @@ func (s *gossip) NotifyLeave(n *memberlist.Node) {
 			}
 			s.missed[n.Name] = net.JoinHostPort(n.Addr.String(), strconv.Itoa(int(n.Port)))
 		}
-		delete(s.leaving, n.Name)
 	})
 }
 
@@ -285,19 +327,32 @@ func (s *gossip) AckPayload() []byte { return nil }
 // NodeMeta implements memberlist.Delegate.
 func (s *gossip) NodeMeta(int) []byte { return s.card }
 
-// NotifyMsg implements memberlist.Delegate: a member leaves.
+// NotifyMsg implements memberlist.Delegate: a member leaves. Who hears it for the first time passes it on.
 func (s *gossip) NotifyMsg(name []byte) {
+	if len(name) > maxWord {
+		return
+	}
+	full := string(name)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.members[string(name)]; ok {
-		s.leaving[string(name)] = true
+	heard := s.leaving[full]
+	if len(s.leaving) >= maxLeaving {
+		clear(s.leaving)
+	}
+	s.leaving[full] = true
+	s.mu.Unlock()
+	if !heard {
+		s.words.QueueBroadcast(&word{full: full})
 	}
 }
 
-// GetBroadcasts, LocalState and MergeRemoteState implement memberlist.Delegate.
-func (s *gossip) GetBroadcasts(int, int) [][]byte { return nil }
-func (s *gossip) LocalState(bool) []byte          { return nil }
-func (s *gossip) MergeRemoteState([]byte, bool)   {}
+// GetBroadcasts implements memberlist.Delegate: words that are to be passed on.
+func (s *gossip) GetBroadcasts(overhead, limit int) [][]byte {
+	return s.words.GetBroadcasts(overhead, limit)
+}
+
+// LocalState and MergeRemoteState implement memberlist.Delegate.
+func (s *gossip) LocalState(bool) []byte        { return nil }
+func (s *gossip) MergeRemoteState([]byte, bool) {}
 
 // logger returns what memberlist logs to. Of a suspicion it says only there.
 func (s *gossip) logger() *log.Logger { return log.New(logWriter{s}, "", 0) }

@@ -1,0 +1,80 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/stretchr/testify/require"
+)
+
+// A refusing is a memberlist.AliveDelegate that takes no notice of a member.
+type refusing struct {
+	*gossip
+	name string
+}
+
+func (r refusing) NotifyAlive(n *memberlist.Node) error {
+	if strings.HasPrefix(n.Name, r.name+"#") {
+		return errors.New("it does not know it")
+	}
+	return r.gossip.NotifyAlive(n)
+}
+
+// TestLeaveIsPassedOn: who is not known to a member that leaves is told by others that it has left, and has not failed.
+func TestLeaveIsPassedOn(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	seed := ""
+	open := func(name string) (*gossip, chan Member) {
+		s := newGossip(&Options{Name: name, Addr: "tcp://" + name, Gossip: "127.0.0.1:0", Probe: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+		c, err := (&card{Addr: s.o.Addr}).encode()
+		require.NoError(t, err)
+		s.card = c
+		cfg, err := s.config()
+		require.NoError(t, err)
+		if name == "leaver" {
+			cfg.Alive = refusing{s, "stranger"}
+		}
+		s.list, err = memberlist.Create(cfg)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+		said := make(chan Member, 1000)
+		require.NoError(t, s.Watch(func(m Member) { said <- m }))
+		if seed != "" {
+			s.o.Seeds = []string{seed}
+			require.NoError(t, s.enter(ctx, nil))
+		}
+		seed = s.list.LocalNode().Address()
+		return s, said
+	}
+	hears := func(said chan Member, name string, want ...State) State {
+		for {
+			select {
+			case m := <-said:
+				for _, w := range want {
+					if m.Name == name && m.State == w {
+						return w
+					}
+				}
+			case <-ctx.Done():
+				t.Fatalf("%s is not %v", name, want)
+			}
+		}
+	}
+	leaver, _ := open("leaver")
+	_, between := open("between")
+	_, stranger := open("stranger")
+	hears(between, "leaver", Alive)
+	hears(between, "stranger", Alive)
+	hears(stranger, "leaver", Alive)
+	require.Equal(t, 2, leaver.size(), "it knows itself and one")
+	require.NoError(t, leaver.Leave(ctx))
+	require.Equal(t, Left, hears(stranger, "leaver", Left, Failed))
+}
