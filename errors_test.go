@@ -114,6 +114,7 @@ func TestRetryCodes(t *testing.T) {
 // TestRefusedGoesElsewhere: what an address refuses is asked of the next one at once, by every Pick.
 func TestRefusedGoesElsewhere(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	for _, pick := range []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()} {
 		for seed := range uint64(5) {
 			flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: time.Hour})}, func(ctx context.Context, f *fleet, n *qs.Node) {
@@ -202,6 +203,7 @@ func TestFailFast(t *testing.T) {
 // TestMethodLimits: a method takes so many requests, and refuses the rest at once; another method of the node does not notice.
 func TestMethodLimits(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	tight := qs.DefineWith[int, int]("test/tight", qs.Options{MaxActive: 8, Queue: 32})
 	for seed := range uint64(5) {
 		w := sim.NewWorld(sim.Config{Seed: seed})

@@ -18,6 +18,7 @@ import (
 // TestHedge: one of three servers is slow. A call there is made at another one after the delay, and the slow handler's context ends.
 func TestHedge(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	const delay = 10 * time.Millisecond
 	for seed := range uint64(3) {
 		for _, is := range [][]qs.Interceptor{

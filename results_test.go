@@ -390,6 +390,7 @@ func TestStreamWithSource(t *testing.T) {
 // handler ends, and nothing is left.
 func TestStreamSeeds(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	ended := map[string]int{}
 	for seed := range uint64(long.Or(100, 1000)) {
 		ended[playStream(t, seed)]++

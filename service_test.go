@@ -143,6 +143,7 @@ func quantile(took []time.Duration, q float64) time.Duration {
 // TestResolver: a Peer follows what its Resolver says, one Watch serves all Peers, and ends when there are no calls.
 func TestResolver(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	for _, polled := range []bool{false, true} {
 		for seed := range uint64(5) {
 			flown(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
@@ -211,6 +212,7 @@ func TestResolver(t *testing.T) {
 // TestResolverAskedAgain: when an address has failed a Resolver that only answers is asked at once, but not twice within a second.
 func TestResolverAskedAgain(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	for seed := range uint64(5) {
 		flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}, func(ctx context.Context, f *fleet, n *qs.Node) {
 			r := &registry{w: f.World, polled: true}

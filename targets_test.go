@@ -171,6 +171,7 @@ func TestOldNews(t *testing.T) {
 // TestProbeEndsWithNode: a probe of an address that does not answer keeps nobody from closing, and is not cut off as a call.
 func TestProbeEndsWithNode(t *testing.T) {
 	t.Parallel()
+	oneAtATime(t)
 	for _, closes := range []bool{true, false} {
 		world(t, 1, qs.RetryPolicy{}, func(_ *sim.World, name string, n *qs.Node) {
 			repeat.Handle(n, func(context.Context, string) (string, error) { return name, nil })
