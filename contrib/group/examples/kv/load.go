@@ -18,6 +18,7 @@ type ledger struct {
 	puts int
 	gets int
 	errs int
+	last error // of the operations that failed
 }
 
 // check takes in what a read has returned, and says what is wrong with it.
@@ -81,6 +82,7 @@ func (w *worker) step(ctx context.Context) error {
 			return err
 		}
 		w.ledger.errs++
+		w.ledger.last = err
 	}
 	return nil
 }
