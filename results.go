@@ -46,8 +46,8 @@ func (s *Stream[In, Item]) Name() string { return s.m.name }
 
 // Handle has n serve s with fn, under the rules of Method.Handle. fn calls send for each item, from one goroutine at a time; send
 // encodes it at once, and blocks while the caller has three messages to read. Its error, a context's cause when the caller has left its loop
-// or its time is up, says that nothing more will arrive: return then. What was sent before fn returns arrives before the end of the stream, or
-// the error of fn. After fn has returned send fails with ErrClosed.
+// or its time is up, says that nothing more will arrive: return then. What was sent before fn returns, or panics, arrives before the end of the
+// stream, or the error of fn. After fn has returned send fails with ErrClosed.
 func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, send func(Item) error) error) {
 	n.serve(s.m, func(r hg.Incoming) error {
 		q := &sending[In, Item]{request: request{n: n, m: s.m, r: r}}
@@ -63,7 +63,14 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 		q.sender.begin(&q.request, wire.id)
 		defer q.sender.end()
 		q.codec = n.codecOf(s.m).(streamCodec).Codec
+		returned := false
+		defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
+			if !returned {
+				_, _ = q.sender.finish(true)
+			}
+		}()
 		err := q.run(func(ctx context.Context) error { return fn(ctx, q.in, q.send) })
+		returned = true
 		end, flushed := q.sender.finish(err != nil)
 		if err == nil {
 			if err = flushed; err == nil {

@@ -159,8 +159,8 @@ func TestStream(t *testing.T) {
 				}
 				require.ErrorIs(t, err, qs.ErrRemote)
 				require.Equal(t, qs.Ran, qs.FateOf(err))
+				require.Equal(t, in.N, n, "the error comes behind the items")
 				if end == "error" {
-					require.Equal(t, in.N, n, "the error comes behind the items")
 					require.ErrorIs(t, err, qs.NotFound)
 					said, ok := qs.RemoteOf(err)
 					require.True(t, ok)
