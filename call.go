@@ -110,6 +110,9 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	}()
 	if ctx.Done() != o.caller.Done() { // an interceptor's own, which may go on when the caller's has ended
 		defer context.AfterFunc(o.caller, func() { o.stop((*hg.Handle).Abandon) })()
+		if o.caller.Err() != nil {
+			ctx = o.caller // nothing is sent
+		}
 	}
 	p := c.Peer.p
 	n := p.n

@@ -288,6 +288,31 @@ func TestEndedContextSaysIt(t *testing.T) {
 	}
 }
 
+// What an interceptor begins when the caller's context has ended is not sent, whatever context it gives next.
+func TestNothingAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	ran := atomic.Int64{}
+	server := server(t, qs.Config{}, func(n *qs.Node) {
+		repeat.Handle(n, func(context.Context, string) (string, error) { ran.Add(1); return "", nil })
+	})
+	client := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{
+		func(_ context.Context, _ *qs.Call, next func(context.Context) error) error {
+			return next(context.Background())
+		},
+	}})
+	to := peer(t, client, server.Addr().String())
+	_, err := repeat.Call(within(t), to, "")
+	require.NoError(t, err)
+	over, end := context.WithCancel(context.Background())
+	end()
+	for range 100 {
+		_, err := repeat.Call(over, to, "")
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+	}
+	require.EqualValues(t, 1, ran.Load())
+}
+
 // A call ends when its caller's context does, also if an interceptor has made its attempt with another one.
 func TestDetachedAttemptEnds(t *testing.T) {
 	t.Parallel()
