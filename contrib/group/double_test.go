@@ -239,6 +239,22 @@ func TestByKey(t *testing.T) {
 	})
 }
 
+// TestRemove: a callback that is removed is not called any more, whatever it was behind.
+func TestRemove(t *testing.T) {
+	world(t, func(ctx context.Context, w *sim.World, n *qs.Node, d *double, g *group.Group) {
+		calls := 0
+		var remove func()
+		remove = g.OnEvent(func(group.Event) {
+			calls++
+			remove()
+		})
+		d.report(member("a", 1, group.Alive))
+		d.report(member("b", 1, group.Alive))
+		require.NoError(t, n.Sleep(ctx, time.Second))
+		require.Equal(t, 1, calls)
+	})
+}
+
 // A failing is a Source that cannot begin.
 type failing struct{ double }
 

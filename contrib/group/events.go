@@ -50,7 +50,7 @@ func (s *sub) run() {
 }
 
 // OnEvent has fn called with each event from now on, until remove is called, one after the other and in their order, on a goroutine of
-// its own. fn may block: one that is 1,024 events behind misses the oldest. View returns what was there before.
+// its own. fn may block: one that is 1,024 events behind misses the oldest. When remove returns fn may be running, for the last time. View returns what was there before.
 func (g *Group) OnEvent(fn func(Event)) (remove func()) { return g.subscribe(fn, false) }
 
 // subscribe adds a callback. With all it is called as Joined with the members that are there, too.
@@ -68,6 +68,9 @@ func (g *Group) subscribe(fn func(Event), all bool) (remove func()) {
 		g.mu.Lock()
 		g.subs = slices.DeleteFunc(g.subs, func(o *sub) bool { return o == s })
 		g.mu.Unlock()
+		s.mu.Lock()
+		s.events = nil
+		s.mu.Unlock()
 	}
 }
 

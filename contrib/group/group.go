@@ -57,12 +57,16 @@ func (g *Group) View() *View { return g.view.Load() }
 // Self returns the name of this process.
 func (g *Group) Self() string { return g.name }
 
-// Leave tells the others that this process leaves, waits until they know or ctx ends, and closes g.
+// Leave tells the others that this process leaves, waits until they know or ctx ends, and closes g. The error matches ErrClosed when g
+// has been closed, or is leaving already.
 func (g *Group) Leave(ctx context.Context) error {
-	return errors.Join(g.source.Leave(ctx), g.Close())
+	if g.closed.Swap(true) {
+		return hg.Errorf(hg.ErrClosed, "group: leave: %s has left, or its group is closed", g.name)
+	}
+	return errors.Join(g.source.Leave(ctx), g.source.Close())
 }
 
-// Close ends g without a word to the others: for them it will have failed. The Node goes on.
+// Close ends g without a word to the others: for them it will have failed. The Node goes on. After Leave it does nothing.
 func (g *Group) Close() error {
 	if g.closed.Swap(true) {
 		return nil

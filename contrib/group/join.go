@@ -92,27 +92,47 @@ func (o *Options) fill(node *quicksilver.Node) error {
 		what = fmt.Sprintf("Meta has %d bytes, want at most 256", len(o.Meta))
 	case o.Probe < 10*time.Millisecond:
 		what = fmt.Sprintf("Probe is %v, want at least 10ms", o.Probe)
+	case err != nil || u.Scheme == "" || u.Host == "":
+		what = fmt.Sprintf("Addr is %q, want the address of a node, as tcp://host:port", o.Addr)
 	default:
+		for _, seed := range o.Seeds { // for one without a port memberlist takes its own: this process would join itself
+			if _, port, err := hostPort(seed); err != nil {
+				return fmt.Errorf("Seeds: %w", err)
+			} else if port == 0 {
+				return hg.Errorf(hg.ErrInvalid, "Seeds: address %s: want the port of a member", seed)
+			}
+		}
 		return nil
 	}
 	return fmt.Errorf("%s: %w", what, hg.ErrInvalid)
 }
 
+// hostPort takes an address of memberlist's apart.
+func hostPort(addr string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(addr)
+	if err == nil {
+		var n uint64
+		n, err = strconv.ParseUint(text, 10, 16)
+		port = int(n)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w: %w", err, hg.ErrInvalid)
+	}
+	return host, port, err
+}
+
 // config is memberlist's.
 func (s *gossip) config() (*memberlist.Config, error) {
-	host, port, err := net.SplitHostPort(s.o.Gossip)
+	host, port, err := hostPort(s.o.Gossip)
 	if err != nil {
-		return nil, fmt.Errorf("Gossip: %w: %w", err, hg.ErrInvalid)
+		return nil, fmt.Errorf("Gossip: %w", err)
 	}
 	if host == "" {
 		host = "0.0.0.0"
 	}
 	c := memberlist.DefaultLANConfig()
 	c.Name = s.full
-	c.BindAddr = host
-	if c.BindPort, err = strconv.Atoi(port); err != nil {
-		return nil, fmt.Errorf("Gossip: %w: %w", err, hg.ErrInvalid)
-	}
+	c.BindAddr, c.BindPort = host, port
 	c.AdvertisePort = c.BindPort
 	c.SecretKey = s.o.Key
 	c.ProbeInterval, c.ProbeTimeout = s.o.Probe, s.o.Probe/2

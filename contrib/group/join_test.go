@@ -169,10 +169,36 @@ func TestOptions(t *testing.T) {
 	for what, o := range map[string]group.Options{
 		"Name": {}, "#": {Name: "a#b"}, "Key": {Name: "a", Key: make([]byte, 7)}, "Meta": {Name: "a", Meta: make([]byte, 300)},
 		"Probe": {Name: "a", Probe: 1}, "Gossip": {Name: "a", Gossip: "nowhere"}, "Serves": {Name: "a", Serves: []string{string(make([]byte, 600))}},
+		"Seeds": {Name: "a", Seeds: []string{"127.0.0.1"}}, "Seeds: address": {Name: "a", Seeds: []string{"127.0.0.1:0"}}, "Gossip: ": {Name: "a", Gossip: "127.0.0.1:65536"},
+		"Addr": {Name: "a", Addr: "tcp://", Gossip: "127.0.0.1:0"}, "Addr is": {Name: "a", Addr: "host:7000"},
 	} {
-		_, err := group.Join(context.Background(), n, o)
-		require.ErrorIs(t, err, qs.ErrInvalid)
+		ctx, stop := context.WithTimeout(context.Background(), time.Second) // seeds that are not refused may be tried
+		g, err := group.Join(ctx, n, o)
+		stop()
+		if err == nil {
+			_ = g.Close()
+		}
+		require.ErrorIs(t, err, qs.ErrInvalid, what)
 		require.ErrorContains(t, err, what)
+	}
+}
+
+// TestLeaveTwice: who leaves a second time, or has closed, is told so.
+func TestLeaveTwice(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]func(context.Context, *group.Group) error{
+		"left":   func(ctx context.Context, g *group.Group) error { return g.Leave(ctx) },
+		"closed": func(_ context.Context, g *group.Group) error { return g.Close() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+			defer stop()
+			g := join(t, options("a", freePort(t)))
+			require.NoError(t, end(ctx, g))
+			require.ErrorIs(t, g.Leave(ctx), qs.ErrClosed)
+			require.NoError(t, g.Close())
+		})
 	}
 }
 
