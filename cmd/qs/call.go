@@ -28,7 +28,7 @@ apart by the dot, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and 
 
 -source and -sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink gets its name
 when the call has succeeded, and else stays as it was. A method with Sinks prints its output, without the bytes. A one-way method
-prints nothing.
+prints nothing, a stream its items, each on a line; -timeout is for all of them, and Ctrl-C ends them.
 `
 
 // A calling is one qs call.
@@ -59,6 +59,9 @@ func runCall(args []string, out io.Writer) error {
 		return err
 	}
 	k.method = fs.Arg(1)
+	if *timeout <= 0 {
+		return usageError{"-timeout is not positive"}
+	}
 	if *raw && len(sources)+len(sinks) > 0 {
 		return usageError{"-source and -sink are for methods that take msgpack, not for -raw"}
 	}
@@ -87,13 +90,14 @@ func runCall(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if *raw {
-		return k.raw(ctx, out)
-	}
 	switch {
+	case *raw && about.stream:
+		return usageError{fmt.Sprintf("%s is a stream, and -raw is for methods; NOT sent", k.method)}
+	case *raw:
+		return k.raw(ctx, out)
 	case about.codec != "msgpack":
 		return usageError{fmt.Sprintf("%s is of codec %s, which has no JSON: -raw sends the argument as it is; NOT sent", k.method, about.codec)}
-	case len(sources)+len(sinks) > 0:
+	case about.stream, len(sources)+len(sinks) > 0:
 		return k.lending(ctx, about, sinks, out)
 	}
 	return k.plain(ctx, about, out)

@@ -127,6 +127,26 @@ func typedTarget(t *testing.T, tells bool) string {
 	quicksilver.Define[string, string]("shop/token").Handle(node, func(ctx context.Context, _ string) (string, error) {
 		return token(ctx, "token") + " " + token(ctx, "tenant"), nil
 	})
+	quicksilver.DefineStream[goods, order]("shop/stock").Handle(node, func(ctx context.Context, g goods, send func(order) error) error {
+		text, err := io.ReadAll(g.Goods.Reader(ctx))
+		if err != nil {
+			return err
+		}
+		for i, item := range strings.Fields(token(ctx, "token") + " " + string(text)) {
+			if err := send(order{Item: item, Count: i}); err != nil {
+				return err
+			}
+		}
+		return quicksilver.Errorf(quicksilver.NotFound, "no more")
+	})
+	quicksilver.DefineStream[int, int]("shop/count").Handle(node, func(ctx context.Context, to int, send func(int) error) error {
+		for i := 0; i != to; i++ {
+			if err := send(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	var note atomic.Value
 	quicksilver.DefineOneWay[string]("shop/note").Handle(node, func(ctx context.Context, text string) { note.Store(token(ctx, "token") + ": " + text) })
 	quicksilver.Define[string, any]("shop/noted").Handle(node, func(context.Context, string) (any, error) { return note.Load(), nil })
@@ -282,6 +302,22 @@ func TestCallSinks(t *testing.T) {
 }
 
 // Metadata goes with a call of each kind, and a one-way method can be called.
+// The items of a stream are lines, those in front of an error, too.
+func TestCallStream(t *testing.T) {
+	t.Parallel()
+	addr := typedTarget(t, true)
+	require.Equal(t, "0\n1\n2\n", run(t, 0, "call", addr, "shop/count", "3").out.String())
+	require.Empty(t, run(t, 0, "call", addr, "shop/count").out.String())
+	require.Contains(t, run(t, 2, "call", addr, "shop/count", `"x"`).errors.String(), "shop/count takes int\n")
+	require.Regexp(t, `(?s)code: +20, timed out.*to do:`, run(t, 1, "call", "-timeout", "300ms", addr, "shop/count", "-1").errors.String())
+	require.Regexp(t, `shop/count is a stream.*NOT sent`, run(t, 2, "call", "-raw", addr, "shop/count", "3").errors.String())
+	src := filepath.Join(t.TempDir(), "src")
+	writeFile(t, src, []byte("tea salt"))
+	q := run(t, 1, "call", "-meta", "token=bread", "-source", "Goods="+src, addr, "shop/stock")
+	require.Regexp(t, `^\{"Item":"bread","Count":0,.*\n\{"Item":"tea","Count":1,.*\n\{"Item":"salt","Count":2,.*\n$`, q.out.String())
+	require.Regexp(t, `(?s)no more.*code: +64, not found`, q.errors.String())
+}
+
 func TestCallMeta(t *testing.T) {
 	t.Parallel()
 	for _, tells := range []bool{true, false} {

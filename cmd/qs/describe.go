@@ -19,6 +19,7 @@ type description struct {
 	name, codec, shape string
 	why                string // nothing is known; "" if it is
 	builtIn            bool   // every program has it, in its own codec
+	stream             bool   // its output is that of each item
 }
 
 // describe asks the program what the method is. Of one that does not tell nothing is known, and the call can be made all the same.
@@ -44,7 +45,8 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	if i < 0 {
 		return d, fmt.Errorf("%s serves no method %q: NOT sent\n  to do:  look at what there is: qs rpcs %s", k.c.peer, k.method, k.c.peer)
 	}
-	k.oneWay, d.codec, d.shape = all[i].OneWay, all[i].Codec, all[i].Shape
+	k.oneWay, d.codec = all[i].OneWay, all[i].Codec
+	d.shape, d.stream = strings.CutSuffix(all[i].Shape, " ...")
 	if d.Method, err = typed.Parse(d.shape); err != nil {
 		d.Method, d.why = typed.Unknown, "the program does not tell its types"
 	}

@@ -121,7 +121,7 @@ func (i input[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
 	return e.Encode(own.Interface())
 }
 
-// lending makes a call that lends files.
+// lending makes a call that lends files, or one of a stream.
 func (k *calling) lending(ctx context.Context, d description, flags assignments, out io.Writer) error {
 	if d.why != "" {
 		return usageError{fmt.Sprintf("-source and -sink: %s: nobody knows the fields of %s; NOT sent", d.why, d.name)}
@@ -167,6 +167,9 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 			}
 		}
 	}
+	if d.stream {
+		return k.items(ctx, &d, from, into, out)
+	}
 	call := []func(context.Context, *calling, sources, *merger, [most]quicksilver.Sink) (msgpack.RawMessage, error){
 		lendingTo[struct{}], lendingTo[sinks1], lendingTo[sinks2], lendingTo[sinks3], lendingTo[sinks4]}[len(places)]
 	b, err := call(ctx, k, from, into, to)
@@ -178,26 +181,53 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 			return fmt.Errorf("%w; the method ran", err)
 		}
 	}
-	return d.print(out, b, func() (reflect.Type, func(reflect.Value) reflect.Value) {
-		return d.Out, func(v reflect.Value) reflect.Value { return v }
-	})
+	return d.print(out, b, d.output)
+}
+
+// output is what an answer holds that has no lengths of Sinks in front of it.
+func (d *description) output() (reflect.Type, func(reflect.Value) reflect.Value) {
+	return d.Out, func(v reflect.Value) reflect.Value { return v }
+}
+
+// items makes a call of a stream.
+func (k *calling) items(ctx context.Context, d *description, from sources, into *merger, out io.Writer) error {
+	ctx, peer, err := k.typed(ctx)
+	if err != nil {
+		return err
+	}
+	s := quicksilver.DefineStreamWith[input[struct{}], msgpack.RawMessage](k.method, quicksilver.Options{Codec: codec.Msgpack})
+	for item, err := range s.Call(ctx, peer, input[struct{}]{sources: from, into: into}) {
+		if err != nil {
+			return k.c.advise(k.method, err)
+		}
+		if err := d.print(out, item, d.output); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// typed returns the context and the Peer of a call by package quicksilver.
+func (k *calling) typed(ctx context.Context) (context.Context, quicksilver.Peer, error) {
+	for name, value := range k.meta.All() {
+		ctx = quicksilver.WithMeta(ctx, name, value)
+	}
+	if err := k.forget(); err != nil {
+		return ctx, quicksilver.Peer{}, err
+	}
+	peer, err := k.c.node.Peer(ctx, k.c.peer.String())
+	return ctx, peer, err
 }
 
 // lendingTo makes a call of a method with so many Sinks.
 func lendingTo[Sinks any](ctx context.Context, k *calling, from sources, into *merger, to [most]quicksilver.Sink) (msgpack.RawMessage, error) {
-	if err := k.forget(); err != nil {
-		return nil, err
-	}
-	peer, err := k.c.node.Peer(ctx, k.c.peer.String())
+	ctx, peer, err := k.typed(ctx)
 	if err != nil {
 		return nil, err
 	}
 	in := input[Sinks]{sources: from, into: into}
 	for n := range into.sinks {
 		reflect.ValueOf(&in.Sinks).Elem().Field(n).Set(reflect.ValueOf(to[n]))
-	}
-	for name, value := range k.meta.All() {
-		ctx = quicksilver.WithMeta(ctx, name, value)
 	}
 	m := quicksilver.DefineWith[input[Sinks], msgpack.RawMessage](k.method, quicksilver.Options{Codec: codec.Msgpack})
 	return m.Call(ctx, peer, in)
