@@ -62,6 +62,8 @@ func runRun(args []string, out io.Writer) error {
 	switch {
 	case n < 1:
 		return usageError{"-n says how many processes to start"}
+	case n > protocol.MaxNative:
+		return usageError{fmt.Sprintf("-n is %d, want at most %d", n, protocol.MaxNative)}
 	case l.grace < 0:
 		return usageError{"-grace is negative"}
 	}
