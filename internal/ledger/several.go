@@ -32,7 +32,9 @@ func (c *caller) first() error {
 			select {
 			case <-f.Done():
 			default:
-				c.Book.wrong("call %v goes on when First has returned", rs[j].id)
+				if !c.cut.Load() { // in the simulator nobody waits with a Node that is closed
+					c.Book.wrong("call %v goes on when First has returned", rs[j].id)
+				}
 			}
 		}
 	}
