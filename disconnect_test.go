@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -42,7 +43,8 @@ func TestDisconnect(t *testing.T) {
 			w.Sleep(time.Second)
 			_, err = once.Call(ctx, one, "")
 			require.NoError(t, err, "it is connected anew")
-			n.Disconnect(one.Addr(), why) // for the next
+			n.Disconnect(one.Addr(), nil) // for the next
+			n.Disconnect(hg.Addr{}, nil)
 		}
 	})
 }

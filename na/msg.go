@@ -1,6 +1,7 @@
 package na
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -90,12 +91,17 @@ func (c *Context) Abandon(to Addr, id uint64, tag Tag) {
 	}
 }
 
+var errNoReason = errors.New("the program has ended the session, and gave no reason")
+
 // Connected reports whether the session that peer is bound to, or of that name, is up.
 func (c *Context) Connected(peer Addr) bool { return c.ep.Connected(peer) }
 
 // Disconnect ends the session that peer is bound to, or of that name, or the attempt to make one, because of err: operations with the
 // peer end with ErrPeerLost. A later operation connects anew.
 func (c *Context) Disconnect(peer Addr, err error) {
+	if err == nil {
+		err = errNoReason
+	}
 	if !c.Closing() {
 		c.ep.Disconnect(peer, err)
 	}
