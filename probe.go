@@ -27,8 +27,8 @@ func (p *peer) probe(t trip) {
 
 // serves reports whether a probe that ended with err speaks for an address.
 func serves(err error) bool {
-	_, answered := hg.RemoteOf(err)
-	return err == nil || answered && !suspect(err)
+	r, answered := hg.RemoteOf(err)
+	return err == nil || answered && r.Code != NotReady && !suspect(err)
 }
 
 // lookLater sets the timer of PeerOptions.Health. Locked.

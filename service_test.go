@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -265,6 +266,40 @@ func TestHealth(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestHealthNotReady: an address whose process says that it is not ready gets no calls until it is.
+func TestHealthNotReady(t *testing.T) {
+	t.Parallel()
+	var ready *qs.Node
+	var addrs []string
+	for _, name := range []string{"a", "b"} {
+		s := server(t, qs.Config{}, func(n *qs.Node) {
+			repeat.Handle(n, func(context.Context, string) (string, error) { return name, nil })
+		})
+		if addrs = append(addrs, s.Addr().String()); ready == nil {
+			ready = s
+		}
+	}
+	ctx, n := within(t), open(t, "tcp://", qs.Config{})
+	to, err := n.PeerWith(ctx, qs.PeerOptions{Health: 500 * time.Millisecond}, addrs...)
+	require.NoError(t, err)
+	until := func(name string) {
+		for got := ""; got != name; runtime.Gosched() {
+			got, err = repeat.Call(ctx, to, "")
+			require.NoError(t, err, "no call goes to %s", name)
+		}
+	}
+	until("a")
+	ready.SetReady(false)
+	until("b")
+	for range 100 {
+		got, err := repeat.Call(ctx, to, "")
+		require.NoError(t, err)
+		require.Equal(t, "b", got)
+	}
+	ready.SetReady(true)
+	until("a")
 }
 
 // load begins a call each 10 ms for d, and does not wait for what takes longer than a second; it returns how long each took.
