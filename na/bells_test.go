@@ -323,7 +323,7 @@ func (m *model) lead(timeout time.Duration, letters int) error {
 	return m.c.drive(-1, m.deadline, func() bool {
 		m.at("is anything ready", nil)
 		return m.seen(m.taken >= letters)
-	})
+	}, nothing)
 }
 
 // able reports whether an actor can go on.

@@ -41,16 +41,18 @@ func (c *Context) unseen(now time.Duration) bool {
 // zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
 // os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
 func (c *Context) Progress(timeout time.Duration) error {
-	err := c.progress(timeout, c.isRdy)
+	err := c.progress(timeout, c.isRdy, nothing)
 	if err == nil && !c.queued() {
 		c.woken.Store(false)
 	}
 	return err
 }
 
-// progress drives, or follows one who does, until ready reports true. ready does not panic, and is called by several
-// goroutines at once.
-func (c *Context) progress(timeout time.Duration, ready func() bool) error {
+func nothing() {}
+
+// progress drives, or follows one who does, until ready reports true. ready does not panic. sleeps is called before the caller sleeps
+// where it has to be woken.
+func (c *Context) progress(timeout time.Duration, ready func() bool, sleeps func()) error {
 	c.Flush()
 	if ready() && (c.driver != nil || !c.unseen(c.Now())) {
 		return nil
@@ -59,6 +61,9 @@ func (c *Context) progress(timeout time.Duration, ready func() bool) error {
 		return ErrClosed
 	}
 	if c.driver != nil {
+		if !c.Scheduled() {
+			sleeps()
+		}
 		if c.driver.Drive(timeout, ready) {
 			return nil
 		}
@@ -71,10 +76,10 @@ func (c *Context) progress(timeout time.Duration, ready func() bool) error {
 	}
 	for {
 		if c.lead.TryLock() {
-			return c.drive(now, deadline, ready)
+			return c.drive(now, deadline, ready, sleeps)
 		}
 		now = -1
-		if err, over := c.follow(deadline, ready); over {
+		if err, over := c.follow(deadline, ready, sleeps); over {
 			return err
 		}
 	}
@@ -82,7 +87,7 @@ func (c *Context) progress(timeout time.Duration, ready func() bool) error {
 
 // drive leads until something is ready: it Polls the endpoint, and waits. It is called with lead held and gives it up. now is the time, if
 // that is known, else less than 0.
-func (c *Context) drive(now, deadline time.Duration, ready func() bool) error {
+func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps func()) error {
 	defer c.unlead()
 	c.passes.Add(1)
 	if c.state.Load() == ctxReleased {
@@ -142,6 +147,7 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool) error {
 				way, begun = asleep, now
 			}
 		}
+		sleeps()
 		came = c.sleep(now, wait, ready)
 	}
 }
@@ -176,7 +182,8 @@ func (c *Context) unlead() {
 }
 
 // follow waits while another goroutine leads. over is false when leadership may be free.
-func (c *Context) follow(deadline time.Duration, ready func() bool) (err error, over bool) {
+func (c *Context) follow(deadline time.Duration, ready func() bool, sleeps func()) (err error, over bool) {
+	sleeps()
 	token := c.joinFollowers()
 	defer func() {
 		if called := c.leaveFollowers(token); called && over {
@@ -187,7 +194,7 @@ func (c *Context) follow(deadline time.Duration, ready func() bool) (err error, 
 		return nil, true
 	}
 	if c.lead.TryLock() { // it became free before we were listed
-		return c.drive(-1, deadline, ready), true
+		return c.drive(-1, deadline, ready, sleeps), true
 	}
 	var expired <-chan time.Time
 	if deadline >= 0 {

@@ -79,8 +79,8 @@ type driver Context
 func (d *driver) ctx() *Context { return (*Context)(d) }
 
 // Progress implements turns.Driver. A Wake that was meant for another Progress does not end it.
-func (d *driver) Progress(timeout time.Duration, stirred func() bool) error {
-	return d.ctx().progress(timeout, stirred)
+func (d *driver) Progress(timeout time.Duration, stirred func() bool, sleeps func()) error {
+	return d.ctx().progress(timeout, stirred, sleeps)
 }
 
 // Ready implements turns.Driver.
@@ -99,9 +99,6 @@ func (d *driver) Stir() {
 	d.ctx().rouse()
 	d.ctx().callFollowers(-1)
 }
-
-// Scheduled implements turns.Scheduler.
-func (d *driver) Scheduled() bool { return d.ctx().Scheduled() }
 
 // Now implements turns.Driver.
 func (d *driver) Now() time.Duration { return d.ctx().Now() }

@@ -35,7 +35,7 @@ func NewClass(p Progressor) *Class {
 // plain is a Progressor that cannot be woken, as package turns drives it.
 type plain struct{ Progressor }
 
-func (p plain) Progress(timeout time.Duration, _ func() bool) error {
+func (p plain) Progress(timeout time.Duration, _ func() bool, _ func()) error {
 	if timeout < 0 || timeout > slice {
 		timeout = slice
 	}

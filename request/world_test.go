@@ -75,7 +75,8 @@ func (a *waiter) Wake() { a.table.Wake() }
 // driver is how it is driven.
 type driver waiter
 
-func (d *driver) Progress(timeout time.Duration, stirred func() bool) error {
+func (d *driver) Progress(timeout time.Duration, stirred func() bool, sleeps func()) error {
+	sleeps()
 	if stirred() {
 		return nil
 	}

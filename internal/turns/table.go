@@ -14,8 +14,8 @@ import (
 type Driver interface {
 	// Progress returns nil when something may be ready for Trigger or stirred reports true, which it does when Ready does; an
 	// error that matches os.ErrDeadlineExceeded when nothing happened in timeout (negative: no limit); any other when
-	// waiting is of no use.
-	Progress(timeout time.Duration, stirred func() bool) error
+	// waiting is of no use. sleeps is called before it waits for what has to wake it: for Stir, unless somebody else drives.
+	Progress(timeout time.Duration, stirred func() bool, sleeps func()) error
 	// Ready reports whether Trigger has something to run, as far as the Driver knows before Progress.
 	Ready() bool
 	Trigger(max int) int
@@ -44,13 +44,6 @@ type Pass struct {
 	Serial uint32
 }
 
-// A Scheduler is a Driver in whose Progress some callers need no Stir: stirred is looked at whenever anything has happened. Where
-// nobody sleeps, the end of a context is left to that.
-type Scheduler interface {
-	// Scheduled reports whether the caller is one of those.
-	Scheduled() bool
-}
-
 const (
 	// never is the deadline of a wait that has none.
 	never = time.Duration(1<<63 - 1)
@@ -67,7 +60,7 @@ type Table struct {
 	d    Driver
 	b    Batcher // nil if d is none
 	now  func() time.Duration
-	s    Scheduler // likewise
+	stir func()
 	each bool
 
 	stirred atomic.Bool // the leader is to come back from Progress
@@ -90,8 +83,7 @@ type Table struct {
 func New(d Driver, each bool) *Table {
 	t := &Table{d: d, each: each}
 	t.b, _ = d.(Batcher)
-	t.s, _ = d.(Scheduler)
-	t.now = d.Now
+	t.now, t.stir = d.Now, d.Stir
 	if t.b != nil {
 		t.flush = t.b.Flush
 	}
@@ -149,17 +141,8 @@ func (t *Table) Unlocked() bool {
 func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) error {
 	t.enter(w, timeout)
 	defer t.leave(w) // deferred: a callback may panic, or end the goroutine
-	if ctx.Done() != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if t.each && t.s != nil && t.s.Scheduled() {
-			w.ctx = ctx
-		} else {
-			life := w.life
-			stop := context.AfterFunc(ctx, func() { t.interrupt(w, life) })
-			defer stop()
-		}
+	if w.ctx, w.gone = ctx, ctx.Done(); w.quits() {
+		return context.Cause(ctx)
 	}
 	t.Home(t.flush)
 	var (
@@ -168,7 +151,7 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 		asked                uint64 // the pass in which inside was asked for
 	)
 	if t.b == nil {
-		more = t.run(ctx, w)
+		more = t.run(w)
 	}
 	for {
 		t.mu.Lock()
@@ -185,7 +168,7 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 			if w.over() {
 				return nil
 			}
-		case w.ended.Load() || ctx.Err() != nil:
+		case w.quits():
 			t.mu.Unlock()
 			return context.Cause(ctx)
 		case w.expired && (polled || !alone):
@@ -196,10 +179,10 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 			return failed
 		case t.each:
 			t.mu.Unlock()
-			failed, more = t.driveAlone(ctx, w)
+			failed, more = t.driveAlone(w)
 			polled = true
 		case alone || t.calling && inside && asked == t.passes:
-			failed, more = t.drive(ctx, w)
+			failed, more = t.drive(w)
 			polled = true
 		case t.calling && asked != t.passes: // if that is this very goroutine, further up its stack, it would sleep for ever
 			asked = t.passes
@@ -212,20 +195,20 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 }
 
 // driveAlone is drive where nobody sleeps.
-func (t *Table) driveAlone(ctx context.Context, w *Waiter) (failed error, more bool) {
+func (t *Table) driveAlone(w *Waiter) (failed error, more bool) {
 	timeout := time.Duration(-1)
 	if w.deadline != never {
 		timeout = max(w.deadline-t.d.Now(), 0)
 	}
-	failed = t.d.Progress(timeout, w.isStirred)
+	failed = t.d.Progress(timeout, w.isStirred, w.willSleep)
 	if errors.Is(failed, os.ErrDeadlineExceeded) {
 		failed = nil
 	}
-	return failed, t.run(ctx, w)
+	return failed, t.run(w)
 }
 
 // drive leads for one pass: Progress, and the callbacks that are ready then. It is called with mu held and releases it.
-func (t *Table) drive(ctx context.Context, w *Waiter) (failed error, more bool) {
+func (t *Table) drive(w *Waiter) (failed error, more bool) {
 	t.leader, t.calling = w, false
 	t.until = never
 	if len(t.deadlines) > 0 {
@@ -244,7 +227,7 @@ func (t *Table) drive(ctx context.Context, w *Waiter) (failed error, more bool) 
 	} else if until != never {
 		timeout = max(until-t.d.Now(), 0)
 	}
-	if failed = t.d.Progress(timeout, w.isStirred); errors.Is(failed, os.ErrDeadlineExceeded) {
+	if failed = t.d.Progress(timeout, w.isStirred, w.willSleep); errors.Is(failed, os.ErrDeadlineExceeded) {
 		failed = nil
 	}
 
@@ -252,7 +235,7 @@ func (t *Table) drive(ctx context.Context, w *Waiter) (failed error, more bool) 
 	if t.b == nil {
 		t.handOnLocked() // before callbacks run: they may take long
 		t.mu.Unlock()
-		return failed, t.run(ctx, w)
+		return failed, t.run(w)
 	}
 	t.calling = true
 	t.passes++
@@ -260,7 +243,7 @@ func (t *Table) drive(ctx context.Context, w *Waiter) (failed error, more bool) 
 		t.watchLocked()
 	}
 	t.mu.Unlock()
-	more = t.pass(ctx, w)
+	more = t.pass(w)
 	t.mu.Lock()
 	if t.leader == w {
 		t.calling = false
@@ -272,22 +255,22 @@ func (t *Table) drive(ctx context.Context, w *Waiter) (failed error, more bool) 
 }
 
 // pass is run in one pass of a Batcher.
-func (t *Table) pass(ctx context.Context, w *Waiter) (more bool) {
+func (t *Table) pass(w *Waiter) (more bool) {
 	p := t.b.Begin()
 	defer t.b.End(p) // deferred: a callback may panic
-	return t.run(ctx, w)
+	return t.run(w)
 }
 
 // run runs callbacks until w need not wait or none is queued; it leaves the rest to others. It reports whether it gave up
 // only to let bytes move, or others go on.
-func (t *Table) run(ctx context.Context, w *Waiter) (more bool) {
+func (t *Table) run(w *Waiter) (more bool) {
 	limit := batch
 	if w.poll {
 		limit = pollBatch
 	}
 	begun := time.Duration(-1)
 	for n := range limit {
-		if t.d.Trigger(1) == 0 || w.over() || ctx.Err() != nil {
+		if t.d.Trigger(1) == 0 || w.over() || w.quits() {
 			return false
 		}
 		if w.deadline != never && !w.poll && t.d.Now() >= w.deadline {
@@ -329,7 +312,23 @@ func (t *Table) sleep(w *Waiter) {
 	if stir {
 		t.d.Stir()
 	}
-	<-w.token
+	if w.gone == nil {
+		<-w.token
+		return
+	}
+	select {
+	case <-w.token:
+	case <-w.gone:
+		t.mu.Lock()
+		asleep := w.bed >= 0
+		if asleep {
+			t.unlistLocked(w)
+		}
+		t.mu.Unlock()
+		if !asleep {
+			<-w.token
+		}
+	}
 }
 
 // rouseLocked wakes w, which sleeps.
@@ -364,20 +363,6 @@ func (t *Table) expireLocked(now time.Duration) {
 		if w.bed >= 0 {
 			t.rouseLocked(w)
 		}
-	}
-}
-
-// interrupt is called when the context of one Wait of w has ended.
-func (t *Table) interrupt(w *Waiter, life uint64) {
-	t.mu.Lock()
-	stir := false
-	if w.life == life {
-		w.ended.Store(true)
-		stir = t.touchLocked(w)
-	}
-	t.mu.Unlock()
-	if stir {
-		t.d.Stir()
 	}
 }
 

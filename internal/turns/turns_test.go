@@ -2,6 +2,7 @@ package turns_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"sync"
@@ -56,7 +57,10 @@ func (f *fake) Ready() bool {
 	return len(f.queue) > 0
 }
 
-func (f *fake) Progress(timeout time.Duration, stirred func() bool) error {
+func (f *fake) Progress(timeout time.Duration, stirred func() bool, sleeps func()) error {
+	if !stirred() {
+		sleeps()
+	}
 	var over <-chan time.Time
 	if timeout >= 0 {
 		timer := time.NewTimer(timeout)
@@ -355,6 +359,46 @@ func TestNothingHeldBackWithoutALeader(t *testing.T) {
 			require.NoError(t, <-end)
 		}
 		require.Positive(t, f.corks.Load())
+		quiet(t, f, table)
+	})
+}
+
+// A context that may end costs nothing where nobody sleeps: each goroutine looks at it by itself.
+func TestContextCostsNothing(t *testing.T) {
+	f, table := newFake()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	w := table.NewWaiter()
+	ends := []func(){w.End}
+	allocs := testing.AllocsPerRun(100, func() {
+		w.Reset()
+		f.queue = ends // so its Progress does not sleep
+		if err := w.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	})
+	require.Zero(t, allocs)
+}
+
+// The end of its context ends the wait of the one who leads, asleep in Progress, and of one who sleeps.
+func TestContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, table := newFake()
+		why := errors.New("enough")
+		var results []chan error
+		var cancels []context.CancelCauseFunc
+		for range 3 {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			result := make(chan error, 1)
+			go func() { result <- table.NewWaiter().Wait(ctx) }()
+			synctest.Wait()
+			results, cancels = append(results, result), append(cancels, cancel)
+		}
+		for _, i := range []int{0, 2, 1} { // who leads, who sleeps, and who leads by now
+			cancels[i](why)
+			synctest.Wait()
+			require.Equal(t, why, <-results[i])
+		}
 		quiet(t, f, table)
 	})
 }

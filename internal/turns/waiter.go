@@ -12,15 +12,16 @@ type Waiter struct {
 	t         *Table
 	done      func() bool // nil: hit
 	hit       atomic.Bool
-	isStirred func() bool // bound once
+	isStirred func() bool // bound once, as
+	willSleep func()
 
 	token    chan struct{} // one slot, filled by whoever takes it off the sleepers
-	life     uint64        // counts the waits
 	deadline time.Duration
 	poll     bool            // timeout 0: look once, however late it is
 	expired  bool            // the deadline has passed
-	ended    atomic.Bool     // the context has ended
-	ctx      context.Context // it, if stirred has to look; or nil
+	ctx      context.Context // of the wait
+	gone     <-chan struct{} // closed when ctx has ended
+	unhook   func() bool     // ends what wakes the leader then; nil: nothing does
 	due      bool            // in Table.due
 	bed      int             // index in Table.sleepers, -1 when awake
 	place    int             // index in Table.deadlines, -1 when not there
@@ -29,7 +30,7 @@ type Waiter struct {
 // NewWaiter returns a waiter for an end that has not come. It may be used again after Reset.
 func (t *Table) NewWaiter() *Waiter {
 	w := &Waiter{t: t, token: make(chan struct{}, 1), bed: -1, place: -1}
-	w.isStirred = w.stirred
+	w.isStirred, w.willSleep = w.stirred, w.sleeps
 	return w
 }
 
@@ -59,9 +60,26 @@ func (w *Waiter) seemsOver() (over bool) {
 	return over
 }
 
+// quits reports whether the context of the wait has ended.
+func (w *Waiter) quits() bool {
+	select {
+	case <-w.gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // stirred is what the Progress of w waits for.
 func (w *Waiter) stirred() bool {
-	return w.t.d.Ready() || w.seemsOver() || w.ended.Load() || w.t.stirred.Load() || w.ctx != nil && w.ctx.Err() != nil
+	return w.t.d.Ready() || w.seemsOver() || w.t.stirred.Load() || w.quits()
+}
+
+// sleeps has the end of the context wake the Progress of w: no earlier, since it costs more than a call.
+func (w *Waiter) sleeps() {
+	if w.gone != nil && w.unhook == nil {
+		w.unhook = context.AfterFunc(w.ctx, w.t.stir)
+	}
 }
 
 func (t *Table) borrow() *Waiter {
@@ -105,9 +123,11 @@ func (t *Table) enter(w *Waiter, timeout time.Duration) {
 func (t *Table) leave(w *Waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w.life++
-	w.ctx = nil
-	w.ended.Store(false)
+	w.ctx, w.gone = nil, nil
+	if w.unhook != nil {
+		w.unhook()
+		w.unhook = nil
+	}
 	if w.place >= 0 {
 		heap.Remove(&t.deadlines, w.place)
 	}
