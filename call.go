@@ -34,6 +34,11 @@ func (o *outgoing) begin(m *method, to Peer) {
 	o.top.fate = NotRun
 }
 
+// private reports whether nobody else has seen the Call, which may be used for another then.
+func (o *outgoing) private() bool {
+	return o.home != nil && len(o.home.n.cfg.Client) == 0 && !o.lends
+}
+
 // run makes the call. When it returns nothing of it is under way.
 func (o *outgoing) run(ctx context.Context) (err error) {
 	if o.Peer.p == nil {

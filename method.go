@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
@@ -11,7 +12,10 @@ import (
 
 // A Method is a function of another process, with the types of its input and output: a package variable that both programs
 // import. In may hold Sources and Sinks in its fields, and in those of structs in it.
-type Method[In, Out any] struct{ m *method }
+type Method[In, Out any] struct {
+	m     *method
+	calls sync.Pool // of *calling, to be used again
+}
 
 // Options say more about a method. The zero value works.
 type Options struct {
@@ -45,7 +49,7 @@ func Define[In, Out any](name string) *Method[In, Out] { return DefineWith[In, O
 
 // DefineWith is Define with Options.
 func DefineWith[In, Out any](name string, o Options) *Method[In, Out] {
-	return &Method[In, Out]{define(name, o, false, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
+	return &Method[In, Out]{m: define(name, o, false, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
 }
 
 func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
@@ -81,18 +85,13 @@ func (m *Method[In, Out]) Name() string { return m.m.name }
 // name, already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.serve(m.m, func(r hg.Incoming) error {
-		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}}
+		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
 		s.request.in, s.request.out = &s.in, &s.out.Out
 		defer s.end()
 		if err := s.input(); err != nil {
 			return err
 		}
-		err := s.run(func(ctx context.Context) (err error) {
-			if s.out.Out, err = fn(ctx, s.in); err == nil {
-				err = s.flush(&s.out.Filled)
-			}
-			return err
-		})
+		err := s.run(s)
 		if err == nil { // which an interceptor may have made of an error
 			err = s.flush(&s.out.Filled)
 		}
@@ -113,8 +112,17 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 // A serving is one request with its types.
 type serving[In, Out any] struct {
 	request
+	fn  func(context.Context, In) (Out, error)
 	in  In
 	out answer[Out]
+}
+
+// handle implements handling.
+func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
+	if s.out.Out, err = s.fn(ctx, s.in); err == nil {
+		err = s.flush(&s.out.Filled)
+	}
+	return err
 }
 
 // An answer is the output of a method with Sinks.
@@ -133,11 +141,20 @@ type answer[Out any] struct {
 func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (Out, error) {
 	k := m.begin(to, in)
 	err := k.run(ctx)
-	return k.out.Out, err
+	out := k.out.Out
+	if k.private() {
+		*k = calling[In, Out]{}
+		m.calls.Put(k)
+	}
+	return out, err
 }
 
 func (m *Method[In, Out]) begin(to Peer, in In) *calling[In, Out] {
-	k := &calling[In, Out]{in: in}
+	k, _ := m.calls.Get().(*calling[In, Out])
+	if k == nil {
+		k = &calling[In, Out]{}
+	}
+	k.in = in
 	k.outgoing.begin(m.m, to)
 	k.Call.In, k.Call.Out = &k.in, &k.out.Out
 	k.reply = &k.out.Out
@@ -171,10 +188,10 @@ func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 		if err := s.input(); err != nil {
 			return err
 		}
-		return s.run(func(ctx context.Context) error {
+		return s.run(handlingFunc(func(ctx context.Context) error {
 			fn(ctx, s.in)
 			return nil
-		})
+		}))
 	}, fn == nil)
 }
 

@@ -90,12 +90,26 @@ func (s *request) input() error {
 	return nil
 }
 
+// A handling is a handler with its input.
+type handling interface {
+	handle(ctx context.Context) error
+}
+
+type handlingFunc func(ctx context.Context) error
+
+func (f handlingFunc) handle(ctx context.Context) error { return f(ctx) }
+
 // run runs the handler within the interceptors.
-func (s *request) run(handler func(context.Context) error) error {
+func (s *request) run(h handling) error {
 	is := s.n.cfg.Server
 	if len(is) == 0 {
-		return handler(s)
+		return h.handle(s)
 	}
+	return s.within(is, h)
+}
+
+// within runs the handler within interceptors.
+func (s *request) within(is []Interceptor, h handling) error {
 	ctx, leave := context.WithCancel(s)
 	defer leave()
 	returned := false
@@ -110,7 +124,7 @@ func (s *request) run(handler func(context.Context) error) error {
 			return err
 		}
 		defer s.returned()
-		return handler(ctx)
+		return h.handle(ctx)
 	})
 	if returned = true; !s.close(leave) {
 		err = hg.Refuse(err)

@@ -69,7 +69,7 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 				_, _ = q.sender.finish(true)
 			}
 		}()
-		err := q.run(func(ctx context.Context) error { return fn(ctx, q.in, q.send) })
+		err := q.run(handlingFunc(func(ctx context.Context) error { return fn(ctx, q.in, q.send) }))
 		returned = true
 		end, flushed := q.sender.finish(err != nil)
 		if err == nil {

@@ -27,6 +27,7 @@ type Context struct {
 
 	gathering *gathering // nil: nothing is dispatched
 	load      load
+	alarms    sync.Pool    // of *alarm
 	faults    sync.Once    // the OnFault of requests
 	lookAt    atomic.Int64 // when detached requests are looked at; 0: never
 	lent      atomic.Int64 // bytes

@@ -123,7 +123,8 @@ func (s *service) setBudget(us uint32) {
 // late reports whether the deadline of a request has passed.
 func (s *service) late() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
 
-// An alarm rings at the deadline of a request. It is made only where something waits for that, and does not hold the record.
+// An alarm rings at the deadline of a request. It is made only where something waits for that, and does not hold the record. One that
+// was canceled is used for another request.
 type alarm struct {
 	s  *service
 	op na.Op
@@ -135,8 +136,12 @@ func (s *service) arm() {
 	if s.deadline == 0 || s.alarm != nil {
 		return
 	}
-	a := &alarm{s: s}
-	a.op.InitStep(nctx, a.rings, nil)
+	a, _ := s.ctx.alarms.Get().(*alarm)
+	if a == nil {
+		a = &alarm{}
+		a.op.InitStep(nctx, a.rings, nil)
+	}
+	a.s = s
 	if nctx.TimerAt(&a.op, s.deadline) == nil {
 		s.alarm = a
 	}
@@ -146,7 +151,12 @@ func (s *service) arm() {
 func (a *alarm) rings(_ *na.Op, r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
-	if r.Err != nil || s.alarm != a { // the record may serve another request by now
+	if s.alarm != a { // the record may serve another request by now
+		s.mu.Unlock()
+		s.ctx.alarms.Put(a)
+		return 0
+	}
+	if r.Err != nil {
 		s.mu.Unlock()
 		return 0
 	}

@@ -159,10 +159,10 @@ func (s *service) unlock() {
 	s.observed()
 	s.reset()
 	s.note(evLastReference)
-	s.mu.Unlock()
 	if alarm != nil {
-		alarm.op.Cancel()
+		alarm.op.Cancel() // locked: another request may have it soon
 	}
+	s.mu.Unlock()
 	if handling != nil {
 		handling.over()
 	}
