@@ -11,7 +11,7 @@ import (
 // memory for it any more.
 func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
 	var fail error
-	w := hctx.NA().NewWaiter()
+	w := hctx.NewWaiter()
 	op, err := Transfer(hctx, s, func(_ *Op, err error) {
 		fail = err
 		w.End()

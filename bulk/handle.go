@@ -193,7 +193,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 	if h.Remote() {
 		return nil
 	}
-	w := h.hctx.NA().NewWaiter()
+	w := h.hctx.NewWaiter()
 	if err := h.CloseFunc(func(error) { w.End() }); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -15,6 +16,9 @@ type Context struct {
 	nctx   *na.Context
 	limits na.Limits
 	posts  posts
+	turns  *turns.Table
+	// trigger is that of the context below, for this layer.
+	trigger func(max int) int
 
 	mu       sync.Mutex // guards the fields below
 	slots    []uint64   // generations of call identities, by slot
@@ -58,12 +62,10 @@ type Stats struct {
 func newContext(cls *Class, nctx *na.Context) *Context {
 	c := &Context{class: cls, nctx: nctx, limits: nctx.Limits()}
 	c.load.most, c.load.mostPerPeer = int64(cls.cfg.MaxActive), int64(cls.cfg.MaxActivePerPeer)
-	above := na.Layer{Trigger: c.Trigger}
 	if cls.cfg.Dispatch != nil && nctx.Batches() {
 		c.gathering = newGathering(c)
-		above.Begin, above.End = c.gathering.begin, c.gathering.end
 	}
-	nctx.Above(above)
+	c.turns, c.trigger = newTurns(c), nctx.TriggerUntil(nil)
 	nctx.OnAbandon(c.abandon)
 	nctx.OnMessage(c.arrived, c.closed)
 	return c
@@ -101,11 +103,7 @@ func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress
 //
 // What callbacks of one Trigger send leaves together, as far as they are quick.
 func (c *Context) Trigger(max int) int {
-	if !c.gathering.under() {
-		c.nctx.Flush()
-	}
-	c.overdue()
-	switch n := c.nctx.Settled(); {
+	switch n := c.settled(); {
 	case n == 0:
 		return 0
 	case c.gathering != nil && max != 1: // one may be of a pass of those who Wait
@@ -113,7 +111,16 @@ func (c *Context) Trigger(max int) int {
 	case max != 1 && n > 1 && c.nctx.Cork():
 		defer c.nctx.Uncork()
 	}
-	return c.nctx.TriggerAbove(max)
+	return c.trigger(max)
+}
+
+// settled does what is due before callbacks run, and returns how many there are.
+func (c *Context) settled() int {
+	if !c.gathering.under() {
+		c.nctx.Flush()
+	}
+	c.overdue()
+	return c.nctx.Settled()
 }
 
 // Stats returns the gauges and counters.
@@ -174,7 +181,7 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		addr na.Addr
 		fail error
 	)
-	w := c.nctx.NewWaiter()
+	w := c.NewWaiter()
 	l, err := c.Lookup(text, func(a na.Addr, err error) {
 		addr, fail = a, err
 		w.End()

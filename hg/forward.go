@@ -98,7 +98,7 @@ func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, 
 	k.op.SetPatient(waits && !h.hasty)
 	k.op.SetHasty(waits && h.hasty)
 	if waits && h.waiter == nil {
-		h.waiter = h.ctx.nctx.NewWaiter()
+		h.waiter = h.ctx.NewWaiter()
 	}
 	if h.timeout != 0 && (limit == 0 || h.timeout < limit) {
 		limit = h.timeout

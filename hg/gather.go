@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/turns"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A gathering lets the answers of dispatched handlers leave together. The goroutine that has given a batch to Config.Dispatch
@@ -34,8 +33,11 @@ func newGathering(c *Context) *gathering {
 	return &gathering{Gather: turns.NewGather(), c: c, flush: c.nctx.Flush, now: c.Now}
 }
 
-// begin begins a pass. Of several at a time one waits.
-func (g *gathering) begin() (p na.Pass) {
+// begin begins a pass, if g is not nil. Of several at a time one waits.
+func (g *gathering) begin() (p turns.Pass) {
+	if g == nil {
+		return p
+	}
 	p.Corked = g.c.nctx.Queued() > 1 && g.c.nctx.Cork()
 	if !g.busy.CompareAndSwap(false, true) {
 		return p
@@ -70,7 +72,7 @@ func (g *gathering) home(pass uint32) {
 func (g *gathering) under() bool { return g != nil && g.busy.Load() }
 
 // end ends it.
-func (g *gathering) end(p na.Pass) {
+func (g *gathering) end(p turns.Pass) {
 	if p.Serial != 0 {
 		if g.Left(); g.Wait(g.now, g.flush, 1) {
 			g.rests = 0

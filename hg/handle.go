@@ -36,7 +36,7 @@ type Handle struct {
 	hasty   bool          // of FailFast
 	forbids bool          // calls, until Reset
 	call    *call
-	waiter  *na.Waiter // of calls that are waited for
+	waiter  *Waiter // of calls that are waited for
 }
 
 // Create returns a handle for calls of an RPC at addr. The error matches ErrNoEntry when id was not registered.

@@ -2,7 +2,11 @@ package hg
 
 import (
 	"context"
+	"errors"
+	"os"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 )
 
 // Wait drives c, or sleeps while another goroutine does, until done reports true (nil), ctx ends (its cause), or c is closed
@@ -11,13 +15,82 @@ import (
 //
 // Whoever makes done true calls Wake. done is quick, may be called by any goroutine that waits, and takes no lock that is held
 // around a call of this module.
-func (c *Context) Wait(ctx context.Context, done func() bool) error { return c.nctx.Wait(ctx, done) }
+func (c *Context) Wait(ctx context.Context, done func() bool) error { return c.WaitFor(ctx, -1, done) }
 
 // WaitFor is Wait that gives up with ErrTimeout after timeout by Now; a negative one is no limit, zero looks once.
 func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func() bool) error {
-	return c.nctx.WaitFor(ctx, timeout, done)
+	err := c.turns.Wait(ctx, timeout, done)
+	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
+		return ErrTimeout
+	}
+	return err
 }
+
+// Drive is Wait for what never comes, by a goroutine that does nothing else: it returns the cause of ctx, or ErrClosed. around, if it is
+// not nil, is called for each batch of callbacks, and calls run, which runs them. It may go on with what they have queued. When it takes
+// long another goroutine that waits goes on, and nothing is held back while nobody does. In a simulator around is not called.
+func (c *Context) Drive(ctx context.Context, around func(run func())) error {
+	if around == nil {
+		return c.turns.Drive(ctx, nil)
+	}
+	var batch func()
+	step := func(int) int { around(batch); return 0 }
+	return c.turns.Drive(ctx, func(run func()) {
+		batch = run
+		c.nctx.EnterTrigger(step, 0)
+	})
+}
+
+// A Waiter is something that ends once, and that one goroutine waits for. It is made once to be used often.
+type Waiter = turns.Waiter
+
+// NewWaiter returns a Waiter of c. Its Wait is that of c.
+func (c *Context) NewWaiter() *Waiter { return c.turns.NewWaiter() }
 
 // Wake makes everybody who waits look again: Wait at its condition; and one Progress that sleeps now, or else the next
 // one, returns nil.
-func (c *Context) Wake() { c.nctx.Wake() }
+func (c *Context) Wake() {
+	c.nctx.Wake()
+	c.turns.Wake()
+}
+
+// A driver is a Context as package turns drives it: a Batcher, but in a simulator, where everybody drives by itself.
+type driver struct{ c *Context }
+
+func newTurns(c *Context) *turns.Table {
+	d := driver{c}
+	if c.nctx.Batches() {
+		return turns.New(batcher{d}, false)
+	}
+	return turns.New(d, true)
+}
+
+// Progress implements turns.Driver. A Wake that was meant for another Progress does not end it.
+func (d driver) Progress(timeout time.Duration, stirred func() bool, sleeps func()) error {
+	return d.c.nctx.ProgressUntil(timeout, stirred, sleeps)
+}
+
+// Trigger implements turns.Driver.
+func (d driver) Trigger(stop func() bool) func(max int) int {
+	run := d.c.nctx.TriggerUntil(stop)
+	return func(max int) int {
+		if d.c.settled() == 0 {
+			return 0
+		}
+		return run(max)
+	}
+}
+
+func (d driver) Ready() bool        { return d.c.nctx.HasQueued() }
+func (d driver) Stir()              { d.c.nctx.Stir() }
+func (d driver) Now() time.Duration { return d.c.Now() }
+
+// A batcher is a driver whose callbacks are run in one go.
+type batcher struct{ driver }
+
+func (b batcher) Cork() bool        { return b.c.nctx.Cork() }
+func (b batcher) Uncork()           { b.c.nctx.Uncork() }
+func (b batcher) Flush()            { b.c.nctx.Flush() }
+func (b batcher) Inside() bool      { return b.c.nctx.InTrigger() }
+func (b batcher) Begin() turns.Pass { return b.c.gathering.begin() }
+func (b batcher) End(p turns.Pass)  { b.c.gathering.end(p) }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/callback"
-	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 )
 
 // The states of a context.
@@ -40,23 +39,21 @@ type Context struct {
 	sched  Scheduler // the domain, if it is one
 	limits Limits
 	isRdy  func() bool
-	above  atomic.Pointer[Layer] // what runs callbacks above
 
-	cq                     queue
-	behind                 atomic.Int64             // tasks that a Trigger runs beside those that were queued when it began
-	onMessage              func(data any) (ran int) // nil: whoever wants messages posts a RecvUnexpected
-	onShut                 *Task                    // nil: nothing
-	live                   atomic.Int64             // operations started whose callbacks have not returned, and Holds; below zero when c is drained
-	lingering              atomic.Int32             // operations that have ended while their memory was lent, and are not queued yet
-	slow                   atomic.Int32             // how many of them Trigger has waited for in vain, until the next is queued
-	state                  atomic.Int32
-	woken                  atomic.Bool
-	mark                   *callback.Mark    // of Trigger,
-	apart                  *callback.Mark    // and of handlers outside it
-	runTasks, runCallbacks func(max int) int // run, bound once
+	cq        queue
+	behind    atomic.Int64             // tasks that a Trigger runs beside those that were queued when it began
+	onMessage func(data any) (ran int) // nil: whoever wants messages posts a RecvUnexpected
+	onShut    *Task                    // nil: nothing
+	live      atomic.Int64             // operations started whose callbacks have not returned, and Holds; below zero when c is drained
+	lingering atomic.Int32             // operations that have ended while their memory was lent, and are not queued yet
+	slow      atomic.Int32             // how many of them Trigger has waited for in vain, until the next is queued
+	state     atomic.Int32
+	woken     atomic.Bool
+	mark      *callback.Mark    // of Trigger,
+	apart     *callback.Mark    // and of handlers outside it
+	runTasks  func(max int) int // run, bound once
 
 	leading
-	turns  *turns.Table
 	poller *Poller
 	waits  waiter // poller; in a test something else
 	corks  atomic.Int32
@@ -72,8 +69,7 @@ type Context struct {
 func newContext(cls *Class, id int) (*Context, error) {
 	c := &Context{class: cls, id: id, limits: cls.domain.Limits()}
 	c.isRdy = c.ready
-	c.runTasks = func(max int) int { return c.run(max, 1) }
-	c.runCallbacks = func(max int) int { return c.run(max, 0) }
+	c.runTasks = func(max int) int { return c.run(max, 1, nil) }
 	c.spinner = newSpinner(cls.cfg.Spin)
 	var err error
 	if !cls.domain.Driven() {
@@ -98,7 +94,6 @@ func newContext(cls *Class, id int) (*Context, error) {
 	}
 	c.sched, _ = cls.domain.(Scheduler)
 	c.mark, c.apart = callback.New(), callback.New()
-	c.turns = c.newTurns()
 	c.assist.start()
 	return c, nil
 }

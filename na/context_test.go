@@ -615,17 +615,18 @@ func TestInside(t *testing.T) {
 	ask := func(inside, leads bool) func(int) int {
 		return func(int) int {
 			require.Equal(t, inside, c.Inside())
-			require.Equal(t, leads, batcher{driver: (*driver)(c)}.Inside())
+			require.Equal(t, leads, c.InTrigger())
 			asked++
 			return 0
 		}
 	}
 	ask(false, false)(0)
 	c.mark.Run(ask(true, true), 0)
+	c.EnterTrigger(ask(true, true), 0)
 	c.EnterApart(ask(true, false), 0)
 	other.mark.Run(ask(false, false), 0)
 	c.mark.Run(func(int) int { return other.mark.Run(ask(true, true), 0) }, 0)
-	require.Equal(t, 5, asked)
+	require.Equal(t, 6, asked)
 }
 
 // A context whose endpoint owes its peers last words is polled, and not given back before they are said.

@@ -41,8 +41,8 @@ func (c *Context) unseen(now time.Duration) bool {
 // zero polls once. It returns nil when something may be ready (a Wake counts), an error that matches
 // os.ErrDeadlineExceeded when nothing happened in time, and one that matches ErrClosed when c is closed and drained.
 func (c *Context) Progress(timeout time.Duration) error {
-	err := c.progress(timeout, c.isRdy, nothing)
-	if err == nil && !c.queued() {
+	err := c.ProgressUntil(timeout, c.isRdy, nothing)
+	if err == nil && !c.HasQueued() {
 		c.woken.Store(false)
 	}
 	return err
@@ -50,9 +50,9 @@ func (c *Context) Progress(timeout time.Duration) error {
 
 func nothing() {}
 
-// progress drives, or follows one who does, until ready reports true. ready does not panic. sleeps is called before the caller sleeps
-// where it has to be woken.
-func (c *Context) progress(timeout time.Duration, ready func() bool, sleeps func()) error {
+// ProgressUntil is Progress until ready reports true, which the caller has it do when HasQueued does. ready is quick and does not panic;
+// whoever makes it true calls Stir. sleeps is called before the caller sleeps where only Stir wakes it.
+func (c *Context) ProgressUntil(timeout time.Duration, ready func() bool, sleeps func()) error {
 	c.Flush()
 	if ready() && (c.driver != nil || !c.unseen(c.Now())) {
 		return nil
@@ -274,10 +274,10 @@ func (c *Context) callFollowers(n int) {
 }
 
 // ready reports whether Trigger has something to run, or somebody has called Wake.
-func (c *Context) ready() bool { return c.woken.Load() || c.queued() }
+func (c *Context) ready() bool { return c.woken.Load() || c.HasQueued() }
 
-// queued reports whether Trigger has something to run.
-func (c *Context) queued() bool { return c.cq.len() > 0 || c.onMessage != nil && c.ep.Arrived() > 0 }
+// HasQueued reports whether Trigger has something to run.
+func (c *Context) HasQueued() bool { return c.cq.len() > 0 || c.onMessage != nil && c.ep.Arrived() > 0 }
 
 // rouse makes the leader look whether something is ready, if it sleeps.
 func (c *Context) rouse() {

@@ -1,7 +1,6 @@
 package na
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -126,7 +125,13 @@ func TestNothingKeepsTheLeaderFromLooking(t *testing.T) {
 				c.Trigger(0)
 			}
 		},
-		"Wait": func(c *Context, over func() bool) { _ = c.Wait(context.Background(), over) },
+		"ProgressUntil": func(c *Context, over func() bool) {
+			trigger := c.TriggerUntil(over)
+			for !over() {
+				_ = c.ProgressUntil(-1, func() bool { return over() || c.HasQueued() }, nothing)
+				trigger(64)
+			}
+		},
 	}
 	for world, start := range worlds {
 		for driver, drive := range drivers {

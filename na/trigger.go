@@ -82,12 +82,16 @@ func (c *Context) Trigger(max int) int {
 	return c.mark.Run(c.runTasks, max)
 }
 
-// TriggerAbove is Trigger of the layer above: it counts the callbacks of the program, and not the steps that run none.
-func (c *Context) TriggerAbove(max int) int { return c.mark.Run(c.runCallbacks, max) }
+// TriggerUntil returns a Trigger for the layer above, to be used often: it counts the callbacks of the program, and not the steps that run
+// none, and ends after one when stop, if it is not nil, reports true.
+func (c *Context) TriggerUntil(stop func() bool) func(max int) int {
+	run := func(max int) int { return c.run(max, 0, stop) }
+	return func(max int) int { return c.mark.Run(run, max) }
+}
 
 // run runs tasks until max have been counted, or, if max <= 0, as many as are queued when it begins. A task that runs no callback counts
 // as so many.
-func (c *Context) run(max, step int) (n int) {
+func (c *Context) run(max, step int, stop func() bool) (n int) {
 	var t *Task // taken, and not run
 	all := max <= 0
 	if all {
@@ -117,6 +121,9 @@ func (c *Context) run(max, step int) (n int) {
 		if ran := c.runTask(t); ran > 0 {
 			n += ran
 			p.ran()
+			if stop != nil && stop() {
+				break
+			}
 		} else {
 			n += step
 		}

@@ -42,6 +42,18 @@ func (p plain) Progress(timeout time.Duration, _ func() bool, _ func()) error {
 	return p.Progressor.Progress(timeout)
 }
 
+// Trigger implements turns.Driver.
+func (p plain) Trigger(stop func() bool) func(max int) int {
+	return func(max int) (ran int) {
+		for ran < max && p.Progressor.Trigger(1) > 0 {
+			if ran++; stop() {
+				break
+			}
+		}
+		return ran
+	}
+}
+
 func (p plain) Ready() bool { return false }
 func (p plain) Stir()       {}
 

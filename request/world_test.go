@@ -83,6 +83,17 @@ func (d *driver) Progress(timeout time.Duration, stirred func() bool, sleeps fun
 	return d.Progressor.Progress(timeout)
 }
 
+func (d *driver) Trigger(stop func() bool) func(max int) int {
+	return func(max int) (ran int) {
+		for ran < max && d.Progressor.Trigger(1) > 0 {
+			if ran++; stop() {
+				break
+			}
+		}
+		return ran
+	}
+}
+
 func (d *driver) Ready() bool { return false }
 func (d *driver) Stir()       { fill(d.w.wake) }
 

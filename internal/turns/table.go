@@ -18,7 +18,9 @@ type Driver interface {
 	Progress(timeout time.Duration, stirred func() bool, sleeps func()) error
 	// Ready reports whether Trigger has something to run, as far as the Driver knows before Progress.
 	Ready() bool
-	Trigger(max int) int
+	// Trigger returns what runs callbacks, max at the most, and returns how many: it ends after one when stop reports true. It is made
+	// once for each Waiter.
+	Trigger(stop func() bool) func(max int) int
 	// Stir makes a Progress that sleeps look at stirred.
 	Stir()
 	Now() time.Duration
@@ -102,6 +104,14 @@ func (t *Table) Wait(ctx context.Context, timeout time.Duration, done func() boo
 	w.done = done
 	defer t.giveBack(w)
 	return t.wait(ctx, timeout, w)
+}
+
+// Drive is Wait for what never comes, by a goroutine that does nothing else. around is called for each pass, and calls run, which runs the
+// callbacks. It has no effect where nobody sleeps.
+func (t *Table) Drive(ctx context.Context, around func(run func())) error {
+	w := t.NewWaiter()
+	w.around, w.runs = around, func() { w.again = t.run(w) }
+	return w.Wait(ctx)
 }
 
 // Wake makes everybody who waits look again.
@@ -258,7 +268,11 @@ func (t *Table) drive(w *Waiter) (failed error, more bool) {
 func (t *Table) pass(w *Waiter) (more bool) {
 	p := t.b.Begin()
 	defer t.b.End(p) // deferred: a callback may panic
-	return t.run(w)
+	if w.around == nil {
+		return t.run(w)
+	}
+	w.around(w.runs)
+	return w.again
 }
 
 // run runs callbacks until w need not wait or none is queued; it leaves the rest to others. It reports whether it gave up
@@ -268,24 +282,8 @@ func (t *Table) run(w *Waiter) (more bool) {
 	if w.poll {
 		limit = pollBatch
 	}
-	begun := time.Duration(-1)
-	for n := range limit {
-		if t.d.Trigger(1) == 0 || w.over() || w.quits() {
-			return false
-		}
-		if w.deadline != never && !w.poll && t.d.Now() >= w.deadline {
-			return false
-		}
-		if t.b == nil || n%4 != 0 {
-			continue
-		}
-		if now := t.d.Now(); begun < 0 {
-			begun = now
-		} else if now-begun >= long {
-			return true
-		}
-	}
-	return true
+	w.ran, w.begun, w.more = 0, -1, false
+	return w.trigger(limit) >= limit && !w.stopped || w.more
 }
 
 // handOnLocked gives the lead up: to one that sleeps, if any does. It takes the last to fall asleep: it costs nothing to find.

@@ -77,8 +77,12 @@ func (f *fake) Progress(timeout time.Duration, stirred func() bool, sleeps func(
 	return nil
 }
 
-func (f *fake) Trigger(max int) (ran int) {
-	for ; ran < max; ran++ {
+func (f *fake) Trigger(stop func() bool) func(max int) int {
+	return func(max int) int { return f.trigger(max, stop) }
+}
+
+func (f *fake) trigger(max int, stop func() bool) (ran int) {
+	for stopped := false; ran < max && !stopped; ran++ {
 		f.mu.Lock()
 		if len(f.queue) == 0 {
 			f.mu.Unlock()
@@ -88,6 +92,7 @@ func (f *fake) Trigger(max int) (ran int) {
 		f.queue = f.queue[1:]
 		f.mu.Unlock()
 		cb()
+		stopped = stop()
 	}
 	return ran
 }

@@ -14,6 +14,10 @@ type Waiter struct {
 	hit       atomic.Bool
 	isStirred func() bool // bound once, as
 	willSleep func()
+	trigger   func(max int) int
+	around    func(run func()) // of Drive
+	runs      func()           // what it calls: run, which sets
+	again     bool
 
 	token    chan struct{} // one slot, filled by whoever takes it off the sleepers
 	deadline time.Duration
@@ -22,6 +26,10 @@ type Waiter struct {
 	ctx      context.Context // of the wait
 	gone     <-chan struct{} // closed when ctx has ended
 	unhook   func() bool     // ends what wakes the leader then; nil: nothing does
+	ran      int             // callbacks in this pass,
+	begun    time.Duration   // of which the first ended then; less than 0: none has
+	stopped  bool            // w waits no longer for more of them,
+	more     bool            // or takes too long
 	due      bool            // in Table.due
 	bed      int             // index in Table.sleepers, -1 when awake
 	place    int             // index in Table.deadlines, -1 when not there
@@ -30,7 +38,7 @@ type Waiter struct {
 // NewWaiter returns a waiter for an end that has not come. It may be used again after Reset.
 func (t *Table) NewWaiter() *Waiter {
 	w := &Waiter{t: t, token: make(chan struct{}, 1), bed: -1, place: -1}
-	w.isStirred, w.willSleep = w.stirred, w.sleeps
+	w.isStirred, w.willSleep, w.trigger = w.stirred, w.sleeps, t.d.Trigger(w.stops)
 	return w
 }
 
@@ -68,6 +76,27 @@ func (w *Waiter) quits() bool {
 	default:
 		return false
 	}
+}
+
+// stops is looked at after each callback that w runs.
+func (w *Waiter) stops() bool {
+	t := w.t
+	if w.stopped = w.over() || w.quits(); w.stopped {
+		return true
+	}
+	if w.deadline != never && !w.poll && t.d.Now() >= w.deadline {
+		w.stopped = true
+		return true
+	}
+	if w.ran++; t.b == nil || w.ran%4 != 1 {
+		return false
+	}
+	if now := t.d.Now(); w.begun < 0 {
+		w.begun = now
+	} else if now-w.begun >= long {
+		w.more = true
+	}
+	return w.more
 }
 
 // stirred is what the Progress of w waits for.

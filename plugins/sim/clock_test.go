@@ -32,8 +32,7 @@ func TestWithTimeout(t *testing.T) {
 		left, err := w.Until(deadlineOf(t, below))
 		require.NoError(t, err)
 		require.Equal(t, time.Hour, left)
-		never := func() bool { return false }
-		require.ErrorIs(t, p.nctx.Wait(below, never), context.DeadlineExceeded)
+		require.ErrorIs(t, lapse(below, p.nctx), context.DeadlineExceeded)
 		require.Equal(t, time.Hour, w.Now()-begun)
 		require.Equal(t, context.DeadlineExceeded, ctx.Err())
 		require.Equal(t, context.DeadlineExceeded, below.Err())
@@ -44,7 +43,7 @@ func TestWithTimeout(t *testing.T) {
 		inner, cancelInner := w.WithTimeout(outer, time.Hour)
 		defer cancelInner()
 		require.Equal(t, deadlineOf(t, outer), deadlineOf(t, inner))
-		require.ErrorIs(t, p.nctx.Wait(inner, never), context.DeadlineExceeded)
+		require.ErrorIs(t, lapse(inner, p.nctx), context.DeadlineExceeded)
 		require.Equal(t, time.Hour+time.Minute, w.Now()-begun)
 
 		canceled, cancelNow := w.WithTimeout(parent, time.Hour)
@@ -60,7 +59,7 @@ func TestWithTimeout(t *testing.T) {
 			stop(why)
 		})
 		begun = w.Now()
-		require.ErrorIs(t, p.nctx.Wait(mine, never), why)
+		require.ErrorIs(t, lapse(mine, p.nctx), why)
 		require.Equal(t, time.Second, w.Now()-begun)
 		require.Equal(t, context.Canceled, mine.Err())
 		past, cancelPast := w.WithTimeout(context.Background(), -1)
@@ -69,6 +68,15 @@ func TestWithTimeout(t *testing.T) {
 	})
 	require.NoError(t, w.Run(0))
 	p.close()
+}
+
+// lapse drives nctx until ctx ends, and returns the cause of that.
+func lapse(ctx context.Context, nctx *na.Context) error {
+	for ctx.Err() == nil {
+		_ = nctx.ProgressUntil(-1, func() bool { return ctx.Err() != nil || nctx.HasQueued() }, func() {})
+		nctx.Trigger(0)
+	}
+	return context.Cause(ctx)
 }
 
 func deadlineOf(t testing.TB, ctx context.Context) time.Time {
@@ -88,7 +96,7 @@ func TestCancelReplays(t *testing.T) {
 		for range 20 {
 			ctx, cancel := context.WithCancel(context.Background())
 			w.Go("a", func() {
-				require.ErrorIs(t, p.nctx.Wait(ctx, func() bool { return false }), context.Canceled)
+				require.ErrorIs(t, lapse(ctx, p.nctx), context.Canceled)
 				w.Note("ended", uint64(w.Now()), 0)
 				w.Sleep(time.Microsecond)
 			})
