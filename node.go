@@ -100,54 +100,42 @@ func (n *Node) Serve(ctx context.Context) error {
 	if n.served.Swap(true) {
 		return na.WithText(hg.ErrInvalid, "quicksilver: Serve was called for this Node before: it drives the Node until that is closed, so call it once after each Open")
 	}
-	var others sync.WaitGroup
-	for _, hctx := range n.all[1:] {
-		others.Go(func() { _ = driven(ctx, hctx) })
+	var err error
+	if n.hctx.NA().Scheduled() {
+		err = n.hctx.Drive(ctx, nil)
+	} else {
+		ends := make(chan error, 2*len(n.all))
+		for _, hctx := range n.all {
+			n.drive(ctx, hctx, ends)
+			n.drive(ctx, hctx, ends)
+		}
+		err = <-ends // of one: the others end, too
 	}
-	err := driven(ctx, n.hctx)
 	if err != nil && ctx.Err() != nil {
-		err = n.Shutdown(context.Background())
-	} else if errors.Is(err, hg.ErrClosed) {
-		err = nil
+		return n.Shutdown(context.Background())
 	}
-	others.Wait()
+	if errors.Is(err, hg.ErrClosed) {
+		return nil
+	}
 	return err
+}
+
+// drive has a goroutine drive a context until ctx ends, or the context is closed, and say why it has ended. A handler, or an
+// authorizer, that ends the goroutine has another one go on.
+func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
+	n.workers.all.Go(func() {
+		returned := false
+		defer func() {
+			if !returned {
+				n.drive(ctx, hctx, ends)
+			}
+		}()
+		ends <- hctx.Drive(ctx, func(run func()) { n.batch(hctx.ID(), run) })
+		returned = true
+	})
 }
 
 func never() bool { return false }
-
-// driven is drive on a goroutine of its own: an Inline handler, or an authorizer, that ends it has another one go on.
-func driven(ctx context.Context, hctx *hg.Context) (err error) {
-	if hctx.NA().Scheduled() {
-		return drive(ctx, hctx)
-	}
-	for returned := false; !returned; {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			err = drive(ctx, hctx)
-			returned = true
-		}()
-		<-done
-	}
-	return err
-}
-
-// drive moves bytes and runs callbacks until ctx ends, in larger batches than Wait, which looks at its condition after each
-// callback.
-func drive(ctx context.Context, hctx *hg.Context) error {
-	if hctx.NA().Scheduled() {
-		return hctx.Wait(ctx, never)
-	}
-	defer context.AfterFunc(ctx, hctx.Wake)()
-	for ctx.Err() == nil {
-		if err := hctx.Progress(-1); err != nil {
-			return err
-		}
-		hctx.Trigger(0)
-	}
-	return ctx.Err()
-}
 
 // Shutdown refuses new calls, lets what is under way end until ctx does, Config.Grace if ctx has no deadline, and closes n. It
 // returns nil when nothing was cut off, else a *hg.ShutdownError that names it. It is not called in a handler.

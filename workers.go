@@ -9,10 +9,14 @@ import (
 )
 
 // workers are the goroutines that run handlers, up to Config.Workers. In the simulator each request has a coroutine.
-type workers struct{ crew[hg.Incoming] }
+type workers struct {
+	crew[hg.Incoming]
+	lone []lone // of each context; mu guards them
+}
 
 func (w *workers) init(n *Node) {
 	w.run, w.most = func(r hg.Incoming) { _ = r.Run() }, n.cfg.Workers // it may have ended before
+	w.lone = make([]lone, n.cfg.Contexts)
 }
 
 // dispatch is hg.Config.Dispatch.
@@ -21,7 +25,9 @@ func (w *workers) dispatch(r hg.Incoming) {
 		nctx.Spawn(func() { w.run(r) })
 		return
 	}
-	w.give(r)
+	if !w.aside(r) {
+		w.give(r)
+	}
 }
 
 // A crew runs jobs on goroutines. Quick jobs share a few, which take one after the other: that is faster than to wake a goroutine for

@@ -1,0 +1,114 @@
+package quicksilver_test
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+)
+
+// byDriver reports whether the caller is a handler that the goroutine which drives its node runs.
+func byDriver() bool {
+	b := make([]byte, 64<<10)
+	return strings.Contains(string(b[:runtime.Stack(b, false)]), "(*Node).batch")
+}
+
+var lone = qs.Define[string, bool]("test/lone")
+
+// A request that comes alone is handled by the goroutine that drives, whatever the handler does there: wait for others, end the
+// goroutine, panic, or never return. Others are served meanwhile, and afterwards.
+func TestLoneRequest(t *testing.T) {
+	t.Parallel()
+	gate := make(chan struct{})
+	entered := make(chan struct{}, 3)
+	for what, does := range map[string]func(ctx context.Context, n *qs.Node) error{
+		"returns": func(context.Context, *qs.Node) error { return nil },
+		"panics":  func(context.Context, *qs.Node) error { panic("on purpose") },
+		"exits":   func(context.Context, *qs.Node) error { runtime.Goexit(); return nil },
+		"blocks": func(context.Context, *qs.Node) error {
+			entered <- struct{}{}
+			<-gate
+			return nil
+		},
+		"calls": func(ctx context.Context, n *qs.Node) error {
+			p, err := n.Peer(ctx, n.Addr().String())
+			if err == nil {
+				_, err = lone.Call(ctx, p, "")
+			}
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var first sync.Once
+			s := server(t, qs.Config{}, func(n *qs.Node) {
+				lone.Handle(n, func(ctx context.Context, in string) (bool, error) {
+					if in == "" {
+						return byDriver(), nil
+					}
+					var err error
+					first.Do(func() { require.True(t, byDriver(), "the first one") })
+					err = does(ctx, n)
+					return byDriver(), err
+				})
+			})
+			c := open(t, "tcp://", qs.Config{})
+			p := peer(t, c, s.Addr().String())
+			var blocked []*qs.Future[bool]
+			for range 3 {
+				f := lone.Go(within(t), p, what)
+				if what == "blocks" {
+					blocked = append(blocked, f)
+					<-entered
+				} else if _, err := f.Wait(within(t)); what == "panics" || what == "exits" {
+					require.ErrorIs(t, err, qs.ErrPanic)
+				} else {
+					require.NoError(t, err)
+				}
+				for range 10 {
+					_, err := lone.Call(within(t), p, "")
+					require.NoError(t, err, "while and after it "+what)
+				}
+			}
+			if what == "blocks" {
+				close(gate)
+			}
+			for _, f := range blocked {
+				_, err := f.Wait(within(t))
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+// A handler that the goroutine which drives runs is one of Config.Workers: another request waits for it.
+func TestLoneIsCounted(t *testing.T) {
+	t.Parallel()
+	entered, gate := make(chan bool, 1), make(chan struct{})
+	c, p := pair(t, qs.Config{Workers: 1}, func(n *qs.Node) {
+		lone.Handle(n, func(_ context.Context, in string) (bool, error) {
+			if in == "waits" {
+				entered <- byDriver()
+				<-gate
+			}
+			return byDriver(), nil
+		})
+	})
+	first := lone.Go(within(t), p, "waits")
+	require.True(t, <-entered)
+	soon, cancel := c.WithTimeout(within(t), 50*time.Millisecond)
+	defer cancel()
+	_, err := lone.Call(soon, p, "")
+	require.ErrorIs(t, err, qs.ErrTimeout, "a second handler was at work")
+	close(gate)
+	_, err = first.Wait(within(t))
+	require.NoError(t, err)
+	_, err = lone.Call(within(t), p, "")
+	require.NoError(t, err)
+}
