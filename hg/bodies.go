@@ -3,6 +3,7 @@ package hg
 import (
 	"sync/atomic"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -14,11 +15,22 @@ type bodies struct {
 	room   atomic.Int64 // bytes that responses under way may take
 }
 
-// countLent counts a body that is lent, of a message that would have n bytes with it.
+// countLent counts a body that is lent, of n bytes.
 func (b *bodies) countLent(n int) {
 	b.lent.Add(1)
-	if n <= na.MaxRoom {
+	if n <= na.MaxBody {
 		b.noRoom.Add(1)
+	}
+}
+
+// grantRoom lets a peer send more bodies like one of n bytes that it has lent, behind front bytes: with their message, if they are not
+// too long for that, or beside it.
+func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
+	switch long := n + int64(front); {
+	case long <= na.MaxRoom && front > 0:
+		c.nctx.GrantRoom(peer, int(long))
+	case n <= na.MaxBody:
+		c.nctx.GrantRoom(peer, int(n))
 	}
 }
 
@@ -51,5 +63,6 @@ func (k *call) freeOutput() {
 		k.env.Free()
 		k.env = nil
 	}
-	k.output, k.meta = nil, nil
+	slab.Put(k.fetched)
+	k.output, k.meta, k.fetched = nil, nil, nil
 }

@@ -55,10 +55,35 @@ func TestBodiesInline(t *testing.T) {
 		require.EqualValues(t, 1, o.Loans)
 		require.EqualValues(t, long+1, s.Inline)
 		require.Zero(t, s.Loans)
-		require.NoError(t, p.raw(h, sized(na.MaxRoom)))
-		require.EqualValues(t, 2, p.octx.Stats().Loans)
-		require.EqualValues(t, 1, p.octx.Stats().NoRoom)
-		require.EqualValues(t, 1, p.tctx.Stats().Loans)
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// Longer ones, of up to na.MaxBody bytes, go beside their messages, each way once such a one was lent; longer ones still are lent.
+func TestBodiesBeside(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		lent := int64(0)
+		for _, size := range []int{na.MaxRoom, 100_000, 300 << 10, 1 << 20, na.MaxBody} {
+			inline, loans := p.octx.Stats().Inline+p.tctx.Stats().Inline, p.octx.Stats().Loans+p.tctx.Stats().Loans
+			for round := range int64(6) {
+				in := sized(size)
+				require.NoError(t, p.raw(h, in), "%d bytes, round %d", size, round)
+				out, err := h.OutputRaw()
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(in, out), "%d bytes", size)
+			}
+			inline, loans = p.octx.Stats().Inline+p.tctx.Stats().Inline-inline, p.octx.Stats().Loans+p.tctx.Stats().Loans-loans
+			require.EqualValues(t, 12, inline+loans, "%d bytes", size)
+			require.LessOrEqual(t, loans, int64(2), "%d bytes", size)
+			lent += loans
+		}
+		require.Equal(t, lent, p.octx.Stats().NoRoom+p.tctx.Stats().NoRoom)
+		require.NoError(t, p.raw(h, sized(na.MaxBody+1)))
+		require.Equal(t, lent, p.octx.Stats().NoRoom+p.tctx.Stats().NoRoom)
+		require.Equal(t, lent+2, p.octx.Stats().Loans+p.tctx.Stats().Loans)
 		h.Close()
 		p.clean(0)
 	})

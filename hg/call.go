@@ -45,8 +45,7 @@ type call struct {
 	timer *na.Op // nil until there is one
 	done  na.Task
 
-	in    []byte // header, metadata and encoded input
-	head  int    // the bytes of the first two
+	in    draft  // header, metadata and encoded input
 	codec uint8  // of the input
 	msg   []byte // that says where the input is
 	buf   []byte // receives the response
@@ -72,6 +71,9 @@ type life struct {
 	room int          // size class that is reserved for it
 	loan *loan
 	pull *pull
+
+	fetched []byte // the memory of an output that was pulled
+	beside  []byte // the input, if it goes beside the message
 
 	asking     bool        // op is under way
 	r          na.Result   // how it has ended

@@ -24,7 +24,8 @@ func (k *call) ended(_ *na.Op, r na.Result) (ran int) {
 			k.h.ctx.nctx.Abandon(r.Addr, r.ID, k.tag())
 		}
 	case !k.h.rpc.OneWay:
-		k.understand(k.message(r), r.Addr)
+		b, body := k.message(r)
+		k.understand(b, body, r.Addr)
 	}
 	if k.recalling() {
 		k.withdrawal.requestEnded(r)
@@ -53,7 +54,8 @@ func (k *call) goOn() {
 
 // resend lends the input when the peer takes shorter messages than this side.
 func (k *call) resend() error {
-	k.in[1] |= flagMore
+	k.in.b[1] |= flagMore
+	k.beside = nil
 	msg, err := k.lendInput()
 	if err != nil {
 		return err
@@ -61,19 +63,19 @@ func (k *call) resend() error {
 	return k.ask(k.h.addr, msg)
 }
 
-// message returns the response that a receive has brought.
-func (k *call) message(r na.Result) []byte {
+// message returns the response that a receive has brought, and what came beside it.
+func (k *call) message(r na.Result) (b, body []byte) {
 	if r.Envelope == nil {
-		return k.buf[:r.N]
+		return k.buf[:r.N], nil
 	}
 	k.env, k.r.Envelope = r.Envelope, nil
-	return k.env.Data
+	return k.env.Data, k.env.Body
 }
 
 // understand reads the response, and fetches its body if that is still at the target.
-func (k *call) understand(b []byte, from na.Addr) {
+func (k *call) understand(b, body []byte, from na.Addr) {
 	resp := &k.answer
-	meta, payload, err := resp.parse(b)
+	meta, payload, err := resp.parse(b, body)
 	if err != nil {
 		k.failure = err
 		return
@@ -101,6 +103,7 @@ func (k *call) understand(b []byte, from na.Addr) {
 		k.failure = na.WithText(ErrOverflow, "the output is larger than Config.MaxOutput allows")
 		c.nctx.GiveBack(from, key)
 	default:
+		c.grantRoom(from, key.Len, 0)
 		if k.pull, err = c.fetch(from, key, k.onPulled); err != nil { // it gave the body back
 			k.failure = err
 			return
@@ -115,7 +118,7 @@ func (k *call) onPulled(body []byte, err error) (ran int) {
 	if err != nil {
 		k.failure = err
 	} else {
-		k.output, k.answered = body, true
+		k.output, k.answered, k.fetched = body, true, body
 	}
 	if k.loan != nil {
 		k.loan.op.Cancel()

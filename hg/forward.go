@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -15,25 +16,97 @@ import (
 // than Config.MaxLent, ErrTimeout when SetTimeout was given a time that has passed, ErrClosed from Shutdown or Close on, or the
 // codec's error.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
-	b, head := h.room()
-	b, err := encode(h.rpc.Codec, b, in) // user code may run in it
+	d := h.longDraft()
+	err := d.encode(h.rpc.Codec, in) // user code may run in it
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.forward(b, head, h.rpc.Codec.ID(), 0, false, cb)
+	return h.forward(d, h.rpc.Codec.ID(), 0, false, cb)
 }
 
 // ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
+	if len(in) > maxKept { // not copied with the lock held
+		d := h.draft()
+		d.copy(in)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.forward(d, codec.RawID, 0, false, cb)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	b, head := h.takeRoom()
-	return h.forward(append(b, in...), head, codec.RawID, 0, false, cb)
+	d := h.newDraft()
+	d.b = append(d.b, in...)
+	return h.forward(d, codec.RawID, 0, false, cb)
+}
+
+// A draft is a message that is being made. A payload that is too large to be kept is in memory of package slab, which is given back
+// when the message is not needed any more: behind the front, or apart from it.
+type draft struct {
+	b     []byte // header and metadata, which are head bytes, and what is not apart
+	head  int
+	apart []byte // the payload; or nil
+	slab  []byte // the memory; or nil
+	long  int    // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
+}
+
+// size is the length of the payload in bytes.
+func (d *draft) size() int { return len(d.payload()) }
+
+func (d *draft) payload() []byte {
+	if d.apart != nil {
+		return d.apart
+	}
+	return d.b[d.head:]
+}
+
+// copy makes a copy of v, which is too large to be kept, the payload.
+func (d *draft) copy(v []byte) {
+	if len(v) > slab.Max {
+		d.apart = append([]byte(nil), v...)
+		return
+	}
+	d.slab = slab.Get(len(v))
+	copy(d.slab, v)
+	d.apart = d.slab
+}
+
+// foresee has an encoding that will be as long as the last find its memory there.
+func (d *draft) foresee() {
+	if n := d.long + d.head; n > maxKept && n <= slab.Max {
+		d.slab = slab.Get(n)
+		d.b = append(d.slab[:0], d.b...)
+	}
+}
+
+// trim lets go of what is too large to be kept, and remembers that it was there. Nobody uses it any more.
+func (d *draft) trim() {
+	if d.b != nil {
+		if d.long = 0; d.apart == nil && len(d.b) > maxKept {
+			d.long = d.size()
+		}
+	}
+	if d.apart == nil && d.slab != nil || cap(d.b) > maxKept {
+		d.b = nil
+	}
+	slab.Put(d.slab)
+	d.apart, d.slab = nil, nil
 }
 
 // encode appends the input v.
+func (d *draft) encode(c codec.Codec, v any) error {
+	b, err := encode(c, d.b, v)
+	if err != nil {
+		d.trim()
+		return err
+	}
+	d.b = b
+	return nil
+}
+
+// encode appends the input v to b.
 func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
 	out, err := appendWith(c, b, v)
 	if _, coded := errors.AsType[Code](err); err != nil && !coded {
@@ -54,36 +127,43 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 // maxKept is the largest buffer that an idle handle keeps.
 const maxKept = 64 << 10
 
-// trim lets go of a buffer that is too large to be kept. Locked.
-func (k *call) trim() {
-	if cap(k.in) > maxKept {
-		k.in = nil
-	}
-}
+// trim lets go of what is too large to be kept. Locked.
+func (k *call) trim() { k.in.trim() }
 
-// room returns a buffer for an input, behind the header and the metadata, which are head bytes. It is that of the idle handle,
-// which has none until forward gives it back.
-func (h *Handle) room() (b []byte, head int) {
+// draft returns a draft of an input with header and metadata. Its buffer is that of the idle handle, which has none until forward
+// gives it back.
+func (h *Handle) draft() draft {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.takeRoom()
+	return h.newDraft()
 }
 
-// takeRoom is room. Locked.
-func (h *Handle) takeRoom() (b []byte, head int) {
-	if k := h.call; k.phase == callIdle {
-		b, k.in = k.in, nil
+// newDraft is draft. Locked.
+func (h *Handle) newDraft() (d draft) {
+	k := h.call
+	if k.phase == callIdle {
+		d.b, d.long, k.in = k.in.b, k.in.long, draft{}
 	}
-	if cap(b) < requestSize {
-		b = make([]byte, 0, 256)
+	if cap(d.b) < requestSize {
+		d.b = make([]byte, 0, 256)
 	}
-	b = append(b[:requestSize], h.meta.b...)
-	return b, len(b)
+	d.b = append(d.b[:requestSize], h.meta.b...)
+	d.head = len(d.b)
+	return d
 }
 
-// forward sends what room and a codec have made. If waits, the end of the call is that of Handle.waiter instead of a callback,
+// longDraft is draft for an encoding: the handle's last may have been large.
+func (h *Handle) longDraft() draft {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := h.newDraft()
+	d.foresee()
+	return d
+}
+
+// forward sends a draft. If waits, the end of the call is that of Handle.waiter instead of a callback,
 // and the request waits for an envelope, too. limit bounds its time beside SetTimeout; 0: it does not. Locked.
-func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
+func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
 	switch {
 	case h.closed:
@@ -94,7 +174,7 @@ func (h *Handle) forward(in []byte, head int, codec uint8, limit time.Duration, 
 		return misuse("forward", h.Name(), h.addr, ErrCanceled, "canceled before it was forwarded")
 	}
 	h.refs.Add(1) // until the callback has run: Close in another goroutine does no harm
-	k.in, k.head, k.codec = in, head, codec
+	k.in, k.codec = in, codec
 	k.op.SetPatient(waits && !h.hasty)
 	k.op.SetHasty(waits && h.hasty)
 	if waits && h.waiter == nil {
@@ -127,7 +207,7 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	if h.ctx.nctx.Draining() && !h.rpc.Always && !h.ctx.class.serving() {
 		return errClosing
 	}
-	if size, limit := int64(len(k.in)-k.head), h.ctx.class.cfg.MaxInput; size > limit {
+	if size, limit := int64(k.in.size()), h.ctx.class.cfg.MaxInput; size > limit {
 		return na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, Config.MaxInput is %d", size, limit))
 	}
 	if err := k.nextTag(); err != nil {
@@ -164,7 +244,7 @@ func (k *call) post() error {
 
 // ask sends msg and awaits the answer. Locked.
 func (k *call) ask(to na.Addr, msg []byte) error {
-	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, By: k.by, OneWay: k.h.rpc.OneWay}
+	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.beside, Bodies: true, By: k.by, OneWay: k.h.rpc.OneWay}
 	if !spec.OneWay {
 		if k.buf == nil {
 			k.buf = make([]byte, k.h.ctx.limits.MaxExpected)
@@ -177,10 +257,10 @@ func (k *call) ask(to na.Addr, msg []byte) error {
 }
 
 // request returns the message that asks for the call, and where to send it. An input that does not fit one, with the room that
-// the target has granted, is lent. Locked.
+// the target has granted, goes beside it, and is lent when there is no room. Locked.
 func (k *call) request() (msg []byte, to na.Addr, err error) {
 	h := k.h
-	req := request{codec: k.codec, meta: k.head - requestSize, id: h.id, size: uint64(len(k.in) - k.head)}
+	req := request{codec: k.codec, meta: k.in.head - requestSize, id: h.id, size: uint64(k.in.size())}
 	if req.size == 0 {
 		req.codec = codec.NoBytesID
 	}
@@ -190,18 +270,28 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 		k.reserveRoom()
 	}
 	req.room = k.room
-	nctx := h.ctx.nctx
-	if len(k.in) <= h.ctx.limits.MaxUnexpected {
-		req.put(k.in)
-		return k.in, h.addr, nil
-	}
-	if to, ok := nctx.ClaimRoom(h.addr, len(k.in)); ok {
-		h.ctx.bodies.inline.Add(1)
-		req.put(k.in)
-		return k.in, to, nil
+	nctx, in := h.ctx.nctx, &k.in
+	k.beside = nil
+	switch n := in.head + in.size(); {
+	case n <= h.ctx.limits.MaxUnexpected:
+		req.put(in.b)
+		return in.b, h.addr, nil
+	case n <= na.MaxRoom && in.apart == nil:
+		if to, ok := nctx.ClaimRoom(h.addr, n); ok {
+			h.ctx.bodies.inline.Add(1)
+			req.put(in.b)
+			return in.b, to, nil
+		}
+	case in.head <= h.ctx.limits.MaxUnexpected:
+		if to, ok := nctx.ClaimRoom(h.addr, in.size()); ok {
+			h.ctx.bodies.inline.Add(1)
+			req.put(in.b)
+			k.beside = in.payload()
+			return in.b[:in.head], to, nil
+		}
 	}
 	req.flags |= flagMore
-	req.put(k.in)
+	req.put(in.b)
 	if msg, err = k.lendInput(); err != nil {
 		k.returnRoom()
 	}
@@ -211,13 +301,13 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 // lendInput returns the message that says where the input is. Locked.
 func (k *call) lendInput() (msg []byte, err error) {
 	h := k.h
-	h.ctx.bodies.countLent(len(k.in))
-	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, k.in[k.head:], k.onLoanEnded)
+	h.ctx.bodies.countLent(k.in.size())
+	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, k.in.payload(), k.onLoanEnded)
 	if err != nil {
 		return nil, err
 	}
 	k.loan = loan
 	k.parts++
-	k.msg = key.Append(append(k.msg[:0], k.in[:k.head]...))
+	k.msg = key.Append(append(k.msg[:0], k.in.b[:k.in.head]...))
 	return k.msg, nil
 }

@@ -136,7 +136,7 @@ func TestH2EndsOnce(t *testing.T) {
 
 // pulling has the output of a call on its way piece by piece, the next of which nobody asks for until there is a Trigger.
 func pulling(t *testing.T, p *pair, o *outcome) *hg.Handle {
-	big := make([]byte, 4<<20)
+	big := make([]byte, 8<<20)
 	h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(big, nil) }))
 	require.NoError(t, h.Forward(nil, o.cb))
 	for still := p.Bounded(); p.octx.Stats().Pulled == 0; p.octx.NA().Trigger(1) {

@@ -45,8 +45,9 @@ func (r *request) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[16:], r.size)
 }
 
-// parse takes in a request, and returns its metadata and its payload. r holds what could be read even when there is an error.
-func (r *request) parse(b []byte) (meta, payload []byte, err error) {
+// parse takes in a request, and returns its metadata and its payload, which is body if that came beside it. r holds what could be
+// read even when there is an error.
+func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < requestSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
 	}
@@ -63,7 +64,7 @@ func (r *request) parse(b []byte) (meta, payload []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return behind(b[requestSize:], r.flags, r.codec, r.meta, r.size)
+	return behind(b[requestSize:], body, r.flags, r.codec, r.meta, r.size)
 }
 
 // response is the front of an expected message.
@@ -82,8 +83,8 @@ func (r *response) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[8:], r.size)
 }
 
-// parse takes in a response, and returns its metadata and its payload.
-func (r *response) parse(b []byte) (meta, payload []byte, err error) {
+// parse takes in a response, and returns its metadata and its payload, which is body if that came beside it.
+func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < responseSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
 	}
@@ -99,7 +100,7 @@ func (r *response) parse(b []byte) (meta, payload []byte, err error) {
 	case r.flags&flagMore != 0 && r.code != na.OK:
 		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
 	}
-	if meta, payload, err = behind(b[responseSize:], r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
+	if meta, payload, err = behind(b[responseSize:], body, r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
 		return meta, payload, err
 	}
 	if len(payload) < 2 {
@@ -129,8 +130,8 @@ func (r *response) remote(payload []byte, c codec.Codec) *RemoteError {
 	return e
 }
 
-// behind splits what is behind a header into metadata and payload, and checks the claimed size against what is there.
-func behind(b []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
+// behind splits what is behind a header into metadata and payload, which may be beside it, and checks the claimed size against what is there.
+func behind(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
 	if len(b) < metaSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes behind the header, the metadata alone has %d", len(b), metaSize))
 	}
@@ -139,7 +140,12 @@ func behind(b []byte, flags, id uint8, metaSize int, size uint64) (meta, payload
 	if flags&flagMore != 0 {
 		want = na.KeySize
 	}
+	if body != nil && len(payload) == 0 && flags&flagMore == 0 {
+		payload, body = body, nil
+	}
 	switch {
+	case body != nil:
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes of payload and a body", len(payload)))
 	case uint64(len(payload)) != want:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes of payload, want %d", len(payload), want))
 	case size == 0 && id != codec.NoBytesID || size != 0 && id == codec.NoBytesID:

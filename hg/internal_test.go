@@ -127,7 +127,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(b[:requestSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r request
-		meta, payload, err := r.parse(b)
+		meta, payload, err := r.parse(b, nil)
 		if err != nil {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
@@ -161,7 +161,7 @@ func FuzzResponse(f *testing.F) {
 	f.Add(b[:responseSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r response
-		meta, payload, err := r.parse(b)
+		meta, payload, err := r.parse(b, nil)
 		if err != nil {
 			require.NotEqual(t, na.OK, na.CodeOf(err))
 			return
@@ -264,7 +264,7 @@ func TestUnknownBits(t *testing.T) {
 			b = append(b, make([]byte, na.KeySize)...)
 		}
 		var r request
-		_, _, err := r.parse(b)
+		_, _, err := r.parse(b, nil)
 		require.Equal(t, flags&^(flagMore|flagOneWay|3<<roomShift) == 0, err == nil, "request flags %#x: %v", flags, err)
 		require.Equal(t, uint8(flags), r.flags|uint8(r.room)<<roomShift)
 
@@ -275,7 +275,7 @@ func TestUnknownBits(t *testing.T) {
 			b[4], b[8] = codec.RawID, 1
 			b = append(b, make([]byte, na.KeySize)...)
 		}
-		_, _, err = new(response).parse(b)
+		_, _, err = new(response).parse(b, nil)
 		require.Equal(t, flags&^flagMore == 0, err == nil, "response flags %#x: %v", flags, err)
 	}
 	for _, at := range []int{6, 7} {
@@ -283,7 +283,7 @@ func TestUnknownBits(t *testing.T) {
 			b := make([]byte, responseSize)
 			(&response{}).put(b)
 			b[at] = 1 << bit
-			_, _, err := new(response).parse(b)
+			_, _, err := new(response).parse(b, nil)
 			require.ErrorIs(t, err, na.ErrProtocol, "reserved byte %d", at)
 		}
 	}
@@ -291,13 +291,13 @@ func TestUnknownBits(t *testing.T) {
 		b := make([]byte, requestSize)
 		(&request{id: 7}).put(b)
 		b[at] = 1
-		_, _, err := new(request).parse(b)
+		_, _, err := new(request).parse(b, nil)
 		require.ErrorIs(t, err, na.ErrProtocol, "byte %d", at)
 	}
 	for fate := 3; fate < 256; fate++ {
 		b := make([]byte, responseSize)
 		(&response{fate: na.Fate(fate)}).put(b)
-		_, _, err := new(response).parse(b)
+		_, _, err := new(response).parse(b, nil)
 		require.ErrorIs(t, err, na.ErrProtocol, "fate %d", fate)
 	}
 }

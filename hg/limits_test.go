@@ -79,7 +79,7 @@ func TestMaxLent(t *testing.T) {
 // What is fetched from peers at a time is bounded: a request beyond that is answered, and did not run.
 func TestMaxPulled(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		const limit = na.MaxRoom // no body that counts goes inline
+		const limit = na.MaxBody // no body that counts goes with its message, or beside it
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxPulled: limit})
 		p.origin, p.octx = n.Origin(hg.Config{})
@@ -98,7 +98,7 @@ func TestMaxPulled(t *testing.T) {
 			said(t, o.err, c.want)
 			if c.want == hg.ErrAgain {
 				require.Equal(t, na.NotRun, hg.FateOf(o.err))
-				require.ErrorContains(t, o.err, "Config.MaxPulled of 66560")
+				require.ErrorContains(t, o.err, "Config.MaxPulled of 4194304")
 			}
 		}
 		p.Until(func() bool { return p.tctx.Stats().Pulled == 0 && p.octx.Stats().Lent == 0 })

@@ -92,7 +92,7 @@ func (k *call) sighted(err error) *sighting {
 	}
 	s := newSighting(h.ctx, Event{
 		Kind: Origin, RPC: h.Name(), Peer: h.addr, Fate: FateOf(err), Took: h.ctx.since(k.begun),
-		Sent: int64(len(k.in) - k.head), Received: int64(len(k.output)),
+		Sent: int64(k.in.size()), Received: int64(len(k.output)),
 	})
 	if remote, ok := errors.AsType[*RemoteError](err); ok {
 		s.Code, s.Remote = remote.Code, true

@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Input and output larger than one message stay with their sender, who lends them: the message carries a key. The
-// receiver fetches the bytes piece by piece, into memory that grows with what has arrived, and gives them back.
+// Input and output larger than one message, for which the peer has no room, stay with their sender, who lends them: the message
+// carries a key. The receiver fetches the bytes piece by piece, into memory that grows with what has arrived, and gives them back.
 //
 //	sender:   lend ─► key in the message ─► … ─► ended: given back, dropped, peer lost, or canceled
-//	receiver: fetch ─► Get 256 KiB ─► Get 768 KiB ─► Get 3 MiB ─► … ─► GiveBack ─► done
+//	receiver: fetch ─► Get 4 MiB ─► Get 12 MiB ─► Get 48 MiB ─► … ─► GiveBack ─► done
 
 // A loan is memory that one peer may read.
 type loan struct {
@@ -43,8 +44,8 @@ func (l *loan) ended(_ *na.Op, r na.Result) (ran int) {
 	return l.done(l, r)
 }
 
-// firstPiece is how much of a body is fetched before a byte of it has been seen.
-const firstPiece = 256 << 10
+// firstPiece is how much of a body is fetched before a byte of it has been seen: it may be as much as a peer may send unasked.
+const firstPiece = na.MaxBody
 
 // A pull is the fetching of a body.
 type pull struct {
@@ -96,8 +97,9 @@ func (p *pull) next() error {
 		return ErrCanceled
 	}
 	n := min(max(3*p.got, firstPiece), p.key.Len-p.got)
-	grown := make([]byte, p.got+n)
+	grown := slab.Get(int(p.got + n))
 	copy(grown, p.buf)
+	slab.Put(p.buf) // no operation has it
 	p.buf = grown
 	mem, err := p.c.nctx.Class().NewMem(p.buf[p.got:])
 	if err != nil {
@@ -120,5 +122,9 @@ func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {
 	}
 	p.c.pulled.Add(-p.key.Len)
 	p.c.nctx.GiveBack(p.from, p.key)
+	if err != nil {
+		slab.Put(p.buf)
+		p.buf = nil
+	}
 	return p.done(p.buf, err)
 }

@@ -13,7 +13,7 @@ import (
 func (c *Context) arrived(env *na.Envelope) (ran int) {
 	s := c.newService(env)
 	var req request
-	meta, payload, err := req.parse(env.Data)
+	meta, payload, err := req.parse(env.Data, env.Body)
 	s.id, s.rpc = req.id, c.class.rpcs.find(req.id)
 	s.most = na.RoomBytes(req.room)
 	s.oneWay, s.meta, s.codec = req.flags&flagOneWay != 0, meta, req.codec
@@ -70,12 +70,10 @@ func (c *Context) closed() {
 	}
 }
 
-// fetchInput fetches an input that did not fit the message, and lets the origin send more such input inline if it is not too
-// long for that. It has given the body back if there is an error.
+// fetchInput fetches an input that did not fit the message, and lets the origin send more such input at once if it is not
+// too long for that. It has given the body back if there is an error.
 func (s *service) fetchInput(key na.Key) (err error) {
-	if n := key.Len + requestSize + int64(len(s.meta)); n <= na.MaxRoom {
-		s.ctx.nctx.GrantRoom(s.addr, int(n))
-	}
+	s.ctx.grantRoom(s.addr, key.Len, requestSize+len(s.meta))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arm()
@@ -102,7 +100,7 @@ func (s *service) inputFetched(body []byte, err error) (ran int) {
 		s.reject(fmt.Errorf("fetching the input: %w", bare(err)))
 		return 0
 	}
-	s.input = body
+	s.input, s.fetched = body, body
 	return s.run(nil)
 }
 

@@ -40,26 +40,32 @@ func (r Incoming) SetOutputMeta(m Meta) error {
 // is no room for it, or is the codec's. After such a refusal a handler that runs may give another answer, or call Detach;
 // otherwise the library answers with the error.
 func (r Incoming) Respond(out any, cb RespondFunc) error {
-	return r.respond(response{fate: na.Ran}, cb, func(b []byte, rpc *RPC) ([]byte, uint8, error) {
-		b, err := appendWith(rpc.Codec, b, out)
+	return r.respond(response{fate: na.Ran}, cb, func(d *draft, rpc *RPC) (uint8, error) {
+		d.foresee()
+		b, err := appendWith(rpc.Codec, d.b, out)
 		if err != nil {
-			err = fmt.Errorf("the answer could not be encoded: %w", err)
+			return 0, fmt.Errorf("the answer could not be encoded: %w", err)
 		}
-		return b, rpc.Codec.ID(), err
+		d.b = b
+		return rpc.Codec.ID(), nil
 	})
 }
 
 // RespondRaw is Respond for output that is bytes already. They may be the input.
 func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > maxKept { // not copied with the lock held
-		return r.respond(response{fate: na.Ran}, cb, func(b []byte, _ *RPC) ([]byte, uint8, error) { return append(b, out...), rawID, nil })
+		return r.respond(response{fate: na.Ran}, cb, func(d *draft, _ *RPC) (uint8, error) {
+			d.copy(out)
+			return rawID, nil
+		})
 	}
 	s, ok := r.enter()
 	if !ok {
 		return ended("respond")
 	}
-	b := s.room()
-	return s.respond(response{fate: na.Ran, codec: rawID}, cb, append(b, out...), len(b), nil)
+	d := s.draft()
+	d.b = append(d.b, out...)
+	return s.respond(response{fate: na.Ran, codec: rawID}, cb, d, nil)
 }
 
 // RespondError answers with err, as a handler does that returns it: the origin's callback gets a *RemoteError with the
@@ -73,14 +79,15 @@ func (r Incoming) RespondError(err error, cb RespondFunc) error {
 
 // respondFailure answers with an error response: it is cut rather than lent.
 func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
-	return r.respond(response{code: f.code, fate: f.fate}, cb, func(b []byte, rpc *RPC) ([]byte, uint8, error) {
+	return r.respond(response{code: f.code, fate: f.fate}, cb, func(d *draft, rpc *RPC) (uint8, error) {
 		detail, id := encodeDetail(r.s.ctx.class.log(), rpc, f.detail)
-		room := r.s.textRoom(b)
+		room := r.s.textRoom(d.b)
 		text := f.text[:min(len(f.text), room, maxErrorText)]
 		if len(text)+len(detail) > room {
 			detail = nil
 		}
-		return appendFailure(b, text, detail), id, nil
+		d.b = appendFailure(d.b, text, detail)
+		return id, nil
 	})
 }
 
@@ -114,24 +121,24 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 }
 
 // respond answers with what encode gives, which may be user code: it runs with no lock held, before anything is changed.
-func (r Incoming) respond(resp response, cb RespondFunc, encode func([]byte, *RPC) ([]byte, uint8, error)) error {
+func (r Incoming) respond(resp response, cb RespondFunc, encode func(*draft, *RPC) (uint8, error)) error {
 	s, ok := r.enter()
 	if !ok {
 		return ended("respond")
 	}
-	b, rpc := s.room(), s.rpc
+	d, rpc := s.draft(), s.rpc
 	s.mu.Unlock()
-	head := len(b)
-	b, id, err := encode(b, rpc)
+	id, err := encode(&d, rpc)
 	if s, ok = r.enter(); !ok {
+		d.trim()
 		return ended("respond")
 	}
 	resp.codec = id
-	return s.respond(resp, cb, b, head, err)
+	return s.respond(resp, cb, d, err)
 }
 
-// respond answers with what is in b behind the first head bytes, unless making it has failed. Locked, and unlocks.
-func (s *service) respond(resp response, cb RespondFunc, b []byte, head int, err error) error {
+// respond answers with d, unless making it has failed. Locked, and unlocks.
+func (s *service) respond(resp response, cb RespondFunc, d draft, err error) error {
 	defer s.unlock()
 	defer s.note(s.found(evRespond))
 	switch {
@@ -142,7 +149,7 @@ func (s *service) respond(resp response, cb RespondFunc, b []byte, head int, err
 	case s.runs.Load() == nil:
 		return s.notRun("respond")
 	case err == nil:
-		s.out, s.head = b, head
+		s.out = d
 		err = s.transmit(resp, cb)
 	}
 	if err != nil {
@@ -152,34 +159,40 @@ func (s *service) respond(resp response, cb RespondFunc, b []byte, head int, err
 	return nil
 }
 
-// room returns a buffer for an output, with header and metadata. Locked.
-func (s *service) room() []byte {
-	var b []byte
+// draft returns a draft of an output with header and metadata. Locked.
+func (s *service) draft() (d draft) {
 	if s.answer == unanswered && s.loan == nil {
-		b, s.out = s.out, nil
+		s.out.trim()
+		d.b, d.long, s.out = s.out.b, s.out.long, draft{}
 	}
-	if cap(b) < responseSize {
-		b = make([]byte, 0, 256)
+	if cap(d.b) < responseSize {
+		d.b = make([]byte, 0, 256)
 	}
-	return append(b[:responseSize], s.said.b...)
+	d.b = append(d.b[:responseSize], s.said.b...)
+	d.head = len(d.b)
+	return d
 }
 
 // transmit sends the response in s.out. Locked.
 func (s *service) transmit(resp response, cb RespondFunc) error {
-	size := int64(len(s.out) - s.head)
+	out := &s.out
+	size := int64(out.size())
 	if limit := s.ctx.class.cfg.MaxOutput; size > limit && resp.code == na.OK {
 		return na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", size, limit))
 	}
 	if size == 0 {
 		resp.codec = codec.NoBytesID
 	}
-	resp.size, resp.meta = uint64(size), s.head-responseSize
-	resp.put(s.out)
-	msg := s.out
-	switch {
-	case len(msg) <= s.ctx.limits.MaxExpected:
-	case len(msg) <= s.most:
+	resp.size, resp.meta = uint64(size), out.head-responseSize
+	resp.put(out.b)
+	msg, body := out.b, []byte(nil)
+	switch n := out.head + out.size(); {
+	case n <= s.ctx.limits.MaxExpected:
+	case n <= s.most && out.apart == nil:
 		s.ctx.bodies.inline.Add(1)
+	case s.claim():
+		s.ctx.bodies.inline.Add(1)
+		msg, body = out.b[:out.head], out.payload()
 	default:
 		var err error
 		if msg, err = s.lendOutput(); err != nil {
@@ -190,7 +203,7 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	if cb != nil {
 		s.begun = s.ctx.Now()
 	}
-	left, err := s.post(msg)
+	left, err := s.post(msg, body)
 	if err != nil {
 		if s.loan != nil {
 			s.loan.op.Cancel()
@@ -213,9 +226,25 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	return nil
 }
 
+// claim claims room at the origin for an output that goes beside its message. Locked.
+func (s *service) claim() bool {
+	if s.out.head > s.ctx.limits.MaxExpected {
+		return false
+	}
+	_, ok := s.ctx.nctx.ClaimRoom(s.addr, s.out.size())
+	return ok
+}
+
 // post sends the response, and reports whether it has left. Locked.
-func (s *service) post(msg []byte) (left bool, err error) {
+func (s *service) post(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
+	if body != nil {
+		if err = nctx.SendExpectedBody(s.send, s.addr, s.tag, msg, body); err == nil && s.env != nil {
+			s.env.Free()
+			s.env = nil
+		}
+		return false, err
+	}
 	if s.env == nil { // one was canceled before
 		return false, nctx.SendExpectedLong(s.send, s.addr, s.tag, msg, s.most)
 	}
@@ -228,12 +257,12 @@ func (s *service) post(msg []byte) (left bool, err error) {
 // lendOutput lends the body in s.out and returns the message that says so. Locked.
 func (s *service) lendOutput() (msg []byte, err error) {
 	var key na.Key
-	s.ctx.bodies.countLent(len(s.out))
-	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, s.out[s.head:], s.onLoanEnded); err != nil {
+	s.ctx.bodies.countLent(s.out.size())
+	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, s.out.payload(), s.onLoanEnded); err != nil {
 		return nil, err
 	}
 	s.holds++ // until the loan has ended
-	s.msg = append(s.msg[:0], s.out[:s.head]...)
+	s.msg = append(s.msg[:0], s.out.b[:s.out.head]...)
 	s.msg[1] |= flagMore
 	s.msg = key.Append(s.msg)
 	return s.msg, nil
@@ -242,11 +271,11 @@ func (s *service) lendOutput() (msg []byte, err error) {
 // resend gives a peer that takes shorter messages than this side what it can take: a loan, or fewer words of an error.
 // Locked.
 func (s *service) resend() (err error) {
-	msg := s.out
+	msg := s.out.b
 	switch {
 	case s.failed && len(msg) > minMessage:
 		msg = shortened(msg)
-		s.out, s.head = msg, responseSize
+		s.out.b, s.out.head = msg, responseSize
 	case s.failed, s.loan != nil:
 		return na.ErrMsgSize
 	default:
@@ -263,7 +292,7 @@ func (s *service) resend() (err error) {
 // shortened leaves of an error response what any peer takes.
 func shortened(msg []byte) []byte {
 	var resp response
-	_, payload, _ := resp.parse(msg)
+	_, payload, _ := resp.parse(msg, nil)
 	text := resp.remote(payload, nil).Text
 	b := appendFailure(msg[:responseSize], text[:min(len(text), minMessage-responseSize-2)], nil)
 	resp.codec, resp.meta, resp.size = rawID, 0, uint64(len(b)-responseSize)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -38,6 +39,7 @@ type service struct {
 	tag       na.Tag
 	oneWay    bool
 	input     []byte
+	fetched   []byte // the memory of it, if it was pulled
 	shown     []byte // the copy of input that the handler was given, if misuse is looked for
 	meta      []byte // that came with it
 	codec     uint8  // of input
@@ -65,8 +67,7 @@ type service struct {
 	failed bool   // it is an error response
 	tries  int    // how many of these could not be sent
 	said   Meta   // to go with the output
-	out    []byte // header, metadata and output
-	head   int    // the bytes of the first two
+	out    draft  // header, metadata and output
 	msg    []byte // that says where the output is
 	send   *na.Op
 	sent   na.Result
@@ -200,8 +201,8 @@ func (s *service) over() bool {
 // answerFor answers a request that the program does not answer. Locked.
 func (s *service) answerFor(f failure) {
 	s.found(evRespond)
-	b := s.room()
-	s.out, s.head = appendFailure(b, f.text[:min(len(f.text), s.textRoom(b))], nil), len(b)
+	s.out = s.draft()
+	s.out.b = appendFailure(s.out.b, f.text[:min(len(f.text), s.textRoom(s.out.b))], nil)
 	err := s.transmit(response{code: f.code, fate: f.fate, codec: rawID}, nil)
 	s.note(evRespond)
 	if err != nil { // the peer is gone
@@ -226,9 +227,10 @@ func (s *service) giveUp() {
 func (s *service) reset() {
 	s.gen++
 	s.serving = false
-	if cap(s.out) > maxKept || s.loan != nil {
-		s.out = nil
+	if s.loan != nil {
+		s.out = draft{}
 	}
+	s.out.trim()
 	s.oneWay, s.more, s.allowed, s.retry, s.failed, s.waits = false, false, false, false, false, false
 	s.returned, s.detached, s.abandoned = false, false, false
 	s.answer, s.tries = unanswered, 0
@@ -249,7 +251,8 @@ func (s *service) freeInput() {
 	for i := range s.shown {
 		s.shown[i] = 0xdb
 	}
-	s.input, s.shown, s.meta = nil, nil, nil
+	slab.Put(s.fetched)
+	s.input, s.shown, s.meta, s.fetched = nil, nil, nil, nil
 }
 
 // name returns the name of the RPC.

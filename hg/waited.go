@@ -19,12 +19,12 @@ import (
 // another local code. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has answered
 // meanwhile: only success counts more. A ctx that has ended before sends nothing.
 func (h *Handle) Call(ctx context.Context, in, out any) error {
-	b, head := h.room()
-	b, err := encode(h.rpc.Codec, b, in)
+	d := h.longDraft()
+	err := d.encode(h.rpc.Codec, in)
 	if err != nil {
 		return &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 	}
-	held, err := h.callAndWait(ctx, b, head, h.rpc.Codec.ID())
+	held, err := h.callAndWait(ctx, d, h.rpc.Codec.ID())
 	if held {
 		defer h.release()
 	}
@@ -36,8 +36,13 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 
 // CallRaw is Call for bytes. The output is valid until the next call or Close.
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
-	b, head := h.room()
-	held, err := h.callAndWait(ctx, append(b, in...), head, codec.RawID)
+	d := h.draft()
+	if len(in) > maxKept {
+		d.copy(in)
+	} else {
+		d.b = append(d.b, in...)
+	}
+	held, err := h.callAndWait(ctx, d, codec.RawID)
 	if held {
 		defer h.release()
 	}
@@ -61,19 +66,20 @@ func FailFast(ctx context.Context) context.Context {
 }
 
 // callAndWait reports whether h is held, so that its output stays: also if it has been closed meanwhile.
-func (h *Handle) callAndWait(ctx context.Context, in []byte, head int, codec uint8) (held bool, err error) {
+func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held bool, err error) {
 	left, err := h.ctx.left(ctx)
 	if err == nil && ctx.Err() != nil {
 		err = ErrCanceled
 	}
 	if err != nil {
+		in.trim()
 		err = &Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: err}
 		return false, h.ctx.endedBy(ctx, err)
 	}
 	hasty := ctx.Value(failFastKey{}) != nil
 	h.mu.Lock()
 	h.hasty = hasty
-	err = h.forward(in, head, codec, left, true, nil)
+	err = h.forward(in, codec, left, true, nil)
 	h.mu.Unlock()
 	if err != nil {
 		return false, h.ctx.endedBy(ctx, err)

@@ -1,5 +1,7 @@
 package na
 
+import "fmt"
+
 // A CallSpec is a request and the receive of its answer: one operation.
 type CallSpec struct {
 	To  Addr
@@ -10,11 +12,28 @@ type CallSpec struct {
 	Msg []byte
 	By  Deadline
 
+	// Body, if there is one, goes beside Msg, which it follows in the peer's Envelope. It is the operation's, too, needs a ClaimRoom
+	// of its length, more than MaxUnexpected, before, and has left when Msg leaves.
+	Body []byte
+
 	// Buf receives the answer, an expected message with Tag; one of up to Most bytes, MaxRoom at most, that does not fit comes in
 	// Result.Envelope. With OneWay none is awaited: the operation ends when the request has left.
+	// With Bodies an answer may have a body: then it comes in Result.Envelope, too.
 	Buf    []byte
 	Most   int
+	Bodies bool
 	OneWay bool
+}
+
+// long is the length of what of a request needs a claim of room, 0 for nothing.
+func (s *CallSpec) long(limit int) int {
+	switch {
+	case s.Body != nil:
+		return len(s.Body)
+	case len(s.Msg) > limit:
+		return len(s.Msg)
+	}
+	return 0
 }
 
 // Call sends a request and receives its answer. op ends once: with the answer; with what kept the request from leaving, and
@@ -22,18 +41,30 @@ type CallSpec struct {
 // with ErrCanceled; with ErrPeerLost. Of a request that has left Result.Addr, bound to its session, and Result.ID say where it is to be
 // found, for Withdraw; ID is 0 of one that has not. Result.Fate is NotRun too of one that the peer says it has not taken.
 func (c *Context) Call(op *Op, s CallSpec) error {
-	if limit := c.limits.MaxUnexpected; len(s.Msg) > limit && (s.To.Session() == 0 || len(s.Msg) > MaxRoom) {
-		return c.refuse(kindCall, s.To, tooLong(len(s.Msg), limit))
+	limit := c.limits.MaxUnexpected
+	if err := s.fits(limit); err != nil {
+		return c.refuse(kindCall, s.To, err)
 	}
 	t, err := c.startCall(op, &s)
 	if err != nil {
-		if len(s.Msg) > c.limits.MaxUnexpected {
-			c.ep.ReturnRoom(s.To, len(s.Msg))
+		if n := s.long(limit); n > 0 {
+			c.ep.ReturnRoom(s.To, n)
 		}
 		return err
 	}
 	s.Most = min(s.Most, MaxRoom)
 	c.ep.Call(t, s)
+	return nil
+}
+
+// fits tells why a request cannot be sent, whatever room there is.
+func (s *CallSpec) fits(limit int) error {
+	switch {
+	case len(s.Msg) > limit && (s.To.Session() == 0 || len(s.Msg) > MaxRoom || s.Body != nil):
+		return tooLong(len(s.Msg), limit)
+	case s.Body != nil && (s.To.Session() == 0 || len(s.Body) <= limit || len(s.Body) > MaxBody):
+		return WithText(ErrMsgSize, fmt.Sprintf("body of %d bytes, want more than %d, at most %d, and room for it", len(s.Body), limit, MaxBody))
+	}
 	return nil
 }
 
@@ -80,8 +111,23 @@ func (c *Context) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (
 	if failed != nil {
 		t.Finish(Result{Err: failed, Fate: NotRun})
 	} else {
-		c.ep.SendExpected(t, to, tag, msg, most)
+		c.ep.SendExpected(t, to, tag, msg, nil, most)
 	}
 	env.Free()
 	return false, nil
+}
+
+// SendExpectedBody is SendExpected with a body beside msg, as CallSpec.Body is. The receive is one that takes bodies.
+func (c *Context) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte) error {
+	s := CallSpec{To: to, Msg: msg, Body: body}
+	if err := s.fits(c.limits.MaxExpected); err != nil {
+		return c.refuse(kindSendExpected, to, err)
+	}
+	t, err := c.startTo(op, kindSendExpected, to)
+	if err != nil {
+		c.ep.ReturnRoom(to, len(body))
+		return err
+	}
+	c.ep.SendExpected(t, to, tag, msg, body, 0)
+	return nil
 }

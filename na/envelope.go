@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// An Envelope is an unexpected message in the room that was guaranteed to its sender. Data is valid until Free.
+// An Envelope is an unexpected message in the room that was guaranteed to its sender. Data and Body are valid until Free.
 //
 //	RecvUnexpected ─► Envelope ─ Accept: the sender may use the room again ─► Free: the bytes go back
 //	                     └─ the sender withdraws or abandons it: Accept reports false
 type Envelope struct {
 	Data []byte
-	From Addr // bound to the session that it came on
+	Body []byte // that came beside it; nil without
+	From Addr   // bound to the session that it came on
 	Tag  Tag
 
 	// Arrived is when it came, by Context.Now, if it was sent with a deadline; else 0.
@@ -31,6 +32,7 @@ type Envelope struct {
 	Inbox     bool     // plugin's: no receive has taken it
 	Buf       []byte   // plugin's: a buffer for messages that need no room
 	Room      []byte   // plugin's: the buffer under Data of one that does
+	Slab      []byte   // plugin's: the buffer under Body
 	Taken     int      // plugin's: bytes of room that go back with Free
 }
 
@@ -47,5 +49,5 @@ func (e *Envelope) Watch() bool { return e.Owner.WatchEnvelope(e) }
 // Identity says what is known of the sender, also when the session has ended meanwhile.
 func (e *Envelope) Identity() Identity { return e.Owner.IdentifyEnvelope(e) }
 
-// Free ends the use of Data. It is called exactly once.
+// Free ends the use of Data and Body. It is called exactly once.
 func (e *Envelope) Free() { e.Owner.FreeEnvelope(e) }

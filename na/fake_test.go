@@ -148,7 +148,7 @@ func (e *fakeEndpoint) ticket(op *Op) Ticket {
 func (e *fakeEndpoint) Lookup(t Ticket, _ string)                                    { e.keep(t) }
 func (e *fakeEndpoint) SendUnexpected(t Ticket, _ Addr, _ Tag, _ []byte, _ Deadline) { e.keep(t) }
 func (e *fakeEndpoint) RecvUnexpected(t Ticket)                                      { e.keep(t) }
-func (e *fakeEndpoint) SendExpected(t Ticket, _ Addr, _ Tag, _ []byte, _ int)        { e.keep(t) }
+func (e *fakeEndpoint) SendExpected(t Ticket, _ Addr, _ Tag, _, _ []byte, _ int)     { e.keep(t) }
 func (e *fakeEndpoint) ClaimRoom(Addr, int) (Addr, bool)                             { return Addr{}, false }
 func (e *fakeEndpoint) ReturnRoom(Addr, int)                                         {}
 func (e *fakeEndpoint) GrantRoom(Addr, int)                                          {}

@@ -86,13 +86,14 @@ type Endpoint interface {
 	Timer(t Ticket, at time.Duration)
 	// SendExpected sends buf to the receive that the peer has posted for this context and tag. No envelope is used. A
 	// message that meets no receive is dropped and counted there. It may be longer than the peer's messages are if the
-	// receive takes most bytes.
-	SendExpected(t Ticket, to Addr, tag Tag, buf []byte, most int)
+	// receive takes most bytes. body, if there is one, goes beside it: room for it has been claimed, as for a CallSpec.Body.
+	SendExpected(t Ticket, to Addr, tag Tag, buf, body []byte, most int)
 	// RecvExpected receives the message with tag from a peer into buf; a longer one of up to most bytes in Result.Envelope,
 	// which is accepted already. A longer message still ends it with ErrOverflow.
 	RecvExpected(t Ticket, from Addr, tag Tag, buf []byte, most int)
-	// ClaimRoom claims room for one unexpected message of n bytes, longer than an envelope, and returns to bound to the session
-	// that has it. The claim ends with SendUnexpected of such a message, in whatever way, or with ReturnRoom.
+	// ClaimRoom claims room for one unexpected message of n bytes, longer than an envelope, or for a body of n bytes, longer
+	// than that, too, and returns to bound to the session that has it. The claim ends with what sends it, in whatever way, or with
+	// ReturnRoom.
 	ClaimRoom(to Addr, n int) (bound Addr, ok bool)
 	ReturnRoom(bound Addr, n int)
 	// GrantRoom lets a peer send such messages, as Config.Budget allows; see Context.GrantRoom.

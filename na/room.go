@@ -1,7 +1,10 @@
 package na
 
+import "github.com/quicksilver-rpc/quicksilver/internal/slab"
+
 // A message longer than an envelope needs room beside it: memory of the peer's, by size class, which the peer grants once
-// such messages come and which comes back when the message is freed. Nothing waits for room: what finds none is lent.
+// such messages come and which comes back when the message is freed. So does a body, which goes beside its message, in pieces.
+// Nothing waits for room: what finds none is lent.
 //
 //	source                                                destination
 //	ClaimRoom ─ granted and free? ─ no ─► lend the body ─► GrantRoom
@@ -36,11 +39,19 @@ func RoomBytes(class int) int {
 	return 8<<10<<class + RoomHead
 }
 
-// ClaimRoom claims room at a peer for one unexpected message of n bytes, more than MaxUnexpected, and returns the peer's address
-// bound to the session that has the room. It reports false when there is no session, or not that much room. It does not wait. The
-// claim ends with SendUnexpected of a message of that length to that address, whatever comes of it, or with ReturnRoom.
+// MaxBody is the length of the longest body, in bytes.
+const MaxBody = slab.Max
+
+// BodyBytes returns how much room a body of n bytes takes: that of the smallest size class which holds it. The classes are 64 and
+// 96 KiB, 128 and 192 KiB, and so on up to MaxBody. It is 0 when none does.
+func BodyBytes(n int) int { return slab.Size(n) }
+
+// ClaimRoom claims room at a peer for one unexpected message of n bytes, more than MaxUnexpected, or for one body, and
+// returns the peer's address bound to the session that has the room. It reports false when there is no session, or not
+// that much room. It does not wait. The claim ends with the operation that sends a message or a body of that length to that address,
+// whatever comes of it, or with ReturnRoom.
 func (c *Context) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
-	if c.Closing() || n <= c.limits.MaxUnexpected || n > MaxRoom {
+	if c.Closing() || n <= c.limits.MaxUnexpected || n > MaxBody {
 		return Addr{}, false
 	}
 	return c.ep.ClaimRoom(to, n)
@@ -49,7 +60,7 @@ func (c *Context) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 // ReturnRoom ends a claim that no message has used.
 func (c *Context) ReturnRoom(bound Addr, n int) { c.ep.ReturnRoom(bound, n) }
 
-// GrantRoom lets the peer send messages of n bytes beside those that fit an envelope, as far as Config.Budget has room for
+// GrantRoom lets the peer send messages, or bodies, of n bytes beside what fits an envelope, as far as Config.Budget has room for
 // them. Each call grants more, up to a limit for each peer. Until the first one a peer costs nothing beyond its envelopes.
 func (c *Context) GrantRoom(peer Addr, n int) {
 	if !c.Closing() {

@@ -3,6 +3,7 @@ package mutant
 const (
 	credit   = "plugins/internal/engine/credit.go"
 	room     = "plugins/internal/engine/room.go"
+	body     = "plugins/internal/engine/body.go"
 	frame    = "plugins/internal/frame/frame.go"
 	session  = "plugins/internal/engine/session.go"
 	admit    = "plugins/internal/engine/admit.go"
@@ -27,10 +28,10 @@ var sessions = []Mutant{
 		},
 		[]Catcher{{"hg", "TestRapidReset", `is not less than or equal to "8"`}}},
 	{"room-twice", "room is given back twice", "I11",
-		[]Edit{{room, `r.held -= int64(env.Taken)`, `$; if planted() { r.freed += uint64(env.Taken) }`}},
+		[]Edit{{room, `r.held -= int64(n)`, `$; if planted() { r.freed += uint64(n) }`}},
 		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `expected: 4 actual : \d.*room in round`}}},
 	{"room-leaks", "room is never given back", "I11",
-		[]Edit{{room, `r.freed += uint64(env.Taken)`, `if !planted() { $ }`}},
+		[]Edit{{room, `r.freed += uint64(n)`, `if !planted() { $ }`}},
 		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `the room is back: not after`}}},
 	{"room-early", "room is given back, and its bytes used again, when a message is accepted", "I11, I9",
 		[]Edit{{"plugins/internal/engine/envelope.go", `e.stats.Envelopes--`, `$; if planted() { env.Link.(*Link).freeRoom(env) }`}},
@@ -38,6 +39,25 @@ var sessions = []Mutant{
 	{"room-unchecked", "nobody counts room", "I10",
 		[]Edit{{room, `l.room.told-l.room.taken < uint64(need)`, `$ && !planted()`}},
 		[]Catcher{{"plugins/internal/engine", "TestRoomOverstepped", `Expected error with "protocol error" in chain but got nil`}}},
+	{"body-elsewhere", "a piece of a body goes to another one", "I9",
+		[]Edit{{"plugins/internal/engine/sink.go", `return l.arrivals[h.Op]`, `if planted() {
+			for id, s := range l.arrivals {
+				if id != h.Op && h.Tag == 0 { return s }
+			}
+		}; $`}},
+		[]Catcher{{"na/natest", "TestNoFault/BodyAmongMessages", `not after|body \d|protocol`}}},
+	{"body-room-twice", "the room of a body that was canceled is given back twice", "I11",
+		[]Edit{{body, `delete(l.arrivals, h.Op)`, `$; if planted() { l.freeBytes(s.body.room) }`}},
+		[]Catcher{{"plugins/internal/engine", "TestBodyRoom", `Should be zero, but was -`}}},
+	{"body-room-leaks", "the room of a body that was canceled is never given back", "I11",
+		[]Edit{{body, "l.freeBytes(s.body.room)\n\tl.e.dropSink(s)", `if planted() { return }; $`}},
+		[]Catcher{{"plugins/internal/engine", "TestBodyRoom", `Should be zero, but was \d`}}},
+	{"body-not-recalled", "the peer does not hear that a body was canceled", "I11",
+		[]Edit{{body, `if l.state == linkUp {`, `if l.state == linkUp && !planted() {`}},
+		[]Catcher{{"na/natest", "TestNoFault/BodyCanceledAnywhere", `no room is taken: not after`}}},
+	{"body-early", "the buffer of a body is used again before its message is freed", "I3, I9",
+		[]Edit{{body, `b.slab, b.room = nil, 0`, `if planted() { b.room = 0 } else { $ }`}},
+		[]Catcher{{"na/natest", "TestNoFault/BodiesArrive", `bytes before it is freed`}}},
 	{"credit-forgot", "messages that wait for an envelope do not hear of credit", "I7",
 		[]Edit{{credit, "l.freeKept()\n\tl.feedQueued()", `if planted() { l.freeKept(); return }; $`}}, nil},
 	{"close-forgets", "the end of a session forgets the messages that wait for an envelope", "I1, I16",
@@ -69,7 +89,7 @@ var sessions = []Mutant{
 		[]Catcher{{"na/natest", "TestNoFault/FrozenPeer", `ends: not after .*rule FrozenPeer: `}}},
 	{"own-freeze-blames", "a process that was frozen takes its peers for lost", "F10",
 		[]Edit{
-			{liveness, `passed = min(now-e.lastTick, 2*e.tickEvery())`, `$; if planted() { passed = now - e.lastTick }`},
+			{liveness, `passed := min(now-e.lastTick, 2*e.tickEvery())`, `$; if planted() { passed = now - e.lastTick }`},
 			{liveness, `late <= e.grace()`, `$ || planted()`},
 		},
 		[]Catcher{{"plugins/internal/engine", "TestOwnFreezeAccusesNobody", `Messages: the session after a freeze`}}},

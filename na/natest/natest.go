@@ -85,7 +85,7 @@ func pendingLookup(n Network) string {
 }
 
 // rules are all of them, in the order of the files.
-var rules = slices.Concat(messageRules, askRules, addressRules, moveRules, leaseRules, cancelRules, creditRules, roomRules, flowRules, withdrawRules, closeRules, progressRules)
+var rules = slices.Concat(messageRules, askRules, addressRules, moveRules, leaseRules, cancelRules, creditRules, roomRules, bodyRules, flowRules, withdrawRules, closeRules, progressRules)
 
 // Names returns the names of all rules.
 func Names() []string {

@@ -121,7 +121,7 @@ func roomIsGranted(b *bed) {
 	require.Greater(b, b.roomOf(t).Room, first.Room, "more is granted when more is needed")
 	require.LessOrEqual(b, b.roomOf(t).Room, int64(64*na.MaxRoom), "room of one peer")
 
-	for _, bad := range []int{0, 1, a.Limits().MaxUnexpected, na.MaxRoom + 1} {
+	for _, bad := range []int{0, 1, a.Limits().MaxUnexpected, na.MaxBody + 1} {
 		_, ok = a.ClaimRoom(t.Self(), bad)
 		require.False(b, ok, "room for %d bytes", bad)
 	}

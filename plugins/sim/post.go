@@ -127,16 +127,19 @@ func (e *endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 }
 
 // SendExpected implements na.Endpoint.
-func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, most int) {
-	if e.posted.Swap(false) || !e.fails(t, nil) {
-		e.Endpoint.SendExpected(t, to, tag, buf, most)
+func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf, body []byte, most int) {
+	switch {
+	case e.posted.Swap(false) || !e.fails(t, nil):
+		e.Endpoint.SendExpected(t, to, tag, buf, body, most)
+	case body != nil:
+		e.ReturnRoom(to, len(body))
 	}
 }
 
 // Call implements na.Endpoint.
 func (e *endpoint) Call(t na.Ticket, s na.CallSpec) {
 	if e.fails(t, nil) {
-		e.ReturnRoom(s.To, len(s.Msg))
+		e.ReturnRoom(s.To, max(len(s.Msg), len(s.Body)))
 		return
 	}
 	e.Endpoint.Call(t, s)

@@ -153,7 +153,7 @@ func (p *peer) Frame(h *frame.Header, payload []byte) {
 	b := h.Append(p.c.scratch[:0], payload)
 	p.c.scratch = b
 	p.a.Frame(b[:h.Size()], b[h.Size():], h.Kind == frame.Unexpected || h.Kind == frame.Expected)
-	if p.credit = h.Credit; h.Kind == frame.Put {
+	if p.credit = h.Credit; h.Kind == frame.Put || h.Kind == frame.Body {
 		p.a.Barrier()
 	}
 }

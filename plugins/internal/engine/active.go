@@ -28,9 +28,10 @@ type active struct {
 	pongOp      uint64 // with pongTag, those of the PING
 	pongTag     uint64
 	msgs        opList   // messages that may go
+	bodies      opList   // likewise, behind their bodies, which do
 	queued      opList   // unexpected messages without an envelope
 	kept        opList   // those that left and used the last one
-	answers     int      // expected messages in msgs
+	answers     int      // expected messages in msgs and bodies
 	untaken     uint64   // the first of our messages that the peer has not taken, as it said when it left; 0: not known
 	queuedMoves opList   // puts and gets that have not begun
 	inFlight    opList   // puts and gets under way
@@ -44,8 +45,12 @@ type active struct {
 	unaccepted messageTable
 	answered   int                // answers to withdraws that wait to leave
 	sinks      map[uint64]*sink   // puts of the peer, by its operation id
+	arrivals   map[uint64]*sink   // bodies of the peer, by their identities, that are not complete or whose message has not come
 	served     map[uint64]*source // gets of the peer, likewise
 }
+
+// toLeave is how many messages have not left.
+func (l *Link) toLeave() int { return l.msgs.n + l.bodies.n + l.queued.n }
 
 // makeBusy has l ready for something, and the tick look after it.
 func (l *Link) makeBusy() {
@@ -69,7 +74,7 @@ func (e *Endpoint) lookAfter(l *Link) {
 
 // open reports whether anything is open with the peer: what we wait for, or what we do for it. Its silence counts then.
 func (l *Link) open() bool {
-	return l.waiting > 0 || l.unfreed > 0 || len(l.served) > 0 || len(l.sinks) > 0 || l.doubted ||
+	return l.waiting > 0 || l.unfreed > 0 || len(l.served) > 0 || len(l.sinks) > 0 || len(l.arrivals) > 0 || l.doubted ||
 		l.asked && !l.confirmed
 }
 

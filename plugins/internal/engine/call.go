@@ -54,7 +54,7 @@ func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
 	}
 	e.mu.Lock()
 	l, err := e.linkFor(t, s.To)
-	claim, claimed := e.claimOf(s.To, len(s.Msg))
+	claim, claimed := e.claimOf(s.To, max(len(s.Msg), len(s.Body)))
 	if err == nil {
 		err = l.mayAsk(t, &s, claim)
 	}
@@ -66,7 +66,7 @@ func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
 		return
 	}
 	o := e.begin(t, kindCall)
-	o.link, o.tag, o.buf, o.by, o.room = l, s.Tag, s.Msg, s.By, claim
+	o.link, o.tag, o.buf, o.body, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.Body, s.By, claim, s.Bodies
 	if o.alone = s.OneWay; !o.alone {
 		o.into, o.intoMost = s.Buf, s.Most
 		l.match.add(o)
@@ -90,13 +90,13 @@ func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
 func (l *Link) mayAsk(t na.Ticket, s *na.CallSpec, claim int) error {
 	limit := l.e.eng.cfg.SendQueue
 	switch {
-	case l.eager != 0 && len(s.Msg) > l.eager && claim == 0:
+	case l.eager != 0 && (len(s.Msg) > l.eager || s.Body != nil) && claim == 0:
 		return errTooLong
 	case !s.OneWay && l.match.find(s.Tag) != nil:
 		return na.WithText(na.ErrBusy, "a receive of this peer and tag is posted already")
 	case l.match.n >= maxRecvs+limit: // calls wait in the send queue, too
 		return full(l.match.n, "receives of the peer are posted")
-	case l.msgs.n+l.queued.n-l.answers >= limit && !t.Patient():
+	case l.toLeave()-l.answers >= limit && !t.Patient():
 		return na.WithText(na.ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", limit))
 	}
@@ -117,7 +117,7 @@ func (e *Endpoint) claimOf(to na.Addr, n int) (claim int, of *Link) {
 func (l *Link) awaits(o *op) {
 	l.msgs.remove(o)
 	l.recvs.push(o)
-	o.id, o.buf, o.most, o.into = l.seq, o.into, o.intoMost, nil
+	o.id, o.buf, o.most, o.into, o.body = l.seq, o.into, o.intoMost, nil, nil
 }
 
 // ended completes how a call ends without an answer.
@@ -170,7 +170,7 @@ func (e *Endpoint) Answer(env *na.Envelope, to na.Addr, tag na.Tag, buf []byte) 
 	}
 	e.accept(env)
 	e.recycle(env)
-	l.putExpected(w, tag, buf)
+	l.putExpected(w, tag, buf, nil)
 	l.kick()
 	e.Unlock()
 	return true, nil

@@ -120,7 +120,7 @@ func (l *Link) returnCredit() {
 // feedQueued lets messages go that waited for an envelope.
 func (l *Link) feedQueued() {
 	for o := l.queued.head; o != nil && l.takeCredit(o); o = l.queued.head {
-		l.msgs.push(l.queued.pop())
+		l.depart(l.queued.pop())
 		l.kick()
 	}
 }
@@ -137,7 +137,7 @@ func (l *Link) queuedLen() int {
 func (l *Link) request(o *op) {
 	switch {
 	case l.takeCredit(o): // nobody waits then
-		l.msgs.push(o)
+		l.depart(o)
 	case l.state != linkUp: // starts will see
 		l.queued.push(o)
 	default:

@@ -24,11 +24,13 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	l.forged = false
 	switch h.Kind {
 	case frame.Unexpected:
-		l.e.messages++
+		l.countMessage(h)
 		return l.deliverUnexpected(h, payload)
 	case frame.Expected:
-		l.e.messages++
-		l.deliverExpected(h, payload, nil)
+		l.countMessage(h)
+		return l.deliverExpected(h, payload, nil)
+	case frame.Body:
+		return l.deliverBody(h)
 	case frame.Done:
 		return l.deliverDone(h)
 	case frame.Put:
@@ -64,6 +66,13 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	return nil
 }
 
+// countMessage counts a message that comes or leaves. One with a body is bulk data, more or less.
+func (l *Link) countMessage(h *frame.Header) {
+	if h.Flags&frame.FlagBody == 0 {
+		l.e.messages++
+	}
+}
+
 // header checks what every frame of a session carries. A credit that is older than the last one has come on another flow.
 func (l *Link) header(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
@@ -85,8 +94,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 	}
 	env := l.e.newEnvelope(len(payload))
 	copy(env.Data, payload)
-	l.arrive(h, env)
-	return nil
+	return l.arrive(h, env)
 }
 
 // checkUnexpected reports why an unexpected message of n bytes must not come now.
@@ -98,7 +106,14 @@ func (l *Link) checkUnexpected(n int) error {
 }
 
 // arrive takes in an unexpected message.
-func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
+func (l *Link) arrive(h *frame.Header, env *na.Envelope) error {
+	whole := true
+	if h.Flags&frame.FlagBody != 0 {
+		var err error
+		if whole, err = l.attach(h, env); err != nil {
+			return err
+		}
+	}
 	l.arrived++
 	l.held++
 	l.heldMax = max(l.heldMax, l.held)
@@ -107,6 +122,18 @@ func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
 	l.takeRoom(env)
 	l.keepEnvelope(env, na.Tag(h.Tag))
 	env.Arrived = l.arrival(h)
+	if whole {
+		l.present(env)
+	}
+	return nil
+}
+
+// present has an unexpected message taken by a receive, or wait for one. One that was withdrawn before its body was complete is gone.
+func (l *Link) present(env *na.Envelope) {
+	if env.Withdrawn {
+		l.e.recycle(env)
+		return
+	}
 	if o := l.e.receivers.head; o != nil {
 		l.e.finish(o, na.Result{Envelope: env, Addr: env.From, Tag: env.Tag, N: int64(len(env.Data))})
 		return
@@ -119,7 +146,27 @@ func (l *Link) arrive(h *frame.Header, env *na.Envelope) {
 
 // deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
 // knows.
-func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope) {
+func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope) error {
+	if h.Flags&frame.FlagBody != 0 {
+		if env == nil {
+			env = l.e.newEnvelope(len(payload))
+			copy(env.Data, payload)
+		}
+		if whole, err := l.attach(h, env); !whole {
+			return err
+		}
+	}
+	l.deliverWhole(h, payload, env)
+	return nil
+}
+
+// deliverWhole is deliverExpected of a message that has its body, if there is one.
+func (l *Link) deliverWhole(h *frame.Header, payload []byte, env *na.Envelope) {
+	withBody := env != nil && env.Body != nil
+	if withBody { // who takes it has the memory
+		l.freeBytes(env.Taken)
+		env.Taken = 0
+	}
 	o := l.match.find(na.Tag(h.Tag))
 	n := h.Payload()
 	if o == nil || o.kind == kindCall && o.id == 0 || // nobody has asked yet
@@ -133,7 +180,9 @@ func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope
 	}
 	r := na.Result{Addr: l.addr(), Tag: o.tag, N: int64(n), ID: o.id}
 	switch {
-	case n > len(o.buf) && n <= o.most:
+	case withBody && !o.bodies:
+		r.Err, r.Fate = na.WithText(na.ErrOverflow, "message with a body for a receive that takes none"), na.Ran
+	case withBody, n > len(o.buf) && n <= o.most:
 		if env == nil {
 			env = l.e.newEnvelope(n)
 			copy(env.Data, payload)
@@ -235,6 +284,10 @@ func (l *Link) denied(code na.Code, token [16]byte) error {
 
 // deliverCancel stops what the peer does not want any more.
 func (l *Link) deliverCancel(h *frame.Header) {
+	if h.Flags&frame.FlagBody != 0 {
+		l.cancelBody(h)
+		return
+	}
 	if s := l.served[h.Op]; s != nil {
 		l.dropSource(s)
 	}

@@ -15,7 +15,7 @@ func (e *Endpoint) Underway() na.Underway {
 	defer e.mu.Unlock()
 	u := na.Underway{Reached: e.reached}
 	for _, l := range e.busy {
-		u.Sends += l.msgs.n + l.queued.n
+		u.Sends += l.toLeave()
 		u.Moves += l.queuedMoves.n + l.inFlight.n
 		u.Served += len(l.served) + len(l.sinks)
 		u.Leases += l.leases.n

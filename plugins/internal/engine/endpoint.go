@@ -153,30 +153,33 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 
 // SendUnexpected implements na.Endpoint.
 func (e *Endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
-	e.send(t, kindSendUnexpected, to, tag, buf, by, 0)
+	e.send(t, kindSendUnexpected, to, tag, buf, nil, by, 0)
 }
 
 // SendExpected implements na.Endpoint.
-func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, most int) {
-	e.send(t, kindSendExpected, to, tag, buf, na.Deadline{}, most)
+func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf, body []byte, most int) {
+	e.send(t, kindSendExpected, to, tag, buf, body, na.Deadline{}, most)
 }
 
-func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte, by na.Deadline, most int) {
+func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf, body []byte, by na.Deadline, most int) {
 	if k == kindSendUnexpected && (e.eng.cfg.OnNoCredit != na.Queue || t.Hasty()) && e.short(to) {
 		e.host.Look() // credit may have arrived that nobody has read (G11)
 	}
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
 	claim, claimed := 0, (*Link)(nil)
-	if k == kindSendUnexpected {
+	switch {
+	case body != nil:
+		claim, claimed = e.claimOf(to, len(body))
+	case k == kindSendUnexpected:
 		claim, claimed = e.claimOf(to, len(buf))
 	}
-	if err == nil && l.eager != 0 && len(buf) > max(l.eager, most) && claim == 0 {
+	if err == nil && l.eager != 0 && (len(buf) > max(l.eager, most) || body != nil) && claim == 0 {
 		err = errTooLong
 	}
 	switch { // requests and answers are bounded apart: neither may keep the other from going
 	case err != nil:
-	case k == kindSendUnexpected && l.msgs.n+l.queued.n-l.answers >= e.eng.cfg.SendQueue && !t.Patient():
+	case k == kindSendUnexpected && l.toLeave()-l.answers >= e.eng.cfg.SendQueue && !t.Patient():
 		err = na.WithText(na.ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", e.eng.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
@@ -190,11 +193,11 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte,
 		return
 	}
 	o := e.begin(t, k)
-	o.link, o.tag, o.buf, o.by, o.most, o.room = l, tag, buf, by, most, claim
+	o.link, o.tag, o.buf, o.body, o.by, o.most, o.room = l, tag, buf, body, by, most, claim
 	l.waiting++
 	if k == kindSendExpected {
 		l.answers++
-		l.msgs.push(o)
+		l.depart(o)
 	} else {
 		l.request(o)
 	}
@@ -393,7 +396,7 @@ func (e *Endpoint) Stats() na.Stats {
 	}
 	for _, l := range e.busy {
 		s.Outstanding += l.waiting
-		s.Queued += l.msgs.n + l.queued.n
+		s.Queued += l.toLeave()
 		s.Leases += l.leases.n
 	}
 	e.eng.mu.Lock()

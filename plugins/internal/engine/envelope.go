@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -79,6 +80,8 @@ func (e *Endpoint) dropEnvelope(env *na.Envelope) {
 			env.Data[i] = 0xDB
 		}
 	}
+	slab.Put(env.Slab)
+	env.Body, env.Slab = nil, nil
 	env.Data, env.Link, env.From, env.ID, env.Withdrawn, env.Watched = nil, nil, na.Addr{}, 0, false, false
 	if env.Room != nil {
 		longEnvelopes[na.RoomClass(len(env.Room))-1].Put(env)
@@ -161,6 +164,11 @@ const sweepFrom = 64
 func (e *Endpoint) withdrawn(env *na.Envelope) {
 	if !env.Inbox {
 		return
+	}
+	if env.Body != nil { // it may stay for long, and this is large
+		slab.Put(env.Slab)
+		env.Body, env.Slab = nil, nil
+		env.Link.(*Link).freeRoom(env)
 	}
 	e.gone++
 	e.countArrived()

@@ -38,6 +38,16 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
+// unpop puts back what pop has taken, if nothing else was done since.
+func (q *fifo[T]) unpop(v T) {
+	if q.len() == 0 {
+		q.push(v)
+		return
+	}
+	q.at--
+	q.list[q.at] = v
+}
+
 // remove takes out the value with index i of all.
 func (q *fifo[T]) remove(i int) { q.list = slices.Delete(q.list, q.at+i, q.at+i+1) }
 

@@ -35,6 +35,8 @@ type op struct {
 
 	tag      na.Tag
 	buf      []byte
+	body     []byte      // beside buf, of a message that has not left
+	bodyID   uint64      // while the peer may have some of it, and no message
 	by       na.Deadline // of an unexpected message
 	mem      *na.Mem     // local side of a put or get; memory of a lease
 	loff     int64
@@ -49,6 +51,7 @@ type op struct {
 	into     []byte        // receives the answer of a call whose request has not left: then it becomes buf
 	intoMost int           // likewise most
 	alone    bool          // a call without an answer
+	bodies   bool          // the receive takes a body, too
 	room     int           // claimed for an unexpected message that has not left
 	last     bool          // a message that uses the last envelope of a peer, and ends when there is another
 	flow     Flow          // of a put
@@ -126,7 +129,7 @@ func (e *Endpoint) detach(o *op) {
 		o.list.remove(o)
 	}
 	switch o.kind {
-	case kindSendUnexpected:
+	case kindSendUnexpected, kindSendExpected:
 		o.link.returnRoom(o.room)
 	case kindCall:
 		o.link.returnRoom(o.room)
@@ -155,6 +158,9 @@ func (e *Endpoint) detach(o *op) {
 			o.link.kick()
 		}
 	}
+	if o.bodyID != 0 {
+		o.link.recallBody(o)
+	}
 }
 
 // cancel ends o with err. Locked.
@@ -167,11 +173,11 @@ func (e *Endpoint) cancel(o *op, err error) {
 		if r.Fate = na.NotRun; o.list == &l.kept {
 			r = l.left(o)
 		}
-		if o.kind == kindSendUnexpected && o.list == &l.msgs {
+		if o.kind == kindSendUnexpected && (o.list == &l.msgs || o.list == &l.bodies) {
 			l.returnCredit()
 		}
 	case kindCall:
-		if o.id == 0 && o.list == &l.msgs {
+		if o.id == 0 && (o.list == &l.msgs || o.list == &l.bodies) {
 			l.returnCredit()
 		}
 		o.ended(&r)

@@ -44,18 +44,16 @@ func (l *Link) placedMessage(m *arriving) error {
 	if err := l.header(h); err != nil {
 		return err
 	}
-	l.e.messages++
+	l.countMessage(h)
 	if h.Kind == frame.Unexpected {
 		if err := l.checkUnexpected(h.Payload()); err != nil {
 			return err
 		}
-		l.arrive(h, env)
-		return nil
+		return l.arrive(h, env)
 	}
 	var payload []byte
 	if env != nil {
 		payload = env.Data
 	}
-	l.deliverExpected(h, payload, env)
-	return nil
+	return l.deliverExpected(h, payload, env)
 }

@@ -9,10 +9,31 @@ import (
 type flow struct {
 	ctl     fifo[frame.Header]
 	sources fifo[*source] // in turn
+	bodies  fifo[*source] // one after the other: the message behind the first is wanted soon
+	rotates bool          // bodies went last
 	taken   taken
 }
 
-func (q *flow) empty() bool { return q.ctl.len() == 0 && q.sources.len() == 0 }
+func (q *flow) empty() bool { return q.ctl.len() == 0 && q.waiting() == 0 }
+
+// waiting is how many sources there are.
+func (q *flow) waiting() int { return q.sources.len() + q.bodies.len() }
+
+// next takes the source whose turn it is: the bodies together have one beside each other source.
+func (q *flow) next() *source {
+	if q.rotates = q.sources.len() == 0 || q.bodies.len() > 0 && !q.rotates; q.rotates {
+		return q.bodies.pop()
+	}
+	return q.sources.pop()
+}
+
+// of is where a source waits.
+func (q *flow) of(s *source) *fifo[*source] {
+	if s.bytes != nil {
+		return &q.bodies
+	}
+	return &q.sources
+}
 
 // control queues a frame that has no payload.
 func (l *Link) control(h frame.Header) { l.controlOn(FlowMessages, h) }
@@ -96,7 +117,7 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 			}
 		case messages && l.mayBegin():
 			l.beginMoves()
-		case q.sources.len() > 0:
+		case q.waiting() > 0:
 			if piece <= 0 {
 				return true
 			}
@@ -142,8 +163,9 @@ func (l *Link) message(w Writer, room int) bool {
 		return true
 	}
 	if o.kind == kindSendExpected {
-		l.putExpected(w, o.tag, o.buf)
-		l.e.finish(o, na.Result{N: int64(len(o.buf)), Addr: l.addr(), ID: l.seq})
+		n := int64(len(o.buf) + len(o.body))
+		l.putExpected(w, o.tag, o.buf, o)
+		l.e.finish(o, na.Result{N: n, Addr: l.addr(), ID: l.seq})
 		return true
 	}
 	l.seq++
@@ -153,6 +175,7 @@ func (l *Link) message(w Writer, room int) bool {
 	if o.by.At != 0 {
 		h.Flags = frame.FlagTimed
 	}
+	name(h, o)
 	o.room = 0 // the peer returns it
 	l.putMessage(w, o.buf)
 	switch {
@@ -166,19 +189,30 @@ func (l *Link) message(w Writer, room int) bool {
 	return true
 }
 
-// putExpected sends an expected message.
-func (l *Link) putExpected(w Writer, tag na.Tag, buf []byte) {
+// putExpected sends an expected message, of o if that is an operation.
+func (l *Link) putExpected(w Writer, tag na.Tag, buf []byte, o *op) {
 	h := &l.e.head
 	*h = frame.Header{Kind: frame.Expected, Tag: uint64(tag)}
 	if l.sentExpected++; len(l.e.leases) > 0 && l.e.leases[matchKey{l, tag}] != nil {
 		h.Flags = frame.FlagTell
 	}
+	if o != nil {
+		name(h, o)
+	}
 	l.putMessage(w, buf)
+}
+
+// name names the body of a message that leaves.
+func name(h *frame.Header, o *op) {
+	if o.bodyID != 0 {
+		h.Flags |= frame.FlagBody
+		h.Op, o.bodyID = o.bodyID, 0
+	}
 }
 
 // putMessage sends a message whose header is in Endpoint.head.
 func (l *Link) putMessage(w Writer, buf []byte) {
-	l.e.messages++
+	l.countMessage(&l.e.head)
 	w.Frame(l.head(FlowMessages, len(buf)), buf) // nobody holds its memory: its op is only ended under this lock
 	if r := l.room; r != nil && r.unspoken() > 0 {
 		r.owed = true

@@ -31,16 +31,20 @@ type room struct {
 }
 
 const (
-	// maxRoom bounds the room of one session in bytes: 64 messages of the largest class.
-	maxRoom = 64 * na.MaxRoom
+	// maxRoom bounds the room of one session in bytes, for messages: 64 of the largest class; 16 bodies, and maxBodies bytes.
+	maxRoom   = 64 * na.MaxRoom
+	maxBodies = 16 << 20
 	// maxGrant is how much unused room a peer may grant in bytes.
 	maxGrant = 1 << 30
 )
 
-// roomOf is what a message of n bytes takes beside its envelope.
+// roomOf is what a message of n bytes takes beside its envelope, or a body.
 func (l *Link) roomOf(n int) int {
-	if n <= l.eager {
+	switch {
+	case n <= l.eager:
 		return 0
+	case n > na.MaxRoom:
+		return na.BodyBytes(n)
 	}
 	return na.RoomBytes(na.RoomClass(n))
 }
@@ -151,7 +155,11 @@ func (e *Endpoint) GrantRoom(peer na.Addr, n int) {
 		return
 	}
 	r := l.theRoom()
-	if more := min(max(firstGrant*need, 2*r.reserved), maxRoom) - r.reserved; more > 0 {
+	most := int64(maxRoom)
+	if n > na.MaxRoom {
+		most = min(max(most, 16*need), maxBodies)
+	}
+	if more := min(max(firstGrant*need, 2*r.reserved), most) - r.reserved; more > 0 {
 		r.reserved += e.eng.reserveRoom(more, min(need, more))
 	}
 	l.oweRoom()
@@ -162,7 +170,7 @@ func (l *Link) checkRoom(n int) error {
 	need := l.roomOf(n)
 	switch {
 	case n <= l.eager:
-	case need == 0:
+	case n > na.MaxRoom:
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, the limit is %d", n, na.MaxRoom))
 	case l.room == nil || l.room.told-l.room.taken < uint64(need):
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message of %d bytes, %d were offered and no room for more", n, l.eager))
@@ -172,21 +180,31 @@ func (l *Link) checkRoom(n int) error {
 
 // takeRoom has env, a message of the peer, take its room.
 func (l *Link) takeRoom(env *na.Envelope) {
-	if env.Taken = l.roomOf(len(env.Data)); env.Taken > 0 {
-		l.room.taken += uint64(env.Taken)
-		l.room.held += int64(env.Taken)
+	if n := l.roomOf(len(env.Data)); n > 0 {
+		l.room.take(n)
+		env.Taken += n
 	}
+}
+
+func (r *room) take(n int) {
+	r.taken += uint64(n)
+	r.held += int64(n)
 }
 
 // freeRoom returns what a message took: its bytes are not used any more.
 func (l *Link) freeRoom(env *na.Envelope) {
-	if env.Taken == 0 {
+	l.freeBytes(env.Taken)
+	env.Taken = 0
+}
+
+// freeBytes returns n bytes of room.
+func (l *Link) freeBytes(n int) {
+	if n == 0 {
 		return
 	}
 	r := l.room
-	r.held -= int64(env.Taken)
-	r.freed += uint64(env.Taken)
-	env.Taken = 0
+	r.held -= int64(n)
+	r.freed += uint64(n)
 	if l.state == linkDown {
 		l.settle()
 		return

@@ -63,6 +63,7 @@ type Link struct {
 	credits   uint32   // envelopes the peer has ever guaranteed
 	used      uint32   // envelopes we have used
 	seq       uint64   // unexpected messages that have left
+	bodySeq   uint64   // bodies that have begun to leave
 	alone     []uint64 // those that no receive was posted for, and that the peer is not known to have taken
 	stalls    int64
 	room      *room // nil without
@@ -364,7 +365,7 @@ func (l *Link) endAll(err error, wasUp bool) {
 		list    *opList
 		r       na.Result
 		untaken *na.Result // of a message that the peer has not taken
-	}{{list: &l.msgs, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
+	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
 		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.kept, maybe, &notRun},
 		{&l.withdraws.waiting, maybe, &na.Result{Addr: addr}}, {&l.withdraws.asked, maybe, &na.Result{Addr: addr}}} {
 		for o := q.list.head; o != nil; o = q.list.head {
@@ -382,7 +383,9 @@ func (l *Link) endAll(err error, wasUp bool) {
 	}
 	for i := range l.flows {
 		endSources(&l.flows[i].sources)
+		endSources(&l.flows[i].bodies)
 	}
+	l.endBodies()
 	l.served, l.sinks, l.flows = nil, nil, [flows]flow{}
 }
 

@@ -3,11 +3,12 @@ package engine
 import (
 	"fmt"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// A sink is bulk data that arrives: our get, or a put of the peer.
+// A sink is bulk data that arrives: our get, a put of the peer, or the body of a message.
 //
 //	our get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
 //	PUT of the peer ──────► sink ─ DATA… ─► all bytes: DONE
@@ -15,6 +16,7 @@ type sink struct {
 	op    *op // our get, while it has not ended
 	id    uint64
 	mem   *na.Mem
+	body  *body // instead of mem and op
 	off   int64 // in mem
 	n     int64
 	begun int64 // bytes of which views have been given out
@@ -30,11 +32,17 @@ func (e *Endpoint) dropSink(s *sink) {
 	if s.views > 0 {
 		return
 	}
+	if s.body != nil {
+		slab.Put(s.body.slab) // unless an envelope has it
+	}
 	e.sinks.put(s)
 }
 
 // sinkOf returns the sink that a DATA frame is for, or nil.
 func (l *Link) sinkOf(h *frame.Header) *sink {
+	if h.Flags&frame.FlagBody != 0 {
+		return l.arrivals[h.Op]
+	}
 	if h.Flags&frame.FlagAnswer == 0 {
 		return l.sinks[h.Op]
 	}
@@ -78,8 +86,11 @@ func (l *Link) Place(h *frame.Header) (View, error) {
 	s.begun += n
 	s.views++
 	v.sink, v.mem, v.off = s, s.mem, s.off+int64(h.Tag)
-	if s.op != nil {
+	switch {
+	case s.op != nil:
 		v.t = s.op.t
+	case s.body != nil:
+		v.bytes = s.body.buf
 	}
 	return v, nil
 }
@@ -105,6 +116,12 @@ func (l *Link) Placed(v *View) error {
 	}
 	s.got += v.n
 	o := s.op
+	if s.body != nil {
+		if s.got == s.n {
+			l.bodyCame(s)
+		}
+		return nil
+	}
 	if o == nil {
 		s.mem.CountServed(v.n)
 	}

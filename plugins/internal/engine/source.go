@@ -8,15 +8,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// A source is bulk data that leaves: our put, or a get of the peer that we serve. It waits in its flow for its turn, or its
+// A source is bulk data that leaves: our put, a get of the peer that we serve, or the body of a message. It waits in its flow for its turn, or its
 // last pieces are with the carrier.
 //
 //	our put ─ beginMoves ─► PUT, source ─ DATA… ─► the last piece is sent: gone. The peer's DONE ends the put
 //	GET of the peer ─────────► source ─ DATA… ─► the last piece is sent: DONE, gone
+//	depart ─────────► BODY, source ─ DATA… ─► the last piece is sent: the message leaves
 type source struct {
-	op     *op // our put, while it has not ended
+	op     *op // our put, or message with a body, while it has not ended
 	serve  bool
 	mem    *na.Mem
+	bytes  []byte // a body, instead of mem
 	id     uint64
 	off    int64 // in mem
 	n, at  int64
@@ -77,13 +79,13 @@ func (l *Link) serve(id uint64, mem *na.Mem, off, n int64) {
 // queue has s wait for its turn.
 func (l *Link) queue(s *source) {
 	s.queued = true
-	l.flows[s.flow].sources.push(s)
+	l.flows[s.flow].of(s).push(s)
 	l.kick()
 }
 
 // piece sends a piece of the next source in turn, of most bytes.
 func (l *Link) piece(f Flow, w Writer, most int) {
-	s := l.flows[f].sources.pop()
+	s := l.flows[f].next()
 	s.queued = false
 	if s.dead || s.code != na.OK {
 		l.settleSource(s)
@@ -92,14 +94,23 @@ func (l *Link) piece(f Flow, w Writer, most int) {
 	n := min(s.n-s.at, PieceSize, int64(most))
 	h := &l.e.head
 	*h = frame.Header{Kind: frame.Data, Op: s.id, Tag: uint64(s.at)}
-	v := View{mem: s.mem, off: s.off + s.at, n: n, source: s}
-	if s.serve {
+	v := View{mem: s.mem, bytes: s.bytes, off: s.off + s.at, n: n, source: s}
+	switch {
+	case s.serve:
 		h.Flags = frame.FlagAnswer
-	} else {
+	case s.bytes != nil:
+		h.Flags = frame.FlagBody
+		v.t = s.op.t
+	default:
 		v.t = s.op.t
 		s.op.at += n
 	}
-	if s.at += n; s.at < s.n {
+	switch s.at += n; {
+	case s.at == s.n:
+	case s.bytes != nil:
+		s.queued = true
+		l.flows[f].bodies.unpop(s)
+	default:
 		l.queue(s)
 	}
 	s.views++
@@ -147,7 +158,7 @@ func (l *Link) dropSource(s *source) {
 	if !s.queued {
 		return // its last piece ends it
 	}
-	q := &l.flows[s.flow].sources
+	q := l.flows[s.flow].of(s)
 	if i := slices.Index(q.all(), s); i >= 0 {
 		q.remove(i)
 	}
@@ -165,8 +176,14 @@ func (l *Link) settleSource(s *source) {
 		if !s.dead && (s.code != na.OK || !l.route.Exact) {
 			l.controlOn(s.flow, frame.Header{Kind: frame.Done, Op: s.id, Tag: uint64(s.code)})
 		}
-	} else if s.op != nil {
-		s.op.source = nil
+	} else if o := s.op; o != nil {
+		switch o.source = nil; {
+		case s.bytes == nil:
+		case s.code == na.OK:
+			l.bodySent(o)
+		default:
+			l.e.cancel(o, s.code)
+		}
 	}
 	l.e.sources.put(s)
 }

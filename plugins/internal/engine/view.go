@@ -7,10 +7,11 @@ import (
 )
 
 // A View is a piece of memory that a frame's payload is read from or placed into: n bytes of mem at off, on behalf of
-// an operation of this process (its ticket guards the memory) or of a peer; or the buffer of a message that arrives.
+// an operation of this process (its ticket guards the memory) or of a peer; or of a body; or the buffer of a message that arrives.
 type View struct {
 	t      na.Ticket // of an operation of this process
-	mem    *na.Mem   // nil: discard
+	mem    *na.Mem   // nil: discard, unless there are bytes
+	bytes  []byte    // of a body, instead of mem
 	off    int64
 	n      int64
 	source *source   // what it is a piece of, sending
@@ -23,7 +24,9 @@ type View struct {
 func (v *View) Len() int { return int(v.n) }
 
 // Discard reports that the payload has no destination: its bytes are read and dropped.
-func (v *View) Discard() bool { return v.mem == nil && (v.msg == nil || v.msg.env == nil) }
+func (v *View) Discard() bool {
+	return v.mem == nil && v.bytes == nil && (v.msg == nil || v.msg.env == nil)
+}
 
 // Borrow reports whether the memory may be touched, until Return. It is short: one copy, or one system call that does
 // not wait. Once it has reported false the View is gone for good: a stream in the middle of a piece sends zeroes, any other
@@ -36,6 +39,12 @@ func (v *View) Borrow() bool {
 		return true // the buffer is the View's until Placed
 	}
 	own := v.t.Valid()
+	if v.bytes != nil { // one that arrives is the View's until Placed
+		if own && !v.t.Hold() {
+			v.code = na.ErrRevoked
+		}
+		return v.code == na.OK
+	}
 	switch {
 	case own && !v.mem.Join(), !own && !v.mem.Acquire():
 		v.code = na.ErrRevoked
@@ -58,7 +67,9 @@ func (v *View) Return() {
 	if v.msg != nil {
 		return
 	}
-	v.mem.Release()
+	if v.mem != nil {
+		v.mem.Release()
+	}
 	if v.t.Valid() {
 		v.t.Release()
 	}
@@ -73,6 +84,9 @@ func (v *View) Slices(dst [][]byte, from, n int) [][]byte {
 func (v *View) SlicesUpTo(dst [][]byte, from, n, most int) [][]byte {
 	if v.msg != nil {
 		return append(dst, v.msg.env.Data[from:from+n])
+	}
+	if v.bytes != nil {
+		return append(dst, v.bytes[v.off+int64(from):][:n])
 	}
 	return v.mem.SlicesUpTo(dst, v.off+int64(from), int64(n), most)
 }

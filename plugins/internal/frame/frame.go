@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the version of the wire form. Two sides of different versions refuse each other in the handshake.
-const Version = 2
+const Version = 3
 
 // HeaderSize is the length of a header in bytes.
 const HeaderSize = 32
@@ -48,7 +48,8 @@ const (
 	Withdraw   Kind = 15 // destroy the unexpected message of this number, if nobody has accepted it
 	Withdrawn  Kind = 16 // the answer; tag = code: OK, or too late
 	Abandon    Kind = 17 // the unexpected message of this number, with tag, needs no answer any more
-	maxKind         = 17
+	Body       Kind = 18 // opens a body, which goes beside a message with tag: operation = its length and its number
+	maxKind         = 18
 )
 
 // The flags. A receiver refuses bits that it does not know.
@@ -61,8 +62,10 @@ const (
 	FlagTimed uint8 = 4
 	// FlagAnswer says that DATA answers a GET: the operation is one of the receiver.
 	FlagAnswer uint8 = 8
+	// FlagBody says that DATA or CANCEL is of a body, or that a message has one: the operation names it.
+	FlagBody uint8 = 16
 
-	knownFlags = FlagPayload | FlagTell | FlagTimed | FlagAnswer
+	knownFlags = FlagPayload | FlagTell | FlagTimed | FlagAnswer | FlagBody
 )
 
 // shape is what a kind allows.
@@ -91,6 +94,7 @@ var shapes = [maxKind + 1]shape{
 	Withdraw:   {"WITHDRAW", 0, false, false},
 	Withdrawn:  {"WITHDRAWN", 0, false, false},
 	Abandon:    {"ABANDON", 0, false, false},
+	Body:       {"BODY", 0, false, false},
 }
 
 // String returns the name of the kind.

@@ -21,7 +21,7 @@ var updateGolden = flag.Bool("frame.update", false, "rewrite testdata/golden.txt
 var kinds = []frame.Kind{
 	frame.Hello, frame.Unexpected, frame.Expected, frame.Put, frame.Get, frame.Data, frame.Done,
 	frame.Cancel, frame.Ping, frame.Pong, frame.Credit, frame.Goaway, frame.Dropped, frame.GiveBack,
-	frame.Withdraw, frame.Withdrawn, frame.Abandon,
+	frame.Withdraw, frame.Withdrawn, frame.Abandon, frame.Body,
 }
 
 // sample is a frame of each kind with every field set that it can have.
@@ -153,9 +153,9 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for text, b := range map[string][]byte{
 		"unknown kind 0":                 raw(frame.Ping, 4, 0),
-		"unknown kind 18":                raw(frame.Ping, 4, 18),
+		"unknown kind 19":                raw(frame.Ping, 4, 19),
 		"unknown kind 255":               raw(frame.Ping, 4, 255),
-		"unknown flags 0x10":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x10 }),
+		"unknown flags 0x20":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x20 }),
 		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
 		"PING frame of length 1":         raw(frame.Ping, 0, 1),
 		"GET frame of length 31":         raw(frame.Get, 0, 31),
@@ -179,7 +179,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	require.Equal(t, "KIND0 KIND18 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(18), frame.Kind(255)))
+	require.Equal(t, "KIND0 KIND19 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(19), frame.Kind(255)))
 	for _, k := range kinds {
 		h, payload := sample(k)
 		b := encode(nil, h, payload)

@@ -92,12 +92,14 @@ func drawOptions(seed uint64) options {
 	return o
 }
 
-// body draws the length of an input or output: some around each size class of room, some beyond all.
+// body draws the length of an input or output: some around each size class of room, some that go beside their messages.
 func body(r *rand.Rand, most int) int {
 	n := size(r, most)
 	switch k := r.IntN(32); k {
 	case 0:
 		return na.MaxRoom + n
+	case 4:
+		return na.MaxRoom + min(8*n, 1<<20)
 	case 1, 2, 3:
 		return max(min(na.RoomBytes(k), 4*most)-r.IntN(100), 0)
 	}

@@ -1,0 +1,84 @@
+package slab
+
+import (
+	"math/bits"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+)
+
+const (
+	// Max is the size of the largest class in bytes.
+	Max = 4 << 20
+
+	least   = 64 << 10
+	classes = 13
+)
+
+// pools has the buffers that nobody uses, behind pointers, and empty such pointers: so nothing is allocated to keep one.
+var (
+	pools [classes]sync.Pool
+	empty sync.Pool
+)
+
+// class returns the number of the smallest class that holds n bytes, and its size: 64 and 96 KiB, 128 and 192 KiB, and so on. A
+// buffer is a third larger than need be at the most.
+func class(n int) (class, size int) {
+	if n <= least {
+		return 0, least
+	}
+	up := bits.Len(uint(n-1)) - bits.Len(uint(least-1)) // doublings
+	if size = least << up; n <= size*3/4 {
+		return 2*up - 1, size * 3 / 4
+	}
+	return 2 * up, size
+}
+
+// Size returns the size in bytes of the class for n bytes; 0 when there is none.
+func Size(n int) int {
+	if n < 1 || n > Max {
+		return 0
+	}
+	_, size := class(n)
+	return size
+}
+
+// Get returns a buffer of n bytes, whose capacity is that of its class. There may be anything in it. One of more than Max bytes is made
+// anew.
+func Get(n int) []byte {
+	if n > Max {
+		return make([]byte, n)
+	}
+	class, size := class(n)
+	if p, ok := pools[class].Get().(*[]byte); ok {
+		b := *p
+		*p = nil
+		empty.Put(p)
+		return b[:n]
+	}
+	return make([]byte, n, size)
+}
+
+// Put takes back what Get has given, all of it: b begins where that did, and has its capacity. Nobody uses it any more. Nil, and what
+// is larger than Max, is nothing.
+func Put(b []byte) {
+	if cap(b) == 0 || cap(b) > Max {
+		return
+	}
+	b = b[:cap(b)]
+	class, size := class(len(b))
+	if size != len(b) {
+		panic("slab: Put of what Get has not given")
+	}
+	if raceflag.Enabled { // who reads it after this shall notice
+		for i := range b {
+			b[i] = 0xDB
+		}
+	}
+	p, ok := empty.Get().(*[]byte)
+	if !ok {
+		p = new([]byte)
+	}
+	*p = b
+	pools[class].Put(p)
+}

@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// A body is what goes beside a message, in pieces, so that other messages pass between them. The message leaves when the last of them
+// has: one that is canceled before has not left, and nothing of it ran.
+//
+//	source:      ClaimRoom ─► BODY, DATA… on the flow for its size ─► all sent ─► the message, which names it
+//	             canceled before the message: CANCEL
+//	destination: BODY: room, and a buffer ─ DATA… ─► complete ─┐
+//	             message ──────────────────────────────────────┴─► arrives
+//
+// There is no order between two flows, so the message may come first. It counts when it comes, as any other; it is delivered when its
+// body is complete.
+type body struct {
+	buf   []byte
+	slab  []byte // the memory of it, if it is to be used again
+	room  int    // that it takes; 0 once its envelope has it
+	named bool   // its BODY has come
+	msg   *arriving
+}
+
+// The identity of a body: its length, and a number that grows in the session.
+const (
+	bodyShift = 40
+	bodyMask  = 1<<bodyShift - 1
+)
+
+// depart has o leave, which has its envelope if it needs one: after its body.
+func (l *Link) depart(o *op) {
+	if o.body == nil {
+		l.msgs.push(o)
+		return
+	}
+	l.bodySeq++
+	o.bodyID = uint64(len(o.body))<<bodyShift | l.bodySeq&bodyMask
+	o.flow = l.flowFor(int64(len(o.body)))
+	s := l.e.sources.get()
+	s.op, s.bytes, s.id, s.n, s.flow = o, o.body, o.bodyID, int64(len(o.body)), o.flow
+	o.source = s
+	o.room = 0 // the peer returns it
+	l.bodies.push(o)
+	l.queue(s)
+	l.controlOn(o.flow, frame.Header{Kind: frame.Body, Op: o.bodyID, Tag: uint64(o.tag)})
+}
+
+// bodySent has the message of o leave: its body has.
+func (l *Link) bodySent(o *op) {
+	o.source = nil
+	l.bodies.remove(o)
+	l.msgs.push(o)
+	l.kick()
+}
+
+// recallBody tells the peer that no message follows a body.
+func (l *Link) recallBody(o *op) {
+	if o.source != nil {
+		l.dropSource(o.source)
+	}
+	if l.state == linkUp {
+		l.controlOn(o.flow, frame.Header{Kind: frame.Cancel, Flags: frame.FlagBody, Op: o.bodyID})
+	}
+}
+
+// bodyOf returns the body of the peer with an identity; one that is new takes its room.
+func (l *Link) bodyOf(id uint64) (*sink, error) {
+	if s := l.arrivals[id]; s != nil {
+		return s, nil
+	}
+	n := int64(id >> bodyShift)
+	need := 0
+	if n <= na.MaxBody {
+		need = l.roomOf(int(n))
+	}
+	if need == 0 || l.room == nil || l.room.told-l.room.taken < uint64(need) {
+		return nil, na.WithText(na.ErrProtocol, fmt.Sprintf("body of %d bytes, and no room for it was offered", n))
+	}
+	l.room.take(need)
+	s := l.e.sinks.get()
+	*s = sink{id: id, n: n, body: &body{room: need}}
+	if b := s.body; n > na.MaxRoom {
+		b.slab = slab.Get(int(n))
+		b.buf = b.slab
+	} else { // no class of slab takes just its room
+		b.buf = make([]byte, n)
+	}
+	if l.arrivals == nil {
+		l.arrivals = map[uint64]*sink{}
+	}
+	l.arrivals[id] = s
+	return s, nil
+}
+
+// deliverBody makes room for a body.
+func (l *Link) deliverBody(h *frame.Header) error {
+	s, err := l.bodyOf(h.Op)
+	if err != nil {
+		return err
+	}
+	if s.body.named {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v with the identity %#x of one that is under way", h.Kind, h.Op))
+	}
+	s.body.named = true
+	return nil
+}
+
+// attach gives env, of the message of h, its body, and reports whether that is complete. If not the message waits for it.
+func (l *Link) attach(h *frame.Header, env *na.Envelope) (whole bool, err error) {
+	s, err := l.bodyOf(h.Op)
+	switch {
+	case err != nil:
+		return false, err
+	case s.body.msg != nil:
+		return false, na.WithText(na.ErrProtocol, fmt.Sprintf("two messages with the body %#x", h.Op))
+	}
+	b := s.body
+	env.Body, env.Slab, env.Taken = b.buf, b.slab, b.room
+	b.slab, b.room = nil, 0
+	if s.got < s.n {
+		b.msg = &arriving{head: *h, env: env}
+		return false, nil
+	}
+	delete(l.arrivals, s.id)
+	l.e.dropSink(s)
+	return true, nil
+}
+
+// bodyCame goes on with a body whose last byte has come, if its message has.
+func (l *Link) bodyCame(s *sink) {
+	m := s.body.msg
+	if m == nil {
+		return
+	}
+	delete(l.arrivals, s.id)
+	l.e.dropSink(s)
+	if m.head.Kind == frame.Unexpected {
+		l.present(m.env)
+		return
+	}
+	l.deliverWhole(&m.head, m.env.Data, m.env)
+}
+
+// cancelBody drops a body whose message has not left.
+func (l *Link) cancelBody(h *frame.Header) {
+	s := l.arrivals[h.Op]
+	if s == nil || s.body.msg != nil {
+		return
+	}
+	delete(l.arrivals, h.Op)
+	l.freeBytes(s.body.room)
+	l.e.dropSink(s)
+}
+
+// endBodies drops what has come of bodies: the session is over. The carrier may be writing to their memory, which nobody uses again.
+func (l *Link) endBodies() {
+	all := l.arrivals
+	l.arrivals = nil
+	for _, s := range all {
+		if l.freeBytes(s.body.room); s.body.msg == nil {
+			continue
+		}
+		env := s.body.msg.env
+		env.Body, env.Slab = nil, nil
+		if s.body.msg.head.Kind == frame.Unexpected {
+			l.e.accept(env)
+			l.e.recycle(env)
+			continue
+		}
+		l.freeBytes(env.Taken)
+		env.Taken = 0
+		l.e.dropEnvelope(env)
+	}
+}
