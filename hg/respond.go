@@ -40,23 +40,23 @@ func (r Incoming) SetOutputMeta(m Meta) error {
 // is no room for it, or is the codec's. After such a refusal a handler that runs may give another answer, or call Detach;
 // otherwise the library answers with the error.
 func (r Incoming) Respond(out any, cb RespondFunc) error {
-	return r.respond(response{fate: na.Ran}, cb, func(d *draft, rpc *RPC) (uint8, error) {
+	return r.respond(response{fate: na.Ran}, cb, func(d draft, rpc *RPC) (draft, uint8, error) {
 		d.foresee()
 		b, err := appendWith(rpc.Codec, d.b, out)
 		if err != nil {
-			return 0, fmt.Errorf("the answer could not be encoded: %w", err)
+			return d, 0, fmt.Errorf("the answer could not be encoded: %w", err)
 		}
 		d.b = b
-		return rpc.Codec.ID(), nil
+		return d, rpc.Codec.ID(), nil
 	})
 }
 
 // RespondRaw is Respond for output that is bytes already. They may be the input.
 func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > maxKept { // not copied with the lock held
-		return r.respond(response{fate: na.Ran}, cb, func(d *draft, _ *RPC) (uint8, error) {
+		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC) (draft, uint8, error) {
 			d.copy(out)
-			return rawID, nil
+			return d, rawID, nil
 		})
 	}
 	s, ok := r.enter()
@@ -79,7 +79,7 @@ func (r Incoming) RespondError(err error, cb RespondFunc) error {
 
 // respondFailure answers with an error response: it is cut rather than lent.
 func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
-	return r.respond(response{code: f.code, fate: f.fate}, cb, func(d *draft, rpc *RPC) (uint8, error) {
+	return r.respond(response{code: f.code, fate: f.fate}, cb, func(d draft, rpc *RPC) (draft, uint8, error) {
 		detail, id := encodeDetail(r.s.ctx.class.log(), rpc, f.detail)
 		room := r.s.textRoom(d.b)
 		text := f.text[:min(len(f.text), room, maxErrorText)]
@@ -87,7 +87,7 @@ func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
 			detail = nil
 		}
 		d.b = appendFailure(d.b, text, detail)
-		return id, nil
+		return d, id, nil
 	})
 }
 
@@ -121,14 +121,14 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 }
 
 // respond answers with what encode gives, which may be user code: it runs with no lock held, before anything is changed.
-func (r Incoming) respond(resp response, cb RespondFunc, encode func(*draft, *RPC) (uint8, error)) error {
+func (r Incoming) respond(resp response, cb RespondFunc, encode func(draft, *RPC) (draft, uint8, error)) error {
 	s, ok := r.enter()
 	if !ok {
 		return ended("respond")
 	}
 	d, rpc := s.draft(), s.rpc
 	s.mu.Unlock()
-	id, err := encode(&d, rpc)
+	d, id, err := encode(d, rpc)
 	if s, ok = r.enter(); !ok {
 		d.trim()
 		return ended("respond")
