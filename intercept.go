@@ -92,7 +92,8 @@ func CallOf(ctx context.Context) *Call {
 }
 
 // WithMeta returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that
-// begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. It is not passed on by the target. Names and values of a call have at most 1,024 bytes: a call with more, or with a bad name, fails with
+// begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. It is not passed on by the target. A call has at most
+// 16 names and, with 3 bytes for each, 8 KiB of them and their values: one with more, or with a bad name, does not run and fails with
 // ErrOverflow or ErrInvalid.
 func WithMeta(ctx context.Context, name, value string) context.Context {
 	was, _ := ctx.Value(metaKey{}).(carried)

@@ -39,8 +39,12 @@ func (s *service) pass() bool {
 	case !s.more:
 		return true
 	}
-	s.more = false
-	if err := s.fetchInput(s.body); err != nil {
+	if s.more = false; s.skip == s.body.Len { // that was all
+		s.grantRoom()
+		s.ctx.nctx.GiveBack(s.addr, s.body)
+		return true
+	}
+	if err := s.fetchInput(); err != nil {
 		s.reject(err)
 	}
 	return false

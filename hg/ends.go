@@ -9,7 +9,7 @@ import (
 // ended goes on when the answer has come, or none will.
 func (k *call) ended(_ *na.Op, r na.Result) (ran int) {
 	k.h.mu.Lock()
-	if r.Err != nil && na.CodeOf(r.Err) == na.ErrMsgSize && r.ID == 0 && k.loan == nil && !k.canceling {
+	if r.Err != nil && na.CodeOf(r.Err) == na.ErrMsgSize && r.ID == 0 && !k.shortest() && !k.canceling {
 		if r.Err = k.resend(); r.Err == nil {
 			k.h.mu.Unlock()
 			return 0
@@ -52,11 +52,17 @@ func (k *call) goOn() {
 	}
 }
 
-// resend lends the input when the peer takes shorter messages than this side.
+// shortest reports whether the message was as short as it can be.
+func (k *call) shortest() bool { return k.loan != nil && len(k.msg) <= minMessage }
+
+// resend lends the input, and the metadata if need be, when the peer takes shorter messages than this side.
 func (k *call) resend() error {
+	if k.loan != nil {
+		k.loan.op.Cancel()
+	}
 	k.in.b[1] |= flagMore
 	k.beside = nil
-	msg, err := k.lendInput()
+	msg, err := k.lendInput(minMessage)
 	if err != nil {
 		return err
 	}
@@ -89,7 +95,7 @@ func (k *call) understand(b, body []byte, from na.Addr) {
 		k.output, k.answered = payload, true
 		return
 	}
-	key, err := bodyKey(payload, resp.size)
+	key, err := bodyKey(payload, ahead(resp.flags, resp.meta), resp.size)
 	if err != nil {
 		k.failure = err
 		return
@@ -103,8 +109,8 @@ func (k *call) understand(b, body []byte, from na.Addr) {
 		k.failure = na.WithText(ErrOverflow, "the output is larger than Config.MaxOutput allows")
 		c.nctx.GiveBack(from, key)
 	default:
-		c.grantRoom(from, key.Len, 0)
-		if k.pull, err = c.fetch(from, key, k.onPulled); err != nil { // it gave the body back
+		c.grantRoom(from, key.Len-ahead(resp.flags, resp.meta), 0)
+		if k.pull, err = c.fetch(from, key, 0, key.Len, k.onPulled); err != nil { // it gave the body back
 			k.failure = err
 			return
 		}
@@ -114,11 +120,14 @@ func (k *call) understand(b, body []byte, from na.Addr) {
 
 func (k *call) onPulled(body []byte, err error) (ran int) {
 	k.h.mu.Lock()
-	k.pull = nil
+	k.pull, k.fetched = nil, body
+	if n := ahead(k.answer.flags, k.answer.meta); err == nil && n > 0 {
+		k.meta, body, err = apart(body, n)
+	}
 	if err != nil {
 		k.failure = err
 	} else {
-		k.output, k.answered, k.fetched = body, true, body
+		k.output, k.answered = body, true
 	}
 	if k.loan != nil {
 		k.loan.op.Cancel()
@@ -126,8 +135,11 @@ func (k *call) onPulled(body []byte, err error) (ran int) {
 	return k.partEnded()
 }
 
-func (k *call) onLoanEnded(_ *loan, r na.Result) (ran int) {
+func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 	k.h.mu.Lock()
+	if k.loan != l { // the one before: see resend
+		return k.partEnded()
+	}
 	k.loan = nil
 	if k.h.rpc.OneWay && r.Err != nil {
 		k.failure, k.lent = r.Err, r

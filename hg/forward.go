@@ -62,6 +62,20 @@ func (d *draft) payload() []byte {
 	return d.b[d.head:]
 }
 
+// parted returns what is lent of a message with a header of the given size, and what is in front of the key: without the metadata if
+// that leaves no room for a key in limit bytes. Then it is ahead of the payload.
+func (d *draft) parted(header, limit int) (body, front []byte, flags uint8) {
+	if d.head == header || d.head+na.KeySize <= limit {
+		return d.payload(), d.b[:d.head], flagMore
+	}
+	if d.apart != nil {
+		d.b = append(d.b[:d.head:d.head], d.apart...)
+		slab.Put(d.slab)
+		d.apart, d.slab = nil, nil
+	}
+	return d.b[header:], d.b[:header], flagMore | flagAhead
+}
+
 // copy makes a copy of v, which is too large to be kept, the payload.
 func (d *draft) copy(v []byte) {
 	if len(v) > slab.Max {
@@ -292,22 +306,25 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 	}
 	req.flags |= flagMore
 	req.put(in.b)
-	if msg, err = k.lendInput(); err != nil {
+	if msg, err = k.lendInput(h.ctx.limits.MaxUnexpected); err != nil {
 		k.returnRoom()
 	}
 	return msg, h.addr, err
 }
 
-// lendInput returns the message that says where the input is. Locked.
-func (k *call) lendInput() (msg []byte, err error) {
+// lendInput lends the input, and the metadata if it does not fit a message of limit bytes, and returns the message that says so.
+// Locked.
+func (k *call) lendInput(limit int) (msg []byte, err error) {
 	h := k.h
+	body, head, flags := k.in.parted(requestSize, limit)
 	h.ctx.bodies.countLent(k.in.size())
-	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, k.in.payload(), k.onLoanEnded)
+	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, k.onLoanEnded)
 	if err != nil {
 		return nil, err
 	}
 	k.loan = loan
 	k.parts++
-	k.msg = key.Append(append(k.msg[:0], k.in.b[:k.in.head]...))
+	k.msg = key.Append(append(k.msg[:0], head...))
+	k.msg[1] |= flags
 	return k.msg, nil
 }

@@ -92,14 +92,14 @@ func (h *Handle) Forbid() bool {
 	return true
 }
 
-// SetMeta has the calls of h from now on carry m. The error matches ErrOverflow when na.Config.Eager is too small for it.
+// SetMeta has the calls of h from now on carry m. The error matches ErrClosed when h has been closed.
 func (h *Handle) SetMeta(m Meta) error {
-	if err := h.ctx.fits(m); err != nil {
-		return err
-	}
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
+	}
 	h.meta = m
-	h.mu.Unlock()
 	return nil
 }
 

@@ -18,9 +18,11 @@ const (
 
 	budgetAt = 4 // where a request has its budget
 
-	flagMore   = 1 // the payload is a key: the body is to be read from the sender's memory
-	flagOneWay = 2 // requests: no response is wanted
-	roomShift  = 2 // requests: two bits with the size class of the longest response that the origin takes in one message
+	flagMore   = 1  // the payload is a key: the body is to be read from the sender's memory
+	flagOneWay = 2  // requests: no response is wanted
+	roomShift  = 2  // requests: two bits with the size class of the longest response that the origin takes in one message
+	flagAhead  = 16 // with flagMore: the metadata is there, too, in front of the body
+	metaShift  = 5  // requests: the three high bits of the length of the metadata
 
 	// maxErrorText bounds the words of an error response in bytes, and maxDetail its detail.
 	maxErrorText = 1024
@@ -32,14 +34,15 @@ type request struct {
 	flags  uint8
 	codec  uint8  // of the input
 	room   int    // size class of na.RoomBytes, for the response
-	meta   int    // bytes of metadata behind the header, a multiple of metaWord
+	meta   int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
 	budget uint32 // microseconds left to the deadline when it leaves; 0 when there is none. na writes it
 	id     ID
 	size   uint64 // of the whole input
 }
 
 func (r *request) put(b []byte) {
-	b[0], b[1], b[2], b[3] = wireVersion, r.flags|uint8(r.room)<<roomShift, r.codec, uint8(r.meta/metaWord)
+	words := r.meta / metaWord
+	b[0], b[1], b[2], b[3] = wireVersion, r.flags|uint8(r.room)<<roomShift|uint8(words>>8)<<metaShift, r.codec, uint8(words)
 	binary.LittleEndian.PutUint32(b[budgetAt:], r.budget)
 	binary.LittleEndian.PutUint64(b[8:], uint64(r.id))
 	binary.LittleEndian.PutUint64(b[16:], r.size)
@@ -52,17 +55,11 @@ func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, the header alone has %d", len(b), requestSize))
 	}
 	*r = request{
-		flags: b[1] &^ (3 << roomShift), room: int(b[1] >> roomShift & 3), codec: b[2], meta: int(b[3]) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
+		flags: b[1] & (flagMore | flagOneWay | flagAhead), room: int(b[1] >> roomShift & 3), codec: b[2], meta: (int(b[3]) | int(b[1]>>metaShift)<<8) * metaWord, budget: binary.LittleEndian.Uint32(b[budgetAt:]),
 		id: ID(binary.LittleEndian.Uint64(b[8:])), size: binary.LittleEndian.Uint64(b[16:]),
 	}
-	switch {
-	case b[0] != wireVersion:
-		err = na.WithText(na.ErrVersion, fmt.Sprintf("request of RPC protocol version %d, this is version %d", b[0], wireVersion))
-	case r.flags&^(flagMore|flagOneWay) != 0:
-		err = na.WithText(na.ErrProtocol, "request with unknown flags")
-	}
-	if err != nil {
-		return nil, nil, err
+	if b[0] != wireVersion {
+		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("request of RPC protocol version %d, this is version %d", b[0], wireVersion))
 	}
 	return behind(b[requestSize:], body, r.flags, r.codec, r.meta, r.size)
 }
@@ -73,13 +70,14 @@ type response struct {
 	code  na.Code
 	fate  na.Fate
 	codec uint8  // of the output, or of an error's detail
-	meta  int    // bytes of metadata behind the header, a multiple of metaWord
+	meta  int    // bytes of metadata behind the header, or ahead of the body; a multiple of metaWord
 	size  uint64 // of the whole output, or of the error's text and detail
 }
 
 func (r *response) put(b []byte) {
 	b[0], b[1], b[2], b[3] = wireVersion, r.flags, uint8(r.code), uint8(r.fate)
-	b[4], b[5], b[6], b[7] = r.codec, uint8(r.meta/metaWord), 0, 0
+	b[4], b[7] = r.codec, 0
+	binary.LittleEndian.PutUint16(b[5:], uint16(r.meta/metaWord))
 	binary.LittleEndian.PutUint64(b[8:], r.size)
 }
 
@@ -89,13 +87,13 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, the header alone has %d", len(b), responseSize))
 	}
 	*r = response{
-		flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), codec: b[4], meta: int(b[5]) * metaWord,
+		flags: b[1], code: na.Code(b[2]), fate: na.Fate(b[3]), codec: b[4], meta: int(binary.LittleEndian.Uint16(b[5:])) * metaWord,
 		size: binary.LittleEndian.Uint64(b[8:]),
 	}
 	switch {
 	case b[0] != wireVersion:
 		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response of RPC protocol version %d, this is version %d", b[0], wireVersion))
-	case r.flags&^flagMore != 0 || r.fate > na.Ran || b[6] != 0 || b[7] != 0:
+	case r.flags&^(flagMore|flagAhead) != 0 || r.fate > na.Ran || b[7] != 0:
 		return nil, nil, na.WithText(na.ErrProtocol, "response with unknown flags")
 	case r.flags&flagMore != 0 && r.code != na.OK:
 		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
@@ -130,8 +128,15 @@ func (r *response) remote(payload []byte, c codec.Codec) *RemoteError {
 	return e
 }
 
-// behind splits what is behind a header into metadata and payload, which may be beside it, and checks the claimed size against what is there.
+// behind splits what is behind a header into metadata and payload, which may be beside it, and checks the claimed size against what is
+// there. Metadata ahead of the body is not there.
 func behind(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
+	if flags&flagAhead != 0 {
+		if flags&flagMore == 0 || metaSize == 0 || metaSize > maxMeta {
+			return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes of metadata ahead of a body that cannot be", metaSize))
+		}
+		metaSize = 0
+	}
 	if len(b) < metaSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes behind the header, the metadata alone has %d", len(b), metaSize))
 	}
@@ -164,11 +169,27 @@ func takes(c codec.Codec, id uint8) error {
 	return na.WithText(ErrProtocol, fmt.Sprintf("encoded with codec %s, and decoded with %s: both sides need the same", codec.NameOf(id), c.Name()))
 }
 
-// bodyKey reads the key of a body of the given size.
-func bodyKey(payload []byte, size uint64) (na.Key, error) {
+// ahead returns how many of meta bytes of metadata are in front of the body that the message has a key of.
+func ahead(flags uint8, meta int) int64 {
+	if flags&flagAhead == 0 {
+		return 0
+	}
+	return int64(meta)
+}
+
+// bodyKey reads the key of a body of the given size, behind metadata if there is some ahead.
+func bodyKey(payload []byte, ahead int64, size uint64) (na.Key, error) {
 	key, err := na.DecodeKey(payload)
-	if err == nil && uint64(key.Len) != size {
-		err = na.WithText(na.ErrProtocol, fmt.Sprintf("body of %d bytes in memory of %d", size, key.Len))
+	if err == nil && (key.Len < ahead || uint64(key.Len-ahead) != size) {
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("metadata of %d bytes and body of %d in memory of %d", ahead, size, key.Len))
 	}
 	return key, err
+}
+
+// apart splits what was read from a sender's memory into metadata, which it checks, and body.
+func apart(b []byte, ahead int64) (meta, body []byte, err error) {
+	if err := checkMeta(b[:ahead]); err != nil {
+		return nil, nil, err
+	}
+	return b[:ahead:ahead], b[ahead:], nil
 }

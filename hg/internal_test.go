@@ -124,6 +124,8 @@ func FuzzRequest(f *testing.F) {
 	(&request{id: 7, size: 1 << 40, flags: flagMore | flagOneWay, budget: 1, codec: 200}).put(b)
 	f.Add(na.Key{Len: 1 << 40, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(na.Key{Len: 1, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	(&request{id: 7, size: 5, flags: flagMore | flagAhead, codec: codec.RawID, meta: 4096}).put(b)
+	f.Add(na.Key{Len: 4101, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(b[:requestSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r request
@@ -136,10 +138,13 @@ func FuzzRequest(f *testing.F) {
 		r.put(again)
 		require.Equal(t, b, append(append(again, meta...), payload...))
 		readable(t, meta)
-		require.Zero(t, r.flags&^(flagMore|flagOneWay))
+		require.Zero(t, r.flags&^(flagMore|flagOneWay|flagAhead))
 		if r.flags&flagMore != 0 {
-			if key, err := bodyKey(payload, r.size); err == nil {
-				require.EqualValues(t, r.size, key.Len)
+			n := ahead(r.flags, r.meta)
+			require.True(t, n == 0 || n <= maxMeta && len(meta) == 0)
+			if key, err := bodyKey(payload, n, r.size); err == nil {
+				require.GreaterOrEqual(t, key.Len, n)
+				require.EqualValues(t, r.size, key.Len-n)
 			}
 		} else {
 			require.EqualValues(t, r.size, len(payload))
@@ -158,6 +163,8 @@ func FuzzResponse(f *testing.F) {
 	f.Add(append(append(bytes.Clone(b), m.b...), refused...))
 	(&response{size: 9, fate: na.Ran, flags: flagMore, codec: codec.MsgpackID}).put(b)
 	f.Add(na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	(&response{size: 9, fate: na.Ran, flags: flagMore | flagAhead, codec: codec.MsgpackID, meta: 4096}).put(b)
+	f.Add(na.Key{Len: 4105, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	f.Add(b[:responseSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r response
@@ -202,6 +209,12 @@ func TestHeaderBytes(t *testing.T) {
 	b = make([]byte, responseSize)
 	(&response{code: 0x42, fate: na.NotRun, codec: codec.MsgpackID, meta: len(m.b), size: 5}).put(b)
 	require.Equal(t, "\x02\x00\x42\x01\x02\x02\x00\x00\x05\x00\x00\x00\x00\x00\x00\x00", string(b))
+	b = make([]byte, requestSize)
+	(&request{flags: flagMore | flagAhead, room: 3, codec: 200, meta: 8192, size: 5}).put(b)
+	require.Equal(t, "\x02\x9d\xc8\x00", string(b[:4]))
+	b = make([]byte, responseSize)
+	(&response{fate: na.Ran, flags: flagMore | flagAhead, codec: 200, meta: 8184, size: 5}).put(b)
+	require.Equal(t, "\x02\x11\x00\x02\xc8\xff\x03\x00", string(b[:8]))
 	require.Equal(t, "\x04\x00textdetail", string(appendFailure(nil, "text", []byte("detail"))))
 }
 
@@ -253,7 +266,7 @@ func TestIdentitiesHaveALimit(t *testing.T) {
 	require.ErrorContains(t, more.nextTag(), "identities")
 }
 
-// F82: of the bits that nobody knows none gets through, whatever else the header says.
+// F82: of the bits that nobody knows none gets through, whatever else the header says; nor do those that others contradict.
 func TestUnknownBits(t *testing.T) {
 	for flags := range 256 {
 		b := make([]byte, requestSize)
@@ -265,8 +278,10 @@ func TestUnknownBits(t *testing.T) {
 		}
 		var r request
 		_, _, err := r.parse(b, nil)
-		require.Equal(t, flags&^(flagMore|flagOneWay|3<<roomShift) == 0, err == nil, "request flags %#x: %v", flags, err)
-		require.Equal(t, uint8(flags), r.flags|uint8(r.room)<<roomShift)
+		words := flags >> metaShift << 8
+		ahead, more := flags&flagAhead != 0, flags&flagMore != 0
+		require.Equal(t, !ahead && words == 0 || ahead && more && words > 0 && words <= 1024, err == nil, "request flags %#x: %v", flags, err)
+		require.Equal(t, uint8(flags), r.flags|uint8(r.room)<<roomShift|uint8(r.meta/metaWord>>8)<<metaShift)
 
 		b = make([]byte, responseSize)
 		(&response{}).put(b)
@@ -278,7 +293,7 @@ func TestUnknownBits(t *testing.T) {
 		_, _, err = new(response).parse(b, nil)
 		require.Equal(t, flags&^flagMore == 0, err == nil, "response flags %#x: %v", flags, err)
 	}
-	for _, at := range []int{6, 7} {
+	for _, at := range []int{6, 7} { // the first has metadata that is not there
 		for bit := range 8 {
 			b := make([]byte, responseSize)
 			(&response{}).put(b)

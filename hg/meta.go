@@ -11,13 +11,13 @@ import (
 )
 
 // A Meta is names and values that travel in front of a call's input or output: a trace, a token. The zero Meta is empty. It
-// is not changed once it has been made. It has at most 16 entries, and at most 1,024 bytes with 3 for each entry; with a small
-// na.Config.Eager at most half of that.
+// is not changed once it has been made. It has at most 16 entries, and at most 8 KiB with 3 bytes for each entry. What does not fit a
+// message is read from the sender's memory, as large input is.
 type Meta struct{ b []byte } // as on the wire: entries, padded with zeros to words
 
 const (
 	metaWord    = 8
-	maxMeta     = 128 * metaWord
+	maxMeta     = 1024 * metaWord
 	maxEntries  = 16
 	maxMetaName = 63
 
@@ -36,7 +36,7 @@ func (m Meta) With(name, value string) (Meta, error) {
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name: those that begin with qs- are the library's, of which programs give %s only: %w", name, KeyMeta, ErrInvalid)
 	}
 	if len(value) > maxMeta {
-		return m, fmt.Errorf("hg: metadata: value of %d bytes, all of it may have %d: %w", len(value), maxMeta, ErrOverflow)
+		return m, fmt.Errorf("hg: metadata: %s has a value of %d bytes, all of it may have %d: %w", name, len(value), maxMeta, ErrOverflow)
 	}
 	var b []byte
 	n := 1
@@ -49,7 +49,7 @@ func (m Meta) With(name, value string) (Meta, error) {
 	b = appendEntry(b, name, value)
 	b = append(b, make([]byte, -len(b)&(metaWord-1))...)
 	if len(b) > maxMeta || n > maxEntries {
-		return m, fmt.Errorf("hg: metadata: %d entries of %d bytes, there may be %d of %d: %w", n, len(b), maxEntries, maxMeta, ErrOverflow)
+		return m, fmt.Errorf("hg: metadata: with %s %d entries of %d bytes, there may be %d of %d: %w", name, n, len(b), maxEntries, maxMeta, ErrOverflow)
 	}
 	return Meta{b}, nil
 }
@@ -119,14 +119,6 @@ func checkMeta(b []byte) error {
 	}
 	if len(rest) >= metaWord || len(bytes.Trim(rest, "\x00")) > 0 || len(b) > maxMeta {
 		return na.WithText(ErrProtocol, "metadata with padding that cannot be")
-	}
-	return nil
-}
-
-// fits reports whether m leaves room for what else a message of a context has to carry.
-func (c *Context) fits(m Meta) error {
-	if limit := min(c.limits.MaxUnexpected, c.limits.MaxExpected) / 2; len(m.b) > limit {
-		return fmt.Errorf("hg: metadata: %d bytes, na.Config.Eager leaves room for %d: %w", len(m.b), limit, ErrOverflow)
 	}
 	return nil
 }

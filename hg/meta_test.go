@@ -1,8 +1,11 @@
 package hg_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -43,10 +46,16 @@ func TestMeta(t *testing.T) {
 		require.ErrorContains(t, err, why, name)
 		require.Equal(t, m, same)
 	}
-	_, err := m.With("x", strings.Repeat("v", 1000))
+	_, err := hg.Meta{}.With("x", strings.Repeat("v", 8<<10-4))
+	require.NoError(t, err, "all that there may be")
+	_, err = hg.Meta{}.With("x", strings.Repeat("v", 8<<10-3))
 	require.ErrorIs(t, err, hg.ErrOverflow)
+	require.ErrorContains(t, err, "with x 1 entries of 8200 bytes, there may be 16 of 8192")
+	_, err = m.With("x", strings.Repeat("v", 8<<10-10))
+	require.ErrorIs(t, err, hg.ErrOverflow, "beside others")
 	_, err = m.With("x", strings.Repeat("v", 100_000))
 	require.ErrorIs(t, err, hg.ErrOverflow)
+	require.ErrorContains(t, err, "x has a value of 100000 bytes, all of it may have 8192")
 	full := hg.Meta{}
 	for i := range 16 {
 		full = metaOf(t, append(pairsOf(full), string(rune('a'+i)), "v")...)
@@ -73,10 +82,11 @@ func TestMetaTravels(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		var got []hg.Meta
 		var size int
+		answer := metaOf(t, "seen", "yes")
 		var fail error
 		h := p.handle(p.rpc("meta", func(h hg.Incoming) error {
 			got = append(got, h.Meta())
-			require.NoError(t, h.SetOutputMeta(metaOf(t, "seen", "yes")))
+			require.NoError(t, h.SetOutputMeta(answer))
 			if fail != nil {
 				return fail
 			}
@@ -107,20 +117,142 @@ func TestMetaTravels(t *testing.T) {
 	})
 }
 
-// Metadata leaves room for what else a message carries, even in the shortest.
+// Metadata of any length travels both ways in messages of any length, those of a peer that takes shorter ones among them, beside any
+// input and output.
 func TestMetaFitsMessages(t *testing.T) {
+	for _, eager := range [][2]int{{256, 256}, {4096, 4096}, {256, 4096}, {4096, 256}} {
+		t.Run(fmt.Sprint(eager), func(t *testing.T) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
+				p := &pair{Net: n, t: t}
+				p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Eager: eager[0]}})
+				p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: eager[1]}})
+				answer := func(h hg.Incoming) error {
+					require.NoError(t, h.SetOutputMeta(h.Meta()))
+					return echo(h)
+				}
+				h := p.handle(p.rpc("echo", answer))
+				oneWays, length := 0, 0
+				o := p.handle(p.oneWay("tell", func(h hg.Incoming) error {
+					in, err := h.InputRaw()
+					require.NoError(t, err)
+					v, _ := h.Meta().Get("k")
+					require.Len(t, in, 100_000)
+					require.Len(t, v, length)
+					oneWays++
+					return err
+				}))
+				for i, said := range []int{100, 130, 220, 2000, 3900, 4000, 4050, 8188} {
+					m := metaOf(t, "k", strings.Repeat("x", said-1)+"y")
+					for _, size := range []int{0, 50, 200, 10_000, 60 << 10, 100_000} {
+						require.NoError(t, h.SetMeta(m))
+						in := sized(size)
+						require.NoError(t, p.raw(h, in))
+						require.Equal(t, m, h.OutputMeta())
+						out, err := h.OutputRaw()
+						require.NoError(t, err)
+						require.True(t, bytes.Equal(in, out))
+					}
+					require.NoError(t, o.SetMeta(m))
+					length = said
+					require.NoError(t, p.raw(o, make([]byte, 100_000)))
+					p.Until(func() bool { return oneWays == i+1 })
+				}
+				h.Close()
+				o.Close()
+				p.clean(0)
+			})
+		})
+	}
+}
+
+// Metadata that does not fit an envelope goes with its message once the target has seen such a call, as input does; calls without are
+// what they were.
+func TestMetaInline(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		for range 5 {
+			require.NoError(t, h.SetMeta(metaOf(t, "k", strings.Repeat("x", 8<<10-4))))
+			require.NoError(t, p.raw(h, sized(10)))
+			require.NoError(t, h.SetMeta(hg.Meta{}))
+			require.NoError(t, p.raw(h, sized(10)))
+		}
+		require.EqualValues(t, 1, p.octx.Stats().Loans, "the first")
+		require.EqualValues(t, 4, p.octx.Stats().Inline)
+		h.Close()
+		p.clean(0)
+	})
+}
+
+// An authorizer sees metadata of any length, and before it agrees input is not fetched.
+func TestMetaOfAuthorizer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := &pair{Net: n, t: t}
-		p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Eager: 256}})
-		p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: 256}})
-		h := p.handle(p.rpc("echo", echo))
-		require.ErrorIs(t, h.SetMeta(metaOf(t, "k", strings.Repeat("x", 130))), hg.ErrOverflow)
-		require.NoError(t, h.SetMeta(metaOf(t, "k", strings.Repeat("x", 100))))
-		for _, size := range []int{0, 50, 200, 10_000} {
-			require.NoError(t, p.call(h, make([]byte, size)))
+		asked, ran := 0, 0
+		p.target, p.tctx = n.Target(hg.Config{MaxPulled: 256 << 10, Authorize: func(ctx context.Context, _ hg.Caller, _ *hg.RPC) error {
+			asked++
+			r, ok := hg.IncomingOf(ctx)
+			require.True(t, ok)
+			if v, _ := r.Meta().Get("token"); !strings.HasSuffix(v, "good") {
+				return hg.Errorf(hg.Denied, "a token of %d bytes", len(v))
+			}
+			return nil
+		}})
+		p.origin, p.octx = n.Origin(hg.Config{})
+		h := p.handle(p.rpc("echo", func(h hg.Incoming) error {
+			ran++
+			v, _ := h.Meta().Get("token")
+			require.True(t, strings.HasSuffix(v, "good"))
+			return echo(h)
+		}))
+		for i, size := range []int{0, 10, 0, 60 << 10, 200_000, 10} {
+			require.NoError(t, h.SetMeta(metaOf(t, "token", strings.Repeat("x", 8000)+"good")))
+			in := sized(size)
+			require.NoError(t, p.raw(h, in))
+			out, err := h.OutputRaw()
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(in, out))
+			require.NoError(t, h.SetMeta(metaOf(t, "token", strings.Repeat("x", 8000)+"bad")))
+			said(t, p.raw(h, in), hg.Denied)
+			if i == 0 {
+				require.EqualValues(t, 1, p.octx.Stats().Inline, "the one before was agreed to, and room granted")
+			}
+			said(t, p.raw(h, sized(1<<20)), hg.Denied) // it could not be fetched
+			require.Equal(t, 3*i+3, asked)
+			require.Equal(t, i+1, ran)
 		}
 		h.Close()
 		p.clean(0)
+	})
+}
+
+// An error takes precedence over metadata that leaves no room for it.
+func TestMetaOfErrors(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		for _, most := range []int64{0, 1000} { // with the second the origin has room for an envelope's bytes only
+			p := &pair{Net: n, t: t}
+			p.target, p.tctx = n.Target(hg.Config{})
+			p.origin, p.octx = n.Origin(hg.Config{MaxOutput: most})
+			h := p.handle(p.rpc("fail", func(h hg.Incoming) error {
+				in, err := h.InputRaw()
+				require.NoError(t, err)
+				require.NoError(t, h.SetOutputMeta(metaOf(t, "k", string(in))))
+				return hg.Errorf(hg.NotFound, "%s", strings.Repeat("no", 400))
+			}))
+			for _, size := range []int{10, 3000, 8000} {
+				err := p.raw(h, bytes.Repeat([]byte{'x'}, size))
+				said(t, err, hg.NotFound)
+				require.ErrorContains(t, err, "nono")
+				v, _ := h.OutputMeta().Get("k")
+				if most == 0 || size < 4000 {
+					require.Len(t, v, size)
+				} else {
+					require.Empty(t, v)
+				}
+			}
+			h.Close()
+			p.clean(0)
+		}
 	})
 }
 

@@ -53,6 +53,8 @@ type pull struct {
 	op   *na.Op
 	from na.Addr
 	key  na.Key
+	at   int64 // where to begin,
+	n    int64 // and how much to read
 	done func(body []byte, err error) (ran int)
 
 	mu       sync.Mutex // guards the fields below; not held while done runs
@@ -69,22 +71,23 @@ func (p *pull) cancel() {
 	p.op.Cancel()
 }
 
-// fetch reads the memory of key, whose length the caller has checked, and gives it back. done runs in Trigger, with
-// no lock held, and owns body. If fetch returns an error, done does not run.
-func (c *Context) fetch(from na.Addr, key na.Key, done func(body []byte, err error) (ran int)) (*pull, error) {
-	if limit := c.class.cfg.MaxPulled; c.pulled.Add(key.Len) > limit {
-		c.pulled.Add(-key.Len)
+// fetch reads the memory of key from at to end, which the caller has checked, and gives it back if that is all that is left, or reading
+// fails. done runs in Trigger, with no lock held, and owns body. If fetch returns an error, done does not run.
+func (c *Context) fetch(from na.Addr, key na.Key, at, end int64, done func(body []byte, err error) (ran int)) (*pull, error) {
+	n := end - at
+	if limit := c.class.cfg.MaxPulled; c.pulled.Add(n) > limit {
+		c.pulled.Add(-n)
 		c.nctx.GiveBack(from, key)
 		return nil, na.WithText(ErrAgain, fmt.Sprintf("%d bytes are being fetched from peers, %d more exceed Config.MaxPulled of %d",
-			c.pulled.Load(), key.Len, limit))
+			c.pulled.Load(), n, limit))
 	}
-	p := &pull{c: c, from: from, key: key, done: done}
+	p := &pull{c: c, from: from, key: key, at: at, n: n, done: done}
 	p.op = c.nctx.NewStep(p.moved)
 	p.mu.Lock()
 	err := p.next()
 	p.mu.Unlock()
 	if err != nil {
-		c.pulled.Add(-key.Len)
+		c.pulled.Add(-n)
 		c.nctx.GiveBack(from, key)
 		return nil, err
 	}
@@ -96,7 +99,7 @@ func (p *pull) next() error {
 	if p.canceled {
 		return ErrCanceled
 	}
-	n := min(max(3*p.got, firstPiece), p.key.Len-p.got)
+	n := min(max(3*p.got, firstPiece), p.n-p.got)
 	grown := slab.Get(int(p.got + n))
 	copy(grown, p.buf)
 	slab.Put(p.buf) // no operation has it
@@ -105,14 +108,14 @@ func (p *pull) next() error {
 	if err != nil {
 		return err
 	}
-	return p.c.nctx.Get(p.op, mem, 0, p.from, p.key, p.got, n)
+	return p.c.nctx.Get(p.op, mem, 0, p.from, p.key, p.at+p.got, n)
 }
 
 func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {
 	err := r.Err
 	if err == nil {
 		p.mu.Lock()
-		if p.got += r.N; p.got < p.key.Len {
+		if p.got += r.N; p.got < p.n {
 			if err = p.next(); err == nil {
 				p.mu.Unlock()
 				return 0
@@ -120,8 +123,10 @@ func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {
 		}
 		p.mu.Unlock()
 	}
-	p.c.pulled.Add(-p.key.Len)
-	p.c.nctx.GiveBack(p.from, p.key)
+	p.c.pulled.Add(-p.n)
+	if err != nil || p.at+p.n == p.key.Len {
+		p.c.nctx.GiveBack(p.from, p.key)
+	}
 	if err != nil {
 		slab.Put(p.buf)
 		p.buf = nil

@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -100,7 +101,12 @@ func TestH3bBadKey(t *testing.T) {
 		}
 	}
 	var bad func(msg []byte) // spoils the response
+	var spoiled Meta
 	_, err = target.Register("give", func(h Incoming) error {
+		if !spoiled.IsZero() {
+			require.NoError(t, h.SetOutputMeta(spoiled))
+			return h.RespondRaw(make([]byte, 100_000), nil)
+		}
 		if bad == nil {
 			return h.RespondRaw([]byte("good"), nil)
 		}
@@ -146,6 +152,22 @@ func TestH3bBadKey(t *testing.T) {
 			require.Zero(t, octx.Stats().NA.PeersLost)
 		})
 	}
+	// Nor can one be whose metadata is ahead of its body, and cannot be; a request does not run then.
+	spoiled = Meta{bytes.Repeat([]byte{200}, 5000)}
+	err = call()
+	require.ErrorIs(t, err, na.ErrProtocol)
+	require.Equal(t, na.Ran, FateOf(err))
+	require.True(t, h.OutputMeta().IsZero())
+	require.NoError(t, h.SetMeta(spoiled))
+	err = call()
+	remote, _ := RemoteOf(err)
+	require.NotNil(t, remote)
+	require.Equal(t, na.ErrProtocol, remote.Code)
+	require.ErrorContains(t, err, "fetching the input: metadata that cannot be")
+	require.Equal(t, na.NotRun, FateOf(err))
+	spoiled = Meta{}
+	require.NoError(t, h.SetMeta(spoiled))
+	require.NoError(t, call())
 	h.Close()
 	until(func() bool {
 		return octx.Stats().NA.Outstanding+tctx.Stats().NA.Outstanding == 0 && tctx.Stats().Handles == 0

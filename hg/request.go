@@ -1,11 +1,13 @@
 package hg
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -34,20 +36,26 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 		err = takes(s.rpc.Codec, req.codec)
 	}
 	if req.flags&flagMore != 0 && len(payload) > 0 {
-		key, keyErr := bodyKey(payload, req.size)
+		s.ahead = ahead(req.flags, req.meta)
+		key, keyErr := bodyKey(payload, s.ahead, req.size)
 		switch {
 		case keyErr != nil && err == nil:
 			err = keyErr
 		case keyErr != nil:
 		case err != nil:
 			c.nctx.GiveBack(s.addr, key)
-		case key.Len > c.class.cfg.MaxInput:
-			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len, c.class.cfg.MaxInput))
+		case key.Len-s.ahead > c.class.cfg.MaxInput:
+			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.ahead, c.class.cfg.MaxInput))
 			c.nctx.GiveBack(s.addr, key)
 		case c.class.cfg.Authorize != nil:
-			s.more, s.body = true, key
+			if s.more, s.body = true, key; s.ahead > 0 {
+				if err = s.fetch(0, s.ahead, s.metaFetched); err == nil {
+					return 0
+				}
+			}
 		default:
-			if err = s.fetchInput(key); err == nil {
+			s.body = key
+			if err = s.fetchInput(); err == nil {
 				return 0
 			}
 		}
@@ -70,38 +78,69 @@ func (c *Context) closed() {
 	}
 }
 
-// fetchInput fetches an input that did not fit the message, and lets the origin send more such input at once if it is not
-// too long for that. It has given the body back if there is an error.
-func (s *service) fetchInput(key na.Key) (err error) {
-	s.ctx.grantRoom(s.addr, key.Len, requestSize+len(s.meta))
+// fetchInput fetches an input that did not fit the message. It has given the body back if there is an error.
+func (s *service) fetchInput() error {
+	s.grantRoom()
+	return s.fetch(s.skip, s.body.Len, s.inputFetched)
+}
+
+// grantRoom lets the origin send more such input at once if it is not too long for that.
+func (s *service) grantRoom() {
+	s.ctx.grantRoom(s.addr, s.body.Len-s.ahead-s.skip, requestSize+len(s.meta)+int(s.ahead))
+}
+
+// fetch fetches a part of what is at the origin.
+func (s *service) fetch(at, end int64, done func([]byte, error) int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arm()
 	s.found(evFetch)
 	s.gen++ // the next dispatch has an Incoming of its own
-	if s.pull, err = s.ctx.fetch(s.addr, key, s.inputFetched); err == nil {
+	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, done); err == nil {
 		s.note(evFetch)
 	}
 	return err
 }
 
+// metaFetched has the authorizer asked about a request whose metadata did not fit the message.
+func (s *service) metaFetched(b []byte, err error) (ran int) {
+	if s.took(b, err, "metadata") {
+		s.skip, s.input, s.fetched, s.meta = int64(len(b)), nil, nil, bytes.Clone(s.meta)
+		slab.Put(b)
+		ran = s.run(nil)
+	}
+	return ran
+}
+
 // inputFetched goes on with a request whose input did not fit the message.
-func (s *service) inputFetched(body []byte, err error) (ran int) {
+func (s *service) inputFetched(b []byte, err error) (ran int) {
+	if s.took(b, err, "input") {
+		ran = s.run(nil)
+	}
+	return ran
+}
+
+// took takes in what has been fetched, or rejects the request.
+func (s *service) took(b []byte, err error, what string) (ok bool) {
 	s.mu.Lock()
 	e := s.found(endEvent(err, evFetched, evFetchFailed))
 	s.pull = nil
 	s.note(e)
 	s.mu.Unlock()
+	s.fetched = b
+	if err == nil && s.ahead > 0 {
+		s.meta, b, err = apart(b, s.ahead)
+		s.ahead = 0
+	}
 	switch {
 	case err != nil && s.late():
 		s.reject(errLate)
-		return 0
 	case err != nil:
-		s.reject(fmt.Errorf("fetching the input: %w", bare(err)))
-		return 0
+		s.reject(fmt.Errorf("fetching the %s: %w", what, bare(err)))
+	default:
+		s.input = b
 	}
-	s.input, s.fetched = body, body
-	return s.run(nil)
+	return err == nil
 }
 
 // reject answers a request whose handler will not run.

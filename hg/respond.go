@@ -15,8 +15,8 @@ type RespondFunc func(r Incoming, err error)
 
 const rawID = codec.RawID
 
-// SetOutputMeta has the answer carry m. The error matches ErrAnswered when it has been given, and ErrOverflow when
-// na.Config.Eager is too small for m.
+// SetOutputMeta has the answer carry m. The error matches ErrAnswered when it has been given. An answer that is an error leaves m out
+// when it does not fit a message.
 func (r Incoming) SetOutputMeta(m Meta) error {
 	s, ok := r.enter()
 	if !ok {
@@ -25,9 +25,6 @@ func (r Incoming) SetOutputMeta(m Meta) error {
 	defer s.mu.Unlock()
 	if s.answer != unanswered {
 		return misuse("respond", s.name(), s.addr, ErrAnswered, "the request has been answered")
-	}
-	if err := s.ctx.fits(m); err != nil {
-		return err
 	}
 	s.said = m
 	return nil
@@ -63,7 +60,7 @@ func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
 	if !ok {
 		return ended("respond")
 	}
-	d := s.draft()
+	d := s.draft(na.OK)
 	d.b = append(d.b, out...)
 	return s.respond(response{fate: na.Ran, codec: rawID}, cb, d, nil)
 }
@@ -92,7 +89,7 @@ func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
 }
 
 // textRoom returns how much of an error fits behind what is in b.
-func (s *service) textRoom(b []byte) int { return s.ctx.limits.MaxExpected - len(b) - 2 }
+func (s *service) textRoom(b []byte) int { return max(s.ctx.limits.MaxExpected, s.most) - len(b) - 2 }
 
 // encodeDetail encodes what goes with an error. What cannot go is logged.
 func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
@@ -126,7 +123,7 @@ func (r Incoming) respond(resp response, cb RespondFunc, encode func(draft, *RPC
 	if !ok {
 		return ended("respond")
 	}
-	d, rpc := s.draft(), s.rpc
+	d, rpc := s.draft(resp.code), s.rpc
 	s.mu.Unlock()
 	d, id, err := encode(d, rpc)
 	if s, ok = r.enter(); !ok {
@@ -159,8 +156,8 @@ func (s *service) respond(resp response, cb RespondFunc, d draft, err error) err
 	return nil
 }
 
-// draft returns a draft of an output with header and metadata. Locked.
-func (s *service) draft() (d draft) {
+// draft returns a draft of an output with header and metadata. Of an error, metadata that leaves too little room is left out. Locked.
+func (s *service) draft(code na.Code) (d draft) {
 	if s.answer == unanswered && s.loan == nil {
 		s.out.trim()
 		d.b, d.long, s.out = s.out.b, s.out.long, draft{}
@@ -168,7 +165,9 @@ func (s *service) draft() (d draft) {
 	if cap(d.b) < responseSize {
 		d.b = make([]byte, 0, 256)
 	}
-	d.b = append(d.b[:responseSize], s.said.b...)
+	if d.b = append(d.b[:responseSize], s.said.b...); code != na.OK && s.textRoom(d.b) < minMessage/2 {
+		d.b = d.b[:responseSize]
+	}
 	d.head = len(d.b)
 	return d
 }
@@ -195,7 +194,7 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 		msg, body = out.b[:out.head], out.payload()
 	default:
 		var err error
-		if msg, err = s.lendOutput(); err != nil {
+		if msg, err = s.lendOutput(s.ctx.limits.MaxExpected); err != nil {
 			return err
 		}
 	}
@@ -254,16 +253,18 @@ func (s *service) post(msg, body []byte) (left bool, err error) {
 	return left, err
 }
 
-// lendOutput lends the body in s.out and returns the message that says so. Locked.
-func (s *service) lendOutput() (msg []byte, err error) {
+// lendOutput lends the body in s.out, and the metadata if it does not fit a message of limit bytes, and returns the message that says
+// so. Locked.
+func (s *service) lendOutput(limit int) (msg []byte, err error) {
 	var key na.Key
+	body, head, flags := s.out.parted(responseSize, limit)
 	s.ctx.bodies.countLent(s.out.size())
-	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, s.out.payload(), s.onLoanEnded); err != nil {
+	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, body, s.onLoanEnded); err != nil {
 		return nil, err
 	}
 	s.holds++ // until the loan has ended
-	s.msg = append(s.msg[:0], s.out.b[:s.out.head]...)
-	s.msg[1] |= flagMore
+	s.msg = append(s.msg[:0], head...)
+	s.msg[1] |= flags
 	s.msg = key.Append(s.msg)
 	return s.msg, nil
 }
@@ -279,7 +280,7 @@ func (s *service) resend() (err error) {
 	case s.failed, s.loan != nil:
 		return na.ErrMsgSize
 	default:
-		if msg, err = s.lendOutput(); err != nil {
+		if msg, err = s.lendOutput(minMessage); err != nil {
 			return err
 		}
 	}

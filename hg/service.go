@@ -46,6 +46,8 @@ type service struct {
 	most      int    // bytes that a response inline may have, if more than any other message
 	more      bool   // it is at the origin, to be fetched once the authorizer has agreed,
 	body      na.Key // with this
+	ahead     int64  // bytes of metadata in front of it, at the origin,
+	skip      int64  // or here already
 	allowed   bool   // the authorizer has agreed
 	dispatch  na.Task
 	resume    func(int) int       // proceed, bound once
@@ -201,7 +203,7 @@ func (s *service) over() bool {
 // answerFor answers a request that the program does not answer. Locked.
 func (s *service) answerFor(f failure) {
 	s.found(evRespond)
-	s.out = s.draft()
+	s.out = s.draft(f.code)
 	s.out.b = appendFailure(s.out.b, f.text[:min(len(f.text), s.textRoom(s.out.b))], nil)
 	err := s.transmit(response{code: f.code, fate: f.fate, codec: rawID}, nil)
 	s.note(evRespond)
@@ -235,7 +237,7 @@ func (s *service) reset() {
 	s.returned, s.detached, s.abandoned = false, false, false
 	s.answer, s.tries = unanswered, 0
 	s.runs.Store(nil)
-	s.deadline, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, nil, nil, nil, nil, nil
+	s.deadline, s.ahead, s.skip, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, 0, 0, nil, nil, nil, nil, nil
 	s.said, s.next, s.prev, s.rpc, s.data = Meta{}, nil, nil, nil, nil
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
