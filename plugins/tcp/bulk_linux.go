@@ -140,6 +140,11 @@ func (c *conn) pace() {
 	c.turn.Store(turn)
 }
 
+// goesOn reports whether the turn of c has not ended, in which n bytes were moved.
+func (c *conn) goesOn(n int) bool {
+	return c.flow != engine.FlowBulk || n < max(int(c.turn.Load()), bulkTurn)-8<<10
+}
+
 // clip bounds what one system call moves.
 func (c *conn) clip(iov [][]byte) [][]byte {
 	if c.flow != engine.FlowBulk {

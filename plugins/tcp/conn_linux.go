@@ -230,12 +230,10 @@ func (c *conn) read() (came bool) {
 		c.ca.e.Unlock()
 	}
 	defer c.in.Idle()
-	reads := maxReads
-	if c.flow == engine.FlowBulk {
-		reads = 1
-	}
-	for i := 0; i < reads || c.wire.holds(); i++ {
+	reads, got := maxReads, 0
+	for i := 0; i < reads && c.goesOn(got) || c.wire.holds(); i++ {
 		n, dry, err := c.readOnce()
+		got += n
 		if n == 0 && err == nil {
 			break // the poller will say when there is more
 		}
@@ -291,18 +289,16 @@ func (c *conn) flush() {
 		return
 	}
 	c.writing = true
-	most := maxWrites
-	if c.flow == engine.FlowBulk {
-		most = 1
-	}
+	sent := 0
 	for n := 0; (c.wire.pending() || c.out.Fill()) && !c.dead; n++ { // pulling frames may end the link
-		if n == most {
+		if n == maxWrites || !c.goesOn(sent) {
 			c.blocked = true
 			break
 		}
 		c.pace()
 		c.ca.e.Pause()
-		done, err := c.write()
+		k, done, err := c.write()
+		sent += k
 		c.ca.e.Lock()
 		if err != nil { // what the peer sent last may wait to be read
 			c.mute = true
@@ -332,21 +328,21 @@ func (c *conn) flush() {
 
 // write writes once what out has, and reports whether the socket may take more. Memory of an operation is lent to the
 // system for this one call.
-func (c *conn) write() (done bool, err error) {
+func (c *conn) write() (n int, done bool, err error) {
 	var room [stream.MaxVectors][]byte
 	n, full, err := c.wire.write(c.clip(c.out.Gather(room[:0])), c.out.Front())
 	if err == unix.EFAULT && c.out.Fault() {
-		return true, nil // there is room, for the zeroes that follow
+		return 0, true, nil // there is room, for the zeroes that follow
 	}
 	c.out.Wrote(n)
-	return !full, err
+	return n, !full, err
 }
 
 // farewell sends the last frame, if the stream stands between two frames and the system takes it at once, and ends the
 // connection, which wakes whoever polls. Locked; nobody writes.
 func (c *conn) farewell() {
 	if len(c.last) > 0 && !c.connecting && !c.mute && c.out.Last(c.last) {
-		_, _ = c.write()
+		_, _, _ = c.write()
 	}
 	c.last = nil
 	if c.fd >= 0 {
