@@ -96,6 +96,33 @@ func gather(t *testing.T, n *node, peers, each int) {
 	}
 }
 
+// TestContextBuffers: a context that neither reads nor sends at this moment has no room for datagrams, and an idle pair of contexts in two
+// classes is small: measured when each has sent a message and had one back.
+func TestContextBuffers(t *testing.T) {
+	const many = 20
+	b := open(t, "udp://127.0.0.1:0", udp.Options{}, 1)
+	talk := func() {
+		a := open(t, "udp://", udp.Options{}, 1)
+		sender := say(t, a.ctxs[0], b.cls.Addr(), b.ctxs[0], "hello", a, b)
+		say(t, b.ctxs[0], sender, a.ctxs[0], "answer", a, b)
+	}
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	talk() // buffers that all share
+	before := heap()
+	for range many {
+		talk()
+	}
+	each := (heap() - before) / many
+	t.Logf("%d bytes for each pair", each)
+	require.LessOrEqual(t, each, int64(40<<10))
+}
+
 // TestIdlePeers: thousands of peers that are silent take no more than one KiB each beside the envelope that they are guaranteed.
 func TestIdlePeers(t *testing.T) {
 	peers := long.Or(500, 10_000)

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"net/netip"
+	"runtime"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
@@ -16,10 +17,31 @@ const (
 
 // An outbox is the datagrams that are sent in one go.
 type outbox struct {
-	slab  []byte
+	slab  []byte      // one of slabs while somebody sends, else nil
 	list  []departure // one behind the other in slab
 	bulk  []loan
 	large []departure // that the system has refused
+}
+
+// slabs are those of nobody who sends, 320 KiB each. What an outbox has listed before may point into one.
+var slabs = make(chan []byte, max(4, runtime.GOMAXPROCS(0)))
+
+// begin gives o memory for datagrams.
+func (o *outbox) begin() {
+	select {
+	case o.slab = <-slabs:
+	default:
+		o.slab = make([]byte, turnBytes+arq.MaxSize+arq.HeadSize)
+	}
+}
+
+// end gives it back.
+func (o *outbox) end() {
+	select {
+	case slabs <- o.slab:
+	default:
+	}
+	o.slab = nil
 }
 
 // A loan is memory that is lent for one datagram.
@@ -37,6 +59,7 @@ func (c *carrier) send() {
 		return
 	}
 	c.sending = true
+	c.out.begin()
 	for c.gather() {
 		c.e.Pause()
 		c.pack()
@@ -47,6 +70,7 @@ func (c *carrier) send() {
 		c.e.Lock()
 		c.settle()
 	}
+	c.out.end()
 	c.sending = false
 	due, _ := c.m.Deadline()
 	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
@@ -57,9 +81,6 @@ func (c *carrier) send() {
 // gather takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. Locked.
 func (c *carrier) gather() bool {
 	o := &c.out
-	if o.slab == nil {
-		o.slab = make([]byte, turnBytes+arq.MaxSize+arq.HeadSize)
-	}
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
 	now, at := c.d.now(), 0
 	for at < turnBytes && len(o.list) < turnPackets {

@@ -3,6 +3,7 @@ package udp
 import (
 	"encoding/binary"
 	"net/netip"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -19,9 +20,6 @@ type polled struct {
 	bound netip.AddrPort
 	six   bool
 	ids   [256]na.PollID // by context
-
-	in []arrival // of the reader: the door's lock guards it
-	v  *vector
 
 	trains trains
 }
@@ -41,6 +39,36 @@ type vector struct {
 	names  [batch]unix.RawSockaddrInet6 // room for either kind
 	ctls   [batch]control
 	counts [batch]int // of the datagrams in each
+}
+
+// A reader is the room for a batch that comes in, 2 MiB: whoever reads has one for that long. The door keeps nothing of what is in it.
+type reader struct {
+	in []arrival
+	v  vector
+}
+
+// readers are those that nobody has.
+var readers = make(chan *reader, max(4, runtime.GOMAXPROCS(0)))
+
+func getReader() *reader {
+	select {
+	case r := <-readers:
+		return r
+	default:
+	}
+	r, slab := &reader{}, make([]byte, batch*arq.MaxSize)
+	for i := range batch {
+		r.v.set(i, slab[i*arq.MaxSize:(i+1)*arq.MaxSize])
+		r.v.msgs[i].hdr.Control = &r.v.ctls[i].bytes()[0]
+	}
+	return r
+}
+
+func (r *reader) put() {
+	select {
+	case readers <- r:
+	default:
+	}
 }
 
 // A message is the system's struct mmsghdr.
@@ -140,22 +168,8 @@ func (s *polled) room() int {
 }
 
 func (s *polled) watch(c *carrier) (err error) {
-	s.prepareToRead()
 	s.ids[c.id], err = c.e.Host().Poller().AddShared(s.fd, s)
 	return err
-}
-
-// prepareToRead makes the room that read reads into.
-func (s *polled) prepareToRead() {
-	if s.v != nil {
-		return
-	}
-	s.v = &vector{}
-	slab := make([]byte, batch*arq.MaxSize)
-	for i := range batch {
-		s.v.set(i, slab[i*arq.MaxSize:(i+1)*arq.MaxSize])
-		s.v.msgs[i].hdr.Control = &s.v.ctls[i].bytes()[0]
-	}
 }
 
 func (s *polled) unwatch(c *carrier) { c.e.Host().Poller().Remove(s.fd, s.ids[c.id]) }
@@ -172,12 +186,14 @@ func (s *polled) Ready(_, failed bool) {
 
 // Peek implements na.Peeker.
 func (s *polled) Peek() (came bool) {
+	r := getReader()
+	defer r.put()
 	s.door.mu.Lock()
 	defer s.door.mu.Unlock()
 	for range 2 {
-		n := s.read()
+		n := s.read(r)
 		came = came || n > 0
-		if s.door.take(s.in); n < batch {
+		if s.door.take(r.in); n < batch {
 			break
 		}
 	}
@@ -185,15 +201,16 @@ func (s *polled) Peek() (came bool) {
 }
 
 // read takes in a batch, and returns how many messages of the system it had.
-func (s *polled) read() int {
-	s.in = s.in[:0]
-	for i := range s.v.msgs {
-		h := &s.v.msgs[i].hdr
+func (s *polled) read(r *reader) int {
+	r.in = r.in[:0]
+	v := &r.v
+	for i := range v.msgs {
+		h := &v.msgs[i].hdr
 		h.Namelen = unix.SizeofSockaddrInet6
-		h.SetControllen(len(s.v.ctls[i].bytes()))
+		h.SetControllen(len(v.ctls[i].bytes()))
 	}
 	for {
-		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.v.msgs)), batch, 0, 0, 0)
+		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs)), batch, 0, 0, 0)
 		if err == unix.EINTR || err == unix.ECONNREFUSED { // of a datagram that was sent
 			continue
 		}
@@ -201,14 +218,14 @@ func (s *polled) read() int {
 			return 0
 		}
 		for i := range int(n) {
-			a := arrival{from: s.v.from(i)}
-			size, at := s.v.ctls[i].told(int(s.v.msgs[i].hdr.Controllen))
+			a := arrival{from: v.from(i)}
+			size, at := v.ctls[i].told(int(v.msgs[i].hdr.Controllen))
 			a.via = s.door.via(at)
-			for b := unsafe.Slice(s.v.iovs[i].Base, s.v.msgs[i].n); ; b = b[size:] {
+			for b := unsafe.Slice(v.iovs[i].Base, v.msgs[i].n); ; b = b[size:] {
 				if a.b = b; size > 0 && size < len(b) {
 					a.b = b[:size]
 				}
-				if s.in = append(s.in, a); len(a.b) == len(b) {
+				if r.in = append(r.in, a); len(a.b) == len(b) {
 					break
 				}
 			}

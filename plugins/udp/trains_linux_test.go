@@ -21,7 +21,6 @@ func socketPair(t *testing.T) (from *polled, to [2]*polled) {
 		require.NoError(t, err)
 		p := s.(*polled)
 		t.Cleanup(p.close)
-		p.prepareToRead()
 		return p
 	}
 	return one(), [2]*polled{one(), one()}
@@ -41,13 +40,15 @@ func (m *mail) add(to int, s *polled, b []byte, fragment, again bool) {
 
 // drain reads what has come, and returns how many messages of the system it was.
 func drain(s *polled) (got [][]byte, messages int) {
+	r := getReader()
+	defer r.put()
 	for {
-		n := s.read()
+		n := s.read(r)
 		if n == 0 {
 			return got, messages
 		}
 		messages += n
-		for _, a := range s.in {
+		for _, a := range r.in {
 			got = append(got, append([]byte(nil), a.b...))
 		}
 	}
