@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,4 +112,31 @@ func TestLoneIsCounted(t *testing.T) {
 	require.NoError(t, err)
 	_, err = lone.Call(within(t), p, "")
 	require.NoError(t, err)
+}
+
+var inOrder = qs.DefineWith[int, bool]("test/in-order", qs.Options{Inline: true})
+
+// Inline handlers of a node run one after the other, however long one takes.
+func TestInlineOneByOne(t *testing.T) {
+	t.Parallel()
+	var at, most atomic.Int64
+	c, p := pair(t, qs.Config{}, func(n *qs.Node) {
+		inOrder.Handle(n, func(_ context.Context, i int) (bool, error) {
+			most.Store(max(most.Load(), at.Add(1)))
+			defer at.Add(-1)
+			pause := time.NewTimer(5 * time.Millisecond) // the table of waits passes the lead of a callback on after 1 to 2
+			<-pause.C
+			return true, nil
+		})
+	})
+	_ = c
+	var all []*qs.Future[bool]
+	for i := range 10 {
+		all = append(all, inOrder.Go(within(t), p, i))
+	}
+	for _, f := range all {
+		_, err := f.Wait(within(t))
+		require.NoError(t, err)
+	}
+	require.EqualValues(t, 1, most.Load(), "at a time")
 }

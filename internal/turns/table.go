@@ -107,10 +107,15 @@ func (t *Table) Wait(ctx context.Context, timeout time.Duration, done func() boo
 }
 
 // Drive is Wait for what never comes, by a goroutine that does nothing else. around is called for each pass, and calls run, which runs the
-// callbacks. It has no effect where nobody sleeps.
+// callbacks. It has no effect where nobody sleeps. Of several in Drive another one leads when what around does after run takes long, and
+// not when a callback does: so those of one goroutine run in their order.
 func (t *Table) Drive(ctx context.Context, around func(run func())) error {
 	w := t.NewWaiter()
-	w.around, w.runs = around, func() { w.again = t.run(w) }
+	w.around, w.batch = around, func() {
+		w.runs.Store(true)
+		w.again = t.run(w)
+		w.runs.Store(false)
+	}
 	return w.Wait(ctx)
 }
 
@@ -271,7 +276,7 @@ func (t *Table) pass(w *Waiter) (more bool) {
 	if w.around == nil {
 		return t.run(w)
 	}
-	w.around(w.runs)
+	w.around(w.batch)
 	return w.again
 }
 

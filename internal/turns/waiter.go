@@ -16,8 +16,9 @@ type Waiter struct {
 	willSleep func()
 	trigger   func(max int) int
 	around    func(run func()) // of Drive
-	runs      func()           // what it calls: run, which sets
+	batch     func()           // what it calls: run, which sets
 	again     bool
+	runs      atomic.Bool // it is in batch: no other goroutine of Drive leads meanwhile
 
 	token    chan struct{} // one slot, filled by whoever takes it off the sleepers
 	deadline time.Duration

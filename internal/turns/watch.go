@@ -30,6 +30,8 @@ func (t *Table) watched() {
 	w.on = false
 	switch {
 	case t.leader == nil:
+	case t.calling && w.seen == t.passes && t.leader.runs.Load() && !t.othersLocked(): // callbacks stay in their order
+		t.watchLocked()
 	case t.calling && w.seen == t.passes: // the lead goes to another; whoever is in the callback sees that when it returns
 		t.handOnLocked()
 	case t.calling:
@@ -41,4 +43,18 @@ func (t *Table) watched() {
 	if uncork {
 		t.uncork()
 	}
+}
+
+// othersLocked has a waiter that is not of Drive be the next to lead, and reports whether there is one.
+func (t *Table) othersLocked() bool {
+	last := len(t.sleepers) - 1
+	for i := last; i >= 0; i-- {
+		if w := t.sleepers[i]; w.around == nil {
+			other := t.sleepers[last]
+			t.sleepers[i], t.sleepers[last] = other, w
+			other.bed, w.bed = i, last
+			return true
+		}
+	}
+	return false
 }
