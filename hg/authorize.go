@@ -37,13 +37,12 @@ func (s *service) pass() bool {
 	case !s.authorized():
 		return false
 	case !s.more:
+		if s.skip > 0 { // metadata, and that was all
+			s.grantRoom()
+		}
 		return true
 	}
-	if s.more = false; s.skip == s.body.Len { // that was all
-		s.grantRoom()
-		s.ctx.nctx.GiveBack(s.addr, s.body)
-		return true
-	}
+	s.more = false
 	if err := s.fetchInput(); err != nil {
 		s.reject(err)
 	}

@@ -48,10 +48,11 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.ahead, c.class.cfg.MaxInput))
 			c.nctx.GiveBack(s.addr, key)
 		case c.class.cfg.Authorize != nil:
-			if s.more, s.body = true, key; s.ahead > 0 {
+			if s.more, s.body = key.Len > s.ahead, key; s.ahead > 0 {
 				if err = s.fetch(0, s.ahead, s.metaFetched); err == nil {
 					return 0
 				}
+				s.more = false // it has been given back
 			}
 		default:
 			s.body = key
@@ -104,6 +105,9 @@ func (s *service) fetch(at, end int64, done func([]byte, error) int) (err error)
 
 // metaFetched has the authorizer asked about a request whose metadata did not fit the message.
 func (s *service) metaFetched(b []byte, err error) (ran int) {
+	if err != nil {
+		s.more = false // it has been given back
+	}
 	if s.took(b, err, "metadata") {
 		s.skip, s.input, s.fetched, s.meta = int64(len(b)), nil, nil, bytes.Clone(s.meta)
 		slab.Put(b)

@@ -37,7 +37,7 @@ func (r Incoming) SetOutputMeta(m Meta) error {
 // is no room for it, or is the codec's. After such a refusal a handler that runs may give another answer, or call Detach;
 // otherwise the library answers with the error.
 func (r Incoming) Respond(out any, cb RespondFunc) error {
-	return r.respond(response{fate: na.Ran}, cb, func(d draft, rpc *RPC) (draft, uint8, error) {
+	return r.respond(response{fate: na.Ran}, cb, func(d draft, rpc *RPC, _ int) (draft, uint8, error) {
 		d.foresee()
 		b, err := appendWith(rpc.Codec, d.b, out)
 		if err != nil {
@@ -51,7 +51,7 @@ func (r Incoming) Respond(out any, cb RespondFunc) error {
 // RespondRaw is Respond for output that is bytes already. They may be the input.
 func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > maxKept { // not copied with the lock held
-		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC) (draft, uint8, error) {
+		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC, _ int) (draft, uint8, error) {
 			d.copy(out)
 			return d, rawID, nil
 		})
@@ -76,9 +76,8 @@ func (r Incoming) RespondError(err error, cb RespondFunc) error {
 
 // respondFailure answers with an error response: it is cut rather than lent.
 func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
-	return r.respond(response{code: f.code, fate: f.fate}, cb, func(d draft, rpc *RPC) (draft, uint8, error) {
+	return r.respond(response{code: f.code, fate: f.fate}, cb, func(d draft, rpc *RPC, room int) (draft, uint8, error) {
 		detail, id := encodeDetail(r.s.ctx.class.log(), rpc, f.detail)
-		room := r.s.textRoom(d.b)
 		text := f.text[:min(len(f.text), room, maxErrorText)]
 		if len(text)+len(detail) > room {
 			detail = nil
@@ -88,7 +87,7 @@ func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
 	})
 }
 
-// textRoom returns how much of an error fits behind what is in b.
+// textRoom returns how much of an error fits behind what is in b. Locked.
 func (s *service) textRoom(b []byte) int { return max(s.ctx.limits.MaxExpected, s.most) - len(b) - 2 }
 
 // encodeDetail encodes what goes with an error. What cannot go is logged.
@@ -117,15 +116,17 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	return b, rpc.Codec.ID()
 }
 
-// respond answers with what encode gives, which may be user code: it runs with no lock held, before anything is changed.
-func (r Incoming) respond(resp response, cb RespondFunc, encode func(draft, *RPC) (draft, uint8, error)) error {
+// respond answers with what encode gives, which may be user code: it runs with no lock held, before anything is changed. room is how much
+// of an error fits.
+func (r Incoming) respond(resp response, cb RespondFunc, encode func(d draft, rpc *RPC, room int) (draft, uint8, error)) error {
 	s, ok := r.enter()
 	if !ok {
 		return ended("respond")
 	}
 	d, rpc := s.draft(resp.code), s.rpc
+	room := s.textRoom(d.b)
 	s.mu.Unlock()
-	d, id, err := encode(d, rpc)
+	d, id, err := encode(d, rpc, room)
 	if s, ok = r.enter(); !ok {
 		d.trim()
 		return ended("respond")
