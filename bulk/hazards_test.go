@@ -16,7 +16,7 @@ import (
 // memory is shorter than the descriptor claims. The transfer ends once, when no piece uses the memory any more.
 func TestH16OneOfManyPiecesFails(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		const chunk, pieces = 512 << 10, 8 // so much that a refusal is faster than the pieces in front of it
+		const chunk, pieces = 1 << 20, 8 // so much that a refusal is faster than the pieces in front of it
 		for _, dir := range []bulk.Dir{bulk.Pull, bulk.Push} {
 			for _, k := range []int{1, 4, 7} {
 				t.Run(fmt.Sprintf("%v/%d", dir, k), func(t *testing.T) {

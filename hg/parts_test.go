@@ -51,7 +51,7 @@ func bothEnd(t *testing.T, begin func(k *call)) {
 					begin(k)
 					ends := []func(){
 						func() { k.ended(nil, na.Result{Err: asked, Fate: na.MaybeRan}) },
-						func() { k.onLoanEnded(nil, na.Result{Err: lent}) },
+						func() { k.onLoanEnded(k.loan, na.Result{Err: lent}) },
 					}
 					if !askedFirst {
 						ends[0], ends[1] = ends[1], ends[0]
