@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Input and output larger than one message, for which the peer has no room, stay with their sender, who lends them: the message
-// carries a key. The receiver fetches the bytes piece by piece, into memory that grows with what has arrived, and gives them back.
+// The sender lends input and output that are larger than one message and for which the peer has no room: the message carries a
+// key. The receiver fetches the bytes piece by piece, into memory that grows with what has arrived, and gives them back.
 //
 //	sender:   lend ─► key in the message ─► … ─► ended: given back, dropped, peer lost, or canceled
 //	receiver: fetch ─► Get 4 MiB ─► Get 12 MiB ─► Get 48 MiB ─► … ─► GiveBack ─► done

@@ -115,7 +115,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	if at.Addr().IsUnspecified() && !cfg.AnyInterface {
-		return nil, errorf(ErrInvalid, "mercury: open %s: whoever can connect can call, and nothing is encrypted: name an address, or set Config.AnyInterface", addr)
+		return nil, errorf(ErrInvalid, "mercury: open %s: anybody on the network could call, unencrypted: name an address, or set Config.AnyInterface", addr)
 	}
 	ln, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(at))
 	if err != nil {

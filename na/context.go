@@ -42,7 +42,7 @@ type Context struct {
 
 	cq        queue
 	behind    atomic.Int64             // tasks that a Trigger runs beside those that were queued when it began
-	onMessage func(data any) (ran int) // nil: whoever wants messages posts a RecvUnexpected
+	onMessage func(data any) (ran int) // nil: messages are received by RecvUnexpected only
 	onShut    *Task                    // nil: nothing
 	live      atomic.Int64             // operations started whose callbacks have not returned, and Holds; below zero when c is drained
 	lingering atomic.Int32             // operations that have ended while their memory was lent, and are not queued yet

@@ -28,7 +28,7 @@ const (
 	ErrVersion     = codes.ErrVersion     // the two sides have no protocol version in common
 	ErrUnsupported = codes.ErrUnsupported // this plugin or system cannot do it
 	ErrAddrInUse   = codes.ErrAddrInUse   // somebody else listens on the address
-	ErrAddrInvalid = codes.ErrAddrInvalid // the address cannot be had on this machine
+	ErrAddrInvalid = codes.ErrAddrInvalid // this machine does not have the address
 	ErrUnreachable = codes.ErrUnreachable // no connection could be made; the operation certainly did not run
 	ErrTimeout     = codes.ErrTimeout     // the time given has passed
 	ErrCanceled    = codes.ErrCanceled    // canceled by this process

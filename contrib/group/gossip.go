@@ -327,7 +327,7 @@ func (s *gossip) AckPayload() []byte { return nil }
 // NodeMeta implements memberlist.Delegate.
 func (s *gossip) NodeMeta(int) []byte { return s.card }
 
-// NotifyMsg implements memberlist.Delegate: a member leaves. Who hears it for the first time passes it on.
+// NotifyMsg implements memberlist.Delegate: a member leaves. The first time it is heard it is passed on.
 func (s *gossip) NotifyMsg(name []byte) {
 	if len(name) > maxWord {
 		return

@@ -399,7 +399,7 @@ func TestContextEnds(t *testing.T) {
 			synctest.Wait()
 			results, cancels = append(results, result), append(cancels, cancel)
 		}
-		for _, i := range []int{0, 2, 1} { // who leads, who sleeps, and who leads by now
+		for _, i := range []int{0, 2, 1} { // the leader, a sleeper, and the leader that follows it
 			cancels[i](why)
 			synctest.Wait()
 			require.Equal(t, why, <-results[i])

@@ -98,7 +98,7 @@ func (k *kind) append(b []byte, v reflect.Value) ([]byte, error) {
 			return nil, errors.New("proc: a string with a zero byte, where C would end it")
 		}
 		b = binary.LittleEndian.AppendUint64(b, uint64(len(s)+1))
-		return append(append(b, s...), 0, 0, 1), nil // its end; not const; owned by whoever decodes it
+		return append(append(b, s...), 0, 0, 1), nil // its terminator; not const; the decoder owns it
 	case reflect.Struct:
 		for _, f := range k.fields {
 			var err error

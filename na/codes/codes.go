@@ -30,7 +30,7 @@ const (
 	ErrVersion     Code = 15 // the two sides have no protocol version in common
 	ErrUnsupported Code = 16 // this plugin or system cannot do it
 	ErrAddrInUse   Code = 17 // somebody else listens on the address
-	ErrAddrInvalid Code = 18 // the address cannot be had on this machine
+	ErrAddrInvalid Code = 18 // this machine does not have the address
 	ErrUnreachable Code = 19 // no connection could be made; the operation certainly did not run
 	ErrTimeout     Code = 20 // the time given has passed
 	ErrCanceled    Code = 21 // canceled by this process

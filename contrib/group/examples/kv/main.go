@@ -115,7 +115,7 @@ func run(ctx context.Context, c config) error {
 	return errors.Join(err, <-served)
 }
 
-// launched asks the launcher, if there is one, who this process is.
+// launched returns what the launcher says of this process; nil if nobody launched it.
 func (c *config) launched(ctx context.Context) (*rendezvous.Member, error) {
 	if c.seeds != "" {
 		if rank := rankOf(c.name); c.name != "kv-"+rank {
