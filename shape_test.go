@@ -62,7 +62,7 @@ func TestShape(t *testing.T) {
 		require.Contains(t, wire, f.name)
 	}
 	require.Len(t, wire, len(names), "%v", names)
-	require.Less(t, len(shape(wide(8))), 3*maxShape)
+	require.Less(t, len(shape(wide(5))), 3*maxShape)
 }
 
 // wide is a type whose description would be long: fields of fields.

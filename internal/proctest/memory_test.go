@@ -60,7 +60,11 @@ func (p *process) peak() (n int64) {
 // these settings.
 func TestLittleMemory(t *testing.T) {
 	each(t, func(t *testing.T, tr transport) {
-		const limit, flight, enough = 64 << 20, 48, 300
+		const limit, flight = 64 << 20, 48
+		enough := 300
+		if raceflag.Enabled {
+			enough = 30
+		}
 		p := startRole(t, "small", listenEnv+"="+tr.listen, fmt.Sprintf("GOMEMLIMIT=%d", smallLimit))
 		o := openAt(t, tr.origin, hg.Config{}, nil)
 		o.meet(p)
