@@ -140,3 +140,36 @@ func TestInlineOneByOne(t *testing.T) {
 	}
 	require.EqualValues(t, 1, most.Load(), "at a time")
 }
+
+var (
+	relayed = qs.Define[string, int]("test/relayed")
+	backTo  = qs.Define[int, int]("test/back-to")
+)
+
+// A callback in Serve may make a call whose handler calls back: that request is alone, too, and does not wait for the callback.
+func TestCallbackIsCalledBack(t *testing.T) {
+	t.Parallel()
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		backTo.Handle(n, func(_ context.Context, in int) (int, error) { return in + 1, nil })
+	})
+	other := server(t, qs.Config{}, func(n *qs.Node) {
+		relayed.Handle(n, func(ctx context.Context, to string) (int, error) {
+			p, err := n.Peer(ctx, to)
+			if err != nil {
+				return 0, err
+			}
+			return backTo.Call(ctx, p, 41)
+		})
+	})
+	p := peer(t, s, other.Addr().String())
+	type outcome struct {
+		v   int
+		err error
+	}
+	ended := make(chan outcome, 1)
+	require.NoError(t, s.HG().Post(func() {
+		v, err := relayed.Call(within(t), p, s.Addr().String())
+		ended <- outcome{v, err}
+	}))
+	require.Equal(t, outcome{42, nil}, <-ended)
+}

@@ -124,13 +124,14 @@ func (n *Node) Serve(ctx context.Context) error {
 // authorizer, that ends the goroutine has another one go on.
 func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	n.workers.all.Go(func() {
+		var lone hg.Incoming
 		returned := false
 		defer func() {
 			if !returned {
 				n.drive(ctx, hctx, ends)
 			}
 		}()
-		ends <- hctx.Drive(ctx, func(run func()) { n.batch(hctx.ID(), run) })
+		ends <- hctx.Drive(ctx, func(run func(*hg.Incoming)) { n.batch(hctx.ID(), &lone, run) })
 		returned = true
 	})
 }

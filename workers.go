@@ -25,9 +25,7 @@ func (w *workers) dispatch(r hg.Incoming) {
 		nctx.Spawn(func() { w.run(r) })
 		return
 	}
-	if !w.aside(r) {
-		w.give(r)
-	}
+	w.give(r)
 }
 
 // A crew runs jobs on goroutines. Quick jobs share a few, which take one after the other: that is faster than to wake a goroutine for

@@ -46,8 +46,8 @@ func (s *service) proceed(int) int {
 	return 0
 }
 
-// give hands a request to Config.Dispatch. It reports false if it is to be refused at once.
-func (s *service) give() bool {
+// give hands a request to Config.Dispatch, or stores it in lone if that is not nil. It reports false if it is to be refused at once.
+func (s *service) give(lone *Incoming) bool {
 	c := s.ctx
 	if s.late() || c.nctx.Draining() || s.env.IsWithdrawn() {
 		return false
@@ -64,7 +64,11 @@ func (s *service) give() bool {
 		s.takeBack(errClosing)
 		return true
 	}
-	c.class.cfg.Dispatch(r)
+	if lone != nil {
+		*lone = r
+	} else {
+		c.class.cfg.Dispatch(r)
+	}
 	return true
 }
 

@@ -12,7 +12,10 @@ import (
 )
 
 // arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, or runs the handler.
-func (c *Context) arrived(env *na.Envelope) (ran int) {
+func (c *Context) arrived(env *na.Envelope) (ran int) { return c.take(env, nil) }
+
+// take is arrived. A request that is to be dispatched at once is stored in lone instead, if that is not nil.
+func (c *Context) take(env *na.Envelope, lone *Incoming) (ran int) {
 	s := c.newService(env)
 	var req request
 	meta, payload, err := req.parse(env.Data, env.Body)
@@ -68,7 +71,7 @@ func (c *Context) arrived(env *na.Envelope) (ran int) {
 	if !s.more {
 		s.input = payload
 	}
-	return s.run(nil)
+	return s.goOn(lone)
 }
 
 // closed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
@@ -182,11 +185,14 @@ func (s *service) accept() bool {
 }
 
 // run goes on with a request in Trigger.
-func (s *service) run(any) (ran int) {
+func (s *service) run(any) (ran int) { return s.goOn(nil) }
+
+// goOn is run. A request that is to be dispatched is stored in lone instead, if that is not nil.
+func (s *service) goOn(lone *Incoming) (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
 	case dispatch && !s.rpc.Inline:
-		if c.admit(s) && !s.give() {
+		if c.admit(s) && !s.give(lone) {
 			s.proceed(0)
 		}
 	case !s.pass() || !c.admit(s):

@@ -27,18 +27,42 @@ func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func(
 }
 
 // Drive is Wait for what never comes, by a goroutine that does nothing else: it returns the cause of ctx, or ErrClosed. around, if it is
-// not nil, is called for each batch of callbacks, and calls run, which runs them. It may go on with what they have queued. When it takes
-// long another goroutine that waits goes on, and nothing is held back while nobody does. In a simulator around is not called.
-func (c *Context) Drive(ctx context.Context, around func(run func())) error {
+// not nil, is called for each batch of callbacks, and calls run, which runs them. If lone is not nil, and a request for Config.Dispatch is all
+// that waits, then run does not dispatch it and stores it there: around is to run it. When that takes long another goroutine that waits
+// goes on, and nothing is held back while nobody does. In a simulator around is not called.
+func (c *Context) Drive(ctx context.Context, around func(run func(lone *Incoming))) error {
 	if around == nil {
 		return c.turns.Drive(ctx, nil)
 	}
-	var batch func()
-	step := func(int) int { around(batch); return 0 }
-	return c.turns.Drive(ctx, func(run func()) {
-		batch = run
+	var (
+		lone *Incoming
+		pass func(instead func() bool)
+	)
+	instead := func() bool { return lone != nil && c.takeLone(lone) }
+	run := func(r *Incoming) {
+		lone = r
+		pass(instead)
+	}
+	step := func(int) int { around(run); return 0 }
+	return c.turns.Drive(ctx, func(run func(instead func() bool)) {
+		pass = run
 		c.nctx.EnterTrigger(step, 0)
 	})
+}
+
+// takeLone takes in the request that has come if it is all that waits, and reports whether it was. It is stored in r if it is one for
+// Config.Dispatch that may be run.
+func (c *Context) takeLone(r *Incoming) bool {
+	if c.settled() != 1 {
+		return false
+	}
+	env := c.nctx.TakeLone()
+	if env == nil {
+		return false
+	}
+	defer c.nctx.Unhold() // deferred: an Inline handler may panic, or end the goroutine
+	c.take(env, r)
+	return true
 }
 
 // A Waiter is something that ends once, and that one goroutine waits for. It is made once to be used often.

@@ -107,13 +107,13 @@ func (t *Table) Wait(ctx context.Context, timeout time.Duration, done func() boo
 }
 
 // Drive is Wait for what never comes, by a goroutine that does nothing else. around is called for each pass, and calls run, which runs the
-// callbacks. It has no effect where nobody sleeps. Of several in Drive another one leads when what around does after run takes long, and
-// not when a callback does: so those of one goroutine run in their order.
-func (t *Table) Drive(ctx context.Context, around func(run func())) error {
+// callbacks, unless instead has dealt with all that is ready, and reports so. It has no effect where nobody sleeps. Of several in Drive
+// another one leads when what around does after run takes long, and not when a callback does: so those of one goroutine run in their order.
+func (t *Table) Drive(ctx context.Context, around func(run func(instead func() bool))) error {
 	w := t.NewWaiter()
-	w.around, w.batch = around, func() {
+	w.around, w.batch = around, func(instead func() bool) {
 		w.runs.Store(true)
-		w.again = t.run(w)
+		w.again = !instead() && t.run(w)
 		w.runs.Store(false)
 	}
 	return w.Wait(ctx)

@@ -15,8 +15,8 @@ type Waiter struct {
 	isStirred func() bool // bound once, as
 	willSleep func()
 	trigger   func(max int) int
-	around    func(run func()) // of Drive
-	batch     func()           // what it calls: run, which sets
+	around    func(run func(instead func() bool)) // of Drive
+	batch     func(instead func() bool)           // what it calls: run, which sets
 	again     bool
 	runs      atomic.Bool // it is in batch: no other goroutine of Drive leads meanwhile
 
