@@ -112,6 +112,9 @@ func (op *Op) InitStep(c *Context, step Step, data any) {
 // endOp is what Trigger does with an operation that has ended.
 func endOp(data any) (ran int) {
 	op := data.(*Op)
+	if op.word.Load()&opDue != 0 && !op.giveUp() {
+		return 0
+	}
 	step := op.step // op may be started anew, or be another's, once take has returned
 	return step(op, op.take())
 }
@@ -182,11 +185,24 @@ func (op *Op) abandon() {
 // errTimerCanceled is how canceled timers end, all of them alike.
 var errTimerCanceled = &OpError{Op: kindText[kindTimer], Fate: MaybeRan, Err: ErrCanceled}
 
+// giveUp ends an operation that is due, and reports false if a transport has its memory: the last Release queues it once more.
+func (op *Op) giveUp() bool {
+	op.nctx.ep.GiveUp(Ticket{op, op.word.Load() >> opGenShift}, ErrTimeout) // if somebody else is ending it right now, he has then
+	for {
+		w := op.word.Load()
+		if w&opPhaseMask == opQueued {
+			return true
+		}
+		op.nctx.Hold() // what is run now counts as ended
+		if op.word.CompareAndSwap(w, w&^opDue) {
+			return false
+		}
+		op.nctx.Unhold()
+	}
+}
+
 // take ends the queued life of op and returns its result: what Trigger does before it runs the callback.
 func (op *Op) take() Result {
-	if w := op.word.Load(); w&opDue != 0 { // also if somebody else is ending it right now: he has ended it then
-		op.nctx.ep.GiveUp(Ticket{op, w >> opGenShift}, ErrTimeout)
-	}
 	r := op.result
 	op.result.Err, op.result.Envelope = nil, nil
 	switch {

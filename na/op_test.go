@@ -25,6 +25,8 @@ import (
 //	cancel            Cancel, which only marks: the plugin here does nothing
 //	marked+, marked-  Canceling
 //	busy+, busy-      Busy
+//	due               the time is up: Trigger has the plugin end it, unless that has
+//	held              Trigger does so, and runs no callback
 //	0, 1              Trigger runs as many callbacks
 func TestOpLife(t *testing.T) {
 	t.Parallel()
@@ -43,10 +45,14 @@ func TestOpLife(t *testing.T) {
 		"the next life is not marked":     "start cancel finish+ 1 start marked- finish+ 1",
 		"canceled and held":               "start hold+ cancel finish+ 0 release 1",
 		"success wins over a late cancel": "start finish+ cancel marked- 1",
+		"its time is up":                  "start due 1 busy- finish- 0",
+		"ended, and then its time is up":  "start finish+ due 1 0",
+		"its time is up, and then ended":  "start due finish+ 1 0",
+		"its time is up while it is held": "start hold+ hold+ due held busy+ hold- finish- release 0 release 1 busy- 0 start hold+ release finish+ 1",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // a Trigger that finds memory held waits for a moment
-			c, _ := newFake(t, Config{})
+			c, e := newFake(t, Config{})
 			ran := 0
 			op := c.NewOp(func(*Op, Result) { ran++ })
 			var now, old Ticket
@@ -77,6 +83,13 @@ func TestOpLife(t *testing.T) {
 					require.Equal(t, word == "marked+", now.Canceling(), at)
 				case "busy+", "busy-":
 					require.Equal(t, word == "busy+", op.Busy(), at)
+				case "due":
+					e.keep(now)
+					now.Due()
+				case "held":
+					before := ran
+					c.Trigger(0)
+					require.Equal(t, before, ran, at)
 				case "0", "1":
 					before := ran
 					require.Equal(t, int(word[0]-'0'), c.Trigger(0), at)
