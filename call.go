@@ -84,19 +84,23 @@ func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *C
 			o.taking.Lock()
 			in.call = *c
 			o.taking.Unlock()
-			defer o.back(c, &in.call)
-			return o.through(ctx, is[1:], &in.scope, &in.call)
+			err := errNextLate // if it does not return
+			defer func() { o.back(c, &in.call, err) }()
+			err = o.through(ctx, is[1:], &in.scope, &in.call)
+			return err
 		})
 	}
 	returned = true
 	return err
 }
 
-// back gives an interceptor what is known after next.
-func (o *outgoing) back(to, from *Call) {
+// back gives an interceptor what is known after next. What an attempt that was overtaken leaves says nothing of the answer.
+func (o *outgoing) back(to, from *Call, err error) {
 	o.taking.Lock()
 	defer o.taking.Unlock()
-	to.Attempt, to.Answer, to.Moved = max(to.Attempt, from.Attempt), from.Answer, from.Moved
+	if to.Attempt = max(to.Attempt, from.Attempt); err == nil || !o.taken {
+		to.Answer, to.Moved = from.Answer, from.Moved
+	}
 }
 
 // attempt makes the call once.

@@ -228,3 +228,33 @@ func TestFirst(t *testing.T) {
 		})
 	}
 }
+
+// What goes with the answer of a hedged call is not lost with the attempt that was overtaken.
+func TestHedgeKeepsTheAnswersMeta(t *testing.T) {
+	t.Parallel()
+	said, err := hg.Meta{}.With("by", "the second")
+	require.NoError(t, err)
+	var asked atomic.Int64
+	register := func(n *qs.Node) {
+		repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
+			if asked.Add(1) == 1 {
+				<-ctx.Done()
+				return "", ctx.Err()
+			}
+			qs.CallOf(ctx).Answer = said
+			return "", nil
+		})
+	}
+	first, second := server(t, qs.Config{}, register), server(t, qs.Config{}, register)
+	var seen hg.Meta
+	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{
+		func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			defer func() { seen = c.Answer }()
+			return next(ctx)
+		},
+		qs.Hedge(time.Millisecond),
+	}})
+	_, err = repeat.Call(within(t), peer(t, c, first.Addr().String(), second.Addr().String()), "")
+	require.NoError(t, err)
+	require.Equal(t, said, seen)
+}
