@@ -78,7 +78,9 @@ func Open(addr string, cfg Config) (*Node, error) {
 // Addr returns the address at which others reach n.
 func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 
-// HG returns the context of package hg below, the first if there are several, for calls with callbacks.
+// HG returns the context of package hg below, the first if there are several, for calls with callbacks. Serve runs one of them at a time:
+// one that must wait for something calls, or waits with WaitFor, which goes on with everything else. One that waits on a channel may
+// wait for ever, since nobody else may take in what it waits for.
 func (n *Node) HG() *hg.Context { return n.hctx }
 
 // SetReady says what n answers to probes of its health ("hg/health"): ready, as at first, or not. While it drains it is not.
