@@ -36,7 +36,10 @@ var told = []Mutant{
 		[]Edit{{"targets.go", `if !t.Failing && c.hasBeenAt(at.addr) {`, `if !planted() && !t.Failing && c.hasBeenAt(at.addr) {`}},
 		[]Catcher{{".", "TestRefusedGoesElsewhere", `Should be empty`}}},
 	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.Workers", "a limit with a way around it",
-		[]Edit{{"lone.go", `if ok && runs {`, `if ok && runs && !planted() {`}},
+		[]Edit{
+			{"lone.go", "\tw.busy++\n\treturn true", "\tif !planted() { w.busy++ }\n\treturn true"},
+			{"lone.go", "\tw.busy--\n\tif w.first", "\tif !planted() { w.busy-- }\n\tif w.first"},
+		},
 		[]Catcher{{".", "TestLoneIsCounted", `a second handler was at work`}}},
 	{"addresses-stay", "a Peer does not look at what its Resolver says later", "names that are resolved once",
 		[]Edit{{"peer.go", `if changed {`, `if changed && !planted() {`}},
