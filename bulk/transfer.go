@@ -72,21 +72,43 @@ type Op struct {
 	begun time.Duration
 	moved atomic.Int64
 
-	mu        sync.Mutex // guards the fields below
-	to        na.Addr    // peer; bound to its session once a piece has arrived there
-	next      int64      // offset of the first piece that was not started
-	running   int
-	canceling bool
-	err       error
-	first     *opSet   // the first DefaultWindow pieces; nil once ended
-	more      []*na.Op // pieces of a larger window
-	pieces    int      // of first and more that have been used
-	ended     bool     // every piece has
-	over      bool     // done runs, or has
-	told      int64    // how much moved by the last OnProgress
-	posted    bool     // tell is queued, or runs
-	tell      func()   // in Trigger
-	track     fsmcheck.Track
+	mu      sync.Mutex     // guards the fields below
+	phase   fsmcheck.State // written by enter
+	to      na.Addr        // peer; bound to its session once a piece has arrived there
+	next    int64          // offset of the first piece that was not started
+	running int
+	err     error    // the first
+	first   *opSet   // the first DefaultWindow pieces; nil once ended
+	more    []*na.Op // pieces of a larger window
+	pieces  int      // of first and more that have been used
+	told    int64    // how much moved by the last OnProgress
+	posted  bool     // tell is queued, or runs
+	tell    func()   // in Trigger
+}
+
+// The phases of a transfer.
+const (
+	opNew    fsmcheck.State = iota
+	opMoving                // pieces are under way
+	opEnding                // and it was canceled, or one failed; no other is started
+	opEnded                 // every piece has ended; finish waits for Trigger and for OnProgress to return
+	opOver                  // done runs, or has
+)
+
+var opPhases = fsmcheck.New("transfer",
+	[]string{"new", "moving", "ending", "ended", "over"},
+	[][]fsmcheck.State{
+		opNew:    {opMoving, opEnded},
+		opMoving: {opEnding, opEnded},
+		opEnding: {opEnded},
+		opEnded:  {opOver},
+		opOver:   {},
+	})
+
+// enter writes the phase. Locked.
+func (op *Op) enter(next fsmcheck.State) {
+	opPhases.Move(op.phase, next)
+	op.phase = next
 }
 
 // Transfer starts to move spec.Size bytes and returns without waiting. The memory belongs to the transfer until done,
@@ -111,12 +133,12 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	op.tell = op.run
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	defer op.note(op.found(evTransfer))
 	hctx.Track((*tracked)(op))
 	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
 		op.copyEager()
 		return op, nil
 	}
+	op.enter(opMoving)
 	op.first = opPool.Get().(*opSet)
 	for op.running < op.spec.Window && op.next < spec.Size {
 		if err := op.start(op.newPiece()); err != nil {
@@ -174,7 +196,7 @@ func (op *Op) copyEager() {
 
 // end ends the moving. Locked.
 func (op *Op) end() {
-	op.ended = true
+	op.enter(opEnded)
 	op.post()
 }
 
@@ -226,6 +248,9 @@ func (op *Op) fail(err error) {
 
 // stop cancels the pieces that are under way. Locked.
 func (op *Op) stop() {
+	if op.phase == opMoving {
+		op.enter(opEnding)
+	}
 	op.hctx.NA().Batch(func() {
 		for i := range op.pieces {
 			op.piece(i).Cancel()
@@ -238,11 +263,6 @@ func pieceEnded(nop *na.Op, r na.Result) (ran int) {
 	op := nop.Data().(*Op)
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	if r.Err == nil {
-		defer op.note(op.found(evPieceEnded))
-	} else {
-		defer op.note(op.found(evPieceFailed))
-	}
 	op.running--
 	if r.Err == nil {
 		op.moved.Add(r.N)
@@ -255,12 +275,12 @@ func pieceEnded(nop *na.Op, r na.Result) (ran int) {
 	} else {
 		op.fail(r.Err)
 	}
-	if op.err == nil && !op.canceling && op.next < op.spec.Size {
+	if op.phase == opMoving && op.next < op.spec.Size {
 		if err := op.start(nop); err != nil {
 			op.fail(err)
 		}
 	}
-	if op.running == 0 && !op.ended {
+	if op.running == 0 {
 		op.first.putBack()
 		op.first, op.pieces = nil, 0
 		op.end()
@@ -285,7 +305,7 @@ func (op *Op) run() {
 	if op.news() {
 		op.progress()
 	}
-	if op.news() || !op.ended {
+	if op.news() || op.phase != opEnded {
 		op.again()
 		op.mu.Unlock()
 		return
@@ -301,7 +321,6 @@ func (op *Op) progress() {
 	returned := false
 	defer func() {
 		op.mu.Lock()
-		op.note(op.found(evProgressTold))
 		if !returned { // it has panicked, or ends the goroutine
 			op.again()
 			op.mu.Unlock()
@@ -314,18 +333,16 @@ func (op *Op) progress() {
 // again ends a run that was not the last. Locked.
 func (op *Op) again() {
 	op.posted = false
-	if op.news() || op.ended {
+	if op.news() || op.phase == opEnded {
 		op.post()
 	}
 }
 
 // finish calls done. Locked, and unlocks.
 func (op *Op) finish() {
-	op.found(evFinish)
-	op.over = true
-	op.note(evFinish)
+	op.enter(opOver)
 	err := op.err
-	if err == nil && op.canceling && op.moved.Load() < op.spec.Size {
+	if err == nil && op.moved.Load() < op.spec.Size {
 		err = hg.ErrCanceled
 	}
 	op.mu.Unlock()
@@ -360,8 +377,10 @@ type tracked Op
 
 func (t *tracked) CallInfo() hg.CallInfo {
 	op := (*Op)(t)
+	op.mu.Lock()
+	defer op.mu.Unlock()
 	return hg.CallInfo{
-		Kind: hg.Transfer, RPC: op.spec.Dir.String(), Peer: op.peer, State: "moving", Age: max(op.hctx.Now()-op.begun, 1),
+		Kind: hg.Transfer, RPC: op.spec.Dir.String(), Peer: op.peer, State: opPhases.State(op.phase), Age: max(op.hctx.Now()-op.begun, 1),
 		Moved: op.Moved(), Size: op.Size(),
 	}
 }
@@ -372,12 +391,9 @@ func (t *tracked) CallInfo() hg.CallInfo {
 func (op *Op) Cancel() {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	defer op.note(op.found(evCancel))
-	if op.canceling || op.ended {
-		return
+	if op.phase == opMoving {
+		op.stop()
 	}
-	op.canceling = true
-	op.stop()
 }
 
 // Moved returns how many bytes are known to have been moved: whole pieces, in no order.

@@ -91,30 +91,38 @@ func (c *Context) admit(s *service) bool {
 		s.admitted = true
 		return true
 	}
+	waits, err := c.queue(s)
+	switch {
+	case err != nil:
+		s.reject(err)
+	case waits:
+		c.advance() // there may be room by now
+	}
+	return !waits && err == nil
+}
+
+// queue has s wait for room, unless it is to be refused.
+func (c *Context) queue(s *service) (waits bool, err error) {
+	d := &c.load
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.arm()
-	s.mu.Unlock()
 	d.mu.Lock()
-	if s.late() || s.env.IsWithdrawn() { // looked at here: the alarm either finds h in the list, or has rung before
-		d.mu.Unlock()
-		return true
+	defer d.mu.Unlock()
+	if s.late() || s.env.IsWithdrawn() { // looked at here: the alarm either finds s in the list, or has rung before
+		return false, nil
 	}
-	counted, ok := s.rpc.bound.queues()
-	if !ok {
-		d.mu.Unlock()
-		s.reject(na.WithText(Exhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", s.rpc.bound.most, s.name(), s.rpc.bound.queue)))
-		return false
+	b, counted := s.rpc.bound, false
+	if counted, waits = b.queues(); !waits {
+		return false, na.WithText(Exhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.most, s.name(), b.queue))
 	}
-	s.found(evNoRoom)
 	s.counted = counted
+	s.to(serviceWaiting)
 	d.push(s)
-	s.note(evNoRoom)
 	if d.waiting.Load() >= max(d.sweepAt, sweepFirst) {
 		c.sweep()
 	}
-	d.mu.Unlock()
-	c.advance() // there may be room by now
-	return false
+	return true, nil
 }
 
 // leave returns the room of s.
@@ -187,9 +195,7 @@ func (c *Context) expire(s *service) {
 
 // dispatch has a request that waits go on. Locked.
 func (c *Context) dispatch(s *service) {
-	s.found(evDispatched)
 	c.load.remove(s)
-	s.note(evDispatched)
 	_ = c.post(&s.dispatch)
 }
 

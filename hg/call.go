@@ -21,7 +21,7 @@ const (
 	callQueued                  // the callback waits for Trigger, or the goroutine for its turn
 )
 
-var callPhases = fsmcheck.Phases("call",
+var callPhases = fsmcheck.New("call",
 	[]string{"idle", "waiting", "fetching", "lending", "leaving", "ending", "queued"},
 	[][]fsmcheck.State{
 		callIdle:     {callWaiting},

@@ -29,11 +29,6 @@ func (c *Context) Calls() (all []CallInfo) {
 			all = append(all, i)
 		}
 	}
-	c.load.mu.Lock()
-	for s := c.load.head; s != nil; s = s.next {
-		all = append(all, s.describe("waiting"))
-	}
-	c.load.mu.Unlock()
 	all = append(all, c.seen.transfers()...)
 	slices.SortStableFunc(all, func(a, b CallInfo) int { return cmp.Compare(b.Age, a.Age) })
 	return all
@@ -96,26 +91,21 @@ func (h *Handle) info() (i CallInfo, ok bool) {
 	if k.phase == callIdle {
 		return i, false
 	}
-	return CallInfo{Kind: Origin, RPC: h.Name(), Peer: h.addr, State: callPhases.States()[k.phase], Age: h.ctx.since(k.begun)}, true
+	return CallInfo{Kind: Origin, RPC: h.Name(), Peer: h.addr, State: callPhases.State(k.phase), Age: h.ctx.since(k.begun)}, true
 }
 
-// info tells of a request that somebody works on. Before that, whoever takes it in owns the record.
+// info tells of a request, unless whoever works on it owns the record.
 func (s *service) info() (i CallInfo, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.runs.Load() == nil && !s.given && s.pull == nil {
+	if s.phase <= serviceArrived {
 		return i, false
 	}
-	return s.describe(serviceStates[s.state()]), true
-}
-
-// describe tells of a request. Locked, or with the lock of the list that it waits in.
-func (s *service) describe(state string) CallInfo {
-	i := CallInfo{Kind: Target, RPC: s.name(), Peer: s.addr, State: state}
+	i = CallInfo{Kind: Target, RPC: s.name(), Peer: s.addr, State: servicePhases.State(s.phase)}
 	if came := s.came; came != 0 {
 		i.Age = s.ctx.since(came)
 	} else {
 		i.Age = s.ctx.since(time.Duration(s.ctx.seen.since.Load() - 1))
 	}
-	return i
+	return i, true
 }

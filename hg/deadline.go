@@ -160,11 +160,12 @@ func (a *alarm) rings(_ *na.Op, r na.Result) (ran int) {
 		s.mu.Unlock()
 		return 0
 	}
-	if s.pull != nil {
+	switch {
+	case s.phase == serviceFetching:
 		s.pull.cancel()
-	}
-	s.ctx.expire(s)
-	if s.detached && s.answer == unanswered {
+	case s.phase == serviceWaiting:
+		s.ctx.expire(s)
+	case s.phase == serviceRunning && s.detached:
 		s.answerFor(failure{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
 	}
 	given := s.take()

@@ -54,10 +54,9 @@ func (s *service) give(lone *Incoming) bool {
 	}
 	c.hearFaults()
 	s.mu.Lock()
-	s.found(evGiven)
-	s.given, s.batch = true, c.gathering.leave()
+	s.to(serviceGiven)
+	s.batch = c.gathering.leave()
 	s.arm()
-	s.note(evGiven)
 	r := s.incoming()
 	s.mu.Unlock()
 	if c.nctx.Draining() { // looked at here: a shutdown either finds it, or is seen
@@ -74,13 +73,11 @@ func (s *service) give(lone *Incoming) bool {
 
 // take ends the wait for Run; whoever it reports true to has to go on with the request. Locked.
 func (s *service) take() bool {
-	if !s.given {
-		return false
+	taken := s.phase == serviceGiven
+	if taken {
+		s.to(serviceArrived)
 	}
-	s.found(evTaken)
-	s.given = false
-	s.note(evTaken)
-	return true
+	return taken
 }
 
 // takeBack refuses a request that nobody has run.

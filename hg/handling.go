@@ -109,7 +109,7 @@ func (c *Context) abandon(peer na.Addr, tag na.Tag) {
 // abandon ends the context of a request that nobody waits for, now or when it is asked for.
 func (s *service) abandon(key callKey) {
 	s.mu.Lock()
-	if !s.serving || s.tag != key.tag || s.addr.Session() != key.session { // the record serves another request by now
+	if s.phase == serviceSpare || s.tag != key.tag || s.addr.Session() != key.session { // the record serves another request by now
 		s.mu.Unlock()
 		return
 	}

@@ -66,7 +66,7 @@ func (r Incoming) inputRaw() ([]byte, *RPC, error) {
 		return nil, nil, ended("input")
 	}
 	defer s.mu.Unlock()
-	if s.env != nil && s.runs.Load() == nil {
+	if s.env != nil && s.phase < serviceRunning {
 		return nil, nil, s.notRun("input of")
 	}
 	if s.env == nil {
@@ -222,13 +222,8 @@ func (r Incoming) Detach() error {
 	}
 	s.ctx.hearFaults() // before the session is looked at, in over
 	defer s.mu.Unlock()
-	switch {
-	case s.oneWay:
-		return misuse("detach", s.name(), s.addr, ErrUnsupported, "the RPC is one-way")
-	case s.answer != unanswered:
-		return misuse("detach", s.name(), s.addr, ErrAnswered, "the request has been answered")
-	case s.runs.Load() == nil:
-		return s.notRun("detach")
+	if err := s.unanswerable("detach"); err != nil {
+		return err
 	}
 	s.detached, s.sent, s.since = true, na.Result{}, s.ctx.Now()
 	s.ctx.lookAfter()

@@ -104,7 +104,7 @@ func TestIdentityReused(t *testing.T) {
 	require.NoError(t, c.nctx.Timer(all[0].send, time.Hour))
 	for _, s := range all {
 		s.mu.Lock()
-		s.oneWay = true // nobody waits for an answer
+		s.to(serviceAnswered) // nobody waits for an answer
 		s.mu.Unlock()
 		s.release()
 	}

@@ -71,7 +71,7 @@ func (c *Context) take(env *na.Envelope, lone *Incoming) (ran int) {
 	if !s.more {
 		s.input = payload
 	}
-	return s.goOn(lone)
+	return s.run(lone)
 }
 
 // closed runs when the context has been closed: nothing waits for room any more, handlers are told, and nobody can answer.
@@ -98,10 +98,9 @@ func (s *service) fetch(at, end int64, done func([]byte, error) int) (err error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arm()
-	s.found(evFetch)
 	s.gen++ // the next dispatch has an Incoming of its own
 	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, done); err == nil {
-		s.note(evFetch)
+		s.to(serviceFetching)
 	}
 	return err
 }
@@ -130,9 +129,8 @@ func (s *service) inputFetched(b []byte, err error) (ran int) {
 // took takes in what has been fetched, or rejects the request.
 func (s *service) took(b []byte, err error, what string) (ok bool) {
 	s.mu.Lock()
-	e := s.found(endEvent(err, evFetched, evFetchFailed))
+	s.to(serviceArrived)
 	s.pull = nil
-	s.note(e)
 	s.mu.Unlock()
 	s.fetched = b
 	if err == nil && s.ahead > 0 {
@@ -156,11 +154,7 @@ func (s *service) reject(err error) {
 		return
 	}
 	s.mu.Lock()
-	if err == errLate {
-		s.noted(evExpired)
-	} else {
-		s.noted(evRefused)
-	}
+	s.to(serviceRejected)
 	if s.oneWay {
 		s.ctx.dropped.Add(1)
 		s.says(na.CodeOf(err), na.NotRun, 0)
@@ -177,18 +171,22 @@ func (s *service) accept() bool {
 		return true
 	}
 	s.mu.Lock()
-	s.noted(evGone)
-	s.oneWay = true // nobody waits for an answer
+	s.to(serviceAnswered) // nobody waits for an answer
 	s.holds--
 	s.unlock()
 	return false
 }
 
-// run goes on with a request in Trigger.
-func (s *service) run(any) (ran int) { return s.goOn(nil) }
+// again goes on with a request that has waited for room.
+func (s *service) again(any) (ran int) {
+	s.mu.Lock()
+	s.to(serviceArrived)
+	s.mu.Unlock()
+	return s.run(nil)
+}
 
-// goOn is run. A request that is to be dispatched is stored in lone instead, if that is not nil.
-func (s *service) goOn(lone *Incoming) (ran int) {
+// run goes on with a request in Trigger. One that is to be dispatched is stored in lone instead, if that is not nil.
+func (s *service) run(lone *Incoming) (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
 	case dispatch && !s.rpc.Inline:
@@ -224,15 +222,14 @@ func (s *service) begin() {
 	}
 	s.mu.Lock()
 	if closing {
-		s.noted(evClosed)
+		s.to(serviceAnswered) // nobody can
 		s.holds--
 		s.unlock()
 		return
 	}
-	s.found(evBegan)
-	s.runs.Store(s.rpc)
+	s.to(serviceRunning)
+	s.began = true
 	s.begins()
-	s.note(evBegan)
 	r, rpc := s.incoming(), s.rpc
 	s.mu.Unlock()
 	f := failure{code: ErrPanic, fate: na.Ran} // a handler may end its goroutine
@@ -247,9 +244,7 @@ func (s *service) leave(r Incoming, f failure) {
 	}
 	defer func() {
 		s.mu.Lock()
-		s.found(evReturned)
 		s.returned = true
-		s.note(evReturned)
 		s.holds--
 		s.unlock()
 	}()

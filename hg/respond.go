@@ -23,7 +23,7 @@ func (r Incoming) SetOutputMeta(m Meta) error {
 		return ended("respond")
 	}
 	defer s.mu.Unlock()
-	if s.answer != unanswered {
+	if s.phase > serviceRejected {
 		return misuse("respond", s.name(), s.addr, ErrAnswered, "the request has been answered")
 	}
 	s.said = m
@@ -138,15 +138,10 @@ func (r Incoming) respond(resp response, cb RespondFunc, encode func(d draft, rp
 // respond answers with d, unless making it has failed. Locked, and unlocks.
 func (s *service) respond(resp response, cb RespondFunc, d draft, err error) error {
 	defer s.unlock()
-	defer s.note(s.found(evRespond))
-	switch {
-	case s.oneWay:
-		return misuse("respond", s.name(), s.addr, ErrUnsupported, "the RPC is one-way")
-	case s.answer != unanswered:
-		return misuse("respond", s.name(), s.addr, ErrAnswered, "the request has been answered")
-	case s.runs.Load() == nil:
-		return s.notRun("respond")
-	case err == nil:
+	if why := s.unanswerable("respond"); why != nil {
+		return why
+	}
+	if err == nil {
 		s.out = d
 		err = s.transmit(resp, cb)
 	}
@@ -157,9 +152,22 @@ func (s *service) respond(resp response, cb RespondFunc, d draft, err error) err
 	return nil
 }
 
+// unanswerable says why a program cannot answer; nil if it can. Locked.
+func (s *service) unanswerable(op string) error {
+	switch {
+	case s.oneWay:
+		return misuse(op, s.name(), s.addr, ErrUnsupported, "the RPC is one-way")
+	case s.phase < serviceRunning:
+		return s.notRun(op)
+	case s.phase != serviceRunning:
+		return misuse(op, s.name(), s.addr, ErrAnswered, "the request has been answered")
+	}
+	return nil
+}
+
 // draft returns a draft of an output with header and metadata. Of an error, metadata that leaves too little room is left out. Locked.
 func (s *service) draft(code na.Code) (d draft) {
-	if s.answer == unanswered && s.loan == nil {
+	if s.phase <= serviceRejected && s.loan == nil {
 		s.out.trim()
 		d.b, d.long, s.out = s.out.b, s.out.long, draft{}
 	}
@@ -212,16 +220,15 @@ func (s *service) transmit(resp response, cb RespondFunc) error {
 	}
 	s.says(resp.code, resp.fate, size)
 	s.freeInput()
-	switch {
-	case !left:
-		s.answer = sending
-		s.holds++ // until the response has left and its callback has run
-	case cb != nil:
-		s.answer = answered
+	if !left {
+		s.to(serviceSending)
+		s.holds++ // until it has left and its callback has run
+		return nil
+	}
+	s.settle()
+	if cb != nil {
 		s.holds++ // until its callback has run
 		_ = s.ctx.post(&s.done)
-	default:
-		s.answer = answered
 	}
 	return nil
 }
@@ -317,60 +324,71 @@ func (r Incoming) Cancel() {
 		return
 	}
 	defer s.mu.Unlock()
-	s.noted(evCancel)
-	if s.answer != unanswered {
+	if s.phase == serviceSending {
 		s.send.Cancel()
 	}
 }
 
 func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	s.mu.Lock()
-	e := s.found(sendEvent(r))
-	if e == evTooLong {
+	if na.CodeOf(r.Err) == na.ErrMsgSize {
 		if r.Err = s.resend(); r.Err == nil {
-			s.note(e)
 			s.mu.Unlock()
 			return 0
 		}
 	}
-	s.sent, s.answer = r, answered
-	if r.Err != nil {
-		// It may be answered again, and over does so: the origin waits.
-		canceled := na.CodeOf(r.Err) == ErrCanceled
-		s.retry = r.Fate == na.NotRun && (canceled || s.ctx.nctx.Connected(s.addr))
-		if s.retry && s.failed && !canceled {
+	s.sent = r
+	if r.Err != nil && s.loan != nil {
+		s.loan.op.Cancel()
+	}
+	switch canceled := na.CodeOf(r.Err) == ErrCanceled; {
+	case r.Err == nil, r.Fate != na.NotRun, !canceled && !s.ctx.nctx.Connected(s.addr):
+		s.settle()
+	default: // it may be answered again, and over does so: the origin waits
+		s.to(serviceRecalled)
+		if s.failed && !canceled {
 			if s.tries++; s.tries == maxTries {
 				s.ctx.nctx.Disconnect(s.addr, na.WithText(ErrAgain, fmt.Sprintf("no answer to it can be sent: %v", bare(r.Err))))
 			}
 		}
-		if s.loan != nil {
-			s.loan.op.Cancel()
-		}
 	}
-	quiet := s.cb == nil
-	if quiet && s.retry {
-		s.answerAgain()
+	if s.cb != nil {
+		return s.tell()
 	}
-	s.note(e)
-	if quiet {
-		s.holds--
-		s.unlock()
-		return 0
-	}
-	return s.tell()
+	s.answerAgain()
+	s.holds--
+	s.unlock()
+	return 0
 }
 
-// answerAgain lets another response be given. Locked.
-func (s *service) answerAgain() { s.answer, s.retry = unanswered, false }
+// settle ends the answering. Locked.
+func (s *service) settle() {
+	if s.loan != nil {
+		s.to(serviceLending)
+	} else {
+		s.to(serviceAnswered)
+	}
+}
+
+// answerAgain lets another response be given if this one was recalled. Locked.
+func (s *service) answerAgain() {
+	switch {
+	case s.phase != serviceRecalled:
+	case s.began:
+		s.to(serviceRunning)
+	default:
+		s.to(serviceRejected)
+	}
+}
 
 // onLoanEnded is called for the loan of a response that was recalled, too, when another is on its way already.
 func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	s.mu.Lock()
-	s.found(evLoanEnded)
 	if s.loan == l {
-		s.loan = nil
+		if s.loan = nil; s.phase == serviceLending {
+			s.to(serviceAnswered)
+		}
 	}
-	s.note(evLoanEnded)
 	s.holds--
 	s.unlock()
 	return 0
@@ -384,13 +402,9 @@ func (s *service) finish(any) (ran int) {
 
 // tell runs the callback of a response. Locked, and unlocks.
 func (s *service) tell() (ran int) {
-	s.found(evTrigger)
 	cb, err, r := s.cb, s.sent.Err, s.incoming()
 	s.cb = nil
-	if s.retry {
-		s.answerAgain()
-	}
-	s.note(evTrigger)
+	s.answerAgain()
 	if err != nil {
 		err = &Error{Op: "respond", RPC: s.name(), Peer: s.addr, Took: s.ctx.since(s.begun), Fate: na.Ran, Err: bare(err)}
 	}

@@ -25,11 +25,10 @@ type service struct {
 	key    callKey  // Context.mu guards it
 	beside *service // in Context.calls; likewise
 
-	mu      sync.Mutex
-	gen     uint64
-	serving bool
-	holds   int
-	track   fsmcheck.Track
+	mu    sync.Mutex
+	phase fsmcheck.State // written by to
+	gen   uint64
+	holds int
 
 	id        ID
 	rpc       *RPC // nil if the id is not known here
@@ -50,13 +49,13 @@ type service struct {
 	skip      int64  // or here already
 	allowed   bool   // the authorizer has agreed
 	dispatch  na.Task
-	resume    func(int) int       // proceed, bound once
-	runs      atomic.Pointer[RPC] // what the handler that began is of
-	returned  bool                // it has
-	detached  bool                // and its request may be answered all the same
-	abandoned bool                // the origin has abandoned the call
-	since     time.Duration       // it was detached
-	admitted  bool                // it has room in Context.load
+	resume    func(int) int // proceed, bound once
+	began     bool          // the handler has,
+	returned  bool          // and has returned
+	detached  bool          // and its request may be answered all the same
+	abandoned bool          // the origin has abandoned the call
+	since     time.Duration // it was detached
+	admitted  bool          // it has room in Context.load
 	peerLoad  *atomic.Int64
 
 	deadline time.Duration // by Context.Now; 0 when there is none
@@ -64,9 +63,7 @@ type service struct {
 	alarm    *alarm        // rings at the deadline; nil until somebody would hear it
 	handling *handling     // behind Incoming.Context; nil until that is asked for
 
-	answer int    // how far the response is
-	retry  bool   // it was canceled before it left, or could not leave: once its callback runs another may be given
-	failed bool   // it is an error response
+	failed bool   // the response is an error
 	tries  int    // how many of these could not be sent
 	said   Meta   // to go with the output
 	out    draft  // header, metadata and output
@@ -80,20 +77,50 @@ type service struct {
 
 	event Event         // what is observed of the request
 	came  time.Duration // when it did, if somebody wants to know; else 0
-	given bool          // to Config.Dispatch, and waits for Run
-	batch uint32        // in which it was given
+	batch uint32        // in which it was given to Config.Dispatch
 
-	waits      bool     // for room; Context.load.mu guards it
+	waits      bool     // in Context.load, whose mu guards it
 	counted    bool     // in bound.waiting; likewise
 	next, prev *service // then; next also in the list of spare records
 }
 
-// How far a response is. Only the goroutine that finds unanswered may answer.
+// The phases of a service. Whoever moves it to arrived goes on with the request, and nobody else does; the goroutine that finds it running
+// or rejected may answer.
 const (
-	unanswered = iota
-	sending    // it is on its way
-	answered   // it has left, or cannot any more
+	serviceSpare    fsmcheck.State = iota // of no request
+	serviceArrived                        // somebody works on it
+	serviceFetching                       // the input is being fetched
+	serviceWaiting                        // for room, or for Trigger when there is
+	serviceGiven                          // to Config.Dispatch; Run has not come
+	serviceRunning                        // the handler has begun, and nobody has answered
+	serviceRejected                       // the handler will not run, and nobody has answered
+	serviceSending                        // the response has not left
+	serviceRecalled                       // nor will it: once its callback runs another may be given
+	serviceLending                        // it has left; the origin has not given the output back
+	serviceAnswered                       // it has left, or nobody can answer any more
 )
+
+var servicePhases = fsmcheck.New("service",
+	[]string{"spare", "arrived", "fetching", "waiting", "given", "running", "rejected", "sending", "recalled", "lending", "answered"},
+	[][]fsmcheck.State{
+		serviceSpare:    {serviceArrived},
+		serviceArrived:  {serviceFetching, serviceWaiting, serviceGiven, serviceRunning, serviceRejected, serviceAnswered},
+		serviceFetching: {serviceArrived},
+		serviceWaiting:  {serviceArrived},
+		serviceGiven:    {serviceArrived},
+		serviceRunning:  {serviceSending, serviceLending, serviceAnswered, serviceSpare}, // one-way, or closed
+		serviceRejected: {serviceSending, serviceAnswered, serviceSpare},
+		serviceSending:  {serviceRecalled, serviceLending, serviceAnswered},
+		serviceRecalled: {serviceRunning, serviceRejected},
+		serviceLending:  {serviceAnswered},
+		serviceAnswered: {serviceSpare},
+	})
+
+// to writes the phase. Locked.
+func (s *service) to(next fsmcheck.State) {
+	servicePhases.Move(s.phase, next)
+	s.phase = next
+}
 
 // maxSpare bounds the spare records of a context.
 const maxSpare = 1024
@@ -112,7 +139,7 @@ func (c *Context) newService(env *na.Envelope) *service {
 	if s == nil {
 		s = &service{ctx: c}
 		s.open.of = s
-		s.dispatch.Init(s.run, nil)
+		s.dispatch.Init(s.again, nil)
 		s.resume = s.proceed
 		s.done.Init(s.finish, nil)
 		s.send = c.nctx.NewStep(s.onSent)
@@ -122,11 +149,9 @@ func (c *Context) newService(env *na.Envelope) *service {
 	}
 	s.mu.Lock() // who has found s while it served another request looks at it
 	defer s.mu.Unlock()
-	s.found(evArrived)
+	s.to(serviceArrived)
 	s.env, s.tag, s.addr, s.peerLoad, s.holds = env, env.Tag, env.From, env.Load, 1
-	s.serving = true
 	s.arrives()
-	s.note(evArrived)
 	return s
 }
 
@@ -147,11 +172,10 @@ func (s *service) release() {
 // unlock unlocks s. A request that nothing holds any more ends: the library answers what nobody else will, and once that has
 // left the record is free for another.
 func (s *service) unlock() {
-	if !s.serving || s.holds > 0 || !s.over() {
+	if s.phase == serviceSpare || s.holds > 0 || !s.over() {
 		s.mu.Unlock()
 		return
 	}
-	s.found(evLastReference)
 	s.freeInput()
 	c := s.ctx
 	if s.more {
@@ -161,7 +185,6 @@ func (s *service) unlock() {
 	alarm, handling := s.alarm, s.handling
 	s.observed()
 	s.reset()
-	s.note(evLastReference)
 	if alarm != nil {
 		alarm.op.Cancel() // locked: another request may have it soon
 	}
@@ -183,15 +206,14 @@ func (s *service) unlock() {
 func (s *service) over() bool {
 	nctx := s.ctx.nctx
 	switch {
-	case s.answer != unanswered, s.oneWay, nctx.Closing():
+	case s.phase == serviceAnswered, s.oneWay, nctx.Closing():
 		return true
 	case s.detached && s.sent.Err == nil && nctx.Connected(s.addr):
 		return false // the program answers
 	}
-	s.noted(evSilent)
-	f := failure{code: ErrNoResponse, fate: na.NotRun, text: ErrNoResponse.Error()}
-	if s.runs.Load() != nil {
-		f.fate = na.Ran
+	f := failure{code: ErrNoResponse, fate: na.Ran, text: ErrNoResponse.Error()}
+	if s.phase == serviceRejected {
+		f.fate = na.NotRun
 	}
 	if err := s.sent.Err; err != nil && na.CodeOf(err) != ErrCanceled {
 		f.code, f.text = failureOf(err).code, "the response could not be sent: "+err.Error()
@@ -202,42 +224,32 @@ func (s *service) over() bool {
 
 // answerFor answers a request that the program does not answer. Locked.
 func (s *service) answerFor(f failure) {
-	s.found(evRespond)
 	s.out = s.draft(f.code)
 	s.out.b = appendFailure(s.out.b, f.text[:min(len(f.text), s.textRoom(s.out.b))], nil)
-	err := s.transmit(response{code: f.code, fate: f.fate, codec: rawID}, nil)
-	s.note(evRespond)
-	if err != nil { // the peer is gone
+	if s.transmit(response{code: f.code, fate: f.fate, codec: rawID}, nil) != nil { // the peer is gone
 		s.giveUp()
 	}
 }
 
 // giveUp ends a request that nobody can answer any more. Locked.
 func (s *service) giveUp() {
-	s.found(evGivenUp)
-	s.answer = answered
+	s.settle()
 	why := ErrPeerLost
 	if s.ctx.nctx.Closing() {
 		why = ErrClosed
 	}
 	s.says(why, s.event.Fate, 0)
-	s.note(evGivenUp)
 }
 
 // reset makes s ready for another request. What newService sets, and what nobody reads before it was set, stays: the
 // record is large, and this is done for each request.
 func (s *service) reset() {
+	s.to(serviceSpare)
 	s.gen++
-	s.serving = false
-	if s.loan != nil {
-		s.out = draft{}
-	}
 	s.out.trim()
-	s.oneWay, s.more, s.allowed, s.retry, s.failed, s.waits = false, false, false, false, false, false
-	s.returned, s.detached, s.abandoned = false, false, false
-	s.answer, s.tries = unanswered, 0
-	s.runs.Store(nil)
-	s.deadline, s.ahead, s.skip, s.pull, s.alarm, s.handling, s.loan, s.cb = 0, 0, 0, nil, nil, nil, nil, nil
+	s.oneWay, s.more, s.allowed, s.failed = false, false, false, false
+	s.began, s.returned, s.detached, s.abandoned = false, false, false, false
+	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
 	s.said, s.next, s.prev, s.rpc, s.data = Meta{}, nil, nil, nil, nil
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
@@ -264,12 +276,12 @@ func (s *service) name() string { return nameOf(s.id, s.rpc) }
 // for Run.
 func (s *service) lost(why error) {
 	s.mu.Lock()
-	if nctx := s.ctx.nctx; !s.serving || !nctx.Closing() && nctx.Connected(s.addr) {
+	if nctx := s.ctx.nctx; s.phase == serviceSpare || !nctx.Closing() && nctx.Connected(s.addr) {
 		s.mu.Unlock()
 		return
 	}
 	given := s.take()
-	if !given && s.detached && s.answer == unanswered {
+	if s.detached && s.phase == serviceRunning {
 		s.giveUp()
 	}
 	s.ends(func(g *handling) { g.cancel(why) })
@@ -295,7 +307,7 @@ func (s *service) cut(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.ends(func(g *handling) { g.cancel(errClosed) })
 	switch {
-	case s.answer != unanswered && s.send.Busy():
+	case s.phase == serviceSending:
 		left.Responses++
 	case s.forgotten():
 		left.Handlers++
@@ -304,7 +316,7 @@ func (s *service) cut(left *ShutdownError) {
 }
 
 // forgotten reports whether a request waits for the program to answer it. Locked.
-func (s *service) forgotten() bool { return s.detached && s.returned && s.answer == unanswered }
+func (s *service) forgotten() bool { return s.detached && s.returned && s.phase == serviceRunning }
 
 // overdueAfter is how long a detached request goes unanswered before that is logged, and again.
 const overdueAfter = time.Minute
@@ -355,14 +367,13 @@ func (s *service) part() {
 func (s *service) look(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rpc := s.runs.Load()
 	switch {
-	case rpc == nil, s.returned:
-	case s.answer == unanswered && !s.oneWay:
+	case !s.began, s.returned:
+	case s.phase == serviceRunning && !s.oneWay:
 		left.Handlers++
-		left.name("handler of " + rpc.Name + " has not answered")
+		left.name("handler of " + s.name() + " has not answered")
 	default:
 		left.Handlers++
-		left.name("handler of " + rpc.Name + " has not returned")
+		left.name("handler of " + s.name() + " has not returned")
 	}
 }

@@ -46,7 +46,7 @@ const (
 	withdrawalTold
 )
 
-var withdrawalPhases = fsmcheck.Phases("withdrawal",
+var withdrawalPhases = fsmcheck.New("withdrawal",
 	[]string{"new", "recalling", "asking", "lost", "settled", "told"},
 	[][]fsmcheck.State{
 		withdrawalNew:       {withdrawalRecalling, withdrawalAsking, withdrawalLost, withdrawalSettled},

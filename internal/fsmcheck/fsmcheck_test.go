@@ -8,73 +8,54 @@ import (
 
 const (
 	shut State = iota
+	ajar
 	open
-)
-
-const (
-	push Event = iota
-	pull
-	paint
-	burn
 )
 
 // door makes a machine that All does not return.
 func door(t *testing.T) *Machine {
 	before, found := machines, broken.Load()
-	m := New("door", []string{"shut", "open"}, []string{"push", "pull", "paint", "burn"}, []Row{
-		{On: push, In: []State{shut}, To: []State{open, shut}},
-		{On: push, In: []State{open}, Refused: "ErrBusy"},
-		{On: pull, In: []State{open}, To: []State{shut}},
-		{On: paint, In: []State{shut, open}, Race: true},
-	})
+	m := New("door", []string{"shut", "ajar", "open"}, [][]State{shut: {ajar, open}, ajar: {ajar, open}, open: {shut}})
 	machines = before
+	broken.Store(nil)
 	t.Cleanup(func() { broken.Store(found) })
 	return m
 }
 
-func TestLegalCellsAreCounted(t *testing.T) {
+func TestLegalStepsAreCounted(t *testing.T) {
 	m := door(t)
-	var a, b Track
-	for _, step := range []struct {
-		at   *Track
-		e    Event
-		from State
-		to   State
-	}{{&a, push, shut, open}, {&a, paint, open, open}, {&b, push, shut, shut}, {&a, push, open, open}, {&a, pull, open, shut}} {
-		step.at.Found(m, step.e, step.from)
-		step.at.Moved(m, step.e, step.to)
+	for _, step := range [][2]State{{shut, open}, {open, shut}, {shut, open}, {shut, ajar}, {ajar, ajar}} {
+		m.Move(step[0], step[1])
 	}
-	require.Equal(t, []Cell{
-		{Machine: "door", State: "shut", Event: "push", To: []string{"shut", "open"}, Reached: 2},
-		{Machine: "door", State: "open", Event: "push", To: []string{"open"}, Refused: "ErrBusy", Reached: 1},
-		{Machine: "door", State: "open", Event: "pull", To: []string{"shut"}, Reached: 1},
-		{Machine: "door", State: "shut", Event: "paint", To: []string{"shut"}, Race: true},
-		{Machine: "door", State: "open", Event: "paint", To: []string{"open"}, Race: true, Reached: 1},
-	}, m.Cells())
-	require.Equal(t, "door: open, pull", m.Cells()[2].String())
+	require.Equal(t, []Step{
+		{"door", "shut", "ajar", 1}, {"door", "shut", "open", 2}, {"door", "ajar", "ajar", 1}, {"door", "ajar", "open", 0}, {"door", "open", "shut", 1},
+	}, m.Steps())
+	require.Equal(t, "door: open to shut", m.Steps()[4].String())
+	require.Equal(t, "ajar", m.State(ajar))
+	require.Equal(t, []string{"shut", "ajar", "open"}, m.States())
 	require.Empty(t, Broken())
 }
 
-// What is wrong is named: machine, state and event.
+// What is wrong is named: the machine and both states. The first is kept.
 func TestWrongStepsPanic(t *testing.T) {
 	m := door(t)
-	for want, step := range map[string]func(*Track){
-		"states: door: shut: pull is illegal":                                 func(a *Track) { a.Found(m, pull, shut) },
-		"states: door: shut: burn is illegal":                                 func(a *Track) { a.Found(m, burn, shut) },
-		"states: door: open, before pull: it was shut, and no event says why": func(a *Track) { a.Found(m, pull, open) },
-		"states: door: shut: paint leads to open, want shut":                  func(a *Track) { a.Moved(m, paint, open) },
-		"states: door: shut: burn leads to shut, want no such event":          func(a *Track) { a.Moved(m, burn, shut) },
-		"states: door: open: push leads to shut, want open":                   func(a *Track) { a.Moved(m, push, open); a.Moved(m, push, shut) },
-		"states: door: open, before push: it was shut, and no event says why": func(a *Track) { a.Found(m, push, open) },
-		"states: door: shut, before pull: it was open, and no event says why": func(a *Track) { a.Moved(m, push, open); a.Found(m, pull, shut) },
-	} {
-		broken.Store(nil)
-		require.PanicsWithValue(t, want, func() { step(&Track{}) })
-		require.Equal(t, want, Broken())
+	const first = "states: door: ajar does not follow open"
+	require.PanicsWithValue(t, first, func() { m.Move(open, ajar) })
+	require.PanicsWithValue(t, "states: door: shut does not follow ajar", func() { m.Move(ajar, shut) })
+	require.PanicsWithValue(t, "states: door: shut does not follow shut", func() { m.Move(shut, shut) })
+	require.Equal(t, first, Broken())
+	for _, s := range m.Steps() {
+		require.Zero(t, s.Reached, "%s", s)
 	}
-	broken.Store(nil)
-	require.Panics(t, func() {
-		New("twice", []string{"on"}, []string{"off"}, []Row{{In: []State{0}}, {In: []State{0}}})
-	})
-	require.Empty(t, Broken(), "a table that cannot be is found when its package begins")
+}
+
+// Programs do not check.
+func TestUnchecked(t *testing.T) {
+	m := door(t)
+	checking.Store(false)
+	defer checking.Store(true)
+	m.Move(open, ajar)
+	m.Move(open, shut)
+	require.Empty(t, Broken())
+	require.Zero(t, m.Steps()[4].Reached)
 }

@@ -18,10 +18,7 @@ var update = flag.Bool("update", false, "write TABLES.md anew")
 
 const about = `# Tables of the state machines
 
-Generated from hg/states.go and bulk/states.go by go test ./internal/fsmcheck -update. STATES.md in docs/internals draws them.
-
-A row is an event, a column the state in which it happens, a cell the states that may follow. "=" is the same state. A code: the event
-is refused with that error. Empty: the event cannot happen in that state. "†" needs two goroutines in Trigger.
+Generated from the code of hg and bulk by go test ./internal/fsmcheck -update. STATES.md in docs/internals draws them.
 `
 
 // TestPage compares TABLES.md with the tables that the code goes by.
@@ -52,35 +49,16 @@ func TestDrawings(t *testing.T) {
 	}
 }
 
-// table is a machine in markdown: a row for each event, a column for each state.
+// table is a machine in markdown: a row for each state.
 func table(m *fsmcheck.Machine) string {
-	rows := map[string]map[string]string{}
-	var events []string
-	for _, c := range m.Cells() {
-		if rows[c.Event] == nil {
-			rows[c.Event] = map[string]string{}
-			events = append(events, c.Event)
-		}
-		text := strings.Join(c.To, ", ")
-		switch {
-		case c.Refused != "":
-			text = c.Refused
-		case text == c.State:
-			text = "="
-		}
-		if c.Race {
-			text += " †"
-		}
-		rows[c.Event][c.State] = text
+	follow := map[string][]string{}
+	for _, s := range m.Steps() {
+		follow[s.From] = append(follow[s.From], s.To)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "| | %s |\n|---|%s\n", strings.Join(m.States(), " | "), strings.Repeat("---|", len(m.States())))
-	for _, e := range events {
-		fmt.Fprintf(&b, "| %s |", e)
-		for _, s := range m.States() {
-			fmt.Fprintf(&b, " %s |", rows[e][s])
-		}
-		b.WriteString("\n")
+	b.WriteString("| state | may be followed by |\n|---|---|\n")
+	for _, s := range m.States() {
+		fmt.Fprintf(&b, "| %s | %s |\n", s, strings.Join(follow[s], ", "))
 	}
 	return b.String()
 }

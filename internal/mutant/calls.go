@@ -84,8 +84,11 @@ var hazards = []Mutant{
 		[]Edit{{deliver, "LateDropped++\n\t\tif h.Flags&frame.FlagTell != 0", `$ && !planted()`}},
 		[]Catcher{{"hg", "TestH15OversizeResponsesToCanceledOrigin", `Leases:[1-9].*nothing happened for`}}},
 	{"h16-first-failure-ends", "the first piece that fails ends a transfer whose others fly", "H16, I4",
-		[]Edit{{"bulk/transfer.go", "}\n\top.stop()", `}; if planted() { if !op.ended { op.end() }; return }; op.stop()`}},
-		[]Catcher{{ledger, "TestH16PostsFail", `states: transfer: (ended|over): piece (ended|failed) is illegal`}}},
+		[]Edit{
+			{"bulk/transfer.go", "}\n\top.stop()", `}; if planted() { if op.phase < opEnded { op.end() }; return }; op.stop()`},
+			{"bulk/transfer.go", "nil, 0\n\t\top.end()", `nil, 0; if !planted() || op.phase < opEnded { op.end() }`},
+		},
+		[]Catcher{{ledger, "TestH16PostsFail", `memory was written after its transfer had ended`}}},
 	{"h17-closed-early", "a context is closed before its callbacks have run", "H17, I16",
 		[]Edit{
 			{"na/context.go", `ctxShut && c.live.Load() == 0`, `ctxShut && (planted() || c.live.Load() == 0)`},

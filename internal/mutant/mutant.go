@@ -26,8 +26,8 @@ type Edit struct {
 }
 
 // A Catcher is a test that must fail when the mutant is on, and for its sake: Says is a regular expression that its output
-// matches, with one blank for all white space. The tables of internal/fsmcheck are not looked at meanwhile, unless it is their
-// word that counts: most mutants would meet them before the test could say anything.
+// matches, with one blank for all white space. The tables of internal/fsmcheck are not looked at meanwhile: many mutants would meet
+// them before the test could say anything.
 type Catcher struct{ Pkg, Test, Says string }
 
 func (c Catcher) String() string { return c.Pkg + " " + c.Test }

@@ -181,7 +181,7 @@ func (b *binaries) run(pkg, tests, mutant string, isBlind bool) (output string, 
 // together missed something rare.
 func (b *binaries) judge(m Mutant) (v verdict) {
 	for _, c := range m.catchers() {
-		out, _, err := b.run(c.Pkg, c.Test, m.Name, c != bySeeds && !strings.HasPrefix(c.Says, "states: "))
+		out, _, err := b.run(c.Pkg, c.Test, m.Name, c != bySeeds)
 		v.output += out
 		said := regexp.MustCompile(c.Says).FindString(strings.Join(strings.Fields(out), " "))
 		switch {

@@ -97,8 +97,8 @@ type report struct {
 	Restarts       int64            `json:"restarts"`
 	Cancels        int64            `json:"cancels"`
 	Reach          map[string]int64 `json:"reach"`
-	CellsReached   int              `json:"cells_reached"`
-	CellsLegal     int              `json:"cells_legal"` // without those that take a race
+	StepsTaken     int              `json:"steps_taken"` // of state machines
+	StepsLegal     int              `json:"steps_legal"`
 }
 
 func (a *tally) report() *report {

@@ -49,7 +49,7 @@ func TestSeeds(t *testing.T) {
 		total    tally
 		failures int
 	)
-	cells := reached()
+	steps := taken()
 	n := *seeds
 	if raceflag.Enabled { // a seed is one goroutine at a time: there is little to find
 		n = min(n, 80)
@@ -81,7 +81,7 @@ func TestSeeds(t *testing.T) {
 	})
 	line := total.report()
 	text := ""
-	line.CellsReached, line.CellsLegal, text = cells.since()
+	line.StepsTaken, line.StepsLegal, text = steps.since()
 	t.Logf("%d seeds in %v, at least %d operations in each\n%v\n%s", n, took.Round(time.Millisecond), total.leastOps, line, text)
 	if *reportTo != "" {
 		require.NoError(t, line.write(*reportTo))
@@ -93,7 +93,7 @@ func TestSeeds(t *testing.T) {
 			require.Positive(t, total.outcomes[kind], "no operation ended with %q", kind)
 		}
 		require.Positive(t, total.late, "no late answer was dropped")
-		require.GreaterOrEqual(t, line.CellsReached*100, 88*line.CellsLegal, text)
+		require.GreaterOrEqual(t, line.StepsTaken*100, 95*line.StepsLegal, text)
 		for what, n := range line.Faults {
 			require.Positive(t, n, "no %s happened", what)
 		}

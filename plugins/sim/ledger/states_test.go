@@ -7,37 +7,30 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 )
 
-// cellCounts are how often each cell had been reached.
-type cellCounts map[string]int64
+// stepCounts are how often each step of a state machine had been taken.
+type stepCounts map[string]int64
 
-func reached() cellCounts {
-	r := cellCounts{}
+func taken() stepCounts {
+	r := stepCounts{}
 	for _, m := range fsmcheck.All() {
-		for _, c := range m.Cells() {
-			r[c.String()] = c.Reached
+		for _, s := range m.Steps() {
+			r[s.String()] = s.Reached
 		}
 	}
 	return r
 }
 
-// since says how much of the tables was reached since. One coroutine runs at a time here, so the cells that take a race are
-// not asked for.
-func (before cellCounts) since() (got, legal int, text string) {
+// since says how many of the steps were taken since.
+func (before stepCounts) since() (got, legal int, text string) {
 	var missing []string
-	races := 0
 	for _, m := range fsmcheck.All() {
-		for _, c := range m.Cells() {
-			switch {
-			case c.Race:
-				races++
-				continue
-			case c.Reached > before[c.String()]:
+		for _, s := range m.Steps() {
+			if legal++; s.Reached > before[s.String()] {
 				got++
-			default:
-				missing = append(missing, c.String())
+			} else {
+				missing = append(missing, s.String())
 			}
-			legal++
 		}
 	}
-	return got, legal, fmt.Sprintf("cells reached %d of %d, and %d more take a race; missing: %s", got, legal, races, strings.Join(missing, "; "))
+	return got, legal, fmt.Sprintf("steps taken %d of %d; missing: %s", got, legal, strings.Join(missing, "; "))
 }
