@@ -162,7 +162,7 @@ func TestEndOfResponseTellsEverything(t *testing.T) {
 		var failed error
 		require.True(t, p.tctx.NA().Cork()) // it does not leave, as it is long
 		peer := s.Peer()
-		require.NoError(t, s.Respond(strings.Repeat("first", 600), func(r hg.Incoming, err error) {
+		require.NoError(t, s.Respond(strings.Repeat("first", 4000), func(r hg.Incoming, err error) {
 			failed = err
 			require.NoError(t, r.Respond("second", nil))
 		}))

@@ -100,7 +100,7 @@ func (c *Context) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (
 	if c.Closing() {
 		return false, c.refuse(kindSendExpected, to, ErrClosed)
 	}
-	left, failed := c.ep.Answer(env, to, tag, msg)
+	left, failed := c.ep.Answer(env, to, tag, msg, most)
 	if left {
 		return true, nil
 	}

@@ -173,7 +173,7 @@ func (e *fakeEndpoint) Recall(t Ticket) (Addr, uint64, bool) {
 	return Addr{}, 0, false
 }
 
-func (e *fakeEndpoint) Answer(*Envelope, Addr, Tag, []byte) (bool, error) { return false, nil }
+func (e *fakeEndpoint) Answer(*Envelope, Addr, Tag, []byte, int) (bool, error) { return false, nil }
 
 func (e *fakeEndpoint) Cancel(t Ticket) {
 	e.canceled.Add(1)

@@ -70,7 +70,7 @@ type Endpoint interface {
 	GiveUp(t Ticket, err error)
 	// Answer is SendExpected of a message that leaves at once, with no operation, and FreeEnvelope of env. Otherwise it does
 	// nothing, and SendExpected follows; unless there is an error, with which that would end.
-	Answer(env *Envelope, to Addr, tag Tag, buf []byte) (left bool, err error)
+	Answer(env *Envelope, to Addr, tag Tag, buf []byte, most int) (left bool, err error)
 	// Withdraw asks the peer to destroy message id of the session that to is bound to, if nobody there has accepted it. It
 	// takes the way that the message took, and ends with nil, ErrTooLate, ErrUnsupported, ErrPeerLost, ErrCanceled.
 	Withdraw(t Ticket, to Addr, id uint64)

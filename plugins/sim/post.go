@@ -146,11 +146,11 @@ func (e *endpoint) Call(t na.Ticket, s na.CallSpec) {
 }
 
 // Answer implements na.Endpoint. One that does not leave at once is a post of SendExpected.
-func (e *endpoint) Answer(env *na.Envelope, to na.Addr, tag na.Tag, buf []byte) (left bool, err error) {
+func (e *endpoint) Answer(env *na.Envelope, to na.Addr, tag na.Tag, buf []byte, most int) (left bool, err error) {
 	if err = e.node.post(); err != nil {
 		return false, err
 	}
-	left, err = e.Endpoint.Answer(env, to, tag, buf)
+	left, err = e.Endpoint.Answer(env, to, tag, buf, most)
 	e.posted.Store(!left)
 	return left, err
 }

@@ -256,7 +256,9 @@ func (p *peer) next(r int) (ok bool, err error) {
 	if t.Kind != ring.Void {
 		err = p.deliver(t)
 	}
-	p.end.Free(t.Slot)
+	if t.Slot >= 0 {
+		p.end.Free(r)
+	}
 	return !p.dead.Load(), err
 }
 
@@ -290,7 +292,7 @@ func (p *peer) deliver(t *ring.Taken) error {
 }
 
 // copyUnlocked is from how many bytes a copy is made without the lock.
-const copyUnlocked = 4 << 10
+const copyUnlocked = 16 << 10
 
 // place copies a body to where it goes.
 func (p *peer) place(h *frame.Header, body []byte) error {

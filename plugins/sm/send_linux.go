@@ -183,7 +183,7 @@ func (w *bulk) Piece(h *frame.Header, v engine.View) { (*peer)(w).putPiece(ring.
 func (p *peer) room(r int) (whole, piece int) {
 	whole, slot, less := p.end.Room(r)
 	if less {
-		p.update(r)
+		p.update()
 		whole, slot, _ = p.end.Room(r)
 	}
 	if p.err != nil {
@@ -195,9 +195,9 @@ func (p *peer) room(r int) (whole, piece int) {
 	return min(whole, frame.MaxWhole), piece
 }
 
-func (p *peer) update(r int) {
+func (p *peer) update() {
 	defer memfault.Off(memfault.On(), &p.err)
-	if err := p.end.Update(r); err != nil {
+	if err := p.end.Update(); err != nil {
 		p.err = err
 	}
 }

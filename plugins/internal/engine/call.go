@@ -20,7 +20,7 @@ type Stager interface {
 }
 
 // maxStaged is the longest message in bytes that is staged while frames are held back: many long ones would not stay in the caches.
-const maxStaged = 2 << 10
+const maxStaged = 8 << 10
 
 // stager returns what takes a message of n bytes at once, because no more than so many messages wait; nil otherwise.
 func (l *Link) stager(n, before int) Writer {
@@ -40,7 +40,7 @@ func (l *Link) stager(n, before int) Writer {
 
 // stage has the carrier take the only message of l.
 func (l *Link) stage() {
-	if o := l.msgs.head; o != nil && len(o.buf) <= l.eager {
+	if o := l.msgs.head; o != nil && l.takes(o) {
 		if w := l.stager(len(o.buf), 1); w != nil {
 			l.message(w, len(o.buf))
 		}
@@ -155,10 +155,10 @@ func (e *Endpoint) GiveUp(t na.Ticket, err error) {
 }
 
 // Answer implements na.Endpoint.
-func (e *Endpoint) Answer(env *na.Envelope, to na.Addr, tag na.Tag, buf []byte) (left bool, err error) {
+func (e *Endpoint) Answer(env *na.Envelope, to na.Addr, tag na.Tag, buf []byte, most int) (left bool, err error) {
 	e.mu.Lock()
 	l := e.find(to)
-	if l == nil || l.state != linkUp || e.shut || len(buf) > l.eager {
+	if l == nil || l.state != linkUp || e.shut || len(buf) > max(l.eager, most) {
 		e.mu.Unlock()
 		return false, nil
 	}

@@ -16,7 +16,8 @@ type arriving struct {
 // placeMessage returns where the payload of a message goes. Nothing in h counts before it is complete: the checksum covers both.
 func (l *Link) placeMessage(h *frame.Header) (View, error) {
 	n := h.Payload()
-	v := View{n: int64(n), msg: &arriving{head: *h}}
+	v := View{n: int64(n), msg: l.e.arrivings.get()}
+	v.msg.head = *h
 	switch h.Kind {
 	case frame.Unexpected:
 		if err := l.checkUnexpected(n); err != nil {
@@ -41,6 +42,7 @@ func (l *Link) placedMessage(m *arriving) error {
 	l.makeBusy()
 	l.alive()
 	h, env := &m.head, m.env
+	defer l.e.arrivings.put(m)
 	if err := l.header(h); err != nil {
 		return err
 	}

@@ -2,13 +2,15 @@
 //
 //	segment of A, written by A                        segment of B, written by B
 //	┌ words ──────────────────────────┐               ┌ words ─────────────┐
-//	│ taken, freed: what A has read   │ ── B reads ─► │ …                  │
+//	│ taken: what A has read          │ ── B reads ─► │ …                  │
 //	│ bell, waits: when to wake A     │               │                    │
 //	├ 2 rings of descriptors ─────────┤               │                    │
 //	│ commit │ op tag credit │ 96 B   │ ── B polls ─► │                    │
 //	├ bodies of up to an envelope ────┤               └────────────────────┘
 //	└─────────────────────────────────┘
-//	area of A, made when it is first needed: 16 slots for bulk data and for messages longer than an envelope
+//	area of A, made when it is first needed: 64 slots for bulk data and for messages longer than an envelope
+//
+// A slot is free when the message in it is taken; the first one that is free is used, so that few are, and these are in the caches.
 //
 // Each byte has one writer, for ever: nothing is locked, and the death of a process leaves nothing to be mended. A descriptor is
 // published by one store of its commit word, which stands at a fixed place that no body ever covers. What was not published when

@@ -31,18 +31,16 @@ type End struct {
 	areas     struct{ own, peer memory } // nil until they are needed
 
 	out    [rings]out
-	bodies bodies        // of Messages
-	used   [Slots]uint32 // how often each slot was
-	spot   int           // a slot that is free; -1: none, as far as is known
-	rung   uint64        // the last sleep of the peer for which the bell was rung
+	bodies bodies // of Messages
+	free   uint64 // the slots that are, as far as is known
+	rung   uint64 // the last sleep of the peer for which the bell was rung
 	eager  int
 
 	in       [rings]in
 	incoming bodies // of Messages
 	arms     uint64
 	progress uint64
-	freed    [Slots]uint32
-	stale    bool // something was taken or freed, and the peer does not know
+	stale    bool // something was taken, and the peer has not been told
 
 	waits atomic.Bool   // for room
 	seen  atomic.Uint64 // the peer's progress when it began to wait
@@ -57,6 +55,7 @@ type out struct {
 	taken     uint64   // by the peer, as far as is known
 	words     []uint64 // commit words of what is not published
 	ends      []uint64 // of Messages: how far the bodies go with each message
+	places    []uint8  // where the body of each message is
 }
 
 // in is a ring that this side reads.
@@ -103,12 +102,12 @@ func broken(format string, args ...any) error {
 // New makes the end of a pair that writes own, which is fresh and zero, with the geometry out, and reads peer. The peer's segment may
 // come later (Join).
 func New(own []byte, out Geometry) *End {
-	e := &End{own: own, eager: out.Eager}
+	e := &End{own: own, eager: out.Eager, free: ^uint64(0)}
 	e.bodies = bodies{base: offMessages + out.descs()*descSize, size: out.bodies()}
 	for r, ring := range out.rings() {
 		o := &e.out[r]
 		o.base, o.descs = ring.base, ring.descs
-		o.words, o.ends = make([]uint64, o.descs), make([]uint64, o.descs)
+		o.words, o.ends, o.places = make([]uint64, o.descs), make([]uint64, o.descs), make([]uint8, o.descs)
 	}
 	e.own.store(offMagic, magic)
 	return e

@@ -68,18 +68,14 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 	return true, false, nil
 }
 
-// Free gives a slot back whose body has been read. By the goroutine that receives.
-func (e *End) Free(slot int) {
-	if slot < 0 {
-		return
-	}
+// Free gives back what the messages of ring r stood in that were taken so far: they have been read. By the goroutine that receives.
+func (e *End) Free(r int) {
 	step(Release)
-	e.freed[slot]++
-	e.own.store32(offFreed+4*slot, e.freed[slot])
+	e.own.store(offTaken+8*r, e.in[r].next)
 	e.stale = true
 }
 
-// Report lets the peer know what was taken and freed, and reports whether it has to be woken. By the goroutine that receives, under
+// Report lets the peer know what was taken, and reports whether it has to be woken. By the goroutine that receives, under
 // the lock.
 func (e *End) Report() (wake bool) {
 	if !e.stale {

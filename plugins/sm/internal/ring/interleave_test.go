@@ -182,7 +182,7 @@ func (r *reader) takeAll() {
 				r.bad = fmt.Sprintf("got %q with tag %d, want %q", m.Body, m.Tag, want)
 			}
 			r.got++
-			r.e.Free(m.Slot)
+			r.e.Free(ring)
 		}
 	}
 	r.e.Report()

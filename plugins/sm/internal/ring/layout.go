@@ -6,20 +6,21 @@ import (
 )
 
 // Version is the version of the layout. Two sides of different versions refuse each other.
-const Version = 1
+const Version = 2
 
 const (
 	// Inline is the largest payload that fits into a descriptor, in bytes.
 	Inline = 96
 	// Slots is how many slots an area has, and SlotSize how many bytes of each are used: the longest message, and more than a piece
 	// of bulk data.
-	Slots    = 16
+	Slots    = 64
 	SlotSize = 65 << 10
 	// AreaSize is the length of an area in bytes.
 	AreaSize = Slots * slotStride
 
-	slotStride = 68 << 10 // whole pages
-	descSize   = 128      // two lines of the cache, which processors fetch in pairs
+	slotStride = 68 << 10  // whole pages, and not a power of two: slots use different lines of a cache
+	bulkSlots  = 1<<16 - 1 // the set of those for bulk data: more under way would not stay in the caches
+	descSize   = 128       // two lines of the cache, which processors fetch in pairs
 	page       = 4 << 10
 	bulkDescs  = page / descSize
 	align      = 64 // of bodies
@@ -30,9 +31,8 @@ const (
 	offMagic    = 0
 	offTaken    = 128 // one word for each ring: descriptors that the owner of the segment has taken of the peer's
 	offProgress = 144 // how often the words of these two lines were brought up to date
-	offFreed    = 256 // one word of 32 bits for each slot: how often the owner has read what was in it
-	offBell     = 384 // not 0: the owner sleeps, and is woken when there is something for it. A new number for each sleep
-	offWaits    = 392 // not 0: the owner waits for room
+	offBell     = 256 // not 0: the owner sleeps, and is woken when there is something for it. A new number for each sleep
+	offWaits    = 264 // not 0: the owner waits for room
 	offBulk     = page
 	offMessages = offBulk + bulkDescs*descSize
 )
@@ -67,13 +67,10 @@ func roundUp(n, to int) int { return (n + to - 1) / to * to }
 // A memory is bytes that another process may read, or write.
 type memory []byte
 
-func (m memory) word(off int) *uint64   { return (*uint64)(unsafe.Pointer(&m[off : off+8][0])) }
-func (m memory) word32(off int) *uint32 { return (*uint32)(unsafe.Pointer(&m[off : off+4][0])) }
+func (m memory) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&m[off : off+8][0])) }
 
 func (m memory) load(off int) uint64           { return atomic.LoadUint64(m.word(off)) }
 func (m memory) store(off int, v uint64)       { atomic.StoreUint64(m.word(off), v) }
-func (m memory) load32(off int) uint32         { return atomic.LoadUint32(m.word32(off)) }
-func (m memory) store32(off int, v uint32)     { atomic.StoreUint32(m.word32(off), v) }
 func (m memory) desc(base, index int) memory   { return m[base+index*descSize:][:descSize] }
 func (m memory) slot(index, length int) []byte { return m[index*slotStride:][:length] }
 

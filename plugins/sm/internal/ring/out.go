@@ -1,6 +1,9 @@
 package ring
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/bits"
+)
 
 // spare descriptors of Messages are for bulk data, too; the others are left to messages with an envelope and to what withdraws them.
 const spare = 40
@@ -10,9 +13,9 @@ const spare = 40
 func (e *End) Room(r int) (longest int, bulk, less bool) {
 	o := &e.out[r]
 	free := o.descs - int(o.head-o.taken)
-	slot := e.spot >= 0
-	bulk = slot && (r == Bulk || o.head-o.taken < spare)
-	less = !bulk || free == 0 || r == Messages && e.bodies.room() < e.eager
+	bulk = e.free&bulkSlots != 0 && (r == Bulk || o.head-o.taken < spare)
+	less = !bulk || free == 0 || r == Messages && e.bodies.room() < e.eager ||
+		e.free != ^uint64(0) && o.head == o.published // what was free last is in the caches
 	if free == 0 {
 		return -1, false, less
 	}
@@ -20,42 +23,29 @@ func (e *End) Room(r int) (longest int, bulk, less bool) {
 	if r == Messages {
 		longest = max(longest, min(e.bodies.room(), e.eager))
 	}
-	if slot && (e.areas.own != nil || longest >= e.eager || r == Bulk) { // an area is not made because the ring is full
+	if e.free != 0 && (e.areas.own != nil || longest >= e.eager || r == Bulk) { // an area is not made because the ring is full
 		longest = SlotSize
 	}
 	return longest, bulk, less
 }
 
-// Update takes in what the peer has taken of ring r, and freed. Under the lock.
-func (e *End) Update(r int) error {
-	o, taken := &e.out[r], uint64(0)
-	if e.peer != nil {
-		taken = e.peer.load(offTaken + 8*r)
+// Update takes in what the peer has taken. Under the lock.
+func (e *End) Update() error {
+	if e.peer == nil {
+		return nil
 	}
-	if taken-o.taken > o.published-o.taken {
-		return broken("%d messages taken of %d, after %d", taken, o.published, o.taken)
-	}
-	if taken != o.taken && r == Messages {
-		e.bodies.free = o.ends[(taken-1)%uint64(o.descs)]
-	}
-	o.taken = taken
-	return e.findSlot()
-}
-
-// findSlot finds a slot that is free, the first one: what was used last is in the cache.
-func (e *End) findSlot() error {
-	for i, used := range e.used {
-		freed := uint32(0)
-		if e.peer != nil {
-			freed = e.peer.load32(offFreed + 4*i)
+	for r := range e.out {
+		o, taken := &e.out[r], e.peer.load(offTaken+8*r)
+		switch {
+		case taken-o.taken > o.published-o.taken:
+			return broken("%d messages taken of %d, after %d", taken, o.published, o.taken)
+		case taken != o.taken && r == Messages:
+			e.bodies.free = o.ends[(taken-1)%uint64(o.descs)]
 		}
-		switch freed {
-		case used:
-			e.spot = i
-			return nil
-		case used - 1:
-		default:
-			return broken("slot %d freed %d times of %d", i, freed, used)
+		for ; o.taken != taken; o.taken++ {
+			if at := o.places[o.taken%uint64(o.descs)]; at < Slots {
+				e.free |= 1 << at
+			}
 		}
 	}
 	return nil
@@ -75,8 +65,9 @@ func (e *End) SetArea(b []byte) { e.areas.own = b }
 // Put writes a message, for which there is room, into ring r. Nobody sees it before Publish. Under the lock.
 func (e *End) Put(r int, m *Message, body []byte) {
 	m.Len = len(body)
-	d := e.next(r, m, e.slotted(r, m.Len))
-	switch at := d[descSlot]; {
+	at := e.place(r, m.Len)
+	d := e.next(r, m, at)
+	switch {
 	case m.Len <= Inline:
 		copy(d[descBody:], body)
 	case at == inRing:
@@ -88,27 +79,42 @@ func (e *End) Put(r int, m *Message, body []byte) {
 	}
 }
 
-// inRing stands in place of the number of a slot when the body is in the ring of bodies.
+// inRing stands in place of the number of a slot when the body is in the ring of bodies, or in the descriptor.
 const inRing = Slots
+
+// place chooses where the body of a message goes. Messages leave the slots of bulk data alone while there are others.
+func (e *End) place(r, n int) uint8 {
+	if !e.slotted(r, n) {
+		return inRing
+	}
+	free := e.free & bulkSlots
+	if others := e.free &^ bulkSlots; r == Messages && others != 0 {
+		free = others
+	}
+	return uint8(bits.TrailingZeros64(free))
+}
 
 // A Spot is where the body of a message is written after the message was.
 type Spot struct {
 	Body []byte
 	ring int
 	pos  uint64
-	slot int
+	slot uint8
 }
 
 // PutLater writes a message whose body of m.Len bytes, bulk data, the caller writes to Spot.Body before Publish. Under the lock; the
 // body may be written without.
 func (e *End) PutLater(r int, m *Message) Spot {
-	s := Spot{ring: r, pos: e.out[r].head, slot: -1}
-	d := e.next(r, m, m.Len > Inline)
-	if m.Len <= Inline {
+	at := uint8(inRing)
+	if m.Len > Inline {
+		at = e.place(Bulk, m.Len)
+	}
+	s := Spot{ring: r, pos: e.out[r].head, slot: at}
+	d := e.next(r, m, at)
+	if at == inRing {
 		s.Body = d[descBody:][:m.Len]
 	} else {
-		s.slot = int(d[descSlot])
-		s.Body = e.areas.own.slot(s.slot, m.Len)
+		s.Body = e.areas.own.slot(int(at), m.Len)
 	}
 	return s
 }
@@ -117,14 +123,14 @@ func (e *End) PutLater(r int, m *Message) Spot {
 func (e *End) Void(s Spot) {
 	o := &e.out[s.ring]
 	o.words[s.pos%uint64(o.descs)] = commit(s.pos, &Message{Kind: Void})
-	if s.slot >= 0 {
-		e.used[s.slot]--
-		e.spot = s.slot
+	if s.slot < Slots {
+		o.places[s.pos%uint64(o.descs)] = inRing
+		e.free |= 1 << s.slot
 	}
 }
 
-// next writes the next descriptor of a ring.
-func (e *End) next(r int, m *Message, slotted bool) memory {
+// next writes the next descriptor of a ring, of a message whose body is at a place.
+func (e *End) next(r int, m *Message, at uint8) memory {
 	step(Reserve)
 	o := &e.out[r]
 	i := int(o.head % uint64(o.descs))
@@ -133,11 +139,9 @@ func (e *End) next(r int, m *Message, slotted bool) memory {
 	le.PutUint64(d[descOp:], m.Op)
 	le.PutUint64(d[descTag:], m.Tag)
 	le.PutUint32(d[descCredit:], m.Credit)
-	d[descSlot] = inRing
-	if slotted {
-		e.used[e.spot]++
-		d[descSlot] = byte(e.spot)
-		e.spot = -1
+	d[descSlot], o.places[i] = at, at
+	if at < Slots {
+		e.free &^= 1 << at
 	}
 	o.words[i] = commit(o.head, m)
 	o.ends[i] = e.bodies.tail
