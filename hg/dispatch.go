@@ -49,14 +49,15 @@ func (s *service) proceed(int) int {
 // give hands a request to Config.Dispatch, or stores it in lone if that is not nil. It reports false if it is to be refused at once.
 func (s *service) give(lone *Incoming) bool {
 	c := s.ctx
-	if s.late() || c.nctx.Draining() || s.env.IsWithdrawn() {
-		return false
-	}
 	c.hearFaults()
 	s.mu.Lock()
+	s.arm()
+	if s.late() || c.nctx.Draining() || s.env.IsWithdrawn() { // looked at here: the alarm either finds it given, or has rung before
+		s.mu.Unlock()
+		return false
+	}
 	s.to(serviceGiven)
 	s.batch = c.gathering.leave()
-	s.arm()
 	r := s.incoming()
 	s.mu.Unlock()
 	if c.nctx.Draining() { // looked at here: a shutdown either finds it, or is seen

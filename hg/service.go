@@ -367,13 +367,13 @@ func (s *service) part() {
 func (s *service) look(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case !s.began, s.returned:
-	case s.phase == serviceRunning && !s.oneWay:
-		left.Handlers++
-		left.name("handler of " + s.name() + " has not answered")
-	default:
-		left.Handlers++
-		left.name("handler of " + s.name() + " has not returned")
+	if !s.began || s.returned {
+		return
 	}
+	what := " has not returned"
+	if s.phase == serviceRunning && !s.oneWay {
+		what = " has not answered"
+	}
+	left.Handlers++
+	left.name("handler of " + s.name() + what)
 }
