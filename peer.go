@@ -70,7 +70,7 @@ func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 //
 // An address fails when it cannot be reached, is lost, is given up by a call's deadline or by RetryPolicy.Stall, or refuses as not
 // ready. Calls then leave it alone for 0.5 to 1 s, doubled up to 30 s while it fails, until hg/health is answered there and one call
-// has done well; if all fail, they go where the failure is oldest. Calls under way at a process that freezes end, or are
+// has done well, or another one if that takes as long; if all fail, they go where the failure is oldest. Calls under way at a process that freezes end, or are
 // repeated by Retry, after Config.PeerTimeout: until then nobody knows. A call that is made again goes to an address that it has not
 // been at, if there is one that does not fail.
 //

@@ -13,7 +13,8 @@ import (
 //	▲                               ▲ ▲                                                       │
 //	│                               │ └──── no answer, or not ready: a longer pause ──────────┤
 //	└── an attempt is answered ── trying ◄──── an attempt takes it ─── ready ◄── answered ────┘
-//	     (in any state)             └ fails: a longer pause, as above
+//	     (in any state)             ├ fails: a longer pause, as above
+//	                                └ lasts longer than the pause did: ready for another, and the next time after twice as long
 //
 // An attempt that began before the last change between up and failing says nothing: those that hang in a frozen process end
 // all at once, and are one failure.
@@ -29,7 +30,7 @@ type place struct {
 	change   int           // counts those between up and failing
 	failed   time.Duration // when it last did
 	pause    time.Duration
-	until    time.Duration // its end
+	until    time.Duration // its end; when trying, until when no other attempt does
 }
 
 type placeState uint8
@@ -143,7 +144,7 @@ func (p *peer) departs(c *Call) (t, due trip, err error) {
 	}
 	c.goesTo(at.addr)
 	if at.state == placeReady {
-		at.state = placeTrying
+		at.state, at.until = placeTrying, now+at.pause
 	}
 	at.inFlight++
 	p.used = now
@@ -151,10 +152,13 @@ func (p *peer) departs(c *Call) (t, due trip, err error) {
 		p.lookLater()
 	}
 	for _, at := range p.places {
-		if at.state == placeFailing && at.until <= now {
+		switch {
+		case at.until > now:
+		case at.state == placeTrying: // a stream may last for days
+			at.state, at.pause = placeReady, min(2*at.pause, pauseLast)
+		case at.state == placeFailing && due.at == nil:
 			at.state = placeProbing
 			due = trip{at: at, change: at.change}
-			break
 		}
 	}
 	return trip{at: at, change: at.change, begun: now}, due, nil

@@ -168,6 +168,44 @@ func TestOldNews(t *testing.T) {
 	})
 }
 
+// TestLongTry: an address that does well again gets its calls back although the one that tries it lasts, as a stream may for days.
+func TestLongTry(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	full, served := false, 0
+	worldOf(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
+		repeat.Handle(n, func(context.Context, string) (string, error) {
+			if name == "one" && full {
+				return "", qs.Refuse(qs.Errorf(qs.Unavailable, "the disk is full"))
+			}
+			if name == "one" {
+				served++
+			}
+			return name, nil
+		})
+		once.Handle(n, func(ctx context.Context, _ string) (string, error) { return name, n.Sleep(ctx, time.Minute) })
+	}, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		full = true
+		_, failed := load(ctx, w, to, 100*time.Millisecond)
+		require.Empty(t, failed)
+		full = false
+		w.Sleep(time.Second)
+		got, err := repeat.Call(ctx, to, "has it probed")
+		require.NoError(t, err)
+		require.Equal(t, "two", got)
+		w.Sleep(100 * time.Millisecond)
+		long := once.Go(ctx, to, "")
+		w.Sleep(100 * time.Millisecond)
+		_, failed = load(ctx, w, to, 10*time.Second)
+		require.Empty(t, failed)
+		require.False(t, long.Over())
+		require.Greater(t, served, 800)
+		got, err = long.Wait(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "one", got, "it is the one that tries")
+	})
+}
+
 // TestProbeEndsWithNode: a probe of an address that does not answer keeps nobody from closing, and is not cut off as a call.
 func TestProbeEndsWithNode(t *testing.T) {
 	t.Parallel()
