@@ -57,7 +57,7 @@ func newGossip(o *Options) *gossip {
 		members: map[string]Member{}, nodes: map[string]memberlist.Node{}, missed: map[string]string{}, leaving: map[string]bool{}, wake: make(chan struct{}, 1),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.words = memberlist.TransmitLimitedQueue{NumNodes: s.size, RetransmitMult: memberlist.DefaultLANConfig().RetransmitMult}
+	s.words = memberlist.TransmitLimitedQueue{NumNodes: s.size, RetransmitMult: retransmits}
 	return s
 }
 
