@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"crypto/x509"
+	"net"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -70,7 +71,7 @@ func TestTLSNames(t *testing.T) {
 				"tcp://kv-0.pods.test:PORT":    "",
 				"tcp://kv.test@127.0.0.1:PORT": "", // as it prints
 				"tcp://evil.test:PORT":         "valid for kv.test, *.pods.test, not evil.test",
-				"tcp://127.0.0.1:PORT":         "doesn't contain any IP SANs",
+				"tcp://127.0.0.1:PORT":         "valid for kv.test, *.pods.test, not 127.0.0.1",
 			} {
 				b, port := server(t, named("kv.test", "*.pods.test"))
 				a := client(t)
@@ -99,6 +100,20 @@ func TestTLSNames(t *testing.T) {
 			require.NoError(t, err)
 			_, err = greet(t, a, b, to)
 			require.NoError(t, err)
+		})
+		t.Run("Others", func(t *testing.T) { // whichever kind of name is wanted, all that are there are told
+			for text, want := range map[string]string{"tcp://evil.test": "evil.test", "tcp://127.0.0.1": "127.0.0.1"} {
+				b, port := server(t, func(c *x509.Certificate) {
+					c.DNSNames, c.IPAddresses = []string{"kv.test"}, []net.IP{net.IPv4(10, 0, 0, 7)}
+					c.URIs = []*url.URL{{Scheme: "spiffe", Host: "test", Path: "/kv"}}
+				})
+				a := client(t)
+				to, err := lookedUp(t, a, text+port)
+				require.NoError(t, err)
+				_, err = greet(t, a, b, to)
+				code(t, na.ErrUnreachable, err)
+				require.ErrorContains(t, err, "valid for kv.test, 10.0.0.7, spiffe://test/kv, not "+want)
+			}
 		})
 		t.Run("SecondName", func(t *testing.T) {
 			b, port := server(t, named("kv.test", "kv-0.pods.test"))

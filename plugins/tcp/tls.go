@@ -308,12 +308,13 @@ func tlsReason(err error) string {
 	case !errors.As(err, &unverified):
 		return text
 	case errors.As(err, &unknown):
-		return "the peer's certificate was signed by an authority that is unknown here: add it to RootCAs in the tls.Config of this side"
+		return "the peer's certificate was signed by an authority that is unknown here: add it to RootCAs in the tls.Config of this side (" +
+			unverified.UnverifiedCertificates[0].Issuer.String() + ")"
 	case errors.As(err, &host):
 		return "the peer's certificate is for another host: look the peer up by a name that is in it, put the name or address into it, or set ServerName in the tls.Config of this side (" +
-			host.Error() + ")"
+			inet.NotFor(host.Certificate, host.Host) + ")"
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return "the peer's certificate has expired, or is not valid yet: renew it there (" + invalid.Detail + ")"
+		return "the peer's certificate has expired, or is not valid yet: renew it there (" + inet.NamesIn(invalid.Cert) + ": " + invalid.Detail + ")"
 	}
 	return "the peer's certificate is not accepted: " + unverified.Err.Error()
 }

@@ -2,6 +2,7 @@ package inet
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -124,10 +125,36 @@ func (n *Names) Carries(id *na.Identity, name, host string) error {
 	if host == "" {
 		host = HostOf(n.Scheme, name)
 	}
-	if err := id.Certificates[0].VerifyHostname(host); err != nil {
-		return na.WithText(na.ErrPermission, fmt.Sprintf("the peer at %s is not %s: %s", name, host, strings.TrimPrefix(err.Error(), "x509: ")))
+	if c := id.Certificates[0]; c.VerifyHostname(host) != nil {
+		return na.WithText(na.ErrPermission, fmt.Sprintf("the peer at %s is not %s: its certificate is %s", name, host, NotFor(c, host)))
 	}
 	return nil
+}
+
+// maxNamed bounds the names of a certificate that are told.
+const maxNamed = 16
+
+// NotFor says which names a certificate carries, that of host not among them.
+func NotFor(c *x509.Certificate, host string) string {
+	return "valid for " + NamesIn(c) + ", not " + host
+}
+
+// NamesIn returns what a certificate carries, with commas between: DNS names, IP addresses and URIs.
+func NamesIn(c *x509.Certificate) string {
+	names := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	for _, u := range c.URIs {
+		names = append(names, u.String())
+	}
+	switch n := len(names); {
+	case n == 0:
+		return fmt.Sprintf("no name but the common name %q, which does not count", c.Subject.CommonName)
+	case n > maxNamed:
+		names = append(names[:maxNamed], fmt.Sprintf("%d more", n-maxNamed))
+	}
+	return strings.Join(names, ", ")
 }
 
 // HostOf returns the IP address in a canonical name, as certificates have it.
