@@ -59,10 +59,15 @@ func (k *call) returnRoom() {
 
 // freeOutput ends the use of a response. Locked.
 func (k *call) freeOutput() {
-	if k.env != nil {
-		k.env.Free()
-		k.env = nil
+	k.held.free()
+	k.output, k.meta = nil, nil
+}
+
+// free gives the memory of a response back.
+func (m *held) free() {
+	if m.env != nil {
+		m.env.Free()
 	}
-	slab.Put(k.fetched)
-	k.output, k.meta, k.fetched = nil, nil, nil
+	slab.Put(m.fetched)
+	*m = held{}
 }

@@ -89,6 +89,26 @@ func TestBodiesBeside(t *testing.T) {
 	})
 }
 
+// An output may be the next input of its handle, or a part of it, however it has come.
+func TestOutputIsInput(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		for _, size := range []int{70_000, 300 << 10, na.MaxBody + 1000} {
+			in := sized(size)
+			require.NoError(t, p.raw(h, in))
+			for k := range 6 {
+				out, err := h.OutputRaw()
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(in[k:], out), "%d bytes, call %d", size, k)
+				require.NoError(t, p.raw(h, out[1:]))
+			}
+		}
+		h.Close()
+		p.clean(0)
+	})
+}
+
 // Inline bodies keep to the limits of both sides.
 func TestInlineLimits(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {

@@ -49,8 +49,15 @@ type call struct {
 	codec uint8  // of the input
 	msg   []byte // that says where the input is
 	buf   []byte // receives the response
+	last  held   // of the call before, while this one begins
 
 	life
+}
+
+// held is the memory of a response.
+type held struct {
+	env     *na.Envelope // if it is longer than buf
+	fetched []byte       // of an output that was pulled
 }
 
 // life is what begins anew with each Forward.
@@ -67,13 +74,12 @@ type life struct {
 	waits     bool // Handle.waiter does, instead of a callback
 	postponed bool // its end is in Trigger's queue
 
-	env  *na.Envelope // the response, if it is longer than buf
-	room int          // size class that is reserved for it
+	held
+	room int // size class that is reserved for it
 	loan *loan
 	pull *pull
 
-	fetched []byte // the memory of an output that was pulled
-	beside  []byte // the input, if it goes beside the message
+	beside []byte // the input, if it goes beside the message
 
 	asking     bool        // op is under way
 	r          na.Result   // how it has ended

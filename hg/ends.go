@@ -60,8 +60,10 @@ func (k *call) resend() error {
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
+	if k.in.gone > 0 {
+		return na.ErrMsgSize
+	}
 	k.in.b[1] |= flagMore
-	k.beside = nil
 	msg, err := k.lendInput(minMessage)
 	if err != nil {
 		return err

@@ -28,9 +28,9 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 
 // ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
-	if len(in) > maxKept { // not copied with the lock held
+	if len(in) > maxKept {
 		d := h.draft()
-		d.copy(in)
+		d.borrow(in)
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return h.forward(d, codec.RawID, 0, false, cb)
@@ -49,11 +49,13 @@ type draft struct {
 	head  int
 	apart []byte // the payload; or nil
 	slab  []byte // the memory; or nil
+	loose bool   // apart is the program's, until Forward or Respond returns
+	gone  int    // bytes of a payload that was, and has been copied by the transport
 	long  int    // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
 }
 
 // size is the length of the payload in bytes.
-func (d *draft) size() int { return len(d.payload()) }
+func (d *draft) size() int { return max(len(d.payload()), d.gone) }
 
 func (d *draft) payload() []byte {
 	if d.apart != nil {
@@ -74,6 +76,31 @@ func (d *draft) parted(header, limit int) (body, front []byte, flags uint8) {
 		d.apart, d.slab = nil, nil
 	}
 	return d.b[header:], d.b[:header], flagMore | flagAhead
+}
+
+// borrow has v be the payload, which is too large to be kept: the transport copies it to where it is read, without a copy in between,
+// unless it is lent.
+func (d *draft) borrow(v []byte) {
+	if d.head > minMessage || len(v) > na.MaxBody { // it may be lent
+		d.copy(v)
+		return
+	}
+	d.apart, d.loose = v, true
+}
+
+// own makes a copy of a payload that was borrowed, and passed has it be gone.
+func (d *draft) own() {
+	if d.loose {
+		d.loose = false
+		d.copy(d.apart)
+	}
+}
+
+func (d *draft) passed() {
+	if d.loose {
+		d.gone = len(d.apart)
+		d.apart, d.loose = nil, false
+	}
 }
 
 // copy makes a copy of v, which is too large to be kept, the payload.
@@ -106,7 +133,7 @@ func (d *draft) trim() {
 		d.b = nil
 	}
 	slab.Put(d.slab)
-	d.apart, d.slab = nil, nil
+	d.apart, d.slab, d.loose, d.gone = nil, nil, false, 0
 }
 
 // encode appends the input v.
@@ -203,6 +230,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 		}
 		err = k.post()
 	}
+	k.last.free()
 	if err == nil {
 		return nil
 	}
@@ -226,6 +254,9 @@ func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	}
 	if err := k.nextTag(); err != nil {
 		return err
+	}
+	if k.in.loose { // it may be what is sent: forward frees it
+		k.last, k.held = k.held, held{}
 	}
 	k.freeOutput()
 	k.life = life{cb: cb, begun: h.ctx.Now()}
@@ -258,7 +289,7 @@ func (k *call) post() error {
 
 // ask sends msg and awaits the answer. Locked.
 func (k *call) ask(to na.Addr, msg []byte) error {
-	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.beside, Bodies: true, By: k.by, OneWay: k.h.rpc.OneWay}
+	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.beside, Copy: k.in.loose, Bodies: true, By: k.by, OneWay: k.h.rpc.OneWay}
 	if !spec.OneWay {
 		if k.buf == nil {
 			k.buf = make([]byte, k.h.ctx.limits.MaxExpected)
@@ -266,7 +297,10 @@ func (k *call) ask(to na.Addr, msg []byte) error {
 		spec.Buf, spec.Most = k.buf, na.RoomBytes(k.room)
 	}
 	err := k.h.ctx.nctx.Call(&k.op, spec)
-	k.asking = err == nil
+	if k.asking = err == nil; err == nil {
+		k.in.passed()
+	}
+	k.beside = nil
 	return err
 }
 
@@ -316,6 +350,7 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 // Locked.
 func (k *call) lendInput(limit int) (msg []byte, err error) {
 	h := k.h
+	k.in.own()
 	body, head, flags := k.in.parted(requestSize, limit)
 	h.ctx.bodies.countLent(k.in.size())
 	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, k.onLoanEnded)

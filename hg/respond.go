@@ -50,9 +50,9 @@ func (r Incoming) Respond(out any, cb RespondFunc) error {
 
 // RespondRaw is Respond for output that is bytes already. They may be the input.
 func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
-	if len(out) > maxKept { // not copied with the lock held
+	if len(out) > maxKept {
 		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC, _ int) (draft, uint8, error) {
-			d.copy(out)
+			d.borrow(out)
 			return d, rawID, nil
 		})
 	}
@@ -246,9 +246,11 @@ func (s *service) claim() bool {
 func (s *service) post(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
 	if body != nil {
-		if err = nctx.SendExpectedBody(s.send, s.addr, s.tag, msg, body); err == nil && s.env != nil {
-			s.env.Free()
-			s.env = nil
+		if err = nctx.SendExpectedBody(s.send, s.addr, s.tag, msg, body, s.out.loose); err == nil {
+			if s.out.passed(); s.env != nil {
+				s.env.Free()
+				s.env = nil
+			}
 		}
 		return false, err
 	}
@@ -265,6 +267,7 @@ func (s *service) post(msg, body []byte) (left bool, err error) {
 // so. Locked.
 func (s *service) lendOutput(limit int) (msg []byte, err error) {
 	var key na.Key
+	s.out.own()
 	body, head, flags := s.out.parted(responseSize, limit)
 	s.ctx.bodies.countLent(s.out.size())
 	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, body, s.onLoanEnded); err != nil {
@@ -285,7 +288,7 @@ func (s *service) resend() (err error) {
 	case s.failed && len(msg) > minMessage:
 		msg = shortened(msg)
 		s.out.b, s.out.head = msg, responseSize
-	case s.failed, s.loan != nil:
+	case s.failed, s.loan != nil, s.out.gone > 0:
 		return na.ErrMsgSize
 	default:
 		if msg, err = s.lendOutput(minMessage); err != nil {

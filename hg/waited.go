@@ -38,7 +38,7 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
 	d := h.draft()
 	if len(in) > maxKept {
-		d.copy(in)
+		d.borrow(in)
 	} else {
 		d.b = append(d.b, in...)
 	}

@@ -13,8 +13,10 @@ type CallSpec struct {
 	By  Deadline
 
 	// Body, if there is one, goes beside Msg, which it follows in the peer's Envelope. It is the operation's, too, needs a ClaimRoom
-	// of its length, more than MaxUnexpected, before, and has left when Msg leaves.
+	// of its length, more than MaxUnexpected, before, and has left when Msg leaves. With Copy it is copied, if possible to where the
+	// peer reads it, and the caller's again when Call returns.
 	Body []byte
+	Copy bool
 
 	// Buf receives the answer, an expected message with Tag; one of up to Most bytes, MaxRoom at most, that does not fit comes in
 	// Result.Envelope. With OneWay none is awaited: the operation ends when the request has left.
@@ -111,14 +113,14 @@ func (c *Context) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (
 	if failed != nil {
 		t.Finish(Result{Err: failed, Fate: NotRun})
 	} else {
-		c.ep.SendExpected(t, to, tag, msg, nil, most)
+		c.ep.SendExpected(t, to, tag, msg, nil, false, most)
 	}
 	env.Free()
 	return false, nil
 }
 
-// SendExpectedBody is SendExpected with a body beside msg, as CallSpec.Body is. The receive is one that takes bodies.
-func (c *Context) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte) error {
+// SendExpectedBody is SendExpected with a body beside msg, as CallSpec.Body is, with Copy if copied. The receive is one that takes bodies.
+func (c *Context) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, copied bool) error {
 	s := CallSpec{To: to, Msg: msg, Body: body}
 	if err := s.fits(c.limits.MaxExpected); err != nil {
 		return c.refuse(kindSendExpected, to, err)
@@ -128,6 +130,6 @@ func (c *Context) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte) e
 		c.ep.ReturnRoom(to, len(body))
 		return err
 	}
-	c.ep.SendExpected(t, to, tag, msg, body, 0)
+	c.ep.SendExpected(t, to, tag, msg, body, copied, 0)
 	return nil
 }

@@ -145,23 +145,23 @@ func (e *fakeEndpoint) ticket(op *Op) Ticket {
 	return e.tickets[op]
 }
 
-func (e *fakeEndpoint) Lookup(t Ticket, _ string)                                    { e.keep(t) }
-func (e *fakeEndpoint) SendUnexpected(t Ticket, _ Addr, _ Tag, _ []byte, _ Deadline) { e.keep(t) }
-func (e *fakeEndpoint) RecvUnexpected(t Ticket)                                      { e.keep(t) }
-func (e *fakeEndpoint) SendExpected(t Ticket, _ Addr, _ Tag, _, _ []byte, _ int)     { e.keep(t) }
-func (e *fakeEndpoint) ClaimRoom(Addr, int) (Addr, bool)                             { return Addr{}, false }
-func (e *fakeEndpoint) ReturnRoom(Addr, int)                                         {}
-func (e *fakeEndpoint) GrantRoom(Addr, int)                                          {}
-func (e *fakeEndpoint) RecvExpected(t Ticket, _ Addr, _ Tag, _ []byte, _ int)        { e.keep(t) }
-func (e *fakeEndpoint) Put(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64)     { e.keep(t) }
-func (e *fakeEndpoint) Get(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64)     { e.keep(t) }
-func (e *fakeEndpoint) Lease(t Ticket, _ Addr, _ Tag, _ *Mem)                        { e.keep(t) }
-func (e *fakeEndpoint) GiveBack(Addr, Key)                                           {}
-func (e *fakeEndpoint) Withdraw(t Ticket, _ Addr, _ uint64)                          { e.keep(t) }
-func (e *fakeEndpoint) Timer(t Ticket, _ time.Duration)                              { e.keep(t) }
-func (e *fakeEndpoint) Abandon(Addr, uint64, Tag)                                    {}
-func (e *fakeEndpoint) Connected(Addr) bool                                          { return true }
-func (e *fakeEndpoint) Disconnect(Addr, error)                                       {}
+func (e *fakeEndpoint) Lookup(t Ticket, _ string)                                        { e.keep(t) }
+func (e *fakeEndpoint) SendUnexpected(t Ticket, _ Addr, _ Tag, _ []byte, _ Deadline)     { e.keep(t) }
+func (e *fakeEndpoint) RecvUnexpected(t Ticket)                                          { e.keep(t) }
+func (e *fakeEndpoint) SendExpected(t Ticket, _ Addr, _ Tag, _, _ []byte, _ bool, _ int) { e.keep(t) }
+func (e *fakeEndpoint) ClaimRoom(Addr, int) (Addr, bool)                                 { return Addr{}, false }
+func (e *fakeEndpoint) ReturnRoom(Addr, int)                                             {}
+func (e *fakeEndpoint) GrantRoom(Addr, int)                                              {}
+func (e *fakeEndpoint) RecvExpected(t Ticket, _ Addr, _ Tag, _ []byte, _ int)            { e.keep(t) }
+func (e *fakeEndpoint) Put(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64)         { e.keep(t) }
+func (e *fakeEndpoint) Get(t Ticket, _ *Mem, _ int64, _ Addr, _ Key, _, _ int64)         { e.keep(t) }
+func (e *fakeEndpoint) Lease(t Ticket, _ Addr, _ Tag, _ *Mem)                            { e.keep(t) }
+func (e *fakeEndpoint) GiveBack(Addr, Key)                                               {}
+func (e *fakeEndpoint) Withdraw(t Ticket, _ Addr, _ uint64)                              { e.keep(t) }
+func (e *fakeEndpoint) Timer(t Ticket, _ time.Duration)                                  { e.keep(t) }
+func (e *fakeEndpoint) Abandon(Addr, uint64, Tag)                                        {}
+func (e *fakeEndpoint) Connected(Addr) bool                                              { return true }
+func (e *fakeEndpoint) Disconnect(Addr, error)                                           {}
 
 func (e *fakeEndpoint) Take(int) *Envelope        { return nil }
 func (e *fakeEndpoint) Arrived() int              { return 0 }

@@ -140,7 +140,7 @@ func (c *Context) SendExpectedLong(op *Op, to Addr, tag Tag, buf []byte, most in
 	if err != nil {
 		return err
 	}
-	c.ep.SendExpected(t, to, tag, buf, nil, most)
+	c.ep.SendExpected(t, to, tag, buf, nil, false, most)
 	return nil
 }
 

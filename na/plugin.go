@@ -86,8 +86,9 @@ type Endpoint interface {
 	Timer(t Ticket, at time.Duration)
 	// SendExpected sends buf to the receive that the peer has posted for this context and tag. No envelope is used. A
 	// message that meets no receive is dropped and counted there. It may be longer than the peer's messages are if the
-	// receive takes most bytes. body, if there is one, goes beside it: room for it has been claimed, as for a CallSpec.Body.
-	SendExpected(t Ticket, to Addr, tag Tag, buf, body []byte, most int)
+	// receive takes most bytes. body, if there is one, goes beside it: room for it has been claimed, as for a CallSpec.Body, and copied
+	// is its Copy.
+	SendExpected(t Ticket, to Addr, tag Tag, buf, body []byte, copied bool, most int)
 	// RecvExpected receives the message with tag from a peer into buf; a longer one of up to most bytes in Result.Envelope,
 	// which is accepted already. A longer message still ends it with ErrOverflow.
 	RecvExpected(t Ticket, from Addr, tag Tag, buf []byte, most int)

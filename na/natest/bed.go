@@ -52,6 +52,7 @@ type side struct {
 	cls    *na.Class
 	name   string
 	parked bool // nobody drives it
+	copies bool // the transport copied the last body
 }
 
 func newBed(t testing.TB, r *rule) *bed {

@@ -30,21 +30,33 @@ var bodyRules = []rule{
 // bodySizes are lengths around some size classes, of one piece and of several.
 var bodySizes = []int{5000, na.MaxRoom, na.MaxRoom + 1, 96<<10 + 1, 300 << 10, 1 << 20, na.MaxBody}
 
-// callBody makes a call with a body, for which there must be room. Its memory is spoiled when it ends.
+// bodyOf returns memory with body in it for c, and whether the transport is to copy it, each second time: then spoil, which is called when
+// c has begun, spoils it. Otherwise the end of c does.
+func (s *side) bodyOf(c *call, body []byte) (own []byte, spoil func(), copied bool) {
+	own = bytes.Clone(body)
+	spoil = func() {
+		for i := range own {
+			own[i] = spent
+		}
+	}
+	if s.copies = !s.copies; s.copies {
+		return own, spoil, true
+	}
+	c.then = func(na.Result) { spoil() }
+	return own, func() {}, false
+}
+
+// callBody makes a call with a body, for which there must be room. Its memory is spoiled when it ends, or when it has begun.
 func (s *side) callBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	s.b.Helper()
 	bound, ok := s.ClaimRoom(to, len(body))
 	require.True(s.b, ok, "room for a body of %d bytes", len(body))
 	c := s.call(fmt.Sprintf("call %d with a body of %d bytes", tag, len(body)))
 	c.buffer(100)
-	own := bytes.Clone(body)
-	c.then = func(na.Result) {
-		for i := range own {
-			own[i] = spent
-		}
-	}
+	own, spoil, copied := s.bodyOf(c, body)
 	return c.start(func(op *na.Op) error {
-		return s.Call(op, na.CallSpec{To: bound, Tag: tag, Msg: bytes.Clone(msg), Body: own, Buf: c.buf, Bodies: true})
+		defer spoil()
+		return s.Call(op, na.CallSpec{To: bound, Tag: tag, Msg: bytes.Clone(msg), Body: own, Copy: copied, Buf: c.buf, Bodies: true})
 	})
 }
 
@@ -54,13 +66,11 @@ func (s *side) answerBody(to na.Addr, tag na.Tag, msg, body []byte) *call {
 	bound, ok := s.ClaimRoom(to, len(body))
 	require.True(s.b, ok, "room for a body of %d bytes", len(body))
 	c := s.call(fmt.Sprintf("answer %d with a body of %d bytes", tag, len(body)))
-	own := bytes.Clone(body)
-	c.then = func(na.Result) {
-		for i := range own {
-			own[i] = spent
-		}
-	}
-	return c.start(func(op *na.Op) error { return s.SendExpectedBody(op, bound, tag, msg, own) })
+	own, spoil, copied := s.bodyOf(c, body)
+	return c.start(func(op *na.Op) error {
+		defer spoil()
+		return s.SendExpectedBody(op, bound, tag, msg, own, copied)
+	})
 }
 
 // took receives a message and checks it and its body.

@@ -127,10 +127,10 @@ func (e *endpoint) Withdraw(t na.Ticket, to na.Addr, id uint64) {
 }
 
 // SendExpected implements na.Endpoint.
-func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf, body []byte, most int) {
+func (e *endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf, body []byte, copied bool, most int) {
 	switch {
 	case e.posted.Swap(false) || !e.fails(t, nil):
-		e.Endpoint.SendExpected(t, to, tag, buf, body, most)
+		e.Endpoint.SendExpected(t, to, tag, buf, body, copied, most)
 	case body != nil:
 		e.ReturnRoom(to, len(body))
 	}

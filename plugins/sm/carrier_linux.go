@@ -26,11 +26,12 @@ type carrier struct {
 	fresh  atomic.Bool // warm is not empty
 
 	// Of the goroutine that leads.
-	hot   []*peer
-	armed bool
-	buf   []byte // for what peers say,
-	body  []byte // and for a message of theirs
-	m     ring.Taken
+	hot    []*peer
+	armed  bool
+	buf    []byte // for what peers say,
+	body   []byte // and for a message of theirs
+	m      ring.Taken
+	copied int // bytes of a read
 
 	// Guarded by the endpoint's lock.
 	peers    map[*peer]struct{}
@@ -64,6 +65,7 @@ const (
 var (
 	_ engine.Carrier = (*carrier)(nil)
 	_ engine.Taker   = (*carrier)(nil)
+	_ engine.Shelver = (*carrier)(nil)
 	_ na.Source      = (*carrier)(nil)
 )
 
@@ -145,6 +147,15 @@ func (c *carrier) Stage(l *engine.Link) engine.Writer {
 	return (*messages)(p)
 }
 
+// Shelf implements engine.Shelver.
+func (c *carrier) Shelf(l *engine.Link) engine.Shelf {
+	p, _ := l.Conn.(*peer)
+	if p == nil || !p.up || p.dead.Load() || p.err != nil {
+		return nil
+	}
+	return (*shelf)(p)
+}
+
 // Cut implements engine.Carrier. The memory and the descriptors are given back by Poll.
 func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 	p, _ := l.Conn.(*peer)
@@ -192,7 +203,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 		p.flush()
 	}
 	for _, p := range closing {
-		if p.writing { // it touches the memory
+		if p.busy() {
 			c.closing = append(c.closing, p)
 			continue
 		}
@@ -239,9 +250,8 @@ func (c *carrier) Release() {
 	c.released = true
 	for p := range c.peers {
 		p.cut(frame.Bye{})
-		if p.unwatch(); !p.writing { // else the writer closes it when it comes out
-			p.close()
-		}
+		p.unwatch()
+		p.closeReleased() // else the last that is busy does
 	}
 	c.closing, c.redials, c.failed = nil, nil, nil
 }

@@ -3,7 +3,7 @@
 //
 //	origin                                                    target
 //	engine ─ Pull ─► own segment ══ the target reads it ═══► Deliver, Place ─ engine
-//	                 own area    ══ bulk data, long messages ══►
+//	                 own area    ══ bulk data, long messages, bodies ══►
 //	          unix socket: handshake, descriptors, last words, the end
 //	          eventfd: rung only when the other side sleeps
 //
@@ -18,5 +18,5 @@
 // with its last user. A directory that is given in Options may hold other files. They are left alone, and Open says ErrAddrInUse if one of them
 // has the name. If the socket of a running process is removed nobody reaches it, and its name is free when it ends.
 //
-// Not here: direct access to the memory of a peer. Bulk data goes through the area, copied once by each side.
+// Not here: direct access to the memory of a peer. Bulk data goes through the area, copied once by each side. So are bodies: what a peer shares may change while it is looked at.
 package sm

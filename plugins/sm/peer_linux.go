@@ -44,6 +44,7 @@ type peer struct {
 	due          time.Duration // dial again, or hello
 	warming      bool
 	writing      bool // a goroutine sends
+	filling      int  // goroutines write bodies into the area
 	blocked      bool // until the peer has taken something
 	resumes      bool
 	peerGeometry ring.Geometry // of the segment that comes
@@ -60,9 +61,10 @@ type piece struct {
 }
 
 const (
-	maxMessages = 16 // of one peer in a row, then the next one
-	maxPieces   = 4  // likewise; of those that are sent, before messages get their turn
-	maxTurn     = 32 // pieces sent in a row, then Poll goes on
+	maxMessages = 16        // of one peer in a row, then the next one
+	maxPieces   = 4         // likewise; of those that are sent, before messages get their turn
+	maxCopied   = 256 << 10 // bytes of long messages and bodies likewise: then they are handled, while they are in the caches
+	maxTurn     = 32        // pieces sent in a row, then Poll goes on
 	pieceSize   = 64 << 10
 )
 
@@ -143,6 +145,16 @@ func (p *peer) close() {
 	}
 }
 
+// busy reports whether a goroutine touches the memory without the lock. Locked.
+func (p *peer) busy() bool { return p.writing || p.filling > 0 }
+
+// closeReleased closes p if its carrier was released and nobody is busy. Locked.
+func (p *peer) closeReleased() {
+	if p.c.released && !p.busy() {
+		p.close()
+	}
+}
+
 // fail ends the session because of err. By the leader.
 func (p *peer) fail(err error) {
 	p.c.e.Lock()
@@ -195,7 +207,8 @@ func (p *peer) read() (came bool) {
 		return false
 	}
 	n, m, err := 0, 0, error(nil)
-	for ok := true; ok && err == nil && n < maxMessages; n++ {
+	p.c.copied = 0
+	for ok := true; ok && err == nil && n < maxMessages && p.c.copied < maxCopied; n++ {
 		if ok, err = p.next(ring.Messages); !ok {
 			break
 		}
@@ -256,7 +269,7 @@ func (p *peer) next(r int) (ok bool, err error) {
 	if t.Kind != ring.Void {
 		err = p.deliver(t)
 	}
-	if t.Slot >= 0 {
+	if t.Slot >= 0 || t.Block {
 		p.end.Free(r)
 	}
 	return !p.dead.Load(), err
@@ -282,6 +295,9 @@ func (p *peer) deliver(t *ring.Taken) error {
 	if err := h.Check(t.Body); err != nil {
 		return err
 	}
+	if t.Block {
+		return p.placeBlock(&h)
+	}
 	if h.Kind.Bulk() || t.Slot >= 0 {
 		return p.place(&h, t.Body)
 	}
@@ -289,6 +305,23 @@ func (p *peer) deliver(t *ring.Taken) error {
 		t.Body = nil
 	}
 	return p.link.Deliver(&h, t.Body)
+}
+
+// placeBlock takes in the body that a BODY frame is about, which stands in the peer's area.
+func (p *peer) placeBlock(h *frame.Header) error {
+	if h.Kind != frame.Body {
+		return na.WithText(na.ErrProtocol, h.Kind.String()+" frame about a body")
+	}
+	n := engine.BodyLen(h.Op)
+	body, err := p.end.PeerBlock(h.Tag, n)
+	if err == nil {
+		err = p.link.Deliver(h, nil)
+	}
+	if err != nil {
+		return err
+	}
+	data := frame.Header{Kind: frame.Data, Flags: frame.FlagBody, Context: h.Context, Op: h.Op, Credit: h.Credit, Length: uint32(n)}
+	return p.place(&data, body)
 }
 
 // copyUnlocked is from how many bytes a copy is made without the lock.
@@ -300,6 +333,7 @@ func (p *peer) place(h *frame.Header, body []byte) error {
 	if err != nil {
 		return err
 	}
+	p.c.copied += len(body)
 	apart := len(body) > copyUnlocked
 	if apart {
 		p.c.e.Pause()

@@ -146,8 +146,8 @@ type load struct {
 	stop    bool
 }
 
-// loadSizes go inline, by the ring, and by slots: one of two pages, and many.
-var loadSizes = []int{64, 2000, 20_000, 5000}
+// loadSizes go inline, by the ring, by slots, and by blocks.
+var loadSizes = []int{64, 2000, 20_000, 100_000, 5000}
 
 func newLoad(hctx *hg.Context, to na.Addr, n int) *load {
 	l := &load{hctx: hctx, to: to}

@@ -58,7 +58,7 @@ func (p *peer) flush() {
 	}
 	p.writing = false
 	if p.c.released {
-		p.close()
+		p.closeReleased()
 		return
 	}
 	if p.err != nil {
@@ -213,8 +213,13 @@ func (p *peer) put(r int, h *frame.Header, payload []byte) {
 	if n := h.Size() - frame.HeaderSize; n > 0 {
 		payload = h.Tail.Append(tail[:0])
 	}
-	if p.areaFor(r, len(payload)) {
-		m := message(h)
+	m := message(h)
+	switch {
+	case p.err != nil:
+	case h.Kind == frame.Body && h.Tail.Length > 0:
+		m.Tag = uint64(h.Tail.Offset)
+		p.putBlock(&m, ring.Block{At: int(h.Tail.Offset), Len: int(h.Tail.Length)})
+	case !p.end.NeedsArea(r, len(payload)) || p.makeArea():
 		p.write(r, &m, payload)
 	}
 }
@@ -224,10 +229,15 @@ func (p *peer) write(r int, m *ring.Message, payload []byte) {
 	p.end.Put(r, m, payload)
 }
 
+func (p *peer) putBlock(m *ring.Message, b ring.Block) {
+	defer memfault.Off(memfault.On(), &p.err)
+	p.end.PutBlock(m, b)
+}
+
 // putPiece takes the place of a piece in a ring. It is filled after the pull.
 func (p *peer) putPiece(r int, h *frame.Header, v engine.View) {
 	m := message(h)
-	if m.Len = v.Len(); p.areaFor(ring.Bulk, m.Len) {
+	if m.Len = v.Len(); p.err == nil && (!p.end.NeedsArea(ring.Bulk, m.Len) || p.makeArea()) {
 		p.stage(r, &m, v)
 	}
 }
@@ -237,12 +247,9 @@ func (p *peer) stage(r int, m *ring.Message, v engine.View) {
 	p.staged = append(p.staged, piece{v: v, spot: p.end.PutLater(r, m)})
 }
 
-// areaFor makes the area if a body of n bytes needs it and it is not there; the peer is told first. It reports false when it cannot be
-// had: then the session ends once the pull has.
-func (p *peer) areaFor(r, n int) bool {
-	if p.err != nil || !p.end.NeedsArea(r, n) {
-		return p.err == nil
-	}
+// makeArea makes the area, of which the peer is told first. It reports false when it cannot be had: then the session ends once the pull
+// has.
+func (p *peer) makeArea() bool {
 	b, fd, err := makeMemory(ring.AreaSize)
 	if err == nil {
 		p.mem.ownArea = b
@@ -257,4 +264,41 @@ func (p *peer) areaFor(r, n int) bool {
 	}
 	p.end.SetArea(b)
 	return true
+}
+
+// shelf is the area of a peer as the room for bodies that wait for their messages.
+type shelf peer
+
+// Reserve implements engine.Shelf.
+func (s *shelf) Reserve(n int) (room []byte, at int64) {
+	p := (*peer)(s)
+	if !p.end.HasArea() && !p.makeArea() { // what is sent next ends the session
+		return nil, 0
+	}
+	b, ok := p.reserve(n)
+	if !ok {
+		return nil, 0
+	}
+	p.filling++
+	return p.end.Body(b), int64(b.At)
+}
+
+// reserve finds room for a body, among what the peer has read since, too.
+func (p *peer) reserve(n int) (b ring.Block, ok bool) {
+	if p.update(); p.err == nil {
+		b, ok = p.end.Reserve(n)
+	}
+	return b, ok
+}
+
+// Filled implements engine.Shelf.
+func (s *shelf) Filled() {
+	p := (*peer)(s)
+	p.filling--
+	p.closeReleased()
+}
+
+// Drop implements engine.Shelf.
+func (s *shelf) Drop(at int64, n int) {
+	(*peer)(s).end.Drop(ring.Block{At: int(at), Len: n})
 }

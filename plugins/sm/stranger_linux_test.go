@@ -1,6 +1,7 @@
 package sm
 
 import (
+	"bytes"
 	"crypto/rand"
 	"errors"
 	"os"
@@ -146,6 +147,18 @@ func (s *stranger) send(h frame.Header, payload []byte) {
 	}
 }
 
+// bodyID is the identity of a body of n bytes.
+func bodyID(n int) uint64 { return uint64(n)<<40 | 1 }
+
+// sendBody sends a frame about a body of n bytes in the area.
+func (s *stranger) sendBody(kind frame.Kind, at, n int) {
+	m := message(&frame.Header{Kind: kind, Op: bodyID(n), Tag: uint64(at)})
+	s.end.PutBlock(&m, ring.Block{})
+	if s.end.Publish() {
+		ringBell(s.peerBell)
+	}
+}
+
 // join greets, and returns the address under which the host knows the stranger.
 func (s *stranger) join() (from na.Addr) {
 	s.greet()
@@ -233,6 +246,25 @@ func TestBadPackets(t *testing.T) {
 			s.send(frame.Header{Kind: frame.Expected}, make([]byte, 20_000))
 			return nil
 		}), `does not share`},
+		"a body in an area that is not there": {joined(func(s *stranger) error {
+			s.sendBody(frame.Body, 0, 100_000)
+			return nil
+		}), `does not share`},
+		"a body outside of the area": {joined(func(s *stranger) error {
+			_ = sendPacket(s.fd, kindArea, nil, area)
+			s.sendBody(frame.Body, ring.BodyRoom-99_999, 100_000)
+			return nil
+		}), `a body of 100000 bytes at \d+ of`},
+		"a body without room": {joined(func(s *stranger) error {
+			_ = sendPacket(s.fd, kindArea, nil, area)
+			s.sendBody(frame.Body, 0, 100_000)
+			return nil
+		}), `no room for it was offered`},
+		"another frame about a body": {joined(func(s *stranger) error {
+			_ = sendPacket(s.fd, kindArea, nil, area)
+			s.sendBody(frame.Ping, 0, 100_000)
+			return nil
+		}), `PING frame about a body`},
 		"a hello in the ring": {joined(func(s *stranger) error {
 			s.send(frame.Header{Kind: frame.Hello, Tag: frame.Magic}, nil)
 			return nil
@@ -497,6 +529,80 @@ func TestTwoHellos(t *testing.T) {
 		s.leave()
 	}
 	h.until("nothing is left of them", func() bool { return open(t) <= before })
+}
+
+// What has come of a body is the receiver's: what the sender writes to its area afterwards is not seen, and room is where it was.
+func TestBodyIsCopied(t *testing.T) {
+	const n = 300_000
+	h := newHost(t, Options{})
+	s := h.stranger()
+	from := s.join()
+	area, fd, err := makeMemory(ring.AreaSize)
+	require.NoError(t, err)
+	defer unmap(&area)
+	require.NoError(t, sendPacket(s.fd, kindArea, nil, fd))
+	require.NoError(t, unix.Close(fd))
+	s.end.SetArea(area)
+	h.nctx.GrantRoom(from, n)
+	b, ok := s.end.Reserve(n)
+	require.True(t, ok)
+	body := s.end.Body(b)
+	fill := func(v byte) {
+		for i := range body {
+			body[i] = v
+		}
+	}
+	fill(1)
+	s.sendBody(frame.Body, b.At, n)
+	s.send(frame.Header{Kind: frame.Unexpected, Flags: frame.FlagBody, Op: bodyID(n)}, []byte("front"))
+	var env *na.Envelope
+	require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { env = r.Envelope })))
+	h.until("the message arrives", func() bool { return env != nil })
+	require.NoError(t, s.end.Update())
+	fill(2)
+	require.Equal(t, n, bytes.Count(env.Body, []byte{1}))
+	env.Free()
+	require.Zero(t, h.nctx.Peers()[0].RoomHeld)
+}
+
+// A goroutine may be copying a body for a peer when the context is closed. The memory is there until it has, and then is given back.
+func TestCloseBelowCopy(t *testing.T) {
+	below := 0
+	for attempt := 0; below < 3 && attempt < 200; attempt++ { // most succeed where there are two processors
+		h := newHost(t, Options{Unassisted: true})
+		s := h.stranger()
+		from := s.join()
+		s.send(frame.Header{Kind: frame.Credit, Tag: 4 * na.MaxBody}, nil)
+		bound, ok := na.Addr{}, false
+		h.until("there is room", func() bool {
+			bound, ok = h.nctx.ClaimRoom(from, na.MaxBody)
+			return ok
+		})
+		there := shares(t)
+		body, done := make([]byte, na.MaxBody), make(chan struct{})
+		op := h.nctx.NewOp(func(*na.Op, na.Result) {})
+		go func() {
+			defer close(done)
+			_ = h.nctx.SendExpectedBody(op, bound, 1, []byte("front"), body, true)
+		}()
+		for shares(t) == there { // the area is made just before
+			runtime.Gosched()
+		}
+		h.nctx.Close()
+		h.nctx.Trigger(0)
+		_ = h.nctx.Progress(0)
+		left := shares(t)
+		select {
+		case <-done:
+		default:
+			below++
+			require.Greater(t, left, there, "it writes into memory that is not there")
+		}
+		<-done
+		h.until("it is closed", h.nctx.Closed)
+		require.Equal(t, there-1, shares(t), "the stranger has its own")
+	}
+	t.Logf("%d times a context was closed below a copy", below)
 }
 
 // What is sent while another goroutine copies bulk data to the peer leaves behind it: nobody has to drive for that.

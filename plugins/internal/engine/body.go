@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -12,6 +13,7 @@ import (
 // has: one that is canceled before has not left, and nothing of it ran.
 //
 //	source:      ClaimRoom ─► BODY, DATA… on the flow for its size ─► all sent ─► the message, which names it
+//	             or, if it is on a Shelf, BODY, which says where, and the message
 //	             canceled before the message: CANCEL
 //	destination: BODY: room, and a buffer ─ DATA… ─► complete ─┐
 //	             message ──────────────────────────────────────┴─► arrives
@@ -32,6 +34,83 @@ const (
 	bodyMask  = 1<<bodyShift - 1
 )
 
+// BodyLen is the length in an identity, which is the peer's and not checked.
+func BodyLen(id uint64) int { return int(id >> bodyShift) }
+
+// A Shelver is a Carrier with room for bodies that peers fetch from there.
+type Shelver interface {
+	// Shelf returns that for the peer of l; nil if there is none. Locked.
+	Shelf(l *Link) Shelf
+}
+
+// A Shelf has room for bodies. It may be used when its link is down, too. Its methods are called Locked, and do not wait.
+type Shelf interface {
+	// Reserve returns n bytes, and what finds them; nil if there are none. The caller writes there without the lock until it calls
+	// Filled. Then a BODY frame whose tail has at and n gives them to the carrier, or Drop gives them back.
+	Reserve(n int) (room []byte, at int64)
+	Filled()
+	Drop(at int64, n int)
+}
+
+// A packed is a copy of a body, for one whose memory is its owner's again when the call or send has begun.
+type packed struct {
+	body  []byte
+	slab  []byte // if it is body
+	shelf Shelf  // if it is there, and BODY has not said so
+	at    int64
+}
+
+// pack makes a copy of body: where the peer can read it, if there is such a place.
+func (e *Endpoint) pack(to na.Addr, body []byte) (p packed, err error) {
+	e.mu.Lock()
+	if l := e.find(to); l != nil && l.state == linkUp {
+		if s, ok := l.route.carrier.(Shelver); ok {
+			p = l.shelve(s.Shelf(l), body)
+		}
+	}
+	e.mu.Unlock()
+	if p.shelf != nil {
+		return p, nil
+	}
+	p.slab = slab.Get(len(body))
+	p.body = p.slab
+	if _, ok := memfault.Copy(p.body, body); !ok {
+		return p, na.WithText(na.ErrFault, "the body could not be read: memory fault")
+	}
+	return p, nil
+}
+
+// shelve is pack to a Shelf, which may be nil. Locked, though not while it copies.
+func (l *Link) shelve(s Shelf, body []byte) (p packed) {
+	if s == nil {
+		return packed{}
+	}
+	room, at := s.Reserve(len(body))
+	if room == nil {
+		return packed{}
+	}
+	l.e.Pause()
+	_, ok := memfault.Copy(room, body)
+	l.e.mu.Lock()
+	if s.Filled(); !ok {
+		s.Drop(at, len(body))
+		return packed{}
+	}
+	return packed{body: room, shelf: s, at: at}
+}
+
+// unpack ends the use of it, of o if that is an operation. Where the carrier still reads, the memory is left to the garbage
+// collector. Locked.
+func (p *packed) unpack(o *op) {
+	if p.shelf != nil {
+		p.shelf.Drop(p.at, len(p.body))
+	}
+	if o == nil || o.source == nil || o.source.views == 0 {
+		slab.Put(p.slab)
+	}
+	*p = packed{}
+}
+
 // depart has o leave, which has its envelope if it needs one: after its body.
 func (l *Link) depart(o *op) {
 	if o.body == nil {
@@ -40,11 +119,19 @@ func (l *Link) depart(o *op) {
 	}
 	l.bodySeq++
 	o.bodyID = uint64(len(o.body))<<bodyShift | l.bodySeq&bodyMask
+	o.room = 0 // the peer returns it
+	if p := &o.packed; p.shelf != nil {
+		l.controlOn(FlowMessages, frame.Header{
+			Kind: frame.Body, Op: o.bodyID, Tag: uint64(o.tag), Tail: frame.Tail{Offset: p.at, Length: int64(len(o.body))},
+		})
+		p.shelf = nil // the peer empties it
+		l.msgs.push(o)
+		return
+	}
 	o.flow = l.flowFor(int64(len(o.body)))
 	s := l.e.sources.get()
 	s.op, s.bytes, s.id, s.n, s.flow = o, o.body, o.bodyID, int64(len(o.body)), o.flow
 	o.source = s
-	o.room = 0 // the peer returns it
 	l.bodies.push(o)
 	l.queue(s)
 	l.controlOn(o.flow, frame.Header{Kind: frame.Body, Op: o.bodyID, Tag: uint64(o.tag)})

@@ -52,13 +52,22 @@ func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
 	if (e.eng.cfg.OnNoCredit != na.Queue || t.Hasty()) && e.short(s.To) {
 		e.host.Look() // credit may have arrived that nobody has read (G11)
 	}
+	var p packed
+	var bad error
+	if s.Copy && s.Body != nil {
+		p, bad = e.pack(s.To, s.Body)
+		s.Body = p.body
+	}
 	e.mu.Lock()
 	l, err := e.linkFor(t, s.To)
 	claim, claimed := e.claimOf(s.To, max(len(s.Msg), len(s.Body)))
 	if err == nil {
-		err = l.mayAsk(t, &s, claim)
+		if err = l.mayAsk(t, &s, claim); bad != nil {
+			err = bad
+		}
 	}
 	if err != nil {
+		p.unpack(nil)
 		if claimed != nil {
 			claimed.returnRoom(claim)
 		}
@@ -67,6 +76,7 @@ func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
 	}
 	o := e.begin(t, kindCall)
 	o.link, o.tag, o.buf, o.body, o.by, o.room, o.bodies = l, s.Tag, s.Msg, s.Body, s.By, claim, s.Bodies
+	o.packed = p
 	if o.alone = s.OneWay; !o.alone {
 		o.into, o.intoMost = s.Buf, s.Most
 		l.match.add(o)
@@ -115,6 +125,9 @@ func (e *Endpoint) claimOf(to na.Addr, n int) (claim int, of *Link) {
 
 // awaits has o, a call whose request has left, wait for the answer.
 func (l *Link) awaits(o *op) {
+	if o.packed.body != nil {
+		o.packed.unpack(o)
+	}
 	l.msgs.remove(o)
 	l.recvs.push(o)
 	o.id, o.buf, o.most, o.into, o.body = l.seq, o.into, o.intoMost, nil, nil

@@ -154,15 +154,21 @@ func (e *Endpoint) Lookup(t na.Ticket, text string) {
 
 // SendUnexpected implements na.Endpoint.
 func (e *Endpoint) SendUnexpected(t na.Ticket, to na.Addr, tag na.Tag, buf []byte, by na.Deadline) {
-	e.send(t, kindSendUnexpected, to, tag, buf, nil, by, 0)
+	e.send(t, kindSendUnexpected, to, tag, buf, packed{}, nil, by, 0)
 }
 
 // SendExpected implements na.Endpoint.
-func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf, body []byte, most int) {
-	e.send(t, kindSendExpected, to, tag, buf, body, na.Deadline{}, most)
+func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf, body []byte, copied bool, most int) {
+	p := packed{body: body}
+	var err error
+	if copied && body != nil {
+		p, err = e.pack(to, body)
+	}
+	e.send(t, kindSendExpected, to, tag, buf, p, err, na.Deadline{}, most)
 }
 
-func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf, body []byte, by na.Deadline, most int) {
+func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte, p packed, bad error, by na.Deadline, most int) {
+	body := p.body
 	if k == kindSendUnexpected && (e.eng.cfg.OnNoCredit != na.Queue || t.Hasty()) && e.short(to) {
 		e.host.Look() // credit may have arrived that nobody has read (G11)
 	}
@@ -178,6 +184,9 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf, body [
 	if err == nil && l.eager != 0 && (len(buf) > max(l.eager, most) || body != nil) && claim == 0 {
 		err = errTooLong
 	}
+	if err == nil {
+		err = bad
+	}
 	switch { // requests and answers are bounded apart: neither may keep the other from going
 	case err != nil:
 	case k == kindSendUnexpected && l.toLeave()-l.answers >= e.eng.cfg.SendQueue && !t.Patient():
@@ -187,6 +196,7 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf, body [
 		err = full(maxAnswers, "expected messages to the peer wait to leave")
 	}
 	if err != nil {
+		p.unpack(nil)
 		if claimed != nil {
 			claimed.returnRoom(claim)
 		}
@@ -194,7 +204,7 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf, body [
 		return
 	}
 	o := e.begin(t, k)
-	o.link, o.tag, o.buf, o.body, o.by, o.most, o.room = l, tag, buf, body, by, most, claim
+	o.link, o.tag, o.buf, o.body, o.packed, o.by, o.most, o.room = l, tag, buf, body, p, by, most, claim
 	l.waiting++
 	if k == kindSendExpected {
 		l.answers++

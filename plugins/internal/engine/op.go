@@ -36,6 +36,7 @@ type op struct {
 	tag      na.Tag
 	buf      []byte
 	body     []byte      // beside buf, of a message that has not left
+	packed   packed      // has body, if it was copied
 	bodyID   uint64      // while the peer may have some of it, and no message
 	by       na.Deadline // of an unexpected message
 	mem      *na.Mem     // local side of a put or get; memory of a lease
@@ -157,6 +158,9 @@ func (e *Endpoint) detach(o *op) {
 		if o.link.queuedMoves.n > 0 { // one of them may begin
 			o.link.kick()
 		}
+	}
+	if o.packed.body != nil {
+		o.packed.unpack(o)
 	}
 	if o.bodyID != 0 {
 		o.link.recallBody(o)

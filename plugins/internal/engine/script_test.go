@@ -27,6 +27,7 @@ type script struct {
 	byes   map[*Link]frame.Bye
 	ends   int // callbacks that ran
 	more   []Transport
+	shelf  *shelfOf
 }
 
 const scriptPeer = "script://peer"

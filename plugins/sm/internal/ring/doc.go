@@ -8,7 +8,8 @@
 //	│ commit │ op tag credit │ 96 B   │ ── B polls ─► │                    │
 //	├ bodies of up to an envelope ────┤               └────────────────────┘
 //	└─────────────────────────────────┘
-//	area of A, made when it is first needed: 64 slots for bulk data and for messages longer than an envelope
+//	area of A, made when it is first needed: 64 slots for bulk data and for messages longer than an
+//	envelope, and 16 MiB for bodies that messages are about
 //
 // A slot is free when the message in it is taken; the first one that is free is used, so that few are, and these are in the caches.
 //

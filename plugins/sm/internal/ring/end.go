@@ -31,9 +31,11 @@ type End struct {
 	areas     struct{ own, peer memory } // nil until they are needed
 
 	out    [rings]out
-	bodies bodies // of Messages
-	free   uint64 // the slots that are, as far as is known
-	rung   uint64 // the last sleep of the peer for which the bell was rung
+	bodies bodies  // of Messages
+	free   uint64  // the slots that are, as far as is known
+	blocks []bool  // of the room for bodies: which are used; nil before there is an area
+	placed []Block // that were put and that the peer has not taken, as far as is known, the oldest first
+	rung   uint64  // the last sleep of the peer for which the bell was rung
 	eager  int
 
 	in       [rings]in

@@ -17,8 +17,9 @@ func (e *End) SetPeerArea(b []byte) error {
 // A Taken is a message that was taken.
 type Taken struct {
 	Message
-	Body []byte // in buf, or in a slot: then it may change until Free, or not be readable at all (package fault)
-	Slot int    // -1: none
+	Body  []byte // in buf, or in a slot: then it may change until Free, or not be readable at all (package memfault)
+	Slot  int    // -1: none
+	Block bool   // it is about a body in the area: PeerBlock
 }
 
 // Take takes the next message of ring r, if there is one. buf has room for an envelope and Inline bytes: all but what is in a slot is
@@ -46,8 +47,10 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 		Op: le.Uint64(d[descOp:]), Tag: le.Uint64(d[descTag:]), Credit: le.Uint32(d[descCredit:]),
 	}
 	slot := int(d[descSlot])
-	t.Slot = -1
+	t.Slot, t.Block = -1, slot == inBlock
 	switch {
+	case t.Block && e.areas.peer == nil:
+		return false, true, nil
 	case t.Len <= Inline:
 		t.Body = buf[:copy(buf, d[descBody:][:t.Len])]
 	case slot < Slots:
@@ -73,6 +76,15 @@ func (e *End) Free(r int) {
 	step(Release)
 	e.own.store(offTaken+8*r, e.in[r].next)
 	e.stale = true
+}
+
+// PeerBlock returns n bytes at an offset of the room for bodies in the peer's area, for a message with Block. They may change until Free,
+// or not be readable at all. By the goroutine that receives.
+func (e *End) PeerBlock(at uint64, n int) ([]byte, error) {
+	if n < 0 || at > BodyRoom || n > BodyRoom-int(at) {
+		return nil, broken("a body of %d bytes at %d of %d", n, at, BodyRoom)
+	}
+	return e.areas.peer.block(int(at), n), nil
 }
 
 // Report lets the peer know what was taken, and reports whether it has to be woken. By the goroutine that receives, under

@@ -15,11 +15,14 @@ const (
 	// of bulk data.
 	Slots    = 64
 	SlotSize = 65 << 10
+	// BodyRoom is how many bytes of an area are behind the slots, for bodies that messages are about.
+	BodyRoom = 16 << 20
 	// AreaSize is the length of an area in bytes.
-	AreaSize = Slots * slotStride
+	AreaSize = Slots*slotStride + BodyRoom
 
 	slotStride = 68 << 10  // whole pages, and not a power of two: slots use different lines of a cache
 	bulkSlots  = 1<<16 - 1 // the set of those for bulk data: more under way would not stay in the caches
+	blockSize  = 32 << 10  // bodies begin at multiples of it
 	descSize   = 128       // two lines of the cache, which processors fetch in pairs
 	page       = 4 << 10
 	bulkDescs  = page / descSize
@@ -73,6 +76,7 @@ func (m memory) load(off int) uint64           { return atomic.LoadUint64(m.word
 func (m memory) store(off int, v uint64)       { atomic.StoreUint64(m.word(off), v) }
 func (m memory) desc(base, index int) memory   { return m[base+index*descSize:][:descSize] }
 func (m memory) slot(index, length int) []byte { return m[index*slotStride:][:length] }
+func (m memory) block(at, length int) []byte   { return m[Slots*slotStride+at:][:length] }
 
 // A Point is a place in the use of a ring at which a test may look, stop or die.
 type Point uint8

@@ -3,6 +3,7 @@ package ring
 import (
 	"encoding/binary"
 	"math/bits"
+	"slices"
 )
 
 // spare descriptors of Messages are for bulk data, too; the others are left to messages with an envelope and to what withdraws them.
@@ -43,8 +44,12 @@ func (e *End) Update() error {
 			e.bodies.free = o.ends[(taken-1)%uint64(o.descs)]
 		}
 		for ; o.taken != taken; o.taken++ {
-			if at := o.places[o.taken%uint64(o.descs)]; at < Slots {
+			switch at := o.places[o.taken%uint64(o.descs)]; {
+			case at < Slots:
 				e.free |= 1 << at
+			case at == inBlock:
+				e.Drop(e.placed[0])
+				e.placed = slices.Delete(e.placed, 0, 1)
 			}
 		}
 	}
@@ -59,8 +64,53 @@ func (e *End) slotted(r, n int) bool {
 	return n > Inline && (r == Bulk || n > e.eager || n > e.bodies.room())
 }
 
+// HasArea reports whether there is an area. Under the lock.
+func (e *End) HasArea() bool { return e.areas.own != nil }
+
 // SetArea adds the area that this side writes: AreaSize bytes, zero. Under the lock.
-func (e *End) SetArea(b []byte) { e.areas.own = b }
+func (e *End) SetArea(b []byte) { e.areas.own, e.blocks = b, make([]bool, BodyRoom/blockSize) }
+
+// A Block is room for a body in the area.
+type Block struct{ At, Len int }
+
+// span is which of the blocks b uses.
+func (b Block) span() (from, to int) {
+	return b.At / blockSize, (b.At + b.Len + blockSize - 1) / blockSize
+}
+
+// Reserve finds room for a body of n bytes, the first: what was used last is in the caches. The caller writes it to what Body returns;
+// Drop or PutBlock follows. It reports false when there is none, or no area. Under the lock.
+func (e *End) Reserve(n int) (b Block, ok bool) {
+	need := (n + blockSize - 1) / blockSize
+	for i, at := 0, 0; i < len(e.blocks); i++ {
+		if e.blocks[i] {
+			at = i + 1
+		} else if i+1-at == need {
+			b = Block{at * blockSize, n}
+			e.mark(b, true)
+			return b, true
+		}
+	}
+	return b, false
+}
+
+// Drop gives room back that nobody reads. Under the lock.
+func (e *End) Drop(b Block) { e.mark(b, false) }
+
+func (e *End) mark(b Block, used bool) {
+	for i, to := b.span(); i < to; i++ {
+		e.blocks[i] = used
+	}
+}
+
+// Body returns the memory of a Block.
+func (e *End) Body(b Block) []byte { return e.areas.own.block(b.At, b.Len) }
+
+// PutBlock writes a message without a body of its own, for which there is room. When the peer has taken it b is free. Under the lock.
+func (e *End) PutBlock(m *Message, b Block) {
+	e.next(Messages, m, inBlock)
+	e.placed = append(e.placed, b)
+}
 
 // Put writes a message, for which there is room, into ring r. Nobody sees it before Publish. Under the lock.
 func (e *End) Put(r int, m *Message, body []byte) {
@@ -79,8 +129,11 @@ func (e *End) Put(r int, m *Message, body []byte) {
 	}
 }
 
-// inRing stands in place of the number of a slot when the body is in the ring of bodies, or in the descriptor.
-const inRing = Slots
+// What stands in place of the number of a slot.
+const (
+	inRing  = Slots     // the body is in the ring of bodies, or in the descriptor
+	inBlock = Slots + 1 // there is none: the message is about a Block
+)
 
 // place chooses where the body of a message goes. Messages leave the slots of bulk data alone while there are others.
 func (e *End) place(r, n int) uint8 {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 	"unsafe"
@@ -234,6 +235,96 @@ func TestSlots(t *testing.T) {
 	require.False(t, bulk)
 	require.Equal(t, first, get(), "and there is room without a Report")
 	send()
+}
+
+// Bodies in blocks do not touch each other, whatever their lengths and the order in which they end; what was free first is used again.
+func TestBlocks(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	a, b := pair(t, usual)
+	type held struct {
+		Block
+		mark byte
+	}
+	var reserved, sent []held
+	write := func(b []byte, mark byte) { // some bytes, at the same places of the area
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = mark
+		}
+		b[len(b)-1] = mark
+	}
+	whole := func(b []byte, mark byte) bool {
+		for i := 0; i < len(b); i += 4096 {
+			if b[i] != mark {
+				return false
+			}
+		}
+		return b[len(b)-1] == mark
+	}
+	for k := range 2000 {
+		if n := 1 + rng.IntN(3<<20); rng.IntN(2) == 0 {
+			at, ok := a.Reserve(n)
+			used := 0
+			for _, h := range slices.Concat(reserved, sent) {
+				used += roundUp(h.Len, blockSize)
+			}
+			require.True(t, ok || used > BodyRoom/4, "%d bytes beside %d", n, used)
+			if ok {
+				h := held{at, byte(k)}
+				write(a.Body(at), h.mark)
+				reserved = append(reserved, h)
+			}
+			continue
+		}
+		if len(reserved) > 0 {
+			i := rng.IntN(len(reserved))
+			h := reserved[i]
+			reserved = slices.Delete(reserved, i, i+1)
+			require.True(t, whole(a.Body(h.Block), h.mark))
+			if rng.IntN(3) == 0 {
+				a.Drop(h.Block)
+			} else {
+				room(t, a, Messages)
+				a.PutBlock(&Message{Kind: 18, Tag: uint64(h.At)}, h.Block)
+				a.Publish()
+				sent = append(sent, h)
+			}
+		}
+		for len(sent) > 0 && rng.IntN(2) == 0 {
+			m, ok := take(t, b, Messages, nil)
+			require.True(t, ok)
+			require.True(t, m.Block)
+			got, err := b.PeerBlock(m.Tag, sent[0].Len)
+			require.NoError(t, err)
+			require.True(t, len(got) == sent[0].Len && whole(got, sent[0].mark))
+			sent = sent[1:]
+			b.Free(Messages)
+			require.NoError(t, a.Update())
+		}
+	}
+	for _, h := range reserved {
+		a.Drop(h.Block)
+	}
+	for range sent {
+		_, _ = take(t, b, Messages, nil)
+	}
+	b.Report()
+	require.NoError(t, a.Update())
+	at, ok := a.Reserve(BodyRoom)
+	require.True(t, ok, "all is free at the end")
+	_, ok = a.Reserve(1)
+	require.False(t, ok)
+	a.Drop(at)
+	at, _ = a.Reserve(1)
+	require.Zero(t, at.At)
+	for _, bad := range []struct {
+		at uint64
+		n  int
+	}{{BodyRoom, 1}, {BodyRoom + 1, 0}, {1 << 63, 1}, {^uint64(0), 1}, {0, BodyRoom + 1}, {1, BodyRoom}, {0, -1}} {
+		_, err := b.PeerBlock(bad.at, bad.n)
+		require.ErrorIs(t, err, ErrBroken, bad)
+	}
 }
 
 // A piece that was given up takes no slot.
