@@ -12,8 +12,8 @@ type Code = hg.Code
 
 // Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says. Some resemble those
 // that begin with Err, which this library gives: NotFound is a key that a handler does not know, ErrNoEntry a method or a host that
-// nobody knows; Denied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or a certificate
-// that does not fit; Exhausted is a limit at the target (Options.MaxActive among them), ErrNoCredit the envelopes of this process
+// nobody knows; Denied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or of a peer's TLS to
+// the certificate of this side (a peer whose own does not fit is ErrUnreachable); Exhausted is a limit at the target (Options.MaxActive among them), ErrNoCredit the envelopes of this process
 // there, of a call that does not wait for one, ErrAgain a limit of this process.
 const (
 	NotFound      = hg.NotFound
