@@ -56,37 +56,48 @@ func (r *roundRobin) Pick(c *Call, ts []Target) int {
 }
 
 // LeastLoaded returns a Pick that takes the address with the fewest calls of this Peer under way; each MiB that they lend counts as
-// one more. Of several one is drawn, but none whose calls take more than twice as long as those of another.
+// one more. Where calls take more than twice as long as elsewhere each counts as so many, four at most. Of several one is drawn.
 func LeastLoaded() Pick { return leastLoaded{} }
 
 type leastLoaded struct{}
 
 // Pick implements Pick.
 func (leastLoaded) Pick(c *Call, ts []Target) int {
-	best := -1 // of those with the least load the one that takes the least time
+	var slowest time.Duration
 	for i := range ts {
-		switch t := &ts[i]; {
-		case t.Failing:
-		case best < 0 || t.load() < ts[best].load() || t.load() == ts[best].load() && t.Took < ts[best].Took:
+		if !ts[i].Failing {
+			slowest = max(slowest, ts[i].Took)
+		}
+	}
+	weight := func(t *Target) float64 { return float64(t.load()+1<<20) * float64(max(t.Took, slowest/4, 1)) } // nobody knows a new one
+	best := -1                                                                                                // the least weight
+	for i := range ts {
+		if !ts[i].Failing && (best < 0 || weight(&ts[i]) < weight(&ts[best])) {
 			best = i
 		}
 	}
 	if best < 0 || c == nil {
 		return best
 	}
-	least := ts[best]
-	equal := func(t *Target) bool { return !t.Failing && t.load() == least.load() && t.Took <= 2*least.Took }
+	least := ts[best] // of those that take about as long, the least load
+	for i := range ts {
+		if t := &ts[i]; !t.Failing && t.load() < least.load() && t.Took <= 2*ts[best].Took {
+			least = *t
+		}
+	}
+	equal := func(t *Target) bool {
+		return !t.Failing && t.load() == least.load() && t.Took <= 2*max(least.Took, ts[best].Took)
+	}
 	n := uint64(0)
 	for i := range ts {
 		if equal(&ts[i]) {
 			n++
 		}
 	}
-	if n < 2 {
-		return best
-	}
 	var b [8]byte
-	c.Peer.p.n.class.NA().Rand(b[:])
+	if n > 1 {
+		c.Peer.p.n.class.NA().Rand(b[:])
+	}
 	drawn := binary.LittleEndian.Uint64(b[:]) % n
 	for i := range ts {
 		if equal(&ts[i]) {
