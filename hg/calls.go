@@ -94,7 +94,7 @@ func (h *Handle) info() (i CallInfo, ok bool) {
 	return CallInfo{Kind: Origin, RPC: h.Name(), Peer: h.addr, State: callPhases.State(k.phase), Age: h.ctx.since(k.begun)}, true
 }
 
-// info tells of a request, unless whoever works on it owns the record.
+// info describes a request for Calls. ok is false while the record is free, or a goroutine is working on it.
 func (s *service) info() (i CallInfo, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

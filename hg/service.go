@@ -84,8 +84,8 @@ type service struct {
 	next, prev *service // then; next also in the list of spare records
 }
 
-// The phases of a service. Whoever moves it to arrived goes on with the request, and nobody else does; the goroutine that finds it running
-// or rejected may answer.
+// The phases of a service. The goroutine that moves it to arrived owns the request until it moves it on. A request that is running or
+// rejected may be answered by any goroutine.
 const (
 	serviceSpare    fsmcheck.State = iota // of no request
 	serviceArrived                        // somebody works on it

@@ -247,8 +247,8 @@ func (p *peer) stage(r int, m *ring.Message, v engine.View) {
 	p.staged = append(p.staged, piece{v: v, spot: p.end.PutLater(r, m)})
 }
 
-// makeArea makes the area, of which the peer is told first. It reports false when it cannot be had: then the session ends once the pull
-// has.
+// makeArea maps the area for this side's messages and sends it to the peer, before any message that uses it. It returns false if that
+// fails; the session ends after the current pull.
 func (p *peer) makeArea() bool {
 	b, fd, err := makeMemory(ring.AreaSize)
 	if err == nil {

@@ -100,10 +100,11 @@ func gather(t *testing.T, n *node, peers, each int) {
 // TestContextBuffers: a context that neither reads nor sends at this moment has no room for datagrams, and an idle pair of contexts in two
 // classes is small: measured when each has sent a message and had one back.
 func TestContextBuffers(t *testing.T) {
-	if raceflag.Enabled {
-		t.Skip("the race detector throws away some of what is put into a sync.Pool")
-	}
 	const many = 20
+	limit := int64(40 << 10)
+	if raceflag.Enabled {
+		limit = 400 << 10 // sync.Pool drops some of what is put into it; buffers of its own are 2.4 MB for each context
+	}
 	b := open(t, "udp://127.0.0.1:0", udp.Options{}, 1)
 	talk := func() {
 		a := open(t, "udp://", udp.Options{}, 1)
@@ -124,7 +125,7 @@ func TestContextBuffers(t *testing.T) {
 	}
 	each := (heap() - before) / many
 	t.Logf("%d bytes for each pair", each)
-	require.LessOrEqual(t, each, int64(40<<10))
+	require.LessOrEqual(t, each, limit)
 }
 
 // TestIdlePeers: thousands of peers that are silent take no more than one KiB each beside the envelope that they are guaranteed.
