@@ -162,11 +162,17 @@ func (a *Assoc) tooMany(tries int) bool {
 	return tries > a.m.cfg.MaxRetries
 }
 
-// gone ends a because nobody answers, or knows it.
+// gone ends a because nobody answers, or knows it. A peer that does not answer may be busy, and read last words later: Upper.Ended may
+// Cut a with some.
 func (a *Assoc) gone(absent bool) {
 	e := End{Outcome: PeerGone, Messages: a.unacked(), Absent: absent}
 	if a.state >= finishing && e.Messages == 0 {
 		e = End{Outcome: Clean}
+	}
+	if !absent && a.state == open {
+		a.report(e)
+		a.m.leave(a)
+		return
 	}
 	a.end(e)
 }

@@ -79,6 +79,7 @@ type node struct {
 	finishing int
 	words     string // of the FIN that came
 	ends      []End
+	lastWords string // for a peer that does not answer
 	void      map[any]bool
 	sources   map[any][]byte
 }
@@ -145,7 +146,12 @@ func (nd *node) Finishing(a *Assoc, words []byte) {
 		nd.onFin(a)
 	}
 }
-func (nd *node) Ended(a *Assoc, e End) { nd.ends = append(nd.ends, e) }
+func (nd *node) Ended(a *Assoc, e End) {
+	nd.ends = append(nd.ends, e)
+	if nd.lastWords != "" {
+		a.Cut([]byte(nd.lastWords))
+	}
+}
 
 // Frames of these tests are their length and their bytes.
 func (nd *node) Deliver(a *Assoc, body []byte) {

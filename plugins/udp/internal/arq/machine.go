@@ -28,7 +28,8 @@ type Upper interface {
 	Room(a *Assoc)
 	// Finishing is called when the peer has nothing more to send, with its last words. The association ends by itself.
 	Finishing(a *Assoc, words []byte)
-	// Ended is called when an association that was dialed or admitted is over, but not after Cut.
+	// Ended is called when an association that was dialed or admitted is over, but not after Cut. If that is because the peer was silent
+	// for too long, Ended may Cut with last words, which the peer may read yet.
 	Ended(a *Assoc, e End)
 }
 

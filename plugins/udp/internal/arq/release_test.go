@@ -80,6 +80,25 @@ func TestUT21FewerTries(t *testing.T) {
 	}
 }
 
+// Who is busy for longer than the other side waits for it finds what it was told last, and learns how the association has ended.
+func TestGivenUp(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.pair(Config{}, Config{})
+	n.idle(100 * ms)
+	a.lastWords = "over"
+	b.busy = n.now + time.Minute
+	a.send(a.assoc, []byte("last message"))
+	a.m.Finish()
+	n.run(time.Minute, func() bool { return len(a.ends) > 0 })
+	require.Equal(t, []End{{Outcome: PeerGone, Messages: 1}}, a.ends)
+	require.Zero(t, a.m.Stats().Peers)
+	n.settle()
+	delete(n.nodes, a.addr) // the process is gone
+	n.idle(time.Minute)
+	require.Len(t, b.got, 1)
+	require.Equal(t, []End{{Outcome: Refusal, Words: "over"}}, b.ends)
+}
+
 // U26, U-T25: after Finish nothing is taken, and what comes is delivered until the peer's FIN.
 func TestUT25AfterFinish(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
