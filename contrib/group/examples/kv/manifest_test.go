@@ -1,41 +1,125 @@
 package main
 
 import (
-	"bytes"
 	"flag"
+	"io"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	apps "k8s.io/api/apps/v1"
-	core "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 )
 
-// TestManifest: the manifest has no field that Kubernetes does not know, its parts fit each other, and its flags are those of kv.
+// The fields of Kubernetes that the manifest uses, as the API's reference has them. Not the types of k8s.io/api: compiling those takes
+// longer than compiling and testing everything else here.
+type (
+	meta struct {
+		Name   string
+		Labels map[string]string
+	}
+	service struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string
+		Metadata   meta
+		Spec       struct {
+			ClusterIP                string `yaml:"clusterIP"`
+			PublishNotReadyAddresses bool   `yaml:"publishNotReadyAddresses"`
+			Selector                 map[string]string
+			Ports                    []struct {
+				Name, Protocol string
+				Port           int
+			}
+		}
+	}
+	probe struct {
+		HTTPGet          struct{ Path, Port string } `yaml:"httpGet"`
+		PeriodSeconds    int                         `yaml:"periodSeconds"`
+		FailureThreshold int                         `yaml:"failureThreshold"`
+	}
+	container struct {
+		Name, Image string
+		Args        []string
+		Env         []struct {
+			Name      string
+			ValueFrom struct {
+				FieldRef struct {
+					FieldPath string `yaml:"fieldPath"`
+				} `yaml:"fieldRef"`
+			} `yaml:"valueFrom"`
+		}
+		Ports []struct {
+			Name, Protocol string
+			ContainerPort  int `yaml:"containerPort"`
+		}
+		ReadinessProbe probe `yaml:"readinessProbe"`
+		LivenessProbe  probe `yaml:"livenessProbe"`
+		VolumeMounts   []struct {
+			Name      string
+			MountPath string `yaml:"mountPath"`
+			ReadOnly  bool   `yaml:"readOnly"`
+		} `yaml:"volumeMounts"`
+	}
+	statefulSet struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string
+		Metadata   meta
+		Spec       struct {
+			ServiceName         string `yaml:"serviceName"`
+			Replicas            int
+			PodManagementPolicy string `yaml:"podManagementPolicy"`
+			Selector            struct {
+				MatchLabels map[string]string `yaml:"matchLabels"`
+			}
+			Template struct {
+				Metadata meta
+				Spec     struct {
+					TerminationGracePeriodSeconds int `yaml:"terminationGracePeriodSeconds"`
+					Containers                    []container
+					Volumes                       []struct {
+						Name   string
+						Secret struct {
+							SecretName string `yaml:"secretName"`
+						}
+					}
+				}
+			}
+			VolumeClaimTemplates []struct {
+				Metadata meta
+				Spec     struct {
+					AccessModes []string `yaml:"accessModes"`
+					Resources   struct{ Requests struct{ Storage string } }
+				}
+			} `yaml:"volumeClaimTemplates"`
+		}
+	}
+)
+
+// TestManifest: the manifest has no other field than these, its parts fit each other, and its flags are those of kv.
 func TestManifest(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("kv.yaml")
+	text, err := os.Open("kv.yaml")
 	require.NoError(t, err)
-	docs := bytes.Split(text, []byte("\n---\n"))
-	require.Len(t, docs, 2)
-	var service core.Service
-	var set apps.StatefulSet
-	require.NoError(t, yaml.UnmarshalStrict(docs[0], &service))
-	require.NoError(t, yaml.UnmarshalStrict(docs[1], &set))
+	defer text.Close()
+	var service service
+	var set statefulSet
+	docs := yaml.NewDecoder(text)
+	docs.KnownFields(true)
+	require.NoError(t, docs.Decode(&service))
+	require.NoError(t, docs.Decode(&set))
+	require.Equal(t, io.EOF, docs.Decode(&set), "there are two documents")
 	require.Equal(t, "v1 Service", service.APIVersion+" "+service.Kind)
 	require.Equal(t, "apps/v1 StatefulSet", set.APIVersion+" "+set.Kind)
-	require.Equal(t, core.ClusterIPNone, service.Spec.ClusterIP)
+	require.Equal(t, "None", service.Spec.ClusterIP)
 	require.True(t, service.Spec.PublishNotReadyAddresses)
-	require.Equal(t, service.Name, set.Spec.ServiceName)
+	require.Equal(t, service.Metadata.Name, set.Spec.ServiceName)
 	pod := set.Spec.Template
-	require.Equal(t, set.Spec.Selector.MatchLabels, pod.Labels)
-	require.Equal(t, service.Spec.Selector, pod.Labels)
+	require.Equal(t, set.Spec.Selector.MatchLabels, pod.Metadata.Labels)
+	require.Equal(t, service.Spec.Selector, pod.Metadata.Labels)
 
 	c := pod.Spec.Containers[0]
-	ports := map[string]int32{}
+	ports := map[string]int{}
 	for i, p := range c.Ports {
 		ports[p.Name] = p.ContainerPort
 		require.Equal(t, service.Spec.Ports[i].Port, p.ContainerPort, p.Name)
@@ -45,7 +129,7 @@ func TestManifest(t *testing.T) {
 		mounts[v.Name] = true
 	}
 	for _, v := range set.Spec.VolumeClaimTemplates {
-		mounts[v.Name] = true
+		mounts[v.Metadata.Name] = true
 	}
 	paths := ""
 	for _, m := range c.VolumeMounts {
@@ -61,16 +145,16 @@ func TestManifest(t *testing.T) {
 		args = append(args, env.Replace(a))
 	}
 	require.NoError(t, flags.Parse(args))
-	require.EqualValues(t, *set.Spec.Replicas, cfg.size)
+	require.Equal(t, set.Spec.Replicas, cfg.size)
 	require.Equal(t, "kv-2", cfg.name)
-	require.Equal(t, "kv", set.Name, "the pods are kv-0 to kv-4")
-	require.Equal(t, service.Name+":"+strconv.Itoa(int(ports["gossip"])), cfg.seeds)
-	require.True(t, strings.HasSuffix(cfg.listen, ":"+strconv.Itoa(int(ports["kv"]))))
-	require.True(t, strings.HasSuffix(cfg.web, ":"+strconv.Itoa(int(ports["web"]))))
+	require.Equal(t, "kv", set.Metadata.Name, "the pods are kv-0 to kv-4")
+	require.Equal(t, service.Metadata.Name+":"+strconv.Itoa(ports["gossip"]), cfg.seeds)
+	require.True(t, strings.HasSuffix(cfg.listen, ":"+strconv.Itoa(ports["kv"])))
+	require.True(t, strings.HasSuffix(cfg.web, ":"+strconv.Itoa(ports["web"])))
 	for _, p := range []string{cfg.dir, cfg.key[:7], cfg.ca[:7]} {
 		require.Contains(t, paths, p)
 	}
 	require.Equal(t, "/readyz", c.ReadinessProbe.HTTPGet.Path)
 	require.Equal(t, "/healthz", c.LivenessProbe.HTTPGet.Path)
-	require.Greater(t, *pod.Spec.TerminationGracePeriodSeconds, int64(10), "Grace and the farewell take up to 10 s")
+	require.Greater(t, pod.Spec.TerminationGracePeriodSeconds, 10, "Grace and the farewell take up to 10 s")
 }
