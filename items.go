@@ -93,8 +93,7 @@ type taker struct {
 	hctx  *hg.Context // by which the attempt leaves
 	id    ringID      // of the attempt
 	live  bool        // it is under way
-	given bool        // the loop has got a message
-	bytes int64       // of items that have come
+	bytes int64       // of items that have come: there is no attempt after one that has brought some
 	looks int64       // of Retry at a stream whose loop takes its time
 
 	held    [streamWindow][]byte // messages, at their numbers modulo streamWindow,
@@ -117,12 +116,11 @@ func (t *taker) begin(n *Node, hctx *hg.Context, in any) (any, error) {
 	case t.live:
 		t.mu.Unlock()
 		return nil, hg.Errorf(ErrInvalid, "an attempt of a stream is under way: make one after the other")
-	case t.given:
+	case t.bytes > 0:
 		t.mu.Unlock()
-		return nil, hg.Errorf(ErrInvalid, "the loop has got items of an attempt before: call the stream again")
+		return nil, hg.Errorf(ErrInvalid, "items have come of an attempt before: call the stream again")
 	}
 	t.n, t.hctx, t.id, t.live = n, hctx, id, true
-	t.has, t.from, t.bytes = [streamWindow]bool{}, hg.Addr{}, 0
 	t.mu.Unlock()
 	n.streams.mu.Lock()
 	n.streams.takers[id] = t
@@ -130,7 +128,7 @@ func (t *taker) begin(n *Node, hctx *hg.Context, in any) (any, error) {
 	return &streamIn{id, in}, nil
 }
 
-// end ends the attempt. What has come stays, unless another one begins.
+// end ends the attempt. What has come stays.
 func (t *taker) end() {
 	t.mu.Lock()
 	h, n, id, live := t.h, t.n, t.id, t.live
@@ -195,7 +193,6 @@ func (t *taker) next(f *future) (items []byte, over bool, err error) {
 		}
 		return nil, false, t.err
 	}
-	t.given = true
 	return t.held[at], false, nil
 }
 
@@ -275,12 +272,9 @@ func (t *taker) progress() int64 {
 	return t.bytes + t.looks
 }
 
-// moved returns how many bytes of items have come, none if the loop has got nothing of them.
+// moved returns how many bytes of items have come.
 func (t *taker) moved() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.given {
-		return 0
-	}
 	return t.bytes
 }

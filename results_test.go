@@ -291,10 +291,11 @@ func TestStreamIsBounded(t *testing.T) {
 // pause is how long the loop of a caller does nothing.
 func pause(d time.Duration) { <-time.NewTimer(d).C }
 
-// Retry repeats a stream of which the loop has got nothing, and no other.
+// Retry repeats a stream of which no item has come, and no other, whether the loop has got it yet or not.
 func TestStreamRetry(t *testing.T) {
 	t.Parallel()
-	for _, given := range []int{0, 1} {
+	for i := range 4 {
+		given, pause := i%2, []time.Duration{-1, 10 * time.Millisecond}[i/2] // in a pause the loop gets what has come
 		var attempts atomic.Int32
 		broken := qs.DefineStreamWith[int, int]("test/broken", qs.Options{Idempotent: true})
 		var server *qs.Node
@@ -312,7 +313,7 @@ func TestStreamRetry(t *testing.T) {
 			})
 		}
 		server = serverAt(t, "tcp://127.0.0.1:0", qs.Config{}, serve)
-		c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1})}})
+		c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: pause})}})
 		var got []int
 		var last error
 		for i, err := range broken.Call(within(t), peer(t, c, server.Addr().String()), given) {
