@@ -151,6 +151,9 @@ func TestStream(t *testing.T) {
 		for _, in := range []rowsIn{{}, {N: 1}, {N: 10, Size: 100}, {N: 50_000, Size: 30}, {N: 300, Size: 10_000, Big: 100}, {N: 3, Size: 65_536, Big: 2}} {
 			for _, end := range []string{"", "error", "panic", "goexit"} {
 				in.End = end
+				if (end != "" || raceflag.Enabled) && !long.On {
+					in.N = min(in.N, 3000)
+				}
 				n, err := check(t, in, rows.Call(within(t), to, in))
 				if end == "" {
 					require.NoError(t, err)
@@ -215,7 +218,7 @@ func TestStreamEnds(t *testing.T) {
 		end := errors.New("my time is up")
 		stride := 1
 		if raceflag.Enabled { // which takes ten times as long
-			stride = 7
+			stride = 19
 		}
 		for step := 0; step < long.Or(300, 2000); step += stride {
 			for _, how := range []string{"break", "cancel", "deadline", "panic"} {

@@ -14,6 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
@@ -702,7 +704,11 @@ func farceProgram(seed uint64) []byte {
 
 // TestLies plays random programs, so that the plain tests see more than the seeds.
 func TestLies(t *testing.T) {
-	for seed := range uint64(300) {
+	seeds := uint64(300)
+	if raceflag.Enabled && !long.On { // one goroutine at a time
+		seeds = 60
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { newFarce(t, farceProgram(seed)).run() })
 	}
 }

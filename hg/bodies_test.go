@@ -2,6 +2,7 @@ package hg_test
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,9 +15,7 @@ import (
 // sized are bytes that tell their number.
 func sized(n int) []byte {
 	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(n + i*7 + i>>8)
-	}
+	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
 	return b
 }
 

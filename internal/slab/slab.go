@@ -71,8 +71,9 @@ func Put(b []byte) {
 		panic("slab: Put of what Get has not given")
 	}
 	if raceflag.Enabled { // who reads it after this shall notice
-		for i := range b {
-			b[i] = 0xDB
+		b[0] = 0xDB
+		for n := 1; n < len(b); n *= 2 { // the detector takes a range a hundred times as fast as its bytes
+			copy(b[n:], b[:n])
 		}
 	}
 	p, ok := empty.Get().(*[]byte)
