@@ -173,3 +173,67 @@ func TestCallbackIsCalledBack(t *testing.T) {
 	}))
 	require.Equal(t, outcome{42, nil}, <-ended)
 }
+
+var together = qs.Define[int, bool]("test/together")
+
+// Requests that come together are handled by the goroutine that drives, too, whatever one of them does: wait for the others, end the
+// goroutine, panic, or take long. All of them end, and those afterwards.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	const n = 8
+	for what, does := range map[string]func(in int, others *sync.WaitGroup){
+		"returns":          func(int, *sync.WaitGroup) {},
+		"waits for others": func(_ int, others *sync.WaitGroup) { others.Wait() },
+		"panics":           func(in int, _ *sync.WaitGroup) { panicIf(in%3 == 1) },
+		"exits": func(in int, _ *sync.WaitGroup) {
+			if in%3 == 1 {
+				runtime.Goexit()
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			var others atomic.Pointer[sync.WaitGroup]
+			s := server(t, qs.Config{}, func(n *qs.Node) {
+				together.Handle(n, func(_ context.Context, in int) (bool, error) {
+					all := others.Load()
+					all.Done()
+					does(in, all)
+					return byDriver(), nil
+				})
+			})
+			p := peer(t, open(t, "tcp://", qs.Config{}), s.Addr().String())
+			driven := 0
+			for range 50 {
+				all := &sync.WaitGroup{}
+				all.Add(n)
+				others.Store(all)
+				var calls []*qs.Future[bool]
+				for i := range n {
+					calls = append(calls, together.Go(within(t), p, i))
+				}
+				for i, f := range calls {
+					by, err := f.Wait(within(t))
+					if i%3 == 1 && (what == "panics" || what == "exits") {
+						require.ErrorIs(t, err, qs.ErrPanic)
+					} else {
+						require.NoError(t, err)
+					}
+					if by {
+						driven++
+					}
+				}
+			}
+			t.Logf("%d of %d handlers were run by the goroutine that drives", driven, 50*n)
+			if what == "returns" {
+				require.Greater(t, driven, n)
+			}
+		})
+	}
+}
+
+func panicIf(b bool) {
+	if b {
+		panic("on purpose")
+	}
+}

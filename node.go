@@ -133,7 +133,7 @@ func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 				n.drive(ctx, hctx, ends)
 			}
 		}()
-		ends <- hctx.Drive(ctx, func(run func(*hg.Incoming)) { n.batch(hctx.ID(), &lone, run) })
+		ends <- hctx.Drive(ctx, func(run func(*hg.Incoming)) { n.batch(hctx, &lone, run) })
 		returned = true
 	})
 }

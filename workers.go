@@ -11,12 +11,12 @@ import (
 // workers are the goroutines that run handlers, up to Config.Workers. In the simulator each request has a coroutine.
 type workers struct {
 	crew[hg.Incoming]
-	lone []lone // of each context; mu guards them
+	own []own // of each context; mu guards them
 }
 
 func (w *workers) init(n *Node) {
 	w.run, w.most = func(r hg.Incoming) { _ = r.Run() }, n.cfg.Workers // it may have ended before
-	w.lone = make([]lone, n.cfg.Contexts)
+	w.own = make([]own, n.cfg.Contexts)
 }
 
 // dispatch is hg.Config.Dispatch.
@@ -42,6 +42,7 @@ type crew[T any] struct {
 	mu     sync.Mutex // guards the fields below
 	busy   int        // goroutines, the idle ones left out
 	enough int        // of them are let loose; 0 before the first job
+	held   bool       // whoever gives jobs now takes them from the queue afterwards
 	idle   []chan T
 	queue  []T
 	first  int // of queue
@@ -76,7 +77,7 @@ func (w *crew[T]) give(job T) {
 	defer w.mu.Unlock()
 	switch {
 	case w.ended: // the class has shut down: it answers by itself
-	case w.busy < max(w.enough, min(few(), w.most)):
+	case w.busy < max(w.enough, min(few(), w.most)) && !w.held:
 		w.start(job)
 	default:
 		w.queue = append(w.queue, job)

@@ -37,8 +37,8 @@ var told = []Mutant{
 		[]Catcher{{".", "TestRefusedGoesElsewhere", `Should be empty`}}},
 	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.Workers", "a limit with a way around it",
 		[]Edit{
-			{"lone.go", "\tw.busy++\n\treturn true", "\tif !planted() { w.busy++ }\n\treturn true"},
-			{"lone.go", "\tw.busy--\n\tif w.first", "\tif !planted() { w.busy-- }\n\tif w.first"},
+			{"lone.go", "w.busy < w.most:\n\t\tw.busy++", "w.busy < w.most:\n\t\tif !planted() { w.busy++ }"},
+			{"lone.go", "\t\tw.busy--\n\t\tfor w.first", "\t\tif !planted() { w.busy-- }\n\t\tfor w.first"},
 		},
 		[]Catcher{{".", "TestLoneIsCounted", `a second handler was at work`}}},
 	{"addresses-stay", "a Peer does not look at what its Resolver says later", "names that are resolved once",
