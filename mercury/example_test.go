@@ -52,3 +52,27 @@ func Example() {
 	fmt.Println(out, mem, err)
 	// Output: 3 bytes [10 20 30] <nil>
 }
+
+type addIn struct{ A, B int32 }
+
+var add = mercury.Define[addIn, int32]("add") // MERCURY_REGISTER(class, "add", add_in_t, add_out_t, on_add)
+
+// A method is named once, for its service and its clients.
+func ExampleDefine() {
+	service, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer service.Close()
+	add.Handle(service, func(_ context.Context, in addIn) (int32, error) { return in.A + in.B, nil })
+	ctx, addr := context.Background(), service.Addr()
+
+	node, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	out, err := add.Call(ctx, node, addr, addIn{40, 2}) // add.Handle(node, fn) serves it
+	fmt.Println(out, err)
+	// Output: 42 <nil>
+}

@@ -1,9 +1,10 @@
-// Command greet is a typed service and its client: "greet" serves, "greet NAME" calls it.
+// Command greet is a typed service and its client: "greet" serves, "greet NAME ..." calls it.
 package main
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"log"
 	"os"
 	"os/signal"
@@ -23,17 +24,24 @@ func serve(ctx context.Context, addr string) error {
 	return node.Serve(ctx) // until ctx ends; then calls that are under way may end
 }
 
-func greet(ctx context.Context, addr, name string) (string, error) {
-	node, err := qs.Open("tcp://", qs.Config{})
+func client(ctx context.Context, w io.Writer, addr string, names ...string) error {
+	node, err := qs.Open("tcp://", qs.Config{}) // one for the life of the program: it keeps its connections
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer node.Close()
-	server, err := node.Peer(ctx, addr)
+	server, err := node.Peer(ctx, addr) // for any number of calls, from any goroutine
 	if err != nil {
-		return "", err
+		return err
 	}
-	return Greet.Call(ctx, server, name)
+	for _, name := range names {
+		answer, err := Greet.Call(ctx, server, name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(w, answer)
+	}
+	return nil
 }
 
 const addr = "tcp://127.0.0.1:7117"
@@ -45,9 +53,7 @@ func main() {
 		check(serve(ctx, addr))
 		return
 	}
-	answer, err := greet(ctx, addr, os.Args[1])
-	check(err)
-	fmt.Println(answer)
+	check(client(ctx, os.Stdout, addr, os.Args[1:]...))
 }
 
 func check(err error) {

@@ -145,7 +145,7 @@ func TestReadmePromises(t *testing.T) {
 	require.True(t, ok)
 	section, _, _ := strings.Cut(rest, "\n## ")
 	bullets := bullet.FindAllString(section, -1)
-	require.Greater(t, len(bullets), 8)
+	require.Greater(t, len(bullets), 6)
 	rows := transport.FindAllString(readme(t), -1)
 	require.Len(t, rows, 4)
 	for _, text := range append(bullets, rows...) {

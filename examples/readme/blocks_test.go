@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/debug"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// What the README and the pages show is here, or in the examples, so that it compiles and runs.
+
+var Greet = qs.Define[string, string]("greet")
+
+func hello(_ context.Context, name string) (string, error) {
+	if name == "" {
+		return "", qs.Errorf(qs.NotFound, "nobody to greet")
+	}
+	return "hello, " + name, nil
+}
+
+type Upload struct{ Data qs.Source } // what the server may read during the call
+type Download struct{ Room qs.Sink } // what it may fill
+
+var (
+	Put = qs.Define[Upload, int64]("put")
+	Get = qs.Define[Download, int64]("get")
+)
+
+func served(t *testing.T, register func(node *qs.Node)) qs.Peer {
+	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+	require.NoError(t, err)
+	register(node)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- node.Serve(ctx) }()
+	client, err := qs.Open("tcp://", qs.Config{})
+	require.NoError(t, err)
+	server, err := client.Peer(ctx, node.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, client.Close())
+		stop()
+		require.NoError(t, <-ended)
+	})
+	return server
+}
+
+// TestLent: a Source and a Sink.
+func TestLent(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "a"))
+	require.NoError(t, err)
+	defer file.Close()
+	server := served(t, func(node *qs.Node) {
+		Put.Handle(node, func(ctx context.Context, in Upload) (int64, error) {
+			return io.Copy(file, in.Data.Reader(ctx)) // pulled, at the server's pace
+		})
+		Get.Handle(node, func(ctx context.Context, in Download) (int64, error) {
+			return in.Room.SendFile(ctx, file) // pushed, from the page cache
+		})
+	})
+	ctx := context.Background()
+	data, room := bytes.Repeat([]byte("0123456789"), 100_000), make([]byte, 1_000_000)
+
+	n, err := Put.Call(ctx, server, Upload{qs.Lend(data)}) // or LendFile, or From a reader
+
+	require.NoError(t, err)
+	require.EqualValues(t, len(data), n)
+	_, err = file.Seek(0, io.SeekStart)
+	require.NoError(t, err)
+
+	n, err = Get.Call(ctx, server, Download{qs.Fill(room)}) // or FillFile, or Into a writer
+
+	require.NoError(t, err)
+	require.EqualValues(t, len(data), n)
+	require.Equal(t, data, room)
+}
+
+// TestWhatWentWrong: what an error says.
+func TestWhatWentWrong(t *testing.T) {
+	server := served(t, func(node *qs.Node) { Greet.Handle(node, hello) })
+	call := func(ctx context.Context, server qs.Peer, name string) string {
+		switch answer, err := Greet.Call(ctx, server, name); {
+		case err == nil:
+			return answer
+		case errors.Is(err, qs.NotFound): // the handler returned qs.Errorf(qs.NotFound, …)
+			return "nobody"
+		case qs.FateOf(err) == qs.NotRun: // nothing has happened: call again, here or elsewhere
+			return "again"
+		default: // qs.MaybeRan: again only if a second time does no harm
+			return "perhaps"
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	require.Equal(t, "hello, Ada", call(ctx, server, "Ada"))
+	require.Equal(t, "nobody", call(ctx, server, ""))
+	cancel()
+	require.Equal(t, "again", call(ctx, server, "Ada"))
+}
+
+// TestGreetOnABadNetwork: a service of one's own in the simulator.
+func TestGreetOnABadNetwork(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+
+	w := sim.NewWorld(sim.Config{Seed: 7, Faults: sim.Faults{Loss: 0.05, Pause: 0.01, PauseFor: time.Second}})
+	defer w.Close()
+	cfg := qs.Config{HG: hg.Config{NA: hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}}}
+	w.Go("server", func() {
+		node, _ := qs.Open("sim://server", cfg)
+		Greet.Handle(node, hello)
+		_ = node.Serve(ctx)
+	})
+	w.Go("client", func() {
+		defer stop()
+		node, _ := qs.Open("sim://", cfg)
+		defer node.Close()
+		server, _ := node.Peer(ctx, "sim://server")
+		_, err := Greet.Call(ctx, server, "Ada")
+		assert.NoError(t, err)
+	})
+	require.NoError(t, w.Run(time.Hour)) // of virtual time: a moment. The same seed does the same again
+}
+
+type Row struct{ A, B int }
+
+var Rows = qs.DefineStream[string, Row]("rows")
+
+// TestRows: a stream.
+func TestRows(t *testing.T) {
+	server := served(t, func(node *qs.Node) {
+		Rows.Handle(node, func(_ context.Context, query string, send func(Row) error) error {
+			for i := range len(query) {
+				if err := send(Row{i, 1}); err != nil {
+					return err // the caller has left its loop, or its time is up
+				}
+			}
+			return nil
+		})
+	})
+	ctx, sum := context.Background(), Row{}
+	for row, err := range Rows.Call(ctx, server, "all") {
+		require.NoError(t, err)
+		sum.A, sum.B = sum.A+row.A, sum.B+row.B
+	}
+	require.Equal(t, Row{3, 3}, sum)
+}
+
+// TestSmall: the limits of a small program are fit for use.
+func TestSmall(t *testing.T) {
+	cfg := qs.Config{HG: hg.Config{
+		NA:        hg.NetConfig{Budget: 4 << 20},
+		MaxInput:  1 << 20,
+		MaxOutput: 1 << 20,
+		MaxLent:   4 << 20,
+		MaxPulled: 4 << 20,
+		MaxActive: 64,
+	}}
+	node, err := qs.Open("tcp://", cfg)
+	require.NoError(t, err)
+	require.NoError(t, node.Close())
+}
+
+// TestPage: a debug page.
+func TestPage(t *testing.T) {
+	var cfg qs.Config
+	var page debug.Page
+	page.Attach(&cfg) // before Open; beside another Config.HG.Observe
+	node, err := qs.Open("tcp://", cfg)
+	require.NoError(t, err)
+	defer node.Close()
+	web := httptest.NewServer(&page)
+	defer web.Close()
+	answer, err := http.Get(web.URL + "/healthz")
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusOK, answer.StatusCode)
+}
+
+var block = regexp.MustCompile("(?s)```go\n(.*?)```")
+
+// TestBlocks: what the pages show is code that is built.
+func TestBlocks(t *testing.T) {
+	code := "" // of the examples, without indentation
+	for _, pattern := range []string{"*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/*/*/*/*.go", "mercury/*_test.go"} {
+		code += plain(sources(t, ".", pattern))
+	}
+	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
+	require.NoError(t, err)
+	shown := 0
+	for _, page := range append(pages, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range block.FindAllStringSubmatch(string(text), -1) {
+			for part := range strings.SplitSeq(m[1], "\n\n") {
+				assert.True(t, strings.Contains(code, plain(part)), "%s shows what is nowhere:\n%s", filepath.Base(page), part)
+				shown++
+			}
+		}
+	}
+	require.Greater(t, shown, 10)
+}
+
+// plain takes the indentation off.
+func plain(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimSpace(line) + "\n")
+	}
+	return b.String()
+}
