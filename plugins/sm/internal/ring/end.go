@@ -55,7 +55,8 @@ type out struct {
 	head      uint64   // messages written
 	published uint64   // of these
 	taken     uint64   // by the peer, as far as is known
-	words     []uint64 // commit words of what is not published
+	drafts    []draft  // of what is not published
+	words     []uint64 // their commit words, by descriptor
 	ends      []uint64 // of Messages: how far the bodies go with each message
 	places    []uint8  // where the body of each message is
 }

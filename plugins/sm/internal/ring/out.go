@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 )
 
 // spare descriptors of Messages are for bulk data, too; the others are left to messages with an envelope and to what withdraws them.
@@ -119,7 +120,7 @@ func (e *End) Put(r int, m *Message, body []byte) {
 	d := e.next(r, m, at)
 	switch {
 	case m.Len <= Inline:
-		copy(d[descBody:], body)
+		d.n += copy(d.b[descBody:], body)
 	case at == inRing:
 		copy(e.own[e.bodies.place(m.Len):], body)
 		o := &e.out[r]
@@ -162,10 +163,11 @@ func (e *End) PutLater(r int, m *Message) Spot {
 	if m.Len > Inline {
 		at = e.place(Bulk, m.Len)
 	}
-	s := Spot{ring: r, pos: e.out[r].head, slot: at}
-	d := e.next(r, m, at)
+	o := &e.out[r]
+	s := Spot{ring: r, pos: o.head, slot: at}
+	e.next(r, m, at)
 	if at == inRing {
-		s.Body = d[descBody:][:m.Len]
+		s.Body = e.own.desc(o.base, int(s.pos%uint64(o.descs)))[descBody:][:m.Len]
 	} else {
 		s.Body = e.areas.own.slot(int(at), m.Len)
 	}
@@ -182,17 +184,29 @@ func (e *End) Void(s Spot) {
 	}
 }
 
-// next writes the next descriptor of a ring, of a message whose body is at a place.
-func (e *End) next(r int, m *Message, at uint8) memory {
+// A draft is a descriptor that is not published: the first n bytes of it, and nothing where the commit word goes. It is written here first
+// because the peer looks at the place where it goes all the time, and would have that line of the cache taken to and fro.
+type draft struct {
+	b [descSize]byte
+	n int
+}
+
+// next begins the next descriptor of a ring, of a message whose body is at a place. It is valid until the next one.
+func (e *End) next(r int, m *Message, at uint8) *draft {
 	step(Reserve)
 	o := &e.out[r]
 	i := int(o.head % uint64(o.descs))
-	d := e.own.desc(o.base, i)
+	used := int(o.head - o.published)
+	if used == len(o.drafts) {
+		o.drafts = append(o.drafts, draft{})
+	}
+	d := &o.drafts[used]
 	le := binary.LittleEndian
-	le.PutUint64(d[descOp:], m.Op)
-	le.PutUint64(d[descTag:], m.Tag)
-	le.PutUint32(d[descCredit:], m.Credit)
-	d[descSlot], o.places[i] = at, at
+	le.PutUint64(d.b[descOp:], m.Op)
+	le.PutUint64(d.b[descTag:], m.Tag)
+	le.PutUint32(d.b[descCredit:], m.Credit)
+	d.b[descSlot], o.places[i] = at, at
+	d.n = descBody
 	if at < Slots {
 		e.free &^= 1 << at
 	}
@@ -224,12 +238,10 @@ func (e *End) Publish() (wake bool) {
 		}
 		for pos := o.head - 1; pos > o.published; pos-- {
 			step(Publish)
-			i := int(pos % uint64(o.descs))
-			*e.own.word(o.base + i*descSize) = o.words[i]
+			*e.write(o, pos) = o.words[pos%uint64(o.descs)]
 		}
 		step(Publish)
-		i := int(o.published % uint64(o.descs))
-		e.own.store(o.base+i*descSize, o.words[i])
+		atomic.StoreUint64(e.write(o, o.published), o.words[o.published%uint64(o.descs)])
 		o.published = o.head
 		some = true
 	}
@@ -238,4 +250,11 @@ func (e *End) Publish() (wake bool) {
 	}
 	step(Doorbell)
 	return e.bell()
+}
+
+// write writes a descriptor where the peer finds it, but for its commit word, which it returns.
+func (e *End) write(o *out, pos uint64) (commit *uint64) {
+	d, to := &o.drafts[pos-o.published], e.own.desc(o.base, int(pos%uint64(o.descs)))
+	copy(to[descOp:], d.b[descOp:d.n])
+	return to.word(descCommit)
 }
