@@ -106,7 +106,9 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 		if c.unseen(now) || !looked && deadline >= 0 && now >= deadline {
 			c.look(now)
 		}
-		c.nudged.Store(false)
+		if c.nudged.Load() {
+			c.nudged.Store(false)
+		}
 		next := c.ep.Poll(now)
 		switch {
 		case ready():
@@ -133,7 +135,10 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 			begun -= c.spinner.vain
 			switch end, how := c.spin(now, wait, ready); how {
 			case spinCame:
-				came = true
+				if came = true; ready() { // how long it took nobody needs to know
+					c.spinner.learn(awake, 0, true)
+					return nil
+				}
 				continue
 			case spinDue:
 				begun = -1

@@ -41,7 +41,6 @@ type End struct {
 	in       [rings]in
 	incoming bodies // of Messages
 	arms     uint64
-	progress uint64
 	stale    bool // something was taken, and the peer has not been told
 
 	waits atomic.Bool   // for room
@@ -179,7 +178,7 @@ func (e *End) Look() bool {
 			return true
 		}
 	}
-	return e.waits.Load() && e.peer.load(offProgress) != e.seen.Load()
+	return e.waits.Load() && e.peer.load(offTaken) != e.seen.Load()
 }
 
 // old is the number in the commit word of a descriptor whose next message has not come.
@@ -195,7 +194,7 @@ func (e *End) Progress() uint64 {
 	if e.peer == nil {
 		return 0
 	}
-	return e.peer.load(offProgress)
+	return e.peer.load(offTaken)
 }
 
 // Wait says that this side waits for room: Look reports true when the peer has taken something since. It is called after Room has found

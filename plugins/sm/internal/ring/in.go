@@ -74,9 +74,12 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 // Free gives back what the messages of ring r stood in that were taken so far: they have been read. By the goroutine that receives.
 func (e *End) Free(r int) {
 	step(Release)
-	e.own.store(offTaken+8*r, e.in[r].next)
+	e.own.store(offTaken, e.taken())
 	e.stale = true
 }
+
+// taken is what the peer is told of what was taken.
+func (e *End) taken() uint64 { return e.in[Messages].next&(1<<32-1) | e.in[Bulk].next<<32 }
 
 // PeerBlock returns n bytes at an offset of the room for bodies in the peer's area, for a message with Block. They may change until Free,
 // or not be readable at all. By the goroutine that receives.
@@ -95,11 +98,7 @@ func (e *End) Report() (wake bool) {
 	}
 	e.stale = false
 	step(Release)
-	for r := range e.in {
-		e.own.store(offTaken+8*r, e.in[r].next)
-	}
-	e.progress++
-	e.own.store(offProgress, e.progress)
+	e.own.store(offTaken, e.taken())
 	step(Doorbell)
 	return e.peer.load(offWaits) != 0 && e.bell()
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Version is the version of the layout. Two sides of different versions refuse each other.
-const Version = 2
+const Version = 3
 
 const (
 	// Inline is the largest payload that fits into a descriptor, in bytes.
@@ -32,8 +32,7 @@ const (
 // Where things are in a segment. Words that are written at different times are 128 bytes apart.
 const (
 	offMagic    = 0
-	offTaken    = 128 // one word for each ring: descriptors that the owner of the segment has taken of the peer's
-	offProgress = 144 // how often the words of these two lines were brought up to date
+	offTaken    = 128 // descriptors that the owner of the segment has taken of each of the peer's rings, modulo 2^32
 	offBell     = 256 // not 0: the owner sleeps, and is woken when there is something for it. A new number for each sleep
 	offWaits    = 264 // not 0: the owner waits for room
 	offBulk     = page

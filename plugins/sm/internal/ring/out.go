@@ -36,8 +36,9 @@ func (e *End) Update() error {
 	if e.peer == nil {
 		return nil
 	}
-	for r := range e.out {
-		o, taken := &e.out[r], e.peer.load(offTaken+8*r)
+	for r, word := 0, e.peer.load(offTaken); r < rings; r, word = r+1, word>>32 {
+		o := &e.out[r]
+		taken := o.taken + uint64(uint32(word)-uint32(o.taken))
 		switch {
 		case taken-o.taken > o.published-o.taken:
 			return broken("%d messages taken of %d, after %d", taken, o.published, o.taken)
