@@ -2,6 +2,7 @@ package hg_test
 
 import (
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/internal/transports"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // In the steady state a raw call allocates nothing, at either end: what it needs comes from lists of spare parts.
@@ -99,5 +101,41 @@ func TestPostAllocatesNothing(t *testing.T) {
 		round()
 		require.LessOrEqual(t, round(), uint64(assisted))
 		require.Equal(t, 4*rounds, ran)
+	})
+}
+
+// Calls with large bodies use the memory of those before, whatever the size: there is none at which each call makes its own. Bodies
+// that are lent allocate a few records.
+func TestBodiesAllocateNothing(t *testing.T) {
+	if raceflag.Enabled {
+		t.Skip("sync.Pool forgets things under the race detector")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection empties the pools
+	transports.Fast(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		defer h.Close()
+		most := 0.0
+		for _, size := range []int{64, 60_000, 64<<10 - 20, 64 << 10, na.MaxRoom - 20, na.MaxRoom, 100_000, 300 << 10, 1 << 20, 4 << 20, na.MaxBody, na.MaxBody + 1, 9 << 20} {
+			in := sized(size)
+			var before, after runtime.MemStats
+			const calls = 20
+			for i := range calls + 4 {
+				if i == 4 {
+					runtime.ReadMemStats(&before)
+				}
+				require.NoError(t, p.raw(h, in))
+			}
+			runtime.ReadMemStats(&after)
+			mallocs, bytes := float64(after.Mallocs-before.Mallocs)/calls, float64(after.TotalAlloc-before.TotalAlloc)/calls
+			t.Logf("%d bytes: %.1f allocations a call, of %.0f bytes", size, mallocs, bytes)
+			switch {
+			case size == 64:
+				most = mallocs + 1 // some are the test's
+			case size <= na.MaxBody:
+				require.LessOrEqual(t, mallocs, most, "%d bytes", size)
+			}
+			require.Less(t, bytes, 4000.0, "%d bytes", size)
+		}
 	})
 }

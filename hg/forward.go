@@ -28,7 +28,7 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 
 // ForwardRaw is Forward for input that is bytes already: any codec of the target may decode it.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
-	if len(in) > maxKept {
+	if len(in) > na.MaxRoom-requestSize {
 		d := h.draft()
 		d.borrow(in)
 		h.mu.Lock()
@@ -78,7 +78,7 @@ func (d *draft) parted(header, limit int) (body, front []byte, flags uint8) {
 	return d.b[header:], d.b[:header], flagMore | flagAhead
 }
 
-// borrow has v be the payload, which is too large to be kept: the transport copies it to where it is read, without a copy in between,
+// borrow has v be the payload, which is too large for a message: the transport copies it to where it is read, without a copy in between,
 // unless it is lent.
 func (d *draft) borrow(v []byte) {
 	if d.head > minMessage || len(v) > na.MaxBody { // it may be lent
@@ -165,8 +165,8 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	return out, err
 }
 
-// maxKept is the largest buffer that an idle handle keeps.
-const maxKept = 64 << 10
+// maxKept is the largest buffer that an idle handle keeps: append makes one of so many bytes for a message of na.MaxRoom.
+const maxKept = 72 << 10
 
 // trim lets go of what is too large to be kept. Locked.
 func (k *call) trim() { k.in.trim() }

@@ -1,6 +1,7 @@
 package hg_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -98,7 +99,7 @@ func TestMaxPulled(t *testing.T) {
 			said(t, o.err, c.want)
 			if c.want == hg.ErrAgain {
 				require.Equal(t, na.NotRun, hg.FateOf(o.err))
-				require.ErrorContains(t, o.err, "Config.MaxPulled of 4194304")
+				require.ErrorContains(t, o.err, fmt.Sprint("Config.MaxPulled of ", limit))
 			}
 		}
 		p.Until(func() bool { return p.tctx.Stats().Pulled == 0 && p.octx.Stats().Lent == 0 })

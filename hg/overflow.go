@@ -94,13 +94,18 @@ func (c *Context) fetch(from na.Addr, key na.Key, at, end int64, done func(body 
 	return p, nil
 }
 
-// next asks for three times what has arrived. Locked: a cancel finds either the flag unread or the operation under way.
+// next asks for three times what has arrived, or for all where that needs no new memory. Locked: a cancel finds either the flag unread
+// or the operation under way.
 func (p *pull) next() error {
 	if p.canceled {
 		return ErrCanceled
 	}
-	n := min(max(3*p.got, firstPiece), p.n-p.got)
-	grown := slab.Get(int(p.got + n))
+	n := p.n - p.got
+	grown := slab.Spare(int(p.n))
+	if grown == nil {
+		n = min(max(3*p.got, firstPiece), n)
+		grown = slab.Get(int(p.got + n))
+	}
 	copy(grown, p.buf)
 	slab.Put(p.buf) // no operation has it
 	p.buf = grown

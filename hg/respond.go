@@ -50,7 +50,7 @@ func (r Incoming) Respond(out any, cb RespondFunc) error {
 
 // RespondRaw is Respond for output that is bytes already. They may be the input.
 func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
-	if len(out) > maxKept {
+	if len(out) > na.MaxRoom-responseSize {
 		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC, _ int) (draft, uint8, error) {
 			d.borrow(out)
 			return d, rawID, nil

@@ -37,7 +37,7 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 // CallRaw is Call for bytes. The output is valid until the next call or Close.
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
 	d := h.draft()
-	if len(in) > maxKept {
+	if len(in) > na.MaxRoom-requestSize {
 		d.borrow(in)
 	} else {
 		d.b = append(d.b, in...)

@@ -19,7 +19,7 @@ const RoomClasses = 3
 const RoomHead = 1 << 10
 
 // MaxRoom is the length of the longest message, in bytes.
-const MaxRoom = 64<<10 + RoomHead
+const MaxRoom = 64<<10 + RoomHead // slab.Least
 
 // RoomClass returns the number of the smallest size class that holds n bytes: 1, 2 or 3. It is 0 when none does.
 func RoomClass(n int) int {
@@ -39,12 +39,17 @@ func RoomBytes(class int) int {
 	return 8<<10<<class + RoomHead
 }
 
-// MaxBody is the length of the longest body, in bytes.
-const MaxBody = slab.Max
+// MaxBody is the length of the longest body, in bytes: 4 MiB and what may be in front.
+const MaxBody = slab.Least << 6
 
-// BodyBytes returns how much room a body of n bytes takes: that of the smallest size class which holds it. The classes are 64 and
-// 96 KiB, 128 and 192 KiB, and so on up to MaxBody. It is 0 when none does.
-func BodyBytes(n int) int { return slab.Size(n) }
+// BodyBytes returns how much room a body of n bytes takes: that of the smallest size class which holds it. The classes are 65 and
+// 97.5 KiB, 130 and 195 KiB, and so on up to MaxBody. It is 0 when none does.
+func BodyBytes(n int) int {
+	if n > MaxBody {
+		return 0
+	}
+	return slab.Size(n)
+}
 
 // ClaimRoom claims room at a peer for one unexpected message of n bytes, more than MaxUnexpected, or for one body, and
 // returns the peer's address bound to the session that has the room. It reports false when there is no session, or not

@@ -13,12 +13,11 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // small is the profile of a small process; docs/LIMITS.md has the same lines.
 var small = hg.Config{
-	NA:        na.Config{Budget: 4 << 20},
+	NA:        hg.NetConfig{Budget: 4 << 20},
 	MaxInput:  1 << 20,
 	MaxOutput: 1 << 20,
 	MaxLent:   4 << 20,

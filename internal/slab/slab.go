@@ -8,11 +8,12 @@ import (
 )
 
 const (
-	// Max is the size of the largest class in bytes.
-	Max = 4 << 20
+	// Least and Max are the sizes of the smallest and of the largest class in bytes: a little more than 64 KiB and 64 MiB, so that a
+	// payload of a round size has its header in the same class.
+	Least = 65 << 10
+	Max   = Least << 10
 
-	least   = 64 << 10
-	classes = 13
+	classes = 21
 )
 
 // pools has the buffers that nobody uses, behind pointers, and empty such pointers: so nothing is allocated to keep one.
@@ -21,14 +22,14 @@ var (
 	empty sync.Pool
 )
 
-// class returns the number of the smallest class that holds n bytes, and its size: 64 and 96 KiB, 128 and 192 KiB, and so on. A
+// class returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5 KiB, 130 and 195 KiB, and so on. A
 // buffer is a third larger than need be at the most.
 func class(n int) (class, size int) {
-	if n <= least {
-		return 0, least
+	if n <= Least {
+		return 0, Least
 	}
-	up := bits.Len(uint(n-1)) - bits.Len(uint(least-1)) // doublings
-	if size = least << up; n <= size*3/4 {
+	up := bits.Len(uint((n - 1) / Least)) // doublings
+	if size = Least << up; n <= size*3/4 {
 		return 2*up - 1, size * 3 / 4
 	}
 	return 2 * up, size
@@ -49,14 +50,27 @@ func Get(n int) []byte {
 	if n > Max {
 		return make([]byte, n)
 	}
-	class, size := class(n)
-	if p, ok := pools[class].Get().(*[]byte); ok {
-		b := *p
-		*p = nil
-		empty.Put(p)
-		return b[:n]
+	if b := Spare(n); b != nil {
+		return b
 	}
+	_, size := class(n)
 	return make([]byte, n, size)
+}
+
+// Spare is Get if that needs no new memory, and returns nil else.
+func Spare(n int) []byte {
+	if n > Max {
+		return nil
+	}
+	class, _ := class(n)
+	p, ok := pools[class].Get().(*[]byte)
+	if !ok {
+		return nil
+	}
+	b := *p
+	*p = nil
+	empty.Put(p)
+	return b[:n]
 }
 
 // Put takes back what Get has given, all of it: b begins where that did, and has its capacity. Nobody uses it any more. Nil, and what

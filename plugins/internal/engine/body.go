@@ -170,12 +170,13 @@ func (l *Link) bodyOf(id uint64) (*sink, error) {
 	}
 	l.room.take(need)
 	s := l.e.sinks.get()
-	*s = sink{id: id, n: n, body: &body{room: need}}
-	if b := s.body; n > na.MaxRoom {
+	*s = sink{id: id, n: n, body: l.e.incoming.get()}
+	s.body.room = need
+	if b := s.body; need < slab.Least { // no class of slab takes just its room
+		b.buf = make([]byte, n)
+	} else {
 		b.slab = slab.Get(int(n))
 		b.buf = b.slab
-	} else { // no class of slab takes just its room
-		b.buf = make([]byte, n)
 	}
 	if l.arrivals == nil {
 		l.arrivals = map[uint64]*sink{}
@@ -210,7 +211,8 @@ func (l *Link) attach(h *frame.Header, env *na.Envelope) (whole bool, err error)
 	env.Body, env.Slab, env.Taken = b.buf, b.slab, b.room
 	b.slab, b.room = nil, 0
 	if s.got < s.n {
-		b.msg = &arriving{head: *h, env: env}
+		b.msg = l.e.arrivings.get()
+		*b.msg = arriving{head: *h, env: env}
 		return false, nil
 	}
 	delete(l.arrivals, s.id)
@@ -220,10 +222,10 @@ func (l *Link) attach(h *frame.Header, env *na.Envelope) (whole bool, err error)
 
 // bodyCame goes on with a body whose last byte has come, if its message has.
 func (l *Link) bodyCame(s *sink) {
-	m := s.body.msg
-	if m == nil {
+	if s.body.msg == nil {
 		return
 	}
+	m := *s.body.msg
 	delete(l.arrivals, s.id)
 	l.e.dropSink(s)
 	if m.head.Kind == frame.Unexpected {

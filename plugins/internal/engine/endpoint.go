@@ -77,6 +77,7 @@ type Endpoint struct {
 	idleBytes int // of their buffers
 	sources   pool[source]
 	sinks     pool[sink]
+	incoming  pool[body]
 	arrivings pool[arriving]
 	head      frame.Header // of the frame that leaves now
 	stats     na.Stats

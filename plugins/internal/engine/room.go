@@ -33,7 +33,7 @@ type room struct {
 const (
 	// maxRoom bounds the room of one session in bytes, for messages: 64 of the largest class; 16 bodies, and maxBodies bytes.
 	maxRoom   = 64 * na.MaxRoom
-	maxBodies = 16 << 20
+	maxBodies = 4 * na.MaxBody
 	// maxGrant is how much unused room a peer may grant in bytes.
 	maxGrant = 1 << 30
 )

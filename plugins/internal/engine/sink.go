@@ -32,8 +32,12 @@ func (e *Endpoint) dropSink(s *sink) {
 	if s.views > 0 {
 		return
 	}
-	if s.body != nil {
-		slab.Put(s.body.slab) // unless an envelope has it
+	if b := s.body; b != nil {
+		slab.Put(b.slab) // unless an envelope has it
+		if b.msg != nil {
+			e.arrivings.put(b.msg)
+		}
+		e.incoming.put(b)
 	}
 	e.sinks.put(s)
 }
