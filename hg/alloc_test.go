@@ -135,7 +135,7 @@ func TestBodiesAllocateNothing(t *testing.T) {
 			case size <= na.MaxBody:
 				require.LessOrEqual(t, mallocs, most, "%d bytes", size)
 			}
-			require.Less(t, bytes, 4000.0, "%d bytes", size)
+			require.Less(t, bytes, max(float64(size)/4, 1000), "%d bytes", size) // a pool may forget one
 		}
 	})
 }
