@@ -120,8 +120,8 @@ func TestBodiesAllocateNothing(t *testing.T) {
 			in := sized(size)
 			var before, after runtime.MemStats
 			const calls = 20
-			for i := range calls + 4 {
-				if i == 4 {
+			for i := range calls + 20 {
+				if i == 20 {
 					runtime.ReadMemStats(&before)
 				}
 				require.NoError(t, p.raw(h, in))
@@ -131,7 +131,7 @@ func TestBodiesAllocateNothing(t *testing.T) {
 			t.Logf("%d bytes: %.1f allocations a call, of %.0f bytes", size, mallocs, bytes)
 			switch {
 			case size == 64:
-				most = mallocs + 1 // some are the test's
+				most = mallocs + 2 // some are the test's; a body may be lent now and then
 			case size <= na.MaxBody:
 				require.LessOrEqual(t, mallocs, most, "%d bytes", size)
 			}
