@@ -138,15 +138,23 @@ type answer[Out any] struct {
 // another code of this package. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
 // answered meanwhile; only success counts more. What an authorizer refuses matches ErrRemote and ErrPermission, or the code that it
 // gave. FateOf says what became of the request: of all attempts, whichever interceptor made them.
-func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (Out, error) {
+func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, err error) {
+	err = m.CallInto(ctx, to, in, &out)
+	return out, err
+}
+
+// CallInto is Call that decodes the answer into *out, and uses the memory that is there, as the codec does: Msgpack fills a []byte that
+// has room, and adds to a map. So who asks for large answers again and again needs memory once. After an error *out holds anything.
+func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
 	k := m.begin(to, in)
+	k.out.Out = *out
 	err := k.run(ctx)
-	out := k.out.Out
+	*out = k.out.Out
 	if k.private() {
 		*k = calling[In, Out]{}
 		m.calls.Put(k)
 	}
-	return out, err
+	return err
 }
 
 func (m *Method[In, Out]) begin(to Peer, in In) *calling[In, Out] {

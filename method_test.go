@@ -1,6 +1,7 @@
 package quicksilver_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,24 @@ func TestCall(t *testing.T) {
 	require.Positive(t, took)
 	_, err = double.Call(ctx, qs.Peer{}, point{})
 	require.ErrorIs(t, err, qs.ErrInvalid)
+}
+
+// CallInto uses the memory of its caller: an answer that fits is where the one before was.
+func TestCallInto(t *testing.T) {
+	t.Parallel()
+	several := qs.Define[int, []byte]("test/several")
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		several.Handle(n, func(_ context.Context, n int) ([]byte, error) { return bytes.Repeat([]byte{byte(n)}, n), nil })
+	})
+	var out []byte
+	for _, n := range []int{200, 300_000, 100, 0, 300_000} {
+		before := out
+		require.NoError(t, several.CallInto(within(t), to, n, &out))
+		require.True(t, bytes.Equal(bytes.Repeat([]byte{byte(n)}, n), out))
+		if before != nil && cap(before) >= n {
+			require.Same(t, &before[:1][0], &out[:1][0])
+		}
+	}
 }
 
 // Input that cannot be decoded is refused: the function did not start.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -42,8 +43,10 @@ var (
 	Get = qs.Define[Download, int64]("get")
 )
 
-func served(t *testing.T, register func(node *qs.Node)) qs.Peer {
-	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+func served(t *testing.T, register func(node *qs.Node)) qs.Peer { return servedWith(t, qs.Config{}, register) }
+
+func servedWith(t *testing.T, cfg qs.Config, register func(node *qs.Node)) qs.Peer {
+	node, err := qs.Open("tcp://127.0.0.1:0", cfg)
 	require.NoError(t, err)
 	register(node)
 	ctx, stop := context.WithCancel(context.Background())
@@ -134,6 +137,39 @@ func TestGreetOnABadNetwork(t *testing.T) {
 		assert.NoError(t, err)
 	})
 	require.NoError(t, w.Run(time.Hour)) // of virtual time: a moment. The same seed does the same again
+}
+
+// TestAround: an interceptor, metadata, and an authorizer.
+func TestAround(t *testing.T) {
+	cfg := qs.Config{
+		Server: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			tenant, _ := c.Meta.Get("tenant") // of qs.WithMeta(ctx, "tenant", "a") at the caller
+			err := next(ctx)
+			slog.Info("served", "method", c.Method, "tenant", tenant, "caller", c.Caller().Name, "error", err)
+			return err
+		}},
+		Authorize: func(_ context.Context, c *qs.Call) error { // before the input is decoded; an error, or a panic, denies
+			if c.Method == "hg/health" || strings.HasPrefix(c.Caller().Name, "spiffe://prod/shop/") {
+				return nil
+			}
+			return qs.Errorf(qs.ErrPermission, "%q is not of the shop", c.Caller().Name)
+		},
+	}
+	server := servedWith(t, cfg, func(node *qs.Node) { Greet.Handle(node, hello) })
+	_, err := Greet.Call(context.Background(), server, "Ada")
+	require.ErrorIs(t, err, qs.ErrPermission)
+	require.ErrorContains(t, err, `"" is not of the shop`)
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+
+	var said bytes.Buffer
+	logger := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	defer slog.SetDefault(logger)
+	cfg.Authorize = nil
+	server = servedWith(t, cfg, func(node *qs.Node) { Greet.Handle(node, hello) })
+	_, err = Greet.Call(qs.WithMeta(context.Background(), "tenant", "a"), server, "Ada")
+	require.NoError(t, err)
+	require.Contains(t, said.String(), `method=greet tenant=a caller="" error=<nil>`)
 }
 
 type Row struct{ A, B int }

@@ -33,7 +33,9 @@ func readme(t *testing.T) string {
 func TestProgram(t *testing.T) {
 	guide, err := os.ReadFile(filepath.Join(root, "docs/GUIDE.md"))
 	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(guide), "```go\n")
+	_, rest, ok := strings.Cut(string(guide), "\n## A program with callbacks\n")
+	require.True(t, ok)
+	_, rest, ok = strings.Cut(rest, "```go\n")
 	require.True(t, ok, "the guide shows no program")
 	shown, _, _ := strings.Cut(rest, "```")
 	built, err := os.ReadFile("main.go")

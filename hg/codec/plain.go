@@ -60,10 +60,11 @@ func decodePlain(b []byte, v any) bool {
 		if v == nil {
 			return false
 		}
-		if n := len(b) - body; *v == nil || cap(*v) < n {
-			*v = make([]byte, n)
+		if *v == nil || cap(*v) < len(b)-body {
+			*v = append([]byte{}, b[body:]...) // memory that is not cleared first
+		} else {
+			*v = append((*v)[:0], b[body:]...)
 		}
-		*v = (*v)[:copy((*v)[:cap(*v)], b[body:])]
 		return true
 	case *string:
 		if v == nil {

@@ -209,7 +209,11 @@ func (r *request) begin() {
 			what = actNames[r.in.Act] + "-stream"
 		}
 	} else {
-		r.in.Data = make([]byte, r.size(16<<10))
+		most := 16 << 10
+		if r.rng.IntN(4) == 0 { // of all classes: beside the message, and lent
+			most = 6 << 20
+		}
+		r.in.Data = make([]byte, r.size(most))
 		fillPattern(r.in.Data, r.id, 0)
 	}
 	if r.times > 0 {
