@@ -37,7 +37,7 @@ type system struct {
 	dial  func(addr string) (worker func() caller)
 }
 
-var systems = []system{raw("tcp"), raw("unix"), grpcGo, drpcGo, netRPC, quicGo, kcpGo, shmipcGo}
+var systems = []system{raw("tcp"), raw("unix"), grpcGo, drpcGo, netRPC, ttrpcGo, quicGo, kcpGo, shmipcGo}
 
 // A result has the fields of "qs perf -json".
 type result struct {

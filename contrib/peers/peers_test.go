@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 func TestSystems(t *testing.T) {
 	for _, s := range systems {
 		t.Run(s.name, func(t *testing.T) {
-			r := measure(s, plan{time: 20 * time.Millisecond, size: 64, bulk: 16 << 20, inFlight: []int{1, 4}})
+			r := measure(s, plan{time: 20 * time.Millisecond, size: 64, bulk: 3 << 20, inFlight: []int{1, 4}})
 			require.Equal(t, s.name, r.Peer)
 			require.Positive(t, r.P50)
 			require.GreaterOrEqual(t, r.P99, r.P50)

@@ -5,8 +5,10 @@ import (
 	"net"
 	"net/rpc"
 
+	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	"storj.io/drpc"
 	"storj.io/drpc/drpcconn"
 	"storj.io/drpc/drpcmanager"
@@ -106,6 +108,31 @@ var netRPC = system{"net-rpc", func() string {
 		return func(in, out []byte) (_ []byte, err error) {
 			err = c.Call("peers.Echo", in, &out)
 			return out, err
+		}
+	}
+}}
+
+// ttrpcGo takes messages of up to 4 MiB.
+var ttrpcGo = system{"ttrpc", func() string {
+	s := must(ttrpc.NewServer())
+	s.Register("peers", map[string]ttrpc.Method{"Echo": func(_ context.Context, decode func(any) error) (any, error) {
+		var in wrapperspb.BytesValue
+		if err := decode(&in); err != nil {
+			return nil, err
+		}
+		out, err := answer(in.Value)
+		return wrapperspb.Bytes(out), err
+	}})
+	l := listen("tcp")
+	go func() { check(s.Serve(context.Background(), l)) }()
+	return l.Addr().String()
+}, func(addr string) func() caller {
+	c := ttrpc.NewClient(must(net.Dial("tcp", addr)))
+	return func() caller {
+		return func(in, _ []byte) ([]byte, error) {
+			var out wrapperspb.BytesValue
+			err := c.Call(context.Background(), "peers", "Echo", wrapperspb.Bytes(in), &out)
+			return out.Value, err
 		}
 	}
 }}

@@ -20,6 +20,7 @@ type file struct {
 // A run is one command: of "qs perf -json", or of a program that prints the same about another system.
 type run struct {
 	System  string            `json:"system"`
+	Shared  bool              `json:"shared,omitempty"` // it does not go over a network
 	Command string            `json:"command"`
 	Rounds  []json.RawMessage `json:"rounds"` // what it printed, once for each round
 }
@@ -88,11 +89,20 @@ func (r *run) results() ([]result, error) {
 	return all, nil
 }
 
+// A spread is a figure over the rounds that have it.
+type spread struct{ least, median, most float64 }
+
 // median returns the median of a figure over the rounds that have it, and whether one has.
 func (r *run) median(figure func(result) float64) (float64, bool) {
+	s, ok := r.spread(figure)
+	return s.median, ok
+}
+
+// spread returns a figure over the rounds that have it, and whether one has.
+func (r *run) spread(figure func(result) float64) (spread, bool) {
 	all, err := r.results()
 	if err != nil {
-		return 0, false
+		return spread{}, false
 	}
 	var v []float64
 	for _, one := range all {
@@ -101,10 +111,10 @@ func (r *run) median(figure func(result) float64) (float64, bool) {
 		}
 	}
 	if len(v) == 0 {
-		return 0, false
+		return spread{}, false
 	}
 	slices.Sort(v)
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2, true
+	return spread{v[0], (v[(len(v)-1)/2] + v[len(v)/2]) / 2, v[len(v)-1]}, true
 }
 
 func p50(r result) float64  { return r.P50 }

@@ -15,10 +15,11 @@ func page(docs string) (map[string][]byte, error) {
 		page, name, file string
 		draw             func(*file) (map[string][]byte, string, error)
 	}{
+		{"../README.md", "short", "calls.json", short},
 		{"BENCHMARKS.md", "calls", "calls.json", calls},
+		{"BENCHMARKS.md", "bodies", "bodies.json", bodies},
 		{"BENCHMARKS.md", "ladder", "ladder.json", ladder},
 		{"BENCHMARKS.md", "bulk", "bulk.json", bandwidth},
-		{"MERCURY.md", "mercury", "calls.json", mercury},
 	} {
 		f, err := readFile(filepath.Join(docs, "bench", table.file))
 		if err != nil {
@@ -37,7 +38,10 @@ func page(docs string) (map[string][]byte, error) {
 				return nil, err
 			}
 		}
-		if made[name], err = replace(made[name], table.name, text+f.source(table.file)); err != nil {
+		if table.name != "short" {
+			text += f.source(table.file)
+		}
+		if made[name], err = replace(made[name], table.name, text); err != nil {
 			return nil, fmt.Errorf("%s: %w", table.page, err)
 		}
 	}
@@ -46,7 +50,7 @@ func page(docs string) (map[string][]byte, error) {
 
 // source says where the figures of f are from.
 func (f *file) source(name string) string {
-	return fmt.Sprintf("\nMedians of %d rounds at %s, %s; every round and every command is in [%s](bench/%[4]s).\n",
+	return fmt.Sprintf("\nMedians of %d rounds, and the least and the most of them, at %s, %s; every round and every command is in [%s](bench/%[4]s).\n",
 		len(f.Runs[0].Rounds), f.Commit, f.Date, name)
 }
 
@@ -63,72 +67,145 @@ func replace(md []byte, name, table string) ([]byte, error) {
 
 var inFlight = []int{1, 16, 64}
 
-// calls draws the latency and the rates of all systems.
+// calls draws the latency and the rates of all systems, those within one host apart.
 func calls(f *file) (map[string][]byte, string, error) {
-	var all, timed []string // the systems; those with a latency
-	latency := series{}
-	rates := make([]series, len(inFlight))
-	for i, n := range inFlight {
-		rates[i].name = fmt.Sprint(n, " in flight")
-	}
-	for _, r := range f.Runs {
-		all = append(all, r.System)
-		if v, ok := r.median(p50); ok {
-			timed = append(timed, r.System)
-			latency.values = append(latency.values, v)
-		}
+	images, text := map[string][]byte{}, ""
+	for _, part := range []struct {
+		shared    bool
+		name, are string
+	}{{false, "", "over a network"}, {true, "shared-", "within one host"}} {
+		var rows []*run
+		var all, timed []string // the systems; those with a latency
+		latency := series{}
+		rates := make([]series, len(inFlight))
 		for i, n := range inFlight {
-			v, _ := r.median(rate(n))
-			rates[i].values = append(rates[i].values, v)
+			rates[i].name = fmt.Sprint(n, " in flight")
 		}
+		for _, r := range f.Runs {
+			if r.Shared != part.shared {
+				continue
+			}
+			rows, all = append(rows, r), append(all, r.System)
+			if v, ok := r.median(p50); ok {
+				timed = append(timed, r.System)
+				latency.values = append(latency.values, v)
+			}
+			for i, n := range inFlight {
+				v, _ := r.median(rate(n))
+				rates[i].values = append(rates[i].values, v)
+			}
+		}
+		if len(rows) == 0 {
+			continue
+		}
+		var err error
+		if images[part.name+"latency"], err = bars("Median time of a call of 64 bytes "+part.are+", one in flight",
+			"microseconds; less is better", timed, []series{latency}); err != nil {
+			return nil, "", err
+		}
+		if images[part.name+"rate"], err = bars("Calls of 64 bytes "+part.are+", with 1, 16 and 64 in flight",
+			"calls/s; more is better", all, rates); err != nil {
+			return nil, "", err
+		}
+		text += callsTable(rows) + "\n"
 	}
-	images := map[string][]byte{}
-	var err error
-	if images["latency"], err = bars("Latency: median time of a call, 64 bytes, one in flight",
-		"microseconds; less is better", timed, []series{latency}); err != nil {
-		return nil, "", err
-	}
-	images["rate"], err = bars("Rate: calls of 64 bytes with 1, 16 and 64 in flight", "calls/s; more is better", all, rates)
-	return images, callsTable(f.Runs), err
+	return images, text, nil
 }
 
-// mercury returns the rows of Mercury and of the transports beside it.
-func mercury(f *file) (map[string][]byte, string, error) {
-	var rows []*run
-	for _, system := range []string{"quicksilver, sm", "Mercury, sm, polling", "quicksilver, tcp", "Mercury, tcp, polling"} {
-		i := slices.IndexFunc(f.Runs, func(r *run) bool { return r.System == system })
-		if i < 0 {
+// short returns a line of figures.
+func short(f *file) (map[string][]byte, string, error) {
+	rates := map[string]string{}
+	for _, r := range f.Runs {
+		v, ok := r.median(rate(64))
+		w, also := r.median(p50)
+		if ok && also {
+			rates[r.System] = fmt.Sprintf("%s us, %s", number(w), number(v))
+		}
+	}
+	text := ""
+	for i, system := range []string{"quicksilver, sm", "quicksilver, tcp", "quicksilver, udp", "drpc, tcp", "grpc-go, tcp"} {
+		if rates[system] == "" {
 			return nil, "", fmt.Errorf("no run of %q", system)
 		}
-		rows = append(rows, f.Runs[i])
+		if i > 0 {
+			text += "; "
+		}
+		text += system + " " + rates[system]
 	}
-	return nil, callsTable(rows), nil
+	return nil, "64 bytes, median time of a call alone and calls a second with 64 in flight: " + text + ".\n", nil
+}
+
+// bodies returns the rates of calls with large bodies, by their size and how many are in flight.
+func bodies(f *file) (map[string][]byte, string, error) {
+	var sizes []int64
+	var systems []string
+	at := map[string]map[int64]*run{}
+	for _, r := range f.Runs {
+		size, ok := r.number("-size ")
+		if !ok {
+			return nil, "", fmt.Errorf("%s: no -size", r.Command)
+		}
+		if !slices.Contains(sizes, size) {
+			sizes = append(sizes, size)
+		}
+		if at[r.System] == nil {
+			systems, at[r.System] = append(systems, r.System), map[int64]*run{}
+		}
+		at[r.System][size] = r
+	}
+	flights := []int{1, 3, 16}
+	table, line := "|calls/s", "\n|---"
+	for _, size := range sizes {
+		for _, n := range flights {
+			table += fmt.Sprintf("|%s, %d", sizeName(size), n)
+			line += "|---:"
+		}
+	}
+	table += "|" + line + "|\n"
+	for _, s := range systems {
+		table += "|" + s
+		for _, size := range sizes {
+			for _, n := range flights {
+				if r := at[s][size]; r != nil {
+					table += cell(r.spread(rate(n)))
+				} else {
+					table += "|"
+				}
+			}
+		}
+		table += "|\n"
+	}
+	return nil, table, nil
 }
 
 func callsTable(rows []*run) string {
 	var b strings.Builder
 	b.WriteString("||p50, us|calls/s, 1 in flight|16|64|bulk, MiB/s|\n|---|---:|---:|---:|---:|---:|\n")
 	for _, r := range rows {
-		b.WriteString("|" + r.System + cell(r.median(p50)))
+		b.WriteString("|" + r.System + cell(r.spread(p50)))
 		for _, n := range inFlight {
-			b.WriteString(cell(r.median(rate(n))))
+			b.WriteString(cell(r.spread(rate(n))))
 		}
-		b.WriteString(cell(r.median(bulk)) + "|\n")
+		b.WriteString(cell(r.spread(bulk)) + "|\n")
 	}
 	return b.String()
 }
 
-func cell(v float64, ok bool) string {
-	if !ok {
+// cell is a figure, with its least and most if there are rounds that differ.
+func cell(s spread, ok bool) string {
+	switch {
+	case !ok:
 		return "|"
+	case number(s.least) == number(s.most):
+		return "|" + number(s.median)
 	}
-	return "|" + number(v)
+	return fmt.Sprintf("|%s (%s–%s)", number(s.median), number(s.least), number(s.most))
 }
 
 // ladder draws the latency of calls over the size of their input.
 func ladder(f *file) (map[string][]byte, string, error) {
 	return bySize(f, "ladder", "Latency by size: median time of a call, one in flight", "microseconds; less is better", "us",
-		[]int64{64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20})
+		[]int64{64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20})
 }
 
 // bandwidth draws the throughput of transfers over their size.
@@ -142,29 +219,28 @@ func bandwidth(f *file) (map[string][]byte, string, error) {
 func bySize(f *file, name, title, axis, unit string, columns []int64) (map[string][]byte, string, error) {
 	var all []*series
 	byName := map[string]*series{}
-	figures := map[string]map[int64]float64{}
+	figures := map[string]map[int64]spread{}
 	for _, r := range f.Runs {
 		s := byName[r.System]
 		if s == nil {
 			s = &series{name: r.System}
 			byName[r.System], all = s, append(all, s)
-			figures[r.System] = map[int64]float64{}
+			figures[r.System] = map[int64]spread{}
+		}
+		add := func(size int64, figure func(result) float64) {
+			if v, ok := r.spread(figure); ok {
+				s.sizes, s.values = append(s.sizes, size), append(s.values, v.median)
+				figures[r.System][size] = v
+			}
 		}
 		for _, size := range r.sizes() {
 			if size < columns[0] {
 				continue
 			}
-			if v, ok := r.median(at(size)); ok {
-				s.sizes, s.values = append(s.sizes, size), append(s.values, v)
-			}
+			add(size, at(size))
 		}
-		if size, ok := r.bulkSize(); ok {
-			if v, ok := r.median(bulk); ok {
-				s.sizes, s.values = append(s.sizes, size), append(s.values, v)
-			}
-		}
-		for i, size := range s.sizes {
-			figures[r.System][size] = s.values[i]
+		if size, ok := r.number("-bulk "); ok && len(r.sizes()) == 0 { // the one bulk transfer that it makes
+			add(size, bulk)
 		}
 	}
 	table := "|" + unit
@@ -186,12 +262,12 @@ func bySize(f *file, name, title, axis, unit string, columns []int64) (map[strin
 	return map[string][]byte{name: image}, table, err
 }
 
-// bulkSize returns the size of the one bulk transfer that r's command makes.
-func (r *run) bulkSize() (size int64, ok bool) {
-	_, after, ok := strings.Cut(r.Command, "-bulk ")
-	if !ok || len(r.sizes()) > 0 {
+// number returns the number behind a flag of r's command.
+func (r *run) number(flag string) (n int64, ok bool) {
+	_, after, ok := strings.Cut(r.Command, flag)
+	if !ok {
 		return 0, false
 	}
-	_, err := fmt.Sscan(after, &size)
-	return size, err == nil
+	_, err := fmt.Sscan(after, &n)
+	return n, err == nil
 }

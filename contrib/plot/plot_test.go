@@ -18,7 +18,7 @@ import (
 func TestPages(t *testing.T) {
 	made, err := page("../../docs")
 	require.NoError(t, err)
-	require.Len(t, made, 6)
+	require.Len(t, made, 8)
 	for name, b := range made {
 		have, err := os.ReadFile(name)
 		require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestCalls(t *testing.T) {
 	}}
 	images, table, err := calls(f)
 	require.NoError(t, err)
-	require.Contains(t, table, "|ours|20|2,000|4,000|3,000|200|\n")
+	require.Contains(t, table, "|ours|20 (10–30)|2,000 (1,000–3,000)|4,000 (2,000–6,000)|3,000 (2,000–1,230,000)|200 (100–300)|\n")
 	require.Contains(t, table, "|theirs||50|60|70||\n")
 	texts, _ := parse(t, images["latency"])
 	require.Subset(t, texts, []string{"ours", "20", "microseconds; less is better"})
@@ -78,6 +78,36 @@ func TestCalls(t *testing.T) {
 	texts, elements := parse(t, images["rate"])
 	require.Subset(t, texts, []string{"ours", "theirs", "1 in flight", "16 in flight", "64 in flight", "2,000", "4,000", "3,000", "70"})
 	require.GreaterOrEqual(t, elements["path"], 6, "a bar for each of three rates of two systems")
+}
+
+// TestShared: what stays within one host has plots and a table of its own.
+func TestShared(t *testing.T) {
+	ours := made("ours", "qs perf -transport sm", `[{"lat_p50_us":2,"rate_per_s":{"1":1000}}]`)
+	ours.Shared = true
+	images, table, err := calls(&file{Runs: []*run{made("theirs", "peer", `[{"lat_p50_us":3,"rate_per_s":{"1":50}}]`), ours}})
+	require.NoError(t, err)
+	require.Len(t, images, 4)
+	require.Equal(t, 2, strings.Count(table, "p50, us"))
+	texts, _ := parse(t, images["shared-rate"])
+	require.Contains(t, texts, "ours")
+	require.NotContains(t, texts, "theirs")
+}
+
+// TestBodies: a row for each system, and a column for each size and each number of calls in flight.
+func TestBodies(t *testing.T) {
+	f := &file{Runs: []*run{
+		made("ours", "qs perf -size 1024 -inflight 1,3,16", `[{"rate_per_s":{"1":10,"3":20,"16":30}}]`),
+		made("theirs", "peers -size 2048", `[{"rate_per_s":{"3":7}}]`),
+	}}
+	_, table, err := bodies(f)
+	require.NoError(t, err)
+	require.Contains(t, table, "|calls/s|1 KiB, 1|1 KiB, 3|1 KiB, 16|2 KiB, 1|2 KiB, 3|2 KiB, 16|\n")
+	require.Contains(t, table, "|ours|10|20|30||||\n")
+	require.Contains(t, table, "|theirs|||||7.0||\n")
+	_, _, err = bodies(&file{Runs: []*run{made("ours", "qs perf", `[{}]`)}})
+	require.ErrorContains(t, err, "no -size")
+	_, _, err = short(f)
+	require.ErrorContains(t, err, "quicksilver, sm")
 }
 
 // TestSizes: tables over sizes, and single transfers of one system, are a line each.
