@@ -43,7 +43,9 @@ var (
 	Get = qs.Define[Download, int64]("get")
 )
 
-func served(t *testing.T, register func(node *qs.Node)) qs.Peer { return servedWith(t, qs.Config{}, register) }
+func served(t *testing.T, register func(node *qs.Node)) qs.Peer {
+	return servedWith(t, qs.Config{}, register)
+}
 
 func servedWith(t *testing.T, cfg qs.Config, register func(node *qs.Node)) qs.Peer {
 	node, err := qs.Open("tcp://127.0.0.1:0", cfg)
