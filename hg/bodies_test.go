@@ -2,8 +2,10 @@ package hg_test
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -86,6 +88,49 @@ func TestBodiesBeside(t *testing.T) {
 		h.Close()
 		p.clean(0)
 	})
+}
+
+// The guarantee is of messages, whatever is beside them: with 1, 2 or 8 envelopes so many requests with a body of 1 MiB are at a target
+// that takes none, the others stay at their origin, and all of them end when it goes on.
+func TestBodiesAndFewEnvelopes(t *testing.T) {
+	for _, guaranteed := range []int{1, 2, 8} {
+		t.Run(fmt.Sprint(guaranteed), func(t *testing.T) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
+				p := &pair{Net: n, t: t}
+				p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Envelopes: guaranteed}})
+				p.origin, p.octx = n.Origin(hg.Config{})
+				id := p.rpc("echo", echo)
+				in, handles, ends := sized(1<<20), make([]*hg.Handle, 12), make([]outcome, 12)
+				for i := range handles {
+					handles[i] = p.handle(id)
+				}
+				require.NoError(t, p.raw(handles[0], in)) // the target grants room
+				for i, h := range handles {
+					require.NoError(t, h.ForwardRaw(in, ends[i].cb))
+				}
+				for more := 20; more > 0; { // messages move, and none is taken
+					_, _ = p.octx.Progress(time.Millisecond), p.tctx.Progress(time.Millisecond)
+					if p.tctx.Stats().NA.Envelopes >= guaranteed {
+						more--
+					}
+				}
+				require.Equal(t, guaranteed, p.tctx.Stats().NA.Envelopes)
+				require.Equal(t, len(handles)-guaranteed, p.octx.Stats().NA.Queued)
+				for i, h := range handles {
+					p.Until(func() bool { return ends[i].calls == 1 })
+					require.NoError(t, ends[i].err)
+					out, err := h.OutputRaw()
+					require.NoError(t, err)
+					require.True(t, bytes.Equal(in, out))
+				}
+				require.Zero(t, p.tctx.Stats().NA.Violations)
+				for _, h := range handles {
+					h.Close()
+				}
+				p.clean(0)
+			})
+		})
+	}
 }
 
 // An output may be the next input of its handle, or a part of it, however it has come.
