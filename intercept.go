@@ -14,7 +14,7 @@ type Call struct {
 	Method  string
 	Options Options
 	Peer    Peer    // where it goes; at the target, where it comes from
-	Meta    hg.Meta // beside the input
+	Meta    hg.Meta // beside the input: what WithMeta has put into the ctx of Call; an interceptor sets it here
 	In, Out any     // pointers to the input and the output; at the target In is decoded before the first interceptor runs
 	Answer  hg.Meta // beside the output: a handler sets it, a client has it after next
 	Attempt int     // from 1, of Retry
