@@ -153,10 +153,14 @@ func (t *Table) wakeDue(leader *Waiter) {
 		}
 	}
 	t.due, t.ready = t.ready[:0], ready // whoever leads next needs the other one
+	one := len(ready) == 1 && !leader.seemsOver()
 	t.mu.Unlock()
 	for i, w := range ready {
 		ready[i] = nil
 		w.token <- struct{}{}
+	}
+	if one { // it goes on here and now; a leader that polls would leave it to a processor that has to be woken
+		runtime.Gosched()
 	}
 }
 
