@@ -26,8 +26,9 @@ type trial struct {
 }
 
 const (
-	// quickTime is how long a lone handler may take, quickEach those that come together, each.
-	quickTime, quickEach = 50 * time.Microsecond, 5 * time.Microsecond
+	// quickTime is how long a lone handler may take, with a body that it decodes, quickEach those that come together, each; where one of
+	// these takes longer than longTime workers take the others.
+	quickTime, quickEach, longTime = 100 * time.Microsecond, 5 * time.Microsecond, 50 * time.Microsecond
 	// slowStep that are quick make good for one that is not. At slowMost workers run all: for one in five, or three in a row.
 	slowStep, slowMost = 4, 12
 	// The bounds of trial.pause. It grows when handlers were quick for no longer than it.
@@ -107,7 +108,7 @@ func (w *workers) here(hctx *hg.Context, job hg.Incoming, many int, k *trial, qu
 		}
 		now := hctx.Now()
 		w.mu.Lock()
-		if w.first == len(w.queue) || now-begun > quickTime {
+		if w.first == len(w.queue) || now-begun > longTime {
 			w.mu.Unlock()
 			return
 		}
