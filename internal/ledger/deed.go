@@ -210,8 +210,10 @@ func (r *request) begin() {
 		}
 	} else {
 		most := 16 << 10
-		if r.rng.IntN(4) == 0 { // of all classes: beside the message, and lent
-			most = 6 << 20
+		if r.rng.IntN(4) == 0 { // beside the message; in a simulator lent, too: processes would keep the memory of hundreds for a while
+			if most = 300 << 10; r.node.HG().NA().Scheduled() {
+				most = 6 << 20
+			}
 		}
 		r.in.Data = make([]byte, r.size(most))
 		fillPattern(r.in.Data, r.id, 0)
