@@ -42,7 +42,7 @@ type crew[T any] struct {
 	mu     sync.Mutex // guards the fields below
 	busy   int        // goroutines, the idle ones left out
 	enough int        // of them are let loose; 0 before the first job
-	held   bool       // whoever gives jobs now takes them from the queue afterwards
+	held   bool       // give starts nothing: Node.batch runs what is in the queue after its callbacks
 	idle   []chan T
 	queue  []T
 	first  int // of queue

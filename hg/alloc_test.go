@@ -107,8 +107,9 @@ func TestPostAllocatesNothing(t *testing.T) {
 // Calls with large bodies use the memory of those before, whatever the size: there is none at which each call makes its own. Bodies
 // that are lent allocate a few records.
 func TestBodiesAllocateNothing(t *testing.T) {
-	if raceflag.Enabled {
-		t.Skip("sync.Pool forgets things under the race detector")
+	buffers, records := 0.25, 2.0 // that a call may make: a pool may forget one, and a body may be lent, now and then
+	if raceflag.Enabled {         // sync.Pool forgets one in four, more are lent, and InputRaw returns a copy
+		buffers, records = 4, 80
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection empties the pools
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
@@ -120,7 +121,7 @@ func TestBodiesAllocateNothing(t *testing.T) {
 			in := sized(size)
 			var before, after runtime.MemStats
 			calls := 20
-			if size > 1<<20 {
+			if size > 1<<20 || raceflag.Enabled {
 				calls = 8
 			}
 			for i := range 2 * calls {
@@ -134,11 +135,11 @@ func TestBodiesAllocateNothing(t *testing.T) {
 			t.Logf("%d bytes: %.1f allocations a call, of %.0f bytes", size, mallocs, bytes)
 			switch {
 			case size == 64:
-				most = mallocs + 2 // some are the test's; a body may be lent now and then
+				most = mallocs + records // some are the test's
 			case size <= na.MaxBody:
 				require.LessOrEqual(t, mallocs, most, "%d bytes", size)
 			}
-			require.Less(t, bytes, max(float64(size)/4, 1000), "%d bytes", size) // a pool may forget one
+			require.Less(t, bytes, max(buffers*float64(size), 2000), "%d bytes", size)
 		}
 	})
 }

@@ -16,10 +16,10 @@ import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 const RoomClasses = 3
 
 // RoomHead is what each class has beyond its round size, in bytes: for what goes in front of a body.
-const RoomHead = 1 << 10
+const RoomHead = MaxRoom - 64<<10
 
 // MaxRoom is the length of the longest message, in bytes.
-const MaxRoom = 64<<10 + RoomHead // slab.Least
+const MaxRoom = slab.Least
 
 // RoomClass returns the number of the smallest size class that holds n bytes: 1, 2 or 3. It is 0 when none does.
 func RoomClass(n int) int {

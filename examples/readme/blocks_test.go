@@ -198,21 +198,6 @@ func TestRows(t *testing.T) {
 	require.Equal(t, Row{3, 3}, sum)
 }
 
-// TestSmall: the limits of a small program are fit for use.
-func TestSmall(t *testing.T) {
-	cfg := qs.Config{HG: hg.Config{
-		NA:        hg.NetConfig{Budget: 4 << 20},
-		MaxInput:  1 << 20,
-		MaxOutput: 1 << 20,
-		MaxLent:   4 << 20,
-		MaxPulled: 4 << 20,
-		MaxActive: 64,
-	}}
-	node, err := qs.Open("tcp://", cfg)
-	require.NoError(t, err)
-	require.NoError(t, node.Close())
-}
-
 // TestPage: a debug page.
 func TestPage(t *testing.T) {
 	var cfg qs.Config
@@ -234,7 +219,7 @@ var block = regexp.MustCompile("(?s)```go\n(.*?)```")
 // TestBlocks: what the pages show is code that is built.
 func TestBlocks(t *testing.T) {
 	code := "" // of the examples, without indentation
-	for _, pattern := range []string{"*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/*/*/*/*.go", "mercury/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/*/*/*/*.go", "mercury/*_test.go", "internal/proctest/memory_test.go"} {
 		code += plain(sources(t, ".", pattern))
 	}
 	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))
