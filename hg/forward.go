@@ -165,8 +165,9 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	return out, err
 }
 
-// maxKept is the largest buffer that an idle handle keeps: append makes one of so many bytes for a message of na.MaxRoom.
-const maxKept = 72 << 10
+// maxKept is the largest buffer that an idle handle keeps: append makes one of at most so many bytes for a message of na.MaxRoom,
+// whatever it had before.
+const maxKept = 88 << 10
 
 // trim lets go of what is too large to be kept. Locked.
 func (k *call) trim() { k.in.trim() }

@@ -2,7 +2,7 @@ package slab
 
 import (
 	"math/bits"
-	"sync"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 )
@@ -16,11 +16,8 @@ const (
 	classes = 21
 )
 
-// pools has the buffers that nobody uses, behind pointers, and empty such pointers: so nothing is allocated to keep one.
-var (
-	pools [classes]sync.Pool
-	empty sync.Pool
-)
+// shelves has what nobody uses, by class.
+var shelves [classes]shelf
 
 // class returns the number of the smallest class that holds n bytes, and its size: 65 and 97.5 KiB, 130 and 195 KiB, and so on. A
 // buffer is a third larger than need be at the most.
@@ -63,14 +60,10 @@ func Spare(n int) []byte {
 		return nil
 	}
 	class, _ := class(n)
-	p, ok := pools[class].Get().(*[]byte)
-	if !ok {
-		return nil
+	if b := shelves[class].take(); b != nil {
+		return b[:n]
 	}
-	b := *p
-	*p = nil
-	empty.Put(p)
-	return b[:n]
+	return nil
 }
 
 // Put takes back what Get has given, all of it: b begins where that did, and has its capacity. Nobody uses it any more. Nil, and what
@@ -90,10 +83,8 @@ func Put(b []byte) {
 			copy(b[n:], b[:n])
 		}
 	}
-	p, ok := empty.Get().(*[]byte)
-	if !ok {
-		p = new([]byte)
+	shelves[class].put(b)
+	if !looking.Swap(true) {
+		time.AfterFunc(pause, look)
 	}
-	*p = b
-	pools[class].Put(p)
 }
