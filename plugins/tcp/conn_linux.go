@@ -406,7 +406,7 @@ func sockaddrOf(ap netip.AddrPort) (unix.Sockaddr, int) {
 // Proof implements engine.Prover.
 func (c *conn) Proof() na.Identity {
 	if tls := c.wire.tls; tls != nil {
-		return tls.who
+		return tls.proof.Who
 	}
 	return na.Identity{}
 }

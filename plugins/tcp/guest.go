@@ -195,7 +195,7 @@ func (g *guest) greet(hello *frame.Greeting) (err error) {
 	}
 	_ = g.tcp.SetDeadline(time.Time{})
 	same := g.d.names.Verified(hello.Listen, ipOf(g.tcp.LocalAddr()), ipOf(g.tcp.RemoteAddr())) &&
-		(g.tls == nil || g.tls.speaksFor(hello.Listen))
+		(g.tls == nil || g.tls.proof.SpeaksFor(scheme, hello.Listen))
 	g.locked = to.endpoint()
 	g.locked.Lock()
 	g.then, err = to.take(g, hello, same)

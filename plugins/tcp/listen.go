@@ -13,6 +13,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
 // listen binds the address that the class was opened with and settles its name; nil when there is none.
@@ -85,7 +86,7 @@ func (d *domain) openToSiblings(l *net.TCPListener) error {
 		err = reuseport.Control("tcp", "", raw)
 	}
 	if err != nil {
-		return na.WithText(na.ErrUnsupported, "share the listening port: "+reason(err))
+		return na.WithText(na.ErrUnsupported, "share the listening port: "+secure.Innermost(err))
 	}
 	return nil
 }
@@ -121,7 +122,7 @@ func bindError(where netip.AddrPort, err error) error {
 	if !where.IsValid() {
 		text = fmt.Sprintf("port %d", where.Port())
 	}
-	return na.WithText(code, fmt.Sprintf("listen on %s: %s", text, reason(err)))
+	return na.WithText(code, fmt.Sprintf("listen on %s: %s", text, secure.Innermost(err)))
 }
 
 // isErrno reports whether err is an errno, which has a number of its own on Windows.

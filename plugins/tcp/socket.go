@@ -10,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
 // copySize is what is copied for one write where user memory must not be lent to it; with TLS that is four records.
@@ -39,7 +40,7 @@ func (s *socket) proof() na.Identity {
 	if s.tls == nil {
 		return na.Identity{}
 	}
-	return s.tls.who
+	return s.tls.proof.Who
 }
 
 // connect dials name, TLS included: the peer must prove to be host, or to have that address where host is empty.
@@ -51,7 +52,7 @@ func (d *domain) connect(ctx context.Context, name, host string) (*socket, error
 		nc, err = dialer.DialContext(ctx, "tcp", ap.String())
 	}
 	if err != nil {
-		return nil, na.WithText(na.ErrUnreachable, reason(err))
+		return nil, na.WithText(na.ErrUnreachable, secure.Innermost(err))
 	}
 	s := &socket{ReadWriter: nc, tcp: nc.(*net.TCPConn)}
 	d.setConnOptions(s.tcp)

@@ -13,6 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
 const scheme = "tcp"
@@ -119,7 +120,7 @@ func (o *Options) validate() error {
 	if o.WriteTimeout < 0 {
 		bad("WriteTimeout", o.WriteTimeout, "a duration, or 0 for 10s")
 	}
-	if want := validateTLS(o.TLS); want != "" {
+	if want := secure.Validate(o.TLS); want != "" {
 		bad("TLS.MaxVersion", tls.VersionName(o.TLS.MaxVersion), want)
 	}
 	return errors.Join(errs...)
@@ -190,11 +191,11 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	d.door.guests.left = make(chan struct{}, 1)
 	d.names.Scheme, d.names.Resolver = scheme, d.opts.Resolver
 	if d.sec = newSecurity(&d.opts, cfg.Log()); d.sec != nil && rest != "" {
-		if err := d.sec.mayListen(); err != nil {
+		if err := secure.MayListen(scheme, d.sec.cfg); err != nil {
 			return nil, err
 		}
 	}
-	d.names.Certify = d.sec.byHost()
+	d.names.Certify = d.sec != nil && secure.ByHost(d.sec.cfg)
 	listener, err := d.listen(rest)
 	if err != nil {
 		return nil, err
@@ -234,7 +235,7 @@ func (d *domain) close() error {
 
 // unreachable is the error of a connection that could not be made.
 func unreachable(what string, err error) error {
-	return na.WithText(na.ErrUnreachable, what+": "+reason(err))
+	return na.WithText(na.ErrUnreachable, what+": "+secure.Innermost(err))
 }
 
 // lost is the error of a connection that has ended. One that the peer's TLS has refused is refused at every attempt.
@@ -244,16 +245,7 @@ func lost(what string, err error) error {
 	if errors.As(err, &op) && op.Op == "remote error" {
 		code = na.ErrPermission
 	}
-	return na.WithText(code, what+": "+tlsReason(err))
-}
-
-// reason is the innermost text of err: without the names of addresses and calls that package net puts before it.
-func reason(err error) string {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		err = op.Err
-	}
-	return err.Error()
+	return na.WithText(code, what+": "+secure.Reason(err))
 }
 
 var errEOF = na.WithText(na.ErrPeerLost, "connection closed by peer")

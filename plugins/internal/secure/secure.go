@@ -1,0 +1,197 @@
+package secure
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
+)
+
+// ALPN is the protocol that both sides must name in the TLS handshake.
+const ALPN = "quicksilver/1"
+
+// What a peer may send before the TLS handshake has ended, in bytes: its first message and its certificates, when it connected
+// to us; all that it says, when we dialled it. Package tls needs several times as much memory for it.
+const (
+	MaxClientHello = 4 << 10
+	MaxClientProof = 6 << 10
+	MaxServerProof = 64 << 10
+)
+
+// Looks reports whether functions of the user's look at certificates.
+func Looks(cfg *tls.Config) bool {
+	return cfg.VerifyConnection != nil || cfg.VerifyPeerCertificate != nil
+}
+
+// Forced returns a copy of cfg that speaks nothing but TLS 1.3 and our protocol, and that has every connection prove anew
+// who it is. chosen is called with what GetConfigForClient returned, if anything.
+func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.Config)) *tls.Config {
+	cfg = cfg.Clone()
+	cfg.MinVersion, cfg.MaxVersion = tls.VersionTLS13, tls.VersionTLS13
+	cfg.NextProtos = []string{ALPN}
+	cfg.SessionTicketsDisabled, cfg.ClientSessionCache = true, nil
+	cfg.DynamicRecordSizingDisabled = true
+	if ask := cfg.GetConfigForClient; ask != nil {
+		cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			other, err := ask(hello)
+			if other != nil {
+				other = Forced(other, chosen)
+				chosen(hello, other)
+			}
+			return other, err
+		}
+	}
+	return cfg
+}
+
+// Validate says what is wrong with the TLS of a transport's options; empty when nothing is.
+func Validate(cfg *tls.Config) (want string) {
+	if cfg != nil && cfg.MaxVersion != 0 && cfg.MaxVersion < tls.VersionTLS13 {
+		return "a MaxVersion of TLS 1.3, or 0"
+	}
+	return ""
+}
+
+// MayListen reports whether there is a certificate to show to those who connect.
+func MayListen(scheme string, cfg *tls.Config) error {
+	if len(cfg.Certificates) > 0 || cfg.GetCertificate != nil || cfg.GetConfigForClient != nil {
+		return nil
+	}
+	return na.WithText(na.ErrInvalid, scheme+": options: TLS has no certificate, want Certificates or GetCertificate to listen")
+}
+
+// Client is the configuration for dialling host at name, or the address in name where host is empty.
+func Client(cfg *tls.Config, scheme, name, host string) *tls.Config {
+	if cfg.ServerName != "" {
+		return cfg
+	}
+	cfg = cfg.Clone()
+	if cfg.ServerName = host; host == "" {
+		cfg.ServerName = inet.HostOf(scheme, name)
+	}
+	return cfg
+}
+
+// ByHost reports whether peers must prove to be the hosts that they were looked up by. cfg may be nil.
+func ByHost(cfg *tls.Config) bool {
+	return cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify
+}
+
+// A Proof is what a handshake has proven of the peer.
+type Proof struct {
+	Who   na.Identity
+	cfg   *tls.Config
+	chain []*x509.Certificate // as the peer sent it
+	at    time.Time           // by the user's clock; zero when there is none
+}
+
+// Prove returns it. looked: functions of the user's have looked at certificates.
+func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
+	p := &Proof{Who: na.Identity{Secure: true}, cfg: cfg, chain: state.PeerCertificates}
+	switch { // what was only asked for, or sent, proves nothing
+	case len(state.VerifiedChains) > 0:
+		p.Who.Certificates = state.VerifiedChains[0]
+	case looked && len(state.PeerCertificates) > 0:
+		p.Who.Certificates = state.PeerCertificates[:1:1]
+	}
+	if len(p.Who.Certificates) > 0 {
+		p.Who.Name = na.NameIn(p.Who.Certificates[0])
+	}
+	if cfg.Time != nil {
+		p.at = cfg.Time()
+	}
+	return p
+}
+
+// SpeaksFor reports whether the peer, which connected to us, may be taken for the one that listens at name: it has proven
+// what it would have to prove if we dialled it there.
+func (p *Proof) SpeaksFor(scheme, name string) bool {
+	if len(p.Who.Certificates) == 0 || p.cfg.InsecureSkipVerify {
+		return false
+	}
+	if _, err := inet.Parse(scheme, name); err != nil {
+		return false
+	}
+	opts := x509.VerifyOptions{
+		Roots: p.cfg.RootCAs, DNSName: Client(p.cfg, scheme, name, "").ServerName, CurrentTime: p.at, Intermediates: x509.NewCertPool(),
+	}
+	for _, cert := range p.chain[1:] { // another path may be needed than for connecting
+		opts.Intermediates.AddCert(cert)
+	}
+	_, err := p.Who.Certificates[0].Verify(opts)
+	return err == nil
+}
+
+// BothOrNone names what a program sets: the Config of package quicksilver, or else what it makes the plugin with.
+func BothOrNone(scheme string) string {
+	return "set Config.TLS, or " + scheme + ".Options.TLS below package quicksilver, on both sides, or on neither"
+}
+
+// WantsPlain is told to a TLS client by who speaks none, WantsTLS to a plain one by who speaks nothing else.
+func WantsPlain(scheme string) error {
+	return na.WithText(na.ErrProtocol, "the peer speaks TLS, this side does not: "+BothOrNone(scheme))
+}
+
+// WantsTLS is the other way round.
+func WantsTLS(scheme string) error {
+	return na.WithText(na.ErrProtocol, "TLS is required here: "+BothOrNone(scheme))
+}
+
+// Errors of a handshake.
+var (
+	ErrALPN     = errors.New("the peer speaks TLS but not " + ALPN + " inside it: another program is there")
+	ErrTooMuch  = errors.New("the peer says too much before it has proven who it is: its chain of certificates is long")
+	ErrPanicked = errors.New("a function of the tls.Config panicked here: see the log")
+)
+
+// alerts say what to do about what a peer said as it ended a handshake.
+var alerts = map[string]string{
+	"tls: certificate required":           "the peer wants a certificate: set Certificates in the tls.Config of this side",
+	"tls: bad certificate":                "the peer does not accept the certificate of this side",
+	"tls: expired certificate":            "the certificate of this side has expired, or is not valid yet, says the peer: renew it",
+	"tls: unknown certificate authority":  "the peer does not know who signed the certificate of this side: add the authority to ClientCAs there",
+	"tls: error decrypting message":       "the private key of this side is not that of its certificate, says the peer",
+	"tls: protocol version not supported": "the peer has no TLS 1.3 in common with this side, which takes nothing older",
+	"tls: no application protocol":        "the peer speaks TLS but not " + ALPN + " inside it: another program is there",
+}
+
+// Innermost is the innermost text of err: without the names of addresses and calls that package net puts before it.
+func Innermost(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		err = op.Err
+	}
+	return err.Error()
+}
+
+// Reason says why TLS came to an end, and what to do about it.
+func Reason(err error) string {
+	var unverified *tls.CertificateVerificationError
+	var unknown x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	text := Innermost(err)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "the peer did not end the TLS handshake in time"
+	case alerts[text] != "":
+		return alerts[text] + " (" + strings.TrimPrefix(text, "tls: ") + ")"
+	case !errors.As(err, &unverified):
+		return text
+	case errors.As(err, &unknown):
+		return "the peer's certificate was signed by an authority that is unknown here: add it to RootCAs in the tls.Config of this side (" +
+			unverified.UnverifiedCertificates[0].Issuer.String() + ")"
+	case errors.As(err, &host):
+		return "the peer's certificate is for another host: look the peer up by a name that is in it, put the name or address into it, or set ServerName in the tls.Config of this side (" +
+			inet.NotFor(host.Certificate, host.Host) + ")"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "the peer's certificate has expired, or is not valid yet: renew it there (" + inet.NamesIn(invalid.Cert) + ": " + invalid.Detail + ")"
+	}
+	return "the peer's certificate is not accepted: " + unverified.Err.Error()
+}
