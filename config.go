@@ -16,12 +16,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all" // every transport
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
 // A Config says how a node is opened. The zero value works.
 type Config struct {
-	// TLS has every connection of "tcp://" use TLS 1.3: one configuration for both roles. Nil means what TCP says, which is no
-	// TLS if that is nil too. Both sides must agree.
+	// TLS has every connection of "tcp://" and every packet of "udp://" use TLS 1.3: one configuration for both roles. Nil means what TCP
+	// says, which is no TLS if that is nil too. Both sides must agree. "sm://" needs none: what peers say stays in memory that only
+	// processes of one user can open.
 	TLS *tls.Config
 	// TCP is how "tcp://" works otherwise. The node fills in TLS, and, with several Contexts, ReusePort and Spread.
 	TCP tcp.Options
@@ -53,7 +55,7 @@ type Config struct {
 	Logger *slog.Logger
 	// HG is the configuration of the layers below: limits, Authorize, Observe, Codec. The node sets its Dispatch,
 	// and the rest as the fields above say. A plugin in HG.NA.Plugins has options of its own: it is for the scheme of the node, and
-	// beside one for tcp TLS, TCP and Contexts are refused.
+	// beside one for tcp TLS, TCP and Contexts are refused, beside one for udp TLS.
 	HG hg.Config
 }
 
@@ -140,16 +142,24 @@ func (c *Config) room(bad func(format string, args ...any)) {
 	}
 }
 
+// plainly says why there is no TLS over a transport.
+func plainly(scheme string) string {
+	if scheme == "sm" {
+		return "it needs none, for what peers say stays in memory that only processes of one user can open"
+	}
+	return "nothing would be encrypted"
+}
+
 // transport returns the plugin that TLS, TCP and Contexts ask for, nil if they ask for nothing. None of them, and no plugin that is
 // given, may come to nothing without a word: the node would go without TLS.
 func (c *Config) transport(scheme, addr string, bad func(format string, args ...any)) na.Plugin {
-	given := false // one for tcp
+	given := false // one for tcp or udp
 	for _, p := range c.HG.NA.Plugins {
 		switch {
 		case p == nil: // na.Open says so
 		case p.Scheme() != scheme:
 			bad("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(), addr)
-		case scheme == "tcp":
+		case scheme == "tcp" || scheme == "udp":
 			given = true
 		}
 	}
@@ -157,14 +167,17 @@ func (c *Config) transport(scheme, addr string, bad func(format string, args ...
 	for _, f := range []struct {
 		set         bool
 		field, hint string
+		fits        bool
 	}{
-		{c.TLS != nil, "TLS", "nothing would be encrypted"},
-		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "use HG.NA.Plugins for options of others"},
-		{several, "Contexts", "several share an address there only: open a Node for each, at addresses of their own"},
+		{c.TLS != nil, "TLS", plainly(scheme), scheme == "tcp" || scheme == "udp"},
+		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "use HG.NA.Plugins for options of others", scheme == "tcp"},
+		{several, "Contexts", "several share an address there only: open a Node for each, at addresses of their own", scheme == "tcp"},
 	} {
 		switch asked = asked || f.set; {
-		case f.set && scheme != "tcp":
+		case f.set && !f.fits:
 			bad("%s is for tcp://, not %q: %s", f.field, addr, f.hint)
+		case f.set && given && scheme == "udp":
+			bad("%s is set, but HG.NA.Plugins holds a plugin for udp://, which has options of its own: set its TLS instead", f.field)
 		case f.set && given:
 			bad("%s is set, but HG.NA.Plugins holds a plugin for tcp://, which has options of its own: set TCP instead", f.field)
 		}
@@ -178,6 +191,9 @@ func (c *Config) transport(scheme, addr string, bad func(format string, args ...
 	}
 	if !asked {
 		return nil
+	}
+	if scheme == "udp" {
+		return udp.New(udp.Options{TLS: c.TLS})
 	}
 	if c.TLS != nil {
 		opts.TLS = c.TLS

@@ -168,8 +168,8 @@ func TestConfigContradictions(t *testing.T) {
 		cfg  qs.Config
 		want []string
 	}{
-		{"udp://127.0.0.1:0", qs.Config{TLS: cfg}, []string{"TLS", "tcp://", "udp://127.0.0.1:0"}},
-		{"sm://*", qs.Config{TLS: cfg}, []string{"TLS", "sm://"}},
+		{"udp://", with(qs.Config{TLS: cfg}, udp.New(udp.Options{})), []string{"TLS is set", "udp://"}},
+		{"sm://*", qs.Config{TLS: cfg}, []string{"TLS", "sm://", "needs none"}},
 		{"sim://a", with(qs.Config{TLS: cfg}, w.Plugin()), []string{"TLS", "sim://"}},
 		{"udp://", qs.Config{TCP: tcp.Options{TLS: cfg}}, []string{"TCP", "udp://"}},
 		{"sm://*", qs.Config{TCP: tcp.Options{TLS: cfg}}, []string{"TCP", "sm://"}},

@@ -3,11 +3,9 @@ package main
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"runtime/pprof"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -59,12 +57,9 @@ const maxReserved = 256 << 20
 // config is that of every class of this program, at addr or with a target there: bodies are bytes unless a method says otherwise, and
 // many requests may be outstanding.
 func (n *network) config(addr string) (hg.Config, error) {
-	plugins, err := n.secrets.plugins()
+	plugins, err := n.secrets.plugins(addr)
 	if err != nil {
 		return hg.Config{}, err
-	}
-	if scheme, _, _ := strings.Cut(addr, "://"); plugins != nil && scheme != "tcp" {
-		return hg.Config{}, usageError{fmt.Sprintf("-cert, -key and -ca are for tcp://, not %q: nothing would be encrypted", addr)}
 	}
 	spin := n.spin
 	if spin == 0 {

@@ -4,10 +4,12 @@ import (
 	"crypto/tls"
 	"flag"
 	"fmt"
+	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 )
 
 // secrets are the files of TLS; without any of them there is none.
@@ -50,11 +52,17 @@ func (s *secrets) config() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// plugins returns the transport with TLS, if there is to be any.
-func (s *secrets) plugins() ([]na.Plugin, error) {
+// plugins returns the transport of addr with TLS, if there is to be any.
+func (s *secrets) plugins(addr string) ([]na.Plugin, error) {
 	cfg, err := s.config()
 	if cfg == nil || err != nil {
 		return nil, err
 	}
-	return []na.Plugin{tcp.New(tcp.Options{TLS: cfg})}, nil
+	switch scheme, _, _ := strings.Cut(addr, "://"); scheme {
+	case "tcp":
+		return []na.Plugin{tcp.New(tcp.Options{TLS: cfg})}, nil
+	case "udp":
+		return []na.Plugin{udp.New(udp.Options{TLS: cfg})}, nil
+	}
+	return nil, usageError{fmt.Sprintf("-cert, -key and -ca are for tcp:// and udp://, not %q: nothing would be encrypted", addr)}
 }

@@ -29,6 +29,9 @@ func TestTLS(t *testing.T) {
 	writeFile(t, src, noise(1000))
 	run(t, 0, with("cp", src, s.addr+"/f")...)
 	requireFile(t, src, filepath.Join(s.root, "f"))
+	u := serve(t, "", append(flags, "udp://127.0.0.1:0")...)
+	run(t, 0, with("ping", "-count", "2", "-interval", "0", u.addr)...)
+	require.Regexp(t, `the peer refused: TLS is required here`, run(t, 1, "ping", "-count", "1", u.addr).errors.String())
 	run(t, 0, with("perf", "-time", "1ms", "-inflight", "1", "-bulk", "1000")...)                     // starts a target
 	run(t, 0, with("perf", "-op", "idle", "-peers", "2", "-time", "1ms")...)                          // a swarm
 	run(t, 0, with("soak", "-time", "50ms", "-targets", "2", "-faults", "none", "-inflight", "2")...) // several
@@ -67,7 +70,7 @@ func TestTLSMistakes(t *testing.T) {
 		{2, `^qs ping: -cert needs -key`, []string{"-cert", cert}},
 		{2, `^qs ping: -server-name needs -ca`, []string{"-server-name", "x"}},
 		{2, `^qs ping: -key needs -cert`, []string{"-key", key, "-ca", cert}},
-		{2, `^qs ping: -cert, -key and -ca are for tcp://, not "udp://127.0.0.1:1": nothing would be encrypted`, []string{"-cert", cert, "-key", key, "udp://127.0.0.1:1"}},
+		{2, `^qs ping: -cert, -key and -ca are for tcp:// and udp://, not "sm://x": nothing would be encrypted`, []string{"-cert", cert, "-key", key, "sm://x"}},
 		{1, `^qs ping: -cert, -key and -ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", "no-such-file", "-key", key}},
 		{1, `^qs ping: -cert, -key and -ca: .*cert and key cannot be read: stat no-such-file: `, []string{"-cert", cert, "-key", "no-such-file"}},
 		{1, `^qs ping: .*ca cannot be read: open no-such-file: `, []string{"-ca", "no-such-file"}},

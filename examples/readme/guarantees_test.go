@@ -85,17 +85,18 @@ var guarantees = []guarantee{
 	{"mercury-hostile", "What a peer sends is checked, and all that it can make grow is bounded; it loses its own connection at worst. Damage that a checksum shows is not handed on.", []string{"mercury: TestHostileBytes", "mercury: TestWrongAccess", "mercury: TestForged", "mercury: TestUnknown", "mercury: TestNeverReads", "mercury: TestServedOnce", "mercury: TestDamagedRequest", "mercury: TestDamagedResponse"}},
 	{"mercury-gateway", "A gateway calls the C processes that it was told of, and no others; a service reaches the memory of a C client while it handles its request, and no longer.", []string{"mercury/gateway: TestCallC", "mercury/gateway: TestServeC", "cmd/qs: TestMercuryGateway"}},
 
-	{id: ":TLS (tcp)"},
+	{id: ":TLS (tcp, udp)"},
 	{"tls", "TLS 1.3 and the protocol `quicksilver/1`, or no session, whatever the configuration says.", []string{"plugins/tcp: TestTLSDowngrade", "cmd/qs: TestTLS", "examples/blob: TestTLS"}},
 	{"tls-said", "A node that is told to use TLS, in whichever way, answers nothing without; settings that contradict each other are refused.", []string{".: TestTLSHoweverItIsSaid", ".: TestConfigContradictions"}},
-	{"tls-refused", "A peer without a valid certificate, if one is asked for, gets no further than the handshake; so does a plain one. The error says what to do.", []string{"plugins/tcp: TestTLSRefused", "cmd/qs: TestTLSMistakes"}},
-	{"tls-identity", "Each message comes with what its sender has proven: `Context.Identity`.", []string{"plugins/tcp: TestTLSIdentity"}},
+	{"tls-refused", "A peer without a valid certificate, if one is asked for, gets no further than the handshake; so does a plain one. The error says what to do.", []string{"plugins/tcp: TestTLSRefused", "plugins/udp: TestTLSRefused", "cmd/qs: TestTLSMistakes"}},
+	{"tls-identity", "Each message comes with what its sender has proven: `Context.Identity`.", []string{"plugins/tcp: TestTLSIdentity", "plugins/udp: TestTLSIdentity"}},
 	{"tls-bulk", "The connection for bulk data is of the same peer as its session.", []string{"plugins/tcp: TestTLSBulkOfAnother", "plugins/tcp: TestTLSBulkToAnother"}},
 	{"tls-name", "A peer whose certificate does not carry the name, or the IP address, that it was looked up by is refused, and a session is not used for another name than its certificate carries.", []string{"plugins/tcp: TestTLSNames", "plugins/tcp: TestTLSNameOfAnother"}},
 	{"tls-files", "Certificate files that are replaced are used for the next connection.", []string{".: TestCertificateReplaced"}},
-	{"tls-replay", "A recorded session that is played again opens nothing.", []string{"plugins/tcp: TestTLSReplay"}},
-	{"tls-broken", "Truncation, damage and garbage end that connection, and no other.", []string{"plugins/tcp: TestTLSBroken"}},
-	{"tls-strangers", "Unauthenticated peers are limited to 64 KiB (128 KiB with an accepted certificate), five seconds and 256 connections.", []string{"plugins/tcp: TestTLSHalfOpen", "plugins/tcp: TestTLSTooMuch"}},
+	{"tls-replay", "A recorded session that is played again opens nothing.", []string{"plugins/tcp: TestTLSReplay", "plugins/udp: TestTLSReplay"}},
+	{"tls-broken", "Truncation, damage and garbage end that connection over tcp, are a lost packet over udp, and harm no other.", []string{"plugins/tcp: TestTLSBroken", "plugins/udp/internal/protect: TestForged", "plugins/udp: TestTLSBadWays"}},
+	{"tls-moves", "A peer over udp whose address changes goes on when the new one is proven.", []string{"plugins/udp: TestTLSMoves"}},
+	{"tls-strangers", "Unauthenticated peers over tcp are limited to 64 KiB (128 KiB with an accepted certificate), five seconds and 256 connections. Over udp nothing is kept for one whose address is not proven.", []string{"plugins/tcp: TestTLSHalfOpen", "plugins/tcp: TestTLSTooMuch", "plugins/udp: TestFlood"}},
 }
 
 // page writes docs/GUARANTEES.md.

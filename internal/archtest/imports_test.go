@@ -60,7 +60,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		".", "hg/...", "bulk/...", "request/...", "debug", "rendezvous/...", "plugins/...", "mercury/...", "internal/leak", "internal/long", "internal/mutant", "internal/testcert",
 	}, tests: true},
-	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "internal/pieces"}},
+	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
 }
 

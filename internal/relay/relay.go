@@ -33,7 +33,8 @@ type Relay struct {
 	rules  Rules
 	rnd    *rand.Rand
 	backs  map[netip.AddrPort]*net.UDPConn
-	left   [2]int // bytes that may still pass: to the target, and from it; negative: no limit
+	moved  []*net.UDPConn // backs that nothing comes through any more
+	left   [2]int         // bytes that may still pass: to the target, and from it; negative: no limit
 	shut   bool
 	closed bool
 	passed [2]int64
@@ -105,12 +106,26 @@ func (r *Relay) Open() {
 	r.left, r.shut = [2]int{-1, -1}, false
 }
 
+// Move has what peers send leave from other ports, as an address translator does that has forgotten them. What comes to the old ones
+// is lost.
+func (r *Relay) Move() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for peer, c := range r.backs {
+		r.moved = append(r.moved, c)
+		delete(r.backs, peer)
+	}
+}
+
 // Close ends r. It returns when nothing of it is left.
 func (r *Relay) Close() {
 	r.mu.Lock()
 	r.closed = true
 	_ = r.front.Close()
 	for _, c := range r.backs {
+		_ = c.Close()
+	}
+	for _, c := range r.moved {
 		_ = c.Close()
 	}
 	r.mu.Unlock()
@@ -139,7 +154,14 @@ func (r *Relay) back(peer netip.AddrPort) *net.UDPConn {
 		roomy(c)
 		r.backs[peer] = c
 		r.wait.Go(func() {
-			r.pump(c, 1, func(b []byte, _ netip.AddrPort) { _, _ = r.front.WriteToUDPAddrPort(b, peer) })
+			r.pump(c, 1, func(b []byte, _ netip.AddrPort) {
+				r.mu.Lock()
+				moved := r.backs[peer] != c
+				r.mu.Unlock()
+				if !moved {
+					_, _ = r.front.WriteToUDPAddrPort(b, peer)
+				}
+			})
 		})
 	}
 	return c

@@ -35,8 +35,8 @@ var vain atomic.Bool
 
 // over is what a plain run asks of package hg and those above: the fastest transport, and the one with virtual time. Every
 // transport is asked in .ci/run, and in long runs.
-var over = flag.String("transports", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,sm,sim"),
-	"the transports of what runs over every transport, of tcp, tcp-portable, tcp-tls, tcp-tls-portable, udp, udp-portable, sm, sim")
+var over = flag.String("transports", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,udp-tls,sm,sim"),
+	"the transports of what runs over every transport, of tcp, tcp-portable, tcp-tls, tcp-tls-portable, udp, udp-portable, udp-tls, udp-tls-portable, sm, sim")
 
 // A Net is one transport during one test.
 type Net struct {
@@ -63,6 +63,8 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 			t.Run(name, func(t *testing.T) { overTCP(t, name, tcp.Options{TLS: mutualTLS(), Portable: portable}, f) })
 		case kind == "tcp":
 			t.Run(name, func(t *testing.T) { overTCP(t, name, tcp.Options{Portable: portable}, f) })
+		case kind == "udp" && strings.HasPrefix(variant, "tls"):
+			t.Run(name, func(t *testing.T) { overUDP(t, name, udp.Options{TLS: mutualTLS(), Portable: portable}, f) })
 		case kind == "udp":
 			t.Run(name, func(t *testing.T) { overUDP(t, name, udp.Options{Portable: portable}, f) })
 		case name == "sm" && runtime.GOOS == "linux":
@@ -104,7 +106,7 @@ func UDP(t *testing.T, f func(t *testing.T, n *Net)) { overUDP(t, "udp", udp.Opt
 
 func overUDP(t *testing.T, name string, opts udp.Options, f func(t *testing.T, n *Net)) {
 	opts.Resolver = slowResolver{}
-	run(t, &Net{Name: name, plugin: udp.New(opts), origin: "udp://", listen: func(int) string { return "udp://127.0.0.1:0" }}, f)
+	run(t, &Net{Name: name, TLS: opts.TLS != nil, plugin: udp.New(opts), origin: "udp://", listen: func(int) string { return "udp://127.0.0.1:0" }}, f)
 }
 
 func overSM(t *testing.T, f func(t *testing.T, n *Net)) {

@@ -23,7 +23,7 @@ func TestListenErrors(t *testing.T) {
 			trusted bool
 		}{
 			taken.LocalAddr().String(): {na.ErrAddrInUse, "listen on " + taken.LocalAddr().String(), false},
-			"203.0.113.1:0":            {na.ErrPermission, "beyond loopback it needs Options.Trusted", false},
+			"203.0.113.1:0":            {na.ErrPermission, "beyond loopback it needs TLS (Config.TLS, or udp.Options.TLS), or Options.Trusted", false},
 			":0":                       {na.ErrPermission, "listen on :0: udp neither encrypts", false},
 			"0.0.0.0:0":                {na.ErrPermission, "listen on 0.0.0.0:0", false},
 			"203.0.113.2:0":            {na.ErrAddrInvalid, "listen on 203.0.113.2:0", true},

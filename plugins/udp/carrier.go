@@ -36,6 +36,10 @@ type carrier struct {
 	shut bool
 	open struct{ peers, messages int } // that were not confirmed when their associations ended, since shut
 
+	conns  map[netip.AddrPort]*conn // with TLS, by name
+	notes  []note                   // to be sent
+	lookAt time.Duration            // the next look at conns
+
 	sending bool // a goroutine is in send, and looks again before it goes
 	out     outbox
 	full    []*peer   // dials for which there is no association left
@@ -50,6 +54,7 @@ type peer struct {
 	c      *carrier
 	link   *engine.Link // nil: its session is over
 	a      *arq.Assoc
+	conn   *conn // nil: there is no TLS
 	up     bool
 	credit uint32 // that was sent in a frame
 	part   *part  // of a frame that comes in several packets; nil: there is none
@@ -78,23 +83,35 @@ var (
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	c := &carrier{d: d, e: e, id: uint8(e.Host().Context().ID()), door: d.door}
 	if c.door == nil {
-		c.door = &door{open: d.open}
+		c.door = &door{open: d.open, guard: d.guard, now: d.now}
 	}
 	if err := c.door.bind(); err != nil {
 		return nil, err
 	}
 	c.sock = c.door.sock
 	c.m = arq.New(arq.Config{
+		Overhead: c.overhead(), Proven: d.guard != nil,
 		Profile: d.profile, Ack: d.ack, Context: c.id, Session: func() uint64 { return d.session.Add(1) }, Rand: e.Engine().Rand,
 		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
 		MaxPeers: d.peers,
 		Receive:  func() int { return int(c.door.room.Load()) / 4 * 3 },
 	}, c)
+	if d.guard != nil {
+		c.conns = map[netip.AddrPort]*conn{}
+	}
 	if err := c.door.enter(c); err != nil {
 		c.door.leave(c)
 		return nil, na.WithText(na.ErrIO, err.Error())
 	}
 	return c, nil
+}
+
+// overhead is what TLS adds to a packet.
+func (c *carrier) overhead() int {
+	if c.d.guard == nil {
+		return 0
+	}
+	return overhead
 }
 
 func path(to netip.Addr) arq.Path {
@@ -109,6 +126,10 @@ func (c *carrier) Dial(l *engine.Link) {
 	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
 	p := &peer{c: c, link: l}
 	l.Conn = p
+	if c.d.guard != nil {
+		c.dialTLS(p, ap)
+		return
+	}
 	var err error
 	if p.a, err = c.m.Dial(c.d.now(), ap, uint8(l.Target()), path(ap.Addr()), p); err != nil {
 		c.full = append(c.full, p)
@@ -181,6 +202,9 @@ func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 		return
 	}
 	if p.link = nil; p.a == nil {
+		if p.conn != nil {
+			p.conn.cancel()
+		}
 		return
 	}
 	if bye.Code == na.ErrClosed && p.up {
@@ -205,6 +229,7 @@ func (c *carrier) Poll(now time.Duration) time.Duration {
 			}
 		}
 		c.m.Poll(now)
+		c.look(now)
 		c.send()
 		c.e.Unlock()
 		due = time.Duration(c.due.Load())

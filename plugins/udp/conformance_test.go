@@ -45,6 +45,12 @@ func TestConformance(t *testing.T) {
 	if long.On && na.PollerSupported {
 		variants["unassisted"] = network(udp.Options{Unassisted: true})
 	}
+	if !raceflag.Enabled || long.On {
+		variants["tls"] = network(udp.Options{TLS: mutualTLS()})
+	}
+	if long.On {
+		variants["tls-portable"] = network(udp.Options{TLS: mutualTLS(), Portable: true})
+	}
 	natest.TestVariants(t, variants)
 }
 

@@ -4,8 +4,12 @@
 //	                  frames, views    packets
 //
 // Package internal/arq makes datagrams reliable. This package has the sockets, copies frames and memory into packets and out of
-// them, and keeps the names of peers. Packets are neither encrypted nor authenticated: beyond loopback a class listens only with
-// Options.Trusted.
+// them, and keeps the names of peers.
+//
+// With Options.TLS each association has a conn (conn.go), which lies between arq and the socket: a handshake of TLS 1.3 (handshake.go),
+// then packets that internal/protect seals in the memory that they are sent from, and opens where they have come to. Peers whose
+// address is not proven are answered from nothing (guard.go). Without it packets are neither encrypted nor authenticated: beyond
+// loopback a class listens only with Options.Trusted.
 //
 // A program that imports it can use addresses of the form udp://host:port. It passes every rule of natest.
 //

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
@@ -15,9 +16,11 @@ import (
 //
 //	socket ─► read, by whoever leads one of the contexts ─► take: whose packet is it? ─► carrier.receive
 type door struct {
-	at   netip.AddrPort
-	open func(netip.AddrPort, *door) (socket, error)
-	room atomic.Int64 // bytes of the socket's receive buffer for each context
+	at    netip.AddrPort
+	open  func(netip.AddrPort, *door) (socket, error)
+	guard *guard // nil: there is no TLS
+	now   func() time.Duration
+	room  atomic.Int64 // bytes of the socket's receive buffer for each context
 
 	// mu guards what follows. It is held while datagrams are read and given to their contexts, so that they stay in order. An
 	// endpoint may be locked under it.
@@ -25,6 +28,13 @@ type door struct {
 	sock   socket        // nil: closed
 	behind [256]*carrier // by context; nil: it is not there, or not any more
 	n      int           // of them
+	latest *conn         // that had a packet
+	hints  []arrival     // that a peer has no such connection
+
+	// table guards the connections with TLS, by the id that is ours, and by the peer's. Nothing is locked under it.
+	table  sync.RWMutex
+	byID   map[uint64]*conn
+	byPeer map[uint64]*conn
 
 	homes atomic.Pointer[[]netip.Addr] // the addresses of ours that datagrams have come to
 }
@@ -36,6 +46,7 @@ type arrival struct {
 	via  uint8
 	p    arq.Packet
 	to   *carrier // nil: all contexts
+	conn *conn    // nil: there is no TLS
 }
 
 // bind opens the socket if it is not open.
@@ -64,6 +75,9 @@ func (d *door) enter(c *carrier) error {
 // leave takes c away. Nothing is given to it afterwards.
 func (d *door) leave(c *carrier) {
 	c.sock.unwatch(c)
+	if d.guard != nil {
+		d.strikeAll(c)
+	}
 	d.mu.Lock()
 	d.behind[c.id] = nil
 	d.n--
@@ -92,12 +106,21 @@ func (d *door) take(in []arrival) {
 	n := 0
 	for i := range in {
 		a := &in[i]
+		if d.guard != nil && !d.admit(a) {
+			continue
+		}
 		var err error
-		if a.p, err = arq.Parse(a.b); err != nil {
+		if a.p, err = arq.Parse(a.b); err != nil && (a.conn == nil || !isNote(a.b)) {
+			if d.guard == nil {
+				d.plainly(a)
+			}
 			continue
 		}
 		a.p.Via = a.via
-		if a.to = nil; a.p.Context() >= 0 {
+		switch a.to = nil; {
+		case a.conn != nil:
+			a.to = a.conn.c
+		case a.p.Context() >= 0:
 			a.to = d.of(a.p.Context())
 		}
 		if n < i {
@@ -117,6 +140,13 @@ func (d *door) take(in []arrival) {
 		} else {
 			d.each(func(c *carrier) { c.receive(in[i:j]) })
 		}
+	}
+	if len(d.hints) > 0 {
+		for i := range d.hints {
+			d.hints[i].conn.c.unknown(&d.hints[i])
+		}
+		clear(d.hints)
+		d.hints = d.hints[:0]
 	}
 }
 

@@ -3,11 +3,13 @@ package udp
 import (
 	"net/netip"
 	"runtime"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
 const (
@@ -31,7 +33,7 @@ func (o *outbox) begin() {
 	select {
 	case o.slab = <-slabs:
 	default:
-		o.slab = make([]byte, turnBytes+arq.MaxSize+arq.HeadSize)
+		o.slab = make([]byte, turnBytes+arq.MaxSize+arq.HeadSize+overhead)
 	}
 }
 
@@ -73,6 +75,9 @@ func (c *carrier) send() {
 	c.out.end()
 	c.sending = false
 	due, _ := c.m.Deadline()
+	if len(c.conns) > 0 && (due == 0 || c.lookAt < due) {
+		due = max(c.lookAt, 1)
+	}
 	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
 		c.e.Host().PollSoon()
 	}
@@ -83,6 +88,9 @@ func (c *carrier) gather() bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
 	now, at := c.d.now(), 0
+	if c.conns != nil {
+		return c.gatherSealed(now)
+	}
 	for at < turnBytes && len(o.list) < turnPackets {
 		p, ok := c.m.Next(now, o.slab[at:at+arq.HeadSize:at+arq.HeadSize])
 		if !ok {
@@ -104,11 +112,58 @@ func (c *carrier) gather() bool {
 	return len(o.list) > 0
 }
 
+// gatherSealed is gather with TLS: each packet has room for what protects it.
+func (c *carrier) gatherSealed(now time.Duration) bool {
+	const front = shortSize + protect.NumberSize
+	o, at := &c.out, 0
+	add := func(k *conn, n int, d departure) {
+		d.b, d.conn = o.slab[at:at+n+overhead], k
+		o.list = append(o.list, d)
+		at += n + overhead
+	}
+	for i := range c.notes {
+		n := &c.notes[i]
+		b := o.slab[at+front:]
+		b[0] = n.kind
+		copy(b[1:], n.data[:])
+		add(n.k, noteSize, departure{to: n.to, via: n.via})
+	}
+	clear(c.notes)
+	c.notes = c.notes[:0]
+	for at < turnBytes && len(o.list) < turnPackets {
+		from := at + front
+		p, ok := c.m.Next(now, o.slab[from:from+arq.HeadSize:from+arq.HeadSize])
+		if !ok {
+			break
+		}
+		k := c.conns[p.To]
+		if k == nil {
+			continue // last words, and the connection is gone
+		}
+		if p.Ref != nil {
+			pc := p.Ref.(*piece)
+			if !pc.v.Borrow() {
+				c.m.Void(&p)
+			} else {
+				o.bulk = append(o.bulk, loan{pc: pc, o: p, i: len(o.list)})
+			}
+		}
+		n := copy(o.slab[from:], p.Head)
+		n += copy(o.slab[from+n:], p.Body)
+		add(k, n+p.N, departure{to: k.to, via: k.via, fragment: p.Fragment, again: p.Again})
+	}
+	return len(o.list) > 0
+}
+
 // pack copies what was lent, and seals it. A datagram whose memory cannot be read is damaged, and nobody takes it for good.
 func (c *carrier) pack() {
 	for i := range c.out.bulk {
 		l := &c.out.bulk[i]
-		b := c.out.list[l.i].b
+		d := &c.out.list[l.i]
+		b := d.b
+		if d.conn != nil {
+			b = b[shortSize+protect.NumberSize : len(b)-protect.TagSize]
+		}
 		to := b[len(b)-l.o.N:]
 		c.slices = l.pc.v.Slices(c.slices[:0], l.o.At, l.o.N)
 		for _, s := range c.slices {
@@ -123,6 +178,16 @@ func (c *carrier) pack() {
 		if !l.gone {
 			l.o.Head = b[:len(b)-l.o.N]
 			l.o.Seal(b[len(b)-l.o.N:])
+		} else if d.conn != nil {
+			clear(b) // what is there may be another's
+		}
+	}
+	if c.conns != nil {
+		for i := range c.out.list {
+			d := &c.out.list[i]
+			if d.conn.front(d.b); d.conn.sealer.Seal(d.b, shortSize) != nil {
+				clear(d.b)
+			}
 		}
 	}
 }
@@ -138,7 +203,11 @@ func (c *carrier) settle() {
 	}
 	clear(o.bulk)
 	for _, d := range o.large {
-		c.m.TooLarge(d.to, len(d.b))
+		if d.conn != nil {
+			c.m.TooLarge(d.conn.name, len(d.b)-overhead)
+		} else {
+			c.m.TooLarge(d.to, len(d.b))
+		}
 	}
 	o.large = o.large[:0]
 }
@@ -155,7 +224,12 @@ func (c *carrier) receive(in []arrival) {
 	c.e.Lock()
 	now := c.d.now()
 	for i := range in {
-		c.m.Receive(now, in[i].from, &in[i].p)
+		a := &in[i]
+		if a.conn == nil {
+			c.m.Receive(now, a.from, &a.p)
+		} else if c.arrived(now, a) {
+			c.m.Receive(now, a.conn.name, &a.p)
+		}
 	}
 	if len(c.in) > 0 {
 		c.e.Pause()
@@ -192,6 +266,17 @@ func (c *carrier) place(in *placing) {
 // refused is called when the system says that nobody receives at to. With the door's lock, without the endpoint's.
 func (c *carrier) refused(to netip.AddrPort) {
 	c.e.Lock()
-	c.m.Refused(c.d.now(), to)
+	if c.conns == nil {
+		c.m.Refused(c.d.now(), to)
+	}
+	for name, k := range c.conns {
+		switch {
+		case k.to != to:
+		case k.p != nil && k.p.a == nil:
+			k.cancel()
+		default:
+			c.m.Refused(c.d.now(), name)
+		}
+	}
 	c.e.Pause()
 }

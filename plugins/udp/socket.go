@@ -32,6 +32,7 @@ type socket interface {
 type departure struct {
 	b        []byte
 	to       netip.AddrPort
+	conn     *conn // whose packet it is, which is sealed; nil: there is no TLS
 	via      uint8 // the address of ours that it leaves from, as the door numbers them; 0: any
 	fragment bool  // it may be larger than the path carries
 	again    bool  // it was sent before

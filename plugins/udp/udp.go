@@ -2,6 +2,7 @@ package udp
 
 import (
 	"crypto/rand"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
@@ -21,8 +23,11 @@ func init() { na.RegisterPlugin(New(Options{})) }
 
 // Options holds what the plugin can be told. The zero value works.
 type Options struct {
+	// TLS has every packet encrypted, and peers prove who they are: all that tcp.Options says of its TLS holds here, too. Functions in it
+	// are shown a connection that has an address and nothing else, and count towards the 5 s that a handshake may take. Nil means no TLS.
+	TLS *tls.Config
 	// Trusted says that everybody on the network may be trusted: packets are neither encrypted nor authenticated. Without it
-	// the plugin listens on loopback addresses only, unless QS_UDP_TRUSTED is 1.
+	// and without TLS the plugin listens on loopback addresses only, unless QS_UDP_TRUSTED is 1.
 	Trusted bool
 	// Profile is "modern" or "seed". Empty means what QS_UDP_PROFILE says, else modern.
 	Profile string
@@ -60,6 +65,7 @@ type domain struct {
 	ack     arq.AckMode
 	session atomic.Uint64 // the latest number of a dial
 	peers   int           // of a context at most
+	guard   *guard        // nil: there is no TLS
 	door    *door         // of all contexts; nil: the class does not listen, and each has its own
 }
 
@@ -88,9 +94,21 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	if d.ack, err = arq.ParseAckMode(or(p.opts.Ack, "QS_UDP_ACK")); err != nil {
 		return nil, na.WithText(na.ErrInvalid, "udp: "+err.Error())
 	}
+	if want := secure.Validate(p.opts.TLS); want != "" {
+		return nil, na.WithText(na.ErrInvalid, "udp: options: TLS.MaxVersion is "+tls.VersionName(p.opts.TLS.MaxVersion)+", want "+want)
+	}
+	if p.opts.TLS != nil && rest != "" {
+		if err := secure.MayListen(scheme, p.opts.TLS); err != nil {
+			return nil, err
+		}
+	}
+	if d.guard, err = newGuard(p.opts.TLS, d.log); err != nil {
+		return nil, na.WithText(na.ErrInvalid, "udp: "+err.Error())
+	}
+	d.names.Certify = secure.ByHost(p.opts.TLS)
 	t := engine.Transport{Scheme: scheme, Exact: true, Names: &d.names, Carrier: d.newCarrier}
 	if rest != "" {
-		if err := d.listen(rest, p.opts.Trusted || os.Getenv("QS_UDP_TRUSTED") == "1"); err != nil {
+		if err := d.listen(rest, p.opts.Trusted || p.opts.TLS != nil || os.Getenv("QS_UDP_TRUSTED") == "1"); err != nil {
 			return nil, err
 		}
 		t.Self, t.Listen = d.names.Self, d.names.Self
@@ -111,9 +129,9 @@ func (d *domain) listen(rest string, trusted bool) error {
 	}
 	if !where.Addr().IsLoopback() && !trusted {
 		return na.WithText(na.ErrPermission, "listen on "+rest+
-			": udp neither encrypts nor authenticates its packets, so beyond loopback it needs Options.Trusted, or QS_UDP_TRUSTED=1")
+			": udp neither encrypts nor authenticates its packets, so beyond loopback it needs TLS (Config.TLS, or udp.Options.TLS), or Options.Trusted or QS_UDP_TRUSTED=1 where the network is trusted")
 	}
-	d.door = &door{at: where, open: d.open}
+	d.door = &door{at: where, open: d.open, guard: d.guard, now: d.now}
 	if err := d.door.bind(); err != nil {
 		return err
 	}

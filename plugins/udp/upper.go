@@ -21,11 +21,18 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 			return arq.Admission{Crossing: true}
 		}
 	}
-	same := c.d.names.Verified(g.Listen, netip.Addr{}, from.Addr())
+	var k *conn
+	if c.conns != nil {
+		if k = c.conns[from]; k == nil {
+			return arq.Admission{}
+		}
+		from = k.to
+	}
+	same := c.d.names.Verified(g.Listen, netip.Addr{}, from.Addr()) && (k == nil || k.proof.SpeaksFor(scheme, g.Listen))
 	if same && !verified {
 		return arq.Admission{Cookie: true}
 	}
-	p := &peer{c: c}
+	p := &peer{c: c, conn: k}
 	if p.link, err = c.e.Admit(c, p, &g, same); err != nil {
 		return refusal(err)
 	}

@@ -50,6 +50,9 @@ type Config struct {
 	HalfOpen    int   // peers that have not shown that they receive, above which HELLO needs a cookie: 64
 	MaxPeers    int   // associations: 1<<18 - 1, which is also the most
 
+	Overhead int  // bytes that the user adds to each packet: 0
+	Proven   bool // the user knows who is at an address: no HELLO needs a cookie
+
 	Context uint8 // which of those that share the address this is
 	// Session returns a number that is greater than any before it, of earlier processes at this address too: it begins with
 	// the nanoseconds of the clock, for instance.
@@ -71,7 +74,7 @@ func (c Config) withDefaults() Config {
 	}
 	def(&c.Window, 256)
 	c.Window = min(c.Window, maxAhead)
-	def(&c.Size, MaxSize)
+	def(&c.Size, MaxSize-c.Overhead)
 	def(&c.DupAcks, 3-2*int(c.Profile))
 	after(&c.InitialRTO, 50*time.Millisecond)
 	after(&c.MinRTO, 10*time.Millisecond)

@@ -34,5 +34,5 @@
 //	  dead ◄── Cut, REFUSE, RESET, too many timeouts, Finish takes too long
 //
 // There are no sockets, goroutines, clocks and random sources here, and no locks: the caller has them. Not here either:
-// encryption, a peer whose address changes, priorities between peers.
+// priorities between peers, and encryption and peers whose address changes, which the user may put below.
 package arq

@@ -99,7 +99,7 @@ func (a *Assoc) learn(g *greeting) {
 }
 
 func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
-	most := uint16(min(max(path.Size, BaseSize), MaxSize))
+	most := uint16(min(max(path.Size-m.cfg.Overhead, BaseSize), MaxSize-m.cfg.Overhead))
 	a := &Assoc{m: m, User: user, to: to, mtu: BaseSize, most: most, local: path.Local, cwnd: firstWindow, slowStart: true}
 	m.enter(a)
 	return a
@@ -213,7 +213,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		m.stats.Dropped++
 		return
 	}
-	verified := g.cookie != [cookieSize]byte{} && m.verify(now, from, &g)
+	verified := m.cfg.Proven || g.cookie != [cookieSize]byte{} && m.verify(now, from, &g)
 	if !verified && (known || m.stats.HalfOpen >= m.cfg.HalfOpen) {
 		m.askCookie(now, from, p.Via, &g)
 		return
@@ -250,6 +250,21 @@ func (m *Machine) accept(now time.Duration, a *Assoc, to *greeting) {
 	g := a.greeting()
 	g.session = to.session
 	m.tell(a.to, a.via, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
+}
+
+// TurnAway is the answer to a HELLO without a Machine: words, up to 256 bytes. Other packets have none.
+func TurnAway(p *Packet, words []byte) []byte {
+	if p.kind != kindHello {
+		return nil
+	}
+	g, ok := parseGreeting(p.body)
+	if !ok {
+		return nil
+	}
+	answer := Packet{kind: kindRefuse, id: g.id, token: g.token}
+	b := append(answer.append(nil), words[:min(len(words), mostWords)]...)
+	seal(b)
+	return b
 }
 
 func (m *Machine) refuse(to netip.AddrPort, via uint8, a *Assoc, id, token uint32, words []byte) {

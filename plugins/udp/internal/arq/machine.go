@@ -241,6 +241,9 @@ func (m *Machine) find(id uint32) *Assoc {
 // at returns the newest association with that address; the others follow by older.
 func (m *Machine) at(addr netip.AddrPort) *Assoc { return m.match(m.byAddr[m.hash(addr)], addr) }
 
+// Has reports whether there is an association with that address.
+func (m *Machine) Has(addr netip.AddrPort) bool { return m.at(addr) != nil }
+
 func (m *Machine) older(a *Assoc) *Assoc { return m.match(a.sibling, a.to) }
 
 func (m *Machine) match(i uint32, addr netip.AddrPort) *Assoc {

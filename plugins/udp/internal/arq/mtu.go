@@ -116,6 +116,7 @@ func (a *Assoc) smaller() {
 	pg := &a.flight.ping
 	pg.tries = 0
 	for _, r := range rungs {
+		r -= a.m.cfg.Overhead
 		if r < int(pg.size) && r > int(a.mtu) {
 			pg.size = uint16(r)
 			return

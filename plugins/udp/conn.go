@@ -1,0 +1,228 @@
+package udp
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
+)
+
+// A conn is what protects the packets of one association: the keys, and where the peer is. arq knows it by a name that looks like an
+// address and never changes: what a change of address means, it need not know.
+type conn struct {
+	c        *carrier
+	id, peer uint64 // of the connection: ours, the peer's
+	name     netip.AddrPort
+	p        *peer // that dials; nil: the peer has dialed
+	cancel   context.CancelFunc
+	in       chan []byte // packets of the handshake
+
+	up        atomic.Bool // opener and the others are there
+	opener    *protect.Opener
+	sealer    *protect.Sealer // whoever sends for the carrier has it
+	proof     *secure.Proof
+	confirmed sync.Once // the peer has shown that it has all of the handshake
+	done      chan struct{}
+
+	// Guarded by the endpoint's lock.
+	to    netip.AddrPort
+	via   uint8
+	alone bool // the last look has found no association
+	probe struct {
+		to   netip.AddrPort // where the peer seems to be now
+		data [8]byte
+		next time.Duration // no other challenge before
+	}
+}
+
+// serials are the names of connections.
+var serials atomic.Uint64
+
+func newConn(c *carrier, id, peer uint64, to netip.AddrPort, via uint8) (*conn, context.Context) {
+	a := [16]byte{0: 1} // 100::/64, where nobody is
+	binary.BigEndian.PutUint64(a[8:], serials.Add(1))
+	k := &conn{c: c, id: id, peer: peer, name: netip.AddrPortFrom(netip.AddrFrom16(a), 0), to: to, via: via, in: make(chan []byte, 32), done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+	k.cancel = cancel
+	c.door.enroll(k)
+	return k, ctx
+}
+
+// confirm ends the handshake of who has listened.
+func (k *conn) confirm() { k.confirmed.Do(func() { close(k.done) }) }
+
+// newGuest begins the handshake with a peer whose address is proven. With the door's lock.
+func (d *door) newGuest(a *arrival, h *header) *conn {
+	c := d.of(int(h.to >> 56))
+	if c == nil {
+		return nil
+	}
+	select {
+	case d.guard.guests <- struct{}{}:
+	default:
+		return nil // it will ask again
+	}
+	k, ctx := newConn(c, h.to, h.from, a.from, a.via)
+	go func() {
+		defer func() { <-d.guard.guests }()
+		serve(ctx, k)
+	}()
+	return k
+}
+
+// dialTLS begins the handshake of a dial. Locked.
+func (c *carrier) dialTLS(p *peer, to netip.AddrPort) {
+	k, ctx := newConn(c, newID(c.id), uint64(p.link.Target())<<56, to, 0)
+	k.p, p.conn = p, k
+	c.conns[k.name] = k
+	go dial(ctx, k, p.link.Name(), p.link.Host())
+}
+
+// dialed ends the handshake of a dial.
+func (k *conn) dialed(err error) {
+	c := k.c
+	c.e.Lock()
+	defer c.e.Unlock()
+	p := k.p
+	if err != nil || p.link == nil {
+		delete(c.conns, k.name)
+		c.door.strike(k)
+		if away, ok := errors.AsType[turnedAway](err); p.link != nil && ok {
+			p.link.Refused(away.bye)
+		} else if p.link != nil {
+			p.link.Fail(err)
+		}
+		return
+	}
+	if p.a, err = c.m.Dial(c.d.now(), k.name, uint8(p.link.Target()), path(k.to.Addr()), p); err != nil {
+		c.full = append(c.full, p)
+	}
+	c.later()
+}
+
+// served ends the handshake of a peer that has dialed.
+func (k *conn) served() {
+	c := k.c
+	c.e.Lock()
+	defer c.e.Unlock()
+	c.conns[k.name] = k
+	c.later()
+}
+
+// lookEvery is how often it is looked which connections have no association any more. The second time they are forgotten.
+const lookEvery = 2 * time.Second
+
+// look forgets them. Locked.
+func (c *carrier) look(now time.Duration) {
+	if len(c.conns) == 0 || now < c.lookAt {
+		return
+	}
+	c.lookAt = now + lookEvery
+	for name, k := range c.conns {
+		switch {
+		case !k.up.Load() || c.m.Has(name):
+			k.alone = false
+		case k.alone:
+			delete(c.conns, name)
+			c.door.strike(k)
+		default:
+			k.alone = true
+		}
+	}
+}
+
+// unknown is called when k's peer says that it has no such connection, which everybody on the way can say. With the door's lock, without
+// the endpoint's.
+func (c *carrier) unknown(a *arrival) {
+	c.e.Lock()
+	if k := a.conn; k.to == a.from && k.up.Load() {
+		c.m.Refused(c.d.now(), k.name)
+		c.later()
+	}
+	c.e.Unlock()
+}
+
+func isNote(b []byte) bool { return b[0] == challenge || b[0] == response }
+
+// A note is what a connection says that is not of arq.
+type note struct {
+	k    *conn
+	kind byte
+	data [8]byte
+	to   netip.AddrPort
+	via  uint8
+}
+
+const (
+	mostNotes      = 64 // that wait
+	noteSize       = 1 + 8
+	challengeEvery = 20 * time.Millisecond
+)
+
+// arrived looks at where a packet of k came from, and reports whether it is for arq. Locked.
+func (c *carrier) arrived(now time.Duration, a *arrival) bool {
+	k := a.conn
+	kind, data := a.b[0], [8]byte{}
+	ours := isNote(a.b)
+	if ours {
+		if len(a.b) != noteSize {
+			return false
+		}
+		copy(data[:], a.b[1:])
+	}
+	pr := &k.probe
+	switch {
+	case kind == challenge:
+		c.note(note{k, response, data, a.from, a.via})
+	case kind == response:
+		if pr.to == a.from && subtle.ConstantTimeCompare(pr.data[:], data[:]) == 1 {
+			k.to, k.via, pr.to = a.from, a.via, netip.AddrPort{}
+		}
+		return false
+	}
+	if a.from != k.to && (pr.to != a.from || now >= pr.next) {
+		if pr.to != a.from {
+			binary.BigEndian.PutUint64(pr.data[:], random64())
+		}
+		pr.to, pr.next = a.from, now+challengeEvery
+		c.note(note{k, challenge, pr.data, a.from, a.via})
+	}
+	return !ours
+}
+
+func (c *carrier) note(n note) {
+	if len(c.notes) < mostNotes {
+		c.notes = append(c.notes, n)
+	}
+}
+
+// post sends a single datagram.
+func post(s socket, b []byte, to netip.AddrPort, via uint8) {
+	if raceflag.Enabled {
+		passed.Add(1)
+	}
+	s.send(&outbox{list: []departure{{b: b, to: to, via: via}}})
+}
+
+// Proof implements engine.Prover.
+func (p *peer) Proof() na.Identity {
+	if p.conn == nil {
+		return na.Identity{}
+	}
+	return p.conn.proof.Who
+}
+
+// front is the header of the short packets to the peer.
+func (k *conn) front(b []byte) {
+	b[0] = 0x40
+	binary.BigEndian.PutUint64(b[1:], k.peer)
+}

@@ -1,0 +1,137 @@
+package udp
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+)
+
+// A counted socket sends nothing, and counts it.
+type counted struct {
+	socket
+	sent, bytes int
+	last        departure
+}
+
+func (s *counted) send(o *outbox) {
+	for i := range o.list {
+		s.sent++
+		s.bytes += len(o.list[i].b)
+		s.last = o.list[i]
+	}
+}
+
+// guardedDoor is a door with TLS and no contexts, and a clock.
+func guardedDoor(t testing.TB) (d *door, s *counted, now *time.Duration) {
+	t.Helper()
+	g, err := newGuard(&tls.Config{Certificates: []tls.Certificate{testcert.New()}}, nil)
+	require.NoError(t, err)
+	now = new(time.Duration)
+	*now = time.Hour
+	s = &counted{}
+	return &door{at: netip.MustParseAddrPort("127.0.0.1:9"), guard: g, now: func() time.Duration { return *now }, sock: s}, s, now
+}
+
+func ask(to, from uint64, size int) []byte {
+	h := header{kind: initial, to: to, from: from}
+	return append(h.append(nil), make([]byte, size)...)[:size]
+}
+
+// TestFlood: 100,000 first packets from as many addresses: each is answered with less than it was, and nothing is kept for it.
+func TestFlood(t *testing.T) {
+	d, s, _ := guardedDoor(t)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	came, b := 0, ask(0, 0, askSize)
+	for i := range uint32(100_000) {
+		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)
+		binary.BigEndian.PutUint64(b[13:], uint64(i))
+		came += len(b)
+		d.take([]arrival{{b: b, from: from}})
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	require.Equal(t, 100_000, s.sent)
+	require.LessOrEqual(t, s.bytes, came)
+	require.Empty(t, d.byID)
+	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(1<<20))
+}
+
+// TestNoAmplification: nothing that a stranger says, whatever it is, is answered with more than it was.
+func TestNoAmplification(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for _, plain := range []bool{false, true} {
+		d, s, _ := guardedDoor(t)
+		if plain {
+			d.guard = nil
+		}
+		for range 20_000 {
+			b := ask(r.Uint64(), r.Uint64(), longSize+r.IntN(2*askSize))
+			b[0] = byte(r.Uint32())
+			if r.IntN(2) == 0 {
+				b[0] = 0xc0
+			}
+			b[longSize-1] = byte(r.IntN(50))
+			before, n := s.bytes, len(b)
+			d.take([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
+			require.LessOrEqual(t, s.bytes-before, n)
+		}
+		require.Positive(t, s.sent)
+	}
+}
+
+// TestToken: a token is good for its address and its connection id, for a while, and for nothing else.
+func TestToken(t *testing.T) {
+	d, s, now := guardedDoor(t)
+	at := netip.MustParseAddrPort("10.0.0.1:1000")
+	d.take([]arrival{{b: ask(3<<56, 7, askSize), from: at}})
+	h, ok := parseLong(s.last.b)
+	require.True(t, ok)
+	require.Equal(t, retry, h.kind)
+	require.Equal(t, uint64(7), h.to)
+	require.Equal(t, uint64(3), h.from>>56, "the context that was asked for")
+	shows := func(token []byte, at string, id uint64) bool {
+		return d.guard.shows(token, netip.MustParseAddrPort(at), d.now(), id)
+	}
+	require.True(t, shows(h.token, "10.0.0.1:1000", h.from))
+	require.False(t, shows(h.token, "10.0.0.2:1000", h.from))
+	require.False(t, shows(h.token, "10.0.0.1:1001", h.from))
+	require.False(t, shows(h.token, "10.0.0.1:1000", h.from+1))
+	for i := range h.token {
+		forged := append([]byte(nil), h.token...)
+		forged[i] ^= 1
+		require.False(t, shows(forged, "10.0.0.1:1000", h.from), i)
+	}
+	other, _, _ := guardedDoor(t)
+	require.False(t, other.guard.shows(h.token, at, *now, h.from))
+	*now += tokenLife + 1
+	require.False(t, shows(h.token, "10.0.0.1:1000", h.from))
+}
+
+// FuzzLong: no datagram that comes to a door makes it panic, keep anything or say more than it was told.
+func FuzzLong(f *testing.F) {
+	d, s, _ := guardedDoor(f)
+	f.Add(ask(0, 1, askSize))
+	f.Add(append([]byte{0x40}, make([]byte, 40)...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > arq.MaxSize {
+			return
+		}
+		before := s.bytes
+		d.take([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
+		require.LessOrEqual(t, s.bytes-before, len(b))
+		require.Empty(t, d.byID)
+	})
+}

@@ -1,0 +1,286 @@
+package udp
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/binary"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
+)
+
+// With TLS every datagram is one of these. What protects them is RFC 9001, and the first byte is that of RFC 9000 17.2 and 17.3. ids are
+// of the receiver and of the sender; the first byte of the receiver's is the context.
+//
+//	short  01-- -Kpp  id 8                             number 4  a packet of arq, or of a change of address  tag 16
+//	long   11TT --pp  version 4  id 8  id 8  token 1+n  number 4  a message of the handshake                  tag 16
+//
+// T: 0 Initial; without a token it asks for one, in the clear. 1 a word in the clear: there is no TLS, or no such connection, here.
+// 2 Handshake. 3 Retry: the token, and as the sender's id the one to use with it.
+const (
+	wireVersion = 0x51530001
+
+	shortSize = 1 + idSize // before the number
+	longSize  = 1 + 4 + 2*idSize + 1
+	idSize    = 8
+	overhead  = shortSize + protect.NumberSize + protect.TagSize
+
+	initial byte = 0
+	word    byte = 1
+	proving byte = 2 // Handshake
+	retry   byte = 3
+
+	tokenSize = 12 + 16 + 16     // nonce, time and id, tag
+	tokenLife = 10 * time.Second // from its making to the first packet that shows it
+	askSize   = 256              // no answer to it is longer
+
+	mostGuests       = 256 // handshakes with peers that have begun them
+	handshakeTimeout = 5 * time.Second
+)
+
+// What a short packet carries that is not for arq. It begins with this, and goes on with 8 bytes: RFC 9000 8.2.
+const (
+	challenge byte = 0x20
+	response  byte = 0x21
+)
+
+// A guard is the TLS of a class.
+type guard struct {
+	cfg    *tls.Config
+	log    *slog.Logger
+	tokens cipher.AEAD
+	guests chan struct{}
+}
+
+// newGuard returns nil when there is to be no TLS.
+func newGuard(cfg *tls.Config, log *slog.Logger) (*guard, error) {
+	if cfg == nil {
+		return nil, nil
+	}
+	var key [32]byte
+	_, _ = rand.Read(key[:]) // never fails
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		return nil, err
+	}
+	g := &guard{cfg: cfg, log: log, guests: make(chan struct{}, mostGuests)}
+	g.tokens, err = cipher.NewGCM(block)
+	return g, err
+}
+
+func random64() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// newID returns a connection id for a context.
+func newID(context uint8) uint64 { return random64()>>8 | uint64(context)<<56 }
+
+// A header is that of a long packet.
+type header struct {
+	kind     byte
+	to, from uint64
+	token    []byte
+	number   int // where the number begins, or what else follows
+}
+
+func (h *header) append(b []byte) []byte {
+	b = append(b, 0xc0|h.kind<<4)
+	b = binary.BigEndian.AppendUint32(b, wireVersion)
+	b = binary.BigEndian.AppendUint64(b, h.to)
+	b = binary.BigEndian.AppendUint64(b, h.from)
+	return append(append(b, byte(len(h.token))), h.token...)
+}
+
+// parseLong decodes the header of a long packet, which points into b.
+func parseLong(b []byte) (h header, ok bool) {
+	if len(b) < longSize || b[0]&0xc0 != 0xc0 || binary.BigEndian.Uint32(b[1:]) != wireVersion {
+		return h, false
+	}
+	h = header{kind: b[0] >> 4 & 3, to: binary.BigEndian.Uint64(b[5:]), from: binary.BigEndian.Uint64(b[13:])}
+	h.number = longSize + int(b[longSize-1])
+	if len(b) < h.number {
+		return h, false
+	}
+	h.token = b[longSize:h.number]
+	return h, true
+}
+
+// token is proof that who shows it receives at an address. Nothing is kept for it.
+func (g *guard) token(at netip.AddrPort, now time.Duration, id uint64) []byte {
+	b := make([]byte, 12, tokenSize)
+	_, _ = rand.Read(b)
+	text := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(now)), id)
+	return g.tokens.Seal(b, b, text, about(at))
+}
+
+// shows reports whether a token is ours, for that address and id, and not too old.
+func (g *guard) shows(token []byte, at netip.AddrPort, now time.Duration, id uint64) bool {
+	if len(token) != tokenSize {
+		return false
+	}
+	text, err := g.tokens.Open(nil, token[:12], token[12:], about(at))
+	if err != nil || binary.BigEndian.Uint64(text[8:]) != id {
+		return false
+	}
+	made := time.Duration(binary.BigEndian.Uint64(text))
+	return now-made <= tokenLife
+}
+
+func about(at netip.AddrPort) []byte {
+	a := at.Addr().As16()
+	return binary.BigEndian.AppendUint16(a[:], at.Port())
+}
+
+// admit takes a datagram where there is TLS, and reports whether it is one for arq, which a.b is then. With the door's lock.
+func (d *door) admit(a *arrival) bool {
+	b := a.b
+	switch {
+	case len(b) == 0:
+	case b[0]&0xc0 == 0x40:
+		return d.unseal(a)
+	case b[0]&0xc0 == 0xc0:
+		d.greet(a)
+	default:
+		if p, err := arq.Parse(b); err == nil {
+			d.say(a, arq.TurnAway(&p, frame.ByeOf(secure.WantsTLS(scheme)).Words()))
+		}
+	}
+	return false
+}
+
+// unseal takes the protection off a short packet.
+func (d *door) unseal(a *arrival) bool {
+	b := a.b
+	if len(b) < overhead+1 {
+		return false
+	}
+	id := binary.BigEndian.Uint64(b[1:])
+	k := d.latest
+	if k == nil || k.id != id || !k.up.Load() {
+		k = d.find(id)
+		d.latest = k
+	}
+	if k == nil {
+		h := header{kind: word, from: id}
+		d.say(a, h.append(nil))
+		return false
+	}
+	if !k.up.Load() {
+		return false
+	}
+	payload, ok := k.opener.Open(b, shortSize)
+	if !ok || len(payload) == 0 {
+		return false
+	}
+	k.confirm()
+	a.b, a.conn = payload, k
+	return true
+}
+
+// greet takes a long packet.
+func (d *door) greet(a *arrival) {
+	h, ok := parseLong(a.b)
+	if !ok {
+		return
+	}
+	if h.kind == word && h.to == 0 { // somebody has no such connection: a hint, as the system's that nobody is there
+		if k := d.findPeer(h.from); k != nil {
+			a.conn = k
+			d.hints = append(d.hints, *a)
+		}
+		return
+	}
+	k := d.find(h.to)
+	if k == nil && h.kind == initial && len(h.token) == 0 {
+		d.askToken(a, &h)
+	} else if k == nil && h.kind == initial && d.guard.shows(h.token, a.from, d.now(), h.to) {
+		k = d.newGuest(a, &h)
+	}
+	if k != nil {
+		select {
+		case k.in <- append([]byte(nil), a.b...):
+		default: // it will come again
+		}
+	}
+}
+
+// askToken answers who wants a token. Nothing is kept.
+func (d *door) askToken(a *arrival, h *header) {
+	id := newID(uint8(h.to >> 56))
+	answer := header{kind: retry, to: h.from, from: id, token: d.guard.token(a.from, d.now(), id)}
+	d.say(a, answer.append(nil))
+}
+
+// say answers a datagram with one that is not longer.
+func (d *door) say(a *arrival, b []byte) {
+	if len(b) > 0 && len(b) <= len(a.b) && d.sock != nil {
+		post(d.sock, b, a.from, a.via)
+	}
+}
+
+// plainly answers a datagram that asks for TLS where there is none.
+func (d *door) plainly(a *arrival) {
+	if h, ok := parseLong(a.b); ok && h.kind == initial && len(h.token) == 0 {
+		answer := header{kind: word, to: h.from, from: h.to}
+		words := frame.ByeOf(secure.WantsPlain(scheme)).Words()
+		d.say(a, append(answer.append(nil), words...))
+	}
+}
+
+// find returns the connection with that id of ours, or nil; findPeer the one with that id of the peer's.
+func (d *door) find(id uint64) *conn {
+	d.table.RLock()
+	defer d.table.RUnlock()
+	return d.byID[id]
+}
+
+func (d *door) findPeer(id uint64) *conn {
+	d.table.RLock()
+	defer d.table.RUnlock()
+	return d.byPeer[id]
+}
+
+// enroll has the datagrams for k given to it, strike no more.
+func (d *door) enroll(k *conn) {
+	d.table.Lock()
+	defer d.table.Unlock()
+	if d.byID == nil {
+		d.byID, d.byPeer = map[uint64]*conn{}, map[uint64]*conn{}
+	}
+	d.byID[k.id] = k
+}
+
+func (d *door) strike(k *conn) {
+	d.table.Lock()
+	defer d.table.Unlock()
+	delete(d.byID, k.id)
+	if d.byPeer[k.peer] == k {
+		delete(d.byPeer, k.peer)
+	}
+	k.up.Store(false)
+	k.cancel()
+}
+
+// strikeAll is called when c leaves.
+func (d *door) strikeAll(c *carrier) {
+	d.table.RLock()
+	var all []*conn
+	for _, k := range d.byID {
+		if k.c == c {
+			all = append(all, k)
+		}
+	}
+	d.table.RUnlock()
+	for _, k := range all {
+		d.strike(k)
+	}
+}

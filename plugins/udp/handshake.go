@@ -1,0 +1,508 @@
+package udp
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime/debug"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
+)
+
+// A handshake is a goroutine that has TLS say who the peer is: functions of the user's run in it. What TLS says goes in pieces, which are
+// acknowledged, and sent again from the first that is not.
+//
+//	client                                        server
+//	Initial without a token  ───────────►
+//	                         ◄───────────  Retry: a token          nothing is kept
+//	Initial: ClientHello     ───────────►  a conn, a goroutine
+//	                         ◄───────────  Initial, Handshake: ServerHello … Finished
+//	Handshake: … Finished    ───────────►  the client is who it should be
+//	                         ◄───────────  Handshake: acknowledged; its keys are there
+//	short packets: HELLO     ───────────►  the goroutine ends
+type handshake struct {
+	k      *conn
+	g      *guard
+	q      *tls.QUICConn
+	cfg    *tls.Config
+	client bool
+	to     netip.AddrPort
+	via    uint8
+	looked bool // functions of the user's have looked at certificates
+	token  []byte
+	levels [tls.QUICEncryptionLevelApplication]level
+	left   int  // bytes that the peer may say yet
+	done   bool // TLS has proven who the peer is
+	up     bool // and the connection has its keys
+	heard  bool // something has come that is the server's
+	phase  protect.Phase
+}
+
+// A level is an encryption level of RFC 9001 2.1.
+type level struct {
+	sealer *protect.Sealer
+	opener *protect.Opener
+	out    []byte // what TLS says
+	acked  int    // of out
+	sent   int    // of out
+	in     int    // bytes that have come
+	owes   bool   // an acknowledgment
+}
+
+const (
+	crypto byte = 1 // acknowledged 4, offset 4, what TLS says
+	closes byte = 2 // alert 1: TLS has failed
+
+	cryptoHead = 1 + 4 + 4
+	mostCrypto = arq.BaseSize - longSize - tokenSize - protect.NumberSize - cryptoHead - protect.TagSize
+	firstWait  = 50 * time.Millisecond
+	mostWait   = time.Second
+	lastWords  = time.Second // a peer that was refused is told again for so long
+)
+
+var (
+	errNobody = na.WithText(na.ErrUnreachable, "nobody answers")
+	errLate   = na.WithText(na.ErrUnreachable, "TLS: the peer did not end the TLS handshake in time")
+)
+
+// A remoteAlert is why the peer has ended the handshake.
+type remoteAlert uint8
+
+func (a remoteAlert) Error() string { return tls.AlertError(a).Error() }
+
+// turnedAway is what a peer without TLS says.
+type turnedAway struct{ bye frame.Bye }
+
+func (t turnedAway) Error() string { return t.bye.Text }
+
+// newHandshake prepares TLS, with cfg for this side and its role.
+func newHandshake(k *conn, client bool) *handshake {
+	h := &handshake{k: k, g: k.c.d.guard, client: client, to: k.to, via: k.via, left: secure.MaxClientHello + secure.MaxClientProof}
+	h.phase.Leads = client
+	h.cfg = secure.Forced(h.g.cfg, func(_ *tls.ClientHelloInfo, other *tls.Config) { h.looked = secure.Looks(other) })
+	h.looked = secure.Looks(h.cfg)
+	return h
+}
+
+// serve runs the handshake of a peer that has shown a token.
+func serve(ctx context.Context, k *conn) {
+	defer k.cancel()
+	h := newHandshake(k, false)
+	h.meets(k.peer)
+	err := h.keys(k.id)
+	if err == nil {
+		h.q = tls.QUICServer(&tls.QUICConfig{TLSConfig: guarded(h.cfg, h.g.log, h.to)})
+		err = h.run(ctx)
+	}
+	if err != nil {
+		k.c.door.strike(k)
+	}
+}
+
+// dial runs that of a dial.
+func dial(ctx context.Context, k *conn, name, host string) {
+	defer k.cancel()
+	h := newHandshake(k, true)
+	h.left = secure.MaxServerProof
+	cfg := guarded(secure.Client(h.cfg, scheme, name, host), h.g.log, h.to)
+	h.q = tls.QUICClient(&tls.QUICConfig{TLSConfig: cfg})
+	err := h.run(ctx)
+	code, coded := errors.AsType[na.Code](err)
+	switch {
+	case err == nil, coded && code != na.OK, errors.As(err, new(turnedAway)):
+	case errors.Is(err, context.DeadlineExceeded) && h.heard:
+		err = errLate
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		err = errNobody
+	default:
+		err = na.WithText(na.ErrUnreachable, "TLS: "+secure.Reason(err))
+	}
+	k.dialed(err)
+}
+
+// meets learns the peer's connection id.
+func (h *handshake) meets(peer uint64) {
+	d, k := h.k.c.door, h.k
+	d.table.Lock()
+	defer d.table.Unlock()
+	if d.byPeer[k.peer] == k {
+		delete(d.byPeer, k.peer)
+	}
+	k.peer = peer
+	if d.byID[k.id] == k {
+		d.byPeer[peer] = k
+	}
+}
+
+// keys makes those of the Initial level, from the id that the server has chosen.
+func (h *handshake) keys(id uint64) (err error) {
+	client, server, err := protect.Initial(binary.BigEndian.AppendUint64(nil, id))
+	if err != nil {
+		return err
+	}
+	if h.client {
+		client, server = server, client
+	}
+	l := &h.levels[tls.QUICEncryptionLevelInitial]
+	l.acked, l.sent, l.in = 0, 0, 0
+	if l.opener, err = protect.NewOpener(tls.TLS_AES_128_GCM_SHA256, client, nil); err == nil {
+		l.sealer, err = protect.NewSealer(tls.TLS_AES_128_GCM_SHA256, server, nil)
+	}
+	return err
+}
+
+// run ends when the connection is up, for a server when the peer has shown that it knows; or with an error, which the peer is told.
+func (h *handshake) run(ctx context.Context) error {
+	k := h.k
+	started := !h.client
+	if started {
+		if err := h.start(ctx); err != nil {
+			return err
+		}
+	} else {
+		h.ask()
+	}
+	defer func() {
+		if h.q != nil && started {
+			_ = h.q.Close()
+		}
+	}()
+	wait := firstWait
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for tries := 0; ; {
+		select {
+		case <-k.done:
+			return nil
+		case <-ctx.Done():
+			if h.done {
+				return nil // the peer may have said nothing yet
+			}
+			return ctx.Err()
+		case <-timer.C:
+			if tries++; h.client && !h.heard {
+				if n := k.c.sock.retries(); n > 0 && tries > n {
+					return errNobody
+				}
+				h.ask() // the token may be lost, or too old
+			}
+			for i := range h.levels {
+				h.levels[i].sent = h.levels[i].acked
+			}
+			wait = min(2*wait, mostWait)
+			timer.Reset(wait)
+		case b := <-k.in:
+			err := h.hear(b, func() error {
+				if started {
+					return nil
+				}
+				started = true
+				return h.start(ctx)
+			})
+			if err != nil {
+				h.end(ctx, err)
+				return err
+			}
+			if h.done && h.client && h.levels[tls.QUICEncryptionLevelHandshake].acked == len(h.levels[tls.QUICEncryptionLevelHandshake].out) {
+				return nil
+			}
+		}
+		h.flush()
+	}
+}
+
+// start has TLS begin, with our connection id, which the peer compares with the one that it sees.
+func (h *handshake) start(ctx context.Context) error {
+	params := binary.BigEndian.AppendUint64(nil, h.k.id)
+	if !h.client {
+		params = binary.BigEndian.AppendUint64(params, h.k.peer)
+	}
+	h.q.SetTransportParameters(params)
+	if err := h.q.Start(ctx); err != nil {
+		return err
+	}
+	return h.events()
+}
+
+// ask wants a token.
+func (h *handshake) ask() {
+	head := header{kind: initial, to: h.k.peer, from: h.k.id}
+	b := head.append(make([]byte, 0, askSize))
+	post(h.k.c.sock, b[:askSize], h.to, h.via)
+}
+
+// hear takes a packet. One that is not the peer's is dropped.
+func (h *handshake) hear(b []byte, start func() error) error {
+	head, ok := parseLong(b)
+	if !ok {
+		return nil
+	}
+	switch head.kind {
+	case retry:
+		if !h.client || h.heard || len(head.token) != tokenSize {
+			return nil
+		}
+		h.token = append([]byte(nil), head.token...)
+		h.meets(head.from)
+		if err := h.keys(head.from); err != nil {
+			return err
+		}
+		return start()
+	case word:
+		if h.client && !h.heard && head.number < len(b) {
+			return turnedAway{frame.ParseBye(b[head.number:])}
+		}
+		return nil
+	}
+	at := tls.QUICEncryptionLevelInitial
+	if head.kind == proving {
+		at = tls.QUICEncryptionLevelHandshake
+	}
+	l := &h.levels[at]
+	if l.opener == nil || head.from != h.k.peer {
+		return nil
+	}
+	text, ok := l.opener.Open(b, head.number)
+	if !ok || len(text) < 2 {
+		return nil
+	}
+	h.heard = true
+	switch {
+	case text[0] == closes:
+		return remoteAlert(text[1])
+	case text[0] != crypto || len(text) < cryptoHead:
+		return nil
+	}
+	if acked := int(binary.BigEndian.Uint32(text[1:])); acked > l.acked && acked <= len(l.out) {
+		l.acked = acked
+		l.sent = max(l.sent, acked)
+	}
+	offset, data := int(binary.BigEndian.Uint32(text[5:])), text[cryptoHead:]
+	if len(data) == 0 {
+		return nil
+	}
+	l.owes = true
+	if offset > l.in || offset+len(data) <= l.in {
+		return nil // what is missing will come again
+	}
+	data = data[l.in-offset:]
+	if h.left -= len(data); h.left < 0 {
+		return secure.ErrTooMuch
+	}
+	l.in += len(data)
+	if err := h.q.HandleData(at, data); err != nil {
+		return err
+	}
+	return h.events()
+}
+
+// events does what TLS wants.
+func (h *handshake) events() error {
+	for {
+		switch e := h.q.NextEvent(); e.Kind {
+		case tls.QUICNoEvent:
+			return nil
+		case tls.QUICErrorEvent:
+			return e.Err
+		case tls.QUICSetReadSecret:
+			o, err := protect.NewOpener(e.Suite, e.Data, h.updates(e.Level))
+			if err != nil {
+				return err
+			}
+			if e.Level == tls.QUICEncryptionLevelApplication {
+				h.k.opener = o
+			} else {
+				h.levels[e.Level].opener = o
+			}
+		case tls.QUICSetWriteSecret:
+			s, err := protect.NewSealer(e.Suite, e.Data, h.updates(e.Level))
+			if err != nil {
+				return err
+			}
+			if e.Level == tls.QUICEncryptionLevelApplication {
+				h.k.sealer = s
+			} else {
+				h.levels[e.Level].sealer = s
+			}
+		case tls.QUICWriteData:
+			if e.Level == tls.QUICEncryptionLevelApplication {
+				return fmt.Errorf("TLS says something after the handshake")
+			}
+			h.levels[e.Level].out = append(h.levels[e.Level].out, e.Data...)
+		case tls.QUICTransportParameters:
+			want := binary.BigEndian.AppendUint64(nil, h.k.peer)
+			if h.client {
+				want = binary.BigEndian.AppendUint64(want, h.k.id)
+			}
+			if string(e.Data) != string(want) {
+				return errors.New("somebody has changed the connection ids on the way")
+			}
+		case tls.QUICHandshakeDone:
+			h.complete()
+		}
+	}
+}
+
+// updates is what the two directions tell each other of key updates, which only application keys have.
+func (h *handshake) updates(at tls.QUICEncryptionLevel) *protect.Phase {
+	if at != tls.QUICEncryptionLevelApplication {
+		return nil
+	}
+	return &h.phase
+}
+
+// complete takes what TLS has proven.
+func (h *handshake) complete() {
+	state := h.q.ConnectionState()
+	h.k.proof = secure.Prove(h.cfg, &state, h.looked)
+	h.done = true
+}
+
+// flush sends what has not been sent, and acknowledgments.
+func (h *handshake) flush() {
+	if h.done && !h.up && h.k.opener != nil && h.k.sealer != nil {
+		h.up = true
+		h.k.up.Store(true)
+		if !h.client {
+			h.k.served()
+		}
+	}
+	for i := range h.levels {
+		l := &h.levels[i]
+		if l.sealer == nil {
+			continue
+		}
+		for l.owes || l.sent < len(l.out) {
+			text := binary.BigEndian.AppendUint32([]byte{crypto}, uint32(l.in))
+			text = binary.BigEndian.AppendUint32(text, uint32(l.sent))
+			n := min(mostCrypto, len(l.out)-l.sent)
+			text = append(text, l.out[l.sent:l.sent+n]...)
+			l.sent += n
+			l.owes = false
+			h.send(i, text)
+		}
+	}
+}
+
+func (h *handshake) send(at int, text []byte) {
+	head := header{kind: initial, to: h.k.peer, from: h.k.id, token: h.token}
+	if at != int(tls.QUICEncryptionLevelInitial) {
+		head.kind, head.token = proving, nil
+	}
+	b := head.append(make([]byte, 0, arq.BaseSize))
+	n := len(b)
+	b = append(append(b, make([]byte, protect.NumberSize)...), text...)
+	b = append(b, make([]byte, protect.TagSize)...)
+	if h.levels[at].sealer.Seal(b, n) == nil {
+		post(h.k.c.sock, b, h.to, h.via)
+	}
+}
+
+// end tells the peer why the handshake has failed, a peer that has dialed again whenever it says something, for a while.
+func (h *handshake) end(ctx context.Context, err error) {
+	var remote remoteAlert
+	var alert tls.AlertError
+	switch {
+	case errors.As(err, &remote):
+		return
+	case !errors.As(err, &alert):
+		alert = 80 // internal_error
+	}
+	at := int(tls.QUICEncryptionLevelInitial)
+	if h.levels[tls.QUICEncryptionLevelHandshake].sealer != nil {
+		at = int(tls.QUICEncryptionLevelHandshake)
+	}
+	if h.levels[at].sealer == nil {
+		return
+	}
+	text := []byte{closes, byte(alert)}
+	h.send(at, text)
+	if h.client {
+		return
+	}
+	h.g.log.Debug("udp: a peer was refused", "peer", h.to.String(), "reason", secure.Reason(err))
+	timer := time.NewTimer(lastWords)
+	defer timer.Stop()
+	for {
+		select {
+		case <-h.k.in:
+			h.send(at, text)
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// guarded returns cfg with functions of the user's that end nothing but a handshake when they panic. They run on a goroutine of package
+// tls. The connection that they are shown has no more than an address.
+func guarded(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config {
+	cfg = cfg.Clone()
+	caught := func(err *error) {
+		if p := recover(); p != nil {
+			log.Error("a function of the tls.Config panicked", "peer", peer.String(), "panic", p, "stack", string(debug.Stack()))
+			*err = secure.ErrPanicked
+		}
+	}
+	at := shown{net.UDPAddrFromAddrPort(peer)}
+	if f := cfg.GetCertificate; f != nil {
+		cfg.GetCertificate = func(hello *tls.ClientHelloInfo) (c *tls.Certificate, err error) {
+			defer caught(&err)
+			hello.Conn = at
+			return f(hello)
+		}
+	}
+	if f := cfg.GetClientCertificate; f != nil {
+		cfg.GetClientCertificate = func(r *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
+			defer caught(&err)
+			return f(r)
+		}
+	}
+	if f := cfg.GetConfigForClient; f != nil {
+		cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (other *tls.Config, err error) {
+			defer caught(&err)
+			hello.Conn = at
+			if other, err = f(hello); other != nil {
+				other = guarded(other, log, peer)
+			}
+			return other, err
+		}
+	}
+	if f := cfg.VerifyPeerCertificate; f != nil {
+		cfg.VerifyPeerCertificate = func(raw [][]byte, chains [][]*x509.Certificate) (err error) {
+			defer caught(&err)
+			return f(raw, chains)
+		}
+	}
+	if f := cfg.VerifyConnection; f != nil {
+		cfg.VerifyConnection = func(s tls.ConnectionState) (err error) {
+			defer caught(&err)
+			return f(s)
+		}
+	}
+	return cfg
+}
+
+// A shown is the connection that functions of the user's see.
+type shown struct{ remote net.Addr }
+
+func (s shown) RemoteAddr() net.Addr           { return s.remote }
+func (shown) LocalAddr() net.Addr              { return &net.UDPAddr{} }
+func (shown) Read([]byte) (int, error)         { return 0, net.ErrClosed }
+func (shown) Write([]byte) (int, error)        { return 0, net.ErrClosed }
+func (shown) Close() error                     { return nil }
+func (shown) SetDeadline(time.Time) error      { return nil }
+func (shown) SetReadDeadline(time.Time) error  { return nil }
+func (shown) SetWriteDeadline(time.Time) error { return nil }
