@@ -18,7 +18,7 @@ func TestFull(t *testing.T) {
 		require.NoError(t, err)
 		return cls, c
 	}
-	_, a := context("udp://", plugin{peers: 1})
+	_, a := context("udp://", plugin{tune: func(d *domain) { d.peers = 1 }})
 	all := []*na.Context{a}
 	var peers []na.Addr
 	for range 2 {

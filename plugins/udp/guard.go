@@ -57,6 +57,7 @@ type guard struct {
 	log    *slog.Logger
 	tokens cipher.AEAD
 	guests chan struct{}
+	most   uint64 // packets with one key; 0: what package protect says
 }
 
 // newGuard returns nil when there is to be no TLS.

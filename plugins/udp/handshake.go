@@ -89,7 +89,7 @@ func (t turnedAway) Error() string { return t.bye.Text }
 // newHandshake prepares TLS, with cfg for this side and its role.
 func newHandshake(k *conn, client bool) *handshake {
 	h := &handshake{k: k, g: k.c.d.guard, client: client, to: k.to, via: k.via, left: secure.MaxClientHello + secure.MaxClientProof}
-	h.phase.Leads = client
+	h.phase.Leads, h.phase.Most = client, h.g.most
 	h.cfg = secure.Forced(h.g.cfg, func(_ *tls.ClientHelloInfo, other *tls.Config) { h.looked = secure.Looks(other) })
 	h.looked = secure.Looks(h.cfg)
 	return h

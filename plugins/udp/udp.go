@@ -48,8 +48,8 @@ type Resolver = inet.Resolver
 func New(opts Options) na.Plugin { return plugin{opts: opts} }
 
 type plugin struct {
-	opts  Options
-	peers int // of a context at most; 0: as many as the protocol has names for
+	opts Options
+	tune func(d *domain) // by tests; or nil
 }
 
 // Scheme implements na.Plugin.
@@ -64,7 +64,7 @@ type domain struct {
 	profile arq.Profile
 	ack     arq.AckMode
 	session atomic.Uint64 // the latest number of a dial
-	peers   int           // of a context at most
+	peers   int           // of a context at most; 0: as many as the protocol has names for
 	guard   *guard        // nil: there is no TLS
 	door    *door         // of all contexts; nil: the class does not listen, and each has its own
 }
@@ -72,7 +72,7 @@ type domain struct {
 // Open implements na.Plugin.
 func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	cfg := cls.Config()
-	d := &domain{start: time.Now(), log: cfg.Log(), open: openPolled, peers: p.peers}
+	d := &domain{start: time.Now(), log: cfg.Log(), open: openPolled}
 	d.session.Store(uint64(d.start.UnixNano()))
 	if p.opts.Portable {
 		d.open = openPortable
@@ -104,6 +104,9 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	}
 	if d.guard, err = newGuard(p.opts.TLS, d.log); err != nil {
 		return nil, na.WithText(na.ErrInvalid, "udp: "+err.Error())
+	}
+	if p.tune != nil {
+		p.tune(d)
 	}
 	d.names.Certify = secure.ByHost(p.opts.TLS)
 	t := engine.Transport{Scheme: scheme, Exact: true, Names: &d.names, Carrier: d.newCarrier}

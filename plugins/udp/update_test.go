@@ -1,0 +1,155 @@
+package udp
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// pairOf opens an origin and a target with TLS, and returns what they are made of, and how to send a message there and back.
+func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
+	t.Helper()
+	c := testcert.New()
+	pool := testcert.Pool(c)
+	cfg := &tls.Config{Certificates: []tls.Certificate{c}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	var ctxs [2]*na.Context
+	var to na.Addr
+	for i, addr := range []string{"udp://", "udp://127.0.0.1:0"} {
+		p := plugin{opts: Options{TLS: cfg}, tune: func(d *domain) { doms[i], d.guard.most = d, most }}
+		cls, err := na.Open(addr, na.Config{Plugins: []na.Plugin{p}})
+		require.NoError(t, err)
+		ctxs[i], err = cls.NewContext()
+		require.NoError(t, err)
+		to = cls.Addr()
+	}
+	drive := func(what string, done func() bool) {
+		for end := time.Now().Add(20 * time.Second); !done(); {
+			require.Less(t, time.Now(), end, what)
+			for _, c := range ctxs {
+				_ = c.Progress(100 * time.Microsecond)
+				c.Trigger(0)
+			}
+		}
+	}
+	t.Cleanup(func() {
+		for _, c := range ctxs {
+			c.Close()
+		}
+		drive("a context does not close", func() bool { return ctxs[0].Closed() && ctxs[1].Closed() })
+	})
+	return doms, func() {
+		one := func(a, b *na.Context, to na.Addr) (from na.Addr) {
+			sent, got := false, false
+			require.NoError(t, b.RecvUnexpected(b.NewOp(func(_ *na.Op, r na.Result) {
+				require.NoError(t, r.Err)
+				got, from = true, r.Addr
+				r.Envelope.Free()
+			})))
+			require.NoError(t, a.SendUnexpected(a.NewOp(func(_ *na.Op, r na.Result) { require.NoError(t, r.Err); sent = true }), to, 1, []byte("x")))
+			drive("a message is lost", func() bool { return sent && got })
+			return from
+		}
+		one(ctxs[1], ctxs[0], one(ctxs[0], ctxs[1], to))
+	}
+}
+
+// only is the connection of a door.
+func only(t *testing.T, d *door) (k *conn) {
+	t.Helper()
+	d.table.RLock()
+	defer d.table.RUnlock()
+	require.Len(t, d.byID, 1)
+	for _, k = range d.byID {
+	}
+	return k
+}
+
+// TestKeysAreUpdated: keys are updated while messages go on, and none is lost; 10,000 times in a long run.
+func TestKeysAreUpdated(t *testing.T) {
+	doms, send := pairOf(t, 2)
+	send()
+	k := only(t, doms[1].door)
+	want := 300
+	if long.On {
+		want = 10_000
+	}
+	for range 3 * want {
+		send()
+	}
+	k.c.e.Lock()
+	defer k.c.e.Unlock()
+	require.Greater(t, k.sealer.Updates(), uint64(want))
+}
+
+// TestAddressIsProven: a packet from a new address of a peer is answered there with a challenge, which is shorter, and now and then only;
+// everything else goes to the old address until the answer comes from the new one.
+func TestAddressIsProven(t *testing.T) {
+	old, fresh, other := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.2:2"), netip.MustParseAddrPort("10.0.0.3:3")
+	c := &carrier{}
+	k := &conn{c: c, to: old, via: 1}
+	now := time.Second
+	from := func(at netip.AddrPort, b []byte) bool {
+		return c.arrived(now, &arrival{b: b, from: at, via: 2, conn: k})
+	}
+	packet := []byte{0x11, 1, 2, 3}
+	require.True(t, from(old, packet))
+	require.Empty(t, c.notes)
+	for range 1000 {
+		require.True(t, from(fresh, packet))
+	}
+	require.Len(t, c.notes, 1)
+	n := c.notes[0]
+	require.Equal(t, challenge, n.kind)
+	require.Equal(t, fresh, n.to)
+	require.Equal(t, old, k.to)
+
+	answer := append([]byte{response}, n.data[:]...)
+	wrong := append([]byte{response}, n.data[:]...)
+	wrong[3] ^= 1
+	require.False(t, from(fresh, wrong))
+	require.False(t, from(other, answer))
+	require.False(t, from(fresh, answer[:8]))
+	require.Equal(t, old, k.to)
+	require.False(t, from(fresh, answer))
+	require.Equal(t, fresh, k.to)
+	require.Equal(t, uint8(2), k.via)
+	require.False(t, from(old, answer), "it is good once")
+	require.Equal(t, fresh, k.to)
+
+	c.notes = nil
+	for range 1000 { // a peer that asks for answers gets few
+		require.False(t, from(fresh, append([]byte{challenge}, binary.BigEndian.AppendUint64(nil, 7)...)))
+	}
+	require.Len(t, c.notes, mostNotes)
+	require.Equal(t, note{k, response, [8]byte{7: 7}, fresh, 2}, c.notes[0])
+}
+
+// TestFloodBesideCalls: while strangers ask for tokens, those who are known are served, and no stranger is kept.
+func TestFloodBesideCalls(t *testing.T) {
+	doms, send := pairOf(t, 0)
+	send()
+	d := doms[1].door
+	b, s := ask(0, 0, askSize), &counted{}
+	real := d.sock
+	for i := range uint32(20_000) {
+		binary.BigEndian.PutUint64(b[13:], uint64(i))
+		d.mu.Lock()
+		d.sock = s
+		d.take([]arrival{{b: b, from: netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)}})
+		d.sock = real
+		d.mu.Unlock()
+		if i%1000 == 0 {
+			send()
+		}
+	}
+	require.Equal(t, 20_000, s.sent)
+	only(t, d)
+}
