@@ -12,7 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/relay"
+	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
 )
 
 // A passage is one relay of a child.
@@ -150,50 +153,116 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// A file arrives whole by qs cp although one packet in twenty is lost.
-func TestCopy(t *testing.T) {
-	dir := t.TempDir()
-	tool := filepath.Join(dir, "qs")
+// A copying is a file that qs serves at b, to be copied by a.
+type copying struct {
+	*world
+	t              *testing.T
+	tool, src, dst string
+	flags          []string
+	size           int64
+}
+
+// build returns the path of a new qs.
+func build(t *testing.T) (tool string) {
+	t.Helper()
+	tool = filepath.Join(t.TempDir(), "qs")
 	_, err := run("go", "build", "-o", tool, "github.com/quicksilver-rpc/quicksilver/cmd/qs")
 	require.NoError(t, err)
-	size := long.Or[int64](64<<20, 1<<30)
-	sum := func(path string) [32]byte {
-		f, err := os.Open(path)
-		require.NoError(t, err)
-		defer func() { _ = f.Close() }()
-		h := sha256.New()
-		_, err = io.Copy(h, f)
-		require.NoError(t, err)
-		return [32]byte(h.Sum(nil))
-	}
+	return tool
+}
+
+func newCopying(t *testing.T, tool string, size int64, flags ...string) *copying {
+	t.Helper()
+	dir := t.TempDir()
+	c := &copying{t: t, flags: flags, tool: tool, src: filepath.Join(dir, "root", "file"), dst: filepath.Join(dir, "copy"), size: size}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "root"), 0o777))
-	src, dst := filepath.Join(dir, "root", "file"), filepath.Join(dir, "copy")
-	f, err := os.Create(src)
+	f, err := os.Create(c.src)
 	require.NoError(t, err)
-	_, err = io.CopyN(f, rand.NewChaCha8([32]byte{1}), size)
+	_, err = io.CopyN(f, rand.NewChaCha8([32]byte{1}), c.size)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 
-	w := newWorld(t, "udp")
-	t.Setenv("QS_UDP_TRUSTED", "1")
-	serve := exec.Command("ip", "netns", "exec", w.b.ns, tool, "serve", "-root", filepath.Join(dir, "root"), "udp://"+addrB+":9000")
+	c.world = newWorld(t, "udp")
+	serve := c.at(c.b, "serve", "-root", filepath.Join(dir, "root"), "udp://"+addrB+":9000")
 	out, err := serve.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, serve.Start())
 	t.Cleanup(func() { _ = serve.Process.Kill(); _ = serve.Wait() })
 	_, err = bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
+	return c
+}
 
-	for _, s := range []*side{w.a, w.b} {
-		s.nft("table inet fault {", "chain in {", "type filter hook input priority 0",
-			"meta l4proto udp numgen random mod 100 < 5 counter drop", "}", "}")
-	}
+// at is qs with the flags, at a side.
+func (c *copying) at(s *side, command string, args ...string) *exec.Cmd {
+	return exec.Command("ip", slices.Concat([]string{"netns", "exec", s.ns, c.tool, command}, c.flags, args)...)
+}
+
+// begin copies the file. The function that it returns waits for the end, when the copy is whole.
+func (c *copying) begin() (end func()) {
+	c.t.Helper()
+	cp := c.at(c.a, "cp", "udp://"+addrB+":9000/file", c.dst)
+	var said strings.Builder
+	cp.Stdout, cp.Stderr = &said, &said
 	begun := time.Now()
-	_, err = run("ip", "netns", "exec", w.a.ns, tool, "cp", "udp://"+addrB+":9000/file", dst)
+	require.NoError(c.t, cp.Start())
+	return func() {
+		c.t.Helper()
+		require.NoError(c.t, cp.Wait(), "%s", &said)
+		took := time.Since(begun)
+		c.t.Logf("%d MiB in %v, %.0f MiB/s; %d and %d packets were struck", c.size>>20, took.Round(time.Millisecond),
+			float64(c.size>>20)/took.Seconds(), c.a.struck(), c.b.struck())
+		require.Equal(c.t, sum(c.t, c.src), sum(c.t, c.dst))
+	}
+}
+
+func sum(t *testing.T, path string) [32]byte {
+	t.Helper()
+	f, err := os.Open(path)
 	require.NoError(t, err)
-	took := time.Since(begun)
-	t.Logf("%d MiB in %v, %.0f MiB/s; %d and %d packets were lost", size>>20, took.Round(time.Millisecond), float64(size>>20)/took.Seconds(),
-		w.a.struck(), w.b.struck())
-	require.Positive(t, w.a.struck())
-	require.Equal(t, sum(src), sum(dst))
+	defer func() { _ = f.Close() }()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	require.NoError(t, err)
+	return [32]byte(h.Sum(nil))
+}
+
+// A file arrives whole by qs cp although one packet in twenty is lost, with TLS and without.
+func TestCopy(t *testing.T) {
+	tool := build(t)
+	for name, flags := range map[string][]string{"plain": nil, "tls": tlsFlags(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("QS_UDP_TRUSTED", "1")
+			c := newCopying(t, tool, long.Or[int64](64<<20, 1<<30), flags...)
+			for _, s := range []*side{c.a, c.b} {
+				s.nft("table inet fault {", "chain in {", "type filter hook input priority 0",
+					"meta l4proto udp numgen random mod 100 < 5 counter drop", "}", "}")
+			}
+			c.begin()()
+			require.Positive(t, c.a.struck())
+		})
+	}
+}
+
+// tlsFlags are those of qs for TLS.
+func tlsFlags(t *testing.T) []string {
+	cert, key := testcert.Write(t)
+	return []string{"-cert", cert, "-key", key, "-ca", cert, "-server-name", "127.0.0.1"}
+}
+
+// The address of who copies a file changes in the middle of it, and the old one is gone: with TLS the transfer goes on.
+func TestAddressChanges(t *testing.T) {
+	c := newCopying(t, build(t), 64<<20, tlsFlags(t)...)
+	c.a.must(run("tc", "-n", c.b.ns, "qdisc", "add", "dev", c.b.dev, "root", "tbf", "rate", "300mbit", "burst", "128kb", "latency", "20ms"))
+	c.a.nft("table inet fault {", "chain in {", "type filter hook input priority 0", "meta l4proto udp counter", "}", "}")
+	end := c.begin()
+	for _, next := range []string{"10.77.0.3", "10.77.0.4"} {
+		before := c.a.struck()
+		await(t, "packets", func() bool { return c.a.struck() > before+100 })
+		c.a.must(run("ip", "-n", c.a.ns, "addr", "flush", "dev", c.a.dev))
+		c.a.must(run("ip", "-n", c.a.ns, "addr", "add", next+"/24", "dev", c.a.dev))
+	}
+	before := c.a.struck()
+	end()
+	require.Greater(t, c.a.struck(), before+1000, "it was over before the address changed")
 }
