@@ -26,6 +26,7 @@ type conn struct {
 	cancel   context.CancelFunc
 	in       chan []byte // packets of the handshake
 
+	over      atomic.Bool // the handshake has ended, well or not
 	up        atomic.Bool // opener and the others are there
 	opener    *protect.Opener
 	sealer    *protect.Sealer // whoever sends for the carrier has it
@@ -114,8 +115,23 @@ func (k *conn) served() {
 	c := k.c
 	c.e.Lock()
 	defer c.e.Unlock()
-	c.conns[k.name] = k
-	c.later()
+	if !c.shut {
+		c.conns[k.name] = k
+		c.later()
+	}
+}
+
+// ends is called when the handshake has. Nothing that comes late is kept.
+func (k *conn) ends() {
+	k.cancel()
+	k.over.Store(true)
+	for {
+		select {
+		case <-k.in:
+		default:
+			return
+		}
+	}
 }
 
 // lookEvery is how often it is looked which connections have no association any more. The second time they are forgotten.

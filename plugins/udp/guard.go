@@ -206,7 +206,7 @@ func (d *door) greet(a *arrival) {
 	} else if k == nil && h.kind == initial && d.guard.shows(h.token, a.from, d.now(), h.to) {
 		k = d.newGuest(a, &h)
 	}
-	if k != nil {
+	if k != nil && len(a.b) <= arq.BaseSize && !k.over.Load() {
 		select {
 		case k.in <- append([]byte(nil), a.b...):
 		default: // it will come again

@@ -97,7 +97,7 @@ func newHandshake(k *conn, client bool) *handshake {
 
 // serve runs the handshake of a peer that has shown a token.
 func serve(ctx context.Context, k *conn) {
-	defer k.cancel()
+	defer k.ends()
 	h := newHandshake(k, false)
 	h.meets(k.peer)
 	err := h.keys(k.id)
@@ -112,7 +112,7 @@ func serve(ctx context.Context, k *conn) {
 
 // dial runs that of a dial.
 func dial(ctx context.Context, k *conn, name, host string) {
-	defer k.cancel()
+	defer k.ends()
 	h := newHandshake(k, true)
 	h.left = secure.MaxServerProof
 	cfg := guarded(secure.Client(h.cfg, scheme, name, host), h.g.log, h.to)

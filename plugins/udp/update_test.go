@@ -132,18 +132,27 @@ func TestAddressIsProven(t *testing.T) {
 	require.Equal(t, note{k, response, [8]byte{7: 7}, fresh, 2}, c.notes[0])
 }
 
-// TestFloodBesideCalls: while strangers ask for tokens, those who are known are served, and no stranger is kept.
+// TestFloodBesideCalls: while strangers ask for tokens, and say what they like to a connection that is up, those who are known are served,
+// no stranger is kept, and nothing that they say.
 func TestFloodBesideCalls(t *testing.T) {
 	doms, send := pairOf(t, 0)
 	send()
 	d := doms[1].door
 	b, s := ask(0, 0, askSize), &counted{}
-	real := d.sock
+	real, k := d.sock, only(t, d)
+	await := time.Now().Add(10 * time.Second)
+	for !k.over.Load() {
+		require.Less(t, time.Now(), await)
+		send()
+	}
+	h := header{kind: proving, to: k.id, from: k.peer}
+	late := append(h.append(nil), make([]byte, 1000)...)
 	for i := range uint32(20_000) {
 		binary.BigEndian.PutUint64(b[13:], uint64(i))
 		d.mu.Lock()
 		d.sock = s
 		d.take([]arrival{{b: b, from: netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)}})
+		d.take([]arrival{{b: late, from: k.to}})
 		d.sock = real
 		d.mu.Unlock()
 		if i%1000 == 0 {
@@ -151,5 +160,6 @@ func TestFloodBesideCalls(t *testing.T) {
 		}
 	}
 	require.Equal(t, 20_000, s.sent)
-	only(t, d)
+	require.Same(t, k, only(t, d))
+	require.Empty(t, k.in)
 }
