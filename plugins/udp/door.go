@@ -106,15 +106,19 @@ func (d *door) take(in []arrival) {
 	n := 0
 	for i := range in {
 		a := &in[i]
-		if d.guard != nil && !d.admit(a) {
-			continue
-		}
 		var err error
-		if a.p, err = arq.Parse(a.b); err != nil && (a.conn == nil || !isNote(a.b)) {
-			if d.guard == nil {
+		switch {
+		case d.guard == nil:
+			if a.p, err = arq.Parse(a.b); err != nil {
 				d.plainly(a)
+				continue
 			}
+		case !d.admit(a):
 			continue
+		case !isNote(a.b):
+			if a.p, err = arq.ParseProven(a.b); err != nil {
+				continue
+			}
 		}
 		a.p.Via = a.via
 		switch a.to = nil; {

@@ -155,7 +155,7 @@ func (c *carrier) gatherSealed(now time.Duration) bool {
 	return len(o.list) > 0
 }
 
-// pack copies what was lent, and seals it. A datagram whose memory cannot be read is damaged, and nobody takes it for good.
+// pack copies what was lent, and seals it; with TLS everything, and that needs no checksum. A datagram whose memory cannot be read is damaged, and nobody takes it for good.
 func (c *carrier) pack() {
 	for i := range c.out.bulk {
 		l := &c.out.bulk[i]
@@ -175,16 +175,21 @@ func (c *carrier) pack() {
 			to, l.gone = to[n:], l.gone || !ok
 		}
 		clear(c.slices)
-		if !l.gone {
+		switch {
+		case l.gone && d.conn != nil:
+			d.conn = nil // what is there may be another's, and is not sent
+			clear(d.b)
+		case !l.gone && d.conn == nil:
 			l.o.Head = b[:len(b)-l.o.N]
 			l.o.Seal(b[len(b)-l.o.N:])
-		} else if d.conn != nil {
-			clear(b) // what is there may be another's
 		}
 	}
 	if c.conns != nil {
 		for i := range c.out.list {
 			d := &c.out.list[i]
+			if d.conn == nil {
+				continue
+			}
 			if d.conn.front(d.b); d.conn.sealer.Seal(d.b, shortSize) != nil {
 				clear(d.b)
 			}
