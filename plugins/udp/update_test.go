@@ -12,9 +12,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// pairOf opens an origin and a target with TLS, and returns what they are made of, and how to send a message there and back.
+// pairOf opens two classes with TLS, and returns what they are made of, and how to send a message there and back.
 func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 	t.Helper()
 	c := testcert.New()
@@ -22,7 +23,7 @@ func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 	cfg := &tls.Config{Certificates: []tls.Certificate{c}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert}
 	var ctxs [2]*na.Context
 	var to na.Addr
-	for i, addr := range []string{"udp://", "udp://127.0.0.1:0"} {
+	for i, addr := range []string{"udp://127.0.0.1:0", "udp://127.0.0.1:0"} {
 		p := plugin{opts: Options{TLS: cfg}, tune: func(d *domain) { doms[i], d.guard.most = d, most }}
 		cls, err := na.Open(addr, na.Config{Plugins: []na.Plugin{p}})
 		require.NoError(t, err)
@@ -162,4 +163,27 @@ func TestFloodBesideCalls(t *testing.T) {
 	require.Equal(t, 20_000, s.sent)
 	require.Same(t, k, only(t, d))
 	require.Empty(t, k.in)
+}
+
+// TestTLSOtherProtocols: a peer that speaks TLS, but another protocol inside it, or none, is refused, and leaves nothing.
+func TestTLSOtherProtocols(t *testing.T) {
+	t.Parallel()
+	doms, send := pairOf(t, 0)
+	send()
+	c, target := doms[0].door.behind[0], doms[1].door
+	for name, protocols := range map[string][]string{"other": {"h2"}, "none": nil} {
+		k, ctx := newConn(c, newID(c.id), 0, target.at, 0)
+		h := newHandshake(k, true)
+		h.cfg.NextProtos, h.cfg.ServerName = protocols, "127.0.0.1"
+		h.q = tls.QUICClient(&tls.QUICConfig{TLSConfig: h.cfg})
+		err := h.run(ctx)
+		require.ErrorContains(t, err, "no application protocol", name)
+		require.Contains(t, secure.Reason(err), "another program is there")
+		c.door.strike(k)
+	}
+	for range mostGuests { // they are told for a second; then there is room for as many as may be
+		doms[1].guard.guests <- struct{}{}
+	}
+	only(t, target)
+	send()
 }
