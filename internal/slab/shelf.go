@@ -33,7 +33,7 @@ func (s *shelf) take() []byte {
 	return b
 }
 
-// idle takes the buffers that have lain on the shelf since the last call, and tells whether others are left.
+// idle removes the buffers that nobody has needed since the last call. left reports whether others remain.
 func (s *shelf) idle() (idle [][]byte, left bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ type conn struct {
 	over      atomic.Bool // the handshake has ended, well or not
 	up        atomic.Bool // opener and the others are there
 	opener    *protect.Opener
-	sealer    *protect.Sealer // whoever sends for the carrier has it
+	sealer    *protect.Sealer // used by the goroutine that sends for the carrier
 	proof     *secure.Proof
 	confirmed sync.Once // the peer has shown that it has all of the handshake
 	done      chan struct{}
@@ -51,7 +51,10 @@ var serials atomic.Uint64
 func newConn(c *carrier, id, peer uint64, to netip.AddrPort, via uint8) (*conn, context.Context) {
 	a := [16]byte{0: 1} // 100::/64, where nobody is
 	binary.BigEndian.PutUint64(a[8:], serials.Add(1))
-	k := &conn{c: c, id: id, peer: peer, name: netip.AddrPortFrom(netip.AddrFrom16(a), 0), to: to, via: via, in: make(chan []byte, 32), done: make(chan struct{})}
+	k := &conn{
+		c: c, id: id, peer: peer, name: netip.AddrPortFrom(netip.AddrFrom16(a), 0), to: to, via: via,
+		in: make(chan []byte, 32), done: make(chan struct{}),
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	k.cancel = cancel
 	c.door.enroll(k)
@@ -145,7 +148,7 @@ func (c *carrier) look(now time.Duration) {
 	c.lookAt = now + lookEvery
 	for name, k := range c.conns {
 		switch {
-		case !k.up.Load() || c.m.Has(name):
+		case !k.over.Load() || c.m.Has(name): // the association follows the handshake
 			k.alone = false
 		case k.alone:
 			delete(c.conns, name)

@@ -30,7 +30,9 @@ const (
 	shortSize = 1 + idSize // before the number
 	longSize  = 1 + 4 + 2*idSize + 1
 	idSize    = 8
-	overhead  = shortSize + protect.NumberSize + protect.TagSize
+
+	protectHead = shortSize + protect.NumberSize // before the payload of a short packet
+	overhead    = protectHead + protect.TagSize
 
 	initial byte = 0
 	word    byte = 1

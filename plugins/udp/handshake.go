@@ -68,7 +68,7 @@ const (
 	mostCrypto = arq.BaseSize - longSize - tokenSize - protect.NumberSize - cryptoHead - protect.TagSize
 	firstWait  = 50 * time.Millisecond
 	mostWait   = time.Second
-	lastWords  = time.Second // a peer that was refused is told again for so long
+	lastWords  = time.Second // how long a refused peer gets an answer to each packet
 )
 
 var (
@@ -178,7 +178,7 @@ func (h *handshake) run(ctx context.Context) error {
 			_ = h.q.Close()
 		}
 	}()
-	wait := firstWait
+	wait, moved := firstWait, 0
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for tries := 0; ; {
@@ -195,7 +195,9 @@ func (h *handshake) run(ctx context.Context) error {
 				if n := k.c.sock.retries(); n > 0 && tries > n {
 					return errNobody
 				}
-				h.ask() // the token may be lost, or too old
+				if h.token == nil || tries%2 == 0 { // it is lost, or the peer has started again and does not know it
+					h.ask()
+				}
 			}
 			for i := range h.levels {
 				h.levels[i].sent = h.levels[i].acked
@@ -214,12 +216,24 @@ func (h *handshake) run(ctx context.Context) error {
 				h.end(ctx, err)
 				return err
 			}
+			if n := h.moved(); n > moved { // what is lost next is not the fault of a path that is slow
+				moved, wait = n, firstWait
+				timer.Reset(wait)
+			}
 			if h.done && h.client && h.levels[tls.QUICEncryptionLevelHandshake].acked == len(h.levels[tls.QUICEncryptionLevelHandshake].out) {
 				return nil
 			}
 		}
 		h.flush()
 	}
+}
+
+// moved counts the bytes that are known to have arrived, either way.
+func (h *handshake) moved() (n int) {
+	for i := range h.levels {
+		n += h.levels[i].acked + h.levels[i].in
+	}
+	return n
 }
 
 // start has TLS begin, with our connection id, which the peer compares with the one that it sees.

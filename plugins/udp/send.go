@@ -3,7 +3,6 @@ package udp
 import (
 	"net/netip"
 	"runtime"
-	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
@@ -83,62 +82,27 @@ func (c *carrier) send() {
 	}
 }
 
-// gather takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. Locked.
+// gather takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. With TLS each has
+// room around it for what protects it. Locked.
 func (c *carrier) gather() bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
-	now, at := c.d.now(), 0
+	now, front, back, at := c.d.now(), 0, 0, 0
 	if c.conns != nil {
-		return c.gatherSealed(now)
+		front, back, at = protectHead, protect.TagSize, c.gatherNotes()
 	}
-	for at < turnBytes && len(o.list) < turnPackets {
-		p, ok := c.m.Next(now, o.slab[at:at+arq.HeadSize:at+arq.HeadSize])
-		if !ok {
-			break
-		}
-		if p.Ref != nil {
-			pc := p.Ref.(*piece)
-			if !pc.v.Borrow() {
-				c.m.Void(&p)
-			} else {
-				o.bulk = append(o.bulk, loan{pc: pc, o: p, i: len(o.list)})
-			}
-		}
-		n := copy(o.slab[at:], p.Head)
-		n += copy(o.slab[at+n:], p.Body)
-		o.list = append(o.list, departure{b: o.slab[at : at+n+p.N], to: p.To, via: p.Via, fragment: p.Fragment, again: p.Again})
-		at += n + p.N
-	}
-	return len(o.list) > 0
-}
-
-// gatherSealed is gather with TLS: each packet has room for what protects it.
-func (c *carrier) gatherSealed(now time.Duration) bool {
-	const front = shortSize + protect.NumberSize
-	o, at := &c.out, 0
-	add := func(k *conn, n int, d departure) {
-		d.b, d.conn = o.slab[at:at+n+overhead], k
-		o.list = append(o.list, d)
-		at += n + overhead
-	}
-	for i := range c.notes {
-		n := &c.notes[i]
-		b := o.slab[at+front:]
-		b[0] = n.kind
-		copy(b[1:], n.data[:])
-		add(n.k, noteSize, departure{to: n.to, via: n.via})
-	}
-	clear(c.notes)
-	c.notes = c.notes[:0]
 	for at < turnBytes && len(o.list) < turnPackets {
 		from := at + front
 		p, ok := c.m.Next(now, o.slab[from:from+arq.HeadSize:from+arq.HeadSize])
 		if !ok {
 			break
 		}
-		k := c.conns[p.To]
-		if k == nil {
-			continue // last words, and the connection is gone
+		d := departure{to: p.To, via: p.Via, fragment: p.Fragment, again: p.Again}
+		if c.conns != nil {
+			if d.conn = c.conns[p.To]; d.conn == nil {
+				continue // last words, and the connection is gone
+			}
+			d.to, d.via = d.conn.to, d.conn.via
 		}
 		if p.Ref != nil {
 			pc := p.Ref.(*piece)
@@ -150,19 +114,38 @@ func (c *carrier) gatherSealed(now time.Duration) bool {
 		}
 		n := copy(o.slab[from:], p.Head)
 		n += copy(o.slab[from+n:], p.Body)
-		add(k, n+p.N, departure{to: k.to, via: k.via, fragment: p.Fragment, again: p.Again})
+		d.b = o.slab[at : from+n+p.N+back]
+		o.list = append(o.list, d)
+		at += len(d.b)
 	}
 	return len(o.list) > 0
 }
 
-// pack copies what was lent, and seals it; with TLS everything, and that needs no checksum. A datagram whose memory cannot be read is damaged, and nobody takes it for good.
+// gatherNotes takes what connections say, at the beginning of the slab, and returns where that ends. Locked.
+func (c *carrier) gatherNotes() (at int) {
+	o := &c.out
+	for i := range c.notes {
+		n := &c.notes[i]
+		b := o.slab[at : at+overhead+noteSize]
+		b[protectHead] = n.kind
+		copy(b[protectHead+1:], n.data[:])
+		o.list = append(o.list, departure{b: b, to: n.to, via: n.via, conn: n.k})
+		at += len(b)
+	}
+	clear(c.notes)
+	c.notes = c.notes[:0]
+	return at
+}
+
+// pack copies what was lent and adds its checksum. With TLS it seals every datagram instead, which needs no checksum. One whose memory
+// cannot be read is left damaged, so that no receiver accepts it.
 func (c *carrier) pack() {
 	for i := range c.out.bulk {
 		l := &c.out.bulk[i]
 		d := &c.out.list[l.i]
 		b := d.b
 		if d.conn != nil {
-			b = b[shortSize+protect.NumberSize : len(b)-protect.TagSize]
+			b = b[protectHead : len(b)-protect.TagSize]
 		}
 		to := b[len(b)-l.o.N:]
 		c.slices = l.pc.v.Slices(c.slices[:0], l.o.At, l.o.N)

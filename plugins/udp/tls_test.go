@@ -114,8 +114,8 @@ func TestTLSIdentity(t *testing.T) {
 	})
 }
 
-// TestTLSRefused: whoever cannot prove what is asked for is refused before anything of a message leaves, is told what to do, and leaves
-// nothing; others are served.
+// TestTLSRefused: a peer that fails the handshake is refused before any byte of a message is sent. Its error says what to do, no state of
+// it remains, and other peers are still served.
 func TestTLSRefused(t *testing.T) {
 	t.Parallel()
 	server, client, stranger := named("server"), named("client"), named("stranger")

@@ -131,8 +131,8 @@ func (d *domain) listen(rest string, trusted bool) error {
 		return err
 	}
 	if !where.Addr().IsLoopback() && !trusted {
-		return na.WithText(na.ErrPermission, "listen on "+rest+
-			": udp neither encrypts nor authenticates its packets, so beyond loopback it needs TLS (Config.TLS, or udp.Options.TLS), or Options.Trusted or QS_UDP_TRUSTED=1 where the network is trusted")
+		return na.WithText(na.ErrPermission, "listen on "+rest+": udp neither encrypts nor authenticates its packets, so beyond loopback "+
+			"it needs TLS (Config.TLS, or udp.Options.TLS), or Options.Trusted or QS_UDP_TRUSTED=1 where the network is trusted")
 	}
 	d.door = &door{at: where, open: d.open, guard: d.guard, now: d.now}
 	if err := d.door.bind(); err != nil {

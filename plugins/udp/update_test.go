@@ -187,3 +187,28 @@ func TestTLSOtherProtocols(t *testing.T) {
 	only(t, target)
 	send()
 }
+
+// TestForgotten: a connection without an association is forgotten some seconds after its handshake, and not during it, however long the
+// peer takes for its last acknowledgment.
+func TestForgotten(t *testing.T) {
+	doms, send := pairOf(t, 0)
+	send()
+	c := only(t, doms[0].door).c
+	c.e.Lock()
+	defer c.e.Unlock()
+	k, _ := newConn(c, newID(c.id), 1, netip.MustParseAddrPort("127.0.0.1:1"), 0)
+	c.conns[k.name] = k
+	k.up.Store(true)
+	looks := func(n int) *conn {
+		for range n {
+			c.look(c.lookAt)
+		}
+		return c.door.find(k.id)
+	}
+	require.Same(t, k, looks(5))
+	k.ends()
+	require.Same(t, k, looks(1))
+	require.Nil(t, looks(1))
+	require.NotContains(t, c.conns, k.name)
+	require.Len(t, c.conns, 1, "the other has an association")
+}

@@ -158,8 +158,8 @@ func (d *side) nonceOf(g *generation, number uint64) []byte {
 	return d.nonce[:]
 }
 
-// A Phase is what the two directions of a connection tell each other of key updates. One end leads, and the other follows: then who leads
-// knows that its last update has arrived, as RFC 9001 6.1 asks, when it hears that the peer has followed.
+// A Phase connects the key updates of the two directions of a connection. One end starts each update and the other follows. RFC 9001 6.1
+// forbids a new update before the last one has been acknowledged: the peer following is that acknowledgment.
 type Phase struct {
 	Leads bool
 	Most  uint64 // packets with one key, either way, before who leads updates it; 0: half of what RFC 9001 6.6 allows with AES-GCM
