@@ -205,7 +205,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 
 // The encoded form; docs/internals/WIRE.md has the picture.
 const (
-	wireVersion = 2
+	wireVersion = 3
 	flagEager   = 1
 	flagBound   = 2
 )

@@ -22,11 +22,10 @@ import (
 
 // descriptor builds the encoded form of a handle from its parts.
 func descriptor(flags byte, length uint64, access byte, rest ...[]byte) []byte {
-	b := []byte{2, flags}
+	b := []byte{3, flags}
 	b = append(b, token...)
 	b = binary.LittleEndian.AppendUint64(b, length)
 	b = append(b, access)
-	b = append(b, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37, 0x38) // the hint
 	return append(b, bytes.Join(rest, nil)...)
 }
 
@@ -44,16 +43,15 @@ const (
 
 // The form on the wire: docs/internals/WIRE.md.
 func TestDescriptorGolden(t *testing.T) {
-	const hint = "3132333435363738"
 	for _, c := range []struct {
 		name, want string
 		in         []byte
 	}{
-		{"plain", "0200" + "feedfacebaadf00ddeadc0decafed00d" + "0010000000000000" + "03" + hint, descriptor(0, 4096, 3)},
-		{"bound", "0202" + "feedfacebaadf00ddeadc0decafed00d" + "0500000000000000" + "02" + hint + "0700" + "7463703a2f2f61",
+		{"plain", "0300" + "feedfacebaadf00ddeadc0decafed00d" + "0010000000000000" + "03", descriptor(0, 4096, 3)},
+		{"bound", "0302" + "feedfacebaadf00ddeadc0decafed00d" + "0500000000000000" + "02" + "0700" + "7463703a2f2f61",
 			descriptor(bound, 5, 2, address("tcp://a"))},
-		{"eager", "0201" + "feedfacebaadf00ddeadc0decafed00d" + "0300000000000000" + "01" + hint + "616263", descriptor(eager, 3, 1, []byte("abc"))},
-		{"both", "0203" + "feedfacebaadf00ddeadc0decafed00d" + "0200000000000000" + "01" + hint + "0900" + "7463703a2f2f612333" + "7879",
+		{"eager", "0301" + "feedfacebaadf00ddeadc0decafed00d" + "0300000000000000" + "01" + "616263", descriptor(eager, 3, 1, []byte("abc"))},
+		{"both", "0303" + "feedfacebaadf00ddeadc0decafed00d" + "0200000000000000" + "01" + "0900" + "7463703a2f2f612333" + "7879",
 			descriptor(eager|bound, 2, 1, address("tcp://a#3"), []byte("xy"))},
 	} {
 		t.Run(c.name, func(t *testing.T) {

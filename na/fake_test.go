@@ -72,11 +72,11 @@ func (d *fakeDomain) Endpoint(h *Host) (Endpoint, error) {
 	return e, nil
 }
 
-func (d *fakeDomain) Publish(m *Mem) (uint64, error) {
+func (d *fakeDomain) Publish(m *Mem) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.published[m] = true
-	return 0, nil
+	return nil
 }
 
 func (d *fakeDomain) Unpublish(m *Mem) bool {

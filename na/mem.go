@@ -37,16 +37,14 @@ func (a Access) String() string {
 }
 
 // KeySize is the length of an encoded Key in bytes.
-const KeySize = 16 + 8 + 1 + 8
+const KeySize = 16 + 8 + 1
 
 // A Key is what a peer needs to reach registered memory: a random token that the owner checks on every request, the
-// length and the access mode. Whoever has the key has the access: it is not printed. Hint is where a transport of registered memory
-// finds it; the owner never trusts it.
+// length and the access mode. Whoever has the key has the access: it is not printed.
 type Key struct {
 	Token  [16]byte
 	Len    int64
 	Access Access
-	Hint   uint64
 }
 
 // String names the region without its token.
@@ -59,8 +57,7 @@ func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 func (k Key) Append(b []byte) []byte {
 	b = append(b, k.Token[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(k.Len))
-	b = append(b, byte(k.Access))
-	return binary.LittleEndian.AppendUint64(b, k.Hint)
+	return append(b, byte(k.Access))
 }
 
 // DecodeKey reads a key from the front of b.
@@ -72,7 +69,6 @@ func DecodeKey(b []byte) (Key, error) {
 	copy(k.Token[:], b)
 	k.Len = int64(binary.LittleEndian.Uint64(b[16:]))
 	k.Access = Access(b[24])
-	k.Hint = binary.LittleEndian.Uint64(b[25:])
 	if k.Len < 0 || k.Access&^ReadWrite != 0 {
 		return Key{}, WithText(ErrProtocol, "na: key has a length or an access mode that cannot be")
 	}
@@ -153,7 +149,7 @@ func (c *Class) register(access Access, only uint64, segs [][]byte) (*Mem, error
 	m.key.Access = access
 	c.tokens.next(&m.key.Token, c.domain.Rand)
 	m.public, m.only = true, only
-	if m.key.Hint, err = c.domain.Publish(m); err != nil {
+	if err := c.domain.Publish(m); err != nil {
 		return nil, err
 	}
 	c.regions.Add(1)

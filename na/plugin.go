@@ -26,9 +26,9 @@ type Domain interface {
 	Limits() Limits
 	// Endpoint makes the side of the context of h. It is called once per context, in the order of their ids.
 	Endpoint(h *Host) (Endpoint, error)
-	// Publish lets peers that know m's key reach it, those of one session if m.Session is not 0, and returns the key's Hint. Unpublish
-	// stops that and reports whether m was published.
-	Publish(m *Mem) (hint uint64, err error)
+	// Publish lets peers that know m's key reach it, those of one session if m.Session is not 0. Unpublish stops that and
+	// reports whether m was published.
+	Publish(m *Mem) error
 	Unpublish(m *Mem) bool
 	// Now reads the clock: monotonic, from any fixed start.
 	Now() time.Duration

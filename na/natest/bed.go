@@ -196,7 +196,7 @@ func (b *bed) reach(s *side, to na.Addr, data []byte) {
 	})
 }
 
-// quiet drives long enough for what is under way between a and t to arrive: bulk data goes to and fro. Its length is odd, and few transports move so little otherwise than by frames.
+// quiet drives long enough for what is under way between a and t to arrive: bulk data goes to and fro.
 func (b *bed) quiet(a, t *side) {
 	b.Helper()
 	for range 2 {

@@ -410,7 +410,7 @@ var faults = []fault{
 	{"lends to everybody", []string{"LeaseOtherPeer"}, func(e *badEndpoint) {
 		e.lease = func(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 			e.Endpoint.Lease(t, to, tag, m)
-			_, _ = e.domain.Publish(m)
+			_ = e.domain.Publish(m)
 		}
 	}},
 	{"does not end what is pending when it closes", []string{"LocalClose"}, func(e *badEndpoint) {

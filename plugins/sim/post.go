@@ -76,9 +76,9 @@ func (d *domain) Endpoint(host *na.Host) (na.Endpoint, error) {
 }
 
 // Publish implements na.Domain.
-func (d *domain) Publish(m *na.Mem) (hint uint64, err error) {
+func (d *domain) Publish(m *na.Mem) error {
 	if err := d.node.post(); err != nil {
-		return 0, err
+		return err
 	}
 	return d.Engine.Publish(m)
 }

@@ -308,9 +308,6 @@ func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 	e.leases[matchKey{l, tag}] = o
 	e.tokens[m.Key().Token] = o
 	e.eng.publish(m, l.session)
-	if r := l.route.Regions; r != nil {
-		r.Publish(m, l.session)
-	}
 	l.waiting++
 	l.leases.push(o)
 	e.Unlock()

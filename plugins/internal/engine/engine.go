@@ -23,9 +23,8 @@ type Transport struct {
 	Exact bool
 	// Batch is after how many operations frames leave that are held back to leave together, because a peer that looks may begin.
 	// Zero means that they wait for the end.
-	Batch   int
-	Names   Names
-	Regions Regions // may be nil
+	Batch int
+	Names Names
 	// Via, if not nil, reports whether a peer that the class's own transport calls name can be reached by this one, and as what.
 	// Locked; it does not wait.
 	Via func(name string) (own string, ok bool)
@@ -170,14 +169,9 @@ func (g *Engine) Context(target int) *Endpoint {
 }
 
 // Publish implements na.Domain.
-func (g *Engine) Publish(m *na.Mem) (hint uint64, err error) {
+func (g *Engine) Publish(m *na.Mem) error {
 	g.publish(m, m.Session())
-	for i := range g.opts.Transports {
-		if r := g.opts.Transports[i].Regions; r != nil {
-			hint = r.Publish(m, m.Session())
-		}
-	}
-	return hint, nil
+	return nil
 }
 
 // publish binds registered memory to one session, if that is not 0.
@@ -190,17 +184,12 @@ func (g *Engine) publish(m *na.Mem, session uint64) {
 // Unpublish implements na.Domain.
 func (g *Engine) Unpublish(m *na.Mem) bool {
 	g.mu.Lock()
-	known := g.mems[m.Key().Token].m == m
-	if known {
-		delete(g.mems, m.Key().Token)
+	defer g.mu.Unlock()
+	if g.mems[m.Key().Token].m != m {
+		return false
 	}
-	g.mu.Unlock()
-	for i := range g.opts.Transports {
-		if r := g.opts.Transports[i].Regions; known && r != nil {
-			r.Unpublish(m)
-		}
-	}
-	return known
+	delete(g.mems, m.Key().Token)
+	return true
 }
 
 // reach finds the memory that a peer's request names and checks the request: token, session, access and range.

@@ -57,7 +57,6 @@ type op struct {
 	last     bool          // a message that uses the last envelope of a peer, and ends when there is another
 	flow     Flow          // of a put
 	source   *source
-	transfer *Transfer // of a Mover
 	sink     *sink
 	stop     func() // ends a lookup
 }
@@ -188,8 +187,6 @@ func (e *Endpoint) cancel(o *op, err error) {
 	case kindPut, kindGet:
 		if moving = o.id; moving == 0 {
 			r.Fate = na.NotRun
-		} else if o.transfer != nil {
-			moving = 0 // the peer knows nothing of it
 		}
 	}
 	e.finish(o, r)

@@ -107,9 +107,6 @@ func (l *Link) Target() int { return l.named.Target() }
 // Endpoint returns the endpoint that l belongs to.
 func (l *Link) Endpoint() *Endpoint { return l.e }
 
-// Session returns the number of the session, which never leaves the process. Locked.
-func (l *Link) Session() uint64 { return l.session }
-
 // Up reports whether the session is established. Locked.
 func (l *Link) Up() bool { return l.state == linkUp }
 

@@ -138,7 +138,7 @@ func (l *Link) Placed(v *View) error {
 	case s.code != na.OK: // ErrFault: nothing else takes the memory of an operation that has not ended
 		l.faulted(o)
 	default:
-		o.at = o.n - s.n + s.got
+		o.at = s.got
 		if o.at == o.n && l.route.Exact {
 			l.e.finish(o, na.Result{N: o.n, Fate: na.Ran, Addr: l.addr()})
 		}

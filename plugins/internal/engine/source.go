@@ -38,30 +38,22 @@ func (l *Link) beginMoves() {
 		o := l.queuedMoves.pop()
 		o.id = l.e.inFlight.add(o)
 		l.inFlight.push(o)
-		if !l.move(o) {
-			l.byFrames(o)
+		h := frame.Header{Kind: frame.Get, Op: o.id, Tail: frame.Tail{Token: o.key.Token, Offset: o.roff, Length: o.n}}
+		if o.kind == kindGet {
+			o.sink = l.e.sinks.get()
+			*o.sink = sink{op: o, mem: o.mem, off: o.loff, n: o.n}
+			l.control(h)
+			continue
 		}
+		h.Kind, o.flow = frame.Put, l.flowFor(o.n)
+		if o.n > 0 {
+			s := l.e.sources.get()
+			s.op, s.mem, s.id, s.off, s.n, s.flow = o, o.mem, o.id, o.loff, o.n, o.flow
+			o.source = s
+			l.queue(s)
+		}
+		l.controlOn(o.flow, h)
 	}
-}
-
-// byFrames opens an operation, or what is left of it.
-func (l *Link) byFrames(o *op) {
-	n := o.n - o.at
-	h := frame.Header{Kind: frame.Get, Op: o.id, Tail: frame.Tail{Token: o.key.Token, Offset: o.roff + o.at, Length: n}}
-	if o.kind == kindGet {
-		o.sink = l.e.sinks.get()
-		*o.sink = sink{op: o, mem: o.mem, off: o.loff + o.at, n: n}
-		l.control(h)
-		return
-	}
-	h.Kind, o.flow = frame.Put, l.flowFor(n)
-	if n > 0 {
-		s := l.e.sources.get()
-		s.op, s.mem, s.id, s.off, s.n, s.flow = o, o.mem, o.id, o.loff+o.at, n, o.flow
-		o.source = s
-		l.queue(s)
-	}
-	l.controlOn(o.flow, h)
 }
 
 // serve begins to answer a peer's get.

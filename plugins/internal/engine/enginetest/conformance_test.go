@@ -25,9 +25,3 @@ func TestConformance(t *testing.T) { natest.TestPlugin(t, network(enginetest.New
 func TestLoose(t *testing.T) { natest.TestPlugin(t, network(Loose), nil) }
 
 func TestSlots(t *testing.T) { natest.TestPlugin(t, network(Slots), nil) }
-
-func TestMover(t *testing.T) {
-	natest.TestPlugin(t, network(Mover), map[string]string{
-		"FrozenPeer": "puts and gets reach the memory of a peer that is frozen: that is the point of a Mover",
-	})
-}

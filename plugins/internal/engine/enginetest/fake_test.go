@@ -28,62 +28,6 @@ type Fake struct {
 	now       time.Duration
 	listeners map[string]*engine.Engine
 	carriers  map[*engine.Endpoint]*fakeCarrier
-	regions   map[uint64]region // by their hints
-	hints     uint64
-}
-
-// A region is what a peer may reach by its hint.
-type region struct {
-	m       *na.Mem
-	session uint64 // of the owner; 0 for all
-}
-
-// Mover is a Slots whose gets and puts go straight between the memories of the two sides, as shared memory will: but for those of
-// an odd length, and the second half of those of 3,000 bytes and more that are divisible by 6, which go by frames.
-func Mover(seed uint64) *Fake {
-	return newFake(&Fake{scheme: "mover", room: 4, piece: 4000, moves: true}, seed)
-}
-
-// Publish implements engine.Regions.
-func (n *Fake) Publish(m *na.Mem, session uint64) uint64 {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	hint := m.Key().Hint
-	if hint == 0 {
-		n.hints++
-		hint = n.hints
-	}
-	n.regions[hint] = region{m, session}
-	return hint
-}
-
-// Unpublish implements engine.Regions. Nobody is in m: pieces are copied within one call, under Acquire.
-func (n *Fake) Unpublish(m *na.Mem) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	delete(n.regions, m.Key().Hint)
-}
-
-// reach returns the memory of a transfer, checked as the owner would.
-func (n *Fake) reach(t *engine.Transfer, session uint64) (*na.Mem, na.Code) {
-	n.mu.Lock()
-	r, ok := n.regions[t.Key.Hint]
-	n.mu.Unlock()
-	need := na.ReadOnly
-	if t.Put {
-		need = na.WriteOnly
-	}
-	switch {
-	case !ok || r.m.Key().Token != t.Key.Token:
-		return nil, na.ErrRevoked
-	case r.session != 0 && r.session != session || !r.m.Key().Access.Can(need):
-		return nil, na.ErrPermission
-	case !r.m.Contains(t.Offset, t.Len):
-		return nil, na.ErrInvalid
-	case !r.m.Acquire():
-		return nil, na.ErrRevoked
-	}
-	return r.m, na.OK
 }
 
 // Loose is a network that delivers DATA in any order, repeats packets, and keeps the memory of what it sends until it has
@@ -98,7 +42,6 @@ func Slots(seed uint64) *Fake { return newFake(&Fake{scheme: "slots", room: 4, p
 func newFake(n *Fake, seed uint64) *Fake {
 	n.rng = rand.New(rand.NewPCG(seed, 1))
 	n.listeners, n.carriers = map[string]*engine.Engine{}, map[*engine.Endpoint]*fakeCarrier{}
-	n.regions = map[uint64]region{}
 	return n
 }
 
@@ -114,16 +57,9 @@ func (n *Fake) Open(cls *na.Class, rest string) (na.Domain, error) {
 			n.mu.Lock()
 			n.carriers[e] = c
 			n.mu.Unlock()
-			if n.moves {
-				c.mover = &fakeMover{fakeCarrier: c}
-				return c.mover, nil
-			}
 			return c, nil
 		},
 	}}}
-	if n.moves {
-		opts.Transports[0].Regions = n
-	}
 	if rest == "" {
 		return engine.New(cls, opts), nil
 	}
@@ -300,7 +236,6 @@ type failedDial struct {
 type fakeCarrier struct {
 	net     *Fake
 	e       *engine.Endpoint
-	mover   *fakeMover
 	polling sync.Mutex // held by the goroutine that polls
 
 	mu     sync.Mutex // guards the fields below
@@ -568,7 +503,7 @@ func (cn *fakeConn) admit(hello []byte) {
 	g, err := frame.ParseGreeting(hello)
 	var l *engine.Link
 	if err == nil {
-		l, err = cn.c.e.Admit(cn.c.self(), cn, &g, true)
+		l, err = cn.c.e.Admit(cn.c, cn, &g, true)
 	}
 	if err != nil {
 		cn.tx[0].push(packet{kind: packetGoodbye, body: frame.ByeOf(err).Words()})
@@ -642,110 +577,4 @@ func (w *fakeWriter) Piece(h *frame.Header, v engine.View) {
 	} else {
 		cn.link.Sent(&v)
 	}
-}
-
-// A fakeMover is a fakeCarrier that reaches the memory of peers.
-type fakeMover struct {
-	*fakeCarrier
-	work []*fakeMove // guarded by fakeCarrier.mu
-}
-
-type fakeMove struct {
-	*engine.Transfer
-	at int64
-}
-
-var _ engine.Mover = (*fakeMover)(nil)
-
-// self is what the engine knows as the carrier.
-func (c *fakeCarrier) self() engine.Carrier {
-	if c.mover != nil {
-		return c.mover
-	}
-	return c
-}
-
-// Move implements engine.Mover.
-func (c *fakeMover) Move(t *engine.Transfer) bool {
-	if t.Key.Hint == 0 || t.Len%2 == 1 {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.work = append(c.work, &fakeMove{Transfer: t})
-	return true
-}
-
-// Poll implements engine.Carrier: a piece of each transfer.
-func (c *fakeMover) Poll(now time.Duration) time.Duration {
-	c.mu.Lock()
-	work := c.work
-	c.work = nil
-	c.mu.Unlock()
-	for _, m := range work {
-		n, code := c.step(m)
-		m.at += n
-		if n == 0 && code == na.OK {
-			continue // it has ended
-		}
-		if m.at < m.Len && code == na.OK {
-			c.mu.Lock()
-			c.work = append(c.work, m)
-			c.mu.Unlock()
-		}
-		c.e.Lock()
-		m.Link.Moved(m.Transfer, n, code)
-		c.e.Unlock()
-	}
-	c.fakeCarrier.Poll(now)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.work) > 0 {
-		return now
-	}
-	return 0
-}
-
-// step copies a piece, and returns its length, 0 when nobody wants it any more.
-func (c *fakeMover) step(m *fakeMove) (n int64, code na.Code) {
-	c.e.Lock()
-	cn, ok := m.Link.Conn.(*fakeConn)
-	c.e.Unlock()
-	if !ok {
-		return 0, na.OK
-	}
-	cn.peer.c.e.Lock()
-	session := uint64(0)
-	if cn.peer.link != nil {
-		session = cn.peer.link.Session()
-	}
-	cn.peer.c.e.Unlock()
-	theirs, code := c.net.reach(m.Transfer, session)
-	if code != na.OK {
-		return 0, na.ErrUnsupported // the owner says what is wrong, and counts it
-	}
-	defer theirs.Release()
-	if m.Len >= 3000 && m.Len%6 == 0 && m.at >= m.Len/2 {
-		return 0, na.ErrUnsupported
-	}
-	n = min(m.Len-m.at, engine.PieceSize, max(m.Len/2, 1000))
-	v := m.View(m.at, n)
-	if !v.Borrow() {
-		return 0, na.OK
-	}
-	defer v.Return()
-	from, to := theirs.Slices(nil, m.Offset+m.at, n), v.Slices(nil, 0, int(n))
-	if m.Put {
-		from, to = to, from
-	}
-	for len(from) > 0 && len(to) > 0 {
-		k := copy(to[0], from[0])
-		if from[0] = from[0][k:]; len(from[0]) == 0 {
-			from = from[1:]
-		}
-		if to[0] = to[0][k:]; len(to[0]) == 0 {
-			to = to[1:]
-		}
-	}
-	return n, na.OK
 }
