@@ -59,6 +59,15 @@ type (
 	Caller = hg.Caller
 	// An Identity is what is known of the process at the other end of a session.
 	Identity = na.Identity
+	// Local is what Config.Local says.
+	Local = na.Local
+)
+
+// What Config.Local may be.
+const (
+	LocalAuto   = na.LocalAuto
+	LocalNever  = na.LocalNever
+	LocalAlways = na.LocalAlways
 )
 
 // The fates of a request, and the results of Future.Withdraw.

@@ -25,6 +25,9 @@ type Config struct {
 	// says, which is no TLS if that is nil too. Both sides must agree. "sm://" needs none: what peers say stays in memory that only
 	// processes of one user can open.
 	TLS *tls.Config
+	// Local says when a node over two transports, as "tcp://:7000,sm://", reaches peers of this machine by the second: LocalAuto, the
+	// default, where there is no TLS; LocalNever, LocalAlways.
+	Local Local
 	// TCP is how "tcp://" works otherwise. The node fills in TLS, and, with several Contexts, ReusePort and Spread.
 	TCP tcp.Options
 	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
@@ -61,7 +64,7 @@ type Config struct {
 
 // withDefaults returns c, complete, for a node at addr.
 func (c Config) withDefaults(addr string) (Config, error) {
-	scheme, _, _ := strings.Cut(addr, "://")
+	scheme, beside := schemes(addr)
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("quicksilver: config: "+format+": %w", append(args, hg.ErrInvalid)...))
@@ -85,7 +88,13 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.Authorize != nil && c.HG.Authorize != nil {
 		bad("Authorize and HG.Authorize are set: set one of them")
 	}
-	own := c.transport(scheme, addr, bad)
+	if c.Local != LocalAuto {
+		if c.HG.NA.Local != LocalAuto && c.HG.NA.Local != c.Local {
+			bad("Local is %v, but HG.NA.Local is %v: set one of them", c.Local, c.HG.NA.Local)
+		}
+		c.HG.NA.Local = c.Local
+	}
+	own := c.transport(scheme, beside, addr, bad)
 	if c.HG.Dispatch != nil {
 		bad("HG.Dispatch is set, but handlers run as Workers says; use package hg")
 	}
@@ -142,6 +151,14 @@ func (c *Config) room(bad func(format string, args ...any)) {
 	}
 }
 
+// schemes returns those of the transports that addr opens; the second is empty when there is one.
+func schemes(addr string) (first, second string) {
+	first, second, _ = strings.Cut(addr, ",")
+	first, _, _ = strings.Cut(first, "://")
+	second, _, _ = strings.Cut(second, "://")
+	return first, second
+}
+
 // plainly says why there is no TLS over a transport.
 func plainly(scheme string) string {
 	if scheme == "sm" {
@@ -152,11 +169,12 @@ func plainly(scheme string) string {
 
 // transport returns the plugin that TLS, TCP and Contexts ask for, nil if they ask for nothing. None of them, and no plugin that is
 // given, may come to nothing without a word: the node would go without TLS.
-func (c *Config) transport(scheme, addr string, bad func(format string, args ...any)) na.Plugin {
+func (c *Config) transport(scheme, beside, addr string, bad func(format string, args ...any)) na.Plugin {
 	given := false // one for tcp or udp
 	for _, p := range c.HG.NA.Plugins {
 		switch {
 		case p == nil: // na.Open says so
+		case p.Scheme() == beside:
 		case p.Scheme() != scheme:
 			bad("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(), addr)
 		case scheme == "tcp" || scheme == "udp":

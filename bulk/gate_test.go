@@ -30,7 +30,7 @@ type gate struct {
 // newGate puts a gate in the way of the mover, who reaches the owner through p.peer from now on.
 func newGate(p *pair) *gate {
 	g := &gate{p: p, sim: p.Sim}
-	if p.Name == "sm" {
+	if p.Name == "sm" || p.Beside {
 		p.t.Skip("nothing stands between two processes that share memory")
 	}
 	if name, ok := strings.CutPrefix(p.owner.Addr().Name(), "udp://"); ok {

@@ -123,9 +123,9 @@ func (s *Snapshot) text(out io.Writer) error {
 		if c.More > 0 {
 			fmt.Fprintf(w, "and %d more\n", c.More)
 		}
-		fmt.Fprintln(w, "\npeer\toffered\theld\tmost\tpromised\tfree\twaiting\tneeded\tstalls")
+		fmt.Fprintln(w, "\npeer\tby\toffered\theld\tmost\tpromised\tfree\twaiting\tneeded\tstalls\twhy")
 		for _, p := range c.Peers {
-			fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", p.Address, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater, p.Stalls)
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", p.Address, p.Transport, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater, p.Stalls, p.Why)
 		}
 		fmt.Fprintln(w)
 	}

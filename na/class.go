@@ -24,17 +24,23 @@ type Class struct {
 
 // Open opens the network that addr names: "tcp://" to originate only, "tcp://host:port" to listen too (port 0 lets the
 // system choose). Bad fields of cfg are all reported in one error.
+//
+// "tcp://host:port,sm://" opens a second transport beside the first: peers have their addresses of the first, and those on this
+// machine that have opened both, too, are reached by the second, as Config.Local says. udp takes sm likewise.
 func Open(addr string, cfg Config) (*Class, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	scheme, rest, ok := strings.Cut(addr, "://")
-	if !ok {
-		return nil, fmt.Errorf(`na: open %q: no scheme, write it as "tcp://" or "tcp://host:port": %w`, addr, ErrInvalid)
-	}
-	p, err := findPlugin(scheme, cfg.Plugins)
+	first, second, both := strings.Cut(addr, ",")
+	p, rest, err := pluginOf(addr, first, cfg.Plugins)
 	if err != nil {
 		return nil, err
+	}
+	var beside Companion
+	if both {
+		if beside, err = companion(addr, second, cfg.Plugins); err != nil {
+			return nil, err
+		}
 	}
 	cls := &Class{cfg: cfg.withDefaults()}
 	if err := cls.cfg.contract(); err != nil {
@@ -43,7 +49,23 @@ func Open(addr string, cfg Config) (*Class, error) {
 	if cls.domain, err = p.Open(cls, rest); err != nil {
 		return nil, fmt.Errorf("na: open %s: %w", addr, err)
 	}
+	if both {
+		if err := beside.Join(cls, cls.domain); err != nil {
+			_ = cls.domain.Close()
+			return nil, fmt.Errorf("na: open %s: %w", addr, err)
+		}
+	}
 	return cls, nil
+}
+
+// pluginOf returns the plugin of one of the transports in addr, and what follows its scheme.
+func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err error) {
+	scheme, rest, ok := strings.Cut(one, "://")
+	if !ok {
+		return nil, "", fmt.Errorf(`na: open %q: no scheme, write it as "tcp://", "tcp://host:port" or "tcp://host:port,sm://": %w`, addr, ErrInvalid)
+	}
+	p, err = findPlugin(scheme, given)
+	return p, rest, err
 }
 
 // Config returns the configuration with its defaults filled in.

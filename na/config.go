@@ -59,6 +59,8 @@ type Config struct {
 	Spin time.Duration
 	// ConnectTimeout bounds making a connection, the handshake included. Zero means PeerTimeout.
 	ConnectTimeout time.Duration
+	// Local says when a class with a second transport (see Open) uses that.
+	Local Local
 	// Logger gets what no error can carry. Nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -98,6 +100,9 @@ func (c *Config) validate() error {
 	}
 	if c.SendQueue < 0 {
 		bad("SendQueue", c.SendQueue, "a number of messages, or 0 for 8192")
+	}
+	if c.Local > LocalAlways {
+		bad("Local", c.Local, "LocalAuto, LocalNever or LocalAlways")
 	}
 	c.validateFlow(bad)
 	if c.PeerTimeout != 0 && c.PeerTimeout < 500*time.Millisecond {

@@ -66,6 +66,8 @@ func name[T ~uint8](v T, names ...string) string {
 type PeerStats struct {
 	Addr Addr `json:"-" msgpack:"-"` // bound to the session
 
+	Transport, Why string // as in Identity
+
 	Offered int   // envelopes that the peer may use here
 	Held    int   // of these, messages that nobody has accepted
 	HeldMax int   // the most that were held at a time

@@ -10,6 +10,9 @@ type Identity struct {
 	// Host names the machine, and Incarnation the instance of the class: the peer says so, and nobody has checked it.
 	Host        string
 	Incarnation [16]byte
+	// Transport is the scheme of what the peer is reached by, empty for the own process. Of a class with two (see Open) Why says in words
+	// why it is this one.
+	Transport, Why string
 	// Secure says that the session is encrypted, and that the peer has proven to own the first of Certificates.
 	Secure bool
 	// Certificates are a chain that was verified, from the peer's own to that of an authority which is trusted here. What else

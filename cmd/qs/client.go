@@ -25,7 +25,7 @@ func dial(n *network, addr string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, err := quicksilver.Open(peer.Scheme()+"://", quicksilver.Config{HG: cfg})
+	node, err := quicksilver.Open(n.to(addr), quicksilver.Config{HG: cfg})
 	if err != nil {
 		return nil, err
 	}

@@ -205,9 +205,9 @@ func printPeers(all []hg.PeerGauges, out io.Writer) {
 	if len(all) == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\n%-32s %8s %8s %8s %8s %8s %8s %8s %10s %10s %10s\n", "peer", "offered", "held", "most", "promised", "free", "waiting", "needed", "room", "taken", "room there")
+	fmt.Fprintf(out, "\n%-32s %5s %8s %8s %8s %8s %8s %8s %8s %10s %10s %10s\n", "peer", "by", "offered", "held", "most", "promised", "free", "waiting", "needed", "room", "taken", "room there")
 	for _, p := range all {
-		fmt.Fprintf(out, "%-32s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", p.Address, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
+		fmt.Fprintf(out, "%-32s %5s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", p.Address, p.Transport, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
 			bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
 	}
 	fmt.Fprintln(out)

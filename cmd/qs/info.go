@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -10,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -39,13 +43,22 @@ func (f fact) String() string {
 }
 
 func runInfo(args []string, out io.Writer) error {
-	fs := flag.NewFlagSet("info [flags]", flag.ContinueOnError)
+	fs := flag.NewFlagSet("info [flags] [ADDRESS]", flag.ContinueOnError)
+	var n network
+	n.peerFlags(fs)
 	asJSON := fs.Bool("json", false, "print JSON; what cannot be told is null")
-	if err := parse(fs, args, 0, 0); err != nil {
+	if err := parse(fs, args, 0, 1); err != nil {
 		return err
 	}
 	facts := append(programFacts(), networkFacts()...)
 	facts = append(facts, kernelFacts()...)
+	if fs.NArg() > 0 {
+		own, err := peerFacts(&n, fs.Arg(0))
+		if err != nil {
+			return err
+		}
+		facts = own
+	}
 	if *asJSON {
 		object := map[string]any{}
 		for _, f := range facts {
@@ -60,6 +73,27 @@ func runInfo(args []string, out io.Writer) error {
 		fmt.Fprintf(out, "%-38s %v\n", f.label, f)
 	}
 	return nil
+}
+
+// peerFacts are about a peer, as this machine sees it.
+func peerFacts(n *network, addr string) ([]fact, error) {
+	c, err := dial(n, addr)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	if _, err := c.callRaw(context.Background(), hg.PingRPC, nil, hg.Meta{}); err != nil {
+		return nil, files.Explain(c.peer, err)
+	}
+	var facts []fact
+	for _, p := range c.hctx.NA().Peers() {
+		facts = append(facts,
+			fact{key: "address", label: "address", value: p.Addr.String()},
+			fact{key: "transport", label: "reached by", value: p.Transport},
+			fact{key: "why", label: "because", value: cmp.Or(p.Why, "this class has no other transport (-local)")},
+			fact{key: "envelopes", label: "envelopes guaranteed to this class", value: p.Promised})
+	}
+	return facts, nil
 }
 
 // programFacts are about this program, with what a class uses that is told nothing.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime/pprof"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -16,7 +17,8 @@ import (
 
 // network is what the flags of every command say about the network.
 type network struct {
-	transport string
+	transport string // of a target that is started
+	local     bool
 	spin      time.Duration
 	timeout   time.Duration
 	busy      int
@@ -35,6 +37,7 @@ func (n *network) flags(fs *flag.FlagSet) {
 
 // peerFlags are those of commands that measure nothing, and do not spin either.
 func (n *network) peerFlags(fs *flag.FlagSet) {
+	fs.BoolVar(&n.local, "local", false, "open sm:// beside tcp:// or udp://: a target of this machine that has done so is reached by it")
 	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer is given up; at least 500ms")
 	n.secrets.flags(fs)
 }
@@ -42,6 +45,9 @@ func (n *network) peerFlags(fs *flag.FlagSet) {
 // args are the flags that give another qs the same network.
 func (n *network) args() []string {
 	args := []string{"-spin", n.spin.String(), "-peer-timeout", n.timeout.String(), "-busy", strconv.Itoa(n.busy)}
+	if n.local {
+		args = append(args, "-local")
+	}
 	if n.handlers != "" {
 		args = append(args, "-handlers", n.handlers)
 	}
@@ -88,10 +94,31 @@ func (n *network) startProfile() (stop func(), err error) {
 	}, nil
 }
 
+// to is what opens a class that calls targets of a transport, or at an address.
+func (n *network) to(addr string) string {
+	scheme, _, _ := strings.Cut(addr, "://")
+	return n.both(scheme + "://")
+}
+
+// both adds the second transport to what opens a class, if there is to be one.
+func (n *network) both(addr string) string {
+	if n.local && !strings.HasPrefix(addr, "sm://") {
+		return addr + ",sm://"
+	}
+	return addr
+}
+
+// choose takes in a -transport: "auto" is tcp, with sm beside it.
+func (n *network) choose(transport string) {
+	if n.transport = transport; transport == "auto" {
+		n.transport, n.local = "tcp", true
+	}
+}
+
 // anywhere is an address of this machine to listen on that is free.
-func anywhere(transport string) string {
-	if transport == "sm" {
+func (n *network) anywhere() string {
+	if n.transport == "sm" {
 		return "sm://*"
 	}
-	return transport + "://127.0.0.1:0"
+	return n.both(n.transport + "://127.0.0.1:0")
 }

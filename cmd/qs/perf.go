@@ -22,7 +22,7 @@ func runPerf(args []string, out io.Writer) error {
 	var n network
 	p := &bench.Perf{}
 	n.flags(fs)
-	fs.StringVar(&n.transport, "transport", "tcp", "`scheme` of the target that is started")
+	transport := fs.String("transport", "tcp", "`scheme` of the target that is started; auto: tcp, with sm beside it")
 	fs.StringVar(&p.API, "api", "callback", "callback: one goroutine, many handles; sync: a goroutine for each call, which waits; typed: the same with the root package, at both ends")
 	fs.IntVar(&p.Size, "size", 64, "`bytes` of a call's input and output")
 	fs.Int64Var(&p.Bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; with -op the largest size of the table")
@@ -39,6 +39,7 @@ func runPerf(args []string, out io.Writer) error {
 	if err := parse(fs, args, 0, 0); err != nil {
 		return err
 	}
+	n.choose(*transport)
 	switch {
 	case p.API != "callback" && p.API != "sync" && p.API != "typed":
 		return usageError{fmt.Sprintf("-api is %q, want callback, sync or typed", p.API)}
@@ -74,7 +75,7 @@ func runPerf(args []string, out io.Writer) error {
 		n.handlers = "typed"
 	}
 	if addr == "" {
-		c, err := self.Start(self.Ready, slices.Concat([]string{"serve", "-child"}, n.args(), []string{anywhere(n.transport)})...)
+		c, err := self.Start(self.Ready, slices.Concat([]string{"serve", "-child"}, n.args(), []string{n.anywhere()})...)
 		if err != nil {
 			return err
 		}
@@ -85,7 +86,7 @@ func runPerf(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := p.Open(cfg, addr); err != nil {
+	if err := p.Open(cfg, n.to(addr), addr); err != nil {
 		return files.Explain(p.Peer(), err)
 	}
 	defer p.Close()
@@ -111,7 +112,7 @@ func runPerf(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r.Peer = "quicksilver-" + p.Peer().Scheme() + "-" + p.API
+	r.Peer = "quicksilver-" + p.By() + "-" + p.API
 	rs := []bench.Result{r}
 	if *withFloor {
 		floor, err := p.Floor(n.spin)
@@ -157,11 +158,11 @@ func figure(v float64) string {
 }
 
 func idle(n *network, peers, processes int, d time.Duration, asJSON bool, out io.Writer) error {
-	cfg, err := n.config(anywhere(n.transport))
+	cfg, err := n.config(n.anywhere())
 	if err != nil {
 		return err
 	}
-	r, err := bench.Idle(cfg, anywhere(n.transport), func(addr string, peers int) (*self.Child, error) {
+	r, err := bench.Idle(cfg, n.anywhere(), func(addr string, peers int) (*self.Child, error) {
 		return self.Start(swarmReady, slices.Concat([]string{"swarm"}, n.secrets.args(), []string{addr, strconv.Itoa(peers)})...)
 	}, peers, processes, d)
 	if err != nil {
@@ -193,7 +194,7 @@ func runSwarm(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := bench.Swarm(cfg, fs.Arg(0), peers); err != nil {
+	if err := bench.Swarm(cfg, n.to(fs.Arg(0)), fs.Arg(0), peers); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, swarmReady)

@@ -94,7 +94,7 @@ func (p *pinger) open(addr string) error {
 	if err != nil {
 		return err
 	}
-	if p.class, err = hg.Open(p.peer.Scheme()+"://", cfg); err != nil {
+	if p.class, err = hg.Open(p.n.to(addr), cfg); err != nil {
 		return err
 	}
 	if p.hctx, err = p.class.NewContext(); err != nil {

@@ -48,12 +48,13 @@ func runSoak(args []string, out io.Writer) error {
 	fs.Int64Var(&cfg.MaxBulk, "bulk", 256<<10, "`bytes` of the largest transfer")
 	fs.Uint64Var(&cfg.Seed, "seed", 0, "`seed` of the load and the faults; 0 draws one, which the report has")
 	fs.IntVar(&cfg.Targets, "targets", 4, "how many targets")
-	fs.StringVar(&cfg.Transport, "transport", "tcp", "`scheme` of the targets")
+	fs.StringVar(&cfg.Transport, "transport", "tcp", "`scheme` of the targets; auto: tcp, with sm beside it")
 	faults := fs.String("faults", "", "which faults, a `list`; none for none, and all without it")
 	verbose := fs.Bool("v", false, "tell on the standard error what happens")
 	if err := parse(fs, args, 0, 0); err != nil {
 		return err
 	}
+	n.choose(cfg.Transport)
 	switch *faults {
 	case "none":
 	case "":
@@ -68,15 +69,17 @@ func runSoak(args []string, out io.Writer) error {
 		cfg.Log = os.Stderr
 	}
 	var err error
-	if cfg.HG, err = soakConfig(&n, anywhere(cfg.Transport)); err != nil {
+	if cfg.HG, err = soakConfig(&n, n.anywhere()); err != nil {
 		return err
 	}
-	cfg.PeerTimeout, cfg.Listen = n.timeout, anywhere(cfg.Transport)
+	cfg.PeerTimeout, cfg.Listen, cfg.To = n.timeout, n.anywhere(), n.to(n.transport)
 	start := func(what, book string, more ...string) (*self.Child, error) {
 		args := append([]string{what, "-peer-timeout", n.timeout.String(), "-book", book}, n.secrets.args()...)
 		return self.Start(self.Ready, append(args, more...)...)
 	}
-	cfg.StartTarget = func(book, addr string) (*self.Child, error) { return start("soaktarget", book, addr) }
+	cfg.StartTarget = func(book, addr string) (*self.Child, error) {
+		return start("soaktarget", book, n.both(strings.TrimSuffix(addr, ",sm://")))
+	}
 	cfg.StartOrigin = func(book string, c soak.Calls) (*self.Child, error) {
 		calls, err := json.Marshal(c)
 		if err != nil {

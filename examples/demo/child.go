@@ -20,6 +20,7 @@ type child struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	addr  string
+	opens string    // what opens a class that reaches it
 	once  sync.Once // for kill
 }
 
@@ -48,7 +49,10 @@ func startChild(ctx context.Context, transport string) (*child, error) {
 		c.kill()
 		return nil, fmt.Errorf("the target did not say where it listens, but %q (%v)", line, err)
 	}
-	c.addr = addr
+	c.addr, c.opens = addr, strings.SplitAfter(addr, "://")[0]
+	if transport == "auto" {
+		c.opens += ",sm://"
+	}
 	return c, nil
 }
 

@@ -1,6 +1,6 @@
 // Command demo shows Quicksilver at work between two processes, in one command:
 //
-//	go run ./examples/demo [-transport udp|sm] [file]
+//	go run ./examples/demo [-transport udp|sm|auto] [file]
 //
 // It starts itself again as the target, goes through the steps below as the origin, and ends with a table of them. The
 // file is what the target pulls; without one it is the program's own binary, repeated to at least 64 MiB.
@@ -45,7 +45,7 @@ func start() int {
 	if os.Getenv(targetEnv) != "" {
 		return report("demo target", runTarget(os.Getenv(targetEnv)))
 	}
-	transport := flag.String("transport", "tcp", "`scheme` of the addresses")
+	transport := flag.String("transport", "tcp", "`scheme` of the addresses; auto: tcp, with sm beside it, which the two take")
 	flag.Usage = func() {
 		fmt.Fprintln(os.Stderr, "usage: demo [-transport scheme] [file]")
 	}

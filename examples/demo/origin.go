@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/request"
@@ -33,7 +32,7 @@ type origin struct {
 
 // newOrigin opens a class that does not listen: the target reaches it over the connection that it makes.
 func newOrigin(ctx context.Context, child *child, data []byte, out io.Writer) (*origin, error) {
-	class, err := hg.Open(strings.SplitAfter(child.addr, "://")[0], hg.Config{})
+	class, err := hg.Open(child.opens, hg.Config{})
 	if err != nil {
 		return nil, err
 	}

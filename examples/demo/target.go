@@ -30,11 +30,14 @@ type target struct {
 
 // runTarget listens at a free port of the loopback, prints it, and serves until stdin closes.
 func runTarget(transport string) error {
-	at := "127.0.0.1:0"
-	if transport == "sm" {
-		at = "*" // a name that no other process has
+	at := transport + "://127.0.0.1:0"
+	switch transport {
+	case "sm":
+		at = "sm://*" // a name that no other process has
+	case "auto":
+		at = "tcp://127.0.0.1:0,sm://"
 	}
-	class, err := hg.Open(transport+"://"+at, hg.Config{})
+	class, err := hg.Open(at, hg.Config{})
 	if err != nil {
 		return err
 	}

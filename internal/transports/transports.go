@@ -35,8 +35,8 @@ var vain atomic.Bool
 
 // over is what a plain run asks of package hg and those above: the fastest transport, and the one with virtual time. Every
 // transport is asked in .ci/run, and in long runs.
-var over = flag.String("transports", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,udp-tls,sm,sim"),
-	"the transports of what runs over every transport, of tcp, tcp-portable, tcp-tls, tcp-tls-portable, udp, udp-portable, udp-tls, udp-tls-portable, sm, sim")
+var over = flag.String("transports", long.Or("tcp,sim", "tcp,tcp-portable,udp,udp-portable,udp-tls,tcp-sm,udp-sm,sm,sim"),
+	"the transports of what runs over every transport, of tcp, tcp-portable, tcp-tls, tcp-tls-portable, udp, udp-portable, udp-tls, udp-tls-portable, tcp-sm, udp-sm, sm, sim")
 
 // A Net is one transport during one test.
 type Net struct {
@@ -45,7 +45,8 @@ type Net struct {
 	TLS     bool       // peers have proved who they are
 	Sim     bool       // virtual time
 	World   *sim.World // of sim
-	plugin  na.Plugin
+	Beside  bool       // shared memory is the second transport, by which all peers are reached
+	plugins []na.Plugin
 	listen  func(n int) string
 	origin  string
 	opened  int
@@ -59,6 +60,7 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 		kind, variant, _ := strings.Cut(name, "-")
 		portable := strings.HasSuffix(variant, "portable")
 		switch {
+		case variant == "sm" && runtime.GOOS != "linux":
 		case kind == "tcp" && strings.HasPrefix(variant, "tls"):
 			t.Run(name, func(t *testing.T) { overTCP(t, name, tcp.Options{TLS: mutualTLS(), Portable: portable}, f) })
 		case kind == "tcp":
@@ -80,7 +82,7 @@ func Each(t *testing.T, f func(t *testing.T, n *Net)) {
 
 func overSim(t *testing.T, f func(t *testing.T, n *Net)) {
 	w := sim.NewWorld(sim.Config{Seed: 1, Paced: true}) // some tests use several goroutines
-	run(t, &Net{Name: "sim", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://",
+	run(t, &Net{Name: "sim", Sim: true, World: w, plugins: []na.Plugin{w.Plugin()}, origin: "sim://",
 		listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
 }
 
@@ -97,8 +99,8 @@ func Fast(t *testing.T, f func(t *testing.T, n *Net)) {
 
 func overTCP(t *testing.T, name string, opts tcp.Options, f func(t *testing.T, n *Net)) {
 	opts.Resolver = slowResolver{}
-	run(t, &Net{Name: name, TLS: opts.TLS != nil, plugin: tcp.New(opts), origin: "tcp://",
-		listen: func(int) string { return "tcp://127.0.0.1:0" }}, f)
+	run(t, beside(t, &Net{Name: name, TLS: opts.TLS != nil, plugins: []na.Plugin{tcp.New(opts)}, origin: "tcp://",
+		listen: func(int) string { return "tcp://127.0.0.1:0" }}), f)
 }
 
 // UDP runs f over udp with its defaults only: for tests of what happens to datagrams.
@@ -106,21 +108,38 @@ func UDP(t *testing.T, f func(t *testing.T, n *Net)) { overUDP(t, "udp", udp.Opt
 
 func overUDP(t *testing.T, name string, opts udp.Options, f func(t *testing.T, n *Net)) {
 	opts.Resolver = slowResolver{}
-	run(t, &Net{Name: name, TLS: opts.TLS != nil, plugin: udp.New(opts), origin: "udp://", listen: func(int) string { return "udp://127.0.0.1:0" }}, f)
+	run(t, beside(t, &Net{Name: name, TLS: opts.TLS != nil, plugins: []na.Plugin{udp.New(opts)}, origin: "udp://",
+		listen: func(int) string { return "udp://127.0.0.1:0" }}), f)
 }
 
-func overSM(t *testing.T, f func(t *testing.T, n *Net)) {
+// beside adds shared memory as the second transport if the name of n ends in "sm".
+func beside(t *testing.T, n *Net) *Net {
+	if strings.HasSuffix(n.Name, "-sm") {
+		n.Beside = true
+		n.plugins = append(n.plugins, sm.New(sm.Options{Dir: smDir(t)}))
+		first := n.listen
+		n.listen = func(i int) string { return first(i) + ",sm://" }
+		n.origin += ",sm://"
+	}
+	return n
+}
+
+func smDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "sm") // short: it is part of the address of a socket
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	run(t, &Net{Name: "sm", plugin: sm.New(sm.Options{Dir: dir}), origin: "sm://", listen: func(int) string { return "sm://*" }}, f)
+	return dir
+}
+
+func overSM(t *testing.T, f func(t *testing.T, n *Net)) {
+	run(t, &Net{Name: "sm", plugins: []na.Plugin{sm.New(sm.Options{Dir: smDir(t)})}, origin: "sm://", listen: func(int) string { return "sm://*" }}, f)
 }
 
 // Virtual runs f over a simulated network whose clock moves only while somebody waits in Progress or World.Sleep: for
 // tests of times, which are exact there. One goroutine drives.
 func Virtual(t *testing.T, f func(t *testing.T, n *Net)) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
-	run(t, &Net{Name: "virtual", Sim: true, World: w, plugin: w.Plugin(), origin: "sim://origin",
+	run(t, &Net{Name: "virtual", Sim: true, World: w, plugins: []na.Plugin{w.Plugin()}, origin: "sim://origin",
 		listen: func(n int) string { return fmt.Sprintf("sim://node%d", n) }}, f)
 }
 
@@ -139,7 +158,7 @@ func (n *Net) SlowName() string {
 	case n.Name == "sm":
 		return ""
 	}
-	return n.origin + "never.test:1"
+	return strings.TrimSuffix(n.origin, ",sm://") + "never.test:1"
 }
 
 // slowResolver never answers for one name.
@@ -165,7 +184,7 @@ func (n *Net) Open(addr string, cfg hg.Config) (*hg.Class, *hg.Context) { return
 func (n *Net) open(addr string, cfg hg.Config) (*hg.Class, *hg.Context) {
 	n.t.Helper()
 	if cfg.NA.Plugins == nil {
-		cfg.NA.Plugins = []na.Plugin{n.plugin}
+		cfg.NA.Plugins = n.plugins
 	}
 	cls, err := hg.Open(addr, cfg)
 	require.NoError(n.t, err)

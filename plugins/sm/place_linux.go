@@ -2,6 +2,7 @@ package sm
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -86,6 +87,28 @@ func (o *Options) dirID() string {
 		return ""
 	}
 	return fmt.Sprintf("%x:%x", st.Dev, st.Ino)
+}
+
+// reach identifies the processes that find each other: those with one directory, on one machine, without a border of namespaces between
+// them. Memory could be shared over some of these borders, but who has drawn one does not want that.
+func (o *Options) reach() (place [16]byte, err error) {
+	if err := o.makeDir(); err != nil {
+		return place, err
+	}
+	all := o.dirID()
+	for _, file := range []string{"net", "pid", "user"} {
+		id, err := os.Readlink("/proc/self/ns/" + file)
+		if err != nil {
+			return place, na.WithText(na.ErrIO, "find out what machine this is: "+err.Error())
+		}
+		all += " " + id
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return place, na.WithText(na.ErrIO, "find out what machine this is: "+err.Error())
+	}
+	sum := sha256.Sum256(append(boot, all...))
+	return [16]byte(sum[:]), nil
 }
 
 // listen takes a name, and returns it: one that ends in * is completed.

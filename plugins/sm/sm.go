@@ -48,13 +48,9 @@ const defaultTakeTimeout = 10 * time.Second
 
 // Open implements na.Plugin.
 func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
-	d := &domain{opts: p.opts, start: time.Now()}
-	t := engine.Transport{Scheme: scheme, Exact: true, Batch: 16, Names: &d.names, Carrier: d.newCarrier}
-	if err := d.open(rest); err != nil {
+	d, t, err := p.open(rest)
+	if err != nil {
 		return nil, err
-	}
-	if rest != "" {
-		t.Self, t.Listen = d.names.self, d.names.self
 	}
 	patience := p.opts.TakeTimeout
 	if patience == 0 {
@@ -66,6 +62,40 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	})
 	d.names.self = eng.Addr().Name()
 	return eng, nil
+}
+
+// Join implements na.Companion. A class that listens does so here at a name that only those hear of whom it makes an offer.
+func (p plugin) Join(_ *na.Class, beside na.Domain) error {
+	eng, ok := beside.(*engine.Engine)
+	if !ok {
+		return na.WithText(na.ErrUnsupported, "sm:// cannot be beside a transport that is not Quicksilver's own")
+	}
+	name := ""
+	if eng.Listens() {
+		name = "beside-*"
+	}
+	d, t, err := p.open(name)
+	if err != nil {
+		return err
+	}
+	if t.Place, err = d.opts.reach(); err == nil {
+		err = eng.Join(t, func() { _ = d.close() })
+	}
+	if err != nil {
+		_ = d.close()
+	}
+	return err
+}
+
+// open opens the transport of a class.
+func (p plugin) open(rest string) (*domain, engine.Transport, error) {
+	d := &domain{opts: p.opts, start: time.Now()}
+	t := engine.Transport{Scheme: scheme, Exact: true, Batch: 16, Names: &d.names, Carrier: d.newCarrier}
+	err := d.open(rest)
+	if err == nil && rest != "" {
+		t.Self, t.Listen = d.names.self, d.names.self
+	}
+	return d, t, err
 }
 
 // now is the clock: monotonic, never zero.

@@ -205,6 +205,7 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 		Rand:        func(b []byte) { _, _ = rand.Read(b) }, // never fails
 		Close:       d.close,
 		Unassisted:  d.opts.Unassisted,
+		Secure:      d.opts.TLS != nil,
 		TakeTimeout: d.opts.WriteTimeout,
 	}
 	t := engine.Transport{Scheme: scheme, Names: &d.names, Carrier: d.newPortable}

@@ -118,7 +118,7 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	}
 	eng := engine.New(cls, engine.Options{
 		Transports: []engine.Transport{t}, Now: d.now, Rand: func(b []byte) { _, _ = rand.Read(b) },
-		Unassisted: p.opts.Unassisted, Close: d.close,
+		Unassisted: p.opts.Unassisted, Secure: p.opts.TLS != nil, Close: d.close,
 	})
 	d.names.Self = eng.Addr().Name()
 	return eng, nil

@@ -1,16 +1,22 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
 
 // An active is what a Link has while something goes on: it is being made, or something is open with its peer, or frames wait to
 // leave. It is made by whatever begins, and goes with a tick that finds nothing, and that nothing has come since the one before.
 type active struct {
 	// Until the link is up.
-	ways    []way         // that have not been tried
-	born    time.Duration // when the first operation wanted it; later by what this process was frozen since
-	since   time.Duration // when dialing began, or begins (waiting)
-	refusal error         // why the last attempt failed
-	spared  bool          // from the end of its time, after a freeze of this process
+	offer    frame.Secret  // by which the second transport is dialled,
+	offerEnd time.Duration // and until when that is tried
+	vain     string        // why it has come to nothing; empty when it has not
+	born     time.Duration // when the first operation wanted it; later by what this process was frozen since
+	since    time.Duration // when dialing began, or begins (waiting)
+	refusal  error         // why the last attempt failed
+	spared   bool          // from the end of its time, after a freeze of this process
 
 	// Liveness.
 	waiting int           // operations that wait for the peer

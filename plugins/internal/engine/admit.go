@@ -37,7 +37,7 @@ func (l *Link) Greet(g *frame.Greeting) error {
 	if err := l.checkNeed(g); err != nil {
 		return err
 	}
-	if err := l.proves(l.Conn, l.also); err != nil {
+	if err := l.proves(l.shown(), l.also); err != nil {
 		return otherHost{err}
 	}
 	l.up(*g)
@@ -52,11 +52,18 @@ func (l *Link) greeting() frame.Greeting {
 	if l.e.eng.cfg.Reserve == na.HonestReserve {
 		features |= frame.FeatureReserve
 	}
-	return frame.Greeting{
+	g := frame.Greeting{
 		Features: features, Version: frame.Version, Incarnation: l.e.eng.inc, Listen: l.e.eng.own.Listen, Host: l.e.eng.opts.Host,
 		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
 		Need: uint32(l.e.eng.cfg.Need), Want: uint32(l.e.eng.cfg.Want),
 	}
+	switch {
+	case l.detoured() && l.state == linkDialing:
+		g.Offer = l.offer
+	case !l.detoured() && (l.active == nil || l.vain == ""):
+		g.Place = l.e.eng.place
+	}
+	return g
 }
 
 // check tells why a peer's greeting cannot be accepted.
@@ -93,21 +100,31 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 	if e.draining {
 		return nil, na.WithText(na.ErrClosed, "the process is shutting down")
 	}
+	r, proof := e.routeOf(c), proofOf(conn)
 	var named na.Addr // nobody else is reached by our own name, whatever he says
-	if g.Listen != "" && g.Listen != e.eng.own.Self && verified &&
+	if r == e.second() {
+		o, err := e.tookOffer(g)
+		if err != nil {
+			return nil, err
+		}
+		named, proof = o.named, o.proof
+	} else if g.Listen != "" && g.Listen != e.eng.own.Self && verified &&
 		strings.HasPrefix(g.Listen, e.eng.own.Scheme+"://") && e.eng.own.Names.Check(g.Listen) == nil {
 		named = na.MakeAddr(g.Listen, int(g.Context))
 	}
 	if old := e.names[named]; old != nil && old.state != linkUp && !named.IsZero() &&
-		(old.proves(conn, []string{old.host}) != nil || old.proves(conn, old.also) != nil) {
+		(old.proves(proof, []string{old.host}) != nil || old.proves(proof, old.also) != nil) {
 		named = na.Addr{} // it is not the peer that is being dialled there
+	}
+	if o := e.makeOffer(g, named, proof); o != nil {
+		return nil, o
 	}
 	if old := e.names[named]; old != nil && !named.IsZero() {
 		if err := e.compete(old, g); err != nil {
 			return nil, err
 		}
 		if old.state != linkDown {
-			old.adopt(e.routeOf(c), conn, g)
+			old.adopt(r, conn, proof, g)
 			return old, nil
 		}
 	}
@@ -118,7 +135,7 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 	if named.IsZero() {
 		l.named = na.MakeAddr(privateName(e.eng.own.Scheme, g.Incarnation), int(g.Context))
 	}
-	l.adopt(e.routeOf(c), conn, g)
+	l.adopt(r, conn, proof, g)
 	return l, nil
 }
 
@@ -152,7 +169,7 @@ func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 }
 
 // adopt brings l up over a connection that the peer made.
-func (l *Link) adopt(r *route, conn any, g *frame.Greeting) {
-	l.route, l.Conn = r, conn
+func (l *Link) adopt(r *route, conn any, proof *na.Identity, g *frame.Greeting) {
+	l.route, l.Conn, l.proof = r, conn, proof
 	l.up(*g)
 }

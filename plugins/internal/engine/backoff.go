@@ -24,6 +24,7 @@ const (
 // dialAgain makes another attempt after a pause, within ConnectTimeout.
 func (l *Link) dialAgain(why error, pause time.Duration) {
 	l.route.carrier.Cut(l, frame.Bye{})
+	l.home() // an offer is good for one attempt
 	l.state, l.refusal = linkWaiting, why
 	l.e.readClock()
 	l.since = l.e.now + pause

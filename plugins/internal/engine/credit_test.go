@@ -262,7 +262,7 @@ func TestPeerStats(t *testing.T) {
 	s.drain(l)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("y")))
 	require.Equal(t, []na.PeerStats{{
-		Addr: l.addr(), Offered: 6, Held: 1, HeldMax: 1, Bytes: 6 * 4160, Promised: 10, Free: 0, Queued: 7, HighWater: 17, Stalls: 7,
+		Addr: l.addr(), Transport: "script", Offered: 6, Held: 1, HeldMax: 1, Bytes: 6 * 4160, Promised: 10, Free: 0, Queued: 7, HighWater: 17, Stalls: 7,
 	}}, s.nctx.Peers())
 	s.credit(l, 17)
 	s.drain(l)

@@ -25,18 +25,18 @@ type Transport struct {
 	// Zero means that they wait for the end.
 	Batch int
 	Names Names
-	// Via, if not nil, reports whether a peer that the class's own transport calls name can be reached by this one, and as what.
-	// Locked; it does not wait.
-	Via func(name string) (own string, ok bool)
+	// Place is the same for classes that reach one another by this transport. It counts for a second one only.
+	Place [16]byte
 	// Carrier makes the carrier of a context.
 	Carrier func(e *Endpoint) (Carrier, error)
 }
 
 // Options are what a plugin gives to its engine.
 type Options struct {
-	// Transports are how peers are reached. The first is the class's own, whose names all peers have; the others may carry
-	// links to those names.
+	// Transports are how peers are reached. The first is the class's own, whose names all peers have; Join adds a second.
 	Transports []Transport
+	// Secure says that peers of the first prove who they are, and that nobody else hears what they say.
+	Secure bool
 	// Host identifies the machine; empty when unknown.
 	Host string
 	Now  func() time.Duration
@@ -60,6 +60,11 @@ type Engine struct {
 	inc  [16]byte
 	addr na.Addr
 
+	// Of the second transport: where it reaches peers, zero for nowhere, and why not.
+	place       [16]byte
+	apart       string
+	closeSecond func() // may be nil
+
 	session atomic.Uint64 // sessions made so far
 	self    self
 
@@ -68,6 +73,7 @@ type Engine struct {
 	reserved int64 // bytes of envelopes and room guaranteed to peers
 	room     int64 // of these, of room
 	eps      []*Endpoint
+	offers   map[frame.Secret]offer
 }
 
 // memEntry is registered memory; what has a session, as a lease has, is for that one only.
@@ -80,7 +86,7 @@ var _ na.Domain = (*Engine)(nil)
 
 // New returns the engine of a class.
 func New(cls *na.Class, opts Options) *Engine {
-	g := &Engine{cls: cls, cfg: cls.Config(), opts: opts, mems: map[[16]byte]memEntry{}}
+	g := &Engine{cls: cls, cfg: cls.Config(), opts: opts, mems: map[[16]byte]memEntry{}, offers: map[frame.Secret]offer{}}
 	opts.Rand(g.inc[:])
 	// Sessions are numbered from anywhere: an address bound by another class of this process is not one of ours.
 	g.session.Store(binary.LittleEndian.Uint64(g.inc[8:]) >> 16)
@@ -128,6 +134,9 @@ func (g *Engine) Unassisted() bool { return g.opts.Unassisted }
 
 // Close implements na.Domain.
 func (g *Engine) Close() error {
+	if g.closeSecond != nil {
+		g.closeSecond()
+	}
 	if g.opts.Close != nil {
 		return g.opts.Close()
 	}

@@ -63,10 +63,10 @@ func (l *Link) mustBe(a na.Addr) error {
 	return nil
 }
 
-// proves reports whether what conn proves will do for hosts. Locked.
-func (l *Link) proves(conn any, hosts []string) error {
+// proves reports whether what was proven will do for hosts. Locked.
+func (l *Link) proves(proof *na.Identity, hosts []string) error {
 	for _, host := range hosts {
-		if err := l.carries(proofOf(conn), host); err != nil {
+		if err := l.carries(proof, host); err != nil {
 			return err
 		}
 	}

@@ -20,13 +20,13 @@ func (e *Endpoint) IdentifyEnvelope(env *na.Envelope) na.Identity {
 	return env.Link.(*Link).identity()
 }
 
-// identity is what the peer has said of itself and what the carrier has proven.
+// identity is what the peer has said of itself and what the carrier of the session has proven.
 func (l *Link) identity() na.Identity {
 	var id na.Identity
-	if l.proof != nil {
+	if l.proof != nil && !l.detoured() {
 		id = *l.proof
 	}
-	id.Host, id.Incarnation = l.peer.host, l.peer.incarnation
+	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.Scheme, l.why
 	return id
 }
 
@@ -34,6 +34,14 @@ func (l *Link) identity() na.Identity {
 // Incarnation in it do not count. Locked.
 type Prover interface {
 	Proof() na.Identity
+}
+
+// shown returns what the peer that was dialled has proven: when it is reached by an offer, on the connection that made it.
+func (l *Link) shown() *na.Identity {
+	if l.detoured() {
+		return l.proof
+	}
+	return proofOf(l.Conn)
 }
 
 // proofOf returns what a connection proves, or nil.

@@ -60,6 +60,8 @@ func (e *Endpoint) tick(now time.Duration) {
 			l.born += e.grace()
 		case now-l.born >= e.eng.cfg.ConnectTimeout:
 			l.fail(l.tooLate())
+		case l.state == linkDialing && l.detoured() && now >= l.offerEnd:
+			l.inVain(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)))
 		case l.state == linkWaiting && now >= l.since:
 			l.since, l.dialled = now, true
 			l.dial()
@@ -86,6 +88,9 @@ func (l *Link) due() time.Duration {
 	case linkWaiting:
 		return min(l.since, end)
 	case linkDialing:
+		if l.detoured() {
+			return min(l.offerEnd, end)
+		}
 		return end
 	}
 	return 0

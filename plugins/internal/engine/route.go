@@ -3,9 +3,6 @@ package engine
 import (
 	"fmt"
 	"time"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
 // A route is a transport of the class with the carrier that an endpoint has for it. The first is the class's own.
@@ -13,46 +10,6 @@ type route struct {
 	*Transport
 	carrier Carrier
 	stager  Stager // the carrier, if it is one; else nil
-}
-
-// A way is what a link can be dialled by: a route, and the peer's name there.
-type way struct {
-	*route
-	name string
-}
-
-// ways returns how a name can be reached, what is tried first first: transports that can carry another's names before its own.
-func (e *Endpoint) ways(name string) (all []way, err error) {
-	for i := 1; i < len(e.routes); i++ {
-		if r := &e.routes[i]; r.Via != nil {
-			if own, ok := r.Via(name); ok {
-				all = append(all, way{r, own})
-			}
-		}
-	}
-	own := &e.routes[0]
-	if err := own.Names.Check(name); err != nil {
-		return nil, err
-	}
-	return append(all, way{own, name}), nil
-}
-
-// take has l go by the first of its ways that is left.
-func (l *Link) take() {
-	w := l.ways[0]
-	l.ways = l.ways[1:]
-	l.route, l.name = w.route, w.name
-}
-
-// detour dials by the next way, when the peer is not reached by the one before, and reports whether there is one.
-func (l *Link) detour(err error) bool {
-	if l.state != linkDialing || len(l.ways) == 0 || l.e.shut || na.CodeOf(err) != na.ErrUnreachable {
-		return false
-	}
-	l.route.carrier.Cut(l, frame.Bye{})
-	l.take()
-	l.dial()
-	return true
 }
 
 // routeOf returns the route of a carrier.
@@ -83,7 +40,7 @@ func (e *Endpoint) Lock() { e.mu.Lock() }
 func (e *Endpoint) Unlock() {
 	first := false // of those that are held back: who sends them soon sends all
 	if len(e.kicked) > 0 {
-		if e.kicks++; e.corks == 0 || e.kicks == e.eng.own.Batch {
+		if e.kicks++; e.corks == 0 || e.kicks == e.kicked[len(e.kicked)-1].route.Batch {
 			e.leave()
 		} else {
 			first = e.kicks == 1

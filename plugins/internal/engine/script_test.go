@@ -25,8 +25,9 @@ type script struct {
 	dialed []*Link
 	cuts   map[*Link][]string // what was said last
 	byes   map[*Link]frame.Bye
-	ends   int // callbacks that ran
-	more   []Transport
+	ends   int        // callbacks that ran
+	second *Transport // beside that of the script; or nil
+	secure bool
 	shelf  *shelfOf
 }
 
@@ -77,7 +78,7 @@ func (p scriptPlugin) Scheme() string { return "script" }
 func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	s := p.s
 	s.eng = New(cls, Options{
-		Transports: append([]Transport{{
+		Transports: []Transport{{
 			Scheme: "script", Self: "script://" + rest, Listen: "script://" + rest, Names: scriptCarrier{s},
 			Carrier: func(e *Endpoint) (Carrier, error) {
 				if s.e == nil {
@@ -88,19 +89,22 @@ func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 				}
 				return scriptCarrier{s}, nil
 			},
-		}}, s.more...),
+		}},
 		Host: "here",
 		Now:  func() time.Duration { return s.clock },
 		Rand: func(b []byte) {
 			for i := range b {
-				b[i] = byte(s.clock) + byte(i*7) + 100
+				b[i] = byte(s.clock>>(i%8*8)) + byte(i*7) + 100
 			}
 			s.clock++
 		},
 		Unassisted: true, // nothing happens by itself
 
-		TakeTimeout: s.takeTimeout,
+		TakeTimeout: s.takeTimeout, Secure: s.secure,
 	})
+	if s.second != nil {
+		return s.eng, s.eng.Join(*s.second, nil)
+	}
 	return s.eng, nil
 }
 

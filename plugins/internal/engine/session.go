@@ -42,7 +42,8 @@ type Link struct {
 	session uint64
 	named   na.Addr      // how operations find it; zero for a peer that cannot be dialled
 	peer    peer         // from the HELLO on
-	proof   *na.Identity // what Conn has proven of the peer, likewise; nil for nothing
+	proof   *na.Identity // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
+	why     string       // the transport is this one, of two
 	secret  frame.Secret // what the peer shows when it has lost the session and connects anew
 	state   linkState
 	dialled bool // by us
@@ -178,13 +179,11 @@ func (e *Endpoint) caller(a na.Addr) (found *Link, err error) {
 // dial makes a link to a named address.
 func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 	self := a.Name() == e.eng.own.Self
-	var ways []way
 	if !self {
 		if a.Scheme() != e.eng.own.Scheme {
 			return nil, na.WithText(na.ErrUnsupported, fmt.Sprintf("address %v is not of transport %s", a, e.eng.own.Scheme))
 		}
-		var err error
-		if ways, err = e.ways(a.Name()); err != nil {
+		if err := e.eng.own.Names.Check(a.Name()); err != nil {
 			return nil, err
 		}
 	}
@@ -203,8 +202,7 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 		l.connectSelf()
 		return l, nil
 	}
-	l.ways = ways
-	l.take()
+	l.home()
 	l.dialled = true
 	l.born, l.since = e.now, e.now
 	l.dial()
@@ -252,8 +250,10 @@ func (l *Link) dial() {
 func (l *Link) up(g frame.Greeting) {
 	l.state = linkUp
 	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Envelopes, g.Context, g.Secret}
-	l.proof = proofOf(l.Conn)
-	l.ways, l.refusal = nil, nil
+	if l.refusal = nil; !l.detoured() {
+		l.proof = proofOf(l.Conn)
+	}
+	l.why = l.reason(&g)
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes
 	l.alive()
@@ -284,10 +284,11 @@ func (l *Link) fail(err error) {
 	case na.CodeOf(err) == na.ErrDuplicate && !l.e.shut:
 		// The peer says that it dials too, and that its connection stays. If it does not come, dial again.
 		l.dialAgain(err, backoffFirst*5)
+	case l.state == linkDialing && l.detoured() && !l.e.shut:
+		l.inVain(err)
 	case na.CodeOf(err) == na.ErrPeerLost && l.state == linkDialing && !l.e.shut:
 		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting.
 		l.dialAgain(err, l.e.failed(l.wanted(), err))
-	case l.detour(err):
 	default:
 		if code := na.CodeOf(err); code != na.ErrUnreachable {
 			err = fmt.Errorf("%w: %w", na.ErrUnreachable, err)
@@ -405,6 +406,12 @@ func (l *Link) Refused(bye frame.Bye) {
 		l.untaken, l.leaves = bye.Next, bye.Code == na.ErrClosed
 		l.fail(na.WithText(na.ErrPeerLost, "the peer ended the session: "+bye.Text))
 		return
+	}
+	if bye.Offer != nil {
+		if l.takeOffer(bye.Offer) {
+			return
+		}
+		bye = frame.Bye{Code: na.ErrProtocol, Text: "it offers another transport, for which nobody has asked"}
 	}
 	code := bye.Code
 	if code == na.OK || code == na.ErrCanceled || code == na.ErrTimeout || code == na.ErrClosed { // only this process can say so of its operations

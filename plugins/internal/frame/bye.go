@@ -2,6 +2,7 @@ package frame
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -12,28 +13,69 @@ type Bye struct {
 	Code na.Code
 	Next uint64 // the first of the other side's UNEXPECTED messages that was not taken; 0: it is not known
 	Text string
+	// Offer, if not nil, is another way to the class, for a peer that is turned away only to take it. It goes instead of Text.
+	Offer *Offer
 }
+
+// An Offer is a name of the class on another of its transports, with what the peer shows when it dials that.
+type Offer struct {
+	Name   string
+	Secret Secret
+}
+
+// Error has an Offer turn away whoever it is made to.
+func (o *Offer) Error() string { return "the peer is to be dialled as " + o.Name }
+
+// Unwrap returns the code that goes with it.
+func (o *Offer) Unwrap() error { return na.ErrAgain }
+
+// offered marks a code with which there is an Offer. It crosses the wire.
+const offered = 0x80
 
 // maxText bounds the text of a Bye in bytes.
 const maxText = 512
 
 // ByeOf is what turns somebody away because of err.
-func ByeOf(err error) Bye { return Bye{Code: na.CodeOf(err), Text: err.Error()} }
+func ByeOf(err error) Bye {
+	if o, ok := errors.AsType[*Offer](err); ok {
+		return Bye{Code: na.CodeOf(o), Offer: o}
+	}
+	return Bye{Code: na.CodeOf(err), Text: err.Error()}
+}
 
-func (b Bye) text() string { return b.Text[:min(len(b.Text), maxText)] }
+// said returns the code and the text as they cross the wire.
+func (b Bye) said() (code byte, text string) {
+	if o := b.Offer; o != nil {
+		return byte(b.Code) | offered, string(o.Secret[:]) + o.Name
+	}
+	return byte(b.Code), b.Text[:min(len(b.Text), maxText)]
+}
+
+// heard is a Bye of what was said.
+func heard(code byte, next uint64, text string) Bye {
+	text = text[:min(len(text), maxText)]
+	b := Bye{Code: na.Code(code &^ offered), Next: next}
+	if n := len(Secret{}); code&offered == 0 {
+		b.Text = text
+	} else if len(text) > n {
+		b.Offer = &Offer{Name: text[n:], Secret: Secret([]byte(text[:n]))}
+	}
+	return b
+}
 
 // Frame encodes b as GOAWAY, the last frame of a stream; nil if it is not said.
 func (b Bye) Frame() []byte {
 	if b.Code == na.OK {
 		return nil
 	}
-	h := Header{Kind: Goaway, Op: b.Next, Tag: uint64(b.Code)}
-	return h.Append(nil, []byte(b.text()))
+	code, text := b.said()
+	h := Header{Kind: Goaway, Op: b.Next, Tag: uint64(code)}
+	return h.Append(nil, []byte(text))
 }
 
 // Bye decodes a GOAWAY.
 func (h *Header) Bye(payload []byte) Bye {
-	return Bye{na.Code(h.Tag), h.Op, string(payload[:min(len(payload), maxText)])}
+	return heard(byte(h.Tag), h.Op, string(payload))
 }
 
 // Words encodes b for a carrier whose last words are no frame; nil if it is not said.
@@ -41,7 +83,8 @@ func (b Bye) Words() []byte {
 	if b.Code == na.OK {
 		return nil
 	}
-	return append(binary.LittleEndian.AppendUint64([]byte{byte(b.Code)}, b.Next), b.text()...)
+	code, text := b.said()
+	return append(binary.LittleEndian.AppendUint64([]byte{code}, b.Next), text...)
 }
 
 // ParseBye decodes Words.
@@ -49,5 +92,5 @@ func ParseBye(words []byte) Bye {
 	if len(words) < 9 {
 		return Bye{Code: na.ErrProtocol, Text: "its last words are too short"}
 	}
-	return Bye{na.Code(words[0]), binary.LittleEndian.Uint64(words[1:]), string(words[9:min(len(words), 9+maxText)])}
+	return heard(words[0], binary.LittleEndian.Uint64(words[1:]), string(words[9:]))
 }

@@ -25,6 +25,8 @@ const (
 	labelWant        = 0x0d00 // 4 bytes: envelopes beyond which it wants no more; absent when it takes what there is
 	labelSecret      = 0x0e00 // 16 random bytes of the session, which the receiver shows when it connects anew
 	labelProof       = 0x0f00 // 16 bytes: the labelSecret that the receiver told in the last session of the pair; absent without one
+	labelPlace       = 0x1000 // 16 bytes: of the classes that reach one another by a second transport; absent without one
+	labelOffer       = 0x1100 // 16 bytes: the secret of an Offer of the receiver, by which its sender comes; absent without one
 )
 
 // FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and takes Abandon.
@@ -54,6 +56,9 @@ type Greeting struct {
 	Need, Want uint32
 	// Secret is of the session that the HELLO begins, Proof that of an earlier one. Zero says nothing.
 	Secret, Proof Secret
+	// Place is where the sender's second transport reaches others, Offer what it was told to show there. Zero says nothing.
+	Place [16]byte
+	Offer Secret
 }
 
 // A Secret is known to the two sides of a session only. It does not print.
@@ -96,6 +101,12 @@ func (g *Greeting) Append(b []byte) []byte {
 	}
 	if g.Proof != (Secret{}) {
 		put(labelProof, g.Proof[:])
+	}
+	if g.Place != ([16]byte{}) {
+		put(labelPlace, g.Place[:])
+	}
+	if g.Offer != (Secret{}) {
+		put(labelOffer, g.Offer[:])
 	}
 	return b
 }
@@ -182,6 +193,14 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		case labelProof:
 			if want = len(g.Proof); n == want {
 				copy(g.Proof[:], v)
+			}
+		case labelPlace:
+			if want = len(g.Place); n == want {
+				copy(g.Place[:], v)
+			}
+		case labelOffer:
+			if want = len(g.Offer); n == want {
+				copy(g.Offer[:], v)
 			}
 		}
 		if want >= 0 && n != want {

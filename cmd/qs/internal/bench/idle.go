@@ -74,13 +74,13 @@ func memory() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// Swarm makes many peers, each a class of its own, which call addr once.
-func Swarm(cfg hg.Config, addr string, peers int) error {
+// Swarm makes many peers, each a class of its own opened at own, which call addr once.
+func Swarm(cfg hg.Config, own, addr string, peers int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for range peers {
 		p := &Perf{Size: 64, API: "callback"}
-		if err := p.Open(cfg, addr); err != nil {
+		if err := p.Open(cfg, own, addr); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver"
@@ -42,16 +41,15 @@ type Result struct {
 	Bulk float64            `json:"bulk_MiB_s"`
 }
 
-// Open makes the origin and calls the target once, to see that it is one and that bytes come back as they went.
-func (p *Perf) Open(cfg hg.Config, addr string) (err error) {
-	scheme, _, _ := strings.Cut(addr, ":")
+// Open opens the origin at own and calls the target once, to see that it is one and that bytes come back as they went.
+func (p *Perf) Open(cfg hg.Config, own, addr string) (err error) {
 	var class *hg.Class
 	if p.API == "typed" {
-		if p.node, err = quicksilver.Open(scheme+"://", quicksilver.Config{HG: cfg}); err == nil {
+		if p.node, err = quicksilver.Open(own, quicksilver.Config{HG: cfg}); err == nil {
 			class, p.hctx = p.node.HG().Class(), p.node.HG()
 			p.to, err = p.node.Peer(context.Background(), addr)
 		}
-	} else if class, err = hg.Open(scheme+"://", cfg); err == nil {
+	} else if class, err = hg.Open(own, cfg); err == nil {
 		p.hctx, err = class.NewContext()
 	}
 	if err != nil {
@@ -71,6 +69,14 @@ func (p *Perf) Open(cfg hg.Config, addr string) (err error) {
 
 // Peer is the target's address.
 func (p *Perf) Peer() na.Addr { return p.peer }
+
+// By is the transport by which the target is reached.
+func (p *Perf) By() string {
+	for _, s := range p.hctx.NA().Peers() {
+		return s.Transport
+	}
+	return p.peer.Scheme()
+}
 
 // OfTake has calls go to the RPC that answers nothing, instead of the echo.
 func (p *Perf) OfTake() (err error) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"strings"
 	"time"
 
 	qs "github.com/quicksilver-rpc/quicksilver"
@@ -54,9 +53,8 @@ func Target(addr, book string, cfg hg.Config, listening func(addr string)) error
 
 // NewOrigin returns an origin of this machine.
 func NewOrigin(book io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
-	scheme, _, _ := strings.Cut(c.Targets[0], "://")
 	return &ledger.Origin{
-		Site: site, Book: ledger.NewBook(book), Number: c.Number, Seed: c.Seed, Addr: scheme + "://", Targets: c.Targets, Callers: c.Callers, MaxData: int(c.MaxBulk),
+		Site: site, Book: ledger.NewBook(book), Number: c.Number, Seed: c.Seed, Addr: c.To, Targets: c.Targets, Callers: c.Callers, MaxData: int(c.MaxBulk),
 		Config: func() qs.Config { return qs.Config{Grace: grace, HG: cfg} }, Life: 2 * time.Second, Patience: 2*cfg.NA.PeerTimeout + 30*time.Second,
 	}
 }

@@ -22,7 +22,8 @@ import (
 
 // A Config says what a soak does. All fields are needed, but Faults and Seed.
 type Config struct {
-	Transport   string // scheme of the targets
+	Transport   string // of the targets
+	To          string // opens a node that calls them
 	Targets     int
 	Origins     int           // beside the one in this process
 	Time        time.Duration // of the load, which goes on until each fault has come
@@ -46,6 +47,7 @@ type Calls struct {
 	Callers      int
 	MaxBulk      int64
 	Targets      []string
+	To           string // opens a node that calls them
 }
 
 const maxBulk = 1 << 30
@@ -211,7 +213,7 @@ func (s *soak) calls() Calls {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.numbers++
-	c := Calls{Number: s.numbers - 1, Seed: s.Seed, Callers: s.Callers, MaxBulk: s.MaxBulk}
+	c := Calls{Number: s.numbers - 1, Seed: s.Seed, Callers: s.Callers, MaxBulk: s.MaxBulk, To: s.To}
 	for _, t := range s.targets {
 		c.Targets = append(c.Targets, t.reached)
 	}
@@ -220,7 +222,7 @@ func (s *soak) calls() Calls {
 
 // knock calls every target until it answers; it returns how many do not in time.
 func (s *soak) knock() (silent int) {
-	n, err := qs.Open(s.Transport+"://", qs.Config{HG: s.HG})
+	n, err := qs.Open(s.To, qs.Config{HG: s.HG})
 	if err != nil {
 		s.failed(err)
 		return 0

@@ -1,0 +1,240 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+)
+
+// nearCarrier is that of the second transport of a script. Who is dialled by it is in dialed.
+type nearCarrier struct {
+	scriptCarrier
+	dialed *[]string
+}
+
+func (c nearCarrier) Dial(l *Link) { *c.dialed = append(*c.dialed, l.Name()) }
+
+// near opens a script with a second transport, near://, that reaches place 7.
+func near(t *testing.T, cfg na.Config, secure bool) (s *script, c nearCarrier) {
+	s = &script{T: t, secure: secure}
+	c = nearCarrier{scriptCarrier{s}, new([]string)}
+	s.second = &Transport{Scheme: "near", Listen: "near://me", Exact: true, Names: c, Place: [16]byte{7},
+		Carrier: func(*Endpoint) (Carrier, error) { return c, nil }}
+	return s.open(cfg), c
+}
+
+// at is the HELLO of the peer at a place.
+func at(place byte) frame.Greeting {
+	g := peerGreeting(5)
+	g.Place[0] = place
+	return g
+}
+
+func (s *script) refuse(l *Link, bye frame.Bye) {
+	s.e.Lock()
+	l.Refused(bye)
+	s.e.Unlock()
+}
+
+func (s *script) fail(l *Link, err error) {
+	s.e.Lock()
+	l.Fail(err)
+	s.e.Unlock()
+}
+
+func (s *script) admitted(c Carrier, g frame.Greeting) (*Link, error) {
+	s.e.Lock()
+	defer s.e.Unlock()
+	return s.e.Admit(c, "conn", &g, true)
+}
+
+var theOffer = frame.Bye{Code: na.ErrAgain, Offer: &frame.Offer{Name: "near://there", Secret: frame.Secret{9}}}
+
+// said is what the HELLO of l says now.
+func (s *script) said(l *Link) frame.Greeting {
+	s.e.Lock()
+	defer s.e.Unlock()
+	g, err := frame.ParseGreeting(l.Hello(FlowMessages, nil, nil))
+	require.NoError(s.T, err)
+	return g
+}
+
+// TestOfferTaken has a dialer go where the peer says, show the secret there, and keep the name that it has dialled.
+func TestOfferTaken(t *testing.T) {
+	s, c := near(t, na.Config{}, false)
+	r := s.send("x")
+	l := s.e.names[s.addr()]
+	require.Equal(t, []*Link{l}, s.dialed)
+	require.Equal(t, [16]byte{7}, s.said(l).Place)
+	s.refuse(l, theOffer)
+	require.Equal(t, []string{"near://there"}, *c.dialed)
+	require.Equal(t, frame.Secret{9}, s.said(l).Offer)
+	require.Zero(t, s.said(l).Place)
+	require.NoError(t, s.hello(l, peerGreeting(5)))
+	s.drain(l)
+	s.trigger()
+	require.NoError(t, r.Err)
+	require.Same(t, l, s.e.names[s.addr()])
+	id, _ := s.e.Identity(l.addr())
+	require.Equal(t, []string{"near", "the peer is on this machine"}, []string{id.Transport, id.Why})
+}
+
+// TestOfferInVain has the second transport come to nothing in each way: the peer is dialled by the first again, with no place.
+func TestOfferInVain(t *testing.T) {
+	for name, end := range map[string]func(s *script, l *Link){
+		"unreachable": func(s *script, l *Link) { s.fail(l, na.WithText(na.ErrUnreachable, "nobody is there")) },
+		"ended":       func(s *script, l *Link) { s.fail(l, na.WithText(na.ErrPeerLost, "gone")) },
+		"refused":     func(s *script, l *Link) { s.refuse(l, frame.Bye{Code: na.ErrPermission, Text: "no"}) },
+		"offer again": func(s *script, l *Link) { s.refuse(l, theOffer) },
+		"silent":      func(s *script, _ *Link) { s.pass(offerTime + time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, c := near(t, na.Config{}, false)
+			r := s.send("x")
+			l := s.e.names[s.addr()]
+			s.refuse(l, theOffer)
+			require.Len(t, *c.dialed, 1)
+			end(s, l)
+			require.Equal(t, []*Link{l, l}, s.dialed)
+			require.Equal(t, scriptPeer, l.Name())
+			require.Zero(t, s.said(l).Place)
+			require.Zero(t, s.said(l).Offer)
+			require.NoError(t, s.hello(l, at(7)))
+			s.drain(l)
+			s.trigger()
+			require.NoError(t, r.Err)
+			id, _ := s.e.Identity(l.addr())
+			require.Equal(t, "script", id.Transport)
+			require.Contains(t, id.Why, "near has come to nothing")
+		})
+	}
+}
+
+// TestOfferRace has the peer, which came by the second transport, say that it dials, too: the dial that follows begins from the first.
+func TestOfferRace(t *testing.T) {
+	s, _ := near(t, na.Config{}, false)
+	s.send("x")
+	l := s.e.names[s.addr()]
+	s.refuse(l, theOffer)
+	s.refuse(l, frame.Bye{Code: na.ErrDuplicate, Text: "we dial"})
+	require.Equal(t, scriptPeer, l.Name())
+	s.pass(backoffFirst*5 + time.Millisecond)
+	require.Equal(t, []*Link{l, l}, s.dialed)
+	require.Equal(t, [16]byte{7}, s.said(l).Place)
+}
+
+// TestOfferUnasked has a peer offer what nobody has asked for: it is refused, and harms nothing.
+func TestOfferUnasked(t *testing.T) {
+	for name, open := range map[string]func() *script{
+		"one transport": func() *script { return newScript(t, na.Config{}) },
+		"never":         func() *script { s, _ := near(t, na.Config{Local: na.LocalNever}, false); return s },
+		"secure":        func() *script { s, _ := near(t, na.Config{}, true); return s },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open()
+			r := s.send("x")
+			l := s.e.names[s.addr()]
+			require.Zero(t, s.said(l).Place)
+			s.refuse(l, theOffer)
+			s.trigger()
+			require.ErrorIs(t, r.Err, na.ErrUnreachable)
+			require.ErrorContains(t, r.Err, "for which nobody has asked")
+		})
+	}
+}
+
+// TestOfferMade has a peer of the same place be turned away with an offer, and let in at the second transport when it shows that: once,
+// within its time, and nobody else.
+func TestOfferMade(t *testing.T) {
+	s, c := near(t, na.Config{}, false)
+	_, err := s.admitted(scriptCarrier{s}, at(7))
+	var o *frame.Offer
+	require.ErrorAs(t, err, &o)
+	require.Equal(t, "near://me", o.Name)
+	shown := peerGreeting(5)
+	refused := func(g frame.Greeting, why string) {
+		t.Helper()
+		_, err := s.admitted(c, g)
+		require.ErrorIs(t, err, na.ErrPermission, why)
+		require.ErrorContains(t, err, "dial script://me")
+	}
+	refused(shown, "without an offer")
+	shown.Offer = frame.Secret{1}
+	refused(shown, "with one that nobody has made")
+	shown.Offer = o.Secret
+	l, err := s.admitted(c, shown)
+	require.NoError(t, err)
+	require.Same(t, l, s.e.names[s.addr()], "it is reached by the name that it listens at")
+	require.True(t, l.route.Exact)
+	id, _ := s.e.Identity(l.addr())
+	require.Equal(t, "near", id.Transport)
+	s.fail(l, na.ErrPeerLost)
+	refused(shown, "a second time")
+
+	_, err = s.admitted(scriptCarrier{s}, at(7))
+	require.ErrorAs(t, err, &o)
+	shown.Offer, shown.Incarnation[0] = o.Secret, 2
+	refused(shown, "another instance")
+
+	_, err = s.admitted(scriptCarrier{s}, at(7))
+	require.ErrorAs(t, err, &o)
+	shown.Offer, shown.Incarnation[0] = o.Secret, 1
+	s.clock += offerLife
+	refused(shown, "too late")
+}
+
+// TestOffersBounded has more peers ask for an offer than there is room for: these stay on the first transport, and nobody waits longer
+// than the offers stand.
+func TestOffersBounded(t *testing.T) {
+	s, _ := near(t, na.Config{}, false)
+	ask := func(i int) error {
+		g := at(7)
+		g.Incarnation, g.Listen = [16]byte{1, byte(i), byte(i >> 8)}, ""
+		l, err := s.admitted(scriptCarrier{s}, g)
+		if err == nil {
+			s.fail(l, na.ErrPeerLost)
+		}
+		return err
+	}
+	for i := range maxOffers {
+		require.Error(t, ask(i))
+	}
+	require.NoError(t, ask(maxOffers))
+	s.clock += offerLife
+	require.Error(t, ask(maxOffers))
+	require.Len(t, s.eng.offers, 1)
+}
+
+// TestPlaces says when no offer is made, and why the peer is reached by what it is.
+func TestPlaces(t *testing.T) {
+	for _, c := range []struct {
+		local  na.Local
+		secure bool
+		place  byte
+		why    string // empty: an offer
+	}{
+		{place: 7},
+		{place: 8, why: "the peer is on another machine, or behind the border of a namespace or of a directory"},
+		{place: 0, why: "the peer does not use near beside script"},
+		{local: na.LocalNever, place: 7, why: "Config.Local is LocalNever"},
+		{secure: true, place: 7, why: "TLS is asked for, and Config.Local is not LocalAlways"},
+		{secure: true, local: na.LocalAlways, place: 7},
+	} {
+		t.Run(fmt.Sprintf("%v,%v,%d", c.local, c.secure, c.place), func(t *testing.T) {
+			s, _ := near(t, na.Config{Local: c.local}, c.secure)
+			l, err := s.admitted(scriptCarrier{s}, at(c.place))
+			if c.why == "" {
+				require.ErrorContains(t, err, "near://me")
+				return
+			}
+			require.NoError(t, err)
+			id, _ := s.e.Identity(l.addr())
+			require.Equal(t, []string{"script", c.why}, []string{id.Transport, id.Why})
+		})
+	}
+}
