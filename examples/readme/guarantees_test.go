@@ -72,6 +72,7 @@ var guarantees = []guarantee{
 	{"peers", "A peer that dies is noticed, with a fault callback; one that restarts at the same address is a new peer.", []string{"internal/proctest: TestKilledTarget", "hg: TestPeerLost", "plugins/tcp: TestRestart", "na/natest: BoundAddress", "cmd/qs: TestSoak"}},
 	{"looks", "A process that drives its contexts looks at its sockets every 5 ms at least, whatever its own transfers, timers and callbacks queue, and gives no peer up before it has.", []string{"na: TestNothingKeepsTheLeaderFromLooking", "plugins/internal/engine: TestNobodyIsGivenUpUnread"}},
 	{"usurper", "Nobody ends the session of a peer that answers by saying HELLO in its name.", []string{"plugins/internal/engine: TestTwoConnectionsUp", "plugins/tcp: TestUsurper", "plugins/udp: TestUsurper"}},
+	{"beside", "Of two transports a peer is reached by one, from the first message of a session to the last; by shared memory only after an offer that was made to it over the first.", []string{"plugins/internal/engine: TestOfferMade", "plugins/internal/engine: TestOfferInVain", "plugins/all: TestConformance", ".: TestBeside", ".: TestBesideAuthorize", "internal/proctest/netns: TestPlaces"}},
 	{"transports", "Every plugin keeps the same rules; hg and bulk are tested over each.", []string{"plugins/tcp: TestConformance", "plugins/udp: TestConformance", "plugins/sm: TestConformance", "plugins/sim: TestConformance", "cmd/qs: TestSoak"}},
 	{"udp", "Messages over udp arrive once and in order whatever the network loses, repeats or reorders.", []string{"plugins/udp/internal/arq: TestUT1ExactlyOnceInOrder", "plugins/udp/internal/arq: TestHandshakeFaults", "plugins/udp/internal/arq: TestReplay", "internal/proctest/netns: TestLoss", "internal/proctest/netns: TestDuplicates", "cmd/qs: TestSoak"}},
 	{"amplification", "A udp listener sends a stranger no more bytes than he has sent.", []string{"plugins/udp/internal/arq: TestUT32Amplification"}},
@@ -110,10 +111,10 @@ What Quicksilver promises, and the tests that show it. This page is written by `
 `)
 	for _, g := range guarantees {
 		if title, ok := strings.CutPrefix(g.id, ":"); ok {
-			fmt.Fprintf(&b, "\n## %s\n\n| promise | shown by |\n|---|---|\n", title)
+			fmt.Fprintf(&b, "\n## %s\n\n|promise|shown by|\n|---|---|\n", title)
 			continue
 		}
-		fmt.Fprintf(&b, "| <a id=\"%s\"></a>%s | `%s` |\n", g.id, g.promise, strings.Join(g.tests, "`, `"))
+		fmt.Fprintf(&b, "|<a id=\"%s\"></a>%s|`%s`|\n", g.id, g.promise, strings.Join(g.tests, "`, `"))
 	}
 	return b.String()
 }
@@ -138,7 +139,7 @@ var (
 	bullet = regexp.MustCompile(`(?m)^- (.*(?:\n  .*)*)`)
 )
 
-var transport = regexp.MustCompile("(?m)^\\| `\\w+://.*$")
+var transport = regexp.MustCompile("(?m)^\\|`\\w+://.*$")
 
 // TestReadmePromises: each bullet and each transport of what the library does links to a guarantee that is there.
 func TestReadmePromises(t *testing.T) {

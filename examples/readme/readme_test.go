@@ -232,8 +232,8 @@ func TestPagesAreShort(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Greater(t, min(words["docs"], words["internals"]), 5000)
-	require.LessOrEqual(t, words["docs"], 10_500)
-	require.LessOrEqual(t, words["internals"], 16_000)
+	require.LessOrEqual(t, words["docs"], 10_000)
+	require.LessOrEqual(t, words["internals"], 15_500)
 }
 
 // sources returns the text of the files of a package that match.

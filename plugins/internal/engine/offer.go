@@ -40,7 +40,7 @@ type offer struct {
 
 // Join adds a second transport, before the first endpoint is made. close gives back what it holds.
 func (g *Engine) Join(t Transport, close func()) error {
-	if len(g.opts.Transports) > 1 || g.opts.Driven {
+	if t.Scheme == g.own.Scheme || len(g.opts.Transports) > 1 || g.opts.Driven {
 		return na.WithText(na.ErrUnsupported, fmt.Sprintf("%s:// takes no %s:// beside it", g.own.Scheme, t.Scheme))
 	}
 	g.opts.Transports = append(g.opts.Transports, t)

@@ -65,7 +65,7 @@ func TestWireDocBytes(t *testing.T) {
 func TestWireDocTables(t *testing.T) {
 	text, err := os.ReadFile(wireDoc)
 	require.NoError(t, err)
-	row := regexp.MustCompile(`(?m)^\| (\d+) \| ([A-Z]+) \|`)
+	row := regexp.MustCompile(`(?m)^\|(\d+)\|([A-Z]+)\|`)
 	kinds := map[int]string{}
 	for _, m := range row.FindAllStringSubmatch(string(text), -1) {
 		n, _ := strconv.Atoi(m[1])

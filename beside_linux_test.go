@@ -1,0 +1,151 @@
+package quicksilver_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
+)
+
+// besides returns a function that gives a configuration shared memory in a directory of the test.
+func besides(t *testing.T) func(qs.Config) qs.Config {
+	dir, err := os.MkdirTemp("", "sm") // short: it is part of the address of a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return func(cfg qs.Config) qs.Config {
+		cfg.HG.NA.Plugins = []na.Plugin{sm.New(sm.Options{Dir: dir})}
+		return cfg
+	}
+}
+
+var seen = qs.Define[struct{}, [3]string]("beside/seen")
+
+// tellSeen answers by what the caller has come, why, and who it has proven to be.
+func tellSeen(n *qs.Node) {
+	seen.Handle(n, func(ctx context.Context, _ struct{}) ([3]string, error) {
+		who := qs.CallOf(ctx).Caller()
+		return [3]string{who.Transport, who.Why, who.Name}, nil
+	})
+}
+
+// TestBeside: what a call to the address of the first transport goes by, and what the target knows of the caller, which has come by
+// shared memory without a certificate.
+func TestBeside(t *testing.T) {
+	t.Parallel()
+	cert := testcert.New()
+	secret := both(cert)
+	for name, c := range map[string]struct {
+		target, origin qs.Config
+		own, first     string // what the origin opens, and the scheme of its address
+		want           [3]string
+	}{
+		"both":         {own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"udp":          {first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"one":          {own: "tcp://", want: [3]string{"tcp", "the peer does not use sm beside tcp", ""}},
+		"never there":  {target: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "Config.Local is LocalNever", ""}},
+		"never here":   {origin: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp", ""}},
+		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is asked for, and Config.Local is not LocalAlways", na.NameIn(cert.Leaf)}},
+		"always":       {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret, Local: qs.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"always, once": {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp", na.NameIn(cert.Leaf)}},
+		"always, udp":  {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret, Local: qs.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			beside := besides(t)
+			if c.first == "" {
+				c.first = "tcp"
+			}
+			s := serverAt(t, c.first+"://127.0.0.1:0,sm://", beside(c.target), tellSeen)
+			if strings.Contains(c.own, "sm") {
+				c.origin = beside(c.origin)
+			}
+			o := open(t, c.own, c.origin)
+			p := peer(t, o, s.Addr().String())
+			got, err := seen.Call(within(t), p, struct{}{})
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+			there, ok := o.HG().NA().Identity(o.HG().NA().Peers()[0].Addr)
+			require.True(t, ok)
+			require.Equal(t, c.want[0], there.Transport)
+			require.Equal(t, c.want[2] != "", there.Secure)
+		})
+	}
+}
+
+// TestBesideAuthorize: an authorizer that asks for a certificate refuses who has come by shared memory, and one who has none does not
+// get that far.
+func TestBesideAuthorize(t *testing.T) {
+	t.Parallel()
+	beside, cert := besides(t), testcert.New()
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{TLS: both(cert), Local: qs.LocalAlways,
+		Authorize: func(_ context.Context, c *qs.Call) error {
+			if !c.Caller().Secure {
+				return qs.Errorf(qs.ErrPermission, "no certificate, by %s", c.Caller().Transport)
+			}
+			return nil
+		}}), tellSeen)
+	call := func(cfg qs.Config) error {
+		o := open(t, "tcp://,sm://", beside(cfg))
+		_, err := seen.Call(within(t), peer(t, o, s.Addr().String()), struct{}{})
+		return err
+	}
+	require.ErrorContains(t, call(qs.Config{TLS: both(cert), Local: qs.LocalAlways}), "no certificate, by sm")
+	stranger := both(testcert.New(), cert)
+	err := call(qs.Config{TLS: stranger, Local: qs.LocalAlways})
+	require.ErrorIs(t, err, qs.ErrUnreachable)
+	require.NotContains(t, err.Error(), "sm")
+}
+
+// TestBesideRestart: a target that has started again at its address is reached by what it has then.
+func TestBesideRestart(t *testing.T) {
+	t.Parallel()
+	beside := besides(t)
+	o := open(t, "tcp://,sm://", beside(qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 10})}}))
+	at := "tcp://127.0.0.1:0"
+	for _, want := range []string{"sm", "tcp", "sm"} {
+		cfg, second := beside(qs.Config{}), ",sm://"
+		if want == "tcp" {
+			cfg, second = qs.Config{}, ""
+		}
+		n, err := qs.Open(at+second, cfg)
+		require.NoError(t, err)
+		tellSeen(n)
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- n.Serve(ctx) }()
+		at = n.Addr().String()
+		p := peer(t, o, at)
+		for range 3 {
+			got, err := seen.Call(within(t), p, struct{}{})
+			require.NoError(t, err)
+			require.Equal(t, want, got[0])
+		}
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, n.Close())
+	}
+}
+
+// TestBesideAddresses says what cannot be opened.
+func TestBesideAddresses(t *testing.T) {
+	t.Parallel()
+	for addr, want := range map[string]string{
+		"tcp://127.0.0.1:0,sm://name": "the second transport has no name of its own, write sm:// alone",
+		"tcp://127.0.0.1:0,udp://":    "udp:// cannot be the second transport of a class, sm:// can",
+		"sm://*,sm://":                "sm:// takes no sm:// beside it",
+		"tcp://127.0.0.1:0,":          "no scheme",
+		"tcp://,sm://,sm://":          "the second transport has no name of its own",
+	} {
+		_, err := qs.Open(addr, qs.Config{})
+		require.ErrorContains(t, err, want, addr)
+	}
+	_, err := qs.Open("tcp://,sm://", qs.Config{Local: 3})
+	require.ErrorContains(t, err, "Local is Local(3), want LocalAuto, LocalNever or LocalAlways")
+}

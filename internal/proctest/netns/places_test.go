@@ -1,0 +1,36 @@
+//go:build linux
+
+package netns
+
+import (
+	"bufio"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Two processes with shared memory beside tcp or udp, and one directory of names, use it inside a namespace only.
+func TestPlaces(t *testing.T) {
+	tool := build(t)
+	each(t, func(t *testing.T, scheme string) {
+		t.Setenv("QS_UDP_TRUSTED", "1")
+		w := newWorld(t, scheme)
+		at := scheme + "://" + addrB + ":9000"
+		serve := exec.Command("ip", "netns", "exec", w.b.ns, tool, "serve", at+",sm://")
+		out, err := serve.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, serve.Start())
+		t.Cleanup(func() { _ = serve.Process.Kill(); _ = serve.Wait() })
+		_, err = bufio.NewReader(out).ReadString('\n')
+		require.NoError(t, err)
+		for s, want := range map[*side]string{
+			w.a: `reached by +` + scheme + `\nbecause +the peer is on another machine, or behind the border of a namespace`,
+			w.b: `reached by +sm\nbecause +the peer is on this machine`,
+		} {
+			said, err := run("ip", "netns", "exec", s.ns, tool, "info", "-local", at)
+			require.NoError(t, err)
+			require.Regexp(t, want, said)
+		}
+	})
+}
