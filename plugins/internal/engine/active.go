@@ -33,6 +33,7 @@ type active struct {
 	pong        bool
 	pongOp      uint64 // with pongTag, those of the PING
 	pongTag     uint64
+	pongLater   bool     // PONG has said nothing, and is owed again when all that came before the PING is whole
 	msgs        opList   // messages that may go
 	bodies      opList   // likewise, behind their bodies, which do
 	queued      opList   // unexpected messages without an envelope

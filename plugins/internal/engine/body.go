@@ -121,11 +121,11 @@ func (l *Link) depart(o *op) {
 	o.bodyID = uint64(len(o.body))<<bodyShift | l.bodySeq&bodyMask
 	o.room = 0 // the peer returns it
 	if p := &o.packed; p.shelf != nil {
-		l.controlOn(FlowMessages, frame.Header{
-			Kind: frame.Body, Op: o.bodyID, Tag: uint64(o.tag), Tail: frame.Tail{Offset: p.at, Length: int64(len(o.body))},
-		})
 		p.shelf = nil // the peer empties it
 		l.msgs.push(o)
+		l.control(frame.Header{ // last: it may be what ends l
+			Kind: frame.Body, Op: o.bodyID, Tag: uint64(o.tag), Tail: frame.Tail{Offset: p.at, Length: int64(len(o.body))},
+		})
 		return
 	}
 	o.flow = l.flowFor(int64(len(o.body)))
@@ -228,11 +228,25 @@ func (l *Link) bodyCame(s *sink) {
 	m := *s.body.msg
 	delete(l.arrivals, s.id)
 	l.e.dropSink(s)
+	if l.pongLater && !l.awaitsBody() {
+		l.pong, l.pongLater = true, false
+		l.kick()
+	}
 	if m.head.Kind == frame.Unexpected {
 		l.present(m.env)
 		return
 	}
 	l.deliverWhole(&m.head, m.env.Data, m.env)
+}
+
+// awaitsBody reports whether a message has come whose body has not.
+func (l *Link) awaitsBody() bool {
+	for _, s := range l.arrivals {
+		if s.body.msg != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // cancelBody drops a body whose message has not left.

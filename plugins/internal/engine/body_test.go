@@ -185,3 +185,33 @@ func TestBodyThatEnds(t *testing.T) {
 	require.Zero(t, p.nctx.Stats().Envelopes)
 	require.Zero(t, p.nctx.Stats().Reserved)
 }
+
+// A peer that asks what has arrived is not told of a message whose body is still on its way: it may end the session when it knows.
+func TestBodyIsNotConfirmed(t *testing.T) {
+	const n = 100_000
+	p := newBodyPeer(t)
+	p.grant(n)
+	id := identity(n, 1)
+	require.NoError(t, p.open(id))
+	require.NoError(t, p.data(id, 0, make([]byte, n/2)))
+	require.NoError(t, p.message(id))
+	ping := frame.Header{Kind: frame.Ping, Op: 1, Tag: 7}
+	require.NoError(t, p.deliver(p.l, ping, nil))
+	said := p.drain(p.l)
+	require.Len(t, said, 1, "a sign of life")
+	require.Equal(t, frame.Pong, said[0].Kind)
+	require.Zero(t, said[0].Op)
+	require.Zero(t, said[0].Tag)
+	require.NoError(t, p.data(id, n/2, make([]byte, n/2)))
+	var pongs []frame.Header
+	for _, f := range p.drain(p.l) {
+		if f.Kind == frame.Pong {
+			pongs = append(pongs, f.Header)
+		}
+	}
+	require.Len(t, pongs, 1, "it is asked no more than once")
+	require.Equal(t, ping.Op, pongs[0].Op)
+	require.Equal(t, ping.Tag, pongs[0].Tag)
+	require.NoError(t, p.deliver(p.l, ping, nil))
+	require.Len(t, p.drain(p.l), 1)
+}

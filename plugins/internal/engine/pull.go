@@ -100,8 +100,11 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 		case room < 0:
 			return !q.empty() || messages && (l.pong || l.msgs.n > 0 || l.owed || l.owesRoom() || l.mayBegin())
 		case messages && l.pong:
-			l.pong = false
-			l.frame(f, w, frame.Header{Kind: frame.Pong, Op: l.pongOp, Tag: l.pongTag})
+			h := frame.Header{Kind: frame.Pong}
+			if l.pong, l.pongLater = false, l.awaitsBody(); !l.pongLater {
+				h.Op, h.Tag = l.pongOp, l.pongTag
+			}
+			l.frame(f, w, h)
 		case q.ctl.len() > 0:
 			h := q.ctl.pop()
 			switch h.Kind {

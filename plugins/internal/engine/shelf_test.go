@@ -83,3 +83,25 @@ func TestShelf(t *testing.T) {
 	s.e.Unlock()
 	require.Zero(t, s.shelf.reserved)
 }
+
+// A call whose BODY frame is one more than may wait for a peer that does not read ends with the session, as the others do.
+func TestShelfOfPeerThatDoesNotRead(t *testing.T) {
+	const n = 100_000
+	s := newScript(t, na.Config{})
+	s.shelf = &shelfOf{room: make([]byte, n)}
+	l := s.meet(5)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Credit, Credit: 5, Tag: 10 * uint64(na.BodyBytes(n))}, nil))
+	for range maxControl {
+		s.nctx.GiveBack(l.addr(), na.Key{})
+	}
+	require.True(t, l.Up())
+	bound, ok := s.nctx.ClaimRoom(l.addr(), n)
+	require.True(t, ok)
+	r := s.op(func(op *na.Op) error {
+		return s.nctx.Call(op, na.CallSpec{To: bound, Tag: 1, Msg: []byte("front"), Body: make([]byte, n), Copy: true, Buf: make([]byte, 10), Bodies: true})
+	})
+	require.False(t, l.Up())
+	s.trigger()
+	require.Equal(t, 1, r.ended)
+	require.ErrorIs(t, r.Err, na.ErrPeerLost)
+}
