@@ -34,8 +34,8 @@ type Config struct {
 	PeerTimeout time.Duration
 	// CallTimeout bounds calls whose context has no deadline. Zero means not at all.
 	CallTimeout time.Duration
-	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows. Zero means 504, with
-	// the envelopes that there are by default.
+	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows, and HG.NA.Room is 16 MiB
+	// or more. Zero means 504, with the envelopes that there are by default.
 	MaxPeers int
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
 	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, those of the library among them
@@ -148,6 +148,9 @@ func (c *Config) room(bad func(format string, args ...any)) {
 		to := &c.HG.NA
 		to.Peers = c.MaxPeers
 		to.Budget = na.GuaranteedBytes(c.MaxPeers, cmp.Or(to.Envelopes, 32), cmp.Or(to.Eager, 4<<10))
+		if to.Room == 0 {
+			to.Room = max(16<<20, to.Budget/4)
+		}
 	}
 }
 

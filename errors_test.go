@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -306,8 +307,16 @@ func TestMaxPeers(t *testing.T) {
 	})
 	for i := range 4 {
 		c := open(t, "tcp://", qs.Config{})
-		_, err := repeat.Call(within(t), peer(t, c, s.Addr().String()), "x")
+		to := peer(t, c, s.Addr().String())
+		_, err := repeat.Call(within(t), to, "x")
 		require.Equal(t, i < 3, err == nil, "%d: %v", i, err)
+		if i == 0 { // there is room for long inputs, too
+			for range 3 {
+				_, err := repeat.Call(within(t), to, strings.Repeat("x", 500_000))
+				require.NoError(t, err)
+			}
+			require.EqualValues(t, 2, c.HG().Stats().Inline)
+		}
 	}
 	_, err := qs.Open("tcp://", qs.Config{MaxPeers: -1})
 	require.ErrorContains(t, err, "MaxPeers is -1")

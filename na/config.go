@@ -31,6 +31,9 @@ type Config struct {
 	// Budget bounds the memory that is reserved for the envelopes of all peers, in bytes, EnvelopeOverhead for each
 	// included. Zero means 64 MiB.
 	Budget int64
+	// Room bounds the memory, in bytes and beside Budget, for what peers send that is longer than an envelope: messages, and bodies of
+	// calls. What finds none is lent, and fetched. Zero means a quarter of Budget, taken out of it.
+	Room int64
 	// Need and Want are what this side asks of its peers: how many unexpected messages it sends to one before they are
 	// accepted. A peer that does not guarantee Need is refused; it need not reserve more than Want. Zero means whatever
 	// the peer offers.
@@ -97,6 +100,9 @@ func (c *Config) validate() error {
 	}
 	if c.Budget < 0 {
 		bad("Budget", c.Budget, "a number of bytes, or 0 for 64 MiB")
+	}
+	if c.Room < 0 {
+		bad("Room", c.Room, "a number of bytes, or 0 for a quarter of Budget")
 	}
 	if c.SendQueue < 0 {
 		bad("SendQueue", c.SendQueue, "a number of messages, or 0 for 8192")

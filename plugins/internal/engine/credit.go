@@ -23,6 +23,9 @@ func (g *Engine) reserve(want, least int) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	left := g.cfg.Budget - g.reserved
+	if g.cfg.Room == 0 { // room is taken out of it, too
+		left -= g.room
+	}
 	n := int(min(int64(want), left/each))
 	if n < max(least, 1) {
 		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+

@@ -409,7 +409,7 @@ func (e *Endpoint) Stats() na.Stats {
 		s.Leases += l.leases.n
 	}
 	e.eng.mu.Lock()
-	s.Reserved = e.eng.reserved
+	s.Reserved = e.eng.reserved + e.eng.room
 	e.eng.mu.Unlock()
 	return s
 }

@@ -66,12 +66,13 @@ type Engine struct {
 	closeSecond func() // may be nil
 
 	session atomic.Uint64 // sessions made so far
+	missed  atomic.Int64  // bytes of room that peers have asked for in vain
 	self    self
 
 	mu       sync.Mutex // guards the fields below
 	mems     map[[16]byte]memEntry
-	reserved int64 // bytes of envelopes and room guaranteed to peers
-	room     int64 // of these, of room
+	reserved int64 // bytes of envelopes guaranteed to peers
+	room     int64 // likewise, of room
 	eps      []*Endpoint
 	offers   map[frame.Secret]offer
 }

@@ -57,28 +57,46 @@ func (l *Link) theRoom() *room {
 	return l.room
 }
 
-// reserveRoom takes want bytes for messages of peers out of the budget, or fewer, but none below least. All of them get a quarter
-// of it at the most, and nothing of what Config.Peers need for their envelopes.
-func (g *Engine) reserveRoom(want, least int64) int64 {
-	share := g.cfg.Budget / 4
-	if promised := na.GuaranteedBytes(g.cfg.Peers, g.cfg.Offered(g.cfg.Envelopes), g.cfg.Eager); g.cfg.Peers > 0 {
-		share = min(share, g.cfg.Budget-promised)
-	}
+// reserveRoom takes want bytes out of the budget for messages of a peer that has some already, or fewer, but none below least. All
+// peers get Config.Room, else a quarter of the budget at the most, and nothing of what Config.Peers need for their envelopes. What is granted does
+// not come back before the session ends, so a peer gets no more than three quarters of what the others have left, but for its first.
+func (g *Engine) reserveRoom(want, least, have int64) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	n := min(want, share-g.room, g.cfg.Budget-g.reserved)
+	left := g.cfg.Room - g.room
+	if g.cfg.Room == 0 {
+		share := g.cfg.Budget / 4
+		if promised := na.GuaranteedBytes(g.cfg.Peers, g.cfg.Offered(g.cfg.Envelopes), g.cfg.Eager); g.cfg.Peers > 0 {
+			share = min(share, g.cfg.Budget-promised)
+		}
+		left = min(share, g.cfg.Budget-g.reserved) - g.room
+	}
+	n := min(want, left, max((have+left)/4*3-have, 0))
+	if have == 0 {
+		n = max(n, min(least, left))
+	}
 	if n <= 0 || n < least {
+		g.missed.Store(max(least, 0)) // the last that was: who asks once, and never again, does not keep others short
 		return 0
 	}
 	g.room += n
-	g.reserved += n
 	return n
+}
+
+// yieldRoom takes n bytes back that a peer has freed, if another one has found no room, and reports whether it has. Who has little keeps it.
+func (g *Engine) yieldRoom(n, have int64) bool {
+	missed := g.missed.Load()
+	if missed <= 0 || have < 4*n {
+		return false
+	}
+	g.unreserveRoom(n)
+	g.missed.Add(-n)
+	return true
 }
 
 func (g *Engine) unreserveRoom(n int64) {
 	g.mu.Lock()
 	g.room -= n
-	g.reserved -= n
 	g.mu.Unlock()
 }
 
@@ -160,7 +178,7 @@ func (e *Endpoint) GrantRoom(peer na.Addr, n int) {
 		most = min(max(most, 16*need), maxBodies)
 	}
 	if more := min(max(firstGrant*need, 2*r.reserved), most) - r.reserved; more > 0 {
-		r.reserved += e.eng.reserveRoom(more, min(need, more))
+		r.reserved += e.eng.reserveRoom(more, min(need, more), r.reserved)
 	}
 	l.oweRoom()
 }
@@ -205,6 +223,9 @@ func (l *Link) freeBytes(n int) {
 	r := l.room
 	r.held -= int64(n)
 	r.freed += uint64(n)
+	if l.state == linkUp && l.e.eng.yieldRoom(int64(n), r.reserved) {
+		r.reserved -= int64(n) // it is not granted again
+	}
 	if l.state == linkDown {
 		l.settle()
 		return

@@ -82,7 +82,7 @@ func TestRoomBesidePromised(t *testing.T) {
 	for range 10 {
 		s.nctx.GrantRoom(l.addr(), na.MaxRoom)
 	}
-	require.Equal(t, int64(100_000), s.nctx.Peers()[0].Room)
+	require.Equal(t, int64(75_000), s.nctx.Peers()[0].Room)
 }
 
 // The room of one call after the other is told behind the next message, never by a frame of its own; that of half of all room is.
@@ -117,4 +117,40 @@ func TestRoomIsToldBehindResponses(t *testing.T) {
 		r.Envelope.Free()
 	}
 	require.Equal(t, []string{"CREDIT"}, kinds(s.drain(l)), "half of the room is free")
+}
+
+// A peer that asks for all the room there is leaves a quarter to those that come after it, and what it frees goes to those that have found
+// none. Room that is beside the budget takes nothing of what envelopes have.
+func TestRoomIsShared(t *testing.T) {
+	for _, cfg := range []na.Config{{Budget: 4 << 20}, {Room: 1 << 20, Budget: 1 << 20}} {
+		s := newScript(t, cfg)
+		var peers []*Link
+		ask := func(l *Link) int64 {
+			s.nctx.GrantRoom(l.addr(), na.MaxRoom)
+			s.drain(l)
+			return l.room.reserved
+		}
+		for i := range 3 {
+			g := peerGreeting(32)
+			g.Incarnation[1], g.Listen = byte(i), ""
+			l, err := s.admitted(scriptCarrier{s}, g)
+			require.NoError(t, err)
+			for range 8 {
+				ask(l)
+			}
+			peers = append(peers, l)
+		}
+		require.EqualValues(t, 768<<10, peers[0].room.reserved)
+		require.EqualValues(t, 192<<10, peers[1].room.reserved)
+		require.Zero(t, peers[2].room.reserved)
+		h, b := longMessage(na.MaxRoom)
+		require.NoError(t, s.deliver(peers[0], *h, b))
+		r := s.op(s.nctx.RecvUnexpected)
+		s.trigger()
+		r.Envelope.Accept()
+		r.Envelope.Free()
+		require.Positive(t, ask(peers[2]))
+		require.Less(t, peers[0].room.reserved, int64(768<<10))
+		require.Zero(t, s.eng.missed.Load())
+	}
 }

@@ -130,7 +130,7 @@ func (s *script) open(cfg na.Config) *script {
 			_ = s.nctx.Progress(0)
 			require.Less(t, i, 1000, "the class does not close: %d operations are left", s.nctx.Live())
 		}
-		require.Zero(t, s.eng.reserved, "bytes reserved at the end")
+		require.Zero(t, s.eng.reserved+s.eng.room, "bytes reserved at the end")
 	})
 	return s
 }
