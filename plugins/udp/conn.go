@@ -232,6 +232,15 @@ func post(s socket, b []byte, to netip.AddrPort, via uint8) {
 	s.send(&outbox{list: []departure{{b: b, to: to, via: via}}})
 }
 
+// post is post from a goroutine that may outlive the socket, whose descriptor may be another's then.
+func (d *door) post(b []byte, to netip.AddrPort, via uint8) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sock != nil {
+		post(d.sock, b, to, via)
+	}
+}
+
 // Proof implements engine.Prover.
 func (p *peer) Proof() na.Identity {
 	if p.conn == nil {

@@ -75,11 +75,11 @@ func (d *door) enter(c *carrier) error {
 // leave takes c away. Nothing is given to it afterwards.
 func (d *door) leave(c *carrier) {
 	c.sock.unwatch(c)
+	d.mu.Lock()
+	d.behind[c.id] = nil
 	if d.guard != nil {
 		d.strikeAll(c)
 	}
-	d.mu.Lock()
-	d.behind[c.id] = nil
 	d.n--
 	d.share()
 	d.mu.Unlock()

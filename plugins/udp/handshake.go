@@ -253,7 +253,7 @@ func (h *handshake) start(ctx context.Context) error {
 func (h *handshake) ask() {
 	head := header{kind: initial, to: h.k.peer, from: h.k.id}
 	b := head.append(make([]byte, 0, askSize))
-	post(h.k.c.sock, b[:askSize], h.to, h.via)
+	h.k.c.door.post(b[:askSize], h.to, h.via)
 }
 
 // hear takes a packet. One that is not the peer's is dropped.
@@ -419,7 +419,7 @@ func (h *handshake) send(at int, text []byte) {
 	b = append(append(b, make([]byte, protect.NumberSize)...), text...)
 	b = append(b, make([]byte, protect.TagSize)...)
 	if h.levels[at].sealer.Seal(b, n) == nil {
-		post(h.k.c.sock, b, h.to, h.via)
+		h.k.c.door.post(b, h.to, h.via)
 	}
 }
 
