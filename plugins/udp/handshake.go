@@ -39,14 +39,14 @@ type handshake struct {
 	client bool
 	to     netip.AddrPort
 	via    uint8
-	looked bool // functions of the user's have looked at certificates
+	looked *bool // functions of the user's have looked at certificates; apart, as phase is
 	token  []byte
 	levels [tls.QUICEncryptionLevelApplication]level
-	left   int  // bytes that the peer may say yet
-	done   bool // TLS has proven who the peer is
-	up     bool // and the connection has its keys
-	heard  bool // something has come that is the server's
-	phase  protect.Phase
+	left   int            // bytes that the peer may say yet
+	done   bool           // TLS has proven who the peer is
+	up     bool           // and the connection has its keys
+	heard  bool           // something has come that is the server's
+	phase  *protect.Phase // apart: the session holds it when the handshake is over, and nothing else
 }
 
 // A level is an encryption level of RFC 9001 2.1.
@@ -89,9 +89,10 @@ func (t turnedAway) Error() string { return t.bye.Text }
 // newHandshake prepares TLS, with cfg for this side and its role.
 func newHandshake(k *conn, client bool) *handshake {
 	h := &handshake{k: k, g: k.c.d.guard, client: client, to: k.to, via: k.via, left: secure.MaxClientHello + secure.MaxClientProof}
-	h.phase.Leads, h.phase.Most = client, h.g.most
-	h.cfg = secure.Forced(h.g.cfg, func(_ *tls.ClientHelloInfo, other *tls.Config) { h.looked = secure.Looks(other) })
-	h.looked = secure.Looks(h.cfg)
+	h.phase = &protect.Phase{Leads: client, Most: h.g.most}
+	looked := secure.Looks(h.g.cfg)
+	h.looked = &looked
+	h.cfg = secure.Forced(h.g.cfg, func(_ *tls.ClientHelloInfo, other *tls.Config) { looked = secure.Looks(other) })
 	return h
 }
 
@@ -373,13 +374,13 @@ func (h *handshake) updates(at tls.QUICEncryptionLevel) *protect.Phase {
 	if at != tls.QUICEncryptionLevelApplication {
 		return nil
 	}
-	return &h.phase
+	return h.phase
 }
 
 // complete takes what TLS has proven.
 func (h *handshake) complete() {
 	state := h.q.ConnectionState()
-	h.k.proof = secure.Prove(h.cfg, &state, h.looked)
+	h.k.proof = secure.Prove(h.cfg, &state, *h.looked)
 	h.done = true
 }
 
