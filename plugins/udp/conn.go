@@ -70,14 +70,16 @@ func (d *door) newGuest(a *arrival, h *header) *conn {
 	if c == nil {
 		return nil
 	}
-	select {
-	case d.guard.guests <- struct{}{}:
-	default:
-		return nil // it will ask again
+	it := d.guard.enter(a.from.Addr(), d.now())
+	if it == nil {
+		return nil
 	}
 	k, ctx := newConn(c, h.to, h.from, a.from, a.via)
+	d.guard.mu.Lock()
+	it.end = k.cancel
+	d.guard.mu.Unlock()
 	go func() {
-		defer func() { <-d.guard.guests }()
+		defer d.guard.leave(it)
 		serve(ctx, k)
 	}()
 	return k

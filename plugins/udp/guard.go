@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
@@ -8,6 +9,8 @@ import (
 	"encoding/binary"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -43,7 +46,8 @@ const (
 	tokenLife = 10 * time.Second // from its making to the first packet that shows it
 	askSize   = 256              // no answer to it is longer
 
-	mostGuests       = 256 // handshakes with peers that have begun them
+	mostGuests       = 256                    // handshakes with peers that have begun them
+	guestSilence     = 100 * time.Millisecond // where others wait the oldest makes room after that
 	handshakeTimeout = 5 * time.Second
 )
 
@@ -58,8 +62,57 @@ type guard struct {
 	cfg    *tls.Config
 	log    *slog.Logger
 	tokens cipher.AEAD
-	guests chan struct{}
 	most   uint64 // packets with one key; 0: what package protect says
+
+	mu     sync.Mutex // the last lock
+	guests []*guest   // in the order in which they came
+}
+
+// A guest is a handshake with a peer that has begun it.
+type guest struct {
+	from  netip.Addr
+	since time.Duration
+	end   context.CancelFunc
+	shown bool // out, and its goroutine has not come back
+}
+
+// enter takes a guest in, or returns nil: it will ask again, and the oldest has perhaps made room by then. One address gets half of the
+// room at most, as does a network of IPv6 with all its addresses.
+func (g *guard) enter(from netip.Addr, now time.Duration) *guest {
+	if from.Is6() {
+		net, _ := from.Prefix(64) // never fails
+		from = net.Addr()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	same := 0
+	for _, other := range g.guests {
+		if other.from == from {
+			same++
+		}
+	}
+	if len(g.guests) < mostGuests && same < mostGuests/2 {
+		it := &guest{from: from, since: now, end: func() {}}
+		g.guests = append(g.guests, it)
+		return it
+	}
+	for _, other := range g.guests {
+		if !other.shown && (same < mostGuests/2 || other.from == from) {
+			if now-other.since >= guestSilence {
+				other.shown = true
+				other.end()
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// leave takes it out.
+func (g *guard) leave(it *guest) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.guests = slices.DeleteFunc(g.guests, func(other *guest) bool { return other == it })
 }
 
 // newGuard returns nil when there is to be no TLS.
@@ -73,7 +126,7 @@ func newGuard(cfg *tls.Config, log *slog.Logger) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{cfg: cfg, log: log, guests: make(chan struct{}, mostGuests)}
+	g := &guard{cfg: cfg, log: log}
 	g.tokens, err = cipher.NewGCM(block)
 	return g, err
 }

@@ -1,0 +1,52 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// crowd has n peers begin a handshake, who say nothing more: from one address with different ports, or each from its own.
+func (d *door) crowd(n int, one bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range n {
+		from := netip.MustParseAddrPort("10.0.0.1:1000")
+		if !one {
+			from = netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a010000+uint32(i)))), 1000)
+		} else {
+			from = netip.AddrPortFrom(from.Addr(), uint16(1000+i))
+		}
+		d.newGuest(&arrival{from: from}, &header{to: newID(0), from: random64()})
+	}
+}
+
+// TestGuestsOfOneAddress: however many handshakes one address begins, and does not go on with, others are taken in at once.
+func TestGuestsOfOneAddress(t *testing.T) {
+	d, _, _ := guardedDoor(t)
+	g := d.guard
+	one, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	for i := range 2 * mostGuests {
+		require.Equal(t, i < mostGuests/2, g.enter(one, time.Second) != nil, i)
+	}
+	it := g.enter(other, time.Second)
+	require.NotNil(t, it)
+	g.leave(it)
+	for i := range mostGuests {
+		six := netip.AddrFrom16([16]byte{0: 0x20, 7: 1, 15: byte(i), 14: byte(i >> 8)})
+		require.Equal(t, i < mostGuests/2, g.enter(six, time.Second) != nil, i)
+	}
+}
+
+// TestGuestsMakeRoom: when as many handshakes have begun as may be, and none of them goes on, a new peer is not kept waiting until they
+// have had their time.
+func TestGuestsMakeRoom(t *testing.T) {
+	for _, one := range []bool{true, false} {
+		doms, send := pairOf(t, 0)
+		doms[1].door.crowd(2*mostGuests, one)
+		send()
+	}
+}
