@@ -80,7 +80,7 @@ func (d *door) newGuest(a *arrival, h *header) *conn {
 	d.guard.mu.Unlock()
 	go func() {
 		defer d.guard.leave(it)
-		serve(ctx, k)
+		serve(ctx, k, func() { d.guard.waits(it, d.now()) })
 	}()
 	return k
 }

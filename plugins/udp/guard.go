@@ -46,8 +46,8 @@ const (
 	tokenLife = 10 * time.Second // from its making to the first packet that shows it
 	askSize   = 256              // no answer to it is longer
 
-	mostGuests       = 256                    // handshakes with peers that have begun them
-	guestSilence     = 100 * time.Millisecond // where others wait the oldest makes room after that
+	mostGuests       = 256         // handshakes with peers that have begun them
+	guestSilence     = time.Second // whom we have waited for so long makes room where others wait
 	handshakeTimeout = 5 * time.Second
 )
 
@@ -71,12 +71,12 @@ type guard struct {
 // A guest is a handshake with a peer that has begun it.
 type guest struct {
 	from  netip.Addr
-	since time.Duration
+	since time.Duration // we wait for it; 0: it waits for us
 	end   context.CancelFunc
 	shown bool // out, and its goroutine has not come back
 }
 
-// enter takes a guest in, or returns nil: it will ask again, and the oldest has perhaps made room by then. One address gets half of the
+// enter takes a guest in, or returns nil: it will ask again, and one that is silent has perhaps made room by then. One address gets half of the
 // room at most, as does a network of IPv6 with all its addresses.
 func (g *guard) enter(from netip.Addr, now time.Duration) *guest {
 	if from.Is6() {
@@ -92,20 +92,25 @@ func (g *guard) enter(from netip.Addr, now time.Duration) *guest {
 		}
 	}
 	if len(g.guests) < mostGuests && same < mostGuests/2 {
-		it := &guest{from: from, since: now, end: func() {}}
+		it := &guest{from: from, end: func() {}}
 		g.guests = append(g.guests, it)
 		return it
 	}
 	for _, other := range g.guests {
-		if !other.shown && (same < mostGuests/2 || other.from == from) {
-			if now-other.since >= guestSilence {
-				other.shown = true
-				other.end()
-			}
+		if !other.shown && other.since != 0 && now-other.since >= guestSilence && (same < mostGuests/2 || other.from == from) {
+			other.shown = true
+			other.end()
 			break
 		}
 	}
 	return nil
+}
+
+// waits notes that we have heard what a guest has said, and wait for more.
+func (g *guard) waits(it *guest, now time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	it.since = now
 }
 
 // leave takes it out.

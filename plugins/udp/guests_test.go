@@ -35,6 +35,18 @@ func TestGuestsOfOneAddress(t *testing.T) {
 	it := g.enter(other, time.Second)
 	require.NotNil(t, it)
 	g.leave(it)
+	for _, it := range g.guests { // who waits for us is not shown out
+		require.False(t, it.shown)
+	}
+	ended := 0
+	g.guests[5].end = func() { ended++ }
+	g.waits(g.guests[5], time.Second)
+	require.Nil(t, g.enter(one, 2*time.Second-1))
+	require.Zero(t, ended)
+	for range 2 {
+		require.Nil(t, g.enter(one, 2*time.Second))
+		require.Equal(t, 1, ended, "once")
+	}
 	for i := range mostGuests {
 		six := netip.AddrFrom16([16]byte{0: 0x20, 7: 1, 15: byte(i), 14: byte(i >> 8)})
 		require.Equal(t, i < mostGuests/2, g.enter(six, time.Second) != nil, i)

@@ -46,6 +46,7 @@ type handshake struct {
 	done   bool           // TLS has proven who the peer is
 	up     bool           // and the connection has its keys
 	heard  bool           // something has come that is the server's
+	waits  func()         // it is the turn of the peer
 	phase  *protect.Phase // apart: the session holds it when the handshake is over, and nothing else
 }
 
@@ -88,7 +89,7 @@ func (t turnedAway) Error() string { return t.bye.Text }
 
 // newHandshake prepares TLS, with cfg for this side and its role.
 func newHandshake(k *conn, client bool) *handshake {
-	h := &handshake{k: k, g: k.c.d.guard, client: client, to: k.to, via: k.via, left: secure.MaxClientHello + secure.MaxClientProof}
+	h := &handshake{k: k, g: k.c.d.guard, waits: func() {}, client: client, to: k.to, via: k.via, left: secure.MaxClientHello + secure.MaxClientProof}
 	h.phase = &protect.Phase{Leads: client, Most: h.g.most}
 	looked := secure.Looks(h.g.cfg)
 	h.looked = &looked
@@ -96,10 +97,11 @@ func newHandshake(k *conn, client bool) *handshake {
 	return h
 }
 
-// serve runs the handshake of a peer that has shown a token.
-func serve(ctx context.Context, k *conn) {
+// serve runs the handshake of a peer that has shown a token. waits is called when it is the peer's turn.
+func serve(ctx context.Context, k *conn, waits func()) {
 	defer k.ends()
 	h := newHandshake(k, false)
+	h.waits = waits
 	h.meets(k.peer)
 	err := h.keys(k.id)
 	if err == nil {
@@ -179,6 +181,7 @@ func (h *handshake) run(ctx context.Context) error {
 			_ = h.q.Close()
 		}
 	}()
+	h.waits()
 	wait, moved := firstWait, 0
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -213,11 +216,15 @@ func (h *handshake) run(ctx context.Context) error {
 				started = true
 				return h.start(ctx)
 			})
+			if ctx.Err() != nil && !h.done {
+				return ctx.Err()
+			}
 			if err != nil {
 				h.end(ctx, err)
 				return err
 			}
-			if n := h.moved(); n > moved { // what is lost next is not the fault of a path that is slow
+			if n := h.moved(); n > moved {
+				h.waits() // what is lost next is not the fault of a path that is slow
 				moved, wait = n, firstWait
 				timer.Reset(wait)
 			}
