@@ -99,16 +99,18 @@ func TestDialRetries(t *testing.T) {
 
 // The system says that nobody is there: believed when the peer does not answer three probes, not when it does.
 func TestRefusedHint(t *testing.T) {
-	for _, alive := range []bool{true, false} {
-		n := newNetwork(t, 1, faults{delay: ms})
-		a, b := n.pair(Config{}, Config{})
-		n.idle(100 * ms)
-		if !alive {
-			delete(n.nodes, b.addr)
+	for _, delay := range []time.Duration{ms, 20 * ms} { // an answer takes twice as long
+		for _, alive := range []bool{true, false} {
+			n := newNetwork(t, 1, faults{delay: delay})
+			a, b := n.pair(Config{}, Config{})
+			n.idle(time.Second)
+			if !alive {
+				delete(n.nodes, b.addr)
+			}
+			a.m.Refused(n.now, b.addr)
+			n.idle(20*ms + 10*delay)
+			require.Equal(t, alive, len(a.ends) == 0, "%v %v", delay, a.ends)
 		}
-		a.m.Refused(n.now, b.addr)
-		n.idle(40 * ms)
-		require.Equal(t, alive, len(a.ends) == 0, "%v", a.ends)
 	}
 }
 

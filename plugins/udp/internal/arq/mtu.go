@@ -91,7 +91,7 @@ func (a *Assoc) pingExpired(now time.Duration) {
 			a.gone(true)
 			return
 		}
-		pg.plain, pg.due = true, now+hintEvery
+		pg.plain, pg.due = true, now+max(hintEvery, a.rtt())
 		return
 	}
 	if pg.size != 0 {
@@ -163,7 +163,7 @@ func (a *Assoc) doubt(now time.Duration) {
 	}
 	if f := a.fly(); f.hints == 0 {
 		f.hints = hintProbes
-		f.ping.plain, f.ping.due = true, now+hintEvery
+		f.ping.plain, f.ping.due = true, now+max(hintEvery, a.rtt())
 		a.m.wake(a)
 	}
 }
