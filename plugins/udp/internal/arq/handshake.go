@@ -202,7 +202,9 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		case a.state == dialing:
 			calling = a
 		case a.peerID == g.id && a.peerToken == g.token:
-			m.accept(now, a, &g) // again: the first may be lost
+			if a.Up() { // else the user has left
+				m.accept(now, a, &g) // again: the first may be lost
+			}
 			return
 		case a.session >= g.session && a.session != 0:
 			m.stats.Stale++ // an old one

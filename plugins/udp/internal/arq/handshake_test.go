@@ -256,3 +256,32 @@ func TestDialsOfOneAddress(t *testing.T) {
 	require.Equal(t, 2, b.m.Stats().Peers)
 	require.Equal(t, 2, b.admitted, "what the same context has said before is old")
 }
+
+// A HELLO that comes again when its association ends already, because the network or a peer repeats it, has no answer: the user has left.
+func TestHelloAtTheEnd(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	var hello []byte
+	n.watch = func(_ *node, p *Packet) {
+		if p.kind == kindHello {
+			hello = append(p.append(nil), p.body...)
+			seal(hello)
+		}
+	}
+	a, b := n.pair(Config{}, Config{})
+	require.NotEmpty(t, hello)
+	accepts := 0
+	n.watch = func(_ *node, p *Packet) {
+		if p.kind == kindAccept {
+			accepts++
+		}
+	}
+	n.inject(n.now, a.addr, b.addr, hello)
+	n.idle(10 * ms)
+	require.Equal(t, 1, accepts, "the first answer may be lost")
+	b.assoc.Detach()
+	b.assoc.Finish(n.now, []byte("bye"))
+	require.Nil(t, b.assoc.User)
+	n.inject(n.now, a.addr, b.addr, hello)
+	n.idle(100 * ms)
+	require.Equal(t, 1, accepts)
+}
