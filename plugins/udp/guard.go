@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/binary"
 	"log/slog"
@@ -62,6 +64,7 @@ type guard struct {
 	cfg    *tls.Config
 	log    *slog.Logger
 	tokens cipher.AEAD
+	ids    []byte // key of idFor
 	most   uint64 // packets with one key; 0: what package protect says
 
 	mu     sync.Mutex // the last lock
@@ -131,7 +134,8 @@ func newGuard(cfg *tls.Config, log *slog.Logger) (*guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{cfg: cfg, log: log}
+	g := &guard{cfg: cfg, log: log, ids: make([]byte, 32)}
+	_, _ = rand.Read(g.ids)
 	g.tokens, err = cipher.NewGCM(block)
 	return g, err
 }
@@ -173,6 +177,13 @@ func parseLong(b []byte) (h header, ok bool) {
 	}
 	h.token = b[longSize:h.number]
 	return h, true
+}
+
+// idFor is our connection id for who asks for a token: the same if it asks again, so that its handshake is one however often it asks.
+func (g *guard) idFor(at netip.AddrPort, h *header) uint64 {
+	mac := hmac.New(sha256.New, g.ids)
+	mac.Write(binary.BigEndian.AppendUint64(about(at), h.from))
+	return binary.BigEndian.Uint64(mac.Sum(nil))>>8 | h.to>>56<<56
 }
 
 // token is proof that who shows it receives at an address. Nothing is kept for it.
@@ -276,7 +287,7 @@ func (d *door) greet(a *arrival) {
 
 // askToken answers who wants a token. Nothing is kept.
 func (d *door) askToken(a *arrival, h *header) {
-	id := newID(uint8(h.to >> 56))
+	id := d.guard.idFor(a.from, h)
 	answer := header{kind: retry, to: h.from, from: id, token: d.guard.token(a.from, d.now(), id)}
 	d.say(a, answer.append(nil))
 }

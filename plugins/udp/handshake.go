@@ -275,7 +275,11 @@ func (h *handshake) hear(b []byte, start func() error) error {
 		if !h.client || h.heard || len(head.token) != tokenSize {
 			return nil
 		}
+		again := h.token != nil && head.from == h.k.peer
 		h.token = append([]byte(nil), head.token...)
+		if again {
+			return nil
+		}
 		h.meets(head.from)
 		if err := h.keys(head.from); err != nil {
 			return err
