@@ -13,6 +13,6 @@ func TestWirePage(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/internals/WIRE.md")
 	require.NoError(t, err)
 	for k := kindData; k <= kindReset; k++ {
-		require.Contains(t, string(page), fmt.Sprintf("| %v | %d |", k, k))
+		require.Contains(t, string(page), fmt.Sprintf("|%v|%d|", k, k))
 	}
 }
