@@ -76,7 +76,9 @@ func (g *Engine) reserveRoom(want, least, have int64) int64 {
 		n = max(n, min(least, left))
 	}
 	if n <= 0 || n < least {
-		g.missed.Store(max(least, 0)) // the last that was: who asks once, and never again, does not keep others short
+		if have == 0 {
+			g.missed.Store(least) // of the last one: who asks once, and never again, does not keep others short
+		}
 		return 0
 	}
 	g.room += n
