@@ -49,6 +49,7 @@ type draft struct {
 	head  int
 	apart []byte // the payload; or nil
 	slab  []byte // the memory; or nil
+	short []byte // what b was before its memory was that of slab; or nil
 	loose bool   // apart is the program's, until Forward or Respond returns
 	gone  int    // bytes of a payload that was, and has been copied by the transport
 	long  int    // how long the last payload of this kind was, if it was too large to be kept, and encoded; else 0
@@ -117,23 +118,23 @@ func (d *draft) copy(v []byte) {
 // foresee has an encoding that will be as long as the last find its memory there.
 func (d *draft) foresee() {
 	if n := d.long + d.head; n > maxKept && n <= slab.Max {
-		d.slab = slab.Get(n)
+		d.short, d.slab = d.b, slab.Get(n)
 		d.b = append(d.slab[:0], d.b...)
 	}
 }
 
 // trim lets go of what is too large to be kept, and remembers that it was there. Nobody uses it any more.
 func (d *draft) trim() {
-	if d.b != nil {
+	if len(d.b) > 0 {
 		if d.long = 0; d.apart == nil && len(d.b) > maxKept {
 			d.long = d.size()
 		}
 	}
 	if d.apart == nil && d.slab != nil || cap(d.b) > maxKept {
-		d.b = nil
+		d.b = d.short[:0]
 	}
 	slab.Put(d.slab)
-	d.apart, d.slab, d.loose, d.gone = nil, nil, false, 0
+	d.apart, d.short, d.slab, d.loose, d.gone = nil, nil, nil, false, 0
 }
 
 // encode appends the input v.
