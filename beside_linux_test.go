@@ -2,10 +2,15 @@ package quicksilver_test
 
 import (
 	"context"
+	"crypto/x509"
+	"net"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	qs "github.com/quicksilver-rpc/quicksilver"
@@ -77,6 +82,82 @@ func TestBeside(t *testing.T) {
 			require.Equal(t, c.want[2] != "", there.Secure)
 		})
 	}
+}
+
+// TestBesideContexts: peers that are spread over contexts go where the offer was made.
+func TestBesideContexts(t *testing.T) {
+	t.Parallel()
+	beside := besides(t)
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{Contexts: 4}), tellSeen)
+	for range 16 {
+		got, err := seen.Call(within(t), peer(t, open(t, "tcp://,sm://", beside(qs.Config{})), s.Addr().String()), struct{}{})
+		require.NoError(t, err)
+		require.Equal(t, "sm", got[0])
+	}
+}
+
+// TestBesideNames: a peer that is reached by shared memory is found by its other names, which its certificate carries, and by no others.
+func TestBesideNames(t *testing.T) {
+	t.Parallel()
+	beside := besides(t)
+	cfg := qs.Config{TLS: both(testcert.NewWith(func(c *x509.Certificate) { c.DNSNames = []string{"localhost"} })), Local: qs.LocalAlways}
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(cfg), tellSeen)
+	o := open(t, "tcp://,sm://", beside(cfg))
+	for _, host := range []string{"localhost", "127.0.0.1", "localhost"} {
+		got, err := seen.Call(within(t), peer(t, o, strings.Replace(s.Addr().String(), "127.0.0.1", host, 1)), struct{}{})
+		require.NoError(t, err)
+		require.Equal(t, "sm", got[0])
+	}
+}
+
+// TestBesideBoth: both ends dial each other at the same moment, and each call runs.
+func TestBesideBoth(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"tcp", "udp"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			beside := besides(t)
+			var all sync.WaitGroup
+			for range 50 {
+				a := serverAt(t, first+"://127.0.0.1:0,sm://", beside(qs.Config{}), tellSeen)
+				b := serverAt(t, first+"://127.0.0.1:0,sm://", beside(qs.Config{}), tellSeen)
+				for _, p := range []qs.Peer{peer(t, a, b.Addr().String()), peer(t, b, a.Addr().String())} {
+					all.Go(func() {
+						for range 3 {
+							got, err := seen.Call(within(t), p, struct{}{})
+							assert.NoError(t, err)
+							assert.Equal(t, "sm", got[0])
+						}
+					})
+				}
+			}
+			all.Wait()
+		})
+	}
+}
+
+// TestBesideInClear: somebody who has not proven who he is, and offers another transport, is not followed.
+func TestBesideInClear(t *testing.T) {
+	t.Parallel()
+	sock, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sock.Close()) })
+	go func() {
+		for b := make([]byte, 2048); ; {
+			n, from, err := sock.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if n > 22 { // the ids change places in the header; what follows is a word in the clear
+				word := slices.Concat([]byte{0xd0}, b[1:5], b[13:21], b[5:13], []byte{0, byte(na.ErrAgain) | 0x80}, make([]byte, 8+16), []byte("sm://there"))
+				_, _ = sock.WriteTo(word, from)
+			}
+		}
+	}()
+	o := open(t, "udp://,sm://", besides(t)(qs.Config{TLS: both(testcert.New()), Local: qs.LocalAlways}))
+	_, err = seen.Call(within(t), peer(t, o, "udp://"+sock.LocalAddr().String()), struct{}{})
+	require.ErrorIs(t, err, qs.ErrUnreachable)
+	require.ErrorContains(t, err, "for which nobody has asked")
 }
 
 // TestBesideAuthorize: an authorizer that asks for a certificate refuses who has come by shared memory, and one who has none does not

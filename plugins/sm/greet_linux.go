@@ -172,6 +172,7 @@ func (p *peer) greeted(s *packet) (moved bool) {
 	g, err := frame.ParseGreeting(s.body)
 	var to *carrier
 	if err == nil {
+		from.e.Engine().Direct(&g)
 		to, err = from.d.target(int(g.Target))
 	}
 	if err == nil {

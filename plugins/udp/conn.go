@@ -245,7 +245,7 @@ func (d *door) post(b []byte, to netip.AddrPort, via uint8) {
 
 // Proof implements engine.Prover.
 func (p *peer) Proof() na.Identity {
-	if p.conn == nil {
+	if p.conn == nil || p.conn.proof == nil { // no TLS, or its handshake is not over
 		return na.Identity{}
 	}
 	return p.conn.proof.Who

@@ -17,7 +17,7 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 		return refusal(err)
 	}
 	if dialing != nil {
-		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) {
+		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) && !p.link.Meets(&g) {
 			return arq.Admission{Crossing: true}
 		}
 	}

@@ -33,7 +33,7 @@ func (e *Endpoint) lookedUp(text na.Addr, name string) (na.Addr, error) {
 	}
 	host := c.Host(text.Name())
 	if l := e.names[addr]; l != nil && l.state == linkUp && host != l.host {
-		if err := c.Carries(l.proof, l.name, host); err != nil {
+		if err := l.carries(l.proof, host); err != nil {
 			return na.Addr{}, err
 		}
 	}

@@ -96,6 +96,21 @@ func (e *Endpoint) makeOffer(g *frame.Greeting, named na.Addr, proof *na.Identit
 	return o
 }
 
+// Direct has a HELLO that shows an offer, and says no context, be for the one that has made it: peers may be spread over several.
+func (g *Engine) Direct(h *frame.Greeting) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if o, ok := g.offers[h.Offer]; ok && h.Target == 0 {
+		h.Target = uint16(o.context)
+	}
+}
+
+// Meets reports whether the peer that l dials, which dials us as g says, is of our place, and hears from us that it is of ours: each side
+// makes the other an offer, and neither of the two connections may stay.
+func (l *Link) Meets(g *frame.Greeting) bool {
+	return g.Place != ([16]byte{}) && l.greeting().Place == g.Place
+}
+
 // tookOffer ends the offer by which a peer has come in at the second transport, and returns it.
 func (e *Endpoint) tookOffer(g *frame.Greeting) (offer, error) {
 	e.readClock()
@@ -115,10 +130,15 @@ func (l *Link) takeOffer(o *frame.Offer) bool {
 	if to == nil || l.state != linkDialing || l.detoured() || l.greeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
 		return false
 	}
-	l.proof = proofOf(l.Conn)
+	proof := proofOf(l.Conn)
+	if l.e.eng.opts.Secure && (proof == nil || !proof.Secure) {
+		return false // said in the clear, by whoever is on the way
+	}
+	l.proof = proof
 	l.route.carrier.Cut(l, frame.Bye{})
 	l.e.readClock()
-	l.route, l.name, l.offer, l.offerEnd = to, o.Name, o.Secret, l.e.now+offerTime
+	left := l.born + l.e.eng.cfg.ConnectTimeout - l.e.now
+	l.route, l.name, l.offer, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2) // the first has the rest
 	l.dial()
 	l.e.hurry(l.due())
 	return true
@@ -129,12 +149,11 @@ func (l *Link) home() {
 	l.route, l.name, l.offer = &l.e.routes[0], l.named.Name(), frame.Secret{}
 }
 
-// inVain dials by the first transport again, and asks for no offer: the second has come to nothing because of err.
+// inVain dials by the first transport again, and asks for no offer: the second has come to nothing because of err. What it held, as
+// descriptors, is given back meanwhile: there may be no others.
 func (l *Link) inVain(err error) {
-	l.route.carrier.Cut(l, frame.Bye{})
 	l.vain = fmt.Sprintf("%s has come to nothing: %v", l.route.Scheme, err)
-	l.home()
-	l.dial()
+	l.dialAgain(err, backoffFirst)
 }
 
 // reason says why the session is reached by the transport by which it is, and not by the other one.

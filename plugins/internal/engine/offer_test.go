@@ -100,6 +100,8 @@ func TestOfferInVain(t *testing.T) {
 			s.refuse(l, theOffer)
 			require.Len(t, *c.dialed, 1)
 			end(s, l)
+			require.Equal(t, []*Link{l}, s.dialed, "what the second held is not given back before Poll")
+			s.pass(backoffFirst + time.Millisecond)
 			require.Equal(t, []*Link{l, l}, s.dialed)
 			require.Equal(t, scriptPeer, l.Name())
 			require.Zero(t, s.said(l).Place)
@@ -113,6 +115,31 @@ func TestOfferInVain(t *testing.T) {
 			require.Contains(t, id.Why, "near has come to nothing")
 		})
 	}
+}
+
+// TestOfferShort leaves the first transport half of a ConnectTimeout that is as short as an offer stands.
+func TestOfferShort(t *testing.T) {
+	s, _ := near(t, na.Config{ConnectTimeout: offerTime}, false)
+	r := s.send("x")
+	l := s.e.names[s.addr()]
+	s.refuse(l, theOffer)
+	s.pass(offerTime/2 + time.Millisecond)
+	s.pass(backoffFirst + time.Millisecond)
+	require.Equal(t, []*Link{l, l}, s.dialed)
+	require.NoError(t, s.hello(l, at(7)))
+	s.drain(l)
+	s.trigger()
+	require.NoError(t, r.Err)
+}
+
+// TestOfferInClear has an offer come from somebody who has proven nothing, where TLS is asked for.
+func TestOfferInClear(t *testing.T) {
+	s, c := near(t, na.Config{Local: na.LocalAlways}, true)
+	r := s.send("x")
+	s.refuse(s.e.names[s.addr()], theOffer)
+	s.trigger()
+	require.ErrorIs(t, r.Err, na.ErrUnreachable)
+	require.Empty(t, *c.dialed)
 }
 
 // TestOfferRace has the peer, which came by the second transport, say that it dials, too: the dial that follows begins from the first.
