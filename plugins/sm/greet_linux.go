@@ -225,6 +225,9 @@ func (p *peer) move(to *carrier) error {
 
 // admit brings the session of a process up that has said hello. Locked.
 func (p *peer) admit(g *frame.Greeting) (err error) {
+	if hungUp(p.fd) { // it went on without us: nobody's operations wait for it
+		return errEOF
+	}
 	uid, _, err := who(p.fd)
 	if err != nil {
 		return err
@@ -244,6 +247,13 @@ func (p *peer) admit(g *frame.Greeting) (err error) {
 	}
 	p.begin()
 	return nil
+}
+
+// hungUp reports whether the other end of a socket is closed.
+func hungUp(fd int) bool {
+	look := []unix.PollFd{{Fd: int32(fd)}}
+	_, err := unix.Poll(look, 0)
+	return err == nil && look[0].Revents&unix.POLLHUP != 0
 }
 
 // begin lets frames go. Locked.

@@ -710,3 +710,25 @@ func TestCloseBelowWriter(t *testing.T) {
 	}
 	t.Logf("%d times a context was closed below a writer", below)
 }
+
+// TestGoneBeforeHello: a peer that has given up before its hello is read takes nobody's place: what waits for it goes on waiting.
+func TestGoneBeforeHello(t *testing.T) {
+	h := newHost(t, Options{Unassisted: true})
+	dir := filepath.Dir(h.path)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: dir + "/slow"}))
+	require.NoError(t, unix.Listen(fd, 1))
+	slow := na.MakeAddr("sm://slow", 0)
+	require.NoError(t, h.nctx.SendUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { err = r.Err }), slow, 1, []byte("x")))
+	s := h.stranger()
+	label := []byte((&Options{Dir: dir}).dirID())
+	require.NoError(t, sendPacket(s.fd, kindHello, hello(func(g *frame.Greeting) {
+		g.Listen, g.Label, g.Incarnation = "sm://slow", label, [16]byte{255, 255, 255, 255} // its connection would stay
+	}), s.bell))
+	s.leave()
+	h.stranger().greet()
+	require.NoError(t, err)
+	require.Zero(t, h.nctx.Stats().PeersLost)
+}
