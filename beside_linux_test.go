@@ -53,12 +53,12 @@ func TestBeside(t *testing.T) {
 	}{
 		"both":         {own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
 		"udp":          {first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
-		"one":          {own: "tcp://", want: [3]string{"tcp", "the peer does not use sm beside tcp", ""}},
+		"one":          {own: "tcp://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
 		"never there":  {target: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "Config.Local is LocalNever", ""}},
-		"never here":   {origin: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp", ""}},
+		"never here":   {origin: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
 		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is asked for, and Config.Local is not LocalAlways", na.NameIn(cert.Leaf)}},
 		"always":       {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret, Local: qs.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
-		"always, once": {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp", na.NameIn(cert.Leaf)}},
+		"always, once": {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", na.NameIn(cert.Leaf)}},
 		"always, udp":  {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret, Local: qs.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -168,7 +168,7 @@ func (l *Link) reason(g *frame.Greeting) string {
 	case l.e.eng.apart != "":
 		return l.e.eng.apart
 	case g.Place == ([16]byte{}):
-		return "the peer does not use " + second.Scheme + " beside " + l.route.Scheme
+		return "the peer does not use " + second.Scheme + " beside " + l.route.Scheme + ", or has not got there"
 	case g.Place != l.e.eng.place:
 		return "the peer is on another machine, or behind the border of a namespace or of a directory"
 	case l.dialled:

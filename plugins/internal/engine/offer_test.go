@@ -247,7 +247,7 @@ func TestPlaces(t *testing.T) {
 	}{
 		{place: 7},
 		{place: 8, why: "the peer is on another machine, or behind the border of a namespace or of a directory"},
-		{place: 0, why: "the peer does not use near beside script"},
+		{place: 0, why: "the peer does not use near beside script, or has not got there"},
 		{local: na.LocalNever, place: 7, why: "Config.Local is LocalNever"},
 		{secure: true, place: 7, why: "TLS is asked for, and Config.Local is not LocalAlways"},
 		{secure: true, local: na.LocalAlways, place: 7},
