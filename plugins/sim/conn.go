@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 )
 
 // The life of a conn.
@@ -36,9 +35,9 @@ type conn struct {
 	pipes  [2]pipe // pipes[i] leads away from ends[i]
 }
 
-// newConn makes the connection that l dials. The endpoint is locked.
-func newConn(p *port, l *engine.Link) *end {
-	c := &conn{w: p.w, name: l.Name(), target: l.Target()}
+// newConn makes the connection of a dial.
+func newConn(p *port, name string, target int) *end {
+	c := &conn{w: p.w, name: name, target: target}
 	for i := range c.ends {
 		c.ends[i].c, c.ends[i].side = c, i
 		c.pipes[i].c, c.pipes[i].side = c, i
@@ -48,7 +47,6 @@ func newConn(p *port, l *engine.Link) *end {
 	c.ev = event{act: c}
 	en := &c.ends[0]
 	en.port = p
-	en.in.Link, en.out.Link = l, l
 	return en
 }
 

@@ -1,5 +1,12 @@
 package sim
 
+import (
+	"slices"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
 // Remains counts what a quiet world should have none of: connections, events that are held, segments under way.
 func (w *World) Remains() (conns, held, segments int) {
 	w.take()
@@ -14,3 +21,90 @@ func (w *World) Remains() (conns, held, segments int) {
 
 // Sleepers counts the goroutines that wait for something to happen.
 func (w *World) Sleepers() int { return int(w.waiting.Load()) }
+
+// A RawHost is a peer of which only the connections live: its node is stopped, and a test says and reads their bytes.
+type RawHost struct {
+	p     *port
+	taken []*end
+}
+
+// Raw opens a class on a node of its own, for its name, and stops that node.
+func (w *World) Raw(name string) (*RawHost, error) {
+	n := w.Node(name)
+	cls, err := na.Open(scheme+"://"+name, na.Config{Plugins: []na.Plugin{n.Plugin()}})
+	if err == nil {
+		_, err = cls.NewContext()
+	}
+	if err != nil {
+		return nil, err
+	}
+	n.Pause(0)
+	w.take()
+	defer w.give()
+	return &RawHost{p: n.instances[0].ports[0]}, nil
+}
+
+// A Raw is an end of a connection of a RawHost.
+type Raw struct {
+	w    *World
+	en   *end
+	over bool
+}
+
+// Dial connects to context target of the class that listens on name, and lets time pass until the answer is there.
+func (h *RawHost) Dial(name string, target int) *Raw {
+	w := h.p.w
+	en := newConn(h.p, name, target)
+	w.ask(en.c.begin, true)
+	for en.c.phase == connDialing || en.c.phase == connAccepted {
+		w.Sleep(time.Microsecond)
+	}
+	h.taken = append(h.taken, en)
+	return &Raw{w: w, en: en}
+}
+
+// Accept returns the newest connection that somebody else has made, once; nil if there is none.
+func (h *RawHost) Accept() *Raw {
+	w := h.p.w
+	w.take()
+	defer w.give()
+	for _, en := range slices.Backward(h.p.ends) {
+		if !slices.Contains(h.taken, en) {
+			h.taken = append(h.taken, en)
+			return &Raw{w: w, en: en}
+		}
+	}
+	return nil
+}
+
+// Write says b, however much is under way.
+func (r *Raw) Write(b []byte) {
+	r.w.take()
+	defer r.w.give()
+	if !r.en.closed {
+		r.en.outgoing().push(segment{kind: segmentData, b: slices.Clone(b)})
+	}
+}
+
+// Read takes what has come; over tells that there will be no more.
+func (r *Raw) Read() (b []byte, over bool) {
+	r.w.take()
+	defer r.w.give()
+	for p := r.en.incoming(); p.due; p.due = len(p.segs) > 0 && p.segs[0].at <= r.w.Now() {
+		s := p.pop()
+		p.bytes -= len(s.b)
+		b, r.over = append(b, s.b...), r.over || s.kind != segmentData
+		if p.full {
+			p.full = false
+			r.w.events.set(&p.room, r.w.after(r.w.delay()))
+		}
+	}
+	return b, r.over
+}
+
+// Close ends the connection.
+func (r *Raw) Close() {
+	r.w.take()
+	defer r.w.give()
+	r.en.close(nil)
+}

@@ -41,8 +41,8 @@ func (p *port) Dial(l *engine.Link) {
 		l.Fail(err)
 		return
 	}
-	en := newConn(p, l)
-	l.Conn = en
+	en := newConn(p, l.Name(), l.Target())
+	en.in.Link, en.out.Link, l.Conn = l, l, en
 	p.w.ask(en.c.begin, false)
 }
 

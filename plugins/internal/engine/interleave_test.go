@@ -139,7 +139,9 @@ func newDuel(t testing.TB, c scope) *duel {
 
 func (d *duel) close() {
 	for _, s := range []*side{&d.from, &d.to} {
-		_ = s.cls.Close()
+		for _ = s.cls.Close(); !s.cls.Closed(); _ = s.nctx.Progress(0) {
+			s.nctx.Trigger(0)
+		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package enginetest_test
+package sim_test
 
 import (
 	"bytes"
@@ -9,16 +9,16 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine/enginetest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
 // A hostile is a peer that says what a program of bytes tells it: legal frames with fields that are altered, at the
 // wrong time, twice, cut, damaged, or none. It remembers what it has heard, so that it can name what is alive.
 type hostile struct {
 	t    testing.TB
-	net  *enginetest.Net
-	conn *enginetest.Raw
+	host *sim.RawHost
+	conn *sim.Raw
 	in   program
 
 	inc    byte // of its incarnation
@@ -28,7 +28,6 @@ type hostile struct {
 	over   bool // the other side has ended the connection
 	gone   bool // it has ended the connection itself, or has said goodbye
 	bytes  []byte
-	ready  []*enginetest.Raw // the victim has dialled
 
 	credit uint32 // that it announces
 	sent   uint64 // its unexpected messages
@@ -72,23 +71,16 @@ func one[T any](p *program, of []T) (v T) {
 }
 
 const (
-	hostileName  = "mem://hostile"
+	hostileName  = "sim://hostile"
 	hostileGives = 4 // envelopes
 )
 
 func (h *hostile) connect() {
-	switch {
-	case h.conn != nil && !h.gone && !h.over:
+	if h.conn != nil && !h.gone && !h.over {
 		h.conn.Close()
 	}
-	if n := len(h.ready); n > 0 {
-		h.conn, h.ready = h.ready[n-1], h.ready[:n-1]
-	} else {
-		conn, err := h.net.Dial("mem://victim", 0)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		h.conn = conn
+	if h.conn = h.host.Accept(); h.conn == nil { // the victim has not dialled
+		h.conn = h.host.Dial("sim://victim", 0)
 	}
 	h.greets, h.torn, h.over, h.gone, h.bytes, h.rest, h.last = false, false, false, false, nil, nil, nil
 	h.credit, h.sent, h.pongs, h.code = hostileGives, 0, 0, 0
@@ -123,7 +115,7 @@ func (h *hostile) honestly(f frame.Header, n int) {
 
 func (h *hostile) hello(alter byte) {
 	g := frame.Greeting{
-		Version: frame.Version, Incarnation: [16]byte{h.inc, 0xff}, Listen: hostileName, Host: "mem",
+		Version: frame.Version, Incarnation: [16]byte{h.inc, 0xff}, Listen: hostileName, Host: "sim",
 		Envelopes: hostileGives, Eager: 4096, Features: frame.FeatureWithdraw,
 	}
 	v := h.in.next
@@ -141,7 +133,7 @@ func (h *hostile) hello(alter byte) {
 	case 6:
 		g.Need, g.Want = uint32(v()), uint32(v())
 	case 7:
-		g.Listen = []string{"", "mem://bystander", "mem://victim", "mem://@00", "tcp://x", "mem://", "mem://bystander#1"}[v()%7]
+		g.Listen = []string{"", "sim://bystander", "sim://victim", "sim://@00", "tcp://x", "sim://", "sim://bystander#1"}[v()%7]
 	case 8:
 		g.Label = []byte{v()}
 	case 9:
@@ -384,7 +376,7 @@ func (u *user) into(n int) (buf []byte, ended func(r na.Result)) {
 // A field is a victim with a hostile peer and a bystander, who is honest.
 type field struct {
 	t       testing.TB
-	net     *enginetest.Net
+	w       *sim.World
 	victim  *user
 	other   *user
 	hostile *hostile
@@ -399,9 +391,9 @@ type field struct {
 const bystanders = na.Tag(1) << 40 // in the tags of the bystander
 
 func newField(t testing.TB, in []byte) *field {
-	f := &field{t: t, net: enginetest.New(1), lent: []byte("lent to the hostile")}
+	f := &field{t: t, w: sim.NewWorld(sim.Config{Seed: uint64(len(in)), Window: 1 << 10}), lent: []byte("lent to the hostile")}
 	open := func(name string) *user {
-		cls, err := na.Open("mem://"+name, na.Config{Plugins: []na.Plugin{f.net}, Envelopes: 8, Eager: 1024, SendQueue: 64, PeerTimeout: time.Second})
+		cls, err := na.Open("sim://"+name, na.Config{Plugins: []na.Plugin{f.w.Plugin()}, Envelopes: 8, Eager: 1024, SendQueue: 64, PeerTimeout: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -416,9 +408,12 @@ func newField(t testing.TB, in []byte) *field {
 	in1, in2, in3 := f.arena[16:17:17], f.arena[33:200:200], f.arena[216:216+regionSize-168:216+regionSize-168]
 	f.in = f.register(na.WriteOnly, in1, in2, in3)
 	f.out = f.register(na.ReadOnly, bytes.Repeat([]byte{'o'}, regionSize))
-	f.hostile = &hostile{t: t, net: f.net, in: in, inc: 1, ops: []uint64{0, 1, 2, 1 << 32}, tags: []uint64{0, 1, 2, 3},
+	host, err := f.w.Raw("hostile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.hostile = &hostile{t: t, host: host, in: in, inc: 1, ops: []uint64{0, 1, 2, 1 << 32}, tags: []uint64{0, 1, 2, 3},
 		tokens: [][16]byte{{}, f.in.Key().Token, f.out.Key().Token}}
-	f.net.Listen(hostileName, func(r *enginetest.Raw) { f.hostile.ready = append(f.hostile.ready, r) })
 	for range 2 {
 		f.receive()
 	}
@@ -460,9 +455,13 @@ func (f *field) turn(times int) {
 			for u.nctx.Trigger(0) > 0 {
 			}
 		}
+		f.w.Sleep(roundTrip)
 		f.hostile.hear()
 	}
 }
+
+// roundTrip is longer than anything takes that is under way.
+const roundTrip = 50 * time.Microsecond
 
 // bystand has the bystander call the victim, put and get, and fails when that does not work.
 func (f *field) bystand() {
@@ -589,7 +588,7 @@ func (f *field) run() {
 		case b < 232:
 			f.bystand()
 		case b < 236:
-			f.net.Advance(time.Duration(h.in.next()) * 4 * time.Millisecond)
+			f.w.Sleep(time.Duration(h.in.next()) * 4 * time.Millisecond)
 		case b < 240:
 			continue // with what comes next, at one go
 		}

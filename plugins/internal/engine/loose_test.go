@@ -1,4 +1,4 @@
-package enginetest_test
+package engine_test
 
 import (
 	"fmt"
@@ -13,47 +13,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// A Fake is a network of packets in memory, which is as odd as the seam between engine and carriers allows. It implements
-// na.Plugin; classes that shall meet are opened with the same Fake. It has a clock of its own, which passes only while somebody
-// waits in Progress, and no goroutine.
-type Fake struct {
-	scheme  string
-	room    int  // packets under way on one flow
-	piece   int  // bytes of a piece of bulk data
-	moves   bool // gets and puts reach the memory of the peer
-	reorder bool // DATA overtakes and is overtaken, packets come twice, views stay out until the peer has them
-
+// A loose is a network of packets in memory, which is as odd as the seam between engine and carriers allows: DATA arrives in any order,
+// packets come twice, and memory that is sent is kept until it has arrived, as udp does. The simulator's connections are streams. It
+// implements na.Plugin; classes that shall meet are opened with the same loose. It has a clock of its own, which passes only while
+// somebody waits in Progress, and no goroutine.
+type loose struct {
 	mu        sync.Mutex // guards the fields below
 	rng       *rand.Rand
 	now       time.Duration
 	listeners map[string]*engine.Engine
-	carriers  map[*engine.Endpoint]*fakeCarrier
+	carriers  map[*engine.Endpoint]*looseCarrier
 }
 
-// Loose is a network that delivers DATA in any order, repeats packets, and keeps the memory of what it sends until it has
-// arrived: what udp will do.
-func Loose(seed uint64) *Fake {
-	return newFake(&Fake{scheme: "loose", room: 16, piece: 3000, reorder: true}, seed)
-}
+const (
+	looseRoom  = 16   // packets under way on one flow
+	loosePiece = 3000 // bytes of a piece of bulk data
+)
 
-// Slots is a network with room for four frames, and pieces of 4,000 bytes: what a small ring of shared memory will do.
-func Slots(seed uint64) *Fake { return newFake(&Fake{scheme: "slots", room: 4, piece: 4000}, seed) }
-
-func newFake(n *Fake, seed uint64) *Fake {
-	n.rng = rand.New(rand.NewPCG(seed, 1))
-	n.listeners, n.carriers = map[string]*engine.Engine{}, map[*engine.Endpoint]*fakeCarrier{}
-	return n
+func newLoose(seed uint64) *loose {
+	return &loose{
+		rng: rand.New(rand.NewPCG(seed, 1)), listeners: map[string]*engine.Engine{}, carriers: map[*engine.Endpoint]*looseCarrier{},
+	}
 }
 
 // Scheme implements na.Plugin.
-func (n *Fake) Scheme() string { return n.scheme }
+func (n *loose) Scheme() string { return "loose" }
 
 // Open implements na.Plugin: rest is the name to listen on.
-func (n *Fake) Open(cls *na.Class, rest string) (na.Domain, error) {
+func (n *loose) Open(cls *na.Class, rest string) (na.Domain, error) {
 	opts := engine.Options{Host: "fake", Now: n.Now, Rand: n.Rand, Driven: true, Transports: []engine.Transport{{
-		Scheme: n.scheme, Exact: true, Names: n,
+		Scheme: "loose", Exact: true, Names: n,
 		Carrier: func(e *engine.Endpoint) (engine.Carrier, error) {
-			c := &fakeCarrier{net: n, e: e}
+			c := &looseCarrier{net: n, e: e}
 			n.mu.Lock()
 			n.carriers[e] = c
 			n.mu.Unlock()
@@ -63,7 +54,7 @@ func (n *Fake) Open(cls *na.Class, rest string) (na.Domain, error) {
 	if rest == "" {
 		return engine.New(cls, opts), nil
 	}
-	self := n.scheme + "://" + rest
+	self := "loose://" + rest
 	opts.Transports[0].Self, opts.Transports[0].Listen = self, self
 	opts.Close = func() error {
 		n.mu.Lock()
@@ -82,14 +73,14 @@ func (n *Fake) Open(cls *na.Class, rest string) (na.Domain, error) {
 }
 
 // Now reads the clock.
-func (n *Fake) Now() time.Duration {
+func (n *loose) Now() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.now
 }
 
 // Rand fills b from the seed.
-func (n *Fake) Rand(b []byte) {
+func (n *loose) Rand(b []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i := range b {
@@ -98,14 +89,14 @@ func (n *Fake) Rand(b []byte) {
 }
 
 // below draws a number from 0 up to k.
-func (n *Fake) below(k int) int {
+func (n *loose) below(k int) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.rng.IntN(k)
 }
 
 // find returns the carrier that listens on a name for a context.
-func (n *Fake) find(name string, target int) (*fakeCarrier, error) {
+func (n *loose) find(name string, target int) (*looseCarrier, error) {
 	n.mu.Lock()
 	g := n.listeners[name]
 	n.mu.Unlock()
@@ -165,21 +156,18 @@ func (w *way) push(p packet) uint64 {
 }
 
 // pop takes a packet off.
-func (w *way) pop(n *Fake) (p packet, ok bool) {
+func (w *way) pop(n *loose) (p packet, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.list) == 0 {
 		return p, false
 	}
-	i := 0
-	if n.reorder {
-		i = n.below(len(w.list))
-		if p := w.list[i]; p.kind != packetData || p.after > w.got {
-			i = slices.IndexFunc(w.list, func(p packet) bool { return p.kind != packetData })
-		}
+	i := n.below(len(w.list))
+	if p := w.list[i]; p.kind != packetData || p.after > w.got {
+		i = slices.IndexFunc(w.list, func(p packet) bool { return p.kind != packetData })
 	}
 	p = w.list[i]
-	if n.reorder && !p.copied && n.below(4) == 0 {
+	if !p.copied && n.below(4) == 0 {
 		w.list[i].copied = true
 	} else {
 		w.list = slices.Delete(w.list, i, i+1)
@@ -187,10 +175,10 @@ func (w *way) pop(n *Fake) (p packet, ok bool) {
 	return p, true
 }
 
-func (w *way) full(room int) bool {
+func (w *way) full() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.list) >= room
+	return len(w.list) >= looseRoom
 }
 
 func (w *way) close() {
@@ -207,10 +195,10 @@ func (w *way) over() bool {
 
 const flows = 2
 
-// A fakeConn is one end of a connection. The endpoint's lock guards it.
-type fakeConn struct {
-	c      *fakeCarrier
-	peer   *fakeConn
+// A looseConn is one end of a connection. The endpoint's lock guards it.
+type looseConn struct {
+	c      *looseCarrier
+	peer   *looseConn
 	link   *engine.Link // nil until the HELLO of a peer that connected
 	rx, tx [flows]*way
 	seen   [flows]map[uint64]bool
@@ -218,8 +206,8 @@ type fakeConn struct {
 	cut    bool
 }
 
-func newFakeConn(c *fakeCarrier, l *engine.Link, rx, tx [flows]*way) *fakeConn {
-	cn := &fakeConn{c: c, link: l, rx: rx, tx: tx}
+func newLooseConn(c *looseCarrier, l *engine.Link, rx, tx [flows]*way) *looseConn {
+	cn := &looseConn{c: c, link: l, rx: rx, tx: tx}
 	for f := range flows {
 		cn.seen[f], cn.out[f] = map[uint64]bool{}, map[uint64]engine.View{}
 	}
@@ -232,25 +220,25 @@ type failedDial struct {
 	err error
 }
 
-// A fakeCarrier is the side of one context.
-type fakeCarrier struct {
-	net     *Fake
+// A looseCarrier is the side of one context.
+type looseCarrier struct {
+	net     *loose
 	e       *engine.Endpoint
 	polling sync.Mutex // held by the goroutine that polls
 
 	mu     sync.Mutex // guards the fields below
 	shut   bool
-	conns  []*fakeConn
+	conns  []*looseConn
 	failed []failedDial
 }
 
 var (
-	_ engine.Carrier = (*fakeCarrier)(nil)
-	_ na.Driver      = (*fakeCarrier)(nil)
+	_ engine.Carrier = (*looseCarrier)(nil)
+	_ na.Driver      = (*looseCarrier)(nil)
 )
 
 // Drive implements na.Driver.
-func (c *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
+func (c *looseCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 	n := c.net
 	deadline := n.Now() + timeout
 	for {
@@ -275,13 +263,13 @@ func (c *fakeCarrier) Drive(timeout time.Duration, ready func() bool) bool {
 }
 
 // Wake implements na.Driver: nobody sleeps in Drive.
-func (c *fakeCarrier) Wake() {}
+func (c *looseCarrier) Wake() {}
 
 // FlushSoon implements na.Driver: whoever waits polls.
-func (c *fakeCarrier) FlushSoon() {}
+func (c *looseCarrier) FlushSoon() {}
 
 // Check implements engine.Names.
-func (n *Fake) Check(name string) error {
+func (n *loose) Check(name string) error {
 	if strings.Contains(name, "://@") {
 		return na.WithText(na.ErrUnreachable, name+" does not listen")
 	}
@@ -289,7 +277,7 @@ func (n *Fake) Check(name string) error {
 }
 
 // Resolve implements engine.Names.
-func (n *Fake) Resolve(text string, done func(string, error)) func() {
+func (n *loose) Resolve(text string, done func(string, error)) func() {
 	if strings.HasSuffix(text, "://pending") {
 		return func() {}
 	}
@@ -298,7 +286,7 @@ func (n *Fake) Resolve(text string, done func(string, error)) func() {
 }
 
 // Dial implements engine.Carrier.
-func (c *fakeCarrier) Dial(l *engine.Link) {
+func (c *looseCarrier) Dial(l *engine.Link) {
 	to, err := c.net.find(l.Name(), l.Target())
 	if err != nil {
 		c.mu.Lock()
@@ -310,15 +298,15 @@ func (c *fakeCarrier) Dial(l *engine.Link) {
 	for f := range flows {
 		there[f], back[f] = &way{}, &way{}
 	}
-	theirs, mine := newFakeConn(to, nil, there, back), newFakeConn(c, l, back, there)
+	theirs, mine := newLooseConn(to, nil, there, back), newLooseConn(c, l, back, there)
 	theirs.peer, mine.peer = mine, theirs
 	to.add(theirs)
 	l.Conn = mine
 	c.add(mine)
-	mine.tx[0].push(packet{kind: packetHello, body: l.Hello(engine.FlowMessages, nil, []byte(c.net.scheme))})
+	mine.tx[0].push(packet{kind: packetHello, body: l.Hello(engine.FlowMessages, nil, nil)})
 }
 
-func (c *fakeCarrier) add(cn *fakeConn) {
+func (c *looseCarrier) add(cn *looseConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.shut {
@@ -328,7 +316,7 @@ func (c *fakeCarrier) add(cn *fakeConn) {
 	c.conns = append(c.conns, cn)
 }
 
-func (cn *fakeConn) close() {
+func (cn *looseConn) close() {
 	cn.cut = true
 	for _, w := range cn.tx {
 		w.close()
@@ -336,28 +324,28 @@ func (cn *fakeConn) close() {
 }
 
 // Flush implements engine.Carrier.
-func (c *fakeCarrier) Flush(ls []*engine.Link) {
+func (c *looseCarrier) Flush(ls []*engine.Link) {
 	c.e.Pause() // others may come in between
 	c.e.Lock()
 	for _, l := range ls {
-		if cn, ok := l.Conn.(*fakeConn); ok {
+		if cn, ok := l.Conn.(*looseConn); ok {
 			cn.pull()
 		}
 	}
 }
 
 // pull sends what there is room for. Locked.
-func (cn *fakeConn) pull() {
+func (cn *looseConn) pull() {
 	for f := range engine.Flow(flows) {
 		if !cn.cut && cn.link != nil {
-			cn.link.Pull(f, &fakeWriter{cn, f})
+			cn.link.Pull(f, &looseWriter{cn, f})
 		}
 	}
 }
 
 // Cut implements engine.Carrier.
-func (c *fakeCarrier) Cut(l *engine.Link, bye frame.Bye) {
-	cn, ok := l.Conn.(*fakeConn)
+func (c *looseCarrier) Cut(l *engine.Link, bye frame.Bye) {
+	cn, ok := l.Conn.(*looseConn)
 	if !ok {
 		return
 	}
@@ -369,7 +357,7 @@ func (c *fakeCarrier) Cut(l *engine.Link, bye frame.Bye) {
 }
 
 // Poll implements engine.Carrier.
-func (c *fakeCarrier) Poll(time.Duration) time.Duration {
+func (c *looseCarrier) Poll(time.Duration) time.Duration {
 	if !c.polling.TryLock() {
 		return 0
 	}
@@ -388,7 +376,7 @@ func (c *fakeCarrier) Poll(time.Duration) time.Duration {
 	for _, cn := range conns {
 		if cn.poll() {
 			c.mu.Lock()
-			c.conns = slices.DeleteFunc(c.conns, func(x *fakeConn) bool { return x == cn })
+			c.conns = slices.DeleteFunc(c.conns, func(x *looseConn) bool { return x == cn })
 			c.mu.Unlock()
 		}
 	}
@@ -396,7 +384,7 @@ func (c *fakeCarrier) Poll(time.Duration) time.Duration {
 }
 
 // poll takes in what has arrived and sends, and reports whether the connection is over.
-func (cn *fakeConn) poll() (over bool) {
+func (cn *looseConn) poll() (over bool) {
 	e := cn.c.e
 	for f := range flows {
 		cn.acked(f)
@@ -430,7 +418,7 @@ func (cn *fakeConn) poll() (over bool) {
 }
 
 // acked gives back the memory of what has arrived.
-func (cn *fakeConn) acked(f int) {
+func (cn *looseConn) acked(f int) {
 	w := cn.tx[f]
 	w.mu.Lock()
 	acks := w.acks
@@ -447,8 +435,8 @@ func (cn *fakeConn) acked(f int) {
 }
 
 // take handles a packet, once. Locked.
-func (cn *fakeConn) take(f int, p packet) {
-	w, n := cn.rx[f], cn.c.net
+func (cn *looseConn) take(f int, p packet) {
+	w := cn.rx[f]
 	if p.kind != packetData {
 		w.mu.Lock()
 		w.got = max(w.got, p.n)
@@ -478,7 +466,7 @@ func (cn *fakeConn) take(f int, p packet) {
 		cn.link.FlowUp()
 	case p.kind == packetGoodbye:
 		cn.link.Refused(frame.ParseBye(p.body))
-	case p.kind == packetFrame && (len(p.body) < n.piece || !n.reorder):
+	case p.kind == packetFrame && len(p.body) < loosePiece:
 		err = cn.link.Deliver(&p.head, p.body)
 	default:
 		var v engine.View // of DATA, or of a message that would come in several packets
@@ -499,7 +487,7 @@ func (cn *fakeConn) take(f int, p packet) {
 }
 
 // admit takes in a peer that connected. Locked.
-func (cn *fakeConn) admit(hello []byte) {
+func (cn *looseConn) admit(hello []byte) {
 	g, err := frame.ParseGreeting(hello)
 	var l *engine.Link
 	if err == nil {
@@ -511,22 +499,22 @@ func (cn *fakeConn) admit(hello []byte) {
 		return
 	}
 	cn.link = l
-	cn.tx[0].push(packet{kind: packetHello, body: l.Hello(engine.FlowMessages, nil, []byte(cn.c.net.scheme))})
+	cn.tx[0].push(packet{kind: packetHello, body: l.Hello(engine.FlowMessages, nil, nil)})
 	l.FlowUp()
 }
 
 // Lingering implements engine.Carrier.
-func (c *fakeCarrier) Lingering(time.Duration) bool { return false }
+func (c *looseCarrier) Lingering(time.Duration) bool { return false }
 
 // Shut implements engine.Carrier.
-func (c *fakeCarrier) Shut() {
+func (c *looseCarrier) Shut() {
 	c.mu.Lock()
 	c.shut = true
 	c.mu.Unlock()
 }
 
 // Release implements engine.Carrier.
-func (c *fakeCarrier) Release() {
+func (c *looseCarrier) Release() {
 	c.mu.Lock()
 	conns := c.conns
 	c.conns = nil
@@ -539,28 +527,27 @@ func (c *fakeCarrier) Release() {
 	c.net.mu.Unlock()
 }
 
-// A fakeWriter takes frames of one flow.
-type fakeWriter struct {
-	cn *fakeConn
+// A looseWriter takes frames of one flow.
+type looseWriter struct {
+	cn *looseConn
 	f  engine.Flow
 }
 
 // Room implements engine.Writer.
-func (w *fakeWriter) Room() (whole, piece int) {
-	n := w.cn.c.net
-	if w.cn.tx[w.f].full(n.room) {
+func (w *looseWriter) Room() (whole, piece int) {
+	if w.cn.tx[w.f].full() {
 		return -1, 0
 	}
-	return frame.MaxWhole, n.piece
+	return frame.MaxWhole, loosePiece
 }
 
 // Frame implements engine.Writer.
-func (w *fakeWriter) Frame(h *frame.Header, payload []byte) {
+func (w *looseWriter) Frame(h *frame.Header, payload []byte) {
 	w.cn.tx[w.f].push(packet{kind: packetFrame, head: *h, body: slices.Clone(payload)})
 }
 
 // Piece implements engine.Writer.
-func (w *fakeWriter) Piece(h *frame.Header, v engine.View) {
+func (w *looseWriter) Piece(h *frame.Header, v engine.View) {
 	cn := w.cn
 	if !v.Borrow() {
 		cn.link.Sent(&v)
@@ -572,9 +559,5 @@ func (w *fakeWriter) Piece(h *frame.Header, v engine.View) {
 	}
 	v.Return()
 	n := cn.tx[w.f].push(packet{kind: packetData, head: *h, body: body})
-	if cn.c.net.reorder {
-		cn.out[w.f][n] = v
-	} else {
-		cn.link.Sent(&v)
-	}
+	cn.out[w.f][n] = v
 }
