@@ -12,16 +12,16 @@ import (
 // into it to push.
 func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 	var room [8][]byte
-	for _, s := range mem.Slices(room[:0], off, int64(len(p))) {
-		to, from := p[:len(s)], s
-		if dir == Push {
-			to, from = from, to
-		}
-		if _, ok := memfault.Copy(to, from); !ok {
-			return na.WithText(na.ErrFault, fmt.Sprintf(
-				"the local memory could not be read or written, somewhere from byte %d on: memory fault", off))
-		}
-		p = p[len(s):]
+	all := mem.Slices(room[:0], off, int64(len(p)))
+	var ok bool
+	if dir == Push {
+		_, ok = memfault.Scatter(all, p)
+	} else {
+		_, ok = memfault.Gather(p, all)
+	}
+	if !ok {
+		return na.WithText(na.ErrFault, fmt.Sprintf(
+			"the local memory could not be read or written, somewhere from byte %d on: memory fault", off))
 	}
 	return nil
 }

@@ -13,18 +13,38 @@ func Copy(dst, src []byte) (n int, ok bool) {
 	return copy(dst, src), true
 }
 
-// CopyAgain is Copy for bytes that were sent before. The peer may have them, and their owner may write there by now: then what is
+// Gather is Copy of what src holds, one after the other, as far as there is room.
+func Gather(dst []byte, src [][]byte) (n int, ok bool) {
+	defer caught(debug.SetPanicOnFault(true))
+	for _, s := range src {
+		n += copy(dst[n:], s)
+	}
+	return n, true
+}
+
+// Scatter is Copy to what dst holds, one after the other, as far as there are bytes.
+func Scatter(dst [][]byte, src []byte) (n int, ok bool) {
+	defer caught(debug.SetPanicOnFault(true))
+	for _, d := range dst {
+		n += copy(d, src[n:])
+	}
+	return n, true
+}
+
+// GatherAgain is Gather of bytes that were sent before. The peer may have them, and their owner may write there by now: then what is
 // copied is dropped when it arrives. The race detector, which cannot know that, is not told.
 //
 //go:norace
-func CopyAgain(dst, src []byte) (n int, ok bool) {
+func GatherAgain(dst []byte, src [][]byte) (n int, ok bool) {
 	if !raceflag.Enabled {
-		return Copy(dst, src)
+		return Gather(dst, src)
 	}
 	defer caught(debug.SetPanicOnFault(true))
-	n = min(len(dst), len(src))
-	for i := range n {
-		dst[i] = src[i]
+	for _, s := range src {
+		for i := 0; i < len(s) && n < len(dst); i++ {
+			dst[n] = s[i]
+			n++
+		}
 	}
 	return n, true
 }

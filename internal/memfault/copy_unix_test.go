@@ -53,6 +53,28 @@ func TestCopy(t *testing.T) {
 		require.Equal(t, c.ok, ok, c.name)
 		require.Equal(t, c.n, n, c.name)
 	}
+	gone := b[size-9:]
+	for _, list := range [][][]byte{nil, {mine[:3], nil, b[:4]}, {mine[:3], gone}, {gone, mine[:3]}} {
+		there := len(list) == 0 || len(list) == 3
+		for what, f := range map[string]func() (int, bool){
+			"gather":       func() (int, bool) { return memfault.Gather(make([]byte, 20), list) },
+			"gather again": func() (int, bool) { return memfault.GatherAgain(make([]byte, 20), list) },
+			"scatter":      func() (int, bool) { return memfault.Scatter(list, mine) },
+		} {
+			n, ok := f()
+			require.Equal(t, there, ok, what)
+			if ok {
+				require.Equal(t, len(bytes.Join(list, nil)), n, what)
+			}
+		}
+	}
+	dst, at := make([]byte, 5), make([]byte, 9)
+	_, ok := memfault.Gather(dst, [][]byte{[]byte("abc"), nil, []byte("defg")})
+	require.True(t, ok)
+	require.Equal(t, "abcde", string(dst), "as far as there is room")
+	_, ok = memfault.Scatter([][]byte{at[:2], nil, at[3:]}, []byte("abcde"))
+	require.True(t, ok)
+	require.Equal(t, "ab\x00cde\x00\x00\x00", string(at))
 	require.True(t, memfault.Readable(nil))
 	require.True(t, memfault.Readable(b[:size/2]))
 	require.False(t, memfault.Readable(b[:size/2+1]))

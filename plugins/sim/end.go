@@ -80,16 +80,11 @@ func (en *end) write(room int) {
 		}
 	}
 	b := w.buffer(n)
-	at := 0
 	defer clear(w.iov)
-	for _, s := range w.iov {
-		k, ok := memfault.Copy(b[at:], s)
-		if !ok {
-			en.out.Fault()
-			w.recycle(b)
-			return // the next turn of pump sends zeroes
-		}
-		at += k
+	if _, ok := memfault.Gather(b, w.iov); !ok {
+		en.out.Fault()
+		w.recycle(b)
+		return // the next turn of pump sends zeroes
 	}
 	en.out.Wrote(n)
 	en.outgoing().push(segment{kind: segmentData, b: b, covered: min(covered, n)})
@@ -115,16 +110,8 @@ func (en *end) feed(b []byte) {
 	w, e := en.c.w, en.port.e
 	for len(b) > 0 && !en.cut.Load() && !en.closed {
 		w.iov = en.in.Scatter(w.iov[:0])
-		n, ok := 0, true
-		for i, to := range w.iov {
-			if ok {
-				var k int
-				k, ok = memfault.Copy(to, b[n:])
-				n += k
-			}
-			w.iov[i] = nil
-		}
-		if !ok {
+		n, ok := memfault.Scatter(w.iov, b)
+		if clear(w.iov); !ok {
 			en.in.Fault()
 			continue
 		}

@@ -338,18 +338,7 @@ func (p *peer) place(h *frame.Header, body []byte) error {
 	if apart {
 		p.c.e.Pause()
 	}
-	if !v.Discard() && v.Borrow() {
-		var room [16][]byte
-		for _, s := range v.Slices(room[:0], 0, v.Len()) {
-			n, ok := memfault.Copy(s, body)
-			if !ok {
-				v.Fault()
-				break
-			}
-			body = body[n:]
-		}
-		v.Return()
-	}
+	v.CopyIn(0, body)
 	if apart {
 		p.c.e.Lock()
 	}

@@ -96,7 +96,8 @@ func (p *peer) fill() {
 	}
 	p.c.e.Pause()
 	for i := range p.staged {
-		p.staged[i].copy()
+		s := &p.staged[i]
+		s.gone = !s.v.CopyOut(s.spot.Body)
 	}
 	p.c.e.Lock()
 	for i := range p.staged {
@@ -110,24 +111,6 @@ func (p *peer) fill() {
 		*s = piece{}
 	}
 	p.staged = p.staged[:0]
-}
-
-func (s *piece) copy() {
-	if s.gone = !s.v.Borrow(); s.gone {
-		return
-	}
-	var room [16][]byte
-	to := s.spot.Body
-	for _, from := range s.v.Slices(room[:0], 0, s.v.Len()) {
-		n, ok := memfault.Copy(to, from)
-		if !ok {
-			s.v.Fault()
-			s.gone = true
-			break
-		}
-		to = to[n:]
-	}
-	s.v.Return()
 }
 
 // publish lets the peer see what was put into the rings, and wakes it if it sleeps.

@@ -126,12 +126,9 @@ func (c *tlsWire) write(iov [][]byte, front int) (n int, full bool, err error) {
 	if len(iov) > 1 || len(iov[0]) > front {
 		buf := copyBufs.Get().(*[copySize]byte)
 		defer copyBufs.Put(buf)
-		for _, from := range iov {
-			k, ok := memfault.Copy(buf[n:], from)
-			if !ok {
-				return 0, false, unix.EFAULT
-			}
-			n += k
+		var ok bool
+		if n, ok = memfault.Gather(buf[:], iov); !ok {
+			return 0, false, unix.EFAULT
 		}
 		b = buf[:n]
 	}

@@ -44,7 +44,6 @@ type carrier struct {
 	out     outbox
 	full    []*peer   // dials for which there is no association left
 	in      []placing // of receive
-	lent    [][]byte  // of receive
 	slices  [][]byte  // of send
 	scratch []byte
 }

@@ -147,16 +147,13 @@ func (c *carrier) pack() {
 		if d.conn != nil {
 			b = b[protectHead : len(b)-protect.TagSize]
 		}
-		to := b[len(b)-l.o.N:]
 		c.slices = l.pc.v.Slices(c.slices[:0], l.o.At, l.o.N)
-		for _, s := range c.slices {
-			copied := memfault.Copy
-			if l.o.Again {
-				copied = memfault.CopyAgain
-			}
-			n, ok := copied(to, s)
-			to, l.gone = to[n:], l.gone || !ok
+		gather := memfault.Gather
+		if l.o.Again {
+			gather = memfault.GatherAgain
 		}
+		_, ok := gather(b[len(b)-l.o.N:], c.slices)
+		l.gone = !ok
 		clear(c.slices)
 		switch {
 		case l.gone && d.conn != nil:
@@ -200,7 +197,7 @@ func (c *carrier) settle() {
 	o.large = o.large[:0]
 }
 
-// A placing is bulk data that has come, and memory that is lent for it.
+// A placing is bulk data that has come, and where it goes.
 type placing struct {
 	p       *peer
 	v       engine.View
@@ -222,33 +219,17 @@ func (c *carrier) receive(in []arrival) {
 	if len(c.in) > 0 {
 		c.e.Pause()
 		for i := range c.in {
-			c.place(&c.in[i])
+			c.in[i].v.CopyIn(0, c.in[i].payload)
 		}
 		c.e.Lock()
 		for i := range c.in {
-			v := &c.in[i].v
-			v.Return()
-			c.in[i].p.placed(v)
+			c.in[i].p.placed(&c.in[i].v)
 		}
 		clear(c.in)
 		c.in = c.in[:0]
 	}
 	c.send()
 	c.e.Unlock()
-}
-
-// place copies bulk data to where it belongs.
-func (c *carrier) place(in *placing) {
-	b := in.payload
-	c.lent = in.v.Slices(c.lent[:0], 0, len(b))
-	defer clear(c.lent)
-	for _, s := range c.lent {
-		n, ok := memfault.Copy(s, b)
-		if b = b[n:]; !ok {
-			in.v.Fault()
-			return
-		}
-	}
 }
 
 // refused is called when the system says that nobody receives at to. With the door's lock, without the endpoint's.

@@ -144,14 +144,11 @@ func (c *carrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int, payloa
 		Context: le.Uint16(front[20:]), Flags: front[22]}
 	h.SetPayload(len(payload))
 	v, err := p.link.Place(&h)
-	switch {
-	case err != nil:
+	if err != nil {
 		p.link.Fail(err)
-	case v.Borrow():
-		c.in = append(c.in, placing{p, v, payload})
-	default:
-		p.placed(&v)
+		return
 	}
+	c.in = append(c.in, placing{p, v, payload})
 }
 
 // placed says that what v is for is there, or is not wanted.

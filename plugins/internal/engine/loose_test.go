@@ -471,13 +471,7 @@ func (cn *looseConn) take(f int, p packet) {
 	default:
 		var v engine.View // of DATA, or of a message that would come in several packets
 		if v, err = cn.link.Place(&p.head); err == nil {
-			if v.Borrow() {
-				at := 0
-				for _, to := range v.Slices(nil, 0, v.Len()) {
-					at += copy(to, p.body[at:])
-				}
-				v.Return()
-			}
+			v.CopyIn(0, p.body)
 			err = cn.link.Placed(&v)
 		}
 	}
@@ -549,15 +543,11 @@ func (w *looseWriter) Frame(h *frame.Header, payload []byte) {
 // Piece implements engine.Writer.
 func (w *looseWriter) Piece(h *frame.Header, v engine.View) {
 	cn := w.cn
-	if !v.Borrow() {
+	body := make([]byte, v.Len())
+	if !v.CopyOut(body) {
 		cn.link.Sent(&v)
 		return
 	}
-	var body []byte
-	for _, b := range v.Slices(nil, 0, v.Len()) {
-		body = append(body, b...)
-	}
-	v.Return()
 	n := cn.tx[w.f].push(packet{kind: packetData, head: *h, body: body})
 	cn.out[w.f][n] = v
 }

@@ -244,11 +244,9 @@ func (s *script) drain(l *Link) (all []pulled) {
 }
 
 func (s *script) sent(l *Link, p *pulled) {
-	if p.view.Borrow() {
-		for _, b := range p.view.Slices(nil, 0, p.view.Len()) {
-			p.payload = append(p.payload, b...)
-		}
-		p.view.Return()
+	p.payload = make([]byte, p.view.Len())
+	if !p.view.CopyOut(p.payload) {
+		p.payload = nil
 	}
 	s.e.Lock()
 	l.Sent(&p.view)
@@ -296,12 +294,7 @@ func (s *script) place(l *Link, h frame.Header, payload []byte) error {
 		return err
 	}
 	require.Equal(s, len(payload), v.Len())
-	if v.Borrow() {
-		for _, to := range v.Slices(nil, 0, v.Len()) {
-			payload = payload[copy(to, payload):]
-		}
-		v.Return()
-	}
+	v.CopyIn(0, payload)
 	if err = l.Placed(&v); err != nil {
 		l.Fail(err)
 	}

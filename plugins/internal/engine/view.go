@@ -3,6 +3,7 @@ package engine
 import (
 	"math"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -73,6 +74,31 @@ func (v *View) Return() {
 	if v.t.Valid() {
 		v.t.Release()
 	}
+}
+
+// CopyIn copies b to the memory at from within the view, if that may be touched. Memory that cannot be written is a Fault.
+func (v *View) CopyIn(from int, b []byte) {
+	if !v.Borrow() {
+		return
+	}
+	var room [16][]byte
+	if _, ok := memfault.Scatter(v.Slices(room[:0], from, len(b)), b); !ok {
+		v.Fault()
+	}
+	v.Return()
+}
+
+// CopyOut copies all of the memory to b, and reports false if it may not be touched, or cannot be read, which is a Fault.
+func (v *View) CopyOut(b []byte) (ok bool) {
+	if !v.Borrow() {
+		return false
+	}
+	var room [16][]byte
+	if _, ok = memfault.Gather(b, v.Slices(room[:0], 0, v.Len())); !ok {
+		v.Fault()
+	}
+	v.Return()
+	return ok
 }
 
 // Slices appends to dst the memory of the n bytes at from within the view. Only between Borrow and Return.

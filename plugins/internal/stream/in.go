@@ -3,7 +3,6 @@ package stream
 import (
 	"fmt"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -264,22 +263,11 @@ func (in *In) begin(h *frame.Header) error {
 func (in *In) place() (whole bool, err error) {
 	n := min(in.view.Len()-in.at, in.w-in.r)
 	if n > 0 {
+		b := in.buf[in.r : in.r+n]
 		if in.message {
-			in.sum.Add(in.buf[in.r : in.r+n])
+			in.sum.Add(b)
 		}
-		if in.view.Borrow() {
-			from := in.buf[in.r : in.r+n]
-			var room [8][]byte
-			for _, to := range in.view.Slices(room[:0], in.at, n) {
-				k, ok := memfault.Copy(to, from)
-				if !ok {
-					in.view.Fault()
-					break
-				}
-				from = from[k:]
-			}
-			in.view.Return()
-		}
+		in.view.CopyIn(in.at, b)
 		in.r += n
 		in.at += n
 	}

@@ -169,15 +169,11 @@ func (out *Out) gather(iov [][]byte, most int) [][]byte {
 // Copy copies to b what to write next, and returns the number of bytes: for a write that may wait, which must not hold
 // user memory. Wrote must not follow. Locked.
 func (out *Out) Copy(b []byte) int {
-	n := 0
 	var room [8][]byte
-	for _, s := range out.gather(room[:0], math.MaxInt) {
-		k, ok := memfault.Copy(b[n:], s)
-		if !ok && out.Fault() {
-			out.Link.Faulted(&out.view)
-			return out.Copy(b)
-		}
-		n += k
+	n, ok := memfault.Gather(b, out.gather(room[:0], math.MaxInt))
+	if !ok && out.Fault() {
+		out.Link.Faulted(&out.view)
+		return out.Copy(b)
 	}
 	out.Wrote(n)
 	return n
