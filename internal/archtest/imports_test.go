@@ -40,7 +40,7 @@ var importRules = []importRule{
 
 	{pkg: "plugins/all", may: []string{"plugins/..."}},
 	{pkg: "plugins/internal/...", may: []string{"na", "internal/..."}},
-	{pkg: "plugins/udp/internal/arq/...", std: true},
+	{pkg: "plugins/udp/internal/arq/...", may: []string{"internal/timeheap"}, std: true},
 	{pkg: "plugins/...", own: "plugins/*", may: []string{"na", "plugins/internal/...", "internal/..."}},
 
 	{pkg: "internal/leak", may: []string{"internal/fsmcheck"}, std: true},
@@ -50,7 +50,8 @@ var importRules = []importRule{
 	{pkg: "internal/archtest", std: true},
 	{pkg: "internal/pieces", std: true},
 	{pkg: "internal/testcert", std: true},
-	{pkg: "internal/turns", std: true},
+	{pkg: "internal/timeheap", std: true},
+	{pkg: "internal/turns", may: []string{"internal/timeheap"}, std: true},
 	{pkg: "internal/transports/...", may: []string{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/leak", "internal/testcert",
 	}},

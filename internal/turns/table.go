@@ -1,13 +1,14 @@
 package turns
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
 // A Driver moves bytes and runs callbacks. No lock of this package is held when its methods are called.
@@ -76,7 +77,7 @@ type Table struct {
 	sleepers  []*Waiter
 	due       []*Waiter // that sleep, and are woken at the end of the pass
 	look      bool      // at every condition, at the end of the pass
-	deadlines deadlines
+	deadlines timeheap.Heap[Waiter]
 	idle      []*Waiter
 	watch     watch
 }
@@ -140,7 +141,8 @@ func (t *Table) Wake() {
 func (t *Table) Quiet() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.leader == nil && len(t.sleepers) == 0 && len(t.deadlines) == 0
+	first, _ := t.deadlines.First()
+	return t.leader == nil && len(t.sleepers) == 0 && first == nil
 }
 
 // Unlocked reports whether the lock is free. It means something only while a single goroutine uses t.
@@ -170,7 +172,7 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 	}
 	for {
 		t.mu.Lock()
-		if len(t.deadlines) > 0 {
+		if first, _ := t.deadlines.First(); first != nil {
 			t.mu.Unlock()
 			now := t.d.Now()
 			t.mu.Lock()
@@ -226,8 +228,8 @@ func (t *Table) driveAlone(w *Waiter) (failed error, more bool) {
 func (t *Table) drive(w *Waiter) (failed error, more bool) {
 	t.leader, t.calling = w, false
 	t.until = never
-	if len(t.deadlines) > 0 {
-		t.until = t.deadlines[0].deadline
+	if first, deadline := t.deadlines.First(); first != nil {
+		t.until = deadline
 	}
 	t.stirred.Store(t.look || len(t.due) > 0)
 	until, expired, corked := t.until, w.expired, t.corked
@@ -360,8 +362,8 @@ func (t *Table) lookLocked() {
 
 // expireLocked tells all waiters whose deadline has passed. The leader comes back in time for all.
 func (t *Table) expireLocked(now time.Duration) {
-	for len(t.deadlines) > 0 && t.deadlines[0].deadline <= now {
-		w := heap.Pop(&t.deadlines).(*Waiter)
+	for w, deadline := t.deadlines.First(); w != nil && deadline <= now; w, deadline = t.deadlines.First() {
+		t.deadlines.Remove(&w.place)
 		w.expired = true
 		if w.bed >= 0 {
 			t.rouseLocked(w)

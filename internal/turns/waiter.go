@@ -1,10 +1,11 @@
 package turns
 
 import (
-	"container/heap"
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
 // A Waiter is one goroutine that waits, or what it waits for: an end that comes once.
@@ -33,12 +34,12 @@ type Waiter struct {
 	more     bool            // or takes too long
 	due      bool            // in Table.due
 	bed      int             // index in Table.sleepers, -1 when awake
-	place    int             // index in Table.deadlines, -1 when not there
+	place    timeheap.Place  // in Table.deadlines
 }
 
 // NewWaiter returns a waiter for an end that has not come. It may be used again after Reset.
 func (t *Table) NewWaiter() *Waiter {
-	w := &Waiter{t: t, token: make(chan struct{}, 1), bed: -1, place: -1}
+	w := &Waiter{t: t, token: make(chan struct{}, 1), bed: -1}
 	w.isStirred, w.willSleep, w.trigger = w.stirred, w.sleeps, t.d.Trigger(w.stops)
 	return w
 }
@@ -144,7 +145,7 @@ func (t *Table) enter(w *Waiter, timeout time.Duration) {
 	w.deadline, w.poll, w.expired = deadline, timeout == 0, false
 	if deadline != never {
 		t.mu.Lock()
-		heap.Push(&t.deadlines, w)
+		t.deadlines.Set(w, &w.place, deadline)
 		t.mu.Unlock()
 	}
 }
@@ -158,39 +159,11 @@ func (t *Table) leave(w *Waiter) {
 		w.unhook()
 		w.unhook = nil
 	}
-	if w.place >= 0 {
-		heap.Remove(&t.deadlines, w.place)
-	}
+	t.deadlines.Remove(&w.place)
 	if t.leader == w {
 		t.handOnLocked()
 		if t.leader == nil && t.corked {
 			t.watchLocked() // whoever comes home first sends what is held back
 		}
 	}
-}
-
-// deadlines is a heap (see container/heap) of the waiters that have a deadline, the earliest first.
-type deadlines []*Waiter
-
-func (d deadlines) Len() int           { return len(d) }
-func (d deadlines) Less(i, j int) bool { return d[i].deadline < d[j].deadline }
-
-func (d deadlines) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].place, d[j].place = i, j
-}
-
-func (d *deadlines) Push(x any) {
-	w := x.(*Waiter)
-	w.place = len(*d)
-	*d = append(*d, w)
-}
-
-func (d *deadlines) Pop() any {
-	last := len(*d) - 1
-	w := (*d)[last]
-	(*d)[last] = nil
-	*d = (*d)[:last]
-	w.place = -1
-	return w
 }

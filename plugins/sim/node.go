@@ -59,7 +59,7 @@ func (n *Node) pause(d time.Duration) {
 	if d > 0 {
 		until = w.deadline(d)
 	}
-	if n.paused && (n.resume.pos == 0 || n.resume.at >= until) {
+	if n.paused && (n.resume.place == 0 || n.resume.at >= until) {
 		return
 	}
 	n.paused = true

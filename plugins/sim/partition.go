@@ -40,7 +40,7 @@ func (w *World) Heal() {
 			p := &c.pipes[i]
 			if p.clogged > w.Now() {
 				p.clogged = 0
-				if p.ev.pos != 0 && len(p.segs) > 0 {
+				if p.ev.place != 0 && len(p.segs) > 0 {
 					p.ev.slow = false
 					w.events.set(&p.ev, max(p.segs[0].at, w.Now()))
 				}
@@ -68,7 +68,7 @@ func (w *World) hold(ev *event) { w.held = append(w.held, ev) }
 // unhold lets the held events happen; those that are still behind a partition are held again.
 func (w *World) unhold() {
 	for i, ev := range w.held {
-		if ev.pos == 0 {
+		if ev.place == 0 {
 			w.events.set(ev, w.after(w.delay()))
 		}
 		w.held[i] = nil

@@ -199,7 +199,7 @@ func (p *port) setTimer() {
 	case at == 0 || p.gone.Load():
 		w.events.unset(&p.timer)
 	case p.late:
-	case p.timer.pos == 0 || p.timer.at != at:
+	case p.timer.place == 0 || p.timer.at != at:
 		w.events.set(&p.timer, at)
 	}
 }
@@ -208,7 +208,7 @@ func (p *port) setTimer() {
 func (p *port) look() {
 	p.poked.Store(false)
 	p.setTimer()
-	if p.held.Swap(false) && p.loose.pos == 0 && !p.gone.Load() && p.e.Held() { // it may have left by now
+	if p.held.Swap(false) && p.loose.place == 0 && !p.gone.Load() && p.e.Held() { // it may have left by now
 		p.w.events.set(&p.loose, p.w.after(attendAfter))
 	}
 	p.w.wakeCoroutines(p)

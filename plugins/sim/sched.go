@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -126,13 +125,7 @@ func (w *World) next() (c *coroutine, happened bool) {
 		}
 		i++
 	}
-	var under []*event
-	for _, ev := range w.events.h {
-		if !ev.slow {
-			under = append(under, ev)
-		}
-	}
-	slices.SortFunc(under, func(a, b *event) int { return cmp.Compare(a.seq, b.seq) })
+	under := w.events.underWay()
 	i, n := 0, len(first)+len(under)+len(last)
 	switch n {
 	case 0:

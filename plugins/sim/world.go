@@ -41,7 +41,7 @@ type World struct {
 	rates   rates
 	chance  rng // faults and delays
 	order   rng // which coroutine is next
-	events  heap
+	events  events
 	stats   Stats
 	named   map[string]*instance // who listens
 	nodes   []*Node              // in the order of their making

@@ -84,8 +84,7 @@ func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
 	l.waiting++
 	sooner := false
 	if s.By.At != 0 {
-		o.due = max(s.By.At, 1)
-		sooner = e.addTimer(o)
+		sooner = e.addTimer(o, s.By.At)
 	}
 	l.request(o)
 	l.stage()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -67,7 +68,7 @@ type Endpoint struct {
 	inFlight  idTable
 	receivers opList // RecvUnexpected that wait
 	lookups   opList
-	timers    timers
+	timers    timeheap.Heap[op]
 	inbox     fifo[*na.Envelope]
 	arrived   atomic.Int32 // messages in inbox that were not withdrawn
 	gone      int          // of inbox, that were withdrawn
@@ -362,8 +363,8 @@ func (e *Endpoint) Shut() {
 	for _, l := range e.sorted() {
 		l.close(na.ErrClosed, na.ErrClosed, "the process closed the context", false)
 	}
-	for len(e.timers) > 0 { // without those of calls by now
-		e.finish(e.timers[0], na.Result{Err: na.ErrClosed})
+	for o, _ := e.timers.First(); o != nil; o, _ = e.timers.First() { // without those of calls by now
+		e.finish(o, na.Result{Err: na.ErrClosed})
 	}
 	for env := e.takeEnvelope(); env != nil; env = e.takeEnvelope() {
 		e.accept(env)

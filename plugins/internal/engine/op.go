@@ -1,8 +1,7 @@
 package engine
 
 import (
-	"time"
-
+	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -44,18 +43,17 @@ type op struct {
 	key      na.Key
 	roff     int64
 	n        int64
-	at       int64         // bytes sent or received so far
-	id       uint64        // of a put or get; of the message of a withdraw
-	due      time.Duration // of a timer, or of a call that has a deadline; else 0
-	place    int           // in Endpoint.timers
-	most     int           // bytes that the receive of an expected message takes
-	into     []byte        // receives the answer of a call whose request has not left: then it becomes buf
-	intoMost int           // likewise most
-	alone    bool          // a call without an answer
-	bodies   bool          // the receive takes a body, too
-	room     int           // claimed for an unexpected message that has not left
-	last     bool          // a message that uses the last envelope of a peer, and ends when there is another
-	flow     Flow          // of a put
+	at       int64          // bytes sent or received so far
+	id       uint64         // of a put or get; of the message of a withdraw
+	place    timeheap.Place // in Endpoint.timers, of a timer, or of a call that has a deadline
+	most     int            // bytes that the receive of an expected message takes
+	into     []byte         // receives the answer of a call whose request has not left: then it becomes buf
+	intoMost int            // likewise most
+	alone    bool           // a call without an answer
+	bodies   bool           // the receive takes a body, too
+	room     int            // claimed for an unexpected message that has not left
+	last     bool           // a message that uses the last envelope of a peer, and ends when there is another
+	flow     Flow           // of a put
 	source   *source
 	sink     *sink
 	stop     func() // ends a lookup

@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
 // A state of an association. docs: the picture in doc.go.
@@ -27,19 +29,19 @@ type Assoc struct {
 	to      netip.AddrPort
 	flight  *flight // nil: nothing is under way
 	next    *Assoc
-	due     time.Duration // in the heap
+	due     time.Duration // in Machine.timers
 	session uint64        // of the peer, if it has dialed
 
 	lane [2]lane
 
-	id, token           uint32 // chosen here: what comes in
-	peerID, peerToken   uint32 // chosen there: what goes out
-	sibling             uint32 // slot of an older association with the same hash of the address
-	place               int32  // in the heap, from 1
-	srtt, rttvar, least uint32 // us
-	cwnd                uint32 // bytes
-	mtu, most           uint16 // datagrams: known to arrive, worth trying
-	window0, grown      uint16 // lane 0: packets under way, 0 for as many as there may be; of them acknowledged since the last change
+	id, token           uint32         // chosen here: what comes in
+	peerID, peerToken   uint32         // chosen there: what goes out
+	sibling             uint32         // slot of an older association with the same hash of the address
+	place               timeheap.Place // in Machine.timers
+	srtt, rttvar, least uint32         // us
+	cwnd                uint32         // bytes
+	mtu, most           uint16         // datagrams: known to arrive, worth trying
+	window0, grown      uint16         // lane 0: packets under way, 0 for as many as there may be; of them acknowledged since the last change
 
 	state                       state
 	via                         uint8
@@ -235,10 +237,10 @@ func (a *Assoc) rest(now time.Duration) {
 	case due != 0:
 		if a.place == 0 || due < a.due {
 			a.due = due
-			a.m.timers.set(a)
+			a.m.timers.Set(a, &a.place, due)
 		}
 	default:
-		a.m.timers.remove(a)
+		a.m.timers.Remove(&a.place)
 		if f := a.flight; f != nil && a.lane[0].una == a.lane[0].nxt && a.lane[1].una == a.lane[1].nxt &&
 			f.recv[0].owed == 0 && f.recv[1].owed == 0 && f.recv[1].bits == nil && a.state == open && !f.blocked {
 			a.land()

@@ -4,6 +4,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
 )
 
 // An Upper is the user of a Machine. Its methods are called from within Receive, Poll, Next and the methods of Assoc. They may
@@ -109,7 +111,7 @@ type Machine struct {
 	ending    int // associations that Finish was called for, or the peer's Finish
 
 	ready    queue
-	timers   heap
+	timers   timeheap.Heap[Assoc]
 	starved  []*Assoc // wait for others' packets to be acknowledged
 	control  []Out
 	resets   int
@@ -206,7 +208,7 @@ func (m *Machine) leave(a *Assoc) {
 		m.ending--
 	}
 	a.state = dead
-	m.timers.remove(a)
+	m.timers.Remove(&a.place)
 	i := a.id & slotMask
 	key := m.hash(a.to)
 	if m.byAddr[key] == i {
@@ -283,9 +285,8 @@ func (m *Machine) Receive(now time.Duration, from netip.AddrPort, p *Packet) {
 
 // Poll does what is due.
 func (m *Machine) Poll(now time.Duration) {
-	for len(m.timers) > 0 && m.timers[0].due <= now {
-		a := m.timers[0]
-		m.timers.remove(a)
+	for a, due := m.timers.First(); a != nil && due <= now; a, due = m.timers.First() {
+		m.timers.Remove(&a.place)
 		a.expire(now)
 		if a.state != dead {
 			m.wake(a)
@@ -295,10 +296,8 @@ func (m *Machine) Poll(now time.Duration) {
 
 // Deadline returns when Poll has something to do; false: never. It is true only after Next has reported false.
 func (m *Machine) Deadline() (time.Duration, bool) {
-	if len(m.timers) == 0 {
-		return 0, false
-	}
-	return m.timers[0].due, true
+	a, due := m.timers.First()
+	return due, a != nil
 }
 
 // Next returns the next packet to send now. The front of it is written to head, which has HeadSize bytes.
