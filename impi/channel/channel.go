@@ -60,33 +60,28 @@ func Open(conn net.Conn, config impi.AgentConfig) (*Channel, error) {
 // Send starts to send s, which belongs to the channel until the Request has ended. It does not block. Its errors are those of
 // impi.Agent.Send.
 func (c *Channel) Send(s *impi.Send) (*Request, error) {
-	c.mu.Lock()
-	defer c.unlock()
-	if c.sends[s] != nil {
-		return nil, impi.ErrActive
-	}
-	if err := c.agent.Send(s); err != nil {
-		return nil, err
-	}
-	r := &Request{channel: c, send: s, ended: make(chan struct{})}
-	c.sends[s] = r
-	return r, nil
+	return begin(c, c.sends, s, c.agent.Send, &Request{send: s})
 }
 
 // Receive starts to receive r, which belongs to the channel until the Request has ended. It does not block. Its errors are
 // those of impi.Agent.Receive.
 func (c *Channel) Receive(r *impi.Receive) (*Request, error) {
+	return begin(c, c.receives, r, c.agent.Receive, &Request{receive: r})
+}
+
+// begin starts what r is of, and notes it.
+func begin[K comparable](c *Channel, active map[K]*Request, what K, start func(K) error, r *Request) (*Request, error) {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.receives[r] != nil {
+	if active[what] != nil {
 		return nil, impi.ErrActive
 	}
-	if err := c.agent.Receive(r); err != nil {
+	if err := start(what); err != nil {
 		return nil, err
 	}
-	req := &Request{channel: c, receive: r, ended: make(chan struct{})}
-	c.receives[r] = req
-	return req, nil
+	r.channel, r.ended = c, make(chan struct{})
+	active[what] = r
+	return r, nil
 }
 
 // Probe is impi.Agent.Probe.

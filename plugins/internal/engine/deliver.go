@@ -226,18 +226,27 @@ func (l *Link) deliverDone(h *frame.Header) error {
 	return nil
 }
 
+// reach returns the memory that a peer's get or put is for, or nil when it is ended at once; under are those that are under way.
+func (l *Link) reach(h *frame.Header, need na.Access, under int) (*na.Mem, error) {
+	mem, code := l.e.eng.reach(l, h.Tail, need)
+	if code == na.OK && under >= maxServing {
+		code = na.ErrAgain
+	}
+	if code == na.OK && h.Tail.Length > 0 {
+		return mem, nil
+	}
+	l.control(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
+	return nil, l.denied(code, h.Tail.Token)
+}
+
 // deliverGet begins to serve a get.
 func (l *Link) deliverGet(h *frame.Header) error {
 	if l.served[h.Op] != nil {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("GET with the identity %#x of one that is served", h.Op))
 	}
-	mem, code := l.e.eng.reach(l, h.Tail, na.ReadOnly)
-	if code == na.OK && len(l.served) >= maxServing {
-		code = na.ErrAgain
-	}
-	if code != na.OK || h.Tail.Length == 0 {
-		l.control(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
-		return l.denied(code, h.Tail.Token)
+	mem, err := l.reach(h, na.ReadOnly, len(l.served))
+	if mem == nil {
+		return err
 	}
 	l.serve(h.Op, mem, h.Tail.Offset, h.Tail.Length)
 	return nil
@@ -248,13 +257,9 @@ func (l *Link) deliverPut(h *frame.Header) error {
 	if l.sinks[h.Op] != nil {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("PUT with the identity %#x of one that is under way", h.Op))
 	}
-	mem, code := l.e.eng.reach(l, h.Tail, na.WriteOnly)
-	if code == na.OK && len(l.sinks) >= maxServing {
-		code = na.ErrAgain
-	}
-	if code != na.OK || h.Tail.Length == 0 {
-		l.control(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
-		return l.denied(code, h.Tail.Token)
+	mem, err := l.reach(h, na.WriteOnly, len(l.sinks))
+	if mem == nil {
+		return err
 	}
 	l.e.reached++
 	s := l.e.sinks.get()

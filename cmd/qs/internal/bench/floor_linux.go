@@ -135,24 +135,44 @@ func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
 		lat = append(lat, now.Sub(begun))
 		begun = now
 	}
+	return floorResult("floor-tcp", start, lat, in)
+}
+
+// floorResult is what round trips since start amount to, of which the last has brought in.
+func floorResult(peer string, start time.Time, lat []time.Duration, in []byte) (r Result, err error) {
 	rate := float64(len(lat)) / time.Since(start).Seconds()
 	if !isPattern(in) {
 		return r, errors.New("floor: other bytes came back than were sent")
 	}
 	slices.Sort(lat)
-	return Result{Peer: "floor-tcp", P50: Percentile(lat, 50), P99: Percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
+	return Result{Peer: peer, P50: Percentile(lat, 50), P99: Percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
+}
+
+// floorArgs reads the arguments of an other end: a size and what parse reads.
+func floorArgs[T any](args []string, what string, parse func(string) (T, error)) (size int, v T, err error) {
+	if len(args) != 2 {
+		return 0, v, errors.New("want a size and " + what)
+	}
+	if size, err = strconv.Atoi(args[0]); err == nil {
+		v, err = parse(args[1])
+	}
+	return size, v, err
+}
+
+// acceptOne accepts one connection. The process ends when the one that started it does, after clean.
+func acceptOne(l net.Listener, out io.Writer, clean func()) (net.Conn, error) {
+	fmt.Fprintln(out, self.Ready+l.Addr().Network()+"://"+l.Addr().String())
+	go func() { // who started us is gone
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		clean()
+		os.Exit(0)
+	}()
+	return l.Accept()
 }
 
 // EchoTCP is the other end of Floor: it echoes what one connection sends.
 func EchoTCP(args []string, out io.Writer) error {
-	if len(args) != 2 {
-		return errors.New("want a size and a time to spin")
-	}
-	size, err := strconv.Atoi(args[0])
-	if err != nil {
-		return err
-	}
-	spin, err := time.ParseDuration(args[1])
+	size, spin, err := floorArgs(args, "a time to spin", time.ParseDuration)
 	if err != nil {
 		return err
 	}
@@ -160,12 +180,7 @@ func EchoTCP(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, self.Ready+"tcp://"+l.Addr().String())
-	go func() { // who started us is gone
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(0)
-	}()
-	nc, err := l.Accept()
+	nc, err := acceptOne(l, out, func() {})
 	if err != nil {
 		return err
 	}

@@ -1,13 +1,11 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -44,24 +42,12 @@ func (p *Perf) FloorUnix(busy int) (r Result, err error) {
 		}
 		lat = append(lat, time.Since(begun))
 	}
-	rate := float64(len(lat)) / time.Since(start).Seconds()
-	if !isPattern(in) {
-		return r, errors.New("floor: other bytes came back than were sent")
-	}
-	slices.Sort(lat)
-	return Result{Peer: "floor-unix", P50: Percentile(lat, 50), P99: Percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
+	return floorResult("floor-unix", start, lat, in)
 }
 
 // EchoUnix is the other end of FloorUnix: it echoes what one connection sends.
 func EchoUnix(args []string, out io.Writer) error {
-	if len(args) != 2 {
-		return errors.New("want a size and a number of busy goroutines")
-	}
-	size, err := strconv.Atoi(args[0])
-	if err != nil {
-		return err
-	}
-	busy, err := strconv.Atoi(args[1])
+	size, busy, err := floorArgs(args, "a number of busy goroutines", strconv.Atoi)
 	if err != nil {
 		return err
 	}
@@ -69,21 +55,14 @@ func EchoUnix(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, "floor")
-	l, err := net.Listen("unix", path)
+	clean := func() { _ = os.RemoveAll(dir) }
+	defer clean()
+	l, err := net.Listen("unix", filepath.Join(dir, "floor"))
 	if err != nil {
-		_ = os.RemoveAll(dir)
 		return err
 	}
-	fmt.Fprintln(out, self.Ready+"unix://"+path)
-	go func() { // who started us is gone
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		_ = os.RemoveAll(dir)
-		os.Exit(0)
-	}()
-	nc, err := l.Accept()
-	_ = os.RemoveAll(dir)
-	if err != nil {
+	nc, err := acceptOne(l, out, clean)
+	if clean(); err != nil {
 		return err
 	}
 	Burden(busy)
