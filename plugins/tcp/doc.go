@@ -12,7 +12,7 @@
 //
 //	     epoll                      stream                  engine
 //	socket ─ Ready ─► readv ─► In.Got, Parse ─► Link.Deliver, Place
-//	socket ◄─ writev ◄──── Out.Fill, Gather ◄── Link.Next          one writer at a time, any goroutine, never waits
+//	socket ◄─ writev ◄──── Out.Fill, Gather ◄── Link.Pull          one writer at a time, any goroutine, never waits
 //
 // The canonical name of a class is IP:port. Host names are resolved by Lookup, IPv4 first. A class that does not listen
 // has a private name; peers answer it on the session that it opened.

@@ -4,7 +4,7 @@
 //	              │ attach to a Link                                               ▲
 //	              ▼                                                                │
 //	   Link queues: control, messages, moves                     match table, envelopes, registered memory
-//	              │ Link.Next (the carrier asks when it has room)                  ▲ Link.Deliver, Link.Place
+//	              │ Link.Pull (the carrier asks when it has room)                  ▲ Link.Deliver, Link.Place
 //	              ▼                                                                │
 //	         Carrier ═════════════════════════ wire ═════════════════════════ Carrier
 //
@@ -13,8 +13,8 @@
 // are named by a View (operation, offset, length) that the carrier borrows for each transmission and returns.
 //
 // Locks: Endpoint.mu guards everything of one context, links included. It is never held across a system call that may
-// wait, nor across user code. Engine.mu (registered memory, budget) may be taken inside it. The loop to the own process
-// takes two endpoints one after the other, never both.
+// wait, nor across user code. Engine.mu (registered memory, budget) may be taken inside it. The carrier of a process
+// to itself takes two endpoints one after the other, never both.
 //
 // The engine starts no goroutine and has neither clock nor randomness of its own: they come with Poll and from Options.
 package engine

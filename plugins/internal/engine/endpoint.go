@@ -108,9 +108,6 @@ func (e *Endpoint) ID() int { return e.id }
 // Messages counts those that were sent and received. Locked.
 func (e *Endpoint) Messages() uint64 { return e.messages }
 
-// Closed reports whether Shut was called. Locked.
-func (e *Endpoint) Closed() bool { return e.shut }
-
 // Lookup implements na.Endpoint.
 func (e *Endpoint) Lookup(t na.Ticket, text string) {
 	e.mu.Lock()

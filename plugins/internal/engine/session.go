@@ -49,7 +49,7 @@ type Link struct {
 	dialled bool // by us
 	forged  bool // perhaps: the peer has not shown that it receives where its HELLO came from
 	kicked  bool
-	looping bool // in loop.todo, whose lock guards this
+	looping bool // in self.todo, whose lock guards this
 	bulk    bool // FlowBulk is up
 	owed    bool // the peer should hear of freed envelopes
 	asking  bool // by Confirm, for a sign of what has left so far
@@ -104,9 +104,6 @@ func (l *Link) Name() string { return l.name }
 
 // Target returns the context id that is wanted.
 func (l *Link) Target() int { return l.named.Target() }
-
-// Endpoint returns the endpoint that l belongs to.
-func (l *Link) Endpoint() *Endpoint { return l.e }
 
 // Up reports whether the session is established. Locked.
 func (l *Link) Up() bool { return l.state == linkUp }
