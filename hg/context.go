@@ -34,6 +34,7 @@ type Context struct {
 	alarms    sync.Pool    // of *alarm
 	faults    sync.Once    // the OnFault of requests
 	lookAt    atomic.Int64 // when detached requests are looked at; 0: never
+	cutOff    atomic.Bool  // Shutdown waits no longer for handlers
 	lent      atomic.Int64 // bytes
 	pulled    atomic.Int64 // bytes
 	bodies    bodies

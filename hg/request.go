@@ -251,6 +251,9 @@ func (s *service) leave(r Incoming, f failure) {
 	if f.code == na.OK {
 		return
 	}
+	if s.ctx.cutOff.Load() && f.code < na.NotFound && f.code != ErrPanic && f.fate != na.NotRun {
+		f.code = Aborted // this end interrupted it: the request may be made elsewhere
+	}
 	over := false
 	defer func() {
 		if !over { // the codec has ended this goroutine at the detail
