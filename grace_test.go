@@ -85,6 +85,8 @@ func graceCalls(t *testing.T, begin func(who string) (addr string, served func()
 		}
 		var left *hg.ShutdownError
 		require.ErrorAs(t, served(), &left, how)
+		require.Equal(t, 1, left.Handlers, how)
+		require.Contains(t, left.Error(), "handler of test/grace ", how)
 		cancel()
 		require.NoError(t, n.Close())
 	}

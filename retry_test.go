@@ -415,6 +415,8 @@ func TestShutdown(t *testing.T) {
 		} else {
 			var left *hg.ShutdownError
 			require.ErrorAs(t, served, &left)
+			require.Equal(t, 1, left.Handlers)
+			require.Equal(t, []string{"handler of test/once was cut off"}, left.Open, "it has returned since")
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,6 +57,7 @@ type service struct {
 	abandoned bool          // the origin has abandoned the call
 	since     time.Duration // it was detached
 	admitted  bool          // it has room in Context.load
+	cutOff    bool          // Shutdown has counted it, at work
 	peerLoad  *atomic.Int64
 
 	deadline time.Duration // by Context.Now; 0 when there is none
@@ -248,7 +250,7 @@ func (s *service) reset() {
 	s.gen++
 	s.out.trim()
 	s.oneWay, s.more, s.allowed, s.failed = false, false, false, false
-	s.began, s.returned, s.detached, s.abandoned = false, false, false, false
+	s.began, s.returned, s.detached, s.abandoned, s.cutOff = false, false, false, false, false
 	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
 	s.said, s.next, s.prev, s.rpc, s.data = Meta{}, nil, nil, nil, nil
 	if s.sent.Err != nil {
@@ -302,7 +304,8 @@ func (s *service) ends(end func(*handling)) {
 	s.unlock()
 }
 
-// cut counts a response that has not left, and a detached request that nobody has answered, and ends the handler's context.
+// cut counts a response that has not left, a handler that is at work, and a detached request that nobody has answered, and ends the
+// handler's context.
 func (s *service) cut(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.ends(func(g *handling) { g.cancel(errClosed) })
@@ -312,8 +315,14 @@ func (s *service) cut(left *ShutdownError) {
 	case s.forgotten():
 		left.Handlers++
 		left.name("handler of " + s.name() + " has not answered")
+	case s.phase == serviceRunning && s.admitted:
+		s.cutOff = true
+		left.Handlers++
+		left.name(s.wasCutOff())
 	}
 }
+
+func (s *service) wasCutOff() string { return "handler of " + s.name() + " was cut off" }
 
 // forgotten reports whether a request waits for the program to answer it. Locked.
 func (s *service) forgotten() bool { return s.detached && s.returned && s.phase == serviceRunning }
@@ -374,6 +383,11 @@ func (s *service) look(left *ShutdownError) {
 	if s.phase == serviceRunning && !s.oneWay {
 		what = " has not answered"
 	}
-	left.Handlers++
-	left.name("handler of " + s.name() + what)
+	what = "handler of " + s.name() + what
+	if !s.cutOff {
+		left.Handlers++
+		left.name(what)
+	} else if i := slices.Index(left.Open, s.wasCutOff()); i >= 0 {
+		left.Open[i] = what
+	}
 }

@@ -22,7 +22,7 @@ type ShutdownError struct {
 	Responses int   // that had not left
 	Transfers int   // gets and puts of this process, and of peers in its memory: pieces, for large ones
 	Leases    int   // bodies of calls that peers had not given back
-	Handlers  int   // requests whose handlers have begun and that have not ended
+	Handlers  int   // requests whose handlers were at work when the wait was over, or have not ended
 	Handles   int   // of calls, not closed
 	Regions   int64 // registered memory: bulk handles that are not closed
 	Callbacks int64 // that have not returned
