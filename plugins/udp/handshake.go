@@ -129,7 +129,11 @@ func dial(ctx context.Context, k *conn, name, host string) {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		err = errNobody
 	default:
-		err = na.WithText(na.ErrUnreachable, "TLS: "+secure.Reason(err))
+		code = na.ErrUnreachable
+		if h.done && errors.As(err, new(remoteAlert)) { // the peer has seen the certificate of this side
+			code = na.ErrPermission
+		}
+		err = na.WithText(code, "TLS: "+secure.Reason(err))
 	}
 	k.dialed(err)
 }

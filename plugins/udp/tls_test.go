@@ -3,6 +3,7 @@ package udp_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -157,6 +158,7 @@ func TestTLSRefused(t *testing.T) {
 	panics := mutual(server, server, client)
 	panics.VerifyConnection = func(tls.ConnectionState) error { panic("oh") }
 	rows["a function that panics"] = row{panics, ours(client), "the peer does not accept the certificate of this side"}
+	theirNo := map[string]bool{"no certificate": true, "expired client": true, "unknown authority of the client": true, "a function that panics": true}
 	each(t, func(t *testing.T, opts udp.Options) {
 		t.Parallel()
 		for name, row := range rows {
@@ -164,7 +166,8 @@ func TestTLSRefused(t *testing.T) {
 				b := open(t, "udp://127.0.0.1:0", with(opts, row.server), 1)
 				a := open(t, "udp://", with(opts, row.client), 1)
 				for range 2 {
-					refused(t, a, b, row.want)
+					err := refused(t, a, b, row.want)
+					require.Equal(t, theirNo[name], errors.Is(err, na.ErrPermission), "%v", err)
 				}
 				require.Zero(t, b.ctxs[0].Stats().Peers)
 				require.Zero(t, b.ctxs[0].Stats().Reserved)
@@ -177,15 +180,17 @@ func TestTLSRefused(t *testing.T) {
 	})
 }
 
-// refused has a send something to b, which fails and did not run.
-func refused(t *testing.T, a, b *node, want string) {
+// refused has a send something to b, which fails and did not run. It returns the error.
+func refused(t *testing.T, a, b *node, want string) error {
 	t.Helper()
 	var end *na.Result
 	c := a.ctxs[0]
 	require.NoError(t, c.SendUnexpected(c.NewOp(func(_ *na.Op, r na.Result) { end = &r }), b.cls.Addr(), 1, []byte("secret")))
 	await(t, "refusal", func() bool { return end != nil }, a, b)
 	require.ErrorContains(t, end.Err, want)
+	require.ErrorIs(t, end.Err, na.ErrUnreachable)
 	require.Equal(t, na.NotRun, end.Fate)
+	return end.Err
 }
 
 // TestTLSMayListen: who listens needs a certificate, and TLS 1.3.
