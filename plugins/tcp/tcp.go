@@ -244,7 +244,7 @@ func lost(what string, err error) error {
 	code := na.ErrPeerLost
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" {
-		code = na.ErrPermission
+		code, what = na.ErrPermission, "TLS"
 	}
 	return na.WithText(code, what+": "+secure.Reason(err))
 }
