@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -195,3 +196,68 @@ func TestBlockedStreamInSimulator(t *testing.T) {
 	})
 	require.NoError(t, w.Run(time.Minute))
 }
+
+// A dialogue is a reader whose Read blocks until a deadline interrupts it, and what that says.
+type dialogue struct {
+	w      *sim.World
+	broken bool
+	said   []time.Time
+}
+
+func (d *dialogue) Read([]byte) (int, error) {
+	for !d.broken {
+		d.w.Sleep(time.Millisecond)
+	}
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (d *dialogue) SetReadDeadline(at time.Time) error {
+	d.broken = !at.IsZero()
+	d.said = append(d.said, at)
+	return nil
+}
+
+// A blocked Read that can be interrupted holds its call up no longer than that takes, and its reader serves the next call. One that is not
+// in a Read is left alone.
+func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	serving, stop := context.WithCancel(context.Background())
+	w.Go("server", func() {
+		n := simulated(t, w, "sim://server", qs.Config{Grace: -1})
+		serveBulk(t, n)
+		_ = n.Serve(serving)
+	})
+	w.Go("client", func() {
+		defer stop()
+		n := simulated(t, w, "sim://", qs.Config{})
+		defer n.Close()
+		w.Sleep(time.Millisecond)
+		to, err := n.Peer(context.Background(), "sim://server")
+		require.NoError(t, err)
+		d := &dialogue{w: w}
+		in := putIn{"copy", qs.From(d)}
+		for range 2 {
+			ctx, cancel := n.WithTimeout(context.Background(), 100*time.Millisecond)
+			begun := w.Now()
+			_, err = put.Call(ctx, to, in)
+			cancel()
+			require.ErrorIs(t, err, qs.ErrTimeout)
+			require.NotErrorIs(t, err, qs.ErrInvalid)
+			require.LessOrEqual(t, w.Now()-begun, 110*time.Millisecond)
+		}
+		require.Len(t, d.said, 4, "interrupted, and taken back, twice")
+		require.True(t, d.said[3].IsZero())
+		quick := &unblocked{dialogue: d}
+		_, err = put.Call(context.Background(), to, putIn{"some", qs.From(quick)})
+		require.NoError(t, err)
+		require.Len(t, d.said, 4, "no Read was under way")
+	})
+	require.NoError(t, w.Run(time.Minute))
+}
+
+// An unblocked is a dialogue whose Read does not block.
+type unblocked struct{ *dialogue }
+
+func (*unblocked) Read(b []byte) (int, error) { return len(b), nil }

@@ -131,7 +131,7 @@ type answer[Out any] struct {
 	Out    Out
 }
 
-// Call calls m at to and waits. When ctx ends first the call ends at once, and the target is told. Whatever the error, nobody
+// Call calls m at to and waits. When ctx ends first the call ends at once (see From and Into for one that lends such), and the target is told. Whatever the error, nobody
 // reads or writes what in lends any more when Call has returned.
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or

@@ -41,6 +41,7 @@ type ring struct {
 	waiting hg.Incoming
 	waits   bool
 	closed  bool
+	busy    bool          // in a Read or a Write
 	broken  chan struct{} // not nil: a Read or a Write was interrupted; closed when its deadline is set
 	left    bool          // one was left behind: nothing of it counts
 	gone    chan struct{} // closed when the goroutine has
@@ -152,7 +153,8 @@ func (g *ring) moved() int64 {
 	return g.ours
 }
 
-// What is given to a Read or a Write that is under way when its call ends: to return, and to return once it was interrupted.
+// What is given to a Read or a Write that is under way when its call ends: to return, and to a Write once it was interrupted. A Read is
+// interrupted at once, since nothing is lost; a Write that is cut short may break what it writes to, such as a TLS connection.
 const (
 	ringGrace = 50 * time.Millisecond
 	ringBreak = 20 * time.Millisecond
@@ -176,7 +178,10 @@ func (g *ring) close() (left bool) {
 	if g.file {
 		return !g.await(-1)
 	}
-	if g.await(ringGrace) || g.interrupt() && g.await(ringBreak) {
+	if g.from != nil {
+		g.interrupt()
+	}
+	if g.await(ringGrace) || g.into != nil && g.interrupt() && g.await(ringBreak) {
 		return false
 	}
 	g.mu.Lock()
@@ -210,9 +215,9 @@ func (g *ring) interrupt() bool {
 	said := make(chan struct{})
 	defer close(said)
 	g.mu.Lock()
-	if g.over() {
+	if !g.busy {
 		g.mu.Unlock()
-		return true
+		return true // it ends by itself
 	}
 	g.broken = said
 	g.mu.Unlock()
@@ -313,6 +318,7 @@ func (g *ring) answer() ([]byte, error) {
 // further says that the goroutine is n bytes further, and how that went. It reports false when there is no more to do.
 func (g *ring) further(n int, end bool, err error) bool {
 	g.mu.Lock()
+	g.busy = false
 	if g.left {
 		g.mu.Unlock()
 		return false
@@ -355,7 +361,7 @@ func (g *ring) next() (piece []byte) {
 			n += ringSize
 		}
 		piece = nil
-		if !g.closed && n > 0 {
+		if g.busy = !g.closed && n > 0; g.busy {
 			at := g.ours % ringSize
 			piece = g.mem[at:min(at+min(n, ringPiece), ringSize)]
 		}

@@ -44,8 +44,9 @@ func Fill(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 func FillFile(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
 
 // Into lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
-// No Write begins once Call has returned. One that is running when the call ends is interrupted by SetWriteDeadline where w has
-// that, and the deadline is cleared; otherwise it may still be running when Call returns. Its error fails the call, as that of From does. A
+// No Write begins once Call has returned. One that is running when the call ends has 50 ms, since one that is cut short may break a TLS
+// connection; then it is interrupted by SetWriteDeadline where w has that, and the deadline is cleared; otherwise it may still be running
+// when Call returns. Its error fails the call, as that of From does. A
 // call that has written bytes is not repeated by Retry. One attempt of one call uses w at a time: another fails with ErrInvalid.
 func Into(w io.Writer) Sink { return Sink{&sink{into: w}} }
 
