@@ -130,6 +130,9 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 		f := begin(ctx, &k.outgoing)
 		defer f.finish()
 		broken := func(err error) error {
+			if e, ok := err.(*hg.Error); ok { // of a call of the library's, whose fate is not that of the stream
+				err = fmt.Errorf("%s: %w", e.RPC, e.Err)
+			}
 			return &hg.Error{Op: "output of", RPC: s.m.name, Peer: to.Addr(), Fate: Ran, Err: err}
 		}
 		decode := to.p.n.codecOf(s.m).(streamCodec).Codec.Decode
