@@ -38,8 +38,9 @@ type Config struct {
 	// or more. Zero means 504, with the envelopes that there are by default.
 	MaxPeers int
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
-	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, those of the library among them
-	// ("hg/health"), sees who calls (Caller, Meta, Method), and neither In nor Options.
+	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
+	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a From or an Into. It sees who
+	// calls (Caller, Meta, Method), and neither In nor Options.
 	Authorize func(ctx context.Context, c *Call) error
 	// Workers bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
 	// needs a worker free for it.

@@ -75,7 +75,7 @@ func (ss *streams) taken(r hg.Incoming) error {
 	ss.mu.Lock()
 	s := ss.senders[id]
 	ss.mu.Unlock()
-	if s == nil {
+	if s == nil || s.to.Session() != r.Peer().Session() {
 		return errRingClosed
 	}
 	if err := s.gotBack(n); err != nil {
@@ -99,7 +99,8 @@ type taker struct {
 	held    [streamWindow][]byte // messages, at their numbers modulo streamWindow,
 	has     [streamWindow]bool   // and which there are
 	passed  int64                // messages that the loop is through with
-	from    hg.Addr              // of the handler's process
+	peer    ringPeer             // the handler's process,
+	from    hg.Addr              // and its address
 	h       *hg.Handle           // to say so
 	saying  bool
 	said    int64
@@ -120,7 +121,7 @@ func (t *taker) begin(n *Node, hctx *hg.Context, in any) (any, error) {
 		t.mu.Unlock()
 		return nil, hg.Errorf(ErrInvalid, "items have come of an attempt before: call the stream again")
 	}
-	t.n, t.hctx, t.id, t.live = n, hctx, id, true
+	t.n, t.hctx, t.id, t.live, t.peer = n, hctx, id, true, ringPeer{}
 	t.mu.Unlock()
 	n.streams.mu.Lock()
 	n.streams.takers[id] = t
@@ -151,7 +152,7 @@ func (t *taker) accept(id ringID, n int64, items []byte, from hg.Addr) error {
 	t.mu.Lock()
 	at := n % streamWindow
 	switch {
-	case !t.live || t.id != id:
+	case !t.live || t.id != id || !t.peer.is(from):
 		t.mu.Unlock()
 		return errRingClosed
 	case n < t.passed || n >= t.passed+streamWindow || t.has[at]:

@@ -33,6 +33,7 @@ type ring struct {
 	ended bool // of the goroutine: it has come to its end by itself
 
 	mu      sync.Mutex // guards the fields below
+	peer    ringPeer   // the handler's process
 	theirs  int64      // how far the handler is
 	ours    int64      // how far the goroutine is
 	end     bool       // From: r has ended
@@ -53,8 +54,22 @@ const (
 	ringRPC   = "qs/ring"
 )
 
-// A ringID is random: who knows it may use the ring.
+// A ringID is random: the peer that was told it may use the ring.
 type ringID [16]byte
+
+// A ringPeer is the session of the first that has named an id.
+type ringPeer struct {
+	session uint64
+	known   bool
+}
+
+// is reports whether from is that peer.
+func (p *ringPeer) is(from hg.Addr) bool {
+	if !p.known {
+		p.session, p.known = from.Session(), true
+	}
+	return p.session == from.Session()
+}
 
 // A ring's request is the id, how far the handler is, and how far the goroutine has to be for an answer. The answer is how far
 // that is, and 1 if that is the end.
@@ -273,7 +288,7 @@ func (g *ring) hear(r hg.Incoming, theirs, need int64) error {
 		high = g.ours + ringSize // Into: it has filled what was free
 	}
 	switch {
-	case g.closed:
+	case g.closed, !g.peer.is(r.Peer()):
 		g.mu.Unlock()
 		return errRingClosed
 	case g.waits, theirs < low, theirs > high:

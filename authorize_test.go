@@ -1,0 +1,145 @@
+package quicksilver_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+// TestAuthorizeByName: an authorizer that knows the names of the program's methods, at both ends, lets through all that belongs to their
+// calls, and nothing else of the library's.
+func TestAuthorizeByName(t *testing.T) {
+	cfg := qs.Config{Authorize: func(_ context.Context, c *qs.Call) error {
+		if strings.HasPrefix(c.Method, "test/") {
+			return nil
+		}
+		return qs.Errorf(qs.Denied, "%s is not of the program", c.Method)
+	}}
+	for _, at := range []string{"tcp://127.0.0.1:0", "udp://127.0.0.1:0", "sm://*"} {
+		scheme, _, _ := strings.Cut(at, "://")
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			if scheme == "sm" && runtime.GOOS != "linux" {
+				t.Skip("sm needs Linux")
+			}
+			s := serverAt(t, at, cfg, func(n *qs.Node) {
+				serveBulk(t, n)
+				new(rowSource).serve(n)
+			})
+			c := open(t, scheme+"://", cfg)
+			to := peer(t, c, s.Addr().String())
+			n := 0
+			for _, err := range rows.Call(within(t), to, rowsIn{N: 2000, Size: 1000}) {
+				require.NoError(t, err)
+				n++
+			}
+			require.Equal(t, 2000, n)
+			data := noise(7, 9<<20)
+			got, err := put.Call(within(t), to, putIn{"copy", qs.From(bytes.NewReader(data))})
+			require.NoError(t, err)
+			require.Equal(t, hashOf(data), got)
+			var into bytes.Buffer
+			_, err = get.Call(within(t), to, getIn{"copy", len(data), qs.Into(&into)})
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(data, into.Bytes()))
+			h, err := c.HG().Create(s.Addr(), hg.HashName(hg.HealthRPC))
+			require.NoError(t, err)
+			defer h.Close()
+			_, err = h.CallRaw(within(t), nil)
+			require.ErrorIs(t, err, qs.Denied)
+		})
+	}
+}
+
+// TestStrangersToACall: what belongs to a call is taken from its peer only, whoever else knows its id.
+func TestStrangersToACall(t *testing.T) {
+	t.Parallel()
+	client := server(t, qs.Config{}, func(*qs.Node) {})
+	thief := open(t, "tcp://", qs.Config{})
+	say := func(n *qs.Node, to hg.Addr, rpc string, id []byte, more ...uint64) error {
+		in := bytes.Clone(id)
+		for _, x := range more {
+			in = binary.LittleEndian.AppendUint64(in, x)
+		}
+		h, err := n.HG().Create(to, hg.HashName(rpc))
+		require.NoError(t, err)
+		defer h.Close()
+		_, err = h.CallRaw(within(t), in)
+		return err
+	}
+	var s *qs.Node
+	tried := make(chan error, 10)
+	s = server(t, qs.Config{}, func(n *qs.Node) {
+		raw := func(name string, handler hg.Handler) {
+			_, err := n.HG().Class().RegisterRPC(hg.RPC{Name: name, Handler: handler})
+			require.NoError(t, err)
+		}
+		raw(rows.Name(), func(r hg.Incoming) error {
+			in, err := r.InputRaw()
+			if err != nil {
+				return err
+			}
+			tried <- say(s, r.Peer(), "qs/items", in[:16], 0)
+			tried <- say(thief, client.Addr(), "qs/items", in[:16], 1)
+			tried <- say(s, r.Peer(), "qs/items", in[:16], 1)
+			return qs.Errorf(qs.NotFound, "enough")
+		})
+		raw(put.Name(), func(r hg.Incoming) error {
+			var in struct{ Body []byte }
+			b, err := r.InputRaw()
+			if err == nil {
+				err = codec.Msgpack.Decode(b, &in)
+			}
+			if err != nil {
+				return err
+			}
+			id := in.Body[1:17]
+			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
+			tried <- say(thief, client.Addr(), "qs/ring", id, 0, 0)
+			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
+			return qs.Errorf(qs.NotFound, "enough")
+		})
+	})
+	to := peer(t, client, s.Addr().String())
+	for _, err := range rows.Call(within(t), to, rowsIn{}) {
+		require.ErrorIs(t, err, qs.NotFound)
+	}
+	_, err := put.Call(within(t), to, putIn{"", qs.From(bytes.NewReader(nil))})
+	require.ErrorIs(t, err, qs.NotFound)
+	for range 2 {
+		require.NoError(t, <-tried)
+		require.ErrorIs(t, <-tried, qs.Aborted, "a stranger")
+		require.NoError(t, <-tried)
+	}
+	held := qs.DefineStream[int, int]("test/held")
+	begun, release := make(chan struct{}), make(chan struct{})
+	holder := server(t, qs.Config{}, func(n *qs.Node) {
+		held.Handle(n, func(context.Context, int, func(int) error) error {
+			close(begun)
+			<-release
+			return nil
+		})
+	})
+	id := bytes.Repeat([]byte{7}, 16)
+	_, err = client.HG().Class().Register(held.Name(), nil)
+	require.NoError(t, err)
+	h, err := client.HG().Create(holder.Addr(), hg.HashName(held.Name()))
+	require.NoError(t, err)
+	defer h.Close()
+	ended := make(chan error, 1)
+	require.NoError(t, h.ForwardRaw(append(bytes.Clone(id), 0), func(_ *hg.Handle, err error) { ended <- err }))
+	<-begun
+	require.ErrorIs(t, say(client, holder.Addr(), "qs/taken", id, 1), qs.BadInput, "nothing was sent")
+	require.ErrorIs(t, say(thief, holder.Addr(), "qs/taken", id, 1), qs.Aborted, "a stranger")
+	close(release)
+	require.NoError(t, <-ended)
+}
