@@ -114,10 +114,12 @@ func main() {
 		must(0, node.Serve(ctx)) // SIGTERM: refuses new calls, and lets those that run end
 		return
 	}
-	node := must(qs.Open("tcp://", cfg))
+	addrs := strings.Split(args[len(args)-1], ",")
+	scheme, _, _ := strings.Cut(addrs[0], "://")
+	node := must(qs.Open(scheme+"://", cfg))
 	defer node.Close()
-	store := must(node.Peer(ctx, strings.Split(args[len(args)-1], ",")...)) // when one address fails the next is tried
-	ctx, cancel := node.WithTimeout(ctx, time.Minute)                       // travels with each call
+	store := must(node.Peer(ctx, addrs...))           // when one address fails the next is tried
+	ctx, cancel := node.WithTimeout(ctx, time.Minute) // travels with each call
 	defer cancel()
 	fmt.Print(must(call(ctx, store, args[0], args[1], args[len(args)-2])))
 }

@@ -65,7 +65,12 @@ type process struct {
 
 func serve(t testing.TB, dir string, flags ...string) *process {
 	t.Helper()
-	p := &process{Cmd: command(append(flags, "serve", "tcp://127.0.0.1:0", dir)...)}
+	return serveAt(t, "tcp://127.0.0.1:0", dir, flags...)
+}
+
+func serveAt(t testing.TB, addr, dir string, flags ...string) *process {
+	t.Helper()
+	p := &process{Cmd: command(append(flags, "serve", addr, dir)...)}
 	p.Stderr = os.Stderr
 	out, err := p.StdoutPipe()
 	require.NoError(t, err)
@@ -115,6 +120,16 @@ func eventually(t testing.TB, what string, over func() bool) {
 			t.Fatalf("%s did not happen", what)
 		}
 	}
+}
+
+// TestBlobOverUDP: another transport is another address.
+func TestBlobOverUDP(t *testing.T) {
+	t.Parallel()
+	s := serveAt(t, "udp://127.0.0.1:0", t.TempDir())
+	in, out := file(t, 1, 3<<20), filepath.Join(t.TempDir(), "out")
+	blob(t, "put", "a", in, s.addr)
+	blob(t, "get", "a", out, s.addr)
+	same(t, in, out)
 }
 
 func TestBlob(t *testing.T) {
