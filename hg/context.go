@@ -89,7 +89,8 @@ func (c *Context) Self() na.Addr { return c.nctx.Self() }
 func (c *Context) Now() time.Duration { return c.nctx.Now() }
 
 // OnFault adds fn to what runs, in Trigger, when the session with a peer is lost, until remove is called; when many are, peer
-// may be zero. See [na.Context.OnFault].
+// may be zero. The loss itself ends what is under way with that peer, with ErrPeerLost; callbacks of it run before fn or after: fn need
+// cancel nothing, and a Cancel there may meet the next call of a handle. See [na.Context.OnFault].
 func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
 	return c.nctx.OnFault(fn)
 }

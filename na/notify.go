@@ -12,7 +12,8 @@ const (
 var errMoreLost = WithText(ErrPeerLost, "more sessions have ended than are told one by one")
 
 // OnFault adds fn to what runs, in Trigger, when the session with a peer is lost. Where 1024 losses wait for Trigger, those
-// that come are not told one by one: peer is the zero Addr then, and Connected tells who is gone.
+// that come are not told one by one: peer is the zero Addr then, and Connected tells who is gone. The loss itself ends every operation with
+// that peer; their callbacks run before fn or after.
 //
 // remove takes fn away: only a Trigger that tells of a loss meanwhile may still run it. It may be called anywhere, fn
 // included.
