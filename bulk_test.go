@@ -231,6 +231,7 @@ func TestSinks(t *testing.T) {
 		require.ErrorIs(t, err, qs.ErrRemote, how)
 		remote, _ := qs.RemoteOf(err)
 		require.Equal(t, qs.ErrOverflow, remote.Code, "%s: %v", how, err)
+		require.NotContains(t, remote.Text, "/", "the places of the server's files are its own")
 		_, err = get.Call(ctx, to, getIn{how, 1, qs.Sink{}})
 		remote, _ = qs.RemoteOf(err)
 		require.NotNil(t, remote, "%s: %v", how, err)

@@ -243,7 +243,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	n := m.Len()
 	switch room := p.handle.Len() - w.pos; {
 	case n > room:
-		return 0, fmt.Errorf("quicksilver: sink: %s has %d bytes, there is room for %d, which the caller has lent; FillFile and Into lend more: %w", f.Name(), n, room, hg.ErrOverflow)
+		return 0, fmt.Errorf("quicksilver: sink: the file has %d bytes, there is room for %d, which the caller has lent; FillFile and Into lend more: %w", n, room, hg.ErrOverflow)
 	case n == 0:
 		return 0, nil
 	}
