@@ -22,8 +22,8 @@ import (
 // A Config says how a node is opened. The zero value works.
 type Config struct {
 	// TLS has every connection of "tcp://" and every packet of "udp://" use TLS 1.3: one configuration for both roles. Nil means what TCP
-	// says, which is no TLS if that is nil too. Both sides must agree. "sm://" needs none: what peers say stays in memory that only
-	// processes of one user can open.
+	// says, which is no TLS if that is nil too. Both sides must agree. "sm://" needs none, since what peers say stays in memory
+	// that only processes of one user can open: a Config with TLS is refused there, and for every other scheme.
 	TLS *tls.Config
 	// Local says when a node over two transports, as "tcp://:7000,sm://", reaches peers of this machine by the second: LocalAuto, the
 	// default, where there is no TLS; LocalNever, LocalAlways.
@@ -187,17 +187,17 @@ func (c *Config) transport(scheme, beside, addr string, bad func(format string, 
 	}
 	several, asked := c.Contexts > 1, false
 	for _, f := range []struct {
-		set         bool
-		field, hint string
-		fits        bool
+		set             bool
+		field, of, hint string
+		fits            bool
 	}{
-		{c.TLS != nil, "TLS", plainly(scheme), scheme == "tcp" || scheme == "udp"},
-		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "use HG.NA.Plugins for options of others", scheme == "tcp"},
-		{several, "Contexts", "several share an address there only: open a Node for each, at addresses of their own", scheme == "tcp"},
+		{c.TLS != nil, "TLS", "tcp:// and udp://", plainly(scheme), scheme == "tcp" || scheme == "udp"},
+		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "tcp://", "use HG.NA.Plugins for options of others", scheme == "tcp"},
+		{several, "Contexts", "tcp://", "several share an address there only: open a Node for each, at addresses of their own", scheme == "tcp"},
 	} {
 		switch asked = asked || f.set; {
 		case f.set && !f.fits:
-			bad("%s is for tcp://, not %q: %s", f.field, addr, f.hint)
+			bad("%s is for %s, not %q: %s", f.field, f.of, addr, f.hint)
 		case f.set && given && scheme == "udp":
 			bad("%s is set, but HG.NA.Plugins holds a plugin for udp://, which has options of its own: set its TLS instead", f.field)
 		case f.set && given:

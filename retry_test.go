@@ -3,6 +3,7 @@ package quicksilver_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -436,8 +437,15 @@ func TestBadConfig(t *testing.T) {
 		require.ErrorIs(t, err, qs.ErrInvalid, what)
 		require.ErrorContains(t, err, what)
 	}
+	for addr, code := range map[string]qs.Code{"nobody://x": qs.ErrUnsupported, "udp://0.0.0.0:0": qs.ErrPermission} {
+		_, err := qs.Open(addr, qs.Config{})
+		require.ErrorIs(t, err, code)
+	}
+	_, err := qs.Open("sm://x", qs.Config{TLS: &tls.Config{}})
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	require.ErrorContains(t, err, `TLS is for tcp:// and udp://, not "sm://x": it needs none`)
 	n := open(t, "tcp://", qs.Config{})
-	_, err := n.Peer(within(t))
+	_, err = n.Peer(within(t))
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	_, err = n.Peer(within(t), "nonsense")
 	require.Error(t, err)
