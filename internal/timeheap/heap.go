@@ -22,6 +22,9 @@ type slot[T any] struct {
 // A Place is where a value is in its heap, counted from 1, and belongs to the value; 0 when it is in none.
 type Place int32
 
+// keep is how many values an empty heap keeps room for.
+const keep = 64
+
 // First returns the value that is due first, and when; nil and 0 if there is none.
 func (h *Heap[T]) First() (v *T, at time.Duration) {
 	if len(h.slots) == 0 {
@@ -63,6 +66,8 @@ func (h *Heap[T]) Remove(place *Place) {
 	h.slots = h.slots[:last]
 	if *place = 0; i < last {
 		h.put(i, s)
+	} else if last == 0 && cap(h.slots) > keep {
+		h.slots = nil
 	}
 }
 

@@ -67,3 +67,18 @@ func TestHeapAllocatesNothing(t *testing.T) {
 	round()
 	require.Zero(t, testing.AllocsPerRun(100, round))
 }
+
+// What many have used is not kept when they are gone.
+func TestHeapGivesBack(t *testing.T) {
+	for _, n := range []int{keep / 2, 10 * keep} {
+		var h Heap[value]
+		all := make([]value, n)
+		for i := range all {
+			h.Set(&all[i], &all[i].place, 1)
+		}
+		for i := range all {
+			h.Remove(&all[i].place)
+		}
+		require.Equal(t, n > keep, cap(h.slots) == 0)
+	}
+}
