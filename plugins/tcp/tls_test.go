@@ -554,7 +554,7 @@ func TestIdentityWithoutTLS(t *testing.T) {
 		require.True(t, ok)
 		require.NotZero(t, id.Incarnation)
 		id.Incarnation, id.Host = [16]byte{}, ""
-		require.Equal(t, na.Identity{}, id)
+		require.Equal(t, na.Identity{Transport: "tcp"}, id)
 		_, ok = b.ctx().Identity(from.Named())
 		require.False(t, ok)
 	})
