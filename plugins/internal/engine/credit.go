@@ -269,7 +269,7 @@ func (l *Link) gauges() na.PeerStats {
 		Addr: l.addr(), Offered: int(l.offered), Held: int(l.held), HeldMax: int(l.heldMax),
 		Bytes:    na.GuaranteedBytes(1, l.reserved, l.e.eng.cfg.Eager),
 		Promised: int(l.peer.envelopes), Free: l.free(), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
-		Transport: l.route.Scheme, Why: l.why,
+		Transport: l.route.Scheme, Why: l.because(),
 	}
 	l.roomGauges(&s)
 	return s

@@ -26,7 +26,7 @@ func (l *Link) identity() na.Identity {
 	if l.proof != nil && !l.detoured() {
 		id = *l.proof
 	}
-	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.Scheme, l.why
+	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.Scheme, l.because()
 	return id
 }
 
@@ -34,6 +34,14 @@ func (l *Link) identity() na.Identity {
 // Incarnation in it do not count. Locked.
 type Prover interface {
 	Proof() na.Identity
+}
+
+// because is why l goes by its transport, of two; empty for one.
+func (l *Link) because() string {
+	if l.why == nil {
+		return ""
+	}
+	return *l.why
 }
 
 // shown returns what the peer that was dialled has proven: when it is reached by an offer, on the connection that made it.

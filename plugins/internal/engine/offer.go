@@ -159,8 +159,6 @@ func (l *Link) inVain(err error) {
 // reason says why the session is reached by the transport by which it is, and not by the other one.
 func (l *Link) reason(g *frame.Greeting) string {
 	switch second := l.e.second(); {
-	case second == nil:
-		return ""
 	case l.detoured():
 		return "the peer is on this machine"
 	case l.active != nil && l.vain != "":

@@ -43,7 +43,7 @@ type Link struct {
 	named   na.Addr      // how operations find it; zero for a peer that cannot be dialled
 	peer    peer         // from the HELLO on
 	proof   *na.Identity // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
-	why     string       // the transport is this one, of two
+	why     *string      // the transport is this one, of two; nil for one
 	secret  frame.Secret // what the peer shows when it has lost the session and connects anew
 	state   linkState
 	dialled bool // by us
@@ -250,7 +250,10 @@ func (l *Link) up(g frame.Greeting) {
 	if l.refusal = nil; !l.detoured() {
 		l.proof = proofOf(l.Conn)
 	}
-	l.why = l.reason(&g)
+	if l.e.second() != nil {
+		why := l.reason(&g)
+		l.why = &why
+	}
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
 	l.credits = g.Envelopes
 	l.alive()
