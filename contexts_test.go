@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	qs "github.com/quicksilver-rpc/quicksilver"
@@ -97,4 +98,30 @@ func TestContextsByNumber(t *testing.T) {
 		require.ErrorIs(t, err, qs.ErrInvalid)
 		require.ErrorContains(t, err, "open a Node for each, at addresses of their own")
 	}
+}
+
+// TestContextsBothWays: nodes of several contexts that call each other at the same moment; whatever contexts of the two meet, no call fails.
+func TestContextsBothWays(t *testing.T) {
+	t.Parallel()
+	echo := qs.Define[int, int]("test/echo")
+	register := func(n *qs.Node) {
+		echo.Handle(n, func(_ context.Context, in int) (int, error) { return in, nil })
+	}
+	var all sync.WaitGroup
+	for range 12 {
+		a, b := server(t, qs.Config{Contexts: 4}, register), server(t, qs.Config{Contexts: 4}, register)
+		for _, x := range [][2]*qs.Node{{a, b}, {b, a}} {
+			for i := range 8 { // each Peer calls by the next context
+				to := peer(t, x[0], x[1].Addr().String())
+				all.Go(func() {
+					for range 3 {
+						got, err := echo.Call(within(t), to, i)
+						assert.NoError(t, err)
+						assert.Equal(t, i, got)
+					}
+				})
+			}
+		}
+	}
+	all.Wait()
 }

@@ -17,8 +17,7 @@ type client struct {
 }
 
 func dial(n *network, addr string) (*client, error) {
-	peer, err := na.ParseAddr(addr)
-	if err != nil {
+	if _, err := na.ParseAddr(addr); err != nil {
 		return nil, err
 	}
 	cfg, err := n.config(addr)
@@ -29,7 +28,8 @@ func dial(n *network, addr string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if peer, err = node.HG().LookupWait(context.Background(), addr); err == nil {
+	peer, err := node.HG().LookupWait(context.Background(), addr)
+	if err == nil {
 		_, err = node.HG().Class().Register(hg.GaugesRPC, nil)
 	}
 	if err != nil {

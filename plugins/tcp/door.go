@@ -122,6 +122,7 @@ func (p *door) part(ca carrier, own *listener) {
 // spread chooses the context for a peer that does not say which it wants.
 func (d *domain) spread(hello *frame.Greeting) {
 	if n := uint64(d.opts.Spread); n > 0 && hello.Target == 0 {
+		hello.Any = true
 		hello.Target = uint16((binary.LittleEndian.Uint64(hello.Incarnation[:]) + uint64(hello.Context)) % n)
 	}
 }

@@ -119,7 +119,7 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
 	}
-	if old := e.names[named]; old != nil && !named.IsZero() {
+	if old := e.names[named]; old != nil && !named.IsZero() && !old.besides(g) {
 		if err := e.compete(old, g); err != nil {
 			return nil, err
 		}
@@ -137,6 +137,13 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 	}
 	l.adopt(r, conn, proof, g)
 	return l, nil
+}
+
+// besides reports whether a HELLO in the name of l's peer begins another session than l, which stays: where peers are spread over several
+// contexts we have dialled any of the peer's, and it was not the one that dials; or that one has dialled any of ours, so that it does
+// not know l by the name that it has dialled.
+func (l *Link) besides(g *frame.Greeting) bool {
+	return l.state == linkUp && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
 }
 
 // Forgeable notes that the HELLO which Admit took may have come from anywhere. Until a frame follows there is no peer that could be

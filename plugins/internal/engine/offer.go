@@ -101,7 +101,7 @@ func (g *Engine) Direct(h *frame.Greeting) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if o, ok := g.offers[h.Offer]; ok && h.Target == 0 {
-		h.Target = uint16(o.context)
+		h.Target, h.Any = uint16(o.context), true
 	}
 }
 

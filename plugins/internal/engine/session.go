@@ -219,7 +219,7 @@ func (e *Endpoint) newLink(named na.Addr, need, want uint32) (*Link, error) {
 	l := e.addLink(named, n)
 	l.reserved = n
 	e.eng.opts.Rand(l.secret[:])
-	if !named.IsZero() {
+	if !named.IsZero() && e.names[named] == nil {
 		e.names[named] = l
 	}
 	return l, nil

@@ -59,6 +59,8 @@ type Greeting struct {
 	// Place is where the sender's second transport reaches others, Offer what it was told to show there. Zero says nothing.
 	Place [16]byte
 	Offer Secret
+	// Any, which does not cross the wire, says that the sender has left the Target to this side.
+	Any bool
 }
 
 // A Secret is known to the two sides of a session only. It does not print.
