@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -53,7 +54,7 @@ func newScene(t *testing.T, scheme string, set setup, rates ...string) *scene {
 func (s *scene) people(scheme string, set setup) {
 	s.near = s.a.start(scheme, 9000, set)
 	s.far = s.b.start(scheme, 9000, set)
-	s.other = s.b.start(scheme, 9100, setup{})
+	s.other = s.b.start(scheme, 9100, setup{Cert: set.Cert, Key: set.Key})
 }
 
 // begin has them call each other at these addresses.
@@ -153,28 +154,34 @@ func (s *scene) recovered(since time.Time) {
 
 // Random loss both ways: every call ends well, before anybody could be accused (F16, F17, F18).
 func TestLoss(t *testing.T) {
-	each(t, func(t *testing.T, scheme string) {
-		for _, row := range []struct {
-			percent int
-			timeout time.Duration
-			longest time.Duration // of udp, whose timers are its own
-		}{{1, 5 * time.Second, 2 * time.Second}, {5, 5 * time.Second, 3 * time.Second}, {20, 30 * time.Second, 10 * time.Second}} {
-			t.Run(fmt.Sprintf("%d%%", row.percent), func(t *testing.T) {
-				t.Parallel() // it waits rather than computes
-				s := newScene(t, scheme, setup{PeerTimeout: row.timeout})
-				s.both(fmt.Sprintf("numgen random mod 100 < %d counter drop", row.percent))
-				pause(*length)
-				near := s.unhurt()
-				require.Less(t, near.Longest, row.timeout)
-				if scheme == "udp" {
-					require.Less(t, near.Longest, row.longest)
-				}
-				if *length >= time.Minute {
-					require.GreaterOrEqual(t, float64(near.Calls)/time.Since(s.begun).Seconds(), 200.0, "calls a second")
-				}
-			})
-		}
-	})
+	cert, key := testcert.Write(t)
+	each(t, func(t *testing.T, scheme string) { loss(t, scheme, setup{}) })
+	t.Run("udp-tls", func(t *testing.T) { loss(t, "udp", setup{Cert: cert, Key: key}) })
+}
+
+func loss(t *testing.T, scheme string, set setup) {
+	for _, row := range []struct {
+		percent int
+		timeout time.Duration
+		longest time.Duration // of udp, whose timers are its own
+	}{{1, 5 * time.Second, 2 * time.Second}, {5, 5 * time.Second, 3 * time.Second}, {20, 30 * time.Second, 10 * time.Second}} {
+		set := set
+		set.PeerTimeout = row.timeout
+		t.Run(fmt.Sprintf("%d%%", row.percent), func(t *testing.T) {
+			t.Parallel() // it waits rather than computes
+			s := newScene(t, scheme, set)
+			s.both(fmt.Sprintf("numgen random mod 100 < %d counter drop", row.percent))
+			pause(*length)
+			near := s.unhurt()
+			require.Less(t, near.Longest, row.timeout)
+			if scheme == "udp" {
+				require.Less(t, near.Longest, row.longest)
+			}
+			if *length >= time.Minute {
+				require.GreaterOrEqual(t, float64(near.Calls)/time.Since(s.begun).Seconds(), 200.0, "calls a second")
+			}
+		})
+	}
 }
 
 // Nothing passes for 500 ms, again and again (F19).

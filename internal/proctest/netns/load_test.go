@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -31,6 +32,7 @@ type setup struct {
 	PeerTimeout time.Duration
 	KeepAlive   time.Duration
 	Relays      []passage // if any, it is no program but these
+	Cert, Key   string    // files; with them there is TLS over udp
 }
 
 // A report is what a child says of one load.
@@ -64,9 +66,16 @@ type program struct {
 //	rest             start nothing more
 //	report           all reports as JSON
 func runProgram(s setup) error {
+	secret, err := quicksilver.LoadTLS(s.Cert, s.Key, s.Cert)
+	if err != nil {
+		return err
+	}
+	if secret != nil {
+		secret.ServerName = "127.0.0.1"
+	}
 	cls, err := hg.Open(s.Listen, hg.Config{NA: na.Config{
 		PeerTimeout: s.PeerTimeout, Envelopes: most, Spin: -1,
-		Plugins: []na.Plugin{tcp.New(tcp.Options{KeepAlive: s.KeepAlive}), udp.New(udp.Options{Trusted: true})},
+		Plugins: []na.Plugin{tcp.New(tcp.Options{KeepAlive: s.KeepAlive}), udp.New(udp.Options{Trusted: true, TLS: secret})},
 	}})
 	if err != nil {
 		return err
