@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"slices"
 	"testing"
 	"time"
 
@@ -112,10 +113,12 @@ func TestJoin(t *testing.T) {
 
 	seen := make(chan group.Event, 100)
 	defer g.OnEvent(func(e group.Event) { seen <- e })()
+	var all []group.Event
 	next := func(k group.Kind, name string) group.Event {
 		for {
 			select {
 			case e := <-seen:
+				all = append(all, e)
 				if is(k, name)(e) {
 					return e
 				}
@@ -127,8 +130,8 @@ func TestJoin(t *testing.T) {
 	require.NoError(t, two.Leave(ctx))
 	next(group.Leaves, "two")
 	require.NoError(t, three.Close())
-	next(group.Suspects, "three")
 	next(group.Fails, "three")
+	require.True(t, slices.ContainsFunc(all, is(group.Suspects, "three")), "on a busy machine perhaps before it was closed")
 	_, ok = g.View().Find("three")
 	require.False(t, ok)
 	again := join(t, c)
