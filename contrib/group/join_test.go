@@ -6,8 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"sync"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
