@@ -78,9 +78,10 @@ func TestJoin(t *testing.T) {
 	seed := freePort(t)
 	one := options("one", seed)
 	one.Key, one.Meta = []byte("0123456789abcdef"), []byte("rack 7")
+	one.Probe = 200 * time.Millisecond // a busy machine delays an answer by more than the others' 50 ms, and this test is about each event
 	a := join(t, one)
 	b := options("two", "", seed)
-	b.Key = one.Key
+	b.Key, b.Probe = one.Key, one.Probe
 	two := join(t, b)
 	c := b
 	c.Name = "three"
@@ -123,7 +124,7 @@ func TestJoin(t *testing.T) {
 					return e
 				}
 			case <-ctx.Done():
-				t.Fatalf("no event %v of %s; the view is %v", k, name, g.View().Members)
+				t.Fatalf("no event %v of %s; there were %v; the view is %v", k, name, all, g.View().Members)
 			}
 		}
 	}

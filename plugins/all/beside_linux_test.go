@@ -7,8 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
-	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
@@ -42,9 +40,8 @@ func beside(scheme string, first na.Plugin) natest.Maker {
 // TestConformance checks the rules of a plugin over two transports.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	variants := map[string]natest.Maker{"udp": beside("udp", udp.New(udp.Options{}))}
-	if !raceflag.Enabled || long.On { // the goroutines are those of udp and sm
-		variants["tcp"] = beside("tcp", tcp.New(tcp.Options{}))
-	}
-	natest.TestVariants(t, variants)
+	natest.TestVariants(t, map[string]natest.Maker{
+		"tcp": beside("tcp", tcp.New(tcp.Options{})),
+		"udp": beside("udp", udp.New(udp.Options{})),
+	})
 }
