@@ -143,7 +143,9 @@ func TestCloseInFlight(t *testing.T) {
 		mute := rawListen(t) // accepts and does not answer
 		served, err := n.cls.Register(na.ReadWrite, make([]byte, size))
 		require.NoError(t, err)
-		mem, err := n.cls.NewMem(make([]byte, size))
+		mem, err := n.cls.NewMem(make([]byte, size)) // where the get writes
+		require.NoError(t, err)
+		put, err := n.cls.NewMem(make([]byte, size))
 		require.NoError(t, err)
 		var ends []*outcome
 		start := func(f func(o *na.Op) error) {
@@ -155,7 +157,7 @@ func TestCloseInFlight(t *testing.T) {
 		start(func(o *na.Op) error { return n.ctx().RecvExpected(o, to, 5, make([]byte, 10)) })
 		start(func(o *na.Op) error { return n.ctx().RecvUnexpected(o) })
 		start(func(o *na.Op) error { return n.ctx().SendUnexpected(o, mute.addr(), 5, []byte("x")) })
-		start(func(o *na.Op) error { return n.ctx().Put(o, mem, 0, mute.addr(), someKey(size), 0, size) })
+		start(func(o *na.Op) error { return n.ctx().Put(o, put, 0, mute.addr(), someKey(size), 0, size) })
 		start(func(o *na.Op) error { return n.ctx().RecvExpected(o, n.cls.Addr(), 5, make([]byte, 10)) })
 		quiet(n)
 		get, _ := r.readKind(frame.Get)
@@ -163,7 +165,7 @@ func TestCloseInFlight(t *testing.T) {
 		r.write(make([]byte, 1000)) // the middle of a piece
 		r2 := rawJoin(t, n, greeting())
 		r2.send(frame.Header{Kind: frame.Get, Op: 1, Tail: frame.Tail{Token: served.Key().Token, Length: size}}, nil)
-		start(func(o *na.Op) error { return n.ctx().Put(o, mem, 0, to, someKey(size), 0, size) })
+		start(func(o *na.Op) error { return n.ctx().Put(o, put, 0, to, someKey(size), 0, size) })
 		quiet(n)
 		for _, end := range ends {
 			require.False(t, end.done())
