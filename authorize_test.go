@@ -60,7 +60,7 @@ func TestAuthorizeByName(t *testing.T) {
 	}
 }
 
-// TestStrangersToACall: what belongs to a call is taken from its peer only, whoever else knows its id.
+// TestStrangersToACall: a stranger who knows the id of a stream or a ring cannot take part in it; only the peer of that call can.
 func TestStrangersToACall(t *testing.T) {
 	t.Parallel()
 	client := server(t, qs.Config{}, func(*qs.Node) {})

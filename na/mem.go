@@ -40,7 +40,7 @@ func (a Access) String() string {
 const KeySize = 16 + 8 + 1
 
 // A Key is what a peer needs to reach registered memory: a random token that the owner checks on every request, the
-// length and the access mode. Whoever has the key has the access: it is not printed.
+// length and the access mode. The key grants the access to any peer that knows it, so it is never printed.
 type Key struct {
 	Token  [16]byte
 	Len    int64

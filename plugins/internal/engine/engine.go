@@ -35,7 +35,7 @@ type Transport struct {
 type Options struct {
 	// Transports are how peers are reached. The first is the class's own, whose names all peers have; Join adds a second.
 	Transports []Transport
-	// Secure says that peers of the first prove who they are, and that nobody else hears what they say.
+	// Secure says that the first transport uses TLS.
 	Secure bool
 	// Host identifies the machine; empty when unknown.
 	Host string
@@ -60,13 +60,13 @@ type Engine struct {
 	inc  [16]byte
 	addr na.Addr
 
-	// Of the second transport: where it reaches peers, zero for nowhere, and why not.
+	// Of the second transport: place is what a HELLO says of where it reaches, zero while it is not used, and apart says why it is not.
 	place       [16]byte
 	apart       string
 	closeSecond func() // may be nil
 
 	session atomic.Uint64 // sessions made so far
-	missed  atomic.Int64  // bytes of room that peers have asked for in vain
+	missed  atomic.Int64  // bytes of room that the last peer without any was refused, less what others have yielded since
 	self    self
 
 	mu       sync.Mutex // guards the fields below

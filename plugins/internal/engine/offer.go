@@ -105,8 +105,8 @@ func (g *Engine) Direct(h *frame.Greeting) {
 	}
 }
 
-// Meets reports whether the peer that l dials, which dials us as g says, is of our place, and hears from us that it is of ours: each side
-// makes the other an offer, and neither of the two connections may stay.
+// Meets reports whether l, and the connection that its peer makes to us with g, would both be turned away with an offer. Then neither
+// may stay: the two sides would disagree about which one does.
 func (l *Link) Meets(g *frame.Greeting) bool {
 	return g.Place != ([16]byte{}) && l.greeting().Place == g.Place
 }
@@ -132,7 +132,7 @@ func (l *Link) takeOffer(o *frame.Offer) bool {
 	}
 	proof := proofOf(l.Conn)
 	if l.e.eng.opts.Secure && (proof == nil || !proof.Secure) {
-		return false // said in the clear, by whoever is on the way
+		return false // it came before the handshake was over: anyone on the path can have sent it
 	}
 	l.proof = proof
 	l.route.carrier.Cut(l, frame.Bye{})

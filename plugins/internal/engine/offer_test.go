@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
-// nearCarrier is that of the second transport of a script. Who is dialled by it is in dialed.
+// nearCarrier is the carrier of a script's second transport. It records the names that it dials.
 type nearCarrier struct {
 	scriptCarrier
 	dialed *[]string

@@ -85,7 +85,8 @@ func (g *Engine) reserveRoom(want, least, have int64) int64 {
 	return n
 }
 
-// yieldRoom takes n bytes back that a peer has freed, if another one has found no room, and reports whether it has. Who has little keeps it.
+// yieldRoom takes back n bytes that a peer has freed, if another peer was refused room, and reports whether it did. A peer that has less
+// than four such messages' worth keeps what it has.
 func (g *Engine) yieldRoom(n, have int64) bool {
 	missed := g.missed.Load()
 	if missed <= 0 || have < 4*n {

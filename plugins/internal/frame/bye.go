@@ -23,7 +23,7 @@ type Offer struct {
 	Secret Secret
 }
 
-// Error has an Offer turn away whoever it is made to.
+// Error makes an Offer an error, so that Admit can return it and the carrier turns the peer away with it.
 func (o *Offer) Error() string { return "the peer is to be dialled as " + o.Name }
 
 // Unwrap returns the code that goes with it.
