@@ -3,9 +3,12 @@ package quicksilver_test
 import (
 	"context"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	qs "github.com/quicksilver-rpc/quicksilver"
@@ -64,3 +67,39 @@ func allocations(t *testing.T, listen, origin string) {
 	require.Zero(t, both-target, "at the origin")
 	require.LessOrEqual(t, timed, 1+3.0, "with a deadline: what wakes a goroutine that sleeps when its context ends is made then")
 }
+
+// What the answers of calls took up is given back when the calls have ended: a node that has made many calls at once keeps their handles
+// for the next ones, but no outputs.
+func TestIdleNodeKeepsNoOutputs(t *testing.T) {
+	const calls, size = 32, 1 << 20
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	all := make(chan struct{})
+	var came atomic.Int32
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		blob.Handle(n, func(context.Context, int) ([]byte, error) {
+			if came.Add(1) == calls {
+				close(all)
+			}
+			<-all
+			return make([]byte, size), nil
+		})
+	})
+	before := heap()
+	var wg sync.WaitGroup
+	for range calls {
+		wg.Go(func() {
+			out, err := blob.Call(context.Background(), to, 0)
+			assert.NoError(t, err)
+			assert.Len(t, out, size)
+		})
+	}
+	wg.Wait()
+	require.Eventually(t, func() bool { return heap() < before+calls*size/4 }, 20*time.Second, 100*time.Millisecond)
+}
+
+var blob = qs.Define[int, []byte]("test/blob")

@@ -245,8 +245,9 @@ func (n *Node) handle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	return h, nil
 }
 
-// keep takes the handle of a call back that has ended.
+// keep takes the handle of a call back that has ended, without its output.
 func (n *Node) keep(i int, h *hg.Handle) {
+	h.FreeOutput()
 	k := &n.idle[i]
 	k.mu.Lock()
 	kept := len(k.h) < maxIdle && !n.ending.Load() // looked at here: dropHandles comes later, or has been seen

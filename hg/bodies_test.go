@@ -153,6 +153,34 @@ func TestOutputIsInput(t *testing.T) {
 	})
 }
 
+// An output that has been freed is gone; the handle makes its next call as ever, and the error of a call that failed stays.
+func TestFreeOutput(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		h := p.handle(p.rpc("echo", echo))
+		for _, size := range []int{10, 5000, 70_000, 300 << 10} {
+			require.NoError(t, p.raw(h, sized(size)))
+			h.FreeOutput()
+			h.FreeOutput()
+			_, err := h.OutputRaw()
+			require.ErrorIs(t, err, hg.ErrInvalid)
+			require.ErrorContains(t, err, "freed")
+		}
+		require.NoError(t, p.raw(h, sized(20)))
+		out, err := h.OutputRaw()
+		require.NoError(t, err)
+		require.Equal(t, sized(20), out)
+		fails := p.handle(p.rpc("fail", func(hg.Incoming) error { return hg.ErrPermission }))
+		said(t, p.raw(fails, nil), hg.ErrPermission)
+		fails.FreeOutput()
+		_, err = fails.OutputRaw()
+		said(t, err, hg.ErrPermission)
+		fails.Close()
+		h.Close()
+		p.clean(0)
+	})
+}
+
 // Inline bodies keep to the limits of both sides.
 func TestInlineLimits(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {

@@ -113,7 +113,7 @@ func (o *outcome) run() (ran int) {
 }
 
 // Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that
-// matches ErrProtocol when the target has used another codec. It may be called until the next Forward or Close.
+// matches ErrProtocol when the target has used another codec. It may be called until the next Forward, FreeOutput or Close.
 func (h *Handle) Output(v any) error {
 	b, id, err := h.output()
 	if err != nil {
@@ -128,11 +128,28 @@ func (h *Handle) Output(v any) error {
 	return nil
 }
 
-// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward or Close.
+// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward, FreeOutput or Close.
 func (h *Handle) OutputRaw() ([]byte, error) {
 	b, _, err := h.output()
 	return b, err
 }
+
+// FreeOutput gives the memory of the last call's output back, which an idle handle keeps else until its next Forward: up to
+// Config.MaxOutput bytes. While a call is under way it does nothing. Output matches ErrInvalid afterwards.
+func (h *Handle) FreeOutput() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k := h.call
+	if k.phase != callIdle {
+		return
+	}
+	k.freeOutput()
+	if k.err == nil {
+		k.err = errFreed
+	}
+}
+
+var errFreed = na.WithText(ErrInvalid, "the output has been freed")
 
 func (h *Handle) output() (b []byte, codec uint8, err error) {
 	h.mu.Lock()
