@@ -46,6 +46,7 @@ type carrier struct {
 	in      []placing // of receive
 	slices  [][]byte  // of send
 	scratch []byte
+	pieces  []*piece // that are not in use
 }
 
 // A peer is an association of a link.
@@ -69,8 +70,37 @@ type part struct {
 // parts are those of no peer: who has sent a large frame once holds no memory for the next one.
 var parts = sync.Pool{New: func() any { return &part{} }}
 
-// A piece is bulk data on its way.
-type piece struct{ v engine.View }
+// A piece is bulk data on its way. It is used again when the machine has no packet of it any more, and the one who sends no loan.
+type piece struct {
+	v    engine.View
+	lent int  // packets that are being sent
+	over bool // the machine has none
+}
+
+// newPiece returns a piece for v. Locked, as is dropPiece.
+func (c *carrier) newPiece(v engine.View) *piece {
+	last := len(c.pieces) - 1
+	if last < 0 {
+		return &piece{v: v}
+	}
+	pc := c.pieces[last]
+	c.pieces = c.pieces[:last]
+	pc.v = v
+	return pc
+}
+
+// dropPiece takes a piece back that is over, unless a packet of it is being sent.
+func (c *carrier) dropPiece(pc *piece) {
+	if !pc.over || pc.lent > 0 {
+		return
+	}
+	if *pc = (piece{}); len(c.pieces) < maxPieces {
+		c.pieces = append(c.pieces, pc)
+	}
+}
+
+// maxPieces is how many are kept for the next bulk data.
+const maxPieces = 64
 
 var (
 	_ engine.Carrier  = (*carrier)(nil)
@@ -190,7 +220,7 @@ func (p *peer) Piece(h *frame.Header, v engine.View) {
 	le.PutUint32(front[16:], h.Credit)
 	le.PutUint16(front[20:], h.Context)
 	front[22] = h.Flags
-	p.a.Piece(&front, &piece{v}, v.Len())
+	p.a.Piece(&front, p.c.newPiece(v), v.Len())
 }
 
 // Cut implements engine.Carrier. A session that ends in order says its last words; any other ends at once.

@@ -109,6 +109,7 @@ func (c *carrier) gather() bool {
 			if !pc.v.Borrow() {
 				c.m.Void(&p)
 			} else {
+				pc.lent++
 				o.bulk = append(o.bulk, loan{pc: pc, o: p, i: len(o.list)})
 			}
 		}
@@ -185,6 +186,8 @@ func (c *carrier) settle() {
 		if l.pc.v.Return(); l.gone {
 			l.pc.v.Fault()
 		}
+		l.pc.lent--
+		c.dropPiece(l.pc)
 	}
 	clear(o.bulk)
 	for _, d := range o.large {

@@ -162,9 +162,12 @@ func (p *peer) placed(v *engine.View) {
 
 // Sent implements arq.Upper.
 func (c *carrier) Sent(a *arq.Assoc, ref any) {
+	pc := ref.(*piece)
 	if p := a.User.(*peer); p.link != nil {
-		p.link.Sent(&ref.(*piece).v)
+		p.link.Sent(&pc.v)
 	}
+	pc.over = true
+	c.dropPiece(pc)
 }
 
 // Room implements arq.Upper.
