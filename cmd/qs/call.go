@@ -20,15 +20,16 @@ import (
 
 const callUsage = `call [flags] ADDRESS METHOD [JSON]
 
-Calls a method of any program. Input and output are JSON, by the types that the program tells if it sets hg.Config.Reflect ("qs rpcs
-ADDRESS" lists them): what is printed can be the input of another call. Bytes are base64, times and big numbers as Go's encoding/json
-has them, durations "1.5s" or nanoseconds, floats may be "NaN". Without JSON the input is the zero value; @FILE stands for what is in a
-file, - for the standard input. Nothing is sent if the input does not fit the types. Where no type is known, integers and floats are told
-apart by the dot, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and {"$map": [[KEY, VALUE], ...]} say what JSON cannot.
+Calls a method of any program. Input and output are JSON, converted by the types that the program publishes if it sets
+hg.Config.Reflect ("qs rpcs ADDRESS" lists them). The output of one call can be the input of another. Bytes are base64; times and big
+numbers look as in encoding/json; durations are "1.5s" or nanoseconds; floats may be "NaN". Without JSON the input is the zero value;
+@FILE reads it from a file, - from the standard input. Input that does not fit the types is not sent. Where no type is known, a number
+with a dot is a float, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and {"$map": [[KEY, VALUE], ...]} stand for what JSON
+lacks.
 
--source and -sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink gets its name
-when the call has succeeded, and else stays as it was. A method with Sinks prints its output, without the bytes. A one-way method
-prints nothing, a stream its items, each on a line; -timeout is for all of them, and Ctrl-C ends them.
+-source and -sink lend a file in a field of the input; Sources and Sinks that are not named are empty. The file of a sink is replaced
+only when the call has succeeded. A method with Sinks prints its output, without the bytes. A one-way method prints nothing; a stream
+prints its items, one on a line. -timeout covers all of them, and Ctrl-C ends them.
 `
 
 // A calling is one qs call.
@@ -49,9 +50,9 @@ func runCall(args []string, out io.Writer) error {
 	n.peerFlags(fs)
 	k := calling{text: []byte("null")}
 	var meta, sources, sinks assignments
-	timeout := fs.Duration("timeout", 10*time.Second, "`time` that the call may take; the target is told")
-	raw := fs.Bool("raw", false, "the third argument is sent as it is, and so is the output printed: for methods of codec raw")
-	fs.BoolVar(&k.oneWay, "oneway", false, "the method is one-way; needed only if the program does not tell")
+	timeout := fs.Duration("timeout", 10*time.Second, "`time` that the call may take; it travels with the call")
+	raw := fs.Bool("raw", false, "send the third argument and print the output unchanged: for methods with codec raw")
+	fs.BoolVar(&k.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
 	fs.Var(&meta, "meta", "`NAME=VALUE`: metadata of the call, such as a token; repeatable")
 	fs.Var(&sources, "source", "`FIELD=FILE`: the method reads the file, - is the standard input; repeatable")
 	fs.Var(&sinks, "sink", "`FIELD=FILE`: the method writes the file, - is the standard output, and the output goes to the standard error; repeatable")

@@ -19,22 +19,22 @@ import (
 const cpUsage = `cp [flags] SRC ADDR/PATH
        qs cp [flags] ADDR/PATH DST
 
-Copies a file, or a directory with all in it, to or from a running qs serve -root DIR.
+Copies a file, or a directory and everything in it, to or from a running qs serve -root DIR.
 ADDR/PATH is tcp://HOST:PORT/PATH: the first / after the port begins the path, which is below DIR.
 
-A / at the end of the destination means: into this directory. A file also goes into a directory that is there.
-A directory without that / becomes the destination itself, so that the same command can be run again.
-Files that are there with the same size, time and mode are not copied; -anew copies all.
-Mode and time of files are kept. Links and devices are left out; at the destination they are
-not replaced: that is an error.
+A / at the end of the destination means: into this directory. A file also goes into an existing directory.
+A directory without that / becomes the destination itself, so you can run the same command again.
+Files that exist with the same size, time and mode are not copied; -anew copies them all.
+Mode and time of files are kept. Links and devices are skipped; one at the destination is an error, and
+is not replaced.
 
-The data goes to NAME.qs-part, which becomes NAME when it is complete and verified. When a transfer is broken
-off, by Ctrl-C, a crash or the network, the same command goes on from there: what is in the part is read again
-and compared with NAME.qs-part.journal. So is the source. If it has changed meanwhile the transfer begins anew.
+The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified. Run the same command
+again to resume a copy that Ctrl-C, a crash or the network has interrupted: the part is read again and compared
+with NAME.qs-part.journal, and so is the source. If the source has changed the copy starts over.
 
-Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; -sha256
-compares the SHA-256 of each whole file, too, and is slower. Without -sync the data may still be in memory,
-not on the disk, when cp ends.
+Checksums are compared after each piece, end to end: CRC-32C, which finds damage, not an attacker; -sha256 also
+compares the SHA-256 of each whole file, and is slower. Without -sync the data may not be on the disk yet when
+cp ends.
 `
 
 // A copyResult is what -json prints.
@@ -57,11 +57,11 @@ func runCp(args []string, out io.Writer) error {
 	var opts files.Options
 	n.peerFlags(fs)
 	fs.DurationVar(&opts.Timeout, "timeout", time.Minute, "`time` to wait for the answer to one request")
-	fs.Int64Var(&opts.Piece, "piece", 4<<20, "`bytes` that are asked for and verified at a time")
-	fs.IntVar(&opts.Window, "window", 8, "`pieces` under way at a time")
-	fs.BoolVar(&opts.SHA256, "sha256", false, "compare SHA-256 checksums, too")
-	fs.BoolVar(&opts.Anew, "anew", false, "copy all, and from the beginning, whatever is there")
-	fs.BoolVar(&opts.Sync, "sync", false, "wait until each file is on the disk before it gets its name")
+	fs.Int64Var(&opts.Piece, "piece", 4<<20, "`bytes` that are requested and verified at a time")
+	fs.IntVar(&opts.Window, "window", 8, "`pieces` in flight")
+	fs.BoolVar(&opts.SHA256, "sha256", false, "also compare SHA-256 checksums")
+	fs.BoolVar(&opts.Anew, "anew", false, "copy everything from the beginning, even what exists already")
+	fs.BoolVar(&opts.Sync, "sync", false, "wait until each file is on the disk before renaming it")
 	asJSON := fs.Bool("json", false, "print one JSON object at the end")
 	if err := parse(fs, args, 2, 2); err != nil {
 		return err

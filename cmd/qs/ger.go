@@ -20,16 +20,16 @@ const gerUsage = `ger [flags]
        qs ger [flags] ADDR
 
 Guaranteed envelopes: how many requests each peer may have outstanding before their handlers begin, and the memory
-that is reserved for them.
+reserved for them.
 
-Without ADDR it computes what so many peers take. -groups and -tags say how many a program needs: as many messages
-of one process may be outstanding as it has groups of processes (communicators, services) times tags by which
-messages of a group are received in any order; with -in-order, where each is received before the next is sent, 1.
-Where groups differ, -contexts says the same for each kind of pair of processes: 8x4+2,16x2 is pairs that share 4
-groups of 8 tags and one of 2, and pairs that share 2 groups of 16. It takes the sum for a pair, and of pairs the largest.
+Without ADDR it computes the memory for the given peers. -groups and -tags give the envelopes that a program needs:
+the number of groups of processes that a pair shares (communicators, services), times the number of tags of a group
+that are received in any order. With -in-order, where each message is received before the next is sent, that is 1 a
+group. If groups differ, -contexts describes each kind of pair: 8x4+2,16x2 means pairs that share 4 groups of 8 tags
+and one of 2, and pairs that share 2 groups of 16. The result is the largest sum.
 
-With ADDR it asks a program that runs and has called hg.Class.ServeGauges, qs serve for example, what it has
-promised, what of that was used, and how many envelopes it has really needed of its own targets.
+With ADDR it asks a running program that has called hg.Class.ServeGauges, such as qs serve: how many envelopes it
+guarantees, how many of them were used, and how many it has needed of its own targets.
 `
 
 // A guarantee is what a number of peers, envelopes and bytes comes to.
@@ -56,7 +56,7 @@ func runGer(args []string, out io.Writer) error {
 	fs.IntVar(&g.Processes, "processes", 1, "`processes` on a node")
 	groups := fs.Int("groups", 0, "`groups` of processes that a pair of processes shares; replaces -ger")
 	tags := fs.Int("tags", 1, "`tags` of a group that are received in any order")
-	contexts := fs.String("contexts", "", "`tags`[xGROUPS][+...] of each kind of pair, with commas between; replaces -ger")
+	contexts := fs.String("contexts", "", "`tags`[xGROUPS][+...] of each kind of pair, separated by commas; replaces -ger")
 	inOrder := fs.Bool("in-order", false, "each message is received before the next is sent")
 	asJSON := fs.Bool("json", false, "print JSON")
 	if err := parse(fs, args, 0, 1); err != nil {

@@ -28,7 +28,7 @@ type fact struct {
 
 func (f fact) String() string {
 	if f.err != nil {
-		return fmt.Sprintf("cannot be told: %v", f.err)
+		return fmt.Sprintf("unknown: %v", f.err)
 	}
 	text := fmt.Sprint(f.value)
 	if list, ok := f.value.([]string); ok {
@@ -46,7 +46,7 @@ func runInfo(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("info [flags] [ADDRESS]", flag.ContinueOnError)
 	var n network
 	n.peerFlags(fs)
-	asJSON := fs.Bool("json", false, "print JSON; what cannot be told is null")
+	asJSON := fs.Bool("json", false, "print JSON; unknown values are null")
 	if err := parse(fs, args, 0, 1); err != nil {
 		return err
 	}

@@ -25,13 +25,13 @@ import (
 
 const mercuryUsage = `mercury [flags] ADDRESS call NAME [JSON] | rate | read | write | ping, or: mercury [flags] ADDRESS serve | gateway [NAME ...]
 
-Talks to programs of C Mercury, over ofi+tcp. call makes one call: NAME is what the RPC was registered by, or its number. -in and -out are
-the types of the arguments, i8 to i64, u8 to u64, f32, f64, bool, string or bytes (the rest), with commas between; JSON is an array of values.
-rate, read and write measure hg_perf_server as hg_rate, hg_bw_read and hg_bw_write do. serve is what those measure; its address is written
-to -hostfile, where they look for it.
+Talks to programs of C Mercury, over ofi+tcp. call makes one call: NAME is the name or the number of the RPC. -in and -out are the types
+of the arguments, separated by commas: i8 to i64, u8 to u64, f32, f64, bool, string or bytes (the rest). JSON is an array of values. rate,
+read and write measure hg_perf_server as hg_rate, hg_bw_read and hg_bw_write do. serve is a target for those programs; it writes its
+address to -hostfile, where they look for it.
 
-gateway lets programs of this module call the C processes named by -target, with -via or package mercury/gateway, and C clients of ADDRESS
-the methods NAME of -service. It listens at ADDRESS for C and at -listen for the others; C's side has no security whatsoever.
+gateway lets programs of this module call the C processes named by -target, with -via or package mercury/gateway, and lets C clients of
+ADDRESS call the methods NAME of -service. It listens at ADDRESS for C and at -listen for the others. The C side has no security.
 `
 
 func runMercury(args []string, out io.Writer) error {
@@ -39,18 +39,18 @@ func runMercury(args []string, out io.Writer) error {
 	q := mercuryCommand{out: out}
 	fs.StringVar(&q.in, "in", "", "`types` of the input of call")
 	fs.StringVar(&q.res, "out", "", "`types` of the output of call")
-	provider := fs.Int("provider", -1, "Margo's `number` of the provider of call; 65535 for an RPC that belongs to none")
+	provider := fs.Int("provider", -1, "the `number` of Margo's provider; 65535 for an RPC without one")
 	fs.DurationVar(&q.timeout, "timeout", 10*time.Second, "`time` that call and ping may take")
 	fs.IntVar(&q.o.Size, "size", 0, "`bytes` of rate, 64 by default, and of read and write, 1 MiB")
 	fs.IntVar(&q.o.InFlight, "n", 1, "`calls` in flight")
 	fs.DurationVar(&q.o.For, "time", time.Second, "`time` to measure for")
 	fs.BoolVar(&q.o.Verify, "verify", false, "check the data of read and write")
-	stop := fs.Bool("done", false, "end the server afterwards: hg_perf_server serves one client")
+	stop := fs.Bool("done", false, "stop the server afterwards: hg_perf_server serves one client")
 	fs.StringVar(&q.hostfile, "hostfile", "", "`file` to write the address of serve or gateway to")
-	fs.StringVar(&q.via, "via", "", "`address` of a gateway by which call goes")
+	fs.StringVar(&q.via, "via", "", "`address` of a gateway to call through")
 	fs.StringVar(&q.listen, "listen", "tcp://127.0.0.1:0", "`address` at which gateway listens for programs of this module")
 	fs.StringVar(&q.service, "service", "", "`address` of the service whose methods C clients of gateway call")
-	fs.Func("target", "`address` of a C process that may be called through gateway, * for any; repeatable", func(a string) error {
+	fs.Func("target", "`address` of a C process that gateway may call, * for any; repeatable", func(a string) error {
 		q.targets = append(q.targets, a)
 		return nil
 	})

@@ -30,15 +30,15 @@ type network struct {
 func (n *network) flags(fs *flag.FlagSet) {
 	n.peerFlags(fs)
 	fs.DurationVar(&n.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast; 0 for none")
-	fs.StringVar(&n.profile, "cpuprofile", "", "`file` for a profile of this process; that of a target that is started gets .target added")
+	fs.StringVar(&n.profile, "cpuprofile", "", "`file` for a CPU profile of this process; a target that is started writes its own to FILE.target")
 	fs.StringVar(&n.handlers, "handlers", "inline", "inline: the target's handlers run on the goroutine that drives; dispatch, typed: on others")
-	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that compute meanwhile, in each process")
+	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that keep the processors busy, in each process")
 }
 
 // peerFlags are those of commands that measure nothing, and do not spin either.
 func (n *network) peerFlags(fs *flag.FlagSet) {
-	fs.BoolVar(&n.local, "local", false, "open sm:// beside tcp:// or udp://: a target of this machine that has done so is reached by it")
-	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer is given up; at least 500ms")
+	fs.BoolVar(&n.local, "local", false, "open sm:// beside tcp:// or udp://, and reach targets on this machine that do the same through it")
+	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer counts as lost; at least 500ms")
 	n.secrets.flags(fs)
 }
 

@@ -49,7 +49,7 @@ func runPing(args []string, out io.Writer) error {
 	fs.DurationVar(&p.timeout, "timeout", time.Second, "`time` after which a call is canceled and counted as lost")
 	fs.IntVar(&p.count, "count", 0, "`calls` to make; 0: until Ctrl-C")
 	fs.IntVar(&p.size, "size", 64, "`bytes` of a call's input and output")
-	asJSON := fs.Bool("json", false, "print one JSON object at the end and no lines")
+	asJSON := fs.Bool("json", false, "print one JSON object at the end instead of lines")
 	if err := parse(fs, args, 1, 1); err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ func runRendezvous(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("rendezvous [flags]", flag.ContinueOnError)
 	fs.IntVar(&n, "n", 0, "how many `processes` to wait for")
 	fs.StringVar(&listen, "listen", "127.0.0.1:0", "`host:port` to listen at")
-	fs.BoolVar(&strict, "impi", false, "speak IMPI 0.0; IMPI_AUTH_NONE and IMPI_AUTH_KEY in the environment say who may join")
-	fs.DurationVar(&timeout, "timeout", time.Minute, "`time` until all have to be there")
+	fs.BoolVar(&strict, "impi", false, "speak IMPI 0.0; IMPI_AUTH_NONE and IMPI_AUTH_KEY in the environment control who may join")
+	fs.DurationVar(&timeout, "timeout", time.Minute, "`time` within which all must arrive")
 	if err := parse(fs, args, 0, 0); err != nil {
 		return err
 	}

@@ -36,14 +36,14 @@ func runRPCs(args []string, out io.Writer) error {
 	defer stop()
 	b, err := c.callRaw(ctx, hg.RPCsRPC, nil, hg.Meta{})
 	if remote, ok := hg.RemoteOf(err); ok && remote.Code == hg.ErrNoEntry {
-		return fmt.Errorf("%s does not tell what it serves: a program does with hg.Config.Reflect: %w", c.peer, err)
+		return fmt.Errorf("%s does not publish its RPCs; a program does if it sets hg.Config.Reflect: %w", c.peer, err)
 	}
 	if err != nil {
 		return c.advise(hg.RPCsRPC, err)
 	}
 	all, err := hg.DecodeRPCs(b)
 	if err != nil {
-		return fmt.Errorf("what %s says of its RPCs: %w", c.peer, err)
+		return fmt.Errorf("the list of RPCs of %s: %w", c.peer, err)
 	}
 	if *asJSON {
 		return json.NewEncoder(out).Encode(all)

@@ -19,10 +19,10 @@ import (
 
 const runUsage = `run [flags] -- PROGRAM [arguments]
 
-Starts processes that find each other, on this machine, and waits for all of them. It ends them when one has failed, unless -keep is
-set, and when it is told to by a signal, which it passes on: -grace later at the latest nothing runs any more. A second SIGINT or
-SIGTERM kills at once. What a process that has ended has left running in its process group is killed. The exit code is 0 when every
-process has ended with 0, and otherwise 1; the errors say what each has done.
+Starts processes on this machine that find each other, and waits for all of them. When one fails, unless -keep is set, the others are
+ended; when a signal arrives, it is passed on. After -grace nothing runs any more. A second SIGINT or SIGTERM kills at once. What a
+process leaves running in its process group when it exits is killed. The exit code is 0 when every process exited with 0, and otherwise
+1; the errors say how each one ended.
 `
 
 // A launch is the processes of one qs run.
@@ -53,9 +53,9 @@ func runRun(args []string, out io.Writer) error {
 	)
 	fs := flag.NewFlagSet(runUsage, flag.ContinueOnError)
 	fs.IntVar(&n, "n", 0, "how many `processes` to start")
-	fs.DurationVar(&l.grace, "grace", 9*time.Second, "`time` that the others have to end by themselves, when one has failed or a signal has come; in the last 2s, or the last half, of it they are told to by SIGTERM, then killed")
-	fs.BoolVar(&l.keep, "keep", false, "when one has failed the others go on")
-	fs.DurationVar(&l.timeout, "timeout", time.Minute, "`time` until all have to have joined")
+	fs.DurationVar(&l.grace, "grace", 9*time.Second, "`time` for the others to end by themselves after a failure or a signal; 2s before its end, or halfway, they get SIGTERM, at its end they are killed")
+	fs.BoolVar(&l.keep, "keep", false, "do not end the others when one fails")
+	fs.DurationVar(&l.timeout, "timeout", time.Minute, "`time` within which all must join")
 	if err := parse(fs, args, 1, 1<<20); err != nil {
 		return err
 	}

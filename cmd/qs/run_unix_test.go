@@ -99,7 +99,7 @@ func TestRunEndsAllWhenOneFails(t *testing.T) {
 func TestRunKills(t *testing.T) {
 	t.Parallel()
 	q := run(t, 1, "run", "-n", "2", "-grace", "10ms", "--", executable(t), programArg, "stubborn")
-	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\nqs run: rank 0: signal: killed: it had not ended when it was told to\n"+
+	require.Contains(t, q.errors.String(), "qs run: rank 1: exit status 3\nqs run: rank 0: signal: killed: it did not end on request\n"+
 		"qs run: 2 failures, the first: rank 1: exit status 3\n")
 }
 
@@ -162,7 +162,7 @@ func TestRunKillsWhatIsStopped(t *testing.T) {
 		require.True(t, diag.Scan())
 		require.Regexp(t, `^qs run: `+s.String()+`: rank 0 is to end within 100ms$`, diag.Text())
 		require.True(t, diag.Scan())
-		require.Equal(t, "qs run: rank 0: signal: killed: it had not ended when it was told to", diag.Text())
+		require.Equal(t, "qs run: rank 0: signal: killed: it did not end on request", diag.Text())
 		q.wait(1)
 	}
 }

@@ -79,7 +79,7 @@ func (w *waiting) ended(e exit) {
 	}
 	text := fmt.Sprintf("rank %d: %v", e.rank, e.err)
 	if w.killed {
-		text += ": it had not ended when it was told to"
+		text += ": it did not end on request"
 	}
 	w.fail(text)
 }

@@ -19,8 +19,8 @@ import (
 
 const serveUsage = `serve [flags] [ADDRESS]
 
-The target of qs perf, ping, cp and ger. Without ADDRESS it listens at 127.0.0.1, at a port that the system chooses; its
-first line says where. It ends with Ctrl-C.
+The target of qs perf, ping, cp and ger. Without ADDRESS it listens on 127.0.0.1, on a port that the system chooses; its
+first line is the address. Stop it with Ctrl-C.
 `
 
 // runServe is a target until it is told to end by a signal, or by the end of its input if -child is set.
@@ -28,10 +28,10 @@ func runServe(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet(serveUsage, flag.ContinueOnError)
 	var n network
 	n.flags(fs)
-	child := fs.Bool("child", false, "end with the standard input")
-	root := fs.String("root", "", "`folder` whose files qs cp may read; without it none")
-	write := fs.Bool("write", false, "let qs cp put files there, too: anybody who can reach the address")
-	debugAddr := fs.String("debug", "", "`HOST:PORT` of an HTTP page that shows what goes on here: who can reach it sees peers and names of methods")
+	child := fs.Bool("child", false, "exit at the end of the standard input")
+	root := fs.String("root", "", "`folder` that qs cp may read")
+	write := fs.Bool("write", false, "let qs cp write there, too: everyone who can reach the address")
+	debugAddr := fs.String("debug", "", "`HOST:PORT` of an HTTP page with the state of this process: everyone who can reach it sees peers and names of methods")
 	if err := parse(fs, args, 0, 1); err != nil {
 		return err
 	}

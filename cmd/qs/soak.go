@@ -26,14 +26,14 @@ origin is killed and started again (kill), stopped for up to twice the peer time
 of a target are reset (reset), nothing passes in one direction or both for a while (stall); the last two over tcp only. The
 first target and this process are spared: calls between them must succeed.
 
-The audit: each call has one end; it has run if its caller was told so, and has not if its caller was told so, or that it was
-withdrawn; it ran once, or as often as it was repeated with leave; answers and what was lent are right, and nobody touches what was
-lent after the end; a cancel ends its call at once; when the faults are over every target answers, everything ends, and goroutines,
-descriptors and memory are what they were at first.
+The audit: each call ends once. It ran if the caller was told that it ran, and did not if the caller was told that it did not or
+that it was withdrawn. It ran once, or as often as it was deliberately repeated. Answers and lent data are right, and nobody touches
+lent memory after the end. A cancel ends its call at once. After the faults every target answers, everything ends, and goroutines,
+descriptors and memory are back where they were.
 
-The load goes on until each kind of fault has come, and then until all calls have ended, so a short -time takes longer
-than it says: with the default -every and -peer-timeout half a minute more. The last line of the output is the report, in
-JSON. The exit code is 1 when a promise was broken; the same -seed draws the same load and faults, but not the same moments.
+The load continues until each kind of fault has occurred and all calls have ended, so a short -time takes longer: half a minute more
+with the default -every and -peer-timeout. The last line of the output is the report, in JSON. The exit code is 1 when a promise was
+broken. The same -seed draws the same load and faults, but not at the same moments.
 `
 
 func runSoak(args []string, out io.Writer) error {
@@ -41,16 +41,16 @@ func runSoak(args []string, out io.Writer) error {
 	var n network
 	cfg := soak.Config{Log: io.Discard}
 	n.peerFlags(fs)
-	fs.DurationVar(&cfg.Time, "time", time.Minute, "`time` of the load, which goes on until each kind of fault has come")
+	fs.DurationVar(&cfg.Time, "time", time.Minute, "`time` of the load, which continues until each kind of fault has occurred")
 	fs.DurationVar(&cfg.Every, "every", 2*time.Second, "mean `time` between faults")
 	fs.IntVar(&cfg.Callers, "inflight", 16, "`calls` in flight from each origin")
 	fs.IntVar(&cfg.Origins, "origins", 3, "how many origins, beside this process")
 	fs.Int64Var(&cfg.MaxBulk, "bulk", 256<<10, "`bytes` of the largest transfer")
-	fs.Uint64Var(&cfg.Seed, "seed", 0, "`seed` of the load and the faults; 0 draws one, which the report has")
+	fs.Uint64Var(&cfg.Seed, "seed", 0, "`seed` of the load and the faults; 0 draws one, which is in the report")
 	fs.IntVar(&cfg.Targets, "targets", 4, "how many targets")
 	fs.StringVar(&cfg.Transport, "transport", "tcp", "`scheme` of the targets; auto: tcp, with sm beside it")
-	faults := fs.String("faults", "", "which faults, a `list`; none for none, and all without it")
-	verbose := fs.Bool("v", false, "tell on the standard error what happens")
+	faults := fs.String("faults", "", "`list` of faults, or none; all by default")
+	verbose := fs.Bool("v", false, "log to the standard error")
 	if err := parse(fs, args, 0, 0); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func soakConfig(n *network, addr string) (hg.Config, error) {
 func soakFlags(name string, args []string) (n network, book string, fs *flag.FlagSet, err error) {
 	fs = flag.NewFlagSet(name, flag.ContinueOnError)
 	n.peerFlags(fs)
-	fs.StringVar(&book, "book", "", "`file` for what the process does")
+	fs.StringVar(&book, "book", "", "`file` for the log of the process")
 	err = parse(fs, args, 1, 1)
 	return n, book, fs, err
 }

@@ -16,10 +16,10 @@ import (
 type secrets struct{ cert, key, ca, serverName string }
 
 func (s *secrets) flags(fs *flag.FlagSet) {
-	fs.StringVar(&s.cert, "cert", "", "PEM `file` with the certificate to show to peers; this and -ca turn TLS on")
+	fs.StringVar(&s.cert, "cert", "", "PEM `file` with the certificate of this process; -cert or -ca turns TLS on")
 	fs.StringVar(&s.key, "key", "", "PEM `file` with the key of -cert")
-	fs.StringVar(&s.ca, "ca", "", "PEM `file` with the authorities that peers' certificates must be of; without it those of the system, and who connects needs none")
-	fs.StringVar(&s.serverName, "server-name", "", "`name` that the certificates of peers must carry, instead of the host in their address")
+	fs.StringVar(&s.ca, "ca", "", "PEM `file` with the authorities that must have signed peers' certificates; default: those of the system, and peers that connect need no certificate")
+	fs.StringVar(&s.serverName, "server-name", "", "`name` that peers' certificates must carry, instead of the host in the address")
 }
 
 // args are the flags that give another qs the same.

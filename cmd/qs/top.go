@@ -20,15 +20,15 @@ import (
 
 const topUsage = `top [flags] ADDRESS
 
-Shows the gauges of a program again and again: what it is at work on, its envelopes, and its peers, the one that
-uses most first. The program must have called hg.Class.ServeGauges. It ends with Ctrl-C.
+Shows the gauges of a program, refreshed every -interval: its work, its envelopes, and its peers, the heaviest user
+first. The program must have called hg.Class.ServeGauges. Stop it with Ctrl-C.
 `
 
 func runTop(args []string, out io.Writer) error {
 	fs := flag.NewFlagSet(topUsage, flag.ContinueOnError)
 	var n network
 	n.peerFlags(fs)
-	interval := fs.Duration("interval", time.Second, "`time` from one look to the next")
+	interval := fs.Duration("interval", time.Second, "`time` between two looks")
 	count := fs.Int("n", 0, "`looks` to take; 0: until Ctrl-C")
 	asJSON := fs.Bool("json", false, "print a line of JSON for each look")
 	if err := parse(fs, args, 1, 1); err != nil {
