@@ -113,7 +113,7 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 		return err
 	}
 	defer func() {
-		if o.leave(a) {
+		if o.remove(a) {
 			o.home.n.all[o.home.i].Wake()
 		}
 	}()
@@ -201,7 +201,7 @@ func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Cal
 	stalled := o.stalledOut(a)
 	o.ended(a, fate)
 	if err == nil {
-		return o.take(a, h)
+		return o.decode(a, h)
 	}
 	if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
 		late := *e
@@ -211,8 +211,8 @@ func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Cal
 	return err
 }
 
-// take decodes the answer that h has got.
-func (o *outgoing) take(a *attempt, h *hg.Handle) error {
+// decode decodes the answer that h has got.
+func (o *outgoing) decode(a *attempt, h *hg.Handle) error {
 	if o.reply == nil {
 		return nil
 	}

@@ -85,7 +85,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.CallTimeout < 0 {
 		bad("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
 	}
-	c.room(bad)
+	c.setBudget(bad)
 	if c.Authorize != nil && c.HG.Authorize != nil {
 		bad("Authorize and HG.Authorize are set: set one of them")
 	}
@@ -136,8 +136,8 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	return c, nil
 }
 
-// room sets the budget for MaxPeers.
-func (c *Config) room(bad func(format string, args ...any)) {
+// setBudget sets the budget for MaxPeers.
+func (c *Config) setBudget(bad func(format string, args ...any)) {
 	const most = 1 << 20
 	switch {
 	case c.MaxPeers == 0:

@@ -174,8 +174,8 @@ func (c *control) ended(a *attempt, fate hg.Fate) {
 	}
 }
 
-// leave is the end of a. It reports whether somebody has waited for that.
-func (c *control) leave(a *attempt) (awaited bool) {
+// remove is the end of a. It reports whether somebody has waited for that.
+func (c *control) remove(a *attempt) (awaited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := &c.under

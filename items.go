@@ -30,7 +30,7 @@ func (ss *streams) register(n *Node) error {
 	ss.takers, ss.senders = map[ringID]*taker{}, map[ringID]*sender{}
 	_, err := n.class.RegisterRPC(hg.RPC{Name: itemsRPC, Handler: ss.items, Inline: true, Always: true})
 	if err == nil {
-		_, err = n.class.RegisterRPC(hg.RPC{Name: takenRPC, Handler: ss.taken, Inline: true, Always: true})
+		_, err = n.class.RegisterRPC(hg.RPC{Name: takenRPC, Handler: ss.passed, Inline: true, Always: true})
 	}
 	return err
 }
@@ -66,8 +66,8 @@ func (ss *streams) items(r hg.Incoming) error {
 	return r.RespondRaw(nil, nil)
 }
 
-// taken is the handler of takenRPC.
-func (ss *streams) taken(r hg.Incoming) error {
+// passed is the handler of takenRPC.
+func (ss *streams) passed(r hg.Incoming) error {
 	id, n, _, err := parseItems(r)
 	if err != nil {
 		return err

@@ -236,8 +236,8 @@ func (l *loans) progress() (n int64) {
 	return n
 }
 
-// takeBack ends the use of h by peers.
-func (l *loans) takeBack(h *bulk.Handle) {
+// revoke ends the use of h by peers.
+func (l *loans) revoke(h *bulk.Handle) {
 	if h.CloseWait(context.Background()) != nil {
 		l.n.drained()
 	}
@@ -261,10 +261,10 @@ func (l *loans) end(o *outgoing, c *Call, err error) error {
 		o.spend(c.Moved, left)
 	}
 	for _, h := range l.handles {
-		l.takeBack(h)
+		l.revoke(h)
 	}
 	for _, g := range l.rings {
-		l.takeBack(g.h)
+		l.revoke(g.h)
 		g.release()
 	}
 	for _, m := range l.files {

@@ -38,18 +38,18 @@ func (w *pushWriter) begin() error {
 	if err := w.p.check("Sink"); err != nil {
 		return err
 	}
-	if err := w.take(); err != nil {
+	if err := w.lock(); err != nil {
 		return err
 	}
 	if err := w.p.check("Sink"); err != nil {
-		w.leave()
+		w.unlock()
 		return err
 	}
 	return nil
 }
 
-// take waits for the turn. After an error, that the node is closed, it has none.
-func (w *pushWriter) take() error {
+// lock waits for the turn. After an error, that the node is closed, it has none.
+func (w *pushWriter) lock() error {
 	for !w.busy.CompareAndSwap(false, true) {
 		w.waits.Add(1)
 		err := w.p.req.n.hctx.Wait(context.Background(), func() bool { return !w.busy.Load() })
@@ -61,8 +61,8 @@ func (w *pushWriter) take() error {
 	return nil
 }
 
-// leave gives it up.
-func (w *pushWriter) leave() {
+// unlock gives it up.
+func (w *pushWriter) unlock() {
 	bw := w.w
 	w.busy.Store(false)
 	if bw != nil && bw.ctx.Err() != nil { // stopped meanwhile
@@ -138,7 +138,7 @@ func (w *pushWriter) wrote(n int64, err error) error {
 	if ended := w.ended(); err != nil && ended != nil {
 		err = ended
 	}
-	w.leave()
+	w.unlock()
 	return w.p.cause("Sink", err)
 }
 
@@ -203,9 +203,9 @@ func (o *outside) Read(b []byte) (int, error) {
 	o.w.n += o.last
 	o.counted += o.last
 	o.last, o.out = 0, true
-	o.w.leave()
+	o.w.unlock()
 	n, err := o.r.Read(b)
-	if err := o.w.take(); err != nil {
+	if err := o.w.lock(); err != nil {
 		return 0, err
 	}
 	o.out = false

@@ -387,7 +387,7 @@ func (g *ring) next() (piece []byte) {
 
 // fill reads from the caller's reader.
 func (g *ring) fill() {
-	defer g.leave()
+	defer g.returned()
 	if g.end || g.err != nil { // in an attempt before
 		g.ended = true
 		return
@@ -425,7 +425,7 @@ func (g *ring) fill() {
 
 // drain writes to the caller's writer.
 func (g *ring) drain() {
-	defer g.leave()
+	defer g.returned()
 	for {
 		piece := g.next()
 		if piece == nil {
@@ -449,7 +449,7 @@ func (g *ring) drain() {
 	}
 }
 
-func (g *ring) leave() {
+func (g *ring) returned() {
 	if p := recover(); p != nil { // of the program's reader or writer: it fails the call instead of the process
 		g.further(0, false, fmt.Errorf("panic: %v", p))
 	} else if !g.ended {

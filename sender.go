@@ -68,12 +68,12 @@ func (s *sender) fails() error {
 
 var errStreamOver = hg.Errorf(ErrClosed, "quicksilver: the handler of the stream has returned; items are sent until then")
 
-// room reports whether a message may leave. Locked.
-func (s *sender) room() bool { return s.sent-s.passed < streamWindow && s.under < streamWindow }
+// windowOpen reports whether a message may leave. Locked.
+func (s *sender) windowOpen() bool { return s.sent-s.passed < streamWindow && s.under < streamWindow }
 
 // due returns the message that is to leave now, or nil. Locked.
 func (s *sender) due() []byte {
-	if len(s.buf) <= itemsHead || s.fails() != nil || !s.room() || !s.push && (s.ending || s.sent > s.passed) {
+	if len(s.buf) <= itemsHead || s.fails() != nil || !s.windowOpen() || !s.push && (s.ending || s.sent > s.passed) {
 		return nil
 	}
 	msg := s.buf
@@ -119,7 +119,7 @@ func (s *sender) add(item []byte) error {
 			return nil
 		}
 		if msg == nil {
-			if err := s.wait(func() bool { return s.room() || !s.push }); err != nil {
+			if err := s.wait(func() bool { return s.windowOpen() || !s.push }); err != nil {
 				return err
 			}
 		}
@@ -239,7 +239,7 @@ func (s *sender) finish(failed bool) (end streamEnd, err error) {
 	}
 	if err = s.wait(func() bool {
 		rest := len(s.buf) > itemsHead
-		return s.under == 0 && (!rest || !failed && s.room())
+		return s.under == 0 && (!rest || !failed && s.windowOpen())
 	}); err != nil {
 		return end, err
 	}

@@ -164,7 +164,7 @@ func (p *pushed) writer(ctx context.Context) io.Writer {
 	if err := w.begin(); err != nil {
 		return failWriter{err}
 	}
-	defer w.leave()
+	defer w.unlock()
 	w.ctx = ctx
 	return w
 }
@@ -235,7 +235,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	if err := w.begin(); err != nil {
 		return 0, err
 	}
-	defer w.leave()
+	defer w.unlock()
 	w.ctx = ctx
 	if err := w.settle(); err != nil {
 		return 0, err
@@ -267,13 +267,13 @@ func (p *pushed) flush() (prefix int64, err error) {
 	w, all := p.w, slices.Clone(p.full)
 	p.mu.Unlock()
 	if w != nil {
-		if err := w.take(); err != nil {
+		if err := w.lock(); err != nil {
 			return 0, err
 		}
 		w.ctx = p.req
 		err = w.settle()
 		all = append(all, extent{0, w.pos})
-		w.leave()
+		w.unlock()
 	}
 	return prefix0(all), err
 }

@@ -80,9 +80,9 @@ func (f *File) Create(hctx *hg.Context, opts Options) (*Handle, error) {
 	}
 	h, err := Create(hctx, opts, f.data)
 	if err != nil {
-		return nil, errors.Join(err, f.leave())
+		return nil, errors.Join(err, f.unref())
 	}
-	h.freed = func() { _ = f.leave() }
+	h.freed = func() { _ = f.unref() }
 	return h, nil
 }
 
@@ -92,7 +92,7 @@ func (f *File) Sync() error {
 		return err
 	}
 	err := f.raw.sync()
-	if err = errors.Join(err, f.leave()); err != nil {
+	if err = errors.Join(err, f.unref()); err != nil {
 		return fmt.Errorf("bulk: sync %s: %w", f.name, err)
 	}
 	return nil
@@ -108,7 +108,7 @@ func (f *File) Close() error {
 	if was {
 		return fmt.Errorf("bulk: close %s: %w", f.name, hg.ErrClosed)
 	}
-	return f.leave()
+	return f.unref()
 }
 
 // use keeps the file mapped until leave.
@@ -122,7 +122,7 @@ func (f *File) use(what string) error {
 	return nil
 }
 
-func (f *File) leave() error {
+func (f *File) unref() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.users--; f.users > 0 {

@@ -60,8 +60,8 @@ func (r *Reader) next() ([]byte, error) {
 
 // ahead fills the window.
 func (r *Reader) ahead() error {
-	for left := r.w.left(); left > 0; left = r.w.left() {
-		p, err := r.w.take()
+	for left := r.w.unlaunched(); left > 0; left = r.w.unlaunched() {
+		p, err := r.w.freePiece()
 		if p == nil || err != nil {
 			return err
 		}

@@ -35,8 +35,8 @@ func (w *window) init(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) 
 	return nil
 }
 
-// take returns a piece that is not in use, or nil when as many are under way as may be.
-func (w *window) take() (*piece, error) {
+// freePiece returns a piece that is not in use, or nil when as many are under way as may be.
+func (w *window) freePiece() (*piece, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil || len(w.under) >= w.Window {
@@ -70,8 +70,8 @@ func (w *window) launch(p *piece) {
 	w.next += int64(p.n)
 }
 
-// left returns how many bytes were not launched.
-func (w *window) left() int64 {
+// unlaunched returns how many bytes were not launched.
+func (w *window) unlaunched() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.Size - w.next

@@ -49,10 +49,10 @@ func (w *Writer) room() (_ []byte, err error) {
 		return nil, err
 	}
 	if w.cur == nil {
-		if w.w.left() == 0 {
+		if w.w.unlaunched() == 0 {
 			return nil, nil
 		}
-		if w.cur, err = w.w.take(); err == nil && w.cur == nil {
+		if w.cur, err = w.w.freePiece(); err == nil && w.cur == nil {
 			w.cur, err = w.w.oldest()
 		}
 		if err != nil {
@@ -60,14 +60,14 @@ func (w *Writer) room() (_ []byte, err error) {
 		}
 		w.cur.n = 0
 	}
-	end := min(int64(len(w.cur.buf)), w.w.left())
+	end := min(int64(len(w.cur.buf)), w.w.unlaunched())
 	return w.cur.buf[w.cur.n:end], nil
 }
 
 // add is called when n bytes of what room gave have been filled.
 func (w *Writer) add(n int) error {
 	w.cur.n += n
-	if int64(w.cur.n) < min(int64(len(w.cur.buf)), w.w.left()) {
+	if int64(w.cur.n) < min(int64(len(w.cur.buf)), w.w.unlaunched()) {
 		return nil
 	}
 	return w.launch()

@@ -152,7 +152,7 @@ func (e *RemoteError) Detail(v any) error {
 	if e.detail == nil {
 		return fmt.Errorf("hg: the target's error has no detail: %w", ErrNoEntry)
 	}
-	if err := takes(e.codec, e.codecID); err != nil {
+	if err := checkCodec(e.codec, e.codecID); err != nil {
 		return err
 	}
 	return e.codec.Decode(e.detail, v)

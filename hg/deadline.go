@@ -168,7 +168,7 @@ func (a *alarm) rings(_ *na.Op, r na.Result) (ran int) {
 	case s.phase == serviceRunning && s.detached:
 		s.answerFor(failure{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
 	}
-	given := s.take()
+	given := s.claimRun()
 	s.ends((*handling).expire)
 	if given {
 		s.reject(errLate)

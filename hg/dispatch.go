@@ -25,10 +25,10 @@ func (r Incoming) Run() error {
 		if c := r.s.ctx; c.nctx.Hold() { // c is not drained before this has returned
 			defer c.nctx.Unhold()
 			if s, ok := r.enter(); ok {
-				taken, batch := s.take(), s.batch
+				taken, batch := s.claimRun(), s.batch
 				s.mu.Unlock()
 				if taken {
-					defer c.gathering.home(batch)
+					defer c.gathering.returned(batch)
 					c.nctx.EnterApart(s.resume, 0)
 					return nil
 				}
@@ -57,11 +57,11 @@ func (s *service) give(lone *Incoming) bool {
 		return false
 	}
 	s.to(serviceGiven)
-	s.batch = c.gathering.leave()
+	s.batch = c.gathering.dispatched()
 	r := s.incoming()
 	s.mu.Unlock()
 	if c.nctx.Draining() { // looked at here: a shutdown either finds it, or is seen
-		s.takeBack(errClosing)
+		s.refuseUnclaimed(errClosing)
 		return true
 	}
 	if lone != nil {
@@ -72,8 +72,8 @@ func (s *service) give(lone *Incoming) bool {
 	return true
 }
 
-// take ends the wait for Run; whoever it reports true to has to go on with the request. Locked.
-func (s *service) take() bool {
+// claimRun ends the wait for Run; whoever it reports true to has to go on with the request. Locked.
+func (s *service) claimRun() bool {
 	taken := s.phase == serviceGiven
 	if taken {
 		s.to(serviceArrived)
@@ -81,10 +81,10 @@ func (s *service) take() bool {
 	return taken
 }
 
-// takeBack refuses a request that nobody has run.
-func (s *service) takeBack(why error) {
+// refuseUnclaimed refuses a request that nobody has run.
+func (s *service) refuseUnclaimed(why error) {
 	s.mu.Lock()
-	taken := s.take()
+	taken := s.claimRun()
 	s.mu.Unlock()
 	if taken {
 		s.reject(why)
@@ -96,7 +96,7 @@ func (c *Context) refuse() {
 	c.advance()
 	for _, o := range c.all() {
 		if s, ok := o.(*service); ok {
-			s.takeBack(errClosing)
+			s.refuseUnclaimed(errClosing)
 		}
 	}
 }

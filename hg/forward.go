@@ -65,9 +65,9 @@ func (d *draft) payload() []byte {
 	return d.b[d.head:]
 }
 
-// parted returns what is lent of a message with a header of the given size, and what is in front of the key: without the metadata if
+// split returns what is lent of a message with a header of the given size, and what is in front of the key: without the metadata if
 // that leaves no room for a key in limit bytes. Then it is ahead of the payload.
-func (d *draft) parted(header, limit int) (body, front []byte, flags uint8) {
+func (d *draft) split(header, limit int) (body, front []byte, flags uint8) {
 	if d.head == header || d.head+na.KeySize <= limit {
 		return d.payload(), d.b[:d.head], flagMore
 	}
@@ -353,7 +353,7 @@ func (k *call) request() (msg []byte, to na.Addr, err error) {
 func (k *call) lendInput(limit int) (msg []byte, err error) {
 	h := k.h
 	k.in.own()
-	body, head, flags := k.in.parted(requestSize, limit)
+	body, head, flags := k.in.split(requestSize, limit)
 	h.ctx.bodies.countLent(k.in.size())
 	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, k.onLoanEnded)
 	if err != nil {

@@ -47,24 +47,24 @@ func (g *gathering) begin() (p turns.Pass) {
 		g.busy.Store(false)
 		return p
 	}
-	g.Expect(1)
+	g.Begin(1)
 	p.Serial = max(g.pass.Add(1), 1)
 	return p
 }
 
-// leave counts a request that is given to Config.Dispatch, and returns its pass.
-func (g *gathering) leave() uint32 {
+// dispatched counts a request that is given to Config.Dispatch, and returns its pass.
+func (g *gathering) dispatched() uint32 {
 	if !g.under() {
 		return 0
 	}
-	g.Leave()
+	g.Add()
 	return g.pass.Load()
 }
 
-// home counts one that Run has returned for.
-func (g *gathering) home(pass uint32) {
+// returned counts one that Run has returned for.
+func (g *gathering) returned(pass uint32) {
 	if g != nil && pass != 0 && pass == g.pass.Load() {
-		g.Home(g.flush)
+		g.Returned(g.flush)
 	}
 }
 
@@ -74,7 +74,7 @@ func (g *gathering) under() bool { return g != nil && g.busy.Load() }
 // end ends it.
 func (g *gathering) end(p turns.Pass) {
 	if p.Serial != 0 {
-		if g.Left(); g.Wait(g.now, g.flush, 1) {
+		if g.Added(); g.Wait(g.now, g.flush, 1) {
 			g.rests = 0
 		} else {
 			g.rests = min(2*g.rests+1, maxRests)

@@ -165,13 +165,13 @@ func (h *Handle) Cancel() {
 	h.call.cancel(ErrCanceled)
 }
 
-// lost has nothing to do: the parts of a call end by themselves.
-func (h *Handle) lost(error) {}
+// peersLost has nothing to do: the parts of a call end by themselves.
+func (h *Handle) peersLost(error) {}
 
-func (h *Handle) part() {}
+func (h *Handle) answerForgotten() {}
 
-// cut ends the call under way when the class shuts down.
-func (h *Handle) cut(left *ShutdownError) {
+// endNow ends the call under way when the class shuts down.
+func (h *Handle) endNow(left *ShutdownError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.call.underWay() {
@@ -180,8 +180,8 @@ func (h *Handle) cut(left *ShutdownError) {
 	}
 }
 
-// look counts a handle that is open in the end.
-func (h *Handle) look(left *ShutdownError) {
+// countOpen counts a handle that is open in the end.
+func (h *Handle) countOpen(left *ShutdownError) {
 	left.Handles++
 	text := "handle of " + h.rpc.Name + " is not closed"
 	if h.made != "" {

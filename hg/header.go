@@ -161,8 +161,8 @@ func behind(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, p
 	return meta, payload, err
 }
 
-// takes reports, by an error, that bytes are encoded otherwise than c decodes.
-func takes(c codec.Codec, id uint8) error {
+// checkCodec reports, by an error, that bytes are encoded otherwise than c decodes.
+func checkCodec(c codec.Codec, id uint8) error {
 	if id == codec.NoBytesID || id == codec.RawID || id == c.ID() {
 		return nil
 	}

@@ -56,12 +56,12 @@ func Observers(fs ...func(e *Event)) func(e *Event) {
 // its own. It allocates nothing.
 func (c *Context) Observe(e Event) {
 	if c.class.cfg.Observe != nil {
-		newSighting(c, e).tell()
+		newPendingEvent(c, e).tell()
 	}
 }
 
-// A sighting is an Event on its way to Config.Observe.
-type sighting struct {
+// A pendingEvent is an Event on its way to Config.Observe.
+type pendingEvent struct {
 	Event
 	c    *Context
 	task na.Task
@@ -69,28 +69,28 @@ type sighting struct {
 
 var sightings sync.Pool
 
-func newSighting(c *Context, e Event) *sighting {
-	s, _ := sightings.Get().(*sighting)
+func newPendingEvent(c *Context, e Event) *pendingEvent {
+	s, _ := sightings.Get().(*pendingEvent)
 	if s == nil {
-		s = &sighting{}
+		s = &pendingEvent{}
 		s.task.Init(func(any) int { s.tell(); return 1 }, nil)
 	}
 	s.c, s.Event = c, e
 	return s
 }
 
-func (s *sighting) rest() {
+func (s *pendingEvent) rest() {
 	s.Event, s.c = Event{}, nil
 	sightings.Put(s)
 }
 
-// sighted returns what is to be observed of a call that has ended, before the handle makes another; nil if nothing is. Locked.
-func (k *call) sighted(err error) *sighting {
+// endEvent returns what is to be observed of a call that has ended, before the handle makes another; nil if nothing is. Locked.
+func (k *call) endEvent(err error) *pendingEvent {
 	h := k.h
 	if h.ctx.class.cfg.Observe == nil {
 		return nil
 	}
-	s := newSighting(h.ctx, Event{
+	s := newPendingEvent(h.ctx, Event{
 		Kind: Origin, RPC: h.Name(), Peer: h.addr, Fate: FateOf(err), Took: h.ctx.since(k.begun),
 		Sent: int64(k.in.size()), Received: int64(len(k.output)),
 	})
@@ -106,7 +106,7 @@ func (k *call) sighted(err error) *sighting {
 }
 
 // tell calls Config.Observe; s may be nil.
-func (s *sighting) tell() {
+func (s *pendingEvent) tell() {
 	if s != nil {
 		defer s.rest()
 		s.c.class.cfg.Observe(&s.Event)
@@ -144,7 +144,7 @@ func (s *service) observed() {
 	if c.class.cfg.Observe == nil {
 		return
 	}
-	o := newSighting(c, s.event)
+	o := newPendingEvent(c, s.event)
 	o.RPC, o.Took = s.name(), c.since(s.came)
 	if c.post(&o.task) != nil {
 		o.rest()

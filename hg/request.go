@@ -12,10 +12,10 @@ import (
 )
 
 // arrived takes in a request: it finds the RPC, fetches an input that did not fit the message, or runs the handler.
-func (c *Context) arrived(env *na.Envelope) (ran int) { return c.take(env, nil) }
+func (c *Context) arrived(env *na.Envelope) (ran int) { return c.receive(env, nil) }
 
-// take is arrived. A request that is to be dispatched at once is stored in lone instead, if that is not nil.
-func (c *Context) take(env *na.Envelope, lone *Incoming) (ran int) {
+// receive is arrived. A request that is to be dispatched at once is stored in lone instead, if that is not nil.
+func (c *Context) receive(env *na.Envelope, lone *Incoming) (ran int) {
 	s := c.newService(env)
 	var req request
 	meta, payload, err := req.parse(env.Data, env.Body)
@@ -36,7 +36,7 @@ func (c *Context) take(env *na.Envelope, lone *Incoming) (ran int) {
 	case req.flags&flagMore == 0 && int64(len(payload)) > c.class.cfg.MaxInput:
 		err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", len(payload), c.class.cfg.MaxInput))
 	default:
-		err = takes(s.rpc.Codec, req.codec)
+		err = checkCodec(s.rpc.Codec, req.codec)
 	}
 	if req.flags&flagMore != 0 && len(payload) > 0 {
 		s.ahead = ahead(req.flags, req.meta)
@@ -78,7 +78,7 @@ func (c *Context) take(env *na.Envelope, lone *Incoming) (ran int) {
 func (c *Context) closed() {
 	c.advance()
 	for _, o := range c.all() {
-		o.lost(errClosed)
+		o.peersLost(errClosed)
 	}
 }
 
@@ -233,12 +233,12 @@ func (s *service) begin() {
 	r, rpc := s.incoming(), s.rpc
 	s.mu.Unlock()
 	f := failure{code: ErrPanic, fate: na.Ran} // a handler may end its goroutine
-	defer func() { s.leave(r, f) }()
+	defer func() { s.handlerReturned(r, f) }()
 	f = s.ctx.callHandler(r, rpc)
 }
 
-// leave ends the handler of r, whose error is f.
-func (s *service) leave(r Incoming, f failure) {
+// handlerReturned ends the handler of r, whose error is f.
+func (s *service) handlerReturned(r Incoming, f failure) {
 	if f.code == ErrPanic && f.text == "" {
 		f.text = "the handler of " + r.Name() + " ended its goroutine"
 	}

@@ -268,7 +268,7 @@ func (s *service) post(msg, body []byte) (left bool, err error) {
 func (s *service) lendOutput(limit int) (msg []byte, err error) {
 	var key na.Key
 	s.out.own()
-	body, head, flags := s.out.parted(responseSize, limit)
+	body, head, flags := s.out.split(responseSize, limit)
 	s.ctx.bodies.countLent(s.out.size())
 	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, body, s.onLoanEnded); err != nil {
 		return nil, err

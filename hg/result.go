@@ -23,7 +23,7 @@ func (k *call) result() error {
 	fate := k.fate()
 	var cause error
 	switch {
-	case k.taken():
+	case k.withdrawn():
 		fate, cause = na.NotRun, ErrCanceled
 	case k.answered && k.answer.code == na.OK:
 		return nil
@@ -73,7 +73,7 @@ func (k *call) overtakes(said error) error {
 type outcome struct {
 	h    *Handle
 	cb   ForwardFunc
-	seen *sighting
+	seen *pendingEvent
 	err  error
 }
 
@@ -94,7 +94,7 @@ func (k *call) finish(any) (ran int) {
 func (k *call) settle() outcome {
 	h := k.h
 	k.err = k.result()
-	o := outcome{h, k.cb, k.sighted(k.err), k.err}
+	o := outcome{h, k.cb, k.endEvent(k.err), k.err}
 	k.cb = nil
 	k.to(callIdle)
 	k.trim()
@@ -119,7 +119,7 @@ func (h *Handle) Output(v any) error {
 	if err != nil {
 		return err
 	}
-	if err = takes(h.rpc.Codec, id); err == nil {
+	if err = checkCodec(h.rpc.Codec, id); err == nil {
 		err = h.rpc.Codec.Decode(b, v)
 	}
 	if err != nil {

@@ -183,7 +183,7 @@ func (s *service) unlock() {
 	if s.more {
 		c.nctx.GiveBack(s.addr, s.body)
 	}
-	c.leave(s)
+	c.dismiss(s)
 	alarm, handling := s.alarm, s.handling
 	s.observed()
 	s.reset()
@@ -274,15 +274,15 @@ func (s *service) freeInput() {
 // name returns the name of the RPC.
 func (s *service) name() string { return nameOf(s.id, s.rpc) }
 
-// lost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached or waits
+// peersLost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached or waits
 // for Run.
-func (s *service) lost(why error) {
+func (s *service) peersLost(why error) {
 	s.mu.Lock()
 	if nctx := s.ctx.nctx; s.phase == serviceSpare || !nctx.Closing() && nctx.Connected(s.addr) {
 		s.mu.Unlock()
 		return
 	}
-	given := s.take()
+	given := s.claimRun()
 	if s.detached && s.phase == serviceRunning {
 		s.giveUp()
 	}
@@ -304,9 +304,9 @@ func (s *service) ends(end func(*handling)) {
 	s.unlock()
 }
 
-// cut counts a response that has not left, a handler that is at work, and a detached request that nobody has answered, and ends the
+// endNow counts a response that has not left, a handler that is at work, and a detached request that nobody has answered, and ends the
 // handler's context.
-func (s *service) cut(left *ShutdownError) {
+func (s *service) endNow(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.ends(func(g *handling) { g.cancel(errClosed) })
 	switch {
@@ -363,8 +363,8 @@ func (s *service) overdue(now time.Duration) bool {
 	return true
 }
 
-// part answers a detached request that its program has not answered when the class shuts down.
-func (s *service) part() {
+// answerForgotten answers a detached request that its program has not answered when the class shuts down.
+func (s *service) answerForgotten() {
 	s.mu.Lock()
 	if s.forgotten() {
 		s.answerFor(failure{code: ErrNoResponse, fate: na.Ran, text: "the target has shut down, and nobody had answered"})
@@ -372,8 +372,8 @@ func (s *service) part() {
 	s.unlock()
 }
 
-// look counts a handler that is at work in the end.
-func (s *service) look(left *ShutdownError) {
+// countOpen counts a handler that is at work in the end.
+func (s *service) countOpen(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.began || s.returned {

@@ -145,7 +145,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	e.Parted = func(i int) bool {
 		if c := contexts[i]; contexts[0].Now() >= patience {
 			for _, o := range c.all() {
-				o.part()
+				o.answerForgotten()
 			}
 		}
 		return contexts[i].load.n.Load() == 0
@@ -186,7 +186,7 @@ func (c *Context) cut(left *ShutdownError) {
 	left.Transfers += u.Moves + u.Served
 	left.Leases += u.Leases
 	for _, o := range c.all() {
-		o.cut(left)
+		o.endNow(left)
 	}
 }
 
@@ -196,6 +196,6 @@ func (c *Context) look(left *ShutdownError) {
 		left.Callbacks += c.nctx.Live()
 	}
 	for _, o := range c.all() {
-		o.look(left)
+		o.countOpen(left)
 	}
 }

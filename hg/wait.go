@@ -61,7 +61,7 @@ func (c *Context) takeLone(r *Incoming) bool {
 		return false
 	}
 	defer c.nctx.Unhold() // deferred: an Inline handler may panic, or end the goroutine
-	c.take(env, r)
+	c.receive(env, r)
 	return true
 }
 

@@ -144,8 +144,8 @@ func (h *Handle) Outstanding() bool {
 // recalling reports whether it is not known yet what becomes of the request that is to be taken back. Locked.
 func (k *call) recalling() bool { return k.withdrawal != nil && k.withdrawal.phase < withdrawalSettled }
 
-// taken reports whether the request was withdrawn. Locked.
-func (k *call) taken() bool {
+// withdrawn reports whether the request was withdrawn. Locked.
+func (k *call) withdrawn() bool {
 	return k.withdrawal != nil && k.withdrawal.phase >= withdrawalSettled && k.withdrawal.result == Withdrawn
 }
 

@@ -175,8 +175,8 @@ func (c *Context) cancel(t Ticket) {
 	}
 }
 
-// left counts a callback that has returned.
-func (c *Context) left() {
+// callbackReturned counts a callback that has returned.
+func (c *Context) callbackReturned() {
 	if c.live.Add(-1) == 0 {
 		c.tryRelease()
 	}

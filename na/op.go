@@ -116,7 +116,7 @@ func endOp(data any) (ran int) {
 		return 0
 	}
 	step := op.step // op may be started anew, or be another's, once take has returned
-	return step(op, op.take())
+	return step(op, op.consume())
 }
 
 // Init makes op, which is zero or idle, an operation of c that calls done at its end, and keeps data with it: NewOp for
@@ -179,7 +179,7 @@ func (op *Op) start(kind opKind, addr Addr) (Ticket, error) {
 func (op *Op) abandon() {
 	w := op.word.Load()
 	op.word.Store((w>>opGenShift + 1) << opGenShift)
-	op.nctx.left()
+	op.nctx.callbackReturned()
 }
 
 // errTimerCanceled is how canceled timers end, all of them alike.
@@ -201,8 +201,8 @@ func (op *Op) giveUp() bool {
 	}
 }
 
-// take ends the queued life of op and returns its result: what Trigger does before it runs the callback.
-func (op *Op) take() Result {
+// consume ends the queued life of op and returns its result: what Trigger does before it runs the callback.
+func (op *Op) consume() Result {
 	r := op.result
 	op.result.Err, op.result.Envelope = nil, nil
 	switch {

@@ -61,13 +61,13 @@ func (q *queue) taken() (first *Task) {
 // gather has all that is queued be in rest, so that what is left next comes behind it, and reports whether there is any.
 func (q *queue) gather() bool {
 	if first := q.taken(); first != nil {
-		q.leave(first)
+		q.putBack(first)
 	}
 	return q.rest.Load() != nil
 }
 
-// leave gives tasks back that were taken, for anybody to take.
-func (q *queue) leave(first *Task) {
+// putBack gives tasks back that were taken, for anybody to take.
+func (q *queue) putBack(first *Task) {
 	for !q.rest.CompareAndSwap(nil, first) {
 		if older := q.rest.Swap(nil); older != nil { // two goroutines left some: whose are older nobody knows
 			last := older

@@ -17,7 +17,7 @@ func (q *queue) pop() *Task {
 	}
 	if rest := t.next; rest != nil {
 		t.next = nil
-		q.leave(rest)
+		q.putBack(rest)
 	}
 	q.n.Add(-1)
 	return t

@@ -146,7 +146,7 @@ func (e *Ending) Run(ctx context.Context) error {
 		e.begun = e.now()
 		err = e.wait(ctx)
 		e.Cut()
-		owed := e.part(ctx)
+		owed := e.sayFarewell(ctx)
 		for _, c := range e.Contexts {
 			e.Unconfirmed = append(e.Unconfirmed, c.Unconfirmed()...)
 		}
@@ -205,12 +205,12 @@ func (e *Ending) over(ctx context.Context) error {
 	return nil
 }
 
-// part drives until peers have confirmed what was sent to them, and reports whether messages to living ones are left that they
+// sayFarewell drives until peers have confirmed what was sent to them, and reports whether messages to living ones are left that they
 // have not: then the time is over, and farewellTime after it.
-func (e *Ending) part(ctx context.Context) (owed bool) {
+func (e *Ending) sayFarewell(ctx context.Context) (owed bool) {
 	limit := e.now() + farewellTime
 	e.drive(func(ran int) bool {
-		parted, messages := e.parted()
+		parted, messages := e.confirmed()
 		now := e.now()
 		if owed = messages > 0; owed && e.over(ctx) == nil {
 			limit = now + farewellTime
@@ -231,9 +231,9 @@ func (e *Ending) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// parted reports whether peers have everything, and how many messages they have not confirmed. Those of every context are asked,
+// confirmed reports whether peers have everything, and how many messages they have not confirmed. Those of every context are asked,
 // however long others take.
-func (e *Ending) parted() (parted bool, messages int) {
+func (e *Ending) confirmed() (parted bool, messages int) {
 	parted = true
 	for i, c := range e.Contexts {
 		if c.Closing() {

@@ -49,7 +49,7 @@ func (c *Context) arrived() (first *Task) {
 	*at = nil
 	c.cq.n.Add(int64(n))
 	c.live.Add(int64(n))
-	c.left() // the Hold
+	c.callbackReturned() // the Hold
 	return first
 }
 
@@ -109,7 +109,7 @@ func (c *Context) run(max, step int, stop func() bool) (n int) {
 	all := max <= 0
 	if all {
 		if t = c.arrived(); t != nil && c.cq.gather() { // behind what is older
-			c.cq.leave(t)
+			c.cq.putBack(t)
 			t = nil
 		}
 		max = c.cq.len()
@@ -128,7 +128,7 @@ func (c *Context) run(max, step int, stop func() bool) (n int) {
 		}
 		if rest := t.next; rest != nil {
 			t.next = nil
-			c.cq.leave(rest) // another goroutine may go on with it while this one is in the program's code
+			c.cq.putBack(rest) // another goroutine may go on with it while this one is in the program's code
 			c.rouse()
 		}
 		if ran := c.runTask(t); ran > 0 {
@@ -150,7 +150,7 @@ func (c *Context) run(max, step int, stop func() bool) (n int) {
 // runTask runs t; a panic in it leaves the context as it should be.
 func (c *Context) runTask(t *Task) (ran int) {
 	c.cq.n.Add(-1)
-	defer c.left()
+	defer c.callbackReturned()
 	return t.run(t.data)
 }
 

@@ -23,7 +23,7 @@ func (c *Context) Hold() bool {
 }
 
 // Unhold says that a callback has returned, or was not queued after all.
-func (c *Context) Unhold() { c.left() }
+func (c *Context) Unhold() { c.callbackReturned() }
 
 // EnterApart returns run(n), which is code of the program that the layer above runs outside Trigger: meanwhile Inside reports true.
 func (c *Context) EnterApart(run func(int) int, n int) int { return c.apart.Run(run, n) }

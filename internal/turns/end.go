@@ -6,11 +6,11 @@ import "context"
 // wakes nobody by itself.
 func (w *Waiter) End() {
 	t := w.t
-	w.hit.Store(true)
+	w.ended.Store(true)
 	t.mu.Lock()
 	stir := false
 	switch {
-	case w.bed >= 0 && t.calling:
+	case w.sleeper >= 0 && t.calling:
 		if !w.due {
 			w.due = true
 			t.due = append(t.due, w)

@@ -15,52 +15,52 @@ const (
 	parkFrom = 8
 	// maxYields is how often it yields before it sleeps all the same.
 	maxYields = 100
-	// halves is from how many on what the first half sends leaves before the second: both processes have something to do.
-	halves = 12
+	// splitFrom is from how many on what the first half sends leaves before the second: both processes have something to do.
+	splitFrom = 12
 )
 
 // A Gather waits for goroutines that are about to send, so that what they send leaves together. One goroutine at a time waits.
 type Gather struct {
-	away   atomic.Int32  // have not come home
-	half   atomic.Int32  // whoever brings away to it sends what is held back
-	all    chan struct{} // one slot, filled when away comes to 0
-	moment *time.Timer
+	outstanding atomic.Int32  // have not come home
+	half        atomic.Int32  // whoever brings away to it sends what is held back
+	all         chan struct{} // one slot, filled when away comes to 0
+	moment      *time.Timer
 }
 
 // NewGather returns a Gather.
 func NewGather() Gather { return Gather{all: make(chan struct{}, 1)} }
 
-// Expect begins with n that are away.
-func (g *Gather) Expect(n int32) {
+// Begin begins with n that are away.
+func (g *Gather) Begin(n int32) {
 	select {
 	case <-g.all: // of a round that was given up
 	default:
 	}
 	g.split(n)
-	g.away.Store(n)
+	g.outstanding.Store(n)
 }
 
 // split has the first half of n leave before the second, if there are enough.
 func (g *Gather) split(n int32) {
 	half := int32(-1)
-	if n >= halves {
+	if n >= splitFrom {
 		half = n / 2
 	}
 	g.half.Store(half)
 }
 
-// Leave counts one more that is away.
-func (g *Gather) Leave() { g.away.Add(1) }
+// Add counts one more that is away.
+func (g *Gather) Add() { g.outstanding.Add(1) }
 
-// Left says that no more will leave. Whoever sends them away one by one expects itself first.
-func (g *Gather) Left() { g.split(g.away.Add(-1)) }
+// Added says that no more will leave. Whoever sends them away one by one expects itself first.
+func (g *Gather) Added() { g.split(g.outstanding.Add(-1)) }
 
-// Home counts one that has come home, and calls flush when it is to send what is held back.
-func (g *Gather) Home(flush func()) {
-	if g.away.Load() <= 0 {
+// Returned counts one that has come home, and calls flush when it is to send what is held back.
+func (g *Gather) Returned(flush func()) {
+	if g.outstanding.Load() <= 0 {
 		return
 	}
-	switch g.away.Add(-1) {
+	switch g.outstanding.Add(-1) {
 	case 0:
 		select {
 		case g.all <- struct{}{}:
@@ -74,8 +74,8 @@ func (g *Gather) Home(flush func()) {
 // Wait waits until all have come home. It gives up, and reports false, when none comes for a while, and has what is held back
 // sent while they do. It yields at least so many times before it sleeps.
 func (g *Gather) Wait(now func() time.Duration, flush func(), least int) (home bool) {
-	last, since := g.away.Load(), now()
-	for yields := 0; g.away.Load() > 0; yields++ {
+	last, since := g.outstanding.Load(), now()
+	for yields := 0; g.outstanding.Load() > 0; yields++ {
 		if last >= parkFrom && yields >= least || yields >= maxYields {
 			g.park()
 		} else {
@@ -85,14 +85,14 @@ func (g *Gather) Wait(now func() time.Duration, flush func(), least int) (home b
 		if now-since < gatherTime {
 			continue
 		}
-		n := g.away.Load()
+		n := g.outstanding.Load()
 		if n >= last {
 			break
 		}
 		last, since = n, now
 		flush()
 	}
-	return g.away.Swap(0) <= 0
+	return g.outstanding.Swap(0) <= 0
 }
 
 // park sleeps until all have come home, or for a moment: a goroutine that yields again and again takes a processor away.
@@ -127,7 +127,7 @@ func (t *Table) wakeDue(leader *Waiter) {
 	ready := t.due[:0]
 	for _, w := range t.due {
 		w.due = false
-		if w.bed >= 0 && w.seemsOver() { // it may have seen so itself, and wait for something else by now
+		if w.sleeper >= 0 && w.seemsOver() { // it may have seen so itself, and wait for something else by now
 			t.unlistLocked(w)
 			ready = append(ready, w)
 		}
@@ -149,7 +149,7 @@ func (t *Table) wakeDue(leader *Waiter) {
 			if leader.seemsOver() {
 				n++
 			}
-			t.Expect(int32(n))
+			t.Begin(int32(n))
 		}
 	}
 	t.due, t.ready = t.ready[:0], ready // whoever leads next needs the other one

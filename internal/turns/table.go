@@ -161,7 +161,7 @@ func (t *Table) wait(ctx context.Context, timeout time.Duration, w *Waiter) erro
 	if w.ctx, w.gone = ctx, ctx.Done(); w.quits() {
 		return context.Cause(ctx)
 	}
-	t.Home(t.flush)
+	t.Returned(t.flush)
 	var (
 		failed               error
 		more, polled, inside bool
@@ -304,7 +304,7 @@ func (t *Table) handOnLocked() {
 
 // sleep waits for a reason to look again. It is called with mu held and releases it.
 func (t *Table) sleep(w *Waiter) {
-	w.bed = len(t.sleepers)
+	w.sleeper = len(t.sleepers)
 	t.sleepers = append(t.sleepers, w)
 	stir := w.deadline < t.until && !t.calling
 	if stir {
@@ -325,7 +325,7 @@ func (t *Table) sleep(w *Waiter) {
 	case <-w.token:
 	case <-w.gone:
 		t.mu.Lock()
-		asleep := w.bed >= 0
+		asleep := w.sleeper >= 0
 		if asleep {
 			t.unlistLocked(w)
 		}
@@ -345,10 +345,10 @@ func (t *Table) rouseLocked(w *Waiter) {
 func (t *Table) unlistLocked(w *Waiter) {
 	last := len(t.sleepers) - 1
 	moved := t.sleepers[last]
-	t.sleepers[w.bed], moved.bed = moved, w.bed
+	t.sleepers[w.sleeper], moved.sleeper = moved, w.sleeper
 	t.sleepers[last] = nil
 	t.sleepers = t.sleepers[:last]
-	w.bed = -1
+	w.sleeper = -1
 }
 
 // lookLocked wakes those whose condition is true.
@@ -365,7 +365,7 @@ func (t *Table) expireLocked(now time.Duration) {
 	for w, deadline := t.deadlines.First(); w != nil && deadline <= now; w, deadline = t.deadlines.First() {
 		t.deadlines.Remove(&w.place)
 		w.expired = true
-		if w.bed >= 0 {
+		if w.sleeper >= 0 {
 			t.rouseLocked(w)
 		}
 	}
@@ -374,7 +374,7 @@ func (t *Table) expireLocked(now time.Duration) {
 // touchLocked makes w look at itself now, and reports whether the caller is to call Stir for that, without the lock.
 func (t *Table) touchLocked(w *Waiter) (stir bool) {
 	switch {
-	case w.bed >= 0:
+	case w.sleeper >= 0:
 		t.rouseLocked(w)
 	case t.each:
 		return true

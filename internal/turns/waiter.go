@@ -12,7 +12,7 @@ import (
 type Waiter struct {
 	t         *Table
 	done      func() bool // nil: hit
-	hit       atomic.Bool
+	ended     atomic.Bool
 	isStirred func() bool // bound once, as
 	willSleep func()
 	trigger   func(max int) int
@@ -33,27 +33,27 @@ type Waiter struct {
 	stopped  bool            // w waits no longer for more of them,
 	more     bool            // or takes too long
 	due      bool            // in Table.due
-	bed      int             // index in Table.sleepers, -1 when awake
+	sleeper  int             // index in Table.sleepers, -1 when awake
 	place    timeheap.Place  // in Table.deadlines
 }
 
 // NewWaiter returns a waiter for an end that has not come. It may be used again after Reset.
 func (t *Table) NewWaiter() *Waiter {
-	w := &Waiter{t: t, token: make(chan struct{}, 1), bed: -1}
+	w := &Waiter{t: t, token: make(chan struct{}, 1), sleeper: -1}
 	w.isStirred, w.willSleep, w.trigger = w.stirred, w.sleeps, t.d.Trigger(w.stops)
 	return w
 }
 
 // Reset makes w ready for another end, when nobody waits.
-func (w *Waiter) Reset() { w.hit.Store(false) }
+func (w *Waiter) Reset() { w.ended.Store(false) }
 
 // Ended reports whether the end has come.
-func (w *Waiter) Ended() bool { return w.hit.Load() }
+func (w *Waiter) Ended() bool { return w.ended.Load() }
 
 // over reports whether w need not wait any more.
 func (w *Waiter) over() bool {
 	if w.done == nil {
-		return w.hit.Load()
+		return w.ended.Load()
 	}
 	return w.done()
 }
@@ -62,7 +62,7 @@ func (w *Waiter) over() bool {
 // goroutine to see.
 func (w *Waiter) seemsOver() (over bool) {
 	if w.done == nil {
-		return w.hit.Load()
+		return w.ended.Load()
 	}
 	over = true
 	defer func() { _ = recover() }()

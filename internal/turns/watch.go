@@ -52,7 +52,7 @@ func (t *Table) othersLocked() bool {
 		if w := t.sleepers[i]; w.around == nil {
 			other := t.sleepers[last]
 			t.sleepers[i], t.sleepers[last] = other, w
-			other.bed, w.bed = i, last
+			other.sleeper, w.sleeper = i, last
 			return true
 		}
 	}

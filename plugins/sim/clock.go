@@ -80,7 +80,7 @@ func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx contex
 	if before, ok := parent.Deadline(); ok && before.Before(t.at) {
 		t.at = before
 	}
-	w.take()
+	w.takeTurn()
 	if d > 0 {
 		w.events.set(&t.ev, w.after(d))
 	}

@@ -52,7 +52,7 @@ func (w *World) Go(name string, f func()) { w.Node(name).Go(f) }
 // Go adds a coroutine that runs f on n.
 func (n *Node) Go(f func()) {
 	w := n.w
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	n.made++
 	name := n.name
@@ -161,7 +161,7 @@ func (c *coroutine) fire(*event) {
 
 // Kill ends the coroutines of that name: they never resume.
 func (w *World) Kill(name string) {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	for _, c := range w.all {
 		if c.name == name {
@@ -198,7 +198,7 @@ func (w *World) unwind(c *coroutine) {
 		c.stop()
 	}()
 	<-done
-	w.take()
+	w.takeTurn()
 	w.cur = nil
 }
 

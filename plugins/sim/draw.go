@@ -33,9 +33,9 @@ func (w *World) drawFault(p *pipe, from, to *end) bool {
 			return false
 		}
 		d := max(w.chance.exp(w.faults.PartitionFor), 1)
-		w.partFor(from, to, d)
+		w.partitionFor(from, to, d)
 		if u&1 == 1 {
-			w.partFor(to, from, d)
+			w.partitionFor(to, from, d)
 		}
 		w.hold(&p.ev)
 	}

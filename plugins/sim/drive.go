@@ -70,7 +70,7 @@ func (w *World) limitLocked() time.Duration {
 
 // advanceLocked takes the turn for one event, or moves the clock to the first deadline, or sleeps.
 func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
-	w.takeLocked()
+	w.takeTurnLocked()
 	limit := w.limitLocked()
 	w.mu.Unlock()
 	w.settle()

@@ -9,7 +9,7 @@ import (
 
 // Remains counts what a quiet world should have none of: connections, events that are held, segments under way.
 func (w *World) Remains() (conns, held, segments int) {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	for _, c := range w.open {
 		for i := range c.pipes {
@@ -39,7 +39,7 @@ func (w *World) Raw(name string) (*RawHost, error) {
 		return nil, err
 	}
 	n.Pause(0)
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	return &RawHost{p: n.instances[0].ports[0]}, nil
 }
@@ -66,7 +66,7 @@ func (h *RawHost) Dial(name string, target int) *Raw {
 // Accept returns the newest connection that somebody else has made, once; nil if there is none.
 func (h *RawHost) Accept() *Raw {
 	w := h.p.w
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	for _, en := range slices.Backward(h.p.ends) {
 		if !slices.Contains(h.taken, en) {
@@ -79,7 +79,7 @@ func (h *RawHost) Accept() *Raw {
 
 // Write says b, however much is under way.
 func (r *Raw) Write(b []byte) {
-	r.w.take()
+	r.w.takeTurn()
 	defer r.w.give()
 	if !r.en.closed {
 		r.en.outgoing().push(segment{kind: segmentData, b: slices.Clone(b)})
@@ -88,7 +88,7 @@ func (r *Raw) Write(b []byte) {
 
 // Read takes what has come; over tells that there will be no more.
 func (r *Raw) Read() (b []byte, over bool) {
-	r.w.take()
+	r.w.takeTurn()
 	defer r.w.give()
 	for p := r.en.incoming(); p.due; p.due = len(p.segs) > 0 && p.segs[0].at <= r.w.Now() {
 		s := p.pop()
@@ -104,7 +104,7 @@ func (r *Raw) Read() (b []byte, over bool) {
 
 // Close ends the connection.
 func (r *Raw) Close() {
-	r.w.take()
+	r.w.takeTurn()
 	defer r.w.give()
 	r.en.close(nil)
 }

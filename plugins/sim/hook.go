@@ -15,7 +15,7 @@ type hook struct {
 
 // After has Run call f when d has passed. f belongs to no coroutine: it may call anything that does not wait.
 func (w *World) After(d time.Duration, f func()) {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	h := &hook{w: w, f: f}
 	h.ev = event{act: h, slow: true}
@@ -27,7 +27,7 @@ func (h *hook) fire(*event) { h.w.due = append(h.w.due, h.f) }
 // AfterEvents has Run call f as soon as n more events have happened, as After does: there it meets a program in states that
 // no time would name. It is dropped if nothing happens any more.
 func (w *World) AfterEvents(n int, f func()) {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	h := &hook{at: w.stats.Events + uint64(max(n, 0)), f: f}
 	w.counted = append(w.counted, h)

@@ -21,7 +21,7 @@ type Node struct {
 
 // Node returns the node of that name, made if need be.
 func (w *World) Node(name string) *Node {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	return w.nodeNamed(name)
 }
@@ -48,7 +48,7 @@ func (n *Node) Plugin() na.Plugin { return &plugin{w: n.w, node: n} }
 // that fill up. Connections are still accepted for it, as a kernel does. A longer pause replaces a shorter one. If d is
 // not positive, the pause lasts until Resume or Heal.
 func (n *Node) Pause(d time.Duration) {
-	n.w.take()
+	n.w.takeTurn()
 	defer n.w.give()
 	n.pause(d)
 }
@@ -84,7 +84,7 @@ func (n *Node) coroutines() (cos []*coroutine) {
 
 // Resume ends a pause.
 func (n *Node) Resume() {
-	n.w.take()
+	n.w.takeTurn()
 	defer n.w.give()
 	n.wake()
 }
@@ -119,14 +119,14 @@ func (n *Node) wake() {
 // A coroutine that is ended so runs its deferred calls; what they send is lost. One that crashes its own node goes on
 // until it next waits.
 func (n *Node) Crash() {
-	n.w.take()
+	n.w.takeTurn()
 	defer n.w.give()
 	n.crash(n.w.chance.chance(n.w.rates.silence))
 }
 
 // PowerOff is a Crash of which peers hear nothing.
 func (n *Node) PowerOff() {
-	n.w.take()
+	n.w.takeTurn()
 	defer n.w.give()
 	n.crash(true)
 }

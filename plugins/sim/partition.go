@@ -5,33 +5,33 @@ import "time"
 // Partition stops everything from node a to node b, and with both set also from b to a. Nothing is lost: what is sent
 // waits, as for a connection that retransmits.
 func (w *World) Partition(a, b string, both bool) {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	from, to := w.nodeNamed(a), w.nodeNamed(b)
-	w.part(from, to, nil)
+	w.partition(from, to, nil)
 	if both {
-		w.part(to, from, nil)
+		w.partition(to, from, nil)
 	}
 }
 
-// part begins a partition; by ends it, if that is not nil.
-func (w *World) part(from, to *Node, by *parting) {
+// partition begins a partition; by ends it, if that is not nil.
+func (w *World) partition(from, to *Node, by *parting) {
 	w.parted[[2]*Node{from, to}] = by
 	w.stats.Partitions++
 	w.trace("partition", from.name+"|"+to.name, from.id, to.id)
 }
 
-// partFor is a partition that ends by itself.
-func (w *World) partFor(from, to *Node, d time.Duration) {
+// partitionFor is a partition that ends by itself.
+func (w *World) partitionFor(from, to *Node, d time.Duration) {
 	heal := &parting{w: w, from: from, to: to}
-	w.part(from, to, heal)
+	w.partition(from, to, heal)
 	heal.ev = event{act: heal, slow: true}
 	w.events.set(&heal.ev, w.after(d))
 }
 
 // Heal ends every partition, clog and pause. Faults go on being drawn: see SetFaults.
 func (w *World) Heal() {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	w.trace("heal", "all", 0, 0)
 	clear(w.parted)

@@ -30,7 +30,7 @@ func (p *plugin) Scheme() string { return scheme }
 // Open implements na.Plugin.
 func (p *plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	w := p.w
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	in := &instance{w: w}
 	var self string // left to the engine for a class that only originates
@@ -95,7 +95,7 @@ type instance struct {
 // carrier makes the carrier of a context.
 func (in *instance) carrier(e *engine.Endpoint) (engine.Carrier, error) {
 	w := in.w
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	p := &port{w: w, inst: in, e: e}
 	p.timer = event{act: p, slow: true}
@@ -121,7 +121,7 @@ func (in *instance) port(target int) *port {
 
 // close gives the name back.
 func (in *instance) close() error {
-	in.w.take()
+	in.w.takeTurn()
 	defer in.w.give()
 	if in.w.named[in.name] == in {
 		delete(in.w.named, in.name)

@@ -33,7 +33,7 @@ type sched struct {
 // ErrLimit after limit of virtual time, if that is not zero, and with ErrDeadlock when nothing can happen any more; the
 // error tells who waits. A panic in a coroutine becomes one of Run, with the seed in it.
 func (w *World) Run(limit time.Duration) error {
-	w.take()
+	w.takeTurn()
 	if w.running {
 		w.give()
 		panic("sim: Run is called inside Run")
@@ -43,7 +43,7 @@ func (w *World) Run(limit time.Duration) error {
 	mine := true // the turn
 	defer func() {
 		if !mine { // a coroutine has ended this goroutine, as FailNow of package testing does
-			w.take()
+			w.takeTurn()
 			if c := w.cur; c != nil {
 				w.cur = nil
 				w.over(c)
@@ -77,7 +77,7 @@ func (w *World) Run(limit time.Duration) error {
 			for _, f := range due {
 				f()
 			}
-			w.take()
+			w.takeTurn()
 			mine = true
 			continue
 		}
@@ -193,7 +193,7 @@ func (w *World) resume(c *coroutine) bool {
 	w.watchdog.busy.Store(c)
 	_, more := c.next()
 	w.watchdog.busy.Store(nil)
-	w.take()
+	w.takeTurn()
 	w.cur = nil
 	return more
 }
@@ -216,7 +216,7 @@ func (w *World) yielded(c *coroutine, more bool) {
 
 // Close ends every coroutine that is left. The world can be looked at afterwards.
 func (w *World) Close() {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	for len(w.all) > 0 {
 		c := w.all[0]

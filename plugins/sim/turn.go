@@ -2,14 +2,14 @@ package sim
 
 import "slices"
 
-// take waits for the turn.
-func (w *World) take() {
+// takeTurn waits for the turn.
+func (w *World) takeTurn() {
 	w.mu.Lock()
-	w.takeLocked()
+	w.takeTurnLocked()
 	w.mu.Unlock()
 }
 
-func (w *World) takeLocked() {
+func (w *World) takeTurnLocked() {
 	for w.turn {
 		w.takers++
 		w.sleepLocked()
@@ -56,7 +56,7 @@ func (w *World) ask(f func(), now bool) {
 	switch {
 	case w.turn:
 	case now:
-		w.takeLocked()
+		w.takeTurnLocked()
 		w.giveLocked()
 		return
 	case w.waiting.Load() > 0:

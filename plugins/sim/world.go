@@ -121,7 +121,7 @@ type Stats struct {
 
 // Stats returns the counters.
 func (w *World) Stats() Stats {
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	w.stats.Failed = w.failed.Load()
 	return w.stats
@@ -133,7 +133,7 @@ func (w *World) SetFaults(f Faults) {
 	if err := f.validate(); err != nil {
 		panic(err)
 	}
-	w.take()
+	w.takeTurn()
 	defer w.give()
 	w.faults, w.rates = f, f.rates()
 	w.again.Store(w.rates.again)

@@ -65,8 +65,8 @@ func (c *conn) large() {
 	c.ca.dial(b)
 }
 
-// takeBulk makes g the second connection of the session that offered it. Locked.
-func (ca *polled) takeBulk(g *guest, hello *frame.Greeting) (func(), error) {
+// adoptBulk makes g the second connection of the session that offered it. Locked.
+func (ca *polled) adoptBulk(g *guest, hello *frame.Greeting) (func(), error) {
 	var name token
 	if len(hello.Label) == len(name) {
 		copy(name[:], hello.Label)

@@ -47,11 +47,11 @@ func (d *domain) newPolled(e *engine.Endpoint) (_ engine.Carrier, err error) {
 
 func (ca *polled) endpoint() *engine.Endpoint { return ca.e }
 
-// take implements carrier. A connection that the peer has given up meanwhile is nobody's: the session that it has made since
+// adopt implements carrier. A connection that the peer has given up meanwhile is nobody's: the session that it has made since
 // must not go for it.
-func (ca *polled) take(g *guest, hello *frame.Greeting, verified bool) (func(), error) {
+func (ca *polled) adopt(g *guest, hello *frame.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
-		return ca.takeBulk(g, hello)
+		return ca.adoptBulk(g, hello)
 	}
 	c, err := ca.holdGuest(g, engine.FlowMessages)
 	if err != nil {
@@ -209,7 +209,7 @@ func (ca *polled) Taken(l *engine.Link, f engine.Flow) (count uint64, waits bool
 }
 
 // Shut implements engine.Carrier.
-func (ca *polled) Shut() { ca.d.door.part(ca, ca.own) }
+func (ca *polled) Shut() { ca.d.door.unregister(ca, ca.own) }
 
 // Release implements engine.Carrier.
 func (ca *polled) Release() {

@@ -169,7 +169,7 @@ func (c *conn) watchFirst() (err error) {
 
 // Ready implements na.Pollable.
 func (c *conn) Ready(readable, writable bool) {
-	if writable && !c.room() {
+	if writable && !c.onWritable() {
 		return
 	}
 	if readable || c.wire.holds() {
@@ -177,8 +177,8 @@ func (c *conn) Ready(readable, writable bool) {
 	}
 }
 
-// room is called when the connection is made, and when the socket has room again. It reports false when the connection is dead.
-func (c *conn) room() bool {
+// onWritable is called when the connection is made, and when the socket has room again. It reports false when the connection is dead.
+func (c *conn) onWritable() bool {
 	c.ca.e.Lock()
 	defer c.ca.e.Unlock()
 	switch {

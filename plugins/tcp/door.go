@@ -23,18 +23,18 @@ type door struct {
 	main   *listener // nil when there is none
 	guests lobby
 
-	mu   sync.Mutex  // guards the fields below, and the listeners; taken inside an endpoint's lock
-	open []carrier   // that have not been shut, in the order of their ids
-	shy  []*listener // that accept once there are Options.Spread contexts
+	mu       sync.Mutex  // guards the fields below, and the listeners; taken inside an endpoint's lock
+	open     []carrier   // that have not been shut, in the order of their ids
+	deferred []*listener // that accept once there are Options.Spread contexts
 }
 
 // A carrier is what a context of the class has, to those who connect.
 type carrier interface {
 	engine.Carrier
 	endpoint() *engine.Endpoint
-	// take makes g, whose peer has said hello, a connection of the carrier. then is called without the lock, by the
+	// adopt makes g, whose peer has said hello, a connection of the carrier. then is called without the lock, by the
 	// goroutine of g, which it may keep. After an error g is what it was. Locked.
-	take(g *guest, hello *frame.Greeting, verified bool) (then func(), err error)
+	adopt(g *guest, hello *frame.Greeting, verified bool) (then func(), err error)
 }
 
 var errNoBulk = na.WithText(na.ErrNoEntry, "no session waits for this connection")
@@ -91,19 +91,19 @@ func (d *domain) join(ca carrier) (own *listener, err error) {
 	p.open = append(p.open, ca)
 	if starts != nil && !starts.started {
 		starts.started = true
-		p.shy = append(p.shy, starts)
+		p.deferred = append(p.deferred, starts)
 	}
 	if len(p.open) >= d.opts.Spread {
-		for _, l := range p.shy {
+		for _, l := range p.deferred {
 			go d.acceptLoop(l)
 		}
-		p.shy = nil
+		p.deferred = nil
 	}
 	return own, nil
 }
 
-// part lets nobody in to ca any more, and nobody at all when it was the last.
-func (p *door) part(ca carrier, own *listener) {
+// unregister lets nobody in to ca any more, and nobody at all when it was the last.
+func (p *door) unregister(ca carrier, own *listener) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.open = slices.DeleteFunc(p.open, func(other carrier) bool { return other == ca })

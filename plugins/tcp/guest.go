@@ -126,7 +126,7 @@ func (g *guest) serve() {
 	}
 	if err != nil {
 		_ = g.tcp.SetDeadline(time.Now().Add(lastGrace))
-		g.turnAway(err)
+		g.refuse(err)
 		return
 	}
 	g.then()
@@ -198,15 +198,15 @@ func (g *guest) greet(hello *frame.Greeting) (err error) {
 		(g.tls == nil || g.tls.proof.SpeaksFor(scheme, hello.Listen))
 	g.locked = to.endpoint()
 	g.locked.Lock()
-	g.then, err = to.take(g, hello, same)
+	g.then, err = to.adopt(g, hello, same)
 	if g.taken = err == nil; g.taken {
 		g.in.Greet = nil // or else the connection would keep g
 	}
 	return err
 }
 
-// turnAway tells the peer why it is not let in. The connection has a deadline.
-func (g *guest) turnAway(err error) {
+// refuse tells the peer why it is not let in. The connection has a deadline.
+func (g *guest) refuse(err error) {
 	if g.d.sec != nil {
 		turnAway(g.tcp, g.tls, err)
 		return

@@ -49,8 +49,8 @@ func (d *domain) newPortable(e *engine.Endpoint) (_ engine.Carrier, err error) {
 
 func (ca *portable) endpoint() *engine.Endpoint { return ca.e }
 
-// take implements carrier: the goroutine of g is the reader.
-func (ca *portable) take(g *guest, hello *frame.Greeting, verified bool) (func(), error) {
+// adopt implements carrier: the goroutine of g is the reader.
+func (ca *portable) adopt(g *guest, hello *frame.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
 		return nil, errNoBulk
 	}
@@ -109,7 +109,7 @@ func (ca *portable) Poll(time.Duration) time.Duration { return 0 }
 func (ca *portable) Lingering(time.Duration) bool { return false }
 
 // Shut implements engine.Carrier.
-func (ca *portable) Shut() { ca.d.door.part(ca, ca.own) }
+func (ca *portable) Shut() { ca.d.door.unregister(ca, ca.own) }
 
 // Release implements engine.Carrier: Shut has cut every connection, and each closes by itself.
 func (ca *portable) Release() {}
@@ -245,11 +245,11 @@ func (c *portableConn) write(nc *socket, w io.Writer) {
 		last = nil
 	}
 	e.Unlock()
-	c.part(nc, w, last)
+	c.sendLast(nc, w, last)
 }
 
-// part sends the frames that are pulled and the last one, if there is one, and lets go of the memory.
-func (c *portableConn) part(nc *socket, w io.Writer, last []byte) {
+// sendLast sends the frames that are pulled and the last one, if there is one, and lets go of the memory.
+func (c *portableConn) sendLast(nc *socket, w io.Writer, last []byte) {
 	_ = nc.tcp.SetWriteDeadline(time.Now().Add(lastGrace)) // that of Cut may be over before the writer has run
 	for buf := copyBufs.Get().(*[copySize]byte); c.out.Pending() && last != nil; {
 		if _, err := w.Write(buf[:c.out.Copy(buf[:])]); err != nil {

@@ -27,7 +27,7 @@ func TestGoawayOfALateWriter(t *testing.T) {
 	require.NoError(t, nc.SetWriteDeadline(time.Unix(1, 0)))
 	c := (&portable{}).newConn(nil)
 	s := &socket{ReadWriter: nc, tcp: nc.(*net.TCPConn)}
-	c.part(s, c.writer(s), frame.Bye{Code: na.ErrClosed, Text: "closed"}.Frame())
+	c.sendLast(s, c.writer(s), frame.Bye{Code: na.ErrClosed, Text: "closed"}.Frame())
 	s.Close()
 
 	require.NoError(t, peer.SetReadDeadline(time.Now().Add(20*time.Second)))

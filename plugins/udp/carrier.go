@@ -28,7 +28,7 @@ type carrier struct {
 	e    *engine.Endpoint
 	id   uint8 // of the context
 	m    *arq.Machine
-	door *door
+	door *sharedSocket
 	sock socket       // of the door
 	due  atomic.Int64 // when the machine has something to do; 0: never
 	last atomic.Bool  // something was said to peers outside Flush
@@ -112,7 +112,7 @@ var (
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 	c := &carrier{d: d, e: e, id: uint8(e.Host().Context().ID()), door: d.door}
 	if c.door == nil {
-		c.door = &door{open: d.open, guard: d.guard, now: d.now}
+		c.door = &sharedSocket{open: d.open, guard: d.guard, now: d.now}
 	}
 	if err := c.door.bind(); err != nil {
 		return nil, err

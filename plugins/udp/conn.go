@@ -65,7 +65,7 @@ func newConn(c *carrier, id, peer uint64, to netip.AddrPort, via uint8) (*conn, 
 func (k *conn) confirm() { k.confirmed.Do(func() { close(k.done) }) }
 
 // newGuest begins the handshake with a peer whose address is proven. With the door's lock.
-func (d *door) newGuest(a *arrival, h *header) *conn {
+func (d *sharedSocket) newGuest(a *arrival, h *header) *conn {
 	c := d.of(int(h.to >> 56))
 	if c == nil {
 		return nil
@@ -235,7 +235,7 @@ func post(s socket, b []byte, to netip.AddrPort, via uint8) {
 }
 
 // post is post from a goroutine that may outlive the socket, whose descriptor may be another's then.
-func (d *door) post(b []byte, to netip.AddrPort, via uint8) {
+func (d *sharedSocket) post(b []byte, to netip.AddrPort, via uint8) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sock != nil {

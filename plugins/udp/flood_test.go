@@ -31,14 +31,14 @@ func (s *counted) send(o *outbox) {
 }
 
 // guardedDoor is a door with TLS and no contexts, and a clock.
-func guardedDoor(t testing.TB) (d *door, s *counted, now *time.Duration) {
+func guardedDoor(t testing.TB) (d *sharedSocket, s *counted, now *time.Duration) {
 	t.Helper()
 	g, err := newGuard(&tls.Config{Certificates: []tls.Certificate{testcert.New()}}, nil)
 	require.NoError(t, err)
 	now = new(time.Duration)
 	*now = time.Hour
 	s = &counted{}
-	return &door{at: netip.MustParseAddrPort("127.0.0.1:9"), guard: g, now: func() time.Duration { return *now }, sock: s}, s, now
+	return &sharedSocket{at: netip.MustParseAddrPort("127.0.0.1:9"), guard: g, now: func() time.Duration { return *now }, sock: s}, s, now
 }
 
 func ask(to, from uint64, size int) []byte {
@@ -57,7 +57,7 @@ func TestFlood(t *testing.T) {
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)
 		binary.BigEndian.PutUint64(b[13:], uint64(i))
 		came += len(b)
-		d.take([]arrival{{b: b, from: from}})
+		d.route([]arrival{{b: b, from: from}})
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -85,7 +85,7 @@ func TestNoAmplification(t *testing.T) {
 			}
 			b[longSize-1] = byte(r.IntN(50))
 			before, n := s.bytes, len(b)
-			d.take([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
+			d.route([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
 			require.LessOrEqual(t, s.bytes-before, n)
 		}
 		require.Positive(t, s.sent)
@@ -96,7 +96,7 @@ func TestNoAmplification(t *testing.T) {
 func TestToken(t *testing.T) {
 	d, s, now := guardedDoor(t)
 	at := netip.MustParseAddrPort("10.0.0.1:1000")
-	d.take([]arrival{{b: ask(3<<56, 7, askSize), from: at}})
+	d.route([]arrival{{b: ask(3<<56, 7, askSize), from: at}})
 	h, ok := parseLong(s.last.b)
 	require.True(t, ok)
 	require.Equal(t, retry, h.kind)
@@ -130,7 +130,7 @@ func FuzzLong(f *testing.F) {
 			return
 		}
 		before := s.bytes
-		d.take([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
+		d.route([]arrival{{b: b, from: netip.MustParseAddrPort("10.0.0.1:1")}})
 		require.LessOrEqual(t, s.bytes-before, len(b))
 		require.Empty(t, d.byID)
 	})

@@ -213,7 +213,7 @@ func about(at netip.AddrPort) []byte {
 }
 
 // admit takes a datagram where there is TLS, and reports whether it is one for arq, which a.b is then. With the door's lock.
-func (d *door) admit(a *arrival) bool {
+func (d *sharedSocket) admit(a *arrival) bool {
 	b := a.b
 	switch {
 	case len(b) == 0:
@@ -230,7 +230,7 @@ func (d *door) admit(a *arrival) bool {
 }
 
 // unseal takes the protection off a short packet.
-func (d *door) unseal(a *arrival) bool {
+func (d *sharedSocket) unseal(a *arrival) bool {
 	b := a.b
 	if len(b) < overhead+1 {
 		return false
@@ -259,7 +259,7 @@ func (d *door) unseal(a *arrival) bool {
 }
 
 // greet takes a long packet.
-func (d *door) greet(a *arrival) {
+func (d *sharedSocket) greet(a *arrival) {
 	h, ok := parseLong(a.b)
 	if !ok {
 		return
@@ -286,21 +286,21 @@ func (d *door) greet(a *arrival) {
 }
 
 // askToken answers who wants a token. Nothing is kept.
-func (d *door) askToken(a *arrival, h *header) {
+func (d *sharedSocket) askToken(a *arrival, h *header) {
 	id := d.guard.idFor(a.from, h)
 	answer := header{kind: retry, to: h.from, from: id, token: d.guard.token(a.from, d.now(), id)}
 	d.say(a, answer.append(nil))
 }
 
 // say answers a datagram with one that is not longer.
-func (d *door) say(a *arrival, b []byte) {
+func (d *sharedSocket) say(a *arrival, b []byte) {
 	if len(b) > 0 && len(b) <= len(a.b) && d.sock != nil {
 		post(d.sock, b, a.from, a.via)
 	}
 }
 
 // plainly answers a datagram that asks for TLS where there is none.
-func (d *door) plainly(a *arrival) {
+func (d *sharedSocket) plainly(a *arrival) {
 	if h, ok := parseLong(a.b); ok && h.kind == initial && len(h.token) == 0 {
 		answer := header{kind: word, to: h.from, from: h.to}
 		words := frame.ByeOf(secure.WantsPlain(scheme)).Words()
@@ -309,20 +309,20 @@ func (d *door) plainly(a *arrival) {
 }
 
 // find returns the connection with that id of ours, or nil; findPeer the one with that id of the peer's.
-func (d *door) find(id uint64) *conn {
+func (d *sharedSocket) find(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()
 	return d.byID[id]
 }
 
-func (d *door) findPeer(id uint64) *conn {
+func (d *sharedSocket) findPeer(id uint64) *conn {
 	d.table.RLock()
 	defer d.table.RUnlock()
 	return d.byPeer[id]
 }
 
 // enroll has the datagrams for k given to it, strike no more.
-func (d *door) enroll(k *conn) {
+func (d *sharedSocket) enroll(k *conn) {
 	d.table.Lock()
 	defer d.table.Unlock()
 	if d.byID == nil {
@@ -331,7 +331,7 @@ func (d *door) enroll(k *conn) {
 	d.byID[k.id] = k
 }
 
-func (d *door) strike(k *conn) {
+func (d *sharedSocket) strike(k *conn) {
 	d.table.Lock()
 	defer d.table.Unlock()
 	delete(d.byID, k.id)
@@ -343,7 +343,7 @@ func (d *door) strike(k *conn) {
 }
 
 // strikeAll is called when c leaves.
-func (d *door) strikeAll(c *carrier) {
+func (d *sharedSocket) strikeAll(c *carrier) {
 	d.table.RLock()
 	var all []*conn
 	for _, k := range d.byID {

@@ -10,7 +10,7 @@ import (
 )
 
 // crowd has n peers begin a handshake, who say nothing more: from one address with different ports, or each from its own.
-func (d *door) crowd(n int, one bool) {
+func (d *sharedSocket) crowd(n int, one bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for i := range n {

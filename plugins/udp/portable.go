@@ -12,13 +12,13 @@ import (
 
 // A portable is a socket that a goroutine reads.
 type portable struct {
-	door *door
+	door *sharedSocket
 	conn *net.UDPConn
 	done chan struct{} // closed when the reader has ended; nil: there is none
 }
 
 // openPortable binds a socket; an address without an IP is every address of the machine.
-func openPortable(where netip.AddrPort, d *door) (socket, error) {
+func openPortable(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	network, text := "udp", fmt.Sprintf(":%d", where.Port())
 	if where.Addr().IsValid() {
 		text = where.String()
@@ -69,7 +69,7 @@ func (s *portable) read() {
 		case err == nil:
 			in[0].b, in[0].from = b[:n], inet.Unmapped(from)
 			s.door.mu.Lock()
-			s.door.take(in[:])
+			s.door.route(in[:])
 			s.door.mu.Unlock()
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 // A polled is a socket whose calls do not wait; it is in the pollers of its contexts.
 type polled struct {
-	door  *door
+	door  *sharedSocket
 	fd    int
 	bound netip.AddrPort
 	six   bool
@@ -94,7 +94,7 @@ var vectors = sync.Pool{New: func() any { return &vector{} }}
 const mode = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 
 // openPolled binds a socket; an address without an IP is every address of the machine.
-func openPolled(where netip.AddrPort, d *door) (socket, error) {
+func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	s := &polled{door: d, six: !where.Addr().Is4()}
 	var err error
 	if s.six {
@@ -193,7 +193,7 @@ func (s *polled) Peek() (came bool) {
 	for range 2 {
 		n := s.read(r)
 		came = came || n > 0
-		if s.door.take(r.in); n < batch {
+		if s.door.route(r.in); n < batch {
 			break
 		}
 	}

@@ -17,7 +17,7 @@ import (
 func socketPair(t *testing.T) (from *polled, to [2]*polled) {
 	t.Helper()
 	one := func() *polled {
-		s, err := openPolled(netip.MustParseAddrPort("127.0.0.1:0"), &door{})
+		s, err := openPolled(netip.MustParseAddrPort("127.0.0.1:0"), &sharedSocket{})
 		require.NoError(t, err)
 		p := s.(*polled)
 		t.Cleanup(p.close)

@@ -60,13 +60,13 @@ type domain struct {
 	names   inet.Names
 	start   time.Time
 	log     *slog.Logger
-	open    func(netip.AddrPort, *door) (socket, error)
+	open    func(netip.AddrPort, *sharedSocket) (socket, error)
 	profile arq.Profile
 	ack     arq.AckMode
 	session atomic.Uint64 // the latest number of a dial
 	peers   int           // of a context at most; 0: as many as the protocol has names for
 	guard   *guard        // nil: there is no TLS
-	door    *door         // of all contexts; nil: the class does not listen, and each has its own
+	door    *sharedSocket // of all contexts; nil: the class does not listen, and each has its own
 }
 
 // Open implements na.Plugin.
@@ -134,7 +134,7 @@ func (d *domain) listen(rest string, trusted bool) error {
 		return na.WithText(na.ErrPermission, "listen on "+rest+": udp neither encrypts nor authenticates its packets, so beyond loopback "+
 			"it needs TLS (Config.TLS, or udp.Options.TLS), or Options.Trusted or QS_UDP_TRUSTED=1 where the network is trusted")
 	}
-	d.door = &door{at: where, open: d.open, guard: d.guard, now: d.now}
+	d.door = &sharedSocket{at: where, open: d.open, guard: d.guard, now: d.now}
 	if err := d.door.bind(); err != nil {
 		return err
 	}

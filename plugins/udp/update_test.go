@@ -66,7 +66,7 @@ func pairOf(t *testing.T, most uint64) (doms [2]*domain, send func()) {
 }
 
 // only is the connection of a door.
-func only(t *testing.T, d *door) (k *conn) {
+func only(t *testing.T, d *sharedSocket) (k *conn) {
 	t.Helper()
 	d.table.RLock()
 	defer d.table.RUnlock()
@@ -155,8 +155,8 @@ func TestFloodBesideCalls(t *testing.T) {
 		binary.BigEndian.PutUint64(b[13:], uint64(i))
 		d.mu.Lock()
 		d.sock = s
-		d.take([]arrival{{b: b, from: netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)}})
-		d.take([]arrival{{b: late, from: k.to}})
+		d.route([]arrival{{b: b, from: netip.AddrPortFrom(netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0x0a000000+i))), 1000)}})
+		d.route([]arrival{{b: late, from: k.to}})
 		d.sock = real
 		d.mu.Unlock()
 		if i%1000 == 0 {

@@ -80,14 +80,14 @@ func (c *carrier) Deliver(a *arq.Assoc, body []byte) {
 	p := a.User.(*peer)
 	for len(body) > 0 && p.link != nil {
 		var err error
-		if body, err = p.take(body); err != nil && p.link != nil {
+		if body, err = p.nextFrame(body); err != nil && p.link != nil {
 			p.link.Fail(err)
 		}
 	}
 }
 
-// take takes the next frame, or a part of one.
-func (p *peer) take(body []byte) (rest []byte, err error) {
+// nextFrame takes the next frame, or a part of one.
+func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 	if pt := p.part; pt != nil {
 		n := min(pt.left, len(body))
 		pt.buf = append(pt.buf, body[:n]...)

@@ -40,7 +40,7 @@ func (l *Link) stager(n, before int) Writer {
 
 // stage has the carrier take the only message of l.
 func (l *Link) stage() {
-	if o := l.msgs.head; o != nil && l.takes(o) {
+	if o := l.msgs.head; o != nil && l.fits(o) {
 		if w := l.stager(len(o.buf), 1); w != nil {
 			l.message(w, len(o.buf))
 		}

@@ -188,7 +188,7 @@ func (l *Link) noteHighWater() {
 func (l *Link) keep(o *op) {
 	o.id, o.n = l.seq, int64(len(o.buf))
 	if l.free() > 0 {
-		l.e.finish(o, l.left(o))
+		l.e.finish(o, l.sentResult(o))
 		return
 	}
 	o.buf = nil
@@ -197,13 +197,13 @@ func (l *Link) keep(o *op) {
 	l.probeLater()
 }
 
-// left is how a message ends that used the last envelope: it has left, also if it is canceled while it is kept.
-func (l *Link) left(o *op) na.Result { return na.Result{N: o.n, Addr: l.addr(), ID: o.id} }
+// sentResult is how a message ends that used the last envelope: it has left, also if it is canceled while it is kept.
+func (l *Link) sentResult(o *op) na.Result { return na.Result{N: o.n, Addr: l.addr(), ID: o.id} }
 
 // freeKept ends the messages that used the last envelope.
 func (l *Link) freeKept() {
 	for o := l.kept.head; o != nil; o = l.kept.head {
-		l.e.finish(o, l.left(o))
+		l.e.finish(o, l.sentResult(o))
 	}
 }
 

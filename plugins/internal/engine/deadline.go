@@ -9,13 +9,13 @@ import (
 
 var errTooLong = na.WithText(na.ErrMsgSize, "message is longer than the peer takes")
 
-// takes reports whether the peer takes a message of that length.
-func (l *Link) takes(o *op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
+// fits reports whether the peer takes a message of that length.
+func (l *Link) fits(o *op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
 
 // unfit tells why a message cannot leave though its turn has come. One with a deadline is told the time that is left: the
 // clock is read for such messages only, here and when they arrive.
 func (l *Link) unfit(o *op) error {
-	if !l.takes(o) { // it was queued before the peer said what it takes
+	if !l.fits(o) { // it was queued before the peer said what it takes
 		return errTooLong
 	}
 	if o.by.At == 0 {

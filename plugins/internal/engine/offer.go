@@ -124,8 +124,8 @@ func (e *Endpoint) tookOffer(g *frame.Greeting) (offer, error) {
 	return o, nil
 }
 
-// takeOffer dials what the peer offers, and reports whether that was asked for.
-func (l *Link) takeOffer(o *frame.Offer) bool {
+// followOffer dials what the peer offers, and reports whether that was asked for.
+func (l *Link) followOffer(o *frame.Offer) bool {
 	to := l.e.second()
 	if to == nil || l.state != linkDialing || l.detoured() || l.greeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
 		return false

@@ -172,7 +172,7 @@ func (e *Endpoint) cancel(o *op, err error) {
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected: // not pulled yet, else it would have ended, or be kept
 		if r.Fate = na.NotRun; o.list == &l.kept {
-			r = l.left(o)
+			r = l.sentResult(o)
 		}
 		if o.kind == kindSendUnexpected && (o.list == &l.msgs || o.list == &l.bodies) {
 			l.returnCredit()

@@ -155,7 +155,7 @@ func (l *Link) head(f Flow, payload int) *frame.Header {
 // sent.
 func (l *Link) message(w Writer, room int) bool {
 	o := l.msgs.head
-	if len(o.buf) > room && l.takes(o) {
+	if len(o.buf) > room && l.fits(o) {
 		return false
 	}
 	if err := l.unfit(o); err != nil {

@@ -41,7 +41,7 @@ func (e *Endpoint) Unlock() {
 	first := false // of those that are held back: who sends them soon sends all
 	if len(e.kicked) > 0 {
 		if e.kicks++; e.corks == 0 || e.kicks == e.kicked[len(e.kicked)-1].route.Batch {
-			e.leave()
+			e.sendQueued()
 		} else {
 			first = e.kicks == 1
 		}
@@ -63,8 +63,8 @@ func (e *Endpoint) unlock() {
 // Pause returns the lock inside Carrier.Flush, around a system call or a copy, and sends nothing. Lock follows.
 func (e *Endpoint) Pause() { e.mu.Unlock() }
 
-// leave has the carriers send what was queued. Locked, though not all the time.
-func (e *Endpoint) leave() {
+// sendQueued has the carriers send what was queued. Locked, though not all the time.
+func (e *Endpoint) sendQueued() {
 	for len(e.kicked) > 0 {
 		e.kicks = 0
 		batch := e.kicked
@@ -101,7 +101,7 @@ func (e *Endpoint) Uncork() {
 // Flush implements na.Endpoint.
 func (e *Endpoint) Flush() {
 	e.mu.Lock()
-	e.leave()
+	e.sendQueued()
 	e.unlock()
 }
 

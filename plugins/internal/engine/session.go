@@ -408,7 +408,7 @@ func (l *Link) Refused(bye frame.Bye) {
 		return
 	}
 	if bye.Offer != nil {
-		if l.takeOffer(bye.Offer) {
+		if l.followOffer(bye.Offer) {
 			return
 		}
 		bye = frame.Bye{Code: na.ErrProtocol, Text: "it offers another transport, for which nobody has asked"}

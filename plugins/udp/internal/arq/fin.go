@@ -54,7 +54,7 @@ func (a *Assoc) Finish(now time.Duration, words []byte) {
 	switch a.state {
 	case dialing, half:
 		a.fly().words = words
-		a.part()
+		a.giveUp()
 	case open:
 		a.state = finishing
 		a.m.ending++
@@ -127,12 +127,12 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 		a.gone(false)
 		return true
 	}
-	a.part()
+	a.giveUp()
 	return true
 }
 
-// part ends a without the peer's word that it has everything, and tells it.
-func (a *Assoc) part() {
+// giveUp ends a without the peer's word that it has everything, and tells it.
+func (a *Assoc) giveUp() {
 	e := End{Outcome: Unconfirmed, Messages: a.unacked()}
 	if a.state == finishing && e.Messages == 0 {
 		e.Outcome = Clean // only the release itself is open

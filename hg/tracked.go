@@ -8,11 +8,11 @@ type open struct {
 
 // An opened is what may have to end with its context.
 type opened interface {
-	lost(why error)           // sessions have ended, or the context
-	cut(left *ShutdownError)  // Shutdown ends what has not ended
-	part()                    // a while later: ends what still nobody has ended
-	look(left *ShutdownError) // counts what is left
-	info() (CallInfo, bool)   // says what it is in the middle of
+	peersLost(why error)           // sessions have ended, or the context
+	endNow(left *ShutdownError)    // Shutdown ends what has not ended
+	answerForgotten()              // a while later: ends what still nobody has ended
+	countOpen(left *ShutdownError) // counts what is left
+	info() (CallInfo, bool)        // says what it is in the middle of
 }
 
 // enlist puts o into the list. Locked.

@@ -125,8 +125,8 @@ func (c *Context) queue(s *service) (waits bool, err error) {
 	return true, nil
 }
 
-// leave returns the room of s.
-func (c *Context) leave(s *service) {
+// dismiss returns the room of s.
+func (c *Context) dismiss(s *service) {
 	if !s.admitted {
 		return
 	}

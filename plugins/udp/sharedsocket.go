@@ -11,13 +11,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A door is a socket and the contexts behind it: all those of a class that listens, so that it has one address; else one. With the
+// A sharedSocket is a socket and the contexts behind it: all those of a class that listens, so that it has one address; else one. With the
 // last of them the socket is closed: then the system tells peers that nobody is there.
 //
 //	socket ─► read, by whoever leads one of the contexts ─► take: whose packet is it? ─► carrier.receive
-type door struct {
+type sharedSocket struct {
 	at    netip.AddrPort
-	open  func(netip.AddrPort, *door) (socket, error)
+	open  func(netip.AddrPort, *sharedSocket) (socket, error)
 	guard *guard // nil: there is no TLS
 	now   func() time.Duration
 	room  atomic.Int64 // bytes of the socket's receive buffer for each context
@@ -50,7 +50,7 @@ type arrival struct {
 }
 
 // bind opens the socket if it is not open.
-func (d *door) bind() (err error) {
+func (d *sharedSocket) bind() (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sock != nil {
@@ -63,7 +63,7 @@ func (d *door) bind() (err error) {
 }
 
 // enter puts c behind the door.
-func (d *door) enter(c *carrier) error {
+func (d *sharedSocket) enter(c *carrier) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.behind[c.id] = c
@@ -73,7 +73,7 @@ func (d *door) enter(c *carrier) error {
 }
 
 // leave takes c away. Nothing is given to it afterwards.
-func (d *door) leave(c *carrier) {
+func (d *sharedSocket) leave(c *carrier) {
 	c.sock.unwatch(c)
 	d.mu.Lock()
 	d.behind[c.id] = nil
@@ -87,7 +87,7 @@ func (d *door) leave(c *carrier) {
 }
 
 // close closes the socket if no context is left.
-func (d *door) close() {
+func (d *sharedSocket) close() {
 	d.mu.Lock()
 	var s socket
 	if d.n == 0 {
@@ -99,10 +99,10 @@ func (d *door) close() {
 	}
 }
 
-func (d *door) share() { d.room.Store(int64(d.sock.room() / max(1, d.n))) }
+func (d *sharedSocket) share() { d.room.Store(int64(d.sock.room() / max(1, d.n))) }
 
-// take gives datagrams to their contexts, in order: last words come before a RESET. It keeps nothing of them. Called with mu held.
-func (d *door) take(in []arrival) {
+// route gives datagrams to their contexts, in order: last words come before a RESET. It keeps nothing of them. Called with mu held.
+func (d *sharedSocket) route(in []arrival) {
 	n := 0
 	for i := range in {
 		a := &in[i]
@@ -155,14 +155,14 @@ func (d *door) take(in []arrival) {
 }
 
 // of returns context id, or for want of it any other: it answers that the packet is for nobody.
-func (d *door) of(id int) (to *carrier) {
+func (d *sharedSocket) of(id int) (to *carrier) {
 	if to = d.behind[id]; to == nil {
 		d.each(func(c *carrier) { to = c })
 	}
 	return to
 }
 
-func (d *door) each(f func(c *carrier)) {
+func (d *sharedSocket) each(f func(c *carrier)) {
 	for _, c := range d.behind {
 		if c != nil {
 			f(c)
@@ -171,7 +171,7 @@ func (d *door) each(f func(c *carrier)) {
 }
 
 // via returns the number of an address of ours, 0: it is not known, or one too many. With mu held.
-func (d *door) via(at netip.Addr) uint8 {
+func (d *sharedSocket) via(at netip.Addr) uint8 {
 	if !at.IsValid() {
 		return 0
 	}
@@ -189,7 +189,7 @@ func (d *door) via(at netip.Addr) uint8 {
 }
 
 // ours returns the address with that number.
-func (d *door) ours(via uint8) netip.Addr {
+func (d *sharedSocket) ours(via uint8) netip.Addr {
 	if via == 0 {
 		return netip.Addr{}
 	}

@@ -67,7 +67,7 @@ func FailFast(ctx context.Context) context.Context {
 
 // callAndWait reports whether h is held, so that its output stays: also if it has been closed meanwhile.
 func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held bool, err error) {
-	left, err := h.ctx.left(ctx)
+	left, err := h.ctx.timeLeft(ctx)
 	if err == nil && ctx.Err() != nil {
 		err = ErrCanceled
 	}
@@ -87,7 +87,7 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held b
 	settled := false
 	defer func() { // a callback of somebody else may panic
 		if !settled {
-			h.leave()
+			h.abandonWait()
 		}
 	}()
 	h.waiter.Await(ctx, h.outlived)
@@ -109,7 +109,7 @@ func (c *Context) endedBy(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || c.nctx.Scheduled() || na.CodeOf(err) != ErrTimeout {
 		return EndedBy(ctx, err)
 	}
-	if left, wrong := c.left(ctx); wrong != nil || left == 0 || left > time.Millisecond { // not at that of ctx
+	if left, wrong := c.timeLeft(ctx); wrong != nil || left == 0 || left > time.Millisecond { // not at that of ctx
 		return err
 	}
 	slow, stop := c.nctx.WithTimeout(context.Background(), 100*time.Millisecond)
@@ -130,8 +130,8 @@ func (h *Handle) outlived() {
 	}
 }
 
-// leave ends the wait for a call that goes on.
-func (h *Handle) leave() {
+// abandonWait ends the wait for a call that goes on.
+func (h *Handle) abandonWait() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.call.waits = false
@@ -140,8 +140,8 @@ func (h *Handle) leave() {
 	}
 }
 
-// left returns how much time ctx leaves, by the clock of c: 0 if it has no deadline, less than 0 when that has passed.
-func (c *Context) left(ctx context.Context) (time.Duration, error) {
+// timeLeft returns how much time ctx leaves, by the clock of c: 0 if it has no deadline, less than 0 when that has passed.
+func (c *Context) timeLeft(ctx context.Context) (time.Duration, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
 		return 0, nil

@@ -122,7 +122,7 @@ func (c *Context) hearFaults() {
 	c.faults.Do(func() {
 		c.nctx.OnFault(func(_ na.Addr, err error) {
 			for _, o := range c.all() {
-				o.lost(err)
+				o.peersLost(err)
 			}
 		})
 	})
