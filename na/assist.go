@@ -10,7 +10,7 @@ import (
 //
 //	parked, gate shut ◄── a leader sleeps in the poller (it will be woken by the byte itself) ◄──┐
 //	   │ the leader wakes: opens the gate    │ it wakes soon and often, holds frames back, or      │
-//	   │                                     │ there are sources                                   │
+//	   │                                     │ there are inlets                                   │
 //	   ▼                                     ▼                                                     │
 //	parked, gate open ── a byte arrives ──► ticking: each 2 ms it looks whether somebody drove since
 //	   ▲                                        │ nobody did: one pass, which arms the bells, then the gate again
@@ -63,7 +63,7 @@ func (a *assist) start() {
 	if a == nil {
 		return
 	}
-	if len(a.nctx.poller.sources) > 0 {
+	if len(a.nctx.poller.inlets) > 0 {
 		a.attend() // their bells are not armed
 	}
 	go a.run()

@@ -45,7 +45,7 @@ type Config struct {
 	OnNoCredit Policy
 	// Reserve says who may use the last envelope that a peer has free.
 	Reserve Reserve
-	// Probe is after how long without an envelope a source with messages waiting asks the peer. Zero means 200 ms.
+	// Probe is after how long without an envelope a sender with messages waiting asks the peer. Zero means 200 ms.
 	Probe time.Duration
 	// SendQueue bounds the messages per peer that wait at the source for an envelope. Zero means 8192. One more fails
 	// with ErrNoCredit.

@@ -38,7 +38,7 @@ const (
 func (p Policy) String() string { return name(p, "Queue", "Fail", "Block") }
 
 // A Reserve says who may use the last envelope that a peer has free. LAM's rule gives it to sends that wait only, which
-// then end when the peer has room again, so that a source never outruns what it knows.
+// then end when the peer has room again, so that a sender never outruns what it knows.
 type Reserve uint8
 
 // The reserves.

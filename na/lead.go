@@ -32,7 +32,7 @@ type leading struct {
 // lookEvery is how long what has arrived waits for a leader who has other things to do.
 const lookEvery = 500 * time.Microsecond
 
-// unseen reports whether nobody has looked at the sources and descriptors for lookEvery.
+// unseen reports whether nobody has looked at the inlets and descriptors for lookEvery.
 func (c *Context) unseen(now time.Duration) bool {
 	return now-time.Duration(c.looked.Load()) >= lookEvery
 }
@@ -158,7 +158,7 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 }
 
 // sleep waits in the poller. A goroutine that queues a completion meanwhile, or sets a timer, sees that it sleeps and wakes it; one who did so
-// before is seen here. Work at a source rings, or was there when the bells were armed. It reports whether anything came, or
+// before is seen here. Work at an inlet rings, or was there when the bells were armed. It reports whether anything came, or
 // only the time.
 func (c *Context) sleep(now, wait time.Duration, ready func() bool) (came bool) {
 	c.watch.Or(leaderAsleep)
@@ -172,7 +172,7 @@ func (c *Context) sleep(now, wait time.Duration, ready func() bool) (came bool) 
 	came = c.peek() || n > 0
 	end := c.Now()
 	c.looked.Store(int64(end))
-	c.assist.leaderWakes(end-now, len(c.poller.sources) > 0)
+	c.assist.leaderWakes(end-now, len(c.poller.inlets) > 0)
 	return came
 }
 

@@ -42,7 +42,7 @@ func newBench(t *testing.T, cfg Config) *bench {
 	b := &bench{T: t, clock: time.Second}
 	b.source.b = b
 	p := &fakePlugin{unassisted: true, now: func() time.Duration { return b.clock },
-		sources: func(c *Context) { c.poller.AddSource(&b.source) }}
+		sources: func(c *Context) { c.poller.AddInlet(&b.source) }}
 	b.c, b.e = newFakeOf(t, p, cfg)
 	b.c.waits = b
 	b.c.spinner.procs = 1000 // other tests may spin

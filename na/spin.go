@@ -43,9 +43,9 @@ const (
 	spinYield, spinYields = 8, 256
 	// yieldLong is how long a yield takes in which somebody else has run; yieldHog in which that was somebody who computes.
 	yieldLong, yieldHog = 1500 * time.Nanosecond, 100 * time.Microsecond
-	// hotLooks is how many looks at the sources and the descriptor that was readable last are made for one at all of them;
-	// sourceLooks where there are sources.
-	hotLooks, sourceLooks = 4, 64
+	// hotLooks is how many looks at the inlets and the descriptor that was readable last are made for one at all of them;
+	// inletLooks where there are inlets.
+	hotLooks, inletLooks = 4, 64
 	// The bounds of spinner.pause. It grows when polling went well for less than so many times what it has cost in the end.
 	pauseFirst, pauseLast = 2 * time.Millisecond, time.Second
 	usefulFor             = 4

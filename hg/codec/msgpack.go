@@ -22,12 +22,12 @@ const maxPooled = 64 << 10
 
 type encoder struct {
 	*msgpack.Encoder
-	dst sink
+	dst output
 }
 
 type decoder struct {
 	*msgpack.Decoder
-	src source
+	src input
 }
 
 var (
@@ -35,15 +35,15 @@ var (
 	decoders = sync.Pool{New: func() any { return &decoder{Decoder: msgpack.NewDecoder(nil)} }}
 )
 
-// A sink is the io.Writer and io.ByteWriter behind Append.
-type sink struct{ b []byte }
+// A output is the io.Writer and io.ByteWriter behind Append.
+type output struct{ b []byte }
 
-func (s *sink) Write(p []byte) (int, error) {
+func (s *output) Write(p []byte) (int, error) {
 	s.b = append(s.b, p...)
 	return len(p), nil
 }
 
-func (s *sink) WriteByte(c byte) error {
+func (s *output) WriteByte(c byte) error {
 	s.b = append(s.b, c)
 	return nil
 }

@@ -109,7 +109,7 @@ var sessions = []Mutant{
 		[]Edit{{"plugins/internal/engine/timer.go", `for range maxExpire {`, `for i := 0; i < maxExpire || planted(); i++ {`}},
 		[]Catcher{{"plugins/internal/engine", "TestTimersEndInTurn", `expected: 1024 actual : 3073`}}},
 	{"bells-unattended", "a leader that looks disarms the bells, and nobody comes after it", "I7",
-		[]Edit{{"na/source.go", `if b.disarm() {`, `if b.disarm() && !planted() {`}},
+		[]Edit{{"na/inlet.go", `if b.disarm() {`, `if b.disarm() && !planted() {`}},
 		[]Catcher{{"na", "TestEveryOrderOfBells", `letters are left, and nobody looks`}}},
 	{"bells-work-there", "a leader sleeps although there was work when it armed the bells", "I7",
 		[]Edit{{"na/lead.go", `!c.poller.arm()`, `(!c.poller.arm() || planted())`}},

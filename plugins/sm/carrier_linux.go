@@ -14,7 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// A carrier is what a context has for its peers. It is the na.Source of the context, too.
+// A carrier is what a context has for its peers. It is the na.Inlet of the context, too.
 //
 // Of the peers, those that had something to say lately are hot: the leader looks at them each time. The others are armed all the time:
 // their bells bring them back.
@@ -66,7 +66,7 @@ var (
 	_ engine.Carrier = (*carrier)(nil)
 	_ engine.Taker   = (*carrier)(nil)
 	_ engine.Shelver = (*carrier)(nil)
-	_ na.Source      = (*carrier)(nil)
+	_ na.Inlet       = (*carrier)(nil)
 )
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
@@ -81,7 +81,7 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 		c.watching = true
 	}
 	d.door.open = append(d.door.open, c)
-	c.poller.AddSource(c)
+	c.poller.AddInlet(c)
 	return c, nil
 }
 
@@ -309,7 +309,7 @@ func (c *carrier) cool(i int) {
 	c.hot = slices.Delete(c.hot, i, i+1)
 }
 
-// Peek implements na.Source.
+// Peek implements na.Inlet.
 func (c *carrier) Peek() (came bool) {
 	if c.fresh.Load() {
 		c.merge()
@@ -351,7 +351,7 @@ func (c *carrier) look(i *int) (found *peer, err error) {
 	return nil, nil
 }
 
-// Arm implements na.Source.
+// Arm implements na.Inlet.
 func (c *carrier) Arm() (work bool) {
 	c.armed = true
 	if c.fresh.Load() {
@@ -380,7 +380,7 @@ func (p *peer) arm() (something bool, err error) {
 	return !p.dead.Load() && p.end.Arm(), nil
 }
 
-// Disarm implements na.Source.
+// Disarm implements na.Inlet.
 func (c *carrier) Disarm() {
 	c.armed = false
 	for _, p := range c.hot {

@@ -85,7 +85,7 @@ func (p scriptPlugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 					s.e = e
 				}
 				if s.unread != nil {
-					e.Host().Poller().AddSource(mailbox{s})
+					e.Host().Poller().AddInlet(mailbox{s})
 				}
 				return scriptCarrier{s}, nil
 			},

@@ -2,13 +2,13 @@ package codec
 
 import "io"
 
-// A source feeds checked bytes to a msgpack.Decoder and keeps the decoder on the same reading of them as the guard.
+// A input feeds checked bytes to a msgpack.Decoder and keeps the decoder on the same reading of them as the guard.
 //
 // The two disagree in one place: asked for a map, the decoder takes the head of an extension, drops it, and reads the
 // map out of the extension's body, or out of the next value if there is no body. The guard has not looked into the body,
 // and nests differently, so that 8 bytes could ask for gigabytes or for endless recursion. Type bytes are read one at a
-// time and bodies in one piece, so a source with exts set refuses to give out an extension's body byte by byte.
-type source struct {
+// time and bodies in one piece, so a input with exts set refuses to give out an extension's body byte by byte.
+type input struct {
 	b    []byte
 	pos  int
 	exts bool // b contains extensions: follow where they are
@@ -20,11 +20,11 @@ type source struct {
 var _ interface {
 	io.Reader
 	io.ByteScanner
-} = (*source)(nil)
+} = (*input)(nil)
 
-func (s *source) reset(b []byte, exts bool) { *s = source{b: b, exts: exts} }
+func (s *input) reset(b []byte, exts bool) { *s = input{b: b, exts: exts} }
 
-func (s *source) Read(p []byte) (int, error) {
+func (s *input) Read(p []byte) (int, error) {
 	if s.pos == len(s.b) && len(p) > 0 {
 		return 0, io.EOF
 	}
@@ -33,7 +33,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (s *source) ReadByte() (byte, error) {
+func (s *input) ReadByte() (byte, error) {
 	if s.pos == len(s.b) {
 		return 0, io.EOF
 	}
@@ -48,7 +48,7 @@ func (s *source) ReadByte() (byte, error) {
 }
 
 // follow keeps body and stop up to date with pos. It walks over b once, whatever the decoder does.
-func (s *source) follow() error {
+func (s *input) follow() error {
 	for s.next <= s.pos {
 		at := s.next
 		cl, n, body := head(s.b, at)
@@ -70,7 +70,7 @@ func (s *source) follow() error {
 }
 
 // UnreadByte takes back the last ReadByte.
-func (s *source) UnreadByte() error {
+func (s *input) UnreadByte() error {
 	s.pos--
 	return nil
 }

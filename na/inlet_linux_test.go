@@ -57,7 +57,7 @@ func newLetterbox(t *testing.T, p *fakePlugin) (*Context, *fakeEndpoint, *letter
 	p.sources = func(c *Context) {
 		_, err := c.poller.AddEdge(fd, readyFunc(func(bool, bool) {}))
 		require.NoError(t, err)
-		c.poller.AddSource(b)
+		c.poller.AddInlet(b)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	c, e := newFakeOf(t, p, Config{})

@@ -1,0 +1,104 @@
+package na
+
+import "time"
+
+// An Inlet delivers work that no file descriptor announces, such as what a peer writes to shared memory. Only the goroutine that leads
+// Progress, or the assist in its place, calls its methods, with no lock held. They do not wait.
+//
+// A bell is a descriptor in the context's poller that an armed Inlet makes ready when work appears. Between Arm and the end of the
+// leader's sleep, or of the assist's rest, a bell rings or nothing has come.
+type Inlet interface {
+	// Peek takes in some of what has come, and reports whether anything had. A leader that polls calls it again and again: when
+	// nothing has come it costs a few loads.
+	Peek() bool
+	// Arm makes the bell ring at the next work, and reports whether there is some already: then the bell may stay silent, and Peek
+	// follows. It tells peers first and looks for work then. It is called before each sleep, also for a bell that is still armed: a
+	// bell that has rung is not. Peers that come later are armed as well, until Disarm.
+	Arm() bool
+	// Disarm says that the Inlet is being polled. A late ring is harmless. Peers that have long been idle may stay armed if the Ready
+	// of their bells makes Peek look at them. An Inlet begins disarmed.
+	Disarm()
+}
+
+// bells are the inlets of a context. The goroutine that leads uses them.
+//
+// They are armed while a leader sleeps in the poller, or the assist rests behind its open gate; otherwise somebody looks, the
+// leader now or the assist within 2 ms. So a leader that looks while they are armed disarms them, and then has the assist
+// tick: it may leave for user code without another word.
+type bells struct {
+	inlets []Inlet // not changed once the context has its endpoint
+	armed  bool
+}
+
+// AddInlet makes the leader look at s. It is called while the Domain makes the endpoint.
+func (p *Poller) AddInlet(s Inlet) { p.bells.inlets = append(p.bells.inlets, s) }
+
+// arm arms all, and reports whether there is work already.
+func (b *bells) arm() (work bool) {
+	for _, s := range b.inlets {
+		b.armed = true
+		if s.Arm() {
+			work = true
+		}
+	}
+	return work
+}
+
+// disarm disarms all, and reports whether they were armed.
+func (b *bells) disarm() bool {
+	if !b.armed {
+		return false
+	}
+	b.armed = false
+	for _, s := range b.inlets {
+		s.Disarm()
+	}
+	return true
+}
+
+// peek takes in what has come without a descriptor, and reports whether anything had.
+func (c *Context) peek() (came bool) {
+	b := &c.poller.bells
+	if b.disarm() {
+		c.assist.attend()
+	}
+	for _, s := range b.inlets {
+		if s.Peek() {
+			came = true
+		}
+	}
+	return came
+}
+
+// look takes in what has come, and waits for nothing.
+func (c *Context) look(now time.Duration) {
+	c.looked.Store(int64(now))
+	c.peek()
+	c.waits.wait(0)
+}
+
+// glance looks as a leader does that polls: at the inlets each time, at the descriptors less often, because that takes a
+// system call.
+func (c *Context) glance() bool {
+	if c.peek() {
+		return true
+	}
+	every := uint(hotLooks)
+	if len(c.poller.inlets) > 0 {
+		every = inletLooks
+	}
+	if c.spinner.looks++; c.spinner.looks%every != 0 {
+		if came, asked := c.poller.peek(); asked || len(c.poller.inlets) > 0 {
+			return came
+		}
+	}
+	return c.waits.wait(0) > 0
+}
+
+// A waiter is the Poller as the leader uses it.
+type waiter interface {
+	wait(d time.Duration) int
+	sleep(d time.Duration) int
+	dispatch(n int)
+	wake()
+}
