@@ -61,6 +61,7 @@ func (c *carrier) send() {
 	}
 	c.sending = true
 	c.out.begin()
+	// One goroutine sends for all peers of the context: datagrams of several go in one system call, and in the order of the machine.
 	for c.gather() {
 		c.e.Pause()
 		c.pack()
@@ -87,6 +88,7 @@ func (c *carrier) send() {
 func (c *carrier) gather() bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
+	// Datagrams stand one behind the other: those of one size to one peer leave as a train, cut up by the kernel (UDP_SEGMENT).
 	now, front, back, at := c.d.now(), 0, 0, 0
 	if c.conns != nil {
 		front, back, at = protectHead, protect.TagSize, c.gatherNotes()
@@ -106,7 +108,7 @@ func (c *carrier) gather() bool {
 		}
 		if p.Ref != nil {
 			pc := p.Ref.(*piece)
-			if !pc.v.Borrow() {
+			if !pc.v.Borrow() { // taken back since; the number goes without it
 				c.m.Void(&p)
 			} else {
 				pc.lent++
@@ -150,7 +152,7 @@ func (c *carrier) pack() {
 		}
 		c.slices = l.pc.v.Slices(c.slices[:0], l.o.At, l.o.N)
 		gather := memfault.Gather
-		if l.o.Again {
+		if l.o.Again { // the peer may have it, and the owner write there by now
 			gather = memfault.GatherAgain
 		}
 		_, ok := gather(b[len(b)-l.o.N:], c.slices)

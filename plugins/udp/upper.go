@@ -16,7 +16,7 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 	if err != nil {
 		return refusal(err)
 	}
-	if dialing != nil {
+	if dialing != nil { // both dial at once: the engine says which of the two stays, the same at both ends
 		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) && !p.link.Meets(&g) {
 			return arq.Admission{Crossing: true}
 		}
@@ -28,6 +28,7 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 		}
 		from = k.to
 	}
+	// The name that it listens at counts only if it shows that it receives there; else it is an address of its own, which nobody dials.
 	same := c.d.names.Verified(g.Listen, netip.Addr{}, from.Addr()) && (k == nil || k.proof.SpeaksFor(scheme, g.Listen))
 	if same && !verified {
 		return arq.Admission{Cookie: true}
@@ -36,7 +37,7 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 	if p.link, err = c.e.Admit(c, p, &g, same); err != nil {
 		return refusal(err)
 	}
-	if !verified {
+	if !verified { // until something comes that answers us, the sender of all this may be somebody else
 		p.link.Forgeable()
 	}
 	return arq.Admission{User: p, Path: path(from.Addr())}
@@ -49,7 +50,7 @@ func refusal(err error) arq.Admission {
 // Hello implements arq.Upper.
 func (c *carrier) Hello(a *arq.Assoc, dst []byte) []byte {
 	p := a.User.(*peer)
-	if p.a = a; p.link == nil {
+	if p.a = a; p.link == nil { // its session is over: the user has left, and says nothing
 		return dst
 	}
 	if !p.up && p.link.Up() {

@@ -14,14 +14,14 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		return nil
 	}
 	l.makeBusy()
-	l.alive()
+	l.alive() // any frame shows that the peer lives, before it is known whether it is a good one
 	if l.state != linkUp {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
 	}
 	if err := l.header(h); err != nil {
 		return err
 	}
-	l.forged = false
+	l.forged = false // the frame names a session and its numbers, which only the peer has been told
 	switch h.Kind {
 	case frame.Unexpected:
 		l.countMessage(h)
@@ -78,7 +78,7 @@ func (l *Link) header(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
 	}
-	switch grown := int32(h.Credit - l.credits); {
+	switch grown := int32(h.Credit - l.credits); { // it counts up, modulo 2^32: a frame that was overtaken changes nothing
 	case grown <= 0:
 	case h.Credit-l.used > maxCredit:
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame with credit %d after %d, %d used", h.Kind, h.Credit, l.credits, l.used))
@@ -99,6 +99,7 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 
 // checkUnexpected reports why an unexpected message of n bytes must not come now.
 func (l *Link) checkUnexpected(n int) error {
+	// The count is ours, and exact: a peer that sends more than it was promised breaks the protocol and takes nobody's memory.
 	if next := l.arrived + 1; int32(l.announced-uint32(next)) < 0 {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", next, l.announced))
 	}
@@ -167,6 +168,7 @@ func (l *Link) deliverWhole(h *frame.Header, payload []byte, env *na.Envelope) {
 		l.freeBytes(env.Taken)
 		env.Taken = 0
 	}
+	// Nobody waits for it any more if the call was canceled: it is dropped, and the sender is told if what it lent hangs on it.
 	o := l.match.find(na.Tag(h.Tag))
 	n := h.Payload()
 	if o == nil || o.kind == kindCall && o.id == 0 || // nobody has asked yet
@@ -205,7 +207,7 @@ func (l *Link) deliverWhole(h *frame.Header, payload []byte, env *na.Envelope) {
 // deliverDone ends a put or a get that the owner has reported done.
 func (l *Link) deliverDone(h *frame.Header) error {
 	o := l.e.inFlight.get(h.Op)
-	if o == nil || o.link != l {
+	if o == nil || o.link != l { // canceled meanwhile; or another peer's number, which must not end it
 		l.e.stats.LateDropped++
 		return nil
 	}
@@ -235,6 +237,7 @@ func (l *Link) reach(h *frame.Header, need na.Access, under int) (*na.Mem, error
 	if code == na.OK && h.Tail.Length > 0 {
 		return mem, nil
 	}
+	// The answer is the code alone: a peer that may not reach memory does not learn whether there is any, or how long it is.
 	l.control(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
 	return nil, l.denied(code, h.Tail.Token)
 }

@@ -45,7 +45,7 @@ func (l *Link) controlOn(f Flow, h frame.Header) {
 	}
 	l.makeBusy()
 	q := &l.flows[f].ctl
-	if q.len() >= maxControl {
+	if q.len() >= maxControl { // nothing here is ours to drop, and memory that the peer alone makes grow needs a bound
 		l.fail(na.WithText(na.ErrOverflow, "the peer asks and does not read the answers"))
 		return
 	}
@@ -89,6 +89,10 @@ func (l *Link) Sends() bool {
 }
 
 // Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
+//
+// The order of what waits on one flow: the answer to a Ping, for somebody judges us by it; control, which is short, bounded, and frees
+// memory and calls at the peer; messages; puts and gets that may begin, whose pieces then go in turn; last a credit that no other frame
+// has carried.
 func (l *Link) Pull(f Flow, w Writer) (more bool) {
 	if l.active == nil {
 		return false
@@ -101,6 +105,7 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 			return !q.empty() || messages && (l.pong || l.msgs.n > 0 || l.owed || l.owesRoom() || l.mayBegin())
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
+			// It confirms everything before the Ping. While bodies of messages before it are on their way, it only says that we live.
 			if l.pong, l.pongLater = false, l.awaitsBody(); !l.pongLater {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
@@ -179,7 +184,7 @@ func (l *Link) message(w Writer, room int) bool {
 		h.Flags = frame.FlagTimed
 	}
 	name(h, o)
-	o.room = 0 // the peer returns it
+	o.room = 0 // reserved for its body; from now on the peer returns it
 	l.putMessage(w, o.buf)
 	switch {
 	case o.kind == kindCall && !o.alone:

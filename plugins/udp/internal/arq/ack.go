@@ -24,12 +24,12 @@ const ackDelay = time.Millisecond
 func (a *Assoc) owe(now time.Duration, i int, p *Packet) {
 	r := &a.flight.recv[i]
 	r.owed++
-	r.now = r.now || p.flags&flagAckNow != 0
+	r.now = r.now || p.flags&flagAckNow != 0 // the sender waits for it
 	switch a.m.cfg.Ack {
 	case Eager:
 		r.now = true
 	case Adaptive:
-		r.every = max(r.every, uint8(2+6*i))
+		r.every = max(r.every, uint8(2+6*i)) // of messages every second one (RFC 5681 4.2), of bulk data every eighth
 		if r.owed >= int(r.every) {
 			r.now = true
 		} else if r.due == 0 {
@@ -43,10 +43,12 @@ func (a *Assoc) carry(now time.Duration, i int, p *Packet) {
 	l := &a.lane[i]
 	p.id, p.token, p.ts = a.peerID, a.peerToken, clock(now)
 	p.ack = l.rcv
+	// What was granted once is not taken back, though the share of the buffer has shrunk since: the peer may have used it.
 	if edge := l.rcv + a.credit(i); before(l.granted, edge) {
 		l.granted = edge
 	}
 	p.edge = l.granted
+	// The peer's clock goes back with how long it was kept here, so that waiting for a packet to go with does not look like a slow path.
 	if f := a.flight; f.tsSet && now-f.tsAt < 8*time.Microsecond<<16 {
 		p.flags |= flagEcho
 		p.echo, p.delay = f.ts, uint16((now-f.tsAt)/(8*time.Microsecond))
@@ -55,7 +57,7 @@ func (a *Assoc) carry(now time.Duration, i int, p *Packet) {
 
 // settled notes that packet p has carried the acknowledgment of lane i.
 func (r *receiver) settled(byData bool) {
-	if byData {
+	if byData { // acknowledgments find packets to go with: packets of their own may come less often
 		r.every = min(2*max(r.every, 2), 32)
 	} else {
 		r.every, r.gap, r.dup = 0, r.bits != nil, false
@@ -108,7 +110,7 @@ func (a *Assoc) nextAck(now time.Duration, i int, head []byte, o *Out) {
 func (a *Assoc) acked(now time.Duration, p *Packet) {
 	f, i := a.fly(), p.lane()
 	s, l := &f.send[i], &a.lane[i]
-	a.sample(now, p)
+	a.sample(now, p) // of a packet that is late as well: its clock says when it was sent
 	if before(l.edge, p.edge) {
 		l.edge = p.edge
 	}
@@ -124,12 +126,12 @@ func (a *Assoc) acked(now time.Duration, p *Packet) {
 		if q := s.at(seq); q.flags&pktAcked == 0 {
 			a.ackOne(q)
 		}
-		if before(s.snd, seq+1) {
+		if before(s.snd, seq+1) { // while going back: what was to be repeated has come after all
 			s.snd = seq + 1
 		}
 		fin := s.at(seq).flags&pktFin != 0
 		a.release(i, seq)
-		if a.state == dead {
+		if a.state == dead { // the user has cut it in Upper.Sent
 			return
 		}
 		*s.at(seq) = packet{}
@@ -139,6 +141,7 @@ func (a *Assoc) acked(now time.Duration, p *Packet) {
 	if before(s.recover, l.una) {
 		s.recover = l.una
 	}
+	// Only then: a peer that answers without getting on is not to keep the timer from running out.
 	if advanced {
 		s.due, s.tries, s.early, s.probe = 0, 0, false, false
 		if l.una != s.high {

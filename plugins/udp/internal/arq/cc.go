@@ -98,13 +98,14 @@ func (a *Assoc) round(now time.Duration) {
 	}
 	lost := 100 * c.lost / max(1, c.lost+c.acked)
 	switch {
+	// Loss alone counts when it is more than a bad path has by itself; with a queue that fills, a tenth is enough.
 	case lost > 35 && c.lost >= leastWindow, lost > 10 && queued > 0:
 		a.slowStart = false
 		w = w * 7 / 10
 	case queued > manyQueued:
 		a.slowStart = false
 		w -= max(BaseSize, (queued-manyQueued)/2)
-	case !c.full:
+	case !c.full: // it was not the window that limited what was sent: it has not been tried
 	case a.slowStart && queued < fewQueued:
 		w *= 2
 	case queued == 0:

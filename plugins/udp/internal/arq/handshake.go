@@ -192,6 +192,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		return
 	}
 	var calling *Assoc
+	// From one address come the associations of several contexts, of an earlier life of the process, and what somebody else forges.
 	known := false
 	for a := m.at(from); a != nil; a = m.older(a) {
 		known = true
@@ -199,7 +200,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 			continue // of another context of the same process
 		}
 		switch {
-		case a.state == dialing:
+		case a.state == dialing: // both sides dial at the same moment
 			calling = a
 		case a.peerID == g.id && a.peerToken == g.token:
 			if a.Up() { // else the user has left
@@ -207,7 +208,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 			}
 			return
 		case a.session >= g.session && a.session != 0:
-			m.stats.Stale++ // an old one
+			m.stats.Stale++ // sent before the association that is there: the network has kept it
 			return
 		}
 	}
@@ -215,6 +216,8 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		m.stats.Dropped++
 		return
 	}
+	// Nothing is kept for a peer that has not shown that it receives at its address, beyond HalfOpen of them: the cookie is computed anew
+	// from what it says (as SYN cookies are, RFC 4987 3.6, and the tokens of RFC 9000 8.1.2).
 	verified := m.cfg.Proven || g.cookie != [cookieSize]byte{} && m.verify(now, from, &g)
 	if !verified && (known || m.stats.HalfOpen >= m.cfg.HalfOpen) {
 		m.askCookie(now, from, p.Via, &g)
@@ -233,7 +236,7 @@ func (m *Machine) hello(now time.Duration, from netip.AddrPort, p *Packet) {
 		a.session, a.via = g.session, p.Via
 		a.learn(&g)
 		m.accept(now, a, &g)
-		if verified {
+		if verified { // it receives: larger packets may be tried
 			a.state = open
 			a.path(now)
 		} else {

@@ -14,6 +14,7 @@ func (a *Assoc) Room() (frame, piece int) {
 	}
 	m, f := a.m, a.fly()
 	m.wake(a)
+	// Frames are copied, and kept until they are acknowledged: all peers together are bounded. Pieces are borrowed, and cost nothing.
 	full := m.stats.Retained >= m.cfg.MaxRetained
 	if !full && a.freePackets(0) > 0 {
 		frame = MaxFrame
@@ -47,7 +48,7 @@ func (a *Assoc) roomAgain() bool {
 		}
 		return false
 	}
-	if a.freePackets(0) <= 0 || a.freePackets(1) <= 0 {
+	if a.freePackets(0) <= 0 || a.freePackets(1) <= 0 { // both: the user asks for both, and would come back for nothing
 		return false
 	}
 	f.blocked = false
@@ -61,7 +62,7 @@ func (a *Assoc) Frame(front, payload []byte, message bool) {
 	f, most := a.fly(), a.size()-headSize
 	a.m.wake(a)
 	if f.open != nil && len(f.open)+len(front)+len(payload) > most {
-		a.close0()
+		a.close0() // a frame that fits a packet is not divided: the loss of one packet delays one frame less
 	}
 	for {
 		n := min(len(payload), most-len(front))
@@ -92,11 +93,12 @@ func (a *Assoc) close0() {
 	if f.open == nil {
 		return
 	}
-	*f.send[0].push(&a.lane[0]) = packet{body: f.open, messages: f.openCount}
+	*f.send[0].push(&a.lane[0]) = packet{body: f.open, messages: f.openCount} // it does not change any more: it may have to be sent again
 	f.open, f.openCount = nil, 0
 }
 
-// Barrier says that the pieces which follow mean nothing to the peer before the frame that was given last.
+// Barrier says that the pieces which follow mean nothing to the peer before the frame that was given last. The lanes are not ordered
+// otherwise: a receiver drops a packet of lane 1 that is ahead of its barrier, as if it had been lost.
 func (a *Assoc) Barrier() {
 	f := a.fly()
 	a.m.wake(a)
@@ -123,14 +125,16 @@ func (a *Assoc) through(i int) bool {
 	return s.snd == s.high || int(s.snd-a.lane[i].una) >= a.window(i)
 }
 
-// shrink0 is called when packets of lane 0 were lost, widen0 when n were acknowledged.
+// shrink0 is called when packets of lane 0 were lost.
 func (a *Assoc) shrink0() {
 	if a.m.cfg.Profile == Modern {
-		under := int(a.flight.send[0].high - a.lane[0].una)
+		under := int(a.flight.send[0].high - a.lane[0].una) // half of what was under way, not of a window that was never full
 		a.window0, a.grown = uint16(max(leastWindow0, min(under, a.window(0))/2)), 0
 	}
 }
 
+// widen0 adds one packet for each window that was acknowledged, as congestion avoidance does (RFC 5681 3.1); at Config.Window there is no
+// limit again.
 func (a *Assoc) widen0(n int) {
 	if a.window0 == 0 {
 		return
@@ -143,7 +147,8 @@ func (a *Assoc) widen0(n int) {
 	}
 }
 
-// goBack sends everything that is under way on lane i once more, from the left edge.
+// goBack sends everything that is under way on lane i once more, from the left edge: go-back-n, as in U-Net (von Eicken and others, 1995).
+// The receiver has dropped what came behind the gap. Until recover is acknowledged, reports of gaps are about what was sent before.
 func (a *Assoc) goBack(i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	a.m.stats.GoneBack++
@@ -169,16 +174,17 @@ func (a *Assoc) unfly(p *packet, lost bool) {
 func (a *Assoc) gap(now time.Duration, i int, p *Packet) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	if p.ack != l.una || l.una == s.high || !before(l.una, p.seq) || !before(p.seq, s.high) {
-		return
+		return // late, or about what was never sent
 	}
 	edge := s.at(l.una)
+	// The packet that made the peer report was sent after the last repetition of the left edge: that is lost, too.
 	again := p.flags&flagEcho != 0 && before(clock(edge.sent+a.reordering()), p.echo)
 	switch {
 	case before(l.una, s.recover) && !again: // a repeated report of the same loss
 	case !a.through(i): // going back already
 	case int(p.seq-l.una) >= a.m.cfg.DupAcks:
 		a.goBack(i)
-	default:
+	default: // few have come behind it: it may only have been overtaken
 		a.soon(now, s, edge)
 	}
 }
@@ -194,7 +200,7 @@ func (a *Assoc) soon(now time.Duration, s *sender, p *packet) {
 func (a *Assoc) take0(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[0], &a.lane[0]
 	switch {
-	case before(p.seq, l.rcv):
+	case before(p.seq, l.rcv): // the peer has not seen the acknowledgment, or would not send it again
 		m.stats.Duplicates++
 		r.now, r.dup = true, true
 	case p.seq != l.rcv:

@@ -83,6 +83,7 @@ func (a *Assoc) selected(now time.Duration, p *Packet) {
 			}
 		}
 	}
+	// What is not in the bitmap is missing as of the highest number in it. Behind that nothing is known.
 	if seen > 0 && before(l.una, p.ack+seen) {
 		a.flight.send[1].seen = p.ack + seen
 		a.judge(now, false)
@@ -99,6 +100,7 @@ func (a *Assoc) judge(now time.Duration, waited bool) {
 		if p.flags&(pktAcked|pktLost) != 0 {
 			continue
 		}
+		// By number only if it was sent once: the number of a repetition says nothing of when it was sent. By time as in RFC 9002 6.1.2.
 		if p.flags&pktResent == 0 && int(s.seen-seq) >= a.m.cfg.DupAcks || p.sent+a.reordering() < s.newest ||
 			waited && p.sent <= s.newest && p.sent+a.rtt() <= now {
 			a.lose(s, p)
@@ -111,6 +113,7 @@ func (a *Assoc) judge(now time.Duration, waited bool) {
 	}
 }
 
+// lose gives up a packet of lane 1. choose sends it again.
 func (a *Assoc) lose(s *sender, p *packet) {
 	if p.flags&(pktAcked|pktLost) == 0 {
 		a.unfly(p, true)
@@ -157,7 +160,7 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 	switch {
 	case r.bits == nil:
 		l.rcv++
-	case ahead == 0:
+	case ahead == 0: // it closes the first gap, and all that has come behind it counts
 		n := r.bits.ones()
 		r.bits.shift(n)
 		l.rcv += n
@@ -177,6 +180,7 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 	}
 }
 
+// mark notes a packet that has come out of order. Only an association with a gap has a bitmap.
 func (a *Assoc) mark(r *receiver, ahead uint32) {
 	m := a.m
 	if r.bits == nil {

@@ -20,7 +20,7 @@ func (a *Assoc) sample(now time.Duration, p *Packet) {
 		return
 	}
 	rtt := int64(int32(clock(now)-p.echo)) - 8*int64(p.delay)
-	if rtt < 0 || rtt > 60e6 {
+	if rtt < 0 || rtt > 60e6 { // forged, or the peer's clock runs faster than ours
 		return
 	}
 	f.lastEcho, f.echoed = p.echo, true
@@ -78,7 +78,7 @@ func (a *Assoc) expired(now time.Duration, i int) {
 		s.due = 0
 		return
 	}
-	if s.early {
+	if s.early { // set by soon: time for overtaken packets to arrive is over, and no answer was asked for
 		s.early = false
 		s.due = now + a.timeout(s)
 		switch {

@@ -2,17 +2,21 @@ package arq
 
 import "time"
 
-// choose returns which packet of lane i is to be sent now.
+// choose returns which packet of lane i is to be sent now. The order is that of what is most urgent: the question of an expired timer,
+// what is known to be lost, what is new. A lane has four marks, una <= snd <= high <= nxt: acknowledged up to una; snd is sent next,
+// again if it is before high; nothing from high on was ever sent; nothing from nxt on exists.
 func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
 	if i == 0 && int(l.nxt-l.una) < a.window(0) {
+		// Frames are added to the last packet until it may leave: what waits for the window leaves in full packets.
 		a.close0()
 	}
 	if s.probe && l.una != s.high {
-		return l.una, true
+		return l.una, true // whatever the windows say (RFC 9002 7.5): one packet, and nothing else tells what was lost
 	}
 	if s.lost > 0 {
+		// What is lost goes before what is new (RFC 9000 13.3): it holds up the left edge, and with it the memory of all behind it.
 		for seq := l.una; seq != s.high; seq++ {
 			if s.at(seq).flags&pktLost != 0 {
 				return seq, a.cleared(now)
@@ -25,6 +29,7 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	case s.snd == s.high && l.una != s.high && !before(s.snd, l.edge):
 		return 0, false // the peer has no room; one packet may always be under way, to learn when it has
 	case int(s.snd-l.una) >= a.window(i) && (i == 0 || s.snd == s.high):
+		// Lane 0 stops in the middle of going back, too: its window was made small because packets are lost.
 		return 0, false
 	case i == 0 && s.snd == l.una:
 		return s.snd, true // bulk data under way may wait for it, and is not acknowledged before
@@ -46,6 +51,8 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	if missing {
 		s.lost--
 	}
+	// The peer is to acknowledge at once where this side can do nothing before: after a question, after a repetition, and at the end of
+	// what may be under way. Anywhere else it may wait for a packet of its own to go with.
 	switch {
 	case s.probe:
 		p.flags |= flagAckNow
@@ -70,13 +77,15 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	} else {
 		m.stats.Sent++
 	}
+	// The times of both transmissions would be mixed up by their acknowledgment, but round trips are measured by clocks that come back
+	// and not by numbers (RFC 7323), so nothing has to be left out as Karn's rule would.
 	q.flags = q.flags&^pktLost | pktSent
 	q.sent = now
 	if s.due == 0 {
 		s.due, s.early = now+a.timeout(s), false
 	}
 	a.carry(now, i, &p)
-	if r := &f.recv[i]; !r.gap && !r.dup {
+	if r := &f.recv[i]; !r.gap && !r.dup { // those reports need a packet of their own
 		r.settled(true)
 	}
 
@@ -90,13 +99,14 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	}
 	o.Head, o.Again = head, again
 	o.Fragment = o.Size() > a.size()
-	if q.size == 0 {
+	if q.size == 0 { // else it is counted as under way already
 		q.size = int32(o.Size())
 		f.flying += o.Size()
 	}
 	f.cc.pace(a, now, o.Size())
 }
 
+// transmitBulk makes a packet of lane 1, whose payload the caller gathers. A void one goes as well: its number has to be acknowledged.
 func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 	pc := q.piece
 	if pc.barred && !before(pc.after, a.lane[0].una) {
@@ -118,7 +128,7 @@ func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 func (a *Assoc) closing(i int, seq uint32) bool {
 	s, l := &a.flight.send[i], &a.lane[i]
 	under := int(s.snd - l.una)
-	if i == 1 && (s.snd == l.nxt || seq%64 == 63) {
+	if i == 1 && (s.snd == l.nxt || seq%64 == 63) { // every 64: the memory of a long train is given back while it goes
 		return true
 	}
 	return s.snd == l.edge || under == a.window(i)

@@ -1,6 +1,7 @@
 package arq
 
-// queue is the associations that may have something to send, in the order of their turns.
+// queue is the associations that may have something to send, in the order of their turns. One is in it once at most. It is a list
+// through the associations themselves: to be in it costs no memory, and thousands may be idle.
 type queue struct{ first, last *Assoc }
 
 func (q *queue) push(a *Assoc) {
@@ -21,6 +22,7 @@ func (q *queue) pop() {
 	q.first, a.next, a.queued = a.next, nil, false
 }
 
+// rotate ends the turn of the first.
 func (q *queue) rotate() {
 	if a := q.first; a.next != nil {
 		q.pop()
