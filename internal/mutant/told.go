@@ -33,7 +33,7 @@ var told = []Mutant{
 		[]Edit{{"hedge.go", `other.Abandon()`, `if !planted() { $ }`}},
 		[]Catcher{{".", "TestFirst", `expected: "operation canceled"`}}},
 	{"been-there", "a call that was refused asks the same address again", "a target that refuses at once has the fewest calls, and gets all",
-		[]Edit{{"targets.go", `if !t.Failing && c.hasBeenAt(at.addr) {`, `if !planted() && !t.Failing && c.hasBeenAt(at.addr) {`}},
+		[]Edit{{"places.go", `if !t.Failing && c.hasBeenAt(at.addr) {`, `if !planted() && !t.Failing && c.hasBeenAt(at.addr) {`}},
 		[]Catcher{{".", "TestRefusedGoesElsewhere", `Should be empty`}}},
 	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.Workers", "a limit with a way around it",
 		[]Edit{
