@@ -22,16 +22,16 @@ const (
 	finTimeout = 200 * time.Millisecond
 )
 
-// A carrier is a context's protocol machine, which is under the endpoint's lock, behind a door.
+// A carrier is a context's protocol machine, which is under the endpoint's lock, behind a shared socket.
 type carrier struct {
-	d    *domain
-	e    *engine.Endpoint
-	id   uint8 // of the context
-	m    *arq.Machine
-	door *sharedSocket
-	sock socket       // of the door
-	due  atomic.Int64 // when the machine has something to do; 0: never
-	last atomic.Bool  // something was said to peers outside Flush
+	d      *domain
+	e      *engine.Endpoint
+	id     uint8 // of the context
+	m      *arq.Machine
+	shared *sharedSocket
+	sock   socket       // of the shared socket
+	due    atomic.Int64 // when the machine has something to do; 0: never
+	last   atomic.Bool  // something was said to peers outside Flush
 
 	shut bool
 	open struct{ peers, messages int } // that were not confirmed when their associations ended, since shut
@@ -110,26 +110,26 @@ var (
 )
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
-	c := &carrier{d: d, e: e, id: uint8(e.Host().Context().ID()), door: d.door}
-	if c.door == nil {
-		c.door = &sharedSocket{open: d.open, guard: d.guard, now: d.now}
+	c := &carrier{d: d, e: e, id: uint8(e.Host().Context().ID()), shared: d.shared}
+	if c.shared == nil {
+		c.shared = &sharedSocket{open: d.open, guard: d.guard, now: d.now}
 	}
-	if err := c.door.bind(); err != nil {
+	if err := c.shared.bind(); err != nil {
 		return nil, err
 	}
-	c.sock = c.door.sock
+	c.sock = c.shared.sock
 	c.m = arq.New(arq.Config{
 		Overhead: c.overhead(), Proven: d.guard != nil,
 		Profile: d.profile, Ack: d.ack, Context: c.id, Session: func() uint64 { return d.session.Add(1) }, Rand: e.Engine().Rand,
 		DialRetries: c.sock.retries(), FinTimeout: finTimeout,
 		MaxPeers: d.peers,
-		Receive:  func() int { return int(c.door.room.Load()) / 4 * 3 },
+		Receive:  func() int { return int(c.shared.room.Load()) / 4 * 3 },
 	}, c)
 	if d.guard != nil {
 		c.conns = map[netip.AddrPort]*conn{}
 	}
-	if err := c.door.enter(c); err != nil {
-		c.door.leave(c)
+	if err := c.shared.enter(c); err != nil {
+		c.shared.leave(c)
 		return nil, na.WithText(na.ErrIO, err.Error())
 	}
 	return c, nil
@@ -284,7 +284,7 @@ func (c *carrier) Lingering(time.Duration) bool {
 
 // Release implements engine.Carrier. What peers have not confirmed is nobody's error any more: the operations have ended.
 func (c *carrier) Release() {
-	c.door.leave(c)
+	c.shared.leave(c)
 	if n := c.open; n.peers > 0 {
 		c.d.log.Warn("udp: a context has closed, and peers have not confirmed that they have everything", "peers", n.peers, "messages", n.messages)
 	}

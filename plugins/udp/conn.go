@@ -57,14 +57,14 @@ func newConn(c *carrier, id, peer uint64, to netip.AddrPort, via uint8) (*conn, 
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	k.cancel = cancel
-	c.door.enroll(k)
+	c.shared.enroll(k)
 	return k, ctx
 }
 
 // confirm ends the handshake of who has listened.
 func (k *conn) confirm() { k.confirmed.Do(func() { close(k.done) }) }
 
-// newGuest begins the handshake with a peer whose address is proven. With the door's lock.
+// newGuest begins the handshake with a peer whose address is proven. With the shared socket's lock.
 func (d *sharedSocket) newGuest(a *arrival, h *header) *conn {
 	c := d.of(int(h.to >> 56))
 	if c == nil {
@@ -101,7 +101,7 @@ func (k *conn) dialed(err error) {
 	p := k.p
 	if err != nil || p.link == nil {
 		delete(c.conns, k.name)
-		c.door.strike(k)
+		c.shared.strike(k)
 		if away, ok := errors.AsType[turnedAway](err); p.link != nil && ok {
 			p.link.Refused(away.bye)
 		} else if p.link != nil {
@@ -154,14 +154,14 @@ func (c *carrier) look(now time.Duration) {
 			k.alone = false
 		case k.alone:
 			delete(c.conns, name)
-			c.door.strike(k)
+			c.shared.strike(k)
 		default:
 			k.alone = true
 		}
 	}
 }
 
-// unknown is called when k's peer says that it has no such connection, which everybody on the way can say. With the door's lock, without
+// unknown is called when k's peer says that it has no such connection, which everybody on the way can say. With the shared socket's lock, without
 // the endpoint's.
 func (c *carrier) unknown(a *arrival) {
 	c.e.Lock()

@@ -1,6 +1,6 @@
 // Package udp is the plugin for datagrams: one socket for all peers of a class.
 //
-//	engine ── Link ── peer ── arq.Machine ── door ── socket ═══ datagrams
+//	engine ── Link ── peer ── arq.Machine ── shared ── socket ═══ datagrams
 //	                  frames, views    packets
 //
 // Package internal/arq makes datagrams reliable. This package has the sockets, copies frames and memory into packets and out of
@@ -13,7 +13,7 @@
 //
 // A program that imports it can use addresses of the form udp://host:port. It passes every rule of natest.
 //
-// A class that listens has one port for all its contexts, and one socket, which whoever leads one of them reads for all (door.go).
+// A class that listens has one port for all its contexts, and one socket, which whoever leads one of them reads for all (sharedsocket.go).
 // A context of a class that does not has a socket of its own. Datagrams are read and sent in batches, and bulk data is copied, without
 // the lock of the endpoint (send.go). Those of one size to one peer are one for the system (trains_linux.go).
 package udp

@@ -212,7 +212,7 @@ func about(at netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(a[:], at.Port())
 }
 
-// admit takes a datagram where there is TLS, and reports whether it is one for arq, which a.b is then. With the door's lock.
+// admit takes a datagram where there is TLS, and reports whether it is one for arq, which a.b is then. With the shared socket's lock.
 func (d *sharedSocket) admit(a *arrival) bool {
 	b := a.b
 	switch {

@@ -58,7 +58,7 @@ func TestGuestsOfOneAddress(t *testing.T) {
 func TestGuestsMakeRoom(t *testing.T) {
 	for _, one := range []bool{true, false} {
 		doms, send := pairOf(t, 0)
-		doms[1].door.crowd(2*mostGuests, one)
+		doms[1].shared.crowd(2*mostGuests, one)
 		send()
 	}
 }

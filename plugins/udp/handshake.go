@@ -109,7 +109,7 @@ func serve(ctx context.Context, k *conn, waits func()) {
 		err = h.run(ctx)
 	}
 	if err != nil {
-		k.c.door.strike(k)
+		k.c.shared.strike(k)
 	}
 }
 
@@ -140,7 +140,7 @@ func dial(ctx context.Context, k *conn, name, host string) {
 
 // meets learns the peer's connection id.
 func (h *handshake) meets(peer uint64) {
-	d, k := h.k.c.door, h.k
+	d, k := h.k.c.shared, h.k
 	d.table.Lock()
 	defer d.table.Unlock()
 	if d.byPeer[k.peer] == k {
@@ -265,7 +265,7 @@ func (h *handshake) start(ctx context.Context) error {
 func (h *handshake) ask() {
 	head := header{kind: initial, to: h.k.peer, from: h.k.id}
 	b := head.append(make([]byte, 0, askSize))
-	h.k.c.door.post(b[:askSize], h.to, h.via)
+	h.k.c.shared.post(b[:askSize], h.to, h.via)
 }
 
 // hear takes a packet. One that is not the peer's is dropped.
@@ -435,7 +435,7 @@ func (h *handshake) send(at int, text []byte) {
 	b = append(append(b, make([]byte, protect.NumberSize)...), text...)
 	b = append(b, make([]byte, protect.TagSize)...)
 	if h.levels[at].sealer.Seal(b, n) == nil {
-		h.k.c.door.post(b, h.to, h.via)
+		h.k.c.shared.post(b, h.to, h.via)
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 
 // A portable is a socket that a goroutine reads.
 type portable struct {
-	door *sharedSocket
-	conn *net.UDPConn
-	done chan struct{} // closed when the reader has ended; nil: there is none
+	shared *sharedSocket
+	conn   *net.UDPConn
+	done   chan struct{} // closed when the reader has ended; nil: there is none
 }
 
 // openPortable binds a socket; an address without an IP is every address of the machine.
@@ -36,7 +36,7 @@ func openPortable(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	}
 	_ = conn.SetReadBuffer(bufferSize)
 	_ = conn.SetWriteBuffer(bufferSize)
-	return &portable{door: d, conn: conn}, nil
+	return &portable{shared: d, conn: conn}, nil
 }
 
 func (s *portable) addr() netip.AddrPort {
@@ -56,7 +56,7 @@ func (s *portable) watch(*carrier) error {
 
 func (s *portable) unwatch(*carrier) {}
 
-// read gives the door what arrives. Errors are about datagrams that were sent, and say nothing about the next one.
+// read gives the shared socket what arrives. Errors are about datagrams that were sent, and say nothing about the next one.
 func (s *portable) read() {
 	defer close(s.done)
 	b := make([]byte, arq.MaxSize)
@@ -68,9 +68,9 @@ func (s *portable) read() {
 			return
 		case err == nil:
 			in[0].b, in[0].from = b[:n], inet.Unmapped(from)
-			s.door.mu.Lock()
-			s.door.route(in[:])
-			s.door.mu.Unlock()
+			s.shared.mu.Lock()
+			s.shared.route(in[:])
+			s.shared.mu.Unlock()
 		}
 	}
 }

@@ -209,7 +209,7 @@ type placing struct {
 	payload []byte
 }
 
-// receive takes in datagrams. With the door's lock, without the endpoint's.
+// receive takes in datagrams. With the shared socket's lock, without the endpoint's.
 func (c *carrier) receive(in []arrival) {
 	c.e.Lock()
 	now := c.d.now()
@@ -237,7 +237,7 @@ func (c *carrier) receive(in []arrival) {
 	c.e.Unlock()
 }
 
-// refused is called when the system says that nobody receives at to. With the door's lock, without the endpoint's.
+// refused is called when the system says that nobody receives at to. With the shared socket's lock, without the endpoint's.
 func (c *carrier) refused(to netip.AddrPort) {
 	c.e.Lock()
 	if c.conns == nil {

@@ -62,7 +62,7 @@ func (d *sharedSocket) bind() (err error) {
 	return err
 }
 
-// enter puts c behind the door.
+// enter puts c behind the shared socket.
 func (d *sharedSocket) enter(c *carrier) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

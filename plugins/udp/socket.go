@@ -8,14 +8,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A socket is what sends datagrams, and gives the door those that come in. It has two forms: one in the pollers of the contexts, and
+// A socket is what sends datagrams, and gives the shared socket those that come in. It has two forms: one in the pollers of the contexts, and
 // one that a goroutine reads.
 type socket interface {
 	// addr returns what it is bound to.
 	addr() netip.AddrPort
 	// room is the size of its receive buffer in bytes.
 	room() int
-	// watch has whoever leads c read too, until unwatch. With the door's lock; unwatch without.
+	// watch has whoever leads c read too, until unwatch. With the shared socket's lock; unwatch without.
 	watch(c *carrier) error
 	unwatch(c *carrier)
 	// send sends the list of datagrams in their order, or loses some. It keeps nothing of them, and notes which are larger than
@@ -24,7 +24,7 @@ type socket interface {
 	// retries is how often a dial is repeated that nobody answers, 0: as often as there is time. It is bounded where the system
 	// does not say that nobody receives at a port.
 	retries() int
-	// close gives the port back. Called without a lock; the door hears nothing afterwards.
+	// close gives the port back. Called without a lock; the shared socket is told nothing afterwards.
 	close()
 }
 
@@ -33,7 +33,7 @@ type departure struct {
 	b        []byte
 	to       netip.AddrPort
 	conn     *conn // whose packet it is, which is sealed; nil: there is no TLS
-	via      uint8 // the address of ours that it leaves from, as the door numbers them; 0: any
+	via      uint8 // the address of ours that it leaves from, as the shared socket numbers them; 0: any
 	fragment bool  // it may be larger than the path carries
 	again    bool  // it was sent before
 }

@@ -15,11 +15,11 @@ import (
 
 // A polled is a socket whose calls do not wait; it is in the pollers of its contexts.
 type polled struct {
-	door  *sharedSocket
-	fd    int
-	bound netip.AddrPort
-	six   bool
-	ids   [256]na.PollID // by context
+	shared *sharedSocket
+	fd     int
+	bound  netip.AddrPort
+	six    bool
+	ids    [256]na.PollID // by context
 
 	trains trains
 }
@@ -41,7 +41,7 @@ type vector struct {
 	counts [batch]int // of the datagrams in each
 }
 
-// A reader is the room for a batch that comes in, 2 MiB: whoever reads has one for that long. The door keeps nothing of what is in it.
+// A reader is the room for a batch that comes in, 2 MiB: whoever reads has one for that long. The shared socket keeps nothing of what is in it.
 type reader struct {
 	in []arrival
 	v  vector
@@ -95,7 +95,7 @@ const mode = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 
 // openPolled binds a socket; an address without an IP is every address of the machine.
 func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) {
-	s := &polled{door: d, six: !where.Addr().Is4()}
+	s := &polled{shared: d, six: !where.Addr().Is4()}
 	var err error
 	if s.six {
 		s.fd, err = unix.Socket(unix.AF_INET6, mode, 0)
@@ -177,9 +177,9 @@ func (s *polled) unwatch(c *carrier) { c.e.Host().Poller().Remove(s.fd, s.ids[c.
 // Ready implements na.Pollable.
 func (s *polled) Ready(_, failed bool) {
 	if failed {
-		s.door.mu.Lock()
+		s.shared.mu.Lock()
 		s.readErrors()
-		s.door.mu.Unlock()
+		s.shared.mu.Unlock()
 	}
 	s.Peek()
 }
@@ -188,12 +188,12 @@ func (s *polled) Ready(_, failed bool) {
 func (s *polled) Peek() (came bool) {
 	r := getReader()
 	defer r.put()
-	s.door.mu.Lock()
-	defer s.door.mu.Unlock()
+	s.shared.mu.Lock()
+	defer s.shared.mu.Unlock()
 	for range 2 {
 		n := s.read(r)
 		came = came || n > 0
-		if s.door.route(r.in); n < batch {
+		if s.shared.route(r.in); n < batch {
 			break
 		}
 	}
@@ -220,7 +220,7 @@ func (s *polled) read(r *reader) int {
 		for i := range int(n) {
 			a := arrival{from: v.from(i)}
 			size, at := v.ctls[i].told(int(v.msgs[i].hdr.Controllen))
-			a.via = s.door.via(at)
+			a.via = s.shared.via(at)
 			for b := unsafe.Slice(v.iovs[i].Base, v.msgs[i].n); ; b = b[size:] {
 				if a.b = b; size > 0 && size < len(b) {
 					a.b = b[:size]
@@ -264,7 +264,7 @@ func (s *polled) name(v *vector, i int, to netip.AddrPort) {
 func (s *polled) readErrors() {
 	var oob [256]byte
 	refuse := func(to netip.AddrPort) {
-		s.door.each(func(c *carrier) { c.refused(to) })
+		s.shared.each(func(c *carrier) { c.refused(to) })
 	}
 	for {
 		_, n, _, to, err := unix.Recvmsg(s.fd, nil, oob[:], unix.MSG_ERRQUEUE)
@@ -339,7 +339,7 @@ func (s *polled) load(v *vector, i int, train []departure) {
 	v.counts[i] = len(train)
 	v.set(i, unsafe.Slice(unsafe.SliceData(first.b), n))
 	s.name(v, i, first.to)
-	h.SetControllen(v.ctls[i].tell(size, s.door.ours(first.via), s.six))
+	h.SetControllen(v.ctls[i].tell(size, s.shared.ours(first.via), s.six))
 	if h.Control = nil; h.Controllen > 0 {
 		h.Control = &v.ctls[i].bytes()[0]
 	}

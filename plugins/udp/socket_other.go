@@ -5,4 +5,4 @@ package udp
 import "net/netip"
 
 // openPolled is not used where the contexts' pollers take no descriptors.
-func openPolled(where netip.AddrPort, d *door) (socket, error) { return openPortable(where, d) }
+func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) { return openPortable(where, d) }

@@ -26,7 +26,7 @@ func TestOneGuestForADial(t *testing.T) {
 		require.NoError(t, err)
 		ctxs = append(ctxs, ctx)
 	}
-	r, err := relay.New((*dom).door.at, relay.Rules{Latency: 150 * time.Millisecond, Repeat: 1})
+	r, err := relay.New((*dom).shared.at, relay.Rules{Latency: 150 * time.Millisecond, Repeat: 1})
 	require.NoError(t, err)
 	defer r.Close()
 	to := na.MakeAddr("udp://"+r.Addr().String(), 0)

@@ -66,7 +66,7 @@ type domain struct {
 	session atomic.Uint64 // the latest number of a dial
 	peers   int           // of a context at most; 0: as many as the protocol has names for
 	guard   *guard        // nil: there is no TLS
-	door    *sharedSocket // of all contexts; nil: the class does not listen, and each has its own
+	shared  *sharedSocket // of all contexts; nil: the class does not listen, and each has its own
 }
 
 // Open implements na.Plugin.
@@ -134,11 +134,11 @@ func (d *domain) listen(rest string, trusted bool) error {
 		return na.WithText(na.ErrPermission, "listen on "+rest+": udp neither encrypts nor authenticates its packets, so beyond loopback "+
 			"it needs TLS (Config.TLS, or udp.Options.TLS), or Options.Trusted or QS_UDP_TRUSTED=1 where the network is trusted")
 	}
-	d.door = &sharedSocket{at: where, open: d.open, guard: d.guard, now: d.now}
-	if err := d.door.bind(); err != nil {
+	d.shared = &sharedSocket{at: where, open: d.open, guard: d.guard, now: d.now}
+	if err := d.shared.bind(); err != nil {
 		return err
 	}
-	d.names.Bound = d.door.at
+	d.names.Bound = d.shared.at
 	ap := d.names.Bound
 	if ap.Addr().IsUnspecified() {
 		ap = netip.AddrPortFrom(inet.Outward(ap.Addr()), ap.Port())
@@ -152,8 +152,8 @@ func (d *domain) now() time.Duration { return time.Since(d.start) + 1 }
 
 // close gives the address back, if no context has.
 func (d *domain) close() error {
-	if d.door != nil {
-		d.door.close()
+	if d.shared != nil {
+		d.shared.close()
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func only(t *testing.T, d *sharedSocket) (k *conn) {
 func TestKeysAreUpdated(t *testing.T) {
 	doms, send := pairOf(t, 2)
 	send()
-	k := only(t, doms[1].door)
+	k := only(t, doms[1].shared)
 	want := 300
 	if long.On {
 		want = 10_000
@@ -141,7 +141,7 @@ func TestAddressIsProven(t *testing.T) {
 func TestFloodBesideCalls(t *testing.T) {
 	doms, send := pairOf(t, 0)
 	send()
-	d := doms[1].door
+	d := doms[1].shared
 	b, s := ask(0, 0, askSize), &counted{}
 	real, k := d.sock, only(t, d)
 	await := time.Now().Add(10 * time.Second)
@@ -173,7 +173,7 @@ func TestTLSOtherProtocols(t *testing.T) {
 	t.Parallel()
 	doms, send := pairOf(t, 0)
 	send()
-	c, target := doms[0].door.behind[0], doms[1].door
+	c, target := doms[0].shared.behind[0], doms[1].shared
 	for name, protocols := range map[string][]string{"other": {"h2"}, "none": nil} {
 		k, ctx := newConn(c, newID(c.id), 0, target.at, 0)
 		h := newHandshake(k, true)
@@ -182,7 +182,7 @@ func TestTLSOtherProtocols(t *testing.T) {
 		err := h.run(ctx)
 		require.ErrorContains(t, err, "no application protocol", name)
 		require.Contains(t, secure.Reason(err), "another program is there")
-		c.door.strike(k)
+		c.shared.strike(k)
 	}
 	left := func() int {
 		doms[1].guard.mu.Lock()
@@ -202,7 +202,7 @@ func TestTLSOtherProtocols(t *testing.T) {
 func TestForgotten(t *testing.T) {
 	doms, send := pairOf(t, 0)
 	send()
-	c := only(t, doms[0].door).c
+	c := only(t, doms[0].shared).c
 	c.e.Lock()
 	defer c.e.Unlock()
 	k, _ := newConn(c, newID(c.id), 1, netip.MustParseAddrPort("127.0.0.1:1"), 0)
@@ -212,7 +212,7 @@ func TestForgotten(t *testing.T) {
 		for range n {
 			c.look(c.lookAt)
 		}
-		return c.door.find(k.id)
+		return c.shared.find(k.id)
 	}
 	require.Same(t, k, looks(5))
 	k.ends()
@@ -236,5 +236,5 @@ func TestHandshakeIsForgotten(t *testing.T) {
 		require.Less(t, time.Now(), end, "the handshake is still there")
 		send()
 	}
-	only(t, doms[1].door)
+	only(t, doms[1].shared)
 }
