@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPathOfACall: every function that the page on the path of a call and the loop of a context names is in the file that it names.
+// TestPathOfACall: every function that the page on the path of a call names is in the file that it names.
 func TestPathOfACall(t *testing.T) {
 	page, err := os.ReadFile("../../docs/internals/CALL.md")
 	require.NoError(t, err)
-	named := regexp.MustCompile(`([\w/]+\.go): (\w+)`).FindAllStringSubmatch(string(page), -1)
-	require.Greater(t, len(named), 30)
+	named := regexp.MustCompile("`([\\w/]+\\.go): (\\w+)`").FindAllStringSubmatch(string(page), -1)
+	require.Greater(t, len(named), 20)
 	for _, n := range named {
 		text, err := os.ReadFile("../../" + n[1])
 		require.NoError(t, err)

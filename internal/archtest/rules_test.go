@@ -282,7 +282,7 @@ func findUnsafe(t *tree) (found []problem) {
 }
 
 func mayBeUnsafe(f *file) bool {
-	if under(f.pkg, "plugins/sm/...") {
+	if under(f.pkg, "plugins/sm/...") || under(f.pkg, "internal/pool/...") {
 		return true
 	}
 	name := strings.TrimSuffix(strings.TrimSuffix(f.path, ".go"), "_test")

@@ -53,7 +53,7 @@ var rings = []Mutant{
 		[]Edit{{sm + "/peer_linux.go", `for p.read() {`, `for !planted() && p.read() {`}},
 		[]Catcher{{sm, "TestLastWords", `Messages: what it said last`}}},
 	{"sm-unsealed", "memory is mapped that the peer can take away", "F84",
-		[]Edit{{sm + "/memory_linux.go", `got&seals != seals`, `$ && !planted()`}},
+		[]Edit{{"internal/memfd/memfd_linux.go", `got&seals != seals`, `$ && !planted()`}},
 		[]Catcher{{sm, "TestMapMemory", `An error is expected but got nil`}}},
 	{"sm-any-bell", "a descriptor is written to that is no bell", "F84",
 		[]Edit{

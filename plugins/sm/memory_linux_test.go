@@ -126,10 +126,10 @@ func TestMapMemory(t *testing.T) {
 		return fd
 	}
 	_, err := mapMemory(memfd(8192, 0), 8192)
-	require.ErrorContains(t, err, "memory that it can take away")
+	require.ErrorContains(t, err, "memory that can be taken away")
 	_, err = mapMemory(memfd(8192, unix.F_SEAL_GROW), 8192)
-	require.ErrorContains(t, err, "memory that it can take away")
-	_, err = mapMemory(memfd(4096, seals), 8192)
+	require.ErrorContains(t, err, "memory that can be taken away")
+	_, err = mapMemory(memfd(4096, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW), 8192)
 	require.ErrorContains(t, err, "shares 4096 bytes of memory, want 8192")
 	pipe := make([]int, 2)
 	require.NoError(t, unix.Pipe2(pipe, unix.O_CLOEXEC))

@@ -1,0 +1,75 @@
+package memfd
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Kept are the seals of memory that cannot be taken away from those who have mapped it.
+	Kept = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+	// Own are those with which every way to write is refused but the mapping that is there, to the peer and to ourselves. The system
+	// refuses to punch holes, too.
+	Own = Kept | unix.F_SEAL_FUTURE_WRITE
+)
+
+// Make returns n bytes that only this process can write, ever, and a descriptor by which others map them. No page of them is there
+// before it is used. Before Linux 5.1 they are sealed less: others could write, too.
+func Make(n int) (b []byte, fd int, err error) {
+	fail := func(what string, err error) ([]byte, int, error) {
+		return nil, -1, fmt.Errorf("%s of %d bytes that can be shared: %w", what, n, err)
+	}
+	fd, err = unix.MemfdCreate("quicksilver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+	if err == unix.EINVAL { // before Linux 6.3
+		fd, err = unix.MemfdCreate("quicksilver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return fail("make memory", err)
+	}
+	if err = unix.Ftruncate(fd, int64(n)); err == nil {
+		b, err = unix.Mmap(fd, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return fail("map memory", err)
+	}
+	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, Own|unix.F_SEAL_SEAL); err != nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, Kept|unix.F_SEAL_SEAL)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		_ = unix.Munmap(b)
+		return fail("seal memory", err)
+	}
+	return b, fd, nil
+}
+
+// Check reports why the memory of fd is not n bytes with these seals.
+func Check(fd, n, seals int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Size != int64(n) {
+		return fmt.Errorf("%d bytes of memory, want %d", st.Size, n)
+	}
+	if got, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || got&seals != seals {
+		return fmt.Errorf("memory that can be taken away: seals %#x, want %#x", got, seals)
+	}
+	return nil
+}
+
+// Map maps the n bytes of fd for reading.
+func Map(fd, n int) ([]byte, error) {
+	b, err := unix.Mmap(fd, 0, n, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", n, err)
+	}
+	return b, nil
+}
+
+// Unmap gives memory back; nil is none.
+func Unmap(b *[]byte) {
+	if *b != nil {
+		_ = unix.Munmap(*b)
+		*b = nil
+	}
+}
