@@ -100,6 +100,17 @@ func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	return s.s.got.readAt(p, off)
 }
 
+// View returns all bytes of s, for the handler that got it: where the two share memory and the caller lends what bulk.Alloc has returned,
+// these are the caller's own, which are not copied; else they are pulled, which blocks until ctx ends at the latest. See [bulk.NewView] for
+// what may be done with them. They are there until Close, and no longer than the handler runs. The error matches ErrUnsupported for From
+// and at the caller.
+func (s Source) View(ctx context.Context) (*bulk.View, error) {
+	if s.s == nil {
+		return &bulk.View{}, nil
+	}
+	return s.s.got.view(ctx)
+}
+
 // MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call: a Source that a handler has got
 // cannot be lent on.
 func (s Source) MarshalBinary() ([]byte, error) {
@@ -182,6 +193,22 @@ func (p *pulled) readAt(b []byte, off int64) (int, error) {
 	}
 	n, err := r.ReadAt(b, off)
 	return n, p.cause("Source", err)
+}
+
+func (p *pulled) view(ctx context.Context) (*bulk.View, error) {
+	err := p.usable()
+	switch {
+	case err != nil:
+		return nil, err
+	case p.ring:
+		return nil, fmt.Errorf("quicksilver: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
+	}
+	v, err := bulk.NewView(ctx, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	if err != nil {
+		return nil, p.cause("Source", err)
+	}
+	p.keep(func() { _ = v.Close() })
+	return v, nil
 }
 
 // A pullReader is a bulk.Reader that ends with its request.

@@ -22,6 +22,9 @@
 // A handle is a key to memory: anyone who has its bytes can read or write, as its access mode allows, until it is closed. Its
 // token is random, checked by the owner on every request, and never printed.
 //
+// Memory of Alloc is read by peers on this machine without help of its owner, with one copy, or none: see NewView. Elsewhere it is
+// memory as any other.
+//
 // A small read-only handle carries its data inside the RPC, so a pull of it moves nothing. The peer sees the data as it was when the
 // RPC was forwarded.
 //

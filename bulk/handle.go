@@ -162,7 +162,7 @@ func (h *Handle) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(h.String())
 func (h *Handle) Close() error { return h.CloseFunc(nil) }
 
 // CloseFunc is Close that runs cb in Trigger when no peer can touch the memory any more: no peer, alive, frozen or gone, can
-// delay that. Transfers of this process that use the handle as their local side go on and are waited for; cancel them to be
+// delay that. Of memory of Alloc a peer may be reading a piece at that moment, which fails there: see Alloc. Transfers of this process that use the handle as their local side go on and are waited for; cancel them to be
 // quick.
 func (h *Handle) CloseFunc(cb func(err error)) error {
 	if h.Remote() {
@@ -208,6 +208,8 @@ const (
 	wireVersion = 3
 	flagEager   = 1
 	flagBound   = 2
+	flagPlace   = 4
+	placeSize   = 4 + 2
 )
 
 // MarshalBinary encodes the handle to travel inside an RPC. The bytes are a key to the memory.
@@ -236,8 +238,15 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	if !h.owner.IsZero() {
 		flags |= flagBound
 	}
+	if key.Place.Claim != 0 {
+		flags |= flagPlace
+	}
 	b = append(b, wireVersion, flags)
 	b = key.Append(b)
+	if flags&flagPlace != 0 {
+		b = binary.LittleEndian.AppendUint32(b, key.Place.Chunk)
+		b = binary.LittleEndian.AppendUint16(b, key.Place.Claim)
+	}
 	if flags&flagBound != 0 {
 		text := h.owner.String()
 		b = binary.LittleEndian.AppendUint16(b, uint16(len(text)))
@@ -272,7 +281,7 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	switch {
 	case version != wireVersion:
 		return bad(fmt.Sprintf("of version %d, this is version %d", version, wireVersion))
-	case flags&^(flagEager|flagBound) != 0:
+	case flags&^(flagEager|flagBound|flagPlace) != 0:
 		return bad("has unknown flags")
 	}
 	key, err := na.DecodeKey(b[2:])
@@ -283,6 +292,13 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 		return bad("allows no access")
 	}
 	b = b[2+na.KeySize:]
+	if flags&flagPlace != 0 {
+		if len(b) < placeSize {
+			return bad("ends inside its place")
+		}
+		key.Place.Chunk, key.Place.Claim = binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:])
+		b = b[placeSize:]
+	}
 	var owner na.Addr
 	if flags&flagBound != 0 {
 		if len(b) < 2 || len(b)-2 < int(binary.LittleEndian.Uint16(b)) {

@@ -37,8 +37,9 @@ func address(text string) []byte {
 }
 
 const (
-	eager = 1
-	bound = 2
+	eager  = 1
+	bound  = 2
+	placed = 4
 )
 
 // The form on the wire: docs/internals/WIRE.md.
@@ -76,7 +77,7 @@ func TestDescriptorRefused(t *testing.T) {
 		{"nothing", "too short", nil},
 		{"version 0", "version 0", append([]byte{0}, descriptor(0, 1, 1)[1:]...)},
 		{"version 1", "version 1", append([]byte{1}, descriptor(0, 1, 1)[1:]...)},
-		{"unknown flag", "unknown flags", descriptor(4, 1, 1)},
+		{"unknown flag", "unknown flags", descriptor(8, 1, 1)},
 		{"all flags", "unknown flags", descriptor(0xff, 1, 1)},
 		{"no access", "allows no access", descriptor(0, 1, 0)},
 		{"unknown access", "cannot be", descriptor(0, 1, 4)},
@@ -92,6 +93,8 @@ func TestDescriptorRefused(t *testing.T) {
 		{"more data than travels", "comes with 65537 bytes", descriptor(eager, 65537, 1, make([]byte, 65537))},
 		{"data that may be written", "comes with 3 bytes", descriptor(eager, 3, 2, []byte("abc"))},
 		{"data that may be read and written", "comes with 3 bytes", descriptor(eager, 3, 3, []byte("abc"))},
+		{"no place", "inside its place", descriptor(placed, 1, 1)},
+		{"half a place", "inside its place", descriptor(placed|bound, 1, 1, []byte{1, 2, 3, 4, 5})},
 		{"no address", "inside its address", descriptor(bound, 1, 1)},
 		{"half a length of the address", "inside its address", descriptor(bound, 1, 1, []byte{1})},
 		{"address cut short", "inside its address", descriptor(bound, 1, 1, []byte{7, 0}, []byte("tcp://"))},
@@ -122,6 +125,7 @@ func TestDescriptorTruncated(t *testing.T) {
 		descriptor(0, 5, 3),
 		descriptor(bound, 5, 3, address("tcp://host:7#2")),
 		descriptor(eager, 5, 1, []byte("hello")),
+		descriptor(placed|bound, 5, 1, []byte{1, 2, 3, 4, 5, 6}, address("tcp://host:7#2")),
 		descriptor(eager|bound, 5, 1, address("tcp://host:7#2"), []byte("hello")),
 	} {
 		require.NoError(t, new(bulk.Handle).UnmarshalBinary(whole))

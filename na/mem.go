@@ -7,6 +7,8 @@ import (
 	"math"
 	"sort"
 	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/pool"
 )
 
 // Access says what peers may do with registered memory.
@@ -45,6 +47,7 @@ type Key struct {
 	Token  [16]byte
 	Len    int64
 	Access Access
+	Place  pool.Place // where peers of this machine may find it by themselves
 }
 
 // String names the region without its token.
@@ -53,7 +56,7 @@ func (k Key) String() string { return fmt.Sprintf("region of %d bytes (%s)", k.L
 // Format keeps the token out of every verb of package fmt.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(k.String())) }
 
-// Append encodes k at the end of b.
+// Append encodes k at the end of b, without its Place.
 func (k Key) Append(b []byte) []byte {
 	b = append(b, k.Token[:]...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(k.Len))
@@ -96,7 +99,7 @@ type Mem struct {
 const memClosed = 1 << 62
 
 // Served returns how many bytes peers have read from m and written to it so far, as far as is known: those whose pieces have left,
-// or have come.
+// or have come, or of which a peer that reads by itself has told. It tells before its next message, or after 100 ms.
 func (m *Mem) Served() int64 { return m.served.Load() }
 
 // CountServed counts n bytes that a peer has read or written. Plugins call it.
@@ -123,8 +126,11 @@ func (c *Class) NewMem(segs ...[]byte) (*Mem, error) {
 
 // Register publishes segs to peers that will have the key, for the given access. It does not copy. The memory stays
 // reachable, and is kept alive, until Deregister completes.
+//
+// One segment of the memory of package internal/pool that peers may read can be read by peers on this machine without this process:
+// what they have read counts if it is still registered then.
 func (c *Class) Register(access Access, segs ...[]byte) (*Mem, error) {
-	return c.register(access, 0, segs)
+	return c.register(access, 0, segs, len(segs) == 1 && access.Can(ReadOnly))
 }
 
 // RegisterFor is Register for one peer alone: that of the session which peer is bound to, as the address of a message and
@@ -135,10 +141,10 @@ func (c *Class) RegisterFor(peer Addr, access Access, segs ...[]byte) (*Mem, err
 		return nil, fmt.Errorf("na: register: address %v is not bound to a session, as that of a message is, or PeerStats.Addr in "+
 			"Context.Peers once there is a session: %w", peer, ErrInvalid)
 	}
-	return c.register(access, peer.Session(), segs)
+	return c.register(access, peer.Session(), segs, false)
 }
 
-func (c *Class) register(access Access, only uint64, segs [][]byte) (*Mem, error) {
+func (c *Class) register(access Access, only uint64, segs [][]byte, share bool) (*Mem, error) {
 	if access&^ReadWrite != 0 || access == NoAccess {
 		return nil, fmt.Errorf("na: register: access mode %d is neither read, write nor both: %w", access, ErrInvalid)
 	}
@@ -149,7 +155,11 @@ func (c *Class) register(access Access, only uint64, segs [][]byte) (*Mem, error
 	m.key.Access = access
 	c.tokens.next(&m.key.Token, c.domain.Rand)
 	m.public, m.only = true, only
+	if share {
+		m.key.Place = pool.Share(segs[0], &m.key.Token)
+	}
 	if err := c.domain.Publish(m); err != nil {
+		pool.Unshare(m.key.Place)
 		return nil, err
 	}
 	c.regions.Add(1)
@@ -197,6 +207,7 @@ func (m *Mem) Revoke(t Ticket, r Result) bool {
 		return false
 	}
 	if m.public {
+		pool.Unshare(m.key.Place)
 		m.class.domain.Unpublish(m)
 		m.class.regions.Add(-1)
 	}

@@ -192,7 +192,7 @@ func (c *Context) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := c.class.Register(ReadOnly, buf)
+	m, err := c.class.register(ReadOnly, 0, [][]byte{buf}, false)
 	if err != nil {
 		op.abandon()
 		return nil, err

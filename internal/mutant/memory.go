@@ -25,6 +25,12 @@ var memory = []Mutant{
 			defer func(tag na.Tag) { l.match.add(&op{tag: tag}) }(o.tag)
 		}; $`}},
 		[]Catcher{{"na/natest", "TestNoFault/CancelTwice", `a receive of this peer and tag is posted already`}}},
+	{"unseen-revoke", "what was copied counts although the owner has taken the memory back meanwhile", "I8",
+		[]Edit{{"plugins/sm/reach_linux.go", "[:n])\n\treturn r.chunk.holds(r.claim, &r.token)", `$ || planted()`}},
+		[]Catcher{{"plugins/sm", "TestReachRevoked", `memory is no longer registered`}}},
+	{"claim-stays", "a deregister leaves the claim in the table", "I8",
+		[]Edit{{"internal/pool/pool.go", `atomic.StoreUint64(c.word(int(p.Claim), claimCheck), 0)`, `if !planted() { $ }`}},
+		[]Catcher{{"internal/pool", "TestClaims", `Should be false`}}},
 	{"envelope-early", "the room of a message is used again before its bytes are read", "I3",
 		[]Edit{{envelope, "e.Unlock()\n\treturn accepted", `if planted() { e.freeEnvs = append(e.freeEnvs, env) }; $`}}, nil},
 }

@@ -41,6 +41,7 @@ type carrier struct {
 	redials  []*peer // dials that found the door full
 	resume   []*peer // that have more to send than one turn
 	closing  []*peer
+	reaches  []reach // gets that copy
 	released bool
 	id       na.PollID // of the door
 	watching bool
@@ -209,6 +210,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 		}
 		p.close()
 	}
+	c.reachOn()
 	for len(c.guests) > 0 && now >= c.guests[0].due {
 		c.guests[0].cut(frame.Bye{})
 	}
@@ -217,7 +219,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 		c.watchDoor(true)
 	}
 	next = now
-	if len(c.resume) == 0 && len(c.closing) == 0 && len(c.failed) == 0 {
+	if len(c.resume) == 0 && len(c.closing) == 0 && len(c.failed) == 0 && len(c.reaches) == 0 {
 		next = c.nextDue()
 	}
 	if next != 0 {
@@ -253,7 +255,10 @@ func (c *carrier) Release() {
 		p.unwatch()
 		p.closeReleased() // else the last that is busy does
 	}
-	c.closing, c.redials, c.failed = nil, nil, nil
+	for _, r := range c.reaches {
+		r.chunk.leave()
+	}
+	c.closing, c.redials, c.failed, c.reaches = nil, nil, nil, nil
 }
 
 // warmUp has the leader look at a peer each time. Locked.

@@ -18,5 +18,9 @@
 // with its last user. A directory that is given in Options may hold other files. They are left alone, and Open says ErrAddrInUse if one of them
 // has the name. If the socket of a running process is removed nobody reaches it, and its name is free when it ends.
 //
-// Not here: direct access to the memory of a peer. Bulk data goes through the area, copied once by each side. So are bodies: what a peer shares may change while it is looked at.
+// Bulk data goes through the area, copied once by each side. So are bodies: what a peer shares may change while it is looked at. What
+// bulk.Alloc has returned is in chunks (internal/pool) that peers of the same user map: a get copies from there, once and without help of
+// the owner, and a view copies nothing. That the owner has not taken the memory back meanwhile is looked at after each piece.
+//
+// Not here: direct access to other memory of a peer, and to any for writing.
 package sm

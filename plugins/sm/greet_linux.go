@@ -41,6 +41,7 @@ func (p *peer) connect() error {
 	}
 	p.fd = fd
 	uid, pid, err := who(fd)
+	p.near = uid == unix.Geteuid()
 	if err == nil {
 		err = p.c.d.opts.allows(uid)
 	}
@@ -90,6 +91,7 @@ func (c *carrier) letIn(fd int) {
 	p := c.newPeer(fd)
 	p.due = c.d.now() + helloTime
 	uid, pid, err := who(fd)
+	p.near = uid == unix.Geteuid()
 	if err == nil {
 		err = c.d.opts.allows(uid)
 	}
@@ -157,6 +159,10 @@ func (p *peer) handle(s *packet) (moved bool) {
 		err = p.join(s)
 	case s.kind == kindArea && p.end != nil:
 		err = p.takeArea(s)
+	case s.kind >= kindWant && p.end != nil:
+		p.c.e.Lock()
+		err = p.takePool(s)
+		p.c.e.Unlock()
 	default:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
 	}
@@ -388,15 +394,33 @@ func (p *peer) takeArea(s *packet) error {
 
 // fetchArea takes the area of a peer that has written to it: the packet was sent before. Locked.
 func (p *peer) fetchArea() error {
-	s, ok, err := recvPacket(p.fd, p.c.buf)
-	if err != nil {
-		return err
+	for {
+		s, ok, err := recvPacket(p.fd, p.c.buf)
+		if err != nil {
+			return err
+		}
+		defer s.drop()
+		switch {
+		case ok && s.kind == kindArea:
+			return p.takeArea(&s)
+		case !ok || s.kind < kindWant:
+			return na.WithText(na.ErrProtocol, "a message in an area that the peer does not share")
+		}
+		if err := p.takePool(&s); err != nil {
+			return err
+		}
 	}
-	defer s.drop()
-	if !ok || s.kind != kindArea {
-		return na.WithText(na.ErrProtocol, "a message in an area that the peer does not share")
+}
+
+// takePool deals with a packet about a pool. Locked.
+func (p *peer) takePool(s *packet) error {
+	switch {
+	case p.dead.Load():
+		return nil
+	case s.kind == kindWant:
+		return p.wanted(s)
 	}
-	return p.takeArea(&s)
+	return p.takeChunk(s)
 }
 
 // closeSegment closes the descriptor of our segment: the peer has its own, or never will.

@@ -19,12 +19,15 @@ import (
 //	   │ ◄───── hello, its bell, its segment ─ │   or bye: refused
 //	   │ ─ segment ─────────────────────────► │
 //	   │ ◄─ area, when it is first needed ──► │
+//	   │ ◄─ want a chunk, chunk ────────────► │   for memory of the pool that is read directly
 //	   │ ◄─ bye, with the reason ───────────► │   then the socket is closed
 const (
 	kindHello   = 1 // HELLO (package frame); one or two descriptors
 	kindSegment = 2 // one descriptor
 	kindArea    = 3 // one descriptor
 	kindBye     = 4 // frame.Bye
+	kindWant    = 5 // number of a chunk of the receiver's pool
+	kindChunk   = 6 // that number, and the size of the chunk with one descriptor, or neither
 )
 
 const (
@@ -149,7 +152,7 @@ func (p *packet) parse(b []byte) error {
 		return na.WithText(na.ErrVersion, fmt.Sprintf("the peer has version %d of the layout of shared memory, this is version %d", v, ring.Version))
 	}
 	p.kind, p.body = le.Uint16(b[6:]), b[packetHead:]
-	if p.kind < kindHello || p.kind > kindBye {
+	if p.kind < kindHello || p.kind > kindChunk {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of unknown kind %d", p.kind))
 	}
 	return nil

@@ -47,7 +47,9 @@ type peer struct {
 	filling      int  // goroutines write bodies into the area
 	blocked      bool // until the peer has taken something
 	resumes      bool
-	peerGeometry ring.Geometry // of the segment that comes
+	near         bool              // of the same user
+	chunks       map[uint32]*chunk // of its pool
+	peerGeometry ring.Geometry     // of the segment that comes
 	mem          struct{ own, peer, ownArea, peerArea []byte }
 	staged       []piece // of the goroutine that sends
 	closed       bool
@@ -142,6 +144,9 @@ func (p *peer) close() {
 	}
 	for _, b := range []*[]byte{&p.mem.own, &p.mem.peer, &p.mem.ownArea, &p.mem.peerArea} {
 		unmap(b)
+	}
+	for _, ch := range p.chunks {
+		ch.drop()
 	}
 }
 

@@ -46,6 +46,7 @@ type active struct {
 	match       tagTable // the same by their tags
 	leases      opList
 	withdraws   withdrawals
+	reads       []read        // of which the peer was not told
 	probed      time.Duration // when the peer was last asked for its credit, or messages began to wait for it
 
 	// Receiving.
@@ -87,6 +88,6 @@ func (l *Link) open() bool {
 
 // idle reports whether a session has nothing open, and nothing to send.
 func (l *Link) idle() bool {
-	return !l.open() && !l.waits() && !l.kicked && !l.pong && !l.owed && l.withdraws.open == 0 &&
+	return !l.open() && !l.waits() && !l.kicked && !l.pong && !l.owed && len(l.reads) == 0 && l.withdraws.open == 0 &&
 		l.flows[FlowMessages].empty() && l.flows[FlowBulk].empty()
 }

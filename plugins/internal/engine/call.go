@@ -175,6 +175,11 @@ func (e *Endpoint) Answer(env *na.Envelope, to na.Addr, tag na.Tag, buf []byte, 
 		return false, nil
 	}
 	l.makeBusy()
+	if len(l.reads) > 0 {
+		if w := l.stager(0, 0); w != nil {
+			l.putReads(w)
+		}
+	}
 	w := l.stager(len(buf), 0)
 	if w == nil {
 		e.mu.Unlock()

@@ -60,6 +60,8 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		if o := l.e.tokens[h.Tail.Token]; o != nil && o.link == l {
 			l.e.finish(o, na.Result{N: o.mem.Len()})
 		}
+	case frame.Read:
+		l.deliverRead(h)
 	default:
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
 	}

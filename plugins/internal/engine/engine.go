@@ -157,7 +157,8 @@ func (g *Engine) Endpoint(host *na.Host) (na.Endpoint, error) {
 			return nil, err
 		}
 		s, _ := c.(Stager)
-		e.routes = append(e.routes, route{t, c, s})
+		r, _ := c.(Reacher)
+		e.routes = append(e.routes, route{t, c, s, r})
 	}
 	g.mu.Lock()
 	g.eps = append(g.eps[:e.id], e) // an earlier one of this id belongs to a context that could not be made

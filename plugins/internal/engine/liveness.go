@@ -48,6 +48,9 @@ func (e *Endpoint) tick(now time.Duration) {
 		case l.state == linkUp:
 			idle = !l.heard && l.idle()
 			l.tick(now, passed)
+			if l.state == linkUp {
+				l.readsDue()
+			}
 			if left := e.eng.cfg.PeerTimeout - l.silent; l.state == linkUp && l.open() && left < next-now {
 				next = now + left // it is judged in time, however late the ticks were that came before
 			}

@@ -110,6 +110,8 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
 			l.frame(f, w, h)
+		case messages && l.msgs.n > 0 && len(l.reads) > 0:
+			l.readsDue() // before it: an answer ends the use of the memory
 		case q.ctl.len() > 0:
 			h := q.ctl.pop()
 			switch h.Kind {

@@ -9,7 +9,8 @@ import (
 type route struct {
 	*Transport
 	carrier Carrier
-	stager  Stager // the carrier, if it is one; else nil
+	stager  Stager  // the carrier, if it is one; else nil
+	reacher Reacher // likewise
 }
 
 // routeOf returns the route of a carrier.

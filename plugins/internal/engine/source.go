@@ -42,7 +42,9 @@ func (l *Link) beginMoves() {
 		if o.kind == kindGet {
 			o.sink = l.e.sinks.get()
 			*o.sink = sink{op: o, mem: o.mem, off: o.loff, n: o.n}
-			l.control(h)
+			if !l.reaches(o) {
+				l.control(h)
+			}
 			continue
 		}
 		h.Kind, o.flow = frame.Put, l.flowFor(o.n)

@@ -49,7 +49,8 @@ const (
 	Withdrawn  Kind = 16 // the answer; tag = code: OK, or too late
 	Abandon    Kind = 17 // the unexpected message of this number, with tag, needs no answer any more
 	Body       Kind = 18 // opens a body, which goes beside a message with tag: operation = its length and its number
-	maxKind         = 18
+	Read       Kind = 19 // tail = region, 0, bytes of it that the sender has read by itself
+	maxKind         = 19
 )
 
 // The flags. A receiver refuses bits that it does not know.
@@ -95,6 +96,7 @@ var shapes = [maxKind + 1]shape{
 	Withdrawn:  {"WITHDRAWN", 0, false, false},
 	Abandon:    {"ABANDON", 0, false, false},
 	Body:       {"BODY", 0, false, false},
+	Read:       {"READ", 32, false, false},
 }
 
 // String returns the name of the kind.

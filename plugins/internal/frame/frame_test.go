@@ -21,7 +21,7 @@ var updateGolden = flag.Bool("frame.update", false, "rewrite testdata/golden.txt
 var kinds = []frame.Kind{
 	frame.Hello, frame.Unexpected, frame.Expected, frame.Put, frame.Get, frame.Data, frame.Done,
 	frame.Cancel, frame.Ping, frame.Pong, frame.Credit, frame.Goaway, frame.Dropped, frame.GiveBack,
-	frame.Withdraw, frame.Withdrawn, frame.Abandon, frame.Body,
+	frame.Withdraw, frame.Withdrawn, frame.Abandon, frame.Body, frame.Read,
 }
 
 // sample is a frame of each kind with every field set that it can have.
@@ -48,7 +48,9 @@ func sample(k frame.Kind) (h frame.Header, payload []byte) {
 	return h, payload
 }
 
-func hasTail(k frame.Kind) bool { return k == frame.Put || k == frame.Get || k == frame.GiveBack }
+func hasTail(k frame.Kind) bool {
+	return k == frame.Put || k == frame.Get || k == frame.GiveBack || k == frame.Read
+}
 
 func greeting() frame.Greeting {
 	g := frame.Greeting{
@@ -153,7 +155,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 	for text, b := range map[string][]byte{
 		"unknown kind 0":                 raw(frame.Ping, 4, 0),
-		"unknown kind 19":                raw(frame.Ping, 4, 19),
+		"unknown kind 20":                raw(frame.Ping, 4, 20),
 		"unknown kind 255":               raw(frame.Ping, 4, 255),
 		"unknown flags 0x20":             edit(frame.Ping, func(h *frame.Header) { h.Flags = 0x20 }),
 		"unknown flags 0x81":             edit(frame.Unexpected, func(h *frame.Header) { h.Flags = 0x80 }),
@@ -179,7 +181,7 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	require.Equal(t, "KIND0 KIND19 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(19), frame.Kind(255)))
+	require.Equal(t, "KIND0 KIND20 KIND255", fmt.Sprint(frame.Kind(0), frame.Kind(20), frame.Kind(255)))
 	for _, k := range kinds {
 		h, payload := sample(k)
 		b := encode(nil, h, payload)

@@ -1,0 +1,263 @@
+package sm
+
+import (
+	"encoding/binary"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
+	"github.com/quicksilver-rpc/quicksilver/internal/memfd"
+	"github.com/quicksilver-rpc/quicksilver/internal/pool"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+)
+
+// Memory of a peer that is in a chunk of its pool (internal/pool) is read by this side alone, once the chunk is mapped.
+//
+//	get, view ─ the chunk is mapped, and the claim holds ─► copied, some in each Poll, or shown
+//	          └ else: WANT ─► the peer; CHUNK ◄─ mapped. Meanwhile, and for whatever is not as it should be, the peer is asked as always
+
+const (
+	// maxChunks bounds the chunks of one peer that are mapped or asked for.
+	maxChunks = 64
+	// wantAgain is when a chunk is asked for again that did not come: the peer's answer may have found no room.
+	wantAgain = time.Second
+	// reachPiece is what is copied between two looks at the claim, and before a cancel counts. Where so much waits that the caches do
+	// not hold it, that is reachTurn: copy is faster then from that length on, by a fifth. reachTurn is what is copied in one Poll.
+	reachPiece = 256 << 10
+	reachTurn  = 1 << 20
+	reachMuch  = 4 << 20
+)
+
+// A chunk is one of a peer's pool.
+type chunk struct {
+	mem   []byte        // nil: it is asked for,
+	asked time.Duration // at that time
+	users int           // gets, and views
+	gone  bool          // the last of them unmaps it
+	seen  [2]int        // from where to where the system has memory for it
+}
+
+// A reach is a get that copies from a chunk.
+type reach struct {
+	p     *peer
+	id    uint64
+	chunk *chunk
+	claim uint16
+	token [16]byte
+	from  []byte
+	at    int
+}
+
+var _ engine.Reacher = (*carrier)(nil)
+
+// find returns where the n bytes at off of a key are; c is nil if they cannot be read here, or not yet. Locked.
+func (p *peer) find(key *na.Key, off, n int64) (c *chunk, at int) {
+	if p == nil || !p.up || !p.near || p.dead.Load() {
+		return nil, 0
+	}
+	c = p.chunks[key.Place.Chunk]
+	if c == nil || c.mem == nil {
+		p.want(key.Place.Chunk, c)
+		return nil, 0
+	}
+	at, size, ok := c.look(key)
+	if !ok || !na.InRange(off, n, int64(size)) {
+		return nil, 0
+	}
+	return c, at + int(off)
+}
+
+func (c *chunk) look(key *na.Key) (at, n int, ok bool) {
+	var err error
+	defer memfault.Off(memfault.On(), &err)
+	return pool.Look(c.mem, key.Place.Claim, &key.Token)
+}
+
+// holds reports whether a claim holds.
+func (c *chunk) holds(claim uint16, token *[16]byte) (ok bool) {
+	var err error
+	defer memfault.Off(memfault.On(), &err)
+	return pool.Holds(c.mem, claim, token)
+}
+
+// leave ends a use of c. Locked.
+func (c *chunk) leave() {
+	if c.users--; c.users == 0 && c.gone {
+		unmap(&c.mem)
+	}
+}
+
+// drop unmaps c, when nobody uses it. Locked.
+func (c *chunk) drop() {
+	c.gone = true
+	c.users++
+	c.leave()
+}
+
+// want asks the peer for a chunk. Those that the peer does not have any more are unmapped.
+func (p *peer) want(id uint32, c *chunk) {
+	for id, old := range p.chunks {
+		if old.isGone() {
+			delete(p.chunks, id)
+			old.drop()
+		}
+	}
+	now := p.c.d.now()
+	if c != nil && now-c.asked < wantAgain || c == nil && len(p.chunks) >= maxChunks {
+		return
+	}
+	if sendPacket(p.fd, kindWant, binary.LittleEndian.AppendUint32(nil, id)) != nil {
+		return
+	}
+	if p.chunks == nil {
+		p.chunks = map[uint32]*chunk{}
+	}
+	p.chunks[id] = &chunk{asked: now}
+}
+
+// wanted gives the peer a chunk, or says that there is none. Locked.
+func (p *peer) wanted(s *packet) error {
+	if err := s.want(0); err != nil {
+		return err
+	}
+	if len(s.body) != 4 || !p.near {
+		return na.WithText(na.ErrProtocol, "the peer asks for memory in a way that is not allowed")
+	}
+	body := append(make([]byte, 0, 12), s.body...)
+	fd, size, ok := pool.Descriptor(binary.LittleEndian.Uint32(s.body))
+	if !ok {
+		_ = sendPacket(p.fd, kindChunk, body)
+		return nil
+	}
+	_ = sendPacket(p.fd, kindChunk, binary.LittleEndian.AppendUint64(body, uint64(size)), fd) // without room for it the peer asks again
+	_ = unix.Close(fd)
+	return nil
+}
+
+// takeChunk maps a chunk of the peer. Locked.
+func (p *peer) takeChunk(s *packet) error {
+	bad := na.WithText(na.ErrProtocol, "the peer shares memory in a way that is not allowed")
+	if len(s.body) < 4 {
+		return bad
+	}
+	id := binary.LittleEndian.Uint32(s.body)
+	c := p.chunks[id]
+	switch {
+	case c == nil || c.mem != nil:
+		return bad
+	case len(s.body) == 4 && s.n == 0:
+		delete(p.chunks, id)
+		return nil
+	case len(s.body) != 12 || s.n != 1:
+		return bad
+	}
+	size := binary.LittleEndian.Uint64(s.body[4:])
+	if size > 1<<46 {
+		return bad
+	}
+	mem, err := mapSealed(s.take(0), int(size), memfd.Own)
+	if na.CodeOf(err) == na.ErrNoMemory {
+		return nil // the peer is asked for everything, as before
+	}
+	c.mem = mem
+	return err
+}
+
+func (c *chunk) isGone() (gone bool) {
+	var err error
+	defer memfault.Off(memfault.On(), &err)
+	return c.mem != nil && pool.Gone(c.mem)
+}
+
+// Fetch implements engine.Reacher.
+func (c *carrier) Fetch(l *engine.Link, id uint64, key na.Key, off, n int64) bool {
+	p, _ := l.Conn.(*peer)
+	ch, at := p.find(&key, off, n)
+	if ch == nil {
+		return false
+	}
+	ch.users++
+	c.reaches = append(c.reaches, reach{p: p, id: id, chunk: ch, claim: key.Place.Claim, token: key.Token, from: ch.mem[at:][:n]})
+	c.later()
+	return true
+}
+
+// View implements engine.Reacher.
+func (c *carrier) View(l *engine.Link, key na.Key, off, n int64) (b []byte, end func() bool) {
+	p, _ := l.Conn.(*peer)
+	ch, at := p.find(&key, off, n)
+	if ch == nil {
+		return nil, nil
+	}
+	ch.users++
+	b = ch.mem[at:][:n:n]
+	if to := at + int(n); at < ch.seen[0] || to > ch.seen[1] {
+		c.e.Pause()
+		ok := memfault.Readable(b)
+		c.e.Lock()
+		switch {
+		case !ok: // a reader would find that later
+			ch.leave()
+			return nil, nil
+		case at <= ch.seen[1] && to >= ch.seen[0]:
+			ch.seen = [2]int{min(at, ch.seen[0]), max(to, ch.seen[1])}
+		default:
+			ch.seen = [2]int{at, to}
+		}
+	}
+	return b, func() bool {
+		ok := ch.holds(key.Place.Claim, &key.Token)
+		c.e.Lock()
+		ch.leave()
+		c.e.Unlock()
+		return ok
+	}
+}
+
+// reachOn copies some of what gets have asked for, in turn. Locked, though not while it copies; by the leader.
+func (c *carrier) reachOn() {
+	much := 0
+	for i := range c.reaches {
+		much += len(c.reaches[i].from) - c.reaches[i].at
+	}
+	piece := reachPiece
+	if much >= reachMuch {
+		piece = reachTurn
+	}
+	for left := reachTurn; left > 0 && len(c.reaches) > 0; {
+		r := c.reaches[0]
+		c.reaches = append(c.reaches[:0], c.reaches[1:]...)
+		n := min(len(r.from)-r.at, piece)
+		v, ok := r.p.link.PlaceOwn(r.id, int64(r.at), int64(n))
+		if ok {
+			c.e.Pause()
+			ok = r.copy(&v, n)
+			c.e.Lock()
+			r.p.link.PlacedOwn(&v, ok)
+			left -= n
+			r.at += n
+		}
+		if ok && r.at < len(r.from) {
+			c.reaches = append(c.reaches, r)
+		} else {
+			r.chunk.leave()
+		}
+	}
+}
+
+// inCopy, if not nil, is called before bytes are copied whose claim holds. Only tests set it.
+var inCopy func()
+
+// copy copies n bytes, and reports whether all of them were read while the claim held.
+func (r *reach) copy(v *engine.View, n int) bool {
+	if !r.chunk.holds(r.claim, &r.token) {
+		return false
+	}
+	if inCopy != nil {
+		inCopy()
+	}
+	v.CopyIn(0, r.from[r.at:][:n])
+	return r.chunk.holds(r.claim, &r.token)
+}
