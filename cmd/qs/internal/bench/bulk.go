@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -32,19 +33,28 @@ func (p *Perf) bulkRate(dir moveDir, size int64, count int) (float64, error) {
 type mover struct {
 	c     *call
 	buf   []byte
+	alloc bool // buf is from bulk.Alloc
 	mem   *bulk.Handle
 	dir   moveDir
 	count int
 }
 
 func (p *Perf) newMover(dir moveDir, size int64, count int) (*mover, error) {
-	m := &mover{dir: dir, count: count, buf: make([]byte, size)}
+	m := &mover{dir: dir, count: count}
+	var err error
+	if m.alloc = p.Alloc && dir == pull; m.alloc {
+		m.buf, err = bulk.Alloc(int(size))
+	} else {
+		m.buf = make([]byte, size)
+	}
+	if err != nil {
+		return nil, err
+	}
 	access := bulk.WriteOnly
 	if dir == pull {
 		access = bulk.ReadOnly
-		copy(m.buf, Pattern(int(size)))
+		fillPattern(m.buf)
 	}
-	var err error
 	if m.mem, err = bulk.Create(p.hctx, bulk.Options{Access: access, Eager: -1}, m.buf); err != nil {
 		return nil, err
 	}
@@ -72,5 +82,8 @@ func (m *mover) once(check bool) error {
 
 func (m *mover) close() {
 	m.c.h.Close()
-	_ = m.mem.Close()
+	_ = m.mem.CloseWait(context.Background())
+	if m.alloc {
+		bulk.Free(m.buf)
+	}
 }

@@ -14,7 +14,7 @@ import (
 
 // checkEcho sends a Pattern of size bytes and looks at what comes back.
 func (p *Perf) checkEcho(size int) error {
-	c, err := p.newCall(Pattern(size))
+	c, err := p.newCall(append(slices.Clip(p.key), Pattern(size)...))
 	if err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (p *Perf) checkEcho(size int) error {
 		return nil // once has looked
 	}
 	got, err := c.h.OutputRaw()
-	if err == nil && !bytes.Equal(got, c.in) {
+	if err == nil && !bytes.Equal(got, c.in[len(p.key):]) {
 		err = fmt.Errorf("the target sent other bytes back than it was sent")
 	}
 	return err

@@ -2,10 +2,12 @@ package bench
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -21,6 +23,7 @@ type Perf struct {
 	Size     int    // bytes of a call's input and output
 	Inflight []int
 	Bulk     int64         // bytes of a transfer
+	Alloc    bool          // what is pulled is from bulk.Alloc, and each call lends as much of it, at which its handler looks
 	Time     time.Duration // of each measurement
 	Pause    time.Duration // between calls
 
@@ -28,7 +31,9 @@ type Perf struct {
 	node *quicksilver.Node // of -api typed
 	to   quicksilver.Peer  // likewise
 	peer na.Addr
-	call hg.ID // what is called: rpcEcho or rpcTake
+	lent []byte // from bulk.Alloc
+	key  []byte // its handle, encoded
+	call hg.ID  // what is called: rpcEcho, rpcLook or rpcTake
 	move hg.ID
 }
 
@@ -64,7 +69,30 @@ func (p *Perf) Open(cfg hg.Config, own, addr string) (err error) {
 	if p.peer, err = p.hctx.LookupWait(context.Background(), addr); err != nil {
 		return err
 	}
+	if p.Alloc && p.Bulk > 0 {
+		if err := p.lend(); err != nil {
+			return err
+		}
+	}
 	return p.checkEcho(p.Size)
+}
+
+// lend has each call lend memory.
+func (p *Perf) lend() (err error) {
+	if p.lent, err = bulk.Alloc(int(p.Bulk)); err != nil {
+		return err
+	}
+	fillPattern(p.lent)
+	h, err := bulk.Create(p.hctx, bulk.Options{Access: bulk.ReadOnly, Eager: -1}, p.lent)
+	if err != nil {
+		return err
+	}
+	if p.key, err = h.AppendBinary([]byte{0}); err != nil {
+		return err
+	}
+	p.key[0] = byte(len(p.key) - 1)
+	p.call, err = p.hctx.Class().Register(rpcLook, nil)
+	return err
 }
 
 // Peer is the target's address.
@@ -89,19 +117,24 @@ func (p *Perf) Close() { _ = p.hctx.Class().Close() }
 
 // All makes every measurement.
 func (p *Perf) All() (r Result, err error) {
-	lat, err := p.latencies(Pattern(p.Size))
+	in := append(slices.Clip(p.key), Pattern(p.Size)...)
+	lat, err := p.latencies(in)
 	if err != nil {
 		return r, err
 	}
 	r.P50, r.P99 = Percentile(lat, 50), Percentile(lat, 99)
 	r.Rate = map[string]float64{}
 	for _, n := range p.Inflight {
-		if r.Rate[strconv.Itoa(n)], err = p.rate(n, Pattern(p.Size)); err != nil {
+		if r.Rate[strconv.Itoa(n)], err = p.rate(n, in); err != nil {
 			return r, err
 		}
 	}
 	if p.Bulk > 0 {
-		r.Bulk, err = p.bulkRate(push, p.Bulk, 1)
+		dir := push
+		if p.Alloc {
+			dir = pull
+		}
+		r.Bulk, err = p.bulkRate(dir, p.Bulk, 1)
 	}
 	return r, err
 }

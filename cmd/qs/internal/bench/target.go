@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ var TypedEcho = quicksilver.DefineWith[[]byte, []byte]("qs/typed", quicksilver.O
 const (
 	rpcEcho = "qs/echo" // the input comes back
 	rpcTake = "qs/take" // the input is taken, and nothing comes back
+	rpcLook = "qs/look" // the input begins with the length of a handle, one byte, and the handle. The target looks at its memory, and the rest comes back
 	rpcMove = "qs/move" // the target pushes to or pulls from memory of the origin: moveRequest, then the handle
 )
 
@@ -81,7 +83,7 @@ type moves struct {
 // Register has class be a target, whose handlers run inline, or else where hg.Config.Dispatch has them run.
 func Register(class *hg.Class, inline bool) (err error) {
 	m := &moves{}
-	for name, handler := range map[string]hg.Handler{rpcEcho: echo, rpcTake: take, rpcMove: m.serve} {
+	for name, handler := range map[string]hg.Handler{rpcEcho: echo, rpcTake: take, rpcLook: look, rpcMove: m.serve} {
 		_, failed := class.RegisterRPC(hg.RPC{Name: name, Handler: handler, Inline: inline})
 		err = errors.Join(err, failed)
 	}
@@ -101,6 +103,34 @@ func echo(h hg.Incoming) error {
 		return err
 	}
 	return h.RespondRaw(in, nil)
+}
+
+// look looks at one byte of each 4 MiB, so that bytes which are not copied are not moved by looking either.
+func look(h hg.Incoming) error {
+	in, err := h.InputRaw()
+	if err != nil {
+		return err
+	}
+	if len(in) < 1 || len(in) <= int(in[0]) {
+		return fmt.Errorf("%s: input of %d bytes: %w", rpcLook, len(in), hg.ErrProtocol)
+	}
+	remote := &bulk.Handle{}
+	if err := remote.UnmarshalBinary(in[1:][:in[0]]); err != nil {
+		return err
+	}
+	v, err := bulk.NewView(context.Background(), h.Queue(), bulk.Stream{Peer: h.Peer(), Handle: remote})
+	if err != nil {
+		return err
+	}
+	for at, b := 0, v.Bytes(); at < len(b); at += 4 << 20 {
+		if b[at] != patternAt(at) {
+			err = fmt.Errorf("byte %d of what is lent is not what it was", at)
+		}
+	}
+	if err = errors.Join(err, v.Close()); err != nil {
+		return err
+	}
+	return h.RespondRaw(in[1+in[0]:], nil)
 }
 
 // take returns memory of size bytes with the Pattern in it, or cleared for a check. drop gives it back.
