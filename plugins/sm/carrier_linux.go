@@ -335,8 +335,8 @@ func (c *carrier) Peek() (came bool) {
 	return came
 }
 
-// room returns n bytes into which messages of a peer are copied, one at a time. They are shared by peers.
-func (c *carrier) room(n int) []byte {
+// scratch returns n bytes into which messages of a peer are copied, one at a time. They are shared by peers.
+func (c *carrier) scratch(n int) []byte {
 	if len(c.body) < n {
 		c.body = make([]byte, n)
 	}

@@ -158,10 +158,10 @@ func (p *peer) handle(s *packet) (moved bool) {
 	case s.kind == kindSegment && p.end != nil && p.mem.peer == nil:
 		err = p.join(s)
 	case s.kind == kindArea && p.end != nil:
-		err = p.takeArea(s)
+		err = p.mapArea(s)
 	case s.kind >= kindWant && p.end != nil:
 		p.c.e.Lock()
-		err = p.takePool(s)
+		err = p.aboutPool(s)
 		p.c.e.Unlock()
 	default:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
@@ -345,7 +345,7 @@ func (p *peer) share(fd int, geo ring.Geometry) (err error) {
 	if p.mem.peer, err = mapMemory(fd, geo.Size()); err != nil {
 		return err
 	}
-	p.buf = p.c.room(max(geo.Eager, ring.Inline))
+	p.buf = p.c.scratch(max(geo.Eager, ring.Inline))
 	return p.connectEnd(geo)
 }
 
@@ -375,8 +375,8 @@ func (p *peer) join(s *packet) error {
 	return nil
 }
 
-// takeArea takes the area of the peer.
-func (p *peer) takeArea(s *packet) error {
+// mapArea takes the area of the peer.
+func (p *peer) mapArea(s *packet) error {
 	if err := s.want(1); err != nil {
 		return err
 	}
@@ -402,25 +402,25 @@ func (p *peer) fetchArea() error {
 		defer s.drop()
 		switch {
 		case ok && s.kind == kindArea:
-			return p.takeArea(&s)
+			return p.mapArea(&s)
 		case !ok || s.kind < kindWant:
 			return na.WithText(na.ErrProtocol, "a message in an area that the peer does not share")
 		}
-		if err := p.takePool(&s); err != nil {
+		if err := p.aboutPool(&s); err != nil {
 			return err
 		}
 	}
 }
 
-// takePool deals with a packet about a pool. Locked.
-func (p *peer) takePool(s *packet) error {
+// aboutPool deals with a packet about a pool. Locked.
+func (p *peer) aboutPool(s *packet) error {
 	switch {
 	case p.dead.Load():
 		return nil
 	case s.kind == kindWant:
 		return p.wanted(s)
 	}
-	return p.takeChunk(s)
+	return p.mapChunk(s)
 }
 
 // closeSegment closes the descriptor of our segment: the peer has its own, or never will.

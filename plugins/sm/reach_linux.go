@@ -136,8 +136,8 @@ func (p *peer) wanted(s *packet) error {
 	return nil
 }
 
-// takeChunk maps a chunk of the peer. Locked.
-func (p *peer) takeChunk(s *packet) error {
+// mapChunk maps a chunk of the peer. Locked.
+func (p *peer) mapChunk(s *packet) error {
 	bad := na.WithText(na.ErrProtocol, "the peer shares memory in a way that is not allowed")
 	if len(s.body) < 4 {
 		return bad
