@@ -9,9 +9,9 @@ import (
 )
 
 var askRules = []rule{
-	{name: "Ask", check: asks,
+	{name: "Ask", engine: true, check: asks,
 		why: "a request and the receive of its answer are one operation that ends once, with the answer, and says where the request went"},
-	{name: "AskTakenBack", check: asksTakenBack,
+	{name: "AskTakenBack", engine: true, check: asksTakenBack,
 		why: "a request that has not left can be recalled, and did not run; of one that has, a cancel, a deadline and the end of the session say so"},
 }
 

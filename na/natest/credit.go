@@ -9,21 +9,21 @@ import (
 )
 
 var creditRules = []rule{
-	{name: "Envelopes", check: envelopes,
+	{name: "Envelopes", engine: true, check: envelopes,
 		why: "as many messages as the receiver guaranteed leave the source; the rest waits there and none is lost"},
-	{name: "AcceptFreesRoom", check: acceptFreesRoom,
+	{name: "AcceptFreesRoom", engine: true, check: acceptFreesRoom,
 		why: "room comes back when a message is accepted or freed, not when it is received, and the source hears of each"},
-	{name: "AcceptBeforeFull", check: acceptBeforeFull,
+	{name: "AcceptBeforeFull", engine: true, check: acceptBeforeFull,
 		why: "room that came back before the source had used all it knew of is known to it when it needs it"},
-	{name: "SendQueueFull", check: sendQueueFull,
+	{name: "SendQueueFull", engine: true, check: sendQueueFull,
 		why: "the queue at the source is bounded: one message more fails with ErrNoCredit and did not run, the others arrive"},
 	{name: "HeadToHead", check: headToHead,
 		why: "two processes that both send all that is guaranteed before they receive do not deadlock"},
-	{name: "BudgetShort", check: budgetShort,
+	{name: "BudgetShort", engine: true, check: budgetShort,
 		why: "memory for envelopes is bounded: a late peer is offered fewer, then refused with an error that says why, and room comes back"},
-	{name: "EnvelopeOutlivesSession", check: envelopeOutlivesSession,
+	{name: "EnvelopeOutlivesSession", engine: true, check: envelopeOutlivesSession,
 		why: "a message that was received stays readable until it is freed, whatever became of its session or context"},
-	{name: "AnswersNeedNoEnvelope", check: answersNeedNoEnvelope,
+	{name: "AnswersNeedNoEnvelope", engine: true, check: answersNeedNoEnvelope,
 		why: "answers and transfers go through when every envelope is used: else nobody could ever free one"},
 }
 

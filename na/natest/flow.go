@@ -9,17 +9,17 @@ import (
 )
 
 var flowRules = []rule{
-	{name: "NoCreditFails", check: noCreditFails,
+	{name: "NoCreditFails", engine: true, check: noCreditFails,
 		why: "with Fail or Block a message without an envelope fails at once and did not run, the order of the others is kept, and who waits gets the next"},
 	{name: "ReserveHeadToHead", check: reserveHeadToHead,
 		why: "LAM's rule deadlocks two sides that send all they were promised before they receive; with one hidden envelope it does not"},
-	{name: "NeedAndWant", check: needAndWant,
+	{name: "NeedAndWant", engine: true, check: needAndWant,
 		why: "a peer that does not guarantee what is needed is refused with an error that says so, and none reserves more than is wanted"},
-	{name: "GuaranteedToTheByte", check: guaranteedToTheByte,
+	{name: "GuaranteedToTheByte", engine: true, check: guaranteedToTheByte,
 		why: "as many peers are admitted as the budget does for and not one more, and each can fill its envelopes whatever the others do"},
-	{name: "Asymmetric", check: asymmetric,
+	{name: "Asymmetric", engine: true, check: asymmetric,
 		why: "each side guarantees a number of its own"},
-	{name: "HighWater", check: highWater,
+	{name: "HighWater", engine: true, check: highWater,
 		why: "the gauges say how many envelopes the program really needs"},
 }
 

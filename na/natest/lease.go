@@ -9,19 +9,19 @@ import (
 )
 
 var leaseRules = []rule{
-	{name: "LeaseRead", check: leaseRead,
+	{name: "LeaseRead", engine: true, check: leaseRead,
 		why: "memory that is lent for one answer is read by its peer, and comes back when the peer gives it back"},
-	{name: "LeaseDropped", check: leaseDropped,
+	{name: "LeaseDropped", engine: true, check: leaseDropped,
 		why: "when the peer has stopped waiting for the answer, the memory that was lent with it comes back by itself"},
-	{name: "LeaseOtherPeer", check: leaseOtherPeer,
+	{name: "LeaseOtherPeer", engine: true, check: leaseOtherPeer,
 		why: "a lease is for one peer: another one that learned the key is refused"},
-	{name: "LeaseCanceled", check: leaseCanceled,
+	{name: "LeaseCanceled", engine: true, check: leaseCanceled,
 		why: "the lender takes its memory back at any time: afterwards nobody reads it"},
-	{name: "LeasePeerGone", check: leasePeerGone,
+	{name: "LeasePeerGone", engine: true, check: leasePeerGone,
 		why: "a peer that goes away does not keep memory that was lent to it"},
-	{name: "LeaseTwice", check: leaseTwice,
+	{name: "LeaseTwice", engine: true, check: leaseTwice,
 		why: "two leases of one peer and tag could not be told apart; many of different tags can"},
-	{name: "LeaseSelf", check: leaseSelf,
+	{name: "LeaseSelf", engine: true, check: leaseSelf,
 		why: "a process lends memory to itself as to any other"},
 }
 

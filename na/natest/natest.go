@@ -29,6 +29,9 @@ type Network struct {
 	Concurrent bool
 	// Assisted says that peers are served although nobody drives their context.
 	Assisted bool
+	// Carrier leaves out the rules that this plugin shares the code for with another, which keeps them all: credit, room, tags, leases,
+	// withdrawals. What is left is how bytes move, and how sessions begin and end.
+	Carrier bool
 }
 
 // A Maker makes a fresh network for one rule. Of a concurrent plugin several are in use at a time: none may give out an address that
@@ -49,10 +52,11 @@ func OwnHost() string {
 
 // A rule is a promise of package na that every plugin keeps.
 type rule struct {
-	name  string
-	why   string               // what breaks for a user otherwise
-	needs func(Network) string // what the network lacks for it; nil when any will do
-	check func(b *bed)
+	name   string
+	why    string               // what breaks for a user otherwise
+	engine bool                 // what moves the bytes has no part in it
+	needs  func(Network) string // what the network lacks for it; nil when any will do
+	check  func(b *bed)
 }
 
 // What a rule may need of a network.
@@ -187,6 +191,9 @@ func Cover(t *testing.T, networks ...Network) {
 
 // lacks tells what n lacks for the rule.
 func (r *rule) lacks(n Network) string {
+	if r.engine && n.Carrier {
+		return "Network.Carrier is true: another plugin, which shares the code for it, keeps the rule"
+	}
 	if r.needs == nil {
 		return ""
 	}

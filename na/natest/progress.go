@@ -20,7 +20,7 @@ var progressRules = []rule{
 		why: "Wake makes the next Progress return at once: how other work of the program gets its turn"},
 	{name: "WakeSleeper", check: wakeSleeper, needs: concurrent,
 		why: "Wake from another goroutine ends a Progress that sleeps"},
-	{name: "TriggerSome", check: triggerSome,
+	{name: "TriggerSome", engine: true, check: triggerSome,
 		why: "Trigger runs as many callbacks as it was asked for, in the order in which the operations ended, and says how many"},
 	{name: "Together", check: together,
 		why: "what is started inside Together leaves when it returns, in order; a panic or a Close inside holds nothing back"},

@@ -10,19 +10,19 @@ import (
 )
 
 var roomRules = []rule{
-	{name: "RoomIsGranted", check: roomIsGranted,
+	{name: "RoomIsGranted", engine: true, check: roomIsGranted,
 		why: "memory for long messages is reserved for peers that send some: an idle one costs no more than its envelopes"},
 	{name: "RoomSizes", check: roomSizes,
 		why: "messages around every size class arrive whole, in their order, and a receive takes no more than it said"},
-	{name: "RoomComesBack", check: roomComesBack,
+	{name: "RoomComesBack", engine: true, check: roomComesBack,
 		why: "room is free when the bytes of a message are, not before, and once: else memory is exceeded, or room is lost for good"},
-	{name: "RoomOfWhatDoesNotLeave", check: roomOfWhatDoesNotLeave,
+	{name: "RoomOfWhatDoesNotLeave", engine: true, check: roomOfWhatDoesNotLeave,
 		why: "a long message that is canceled, refused or withdrawn gives its envelope and its room back"},
 	{name: "RoomHeadToHead", check: roomHeadToHead,
 		why: "as many messages as are guaranteed leave without the target's help, as many of them long as there is room for"},
-	{name: "RoomBudget", check: roomBudget,
+	{name: "RoomBudget", engine: true, check: roomBudget,
 		why: "room of all peers is a quarter of the budget at the most, and comes back with the sessions"},
-	{name: "RoomOfCanceledReceive", check: roomCancelsReceive,
+	{name: "RoomOfCanceledReceive", engine: true, check: roomCancelsReceive,
 		why: "a receive that is canceled while its long message arrives ends at once, and the message harms nobody"},
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/na/natest"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
@@ -33,6 +34,7 @@ func beside(scheme string, first na.Plugin) natest.Maker {
 			Plugins:    []na.Plugin{first, sm.New(sm.Options{Dir: place(t)})},
 			Concurrent: true,
 			Assisted:   true,
+			Carrier:    !long.On, // tcp keeps the other rules with the same code
 		}
 	}
 }

@@ -32,6 +32,7 @@ func network(opts sm.Options) natest.Maker {
 			Plugins:    []na.Plugin{sm.New(opts)},
 			Concurrent: true,
 			Assisted:   !opts.Unassisted,
+			Carrier:    !long.On, // tcp keeps the other rules with the same code
 		}
 	}
 }

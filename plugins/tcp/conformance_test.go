@@ -36,8 +36,11 @@ func network(t testing.TB, opts tcp.Options) natest.Network {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	opts := map[string]tcp.Options{"portable": {Portable: true}}
-	if na.PollerSupported && (!raceflag.Enabled || long.On) { // the portable one has more goroutines; hg and bulk go over this one
+	opts := map[string]tcp.Options{}
+	if raceflag.Enabled || long.On || !na.PollerSupported { // it has more goroutines: the run with the race detector has it
+		opts["portable"] = tcp.Options{Portable: true}
+	}
+	if na.PollerSupported && (!raceflag.Enabled || long.On) { // hg and bulk go over this one
 		opts["epoll"] = tcp.Options{}
 	}
 	if long.On && na.PollerSupported {
@@ -53,7 +56,12 @@ func TestConformance(t *testing.T) {
 	}
 	variants := map[string]natest.Maker{}
 	for name, o := range opts {
-		variants[name] = func(t testing.TB) natest.Network { return network(t, o) }
+		variants[name] = func(t testing.TB) natest.Network {
+			n := network(t, o)
+			_, all := opts["epoll"]
+			n.Carrier = all && name != "epoll" && !long.On
+			return n
+		}
 	}
 	natest.TestVariants(t, variants)
 }
