@@ -13,12 +13,16 @@ import (
 
 	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 )
 
 // A typed call allocates once, at the target: the context of the handler is of its request. Input and output are without memory of
 // their own here. What the origin costs is what both do, less what the target does for a caller with raw bytes.
 func TestAllocations(t *testing.T) {
+	if !leak.Alone(t) {
+		return
+	}
 	listen := map[string]string{"tcp": "tcp://127.0.0.1:0", "udp": "udp://127.0.0.1:0"}
 	if runtime.GOOS == "linux" {
 		listen["sm"] = "sm://*"
@@ -71,6 +75,9 @@ func allocations(t *testing.T, listen, origin string) {
 // What the answers of calls took up is given back when the calls have ended: a node that has made many calls at once keeps their handles
 // for the next ones, but no outputs.
 func TestIdleNodeKeepsNoOutputs(t *testing.T) {
+	if !leak.Alone(t) {
+		return
+	}
 	const calls, size = 32, 1 << 20
 	heap := func() uint64 {
 		runtime.GC()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 )
 
@@ -137,6 +138,9 @@ func TestContextCall(t *testing.T) {
 
 // A call that has ended keeps no large input, and one without a handle no large output, which nobody can ask for.
 func TestCallsKeepNoLargeBodies(t *testing.T) {
+	if !leak.Alone(t) {
+		return
+	}
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		const size = 48 << 20
 		p := newPair(t, n, hg.Config{})

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,11 +30,14 @@ var patience = 5 * time.Second
 
 var eachFlag = flag.Bool("leak.each", false, "run each test in a process of its own, which says which of them leaks")
 
+// Parallel is how many tests that call t.Parallel run at a time, unless -parallel says it. A package may set it before Main.
+var Parallel = 8
+
 // Main runs the tests of a package and ends the process. It fails if goroutines or descriptors are left afterwards. Tests that
-// call t.Parallel mostly wait, so more of them than there are processors run at a time, unless -parallel says how many. Garbage is
+// call t.Parallel mostly wait, so more of them than there are processors run at a time: Parallel. Garbage is
 // collected less often than by default, unless GOGC says how often.
 func Main(m *testing.M) {
-	_ = flag.Set("test.parallel", "8")
+	_ = flag.Set("test.parallel", strconv.Itoa(Parallel))
 	flag.Parse()
 	if os.Getenv("GOGC") == "" { // the heaps of tests are small, and each collection costs the same
 		debug.SetGCPercent(400)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -29,8 +30,7 @@ func heap() int64 {
 // TestNeverReads: a peer that asks for bulk data and says that it lives, but never reads, is cut when WriteTimeout has passed (F68),
 // what waits for it ends, and it takes no memory meanwhile. A peer that reads slowly is left alone.
 func TestNeverReads(t *testing.T) {
-	t.Parallel()
-	if !inProcessOfItsOwn(t) {
+	if !leak.Alone(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -120,8 +120,7 @@ func pause(d time.Duration) {
 // TestSlowloris: a thousand connections that send a byte of their HELLO now and then, none of which ends it: each is cut when
 // HandshakeTimeout has passed (F69), and others are accepted all the time.
 func TestSlowloris(t *testing.T) {
-	t.Parallel()
-	if !inProcessOfItsOwn(t) {
+	if !leak.Alone(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -183,8 +182,7 @@ func TestSlowloris(t *testing.T) {
 // TestConnectFlood: of connections beyond MaxHalfOpen the oldest are closed (F70): memory does not grow meanwhile, and sessions are
 // served, soon enough that nobody would take this process for dead.
 func TestConnectFlood(t *testing.T) {
-	t.Parallel()
-	if !inProcessOfItsOwn(t) {
+	if !leak.Alone(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {

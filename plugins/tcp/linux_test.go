@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -49,8 +50,7 @@ func busy(n *node, d time.Duration) time.Duration {
 
 // TestIdle: nothing spins when nothing happens, whatever happened before.
 func TestIdle(t *testing.T) {
-	t.Parallel()
-	if !inProcessOfItsOwn(t) {
+	if !leak.Alone(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -90,8 +90,7 @@ func TestIdle(t *testing.T) {
 // TestOutOfDescriptors: when the process has no descriptor left, accepting pauses and does not spin, dialling fails
 // with the reason, sessions go on, and all recovers. It runs in a process of its own.
 func TestOutOfDescriptors(t *testing.T) {
-	t.Parallel()
-	if !inProcessOfItsOwn(t) {
+	if !leak.Alone(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {
@@ -138,7 +137,7 @@ func TestOutOfDescriptors(t *testing.T) {
 // TestContextWithoutDescriptors: a context that cannot be had for want of descriptors takes nothing with it: the next one serves.
 // It runs in a process of its own.
 func TestContextWithoutDescriptors(t *testing.T) {
-	if !inProcessOfItsOwn(t) {
+	if !leak.Alone(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {

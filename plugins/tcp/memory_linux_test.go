@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -19,8 +20,7 @@ var halves = flag.Int("tcp.halves", long.Or(500, 2000), "peers of TestHalfAHeade
 
 // TestHalfAHeader: a peer that has begun a frame and goes no further, as an idle one, costs little beside what is reserved for it.
 func TestHalfAHeader(t *testing.T) {
-	t.Parallel()
-	if !inProcessOfItsOwn(t) {
+	if !leak.Alone(t) {
 		return
 	}
 	each(t, func(t *testing.T, opts tcp.Options) {

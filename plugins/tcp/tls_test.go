@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -563,8 +564,7 @@ func TestIdentityWithoutTLS(t *testing.T) {
 // TestTLSHalfOpen: what strangers hold before they have proven who they are is bounded: in number, in time, and in memory,
 // wherever in the handshake they stop. Who has shown certificates that are accepted may hold twice as much.
 func TestTLSHalfOpen(t *testing.T) {
-	t.Parallel()
-	if !inProcessOfItsOwn(t) {
+	if !leak.Alone(t) {
 		return
 	}
 	const limit, most, mostShown = 100, 64 << 10, 128 << 10
