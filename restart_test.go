@@ -63,6 +63,7 @@ func restarted(t testing.TB, open func(policy ...qs.Interceptor) *qs.Node, serve
 
 // TestOrderlyRestart is restarted, over every transport of real machines.
 func TestOrderlyRestart(t *testing.T) {
+	t.Parallel()
 	cert := testcert.New()
 	pool := testcert.Pool(cert)
 	tls := &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool}
@@ -95,7 +96,9 @@ func TestOrderlyRestart(t *testing.T) {
 				if addr == "" {
 					addr = tr.addr
 				}
-				n, err := qs.Open(addr, with(tr.server))
+				cfg := with(tr.server)
+				cfg.Grace = 100 * time.Millisecond // the client confirms nothing while nobody drives it
+				n, err := qs.Open(addr, cfg)
 				require.NoError(t, err)
 				handle(n)
 				ctx, stop := context.WithCancel(context.Background())

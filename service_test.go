@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -285,7 +284,7 @@ func TestHealthNotReady(t *testing.T) {
 	to, err := n.PeerWith(ctx, qs.PeerOptions{Health: 500 * time.Millisecond}, addrs...)
 	require.NoError(t, err)
 	until := func(name string) {
-		for got := ""; got != name; runtime.Gosched() {
+		for got := ""; got != name; pause(time.Millisecond) {
 			got, err = repeat.Call(ctx, to, "")
 			require.NoError(t, err, "no call goes to %s", name)
 		}

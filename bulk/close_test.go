@@ -56,6 +56,7 @@ func (s *scene) revoked(maybe bool) {
 }
 
 func TestCloseWhileAPeerTransfers(t *testing.T) {
+	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, window := range []int{1, 2, 64} {
 			for _, part := range []int64{0, 3, 7} {
@@ -75,6 +76,7 @@ func TestCloseWhileAPeerTransfers(t *testing.T) {
 
 // The peer is frozen in the middle of a piece: the memory is free all the same. Later the peer goes on.
 func TestCloseWhileAPeerIsFrozen(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		g := newGate(p)

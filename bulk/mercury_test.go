@@ -107,6 +107,7 @@ func equal(n, size int) []int {
 }
 
 func TestMercuryBulk(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		segs []int

@@ -120,6 +120,7 @@ func TestPermissions(t *testing.T) {
 
 // The edges of pieces and windows.
 func TestPieces(t *testing.T) {
+	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		for _, c := range []struct {
 			size, chunk int64
@@ -321,6 +322,7 @@ func TestSegmentCounts(t *testing.T) {
 // OnProgress is told ever more, never twice at a time, never after done, and all in the end; several goroutines call
 // Trigger.
 func TestOnProgress(t *testing.T) {
+	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		p.Serve(p.octx, 1)
 		p.Serve(p.mctx, 4)
@@ -354,6 +356,7 @@ func TestOnProgress(t *testing.T) {
 
 // A Trigger that calls OnProgress calls it once, although bytes arrive meanwhile: it would not return before the last of them.
 func TestOnProgressOnceATrigger(t *testing.T) {
+	t.Parallel()
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
 		s := newScene(t, p, dir, 400_000)
 		s.spec.Chunk, s.spec.Window = 4<<10, 1

@@ -26,6 +26,7 @@ func authorized(t *testing.T, n *transports.Net, ask hg.Authorizer) *pair {
 
 // F86: whatever is not a plain yes is a no.
 func TestAuthorizerDenies(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, text string
 		code       hg.Code

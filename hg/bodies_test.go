@@ -63,6 +63,7 @@ func TestBodiesInline(t *testing.T) {
 
 // Longer ones, of up to na.MaxBody bytes, go beside their messages, each way once such a one was lent; longer ones still are lent.
 func TestBodiesBeside(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))
@@ -93,6 +94,7 @@ func TestBodiesBeside(t *testing.T) {
 // The guarantee is of messages, whatever is beside them: with 1, 2 or 8 envelopes so many requests with a body of 1 MiB are at a target
 // that takes none, the others stay at their origin, and all of them end when it goes on.
 func TestBodiesAndFewEnvelopes(t *testing.T) {
+	t.Parallel()
 	for _, guaranteed := range []int{1, 2, 8} {
 		t.Run(fmt.Sprint(guaranteed), func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -135,6 +137,7 @@ func TestBodiesAndFewEnvelopes(t *testing.T) {
 
 // An output may be the next input of its handle, or a part of it, however it has come.
 func TestOutputIsInput(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("echo", echo))

@@ -80,6 +80,7 @@ func TestAnswerAfterTheContext(t *testing.T) {
 
 // The same for calls with callbacks, that are canceled or whose time is up when the answer is there: sim has one clock.
 func TestAnswerAfterTheEnd(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for name, end := range map[string]func(h *hg.Handle, hctx *hg.Context){
 			"cancel":  func(h *hg.Handle, _ *hg.Context) { h.Cancel() },

@@ -194,6 +194,7 @@ func TestCancelAfterArrival(t *testing.T) {
 }
 
 func TestCancelOversizeOutput(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute

@@ -61,6 +61,7 @@ func (p *pair) wait(d time.Duration) {
 
 // A call ends when its time is up though nobody answers, the handle is ready for the next, and the bound stays with it.
 func TestTimeoutEndsCall(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var m mute
@@ -146,6 +147,7 @@ func TestTimeoutIsExact(t *testing.T) {
 
 // A request that waits for an envelope of the target when its time is up is never sent, and did not run.
 func TestTimeoutWithoutEnvelope(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 		ran := 0
@@ -184,6 +186,7 @@ func TestTimeoutWithoutEnvelope(t *testing.T) {
 
 // A request whose time is up before its handler begins does not run, and the answer says so; its envelope is free.
 func TestExpiredInTheQueue(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0

@@ -338,6 +338,7 @@ func TestDeadlineEndsContext(t *testing.T) {
 
 // A handler that asks for its context after the deadline gets one that has ended.
 func TestDeadlineBeforeContext(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var got error

@@ -76,6 +76,7 @@ func loop(f func()) (stop func()) {
 // A cancel from another goroutine in a tight loop around Forward, of calls of which half are never answered: every call
 // ends, once, and when nobody cancels any more the handle's next call has its own answer.
 func TestH1CancelRacesForward(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var f forgetful

@@ -40,6 +40,7 @@ func openHandler(h hg.Incoming) error {
 }
 
 func TestMercuryRPC(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		test func(t *testing.T, n *transports.Net)

@@ -120,6 +120,7 @@ func TestMetaTravels(t *testing.T) {
 // Metadata of any length travels both ways in messages of any length, those of a peer that takes shorter ones among them, beside any
 // input and output.
 func TestMetaFitsMessages(t *testing.T) {
+	t.Parallel()
 	for _, eager := range [][2]int{{256, 256}, {4096, 4096}, {256, 4096}, {4096, 256}} {
 		t.Run(fmt.Sprint(eager), func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {

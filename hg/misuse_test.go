@@ -243,6 +243,7 @@ func TestDetachedAndForgotten(t *testing.T) {
 
 // What a detached request is answered with at its deadline, where the origin is patient enough to hear it.
 func TestDetachedDeadlineIsAnswered(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var kept hg.Incoming

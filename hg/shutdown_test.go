@@ -96,6 +96,7 @@ func TestShutdownDrains(t *testing.T) {
 
 // One context may end in good order while the others of its class go on.
 func TestShutdownOfOneContext(t *testing.T) {
+	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cfg := lingering(20 * time.Second)
 		cfg.MaxActive = 1

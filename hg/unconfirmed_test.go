@@ -36,7 +36,7 @@ func notConfirmed(t *testing.T, err error) int {
 func TestShutdownOverASlowPath(t *testing.T) {
 	t.Parallel()
 	for seed := range long.Or(1, 10) {
-		for _, latency := range long.Or([]time.Duration{50 * time.Millisecond}, []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}) {
+		for _, latency := range long.Or([]time.Duration{20 * time.Millisecond}, []time.Duration{50 * time.Millisecond, 100 * time.Millisecond}) {
 			for _, who := range []string{"target", "origin"} {
 				t.Run(fmt.Sprintf("%s/%v/%d", who, latency, seed), func(t *testing.T) {
 					t.Parallel()

@@ -422,6 +422,7 @@ func TestWithdrawOneWay(t *testing.T) {
 // TestWithdrawRacesDispatch (C-T11): whoever comes first, it is one of the two: withdrawn and not run, or run and
 // answered.
 func TestWithdrawRacesDispatch(t *testing.T) {
+	t.Parallel()
 	withdrawing(t, hg.Config{}, func(t *testing.T, p *pair, id hg.ID, ran *int) {
 		h := p.handle(id)
 		withdrawn, late := 0, 0

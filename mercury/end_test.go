@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/mercury"
@@ -93,12 +95,18 @@ func TestPutsGivenUp(t *testing.T) {
 	require.NoError(t, err)
 	before := heap()
 	buf := make([]byte, 8<<20)
-	for range 2000 {
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Microsecond)
-		_, err := d.n.Remote("ofi+tcp://127.0.0.1:30", b).Put(ctx, buf, 0)
-		cancel()
-		require.ErrorIs(t, err, mercury.ErrTimeout)
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			for range 100 {
+				ctx, cancel := context.WithTimeout(context.Background(), 50*time.Microsecond)
+				_, err := d.n.Remote("ofi+tcp://127.0.0.1:30", b).Put(ctx, buf, 0)
+				cancel()
+				assert.ErrorIs(t, err, mercury.ErrTimeout)
+			}
+		})
 	}
+	all.Wait()
 	require.Less(t, heap(), before+1<<20)
 	cancel()
 	require.ErrorIs(t, <-done, mercury.ErrCanceled)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
 )
 
@@ -48,9 +49,15 @@ func TestUnreachable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for command, args := range map[string]string{"ping": "-count 1 %", "call": "% x", "top": "-n 1 %", "rpcs": "%", "ger": "%", "perf": "-target %", "cp": cert + " %/f"} {
-				line := command + " -peer-timeout 500ms " + c.flags + " " + strings.ReplaceAll(args, "%", c.addr)
-				says := run(t, 1, strings.Fields(line)...).errors.String()
-				require.Regexp(t, `^qs `+command+`: (copy \S+: )?`+c.addr+` cannot be reached: `+regexp.QuoteMeta(c.what)+`.*\n  to do:  `+regexp.QuoteMeta(c.todo)+`.*\n$`, says, line)
+				if !long.On && name != "nothing" && command != "ping" && command != "cp" { // they say it with the same words
+					continue
+				}
+				t.Run(command, func(t *testing.T) {
+					t.Parallel()
+					line := command + " -peer-timeout 500ms " + c.flags + " " + strings.ReplaceAll(args, "%", c.addr)
+					says := run(t, 1, strings.Fields(line)...).errors.String()
+					require.Regexp(t, `^qs `+command+`: (copy \S+: )?`+c.addr+` cannot be reached: `+regexp.QuoteMeta(c.what)+`.*\n  to do:  `+regexp.QuoteMeta(c.todo)+`.*\n$`, says, line)
+				})
 			}
 		})
 	}
@@ -66,8 +73,8 @@ func TestUnreachable(t *testing.T) {
 		node, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = node.Close() })
-		says := run(t, 1, "ping", "-count", "1", "-timeout", "3s", node.Addr().String()).errors.String()
-		require.Regexp(t, `^qs ping: `+node.Addr().String()+` is connected and has answered nothing for 3s\n  to do:  see what the program does: .*\n$`, says)
+		says := run(t, 1, "ping", "-count", "1", "-timeout", "1s", node.Addr().String()).errors.String()
+		require.Regexp(t, `^qs ping: `+node.Addr().String()+` is connected and has answered nothing for 1s\n  to do:  see what the program does: .*\n$`, says)
 	})
 }
 

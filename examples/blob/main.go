@@ -97,6 +97,7 @@ func call(ctx context.Context, store qs.Peer, command, key, file string) (out st
 
 func main() {
 	cert, key, ca := flag.String("cert", "", "certificate `file`: use TLS"), flag.String("key", "", "`file` with its key"), flag.String("ca", "", "`file` with who is trusted")
+	stall := flag.Duration("stall", 3*time.Second, "`time` after which another server is asked instead of one that is silent")
 	flag.Parse()
 	args := flag.Args()
 	if len(args) == 0 || len(args) != map[string]int{"serve": 3, "put": 4, "get": 4, "ls": 3, "rm": 3}[args[0]] {
@@ -105,7 +106,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: 3 * time.Second})}, Grace: 30 * time.Second,
+	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: *stall})}, Grace: 30 * time.Second,
 		Reflect: true} // for qs rpcs
 	if args[0] == "serve" {
 		node := must(qs.Open(args[1], cfg))

@@ -181,7 +181,7 @@ func TestFailOver(t *testing.T) {
 					args[2], begun = out, func() bool { return fileBegun(out) }
 				}
 				var said strings.Builder
-				cmd := command(args...)
+				cmd := command(append([]string{"-stall", "1s"}, args...)...)
 				cmd.Stderr = &said
 				require.NoError(t, cmd.Start())
 				eventually(t, "the transfer", begun)

@@ -89,6 +89,7 @@ func TestDemo(t *testing.T) {
 			transport = "tcp"
 		}
 		t.Run(fmt.Sprint(transport, size), func(t *testing.T) {
+			t.Parallel()
 			file := filepath.Join(t.TempDir(), "file")
 			data := make([]byte, size)
 			_, _ = rand.NewChaCha8([32]byte{}).Read(data)

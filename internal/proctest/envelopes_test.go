@@ -169,6 +169,7 @@ func TestGERExample(t *testing.T) {
 	t.Parallel()
 	require.EqualValues(t, guaranteed, na.GuaranteedBytes(gerPeers, gerEnvelopes, gerEager))
 	eachCostly(t, func(t *testing.T, tr transport) {
+		t.Parallel()
 		for _, spare := range []int{0, 3} { // envelopes for a 129th
 			t.Run(fmt.Sprintf("spare %d", spare), func(t *testing.T) { gerExample(t, tr, spare) })
 		}

@@ -355,6 +355,7 @@ func TestByeBeforeReset(t *testing.T) {
 
 // An error of a dial that was refused matches the reason that the peer gives, unless it is one that only this process can know.
 func TestReasonOfRefusal(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, Options{})
 	lis, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)

@@ -195,8 +195,8 @@ func TestBlocked(t *testing.T) {
 		opts    udp.Options
 		blocked time.Duration
 	}{
-		"assisted":   {udp.Options{}, long.Or(6*time.Second, 30*time.Second)},
-		"unassisted": {udp.Options{Unassisted: true}, 4 * time.Second},
+		"assisted":   {udp.Options{}, long.Or(5*time.Second/2, 30*time.Second)},
+		"unassisted": {udp.Options{Unassisted: true}, 3 * time.Second / 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -215,7 +215,9 @@ func TestBlocked(t *testing.T) {
 					}
 				}
 			})
-			a := open(t, "udp://", udp.Options{}, 1)
+			cls, err := na.Open("udp://", na.Config{Plugins: []na.Plugin{udp.New(udp.Options{})}, PeerTimeout: 2 * time.Second})
+			require.NoError(t, err)
+			a := enter(t, cls, 1)
 			to := na.MakeAddr("udp://"+between.Addr().String(), 0)
 			sender := say(t, a.ctxs[0], to, b.ctxs[0], "work", a, b)
 			var end *na.Result

@@ -56,9 +56,13 @@ func TestGuestsOfOneAddress(t *testing.T) {
 // TestGuestsMakeRoom: when as many handshakes have begun as may be, and none of them goes on, a new peer is not kept waiting until they
 // have had their time.
 func TestGuestsMakeRoom(t *testing.T) {
+	t.Parallel()
 	for _, one := range []bool{true, false} {
-		doms, send := pairOf(t, 0)
-		doms[1].shared.crowd(2*mostGuests, one)
-		send()
+		t.Run(map[bool]string{true: "one address", false: "many"}[one], func(t *testing.T) {
+			t.Parallel()
+			doms, send := pairOf(t, 0)
+			doms[1].shared.crowd(2*mostGuests, one)
+			send()
+		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 // TestOneGuestForADial: a dial over a path that is slower than the client's patience, and repeats packets, is one handshake for the server.
 func TestOneGuestForADial(t *testing.T) {
+	t.Parallel()
 	c := testcert.New()
 	cfg := &tls.Config{Certificates: []tls.Certificate{c}, RootCAs: testcert.Pool(c)}
 	dom, cdom := new(*domain), new(*domain)
