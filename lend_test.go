@@ -33,7 +33,7 @@ func TestLentMemory(t *testing.T) {
 					case raceflag.Enabled && (kind == "From" || kind == "Into"): // many events, and little to find: one coroutine runs at a time
 						steps += 30
 					default:
-						steps += 11
+						steps += 23
 					}
 					if lendOnce(t, kind, peer, steps) {
 						break

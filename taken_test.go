@@ -13,6 +13,7 @@ import (
 
 	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 )
 
@@ -201,7 +202,7 @@ func TestTakenBackAtRandom(t *testing.T) {
 			n := open(t, name+"://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{}), twice}})
 			to := peer(t, n, s.Addr().String())
 			ctx := within(t)
-			for i := range 500 {
+			for i := range long.Or(150, 500) {
 				f := wait.Go(context.Background(), to, i)
 				for range draw.IntN(200) {
 					runtime.Gosched()
@@ -237,8 +238,8 @@ func TestDeadlineOfHandler(t *testing.T) {
 			return "", ctx.Err()
 		})
 	})
-	for i := range 500 {
-		ctx, stop := context.WithTimeout(context.Background(), time.Duration(300+i)*time.Microsecond)
+	for i := range long.Or(100, 500) {
+		ctx, stop := context.WithTimeout(context.Background(), time.Duration(300+5*i)*time.Microsecond)
 		_, err := upper.Call(ctx, to, "x")
 		stop()
 		require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 )
 
 var (
@@ -61,7 +62,7 @@ func TestSoak(t *testing.T) {
 // first faults of the first seed are short.
 func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 	args := []string{"soak", "-transport", transport, "-time", soakTime.String(), "-every", "100ms", "-peer-timeout", "500ms", "-targets", "3",
-		"-inflight", "24", "-bulk", "100000", "-seed", fmt.Sprint(seed)}
+		"-inflight", long.Or("12", "24"), "-origins", long.Or("1", "3"), "-bulk", "100000", "-seed", fmt.Sprint(seed)}
 	q := newQSWithin(t, *soakTime+4*patience, args...).start().wait(0)
 	var r soak.Report
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)

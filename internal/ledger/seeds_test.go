@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	seeds    = flag.Int("ledger.seeds", long.Or(100, 10_000), "seeds that TestSeeds runs")
+	seeds    = flag.Int("ledger.seeds", long.Or(60, 10_000), "seeds that TestSeeds runs")
 	oneSeed  = flag.Uint64("ledger.seed", 0, "the one seed that TestSeeds runs, with its book; 0 runs many")
 	fromSeed = flag.Uint64("ledger.from", 1, "the first seed that TestSeeds runs")
 	without  = flag.Uint("ledger.without", 0, "deeds that origins do not do, a sum of Deeds")
@@ -72,7 +72,7 @@ func TestSeeds(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d seeds in %v: %d calls, %d ran, %d ran again, %d of origins that died; %v; %v; withdraws %v; %v", *seeds, time.Since(begun).Round(time.Millisecond),
 		total.Calls, total.Executed, total.Repeated, total.Cut, broke, total.Outcomes, total.Withdraws, total.Kinds)
-	if *seeds < 100 || t.Failed() {
+	if *seeds < 60 || t.Failed() {
 		return
 	}
 	require.Greater(t, total.Calls, 20**seeds)

@@ -101,7 +101,7 @@ func TestFleet(t *testing.T) {
 						t.Errorf("call %d: got %d and error %v", i, out, err)
 						return
 					}
-					_ = n.Sleep(ctx, time.Millisecond)
+					_ = n.Sleep(ctx, 10*time.Millisecond)
 				}
 			})
 		}

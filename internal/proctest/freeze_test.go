@@ -255,8 +255,8 @@ func TestStarvedTarget(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, tr transport) {
 		t.Parallel()
-		const cycle, share, cycles = 100 * time.Millisecond, 20, 23 // longer than PeerTimeout
-		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: 2 * time.Second}})
+		const cycle, share, cycles = 100 * time.Millisecond, 20, 17 // longer than PeerTimeout
+		p, o := tr.meet(t, hg.Config{NA: na.Config{PeerTimeout: shortest}})
 		w := o.work(4)
 		for range cycles {
 			p.stop()

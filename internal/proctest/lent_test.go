@@ -124,7 +124,7 @@ func TestLentMemory(t *testing.T) {
 				p := startRole(t, "borrower", listenEnv+"="+tr.listen)
 				for _, state := range []string{"running", "stopped", "killed"} { // in this order: the target is the same
 					t.Run(kind+"/"+state, func(t *testing.T) {
-						points := long.Or(2, 24)
+						points := long.Or(1, 24)
 						if state == "killed" {
 							points = 1
 						}

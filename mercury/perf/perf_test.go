@@ -58,10 +58,10 @@ func TestSmallBuffers(t *testing.T) {
 		le.PutUint32(in[8+4*i:], v)
 	}
 	in = in[:41]
-	for range 2 {
+	for n := range 2 {
 		client, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
 		require.NoError(t, err)
-		for i := uint32(0); err == nil; i++ {
+		for i := uint32(0); err == nil && (n == 0 || i < 1000); i++ { // the second one need not have all again
 			require.Less(t, i, uint32(20_000))
 			le.PutUint32(in[12:], i)
 			if _, err = client.Call(ctx, server.Addr(), 4, in); i == 0 { // the other client's are forgotten soon
@@ -70,7 +70,11 @@ func TestSmallBuffers(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, mercury.ErrNoMemory, mercury.CodeOf(err))
+		if n == 0 {
+			require.Equal(t, mercury.ErrNoMemory, mercury.CodeOf(err))
+		} else {
+			require.NoError(t, err)
+		}
 		require.NoError(t, client.Close())
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -20,7 +21,7 @@ func TestNamesTakenAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			for range 50 {
+			for range long.Or(15, 50) {
 				p, _, err := o.listen("*")
 				if err != nil {
 					t.Error(err)
