@@ -443,6 +443,7 @@ func (m *model) take(a *actor) {
 
 // Whatever the leader does, and whenever the peer posts: what is posted is taken in.
 func TestEveryOrderOfBells(t *testing.T) {
+	t.Parallel()
 	preemptions := long.Or(2, 4)
 	if raceflag.Enabled {
 		preemptions = 1

@@ -17,6 +17,7 @@ import (
 
 // Who takes a name first removes what the dead have left. It may look at a name that another is about to take: that one gets it.
 func TestNamesTakenAtOnce(t *testing.T) {
+	t.Parallel()
 	o := &Options{Dir: filepath.Join(t.TempDir(), "names")}
 	var all sync.WaitGroup
 	for range 8 {

@@ -389,6 +389,7 @@ func TestReasonOfRefusal(t *testing.T) {
 
 // A peer that takes nothing is cut when TakeTimeout has passed, though it still sends, and what waits for it ends (F68).
 func TestNeverTakes(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, Options{TakeTimeout: 200 * time.Millisecond})
 	s := h.stranger()
 	from := s.join()

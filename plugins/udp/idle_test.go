@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/long"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -130,6 +131,9 @@ func TestContextBuffers(t *testing.T) {
 
 // TestIdlePeers: thousands of peers that are silent take no more than one KiB each beside the envelope that they are guaranteed.
 func TestIdlePeers(t *testing.T) {
+	if !leak.Alone(t) {
+		return
+	}
 	peers := long.Or(500, 10_000)
 	cls, err := na.Open("udp://127.0.0.1:0", na.Config{Envelopes: 1, Plugins: []na.Plugin{udp.New(udp.Options{})}, PeerTimeout: 500 * time.Millisecond})
 	require.NoError(t, err)
