@@ -12,11 +12,14 @@ import (
 // of the same user; for everything else, and where there is no such memory, they are bytes as others are. Their contents are undefined.
 // They are not garbage collected: give them back with Free.
 //
-// The system has given us the memory when Alloc returns. If it cannot, the error matches na.ErrNoMemory.
+// The system has given us the memory when Alloc returns. If it cannot, the error matches na.ErrNoMemory; if n is negative, na.ErrInvalid.
 //
 // A process of the same user that has a handle can read all that this process has allocated so, for as long as it likes: Close is kept
 // by Quicksilver at the other end. It cannot write.
 func Alloc(n int) ([]byte, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("bulk: alloc: a length of %d bytes: %w", n, na.ErrInvalid)
+	}
 	b, err := pool.Alloc(n)
 	if err != nil {
 		return nil, fmt.Errorf("bulk: alloc: %w", na.WithText(na.ErrNoMemory, err.Error()))

@@ -3,6 +3,7 @@ package bulk_test
 import (
 	"bytes"
 	"context"
+	"math/bits"
 	"math/rand/v2"
 	"testing"
 
@@ -94,4 +95,24 @@ func TestView(t *testing.T) {
 		_, err = bulk.NewView(context.Background(), p.mctx, bulk.Stream{Peer: p.peer, Handle: far})
 		require.ErrorIs(t, err, na.ErrRevoked)
 	})
+}
+
+// Bad lengths and bad Frees say what is wrong.
+func TestAllocMisuse(t *testing.T) {
+	_, err := bulk.Alloc(-1)
+	require.ErrorIs(t, err, na.ErrInvalid)
+	require.ErrorContains(t, err, "-1 bytes")
+	_, err = bulk.Alloc(1 << (bits.UintSize - 2))
+	require.Error(t, err)
+	b, err := bulk.Alloc(0)
+	require.NoError(t, err)
+	bulk.Free(b)
+	b, err = bulk.Alloc(3 << 12)
+	require.NoError(t, err)
+	for _, bad := range [][]byte{b[1:], make([]byte, 10)} {
+		require.Panics(t, func() { bulk.Free(bad) })
+	}
+	bulk.Free(b)
+	require.PanicsWithValue(t, "bulk: Free of memory that Alloc has not returned, or that was freed before", func() { bulk.Free(b) })
+	pool.Drop()
 }

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,11 +46,8 @@ type block struct {
 	span
 }
 
-// Alloc returns n bytes that are there: if the system cannot give them it is an error. Their contents are undefined.
+// Alloc returns n bytes, 0 or more, that are there: if the system cannot give them it is an error. Their contents are undefined.
 func Alloc(n int) ([]byte, error) {
-	if n < 0 {
-		return nil, fmt.Errorf("%d bytes are asked for", n)
-	}
 	if n == 0 {
 		return []byte{}, nil
 	}
@@ -116,10 +112,10 @@ func Free(b []byte) {
 	defer mu.Unlock()
 	was, ok := blocks[&b[0]]
 	if !ok {
-		panic("Free of memory that Alloc has not returned, or that was freed before")
+		panic("bulk: Free of memory that Alloc has not returned, or that was freed before")
 	}
 	if was.c != nil && was.c.shares(was.span) {
-		panic("Free of memory that peers may still read: close its handle first")
+		panic("bulk: Free of memory that peers may still read: close its handle first")
 	}
 	delete(blocks, &b[0])
 	if was.c != nil && was.c.put(was.span) {
