@@ -68,6 +68,9 @@ func checkName(name string) error {
 	if rest == "" {
 		return fmt.Errorf("names no host")
 	}
+	if first, second, two := strings.Cut(name, ","); two && strings.Contains(second, "://") {
+		return fmt.Errorf("names two transports, as Open takes them: peers look up the first alone, %s", first)
+	}
 	for i := 0; i < len(rest); i++ {
 		if rest[i] <= ' ' || rest[i] == 0x7f {
 			return fmt.Errorf("has a blank or control character")

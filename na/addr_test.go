@@ -31,6 +31,8 @@ func TestParseAddr(t *testing.T) {
 		"tcp:/host":                         "no scheme",
 		"tcp://":                            "names no host",
 		"tcp://#1":                          "names no host",
+		"tcp://h:1,sm://":                   "two transports, as Open takes them: peers look up the first alone, tcp://h:1",
+		"tcp://h:1,sm://#3":                 "look up the first alone",
 		"TCP://host":                        "not allowed",
 		"1tcp://host":                       "not allowed",
 		"t cp://host":                       "not allowed",
