@@ -141,9 +141,11 @@ type Ending struct {
 // left. It is not called inside one.
 func (e *Ending) Run(ctx context.Context) error {
 	var err error
+	if len(e.Contexts) > 0 {
+		e.begun = e.now()
+	}
 	if len(e.Contexts) > 0 && !e.all((*Context).Closing) {
 		e.Drain()
-		e.begun = e.now()
 		err = e.wait(ctx)
 		e.Cut()
 		owed := e.sayFarewell(ctx)
@@ -159,7 +161,13 @@ func (e *Ending) Run(ctx context.Context) error {
 	e.Close()
 	if len(e.Contexts) > 0 {
 		limit := e.now() + farewellTime
-		e.drive(func(ran int) bool { return ran == 0 && (e.all((*Context).Closed) || e.now() >= limit) }) // callbacks may post more
+		e.drive(func(ran int) bool { // callbacks may post more
+			now := e.now()
+			if e.all(func(c *Context) bool { return c.Live() == 0 }) && e.over(ctx) == nil {
+				limit = now + farewellTime // all that is left is to give back what hundreds of peers had
+			}
+			return ran == 0 && (e.all((*Context).Closed) || now >= limit)
+		})
 	}
 	if e.all((*Context).Closed) {
 		settle(farewellTime, e.Closed) // callbacks that other goroutines run

@@ -3,6 +3,7 @@ package na
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -120,6 +121,36 @@ func TestShutdownOfSilentPeers(t *testing.T) {
 	e.confirms = 1 << 60
 	require.NoError(t, c.Shutdown(context.Background()))
 	require.Positive(t, e.asks.Load())
+	require.True(t, c.Closed())
+}
+
+// A leader that is long in giving back what many peers had is waited for: everything has ended by itself.
+func TestShutdownWaitsForTheLeader(t *testing.T) {
+	t.Parallel()
+	var clock atomic.Int64
+	c, e := newFakeOf(t, &fakePlugin{unassisted: true, now: func() time.Duration { return time.Duration(clock.Load()) }}, Config{Linger: time.Hour})
+	leads, end := make(chan struct{}), make(chan struct{})
+	free := sync.OnceFunc(func() { close(end) })
+	defer free()
+	work := func(time.Duration) { close(leads); <-end }
+	e.onPoll.Store(&work)
+	go func() { _ = c.Progress(0) }()
+	<-leads
+	e.onPoll.Store(nil)
+	turns := 0
+	ending := &Ending{Contexts: []*Context{c}, Drain: c.Drain, Cut: func() {}, Close: c.Close, Closed: c.Closed}
+	ending.Idle = func(int) bool { return true }
+	ending.Parted = func(int) bool { return true }
+	ending.Trigger = func(int) int {
+		if e.shut.Load() > 0 {
+			clock.Add(int64(farewellTime))
+			if turns++; turns == 20 {
+				free()
+			}
+		}
+		return c.Trigger(0)
+	}
+	require.NoError(t, ending.Run(context.Background()))
 	require.True(t, c.Closed())
 }
 
