@@ -49,6 +49,9 @@ func TestServed(t *testing.T) {
 	}
 	defer http.DefaultClient.CloseIdleConnections()
 	got, err := http.Get("http://" + page)
+	for err != nil && ctx.Err() == nil {
+		got, err = http.Get("http://" + page) // likewise
+	}
 	require.NoError(t, err)
 	text, err := io.ReadAll(got.Body)
 	require.NoError(t, err)
