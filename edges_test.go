@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +47,55 @@ func TestOneAtATime(t *testing.T) {
 	require.ErrorIs(t, refused, qs.ErrInvalid)
 	require.ErrorContains(t, refused, "one at a time")
 	require.Equal(t, qs.NotRun, qs.FateOf(refused))
+}
+
+// TestFromIsLentOnce: a From that a handler has got bytes of, and one whose Read was left running, serves no other call, which would lack
+// them; one that nobody has got bytes of does.
+func TestFromIsLentOnce(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	want := noise(1, 100_000)
+	refused := func(src qs.Source) {
+		t.Helper()
+		_, err := put.Call(within(t), to, putIn{"copy", src})
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		require.ErrorContains(t, err, "lend a new one")
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+	}
+
+	src := qs.From(bytes.NewReader(want))
+	for range 2 { // whose handler takes nothing
+		_, err := put.Call(within(t), to, putIn{"", src})
+		require.ErrorIs(t, err, qs.BadInput)
+	}
+	got, err := put.Call(within(t), to, putIn{"copy", src})
+	require.NoError(t, err)
+	require.Equal(t, hashOf(want), got)
+	refused(src)
+
+	src = qs.From(bytes.NewReader(want))
+	got, err = put.Call(within(t), to, putIn{"some", src})
+	require.NoError(t, err)
+	require.Equal(t, want[:10], got)
+	refused(src)
+
+	stuck := newStuck()
+	_, to = pair(t, qs.Config{}, func(n *qs.Node) {
+		put.Handle(n, func(context.Context, putIn) ([]byte, error) {
+			<-stuck.begun
+			return nil, nil
+		})
+	})
+	src = qs.From(io.MultiReader(bytes.NewReader(want), stuck))
+	_, err = put.Call(within(t), to, putIn{"", src})
+	require.NoError(t, err)
+	close(stuck.release)
+	require.Eventually(t, func() bool {
+		_, err = put.Call(within(t), to, putIn{"copy", src})
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		return !strings.Contains(err.Error(), "one at a time")
+	}, 10*time.Second, time.Millisecond)
+	refused(src)
 }
 
 // TestWaitEndsFirst: the error of a Wait that its ctx has ended says that the request may have run, also in a join.

@@ -92,13 +92,16 @@ func (rs *rings) register(n *Node) error {
 }
 
 // A used says that an attempt uses a reader or a writer of the program, and has what was read ahead of a From as long as none of it
-// was taken: the next attempt begins with that.
+// was taken: the next attempt begins with that. When some of it was, or a Read was left behind, the next would lack bytes without knowing.
 type used struct {
 	atomic.Bool
 	ahead *ring // of the last attempt
+	spent bool  // there is no next one
 }
 
 var errInUse = na.WithText(ErrInvalid, "another attempt or call uses this From or Into: its reader or writer serves one at a time")
+
+var errSpent = na.WithText(ErrInvalid, "a call before has used bytes of this From, or left its Read running: lend a new one")
 
 // open begins a ring for one attempt of a call.
 func (rs *rings) open(hctx *hg.Context, from io.Reader, into *sink, used *used) (_ *ring, err error) {
@@ -110,6 +113,9 @@ func (rs *rings) open(hctx *hg.Context, from io.Reader, into *sink, used *used) 
 			used.Store(false)
 		}
 	}()
+	if used.spent {
+		return nil, errSpent
+	}
 	g := &ring{n: rs.n, from: from, into: into, used: used, gone: make(chan struct{})}
 	switch from.(type) {
 	case nil:
@@ -145,13 +151,17 @@ func (rs *rings) open(hctx *hg.Context, from io.Reader, into *sink, used *used) 
 // release lets another attempt use the reader or the writer, unless a Read or a Write was left behind: then its end does. Nobody can get
 // at the memory any more.
 func (g *ring) release() {
+	moved := g.moved()
 	g.mu.Lock()
 	if g.left {
 		g.mu.Unlock()
 		return
 	}
-	g.used.ahead = nil
-	if g.from != nil && g.theirs == 0 { // all of it is in mem
+	switch g.used.ahead = nil; {
+	case g.from == nil:
+	case moved > 0:
+		g.used.spent = true
+	default: // all that was read is in mem
 		g.used.ahead = g
 	}
 	g.mu.Unlock()
@@ -466,7 +476,7 @@ func (g *ring) returned() {
 	close(g.gone)
 	g.mu.Unlock()
 	if left { // the node may be gone
-		g.used.ahead = nil
+		g.used.spent = g.from != nil
 		g.used.Store(false)
 		return
 	}
