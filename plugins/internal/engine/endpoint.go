@@ -239,7 +239,7 @@ func (e *Endpoint) RecvExpected(t na.Ticket, from na.Addr, tag na.Tag, buf []byt
 	case err != nil:
 	case l.match.find(tag) != nil:
 		err = na.WithText(na.ErrBusy, "a receive of this peer and tag is posted already")
-	case l.recvs.n >= maxRecvs+e.eng.cfg.SendQueue: // calls wait in the send queue with their receives posted
+	case l.recvs.n-maxRecvs >= e.eng.cfg.SendQueue: // calls wait in the send queue with their receives posted
 		err = full(l.recvs.n, "receives of the peer are posted")
 	}
 	if err != nil {

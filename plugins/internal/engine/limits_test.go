@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -131,4 +132,14 @@ func TestForgedCredit(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The largest SendQueue does not overflow what is counted beside it.
+func TestSendQueueWithoutLimit(t *testing.T) {
+	s := newScript(t, na.Config{SendQueue: math.MaxInt})
+	l := s.meetWithdrawing(5)
+	r := s.expect(5, nil)
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Expected, Tag: 5}, nil))
+	s.trigger()
+	require.NoError(t, r.Err)
 }
