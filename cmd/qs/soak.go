@@ -23,7 +23,7 @@ The load: calls with and without repeats (Retry, and an interceptor that repeats
 random moments; handlers that answer at once, later, with an error or never; memory and streams lent both ways; one-way calls;
 nodes that are closed in the middle of it. One origin is this process. The faults, one every -every on average: a target or an
 origin is killed and started again (kill), stopped for up to twice the peer timeout (stop), ended in order (end); the connections
-of a target are reset (reset), nothing passes in one direction or both for a while (stall); the last two over tcp only. The
+of a target are reset (reset), nothing passes in one direction or both for a while (stall); the last two over tcp, alone or with auto. The
 first target and this process are spared: calls between them must succeed.
 
 The audit: each call ends once. It ran if the caller was told that it ran, and did not if the caller was told that it did not or

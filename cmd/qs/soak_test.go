@@ -35,8 +35,8 @@ func TestSoak(t *testing.T) {
 	calls, faults := 0, map[string]int{}
 	for seed := uint64(184955); ; seed++ {
 		t.Run("over", func(t *testing.T) {
-			for _, transport := range []string{"tcp", "udp", "sm"} {
-				if transport == "sm" && runtime.GOOS != "linux" {
+			for _, transport := range []string{"tcp", "udp", "sm", "auto"} {
+				if (transport == "sm" || transport == "auto") && runtime.GOOS != "linux" {
 					continue
 				}
 				t.Run(transport, func(t *testing.T) {
@@ -82,7 +82,7 @@ func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 
 // TestSoakBadFlags: what cannot be is said before anything is started.
 func TestSoakBadFlags(t *testing.T) {
-	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "0"},
+	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "1"},
 		{"-faults", "stall", "-transport", "sm"}} {
 		err := runSoak(args, nil)
 		var bad usageError

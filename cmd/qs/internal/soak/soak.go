@@ -29,7 +29,7 @@ type Config struct {
 	Time        time.Duration // of the load, which goes on until each fault has come
 	Every       time.Duration // mean time between faults, whatever they take
 	Callers     int           // of each origin
-	MaxBulk     int64         // bytes of the largest transfer
+	MaxBulk     int64         // bytes of the largest transfer, at least 2: a half each way
 	Seed        uint64        // of the load and the faults; 0 draws one
 	Faults      []string      // some of Faults
 	PeerTimeout time.Duration // that of HG
@@ -55,8 +55,8 @@ const maxBulk = 1 << 30
 // Check says what is wrong with what a user has chosen.
 func (c *Config) Check() error {
 	if c.Time <= 0 || c.Every <= 0 || c.Callers < 1 || c.Callers > 4096 || c.Targets < 2 || c.Targets > 64 || c.Origins < 0 || c.Origins > 64 ||
-		c.MaxBulk < 1 || c.MaxBulk > maxBulk {
-		return fmt.Errorf("-time and -every must be positive, -inflight 1 to 4096, -targets 2 to 64, -origins 0 to 64, -bulk 1 to 1 GiB")
+		c.MaxBulk < 2 || c.MaxBulk > maxBulk {
+		return fmt.Errorf("-time and -every must be positive, -inflight 1 to 4096, -targets 2 to 64, -origins 0 to 64, -bulk 2 bytes to 1 GiB")
 	}
 	for _, k := range c.Faults {
 		if !slices.Contains(Faults, k) {
@@ -65,7 +65,7 @@ func (c *Config) Check() error {
 		if k == "stop" && !canStop {
 			return fmt.Errorf("-faults: processes cannot be stopped on %s", runtime.GOOS)
 		}
-		if needsRelay(k) && c.Transport != "tcp" {
+		if needsRelay(k) && !hasConnections(c.Transport) {
 			return fmt.Errorf("-faults: %s is done to connections, and -transport %s has none", k, c.Transport)
 		}
 	}
@@ -78,12 +78,15 @@ var Faults = []string{"kill", "stop", "end", "reset", "stall"}
 // FaultsOver returns those that a transport can have.
 func FaultsOver(transport string) []string {
 	return slices.DeleteFunc(slices.Clone(Faults), func(k string) bool {
-		return needsRelay(k) && transport != "tcp" || k == "stop" && !canStop
+		return needsRelay(k) && !hasConnections(transport) || k == "stop" && !canStop
 	})
 }
 
 // needsRelay reports whether a fault is done to connections.
 func needsRelay(fault string) bool { return fault == "reset" || fault == "stall" }
+
+// hasConnections reports whether a transport has some; with auto they are what comes after shared memory.
+func hasConnections(transport string) bool { return transport == "tcp" || transport == "auto" }
 
 // A soak is one run: the first origin is driven by this process, each process that is not spared is broken by a goroutine.
 type soak struct {
