@@ -35,8 +35,8 @@ func TestSoak(t *testing.T) {
 	calls, faults := 0, map[string]int{}
 	for seed := uint64(184955); ; seed++ {
 		t.Run("over", func(t *testing.T) {
-			for _, transport := range []string{"tcp", "udp", "sm", "auto"} {
-				if (transport == "sm" || transport == "auto") && runtime.GOOS != "linux" {
+			for _, transport := range []string{"tcp", "udp", "sm"} {
+				if transport == "sm" && runtime.GOOS != "linux" {
 					continue
 				}
 				t.Run(transport, func(t *testing.T) {
