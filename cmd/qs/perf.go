@@ -24,12 +24,12 @@ func runPerf(args []string, out io.Writer) error {
 	n.flags(fs)
 	transport := fs.String("transport", "tcp", "`scheme` of the target that is started; auto: tcp, with sm beside it")
 	fs.StringVar(&p.API, "api", "callback", "callback: one goroutine, many handles; sync: a waiting goroutine for each call; typed: sync with the root package, at both ends")
-	fs.IntVar(&p.Size, "size", 64, "`bytes` of a call's input and output")
-	fs.Int64Var(&p.Bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; with -op the largest size in the table")
+	fs.IntVar(&p.Size, "size", 64, "`bytes` of a call's input and output; in a table over sizes the least")
+	fs.Int64Var(&p.Bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; in a table over sizes the most")
 	fs.BoolVar(&p.Alloc, "alloc", false, "bulk data is pulled by the target, from memory of bulk.Alloc, which peers on this machine read by themselves; each call lends as much of it, at which its handler looks")
 	fs.DurationVar(&p.Time, "time", 2*time.Second, "`time` of each measurement")
 	fs.DurationVar(&p.Pause, "pause", 0, "`time` to wait between calls")
-	inflight := fs.String("inflight", "1,16,64", "calls in flight, a list")
+	inflight := fs.String("inflight", "1,16,64", "calls in flight, a list; in a table over sizes the last, of calls or transfers")
 	target := fs.String("target", "", "`address` of a running qs serve; without it one is started")
 	op := fs.String("op", "", "rate, lat (calls with input of a size), read (the target pushes) or write (it pulls): a table over sizes; mixed: calls beside bulk; idle: the cost of silent peers")
 	both := fs.Bool("both", false, "-op rate and lat: the output has the size of the input, instead of none")
@@ -48,6 +48,8 @@ func runPerf(args []string, out io.Writer) error {
 		return usageError{fmt.Sprintf("-op is %q, want rate, lat, read, write, mixed or idle", *op)}
 	case p.Size < 0 || p.Bulk < 0 || p.Time <= 0 || p.Pause < 0 || p.Bulk > bench.MaxMove:
 		return usageError{"a size or time is negative, or -bulk larger than 1 GiB"}
+	case bench.IsLadder(*op) && int64(p.Size) > p.Bulk:
+		return usageError{fmt.Sprintf("-size %d is more than -bulk %d: the table over sizes would be empty", p.Size, p.Bulk)}
 	case p.Alloc && (p.API == "typed" || *op != "" && *op != "write"):
 		return usageError{"-alloc is for -op write, or no -op, and not for -api typed"}
 	case *both && !bench.OfCalls(*op):

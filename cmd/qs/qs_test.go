@@ -235,6 +235,7 @@ func TestMistakes(t *testing.T) {
 		{1, `^qs cp: .*no-such-folder: no such file`, []string{"cp", "no-such-folder/x", "tcp://127.0.0.1:1/x"}},
 		{2, `^qs perf: -floor is measured without -op\n$`, []string{"perf", "-floor", "-op", "lat"}},
 		{2, `^qs perf: -floor needs a -size of at least 1\n$`, []string{"perf", "-floor", "-size", "0"}},
+		{2, `^qs perf: -size 65 is more than -bulk 64: the table`, []string{"perf", "-op", "lat", "-size", "65", "-bulk", "64"}},
 		{2, `^qs perf: -op idle has no -busy, -cpuprofile and -target\n$`, []string{"perf", "-op", "idle", "-busy", "1"}},
 		{2, `^qs perf: -op idle has no -busy, -cpuprofile and -target\n$`, []string{"perf", "-op", "idle", "-cpuprofile", "f"}},
 		{2, `^qs perf: -op idle has no -busy, -cpuprofile and -target\n$`, []string{"perf", "-op", "idle", "-target", "tcp://h:1"}},

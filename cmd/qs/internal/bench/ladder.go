@@ -13,12 +13,9 @@ type ladder struct {
 	step func(p *Perf, size int64) (value, micros float64, err error)
 }
 
-// Transfers in flight in the bulk ladders, as in C Mercury's.
-const ladderCount = 64
-
 var ladders = map[string]*ladder{
 	"rate": {"rate of calls", "Rate (ops/s)", func(p *Perf, size int64) (float64, float64, error) {
-		n := max(1, min(int64(p.Inflight[len(p.Inflight)-1]), maxUnderWay/size))
+		n := max(1, min(int64(p.ladderInflight()), maxUnderWay/size))
 		rate, err := p.rate(int(n), Pattern(int(size)))
 		return rate, 1e6 / rate, err
 	}},
@@ -48,7 +45,7 @@ func OfCalls(op string) bool { return op == "rate" || op == "lat" }
 
 func bulkStep(dir moveDir) func(p *Perf, size int64) (float64, float64, error) {
 	return func(p *Perf, size int64) (float64, float64, error) {
-		rate, err := p.bulkRate(dir, size, ladderCount)
+		rate, err := p.bulkRate(dir, size, p.ladderInflight())
 		return rate, float64(size) / (1 << 20) / rate * 1e6, err
 	}
 }
@@ -62,13 +59,16 @@ type Rung struct {
 
 // Ladder prints a table.
 func (p *Perf) Ladder(op string, asJSON bool, out io.Writer) error {
-	l := ladders[op]
+	l, inflight := ladders[op], p.ladderInflight()
+	if op == "lat" {
+		inflight = 1
+	}
 	if !asJSON {
-		fmt.Fprintf(out, "# quicksilver %s: %s, %d in flight\n", p.peer.Scheme(), l.title, p.ladderInflight(op))
+		fmt.Fprintf(out, "# quicksilver %s: %s, %d in flight\n", p.peer.Scheme(), l.title, inflight)
 		fmt.Fprintf(out, "%-10s %20s %20s\n", "# Size", l.column, "Time (us)")
 	}
 	var rungs []Rung
-	for size := int64(1); size <= p.Bulk; size *= 2 {
+	for size := int64(max(p.Size, 1)); size <= p.Bulk; size *= 2 {
 		value, micros, err := l.step(p, size)
 		if err != nil {
 			return fmt.Errorf("size %d: %w", size, err)
@@ -88,12 +88,5 @@ func (p *Perf) Ladder(op string, asJSON bool, out io.Writer) error {
 	return nil
 }
 
-func (p *Perf) ladderInflight(op string) int {
-	switch op {
-	case "lat":
-		return 1
-	case "rate":
-		return p.Inflight[len(p.Inflight)-1]
-	}
-	return ladderCount
-}
+// ladderInflight is how many calls or transfers of the table are in flight.
+func (p *Perf) ladderInflight() int { return p.Inflight[len(p.Inflight)-1] }

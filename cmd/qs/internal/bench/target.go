@@ -35,7 +35,7 @@ const (
 // What a request may ask of a target.
 const (
 	MaxMove  = 1 << 30
-	maxMoves = 1024
+	maxMoves = 4096
 )
 
 // A moveRequest asks for count transfers of size bytes each, all at once.
