@@ -16,11 +16,11 @@ func (k *call) ended(_ *na.Op, r na.Result) (ran int) {
 		}
 	}
 	k.asking, k.r = false, r
-	k.returnRoom()
+	k.returnRoom() // whatever came: nothing of this call arrives any more
 	switch {
 	case r.Err != nil:
 		k.fails()
-		if k.abandons && r.ID != 0 {
+		if k.abandons && r.ID != 0 { // it left: the target need not work for an answer that nobody reads
 			k.h.ctx.nctx.Abandon(r.Addr, r.ID, k.tag())
 		}
 	case !k.h.rpc.OneWay:
@@ -60,7 +60,7 @@ func (k *call) resend() error {
 	if k.loan != nil {
 		k.loan.op.Cancel()
 	}
-	if k.in.gone > 0 {
+	if k.in.gone > 0 { // a part of the input was the caller's memory, which has been given back
 		return na.ErrMsgSize
 	}
 	k.in.b[1] |= flagMore
@@ -104,7 +104,7 @@ func (k *call) understand(b, body []byte, from na.Addr) {
 	}
 	c := k.h.ctx
 	switch {
-	case k.canceling: // the whole response has not arrived
+	case k.canceling: // too late for the answer: the whole of it has not arrived
 		k.failure = k.why
 		c.nctx.GiveBack(from, key)
 	case int64(resp.size) > c.class.cfg.MaxOutput || int64(resp.size) < 0:
@@ -151,7 +151,7 @@ func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 
 // partEnded runs the callback when no part is left. Locked, and unlocks.
 func (k *call) partEnded() (ran int) {
-	if k.parts--; k.parts == 1 && k.timing {
+	if k.parts--; k.parts == 1 && k.timing { // only the timer is left, and it is a part so that it cannot outlive the call
 		k.timer.Cancel()
 		if k.phase != callEnding && k.phase != callLeaving {
 			k.to(callLeaving)

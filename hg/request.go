@@ -38,6 +38,7 @@ func (c *Context) receive(env *na.Envelope, lone *Incoming) (ran int) {
 	default:
 		err = checkCodec(s.rpc.Codec, req.codec)
 	}
+	// Also of a request that is refused: what it lends is given back, else it would stay pinned at the origin until the call ends.
 	if req.flags&flagMore != 0 && len(payload) > 0 {
 		s.ahead = ahead(req.flags, req.meta)
 		key, keyErr := bodyKey(payload, s.ahead, req.size)
@@ -50,7 +51,7 @@ func (c *Context) receive(env *na.Envelope, lone *Incoming) (ran int) {
 		case key.Len-s.ahead > c.class.cfg.MaxInput:
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.ahead, c.class.cfg.MaxInput))
 			c.nctx.GiveBack(s.addr, key)
-		case c.class.cfg.Authorize != nil:
+		case c.class.cfg.Authorize != nil: // it sees the metadata before this side makes room for the input of who may not call
 			if s.more, s.body = key.Len > s.ahead, key; s.ahead > 0 {
 				if err = s.fetch(0, s.ahead, s.metaFetched); err == nil {
 					return 0
@@ -248,7 +249,7 @@ func (s *service) handlerReturned(r Incoming, f failure) {
 		s.holds--
 		s.unlock()
 	}()
-	if f.code == na.OK {
+	if f.code == na.OK { // it has answered, or will: see Detach
 		return
 	}
 	if s.ctx.cutOff.Load() && f.code < na.NotFound && f.code != ErrPanic && f.fate != na.NotRun {
@@ -294,6 +295,7 @@ func (c *Context) callHandler(r Incoming, rpc *RPC) (f failure) {
 		return failure{}
 	}
 	f = failureOf(err)
+	// The handler's own context has ended at the request's deadline: that is what the origin should hear, rather than an error of the handler.
 	if left, ok := r.TimeLeft(); ok && left <= 1 && f.code == ErrHandler && errors.Is(err, context.DeadlineExceeded) {
 		f.code = ErrTimeout
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A door is where peers come in: the socket of a class, which is in the pollers of all its contexts. Whoever is awake first accepts.
+// A door is where peers come in: the socket of a class, which is in the pollers of all its contexts. Whoever is awake first accepts, so a
+// context that nobody drives keeps nobody out who wants another one.
 type door struct {
 	mu    sync.Mutex // guards the fields below, and accept; taken inside an endpoint's lock
 	place *place     // nil: nobody comes in
@@ -60,7 +61,7 @@ type doorFD carrier
 // Ready implements na.Pollable: it lets in those who wait at the door.
 func (f *doorFD) Ready(_, _ bool) {
 	c := (*carrier)(f)
-	for range 64 {
+	for range 64 { // then the peers that are there get their turn
 		fd, ok := c.accept()
 		if !ok {
 			return
@@ -74,7 +75,7 @@ func (c *carrier) accept() (fd int, ok bool) {
 	switch err {
 	case nil:
 		return fd, true
-	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS:
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS: // who waits stays there, so the poller would say so without end
 		c.e.Lock()
 		c.doorShut = c.d.now() + restTime
 		c.watchDoor(false)

@@ -40,7 +40,7 @@ func (p *peer) connect() error {
 		return na.WithText(na.ErrUnreachable, "connect to "+path+": "+err.Error())
 	}
 	p.fd = fd
-	uid, pid, err := who(fd)
+	uid, pid, err := who(fd) // as it was when the peer began to listen
 	p.near = uid == unix.Geteuid()
 	if err == nil {
 		err = p.c.d.opts.allows(uid)
@@ -105,7 +105,7 @@ func (c *carrier) letIn(fd int) {
 		err = p.watch()
 	}
 	if err != nil {
-		p.cut(frame.ByeOf(err))
+		p.cut(frame.ByeOf(err)) // with the reason: else who dials sees a socket that closes, and tries again
 	} else {
 		c.guests = append(c.guests, p)
 		c.later()
@@ -147,7 +147,7 @@ func (p *peer) handle(s *packet) (moved bool) {
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d before the hello", s.kind))
 	case s.kind == kindBye:
 		bye := frame.ParseBye(s.body) // the buffer is used again
-		p.drain()
+		p.drain()                     // what the peer sent before its bye counts
 		p.c.e.Lock()
 		if !p.dead.Load() {
 			p.link.Refused(bye)
@@ -188,7 +188,7 @@ func (p *peer) greeted(s *packet) (moved bool) {
 		err = checkBell(s.fds[0])
 	}
 	if err == nil {
-		err = p.makeEnd(&g, to)
+		err = p.makeEnd(&g, to) // without a lock: the system clears the pages
 	}
 	from.e.Lock()
 	if err == nil && !p.dead.Load() {
@@ -217,7 +217,7 @@ func (p *peer) move(to *carrier) error {
 	from := p.c
 	p.unwatch()
 	delete(from.peers, p)
-	from.e.Unlock()
+	from.e.Unlock() // two contexts are never locked at once: another peer may move the other way
 	to.e.Lock()
 	if _, err := from.d.target(to.e.Host().Context().ID()); err != nil {
 		to.e.Unlock()
@@ -239,6 +239,7 @@ func (p *peer) admit(g *frame.Greeting) (err error) {
 		return err
 	}
 	dir := p.c.d.opts.dirID()
+	// In our directory its name leads to it and to nobody else; a peer of another user, or of another directory, may claim any name.
 	verified := uid == unix.Geteuid() && dir != "" && string(g.Label) == dir
 	if p.link, err = p.c.e.Admit(p.c, p, g, verified); err != nil {
 		p.link = nil
@@ -246,7 +247,7 @@ func (p *peer) admit(g *frame.Greeting) (err error) {
 	}
 	p.peerGeometry = p.offered(g)
 	err = p.sendHello(p.segment, p.bell)
-	p.closeSegment()
+	p.closeSegment() // our mapping lives without it
 	if err != nil {
 		p.link.Fail(err)
 		return nil
@@ -297,7 +298,7 @@ func probe(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	e = ring.New(b, geo)
 	e.Probe()
-	e.Arm()
+	e.Arm() // nobody polls yet: the peer has to ring for its first message
 	return e, nil
 }
 
@@ -369,7 +370,7 @@ func (p *peer) join(s *packet) error {
 		return nil
 	}
 	ringBell(p.peerBell)
-	p.blocked = false
+	p.blocked = false // there was no ring to report freed room in
 	p.flush()
 	p.c.warmUp(p)
 	return nil

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener locks the first byte of its lock file for as long as it lives. A process that only checks whether the owner is alive
+// A listener locks the first byte of its lock file for as long as it lives, with a lock of the open file description: one of the process
+// would go when any descriptor of the file is closed in it, such as that of a sweep of another node in the same process. A process that only checks whether the owner is alive
 // locks two bytes, for a moment. So the length of a conflicting lock tells which of them holds it.
 const (
 	lives = 1

@@ -129,7 +129,7 @@ func (o *Options) listen(name string) (*place, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	o.sweep()
+	o.sweep() // here: only who listens leaves something behind
 	p := &place{path: path, fd: -1}
 	if p.lock, err = lock(path + lockSuffix); err != nil {
 		if err == unix.EAGAIN {
@@ -142,14 +142,14 @@ func (o *Options) listen(name string) (*place, string, error) {
 		return nil, "", na.WithText(na.ErrIO, "lock "+path+lockSuffix+": "+err.Error())
 	}
 	marked, err := isMarked(p.lock)
-	if err != nil {
+	if err != nil { // somebody else's file: it stays
 		_ = unix.Close(p.lock)
 		return nil, "", na.WithText(na.ErrAddrInUse, path+lockSuffix+" is in the way of sm://"+name+": "+err.Error())
 	}
 	if why := inTheWay(path, marked); why != "" {
 		if marked {
 			_ = unix.Close(p.lock)
-		} else {
+		} else { // we have just created it
 			unlock(path+lockSuffix, p.lock)
 		}
 		return nil, "", na.WithText(na.ErrAddrInUse, path+" is in the way of sm://"+name+": "+why)
@@ -190,7 +190,7 @@ func deserted(path string) bool {
 }
 
 func (p *place) bind(anyUser bool) (err error) {
-	if err := mark(p.lock); err != nil {
+	if err := mark(p.lock); err != nil { // before the socket: who dies in between leaves nothing that looks like another program's
 		return err
 	}
 	_ = unix.Unlink(p.path) // of one who died: inTheWay has looked
@@ -202,7 +202,7 @@ func (p *place) bind(anyUser bool) (err error) {
 		return err
 	}
 	p.node = inode(p.path)
-	mode := uint32(0o600)
+	mode := uint32(0o600) // bind has obeyed the umask; nobody can connect before Listen
 	if anyUser {
 		mode = 0o666
 	}

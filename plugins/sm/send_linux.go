@@ -27,7 +27,7 @@ func (p *peer) flush() {
 	waited := false
 	for pieces := 0; ; {
 		before := p.end.Written()
-		more := p.pull(ring.Messages)
+		more := p.pull(ring.Messages) // first: a small message waits for one round of pieces at most
 		more = p.pull(ring.Bulk) || more
 		some := p.end.Written() != before
 		staged := len(p.staged)
@@ -42,7 +42,7 @@ func (p *peer) flush() {
 			break
 		}
 		if some {
-			if waited = false; pieces >= maxTurn {
+			if waited = false; pieces >= maxTurn { // this may be a goroutine that has one message to send, and others keep coming
 				p.later()
 				break
 			}
@@ -53,6 +53,8 @@ func (p *peer) flush() {
 			p.link.Waits()
 			break
 		}
+		// Say that we wait, then look once more: the peer, which frees room and then looks whether anybody waits for it, may have done
+		// both between our look and our word, and would never ring.
 		p.end.Wait()
 		waited = true
 	}
@@ -94,7 +96,7 @@ func (p *peer) fill() {
 	if len(p.staged) == 0 {
 		return
 	}
-	p.c.e.Pause()
+	p.c.e.Pause() // the places are ours until they are published; a cancel waits for one copy, not for all that is staged
 	for i := range p.staged {
 		s := &p.staged[i]
 		s.gone = !s.v.CopyOut(s.spot.Body)
@@ -103,7 +105,7 @@ func (p *peer) fill() {
 	for i := range p.staged {
 		s := &p.staged[i]
 		if !p.dead.Load() {
-			if s.gone {
+			if s.gone { // the place cannot be given back: what comes after it is in the ring
 				p.end.Void(s.spot)
 			}
 			p.link.Sent(&s.v)
@@ -165,7 +167,7 @@ func (w *bulk) Piece(h *frame.Header, v engine.View) { (*peer)(w).putPiece(ring.
 
 func (p *peer) room(r int) (whole, piece int) {
 	whole, slot, less := p.end.Room(r)
-	if less {
+	if less { // not before: the peer's word is in a cache line that its core writes
 		p.update()
 		whole, slot, _ = p.end.Room(r)
 	}

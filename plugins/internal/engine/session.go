@@ -116,7 +116,7 @@ func (l *Link) addr() na.Addr { return l.named.Bound(l.session) }
 
 // find returns the link of an address, or nil. Locked.
 func (e *Endpoint) find(a na.Addr) *Link {
-	if e.found != nil && a == e.recent {
+	if e.found != nil && a == e.recent { // most programs talk to one peer for a while, and a map has to hash the whole address
 		return e.found
 	}
 	var l *Link
@@ -139,7 +139,7 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 		return l, l.mustBe(a)
 	}
 	if s := a.Session(); s != 0 {
-		if int(s&0xff) == e.id {
+		if int(s&0xff) == e.id { // the low byte of a session is the context that made it: see addLink
 			return nil, na.WithText(na.ErrPeerLost, "the session that the address was bound to has ended")
 		}
 		a = a.Named() // it came in on another context: that session is not ours
@@ -185,7 +185,7 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 		}
 	}
 	e.readClock()
-	if w := e.waits[a]; w != nil && w.until > e.now {
+	if w := e.waits[a]; w != nil && w.until > e.now { // a loop of calls to a dead peer is no storm of connections
 		return nil, fmt.Errorf("%w (not dialed again for another %v)", w.why, (w.until - e.now).Round(time.Millisecond))
 	}
 	host := a.Host()
@@ -255,7 +255,7 @@ func (l *Link) up(g frame.Greeting) {
 		l.why = &why
 	}
 	l.eager = min(l.e.eng.cfg.Eager, int(g.Eager))
-	l.credits = g.Envelopes
+	l.credits = g.Envelopes // what waited before may leave now, as far as the peer has guaranteed envelopes
 	l.alive()
 	l.silent, l.partial = 0, 0
 	delete(l.e.waits, l.wanted())
@@ -275,9 +275,9 @@ func (l *Link) fail(err error) {
 	case l.state == linkUp:
 		code := na.CodeOf(err)
 		if code == na.ErrProtocol || code == na.ErrChecksum {
-			l.e.stats.Violations++
+			l.e.stats.Violations++ // the peer, or what is between, is broken: somebody should look at it
 		}
-		if code != na.ErrPeerLost {
+		if code != na.ErrPeerLost { // whatever it was, what the caller can do about it is the same
 			err = na.WithText(na.ErrPeerLost, "peer lost: "+err.Error())
 		}
 		l.close(err, code, err.Error(), true)
@@ -309,6 +309,7 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	lost := wasUp && fault && (!l.forged || l.active != nil && l.waiting > 0) // else there may have been no peer
 	l.state = linkDown
 	e := l.e
+	// Our bye says which message would have been the next: the peer may tell its callers that those from it on have not run.
 	next := l.arrived + 1
 	for e.shut && l.active != nil && l.destroy(next-1) { // nobody will accept them
 		next--
