@@ -139,4 +139,10 @@ func TestPeerAddresses(t *testing.T) {
 		require.ErrorContains(t, err, says, addr)
 		require.True(t, errors.Is(err, qs.ErrInvalid) || errors.Is(err, qs.ErrUnsupported), "%s: %v", addr, err)
 	}
+	ended, end := context.WithCancel(within(t))
+	end()
+	_, err = n.Peer(ended, "tcp://127.0.0.1:1", "sm://elsewhere")
+	require.ErrorIs(t, err, qs.ErrUnsupported, "a mistake, although ctx has ended, too")
+	_, err = n.Peer(ended, "tcp://127.0.0.1:1", "127.0.0.1:1")
+	require.ErrorIs(t, err, qs.ErrInvalid)
 }

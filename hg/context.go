@@ -192,5 +192,8 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		return na.Addr{}, err
 	}
 	w.Await(ctx, l.Cancel)
+	if code := CodeOf(fail); code == ErrInvalid || code == ErrUnsupported { // no time would have helped
+		return addr, fail
+	}
 	return addr, EndedBy(ctx, fail)
 }
