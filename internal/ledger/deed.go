@@ -321,14 +321,37 @@ func (r *request) takeBack(f future) {
 	if r.in.Act != actHang || r.stalls || !early() {
 		return
 	}
+	awake := r.watch(f, now)
 	_, err := f.Wait(context.Background())
-	if r.ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+	if awake && r.ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
 		r.Book.wrong("call %v was canceled (%#x) %v before its deadline, and went on until then (%s)", r.id, uint32(r.how), hangs/2, r.desc)
 	}
 	if errors.Is(err, qs.ErrCanceled) {
 		r.mu.Lock()
 		r.cancels = append(r.cancels, time.Since(now))
 		r.mu.Unlock()
+	}
+}
+
+// watch waits for the end of f, and reports whether this process has been running since last: one that was stopped until the deadline of a
+// call ends it then.
+func (r *request) watch(f future, last time.Time) (awake bool) {
+	if r.node.HG().NA().Scheduled() {
+		return true // virtual time: nobody is stopped between two lines
+	}
+	const step = hangs / 64
+	tick := time.NewTicker(step)
+	defer tick.Stop()
+	for {
+		select {
+		case <-f.Done():
+			return time.Since(last) < hangs/16
+		case <-tick.C:
+			if time.Since(last) >= hangs/16 {
+				return false
+			}
+			last = time.Now()
+		}
 	}
 }
 
