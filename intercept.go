@@ -51,7 +51,7 @@ func chain(ctx context.Context, is []Interceptor, c *Call, last func(context.Con
 }
 
 // Log returns an interceptor, for either side, that logs each call when it has ended: at slog.LevelDebug, or at
-// slog.LevelWarn with the error. A nil l is slog.Default().
+// slog.LevelWarn with the error, and at a client the fate. A nil l is slog.Default().
 func Log(l *slog.Logger) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		n := c.Peer.p.n
@@ -73,7 +73,10 @@ func Log(l *slog.Logger) Interceptor {
 			attrs = append(attrs, slog.Int("attempt", c.Attempt))
 		}
 		if err != nil {
-			attrs = append(attrs, slog.String("error", err.Error()), slog.String("fate", FateOf(err).String()))
+			attrs = append(attrs, slog.String("error", err.Error()))
+			if c.in == (hg.Incoming{}) { // at the target there is no question
+				attrs = append(attrs, slog.String("fate", FateOf(err).String()))
+			}
 		}
 		log.LogAttrs(ctx, level, "call", attrs...)
 		return err

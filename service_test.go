@@ -1,10 +1,12 @@
 package quicksilver_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -363,4 +365,22 @@ func TestLeastLoadedWeighs(t *testing.T) {
 	} {
 		require.Equal(t, row.want, qs.LeastLoaded().Pick(nil, row.ts), "%v", row.ts)
 	}
+}
+
+// TestLogTellsTheFateAtTheClient: a server that logs the error of its own handler does not wonder whether it ran.
+func TestLogTellsTheFateAtTheClient(t *testing.T) {
+	t.Parallel()
+	var here, there bytes.Buffer
+	logged := func(b *bytes.Buffer) []qs.Interceptor {
+		return []qs.Interceptor{qs.Log(slog.New(slog.NewTextHandler(b, nil)))}
+	}
+	s := server(t, qs.Config{Server: logged(&there)}, func(n *qs.Node) {
+		upper.Handle(n, func(context.Context, string) (string, error) { return "", qs.Errorf(qs.NotFound, "no key") })
+	})
+	n := open(t, "tcp://", qs.Config{Client: logged(&here)})
+	_, err := upper.Call(within(t), peer(t, n, s.Addr().String()), "a")
+	require.ErrorIs(t, err, qs.NotFound)
+	require.Contains(t, here.String(), "fate=ran")
+	require.Contains(t, there.String(), `error="no key"`)
+	require.NotContains(t, there.String(), "fate")
 }
