@@ -3,6 +3,7 @@ package quicksilver
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -59,12 +60,15 @@ func Retry(p RetryPolicy) Interceptor {
 		pause := p.Backoff
 		for ; ; c.Attempt++ {
 			err := next(ctx)
-			if err == nil || c.Attempt >= p.Attempts || ctx.Err() != nil || !c.repeatable(err, p.Codes) {
+			if err == nil || ctx.Err() != nil || !c.repeatable(err, p.Codes) {
 				return err
+			}
+			if c.Attempt >= p.Attempts {
+				return fmt.Errorf("%w (attempt %d of %d)", err, c.Attempt, p.Attempts)
 			}
 			elsewhere := c.Peer.elsewhere(c)
 			if !elsewhere && !b.allows(c.Peer) {
-				return err
+				return fmt.Errorf("%w (attempt %d of %d, and RetryPolicy.ExtraShare allows no other for now)", err, c.Attempt, p.Attempts)
 			}
 			if pause > 0 && !elsewhere {
 				if c.Peer.p.n.Sleep(ctx, c.Peer.p.n.jitter(pause)) != nil {

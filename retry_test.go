@@ -456,3 +456,21 @@ func TestBadConfig(t *testing.T) {
 	require.ErrorIs(t, err, qs.ErrClosed)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
+
+// TestRetrySaysWhyItGivesUp: the error of a call that is not repeated any more says how often it was, and what forbids more.
+func TestRetrySaysWhyItGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		policy qs.RetryPolicy
+		says   string
+	}{
+		{qs.RetryPolicy{Backoff: -1}, "(attempt 3 of 3)"},
+		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "of 20, and RetryPolicy.ExtraShare allows no other"},
+	} {
+		n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(c.policy)}})
+		_, err := upper.Call(within(t), peer(t, n, "tcp://127.0.0.1:1"), "a")
+		require.ErrorIs(t, err, qs.ErrUnreachable)
+		require.ErrorContains(t, err, c.says)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+	}
+}
