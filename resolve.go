@@ -19,9 +19,10 @@ import (
 // A Resolver finds the addresses of a service. It can be compared with ==: a pointer, for example. A Node runs one Watch for each
 // service, on a goroutine of its own (in the simulator, in a coroutine), while a Peer of it is used.
 type Resolver interface {
-	// Watch calls update with all addresses of a service, in order of preference, soon and at each change, until ctx ends. It makes
-	// one call of update at a time. An error keeps the last addresses. A Watch that returns before is called again after
-	// PeerOptions.Refresh, and sooner when an address has failed, or there was an error: but not twice within a second.
+	// Watch calls update with all addresses of a service, which is a text that PeerWith was given, in order of preference, soon and at
+	// each change, until ctx ends. It makes one call of update at a time. An error keeps the last addresses. A Watch that returns
+	// before is called again after PeerOptions.Refresh, and sooner when an address has failed, or there was an error: but not twice
+	// within a second.
 	Watch(ctx context.Context, service string, update func(addrs []string, err error)) error
 }
 

@@ -358,7 +358,7 @@ func TestRPCs(t *testing.T) {
 	require.NoError(t, json.Unmarshal(run(t, 0, "rpcs", "-json", addr).out.Bytes(), &all))
 	require.Contains(t, all, hg.RPCInfo{Name: "shop/note", Codec: "msgpack", Shape: "string", OneWay: true})
 	require.Contains(t, run(t, 0, "rpcs", serve(t, "").addr).out.String(), hg.GaugesRPC)
-	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; a program does if it sets hg.Config.Reflect: `,
+	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: `,
 		run(t, 1, "rpcs", typedTarget(t, false)).errors.String())
 }
 

@@ -36,7 +36,7 @@ func runRPCs(args []string, out io.Writer) error {
 	defer stop()
 	b, err := c.callRaw(ctx, hg.RPCsRPC, nil, hg.Meta{})
 	if remote, ok := hg.RemoteOf(err); ok && remote.Code == hg.ErrNoEntry {
-		return fmt.Errorf("%s does not publish its RPCs; a program does if it sets hg.Config.Reflect: %w", c.peer, err)
+		return fmt.Errorf("%s does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: %w", c.peer, err)
 	}
 	if err != nil {
 		return c.advise(hg.RPCsRPC, err)
