@@ -93,6 +93,9 @@ func (in *In) Wait() []byte {
 func (in *In) shrink(room int) {
 	big := in.big
 	in.big = nil
+	if room == 0 { // nobody waits in a read of this stream: idle ones are many
+		in.small = nil
+	}
 	switch n := in.w - in.r + room; {
 	case n == 0:
 		in.buf, in.r, in.w = nil, 0, 0

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
 const (
@@ -516,4 +518,26 @@ func TestEnd(t *testing.T) {
 	require.LessOrEqual(t, len(s.log)-before, 1, "what was delivered before End")
 	require.True(t, s.link.Up())
 	s.close()
+}
+
+// TestIdleHoldsNothing: a stream whose first reads waited has given their buffer back when it is idle: idle peers are many.
+func TestIdleHoldsNothing(t *testing.T) {
+	heap := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const many = 10_000
+	ins := make([]stream.In, many)
+	before := heap()
+	for i := range ins {
+		in := &ins[i]
+		in.Wait()
+		in.Got(0)
+		in.Idle()
+	}
+	require.Less(t, (heap()-before)/many, int64(64), "bytes of each")
+	runtime.KeepAlive(ins)
 }
