@@ -57,10 +57,11 @@ func Idle(cfg hg.Config, listen string, swarm func(addr string, peers int) (*sel
 	if got := hctx.Stats().NA.Peers; got != peers {
 		return r, fmt.Errorf("%d of %d peers are connected", got, peers)
 	}
-	r = IdleResult{Peers: peers, Processes: processes, Bytes: float64(memory()-before) / float64(peers)}
+	r = IdleResult{Peers: peers, Processes: processes}
 	begun, used := time.Now(), cpuTime()
 	time.Sleep(d)
 	used, r.Seconds = cpuTime()-used, time.Since(begun).Seconds()
+	r.Bytes = float64(memory()-before) / float64(peers) // now that they are silent
 	r.CPU = 100 * used.Seconds() / r.Seconds
 	return r, nil
 }
