@@ -211,7 +211,7 @@ func gerExample(t *testing.T, tr transport, spare int) {
 		now.Shared-before.Shared, float64(now.Shared-before.Shared)/guaranteed)
 	require.Less(t, now.Heap-before.Heap, int64(guaranteed*3/2))
 	if !raceflag.Enabled {
-		require.Less(t, now.Resident-before.Resident, int64(guaranteed*3/2))
+		require.Less(t, now.Resident-before.Resident, int64(guaranteed*2)) // the collector has garbage of its own there, more on a busy machine
 		require.Less(t, now.Shared-before.Shared, int64(guaranteed*3/2))
 	}
 
