@@ -7,9 +7,18 @@ import (
 	"sync"
 )
 
-// maxBehind bounds the events that wait for a callback or an iterator. When there are more the oldest are dropped; View has what they
-// led to.
+// maxBehind bounds the events that wait for a callback or an iterator, beside one for each member. When there are more the oldest are
+// dropped; View has what they led to.
 const maxBehind = 1024
+
+// queued returns events with e behind them, without the oldest if there are too many.
+func (g *Group) queued(events []Event, e Event) []Event {
+	events = append(events, e)
+	if over := len(events) - maxBehind - len(g.View().Members); over > 0 {
+		events = slices.Delete(events, 0, over)
+	}
+	return events
+}
 
 // A sub is somebody who is told events: a callback, which runs on a goroutine (in the simulator, in a coroutine) while there are any.
 type sub struct {
@@ -25,9 +34,7 @@ type sub struct {
 func (s *sub) add(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.events = append(s.events, e); len(s.events) > maxBehind {
-		s.events = slices.Delete(s.events, 0, len(s.events)-maxBehind)
-	}
+	s.events = s.g.queued(s.events, e)
 	if !s.running {
 		s.running = true
 		s.g.node.Go(s.run)
@@ -50,7 +57,7 @@ func (s *sub) run() {
 }
 
 // OnEvent has fn called with each event from now on, until remove is called, one after the other and in their order, on a goroutine of
-// its own. fn may block: one that is 1,024 events behind misses the oldest. When remove returns fn may be running, for the last time. View returns what was there before.
+// its own. fn may block: one that is 1,024 events behind, and as many as there are members, misses the oldest. When remove returns fn may be running, for the last time. View returns what was there before.
 func (g *Group) OnEvent(fn func(Event)) (remove func()) { return g.subscribe(fn, false) }
 
 // subscribe adds a callback. With all it is called as Joined with the members that are there, too.
@@ -75,7 +82,7 @@ func (g *Group) subscribe(fn func(Event), all bool) (remove func()) {
 }
 
 // Events returns an iterator over what happens: first Joined for each member that is there, then every event, until ctx ends. It
-// waits in between.
+// waits in between. A loop that is as far behind as OnEvent says misses the oldest, never the last.
 func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
 	return func(yield func(Event) bool) {
 		var mu sync.Mutex
@@ -83,9 +90,7 @@ func (g *Group) Events(ctx context.Context) iter.Seq[Event] {
 		more := make(chan struct{}, 1)
 		defer g.subscribe(func(e Event) {
 			mu.Lock()
-			if len(got) < maxBehind {
-				got = append(got, e)
-			}
+			got = g.queued(got, e)
 			mu.Unlock()
 			select {
 			case more <- struct{}{}:

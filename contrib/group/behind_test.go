@@ -1,0 +1,61 @@
+package group_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/contrib/group"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+)
+
+// TestEventsOfMany: a loop over Events is told of each member that is there, however many there are.
+func TestEventsOfMany(t *testing.T) {
+	t.Parallel()
+	world(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *double, g *group.Group) {
+		const many = 1100
+		for i := range many {
+			d.report(member(fmt.Sprintf("m%d", i), 1, group.Alive))
+		}
+		ctx, stop := n.WithTimeout(ctx, time.Second)
+		defer stop()
+		told := map[string]bool{}
+		for e := range g.Events(ctx) {
+			if told[e.Member.Name] = true; len(told) == many {
+				return
+			}
+		}
+		t.Errorf("%d of %d members have joined", len(told), many)
+	})
+}
+
+// TestEventsBehind: a loop over Events that is too slow for what happens misses the oldest events, not the last: it ends with what View
+// says.
+func TestEventsBehind(t *testing.T) {
+	t.Parallel()
+	world(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *double, g *group.Group) {
+		d.report(member("a", 1, group.Alive))
+		ctx, stop := n.WithTimeout(ctx, time.Minute)
+		defer stop()
+		first, last := true, group.Event{}
+		for last = range g.Events(ctx) {
+			if first {
+				for i := range uint64(1000) {
+					d.report(member("a", 2+i, group.Alive))
+					require.NoError(t, n.Sleep(ctx, time.Millisecond))
+				}
+				d.report(member("a", 1001, group.Left))
+				require.NoError(t, n.Sleep(ctx, time.Second))
+			}
+			if first = false; last.Epoch == g.View().Epoch {
+				break
+			}
+		}
+		require.Equal(t, g.View().Epoch, last.Epoch)
+		require.Equal(t, group.Leaves, last.Kind)
+	})
+}
