@@ -69,6 +69,11 @@ func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *C
 		if quiet := o.close(s); quiet != nil {
 			_ = o.home.n.await(context.Background(), o.home.i, quiet)
 		}
+		if len(is) > 0 {
+			o.taking.Lock()
+			s.settled = true
+			o.taking.Unlock()
+		}
 		if !returned { // it panics, or ends the goroutine
 			return
 		}
@@ -82,10 +87,15 @@ func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *C
 		err = is[0](ctx, c, func(ctx context.Context) error {
 			in := &nested{scope: scope{up: s, fate: NotRun}}
 			o.taking.Lock()
-			in.call = *c
+			in.call, in.before = *c, s.answers
+			if c.Out != nil { // others at once have theirs
+				own := reflect.New(reflect.TypeOf(c.Out).Elem())
+				own.Elem().Set(reflect.ValueOf(c.Out).Elem())
+				in.call.Out = own.Interface()
+			}
 			o.taking.Unlock()
 			err := errNextLate // if it does not return
-			defer func() { o.back(c, &in.call, err) }()
+			defer func() { o.back(c, s, in, err) }()
 			err = o.through(ctx, is[1:], &in.scope, &in.call)
 			return err
 		})
@@ -94,13 +104,26 @@ func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *C
 	return err
 }
 
-// back gives an interceptor what is known after next. What an attempt that was overtaken leaves says nothing of the answer.
-func (o *outgoing) back(to, from *Call, err error) {
+// back gives an interceptor, which is in s, what is known after next. What an attempt that was overtaken leaves says nothing of the answer:
+// neither after an error, nor when another next has succeeded since this one began; and nothing is said once the interceptor has returned.
+func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
 	o.taking.Lock()
 	defer o.taking.Unlock()
-	if to.Attempt = max(to.Attempt, from.Attempt); err == nil || !o.taken {
-		to.Answer, to.Moved = from.Answer, from.Moved
+	if s.settled {
+		return
 	}
+	from := &in.call
+	to.Attempt = max(to.Attempt, from.Attempt)
+	switch {
+	case err == nil && s.answers == in.before:
+		s.answers++
+		if to.Out != nil && from.Out != nil {
+			reflect.ValueOf(to.Out).Elem().Set(reflect.ValueOf(from.Out).Elem())
+		}
+	case err == nil || o.taken:
+		return
+	}
+	to.Answer, to.Moved = from.Answer, from.Moved
 }
 
 // attempt makes the call once.
@@ -201,7 +224,7 @@ func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Cal
 	stalled := o.stalledOut(a)
 	o.ended(a, fate)
 	if err == nil {
-		return o.decode(a, h)
+		return o.decode(c, h)
 	}
 	if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
 		late := *e
@@ -211,22 +234,32 @@ func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Cal
 	return err
 }
 
-// decode decodes the answer that h has got.
-func (o *outgoing) decode(a *attempt, h *hg.Handle) error {
+// decode decodes the answer that h has got for c. Memory that the caller gave is used once: decoders add to maps, and what is there may
+// be the answer.
+func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 	if o.reply == nil {
 		return nil
 	}
 	o.taking.Lock()
 	defer o.taking.Unlock()
-	if !o.taken {
-		o.taken = true
+	again := o.taken
+	o.taken = true
+	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
 		return h.Output(o.reply)
 	}
-	other := reflect.New(reflect.TypeOf(o.reply).Elem()) // decoders add to maps; and what is there may be the answer
-	err := h.Output(other.Interface())
-	if err == nil {
-		reflect.ValueOf(o.reply).Elem().Set(other.Elem())
+	out := reflect.ValueOf(c.Out).Elem()
+	if again {
+		out.SetZero()
 	}
+	if o.filled == nil {
+		return h.Output(c.Out)
+	}
+	reply := reflect.New(reflect.TypeOf(o.reply).Elem())
+	to := reply.Elem().FieldByName("Out")
+	to.Set(out)
+	err := h.Output(reply.Interface())
+	out.Set(to)
+	*o.filled = reply.Elem().FieldByName("Filled").Interface().([]int64)
 	return err
 }
 

@@ -42,12 +42,16 @@ type scope struct {
 	open  int           // of them under way
 	over  bool          // none begins any more
 	quiet chan struct{} // closed when none is under way; made by who waits
+
+	answers int  // calls of next by the interceptor in it that have succeeded; outgoing.taking guards this
+	settled bool // and this: the interceptor has returned, and what it was given does not change any more
 }
 
 // A nested is what one call of next makes: a scope, and the Call that the interceptor, or the attempt, in it has.
 type nested struct {
 	scope
-	call Call
+	call   Call
+	before int // answers of the scope around, when it began
 }
 
 // An attempt is one way of a request to a target.
