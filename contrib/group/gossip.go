@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"maps"
@@ -101,18 +102,50 @@ func (s *gossip) enter(ctx context.Context, r *rendezvous.Member) error {
 		}
 		s.o.Seeds = seeds
 	}
-	for len(seeds) > 0 {
-		_, err := s.list.Join(seeds)
-		if err == nil {
-			return nil
+	if len(seeds) == 0 {
+		return nil
+	}
+	said := make(chan error, 1)
+	var last error
+	for {
+		go func() { said <- s.join(ctx, seeds) }() // one that is frozen takes it 4 × Probe
+		select {
+		case last = <-said:
+			if last == nil {
+				return nil
+			}
+		case <-ctx.Done():
+			return noSeed(ctx, last)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("no seed has answered: %w, at last: %w", context.Cause(ctx), err)
+			return noSeed(ctx, last)
 		case <-time.After(s.o.Probe):
 		}
 	}
-	return nil
+}
+
+func noSeed(ctx context.Context, last error) error {
+	if last == nil {
+		last = errors.New("there was no answer yet")
+	}
+	return fmt.Errorf("no seed has answered: %w, at last: %w", context.Cause(ctx), last)
+}
+
+// join asks all seeds, one after the other, until ctx ends. It returns nil if one has answered.
+func (s *gossip) join(ctx context.Context, seeds []string) error {
+	answered, errs := false, []error(nil)
+	for _, seed := range seeds {
+		if ctx.Err() != nil {
+			break
+		}
+		_, err := s.list.Join([]string{seed})
+		answered, errs = answered || err == nil, append(errs, err)
+	}
+	if answered {
+		return nil
+	}
+	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
 // Watch implements Source.
