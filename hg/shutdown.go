@@ -16,6 +16,9 @@ const maxOpen = 32
 // partTime is how long handlers whose contexts have ended may take to answer detached requests, before Shutdown does.
 const partTime = 200 * time.Millisecond
 
+// openTime is how long those who made calls that have ended may take to close their handles.
+const openTime = 400 * time.Millisecond
+
 // A ShutdownError says what a Shutdown has cut off, and what the program has left open.
 type ShutdownError struct {
 	Calls     int   // that were ended, with ErrClosed
@@ -153,7 +156,9 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	for _, hctx := range contexts {
 		e.Contexts = append(e.Contexts, hctx.nctx)
 	}
-	left.Err = e.Run(ctx)
+	if left.Err = e.Run(ctx); left.Err == nil {
+		awaitOpen(contexts, regions)
+	}
 	left.Regions = regions()
 	for _, hctx := range contexts {
 		hctx.look(left)
@@ -173,6 +178,20 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 		left.Err = ErrBusy
 	}
 	return left
+}
+
+// awaitOpen waits, when nothing was cut off, until goroutines whose calls have ended have closed their handles and given back what they
+// lent: for openTime at the most. In the simulator nobody does while this goroutine waits.
+func awaitOpen(contexts []*Context, regions func() int64) {
+	if len(contexts) == 0 || contexts[0].nctx.Scheduled() {
+		return
+	}
+	open := func() bool {
+		return regions() > 0 || slices.ContainsFunc(contexts, func(c *Context) bool { return c.handles.Load() > 0 })
+	}
+	for end := time.Now().Add(openTime); open() && time.Now().Before(end); {
+		time.Sleep(100 * time.Microsecond)
+	}
 }
 
 // idle reports whether nothing is under way but the news of sessions that have ended.
