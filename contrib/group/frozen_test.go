@@ -32,3 +32,34 @@ func TestJoinFrozen(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, time.Since(begun), 4*time.Second)
 }
+
+// TestLeaveFrozen: Leave ends with its context although a member that failed, and is asked whether it is back, is frozen.
+func TestLeaveFrozen(t *testing.T) {
+	t.Parallel()
+	there, frozen := freePort(t), freePort(t)
+	slow := func(o group.Options) group.Options { o.Probe = time.Second; return o }
+	a := join(t, slow(options("a", there)))
+	b := join(t, slow(options("b", frozen, there)))
+	until(t, a, is(group.Joined, "b"))
+	require.NoError(t, b.Close())
+	l, err := net.Listen("tcp", frozen)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	until(t, a, is(group.Fails, "b"))
+	for err == nil { // what has asked before it failed
+		require.NoError(t, l.(*net.TCPListener).SetDeadline(time.Now().Add(10*time.Millisecond)))
+		var c net.Conn
+		if c, err = l.Accept(); err == nil {
+			_ = c.Close()
+		}
+	}
+	require.NoError(t, l.(*net.TCPListener).SetDeadline(time.Time{}))
+	c, err := l.Accept() // it is asked whether it is back
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer stop()
+	begun := time.Now()
+	_ = a.Leave(ctx)
+	require.Less(t, time.Since(begun), 2*time.Second)
+}

@@ -198,10 +198,30 @@ func (s *gossip) seek() {
 		}
 		s.mu.Unlock()
 		for _, at := range missed {
-			if s.ctx.Err() == nil {
+			asked := make(chan struct{})
+			go func() { // one that is frozen takes it 4 × Probe
 				_, _ = s.list.Join([]string{at})
+				close(asked)
+			}()
+			select {
+			case <-asked:
+			case <-s.ctx.Done():
+				return
 			}
 		}
+	}
+}
+
+// maxTelling is how many members are told at once; one that is frozen takes long.
+const maxTelling = 16
+
+// await reports whether something came before ctx ended.
+func await(ctx context.Context, c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -218,18 +238,21 @@ func (s *gossip) Leave(ctx context.Context) error {
 	others := slices.Collect(maps.Values(s.nodes))
 	s.mu.Unlock()
 	others = slices.DeleteFunc(others, func(n memberlist.Node) bool { return n.Name == s.full })
-	var tell sync.WaitGroup
-	slots := make(chan struct{}, 16)
-	for _, n := range others {
-		if ctx.Err() == nil {
-			slots <- struct{}{}
-			tell.Go(func() {
-				_ = s.list.SendReliable(&n, []byte(s.full)) // it will learn it from others, or take it for a failure
-				<-slots
-			})
+	told := make(chan struct{}, len(others))
+	for i, n := range others {
+		if i >= maxTelling && !await(ctx, told) {
+			break
+		}
+		go func() {
+			_ = s.list.SendReliable(&n, []byte(s.full)) // it will learn it from others, or take it for a failure
+			told <- struct{}{}
+		}()
+	}
+	for range min(len(others), maxTelling) {
+		if !await(ctx, told) {
+			break
 		}
 	}
-	tell.Wait()
 	if len(others) == 0 {
 		_ = s.list.Leave(limit)
 		return nil
