@@ -2,7 +2,9 @@ package quicksilver_test
 
 import (
 	"context"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +25,7 @@ func TestShutdownUnderCalls(t *testing.T) {
 		require.NoError(t, err)
 		to := peer(t, c, s.Addr().String())
 		var callers sync.WaitGroup
+		var made atomic.Int64
 		for range 4 {
 			callers.Go(func() {
 				for {
@@ -32,10 +35,13 @@ func TestShutdownUnderCalls(t *testing.T) {
 						}
 						return
 					}
+					made.Add(1)
 				}
 			})
 		}
-		time.Sleep(10 * time.Millisecond)
+		for made.Load() < 200 {
+			runtime.Gosched()
+		}
 		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 		require.NoError(t, c.Shutdown(ctx))
 		stop()
