@@ -206,3 +206,11 @@ func TestConnectionEnds(t *testing.T) {
 		require.Equal(t, mercury.MaybeRan, mercury.FateOf(err))
 	}
 }
+
+// TestOldLibfabric: the address of a process that speaks libfabric's own protocol over tcp is refused with what to do about it.
+func TestOldLibfabric(t *testing.T) {
+	n := open(t, mercury.Config{})
+	_, err := n.Call(within(t), "ofi+tcp;ofi_rxm://127.0.0.1:1", 1, nil)
+	require.ErrorIs(t, err, mercury.ErrUnsupported)
+	require.ErrorContains(t, err, "update libfabric there")
+}

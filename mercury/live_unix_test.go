@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +29,33 @@ func live(t *testing.T, programs ...string) {
 			t.Skipf("%s, a program of C Mercury, is not in PATH", p)
 		}
 	}
+	if addr := cAddr(); strings.Contains(addr, "ofi_rxm") {
+		t.Skipf("C Mercury is at %s: its libfabric is older than 1.18", addr)
+	}
 }
+
+// cAddr returns the address of a process of C Mercury; "" if it does not say.
+var cAddr = sync.OnceValue(func() string {
+	dir, err := os.MkdirTemp("", "mercury")
+	if err != nil {
+		return ""
+	}
+	defer os.RemoveAll(dir)
+	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	defer stop()
+	cmd := cCommand(ctx, dir, "hg_perf_server")
+	if cmd.Start() != nil {
+		return ""
+	}
+	defer func() { stop(); _ = cmd.Wait() }()
+	for ctx.Err() == nil {
+		if b, err := os.ReadFile(filepath.Join(dir, hostfile)); err == nil && bytes.HasSuffix(b, []byte("\n")) {
+			return string(bytes.TrimSpace(b))
+		}
+		pause(ctx, 20*time.Millisecond)
+	}
+	return ""
+})
 
 // C's programs look for the address of a server in a file of their folder.
 const hostfile = "port.cfg"

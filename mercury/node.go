@@ -129,12 +129,18 @@ func Open(addr string, cfg Config) (*Node, error) {
 	return n, nil
 }
 
-const scheme = "ofi+tcp://"
+const (
+	scheme    = "ofi+tcp://"
+	oldScheme = "ofi+tcp;ofi_rxm://" // another protocol, of libfabric alone
+)
 
 // parseAddr parses an address as C prints it. A host must be an IPv4 address.
 func parseAddr(addr string) (netip.AddrPort, error) {
 	rest, ok := strings.CutPrefix(addr, scheme)
 	a, err := netip.ParseAddrPort(strings.Replace(rest, "localhost:", "127.0.0.1:", 1))
+	if strings.HasPrefix(addr, oldScheme) {
+		return a, errorf(ErrUnsupported, "mercury: %q is of a process with libfabric before 1.18, or with its provider ofi_rxm: update libfabric there", addr)
+	}
 	if !ok || err != nil || !a.Addr().Is4() {
 		return a, errorf(ErrInvalid, "mercury: %q is not an address: want %s, an IPv4 address and a port", addr, scheme)
 	}
