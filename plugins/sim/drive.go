@@ -106,7 +106,7 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	case again, now >= me.deadline:
 	case wait > 0:
 		w.restLocked(p, seen, wait)
-	case !moved:
+	case !moved && w.limitLocked() == limit: // else who had that deadline has left meanwhile, and nobody else will move the clock
 		w.restLocked(p, seen, 0)
 	}
 }
