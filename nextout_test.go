@@ -15,13 +15,17 @@ import (
 // change it; the caller gets one of them, whole.
 func TestHedgeHasOwnOut(t *testing.T) {
 	t.Parallel()
+	asked := make(chan struct{}, 1) // b was
+	answered := make(chan struct{}) // one attempt was
 	var addrs []string
 	for _, who := range []string{"a", "b"} {
 		s := server(t, qs.Config{}, func(n *qs.Node) {
 			repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
 				qs.CallOf(ctx).Answer, _ = hg.Meta{}.With("who", who)
 				if who == "a" {
-					time.Sleep(20 * time.Millisecond)
+					<-asked
+				} else {
+					asked <- struct{}{}
 				}
 				return who, nil
 			})
@@ -42,7 +46,10 @@ func TestHedgeHasOwnOut(t *testing.T) {
 	inner := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
 		if err == nil {
-			time.Sleep(50 * time.Millisecond)
+			select { // both go on together
+			case answered <- struct{}{}:
+			case <-answered:
+			}
 			same(c, "")
 			*c.Out.(*string) += "!"
 		}

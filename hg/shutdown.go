@@ -3,6 +3,7 @@ package hg
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -189,8 +190,8 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 	open := func() bool {
 		return regions() > 0 || slices.ContainsFunc(contexts, func(c *Context) bool { return c.handles.Load() > 0 })
 	}
-	for end := time.Now().Add(openTime); open() && time.Now().Before(end); {
-		time.Sleep(100 * time.Microsecond)
+	for end := contexts[0].Now() + openTime; open() && contexts[0].Now() < end; {
+		runtime.Gosched()
 	}
 }
 
