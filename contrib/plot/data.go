@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -34,10 +35,11 @@ type result struct {
 		Size  int64   `json:"size"` // bytes
 		Value float64 `json:"value"`
 	} `json:"sizes"`
+	named map[string]any // all of it
 }
 
-// readFile reads a file and checks that each run has a round that can be read.
-func readFile(name string) (*file, error) {
+// readCommands reads a file, whose commands may not have been run yet.
+func readCommands(name string) (*file, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
@@ -45,6 +47,15 @@ func readFile(name string) (*file, error) {
 	f := new(file)
 	if err := json.Unmarshal(b, f); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return f, nil
+}
+
+// readFile reads a file and checks that each run has a round that can be read.
+func readFile(name string) (*file, error) {
+	f, err := readCommands(name)
+	if err != nil {
+		return nil, err
 	}
 	for _, r := range f.Runs {
 		if _, err := r.results(); err != nil {
@@ -72,19 +83,18 @@ func (r *run) results() ([]result, error) {
 	}
 	all := make([]result, len(r.Rounds))
 	for i, raw := range r.Rounds {
-		one := []*result{&all[i]}
-		var err error
-		if raw[0] == '[' {
-			err = json.Unmarshal(raw, &one)
-		} else {
-			err = json.Unmarshal(raw, one[0])
+		if raw[0] != '[' {
+			raw = slices.Concat([]byte("["), raw, []byte("]"))
 		}
-		if err != nil {
+		var one []result
+		var named []map[string]any
+		if err := errors.Join(json.Unmarshal(raw, &one), json.Unmarshal(raw, &named)); err != nil {
 			return nil, fmt.Errorf("%s: %w", r.System, err)
 		}
 		if len(one) != 1 {
 			return nil, fmt.Errorf("%s: %d results in one round, want 1", r.System, len(one))
 		}
+		all[i], all[i].named = one[0], named[0]
 	}
 	return all, nil
 }
@@ -122,6 +132,14 @@ func bulk(r result) float64 { return r.Bulk }
 
 func rate(inFlight int) func(result) float64 {
 	return func(r result) float64 { return r.Rate[strconv.Itoa(inFlight)] }
+}
+
+// named returns the figure that is printed by this name.
+func named(name string) func(result) float64 {
+	return func(r result) float64 {
+		v, _ := r.named[name].(float64)
+		return v
+	}
 }
 
 // at returns the figure for one size, and 0 for a size that was not measured.

@@ -140,9 +140,13 @@ func svg(p *plot.Plot, height vg.Length) ([]byte, error) {
 	return bytes.ReplaceAll(b.Bytes(), []byte(typeface+" Sans"), []byte(typeface+" Sans,Arial,Helvetica,sans-serif")), nil
 }
 
-// number writes v with at most three digits that count, and spaces nothing.
+// number writes v with at most three digits that count.
 func number(v float64) string {
 	switch {
+	case v < 0.095:
+		return fmt.Sprintf("%.3f", v)
+	case v < 0.95:
+		return fmt.Sprintf("%.2f", v)
 	case v < 9.95:
 		return fmt.Sprintf("%.1f", v)
 	case v < 999.5:

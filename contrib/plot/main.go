@@ -37,7 +37,7 @@ func main() {
 func do(docs, name string, rounds int, keep bool, commit, date string) error {
 	if name != "" {
 		at := filepath.Join(docs, "bench", name+".json")
-		f, err := readFile(at)
+		f, err := readCommands(at)
 		if err != nil {
 			return err
 		}

@@ -20,6 +20,10 @@ func page(docs string) (map[string][]byte, error) {
 		{"BENCHMARKS.md", "bodies", "bodies.json", bodies},
 		{"BENCHMARKS.md", "ladder", "ladder.json", ladder},
 		{"BENCHMARKS.md", "bulk", "bulk.json", bandwidth},
+		{"BENCHMARKS.md", "beside", "beside.json", plain(column{"p50 alone, us", "idle_p50_us"}, column{"p99", "idle_p99_us"},
+			column{"p50 beside bulk, us", "busy_p50_us"}, column{"p99", "busy_p99_us"}, column{"bulk, MiB/s", "bulk_MiB_s"})},
+		{"BENCHMARKS.md", "loss", "loss.json", plain(column{"p50, us", "lat_p50_us"}, column{"p99", "lat_p99_us"}, column{"bulk, MiB/s", "bulk_MiB_s"})},
+		{"BENCHMARKS.md", "idle", "idle.json", plain(column{"% of a processor, all together", "cpu_percent"}, column{"bytes of heap and stacks, each", "bytes_per_peer"})},
 	} {
 		f, err := readFile(filepath.Join(docs, "bench", table.file))
 		if err != nil {
@@ -178,6 +182,27 @@ func bodies(f *file) (map[string][]byte, string, error) {
 	return nil, table, nil
 }
 
+// A column holds what is printed by a name.
+type column struct{ title, name string }
+
+// plain returns what draws a table of columns with a row for each system, and no plot.
+func plain(columns ...column) func(*file) (map[string][]byte, string, error) {
+	return func(f *file) (map[string][]byte, string, error) {
+		head, line, rows := "|", "\n|---", ""
+		for _, c := range columns {
+			head, line = head+"|"+c.title, line+"|---:"
+		}
+		for _, r := range f.Runs {
+			rows += "|" + r.System
+			for _, c := range columns {
+				rows += cell(r.spread(named(c.name)))
+			}
+			rows += "|\n"
+		}
+		return nil, head + "|" + line + "|\n" + rows, nil
+	}
+}
+
 func callsTable(rows []*run) string {
 	var b strings.Builder
 	b.WriteString("||p50, us|calls/s, 1 in flight|16|64|bulk, MiB/s|\n|---|---:|---:|---:|---:|---:|\n")
@@ -191,15 +216,21 @@ func callsTable(rows []*run) string {
 	return b.String()
 }
 
+// uneven marks a figure whose rounds differ by more than twofold; the page says what that means.
+const uneven = "\\*"
+
 // cell is a figure, with its least and most if there are rounds that differ.
 func cell(s spread, ok bool) string {
+	mark := ""
 	switch {
 	case !ok:
 		return "|"
 	case number(s.least) == number(s.most):
 		return "|" + number(s.median)
+	case s.most > 2*s.least:
+		mark = uneven
 	}
-	return fmt.Sprintf("|%s (%s–%s)", number(s.median), number(s.least), number(s.most))
+	return fmt.Sprintf("|%s (%s–%s)%s", number(s.median), number(s.least), number(s.most), mark)
 }
 
 // ladder draws the latency of calls over the size of their input.

@@ -63,14 +63,14 @@ func made(system, command string, rounds ...string) *run {
 func TestCalls(t *testing.T) {
 	f := &file{Runs: []*run{
 		made("ours", "qs perf",
-			`[{"lat_p50_us":30,"rate_per_s":{"1":1000,"16":2000,"64":3000},"bulk_MiB_s":100}]`,
+			`[{"lat_p50_us":30,"rate_per_s":{"1":1000,"16":2000,"64":3000},"bulk_MiB_s":150}]`,
 			`[{"lat_p50_us":10,"rate_per_s":{"1":3000,"16":6000,"64":1234567},"bulk_MiB_s":300}]`,
 			`[{"lat_p50_us":20,"rate_per_s":{"1":2000,"16":4000,"64":2000},"bulk_MiB_s":200}]`),
 		made("theirs", "peer", `[{"rate_per_s":{"1":50,"16":60,"64":70}}]`),
 	}}
 	images, table, err := calls(f)
 	require.NoError(t, err)
-	require.Contains(t, table, "|ours|20 (10–30)|2,000 (1,000–3,000)|4,000 (2,000–6,000)|3,000 (2,000–1,230,000)|200 (100–300)|\n")
+	require.Contains(t, table, "|ours|20 (10–30)\\*|2,000 (1,000–3,000)\\*|4,000 (2,000–6,000)\\*|3,000 (2,000–1,230,000)\\*|200 (150–300)|\n")
 	require.Contains(t, table, "|theirs||50|60|70||\n")
 	texts, _ := parse(t, images["latency"])
 	require.Subset(t, texts, []string{"ours", "20", "microseconds; less is better"})
@@ -127,6 +127,15 @@ func TestSizes(t *testing.T) {
 	require.Greater(t, elements["path"], 7, "two lines and their points")
 }
 
+// TestPlain: a row for each system, and columns by the names that are printed.
+func TestPlain(t *testing.T) {
+	f := &file{Runs: []*run{made("ours", "a", `{"x":0.0234,"y":2}`, `{"x":0.03,"y":2}`), made("theirs", "b", `[{"y":3}]`)}}
+	images, table, err := plain(column{"of x", "x"}, column{"of y", "y"})(f)
+	require.NoError(t, err)
+	require.Empty(t, images)
+	require.Equal(t, "||of x|of y|\n|---|---:|---:|\n|ours|0.027 (0.023–0.030)|2.0|\n|theirs||3.0|\n", table)
+}
+
 // TestRefused: what cannot be read is an error that names it, and nothing is drawn of it.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
@@ -163,7 +172,7 @@ func TestMeasure(t *testing.T) {
 }
 
 func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{0.25: "0.2", 9.94: "9.9", 9.96: "10", 123.4: "123", 1234: "1,230", 1234567: "1,230,000", 999999: "1,000,000"} {
+	for v, want := range map[float64]string{0.0234: "0.023", 0.25: "0.25", 9.94: "9.9", 9.96: "10", 123.4: "123", 1234: "1,230", 1234567: "1,230,000", 999999: "1,000,000"} {
 		require.Equal(t, want, number(v))
 	}
 }
