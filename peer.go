@@ -69,8 +69,8 @@ func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 // follow what the Resolver says: an address that disappears gets no new calls, and those under way continue.
 //
 // An address fails when it cannot be reached, is lost, is given up by a call's deadline or by RetryPolicy.Stall, or refuses as not
-// ready. Calls then leave it alone for 0.5 to 1 s, doubled up to 30 s while it fails, until hg/health is answered there and one call
-// has done well, or another one if that takes as long; if all fail, they go where the failure is oldest. Calls under way at a process that freezes end, or are
+// ready. Calls then leave it alone for 0.5 to 1 s, doubled up to 30 s while it fails. When hg/health is answered there one call tries it, and
+// another one if that takes as long; when one has done well, all calls may. If all addresses fail, calls go where the failure is oldest. Calls under way at a process that freezes end, or are
 // repeated by Retry, after Config.PeerTimeout: until then nobody knows. A call that is made again goes to an address that it has not
 // been at, if there is one that does not fail.
 //
