@@ -54,8 +54,7 @@ func page(docs string) (map[string][]byte, error) {
 
 // source says where the figures of f are from.
 func (f *file) source(name string) string {
-	return fmt.Sprintf("\nMedians of %d rounds, and the least and the most of them, at %s, %s; every round and every command is in [%s](bench/%[4]s).\n",
-		len(f.Runs[0].Rounds), f.Commit, f.Date, name)
+	return fmt.Sprintf("\nMedians of %d rounds at %s, %s: [%s](bench/%[4]s).\n", len(f.Runs[0].Rounds), f.Commit, f.Date, name)
 }
 
 // replace puts table between the comments that name it.

@@ -138,7 +138,7 @@ func TestGreetOnABadNetwork(t *testing.T) {
 		_, err := Greet.Call(ctx, server, "Ada")
 		assert.NoError(t, err)
 	})
-	require.NoError(t, w.Run(time.Hour)) // of virtual time: a moment. The same seed does the same again
+	require.NoError(t, w.Run(time.Hour)) // of virtual time, which takes a moment
 }
 
 // TestAround: an interceptor, metadata, and an authorizer.
