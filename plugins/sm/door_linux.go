@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A door is where peers come in: the socket of a class, which is in the pollers of all its contexts. Whoever is awake first accepts, so a
-// context that nobody drives keeps nobody out who wants another one.
+// A door is the listening socket of a class. The pollers of all its contexts watch it, and the first context that is awake accepts: peers
+// reach one context although nobody drives another.
 type door struct {
 	mu    sync.Mutex // guards the fields below, and accept; taken inside an endpoint's lock
 	place *place     // nil: nobody comes in
