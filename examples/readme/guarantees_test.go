@@ -158,8 +158,3 @@ func TestReadmePromises(t *testing.T) {
 		assert.True(t, slices.ContainsFunc(guarantees, func(g guarantee) bool { return g.id == m[1] }), "no guarantee %q", m[1])
 	}
 }
-
-// TestReadmeIsShort: it is read before anything else.
-func TestReadmeIsShort(t *testing.T) {
-	require.LessOrEqual(t, len(strings.Fields(readme(t))), 1400)
-}

@@ -219,23 +219,6 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestPagesAreShort: the pages for users can be read in an evening, those for developers in an afternoon.
-func TestPagesAreShort(t *testing.T) {
-	words := map[string]int{}
-	err := filepath.WalkDir(filepath.Join(root, "docs"), func(name string, _ os.DirEntry, err error) error {
-		if err != nil || filepath.Ext(name) != ".md" {
-			return err
-		}
-		b, err := os.ReadFile(name)
-		words[filepath.Base(filepath.Dir(name))] += len(strings.Fields(string(b)))
-		return err
-	})
-	require.NoError(t, err)
-	require.Greater(t, min(words["docs"], words["internals"]), 5000)
-	require.LessOrEqual(t, words["docs"], 10_000)
-	require.LessOrEqual(t, words["internals"], 15_500)
-}
-
 // sources returns the text of the files of a package that match.
 func sources(t *testing.T, dir, pattern string) string {
 	t.Helper()
