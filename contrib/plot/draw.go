@@ -39,8 +39,6 @@ func newPlot(title string) *plot.Plot {
 	p.Title.Text = title
 	p.Title.TextStyle.Font.Size = 12
 	p.Title.Padding = 8
-	p.Legend.Top = true
-	p.Legend.Padding = 2
 	p.BackgroundColor = color.White // on a dark page, too
 	return p
 }
@@ -51,6 +49,7 @@ func bars(title, unit string, systems []string, all []series) ([]byte, error) {
 	p.X.Label.Text = unit
 	p.X.Min = 0
 	p.X.Tick.Marker = grouped{}
+	names := plot.NewLegend()
 	thick := vg.Points(28 / float64(len(all)))
 	if len(all) == 1 {
 		thick = 12
@@ -85,17 +84,16 @@ func bars(title, unit string, systems []string, all []series) ([]byte, error) {
 		labels.Offset = vg.Point{X: 3, Y: offset}
 		p.Add(b, labels)
 		if len(all) > 1 {
-			p.Legend.Add(s.name, b)
+			names.Add(s.name, b)
 		}
 	}
 	p.X.Max = most * 1.1
-	p.Legend.Top = false
-	names := make([]string, len(systems))
+	rows := make([]string, len(systems))
 	for i, s := range systems {
-		names[len(systems)-1-i] = s + "\u00a0\u00a0" // room for a font that is wider than the one measured with
+		rows[len(systems)-1-i] = s + "\u00a0\u00a0" // room for a font that is wider than the one measured with
 	}
-	p.NominalY(names...)
-	return svg(p, vg.Length(len(systems))*(thick*vg.Length(len(all))+9)+70)
+	p.NominalY(rows...)
+	return svg(p, &names, vg.Length(len(systems))*(thick*vg.Length(len(all))+9)+70)
 }
 
 // lines draws each series over sizes, both axes in powers.
@@ -105,6 +103,7 @@ func lines(title, unit string, all []series) ([]byte, error) {
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = bytesTicks{}, decades{}
 	p.Add(plotter.NewGrid())
+	names := plot.NewLegend()
 	for i, s := range all {
 		xy := make(plotter.XYs, len(s.values))
 		for j, v := range s.values {
@@ -117,22 +116,23 @@ func lines(title, unit string, all []series) ([]byte, error) {
 		l.Color, l.Width = colors[i], 1.5
 		points.Color, points.Shape, points.Radius = colors[i], shape(i), 2.5
 		p.Add(l, points)
-		p.Legend.Add(s.name, l, points)
+		names.Add(s.name, l, points)
 	}
-	p.Legend.Top = false
-	p.Legend.XOffs = -8
-	p.Legend.YOffs = 8
-	return svg(p, 10*vg.Centimeter)
+	return svg(p, &names, 10*vg.Centimeter)
 }
 
 func shape(i int) draw.GlyphDrawer {
 	return []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.SquareGlyph{}, draw.PyramidGlyph{}}[i]
 }
 
-// svg draws p. The font is named with others that stand in for it.
-func svg(p *plot.Plot, height vg.Length) ([]byte, error) {
-	c := vgsvg.New(width, height)
-	p.Draw(draw.Crop(draw.New(c), 12, -24, 4, -4))
+// svg draws p, and the names of its series below it, where they hide nothing. The font is named with others that stand in for it.
+func svg(p *plot.Plot, names *plot.Legend, height vg.Length) ([]byte, error) {
+	names.Padding, names.Left, names.XOffs = 2, true, 3*vg.Centimeter
+	below := names.Rectangle(draw.New(vgsvg.New(width, height))).Size().Y
+	c := vgsvg.New(width, height+below)
+	all := draw.New(c)
+	p.Draw(draw.Crop(all, 12, -24, 4+below, -4))
+	names.Draw(draw.Crop(all, 12, -24, 4, -height))
 	var b bytes.Buffer
 	if _, err := c.WriteTo(&b); err != nil {
 		return nil, err

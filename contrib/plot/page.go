@@ -76,7 +76,7 @@ func calls(f *file) (map[string][]byte, string, error) {
 	for _, part := range []struct {
 		shared    bool
 		name, are string
-	}{{false, "", "over a network"}, {true, "shared-", "within one host"}} {
+	}{{false, "", "over loopback TCP or UDP"}, {true, "shared-", "by shared memory or Unix socket"}} {
 		var rows []*run
 		var all, timed []string // the systems; those with a latency
 		latency := series{}
@@ -102,11 +102,11 @@ func calls(f *file) (map[string][]byte, string, error) {
 			continue
 		}
 		var err error
-		if images[part.name+"latency"], err = bars("Median time of a call of 64 bytes "+part.are+", one in flight",
+		if images[part.name+"latency"], err = bars("A call of 64 bytes "+part.are+", median time",
 			"microseconds; less is better", timed, []series{latency}); err != nil {
 			return nil, "", err
 		}
-		if images[part.name+"rate"], err = bars("Calls of 64 bytes "+part.are+", with 1, 16 and 64 in flight",
+		if images[part.name+"rate"], err = bars("Calls of 64 bytes "+part.are,
 			"calls/s; more is better", all, rates); err != nil {
 			return nil, "", err
 		}
@@ -115,27 +115,33 @@ func calls(f *file) (map[string][]byte, string, error) {
 	return images, text, nil
 }
 
-// short returns a line of figures.
+// headline are the systems of the README's figures: the API that it teaches, and what others offer in its place.
+var headline = []string{"quicksilver, sm, typed", "quicksilver, tcp, typed", "quicksilver, udp, typed", "net/rpc, tcp", "drpc, tcp", "grpc-go, tcp"}
+
+// short draws the rates of the headline's systems, and returns a line of their figures.
 func short(f *file) (map[string][]byte, string, error) {
-	rates := map[string]string{}
-	for _, r := range f.Runs {
-		v, ok := r.median(rate(64))
-		w, also := r.median(p50)
-		if ok && also {
-			rates[r.System] = fmt.Sprintf("%s us, %s", number(w), number(v))
-		}
-	}
+	one, many := series{name: "1 in flight"}, series{name: "64 in flight"}
 	text := ""
-	for i, system := range []string{"quicksilver, sm", "quicksilver, tcp", "quicksilver, udp", "drpc, tcp", "grpc-go, tcp"} {
-		if rates[system] == "" {
+	for i, system := range headline {
+		at := slices.IndexFunc(f.Runs, func(r *run) bool { return r.System == system })
+		if at < 0 {
 			return nil, "", fmt.Errorf("no run of %q", system)
 		}
+		latency, ok := f.Runs[at].median(p50)
+		single, also := f.Runs[at].median(rate(1))
+		busy, too := f.Runs[at].median(rate(64))
+		if !ok || !also || !too {
+			return nil, "", fmt.Errorf("the run of %q lacks a figure", system)
+		}
+		one.values, many.values = append(one.values, single), append(many.values, busy)
 		if i > 0 {
 			text += "; "
 		}
-		text += system + " " + rates[system]
+		text += fmt.Sprintf("%s %s us, %s", system, number(latency), number(busy))
 	}
-	return nil, "64 bytes, median time of a call alone and calls a second with 64 in flight: " + text + ".\n", nil
+	image, err := bars("Typed calls of 64 bytes on one machine, loopback", "calls/s; more is better", headline, []series{one, many})
+	return map[string][]byte{"typed": image}, "64 bytes on one machine of 2 cores, loopback; median time of a call alone, and calls a second with 64 in flight, a goroutine for each: " +
+		text + ".\n", err
 }
 
 // bodies returns the rates of calls with large bodies, by their size and how many are in flight.

@@ -18,7 +18,7 @@ import (
 func TestPages(t *testing.T) {
 	made, err := page("../../docs")
 	require.NoError(t, err)
-	require.Len(t, made, 8)
+	require.Len(t, made, 9)
 	for name, b := range made {
 		have, err := os.ReadFile(name)
 		require.NoError(t, err)
