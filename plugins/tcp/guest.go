@@ -3,6 +3,7 @@ package tcp
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
 
@@ -145,15 +147,18 @@ func (g *guest) begin(due time.Time) (err error) {
 
 // hear reads until the HELLO is complete. An error that is an na.Code says what is wrong with it, others are those of reading.
 func (g *guest) hear() error {
-	first, late := true, false
+	var head []byte // the first bytes, as many as tell TLS from a HELLO
+	late := false
 	for !g.taken {
 		b := g.in.Wait()
 		n, err := g.Read(b)
 		g.in.Got(n)
-		if first && g.tls == nil && beginsTLS(b[:n]) {
-			return errWantsPlain
+		if g.tls == nil && len(head) < tlsHead {
+			head = append(head, b[:min(n, tlsHead-len(head))]...)
+			if beginsTLS(head) {
+				return errWantsPlain
+			}
 		}
-		first = first && n == 0
 		if err := g.parse(); err != nil {
 			return err
 		}
@@ -205,13 +210,21 @@ func (g *guest) greet(hello *frame.Greeting) (err error) {
 	return err
 }
 
-// refuse tells the peer why it is not let in. The connection has a deadline.
+// refuse tells the peer why it is not let in, and lets it have the time to hear that. The connection has a deadline.
 func (g *guest) refuse(err error) {
-	if g.d.sec != nil {
-		turnAway(g.tcp, g.tls, err)
-		return
-	}
-	if _, ours := errors.AsType[na.Code](err); ours { // it has said something, and not what it should
+	_, ours := errors.AsType[na.Code](err)
+	switch {
+	case errors.Is(err, errNotTLS):
+		_, _ = g.tcp.Write(frame.ByeOf(errWantsTLS).Frame())
+	case ours && (g.d.sec == nil || g.tls != nil): // it has said something, and not what it should
 		_, _ = g.Write(frame.ByeOf(err).Frame())
+		if g.tls != nil {
+			_ = g.tls.CloseWrite()
+		}
+	case g.d.sec == nil:
+		return // it has not said anything that could be answered
 	}
+	// Closing with bytes unread would reset the connection, and the peer might not hear it.
+	_ = g.tcp.CloseWrite()
+	_, _ = io.CopyN(io.Discard, g.tcp, secure.MaxServerProof)
 }

@@ -100,6 +100,31 @@ func TestSlowHello(t *testing.T) {
 	})
 }
 
+// TestTLSClientInSegments: a TLS client is told that there is no TLS here, however its first bytes are cut into segments; one that
+// ends before it has said enough ends nothing else.
+func TestTLSClientInSegments(t *testing.T) {
+	hello := clientHello(t, &tls.Config{ServerName: "x"})
+	each(t, func(t *testing.T, opts tcp.Options) {
+		n := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+		for cut := 1; cut <= 8; cut++ {
+			short := rawDial(t, n)
+			short.write(hello[:cut])
+			require.NoError(t, short.tcp.CloseWrite())
+			short.readEnd()
+
+			whole := rawDial(t, n)
+			for _, b := range hello[:cut] { // as many segments, unless the system joins them
+				whole.write([]byte{b})
+			}
+			whole.write(hello[cut:])
+			got, text := whole.readEnd()
+			require.Equal(t, na.ErrProtocol, got, "cut at %d", cut)
+			require.Contains(t, text, "the peer speaks TLS, this side does not")
+		}
+		rawJoin(t, n, greeting()).ping()
+	})
+}
+
 // TestBadSession: a peer that breaks the protocol inside a session is told so and cut.
 func TestBadSession(t *testing.T) {
 	rows := map[string]struct {

@@ -1,7 +1,6 @@
 package tcp
 
 import (
-	"bytes"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
-	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
@@ -101,8 +99,8 @@ func (t *lowerConn) Read(b []byte) (int, error) {
 	n, err := t.rw.Read(b)
 	if t.left > 0 {
 		t.left -= n
-		if len(t.first) < 3 {
-			t.first = append(t.first, b[:min(n, 3-len(t.first))]...)
+		if len(t.first) < tlsHead {
+			t.first = append(t.first, b[:min(n, tlsHead-len(t.first))]...)
 			if !maybeTLS(t.first) {
 				return 0, errNotTLS
 			}
@@ -113,6 +111,9 @@ func (t *lowerConn) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
+
+// tlsHead is how many bytes tell a stream of TLS from one that begins with a HELLO. They may come in as many segments.
+const tlsHead = 3
 
 // maybeTLS reports whether a stream that begins so may be TLS: a record with a handshake message or an alert. A HELLO
 // of our own, whose length comes first, is at most a few KiB: its third byte is zero.
@@ -132,8 +133,11 @@ func maybeTLS(b []byte) bool {
 	return true
 }
 
-// beginsTLS reports whether a stream begins with the first message of a TLS client.
-func beginsTLS(b []byte) bool { return bytes.HasPrefix(b, []byte{0x16, 3}) && b[2] != 0 }
+// beginsTLS reports whether head, the first bytes of a stream, is that of a TLS client's first message. It is false while fewer
+// than tlsHead bytes have come.
+func beginsTLS(head []byte) bool {
+	return len(head) >= tlsHead && head[0] == 0x16 && maybeTLS(head)
+}
 
 // Write implements net.Conn.
 func (t *lowerConn) Write(b []byte) (int, error) {
@@ -176,19 +180,4 @@ func insecure(err error) error {
 		code = na.ErrPeerLost
 	}
 	return na.WithText(code, "TLS: "+secure.Reason(err))
-}
-
-// turnAway tells a peer why it is not let in, and lets it have the time to hear that. c is nil when the handshake failed.
-// The socket has a deadline.
-func turnAway(nc *net.TCPConn, c *tlsConn, err error) {
-	_, ours := errors.AsType[na.Code](err)
-	switch {
-	case errors.Is(err, errNotTLS):
-		_, _ = nc.Write(frame.ByeOf(errWantsTLS).Frame())
-	case c != nil && ours: // it has said something, and not what it should
-		_, _ = c.Write(frame.ByeOf(err).Frame())
-		_ = c.CloseWrite()
-	}
-	// Closing with bytes unread would reset the connection, and the peer might not hear it.
-	_, _ = io.CopyN(io.Discard, nc, secure.MaxServerProof)
 }
