@@ -1,0 +1,45 @@
+package tcp_test
+
+import (
+	"crypto/tls"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+)
+
+// TestBeginnings: no beginning of anything ends a listener, in plain and inside TLS; others are served meanwhile and afterwards.
+func TestBeginnings(t *testing.T) {
+	ca := newAuthority(t, "cluster")
+	for name, cfg := range map[string]*tls.Config{"plain": nil, "TLS": ca.mutual(ca.issue("both", nil))} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, opts tcp.Options) {
+				b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{}, 1)
+				a := open(t, "tcp://", opts, na.Config{}, 1)
+				plain := open(t, "tcp://127.0.0.1:0", opts, na.Config{}, 1)
+				via, session := beginnings.Record(t, "tcp", hostPort(plain))
+				to := lookup(t, a, "tcp://"+via)
+				for range 3 {
+					sendUnexpected(t, a.ctx(), to, 1, "recorded", a, plain)
+					recvUnexpected(t, plain.ctx(), a, plain)
+				}
+				recorded := session()
+				require.NotEmpty(t, recorded)
+
+				stop := driven(b)
+				dial := func() (net.Conn, error) { return net.Dial("tcp", hostPort(b)) }
+				beginnings.Send(t, dial, recorded)
+				if cfg != nil {
+					beginnings.SendSessions(t, func() (net.Conn, error) { return tls.Dial("tcp", hostPort(b), raw13(cfg)) }, recorded)
+				}
+				stop()
+				c := open(t, "tcp://", with(opts, cfg), na.Config{}, 1)
+				sendUnexpected(t, c.ctx(), b.cls.Addr(), 1, "served", b, c)
+			})
+		})
+	}
+}
