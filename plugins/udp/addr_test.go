@@ -72,24 +72,46 @@ func TestEnvironment(t *testing.T) {
 // TestWildcard: who calls a class that listens on every address is answered from the address that he called, whatever address the
 // system would choose. Over the portable sockets that is not so.
 func TestWildcard(t *testing.T) {
+	t.Parallel()
 	if !na.PollerSupported {
 		t.Skip("the address that a datagram came to is not known here")
 	}
-	cases := map[string][]string{"udp://0.0.0.0:0": {"127.0.0.1", "127.0.0.2", "127.3.2.1"}}
+	four := []string{"127.0.0.1", "127.0.0.2", "127.3.2.1"}
+	cases := map[string][]string{"udp://0.0.0.0:0": four, "udp://:0": four}
 	if six, err := net.ListenPacket("udp6", "[::1]:0"); err == nil {
 		_ = six.Close()
-		cases["udp://[::]:0"] = []string{"127.0.0.2", "[::1]", "127.0.0.1"}
+		both := []string{"127.0.0.2", "[::1]", "127.0.0.1"}
+		cases["udp://[::]:0"], cases["udp://:0"] = both, both
 	}
-	for listen, called := range cases {
-		to := open(t, listen, udp.Options{Trusted: true}, 1)
-		name := to.cls.Addr().Name()
-		port := name[strings.LastIndex(name, ":")+1:]
-		for _, host := range called {
-			from := open(t, "udp://", udp.Options{}, 1)
-			addr, err := na.ParseAddr("udp://" + host + ":" + port)
-			require.NoError(t, err)
-			sender := say(t, from.ctxs[0], addr, to.ctxs[0], "to "+host, from, to)
-			say(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
+	for name, opts := range map[string]udp.Options{"plain": {Trusted: true}, "TLS": {TLS: mutualTLS()}} {
+		for listen, called := range cases {
+			t.Run(name+" "+listen, func(t *testing.T) {
+				to := open(t, listen, opts, 1)
+				name := to.cls.Addr().Name()
+				port := name[strings.LastIndex(name, ":")+1:]
+				for _, host := range called {
+					from := open(t, "udp://", opts, 1)
+					addr, err := na.ParseAddr("udp://" + host + ":" + port)
+					require.NoError(t, err)
+					sender := say(t, from.ctxs[0], addr, to.ctxs[0], "to "+host, from, to)
+					say(t, to.ctxs[0], sender, from.ctxs[0], "answer", from, to)
+				}
+			})
 		}
 	}
+}
+
+// TestTakenPort: the error of a port that is taken names the address as it was given, also where it is that of every interface.
+func TestTakenPort(t *testing.T) {
+	each(t, func(t *testing.T, opts udp.Options) {
+		opts.Trusted = true
+		taken, err := net.ListenPacket("udp", ":0")
+		require.NoError(t, err)
+		defer func() { _ = taken.Close() }()
+		at := taken.LocalAddr().String()
+		rest := at[strings.LastIndex(at, ":"):]
+		_, err = na.Open("udp://"+rest, na.Config{Plugins: []na.Plugin{udp.New(opts)}})
+		require.ErrorIs(t, err, na.ErrAddrInUse)
+		require.ErrorContains(t, err, "listen on "+rest+": ")
+	})
 }

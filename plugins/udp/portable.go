@@ -2,7 +2,6 @@ package udp
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 
@@ -19,14 +18,11 @@ type portable struct {
 
 // openPortable binds a socket; an address without an IP is every address of the machine.
 func openPortable(where netip.AddrPort, d *sharedSocket) (socket, error) {
-	network, text := "udp", fmt.Sprintf(":%d", where.Port())
-	if where.Addr().IsValid() {
-		text = where.String()
-	}
+	network := "udp"
 	if where.Addr().Is4() {
 		network = "udp4"
 	}
-	at, err := net.ResolveUDPAddr(network, text)
+	at, err := net.ResolveUDPAddr(network, addrText(where))
 	if err != nil {
 		return nil, bindError(where, err)
 	}

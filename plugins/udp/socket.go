@@ -3,6 +3,7 @@ package udp
 import (
 	"errors"
 	"net/netip"
+	"strconv"
 	"syscall"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -41,7 +42,7 @@ type departure struct {
 // bufferSize is what is asked of the system for each direction, in bytes. It may give less.
 const bufferSize = 4 << 20
 
-// bindError says why a socket cannot be had.
+// bindError says why a socket cannot be had. The address is named as the program gave it.
 func bindError(where netip.AddrPort, err error) error {
 	code := na.ErrIO
 	switch {
@@ -52,5 +53,13 @@ func bindError(where netip.AddrPort, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		code = na.ErrPermission
 	}
-	return na.WithText(code, "listen on "+where.String()+": "+err.Error())
+	return na.WithText(code, "listen on "+addrText(where)+": "+err.Error())
+}
+
+// addrText returns an address as it is given to listen on: an AddrPort without an IP, which is every address of the machine, is ":port".
+func addrText(where netip.AddrPort) string {
+	if where.Addr().IsValid() {
+		return where.String()
+	}
+	return ":" + strconv.Itoa(int(where.Port()))
 }

@@ -124,7 +124,7 @@ func (s *polled) prepare(where netip.AddrPort) error {
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
 	}
 	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
-	switch all := where.Addr().IsUnspecified(); {
+	switch all := !where.Addr().IsValid() || where.Addr().IsUnspecified(); { // then an answer has to leave from the address that was called
 	case all && s.six: // of IPv4, too
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 	case all:
