@@ -13,7 +13,7 @@ type handling struct {
 	c      *Context
 	peer   na.Addr
 	late   bool      // the deadline had passed when it was made
-	gone   bool      // the origin had abandoned the call
+	gone   bool      // the origin had abandoned the call then
 	due    *deadline // nil when there is none
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -22,7 +22,7 @@ type handling struct {
 // newHandling makes what Incoming.Context returns. Locked.
 func (s *service) newHandling() *handling {
 	nctx := s.ctx.nctx
-	g := &handling{c: s.ctx, peer: s.addr, gone: s.abandoned}
+	g := &handling{c: s.ctx, peer: s.addr, gone: s.gone.Load()}
 	parent := context.Background()
 	if s.deadline != 0 {
 		g.due = &deadline{at: nctx.WallTime(s.deadline), done: make(chan struct{})}
@@ -90,31 +90,32 @@ func (t *byCall) remove(s *service) {
 	*at, s.beside = s.beside, nil
 }
 
-// abandon is called when the origin of an accepted call wants no answer any more.
+// abandon marks the requests of a call whose origin wants no answer any more, and queues their records, each once: so nothing has to be
+// dropped, however many calls are abandoned before Trigger. It is called with the lock of the endpoint held.
 func (c *Context) abandon(peer na.Addr, tag na.Tag) {
 	key := callKey{peer.Session(), tag}
-	var found []*service
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for s := *c.calls.of(key); s != nil; s = s.beside {
 		if s.key == key {
-			found = append(found, s)
+			s.gone.Store(true)
+			s.leaving = s.leaving || c.nctx.Queue(&s.leave)
 		}
-	}
-	c.mu.Unlock()
-	for _, s := range found {
-		s.abandon(key)
 	}
 }
 
-// abandon ends the context of a request that nobody waits for, now or when it is asked for.
-func (s *service) abandon(key callKey) {
+// left runs in Trigger after abandon. It ends the context of the handler, unless the record serves another request by now.
+func (s *service) left(any) (ran int) {
+	s.ctx.mu.Lock()
+	s.leaving = false
+	s.ctx.mu.Unlock()
 	s.mu.Lock()
-	if s.phase == serviceSpare || s.tag != key.tag || s.addr.Session() != key.session { // the record serves another request by now
+	if s.phase == serviceSpare || !s.gone.Load() {
 		s.mu.Unlock()
-		return
+		return 0
 	}
-	s.abandoned = true
 	s.ends(func(g *handling) { g.cancel(errAbandoned) })
+	return 0
 }
 
 // hearFaults has requests told of lost sessions from now on.

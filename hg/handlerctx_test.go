@@ -224,7 +224,48 @@ func TestPeerLossEndsHandlers(t *testing.T) {
 	})
 }
 
-// It does so too when more news wait for Trigger than are kept: of calls that others abandon, and of others that are lost.
+// Thousands of calls that are abandoned at once, before the target triggers, all end the contexts of their handlers.
+func TestAbandonManyAtOnce(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		const calls = 3000
+		p := newPair(t, n, hg.Config{MaxActive: calls + 1, MaxActivePerPeer: calls + 1})
+		var a asker
+		id := p.rpc("ask", a.handler)
+		echoID := p.rpc("echo", echo)
+		var handles []*hg.Handle
+		ended := 0
+		for i := range calls {
+			h := p.handle(id)
+			handles = append(handles, h)
+			require.NoError(t, h.ForwardRaw(nil, func(*hg.Handle, error) { ended++ }))
+			if i%1000 == 999 {
+				p.Until(func() bool { return len(a.ctxs) == i+1 })
+			}
+		}
+		for _, h := range handles {
+			h.Abandon()
+		}
+		last := p.handle(echoID)
+		var o outcome
+		require.NoError(t, last.ForwardRaw(nil, o.cb))
+		p.arrive(1) // it came after what is said of the others, and nobody has triggered there
+		p.Until(func() bool { return ended == calls && o.calls == 1 })
+		require.NoError(t, o.err)
+		left := 0
+		for _, ctx := range a.ctxs {
+			if ctx.Err() == nil {
+				left++
+			}
+		}
+		require.Zero(t, left, "contexts of %d that have not ended", calls)
+		a.close()
+		for _, h := range append(handles, last) {
+			h.Close()
+		}
+	})
+}
+
+// It does so too when many others are lost before Trigger, and abandon calls.
 func TestPeerLossAmongMuchNews(t *testing.T) {
 	asking(t, func(t *testing.T, p *pair, a *asker, _ [2]*hg.Handle, outs *[2]outcome) {
 		p.tctx.Trigger(0)

@@ -94,10 +94,12 @@ func TestIdentityReused(t *testing.T) {
 	}
 	c.abandon(peer, 2)
 	c.abandon(peer.Named().Bound(8), 1)
+	c.Trigger(0)
 	for _, ctx := range ctxs {
 		require.NoError(t, ctx.Err())
 	}
 	c.abandon(peer, 1)
+	c.Trigger(0)
 	require.ErrorIs(t, context.Cause(ctxs[0]), ErrCanceled)
 	require.ErrorIs(t, context.Cause(ctxs[1]), ErrCanceled)
 	require.NoError(t, ctxs[2].Err())

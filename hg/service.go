@@ -23,42 +23,46 @@ type service struct {
 	open
 	ctx *Context
 
-	key    callKey  // Context.mu guards it
-	beside *service // in Context.calls; likewise
+	// Context.mu guards these.
+	key     callKey
+	beside  *service // in Context.calls
+	leaving bool     // leave is queued
+	leave   na.Task  // goes on with a request that is gone
+
+	gone atomic.Bool // the origin has abandoned the call of key; written with Context.mu
 
 	mu    sync.Mutex
 	phase fsmcheck.State // written by to
 	gen   uint64
 	holds int
 
-	id        ID
-	rpc       *RPC // nil if the id is not known here
-	addr      na.Addr
-	data      any
-	env       *na.Envelope // nil once the message is not needed any more
-	tag       na.Tag
-	oneWay    bool
-	input     []byte
-	fetched   []byte // the memory of it, if it was pulled
-	shown     []byte // the copy of input that the handler was given, if misuse is looked for
-	meta      []byte // that came with it
-	codec     uint8  // of input
-	most      int    // bytes that a response inline may have, if more than any other message
-	more      bool   // it is at the origin, to be fetched once the authorizer has agreed,
-	body      na.Key // with this
-	ahead     int64  // bytes of metadata in front of it, at the origin,
-	skip      int64  // or here already
-	allowed   bool   // the authorizer has agreed
-	dispatch  na.Task
-	resume    func(int) int // proceed, bound once
-	began     bool          // the handler has,
-	returned  bool          // and has returned
-	detached  bool          // and its request may be answered all the same
-	abandoned bool          // the origin has abandoned the call
-	since     time.Duration // it was detached
-	admitted  bool          // it has room in Context.load
-	cutOff    bool          // Shutdown has counted it, at work
-	peerLoad  *atomic.Int64
+	id       ID
+	rpc      *RPC // nil if the id is not known here
+	addr     na.Addr
+	data     any
+	env      *na.Envelope // nil once the message is not needed any more
+	tag      na.Tag
+	oneWay   bool
+	input    []byte
+	fetched  []byte // the memory of it, if it was pulled
+	shown    []byte // the copy of input that the handler was given, if misuse is looked for
+	meta     []byte // that came with it
+	codec    uint8  // of input
+	most     int    // bytes that a response inline may have, if more than any other message
+	more     bool   // it is at the origin, to be fetched once the authorizer has agreed,
+	body     na.Key // with this
+	ahead    int64  // bytes of metadata in front of it, at the origin,
+	skip     int64  // or here already
+	allowed  bool   // the authorizer has agreed
+	dispatch na.Task
+	resume   func(int) int // proceed, bound once
+	began    bool          // the handler has,
+	returned bool          // and has returned
+	detached bool          // and its request may be answered all the same
+	since    time.Duration // it was detached
+	admitted bool          // it has room in Context.load
+	cutOff   bool          // Shutdown has counted it, at work
+	peerLoad *atomic.Int64
 
 	deadline time.Duration // by Context.Now; 0 when there is none
 	pull     *pull         // fetches the input
@@ -144,6 +148,7 @@ func (c *Context) newService(env *na.Envelope) *service {
 		s.dispatch.Init(s.again, nil)
 		s.resume = s.proceed
 		s.done.Init(s.finish, nil)
+		s.leave.Init(s.left, nil)
 		s.send = c.nctx.NewStep(s.onSent)
 		c.mu.Lock()
 		c.enlistService(s, key)
@@ -161,6 +166,7 @@ func (c *Context) newService(env *na.Envelope) *service {
 func (c *Context) enlistService(s *service, key callKey) {
 	c.enlist(&s.open)
 	s.key = key
+	s.gone.Store(false)
 	c.calls.add(s)
 }
 
@@ -250,7 +256,7 @@ func (s *service) reset() {
 	s.gen++
 	s.out.trim()
 	s.oneWay, s.more, s.allowed, s.failed = false, false, false, false
-	s.began, s.returned, s.detached, s.abandoned, s.cutOff = false, false, false, false, false
+	s.began, s.returned, s.detached, s.cutOff = false, false, false, false
 	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
 	s.said, s.next, s.prev, s.rpc, s.data = Meta{}, nil, nil, nil, nil
 	if s.sent.Err != nil {

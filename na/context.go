@@ -59,11 +59,11 @@ type Context struct {
 	corks  atomic.Int32
 	assist *assist
 
-	newsMu    sync.Mutex                    // guards the fields below
-	onFault   []*func(peer Addr, err error) // never changed in place
-	onAbandon func(peer Addr, tag Tag)
-	faults    int // that wait for Trigger
-	abandoned int // likewise
+	onAbandon atomic.Pointer[func(peer Addr, tag Tag)]
+
+	newsMu  sync.Mutex                    // guards the fields below
+	onFault []*func(peer Addr, err error) // never changed in place
+	faults  int                           // that wait for Trigger
 }
 
 func newContext(cls *Class, id int) (*Context, error) {

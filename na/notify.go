@@ -2,12 +2,8 @@ package na
 
 import "slices"
 
-const (
-	// maxFaults bounds the peer losses that wait for Trigger; behind them waits one that names no peer.
-	maxFaults = 1024
-	// maxAbandoned bounds the news of Abandon that wait for Trigger; more are dropped.
-	maxAbandoned = 1024
-)
+// maxFaults bounds the peer losses that wait for Trigger; behind them waits one that names no peer.
+const maxFaults = 1024
 
 var errMoreLost = WithText(ErrPeerLost, "more sessions have ended than are told one by one")
 
@@ -43,12 +39,16 @@ func (h *Host) Lost(peer Addr, err error) {
 	if before == maxFaults {
 		peer, err = Addr{}, errMoreLost
 	}
-	c.tell(&c.faults, func() {
+	op := c.NewOp(func(*Op, Result) {
 		c.newsMu.Lock()
+		c.faults--
 		fns := c.onFault
 		c.newsMu.Unlock()
 		tellAll(fns, peer, err)
 	})
+	if t, err := op.start(kindPost, Addr{}); err == nil { // it is idle
+		t.Finish(Result{})
+	}
 }
 
 // tellAll runs fns, the others too when one panics or ends the goroutine.
@@ -60,44 +60,22 @@ func tellAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	(*fns[0])(peer, err)
 }
 
-// OnAbandon arranges for fn to run, in Trigger, when a peer lets us know that it wants no answer any more to a message that has been
-// accepted, or takes one back that is watched.
-func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) {
-	c.newsMu.Lock()
-	c.onAbandon = fn
-	c.newsMu.Unlock()
-}
+// OnAbandon has fn called when a peer lets us know that it wants no answer any more to a message that has been accepted, or takes
+// one back that is watched. fn is called at once, on any goroutine and with the lock of the endpoint held: it finds the record of the
+// message, marks it, and has Trigger do the rest, by Queue of a Task that is part of the record. It calls nothing else of c. So there is
+// nothing to drop, however many messages are abandoned before somebody triggers.
+func (c *Context) OnAbandon(fn func(peer Addr, tag Tag)) { c.onAbandon.Store(&fn) }
 
-// Abandoned queues a call of the function of OnAbandon. Calls beyond a bound are dropped: they are advice.
+// Abandoned calls the function of OnAbandon.
 func (h *Host) Abandoned(peer Addr, tag Tag) {
-	c := h.Context()
-	c.newsMu.Lock()
-	fn := c.onAbandon
-	if fn == nil || c.abandoned >= maxAbandoned {
-		c.newsMu.Unlock()
-		return
+	if fn := h.onAbandon.Load(); fn != nil {
+		(*fn)(peer, tag)
 	}
-	c.abandoned++
-	c.newsMu.Unlock()
-	c.tell(&c.abandoned, func() { fn(peer, tag) })
 }
 
-// News returns how many calls of the functions of OnFault and OnAbandon wait for Trigger. Live counts them.
+// News returns how many calls of the functions of OnFault wait for Trigger. Live counts them.
 func (c *Context) News() int64 {
 	c.newsMu.Lock()
 	defer c.newsMu.Unlock()
-	return int64(c.faults + c.abandoned)
-}
-
-// tell queues news that were counted, which end to wait when they begin to run.
-func (c *Context) tell(waiting *int, run func()) {
-	op := c.NewOp(func(*Op, Result) {
-		c.newsMu.Lock()
-		*waiting--
-		c.newsMu.Unlock()
-		run()
-	})
-	if t, err := op.start(kindPost, Addr{}); err == nil { // it is idle
-		t.Finish(Result{})
-	}
+	return int64(c.faults)
 }

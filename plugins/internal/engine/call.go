@@ -25,7 +25,7 @@ const maxStaged = 8 << 10
 // stager returns what takes a message of n bytes at once, because no more than so many messages wait; nil otherwise.
 func (l *Link) stager(n, before int) Writer {
 	s := l.route.stager
-	if s == nil || l.state != linkUp || l.msgs.n > before || l.pong || l.flows[FlowMessages].ctl.len() > 0 || l.e.corks > 0 && n > maxStaged {
+	if s == nil || l.state != linkUp || l.msgs.n > before || l.pong || l.flows[FlowMessages].controls() || l.e.corks > 0 && n > maxStaged {
 		return nil
 	}
 	w := s.Stage(l)

@@ -7,14 +7,18 @@ import (
 
 // A flow is what a link has to send on one Flow, beside the messages.
 type flow struct {
-	ctl     fifo[frame.Header]
-	sources fifo[*source] // in turn
-	bodies  fifo[*source] // one after the other: the message behind the first is wanted soon
-	rotates bool          // bodies went last
-	taken   taken
+	ctl      fifo[frame.Header]
+	abandons fifo[frame.Header] // on FlowMessages: apart from ctl, since a peer that does not read is not cut for them
+	sources  fifo[*source]      // in turn
+	bodies   fifo[*source]      // one after the other: the message behind the first is wanted soon
+	rotates  bool               // bodies went last
+	taken    taken
 }
 
-func (q *flow) empty() bool { return q.ctl.len() == 0 && q.waiting() == 0 }
+func (q *flow) empty() bool { return !q.controls() && q.waiting() == 0 }
+
+// controls reports whether frames without payload wait, which go before messages.
+func (q *flow) controls() bool { return q.ctl.len() > 0 || q.abandons.len() > 0 }
 
 // waiting is how many sources there are.
 func (q *flow) waiting() int { return q.sources.len() + q.bodies.len() }
@@ -121,6 +125,8 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 				l.mark(&h)
 			}
 			l.frame(f, w, h)
+		case q.abandons.len() > 0:
+			l.frame(f, w, q.abandons.pop())
 		case messages && l.msgs.n > 0:
 			if !l.message(w, room) {
 				return true

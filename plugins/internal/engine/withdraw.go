@@ -150,7 +150,7 @@ func (e *Endpoint) Disconnect(peer na.Addr, err error) {
 	e.Unlock()
 }
 
-// Abandon implements na.Endpoint. It is advice: a peer that does not read is not cut for it.
+// Abandon implements na.Endpoint. A peer that does not read is not cut for it: what is to be said waits.
 func (e *Endpoint) Abandon(to na.Addr, id uint64, tag na.Tag) {
 	e.mu.Lock()
 	if l := e.find(to); l != nil {
@@ -165,8 +165,9 @@ func (l *Link) abandon(id uint64, tag na.Tag) {
 		return
 	}
 	l.makeBusy()
-	if l.flows[FlowMessages].ctl.len() < maxControl/2 {
-		l.control(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
+	if q := &l.flows[FlowMessages].abandons; q.len() < maxRecvs+l.e.eng.cfg.SendQueue { // as many calls can be under way, and each is abandoned once
+		q.push(frame.Header{Kind: frame.Abandon, Op: id, Tag: uint64(tag)})
+		l.kick()
 	}
 }
 
