@@ -16,6 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/internal/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -136,10 +137,10 @@ func TestDescriptorTruncated(t *testing.T) {
 }
 
 func FuzzUnmarshal(f *testing.F) {
-	f.Add(descriptor(0, 5, 3))
-	f.Add(descriptor(bound, 5, 2, address("tcp://host:7#2")))
-	f.Add(descriptor(eager, 5, 1, []byte("hello")))
-	f.Add(descriptor(eager|bound, 5, 1, address("sim://node1"), []byte("hello")))
+	beginnings.Seed(f, descriptor(0, 5, 3))
+	beginnings.Seed(f, descriptor(bound, 5, 2, address("tcp://host:7#2")))
+	beginnings.Seed(f, descriptor(eager, 5, 1, []byte("hello")))
+	beginnings.Seed(f, descriptor(eager|bound, 5, 1, address("sim://node1"), []byte("hello")))
 	f.Fuzz(func(t *testing.T, given []byte) {
 		b := bytes.Clone(given)
 		var h bulk.Handle

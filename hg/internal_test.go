@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -117,18 +118,18 @@ func TestIdentityReused(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	b := make([]byte, requestSize)
 	(&request{id: 7, size: 3, codec: codec.MsgpackID}).put(b)
-	f.Add(append(bytes.Clone(b), "abc"...))
-	f.Add(append(bytes.Clone(b), "abcd"...))
+	beginnings.Seed(f, append(bytes.Clone(b), "abc"...))
+	beginnings.Seed(f, append(bytes.Clone(b), "abcd"...))
 	m, err := Meta{}.With("trace", "1234")
 	require.NoError(f, err)
 	(&request{id: 7, size: 1, codec: codec.RawID, meta: len(m.b)}).put(b)
-	f.Add(append(append(bytes.Clone(b), m.b...), 'x'))
+	beginnings.Seed(f, append(append(bytes.Clone(b), m.b...), 'x'))
 	(&request{id: 7, size: 1 << 40, flags: flagMore | flagOneWay, budget: 1, codec: 200}).put(b)
-	f.Add(na.Key{Len: 1 << 40, Access: na.ReadOnly}.Append(bytes.Clone(b)))
-	f.Add(na.Key{Len: 1, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	beginnings.Seed(f, na.Key{Len: 1 << 40, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	beginnings.Seed(f, na.Key{Len: 1, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	(&request{id: 7, size: 5, flags: flagMore | flagAhead, codec: codec.RawID, meta: 4096}).put(b)
-	f.Add(na.Key{Len: 4101, Access: na.ReadOnly}.Append(bytes.Clone(b)))
-	f.Add(b[:requestSize-1])
+	beginnings.Seed(f, na.Key{Len: 4101, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	beginnings.Seed(f, b[:requestSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r request
 		meta, payload, err := r.parse(b, nil)
@@ -157,17 +158,17 @@ func FuzzRequest(f *testing.F) {
 func FuzzResponse(f *testing.F) {
 	b := make([]byte, responseSize)
 	(&response{code: 3, size: 6, codec: codec.RawID}).put(b)
-	f.Add(append(bytes.Clone(b), "\x03\x00abcd"...))
+	beginnings.Seed(f, append(bytes.Clone(b), "\x03\x00abcd"...))
 	m, err := Meta{}.With("trace", "1234")
 	require.NoError(f, err)
 	refused := appendFailure(nil, "quota", []byte("detail"))
 	(&response{code: na.Exhausted, fate: na.NotRun, size: uint64(len(refused)), codec: codec.MsgpackID, meta: len(m.b)}).put(b)
-	f.Add(append(append(bytes.Clone(b), m.b...), refused...))
+	beginnings.Seed(f, append(append(bytes.Clone(b), m.b...), refused...))
 	(&response{size: 9, fate: na.Ran, flags: flagMore, codec: codec.MsgpackID}).put(b)
-	f.Add(na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	beginnings.Seed(f, na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
 	(&response{size: 9, fate: na.Ran, flags: flagMore | flagAhead, codec: codec.MsgpackID, meta: 4096}).put(b)
-	f.Add(na.Key{Len: 4105, Access: na.ReadOnly}.Append(bytes.Clone(b)))
-	f.Add(b[:responseSize-1])
+	beginnings.Seed(f, na.Key{Len: 4105, Access: na.ReadOnly}.Append(bytes.Clone(b)))
+	beginnings.Seed(f, b[:responseSize-1])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r response
 		meta, payload, err := r.parse(b, nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/impi"
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 )
 
 var update = flag.Bool("update", false, "write the golden files of messages anew")
@@ -156,9 +157,9 @@ func TestGoldenIsUnderstood(t *testing.T) {
 }
 
 func FuzzParsePacket(f *testing.F) {
-	f.Add(make([]byte, impi.PacketSize))
-	f.Add(bytes.Repeat([]byte{0, 0, 0, 5}, 40))
-	f.Add([]byte{1, 2, 3})
+	beginnings.Seed(f, make([]byte, impi.PacketSize))
+	beginnings.Seed(f, bytes.Repeat([]byte{0, 0, 0, 5}, 40))
+	beginnings.Seed(f, []byte{1, 2, 3})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := impi.ParsePacket(b)
 		if err != nil {
@@ -174,8 +175,8 @@ func FuzzInput(f *testing.F) {
 	p := impi.Packet{Type: impi.PacketDataSync, Src: alice, Dest: bob, Len: 5, MsgLen: 5, SrcRequest: 1}
 	first := append(p.Append(nil), "hello"...)
 	p = impi.Packet{Type: impi.PacketCancel, Src: alice, Dest: bob, SrcRequest: 1}
-	f.Add(p.Append(first), uint8(1))
-	f.Add(first, uint8(7))
+	beginnings.Seed(f, p.Append(first), uint8(1))
+	beginnings.Seed(f, first, uint8(7))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
 		config := impi.AgentConfig{Local: []impi.Proc{bob}, Remote: []impi.Proc{alice}, MaxPacket: 64, Hiwater: 2}
 		whole, parts := newAgent(t, config), newAgent(t, config)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 )
 
 // Slices against the obvious: all bytes in one line.
@@ -241,7 +243,7 @@ func TestAccess(t *testing.T) {
 }
 
 func FuzzDecodeKey(f *testing.F) {
-	f.Add(Key{Len: 10, Access: ReadOnly}.Append(nil))
+	beginnings.Seed(f, Key{Len: 10, Access: ReadOnly}.Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k, err := DecodeKey(b)
 		if err != nil {

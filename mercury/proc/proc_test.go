@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
@@ -117,7 +118,7 @@ func TestRefused(t *testing.T) {
 
 func FuzzUnmarshal(f *testing.F) {
 	b, _ := proc.Marshal(value())
-	f.Add(b)
+	beginnings.Seed(f, b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var v, back all
 		if proc.Unmarshal(b, &v) != nil {

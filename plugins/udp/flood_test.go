@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
@@ -123,8 +124,8 @@ func TestToken(t *testing.T) {
 // FuzzLong: no datagram that comes to a door makes it panic, keep anything or say more than it was told.
 func FuzzLong(f *testing.F) {
 	d, s, _ := guardedDoor(f)
-	f.Add(ask(0, 1, askSize))
-	f.Add(append([]byte{0x40}, make([]byte, 40)...))
+	beginnings.Seed(f, ask(0, 1, askSize))
+	beginnings.Seed(f, append([]byte{0x40}, make([]byte, 40)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > arq.MaxSize {
 			return

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
@@ -97,11 +98,11 @@ func script(id byte, words ...[]byte) (s []byte) {
 }
 
 func FuzzServer(f *testing.F) {
-	f.Add(script(0, rank(0), coll(7, 'a'), command("DONE")))
-	f.Add(join(script(0, command("AUTH", i32(3)), rank(0)), script(1, rank(1)), script(0, coll(7, 'a')), script(1, coll(9)),
+	beginnings.Seed(f, script(0, rank(0), coll(7, 'a'), command("DONE")))
+	beginnings.Seed(f, join(script(0, command("AUTH", i32(3)), rank(0)), script(1, rank(1)), script(0, coll(7, 'a')), script(1, coll(9)),
 		script(1, command("DONE")), script(0, command("DONE"), command("FINI"))))
-	f.Add(join(script(0, command("AUTH", i32(7)), make([]byte, 64)), script(1, command("JOIN", i32(1, 1, 2)))))
-	f.Add(join(script(0, command("JOIN", i32(1, 0, 2))), script(1, command("JOIN", i32(1, 1, 2)), command("\xd7HAT")),
+	beginnings.Seed(f, join(script(0, command("AUTH", i32(7)), make([]byte, 64)), script(1, command("JOIN", i32(1, 1, 2)))))
+	beginnings.Seed(f, join(script(0, command("JOIN", i32(1, 0, 2))), script(1, command("JOIN", i32(1, 1, 2)), command("\xd7HAT")),
 		script(0, coll(0x10000, 'a')), script(1, coll(0x10100, 'b')), []byte{0x80 | 4<<2}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, cfg := range []protocol.ServerConfig{

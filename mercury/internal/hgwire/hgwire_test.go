@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/golden"
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
@@ -339,13 +340,13 @@ func check(t *testing.T, b []byte) {
 
 func FuzzBulk(f *testing.F) {
 	b := handle()
-	f.Add(b.Append(nil))
+	beginnings.Seed(f, b.Append(nil))
 	f.Fuzz(check)
 }
 
 func FuzzRequest(f *testing.F) {
 	r := hgwire.Request{ID: 9, Flags: hgwire.Checksums}
-	f.Add(r.Append(hgwire.AppendSource(nil, netip.MustParseAddrPort("10.0.0.7:9000")), []byte("in")))
+	beginnings.Seed(f, r.Append(hgwire.AppendSource(nil, netip.MustParseAddrPort("10.0.0.7:9000")), []byte("in")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, rest, err := hgwire.ParseSource(b)
 		if err != nil {
@@ -359,7 +360,7 @@ func FuzzRequest(f *testing.F) {
 }
 
 func FuzzResponse(f *testing.F) {
-	f.Add((&hgwire.Response{}).Append(nil, []byte("out")))
+	beginnings.Seed(f, (&hgwire.Response{}).Append(nil, []byte("out")))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, payload, err := hgwire.ParseResponse(b)
 		if err == nil && r.Code == 0 && len(payload)+hgwire.HeaderSize(r.Flags&hgwire.Checksums != 0) != len(b) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/golden"
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
@@ -95,7 +96,7 @@ func TestBadSetups(t *testing.T) {
 }
 
 func FuzzSetup(f *testing.F) {
-	f.Add((&xnet.Setup{Kind: xnet.Accept, Version: 1, Port: 7, PID: 9}).Append(nil))
+	beginnings.Seed(f, (&xnet.Setup{Kind: xnet.Accept, Version: 1, Port: 7, PID: 9}).Append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := xnet.ParseSetup(b)
 		if err != nil || s.Kind == xnet.Refuse || s.Swapped {
@@ -110,7 +111,7 @@ func FuzzSetup(f *testing.F) {
 
 func FuzzHeader(f *testing.F) {
 	for _, h := range []xnet.Header{{Flags: xnet.Immediate, Tag: 1}, {Op: xnet.Tagged, Tag: 2}, {Op: xnet.Write, N: 2}, {Data: xnet.Ack}} {
-		f.Add(h.Append(nil, 3))
+		beginnings.Seed(f, h.Append(nil, 3))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h, again xnet.Header

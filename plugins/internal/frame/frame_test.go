@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -212,7 +213,7 @@ func TestBulk(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, k := range kinds {
 		h, payload := sample(k)
-		f.Add(encode(nil, h, payload))
+		beginnings.Seed(f, encode(nil, h, payload))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) < frame.HeaderSize || len(b) < frame.Need(b) {

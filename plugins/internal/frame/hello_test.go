@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
@@ -116,9 +117,9 @@ func TestGreetingRefuses(t *testing.T) {
 // What is accepted means the same when it is encoded again: the labels that nobody knows are gone, nothing else.
 func FuzzGreeting(f *testing.F) {
 	g := greeting()
-	f.Add(g.Append(nil))
-	f.Add(hello(least()...))
-	f.Add(hello(append(least(), labelled{0x0a01, []byte("later")})...))
+	beginnings.Seed(f, g.Append(nil))
+	beginnings.Seed(f, hello(least()...))
+	beginnings.Seed(f, hello(append(least(), labelled{0x0a01, []byte("later")})...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := frame.ParseGreeting(b)
 		if err != nil {

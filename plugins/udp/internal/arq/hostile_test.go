@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
 )
 
 func rebuild(b []byte) []byte { seal(b); return b }
@@ -259,10 +261,10 @@ func TestForgedHello(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte{})
+	beginnings.Seed(f, []byte{})
 	for k := kindData; k <= kindReset; k++ {
 		p := Packet{kind: k, body: make([]byte, shapes[k].min)}
-		f.Add(rebuild(append(p.append(nil), p.body...)))
+		beginnings.Seed(f, rebuild(append(p.append(nil), p.body...)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for range 2 {

@@ -1,0 +1,29 @@
+package mercury_test
+
+import (
+	"bytes"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
+	"github.com/quicksilver-rpc/quicksilver/mercury"
+)
+
+// TestBeginnings: no beginning of anything ends a node; others are served afterwards.
+func TestBeginnings(t *testing.T) {
+	n, client := open(t, mercury.Config{}), open(t, mercury.Config{})
+	echo(n)
+	via, session := beginnings.Record(t, "tcp", hostPort(n))
+	_, err := client.Call(within(t), "ofi+tcp://"+via, echoID, []byte("in"))
+	require.NoError(t, err)
+	_, err = client.Call(within(t), "ofi+tcp://"+via, echoID, bytes.Repeat([]byte("long"), 8<<10)) // whose input is lent
+	require.NoError(t, err)
+	recorded := session()
+	require.NotEmpty(t, recorded)
+	beginnings.Send(t, func() (net.Conn, error) { return net.Dial("tcp", hostPort(n)) }, recorded)
+	out, err := open(t, mercury.Config{}).Call(within(t), n.Addr(), echoID, []byte("in"))
+	require.NoError(t, err)
+	require.Equal(t, "in", string(out))
+}

@@ -1,0 +1,56 @@
+package sm
+
+import (
+	"encoding/binary"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
+)
+
+// TestBeginnings: no beginning of a packet of any kind ends a listener, nor does one that comes behind a hello; others are served afterwards.
+func TestBeginnings(t *testing.T) {
+	h := newHost(t, Options{})
+	packet := func(kind uint16, body ...byte) []byte {
+		b := binary.LittleEndian.AppendUint32(nil, packetMagic)
+		b = binary.LittleEndian.AppendUint16(b, ring.Version)
+		return append(binary.LittleEndian.AppendUint16(b, kind), body...)
+	}
+	greeting := packet(kindHello, hello(nil)...)
+	var sessions [][][]byte
+	for kind := uint16(0); kind <= kindChunk+1; kind++ {
+		sessions = append(sessions, [][]byte{greeting, packet(kind, make([]byte, 16)...)}, [][]byte{packet(kind, hello(nil)...)})
+	}
+	dial := func() (net.Conn, error) { return net.Dial("unixpacket", h.path) }
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		beginnings.Send(t, dial, sessions...)
+	}()
+	h.until("all is sent", func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	})
+
+	// The same behind the hello of a peer that has joined.
+	for kind := uint16(0); kind <= kindChunk+1; kind++ {
+		for n := range 17 {
+			s := h.stranger()
+			s.greet()
+			_, _ = unix.Write(s.fd, packet(kind, make([]byte, n)...))
+			h.until("the host has read it", func() bool { _ = h.nctx.Progress(0); return true })
+			s.leave()
+		}
+	}
+	s := h.stranger()
+	s.greet()
+	require.NotNil(t, s.end)
+}
