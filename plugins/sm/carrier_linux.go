@@ -38,7 +38,8 @@ type carrier struct {
 	warm     []*peer // to become hot
 	guests   []*peer // that have not said hello, the oldest first
 	failed   []*peer // dials
-	redials  []*peer // dials that found the door full
+	redials  []*peer // dials that found the door full, or whose HELLO the system did not take
+	unsent   []*peer // whose segment the system did not take
 	resume   []*peer // that have more to send than one turn
 	closing  []*peer
 	reaches  []reach // gets that copy
@@ -57,11 +58,14 @@ const (
 	helloTime = 2 * time.Second
 	// maxGuests is how many may be about to say it.
 	maxGuests = 1024
-	// againAfter is when a full door is tried again.
+	// againAfter is when a full door is tried again, and a packet sent again that the system did not take.
 	againAfter = 5 * time.Millisecond
 	// restTime is how long nobody is let in after the process ran out of descriptors: the door stays ready meanwhile.
 	restTime = 100 * time.Millisecond
 )
+
+// sendTime is for how long our segment is sent again; a dial ends with ConnectTimeout. Tests shorten it.
+var sendTime = 2 * time.Second
 
 var (
 	_ engine.Carrier = (*carrier)(nil)
@@ -199,6 +203,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 			c.dial(p)
 		}
 	}
+	c.sendAgain(now)
 	for _, p := range resume {
 		p.resumes = false
 		p.flush()
@@ -228,12 +233,31 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 	return next
 }
 
-// nextDue is when a dial is tried again, a guest has taken too long, or the door opens again.
+// sendAgain sends the segments that the system did not take. Locked.
+func (c *carrier) sendAgain(now time.Duration) {
+	all := c.unsent
+	c.unsent = nil
+	for _, p := range all {
+		switch {
+		case p.dead.Load():
+		case now < p.due:
+			c.unsent = append(c.unsent, p)
+		default:
+			if err := p.sendSegment(); err != nil {
+				p.link.Fail(err)
+			}
+		}
+	}
+}
+
+// nextDue is when a dial is tried again or a segment sent again, a guest has taken too long, or the door opens again.
 func (c *carrier) nextDue() (next time.Duration) {
 	next = c.doorShut
-	for _, p := range c.redials {
-		if next == 0 || p.due < next {
-			next = p.due
+	for _, all := range [...][]*peer{c.redials, c.unsent} {
+		for _, p := range all {
+			if next == 0 || p.due < next {
+				next = p.due
+			}
 		}
 	}
 	if len(c.guests) > 0 && (next == 0 || c.guests[0].due < next) {
@@ -258,7 +282,7 @@ func (c *carrier) Release() {
 	for _, r := range c.reaches {
 		r.chunk.leave()
 	}
-	c.closing, c.redials, c.failed, c.reaches = nil, nil, nil, nil
+	c.closing, c.redials, c.unsent, c.failed, c.reaches = nil, nil, nil, nil, nil
 }
 
 // warmUp has the leader look at a peer each time. Locked.

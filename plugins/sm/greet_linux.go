@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// connect connects to the name of the link and says hello; both are done at once, before the peer looks. It returns EAGAIN when too
-// many wait at the peer's door. Locked.
+// connect connects to the name of the link and sends HELLO; both are done at once, before the peer looks. It returns EAGAIN when the peer's
+// backlog is full, and when the system takes no HELLO now; then p is as it was before. Locked.
 func (p *peer) connect() error {
 	name, err := parse(p.link.Name())
 	if err != nil {
@@ -49,12 +49,26 @@ func (p *peer) connect() error {
 		err = p.meet(pid)
 	}
 	if err == nil {
-		err = p.watch()
+		err = p.sendHello(p.bell) // before the descriptors are watched: nobody else knows p, if it has to be sent again
 	}
-	if err == nil {
-		err = p.sendHello(p.bell)
+	if isTransient(err) {
+		p.closeSocket()
+		return unix.EAGAIN
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return p.watch()
+}
+
+// closeSocket closes the descriptors of a connection that nobody watches.
+func (p *peer) closeSocket() {
+	for _, fd := range []*int{&p.fd, &p.bell, &p.pidfd} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
+	}
 }
 
 // allows reports why a process of a user is not talked to.
@@ -76,13 +90,43 @@ func (p *peer) meet(pid int) (err error) {
 	return nil
 }
 
-// sayHello says hello, with descriptors. Locked.
+// sendHello sends HELLO with descriptors. The error is the system's if it is transient. Locked.
 func (p *peer) sendHello(fds ...int) error {
 	hello := p.link.Hello(engine.FlowMessages, nil, []byte(p.c.d.opts.dirID()))
-	if err := sendPacket(p.fd, kindHello, hello, fds...); err != nil {
-		return na.WithText(na.ErrPeerLost, "say hello: "+err.Error())
+	err := sendPacket(p.fd, kindHello, hello, fds...)
+	if err != nil && !isTransient(err) {
+		return na.WithText(na.ErrPeerLost, "send HELLO: "+err.Error())
 	}
-	return nil
+	return err
+}
+
+// sendSegment gives the peer our segment: with HELLO if it has dialled us, else alone. What the system does not take now is sent by Poll
+// (sendAgain). Locked.
+func (p *peer) sendSegment() (err error) {
+	if p.dialling {
+		if err = sendPacket(p.fd, kindSegment, nil, p.segment); err != nil && !isTransient(err) {
+			err = errEOF
+		}
+	} else {
+		err = p.sendHello(p.segment, p.bell)
+	}
+	now := p.c.d.now()
+	switch {
+	case isTransient(err):
+		if p.sendBy == 0 {
+			p.sendBy = now + sendTime
+		}
+		if now >= p.sendBy {
+			return na.WithText(na.ErrAgain, fmt.Sprintf("give the peer our memory: %v, for %v", err, sendTime))
+		}
+		p.due = now + againAfter
+		p.c.unsent = append(p.c.unsent, p)
+		p.c.later()
+		return nil
+	default:
+		p.closeSegment() // our mapping lives without it
+		return err
+	}
 }
 
 // letIn takes in a process that has connected.
@@ -246,9 +290,7 @@ func (p *peer) admit(g *frame.Greeting) (err error) {
 		return err
 	}
 	p.peerGeometry = p.offered(g)
-	err = p.sendHello(p.segment, p.bell)
-	p.closeSegment() // our mapping lives without it
-	if err != nil {
+	if err = p.sendSegment(); err != nil {
 		p.link.Fail(err)
 		return nil
 	}
@@ -314,7 +356,6 @@ func (p *peer) answered(s *packet) error {
 	if err == nil {
 		err = p.makeEnd(&g, p.c)
 	}
-	defer p.closeSegment()
 	p.c.e.Lock()
 	defer p.c.e.Unlock()
 	switch {
@@ -327,9 +368,7 @@ func (p *peer) answered(s *packet) error {
 		err = p.link.Greet(&g)
 	}
 	if err == nil {
-		if sendPacket(p.fd, kindSegment, nil, p.segment) != nil {
-			err = errEOF
-		}
+		err = p.sendSegment()
 	}
 	if err != nil {
 		p.failLocked(err)

@@ -68,8 +68,22 @@ func (p *packet) drop() {
 	}
 }
 
-// sendPacket sends a packet without waiting.
+// refuseSend, if not nil, is asked for the error with which the system refuses a packet, nil for none. Only tests set it.
+var refuseSend func(kind uint16, fds int) error
+
+// isTransient reports whether a packet that the system has refused with err may be sent in some milliseconds. The descriptors on their way
+// through sockets are counted by user: ETOOMANYREFS is that count at RLIMIT_NOFILE, and it falls as soon as other processes read.
+func isTransient(err error) bool {
+	return err == unix.ETOOMANYREFS || err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.EINTR
+}
+
+// sendPacket sends a packet without waiting. The error is the system's: see isTransient.
 func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
+	if refuseSend != nil {
+		if err := refuseSend(kind, len(fds)); err != nil {
+			return err
+		}
+	}
 	b := make([]byte, packetHead, packetHead+len(body))
 	le := binary.LittleEndian
 	le.PutUint32(b, packetMagic)

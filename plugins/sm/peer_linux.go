@@ -41,7 +41,8 @@ type peer struct {
 	dialling     bool
 	up           bool
 	err          error         // of a dial, or of the memory while frames are being pulled
-	due          time.Duration // dial again, or hello
+	due          time.Duration // dial again, HELLO has to be here, or send again
+	sendBy       time.Duration // our segment has to have left; 0: the system took it, or was not asked
 	warming      bool
 	writing      bool // a goroutine sends
 	filling      int  // goroutines write bodies into the area
