@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -85,7 +86,7 @@ func mark(fd int) error {
 }
 
 // sweep removes what processes that died have left: names whose lock file has our mark and is free, and the sockets beside
-// them at which nobody listens. It leaves everything else alone.
+// them at which nobody listens; and sockets that are ours by their names and have lost their lock files. It leaves everything else alone.
 func (o *Options) sweep() {
 	all, err := os.ReadDir(o.dir())
 	if err != nil {
@@ -93,19 +94,42 @@ func (o *Options) sweep() {
 	}
 	for _, entry := range all {
 		name, ok := strings.CutSuffix(entry.Name(), lockSuffix)
-		if !ok || checkName(name) != nil || !entry.Type().IsRegular() {
-			continue
+		switch path := filepath.Join(o.dir(), name); {
+		case checkName(name) != nil:
+		case ok && entry.Type().IsRegular():
+			sweepName(path)
+		case !ok && entry.Type() == os.ModeSocket && (o.ownsDir() || besideName.MatchString(name)):
+			sweepSocket(path)
 		}
-		path := filepath.Join(o.dir(), name)
-		fd, _, err := tryLock(path+lockSuffix, 0, looks)
-		if err != nil {
-			continue
-		}
-		if marked, err := isMarked(fd); err != nil || !marked || inTheWay(path, marked) != "" {
-			_ = unix.Close(fd)
-			continue
-		}
-		_ = unix.Unlink(path)
-		unlock(path+lockSuffix, fd)
 	}
+}
+
+// besideName is what the name of a class is that listens here beside another transport. Nobody else calls a socket so.
+var besideName = regexp.MustCompile(`^beside-\d+-[0-9a-f]{12}$`)
+
+// sweepName removes a name with a lock file.
+func sweepName(path string) {
+	fd, _, err := tryLock(path+lockSuffix, 0, looks)
+	if err != nil {
+		return
+	}
+	if marked, err := isMarked(fd); err != nil || !marked || inTheWay(path, marked) != "" {
+		_ = unix.Close(fd)
+		return
+	}
+	_ = unix.Unlink(path)
+	unlock(path+lockSuffix, fd)
+}
+
+// sweepSocket removes a socket of ours that has no lock file, unless somebody listens there. The lock file is made meanwhile, so that nobody
+// takes the name.
+func sweepSocket(path string) {
+	fd, _, err := tryLock(path+lockSuffix, unix.O_CREAT|unix.O_EXCL, looks)
+	if err != nil {
+		return
+	}
+	if inTheWay(path, true) == "" {
+		_ = unix.Unlink(path)
+	}
+	unlock(path+lockSuffix, fd)
 }

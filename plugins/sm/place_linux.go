@@ -17,7 +17,8 @@ import (
 
 // A place is a name in the directory that this process listens at: a socket, and beside it a file that it holds locked as long as
 // it lives. So a name whose lock is free belongs to nobody, and what is left of it may go: a lock file with our mark, and a socket
-// beside it at which nobody listens. Anything else at these names is somebody else's, and stays.
+// beside it at which nobody listens. In the default directory, which is the library's own, such a socket may go without a lock file, too:
+// cleaners of /tmp remove plain files that are old, and leave sockets. Anything else at these names is somebody else's, and stays.
 type place struct {
 	path string
 	fd   int // of the socket
@@ -146,7 +147,7 @@ func (o *Options) listen(name string) (*place, string, error) {
 		_ = unix.Close(p.lock)
 		return nil, "", na.WithText(na.ErrAddrInUse, path+lockSuffix+" is in the way of sm://"+name+": "+err.Error())
 	}
-	if why := inTheWay(path, marked); why != "" {
+	if why := inTheWay(path, marked || o.ownsDir()); why != "" {
 		if marked {
 			_ = unix.Close(p.lock)
 		} else { // we have just created it
@@ -161,8 +162,12 @@ func (o *Options) listen(name string) (*place, string, error) {
 	return p, name, nil
 }
 
-// inTheWay says why a name cannot be taken whose lock we hold: there is something that no listener of this plugin has left.
-func inTheWay(path string, marked bool) string {
+// ownsDir reports whether the directory of names is the library's own: nobody else puts sockets there.
+func (o *Options) ownsDir() bool { return o.Dir == "" }
+
+// inTheWay says why a name cannot be taken whose lock we hold: there is something that no listener of this plugin has left. ours says that
+// a socket there is one of this plugin.
+func inTheWay(path string, ours bool) string {
 	var st unix.Stat_t
 	switch err := unix.Lstat(path, &st); {
 	case err == unix.ENOENT:
@@ -171,7 +176,7 @@ func inTheWay(path string, marked bool) string {
 		return err.Error()
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		return "it is not a socket; remove it, or use another name"
-	case !marked:
+	case !ours:
 		return "it is a socket of another program; remove it, or use another name"
 	case !deserted(path):
 		return "another program listens there; use another name"

@@ -82,6 +82,62 @@ func leave(t *testing.T, o *Options, name string) {
 	require.NoError(t, unix.Close(p.lock))
 }
 
+// TestLockFileCleanedAway: cleaners of /tmp remove lock files and leave sockets. In the default directory a name is free all the same when
+// its process has died, and what is left of those that are taken by nobody else is swept; a process that lives keeps its socket. In a
+// directory of the program's that holds for the names only that nobody else can have chosen.
+func TestLockFileCleanedAway(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		t.Run(map[bool]string{true: "default directory", false: "Options.Dir"}[own], func(t *testing.T) {
+			root, err := os.MkdirTemp("", "sm") // short: it is part of the address of a socket
+			require.NoError(t, err)
+			defer func() { require.NoError(t, os.RemoveAll(root)) }()
+			o := &Options{}
+			if t.Setenv("XDG_RUNTIME_DIR", root); !own {
+				o.Dir = filepath.Join(root, "given")
+			}
+			in := func(name string) string { return filepath.Join(o.dir(), name) }
+			clean := func(name string) { require.NoError(t, os.Remove(in(name+lockSuffix))) }
+			alive, _, err := o.listen("alive")
+			require.NoError(t, err)
+			living, living2, err := o.listen("beside-*")
+			require.NoError(t, err)
+			clean("alive")
+			clean(living2)
+			beside := "beside-1-0123456789ab"
+			var killed []*place
+			for _, name := range []string{"two", "three", beside} {
+				p, _, err := o.listen(name)
+				require.NoError(t, err)
+				killed = append(killed, p)
+			}
+			for _, p := range killed {
+				require.NoError(t, unix.Close(p.fd))
+				require.NoError(t, unix.Close(p.lock))
+				require.NoError(t, os.Remove(p.path+lockSuffix))
+			}
+
+			two, _, err := o.listen("two")
+			require.NoFileExists(t, in(beside))
+			require.NoFileExists(t, in(beside+lockSuffix))
+			require.FileExists(t, in("alive"))
+			require.FileExists(t, in(living2))
+			require.NoFileExists(t, in("alive"+lockSuffix))
+			if own {
+				require.NoError(t, err)
+				two.close()
+				require.NoFileExists(t, in("three"))
+				_, _, err = o.listen("alive")
+				require.ErrorContains(t, err, "another program listens there")
+			} else {
+				require.ErrorContains(t, err, "it is a socket of another program")
+				require.FileExists(t, in("three"))
+			}
+			alive.close()
+			living.close()
+		})
+	}
+}
+
 // A directory of names may hold other people's files, whatever they are called: none is touched by those who listen, end and are killed
 // there. A name that is taken by one of them is an error that names it.
 func TestFilesOfOthers(t *testing.T) {
