@@ -139,7 +139,7 @@ func TestCpInto(t *testing.T) {
 		requireFile(t, src, filepath.Join(s.root, want))
 	}
 	q := run(t, 1, cp(src, s.addr+"/missing/f")...)
-	require.Regexp(t, `missing/f\.qs-part: no such file or directory`, q.errors.String())
+	require.Regexp(t, `missing/f\.qs-part\.journal: no such file or directory`, q.errors.String())
 	run(t, 0, cp(s.addr+"/there/h", dir)...)
 	requireFile(t, src, filepath.Join(dir, "h"))
 	q = run(t, 1, cp(s.addr+"/nothing", dir)...)

@@ -2,11 +2,11 @@ package files
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A record says of which source a part is, how far it is verified, and its checksum up to there.
@@ -21,61 +21,72 @@ type record struct {
 // single write.
 const recordSize = 256
 
-// A journal keeps the last record beside a part. There is none before the first piece is verified, and so none for files
-// of one piece.
+// A journal keeps the last record beside a part: the first one says that the part is that of a transfer. It is locked while
+// it is open.
 type journal struct {
-	disk    *disk
-	name    string
-	f       *os.File
-	written bool
+	disk *disk
+	name string
+	f    *os.File
+	at   int64 // of the record that is in it
 }
 
-func (j *journal) read() (record, error) {
-	var r record
-	f, _, err := j.disk.open(j.name)
-	if err != nil {
+// errEmpty says that a journal holds no record yet.
+var errEmpty = errors.New("the journal is empty")
+
+// openJournal opens a journal, which it makes if there is none, and keeps other transfers away from it until it is closed.
+// Another transfer that has it open is na.ErrAgain.
+func (d *disk) openJournal(name string) (*journal, error) {
+	for {
+		f, _, err := d.createOrOpen(name)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(f); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		mine, err := f.Stat()
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		if there, err := d.root.Lstat(name); err == nil && os.SameFile(mine, there) {
+			return &journal{disk: d, name: name, f: f}, nil
+		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(err, f.Close())
+		}
+		_ = f.Close() // of a transfer that has just ended
+	}
+}
+
+// read returns the record, or errEmpty. A file that is no journal is errNotOurs.
+func (j *journal) read() (r record, err error) {
+	b, err := io.ReadAll(io.NewSectionReader(j.f, 0, recordSize+1))
+	switch {
+	case err != nil:
 		return r, err
+	case len(b) == 0:
+		return r, errEmpty
+	case len(b) != recordSize || json.Unmarshal(b, &r) != nil || r.At < 0:
+		return record{}, fmt.Errorf("%s is not a journal of qs cp: %w", j.name, errNotOurs)
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, recordSize+1))
-	if err == nil {
-		err = json.Unmarshal(b, &r)
-	}
-	if err == nil && r.At < 0 {
-		err = na.ErrInvalid
-	}
-	return r, err
-}
-
-// open leaves the record that is there until the next one replaces it.
-func (j *journal) open() (err error) {
-	if j.f == nil {
-		j.f, err = j.disk.root.OpenFile(j.name, os.O_WRONLY|os.O_CREATE, 0o600)
-	}
-	return err
+	j.at = r.At
+	return r, nil
 }
 
 func (j *journal) write(r record) error {
-	if err := j.open(); err != nil {
-		return err
-	}
 	text, err := json.Marshal(r)
 	if err == nil {
 		_, err = j.f.WriteAt(fmt.Appendf(nil, "%-*s\n", recordSize-1, text), 0)
 	}
-	j.written = j.written || err == nil
+	if err == nil {
+		j.at = r.At
+	}
 	return err
 }
 
-func (j *journal) close() {
-	if j.f != nil {
-		_ = j.f.Close()
-		j.f = nil
+// close closes the journal, which another transfer may have then; with remove it is removed before that.
+func (j *journal) close(remove bool) {
+	if remove {
+		_ = j.disk.root.Remove(j.name)
 	}
-}
-
-func (j *journal) remove() {
-	j.close()
-	j.written = false
-	_ = j.disk.root.Remove(j.name)
+	_ = j.f.Close()
 }

@@ -97,7 +97,7 @@ func TestDropWaits(t *testing.T) {
 	for range 2 {
 		drops.Go(func() {
 			fs.drop(tr)
-			if _, err := tr.part.lock.Stat(); err == nil {
+			if _, err := tr.part.journal.f.Stat(); err == nil {
 				t.Error("the part is open still")
 			}
 		})

@@ -24,14 +24,14 @@ const partSuffix = ".qs-part"
 //	     ▼
 //	NAME, with mode and time of the source
 //
+// The journal is made before the part and removed after it. A transfer keeps it locked, so that one writes the part at a time.
 // A part that was left behind is gone on with if the source's stamp is the same, and if check finds in it the bytes that the
-// journal promises. One transfer writes it at a time.
+// journal promises. A file that no transfer of this user has made is never written to: see createOrOpen.
 type part struct {
 	disk    *disk
 	name    string
 	stamp   stamp
 	f       *os.File
-	lock    *os.File // the part once more: f is closed before it gets its name, the lock is let go after that
 	sums    sums
 	room    int64 // is reserved up to here
 	journal *journal
@@ -73,12 +73,12 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 		return nil, errSame
 	}
 	p := &part{disk: d, name: name, stamp: st, sha: sha, sums: newSums(sha)}
-	if err := p.take(); err != nil {
+	j, err := p.open()
+	if err != nil {
 		return nil, err
 	}
-	p.journal = &journal{disk: d, name: name + partSuffix + ".journal"}
-	switch j, err := p.journal.read(); {
-	case err != nil: // nobody began, or nothing was verified
+	switch {
+	case j.At == 0: // nobody began, or nothing was verified
 	case anew:
 		p.note = name + ": what was there is not used"
 	case j.Size != st.Size || j.ModTime != st.ModTime || j.At > st.Size:
@@ -99,9 +99,13 @@ func (d *disk) openPart(name string, st stamp, sha, anew bool) (*part, error) {
 	return p, nil
 }
 
-// whatIs says what is neither a file nor a directory nor a link.
+// whatIs says what is not a regular file.
 func whatIs(mode fs.FileMode) string {
 	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&fs.ModeSymlink != 0:
+		return "a symbolic link"
 	case mode&fs.ModeDevice != 0:
 		return "a device"
 	case mode&fs.ModeNamedPipe != 0:
@@ -112,43 +116,55 @@ func whatIs(mode fs.FileMode) string {
 	return "no regular file"
 }
 
-// take opens the part, and keeps other transfers away from it until it is closed.
-func (p *part) take() (err error) {
-	name, root := p.name+partSuffix, p.disk.root
-	for {
-		p.lock, err = root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-		if errors.Is(err, fs.ErrPermission) && root.Chmod(name, 0o600) == nil { // it had its mode already when its commit failed
-			p.lock, err = root.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-		}
-		if err != nil {
-			return err
-		}
-		if err = lock(p.lock); err != nil {
-			err = fmt.Errorf("%s: %w", p.name, err)
-			break
-		}
-		var mine, there fs.FileInfo
-		if mine, err = p.lock.Stat(); err != nil {
-			break
-		}
-		there, err = root.Stat(name)
-		if err == nil && os.SameFile(mine, there) {
-			if p.f, err = root.OpenFile(name, os.O_RDWR, 0); err == nil {
-				return nil
-			}
-			break
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		_ = p.lock.Close() // of a part that is the file by now, or gone
+// open opens the journal and the part, and returns what the journal says.
+func (p *part) open() (j record, err error) {
+	if p.journal, err = p.disk.openJournal(p.name + partSuffix + ".journal"); err != nil {
+		return j, fmt.Errorf("%s: %w", p.name, err)
 	}
-	return errors.Join(err, p.lock.Close())
+	j, err = p.journal.read()
+	empty := errors.Is(err, errEmpty)
+	if empty {
+		err = p.journal.write(record{Size: p.stamp.Size, ModTime: p.stamp.ModTime})
+	}
+	if err == nil {
+		err = p.openFile(!empty)
+	}
+	if err != nil {
+		p.journal.close(empty)
+		return j, fmt.Errorf("%s: %w", p.name, err)
+	}
+	return j, nil
+}
+
+// openFile opens the part. One that no journal knows is this user's own file, unless it is empty. One that others may have
+// open by now, which has the rights of the source, or the user's, is not used any more.
+func (p *part) openFile(known bool) (err error) {
+	name := p.name + partSuffix
+	var made bool
+	p.f, made, err = p.disk.createOrOpen(name)
+	if known && errors.Is(err, errShared) {
+		if err = p.disk.root.Remove(name); err == nil {
+			p.f, made, err = p.disk.createOrOpen(name)
+		}
+	}
+	if made || known || err != nil {
+		return err
+	}
+	info, err := p.f.Stat()
+	if err == nil && info.Size() > 0 {
+		err = fmt.Errorf("%s is not of a transfer that was broken off: %w", name, errNotOurs)
+	}
+	if err != nil {
+		return errors.Join(err, p.f.Close())
+	}
+	return nil
 }
 
 func (p *part) reset() error {
 	p.claimed, p.sums = 0, newSums(p.sha)
-	p.journal.remove()
+	if err := p.journal.write(record{Size: p.stamp.Size, ModTime: p.stamp.ModTime}); err != nil {
+		return err
+	}
 	return p.f.Truncate(0)
 }
 
@@ -250,7 +266,7 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 		err = p.f.Sync()
 	}
 	if err == nil {
-		err = root.Chmod(part, fs.FileMode(p.stamp.Mode)&fs.ModePerm)
+		err = p.f.Chmod(fs.FileMode(p.stamp.Mode) & fs.ModePerm)
 	}
 	if err == nil {
 		err = root.Chtimes(part, p.stamp.modTime(), p.stamp.modTime())
@@ -265,8 +281,7 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 		return err
 	}
 	p.done = true
-	p.journal.remove()
-	_ = p.lock.Close()
+	p.journal.close(true)
 	if toDisk {
 		return p.disk.sync(path.Dir(p.name))
 	}
@@ -279,12 +294,11 @@ func (p *part) close() {
 		return
 	}
 	_ = p.f.Close()
-	useful := p.journal.written || p.claimed > 0
-	p.journal.close()
+	useful := p.journal.at > 0
 	if !useful {
 		_ = p.disk.root.Remove(p.name + partSuffix)
 	}
-	_ = p.lock.Close()
+	p.journal.close(!useful)
 }
 
 // sync writes a directory to the disk, where the system can do that.

@@ -103,7 +103,7 @@ func TestPartOfNoUse(t *testing.T) {
 	d, dir := newDisk(t)
 	p, err := d.openPart("f", stamp{Size: 300}, false, false)
 	require.NoError(t, err)
-	requireNames(t, dir, "f.qs-part")
+	requireNames(t, dir, "f.qs-part", "f.qs-part.journal")
 	p.close()
 	requireNames(t, dir)
 }
@@ -114,18 +114,15 @@ func TestJournal(t *testing.T) {
 	good := fmt.Sprintf(`{"source_size":300,"source_mtime_ns":7,"verified":200,"crc32c":%d}`, crcOf(data[:200]))
 	for text, want := range map[string]int64{
 		good:                      200,
-		"":                        0,
-		"{":                       0,
 		`{"source_size":300}`:     0,
 		good[:len(good)-2] + "9}": 0, // another checksum, or none that fits
-		`{"source_size":300,"source_mtime_ns":7,"verified":-1,"crc32c":0}`:                  0,
 		`{"source_size":300,"source_mtime_ns":7,"verified":301,"crc32c":0}`:                 0,
 		`{"source_size":300,"source_mtime_ns":7,"verified":9223372036854775807,"crc32c":0}`: 0,
 		`{"source_size":300,"source_mtime_ns":8,"verified":200,"crc32c":0}`:                 0,
 	} {
 		d, dir := newDisk(t)
-		writeFile(t, filepath.Join(dir, "f.qs-part"), data[:250])
-		writeFile(t, filepath.Join(dir, "f.qs-part.journal"), []byte(text))
+		writePrivate(t, filepath.Join(dir, "f.qs-part"), data[:250])
+		writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), journalOf(text))
 		p, err := d.openPart("f", stamp{Size: 300, ModTime: 7}, false, false)
 		require.NoError(t, err)
 		left, err := p.check()
@@ -137,6 +134,69 @@ func TestJournal(t *testing.T) {
 		require.NoError(t, p.commit(crcOf(data), nil, false))
 		requireData(t, dir, data)
 	}
+}
+
+// journalOf is a journal that holds text.
+func journalOf(text string) []byte { return fmt.Appendf(nil, "%-*s\n", recordSize-1, text) }
+
+// writePrivate writes a file as a transfer makes it.
+func writePrivate(t *testing.T, name string, data []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(name, data, 0o600))
+}
+
+// TestPartOfSomebodyElse: a file that has the name of a part or of a journal, and that no transfer has made, is refused with
+// its name, and stays as it is, with and without -anew.
+func TestPartOfSomebodyElse(t *testing.T) {
+	data := noise(300)
+	for name, make := range map[string]func(t *testing.T, dir string){
+		"f.qs-part is not of a transfer": func(t *testing.T, dir string) {
+			writePrivate(t, filepath.Join(dir, "f.qs-part"), data)
+		},
+		"f.qs-part.journal is not a journal": func(t *testing.T, dir string) {
+			writePrivate(t, filepath.Join(dir, "f.qs-part"), data)
+			writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), []byte("j\n"))
+		},
+		"f.qs-part.journal is not a journal of qs": func(t *testing.T, dir string) {
+			writePrivate(t, filepath.Join(dir, "f.qs-part.journal"), journalOf(`{"verified":-1}`))
+		},
+	} {
+		for _, anew := range []bool{false, true} {
+			d, dir := newDisk(t)
+			make(t, dir)
+			requireRefused(t, d, dir, name, anew)
+		}
+	}
+}
+
+// requireRefused wants a part of f to be refused with a text, and all that is in dir to be there as before.
+func requireRefused(t *testing.T, d *disk, dir, text string, anew bool) {
+	t.Helper()
+	before := describe(t, dir)
+	_, err := d.openPart("f", stamp{Size: 300, Mode: 0o600}, false, anew)
+	require.ErrorIs(t, err, na.ErrExists)
+	require.ErrorContains(t, err, text)
+	require.ErrorContains(t, err, "move it away or name another destination")
+	require.Equal(t, before, describe(t, dir))
+}
+
+// describe returns what is in a folder: names, kinds and modes, and what files hold.
+func describe(t *testing.T, dir string) (all []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		info, err := e.Info()
+		require.NoError(t, err)
+		text := fmt.Sprintf("%s %v %d", e.Name(), info.Mode(), info.Size())
+		if info.Mode().IsRegular() {
+			held, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			require.NoError(t, err)
+			text += fmt.Sprintf(" %x", held)
+		}
+		all = append(all, text)
+	}
+	return all
 }
 
 // TestPartFailedWrite: bytes that did not reach the file are never promised, also when later ones would.
@@ -163,11 +223,15 @@ func TestPartFailedWrite(t *testing.T) {
 // TestJournalIsNeverEmpty: the record of the run before is there until the first of this run replaces it.
 func TestJournalIsNeverEmpty(t *testing.T) {
 	d, dir := newDisk(t)
-	j := &journal{disk: d, name: "j"}
+	j, err := d.openJournal("j")
+	require.NoError(t, err)
+	_, err = j.read()
+	require.ErrorIs(t, err, errEmpty)
 	want := record{Size: 300, ModTime: 7, At: 200, CRC: 1 << 31}
 	require.NoError(t, j.write(want))
-	j.close()
-	require.NoError(t, j.open())
+	j.close(false)
+	j, err = d.openJournal("j")
+	require.NoError(t, err)
 	got, err := j.read()
 	require.NoError(t, err)
 	require.Equal(t, want, got)
@@ -176,6 +240,6 @@ func TestJournalIsNeverEmpty(t *testing.T) {
 	got, err = j.read()
 	require.NoError(t, err)
 	require.Equal(t, want, got)
-	j.remove()
+	j.close(true)
 	requireNames(t, dir)
 }

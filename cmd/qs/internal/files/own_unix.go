@@ -1,0 +1,24 @@
+//go:build unix
+
+package files
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// namesOf returns how many names (hard links) a file has.
+func namesOf(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Nlink)
+	}
+	return 1
+}
+
+// ownerOf returns the user that a file belongs to.
+func ownerOf(info fs.FileInfo) uint32 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Uid
+	}
+	return 0
+}
