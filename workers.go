@@ -2,6 +2,7 @@ package quicksilver
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,6 +17,7 @@ type workers struct {
 
 func (w *workers) init(n *Node) {
 	w.run, w.most = func(r hg.Incoming) { _ = r.Run() }, n.cfg.Workers // it may have ended before
+	w.over = func(r hg.Incoming) bool { return r.Name() == "" }
 	w.own = make([]own, n.cfg.Contexts)
 }
 
@@ -35,7 +37,8 @@ func (w *workers) dispatch(r hg.Incoming) {
 //	  └───── else ─► queue ◄─ looked at each lookTime: has the oldest waited for so long? then twice as many are enough
 type crew[T any] struct {
 	run  func(T)
-	most int // goroutines
+	over func(T) bool // reports whether a job in the queue need not run any more; may be nil
+	most int          // goroutines
 
 	all sync.WaitGroup
 
@@ -46,6 +49,7 @@ type crew[T any] struct {
 	idle   []chan T
 	queue  []T
 	first  int // of queue
+	sweep  int // when the queue is so long, jobs that are over leave it
 	timer  *time.Timer
 	looks  bool // timer is set
 	ended  bool
@@ -66,6 +70,8 @@ const (
 	// uselessLooks is how many looks go by before even more are let loose when the last did not bring more jobs to their end: it is
 	// processors that are short, not goroutines, or so it seems.
 	uselessLooks = 10
+	// sweepFirst is how many jobs that are over may stay in the queue; else no more than wait.
+	sweepFirst = 1024
 )
 
 // few is how many goroutines quick jobs share.
@@ -80,6 +86,9 @@ func (w *crew[T]) give(job T) {
 	case w.busy < max(w.enough, min(few(), w.most)) && !w.held:
 		w.start(job)
 	default:
+		if len(w.queue) >= max(w.sweep, sweepFirst) {
+			w.dropOver()
+		}
 		w.queue = append(w.queue, job)
 		w.given++
 		if !w.looks && w.busy < w.most {
@@ -91,6 +100,18 @@ func (w *crew[T]) give(job T) {
 			}
 		}
 	}
+}
+
+// dropOver takes the jobs that are over out of the queue: requests that were taken back, or whose time is up, have no place at the
+// target any more, so nothing else bounds them. Locked.
+func (w *crew[T]) dropOver() {
+	if w.over != nil {
+		waits := slices.DeleteFunc(w.queue[w.first:], w.over)
+		w.queue = append(w.queue[:0], waits...)
+		clear(w.queue[len(w.queue):cap(w.queue)])
+		w.first = 0
+	}
+	w.sweep = 2 * len(w.queue)
 }
 
 // start has a goroutine run a job. Locked.

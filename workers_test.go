@@ -73,5 +73,37 @@ func TestQuickJobs(t *testing.T) {
 	})
 }
 
+// TestJobsThatAreOver: jobs that need not run any more leave the queue, however many come while all goroutines are blocked, and the others
+// run in order.
+func TestJobsThatAreOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		free := make(chan struct{})
+		var ran []int
+		c := crew[int]{most: 1, over: func(i int) bool { return i%100 != 0 }}
+		c.run = func(i int) {
+			<-free
+			ran = append(ran, i)
+		}
+		c.give(-1)
+		var want []int
+		longest := 0
+		for i := range 100 * sweepFirst {
+			c.give(i)
+			longest = max(longest, len(c.queue))
+			if i%100 == 0 {
+				want = append(want, i)
+			}
+		}
+		require.LessOrEqual(t, longest, 2*sweepFirst)
+		close(free)
+		synctest.Wait()
+		ran = slices.DeleteFunc(ran, c.over) // of those that were in the queue in the end
+		require.Equal(t, want, ran)
+		c.end()
+		c.all.Wait()
+	})
+}
+
 // pause is how long a job blocks, and a caller comes late, in the time of the bubble.
 func pause(d time.Duration) { <-time.NewTimer(d).C }

@@ -14,7 +14,8 @@ import (
 //
 //	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … it has ended ───► room for the next
 //	                         │ no ─────► waits ◄────────────────────────────────────────┘
-//	                         │             └─ its deadline passes: dispatched, to be refused
+//	                         │             ├─ its origin takes it back: it leaves at once
+//	                         │             └─ its deadline passes, or its origin is lost: refused
 //	                         └─ so many of the RPC wait already: refused
 type load struct {
 	most, mostPerPeer int64
@@ -24,7 +25,6 @@ type load struct {
 
 	mu         sync.Mutex // guards the fields below, and waits of those in the list
 	head, tail *service   // by service.next and prev
-	sweepAt    int64      // when so many wait, those that were taken back are looked for
 }
 
 // A bound is that of an RPC, in all contexts of the class.
@@ -66,9 +66,6 @@ func (b *bound) queues() (counted, ok bool) {
 	return false, false
 }
 
-// sweepFirst is how many requests that were taken back may wait for room unnoticed; else no more than do wait.
-const sweepFirst = 64
-
 // take takes room for s, if there is some.
 func (d *load) take(s *service) bool {
 	if d.n.Add(1) <= d.most {
@@ -103,26 +100,36 @@ func (c *Context) admit(s *service) bool {
 
 // queue has s wait for room, unless it is to be refused.
 func (c *Context) queue(s *service) (waits bool, err error) {
-	d := &c.load
+	c.hearFaults()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arm()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if s.late() || s.env.IsWithdrawn() { // looked at here: the alarm either finds s in the list, or has rung before
+	if s.late() || !s.env.Watch() { // looked at here: the alarm either finds s waiting, or has rung before
 		return false, nil
 	}
-	b, counted := s.rpc.bound, false
-	if counted, waits = b.queues(); !waits {
-		return false, na.WithText(Exhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.most, s.name(), b.queue))
+	if err := c.enqueue(s); err != nil {
+		return false, err
+	}
+	if s.env.IsWithdrawn() { // meanwhile: abandon has not found it in the list, or has taken it out
+		c.unqueue(s)
+	}
+	return true, nil
+}
+
+// enqueue puts s at the end of the list, unless as many requests of its RPC wait as may. Locked.
+func (c *Context) enqueue(s *service) error {
+	d := &c.load
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b := s.rpc.bound
+	counted, ok := b.queues()
+	if !ok {
+		return na.WithText(Exhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.most, s.name(), b.queue))
 	}
 	s.counted = counted
 	s.to(serviceWaiting)
 	d.push(s)
-	if d.waiting.Load() >= max(d.sweepAt, sweepFirst) {
-		c.sweep()
-	}
-	return true, nil
+	return nil
 }
 
 // dismiss returns the room of s.
@@ -171,26 +178,24 @@ func (c *Context) advance() {
 	}
 }
 
-// sweep dispatches the requests that wait and were taken back: they use no envelope, so nothing else bounds them. Locked.
-func (c *Context) sweep() {
-	d := &c.load
-	for s := d.head; s != nil; {
-		next := s.next
-		if s.env.IsWithdrawn() {
-			c.dispatch(s)
-		}
-		s = next
-	}
-	d.sweepAt = 2 * d.waiting.Load()
-}
-
-// expire dispatches s, whose deadline has passed, if it waits.
-func (c *Context) expire(s *service) {
+// unqueue dispatches s, which has been taken back, if it waits. The lock of the endpoint may be held.
+func (c *Context) unqueue(s *service) {
 	c.load.mu.Lock()
 	defer c.load.mu.Unlock()
 	if s.waits {
 		c.dispatch(s)
 	}
+}
+
+// leave takes s out of the list, and reports false if it was not there.
+func (d *load) leave(s *service) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !s.waits {
+		return false
+	}
+	d.remove(s)
+	return true
 }
 
 // dispatch has a request that waits go on. Locked.

@@ -251,6 +251,135 @@ func TestWaitingRequests(t *testing.T) {
 	})
 }
 
+// A request that was taken back leaves the queue at once: neither Stats.Waiting nor RPC.Queue counts it, so others may wait in its place.
+func TestTakenBackLeavesQueue(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		take func(p *pair, h *hg.Handle)
+	}{
+		{"withdraw", func(p *pair, h *hg.Handle) {
+			var w taken
+			require.NoError(p.t, h.Withdraw(0, w.cb))
+			p.Until(func() bool { return w.n == 1 })
+			require.Equal(p.t, hg.Withdrawn, w.r)
+		}},
+		{"abandon", func(p *pair, h *hg.Handle) { h.Abandon() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			transports.Each(t, func(t *testing.T, n *transports.Net) {
+				p := newPair(t, n, hg.Config{})
+				var k keeper
+				_, err := p.target.RegisterRPC(hg.RPC{Name: "keep", Handler: k.handler, MaxActive: 1, Queue: 2})
+				require.NoError(t, err)
+				id, err := p.origin.Register("keep", nil)
+				require.NoError(t, err)
+				p.rpc("echo", echo)
+				outs := make([]outcome, 7)
+				var handles []*hg.Handle
+				for i := range outs {
+					handles = append(handles, p.handle(id))
+					require.NoError(t, handles[i].ForwardRaw([]byte{byte(i)}, outs[i].cb))
+					if i == 0 {
+						p.Until(func() bool { return len(k.kept) == 1 })
+						continue
+					}
+					if i%2 == 0 && i < 6 { // two wait: they are taken back
+						p.Until(func() bool { return p.tctx.Stats().Waiting == 2 })
+						c.take(p, handles[i-1])
+						c.take(p, handles[i])
+						p.roundTrip()
+						require.Zero(t, p.tctx.Stats().Waiting, "after request %d", i)
+						require.EqualValues(t, 1, p.tctx.Stats().Active)
+					}
+				}
+				p.roundTrip()
+				require.EqualValues(t, 2, p.tctx.Stats().Waiting, "the last two")
+				for _, i := range []int{0, 5, 6} {
+					p.Until(func() bool { return len(k.kept) == 1 })
+					in, err := k.kept[0].InputRaw()
+					require.NoError(t, err)
+					require.Equal(t, []byte{byte(i)}, in)
+					k.answer()
+					p.Until(func() bool { return outs[i].calls == 1 })
+					require.NoError(t, outs[i].err)
+				}
+				for i := 1; i < 5; i++ {
+					p.Until(func() bool { return outs[i].calls == 1 })
+					require.ErrorIs(t, outs[i].err, hg.ErrCanceled)
+				}
+				for _, h := range handles {
+					h.Close()
+				}
+			})
+		})
+	}
+}
+
+// Requests are taken back before, while and after they begin to wait: none of them stays.
+func TestTakenBackMeanwhile(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 8}})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		first := p.handle(id)
+		var o outcome
+		require.NoError(t, first.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return len(k.kept) == 1 })
+		h := p.handle(id)
+		for range 200 {
+			var o outcome
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			_ = p.octx.Progress(0)
+			_ = p.tctx.Progress(0)
+			p.tctx.Trigger(0)
+			h.Abandon()
+			p.Until(func() bool { return o.calls == 1 })
+		}
+		p.Until(func() bool { s := p.tctx.Stats(); return s.Waiting == 0 && s.NA.Envelopes == 0 && s.Handles == 1 })
+		k.answer()
+		p.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		require.Empty(t, k.kept)
+		first.Close()
+		h.Close()
+	})
+}
+
+// Requests whose origin is lost leave the queue as well.
+func TestLostOriginLeavesQueue(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		other, octx := n.Origin(hg.Config{})
+		_, err := other.Register("keep", nil)
+		require.NoError(t, err)
+		h, err := octx.Create(p.target.Addr(), id)
+		require.NoError(t, err)
+		var o outcome
+		require.NoError(t, h.ForwardRaw(nil, o.cb))
+		p.Until(func() bool { return len(k.kept) == 1 })
+		outs := make([]outcome, 3)
+		var handles []*hg.Handle
+		for i := range outs {
+			handles = append(handles, p.handle(id))
+			require.NoError(t, handles[i].ForwardRaw(nil, outs[i].cb))
+		}
+		p.Until(func() bool { return p.tctx.Stats().Waiting == 3 })
+		require.NoError(t, p.origin.Close())
+		p.Until(func() bool { return p.tctx.Stats().Waiting == 0 })
+		k.answer()
+		p.Until(func() bool { return o.calls == 1 })
+		require.NoError(t, o.err)
+		require.Empty(t, k.kept, "nobody runs")
+		p.Until(func() bool { return outs[0].calls+outs[1].calls+outs[2].calls == 3 })
+		h.Close()
+		for _, h := range handles {
+			h.Close()
+		}
+	})
+}
+
 func TestMaxActiveConfig(t *testing.T) {
 	_, err := hg.Open("tcp://", hg.Config{MaxActive: -1, MaxActivePerPeer: -2})
 	require.ErrorIs(t, err, hg.ErrInvalid)

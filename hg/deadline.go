@@ -163,14 +163,12 @@ func (a *alarm) rings(_ *na.Op, r na.Result) (ran int) {
 	switch {
 	case s.phase == serviceFetching:
 		s.pull.cancel()
-	case s.phase == serviceWaiting:
-		s.ctx.expire(s)
 	case s.phase == serviceRunning && s.detached:
 		s.answerFor(failure{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
 	}
-	given := s.claimRun()
+	waited := s.endWait()
 	s.ends((*handling).expire)
-	if given {
+	if waited {
 		s.reject(errLate)
 	}
 	return 0

@@ -10,7 +10,7 @@ import (
 //
 //	Trigger: room ─► dispatched ─ Config.Dispatch ─► Run: the authorizer agrees ─► the input is here ─► the handler runs
 //	                  ▲    │                              └─ it is to be fetched ─┐
-//	                  │    └─ its deadline, the end of its session or a shutdown comes first: it is refused
+//	                  │    └─ its deadline, its origin's change of mind, the end of its session or a shutdown comes first: it is refused
 //	                  └────────────────────────── it is here ◄────────────────────┘
 
 // slowInline is how long a handler may keep Trigger before that is logged.
@@ -18,8 +18,8 @@ const slowInline = 10 * time.Millisecond
 
 // Run runs the authorizer and the handler of a request that Config.Dispatch was given, on this goroutine, and returns when they
 // have. The rules are those of Trigger: a panic, the end of the goroutine, an error and silence are answered. The error matches
-// ErrInvalid, and nothing has run, when r was not given to Config.Dispatch, has been run, or has ended: by its deadline, with
-// the session of its origin, or because the class shuts down.
+// ErrInvalid, and nothing has run, when r was not given to Config.Dispatch, has been run, or has ended: by its deadline, because
+// its origin has taken it back, with the session of its origin, or because the class shuts down.
 func (r Incoming) Run() error {
 	if r.s != nil {
 		if c := r.s.ctx; c.nctx.Hold() { // c is not drained before this has returned
@@ -52,7 +52,7 @@ func (s *service) give(lone *Incoming) bool {
 	c.hearFaults()
 	s.mu.Lock()
 	s.arm()
-	if s.late() || c.nctx.Draining() || s.env.IsWithdrawn() { // looked at here: the alarm either finds it given, or has rung before
+	if s.late() || c.nctx.Draining() || !s.env.Watch() { // looked at here: the alarm either finds it given, or has rung before
 		s.mu.Unlock()
 		return false
 	}
@@ -79,6 +79,15 @@ func (s *service) claimRun() bool {
 		s.to(serviceArrived)
 	}
 	return taken
+}
+
+// endWait ends the wait for room, or for Run; whoever it reports true to has to go on with the request. Locked.
+func (s *service) endWait() bool {
+	if s.phase == serviceWaiting && s.ctx.load.leave(s) {
+		s.to(serviceArrived)
+		return true
+	}
+	return s.claimRun()
 }
 
 // refuseUnclaimed refuses a request that nobody has run.

@@ -87,6 +87,38 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 	require.ErrorIs(t, hg.Incoming{}.Run(), hg.ErrInvalid)
 }
 
+// A request that is taken back before Run gives its place to the next one, which need not wait for Run of the first.
+func TestDispatchedIsTakenBack(t *testing.T) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+		id := p.rpc("x", echo)
+		outs := make([]outcome, 3)
+		var handles []*hg.Handle
+		for i := range outs {
+			handles = append(handles, p.handle(id))
+			require.NoError(t, handles[i].ForwardRaw([]byte{byte(i)}, outs[i].cb))
+			p.Until(func() bool { return len(*given)+int(p.tctx.Stats().Waiting) == i+1 })
+		}
+		require.Len(t, *given, 1)
+		handles[0].Abandon()
+		p.Until(func() bool { return len(*given) == 2 })
+		var w taken
+		require.NoError(t, handles[1].Withdraw(0, w.cb))
+		p.Until(func() bool { return len(*given) == 3 && w.n == 1 })
+		require.Equal(t, hg.Withdrawn, w.r)
+		for _, r := range (*given)[:2] {
+			require.ErrorIs(t, r.Run(), hg.ErrInvalid, "it has ended")
+		}
+		require.NoError(t, (*given)[2].Run())
+		p.Until(func() bool { return outs[0].calls+outs[1].calls+outs[2].calls == 3 })
+		require.NoError(t, outs[2].err)
+		require.Equal(t, hg.NotRun, hg.FateOf(outs[1].err))
+		for _, h := range handles {
+			h.Close()
+		}
+		p.clean(0)
+	}, hg.Config{MaxActive: 1})
+}
+
 // Until it is run a request tells who asks, and no more.
 func TestDispatchedBeforeRun(t *testing.T) {
 	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
@@ -230,8 +262,8 @@ func TestDispatchedAndTakenBack(t *testing.T) {
 			back()
 			p.Until(func() bool { return o.calls == i+1 && p.tctx.Stats().NA.Envelopes == 0 })
 			require.ErrorIs(t, o.err, hg.ErrCanceled)
-			require.NoError(t, (*given)[i].Run())
 			p.clean(1)
+			require.ErrorIs(t, (*given)[i].Run(), hg.ErrInvalid, "it has ended")
 		}
 	}, hg.Config{})
 }

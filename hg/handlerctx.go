@@ -91,7 +91,8 @@ func (t *byCall) remove(s *service) {
 }
 
 // abandon marks the requests of a call whose origin wants no answer any more, and queues their records, each once: so nothing has to be
-// dropped, however many calls are abandoned before Trigger. It is called with the lock of the endpoint held.
+// dropped, however many calls are abandoned before Trigger. One that waits for room does not from now on. It is called with the lock of the
+// endpoint held.
 func (c *Context) abandon(peer na.Addr, tag na.Tag) {
 	key := callKey{peer.Session(), tag}
 	c.mu.Lock()
@@ -99,12 +100,14 @@ func (c *Context) abandon(peer na.Addr, tag na.Tag) {
 	for s := *c.calls.of(key); s != nil; s = s.beside {
 		if s.key == key {
 			s.gone.Store(true)
+			c.unqueue(s)
 			s.leaving = s.leaving || c.nctx.Queue(&s.leave)
 		}
 	}
 }
 
-// left runs in Trigger after abandon. It ends the context of the handler, unless the record serves another request by now.
+// left runs in Trigger after abandon. It ends the context of the handler, or the wait for Run, unless the record serves another
+// request by now.
 func (s *service) left(any) (ran int) {
 	s.ctx.mu.Lock()
 	s.leaving = false
@@ -114,7 +117,11 @@ func (s *service) left(any) (ran int) {
 		s.mu.Unlock()
 		return 0
 	}
+	given := s.phase == serviceGiven && s.env.IsWithdrawn() && s.claimRun()
 	s.ends(func(g *handling) { g.cancel(errAbandoned) })
+	if given {
+		s.reject(errAbandoned)
+	}
 	return 0
 }
 

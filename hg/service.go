@@ -280,20 +280,20 @@ func (s *service) freeInput() {
 // name returns the name of the RPC.
 func (s *service) name() string { return nameOf(s.id, s.rpc) }
 
-// peersLost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached or waits
-// for Run.
+// peersLost ends the context of a handler whose origin nobody can answer any more, and why, and a request that is detached, or waits
+// for room or for Run.
 func (s *service) peersLost(why error) {
 	s.mu.Lock()
 	if nctx := s.ctx.nctx; s.phase == serviceSpare || !nctx.Closing() && nctx.Connected(s.addr) {
 		s.mu.Unlock()
 		return
 	}
-	given := s.claimRun()
+	waited := s.endWait()
 	if s.detached && s.phase == serviceRunning {
 		s.giveUp()
 	}
 	s.ends(func(g *handling) { g.cancel(why) })
-	if given {
+	if waited {
 		s.reject(why)
 	}
 }
