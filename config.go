@@ -32,7 +32,7 @@ type Config struct {
 	TCP tcp.Options
 	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
-	// CallTimeout bounds calls whose context has no deadline. Zero means not at all.
+	// CallTimeout bounds calls whose context has no deadline; any Duration will do. Zero means not at all.
 	CallTimeout time.Duration
 	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows, and HG.NA.Room is 16 MiB
 	// or more. Zero means 504, with the envelopes that there are by default.

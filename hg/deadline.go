@@ -35,8 +35,9 @@ var (
 // the error's Fate is NotRun. Once the request has left the Fate is MaybeRan, unless the target's answer that it did not run is
 // here before the call ends; to be certain, use Withdraw.
 //
-// The time that is left travels in microseconds: at most 2^32-1 of them, about 71 minutes, so that a target may give up a
-// longer call sooner. A negative d has passed: Forward fails.
+// The target knows the deadline of a call that has less than about 71 minutes left when it leaves: the time that is left travels in
+// microseconds, 32 bits of them. A longer call has no deadline at its target; the origin ends it there, as by Abandon, when the time is up.
+// A negative d has passed: Forward fails.
 //
 // Progress keeps the time: the call ends in a Trigger after it.
 func (h *Handle) SetTimeout(d time.Duration) {
@@ -108,9 +109,10 @@ func (k *call) onTimer(_ *na.Op, r na.Result) (ran int) {
 	return k.partEnded()
 }
 
-// setBudget takes in the time that a request was given.
+// setBudget takes in the time that a request was given. One with more than its header can say has no deadline here: its origin, which
+// knows the time, abandons it.
 func (s *service) setBudget(us uint32) {
-	if us == 0 {
+	if us == 0 || us == na.MaxBudget {
 		return
 	}
 	arrived := s.env.Arrived

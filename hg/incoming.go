@@ -156,7 +156,7 @@ func (r Incoming) Data() (v any) {
 }
 
 // TimeLeft returns how much of the time that the origin has given the call is left; ok is false when it has set no
-// timeout. It is at least 1 ns, so that a handler that makes a call of its own can give it to SetTimeout.
+// timeout, or one that does not fit the header: see [Handle.SetTimeout]. It is at least 1 ns, so that a handler that makes a call of its own can give it to SetTimeout.
 func (r Incoming) TimeLeft() (left time.Duration, ok bool) {
 	s, ok := r.enter()
 	if !ok {
@@ -184,7 +184,7 @@ func (r Incoming) TimeLeft() (left time.Duration, ok bool) {
 // The same context is returned each time. It is made by the first call: a handler that does not ask for it pays nothing.
 // It ends in Trigger, so a handler that waits for it without driving Progress and Trigger needs another goroutine that
 // does. Its Deadline is that by the clock on the wall, as it was when the context was made; nothing goes by it, and
-// [Incoming.TimeLeft] is exact. An Incoming that has ended returns a context that has ended, too.
+// [Incoming.TimeLeft] is exact. It has none where TimeLeft knows of none. An Incoming that has ended returns a context that has ended, too.
 func (r Incoming) Context() context.Context {
 	s, ok := r.enter()
 	if !ok {

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// MaxBudget is the time that is left, in microseconds, of a message that has so much or more: about 71 minutes and 35 seconds.
+const MaxBudget = math.MaxUint32
+
 // A Deadline is when an unexpected message is worth nothing any more. The zero value is none.
 //
 // The two ends have no common clock, so a message carries how much time is left. That shrinks while the message waits to
@@ -13,8 +16,8 @@ import (
 type Deadline struct {
 	// At is the time by Context.Now. A message that has not left by then never will.
 	At time.Duration
-	// Field is where in the message the time that is left goes: 4 bytes, little-endian, in microseconds, at least 1 and at
-	// most 2^32-1, which is about 71 minutes.
+	// Field is where in the message the time that is left goes: 4 bytes, little-endian, in microseconds, at least 1;
+	// MaxBudget stands for more, too.
 	Field int
 }
 
@@ -24,7 +27,7 @@ func (d Deadline) Stamp(buf []byte, now time.Duration) bool {
 	if left <= 0 {
 		return false
 	}
-	us := min((left+time.Microsecond-1)/time.Microsecond, math.MaxUint32) // rounded up: the sender's time is over first
+	us := min((left+time.Microsecond-1)/time.Microsecond, MaxBudget) // rounded up: the sender's time is over first
 	binary.LittleEndian.PutUint32(buf[d.Field:], uint32(us))
 	return true
 }

@@ -16,6 +16,9 @@ var (
 	horizon = epoch.AddDate(20, 0, 0)
 )
 
+// lastTime is the last deadline that a context can have in virtual time.
+var lastTime = horizon.Sub(epoch) - 1
+
 var _ na.Scheduler = (*domain)(nil)
 
 // Scheduled implements na.Scheduler.
@@ -73,8 +76,9 @@ func (w *World) Until(deadline time.Time) (time.Duration, error) {
 
 // WithTimeout is context.WithTimeout in virtual time: the context ends with context.DeadlineExceeded when d has passed, when
 // cancel is called, or with parent. Its Deadline is that much after 2000-01-01 UTC, which is virtual time zero, so a
-// context.WithTimeout below it changes nothing.
+// context.WithTimeout below it changes nothing. One that would be later than 20 years after that is then.
 func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx context.Context, cancel context.CancelFunc) {
+	d = min(d, lastTime-w.Now())
 	t := &timed{w: w, parent: parent, at: epoch.Add(w.after(max(d, 0))), done: make(chan struct{})}
 	t.ev = event{act: t, slow: true}
 	if before, ok := parent.Deadline(); ok && before.Before(t.at) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -180,6 +181,25 @@ func TestWatchdog(t *testing.T) {
 	require.NoError(t, w.Run(time.Minute))
 	require.Contains(t, told.String(), "seed 17: coroutine client has not yielded")
 	require.Contains(t, told.String(), "waitOnChannel")
+}
+
+// A timeout that goes beyond what virtual time can say is as good as none.
+func TestEndlessTimeout(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
+	join(t, w, "sim://a")
+	w.Go("a", func() {
+		w.Sleep(time.Hour)
+		for _, d := range []time.Duration{math.MaxInt64, 30 * 365 * 24 * time.Hour} {
+			ctx, cancel := w.WithTimeout(context.Background(), d)
+			left, err := w.Until(deadlineOf(t, ctx))
+			require.NoError(t, err, "%v", d)
+			require.Greater(t, left, 19*365*24*time.Hour, "%v", d)
+			require.NoError(t, ctx.Err())
+			cancel()
+		}
+	})
+	require.NoError(t, w.Run(2*time.Hour))
 }
 
 //go:noinline
