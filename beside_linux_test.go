@@ -1,10 +1,13 @@
 package quicksilver_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
+	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -80,6 +83,32 @@ func TestBeside(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, c.want[0], there.Transport)
 			require.Equal(t, c.want[2] != "", there.Secure)
+		})
+	}
+}
+
+// TestBesideLeftOut: a second transport is used if it can be had: where sm has no directory the node opens all the same, logs why, and its
+// calls go by the first. As a first transport sm fails to open there.
+func TestBesideLeftOut(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for name, dir := range map[string]string{"no directory": filepath.Join(file, "names"), "too long": filepath.Join(t.TempDir(), strings.Repeat("x", 110))} {
+		t.Run(name, func(t *testing.T) {
+			var said bytes.Buffer
+			cfg := func(log *bytes.Buffer) (cfg qs.Config) {
+				cfg.HG.NA.Plugins = []na.Plugin{sm.New(sm.Options{Dir: dir})}
+				cfg.HG.NA.Logger = slog.New(slog.NewTextHandler(log, nil))
+				return cfg
+			}
+			s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg(&said), tellSeen)
+			require.Contains(t, said.String(), "sm:// is left out")
+			require.Contains(t, said.String(), dir)
+			got, err := seen.Call(within(t), peer(t, open(t, "tcp://,sm://", cfg(&bytes.Buffer{})), s.Addr().String()), struct{}{})
+			require.NoError(t, err)
+			require.Equal(t, "tcp", got[0])
+			_, err = qs.Open("sm://name", cfg(&bytes.Buffer{}))
+			require.Error(t, err)
 		})
 	}
 }

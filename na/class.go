@@ -26,7 +26,8 @@ type Class struct {
 // system choose). Bad fields of cfg are all reported in one error.
 //
 // "tcp://host:port,sm://" opens a second transport beside the first: peers have their addresses of the first, and those on this
-// machine that have opened both, too, are reached by the second, as Config.Local says. udp takes sm likewise.
+// machine that have opened both, too, are reached by the second, as Config.Local says. udp takes sm likewise. Where this process cannot have
+// the second, Config.Logger is told why, and all are reached by the first.
 func Open(addr string, cfg Config) (*Class, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -31,7 +31,8 @@ func (l Local) String() string {
 type Companion interface {
 	Plugin
 	// Join opens it for cls beside the network d, which Open of another plugin has returned, before cls has a context. What it holds
-	// goes with d.Close. An error matches ErrUnsupported when d takes none.
+	// goes with d.Close. An error matches ErrUnsupported when d takes none. What this process cannot have is no error: Join logs it, and the
+	// class has d alone.
 	Join(cls *Class, d Domain) error
 }
 

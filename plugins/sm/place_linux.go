@@ -52,14 +52,14 @@ func (o *Options) path(name string) (string, error) {
 // makeDir makes the directory if need be, and checks that nobody else has a hand in it.
 func (o *Options) makeDir() error {
 	dir := o.dir()
-	if o.AnyUser && o.Dir == "" {
-		return na.WithText(na.ErrInvalid, "sm: options: AnyUser is true and Dir is empty, want a directory that the users share")
+	if err := o.validate(); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
-		return na.WithText(na.ErrIO, "make the directory of names: "+err.Error())
+		return na.WithText(na.ErrIO, "make the directory of names "+dir+": "+err.Error())
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return na.WithText(na.ErrIO, "make the directory of names: "+err.Error())
+		return na.WithText(na.ErrIO, "make the directory of names "+dir+": "+err.Error())
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {

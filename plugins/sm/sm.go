@@ -64,27 +64,43 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	return eng, nil
 }
 
-// Join implements na.Companion. A class that listens does so here at a name that only those hear of whom it makes an offer.
-func (p plugin) Join(_ *na.Class, beside na.Domain) error {
+// Join implements na.Companion. A class that listens does so here at a name that only those hear of whom it makes an offer. Where this process
+// cannot have shared memory the class stays on its first transport, which reaches everybody: that is logged, and is no error.
+func (p plugin) Join(cls *na.Class, beside na.Domain) error {
 	eng, ok := beside.(*engine.Engine)
 	if !ok {
 		return na.WithText(na.ErrUnsupported, "sm:// cannot be beside a transport that is not Quicksilver's own")
+	}
+	if err := p.opts.validate(); err != nil {
+		return err
 	}
 	name := ""
 	if eng.Listens() {
 		name = "beside-*"
 	}
 	d, t, err := p.open(name)
-	if err != nil {
-		return err
-	}
-	if t.Place, err = d.opts.reach(); err == nil {
-		err = eng.Join(t, func() { _ = d.close() })
+	if err == nil {
+		t.Place, err = d.opts.reach()
 	}
 	if err != nil {
 		_ = d.close()
+		cfg := cls.Config()
+		cfg.Log().Warn("sm:// is left out: peers on this machine are reached by the first transport, too", "addr", eng.Addr().Name(), "err", err)
+		return nil
 	}
-	return err
+	if err := eng.Join(t, func() { _ = d.close() }); err != nil {
+		_ = d.close()
+		return err
+	}
+	return nil
+}
+
+// validate reports what is wrong with the options.
+func (o *Options) validate() error {
+	if o.AnyUser && o.Dir == "" {
+		return na.WithText(na.ErrInvalid, "sm: options: AnyUser is true and Dir is empty, want a directory that the users share")
+	}
+	return nil
 }
 
 // open opens the transport of a class.
