@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -249,7 +248,6 @@ func TestTLSRefused(t *testing.T) {
 		"plain client":              {good, nil, "TLS is required here: set Config.TLS, or tcp.Options.TLS "},
 		"plain server":              {nil, oneTwo, "does not speak TLS: set Config.TLS, or tcp.Options.TLS "},
 	}
-	theirNo := map[string]bool{"no certificate": true, "unknown authority of the client": true, "expired client": true, "client with a server's": true, "client with the wrong key": true}
 	each(t, func(t *testing.T, opts tcp.Options) {
 		t.Parallel()
 		for name, row := range rows {
@@ -265,7 +263,7 @@ func TestTLSRefused(t *testing.T) {
 					require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("secret")))
 					await(t, "refusal", end.done, a, b)
 					code(t, na.ErrUnreachable, end.Err)
-					require.Equal(t, theirNo[name], errors.Is(end.Err, na.ErrPermission), "%v", end.Err)
+					require.NotErrorIs(t, end.Err, na.ErrPermission, "an error has one code")
 					require.Equal(t, na.NotRun, end.Fate)
 					require.ErrorContains(t, end.Err, row.want)
 				}

@@ -3,7 +3,6 @@ package udp_test
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -158,7 +157,6 @@ func TestTLSRefused(t *testing.T) {
 	panics := mutual(server, server, client)
 	panics.VerifyConnection = func(tls.ConnectionState) error { panic("oh") }
 	rows["a function that panics"] = row{panics, ours(client), "the peer does not accept the certificate of this side"}
-	theirNo := map[string]bool{"no certificate": true, "expired client": true, "unknown authority of the client": true, "a function that panics": true}
 	each(t, func(t *testing.T, opts udp.Options) {
 		t.Parallel()
 		for name, row := range rows {
@@ -167,7 +165,7 @@ func TestTLSRefused(t *testing.T) {
 				a := open(t, "udp://", with(opts, row.client), 1)
 				for range 2 {
 					err := refused(t, a, b, row.want)
-					require.Equal(t, theirNo[name], errors.Is(err, na.ErrPermission), "%v", err)
+					require.NotErrorIs(t, err, na.ErrPermission, "an error has one code")
 				}
 				require.Zero(t, b.ctxs[0].Stats().Peers)
 				require.Zero(t, b.ctxs[0].Stats().Reserved)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -144,11 +145,27 @@ type result struct {
 	ended int
 }
 
+// oneCode requires that an error, unless it is nil, matches one code and no other. Every operation that a script starts is checked for that.
+func oneCode(t *testing.T, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	var matches []na.Code
+	for c := na.Code(1); c <= na.Internal; c++ {
+		if errors.Is(err, c) {
+			matches = append(matches, c)
+		}
+	}
+	require.Equal(t, []na.Code{na.CodeOf(err)}, matches, "%v", err)
+}
+
 // op starts an operation.
 func (s *script) op(start func(op *na.Op) error) *result {
 	s.Helper()
 	r := &result{}
 	r.Op = s.nctx.NewOp(func(_ *na.Op, res na.Result) {
+		oneCode(s.T, res.Err)
 		r.Result = res
 		r.ended++
 		s.ends++

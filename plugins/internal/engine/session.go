@@ -290,10 +290,11 @@ func (l *Link) fail(err error) {
 		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting.
 		l.dialAgain(err, l.e.failed(l.wanted(), err))
 	default:
-		if code := na.CodeOf(err); code != na.ErrUnreachable {
-			err = fmt.Errorf("%w: %w", na.ErrUnreachable, err)
+		_, other := errors.AsType[otherHost](err)
+		if na.CodeOf(err) != na.ErrUnreachable { // the reason is in the text: an error has one code
+			err = na.WithText(na.ErrUnreachable, na.ErrUnreachable.Error()+": "+err.Error())
 		}
-		if _, other := errors.AsType[otherHost](err); !other { // by its own name the peer may be reached at once
+		if !other { // by its own name the peer may be reached at once
 			l.e.failed(l.wanted(), err)
 		}
 		l.close(err, na.OK, "", false)

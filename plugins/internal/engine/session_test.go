@@ -92,6 +92,35 @@ func TestHandshakeRefuses(t *testing.T) {
 	require.NoError(t, s.deliver(s.dialed[0], frame.Header{Kind: frame.Ping}, nil), "a link that is down hears nothing")
 }
 
+// TestOneCode: whatever a peer says for a reason, and whatever a carrier reports, before a session and in one, an operation fails with an error
+// that matches one code; so does the next to the same name, which is not dialled yet.
+func TestOneCode(t *testing.T) {
+	for code := na.Code(0); code < 64; code++ {
+		for _, up := range []bool{false, true} {
+			for name, end := range map[string]func(s *script, l *Link){
+				"refused": func(s *script, l *Link) { s.refuse(l, frame.Bye{Code: code, Text: "it says"}) },
+				"failed":  func(s *script, l *Link) { s.fail(l, na.WithText(code, "it says")) },
+			} {
+				if code == na.OK && name == "failed" {
+					continue
+				}
+				s := newScript(t, na.Config{})
+				r := s.send("x")
+				if up {
+					require.NoError(t, s.hello(s.dialed[0], peerGreeting(5)))
+				}
+				end(s, s.dialed[0])
+				s.trigger()
+				if r.ended == 0 { // it is dialled again
+					continue
+				}
+				require.Equal(t, up, na.CodeOf(r.Err) == na.ErrPeerLost || r.Err == nil, "%v", r.Err)
+				oneCode(t, s.nctx.SendUnexpected(s.nctx.NewOp(func(*na.Op, na.Result) {}), s.addr(), 7, nil))
+			}
+		}
+	}
+}
+
 func TestGoaway(t *testing.T) {
 	s := newScript(t, na.Config{})
 	early := s.send("x")
