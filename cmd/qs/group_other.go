@@ -14,6 +14,8 @@ var (
 	hangup    os.Signal
 )
 
+func catchBrokenPipe() (stop func()) { return func() {} }
+
 func ends(os.Signal) bool { return true }
 
 func ownGroup(*exec.Cmd) {}

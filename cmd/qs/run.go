@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -21,8 +22,10 @@ const runUsage = `run [flags] -- PROGRAM [arguments]
 
 Starts processes on this machine that find each other, and waits for all of them. When one fails, unless -keep is set, the others are
 ended; when a signal arrives, it is passed on. After -grace nothing runs any more. A second SIGINT or SIGTERM kills at once. What a
-process leaves running in its process group when it exits is killed. The exit code is 0 when every process exited with 0, and otherwise
-1; the errors say how each one ended.
+process leaves running in its process group when it exits is killed; what calls setsid or setpgid is out of reach. When the output of
+qs run cannot be written any more, as after | head -1, the processes are ended as by a signal. When qs run itself is killed (SIGKILL),
+Linux kills the processes that it has started with it, but not those that they have started. The exit code is 0 when every process
+exited with 0, and otherwise 1; the errors say how each one ended.
 `
 
 // A launch is the processes of one qs run.
@@ -69,6 +72,10 @@ func runRun(args []string, out io.Writer) error {
 	}
 	l.program = fs.Args()
 	l.out = out
+	l.lines.failed = make(chan error, 1)
+	runtime.LockOSThread() // the processes end with the thread that has started them
+	defer runtime.UnlockOSThread()
+	defer catchBrokenPipe()()
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, passed...)
 	defer signal.Stop(signals)

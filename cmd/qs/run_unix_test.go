@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -210,6 +211,85 @@ func TestRunKillsGrandchildren(t *testing.T) {
 	require.True(t, diag.Scan())
 	require.Equal(t, "qs run: rank 0 has left processes behind: killed", diag.Text())
 	q.wait(0)
+}
+
+// held is a pipe that processes of a test hold open for writing while they run.
+type held struct {
+	t    *testing.T
+	name string
+	f    *os.File
+}
+
+func newHeld(t *testing.T) *held {
+	h := &held{t: t, name: filepath.Join(t.TempDir(), "held")}
+	require.NoError(t, syscall.Mkfifo(h.name, 0o600))
+	return h
+}
+
+// begun waits until one holds it, and has said so with a line for each of n.
+func (h *held) begun(n int) {
+	h.t.Helper()
+	var err error
+	h.f, err = os.Open(h.name)
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = h.f.Close() })
+	require.NoError(h.t, h.f.SetReadDeadline(time.Now().Add(patience)))
+	_, err = io.ReadFull(h.f, make([]byte, n*len("here\n")))
+	require.NoError(h.t, err)
+}
+
+// requireGone waits until none holds it.
+func (h *held) requireGone() {
+	h.t.Helper()
+	_, err := io.ReadAll(h.f)
+	require.NoError(h.t, err)
+}
+
+// When nobody reads the output of qs run any more, the processes end, and qs run after them.
+func TestRunOutputNotRead(t *testing.T) {
+	t.Parallel()
+	for _, keep := range []string{"-keep=false", "-keep"} {
+		h := newHeld(t)
+		script := `exec 3>` + h.name + `; trap "exit 0" TERM; echo here >&3; while :; do echo line; sleep 0.01; done`
+		q := newQS(t, "run", "-n", "2", keep, "--", "sh", "-c", script)
+		r, w, err := os.Pipe()
+		require.NoError(t, err)
+		q.cmd.Stdout = w
+		q.start()
+		require.NoError(t, w.Close())
+		h.begun(2)
+		require.True(t, bufio.NewScanner(r).Scan())
+		require.NoError(t, r.Close())
+		h.requireGone()
+		q.wait(1)
+		require.Regexp(t, `^qs run: output: write .*: broken pipe: ranks 0, 1 are to end within 9s\nqs run: 1 failure\n$`, q.errors.String())
+	}
+}
+
+// An output that is not read, and not closed, does not keep qs run from ending.
+func TestRunOutputBlocked(t *testing.T) {
+	t.Parallel()
+	h := newHeld(t)
+	q := newQS(t, "run", "-n", "2", "-grace", "10ms", "--", "sh", "-c", `echo line; exec 3>`+h.name+`; echo here >&3; sleep 60`)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	raw, err := w.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Write(func(fd uintptr) bool { // until it is full
+		for err == nil {
+			_, err = syscall.Write(int(fd), make([]byte, 512))
+		}
+		return true
+	}))
+	q.cmd.Stdout = w
+	q.start()
+	require.NoError(t, w.Close())
+	h.begun(2)
+	require.NoError(t, q.cmd.Process.Signal(syscall.SIGTERM))
+	h.requireGone()
+	q.wait(1)
+	require.Contains(t, q.errors.String(), "qs run: ranks 0, 1 are killed, and 2s later their output is not written: what qs run prints is not read\n")
 }
 
 func TestRunUsage(t *testing.T) {

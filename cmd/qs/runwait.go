@@ -47,6 +47,8 @@ func (w *waiting) wait(signals <-chan os.Signal, served <-chan error) error {
 			w.ended(e)
 		case s := <-signals:
 			w.signaled(s)
+		case err := <-w.l.lines.failed:
+			w.unread(err)
 		case err := <-served:
 			served = nil
 			var missing *protocol.MissingError
@@ -114,6 +116,15 @@ func (w *waiting) signaled(s os.Signal) {
 	w.end()
 }
 
+// unread ends the processes when their output cannot be written any more.
+func (w *waiting) unread(err error) {
+	text := fmt.Sprintf("output: %v", err)
+	w.say("%s: %s to end within %v", text, w.running(), w.l.grace)
+	w.failed = append(w.failed, text)
+	w.l.signal(terminate)
+	w.end()
+}
+
 // end begins the grace, if it has not begun.
 func (w *waiting) end() {
 	if w.next != nil || w.killed {
@@ -133,6 +144,9 @@ func (w *waiting) kill(after time.Duration) []step {
 		w.l.signal(os.Kill)
 		return nil
 	}}, {reapDelay, func() error {
+		if w.l.lines.blocked() {
+			return fmt.Errorf("%s killed, and %v later their output is not written: what qs run prints is not read", w.running(), reapDelay)
+		}
 		return fmt.Errorf("%s killed, and not gone %v later", w.running(), reapDelay)
 	}}}
 }
