@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
@@ -211,7 +212,8 @@ func (c *client) advise(method string, err error) error {
 	if errors.As(err, &usageError{}) || err == nil {
 		return err
 	}
-	code, detail := hg.CodeOf(err), ""
+	code := hg.CodeOf(err)
+	var lines []string
 	remote, answered := hg.RemoteOf(err)
 	if code == hg.ErrUnreachable {
 		return files.Explain(c.peer, err)
@@ -221,13 +223,15 @@ func (c *client) advise(method string, err error) error {
 		var v typed.Free
 		if remote.Detail(&v) == nil {
 			if text, err := typed.ToJSON(v); err == nil {
-				detail = "\n  detail: " + text
+				lines = append(lines, "detail: "+string(show.EscapeJSON([]byte(text))))
 			}
 		}
 	}
 	what := advice(code, hg.FateOf(err), answered, c.peer.String())
-	return fmt.Errorf("%w\n  code:   %d, %v%s\n  to do:  %s", err, uint8(code), code, detail, what)
+	lines = append([]string{fmt.Sprintf("code:   %d, %v", uint8(code), code)}, lines...)
+	return show.Advise(err, append(lines, "to do:  "+what)...)
 }
+
 func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case answered && code == hg.ErrNoEntry:

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
 const cpUsage = `cp [flags] SRC ADDR/PATH
@@ -119,18 +119,18 @@ func runCp(args []string, out io.Writer) error {
 		return fmt.Errorf("copy %v: %w", from, err)
 	}
 	defer c.Close()
-	show := newProgress(os.Stderr, c.Bytes(), *asJSON)
+	bar := newProgress(os.Stderr, c.Bytes(), *asJSON)
 	for _, s := range c.Skipped() {
-		show.Note(s + " is neither a file nor a directory: left out")
+		bar.Note(s + " is neither a file nor a directory: left out")
 	}
-	err = c.Run(ctx, show)
-	show.close()
+	err = c.Run(ctx, bar)
+	bar.close()
 	if err != nil {
 		return fmt.Errorf("copy %w%s", err, cpAdvice(err))
 	}
 	r := newCopyResult(c, time.Since(begun))
 	if *asJSON {
-		return json.NewEncoder(out).Encode(r)
+		return show.JSON(out, r)
 	}
 	r.print(out)
 	return nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
@@ -43,7 +44,7 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	}
 	i := slices.IndexFunc(all, func(rpc hg.RPCInfo) bool { return rpc.Name == k.method })
 	if i < 0 {
-		return d, fmt.Errorf("%s serves no method %q: NOT sent\n  to do:  look at what there is: qs rpcs %s", k.c.peer, k.method, k.c.peer)
+		return d, show.Advise(fmt.Errorf("%s serves no method %q: NOT sent", k.c.peer, k.method), fmt.Sprintf("to do:  look at what there is: qs rpcs %s", k.c.peer))
 	}
 	k.oneWay, d.codec = all[i].OneWay, all[i].Codec
 	d.shape, d.stream = strings.CutSuffix(all[i].Shape, " ...")
@@ -57,11 +58,11 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 func (d *description) input(v any) (reflect.Value, error) {
 	in, err := typed.FromJSON(d.In, v)
 	if err != nil {
-		text := "the input: " + err.Error() + "; NOT sent"
+		text := show.Text("the input: " + err.Error() + "; NOT sent")
 		if d.why == "" {
 			what, _, _ := strings.Cut(d.shape, " -> ")
 			if text += "; " + d.name + " takes "; len(what) <= 200 {
-				text += what
+				text += show.Text(what)
 			} else {
 				text += "what qs rpcs lists"
 			}
@@ -84,6 +85,6 @@ func (d *description) print(out io.Writer, b []byte, answer func() (reflect.Type
 	if err != nil {
 		return fmt.Errorf("the output of %s %w; the method ran", d.name, err)
 	}
-	_, err = fmt.Fprintln(out, line)
+	_, err = fmt.Fprintf(out, "%s\n", show.EscapeJSON([]byte(line)))
 	return err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -89,7 +89,7 @@ func runGer(args []string, out io.Writer) error {
 	}
 	g.compute()
 	if *asJSON {
-		return json.NewEncoder(out).Encode(g)
+		return show.JSON(out, g)
 	}
 	g.print(out)
 	return nil
@@ -155,7 +155,7 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 		return err
 	}
 	if asJSON {
-		return json.NewEncoder(out).Encode(all)
+		return show.JSON(out, all)
 	}
 	for i := range all {
 		printGauges(&all[i], out)
@@ -183,7 +183,7 @@ func printGauges(g *hg.Gauges, out io.Writer) {
 		held = max(held, p.HeldMax)
 		waiting += p.Queued
 	}
-	line("context", "%d at %s", g.Context, g.Address)
+	line("context", "%d at %s", g.Context, show.Text(g.Address))
 	line("peers", "%d", len(g.Peers))
 	line("offered to each", "%d envelopes of %d bytes", g.Envelopes, g.Eager)
 	line("guaranteed now", "%s of %s", bytesText(g.Reserved), bytesText(g.Budget))
@@ -207,7 +207,7 @@ func printPeers(all []hg.PeerGauges, out io.Writer) {
 	}
 	fmt.Fprintf(out, "\n%-32s %5s %8s %8s %8s %8s %8s %8s %8s %10s %10s %10s\n", "peer", "by", "offered", "held", "most", "promised", "free", "waiting", "needed", "room", "taken", "room there")
 	for _, p := range all {
-		fmt.Fprintf(out, "%-32s %5s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", p.Address, p.Transport, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
+		fmt.Fprintf(out, "%-32s %5s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", show.Text(p.Address), show.Text(p.Transport), p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
 			bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
 	}
 	fmt.Fprintln(out)

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -28,7 +28,7 @@ type fact struct {
 
 func (f fact) String() string {
 	if f.err != nil {
-		return fmt.Sprintf("unknown: %v", f.err)
+		return "unknown: " + show.Error(f.err)
 	}
 	text := fmt.Sprint(f.value)
 	if list, ok := f.value.([]string); ok {
@@ -39,7 +39,7 @@ func (f fact) String() string {
 	if f.unit != "" {
 		text += " " + f.unit
 	}
-	return text
+	return show.Text(text)
 }
 
 func runInfo(args []string, out io.Writer) error {
@@ -67,7 +67,7 @@ func runInfo(args []string, out io.Writer) error {
 				object[f.key] = nil
 			}
 		}
-		return json.NewEncoder(out).Encode(object)
+		return show.JSON(out, object)
 	}
 	for _, f := range facts {
 		fmt.Fprintf(out, "%-38s %v\n", f.label, f)

@@ -13,6 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
@@ -252,7 +253,7 @@ func (d *description) place(flag, name, kind string, all []typed.Field) ([]int, 
 	}
 	there := "it has none"
 	if len(known) > 0 {
-		there = "there are " + strings.Join(known, ", ")
+		there = "there are " + show.Text(strings.Join(known, ", "))
 	}
 	return nil, usageError{fmt.Sprintf("%s: %s has no %s %q; %s; NOT sent", flag, d.name, kind, name, there)}
 }

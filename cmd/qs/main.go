@@ -28,7 +28,7 @@
 //	run     run.go, runwait.go and runlines.go with group_*.go; rendezvous.go
 //	mercury mercury.go
 //	info    info*.go
-//	all     network.go and tls.go (flags), client.go, internal/self (this program again)
+//	all     network.go and tls.go (flags), client.go, internal/self (this program again), internal/show (texts of peers)
 package main
 
 import (
@@ -43,6 +43,7 @@ import (
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
 // A command is what the first argument names. run parses args, and returns nil, a usageError, or what went wrong.
@@ -117,7 +118,7 @@ func start(args []string, out, diag io.Writer) int {
 			fmt.Fprintf(diag, "qs %s: %s\n", c.name, bad.text)
 			return 2
 		}
-		fmt.Fprintf(diag, "qs %s: %v\n", c.name, err)
+		fmt.Fprintf(diag, "qs %s: %s\n", c.name, show.Error(err))
 		return 1
 	}
 	fmt.Fprintf(diag, "qs: there is no command %q\n", args[0])

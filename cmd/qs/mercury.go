@@ -17,6 +17,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
 	"github.com/quicksilver-rpc/quicksilver/mercury/perf"
@@ -255,7 +256,7 @@ func (q *mercuryCommand) call(ctx context.Context, n *mercury.Node, args []strin
 	}
 	line, err := json.Marshal(values)
 	if err == nil {
-		_, err = fmt.Fprintf(q.out, "%s\n", line)
+		_, err = fmt.Fprintf(q.out, "%s\n", show.EscapeJSON(line))
 	}
 	return err
 }

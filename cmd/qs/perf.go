@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
 func runPerf(args []string, out io.Writer) error {
@@ -131,7 +131,7 @@ func runPerf(args []string, out io.Writer) error {
 		rs = append(rs, floor, unix)
 	}
 	if *asJSON {
-		return json.NewEncoder(out).Encode(rs)
+		return show.JSON(out, rs)
 	}
 	printPerf(p, out, rs)
 	return nil
@@ -174,7 +174,7 @@ func idle(n *network, peers, processes int, d time.Duration, asJSON bool, out io
 		return err
 	}
 	if asJSON {
-		return json.NewEncoder(out).Encode(r)
+		return show.JSON(out, r)
 	}
 	fmt.Fprintf(out, "%d idle peers in %d processes: %.3f %% of a processor over %.1f s, %.0f bytes for each peer\n", r.Peers, r.Processes, r.CPU, r.Seconds, r.Bytes)
 	return nil

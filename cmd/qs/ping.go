@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -79,7 +79,7 @@ func runPing(args []string, out io.Writer) error {
 		if err != nil {
 			p.stats.Error = err.Error()
 		}
-		return errors.Join(err, json.NewEncoder(out).Encode(&p.stats))
+		return errors.Join(err, show.JSON(out, &p.stats))
 	}
 	p.print(out)
 	return err
@@ -208,7 +208,8 @@ func (p *pinger) silent(d time.Duration) error {
 		return p.lost(na.WithText(na.ErrUnreachable, fmt.Sprintf("no connection within %v", d)))
 	case p.stats.Answered == 0:
 		p.stats.Lost = p.stats.Sent
-		return fmt.Errorf("%s is connected and has answered nothing for %v\n  to do:  see what the program does: it has to call Serve, or Progress; if it is busy or stopped, -timeout waits for longer", p.peer, d)
+		return show.Advise(fmt.Errorf("%s is connected and has answered nothing for %v", p.peer, d),
+			"to do:  see what the program does: it has to call Serve, or Progress; if it is busy or stopped, -timeout waits for longer")
 	}
 	return p.lost(fmt.Errorf("no answer for %v: %w", d, na.ErrPeerLost))
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/cwriter"
 	"github.com/vbauerster/mpb/v8/decor"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
 // A progress shows how far qs cp is: a bar on a terminal, elsewhere a line every second at most.
@@ -47,7 +49,7 @@ func newProgress(out *os.File, total int64, quiet bool) *progress {
 func (p *progress) File(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.name = name
+	p.name = show.Text(name)
 }
 
 // Add counts bytes that were moved.
@@ -102,6 +104,7 @@ func (p *progress) text(now time.Time) string {
 
 // Note says something that the user should know.
 func (p *progress) Note(text string) {
+	text = show.Text(text)
 	if p.bars != nil {
 		_, _ = fmt.Fprintln(p.bars, text)
 		return

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/impi"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
@@ -87,8 +88,8 @@ func tellEvent(e protocol.Event) {
 	case protocol.Started:
 		fmt.Fprintln(os.Stderr, "all processes have started")
 	case protocol.Refused:
-		fmt.Fprintln(os.Stderr, "refused:", e.Err)
+		fmt.Fprintln(os.Stderr, "refused:", show.Error(e.Err))
 	case protocol.Odd, protocol.Failed:
-		fmt.Fprintf(os.Stderr, "rank %d: %v\n", e.Rank, e.Err)
+		fmt.Fprintf(os.Stderr, "rank %d: %s\n", e.Rank, show.Error(e.Err))
 	}
 }

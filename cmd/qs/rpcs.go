@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
@@ -46,7 +46,7 @@ func runRPCs(args []string, out io.Writer) error {
 		return fmt.Errorf("the list of RPCs of %s: %w", c.peer, err)
 	}
 	if *asJSON {
-		return json.NewEncoder(out).Encode(all)
+		return show.JSON(out, all)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, rpc := range all {
@@ -54,7 +54,7 @@ func runRPCs(args []string, out io.Writer) error {
 		if rpc.OneWay {
 			shape += " (one-way)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", rpc.Name, rpc.Codec, shape)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", show.Text(rpc.Name), show.Text(rpc.Codec), show.Text(shape))
 	}
 	return w.Flush()
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )
 
@@ -87,7 +88,7 @@ func (w *waiting) ended(e exit) {
 }
 
 func (w *waiting) say(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, "qs run: "+format+"\n", args...)
+	fmt.Fprintln(os.Stderr, "qs run: "+show.Text(fmt.Sprintf(format, args...)))
 }
 
 // fail notes a failure, which ends the others unless they are to go on.

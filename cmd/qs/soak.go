@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
@@ -89,7 +90,7 @@ func runSoak(args []string, out io.Writer) error {
 	}
 	report, err := soak.Run(cfg)
 	if report != nil {
-		err = errors.Join(json.NewEncoder(out).Encode(report), err, report.Err())
+		err = errors.Join(show.JSON(out, report), err, report.Err())
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/vbauerster/mpb/v8/cwriter"
 
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
@@ -59,7 +59,7 @@ func runTop(args []string, out io.Writer) error {
 		case err != nil:
 			return err
 		case *asJSON:
-			err = json.NewEncoder(out).Encode(all)
+			err = show.JSON(out, all)
 		default:
 			_, err = fmt.Fprintf(out, "%s%s  %s\n", clear, c.peer, time.Now().Format(time.TimeOnly))
 			printTop(all, last, *interval, out)
@@ -85,7 +85,7 @@ func printTop(all, last []hg.Gauges, since time.Duration, out io.Writer) {
 			before = &last[i]
 		}
 		rate := func(now, then int64) float64 { return float64(now-then) / since.Seconds() }
-		fmt.Fprintf(out, "\ncontext %d at %s: %d peers, %d handlers at work, %d requests wait for one to end\n", g.Context, g.Address, len(g.Peers), g.Active, g.Waiting)
+		fmt.Fprintf(out, "\ncontext %d at %s: %d peers, %d handlers at work, %d requests wait for one to end\n", g.Context, show.Text(g.Address), len(g.Peers), g.Active, g.Waiting)
 		fmt.Fprintf(out, "guaranteed %s of %s; most envelopes needed of a target %d; messages that had to wait %d\n",
 			bytesText(g.Reserved), bytesText(g.Budget), g.HighWater, g.Stalls)
 		fmt.Fprintf(out, "longer bodies per second: %.1f inline, %.1f lent, of these %.1f for want of room\n",

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -157,8 +158,9 @@ func unreachable(peer na.Addr, err error) error {
 	case !said:
 		todo = "start the program there (qs serve ADDRESS), or correct the address: a program that listens says which it has, transport and port included"
 	}
+	err = hg.Errorf(hg.ErrUnreachable, "%s cannot be reached: %s", peer, what)
 	if todo != "" {
-		todo = "\n  to do:  " + todo
+		err = show.Advise(err, "to do:  "+todo)
 	}
-	return hg.Errorf(hg.ErrUnreachable, "%s cannot be reached: %s%s", peer, what, todo)
+	return err
 }

