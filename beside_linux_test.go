@@ -165,6 +165,17 @@ func TestBesideBoth(t *testing.T) {
 	}
 }
 
+// TestBesideBeyondPlaces: more streams and uploads than there are places for handlers, over the second transport.
+func TestBesideBeyondPlaces(t *testing.T) {
+	t.Parallel()
+	cfg := besides(t)(qs.Config{})
+	c := newCrowd(128)
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg, c.serve)
+	n := open(t, "tcp://,sm://", cfg)
+	c.streams(t, n, peer(t, n, s.Addr().String()), 200)
+	uploadsEachWay(t, "tcp://127.0.0.1:0,sm://", cfg)
+}
+
 // TestBesideInClear: somebody who has not proven who he is, and offers another transport, is not followed.
 func TestBesideInClear(t *testing.T) {
 	t.Parallel()

@@ -52,8 +52,8 @@ func (c *Class) Ready() bool {
 // registerBuiltIn makes a new class know the RPCs of this package.
 func (c *Class) registerBuiltIn() error {
 	all := []RPC{
-		{Name: PingRPC, Handler: ping, Inline: true},
-		{Name: HealthRPC, Handler: c.health, Inline: true, Always: true},
+		{Name: PingRPC, Handler: ping, Inline: true, Expedited: true},
+		{Name: HealthRPC, Handler: c.health, Inline: true, Always: true, Expedited: true},
 		{Name: RPCsRPC, Inline: true},
 	}
 	if c.cfg.Reflect {

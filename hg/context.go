@@ -35,8 +35,8 @@ type Context struct {
 	faults    sync.Once    // the OnFault of requests
 	lookAt    atomic.Int64 // when detached requests are looked at; 0: never
 	cutOff    atomic.Bool  // Shutdown waits no longer for handlers
-	lent      atomic.Int64 // bytes
-	pulled    atomic.Int64 // bytes
+	lent      byteLimit
+	pulled    byteLimit
 	bodies    bodies
 	seen      seen
 	dropped   atomic.Int64 // one-way requests that could not be served
@@ -128,7 +128,7 @@ func (c *Context) settled() int {
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
 	return Stats{
-		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.Load(), Pulled: c.pulled.Load(),
+		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.total(), Pulled: c.pulled.total(),
 		Inline: c.bodies.inline.Load(), Loans: c.bodies.lent.Load(), NoRoom: c.bodies.noRoom.Load(),
 		Dropped: c.dropped.Load(), Late: c.late.Load(), Queued: c.nctx.Queued(),
 		Active: c.load.n.Load(), Waiting: c.load.waiting.Load(),

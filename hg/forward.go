@@ -220,6 +220,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	k.in, k.codec = in, codec
 	k.op.SetPatient(waits && !h.hasty)
 	k.op.SetHasty(waits && h.hasty)
+	k.op.SetExpedited(h.rpc.Expedited)
 	if waits && h.waiter == nil {
 		h.waiter = h.ctx.NewWaiter()
 	}
@@ -355,7 +356,7 @@ func (k *call) lendInput(limit int) (msg []byte, err error) {
 	k.in.own()
 	body, head, flags := k.in.split(requestSize, limit)
 	h.ctx.bodies.countLent(k.in.size())
-	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, k.onLoanEnded)
+	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, h.rpc.Expedited, k.onLoanEnded)
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,16 @@ type RPC struct {
 	// Always has the RPC served, and lets it be called, while the class drains, too: for what running handlers need to end.
 	Always bool
 
+	// Expedited says that requests of this RPC are for calls that are in flight already, such as the items of a stream, or probe the
+	// process: whatever holds ordinary requests up does not hold these. At the origin they pass by requests that wait for an
+	// envelope, have one envelope at the target to themselves, are not counted in na.Config.SendQueue, and are not refused by
+	// na.Config.OnNoCredit. At the target they begin at once, without a place of Config.MaxActive and MaxActivePerPeer. Input that
+	// does not fit their message is accounted for apart from Config.MaxLent and MaxPulled, with limits of the same sizes, and up to
+	// 64 KiB of it is never refused. It needs Inline and a handler that neither blocks nor waits for other requests: until it has
+	// returned, the session has no envelope for the next one. What it detaches nothing else bounds. Origin and target set it alike,
+	// each for its own side.
+	Expedited bool
+
 	bound *bound // by MaxActive and Queue; nil for none
 }
 
@@ -78,6 +88,9 @@ func (c *Class) Register(name string, handler Handler) (ID, error) {
 func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Name == "" || len(rpc.Name) > 255 {
 		return 0, fmt.Errorf("hg: register: name of %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)
+	}
+	if rpc.Expedited && (rpc.Handler != nil && !rpc.Inline || rpc.MaxActive > 0) {
+		return 0, fmt.Errorf("hg: register %q: Expedited needs Inline, and no MaxActive: %w", rpc.Name, ErrInvalid)
 	}
 	r := &c.rpcs
 	r.mu.Lock()

@@ -18,11 +18,18 @@ import (
 // EnvelopeOverhead is accounted for each envelope beside Config.Eager, in bytes.
 const EnvelopeOverhead = 64
 
-// GuaranteedBytes is the memory that envelopes for peers take, each for a message of eager bytes: what Stats.Reserved
-// shows when so many peers are connected.
+// ExpeditedEnvelopes is how many envelopes each peer gets beyond those that it is promised: for expedited messages alone, so that
+// these get through when ordinary messages have used all the others. See Op.SetExpedited.
+const ExpeditedEnvelopes = 1
+
+// GuaranteedBytes is the memory in bytes that envelopes for peers take, each for a message of eager bytes, and the
+// ExpeditedEnvelopes of these peers with them: what Stats.Reserved shows when so many peers are connected.
 func GuaranteedBytes(peers, envelopes, eager int) int64 {
-	return int64(peers) * int64(envelopes) * int64(eager+EnvelopeOverhead)
+	return int64(peers) * int64(envelopes+ExpeditedEnvelopes) * EnvelopeBytes(eager)
 }
+
+// EnvelopeBytes is the memory in bytes that is accounted for one envelope for a message of eager bytes.
+func EnvelopeBytes(eager int) int64 { return int64(eager + EnvelopeOverhead) }
 
 // A Policy says what becomes of an unexpected message for which the peer has no envelope free.
 type Policy uint8
@@ -68,16 +75,16 @@ type PeerStats struct {
 
 	Transport, Why string // as in Identity
 
-	Offered int   // envelopes that the peer may use here
+	Offered int   // envelopes that the peer may use here, beside ExpeditedEnvelopes
 	Held    int   // of these, messages that nobody has accepted
 	HeldMax int   // the most that were held at a time
-	Bytes   int64 // reserved for them
+	Bytes   int64 // reserved for them, and for ExpeditedEnvelopes
 
 	Room     int64 // bytes for messages longer than an envelope that the peer may use here, reserved beside Bytes
 	RoomHeld int64 // of these, taken by messages that are not freed
 	RoomFree int64 // bytes of such room at the peer, as far as this side knows
 
-	Promised int // envelopes that the peer guarantees to this side
+	Promised int // envelopes that the peer guarantees to this side, beside ExpeditedEnvelopes
 	Free     int // of these, as far as this side knows
 	Queued   int // messages that wait here for one
 	// HighWater is the most messages to the peer that were at a time sent and not known to be accepted, or waiting here:
@@ -138,9 +145,9 @@ func (c *Config) contract() error {
 	def(&least, c.Envelopes)
 	def(&c.MinEnvelopes, 1)
 	if bytes := c.guaranteed(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
-		n := int(c.Budget/GuaranteedBytes(c.Peers, 1, c.Eager)) - c.Offered(0)
+		n := int(c.Budget/(int64(c.Peers)*EnvelopeBytes(c.Eager))) - c.Offered(0) - ExpeditedEnvelopes
 		if n < least {
-			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers need %d bytes, Budget is %d, enough "+
+			return fmt.Errorf("na: config: %d envelopes of %d bytes for each of %d peers, with one more for expedited messages, need %d bytes, Budget is %d, enough "+
 				"for %d: raise Budget, or lower Peers, Envelopes, MinEnvelopes (%d) or Eager: %w",
 				c.Envelopes, c.Eager+EnvelopeOverhead, c.Peers, bytes, c.Budget, max(n, 0), least, ErrNoMemory)
 		}

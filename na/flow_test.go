@@ -48,8 +48,8 @@ func TestContract(t *testing.T) {
 		return cls.Config(), nil
 	}
 	const each = 1024 + EnvelopeOverhead
-	require.EqualValues(t, 128*32*each, GuaranteedBytes(128, 32, 1024))
-	c := Config{Peers: 128, Envelopes: 32, Eager: 1024, Budget: 128 * 32 * each}
+	require.EqualValues(t, 128*33*each, GuaranteedBytes(128, 32, 1024))
+	c := Config{Peers: 128, Envelopes: 32, Eager: 1024, Budget: 128 * 33 * each}
 	got, err := open(c)
 	require.NoError(t, err, "the budget does to the byte")
 	require.Equal(t, 32, got.Envelopes)
@@ -57,13 +57,13 @@ func TestContract(t *testing.T) {
 	c.Budget--
 	_, err = open(c)
 	require.ErrorIs(t, err, ErrNoMemory)
-	require.ErrorContains(t, err, "32 envelopes of 1088 bytes for each of 128 peers need 4456448 bytes, Budget is 4456447, enough for 31")
+	require.ErrorContains(t, err, "32 envelopes of 1088 bytes for each of 128 peers, with one more for expedited messages, need 4595712 bytes, Budget is 4595711, enough for 31")
 
 	c.MinEnvelopes = 4
 	got, err = open(c)
 	require.NoError(t, err)
 	require.Equal(t, 31, got.Envelopes, "as many as the budget does for")
-	c.Budget = 128 * 4 * each
+	c.Budget = 128 * 5 * each
 	got, err = open(c)
 	require.NoError(t, err)
 	require.Equal(t, 4, got.Envelopes)
@@ -77,7 +77,7 @@ func TestContract(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoMemory)
 	require.ErrorContains(t, err, "enough for 3: raise Budget, or lower Peers, Envelopes, MinEnvelopes (4) or Eager")
 
-	c = Config{Peers: 10, Envelopes: 7, Eager: 1024, Budget: 10 * 8 * each, OnNoCredit: Fail, Reserve: HonestReserve}
+	c = Config{Peers: 10, Envelopes: 7, Eager: 1024, Budget: 10 * 9 * each, OnNoCredit: Fail, Reserve: HonestReserve}
 	_, err = open(c)
 	require.NoError(t, err, "with the hidden one")
 	c.Budget--

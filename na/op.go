@@ -77,7 +77,9 @@ type Op struct {
 	data    any  // the user's
 	patient bool // see SetPatient
 	hasty   bool // see SetHasty
-	impl    any  // the plugin's record, guarded by the plugin's lock
+
+	expedited bool // see SetExpedited
+	impl      any  // the plugin's record, guarded by the plugin's lock
 }
 
 // NewOp returns an idle operation that calls done at its end. It may be started again after each end.
@@ -134,6 +136,12 @@ func (op *Op) SetPatient(on bool) { op.patient = on }
 
 // SetHasty has SendUnexpected of the idle operation end with ErrNoCredit if no envelope is free, whatever Config.OnNoCredit says.
 func (op *Op) SetHasty(on bool) { op.hasty = on }
+
+// SetExpedited says whether what the idle operation sends is expedited: for a call that is in flight already, or a probe. Such a
+// message passes by the ordinary ones that wait for an envelope, may use the peer's ExpeditedEnvelopes, which they may not, and
+// neither counts against Config.SendQueue nor is refused for Config.OnNoCredit; a Lease and a Get are not refused for what ordinary
+// ones hold. The peer's program has to accept expedited messages without waiting for anything, else only the sender stands still.
+func (op *Op) SetExpedited(on bool) { op.expedited = on }
 
 // Busy reports whether the operation was started and its callback has not begun.
 func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
@@ -241,6 +249,9 @@ func (t Ticket) Patient() bool { return t.op.patient }
 
 // Hasty reports whether the operation ends rather than wait for an envelope.
 func (t Ticket) Hasty() bool { return t.op.hasty }
+
+// Expedited reports whether what the operation sends passes by ordinary messages.
+func (t Ticket) Expedited() bool { return t.op.expedited }
 
 // Canceling reports whether Cancel was called on this life. A plugin asks under its lock when it takes the operation in:
 // either it sees the cancel here, or the cancel finds the operation taken in.

@@ -129,6 +129,7 @@ func (g *guarantee) print(out io.Writer) {
 	line("envelopes guaranteed to each peer", "%d", g.Envelopes)
 	line("envelopes of a process", "%d", g.All)
 	line("their messages", "%s", bytesText(g.Messages))
+	line("and for expedited messages, envelopes", "%d", g.Peers*na.ExpeditedEnvelopes)
 	line(fmt.Sprintf("guaranteed, with %d bytes for each", na.EnvelopeOverhead), "%s", bytesText(g.Bytes))
 	if g.Processes > 1 {
 		line(fmt.Sprintf("messages of %d processes on a node", g.Processes), "%s", bytesText(g.NodeMsgs))

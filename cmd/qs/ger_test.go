@@ -17,13 +17,14 @@ func TestGer(t *testing.T) {
 	require.Regexp(t, `(?m)^envelopes guaranteed to each peer +32$`, out)
 	require.Regexp(t, `(?m)^envelopes of a process +4096$`, out)
 	require.Regexp(t, `(?m)^their messages +4.0 MiB$`, out)
+	require.Regexp(t, `(?m)^and for expedited messages, envelopes +128$`, out)
 	require.Regexp(t, `(?m)^messages of 4 processes on a node +16.0 MiB$`, out)
-	require.Regexp(t, `(?m)^na.Config +\{Peers: 128, Envelopes: 32, Eager: 1024, Budget: 4456448\}$`, out)
+	require.Regexp(t, `(?m)^na.Config +\{Peers: 128, Envelopes: 32, Eager: 1024, Budget: 4595712\}$`, out)
 	var g guarantee
 	require.NoError(t, json.Unmarshal(run(t, 0, append(args, "-json")...).out.Bytes(), &g))
 	require.Equal(t, guarantee{
 		Peers: 128, Envelopes: 32, Eager: 1024, Processes: 4, All: 4096,
-		Messages: 4 << 20, Bytes: 4096 * 1088, NodeMsgs: 16 << 20, NodeBytes: 4 * 4096 * 1088,
+		Messages: 4 << 20, Bytes: 128 * 33 * 1088, NodeMsgs: 16 << 20, NodeBytes: 4 * 128 * 33 * 1088,
 	}, g)
 	require.NoError(t, json.Unmarshal(run(t, 0, append(args, "-in-order", "-json")...).out.Bytes(), &g)) // G-T24
 	require.Equal(t, 1, g.Envelopes)
@@ -58,7 +59,7 @@ func TestGerAsks(t *testing.T) {
 	require.NoError(t, json.Unmarshal(run(t, 0, "ger", "-json", s.addr).out.Bytes(), &all))
 	require.Len(t, all, 1)
 	require.Equal(t, s.addr, all[0].Address)
-	require.EqualValues(t, 256*(4096+64), all[0].Reserved)
+	require.EqualValues(t, 257*(4096+64), all[0].Reserved)
 	require.Len(t, all[0].Peers, 1)
 
 	run(t, 0, "perf", "-target", s.addr, "-time", "5ms", "-inflight", "4", "-bulk", "0", "-size", "10000")

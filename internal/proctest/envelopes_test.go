@@ -25,7 +25,7 @@ const (
 	gerPeers     = 128
 	gerEnvelopes = 32
 	gerEager     = 1024
-	guaranteed   = gerPeers * gerEnvelopes * (gerEager + na.EnvelopeOverhead)
+	guaranteed   = gerPeers * (gerEnvelopes + na.ExpeditedEnvelopes) * (gerEager + na.EnvelopeOverhead)
 	budgetEnv    = "QUICKSILVER_TEST_BUDGET"
 )
 
@@ -178,7 +178,10 @@ func TestGERExample(t *testing.T) {
 
 func gerExample(t *testing.T, tr transport, spare int) {
 	t.Parallel()
-	budget := guaranteed + na.GuaranteedBytes(1, spare, gerEager)
+	budget := int64(guaranteed)
+	if spare > 0 {
+		budget += na.GuaranteedBytes(1, spare, gerEager)
+	}
 	p := startRole(t, "holder", listenEnv+"="+tr.listen, fmt.Sprintf("%s=%d", budgetEnv, budget))
 	senders := make([]*sender, gerPeers)
 	for i := range senders {

@@ -11,6 +11,8 @@ import (
 var creditRules = []rule{
 	{name: "Envelopes", engine: true, check: envelopes,
 		why: "as many messages as the receiver guaranteed leave the source; the rest waits there and none is lost"},
+	{name: "Expedited", engine: true, check: expedited,
+		why: "an expedited message gets through when ordinary ones have used every envelope that is guaranteed and more of them wait"},
 	{name: "AcceptFreesRoom", engine: true, check: acceptFreesRoom,
 		why: "room comes back when a message is accepted or freed, not when it is received, and the source hears of each"},
 	{name: "AcceptBeforeFull", engine: true, check: acceptBeforeFull,
@@ -70,6 +72,62 @@ func envelopes(b *bed) {
 		}
 		for _, c := range cs {
 			c.ok()
+		}
+	})
+}
+
+// expedite sends an expedited message.
+func (s *side) expedite(to na.Addr, tag na.Tag) *call {
+	s.b.Helper()
+	c := s.call(fmt.Sprintf("expedited send of message %d", tag))
+	c.op.SetExpedited(true)
+	return c.start(func(op *na.Op) error { return s.SendUnexpected(op, to, tag, nil) })
+}
+
+func expedited(b *bed) {
+	b.rounds(few, func(g int) {
+		for _, cfg := range []na.Config{{}, {OnNoCredit: na.Block, Reserve: na.HonestReserve}, {OnNoCredit: na.Fail, Reserve: na.LiteralReserve}} {
+			cfg.Envelopes, cfg.SendQueue = g, 3
+			t, a := b.listen(cfg), b.origin(cfg)
+			guaranteed := g
+			if cfg.Reserve == na.HonestReserve {
+				guaranteed++
+			}
+			to := t.Self()
+			if cfg.Reserve == na.LiteralReserve {
+				a.patient(to, 0) // of one envelope it alone gets any
+			} else {
+				a.send(to, 0, nil).ok()
+			}
+			for i := 1; i < guaranteed; i++ {
+				a.patient(to, na.Tag(i))
+			}
+			b.until("every envelope that is guaranteed is used", func() bool { return t.Stats().Envelopes == guaranteed })
+			behind := []*call{a.patient(to, 100), a.patient(to, 101), a.patient(to, 102)} // and the send queue is full
+			first := a.expedite(to, 200)
+			second := a.expedite(to, 201)
+			first.ok()
+			b.until("the expedited message is there", func() bool { return t.Stats().Envelopes == guaranteed+na.ExpeditedEnvelopes })
+			b.quiet(a, t)
+			require.False(b, second.ended(), "nobody has accepted the first one")
+			require.Zero(b, count(behind), "ordinary messages do not use its envelope")
+			for i := range guaranteed {
+				require.Equal(b, na.Tag(i), t.next().tag)
+				if i > 0 {
+					continue
+				}
+				second.ok() // it goes first
+				b.quiet(a, t)
+				require.Zero(b, count(behind), "the envelope that came back is for expedited messages")
+			}
+			require.Equal(b, na.Tag(200), t.next().tag)
+			for range 4 {
+				t.next()
+			}
+			for _, c := range behind {
+				c.ok()
+			}
+			b.fresh()
 		}
 	})
 }
@@ -206,7 +264,8 @@ func headToHead(b *bed) {
 
 func budgetShort(b *bed) {
 	const eager, g = 4096, 4
-	t := b.listen(na.Config{Eager: eager, Envelopes: g, Budget: 5*eager + eager/2})
+	budget := na.GuaranteedBytes(1, g, eager) + na.GuaranteedBytes(1, 1, eager) + eager/2
+	t := b.listen(na.Config{Eager: eager, Envelopes: g, Budget: budget})
 	leave := func(a *side) int {
 		cs := a.sendMany(t.Self(), g+1)
 		b.until("the first message leaves", func() bool { return count(cs) > 0 })
@@ -224,8 +283,8 @@ func budgetShort(b *bed) {
 	require.Equal(b, 1, leave(second), "messages of the second peer: the budget is short")
 	r := third.send(t.Self(), 1, nil).notRun(na.ErrUnreachable, na.ErrNoMemory)
 	require.Contains(b, r.Err.Error(), "budget", "the error says what was asked for and what is left")
-	require.Contains(b, r.Err.Error(), fmt.Sprint(5*eager+eager/2), "the error says what was asked for and what is left")
-	require.LessOrEqual(b, t.Stats().Reserved, int64(5*eager+eager/2))
+	require.Contains(b, r.Err.Error(), fmt.Sprint(budget), "the error says what was asked for and what is left")
+	require.LessOrEqual(b, t.Stats().Reserved, budget)
 	require.Positive(b, t.Stats().Reserved)
 	first.cls.Close()
 	b.until("the first peer has left", func() bool { return first.cls.Closed() && t.Stats().Peers == 1 })

@@ -120,7 +120,7 @@ func needAndWant(b *bed) {
 	cs[1].ok()
 	b.quiet(a, t)
 	require.False(b, cs[2].ended(), "no more is guaranteed than was wanted")
-	require.Equal(b, na.GuaranteedBytes(1, 4+2, 1024), t.Stats().Reserved)
+	require.Equal(b, na.GuaranteedBytes(1, 4, 1024)+na.GuaranteedBytes(1, 2, 1024), t.Stats().Reserved)
 
 	strict := b.listen(na.Config{Need: 3})
 	poor := b.origin(na.Config{Envelopes: 2})

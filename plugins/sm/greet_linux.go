@@ -315,7 +315,7 @@ func (p *peer) begin() {
 // offered is the geometry of the segment that the peer writes: we guarantee the envelopes. Locked.
 func (p *peer) offered(g *frame.Greeting) ring.Geometry {
 	own, _ := frame.ParseGreeting(p.link.Hello(engine.FlowMessages, nil, nil))
-	return ring.Geometry{Envelopes: int(own.Envelopes), Eager: min(int(own.Eager), int(g.Eager))}
+	return ring.Geometry{Envelopes: int(own.Envelopes) + na.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager))}
 }
 
 // makeEnd makes the segment that this side writes: the peer guarantees the envelopes. What the first messages need is touched: memory that
@@ -324,7 +324,7 @@ func (p *peer) makeEnd(g *frame.Greeting, c *carrier) (err error) {
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("peer offers %d envelopes of %d bytes, out of bounds", g.Envelopes, g.Eager))
 	}
-	geo := ring.Geometry{Envelopes: int(g.Envelopes), Eager: min(int(g.Eager), c.e.Engine().Limits().MaxUnexpected)}
+	geo := ring.Geometry{Envelopes: int(g.Envelopes) + na.ExpeditedEnvelopes, Eager: min(int(g.Eager), c.e.Engine().Limits().MaxUnexpected)}
 	b, fd, err := makeMemory(geo.Size())
 	if err != nil {
 		return err

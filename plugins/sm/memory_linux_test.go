@@ -102,7 +102,7 @@ func TestProbe(t *testing.T) {
 	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
 	require.NoError(t, err)
 	defer unix.Close(fd)
-	geo := ring.Geometry{Envelopes: 32, Eager: 4096}
+	geo := ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096}
 	require.NoError(t, unix.Ftruncate(fd, int64(geo.Size())))
 	b, err := unix.Mmap(fd, 0, geo.Size(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	require.NoError(t, err)

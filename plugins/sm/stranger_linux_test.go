@@ -120,8 +120,8 @@ func (s *stranger) greet() {
 	require.NoError(s.t, err)
 	require.Equal(s.t, 2, said.n)
 	s.peerBell = said.take(1)
-	geo := ring.Geometry{Envelopes: int(g.Envelopes), Eager: 4096}
-	its, err := mapMemory(said.take(0), (ring.Geometry{Envelopes: 32, Eager: 4096}).Size())
+	geo := ring.Geometry{Envelopes: int(g.Envelopes) + na.ExpeditedEnvelopes, Eager: 4096}
+	its, err := mapMemory(said.take(0), (ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096}).Size())
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { unmap(&its) })
 	own, fd, err := makeMemory(geo.Size())
@@ -129,7 +129,7 @@ func (s *stranger) greet() {
 	s.t.Cleanup(func() { unmap(&own) })
 	defer unix.Close(fd)
 	s.end = ring.New(own, geo)
-	require.NoError(s.t, s.end.Join(its, ring.Geometry{Envelopes: 32, Eager: 4096}))
+	require.NoError(s.t, s.end.Join(its, ring.Geometry{Envelopes: 32 + na.ExpeditedEnvelopes, Eager: 4096}))
 	require.NoError(s.t, sendPacket(s.fd, kindSegment, nil, fd))
 }
 

@@ -36,7 +36,9 @@ type active struct {
 	pongLater   bool     // PONG has said nothing, and is owed again when all that came before the PING is whole
 	msgs        opList   // messages that may go
 	bodies      opList   // likewise, behind their bodies, which do
-	queued      opList   // unexpected messages without an envelope
+	queued      opList   // ordinary unexpected messages without an envelope
+	expedited   opList   // likewise expedited ones
+	expediting  int      // expedited messages that have not left
 	kept        opList   // those that left and used the last one
 	answers     int      // expected messages in msgs and bodies
 	untaken     uint64   // the first of our messages that the peer has not taken, as it said when it left; 0: not known
@@ -58,7 +60,10 @@ type active struct {
 }
 
 // toLeave is how many messages have not left.
-func (l *Link) toLeave() int { return l.msgs.n + l.bodies.n + l.queued.n }
+func (l *Link) toLeave() int { return l.msgs.n + l.bodies.n + l.queuedLen() }
+
+// sendQueue is how many of these count against Config.SendQueue.
+func (l *Link) sendQueue() int { return l.toLeave() - l.answers - l.expediting }
 
 // makeBusy has l ready for something, and the tick look after it.
 func (l *Link) makeBusy() {

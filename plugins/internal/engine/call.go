@@ -49,7 +49,7 @@ func (l *Link) stage() {
 
 // Call implements na.Endpoint.
 func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
-	if (e.eng.cfg.OnNoCredit != na.Queue || t.Hasty()) && e.short(s.To) {
+	if (e.eng.cfg.OnNoCredit != na.Queue && !t.Expedited() || t.Hasty()) && e.short(s.To) {
 		e.host.Look() // credit may have arrived that nobody has read (G11)
 	}
 	var p packed
@@ -82,6 +82,7 @@ func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
 		l.match.add(o)
 	}
 	l.waiting++
+	l.countExpedited(o)
 	sooner := false
 	if s.By.At != 0 {
 		sooner = e.addTimer(o, s.By.At)
@@ -98,14 +99,18 @@ func (e *Endpoint) Call(t na.Ticket, s na.CallSpec) {
 // mayAsk tells why a call must not begin.
 func (l *Link) mayAsk(t na.Ticket, s *na.CallSpec, claim int) error {
 	limit := l.e.eng.cfg.SendQueue
+	calls := maxRecvs + limit // calls wait in the send queue, too
+	if t.Expedited() {
+		calls *= 2
+	}
 	switch {
 	case l.eager != 0 && (len(s.Msg) > l.eager || s.Body != nil) && claim == 0:
 		return errTooLong
 	case !s.OneWay && l.match.find(s.Tag) != nil:
 		return na.WithText(na.ErrBusy, "a receive of this peer and tag is posted already")
-	case l.match.n >= maxRecvs+limit: // calls wait in the send queue, too
+	case l.match.n >= calls:
 		return full(l.match.n, "receives of the peer are posted")
-	case l.toLeave()-l.answers >= limit && !t.Patient():
+	case l.sendQueue() >= limit && !t.Patient() && !t.Expedited():
 		return na.WithText(na.ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", limit))
 	}
@@ -122,8 +127,25 @@ func (e *Endpoint) claimOf(to na.Addr, n int) (claim int, of *Link) {
 	return claim, of
 }
 
+// countExpedited counts o, a new message, if it is expedited.
+func (l *Link) countExpedited(o *op) {
+	if o.t.Expedited() {
+		o.expedited = true
+		l.expediting++
+	}
+}
+
+// uncountExpedited ends that: o has left, or ends.
+func (l *Link) uncountExpedited(o *op) {
+	if o.expedited {
+		o.expedited = false
+		l.expediting--
+	}
+}
+
 // awaits has o, a call whose request has left, wait for the answer.
 func (l *Link) awaits(o *op) {
+	l.uncountExpedited(o)
 	if o.packed.body != nil {
 		o.packed.unpack(o)
 	}

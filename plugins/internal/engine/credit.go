@@ -11,32 +11,36 @@ import (
 // Guaranteed envelopes. A credit is cumulative: how many messages the peer may ever send in the session, so it does no
 // harm when one is lost, or comes twice.
 //
-//	source: used ≤ credits                              destination: arrived ≤ announced ≤ released + offered
+//	source: used ≤ credits (+ 1)                        destination: arrived ≤ announced (+ 1), announced ≤ released + offered
 //	SendUnexpected ─► takeCredit ─► msgs ── UNEXPECTED ──► held ─► accepted: released
 //	                      │ none                                        │
 //	                   queued ◄── feedQueued ◄── credit in any header ──┘
 //	                      └─ still none after Config.Probe: PING, and its PONG carries the credit
+//
+// Beyond these there is always na.ExpeditedEnvelopes, of which no header speaks: expedited messages may use it, too. They wait in a
+// queue of their own, which is fed first.
 
-// reserve takes room for envelopes out of the budget: as many as want, fewer when it is short, an error below least.
+// reserve takes room for envelopes out of the budget, and for na.ExpeditedEnvelopes beside: as many as want, fewer when it is short,
+// an error below least.
 func (g *Engine) reserve(want, least int) (int, error) {
-	each := na.GuaranteedBytes(1, 1, g.cfg.Eager)
+	each := na.EnvelopeBytes(g.cfg.Eager)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	left := g.cfg.Budget - g.reserved
 	if g.cfg.Room == 0 { // room is taken out of it, too
 		left -= g.room
 	}
-	n := int(min(int64(want), left/each))
+	n := int(min(int64(want), left/each-na.ExpeditedEnvelopes))
 	if n < max(least, 1) {
 		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+
-			"%d of %d bytes are asked for, at least %d, and of the budget of %d bytes %d are left, enough for %d",
-			want, each, max(least, 1), g.cfg.Budget, left, n))
+			"%d of %d bytes are asked for, at least %d, and of the budget of %d bytes %d are left, enough for %d beside the one for expedited messages",
+			want, each, max(least, 1), g.cfg.Budget, left, max(n, 0)))
 	}
-	g.reserved += int64(n) * each
+	g.reserved += int64(n+na.ExpeditedEnvelopes) * each
 	return n, nil
 }
 
-// unreserve returns the room of n envelopes.
+// unreserve returns what reserve took for n envelopes.
 func (g *Engine) unreserve(n int) {
 	g.mu.Lock()
 	g.reserved -= na.GuaranteedBytes(1, n, g.cfg.Eager)
@@ -85,7 +89,7 @@ func (l *Link) reserves() bool {
 	return false
 }
 
-// free is the envelopes of the peer that are known to be free.
+// free is the envelopes of the peer that are known to be free; negative when expedited messages use theirs, too.
 func (l *Link) free() int { return int(int32(l.credits - l.used)) }
 
 // short reports whether the session with a peer is up and has no envelope for a message that does not wait.
@@ -102,6 +106,10 @@ func (l *Link) takeCredit(o *op) bool {
 		return false
 	}
 	switch free := l.free(); {
+	case o.t.Expedited():
+		if free+na.ExpeditedEnvelopes <= 0 {
+			return false
+		}
 	case free <= 0:
 		return false
 	case free == 1 && l.reserves():
@@ -120,11 +128,13 @@ func (l *Link) returnCredit() {
 	l.feedQueued()
 }
 
-// feedQueued lets messages go that waited for an envelope.
+// feedQueued lets messages go that waited for an envelope, the expedited ones first.
 func (l *Link) feedQueued() {
-	for o := l.queued.head; o != nil && l.takeCredit(o); o = l.queued.head {
-		l.depart(l.queued.pop())
-		l.kick()
+	for _, q := range []*opList{&l.expedited, &l.queued} {
+		for o := q.head; o != nil && l.takeCredit(o); o = q.head {
+			l.depart(q.pop())
+			l.kick()
+		}
 	}
 }
 
@@ -133,7 +143,7 @@ func (l *Link) queuedLen() int {
 	if l.active == nil {
 		return 0
 	}
-	return l.queued.n
+	return l.queued.n + l.expedited.n
 }
 
 // request takes in an unexpected message: it may leave, waits for an envelope, or ends.
@@ -142,26 +152,36 @@ func (l *Link) request(o *op) {
 	case l.takeCredit(o): // nobody waits then
 		l.depart(o)
 	case l.state != linkUp: // starts will see
-		l.queued.push(o)
+		l.queueFor(o).push(o)
 	default:
-		if l.queued.n == 0 {
+		if l.queuedLen() == 0 {
 			l.probeLater()
 		}
-		l.queued.push(o)
+		l.queueFor(o).push(o)
 		l.noCredit(o)
 	}
 	l.noteHighWater()
 }
 
+// queueFor is where o waits for an envelope.
+func (l *Link) queueFor(o *op) *opList {
+	if o.t.Expedited() {
+		return &l.expedited
+	}
+	return &l.queued
+}
+
 // starts feeds the messages that waited for the session.
 func (l *Link) starts() {
 	l.feedQueued()
-	for o := l.queued.head; o != nil; {
-		next := o.next
-		l.noCredit(o)
-		o = next
+	for _, q := range []*opList{&l.expedited, &l.queued} {
+		for o := q.head; o != nil; {
+			next := o.next
+			l.noCredit(o)
+			o = next
+		}
 	}
-	if l.queued.n > 0 {
+	if l.queuedLen() > 0 {
 		l.probeLater()
 	}
 }
@@ -170,7 +190,7 @@ func (l *Link) starts() {
 func (l *Link) noCredit(o *op) {
 	l.stalls++
 	l.e.stats.Stalls++
-	if o.t.Hasty() || l.e.eng.cfg.OnNoCredit != na.Queue && !o.t.Patient() {
+	if o.t.Hasty() || l.e.eng.cfg.OnNoCredit != na.Queue && !o.t.Patient() && !o.t.Expedited() {
 		l.e.finish(o, na.Result{Err: na.ErrNoCredit, Fate: na.NotRun})
 	}
 }
@@ -230,7 +250,7 @@ func (l *Link) freed() {
 // when the peer has used all that it knows of.
 func (l *Link) oweCredit() {
 	free := l.released + l.offered - l.announced
-	if !l.owed && (free >= l.batch || free > 0 && uint32(l.arrived) == l.announced) {
+	if !l.owed && (free >= l.batch || free > 0 && int32(l.announced-uint32(l.arrived)) <= 0) {
 		l.owed = true
 		l.kick()
 	}
@@ -253,7 +273,7 @@ func (l *Link) probeLater() {
 // probe asks the peer for its credit if messages have waited long enough (G20), and returns when to do so next; 0 when
 // none waits.
 func (l *Link) probe(now time.Duration) time.Duration {
-	if l.queued.n == 0 && l.kept.n == 0 {
+	if l.queuedLen() == 0 && l.kept.n == 0 {
 		return 0
 	}
 	if now-l.probed >= l.e.eng.cfg.Probe {
@@ -268,7 +288,7 @@ func (l *Link) gauges() na.PeerStats {
 	s := na.PeerStats{
 		Addr: l.addr(), Offered: int(l.offered), Held: int(l.held), HeldMax: int(l.heldMax),
 		Bytes:    na.GuaranteedBytes(1, l.reserved, l.e.eng.cfg.Eager),
-		Promised: int(l.peer.envelopes), Free: l.free(), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
+		Promised: int(l.peer.envelopes), Free: max(l.free(), 0), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
 		Transport: l.route.Scheme, Why: l.because(),
 	}
 	l.roomGauges(&s)

@@ -162,8 +162,8 @@ func TestProbe(t *testing.T) {
 // The two sides' Need and Want (G7, G-T10): a peer that cannot give what is needed, or wants what is not there, is refused
 // with an error that says so, and no more is reserved than it wants.
 func TestNeedAndWant(t *testing.T) {
-	each := na.GuaranteedBytes(1, 1, 4096)
-	s := newScript(t, na.Config{Envelopes: 8, Budget: 20 * each, Need: 3, Want: 5})
+	each := na.EnvelopeBytes(4096)
+	s := newScript(t, na.Config{Envelopes: 8, Budget: 23 * each, Need: 3, Want: 5})
 	admit := func(inc byte, offers, need, want uint32) (*Link, error) {
 		g := peerGreeting(offers)
 		g.Listen, g.Incarnation, g.Need, g.Want = "", [16]byte{inc}, need, want
@@ -185,13 +185,13 @@ func TestNeedAndWant(t *testing.T) {
 	require.EqualValues(t, 5, l.greeting().Want)
 	_, err = admit(4, 3, 0, 0)
 	require.NoError(t, err)
-	require.Equal(t, 14*each, s.nctx.Stats().Reserved)
+	require.Equal(t, 16*each, s.nctx.Stats().Reserved)
 	_, err = admit(5, 3, 7, 0)
-	require.ErrorContains(t, err, "8 of 4160 bytes are asked for, at least 7, and of the budget of 83200 bytes 24960 are left, enough for 6")
+	require.ErrorContains(t, err, "8 of 4160 bytes are asked for, at least 7, and of the budget of 95680 bytes 29120 are left, enough for 6")
 	l, err = admit(6, 3, 6, 0)
 	require.NoError(t, err)
 	require.EqualValues(t, 6, l.greeting().Envelopes)
-	require.Equal(t, 20*each, s.nctx.Stats().Reserved)
+	require.Equal(t, 23*each, s.nctx.Stats().Reserved)
 
 	for _, c := range []struct {
 		offers, need uint32
@@ -237,8 +237,7 @@ func TestNeedWhileDialing(t *testing.T) {
 
 // MinEnvelopes refuses a peer to whom no more could be guaranteed.
 func TestMinEnvelopes(t *testing.T) {
-	each := na.GuaranteedBytes(1, 1, 4096)
-	s := newScript(t, na.Config{Envelopes: 8, MinEnvelopes: 4, Budget: 11 * each})
+	s := newScript(t, na.Config{Envelopes: 8, MinEnvelopes: 4, Budget: na.GuaranteedBytes(1, 8, 4096) + na.GuaranteedBytes(1, 3, 4096)})
 	admit := func(inc byte, want uint32) error {
 		g := peerGreeting(5)
 		g.Listen, g.Incarnation, g.Want = "", [16]byte{inc}, want
@@ -262,7 +261,7 @@ func TestPeerStats(t *testing.T) {
 	s.drain(l)
 	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected}, []byte("y")))
 	require.Equal(t, []na.PeerStats{{
-		Addr: l.addr(), Transport: "script", Offered: 6, Held: 1, HeldMax: 1, Bytes: 6 * 4160, Promised: 10, Free: 0, Queued: 7, HighWater: 17, Stalls: 7,
+		Addr: l.addr(), Transport: "script", Offered: 6, Held: 1, HeldMax: 1, Bytes: 7 * 4160, Promised: 10, Free: 0, Queued: 7, HighWater: 17, Stalls: 7,
 	}}, s.nctx.Peers())
 	s.credit(l, 17)
 	s.drain(l)
@@ -367,4 +366,57 @@ func TestReserveComesBack(t *testing.T) {
 	require.Empty(t, s.e.links)
 	require.Empty(t, s.e.names)
 	require.LessOrEqual(t, len(s.e.freeEnvs), g)
+}
+
+// TestExpedited: an expedited message goes first and has one envelope more; the other side takes no second one, and has the peer hear of
+// the first envelope that is free.
+func TestExpedited(t *testing.T) {
+	s := newScript(t, na.Config{Envelopes: 8, SendQueue: 2, OnNoCredit: na.Fail})
+	l := s.meet(2)
+	expedite := func(data string) *result {
+		return s.op(func(op *na.Op) error {
+			op.SetExpedited(true)
+			return s.nctx.SendUnexpected(op, s.addr(), 7, []byte(data))
+		})
+	}
+	s.send("a")
+	s.send("b")
+	require.Len(t, s.drain(l), 2)
+	s.patient("c")
+	first, second, third := expedite("x"), expedite("y"), expedite("z")
+	all := s.drain(l)
+	require.Equal(t, []string{"UNEXPECTED"}, kinds(all))
+	require.Equal(t, "x", string(all[0].payload))
+	s.trigger()
+	require.NoError(t, first.Err)
+	require.Equal(t, []int{1, 0, 0}, []int{first.ended, second.ended, third.ended})
+	require.Equal(t, []int{2, 0, 3}, []int{s.nctx.Peers()[0].Promised, s.nctx.Peers()[0].Free, s.nctx.Peers()[0].Queued})
+	third.Cancel()
+	s.trigger()
+	require.Equal(t, na.NotRun, third.Fate)
+	s.credit(l, 1)
+	all = s.drain(l)
+	require.Equal(t, []string{"UNEXPECTED"}, kinds(all))
+	require.Equal(t, "y", string(all[0].payload), "the envelope beyond is free again, no other")
+	s.credit(l, 1)
+	require.Empty(t, s.drain(l))
+	s.credit(l, 1)
+	all = s.drain(l)
+	require.Equal(t, []string{"UNEXPECTED"}, kinds(all))
+	require.Equal(t, "c", string(all[0].payload))
+
+	for i := range 9 {
+		require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: uint64(i + 1)}, []byte("x")))
+	}
+	require.Empty(t, s.drain(l))
+	require.Equal(t, []int{8, 9}, []int{s.nctx.Peers()[0].Offered, s.nctx.Peers()[0].Held})
+	r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
+	s.trigger()
+	r.Envelope.Accept()
+	all = s.drain(l)
+	require.Equal(t, []string{"CREDIT"}, kinds(all))
+	require.EqualValues(t, 9, all[0].Credit)
+	r.Envelope.Free()
+	require.NoError(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: 10}, []byte("x")))
+	require.ErrorContains(t, s.deliver(l, frame.Header{Kind: frame.Unexpected, Op: 11}, []byte("x")), "9 envelopes were guaranteed, and 1 for expedited messages")
 }

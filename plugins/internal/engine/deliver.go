@@ -102,8 +102,9 @@ func (l *Link) deliverUnexpected(h *frame.Header, payload []byte) error {
 // checkUnexpected reports why an unexpected message of n bytes must not come now.
 func (l *Link) checkUnexpected(n int) error {
 	// The count is ours, and exact: a peer that sends more than it was promised breaks the protocol and takes nobody's memory.
-	if next := l.arrived + 1; int32(l.announced-uint32(next)) < 0 {
-		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed", next, l.announced))
+	if next := l.arrived + 1; int32(l.announced+na.ExpeditedEnvelopes-uint32(next)) < 0 {
+		return na.WithText(na.ErrProtocol, fmt.Sprintf("unexpected message %d, %d envelopes were guaranteed, and %d for expedited messages",
+			next, l.announced, na.ExpeditedEnvelopes))
 	}
 	return l.checkRoom(n)
 }

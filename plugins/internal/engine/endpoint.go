@@ -14,17 +14,18 @@ import (
 
 // Limits that are not settable.
 const (
-	maxInFlight    = 128      // gets and puts under way to one peer; more wait here
-	maxServing     = 256      // gets and puts of one peer that are served at a time; more are answered ErrAgain
-	maxControl     = 8192     // control frames that wait for a peer that does not read; then it is cut
-	maxDenials     = 16       // tokens of memory that is not allowed, or never was, that a peer may try; then it is cut
-	maxLeases      = 1024     // leases of one peer
-	maxCredit      = 4096     // unused envelopes that a peer may say it has free
-	maxAnswers     = 64 << 10 // expected messages that wait to leave to one peer
-	maxQueuedMoves = 64 << 10 // gets and puts to one peer that have not begun
-	maxAsking      = 64 << 10 // withdraws at one peer that have not been asked
-	maxRecvs       = 64 << 10 // receives of expected messages of one peer, beyond Config.SendQueue
-	maxLookups     = 1024     // lookups of one context
+	maxInFlight        = 128      // gets and puts under way to one peer; more wait here
+	maxServing         = 256      // gets and puts of one peer that are served at a time; more are answered ErrAgain
+	maxControl         = 8192     // control frames that wait for a peer that does not read; then it is cut
+	maxDenials         = 16       // tokens of memory that is not allowed, or never was, that a peer may try; then it is cut
+	maxLeases          = 1024     // leases of one peer
+	maxExpeditedLeases = 64 << 10 // the same for what is lent with an expedited message
+	maxCredit          = 4096     // unused envelopes that a peer may say it has free
+	maxAnswers         = 64 << 10 // expected messages that wait to leave to one peer
+	maxQueuedMoves     = 64 << 10 // gets and puts to one peer that have not begun
+	maxAsking          = 64 << 10 // withdraws at one peer that have not been asked
+	maxRecvs           = 64 << 10 // receives of expected messages of one peer, beyond Config.SendQueue
+	maxLookups         = 1024     // lookups of one context
 )
 
 // full is the error of an operation of which as many wait as may.
@@ -168,7 +169,7 @@ func (e *Endpoint) SendExpected(t na.Ticket, to na.Addr, tag na.Tag, buf, body [
 
 func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte, p packed, bad error, by na.Deadline, most int) {
 	body := p.body
-	if k == kindSendUnexpected && (e.eng.cfg.OnNoCredit != na.Queue || t.Hasty()) && e.short(to) {
+	if k == kindSendUnexpected && (e.eng.cfg.OnNoCredit != na.Queue && !t.Expedited() || t.Hasty()) && e.short(to) {
 		e.host.Look() // credit may have arrived that nobody has read (G11)
 	}
 	e.mu.Lock()
@@ -188,7 +189,7 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte,
 	}
 	switch { // requests and answers are bounded apart: neither may keep the other from going
 	case err != nil:
-	case k == kindSendUnexpected && l.toLeave()-l.answers >= e.eng.cfg.SendQueue && !t.Patient():
+	case k == kindSendUnexpected && l.sendQueue() >= e.eng.cfg.SendQueue && !t.Patient() && !t.Expedited():
 		err = na.WithText(na.ErrNoCredit, fmt.Sprintf(
 			"%d messages to the peer wait for an envelope or for room, as many as Config.SendQueue allows", e.eng.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
@@ -209,6 +210,7 @@ func (e *Endpoint) send(t na.Ticket, k kind, to na.Addr, tag na.Tag, buf []byte,
 		l.answers++
 		l.depart(o)
 	} else {
+		l.countExpedited(o)
 		l.request(o)
 	}
 	l.kick()
@@ -267,8 +269,12 @@ func (e *Endpoint) Get(t na.Ticket, local *na.Mem, loff int64, to na.Addr, key n
 func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to na.Addr, key na.Key, roff, n int64) {
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
-	if err == nil && l.queuedMoves.n >= maxQueuedMoves {
-		err = full(maxQueuedMoves, "gets and puts to the peer wait to begin")
+	limit := maxQueuedMoves
+	if t.Expedited() {
+		limit *= 2
+	}
+	if err == nil && l.queuedMoves.n >= limit {
+		err = full(limit, "gets and puts to the peer wait to begin")
 	}
 	if err != nil {
 		e.mu.Unlock()
@@ -288,8 +294,12 @@ func (e *Endpoint) startMove(t na.Ticket, k kind, local *na.Mem, loff int64, to 
 func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 	e.mu.Lock()
 	l, err := e.linkFor(t, to)
-	if err == nil && l.leases.n >= maxLeases {
-		err = full(maxLeases, "leases of the peer have not ended")
+	limit := maxLeases
+	if t.Expedited() {
+		limit = maxExpeditedLeases
+	}
+	if err == nil && l.leases.n >= limit {
+		err = full(limit, "leases of the peer have not ended")
 	}
 	if err == nil && e.leases[matchKey{l, tag}] != nil {
 		err = na.WithText(na.ErrBusy, "a lease for this peer and tag has not ended")

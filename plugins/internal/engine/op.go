@@ -50,13 +50,15 @@ type op struct {
 	into     []byte         // receives the answer of a call whose request has not left: then it becomes buf
 	intoMost int            // likewise most
 	alone    bool           // a call without an answer
-	bodies   bool           // the receive takes a body, too
-	room     int            // claimed for an unexpected message that has not left
-	last     bool           // a message that uses the last envelope of a peer, and ends when there is another
-	flow     Flow           // of a put
-	source   *source
-	sink     *sink
-	stop     func() // ends a lookup
+	// expedited says that the message of the op counts in active.expediting.
+	expedited bool
+	bodies    bool // the receive takes a body, too
+	room      int  // claimed for an unexpected message that has not left
+	last      bool // a message that uses the last envelope of a peer, and ends when there is another
+	flow      Flow // of a put
+	source    *source
+	sink      *sink
+	stop      func() // ends a lookup
 }
 
 // matchKey finds the lease that goes with an expected message.
@@ -129,8 +131,10 @@ func (e *Endpoint) detach(o *op) {
 	switch o.kind {
 	case kindSendUnexpected, kindSendExpected:
 		o.link.returnRoom(o.room)
+		o.link.uncountExpedited(o)
 	case kindCall:
 		o.link.returnRoom(o.room)
+		o.link.uncountExpedited(o)
 		if !o.alone {
 			o.link.match.remove(o)
 		}

@@ -365,7 +365,7 @@ func (l *Link) endAll(err error, wasUp bool) {
 		list    *opList
 		r       na.Result
 		untaken *na.Result // of a message that the peer has not taken
-	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
+	}{{list: &l.msgs, r: notRun}, {list: &l.bodies, r: notRun}, {list: &l.queued, r: notRun}, {list: &l.expedited, r: notRun}, {list: &l.queuedMoves, r: notRun}, {list: &l.inFlight, r: maybe},
 		{&l.recvs, maybe, &notRun}, {list: &l.leases, r: maybe}, {&l.kept, maybe, &notRun},
 		{&l.withdraws.waiting, maybe, &na.Result{Addr: addr}}, {&l.withdraws.asked, maybe, &na.Result{Addr: addr}}} {
 		for o := q.list.head; o != nil; o = q.list.head {

@@ -223,7 +223,7 @@ func TestViolations(t *testing.T) {
 			return s.deliver(l, frame.Header{Kind: frame.Unexpected}, make([]byte, 4097))
 		},
 		"more messages than guaranteed": func(s *script, l *Link) error {
-			for range 3 {
+			for range 3 + na.ExpeditedEnvelopes {
 				if err := s.deliver(l, frame.Header{Kind: frame.Unexpected}, nil); err != nil {
 					return err
 				}
@@ -947,7 +947,7 @@ func TestPrivateNameIsASession(t *testing.T) {
 
 func TestBudget(t *testing.T) {
 	each := int64(4096 + na.EnvelopeOverhead)
-	s := newScript(t, na.Config{Envelopes: 4, Budget: 5*each + 10})
+	s := newScript(t, na.Config{Envelopes: 4, Budget: 7*each + 10})
 	admit := func(inc byte) (*Link, error) {
 		g := peerGreeting(5)
 		g.Listen, g.Incarnation = "", [16]byte{inc}
@@ -963,20 +963,20 @@ func TestBudget(t *testing.T) {
 	require.EqualValues(t, 1, second.greeting().Envelopes, "the budget is short")
 	_, err = admit(3)
 	require.ErrorIs(t, err, na.ErrNoMemory)
-	require.ErrorContains(t, err, "4 of 4160 bytes are asked for, at least 1, and of the budget of 20810 bytes 10 are left, enough for 0")
-	require.Equal(t, 5*each, s.nctx.Stats().Reserved)
+	require.ErrorContains(t, err, "4 of 4160 bytes are asked for, at least 1, and of the budget of 29130 bytes 10 are left, enough for 0")
+	require.Equal(t, 7*each, s.nctx.Stats().Reserved)
 
 	// The room of a session comes back when its last envelope is accepted.
 	require.NoError(t, s.deliver(first, frame.Header{Kind: frame.Unexpected}, []byte("x")))
 	s.e.Lock()
 	first.Fail(na.ErrPeerLost)
 	s.e.Unlock()
-	require.Equal(t, 5*each, s.nctx.Stats().Reserved)
+	require.Equal(t, 7*each, s.nctx.Stats().Reserved)
 	r := s.op(func(op *na.Op) error { return s.nctx.RecvUnexpected(op) })
 	s.trigger()
 	require.Equal(t, "x", string(r.Envelope.Data))
 	r.Envelope.Accept()
-	require.Equal(t, each, s.nctx.Stats().Reserved)
+	require.Equal(t, 2*each, s.nctx.Stats().Reserved)
 	third, err := admit(3)
 	require.NoError(t, err)
 	require.EqualValues(t, 4, third.greeting().Envelopes)

@@ -9,7 +9,7 @@ import (
 )
 
 // Version is the version of the wire form. Two sides of different versions refuse each other in the handshake.
-const Version = 3
+const Version = 4
 
 // HeaderSize is the length of a header in bytes.
 const HeaderSize = 32
