@@ -272,6 +272,7 @@ func newModel(posts int, step time.Duration, nudges bool, program func(m *model)
 	m.c = &Context{class: &Class{domain: modelDomain{nil, m}}, ep: modelEndpoint{nil, m}, poller: &Poller{}, waits: modelPoller{m}}
 	m.c.corks.Store(1) // flushing is a turn
 	m.c.poller.AddInlet(&m.source)
+	m.c.poller.panicked = func(v, _ any) { panic(v) } // errModelOver: at ends actors so
 	m.c.assist = &assist{nctx: m.c, gate: modelGate{m}}
 	m.c.watch.Store(assistTick) // as start leaves it
 	m.waking = true

@@ -49,9 +49,11 @@ type Context struct {
 	slow      atomic.Int32             // how many of them Trigger has waited for in vain, until the next is queued
 	state     atomic.Int32
 	woken     atomic.Bool
-	mark      *callback.Mark    // of Trigger,
-	apart     *callback.Mark    // and of handlers outside it
-	runTasks  func(max int) int // run, bound once
+	mark      *callback.Mark        // of Trigger,
+	apart     *callback.Mark        // and of handlers outside it
+	panics    atomic.Int64          // that were recovered: Stats.Panics
+	broken    atomic.Pointer[error] // why the endpoint has ended by itself; nil: it has not
+	runTasks  func(max int) int     // run, bound once
 
 	leading
 	poller *Poller
@@ -77,6 +79,7 @@ func newContext(cls *Class, id int) (*Context, error) {
 			return nil, fmt.Errorf("na: new context: %w", err)
 		}
 		c.waits = c.poller
+		c.poller.panicked = c.recovered
 	}
 	if c.poller != nil && !cls.domain.Unassisted() {
 		if c.assist, err = newAssist(c); err != nil {
@@ -116,7 +119,7 @@ func (c *Context) Now() time.Duration { return c.class.domain.Now() }
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
 	s := c.ep.Stats()
-	s.Regions = c.class.Regions()
+	s.Regions, s.Panics = c.class.Regions(), c.panics.Load()
 	return s
 }
 

@@ -26,8 +26,9 @@ type Inlet interface {
 // leader now or the assist within 2 ms. So a leader that looks while they are armed disarms them, and then has the assist
 // tick: it may leave for user code without another word.
 type bells struct {
-	inlets []Inlet // not changed once the context has its endpoint
-	armed  bool
+	inlets   []Inlet // not changed once the context has its endpoint
+	armed    bool
+	panicked func(v, at any) // is told of a panic in a method of at
 }
 
 // AddInlet makes the leader look at s. It is called while the Domain makes the endpoint.
@@ -62,12 +63,24 @@ func (c *Context) peek() (came bool) {
 	if b.disarm() {
 		c.assist.attend()
 	}
-	for _, s := range b.inlets {
-		if s.Peek() {
+	for i := range b.inlets {
+		if b.peekInlet(i) {
 			came = true
 		}
 	}
 	return came
+}
+
+// peekInlet survives a panic of one.
+func (b *bells) peekInlet(i int) (came bool) {
+	s := b.inlets[i]
+	defer func() {
+		if v := recover(); v != nil {
+			b.panicked(v, s)
+			came = true
+		}
+	}()
+	return s.Peek()
 }
 
 // look takes in what has come, and waits for nothing.

@@ -115,6 +115,8 @@ func (c *Context) drive(now, deadline time.Duration, ready func() bool, sleeps f
 			return nil
 		case c.releasable() && c.release():
 			return ErrClosed
+		case c.brokenBy() != nil:
+			return c.brokenBy()
 		case deadline >= 0 && now >= deadline:
 			return ErrTimeout
 		}
@@ -164,7 +166,7 @@ func (c *Context) sleep(now, wait time.Duration, ready func() bool) (came bool) 
 	c.watch.Or(leaderAsleep)
 	c.assist.leaderSleeps()
 	n := 0
-	if !ready() && !c.nudged.Load() && !c.releasable() && !c.poller.arm() {
+	if !ready() && !c.nudged.Load() && !c.releasable() && c.brokenBy() == nil && !c.poller.arm() {
 		n = c.waits.sleep(wait)
 	}
 	c.watch.And(^leaderAsleep) // before anything is delivered here: what the leader queues wakes nobody
@@ -224,6 +226,9 @@ func (c *Context) follow(deadline time.Duration, ready func() bool, sleeps func(
 func (c *Context) idle() error {
 	if c.state.Load() == ctxReleased {
 		return ErrClosed
+	}
+	if err := c.brokenBy(); err != nil {
+		return err
 	}
 	return ErrTimeout
 }

@@ -191,6 +191,7 @@ type Stats struct {
 	Withdrawn   int64 // messages that peers took back, or a closed context dropped, before anybody accepted them
 	LateDropped int64 // messages and chunks that met no operation, dropped
 	Violations  int64 // peers cut because they broke the protocol
+	Panics      int64 // panics of the library itself over what peers had sent: please report what was logged
 	PeersLost   int64 // sessions that were up and that nobody closed: the peer died, fell silent, broke the protocol, or gave this side up
 	PeersLeft   int64 // sessions that the peer closed, in good order or not: it said so
 	Stalls      int64 // sends that had to wait for an envelope, or failed for want of one

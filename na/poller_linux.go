@@ -28,6 +28,7 @@ type Poller struct {
 	events     [eventsAtOnce]unix.EpollEvent
 	hot        PollID // the Peeker that was readable last; of the goroutine that leads
 	alone      bool   // nothing else was ready then
+	round      round
 
 	bells
 
@@ -158,31 +159,61 @@ func (p *Poller) wait(d time.Duration) int {
 	return n
 }
 
-// dispatch calls the owners of what sleep found ready, Peekers first: they are short, and somebody waits for them.
+// A round is what one wait has found, and how far its owners have been called.
+type round struct {
+	found, at      int // of the events
+	later          [eventsAtOnce]int8
+	laters, lateAt int      // of later
+	calling        Pollable // nil between two
+}
+
+// dispatch calls the owners of what sleep found ready, Peekers first: they are short, and somebody waits for them. One that panics ends
+// its own connection; the others follow.
 func (p *Poller) dispatch(n int) {
-	var later [len(p.events)]int8
-	laters := 0
-	for i := range n {
-		ev := &p.events[i]
+	if n == 0 {
+		p.alone = false
+		return
+	}
+	r := &p.round
+	r.found, r.at, r.laters, r.lateAt = n, 0, 0, 0
+	for r.at < n || r.lateAt < r.laters {
+		p.callOwners(r)
+	}
+}
+
+// callOwners goes on until all have been called, or one has panicked.
+func (p *Poller) callOwners(r *round) {
+	defer func() {
+		if v := recover(); v != nil {
+			p.panicked(v, r.calling)
+		}
+	}()
+	for r.at < r.found {
+		ev := &p.events[r.at]
+		r.at++
 		id := PollID{ev.Fd, ev.Pad}
 		to := p.owner(id)
 		if _, ok := to.(Peeker); !ok {
-			later[laters] = int8(i)
-			laters++
+			r.later[r.laters] = int8(r.at - 1)
+			r.laters++
 			continue
 		}
 		if ev.Events&unix.EPOLLIN != 0 {
 			p.hot = id
 		}
+		r.calling = to
 		ready(to, ev.Events)
 	}
-	p.alone = n == 1 && laters == 0
-	for _, i := range later[:laters] {
-		ev := &p.events[i]
+	p.alone = r.found == 1 && r.laters == 0
+	for r.lateAt < r.laters {
+		ev := &p.events[r.later[r.lateAt]]
+		r.lateAt++
 		if to := p.owner(PollID{ev.Fd, ev.Pad}); to != nil {
+			r.calling = to
 			ready(to, ev.Events)
 		}
 	}
+	r.calling = nil
 }
 
 func ready(to Pollable, events uint32) {
@@ -205,10 +236,16 @@ func (p *Poller) peek() (came, asked bool) {
 	if !p.alone {
 		return false, false
 	}
-	if to, ok := p.owner(p.hot).(Peeker); ok {
-		return to.Peek(), true
+	to, ok := p.owner(p.hot).(Peeker)
+	if !ok {
+		return false, false
 	}
-	return false, false
+	defer func() {
+		if v := recover(); v != nil {
+			p.panicked(v, to)
+		}
+	}()
+	return to.Peek(), true
 }
 
 // sleep waits for at most d (negative: no limit) and returns how many descriptors are ready. It polls without telling

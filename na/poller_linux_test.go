@@ -1,6 +1,8 @@
 package na
 
 import (
+	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -152,6 +154,38 @@ func TestPollerPeeks(t *testing.T) {
 	_, asked = p.peek()
 	require.False(t, asked, "it may be closed by now")
 	require.Equal(t, 4, hot.peeked)
+}
+
+// A panicker is a Pollable that panics when it is ready, and hears that it has to end.
+type panicker struct{ cut error }
+
+func (p *panicker) Ready(_, _ bool) { panic("a defect") }
+func (p *panicker) Cut(err error)   { p.cut = err }
+
+// A descriptor whose owner panics costs that one only: the others that were ready with it are called, and the panic is counted.
+func TestOwnerPanics(t *testing.T) {
+	c, _ := newFake(t, Config{Logger: slog.New(slog.DiscardHandler)})
+	c.assist.stop()
+	var bad panicker
+	called := make([]int, 4)
+	for i := range 5 {
+		r, w := pipeFDs(t)
+		var to Pollable = &bad
+		if i != 2 {
+			at := i - i/3
+			to = readyFunc(func(bool, bool) { called[at]++ })
+		}
+		id, err := c.poller.Add(r, to)
+		require.NoError(t, err)
+		defer c.poller.Remove(r, id)
+		_, err = unix.Write(w, []byte("x"))
+		require.NoError(t, err)
+	}
+	require.ErrorIs(t, c.Progress(0), os.ErrDeadlineExceeded)
+	require.Equal(t, []int{1, 1, 1, 1}, called)
+	require.ErrorIs(t, bad.cut, ErrIO)
+	require.ErrorContains(t, bad.cut, "a defect")
+	require.EqualValues(t, 1, c.Stats().Panics)
 }
 
 // Bytes arrive while nobody drives: the assist takes them in, and leaves when the user drives again or closes.

@@ -2,8 +2,11 @@ package sm
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -25,7 +28,16 @@ func TestBeginnings(t *testing.T) {
 	for kind := uint16(0); kind <= kindChunk+1; kind++ {
 		sessions = append(sessions, [][]byte{greeting, packet(kind, make([]byte, 16)...)}, [][]byte{packet(kind, hello(nil)...)})
 	}
-	dial := func() (net.Conn, error) { return net.Dial("unixpacket", h.path) }
+	end := time.Now().Add(time.Minute)
+	dial := func() (nc net.Conn, err error) {
+		for {
+			nc, err = net.Dial("unixpacket", h.path)
+			if !errors.Is(err, unix.EAGAIN) || time.Now().After(end) { // else too many wait to be let in
+				return nc, err
+			}
+			runtime.Gosched()
+		}
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -185,7 +185,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 		return 0
 	}
 	c.e.Lock()
-	defer c.e.Unlock()
+	defer c.e.UnlockInput()
 	c.work.Store(false)
 	failed, again, resume, closing := c.failed, c.redials, c.resume, c.closing
 	c.failed, c.redials, c.resume, c.closing = nil, nil, nil, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
@@ -132,6 +133,7 @@ func (p *peer) sendSegment() (err error) {
 // letIn takes in a process that has connected.
 func (c *carrier) letIn(fd int) {
 	c.e.Lock()
+	defer c.e.UnlockInput()
 	p := c.newPeer(fd)
 	p.due = c.d.now() + helloTime
 	uid, pid, err := who(fd)
@@ -154,7 +156,6 @@ func (c *carrier) letIn(fd int) {
 		c.guests = append(c.guests, p)
 		c.later()
 	}
-	c.e.Unlock()
 }
 
 // Ready implements na.Pollable: the peer has said something, or is gone.
@@ -183,6 +184,7 @@ func (p *peer) ended(err error) {
 // handle deals with a packet. It reports true when p is another context's from now on.
 func (p *peer) handle(s *packet) (moved bool) {
 	defer s.drop()
+	failpoint.Read(s.body)
 	var err error
 	switch {
 	case p.link == nil && s.kind == kindHello:
@@ -192,11 +194,7 @@ func (p *peer) handle(s *packet) (moved bool) {
 	case s.kind == kindBye:
 		bye := frame.ParseBye(s.body) // the buffer is used again
 		p.drain()                     // what the peer sent before its bye counts
-		p.c.e.Lock()
-		if !p.dead.Load() {
-			p.link.Refused(bye)
-		}
-		p.c.e.Unlock()
+		p.left(bye)
 	case s.kind == kindHello && p.end == nil:
 		err = p.answered(s)
 	case s.kind == kindSegment && p.end != nil && p.mem.peer == nil:
@@ -204,9 +202,7 @@ func (p *peer) handle(s *packet) (moved bool) {
 	case s.kind == kindArea && p.end != nil:
 		err = p.mapArea(s)
 	case s.kind >= kindWant && p.end != nil:
-		p.c.e.Lock()
-		err = p.aboutPool(s)
-		p.c.e.Unlock()
+		err = p.serveMemory(s)
 	default:
 		err = na.WithText(na.ErrProtocol, fmt.Sprintf("packet %d where none is allowed", s.kind))
 	}
@@ -214,6 +210,21 @@ func (p *peer) handle(s *packet) (moved bool) {
 		p.fail(err)
 	}
 	return false
+}
+
+// left ends the session of a peer that has said bye.
+func (p *peer) left(bye frame.Bye) {
+	p.c.e.Lock()
+	defer p.c.e.UnlockInput()
+	if !p.dead.Load() {
+		p.link.Refused(bye)
+	}
+}
+
+func (p *peer) serveMemory(s *packet) error {
+	p.c.e.Lock()
+	defer p.c.e.UnlockInput()
+	return p.aboutPool(s)
 }
 
 // greeted hands a process that has said hello to the context that it names. It reports true when that is another one.
@@ -234,7 +245,15 @@ func (p *peer) greeted(s *packet) (moved bool) {
 	if err == nil {
 		err = p.makeEnd(&g, to) // without a lock: the system clears the pages
 	}
+	p.enter(s, &g, to, err)
+	return p.c != from
+}
+
+// enter makes a process that has said hello a peer of to, unless there is an error already.
+func (p *peer) enter(s *packet, g *frame.Greeting, to *carrier, err error) {
+	from := p.c
 	from.e.Lock()
+	defer func() { p.c.e.UnlockAfter(recover()) }()
 	if err == nil && !p.dead.Load() {
 		p.peerBell = s.take(0)
 		from.guests = slices.DeleteFunc(from.guests, func(other *peer) bool { return other == p })
@@ -242,7 +261,7 @@ func (p *peer) greeted(s *packet) (moved bool) {
 			err = p.move(to)
 		}
 		if err == nil {
-			err = p.admit(&g)
+			err = p.admit(g)
 		}
 		if err == nil && to != from && !p.dead.Load() {
 			err = p.watch() // not before: its new leader would take what it says next for its first words
@@ -251,8 +270,6 @@ func (p *peer) greeted(s *packet) (moved bool) {
 	if err != nil {
 		p.failLocked(err)
 	}
-	p.c.e.Unlock()
-	return p.c != from
 }
 
 // move takes p to another context, where nobody watches it yet, unless that has been closed meanwhile. The context of p is locked,
@@ -357,7 +374,7 @@ func (p *peer) answered(s *packet) error {
 		err = p.makeEnd(&g, p.c)
 	}
 	p.c.e.Lock()
-	defer p.c.e.Unlock()
+	defer p.c.e.UnlockInput()
 	switch {
 	case p.dead.Load():
 		return nil
@@ -400,7 +417,7 @@ func (p *peer) join(s *packet) error {
 		return err
 	}
 	p.c.e.Lock()
-	defer p.c.e.Unlock()
+	defer p.c.e.UnlockInput()
 	if p.dead.Load() {
 		return nil
 	}

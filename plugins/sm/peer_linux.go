@@ -164,9 +164,12 @@ func (p *peer) closeReleased() {
 // fail ends the session because of err. By the leader.
 func (p *peer) fail(err error) {
 	p.c.e.Lock()
+	defer p.c.e.UnlockInput()
 	p.failLocked(err)
-	p.c.e.Unlock()
 }
+
+// Cut implements na.Cutter.
+func (p *peer) Cut(err error) { p.fail(err) }
 
 func (p *peer) failLocked(err error) {
 	switch {
@@ -190,6 +193,12 @@ func (b *bellFD) Ready(_, _ bool) {
 	p.read()
 }
 
+// Cut implements na.Cutter.
+func (b *bellFD) Cut(err error) { (*peer)(b).fail(err) }
+
+// Cut implements na.Cutter.
+func (f *processFD) Cut(err error) { (*peer)(f).fail(err) }
+
 // Ready implements na.Pollable: the process is gone. What it had sent counts.
 func (f *processFD) Ready(_, _ bool) {
 	p := (*peer)(f)
@@ -208,8 +217,8 @@ func (p *peer) drain() {
 func (p *peer) read() (came bool) {
 	e := p.c.e
 	e.Lock()
+	defer e.UnlockInput()
 	if p.dead.Load() || !p.up {
-		e.Pause()
 		return false
 	}
 	n, m, err := 0, 0, error(nil)
@@ -227,7 +236,6 @@ func (p *peer) read() (came bool) {
 	if !p.dead.Load() {
 		p.settle(n, m, err)
 	}
-	e.Unlock()
 	return n+m > 0
 }
 
@@ -340,16 +348,20 @@ func (p *peer) place(h *frame.Header, body []byte) error {
 		return err
 	}
 	p.c.copied += len(body)
-	apart := len(body) > copyUnlocked
-	if apart {
-		p.c.e.Pause()
-	}
-	v.CopyIn(0, body)
-	if apart {
-		p.c.e.Lock()
+	if len(body) > copyUnlocked {
+		p.copyUnlocked(&v, body)
+	} else {
+		v.CopyIn(0, body)
 	}
 	if p.dead.Load() {
 		return nil
 	}
 	return p.link.Placed(&v)
+}
+
+// copyUnlocked copies without the lock. Locked at its beginning and its end.
+func (p *peer) copyUnlocked(v *engine.View, body []byte) {
+	p.c.e.Pause()
+	defer p.c.e.Lock()
+	v.CopyIn(0, body)
 }

@@ -232,9 +232,7 @@ func (c *carrier) reachOn() {
 		n := min(len(r.from)-r.at, piece)
 		v, ok := r.p.link.PlaceOwn(r.id, int64(r.at), int64(n))
 		if ok {
-			c.e.Pause()
-			ok = r.copy(&v, n)
-			c.e.Lock()
+			ok = r.copyUnlocked(&v, n)
 			r.p.link.PlacedOwn(&v, ok)
 			left -= n
 			r.at += n
@@ -245,6 +243,13 @@ func (c *carrier) reachOn() {
 			r.chunk.leave()
 		}
 	}
+}
+
+// copyUnlocked is copy without the lock. Locked at its beginning and its end.
+func (r *reach) copyUnlocked(v *engine.View, n int) bool {
+	r.p.c.e.Pause()
+	defer r.p.c.e.Lock()
+	return r.copy(v, n)
 }
 
 // inCopy, if not nil, is called before bytes are copied whose claim holds. Only tests set it.

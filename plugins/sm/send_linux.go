@@ -91,17 +91,23 @@ func (p *peer) pull(r int) (more bool) {
 	return p.link.Pull(engine.FlowBulk, (*bulk)(p))
 }
 
+// copyStaged copies without the lock: the places are ours until they are published, and a cancel waits for one copy, not for all that is
+// staged. Locked at its beginning and its end.
+func (p *peer) copyStaged() {
+	p.c.e.Pause()
+	defer p.c.e.Lock()
+	for i := range p.staged {
+		s := &p.staged[i]
+		s.gone = !s.v.CopyOut(s.spot.Body)
+	}
+}
+
 // fill copies the bodies of pieces into their places.
 func (p *peer) fill() {
 	if len(p.staged) == 0 {
 		return
 	}
-	p.c.e.Pause() // the places are ours until they are published; a cancel waits for one copy, not for all that is staged
-	for i := range p.staged {
-		s := &p.staged[i]
-		s.gone = !s.v.CopyOut(s.spot.Body)
-	}
-	p.c.e.Lock()
+	p.copyStaged()
 	for i := range p.staged {
 		s := &p.staged[i]
 		if !p.dead.Load() {

@@ -165,3 +165,6 @@ type bulkFD conn
 
 // Ready implements na.Pollable.
 func (b *bulkFD) Ready(readable, writable bool) { (*conn)(b).Ready(readable, writable) }
+
+// Cut implements na.Cutter.
+func (b *bulkFD) Cut(err error) { (*conn)(b).Cut(err) }

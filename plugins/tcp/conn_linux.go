@@ -10,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
@@ -180,7 +181,7 @@ func (c *conn) Ready(readable, writable bool) {
 // onWritable is called when the connection is made, and when the socket has room again. It reports false when the connection is dead.
 func (c *conn) onWritable() bool {
 	c.ca.e.Lock()
-	defer c.ca.e.Unlock()
+	defer c.ca.e.UnlockInput()
 	switch {
 	case c.dead:
 		return false
@@ -238,28 +239,41 @@ func (c *conn) read() (came bool) {
 			break // the poller will say when there is more
 		}
 		came = true
-		c.ca.e.Lock()
-		if !c.dead && n > 0 {
-			c.pace()
-			c.link.Heard(c.in.Bulk())
-			if err := c.in.Parse(); err != nil {
-				c.fail(err)
-			}
-			c.large()
-		}
-		if !c.dead && err != nil {
-			c.fail(err)
-		}
-		if !c.dead && c.wire.pending() { // TLS has answered something
-			c.flush()
-		}
-		dead := c.dead
-		c.ca.e.Unlock()
-		if dead || dry {
+		if c.handle(n, err) || dry {
 			break
 		}
 	}
 	return came
+}
+
+// handle deals with n bytes that have been read, and with the error of the read. It reports whether c is dead.
+func (c *conn) handle(n int, err error) (dead bool) {
+	c.ca.e.Lock()
+	defer c.ca.e.UnlockInput()
+	if !c.dead && n > 0 {
+		c.pace()
+		c.link.Heard(c.in.Bulk())
+		if err := c.in.Parse(); err != nil {
+			c.fail(err)
+		}
+		c.large()
+	}
+	if !c.dead && err != nil {
+		c.fail(err)
+	}
+	if !c.dead && c.wire.pending() { // TLS has answered something
+		c.flush()
+	}
+	return c.dead
+}
+
+// Cut implements na.Cutter.
+func (c *conn) Cut(err error) {
+	c.ca.e.Lock()
+	defer c.ca.e.UnlockInput()
+	if !c.dead && c.link != nil {
+		c.fail(err)
+	}
 }
 
 // readOnce reads into user memory and the buffer. Memory of an operation is lent to the system for this one call.
@@ -272,6 +286,7 @@ func (c *conn) readOnce() (n int, dry bool, err error) {
 		iov = append(iov, c.in.Space())
 	}
 	n, dry, err = c.wire.read(c.clip(iov))
+	failpoint.Read(iov[0][:min(n, len(iov[0]))])
 	if err == unix.EFAULT && c.in.Fault() {
 		return 0, true, nil // the bytes are still there, to be read into other memory
 	}
@@ -296,10 +311,8 @@ func (c *conn) flush() {
 			break
 		}
 		c.pace()
-		c.ca.e.Pause()
-		k, done, err := c.write()
+		k, done, err := c.writeUnlocked()
 		sent += k
-		c.ca.e.Lock()
 		if err != nil { // what the peer sent last may wait to be read
 			c.mute = true
 			break
@@ -324,6 +337,13 @@ func (c *conn) flush() {
 			c.link.Waits()
 		}
 	}
+}
+
+// writeUnlocked is write without the lock. Locked at its beginning and its end.
+func (c *conn) writeUnlocked() (n int, done bool, err error) {
+	c.ca.e.Pause()
+	defer c.ca.e.Lock()
+	return c.write()
 }
 
 // write writes once what out has, and reports whether the socket may take more. Memory of an operation is lent to the

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
@@ -120,6 +121,7 @@ func (g *guest) serve() {
 			_ = g.tcp.Close()
 		}
 	}()
+	defer g.d.eng.Rescue(func(error) { _ = g.tcp.Close() })
 	due := time.Now().Add(g.d.opts.HandshakeTimeout)
 	_ = g.tcp.SetDeadline(due)
 	err := g.begin(due)
@@ -153,6 +155,7 @@ func (g *guest) hear() error {
 		b := g.in.Wait()
 		n, err := g.Read(b)
 		g.in.Got(n)
+		failpoint.Read(b[:n])
 		if g.tls == nil && len(head) < tlsHead {
 			head = append(head, b[:min(n, tlsHead-len(head))]...)
 			if beginsTLS(head) {
@@ -175,16 +178,16 @@ func (g *guest) hear() error {
 }
 
 // parse looks at what has been read, with the endpoint locked from the HELLO on.
-func (g *guest) parse() error {
-	err := g.in.Parse()
-	if g.locked == nil {
-		return err
-	}
-	if g.taken && err != nil {
+func (g *guest) parse() (err error) {
+	defer func() {
+		if g.locked != nil {
+			g.locked.UnlockAfter(recover())
+		}
+	}()
+	if err = g.in.Parse(); g.taken && err != nil {
 		g.in.Link.Fail(err)
 		err = nil
 	}
-	g.locked.Unlock()
 	return err
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
@@ -176,6 +177,7 @@ func (c *portableConn) dial(ctx context.Context, name, host string) {
 // followed by a large one, which waits for moreGrace at most.
 func (c *portableConn) read(nc *socket) {
 	defer c.in.Close()
+	defer c.ca.e.Rescue(c.fail)
 	for large, dead := false, false; !dead; {
 		b := c.in.Wait()
 		if large {
@@ -183,26 +185,42 @@ func (c *portableConn) read(nc *socket) {
 		}
 		n, err := nc.Read(b)
 		c.in.Got(n)
-		c.ca.e.Lock()
-		if n > 0 && !c.dead {
-			c.link.Heard(c.in.Bulk())
-			if err := c.in.Parse(); err != nil {
-				c.link.Fail(err)
-			}
+		failpoint.Read(b[:n])
+		large, dead = c.handle(nc, n, n == len(b), large, err)
+	}
+}
+
+// handle deals with n bytes that have been read, which have filled the buffer or not, and with the error of the read. was says that the buffer was a large one,
+// and large that the next one is to be.
+func (c *portableConn) handle(nc *socket, n int, filled, was bool, err error) (large, dead bool) {
+	c.ca.e.Lock()
+	defer c.ca.e.UnlockInput()
+	if n > 0 && !c.dead {
+		c.link.Heard(c.in.Bulk())
+		if err := c.in.Parse(); err != nil {
+			c.link.Fail(err)
 		}
-		if late := large && !c.mute && errors.Is(err, os.ErrDeadlineExceeded); err != nil && !late && !c.dead {
-			c.link.Fail(readError(err))
+	}
+	if late := was && !c.mute && errors.Is(err, os.ErrDeadlineExceeded); err != nil && !late && !c.dead {
+		c.link.Fail(readError(err))
+	}
+	if large = was; !c.mute {
+		switch large = filled; {
+		case large:
+			_ = nc.tcp.SetReadDeadline(time.Now().Add(moreGrace))
+		case was:
+			_ = nc.tcp.SetReadDeadline(time.Time{})
 		}
-		if was := large; !c.mute {
-			switch large = n == len(b); {
-			case large:
-				_ = nc.tcp.SetReadDeadline(time.Now().Add(moreGrace))
-			case was:
-				_ = nc.tcp.SetReadDeadline(time.Time{})
-			}
-		}
-		dead = c.dead
-		c.ca.e.Unlock()
+	}
+	return large, c.dead
+}
+
+// fail ends the session of c.
+func (c *portableConn) fail(err error) {
+	c.ca.e.Lock()
+	defer c.ca.e.UnlockInput()
+	if !c.dead {
+		c.link.Fail(err)
 	}
 }
 

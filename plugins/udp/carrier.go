@@ -249,21 +249,26 @@ func (c *carrier) Cut(l *engine.Link, bye frame.Bye) {
 func (c *carrier) Poll(now time.Duration) time.Duration {
 	due := time.Duration(c.due.Load())
 	if c.last.Swap(false) || due != 0 && now >= due {
-		c.e.Lock()
-		full := c.full
-		c.full = nil
-		for _, p := range full {
-			if p.link != nil {
-				p.link.Fail(na.WithText(na.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context"))
-			}
-		}
-		c.m.Poll(now)
-		c.look(now)
-		c.send()
-		c.e.Unlock()
+		c.act(now)
 		due = time.Duration(c.due.Load())
 	}
 	return due
+}
+
+// act does what is due.
+func (c *carrier) act(now time.Duration) {
+	c.e.Lock()
+	defer c.e.UnlockInput()
+	full := c.full
+	c.full = nil
+	for _, p := range full {
+		if p.link != nil {
+			p.link.Fail(na.WithText(na.ErrUnreachable, "this context has as many udp peers as it can: close some of them, or use another context"))
+		}
+	}
+	c.m.Poll(now)
+	c.look(now)
+	c.send()
 }
 
 // Finish implements engine.Finisher.

@@ -97,7 +97,7 @@ func (c *carrier) dialTLS(p *peer, to netip.AddrPort) {
 func (k *conn) dialed(err error) {
 	c := k.c
 	c.e.Lock()
-	defer c.e.Unlock()
+	defer c.e.UnlockInput()
 	p := k.p
 	if err != nil || p.link == nil {
 		delete(c.conns, k.name)
@@ -119,7 +119,7 @@ func (k *conn) dialed(err error) {
 func (k *conn) served() {
 	c := k.c
 	c.e.Lock()
-	defer c.e.Unlock()
+	defer c.e.UnlockInput()
 	if !c.shut {
 		c.conns[k.name] = k
 		c.later()
@@ -165,11 +165,11 @@ func (c *carrier) look(now time.Duration) {
 // the endpoint's.
 func (c *carrier) unknown(a *arrival) {
 	c.e.Lock()
+	defer c.e.UnlockInput()
 	if k := a.conn; k.to == a.from && k.up.Load() {
 		c.m.Refused(c.d.now(), k.name)
 		c.later()
 	}
-	c.e.Unlock()
 }
 
 func isNote(b []byte) bool { return b[0] == challenge || b[0] == response }

@@ -100,6 +100,7 @@ func newHandshake(k *conn, client bool) *handshake {
 // serve runs the handshake of a peer that has shown a token. waits is called when it is the peer's turn.
 func serve(ctx context.Context, k *conn, waits func()) {
 	defer k.ends()
+	defer k.c.e.Rescue(func(error) { k.c.shared.strike(k) })
 	h := newHandshake(k, false)
 	h.waits = waits
 	h.meets(k.peer)
@@ -116,6 +117,7 @@ func serve(ctx context.Context, k *conn, waits func()) {
 // dial runs that of a dial.
 func dial(ctx context.Context, k *conn, name, host string) {
 	defer k.ends()
+	defer k.c.e.Rescue(k.dialed)
 	h := newHandshake(k, true)
 	h.left = secure.MaxServerProof
 	cfg := guarded(secure.Client(h.cfg, scheme, name, host), h.g.log, h.to)

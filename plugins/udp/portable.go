@@ -64,11 +64,17 @@ func (s *portable) read() {
 			return
 		case err == nil:
 			in[0].b, in[0].from = b[:n], inet.Unmapped(from)
-			s.shared.mu.Lock()
-			s.shared.route(in[:])
-			s.shared.mu.Unlock()
+			s.take(in[:])
 		}
 	}
+}
+
+// take gives datagrams to their contexts.
+func (s *portable) take(in []arrival) {
+	defer s.shared.eng.Rescue(func(error) {})
+	s.shared.mu.Lock()
+	defer s.shared.mu.Unlock()
+	s.shared.route(in)
 }
 
 // send implements socket. It may wait for a full buffer of the system to be emptied into a network.

@@ -63,13 +63,7 @@ func (c *carrier) send() {
 	c.out.begin()
 	// One goroutine sends for all peers of the context: datagrams of several go in one system call, and in the order of the machine.
 	for c.gather() {
-		c.e.Pause()
-		c.pack()
-		if raceflag.Enabled {
-			passed.Add(1)
-		}
-		c.sock.send(&c.out)
-		c.e.Lock()
+		c.sendUnlocked()
 		c.settle()
 	}
 	c.out.end()
@@ -81,6 +75,17 @@ func (c *carrier) send() {
 	if old := c.due.Swap(int64(due)); due != 0 && (old == 0 || int64(due) < old) {
 		c.e.Host().PollSoon()
 	}
+}
+
+// sendUnlocked sends what gather has taken, without the lock. Locked at its beginning and its end.
+func (c *carrier) sendUnlocked() {
+	c.e.Pause()
+	defer c.e.Lock()
+	c.pack()
+	if raceflag.Enabled {
+		passed.Add(1)
+	}
+	c.sock.send(&c.out)
 }
 
 // gather takes packets from the machine, and reports whether there are any. Messages are copied; bulk data is lent. With TLS each has
@@ -212,6 +217,7 @@ type placing struct {
 // receive takes in datagrams. With the shared socket's lock, without the endpoint's.
 func (c *carrier) receive(in []arrival) {
 	c.e.Lock()
+	defer c.e.UnlockInput()
 	now := c.d.now()
 	for i := range in {
 		a := &in[i]
@@ -222,11 +228,7 @@ func (c *carrier) receive(in []arrival) {
 		}
 	}
 	if len(c.in) > 0 {
-		c.e.Pause()
-		for i := range c.in {
-			c.in[i].v.CopyIn(0, c.in[i].payload)
-		}
-		c.e.Lock()
+		c.copyIn()
 		for i := range c.in {
 			c.in[i].p.placed(&c.in[i].v)
 		}
@@ -234,12 +236,21 @@ func (c *carrier) receive(in []arrival) {
 		c.in = c.in[:0]
 	}
 	c.send()
-	c.e.Unlock()
+}
+
+// copyIn copies bulk data to where it goes, without the lock. Locked at its beginning and its end.
+func (c *carrier) copyIn() {
+	c.e.Pause()
+	defer c.e.Lock()
+	for i := range c.in {
+		c.in[i].v.CopyIn(0, c.in[i].payload)
+	}
 }
 
 // refused is called when the system says that nobody receives at to. With the shared socket's lock, without the endpoint's.
 func (c *carrier) refused(to netip.AddrPort) {
 	c.e.Lock()
+	defer c.e.UnlockInput()
 	if c.conns == nil {
 		c.m.Refused(c.d.now(), to)
 	}
@@ -252,5 +263,4 @@ func (c *carrier) refused(to netip.AddrPort) {
 			c.m.Refused(c.d.now(), name)
 		}
 	}
-	c.e.Pause()
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
@@ -20,6 +22,7 @@ type sharedSocket struct {
 	open  func(netip.AddrPort, *sharedSocket) (socket, error)
 	guard *guard // nil: there is no TLS
 	now   func() time.Duration
+	eng   *engine.Engine
 	room  atomic.Int64 // bytes of the socket's receive buffer for each context
 
 	// mu guards what follows. It is held while datagrams are read and given to their contexts, so that they stay in order. An
@@ -67,7 +70,9 @@ func (d *sharedSocket) enter(c *carrier) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.behind[c.id] = c
-	d.n++
+	if d.n++; d.eng == nil {
+		d.eng = c.e.Engine()
+	}
 	d.share()
 	return d.sock.watch(c)
 }
@@ -106,6 +111,7 @@ func (d *sharedSocket) route(in []arrival) {
 	n := 0
 	for i := range in {
 		a := &in[i]
+		failpoint.Read(a.b)
 		var err error
 		switch {
 		case d.guard == nil:

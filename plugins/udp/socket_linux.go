@@ -177,11 +177,15 @@ func (s *polled) unwatch(c *carrier) { c.e.Host().Poller().Remove(s.fd, s.ids[c.
 // Ready implements na.Pollable.
 func (s *polled) Ready(_, failed bool) {
 	if failed {
-		s.shared.mu.Lock()
-		s.readErrors()
-		s.shared.mu.Unlock()
+		s.takeErrors()
 	}
 	s.Peek()
+}
+
+func (s *polled) takeErrors() {
+	s.shared.mu.Lock()
+	defer s.shared.mu.Unlock()
+	s.readErrors()
 }
 
 // Peek implements na.Peeker.

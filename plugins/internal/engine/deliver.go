@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 )
 
@@ -13,6 +14,7 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	if l.state == linkDown {
 		return nil
 	}
+	failpoint.Frame(h)
 	l.makeBusy()
 	l.alive() // any frame shows that the peer lives, before it is known whether it is a good one
 	if l.state != linkUp {

@@ -47,6 +47,7 @@ type Endpoint struct {
 
 	mu        sync.Mutex // guards everything below and every Link
 	shut      bool
+	broken    error // why e has ended by itself: a panic under mu; nil: it has not
 	draining  bool
 	finishing bool             // Confirm was called
 	lost      []na.Unconfirmed // of sessions that have ended
@@ -74,6 +75,7 @@ type Endpoint struct {
 	arrived   atomic.Int32 // messages in inbox that were not withdrawn
 	gone      int          // of inbox, that were withdrawn
 
+	ops       []*op // all that were ever made
 	freeOps   *op
 	freeEnvs  []*na.Envelope
 	idleBytes int // of their buffers
@@ -394,6 +396,9 @@ func (e *Endpoint) Release() {
 
 // Lingering implements na.Endpoint.
 func (e *Endpoint) Lingering() bool {
+	if e.host.Broken() {
+		return false
+	}
 	now := e.eng.opts.Now()
 	return slices.ContainsFunc(e.routes, func(r route) bool { return r.carrier.Lingering(now) })
 }

@@ -72,6 +72,7 @@ func (e *Endpoint) begin(t na.Ticket, k kind) *op {
 	o := e.freeOps
 	if o == nil {
 		o = &op{}
+		e.ops = append(e.ops, o)
 	} else {
 		e.freeOps, o.next = o.next, nil
 	}
@@ -84,7 +85,7 @@ func (e *Endpoint) begin(t na.Ticket, k kind) *op {
 func (e *Endpoint) refusal(t na.Ticket) error {
 	switch {
 	case e.shut:
-		return na.ErrClosed
+		return e.closedErr()
 	case t.Canceling():
 		return na.ErrCanceled
 	}

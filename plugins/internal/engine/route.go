@@ -38,17 +38,25 @@ func (e *Endpoint) Lock() { e.mu.Lock() }
 
 // Unlock sends what was queued, unless it is held back (Cork), and returns the lock. It returns the lock for a while before
 // that, too: what comes before it has to leave everything in order.
-func (e *Endpoint) Unlock() {
-	first := false // of those that are held back: who sends them soon sends all
-	if len(e.kicked) > 0 {
-		if e.kicks++; e.corks == 0 || e.kicks == e.kicked[len(e.kicked)-1].route.Batch {
-			e.sendQueued()
-		} else {
-			first = e.kicks == 1
-		}
+func (e *Endpoint) Unlock() { e.unlockSoon(e.sendDue()) }
+
+// sendDue sends what was queued, unless it is held back. It reports whether it is the first that is: who sends it soon sends all. Locked, though not
+// all the time.
+func (e *Endpoint) sendDue() (first bool) {
+	if len(e.kicked) == 0 {
+		return false
 	}
+	if e.kicks++; e.corks == 0 || e.kicks == e.kicked[len(e.kicked)-1].route.Batch {
+		e.sendQueued()
+		return false
+	}
+	return e.kicks == 1
+}
+
+// unlockSoon returns the lock. flush: something is held back, and has to leave soon.
+func (e *Endpoint) unlockSoon(flush bool) {
 	e.unlock()
-	if first {
+	if flush {
 		e.host.FlushSoon()
 	}
 }
@@ -129,7 +137,7 @@ func (e *Endpoint) Poll(now time.Duration) time.Duration {
 	}
 	next := time.Duration(0)
 	for i := range e.routes {
-		next = sooner(next, e.routes[i].carrier.Poll(now))
+		next = sooner(next, e.pollCarrier(i, now))
 	}
 	if e.pending.Load() || e.eng.self.pending.Load() {
 		e.Flush()
@@ -138,6 +146,14 @@ func (e *Endpoint) Poll(now time.Duration) time.Duration {
 		e.eng.self.drain()
 	}
 	return sooner(next, e.Next())
+}
+
+// pollCarrier polls a carrier. One of a broken endpoint may panic again; it has returned the lock by then.
+func (e *Endpoint) pollCarrier(i int, now time.Duration) (next time.Duration) {
+	if e.host.Broken() {
+		defer e.Rescue(func(error) {})
+	}
+	return e.routes[i].carrier.Poll(now)
 }
 
 // Next returns when the endpoint itself has something to do; 0 for never.

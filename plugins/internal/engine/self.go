@@ -141,8 +141,8 @@ func (p *self) Flush(ls []*Link) {
 	}
 	e := ls[0].e
 	e.Pause()
+	defer e.Lock()
 	p.drain()
-	e.Lock()
 }
 
 // push puts l in todo, once. p.mu is held.
