@@ -42,7 +42,7 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 	} else {
 		d.b = append(d.b, in...)
 	}
-	held, err := h.callAndWait(ctx, d, codec.RawID)
+	held, err := h.callAndWait(ctx, d, codec.EncodedID)
 	if held {
 		defer h.release()
 	}

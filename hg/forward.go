@@ -33,13 +33,13 @@ func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 		d.borrow(in)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return h.forward(d, codec.RawID, 0, false, cb)
+		return h.forward(d, codec.EncodedID, 0, false, cb)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.newDraft()
 	d.b = append(d.b, in...)
-	return h.forward(d, codec.RawID, 0, false, cb)
+	return h.forward(d, codec.EncodedID, 0, false, cb)
 }
 
 // A draft is a message that is being made. A payload that is too large to be kept is in memory of package slab, which is given back

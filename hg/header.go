@@ -132,7 +132,7 @@ func (r *response) remote(payload []byte, c codec.Codec) *RemoteError {
 // there. Metadata ahead of the body is not there.
 func behind(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
 	if flags&flagAhead != 0 {
-		if flags&flagMore == 0 || metaSize == 0 || metaSize > maxMeta {
+		if flags&flagMore == 0 || metaSize == 0 || metaSize > maxMeta+maxOwnMeta {
 			return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("message with %d bytes of metadata ahead of a body that cannot be", metaSize))
 		}
 		metaSize = 0
@@ -163,7 +163,7 @@ func behind(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, p
 
 // checkCodec reports, by an error, that bytes are encoded otherwise than c decodes.
 func checkCodec(c codec.Codec, id uint8) error {
-	if id == codec.NoBytesID || id == codec.RawID || id == c.ID() {
+	if id == codec.NoBytesID || id == codec.EncodedID || id == c.ID() {
 		return nil
 	}
 	return na.WithText(ErrProtocol, fmt.Sprintf("encoded with codec %s, and decoded with %s: both sides need the same", codec.NameOf(id), c.Name()))

@@ -144,7 +144,7 @@ func FuzzRequest(f *testing.F) {
 		require.Zero(t, r.flags&^(flagMore|flagOneWay|flagAhead))
 		if r.flags&flagMore != 0 {
 			n := ahead(r.flags, r.meta)
-			require.True(t, n == 0 || n <= maxMeta && len(meta) == 0)
+			require.True(t, n == 0 || n <= maxMeta+maxOwnMeta && len(meta) == 0)
 			if key, err := bodyKey(payload, n, r.size); err == nil {
 				require.GreaterOrEqual(t, key.Len, n)
 				require.EqualValues(t, r.size, key.Len-n)
@@ -196,7 +196,7 @@ func readable(t *testing.T, b []byte) {
 		again = appendEntry(again, name, value)
 		n++
 	}
-	require.LessOrEqual(t, n, maxEntries)
+	require.LessOrEqual(t, n, maxEntries+maxOwn)
 	require.Equal(t, string(b[:len(again)]), string(again))
 	require.Less(t, len(b)-len(again), metaWord)
 }
@@ -226,15 +226,15 @@ func TestBadMeta(t *testing.T) {
 	entry := func(name, value string) []byte { return appendEntry(nil, name, value) }
 	pad := func(b []byte, to int) []byte { return append(b, make([]byte, to-len(b))...) }
 	var many, most []byte
-	for i := range byte(maxEntries + 1) {
-		if i < maxEntries {
+	for i := range byte(maxEntries + maxOwn + 1) {
+		if i < maxEntries+maxOwn {
 			most = append(most, entry(string('a'+i), "")...)
 		}
 		many = append(many, entry(string('a'+i), "")...)
 	}
 	for name, b := range map[string][]byte{
 		"none": {}, "one": pad(entry("a", "b"), 8), "exact": entry("abcd", "e"), "unknown of ours": pad(entry("qs-new", "x"), 16),
-		"most": pad(most, 64), "as long as can be": entry("a", strings.Repeat("x", maxMeta-4)),
+		"most": pad(most, 80), "as long as can be": entry("a", strings.Repeat("x", maxMeta+maxOwnMeta-4)),
 	} {
 		require.NoError(t, checkMeta(b), name)
 	}
@@ -243,7 +243,7 @@ func TestBadMeta(t *testing.T) {
 		"a capital":         pad(entry("A", ""), 8),
 		"a zero":            pad(entry("a\x00", ""), 8),
 		"a long name":       pad(entry(strings.Repeat("a", 64), ""), 72),
-		"too many":          pad(many, 72),
+		"too many":          pad(many, 88),
 		"a value cut off":   {1, 'a', 200, 0, 0, 0, 0, 0},
 		"a name cut off":    {60, 'a', 'a', 'a', 'a', 'a', 'a', 'a'},
 		"a length cut off":  {6, 'a', 'a', 'a', 'a', 'a', 'a', 'a'},
@@ -283,7 +283,7 @@ func TestUnknownBits(t *testing.T) {
 		_, _, err := r.parse(b, nil)
 		words := flags >> metaShift << 8
 		ahead, more := flags&flagAhead != 0, flags&flagMore != 0
-		require.Equal(t, !ahead && words == 0 || ahead && more && words > 0 && words <= 1024, err == nil, "request flags %#x: %v", flags, err)
+		require.Equal(t, !ahead && words == 0 || ahead && more && words > 0 && words <= 1024+256, err == nil, "request flags %#x: %v", flags, err)
 		require.Equal(t, uint8(flags), r.flags|uint8(r.room)<<roomShift|uint8(r.meta/metaWord>>8)<<metaShift)
 
 		b = make([]byte, responseSize)

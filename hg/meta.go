@@ -12,13 +12,16 @@ import (
 
 // A Meta is names and values that travel in front of a call's input or output: a trace, a token. The zero Meta is empty. It
 // is not changed once it has been made. It has at most 16 entries, and at most 8 KiB with 3 bytes for each entry. What does not fit a
-// message is read from the sender's memory, as large input is.
+// message is read from the sender's memory, as large input is. The packages of this module add up to 4 entries of up to 2 KiB of their
+// own, whose names begin with "qs-".
 type Meta struct{ b []byte } // as on the wire: entries, padded with zeros to words
 
 const (
 	metaWord    = 8
-	maxMeta     = 1024 * metaWord
+	maxMeta     = 1024 * metaWord // of a program
 	maxEntries  = 16
+	maxOwnMeta  = 256 * metaWord // of the packages of this module
+	maxOwn      = 4
 	maxMetaName = 63
 
 	// KeyMeta is the name under which a call carries its idempotency key. Names that begin with "qs-" are the library's; no
@@ -32,27 +35,63 @@ func (m Meta) With(name, value string) (Meta, error) {
 	switch {
 	case !metaName(name):
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name: want 1 to %d of a-z, 0-9, '.' and '-': %w", name, maxMetaName, ErrInvalid)
-	case strings.HasPrefix(name, "qs-") && name != KeyMeta:
+	case ownName(name):
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name: those that begin with qs- are the library's, of which programs give %s only: %w", name, KeyMeta, ErrInvalid)
 	}
-	if len(value) > maxMeta {
-		return m, fmt.Errorf("hg: metadata: %s has a value of %d bytes, all of it may have %d: %w", name, len(value), maxMeta, ErrOverflow)
+	return m.with(name, value, maxEntries, maxMeta)
+}
+
+// WithOwn is With for the names that begin with "qs-": by these the packages of this module speak to one another. They do not count
+// against the 16 entries and the 8 KiB of a program; there may be 4 of 2 KiB.
+func (m Meta) WithOwn(name, value string) (Meta, error) {
+	if !metaName(name) || !ownName(name) {
+		return m, fmt.Errorf("hg: metadata: %q cannot be a name of the library's own: these begin with qs-: %w", name, ErrInvalid)
+	}
+	return m.with(name, value, maxOwn, maxOwnMeta)
+}
+
+// WithoutOwn returns the entries of m that a program has given.
+func (m Meta) WithoutOwn() Meta {
+	if !bytes.Contains(m.b, []byte("qs-")) {
+		return m
 	}
 	var b []byte
+	for name, value := range m.All() {
+		if !ownName(name) {
+			b = appendEntry(b, name, value)
+		}
+	}
+	return Meta{padded(b)}
+}
+
+// ownName reports whether a name is one that programs do not give.
+func ownName(name string) bool { return strings.HasPrefix(name, "qs-") && name != KeyMeta }
+
+// with returns m with an entry. Those of its kind may be so many, of so many bytes.
+func (m Meta) with(name, value string, entries, size int) (Meta, error) {
+	if len(value) > size {
+		return m, fmt.Errorf("hg: metadata: %s has a value of %d bytes, all of it may have %d: %w", name, len(value), size, ErrOverflow)
+	}
+	var same, b []byte
 	n := 1
 	for other, v := range m.All() {
-		if other != name {
+		switch {
+		case ownName(other) != ownName(name):
 			b = appendEntry(b, other, v)
+		case other != name:
+			same = appendEntry(same, other, v)
 			n++
 		}
 	}
-	b = appendEntry(b, name, value)
-	b = append(b, make([]byte, -len(b)&(metaWord-1))...)
-	if len(b) > maxMeta || n > maxEntries {
-		return m, fmt.Errorf("hg: metadata: with %s %d entries of %d bytes, there may be %d of %d: %w", name, n, len(b), maxEntries, maxMeta, ErrOverflow)
+	same = appendEntry(same, name, value)
+	if sum := len(padded(same)); sum > size || n > entries {
+		return m, fmt.Errorf("hg: metadata: with %s %d entries of %d bytes, there may be %d of %d: %w", name, n, sum, entries, size, ErrOverflow)
 	}
-	return Meta{b}, nil
+	return Meta{padded(append(b, same...))}, nil
 }
+
+// padded returns b with zeros up to the next word.
+func padded(b []byte) []byte { return append(b, make([]byte, -len(b)&(metaWord-1))...) }
 
 func appendEntry(b []byte, name, value string) []byte {
 	b = append(append(b, byte(len(name))), name...)
@@ -108,16 +147,16 @@ func nextEntry(b []byte) (name, value string, rest []byte, ok bool) {
 
 // checkMeta checks a block that a peer has sent. What is there afterwards, All can read.
 func checkMeta(b []byte) error {
-	seen := make(map[string]bool, maxEntries)
+	seen := make(map[string]bool, maxEntries+maxOwn)
 	rest := b
 	for len(rest) > 0 && rest[0] != 0 {
 		name, _, after, ok := nextEntry(rest)
-		if !ok || !metaName(name) || seen[name] || len(seen) == maxEntries {
+		if !ok || !metaName(name) || seen[name] || len(seen) == maxEntries+maxOwn {
 			return na.WithText(ErrProtocol, "metadata that cannot be")
 		}
 		seen[name], rest = true, after
 	}
-	if len(rest) >= metaWord || len(bytes.Trim(rest, "\x00")) > 0 || len(b) > maxMeta {
+	if len(rest) >= metaWord || len(bytes.Trim(rest, "\x00")) > 0 || len(b) > maxMeta+maxOwnMeta {
 		return na.WithText(ErrProtocol, "metadata with padding that cannot be")
 	}
 	return nil

@@ -67,6 +67,18 @@ func TestMeta(t *testing.T) {
 	for range m.All() {
 		break
 	}
+	both, err := full.WithOwn("qs-some", strings.Repeat("v", 2<<10-10))
+	require.NoError(t, err, "beside all that a program gives")
+	require.Equal(t, full, both.WithoutOwn())
+	require.Equal(t, m, m.WithoutOwn(), "with a key, which programs give")
+	_, err = both.With("a", "w")
+	require.NoError(t, err, "one that is replaced, beside the library's")
+	_, err = both.WithOwn("qs-more", "")
+	require.ErrorIs(t, err, hg.ErrOverflow)
+	for _, name := range []string{"a", hg.KeyMeta, "qs-A"} {
+		_, err = m.WithOwn(name, "x")
+		require.ErrorIs(t, err, hg.ErrInvalid, name)
+	}
 }
 
 func pairsOf(m hg.Meta) (pairs []string) {

@@ -13,8 +13,6 @@ import (
 // error.
 type RespondFunc func(r Incoming, err error)
 
-const rawID = codec.RawID
-
 // SetOutputMeta has the answer carry m. The error matches ErrAnswered when it has been given. An answer that is an error leaves m out
 // when it does not fit a message.
 func (r Incoming) SetOutputMeta(m Meta) error {
@@ -53,7 +51,7 @@ func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > na.MaxRoom-responseSize {
 		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC, _ int) (draft, uint8, error) {
 			d.borrow(out)
-			return d, rawID, nil
+			return d, codec.EncodedID, nil
 		})
 	}
 	s, ok := r.enter()
@@ -62,7 +60,7 @@ func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
 	}
 	d := s.draft(na.OK)
 	d.b = append(d.b, out...)
-	return s.respond(response{fate: na.Ran, codec: rawID}, cb, d, nil)
+	return s.respond(response{fate: na.Ran, codec: codec.EncodedID}, cb, d, nil)
 }
 
 // RespondError answers with err, as a handler does that returns it: the origin's callback gets a *RemoteError with the
@@ -93,7 +91,7 @@ func (s *service) textRoom(b []byte) int { return max(s.ctx.limits.MaxExpected, 
 // encodeDetail encodes what goes with an error. What cannot go is logged.
 func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	if v == nil || rpc == nil {
-		return nil, rawID
+		return nil, codec.EncodedID
 	}
 	var why any
 	func() {
@@ -111,7 +109,7 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	}()
 	if why != nil {
 		log.Warn("detail of an error left out", "rpc", rpc.Name, "reason", why)
-		return nil, rawID
+		return nil, codec.EncodedID
 	}
 	return b, rpc.Codec.ID()
 }
@@ -307,7 +305,7 @@ func shortened(msg []byte) []byte {
 	_, payload, _ := resp.parse(msg, nil)
 	text := resp.remote(payload, nil).Text
 	b := appendFailure(msg[:responseSize], text[:min(len(text), minMessage-responseSize-2)], nil)
-	resp.codec, resp.meta, resp.size = rawID, 0, uint64(len(b)-responseSize)
+	resp.codec, resp.meta, resp.size = codec.EncodedID, 0, uint64(len(b)-responseSize)
 	resp.put(b)
 	return b
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -234,7 +235,7 @@ func (s *service) over() bool {
 func (s *service) answerFor(f failure) {
 	s.out = s.draft(f.code)
 	s.out.b = appendFailure(s.out.b, f.text[:min(len(f.text), s.textRoom(s.out.b))], nil)
-	if s.transmit(response{code: f.code, fate: f.fate, codec: rawID}, nil) != nil { // the peer is gone
+	if s.transmit(response{code: f.code, fate: f.fate, codec: codec.EncodedID}, nil) != nil { // the peer is gone
 		s.giveUp()
 	}
 }

@@ -28,6 +28,7 @@ const (
 	NoBytesID uint8 = 0 // of what has no bytes, whatever the codec
 	RawID     uint8 = 1
 	MsgpackID uint8 = 2
+	EncodedID uint8 = 3 // of bytes that a program has encoded itself, for ForwardRaw for example: whoever decodes them knows how
 )
 
 // NameOf returns the name of a codec that every peer knows, and else its number.
@@ -37,6 +38,8 @@ func NameOf(id uint8) string {
 		return raw{}.Name()
 	case MsgpackID:
 		return packer{}.Name()
+	case EncodedID:
+		return "the program's own bytes"
 	}
 	return fmt.Sprintf("%d", id)
 }

@@ -9,8 +9,9 @@ import (
 // not take, before the decoder has allocated anything for those in front of it. It only suspects: what it does not
 // expect, the decoder is asked about, alone. What it overlooks the decoder finds later.
 type fitting struct {
-	b   []byte
-	err error
+	b    []byte
+	err  error
+	path string // of fields, to where err is
 
 	extType byte // of the last extension that was asked about, and its n
 	extSize int
@@ -27,7 +28,19 @@ func (s *shape) fit(b []byte, values int) error {
 	}
 	f := fitting{b: b}
 	f.walk(s, 0)
+	if f.err != nil && f.path != "" {
+		return fmt.Errorf("%s: %w", f.path, f.err)
+	}
 	return f.err
+}
+
+// place returns the path of fields to the value that the decoder has refused, and ": "; "" if it is not found.
+func (s *shape) place(b []byte) string {
+	f := fitting{b: b}
+	if f.walk(s, 0); f.err == nil || f.path == "" {
+		return ""
+	}
+	return f.path + ": "
 }
 
 // bytesLike reports whether a value begins with c that a string and a []byte can be made of.
@@ -119,13 +132,20 @@ func (f *fitting) record(s *shape, n, pos int) int {
 		if c := f.b[pos]; !bytesLike(c) && c != 0xc0 {
 			f.suspect(reflect.TypeFor[string](), pos)
 		}
-		field := light
+		field, name := light, []byte(nil)
 		if cl, n, body := head(f.b, pos); cl == scalar {
 			if known := s.fields[string(f.b[body:body+n])]; known != nil {
-				field = known
+				field, name = known, f.b[body:body+n]
 			}
 		}
+		before := f.err
 		pos = f.walk(field, skip(f.b, pos))
+		if before == nil && f.err != nil && name != nil {
+			if f.path != "" {
+				f.path = "." + f.path
+			}
+			f.path = string(name) + f.path
+		}
 	}
 	return pos
 }

@@ -104,8 +104,25 @@ func (packer) Decode(b []byte, v any) (err error) {
 	if err := s.fit(b, sv.values); err != nil {
 		return fmt.Errorf("codec: decode into %T: %w", v, err)
 	}
-	return decode(b, v, sv.exts)
+	err = decode(b, v, sv.exts)
+	if refused, ok := err.(*refusedError); ok {
+		refused.place = s.place(b)
+	}
+	return err
 }
+
+// A refusedError is what a decoder says of a value.
+type refusedError struct {
+	into  any
+	place string // in it: fields, and ": "
+	err   error
+}
+
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("codec: decode into %T: %s%v", e.into, e.place, e.err)
+}
+
+func (e *refusedError) Unwrap() error { return e.err }
 
 // decode decodes good bytes; exts tells that there are extensions among them.
 func decode(b []byte, v any, exts bool) (err error) {
@@ -116,7 +133,7 @@ func decode(b []byte, v any, exts bool) (err error) {
 	d.Reset(&d.src)
 	d.DisableAllocLimit(true) // the guard has seen the bytes behind every length, so allocate once and exactly
 	if err := d.Decode(v); err != nil {
-		return fmt.Errorf("codec: decode into %T: %w", v, err) // d may be in any state: let it go
+		return &refusedError{into: v, err: err} // d may be in any state: let it go
 	}
 	if len(b) <= maxPooled {
 		d.src.reset(nil, false)
