@@ -84,13 +84,11 @@ func TestStrangersToACall(t *testing.T) {
 			require.NoError(t, err)
 		}
 		raw(rows.Name(), func(r hg.Incoming) error {
-			in, err := r.InputRaw()
-			if err != nil {
-				return err
-			}
-			tried <- say(s, r.Peer(), "qs/items", in[:16], 0)
-			tried <- say(thief, client.Addr(), "qs/items", in[:16], 1)
-			tried <- say(s, r.Peer(), "qs/items", in[:16], 1)
+			text, _ := r.Meta().Get("qs-stream")
+			id := []byte(text)
+			tried <- say(s, r.Peer(), "qs/items", id, 0)
+			tried <- say(thief, client.Addr(), "qs/items", id, 1)
+			tried <- say(s, r.Peer(), "qs/items", id, 1)
 			return qs.Errorf(qs.NotFound, "enough")
 		})
 		raw(put.Name(), func(r hg.Incoming) error {
@@ -102,7 +100,7 @@ func TestStrangersToACall(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			id := in.Body[1:17]
+			id := in.Body[2:18]
 			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
 			tried <- say(thief, client.Addr(), "qs/ring", id, 0, 0)
 			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
@@ -136,7 +134,10 @@ func TestStrangersToACall(t *testing.T) {
 	require.NoError(t, err)
 	defer h.Close()
 	ended := make(chan error, 1)
-	require.NoError(t, h.ForwardRaw(append(bytes.Clone(id), 0), func(_ *hg.Handle, err error) { ended <- err }))
+	meta, err := hg.Meta{}.WithOwn("qs-stream", string(id))
+	require.NoError(t, err)
+	require.NoError(t, h.SetMeta(meta))
+	require.NoError(t, h.ForwardRaw([]byte{0}, func(_ *hg.Handle, err error) { ended <- err }))
 	<-begun
 	require.ErrorIs(t, say(client, holder.Addr(), "qs/taken", id, 1), qs.BadInput, "nothing was sent")
 	require.ErrorIs(t, say(thief, holder.Addr(), "qs/taken", id, 1), qs.Aborted, "a stranger")

@@ -22,9 +22,8 @@ type outgoing struct {
 	home   *peer           // that the call began with
 	caller context.Context // what it was given
 	reply  any             // where the answer is decoded to
-	filled *[]int64        // of the answer; nil without Sinks
 	taker  *taker          // of a stream's items; else nil
-	taking sync.Mutex      // guards what reply and filled point to, taken, and what next gives back to a Call
+	taking sync.Mutex      // guards what reply points to, taken, and what next gives back to a Call
 	taken  bool            // there was an answer
 }
 
@@ -161,11 +160,15 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	}
 	defer func() { p.arrive(t, err) }()
 	to := t.at.addr
-	in := c.In
+	in, meta := c.In, c.Meta.WithoutOwn()
+	var l *loans
 	if len(o.m.fields) > 0 || o.taker != nil {
-		l := &loans{n: n, hctx: n.all[p.i], m: o.m, taker: o.taker}
+		l = &loans{n: n, hctx: n.all[p.i], m: o.m, taker: o.taker}
 		defer func() { err = l.end(o, c, err) }()
-		if in, err = l.lend(c.In); err != nil {
+		if in, err = l.lend(c.In); err == nil {
+			meta, err = l.requestMeta(meta)
+		}
+		if err != nil {
 			if _, coded := errors.AsType[hg.Code](err); !coded {
 				err = fmt.Errorf("%w: %w", ErrInvalid, err)
 			}
@@ -185,9 +188,9 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 			_ = h.Close()
 		}
 	}()
-	said := !c.Meta.IsZero()
+	said := !meta.IsZero()
 	if said {
-		err = h.SetMeta(c.Meta)
+		err = h.SetMeta(meta)
 	}
 	if err == nil {
 		err = o.forward(ctx, a, h, c, in)
@@ -195,8 +198,11 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	if said {
 		_ = h.SetMeta(hg.Meta{}) // of the next call
 	}
-	if len(n.cfg.Client) > 0 {
-		c.Answer = h.OutputMeta()
+	if l != nil || len(n.cfg.Client) > 0 {
+		answer := h.OutputMeta()
+		if c.Answer = answer.WithoutOwn(); l != nil && err == nil {
+			err = l.takeAnswer(answer)
+		}
 	}
 	ended = true
 	n.keep(p.i, h)
@@ -244,6 +250,13 @@ func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 	defer o.taking.Unlock()
 	again := o.taken
 	o.taken = true
+	if end, ok := o.reply.(*streamEnd); ok {
+		b, err := h.OutputRaw()
+		if err == nil {
+			err = end.take(b, h.OutputMeta())
+		}
+		return err
+	}
 	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
 		return h.Output(o.reply)
 	}
@@ -251,16 +264,7 @@ func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 	if again {
 		out.SetZero()
 	}
-	if o.filled == nil {
-		return h.Output(c.Out)
-	}
-	reply := reflect.New(reflect.TypeOf(o.reply).Elem())
-	to := reply.Elem().FieldByName("Out")
-	to.Set(out)
-	err := h.Output(reply.Interface())
-	out.Set(to)
-	*o.filled = reply.Elem().FieldByName("Filled").Interface().([]int64)
-	return err
+	return h.Output(c.Out)
 }
 
 // suspect reports whether an error speaks against the address that the call went to.
@@ -280,10 +284,18 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	if id, ok := n.known.Load(m); ok {
 		return id.(hg.ID), nil
 	}
+	is := n.describe(m)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	id := hg.HashName(m.name)
-	if _, ok := n.class.Registered(m.name); !ok {
+	was, ok := n.class.Registered(m.name)
+	if ok && n.defined[m.name] == "" && len(m.fields) > 0 {
+		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: hg.Errorf(ErrInvalid, "the program has registered %s with package hg, too: give it another name", was.Name)}
+	}
+	if err := n.define(m.name, is); err != nil {
+		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: err}
+	}
+	if !ok {
 		var err error
 		if id, err = n.class.RegisterRPC(hg.RPC{Name: m.name, OneWay: m.oneWay, Codec: n.codecOf(m), Shape: m.shape}); err != nil {
 			return 0, fmt.Errorf("quicksilver: method %s: %w", m.name, err)
@@ -291,6 +303,31 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	}
 	n.known.Store(m, id)
 	return id, nil
+}
+
+// define reports whether n has used another definition of a name, by which requests would be made otherwise. Locked.
+func (n *Node) define(name, is string) error {
+	switch was := n.defined[name]; was {
+	case "":
+		n.defined[name] = is
+	case is:
+	default:
+		return hg.Errorf(ErrInvalid, "the program has two definitions of %s: this node has used %s, and now %s: give one of them another name", name, was, is)
+	}
+	return nil
+}
+
+// describe says in what definitions of one name have to agree.
+func (n *Node) describe(m *method) string {
+	kind := "a method"
+	switch {
+	case m.oneWay:
+		kind = "a one-way method"
+	case m.stream:
+		kind = "a stream"
+	}
+	c := n.resolveCodec(m)
+	return fmt.Sprintf("%s in codec %s (%d)", kind, c.Name(), c.ID())
 }
 
 // drained waits until nothing of a node that was closed uses memory any more.

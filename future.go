@@ -27,7 +27,7 @@ type future struct {
 // Go is Call on a goroutine of its own; in the simulator, in a coroutine.
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	k := m.begin(to, in)
-	return &Future[Out]{begin(ctx, &k.outgoing), &k.out.Out}
+	return &Future[Out]{begin(ctx, &k.outgoing), &k.out}
 }
 
 func begin(ctx context.Context, o *outgoing) *future {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -23,8 +24,24 @@ type loans struct {
 	handles []*bulk.Handle
 	files   []*bulk.File
 	rings   []*ring
-	sinks   []*sink // in the order of the fields; nil for zero Sinks
-	taker   *taker  // of a stream's items; else nil
+	tickets []*lentTicket // by their numbers
+	filled  []int64       // bytes in each Sink with a ticket, without gaps, from its beginning: what the answer says
+	sinks   []lentSink    // in the order of the fields, without zero Sinks
+	stream  ringID        // of the attempt, with a taker
+	taker   *taker        // of a stream's items; else nil
+}
+
+// A lentTicket is what travels in the place of one Source or Sink of an attempt.
+type lentTicket struct {
+	wire   []byte
+	field  string      // where it is
+	passed atomic.Bool // the codec has asked for it
+}
+
+// A lentSink is a Sink of an attempt.
+type lentSink struct {
+	*sink
+	told bool // it has a ticket: the answer says how far it was filled
 }
 
 // lend returns a pointer to a copy of the input in which Sources and Sinks can be encoded.
@@ -41,23 +58,50 @@ func (l *loans) lend(in any) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			at.s = &source{wire: wire}
+			at.s = nil
+			if t := l.ticket(f, wire); t != nil {
+				at.s = &source{lent: t}
+			}
 		case *Sink:
-			l.sinks = append(l.sinks, at.s)
 			if at.s == nil {
 				continue
 			}
+			l.sinks = append(l.sinks, lentSink{sink: at.s})
 			wire, err := l.sink(at.s)
 			if err != nil {
 				return nil, err
 			}
-			at.s = &sink{wire: wire}
+			at.s = nil
+			if t := l.ticket(f, wire); t != nil {
+				l.sinks[len(l.sinks)-1].told = true
+				at.s = &sink{lent: t}
+			}
 		}
 	}
 	if l.taker != nil {
-		return l.taker.begin(l.n, l.hctx, own.Interface())
+		var err error
+		if l.stream, err = l.taker.begin(l.n, l.hctx); err != nil {
+			return nil, err
+		}
 	}
-	return own.Interface(), nil
+	if len(l.m.fields) == 0 {
+		return own.Interface(), nil
+	}
+	return &lentInput{own.Interface(), l}, nil
+}
+
+// ticket numbers what travels in the place of a field; nil for nothing.
+func (l *loans) ticket(f field, wire []byte) *lentTicket {
+	if len(wire) == 0 {
+		return nil
+	}
+	if f.sink {
+		wire[0] |= ticketSink
+	}
+	wire[1] = byte(len(l.tickets))
+	t := &lentTicket{wire: wire, field: f.name}
+	l.tickets = append(l.tickets, t)
+	return t
 }
 
 func (l *loans) source(s *source) ([]byte, error) {
@@ -118,7 +162,7 @@ func (l *loans) sink(s *sink) ([]byte, error) {
 		m, err := mapFile(s.file, bulk.FileOptions{Write: true, Length: s.size})
 		if errors.Is(err, errors.ErrUnsupported) {
 			through := &sink{into: &roomWriter{f: s.file, room: s.size}, of: s}
-			l.sinks[len(l.sinks)-1] = through
+			l.sinks[len(l.sinks)-1].sink = through
 			return l.ring(nil, through, &through.used)
 		}
 		if err != nil {
@@ -174,7 +218,7 @@ func (l *loans) memory(access bulk.Access, segs [][]byte) ([]byte, error) {
 		return nil, err
 	}
 	l.handles = append(l.handles, h)
-	return h.AppendBinary([]byte{ticketMemory})
+	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
 func (l *loans) mapped(access bulk.Access, m *bulk.File) ([]byte, error) {
@@ -187,7 +231,7 @@ func (l *loans) mapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 		return nil, err
 	}
 	l.handles = append(l.handles, h)
-	return h.AppendBinary([]byte{ticketMemory})
+	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
 func (l *loans) ring(from io.Reader, into *sink, used *used) ([]byte, error) {
@@ -196,7 +240,7 @@ func (l *loans) ring(from io.Reader, into *sink, used *used) ([]byte, error) {
 		return nil, err
 	}
 	l.rings = append(l.rings, g)
-	return g.h.AppendBinary(append([]byte{ticketRing}, g.id[:]...))
+	return g.h.AppendBinary(append([]byte{ticketRing, 0}, g.id[:]...))
 }
 
 // lent returns how many bytes are lent; of a stream nobody knows.
@@ -270,8 +314,8 @@ func (l *loans) end(o *outgoing, c *Call, err error) error {
 	for _, m := range l.files {
 		_ = m.Close()
 	}
-	if err == nil && o.filled != nil {
-		err = l.fill(*o.filled)
+	if err == nil {
+		err = l.fill()
 	}
 	return err
 }
@@ -297,16 +341,20 @@ func (e programs) As(target any) bool {
 }
 
 // fill takes in what the target says of the Sinks.
-func (l *loans) fill(filled []int64) error {
-	if len(filled) != len(l.sinks) {
-		return fmt.Errorf("quicksilver: method %s: the answer speaks of %d Sinks, there are %d: %w", l.m.name, len(filled), len(l.sinks), hg.ErrProtocol)
-	}
-	for i, s := range l.sinks {
-		n := filled[i]
-		if room := (Sink{s}).Len(); n < 0 || room >= 0 && n > room || room < 0 && n != s.filled.Load() {
-			return fmt.Errorf("quicksilver: method %s: the answer says that Sink %d holds %d bytes: %w", l.m.name, i, n, hg.ErrProtocol)
+func (l *loans) fill() error {
+	filled := l.filled
+	for _, lent := range l.sinks {
+		s, n := lent.sink, int64(0)
+		if lent.told {
+			if len(filled) == 0 {
+				return fmt.Errorf("quicksilver: method %s: the answer says of %d Sinks how far they were filled, there are more: %w", l.m.name, len(l.filled), hg.ErrProtocol)
+			}
+			n, filled = filled[0], filled[1:]
+			if room := (Sink{s}).Len(); n < 0 || room >= 0 && n > room || room < 0 && n != s.filled.Load() {
+				return fmt.Errorf("quicksilver: method %s: the answer says that a Sink holds %d bytes, which cannot be: %w", l.m.name, n, hg.ErrProtocol)
+			}
 		}
-		if s == nil || s.into != nil && s.of == nil {
+		if s.into != nil && s.of == nil {
 			continue
 		}
 		if s.of != nil {
@@ -318,6 +366,9 @@ func (l *loans) fill(filled []int64) error {
 				return err
 			}
 		}
+	}
+	if len(filled) > 0 {
+		return fmt.Errorf("quicksilver: method %s: the answer says of %d Sinks how far they were filled, there are fewer: %w", l.m.name, len(l.filled), hg.ErrProtocol)
 	}
 	return nil
 }

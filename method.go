@@ -39,7 +39,6 @@ type method struct {
 	stream bool
 	shape  string
 	fields []field // Sources and Sinks of the input
-	sinks  int     // of them
 }
 
 // Define names a method. Names are global: package and method, say, with a slash between; 1 to 255 bytes. It panics when the name is
@@ -56,22 +55,17 @@ func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
 	if name == "" || len(name) > 255 {
 		panic(fmt.Sprintf("quicksilver: the method name %q has %d bytes, want 1 to 255", name, len(name)))
 	}
-	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in), shape: shape(in)}
+	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in, o.Codec), shape: shape(in)}
 	if oneWay {
 		if len(m.fields) > 0 {
 			panic(fmt.Sprintf("quicksilver: method %s is one-way: nobody would know how long its Sources and Sinks are needed; use Define", name))
 		}
 		return m
 	}
-	if len(fieldsOf(name, out)) > 0 {
+	if len(fieldsOf(name, out, o.Codec)) > 0 {
 		panic(fmt.Sprintf("quicksilver: method %s has a Source or a Sink in its output; put it into the input", name))
 	}
 	m.shape += " -> " + shape(out)
-	for _, f := range m.fields {
-		if f.sink {
-			m.sinks++
-		}
-	}
 	return m
 }
 
@@ -86,26 +80,23 @@ func (m *Method[In, Out]) Name() string { return m.m.name }
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.serve(m.m, func(r hg.Incoming) error {
 		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
-		s.request.in, s.request.out = &s.in, &s.out.Out
+		s.request.in, s.request.out = &s.in, &s.out
 		defer s.end()
-		if err := s.input(); err != nil {
+		if _, err := s.input(); err != nil {
 			return err
 		}
 		err := s.run(s)
 		if err == nil { // which an interceptor may have made of an error
-			err = s.flush(&s.out.Filled)
+			err = s.flush()
 		}
 		if err == nil {
-			err = s.say()
+			err = s.say(filledMeta, s.filled())
 		}
 		s.end() // before the caller is answered
 		if err != nil {
 			return s.failed(err)
 		}
-		if m.m.sinks > 0 {
-			return r.Respond(&s.out, nil)
-		}
-		return r.Respond(&s.out.Out, nil)
+		return r.Respond(&s.out, nil)
 	}, fn == nil)
 }
 
@@ -114,21 +105,15 @@ type serving[In, Out any] struct {
 	request
 	fn  func(context.Context, In) (Out, error)
 	in  In
-	out answer[Out]
+	out Out
 }
 
 // handle implements handling.
 func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
-	if s.out.Out, err = s.fn(ctx, s.in); err == nil {
-		err = s.flush(&s.out.Filled)
+	if s.out, err = s.fn(ctx, s.in); err == nil {
+		err = s.flush()
 	}
 	return err
-}
-
-// An answer is the output of a method with Sinks.
-type answer[Out any] struct {
-	Filled []int64 // bytes in each Sink, without gaps, from its beginning
-	Out    Out
 }
 
 // Call calls m at to and waits. When ctx ends first the call ends at once (see From and Into for one that lends such), and the target is told. Whatever the error, nobody
@@ -147,9 +132,9 @@ func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, er
 // has room, and adds to a map. So who asks for large answers again and again needs memory once. After an error *out holds anything.
 func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
 	k := m.begin(to, in)
-	k.out.Out = *out
+	k.out = *out
 	err := k.run(ctx)
-	*out = k.out.Out
+	*out = k.out
 	if k.private() {
 		*k = calling[In, Out]{}
 		m.calls.Put(k)
@@ -164,11 +149,8 @@ func (m *Method[In, Out]) begin(to Peer, in In) *calling[In, Out] {
 	}
 	k.in = in
 	k.outgoing.begin(m.m, to)
-	k.Call.In, k.Call.Out = &k.in, &k.out.Out
-	k.reply = &k.out.Out
-	if m.m.sinks > 0 {
-		k.reply, k.filled = &k.out, &k.out.Filled
-	}
+	k.Call.In, k.Call.Out = &k.in, &k.out
+	k.reply = &k.out
 	return k
 }
 
@@ -176,7 +158,7 @@ func (m *Method[In, Out]) begin(to Peer, in In) *calling[In, Out] {
 type calling[In, Out any] struct {
 	outgoing
 	in  In
-	out answer[Out]
+	out Out
 }
 
 // A OneWay is a method without an answer.
@@ -193,7 +175,7 @@ func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
 		s := &serving[In, struct{}]{request: request{n: n, m: m.m, r: r}}
 		s.request.in = &s.in
 		defer s.end()
-		if err := s.input(); err != nil {
+		if _, err := s.input(); err != nil {
 			return err
 		}
 		return s.run(handlingFunc(func(ctx context.Context) error {

@@ -31,9 +31,10 @@ type Node struct {
 	life context.Context // of the watches
 	die  context.CancelFunc
 
-	served  atomic.Bool // Serve was called
-	ending  atomic.Bool // no handle is kept any more
-	mu      sync.Mutex  // guards the fields below, and registering
+	served  atomic.Bool       // Serve was called
+	ending  atomic.Bool       // no handle is kept any more
+	mu      sync.Mutex        // guards the fields below, and registering
+	defined map[string]string // names: what describe says of the definition that was used first
 	closed  bool
 	probes  map[*hg.Handle]struct{} // under way
 	looks   map[*na.Op]struct{}     // timers of PeerOptions.Health
@@ -50,7 +51,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{
-		cfg: cfg, idle: make([]idle, cfg.Contexts),
+		cfg: cfg, idle: make([]idle, cfg.Contexts), defined: map[string]string{},
 		probes: map[*hg.Handle]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*watch{},
 	}
 	n.life, n.die = context.WithCancel(context.Background())

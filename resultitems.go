@@ -108,25 +108,24 @@ type taker struct {
 	err     error // it could not be said
 }
 
-// begin begins an attempt, and returns its input.
-func (t *taker) begin(n *Node, hctx *hg.Context, in any) (any, error) {
-	var id ringID
+// begin begins an attempt, and returns its id.
+func (t *taker) begin(n *Node, hctx *hg.Context) (id ringID, err error) {
 	hctx.NA().Class().Rand(id[:])
 	t.mu.Lock()
 	switch {
 	case t.live:
 		t.mu.Unlock()
-		return nil, hg.Errorf(ErrInvalid, "an attempt of a stream is under way: make one after the other")
+		return id, hg.Errorf(ErrInvalid, "an attempt of a stream is under way: make one after the other")
 	case t.bytes > 0:
 		t.mu.Unlock()
-		return nil, hg.Errorf(ErrInvalid, "items have come of an attempt before: call the stream again")
+		return id, hg.Errorf(ErrInvalid, "items have come of an attempt before: call the stream again")
 	}
 	t.n, t.hctx, t.id, t.live, t.peer = n, hctx, id, true, ringPeer{}
 	t.mu.Unlock()
 	n.streams.mu.Lock()
 	n.streams.takers[id] = t
 	n.streams.mu.Unlock()
-	return &streamIn{id, in}, nil
+	return id, nil
 }
 
 // end ends the attempt. What has come stays.

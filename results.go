@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"slices"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
@@ -31,7 +32,7 @@ func DefineStream[In, Item any](name string) *Stream[In, Item] {
 func DefineStreamWith[In, Item any](name string, o Options) *Stream[In, Item] {
 	m := define(name, o, false, reflect.TypeFor[In](), reflect.TypeFor[Item]())
 	switch {
-	case m.sinks > 0:
+	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
 		panic(fmt.Sprintf("quicksilver: stream %s has a Sink in its input; a stream sends items, use Define", name))
 	case o.Inline:
 		panic(fmt.Sprintf("quicksilver: stream %s is Inline, but send blocks", name))
@@ -53,28 +54,25 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 		q := &sending[In, Item]{request: request{n: n, m: s.m, r: r}}
 		q.request.in = &q.in
 		defer q.end()
-		wire := streamIn{in: &q.in}
-		if err := r.Input(&wire); err != nil {
-			return hg.Refuse(err)
+		id, err := q.input()
+		if err != nil {
+			return err
 		}
-		if len(s.m.fields) > 0 {
-			q.attach()
-		}
-		q.sender.begin(&q.request, wire.id)
+		q.sender.begin(&q.request, id)
 		defer q.sender.end()
-		q.codec = n.codecOf(s.m).(streamCodec).Codec
+		q.codec = n.resolveCodec(s.m)
 		returned := false
 		defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
 			if !returned {
 				_, _ = q.sender.finish(true)
 			}
 		}()
-		err := q.run(handlingFunc(func(ctx context.Context) error { return fn(ctx, q.in, q.send) }))
+		err = q.run(handlingFunc(func(ctx context.Context) error { return fn(ctx, q.in, q.send) }))
 		returned = true
 		end, flushed := q.sender.finish(err != nil)
 		if err == nil {
 			if err = flushed; err == nil {
-				err = q.say()
+				err = q.say(messagesMeta, end.meta())
 			}
 		}
 		q.end() // before the caller is answered
@@ -82,7 +80,7 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 		if err != nil {
 			return q.failed(err)
 		}
-		return r.Respond(&end, nil)
+		return r.RespondRaw(end.items, nil)
 	}, fn == nil)
 }
 
@@ -135,7 +133,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 			}
 			return &hg.Error{Op: "output of", RPC: s.m.name, Peer: to.Addr(), Fate: Ran, Err: err}
 		}
-		decode := to.p.n.codecOf(s.m).(streamCodec).Codec.Decode
+		decode := to.p.n.resolveCodec(s.m).Decode
 		for n := int64(0); ; n++ {
 			items, over, err := k.taker.next(f)
 			if ctx.Err() != nil {
@@ -187,63 +185,8 @@ type receiving[In any] struct {
 	end   streamEnd
 }
 
-// A streamCodec encodes the request for a stream, and the end of one, with the codec of what they hold.
-type streamCodec struct{ codec.Codec }
-
-// A streamIn is the input, behind the id of the stream.
-type streamIn struct {
-	id ringID
-	in any
-}
-
 // A streamEnd is the answer: how many messages of items there were, and what did not fill another one.
 type streamEnd struct {
 	messages int64
 	items    []byte
-}
-
-func (c streamCodec) Append(dst []byte, v any) ([]byte, error) {
-	switch v := v.(type) {
-	case *streamIn:
-		out, err := c.Codec.Append(append(dst, v.id[:]...), v.in)
-		if err != nil {
-			return dst, err
-		}
-		return out, nil
-	case *streamEnd:
-		return append(binary.LittleEndian.AppendUint64(dst, uint64(v.messages)), v.items...), nil
-	}
-	return c.Codec.Append(dst, v)
-}
-
-func (c streamCodec) Decode(b []byte, v any) error {
-	switch v := v.(type) {
-	case *streamIn:
-		if len(b) < len(v.id) {
-			return hg.Errorf(hg.BadInput, "the request for a stream does not begin with its id: DefineStream makes such calls")
-		}
-		return c.Codec.Decode(b[copy(v.id[:], b):], v.in)
-	case *streamEnd:
-		if len(b) < 8 {
-			return hg.Errorf(hg.ErrProtocol, "the answer is not that of a stream")
-		}
-		v.messages, v.items = int64(binary.LittleEndian.Uint64(b)), append(v.items[:0], b[8:]...)
-		return nil
-	}
-	return c.Codec.Decode(b, v)
-}
-
-// codecOf returns the codec of m at n; nil for that of the class.
-func (n *Node) codecOf(m *method) codec.Codec {
-	c := m.o.Codec
-	if !m.stream {
-		return c
-	}
-	if c == nil {
-		c = n.cfg.HG.Codec
-	}
-	if c == nil {
-		c = codec.Msgpack
-	}
-	return streamCodec{c}
 }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -17,9 +16,13 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 	if isNil {
 		panic(fmt.Sprintf("quicksilver: method %s: the handler is nil", m.name))
 	}
+	is, c := n.describe(m), n.codecOf(m)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, MaxActive: m.o.MaxActive, Queue: m.o.Queue, Codec: n.codecOf(m), Shape: m.shape}
+	if err := n.define(m.name, is); err != nil {
+		panic(fmt.Sprintf("quicksilver: method %s: %v", m.name, err))
+	}
+	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, MaxActive: m.o.MaxActive, Queue: m.o.Queue, Codec: c, Shape: m.shape}
 	if was, ok := n.class.Registered(m.name); ok {
 		if was.Handler != nil {
 			panic(fmt.Sprintf("quicksilver: the node serves a method called %s already; Handle is called once for each name", m.name))
@@ -42,7 +45,7 @@ func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
 		return Errorf(ErrPermission, "the request has ended")
 	}
 	p := &peer{n: n, i: r.Queue().ID(), only: &place{addr: from.Addr}}
-	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Meta: r.Meta(), Attempt: 1, in: r})
+	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Meta: r.Meta().WithoutOwn(), Attempt: 1, in: r})
 }
 
 // A request is a Call at its target, and the context of its handler: what that costs is made when it is asked for.
@@ -77,21 +80,26 @@ func (s *request) call() *Call {
 	if s.asked == nil {
 		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID()}, place: place{addr: s.r.Peer()}}
 		a.from.only = &a.place
-		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta(), In: s.in, Out: s.out, Attempt: 1, in: s.r}
+		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r}
 		s.asked = a
 	}
 	return &s.asked.Call
 }
 
-// input decodes the input, and makes its Sources and Sinks usable.
-func (s *request) input() error {
-	if err := s.r.Input(s.in); err != nil {
-		return hg.Refuse(err)
+// input decodes the input, and makes its Sources and Sinks usable. id is that of a stream. An error is one of a request that has not run.
+func (s *request) input() (id ringID, err error) {
+	meta := s.r.Meta()
+	if id, err = s.m.agree(meta); err == nil {
+		err = named(meta, s.r.Input(s.in))
 	}
-	if len(s.m.fields) > 0 {
+	if err == nil {
 		s.attach()
+		err = s.m.checkTickets(meta, s.lent)
 	}
-	return nil
+	if err != nil {
+		err = hg.Refuse(err)
+	}
+	return id, err
 }
 
 // A handling is a handler with its input.
@@ -177,8 +185,8 @@ func (s *request) close(leave func()) (begun bool) {
 	return begun
 }
 
-// flush ends the use of Sinks, whose lengths go into filled. It is done once, within the interceptors: they get its error.
-func (s *request) flush(filled *[]int64) (err error) {
+// flush ends the use of Sinks. It is done once, within the interceptors: they get its error.
+func (s *request) flush() (err error) {
 	if s.flushed {
 		return s.unflushed
 	}
@@ -190,26 +198,39 @@ func (s *request) flush(filled *[]int64) (err error) {
 			if ferr != nil && err == nil {
 				err = ferr
 			}
-			*filled = append(*filled, n)
+			f.filled = n
 		}
 	}
 	return err
 }
 
-// say sets the metadata of the answer.
-func (s *request) say() error {
+// answerMeta returns the metadata that the handler and the interceptors have set.
+func (s *request) answerMeta() (m hg.Meta) {
 	s.mu.Lock()
-	a := s.asked
-	s.mu.Unlock()
-	if a == nil || a.Answer.IsZero() {
+	defer s.mu.Unlock()
+	if s.asked != nil {
+		m = s.asked.Answer.WithoutOwn()
+	}
+	return m
+}
+
+// say sets the metadata of the answer, with a value under a name of this package's, unless that is empty.
+func (s *request) say(name, value string) (err error) {
+	m := s.answerMeta()
+	if value != "" {
+		if m, err = m.WithOwn(name, value); err != nil {
+			return err
+		}
+	}
+	if m.IsZero() {
 		return nil
 	}
-	return s.r.SetOutputMeta(a.Answer)
+	return s.r.SetOutputMeta(m)
 }
 
 // failed is the end of a handler with an error.
 func (s *request) failed(err error) error {
-	_ = s.say() // the answer matters more
+	_ = s.r.SetOutputMeta(s.answerMeta()) // the answer matters more
 	return err
 }
 
@@ -246,6 +267,18 @@ func (s *request) Value(key any) any {
 type lentField struct {
 	source *pulled
 	sink   *pushed
+	filled int64 // bytes in the Sink, without gaps, from its beginning
+}
+
+// number returns the number of the ticket, or -1 if there is none.
+func (l *lentField) number() int {
+	switch {
+	case l.source != nil:
+		return l.source.number
+	case l.sink != nil:
+		return l.sink.number
+	}
+	return -1
 }
 
 // attach makes the Sources and Sinks in the input usable, until end.
@@ -260,11 +293,10 @@ func (s *request) attach() {
 				l.source.req, l.source.peer = s, from
 			}
 		case *Sink:
-			if at.s == nil {
-				at.s = &sink{got: &pushed{ticket: ticket{handle: &bulk.Handle{}}}} // counted in the answer
+			if at.s != nil {
+				l.sink = at.s.got
+				l.sink.req, l.sink.peer = s, from
 			}
-			l.sink = at.s.got
-			l.sink.req, l.sink.peer = s, from
 		}
 		s.lent = append(s.lent, l)
 	}

@@ -32,8 +32,8 @@ type sink struct {
 
 	filled atomic.Int64
 
-	wire []byte  // in the input of one attempt
-	got  *pushed // of a handler
+	lent *lentTicket // in the input of one attempt
+	got  *pushed     // of a handler
 }
 
 // Fill lends memory to be filled.
@@ -109,20 +109,23 @@ func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 
 var errNoRoom = fmt.Errorf("quicksilver: the Sink is empty: the caller has lent no room, by Fill, FillFile or Into: %w", hg.ErrOverflow)
 
+// IsZero reports whether s is the zero Sink. It is for codecs that leave empty fields out.
+func (s Sink) IsZero() bool { return s.s == nil }
+
 // MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call.
 func (s Sink) MarshalBinary() ([]byte, error) {
 	switch {
 	case s.s == nil:
 		return []byte{}, nil
-	case s.s.wire == nil:
+	case s.s.lent == nil:
 		return nil, notInCall("Sink")
 	}
-	return s.s.wire, nil
+	return s.s.lent.pass(), nil
 }
 
 // UnmarshalBinary is for codecs. The error matches ErrProtocol.
 func (s *Sink) UnmarshalBinary(b []byte) error {
-	t, err := parseTicket(b)
+	t, err := parseTicket(b, "Sink")
 	if err != nil {
 		return fmt.Errorf("quicksilver: sink: %w", err)
 	}

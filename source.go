@@ -24,8 +24,8 @@ type source struct {
 	from io.Reader //
 	used used      // of From
 
-	wire []byte  // in the input of one attempt
-	got  *pulled // of a handler
+	lent *lentTicket // in the input of one attempt
+	got  *pulled     // of a handler
 }
 
 // Lend lends memory. Up to 2 KiB travel inside the request.
@@ -111,16 +111,19 @@ func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	return s.s.got.view(ctx)
 }
 
+// IsZero reports whether s is the zero Source. It is for codecs that leave empty fields out.
+func (s Source) IsZero() bool { return s.s == nil }
+
 // MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call: a Source that a handler has got
 // cannot be lent on.
 func (s Source) MarshalBinary() ([]byte, error) {
 	switch {
 	case s.s == nil:
 		return []byte{}, nil
-	case s.s.wire == nil:
+	case s.s.lent == nil:
 		return nil, notInCall("Source")
 	}
-	return s.s.wire, nil
+	return s.s.lent.pass(), nil
 }
 
 func notInCall(what string) error {
@@ -129,7 +132,7 @@ func notInCall(what string) error {
 
 // UnmarshalBinary is for codecs. The error matches ErrProtocol.
 func (s *Source) UnmarshalBinary(b []byte) error {
-	t, err := parseTicket(b)
+	t, err := parseTicket(b, "Source")
 	if err != nil {
 		return fmt.Errorf("quicksilver: source: %w", err)
 	}
@@ -251,31 +254,52 @@ func (r *pullReader) ended(err error) error {
 	return r.p.cause("Source", err)
 }
 
+// pass returns what travels, to the codec.
+func (t *lentTicket) pass() []byte {
+	t.passed.Store(true)
+	return t.wire
+}
+
 // A ticket is how a Source or a Sink travels: as memory, or as a ring through which a stream goes.
 type ticket struct {
+	number int // among those of the request
 	handle *bulk.Handle
 	ring   bool
 	id     ringID
 }
 
 const (
-	ticketMemory = 1 // followed by a bulk handle
-	ticketRing   = 2 // followed by a ringID and a bulk handle of ringSize bytes
+	ticketMemory = 1 // followed by its number and a bulk handle
+	ticketRing   = 2 // followed by its number, a ringID and a bulk handle of ringSize bytes
+	ticketSink   = 4 // with one of these: it is a Sink's
 )
 
-// parseTicket returns nil for no bytes: nothing is lent.
-func parseTicket(b []byte) (*ticket, error) {
-	if len(b) == 0 {
+// parseTicket returns the ticket of a what; nil for no bytes: nothing is lent.
+func parseTicket(b []byte, what string) (*ticket, error) {
+	switch {
+	case len(b) == 0:
 		return nil, nil
+	case len(b) < 2:
+		return nil, notTicket(what)
 	}
-	t := &ticket{handle: &bulk.Handle{}}
-	kind, b := b[0], b[1:]
+	other := "Source"
+	if b[0]&ticketSink != 0 {
+		other = "Sink"
+	}
+	if b[0]&^(ticketSink|ticketMemory|ticketRing) != 0 {
+		return nil, notTicket(what)
+	}
+	if other != what {
+		return nil, &otherTicket{int(b[1]), other, what}
+	}
+	t := &ticket{number: int(b[1]), handle: &bulk.Handle{}}
+	kind, b := b[0]&^ticketSink, b[2:]
 	switch {
 	case kind == ticketRing && len(b) >= len(t.id):
 		t.ring = true
 		b = b[copy(t.id[:], b):]
 	case kind != ticketMemory:
-		return nil, fmt.Errorf("neither memory nor a ring: %w", hg.ErrProtocol)
+		return nil, notTicket(what)
 	}
 	if err := t.handle.UnmarshalBinary(b); err != nil {
 		return nil, err
@@ -285,6 +309,22 @@ func parseTicket(b []byte) (*ticket, error) {
 	}
 	return t, nil
 }
+
+func notTicket(what string) error {
+	return fmt.Errorf("the bytes of the field are no %s's: both sides need the same type: %w", what, hg.ErrProtocol)
+}
+
+// An otherTicket is the error of a ticket of one kind in a field of the other.
+type otherTicket struct {
+	number     int
+	lent, here string
+}
+
+func (e *otherTicket) Error() string {
+	return fmt.Sprintf("the caller lends a %s in a field that is a %s here: both sides need the same", e.lent, e.here)
+}
+
+func (e *otherTicket) Unwrap() error { return hg.ErrProtocol }
 
 // A borrowed is what a Source and a Sink at their handler have in common.
 type borrowed struct {

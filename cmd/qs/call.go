@@ -204,7 +204,7 @@ func (k *calling) plain(ctx context.Context, about description, out io.Writer) e
 	if err != nil {
 		return k.c.advise(k.method, err)
 	}
-	return about.print(out, b, about.Answer)
+	return about.print(out, b)
 }
 
 // advise says of the error of a call what it was, what became of the request, and what can be done.

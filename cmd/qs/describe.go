@@ -73,15 +73,14 @@ func (d *description) input(v any) (reflect.Value, error) {
 }
 
 // print decodes an answer and prints the output in it.
-func (d *description) print(out io.Writer, b []byte, answer func() (reflect.Type, func(reflect.Value) reflect.Value)) error {
-	t, in := answer()
-	p := reflect.New(t)
+func (d *description) print(out io.Writer, b []byte) error {
+	p := reflect.New(d.Out)
 	if len(b) > 0 {
 		if err := codec.Msgpack.Decode(b, p.Interface()); err != nil {
 			return fmt.Errorf("the output of %s is not what the program says that it is; the method ran, and -raw prints it as it is: %w", d.name, err)
 		}
 	}
-	line, err := typed.ToJSON(in(p.Elem()).Addr().Interface())
+	line, err := typed.ToJSON(p.Interface())
 	if err != nil {
 		return fmt.Errorf("the output of %s %w; the method ran", d.name, err)
 	}

@@ -159,7 +159,7 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 	if err := k.openSinks(flags); err != nil {
 		return notSent(err)
 	}
-	var to [most]quicksilver.Sink // in the order of the method, which says in that order how much it has filled
+	var to [most]quicksilver.Sink // in the order of the method
 	for n, place := range places {
 		into.sinks = append(into.sinks, place.Path)
 		for _, l := range k.sinks {
@@ -182,12 +182,7 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 			return fmt.Errorf("%w; the method ran", err)
 		}
 	}
-	return d.print(out, b, d.output)
-}
-
-// output is what an answer holds that has no lengths of Sinks in front of it.
-func (d *description) output() (reflect.Type, func(reflect.Value) reflect.Value) {
-	return d.Out, func(v reflect.Value) reflect.Value { return v }
+	return d.print(out, b)
 }
 
 // items makes a call of a stream.
@@ -201,7 +196,7 @@ func (k *calling) items(ctx context.Context, d *description, from sources, into 
 		if err != nil {
 			return k.c.advise(k.method, err)
 		}
-		if err := d.print(out, item, d.output); err != nil {
+		if err := d.print(out, item); err != nil {
 			return err
 		}
 	}

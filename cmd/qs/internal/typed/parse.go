@@ -163,16 +163,6 @@ func (p *parser) record(depth int) reflect.Type {
 // nameOf returns the name of a field of a record.
 func nameOf(f reflect.StructField) string { return f.Tag.Get("json") }
 
-// Answer returns the type of an answer on the wire, and where in it the output is. That of a method with Sinks also says how much of
-// each was filled.
-func (m Method) Answer() (t reflect.Type, out func(answer reflect.Value) reflect.Value) {
-	if len(m.fields(sinkType)) == 0 {
-		return m.Out, func(answer reflect.Value) reflect.Value { return answer }
-	}
-	return reflect.StructOf([]reflect.StructField{{Name: "Filled", Type: reflect.TypeFor[[]int64]()}, {Name: "Out", Type: m.Out}}),
-		func(answer reflect.Value) reflect.Value { return answer.Field(1) }
-}
-
 // A Field is a Source or a Sink of an input.
 type Field struct {
 	Name string // as in JSON, with dots
