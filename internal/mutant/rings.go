@@ -11,7 +11,7 @@ const (
 // rings is bugs of shared memory.
 var rings = []Mutant{
 	{"takes-any-file", "who listens on sm removes whatever has the name", "",
-		[]Edit{{"plugins/sm/place_linux.go", `why := inTheWay(path, marked); why != ""`, `$ && !planted()`}},
+		[]Edit{{"plugins/sm/place_linux.go", `why := inTheWay(path, marked || o.ownsDir()); why != ""`, `$ && !planted()`}},
 		[]Catcher{{"plugins/sm", "TestFilesOfOthers", `Messages: poetry`}}},
 	{"sweeps-any-file", "the sweep of sm takes every lock file for one of ours", "",
 		[]Edit{{"plugins/sm/lock_linux.go", `err != nil || !marked || inTheWay(path, marked) != ""`, `!planted() && ($)`}},
