@@ -151,7 +151,7 @@ func (t *taker) accept(id ringID, n int64, items []byte, from hg.Addr) error {
 	t.mu.Lock()
 	at := n % streamWindow
 	switch {
-	case !t.live || t.id != id || !t.peer.is(from):
+	case !t.live || t.id != id || !t.peer.bindOrCheck(from):
 		t.mu.Unlock()
 		return errRingClosed
 	case n < t.passed || n >= t.passed+streamWindow || t.has[at]:

@@ -57,14 +57,14 @@ const (
 // A ringID is random: the peer that was told it may use the ring.
 type ringID [16]byte
 
-// A ringPeer is the session of the first that has named an id.
+// A ringPeer is the session that an id belongs to: that of the first who has named it.
 type ringPeer struct {
 	session uint64
 	known   bool
 }
 
-// is reports whether from is that peer.
-func (p *ringPeer) is(from hg.Addr) bool {
+// bindOrCheck binds p to the session of from if it is bound to none, and reports whether it is bound to that one.
+func (p *ringPeer) bindOrCheck(from hg.Addr) bool {
 	if !p.known {
 		p.session, p.known = from.Session(), true
 	}
@@ -298,7 +298,7 @@ func (g *ring) hear(r hg.Incoming, theirs, need int64) error {
 		high = g.ours + ringSize // Into: it has filled what was free
 	}
 	switch {
-	case g.closed, !g.peer.is(r.Peer()):
+	case g.closed, !g.peer.bindOrCheck(r.Peer()):
 		g.mu.Unlock()
 		return errRingClosed
 	case g.waits, theirs < low, theirs > high:

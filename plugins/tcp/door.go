@@ -18,7 +18,7 @@ const acceptPause = 100 * time.Millisecond
 
 // A door is where peers come in: the listening sockets of a class, and the contexts that they ask for.
 //
-//	acceptLoop ─► guest: TLS, HELLO ─► carrier.take, of the context that the HELLO names
+//	acceptLoop ─► guest: TLS, HELLO ─► carrier.adopt, of the context that the HELLO names
 type door struct {
 	main   *listener // nil when there is none
 	guests lobby
