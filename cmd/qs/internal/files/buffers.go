@@ -27,8 +27,9 @@ func newBuffer(hctx *hg.Context, access bulk.Access, size int64) (*buffer, error
 func (b *buffer) close() { _ = b.h.Close() }
 
 const (
-	// maxBuffered bounds the memory of all transfers of a target.
-	maxBuffered = 1 << 30
+	// maxBuffered bounds the memory of all transfers of a target, and maxBufferedOfPeer that of those of one session.
+	maxBuffered       = 1 << 30
+	maxBufferedOfPeer = 256 << 20
 	// maxSpare bounds what is kept of it for later.
 	maxSpare = 128 << 20
 )
@@ -39,15 +40,31 @@ type buffers struct {
 
 	mu    sync.Mutex // guards the fields below
 	spare []*buffer
-	bytes int64 // of all buffers
-	kept  int64 // of the spare ones
+	bytes int64             // of all buffers
+	kept  int64             // of the spare ones
+	lent  map[na.Addr]int64 // of those that transfers have, by peer
 }
 
-// get returns a buffer of at least size bytes.
-func (p *buffers) get(size int64) (*buffer, error) {
+func newBuffers(hctx *hg.Context) *buffers { return &buffers{hctx: hctx, lent: map[na.Addr]int64{}} }
+
+// get returns a buffer of at least size bytes for a transfer of peer.
+func (p *buffers) get(peer na.Addr, size int64) (*buffer, error) {
 	size = max(64<<10, int64(1)<<bits.Len64(uint64(size-1)))
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.lent[peer]+size > maxBufferedOfPeer {
+		return nil, fmt.Errorf("the %d MiB of buffers that the target has for this peer are in use by its other transfers; try again when they have ended: %w",
+			maxBufferedOfPeer>>20, na.ErrAgain)
+	}
+	b, err := p.takeLocked(size)
+	if err == nil {
+		p.lent[peer] += size
+	}
+	return b, err
+}
+
+// takeLocked returns a spare buffer of size bytes, or a new one.
+func (p *buffers) takeLocked(size int64) (*buffer, error) {
 	for i, b := range slices.Backward(p.spare) { // the last one used may still be in the processor's cache
 		if int64(len(b.mem)) == size {
 			p.spare = append(p.spare[:i], p.spare[i+1:]...)
@@ -71,9 +88,13 @@ func (p *buffers) get(size int64) (*buffer, error) {
 	return b, err
 }
 
-func (p *buffers) put(b *buffer) {
+// put takes a buffer back that peer's transfer has got.
+func (p *buffers) put(peer na.Addr, b *buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.lent[peer] -= int64(len(b.mem)); p.lent[peer] == 0 {
+		delete(p.lent, peer)
+	}
 	if size := int64(len(b.mem)); p.kept+size <= maxSpare {
 		p.kept += size
 		p.spare = append(p.spare, b)

@@ -2,6 +2,7 @@ package files
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,30 +17,42 @@ func TestBuffersAreBounded(t *testing.T) {
 	require.NoError(t, err)
 	hctx, err := class.NewContext()
 	require.NoError(t, err)
-	p := &buffers{hctx: hctx}
-	small, err := p.get(1)
+	p := newBuffers(hctx)
+	peers := make([]na.Addr, maxBuffered/maxBufferedOfPeer+1)
+	for i := range peers {
+		peers[i], err = na.ParseAddr(fmt.Sprintf("tcp://127.0.0.1:%d", i+1))
+		require.NoError(t, err)
+	}
+	small, err := p.get(peers[0], 1)
 	require.NoError(t, err)
 	require.Len(t, small.mem, 64<<10)
-	p.put(small)
-	again, err := p.get(60 << 10)
+	p.put(peers[0], small)
+	again, err := p.get(peers[0], 60<<10)
 	require.NoError(t, err)
 	require.Same(t, small, again)
-	p.put(small)
+	p.put(peers[0], small)
 
+	const each = maxBufferedOfPeer / MaxPiece
 	var all []*buffer
-	for range maxBuffered / MaxPiece {
-		b, err := p.get(MaxPiece - 1)
+	for i := range maxBuffered / MaxPiece {
+		b, err := p.get(peers[i/each], MaxPiece-1)
 		require.NoError(t, err)
 		all = append(all, b)
+		if len(all) == each {
+			_, err = p.get(peers[0], 1)
+			require.ErrorIs(t, err, na.ErrAgain)
+			require.ErrorContains(t, err, "256 MiB of buffers that the target has for this peer are in use")
+		}
 	}
-	_, err = p.get(MaxPiece)
+	last := peers[len(peers)-1]
+	_, err = p.get(last, MaxPiece)
 	require.ErrorIs(t, err, na.ErrAgain)
 	require.ErrorContains(t, err, "1024 MiB of buffers are in use by other transfers")
 
 	// A transfer that has some of it waits for that, and one that has none is refused.
 	fs := &Server{buffers: p}
-	has, hasNot := fs.newTransfer(na.Addr{}, "has"), fs.newTransfer(na.Addr{}, "has not")
-	p.put(all[0])
+	has, hasNot := fs.newTransfer(peers[0], "has"), fs.newTransfer(last, "has not")
+	p.put(peers[0], all[0])
 	all[0], err = has.buffer(t.Context(), MaxPiece)
 	require.NoError(t, err)
 	_, err = hasNot.buffer(t.Context(), MaxPiece)
@@ -58,9 +71,10 @@ func TestBuffersAreBounded(t *testing.T) {
 	require.NoError(t, <-got)
 	has.lent.Add(-1)
 
-	for _, b := range all {
-		p.put(b)
+	for i, b := range all {
+		p.put(peers[i/each], b)
 	}
+	require.Empty(t, p.lent)
 	require.LessOrEqual(t, p.kept, int64(maxSpare))
 	require.Equal(t, p.kept, p.bytes)
 	for _, b := range p.spare {

@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// maxTransfers bounds the transfers of a target.
-	maxTransfers = 256
+	// maxTransfers bounds the transfers of a target, and maxTransfersOfPeer those of one session.
+	maxTransfers       = 256
+	maxTransfersOfPeer = 32
 	// maxIdle is how long a transfer may rest before others may have its place.
 	maxIdle = time.Minute
 )
@@ -44,7 +45,7 @@ func Serve(n *quicksilver.Node, root string, write bool) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the folder of -root cannot be opened: %w", err)
 	}
-	fs := &Server{node: n, disk: d, write: write, buffers: &buffers{hctx: n.HG()}, transfers: map[uint64]*transfer{}}
+	fs := &Server{node: n, disk: d, write: write, buffers: newBuffers(n.HG()), transfers: map[uint64]*transfer{}}
 	handle(fs, methodStat, fs.stat)
 	handle(fs, methodList, fs.list)
 	handle(fs, methodMkdir, fs.mkdir)

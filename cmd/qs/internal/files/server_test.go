@@ -143,6 +143,30 @@ func TestSecondUpload(t *testing.T) {
 	requireNames(t, root)
 }
 
+// TestTransfersOfPeer: an origin that takes all the transfers that it can get leaves enough for others, and has them again when
+// it ends some.
+func TestTransfersOfPeer(t *testing.T) {
+	addr, root := serveFiles(t)
+	writeFile(t, filepath.Join(root, "f"), noise(10))
+	hog, other := dial(t, addr), dial(t, addr)
+	in := openRequest{Path: "f"}
+	var last openReply
+	for range maxTransfersOfPeer {
+		var err error
+		last, err = call(t.Context(), hog, methodOpen, in)
+		require.NoError(t, err)
+	}
+	_, err := call(t.Context(), hog, methodOpen, in)
+	require.ErrorIs(t, err, na.ErrAgain)
+	require.ErrorContains(t, err, "the target has 32 transfers of this peer; try again when some have ended")
+	_, err = call(t.Context(), other, methodOpen, in)
+	require.NoError(t, err)
+	_, err = call(t.Context(), hog, methodClose, closeRequest{ID: last.ID})
+	require.NoError(t, err)
+	_, err = call(t.Context(), hog, methodOpen, in)
+	require.NoError(t, err)
+}
+
 // TestHostileTarget: names that a target lists do not lead out of the destination.
 func TestHostileTarget(t *testing.T) {
 	for _, name := range []string{"../evil", "a/../../evil", "/evil", "..", ".", "", `\\evil`} {

@@ -2,6 +2,8 @@ package files
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -18,9 +20,9 @@ func (fs *Server) evict(path string) {
 	}
 }
 
-// add gives t its number, and begins to run it. When there are too many, those that rest have to go.
+// add gives t its number, and begins to run it. When there are too many, of all peers or of t's, those that rest have to go.
 func (fs *Server) add(t *transfer) error {
-	if all := fs.all(); len(all) >= maxTransfers {
+	if all := fs.all(); len(all) >= maxTransfers || countOf(all, t.peer) >= maxTransfersOfPeer {
 		for _, old := range all {
 			old.mu.Lock()
 			idle := time.Since(old.used)
@@ -39,12 +41,24 @@ func (fs *Server) add(t *transfer) error {
 		return fmt.Errorf("the target is ending: %w", na.ErrClosed)
 	case len(fs.transfers) >= maxTransfers:
 		return fmt.Errorf("the target has %d transfers; try again when some have ended: %w", maxTransfers, na.ErrAgain)
+	case countOf(slices.Collect(maps.Values(fs.transfers)), t.peer) >= maxTransfersOfPeer:
+		return fmt.Errorf("the target has %d transfers of this peer; try again when some have ended: %w", maxTransfersOfPeer, na.ErrAgain)
 	}
 	fs.lastID++
 	t.id = fs.lastID
 	fs.transfers[t.id] = t
 	fs.running.Go(t.run)
 	return nil
+}
+
+// countOf returns how many transfers are of a peer.
+func countOf(all []*transfer, peer na.Addr) (n int) {
+	for _, t := range all {
+		if t.peer == peer {
+			n++
+		}
+	}
+	return n
 }
 
 // find returns a transfer of the session that asks: numbers can be guessed.
@@ -60,11 +74,7 @@ func (fs *Server) find(peer na.Addr, id uint64) (*transfer, error) {
 func (fs *Server) all() []*transfer {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	all := make([]*transfer, 0, len(fs.transfers))
-	for _, t := range fs.transfers {
-		all = append(all, t)
-	}
-	return all
+	return slices.Collect(maps.Values(fs.transfers))
 }
 
 // drop closes the files of a transfer that has ended. They are closed when it returns, also when somebody else closes them.
