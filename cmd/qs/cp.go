@@ -25,7 +25,7 @@ ADDR/PATH is tcp://HOST:PORT/PATH: the first / after the port begins the path, w
 A / at the end of the destination means: into this directory. A file also goes into an existing directory.
 A directory without that / becomes the destination itself, so you can run the same command again.
 Files that exist with the same size, time and mode are not copied; -anew copies them all.
-Mode and time of files are kept. Links and devices are skipped; one at the destination is an error, and
+Mode and time of files are kept, times from 1678 to 2262. Links and devices are skipped; one at the destination is an error, and
 is not replaced.
 
 The data goes to NAME.qs-part, which is renamed to NAME when it is complete and verified. Run the same command
@@ -126,7 +126,7 @@ func runCp(args []string, out io.Writer) error {
 	err = c.Run(ctx, bar)
 	bar.close()
 	if err != nil {
-		return fmt.Errorf("copy %w%s", err, cpAdvice(err))
+		return fmt.Errorf("copy %w%s", err, cpAdvice(err, c.Counts()))
 	}
 	r := newCopyResult(c, time.Since(begun))
 	if *asJSON {
@@ -147,9 +147,12 @@ func newCopyResult(c *files.Copier, took time.Duration) *copyResult {
 }
 
 // cpAdvice says what the user can do, when it is not in the error.
-func cpAdvice(err error) string {
-	if files.Final(err) {
+func cpAdvice(err error, did files.Counts) string {
+	switch {
+	case files.Final(err):
 		return ""
+	case did.Bytes+did.Resumed == 0:
+		return "; run the same command to try again"
 	}
 	return "; what has arrived is kept: the same command resumes"
 }

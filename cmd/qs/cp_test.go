@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
@@ -9,6 +10,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 const (
@@ -207,4 +211,13 @@ func TestCpRefused(t *testing.T) {
 
 	q := run(t, 1, cp(src, "tcp://127.0.0.1:1/f")...)
 	require.Regexp(t, `tcp://127.0.0.1:1 cannot be reached: connect: connection refused\n`, q.errors.String())
+}
+
+// TestCpSaysWhatArrived: an error promises that the copy resumes only if there is something to resume.
+func TestCpSaysWhatArrived(t *testing.T) {
+	lost := errors.New("lost")
+	require.Contains(t, cpAdvice(lost, files.Counts{}), "run the same command to try again")
+	require.Contains(t, cpAdvice(lost, files.Counts{Bytes: 1}), "what has arrived is kept")
+	require.Contains(t, cpAdvice(lost, files.Counts{Resumed: 1}), "what has arrived is kept")
+	require.Empty(t, cpAdvice(na.ErrPermission, files.Counts{Bytes: 1}))
 }

@@ -1,6 +1,8 @@
 package files
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -8,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // obeyModes lets this goroutine be refused what modes of files refuse, also when root runs the test.
@@ -48,9 +52,9 @@ func TestPartWithoutWriteMode(t *testing.T) {
 // TestPartWithoutRoom: what cannot fit is refused before anything is sent, with both sizes, and leaves nothing behind.
 func TestPartWithoutRoom(t *testing.T) {
 	d, dir := newDisk(t)
-	_, err := d.openPart("f", stamp{Size: 1 << 60}, false, false)
+	_, err := d.openPart("f", stamp{Size: 1<<60 + 1}, false, false)
 	require.ErrorIs(t, err, unix.ENOSPC)
-	require.Regexp(t, `^reserve .*f\.qs-part: 1099511627776 MiB are needed, \d+ MiB are free: no space left on device$`, err.Error())
+	require.Regexp(t, `^reserve .*f\.qs-part: 1099511627777 MiB are needed, \d+ MiB are free: no space left on device$`, err.Error())
 	requireNames(t, dir)
 }
 
@@ -87,4 +91,26 @@ func requireMode(t *testing.T, name string, want os.FileMode) {
 	info, err := os.Stat(name)
 	require.NoError(t, err)
 	require.Equal(t, want, info.Mode().Perm())
+}
+
+// TestSourcesOfTheSystem: a file whose size is not how much can be read is not sent as if it were complete.
+func TestSourcesOfTheSystem(t *testing.T) {
+	d, err := openDisk("/")
+	require.NoError(t, err)
+	defer d.close()
+	for _, name := range []string{"proc/cpuinfo", "sys/kernel/mm/transparent_hugepage/enabled"} {
+		src, err := d.openSource(name, false)
+		if errors.Is(err, os.ErrNotExist) {
+			t.Logf("%s is not here", name)
+			continue
+		}
+		require.NoError(t, err)
+		_, _, err = src.read(&buffer{mem: make([]byte, 8192)}, src.stamp.Size)
+		if err == nil {
+			err = src.verify()
+		}
+		src.close()
+		require.ErrorContains(t, err, fmt.Sprintf("%s: the system says that it has %d bytes, and it has more or fewer", name, src.stamp.Size))
+		require.ErrorIs(t, err, na.ErrInvalid)
+	}
 }

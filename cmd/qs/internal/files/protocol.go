@@ -3,6 +3,7 @@ package files
 import (
 	"errors"
 	"io/fs"
+	"math"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver"
@@ -46,12 +47,22 @@ const (
 // A stamp is what tells whether a file is still the same.
 type stamp struct {
 	Size    int64
-	ModTime int64 // nanoseconds since 1970
+	ModTime int64 // nanoseconds since 1970, from 1678 to 2262: for times outside the nearest of these
 	Mode    uint32
 }
 
 func stampOf(info fs.FileInfo) stamp {
-	return stamp{info.Size(), info.ModTime().UnixNano(), uint32(info.Mode().Perm())}
+	return stamp{info.Size(), nanosOf(info.ModTime()), uint32(info.Mode().Perm())}
+}
+
+func nanosOf(t time.Time) int64 {
+	switch {
+	case t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	}
+	return t.UnixNano()
 }
 
 // sameData reports whether two stamps are of the same contents, as far as stamps can tell.

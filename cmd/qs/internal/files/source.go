@@ -103,14 +103,26 @@ func (s *source) verify() error {
 	if err != nil {
 		return s.changed(err)
 	}
+	if n, _ := s.f.ReadAt(make([]byte, 1), s.stamp.Size); n > 0 {
+		return s.wrongSize()
+	}
 	return nil
 }
 
+// changed returns what the end of the file before its time means.
 func (s *source) changed(err error) error {
-	if errors.Is(err, io.EOF) {
-		return changed(s.name)
+	if !errors.Is(err, io.EOF) {
+		return err
 	}
-	return err
+	if info, err := s.f.Stat(); err == nil && stampOf(info).sameData(s.stamp) {
+		return s.wrongSize()
+	}
+	return changed(s.name)
+}
+
+func (s *source) wrongSize() error {
+	return fmt.Errorf("%s: the system says that it has %d bytes, and it has more or fewer, as files of /proc and /sys have: copy what cat prints: %w",
+		s.name, s.stamp.Size, na.ErrInvalid)
 }
 
 func changed(name string) error {

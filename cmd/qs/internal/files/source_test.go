@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -80,5 +82,19 @@ func TestSourceTruncated(t *testing.T) {
 			require.Equal(t, other, src.because(other))
 			require.NoError(t, src.because(nil))
 		})
+	}
+}
+
+// TestStampOfFarTimes: a time that is too far for a stamp is the nearest one that is not, so that the copy has the same stamp.
+func TestStampOfFarTimes(t *testing.T) {
+	for then, want := range map[time.Time]int64{
+		time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC): math.MaxInt64,
+		time.Date(1650, 1, 1, 0, 0, 0, 0, time.UTC): math.MinInt64,
+		time.Unix(0, math.MaxInt64):                 math.MaxInt64,
+		time.Unix(0, math.MinInt64):                 math.MinInt64,
+		time.Unix(7, 8):                             7e9 + 8,
+	} {
+		require.Equal(t, want, nanosOf(then), "%v", then)
+		require.Equal(t, want, nanosOf(stamp{ModTime: want}.modTime()))
 	}
 }
