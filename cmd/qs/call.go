@@ -232,24 +232,26 @@ func (c *client) advise(method string, err error) error {
 	return show.Advise(err, append(lines, "to do:  "+what)...)
 }
 
+// advice says what to do about a call that has failed with a code and a fate; answered: by the target. The library there uses codes
+// for what it refuses, and a handler that has run for anything.
 func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
-	case answered && code == hg.ErrNoEntry:
-		return "look at what there is: qs rpcs " + addr
-	case answered && (code == hg.BadInput || code == hg.ErrProtocol):
-		return "look at the codec and the input it wants (qs rpcs " + addr + "); -raw is for codec raw, -oneway for one-way methods"
-	case code == hg.Denied || code == hg.ErrPermission:
-		return "show a certificate that the program lets in: -cert and -key"
 	case code == hg.ErrTimeout && fate != hg.NotRun:
 		return "give it more time with -timeout; it may have run, so look before you repeat it"
+	case answered && (code == hg.BadInput || code == hg.ErrProtocol && fate == hg.NotRun):
+		return "look at the codec and the input it wants (qs rpcs " + addr + "); -raw is for codec raw, -oneway for one-way methods"
+	case fate == hg.Ran:
+		return "the method ran and said so: what to do is in its text"
+	case answered && code == hg.ErrNoEntry:
+		return "look at what there is: qs rpcs " + addr
+	case code == hg.Denied || code == hg.ErrPermission:
+		return "show a certificate that the program lets in: -cert and -key"
 	case answered && fate == hg.NotRun && final(code):
 		return "it did not run, and a repetition will not help: do what the text says, then call again"
 	case fate == hg.NotRun:
 		return "it did not run: repeat it, or look at what the text says"
-	case fate == hg.MaybeRan:
-		return "it may have run: look before you repeat it"
 	}
-	return "the method ran and said so: what to do is in its text"
+	return "it may have run: look before you repeat it"
 }
 
 // final reports whether a refusal with code is for good: see quicksilver.Refuse.

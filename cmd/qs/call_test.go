@@ -392,3 +392,31 @@ func TestTop(t *testing.T) {
 	require.NoError(t, r.Close())
 	q.wait(0)
 }
+
+// TestCallAdvice: what to do follows from what became of the request, not from the code alone.
+func TestCallAdvice(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		code hg.Code
+		fate hg.Fate
+		want string
+	}{
+		{hg.ErrNoEntry, hg.NotRun, "look at what there is: qs rpcs a"},
+		{hg.ErrNoEntry, hg.Ran, "the method ran and said so"},
+		{hg.ErrProtocol, hg.NotRun, "look at the codec"},
+		{hg.ErrProtocol, hg.Ran, "the method ran and said so"},
+		{hg.BadInput, hg.Ran, "look at the codec"},
+		{hg.ErrPermission, hg.NotRun, "show a certificate"},
+		{hg.ErrPermission, hg.Ran, "the method ran and said so"},
+		{hg.Denied, hg.Ran, "the method ran and said so"},
+		{hg.ErrTimeout, hg.Ran, "give it more time"},
+		{hg.ErrTimeout, hg.NotRun, "it did not run: repeat it"},
+		{hg.ErrOverflow, hg.NotRun, "it did not run, and a repetition will not help"},
+		{hg.ErrPeerLost, hg.MaybeRan, "it may have run"},
+	} {
+		require.Contains(t, advice(c.code, c.fate, true, "a"), c.want, "%v, %v", c.code, c.fate)
+	}
+	s := serveFiles(t, "")
+	says := run(t, 1, "call", s.addr, "qs/file/open", `{"Path": "nosuch"}`).errors.String()
+	require.Regexp(t, `no such file or directory .*\(ran\)\n  code:   2, no such entry\n  to do:  the method ran and said so`, says)
+}

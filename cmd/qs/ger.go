@@ -171,7 +171,7 @@ func (c *client) gauges(ctx context.Context) (all []hg.Gauges, err error) {
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}
-	if remote, ok := hg.RemoteOf(err); ok && remote.Code == hg.ErrNoEntry {
+	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
 		return nil, fmt.Errorf("%s does not tell its gauges: a program does that calls hg.Class.ServeGauges, as node.HG().Class().ServeGauges(): %w", c.peer, err)
 	}
 	return all, files.Explain(c.peer, err)

@@ -35,7 +35,7 @@ func runRPCs(args []string, out io.Writer) error {
 	ctx, stop := context.WithTimeout(context.Background(), *timeout)
 	defer stop()
 	b, err := c.callRaw(ctx, hg.RPCsRPC, nil, hg.Meta{})
-	if remote, ok := hg.RemoteOf(err); ok && remote.Code == hg.ErrNoEntry {
+	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
 		return fmt.Errorf("%s does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: %w", c.peer, err)
 	}
 	if err != nil {
