@@ -8,11 +8,11 @@ import (
 
 var (
 	onRead  atomic.Pointer[func(b []byte)]
-	onFrame atomic.Pointer[func(h *frame.Header)]
+	onFrame atomic.Pointer[func(h frame.Header)]
 )
 
 // Set says what Read and Frame call from now on; nil is nothing.
-func Set(read func(b []byte), frame func(h *frame.Header)) {
+func Set(read func(b []byte), frame func(h frame.Header)) {
 	onRead.Store(nil)
 	onFrame.Store(nil)
 	if read != nil {
@@ -33,6 +33,6 @@ func Read(b []byte) {
 // Frame is called with each frame that is handled, with the endpoint locked.
 func Frame(h *frame.Header) {
 	if f := onFrame.Load(); f != nil {
-		(*f)(h)
+		(*f)(*h)
 	}
 }

@@ -125,7 +125,7 @@ func plant(t *testing.T) (disarm func()) {
 		if bytes.Contains(b, []byte(word)) && !off.Load() {
 			panic("planted, without a lock")
 		}
-	}, func(h *frame.Header) {
+	}, func(h frame.Header) {
 		if h.Kind == frame.Unexpected && h.Tag == uint64(bad) {
 			panic("planted, with the lock")
 		}
