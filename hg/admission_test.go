@@ -386,3 +386,20 @@ func TestMaxActiveConfig(t *testing.T) {
 	require.ErrorContains(t, err, "MaxActive is -1")
 	require.ErrorContains(t, err, "MaxActivePerPeer is -2")
 }
+
+// TestExpeditedIsInline: an RPC whose handler may block, or has a limit of its own, is not expedited.
+func TestExpeditedIsInline(t *testing.T) {
+	t.Parallel()
+	transports.Fast(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		handler := func(hg.Incoming) error { return nil }
+		for _, rpc := range []hg.RPC{
+			{Name: "runs", Handler: handler, Expedited: true},
+			{Name: "limited", Handler: handler, Inline: true, MaxActive: 1, Expedited: true},
+		} {
+			_, err := p.tctx.Class().RegisterRPC(rpc)
+			require.ErrorIs(t, err, hg.ErrInvalid)
+			require.ErrorContains(t, err, "Expedited needs Inline")
+		}
+	})
+}

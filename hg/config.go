@@ -28,7 +28,8 @@ type Config struct {
 	MaxPulled int64
 	// MaxActive bounds the requests of a context whose handlers have begun and that have not ended. Zero means
 	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a
-	// handler here may wait for ever if the bound is small.
+	// handler here may wait for ever if the bound is small. The handler of a stream counts for as long as the stream is open. Requests
+	// of an RPC that is Expedited do not count and do not wait: those of streams, From and Into, and probes.
 	MaxActive int
 	// MaxActivePerPeer bounds those of one session. Zero means 128.
 	MaxActivePerPeer int

@@ -19,7 +19,8 @@ type Config struct {
 	// Eager bounds one unexpected or expected message in bytes, and with it each envelope. Zero means 4 KiB; from 256
 	// bytes to 48 KiB. The smaller of the two sides' values counts.
 	Eager int
-	// Envelopes is how many unexpected messages each peer may have outstanding here (GER). Zero means 32; at most 4096.
+	// Envelopes is how many unexpected messages each peer may have outstanding here (GER), beside ExpeditedEnvelopes. Zero means 32; at
+	// most 4096.
 	Envelopes int
 	// MinEnvelopes is how few a peer may be offered when Budget runs short. Zero means 1, and Envelopes for those that
 	// Peers counts. A peer that cannot be guaranteed so many is refused, with an error that says what was asked and what is
