@@ -11,8 +11,8 @@ import (
 type Code = hg.Code
 
 // Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says. Some resemble those
-// that begin with Err, which this library gives: NotFound is a key that a handler does not know, ErrNoEntry a method or a host that
-// nobody knows; Denied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or of a peer's TLS to
+// that begin with Err, which this library gives: NotFound is a key that a handler does not know, ErrNoEntry a method that the server does not
+// have, or a host that nobody knows; Denied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or of a peer's TLS to
 // the certificate of this side (a peer whose own does not fit is ErrUnreachable); Exhausted is a limit at the target (Options.MaxActive among them), ErrNoCredit the envelopes of this process
 // there, of a call that does not wait for one, ErrAgain a limit of this process.
 const (
@@ -28,7 +28,10 @@ const (
 )
 
 // Codes of what happened to this process or on the way. ErrRemote matches everything that a target answered, ErrRefused what
-// it answered without having run the handler.
+// it answered without having run the handler. Of the others ErrNoEntry, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported and
+// ErrInvalid may also be what the library at the target has refused the call with: errors.Is matches them and CodeOf returns them, as if
+// it had happened here, and RemoteOf tells that it was there. A server that shuts down refuses with NotReady. What a handler's error says
+// matches ErrRemote only, unless its code is 64 to 255.
 const (
 	ErrCanceled    = hg.ErrCanceled
 	ErrTimeout     = hg.ErrTimeout
@@ -107,7 +110,8 @@ func DetailOf[T any](err error) (detail T, ok bool) {
 // waiting for one.
 func FailFast(ctx context.Context) context.Context { return hg.FailFast(ctx) }
 
-// CodeOf returns the code of err: 0 for nil, the code that a handler gave (64 to 255), ErrRemote for what a target said otherwise.
+// CodeOf returns the code of err: 0 for nil, the code that a handler gave (64 to 255), that with which the library at the target refused
+// the call (ErrNoEntry: it has no such method), ErrRemote for what a target said otherwise.
 func CodeOf(err error) Code { return hg.CodeOf(err) }
 
 // FateOf returns what became of the request of a call that ended with err: Ran for nil. Of several, joined errors or the attempts of

@@ -51,7 +51,7 @@ func TestDetail(t *testing.T) {
 	}
 }
 
-// TestCodeOf: a handler's code is the code of the call, in both packages; what the library at the target said is ErrRemote.
+// TestCodeOf: a handler's code is the code of the call, in both packages, if it is one of those for handlers.
 func TestCodeOf(t *testing.T) {
 	t.Parallel()
 	const mine = qs.Code(200)
@@ -64,6 +64,8 @@ func TestCodeOf(t *testing.T) {
 		"refused":   {qs.Refuse(qs.Denied), qs.Denied},
 		"no code":   {errors.New("oh"), qs.ErrRemote},
 		"its own":   {qs.ErrPeerLost, qs.ErrRemote},
+		"no entry":  {qs.Refuse(qs.ErrNoEntry), qs.ErrRemote}, // of something that the handler has called
+		"timed out": {qs.ErrTimeout, qs.ErrRemote},
 		"forwarded": {&qs.RemoteError{Code: qs.NotFound, Text: "elsewhere"}, qs.ErrRemote}, // it is for the handler to say so
 	}
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
@@ -75,6 +77,64 @@ func TestCodeOf(t *testing.T) {
 		require.Equal(t, h.want, hg.CodeOf(fmt.Errorf("wrapped: %w", err)), how)
 		require.ErrorIs(t, err, qs.ErrRemote, how)
 	}
+}
+
+// TestLibraryRefuses: what the library at the target refuses a call with can be asked for by its code: a method that the server does not
+// have, whatever its kind, one of another kind, an input that is too long there, and a server that shuts down.
+func TestLibraryRefuses(t *testing.T) {
+	t.Parallel()
+	block := make(chan struct{})
+	entered := make(chan struct{}, 1)
+	cfg := qs.Config{}
+	cfg.HG.MaxInput = 1000
+	srv := open(t, "tcp://127.0.0.1:0", cfg)
+	repeat.Handle(srv, func(_ context.Context, in string) (string, error) {
+		if in == "block" {
+			entered <- struct{}{}
+			<-block
+		}
+		return in, nil
+	})
+	ctx, stop := context.WithCancel(within(t))
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx) }()
+	to := peer(t, open(t, "tcp://", qs.Config{}), srv.Addr().String())
+	refused := func(err error, code qs.Code) {
+		t.Helper()
+		require.Equal(t, code, qs.CodeOf(err), "%v", err)
+		for _, c := range []qs.Code{code, qs.ErrRemote, qs.ErrRefused} {
+			require.ErrorIs(t, err, c)
+		}
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+		r, ok := qs.RemoteOf(err)
+		require.True(t, ok)
+		require.Equal(t, code, r.Code)
+		require.True(t, r.Refused)
+	}
+	_, err := qs.Define[string, string]("unknown").Call(within(t), to, "x")
+	refused(err, qs.ErrNoEntry)
+	for _, err = range qs.DefineStream[string, string]("unknown.stream").Call(within(t), to, "x") {
+		require.Error(t, err)
+	}
+	refused(err, qs.ErrNoEntry)
+	_, err = qs.Define[string, string]("unknown").Go(within(t), to, "x").Wait(within(t))
+	refused(err, qs.ErrNoEntry)
+	_, err = repeat.Call(within(t), to, strings.Repeat("x", 2000))
+	refused(err, qs.ErrOverflow)
+
+	blocked := repeat.Go(within(t), to, "block")
+	<-entered
+	stop()
+	for still := true; still; { // until it drains
+		if _, err = repeat.Call(within(t), to, "x"); err != nil {
+			still = false
+		}
+	}
+	refused(err, qs.NotReady)
+	close(block)
+	_, err = blocked.Wait(within(t))
+	require.NoError(t, err)
+	require.NoError(t, <-done)
 }
 
 // TestRetryCodes: the handler of an Idempotent method says that another time may do. That is so for Unavailable, NotReady and Aborted,

@@ -73,7 +73,7 @@ func TestHealthWhileDraining(t *testing.T) {
 			}
 			p.target.NA().Drain()
 			_, err = p.ask("secret", nil)
-			require.Equal(t, hg.ErrClosed, codeAt(err))
+			require.Equal(t, hg.NotReady, codeAt(err))
 			_, err = p.ask(hg.HealthRPC, nil)
 			require.ErrorIs(t, err, hg.NotReady)
 			require.ErrorContains(t, err, "shuts down")

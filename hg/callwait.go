@@ -16,7 +16,7 @@ import (
 // FailFast the call ends at once.
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
-// another local code. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has answered
+// another local code; what the library at the target has refused matches ErrRemote and its code (see [RemoteError.Is]). If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has answered
 // meanwhile: only success counts more. A ctx that has ended before sends nothing.
 func (h *Handle) Call(ctx context.Context, in, out any) error {
 	d := h.longDraft()

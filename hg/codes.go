@@ -115,6 +115,7 @@ type RemoteError struct {
 	Text    string // the target's words; may be empty
 	Refused bool   // the request did not run: the library at the target refused it, or its handler did with Refuse
 
+	early   bool // it was the library
 	detail  []byte
 	codec   codec.Codec
 	codecID uint8
@@ -128,22 +129,34 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Text
 }
 
-// Is matches ErrRemote, ErrRefused if the request was refused, and Code if only a target can produce it: ErrHandler, ErrPanic,
-// ErrNoResponse, and 64 to 255. A target's ErrPeerLost, for example, does not match, since it is about a peer of the target. A
-// request that was refused with ErrPermission, by an authorizer, matches that and os.ErrPermission.
+// Is matches
+//
+//   - ErrRemote;
+//   - ErrRefused, if the request was refused;
+//   - Code, if it is 64 to 255, or only a target can produce it: ErrHandler, ErrPanic and ErrNoResponse;
+//   - Code, and the errors of the standard library that it matches, if the library at the target has refused this request: ErrNoEntry (it
+//     has no such RPC), ErrTimeout (the handler could not begin in time), ErrPermission (by an authorizer), ErrOverflow,
+//     ErrUnsupported, ErrInvalid and ErrProtocol. What a handler returns does not match these: its ErrNoEntry, for example, may be
+//     about a peer of the target.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
 	case ErrRemote:
 		return true
 	case ErrRefused:
 		return e.Refused
+	}
+	return e.speaks() && (target == e.Code || e.early && e.Code.Is(target))
+}
+
+// speaks reports whether Code says here what it says at the target.
+func (e *RemoteError) speaks() bool {
+	switch e.Code {
 	case ErrHandler, ErrPanic, ErrNoResponse:
-		return target == e.Code
+		return true
+	case ErrNoEntry, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported, ErrInvalid, ErrProtocol:
+		return e.early
 	}
-	if e.Refused && e.Code == ErrPermission {
-		return target == ErrPermission || ErrPermission.Is(target)
-	}
-	return e.Code >= na.NotFound && target == e.Code
+	return e.Code >= na.NotFound
 }
 
 // Detail decodes into v what the handler has attached by WithDetail. The error matches ErrNoEntry when there is nothing, and
@@ -158,17 +171,19 @@ func (e *RemoteError) Detail(v any) error {
 	return e.codec.Decode(e.detail, v)
 }
 
-// As makes ErrRemote the code of e.
+// As makes ErrRemote the code of e, or Code if the library at the target has refused the request with that.
 func (e *RemoteError) As(target any) bool {
 	code, ok := target.(*Code)
 	if ok {
-		*code = ErrRemote
+		if *code = ErrRemote; e.early && e.speaks() {
+			*code = e.Code
+		}
 	}
 	return ok
 }
 
-// CodeOf returns the code of err: OK for nil, the code that a handler gave, 64 to 255, ErrRemote for what a target said otherwise, and
-// ErrIO for an error that has none.
+// CodeOf returns the code of err: OK for nil; the code that a handler gave, 64 to 255; that with which the library at the target
+// refused the request, as [RemoteError.Is] lists them; ErrRemote for what a target said otherwise; and ErrIO for an error that has none.
 func CodeOf(err error) Code {
 	code := na.CodeOf(err)
 	if code == ErrRemote {
@@ -220,6 +235,7 @@ type failure struct {
 	fate   Fate
 	text   string
 	detail any
+	early  bool // the library has refused the request
 }
 
 // failureOf returns what a handler's error says to the origin: the outermost code in its chain, unless that is OK or a code

@@ -20,6 +20,7 @@ var (
 	errLate      = na.WithText(ErrTimeout, "the deadline passed before the handler began")
 	errTooLong   = na.WithText(ErrTimeout, "the deadline of the call has passed")
 	errClosing   = na.WithText(ErrClosed, "the process is shutting down")
+	errDraining  = na.WithText(NotReady, "the target is shutting down")
 	errClosed    = na.WithText(ErrClosed, "the context was closed")
 	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")

@@ -61,7 +61,7 @@ func (s *service) give(lone *Incoming) bool {
 	r := s.incoming()
 	s.mu.Unlock()
 	if c.nctx.Draining() { // looked at here: a shutdown either finds it, or is seen
-		s.refuseUnclaimed(errClosing)
+		s.refuseUnclaimed(errDraining)
 		return true
 	}
 	if lone != nil {
@@ -105,7 +105,7 @@ func (c *Context) refuse() {
 	c.advance()
 	for _, o := range c.all() {
 		if s, ok := o.(*service); ok {
-			s.refuseUnclaimed(errClosing)
+			s.refuseUnclaimed(errDraining)
 		}
 	}
 }

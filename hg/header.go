@@ -21,6 +21,7 @@ const (
 	flagMore   = 1  // the payload is a key: the body is to be read from the sender's memory
 	flagOneWay = 2  // requests: no response is wanted
 	roomShift  = 2  // requests: two bits with the size class of the longest response that the origin takes in one message
+	flagEarly  = 8  // error responses: the library refused the request, before the handler
 	flagAhead  = 16 // with flagMore: the metadata is there, too, in front of the body
 	metaShift  = 5  // requests: the three high bits of the length of the metadata
 
@@ -93,10 +94,12 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	switch {
 	case b[0] != wireVersion:
 		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response of RPC protocol version %d, this is version %d", b[0], wireVersion))
-	case r.flags&^(flagMore|flagAhead) != 0 || r.fate > na.Ran || b[7] != 0:
+	case r.flags&^(flagMore|flagEarly|flagAhead) != 0 || r.fate > na.Ran || b[7] != 0:
 		return nil, nil, na.WithText(na.ErrProtocol, "response with unknown flags")
 	case r.flags&flagMore != 0 && r.code != na.OK:
 		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body to be read")
+	case r.flags&flagEarly != 0 && (r.code == na.OK || r.fate != na.NotRun):
+		return nil, nil, na.WithText(na.ErrProtocol, "response that refuses a request which has run")
 	}
 	if meta, payload, err = behind(b[responseSize:], body, r.flags, r.codec, r.meta, r.size); err != nil || r.code == na.OK {
 		return meta, payload, err
@@ -121,7 +124,7 @@ func appendFailure(b []byte, text string, detail []byte) []byte {
 // remote returns the error that a response says. parse has checked the payload.
 func (r *response) remote(payload []byte, c codec.Codec) *RemoteError {
 	end := 2 + int(binary.LittleEndian.Uint16(payload))
-	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun}
+	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun, early: r.flags&flagEarly != 0}
 	if len(payload) > end {
 		e.detail, e.codec, e.codecID = bytes.Clone(payload[end:]), c, r.codec
 	}

@@ -26,7 +26,7 @@ func (c *Context) receive(env *na.Envelope, lone *Incoming) (ran int) {
 	switch {
 	case err != nil:
 	case c.nctx.Draining() && (s.rpc == nil || !s.rpc.Always):
-		err = errClosing
+		err = errDraining
 	case s.rpc == nil || s.rpc.Handler == nil:
 		err = c.class.rpcs.unknown(req.id, c.class.cfg.Reflect)
 	case s.rpc.OneWay != s.oneWay:
@@ -142,15 +142,20 @@ func (s *service) took(b []byte, err error, what string) (ok bool) {
 	case err != nil && s.late():
 		s.reject(errLate)
 	case err != nil:
-		s.reject(fmt.Errorf("fetching the %s: %w", what, bare(err)))
+		s.refuse(failure{code: na.CodeOf(err), fate: na.NotRun, text: fmt.Sprintf("fetching the %s: %v", what, bare(err))}) // whatever it is
 	default:
 		s.input = b
 	}
 	return err == nil
 }
 
-// reject answers a request whose handler will not run.
+// reject answers a request whose handler will not run because of err.
 func (s *service) reject(err error) {
+	s.refuse(failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), early: true})
+}
+
+// refuse answers a request whose handler will not run.
+func (s *service) refuse(f failure) {
 	if !s.accept() {
 		return
 	}
@@ -158,9 +163,9 @@ func (s *service) reject(err error) {
 	s.to(serviceRejected)
 	if s.oneWay {
 		s.ctx.dropped.Add(1)
-		s.says(na.CodeOf(err), na.NotRun, 0)
+		s.says(f.code, na.NotRun, 0)
 	} else {
-		s.answerFor(failure{code: na.CodeOf(err), fate: na.NotRun, text: err.Error()})
+		s.answerFor(f)
 	}
 	s.holds--
 	s.unlock()
@@ -212,7 +217,7 @@ func (s *service) begin() {
 	closing := s.ctx.nctx.Closing()
 	switch {
 	case s.ctx.nctx.Draining() && !closing && !s.rpc.Always:
-		s.reject(errClosing)
+		s.reject(errDraining)
 		return
 	case s.ctx.class.cfg.Authorize != nil && !s.allowed && !closing: // cannot be
 		s.reject(ErrPermission)

@@ -235,7 +235,11 @@ func (s *service) over() bool {
 func (s *service) answerFor(f failure) {
 	s.out = s.draft(f.code)
 	s.out.b = appendFailure(s.out.b, f.text[:min(len(f.text), s.textRoom(s.out.b))], nil)
-	if s.transmit(response{code: f.code, fate: f.fate, codec: codec.EncodedID}, nil) != nil { // the peer is gone
+	resp := response{code: f.code, fate: f.fate, codec: codec.EncodedID}
+	if f.early {
+		resp.flags = flagEarly
+	}
+	if s.transmit(resp, nil) != nil { // the peer is gone
 		s.giveUp()
 	}
 }
