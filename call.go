@@ -183,10 +183,15 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	}
 	ended := false
 	defer func() {
-		if !ended { // a callback of somebody else has panicked in the wait
-			o.ended(a, MaybeRan)
-			_ = h.Close()
+		if ended {
+			return
 		}
+		fate := NotRun // the encoder has panicked, or ended the goroutine,
+		if h.Forwarded() {
+			fate = MaybeRan // or a callback of somebody else in the wait
+		}
+		o.ended(a, fate)
+		_ = h.Close()
 	}()
 	said := !meta.IsZero()
 	if said {

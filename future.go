@@ -2,6 +2,7 @@ package quicksilver
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,10 +22,12 @@ type future struct {
 	ctx    context.Context // the caller's
 	done   chan struct{}
 	err    error // once done
+	panic  any   // of the program's code in the call, once done: who waits for the call panics with it
 	cancel context.CancelFunc
 }
 
-// Go is Call on a goroutine of its own; in the simulator, in a coroutine.
+// Go is Call on a goroutine of its own; in the simulator, in a coroutine. If the program's code panics in the call, an encoder or an
+// interceptor, Wait, First and All panic with the same value; if it ends the goroutine the error matches ErrInvalid.
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	k := m.begin(to, in)
 	return &Future[Out]{begin(ctx, &k.outgoing), &k.out}
@@ -46,7 +49,11 @@ func (f *future) run(ctx context.Context) {
 	returned := false
 	defer func() {
 		if !returned {
-			f.err = o.tells(ctx, &o.top, o.m.name, na.WithText(ErrInvalid, "an interceptor or a codec has ended the goroutine of the call"))
+			why := "an interceptor or a codec has ended the goroutine of the call"
+			if f.panic = recover(); f.panic != nil {
+				why = fmt.Sprintf("an interceptor or a codec has panicked: %v", f.panic)
+			}
+			f.err = o.tells(ctx, &o.top, o.m.name, &hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
 		}
 		f.cancel()
 		close(f.done)
@@ -71,8 +78,17 @@ func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
 	return *f.out, f.f.err
 }
 
-// wait returns nil when the call has ended.
+// wait returns nil when the call has ended. It panics as that did.
 func (f *future) wait(ctx context.Context) error {
+	err := f.waitEnd(ctx)
+	if err == nil && f.panic != nil {
+		panic(f.panic)
+	}
+	return err
+}
+
+// waitEnd is wait that does not panic.
+func (f *future) waitEnd(ctx context.Context) error {
 	if f.over() {
 		return nil
 	}
@@ -121,12 +137,12 @@ func (f *future) end(how func(*hg.Handle)) {
 	f.cancel()
 }
 
-// finish abandons the call unless it has ended, and waits until it has.
+// finish abandons the call unless it has ended, and waits until it has. It panics as that did.
 func (f *future) finish() {
 	if !f.over() {
 		f.end((*hg.Handle).Abandon)
-		_ = f.wait(context.Background())
 	}
+	_ = f.wait(context.Background())
 }
 
 // Withdraw asks the target to give the request back, and waits for the answer, until ctx ends: then the call is canceled. After
@@ -169,7 +185,7 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 		}
 	}
 	f.f.cancel() // what waits between two attempts
-	_ = f.f.wait(context.Background())
+	_ = f.f.waitEnd(context.Background())
 	switch FateOf(f.f.err) {
 	case NotRun:
 		return hg.Withdrawn

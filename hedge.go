@@ -37,6 +37,7 @@ type hedge struct {
 	second chan struct{} // closed when the second has ended; nil when it has not begun
 	stop   context.CancelFunc
 	err    error // of the second
+	panic  any   // the second has panicked
 }
 
 func (h *hedge) run(delay time.Duration) error {
@@ -50,6 +51,9 @@ func (h *hedge) run(delay time.Duration) error {
 		return err
 	}
 	_ = n.await(context.Background(), h.home.i, second) // it ends soon: it was stopped, or the call ends with ctx
+	if h.panic != nil {
+		panic(h.panic)
+	}
 	if answers(err) || !answers(h.err) && FateOf(err) != NotRun {
 		return err
 	}
@@ -91,6 +95,9 @@ func (h *hedge) beside(stop func()) {
 	h.second, h.stop = second, stopThis
 	h.mu.Unlock()
 	defer func() {
+		if h.panic = recover(); h.panic != nil { // run panics with it, where the call was made
+			stop()
+		}
 		close(second)
 		h.home.n.all[h.home.i].Wake()
 	}()
@@ -134,6 +141,7 @@ func First[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Ou
 			return -1, out, &hg.Error{Op: "wait for", RPC: futures[0].f.o.m.name, Fate: MaybeRan, Err: err}
 		}
 		f := left[i]
+		_ = f.wait(ctx) // it has ended
 		if left[i] = nil; f.err != nil {
 			errs = append(errs, f.err)
 			continue

@@ -181,7 +181,7 @@ func (t *taker) next(f *future) (items []byte, over bool, err error) {
 		return t.live && (t.err != nil || t.has[t.passed%streamWindow])
 	}
 	if f.ctx.Err() != nil || t.home.Wait(context.Background(), ready) != nil && !ready() { // or the node is closed: so the call ends
-		_ = f.wait(context.Background())
+		_ = f.waitEnd(context.Background())
 	}
 	over = f.over() // before what has come is looked at: it is complete then
 	t.mu.Lock()

@@ -112,7 +112,8 @@ func (q *sending[In, Item]) send(item Item) (err error) {
 // Call calls s at to each time that a loop ranges over what it returns, and yields the items in order. The last pair has the error, if
 // there is one: it is that of Method.Call, and comes behind the items that the handler has sent before, but at once when ctx ends. A break
 // ends the call: the context of the handler ends. The loop may take its time: the handler then waits in send. Between two items nothing of the call
-// runs on the goroutine of the loop. Retry repeats a call of which no item has come.
+// runs on the goroutine of the loop. If the program's code panics in the call, an encoder or an interceptor, so does the loop. Retry repeats a
+// call of which no item has come.
 func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		var none Item
@@ -136,6 +137,9 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 		decode := to.p.n.resolveCodec(s.m).Decode
 		for n := int64(0); ; n++ {
 			items, over, err := k.taker.next(f)
+			if over && f.panic != nil {
+				panic(f.panic)
+			}
 			if ctx.Err() != nil {
 				f.finish()
 				if err = f.err; err == nil {

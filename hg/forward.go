@@ -235,6 +235,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	}
 	k.last.free()
 	if err == nil {
+		h.forwarded = true
 		return nil
 	}
 	h.refs.Add(-1) // not the last: the program has one

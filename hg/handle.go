@@ -35,8 +35,10 @@ type Handle struct {
 	meta    Meta          // of calls
 	hasty   bool          // of FailFast
 	forbids bool          // calls, until Reset
-	call    *call
-	waiter  *Waiter // of calls that are waited for
+	// forwarded says that a call has begun since Reset.
+	forwarded bool
+	call      *call
+	waiter    *Waiter // of calls that are waited for
 }
 
 // Create returns a handle for calls of an RPC at addr. The error matches ErrNoEntry when id was not registered.
@@ -75,7 +77,7 @@ func (h *Handle) Reset(addr na.Addr, id ID) error {
 	case h.call.phase != callIdle:
 		return misuse("reset", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
 	}
-	h.addr, h.id, h.rpc, h.forbids = addr, id, rpc, false
+	h.addr, h.id, h.rpc, h.forbids, h.forwarded = addr, id, rpc, false, false
 	return nil
 }
 
@@ -90,6 +92,14 @@ func (h *Handle) Forbid() bool {
 	}
 	h.forbids = true
 	return true
+}
+
+// Forwarded reports whether a call of h has begun since Create or Reset: that an encoder has panicked before, for example, or another
+// callback meanwhile.
+func (h *Handle) Forwarded() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.forwarded
 }
 
 // SetMeta has the calls of h from now on carry m. The error matches ErrClosed when h has been closed.
