@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -253,6 +254,31 @@ func TestRemove(t *testing.T) {
 		require.NoError(t, n.Sleep(ctx, time.Second))
 		require.Equal(t, 1, calls)
 	})
+}
+
+// TestEventEndsItsGoroutine: a callback that ends its goroutine, as FailNow does, is called with the next events all the same.
+func TestEventEndsItsGoroutine(t *testing.T) {
+	t.Parallel()
+	d := &double{}
+	g, err := group.Over(served(t), "client", d)
+	require.NoError(t, err)
+	defer g.Close()
+	got := make(chan string, 6)
+	defer g.OnEvent(func(e group.Event) {
+		got <- e.Member.Name
+		runtime.Goexit()
+	})()
+	for i := range cap(got) {
+		d.report(member(fmt.Sprint("m", i), 1, group.Alive))
+	}
+	for i := range cap(got) {
+		select {
+		case name := <-got:
+			require.Equal(t, fmt.Sprint("m", i), name)
+		case <-time.After(10 * time.Second):
+			t.Fatalf("it was called for %d of %d events", i, cap(got))
+		}
+	}
 }
 
 // A failing is a Source that cannot begin.

@@ -41,7 +41,14 @@ func (s *sub) add(e Event) {
 	}
 }
 
+// run calls fn with each event. One that ends its goroutine (runtime.Goexit, as FailNow of a test does) has the others on another.
 func (s *sub) run() {
+	returned := true
+	defer func() {
+		if !returned {
+			s.g.node.Go(s.run)
+		}
+	}()
 	for {
 		s.mu.Lock()
 		if len(s.events) == 0 {
@@ -52,12 +59,14 @@ func (s *sub) run() {
 		e := s.events[0]
 		s.events = slices.Delete(s.events, 0, 1)
 		s.mu.Unlock()
+		returned = false
 		s.fn(e)
+		returned = true
 	}
 }
 
 // OnEvent has fn called with each event from now on, until remove is called, one after the other and in their order, on a goroutine of
-// its own. fn may block: one that is 1,024 events behind, and as many as there are members, misses the oldest. When remove returns fn may be running, for the last time. View returns what was there before.
+// its own; if fn ends that, it has another one for the next event. fn may block: one that is 1,024 events behind, and as many as there are members, misses the oldest. When remove returns fn may be running, for the last time. View returns what was there before.
 func (g *Group) OnEvent(fn func(Event)) (remove func()) { return g.subscribe(fn, false) }
 
 // subscribe adds a callback. With all it is called as Joined with the members that are there, too.
