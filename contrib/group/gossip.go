@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -20,20 +21,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// A gossip is memberlist as a Source. There each process has a name of its own, "NAME#INCARNATION", so that one that was restarted need
-// not wait until the one before has failed.
+// A gossip is memberlist as a Source. There each process has a name of its own, "NAME#START", so that one that was restarted need
+// not wait until the one before has failed. START is the incarnation that it begins with; the one that counts is in its card.
 //
 //	memberlist: join, update, leave, ack; its log: "Suspect ..." ─► told ─► queue ─► run ─► report
 type gossip struct {
 	o     *Options
 	full  string // memberlist's name of this process
-	card  []byte
 	list  *memberlist.Memberlist
 	stop  context.CancelFunc
 	ctx   context.Context
 	tasks sync.WaitGroup
 
 	mu      sync.Mutex                 // guards the fields below
+	card    card                       // of this process
+	encoded []byte                     // card
 	members map[string]Member          // by memberlist's name
 	nodes   map[string]memberlist.Node // likewise, copies: what memberlist gives out it writes to later
 	missed  map[string]string          // likewise: host:port of those that failed
@@ -52,9 +54,10 @@ const (
 	maxWord    = 128 + 1 + 13 // bytes: the longest name of memberlist's
 )
 
-func newGossip(o *Options) *gossip {
+func newGossip(o *Options, incarnation uint64) *gossip {
 	s := &gossip{
-		o: o, full: o.Name + "#" + strconv.FormatUint(uint64(time.Now().UnixNano()), 36),
+		o: o, full: o.Name + "#" + strconv.FormatUint(incarnation, 36),
+		card:    card{Addr: o.Addr, Serves: o.Serves, Meta: o.Meta, Incarnation: incarnation},
 		members: map[string]Member{}, nodes: map[string]memberlist.Node{}, missed: map[string]string{}, leaving: map[string]bool{}, wake: make(chan struct{}, 1),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
@@ -71,8 +74,7 @@ func (s *gossip) size() int {
 
 // open starts memberlist.
 func (s *gossip) open() (err error) {
-	c := card{Addr: s.o.Addr, Serves: s.o.Serves, Meta: s.o.Meta}
-	if s.card, err = c.encode(); err != nil {
+	if s.encoded, err = s.card.encode(); err != nil {
 		return err
 	}
 	cfg, err := s.config()
@@ -83,8 +85,44 @@ func (s *gossip) open() (err error) {
 	return err
 }
 
-// enter finds the others.
+// enter finds the others, and has this process count among them.
 func (s *gossip) enter(ctx context.Context, r *rendezvous.Member) error {
+	if err := s.find(ctx, r); err != nil {
+		return err
+	}
+	if s.raise() {
+		_ = s.list.UpdateNode(s.o.Probe) // in time or not, it is told
+	}
+	return nil
+}
+
+// raise puts the incarnation of this process above those of the other processes of its name that are known, and reports whether
+// it had to: with a clock that is behind it starts with a lower one. It is called once, when the process joins: of two processes of
+// one name the one that has joined last counts.
+func (s *gossip) raise() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most := uint64(0)
+	for full, m := range s.members {
+		if m.Name == s.o.Name && full != s.full {
+			most = max(most, m.Incarnation)
+		}
+	}
+	if most < s.card.Incarnation || most == math.MaxUint64 {
+		return false
+	}
+	raised := s.card
+	raised.Incarnation = most + 1
+	encoded, err := raised.encode()
+	if err != nil {
+		return false // it has no room in the card
+	}
+	s.card, s.encoded = raised, encoded
+	return true
+}
+
+// find finds the others.
+func (s *gossip) find(ctx context.Context, r *rendezvous.Member) error {
 	seeds := s.o.Seeds
 	if r != nil {
 		own := s.list.LocalNode().Address()
@@ -296,28 +334,33 @@ func (s *gossip) Close() error {
 
 // told queues what memberlist says of a node, as change makes it.
 func (s *gossip) told(n *memberlist.Node, change func(m *Member)) {
-	name, inc, ok := strings.Cut(n.Name, "#")
-	incarnation, err := strconv.ParseUint(inc, 36, 64)
+	name, _, ok := strings.Cut(n.Name, "#")
 	var c card
-	if !ok || err != nil || msgpack.Unmarshal(n.Meta, &c) != nil {
+	if !ok || msgpack.Unmarshal(n.Meta, &c) != nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.members[n.Name]
-	m.Name, m.Addr, m.Serves, m.Meta, m.Incarnation = name, c.Addr, c.Serves, c.Meta, incarnation
+	m.Name, m.Addr, m.Serves, m.Meta, m.Incarnation = name, c.Addr, c.Serves, c.Meta, c.Incarnation
 	s.nodes[n.Name] = *n
 	change(&m)
 	s.say(n.Name, m)
 }
 
-// say queues m. Locked.
+// say queues m. Behind one that has ended it queues the other processes of its name, of which one counts now. Locked.
 func (s *gossip) say(full string, m Member) {
-	if s.members[full] = m; !m.live() {
+	s.members[full] = m
+	s.queue = append(s.queue, m) // report takes no time: it does not grow
+	if !m.live() {
 		delete(s.members, full)
 		delete(s.nodes, full)
+		for _, other := range s.members {
+			if other.Name == m.Name {
+				s.queue = append(s.queue, other)
+			}
+		}
 	}
-	s.queue = append(s.queue, m) // report takes no time: it does not grow
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -381,7 +424,11 @@ func (s *gossip) suspects(full string) {
 func (s *gossip) AckPayload() []byte { return nil }
 
 // NodeMeta implements memberlist.Delegate.
-func (s *gossip) NodeMeta(int) []byte { return s.card }
+func (s *gossip) NodeMeta(int) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.encoded
+}
 
 // NotifyMsg implements memberlist.Delegate: a member leaves. The first time it is heard it is passed on.
 func (s *gossip) NotifyMsg(name []byte) {

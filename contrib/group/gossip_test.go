@@ -10,7 +10,7 @@ import (
 // TestGossipReachesAll: of those that start at once none is expected to miss another, by what each sends of what is new.
 func TestGossipReachesAll(t *testing.T) {
 	t.Parallel()
-	s := newGossip(&Options{Name: "a", Gossip: "127.0.0.1:0"})
+	s := newGossip(&Options{Name: "a", Gossip: "127.0.0.1:0"}, 1)
 	cfg, err := s.config()
 	require.NoError(t, err)
 	require.Equal(t, cfg.RetransmitMult, s.words.RetransmitMult)

@@ -21,7 +21,7 @@ import (
 // Options say how a process joins. Name is needed.
 type Options struct {
 	// Name is what the process is called: 1 to 128 bytes without #, and no other's. Of two processes of one name the one
-	// that started last counts.
+	// that started last counts, also when its clock is behind.
 	Name string
 	// Addr is the address of the node that the others are told. Empty means Node.Addr, which does for all hosts but 0.0.0.0.
 	Addr string
@@ -50,10 +50,15 @@ type Options struct {
 // Join makes the process of node a member, and returns when a seed has taken it in, or it is the first. When ctx ends before, the
 // error matches ctx's, and holds the last one of a seed: that is what a wrong Key leads to. Options that cannot be match ErrInvalid.
 func Join(ctx context.Context, node *quicksilver.Node, o Options) (*Group, error) {
+	return join(ctx, node, o, uint64(time.Now().UnixNano()))
+}
+
+// join is Join as an incarnation, which is raised above that of another process of the name that the seeds know.
+func join(ctx context.Context, node *quicksilver.Node, o Options, incarnation uint64) (*Group, error) {
 	if err := o.fill(node); err != nil {
 		return nil, fmt.Errorf("group: %w", err)
 	}
-	s := newGossip(&o)
+	s := newGossip(&o, incarnation)
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("group: %w", err)
 	}
@@ -155,9 +160,10 @@ func (s *gossip) config() (*memberlist.Config, error) {
 type card struct {
 	_msgpack struct{} `msgpack:",as_array"`
 
-	Addr   string
-	Serves []string
-	Meta   []byte
+	Addr        string
+	Serves      []string
+	Meta        []byte
+	Incarnation uint64
 }
 
 func (c *card) encode() ([]byte, error) {

@@ -249,3 +249,31 @@ func TestRendezvous(t *testing.T) {
 		})
 	}
 }
+
+// TestJoinWithClockBehind: a process that starts at once after another one of its name has died, with a clock that is behind, is the
+// member, for the others and for itself.
+func TestJoinWithClockBehind(t *testing.T) {
+	t.Parallel()
+	seed := freePort(t)
+	a := join(t, options("a", seed))
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	now := uint64(time.Now().UnixNano())
+	as := func(incarnation uint64) (*group.Group, string) {
+		n := served(t)
+		g, err := group.JoinAs(ctx, n, options("d", "", seed), incarnation)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = g.Close() })
+		return g, n.Addr().String()
+	}
+	first, was := as(now + uint64(time.Hour))
+	until(t, a, func(e group.Event) bool { return e.Member.Addr == was })
+	require.NoError(t, first.Close())
+	second, is := as(now)
+	for _, g := range []*group.Group{a, second} {
+		until(t, g, func(e group.Event) bool { return e.Member.Addr == is })
+		m, _ := g.View().Find("d")
+		require.Equal(t, is, m.Addr)
+		require.Greater(t, m.Incarnation, now+uint64(time.Hour))
+	}
+}

@@ -33,10 +33,10 @@ func TestLeaveIsPassedOn(t *testing.T) {
 	defer stop()
 	seed := ""
 	open := func(name string) (*gossip, chan Member) {
-		s := newGossip(&Options{Name: name, Addr: "tcp://" + name, Gossip: "127.0.0.1:0", Probe: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
-		c, err := (&card{Addr: s.o.Addr}).encode()
+		s := newGossip(&Options{Name: name, Addr: "tcp://" + name, Gossip: "127.0.0.1:0", Probe: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, 1)
+		var err error
+		s.encoded, err = s.card.encode()
 		require.NoError(t, err)
-		s.card = c
 		cfg, err := s.config()
 		require.NoError(t, err)
 		if name == "leaver" {

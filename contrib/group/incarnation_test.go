@@ -1,0 +1,61 @@
+package group
+
+import (
+	"net"
+	"testing"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/stretchr/testify/require"
+)
+
+// TestOtherOfTheNameCounts: when the process of a name that counts has failed, another one of the name that is alive does.
+func TestOtherOfTheNameCounts(t *testing.T) {
+	g := &Group{name: "client", known: map[string]Member{}}
+	g.view.Store(&View{})
+	s := newGossip(&Options{Name: "client"}, 1)
+	node := func(start string, incarnation uint64) *memberlist.Node {
+		c := card{Addr: "tcp://h:" + start, Incarnation: incarnation}
+		b, err := c.encode()
+		require.NoError(t, err)
+		return &memberlist.Node{Name: "d#" + start, Addr: net.IPv4(127, 0, 0, 1), Meta: b}
+	}
+	counts := func() string {
+		s.drain(g.report)
+		m, _ := g.View().Find("d")
+		return m.Addr
+	}
+	s.NotifyJoin(node("5", 50))
+	require.Equal(t, "tcp://h:5", counts())
+	s.NotifyJoin(node("4", 40))
+	require.Equal(t, "tcp://h:5", counts())
+	s.NotifyJoin(node("3", 30))
+	g.name = "d" // whose own calls are not ended
+	s.NotifyLeave(node("5", 50))
+	require.Equal(t, "tcp://h:4", counts())
+	s.NotifyUpdate(node("3", 60))
+	require.Equal(t, "tcp://h:3", counts(), "it was raised")
+	s.NotifyLeave(node("4", 40))
+	require.Equal(t, "tcp://h:3", counts())
+	s.NotifyLeave(node("3", 60))
+	require.Empty(t, counts())
+}
+
+// TestRaise: an incarnation is raised above those of the name only, and only if there is a higher number.
+func TestRaise(t *testing.T) {
+	for others, want := range map[[3]uint64]uint64{
+		{1, 2, 3}:           10,
+		{1, 10, 3}:          11,
+		{30, 10, 20}:        31,
+		{30, 1<<64 - 1, 20}: 10,
+		{1<<64 - 2, 1, 20}:  1<<64 - 1,
+	} {
+		s := newGossip(&Options{Name: "d"}, 10)
+		s.members["e#1"] = Member{Name: "e", Incarnation: 1000}
+		s.members[s.full] = Member{Name: "d", Incarnation: 10}
+		for i, o := range others {
+			s.members[string(rune('a'+i))] = Member{Name: "d", Incarnation: o}
+		}
+		require.Equal(t, want != 10, s.raise())
+		require.Equal(t, want, s.card.Incarnation)
+	}
+}
