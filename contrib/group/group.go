@@ -81,7 +81,7 @@ func (g *Group) report(m Member) {
 	kinds := changes(&was, known, &m)
 	if len(kinds) > 0 {
 		g.known[m.Name] = m
-		g.renew()
+		g.renew(m)
 	}
 	lost := ""
 	for _, k := range kinds {
@@ -97,8 +97,8 @@ func (g *Group) report(m Member) {
 			s.add(e)
 		}
 	}
-	if _, taken := g.View().names[lost]; taken { // by another process of the name; or the member lied, and it is somebody else's
-		lost = ""
+	if lost != "" && slices.ContainsFunc(g.View().Members, func(o Member) bool { return o.Addr == lost }) {
+		lost = "" // it is that of another process of the name; or the member lied, and it is somebody else's
 	}
 	g.mu.Unlock()
 	if lost != "" && m.Name != g.name {
@@ -146,20 +146,22 @@ func changes(was *Member, known bool, m *Member) []Kind {
 	return kinds
 }
 
-// renew makes the next view. Locked.
-func (g *Group) renew() {
-	v := &View{Epoch: g.View().Epoch + 1, names: map[string]string{}}
-	for _, name := range slices.Sorted(maps.Keys(g.known)) {
-		if m := g.known[name]; m.live() {
-			v.Members = append(v.Members, m)
-			if _, taken := v.names[m.Addr]; !taken {
-				v.names[m.Addr] = name
-			}
-		} else if len(g.known) > maxKnown {
-			delete(g.known, name)
-		}
+// renew makes the next view, in which only m is another. Locked.
+func (g *Group) renew(m Member) {
+	last := g.View()
+	i, found := last.search(m.Name)
+	v := &View{Epoch: last.Epoch + 1, Members: append(make([]Member, 0, len(last.Members)+1), last.Members[:i]...)}
+	if m.live() {
+		v.Members = append(v.Members, m)
 	}
+	if found {
+		i++
+	}
+	v.Members = append(v.Members, last.Members[i:]...)
 	g.view.Store(v)
+	if len(g.known) > maxKnown {
+		maps.DeleteFunc(g.known, func(_ string, m Member) bool { return !m.live() })
+	}
 }
 
 // cut ends the calls to an address.

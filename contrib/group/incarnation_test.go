@@ -1,7 +1,11 @@
 package group
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net"
+	"slices"
 	"testing"
 
 	"github.com/hashicorp/memberlist"
@@ -38,6 +42,29 @@ func TestOtherOfTheNameCounts(t *testing.T) {
 	require.Equal(t, "tcp://h:3", counts())
 	s.NotifyLeave(node("3", 60))
 	require.Empty(t, counts())
+}
+
+// TestViewIsWhatIsKnown: a view is made of the one before, and is what it would be if it was made anew.
+func TestViewIsWhatIsKnown(t *testing.T) {
+	const seed = 1
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	g := &Group{name: "m0", known: map[string]Member{}}
+	g.view.Store(&View{})
+	for range 2000 {
+		m := Member{Name: fmt.Sprint("m", random.IntN(20)), Incarnation: random.Uint64N(3), State: State(random.IntN(4))}
+		before := g.View()
+		held := slices.Clone(before.Members)
+		g.report(m)
+		var want []Member
+		for _, name := range slices.Sorted(maps.Keys(g.known)) {
+			if m := g.known[name]; m.live() {
+				want = append(want, m)
+			}
+		}
+		require.Equal(t, want, slices.Clip(append([]Member(nil), g.View().Members...)))
+		require.Equal(t, held, before.Members, "a view does not change")
+	}
 }
 
 // TestRaise: an incarnation is raised above those of the name only, and only if there is a higher number.

@@ -49,17 +49,20 @@ type View struct {
 	Epoch uint64
 	// Members are sorted by name. Do not change them.
 	Members []Member
-
-	names map[string]string // by address
 }
 
 // Find returns the member of a name.
 func (v *View) Find(name string) (Member, bool) {
-	i, ok := slices.BinarySearchFunc(v.Members, name, func(m Member, name string) int { return strings.Compare(m.Name, name) })
+	i, ok := v.search(name)
 	if !ok {
 		return Member{}, false
 	}
 	return v.Members[i], true
+}
+
+// search returns where the member of a name is, or would be.
+func (v *View) search(name string) (i int, found bool) {
+	return slices.BinarySearchFunc(v.Members, name, func(m Member, name string) int { return strings.Compare(m.Name, name) })
 }
 
 // A Kind says what an Event is about.

@@ -3,6 +3,7 @@ package group
 import (
 	"cmp"
 	"slices"
+	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver"
 )
@@ -46,20 +47,44 @@ func (v *View) Owners(key string, n int) []Member {
 
 // ByKey returns a Pick that sends a call to the first owner of its key that does not fail. key is called under a lock, with nil
 // when Peer.Addr asks: it is quick.
-func (g *Group) ByKey(key func(*quicksilver.Call) string) quicksilver.Pick { return byKey{g, key} }
+func (g *Group) ByKey(key func(*quicksilver.Call) string) quicksilver.Pick {
+	return &byKey{g: g, key: key}
+}
 
 type byKey struct {
-	g   *Group
-	key func(*quicksilver.Call) string
+	g     *Group
+	key   func(*quicksilver.Call) string
+	names atomic.Pointer[namesByAddr] // of the view that Pick has seen last
+}
+
+// namesByAddr are the names of the members of a view: of several with one address, the first.
+type namesByAddr struct {
+	view  *View
+	names map[string]string
+}
+
+// namesOf returns the names of a view, which are the same for all calls until there is another view.
+func (p *byKey) namesOf(v *View) map[string]string {
+	if last := p.names.Load(); last != nil && last.view == v {
+		return last.names
+	}
+	names := make(map[string]string, len(v.Members))
+	for _, m := range v.Members {
+		if _, taken := names[m.Addr]; !taken {
+			names[m.Addr] = m.Name
+		}
+	}
+	p.names.Store(&namesByAddr{v, names})
+	return names
 }
 
 // Pick implements quicksilver.Pick.
-func (p byKey) Pick(c *quicksilver.Call, ts []quicksilver.Target) int {
-	k, v := mix(hash(p.key(c))), p.g.View()
+func (p *byKey) Pick(c *quicksilver.Call, ts []quicksilver.Target) int {
+	k, names := mix(hash(p.key(c))), p.namesOf(p.g.View())
 	best, most := -1, uint64(0)
 	for i, t := range ts {
 		text := t.Addr.String()
-		name, ok := v.names[text]
+		name, ok := names[text]
 		if !ok {
 			name = text
 		}
