@@ -3,6 +3,7 @@ package debug_test
 import (
 	"log"
 	"net/http"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/debug"
@@ -18,5 +19,6 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer node.Close()
-	go func() { log.Print(http.ListenAndServe("localhost:6060", &page)) }()
+	web := &http.Server{Addr: "localhost:6060", Handler: &page, ReadHeaderTimeout: 10 * time.Second}
+	go func() { log.Print(web.ListenAndServe()) }()
 }

@@ -98,5 +98,6 @@ func Example() {
 	}
 	c.Show(node.HG().Class())
 	http.Handle("/metrics", promhttp.Handler())
-	go func() { panic(http.ListenAndServe("localhost:9100", nil)) }()
+	web := &http.Server{Addr: "localhost:9100", ReadHeaderTimeout: 10 * time.Second}
+	go func() { panic(web.ListenAndServe()) }()
 }

@@ -46,18 +46,19 @@ func client(ctx context.Context, w io.Writer, addr string, names ...string) erro
 
 const addr = "tcp://127.0.0.1:7117"
 
+// run serves, or calls with names.
+func run(ctx context.Context, w io.Writer, names ...string) error {
+	if len(names) == 0 {
+		fmt.Fprintf(w, "serving at %s until Ctrl-C; elsewhere: go run ./examples/greet Ada\n", addr)
+		return serve(ctx, addr)
+	}
+	return client(ctx, w, addr, names...)
+}
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if len(os.Args) < 2 {
-		check(serve(ctx, addr))
-		return
-	}
-	check(client(ctx, os.Stdout, addr, os.Args[1:]...))
-}
-
-func check(err error) {
-	if err != nil {
+	if err := run(ctx, os.Stdout, os.Args[1:]...); err != nil {
 		log.Fatal(err)
 	}
 }

@@ -34,6 +34,15 @@ func TestGreet(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
+// Whoever runs the program without arguments is told that it serves, where, and what to do next.
+func TestServing(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	var said bytes.Buffer
+	require.NoError(t, run(ctx, &said))
+	require.Equal(t, "serving at tcp://127.0.0.1:7117 until Ctrl-C; elsewhere: go run ./examples/greet Ada\n", said.String())
+}
+
 // TestShown: the README shows the server and the client of this program, in at most 30 lines.
 func TestShown(t *testing.T) {
 	program, err := os.ReadFile("main.go")

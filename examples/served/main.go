@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -29,14 +30,20 @@ func serve(ctx context.Context, addr, page string) error {
 	if err != nil {
 		return err
 	}
+	defer node.Close()
 	shown.Show(node.HG().Class())
 	if err := node.HG().Class().ServeGauges(); err != nil { // for qs top and qs ger
 		return err
 	}
-	web := &http.Server{Addr: page, Handler: shown}
-	go web.ListenAndServe()
+	listener, err := net.Listen("tcp", page) // before web.Serve, so that a port that is taken is an error
+	if err != nil {
+		return err
+	}
+	web := &http.Server{Handler: shown, ReadHeaderTimeout: 10 * time.Second}
+	go web.Serve(listener)
 	defer web.Close()
 	Greet.Handle(node, func(_ context.Context, name string) (string, error) { return "hello, " + name, nil })
+	log.Printf("serving at %s, with a page at http://%s/", node.Addr(), listener.Addr())
 	return node.Serve(ctx) // until SIGTERM: then new calls are refused, and those under way end
 }
 
@@ -44,6 +51,7 @@ func main() {
 	addr := flag.String("listen", "tcp://127.0.0.1:7119", "`address` to serve at")
 	page := flag.String("page", "127.0.0.1:7120", "`host:port` of the page")
 	flag.Parse()
+	log.Printf("when it serves, call it: go run ./cmd/qs call %s greet '\"Ada\"'", *addr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := serve(ctx, *addr, *page); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -59,6 +60,14 @@ func TestServed(t *testing.T) {
 	require.Contains(t, string(text), "greet")
 	end()
 	require.NoError(t, <-ended)
+}
+
+// TestPageTaken: a port of the page that another program has is an error, and nothing serves.
+func TestPageTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	require.ErrorContains(t, serve(t.Context(), "tcp://127.0.0.1:0", taken.Addr().String()), "address already in use")
 }
 
 // TestShown: docs/OPERATIONS.md shows the service as it is here.

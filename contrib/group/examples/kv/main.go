@@ -203,7 +203,7 @@ func (c *config) serveWeb(page http.Handler, metrics prometheus.Collector) (*htt
 	if err != nil {
 		return nil, err
 	}
-	web := &http.Server{Addr: l.Addr().String(), Handler: mux}
+	web := &http.Server{Addr: l.Addr().String(), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	go web.Serve(l)
 	return web, nil
 }
