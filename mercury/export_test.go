@@ -15,6 +15,12 @@ func (n *Node) SmallBuffers() {
 	}
 }
 
+// Plant has f called with what any peer has sent, until the returned function is called.
+func Plant(f func(b []byte)) (remove func()) {
+	failpoint.Store(&f)
+	return func() { failpoint.Store(nil) }
+}
+
 // Regions returns how many there are.
 func (n *Node) Regions() int {
 	n.regionMu.Lock()

@@ -108,7 +108,7 @@ func (n *Node) dialOnce(l *link, a netip.AddrPort) error {
 	defer stop()
 	s := xnet.Setup{Kind: xnet.Request, Port: n.self.Port(), PID: n.pid}
 	if _, err = nc.Write(s.Append(nil)); err == nil {
-		s, err = readSetup(nc)
+		s, err = n.readSetup(nc)
 	}
 	switch {
 	case err != nil:
@@ -147,7 +147,8 @@ func (n *Node) nameFor(nc net.Conn) netip.AddrPort {
 	return n.self
 }
 
-func readSetup(nc net.Conn) (xnet.Setup, error) {
+func (n *Node) readSetup(nc net.Conn) (_ xnet.Setup, err error) {
+	defer n.rescueSetup(nc, &err)
 	b := make([]byte, xnet.MaxSetup)
 	if _, err := io.ReadFull(nc, b[:4]); err != nil {
 		return xnet.Setup{}, err
@@ -159,6 +160,7 @@ func readSetup(nc net.Conn) (xnet.Setup, error) {
 	if _, err := io.ReadFull(nc, b[4:size]); err != nil {
 		return xnet.Setup{}, err
 	}
+	read(b[:size])
 	return xnet.ParseSetup(b[:size])
 }
 
@@ -200,7 +202,7 @@ func (n *Node) greet(nc net.Conn) {
 
 func (n *Node) admit(nc net.Conn) *conn {
 	_ = nc.SetDeadline(time.Now().Add(n.cfg.SetupTimeout))
-	s, err := readSetup(nc)
+	s, err := n.readSetup(nc)
 	remote, ok := nc.RemoteAddr().(*net.TCPAddr)
 	if err != nil || s.Kind != xnet.Request || s.Swapped || !ok {
 		return nil

@@ -86,6 +86,7 @@ type Node struct {
 
 	handlers atomic.Pointer[map[uint64]handler] // replaced under mu
 	bodies   atomic.Int64                       // of Budget
+	panics   atomic.Int64
 
 	mu      sync.RWMutex
 	closed  bool

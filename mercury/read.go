@@ -111,6 +111,7 @@ func (r *reader) spans(spans []span) error {
 }
 
 func (c *conn) read() {
+	defer c.rescue()
 	err := c.in.run()
 	c.in.buf = nil // handlers may outlive the connection
 	if ne := net.Error(nil); errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || CodeOf(err) == ErrClosed {
@@ -166,6 +167,7 @@ func (r *reader) message() error {
 		return errorf(ErrProtocol, "a message of %d bytes, want at most %d", h.Payload(), maxMessage)
 	}
 	b, err := r.next(int(h.Payload()))
+	read(b)
 	switch {
 	case err != nil:
 		return err

@@ -152,8 +152,8 @@ func (c *conn) refuse(r *Request, code Code) {
 		return
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.respondLocked(r.tag, hgwire.Response{Code: int8(code), Flags: r.flags & hgwire.Checksums}, nil)
-	c.mu.Unlock()
 }
 
 // enqueue gives r a goroutine, now or when another one has ended.
@@ -197,6 +197,7 @@ func (c *conn) work(r *Request) {
 func (r *Request) serve() {
 	charged := int64(len(r.in))
 	defer func() { r.c.n.charge(-charged) }()
+	defer r.c.rescue()
 	if r.flags&hgwire.More != 0 {
 		in, code, err := r.fetch(&charged)
 		if err != nil {

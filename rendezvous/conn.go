@@ -59,6 +59,9 @@ func (c *conn) receive() {
 	for {
 		n, err := c.Read(buf)
 		s.do(func() {
+			if f := failpoint.Load(); f != nil {
+				(*f)(buf[:n])
+			}
 			if n > 0 {
 				s.machine.Receive(c.id, buf[:n])
 			}

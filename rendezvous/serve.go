@@ -6,8 +6,11 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
@@ -41,6 +44,7 @@ type server struct {
 	conns    map[int]*conn
 	last     int // the number of the newest connection
 	finished bool
+	broken   error // a panic of the machine, which nobody uses any more; nil: there was none
 }
 
 // Serve collects and sends until every member has left, the startup has failed, or ctx ends. It closes l. The error is nil
@@ -68,6 +72,9 @@ func Serve(ctx context.Context, l net.Listener, cfg ServerConfig) error {
 	<-s.over
 	_ = l.Close()
 	s.running.Wait()
+	if s.broken != nil {
+		return s.broken
+	}
 	_, err = machine.Over()
 	return err
 }
@@ -102,6 +109,13 @@ func (s *server) connect(nc net.Conn) {
 		s.conns[c.id] = c
 		s.machine.Connect(c.id)
 	})
+	s.mu.Lock()
+	broken := s.broken != nil
+	s.mu.Unlock()
+	if broken { // nobody would wake c.send
+		_ = nc.Close()
+		return
+	}
 	s.running.Go(c.receive)
 	s.running.Go(c.send)
 }
@@ -110,7 +124,12 @@ func (s *server) connect(nc net.Conn) {
 func (s *server) do(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f()
+	if s.broken == nil {
+		s.call(f)
+	}
+	if s.broken != nil {
+		return
+	}
 	out, events := s.machine.Take()
 	for _, o := range out {
 		if c := s.conns[o.Conn]; c != nil {
@@ -127,3 +146,26 @@ func (s *server) do(f func()) {
 		close(s.over)
 	}
 }
+
+// call calls f. A panic of the machine, over what a member has sent, ends the server: what it knows of all may be half changed. mu is held.
+func (s *server) call(f func()) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		s.broken = fmt.Errorf("rendezvous: a defect of the server: it panicked while it handled what a member had sent, please report it: %v\n%s", v, debug.Stack())
+		for _, c := range s.conns {
+			c.enqueueLocked(protocol.Output{Close: true})
+			_ = c.Close()
+		}
+		if !s.finished {
+			s.finished = true
+			close(s.over)
+		}
+	}()
+	f()
+}
+
+// failpoint, if not nil, is called with what a member has sent. Only tests set it.
+var failpoint atomic.Pointer[func(b []byte)]

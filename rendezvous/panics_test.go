@@ -1,0 +1,31 @@
+package rendezvous_test
+
+import (
+	"bytes"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/rendezvous"
+)
+
+// TestPanic: a panic over what a member has sent ends the server with an error that says so, and not the process. What the machine knows of all members may
+// be half changed then.
+func TestPanic(t *testing.T) {
+	t.Cleanup(rendezvous.Plant(func(b []byte) {
+		if bytes.Contains(b, []byte("plant-me")) {
+			panic("planted")
+		}
+	}))
+	h := serve(t, rendezvous.ServerConfig{Size: 2, Auth: secret})
+	other, err := net.Dial("tcp", h.addr)
+	require.NoError(t, err)
+	defer other.Close()
+	nc, err := net.Dial("tcp", h.addr)
+	require.NoError(t, err)
+	defer nc.Close()
+	_, err = nc.Write([]byte("plant-me"))
+	require.NoError(t, err)
+	require.ErrorContains(t, h.end(t), "planted")
+}
