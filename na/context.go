@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/callback"
+	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
 )
 
 // The states of a context.
@@ -40,20 +41,22 @@ type Context struct {
 	limits Limits
 	isRdy  func() bool
 
-	cq        queue
-	behind    atomic.Int64             // tasks that a Trigger runs beside those that were queued when it began
-	onMessage func(data any) (ran int) // nil: messages are received by RecvUnexpected only
-	onShut    *Task                    // nil: nothing
-	live      atomic.Int64             // operations started whose callbacks have not returned, and Holds; below zero when c is drained
-	lingering atomic.Int32             // operations that have ended while their memory was lent, and are not queued yet
-	slow      atomic.Int32             // how many of them Trigger has waited for in vain, until the next is queued
-	state     atomic.Int32
-	woken     atomic.Bool
-	mark      *callback.Mark        // of Trigger,
-	apart     *callback.Mark        // and of handlers outside it
-	panics    atomic.Int64          // that were recovered: Stats.Panics
-	broken    atomic.Pointer[error] // why the endpoint has ended by itself; nil: it has not
-	runTasks  func(max int) int     // run, bound once
+	cq           queue
+	behind       atomic.Int64             // tasks that a Trigger runs beside those that were queued when it began
+	onMessage    func(data any) (ran int) // nil: messages are received by RecvUnexpected only
+	onShut       *Task                    // nil: nothing
+	live         atomic.Int64             // operations started whose callbacks have not returned, and Holds; below zero when c is drained
+	lingering    atomic.Int32             // operations that have ended while their memory was lent, and are not queued yet
+	slow         atomic.Int32             // how many of them Trigger has waited for in vain, until the next is queued
+	state        atomic.Int32
+	woken        atomic.Bool
+	mark         *callback.Mark // of Trigger,
+	apart        *callback.Mark // and of handlers outside it
+	handshakes   atomic.Int64   // of TLS, that have failed: Stats.HandshakesFailed
+	handshakeLog loglimit.Limiter
+	panics       atomic.Int64          // that were recovered: Stats.Panics
+	broken       atomic.Pointer[error] // why the endpoint has ended by itself; nil: it has not
+	runTasks     func(max int) int     // run, bound once
 
 	leading
 	poller *Poller
@@ -119,7 +122,7 @@ func (c *Context) Now() time.Duration { return c.class.domain.Now() }
 // Stats returns the gauges and counters.
 func (c *Context) Stats() Stats {
 	s := c.ep.Stats()
-	s.Regions, s.Panics = c.class.Regions(), c.panics.Load()
+	s.Regions, s.Panics, s.HandshakesFailed = c.class.Regions(), c.panics.Load(), c.handshakes.Load()
 	return s
 }
 

@@ -196,6 +196,8 @@ type Stats struct {
 	PeersLeft   int64 // sessions that the peer closed, in good order or not: it said so
 	Stalls      int64 // sends that had to wait for an envelope, or failed for want of one
 	Reserved    int64 // bytes of envelopes and room guaranteed to peers now
+	// HandshakesFailed counts TLS handshakes of peers that connected to the class and failed; the first context has it of tcp.
+	HandshakesFailed int64
 	// HighWater is the largest PeerStats.HighWater of all sessions, those that have ended included.
 	HighWater int
 }

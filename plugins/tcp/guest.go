@@ -143,6 +143,10 @@ func (g *guest) begin(due time.Time) (err error) {
 	}
 	if g.tls, err = g.d.sec.serve(g.tcp, due); err == nil {
 		g.ReadWriter = g.tls
+		return nil
+	}
+	if _, silent := errors.AsType[errSilent](err); !silent { // who connects and says nothing, as a probe of a load balancer does, has begun none
+		g.d.eng.HandshakeFailed(g.tcp.RemoteAddr().String(), secure.Reason(err))
 	}
 	return err
 }

@@ -42,7 +42,7 @@ type tlsConn struct {
 // serve has the peer that connected to us begin TLS. due bounds the time.
 func (s *security) serve(nc *net.TCPConn, due time.Time) (*tlsConn, error) {
 	t := &lowerConn{rw: nc, remote: nc.RemoteAddr(), looked: secure.Looks(s.cfg), left: secure.MaxClientHello, then: secure.MaxClientProof}
-	return s.handshake(tls.Server(t, s.cfg), t, nc, due)
+	return s.handshake(tls.Server(t, s.cfg), t, nc, false, due)
 }
 
 // dial begins TLS with the peer that we connected to, whose canonical name is given, and the host that it must prove to be, or empty.
@@ -52,11 +52,11 @@ func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 		return nil, err
 	}
 	t := &lowerConn{rw: nc, remote: net.TCPAddrFromAddrPort(ap), looked: secure.Looks(s.cfg), left: secure.MaxServerProof}
-	return s.handshake(tls.Client(t, secure.Client(s.cfg, scheme, name, host)), t, nc, time.Now().Add(s.timeout))
+	return s.handshake(tls.Client(t, secure.Client(s.cfg, scheme, name, host)), t, nc, true, time.Now().Add(s.timeout))
 }
 
 // handshake is where functions of the user's run, and nowhere else. A panic in one ends this connection only.
-func (s *security) handshake(conn *tls.Conn, t *lowerConn, nc *net.TCPConn, due time.Time) (c *tlsConn, err error) {
+func (s *security) handshake(conn *tls.Conn, t *lowerConn, nc *net.TCPConn, client bool, due time.Time) (c *tlsConn, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("a function of the tls.Config panicked", "peer", t.remote.String(), "panic", p, "stack", string(debug.Stack()))
@@ -65,7 +65,13 @@ func (s *security) handshake(conn *tls.Conn, t *lowerConn, nc *net.TCPConn, due 
 	}()
 	_ = nc.SetDeadline(due)
 	if err := conn.Handshake(); err != nil {
+		if !t.heard {
+			err = errSilent{err}
+		}
 		return nil, err
+	}
+	if client && t.proof > secure.MaxClientProof { // the listener will end it, and cannot say why
+		return nil, secure.OwnTooLong(t.proof, secure.MaxClientProof)
 	}
 	state := conn.ConnectionState()
 	if state.NegotiatedProtocol != secure.ALPN { // package tls lets a peer go on that names none
@@ -85,7 +91,9 @@ type lowerConn struct {
 	looked bool // functions of the user's look at certificates
 	left   int  // bytes that may come yet; negative when there is no limit
 	then   int  // and from our first answer on
+	proof  int  // bytes that a client has written since the first answer: its certificates
 	first  []byte
+	heard  bool // anything
 }
 
 // Read implements net.Conn.
@@ -97,7 +105,8 @@ func (t *lowerConn) Read(b []byte) (int, error) {
 		b = b[:min(len(b), t.left)]
 	}
 	n, err := t.rw.Read(b)
-	if t.left > 0 {
+	if t.left > 0 { // the handshake goes on: one goroutine reads and writes
+		t.heard = t.heard || n > 0
 		t.left -= n
 		if len(t.first) < tlsHead {
 			t.first = append(t.first, b[:min(n, tlsHead-len(t.first))]...)
@@ -144,6 +153,9 @@ func (t *lowerConn) Write(b []byte) (int, error) {
 	if t.then > 0 {
 		t.left, t.then = t.then, 0
 	}
+	if t.left > 0 && t.heard {
+		t.proof += len(b)
+	}
 	return t.rw.Write(b)
 }
 
@@ -164,6 +176,12 @@ func (t *lowerConn) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline implements net.Conn.
 func (t *lowerConn) SetWriteDeadline(time.Time) error { return nil }
+
+// An errSilent is the error of a handshake in which the peer has said nothing.
+type errSilent struct{ error }
+
+// Unwrap returns what has ended it.
+func (e errSilent) Unwrap() error { return e.error }
 
 var (
 	errNotTLS    = errors.New("the peer does not speak TLS: " + secure.BothOrNone(scheme))

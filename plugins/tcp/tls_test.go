@@ -6,10 +6,12 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -898,4 +900,36 @@ func TestTLSOptions(t *testing.T) {
 	_, err = na.Open("tcp://127.0.0.1:0", na.Config{Plugins: []na.Plugin{tcp.New(tcp.Options{TLS: &tls.Config{}})}})
 	code(t, na.ErrInvalid, err)
 	require.ErrorContains(t, err, "no certificate")
+}
+
+// longer returns cfg with a chain of n certificates.
+func longer(cfg *tls.Config, n int) *tls.Config {
+	cfg = cfg.Clone()
+	c := cfg.Certificates[0]
+	for range n - 1 {
+		c.Certificate = append(c.Certificate[:len(c.Certificate):len(c.Certificate)], c.Certificate[0])
+	}
+	cfg.Certificates = []tls.Certificate{c}
+	return cfg
+}
+
+// TestTLSLongChain: a client whose certificates are too long hears that, and what to do; the server logs and counts it.
+func TestTLSLongChain(t *testing.T) {
+	cfg := mutualTLS(t)
+	each(t, func(t *testing.T, opts tcp.Options) {
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		b := open(t, "tcp://127.0.0.1:0", with(opts, cfg), na.Config{Logger: logger}, 1)
+		a := open(t, "tcp://", with(opts, longer(cfg, 40)), na.Config{}, 1)
+		o, end := op(a.ctx())
+		require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("secret")))
+		await(t, "refusal", end.done, a, b)
+		code(t, na.ErrUnreachable, end.Err)
+		require.ErrorContains(t, end.Err, "the certificates of this side are too long: a listener takes 6144 bytes")
+		require.ErrorContains(t, end.Err, "show fewer intermediate certificates")
+		await(t, "it is counted", func() bool { return b.ctx().Stats().HandshakesFailed > 0 }, a, b)
+		require.Equal(t, 1, strings.Count(log.String(), "the peer's certificates are longer than this side takes"), log.String())
+		c := open(t, "tcp://", with(opts, longer(cfg, 3)), na.Config{}, 1)
+		sendUnexpected(t, c.ctx(), b.cls.Addr(), 1, "served", b, c)
+	})
 }

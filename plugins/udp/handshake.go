@@ -114,6 +114,11 @@ func serve(ctx context.Context, k *conn, waits func()) {
 	}
 }
 
+// failed tells of a peer whose handshake has failed.
+func (h *handshake) failed(err error) {
+	h.k.c.e.Host().HandshakeFailed(h.to.String(), secure.Reason(err))
+}
+
 // dial runs that of a dial.
 func dial(ctx context.Context, k *conn, name, host string) {
 	defer k.ends()
@@ -447,7 +452,12 @@ func (h *handshake) end(ctx context.Context, err error) {
 	var alert tls.AlertError
 	switch {
 	case errors.As(err, &remote):
+		if !h.client {
+			h.failed(err)
+		}
 		return
+	case errors.Is(err, secure.ErrTooMuch):
+		alert = secure.Overflow
 	case !errors.As(err, &alert):
 		alert = 80 // internal_error
 	}
@@ -463,7 +473,7 @@ func (h *handshake) end(ctx context.Context, err error) {
 	if h.client {
 		return
 	}
-	h.g.log.Debug("udp: a peer was refused", "peer", h.to.String(), "reason", secure.Reason(err))
+	h.failed(err)
 	timer := time.NewTimer(lastWords)
 	defer timer.Stop()
 	for {

@@ -1,9 +1,11 @@
 package udp_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
@@ -331,4 +333,30 @@ func TestTLSMoves(t *testing.T) {
 		require.Positive(t, moves)
 	}
 	require.Zero(t, b.ctxs[0].Stats().PeersLost)
+}
+
+// TestTLSLongChain: a client whose certificates are too long hears that, and what to do; the server logs and counts it.
+func TestTLSLongChain(t *testing.T) {
+	t.Parallel()
+	cfg := mutualTLS()
+	long := cfg.Clone()
+	c := cfg.Certificates[0]
+	for range 60 {
+		c.Certificate = append(c.Certificate[:len(c.Certificate):len(c.Certificate)], c.Certificate[0])
+	}
+	long.Certificates = []tls.Certificate{c}
+	each(t, func(t *testing.T, opts udp.Options) {
+		var log bytes.Buffer
+		cls, err := na.Open("udp://127.0.0.1:0", na.Config{
+			Plugins: []na.Plugin{udp.New(with(opts, cfg))}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		require.NoError(t, err)
+		b := enter(t, cls, 1)
+		a := open(t, "udp://", with(opts, long), 1)
+		refused(t, a, b, "the peer takes no certificates as long as those of this side: show fewer intermediate certificates")
+		await(t, "it is counted", func() bool { return b.ctxs[0].Stats().HandshakesFailed == 1 }, a, b)
+		require.Equal(t, 1, strings.Count(log.String(), "the peer's certificates are longer than this side takes"), log.String())
+		good := open(t, "udp://", with(opts, cfg), 1)
+		say(t, good.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", good, b)
+	})
 }

@@ -179,6 +179,13 @@ func (g *Engine) Context(target int) *Endpoint {
 	return g.eps[target]
 }
 
+// HandshakeFailed tells the first context of a TLS handshake, where it is not known yet which one the peer wants.
+func (g *Engine) HandshakeFailed(peer, why string) {
+	if e := g.Context(0); e != nil {
+		e.host.HandshakeFailed(peer, why)
+	}
+}
+
 // Publish implements na.Domain.
 func (g *Engine) Publish(m *na.Mem) error {
 	g.publish(m, m.Session())

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -146,9 +147,20 @@ func WantsTLS(scheme string) error {
 // Errors of a handshake.
 var (
 	ErrALPN     = errors.New("the peer speaks TLS but not " + ALPN + " inside it: another program is there")
-	ErrTooMuch  = errors.New("the peer says too much before it has proven who it is: its chain of certificates is long")
+	ErrTooMuch  = errors.New("the peer's certificates are longer than this side takes before it knows who the peer is: " + shorten)
 	ErrPanicked = errors.New("a function of the tls.Config panicked here: see the log")
 )
+
+const shorten = "have the peer show fewer intermediate certificates, or ones with smaller keys"
+
+// Overflow is the alert of who has been told too much: record_overflow.
+const Overflow = 22
+
+// OwnTooLong is the error of who has shown n bytes of certificates to a listener that takes limit.
+func OwnTooLong(n, limit int) error {
+	return fmt.Errorf("the certificates of this side are too long: a listener takes %d bytes before it knows who connects, and these came to %d: "+
+		"show fewer intermediate certificates, or ones with smaller keys", limit, n)
+}
 
 // alerts say what to do about what a peer said as it ended a handshake.
 var alerts = map[string]string{
@@ -156,6 +168,7 @@ var alerts = map[string]string{
 	"tls: bad certificate":                "the peer does not accept the certificate of this side",
 	"tls: expired certificate":            "the certificate of this side has expired, or is not valid yet, says the peer: renew it",
 	"tls: unknown certificate authority":  "the peer does not know who signed the certificate of this side: add the authority to ClientCAs there",
+	"tls: record overflow":                "the peer takes no certificates as long as those of this side: show fewer intermediate certificates, or ones with smaller keys",
 	"tls: error decrypting message":       "the private key of this side is not that of its certificate, says the peer",
 	"tls: protocol version not supported": "the peer has no TLS 1.3 in common with this side, which takes nothing older",
 	"tls: no application protocol":        "the peer speaks TLS but not " + ALPN + " inside it: another program is there",

@@ -1,0 +1,2 @@
+// Package loglimit bounds how often peers can have a line written to the log.
+package loglimit
