@@ -10,7 +10,7 @@ import (
 // An Authorizer decides whether a request runs: nil allows it. Any error denies it, and so do a panic and an end of the
 // goroutine: the handler does not run, input larger than a message is not fetched, and the origin gets NotRun with the text of the
 // error, and with its code if that is one of 64 to 255, as of Errorf(Denied, ...): else the origin's error matches ErrPermission and
-// os.ErrPermission. A one-way request is dropped and counted.
+// os.ErrPermission. A one-way request is dropped and counted. Stats.Denied counts all, and the log has one a second, with the name that the caller has proven.
 //
 // It is asked in Trigger, once for each request, before the request waits for room (Config.MaxActive). It may block:
 // meanwhile only the Trigger that runs it waits, so a program that lets it block calls Trigger from several goroutines, or
@@ -52,16 +52,18 @@ func (s *service) pass() bool {
 // authorized asks, and rejects the request unless the answer is a plain yes.
 func (s *service) authorized() (ok bool) {
 	r := s.incoming() // held: it has not begun
+	from := r.Caller()
 	why := na.WithText(ErrPermission, "the authorizer has not decided")
 	defer func() { // it may panic, or end its goroutine
 		if p := recover(); p != nil {
 			s.ctx.class.log().Error("authorizer panicked", "rpc", s.name(), "peer", s.addr.String(), "panic", p, "stack", string(debug.Stack()))
 		}
 		if s.allowed = ok; !ok {
+			s.denied(from, why)
 			s.reject(why)
 		}
 	}()
-	if err := s.ctx.class.cfg.Authorize(r.Context(), r.Caller(), s.rpc); err != nil {
+	if err := s.ctx.class.cfg.Authorize(r.Context(), from, s.rpc); err != nil {
 		code := failureOf(err).code
 		if code < na.NotFound {
 			code = ErrPermission
@@ -70,4 +72,13 @@ func (s *service) authorized() (ok bool) {
 		return false
 	}
 	return true
+}
+
+// denied counts a request that the authorizer has denied, and logs it with what is known of the caller, at most once a second.
+func (s *service) denied(from Caller, why error) {
+	c := s.ctx
+	if skipped, ok := c.denials.Allow(c.nctx.Now()); ok {
+		c.class.log().Warn("a request was denied", "rpc", s.name(), "caller", from.Identity.Name, "peer", s.addr.String(), "reason", why.Error(), "more", skipped)
+	}
+	c.denied.Add(1) // whoever sees it finds the line
 }

@@ -1,10 +1,13 @@
 package hg_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -86,6 +89,7 @@ func TestAuthorizerDenies(t *testing.T) {
 					drive(func() bool { return o.calls == 1 && p.tctx.Stats().Dropped == int64(i+1) })
 				}
 				require.Zero(t, ran)
+				require.EqualValues(t, 4, p.tctx.Stats().Denied)
 				deny = false
 				require.NoError(t, h.Reset(p.target.Addr(), id))
 				var o outcome
@@ -294,4 +298,44 @@ func TestAuthorizerIsNotAsked(t *testing.T) {
 		require.Zero(t, asked)
 		p.clean(1)
 	})
+}
+
+// Denied requests are seen at the target: a counter, and a line in the log, one a second.
+func TestDeniedIsLogged(t *testing.T) {
+	t.Parallel()
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		var mu sync.Mutex
+		var log bytes.Buffer
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{
+			Authorize: func(context.Context, hg.Caller, *hg.RPC) error { return hg.Errorf(hg.Denied, "not you") },
+			Logger:    slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil)),
+		})
+		p.origin, p.octx = n.Origin(hg.Config{})
+		h := p.handle(p.rpc("x", echo))
+		defer h.Close()
+		for range 3 {
+			var o outcome
+			require.NoError(t, h.ForwardRaw(nil, o.cb))
+			n.Until(func() bool { return o.calls == 1 })
+			require.ErrorIs(t, o.err, hg.Denied)
+		}
+		require.EqualValues(t, 3, p.tctx.Stats().Denied)
+		mu.Lock()
+		defer mu.Unlock()
+		require.Contains(t, log.String(), "a request was denied")
+		require.Contains(t, log.String(), "not you")
+	})
+}
+
+// A lockedWriter writes under a lock.
+type lockedWriter struct {
+	mu *sync.Mutex
+	to *bytes.Buffer
+}
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/loglimit"
 	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -40,6 +41,8 @@ type Context struct {
 	bodies    bodies
 	seen      seen
 	dropped   atomic.Int64 // one-way requests that could not be served
+	denied    atomic.Int64 // requests, by the authorizer
+	denials   loglimit.Limiter
 	late      atomic.Int64 // errors that handlers returned after they had answered
 	handles   atomic.Int64
 }
@@ -55,6 +58,7 @@ type Stats struct {
 	NoRoom  int64 // of these, that were lent for want of room at the peer, or because the origin takes none inline
 	Dropped int64 // one-way requests that nobody could be told were not served
 	Queued  int   // callbacks and handlers that wait for Trigger
+	Denied  int64 // requests that the authorizer has denied
 	Late    int64 // errors that handlers returned after they had answered
 	Active  int64 // requests whose handlers have begun and that have not ended
 	Waiting int64 // requests that wait for one of these to end
@@ -130,7 +134,7 @@ func (c *Context) Stats() Stats {
 	return Stats{
 		NA: c.nctx.Stats(), Handles: c.handles.Load(), Lent: c.lent.total(), Pulled: c.pulled.total(),
 		Inline: c.bodies.inline.Load(), Loans: c.bodies.lent.Load(), NoRoom: c.bodies.noRoom.Load(),
-		Dropped: c.dropped.Load(), Late: c.late.Load(), Queued: c.nctx.Queued(),
+		Dropped: c.dropped.Load(), Denied: c.denied.Load(), Late: c.late.Load(), Queued: c.nctx.Queued(),
 		Active: c.load.n.Load(), Waiting: c.load.waiting.Load(),
 	}
 }
