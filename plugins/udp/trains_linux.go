@@ -94,11 +94,13 @@ func (c *control) tell(size int, from netip.Addr, six bool) (n int) {
 	switch {
 	case !from.IsValid():
 	case six:
-		a := from.As16()
-		n = c.append(n, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, append(a[:], 0, 0, 0, 0)) // struct in6_pktinfo
+		var info [20]byte // struct in6_pktinfo: the address, then the interface, any
+		*(*[16]byte)(info[:]) = from.As16()
+		n = c.append(n, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, info[:])
 	default:
-		a := from.As4()
-		n = c.append(n, unix.IPPROTO_IP, unix.IP_PKTINFO, append(append(make([]byte, 4, 12), a[:]...), 0, 0, 0, 0)) // struct in_pktinfo
+		var info [12]byte // struct in_pktinfo: the interface, any, the address to leave from, and one that is read only
+		*(*[4]byte)(info[4:]) = from.As4()
+		n = c.append(n, unix.IPPROTO_IP, unix.IP_PKTINFO, info[:])
 	}
 	return n
 }
