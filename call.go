@@ -275,7 +275,7 @@ func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 // suspect reports whether an error speaks against the address that the call went to.
 func suspect(err error) bool {
 	if r, ok := hg.RemoteOf(err); ok {
-		return r.Refused && (r.Code == NotReady || r.Code == Unavailable)
+		return r.Refused && (r.Code == NotReady || r.Code == Unavailable || r.Code == hg.ErrTimeout)
 	}
 	switch hg.CodeOf(err) {
 	case hg.ErrPeerLost, hg.ErrUnreachable, hg.ErrTimeout:

@@ -43,7 +43,8 @@ type Config struct {
 	// calls (Caller, Meta, Method), and neither In nor Options.
 	Authorize func(ctx context.Context, c *Call) error
 	// Workers bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
-	// needs a worker free for it.
+	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at
+	// most 250 ms, is refused with ErrTimeout, and the caller hears whether workers or another limit has held it up.
 	Workers int
 	// Grace bounds how long Serve and Shutdown let what is under way end. Zero means 10 s, negative not at all.
 	Grace time.Duration

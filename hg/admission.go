@@ -103,9 +103,12 @@ func (c *Context) queue(s *service) (waits bool, err error) {
 	c.hearFaults()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arm()
+	s.arm(s.patience)
 	if s.late() || !s.env.Watch() { // looked at here: the alarm either finds s waiting, or has rung before
 		return false, nil
+	}
+	if s.deadline != 0 && c.Now() >= s.patience {
+		return false, heldUpBy(s.fullBound())
 	}
 	if err := c.enqueue(s); err != nil {
 		return false, err
@@ -130,6 +133,21 @@ func (c *Context) enqueue(s *service) error {
 	s.to(serviceWaiting)
 	d.push(s)
 	return nil
+}
+
+// fullBound names the bound for which s waits.
+func (s *service) fullBound() string {
+	d, b := &s.ctx.load, s.rpc.bound
+	waiting := d.waiting.Load()
+	switch active, ofPeer := d.n.Load(), s.peerLoad.Load(); {
+	case b != nil && b.n.Load() >= b.most:
+		return fmt.Sprintf("%d calls of %s are active there (Options.MaxActive, hg.RPC.MaxActive), and %d wait", b.most, s.name(), b.waiting.Load())
+	case ofPeer >= d.mostPerPeer:
+		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait", ofPeer, waiting)
+	case active >= d.most:
+		return fmt.Sprintf("%d calls are active there (hg.Config.MaxActive), and %d wait", active, waiting)
+	}
+	return fmt.Sprintf("%d calls wait there for others to end", waiting)
 }
 
 // dismiss returns the room of s.

@@ -1,7 +1,9 @@
 package hg_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -401,5 +403,89 @@ func TestExpeditedIsInline(t *testing.T) {
 			require.ErrorIs(t, err, hg.ErrInvalid)
 			require.ErrorContains(t, err, "Expedited needs Inline")
 		}
+	})
+}
+
+// A limit that holds a request up until its time is nearly over is named to its origin, within the deadline: an eighth of it before, at
+// least 1 ms and at most 250 ms.
+func TestHeldUpIsTold(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  hg.Config
+		rpc  hg.RPC
+		says string
+	}{
+		{"MaxActive", hg.Config{MaxActive: 1}, hg.RPC{}, "1 calls are active there (hg.Config.MaxActive), and 1 wait"},
+		{"MaxActivePerPeer", hg.Config{MaxActivePerPeer: 1}, hg.RPC{}, "1 calls of this process are active there (hg.Config.MaxActivePerPeer), and 1 of all processes wait"},
+		{"RPC", hg.Config{}, hg.RPC{MaxActive: 1}, "1 calls of keep are active there (Options.MaxActive, hg.RPC.MaxActive), and 1 wait"},
+		{"Dispatch", hg.Config{Dispatch: func(hg.Incoming) {}}, hg.RPC{}, "no worker is free there (Config.Workers, or what hg.Config.Dispatch has), and 2 calls are active"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			transports.Virtual(t, func(t *testing.T, n *transports.Net) {
+				p := newPair(t, n, c.cfg)
+				var k keeper
+				c.rpc.Name, c.rpc.Handler = "keep", k.handler
+				_, err := p.target.RegisterRPC(c.rpc)
+				require.NoError(t, err)
+				id, err := p.origin.Register("keep", nil)
+				require.NoError(t, err)
+				first, second := p.handle(id), p.handle(id)
+				var a, b outcome
+				require.NoError(t, first.ForwardRaw(nil, a.cb))
+				p.Until(func() bool { return p.tctx.Stats().Active == 1 })
+				for _, d := range []struct{ deadline, before time.Duration }{
+					{800 * time.Millisecond, 100 * time.Millisecond}, {10 * time.Second, 250 * time.Millisecond}, {4 * time.Millisecond, time.Millisecond},
+				} {
+					b = outcome{}
+					begun := p.octx.Now()
+					second.SetTimeout(d.deadline)
+					require.NoError(t, second.ForwardRaw(nil, b.cb))
+					p.Until(func() bool { return b.calls == 1 })
+					took := p.octx.Now() - begun
+					require.GreaterOrEqual(t, took, d.deadline-d.before)
+					require.Less(t, took, d.deadline)
+					require.ErrorIs(t, b.err, context.DeadlineExceeded)
+					require.Equal(t, hg.ErrTimeout, hg.CodeOf(b.err))
+					require.ErrorIs(t, b.err, hg.ErrRefused)
+					require.Equal(t, hg.NotRun, hg.FateOf(b.err))
+					require.ErrorContains(t, b.err, c.says)
+				}
+				first.Abandon()
+				for len(k.kept) > 0 {
+					k.answer()
+				}
+				p.Until(func() bool { return a.calls == 1 })
+				first.Close()
+				second.Close()
+				p.clean(0)
+			})
+		})
+	}
+}
+
+// A handler that runs has all of its time, also when its request has waited.
+func TestHurryEndsNoHandler(t *testing.T) {
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1})
+		var a asker
+		id := p.rpc("ask", a.handler)
+		first, second := p.handle(id), p.handle(id)
+		var outs [2]outcome
+		require.NoError(t, first.ForwardRaw(nil, outs[0].cb))
+		p.Until(func() bool { return len(a.kept) == 1 })
+		second.SetTimeout(time.Second)
+		require.NoError(t, second.ForwardRaw(nil, outs[1].cb))
+		p.Until(func() bool { return p.tctx.Stats().Waiting == 1 })
+		arrived := p.tctx.Now()
+		drop(a.kept[0])
+		p.Until(func() bool { return len(a.kept) == 2 })
+		p.Until(func() bool { return a.ctxs[1].Err() != nil })
+		require.Equal(t, context.DeadlineExceeded, a.ctxs[1].Err())
+		require.GreaterOrEqual(t, p.tctx.Now()-arrived, time.Second-time.Millisecond)
+		p.Until(func() bool { return outs[1].calls == 1 })
+		a.close()
+		first.Close()
+		second.Close()
+		p.clean(0)
 	})
 }

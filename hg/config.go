@@ -30,6 +30,10 @@ type Config struct {
 	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a
 	// handler here may wait for ever if the bound is small. The handler of a stream counts for as long as the stream is open. Requests
 	// of an RPC that is Expedited do not count and do not wait: those of streams, From and Into, and probes.
+	//
+	// One that has a deadline waits until an eighth of its time is left, but
+	// at least 1 ms and at most 250 ms: then it is refused with ErrTimeout, and its origin hears of the bound. So is one that
+	// Dispatch was given, and that nobody has run.
 	MaxActive int
 	// MaxActivePerPeer bounds those of one session. Zero means 128.
 	MaxActivePerPeer int

@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -13,8 +14,11 @@ import (
 //
 //	origin: Forward ─── timer: Abandon, the call ends ────────────────────────────────────►│ ErrTimeout
 //	           └─ waits for an envelope ─► leaves, with what is left
-//	target:                                  arrives ─ fetched, waits for room, queued ───►│ not run, answered ErrTimeout
+//	target:                                  arrives ─ fetched, waits for room, queued ─►│   not run, answered ErrTimeout
 //	                                                                    └─ handler runs ──►│ its context ends
+//
+// A request that waits at the target, for room or for somebody to run it, is given up a little before its deadline: else its origin, whose
+// time ends first, would never hear which limit has held it up.
 
 var (
 	errLate      = na.WithText(ErrTimeout, "the deadline passed before the handler began")
@@ -34,7 +38,8 @@ var (
 // told, as by Abandon. The target knows how much time is left, too: it does not run a handler for which there is none,
 // and it ends the context of one that runs. A request that still waits on this side for an envelope or a connection is not sent:
 // the error's Fate is NotRun. Once the request has left the Fate is MaybeRan, unless the target's answer that it did not run is
-// here before the call ends; to be certain, use Withdraw.
+// here before the call ends; to be certain, use Withdraw. A request that waits at the target until its time is nearly over, because of
+// a limit there, is refused a little before, by ErrTimeout too: the text of the error names the limit.
 //
 // The target knows the deadline of a call that has less than about 71 minutes left when it leaves: the time that is left travels in
 // microseconds, 32 bits of them. A longer call has no deadline at its target; the origin ends it there, as by Abandon, when the time is up.
@@ -120,8 +125,16 @@ func (s *service) setBudget(us uint32) {
 	if arrived == 0 {
 		arrived = s.ctx.Now()
 	}
-	s.deadline = arrived + time.Duration(us)*time.Microsecond
+	budget := time.Duration(us) * time.Microsecond
+	s.deadline = arrived + budget
+	s.patience = s.deadline - min(budget/2, max(minHurry, min(budget/8, maxHurry)))
 }
+
+// A request that waits is given up an eighth of its budget before its deadline, but at least minHurry and at most maxHurry.
+const (
+	minHurry = time.Millisecond
+	maxHurry = 250 * time.Millisecond
+)
 
 // late reports whether the deadline of a request has passed.
 func (s *service) late() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
@@ -133,8 +146,8 @@ type alarm struct {
 	op na.Op
 }
 
-// arm sets the alarm of a request that has a deadline. Locked.
-func (s *service) arm() {
+// arm has the alarm ring at a time, and then at the deadline, of a request that has one. Locked.
+func (s *service) arm(at time.Duration) {
 	nctx := s.ctx.nctx
 	if s.deadline == 0 || s.alarm != nil {
 		return
@@ -145,12 +158,13 @@ func (s *service) arm() {
 		a.op.InitStep(nctx, a.rings, nil)
 	}
 	a.s = s
-	if nctx.TimerAt(&a.op, s.deadline) == nil {
+	if nctx.TimerAt(&a.op, at) == nil {
 		s.alarm = a
 	}
 }
 
-// rings ends what waits: the fetching of the input, the wait for room or for Run, a detached request, and the context of a handler.
+// rings ends what waits: the wait for room or for Run, a little before the deadline; at the deadline also the fetching of the input, a
+// detached request, and the context of a handler.
 func (a *alarm) rings(_ *na.Op, r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
@@ -163,16 +177,39 @@ func (a *alarm) rings(_ *na.Op, r na.Result) (ran int) {
 		s.mu.Unlock()
 		return 0
 	}
+	late, why := s.late(), s.heldUp()
+	waited := s.endWait()
 	switch {
+	case waited:
+	case !late:
+		_ = s.ctx.nctx.TimerAt(&a.op, s.deadline) // else the context is closed
 	case s.phase == serviceFetching:
 		s.pull.cancel()
 	case s.phase == serviceRunning && s.detached:
 		s.answerFor(failure{code: ErrTimeout, fate: na.MaybeRan, text: errTooLong.Error()})
 	}
-	waited := s.endWait()
-	s.ends((*handling).expire)
+	if late {
+		s.ends((*handling).expire)
+	} else {
+		s.mu.Unlock()
+	}
 	if waited {
-		s.reject(errLate)
+		s.reject(why)
 	}
 	return 0
+}
+
+// heldUp returns why a request that waits for room or for Run is given up: what has held it up; nil if it does not wait. Locked.
+func (s *service) heldUp() error {
+	switch s.phase {
+	case serviceWaiting:
+		return heldUpBy(s.fullBound())
+	case serviceGiven:
+		return heldUpBy(fmt.Sprintf("no worker is free there (Config.Workers, or what hg.Config.Dispatch has), and %d calls are active", s.ctx.load.n.Load()))
+	}
+	return nil
+}
+
+func heldUpBy(limit string) error {
+	return na.WithText(ErrTimeout, "the deadline is near and the handler has not begun: "+limit)
 }

@@ -51,7 +51,7 @@ func (s *service) give(lone *Incoming) bool {
 	c := s.ctx
 	c.hearFaults()
 	s.mu.Lock()
-	s.arm()
+	s.arm(s.patience)
 	if s.late() || c.nctx.Draining() || !s.env.Watch() { // looked at here: the alarm either finds it given, or has rung before
 		s.mu.Unlock()
 		return false

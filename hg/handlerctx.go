@@ -28,7 +28,7 @@ func (s *service) newHandling() *handling {
 		g.due = &deadline{at: nctx.WallTime(s.deadline), done: make(chan struct{})}
 		parent = g.due
 		if g.late = s.late(); !g.late {
-			s.arm()
+			s.arm(s.deadline)
 		}
 	}
 	g.ctx, g.cancel = context.WithCancelCause(parent) // right below g.due: see there

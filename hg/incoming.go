@@ -227,7 +227,7 @@ func (r Incoming) Detach() error {
 	}
 	s.detached, s.sent, s.since = true, na.Result{}, s.ctx.Now()
 	s.ctx.lookAfter()
-	s.arm()
+	s.arm(s.deadline)
 	return nil
 }
 

@@ -98,7 +98,7 @@ func (s *service) grantRoom() {
 func (s *service) fetch(at, end int64, done func([]byte, error) int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.arm()
+	s.arm(s.patience)
 	s.gen++ // the next dispatch has an Incoming of its own
 	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, s.rpc.Expedited, done); err == nil {
 		s.to(serviceFetching)
