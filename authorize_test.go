@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -143,4 +144,65 @@ func TestStrangersToACall(t *testing.T) {
 	require.ErrorIs(t, say(thief, holder.Addr(), "qs/taken", id, 1), qs.Aborted, "a stranger")
 	close(release)
 	require.NoError(t, <-ended)
+}
+
+// TestAuthorizeBlocks: while Authorize blocks for a ping, for a method that is Inline and for one that is not, calls and
+// pings of others go on, and streams, of which it is not asked.
+func TestAuthorizeBlocks(t *testing.T) {
+	t.Parallel()
+	inline := qs.DefineWith[int, int]("test/inline", qs.Options{Inline: true})
+	plain, counts := qs.Define[int, int]("test/plain"), qs.DefineStream[int, int]("test/counts")
+	blocked, free := make(chan string, 4), make(chan struct{})
+	var first sync.Map
+	srv := server(t, qs.Config{Authorize: func(_ context.Context, c *qs.Call) error {
+		if _, asked := first.LoadOrStore(c.Method, true); !asked {
+			blocked <- c.Method
+			<-free
+		}
+		return nil
+	}}, func(n *qs.Node) {
+		echo := func(_ context.Context, i int) (int, error) { return i, nil }
+		inline.Handle(n, echo)
+		plain.Handle(n, echo)
+		counts.Handle(n, func(_ context.Context, most int, send func(int) error) error {
+			for i := range most {
+				if err := send(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	first.Store("test/counts", true)
+	a := open(t, "tcp://", qs.Config{})
+	pa := peer(t, a, srv.Addr().String())
+	b := open(t, "tcp://", qs.Config{})
+	pb := peer(t, b, srv.Addr().String())
+	held := make(chan error, 4)
+	go func() { _, err := a.Ping(within(t), pa); held <- err }()
+	go func() { _, err := inline.Call(within(t), pa, 1); held <- err }()
+	go func() { _, err := plain.Call(within(t), pa, 1); held <- err }()
+	for range 3 {
+		<-blocked
+	}
+	for i := range 20 {
+		for _, m := range []*qs.Method[int, int]{inline, plain} {
+			got, err := m.Call(within(t), pb, i)
+			require.NoError(t, err)
+			require.Equal(t, i, got)
+		}
+		_, err := b.Ping(within(t), pb)
+		require.NoError(t, err)
+	}
+	n := 0
+	for _, err := range counts.Call(within(t), pb, 1000) {
+		require.NoError(t, err)
+		n++
+	}
+	require.Equal(t, 1000, n)
+	require.Empty(t, held)
+	close(free)
+	for range 3 {
+		require.NoError(t, <-held)
+	}
 }

@@ -40,7 +40,9 @@ type Config struct {
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
 	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
 	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a From or an Into. It sees who
-	// calls (Caller, Meta, Method), and neither In nor Options.
+	// calls (Caller, Meta, Method), and neither In nor Options. It runs on a worker, also for methods that are Inline and for pings, and
+	// may block: meanwhile it keeps that worker, and a place of HG.MaxActive and HG.MaxActivePerPeer, and others go on as long as
+	// there are more. While it is asked about a ping, the streams of that client stand still, and a ping waits for a worker, too.
 	Authorize func(ctx context.Context, c *Call) error
 	// Workers bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
 	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at

@@ -27,7 +27,8 @@ type Options struct {
 	// bounds those that may wait for that; zero means as many as MaxActive, negative none. The caller of one more gets Exhausted at once,
 	// and NotRun: it may go elsewhere. Callers of one process wait for an envelope first: Config.HG.NA.Envelopes.
 	MaxActive, Queue int
-	// Inline has handlers run on the goroutine that drives the node. They must not block, and be quick.
+	// Inline has handlers run on the goroutine that drives the node. They must not block, and be quick. At a node with Config.Authorize,
+	// which may block, they run on workers as others do.
 	Inline bool
 }
 

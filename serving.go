@@ -36,10 +36,6 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 
 // authorize is hg.Config.Authorize.
 func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
-	switch rpc.Name {
-	case ringRPC, itemsRPC, takenRPC: // part of a call that is under way: they know it by its id, and take it from its peer only
-		return nil
-	}
 	r, ok := hg.IncomingOf(ctx)
 	if !ok {
 		return Errorf(ErrPermission, "the request has ended")

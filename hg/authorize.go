@@ -12,9 +12,14 @@ import (
 // error, and with its code if that is one of 64 to 255, as of Errorf(Denied, ...): else the origin's error matches ErrPermission and
 // os.ErrPermission. A one-way request is dropped and counted. Stats.Denied counts all, and the log has one a second, with the name that the caller has proven.
 //
-// It is asked in Trigger, once for each request, before the request waits for room (Config.MaxActive). It may block:
-// meanwhile only the Trigger that runs it waits, so a program that lets it block calls Trigger from several goroutines, or
-// sets Config.Dispatch: then it is asked in Run, when the request has room.
+// It is asked once for each request, of the RPCs of this package too, but not of those that are RPC.SkipAuthorize. It may block. Where it
+// is asked depends on Config.Dispatch:
+//
+//   - With Dispatch it is asked in Run, when the request has room, of Inline RPCs too: while it blocks it keeps that goroutine and the
+//     place of the request, and nothing else waits. A request of an RPC that is Expedited, as PingRPC is, keeps the envelope that those of
+//     its session have, so the streams of that peer stand still meanwhile.
+//   - Without Dispatch it is asked in Trigger, before the request waits for room (Config.MaxActive): while it blocks the Trigger that runs
+//     it waits, so a program that lets it block calls Trigger from several goroutines.
 //
 // rpc is the very entry whose handler will run, whatever is registered meanwhile; it is not changed. ctx is that of the
 // handler, see [Incoming.Context]; it ends, too, when the origin withdraws the request.
@@ -26,11 +31,14 @@ type Caller struct {
 	na.Identity
 }
 
+// authorizes reports whether Config.Authorize is to be asked about requests of rpc.
+func (c *Class) authorizes(rpc *RPC) bool { return c.cfg.Authorize != nil && !rpc.SkipAuthorize }
+
 // pass reports whether a request goes on now: the authorizer has agreed and the input is here, or it is to be refused for
 // another reason.
 func (s *service) pass() bool {
 	switch {
-	case s.allowed, s.ctx.class.cfg.Authorize == nil:
+	case s.allowed, !s.ctx.class.authorizes(s.rpc):
 		return true
 	case s.ctx.nctx.Draining() && !s.rpc.Always || s.late() || !s.env.Watch(): // and stays so
 		return true

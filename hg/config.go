@@ -37,7 +37,8 @@ type Config struct {
 	MaxActive int
 	// MaxActivePerPeer bounds those of one session. Zero means 128.
 	MaxActivePerPeer int
-	// Authorize, if set, is asked before any handler of this class runs.
+	// Authorize, if set, is asked before any handler of this class runs, in Incoming.Run if Dispatch is set, else in Trigger. It may
+	// block; [Authorizer] says what that costs.
 	Authorize Authorizer
 	// Logger gets what no error can carry: panics, errors of handlers after their answers, and detached requests that are not
 	// answered; and what the layers below have to say, unless NA.Logger is set. Nil means slog.Default().

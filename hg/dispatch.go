@@ -52,15 +52,15 @@ func (s *service) give(lone *Incoming) bool {
 	c.hearFaults()
 	s.mu.Lock()
 	s.arm(s.patience)
-	if s.late() || c.nctx.Draining() || !s.env.Watch() { // looked at here: the alarm either finds it given, or has rung before
+	if s.late() || c.nctx.Draining() && !s.rpc.Always || !s.env.Watch() { // looked at here: the alarm either finds it given, or has rung before
 		s.mu.Unlock()
 		return false
 	}
 	s.to(serviceGiven)
 	s.batch = c.gathering.dispatched()
-	r := s.incoming()
+	r, always := s.incoming(), s.rpc.Always
 	s.mu.Unlock()
-	if c.nctx.Draining() { // looked at here: a shutdown either finds it, or is seen
+	if c.nctx.Draining() && !always { // looked at here: a shutdown either finds it, or is seen
 		s.refuseUnclaimed(errDraining)
 		return true
 	}
@@ -90,10 +90,10 @@ func (s *service) endWait() bool {
 	return s.claimRun()
 }
 
-// refuseUnclaimed refuses a request that nobody has run.
+// refuseUnclaimed refuses a request that nobody has run, unless it is served while the class drains.
 func (s *service) refuseUnclaimed(why error) {
 	s.mu.Lock()
-	taken := s.claimRun()
+	taken := s.phase == serviceGiven && !s.rpc.Always && s.claimRun()
 	s.mu.Unlock()
 	if taken {
 		s.reject(why)

@@ -30,7 +30,8 @@ type RPC struct {
 	// OneWay says that no response is wanted: the call ends when the request has left. Origin and target must agree.
 	OneWay bool
 	// Inline has the handler run in Trigger although Config.Dispatch is set: for handlers that never block. One that takes over
-	// 10 ms is logged, once for each RPC.
+	// 10 ms is logged, once for each RPC. With Config.Authorize, which may block, requests are dispatched all the same, unless
+	// SkipAuthorize is set.
 	Inline bool
 	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a request in another codec is refused.
 	Codec codec.Codec
@@ -53,6 +54,10 @@ type RPC struct {
 	// returned, the session has no envelope for the next one. What it detaches nothing else bounds. Origin and target set it alike,
 	// each for its own side.
 	Expedited bool
+
+	// SkipAuthorize says that Config.Authorize is not asked about requests of this RPC: they belong to calls that it has allowed, and
+	// the handler checks that they do.
+	SkipAuthorize bool
 
 	bound *bound // by MaxActive and Queue; nil for none
 }

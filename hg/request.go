@@ -51,7 +51,7 @@ func (c *Context) receive(env *na.Envelope, lone *Incoming) (ran int) {
 		case key.Len-s.ahead > c.class.cfg.MaxInput:
 			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes, the target's Config.MaxInput is %d", key.Len-s.ahead, c.class.cfg.MaxInput))
 			c.nctx.GiveBack(s.addr, key)
-		case c.class.cfg.Authorize != nil: // it sees the metadata before this side makes room for the input of who may not call
+		case c.class.authorizes(s.rpc): // it sees the metadata before this side makes room for the input of who may not call
 			if s.more, s.body = key.Len > s.ahead, key; s.ahead > 0 {
 				if err = s.fetch(0, s.ahead, s.metaFetched); err == nil {
 					return 0
@@ -195,7 +195,7 @@ func (s *service) again(any) (ran int) {
 func (s *service) run(lone *Incoming) (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
-	case dispatch && !s.rpc.Inline:
+	case dispatch && (!s.rpc.Inline || c.class.authorizes(s.rpc)):
 		if c.admit(s) && !s.give(lone) {
 			s.proceed(0)
 		}
@@ -219,7 +219,7 @@ func (s *service) begin() {
 	case s.ctx.nctx.Draining() && !closing && !s.rpc.Always:
 		s.reject(errDraining)
 		return
-	case s.ctx.class.cfg.Authorize != nil && !s.allowed && !closing: // cannot be
+	case s.ctx.class.authorizes(s.rpc) && !s.allowed && !closing: // cannot be
 		s.reject(ErrPermission)
 		return
 	}
