@@ -146,6 +146,45 @@ func TestAnswerBeatsIndeterminate(t *testing.T) {
 	}
 }
 
+// A target that answers a request, and says that it has destroyed it, has broken the rules: the withdraw is too late, since the answer is
+// here, and the session ends.
+func TestAnswerOfDestroyedRequest(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	t.Cleanup(w.Close)
+	var contexts [2]*Context
+	for i, addr := range []string{"sim://here", "sim://there"} {
+		cls, err := Open(addr, Config{Codec: codec.Raw, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})
+		require.NoError(t, err)
+		_, err = cls.Register("work", func(r Incoming) error { return r.RespondRaw(nil, nil) })
+		require.NoError(t, err)
+		contexts[i], err = cls.NewContext()
+		require.NoError(t, err)
+	}
+	c, there := contexts[0], contexts[1].Self()
+	h, err := c.Create(there, HashName("work"))
+	require.NoError(t, err)
+	over := false
+	require.NoError(t, h.ForwardRaw(nil, func(*Handle, error) { over = true }))
+	for i := 0; !over; i++ {
+		require.Less(t, i, 10_000)
+		for _, o := range contexts {
+			_ = o.Progress(time.Millisecond)
+			o.Trigger(0)
+		}
+	}
+	require.True(t, c.nctx.Connected(there))
+	require.NoError(t, h.ForwardRaw(nil, nil))
+	require.NoError(t, h.Withdraw(0, nil))
+	wd := h.call.withdrawal
+	require.Equal(t, withdrawalAsking, wd.phase)
+	h.call.ended(nil, receive(h.call, there, 0, nil)) // the answer
+	require.Equal(t, withdrawalAsking, wd.phase)
+	wd.answered(nil, na.Result{Addr: there}) // and: it was destroyed
+	require.Equal(t, withdrawalSettled, wd.phase)
+	require.Equal(t, TooLate, wd.result)
+	require.False(t, c.nctx.Connected(there), "the session with a peer that lies")
+}
+
 // nobody owns envelopes.
 type nobody struct{ na.Endpoint }
 
