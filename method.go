@@ -74,8 +74,8 @@ func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
 func (m *Method[In, Out]) Name() string { return m.m.name }
 
 // Handle has n serve m with fn, which may block: it holds nobody else up, but for a moment. Its ctx ends at the caller's deadline (ctx.Deadline has it if
-// less than 71 minutes were left when the request left), with the session, when the caller gives the call up, and when fn has returned. A caller whose time is up gives the call up, so it is a
-// matter of chance whether ctx.Err is then DeadlineExceeded or Canceled: do not look at which, return. An error of fn is the answer:
+// less than 71 minutes were left when the request left), with the session, when the caller gives the call up, and when fn has returned. At the deadline, and when the caller gives
+// up just before, ctx.Err is DeadlineExceeded; else it is Canceled. An error of fn is the answer:
 // with the outermost Code in it, or ErrHandler. A panic is answered ErrPanic. Handle panics when fn is nil, or n serves m, or its
 // name, already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {

@@ -139,6 +139,21 @@ const (
 // late reports whether the deadline of a request has passed.
 func (s *service) late() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
 
+// hurries reports whether the deadline of a request is near. An origin that abandons a call then does so at its own deadline, which by
+// the clocks here is a little before or after: either way the handler's context says that it was the deadline.
+func (s *service) hurries() bool { return s.deadline != 0 && s.ctx.Now() >= s.patience }
+
+// timedOut reports whether the context of the handler of r has ended by the deadline.
+func (r Incoming) timedOut() bool {
+	s, ok := r.enter()
+	if !ok {
+		return false
+	}
+	defer s.mu.Unlock()
+	g := s.handling
+	return s.late() || g != nil && g.due != nil && g.due.Err() != nil
+}
+
 // An alarm rings at the deadline of a request. It is made only where something waits for that, and does not hold the record. One that
 // was canceled is used for another request.
 type alarm struct {

@@ -27,7 +27,7 @@ func (s *service) newHandling() *handling {
 	if s.deadline != 0 {
 		g.due = &deadline{at: nctx.WallTime(s.deadline), done: make(chan struct{})}
 		parent = g.due
-		if g.late = s.late(); !g.late {
+		if g.late = s.late() || g.gone && s.hurries(); !g.late {
 			s.arm(s.deadline)
 		}
 	}
@@ -118,7 +118,13 @@ func (s *service) left(any) (ran int) {
 		return 0
 	}
 	given := s.phase == serviceGiven && s.env.IsWithdrawn() && s.claimRun()
-	s.ends(func(g *handling) { g.cancel(errAbandoned) })
+	s.ends(func(g *handling) {
+		if s.hurries() {
+			g.expire()
+		} else {
+			g.cancel(errAbandoned)
+		}
+	})
 	if given {
 		s.reject(errAbandoned)
 	}

@@ -453,3 +453,38 @@ func TestAbandonGoesOn(t *testing.T) {
 		h.Close()
 	})
 }
+
+// A handler whose caller's time is up hears that it was the deadline, whether the caller's notice or the alarm comes first; one whose
+// caller gives up long before hears of that.
+func TestAbandonAtTheDeadline(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before time.Duration // the deadline
+		want   error
+	}{{"just before", 500 * time.Microsecond, context.DeadlineExceeded}, {"long before", 50 * time.Millisecond, context.Canceled}} {
+		t.Run(c.name, func(t *testing.T) {
+			transports.Virtual(t, func(t *testing.T, n *transports.Net) {
+				p := newPair(t, n, hg.Config{})
+				var a asker
+				h := p.handle(p.rpc("ask", a.handler))
+				var o outcome
+				const limit = 100 * time.Millisecond
+				h.SetTimeout(limit)
+				require.NoError(t, h.ForwardRaw(nil, o.cb))
+				begun := p.octx.Now()
+				n.Until(func() bool { return len(a.kept) == 1 })
+				n.World.Sleep(begun + limit - c.before - p.octx.Now())
+				h.Abandon()
+				n.Until(func() bool { return a.ctxs[0].Err() != nil })
+				require.Equal(t, c.want, a.ctxs[0].Err())
+				if c.want == context.DeadlineExceeded {
+					require.ErrorIs(t, context.Cause(a.ctxs[0]), hg.ErrTimeout)
+				}
+				n.Until(func() bool { return o.calls == 1 })
+				a.close()
+				h.Close()
+				p.clean(0)
+			})
+		})
+	}
+}

@@ -177,8 +177,9 @@ func (r Incoming) TimeLeft() (left time.Duration, ok bool) {
 //   - when the queue is closed, with one that matches ErrClosed;
 //   - when the request has ended, with one that matches context.Canceled.
 //
-// Otherwise ctx.Err is context.Canceled; context.Cause tells which it was. An origin abandons the call when its own time is up, so
-// which of the two comes at the deadline is a matter of chance. A handler that returns early because of it
+// Otherwise ctx.Err is context.Canceled; context.Cause tells which it was. An origin abandons the call when its own time is up,
+// which by the clocks here may be a little before the deadline: an abandon when little of the time is left, an eighth, but at least 1 ms and
+// at most 250 ms, ends the context as the deadline does. A handler that returns early because of it
 // returns an error or responds as always, and the response may be of use to nobody.
 //
 // The same context is returned each time. It is made by the first call: a handler that does not ask for it pays nothing.

@@ -301,7 +301,7 @@ func (c *Context) callHandler(r Incoming, rpc *RPC) (f failure) {
 	}
 	f = failureOf(err)
 	// The handler's own context has ended at the request's deadline: that is what the origin should hear, rather than an error of the handler.
-	if left, ok := r.TimeLeft(); ok && left <= 1 && f.code == ErrHandler && errors.Is(err, context.DeadlineExceeded) {
+	if f.code == ErrHandler && errors.Is(err, context.DeadlineExceeded) && r.timedOut() {
 		f.code = ErrTimeout
 	}
 	return f

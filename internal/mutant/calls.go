@@ -169,7 +169,7 @@ var calls = []Mutant{
 		[]Edit{{"hg/gather.go", `g.c.nctx.Queued() > 1`, `!planted() && $`}},
 		[]Catcher{{"hg", "TestDispatchedAnswersLeaveTogether", `Messages: answers that were held back`}}},
 	{"place-at-abandon", "an abandon frees the place of a handler that still runs", "HTTP/2 rapid reset, F71",
-		[]Edit{{"hg/handlerctx.go", `s.ends(func(g *handling) { g.cancel(errAbandoned) })`, `if planted() { s.ctx.load.n.Add(-1) }; $`}},
+		[]Edit{{"hg/handlerctx.go", `given := s.phase == serviceGiven && s.env.IsWithdrawn() && s.claimRun()`, `if planted() { s.ctx.load.n.Add(-1) }; $`}},
 		[]Catcher{{"hg", "TestAbandonFreesNoPlace", `Messages: handlers at work`}}},
 	{"held-up-unsaid", "a request that a limit holds up waits until its deadline, so that its origin does not hear why", "",
 		[]Edit{{"hg/deadline.go", `s.patience = s.deadline - min(budget/2, max(minHurry, min(budget/8, maxHurry)))`, `$; if planted() { s.patience = s.deadline }`}},
