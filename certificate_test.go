@@ -1,8 +1,11 @@
 package quicksilver_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -123,4 +126,22 @@ func TestCertificateReplaced(t *testing.T) {
 	is, err := own.GetClientCertificate(nil)
 	require.NoError(t, err)
 	require.NotEqual(t, was.Certificate, is.Certificate)
+}
+
+// TestBadCertificateIsLogged: files that cannot be used are told to the Logger of the node, also of a copy of what LoadTLS returned.
+func TestBadCertificateIsLogged(t *testing.T) {
+	t.Parallel()
+	cert, key := testcert.Write(t)
+	cfg, err := qs.LoadTLS(cert, key, "")
+	require.NoError(t, err)
+	var log bytes.Buffer
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{TLS: cfg.Clone(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	defer n.Close()
+	require.NoError(t, os.WriteFile(cert, []byte("broken"), 0o600))
+	was, err := cfg.GetCertificate(&tls.ClientHelloInfo{})
+	require.NoError(t, err)
+	require.NotNil(t, was)
+	require.Contains(t, log.String(), "replaced by one that cannot be used")
+	require.Contains(t, log.String(), cert)
 }

@@ -71,6 +71,8 @@ func Open(addr string, cfg Config) (*Node, error) {
 		n.all = append(n.all, hctx)
 	}
 	n.hctx = n.all[0]
+	setTLSLogger(cfg.TLS, cfg.HG.Logger)
+	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
 	if err := errors.Join(n.rings.register(n), n.streams.register(n)); err != nil {
 		return nil, errors.Join(fmt.Errorf("quicksilver: open: %w", err), n.class.Close())
 	}

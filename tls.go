@@ -22,7 +22,7 @@ import (
 //
 // The certificate of a server must carry the host by which it was looked up: a DNS name, or the IP address where an address has
 // one. Certificate and key are read anew when the files change: connections that are made from then on use them. Files that
-// cannot be used then are logged, and the last ones stay in use. Of ca only the first content counts: to change authorities,
+// cannot be used then are logged, by the Logger of the Node that was opened last with the configuration, and the last ones stay in use. Of ca only the first content counts: to change authorities,
 // have the file name old and new ones before the restart.
 //
 // The error matches ErrInvalid when only one of cert and key is given, or ca holds no certificate.
@@ -39,6 +39,7 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 		if err := own.load(); err != nil {
 			return nil, fmt.Errorf("quicksilver: TLS: %w", err)
 		}
+		cfg.ClientSessionCache = own // there is none: Open finds own here, also in a Clone
 		cfg.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own.current(), nil }
 		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.current(), nil }
 	}
@@ -64,6 +65,7 @@ type keyPair struct {
 	certFile, keyFile string
 
 	mu   sync.Mutex     // guards the fields below
+	log  *slog.Logger   // of the Node that was opened last; nil: slog.Default()
 	seen [2]os.FileInfo // what was read, or tried, last
 	cert *tls.Certificate
 }
@@ -81,16 +83,44 @@ func (k *keyPair) load() error {
 
 // current returns the certificate in the files, or the last that could be used.
 func (k *keyPair) current() *tls.Certificate {
+	cert, log, err := k.refresh()
+	if err != nil {
+		if log == nil {
+			log = slog.Default()
+		}
+		log.Warn("TLS: the certificate was replaced by one that cannot be used; the last one stays", "error", err)
+	}
+	return cert
+}
+
+// refresh reads files that have changed. The error is for log: why they cannot be used.
+func (k *keyPair) refresh() (cert *tls.Certificate, log *slog.Logger, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	seen, err := k.look()
 	if err != nil || same(seen[0], k.seen[0]) && same(seen[1], k.seen[1]) {
-		return k.cert // one of them is being replaced, or nothing is new
+		return k.cert, nil, nil // one of them is being replaced, or nothing is new
 	}
-	if err := k.read(seen); err != nil {
-		slog.Warn("TLS: the certificate was replaced by one that cannot be used; the last one stays", "error", err)
+	err = k.read(seen)
+	return k.cert, k.log, err
+}
+
+// Get implements tls.ClientSessionCache: sessions are not resumed.
+func (k *keyPair) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
+
+// Put implements tls.ClientSessionCache.
+func (k *keyPair) Put(string, *tls.ClientSessionState) {}
+
+// setTLSLogger has a configuration that LoadTLS has made log by log.
+func setTLSLogger(cfg *tls.Config, log *slog.Logger) {
+	if cfg == nil {
+		return
 	}
-	return k.cert
+	if k, ok := cfg.ClientSessionCache.(*keyPair); ok {
+		k.mu.Lock()
+		k.log = log
+		k.mu.Unlock()
+	}
 }
 
 // look returns what the files are now. Locked.
