@@ -3,7 +3,7 @@ package bulk_test
 import (
 	"bytes"
 	"context"
-	"math/bits"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -102,7 +102,7 @@ func TestAllocMisuse(t *testing.T) {
 	_, err := bulk.Alloc(-1)
 	require.ErrorIs(t, err, na.ErrInvalid)
 	require.ErrorContains(t, err, "-1 bytes")
-	_, err = bulk.Alloc(1 << (bits.UintSize - 2))
+	_, err = bulk.Alloc(math.MaxInt)
 	require.Error(t, err)
 	b, err := bulk.Alloc(0)
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package codec_test
 import (
 	"bytes"
 	"encoding/hex"
+	"math/bits"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -116,6 +117,9 @@ func skips(b []byte) bool {
 func sameAsSkip(t *testing.T, b []byte) (valid bool) {
 	t.Helper()
 	err := codec.Check(b, len(b))
+	if err != nil && bits.UintSize == 32 {
+		return false // a length that is no int is negative for Skip, which goes on
+	}
 	if skips(b) != (err == nil) {
 		t.Fatalf("Check says %v of %x, Skip the opposite", err, b)
 	}

@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,6 +52,9 @@ type block struct {
 func Alloc(n int) ([]byte, error) {
 	if n == 0 {
 		return []byte{}, nil
+	}
+	if n > math.MaxInt-pageSize-tableSize {
+		return nil, fmt.Errorf("%d bytes are more than there can be", n)
 	}
 	mu.Lock()
 	defer mu.Unlock()
