@@ -328,3 +328,49 @@ func TestTwoDefinitions(t *testing.T) {
 	require.ErrorContains(t, err, "registered two/below with package hg, too")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
+
+// A definition with a type of which something would not arrive is refused, and says why; with another codec that is its affair.
+func TestDefineRefusesTypes(t *testing.T) {
+	t.Parallel()
+	type unexported struct{ key string }
+	refused := func(want string, define func()) {
+		t.Helper()
+		defer func() { require.Regexp(t, want, fmt.Sprint(recover())) }()
+		define()
+		t.Error("not refused:", want)
+	}
+	refused(`^quicksilver: method types/chan cannot have this type: .*\.C is of type chan int, which is not encoded`,
+		func() { qs.Define[struct{ C chan int }, int]("types/chan") })
+	refused(`func\(\) is of type func\(\), which is not encoded`, func() { qs.Define[int, func()]("types/func") })
+	refused(`\.P is of type uintptr, which is not encoded`, func() { qs.DefineStream[int, struct{ P uintptr }]("types/item") })
+	refused(`unexported, a struct of which no field is exported`, func() { qs.DefineOneWay[unexported]("types/oneway") })
+	refused(`codec: raw: int is neither \[\]byte nor string`, func() { qs.DefineWith[int, []byte]("types/raw", qs.Options{Codec: codec.Raw}) })
+	qs.DefineWith[struct{ C chan int }, unexported]("types/json", qs.Options{Codec: jsonCodec{}})
+	qs.Define[struct{}, struct{}]("types/nothing")
+	type left struct {
+		Body qs.Source `msgpack:"-"`
+	}
+	refused(`has a quicksilver\.Source in the field Body, which its tag leaves out`, func() { qs.Define[left, int]("types/left") })
+	refused(`has a quicksilver\.Sink that struct .* embeds, whose methods would encode all of it as that: give the field a name`,
+		func() { qs.Define[struct{ qs.Sink }, int]("types/embedded") })
+}
+
+// A Source that its tag leaves out when it is empty is sent when it lends something.
+func TestOmitEmptySource(t *testing.T) {
+	t.Parallel()
+	type in struct {
+		Body qs.Source `msgpack:",omitempty"`
+	}
+	m := qs.Define[in, string]("types/omitempty")
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		m.Handle(n, func(ctx context.Context, in in) (string, error) {
+			b, err := io.ReadAll(in.Body.Reader(ctx))
+			return string(b), err
+		})
+	})
+	for _, want := range []string{"", "lent"} {
+		got, err := m.Call(within(t), to, in{qs.Lend([]byte(want))})
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}

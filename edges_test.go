@@ -187,7 +187,7 @@ func TestErrorsBeforeTheRequest(t *testing.T) {
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 		require.NoError(t, f.Close())
 	}
-	_, err = qs.Define[chan int, int]("test/chan").Call(within(t), to, make(chan int))
+	_, err = qs.Define[any, int]("test/chan").Call(within(t), to, make(chan int))
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }

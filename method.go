@@ -56,6 +56,20 @@ func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
 	if name == "" || len(name) > 255 {
 		panic(fmt.Sprintf("quicksilver: the method name %q has %d bytes, want 1 to 255", name, len(name)))
 	}
+	c := o.Codec
+	if c == nil {
+		c = codec.Msgpack
+	}
+	if checker, ok := c.(codec.TypeChecker); ok {
+		for _, t := range []reflect.Type{in, out} {
+			if t == nil {
+				continue
+			}
+			if err := checker.CheckType(t); err != nil {
+				panic(fmt.Sprintf("quicksilver: method %s cannot have this type: %v", name, err))
+			}
+		}
+	}
 	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in, o.Codec), shape: shape(in)}
 	if oneWay {
 		if len(m.fields) > 0 {

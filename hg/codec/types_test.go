@@ -1,0 +1,93 @@
+package codec_test
+
+import (
+	"fmt"
+	"io"
+	"math/big"
+	"net/netip"
+	"net/url"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+type (
+	secret   struct{ a int }
+	marshals struct{ secret }
+	Mixed    struct {
+		Shown int
+		secret
+	}
+	family struct {
+		Leaf  int
+		Under []*family
+	}
+	Locked struct {
+		sync.Mutex
+		N int
+	}
+)
+
+func (marshals) MarshalBinary() ([]byte, error)  { return nil, nil }
+func (*marshals) UnmarshalBinary(b []byte) error { return nil }
+
+// A type of which something would not arrive is refused, by its name, that of the field, and the reason; others are not.
+func TestCheckType(t *testing.T) {
+	t.Parallel()
+	check := func(c codec.Codec, v any) error { return c.(codec.TypeChecker).CheckType(reflect.TypeOf(v).Elem()) }
+	for _, v := range []any{
+		new(int), new(string), new([]byte), new(struct{}), new(any), new(error), new(map[string]any), new(time.Time), new(time.Duration),
+		new(netip.Addr), new(big.Int), new(url.URL), new(marshals), new(*marshals), new(family), new(Locked), new(Mixed), new([4]uint8),
+		new(struct{ T *time.Time }), new(struct{ Under struct{} }),
+		new(struct {
+			C chan int `msgpack:"-"`
+			N int
+		}),
+		new(struct {
+			_msgpack struct{} `msgpack:",as_array"`
+			A, B     int
+		}),
+	} {
+		require.NoError(t, check(codec.Msgpack, v), "%T", v)
+		_, err := codec.Msgpack.Append(nil, v)
+		require.NoError(t, err, "%T", v)
+	}
+	for _, row := range []struct {
+		v    any
+		want string
+	}{
+		{new(chan int), `chan int is of type chan int, which is not encoded; leave the field out with the tag`},
+		{new(struct{ F func() }), `\.F is of type func\(\), which is not encoded`},
+		{new(struct{ P uintptr }), `\.P is of type uintptr, which is not encoded`},
+		{new(struct{ In []map[string]*complex64 }), `\.In is of type complex64, which is not encoded`},
+		{new(struct{ In [2]complex128 }), `\.In\[2\] is of type complex128, which is not encoded`},
+		{new(secret), `secret is of type codec_test\.secret, a struct of which no field is exported, so that nothing of it is sent`},
+		{new(struct{ H *secret }), `\.H is of type codec_test\.secret, a struct of which no field is exported`},
+		{new(map[secret]int), `a key of map\[codec_test\.secret\]int is of type codec_test\.secret`},
+		{new(struct{ sync.Mutex }), `a struct of which no field is exported`},
+		{new(struct{ S fmt.Stringer }), `\.S is of type fmt\.Stringer, an interface with methods, which is not decoded`},
+		{new(struct{ S []io.Reader }), `\.S is of type io\.Reader, an interface`},
+		{new(struct {
+			A int `msgpack:"x"`
+			B int `msgpack:"x"`
+		}), `whose fields A and B have one name, "x", so that one of them is lost`},
+		{new(struct {
+			A string `msgpack:",intern"`
+		}), `\.A has the tag option intern, which is not decoded`},
+	} {
+		err := check(codec.Msgpack, row.v)
+		require.ErrorIs(t, err, codec.ErrType, "%T", row.v)
+		require.Regexp(t, row.want, err.Error())
+	}
+	for _, v := range []any{new([]byte), new(string), new(netip.Addr), new(marshals)} {
+		require.NoError(t, check(codec.Raw, v), "%T", v)
+	}
+	for _, v := range []any{new(int), new(struct{}), new(struct{ A []byte })} {
+		require.ErrorIs(t, check(codec.Raw, v), codec.ErrType, "%T", v)
+	}
+}
