@@ -33,7 +33,9 @@ type Catcher struct{ Pkg, Test, Says string }
 func (c Catcher) String() string { return c.Pkg + " " + c.Test }
 
 // All returns every mutant, in order.
-func All() []Mutant { return slices.Concat(hazards, calls, memory, sessions, packets, rings, told) }
+func All() []Mutant {
+	return slices.Concat(hazards, calls, memory, sessions, packets, rings, told, disagree)
+}
 
 // Named returns the mutant with this name, or nil.
 func Named(name string) *Mutant {
