@@ -42,9 +42,23 @@ type method struct {
 	fields []field // Sources and Sinks of the input
 }
 
-// Define names a method. Names are global: package and method, say, with a slash between; 1 to 255 bytes. It panics when the name is
-// of another length, and when a Source or a Sink is where none can be: in a pointer, slice, array or map, in a field that is not
-// exported, or in Out.
+// Define names a method. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
+// kind (Method, Stream, OneWay) for a name: a call of a second definition with another fails with ErrInvalid and NotRun, its Handle panics.
+//
+// The two sides may define a method differently, as when one of them is older. With the default codec:
+//   - A field that only the sender's struct has is skipped; one that only the receiver's has is zero. A field of another name is both. That
+//     goes for In, Out and the items of a stream. Unexported fields are not sent. A time.Time arrives as the same instant, in local time.
+//   - A field, an input or an output of another type is an error that names it: BadInput of the target, where the handler has not run, or an
+//     error of the caller, where it has. Integers and floats are one type: see package codec.
+//   - A Source or a Sink may be added or removed as any field, if it is zero. One that lends something, and that the target's input does not
+//     have, is refused: BadInput, NotRun. To a handler that has a Source or Sink more it is zero.
+//   - Another codec, and another kind, is refused: ErrProtocol, NotRun. A one-way request that is refused is counted at the target
+//     (hg.Stats.Dropped), and its sender is not told.
+//
+// Define panics when the name is too short or too long; when the codec (Options.Codec, or msgpack) does not send all of a type, as
+// [codec.TypeChecker] says: chan, func, structs without an exported field; and when a Source or a Sink is where none can be: in a
+// pointer, slice, array or map, in a field that is not exported or that its tag leaves out, embedded, or in Out. A program that sets
+// Config.HG.Codec and has types that msgpack does not send gives that codec in Options, too.
 func Define[In, Out any](name string) *Method[In, Out] { return DefineWith[In, Out](name, Options{}) }
 
 // DefineWith is Define with Options.
