@@ -49,7 +49,7 @@ type method struct {
 //   - A field that only the sender's struct has is skipped; one that only the receiver's has is zero. A field of another name is both. That
 //     goes for In, Out and the items of a stream. Unexported fields are not sent. A time.Time arrives as the same instant, in local time.
 //   - A field, an input or an output of another type is an error that names it: BadInput of the target, where the handler has not run, or an
-//     error of the caller, where it has. Integers and floats are one type: see package codec.
+//     error of the caller, where it has. An integer that fits the other side's type is no error.
 //   - A Source or a Sink may be added or removed as any field, if it is zero. One that lends something, and that the target's input does not
 //     have, is refused: BadInput, NotRun. To a handler that has a Source or Sink more it is zero.
 //   - Another codec, and another kind, is refused: ErrProtocol, NotRun. A one-way request that is refused is counted at the target

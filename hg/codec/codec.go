@@ -53,6 +53,7 @@ var (
 	ErrReserved  = errors.New("byte 0xc1 is not msgpack")
 	ErrExtension = errors.New("an extension stands where a plain value is expected")
 	ErrKey       = errors.New("a list or a map cannot be a key")
+	ErrRange     = errors.New("the integer does not fit the receiver's type")
 	ErrInflated  = errors.New("the value would take far more memory than its bytes justify")
 )
 

@@ -13,6 +13,8 @@ type fitting struct {
 	err  error
 	path string // of fields, to where err is
 
+	ranges bool // look for integers that do not fit, and for nothing else
+
 	extType byte // of the last extension that was asked about, and its n
 	extSize int
 }
@@ -32,6 +34,30 @@ func (s *shape) fit(b []byte, values int) error {
 		return fmt.Errorf("%s: %w", f.path, f.err)
 	}
 	return f.err
+}
+
+// inRange returns the error of an integer in b that the receiver's type does not hold: the decoder would cut it.
+func (s *shape) inRange(b []byte, sv *survey) error {
+	if sv.low >= s.low && sv.high <= s.high {
+		return nil
+	}
+	f := fitting{b: b, ranges: true}
+	f.walk(s, 0)
+	if f.err != nil && f.path != "" {
+		return fmt.Errorf("%s: %w", f.path, f.err)
+	}
+	return f.err
+}
+
+func (f *fitting) inRange(t reflect.Type, pos int) {
+	low, high := integerAt(f.b, pos)
+	if l, h := integers(t); low < l || high > h {
+		what := fmt.Sprint(high)
+		if low < 0 {
+			what = fmt.Sprint(low)
+		}
+		f.err = &InputError{Offset: pos, Len: len(f.b), What: fmt.Sprintf("%s into %v", what, t), Err: ErrRange}
+	}
 }
 
 // place returns the path of fields to the value that the decoder has refused, and ": "; "" if it is not found.
@@ -100,6 +126,9 @@ func (f *fitting) walk(s *shape, pos int) int {
 		fits = bytesLike(c)
 	default:
 		fits = integer(c)
+		if f.ranges && fits {
+			f.inRange(s.typ, pos)
+		}
 	}
 	if !fits {
 		f.suspect(s.typ, pos)
@@ -181,7 +210,7 @@ func (f *fitting) any(pos int) int {
 
 // suspect asks the decoder whether it makes a t of the value at pos. A program can teach it to.
 func (f *fitting) suspect(t reflect.Type, pos int) {
-	if f.err != nil || int64(t.Size()) > budgetFor(len(f.b))-decoderCost { // asking costs a t
+	if f.err != nil || f.ranges || int64(t.Size()) > budgetFor(len(f.b))-decoderCost { // asking costs a t
 		return
 	}
 	alone := f.b[pos:skip(f.b, pos)]

@@ -83,6 +83,9 @@ type survey struct {
 	values int  // in all containers, and the containers
 	exts   bool // some of them are extensions
 	hollow int  // 1 + the offset of one without a body, if there is one
+
+	low  int64  // the smallest integer in them, or 0
+	high uint64 // the largest, if it is above 127
 }
 
 // check is Check with a survey.
@@ -121,6 +124,10 @@ func check(b []byte, maxDepth int) (sv survey, err error) {
 			if n+owed > left {
 				return sv, refuse(b, at, ErrTruncated)
 			}
+			if c := b[at]; c >= 0xe0 || c >= 0xcc && c <= 0xd3 {
+				low, high := integerAt(b, at)
+				sv.low, sv.high = min(sv.low, low), max(sv.high, high)
+			}
 			pos += int(n)
 			if f.class == extension {
 				sv.exts = true
@@ -151,6 +158,33 @@ func check(b []byte, maxDepth int) (sv survey, err error) {
 		return sv, refuse(b, pos, ErrTrailing)
 	}
 	return sv, nil
+}
+
+// integerAt returns the integer at pos, whose bytes are there: low if it is negative, else high.
+func integerAt(b []byte, pos int) (low int64, high uint64) {
+	switch c := b[pos]; {
+	case c <= 0x7f:
+		return 0, uint64(c)
+	case c >= 0xe0:
+		return int64(int8(c)), 0
+	case c <= 0xcf:
+		return 0, number64(b[pos+1:], 1<<(c-0xcc))
+	default:
+		width := 1 << (c - 0xd0)
+		n := int64(number64(b[pos+1:], width)<<(64-8*width)) >> (64 - 8*width)
+		if n < 0 {
+			return n, 0
+		}
+		return 0, uint64(n)
+	}
+}
+
+// number64 reads a number of width bytes.
+func number64(b []byte, width int) (n uint64) {
+	for _, c := range b[:width] {
+		n = n<<8 | uint64(c)
+	}
+	return n
 }
 
 // number reads the length field of width bytes at the beginning of b.

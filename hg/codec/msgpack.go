@@ -104,6 +104,9 @@ func (packer) Decode(b []byte, v any) (err error) {
 	if err := s.fit(b, sv.values); err != nil {
 		return fmt.Errorf("codec: decode into %T: %w", v, err)
 	}
+	if err := s.inRange(b, &sv); err != nil {
+		return fmt.Errorf("codec: decode into %T: %w", v, err)
+	}
 	err = decode(b, v, sv.exts)
 	if refused, ok := err.(*refusedError); ok {
 		refused.place = s.place(b)

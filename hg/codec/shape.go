@@ -2,6 +2,7 @@ package codec
 
 import (
 	"encoding"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ type shape struct {
 	largest int64 // element that is counted, here or further down; 0 if there is none
 	dense   int64 // memory that one value on the wire may cost, here or further down; 0 if it is no more than the value
 	own     bool  // a method of the type takes over from the decoder
+
+	low  int64  // every integer from low to high fits all integers, here and further down
+	high uint64 //
 }
 
 type shapeKind uint8
@@ -57,6 +61,7 @@ func compile(t reflect.Type) *shape {
 	for _, s := range c {
 		s.largest = s.reach(map[*shape]bool{})
 		s.dense = s.densest(map[*shape]bool{})
+		s.low, s.high = s.narrowest(map[*shape]bool{})
 	}
 	return s
 }
@@ -114,6 +119,37 @@ func (s *shape) reach(seen map[*shape]bool) int64 {
 		largest = max(largest, f.reach(seen))
 	}
 	return largest
+}
+
+// narrowest returns which integers fit all that can be reached from s.
+func (s *shape) narrowest(seen map[*shape]bool) (low int64, high uint64) {
+	low, high = math.MinInt64, math.MaxUint64
+	if s == nil || seen[s] || s.typ == nil || s.own {
+		return low, high
+	}
+	seen[s] = true
+	low, high = integers(s.typ)
+	narrow := func(s *shape) {
+		l, h := s.narrowest(seen)
+		low, high = max(low, l), min(high, h)
+	}
+	narrow(s.elem)
+	narrow(s.key)
+	for _, f := range s.fields {
+		narrow(f)
+	}
+	return low, high
+}
+
+// integers returns which integers fit t; all for a type of another kind.
+func integers(t reflect.Type) (low int64, high uint64) {
+	switch k := t.Kind(); {
+	case k >= reflect.Int && k <= reflect.Int64:
+		return math.MinInt64 >> (64 - t.Bits()), math.MaxInt64 >> (64 - t.Bits())
+	case k >= reflect.Uint && k <= reflect.Uint64:
+		return 0, math.MaxUint64 >> (64 - t.Bits())
+	}
+	return math.MinInt64, math.MaxUint64
 }
 
 // pairCost is the memory of a pair in a map, at most: Go gives the smallest map room for eight.
