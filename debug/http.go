@@ -27,7 +27,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 // ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz while every class that is shown is open, readyz
 // while every one is ready, too, which SetReady(false) and a drain end. Otherwise it answers with a page that renews itself, also without JavaScript; with text when the path ends in .txt, or the client
 // accepts text/plain and no HTML; with the Snapshot as JSON when the path ends in .json, or the client accepts application/json and
-// no HTML.
+// no HTML. Page and text leave out calls of RPCs that hg.IsBuiltIn reports, but for errors, unless the query has "all".
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -40,12 +40,15 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var b bytes.Buffer
 	var err error
-	s, kind := p.Snapshot(), kindOf(r)
+	s, kind := view{Snapshot: p.Snapshot()}, kindOf(r)
+	if kind != "application/json" && !r.URL.Query().Has("all") {
+		s.leaveOut()
+	}
 	switch kind {
 	case "application/json":
 		e := json.NewEncoder(&b)
 		e.SetIndent("", "  ")
-		err = e.Encode(s)
+		err = e.Encode(s.Snapshot)
 	case "text/plain":
 		err = s.text(&b)
 	default:
@@ -62,6 +65,22 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'")
 	_, _ = w.Write(b.Bytes())
+}
+
+// A view is a Snapshot for people.
+type view struct {
+	Snapshot
+	LeftOut bool // the RPCs of this module
+}
+
+// leaveOut leaves out the RPCs of this module, in which a program's own would be lost, but for errors.
+func (v *view) leaveOut() {
+	v.LeftOut = true
+	v.Methods = slices.DeleteFunc(v.Methods, func(m Method) bool { return hg.IsBuiltIn(m.Name) })
+	for i := range v.Contexts {
+		c := &v.Contexts[i]
+		c.Calls = slices.DeleteFunc(c.Calls, func(k Call) bool { return hg.IsBuiltIn(k.RPC) })
+	}
 }
 
 // probe answers 200, or 503: healthz while a class that is shown has a context that is not closed, readyz while all are ready.
@@ -105,8 +124,11 @@ func kindOf(r *http.Request) string {
 }
 
 // text writes s for a terminal.
-func (s *Snapshot) text(out io.Writer) error {
+func (s *view) text(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if s.LeftOut {
+		fmt.Fprint(w, "calls of Quicksilver itself (hg/..., qs/...) are left out: ?all shows them\n\n")
+	}
 	for i := range s.Contexts {
 		c := &s.Contexts[i]
 		fmt.Fprintf(w, "context %d at %s: %d peers, %d left, %d lost, %d handlers at work, %d waiting, %d queued\n", c.Context, c.Address, len(c.Peers), c.Left, c.Lost, c.Active, c.Waiting, c.Queued)

@@ -122,6 +122,33 @@ func TestPage(t *testing.T) {
 	require.Eventually(t, func() bool { return len(s.page.Snapshot().Contexts[0].Calls) == 0 }, 10*time.Second, time.Millisecond)
 }
 
+// Calls of Quicksilver itself are left out of what people look at, unless they ask for them; JSON and errors have all.
+func TestBuiltInLeftOut(t *testing.T) {
+	t.Parallel()
+	var p debug.Page
+	for _, e := range []hg.Event{{RPC: "shop/order"}, {RPC: hg.PingRPC}, {RPC: "qs/items"}, {RPC: hg.HealthRPC, Code: hg.Denied}} {
+		p.Observe(&e)
+	}
+	count := func(path, name string) int {
+		_, text := get(t, &p, "GET", path, "")
+		return strings.Count(text, name)
+	}
+	for _, path := range []string{"/", "/x.txt"} {
+		for _, name := range []string{"shop/order", "hg/ping", "qs/items"} {
+			want := 1
+			require.Equal(t, want, count(path+"?all", name), path+name)
+			if name != "shop/order" {
+				want = 0
+			}
+			require.Equal(t, want, count(path, name), path+name)
+		}
+		require.Equal(t, 1, count(path, "hg/health"), "its error")
+		require.Equal(t, 1, count(path, "?all"), "how to see them")
+		require.Zero(t, count(path+"?all", "?all"))
+	}
+	require.Equal(t, 1, count("/x.json", "hg/ping"))
+}
+
 // What peers make up does not grow the page without bound, and the youngest errors stay.
 func TestBounds(t *testing.T) {
 	t.Parallel()

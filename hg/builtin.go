@@ -19,9 +19,10 @@ const (
 	RPCsRPC = "hg/rpcs"
 )
 
-// builtIn reports whether the RPC is one of this module's.
-func (r *RPC) builtIn() bool {
-	return strings.HasPrefix(r.Name, "hg/") || strings.HasPrefix(r.Name, "qs/")
+// IsBuiltIn reports whether an RPC of that name is one of this module, and not one of the program: its name begins with "hg/" or
+// "qs/". What lists RPCs for people may leave them out.
+func IsBuiltIn(name string) bool {
+	return strings.HasPrefix(name, "hg/") || strings.HasPrefix(name, "qs/")
 }
 
 // An RPCInfo is what RPCsRPC says of an RPC.

@@ -116,7 +116,7 @@ func (s *service) beginInline() {
 	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
 	s.begin()
 	took := c.Now() - begun
-	if took <= slowInline || rpc.builtIn() {
+	if took <= slowInline || IsBuiltIn(rpc.Name) {
 		return
 	}
 	if _, said := c.class.slow.LoadOrStore(rpc, true); !said {

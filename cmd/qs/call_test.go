@@ -353,11 +353,19 @@ func TestRPCs(t *testing.T) {
 	out := run(t, 0, "rpcs", addr).out.String()
 	require.Regexp(t, `(?m)^shop/order +msgpack +\{Item string.*\} -> \{Item string.*\}$`, out)
 	require.Regexp(t, `(?m)^shop/note +msgpack +string \(one-way\)$`, out)
-	require.Regexp(t, `(?m)^hg/ping +msgpack`, out)
+	require.NotRegexp(t, `(?m)^(hg|qs)/`, out, "the program's own")
+	require.Regexp(t, `(?m)^hg/ping +msgpack`, run(t, 0, "rpcs", "-all", addr).out.String())
 	var all []hg.RPCInfo
 	require.NoError(t, json.Unmarshal(run(t, 0, "rpcs", "-json", addr).out.Bytes(), &all))
 	require.Contains(t, all, hg.RPCInfo{Name: "shop/note", Codec: "msgpack", Shape: "string", OneWay: true})
-	require.Contains(t, run(t, 0, "rpcs", serve(t, "").addr).out.String(), hg.GaugesRPC)
+	for _, rpc := range all {
+		require.False(t, hg.IsBuiltIn(rpc.Name), rpc.Name)
+	}
+	s := serve(t, "")
+	none := run(t, 0, "rpcs", s.addr)
+	require.Empty(t, none.out.String())
+	require.Equal(t, s.addr+" serves only RPCs of Quicksilver itself: -all lists them\n", none.errors.String())
+	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), hg.GaugesRPC)
 	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: `,
 		run(t, 1, "rpcs", typedTarget(t, false)).errors.String())
 }

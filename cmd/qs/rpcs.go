@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -15,7 +16,8 @@ import (
 
 const rpcsUsage = `rpcs [flags] ADDRESS
 
-Lists the RPCs that a program serves, with codec, input and output. The program must have set hg.Config.Reflect.
+Lists the RPCs that a program serves, with codec, input and output. The program must have set hg.Config.Reflect. Those of
+Quicksilver itself, whose names begin with hg/ or qs/, are listed with -all only.
 `
 
 func runRPCs(args []string, out io.Writer) error {
@@ -24,6 +26,7 @@ func runRPCs(args []string, out io.Writer) error {
 	n.peerFlags(fs)
 	timeout := fs.Duration("timeout", 10*time.Second, "`time` to wait for the answer")
 	asJSON := fs.Bool("json", false, "print JSON")
+	all := fs.Bool("all", false, "list the RPCs of Quicksilver itself, too")
 	if err := parse(fs, args, 1, 1); err != nil {
 		return err
 	}
@@ -41,15 +44,20 @@ func runRPCs(args []string, out io.Writer) error {
 	if err != nil {
 		return c.advise(hg.RPCsRPC, err)
 	}
-	all, err := hg.DecodeRPCs(b)
+	rpcs, err := hg.DecodeRPCs(b)
 	if err != nil {
 		return fmt.Errorf("the list of RPCs of %s: %w", c.peer, err)
 	}
+	if !*all {
+		if rpcs = slices.DeleteFunc(rpcs, func(rpc hg.RPCInfo) bool { return hg.IsBuiltIn(rpc.Name) }); len(rpcs) == 0 {
+			fmt.Fprintf(os.Stderr, "%s serves only RPCs of Quicksilver itself: -all lists them\n", c.peer)
+		}
+	}
 	if *asJSON {
-		return show.JSON(out, all)
+		return show.JSON(out, rpcs)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, rpc := range all {
+	for _, rpc := range rpcs {
 		shape := rpc.Shape
 		if rpc.OneWay {
 			shape += " (one-way)"

@@ -21,7 +21,7 @@ func TestTLS(t *testing.T) {
 	}
 	s := serveFiles(t, "", flags...)
 	run(t, 0, with("ping", "-count", "2", "-interval", "0", s.addr)...)
-	require.Contains(t, run(t, 0, with("rpcs", s.addr)...).out.String(), hg.PingRPC)
+	require.Contains(t, run(t, 0, with("rpcs", "-all", s.addr)...).out.String(), hg.PingRPC)
 	require.Equal(t, "x", run(t, 0, with("call", "-raw", s.addr, hg.PingRPC, "x")...).out.String())
 	run(t, 0, with("top", "-n", "1", s.addr)...)
 	run(t, 0, with("ger", s.addr)...)
