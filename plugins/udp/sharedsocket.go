@@ -188,8 +188,8 @@ func (d *sharedSocket) via(at netip.Addr) uint8 {
 	i := slices.Index(homes, at)
 	if i < 0 && len(homes) < 255 {
 		i = len(homes)
-		homes = append(slices.Clip(homes), at)
-		d.homes.Store(&homes)
+		longer := append(slices.Clip(homes), at) // a variable of its own: homes would be allocated for every datagram
+		d.homes.Store(&longer)
 	}
 	return uint8(i + 1)
 }
