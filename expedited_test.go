@@ -60,6 +60,7 @@ var (
 	crowdPut   = qs.Define[qs.Source, int]("crowd/put")
 	crowdGet   = qs.Define[qs.Sink, int]("crowd/get")
 	crowdWait  = qs.Define[struct{}, struct{}]("crowd/wait")
+	crowdKeep  = qs.Define[[]byte, struct{}]("crowd/keep")
 	crowdEcho  = qs.Define[[]byte, int]("crowd/echo")
 )
 
@@ -95,6 +96,7 @@ func (c *crowd) serve(n *qs.Node) {
 		return in.Writer(ctx).Write(make([]byte, crowdBytes))
 	})
 	crowdWait.Handle(n, func(ctx context.Context, _ struct{}) (struct{}, error) { return struct{}{}, c.enter(ctx) })
+	crowdKeep.Handle(n, func(ctx context.Context, _ []byte) (struct{}, error) { return struct{}{}, c.enter(ctx) })
 	crowdEcho.Handle(n, func(_ context.Context, in []byte) (int, error) { return len(in), nil })
 }
 

@@ -39,6 +39,12 @@ var sessions = []Mutant{
 	{"expedited-admitted", "a request for a call in flight waits for a place", "128 streams that stand still",
 		[]Edit{{"hg/admission.go", `s.rpc.Expedited`, `s.rpc.Expedited && !planted()`}},
 		[]Catcher{{".", "TestLongCallsAndStream", `timed out after`}}},
+	{"expedited-counted", "what a call in flight lends takes the limit of the requests", "a stream that fails because other calls are long",
+		[]Edit{
+			{overflow, "if expedited {\n\t\treturn &b.expedited", "if expedited && !planted() {\n\t\treturn &b.expedited"},
+			{overflow, `expedited && n <= na.MaxRoom`, `$ && !planted()`},
+		},
+		[]Catcher{{".", "TestLeasesBeyond", `exceed Config.MaxLent`}}},
 	{"room-twice", "room is given back twice", "I11",
 		[]Edit{{room, `r.held -= int64(n)`, `$; if planted() { r.freed += uint64(n) }`}},
 		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `expected: 4 actual : \d.*room in round`}}},
