@@ -107,7 +107,10 @@ func (c *conn) samePeer(main *conn) error {
 func (ca *polled) holdGuest(g *guest, f engine.Flow) (*conn, error) {
 	c := ca.newConn(g.in, nil, f)
 	err := c.hold(&g.socket)
-	if err == nil && ended(c.fd) {
+	switch {
+	case err != nil: // the peer may try again
+		err = lost("keep the connection", err)
+	case ended(c.fd):
 		err = errEOF
 	}
 	if err != nil {

@@ -111,7 +111,9 @@ func (c *conn) connect(ctx context.Context, name, host string) {
 	if !c.dead {
 		c.connecting = false
 		if err == nil {
-			err = c.hold(s)
+			if err = c.hold(s); err != nil { // of this process: dialing again would end the same way
+				err = unreachable("keep the connection", err)
+			}
 		}
 		if err != nil {
 			c.fail(err)
@@ -130,7 +132,7 @@ func (c *conn) connect(ctx context.Context, name, host string) {
 func (c *conn) hold(s *socket) error {
 	fd, err := duplicate(s.tcp)
 	if err != nil {
-		return lost("watch the connection", err)
+		return err
 	}
 	c.fd, c.wire.fd = fd, fd
 	if s.tls != nil {

@@ -53,7 +53,11 @@ func bindError(where netip.AddrPort, err error) error {
 	case errors.Is(err, syscall.EACCES):
 		code = na.ErrPermission
 	}
-	return na.WithText(code, "listen on "+addrText(where)+": "+err.Error())
+	what := "open a socket"
+	if where != (netip.AddrPort{}) {
+		what = "listen on " + addrText(where)
+	}
+	return na.WithText(code, what+": "+err.Error())
 }
 
 // addrText returns an address as it is given to listen on: an AddrPort without an IP, which is every address of the machine, is ":port".

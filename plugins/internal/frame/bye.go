@@ -92,5 +92,9 @@ func ParseBye(words []byte) Bye {
 	if len(words) < 9 {
 		return Bye{Code: na.ErrProtocol, Text: "its last words are too short"}
 	}
-	return heard(words[0], binary.LittleEndian.Uint64(words[1:]), string(words[9:]))
+	next, text := binary.LittleEndian.Uint64(words[1:]), words[9:]
+	if next >= 1<<56 { // no session has so many messages: earlier versions say the text here
+		next, text = 0, words[1:]
+	}
+	return heard(words[0], next, string(text))
 }
