@@ -27,11 +27,18 @@ type (
 		Leaf  int
 		Under []*family
 	}
+	stamped struct { // with methods of its own
+		time.Time
+		N int
+	}
 	Locked struct {
 		sync.Mutex
 		N int
 	}
 )
+
+func (stamped) MarshalBinary() ([]byte, error)  { return nil, nil }
+func (*stamped) UnmarshalBinary(b []byte) error { return nil }
 
 func (marshals) MarshalBinary() ([]byte, error)  { return nil, nil }
 func (*marshals) UnmarshalBinary(b []byte) error { return nil }
@@ -42,7 +49,7 @@ func TestCheckType(t *testing.T) {
 	check := func(c codec.Codec, v any) error { return c.(codec.TypeChecker).CheckType(reflect.TypeOf(v).Elem()) }
 	for _, v := range []any{
 		new(int), new(string), new([]byte), new(struct{}), new(any), new(error), new(map[string]any), new(time.Time), new(time.Duration),
-		new(netip.Addr), new(big.Int), new(url.URL), new(marshals), new(*marshals), new(family), new(Locked), new(Mixed), new([4]uint8),
+		new(netip.Addr), new(big.Int), new(url.URL), new(marshals), new(*marshals), new(family), new(stamped), new(struct{ time.Time }), new(Locked), new(Mixed), new([4]uint8),
 		new(struct{ T *time.Time }), new(struct{ Under struct{} }),
 		new(struct {
 			C chan int `msgpack:"-"`
@@ -61,6 +68,10 @@ func TestCheckType(t *testing.T) {
 		v    any
 		want string
 	}{
+		{new(struct {
+			time.Time
+			N int
+		}), `which encodes itself by the methods of time\.Time that it embeds, so that its other fields are lost`},
 		{new(chan int), `chan int is of type chan int, which is not encoded; leave the field out with the tag`},
 		{new(struct{ F func() }), `\.F is of type func\(\), which is not encoded`},
 		{new(struct{ P uintptr }), `\.P is of type uintptr, which is not encoded`},
