@@ -35,7 +35,7 @@ type Config struct {
 	// CallTimeout bounds calls whose context has no deadline; any Duration will do. Zero means not at all.
 	CallTimeout time.Duration
 	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows, and HG.NA.Room is 16 MiB
-	// or more. Zero means 488, with the envelopes that there are by default.
+	// or more. Zero means 488, with the envelopes that there are by default. A node that calls itself is one of them.
 	MaxPeers int
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
 	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the

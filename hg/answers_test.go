@@ -243,6 +243,9 @@ func TestRegister(t *testing.T) {
 			_, err = cls.Register(name, nil)
 			require.ErrorIs(t, err, hg.ErrInvalid)
 		}
+		_, err = cls.RegisterRPC(hg.RPC{Name: "b", MaxActive: -1})
+		require.ErrorIs(t, err, hg.ErrInvalid)
+		require.ErrorContains(t, err, "MaxActive is -1")
 		_, err = cls.Register(strings.Repeat("x", 255), nil)
 		require.NoError(t, err)
 		rpc, ok := cls.Registered("a")

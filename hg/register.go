@@ -97,6 +97,9 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Expedited && (rpc.Handler != nil && !rpc.Inline || rpc.MaxActive > 0) {
 		return 0, fmt.Errorf("hg: register %q: Expedited needs Inline, and no MaxActive: %w", rpc.Name, ErrInvalid)
 	}
+	if rpc.MaxActive < 0 {
+		return 0, fmt.Errorf("hg: register %q: MaxActive is %d, want a number of requests, or 0 for no bound of its own: %w", rpc.Name, rpc.MaxActive, ErrInvalid)
+	}
 	r := &c.rpcs
 	r.mu.Lock()
 	defer r.mu.Unlock()

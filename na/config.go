@@ -30,7 +30,8 @@ type Config struct {
 	// are fewer than MinEnvelopes. More peers are admitted as far as Budget goes. Zero admits peers as they come.
 	Peers int
 	// Budget bounds the memory that is reserved for the envelopes of all peers, in bytes, EnvelopeOverhead for each
-	// included. Zero means 64 MiB.
+	// included. Zero means 64 MiB. Open fails where it does not hold the fewest envelopes of one peer. It is accounted, and touched only
+	// when messages come: whether the machine has so much is not asked.
 	Budget int64
 	// Room bounds the memory, in bytes and beside Budget, for what peers send that is longer than an envelope: messages, and bodies of
 	// calls. What finds none is lent, and fetched. Zero means a quarter of Budget, taken out of it.

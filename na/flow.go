@@ -144,6 +144,10 @@ func (c *Config) contract() error {
 	least := c.MinEnvelopes
 	def(&least, c.Envelopes)
 	def(&c.MinEnvelopes, 1)
+	if one := GuaranteedBytes(1, c.Offered(c.MinEnvelopes), c.Eager); one > c.Budget {
+		return fmt.Errorf("na: config: Budget is %d, and one peer needs %d bytes for the fewest envelopes that it is offered: raise Budget, "+
+			"or lower MinEnvelopes (%d) or Eager: %w", c.Budget, one, c.MinEnvelopes, ErrNoMemory)
+	}
 	if bytes := c.guaranteed(c.Envelopes); bytes > c.Budget && c.Peers > 0 {
 		n := int(c.Budget/(int64(c.Peers)*EnvelopeBytes(c.Eager))) - c.Offered(0) - ExpeditedEnvelopes
 		if n < least {

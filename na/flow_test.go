@@ -106,3 +106,18 @@ func TestFlowNames(t *testing.T) {
 	require.Equal(t, "LiteralReserve", LiteralReserve.String())
 	require.Equal(t, "9, which has no name", Policy(9).String())
 }
+
+// TestBudgetHoldsOnePeer: a budget that does not hold the fewest envelopes of one peer is refused, rather than everybody later; one that
+// does, to the byte, is not.
+func TestBudgetHoldsOnePeer(t *testing.T) {
+	for _, c := range []Config{{}, {MinEnvelopes: 4}, {Eager: 1024, Reserve: HonestReserve, OnNoCredit: Fail}} {
+		c = c.withDefaults()
+		c.Budget = GuaranteedBytes(1, c.Offered(max(c.MinEnvelopes, 1)), c.Eager)
+		least := c
+		require.NoError(t, least.contract())
+		c.Budget--
+		err := c.contract()
+		require.ErrorIs(t, err, ErrNoMemory)
+		require.ErrorContains(t, err, "raise Budget")
+	}
+}

@@ -292,9 +292,12 @@ func budgetShort(b *bed) {
 	require.Equal(b, g, leave(fourth), "messages of a peer that came when another had left")
 	require.Equal(b, 1, leave(second), "messages of the second peer, whose session goes on")
 
-	poor := b.origin(na.Config{Budget: 100}) // cannot guarantee one envelope itself
-	poor.send(t.Self(), 1, nil).notRun(na.ErrNoMemory)
-	poor.recvExpected(t.Self(), 1, 8).fails(na.ErrNoMemory)
+	poor := b.origin(na.Config{Budget: na.GuaranteedBytes(1, 1, eager)}) // can guarantee one envelope itself
+	u, v := b.listen(na.Config{}), b.listen(na.Config{})
+	require.Equal(b, 1, len(poor.sendMany(u.Self(), 1)))
+	b.until("its session is up", func() bool { return u.Stats().Peers == 1 })
+	poor.send(v.Self(), 1, nil).notRun(na.ErrNoMemory)
+	poor.recvExpected(v.Self(), 1, 8).fails(na.ErrNoMemory)
 }
 
 func envelopeOutlivesSession(b *bed) {
