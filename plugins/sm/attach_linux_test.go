@@ -23,7 +23,7 @@ func guest() error {
 	for l.stop = true; l.flying > 0; l.hctx.Trigger(0) {
 		_ = l.hctx.Progress(-1)
 	}
-	fmt.Println(errors.Is(l.failed, na.ErrNoMemory), l.failed)
+	fmt.Println(errors.Is(l.failed, na.ErrUnreachable), l.failed)
 	select {}
 }
 
@@ -66,7 +66,7 @@ func TestManyAttach(t *testing.T) {
 		var want, each, least, of, left, enough int64
 		_, err := fmt.Sscanf(g.line[max(0, strings.Index(g.line, noRoom)):], noRoom+figures, &want, &each, &least, &of, &left, &enough)
 		require.NoError(t, err, g.line)
-		require.Regexp(t, "^true ", g.line, "the error matches ErrNoMemory")
+		require.Regexp(t, "^true ", g.line, "the error matches ErrUnreachable")
 		require.EqualValues(t, 32, want)
 		require.Equal(t, budget, of)
 		require.Less(t, left, (least+na.ExpeditedEnvelopes)*each)

@@ -3,7 +3,6 @@ package sm
 import (
 	"bytes"
 	"crypto/rand"
-	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -353,7 +352,7 @@ func TestByeBeforeReset(t *testing.T) {
 	require.ErrorIs(t, err, errEOF)
 }
 
-// An error of a dial that was refused matches the reason that the peer gives, unless it is one that only this process can know.
+// An error of a dial that was refused says the reason that the peer gives, and has one code, whatever that of the peer is.
 func TestReasonOfRefusal(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, Options{})
@@ -364,9 +363,7 @@ func TestReasonOfRefusal(t *testing.T) {
 	require.NoError(t, unix.Listen(lis, 1))
 	other, err := na.ParseAddr("sm://other")
 	require.NoError(t, err)
-	for code, believed := range map[na.Code]bool{
-		na.ErrNoMemory: true, na.ErrPermission: true, na.OK: false, na.ErrCanceled: false, na.ErrTimeout: false,
-	} {
+	for _, code := range []na.Code{na.ErrNoMemory, na.ErrPermission, na.OK, na.ErrCanceled, na.ErrTimeout} {
 		var failed error
 		dialed := h.nctx.Now() // not within the pause after the last refusal
 		h.until("it may be dialed again", func() bool { return h.nctx.Now()-dialed > 250*time.Millisecond })
@@ -383,7 +380,7 @@ func TestReasonOfRefusal(t *testing.T) {
 		require.NoError(t, unix.Close(fd))
 		require.ErrorIs(t, failed, na.ErrUnreachable)
 		require.ErrorContains(t, failed, "the peer refused: not you")
-		require.Equal(t, believed, errors.Is(failed, code), code)
+		require.NotErrorIs(t, failed, code)
 	}
 }
 
