@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
@@ -111,6 +112,30 @@ func TestBesideLeftOut(t *testing.T) {
 			require.Error(t, err)
 		})
 	}
+}
+
+// TestBesideWithoutMemory: where a process cannot have the memory that long messages need over sm, its peers are reached by the first
+// transport from the beginning: no call fails for it.
+func TestBesideWithoutMemory(t *testing.T) {
+	beside := besides(t)
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: old.Max})) // what a session begins with is smaller
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old)) }()
+	sum := qs.Define[[]byte, int]("beside/sum")
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{}), func(n *qs.Node) {
+		tellSeen(n)
+		sum.Handle(n, func(_ context.Context, b []byte) (int, error) { return len(b), nil })
+	})
+	p := peer(t, open(t, "tcp://,sm://", beside(qs.Config{})), s.Addr().String())
+	for _, size := range []int{10, 8 << 10, 300 << 10} {
+		got, err := sum.Call(within(t), p, make([]byte, size))
+		require.NoError(t, err)
+		require.Equal(t, size, got)
+	}
+	got, err := seen.Call(within(t), p, struct{}{})
+	require.NoError(t, err)
+	require.Equal(t, "tcp", got[0])
 }
 
 // TestBesideContexts: peers that are spread over contexts go where the offer was made.

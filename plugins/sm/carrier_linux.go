@@ -32,6 +32,7 @@ type carrier struct {
 	body   []byte // and for a message of theirs
 	m      ring.Taken
 	copied int // bytes of a read
+	spare  int // a descriptor that is given up where there is no other; -1
 
 	// Guarded by the endpoint's lock.
 	peers    map[*peer]struct{}
@@ -39,7 +40,8 @@ type carrier struct {
 	guests   []*peer // that have not said hello, the oldest first
 	failed   []*peer // dials
 	redials  []*peer // dials that found the door full, or whose HELLO the system did not take
-	unsent   []*peer // whose segment the system did not take
+	unsent   []*peer // to whom the system did not take our memory
+	starved  []*peer // left alone until descriptors may be free
 	resume   []*peer // that have more to send than one turn
 	closing  []*peer
 	reaches  []reach // gets that copy
@@ -64,7 +66,7 @@ const (
 	restTime = 100 * time.Millisecond
 )
 
-// sendTime is for how long our segment is sent again; a dial ends with ConnectTimeout. Tests shorten it.
+// sendTime is for how long our memory is sent again; a dial ends with ConnectTimeout. Tests shorten it.
 var sendTime = 2 * time.Second
 
 var (
@@ -75,7 +77,7 @@ var (
 )
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
-	c := &carrier{d: d, e: e, poller: e.Host().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxPacket)}
+	c := &carrier{d: d, e: e, poller: e.Host().Poller(), peers: map[*peer]struct{}{}, buf: make([]byte, maxPacket), spare: -1}
 	d.door.mu.Lock()
 	defer d.door.mu.Unlock()
 	if d.door.place != nil {
@@ -86,6 +88,7 @@ func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
 		c.watching = true
 	}
 	d.door.open = append(d.door.open, c)
+	c.holdSpare()
 	c.poller.AddInlet(c)
 	return c, nil
 }
@@ -204,6 +207,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 		}
 	}
 	c.sendAgain(now)
+	c.feed(now)
 	for _, p := range resume {
 		p.resumes = false
 		p.flush()
@@ -233,7 +237,7 @@ func (c *carrier) Poll(now time.Duration) (next time.Duration) {
 	return next
 }
 
-// sendAgain sends the segments that the system did not take. Locked.
+// sendAgain sends the memory that the system did not take. Locked.
 func (c *carrier) sendAgain(now time.Duration) {
 	all := c.unsent
 	c.unsent = nil
@@ -243,9 +247,12 @@ func (c *carrier) sendAgain(now time.Duration) {
 		case now < p.due:
 			c.unsent = append(c.unsent, p)
 		default:
-			if err := p.sendSegment(); err != nil {
+			if err := p.sendMemory(); err != nil {
 				p.link.Fail(err)
+				continue
 			}
+			p.blocked = false // what waited for the area may be published
+			p.flush()
 		}
 	}
 }
@@ -253,7 +260,7 @@ func (c *carrier) sendAgain(now time.Duration) {
 // nextDue is when a dial is tried again or a segment sent again, a guest has taken too long, or the door opens again.
 func (c *carrier) nextDue() (next time.Duration) {
 	next = c.doorShut
-	for _, all := range [...][]*peer{c.redials, c.unsent} {
+	for _, all := range [...][]*peer{c.redials, c.unsent, c.starved} {
 		for _, p := range all {
 			if next == 0 || p.due < next {
 				next = p.due
@@ -274,6 +281,7 @@ func (c *carrier) Release() {
 	c.e.Lock()
 	defer c.e.Unlock()
 	c.released = true
+	closeFD(&c.spare)
 	for p := range c.peers {
 		p.cut(frame.Bye{})
 		p.unwatch()
@@ -282,7 +290,7 @@ func (c *carrier) Release() {
 	for _, r := range c.reaches {
 		r.chunk.leave()
 	}
-	c.closing, c.redials, c.unsent, c.failed, c.reaches = nil, nil, nil, nil, nil
+	c.closing, c.redials, c.unsent, c.starved, c.failed, c.reaches = nil, nil, nil, nil, nil, nil
 }
 
 // warmUp has the leader look at a peer each time. Locked.
@@ -311,7 +319,7 @@ func (c *carrier) merge() {
 
 // heat makes a peer hot, and another one cold when there are too many. By the leader.
 func (c *carrier) heat(p *peer) {
-	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.end == nil {
+	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.starved || p.end == nil {
 		return
 	}
 	if len(c.hot) >= maxHot {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,10 +66,7 @@ func (p *peer) connect() error {
 // closeSocket closes the descriptors of a connection that nobody watches.
 func (p *peer) closeSocket() {
 	for _, fd := range []*int{&p.fd, &p.bell, &p.pidfd} {
-		if *fd >= 0 {
-			_ = unix.Close(*fd)
-			*fd = -1
-		}
+		closeFD(fd)
 	}
 }
 
@@ -101,32 +99,48 @@ func (p *peer) sendHello(fds ...int) error {
 	return err
 }
 
-// sendSegment gives the peer our segment: with HELLO if it has dialled us, else alone. What the system does not take now is sent by Poll
-// (sendAgain). Locked.
-func (p *peer) sendSegment() (err error) {
-	if p.dialling {
-		if err = sendPacket(p.fd, kindSegment, nil, p.segment); err != nil && !isTransient(err) {
-			err = errEOF
+// sendMemory gives the peer the descriptors of our memory that it does not have: the segment, with HELLO if it has dialled us, and then the
+// area. Our mappings live without them. What the system does not take now is sent by Poll (sendAgain). Locked.
+func (p *peer) sendMemory() (err error) {
+	if p.segment >= 0 {
+		if p.dialling {
+			err = sendPacket(p.fd, kindSegment, nil, p.segment)
+		} else {
+			err = p.sendHello(p.segment, p.bell)
 		}
-	} else {
-		err = p.sendHello(p.segment, p.bell)
+		if err == nil {
+			closeFD(&p.segment)
+		}
 	}
-	now := p.c.d.now()
-	switch {
-	case isTransient(err):
+	if err == nil && p.area >= 0 {
+		if err = sendPacket(p.fd, kindArea, nil, p.area); err == nil {
+			closeFD(&p.area)
+		}
+	}
+	switch now := p.c.d.now(); {
+	case err == nil:
+		p.sendBy = 0
+		return nil
+	case !isTransient(err):
+		return errEOF
+	case p.sendBy != 0 && now >= p.sendBy:
+		return na.WithText(na.ErrAgain, fmt.Sprintf("give the peer our memory: %v, for %v", err, sendTime))
+	default:
 		if p.sendBy == 0 {
 			p.sendBy = now + sendTime
-		}
-		if now >= p.sendBy {
-			return na.WithText(na.ErrAgain, fmt.Sprintf("give the peer our memory: %v, for %v", err, sendTime))
 		}
 		p.due = now + againAfter
 		p.c.unsent = append(p.c.unsent, p)
 		p.c.later()
 		return nil
-	default:
-		p.closeSegment() // our mapping lives without it
-		return err
+	}
+}
+
+// closeFD closes a descriptor; -1 is none.
+func closeFD(fd *int) {
+	if *fd >= 0 {
+		_ = unix.Close(*fd)
+		*fd = -1
 	}
 }
 
@@ -158,10 +172,36 @@ func (c *carrier) letIn(fd int) {
 	}
 }
 
+// recv is recvPacket with the context's spare descriptor: the memory of most packets is mapped and the descriptor closed at once, so that
+// one is enough. By the leader.
+func (p *peer) recv() (s packet, ok bool, err error) {
+	c := p.c
+	c.holdSpare()
+	if s, ok, err = recvPacket(p.fd, c.buf); err != errStarved || c.spare < 0 {
+		return s, ok, err
+	}
+	_ = unix.Close(c.spare)
+	c.spare = -1
+	return recvPacket(p.fd, c.buf)
+}
+
+// holdSpare makes the spare descriptor, if there is none and one is free. By the leader.
+func (c *carrier) holdSpare() {
+	if c.spare < 0 {
+		c.spare, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
+	}
+}
+
 // Ready implements na.Pollable: the peer has said something, or is gone.
 func (p *peer) Ready(_, _ bool) {
 	for !p.dead.Load() {
-		s, ok, err := recvPacket(p.fd, p.c.buf)
+		s, ok, err := p.recv()
+		if err == errStarved {
+			p.c.e.Lock()
+			p.starve()
+			p.c.e.Unlock()
+			return
+		}
 		if err != nil {
 			p.ended(err)
 			return
@@ -171,6 +211,38 @@ func (p *peer) Ready(_, _ bool) {
 		}
 		if p.handle(&s) {
 			return
+		}
+	}
+}
+
+// starve leaves p alone for a while: descriptors may be free then. What it has sent stays where it is. Locked, by the leader.
+func (p *peer) starve() {
+	if p.dead.Load() || p.starved {
+		return
+	}
+	p.starved = true
+	if i := slices.Index(p.c.hot, p); i >= 0 {
+		p.c.cool(i)
+	}
+	_ = p.c.poller.Watch(p.fd, p.ids[0], false, false)
+	p.due = p.c.d.now() + restTime
+	p.c.starved = append(p.c.starved, p)
+	p.c.later()
+}
+
+// feed looks at those again that were left alone. Locked, by the leader.
+func (c *carrier) feed(now time.Duration) {
+	all := c.starved
+	c.starved = nil
+	for _, p := range all {
+		switch {
+		case p.dead.Load():
+		case now < p.due:
+			c.starved = append(c.starved, p)
+		default:
+			p.starved = false
+			_ = c.poller.Watch(p.fd, p.ids[0], true, false) // Ready is called
+			c.heat(p)                                       // it was not armed
 		}
 	}
 }
@@ -307,7 +379,7 @@ func (p *peer) admit(g *frame.Greeting) (err error) {
 		return err
 	}
 	p.peerGeometry = p.offered(g)
-	if err = p.sendSegment(); err != nil {
+	if err = p.sendMemory(); err != nil {
 		p.link.Fail(err)
 		return nil
 	}
@@ -350,6 +422,20 @@ func (p *peer) makeEnd(g *frame.Greeting, c *carrier) (err error) {
 	if p.end, err = probe(b, geo); err != nil {
 		return reason(err)
 	}
+	if c.d.beside { // where it cannot be had the peer is reached by the first transport: later is too late for that
+		return p.makeArea()
+	}
+	return nil
+}
+
+// makeArea maps the area for this side's messages. The peer gets it before any message that uses it.
+func (p *peer) makeArea() error {
+	b, fd, err := makeMemory(ring.AreaSize)
+	if err != nil {
+		return err
+	}
+	p.mem.ownArea, p.area = b, fd
+	p.end.SetArea(b)
 	return nil
 }
 
@@ -385,7 +471,7 @@ func (p *peer) answered(s *packet) error {
 		err = p.link.Greet(&g)
 	}
 	if err == nil {
-		err = p.sendSegment()
+		err = p.sendMemory()
 	}
 	if err != nil {
 		p.failLocked(err)
@@ -452,7 +538,7 @@ func (p *peer) mapArea(s *packet) error {
 // fetchArea takes the area of a peer that has written to it: the packet was sent before. Locked.
 func (p *peer) fetchArea() error {
 	for {
-		s, ok, err := recvPacket(p.fd, p.c.buf)
+		s, ok, err := p.recv()
 		if err != nil {
 			return err
 		}
@@ -478,14 +564,6 @@ func (p *peer) aboutPool(s *packet) error {
 		return p.wanted(s)
 	}
 	return p.mapChunk(s)
-}
-
-// closeSegment closes the descriptor of our segment: the peer has its own, or never will.
-func (p *peer) closeSegment() {
-	if p.segment >= 0 {
-		_ = unix.Close(p.segment)
-		p.segment = -1
-	}
 }
 
 // reason puts an error of the shared memory into the words of package na.

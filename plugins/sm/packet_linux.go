@@ -2,6 +2,7 @@ package sm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -98,12 +99,17 @@ func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 	return err
 }
 
-// recvPacket receives a packet without waiting. ok is false when there is none; at the end of the socket the error is errEOF.
+// errStarved says that a packet with descriptors waits in the socket: this process can have no more of them now.
+var errStarved = errors.New("no descriptors are free")
+
+// recvPacket receives a packet without waiting. ok is false when there is none; at the end of the socket the error is errEOF. It is
+// errStarved for a packet that stays where it is.
 func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	var oob [64]byte
-	n, oobn, flags, _, err := unix.Recvmsg(fd, buf, oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	const how = unix.MSG_DONTWAIT | unix.MSG_CMSG_CLOEXEC | unix.MSG_PEEK // descriptors for which there is no room would be lost
+	n, oobn, flags, _, err := unix.Recvmsg(fd, buf, oob[:], how)
 	if err == unix.ECONNRESET { // said once, before what the peer has sent: it closed without having read everything
-		n, oobn, flags, _, err = unix.Recvmsg(fd, buf, oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		n, oobn, flags, _, err = unix.Recvmsg(fd, buf, oob[:], how)
 	}
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
@@ -116,18 +122,28 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	case n == 0:
 		bad = errEOF
 	case bad != nil:
-	case flags&unix.MSG_CTRUNC != 0:
-		bad = na.WithText(na.ErrNoMemory, "the descriptors of a packet have not all come: they are too many, or this process can have no more")
 	case flags&unix.MSG_TRUNC != 0 || n < packetHead:
 		bad = na.WithText(na.ErrProtocol, fmt.Sprintf("a packet of %d bytes that is not whole", n))
 	default:
 		bad = p.parse(buf[:n])
 	}
+	if bad == nil && flags&unix.MSG_CTRUNC != 0 {
+		if p.n == 0 && p.transient() {
+			return packet{}, false, errStarved
+		}
+		bad = na.WithText(na.ErrNoMemory, "the descriptors of a packet have not all come: they are too many, or this process can have no more")
+	}
+	_, _, _, _, _ = unix.Recvmsg(fd, nil, nil, unix.MSG_DONTWAIT) // it is taken out of the socket
 	if bad != nil {
 		p.drop()
 		return packet{}, false, bad
 	}
 	return p, true, nil
+}
+
+// transient reports whether the descriptor of p is closed once its memory is mapped.
+func (p *packet) transient() bool {
+	return p.kind == kindSegment || p.kind == kindArea || p.kind == kindChunk
 }
 
 // rights takes the descriptors out of what came beside a packet.

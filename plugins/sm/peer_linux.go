@@ -26,6 +26,7 @@ type peer struct {
 	peerBell int // rung by us; -1
 	pidfd    int // -1
 	segment  int // of our segment, until the peer has it; -1
+	area     int // of our area, likewise
 	ids      [3]na.PollID
 	added    [3]bool // to the poller
 	dead     atomic.Bool
@@ -33,8 +34,9 @@ type peer struct {
 	end      *ring.End // nil before the hello
 
 	// Of the goroutine that leads.
-	idle int    // sleeps since something came
-	buf  []byte // of the context
+	idle    int    // sleeps since something came
+	starved bool   // its descriptors wait in the socket, and it is not watched
+	buf     []byte // of the context
 
 	// Guarded by the endpoint's lock.
 	link         *engine.Link // nil: not known yet
@@ -42,7 +44,7 @@ type peer struct {
 	up           bool
 	err          error         // of a dial, or of the memory while frames are being pulled
 	due          time.Duration // dial again, HELLO has to be here, or send again
-	sendBy       time.Duration // our segment has to have left; 0: the system took it, or was not asked
+	sendBy       time.Duration // our memory has to have left; 0: the system took it, or was not asked
 	warming      bool
 	writing      bool // a goroutine sends
 	filling      int  // goroutines write bodies into the area
@@ -73,7 +75,7 @@ const (
 
 // newPeer makes a peer. Locked.
 func (c *carrier) newPeer(fd int) *peer {
-	p := &peer{c: c, fd: fd, bell: -1, peerBell: -1, pidfd: -1, segment: -1}
+	p := &peer{c: c, fd: fd, bell: -1, peerBell: -1, pidfd: -1, segment: -1, area: -1}
 	c.peers[p] = struct{}{}
 	return p
 }
@@ -138,7 +140,7 @@ func (p *peer) close() {
 		c.cool(i)
 	}
 	p.unwatch()
-	for _, fd := range []int{p.fd, p.bell, p.peerBell, p.pidfd, p.segment} {
+	for _, fd := range []int{p.fd, p.bell, p.peerBell, p.pidfd, p.segment, p.area} {
 		if fd >= 0 {
 			_ = unix.Close(fd)
 		}
@@ -273,7 +275,11 @@ func (p *peer) next(r int) (ok bool, err error) {
 	t := &p.c.m
 	ok, needs, err := p.take(r, t)
 	if needs {
-		if err = p.fetchArea(); err == nil {
+		if err = p.fetchArea(); err == errStarved {
+			p.starve()
+			return false, nil
+		}
+		if err == nil {
 			ok, _, err = p.take(r, t)
 		}
 	}

@@ -1,7 +1,9 @@
 package sm
 
 import (
+	"bytes"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -9,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
 // A pair is two classes of this process that a test drives.
@@ -116,4 +120,86 @@ func TestTooManyReferencesForever(t *testing.T) {
 			require.ErrorIs(t, p.send(), na.ErrUnreachable)
 		})
 	}
+}
+
+// limitFDs has this process get no new descriptor of n or more until restore is called.
+func limitFDs(t *testing.T, n int) (restore func()) {
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(n), Max: old.Max}))
+	restore = sync.OnceFunc(func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) })
+	t.Cleanup(restore)
+	return restore
+}
+
+// TestAreaWithoutDescriptors: a peer's area reaches a process that can have no more descriptors: its memory is mapped and the descriptor
+// closed, for which the spare one of the context is enough. Where even that is taken the session waits, others go on, and it goes on when
+// descriptors are free again.
+func TestAreaWithoutDescriptors(t *testing.T) {
+	for name, limit := range map[string]func(t *testing.T) int{
+		"one is spare": func(t *testing.T) int {
+			first, err := unix.Dup(0)
+			require.NoError(t, err)
+			require.NoError(t, unix.Close(first))
+			return first
+		},
+		"none": func(*testing.T) int { return 3 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const n = 300_000
+			h := newHost(t, Options{})
+			other := h.stranger()
+			otherAddr := other.join()
+			s := h.stranger()
+			from := s.join()
+			area, fd, err := makeMemory(ring.AreaSize)
+			require.NoError(t, err)
+			defer unmap(&area)
+			h.nctx.GrantRoom(from, n)
+			var env *na.Envelope
+			require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { env = r.Envelope })))
+
+			restore := limitFDs(t, limit(t))
+			require.NoError(t, sendPacket(s.fd, kindArea, nil, fd))
+			s.end.SetArea(area)
+			b, ok := s.end.Reserve(n)
+			require.True(t, ok)
+			s.sendBody(frame.Body, b.At, n)
+			s.send(frame.Header{Kind: frame.Unexpected, Flags: frame.FlagBody, Op: bodyID(n)}, []byte("front"))
+			if name == "none" {
+				resting(t, h.nctx)
+				sent := false
+				require.NoError(t, h.nctx.SendExpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) { sent = r.Err == nil }), otherAddr, 1, nil))
+				h.until("another session goes on", func() bool { return sent })
+				require.Nil(t, env)
+				restore()
+			}
+			h.until("the message arrives", func() bool { return env != nil })
+			require.Len(t, env.Body, n)
+			env.Free()
+			require.Equal(t, 2, h.nctx.Stats().Peers)
+			restore()
+			require.NoError(t, unix.Close(fd))
+		})
+	}
+}
+
+// TestTooManyReferencesOfArea: a long message waits until the system takes the area.
+func TestTooManyReferencesOfArea(t *testing.T) {
+	p := newPair(t, na.Config{})
+	require.NoError(t, p.send())
+	left := refuse(t, kindArea, 1, 3, unix.ETOOMANYREFS)
+	const n = 300_000
+	host := p.ctxs[0]
+	mem, err := host.Class().Register(na.ReadWrite, make([]byte, n))
+	require.NoError(t, err)
+	own, err := p.ctxs[1].Class().Register(na.ReadWrite, bytes.Repeat([]byte{7}, n))
+	require.NoError(t, err)
+	ended := false
+	require.NoError(t, p.ctxs[1].Put(p.ctxs[1].NewOp(func(_ *na.Op, r na.Result) {
+		require.NoError(t, r.Err)
+		ended = true
+	}), own, 0, host.Class().Addr(), mem.Key(), 0, n))
+	p.until("it is put", func() bool { return ended })
+	require.Zero(t, *left, "it was not refused")
 }

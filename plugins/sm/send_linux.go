@@ -3,11 +3,8 @@ package sm
 import (
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
-	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
@@ -122,8 +119,9 @@ func (p *peer) fill() {
 }
 
 // publish lets the peer see what was put into the rings, and wakes it if it sleeps.
+// What may stand in our area waits until the peer has that.
 func (p *peer) publish() {
-	if p.dead.Load() {
+	if p.dead.Load() || p.area >= 0 {
 		return
 	}
 	if p.tell() {
@@ -210,7 +208,7 @@ func (p *peer) put(r int, h *frame.Header, payload []byte) {
 	case h.Kind == frame.Body && h.Tail.Length > 0:
 		m.Tag = uint64(h.Tail.Offset)
 		p.putBlock(&m, ring.Block{At: int(h.Tail.Offset), Len: int(h.Tail.Length)})
-	case !p.end.NeedsArea(r, len(payload)) || p.makeArea():
+	case !p.end.NeedsArea(r, len(payload)) || p.needArea():
 		p.write(r, &m, payload)
 	}
 }
@@ -228,7 +226,7 @@ func (p *peer) putBlock(m *ring.Message, b ring.Block) {
 // putPiece takes the place of a piece in a ring. It is filled after the pull.
 func (p *peer) putPiece(r int, h *frame.Header, v engine.View) {
 	m := message(h)
-	if m.Len = v.Len(); p.err == nil && (!p.end.NeedsArea(ring.Bulk, m.Len) || p.makeArea()) {
+	if m.Len = v.Len(); p.err == nil && (!p.end.NeedsArea(ring.Bulk, m.Len) || p.needArea()) {
 		p.stage(r, &m, v)
 	}
 }
@@ -238,23 +236,14 @@ func (p *peer) stage(r int, m *ring.Message, v engine.View) {
 	p.staged = append(p.staged, piece{v: v, spot: p.end.PutLater(r, m)})
 }
 
-// makeArea maps the area for this side's messages and sends it to the peer, before any message that uses it. It returns false if that
-// fails; the session ends after the current pull.
-func (p *peer) makeArea() bool {
-	b, fd, err := makeMemory(ring.AreaSize)
-	if err == nil {
-		p.mem.ownArea = b
-		if err = sendPacket(p.fd, kindArea, nil, fd); err != nil {
-			err = na.WithText(na.ErrPeerLost, "share memory with the peer: "+err.Error())
-		}
-		_ = unix.Close(fd)
-	}
-	if err != nil {
+// needArea makes the area and sends it to the peer. It returns false if that fails; the session ends after the current pull. Locked.
+func (p *peer) needArea() bool {
+	if err := p.makeArea(); err != nil {
 		p.err = err
-		return false
+	} else if p.sendBy == 0 { // else Poll sends it, after the segment
+		p.err = p.sendMemory()
 	}
-	p.end.SetArea(b)
-	return true
+	return p.err == nil
 }
 
 // shelf is the area of a peer as the room for bodies that wait for their messages.
@@ -263,7 +252,7 @@ type shelf peer
 // Reserve implements engine.Shelf.
 func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	p := (*peer)(s)
-	if !p.end.HasArea() && !p.makeArea() { // what is sent next ends the session
+	if !p.end.HasArea() && !p.needArea() { // what is sent next ends the session
 		return nil, 0
 	}
 	b, ok := p.reserve(n)

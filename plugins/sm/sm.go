@@ -42,6 +42,8 @@ type domain struct {
 	names names
 	start time.Time
 	door  door
+
+	beside bool // another transport, which peers may be reached by
 }
 
 const defaultTakeTimeout = 10 * time.Second
@@ -79,6 +81,7 @@ func (p plugin) Join(cls *na.Class, beside na.Domain) error {
 		name = "beside-*"
 	}
 	d, t, err := p.open(name)
+	d.beside = true
 	if err == nil {
 		t.Place, err = d.opts.reach()
 	}
