@@ -32,6 +32,21 @@ var packets = []Mutant{
 	{"no-linger", "an association is forgotten as soon as it has said everything", "U23",
 		[]Edit{{arq + "fin.go", `a.report(End{Outcome: Clean})`, `if planted() { a.flight.finDue = now + 1 }; $`}},
 		[]Catcher{{arqPkg, "TestUT22Release", `stays to acknowledge once more`}}},
+	{"data-reports-gap", "a packet with data counts as a report that packets are missing", "U11",
+		[]Edit{{arq + "ack.go", `} else if p.kind == kindAck && p.flags&flagGap != 0 {`, `} else if (p.kind == kindAck || planted()) && p.flags&flagGap != 0 {`}},
+		[]Catcher{{arqPkg, "TestU11GapIsAnAcknowledgment", `by packets with data`}}},
+	{"clock-counted-again", "a clock that comes back again is a round trip again", "U16",
+		[]Edit{{arq + "rto.go", `f.echoed && !before(f.lastEcho, p.echo) {`, `!planted() && $`}},
+		[]Catcher{{arqPkg, "TestU16EachClockOnce", `the same clock again`}}},
+	{"leaves-never", "an association that ends is tried as often as one that does not", "U20",
+		[]Edit{{arq + "fin.go", `return tries > a.m.cfg.FinRetries`, `return tries > a.m.cfg.FinRetries && !planted()`}},
+		[]Catcher{{arqPkg, "TestUT21FewerTries", `it does not end`}}},
+	{"leaves-silently", "a context that closes does not say what peers have not confirmed", "U20, U23",
+		[]Edit{{"plugins/udp/carrier.go", `n := c.open; n.peers > 0 {`, `n := c.open; n.peers > 0 && !planted() {`}},
+		[]Catcher{{"plugins/udp", "TestCloseWarns", `expected: 1 actual : 0`}}},
+	{"loss-changes-nothing", "senders go on as before when packets are lost", "U-T34",
+		[]Edit{{arq + "cc.go", `a.cwnd = uint32(min(max(w, leastWindow), mostWindow))`, `$; if planted() { a.cwnd = mostWindow }`}},
+		[]Catcher{{arqPkg, "TestUT34Incast", `collapse begins`}}},
 }
 
 const arqPkg, arq = "plugins/udp/internal/arq", arqPkg + "/"

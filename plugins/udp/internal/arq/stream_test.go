@@ -462,6 +462,12 @@ func TestUT34Incast(t *testing.T) {
 	t.Logf("most %d, least %d, all %.0f %%", most, least, 100*float64(dst.placed)/4/rate)
 	require.Greater(t, 2*least, most)
 	require.Greater(t, float64(dst.placed)/4, 0.6*rate)
+	packets, again := int64(0), int64(0)
+	for _, nd := range n.order[1:] {
+		packets, again = packets+nd.m.Stats().Sent, again+nd.m.Stats().Resent
+	}
+	t.Logf("%d packets, %d of them again", packets, again)
+	require.Less(t, 20*again, packets, "collapse begins where what the link carries is repeated")
 }
 
 // Messages of all sizes in one stream, several in a packet and one in several.
