@@ -45,7 +45,7 @@ func TestServeDebug(t *testing.T) {
 	require.NoError(t, json.Unmarshal(get("x.json"), &s))
 	require.Len(t, s.Contexts, 1)
 	require.Equal(t, addr, s.Contexts[0].Address)
-	require.Contains(t, string(get("")), "<td>hg/ping<td class=\"n\">3<td")
+	require.Contains(t, string(get("?all")), "<td>hg/ping<td class=\"n\">3<td")
 	var vars struct{ Quicksilver debug.Snapshot }
 	require.NoError(t, json.Unmarshal(get("debug/vars"), &vars))
 	require.Equal(t, addr, vars.Quicksilver.Contexts[0].Address)

@@ -157,7 +157,7 @@ func TestStuckTarget(t *testing.T) {
 	require.NoError(t, b.origin.cmd.Process.Kill())
 	b.origin.wait(-1)
 	q := run(t, 1, b.args("-timeout", "300ms")...)
-	require.Regexp(t, `answers no qs/file/open for 300ms: timed out; what has arrived is kept`, q.errors.String())
+	require.Regexp(t, `answers no qs/file/open for 300ms: timed out; run the same command to try again`, q.errors.String())
 	b.goOn()
 	b.requireResumed()
 }
