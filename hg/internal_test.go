@@ -319,3 +319,21 @@ func TestUnknownBits(t *testing.T) {
 		require.ErrorIs(t, err, na.ErrProtocol, "fate %d", fate)
 	}
 }
+
+// TestByteLimit: what expedited requests lend and fetch is counted apart, and up to 65 KiB of it is never refused.
+func TestByteLimit(t *testing.T) {
+	const limit = 1 << 20
+	var b byteLimit
+	require.True(t, b.acquire(limit, limit, false))
+	require.False(t, b.acquire(1, limit, false))
+	require.True(t, b.acquire(limit, limit, true), "the ordinary ones do not count")
+	require.False(t, b.acquire(na.MaxRoom+1, limit, true))
+	require.True(t, b.acquire(na.MaxRoom, limit, true), "it is no longer than a message may be")
+	require.EqualValues(t, 2*limit+na.MaxRoom, b.total())
+	b.release(limit, false)
+	require.True(t, b.acquire(limit, limit, false), "the expedited ones do not count")
+	b.release(limit, false)
+	b.release(limit, true)
+	b.release(na.MaxRoom, true)
+	require.Zero(t, b.total())
+}

@@ -44,7 +44,7 @@ var sessions = []Mutant{
 			{overflow, "if expedited {\n\t\treturn &b.expedited", "if expedited && !planted() {\n\t\treturn &b.expedited"},
 			{overflow, `expedited && n <= na.MaxRoom`, `$ && !planted()`},
 		},
-		[]Catcher{{".", "TestLeasesBeyond", `exceed Config.MaxLent`}}},
+		[]Catcher{{"hg", "TestByteLimit", `the ordinary ones do not count`}}},
 	{"room-twice", "room is given back twice", "I11",
 		[]Edit{{room, `r.held -= int64(n)`, `$; if planted() { r.freed += uint64(n) }`}},
 		[]Catcher{{"na/natest", "TestNoFault/RoomComesBack", `expected: 4 actual : \d.*room in round`}}},
