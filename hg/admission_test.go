@@ -489,3 +489,36 @@ func TestHurryEndsNoHandler(t *testing.T) {
 		p.clean(0)
 	})
 }
+
+// A call whose time ends while its request waits here for an envelope says so.
+func TestHeldUpHereIsTold(t *testing.T) {
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{MaxActive: 1, NA: na.Config{Envelopes: 2}})
+		var k keeper
+		id := p.rpc("keep", k.handler)
+		outs := make([]outcome, 5)
+		var handles []*hg.Handle
+		for i := range outs {
+			handles = append(handles, p.handle(id))
+			if i == 4 {
+				handles[i].SetTimeout(100 * time.Millisecond)
+			}
+			require.NoError(t, handles[i].ForwardRaw(nil, outs[i].cb))
+			p.Until(func() bool { return len(k.kept) == 1 && (i < 3 || p.octx.Stats().NA.Queued == i-2) })
+		}
+		p.Until(func() bool { return outs[4].calls == 1 })
+		require.ErrorIs(t, outs[4].err, hg.ErrTimeout)
+		require.ErrorIs(t, outs[4].err, context.DeadlineExceeded)
+		require.Equal(t, hg.NotRun, hg.FateOf(outs[4].err))
+		require.ErrorContains(t, outs[4].err, "all 2 envelopes that the target guarantees are in use, and 2 requests wait here")
+		for i := range 4 {
+			p.Until(func() bool { return len(k.kept) > 0 })
+			k.answer()
+			p.Until(func() bool { return outs[i].calls == 1 })
+		}
+		for _, h := range handles {
+			h.Close()
+		}
+		p.clean(0)
+	})
+}

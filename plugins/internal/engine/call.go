@@ -176,11 +176,23 @@ func (e *Endpoint) Recall(t na.Ticket) (to na.Addr, id uint64, left bool) {
 	return na.Addr{}, 0, false
 }
 
+// heldUp is why a call ends at its deadline: what its request has waited for, if it has not left a session that is up.
+func (o *op) heldUp() error {
+	l := o.link
+	if o.kind == kindCall && o.list == &l.queued && l.state == linkUp {
+		return na.WithText(na.ErrTimeout, fmt.Sprintf("all %d envelopes that the target guarantees are in use, and %d requests wait here", l.peer.envelopes, l.queued.n))
+	}
+	return na.ErrTimeout
+}
+
 // GiveUp implements na.Endpoint.
 func (e *Endpoint) GiveUp(t na.Ticket, err error) {
 	e.mu.Lock()
 	if o, _ := t.Impl().(*op); o != nil && o.t == t {
 		l, id, tag := o.link, o.id, o.tag
+		if err == na.ErrTimeout {
+			err = o.heldUp()
+		}
 		if e.cancel(o, err); id != 0 {
 			l.abandon(id, tag)
 		}
