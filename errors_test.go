@@ -359,12 +359,20 @@ func TestRootAuthorize(t *testing.T) {
 	require.ErrorContains(t, err, "Authorize and HG.Authorize are set")
 }
 
-// TestMaxPeers: so many processes are let in, and no more.
+// TestMaxPeers: so many processes that work are let in, and no more. One that is idle makes room for another.
 func TestMaxPeers(t *testing.T) {
 	t.Parallel()
+	held, over := make(chan bool, 3), make(chan bool)
 	s := server(t, qs.Config{MaxPeers: 3}, func(n *qs.Node) {
-		repeat.Handle(n, func(_ context.Context, in string) (string, error) { return in, nil })
+		repeat.Handle(n, func(_ context.Context, in string) (string, error) {
+			if in == "hold" {
+				held <- true
+				<-over
+			}
+			return in, nil
+		})
 	})
+	var holding []*qs.Future[string]
 	for i := range 4 {
 		c := open(t, "tcp://", qs.Config{})
 		to := peer(t, c, s.Addr().String())
@@ -377,6 +385,21 @@ func TestMaxPeers(t *testing.T) {
 			}
 			require.EqualValues(t, 2, c.HG().Stats().Inline)
 		}
+		if i < 3 {
+			holding = append(holding, repeat.Go(within(t), to, "hold"))
+			<-held
+			continue
+		}
+		close(over)
+		for _, f := range holding {
+			_, err := f.Wait(within(t))
+			require.NoError(t, err)
+		}
+		for ctx := within(t); err != nil; { // until it may dial again, and a handler is done with what it has answered
+			require.NoError(t, ctx.Err())
+			_, err = repeat.Call(ctx, to, "x")
+		}
+		require.EqualValues(t, 1, s.HG().Stats().NA.PeersIdle)
 	}
 	_, err := qs.Open("tcp://", qs.Config{MaxPeers: -1})
 	require.ErrorContains(t, err, "MaxPeers is -1")

@@ -121,6 +121,9 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	rpc.bound = rpc.newBound()
 	all[id] = &rpc
 	r.all.Store(&all)
+	if rpc.Handler != nil && !rpc.Always && !strings.HasPrefix(rpc.Name, "hg/") { // those are there in any class
+		c.na.Serve()
+	}
 	return id, nil
 }
 

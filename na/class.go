@@ -14,6 +14,7 @@ type Class struct {
 	domain  Domain
 	regions atomic.Int64
 	tokens  tokens
+	serves  atomic.Bool
 
 	mu       sync.Mutex // guards the fields below
 	contexts []*Context
@@ -143,3 +144,13 @@ func (c *Class) released() {
 		_ = c.domain.Close()
 	}
 }
+
+// Serve notes that peers have reason to send requests here: see Config.IdleTimeout. RecvUnexpected does it, too.
+func (c *Class) Serve() {
+	if !c.serves.Load() {
+		c.serves.Store(true)
+	}
+}
+
+// Serves reports whether Serve was called. Plugins use it.
+func (c *Class) Serves() bool { return c.serves.Load() }

@@ -64,6 +64,12 @@ type Config struct {
 	Spin time.Duration
 	// ConnectTimeout bounds making a connection, the handshake included. Zero means PeerTimeout.
 	ConnectTimeout time.Duration
+	// IdleTimeout is after how long a session that this side has dialled ends, if nothing goes on in it and its peer agrees. The next
+	// operation dials again; nobody is told of a fault. Zero means 5 minutes, but never for a class that serves calls and does not listen:
+	// its peers can call it in these sessions alone. Negative means never. It is looked at each tenth of PeerTimeout or so. Sessions that
+	// peers have dialled are theirs to end. When Budget is short for one more peer, the session of either kind that has been idle for
+	// longest ends, whatever IdleTimeout is.
+	IdleTimeout time.Duration
 	// Local says when a class with a second transport (see Open) uses that.
 	Local Local
 	// Logger gets what no error can carry. Nil means slog.Default().
@@ -134,11 +140,15 @@ func (c Config) withDefaults() Config {
 	def(&c.ConnectTimeout, c.PeerTimeout)
 	def(&c.Linger, 2*time.Second)
 	def(&c.Spin, 50*time.Microsecond)
-	for _, d := range []*time.Duration{&c.Probe, &c.PeerTimeout, &c.ConnectTimeout, &c.Spin} {
+	for _, d := range []*time.Duration{&c.Probe, &c.PeerTimeout, &c.ConnectTimeout, &c.Spin, &c.IdleTimeout} {
 		*d = min(*d, MaxTime)
 	}
 	return c
 }
+
+// IdleTimeout is what zero of Config.IdleTimeout means. Most programs that pause do so for less; a peer that is not needed for so long
+// costs more than the round trip to dial it anew.
+const IdleTimeout = 5 * time.Minute
 
 // MaxTime is as good as never: times are longer nowhere, or their sums would pass the end of what a Duration holds.
 // Plugins use it.

@@ -57,6 +57,7 @@ func (c *Context) startMessage(op *Op, to Addr, buf []byte, by Deadline) (Ticket
 
 // RecvUnexpected receives the oldest unexpected message; op ends with Result.Envelope, which the callback owns.
 func (c *Context) RecvUnexpected(op *Op) error {
+	c.class.Serve()
 	t, err := op.start(kindRecvUnexpected, Addr{})
 	if err != nil {
 		return err

@@ -52,6 +52,9 @@ func newCaller(l *life, seed uint64) *caller {
 
 func (c *caller) run() {
 	for i := 0; !c.over.Load() && (c.Rounds == 0 || i < c.Rounds); i++ {
+		if c.Pause > 0 {
+			c.Sleep(time.Duration(c.rng.Int64N(int64(c.Pause))))
+		}
 		c.next()
 	}
 	c.lookAtPoison()

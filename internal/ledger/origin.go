@@ -31,6 +31,7 @@ type Origin struct {
 	Rounds  int           // of calls for each node; 0 means for a time that is drawn
 	Life    time.Duration // of a node, about
 	MaxData int           // bytes of the largest transfer
+	Pause   time.Duration // before a call, at most
 	// Patience is how long calls that are under way when a node is about to be closed may take to end.
 	Patience time.Duration
 	Off      Deeds // what it does not do

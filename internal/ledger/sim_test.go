@@ -19,6 +19,9 @@ type options struct {
 	Seed                                        uint64
 	Faults                                      sim.Faults
 	Targets, Origins, Callers, Rounds, Breakers int
+	Idle                                        time.Duration // hg.NetConfig.IdleTimeout
+	Budget                                      int64         // likewise
+	Pause                                       time.Duration // between two calls of a caller, at most
 	Off                                         Deeds
 }
 
@@ -30,8 +33,8 @@ func drawOptions(seed uint64) options {
 	}
 	return options{
 		Seed: seed, Faults: most.Draw(rng), Targets: 2 + rng.IntN(2), Origins: 1 + rng.IntN(2), Callers: 1 + rng.IntN(4), Rounds: 4 + rng.IntN(8),
-		Breakers: 2 + rng.IntN(12),
-		Off:      Deeds(*without) | DeedExit, // there the end of a coroutine's goroutine is the end of the test's
+		Breakers: 2 + rng.IntN(12), Idle: []time.Duration{-1, 1, 1, 100 * time.Millisecond}[rng.IntN(4)],
+		Off: Deeds(*without) | DeedExit, // there the end of a coroutine's goroutine is the end of the test's
 	}
 }
 
@@ -43,6 +46,7 @@ type world struct {
 	lines []string // of it, with their time
 	audit *Audit
 	died  map[uint64]bool // origins
+	nodes []*qs.Node      // that were ever opened
 	broke map[string]int
 
 	rng     *rand.Rand
@@ -91,12 +95,19 @@ func play(o options) (*world, error) {
 }
 
 func (w *world) site() Site {
-	return Site{Open: qs.Open, Go: w.Spawn, Sleep: w.Sleep}
+	open := func(addr string, cfg qs.Config) (*qs.Node, error) {
+		n, err := qs.Open(addr, cfg)
+		if err == nil {
+			w.nodes = append(w.nodes, n)
+		}
+		return n, err
+	}
+	return Site{Open: open, Go: w.Spawn, Sleep: w.Sleep}
 }
 
 func (w *world) config() qs.Config {
 	cfg := qs.Config{PeerTimeout: 500 * time.Millisecond, Grace: time.Duration(w.rng.IntN(3)) * 100 * time.Millisecond}
-	cfg.HG.NA = hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}
+	cfg.HG.NA = hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}, IdleTimeout: w.Idle, Budget: w.Budget}
 	cfg.HG.Logger = slog.New(slog.DiscardHandler)
 	return cfg
 }
@@ -131,7 +142,7 @@ func (m *machine) originate(seed uint64) {
 	m.number, m.up = m.numbers, true
 	o := &Origin{
 		Site: m.site(), Book: NewBook(m.world), Number: m.number, Seed: seed, Addr: "sim://", Config: m.config, Callers: m.Callers, Rounds: m.Rounds,
-		MaxData: 20_000, Patience: 2 * time.Minute, Off: m.Off,
+		MaxData: 20_000, Pause: m.options.Pause, Patience: 2 * time.Minute, Off: m.Off,
 	}
 	for _, t := range m.targets {
 		o.Targets = append(o.Targets, "sim://"+t.name)

@@ -8,6 +8,7 @@ const (
 	session  = "plugins/internal/engine/session.go"
 	admit    = "plugins/internal/engine/admit.go"
 	liveness = "plugins/internal/engine/liveness.go"
+	idle     = "plugins/internal/engine/idle.go"
 )
 
 // sessions is bugs of sessions.
@@ -70,8 +71,17 @@ var sessions = []Mutant{
 	{"body-room-leaks", "the room of a body that was canceled is never given back", "I11",
 		[]Edit{{body, "l.freeBytes(s.body.room)\n\tl.e.dropSink(s)", `if planted() { return }; $`}},
 		[]Catcher{{"plugins/internal/engine", "TestBodyRoom", `Should be zero, but was \d`}}},
+	{"idle-in-flight", "a session with a call in flight ends as an idle one does", "I1",
+		[]Edit{{idle, `return (l.active == nil || !l.hasWork() && l.sentAll())`, `return (l.active == nil || (planted() || !l.hasWork()) && l.sentAll())`}},
+		[]Catcher{{"plugins/internal/engine", "TestLeaveRefused", `Messages: receive`}}},
+	{"idle-held-is-lost", "a call that crosses with the end of an idle session is reported as lost", "I1",
+		[]Edit{{idle, `for _, q := range []*opList{&l.recvs,`, `if planted() { return nil }; $`}},
+		[]Catcher{{"plugins/internal/engine", "TestLeave", `should have 2 item`}}},
+	{"idle-crossing", "an idle session ends though a message is on its way to the peer", "I1",
+		[]Edit{{idle, `if h.Op != l.seq ||`, `if !planted() && h.Op != l.seq ||`}},
+		[]Catcher{{"plugins/internal/engine", "TestLeaveRefused", `one-way message`}}},
 	{"body-not-recalled", "the peer does not hear that a body was canceled", "I11",
-		[]Edit{{body, `if l.state == linkUp {`, `if l.state == linkUp && !planted() {`}},
+		[]Edit{{body, `if l.Up() {`, `if l.Up() && !planted() {`}},
 		[]Catcher{{"na/natest", "TestNoFault/BodyCanceledAnywhere", `no room is taken: not after`}}},
 	{"body-early", "the buffer of a body is used again before its message is freed", "I3, I9",
 		[]Edit{{body, `b.slab, b.room = nil, 0`, `if planted() { b.room = 0 } else { $ }`}},

@@ -279,7 +279,9 @@ func budgetShort(b *bed) {
 		return n
 	}
 	first, second, third := b.origin(na.Config{}), b.origin(na.Config{}), b.origin(na.Config{})
+	first.recvExpected(t.Self(), 99, 8) // it waits for t, as the second one will: these sessions are not idle
 	require.Equal(b, g, leave(first), "messages of the first peer")
+	second.recvExpected(t.Self(), 99, 8)
 	require.Equal(b, 1, leave(second), "messages of the second peer: the budget is short")
 	r := third.send(t.Self(), 1, nil).notRun(na.ErrUnreachable, na.ErrNoMemory)
 	require.Contains(b, r.Err.Error(), "budget", "the error says what was asked for and what is left")

@@ -264,7 +264,8 @@ func TestSleeper(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := sim.NewWorld(sim.Config{})
-			a, b := join(t, w, "sim://a"), join(t, w, "sim://b")
+			cfg := na.Config{Plugins: []na.Plugin{w.Plugin()}, IdleTimeout: -1} // with nothing to do some time
+			a, b := joinWith(t, cfg, "sim://a"), joinWith(t, cfg, "sim://b")
 			a.post(a.nctx.RecvUnexpected)
 			if name == "peer closes" {
 				require.NoError(t, a.send(b.addr(), 1, "x").Err) // there is a session

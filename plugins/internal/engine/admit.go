@@ -112,14 +112,17 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 		strings.HasPrefix(g.Listen, e.eng.own.Scheme+"://") && e.eng.own.Names.Check(g.Listen) == nil {
 		named = na.MakeAddr(g.Listen, int(g.Context))
 	}
-	if old := e.names[named]; old != nil && old.state != linkUp && !named.IsZero() &&
+	if old := e.names[named]; old != nil && !old.Up() && !named.IsZero() &&
 		(old.proves(proof, []string{old.host}) != nil || old.proves(proof, old.also) != nil) {
 		named = na.Addr{} // it is not the peer that is being dialled there
 	}
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
 	}
-	if old := e.names[named]; old != nil && !named.IsZero() && !old.besides(g) {
+	for old := e.names[named]; old != nil && !named.IsZero() && !old.besides(g); old = e.names[named] { // twice, if what waited for old's end dials
+		if old.short && !old.reserveFor(g) {
+			return nil, errMakingRoom
+		}
 		if err := e.compete(old, g); err != nil {
 			return nil, err
 		}
@@ -128,7 +131,7 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 			return old, nil
 		}
 	}
-	l, err := e.newLink(named, g.Need, g.Want)
+	l, err := e.newLink(named, g.Need, g.Want, false)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +146,7 @@ func (e *Endpoint) Admit(c Carrier, conn any, g *frame.Greeting, verified bool) 
 // contexts we have dialled any of the peer's, and it was not the one that dials; or that one has dialled any of ours, so that it does
 // not know l by the name that it has dialled.
 func (l *Link) besides(g *frame.Greeting) bool {
-	return l.state == linkUp && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
+	return l.Up() && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
 }
 
 // Forgeable notes that the HELLO which Admit took may have come from anywhere. Until a frame follows there is no peer that could be
@@ -158,9 +161,9 @@ func (l *Link) Forgeable() { l.forged = true }
 func (e *Endpoint) compete(old *Link, g *frame.Greeting) error {
 	ours := slices.Compare(e.eng.inc[:], g.Incarnation[:]) > 0
 	switch {
-	case old.state == linkUp && old.secret.Matches(g.Proof):
+	case old.Up() && old.secret.Matches(g.Proof):
 		old.fail(na.WithText(na.ErrPeerLost, "the peer connected anew"))
-	case old.state == linkUp:
+	case old.Up():
 		old.suspect()
 		return na.WithText(na.ErrDuplicate, "a session with this address is up; its peer is asked whether it lives")
 	case ours && old.state == linkDialing:

@@ -150,7 +150,7 @@ func (l *Link) recallBody(o *op) {
 	if o.source != nil {
 		l.dropSource(o.source)
 	}
-	if l.state == linkUp {
+	if l.Up() {
 		l.controlOn(o.flow, frame.Header{Kind: frame.Cancel, Flags: frame.FlagBody, Op: o.bodyID})
 	}
 }

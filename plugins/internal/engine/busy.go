@@ -22,6 +22,7 @@ type active struct {
 	waiting int           // operations that wait for the peer
 	unfreed int           // its messages that are not freed: requests that are handled, mostly
 	doubted bool          // the peer may have lost the session: its silence counts though nothing is open
+	only    [16]byte      // incarnation that the peer must have for what waits; zero for any; until the link is up
 	also    []string      // hosts that the peer has proven to be, beside Link.host; until the link is up, must prove
 	heard   bool          // a message, or bulk data, arrived since the last tick
 	signed  time.Duration // when the last bytes arrived; at first when it became busy
@@ -47,6 +48,7 @@ type active struct {
 	recvs       opList   // expected receives
 	match       tagTable // the same by their tags
 	leases      opList
+	views       int // memory of the peer that is being read where it is
 	withdraws   withdrawals
 	reads       []read        // of which the peer was not told
 	probed      time.Duration // when the peer was last asked for its credit, or messages began to wait for it
@@ -69,6 +71,7 @@ func (l *Link) sendQueue() int { return l.toLeave() - l.answers - l.expediting }
 func (l *Link) makeBusy() {
 	if l.active == nil {
 		l.active = &active{}
+		l.resting.remove(l)
 		l.e.lookAfter(l)
 		l.signed = l.e.now // nothing was to be heard before
 	}
@@ -85,14 +88,19 @@ func (e *Endpoint) lookAfter(l *Link) {
 	e.busy = append(e.busy, l)
 }
 
-// open reports whether anything is open with the peer: what we wait for, or what we do for it. Its silence counts then.
-func (l *Link) open() bool {
-	return l.waiting > 0 || l.unfreed > 0 || len(l.served) > 0 || len(l.sinks) > 0 || len(l.arrivals) > 0 || l.doubted ||
+// open reports whether the peer owes a sign of life: its silence counts then.
+func (l *Link) open() bool { return l.hasWork() || l.state == linkLeaving }
+
+// hasWork reports whether anything is open with the peer: what we wait for, or what we do for it.
+func (l *Link) hasWork() bool {
+	return l.waiting > 0 || l.unfreed > 0 || l.views > 0 || len(l.served) > 0 || len(l.sinks) > 0 || len(l.arrivals) > 0 || l.doubted ||
 		l.asked && !l.confirmed
 }
 
-// idle reports whether a session has nothing open, and nothing to send.
-func (l *Link) idle() bool {
-	return !l.open() && !l.waits() && !l.kicked && !l.pong && !l.owed && len(l.reads) == 0 && l.withdraws.open == 0 &&
-		l.flows[FlowMessages].empty() && l.flows[FlowBulk].empty()
+// isIdle reports whether a session has nothing open, and nothing to send.
+func (l *Link) isIdle() bool { return !l.open() && l.sentAll() && !l.kicked && !l.pong && !l.owed }
+
+// sentAll reports whether everything has left that is more than a courtesy to the peer.
+func (l *Link) sentAll() bool {
+	return !l.waits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.flows[FlowMessages].empty() && l.flows[FlowBulk].empty()
 }

@@ -33,7 +33,7 @@ func (e *Endpoint) Confirm(last bool) (peers, messages int) {
 		}
 	}
 	for _, l := range e.sorted() {
-		if l.state != linkUp || l.confirmed {
+		if !l.Up() || l.confirmed {
 			continue
 		}
 		peers++
@@ -62,7 +62,7 @@ func (e *Endpoint) Unconfirmed() []na.Unconfirmed {
 	defer e.mu.Unlock()
 	all := append([]na.Unconfirmed(nil), e.lost...)
 	for _, l := range e.sorted() {
-		if l.state == linkUp {
+		if l.Up() {
 			all = addUnconfirmed(all, l.addr().Named(), l.unconfirmed())
 		}
 	}

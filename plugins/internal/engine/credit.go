@@ -22,7 +22,7 @@ import (
 
 // reserve takes room for envelopes out of the budget, and for na.ExpeditedEnvelopes beside: as many as want, fewer when it is short,
 // an error below least.
-func (g *Engine) reserve(want, least int) (int, error) {
+func (g *Engine) reserve(want, least int) (n int, short bool, err error) {
 	each := na.EnvelopeBytes(g.cfg.Eager)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -30,14 +30,14 @@ func (g *Engine) reserve(want, least int) (int, error) {
 	if g.cfg.Room == 0 { // room is taken out of it, too
 		left -= g.room
 	}
-	n := int(min(int64(want), left/each-na.ExpeditedEnvelopes))
+	n = int(min(int64(want), left/each-na.ExpeditedEnvelopes))
 	if n < max(least, 1) {
-		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+
+		return 0, true, na.WithText(na.ErrNoMemory, fmt.Sprintf("no room to guarantee envelopes to one more peer: "+
 			"%d of %d bytes are asked for, at least %d, and of the budget of %d bytes %d are left, enough for %d beside the one for expedited messages",
 			want, each, max(least, 1), g.cfg.Budget, left, max(n, 0)))
 	}
 	g.reserved += int64(n+na.ExpeditedEnvelopes) * each
-	return n, nil
+	return n, n < want, nil
 }
 
 // unreserve returns what reserve took for n envelopes.
@@ -56,15 +56,15 @@ func (g *Engine) batch(n int) uint32 {
 	return uint32(min(max(b, 1), n))
 }
 
-// offer reserves envelopes for a peer, which has said what it needs and wants; zero when it has not.
-func (g *Engine) offer(need, want int) (int, error) {
+// offer reserves envelopes for a peer, which has said what it needs and wants; zero when it has not. short reports whether the budget is.
+func (g *Engine) offer(need, want int) (n int, short bool, err error) {
 	most, least := g.cfg.Envelopes, g.cfg.MinEnvelopes
 	if want != 0 {
 		most = min(most, want)
 		least = min(least, want)
 	}
 	if need > most {
-		return 0, na.WithText(na.ErrNoMemory, fmt.Sprintf(
+		return 0, false, na.WithText(na.ErrNoMemory, fmt.Sprintf(
 			"the peer needs %d envelopes, and %d are guaranteed to each peer here (Config.Envelopes)", need, most))
 	}
 	return g.reserve(g.cfg.Offered(most), g.cfg.Offered(max(least, need)))

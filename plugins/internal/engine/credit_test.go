@@ -183,8 +183,10 @@ func TestNeedAndWant(t *testing.T) {
 	require.EqualValues(t, 6, l.greeting().Envelopes)
 	require.EqualValues(t, 3, l.greeting().Need)
 	require.EqualValues(t, 5, l.greeting().Want)
-	_, err = admit(4, 3, 0, 0)
+	s.works(l)
+	l, err = admit(4, 3, 0, 0)
 	require.NoError(t, err)
+	s.works(l)
 	require.Equal(t, 16*each, s.nctx.Stats().Reserved)
 	_, err = admit(5, 3, 7, 0)
 	require.ErrorContains(t, err, "8 of 4160 bytes are asked for, at least 7, and of the budget of 95680 bytes 29120 are left, enough for 6")
@@ -239,11 +241,15 @@ func TestNeedWhileDialing(t *testing.T) {
 func TestMinEnvelopes(t *testing.T) {
 	s := newScript(t, na.Config{Envelopes: 8, MinEnvelopes: 4, Budget: na.GuaranteedBytes(1, 8, 4096) + na.GuaranteedBytes(1, 3, 4096)})
 	admit := func(inc byte, want uint32) error {
+		t.Helper()
 		g := peerGreeting(5)
 		g.Listen, g.Incarnation, g.Want = "", [16]byte{inc}, want
 		s.e.Lock()
 		defer s.e.Unlock()
-		_, err := s.e.Admit(scriptCarrier{s}, "conn", &g, false)
+		l, err := s.e.Admit(scriptCarrier{s}, "conn", &g, false)
+		if err == nil {
+			l.views++ // it is not idle
+		}
 		return err
 	}
 	require.NoError(t, admit(1, 0))

@@ -17,7 +17,7 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 	failpoint.Frame(h)
 	l.makeBusy()
 	l.alive() // any frame shows that the peer lives, before it is known whether it is a good one
-	if l.state != linkUp {
+	if !l.Up() {
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("session begins with %v, want HELLO", h.Kind))
 	}
 	if err := l.header(h); err != nil {
@@ -64,6 +64,10 @@ func (l *Link) Deliver(h *frame.Header, payload []byte) error {
 		}
 	case frame.Read:
 		l.deliverRead(h)
+	case frame.Leave:
+		l.deliverLeave(h)
+	case frame.Stay:
+		return l.deliverStay(h)
 	default:
 		return na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame inside a session", h.Kind))
 	}
@@ -153,6 +157,7 @@ func (l *Link) present(env *na.Envelope) {
 // deliverExpected ends the receive that an expected message is for. env, if not nil, has the payload in it, of which nobody else
 // knows.
 func (l *Link) deliverExpected(h *frame.Header, payload []byte, env *na.Envelope) error {
+	l.expectedArrived++
 	if h.Flags&frame.FlagBody != 0 {
 		if env == nil {
 			env = l.e.newEnvelope(len(payload))

@@ -60,6 +60,10 @@ type Endpoint struct {
 	found     *Link   // and found; nil once that link has ended
 	waits     map[na.Addr]*backoff
 	proofs    map[na.Addr]frame.Secret // of dialable peers whose session has ended: what the next HELLO shows
+	retired   map[uint64][16]byte      // incarnations of the peers of sessions that have ended because they were idle
+	leaving   int                      // sessions in linkLeaving
+	shorts    int                      // links that wait for envelopes
+	idle      [2]linkList              // sessions with nothing going on; in the second those that we have dialled
 	busy      []*Link                  // links with something open, or that connect
 	lastTick  time.Duration
 	kicked    []*Link
@@ -94,7 +98,7 @@ var _ na.Endpoint = (*Endpoint)(nil)
 func newEndpoint(g *Engine, host *na.Host) *Endpoint {
 	return &Endpoint{
 		eng: g, host: host, id: host.Context().ID(),
-		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, waits: map[na.Addr]*backoff{}, proofs: map[na.Addr]frame.Secret{},
+		links: map[uint64]*Link{}, names: map[na.Addr]*Link{}, retired: map[uint64][16]byte{}, waits: map[na.Addr]*backoff{}, proofs: map[na.Addr]frame.Secret{},
 		leases: map[matchKey]*op{}, tokens: map[[16]byte]*op{},
 	}
 }
@@ -326,7 +330,7 @@ func (e *Endpoint) Lease(t na.Ticket, to na.Addr, tag na.Tag, m *na.Mem) {
 // GiveBack implements na.Endpoint.
 func (e *Endpoint) GiveBack(to na.Addr, key na.Key) {
 	e.mu.Lock()
-	if l := e.find(to); l != nil && l.state == linkUp && !e.shut {
+	if l := e.find(to); l != nil && l.Up() && !e.shut {
 		l.control(giveBack(key))
 	}
 	e.Unlock()
@@ -409,7 +413,7 @@ func (e *Endpoint) Stats() na.Stats {
 	defer e.mu.Unlock()
 	s := e.stats
 	for _, l := range e.links {
-		if l.state == linkUp {
+		if l.Up() {
 			s.Peers++
 			if l.bulk {
 				s.BulkFlows++
@@ -433,7 +437,7 @@ func (e *Endpoint) Peers() []na.PeerStats {
 	defer e.mu.Unlock()
 	var all []na.PeerStats
 	for _, l := range e.sorted() {
-		if l.state == linkUp {
+		if l.Up() {
 			all = append(all, l.gauges())
 		}
 	}

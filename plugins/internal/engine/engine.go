@@ -71,8 +71,9 @@ type Engine struct {
 
 	mu       sync.Mutex // guards the fields below
 	mems     map[[16]byte]memEntry
-	reserved int64 // bytes of envelopes guaranteed to peers
-	room     int64 // likewise, of room
+	bound    map[uint64]int // registered memory by the session that it is for
+	reserved int64          // bytes of envelopes guaranteed to peers
+	room     int64          // likewise, of room
 	eps      []*Endpoint
 	offers   map[frame.Secret]offer
 }
@@ -87,7 +88,7 @@ var _ na.Domain = (*Engine)(nil)
 
 // New returns the engine of a class.
 func New(cls *na.Class, opts Options) *Engine {
-	g := &Engine{cls: cls, cfg: cls.Config(), opts: opts, mems: map[[16]byte]memEntry{}, offers: map[frame.Secret]offer{}}
+	g := &Engine{cls: cls, cfg: cls.Config(), opts: opts, mems: map[[16]byte]memEntry{}, bound: map[uint64]int{}, offers: map[frame.Secret]offer{}}
 	opts.Rand(g.inc[:])
 	// Sessions are numbered from anywhere: an address bound by another class of this process is not one of ours.
 	g.session.Store(binary.LittleEndian.Uint64(g.inc[8:]) >> 16)
@@ -195,7 +196,11 @@ func (g *Engine) Publish(m *na.Mem) error {
 // publish binds registered memory to one session, if that is not 0.
 func (g *Engine) publish(m *na.Mem, session uint64) {
 	g.mu.Lock()
+	g.unbind(g.mems[m.Key().Token])
 	g.mems[m.Key().Token] = memEntry{m, session}
+	if session != 0 {
+		g.bound[session]++
+	}
 	g.mu.Unlock()
 }
 
@@ -203,11 +208,40 @@ func (g *Engine) publish(m *na.Mem, session uint64) {
 func (g *Engine) Unpublish(m *na.Mem) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.mems[m.Key().Token].m != m {
+	entry := g.mems[m.Key().Token]
+	if entry.m != m {
 		return false
 	}
+	g.unbind(entry)
 	delete(g.mems, m.Key().Token)
 	return true
+}
+
+// unbind ends the binding of memory that is unpublished, or published for another session. g.mu is held.
+func (g *Engine) unbind(entry memEntry) {
+	if s := entry.session; s != 0 {
+		if g.bound[s]--; g.bound[s] == 0 {
+			delete(g.bound, s)
+		}
+	}
+}
+
+// rebind binds memory to another session, if it is still published.
+func (g *Engine) rebind(m *na.Mem, session uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if entry := g.mems[m.Key().Token]; entry.m == m {
+		g.unbind(entry)
+		g.mems[m.Key().Token] = memEntry{m, session}
+		g.bound[session]++
+	}
+}
+
+// binds reports whether memory is registered for a session alone.
+func (g *Engine) binds(session uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.bound[session] > 0
 }
 
 // reach finds the memory that a peer's request names and checks the request: token, session, access and range.

@@ -32,7 +32,7 @@ func (e *Endpoint) lookedUp(text na.Addr, name string) (na.Addr, error) {
 		return addr, nil
 	}
 	host := c.Host(text.Name())
-	if l := e.names[addr]; l != nil && l.state == linkUp && host != l.host {
+	if l := e.names[addr]; l != nil && l.Up() && host != l.host {
 		if err := l.carries(l.proof, host); err != nil {
 			return na.Addr{}, err
 		}
@@ -50,14 +50,14 @@ func (l *Link) mustBe(a na.Addr) error {
 	if l.e.certifier() == nil || slices.Contains(l.also, host) {
 		return nil
 	}
-	if l.state == linkUp {
+	if l.Up() {
 		if err := l.carries(l.proof, host); err != nil {
 			return err
 		}
 	}
 	if len(l.also) < maxHosts {
 		l.also = append(l.also, host)
-	} else if l.state != linkUp {
+	} else if !l.Up() {
 		return full(maxHosts, "names of one host that is being dialled")
 	}
 	return nil

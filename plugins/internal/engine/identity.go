@@ -7,7 +7,7 @@ func (e *Endpoint) Identity(peer na.Addr) (na.Identity, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.links[peer.Session()]
-	if l == nil || l.state != linkUp {
+	if l == nil || !l.Up() {
 		return na.Identity{}, false
 	}
 	return l.identity(), true

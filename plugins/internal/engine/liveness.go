@@ -45,13 +45,13 @@ func (e *Endpoint) tick(now time.Duration) {
 		}
 		idle := false
 		switch {
-		case l.state == linkUp:
-			idle = !l.heard && l.idle()
+		case l.Up():
+			idle = !l.heard && l.isIdle()
 			l.tick(now, passed)
-			if l.state == linkUp {
+			if l.Up() {
 				l.readsDue()
 			}
-			if left := e.eng.cfg.PeerTimeout - l.silent; l.state == linkUp && l.open() && left < next-now {
+			if left := e.eng.cfg.PeerTimeout - l.silent; l.Up() && l.open() && left < next-now {
 				next = now + left // it is judged in time, however late the ticks were that came before
 			}
 			if at := l.probe(now); at != 0 {
@@ -69,8 +69,12 @@ func (e *Endpoint) tick(now time.Duration) {
 			l.since, l.dialled = now, true
 			l.dial()
 		}
-		if l.state == linkDown || idle {
+		if l.state == linkDown {
 			l.active = nil
+			continue
+		}
+		if idle && l.state == linkUp {
+			e.rest(l, now)
 			continue
 		}
 		if at := l.due(); at != 0 {
@@ -78,9 +82,11 @@ func (e *Endpoint) tick(now time.Duration) {
 		}
 		e.busy = append(e.busy, l)
 	}
+	idle := e.endIdle(now)
 	if len(e.busy) == 0 {
 		next = 0
 	}
+	next = sooner(next, idle)
 	e.timer.Store(int64(next))
 }
 

@@ -193,7 +193,7 @@ func (e *Endpoint) cancel(o *op, err error) {
 		}
 	}
 	e.finish(o, r)
-	if moving != 0 && l.state == linkUp {
+	if moving != 0 && l.Up() {
 		l.controlOn(flow, cancelMove(moving)) // a courtesy: the peer may stop early. It may also be what ends l.
 	}
 }

@@ -65,7 +65,7 @@ func cancelMove(id uint64) frame.Header { return frame.Header{Kind: frame.Cancel
 
 // FlowUp opens FlowBulk for the puts and gets that begin from now on. Locked.
 func (l *Link) FlowUp() {
-	if l.state == linkUp {
+	if l.Up() {
 		l.bulk = true
 		l.kick()
 	}
@@ -88,9 +88,12 @@ func (l *Link) flowFor(n int64) Flow {
 
 // Sends reports whether Pull has something to give, of either flow. Locked.
 func (l *Link) Sends() bool {
-	return l.active != nil && (l.msgs.n > 0 || l.pong || l.owed || l.owesRoom() || l.mayBegin() ||
+	return l.active != nil && (l.hasMessage() || l.pong || l.owed || l.owesRoom() || l.mayBegin() ||
 		!l.flows[FlowMessages].empty() || !l.flows[FlowBulk].empty())
 }
+
+// hasMessage reports whether a message may leave.
+func (l *Link) hasMessage() bool { return l.msgs.n > 0 && l.state == linkUp }
 
 // Pull gives w the frames of a flow in their order, until none is left or none fits; more reports the latter. Locked.
 //
@@ -102,11 +105,11 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 		return false
 	}
 	q := &l.flows[f]
-	for l.state == linkUp {
+	for l.Up() {
 		room, piece := w.Room()
 		switch messages := f == FlowMessages; {
 		case room < 0:
-			return !q.empty() || messages && (l.pong || l.msgs.n > 0 || l.owed || l.owesRoom() || l.mayBegin())
+			return !q.empty() || messages && (l.pong || l.hasMessage() || l.owed || l.owesRoom() || l.mayBegin())
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
 			// It confirms everything before the Ping. While bodies of messages before it are on their way, it only says that we live.
@@ -114,7 +117,7 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
 			l.frame(f, w, h)
-		case messages && l.msgs.n > 0 && len(l.reads) > 0:
+		case messages && l.hasMessage() && len(l.reads) > 0:
 			l.readsDue() // before it: an answer ends the use of the memory
 		case q.ctl.len() > 0:
 			h := q.ctl.pop()
@@ -127,7 +130,7 @@ func (l *Link) Pull(f Flow, w Writer) (more bool) {
 			l.frame(f, w, h)
 		case q.abandons.len() > 0:
 			l.frame(f, w, q.abandons.pop())
-		case messages && l.msgs.n > 0:
+		case messages && l.hasMessage():
 			if !l.message(w, room) {
 				return true
 			}

@@ -77,16 +77,30 @@ func (e *Endpoint) View(to na.Addr, key na.Key, off, n int64) (v na.View, ok boo
 	if b == nil {
 		return v, false
 	}
-	if l.state == linkUp { // still
+	up := l.state == linkUp // still
+	if up {
 		l.makeBusy()
+		l.views++
 		l.tellRead(key.Token, n)
 	}
 	return na.View{Bytes: b, End: func() error {
+		if up {
+			l.endView()
+		}
 		if !end() {
 			return errTakenBack
 		}
 		return nil
 	}}, true
+}
+
+// endView ends the use of memory of the peer where it is.
+func (l *Link) endView() {
+	l.e.mu.Lock()
+	if l.active != nil {
+		l.views--
+	}
+	l.e.mu.Unlock()
 }
 
 const (

@@ -226,7 +226,7 @@ func (l *Link) freeBytes(n int) {
 	r := l.room
 	r.held -= int64(n)
 	r.freed += uint64(n)
-	if l.state == linkUp && l.e.eng.yieldRoom(int64(n), r.reserved) {
+	if l.Up() && l.e.eng.yieldRoom(int64(n), r.reserved) {
 		r.reserved -= int64(n) // it is not granted again
 	}
 	if l.state == linkDown {

@@ -118,6 +118,9 @@ func newScript(t *testing.T, cfg na.Config) *script {
 func (s *script) open(cfg na.Config) *script {
 	t := s.T
 	t.Helper()
+	if cfg.IdleTimeout == 0 {
+		cfg.IdleTimeout = -1
+	}
 	s.cuts, s.byes = map[*Link][]string{}, map[*Link]frame.Bye{}
 	cfg.Plugins = []na.Plugin{scriptPlugin{s}}
 	cls, err := na.Open("script://me", cfg)
@@ -348,6 +351,14 @@ func (s *script) meet(envelopes uint32) *Link {
 	s.trigger()
 	require.ErrorIs(s, r.Err, na.ErrCanceled)
 	return l
+}
+
+// works keeps l from being idle.
+func (s *script) works(l *Link) {
+	s.e.Lock()
+	l.makeBusy()
+	l.views++
+	s.e.Unlock()
 }
 
 func (s *script) trigger() int { return s.nctx.Trigger(0) }

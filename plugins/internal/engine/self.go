@@ -115,7 +115,8 @@ func (p *self) twin(l *Link) *Link {
 		return nil
 	}
 	named := p.eng.addr.WithTarget(l.e.id)
-	t := e.addLink(named, int(l.offered))
+	t := e.addLink(named)
+	t.promise(int(l.offered))
 	if e.names[named] == nil { // else both ends were made at once: each keeps its own twin
 		e.names[named] = t
 	}

@@ -16,7 +16,9 @@ import (
 //
 //	          pause over             peer's HELLO
 //	waiting ◄──────────────► dialing ─────────────► up ──────────► down
-//	    └──────────────────────┴──── refused, timeout ────────────►
+//	    └──────────────────────┴──── refused, timeout ──┼─────────► ▲
+//	                                     LEAVE sent, or │ STAY      │ GOAWAY
+//	                                                 leaving ───────┘
 //	 (a peer that connects to us makes a link that is up at once, or takes over one that waits or dials)
 type linkState uint8
 
@@ -24,6 +26,7 @@ const (
 	linkWaiting linkState = iota
 	linkDialing
 	linkUp
+	linkLeaving // up, and asked to end: what begins waits. See idle.go
 	linkDown
 )
 
@@ -55,6 +58,8 @@ type Link struct {
 	asking  bool // by Confirm, for a sign of what has left so far
 	asked   bool // by Confirm, for a sign that the peer has taken everything
 
+	short bool // waits for envelopes in the budget before it dials
+
 	confirmed bool // it has given it
 	silenced  bool // the session ends because the peer is silent
 	leaves    bool // the peer has said that it closes
@@ -84,6 +89,14 @@ type Link struct {
 	arrived   uint64                // unexpected messages
 	load      atomic.Int64          // of the layer above na
 	guesses   map[[16]byte]struct{} // tokens for which requests were refused
+
+	// While it is idle, and leaves.
+	resting         *linkList // the list of idle links that it is in; nil otherwise
+	older, newer    *Link     // in that
+	idleSince       time.Duration
+	expectedArrived uint64        // expected messages
+	leftAt          uint64        // arrived when LEAVE was sent
+	keepUntil       time.Duration // its peer wants it, and is not asked again before
 }
 
 // A peer is what a Link keeps of the HELLO.
@@ -106,7 +119,7 @@ func (l *Link) Name() string { return l.name }
 func (l *Link) Target() int { return l.named.Target() }
 
 // Up reports whether the session is established. Locked.
-func (l *Link) Up() bool { return l.state == linkUp }
+func (l *Link) Up() bool { return l.state == linkUp || l.state == linkLeaving }
 
 // Down reports whether the session has ended. Locked.
 func (l *Link) Down() bool { return l.state == linkDown }
@@ -140,7 +153,11 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 	}
 	if s := a.Session(); s != 0 {
 		if int(s&0xff) == e.id { // the low byte of a session is the context that made it: see addLink
-			return nil, na.WithText(na.ErrPeerLost, "the session that the address was bound to has ended")
+			incarnation, ok := e.retired[s]
+			if !ok {
+				return nil, na.WithText(na.ErrPeerLost, "the session that the address was bound to has ended")
+			}
+			return e.linkAgain(a.Named(), incarnation)
 		}
 		a = a.Named() // it came in on another context: that session is not ours
 		if l := e.names[a]; l != nil {
@@ -159,7 +176,7 @@ func (e *Endpoint) linkFor(t na.Ticket, a na.Addr) (*Link, error) {
 func (e *Endpoint) caller(a na.Addr) (found *Link, err error) {
 	for _, l := range e.links {
 		switch {
-		case l.named != a || l.state != linkUp:
+		case l.named != a || !l.Up():
 		case found != nil:
 			return nil, na.WithText(na.ErrDuplicate, fmt.Sprintf("two peers say that they are %v", a))
 		default:
@@ -190,7 +207,7 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 	}
 	host := a.Host()
 	a = a.WithHost("")
-	l, err := e.newLink(a, 0, 0)
+	l, err := e.newLink(a, 0, 0, !self)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +219,11 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 	l.home()
 	l.dialled = true
 	l.born, l.since = e.now, e.now
-	l.dial()
+	if l.short {
+		l.since += askAgain
+	} else {
+		l.dial()
+	}
 	if l.state == linkDown { // the carrier knew at once
 		return nil, na.WithText(na.ErrUnreachable, "the address cannot be reached")
 	}
@@ -210,13 +231,19 @@ func (e *Endpoint) dial(a na.Addr) (*Link, error) {
 	return l, nil
 }
 
-// newLink makes a link with its envelopes reserved.
-func (e *Endpoint) newLink(named na.Addr, need, want uint32) (*Link, error) {
-	n, err := e.eng.offer(int(need), int(want))
-	if err != nil {
+// newLink makes a link with its envelopes reserved. If they are to be had as soon as an idle session has ended, one that may wait for
+// that is short.
+func (e *Endpoint) newLink(named na.Addr, need, want uint32, mayWait bool) (*Link, error) {
+	n, err := e.reserve(int(need), int(want))
+	short := err == errMakingRoom && mayWait
+	if err != nil && !short {
 		return nil, err
 	}
-	l := e.addLink(named, n)
+	l := e.addLink(named)
+	if l.short = short; short {
+		e.shorts++
+	}
+	l.promise(n)
 	l.reserved = n
 	e.eng.opts.Rand(l.secret[:])
 	if !named.IsZero() && e.names[named] == nil {
@@ -225,26 +252,34 @@ func (e *Endpoint) newLink(named na.Addr, need, want uint32) (*Link, error) {
 	return l, nil
 }
 
-// addLink adds a link of that many envelopes.
-func (e *Endpoint) addLink(named na.Addr, envelopes int) *Link {
-	n := uint32(envelopes)
-	l := &Link{
-		e: e, named: named, session: e.eng.session.Add(1)<<8 | uint64(e.id),
-		offered: n, announced: n, batch: e.eng.batch(envelopes),
-	}
+// addLink adds a link without envelopes.
+func (e *Endpoint) addLink(named na.Addr) *Link {
+	l := &Link{e: e, named: named, session: e.eng.session.Add(1)<<8 | uint64(e.id)}
 	e.found = nil
 	e.links[l.session] = l
 	l.makeBusy()
 	return l
 }
 
+// promise sets how many envelopes the peer is guaranteed, before the session is up.
+func (l *Link) promise(n int) {
+	l.offered, l.announced, l.batch = uint32(n), uint32(n), l.e.eng.batch(n)
+}
+
+// dial has the carrier connect, once the envelopes of the session are reserved.
 func (l *Link) dial() {
+	if l.short && !l.reserveAgain() {
+		return
+	}
 	l.state = linkDialing
 	l.route.carrier.Dial(l)
 }
 
 // up starts the session.
 func (l *Link) up(g frame.Greeting) {
+	if l.active != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
+		l.endAll(na.WithText(na.ErrPeerLost, "the peer has restarted since the session that the address was bound to"), false)
+	}
 	l.state = linkUp
 	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Envelopes, g.Context, g.Secret}
 	if l.refusal = nil; !l.detoured() {
@@ -272,7 +307,9 @@ func (l *Link) fail(err error) {
 	switch {
 	case l.state == linkDown:
 		return
-	case l.state == linkUp:
+	case l.leavesQuietly(err):
+		l.retire()
+	case l.Up():
 		code := na.CodeOf(err)
 		if code == na.ErrProtocol || code == na.ErrChecksum {
 			l.e.stats.Violations++ // the peer, or what is between, is broken: somebody should look at it
@@ -286,8 +323,9 @@ func (l *Link) fail(err error) {
 		l.dialAgain(err, backoffFirst*5)
 	case l.state == linkDialing && l.detoured() && !l.e.shut:
 		l.inVain(err)
-	case na.CodeOf(err) == na.ErrPeerLost && l.state == linkDialing && !l.e.shut:
-		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting.
+	case (na.CodeOf(err) == na.ErrPeerLost || na.CodeOf(err) == na.ErrAgain) && l.state == linkDialing && !l.e.shut:
+		// Somebody accepted, and ended the connection before an answer: many connect at once, or the peer is just starting, or an idle
+		// session has to end there first.
 		l.dialAgain(err, l.e.failed(l.wanted(), err))
 	default:
 		_, other := errors.AsType[otherHost](err)
@@ -306,8 +344,9 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	if l.state == linkDown {
 		return
 	}
-	wasUp := l.state == linkUp
+	wasUp := l.Up()
 	lost := wasUp && fault && (!l.forged || l.active != nil && l.waiting > 0) // else there may have been no peer
+	l.stay()
 	l.state = linkDown
 	e := l.e
 	// Our bye says which message would have been the next: the peer may tell its callers that those from it on have not run.
@@ -317,6 +356,11 @@ func (l *Link) close(err error, code na.Code, text string, fault bool) {
 	}
 	l.route.carrier.Cut(l, frame.Bye{Code: code, Next: next, Text: text})
 	e.found = nil
+	l.resting.remove(l)
+	if l.short {
+		l.short = false
+		e.shorts--
+	}
 	delete(e.links, l.session)
 	if e.names[l.named] == l {
 		delete(e.names, l.named)
@@ -394,6 +438,7 @@ func (l *Link) settle() {
 	if l.state == linkDown && l.held == 0 && l.reserved > 0 {
 		l.e.eng.unreserve(l.reserved)
 		l.reserved = 0
+		l.e.hurryShort()
 	}
 	if r := l.room; l.state == linkDown && r != nil && r.held == 0 && r.reserved > 0 {
 		l.e.eng.unreserveRoom(r.reserved)
@@ -403,7 +448,11 @@ func (l *Link) settle() {
 
 // Refused is called when the peer ends the session, or refuses it, and says why. Locked.
 func (l *Link) Refused(bye frame.Bye) {
-	if l.state == linkUp {
+	if l.state == linkLeaving && bye.Code == byeIdle {
+		l.agreed()
+		return
+	}
+	if l.Up() {
 		l.makeBusy()
 		l.untaken, l.leaves = bye.Next, bye.Code == na.ErrClosed
 		l.fail(na.WithText(na.ErrPeerLost, "the peer ended the session: "+bye.Text))

@@ -68,7 +68,7 @@ func (l *Link) Place(h *frame.Header) (View, error) {
 	}
 	l.makeBusy()
 	l.alive()
-	if l.state != linkUp {
+	if !l.Up() {
 		return v, na.WithText(na.ErrProtocol, fmt.Sprintf("%v frame before the HELLO", h.Kind))
 	}
 	if !h.Kind.Bulk() {

@@ -30,7 +30,9 @@ type source struct {
 }
 
 // mayBegin reports whether a put or get that waits may begin.
-func (l *Link) mayBegin() bool { return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight }
+func (l *Link) mayBegin() bool {
+	return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight && l.state == linkUp
+}
 
 // beginMoves starts gets and puts that wait, as many as may be under way.
 func (l *Link) beginMoves() {

@@ -24,7 +24,7 @@ type taken struct {
 
 // Waits is called by a Taker when something begins to wait for the peer to take it. Locked.
 func (l *Link) Waits() {
-	if l.e.eng.opts.TakeTimeout > 0 && l.state == linkUp {
+	if l.e.eng.opts.TakeTimeout > 0 && l.Up() {
 		l.makeBusy()
 		l.flows[FlowMessages].taken.waits = true // until the next tick has looked
 	}

@@ -62,7 +62,7 @@ func (e *Endpoint) linkOf(t na.Ticket, a na.Addr) (*Link, error) {
 	if err := e.refusal(t); err != nil {
 		return nil, err
 	}
-	if l := e.find(a); l != nil && l.state == linkUp {
+	if l := e.find(a); l != nil && l.Up() {
 		l.makeBusy()
 		return l, nil
 	}
@@ -141,7 +141,8 @@ func (e *Endpoint) Disconnect(peer na.Addr, err error) {
 	e.mu.Lock()
 	if l := e.find(peer); l != nil && !e.shut {
 		l.takenExpected = l.sentExpected // the program gives up what it has answered
-		if l.state == linkUp {
+		if l.Up() {
+			l.stay() // what waits for the end is given up, too
 			l.fail(err)
 		} else {
 			l.close(na.WithText(na.ErrPeerLost, "peer lost: "+err.Error()), na.OK, "", false)
@@ -161,7 +162,7 @@ func (e *Endpoint) Abandon(to na.Addr, id uint64, tag na.Tag) {
 
 // abandon is Abandon. Locked.
 func (l *Link) abandon(id uint64, tag na.Tag) {
-	if l.state != linkUp || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
+	if !l.Up() || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
 		return
 	}
 	l.makeBusy()
@@ -187,7 +188,7 @@ func (e *Endpoint) Connected(peer na.Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l := e.find(peer)
-	return l != nil && l.state == linkUp
+	return l != nil && l.Up()
 }
 
 // A messageTable is the messages of a peer that nobody has accepted, by their numbers: an array in which most have the place

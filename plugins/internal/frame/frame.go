@@ -50,7 +50,9 @@ const (
 	Abandon    Kind = 17 // the unexpected message of this number, with tag, needs no answer any more
 	Body       Kind = 18 // opens a body, which goes beside a message with tag: operation = its length and its number
 	Read       Kind = 19 // tail = region, 0, bytes of it that the sender has read by itself
-	maxKind         = 19
+	Leave      Kind = 20 // asks to end an idle session; op = unexpected messages received in it, tag = expected ones
+	Stay       Kind = 21 // the answer that it goes on; GOAWAY is the other one
+	maxKind         = 21
 )
 
 // The flags. A receiver refuses bits that it does not know.
@@ -97,6 +99,8 @@ var shapes = [maxKind + 1]shape{
 	Abandon:    {"ABANDON", 0, false, false},
 	Body:       {"BODY", 0, false, false},
 	Read:       {"READ", 32, false, false},
+	Leave:      {"LEAVE", 0, false, false},
+	Stay:       {"STAY", 0, false, false},
 }
 
 // String returns the name of the kind.

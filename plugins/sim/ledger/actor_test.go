@@ -99,6 +99,9 @@ func (a *actor) start() bool {
 	cfg.NA.Plugins = []na.Plugin{a.node.Plugin()}
 	cfg.NA.Envelopes = 1 + a.rng.IntN(1<<a.rng.IntN(7))
 	cfg.NA.Eager = 256 << a.rng.IntN(8)
+	if cfg.NA.IdleTimeout = a.s.Idle; a.s.Idle > 0 {
+		cfg.NA.PeerTimeout = 500 * time.Millisecond // it is looked at each tenth of that
+	}
 	if few := a.rng.IntN(8) == 0; few && s.on(actFew) {
 		a.few = true
 		cfg.MaxActive, cfg.MaxActivePerPeer = 1+a.rng.IntN(8), 1+a.rng.IntN(4)

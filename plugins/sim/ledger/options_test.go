@@ -16,12 +16,13 @@ type options struct {
 	Seed     uint64
 	Level    sim.Level
 	NoAssist bool
-	Nodes    int // 2 to 8
-	Contexts int // of each node, at most
-	Ops      int // of all nodes together, at least
-	MaxSize  int // bytes of the largest payload
-	Crashes  int // nodes that crash and are started again
-	Closes   int // classes that are closed in the middle of everything and opened again under their name
+	Nodes    int           // 2 to 8
+	Contexts int           // of each node, at most
+	Ops      int           // of all nodes together, at least
+	MaxSize  int           // bytes of the largest payload
+	Crashes  int           // nodes that crash and are started again
+	Closes   int           // classes that are closed in the middle of everything and opened again under their name
+	Idle     time.Duration // na.Config.IdleTimeout
 	Off      acts
 	Faults   sim.Faults
 	Planted  bool // the audit fails where a class was closed and a call canceled: for tests of the shrinker
@@ -89,6 +90,7 @@ func drawOptions(seed uint64) options {
 		f.Reset, f.Corrupt, f.Clog, f.Pause, f.Partition, f.Loss = 0, 0, 0, 0, 0, 0
 		o.NoAssist, o.Crashes, o.Closes = false, 0, 0
 	}
+	o.Idle = []time.Duration{0, 1, 1, 300 * time.Millisecond}[r.IntN(4)]
 	return o
 }
 

@@ -1,0 +1,169 @@
+package natest
+
+import (
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+var idleRules = []rule{
+	{name: "IdleEnds", engine: true, check: idleEnds,
+		why: "a session in which nothing goes on ends at both sides, nobody is told of a fault, and the next operation dials anew"},
+	{name: "IdleStays", engine: true, check: idleStays,
+		why: "a session stays while either side has anything open in it: a call, a receive, a message, a lease, memory of one peer alone"},
+	{name: "IdleMakesRoom", engine: true, check: idleMakesRoom,
+		why: "where the budget is short for one more peer an idle session ends, at the side that dials and at the one that is dialled"},
+	{name: "IdleCrosses", engine: true, check: idleCrosses,
+		why: "what begins while an idle session is about to end goes on in a new one, and does not fail"},
+}
+
+// hasty is for sessions that end as soon as nothing goes on.
+var hasty = na.Config{IdleTimeout: 1, PeerTimeout: 500 * time.Millisecond}
+
+// exchange has a call t, which answers.
+func (b *bed) exchange(a, t *side) {
+	b.Helper()
+	k := a.ask(t.Self(), 1, pattern(1, 100), 100, na.Deadline{})
+	t.answer(pattern(2, 50))
+	require.EqualValues(b, 50, k.ok().N)
+}
+
+// noFault requires that nobody has heard of a loss.
+func (b *bed) noFault(all ...*side) {
+	b.Helper()
+	for _, s := range all {
+		st := s.Stats()
+		faults := []int64{st.PeersLost, st.PeersLeft, st.Violations}
+		require.Equal(b, make([]int64, len(faults)), faults, "lost, left, violations")
+	}
+}
+
+func idleEnds(b *bed) {
+	t, a := b.listen(hasty), b.listen(hasty)
+	for _, s := range []*side{a, t} {
+		s.OnFault(func(peer na.Addr, err error) { b.Errorf("a fault of %v is told: %v", peer, err) })
+	}
+	for range 3 {
+		before := a.Stats().PeersIdle
+		k := a.ask(t.Self(), 1, pattern(1, 100), 100, na.Deadline{})
+		m := t.recv()
+		from := m.ok().Addr
+		t.sendExpected(from, 1, pattern(2, 50)).ok()
+		m.keep().Free()
+		require.EqualValues(b, 50, k.ok().N)
+		ended := func() bool {
+			return a.Stats().Peers == 0 && t.Stats().Peers == 0 && a.Stats().PeersIdle > before
+		}
+		b.until("the session ends", ended)
+		require.False(b, t.Connected(from))
+		require.Zero(b, t.Stats().Reserved+a.Stats().Reserved)
+
+		k = t.ask(from, 2, nil, 10, na.Deadline{}) // the address goes on to lead to the same peer
+		a.answer(nil)
+		k.ok()
+		b.until("the session ends", func() bool { return a.Stats().Peers == 0 && t.Stats().Peers == 0 })
+	}
+	b.noFault(a, t)
+
+	own := a.send(a.Self(), 1, nil)
+	own.ok()
+	a.recv().ok()
+	b.lapse(200 * time.Millisecond)
+	require.Equal(b, 1, a.Stats().Peers, "sessions of a process with itself")
+}
+
+func idleStays(b *bed) {
+	type held struct {
+		what string
+		a, t *side
+		end  func()
+	}
+	var all []held
+	hold := func(what string, begin func(a, t *side) (end func())) {
+		t, a := b.listen(na.Config{PeerTimeout: hasty.PeerTimeout, IdleTimeout: -1}), b.origin(hasty)
+		b.exchange(a, t)
+		all = append(all, held{what, a, t, begin(a, t)})
+	}
+	hold("call", func(a, t *side) func() {
+		k := a.ask(t.Self(), 2, nil, 10, na.Deadline{})
+		return func() { t.answer(nil); k.ok() }
+	})
+	hold("receive of the dialer", func(a, t *side) func() {
+		k := a.recvExpected(t.Self(), 3, 10)
+		return func() { k.op.Cancel(); k.wait() }
+	})
+	hold("receive of the peer", func(a, t *side) func() {
+		k := t.recvExpected(t.Peers()[0].Addr, 3, 10)
+		return func() { k.op.Cancel(); k.wait() }
+	})
+	hold("message that nobody has accepted", func(a, t *side) func() {
+		a.send(t.Self(), 4, nil).ok()
+		return func() { t.recv().ok() }
+	})
+	hold("memory for the peer alone", func(a, t *side) func() {
+		m, err := t.cls.RegisterFor(t.Peers()[0].Addr, na.ReadOnly, make([]byte, 10))
+		require.NoError(b, err)
+		return func() { t.call("deregister").start(func(op *na.Op) error { return t.Deregister(op, m) }).ok() }
+	})
+	b.lapse(400 * time.Millisecond)
+	for _, h := range all {
+		require.Equal(b, [2]int{1, 1}, [2]int{h.a.Stats().Peers, h.t.Stats().Peers}, h.what)
+		require.Zero(b, h.a.Stats().PeersIdle, h.what)
+		h.end()
+		b.freeAll()
+	}
+	for _, h := range all {
+		b.until("the session ends", func() bool { return h.a.Stats().Peers == 0 && h.t.Stats().Peers == 0 })
+		b.noFault(h.a, h.t)
+	}
+}
+
+func idleMakesRoom(b *bed) {
+	const peers = 5
+	small := na.Config{Envelopes: 4, Budget: na.GuaranteedBytes(2, 4, 4096)}
+	t := b.listen(small)
+	var all []*side
+	for range peers {
+		a := b.origin(na.Config{})
+		b.exchange(a, t)
+		all = append(all, a)
+		require.LessOrEqual(b, t.Stats().Peers, 2)
+	}
+	b.exchange(all[0], t)
+	b.exchange(all[peers-1], t)
+	b.noFault(append(all, t)...)
+
+	a := b.origin(small)
+	var targets []*side
+	for range peers {
+		t := b.listen(na.Config{})
+		b.exchange(a, t)
+		targets = append(targets, t)
+		require.LessOrEqual(b, a.Stats().Peers, 2)
+	}
+	b.until("the first has ended", func() bool { return targets[0].Stats().Peers == 0 })
+	require.Equal(b, 1, targets[peers-1].Stats().Peers, "sessions with the last one")
+	b.exchange(a, targets[0])
+	b.noFault(append(targets, a)...)
+	require.EqualValues(b, peers+1-2, a.Stats().PeersIdle, "sessions ended to make room")
+}
+
+func idleCrosses(b *bed) {
+	t, a := b.listen(hasty), b.listen(hasty)
+	for i := range 12 {
+		b.exchange(a, t)
+		b.until("the session is about to end", func() bool { return i%3 > 0 || a.Stats().Peers == 0 })
+		if i%3 == 2 {
+			b.lapse(time.Duration(40+3*i) * time.Millisecond)
+		}
+		// All at once, each way.
+		k, k2 := a.ask(t.Self(), 1, nil, 10, na.Deadline{}), t.ask(a.Self(), 2, nil, 10, na.Deadline{})
+		t.answer(nil)
+		a.answer(nil)
+		k.ok()
+		k2.ok()
+	}
+	b.noFault(a, t)
+}
