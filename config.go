@@ -32,6 +32,10 @@ type Config struct {
 	TCP tcp.Options
 	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
 	PeerTimeout time.Duration
+	// IdleTimeout is after how long a session that this node has dialled ends, if nothing goes on in it and its peer agrees; the next call
+	// connects anew. Zero means 5 minutes, and never for a node that serves methods and does not listen; negative means never. See
+	// [na.Config].
+	IdleTimeout time.Duration
 	// CallTimeout bounds calls whose context has no deadline; any Duration will do. Zero means not at all.
 	CallTimeout time.Duration
 	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows, and HG.NA.Room is 16 MiB
@@ -85,6 +89,9 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.PeerTimeout != 0 && c.HG.NA.PeerTimeout != 0 && c.PeerTimeout != c.HG.NA.PeerTimeout {
 		bad("PeerTimeout is %v, but HG.NA.PeerTimeout is %v: set one of them", c.PeerTimeout, c.HG.NA.PeerTimeout)
 	}
+	if c.IdleTimeout != 0 && c.HG.NA.IdleTimeout != 0 && c.IdleTimeout != c.HG.NA.IdleTimeout {
+		bad("IdleTimeout is %v, but HG.NA.IdleTimeout is %v: set one of them", c.IdleTimeout, c.HG.NA.IdleTimeout)
+	}
 	if c.CallTimeout < 0 {
 		bad("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
 	}
@@ -126,6 +133,9 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	c.HG.Reflect = c.HG.Reflect || c.Reflect
 	if c.Logger != nil {
 		c.HG.Logger = c.Logger
+	}
+	if c.IdleTimeout != 0 {
+		c.HG.NA.IdleTimeout = c.IdleTimeout
 	}
 	if c.PeerTimeout != 0 {
 		c.HG.NA.PeerTimeout = c.PeerTimeout

@@ -7,7 +7,7 @@ const maxFaults = 1024
 
 var errMoreLost = WithText(ErrPeerLost, "more sessions have ended than are told one by one")
 
-// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost. Where 1024 losses wait for Trigger, those
+// OnFault adds fn to what runs, in Trigger, when the session with a peer is lost; not when it has ended because it was idle. Where 1024 losses wait for Trigger, those
 // that come are not told one by one: peer is the zero Addr then, and Connected tells who is gone. The loss itself ends every operation with
 // that peer; their callbacks run before fn or after.
 //
