@@ -46,6 +46,7 @@ func runSoak(args []string, out io.Writer) error {
 	fs.DurationVar(&cfg.Every, "every", 2*time.Second, "mean `time` between faults")
 	fs.IntVar(&cfg.Callers, "inflight", 16, "`calls` in flight from each origin")
 	fs.IntVar(&cfg.Origins, "origins", 3, "how many origins, beside this process")
+	fs.IntVar(&cfg.Streams, "streams", 8, "`calls` with a stream that each origin has open: so many with items, as many that read, and as many that write")
 	fs.Int64Var(&cfg.MaxBulk, "bulk", 256<<10, "`bytes` of the largest transfer")
 	fs.Uint64Var(&cfg.Seed, "seed", 0, "`seed` of the load and the faults; 0 draws one, which is in the report")
 	fs.IntVar(&cfg.Targets, "targets", 4, "how many targets")

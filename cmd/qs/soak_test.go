@@ -62,7 +62,7 @@ func TestSoak(t *testing.T) {
 // first faults of the first seed are short.
 func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 	args := []string{"soak", "-transport", transport, "-time", soakTime.String(), "-every", "100ms", "-peer-timeout", "500ms", "-targets", "3",
-		"-inflight", long.Or("12", "24"), "-origins", long.Or("1", "3"), "-bulk", "100000", "-seed", fmt.Sprint(seed)}
+		"-inflight", long.Or("12", "24"), "-origins", long.Or("1", "3"), "-bulk", "100000", "-streams", long.Or("4", "40"), "-seed", fmt.Sprint(seed)}
 	q := newQSWithin(t, *soakTime+4*patience, args...).start().wait(0)
 	var r soak.Report
 	require.NoError(t, json.Unmarshal(q.out.Bytes(), &r), "%s", &q.out)
@@ -82,7 +82,7 @@ func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 
 // TestSoakBadFlags: what cannot be is said before anything is started.
 func TestSoakBadFlags(t *testing.T) {
-	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "1"},
+	for _, args := range [][]string{{"-targets", "1"}, {"-faults", "fire"}, {"-every", "0s"}, {"-inflight", "0"}, {"-bulk", "1"}, {"-streams", "-1"},
 		{"-faults", "stall", "-transport", "sm"}} {
 		err := runSoak(args, nil)
 		var bad usageError

@@ -28,6 +28,7 @@ type Origin struct {
 	Targets []string         // the first is spared by what breaks the others
 	Spared  bool             // and so is this origin: calls to the first target must succeed
 	Callers int
+	Streams int           // calls with a stream of each kind that are open all the time
 	Rounds  int           // of calls for each node; 0 means for a time that is drawn
 	Life    time.Duration // of a node, about
 	MaxData int           // bytes of the largest transfer
@@ -103,12 +104,26 @@ func (l *life) live(ctx context.Context) error {
 		}
 		l.peers = append(l.peers, p)
 	}
-	l.left.Store(int64(l.Callers))
+	l.left.Store(int64(l.Callers + 3*l.Streams))
 	for range l.Callers {
 		c := newCaller(l, l.rng.Uint64())
 		l.Go(func() {
 			defer l.left.Add(-1)
 			c.run()
+		})
+	}
+	for i := range 3 * l.Streams {
+		s := l.newStreamer(i)
+		l.Go(func() {
+			defer l.left.Add(-1)
+			s.run()
+		})
+	}
+	if l.Streams > 0 && l.Spared {
+		l.left.Add(1)
+		l.Go(func() {
+			defer l.left.Add(-1)
+			l.pings()
 		})
 	}
 	end := time.Duration(0)

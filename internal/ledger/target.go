@@ -102,6 +102,8 @@ func (t *Target) Serve(ctx context.Context, addr string, cfg qs.Config, listenin
 	moves.Handle(n, t.move)
 	movesAgain.Handle(n, t.move)
 	notes.Handle(n, func(ctx context.Context, in ask) { _, _ = t.ask(ctx, in) })
+	streamsItems.Handle(n, t.items)
+	streamsBytes.Handle(n, t.bytes)
 	listening(n.Addr().String())
 	return n.Serve(ctx)
 }

@@ -43,7 +43,6 @@ func Target(addr, book string, cfg hg.Config, listening func(addr string)) error
 		return err
 	}
 	t := &ledger.Target{Site: site, Book: ledger.NewBook(f)}
-	cfg.MaxActive, cfg.MaxActivePerPeer = 1<<14, 1<<12 // many of them only wait
 	err = t.Serve(untilEOF(t.End), addr, qs.Config{Grace: grace, HG: cfg}, listening)
 	if _, cut := errors.AsType[*hg.ShutdownError](err); cut {
 		return nil
@@ -54,7 +53,7 @@ func Target(addr, book string, cfg hg.Config, listening func(addr string)) error
 // NewOrigin returns an origin of this machine.
 func NewOrigin(book io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
 	return &ledger.Origin{
-		Site: site, Book: ledger.NewBook(book), Number: c.Number, Seed: c.Seed, Addr: c.To, Targets: c.Targets, Callers: c.Callers, MaxData: int(c.MaxBulk),
+		Site: site, Book: ledger.NewBook(book), Number: c.Number, Seed: c.Seed, Addr: c.To, Targets: c.Targets, Callers: c.Callers, Streams: c.Streams, MaxData: int(c.MaxBulk),
 		Config: func() qs.Config { return qs.Config{Grace: grace, HG: cfg} }, Life: 2 * time.Second, Patience: 2*cfg.NA.PeerTimeout + 30*time.Second,
 	}
 }

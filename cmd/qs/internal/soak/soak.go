@@ -29,6 +29,7 @@ type Config struct {
 	Time        time.Duration // of the load, which goes on until each fault has come
 	Every       time.Duration // mean time between faults, whatever they take
 	Callers     int           // of each origin
+	Streams     int           // calls with a stream of each kind that each origin has open
 	MaxBulk     int64         // bytes of the largest transfer, at least 2: a half each way
 	Seed        uint64        // of the load and the faults; 0 draws one
 	Faults      []string      // some of Faults
@@ -45,6 +46,7 @@ type Config struct {
 type Calls struct {
 	Number, Seed uint64
 	Callers      int
+	Streams      int
 	MaxBulk      int64
 	Targets      []string
 	To           string // opens a node that calls them
@@ -55,8 +57,8 @@ const maxBulk = 1 << 30
 // Check says what is wrong with what a user has chosen.
 func (c *Config) Check() error {
 	if c.Time <= 0 || c.Every <= 0 || c.Callers < 1 || c.Callers > 4096 || c.Targets < 2 || c.Targets > 64 || c.Origins < 0 || c.Origins > 64 ||
-		c.MaxBulk < 2 || c.MaxBulk > maxBulk {
-		return fmt.Errorf("-time and -every must be positive, -inflight 1 to 4096, -targets 2 to 64, -origins 0 to 64, -bulk 2 bytes to 1 GiB")
+		c.MaxBulk < 2 || c.MaxBulk > maxBulk || c.Streams < 0 || c.Streams > 4096 {
+		return fmt.Errorf("-time and -every must be positive, -inflight 1 to 4096, -targets 2 to 64, -origins 0 to 64, -bulk 2 bytes to 1 GiB, -streams 0 to 4096")
 	}
 	for _, k := range c.Faults {
 		if !slices.Contains(Faults, k) {
@@ -216,7 +218,7 @@ func (s *soak) calls() Calls {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.numbers++
-	c := Calls{Number: s.numbers - 1, Seed: s.Seed, Callers: s.Callers, MaxBulk: s.MaxBulk, To: s.To}
+	c := Calls{Number: s.numbers - 1, Seed: s.Seed, Callers: s.Callers, Streams: s.Streams, MaxBulk: s.MaxBulk, To: s.To}
 	for _, t := range s.targets {
 		c.Targets = append(c.Targets, t.reached)
 	}
