@@ -485,24 +485,3 @@ func playStream(t *testing.T, seed uint64) (how string) {
 	}
 	return how
 }
-
-// An error of a stream that has broken says one fate, in its text too: a call of the library's beside it has another.
-func TestBrokenStreamSaysOneFate(t *testing.T) {
-	t.Parallel()
-	var cfg qs.Config
-	cfg.HG.Authorize = func(_ context.Context, _ hg.Caller, rpc *hg.RPC) error {
-		if rpc.Name == "qs/taken" {
-			return qs.Errorf(qs.Denied, "not this")
-		}
-		return nil
-	}
-	_, to := pair(t, cfg, new(rowSource).serve)
-	var broken error
-	for _, err := range rows.Call(within(t), to, rowsIn{N: 1000, Size: 1000}) {
-		broken = err
-	}
-	require.ErrorIs(t, broken, qs.Denied)
-	require.Equal(t, qs.Ran, qs.FateOf(broken))
-	require.NotContains(t, broken.Error(), "did not run")
-	require.ErrorContains(t, broken, "qs/taken")
-}

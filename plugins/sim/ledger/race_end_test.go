@@ -188,7 +188,7 @@ func (a *racer) settled() {
 			handles++
 		}
 	}
-	each := int64(s.ger[a.i]) * int64(a.hctx.NA().Limits().MaxUnexpected+64) // and what an envelope costs beside its bytes
+	each := int64(s.ger[a.i]+na.ExpeditedEnvelopes) * int64(a.hctx.NA().Limits().MaxUnexpected+64) // and what an envelope costs beside its bytes
 	a.until("nothing is under way", func() bool {
 		st = a.hctx.Stats()
 		n := &st.NA
