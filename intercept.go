@@ -38,7 +38,8 @@ func (c *Call) Caller() Caller { return c.in.Caller() }
 // next once at the most: then it is refused (ErrInvalid). FateOf an error of next, and of the call, covers each attempt in it, whatever
 // error an interceptor returns instead. When an interceptor has returned, next begins nothing any more; what it left under way is
 // abandoned (the handler's ctx ends), and waited for.
-// A server's next returns when the Sinks are flushed, with the error of that.
+// A server's next returns when the Sinks are flushed, and the items of a stream are with the caller's process, with the error of that. The
+// end of the context that it was given ends that wait, and what the handler waits for in send, a Source or a Sink.
 // If a server's returns an error, panics or ends its goroutine before the handler has begun, the caller is told NotRun.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 

@@ -116,7 +116,7 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 		}
 		err := s.run(s)
 		if err == nil { // which an interceptor may have made of an error
-			err = s.flush()
+			err = s.flush(s)
 		}
 		if err == nil {
 			err = s.say(filledMeta, s.filled())
@@ -140,7 +140,7 @@ type serving[In, Out any] struct {
 // handle implements handling.
 func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
 	if s.out, err = s.fn(ctx, s.in); err == nil {
-		err = s.flush()
+		err = s.flush(ctx)
 	}
 	return err
 }

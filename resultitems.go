@@ -15,8 +15,9 @@ const (
 	takenRPC = "qs/taken" // id, how many messages the loop is through with
 
 	itemsHead     = 16 + 8
-	streamMessage = 64 << 10 // bytes of a message, unless one item has more
-	streamWindow  = 3        // messages that the loop is not through with
+	streamMessage = 64 << 10         // bytes of a message, unless one item has more
+	streamWindow  = 3                // messages that the loop is not through with,
+	streamHeld    = streamWindow + 1 // and the last one of a handler that fails
 )
 
 // streams are those of a node.
@@ -96,12 +97,12 @@ type taker struct {
 	bytes int64       // of items that have come: there is no attempt after one that has brought some
 	looks int64       // of Retry at a stream whose loop takes its time
 
-	held    [streamWindow][]byte // messages, at their numbers modulo streamWindow,
-	has     [streamWindow]bool   // and which there are
-	passed  int64                // messages that the loop is through with
-	peer    ringPeer             // the handler's process,
-	from    hg.Addr              // and its address
-	h       *hg.Handle           // to say so
+	held    [streamHeld][]byte // messages, at their numbers modulo streamHeld,
+	has     [streamHeld]bool   // and which there are
+	passed  int64              // messages that the loop is through with
+	peer    ringPeer           // the handler's process,
+	from    hg.Addr            // and its address
+	h       *hg.Handle         // to say so
 	saying  bool
 	said    int64
 	message [itemsHead]byte
@@ -149,12 +150,12 @@ func (t *taker) end() {
 // accept takes in message number n.
 func (t *taker) accept(id ringID, n int64, items []byte, from hg.Addr) error {
 	t.mu.Lock()
-	at := n % streamWindow
+	at := n % streamHeld
 	switch {
 	case !t.live || t.id != id || !t.peer.bindOrCheck(from):
 		t.mu.Unlock()
 		return errRingClosed
-	case n < t.passed || n >= t.passed+streamWindow || t.has[at]:
+	case n < t.passed || n >= t.passed+streamHeld || t.has[at]:
 		t.mu.Unlock()
 		return hg.Errorf(hg.BadInput, "%s: message %d is none that may follow", itemsRPC, n)
 	}
@@ -178,7 +179,7 @@ func (t *taker) next(f *future) (items []byte, over bool, err error) {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		return t.live && (t.err != nil || t.has[t.passed%streamWindow])
+		return t.live && (t.err != nil || t.has[t.passed%streamHeld])
 	}
 	if f.ctx.Err() != nil || t.home.Wait(context.Background(), ready) != nil && !ready() { // or the node is closed: so the call ends
 		_ = f.waitEnd(context.Background())
@@ -186,7 +187,7 @@ func (t *taker) next(f *future) (items []byte, over bool, err error) {
 	over = f.over() // before what has come is looked at: it is complete then
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	at := t.passed % streamWindow
+	at := t.passed % streamHeld
 	if !t.has[at] || over && f.ctx.Err() != nil {
 		if over {
 			return nil, true, nil
@@ -199,7 +200,7 @@ func (t *taker) next(f *future) (items []byte, over bool, err error) {
 // through gives the message that the loop has got back.
 func (t *taker) through() {
 	t.mu.Lock()
-	at := t.passed % streamWindow
+	at := t.passed % streamHeld
 	t.has[at] = false
 	if cap(t.held[at]) > 2*streamMessage { // of one long item
 		t.held[at] = nil
@@ -266,7 +267,7 @@ func (t *taker) answered(_ *hg.Handle, err error) {
 func (t *taker) progress() int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.has[t.passed%streamWindow] {
+	if t.has[t.passed%streamHeld] {
 		t.looks++
 	}
 	return t.bytes + t.looks

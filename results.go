@@ -19,7 +19,8 @@ import (
 //	           └─ waits while 3 are on the way ◄─ qs/taken: the loop is through with one ─┘
 //
 // Items come in order, each once. A process holds up to three messages of up to 64 KiB for each stream, and the one that is being
-// filled; an item that is longer travels in a message of its own. A message leaves when it is full, or when the caller waits for items.
+// filled, or, once the handler has returned, is the last; an item that is longer travels in a message of its own. A message leaves when it
+// is full, or when the caller waits for items.
 type Stream[In, Item any] struct{ m *method }
 
 // DefineStream names a method with a stream of results. The rules are those of Define; In holds no Sinks.
@@ -46,9 +47,14 @@ func DefineStreamWith[In, Item any](name string, o Options) *Stream[In, Item] {
 func (s *Stream[In, Item]) Name() string { return s.m.name }
 
 // Handle has n serve s with fn, under the rules of Method.Handle. fn calls send for each item, from one goroutine at a time; send
-// encodes it at once, and blocks while the caller has three messages to read. Its error, a context's cause when the caller has left its loop
-// or its time is up, says that nothing more will arrive: return then. What was sent before fn returns, or panics, arrives before the end of the
-// stream, or the error of fn. After fn has returned send fails with ErrClosed.
+// encodes it at once, and blocks while the caller has three messages to read, until ctx ends. Its error, the cause of ctx when the caller
+// has left its loop, its time is up, or a context that an interceptor gave to next has ended, says that nothing more will arrive: return then.
+//
+// If fn returns nil, all that was sent arrives; the request lasts, and the interceptor's next does not return, until the caller's process
+// has it all. If fn fails or panics, its error comes behind the items. The caller's process has one second to take these in, whether its
+// loop reads them or not; if ctx has ended, none at all. Items that are on their way after that may be lost, never one in the midst of others. So a server gets
+// rid of a caller that does not read: by an error, or by an interceptor that ends the context of next. After fn has returned send fails with
+// ErrClosed.
 func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, send func(Item) error) error) {
 	n.serve(s.m, func(r hg.Incoming) error {
 		q := &sending[In, Item]{request: request{n: n, m: s.m, r: r}}
@@ -64,16 +70,24 @@ func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, s
 		returned := false
 		defer func() { // a panic, and the end of the goroutine, come behind the items, as an error does
 			if !returned {
-				_, _ = q.sender.finish(true)
+				q.sender.deliverFailed(q)
 			}
 		}()
-		err = q.run(handlingFunc(func(ctx context.Context) error { return fn(ctx, q.in, q.send) }))
-		returned = true
-		end, flushed := q.sender.finish(err != nil)
-		if err == nil {
-			if err = flushed; err == nil {
-				err = q.say(messagesMeta, end.meta())
+		err = q.run(handlingFunc(func(ctx context.Context) error {
+			q.sender.ctx = ctx
+			if err := fn(ctx, q.in, q.send); err != nil {
+				q.sender.deliverFailed(ctx)
+				return err
 			}
+			return q.sender.deliver(ctx)
+		}))
+		returned = true
+		if err != nil { // which an interceptor may have made of a success
+			q.sender.deliverFailed(q)
+		}
+		end := q.sender.last()
+		if err == nil {
+			err = q.say(messagesMeta, end.meta())
 		}
 		q.end() // before the caller is answered
 		q.sender.end()

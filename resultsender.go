@@ -1,8 +1,10 @@
 package quicksilver
 
 import (
+	"context"
 	"encoding/binary"
 	"sync"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
@@ -13,6 +15,7 @@ import (
 //	        └─ full, and no room in the window: add waits ◄─ answered, takenRPC ─┘
 type sender struct {
 	req *request
+	ctx context.Context // of the handler
 	id  ringID
 	to  hg.Addr
 
@@ -24,14 +27,15 @@ type sender struct {
 	under  int   // that are not answered
 	push   bool  // buf leaves as soon as there is room
 	err    error // of a message
-	ending bool  // the handler has returned: add takes nothing, and what is in buf goes with the answer, unless push
+	ending bool  // the handler has returned: add takes nothing, and what is in buf goes with the answer,
+	failed bool  // unless the answer is an error: then it is the last message
 	over   bool
 	idle   []*hg.Handle
-	all    []*hg.Handle // at most streamWindow
+	all    []*hg.Handle // at most streamHeld
 }
 
 func (s *sender) begin(r *request, id ringID) {
-	s.req, s.id, s.to = r, id, r.r.Peer()
+	s.req, s.ctx, s.id, s.to = r, r, id, r.r.Peer()
 	r.n.streams.mu.Lock()
 	r.n.streams.senders[id] = s
 	r.n.streams.mu.Unlock()
@@ -69,7 +73,13 @@ func (s *sender) fails() error {
 var errStreamOver = hg.Errorf(ErrClosed, "quicksilver: the handler of the stream has returned; items are sent until then")
 
 // windowOpen reports whether a message may leave. Locked.
-func (s *sender) windowOpen() bool { return s.sent-s.passed < streamWindow && s.under < streamWindow }
+func (s *sender) windowOpen() bool {
+	most := streamWindow
+	if s.failed {
+		most = streamHeld
+	}
+	return s.sent-s.passed < int64(most) && s.under < most
+}
 
 // due returns the message that is to leave now, or nil. Locked.
 func (s *sender) due() []byte {
@@ -89,13 +99,14 @@ func (s *sender) due() []byte {
 func (s *sender) add(item []byte) error {
 	size := len(item) + binary.MaxVarintLen32
 	for {
-		if err := s.req.Err(); err != nil {
-			return s.wait(func() bool { return false }) // its cause
-		}
 		s.mu.Lock()
 		err := s.fails()
-		if s.ending && err == nil {
+		switch {
+		case err != nil:
+		case s.ending:
 			err = errStreamOver
+		case s.ctx.Err() != nil:
+			err = context.Cause(s.ctx)
 		}
 		if err != nil {
 			s.mu.Unlock()
@@ -119,17 +130,17 @@ func (s *sender) add(item []byte) error {
 			return nil
 		}
 		if msg == nil {
-			if err := s.wait(func() bool { return s.windowOpen() || !s.push }); err != nil {
+			if err := s.wait(s.ctx, -1, func() bool { return s.windowOpen() || !s.push }); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// wait waits until done, with the lock held, reports true or the stream fails, and returns how it fails, or the cause of the end of
-// the request.
-func (s *sender) wait(done func() bool) error {
-	err := s.req.r.Queue().Wait(s.req, func() bool {
+// wait waits until done, with the lock held, reports true or the stream fails, and returns how it fails, the cause of the end of
+// ctx, or ErrTimeout after timeout, if that is not negative.
+func (s *sender) wait(ctx context.Context, timeout time.Duration, done func() bool) error {
+	err := s.req.r.Queue().WaitFor(ctx, timeout, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.fails() != nil || done()
@@ -227,27 +238,40 @@ func (s *sender) moved() {
 	s.req.r.Queue().Wake()
 }
 
-// finish waits until the caller has got all messages, and returns the end of the stream: with the last items, or, if the handler has
-// failed, without, since they left before.
-func (s *sender) finish(failed bool) (end streamEnd, err error) {
+// deliver waits until the caller's process has all messages. What did not fill one stays for the answer.
+func (s *sender) deliver(ctx context.Context) error {
 	s.mu.Lock()
-	s.ending, s.push = true, failed
+	s.ending = true
+	s.mu.Unlock()
+	return s.wait(ctx, -1, func() bool { return s.under == 0 })
+}
+
+// lastItemsTime is how long the error of a handler waits for the items before it.
+const lastItemsTime = time.Second
+
+// deliverFailed sends what did not fill a message, since an error has no items, and gives the caller's process some time to take all in, until
+// ctx ends. The second time it does nothing.
+func (s *sender) deliverFailed(ctx context.Context) {
+	s.mu.Lock()
+	again := s.failed
+	s.ending, s.failed, s.push = true, true, true
 	msg := s.due()
 	s.mu.Unlock()
 	if msg != nil {
 		s.forward(msg)
 	}
-	if err = s.wait(func() bool {
-		rest := len(s.buf) > itemsHead
-		return s.under == 0 && (!rest || !failed && s.windowOpen())
-	}); err != nil {
-		return end, err
+	if !again {
+		_ = s.wait(ctx, lastItemsTime, func() bool { return s.under == 0 && len(s.buf) <= itemsHead })
 	}
+}
+
+// last returns the end of the stream.
+func (s *sender) last() (end streamEnd) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.buf) > itemsHead {
 		end.items, s.buf = s.buf[itemsHead:], nil
 	}
 	end.messages = s.sent
-	return end, nil
+	return end
 }

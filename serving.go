@@ -49,8 +49,9 @@ type request struct {
 	n       *Node
 	m       *method
 	r       hg.Incoming
-	in, out any         // pointers
-	lent    []lentField // Sources and Sinks of the input
+	in, out any             // pointers
+	lent    []lentField     // Sources and Sinks of the input
+	ctx     context.Context // of the handler: what the last interceptor gave to next; nil until it begins, or for the request itself
 
 	flushed   bool // the Sinks, with this error
 	unflushed error
@@ -132,6 +133,7 @@ func (s *request) within(is []Interceptor, h handling) error {
 			return err
 		}
 		defer s.returned()
+		s.ctx = ctx
 		return h.handle(ctx)
 	})
 	if returned = true; !s.close(leave) {
@@ -181,8 +183,16 @@ func (s *request) close(leave func()) (begun bool) {
 	return begun
 }
 
-// flush ends the use of Sinks. It is done once, within the interceptors: they get its error.
-func (s *request) flush() (err error) {
+// handlerContext returns what ends operations of the handler that are given no context.
+func (s *request) handlerContext() context.Context {
+	if s.ctx == nil {
+		return s
+	}
+	return s.ctx
+}
+
+// flush ends the use of Sinks, until ctx ends. It is done once, within the interceptors: they get its error.
+func (s *request) flush(ctx context.Context) (err error) {
 	if s.flushed {
 		return s.unflushed
 	}
@@ -190,7 +200,7 @@ func (s *request) flush() (err error) {
 	defer func() { s.unflushed = err }()
 	for i := range s.lent {
 		if f := &s.lent[i]; f.sink != nil {
-			n, ferr := f.sink.flush()
+			n, ferr := f.sink.flush(ctx)
 			if ferr != nil && err == nil {
 				err = ferr
 			}

@@ -75,7 +75,8 @@ func (s Sink) Filled() int64 {
 
 // Writer returns the writer of s for the handler that got it, an io.ReaderFrom too: it pushes several pieces of 1 MiB behind.
 // One goroutine at a time uses it, and all calls of Writer return the same stream. The end of ctx ends a Write; what earlier ones
-// have begun, and the flush when the handler has returned without an error, end with the request. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is
+// have begun, and the flush when the handler has returned without an error, end with the request, the flush also with
+// the context that an interceptor gave to next. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is
 // flushed. Errors match ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrCanceled when ctx has ended,
 // ErrUnsupported at the caller.
 func (s Sink) Writer(ctx context.Context) io.Writer {
@@ -86,7 +87,7 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 }
 
 // WriteAt pushes p to off, for the handler that got s, and returns when it has arrived. The error matches ErrOverflow when there is no
-// room, ErrClosed when the handler has returned, and ErrUnsupported for Into and at the caller. The end of the request's
+// room, ErrClosed when the handler has returned, and ErrUnsupported for Into and at the caller. The end of the handler's
 // context cancels it.
 func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
@@ -196,7 +197,7 @@ func (p *pushed) writeAt(b []byte, off int64) (int, error) {
 	case len(b) == 0:
 		return 0, nil
 	}
-	if err := p.push(p.req, b, off); err != nil {
+	if err := p.push(p.req.handlerContext(), b, off); err != nil {
 		return 0, p.cause("Sink", err)
 	}
 	p.mu.Lock()
@@ -240,7 +241,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	}
 	defer w.unlock()
 	w.ctx = ctx
-	if err := w.settle(); err != nil {
+	if err := w.settleBounded(); err != nil {
 		return 0, err
 	}
 	n := m.Len()
@@ -263,18 +264,19 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	return n, nil
 }
 
-// flush is the end of a handler without an error. It returns how many bytes have been written from the beginning on, without gaps.
-func (p *pushed) flush() (prefix int64, err error) {
+// flush is the end of a handler without an error; it waits until ctx ends. It returns how many bytes have been written from the beginning
+// on, without gaps.
+func (p *pushed) flush(ctx context.Context) (prefix int64, err error) {
 	p.mu.Lock()
 	p.over = true // nothing is written from now on, whatever goroutines the handler has left behind
 	w, all := p.w, slices.Clone(p.full)
 	p.mu.Unlock()
 	if w != nil {
-		if err := w.lock(); err != nil {
+		if err := w.lock(ctx); err != nil {
 			return 0, err
 		}
-		w.ctx = p.req
-		err = w.settle()
+		w.ctx = ctx
+		err = w.settleBounded()
 		all = append(all, extent{0, w.pos})
 		w.unlock()
 	}

@@ -38,7 +38,7 @@ func (w *pushWriter) begin() error {
 	if err := w.p.check("Sink"); err != nil {
 		return err
 	}
-	if err := w.lock(); err != nil {
+	if err := w.lock(context.Background()); err != nil {
 		return err
 	}
 	if err := w.p.check("Sink"); err != nil {
@@ -48,11 +48,11 @@ func (w *pushWriter) begin() error {
 	return nil
 }
 
-// lock waits for the turn. After an error, that the node is closed, it has none.
-func (w *pushWriter) lock() error {
+// lock waits for the turn. After an error, that ctx has ended or the node is closed, it has none.
+func (w *pushWriter) lock(ctx context.Context) error {
 	for !w.busy.CompareAndSwap(false, true) {
 		w.waits.Add(1)
-		err := w.p.req.n.hctx.Wait(context.Background(), func() bool { return !w.busy.Load() })
+		err := w.p.req.n.hctx.Wait(ctx, func() bool { return !w.busy.Load() })
 		w.waits.Add(-1)
 		if err != nil {
 			return err
@@ -205,7 +205,7 @@ func (o *outside) Read(b []byte) (int, error) {
 	o.last, o.out = 0, true
 	o.w.unlock()
 	n, err := o.r.Read(b)
-	if err := o.w.lock(); err != nil {
+	if err := o.w.lock(context.Background()); err != nil {
 		return 0, err
 	}
 	o.out = false
@@ -214,6 +214,23 @@ func (o *outside) Read(b []byte) (int, error) {
 	}
 	o.last = int64(n)
 	return n, err
+}
+
+// settleBounded is settle until the context ends.
+func (w *pushWriter) settleBounded() error {
+	if w.w == nil && w.tail == nil {
+		return nil
+	}
+	unbound, err := w.bound()
+	if err != nil {
+		return err
+	}
+	defer unbound()
+	err = w.settle()
+	if ended := w.ended(); err != nil && ended != nil {
+		return ended
+	}
+	return err
 }
 
 // settle waits until what was written has arrived.

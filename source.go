@@ -190,7 +190,7 @@ func (p *pulled) readAt(b []byte, off int64) (int, error) {
 	if p.ring {
 		return 0, fmt.Errorf("quicksilver: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
 	}
-	r, err := bulk.NewReaderAt(p.req, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
 		return 0, err
 	}
