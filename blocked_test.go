@@ -261,3 +261,45 @@ func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
 type unblocked struct{ *dialogue }
 
 func (*unblocked) Read(b []byte) (int, error) { return len(b), nil }
+
+// A halfConn reads and writes by itself, and takes its deadlines from a net.Conn that is nil: they panic.
+type halfConn struct {
+	net.Conn
+	s *stuck
+}
+
+func (c halfConn) Read(b []byte) (int, error)  { return c.s.Read(b) }
+func (c halfConn) Write(b []byte) (int, error) { return c.s.Write(b) }
+
+// A SetReadDeadline or SetWriteDeadline that panics is as good as none: the call ends at its deadline, with its error, and
+// everything is given back.
+func TestDeadlineOfReaderPanics(t *testing.T) {
+	t.Parallel()
+	mixed := qs.Define[mixedIn, int]("test/halfconn")
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		mixed.Handle(n, func(ctx context.Context, in mixedIn) (int, error) {
+			b := make([]byte, 1000)
+			if in.From.Len() < 0 {
+				return in.From.Reader(ctx).Read(b)
+			}
+			_, _ = in.Into.Writer(ctx).Write(b)
+			return 0, nil
+		})
+	})
+	c := open(t, "tcp://", silent())
+	to := peer(t, c, s.Addr().String())
+	for _, which := range []string{"read", "write"} {
+		end := newStuck()
+		lent := make([]byte, 1000)
+		in := mixedIn{From: qs.From(halfConn{s: end}), Lent: qs.Lend(lent), Fill: qs.Fill(lent)}
+		if which == "write" {
+			in.From, in.Into = qs.Source{}, qs.Into(halfConn{s: end})
+		}
+		ctx, cancel := context.WithCancel(within(t))
+		go func() { <-end.begun; cancel() }()
+		_, err := mixed.Call(ctx, to, in)
+		require.ErrorIs(t, err, qs.ErrCanceled, which)
+		require.Zero(t, c.HG().Stats().NA.Regions, "%s: memory is still lent", which)
+		close(end.release)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -215,6 +216,14 @@ func (n *Node) Sleep(ctx context.Context, d time.Duration) error {
 // WithTimeout is context.WithTimeout, in virtual time in the simulator: calls made there need it.
 func (n *Node) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return n.hctx.NA().WithTimeout(ctx, d)
+}
+
+// logger returns what gets what no error can carry.
+func (n *Node) logger() *slog.Logger {
+	if l := n.cfg.HG.Logger; l != nil {
+		return l
+	}
+	return slog.Default()
 }
 
 // now reads the node's clock.

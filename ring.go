@@ -249,7 +249,15 @@ func (g *ring) interrupt() bool {
 	return g.deadline(time.Unix(1, 0))
 }
 
-func (g *ring) deadline(at time.Time) bool {
+// deadline sets the deadline of the program's reader or writer, if it has one, and reports whether that has succeeded. One that panics, as
+// that of an embedded net.Conn which is nil, has none.
+func (g *ring) deadline(at time.Time) (set bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			set = false
+			g.n.logger().Warn("SetReadDeadline or SetWriteDeadline of a From or an Into has panicked", "panic", p)
+		}
+	}()
 	if g.from != nil {
 		r, ok := g.from.(interface{ SetReadDeadline(time.Time) error })
 		return ok && r.SetReadDeadline(at) == nil
@@ -459,19 +467,26 @@ func (g *ring) drain() {
 	}
 }
 
+// returned is the end of the goroutine that reads or writes.
 func (g *ring) returned() {
 	if p := recover(); p != nil { // of the program's reader or writer: it fails the call instead of the process
 		g.further(0, false, fmt.Errorf("panic: %v", p))
 	} else if !g.ended {
 		g.further(0, false, errGoexit)
 	}
+	defer g.leave() // deferred: SetReadDeadline may end the goroutine
 	g.mu.Lock()
-	if said := g.broken; said != nil {
-		g.mu.Unlock()
+	said := g.broken
+	g.mu.Unlock()
+	if said != nil {
 		<-said
 		g.deadline(time.Time{})
-		g.mu.Lock()
 	}
+}
+
+// leave tells who waits for the goroutine that it is over.
+func (g *ring) leave() {
+	g.mu.Lock()
 	left := g.left
 	close(g.gone)
 	g.mu.Unlock()

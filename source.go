@@ -47,7 +47,7 @@ func LendFile(f *os.File) Source { return Source{&source{file: f}} }
 // From lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own: a Read that panics or ends that
 // goroutine fails the call, and so does an error, which the error of the call matches beside its own code, unless it is a code of this
 // package or an error of a context. No Read begins once Call has returned. One that is running when the call ends, at its deadline for
-// example, is interrupted by SetReadDeadline where r has that, and the deadline is cleared; otherwise Call waits for it for 50 ms, and returns
+// example, is interrupted by SetReadDeadline where r has that (one that panics is as good as none), and the deadline is cleared; otherwise Call waits for it for 50 ms, and returns
 // while it is still running: then what it reads goes nowhere. When a handler has got bytes of it, or a Read was left running, it serves
 // no attempt and no call any more (ErrInvalid), and Retry does not repeat; otherwise what was read ahead is kept for the next attempt, or
 // call, with this Source. One attempt of one call uses r at a time: another fails with ErrInvalid, too.
