@@ -49,6 +49,59 @@ func TestOneAtATime(t *testing.T) {
 	require.Equal(t, qs.NotRun, qs.FateOf(refused))
 }
 
+// TestSinkServesOneAttempt: two attempts at once do not share room, whose bytes would be of both: the second is refused, and so is another
+// call; when the first has ended the Sink serves the next. An interceptor sees that a call lends.
+func TestSinkServesOneAttempt(t *testing.T) {
+	fill := qs.Define[qs.Sink, int64]("test/fillonce")
+	for _, kind := range []string{"Fill", "FillFile", "FillFile of a file that is not mapped", "Into"} {
+		begun, second := make(chan struct{}), make(chan struct{})
+		_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+			fill.Handle(n, func(ctx context.Context, room qs.Sink) (int64, error) {
+				begun <- struct{}{}
+				<-second
+				n, err := room.Writer(ctx).Write(noise(1, 1000))
+				return int64(n), err
+			})
+		})
+		var refused error
+		var lends bool
+		n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			lends = c.Lends()
+			first := make(chan error, 1)
+			go func() { first <- next(ctx) }()
+			<-begun
+			refused = next(ctx)
+			close(second)
+			return <-first
+		}}})
+		plain := open(t, "tcp://", qs.Config{})
+		file, err := os.Create(filepath.Join(t.TempDir(), "room"))
+		require.NoError(t, err)
+		var into bytes.Buffer
+		sink := map[string]qs.Sink{"Fill": qs.Fill(make([]byte, 1000)), "Into": qs.Into(&into)}[kind]
+		mapping := func(f func()) { f() }
+		if strings.HasPrefix(kind, "FillFile") {
+			sink = qs.FillFile(file, 1000)
+		}
+		if strings.HasSuffix(kind, "not mapped") {
+			mapping = qs.WithoutMapping
+		}
+		mapping(func() {
+			_, err = fill.Call(within(t), peer(t, n, to.String()), sink)
+			require.NoError(t, err, kind)
+			require.True(t, lends)
+			require.ErrorIs(t, refused, qs.ErrInvalid, kind)
+			require.ErrorContains(t, refused, "one at a time", kind)
+			require.Equal(t, qs.NotRun, qs.FateOf(refused), kind)
+			require.EqualValues(t, 1000, sink.Filled(), kind)
+			go func() { <-begun }()
+			_, err = fill.Call(within(t), peer(t, plain, to.String()), sink)
+			require.NoError(t, err, "%s: the next call", kind)
+		})
+		require.NoError(t, file.Close())
+	}
+}
+
 // TestFromIsLentOnce: a From that a handler has got bytes of, and one whose Read was left running, serves no other call, which would lack
 // them; one that nobody has got bytes of does.
 func TestFromIsLentOnce(t *testing.T) {

@@ -27,14 +27,18 @@ type Call struct {
 	lends    bool          // the method has Sources or Sinks, or answers a stream
 }
 
+// Lends reports whether the method has Sources or Sinks, or answers a stream: attempts of such a call are made one after the other.
+func (c *Call) Lends() bool { return c.lends }
+
 // Caller returns at the target who sent the request: its address, and by TLS its verified certificate and Name. It is asked
 // before the handler, or the interceptor, returns. At the client it is zero.
 func (c *Call) Caller() Caller { return c.in.Caller() }
 
 // An Interceptor runs around calls or handlers: it does what it likes, and calls next, with ctx or one made of it, which does
 // the rest: the call ends when ctx does, whatever next was given. A client's may call next again, for another attempt, or several times
-// at once: each next has a Call of its own, made of c, whose Attempt, Answer and Moved are in c when it has returned. With a From or an
-// Into it calls next one after the other, and once bytes of it were moved next is refused (ErrInvalid). A server's calls
+// at once: each next has a Call of its own, made of c, whose Attempt, Answer and Moved are in c when it has returned. With a From or a
+// Sink, and of a stream, it calls next one after the other: one while another is under way is refused (ErrInvalid), and so is one after
+// bytes of a From, an Into or a stream were moved. Call.Lends says whether a call has such. A server's calls
 // next once at the most: then it is refused (ErrInvalid). FateOf an error of next, and of the call, covers each attempt in it, whatever
 // error an interceptor returns instead. When an interceptor has returned, next begins nothing any more; what it left under way is
 // abandoned (the handler's ctx ends), and waited for.

@@ -66,6 +66,9 @@ func (l *loans) lend(in any) (any, error) {
 			if at.s == nil {
 				continue
 			}
+			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // an Into is taken by its ring
+				return nil, errInUse
+			}
 			l.sinks = append(l.sinks, lentSink{sink: at.s})
 			wire, err := l.sink(at.s)
 			if err != nil {
@@ -316,6 +319,14 @@ func (l *loans) end(o *outgoing, c *Call, err error) error {
 	}
 	if err == nil {
 		err = l.fill()
+	}
+	for _, s := range l.sinks {
+		switch {
+		case s.of != nil:
+			s.of.used.Store(false)
+		case s.into == nil:
+			s.used.Store(false)
+		}
 	}
 	return err
 }

@@ -99,7 +99,7 @@ type used struct {
 	spent bool  // there is no next one
 }
 
-var errInUse = na.WithText(ErrInvalid, "another attempt or call uses this From or Into: its reader or writer serves one at a time")
+var errInUse = na.WithText(ErrInvalid, "another attempt or call uses this From or Sink: it serves one at a time")
 
 var errSpent = na.WithText(ErrInvalid, "a call before has used bytes of this From, or left its Read running: lend a new one")
 

@@ -77,7 +77,7 @@ func (s *request) call() *Call {
 	if s.asked == nil {
 		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID()}, place: place{addr: s.r.Peer()}}
 		a.from.only = &a.place
-		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r}
+		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.stream}
 		s.asked = a
 	}
 	return &s.asked.Call

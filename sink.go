@@ -16,8 +16,7 @@ import (
 // A Sink is room that a caller lends for the time of its call, in a field of the input; the handler pushes into it. Both sides
 // use the same type. The zero Sink has no room. When Call has returned, whatever the error, nobody writes to the caller's
 // memory, or begins to write to its writer, any more. After an error a Fill holds anything, and what an Into wrote is a
-// prefix of what the handler did. Use one Sink in one call at a time: Filled is of the last, and calls at once would write the same memory
-// or file; an Into in two refuses the second (ErrInvalid).
+// prefix of what the handler did. A Sink serves one attempt of one call at a time: another fails with ErrInvalid. Filled is of the last.
 type Sink struct{ s *sink }
 
 // A sink is a Sink at one side.
@@ -26,7 +25,7 @@ type sink struct {
 	file *os.File  // grown to size
 	size int64     //
 	into io.Writer //
-	used used      // of Into
+	used used      // by an attempt
 
 	of *sink // of a file that cannot be mapped, behind into
 
@@ -47,7 +46,7 @@ func FillFile(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: si
 // No Write begins once Call has returned. One that is running when the call ends has 50 ms, since one that is cut short may break a TLS
 // connection; then it is interrupted by SetWriteDeadline where w has that, and the deadline is cleared; otherwise it may still be running
 // when Call returns. Its error fails the call, as that of From does. A
-// call that has written bytes is not repeated by Retry. One attempt of one call uses w at a time: another fails with ErrInvalid.
+// call that has written bytes is not repeated by Retry.
 func Into(w io.Writer) Sink { return Sink{&sink{into: w}} }
 
 // Len returns the room in bytes; -1 for Into, which has no limit.
