@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,8 +102,8 @@ func (n *Node) Disconnect(addr hg.Addr, err error) {
 }
 
 // Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.Grace. It
-// returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else. With
-// several Contexts, calls to the own address need it. A second Serve of n does nothing, and its error matches ErrInvalid.
+// returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else, by Shutdown or Close,
+// while it ran or before it was called. With several Contexts, calls to the own address need it. A second Serve of n does nothing, and its error matches ErrInvalid.
 func (n *Node) Serve(ctx context.Context) error {
 	if n.served.Swap(true) {
 		return na.WithText(hg.ErrInvalid, "quicksilver: Serve was called for this Node before: it drives the Node until that is closed, so call it once after each Open")
@@ -130,7 +131,7 @@ func (n *Node) Serve(ctx context.Context) error {
 // drive has a goroutine drive a context until ctx ends, or the context is closed, and say why it has ended. A handler, or an
 // authorizer, that ends the goroutine has another one go on.
 func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
-	n.workers.all.Go(func() {
+	spawned := n.workers.spawn(func() {
 		var lone hg.Incoming
 		returned := false
 		defer func() {
@@ -141,27 +142,32 @@ func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 		ends <- hctx.Drive(ctx, func(run func(*hg.Incoming)) { n.batch(hctx, &lone, run) })
 		returned = true
 	})
+	if !spawned {
+		ends <- hg.ErrClosed
+	}
 }
 
 func never() bool { return false }
 
 // Shutdown refuses new calls, lets what is under way end until ctx does, Config.Grace if ctx has no deadline, and closes n. It
-// returns nil when nothing was cut off, else a *hg.ShutdownError that names it. It is not called in a handler.
+// returns nil when nothing was cut off, else a *hg.ShutdownError that names it. Called in a handler or a callback, which it
+// would wait for, it does nothing, and the error matches hg.ErrBusy. A Serve that comes after it, or runs meanwhile, returns nil.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var stop context.CancelFunc
 		ctx, stop = n.WithTimeout(ctx, max(n.cfg.Grace, 0))
 		defer stop()
 	}
+	if n.inside() {
+		return fmt.Errorf("quicksilver: Shutdown was called in a handler or a callback, which it would wait for; call it on a goroutine of its own, or use Close: %w", hg.ErrBusy)
+	}
 	n.ending.Store(true)
 	n.dropHandles()
 	err := n.class.Shutdown(ctx)
-	if n.hctx.NA().Closing() { // else it was called in a handler
-		n.mu.Lock()
-		n.closed = true
-		n.mu.Unlock()
-		n.workers.end()
-	}
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.workers.end()
 	if err == nil {
 		n.workers.all.Wait()
 	}
@@ -171,8 +177,14 @@ func (n *Node) Shutdown(ctx context.Context) error {
 // closeTime bounds what Close waits for: callbacks that still have to run.
 const closeTime = time.Second
 
+// inside reports whether the caller is inside a handler or a callback of n.
+func (n *Node) inside() bool {
+	return slices.ContainsFunc(n.all, func(hctx *hg.Context) bool { return hctx.NA().Inside() })
+}
+
 // Close ends n at once: calls under way end with ErrClosed. A second Close does nothing. It waits until their callbacks have
-// run, not for handlers.
+// run, up to a second, but not for handlers; called in a handler or a callback it waits for nothing. A Serve that comes after it, or runs
+// meanwhile, returns nil.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	was := n.closed
@@ -184,8 +196,10 @@ func (n *Node) Close() error {
 	}
 	n.dropHandles()
 	err := n.class.Close()
-	for _, hctx := range n.all {
-		_ = hctx.WaitFor(context.Background(), closeTime, never)
+	if !n.inside() { // else what calls Close would be waited for
+		for _, hctx := range n.all {
+			_ = hctx.WaitFor(context.Background(), closeTime, never)
+		}
 	}
 	n.workers.end()
 	return err

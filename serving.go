@@ -23,11 +23,8 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 		panic(fmt.Sprintf("quicksilver: method %s: %v", m.name, err))
 	}
 	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, MaxActive: m.o.MaxActive, Queue: m.o.Queue, Codec: c, Shape: m.shape}
-	if was, ok := n.class.Registered(m.name); ok {
-		if was.Handler != nil {
-			panic(fmt.Sprintf("quicksilver: the node serves a method called %s already; Handle is called once for each name", m.name))
-		}
-		_ = n.class.Deregister(hg.HashName(m.name)) // it has been called from here
+	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil { // one without was called from here
+		panic(fmt.Sprintf("quicksilver: the node serves a method called %s already; Handle is called once for each name", m.name))
 	}
 	if _, err := n.class.RegisterRPC(rpc); err != nil {
 		panic(fmt.Sprintf("quicksilver: method %s: %v", m.name, err))

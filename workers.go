@@ -125,6 +125,17 @@ func (w *crew[T]) start(job T) {
 	w.all.Go(func() { w.work(job) })
 }
 
+// spawn runs f on a goroutine of w that end does not end, and that all waits for. It reports false once w has ended.
+func (w *crew[T]) spawn(f func()) bool {
+	w.mu.Lock() // all is waited for once w has ended
+	defer w.mu.Unlock()
+	if w.ended {
+		return false
+	}
+	w.all.Go(f)
+	return true
+}
+
 // look lets more goroutines loose if a job that was there at the last look still waits. If nothing was taken since, all are
 // blocked, and each job that waits gets one.
 func (w *crew[T]) look() {

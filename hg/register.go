@@ -88,8 +88,9 @@ func (c *Class) Register(name string, handler Handler) (ID, error) {
 	return c.RegisterRPC(RPC{Name: name, Handler: handler})
 }
 
-// RegisterRPC is Register with all that can be said. The error matches ErrExists when the name is registered, or when
-// another name has the same id: both names are in its text.
+// RegisterRPC is Register with all that can be said. A name that is registered without a handler, to be called, may be registered once
+// more, with one: that replaces the first in one step, and calls that are made meanwhile do not notice. Else the error matches ErrExists when the
+// name is registered; it does, too, when another name has the same id: both names are in its text.
 func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Name == "" || len(rpc.Name) > 255 {
 		return 0, fmt.Errorf("hg: register: name of %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)
@@ -109,10 +110,12 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 		rpc.Codec = c.cfg.Codec
 	}
 	if other := old[id]; other != nil {
-		if other.Name == rpc.Name {
+		switch {
+		case other.Name != rpc.Name:
+			return 0, fmt.Errorf("hg: register %q: its id %#x is that of %q; change one of the two names: %w", rpc.Name, uint64(id), other.Name, ErrExists)
+		case other.Handler != nil || rpc.Handler == nil:
 			return 0, fmt.Errorf("hg: register %q: the name is registered already: %w", rpc.Name, ErrExists)
 		}
-		return 0, fmt.Errorf("hg: register %q: its id %#x is that of %q; change one of the two names: %w", rpc.Name, uint64(id), other.Name, ErrExists)
 	}
 	all := make(map[ID]*RPC, len(old)+1)
 	for k, v := range old {
