@@ -6,7 +6,7 @@ import (
 )
 
 // times counts durations in buckets, eight for each doubling: a quantile is right to an eighth.
-type times [8 * 64]uint32
+type times [8 * 64]uint64
 
 func (t *times) add(d time.Duration) { t[bucketOf(d)]++ }
 
@@ -33,14 +33,14 @@ func longest(bucket int) time.Duration {
 func (m *Method) quantile(q float64) time.Duration {
 	total := uint64(0)
 	for _, n := range m.times {
-		total += uint64(n)
+		total += n
 	}
 	left := uint64(q*float64(total) + 0.5)
 	for i, n := range m.times {
-		if n > 0 && left <= uint64(n) {
+		if n > 0 && left <= n {
 			return min(longest(i), m.Most)
 		}
-		left -= min(uint64(n), left)
+		left -= min(n, left)
 	}
 	return m.Most
 }

@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -38,4 +39,14 @@ func TestQuantiles(t *testing.T) {
 	for i := range 8 * 61 {
 		require.Equal(t, i, bucketOf(longest(i)))
 	}
+}
+
+// TestTimesCountMany: more calls than 32 bits count, of one duration: seen within an hour or two by a busy process.
+func TestTimesCountMany(t *testing.T) {
+	t.Parallel()
+	m := &Method{Most: time.Second, times: &times{}}
+	m.times[bucketOf(time.Millisecond)] = math.MaxUint32
+	m.times.add(time.Millisecond)
+	m.times.add(time.Second)
+	require.Less(t, m.quantile(0.99), 2*time.Millisecond)
 }
