@@ -45,6 +45,7 @@ const (
 	ErrOverflow    = hg.ErrOverflow
 	ErrUnsupported = hg.ErrUnsupported
 	ErrPermission  = hg.ErrPermission
+	ErrAddrInUse   = na.ErrAddrInUse // of Open: somebody else listens there; it matches syscall.EADDRINUSE, too
 	ErrHandler     = hg.ErrHandler
 	ErrPanic       = hg.ErrPanic
 	ErrRemote      = hg.ErrRemote

@@ -46,7 +46,7 @@ type Node struct {
 // Open opens addr: "tcp://" to call only, "tcp://host:port" to serve too; port 0 lets the system choose. It starts no
 // goroutine that runs code of the program. Requests wait until Serve or a call of this node takes them, so register handlers
 // first. The error matches ErrInvalid for a Config or an address that cannot be, ErrUnsupported for a scheme that nobody serves,
-// ErrNoEntry for a host that is not known, and ErrPermission for udp beyond loopback without TLS.
+// ErrNoEntry for a host that is not known, ErrAddrInUse (and syscall.EADDRINUSE) where somebody else listens, and ErrPermission for udp beyond loopback without TLS.
 func Open(addr string, cfg Config) (*Node, error) {
 	cfg, err := cfg.withDefaults(addr)
 	if err != nil {

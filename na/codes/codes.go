@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"syscall"
 )
 
 // A Code says why an operation failed. Codes cross the wire: they are appended, never renumbered. Up to 24 they are
@@ -134,6 +135,8 @@ func (c Code) Is(target error) bool {
 		return target == fs.ErrPermission
 	case ErrClosed:
 		return target == net.ErrClosed || target == fs.ErrClosed
+	case ErrAddrInUse:
+		return target == syscall.EADDRINUSE
 	case ErrUnsupported:
 		return target == errors.ErrUnsupported
 	}
