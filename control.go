@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,16 +18,16 @@ import (
 //	         ▲                             ▲                             │ its fate
 //	         └─────────────────────────────┴─────────────────────────────┘
 type control struct {
-	mu       sync.Mutex // guards the fields below
-	stopped  error      // no attempt begins any more
-	asking   int        // or while so many ask targets to give the request back
-	last     int        // number of the last attempt
-	under    *attempt   // those under way
-	first    attempt    // in the place of one that is allocated
-	to       hg.Addr    // of the last attempt
-	been     []hg.Addr  // of those before
-	streamed int64      // bytes of a From or an Into that were moved
-	left     bool       // a Read or a Write of an attempt is still running
+	mu       sync.Mutex           // guards the fields below
+	stopped  error                // no attempt begins any more
+	asking   int                  // or while so many ask targets to give the request back
+	last     int                  // number of the last attempt
+	under    *attempt             // those under way
+	first    attempt              // in the place of one that is allocated
+	to       hg.Addr              // of the last attempt
+	been     map[hg.Addr]struct{} // of those before; nil while all went to one
+	streamed int64                // bytes of a From or an Into that were moved
+	left     bool                 // a Read or a Write of an attempt is still running
 	top      scope
 }
 
@@ -69,16 +68,16 @@ type attempt struct {
 
 var errNextLate = na.WithText(ErrInvalid, "the call, or the interceptor, that next belongs to has ended")
 
-// maxBeen bounds the addresses that a call remembers.
-const maxBeen = 16
-
 // goesTo says where the next attempt of a call goes.
 func (c *Call) goesTo(addr hg.Addr) {
 	k := c.ctl
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.to.IsZero() && k.to != addr && !slices.Contains(k.been, k.to) && len(k.been) < maxBeen {
-		k.been = append(k.been, k.to)
+	if !k.to.IsZero() && k.to != addr {
+		if k.been == nil {
+			k.been = map[hg.Addr]struct{}{}
+		}
+		k.been[k.to] = struct{}{}
 	}
 	k.to = addr
 }
@@ -90,7 +89,8 @@ func (c *Call) hasBeenAt(addr hg.Addr) bool {
 	}
 	c.ctl.mu.Lock()
 	defer c.ctl.mu.Unlock()
-	return c.ctl.to == addr || slices.Contains(c.ctl.been, addr)
+	_, been := c.ctl.been[addr]
+	return been || c.ctl.to == addr
 }
 
 // spent says why another attempt would not get all that the call lends; "" if it would.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -74,7 +73,7 @@ func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 // repeated by Retry, after Config.PeerTimeout: until then nobody knows. A call that is made again goes to an address that it has not
 // been at, if there is one that does not fail.
 //
-// An address whose host cannot be found is left out, unless none is left. One that cannot be an address of n's transport is
+// A Peer has at most 1,024 addresses: the first. An address whose host cannot be found is left out, unless none is left. One that cannot be an address of n's transport is
 // an error, which matches ErrInvalid or ErrUnsupported.
 func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
 	if err := o.check(addrs); err != nil {
@@ -180,20 +179,27 @@ func (p *peer) follow(now time.Duration) {
 	}
 }
 
-// gather makes places of the addresses that there are now. Those that were there stay as they are. Locked.
+// maxAddrs bounds the addresses of a Peer, and those that a Resolver finds for one service: each call looks at all of them.
+const maxAddrs = 1024
+
+// gather makes places of the addresses that there are now, of the first maxAddrs. Those that were there stay as they are. Locked.
 func (p *peer) gather() {
-	was := p.places
+	was := make(map[hg.Addr]*place, len(p.places))
+	for _, at := range p.places {
+		was[at.addr] = at
+	}
 	p.places = nil
+	now := map[hg.Addr]struct{}{}
 	add := func(addr hg.Addr) {
-		same := func(at *place) bool { return at.addr == addr }
-		if slices.ContainsFunc(p.places, same) {
+		if _, again := now[addr]; again || len(now) == maxAddrs {
 			return
 		}
-		if i := slices.IndexFunc(was, same); i >= 0 {
-			p.places = append(p.places, was[i])
-			return
+		now[addr] = struct{}{}
+		at := was[addr]
+		if at == nil {
+			at = &place{addr: addr}
 		}
-		p.places = append(p.places, &place{addr: addr})
+		p.places = append(p.places, at)
 	}
 	for i := range p.services {
 		s := &p.services[i]

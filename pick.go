@@ -9,7 +9,7 @@ import (
 )
 
 // A Pick chooses the address of an attempt among those of a Peer: it returns an index of ts, or -1 for none that it would take. Then,
-// and when all fail, the address is taken whose failure is oldest. It is called under a lock: it is quick, calls nothing of this
+// and when all fail, the address is taken whose failure is oldest. ts holds at least one. It is called under a lock: it is quick, calls nothing of this
 // package, and keeps neither. c is nil when Peer.Addr asks.
 type Pick interface {
 	Pick(c *Call, ts []Target) int

@@ -98,6 +98,9 @@ func (p *peer) choose(c *Call) *place {
 
 // picked returns what p.pick takes of what is seen. Locked.
 func (p *peer) picked(c *Call) *place {
+	if len(p.seen) == 0 {
+		return nil
+	}
 	if i := p.pick.Pick(c, p.seen); i >= 0 && i < len(p.places) {
 		return p.places[i]
 	}

@@ -1,8 +1,13 @@
 package quicksilver_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -229,4 +234,87 @@ func TestProbeEndsWithNode(t *testing.T) {
 			w.Node("one").Resume()
 		})
 	}
+}
+
+// TestRetryGoesEverywhere: a call that fails at many addresses goes to each that it has not been at before it goes to one again.
+func TestRetryGoesEverywhere(t *testing.T) {
+	t.Parallel()
+	const servers = 25
+	ask := qs.DefineWith[int, int]("test/everywhere", qs.Options{Idempotent: true})
+	var asked [servers]atomic.Int32
+	var addrs []string
+	for i := range servers {
+		s := server(t, qs.Config{}, func(n *qs.Node) {
+			ask.Handle(n, func(context.Context, int) (int, error) {
+				if asked[i].Add(1); i == servers-1 {
+					return 42, nil
+				}
+				return 0, qs.Errorf(qs.Unavailable, "not here")
+			})
+		})
+		addrs = append(addrs, s.Addr().String())
+	}
+	for _, pick := range []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()} {
+		c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: servers, ExtraShare: -1, Backoff: -1})}})
+		p, err := c.PeerWith(within(t), qs.PeerOptions{Pick: pick}, addrs...)
+		require.NoError(t, err)
+		out, err := ask.Call(within(t), p, 1)
+		require.NoError(t, err)
+		require.Equal(t, 42, out)
+		for i := range asked {
+			require.LessOrEqual(t, asked[i].Swap(0), int32(1), "server %d, with pick %T", i, pick)
+		}
+	}
+}
+
+// A changing is a Resolver whose answer the test gives.
+type changing struct{ say chan []string }
+
+func (r *changing) Watch(ctx context.Context, _ string, update func([]string, error)) error {
+	for {
+		select {
+		case addrs := <-r.say:
+			update(addrs, nil)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// A careless is a Pick that takes for granted that there is a target.
+type careless struct{}
+
+func (careless) Pick(_ *qs.Call, ts []qs.Target) int { return (len(ts) + 1) % len(ts) }
+
+// TestManyAddresses: a Resolver may say nothing, and more than a Peer can have: a Pick is asked only where there is a choice, and the first
+// 1,024 count, which is logged.
+func TestManyAddresses(t *testing.T) {
+	t.Parallel()
+	var logged bytes.Buffer
+	c := open(t, "tcp://", qs.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	r := &changing{make(chan []string, 1)}
+	var many []string
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("tcp://127.0.0.1:%d", i+1), fmt.Sprintf("tcp://127.0.0.1:%d", i+1))
+	}
+	r.say <- many
+	p, err := c.PeerWith(within(t), qs.PeerOptions{Resolver: r, Pick: careless{}}, "service")
+	require.NoError(t, err)
+	require.Len(t, p.Addrs(), 1024, "each came twice")
+	fixed := make([]string, 0, 5000)
+	for i := range 5000 {
+		fixed = append(fixed, many[2*i])
+	}
+	f, err := c.PeerWith(within(t), qs.PeerOptions{}, fixed...)
+	require.NoError(t, err)
+	require.Len(t, f.Addrs(), 1024)
+	require.Contains(t, logged.String(), "found=5000 most=1024")
+	r.say <- nil
+	for ctx := within(t); len(p.Addrs()) > 0; {
+		require.NoError(t, ctx.Err())
+		runtime.Gosched()
+	}
+	_, err = repeat.Call(within(t), p, "x")
+	require.ErrorIs(t, err, qs.ErrUnreachable)
+	require.Zero(t, p.Addr())
 }

@@ -28,6 +28,7 @@ type watch struct {
 	refresh atomic.Int64              // the shortest that a Peer wants
 	waits   atomic.Int32              // for the first answer
 	over    atomic.Bool               // it does not run any more
+	many    atomic.Bool               // more addresses than a Peer can have were found
 	again   chan struct{}             // has an element: an address has failed
 	told    chan struct{}             // closed when there was an answer
 
@@ -169,6 +170,14 @@ func (w *watch) ask() {
 // update takes in what a Resolver says.
 func (w *watch) update(addrs []string, err error) {
 	var found []hg.Addr
+	addrs = distinct(addrs)
+	if many := len(addrs); many > maxAddrs {
+		addrs = addrs[:maxAddrs]
+		if !w.many.Swap(true) {
+			w.n.logger().Warn("a Resolver has found more addresses than a Peer can have: the last are left out",
+				"service", w.key.service, "found", many, "most", maxAddrs)
+		}
+	}
 	if err == nil {
 		found, err = w.n.lookup(w.ctx, addrs)
 	}
@@ -179,6 +188,18 @@ func (w *watch) update(addrs []string, err error) {
 		w.found.Store(&found)
 	}
 	w.answered(err)
+}
+
+// distinct returns all without those that came before.
+func distinct(all []string) (out []string) {
+	seen := make(map[string]struct{}, len(all))
+	for _, s := range all {
+		if _, again := seen[s]; !again {
+			seen[s] = struct{}{}
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // answered ends the wait for the first answer.
