@@ -17,7 +17,7 @@ import (
 //
 //	request: qs-stream    id of the stream      only for a stream: a method refuses it, and a stream what comes without it
 //	         qs-lent      fields                those of the tickets in the input, by their numbers: the target finds all of them, or refuses
-//	answer:  qs-filled    bytes in each Sink    of those with a ticket, by their numbers; only to a request that has lent a Sink
+//	answer:  qs-filled    how far each Sink with a ticket is filled, by their numbers; only to a request that has lent a Sink
 //	         qs-messages  number of messages    only of a stream
 //
 // The input and the output themselves have the same encoding whatever is lent.
@@ -90,6 +90,12 @@ func (l *loans) requestMeta(m hg.Meta) (_ hg.Meta, err error) {
 	return m.WithOwn(lentMeta, strings.Join(names, ","))
 }
 
+// A sinkFill says how far a Sink was filled.
+type sinkFill struct {
+	prefix int64 // bytes from its beginning on, without gaps
+	end    int64 // where the last byte that was written ends
+}
+
 // takeAnswer takes in what the metadata of an answer says of the Sinks.
 func (l *loans) takeAnswer(m hg.Meta) error {
 	text, ok := m.Get(filledMeta)
@@ -97,8 +103,12 @@ func (l *loans) takeAnswer(m hg.Meta) error {
 		return nil
 	}
 	for number := range strings.SplitSeq(text, ",") {
-		n, err := strconv.ParseInt(number, 10, 64)
-		if err != nil {
+		prefix, end, _ := strings.Cut(number, ":")
+		var n sinkFill
+		var err, err2 error
+		n.prefix, err = strconv.ParseInt(prefix, 10, 64)
+		n.end, err2 = strconv.ParseInt(end, 10, 64)
+		if err != nil || err2 != nil {
 			return fmt.Errorf("quicksilver: method %s: the answer says %q of its Sinks: %w", l.m.name, text, hg.ErrProtocol)
 		}
 		l.filled = append(l.filled, n)
@@ -194,7 +204,7 @@ func (s *request) filled() string {
 	slices.SortFunc(told, func(a, b *lentField) int { return a.number() - b.number() })
 	texts := make([]string, len(told))
 	for i, f := range told {
-		texts[i] = strconv.FormatInt(f.filled, 10)
+		texts[i] = fmt.Sprintf("%d:%d", f.filled.prefix, f.filled.end)
 	}
 	return strings.Join(texts, ",")
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"strings"
 	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
@@ -25,7 +26,7 @@ type loans struct {
 	files   []*bulk.File
 	rings   []*ring
 	tickets []*lentTicket // by their numbers
-	filled  []int64       // bytes in each Sink with a ticket, without gaps, from its beginning: what the answer says
+	filled  []sinkFill    // bytes in each Sink with a ticket, without gaps, from its beginning: what the answer says
 	sinks   []lentSink    // in the order of the fields, without zero Sinks
 	stream  ringID        // of the attempt, with a taker
 	taker   *taker        // of a stream's items; else nil
@@ -296,7 +297,7 @@ func (l *loans) end(o *outgoing, c *Call, err error) error {
 	for _, g := range l.rings {
 		left = g.close() || left
 		if _, failed := g.progress(); failed != nil && err != nil && !errors.Is(err, failed) {
-			err = fmt.Errorf("%w: %w", err, failed)
+			err = failedBy(err, failed)
 		}
 	}
 	if l.taker != nil {
@@ -331,6 +332,22 @@ func (l *loans) end(o *outgoing, c *Call, err error) error {
 	return err
 }
 
+// failedBy returns err, of a call, that matches also what its reader or writer has failed with, and reads so unless the target has said it.
+func failedBy(err, failed error) error {
+	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
+		return saidBefore{err, failed}
+	}
+	return fmt.Errorf("%w: %w", err, failed)
+}
+
+// A saidBefore is an error whose text has that of its cause.
+type saidBefore struct {
+	error
+	cause error
+}
+
+func (e saidBefore) Unwrap() []error { return []error{e.error, e.cause} }
+
 // A programs is an error of the program's own reader or writer. It matches what that does, but for codes and the errors of contexts,
 // which would speak of the call.
 type programs struct{ error }
@@ -355,14 +372,15 @@ func (e programs) As(target any) bool {
 func (l *loans) fill() error {
 	filled := l.filled
 	for _, lent := range l.sinks {
-		s, n := lent.sink, int64(0)
+		s, n := lent.sink, sinkFill{}
 		if lent.told {
 			if len(filled) == 0 {
 				return fmt.Errorf("quicksilver: method %s: the answer says of %d Sinks how far they were filled, there are more: %w", l.m.name, len(l.filled), hg.ErrProtocol)
 			}
 			n, filled = filled[0], filled[1:]
-			if room := (Sink{s}).Len(); n < 0 || room >= 0 && n > room || room < 0 && n != s.filled.Load() {
-				return fmt.Errorf("quicksilver: method %s: the answer says that a Sink holds %d bytes, which cannot be: %w", l.m.name, n, hg.ErrProtocol)
+			if room := (Sink{s}).Len(); n.prefix < 0 || n.end < n.prefix || room >= 0 && n.end > room || room < 0 && n.prefix != s.filled.Load() {
+				return fmt.Errorf("quicksilver: method %s: the answer says that a Sink holds %d bytes and ends at %d, which cannot be: %w",
+					l.m.name, n.prefix, n.end, hg.ErrProtocol)
 			}
 		}
 		if s.into != nil && s.of == nil {
@@ -371,9 +389,9 @@ func (l *loans) fill() error {
 		if s.of != nil {
 			s = s.of
 		}
-		s.filled.Store(n)
+		s.filled.Store(n.prefix)
 		if s.file != nil {
-			if err := s.file.Truncate(n); err != nil {
+			if err := s.file.Truncate(n.end); err != nil {
 				return err
 			}
 		}

@@ -339,7 +339,11 @@ func (g *ring) answerable() bool { return g.ours >= g.need || g.end || g.err != 
 // answer returns what a handler is told. Locked.
 func (g *ring) answer() ([]byte, error) {
 	if g.err != nil && (g.from == nil || g.theirs == g.ours) {
-		return nil, hg.Errorf(hg.Aborted, "the caller's stream: %w", g.err)
+		what := "reader"
+		if g.from == nil {
+			what = "writer"
+		}
+		return nil, hg.Errorf(na.ErrIO, "the caller's %s has failed: %w", what, g.err)
 	}
 	out := binary.LittleEndian.AppendUint64(make([]byte, 0, ringAnswer), uint64(g.ours))
 	if g.end {

@@ -3,12 +3,14 @@ package quicksilver
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A ringCall is a handler's side of ringRPC.
@@ -40,6 +42,9 @@ func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end 
 		theirs, end = int64(binary.LittleEndian.Uint64(out)), out[8] == 1
 	}
 	c.n.keep(c.i, h)
+	if r, ok := hg.RemoteOf(err); ok && r.Code == na.ErrIO { // of the program's, there; by which call it is told is of no use
+		err = errors.New("quicksilver: " + r.Text)
+	}
 	return theirs, end, err
 }
 

@@ -197,11 +197,11 @@ func (s *request) flush(ctx context.Context) (err error) {
 	defer func() { s.unflushed = err }()
 	for i := range s.lent {
 		if f := &s.lent[i]; f.sink != nil {
-			n, ferr := f.sink.flush(ctx)
+			n, end, ferr := f.sink.flush(ctx)
 			if ferr != nil && err == nil {
 				err = ferr
 			}
-			f.filled = n
+			f.filled = sinkFill{n, end}
 		}
 	}
 	return err
@@ -270,7 +270,7 @@ func (s *request) Value(key any) any {
 type lentField struct {
 	source *pulled
 	sink   *pushed
-	filled int64 // bytes in the Sink, without gaps, from its beginning
+	filled sinkFill // of a Sink, when the handler has ended
 }
 
 // number returns the number of the ticket, or -1 if there is none.

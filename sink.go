@@ -38,8 +38,10 @@ type sink struct {
 // Fill lends memory to be filled.
 func Fill(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 
-// FillFile lends a regular file that is open for reading and writing, mapped where that is possible, without a copy. It is grown to size
-// bytes, and cut to what has come when the call has succeeded.
+// FillFile lends a regular file that is open for reading and writing, mapped where that is possible, without a copy: by its system and its
+// file system; else it is written as a stream, and the handler has Writer alone. It is grown to size bytes, and, when the call has succeeded,
+// cut behind the last byte that was written; what nobody wrote before that stays as it was, zeros in a new file. If another process cuts it
+// short meanwhile, the call fails, or what was there reads as zeros.
 func FillFile(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
 
 // Into lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
@@ -64,7 +66,8 @@ func (s Sink) Len() int64 {
 	return total(s.s.segs)
 }
 
-// Filled returns, at the caller, how many bytes have come, from the beginning and without gaps; after an error only for Into.
+// Filled returns, at the caller, how many bytes have come, from the beginning and without gaps, which handlers
+// leave that use WriteAt; after an error only for Into.
 func (s Sink) Filled() int64 {
 	if s.s == nil {
 		return 0
@@ -264,30 +267,28 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 }
 
 // flush is the end of a handler without an error; it waits until ctx ends. It returns how many bytes have been written from the beginning
-// on, without gaps.
-func (p *pushed) flush(ctx context.Context) (prefix int64, err error) {
+// on, without gaps, and where the last of all ends.
+func (p *pushed) flush(ctx context.Context) (prefix, end int64, err error) {
 	p.mu.Lock()
 	p.over = true // nothing is written from now on, whatever goroutines the handler has left behind
 	w, all := p.w, slices.Clone(p.full)
 	p.mu.Unlock()
 	if w != nil {
 		if err := w.lock(ctx); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		w.ctx = ctx
 		err = w.settleBounded()
 		all = append(all, extent{0, w.pos})
 		w.unlock()
 	}
-	return prefix0(all), err
-}
-
-// prefix0 returns where the extents that begin at 0 end.
-func prefix0(all []extent) int64 {
-	if all = merged(all); len(all) > 0 && all[0].from == 0 {
-		return all[0].to
+	if all = merged(all); len(all) == 0 {
+		return 0, 0, err
 	}
-	return 0
+	if all[0].from == 0 {
+		prefix = all[0].to
+	}
+	return prefix, all[len(all)-1].to, err
 }
 
 // merged returns the extents in order, without those that touch one another.

@@ -38,7 +38,7 @@ type File struct {
 }
 
 // MapFile maps f, which may be closed afterwards. The error matches hg.ErrInvalid when there is no such part of f or f
-// is not a regular file, and errors.ErrUnsupported where files cannot be mapped.
+// is not a regular file, and errors.ErrUnsupported where files cannot be mapped, by the system or by their file system.
 func MapFile(f *os.File, opts FileOptions) (*File, error) {
 	bad := func(err error) (*File, error) { return nil, fmt.Errorf("bulk: map %s: %w", f.Name(), err) }
 	info, err := f.Stat()

@@ -37,7 +37,11 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	}); err != nil {
 		return nil, nil, err
 	}
-	if failed != nil {
+	switch failed {
+	case nil:
+	case unix.ENODEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP: // as files of /sys, and of file systems without a page cache
+		return nil, nil, na.WithText(na.ErrUnsupported, fmt.Sprintf("its file system does not map files: %v; read it into memory instead", failed))
+	default:
 		return nil, nil, os.NewSyscallError("mmap", failed)
 	}
 	return raw, raw[before:n:n], nil
