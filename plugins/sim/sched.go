@@ -236,25 +236,54 @@ func (w *World) Sleep(d time.Duration) {
 	w.drive(nil, max(d, 0), nil)
 }
 
-// stuck is the error of a Run that gives up.
+// stuck is the error of a Run that gives up. It names the coroutines that are left, a line for each kind: how many have a name and wait for
+// the same, and, if they sleep, until when the first does.
 func (w *World) stuck(why error) error {
-	var who []string
+	type kind struct{ name, waits string }
+	type group struct {
+		kind
+		n     int
+		until time.Duration // the earliest; forever without one
+	}
+	var groups []*group
+	at := map[kind]*group{}
 	for _, c := range w.all {
-		text := c.name
+		k, until := kind{name: c.name}, forever
+		if i := strings.LastIndexByte(c.name, '/'); i > 0 && strings.Trim(c.name[i+1:], "0123456789") == "" { // several of one name are numbered
+			k.name = c.name[:i]
+		}
 		switch c.state {
 		case coFrozen:
-			text += " (paused)"
+			k.waits = "paused"
 		case coWaiting:
-			switch {
-			case c.port == nil:
-				text += fmt.Sprintf(" (sleeps until %v)", c.limit)
-			case c.limit == forever:
-				text += fmt.Sprintf(" (in Progress on %v)", c.port.e.Host().Context().Self())
-			default:
-				text += fmt.Sprintf(" (in Progress on %v until %v)", c.port.e.Host().Context().Self(), c.limit)
+			until = c.limit
+			if k.waits = "sleeping"; c.port != nil {
+				k.waits = fmt.Sprintf("in Progress on %v", c.port.e.Host().Context().Self())
 			}
 		}
-		who = append(who, text)
+		g := at[k]
+		if g == nil {
+			g = &group{kind: k, until: forever}
+			at[k] = g
+			groups = append(groups, g)
+		}
+		g.n++
+		g.until = min(g.until, until)
 	}
-	return fmt.Errorf("sim: seed %d: %w at %v: %d coroutines are left: %s", w.cfg.Seed, why, w.Now(), len(who), strings.Join(who, ", "))
+	slices.SortStableFunc(groups, func(a, b *group) int { return b.n - a.n })
+	text := ""
+	for _, g := range groups {
+		text += "\n\t" + g.name
+		if g.n > 1 {
+			text += fmt.Sprintf(" x %d", g.n)
+		}
+		until := ""
+		if g.until != forever {
+			until = fmt.Sprintf(" until %v", g.until)
+		}
+		if g.waits != "" {
+			text += " (" + g.waits + until + ")"
+		}
+	}
+	return fmt.Errorf("sim: seed %d: %w at %v: %d coroutines are left:%s", w.cfg.Seed, why, w.Now(), len(w.all), text)
 }

@@ -177,10 +177,24 @@ func TestLimit(t *testing.T) {
 	w.Go("sleeper", func() { w.Sleep(time.Hour) })
 	err := w.Run(time.Minute)
 	require.ErrorIs(t, err, sim.ErrLimit)
-	require.ErrorContains(t, err, "sleeper (sleeps until 1h0m0s)")
+	require.ErrorContains(t, err, "sleeper (sleeping until 1h0m0s)")
 	require.Equal(t, time.Minute, w.Now())
 	require.NoError(t, w.Run(0), "and Run may go on")
 	require.Equal(t, time.Hour, w.Now())
+}
+
+// TestStuckIsGrouped: the error of a Run with many coroutines has a line for each kind, the most first.
+func TestStuckIsGrouped(t *testing.T) {
+	w := sim.NewWorld(sim.Config{})
+	defer w.Close()
+	w.Go("stuck", func() { join(t, w, "sim://x").recv() })
+	for i := range 100 {
+		w.Go("sleeper", func() { w.Sleep(time.Hour + time.Duration(i)*time.Second) })
+	}
+	err := w.Run(time.Minute)
+	require.ErrorIs(t, err, sim.ErrLimit)
+	require.ErrorContains(t, err, "101 coroutines are left:\n\tsleeper x 100 (sleeping until 1h0m0s)\n\tstuck (in Progress on sim://x")
+	require.Equal(t, 2, strings.Count(err.Error(), "\n"), "%v", err)
 }
 
 func TestPanic(t *testing.T) {
