@@ -151,6 +151,11 @@ func (d *domain) acceptLoop(l *listener) {
 		case err == nil:
 			d.newGuest(nc, l.done)
 		case errors.Is(err, net.ErrClosed):
+			select {
+			case <-l.done:
+			default: // not by this domain: it is a socket of the program's, Options.Listener
+				d.log.Error("the listening socket was closed beneath the node: nobody can connect any more", "addr", l.l.Addr().String())
+			}
 			return
 		default: // out of descriptors, most likely
 			pause := time.NewTimer(acceptPause)

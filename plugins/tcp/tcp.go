@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"runtime"
 	"syscall"
@@ -39,7 +40,7 @@ type Options struct {
 	// Unassisted leaves a context alone that nobody drives: peers are served only inside Progress. Not with Portable.
 	Unassisted bool
 	// Listener is used to listen, instead of a socket that the plugin binds: one that systemd or another process has handed over. The
-	// class owns it once it is open. The address to open is that of the socket, or "tcp://:0". Not with ReusePort.
+	// class owns it once it is open: one that somebody else closes lets nobody in any more, which is logged, and Serve goes on with who is there. The address to open is that of the socket, or "tcp://:0". Not with ReusePort.
 	Listener *net.TCPListener
 	// Control is called for each socket before it is bound or connected, as net.ListenConfig.Control is: for options of sockets. Sockets of
 	// Listener are as they are.
@@ -171,6 +172,7 @@ func (o *Options) probes(peerTimeout time.Duration) (keep net.KeepAliveConfig, u
 type domain struct {
 	opts  Options
 	sec   *security // nil without TLS
+	log   *slog.Logger
 	eng   *engine.Engine
 	names inet.Names
 	start time.Time
@@ -187,10 +189,10 @@ func (p plugin) Open(cls *na.Class, rest string) (na.Domain, error) {
 	}
 	cfg := cls.Config()
 	patience := cfg.PeerTimeout
-	d := &domain{opts: p.opts.withDefaults(patience), start: time.Now(), peerTimeout: patience}
+	d := &domain{opts: p.opts.withDefaults(patience), start: time.Now(), peerTimeout: patience, log: cfg.Log()}
 	d.door.guests.left = make(chan struct{}, 1)
 	d.names.Scheme, d.names.Resolver = scheme, d.opts.Resolver
-	if d.sec = newSecurity(&d.opts, cfg.Log()); d.sec != nil && rest != "" {
+	if d.sec = newSecurity(&d.opts, d.log); d.sec != nil && rest != "" {
 		if err := secure.MayListen(scheme, d.sec.cfg); err != nil {
 			return nil, err
 		}
