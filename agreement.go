@@ -103,7 +103,10 @@ func (l *loans) takeAnswer(m hg.Meta) error {
 		return nil
 	}
 	for number := range strings.SplitSeq(text, ",") {
-		prefix, end, _ := strings.Cut(number, ":")
+		prefix, end, gap := strings.Cut(number, ":")
+		if !gap {
+			end = prefix
+		}
 		var n sinkFill
 		var err, err2 error
 		n.prefix, err = strconv.ParseInt(prefix, 10, 64)
@@ -204,7 +207,9 @@ func (s *request) filled() string {
 	slices.SortFunc(told, func(a, b *lentField) int { return a.number() - b.number() })
 	texts := make([]string, len(told))
 	for i, f := range told {
-		texts[i] = fmt.Sprintf("%d:%d", f.filled.prefix, f.filled.end)
+		if texts[i] = strconv.FormatInt(f.filled.prefix, 10); f.filled.end != f.filled.prefix {
+			texts[i] += ":" + strconv.FormatInt(f.filled.end, 10)
+		}
 	}
 	return strings.Join(texts, ",")
 }

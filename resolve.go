@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 )
@@ -27,7 +28,8 @@ type Resolver interface {
 }
 
 // DNS is the Resolver that looks up hosts: "tcp://kv.example:9000" is every address of kv.example, with that port. If a host has
-// IPv4 and IPv6 addresses it is those of IPv4. Each process has an order of its own for them.
+// addresses of both families it is the IPv4 ones, unless this machine has a route only to the IPv6 ones. A server that listens at [::1] alone is
+// therefore called as tcp://[::1]:port, not as localhost. Each process has an order of its own for them.
 type DNS struct {
 	// Resolver asks. Nil is net.DefaultResolver.
 	Resolver interface {
@@ -71,12 +73,7 @@ func (d DNS) Watch(ctx context.Context, service string, update func(addrs []stri
 		}
 		return na.WithText(hg.ErrNoEntry, fmt.Sprintf("host %s was not found: %s", host, reason))
 	}
-	for i := range ips {
-		ips[i] = ips[i].Unmap()
-	}
-	if slices.ContainsFunc(ips, netip.Addr.Is4) {
-		ips = slices.DeleteFunc(ips, netip.Addr.Is6)
-	}
+	ips = netroute.OneFamily(ips)
 	slices.SortFunc(ips, func(a, b netip.Addr) int {
 		return cmp.Or(cmp.Compare(maphash.Comparable(seed, a), maphash.Comparable(seed, b)), a.Compare(b))
 	})

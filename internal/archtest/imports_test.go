@@ -48,6 +48,7 @@ var importRules = []importRule{
 	{pkg: "internal/mutant", std: true},
 	{pkg: "internal/fsmcheck", std: true},
 	{pkg: "internal/archtest", std: true},
+	{pkg: "internal/netroute", std: true},
 	{pkg: "internal/pieces", std: true},
 	{pkg: "internal/testcert", std: true},
 	{pkg: "internal/timeheap", std: true},
@@ -61,7 +62,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		".", "hg/...", "bulk/...", "request/...", "debug", "rendezvous/...", "plugins/...", "mercury/...", "internal/leak", "internal/long", "internal/mutant", "internal/testcert",
 	}, tests: true},
-	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/pieces"}},
+	{pkg: ".", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/netroute", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -43,7 +44,7 @@ func (n *Names) listenIP(host string) (netip.Addr, error) {
 func addrOf(ifc *net.Interface) (netip.Addr, error) {
 	all, err := ifc.Addrs()
 	if ips := addrsOf(all); err == nil && len(ips) > 0 {
-		ip := preferred(ips)
+		ip := netroute.OneFamily(ips)[0]
 		if ip.IsLinkLocalUnicast() && ip.Is6() {
 			ip = ip.WithZone(ifc.Name)
 		}

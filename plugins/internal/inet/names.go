@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -172,7 +173,7 @@ func (n *Names) find(ctx context.Context, host string) (netip.Addr, error) {
 	case len(ips) == 0:
 		return netip.Addr{}, na.WithText(na.ErrNoEntry, fmt.Sprintf("host %s has no address", host))
 	}
-	return preferred(ips).Unmap(), nil
+	return netroute.OneFamily(ips)[0], nil
 }
 
 // split reads "SCHEME://host:port".
@@ -233,16 +234,6 @@ func (n *Names) isSelf(ip netip.Addr, port uint16) bool {
 		return false
 	}
 	return IsLocal(ip)
-}
-
-// preferred chooses among the addresses of a host: the first IPv4 one, else the first, as net.Listen does.
-func preferred(ips []netip.Addr) netip.Addr {
-	for _, ip := range ips {
-		if ip.Unmap().Is4() {
-			return ip
-		}
-	}
-	return ips[0]
 }
 
 // lookupReason is the text of a failed lookup without the name, which the caller prints.
