@@ -2,7 +2,11 @@ package quicksilver_test
 
 import (
 	"context"
+	"crypto/rand"
+	"io"
+	"log/slog"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,4 +92,32 @@ func TestPanicsOfTheCaller(t *testing.T) {
 	out, err := m.Call(ctx, to, rude{"polite"})
 	require.NoError(t, err)
 	require.Equal(t, "polite", out)
+}
+
+// TestPanicsOfContexts: a context that is nil, or whose methods panic, ends the handler that reads or writes a stream with it, or a Ping.
+// The handle of the call is closed: the node shuts down without an error.
+func TestPanicsOfContexts(t *testing.T) {
+	t.Parallel()
+	n := open(t, "tcp://127.0.0.1:0", qs.Config{Logger: slog.New(slog.DiscardHandler)})
+	take.Handle(n, func(_ context.Context, in struct{ Body qs.Source }) (int64, error) {
+		return io.Copy(io.Discard, in.Body.Reader(nil)) //nolint:staticcheck // on purpose
+	})
+	give.Handle(n, func(_ context.Context, in struct{ Body qs.Sink }) (int64, error) {
+		return io.Copy(in.Body.Writer(nil), io.LimitReader(rand.Reader, 2<<20)) //nolint:staticcheck // on purpose
+	})
+	serving, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Serve(serving) }()
+	client := open(t, "tcp://", qs.Config{})
+	to := peer(t, client, n.Addr().String())
+	for range 2 {
+		_, err := take.Call(within(t), to, struct{ Body qs.Source }{qs.From(strings.NewReader("some"))})
+		require.ErrorContains(t, err, "the handler of test/take panicked")
+		_, err = give.Call(within(t), to, struct{ Body qs.Sink }{qs.Into(io.Discard)})
+		require.ErrorContains(t, err, "the handler of test/give panicked")
+		require.Panics(t, func() { _, _ = client.Ping(nil, to) }) //nolint:staticcheck // on purpose
+	}
+	require.NoError(t, client.Shutdown(within(t)))
+	stop()
+	require.NoError(t, <-ended)
 }

@@ -247,12 +247,7 @@ func (n *Node) Ping(ctx context.Context, to Peer) (time.Duration, error) {
 		return 0, &hg.Error{Op: "forward", RPC: hg.PingRPC, Peer: to.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is of another Node")}
 	}
 	begun := n.now()
-	h, err := n.handle(to.p.i, to.Addr(), hg.HashName(hg.PingRPC))
-	if err != nil {
-		return 0, err
-	}
-	_, err = h.CallRaw(ctx, nil)
-	n.keep(to.p.i, h)
+	err := n.callRaw(ctx, to.p.i, to.Addr(), hg.PingRPC, nil, nil)
 	if _, answered := hg.RemoteOf(err); answered {
 		err = nil
 	}

@@ -26,22 +26,21 @@ func (p *pushed) call() ringCall { return ringCall{p.req.n, p.req.r.Queue().ID()
 
 // say tells the caller how far the handler is, waits until the caller is as far as need, or at the end, and returns where it is.
 func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end bool, err error) {
-	h, err := c.n.handle(c.i, c.to, hg.HashName(ringRPC))
-	if err != nil {
-		return 0, false, err
-	}
 	in := make([]byte, 0, ringRequest)
 	in = append(in, c.id[:]...)
 	in = binary.LittleEndian.AppendUint64(in, uint64(mine))
 	in = binary.LittleEndian.AppendUint64(in, uint64(need))
-	out, err := h.CallRaw(ctx, in)
-	if err == nil && len(out) != ringAnswer {
-		err = fmt.Errorf("quicksilver: %s: answer of %d bytes, want %d: %w", ringRPC, len(out), ringAnswer, hg.ErrProtocol)
-	}
-	if err == nil {
+	var bad error
+	err = c.n.callRaw(ctx, c.i, c.to, ringRPC, in, func(out []byte) {
+		if len(out) != ringAnswer {
+			bad = fmt.Errorf("quicksilver: %s: answer of %d bytes, want %d: %w", ringRPC, len(out), ringAnswer, hg.ErrProtocol)
+			return
+		}
 		theirs, end = int64(binary.LittleEndian.Uint64(out)), out[8] == 1
+	})
+	if err == nil {
+		err = bad
 	}
-	c.n.keep(c.i, h)
 	if r, ok := hg.RemoteOf(err); ok && r.Code == na.ErrIO { // of the program's, there; by which call it is told is of no use
 		err = errors.New("quicksilver: " + r.Text)
 	}
