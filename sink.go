@@ -79,8 +79,8 @@ func (s Sink) Filled() int64 {
 // One goroutine at a time uses it, and all calls of Writer return the same stream. The end of ctx ends a Write; what earlier ones
 // have begun, and the flush when the handler has returned without an error, end with the request, the flush also with
 // the context that an interceptor gave to next. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is
-// flushed. Errors match ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrCanceled when ctx has ended,
-// ErrUnsupported at the caller.
+// flushed. Errors match ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when ctx has
+// ended, at its deadline or before, ErrUnsupported at the caller.
 func (s Sink) Writer(ctx context.Context) io.Writer {
 	if s.s == nil {
 		return failWriter{errNoRoom}

@@ -82,8 +82,8 @@ func total(segs [][]byte) (n int64) {
 }
 
 // Reader returns a reader of s for the handler that got it, an io.WriterTo too: it pulls several pieces of 1 MiB ahead. One
-// goroutine at a time uses it. Its errors match ErrClosed when the handler has returned, ErrCanceled when ctx has ended, and
-// ErrUnsupported at the caller. Of From there is one stream: a second Reader goes on where the first is.
+// goroutine at a time uses it. Its errors match ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when
+// ctx has ended, at its deadline or before, and ErrUnsupported at the caller. Of From there is one stream: a second Reader goes on where the first is.
 func (s Source) Reader(ctx context.Context) io.Reader {
 	if s.s == nil {
 		return &pullReader{fail: io.EOF}

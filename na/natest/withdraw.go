@@ -2,6 +2,7 @@ package natest
 
 import (
 	"encoding/binary"
+	"sync"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -119,8 +120,24 @@ func timer(b *bed) {
 func abandon(b *bed) {
 	t := b.listen(na.Config{Envelopes: 2})
 	a := b.origin(na.Config{})
+	var mu sync.Mutex // OnAbandon is called on any goroutine
 	var heard []na.Tag
-	t.OnAbandon(func(_ na.Addr, tag na.Tag) { heard = append(heard, tag) })
+	t.OnAbandon(func(_ na.Addr, tag na.Tag) {
+		mu.Lock()
+		heard = append(heard, tag)
+		mu.Unlock()
+	})
+	take := func() (tags []na.Tag) { // what was heard since the last take
+		b.until("who has accepted or watches it hears so", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(heard) > 0
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		tags, heard = heard, nil
+		return tags
+	}
 	ms := a.sendMany(t.Self(), 2)
 	kept, lost := ms[0].ok(), ms[1].ok()
 	in := t.recv()
@@ -129,8 +146,7 @@ func abandon(b *bed) {
 	require.True(b, env.Accept())
 	a.Abandon(lost.Addr, lost.ID, 1)
 	a.Abandon(kept.Addr, kept.ID, 0)
-	b.until("who has accepted it hears so", func() bool { return len(heard) == 1 })
-	require.Equal(b, []na.Tag{0}, heard, "the other was destroyed")
+	require.Equal(b, []na.Tag{0}, take(), "the other was destroyed")
 	b.until("it is destroyed", func() bool { return t.Stats().Envelopes == 0 })
 	env.Free()
 	for _, m := range a.sendMany(t.Self(), 2) {
@@ -144,13 +160,12 @@ func abandon(b *bed) {
 		in.ok()
 		env := in.keep()
 		require.True(b, env.Watch())
-		if heard = nil; i == 0 {
+		if i == 0 {
 			a.Abandon(sent.Addr, sent.ID, na.Tag(i))
 		} else {
 			a.withdraw(m).ok()
 		}
-		b.until("who watches it hears so", func() bool { return len(heard) == 1 })
-		require.Equal(b, na.Tag(i), heard[0])
+		require.Equal(b, []na.Tag{na.Tag(i)}, take())
 		require.False(b, env.Watch())
 		require.False(b, env.Accept())
 		env.Free()
