@@ -102,5 +102,5 @@ func (l *Link) isIdle() bool { return !l.open() && l.sentAll() && !l.kicked && !
 
 // sentAll reports whether everything has left that is more than a courtesy to the peer.
 func (l *Link) sentAll() bool {
-	return !l.waits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.flows[FlowMessages].empty() && l.flows[FlowBulk].empty()
+	return !l.stillWaits() && len(l.reads) == 0 && l.withdraws.open == 0 && l.flows[FlowMessages].empty() && l.flows[FlowBulk].empty()
 }

@@ -35,6 +35,23 @@ func (l *Link) waits() bool {
 	return l.flows[FlowMessages].taken.waits || l.flows[FlowBulk].taken.waits
 }
 
+// stillWaits is waits, of now: what waited at the last look may have been taken since.
+func (l *Link) stillWaits() bool {
+	t, ok := l.route.carrier.(Taker)
+	if !ok || !l.waits() {
+		return false
+	}
+	for i := range l.flows {
+		f := &l.flows[i].taken
+		if _, waits := t.Taken(l, Flow(i)); !waits {
+			f.waits, f.since = false, 0
+		} else {
+			f.waits = true
+		}
+	}
+	return l.waits()
+}
+
 // checkTaken looks at both flows, and reports false when it has ended the session.
 func (l *Link) checkTaken(passed time.Duration) bool {
 	t, ok := l.route.carrier.(Taker)
