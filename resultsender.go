@@ -57,7 +57,7 @@ func (s *sender) end() {
 	}
 	ss.mu.Unlock()
 	for _, h := range all {
-		h.Cancel()
+		h.Abandon() // a caller that has left its loop may drive nothing any more: its library destroys them
 		_ = h.Close()
 	}
 }

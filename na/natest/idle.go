@@ -107,6 +107,11 @@ func idleStays(b *bed) {
 		require.NoError(b, err)
 		return func() { t.call("deregister").start(func(op *na.Op) error { return t.Deregister(op, m) }).ok() }
 	})
+	hold("memory of one that cannot be dialled", func(a, t *side) func() {
+		m, err := a.cls.Register(na.ReadOnly, make([]byte, 10))
+		require.NoError(b, err)
+		return func() { a.call("deregister").start(func(op *na.Op) error { return a.Deregister(op, m) }).ok() }
+	})
 	b.lapse(400 * time.Millisecond)
 	for _, h := range all {
 		require.Equal(b, [2]int{1, 1}, [2]int{h.a.Stats().Peers, h.t.Stats().Peers}, h.what)

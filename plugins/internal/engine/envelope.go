@@ -62,7 +62,7 @@ const (
 // recycle ends the use of a message's bytes.
 func (e *Endpoint) recycle(env *na.Envelope) {
 	if l := env.Link.(*Link); env.ID != 0 {
-		if l.active != nil {
+		if l.active != nil && !env.Withdrawn {
 			l.unfreed--
 		}
 		l.freeRoom(env)

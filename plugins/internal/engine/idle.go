@@ -27,6 +27,9 @@ const (
 	byeIdle = na.ErrAgain
 	// askAgain is when one more session is asked to end, if none has ended for one that waits for its envelopes.
 	askAgain = 100 * time.Millisecond
+	// keepFor is how long a session whose peer wants it to stay is not asked again. A peer that finds no other one to end meanwhile is
+	// refused for good, with the reason: it is longer than the pause between two dials.
+	keepFor = time.Second
 	// maxRetired bounds the ended sessions of which the peer is remembered.
 	maxRetired = 4096
 )
@@ -116,8 +119,12 @@ func (e *Endpoint) endIdle(now time.Duration) (next time.Duration) {
 	return max(q.oldest.idleSince+timeout, now+e.tickEvery())
 }
 
-// mayLeave reports whether nothing is open, nothing waits to be sent, and nothing here needs this very session.
+// mayLeave reports whether nothing is open, nothing waits to be sent, and nothing here needs this very session: memory that is registered
+// needs every session of a process that cannot be dialled, because its peers reach the memory in no other way.
 func (l *Link) mayLeave() bool {
+	if l.e.eng.own.Listen == "" && l.e.eng.cls.Regions() > 0 {
+		return false
+	}
 	return (l.active == nil || !l.hasWork() && l.sentAll()) && l.held == 0 &&
 		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.eng.binds(l.session)
 }
@@ -154,7 +161,7 @@ func (l *Link) deliverStay(h *frame.Header) error {
 		return na.WithText(na.ErrProtocol, "STAY frame without a LEAVE")
 	}
 	l.stay()
-	l.keepUntil = l.e.now + l.e.eng.cfg.PeerTimeout
+	l.keepUntil = l.e.now + keepFor
 	l.starts()
 	l.kick()
 	return nil

@@ -127,6 +127,7 @@ func (l *Link) destroy(id uint64) bool {
 		return false
 	}
 	env.Withdrawn = true
+	l.unfreed-- // it keeps nothing open with the peer, even if nobody drives this side and it is never looked at
 	l.e.stats.Withdrawn++
 	if env.Watched {
 		l.e.host.Abandoned(env.From, env.Tag)

@@ -294,7 +294,7 @@ func TestSeeds(t *testing.T) {
 // TestPlantedBug: a client that takes one acknowledgement for enough is found by a seed, and the seed finds it again.
 func TestPlantedBug(t *testing.T) {
 	t.Parallel()
-	for seed := uint64(1); seed <= 100; seed++ {
+	for seed := uint64(1); seed <= 400; seed++ {
 		c := play(t, seed, 1)
 		if c.wrong == nil {
 			continue
