@@ -337,7 +337,7 @@ func TestTwoDefinitions(t *testing.T) {
 // A definition with a type of which something would not arrive is refused, and says why; with another codec that is its affair.
 func TestDefineRefusesTypes(t *testing.T) {
 	t.Parallel()
-	type unexported struct{ key string }
+	type unexported struct{ _ string }
 	refused := func(want string, define func()) {
 		t.Helper()
 		defer func() { require.Regexp(t, want, fmt.Sprint(recover())) }()

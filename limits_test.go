@@ -25,8 +25,6 @@ import (
 
 // A workload is all kinds of work between processes: everything that can wait at a limit.
 type workload struct {
-	o qs.Options
-
 	echo   *qs.Method[[]byte, []byte]
 	back   *qs.Method[string, int]
 	put    *qs.Method[qs.Source, int]

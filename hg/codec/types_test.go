@@ -17,11 +17,11 @@ import (
 )
 
 type (
-	secret   struct{ a int }
-	marshals struct{ secret }
+	secret   struct{ _ int }
+	marshals struct{ secret } //lint:ignore U1000 the same
 	Mixed    struct {
 		Shown int
-		secret
+		secret //lint:ignore U1000 an embedded struct whose fields are not exported
 	}
 	family struct {
 		Leaf  int
