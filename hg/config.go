@@ -23,8 +23,9 @@ type Config struct {
 	// Zero means 1 GiB. Beyond it Forward and Respond fail with ErrAgain.
 	MaxLent int64
 	// MaxPulled bounds the bytes of such input and output that a context is fetching from its peers at a time. Zero means
-	// 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain. Answers of up to 64 KiB that come inline take up to a
-	// quarter of it beside.
+	// 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain. The requests of one session get no more than three quarters of
+	// what all else leaves, but for the first, so that an origin which lends and is silent then does not keep others out. Answers of
+	// up to 64 KiB that come inline take up to a quarter of MaxPulled beside.
 	MaxPulled int64
 	// MaxActive bounds the requests of a context whose handlers have begun and that have not ended. Zero means
 	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a

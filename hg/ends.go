@@ -112,7 +112,7 @@ func (k *call) understand(b, body []byte, from na.Addr) {
 		c.nctx.GiveBack(from, key)
 	default:
 		c.grantRoom(from, key.Len-ahead(resp.flags, resp.meta), 0)
-		if k.pull, err = c.fetch(from, key, 0, key.Len, false, k.onPulled); err != nil { // it gave the body back
+		if k.pull, err = c.fetch(from, key, 0, key.Len, account{}, k.onPulled); err != nil { // it gave the body back
 			k.failure = err
 			return
 		}

@@ -357,7 +357,7 @@ func (k *call) lendInput(limit int) (msg []byte, err error) {
 	k.in.own()
 	body, head, flags := k.in.split(requestSize, limit)
 	h.ctx.bodies.countLent(k.in.size())
-	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, h.rpc.Expedited, k.onLoanEnded)
+	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, account{expedited: h.rpc.Expedited}, k.onLoanEnded)
 	if err != nil {
 		return nil, err
 	}

@@ -324,16 +324,48 @@ func TestUnknownBits(t *testing.T) {
 func TestByteLimit(t *testing.T) {
 	const limit = 1 << 20
 	var b byteLimit
-	require.True(t, b.acquire(limit, limit, false))
-	require.False(t, b.acquire(1, limit, false))
-	require.True(t, b.acquire(limit, limit, true), "the ordinary ones do not count")
-	require.False(t, b.acquire(na.MaxRoom+1, limit, true))
-	require.True(t, b.acquire(na.MaxRoom, limit, true), "it is no longer than a message may be")
+	ordinary, expedited := account{}, account{expedited: true}
+	acquire := func(n int64, a account) error { return b.acquire(n, limit, a, "lent", "MaxLent") }
+	require.NoError(t, acquire(limit, ordinary))
+	require.ErrorIs(t, acquire(1, ordinary), ErrAgain)
+	require.NoError(t, acquire(limit, expedited), "the ordinary ones do not count")
+	require.ErrorIs(t, acquire(na.MaxRoom+1, expedited), ErrAgain)
+	require.NoError(t, acquire(na.MaxRoom, expedited), "it is no longer than a message may be")
 	require.EqualValues(t, 2*limit+na.MaxRoom, b.total())
-	b.release(limit, false)
-	require.True(t, b.acquire(limit, limit, false), "the expedited ones do not count")
-	b.release(limit, false)
-	b.release(limit, true)
-	b.release(na.MaxRoom, true)
+	b.release(limit, ordinary)
+	require.NoError(t, acquire(limit, ordinary), "the expedited ones do not count")
+	b.release(limit, ordinary)
+	b.release(limit, expedited)
+	b.release(na.MaxRoom, expedited)
 	require.Zero(t, b.total())
+}
+
+// TestByteLimitOfSession: a session has up to three quarters of what others leave, and its first whenever there is so much; what is
+// done for calls of this side has no share, and nothing of a session is kept that holds nothing.
+func TestByteLimitOfSession(t *testing.T) {
+	const limit = 64 << 10
+	var b byteLimit
+	acquire := func(n int64, session uint64) error {
+		return b.acquire(n, limit, account{session: session}, "lent", "MaxLent")
+	}
+	require.NoError(t, acquire(limit, 1), "the first of a session")
+	b.release(limit, account{session: 1})
+	for range 3 {
+		require.NoError(t, acquire(limit/4, 1))
+	}
+	err := acquire(1, 1)
+	require.ErrorIs(t, err, ErrAgain)
+	require.ErrorContains(t, err, "49152 bytes are lent, 49152 of this session: 1 more exceed three quarters of what others leave of Config.MaxLent of 65536")
+	require.NoError(t, acquire(limit/8, 2))
+	require.NoError(t, acquire(limit/16, 2), "three quarters of what the first leaves")
+	require.ErrorContains(t, acquire(1, 2), "of this session")
+	require.NoError(t, acquire(limit/16-1, 0))
+	require.NoError(t, acquire(1, 0), "calls of this side take what is left")
+	require.ErrorContains(t, acquire(1, 3), "65536 bytes are lent, 1 more exceed Config.MaxLent of 65536")
+	b.release(3*(limit/4), account{session: 1})
+	b.release(limit/16, account{session: 2})
+	b.release(limit/8, account{session: 2})
+	b.release(limit/16, account{})
+	require.Zero(t, b.total())
+	require.Empty(t, b.ordinary.of)
 }

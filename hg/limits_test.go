@@ -3,6 +3,7 @@ package hg_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,5 +104,71 @@ func TestMaxPulled(t *testing.T) {
 			}
 		}
 		p.Until(func() bool { return p.tctx.Stats().Pulled == 0 && p.octx.Stats().Lent == 0 })
+	})
+}
+
+// An origin that lends and is silent then holds no more than its share of what is fetched, until its session ends: the long input of
+// another is served meanwhile. One that is alone has the same share, and a request beyond it is told of it.
+func TestMaxPulledOfSession(t *testing.T) {
+	t.Parallel()
+	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
+		const limit, long = 128 << 20, 40 << 20
+		p := &pair{Net: n, t: t}
+		p.target, p.tctx = n.Target(hg.Config{MaxPulled: limit, NA: na.Config{PeerTimeout: time.Hour}})
+		size := func(h hg.Incoming) error {
+			_, err := h.InputRaw()
+			return err
+		}
+		in := make([]byte, 64<<20)
+		// begin has a new client make calls with so many bytes, one of which is under way before the next begins.
+		begin := func(name string, sizes ...int) (*hg.Class, *hg.Context, []outcome) {
+			origin, octx := n.Open("sim://"+name, hg.Config{})
+			id, err := origin.Register("size", nil)
+			require.NoError(t, err)
+			outs := make([]outcome, len(sizes))
+			for i, n := range sizes {
+				h, err := octx.Create(p.target.Addr(), id)
+				require.NoError(t, err)
+				require.NoError(t, h.ForwardRaw(in[:n], func(h *hg.Handle, err error) {
+					outs[i].cb(h, err)
+					h.Close()
+				}))
+			}
+			return origin, octx, outs
+		}
+		marks := 0
+		_, err := p.target.Register("size", func(h hg.Incoming) error {
+			if in, _ := h.InputRaw(); len(in) == 0 {
+				marks++
+			}
+			return size(h)
+		})
+		require.NoError(t, err)
+
+		silent, sctx, _ := begin("silent", long, long, long, 0)
+		for still := n.Bounded(); marks == 0; still() { // it has sent all, and answers nothing
+			if p.tctx.Stats().Handles == 0 {
+				_ = sctx.Progress(0)
+			}
+			p.tctx.Trigger(0)
+			_ = p.tctx.Progress(0)
+		}
+		n.Undriven(sctx)
+		_, _, one := begin("one", 30<<20)
+		p.Until(func() bool { return one[0].calls == 1 })
+		said(t, one[0].err, hg.ErrNoResponse)
+		require.EqualValues(t, 2*long, p.tctx.Stats().Pulled, "of the silent one")
+		require.NoError(t, silent.Close())
+		p.Until(func() bool { return p.tctx.Stats().Pulled == 0 && p.tctx.Stats().Handles == 0 })
+
+		_, _, alone := begin("alone", long, long, long)
+		p.Until(func() bool { return alone[0].calls+alone[1].calls+alone[2].calls == 3 })
+		said(t, alone[0].err, hg.ErrNoResponse)
+		said(t, alone[1].err, hg.ErrNoResponse)
+		said(t, alone[2].err, hg.ErrAgain)
+		require.ErrorContains(t, alone[2].err, "of this session")
+		require.ErrorContains(t, alone[2].err, fmt.Sprint("Config.MaxPulled of ", limit))
+		require.Equal(t, na.NotRun, hg.FateOf(alone[2].err))
+		p.Until(func() bool { return p.tctx.Stats().Pulled == 0 })
 	})
 }

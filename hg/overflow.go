@@ -3,7 +3,6 @@ package hg
 import (
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -16,61 +15,105 @@ import (
 //	receiver: fetch ─► Get 4 MiB ─► Get 12 MiB ─► Get 48 MiB ─► … ─► GiveBack ─► done
 
 // A byteLimit counts bytes that are lent, or fetched: those of expedited requests apart, so that neither takes the limit of the other.
-type byteLimit struct{ ordinary, expedited atomic.Int64 }
+type byteLimit struct{ ordinary, expedited byteCount }
+
+// A byteCount is bytes that have a limit together.
+type byteCount struct {
+	mu sync.Mutex // guards the fields below
+	n  int64
+	of map[uint64]int64 // of n, for the requests of a session; no session has 0
+}
+
+// An account is for whom bytes are counted.
+type account struct {
+	session   uint64 // that the request came on; 0: a call of this side, which has no share
+	expedited bool
+}
 
 // count is where bytes are counted.
-func (b *byteLimit) count(expedited bool) *atomic.Int64 {
+func (b *byteLimit) count(expedited bool) *byteCount {
 	if expedited {
 		return &b.expedited
 	}
 	return &b.ordinary
 }
 
-// acquire counts n bytes and reports true, unless there are more than limit then. Expedited bodies that are no longer than a message
-// may be are never refused: the envelopes of their sessions bound them.
-func (b *byteLimit) acquire(n, limit int64, expedited bool) bool {
-	count := b.count(expedited)
-	if count.Add(n) <= limit || expedited && n <= na.MaxRoom {
-		return true
+// acquire counts n bytes, unless there are more than limit then, or the session has more than three quarters of what all others leave of it,
+// but for its first; over says so. Expedited bodies that are no longer than a message may be are never refused: the envelopes of
+// their sessions bound them.
+func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (over error) {
+	c := b.count(a.expedited)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	have := c.of[a.session]
+	switch {
+	case a.expedited && n <= na.MaxRoom:
+	case c.n+n > limit:
+		return na.WithText(ErrAgain, fmt.Sprintf("%d bytes are %s, %d more exceed Config.%s of %d", c.n, what, n, setting, limit))
+	case have > 0 && have+n > (limit-c.n+have)/4*3:
+		return na.WithText(ErrAgain, fmt.Sprintf("%d bytes are %s, %d of this session: %d more exceed three quarters of what others leave of Config.%s of %d",
+			c.n, what, have, n, setting, limit))
 	}
-	count.Add(-n)
-	return false
+	c.n += n
+	if a.session != 0 && n > 0 {
+		if c.of == nil {
+			c.of = map[uint64]int64{}
+		}
+		c.of[a.session] = have + n
+	}
+	return nil
 }
 
 // release ends what acquire has counted.
-func (b *byteLimit) release(n int64, expedited bool) { b.count(expedited).Add(-n) }
+func (b *byteLimit) release(n int64, a account) {
+	c := b.count(a.expedited)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n -= n
+	if left := c.of[a.session] - n; left > 0 {
+		c.of[a.session] = left
+	} else {
+		delete(c.of, a.session)
+	}
+}
 
 // total is all that is counted.
-func (b *byteLimit) total() int64 { return b.ordinary.Load() + b.expedited.Load() }
+func (b *byteLimit) total() (n int64) {
+	for _, c := range []*byteCount{&b.ordinary, &b.expedited} {
+		c.mu.Lock()
+		n += c.n
+		c.mu.Unlock()
+	}
+	return n
+}
 
 // A loan is memory that one peer may read.
 type loan struct {
-	c         *Context
-	op        *na.Op
-	size      int64
-	expedited bool
-	done      func(*loan, na.Result) (ran int)
+	c    *Context
+	op   *na.Op
+	size int64
+	of   account
+	done func(*loan, na.Result) (ran int)
 }
 
-// lend lets to read body, of an expedited request or not. done runs when nobody can read it any more, in Trigger, with no lock held.
-func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, expedited bool, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
-	l := &loan{c: c, size: int64(len(body)), expedited: expedited, done: done}
-	if limit := c.class.cfg.MaxLent; !c.lent.acquire(l.size, limit, expedited) {
-		return nil, na.Key{}, na.WithText(ErrAgain, fmt.Sprintf("%d bytes are lent to peers, %d more exceed Config.MaxLent of %d",
-			c.lent.count(expedited).Load(), l.size, limit))
+// lend lets to read body, which is counted for of. done runs when nobody can read it any more, in Trigger, with no lock held.
+func (c *Context) lend(to na.Addr, tag na.Tag, body []byte, of account, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
+	l := &loan{c: c, size: int64(len(body)), of: of, done: done}
+	if over := c.lent.acquire(l.size, c.class.cfg.MaxLent, of, "lent to peers", "MaxLent"); over != nil {
+		return nil, na.Key{}, over
 	}
 	l.op = c.nctx.NewStep(l.ended)
-	l.op.SetExpedited(expedited)
+	l.op.SetExpedited(of.expedited)
 	mem, err := c.nctx.Lease(l.op, to, tag, body)
 	if err != nil {
-		c.lent.release(l.size, expedited)
+		c.lent.release(l.size, of)
 		return nil, na.Key{}, err
 	}
 	return l, mem.Key(), nil
 }
 
 func (l *loan) ended(_ *na.Op, r na.Result) (ran int) {
-	l.c.lent.release(l.size, l.expedited)
+	l.c.lent.release(l.size, l.of)
 	return l.done(l, r)
 }
 
@@ -85,9 +128,7 @@ type pull struct {
 	key  na.Key
 	at   int64 // where to begin,
 	n    int64 // and how much to read
-
-	expedited bool
-
+	of   account
 	done func(body []byte, err error) (ran int)
 
 	mu       sync.Mutex // guards the fields below; not held while done runs
@@ -104,23 +145,22 @@ func (p *pull) cancel() {
 	p.op.Cancel()
 }
 
-// fetch reads the memory of key from at to end, which the caller has checked, and gives it back if that is all that is left, or reading
-// fails. done runs in Trigger, with no lock held, and owns body. If fetch returns an error, done does not run.
-func (c *Context) fetch(from na.Addr, key na.Key, at, end int64, expedited bool, done func(body []byte, err error) (ran int)) (*pull, error) {
+// fetch reads the memory of key from at to end, which the caller has checked, counted for of, and gives it back if that is all that is
+// left, or reading fails. done runs in Trigger, with no lock held, and owns body. If fetch returns an error, done does not run.
+func (c *Context) fetch(from na.Addr, key na.Key, at, end int64, of account, done func(body []byte, err error) (ran int)) (*pull, error) {
 	n := end - at
-	if limit := c.class.cfg.MaxPulled; !c.pulled.acquire(n, limit, expedited) {
+	if over := c.pulled.acquire(n, c.class.cfg.MaxPulled, of, "being fetched from peers", "MaxPulled"); over != nil {
 		c.nctx.GiveBack(from, key)
-		return nil, na.WithText(ErrAgain, fmt.Sprintf("%d bytes are being fetched from peers, %d more exceed Config.MaxPulled of %d",
-			c.pulled.count(expedited).Load(), n, limit))
+		return nil, over
 	}
-	p := &pull{c: c, from: from, key: key, at: at, n: n, expedited: expedited, done: done}
+	p := &pull{c: c, from: from, key: key, at: at, n: n, of: of, done: done}
 	p.op = c.nctx.NewStep(p.moved)
-	p.op.SetExpedited(expedited)
+	p.op.SetExpedited(of.expedited)
 	p.mu.Lock()
 	err := p.next()
 	p.mu.Unlock()
 	if err != nil {
-		c.pulled.release(n, expedited)
+		c.pulled.release(n, of)
 		c.nctx.GiveBack(from, key)
 		return nil, err
 	}
@@ -161,7 +201,7 @@ func (p *pull) moved(_ *na.Op, r na.Result) (ran int) {
 		}
 		p.mu.Unlock()
 	}
-	p.c.pulled.release(p.n, p.expedited)
+	p.c.pulled.release(p.n, p.of)
 	if err != nil || p.at+p.n == p.key.Len {
 		p.c.nctx.GiveBack(p.from, p.key)
 	}

@@ -100,7 +100,7 @@ func (s *service) fetch(at, end int64, done func([]byte, error) int) (err error)
 	defer s.mu.Unlock()
 	s.arm(s.patience)
 	s.gen++ // the next dispatch has an Incoming of its own
-	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, s.rpc.Expedited, done); err == nil {
+	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.Expedited}, done); err == nil {
 		s.to(serviceFetching)
 	}
 	return err
