@@ -20,7 +20,8 @@ type Config struct {
 	// MaxOutput bounds the encoded output likewise. Zero means 64 MiB.
 	MaxOutput int64
 	// MaxLent bounds the bytes of input and output larger than one message that a context lends to its peers at a time.
-	// Zero means 1 GiB. Beyond it Forward and Respond fail with ErrAgain.
+	// Zero means 1 GiB. Beyond it Forward and Respond fail with ErrAgain. The answers to one session get no more than three quarters of
+	// what all else leaves, but for the first, so that an origin which does not fetch them does not keep others out.
 	MaxLent int64
 	// MaxPulled bounds the bytes of such input and output that a context is fetching from its peers at a time. Zero means
 	// 1 GiB. Beyond it a request is answered, or a call ends, with ErrAgain. The requests of one session get no more than three quarters of

@@ -1,7 +1,9 @@
 package hg_test
 
 import (
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -111,64 +113,100 @@ func TestMaxPulled(t *testing.T) {
 // another is served meanwhile. One that is alone has the same share, and a request beyond it is told of it.
 func TestMaxPulledOfSession(t *testing.T) {
 	t.Parallel()
+	shareOfSession(t, "MaxPulled", hg.Config{MaxPulled: shared}, func(s hg.Stats) int64 { return s.Pulled }, na.NotRun,
+		func(buf []byte) []byte { return buf },
+		func(h hg.Incoming, _ []byte) error { return h.RespondRaw(nil, nil) })
+}
+
+// One that calls for long outputs and does not fetch them likewise.
+func TestMaxLentOfSession(t *testing.T) {
+	t.Parallel()
+	out := make([]byte, shared)
+	shareOfSession(t, "MaxLent", hg.Config{MaxLent: shared}, func(s hg.Stats) int64 { return s.Lent }, na.Ran,
+		func(buf []byte) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(len(buf))) },
+		func(h hg.Incoming, in []byte) error { return h.RespondRaw(out[:binary.LittleEndian.Uint32(in)], nil) })
+}
+
+// shared is the limit that the sessions of shareOfSession share.
+const shared = 32 << 20
+
+// shareOfSession has clients make calls with the inputs that input makes, each of which takes as many bytes of a limit of the target as it is
+// given, until handler has answered it. refused is the fate of those beyond.
+func shareOfSession(t *testing.T, limit string, cfg hg.Config, held func(hg.Stats) int64, refused na.Fate, input func([]byte) []byte, handler func(h hg.Incoming, in []byte) error) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
-		const limit, long = 128 << 20, 40 << 20
-		p := &pair{Net: n, t: t}
-		p.target, p.tctx = n.Target(hg.Config{MaxPulled: limit, NA: na.Config{PeerTimeout: time.Hour}})
-		size := func(h hg.Incoming) error {
-			_, err := h.InputRaw()
-			return err
-		}
-		in := make([]byte, 64<<20)
-		// begin has a new client make calls with so many bytes, one of which is under way before the next begins.
-		begin := func(name string, sizes ...int) (*hg.Class, *hg.Context, []outcome) {
-			origin, octx := n.Open("sim://"+name, hg.Config{})
-			id, err := origin.Register("size", nil)
+		const long = 10 << 20
+		cfg.NA.PeerTimeout = time.Hour
+		target, tctx := n.Target(cfg)
+		marks := 0
+		for _, rpc := range []hg.RPC{{Name: "long", Handler: func(h hg.Incoming) error {
+			in, err := h.InputRaw()
+			if err != nil {
+				return err
+			}
+			return handler(h, in)
+		}}, {Name: "mark", Handler: func(h hg.Incoming) error {
+			marks++
+			return h.RespondRaw(nil, nil)
+		}}} {
+			_, err := target.RegisterRPC(rpc)
 			require.NoError(t, err)
-			outs := make([]outcome, len(sizes))
-			for i, n := range sizes {
-				h, err := octx.Create(p.target.Addr(), id)
+		}
+		buf := make([]byte, 16<<20)
+		client := func(name string, sizes ...int) (*hg.Class, *hg.Context, []outcome) {
+			origin, octx := n.Open("sim://"+name, hg.Config{NA: na.Config{Plugins: []na.Plugin{n.World.Node(name).Plugin()}}})
+			for _, name := range []string{"long", "mark"} {
+				_, err := origin.Register(name, nil)
 				require.NoError(t, err)
-				require.NoError(t, h.ForwardRaw(in[:n], func(h *hg.Handle, err error) {
+			}
+			outs := make([]outcome, len(sizes)+1)
+			for i := range outs {
+				rpc, in := "mark", []byte(nil)
+				if i < len(sizes) {
+					rpc, in = "long", input(buf[:sizes[i]])
+				}
+				h, err := octx.Create(target.Addr(), hg.HashName(rpc))
+				require.NoError(t, err)
+				require.NoError(t, h.ForwardRaw(in, func(h *hg.Handle, err error) {
 					outs[i].cb(h, err)
 					h.Close()
 				}))
 			}
 			return origin, octx, outs
 		}
-		marks := 0
-		_, err := p.target.Register("size", func(h hg.Incoming) error {
-			if in, _ := h.InputRaw(); len(in) == 0 {
-				marks++
-			}
-			return size(h)
-		})
-		require.NoError(t, err)
+		all := func(outs []outcome) func() bool {
+			return func() bool { return !slices.ContainsFunc(outs, func(o outcome) bool { return o.calls == 0 }) }
+		}
 
-		silent, sctx, _ := begin("silent", long, long, long, 0)
-		for still := n.Bounded(); marks == 0; still() { // it has sent all, and answers nothing
-			if p.tctx.Stats().Handles == 0 {
+		silent, sctx, _ := client("silent", long, long, long)
+		for still := n.Bounded(); marks == 0; still() {
+			if tctx.Stats().Handles == 0 { // until it has sent all
 				_ = sctx.Progress(0)
 			}
-			p.tctx.Trigger(0)
-			_ = p.tctx.Progress(0)
+			tctx.Trigger(0)
+			_ = tctx.Progress(0)
 		}
 		n.Undriven(sctx)
-		_, _, one := begin("one", 30<<20)
-		p.Until(func() bool { return one[0].calls == 1 })
-		said(t, one[0].err, hg.ErrNoResponse)
-		require.EqualValues(t, 2*long, p.tctx.Stats().Pulled, "of the silent one")
+		n.World.Node("silent").Pause(0) // else it answers by itself, undriven
+		_, _, other := client("other", 15<<19)
+		n.Until(all(other))
+		require.NoError(t, other[0].err, "of a client that is not silent")
+		n.Until(func() bool { return held(tctx.Stats()) <= 2*long })
+		require.EqualValues(t, 2*long, held(tctx.Stats()), "of the silent one")
+		n.World.Node("silent").Resume()
 		require.NoError(t, silent.Close())
-		p.Until(func() bool { return p.tctx.Stats().Pulled == 0 && p.tctx.Stats().Handles == 0 })
+		n.Until(func() bool { return held(tctx.Stats()) == 0 && tctx.Stats().Handles == 0 })
 
-		_, _, alone := begin("alone", long, long, long)
-		p.Until(func() bool { return alone[0].calls+alone[1].calls+alone[2].calls == 3 })
-		said(t, alone[0].err, hg.ErrNoResponse)
-		said(t, alone[1].err, hg.ErrNoResponse)
+		_, _, first := client("first", 16<<20)
+		n.Until(all(first))
+		require.NoError(t, first[0].err)
+		_, _, alone := client("alone", long, long, long)
+		n.Until(all(alone))
+		require.NoError(t, alone[0].err)
+		require.NoError(t, alone[1].err)
 		said(t, alone[2].err, hg.ErrAgain)
 		require.ErrorContains(t, alone[2].err, "of this session")
-		require.ErrorContains(t, alone[2].err, fmt.Sprint("Config.MaxPulled of ", limit))
-		require.Equal(t, na.NotRun, hg.FateOf(alone[2].err))
-		p.Until(func() bool { return p.tctx.Stats().Pulled == 0 })
+		require.ErrorContains(t, alone[2].err, fmt.Sprintf("Config.%s of %d", limit, shared))
+		require.Equal(t, refused, hg.FateOf(alone[2].err))
+		n.Until(func() bool { return held(tctx.Stats()) == 0 && tctx.Stats().Handles == 0 })
 	})
 }

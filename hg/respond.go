@@ -268,7 +268,7 @@ func (s *service) lendOutput(limit int) (msg []byte, err error) {
 	s.out.own()
 	body, head, flags := s.out.split(responseSize, limit)
 	s.ctx.bodies.countLent(s.out.size())
-	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, body, account{}, s.onLoanEnded); err != nil {
+	if s.loan, key, err = s.ctx.lend(s.addr, s.tag, body, account{session: s.addr.Session()}, s.onLoanEnded); err != nil {
 		return nil, err
 	}
 	s.holds++ // until the loan has ended
