@@ -399,7 +399,7 @@ func TestMaxPeers(t *testing.T) {
 			require.NoError(t, ctx.Err())
 			_, err = repeat.Call(ctx, to, "x")
 		}
-		require.EqualValues(t, 1, s.HG().Stats().NA.PeersIdle)
+		require.Positive(t, s.HG().Stats().NA.PeersIdle, "one at least: another is asked when the first takes its time")
 	}
 	_, err := qs.Open("tcp://", qs.Config{MaxPeers: -1})
 	require.ErrorContains(t, err, "MaxPeers is -1")

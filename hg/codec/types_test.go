@@ -20,7 +20,7 @@ type (
 	secret   struct{ _ int }
 	marshals struct{ secret } //lint:ignore U1000 the same
 	Mixed    struct {
-		Shown int
+		Shown  int
 		secret //lint:ignore U1000 an embedded struct whose fields are not exported
 	}
 	family struct {

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
@@ -252,35 +251,4 @@ func narrowDial(t *testing.T, n *node) *raw {
 	}, n)
 	require.NoError(t, unix.SetsockoptInt(far, unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<10))
 	return &raw{t: t, nc: nc, tcp: nc.(*net.TCPConn)}
-}
-
-// TestTLSNoDescriptor: a client that has one descriptor too few for a connection with TLS hears that, and not that time is up.
-func TestTLSNoDescriptor(t *testing.T) {
-	if !leak.Alone(t) { // it sets a limit of the process
-		return
-	}
-	cfg := mutualTLS(t)
-	b := open(t, "tcp://127.0.0.1:0", tcp.Options{TLS: cfg}, na.Config{}, 1)
-	a := open(t, "tcp://", tcp.Options{TLS: cfg}, na.Config{}, 1)
-	var free [3]int // the lowest: of the client's socket, of the server's, and of what the client keeps
-	for i := range free {
-		fd, err := unix.Open("/dev/null", unix.O_CLOEXEC, 0)
-		require.NoError(t, err)
-		free[i] = fd
-	}
-	for _, fd := range free {
-		require.NoError(t, unix.Close(fd))
-	}
-	var limit unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
-	few := limit
-	few.Cur = uint64(free[2])
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
-	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
-	o, end := op(a.ctx())
-	require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("in vain")))
-	await(t, "the send ends", end.done, a, b)
-	code(t, na.ErrUnreachable, end.Err)
-	require.ErrorContains(t, end.Err, "too many open files")
-	require.NotContains(t, end.Err.Error(), "no connection within", "it has not tried in vain until time was up")
 }
