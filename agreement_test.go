@@ -297,7 +297,7 @@ func TestDisagreements(t *testing.T) {
 	require.Equal(t, "BB", string(bytes.TrimRight(b, "\x00")))
 }
 
-// A name has one codec and one kind at a node: whoever comes second with another is told, and nothing is sent.
+// A name has one codec and one kind at a node: a second definition with another gets an error, and nothing is sent.
 func TestTwoDefinitions(t *testing.T) {
 	t.Parallel()
 	raw := qs.DefineWith[[]byte, []byte]("two/definitions", qs.Options{Codec: codec.Raw})

@@ -88,5 +88,5 @@ func (s *service) denied(from Caller, why error) {
 	if skipped, ok := c.denials.Allow(c.nctx.Now()); ok {
 		c.class.log().Warn("a request was denied", "rpc", s.name(), "caller", from.Identity.Name, "peer", s.addr.String(), "reason", why.Error(), "more", skipped)
 	}
-	c.denied.Add(1) // whoever sees it finds the line
+	c.denied.Add(1) // counted before it is logged
 }

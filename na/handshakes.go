@@ -6,5 +6,5 @@ func (h *Host) HandshakeFailed(peer, why string) {
 	if skipped, ok := h.handshakeLog.Allow(h.Context().Now()); ok {
 		h.class.cfg.Log().Warn("na: a TLS handshake of a peer that connected has failed", "peer", peer, "reason", why, "more", skipped)
 	}
-	h.handshakes.Add(1) // whoever sees it finds the line
+	h.handshakes.Add(1) // counted before it is logged
 }

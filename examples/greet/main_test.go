@@ -34,7 +34,7 @@ func TestGreet(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// Whoever runs the program without arguments is told that it serves, where, and what to do next.
+// A program that is run without arguments prints its address and what to do next.
 func TestServing(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
