@@ -419,6 +419,28 @@ func TestWithdrawOneWay(t *testing.T) {
 	})
 }
 
+// What is over cannot be taken back, whether or not its callback has run: the answer is known here, and nobody is asked.
+func TestWithdrawBeforeTheCallback(t *testing.T) {
+	transports.Each(t, func(t *testing.T, n *transports.Net) {
+		p := newPair(t, n, hg.Config{})
+		for _, id := range []hg.ID{p.rpc("answered", echo), p.oneWay("left", func(hg.Incoming) error { return nil })} {
+			h := p.handle(id)
+			var o outcome
+			var w taken
+			require.NoError(t, h.ForwardRaw([]byte("x"), o.cb))
+			p.unheard(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
+			require.Zero(t, o.calls)
+			require.NoError(t, h.Withdraw(0, w.cb))
+			p.octx.Trigger(0) // once, without Progress: nobody could have said anything
+			require.Equal(t, 1, w.n, h.Name())
+			require.Equal(t, hg.TooLate, w.r, h.Name())
+			p.Until(func() bool { return o.calls > 0 })
+			require.NoError(t, o.err)
+			h.Close()
+		}
+	})
+}
+
 // TestWithdrawRacesDispatch (C-T11): whoever comes first, it is one of the two: withdrawn and not run, or run and
 // answered.
 func TestWithdrawRacesDispatch(t *testing.T) {

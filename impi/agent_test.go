@@ -21,7 +21,7 @@ var (
 
 // A link is two agents and the bytes between them, which move when the test says so.
 type link struct {
-	t        *testing.T
+	t        testing.TB
 	a, b     *impi.Agent
 	ab, ba   []impi.Packet // headers of all packets that have left
 	aEvents  []impi.Event
@@ -33,7 +33,7 @@ type link struct {
 	transcript strings.Builder
 }
 
-func newLink(t *testing.T, c impi.AgentConfig) *link {
+func newLink(t testing.TB, c impi.AgentConfig) *link {
 	l := &link{t: t}
 	c.Local, c.Remote = []impi.Proc{alice, anna}, []impi.Proc{bob, ben}
 	l.a = newAgent(t, c)
@@ -42,7 +42,7 @@ func newLink(t *testing.T, c impi.AgentConfig) *link {
 	return l
 }
 
-func newAgent(t *testing.T, c impi.AgentConfig) *impi.Agent {
+func newAgent(t testing.TB, c impi.AgentConfig) *impi.Agent {
 	t.Helper()
 	a, err := impi.NewAgent(c)
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func newAgent(t *testing.T, c impi.AgentConfig) *impi.Agent {
 }
 
 // flush takes all packets that a may send.
-func flush(t *testing.T, a *impi.Agent) (raw []byte, headers []impi.Packet) {
+func flush(t testing.TB, a *impi.Agent) (raw []byte, headers []impi.Packet) {
 	t.Helper()
 	for {
 		at := len(raw)

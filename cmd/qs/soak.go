@@ -33,7 +33,8 @@ lent memory after the end. A cancel ends its call at once. After the faults ever
 descriptors and memory are back where they were.
 
 The load continues until each kind of fault has occurred and all calls have ended, so a short -time takes longer: half a minute more
-with the default -every and -peer-timeout. The last line of the output is the report, in JSON. The exit code is 1 when a promise was
+with the default -every and -peer-timeout. With auto it does not wait for reset and stall, because shared memory may carry everything.
+The last line of the output is the report, in JSON. The exit code is 1 when a promise was
 broken. The same -seed draws the same load and faults, but not at the same moments.
 `
 

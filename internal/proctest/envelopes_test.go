@@ -182,7 +182,7 @@ func gerExample(t *testing.T, tr transport, spare int) {
 	if spare > 0 {
 		budget += na.GuaranteedBytes(1, spare, gerEager)
 	}
-	p := startRole(t, "holder", listenEnv+"="+tr.listen, fmt.Sprintf("%s=%d", budgetEnv, budget))
+	p := startRole(t, "holder", listenEnv+"="+tr.listen(), fmt.Sprintf("%s=%d", budgetEnv, budget))
 	senders := make([]*sender, gerPeers)
 	for i := range senders {
 		senders[i] = newSender(t, tr, p)

@@ -217,7 +217,7 @@ func TestOwnFreeze(t *testing.T) {
 		t.Parallel()
 		served := 0
 		var held hg.Incoming
-		o := openAt(t, tr.listen, hg.Config{}, map[string]hg.Handler{
+		o := openAt(t, tr.listen(), hg.Config{}, map[string]hg.Handler{
 			"echo": func(h hg.Incoming) error { served++; return echo(h) },
 			"hold": func(h hg.Incoming) error { held = h; return h.Detach() },
 		})

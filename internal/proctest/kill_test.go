@@ -127,7 +127,7 @@ func TestKilledOrigin(t *testing.T) {
 			for _, early := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%d bytes, early %v", size, early), func(t *testing.T) {
 					var held hg.Incoming
-					o := openAt(t, tr.listen, tr.attentive(), map[string]hg.Handler{
+					o := openAt(t, tr.listen(), tr.attentive(), map[string]hg.Handler{
 						"hold": func(h hg.Incoming) error { held = h; return h.Detach() },
 					})
 					o.watch(tr)
@@ -229,7 +229,7 @@ func TestKilledOwner(t *testing.T) {
 		var begun time.Time
 		var ended *bulk.Op
 		var got error
-		o := openAt(t, tr.listen, tr.attentive(), map[string]hg.Handler{
+		o := openAt(t, tr.listen(), tr.attentive(), map[string]hg.Handler{
 			"pull": func(h hg.Incoming) error {
 				var in pullArgs
 				if err := h.Input(&in); err != nil {

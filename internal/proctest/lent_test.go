@@ -121,7 +121,7 @@ func TestLentMemory(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, node.Close()) })
 			for _, kind := range []string{"Lend", "From", "Fill", "Into"} {
-				p := startRole(t, "borrower", listenEnv+"="+tr.listen)
+				p := startRole(t, "borrower", listenEnv+"="+tr.listen())
 				for _, state := range []string{"running", "stopped", "killed"} { // in this order: the target is the same
 					t.Run(kind+"/"+state, func(t *testing.T) {
 						points := long.Or(1, 24)

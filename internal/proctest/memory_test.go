@@ -64,7 +64,7 @@ func TestLittleMemory(t *testing.T) {
 		if raceflag.Enabled {
 			enough = 30
 		}
-		p := startRole(t, "small", listenEnv+"="+tr.listen, fmt.Sprintf("GOMEMLIMIT=%d", smallLimit))
+		p := startRole(t, "small", listenEnv+"="+tr.listen(), fmt.Sprintf("GOMEMLIMIT=%d", smallLimit))
 		o := openAt(t, tr.origin, hg.Config{}, nil)
 		o.meet(p)
 		o.watch(tr)

@@ -106,7 +106,7 @@ func eachEnd(t *testing.T, f func(t *testing.T, tr transport, step int, end func
 func TestStreamOfEndedTarget(t *testing.T) {
 	t.Parallel()
 	eachEnd(t, func(t *testing.T, tr transport, step int, end func(p *process)) {
-		p := startRole(t, "numbers", listenEnv+"="+tr.listen)
+		p := startRole(t, "numbers", listenEnv+"="+tr.listen())
 		n, err := qs.Open(tr.origin, tr.node())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, n.Close()) }()
@@ -133,7 +133,7 @@ func TestStreamOfEndedTarget(t *testing.T) {
 func TestStreamToEndedOrigin(t *testing.T) {
 	t.Parallel()
 	eachEnd(t, func(t *testing.T, tr transport, step int, end func(p *process)) {
-		n, err := qs.Open(tr.listen, tr.node())
+		n, err := qs.Open(tr.listen(), tr.node())
 		require.NoError(t, err)
 		ended := make(chan error, 1)
 		serveNumbers(n, func(why error) { ended <- why })

@@ -3,7 +3,10 @@
 package proctest
 
 import (
+	"fmt"
+	"os"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,28 +20,36 @@ import (
 
 // A transport is a row of the table that the tests of faults run over.
 type transport struct {
-	name, listen, origin string
-	connected            bool // the end of a process is the end of its connections: its peers learn of it though nothing is open
+	name, origin string
+	connected    bool // the end of a process is the end of its connections: its peers learn of it though nothing is open
 }
 
 var transports = []transport{
-	{"tcp", "tcp://" + loopback() + ":0", "tcp://", true},
-	{"udp", "udp://" + loopback() + ":0", "udp://", false},
+	{"tcp", "tcp://", true},
+	{"udp", "udp://", false},
 }
 
 func init() {
 	if runtime.GOOS == "linux" {
-		transports = append(transports, transport{"sm", "sm://*", "sm://", true})
+		transports = append(transports, transport{"sm", "sm://", true})
 	}
 }
 
-// loopback is where targets listen: where the machine has one, an address that other tests do not use, which would take the
-// port of a target while that is away.
-func loopback() string {
-	if runtime.GOOS == "linux" {
-		return "127.0.0.2"
+// listeners counts the addresses that listen has given out.
+var listeners atomic.Uint32
+
+// listen is where a target listens: where the machine has them, at an IP address of its own. The port of a target that is
+// killed is free, and a target of another test, or another package's, that listened at the same address could be given it
+// while calls to the dead one have to fail.
+func (tr transport) listen() string {
+	switch {
+	case tr.name == "sm":
+		return "sm://*"
+	case runtime.GOOS != "linux": // which alone has all of 127/8
+		return tr.origin + "127.0.0.1:0"
 	}
-	return "127.0.0.1"
+	pid, n := os.Getpid(), listeners.Add(1)
+	return fmt.Sprintf("%s127.%d.%d.%d:0", tr.origin, 1+pid>>8%254, pid&0xff, 1+n%254)
 }
 
 // each runs f over every transport.
@@ -72,7 +83,7 @@ func (tr transport) attentive() hg.Config {
 func (tr transport) target(t *testing.T, addr string) *process {
 	t.Helper()
 	if addr == "" {
-		addr = tr.listen
+		addr = tr.listen()
 	}
 	return startRole(t, "target", listenEnv+"="+addr)
 }
