@@ -10,7 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/transports"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
 // Do moves bytes and returns when they are there; a context that has ended ends it, and says how.

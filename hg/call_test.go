@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
-	"github.com/quicksilver-rpc/quicksilver/internal/transports"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
 // What ends the context of a call reaches the handler: it knows the deadline beforehand, and its own context ends.

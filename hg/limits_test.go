@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/transports"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/impi"
-	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
 )
 
 var update = flag.Bool("update", false, "write the golden files of messages anew")

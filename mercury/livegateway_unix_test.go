@@ -9,15 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // served opens a node of ours that serves until the test ends.
-func served(t *testing.T) *quicksilver.Node {
-	n, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+func served(t *testing.T) *qs.Node {
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -30,7 +30,7 @@ func served(t *testing.T) *quicksilver.Node {
 	return n
 }
 
-func peerOf(t *testing.T, from, to *quicksilver.Node) quicksilver.Peer {
+func peerOf(t *testing.T, from, to *qs.Node) qs.Peer {
 	p, err := from.Peer(within(t), to.Addr().String())
 	require.NoError(t, err)
 	return p
@@ -61,21 +61,21 @@ func TestLiveGatewayToC(t *testing.T) {
 	require.NoError(t, proc.Unmarshal(b, &wrote))
 	require.EqualValues(t, len(mem), wrote)
 	_, err = gateway.Call(within(t), gw, addr, unitKilled.ID())
-	remote, ok := quicksilver.RemoteOf(err)
+	remote, ok := qs.RemoteOf(err)
 	require.True(t, ok, "%v", err)
-	require.Equal(t, quicksilver.Aborted, remote.Code, "it may have run")
+	require.Equal(t, qs.Aborted, remote.Code, "it may have run")
 }
 
 // C's own tests of transfers pass with a service on hg behind a gateway.
 func TestLiveGatewayFromC(t *testing.T) {
 	live(t, "hg_test_bulk", "hg_test_server")
 	service, middle := served(t), served(t)
-	proc := quicksilver.Options{Codec: gateway.Proc}
+	proc := qs.Options{Codec: gateway.Proc}
 	n := open(t, mercury.Config{})
 	g := gateway.New(middle, n, gateway.Config{})
 	to := peerOf(t, middle, service)
 	for _, m := range unitBulk {
-		quicksilver.DefineWith[bulkIn, uint64](m.Name(), proc).Handle(service, func(ctx context.Context, in bulkIn) (uint64, error) {
+		qs.DefineWith[bulkIn, uint64](m.Name(), proc).Handle(service, func(ctx context.Context, in bulkIn) (uint64, error) {
 			buf := make([]byte, in.Size)
 			if in.Size > 0 {
 				if err := gateway.Get(ctx, in.Mem, buf, int64(in.Origin)); err != nil {
@@ -91,7 +91,7 @@ func TestLiveGatewayFromC(t *testing.T) {
 		})
 		g.Forward(m.Name(), m.ID(), to)
 	}
-	quicksilver.DefineWith[struct{}, struct{}](unitFinalize.Name(), proc).Handle(service, func(context.Context, struct{}) (out struct{}, err error) { return })
+	qs.DefineWith[struct{}, struct{}](unitFinalize.Name(), proc).Handle(service, func(context.Context, struct{}) (out struct{}, err error) { return })
 	g.Forward(unitFinalize.Name(), unitFinalize.ID(), to)
 	out := runC(t, n.Addr(), "hg_test_bulk")
 	require.NotContains(t, strings.ToUpper(out), "FAILED")

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 )
 
 // certificate is one for the loopback address, for server and clients.

@@ -254,7 +254,7 @@ func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	return "it may have run: look before you repeat it"
 }
 
-// final reports whether a refusal with code is for good: see quicksilver.Refuse.
+// final reports whether a refusal with code is for good: see qs.Refuse.
 func final(code hg.Code) bool {
 	switch code {
 	case hg.NotFound, hg.AlreadyExists, hg.BadInput, hg.Denied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported:

@@ -20,8 +20,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 type order struct {
@@ -33,17 +33,17 @@ type order struct {
 	Big    uint64
 }
 
-type goods struct{ Goods quicksilver.Source }
+type goods struct{ Goods qs.Source }
 
 type parcel struct {
 	Label string
-	Goods quicksilver.Source
-	Back  quicksilver.Sink
+	Goods qs.Source
+	Back  qs.Sink
 }
 
 type two struct {
-	In  struct{ One quicksilver.Sink }
-	Two quicksilver.Sink
+	In  struct{ One qs.Sink }
+	Two qs.Sink
 }
 
 type base struct {
@@ -81,37 +81,37 @@ func readFile(t *testing.T, name string) string {
 // typedTarget is a node in this process.
 func typedTarget(t *testing.T, tells bool) string {
 	t.Helper()
-	node, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{HG: hg.Config{Reflect: tells}})
+	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{Reflect: tells}})
 	require.NoError(t, err)
-	quicksilver.Define[order, order]("shop/order").Handle(node, func(_ context.Context, o order) (order, error) {
+	qs.Define[order, order]("shop/order").Handle(node, func(_ context.Context, o order) (order, error) {
 		switch {
 		case o.Item == "gone":
-			return o, quicksilver.Refuse(quicksilver.Errorf(quicksilver.NotFound, "it is gone"))
+			return o, qs.Refuse(qs.Errorf(qs.NotFound, "it is gone"))
 		case o.Item == "quota":
-			return o, quicksilver.Refuse(quicksilver.Errorf(200, "the quota is used up"))
+			return o, qs.Refuse(qs.Errorf(200, "the quota is used up"))
 		case o.Item == "busy":
-			return o, quicksilver.Refuse(quicksilver.Errorf(quicksilver.NotReady, "not yet"))
+			return o, qs.Refuse(qs.Errorf(qs.NotReady, "not yet"))
 		case o.Count < 0:
-			return o, hg.WithDetail(quicksilver.Errorf(quicksilver.BadInput, "a count of %d", o.Count), map[string]int{"least": 1})
+			return o, hg.WithDetail(qs.Errorf(qs.BadInput, "a count of %d", o.Count), map[string]int{"least": 1})
 		case o.Item == "":
-			return o, quicksilver.Errorf(quicksilver.NotFound, "no such item")
+			return o, qs.Errorf(qs.NotFound, "no such item")
 		}
 		o.Count++
 		o.Blob = []byte(o.Item)
 		return o, nil
 	})
-	quicksilver.Define[goods, int64]("shop/goods").Handle(node, func(ctx context.Context, g goods) (int64, error) {
+	qs.Define[goods, int64]("shop/goods").Handle(node, func(ctx context.Context, g goods) (int64, error) {
 		return io.Copy(io.Discard, g.Goods.Reader(ctx))
 	})
-	quicksilver.Define[parcel, int64]("shop/parcel").Handle(node, func(ctx context.Context, p parcel) (int64, error) {
+	qs.Define[parcel, int64]("shop/parcel").Handle(node, func(ctx context.Context, p parcel) (int64, error) {
 		if p.Label == "fail" {
 			_, err := io.WriteString(p.Back.Writer(ctx), p.Label)
 			return 0, errors.Join(err, errors.New("fails behind its first bytes"))
 		}
 		return io.Copy(p.Back.Writer(ctx), io.MultiReader(strings.NewReader(p.Label), p.Goods.Reader(ctx)))
 	})
-	quicksilver.Define[two, string]("shop/two").Handle(node, func(ctx context.Context, to two) (string, error) {
-		for text, sink := range map[string]quicksilver.Sink{"one": to.In.One, "two": to.Two} {
+	qs.Define[two, string]("shop/two").Handle(node, func(ctx context.Context, to two) (string, error) {
+		for text, sink := range map[string]qs.Sink{"one": to.In.One, "two": to.Two} {
 			if sink.Len() != 0 {
 				if _, err := io.WriteString(sink.Writer(ctx), text); err != nil {
 					return "", err
@@ -121,13 +121,13 @@ func typedTarget(t *testing.T, tells bool) string {
 		return "done", nil
 	})
 	token := func(ctx context.Context, name string) string {
-		v, _ := quicksilver.CallOf(ctx).Meta.Get(name)
+		v, _ := qs.CallOf(ctx).Meta.Get(name)
 		return v
 	}
-	quicksilver.Define[string, string]("shop/token").Handle(node, func(ctx context.Context, _ string) (string, error) {
+	qs.Define[string, string]("shop/token").Handle(node, func(ctx context.Context, _ string) (string, error) {
 		return token(ctx, "token") + " " + token(ctx, "tenant"), nil
 	})
-	quicksilver.DefineStream[goods, order]("shop/stock").Handle(node, func(ctx context.Context, g goods, send func(order) error) error {
+	qs.DefineStream[goods, order]("shop/stock").Handle(node, func(ctx context.Context, g goods, send func(order) error) error {
 		text, err := io.ReadAll(g.Goods.Reader(ctx))
 		if err != nil {
 			return err
@@ -137,9 +137,9 @@ func typedTarget(t *testing.T, tells bool) string {
 				return err
 			}
 		}
-		return quicksilver.Errorf(quicksilver.NotFound, "no more")
+		return qs.Errorf(qs.NotFound, "no more")
 	})
-	quicksilver.DefineStream[int, int]("shop/count").Handle(node, func(ctx context.Context, to int, send func(int) error) error {
+	qs.DefineStream[int, int]("shop/count").Handle(node, func(ctx context.Context, to int, send func(int) error) error {
 		for i := 0; i != to; i++ {
 			if err := send(i); err != nil {
 				return err
@@ -148,17 +148,17 @@ func typedTarget(t *testing.T, tells bool) string {
 		return nil
 	})
 	var note atomic.Value
-	quicksilver.DefineOneWay[string]("shop/note").Handle(node, func(ctx context.Context, text string) { note.Store(token(ctx, "token") + ": " + text) })
-	quicksilver.Define[string, any]("shop/noted").Handle(node, func(context.Context, string) (any, error) { return note.Load(), nil })
-	quicksilver.Define[struct{}, odd]("shop/sample").Handle(node, func(context.Context, struct{}) (odd, error) { return sample, nil })
-	quicksilver.Define[odd, odd]("shop/same").Handle(node, func(_ context.Context, o odd) (odd, error) {
+	qs.DefineOneWay[string]("shop/note").Handle(node, func(ctx context.Context, text string) { note.Store(token(ctx, "token") + ": " + text) })
+	qs.Define[string, any]("shop/noted").Handle(node, func(context.Context, string) (any, error) { return note.Load(), nil })
+	qs.Define[struct{}, odd]("shop/sample").Handle(node, func(context.Context, struct{}) (odd, error) { return sample, nil })
+	qs.Define[odd, odd]("shop/same").Handle(node, func(_ context.Context, o odd) (odd, error) {
 		was, n := sample, o
 		if !math.IsNaN(n.Nan) || was.Time.Compare(n.Time) != 0 || was.Huge.Cmp(n.Huge) != 0 {
-			return o, quicksilver.Errorf(quicksilver.BadInput, "got %+v", o)
+			return o, qs.Errorf(qs.BadInput, "got %+v", o)
 		}
 		was.Nan, n.Nan, was.Time, was.Any, n.Any = 0, 0, n.Time, nil, nil // the zone of a time is another
 		if !reflect.DeepEqual(was, n) {
-			return o, quicksilver.Errorf(quicksilver.BadInput, "got %+v, want %+v", n, was)
+			return o, qs.Errorf(qs.BadInput, "got %+v, want %+v", n, was)
 		}
 		return o, nil
 	})
@@ -197,7 +197,7 @@ func TestCall(t *testing.T) {
 	}
 
 	for _, c := range []struct{ input, method, want string }{
-		{`{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
+		{`{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*process rpcs ` + addr},
 		{`null`, "shop/order", `target: no such item .*\n  code:   64, not found\n  to do:  the method ran and said so`},
 		{`{"Item": "gone"}`, "shop/order", `it is gone .*\(did not run\).*\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
 		{`{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},
@@ -228,7 +228,7 @@ func TestCallLends(t *testing.T) {
 	src, dst := filepath.Join(t.TempDir(), "src"), filepath.Join(t.TempDir(), "dst")
 	data := noise(5_000_000)
 	writeFile(t, src, data)
-	call := func(code int, args ...string) *qs {
+	call := func(code int, args ...string) *process {
 		return run(t, code, append(append([]string{"call"}, args...), addr, "shop/parcel", `{"Label": "to you: "}`)...)
 	}
 	require.Equal(t, "5000008\n", call(0, "-source", "Goods="+src, "-sink", "Back="+dst).out.String())

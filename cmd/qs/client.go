@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // A client is an origin with one target.
 type client struct {
-	node *quicksilver.Node
+	node *qs.Node
 	hctx *hg.Context // of the node
 	peer na.Addr
 }
@@ -24,7 +24,7 @@ func dial(n *network, addr string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, err := quicksilver.Open(n.to(addr), quicksilver.Config{HG: cfg})
+	node, err := qs.Open(n.to(addr), qs.Config{HG: cfg})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/debug"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
 // serveDebug shows page at addr, and says where on out. stop ends it, and waits for nobody.

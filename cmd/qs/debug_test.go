@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
-	"github.com/quicksilver-rpc/quicksilver/debug"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
 // TestServeDebug: with -debug a target shows what it does by HTTP.

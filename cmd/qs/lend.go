@@ -12,10 +12,10 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // assignments are a flag of the form NAME=VALUE that may be repeated.
@@ -95,11 +95,11 @@ type (
 		Sinks Sinks
 		into  *merger
 	}
-	sources struct{ A, B, C, D quicksilver.Source }
-	sinks1  struct{ A quicksilver.Sink }
-	sinks2  struct{ A, B quicksilver.Sink }
-	sinks3  struct{ A, B, C quicksilver.Sink }
-	sinks4  struct{ A, B, C, D quicksilver.Sink }
+	sources struct{ A, B, C, D qs.Source }
+	sinks1  struct{ A qs.Sink }
+	sinks2  struct{ A, B qs.Sink }
+	sinks3  struct{ A, B, C qs.Sink }
+	sinks4  struct{ A, B, C, D qs.Sink }
 )
 
 // A merger knows where the fields belong.
@@ -159,19 +159,19 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 	if err := k.openSinks(flags); err != nil {
 		return notSent(err)
 	}
-	var to [most]quicksilver.Sink // in the order of the method
+	var to [most]qs.Sink // in the order of the method
 	for n, place := range places {
 		into.sinks = append(into.sinks, place.Path)
 		for _, l := range k.sinks {
 			if l.field == place.Name {
-				to[n] = quicksilver.Into(l.f)
+				to[n] = qs.Into(l.f)
 			}
 		}
 	}
 	if d.stream {
 		return k.items(ctx, &d, from, into, out)
 	}
-	call := []func(context.Context, *calling, sources, *merger, [most]quicksilver.Sink) (msgpack.RawMessage, error){
+	call := []func(context.Context, *calling, sources, *merger, [most]qs.Sink) (msgpack.RawMessage, error){
 		lendingTo[struct{}], lendingTo[sinks1], lendingTo[sinks2], lendingTo[sinks3], lendingTo[sinks4]}[len(places)]
 	b, err := call(ctx, k, from, into, to)
 	if err != nil {
@@ -191,7 +191,7 @@ func (k *calling) items(ctx context.Context, d *description, from sources, into 
 	if err != nil {
 		return err
 	}
-	s := quicksilver.DefineStreamWith[input[struct{}], msgpack.RawMessage](k.method, quicksilver.Options{Codec: codec.Msgpack})
+	s := qs.DefineStreamWith[input[struct{}], msgpack.RawMessage](k.method, qs.Options{Codec: codec.Msgpack})
 	for item, err := range s.Call(ctx, peer, input[struct{}]{sources: from, into: into}) {
 		if err != nil {
 			return k.c.advise(k.method, err)
@@ -203,20 +203,20 @@ func (k *calling) items(ctx context.Context, d *description, from sources, into 
 	return nil
 }
 
-// typed returns the context and the Peer of a call by package quicksilver.
-func (k *calling) typed(ctx context.Context) (context.Context, quicksilver.Peer, error) {
+// typed returns the context and the Peer of a call by package qs.
+func (k *calling) typed(ctx context.Context) (context.Context, qs.Peer, error) {
 	for name, value := range k.meta.All() {
-		ctx = quicksilver.WithMeta(ctx, name, value)
+		ctx = qs.WithMeta(ctx, name, value)
 	}
 	if err := k.forget(); err != nil {
-		return ctx, quicksilver.Peer{}, err
+		return ctx, qs.Peer{}, err
 	}
 	peer, err := k.c.node.Peer(ctx, k.c.peer.String())
 	return ctx, peer, err
 }
 
 // lendingTo makes a call of a method with so many Sinks.
-func lendingTo[Sinks any](ctx context.Context, k *calling, from sources, into *merger, to [most]quicksilver.Sink) (msgpack.RawMessage, error) {
+func lendingTo[Sinks any](ctx context.Context, k *calling, from sources, into *merger, to [most]qs.Sink) (msgpack.RawMessage, error) {
 	ctx, peer, err := k.typed(ctx)
 	if err != nil {
 		return nil, err
@@ -225,16 +225,16 @@ func lendingTo[Sinks any](ctx context.Context, k *calling, from sources, into *m
 	for n := range into.sinks {
 		reflect.ValueOf(&in.Sinks).Elem().Field(n).Set(reflect.ValueOf(to[n]))
 	}
-	m := quicksilver.DefineWith[input[Sinks], msgpack.RawMessage](k.method, quicksilver.Options{Codec: codec.Msgpack})
+	m := qs.DefineWith[input[Sinks], msgpack.RawMessage](k.method, qs.Options{Codec: codec.Msgpack})
 	return m.Call(ctx, peer, in)
 }
 
 // lend lends a file as it can be.
-func lend(f *os.File) quicksilver.Source {
+func lend(f *os.File) qs.Source {
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && f != os.Stdin {
-		return quicksilver.LendFile(f)
+		return qs.LendFile(f)
 	}
-	return quicksilver.From(f)
+	return qs.From(f)
 }
 
 // place returns where in the input a field is that a flag names.

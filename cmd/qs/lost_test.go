@@ -37,7 +37,7 @@ func busyTime(t *testing.T, pid int) time.Duration {
 
 // requireEnds wants q, whose peer timeout is 500 ms, to end with an error within a second more once lose has taken its
 // target away, and to compute less than half of that time. There is some allowance for a machine that is busy.
-func requireEnds(t *testing.T, q *qs, lose func()) {
+func requireEnds(t *testing.T, q *process, lose func()) {
 	t.Helper()
 	before := busyTime(t, q.cmd.Process.Pid)
 	begun := time.Now()

@@ -15,13 +15,13 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
 	"github.com/quicksilver-rpc/quicksilver/mercury/perf"
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 const mercuryUsage = `mercury [flags] ADDRESS call NAME [JSON] | rate | read | write | ping, or: mercury [flags] ADDRESS serve | gateway [NAME ...]
@@ -131,7 +131,7 @@ func (q *mercuryCommand) gateway(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
-	node, err := quicksilver.Open(q.listen, quicksilver.Config{HG: cfg, Reflect: true})
+	node, err := qs.Open(q.listen, qs.Config{HG: cfg, Reflect: true})
 	if err != nil {
 		return err
 	}

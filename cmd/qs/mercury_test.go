@@ -10,11 +10,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
 	"github.com/quicksilver-rpc/quicksilver/mercury/perf"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // openedIn is the input of hg_test_rpc_open.
@@ -64,11 +64,11 @@ func TestMercuryGateway(t *testing.T) {
 	defer c.Close()
 	greet := func(_ context.Context, name string) (string, error) { return "hello, " + name, nil }
 	mercury.Define[string, string]("greet").Handle(c, greet)
-	service, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+	service, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
 	defer service.Close()
 	go func() { _ = service.Serve(t.Context()) }()
-	quicksilver.DefineWith[string, string]("welcome", quicksilver.Options{Codec: gateway.Proc}).Handle(service, greet)
+	qs.DefineWith[string, string]("welcome", qs.Options{Codec: gateway.Proc}).Handle(service, greet)
 
 	file := filepath.Join(t.TempDir(), "port.cfg")
 	gw := newQS(t, "mercury", "-hostfile", file, "-target", c.Addr(), "-service", service.Addr().String(), "ofi+tcp://127.0.0.1:0", "gateway", "welcome")
@@ -86,7 +86,7 @@ func TestMercuryGateway(t *testing.T) {
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, at[0]+"\n", string(b))
-	call := func(code int, args ...string) *qs {
+	call := func(code int, args ...string) *process {
 		return run(t, code, append([]string{"mercury", "-in", "string", "-out", "string"}, args...)...)
 	}
 	require.Equal(t, "[\"hello, Ada\"]\n", call(0, "-via", at[1], c.Addr(), "call", "greet", `["Ada"]`).out.String())

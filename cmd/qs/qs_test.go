@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/filetest"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 )
 
 // stallEnv makes a qs that receives a file halt as soon as so many bytes are verified: "BYTES:FILE". It makes FILE then,
@@ -70,8 +70,8 @@ func stall(bytes, file string) {
 // patience bounds what has to happen at some time.
 const patience = 30 * time.Second
 
-// A qs is a process that runs a command.
-type qs struct {
+// A process is one that runs a command.
+type process struct {
 	t           *testing.T
 	cmd         *exec.Cmd
 	out, errors bytes.Buffer
@@ -88,17 +88,17 @@ func executable(t *testing.T) string {
 }
 
 // newQS returns a qs that has not been started. It is killed at the end of the test.
-func newQS(t *testing.T, args ...string) *qs {
+func newQS(t *testing.T, args ...string) *process {
 	t.Helper()
 	return newQSWithin(t, 2*patience, args...)
 }
 
 // newQSWithin is newQS with a limit for how long the command may run.
-func newQSWithin(t *testing.T, limit time.Duration, args ...string) *qs {
+func newQSWithin(t *testing.T, limit time.Duration, args ...string) *process {
 	t.Helper()
 	ctx, stop := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(stop)
-	q := &qs{t: t, cmd: exec.CommandContext(ctx, executable(t), args...), ended: make(chan struct{})}
+	q := &process{t: t, cmd: exec.CommandContext(ctx, executable(t), args...), ended: make(chan struct{})}
 	// With -race each process would rest for a second before it ends.
 	q.cmd.Env = append(os.Environ(), self.Env+"=1", "GORACE="+os.Getenv("GORACE")+" atexit_sleep_ms=0")
 	q.cmd.Stdout, q.cmd.Stderr = &q.out, &q.errors
@@ -107,7 +107,7 @@ func newQSWithin(t *testing.T, limit time.Duration, args ...string) *qs {
 }
 
 // start runs it in the background.
-func (q *qs) start() *qs {
+func (q *process) start() *process {
 	q.t.Helper()
 	require.NoError(q.t, q.cmd.Start())
 	go func() {
@@ -123,7 +123,7 @@ func (q *qs) start() *qs {
 }
 
 // wait waits for its end; it must have the exit code.
-func (q *qs) wait(code int) *qs {
+func (q *process) wait(code int) *process {
 	q.t.Helper()
 	<-q.ended // bounded by newQS
 	require.Equal(q.t, code, q.code, "output:\n%s\nerrors:\n%s", &q.out, &q.errors)
@@ -131,21 +131,21 @@ func (q *qs) wait(code int) *qs {
 }
 
 // run runs a command to its end.
-func run(t *testing.T, code int, args ...string) *qs {
+func run(t *testing.T, code int, args ...string) *process {
 	t.Helper()
 	return newQS(t, args...).start().wait(code)
 }
 
 // A server is a qs serve.
 type server struct {
-	*qs
+	*process
 	addr, root string
 	stdin      io.Closer
 }
 
 func serve(t *testing.T, env string, args ...string) *server {
 	t.Helper()
-	s := &server{qs: newQS(t, append([]string{"serve", "-child"}, args...)...)}
+	s := &server{process: newQS(t, append([]string{"serve", "-child"}, args...)...)}
 	s.cmd.Env = append(s.cmd.Env, env)
 	s.cmd.Stdout = nil
 	stdin, err := s.cmd.StdinPipe()

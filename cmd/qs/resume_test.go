@@ -22,7 +22,7 @@ type broken struct {
 	data     []byte
 	stalled  string // the file that is there while it halts
 	server   *server
-	origin   *qs
+	origin   *process
 	root     string
 	download bool
 }

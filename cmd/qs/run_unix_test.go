@@ -133,7 +133,7 @@ func TestRunPassesSignals(t *testing.T) {
 }
 
 // shell starts a qs run of a script, whose lines are read as they come.
-func shell(t *testing.T, script string, flags ...string) (q *qs, out, errors *bufio.Scanner) {
+func shell(t *testing.T, script string, flags ...string) (q *process, out, errors *bufio.Scanner) {
 	t.Helper()
 	q = newQS(t, append(append([]string{"run"}, flags...), "--", "sh", "-c", script)...)
 	var theirs []*os.File

@@ -9,12 +9,12 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/bench"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/files"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
-	"github.com/quicksilver-rpc/quicksilver/debug"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
 const serveUsage = `serve [flags] [ADDRESS]
@@ -66,7 +66,7 @@ func runServe(args []string, out io.Writer) error {
 	var class *hg.Class
 	var run func() error
 	if typed {
-		node, err := quicksilver.Open(addr, quicksilver.Config{HG: cfg})
+		node, err := qs.Open(addr, qs.Config{HG: cfg})
 		if err != nil {
 			return err
 		}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/soak"
-	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 var (
@@ -69,8 +69,8 @@ func soakOver(t *testing.T, transport string, seed uint64) soak.Report {
 	t.Logf("qs %s\n%s", strings.Join(args, " "), &q.out)
 	require.Equal(t, seed, r.Seed)
 	require.Positive(t, r.Outcomes["success"])
-	require.Positive(t, r.Outcomes[quicksilver.ErrCanceled.Error()])
-	require.Positive(t, r.Outcomes[quicksilver.ErrPeerLost.Error()])
+	require.Positive(t, r.Outcomes[qs.ErrCanceled.Error()])
+	require.Positive(t, r.Outcomes[qs.ErrPeerLost.Error()])
 	require.Positive(t, r.Withdraws["withdrawn"])
 	require.Positive(t, r.Cancels)
 	require.Positive(t, r.Executed)

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // secrets are the files of TLS; without any of them there is none.
@@ -44,7 +44,7 @@ func (s *secrets) config() (*tls.Config, error) {
 	case s.cert != "" && s.key == "":
 		return nil, usageError{"-cert needs -key: the key of the certificate"}
 	}
-	cfg, err := quicksilver.LoadTLS(s.cert, s.key, s.ca)
+	cfg, err := qs.LoadTLS(s.cert, s.key, s.ca)
 	if err != nil {
 		return nil, fmt.Errorf("-cert, -key and -ca: %w", err)
 	}

@@ -13,9 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
-	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // deaf is an address of this machine where connections are taken, and nothing is said.
@@ -70,7 +70,7 @@ func TestUnreachable(t *testing.T) {
 	})
 	t.Run("nobody serves", func(t *testing.T) {
 		t.Parallel()
-		node, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+		node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = node.Close() })
 		says := run(t, 1, "ping", "-count", "1", "-timeout", "1s", node.Addr().String()).errors.String()

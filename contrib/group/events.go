@@ -136,7 +136,7 @@ func (g *Group) wait(ctx context.Context, more chan struct{}) error {
 	}
 }
 
-// Watch implements quicksilver.Resolver: the addresses of the members that have a service among theirs (Options.Serves), or of the
+// Watch implements qs.Resolver: the addresses of the members that have a service among theirs (Options.Serves), or of the
 // member of that name.
 func (g *Group) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
 	more := make(chan struct{}, 1)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/contrib/group"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // TestJoinFrozen: Join ends with its context although seeds are frozen, which take connections and say nothing.

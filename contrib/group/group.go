@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // A Source finds out who is a member. Join has memberlist as one; a test may have its own.
@@ -27,7 +27,7 @@ type Source interface {
 
 // A Group is what a process knows of the members. Its methods may be called from any goroutine.
 type Group struct {
-	node   *quicksilver.Node
+	node   *qs.Node
 	name   string
 	source Source
 	view   atomic.Pointer[View]
@@ -42,7 +42,7 @@ type Group struct {
 const maxKnown = 16 << 10
 
 // Over returns the group that a source knows, for the process of node, which is called name.
-func Over(node *quicksilver.Node, name string, s Source) (*Group, error) {
+func Over(node *qs.Node, name string, s Source) (*Group, error) {
 	g := &Group{node: node, name: name, source: s, known: map[string]Member{}}
 	g.view.Store(&View{})
 	if err := s.Watch(g.report); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/memberlist"
 	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
@@ -49,12 +49,12 @@ type Options struct {
 
 // Join makes the process of node a member, and returns when a seed has taken it in, or it is the first. When ctx ends before, the
 // error matches ctx's, and holds the last one of a seed: that is what a wrong Key leads to. Options that cannot be match ErrInvalid.
-func Join(ctx context.Context, node *quicksilver.Node, o Options) (*Group, error) {
+func Join(ctx context.Context, node *qs.Node, o Options) (*Group, error) {
 	return join(ctx, node, o, uint64(time.Now().UnixNano()))
 }
 
 // join is Join as an incarnation, which is raised above that of another process of the name that the seeds know.
-func join(ctx context.Context, node *quicksilver.Node, o Options, incarnation uint64) (*Group, error) {
+func join(ctx context.Context, node *qs.Node, o Options, incarnation uint64) (*Group, error) {
 	if err := o.fill(node); err != nil {
 		return nil, fmt.Errorf("group: %w", err)
 	}
@@ -71,7 +71,7 @@ func join(ctx context.Context, node *quicksilver.Node, o Options, incarnation ui
 }
 
 // fill checks o, and applies what the zero values mean.
-func (o *Options) fill(node *quicksilver.Node) error {
+func (o *Options) fill(node *qs.Node) error {
 	if o.Addr == "" {
 		o.Addr = node.Addr().String()
 	}

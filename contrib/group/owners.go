@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // Owners returns the n names that own a key, the first owner first; all names if there are no more. It is rendezvous hashing: each name
@@ -47,13 +47,13 @@ func (v *View) Owners(key string, n int) []Member {
 
 // ByKey returns a Pick that sends a call to the first owner of its key that does not fail. key is called under a lock, with nil
 // when Peer.Addr asks: it is quick.
-func (g *Group) ByKey(key func(*quicksilver.Call) string) quicksilver.Pick {
+func (g *Group) ByKey(key func(*qs.Call) string) qs.Pick {
 	return &byKey{g: g, key: key}
 }
 
 type byKey struct {
 	g     *Group
-	key   func(*quicksilver.Call) string
+	key   func(*qs.Call) string
 	names atomic.Pointer[namesByAddr] // of the view that Pick has seen last
 }
 
@@ -78,8 +78,8 @@ func (p *byKey) namesOf(v *View) map[string]string {
 	return names
 }
 
-// Pick implements quicksilver.Pick.
-func (p *byKey) Pick(c *quicksilver.Call, ts []quicksilver.Target) int {
+// Pick implements qs.Pick.
+func (p *byKey) Pick(c *qs.Call, ts []qs.Target) int {
 	k, names := mix(hash(p.key(c))), p.namesOf(p.g.View())
 	best, most := -1, uint64(0)
 	for i, t := range ts {

@@ -18,8 +18,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 const scope = "github.com/quicksilver-rpc/quicksilver/contrib/otel"
@@ -66,14 +66,14 @@ func (c Config) side(kind trace.SpanKind, name string) (*side, error) {
 	return s, err
 }
 
-// Client returns an interceptor for quicksilver.Config.Client: a span for each call, or, behind Retry, for each attempt. The error
+// Client returns an interceptor for qs.Config.Client: a span for each call, or, behind Retry, for each attempt. The error
 // is that of a provider that makes no instruments.
-func Client(c Config) (quicksilver.Interceptor, error) {
+func Client(c Config) (qs.Interceptor, error) {
 	s, err := c.side(trace.SpanKindClient, "client")
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, call *quicksilver.Call, next func(context.Context) error) error {
+	return func(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
 		return s.around(ctx, call, func(ctx context.Context) error {
 			meta := call.Meta
 			s.carry.Inject(ctx, &carrier{&call.Meta})
@@ -83,19 +83,19 @@ func Client(c Config) (quicksilver.Interceptor, error) {
 	}, nil
 }
 
-// Server returns an interceptor for quicksilver.Config.Server: a span for each request, under that of its caller.
-func Server(c Config) (quicksilver.Interceptor, error) {
+// Server returns an interceptor for qs.Config.Server: a span for each request, under that of its caller.
+func Server(c Config) (qs.Interceptor, error) {
 	s, err := c.side(trace.SpanKindServer, "server")
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, call *quicksilver.Call, next func(context.Context) error) error {
+	return func(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
 		return s.around(s.carry.Extract(ctx, &carrier{&call.Meta}), call, next)
 	}, nil
 }
 
 // around runs next in a span.
-func (s *side) around(ctx context.Context, call *quicksilver.Call, next func(context.Context) error) error {
+func (s *side) around(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
 	common := []attribute.KeyValue{attribute.String("rpc.system.name", "quicksilver"), attribute.String("rpc.method", call.Method)}
 	ctx, span := s.tracer.Start(ctx, call.Method, trace.WithSpanKind(s.kind), trace.WithAttributes(common...))
 	defer span.End() // a panic in the handler, too
@@ -116,7 +116,7 @@ func (s *side) around(ctx context.Context, call *quicksilver.Call, next func(con
 		common = append(common, attribute.String("error.type", code))
 		span.SetAttributes(attribute.String("error.type", code))
 		if s.kind == trace.SpanKindClient {
-			span.SetAttributes(attribute.String("quicksilver.fate", quicksilver.FateOf(err).String()))
+			span.SetAttributes(attribute.String("quicksilver.fate", qs.FateOf(err).String()))
 		}
 		span.SetStatus(codes.Error, err.Error())
 	}
@@ -130,10 +130,10 @@ func (s *side) around(ctx context.Context, call *quicksilver.Call, next func(con
 
 // codeOf names the code of an error: what the target said, if it did.
 func codeOf(err error) string {
-	if remote, ok := quicksilver.RemoteOf(err); ok {
+	if remote, ok := qs.RemoteOf(err); ok {
 		return remote.Code.Error()
 	}
-	return quicksilver.CodeOf(err).Error()
+	return qs.CodeOf(err).Error()
 }
 
 // A carrier has a propagator read and write metadata. What does not fit is left out: a call is worth more than its trace.

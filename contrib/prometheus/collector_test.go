@@ -16,29 +16,29 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	qsprom "github.com/quicksilver-rpc/quicksilver/contrib/prometheus"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-var double = quicksilver.Define[int, int]("math/double")
+var double = qs.Define[int, int]("math/double")
 
 // A server's metrics, fetched by HTTP, tell what it has done and please the linter.
 func TestCollector(t *testing.T) {
 	c := qsprom.New()
-	node, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{HG: hg.Config{Observe: c.Observe}})
+	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{HG: hg.Config{Observe: c.Observe}})
 	require.NoError(t, err)
 	c.Show(node.HG().Class())
 	double.Handle(node, func(_ context.Context, n int) (int, error) {
 		if n < 0 {
-			return 0, quicksilver.Errorf(quicksilver.BadInput, "negative")
+			return 0, qs.Errorf(qs.BadInput, "negative")
 		}
 		return 2 * n, nil
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Serve(ctx) }()
-	client, err := quicksilver.Open("tcp://", quicksilver.Config{})
+	client, err := qs.Open("tcp://", qs.Config{})
 	require.NoError(t, err)
 	peer, err := client.Peer(ctx, node.Addr().String())
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestCollector(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err = double.Call(ctx, peer, -1)
-	require.ErrorIs(t, err, quicksilver.BadInput)
+	require.ErrorIs(t, err, qs.BadInput)
 
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(c))
@@ -92,7 +92,7 @@ func TestBound(t *testing.T) {
 func Example() {
 	c := qsprom.New()
 	prometheus.MustRegister(c)
-	node, err := quicksilver.Open("tcp://:7000", quicksilver.Config{HG: hg.Config{Observe: c.Observe}})
+	node, err := qs.Open("tcp://:7000", qs.Config{HG: hg.Config{Observe: c.Observe}})
 	if err != nil {
 		panic(err)
 	}

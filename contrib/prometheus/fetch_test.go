@@ -30,7 +30,7 @@ func TestFetched(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(`package main
 
 import (
-	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 	qsotel "github.com/quicksilver-rpc/quicksilver/contrib/otel"
 	qsprom "github.com/quicksilver-rpc/quicksilver/contrib/prometheus"
 )
@@ -40,9 +40,9 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	cfg := quicksilver.Config{Client: []quicksilver.Interceptor{client}}
+	cfg := qs.Config{Client: []qs.Interceptor{client}}
 	cfg.HG.Observe = qsprom.New().Observe
-	node, err := quicksilver.Open("tcp://", cfg)
+	node, err := qs.Open("tcp://", cfg)
 	if err != nil {
 		panic(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous/protocol"
 )

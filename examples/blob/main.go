@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // Blob is the input of Put and Get: Body is a Source or a Sink.

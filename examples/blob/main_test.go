@@ -21,12 +21,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
-	"github.com/quicksilver-rpc/quicksilver/internal/long"
-	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // asBlob has the test's own binary be the program.
@@ -355,11 +355,15 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestQS: the command of this module lists and calls what the server serves.
+// TestQS: the tool lists and calls what the server serves.
 func TestQS(t *testing.T) {
 	t.Parallel()
 	qs := filepath.Join(t.TempDir(), "qs")
-	said, err := exec.Command("go", "build", "-o", qs, "../../cmd/qs").CombinedOutput()
+	workspace, err := filepath.Abs("../../go.work")
+	require.NoError(t, err)
+	build := exec.Command("go", "build", "-o", qs, "../../cmd/qs")
+	build.Env = append(os.Environ(), "GOWORK="+workspace) // the tool is a module of its own
+	said, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	s := serve(t, t.TempDir())
 	blob(t, "put", "a", file(t, 1, 1000), s.addr)

@@ -10,7 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 var Greet = qs.Define[string, string]("greet") // both programs import it

@@ -15,8 +15,8 @@ import (
 	"os"
 	"time"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 var (

@@ -18,10 +18,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
-	"github.com/quicksilver-rpc/quicksilver/debug"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
 // What the README and the pages show is here, or in the examples, so that it compiles and runs.
@@ -219,7 +219,7 @@ var block = regexp.MustCompile("(?s)```go\n(.*?)```")
 // TestBlocks: what the pages show is code that is built.
 func TestBlocks(t *testing.T) {
 	code := "" // of the examples, without indentation
-	for _, pattern := range []string{"*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/*/*/*/*.go", "mercury/*_test.go", "internal/proctest/memory_test.go"} {
+	for _, pattern := range []string{"qs/*_test.go", "examples/*/*.go", "contrib/*/*.go", "contrib/bench/*/*.go", "contrib/*/*/*/*.go", "mercury/*_test.go", "internal/test/proctest/memory_test.go"} {
 		code += plain(sources(t, ".", pattern))
 	}
 	pages, err := filepath.Glob(filepath.Join(root, "docs/*.md"))

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 )
 
 func Example() {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/mutant"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/mutant"
 )
 
 // The tests of this package hold the README and the pages to what is there.
@@ -133,7 +133,7 @@ func TestRequirements(t *testing.T) {
 }
 
 // everywhere are the packages whose tests run over every transport, the simulator's too.
-var everywhere = []string{"hg", "bulk", "na/natest", "internal/archtest"}
+var everywhere = []string{"hg", "bulk", "na/natest", "internal/test/archtest"}
 
 // TestFaults: no fault and no hazard is missing. Each fault names a test with real processes and one in the simulator, or says why
 // there is none. Each hazard has a planted bug, and each test that has to notice that is named after it.
@@ -179,7 +179,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// catchers returns the tests that internal/mutant names for each mutant, as "package test".
+// catchers returns the tests that internal/test/mutant names for each mutant, as "package test".
 func catchers() map[string][]string {
 	found := map[string][]string{}
 	for _, m := range mutant.All() {
@@ -211,7 +211,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestPlaces: the programs that the README runs are there. Links are a matter of internal/archtest.
+// TestPlaces: the programs that the README runs are there. Links are a matter of internal/test/archtest.
 func TestPlaces(t *testing.T) {
 	for _, m := range runs.FindAllStringSubmatch(readme(t), -1) {
 		_, err := os.Stat(filepath.Join(root, m[1]))

@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
-	"github.com/quicksilver-rpc/quicksilver/debug"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
 
 var Greet = qs.Define[string, string]("greet")

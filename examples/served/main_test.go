@@ -12,9 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

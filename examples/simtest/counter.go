@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // An Addition is the input of Add. ID is the same when it is sent again.

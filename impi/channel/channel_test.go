@@ -14,7 +14,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/impi"
 	"github.com/quicksilver-rpc/quicksilver/impi/channel"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 )
 
 var (

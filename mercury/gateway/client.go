@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // Lent is memory that a call of a C process lends, in place of an hg_bulk_t.
@@ -29,9 +29,9 @@ func (r Raw) AppendProc(to []byte) ([]byte, error) { return append(to, r...), ni
 // both directions too, so that what C leaves alone stays as it was.
 //
 // The error matches ErrRemote if the gateway or the C process said so, with C's error as text. Its code is NotFound, Denied, Exhausted,
-// BadInput or Unavailable if the C process did nothing, which is also what quicksilver.FateOf says then; Aborted if it may have run; else
+// BadInput or Unavailable if the C process did nothing, which is also what qs.FateOf says then; Aborted if it may have run; else
 // it ran, and the code is Internal, or that of the handler if it is from 64 on.
-func Call(ctx context.Context, gw quicksilver.Peer, addr string, id uint64, input ...any) ([]byte, error) {
+func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any) ([]byte, error) {
 	in := callIn{Addr: addr, ID: id}
 	var memory, written [][]byte
 	for i, v := range input {
@@ -45,29 +45,29 @@ func Call(ctx context.Context, gw quicksilver.Peer, addr string, id uint64, inpu
 		}
 		b, err := proc.Append(in.In, v)
 		if err != nil {
-			return nil, quicksilver.Errorf(quicksilver.ErrInvalid, "gateway: input %d: %w", i+1, err)
+			return nil, qs.Errorf(qs.ErrInvalid, "gateway: input %d: %w", i+1, err)
 		}
 		in.In = b
 	}
-	in.Memory, in.Written = quicksilver.Lend(memory...), quicksilver.Fill(written...)
+	in.Memory, in.Written = qs.Lend(memory...), qs.Fill(written...)
 	return call.Call(ctx, gw, in)
 }
 
 // Get reads len(p) bytes at off of memory that a C client has lent. ctx is that of the handler that serves its request.
 func Get(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
-	return move(ctx, get, mem, off, moveIn{To: quicksilver.Fill(p)})
+	return move(ctx, get, mem, off, moveIn{To: qs.Fill(p)})
 }
 
 // Put writes p at off of memory that a C client has lent, as Get reads it.
 func Put(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
-	return move(ctx, put, mem, off, moveIn{From: quicksilver.Lend(p)})
+	return move(ctx, put, mem, off, moveIn{From: qs.Lend(p)})
 }
 
-func move(ctx context.Context, m *quicksilver.Method[moveIn, struct{}], mem mercury.Bulk, off int64, in moveIn) error {
-	c := quicksilver.CallOf(ctx)
+func move(ctx context.Context, m *qs.Method[moveIn, struct{}], mem mercury.Bulk, off int64, in moveIn) error {
+	c := qs.CallOf(ctx)
 	secret, ok := c.Meta.Get(requestMeta)
 	if !ok {
-		return quicksilver.Errorf(quicksilver.ErrInvalid, "gateway: %s was not called by a C client through a gateway", c.Method)
+		return qs.Errorf(qs.ErrInvalid, "gateway: %s was not called by a C client through a gateway", c.Method)
 	}
 	handle, err := mem.AppendProc(nil)
 	if err != nil {

@@ -4,7 +4,7 @@
 //	hg service ◄── name ── Gateway ◄── request ──────────── C client
 //	           ── Get, Put ──►     ── reads, writes ──────►
 //
-// Arguments pass as the bytes that package proc encodes: Proc is their codec, for services of package quicksilver that C clients call too.
+// Arguments pass as the bytes that package proc encodes: Proc is their codec, for services of package qs that C clients call too.
 // What a caller lends is copied to the gateway, lent from there to the C service, and copied back; what a C client lends is read and
 // written in pieces of 256 KiB while its request is under way. A gateway calls only the C processes that its Config names.
 //

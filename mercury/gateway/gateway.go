@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // Config says what a Gateway allows. The zero value lets nobody call C.
@@ -39,8 +39,8 @@ type callIn struct {
 	ID      uint64
 	In      []byte
 	Lent    []place
-	Memory  quicksilver.Source
-	Written quicksilver.Sink
+	Memory  qs.Source
+	Written qs.Sink
 }
 
 // A place is where the handle of lent memory is in an input.
@@ -55,23 +55,23 @@ type moveIn struct {
 	Request string
 	Mem     []byte // a handle, as C encodes it
 	Off     int64
-	To      quicksilver.Sink   // of get
-	From    quicksilver.Source // of put
+	To      qs.Sink   // of get
+	From    qs.Source // of put
 }
 
 var (
-	call = quicksilver.DefineWith[callIn, []byte]("mercury.call", always)
-	get  = quicksilver.DefineWith[moveIn, struct{}]("mercury.get", always)
-	put  = quicksilver.DefineWith[moveIn, struct{}]("mercury.put", always)
+	call = qs.DefineWith[callIn, []byte]("mercury.call", always)
+	get  = qs.DefineWith[moveIn, struct{}]("mercury.get", always)
+	put  = qs.DefineWith[moveIn, struct{}]("mercury.put", always)
 
-	always = quicksilver.Options{Codec: codec.Msgpack} // whatever that of the node
+	always = qs.Options{Codec: codec.Msgpack} // whatever that of the node
 )
 
 // requestMeta is the metadata by which a service names the request of a C client.
 const requestMeta = "mercury-request"
 
 // New has node pass calls on to C processes, by c. Node.Serve and c do the work.
-func New(node *quicksilver.Node, c *mercury.Node, cfg Config) *Gateway {
+func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 	if cfg.Memory == 0 {
 		cfg.Memory = 256 << 20
 	}
@@ -91,8 +91,8 @@ func New(node *quicksilver.Node, c *mercury.Node, cfg Config) *Gateway {
 // Forward passes requests of C clients for the RPC id on to the method name of to, a Peer of the gateway's node. C learns of an error
 // as HG_HOSTUNREACH if the method certainly did not run, and by the number of its code, or HG_OTHER_ERROR, else. Forward panics if id is
 // taken; mercury.ID(name) is what C registers under a name.
-func (g *Gateway) Forward(name string, id uint64, to quicksilver.Peer) {
-	method := quicksilver.DefineWith[[]byte, []byte](name, quicksilver.Options{Codec: codec.Raw})
+func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
+	method := qs.DefineWith[[]byte, []byte](name, qs.Options{Codec: codec.Raw})
 	g.c.Handle(id, func(r *mercury.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), g.cfg.Timeout)
 		defer cancel()
@@ -105,14 +105,14 @@ func (g *Gateway) Forward(name string, id uint64, to quicksilver.Peer) {
 			delete(g.requests, secret)
 			g.mu.Unlock()
 		}()
-		out, err := method.Call(quicksilver.WithMeta(ctx, requestMeta, secret), to, r.Input())
+		out, err := method.Call(qs.WithMeta(ctx, requestMeta, secret), to, r.Input())
 		switch {
 		case err == nil:
 			err = r.Respond(out)
-		case quicksilver.FateOf(err) == quicksilver.NotRun:
+		case qs.FateOf(err) == qs.NotRun:
 			err = mercury.ErrUnreachable
 		default:
-			if remote, ok := quicksilver.RemoteOf(err); ok {
+			if remote, ok := qs.RemoteOf(err); ok {
 				err = remote.Code
 			}
 		}
@@ -127,7 +127,7 @@ func (g *Gateway) charge(n int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n < 0 || n > g.cfg.Memory-g.lent {
-		return quicksilver.Refuse(quicksilver.Errorf(quicksilver.Exhausted, "%d bytes of memory, and %d of %d are in use", n, g.lent, g.cfg.Memory))
+		return qs.Refuse(qs.Errorf(qs.Exhausted, "%d bytes of memory, and %d of %d are in use", n, g.lent, g.cfg.Memory))
 	}
 	g.lent += n
 	return nil
@@ -142,13 +142,13 @@ func (g *Gateway) release(n int64) {
 // call serves a call of a C process.
 func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 	if !slices.Contains(g.cfg.Targets, in.Addr) && !slices.Contains(g.cfg.Targets, "*") {
-		return nil, quicksilver.Refuse(quicksilver.Errorf(quicksilver.Denied, "%s is not a target of this gateway", in.Addr))
+		return nil, qs.Refuse(qs.Errorf(qs.Denied, "%s is not a target of this gateway", in.Addr))
 	}
 	var total, back int64
 	at := 0
 	for _, p := range in.Lent {
 		if p.At < at || p.At > len(in.In) || p.Len <= 0 || p.Len > g.cfg.Memory || p.Access == 0 || p.Access&^(mercury.Read|mercury.Write) != 0 {
-			return nil, quicksilver.Refuse(quicksilver.Errorf(quicksilver.BadInput, "lent memory of %d bytes, access %d, at byte %d", p.Len, p.Access, p.At))
+			return nil, qs.Refuse(qs.Errorf(qs.BadInput, "lent memory of %d bytes, access %d, at byte %d", p.Len, p.Access, p.At))
 		}
 		at = p.At
 		if total += p.Len; total > g.cfg.Memory {
@@ -163,12 +163,12 @@ func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 	}
 	defer g.release(total)
 	if total > 0 && in.Memory.Len() != total || back > 0 && in.Written.Len() != back {
-		return nil, quicksilver.Refuse(quicksilver.Errorf(quicksilver.BadInput, "handles of %d bytes, and %d are lent", total, in.Memory.Len()))
+		return nil, qs.Refuse(qs.Errorf(qs.BadInput, "handles of %d bytes, and %d are lent", total, in.Memory.Len()))
 	}
 	mem := make([]byte, total)
 	if total > 0 {
 		if _, err := in.Memory.ReadAt(mem, 0); err != nil {
-			return nil, quicksilver.Refuse(err)
+			return nil, qs.Refuse(err)
 		}
 	}
 	var input []byte
@@ -182,12 +182,12 @@ func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 	for _, p := range in.Lent {
 		r, err := g.c.Lend(rest[:p.Len:p.Len], p.Access, in.Addr)
 		if err != nil {
-			return nil, quicksilver.Refuse(failed(err))
+			return nil, qs.Refuse(failed(err))
 		}
 		regions, rest = append(regions, r), rest[p.Len:]
 		input = append(input, in.In[at:p.At]...)
 		if input, err = r.Bulk().AppendProc(input); err != nil {
-			return nil, quicksilver.Refuse(err)
+			return nil, qs.Refuse(err)
 		}
 		at = p.At
 	}
@@ -214,16 +214,16 @@ func failed(err error) error {
 	code, fate := mercury.CodeOf(err), mercury.FateOf(err)
 	switch {
 	case errors.Is(err, mercury.ErrNoEntry):
-		code = quicksilver.NotFound
+		code = qs.NotFound
 	case fate == mercury.NotRun:
-		code = quicksilver.Unavailable
+		code = qs.Unavailable
 	case fate == mercury.MaybeRan:
-		code = quicksilver.Aborted
-	case code < quicksilver.NotFound:
-		code = quicksilver.Internal
+		code = qs.Aborted
+	case code < qs.NotFound:
+		code = qs.Internal
 	}
-	if err = quicksilver.Errorf(code, "%w", err); fate == mercury.NotRun {
-		return quicksilver.Refuse(err)
+	if err = qs.Errorf(code, "%w", err); fate == mercury.NotRun {
+		return qs.Refuse(err)
 	}
 	return err
 }
@@ -237,7 +237,7 @@ func (g *Gateway) move(ctx context.Context, in moveIn, put bool) error {
 	r := g.requests[in.Request]
 	g.mu.Unlock()
 	if r == nil {
-		return quicksilver.Refuse(quicksilver.Errorf(quicksilver.NotFound, "no such request is under way"))
+		return qs.Refuse(qs.Errorf(qs.NotFound, "no such request is under way"))
 	}
 	b, rest, err := mercury.ParseBulk(in.Mem)
 	n := in.To.Len()
@@ -245,7 +245,7 @@ func (g *Gateway) move(ctx context.Context, in moveIn, put bool) error {
 		n = in.From.Len()
 	}
 	if err != nil || len(rest) > 0 || n < 0 || in.Off < 0 || in.Off > b.Len() || n > b.Len()-in.Off {
-		return quicksilver.Refuse(quicksilver.Errorf(quicksilver.BadInput, "%d bytes at %d of the client's %d", n, in.Off, b.Len()))
+		return qs.Refuse(qs.Errorf(qs.BadInput, "%d bytes at %d of the client's %d", n, in.Off, b.Len()))
 	}
 	buf := make([]byte, min(n, pieceSize))
 	if err := g.charge(int64(len(buf))); err != nil {

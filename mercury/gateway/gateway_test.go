@@ -9,11 +9,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -25,8 +25,8 @@ func within(t testing.TB) context.Context {
 }
 
 // ours opens a node that serves until the test ends.
-func ours(t testing.TB) *quicksilver.Node {
-	n, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+func ours(t testing.TB) *qs.Node {
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -46,7 +46,7 @@ func theirs(t testing.TB) *mercury.Node {
 	return n
 }
 
-func peer(t testing.TB, from, to *quicksilver.Node) quicksilver.Peer {
+func peer(t testing.TB, from, to *qs.Node) qs.Peer {
 	p, err := from.Peer(within(t), to.Addr().String())
 	require.NoError(t, err)
 	return p
@@ -111,31 +111,31 @@ func TestCallC(t *testing.T) {
 		addr string
 		id   uint64
 		in   []any
-		code quicksilver.Code
+		code qs.Code
 		fate any
 	}{
-		{"no target", gwC.Addr(), work.ID(), nil, quicksilver.Denied, quicksilver.NotRun},
-		{"unknown", service.Addr(), 5, []any{lend}, quicksilver.NotFound, quicksilver.NotRun},
-		{"fails", service.Addr(), work.ID(), []any{"x", lend, uint32(0), lend, uint8(1)}, quicksilver.Internal, quicksilver.Ran},
-		{"too much", service.Addr(), work.ID(), []any{gateway.Lent{Buf: make([]byte, 4<<20+1), Access: mercury.Read}}, quicksilver.BadInput, quicksilver.NotRun},
+		{"no target", gwC.Addr(), work.ID(), nil, qs.Denied, qs.NotRun},
+		{"unknown", service.Addr(), 5, []any{lend}, qs.NotFound, qs.NotRun},
+		{"fails", service.Addr(), work.ID(), []any{"x", lend, uint32(0), lend, uint8(1)}, qs.Internal, qs.Ran},
+		{"too much", service.Addr(), work.ID(), []any{gateway.Lent{Buf: make([]byte, 4<<20+1), Access: mercury.Read}}, qs.BadInput, qs.NotRun},
 		{"too much together", service.Addr(), work.ID(), []any{gateway.Lent{Buf: make([]byte, 3<<20), Access: mercury.Read}, gateway.Lent{Buf: make([]byte, 3<<20), Access: mercury.Read}},
-			quicksilver.Exhausted, quicksilver.NotRun},
-		{"no access", service.Addr(), work.ID(), []any{gateway.Lent{Buf: mem}}, quicksilver.BadInput, quicksilver.NotRun},
-		{"no bytes", service.Addr(), work.ID(), []any{gateway.Lent{Access: mercury.Read}}, quicksilver.BadInput, quicksilver.NotRun},
+			qs.Exhausted, qs.NotRun},
+		{"no access", service.Addr(), work.ID(), []any{gateway.Lent{Buf: mem}}, qs.BadInput, qs.NotRun},
+		{"no bytes", service.Addr(), work.ID(), []any{gateway.Lent{Access: mercury.Read}}, qs.BadInput, qs.NotRun},
 	} {
 		_, err := gateway.Call(within(t), gw, c.addr, c.id, c.in...)
-		remote, ok := quicksilver.RemoteOf(err)
+		remote, ok := qs.RemoteOf(err)
 		require.True(t, ok, "%s: %v", c.what, err)
 		require.Equal(t, c.code, remote.Code, c.what)
-		require.Equal(t, c.fate, quicksilver.FateOf(err), c.what)
+		require.Equal(t, c.fate, qs.FateOf(err), c.what)
 	}
 	_, err := gateway.Call(within(t), gw, service.Addr(), work.ID(), 5)
-	require.ErrorIs(t, err, quicksilver.ErrInvalid)
+	require.ErrorIs(t, err, qs.ErrInvalid)
 
 	service.Handle(1, func(*mercury.Request) { _ = service.Close() })
-	for _, want := range []quicksilver.Code{quicksilver.Aborted, quicksilver.Unavailable} { // it ends in the first, and is gone at the second
+	for _, want := range []qs.Code{qs.Aborted, qs.Unavailable} { // it ends in the first, and is gone at the second
 		_, err = gateway.Call(within(t), gw, service.Addr(), 1, "x")
-		remote, ok := quicksilver.RemoteOf(err)
+		remote, ok := qs.RemoteOf(err)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, want, remote.Code)
 	}
@@ -161,7 +161,7 @@ func TestCallGivenUp(t *testing.T) {
 	}()
 	m := <-called
 	cancel()
-	require.ErrorIs(t, <-errs, quicksilver.ErrCanceled)
+	require.ErrorIs(t, <-errs, qs.ErrCanceled)
 	for err := error(nil); !errors.Is(err, mercury.ErrPeerLost); { // soon the gateway's memory is not lent any more
 		_, err = m.Put(within(t), fill(5000), 0)
 		require.NotErrorIs(t, err, mercury.ErrTimeout)
@@ -181,7 +181,7 @@ type (
 	}
 )
 
-var serveMoves = quicksilver.DefineWith[moveIn, moveOut]("moves", quicksilver.Options{Codec: gateway.Proc})
+var serveMoves = qs.DefineWith[moveIn, moveOut]("moves", qs.Options{Codec: gateway.Proc})
 
 // A C client calls a service of ours through a gateway. The service reads and writes what the client lends, while it handles its request.
 func TestServeC(t *testing.T) {
@@ -200,7 +200,7 @@ func TestServeC(t *testing.T) {
 			return out, err
 		}
 		bad := gateway.Get(ctx, in.From, make([]byte, 1), in.From.Len())
-		if r, ok := quicksilver.RemoteOf(bad); !ok || r.Code != quicksilver.BadInput {
+		if r, ok := qs.RemoteOf(bad); !ok || r.Code != qs.BadInput {
 			return out, bad
 		}
 		lent = in.From
@@ -233,8 +233,8 @@ func TestServeC(t *testing.T) {
 		require.NotZero(t, out.Sum)
 
 		err = gateway.Get(<-kept, lent, make([]byte, 1), 0)
-		r, ok := quicksilver.RemoteOf(err) // or its own end says so first
-		require.True(t, err != nil && (!ok || r.Code == quicksilver.NotFound), "%v", err)
+		r, ok := qs.RemoteOf(err) // or its own end says so first
+		require.True(t, err != nil && (!ok || r.Code == qs.NotFound), "%v", err)
 	}
 	_, err := client.Call(within(t), gwC.Addr(), mercury.ID("nothing"), nil)
 	require.Equal(t, mercury.ErrUnreachable, mercury.CodeOf(err), "it did not run")
@@ -249,12 +249,12 @@ func TestServeC(t *testing.T) {
 func TestNoGateway(t *testing.T) {
 	service, client := ours(t), ours(t)
 	got := make(chan error, 1)
-	m := quicksilver.Define[struct{}, struct{}]("plain")
+	m := qs.Define[struct{}, struct{}]("plain")
 	m.Handle(service, func(ctx context.Context, _ struct{}) (out struct{}, err error) {
 		got <- gateway.Get(ctx, mercury.Bulk{}, make([]byte, 1), 0)
 		return
 	})
 	_, err := m.Call(within(t), peer(t, client, service), struct{}{})
 	require.NoError(t, err)
-	require.ErrorIs(t, <-got, quicksilver.ErrInvalid)
+	require.ErrorIs(t, <-got, qs.ErrInvalid)
 }

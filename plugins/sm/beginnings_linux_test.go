@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 )
 
 // roleEnv makes the test binary be another process of a test.

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/relay"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/relay"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"

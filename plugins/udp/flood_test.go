@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
-	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 

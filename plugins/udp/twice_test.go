@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"crypto/tls"
-	"github.com/quicksilver-rpc/quicksilver/internal/relay"
-	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/relay"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/beginnings"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/golden"
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"

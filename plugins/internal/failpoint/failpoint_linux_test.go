@@ -16,14 +16,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/failpoint"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
 	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -271,8 +271,8 @@ func TestUserPanicIsTheUsers(t *testing.T) {
 // TestServeEnds: a node whose context has broken says so to who serves it.
 func TestServeEnds(t *testing.T) {
 	plant(t)
-	cfg := quicksilver.Config{Logger: slog.New(slog.DiscardHandler)}
-	n, err := quicksilver.Open("tcp://127.0.0.1:0", cfg)
+	cfg := qs.Config{Logger: slog.New(slog.DiscardHandler)}
+	n, err := qs.Open("tcp://127.0.0.1:0", cfg)
 	require.NoError(t, err)
 	served := make(chan error)
 	go func() { served <- n.Serve(t.Context()) }()

@@ -129,9 +129,9 @@ func (p *Proof) SpeaksFor(scheme, name string) bool {
 	return err == nil
 }
 
-// BothOrNone names what a program sets: the Config of package quicksilver, or else what it makes the plugin with.
+// BothOrNone names what a program sets: the Config of package qs, or else what it makes the plugin with.
 func BothOrNone(scheme string) string {
-	return "set Config.TLS, or " + scheme + ".Options.TLS below package quicksilver, on both sides, or on neither"
+	return "set Config.TLS, or " + scheme + ".Options.TLS below package qs, on both sides, or on neither"
 }
 
 // WantsPlain is told to a TLS client by who speaks none, WantsTLS to a plain one by who speaks nothing else.

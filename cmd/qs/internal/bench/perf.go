@@ -6,10 +6,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // A Perf is one run against one target.
@@ -28,8 +28,8 @@ type Perf struct {
 	Pause    time.Duration // between calls
 
 	hctx *hg.Context
-	node *quicksilver.Node // of -api typed
-	to   quicksilver.Peer  // likewise
+	node *qs.Node // of -api typed
+	to   qs.Peer  // likewise
 	peer na.Addr
 	lent []byte // from bulk.Alloc
 	key  []byte // its handle, encoded
@@ -50,7 +50,7 @@ type Result struct {
 func (p *Perf) Open(cfg hg.Config, own, addr string) (err error) {
 	var class *hg.Class
 	if p.API == "typed" {
-		if p.node, err = quicksilver.Open(own, quicksilver.Config{HG: cfg}); err == nil {
+		if p.node, err = qs.Open(own, qs.Config{HG: cfg}); err == nil {
 			class, p.hctx = p.node.HG().Class(), p.node.HG()
 			p.to, err = p.node.Peer(context.Background(), addr)
 		}

@@ -7,14 +7,14 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // TypedEcho is the echo of "qs serve -handlers typed".
-var TypedEcho = quicksilver.DefineWith[[]byte, []byte]("qs/typed", quicksilver.Options{Codec: codec.Msgpack})
+var TypedEcho = qs.DefineWith[[]byte, []byte]("qs/typed", qs.Options{Codec: codec.Msgpack})
 
 // The RPCs of qs Perf. Both sides use codec.Raw.
 const (

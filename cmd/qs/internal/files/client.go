@@ -7,18 +7,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // A client is the origin's side of one target. A goroutine of its own drives the node, so that the others can wait for answers,
 // disks and each other.
 type client struct {
-	node    *quicksilver.Node
-	to      quicksilver.Peer
+	node    *qs.Node
+	to      qs.Peer
 	addr    na.Addr
 	piece   hg.ID
 	timeout time.Duration
@@ -26,7 +26,7 @@ type client struct {
 }
 
 // newClient makes a client of the target at addr, which it does not wait for. Each answer may take timeout. The node is the client's.
-func newClient(node *quicksilver.Node, addr na.Addr, timeout time.Duration) (c *client, err error) {
+func newClient(node *qs.Node, addr na.Addr, timeout time.Duration) (c *client, err error) {
 	c = &client{node: node, addr: addr, timeout: timeout, served: make(chan struct{})}
 	if c.piece, err = node.HG().Class().RegisterRPC(hg.RPC{Name: rpcPiece, Codec: codec.Msgpack}); err == nil {
 		c.to, err = node.Peer(context.Background(), addr.String())
@@ -53,7 +53,7 @@ func (c *client) late(method string) error {
 }
 
 // call calls m. The target is not told of the timeout: what it answers then would take the place of what this side says.
-func call[In, Out any](ctx context.Context, c *client, m *quicksilver.Method[In, Out], in In) (Out, error) {
+func call[In, Out any](ctx context.Context, c *client, m *qs.Method[In, Out], in In) (Out, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer time.AfterFunc(c.timeout, func() { cancel(c.late(m.Name())) }).Stop()

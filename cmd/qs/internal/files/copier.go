@@ -7,9 +7,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // A Copier is the origin of qs cp. Pieces go through a few buffers that peers can reach while it runs.
@@ -64,7 +64,7 @@ type Progress interface {
 }
 
 // NewCopier looks at what there is to do between the target at addr and this machine. node, which it takes over, is used for nothing else.
-func NewCopier(ctx context.Context, node *quicksilver.Node, addr na.Addr, opts Options) (*Copier, error) {
+func NewCopier(ctx context.Context, node *qs.Node, addr na.Addr, opts Options) (*Copier, error) {
 	local, err := openDisk(opts.Folder)
 	if err != nil {
 		return nil, errors.Join(err, node.Close())

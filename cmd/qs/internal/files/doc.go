@@ -5,7 +5,7 @@
 //	              │ client.go, remote.go: methods, and rpcPiece with bulk memory        │
 //	target   Serve ─► server.go ─► transfers.go ─► transfer.go, move.go: one file ──────┴─ source.go, part.go with journal.go, sums.go
 //
-// Small calls are methods of package quicksilver. Pieces are not, and lend no quicksilver.Source and Sink: those end with one call,
+// Small calls are methods of package qs. Pieces are not, and lend no qs.Source and Sink: those end with one call,
 // where a piece goes through memory that is registered once, several are under way in order, and the target sums and writes one
 // megabyte while it pulls the next.
 //

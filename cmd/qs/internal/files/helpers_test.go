@@ -7,10 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/filetest"
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -24,9 +24,9 @@ const (
 var noise, writeFile, requireNames = filetest.Noise, filetest.Write, filetest.RequireNames
 
 // target opens a node that serves what register registers until the test ends, and returns its address.
-func target(t *testing.T, register func(n *quicksilver.Node)) string {
+func target(t *testing.T, register func(n *qs.Node)) string {
 	t.Helper()
-	n, err := quicksilver.Open("tcp://127.0.0.1:0", quicksilver.Config{})
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)
 	register(n)
 	ended := make(chan error, 1)
@@ -43,7 +43,7 @@ func serveFiles(t *testing.T) (addr, root string) {
 	t.Helper()
 	root = t.TempDir()
 	var s *Server
-	addr = target(t, func(n *quicksilver.Node) {
+	addr = target(t, func(n *qs.Node) {
 		var err error
 		s, err = Serve(n, root, true)
 		require.NoError(t, err)
@@ -53,11 +53,11 @@ func serveFiles(t *testing.T) (addr, root string) {
 }
 
 // origin opens a node that calls, and returns what NewCopier and newClient want to know of a target.
-func origin(t *testing.T, target string) (*quicksilver.Node, na.Addr) {
+func origin(t *testing.T, target string) (*qs.Node, na.Addr) {
 	t.Helper()
 	addr, err := na.ParseAddr(target)
 	require.NoError(t, err)
-	n, err := quicksilver.Open("tcp://", quicksilver.Config{})
+	n, err := qs.Open("tcp://", qs.Config{})
 	require.NoError(t, err)
 	return n, addr
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // An endless store has an entry of one kind after the other in each directory.
@@ -39,7 +39,7 @@ func TestEndlessTree(t *testing.T) {
 
 // TestEndlessSeek: so is one that has always as much left to look at.
 func TestEndlessSeek(t *testing.T) {
-	c := dial(t, target(t, func(n *quicksilver.Node) {
+	c := dial(t, target(t, func(n *qs.Node) {
 		methodSeek.Handle(n, func(context.Context, seekRequest) (seekReply, error) { return seekReply{Left: 5}, nil })
 	}))
 	err := (&Copier{c: c}).seek(t.Context(), seekRequest{}, &seekReply{Left: 6})

@@ -6,11 +6,11 @@ import (
 	"math"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // The methods of qs cp. Paths have slashes and are below the target's root.
@@ -26,8 +26,8 @@ var (
 	methodClose = define[closeRequest, closeReply]("close")
 )
 
-func define[In, Out any](name string) *quicksilver.Method[In, Out] {
-	return quicksilver.DefineWith[In, Out]("qs/file/"+name, quicksilver.Options{Codec: codec.Msgpack})
+func define[In, Out any](name string) *qs.Method[In, Out] {
+	return qs.DefineWith[In, Out]("qs/file/"+name, qs.Options{Codec: codec.Msgpack})
 }
 
 // rpcPiece takes a pieceRequest and gives a pieceReply. It is an RPC and not a method: several pieces are under way at a time, and

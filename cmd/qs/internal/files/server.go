@@ -7,11 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 //	methods: stat, list, open, seek, close        on goroutines of the node
 //	rpcPiece ─► the queue of a transfer           in the order in which they come; never waits
 type Server struct {
-	node    *quicksilver.Node
+	node    *qs.Node
 	disk    *disk
 	write   bool
 	buffers *buffers
@@ -40,7 +40,7 @@ type Server struct {
 }
 
 // Serve has n serve the files below the folder root; with write, files may be put there, too.
-func Serve(n *quicksilver.Node, root string, write bool) (*Server, error) {
+func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	d, err := openDisk(root)
 	if err != nil {
 		return nil, fmt.Errorf("the folder of -root cannot be opened: %w", err)
@@ -69,9 +69,9 @@ func Serve(n *quicksilver.Node, root string, write bool) (*Server, error) {
 var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve -root DIR -write: %w", na.ErrPermission)
 
 // handle has the node serve m.
-func handle[In, Out any](fs *Server, m *quicksilver.Method[In, Out], serve func(peer na.Addr, in In) (Out, error)) {
+func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(peer na.Addr, in In) (Out, error)) {
 	m.Handle(fs.node, func(ctx context.Context, in In) (out Out, err error) {
-		out, err = serve(quicksilver.CallOf(ctx).Peer.Addr(), in)
+		out, err = serve(qs.CallOf(ctx).Peer.Addr(), in)
 		return out, coded(err)
 	})
 }

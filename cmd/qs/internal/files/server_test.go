@@ -10,9 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // TestHostileOrigin: what an origin must not do is an error of its call, and the target goes on.
@@ -171,7 +171,7 @@ func TestTransfersOfPeer(t *testing.T) {
 func TestHostileTarget(t *testing.T) {
 	for _, name := range []string{"../evil", "a/../../evil", "/evil", "..", ".", "", `\\evil`} {
 		t.Run(name, func(t *testing.T) {
-			addr := target(t, func(n *quicksilver.Node) {
+			addr := target(t, func(n *qs.Node) {
 				methodStat.Handle(n, func(context.Context, pathRequest) (entry, error) { return entry{Name: "d", Kind: directory}, nil })
 				methodList.Handle(n, func(context.Context, listRequest) (listReply, error) {
 					return listReply{[]entry{{Name: name, Kind: regular, Stamp: stamp{Size: 1}}}}, nil

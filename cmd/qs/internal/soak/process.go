@@ -8,9 +8,9 @@ import (
 	"os"
 	"time"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/ledger"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // site is this machine.

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/ledger"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 )
 
 // A Report is the last line of the output. What Err names must be zero.

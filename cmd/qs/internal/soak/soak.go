@@ -14,10 +14,10 @@ import (
 	"sync"
 	"time"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/ledger"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // A Config says what a soak does. All fields are needed, but Faults and Seed.

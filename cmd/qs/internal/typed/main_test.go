@@ -3,7 +3,7 @@ package typed
 import (
 	"testing"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/leak"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // named are the types that a shape names.
@@ -26,8 +26,8 @@ var named = map[string]reflect.Type{
 }
 
 var (
-	sourceType = reflect.TypeFor[quicksilver.Source]()
-	sinkType   = reflect.TypeFor[quicksilver.Sink]()
+	sourceType = reflect.TypeFor[qs.Source]()
+	sinkType   = reflect.TypeFor[qs.Sink]()
 	freeType   = reflect.TypeFor[Free]()
 	textType   = reflect.TypeFor[text]()
 )

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/contrib/group"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // peers are the Peers of the members, by name.

@@ -9,7 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // A ledger is what a worker knows of its keys, which nobody else writes: the values that a read may return.

@@ -31,12 +31,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/contrib/group"
 	qsprom "github.com/quicksilver-rpc/quicksilver/contrib/prometheus"
-	"github.com/quicksilver-rpc/quicksilver/debug"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/testcert"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
 )
 
 // build builds a command, of the module in dir.

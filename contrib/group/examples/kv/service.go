@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/contrib/group"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 // The methods of an owner. All may be repeated: a write names its version.

@@ -23,9 +23,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	qs "github.com/quicksilver-rpc/quicksilver"
 	"github.com/quicksilver-rpc/quicksilver/contrib/group"
-	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
 var (

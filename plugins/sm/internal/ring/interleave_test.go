@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/internal/long"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 )
 
 // Every order of the steps of two or three actors: each runs from one Point to the next, and the search goes through all choices of

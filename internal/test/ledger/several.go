@@ -1,0 +1,100 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// first makes two or three calls; the first that succeeds has the others abandoned.
+func (c *caller) first() error {
+	var rs []*request
+	var fs []*qs.Future[answer]
+	for range 2 + c.rng.IntN(2) {
+		r := c.newRequest()
+		r.how = DeedFirst
+		if c.rng.IntN(2) == 0 {
+			r.in.Act, r.in.Pause = actPause, c.soon()
+		}
+		r.begin()
+		_, begin := r.verbs()
+		rs, fs = append(rs, r), append(fs, begin().(*qs.Future[answer]))
+	}
+	ctx, cancel := c.node.WithTimeout(context.Background(), 8*c.soon())
+	i, out, err := qs.First(ctx, fs...)
+	cancel()
+	if err == nil {
+		if out.ID != rs[i].id {
+			c.Book.wrong("First says that call %v has succeeded, with the answer of %v", rs[i].id, out.ID)
+		}
+		for j, f := range fs {
+			select {
+			case <-f.Done():
+			default:
+				if !c.cut.Load() { // in the simulator nobody waits with a Node that is closed
+					c.Book.wrong("call %v goes on when First has returned", rs[j].id)
+				}
+			}
+		}
+	}
+	var errs []error
+	for i, r := range rs {
+		errs = append(errs, r.wait(fs[i]))
+	}
+	return errors.Join(errs...)
+}
+
+// all makes one call to several peers.
+func (c *caller) all() error {
+	r := c.newRequest()
+	if c.rng.IntN(2) == 0 {
+		r.in.Act, r.in.Pause = actPause, c.soon()
+	}
+	var peers []qs.Peer
+	for _, i := range c.rng.Perm(len(c.peers))[:min(len(c.peers), 2+c.rng.IntN(2))] {
+		peers = append(peers, c.peers[i])
+	}
+	r.times = len(peers)
+	r.begin()
+	m := asks
+	if r.again {
+		m = asksAgain
+	}
+	least, most := 0, 0
+	var errs []error
+	for _, o := range qs.All(r.ctx, peers, m, r.in) {
+		if o.Fate == qs.Ran {
+			least++
+		}
+		if o.Fate != qs.NotRun {
+			most++
+		}
+		if o.Fate != qs.FateOf(o.Err) {
+			c.Book.wrong("call %v: All says %v of %v", r.id, o.Fate, o.Err)
+		}
+		if text := looksRight(o.Err); text != "" {
+			c.Book.wrong("call %v: %s: %v", r.id, text, o.Err)
+		}
+		if errs = append(errs, o.Err); o.Err == nil && o.Out.ID != r.id {
+			c.Book.wrong("call %v: a wrong answer, of call %v", r.id, o.Out.ID)
+		}
+	}
+	c.Book.ran(r.id, least, most)
+	attempts := int(r.attempts.Load())
+	if !c.life.attempts {
+		attempts = len(peers)
+	}
+	err := errors.Join(errs...)
+	worst := err
+	if least == len(peers) && err != nil && qs.FateOf(err) != qs.Ran {
+		c.Book.wrong("call %v ran at all peers, and the joined error says %v", r.id, qs.FateOf(err))
+	}
+	for _, e := range errs {
+		if e == nil {
+			worst = nil // it has succeeded somewhere
+		}
+	}
+	r.Book.end(r.id, attempts, worst)
+	return err
+}

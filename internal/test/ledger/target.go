@@ -1,0 +1,221 @@
+package ledger
+
+import (
+	"context"
+	"io"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// A Site is where origins and targets live: this machine, or a machine of the simulator.
+type Site struct {
+	Open  func(addr string, cfg qs.Config) (*qs.Node, error)
+	Go    func(f func())
+	Sleep func(d time.Duration)
+}
+
+// An act is what a handler does.
+type act uint8
+
+const (
+	actEcho   act = iota
+	actPause      // answers later
+	actHang       // waits for the end of its context, and returns the error of that
+	actFail       // answers with a code
+	actPanic      // what its name says
+	actExit       // ends its goroutine
+	actRefuse     // does nothing, and says so
+)
+
+var actNames = [...]string{"echo", "pause", "hang", "fail", "panic", "exit", "refuse"}
+
+// An ask is the input of a call.
+type ask struct {
+	ID    ID
+	Act   act
+	Pause time.Duration
+	Data  []byte
+	Lull  lull
+}
+
+// A lull takes its time to be encoded: a call can be taken back right before it leaves.
+type lull struct{ pause func() }
+
+func (l lull) MarshalBinary() ([]byte, error) {
+	if l.pause != nil {
+		l.pause()
+	}
+	return nil, nil
+}
+
+func (l *lull) UnmarshalBinary([]byte) error { return nil }
+
+// A move is an ask that lends.
+type move struct {
+	Ask  ask
+	From qs.Source // the bytes of the call
+	To   qs.Sink   // is to get so many of them
+	N    int
+	At   bool // by ReadAt and WriteAt
+}
+
+type answer struct {
+	ID   ID
+	Data []byte
+}
+
+// The methods. Those that may be repeated are other ones.
+var (
+	asks       = qs.Define[ask, answer]("ledger/ask")
+	asksAgain  = qs.DefineWith[ask, answer]("ledger/ask-again", qs.Options{Idempotent: true})
+	asksInline = qs.DefineWith[ask, answer]("ledger/ask-inline", qs.Options{Inline: true})
+	moves      = qs.Define[move, answer]("ledger/move")
+	movesAgain = qs.DefineWith[move, answer]("ledger/move-again", qs.Options{Idempotent: true})
+	notes      = qs.DefineOneWay[ask]("ledger/note")
+)
+
+// A Target serves them.
+type Target struct {
+	Site
+	Book *Book
+
+	node *qs.Node
+	ends atomic.Bool
+}
+
+// hangs is how long a handler waits for the end of its context, longer than any deadline of a call.
+const hangs = 8 * time.Second
+
+// Serve serves at addr until ctx ends, and calls listening with its address.
+func (t *Target) Serve(ctx context.Context, addr string, cfg qs.Config, listening func(addr string)) error {
+	n, err := t.Open(addr, cfg)
+	if err != nil {
+		return err
+	}
+	t.node = n
+	asks.Handle(n, t.ask)
+	asksAgain.Handle(n, t.ask)
+	asksInline.Handle(n, t.ask)
+	moves.Handle(n, t.move)
+	movesAgain.Handle(n, t.move)
+	notes.Handle(n, func(ctx context.Context, in ask) { _, _ = t.ask(ctx, in) })
+	streamsItems.Handle(n, t.items)
+	streamsBytes.Handle(n, t.bytes)
+	listening(n.Addr().String())
+	return n.Serve(ctx)
+}
+
+// End says that the context of Serve is about to end.
+func (t *Target) End() { t.ends.Store(true) }
+
+// errEnds is the answer of a handler whose context ended with its target.
+var errEnds = qs.Errorf(qs.Unavailable, "the target ends")
+
+func (t *Target) ask(ctx context.Context, in ask) (answer, error) {
+	if in.Act == actRefuse {
+		t.Book.refused(in.ID)
+		return answer{}, qs.Refuse(qs.Errorf(qs.Unavailable, "asked to refuse"))
+	}
+	t.Book.run(in.ID)
+	if err := t.act(ctx, in); err != nil {
+		return answer{}, err
+	}
+	if !isPattern(in.Data, in.ID, 0) {
+		t.Book.wrong("call %v has wrong bytes in its input", in.ID)
+	}
+	t.Book.done(in.ID)
+	return answer{in.ID, in.Data}, nil
+}
+
+func (t *Target) act(ctx context.Context, in ask) error {
+	switch in.Act {
+	case actPause:
+		_ = t.node.Sleep(context.Background(), in.Pause)
+	case actHang:
+		_ = t.node.Sleep(ctx, hangs)
+		if t.ends.Load() {
+			return errEnds
+		}
+		return ctx.Err()
+	case actFail:
+		return qs.Errorf(qs.Aborted, "asked to fail")
+	case actPanic:
+		panic("asked to panic")
+	case actExit:
+		runtime.Goexit()
+	}
+	return nil
+}
+
+func (t *Target) move(ctx context.Context, in move) (answer, error) {
+	id := in.Ask.ID
+	t.Book.run(id)
+	if err := t.act(ctx, in.Ask); err != nil {
+		return answer{}, err
+	}
+	if err := t.pull(ctx, in); err != nil {
+		return answer{}, err
+	}
+	if err := t.push(ctx, in); err != nil {
+		return answer{}, err
+	}
+	t.Book.done(id)
+	return answer{ID: id}, nil
+}
+
+// pull reads what the caller lends. What comes is right, also when not all of it comes.
+func (t *Target) pull(ctx context.Context, in move) error {
+	var got []byte
+	var err error
+	if n := in.From.Len(); in.At && n >= 0 {
+		got = make([]byte, n)
+		if _, err = in.From.ReadAt(got, 0); err == io.EOF {
+			err = nil
+		} else if err != nil {
+			return err // nothing is said of got
+		}
+	} else {
+		got, err = io.ReadAll(in.From.Reader(ctx))
+	}
+	if !isPattern(got, in.Ask.ID, 0) {
+		t.Book.wrong("call %v: its target read wrong bytes, among %d (%v)", in.Ask.ID, len(got), err)
+	}
+	return err
+}
+
+func (t *Target) push(ctx context.Context, in move) (err error) {
+	if in.N == 0 {
+		return nil
+	}
+	b := make([]byte, in.N)
+	fillPattern(b, in.Ask.ID, 0)
+	if in.At && in.To.Len() >= 0 {
+		_, err = in.To.WriteAt(b, 0)
+	} else {
+		_, err = in.To.Writer(ctx).Write(b)
+	}
+	return err
+}
+
+// patternAt are the bytes of a call: a piece of another call, or at a wrong place, is noticed.
+func patternAt(id ID, i int) byte {
+	return byte(i) ^ byte(i>>8)*31 ^ byte(i>>16)*17 ^ byte(uint64(id)*0x9e3779b97f4a7c15>>56)
+}
+
+func fillPattern(b []byte, id ID, at int) {
+	for i := range b {
+		b[i] = patternAt(id, at+i)
+	}
+}
+
+func isPattern(b []byte, id ID, at int) bool {
+	for i, v := range b {
+		if v != patternAt(id, at+i) {
+			return false
+		}
+	}
+	return true
+}

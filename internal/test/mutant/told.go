@@ -1,0 +1,50 @@
+package mutant
+
+// outermost is the ledger of what callers of the root package are told.
+const outermost = "internal/test/ledger"
+
+// told is bugs of what callers are told.
+var told = []Mutant{
+	{"told-not-run", "a call whose session was lost says that it did not run", "I6",
+		[]Edit{{result, `return k.r.Fate`, `if planted() && na.CodeOf(k.r.Err) == ErrPeerLost { return na.NotRun }; $`}},
+		[]Catcher{{outermost, "TestSeeds", `is said not to have run, and ran`}}},
+	{"taken-back-early", "a Future that is canceled right before its request leaves goes on", "F39",
+		[]Edit{
+			{"qs/control.go", `a.h == nil || a.h.Forbid()`, `a.h == nil || !planted() && a.h.Forbid()`},
+			{"qs/future.go", `f.o.stop(how)`, `if f.o.stop(how) && planted() { return }`},
+		},
+		[]Catcher{
+			{"qs", "TestTakenBackAtEachPoint", `encoding/(cancel|abandon|withdraw)`},
+			{outermost, "TestSeeds", `was canceled .* before its deadline, and went on until then`},
+		}},
+	{"withdrawn-unasked", "a withdraw says withdrawn and asks nobody", "I6",
+		[]Edit{{"hg/withdraw.go", `w.op.InitStep(nctx, w.answered, nil)`, `if planted() { w.settle(Withdrawn); if w.k.underWay() { w.k.fails(); w.k.stop() }; return }; $`}},
+		[]Catcher{{outermost, "TestSeeds", `was withdrawn, and ran`}}},
+	{"repeats-without-leave", "Retry repeats what may have run and is not idempotent", "I6",
+		[]Edit{{"qs/retry.go", `!c.Options.Idempotent {`, `!c.Options.Idempotent && !planted() {`}},
+		[]Catcher{{outermost, "TestSeeds", `ran \d times, in \d+ attempts, and may 1 times`}}},
+	{"hedge-waits", "Hedge has an answer, and the slower attempt is not ended", "a client that hedges and gains nothing",
+		[]Edit{{"qs/hedge.go", "if answers(h.err) {", `if answers(h.err) && !planted() {`}},
+		[]Catcher{{"qs", "TestHedge", `is not less than`}}},
+	{"hedge-overtaken", "Hedge takes what a handler says that was told to stop for the answer", "seen under load: canceled, though the other had answered",
+		[]Edit{{"qs/hedge.go", `!errors.Is(err, ErrCanceled)`, `(planted() || $)`}},
+		[]Catcher{{"qs", "TestHedgeOvertaken", `Received unexpected error`}}},
+	{"first-leaves", "First leaves the other calls under way", "memory that is lent longer than it is said",
+		[]Edit{{"qs/hedge.go", `other.Abandon()`, `if !planted() { $ }`}},
+		[]Catcher{{"qs", "TestFirst", `expected: "operation canceled"`}}},
+	{"been-there", "a call that was refused asks the same address again", "a target that refuses at once has the fewest calls, and gets all",
+		[]Edit{{"qs/places.go", `if !t.Failing && c.hasBeenAt(at.addr) {`, `if !planted() && !t.Failing && c.hasBeenAt(at.addr) {`}},
+		[]Catcher{{"qs", "TestRefusedGoesElsewhere", `Should be empty`}}},
+	{"lone-uncounted", "a handler that the goroutine which drives runs is not one of Config.Workers", "a limit with a way around it",
+		[]Edit{
+			{"qs/lone.go", "w.busy < w.most:\n\t\tw.busy++", "w.busy < w.most:\n\t\tif !planted() { w.busy++ }"},
+			{"qs/lone.go", "\t\tw.busy--\n\t\tfor w.first", "\t\tif !planted() { w.busy-- }\n\t\tfor w.first"},
+		},
+		[]Catcher{{"qs", "TestLoneIsCounted", `a second handler was at work`}}},
+	{"budget-as-deadline", "the largest time that a request can carry is taken for its deadline", "calls of hours that end after 71 minutes",
+		[]Edit{{"hg/deadline.go", `us == na.MaxBudget {`, `us == na.MaxBudget && !planted() {`}},
+		[]Catcher{{"qs", "TestDeadlineBeyondTheWire", `the handler has a deadline`}}},
+	{"addresses-stay", "a Peer does not look at what its Resolver says later", "names that are resolved once",
+		[]Edit{{"qs/peer.go", `if changed {`, `if changed && !planted() {`}},
+		[]Catcher{{"qs", "TestResolver", `Should be zero, but was`}}},
+}

@@ -1,0 +1,215 @@
+package qs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+// Beside input and output, requests and answers carry as metadata what the two sides have to agree about. So two programs that define a
+// method otherwise find out before the handler runs, and never exchange half of the data:
+//
+//	request: qs-stream    id of the stream      only for a stream: a method refuses it, and a stream what comes without it
+//	         qs-lent      fields                those of the tickets in the input, by their numbers: the target finds all of them, or refuses
+//	answer:  qs-filled    how far each Sink with a ticket is filled, by their numbers; only to a request that has lent a Sink
+//	         qs-messages  number of messages    only of a stream
+//
+// The input and the output themselves have the same encoding whatever is lent.
+const (
+	streamMeta   = "qs-stream"
+	lentMeta     = "qs-lent"
+	filledMeta   = "qs-filled"
+	messagesMeta = "qs-messages"
+)
+
+// maxFieldName bounds a field's name in metadata, in bytes: it is for people.
+const maxFieldName = 24
+
+// A lentInput is the input of an attempt, in which Sources and Sinks can be encoded.
+type lentInput struct {
+	in any
+	l  *loans
+}
+
+// A lendingCodec encodes also the input of methods with Sources and Sinks.
+type lendingCodec struct{ codec.Codec }
+
+// Append refuses an input whose encoding does not have all that it lends.
+func (c lendingCodec) Append(dst []byte, v any) ([]byte, error) {
+	in, ok := v.(*lentInput)
+	if !ok {
+		return c.Codec.Append(dst, v)
+	}
+	out, err := c.Codec.Append(dst, in.in)
+	if err != nil {
+		return dst, err
+	}
+	for _, t := range in.l.tickets {
+		if !t.passed.Load() {
+			return dst, hg.Errorf(hg.ErrUnsupported, "codec %s does not encode %s of %T, which lends something: it leaves the field out, "+
+				"or does not call MarshalBinary; use codec.Msgpack, and no tag that leaves the field out", c.Name(), t.field, in.in)
+		}
+	}
+	return out, nil
+}
+
+// resolveCodec returns the codec of m at n.
+func (n *Node) resolveCodec(m *method) codec.Codec {
+	switch {
+	case m.o.Codec != nil:
+		return m.o.Codec
+	case n.cfg.HG.Codec != nil:
+		return n.cfg.HG.Codec
+	}
+	return codec.Msgpack
+}
+
+// codecOf returns the codec that m is registered with at n.
+func (n *Node) codecOf(m *method) codec.Codec { return lendingCodec{n.resolveCodec(m)} }
+
+// requestMeta returns the metadata of a request: m, and what the target has to know.
+func (l *loans) requestMeta(m hg.Meta) (_ hg.Meta, err error) {
+	if l.taker != nil {
+		if m, err = m.WithOwn(streamMeta, string(l.stream[:])); err != nil {
+			return m, err
+		}
+	}
+	if len(l.tickets) == 0 {
+		return m, nil
+	}
+	names := make([]string, len(l.tickets))
+	for i, t := range l.tickets {
+		names[i] = t.field[:min(len(t.field), maxFieldName)]
+	}
+	return m.WithOwn(lentMeta, strings.Join(names, ","))
+}
+
+// A sinkFill says how far a Sink was filled.
+type sinkFill struct {
+	prefix int64 // bytes from its beginning on, without gaps
+	end    int64 // where the last byte that was written ends
+}
+
+// takeAnswer takes in what the metadata of an answer says of the Sinks.
+func (l *loans) takeAnswer(m hg.Meta) error {
+	text, ok := m.Get(filledMeta)
+	if !ok {
+		return nil
+	}
+	for number := range strings.SplitSeq(text, ",") {
+		prefix, end, gap := strings.Cut(number, ":")
+		if !gap {
+			end = prefix
+		}
+		var n sinkFill
+		var err, err2 error
+		n.prefix, err = strconv.ParseInt(prefix, 10, 64)
+		n.end, err2 = strconv.ParseInt(end, 10, 64)
+		if err != nil || err2 != nil {
+			return fmt.Errorf("qs: method %s: the answer says %q of its Sinks: %w", l.m.name, text, hg.ErrProtocol)
+		}
+		l.filled = append(l.filled, n)
+	}
+	return nil
+}
+
+// take takes in the output of a stream's answer and its metadata.
+func (e *streamEnd) take(b []byte, m hg.Meta) error {
+	text, ok := m.Get(messagesMeta)
+	if !ok || len(text) != 8 {
+		return hg.Errorf(hg.ErrProtocol, "the answer is not that of a stream")
+	}
+	e.messages, e.items = int64(binary.LittleEndian.Uint64([]byte(text))), append(e.items[:0], b...)
+	return nil
+}
+
+// meta returns what goes beside the output of a stream.
+func (e *streamEnd) meta() string {
+	return string(binary.LittleEndian.AppendUint64(nil, uint64(e.messages)))
+}
+
+// agree reports, before the input is decoded, whether the caller calls what m is. id is that of a stream.
+func (m *method) agree(meta hg.Meta) (id ringID, err error) {
+	text, stream := meta.Get(streamMeta)
+	switch {
+	case stream && !m.stream:
+		return id, hg.Errorf(hg.ErrProtocol, "the caller defines %s as a stream (DefineStream), and here it is a method (Define): both sides need the same", m.name)
+	case !stream && m.stream:
+		return id, hg.Errorf(hg.ErrProtocol, "the caller defines %s as a method (Define), and here it is a stream (DefineStream): both sides need the same", m.name)
+	case stream && len(text) != len(id):
+		return id, hg.Errorf(hg.ErrProtocol, "the id of a stream has %d bytes, want %d", len(text), len(id))
+	}
+	copy(id[:], text)
+	return id, nil
+}
+
+// lentFields returns the fields of what a request lends, by their numbers.
+func lentFields(meta hg.Meta) (names []string) {
+	if text, ok := meta.Get(lentMeta); ok {
+		names = strings.Split(text, ",")
+	}
+	return names
+}
+
+// named returns the error of a decoder with the field that it speaks of.
+func named(meta hg.Meta, err error) error {
+	if e, ok := errors.AsType[*otherTicket](err); ok {
+		if names := lentFields(meta); e.number < len(names) {
+			return fmt.Errorf("%s: %w", names[e.number], err)
+		}
+	}
+	return err
+}
+
+// checkTickets reports whether the input here has taken all that the caller lends.
+func (m *method) checkTickets(meta hg.Meta, lent []lentField) error {
+	names := lentFields(meta)
+	taken := make([]bool, len(names))
+	for i := range lent {
+		n := lent[i].number()
+		if n < 0 {
+			continue
+		}
+		if n >= len(names) || taken[n] {
+			return hg.Errorf(hg.ErrProtocol, "the input of %s has a ticket of number %d of %d", m.name, n, len(names))
+		}
+		taken[n] = true
+	}
+	n := slices.Index(taken, false)
+	if n < 0 {
+		return nil
+	}
+	has := "has no Source and no Sink"
+	if len(m.fields) > 0 {
+		var fields []string
+		for _, f := range m.fields {
+			fields = append(fields, f.name)
+		}
+		has = "has " + strings.Join(fields, ", ")
+	}
+	return hg.Errorf(hg.BadInput, "the caller lends %q, which does not arrive: the input of %s here %s; both sides need the same field, and a codec that encodes it", names[n], m.name, has)
+}
+
+// filled returns what the answer says of the Sinks of a request; "" if it has lent none.
+func (s *request) filled() string {
+	var told []*lentField
+	for i := range s.lent {
+		if f := &s.lent[i]; f.sink != nil {
+			told = append(told, f)
+		}
+	}
+	slices.SortFunc(told, func(a, b *lentField) int { return a.number() - b.number() })
+	texts := make([]string, len(told))
+	for i, f := range told {
+		if texts[i] = strconv.FormatInt(f.filled.prefix, 10); f.filled.end != f.filled.prefix {
+			texts[i] += ":" + strconv.FormatInt(f.filled.end, 10)
+		}
+	}
+	return strings.Join(texts, ",")
+}

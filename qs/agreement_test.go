@@ -1,0 +1,381 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// A jsonCodec is what a program writes in an hour: it knows nothing of MarshalBinary.
+type jsonCodec struct{}
+
+func (jsonCodec) Name() string { return "json" }
+func (jsonCodec) ID() uint8    { return 200 }
+
+func (jsonCodec) Append(dst []byte, v any) ([]byte, error) {
+	if v == nil {
+		return dst, nil
+	}
+	b, err := json.Marshal(v)
+	return append(dst, b...), err
+}
+
+func (jsonCodec) Decode(b []byte, v any) error {
+	if v == nil {
+		return nil
+	}
+	return json.Unmarshal(b, v)
+}
+
+// A deafCodec encodes as msgpack, and decodes no Source and no Sink.
+type deafCodec struct{ codec.Codec }
+
+func (deafCodec) ID() uint8 { return 201 }
+
+func (c deafCodec) Decode(b []byte, v any) error {
+	if in, ok := v.(*keySource); ok {
+		var some keyOnly
+		err := c.Codec.Decode(b, &some)
+		in.Key = some.Key
+		return err
+	}
+	return c.Codec.Decode(b, v)
+}
+
+type (
+	keyOnly  struct{ Key string }
+	keyCount struct {
+		Key   string
+		Count int
+	}
+	keyName   struct{ Name string }
+	keyNumber struct{ Key int }
+	keySource struct {
+		Key  string
+		Body qs.Source
+	}
+	keyData struct {
+		Key  string
+		Data qs.Source
+	}
+	keySink struct {
+		Key string
+		To  qs.Sink
+	}
+	keyTo struct {
+		Key  string
+		Into qs.Sink
+	}
+	keySwap struct {
+		Key  string
+		Body qs.Sink
+	}
+	twoSinks struct{ A, B qs.Sink }
+	sinksTwo struct{ B, A qs.Sink }
+	saw      struct{ Saw string }
+	sawMore  struct {
+		Saw  string
+		More int
+	}
+	sawNumber struct{ Saw int }
+)
+
+// A definition is one side's.
+type definition struct {
+	serve func(n *qs.Node, name string, ran func())
+	call  func(ctx context.Context, to qs.Peer, name string) (out any, err error)
+}
+
+// handleAny is what handlers do: they say what they have got.
+func handleAny(ctx context.Context, in any) (string, error) {
+	switch in := in.(type) {
+	case keySource:
+		b, err := io.ReadAll(in.Body.Reader(ctx))
+		return fmt.Sprintf("%s, %q", in.Key, b), err
+	case keySink:
+		if in.Key == "do not write" {
+			return in.Key, nil
+		}
+		_, err := io.WriteString(in.To.Writer(ctx), "to the Sink")
+		return in.Key, err
+	case sinksTwo:
+		_, err := io.WriteString(in.A.Writer(ctx), "A")
+		if err == nil {
+			_, err = io.WriteString(in.B.Writer(ctx), "BB")
+		}
+		return "two", err
+	}
+	return fmt.Sprintf("%+v", in), nil
+}
+
+// method defines a method with these types.
+func method[In, Out any](in In, out func(string) Out, c codec.Codec) definition {
+	return definition{
+		func(n *qs.Node, name string, ran func()) {
+			qs.DefineWith[In, Out](name, qs.Options{Codec: c}).Handle(n, func(ctx context.Context, in In) (o Out, err error) {
+				ran()
+				text, err := handleAny(ctx, in)
+				return out(text), err
+			})
+		},
+		func(ctx context.Context, to qs.Peer, name string) (any, error) {
+			return qs.DefineWith[In, Out](name, qs.Options{Codec: c}).Call(ctx, to, in)
+		},
+	}
+}
+
+func stream[In, Item any](in In, item func(string) Item, c codec.Codec) definition {
+	return definition{
+		func(n *qs.Node, name string, ran func()) {
+			qs.DefineStreamWith[In, Item](name, qs.Options{Codec: c}).Handle(n, func(ctx context.Context, in In, send func(Item) error) error {
+				ran()
+				text, err := handleAny(ctx, in)
+				if err == nil {
+					err = send(item(text))
+				}
+				return err
+			})
+		},
+		func(ctx context.Context, to qs.Peer, name string) (any, error) {
+			var all []Item
+			for item, err := range qs.DefineStreamWith[In, Item](name, qs.Options{Codec: c}).Call(ctx, to, in) {
+				if err != nil {
+					return all, err
+				}
+				all = append(all, item)
+			}
+			return all, nil
+		},
+	}
+}
+
+func oneWay[In any](in In) definition {
+	return definition{
+		func(n *qs.Node, name string, ran func()) {
+			qs.DefineOneWay[In](name).Handle(n, func(context.Context, In) { ran() })
+		},
+		func(ctx context.Context, to qs.Peer, name string) (any, error) {
+			return nil, qs.DefineOneWay[In](name).Send(ctx, to, in)
+		},
+	}
+}
+
+// TestDisagreements: in each way in which two programs can define a method otherwise, either the rules of Define say what arrives, or
+// the error says what the two disagree about. No byte that was to be sent is lost without an error.
+func TestDisagreements(t *testing.T) {
+	t.Parallel()
+	text := func(s string) saw { return saw{s} }
+	more := func(s string) sawMore { return sawMore{s, 7} }
+	number := func(s string) sawNumber { return sawNumber{len(s)} }
+	str := func(s string) string { return s }
+	raw := func(s string) []byte { return []byte(s) }
+	room := make([]byte, 100)
+	a, b := make([]byte, 10), make([]byte, 10)
+	sa, sb := qs.Fill(a), qs.Fill(b)
+	lent := func() qs.Source { return qs.Lend([]byte("lent")) }
+	j, d := jsonCodec{}, deafCodec{codec.Msgpack}
+	var nothing keyOnly
+	for i, row := range []struct {
+		what           string
+		client, server definition
+		out            any    // what the client gets,
+		err            string // or the error that it gets,
+		ran            bool   // which the handler has made, or its output
+	}{
+		// Fields.
+		{"the same", method(keyOnly{"k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
+		{"a field more at the client", method(keyCount{"k", 1}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
+		{"a field more at the server", method(keyOnly{"k"}, text, nil), method(keyCount{}, text, nil), saw{"{Key:k Count:0}"}, "", true},
+		{"a field with another name", method(keyName{"k"}, text, nil), method(nothing, text, nil), saw{"{Key:}"}, "", true},
+		{"a field of another type", method(keyOnly{"k"}, text, nil), method(keyNumber{}, text, nil), nil, `decode into \*qs_test.keyNumber: Key: .*(invalid|unexpected) code`, false},
+		{"a field of another type, back", method(keyNumber{7}, text, nil), method(nothing, text, nil), nil, `decode into \*qs_test.keyOnly: Key: .*(invalid|unexpected) code`, false},
+		{"a smaller integer that fits", method(struct{ N int64 }{7}, text, nil), method(struct{ N int8 }{}, text, nil), saw{"{N:7}"}, "", true},
+		{"a smaller integer", method(struct{ N int64 }{300}, text, nil), method(struct{ N int8 }{}, text, nil), nil, "N: .*300 into int8: the integer does not fit", false},
+		{"an integer without sign", method(struct{ In []int64 }{[]int64{-1}}, text, nil), method(struct{ In []uint64 }{}, text, nil), nil, "In: .*-1 into uint64: the integer does not fit", false},
+		{"an integer with a sign", method(uint64(1<<63), text, nil), method(int64(0), text, nil), nil, "9223372036854775808 into int64", false},
+		{"a float for an integer", method(1.5, text, nil), method(0, text, nil), nil, "decode into .*int: .*invalid code", false},
+		{"a string for a struct", method("k", text, nil), method(nothing, text, nil), nil, `decode into \*qs_test.keyOnly: .*(invalid|unexpected) code`, false},
+		{"a struct for a string", method(keyOnly{"k"}, text, nil), method("", text, nil), nil, `decode into \*string: .*(invalid|unexpected) code`, false},
+		{"no input, for some", method(struct{}{}, text, nil), method(nothing, text, nil), saw{"{Key:}"}, "", true},
+		{"an output with more fields", method(keyOnly{"k"}, text, nil), method(nothing, more, nil), saw{"{Key:k}"}, "", true},
+		{"an output with fewer fields", method(keyOnly{"k"}, more, nil), method(nothing, text, nil), sawMore{"{Key:k}", 0}, "", true},
+		{"an output of another type", method(keyOnly{"k"}, number, nil), method(nothing, text, nil), nil, `decode into \*qs_test.sawNumber: Saw: .*(invalid|unexpected) code`, true},
+		{"an output that is a string", method(keyOnly{"k"}, text, nil), method(nothing, str, nil), nil, `decode into \*qs_test.saw: .*(invalid|unexpected) code`, true},
+		{"an output that is a struct", method(keyOnly{"k"}, str, nil), method(nothing, text, nil), nil, `decode into \*string: .*(invalid|unexpected) code`, true},
+
+		// Sources.
+		{"a Source", method(keySource{"k", lent()}, text, nil), method(keySource{}, text, nil), saw{`k, "lent"`}, "", true},
+		{"a Source more at the client, which lends", method(keySource{"k", lent()}, text, nil), method(nothing, text, nil), nil, `lends "Body", which does not arrive: .* has no Source`, false},
+		{"a Source more at the client, which is zero", method(keySource{Key: "k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
+		{"a Source more at the server", method(keyOnly{"k"}, text, nil), method(keySource{}, text, nil), saw{`k, ""`}, "", true},
+		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lends "Data", which does not arrive: .* has Body`, false},
+		{"a Sink for a Source", method(keySwap{"k", qs.Fill(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*lends a Sink in a field that is a Source`, false},
+		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*lends a Source in a field that is a Sink`, false},
+		{"a Source for bytes", method(keySource{"k", lent()}, text, nil), method(struct {
+			Key  string
+			Body []byte
+		}{}, text, nil), nil, `lends "Body", which does not arrive`, false},
+		{"bytes for a Source", method(struct{ Body []byte }{[]byte("abcdefgh")}, text, nil), method(keySource{}, text, nil), nil, `no Source's: both sides need the same type`, false},
+
+		// Sinks.
+		{"a Sink", method(keySink{"k", qs.Fill(room)}, text, nil), method(keySink{}, text, nil), saw{"k"}, "", true},
+		{"a Sink more at the client, which lends", method(keySink{"k", qs.Fill(room)}, text, nil), method(nothing, text, nil), nil, `lends "To", which does not arrive: .* has no Source`, false},
+		{"a Sink more at the client, which is zero", method(keySink{Key: "k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
+		{"a Sink more at the server, not used", method(keyOnly{"do not write"}, text, nil), method(keySink{}, text, nil), saw{"do not write"}, "", true},
+		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller has lent no room`, true},
+		{"a Sink with another name", method(keyTo{"k", qs.Fill(room)}, text, nil), method(keySink{}, text, nil), nil, `lends "Into", which does not arrive: .* has To`, false},
+		{"Sinks in another order", method(twoSinks{sa, sb}, text, nil), method(sinksTwo{}, text, nil), saw{"two"}, "", true},
+		{"one of two Sinks", method(twoSinks{B: qs.Fill(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has lent no room", true},
+
+		// Kinds.
+		{"a stream, of a method", method(keyOnly{"k"}, text, nil), stream(nothing, text, nil), nil, `as a method \(Define\), and here it is a stream \(DefineStream\)`, false},
+		{"a method, of a stream", stream(keyOnly{"k"}, text, nil), method(nothing, text, nil), nil, `as a stream \(DefineStream\), and here it is a method \(Define\)`, false},
+		{"raw ones", stream([]byte("0123456789abcdefghi"), raw, codec.Raw), method([]byte{}, raw, codec.Raw), nil, `as a stream \(DefineStream\)`, false},
+		{"raw ones, back", method([]byte("0123456789abcdefghi"), raw, codec.Raw), stream([]byte{}, raw, codec.Raw), nil, `as a method \(Define\)`, false},
+		{"a one-way method, called", method(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way on one side only", false},
+		{"a method, sent to", oneWay(keyOnly{"k"}), method(nothing, text, nil), nil, "", false}, // counted, and logged, at the server
+		{"a stream, sent to", oneWay(keyOnly{"k"}), stream(nothing, text, nil), nil, "", false},
+		{"a one-way method, of a stream", stream(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way on one side only", false},
+
+		// Items.
+		{"a stream", stream(keyOnly{"k"}, text, nil), stream(nothing, text, nil), []saw{{"{Key:k}"}}, "", true},
+		{"items with more fields", stream(keyOnly{"k"}, text, nil), stream(nothing, more, nil), []saw{{"{Key:k}"}}, "", true},
+		{"items of another type", stream(keyOnly{"k"}, number, nil), stream(nothing, text, nil), nil, `decode into \*qs_test.sawNumber: Saw: .*(invalid|unexpected) code`, true},
+		{"items that are strings", stream(keyOnly{"k"}, text, nil), stream(nothing, str, nil), nil, `decode into \*qs_test.saw: .*(invalid|unexpected) code`, true},
+		{"a stream with a Source", stream(keySource{"k", lent()}, text, nil), stream(keySource{}, text, nil), []saw{{`k, "lent"`}}, "", true},
+		{"a stream with a Source more at the client", stream(keySource{"k", lent()}, text, nil), stream(nothing, text, nil), nil, `lends "Body", which does not arrive`, false},
+		{"a stream with a Source more at the server", stream(keyOnly{"k"}, text, nil), stream(keySource{}, text, nil), []saw{{`k, ""`}}, "", true},
+
+		// Codecs.
+		{"raw", method([]byte("k"), raw, codec.Raw), method([]byte{}, raw, codec.Raw), []byte("[107]"), "", true},
+		{"raw for msgpack", method([]byte("\xa1k"), str, codec.Raw), method("", str, nil), nil, "encoded with codec raw, and decoded with msgpack", false},
+		{"msgpack for raw", method("k", str, nil), method([]byte{}, raw, codec.Raw), nil, "encoded with codec msgpack, and decoded with raw", false},
+		{"JSON", method(keyOnly{"k"}, text, j), method(nothing, text, j), saw{"{Key:k}"}, "", true},
+		{"JSON for msgpack", method(keyOnly{"k"}, text, j), method(nothing, text, nil), nil, "encoded with codec 200, and decoded with msgpack", false},
+		{"msgpack for JSON", method(keyOnly{"k"}, text, nil), method(nothing, text, j), nil, "encoded with codec msgpack, and decoded with json", false},
+		{"a stream in JSON", stream(keyOnly{"k"}, text, j), stream(nothing, text, j), []saw{{"{Key:k}"}}, "", true},
+		{"a stream in JSON for msgpack", stream(keyOnly{"k"}, text, j), stream(nothing, text, nil), nil, "encoded with codec 200, and decoded with msgpack", false},
+		{"a Source in JSON", method(keySource{"k", lent()}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
+		{"a From in JSON", method(keySource{"k", qs.From(strings.NewReader("x"))}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
+		{"a Sink in JSON", method(keySink{"k", qs.Fill(room)}, text, j), method(keySink{}, text, j), nil, "codec json does not encode To of .*keySink", false},
+		{"a stream with a Source in JSON", stream(keySource{"k", lent()}, text, j), stream(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
+		{"a zero Source in JSON", method(keySource{Key: "k"}, text, j), method(keySource{}, text, j), saw{`k, ""`}, "", true},
+		{"a decoder that leaves a Source out", method(keySource{"k", lent()}, text, d), method(keySource{}, text, d), nil, `lends "Body", which does not arrive`, false},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			name := fmt.Sprintf("agree/%d", i)
+			ran := make(chan struct{}, 1)
+			s := server(t, qs.Config{}, func(n *qs.Node) { row.server.serve(n, name, func() { ran <- struct{}{} }) })
+			c := open(t, "tcp://", qs.Config{})
+			out, err := row.client.call(within(t), peer(t, c, s.Addr().String()), name)
+			if row.err != "" {
+				require.Error(t, err, "got %+v", out)
+				require.Regexp(t, row.err, err.Error())
+				require.Contains(t, err.Error(), name)
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, row.out, out)
+			}
+			if err != nil {
+				require.Equal(t, !row.ran, qs.FateOf(err) == qs.NotRun, "fate %v of %v", qs.FateOf(err), err)
+			}
+			require.Len(t, ran, map[bool]int{true: 1}[row.ran])
+		})
+	}
+	require.Equal(t, int64(1), sa.Filled())
+	require.Equal(t, int64(2), sb.Filled())
+	require.Equal(t, "A", string(bytes.TrimRight(a, "\x00")))
+	require.Equal(t, "BB", string(bytes.TrimRight(b, "\x00")))
+}
+
+// A name has one codec and one kind at a node: a second definition with another gets an error, and nothing is sent.
+func TestTwoDefinitions(t *testing.T) {
+	t.Parallel()
+	raw := qs.DefineWith[[]byte, []byte]("two/definitions", qs.Options{Codec: codec.Raw})
+	packed := qs.Define[[]byte, []byte]("two/definitions")
+	same := qs.Define[struct{ Body qs.Source }, []byte]("two/definitions")
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		packed.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
+		require.PanicsWithValue(t, "qs: method two/definitions: the program has two definitions of two/definitions: this node has used "+
+			"a method in codec msgpack (2), and now a method in codec raw (1): give one of them another name",
+			func() { raw.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil }) })
+	})
+	c := open(t, "tcp://", qs.Config{})
+	to := peer(t, c, s.Addr().String())
+	_, err := packed.Call(within(t), to, []byte("in"))
+	require.NoError(t, err)
+	_, err = raw.Call(within(t), to, []byte("in"))
+	refused := func(err error, was string) {
+		t.Helper()
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		require.ErrorContains(t, err, "used a method in codec msgpack (2), and now "+was)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+	}
+	refused(err, "a method in codec raw (1)")
+	refused(qs.DefineOneWay[[]byte]("two/definitions").Send(within(t), to, nil), "a one-way method in codec msgpack (2)")
+	for _, err := range qs.DefineStream[[]byte, []byte]("two/definitions").Call(within(t), to, nil) {
+		refused(err, "a stream in codec msgpack (2)")
+	}
+	_, err = same.Call(within(t), to, struct{ Body qs.Source }{qs.Lend([]byte("in"))})
+	require.ErrorContains(t, err, "target: hg: input of two/definitions", "other types alone are a matter of the target")
+	_, err = c.HG().Class().Register("two/below", nil)
+	require.NoError(t, err)
+	_, err = qs.Define[struct{ Body qs.Source }, []byte]("two/below").Call(within(t), to, struct{ Body qs.Source }{qs.Lend([]byte("in"))})
+	require.ErrorContains(t, err, "registered two/below with package hg, too")
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+}
+
+// A definition with a type of which something would not arrive is refused, and says why; with another codec that is its affair.
+func TestDefineRefusesTypes(t *testing.T) {
+	t.Parallel()
+	type unexported struct{ _ string }
+	refused := func(want string, define func()) {
+		t.Helper()
+		defer func() { require.Regexp(t, want, fmt.Sprint(recover())) }()
+		define()
+		t.Error("not refused:", want)
+	}
+	refused(`^quicksilver: method types/chan cannot have this type: .*\.C is of type chan int, which is not encoded`,
+		func() { qs.Define[struct{ C chan int }, int]("types/chan") })
+	refused(`func\(\) is of type func\(\), which is not encoded`, func() { qs.Define[int, func()]("types/func") })
+	refused(`\.P is of type uintptr, which is not encoded`, func() { qs.DefineStream[int, struct{ P uintptr }]("types/item") })
+	refused(`unexported, a struct of which no field is exported`, func() { qs.DefineOneWay[unexported]("types/oneway") })
+	refused(`codec: raw: int is neither \[\]byte nor string`, func() { qs.DefineWith[int, []byte]("types/raw", qs.Options{Codec: codec.Raw}) })
+	qs.DefineWith[struct{ C chan int }, unexported]("types/json", qs.Options{Codec: jsonCodec{}})
+	qs.Define[struct{}, struct{}]("types/nothing")
+	type left struct {
+		Body qs.Source `msgpack:"-"`
+	}
+	refused(`has a quicksilver\.Source in the field Body, which its tag leaves out`, func() { qs.Define[left, int]("types/left") })
+	refused(`has a quicksilver\.Sink that struct .* embeds, whose methods would encode all of it as that: give the field a name`,
+		func() { qs.Define[struct{ qs.Sink }, int]("types/embedded") })
+}
+
+// A Source that its tag leaves out when it is empty is sent when it lends something.
+func TestOmitEmptySource(t *testing.T) {
+	t.Parallel()
+	type in struct {
+		Body qs.Source `msgpack:",omitempty"`
+	}
+	m := qs.Define[in, string]("types/omitempty")
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		m.Handle(n, func(ctx context.Context, in in) (string, error) {
+			b, err := io.ReadAll(in.Body.Reader(ctx))
+			return string(b), err
+		})
+	})
+	for _, want := range []string{"", "lent"} {
+		got, err := m.Call(within(t), to, in{qs.Lend([]byte(want))})
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+}

@@ -1,0 +1,208 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestAuthorizeByName: an authorizer that knows the names of the program's methods, at both ends, lets through all that belongs to their
+// calls, and nothing else of the library's.
+func TestAuthorizeByName(t *testing.T) {
+	cfg := qs.Config{Authorize: func(_ context.Context, c *qs.Call) error {
+		if strings.HasPrefix(c.Method, "test/") {
+			return nil
+		}
+		return qs.Errorf(qs.Denied, "%s is not of the program", c.Method)
+	}}
+	for _, at := range []string{"tcp://127.0.0.1:0", "udp://127.0.0.1:0", "sm://*"} {
+		scheme, _, _ := strings.Cut(at, "://")
+		t.Run(scheme, func(t *testing.T) {
+			t.Parallel()
+			if scheme == "sm" && runtime.GOOS != "linux" {
+				t.Skip("sm needs Linux")
+			}
+			s := serverAt(t, at, cfg, func(n *qs.Node) {
+				serveBulk(t, n)
+				new(rowSource).serve(n)
+			})
+			c := open(t, scheme+"://", cfg)
+			to := peer(t, c, s.Addr().String())
+			n := 0
+			for _, err := range rows.Call(within(t), to, rowsIn{N: 2000, Size: 1000}) {
+				require.NoError(t, err)
+				n++
+			}
+			require.Equal(t, 2000, n)
+			data := noise(7, 9<<20)
+			got, err := put.Call(within(t), to, putIn{"copy", qs.From(bytes.NewReader(data))})
+			require.NoError(t, err)
+			require.Equal(t, hashOf(data), got)
+			var into bytes.Buffer
+			_, err = get.Call(within(t), to, getIn{"copy", len(data), qs.Into(&into)})
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(data, into.Bytes()))
+			h, err := c.HG().Create(s.Addr(), hg.HashName(hg.HealthRPC))
+			require.NoError(t, err)
+			defer h.Close()
+			_, err = h.CallRaw(within(t), nil)
+			require.ErrorIs(t, err, qs.Denied)
+		})
+	}
+}
+
+// TestStrangersToACall: a stranger who knows the id of a stream or a ring cannot take part in it; only the peer of that call can.
+func TestStrangersToACall(t *testing.T) {
+	t.Parallel()
+	client := server(t, qs.Config{}, func(*qs.Node) {})
+	thief := open(t, "tcp://", qs.Config{})
+	say := func(n *qs.Node, to hg.Addr, rpc string, id []byte, more ...uint64) error {
+		in := bytes.Clone(id)
+		for _, x := range more {
+			in = binary.LittleEndian.AppendUint64(in, x)
+		}
+		h, err := n.HG().Create(to, hg.HashName(rpc))
+		require.NoError(t, err)
+		defer h.Close()
+		_, err = h.CallRaw(within(t), in)
+		return err
+	}
+	var s *qs.Node
+	tried := make(chan error, 10)
+	s = server(t, qs.Config{}, func(n *qs.Node) {
+		raw := func(name string, handler hg.Handler) {
+			_, err := n.HG().Class().RegisterRPC(hg.RPC{Name: name, Handler: handler})
+			require.NoError(t, err)
+		}
+		raw(rows.Name(), func(r hg.Incoming) error {
+			text, _ := r.Meta().Get("qs-stream")
+			id := []byte(text)
+			tried <- say(s, r.Peer(), "qs/items", id, 0)
+			tried <- say(thief, client.Addr(), "qs/items", id, 1)
+			tried <- say(s, r.Peer(), "qs/items", id, 1)
+			return qs.Errorf(qs.NotFound, "enough")
+		})
+		raw(put.Name(), func(r hg.Incoming) error {
+			var in struct{ Body []byte }
+			b, err := r.InputRaw()
+			if err == nil {
+				err = codec.Msgpack.Decode(b, &in)
+			}
+			if err != nil {
+				return err
+			}
+			id := in.Body[2:18]
+			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
+			tried <- say(thief, client.Addr(), "qs/ring", id, 0, 0)
+			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
+			return qs.Errorf(qs.NotFound, "enough")
+		})
+	})
+	to := peer(t, client, s.Addr().String())
+	for _, err := range rows.Call(within(t), to, rowsIn{}) {
+		require.ErrorIs(t, err, qs.NotFound)
+	}
+	_, err := put.Call(within(t), to, putIn{"", qs.From(bytes.NewReader(nil))})
+	require.ErrorIs(t, err, qs.NotFound)
+	for range 2 {
+		require.NoError(t, <-tried)
+		require.ErrorIs(t, <-tried, qs.Aborted, "a stranger")
+		require.NoError(t, <-tried)
+	}
+	held := qs.DefineStream[int, int]("test/held")
+	begun, release := make(chan struct{}), make(chan struct{})
+	holder := server(t, qs.Config{}, func(n *qs.Node) {
+		held.Handle(n, func(context.Context, int, func(int) error) error {
+			close(begun)
+			<-release
+			return nil
+		})
+	})
+	id := bytes.Repeat([]byte{7}, 16)
+	_, err = client.HG().Class().Register(held.Name(), nil)
+	require.NoError(t, err)
+	h, err := client.HG().Create(holder.Addr(), hg.HashName(held.Name()))
+	require.NoError(t, err)
+	defer h.Close()
+	ended := make(chan error, 1)
+	meta, err := hg.Meta{}.WithOwn("qs-stream", string(id))
+	require.NoError(t, err)
+	require.NoError(t, h.SetMeta(meta))
+	require.NoError(t, h.ForwardRaw([]byte{0}, func(_ *hg.Handle, err error) { ended <- err }))
+	<-begun
+	require.ErrorIs(t, say(client, holder.Addr(), "qs/taken", id, 1), qs.BadInput, "nothing was sent")
+	require.ErrorIs(t, say(thief, holder.Addr(), "qs/taken", id, 1), qs.Aborted, "a stranger")
+	close(release)
+	require.NoError(t, <-ended)
+}
+
+// TestAuthorizeBlocks: while Authorize blocks for a ping, for a method that is Inline and for one that is not, calls and
+// pings of others go on, and streams, of which it is not asked.
+func TestAuthorizeBlocks(t *testing.T) {
+	t.Parallel()
+	inline := qs.DefineWith[int, int]("test/inline", qs.Options{Inline: true})
+	plain, counts := qs.Define[int, int]("test/plain"), qs.DefineStream[int, int]("test/counts")
+	blocked, free := make(chan string, 4), make(chan struct{})
+	var first sync.Map
+	srv := server(t, qs.Config{Authorize: func(_ context.Context, c *qs.Call) error {
+		if _, asked := first.LoadOrStore(c.Method, true); !asked {
+			blocked <- c.Method
+			<-free
+		}
+		return nil
+	}}, func(n *qs.Node) {
+		echo := func(_ context.Context, i int) (int, error) { return i, nil }
+		inline.Handle(n, echo)
+		plain.Handle(n, echo)
+		counts.Handle(n, func(_ context.Context, most int, send func(int) error) error {
+			for i := range most {
+				if err := send(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	first.Store("test/counts", true)
+	a := open(t, "tcp://", qs.Config{})
+	pa := peer(t, a, srv.Addr().String())
+	b := open(t, "tcp://", qs.Config{})
+	pb := peer(t, b, srv.Addr().String())
+	held := make(chan error, 4)
+	go func() { _, err := a.Ping(within(t), pa); held <- err }()
+	go func() { _, err := inline.Call(within(t), pa, 1); held <- err }()
+	go func() { _, err := plain.Call(within(t), pa, 1); held <- err }()
+	for range 3 {
+		<-blocked
+	}
+	for i := range 20 {
+		for _, m := range []*qs.Method[int, int]{inline, plain} {
+			got, err := m.Call(within(t), pb, i)
+			require.NoError(t, err)
+			require.Equal(t, i, got)
+		}
+		_, err := b.Ping(within(t), pb)
+		require.NoError(t, err)
+	}
+	n := 0
+	for _, err := range counts.Call(within(t), pb, 1000) {
+		require.NoError(t, err)
+		n++
+	}
+	require.Equal(t, 1000, n)
+	require.Empty(t, held)
+	close(free)
+	for range 3 {
+		require.NoError(t, <-held)
+	}
+}

@@ -1,0 +1,297 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sm"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// besides returns a function that gives a configuration shared memory in a directory of the test.
+func besides(t *testing.T) func(qs.Config) qs.Config {
+	dir, err := os.MkdirTemp("", "sm") // short: it is part of the address of a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return func(cfg qs.Config) qs.Config {
+		cfg.HG.NA.Plugins = []na.Plugin{sm.New(sm.Options{Dir: dir})}
+		return cfg
+	}
+}
+
+var seen = qs.Define[struct{}, [3]string]("beside/seen")
+
+// tellSeen answers by what the caller has come, why, and who it has proven to be.
+func tellSeen(n *qs.Node) {
+	seen.Handle(n, func(ctx context.Context, _ struct{}) ([3]string, error) {
+		who := qs.CallOf(ctx).Caller()
+		return [3]string{who.Transport, who.Why, who.Name}, nil
+	})
+}
+
+// TestBeside: what a call to the address of the first transport goes by, and what the target knows of the caller, which has come by
+// shared memory without a certificate.
+func TestBeside(t *testing.T) {
+	t.Parallel()
+	cert := testcert.New()
+	secret := both(cert)
+	for name, c := range map[string]struct {
+		target, origin qs.Config
+		own, first     string // what the origin opens, and the scheme of its address
+		want           [3]string
+	}{
+		"both":         {own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"udp":          {first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"one":          {own: "tcp://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
+		"never there":  {target: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "Config.Local is LocalNever", ""}},
+		"never here":   {origin: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
+		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is asked for, and Config.Local is not LocalAlways", na.NameIn(cert.Leaf)}},
+		"always":       {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret, Local: qs.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"always, once": {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", na.NameIn(cert.Leaf)}},
+		"always, udp":  {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret, Local: qs.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			beside := besides(t)
+			if c.first == "" {
+				c.first = "tcp"
+			}
+			s := serverAt(t, c.first+"://127.0.0.1:0,sm://", beside(c.target), tellSeen)
+			if strings.Contains(c.own, "sm") {
+				c.origin = beside(c.origin)
+			}
+			o := open(t, c.own, c.origin)
+			p := peer(t, o, s.Addr().String())
+			got, err := seen.Call(within(t), p, struct{}{})
+			require.NoError(t, err)
+			require.Equal(t, c.want, got)
+			there, ok := o.HG().NA().Identity(o.HG().NA().Peers()[0].Addr)
+			require.True(t, ok)
+			require.Equal(t, c.want[0], there.Transport)
+			require.Equal(t, c.want[2] != "", there.Secure)
+		})
+	}
+}
+
+// TestBesideLeftOut: a second transport is used if it can be had: where sm has no directory the node opens all the same, logs why, and its
+// calls go by the first. As a first transport sm fails to open there.
+func TestBesideLeftOut(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for name, dir := range map[string]string{"no directory": filepath.Join(file, "names"), "too long": filepath.Join(t.TempDir(), strings.Repeat("x", 110))} {
+		t.Run(name, func(t *testing.T) {
+			var said bytes.Buffer
+			cfg := func(log *bytes.Buffer) (cfg qs.Config) {
+				cfg.HG.NA.Plugins = []na.Plugin{sm.New(sm.Options{Dir: dir})}
+				cfg.HG.NA.Logger = slog.New(slog.NewTextHandler(log, nil))
+				return cfg
+			}
+			s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg(&said), tellSeen)
+			require.Contains(t, said.String(), "sm:// is left out")
+			require.Contains(t, said.String(), dir)
+			got, err := seen.Call(within(t), peer(t, open(t, "tcp://,sm://", cfg(&bytes.Buffer{})), s.Addr().String()), struct{}{})
+			require.NoError(t, err)
+			require.Equal(t, "tcp", got[0])
+			_, err = qs.Open("sm://name", cfg(&bytes.Buffer{}))
+			require.Error(t, err)
+		})
+	}
+}
+
+// TestBesideWithoutMemory: where a process cannot have the memory that long messages need over sm, its peers are reached by the first
+// transport from the beginning: no call fails for it.
+func TestBesideWithoutMemory(t *testing.T) {
+	beside := besides(t)
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_FSIZE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: old.Max})) // what a session begins with is smaller
+	defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &old)) }()
+	sum := qs.Define[[]byte, int]("beside/sum")
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{}), func(n *qs.Node) {
+		tellSeen(n)
+		sum.Handle(n, func(_ context.Context, b []byte) (int, error) { return len(b), nil })
+	})
+	p := peer(t, open(t, "tcp://,sm://", beside(qs.Config{})), s.Addr().String())
+	for _, size := range []int{10, 8 << 10, 300 << 10} {
+		got, err := sum.Call(within(t), p, make([]byte, size))
+		require.NoError(t, err)
+		require.Equal(t, size, got)
+	}
+	got, err := seen.Call(within(t), p, struct{}{})
+	require.NoError(t, err)
+	require.Equal(t, "tcp", got[0])
+}
+
+// TestBesideContexts: peers that are spread over contexts go where the offer was made.
+func TestBesideContexts(t *testing.T) {
+	t.Parallel()
+	beside := besides(t)
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{Contexts: 4}), tellSeen)
+	for range 16 {
+		got, err := seen.Call(within(t), peer(t, open(t, "tcp://,sm://", beside(qs.Config{})), s.Addr().String()), struct{}{})
+		require.NoError(t, err)
+		require.Equal(t, "sm", got[0])
+	}
+}
+
+// TestBesideNames: a peer that is reached by shared memory is found by its other names, which its certificate carries, and by no others.
+func TestBesideNames(t *testing.T) {
+	t.Parallel()
+	beside := besides(t)
+	cfg := qs.Config{TLS: both(testcert.NewWith(func(c *x509.Certificate) { c.DNSNames = []string{"localhost"} })), Local: qs.LocalAlways}
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(cfg), tellSeen)
+	o := open(t, "tcp://,sm://", beside(cfg))
+	for _, host := range []string{"localhost", "127.0.0.1", "localhost"} {
+		got, err := seen.Call(within(t), peer(t, o, strings.Replace(s.Addr().String(), "127.0.0.1", host, 1)), struct{}{})
+		require.NoError(t, err)
+		require.Equal(t, "sm", got[0])
+	}
+}
+
+// TestBesideBoth: both ends dial each other at the same moment, and each call runs.
+func TestBesideBoth(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"tcp", "udp"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			beside := besides(t)
+			var all sync.WaitGroup
+			for range 50 {
+				a := serverAt(t, first+"://127.0.0.1:0,sm://", beside(qs.Config{}), tellSeen)
+				b := serverAt(t, first+"://127.0.0.1:0,sm://", beside(qs.Config{}), tellSeen)
+				for _, p := range []qs.Peer{peer(t, a, b.Addr().String()), peer(t, b, a.Addr().String())} {
+					all.Go(func() {
+						for range 3 {
+							got, err := seen.Call(within(t), p, struct{}{})
+							assert.NoError(t, err)
+							assert.Equal(t, "sm", got[0])
+						}
+					})
+				}
+			}
+			all.Wait()
+		})
+	}
+}
+
+// TestBesideBeyondPlaces: more streams and uploads than there are places for handlers, over the second transport.
+func TestBesideBeyondPlaces(t *testing.T) {
+	t.Parallel()
+	cfg := besides(t)(qs.Config{})
+	c := newCrowd(128)
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", cfg, c.serve)
+	n := open(t, "tcp://,sm://", cfg)
+	c.streams(t, n, peer(t, n, s.Addr().String()), 200)
+	uploadsEachWay(t, "tcp://127.0.0.1:0,sm://", cfg)
+}
+
+// TestBesideInClear: somebody who has not proven who he is, and offers another transport, is not followed.
+func TestBesideInClear(t *testing.T) {
+	t.Parallel()
+	sock, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, sock.Close()) })
+	go func() {
+		for b := make([]byte, 2048); ; {
+			n, from, err := sock.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			if n > 22 { // the ids change places in the header; what follows is a word in the clear
+				word := slices.Concat([]byte{0xd0}, b[1:5], b[13:21], b[5:13], []byte{0, byte(na.ErrAgain) | 0x80}, make([]byte, 8+16), []byte("sm://there"))
+				_, _ = sock.WriteTo(word, from)
+			}
+		}
+	}()
+	o := open(t, "udp://,sm://", besides(t)(qs.Config{TLS: both(testcert.New()), Local: qs.LocalAlways}))
+	_, err = seen.Call(within(t), peer(t, o, "udp://"+sock.LocalAddr().String()), struct{}{})
+	require.ErrorIs(t, err, qs.ErrUnreachable)
+	require.ErrorContains(t, err, "for which nobody has asked")
+}
+
+// TestBesideAuthorize: an authorizer that asks for a certificate refuses who has come by shared memory, and one who has none does not
+// get that far.
+func TestBesideAuthorize(t *testing.T) {
+	t.Parallel()
+	beside, cert := besides(t), testcert.New()
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{TLS: both(cert), Local: qs.LocalAlways,
+		Authorize: func(_ context.Context, c *qs.Call) error {
+			if !c.Caller().Secure {
+				return qs.Errorf(qs.ErrPermission, "no certificate, by %s", c.Caller().Transport)
+			}
+			return nil
+		}}), tellSeen)
+	call := func(cfg qs.Config) error {
+		o := open(t, "tcp://,sm://", beside(cfg))
+		_, err := seen.Call(within(t), peer(t, o, s.Addr().String()), struct{}{})
+		return err
+	}
+	require.ErrorContains(t, call(qs.Config{TLS: both(cert), Local: qs.LocalAlways}), "no certificate, by sm")
+	stranger := both(testcert.New(), cert)
+	err := call(qs.Config{TLS: stranger, Local: qs.LocalAlways})
+	require.ErrorIs(t, err, qs.ErrUnreachable)
+	require.NotContains(t, err.Error(), "sm")
+}
+
+// TestBesideRestart: a target that has started again at its address is reached by what it has then.
+func TestBesideRestart(t *testing.T) {
+	t.Parallel()
+	beside := besides(t)
+	o := open(t, "tcp://,sm://", beside(qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 10})}}))
+	at := "tcp://127.0.0.1:0"
+	for _, want := range []string{"sm", "tcp", "sm"} {
+		cfg, second := beside(qs.Config{}), ",sm://"
+		if want == "tcp" {
+			cfg, second = qs.Config{}, ""
+		}
+		n, err := qs.Open(at+second, cfg)
+		require.NoError(t, err)
+		tellSeen(n)
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- n.Serve(ctx) }()
+		at = n.Addr().String()
+		p := peer(t, o, at)
+		for range 3 {
+			got, err := seen.Call(within(t), p, struct{}{})
+			require.NoError(t, err)
+			require.Equal(t, want, got[0])
+		}
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, n.Close())
+	}
+}
+
+// TestBesideAddresses says what cannot be opened.
+func TestBesideAddresses(t *testing.T) {
+	t.Parallel()
+	for addr, want := range map[string]string{
+		"tcp://127.0.0.1:0,sm://name": "the second transport has no name of its own, write sm:// alone",
+		"tcp://127.0.0.1:0,udp://":    "udp:// cannot be the second transport of a class, sm:// can",
+		"sm://*,sm://":                "sm:// takes no sm:// beside it",
+		"tcp://127.0.0.1:0,":          "no scheme",
+		"tcp://,sm://,sm://":          "the second transport has no name of its own",
+	} {
+		_, err := qs.Open(addr, qs.Config{})
+		require.ErrorContains(t, err, want, addr)
+	}
+	_, err := qs.Open("tcp://,sm://", qs.Config{Local: 3})
+	require.ErrorContains(t, err, "Local is Local(3), want LocalAuto, LocalNever or LocalAlways")
+}

@@ -1,0 +1,305 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+type mixedIn struct {
+	From qs.Source // blocks
+	Into qs.Sink   // blocks
+	Lent qs.Source
+	Fill qs.Sink
+}
+
+// A stuck is a reader and a writer that block until they are released, and count what begins.
+type stuck struct {
+	begun, release chan struct{}
+}
+
+func newStuck() *stuck { return &stuck{make(chan struct{}, 10), make(chan struct{})} }
+
+func (s *stuck) wait() {
+	s.begun <- struct{}{}
+	<-s.release
+}
+
+func (s *stuck) Read(b []byte) (int, error) {
+	s.wait()
+	return copy(b, "late"), nil
+}
+
+func (s *stuck) Write(b []byte) (int, error) {
+	s.wait()
+	return len(b), nil
+}
+
+// A call ends at its deadline although a Read, or a Write, of the program is blocked, and the memory that it lends beside is nobody's
+// any more. No other Read begins, and what the blocked one brings goes nowhere.
+func TestBlockedStreamEndsAtDeadline(t *testing.T) {
+	t.Parallel()
+	mixed := qs.Define[mixedIn, int]("test/mixed")
+	stop, ended := make(chan struct{}), make(chan struct{})
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		mixed.Handle(n, func(ctx context.Context, in mixedIn) (int, error) {
+			defer close(ended)
+			b := bytes.Repeat([]byte{1}, 100_000)
+			for { // it does not look at its context
+				if _, err := in.Fill.WriteAt(b, 0); err != nil {
+					<-stop
+				}
+				_, _ = in.Lent.ReadAt(b[:10], 0)
+				if _, err := in.Into.Writer(ctx).Write(b); err != nil {
+					return 0, err
+				}
+				if _, err := in.From.Reader(ctx).Read(b); err != nil && err != io.EOF {
+					return 0, err
+				}
+			}
+		})
+	})
+	deadline := 100 * time.Millisecond
+	for i := 0; i < 2; {
+		which := []string{"read", "write"}[i]
+		ended, stop = make(chan struct{}), make(chan struct{})
+		close(stop)
+		from, into := newStuck(), newStuck()
+		fill := make([]byte, 100_000)
+		in := mixedIn{From: qs.From(from), Into: qs.Into(io.Discard), Lent: qs.Lend(make([]byte, 100_000)), Fill: qs.Fill(fill)}
+		if which == "write" {
+			in.From, in.Into = qs.Source{}, qs.Into(into)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), deadline)
+		_, err := mixed.Call(ctx, to, in) // it returns while nobody has released the Read
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, qs.ErrTimeout)
+		clear(fill)
+		select {
+		case <-ended:
+		case <-time.NewTimer(10 * time.Second).C: // the request came too late to run
+		}
+		require.Equal(t, make([]byte, len(fill)), fill, "somebody writes to memory that was lent to a call that has ended")
+		close(from.release)
+		close(into.release)
+		blocked := from.begun
+		if which == "write" {
+			blocked = into.begun
+			require.Zero(t, in.Into.Filled())
+		}
+		if len(blocked) == 0 { // the machine is busy: nothing has begun yet
+			deadline *= 2
+			continue
+		}
+		<-blocked
+		require.Empty(t, blocked, "another one has begun")
+		i++
+	}
+}
+
+// A blocked Read of a connection is interrupted: when the call has returned nobody reads, and nothing is lost.
+func TestBlockedConnIsInterrupted(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := put.Call(ctx, to, putIn{"copy", qs.From(here)})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err = get.Call(ctx, to, getIn{"copy", 1000, qs.Into(here)})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	go func() { _, _ = there.Write([]byte("mine")) }()
+	b := make([]byte, 4)
+	_, err = io.ReadFull(here, b)
+	require.NoError(t, err)
+	require.Equal(t, "mine", string(b))
+	go func() { _, _ = here.Write([]byte("yours")) }()
+	b = make([]byte, 5)
+	_, err = io.ReadFull(there, b)
+	require.NoError(t, err)
+	require.Equal(t, "yours", string(b))
+}
+
+// A call whose Read was left behind is not repeated: two would read at once.
+func TestBlockedReadIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	from := newStuck()
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		put.Handle(n, func(context.Context, putIn) ([]byte, error) {
+			for len(from.begun) == 0 {
+				runtime.Gosched()
+			}
+			return nil, qs.Refuse(qs.Errorf(qs.Unavailable, "not now"))
+		})
+	})
+	var again error
+	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+		err := next(ctx)
+		again = next(ctx)
+		return err
+	}}})
+	_, err := put.Call(within(t), peer(t, c, s.Addr().String()), putIn{"copy", qs.From(from)})
+	require.ErrorIs(t, err, qs.Unavailable)
+	require.ErrorIs(t, again, qs.ErrInvalid)
+	require.ErrorContains(t, again, "still running")
+	close(from.release)
+	<-from.begun
+	require.Empty(t, from.begun)
+}
+
+// The same in the simulator, where a Read that sleeps ends later than its call.
+func TestBlockedStreamInSimulator(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	w.Go("server", func() {
+		n := simulated(t, w, "sim://server", qs.Config{})
+		serveBulk(t, n)
+		_ = n.Serve(context.Background())
+	})
+	over := false
+	w.Go("client", func() {
+		n := simulated(t, w, "sim://", qs.Config{})
+		w.Sleep(time.Millisecond)
+		to, err := n.Peer(context.Background(), "sim://server")
+		require.NoError(t, err)
+		ctx, cancel := n.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		begun := w.Now()
+		_, err = put.Call(ctx, to, putIn{"copy", qs.From(readerFunc(func(b []byte) (int, error) {
+			w.Sleep(4 * time.Second)
+			over = true
+			return len(b), nil
+		}))})
+		require.ErrorIs(t, err, qs.ErrTimeout)
+		require.LessOrEqual(t, w.Now()-begun, 200*time.Millisecond)
+		require.False(t, over)
+		w.Sleep(5 * time.Second)
+		require.True(t, over)
+		w.Node("server").Crash()
+		_ = n.Close()
+	})
+	require.NoError(t, w.Run(time.Minute))
+}
+
+// A dialogue is a reader whose Read blocks until a deadline interrupts it, and what that says.
+type dialogue struct {
+	w      *sim.World
+	broken bool
+	said   []time.Time
+}
+
+func (d *dialogue) Read([]byte) (int, error) {
+	for !d.broken {
+		d.w.Sleep(time.Millisecond)
+	}
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (d *dialogue) SetReadDeadline(at time.Time) error {
+	d.broken = !at.IsZero()
+	d.said = append(d.said, at)
+	return nil
+}
+
+// A blocked Read that can be interrupted holds its call up no longer than that takes, and its reader serves the next call. One that is not
+// in a Read is left alone.
+func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	serving, stop := context.WithCancel(context.Background())
+	w.Go("server", func() {
+		n := simulated(t, w, "sim://server", qs.Config{Grace: -1})
+		serveBulk(t, n)
+		_ = n.Serve(serving)
+	})
+	w.Go("client", func() {
+		defer stop()
+		n := simulated(t, w, "sim://", qs.Config{})
+		defer n.Close()
+		w.Sleep(time.Millisecond)
+		to, err := n.Peer(context.Background(), "sim://server")
+		require.NoError(t, err)
+		d := &dialogue{w: w}
+		in := putIn{"copy", qs.From(d)}
+		for range 2 {
+			ctx, cancel := n.WithTimeout(context.Background(), 100*time.Millisecond)
+			begun := w.Now()
+			_, err = put.Call(ctx, to, in)
+			cancel()
+			require.ErrorIs(t, err, qs.ErrTimeout)
+			require.NotErrorIs(t, err, qs.ErrInvalid)
+			require.LessOrEqual(t, w.Now()-begun, 110*time.Millisecond)
+		}
+		require.Len(t, d.said, 4, "interrupted, and taken back, twice")
+		require.True(t, d.said[3].IsZero())
+		quick := &unblocked{dialogue: d}
+		_, err = put.Call(context.Background(), to, putIn{"some", qs.From(quick)})
+		require.NoError(t, err)
+		require.Len(t, d.said, 4, "no Read was under way")
+	})
+	require.NoError(t, w.Run(time.Minute))
+}
+
+// An unblocked is a dialogue whose Read does not block.
+type unblocked struct{ *dialogue }
+
+func (*unblocked) Read(b []byte) (int, error) { return len(b), nil }
+
+// A halfConn reads and writes by itself, and takes its deadlines from a net.Conn that is nil: they panic.
+type halfConn struct {
+	net.Conn
+	s *stuck
+}
+
+func (c halfConn) Read(b []byte) (int, error)  { return c.s.Read(b) }
+func (c halfConn) Write(b []byte) (int, error) { return c.s.Write(b) }
+
+// A SetReadDeadline or SetWriteDeadline that panics is as good as none: the call ends at its deadline, with its error, and
+// everything is given back.
+func TestDeadlineOfReaderPanics(t *testing.T) {
+	t.Parallel()
+	mixed := qs.Define[mixedIn, int]("test/halfconn")
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		mixed.Handle(n, func(ctx context.Context, in mixedIn) (int, error) {
+			b := make([]byte, 1000)
+			if in.From.Len() < 0 {
+				return in.From.Reader(ctx).Read(b)
+			}
+			_, _ = in.Into.Writer(ctx).Write(b)
+			return 0, nil
+		})
+	})
+	c := open(t, "tcp://", silent())
+	to := peer(t, c, s.Addr().String())
+	for _, which := range []string{"read", "write"} {
+		end := newStuck()
+		lent := make([]byte, 1000)
+		in := mixedIn{From: qs.From(halfConn{s: end}), Lent: qs.Lend(lent), Fill: qs.Fill(lent)}
+		if which == "write" {
+			in.From, in.Into = qs.Source{}, qs.Into(halfConn{s: end})
+		}
+		ctx, cancel := context.WithCancel(within(t))
+		go func() { <-end.begun; cancel() }()
+		_, err := mixed.Call(ctx, to, in)
+		require.ErrorIs(t, err, qs.ErrCanceled, which)
+		require.Zero(t, c.HG().Stats().NA.Regions, "%s: memory is still lent", which)
+		close(end.release)
+	}
+}

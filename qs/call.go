@@ -1,0 +1,343 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An outgoing is a Call at its origin.
+//
+//	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent: nobody touches it any more
+//	                         ▲ again, or beside, by an interceptor that calls next again
+type outgoing struct {
+	Call
+	control
+	m      *method
+	home   *peer           // that the call began with
+	caller context.Context // what it was given
+	reply  any             // where the answer is decoded to
+	taker  *taker          // of a stream's items; else nil
+	taking sync.Mutex      // guards what reply points to, taken, and what next gives back to a Call
+	taken  bool            // there was an answer
+}
+
+func (o *outgoing) begin(m *method, to Peer) {
+	o.m, o.home = m, to.p
+	o.Call.Method, o.Call.Options, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o, to, 1, &o.control, len(m.fields) > 0 || o.taker != nil
+	o.top.fate = NotRun
+}
+
+// private reports whether nobody else has seen the Call, which may be used for another then.
+func (o *outgoing) private() bool {
+	return o.home != nil && len(o.home.n.cfg.Client) == 0 && !o.lends
+}
+
+// run makes the call. When it returns nothing of it is under way.
+func (o *outgoing) run(ctx context.Context) (err error) {
+	if o.Peer.p == nil {
+		return noPeer(o.m.name)
+	}
+	n := o.Peer.p.n
+	if n.cfg.CallTimeout > 0 {
+		if _, bounded := ctx.Deadline(); !bounded {
+			var stop context.CancelFunc
+			ctx, stop = n.WithTimeout(ctx, n.cfg.CallTimeout)
+			defer stop()
+		}
+	}
+	o.caller = ctx
+	if c, ok := ctx.Value(metaKey{}).(carried); ok {
+		if c.err != nil {
+			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
+		}
+		o.Meta = c.m
+	}
+	return o.through(ctx, n.cfg.Client, &o.top, &o.Call)
+}
+
+// through runs interceptors, and the attempts that they make, in s, which c is of.
+func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *Call) (err error) {
+	returned := false
+	defer func() {
+		if quiet := o.close(s); quiet != nil {
+			_ = o.home.n.await(context.Background(), o.home.i, quiet)
+		}
+		if len(is) > 0 {
+			o.taking.Lock()
+			s.settled = true
+			o.taking.Unlock()
+		}
+		if !returned { // it panics, or ends the goroutine
+			return
+		}
+		if err != nil {
+			err = o.tells(ctx, s, o.m.name, err)
+		}
+	}()
+	if len(is) == 0 {
+		err = o.attempt(ctx, s, c)
+	} else {
+		err = is[0](ctx, c, func(ctx context.Context) error {
+			in := &nested{scope: scope{up: s, fate: NotRun}}
+			o.taking.Lock()
+			in.call, in.before = *c, s.answers
+			if c.Out != nil { // others at once have theirs
+				own := reflect.New(reflect.TypeOf(c.Out).Elem())
+				own.Elem().Set(reflect.ValueOf(c.Out).Elem())
+				in.call.Out = own.Interface()
+			}
+			o.taking.Unlock()
+			err := errNextLate // if it does not return
+			defer func() { o.back(c, s, in, err) }()
+			err = o.through(ctx, is[1:], &in.scope, &in.call)
+			return err
+		})
+	}
+	returned = true
+	return err
+}
+
+// back gives an interceptor, which is in s, what is known after next. What an attempt that was overtaken leaves says nothing of the answer:
+// neither after an error, nor when another next has succeeded since this one began; and nothing is said once the interceptor has returned.
+func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	if s.settled {
+		return
+	}
+	from := &in.call
+	to.Attempt = max(to.Attempt, from.Attempt)
+	switch {
+	case err == nil && s.answers == in.before:
+		s.answers++
+		if to.Out != nil && from.Out != nil {
+			reflect.ValueOf(to.Out).Elem().Set(reflect.ValueOf(from.Out).Elem())
+		}
+	case err == nil || o.taken:
+		return
+	}
+	to.Answer, to.Moved = from.Answer, from.Moved
+}
+
+// attempt makes the call once.
+func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
+	if c.Peer.p == nil {
+		return noPeer(o.m.name)
+	}
+	a, err := o.enter(s, c.Attempt)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if o.remove(a) {
+			o.home.n.all[o.home.i].Wake()
+		}
+	}()
+	if ctx.Done() != o.caller.Done() { // an interceptor's own, which may go on when the caller's has ended
+		defer context.AfterFunc(o.caller, func() { o.stop((*hg.Handle).Abandon) })()
+		if o.caller.Err() != nil {
+			ctx = o.caller // nothing is sent
+		}
+	}
+	p := c.Peer.p
+	n := p.n
+	id, err := n.idOf(o.m)
+	if err != nil {
+		return err
+	}
+	if err := o.whole(); err != nil {
+		return err
+	}
+	t, err := p.depart(c)
+	if err != nil {
+		return err
+	}
+	defer func() { p.arrive(t, err) }()
+	to := t.at.addr
+	in, meta := c.In, c.Meta.WithoutOwn()
+	var l *loans
+	if len(o.m.fields) > 0 || o.taker != nil {
+		l = &loans{n: n, hctx: n.all[p.i], m: o.m, taker: o.taker}
+		defer func() { err = l.end(o, c, err) }()
+		if in, err = l.lend(c.In); err == nil {
+			meta, err = l.requestMeta(meta)
+		}
+		if err != nil {
+			if _, coded := errors.AsType[hg.Code](err); !coded {
+				err = fmt.Errorf("%w: %w", ErrInvalid, err)
+			}
+			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
+		}
+		a.loans = l
+		p.lends(&t, l.lent())
+	}
+	h, err := n.handle(p.i, to, id)
+	if err != nil {
+		return err
+	}
+	ended := false
+	defer func() {
+		if ended {
+			return
+		}
+		fate := NotRun // the encoder has panicked, or ended the goroutine,
+		if h.Forwarded() {
+			fate = MaybeRan // or a callback of somebody else in the wait
+		}
+		o.ended(a, fate)
+		_ = h.Close()
+	}()
+	said := !meta.IsZero()
+	if said {
+		err = h.SetMeta(meta)
+	}
+	if err == nil {
+		err = o.forward(ctx, a, h, c, in)
+	}
+	if said {
+		_ = h.SetMeta(hg.Meta{}) // of the next call
+	}
+	if l != nil || len(n.cfg.Client) > 0 {
+		answer := h.OutputMeta()
+		if c.Answer = answer.WithoutOwn(); l != nil && err == nil {
+			err = l.takeAnswer(answer)
+		}
+	}
+	ended = true
+	n.keep(p.i, h)
+	return err
+}
+
+// whole reports why another attempt would not get all that the call lends: what a From has given, or an Into has taken, is gone.
+func (o *outgoing) whole() error {
+	if why := o.spent(); why != "" {
+		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, why)}
+	}
+	return nil
+}
+
+// forward makes the call of a with h, and takes the answer.
+func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Call, in any) error {
+	if err := o.forwards(a, h, c.stall, c.withdraw); err != nil {
+		return err
+	}
+	err := h.Call(ctx, in, nil)
+	fate := FateOf(err)
+	if err == nil && o.m.oneWay {
+		fate = MaybeRan // it has left
+	}
+	stalled := o.stalledOut(a)
+	o.ended(a, fate)
+	if err == nil {
+		return o.decode(c, h)
+	}
+	if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
+		late := *e
+		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.Stall)", c.stall))
+		return &late
+	}
+	return err
+}
+
+// decode decodes the answer that h has got for c. Memory that the caller gave is used once: decoders add to maps, and what is there may
+// be the answer.
+func (o *outgoing) decode(c *Call, h *hg.Handle) error {
+	if o.reply == nil {
+		return nil
+	}
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	again := o.taken
+	o.taken = true
+	if end, ok := o.reply.(*streamEnd); ok {
+		b, err := h.OutputRaw()
+		if err == nil {
+			err = end.take(b, h.OutputMeta())
+		}
+		return err
+	}
+	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
+		return h.Output(o.reply)
+	}
+	out := reflect.ValueOf(c.Out).Elem()
+	if again {
+		out.SetZero()
+	}
+	return h.Output(c.Out)
+}
+
+// suspect reports whether an error speaks against the address that the call went to.
+func suspect(err error) bool {
+	if r, ok := hg.RemoteOf(err); ok {
+		return r.Refused && (r.Code == NotReady || r.Code == Unavailable || r.Code == hg.ErrTimeout)
+	}
+	switch hg.CodeOf(err) {
+	case hg.ErrPeerLost, hg.ErrUnreachable, hg.ErrTimeout:
+		return true
+	}
+	return false
+}
+
+// idOf returns the id of a method, which is made known to the class if it is not.
+func (n *Node) idOf(m *method) (hg.ID, error) {
+	if id, ok := n.known.Load(m); ok {
+		return id.(hg.ID), nil
+	}
+	is := n.describe(m)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	id := hg.HashName(m.name)
+	was, ok := n.class.Registered(m.name)
+	if ok && n.defined[m.name] == "" && len(m.fields) > 0 {
+		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: hg.Errorf(ErrInvalid, "the program has registered %s with package hg, too: give it another name", was.Name)}
+	}
+	if err := n.define(m.name, is); err != nil {
+		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: err}
+	}
+	if !ok {
+		var err error
+		if id, err = n.class.RegisterRPC(hg.RPC{Name: m.name, OneWay: m.oneWay, Codec: n.codecOf(m), Shape: m.shape}); err != nil {
+			return 0, fmt.Errorf("qs: method %s: %w", m.name, err)
+		}
+	}
+	n.known.Store(m, id)
+	return id, nil
+}
+
+// define reports whether n has used another definition of a name, by which requests would be made otherwise. Locked.
+func (n *Node) define(name, is string) error {
+	switch was := n.defined[name]; was {
+	case "":
+		n.defined[name] = is
+	case is:
+	default:
+		return hg.Errorf(ErrInvalid, "the program has two definitions of %s: this node has used %s, and now %s: give one of them another name", name, was, is)
+	}
+	return nil
+}
+
+// describe says in what definitions of one name have to agree.
+func (n *Node) describe(m *method) string {
+	kind := "a method"
+	switch {
+	case m.oneWay:
+		kind = "a one-way method"
+	case m.stream:
+		kind = "a stream"
+	}
+	c := n.resolveCodec(m)
+	return fmt.Sprintf("%s in codec %s (%d)", kind, c.Name(), c.ID())
+}
+
+// drained waits until nothing of a node that was closed uses memory any more.
+func (n *Node) drained() {
+	for _, hctx := range n.all {
+		_ = hctx.WaitFor(context.Background(), closeTime, never)
+	}
+}

@@ -1,0 +1,147 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/internal/test/testcert"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+var whoami = qs.Define[struct{}, string]("tls/whoami")
+
+// withTLS opens a server that answers who calls, by the files.
+func withTLS(t *testing.T, cert, key, ca string) *qs.Node {
+	t.Helper()
+	cfg, err := qs.LoadTLS(cert, key, ca)
+	require.NoError(t, err)
+	return server(t, qs.Config{TLS: cfg}, func(n *qs.Node) {
+		whoami.Handle(n, func(ctx context.Context, _ struct{}) (string, error) {
+			who := qs.CallOf(ctx).Caller()
+			if !who.Secure {
+				return "", errors.New("the session is not secure")
+			}
+			return who.Name, nil
+		})
+	})
+}
+
+// call calls whoami with a new node, that is, over a new connection.
+func callWith(t *testing.T, s *qs.Node, cert, key, ca string) (string, error) {
+	t.Helper()
+	cfg, err := qs.LoadTLS(cert, key, ca)
+	require.NoError(t, err)
+	n, err := qs.Open("tcp://", qs.Config{TLS: cfg})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.Close()) }()
+	return whoami.Call(within(t), peer(t, n, s.Addr().String()), struct{}{})
+}
+
+// TestLoadTLS: each set of files, and who may call whom with it. A handler learns who calls from a verified certificate only.
+func TestLoadTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := testcert.Write(t)
+	strange, strangeKey := testcert.Write(t)
+	mutual := withTLS(t, cert, key, cert)
+	forAll := withTLS(t, cert, key, "")
+
+	name, err := callWith(t, mutual, cert, key, cert)
+	require.NoError(t, err)
+	require.Equal(t, "node", name)
+	name, err = callWith(t, forAll, "", "", cert)
+	require.NoError(t, err)
+	require.Empty(t, name)
+	name, err = callWith(t, forAll, strange, strangeKey, cert)
+	require.NoError(t, err)
+	require.Empty(t, name, "nobody has verified it")
+
+	_, err = callWith(t, mutual, "", "", cert)
+	require.ErrorContains(t, err, "wants a certificate")
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+	_, err = callWith(t, mutual, strange, strangeKey, cert)
+	require.ErrorContains(t, err, "does not know who signed")
+	_, err = callWith(t, mutual, cert, key, strange)
+	require.ErrorContains(t, err, "add it to RootCAs")
+
+	none, err := qs.LoadTLS("", "", "")
+	require.NoError(t, err)
+	require.Nil(t, none)
+	_, err = qs.LoadTLS("no", "such", "file")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	_, err = qs.LoadTLS(cert, "", cert)
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	_, err = qs.LoadTLS(cert, key, key)
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	require.ErrorContains(t, err, key)
+}
+
+// TestCertificateReplaced: files that are replaced are used for the next connection, by servers and clients; what cannot be used is
+// not.
+func TestCertificateReplaced(t *testing.T) {
+	t.Parallel()
+	old, oldKey := testcert.Write(t)
+	fresh, freshKey := testcert.Write(t)
+	dir := t.TempDir()
+	cert, key, both := filepath.Join(dir, "cert"), filepath.Join(dir, "key"), filepath.Join(dir, "ca")
+	install := func(from, to string) { // as tools that renew do: all at once
+		b, err := os.ReadFile(from)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(to+".new", b, 0o600))
+		require.NoError(t, os.Rename(to+".new", to))
+	}
+	install(old, cert)
+	install(oldKey, key)
+	a, err := os.ReadFile(old)
+	require.NoError(t, err)
+	b, err := os.ReadFile(fresh)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(both, append(a, b...), 0o600))
+	s := withTLS(t, cert, key, both)
+
+	_, err = callWith(t, s, old, oldKey, old)
+	require.NoError(t, err)
+	install(fresh, cert) // the key is still the other
+	_, err = callWith(t, s, old, oldKey, old)
+	require.NoError(t, err, "the last pair that fits stays in use")
+	install(freshKey, key)
+	_, err = callWith(t, s, old, oldKey, old)
+	require.ErrorContains(t, err, "add it to RootCAs", "the server shows the new one")
+	_, err = callWith(t, s, cert, key, fresh)
+	require.NoError(t, err)
+
+	own, err := qs.LoadTLS(cert, key, both) // of a client, which has it replaced in turn
+	require.NoError(t, err)
+	was, err := own.GetClientCertificate(nil)
+	require.NoError(t, err)
+	install(old, cert)
+	install(oldKey, key)
+	is, err := own.GetClientCertificate(nil)
+	require.NoError(t, err)
+	require.NotEqual(t, was.Certificate, is.Certificate)
+}
+
+// TestBadCertificateIsLogged: files that cannot be used are told to the Logger of the node, also of a copy of what LoadTLS returned.
+func TestBadCertificateIsLogged(t *testing.T) {
+	t.Parallel()
+	cert, key := testcert.Write(t)
+	cfg, err := qs.LoadTLS(cert, key, "")
+	require.NoError(t, err)
+	var log bytes.Buffer
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{TLS: cfg.Clone(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	defer n.Close()
+	require.NoError(t, os.WriteFile(cert, []byte("broken"), 0o600))
+	was, err := cfg.GetCertificate(&tls.ClientHelloInfo{})
+	require.NoError(t, err)
+	require.NotNil(t, was)
+	require.Contains(t, log.String(), "replaced by one that cannot be used")
+	require.Contains(t, log.String(), cert)
+}

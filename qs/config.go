@@ -1,0 +1,240 @@
+package qs
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/all" // every transport
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	"github.com/quicksilver-rpc/quicksilver/plugins/udp"
+)
+
+// A Config says how a node is opened. The zero value works.
+type Config struct {
+	// TLS has every connection of "tcp://" and every packet of "udp://" use TLS 1.3: one configuration for both roles. Nil means what TCP
+	// says, which is no TLS if that is nil too. Both sides must agree. "sm://" needs none, since what peers say stays in memory
+	// that only processes of one user can open: a Config with TLS is refused there, and for every other scheme.
+	TLS *tls.Config
+	// Local says when a node over two transports, as "tcp://:7000,sm://", reaches peers of this machine by the second: LocalAuto, the
+	// default, where there is no TLS; LocalNever, LocalAlways.
+	Local Local
+	// TCP is how "tcp://" works otherwise. The node fills in TLS, and, with several Contexts, ReusePort and Spread.
+	TCP tcp.Options
+	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
+	PeerTimeout time.Duration
+	// IdleTimeout is after how long a session that this node has dialled ends, if nothing goes on in it and its peer agrees; the next call
+	// connects anew. Zero means 5 minutes, and never for a node that serves methods and does not listen; negative means never. See
+	// [na.Config].
+	IdleTimeout time.Duration
+	// CallTimeout bounds calls whose context has no deadline; any Duration will do. Zero means not at all.
+	CallTimeout time.Duration
+	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows, and HG.NA.Room is 16 MiB
+	// or more. Zero means 488, with the envelopes that there are by default. A node that calls itself is one of them.
+	MaxPeers int
+	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
+	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
+	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a From or an Into. It sees who
+	// calls (Caller, Meta, Method), and neither In nor Options. It runs on a worker, also for methods that are Inline and for pings, and
+	// may block: meanwhile it keeps that worker, and a place of HG.MaxActive and HG.MaxActivePerPeer, and others go on as long as
+	// there are more. While it is asked about a ping, the streams of that client stand still, and a ping waits for a worker, too.
+	Authorize func(ctx context.Context, c *Call) error
+	// Workers bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
+	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at
+	// most 250 ms, is refused with ErrTimeout, and the caller hears whether workers or another limit has held it up.
+	Workers int
+	// Grace bounds how long Serve and Shutdown let what is under way end. Zero means 10 s, negative not at all.
+	Grace time.Duration
+	// Contexts is how many contexts, with a goroutine each in Serve, share the port, for machines with many cores: 0 is one. Peers
+	// are spread over them: each always reaches the same one, and answers and calls back leave by that. Calls to one Peer always
+	// leave by the same context. On "tcp://" only: over other transports open a Node with an address of its own for each core.
+	Contexts int
+	// Reflect tells peers what n serves, with the types of input and output: for "qs rpcs".
+	Reflect bool
+	// Client wraps calls, Server wraps handlers. The first is the outermost.
+	Client, Server []Interceptor
+	// Logger gets what no error can carry, of all layers. Nil means HG.Logger, and slog.Default() if that is nil too. Calls are logged by Log.
+	Logger *slog.Logger
+	// HG is the configuration of the layers below: limits, Authorize, Observe, Codec. The node sets its Dispatch,
+	// and the rest as the fields above say. A plugin in HG.NA.Plugins has options of its own: it is for the scheme of the node, and
+	// beside one for tcp TLS, TCP and Contexts are refused, beside one for udp TLS.
+	HG hg.Config
+}
+
+// withDefaults returns c, complete, for a node at addr.
+func (c Config) withDefaults(addr string) (Config, error) {
+	scheme, beside := schemes(addr)
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("qs: config: "+format+": %w", append(args, hg.ErrInvalid)...))
+	}
+	if c.Workers < 0 {
+		bad("Workers is %d, want a number of handlers, or 0 for HG.MaxActive", c.Workers)
+	}
+	if c.Contexts < 0 || c.Contexts > 256 {
+		bad("Contexts is %d, want 1 to 256, or 0 for 1", c.Contexts)
+	}
+	if c.HG.NA.Contexts > 0 && c.HG.NA.Contexts < c.Contexts {
+		bad("Contexts is %d, but HG.NA.Contexts allows %d", c.Contexts, c.HG.NA.Contexts)
+	}
+	if c.PeerTimeout != 0 && c.HG.NA.PeerTimeout != 0 && c.PeerTimeout != c.HG.NA.PeerTimeout {
+		bad("PeerTimeout is %v, but HG.NA.PeerTimeout is %v: set one of them", c.PeerTimeout, c.HG.NA.PeerTimeout)
+	}
+	if c.IdleTimeout != 0 && c.HG.NA.IdleTimeout != 0 && c.IdleTimeout != c.HG.NA.IdleTimeout {
+		bad("IdleTimeout is %v, but HG.NA.IdleTimeout is %v: set one of them", c.IdleTimeout, c.HG.NA.IdleTimeout)
+	}
+	if c.CallTimeout < 0 {
+		bad("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
+	}
+	c.setBudget(bad)
+	if c.Authorize != nil && c.HG.Authorize != nil {
+		bad("Authorize and HG.Authorize are set: set one of them")
+	}
+	if c.Local != LocalAuto {
+		if c.HG.NA.Local != LocalAuto && c.HG.NA.Local != c.Local {
+			bad("Local is %v, but HG.NA.Local is %v: set one of them", c.Local, c.HG.NA.Local)
+		}
+		c.HG.NA.Local = c.Local
+	}
+	own := c.transport(scheme, beside, addr, bad)
+	if c.HG.Dispatch != nil {
+		bad("HG.Dispatch is set, but handlers run as Workers says; use package hg")
+	}
+	for _, i := range append(c.Client[:len(c.Client):len(c.Client)], c.Server...) {
+		if i == nil {
+			bad("an interceptor is nil")
+			break
+		}
+	}
+	if len(errs) > 0 {
+		return c, errors.Join(errs...)
+	}
+	if c.Contexts == 0 {
+		c.Contexts = 1
+	}
+	if c.Workers == 0 {
+		c.Workers = c.HG.MaxActive
+	}
+	if c.Workers == 0 {
+		c.Workers = 1024
+	}
+	if c.Grace == 0 {
+		c.Grace = 10 * time.Second
+	}
+	c.HG.Reflect = c.HG.Reflect || c.Reflect
+	if c.Logger != nil {
+		c.HG.Logger = c.Logger
+	}
+	if c.IdleTimeout != 0 {
+		c.HG.NA.IdleTimeout = c.IdleTimeout
+	}
+	if c.PeerTimeout != 0 {
+		c.HG.NA.PeerTimeout = c.PeerTimeout
+	}
+	if own != nil {
+		c.HG.NA.Plugins = append(c.HG.NA.Plugins[:len(c.HG.NA.Plugins):len(c.HG.NA.Plugins)], own)
+	}
+	if c.Contexts > 1 {
+		c.HG.NA.Contexts = max(c.HG.NA.Contexts, c.Contexts)
+	}
+	return c, nil
+}
+
+// setBudget sets the budget for MaxPeers.
+func (c *Config) setBudget(bad func(format string, args ...any)) {
+	const most = 1 << 20
+	switch {
+	case c.MaxPeers == 0:
+	case c.MaxPeers < 0 || c.MaxPeers > most:
+		bad("MaxPeers is %d, want 1 to %d, or 0 for 488", c.MaxPeers, most)
+	case c.HG.NA.Budget != 0 || c.HG.NA.Peers != 0:
+		bad("MaxPeers is set, and HG.NA.Budget or HG.NA.Peers too: set one of them")
+	default:
+		to := &c.HG.NA
+		to.Peers = c.MaxPeers
+		to.Budget = na.GuaranteedBytes(c.MaxPeers, cmp.Or(to.Envelopes, 32), cmp.Or(to.Eager, 4<<10))
+		if to.Room == 0 {
+			to.Room = max(16<<20, to.Budget/4)
+		}
+	}
+}
+
+// schemes returns those of the transports that addr opens; the second is empty when there is one.
+func schemes(addr string) (first, second string) {
+	first, second, _ = strings.Cut(addr, ",")
+	first, _, _ = strings.Cut(first, "://")
+	second, _, _ = strings.Cut(second, "://")
+	return first, second
+}
+
+// plainly says why there is no TLS over a transport.
+func plainly(scheme string) string {
+	if scheme == "sm" {
+		return "it needs none, for what peers say stays in memory that only processes of one user can open"
+	}
+	return "nothing would be encrypted"
+}
+
+// transport returns the plugin that TLS, TCP and Contexts ask for, nil if they ask for nothing. None of them, and no plugin that is
+// given, may come to nothing without a word: the node would go without TLS.
+func (c *Config) transport(scheme, beside, addr string, bad func(format string, args ...any)) na.Plugin {
+	given := false // one for tcp or udp
+	for _, p := range c.HG.NA.Plugins {
+		switch {
+		case p == nil: // na.Open says so
+		case p.Scheme() == beside:
+		case p.Scheme() != scheme:
+			bad("HG.NA.Plugins holds a plugin for %s://, which a node at %q does not use", p.Scheme(), addr)
+		case scheme == "tcp" || scheme == "udp":
+			given = true
+		}
+	}
+	several, asked := c.Contexts > 1, false
+	for _, f := range []struct {
+		set             bool
+		field, of, hint string
+		fits            bool
+	}{
+		{c.TLS != nil, "TLS", "tcp:// and udp://", plainly(scheme), scheme == "tcp" || scheme == "udp"},
+		{!reflect.ValueOf(c.TCP).IsZero(), "TCP", "tcp://", "use HG.NA.Plugins for options of others", scheme == "tcp"},
+		{several, "Contexts", "tcp://", "several share an address there only: open a Node for each, at addresses of their own", scheme == "tcp"},
+	} {
+		switch asked = asked || f.set; {
+		case f.set && !f.fits:
+			bad("%s is for %s, not %q: %s", f.field, f.of, addr, f.hint)
+		case f.set && given && scheme == "udp":
+			bad("%s is set, but HG.NA.Plugins holds a plugin for udp://, which has options of its own: set its TLS instead", f.field)
+		case f.set && given:
+			bad("%s is set, but HG.NA.Plugins holds a plugin for tcp://, which has options of its own: set TCP instead", f.field)
+		}
+	}
+	opts := c.TCP
+	if opts.TLS != nil && c.TLS != nil && opts.TLS != c.TLS {
+		bad("TLS and TCP.TLS are different configurations: set one of them")
+	}
+	if opts.Spread != 0 && opts.Spread != max(c.Contexts, 1) {
+		bad("TCP.Spread is %d, but Contexts is %d: set Contexts only", opts.Spread, c.Contexts)
+	}
+	if !asked {
+		return nil
+	}
+	if scheme == "udp" {
+		return udp.New(udp.Options{TLS: c.TLS})
+	}
+	if c.TLS != nil {
+		opts.TLS = c.TLS
+	}
+	if several {
+		opts.ReusePort, opts.Spread = runtime.GOOS != "windows", c.Contexts // Windows cannot share a port safely: one socket does
+	}
+	return tcp.New(opts)
+}

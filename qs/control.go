@@ -1,0 +1,352 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A control knows what is under way of a call, and what became of what has ended. Whatever ends a call from outside says so
+// here, and each attempt asks here before it begins; Handle.Forbid closes the moment between that and its Forward. So no end is lost.
+//
+//	run ─► scope ─ interceptor ─ next ─► scope ─ interceptor ─ next ─► scope ─► attempt
+//	         ▲                             ▲                             │ its fate
+//	         └─────────────────────────────┴─────────────────────────────┘
+type control struct {
+	mu       sync.Mutex           // guards the fields below
+	stopped  error                // no attempt begins any more
+	asking   int                  // or while so many ask targets to give the request back
+	last     int                  // number of the last attempt
+	under    *attempt             // those under way
+	first    attempt              // in the place of one that is allocated
+	to       hg.Addr              // of the last attempt
+	been     map[hg.Addr]struct{} // of those before; nil while all went to one
+	streamed int64                // bytes of a From or an Into that were moved
+	left     bool                 // a Read or a Write of an attempt is still running
+	top      scope
+}
+
+// A scope is one call of next, or the whole call. Its error says what became of all attempts in it, whatever the interceptors
+// have made of theirs.
+type scope struct {
+	up    *scope
+	fate  hg.Fate       // of the worst attempt,
+	which int           // and its number
+	begun int           // attempts
+	open  int           // of them under way
+	over  bool          // none begins any more
+	quiet chan struct{} // closed when none is under way; made by who waits
+
+	answers int  // calls of next by the interceptor in it that have succeeded; outgoing.taking guards this
+	settled bool // and this: the interceptor has returned, and what it was given does not change any more
+}
+
+// A nested is what one call of next makes: a scope, and the Call that the interceptor, or the attempt, in it has.
+type nested struct {
+	scope
+	call   Call
+	before int // answers of the scope around, when it began
+}
+
+// An attempt is one way of a request to a target.
+type attempt struct {
+	s      *scope // nil when it has ended
+	number int
+	h      *hg.Handle // while the call of it may be under way
+	loans  *loans
+	next   *attempt
+
+	stalled bool // it was given up
+	watch   *na.Op
+	moved   int64 // at the last look
+}
+
+var errNextLate = na.WithText(ErrInvalid, "the call, or the interceptor, that next belongs to has ended")
+
+// goesTo says where the next attempt of a call goes.
+func (c *Call) goesTo(addr hg.Addr) {
+	k := c.ctl
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.to.IsZero() && k.to != addr {
+		if k.been == nil {
+			k.been = map[hg.Addr]struct{}{}
+		}
+		k.been[k.to] = struct{}{}
+	}
+	k.to = addr
+}
+
+// hasBeenAt reports whether an attempt of a call went to an address.
+func (c *Call) hasBeenAt(addr hg.Addr) bool {
+	if c == nil {
+		return false
+	}
+	c.ctl.mu.Lock()
+	defer c.ctl.mu.Unlock()
+	_, been := c.ctl.been[addr]
+	return been || c.ctl.to == addr
+}
+
+// spent says why another attempt would not get all that the call lends; "" if it would.
+func (c *control) spent() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.left:
+		return "a Read or a Write of an attempt before is still running: call the method again with a new From or Into"
+	case c.streamed > 0:
+		return fmt.Sprintf("an attempt before has moved %d bytes of a From, an Into or a stream: call the method again with new ones", c.streamed)
+	}
+	return ""
+}
+
+// spend counts bytes of a From, an Into or a stream that were moved; left is whether a Read or a Write is still running.
+func (c *control) spend(n int64, left bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.streamed += n
+	c.left = c.left || left
+}
+
+// refuses says why nothing begins in s. Locked.
+func (c *control) refuses(s *scope) error {
+	for ; s != nil; s = s.up {
+		if s.over {
+			return errNextLate
+		}
+	}
+	if c.stopped == nil && c.asking > 0 {
+		return hg.ErrCanceled
+	}
+	return c.stopped
+}
+
+// enter begins an attempt in s, which Retry calls number n.
+func (c *control) enter(s *scope, n int) (*attempt, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refuses(s); err != nil {
+		return nil, err
+	}
+	a := &c.first
+	if a.s != nil {
+		a = &attempt{}
+	}
+	c.last = max(c.last+1, n)
+	*a = attempt{s: s, number: c.last, next: c.under}
+	c.under = a
+	for ; s != nil; s = s.up {
+		s.begun++
+		s.open++
+	}
+	return a, nil
+}
+
+// forwards says that h is about to be forwarded for a.
+func (c *control) forwards(a *attempt, h *hg.Handle, stall, withdraw time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refuses(a.s); err != nil {
+		return err
+	}
+	a.h = h
+	if stall > 0 {
+		c.look(a, stall, withdraw)
+	}
+	return nil
+}
+
+// ended says what became of the request of a. Nobody ends it from outside any more.
+func (c *control) ended(a *attempt, fate hg.Fate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a.h = nil
+	if a.watch != nil {
+		a.watch.Cancel()
+		a.watch = nil
+	}
+	for s := a.s; s != nil; s = s.up {
+		if fate == Ran && s.fate != Ran || fate == MaybeRan && s.fate == NotRun {
+			s.fate, s.which = fate, a.number
+		}
+	}
+}
+
+// remove is the end of a. It reports whether somebody has waited for that.
+func (c *control) remove(a *attempt) (awaited bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := &c.under
+	for *at != a {
+		at = &(*at).next
+	}
+	*at = a.next
+	for s := a.s; s != nil; s = s.up {
+		if s.open--; s.open == 0 && s.quiet != nil {
+			close(s.quiet)
+			s.quiet, awaited = nil, true
+		}
+	}
+	a.s = nil
+	return awaited
+}
+
+// close has no attempt begin in s any more, and abandons those under way. The channel, if it is not nil, is closed when there are
+// none.
+func (c *control) close(s *scope) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.over = true
+	if s.open == 0 {
+		return nil
+	}
+	for a := c.under; a != nil; a = a.next {
+		if a.within(s) {
+			a.end((*hg.Handle).Abandon)
+		}
+	}
+	s.quiet = make(chan struct{})
+	return s.quiet
+}
+
+func (a *attempt) within(of *scope) bool {
+	for s := a.s; s != nil; s = s.up {
+		if s == of {
+			return true
+		}
+	}
+	return false
+}
+
+// end ends the call of a, with f if it has begun. It reports whether f was called. Locked.
+func (a *attempt) end(f func(*hg.Handle)) bool {
+	if a.h == nil || a.h.Forbid() {
+		return false
+	}
+	f(a.h)
+	return true
+}
+
+// stop has no attempt begin any more, and calls f for each under way. It reports whether there was one.
+func (c *control) stop(f func(*hg.Handle)) (any bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = hg.ErrCanceled
+	return c.each(f)
+}
+
+// each calls f for each attempt under way, and has none begin that is about to. It reports whether there was one. Locked.
+func (c *control) each(f func(*hg.Handle)) (any bool) {
+	for a := c.under; a != nil; a = a.next {
+		any = a.end(f) || any
+	}
+	return any
+}
+
+// ask is stop until resume.
+func (c *control) ask(f func(*hg.Handle)) (any bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asking++
+	return c.each(f)
+}
+
+func (c *control) resume() {
+	c.mu.Lock()
+	c.asking--
+	c.mu.Unlock()
+}
+
+// outstanding reports whether a target may still answer.
+func (c *control) outstanding() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for a := c.under; a != nil; a = a.next {
+		if a.h != nil && a.h.Outstanding() {
+			return true
+		}
+	}
+	return false
+}
+
+// isStopped reports whether the call was taken back.
+func (c *control) isStopped() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stopped != nil || c.asking > 0
+}
+
+// stalledOut reports whether a was given up because nothing came, and for no other reason.
+func (c *control) stalledOut(a *attempt) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return a.stalled && c.refuses(a.s) == nil
+}
+
+// tells returns err as the error of s, which was given ctx: with the worst fate of its attempts, or that of err if it is worse.
+func (c *control) tells(ctx context.Context, s *scope, method string, err error) error {
+	c.mu.Lock()
+	fate, which := s.fate, s.which
+	if s.begun < 2 {
+		which = 0
+	}
+	c.mu.Unlock()
+	worst := FateOf(errors.Join(err, &hg.Error{Fate: fate}))
+	if FateOf(err) == worst && ctx.Err() == nil {
+		return err
+	}
+	e, ok := err.(*hg.Error)
+	if !ok {
+		e = &hg.Error{Op: "forward", RPC: method, Fate: FateOf(err), Err: err}
+	}
+	if e.Fate != worst {
+		told := *e
+		told.Fate, told.Attempt = worst, which
+		e = &told
+	}
+	return hg.EndedBy(ctx, e)
+}
+
+// look gives a up if nothing has been moved when stall has passed, and else looks again. Locked.
+func (c *control) look(a *attempt, stall, withdraw time.Duration) {
+	h := a.h
+	nctx := h.Queue().NA()
+	op := nctx.NewOp(func(op *na.Op, r na.Result) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if r.Err != nil || a.watch != op {
+			return
+		}
+		a.watch = nil
+		if a.loans != nil {
+			if moved := a.loans.progress(); moved > a.moved {
+				a.moved = moved
+				c.look(a, stall, withdraw)
+				return
+			}
+		}
+		a.stalled = true
+		a.end(func(h *hg.Handle) {
+			if withdraw <= 0 {
+				h.Abandon()
+				return
+			}
+			_ = h.Withdraw(withdraw, func(_ *hg.Handle, r hg.WithdrawResult) {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if r != hg.Withdrawn && a.h == h && a.stalled {
+					h.Abandon()
+				}
+			})
+		})
+	})
+	if nctx.Timer(op, stall) == nil {
+		a.watch = op
+	}
+}

@@ -1,0 +1,24 @@
+package debug_test
+
+import (
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/debug"
+)
+
+// A server with a page at http://localhost:6060/, and probes at /healthz and /readyz.
+func Example() {
+	var page debug.Page
+	var cfg qs.Config
+	page.Attach(&cfg)
+	node, err := qs.Open("tcp://:7000", cfg)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	web := &http.Server{Addr: "localhost:6060", Handler: &page, ReadHeaderTimeout: 10 * time.Second}
+	go func() { log.Print(web.ListenAndServe()) }()
+}

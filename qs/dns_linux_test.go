@@ -1,0 +1,156 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/tcp"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// A nameserver answers queries for the A records of kv.test over udp.
+type nameserver struct {
+	*net.UDPConn
+	mu    sync.Mutex // guards the fields below
+	ips   []netip.Addr
+	asked int
+}
+
+func newNameserver(t *testing.T, ips ...string) *nameserver {
+	t.Helper()
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	s := &nameserver{UDPConn: c}
+	s.set(ips...)
+	done := make(chan struct{})
+	t.Cleanup(func() {
+		_ = c.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		b := make([]byte, 1500)
+		for {
+			n, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(s.answer(b[:n]), from)
+		}
+	}()
+	return s
+}
+
+func (s *nameserver) set(ips ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ips = nil
+	for _, ip := range ips {
+		s.ips = append(s.ips, netip.MustParseAddr(ip))
+	}
+}
+
+// answer is a response: the header, the question, and a record for each address.
+func (s *nameserver) answer(q []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end := 12 + bytes.IndexByte(q[12:], 0) + 1 + 4
+	kind := binary.BigEndian.Uint16(q[end-4:])
+	known := bytes.HasPrefix(q[12:], []byte("\x02kv\x04test\x00"))
+	a := append([]byte(nil), q[:end]...)
+	a[2], a[3] = 0x84, 0
+	if !known {
+		a[3] = 3 // NXDOMAIN
+	}
+	copy(a[4:12], []byte{0, 1, 0, 0, 0, 0, 0, 0})
+	if !known || kind != 1 {
+		return a
+	}
+	s.asked++
+	a[7] = byte(len(s.ips))
+	for _, ip := range s.ips {
+		a = append(a, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4) // the name of the question, A, IN, TTL 0, 4 bytes
+		b := ip.As4()
+		a = append(a, b[:]...)
+	}
+	return a
+}
+
+// resolver is what asks s.
+func (s *nameserver) resolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", s.LocalAddr().String())
+	}}
+}
+
+// TestDNS: three servers behind one name, whose addresses change.
+func TestDNS(t *testing.T) {
+	t.Parallel()
+	ips := []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}
+	var mu sync.Mutex
+	served := map[string]int{}
+	port := "0"
+	for _, ip := range ips {
+		n := serverAt(t, "tcp://"+net.JoinHostPort(ip, port), qs.Config{}, func(n *qs.Node) {
+			repeat.Handle(n, func(context.Context, string) (string, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				served[ip]++
+				return ip, nil
+			})
+		})
+		ap, err := netip.ParseAddrPort(n.Addr().String()[len("tcp://"):])
+		require.NoError(t, err)
+		port = fmt.Sprint(ap.Port())
+	}
+	ns := newNameserver(t, ips...)
+	c := open(t, "tcp://", qs.Config{})
+	o := qs.PeerOptions{Resolver: qs.DNS{Resolver: ns.resolver()}, Pick: qs.RoundRobin(), Refresh: 10 * time.Millisecond}
+	to, err := c.PeerWith(within(t), o, "tcp://kv.test:"+port)
+	require.NoError(t, err)
+	require.Equal(t, "tcp://kv.test:"+port, to.String())
+	require.Len(t, to.Addrs(), 3)
+	for range 300 {
+		_, err := repeat.Call(within(t), to, "x")
+		require.NoError(t, err)
+	}
+	mu.Lock()
+	require.Equal(t, map[string]int{ips[0]: 100, ips[1]: 100, ips[2]: 100}, served)
+	mu.Unlock()
+
+	ns.set("127.0.0.3")
+	for len(to.Addrs()) != 1 {
+		_, err := repeat.Call(within(t), to, "x")
+		require.NoError(t, err)
+	}
+	got, err := repeat.Call(within(t), to, "x")
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.3", got)
+	ns.set("127.0.0.3", "127.0.0.2")
+	for seen := []string{}; len(seen) < 2; {
+		got, err := repeat.Call(within(t), to, "x")
+		require.NoError(t, err)
+		if !slices.Contains(seen, got) {
+			seen = append(seen, got)
+		}
+	}
+
+	_, err = c.PeerWith(within(t), o, "tcp://nobody.test:"+port)
+	require.ErrorIs(t, err, qs.ErrNoEntry)
+	require.ErrorContains(t, err, "host nobody.test was not found: no such host")
+
+	byDefault := open(t, "tcp://", qs.Config{TCP: tcp.Options{Resolver: ns.resolver()}})
+	to, err = byDefault.Peer(within(t), "tcp://kv.test:"+port)
+	require.NoError(t, err)
+	require.Len(t, to.Addrs(), 2)
+}

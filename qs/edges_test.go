@@ -1,0 +1,351 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestOneAtATime: two attempts at once do not share a From: the second is refused, and the first gets all of it.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	begun, second := make(chan struct{}), make(chan struct{})
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
+			close(begun)
+			<-second
+			b, err := io.ReadAll(in.Body.Reader(ctx))
+			return hashOf(b), err
+		})
+	})
+	var refused error
+	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+		first := make(chan error, 1)
+		go func() { first <- next(ctx) }()
+		<-begun
+		refused = next(ctx)
+		close(second)
+		return <-first
+	}}})
+	src := qs.From(bytes.NewReader(noise(1, 100_000)))
+	got, err := put.Call(within(t), peer(t, n, to.String()), putIn{"x", src})
+	require.NoError(t, err)
+	require.Equal(t, hashOf(noise(1, 100_000)), got)
+	require.ErrorIs(t, refused, qs.ErrInvalid)
+	require.ErrorContains(t, refused, "one at a time")
+	require.Equal(t, qs.NotRun, qs.FateOf(refused))
+}
+
+// TestSinkServesOneAttempt: two attempts at once do not share room, whose bytes would be of both: the second is refused, and so is another
+// call; when the first has ended the Sink serves the next. An interceptor sees that a call lends.
+func TestSinkServesOneAttempt(t *testing.T) {
+	fill := qs.Define[qs.Sink, int64]("test/fillonce")
+	for _, kind := range []string{"Fill", "FillFile", "FillFile of a file that is not mapped", "Into"} {
+		begun, second := make(chan struct{}), make(chan struct{})
+		_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+			fill.Handle(n, func(ctx context.Context, room qs.Sink) (int64, error) {
+				begun <- struct{}{}
+				<-second
+				n, err := room.Writer(ctx).Write(noise(1, 1000))
+				return int64(n), err
+			})
+		})
+		var refused error
+		var lends bool
+		n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			lends = c.Lends()
+			first := make(chan error, 1)
+			go func() { first <- next(ctx) }()
+			<-begun
+			refused = next(ctx)
+			close(second)
+			return <-first
+		}}})
+		plain := open(t, "tcp://", qs.Config{})
+		file, err := os.Create(filepath.Join(t.TempDir(), "room"))
+		require.NoError(t, err)
+		var into bytes.Buffer
+		sink := map[string]qs.Sink{"Fill": qs.Fill(make([]byte, 1000)), "Into": qs.Into(&into)}[kind]
+		mapping := func(f func()) { f() }
+		if strings.HasPrefix(kind, "FillFile") {
+			sink = qs.FillFile(file, 1000)
+		}
+		if strings.HasSuffix(kind, "not mapped") {
+			mapping = qs.WithoutMapping
+		}
+		mapping(func() {
+			_, err = fill.Call(within(t), peer(t, n, to.String()), sink)
+			require.NoError(t, err, kind)
+			require.True(t, lends)
+			require.ErrorIs(t, refused, qs.ErrInvalid, kind)
+			require.ErrorContains(t, refused, "one at a time", kind)
+			require.Equal(t, qs.NotRun, qs.FateOf(refused), kind)
+			require.EqualValues(t, 1000, sink.Filled(), kind)
+			go func() { <-begun }()
+			_, err = fill.Call(within(t), peer(t, plain, to.String()), sink)
+			require.NoError(t, err, "%s: the next call", kind)
+		})
+		require.NoError(t, file.Close())
+	}
+}
+
+// TestFromIsLentOnce: a From that a handler has got bytes of, and one whose Read was left running, serves no other call, which would lack
+// them; one that nobody has got bytes of does.
+func TestFromIsLentOnce(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	want := noise(1, 100_000)
+	refused := func(src qs.Source) {
+		t.Helper()
+		_, err := put.Call(within(t), to, putIn{"copy", src})
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		require.ErrorContains(t, err, "lend a new one")
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+	}
+
+	src := qs.From(bytes.NewReader(want))
+	for range 2 { // whose handler takes nothing
+		_, err := put.Call(within(t), to, putIn{"", src})
+		require.ErrorIs(t, err, qs.BadInput)
+	}
+	got, err := put.Call(within(t), to, putIn{"copy", src})
+	require.NoError(t, err)
+	require.Equal(t, hashOf(want), got)
+	refused(src)
+
+	src = qs.From(bytes.NewReader(want))
+	got, err = put.Call(within(t), to, putIn{"some", src})
+	require.NoError(t, err)
+	require.Equal(t, want[:10], got)
+	refused(src)
+
+	stuck := newStuck()
+	_, to = pair(t, qs.Config{}, func(n *qs.Node) {
+		put.Handle(n, func(context.Context, putIn) ([]byte, error) {
+			<-stuck.begun
+			return nil, nil
+		})
+	})
+	src = qs.From(io.MultiReader(bytes.NewReader(want), stuck))
+	_, err = put.Call(within(t), to, putIn{"", src})
+	require.NoError(t, err)
+	close(stuck.release)
+	require.Eventually(t, func() bool {
+		_, err = put.Call(within(t), to, putIn{"copy", src})
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		return !strings.Contains(err.Error(), "one at a time")
+	}, 10*time.Second, time.Millisecond)
+	refused(src)
+}
+
+// TestWaitEndsFirst: the error of a Wait that its ctx has ended says that the request may have run, also in a join.
+func TestWaitEndsFirst(t *testing.T) {
+	t.Parallel()
+	m := qs.Define[int, int]("test/wait")
+	hold := make(chan struct{})
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		m.Handle(n, func(context.Context, int) (int, error) { <-hold; return 1, nil })
+	})
+	f := m.Go(within(t), to, 1)
+	why := errors.New("why")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	_, err := f.Wait(ctx)
+	require.ErrorIs(t, err, why)
+	require.Equal(t, qs.MaybeRan, qs.FateOf(errors.Join(err, &hg.Error{Op: "forward", Fate: qs.NotRun, Err: qs.ErrUnreachable})))
+	close(hold)
+	_, err = f.Wait(within(t))
+	require.NoError(t, err)
+}
+
+// TestGoexitOnServe: an Inline handler and an authorizer that end the goroutine leave the node as it was.
+func TestGoexitOnServe(t *testing.T) {
+	t.Parallel()
+	m := qs.DefineWith[int, int]("test/goexit", qs.Options{Inline: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+	require.NoError(t, err)
+	m.Handle(n, func(_ context.Context, in int) (int, error) {
+		if in == 0 {
+			runtime.Goexit()
+		}
+		return in, nil
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- n.Serve(ctx) }()
+	to := peer(t, open(t, "tcp://", qs.Config{}), n.Addr().String())
+	for range 3 {
+		_, err = m.Call(within(t), to, 0)
+		require.ErrorIs(t, err, qs.ErrRemote)
+		got, err := m.Call(within(t), to, 7)
+		require.NoError(t, err)
+		require.Equal(t, 7, got)
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("Serve has not returned")
+	}
+}
+
+// TestErrorsOfReaders: what the program's reader says is no code of the call.
+func TestErrorsOfReaders(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	for _, why := range []error{qs.ErrTimeout, qs.ErrPeerLost, context.Canceled, context.DeadlineExceeded, io.ErrUnexpectedEOF} {
+		_, err := put.Call(within(t), to, putIn{"copy", qs.From(readerFunc(func([]byte) (int, error) { return 0, why }))})
+		require.ErrorIs(t, err, qs.ErrRemote)
+		require.Equal(t, qs.ErrRemote, qs.CodeOf(err))
+		require.Equal(t, qs.Ran, qs.FateOf(err))
+		require.ErrorContains(t, err, why.Error())
+		require.Equal(t, why == io.ErrUnexpectedEOF, errors.Is(err, why), "%v matches %v", err, why)
+		for _, code := range []error{qs.ErrTimeout, qs.ErrCanceled, qs.ErrPeerLost, qs.ErrRefused, context.Canceled, context.DeadlineExceeded} {
+			require.NotErrorIs(t, err, code)
+		}
+	}
+}
+
+// TestErrorsBeforeTheRequest: what cannot be lent or encoded is ErrInvalid.
+func TestErrorsBeforeTheRequest(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	_, err = put.Call(within(t), to, putIn{"copy", qs.LendFile(f)})
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+	for _, size := range []int64{-1, 1 << 62} {
+		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+		require.NoError(t, err)
+		_, err = get.Call(within(t), to, getIn{"copy", 10, qs.FillFile(f, size)})
+		require.ErrorIs(t, err, qs.ErrInvalid)
+		require.ErrorContains(t, err, fmt.Sprint(size))
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+		require.NoError(t, f.Close())
+	}
+	_, err = qs.Define[any, int]("test/chan").Call(within(t), to, make(chan int))
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+}
+
+// TestDrainLetsHandlersCall: a handler that has begun may call another server, also one that nobody has called before, while its node
+// drains.
+func TestDrainLetsHandlersCall(t *testing.T) {
+	t.Parallel()
+	front, back := qs.Define[string, int]("test/front"), qs.Define[int, int]("test/back")
+	behind := server(t, qs.Config{}, func(n *qs.Node) {
+		back.Handle(n, func(_ context.Context, in int) (int, error) { return in + 1, nil })
+	})
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+	require.NoError(t, err)
+	begun, drains := make(chan struct{}), make(chan struct{})
+	front.Handle(n, func(ctx context.Context, addr string) (int, error) {
+		close(begun)
+		<-drains
+		to, err := n.Peer(ctx, addr)
+		if err != nil {
+			return 0, err
+		}
+		return back.Call(ctx, to, 1)
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Serve(ctx) }()
+	f := front.Go(within(t), peer(t, open(t, "tcp://", qs.Config{}), n.Addr().String()), behind.Addr().String())
+	<-begun
+	stop()
+	for !n.HG().NA().Draining() {
+		runtime.Gosched()
+	}
+	close(drains)
+	got, err := f.Wait(within(t))
+	require.NoError(t, err)
+	require.Equal(t, 2, got)
+	require.NoError(t, <-ended)
+}
+
+type probedPut struct {
+	Body qs.Source
+	P    probe
+}
+
+var putProbed = qs.Define[probedPut, []byte]("test/probedput")
+
+// TestReadAheadIsNotMoved: what was read ahead of a From, and nobody has got, neither keeps Retry from the second address nor is lost.
+func TestReadAheadIsNotMoved(t *testing.T) {
+	t.Parallel()
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		putProbed.Handle(n, func(ctx context.Context, in probedPut) ([]byte, error) {
+			b, err := io.ReadAll(in.Body.Reader(ctx))
+			return hashOf(b), err
+		})
+	})
+	ended := make(chan struct{}, 1)
+	var moved []int64
+	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{}), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		err := next(ctx)
+		moved = append(moved, c.Moved)
+		return err
+	}}})
+	want := noise(3, 100_000)
+	rest := bytes.NewReader(want)
+	read := readerFunc(func(b []byte) (int, error) {
+		k, err := rest.Read(b)
+		if err == io.EOF {
+			ended <- struct{}{}
+		}
+		return k, err
+	})
+	to := peer(t, n, "tcp://127.0.0.1:1", s.Addr().String())
+	probes.Store(probe(t.Name()), func(what string) {
+		if what == "encoding" && len(moved) == 0 {
+			<-ended // the request does not leave before
+		}
+	})
+	defer probes.Delete(probe(t.Name()))
+	got, err := putProbed.Call(within(t), to, probedPut{qs.From(read), probe(t.Name())})
+	require.NoError(t, err)
+	require.Equal(t, hashOf(want), got)
+	require.Equal(t, []int64{0, int64(len(want))}, moved)
+}
+
+// TestTooLateGoesOn: a call that it was too late to withdraw goes on as if nobody had asked: Retry takes it to the second address.
+func TestTooLateGoesOn(t *testing.T) {
+	t.Parallel()
+	running, refuse := make(chan struct{}), make(chan struct{})
+	full := server(t, qs.Config{}, func(n *qs.Node) {
+		double.Handle(n, func(_ context.Context, p point) (point, error) {
+			close(running)
+			<-refuse
+			return p, qs.Refuse(qs.NotReady)
+		})
+	})
+	free := server(t, qs.Config{}, func(n *qs.Node) {
+		double.Handle(n, func(_ context.Context, p point) (point, error) { return p, nil })
+	})
+	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
+	f := double.Go(within(t), peer(t, c, full.Addr().String(), free.Addr().String()), point{1, 2})
+	<-running
+	require.Equal(t, qs.TooLate, f.Withdraw(within(t)))
+	close(refuse)
+	got, err := f.Wait(within(t))
+	require.NoError(t, err)
+	require.Equal(t, point{1, 2}, got)
+}

@@ -1,0 +1,410 @@
+package qs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+type quota struct {
+	Used, Most int
+	Owner      string
+}
+
+// TestDetail: what a handler attaches to its error is what the caller gets, and nothing else.
+func TestDetail(t *testing.T) {
+	t.Parallel()
+	want := quota{7, 5, "ada"}
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		repeat.Handle(n, func(_ context.Context, how string) (string, error) {
+			err := qs.Errorf(qs.Exhausted, "the quota is used up")
+			if how == "bare" {
+				return "", err
+			}
+			return "", fmt.Errorf("wrapped: %w", qs.WithDetail(err, want))
+		})
+	})
+	_, err := repeat.Call(within(t), to, "detail")
+	require.ErrorIs(t, err, qs.Exhausted)
+	got, ok := qs.DetailOf[quota](err)
+	require.True(t, ok)
+	require.Equal(t, want, got)
+	got, ok = qs.DetailOf[quota](fmt.Errorf("mine: %w", err))
+	require.True(t, ok)
+	require.Equal(t, want, got)
+	_, ok = qs.DetailOf[int](err)
+	require.False(t, ok, "it is of another type")
+	_, err = repeat.Call(within(t), to, "bare")
+	for _, err := range []error{err, nil, qs.ErrTimeout} {
+		got, ok = qs.DetailOf[quota](err)
+		require.False(t, ok)
+		require.Zero(t, got)
+	}
+}
+
+// TestCodeOf: a handler's code is the code of the call, in both packages, if it is one of those for handlers.
+func TestCodeOf(t *testing.T) {
+	t.Parallel()
+	const mine = qs.Code(200)
+	handlers := map[string]struct {
+		err  error
+		want qs.Code
+	}{
+		"NotFound":  {qs.Errorf(qs.NotFound, "no key"), qs.NotFound},
+		"mine":      {qs.Errorf(mine, "mine"), mine},
+		"refused":   {qs.Refuse(qs.Denied), qs.Denied},
+		"no code":   {errors.New("oh"), qs.ErrRemote},
+		"its own":   {qs.ErrPeerLost, qs.ErrRemote},
+		"no entry":  {qs.Refuse(qs.ErrNoEntry), qs.ErrRemote}, // of something that the handler has called
+		"timed out": {qs.ErrTimeout, qs.ErrRemote},
+		"forwarded": {&qs.RemoteError{Code: qs.NotFound, Text: "elsewhere"}, qs.ErrRemote}, // it is for the handler to say so
+	}
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		repeat.Handle(n, func(_ context.Context, how string) (string, error) { return "", handlers[how].err })
+	})
+	for how, h := range handlers {
+		_, err := repeat.Call(within(t), to, how)
+		require.Equal(t, h.want, qs.CodeOf(err), how)
+		require.Equal(t, h.want, hg.CodeOf(fmt.Errorf("wrapped: %w", err)), how)
+		require.ErrorIs(t, err, qs.ErrRemote, how)
+	}
+}
+
+// TestLibraryRefuses: what the library at the target refuses a call with can be asked for by its code: a method that the server does not
+// have, whatever its kind, one of another kind, an input that is too long there, and a server that shuts down.
+func TestLibraryRefuses(t *testing.T) {
+	t.Parallel()
+	block := make(chan struct{})
+	entered := make(chan struct{}, 1)
+	cfg := qs.Config{}
+	cfg.HG.MaxInput = 1000
+	srv := open(t, "tcp://127.0.0.1:0", cfg)
+	repeat.Handle(srv, func(_ context.Context, in string) (string, error) {
+		if in == "block" {
+			entered <- struct{}{}
+			<-block
+		}
+		return in, nil
+	})
+	ctx, stop := context.WithCancel(within(t))
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(ctx) }()
+	to := peer(t, open(t, "tcp://", qs.Config{}), srv.Addr().String())
+	refused := func(err error, code qs.Code) {
+		t.Helper()
+		require.Equal(t, code, qs.CodeOf(err), "%v", err)
+		for _, c := range []qs.Code{code, qs.ErrRemote, qs.ErrRefused} {
+			require.ErrorIs(t, err, c)
+		}
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+		r, ok := qs.RemoteOf(err)
+		require.True(t, ok)
+		require.Equal(t, code, r.Code)
+		require.True(t, r.Refused)
+	}
+	_, err := qs.Define[string, string]("unknown").Call(within(t), to, "x")
+	refused(err, qs.ErrNoEntry)
+	for _, err = range qs.DefineStream[string, string]("unknown.stream").Call(within(t), to, "x") {
+		require.Error(t, err)
+	}
+	refused(err, qs.ErrNoEntry)
+	_, err = qs.Define[string, string]("unknown").Go(within(t), to, "x").Wait(within(t))
+	refused(err, qs.ErrNoEntry)
+	_, err = repeat.Call(within(t), to, strings.Repeat("x", 2000))
+	refused(err, qs.ErrOverflow)
+
+	blocked := repeat.Go(within(t), to, "block")
+	<-entered
+	stop()
+	for still := true; still; { // until it drains
+		if _, err = repeat.Call(within(t), to, "x"); err != nil {
+			still = false
+		}
+	}
+	refused(err, qs.NotReady)
+	close(block)
+	_, err = blocked.Wait(within(t))
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+}
+
+// TestRetryCodes: the handler of an Idempotent method says that another time may do. That is so for Unavailable, NotReady and Aborted,
+// or for the codes that the policy names.
+func TestRetryCodes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		codes []qs.Code
+		said  qs.Code
+		again bool
+	}{
+		{nil, qs.Unavailable, true}, {nil, qs.NotReady, true}, {nil, qs.Aborted, true}, {nil, qs.Internal, false}, {nil, qs.NotFound, false},
+		{[]qs.Code{}, qs.Unavailable, false},
+		{[]qs.Code{200}, 200, true}, {[]qs.Code{200}, qs.Unavailable, false},
+	} {
+		ran := 0
+		register := func(_ *sim.World, _ string, n *qs.Node) {
+			h := func(_ context.Context, _ string) (string, error) {
+				if ran++; ran == 1 {
+					return "", qs.Errorf(c.said, "another time")
+				}
+				return "done", nil
+			}
+			repeat.Handle(n, h)
+			once.Handle(n, h)
+		}
+		world(t, 1, qs.RetryPolicy{Codes: c.codes}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+			_, err := repeat.Call(ctx, to, "x")
+			require.Equal(t, c.again, err == nil, "%+v: %v", c, err)
+			ran = 0
+			_, err = once.Call(ctx, to, "x")
+			require.Equal(t, c.said, qs.CodeOf(err))
+			require.Equal(t, 1, ran, "it is not idempotent")
+		})
+	}
+}
+
+// TestRefusedGoesElsewhere: what an address refuses is asked of the next one at once, by every Pick.
+func TestRefusedGoesElsewhere(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	for _, pick := range []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()} {
+		for seed := range uint64(5) {
+			flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: time.Hour})}, func(ctx context.Context, f *fleet, n *qs.Node) {
+				f.refuses = map[string]error{"s0": qs.Errorf(qs.Exhausted, "full"), "s1": qs.Errorf(qs.Unavailable, "the disk is away")}
+				to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: pick}, "sim://s0", "sim://s1", "sim://s2")
+				require.NoError(t, err)
+				took, failed := f.callers(ctx, to, 3, 100*time.Millisecond)
+				require.Empty(t, failed)
+				require.Less(t, quantile(took, 1), 10*time.Millisecond)
+				require.Equal(t, len(took), f.served["s2"])
+			})
+		}
+	}
+}
+
+// TestCallTimeout: it bounds calls without a deadline, and no others.
+func TestCallTimeout(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	ctx, stop := context.WithCancel(context.Background())
+	w.Go("server", func() {
+		n := simulated(t, w, "sim://server", qs.Config{Grace: -1})
+		repeat.Handle(n, func(ctx context.Context, _ string) (string, error) { return "done", n.Sleep(ctx, 2*time.Second) })
+		_ = n.Serve(ctx)
+	})
+	w.Go("client", func() {
+		defer stop()
+		w.Sleep(time.Millisecond)
+		n := simulated(t, w, "sim://", qs.Config{CallTimeout: time.Second})
+		defer n.Close()
+		to, err := n.Peer(ctx, "sim://server")
+		require.NoError(t, err)
+		begun := w.Now()
+		_, err = repeat.Call(ctx, to, "x")
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.InDelta(t, time.Second, w.Now()-begun, float64(10*time.Millisecond))
+		_, err = repeat.Go(ctx, to, "x").Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrTimeout)
+		longer, cancel := n.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		_, err = repeat.Call(longer, to, "x")
+		require.NoError(t, err)
+	})
+	require.NoError(t, w.Run(time.Hour))
+}
+
+// TestFailFast: a call for which there is no envelope ends at once; without FailFast it waits for one.
+func TestFailFast(t *testing.T) {
+	t.Parallel()
+	var cfg qs.Config
+	cfg.HG.NA.Envelopes, cfg.HG.MaxActivePerPeer = 2, 1
+	release := make(chan struct{})
+	c, to := pair(t, cfg, func(n *qs.Node) {
+		repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return "done", nil
+		})
+	})
+	_, err := c.Ping(within(t), to)
+	require.NoError(t, err)
+	var all []*qs.Future[string]
+	full := func() bool {
+		st := c.HG().Stats()
+		return st.NA.Queued > 0
+	}
+	for range 4 { // one is handled, two wait there, one waits here
+		all = append(all, repeat.Go(within(t), to, "x"))
+	}
+	require.NoError(t, c.HG().Wait(within(t), full))
+	_, err = repeat.Call(qs.FailFast(within(t)), to, "x")
+	require.ErrorIs(t, err, qs.ErrNoCredit)
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+	close(release)
+	for _, f := range all {
+		_, err := f.Wait(within(t))
+		require.NoError(t, err)
+	}
+	_, err = repeat.Call(qs.FailFast(within(t)), to, "x")
+	require.NoError(t, err)
+}
+
+// TestMethodLimits: a method takes so many requests, and refuses the rest at once; another method of the node does not notice.
+func TestMethodLimits(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	tight := qs.DefineWith[int, int]("test/tight", qs.Options{MaxActive: 8, Queue: 32})
+	for seed := range uint64(5) {
+		w := sim.NewWorld(sim.Config{Seed: seed})
+		ctx, stop := context.WithCancel(context.Background())
+		active, most, left, ran := 0, 0, 20, 0
+		var refused, ok int
+		w.Go("server", func() {
+			n := simulated(t, w, "sim://server", qs.Config{Grace: -1})
+			tight.Handle(n, func(ctx context.Context, i int) (int, error) {
+				active++
+				ran++
+				most = max(most, active)
+				defer func() { active-- }()
+				return i, n.Sleep(ctx, 100*time.Millisecond)
+			})
+			repeat.Handle(n, func(context.Context, string) (string, error) { return "done", nil })
+			_ = n.Serve(ctx)
+		})
+		for c := range 20 {
+			w.Go(fmt.Sprint("c", c), func() {
+				w.Sleep(time.Millisecond)
+				n := simulated(t, w, "sim://", qs.Config{})
+				defer n.Close()
+				to, err := n.Peer(ctx, "sim://server")
+				require.NoError(t, err)
+				var all []*qs.Future[int]
+				for i := range 20 {
+					all = append(all, tight.Go(ctx, to, i))
+				}
+				begun := w.Now()
+				_, err = repeat.Call(ctx, to, "x")
+				require.NoError(t, err)
+				require.Less(t, w.Now()-begun, 20*time.Millisecond)
+				for _, f := range all {
+					switch _, err := f.Wait(ctx); {
+					case err == nil:
+						ok++
+					default:
+						refused++
+						require.ErrorIs(t, err, qs.Exhausted)
+						require.Equal(t, qs.NotRun, qs.FateOf(err))
+					}
+				}
+				if left--; left == 0 {
+					stop()
+				}
+			})
+		}
+		require.NoError(t, w.Run(time.Hour), "seed %d", seed)
+		stop()
+		w.Close()
+		require.Equal(t, 8, most)
+		require.Equal(t, ok, ran)
+		require.Equal(t, 40, ok, "8 at work and 32 that wait; all came at once")
+		require.Equal(t, 360, refused)
+	}
+}
+
+// TestRootAuthorize: it sees who calls, what, and with which token; what it does not allow does not run.
+func TestRootAuthorize(t *testing.T) {
+	t.Parallel()
+	ran := make(chan string, 100)
+	cfg := qs.Config{Authorize: func(ctx context.Context, c *qs.Call) error {
+		token, _ := c.Meta.Get("token")
+		switch {
+		case c.Method != repeat.Name() || token == "good":
+			return nil
+		case token == "panic":
+			panic("oh")
+		case token == "coded":
+			return qs.Errorf(qs.Denied, "not today")
+		case c.Peer.Addr().IsZero() || c.Caller().Addr != c.Peer.Addr() || c.In != nil:
+			return nil // it would be a defect, and the call succeed
+		}
+		return errors.New("a token, please")
+	}}
+	_, to := pair(t, cfg, func(n *qs.Node) {
+		repeat.Handle(n, func(_ context.Context, how string) (string, error) { ran <- how; return how, nil })
+	})
+	_, err := repeat.Call(qs.WithMeta(within(t), "token", "good"), to, "x")
+	require.NoError(t, err)
+	<-ran
+	for token, code := range map[string]qs.Code{"bad": qs.ErrPermission, "panic": qs.ErrPermission, "coded": qs.Denied} {
+		_, err := repeat.Call(qs.WithMeta(within(t), "token", token), to, token)
+		require.ErrorIs(t, err, code, token)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+	}
+	require.Empty(t, ran)
+	both := cfg
+	both.HG.Authorize = func(context.Context, hg.Caller, *hg.RPC) error { return nil }
+	_, err = qs.Open("tcp://", both)
+	require.ErrorContains(t, err, "Authorize and HG.Authorize are set")
+}
+
+// TestMaxPeers: so many processes that work are let in, and no more. One that is idle makes room for another.
+func TestMaxPeers(t *testing.T) {
+	t.Parallel()
+	held, over := make(chan bool, 3), make(chan bool)
+	s := server(t, qs.Config{MaxPeers: 3}, func(n *qs.Node) {
+		repeat.Handle(n, func(_ context.Context, in string) (string, error) {
+			if in == "hold" {
+				held <- true
+				<-over
+			}
+			return in, nil
+		})
+	})
+	var holding []*qs.Future[string]
+	for i := range 4 {
+		c := open(t, "tcp://", qs.Config{})
+		to := peer(t, c, s.Addr().String())
+		_, err := repeat.Call(within(t), to, "x")
+		require.Equal(t, i < 3, err == nil, "%d: %v", i, err)
+		if i == 0 { // there is room for long inputs, too
+			for range 3 {
+				_, err := repeat.Call(within(t), to, strings.Repeat("x", 500_000))
+				require.NoError(t, err)
+			}
+			require.EqualValues(t, 2, c.HG().Stats().Inline)
+		}
+		if i < 3 {
+			holding = append(holding, repeat.Go(within(t), to, "hold"))
+			<-held
+			continue
+		}
+		close(over)
+		for _, f := range holding {
+			_, err := f.Wait(within(t))
+			require.NoError(t, err)
+		}
+		for ctx := within(t); err != nil; { // until it may dial again, and a handler is done with what it has answered
+			require.NoError(t, ctx.Err())
+			_, err = repeat.Call(ctx, to, "x")
+		}
+		require.Positive(t, s.HG().Stats().NA.PeersIdle, "one at least: another is asked when the first takes its time")
+	}
+	_, err := qs.Open("tcp://", qs.Config{MaxPeers: -1})
+	require.ErrorContains(t, err, "MaxPeers is -1")
+	var cfg qs.Config
+	cfg.MaxPeers, cfg.HG.NA.Budget = 3, 1<<20
+	_, err = qs.Open("tcp://", cfg)
+	require.ErrorContains(t, err, "set one of them")
+}

@@ -1,0 +1,333 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// A crowd is the work of tests in which more calls are in flight than handlers may run.
+type crowd struct {
+	begun atomic.Int64  // handlers that have begun
+	want  int64         // once so many have,
+	full  chan struct{} // this is closed
+	open  chan struct{} // handlers wait for this
+}
+
+// newCrowd returns one whose handlers wait until so many of them have begun, and until the test closes open.
+func newCrowd(handlers int) *crowd {
+	return &crowd{want: int64(handlers), full: make(chan struct{}), open: make(chan struct{})}
+}
+
+func (c *crowd) enter(ctx context.Context) error {
+	if c.begun.Add(1) == c.want {
+		close(c.full)
+	}
+	select {
+	case <-c.open:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// wait waits until the handlers have begun.
+func (c *crowd) wait(ctx context.Context, t *testing.T) {
+	t.Helper()
+	select {
+	case <-c.full:
+	case <-ctx.Done():
+		t.Errorf("got %d handlers that have begun, want %d", c.begun.Load(), c.want)
+	}
+}
+
+// The methods of a crowd.
+var (
+	crowdItems = qs.DefineStream[int, []byte]("crowd/items") // so many of 16 KiB
+	crowdPut   = qs.Define[qs.Source, int]("crowd/put")
+	crowdGet   = qs.Define[qs.Sink, int]("crowd/get")
+	crowdWait  = qs.Define[struct{}, struct{}]("crowd/wait")
+	crowdKeep  = qs.Define[[]byte, struct{}]("crowd/keep")
+	crowdEcho  = qs.Define[[]byte, int]("crowd/echo")
+)
+
+const (
+	crowdItem  = 16 << 10
+	crowdBytes = 100_000 // of a put and a get
+)
+
+func (c *crowd) serve(n *qs.Node) {
+	crowdItems.Handle(n, func(ctx context.Context, n int, send func([]byte) error) error {
+		if n < 0 { // at once
+			n = -n
+		} else if err := c.enter(ctx); err != nil {
+			return err
+		}
+		var err error
+		for item := make([]byte, crowdItem); n > 0 && err == nil; n-- {
+			err = send(item)
+		}
+		return err
+	})
+	crowdPut.Handle(n, func(ctx context.Context, in qs.Source) (int, error) {
+		if err := c.enter(ctx); err != nil {
+			return 0, err
+		}
+		got, err := io.Copy(io.Discard, in.Reader(ctx))
+		return int(got), err
+	})
+	crowdGet.Handle(n, func(ctx context.Context, in qs.Sink) (int, error) {
+		if err := c.enter(ctx); err != nil {
+			return 0, err
+		}
+		return in.Writer(ctx).Write(make([]byte, crowdBytes))
+	})
+	crowdWait.Handle(n, func(ctx context.Context, _ struct{}) (struct{}, error) { return struct{}{}, c.enter(ctx) })
+	crowdKeep.Handle(n, func(ctx context.Context, _ []byte) (struct{}, error) { return struct{}{}, c.enter(ctx) })
+	crowdEcho.Handle(n, func(_ context.Context, in []byte) (int, error) { return len(in), nil })
+}
+
+// soon bounds what does not end when it is broken.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(within(t), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// answers has a node ping a peer.
+func answers(t testing.TB, ctx context.Context, n *qs.Node, to qs.Peer) {
+	t.Helper()
+	_, err := n.Ping(ctx, to)
+	require.NoError(t, err, "ping")
+	h, err := n.HG().Create(to.Addr(), hg.HashName(hg.HealthRPC))
+	require.NoError(t, err)
+	defer h.Close()
+	_, err = h.CallRaw(ctx, nil)
+	require.NoError(t, err, "health")
+}
+
+// stream takes all items of a stream.
+func (c *crowd) stream(ctx context.Context, t *testing.T, to qs.Peer, want int) {
+	n := 0
+	for item, err := range crowdItems.Call(ctx, to, want) {
+		if !assert.NoError(t, err, "after %d items of %d", n, want) {
+			return
+		}
+		assert.Len(t, item, crowdItem)
+		n++
+	}
+	assert.Equal(t, want, n)
+}
+
+// streams has streams in flight to a server that runs most handlers at a time, with a ping and another call beside them.
+func (c *crowd) streams(t *testing.T, n *qs.Node, to qs.Peer, streams int) {
+	ctx := soon(t)
+	var all sync.WaitGroup
+	for range streams {
+		all.Go(func() { c.stream(ctx, t, to, 20) }) // more than are on their way at once
+	}
+	all.Go(func() {
+		got, err := crowdEcho.Call(ctx, to, make([]byte, 100))
+		assert.NoError(t, err)
+		assert.Equal(t, 100, got)
+	})
+	c.wait(ctx, t)
+	answers(t, ctx, n, to) // while those that have begun hold all places, and those that wait all envelopes
+	close(c.open)
+	all.Wait()
+}
+
+// TestStreamsBeyondPlaces: as many streams of one client as there are places for handlers, and more, all end in order.
+func TestStreamsBeyondPlaces(t *testing.T) {
+	t.Parallel()
+	for _, v := range []struct {
+		at      string
+		streams int
+	}{{"tcp://127.0.0.1:0", 128}, {"tcp://127.0.0.1:0", 200}, {"udp://127.0.0.1:0", 200}, {"sm://*", 200}} {
+		scheme, _, _ := strings.Cut(v.at, "://")
+		t.Run(scheme, func(t *testing.T) {
+			if scheme == "sm" && runtime.GOOS != "linux" {
+				t.Skip("sm needs Linux")
+			}
+			c := newCrowd(128)
+			s := serverAt(t, v.at, qs.Config{}, c.serve)
+			n := open(t, scheme+"://", qs.Config{})
+			c.streams(t, n, peer(t, n, s.Addr().String()), v.streams)
+		})
+	}
+	t.Run("workers", func(t *testing.T) { // each waits for one, and those beyond keep their envelopes meanwhile
+		c := newCrowd(8)
+		n, to := pair(t, qs.Config{Workers: 8}, c.serve)
+		c.streams(t, n, to, 60)
+	})
+	t.Run("itself", func(t *testing.T) {
+		c := newCrowd(128)
+		s := server(t, qs.Config{}, c.serve)
+		c.streams(t, s, peer(t, s, s.Addr().String()), 200)
+	})
+}
+
+// TestStreamsOfManyClients: the same when it is all clients together that use all places.
+func TestStreamsOfManyClients(t *testing.T) {
+	t.Parallel()
+	clients, each, cfg := long.Or(3, 9), long.Or(8, 114), qs.Config{}
+	if !long.On {
+		cfg.HG.MaxActive = 20
+	}
+	c := newCrowd(long.Or(20, 1024))
+	s := server(t, cfg, c.serve)
+	ctx := soon(t)
+	var all sync.WaitGroup
+	for range clients {
+		n := open(t, "tcp://", qs.Config{})
+		to := peer(t, n, s.Addr().String())
+		for range each {
+			all.Go(func() { c.stream(ctx, t, to, 20) })
+		}
+	}
+	c.wait(ctx, t)
+	n := open(t, "tcp://", qs.Config{})
+	answers(t, ctx, n, peer(t, n, s.Addr().String()))
+	close(c.open)
+	all.Wait()
+}
+
+// TestLongCallsAndStream: a stream goes on beside calls that last, which hold all places but its own, and all envelopes.
+func TestLongCallsAndStream(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(127)
+	n, to := pair(t, qs.Config{}, c.serve)
+	ctx := soon(t)
+	var all sync.WaitGroup
+	items := 0
+	for _, err := range crowdItems.Call(ctx, to, -40) {
+		require.NoError(t, err)
+		if items++; items > 1 {
+			continue
+		}
+		for range 170 {
+			all.Go(func() {
+				_, err := crowdWait.Call(ctx, to, struct{}{})
+				assert.NoError(t, err)
+			})
+		}
+		c.wait(ctx, t)
+		answers(t, ctx, n, to)
+	}
+	require.Equal(t, 40, items)
+	close(c.open)
+	all.Wait()
+}
+
+// put lends r, and get has so many bytes written to w.
+func (c *crowd) put(ctx context.Context, t *testing.T, to qs.Peer, r io.Reader) {
+	got, err := crowdPut.Call(ctx, to, qs.From(r))
+	assert.NoError(t, err)
+	assert.Equal(t, crowdBytes, got)
+}
+
+func (c *crowd) get(ctx context.Context, t *testing.T, to qs.Peer, w io.Writer) {
+	got, err := crowdGet.Call(ctx, to, qs.Into(w))
+	assert.NoError(t, err)
+	assert.Equal(t, crowdBytes, got)
+}
+
+// A gate is a reader and a writer that waits until the test opens it.
+type gate struct {
+	open <-chan struct{}
+	r    io.Reader
+	n    int
+}
+
+func (g *gate) Read(b []byte) (int, error) {
+	<-g.open
+	return g.r.Read(b)
+}
+
+func (g *gate) Write(b []byte) (int, error) {
+	<-g.open
+	g.n += len(b)
+	return len(b), nil
+}
+
+// TestSlowReadersAndWriters: as many uploads whose readers wait, and downloads whose writers do, as the caller has places for handlers,
+// and more, keep no other from going on.
+func TestSlowReadersAndWriters(t *testing.T) {
+	t.Parallel()
+	c := newCrowd(200)
+	close(c.open)
+	cfg := qs.Config{}
+	cfg.HG.MaxActivePerPeer = 1000
+	n, to := pair(t, cfg, c.serve)
+	ctx := soon(t)
+	gateOpen := make(chan struct{})
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() { c.put(ctx, t, to, &gate{open: gateOpen, r: bytes.NewReader(make([]byte, crowdBytes))}) })
+		all.Go(func() {
+			w := gate{open: gateOpen}
+			c.get(ctx, t, to, &w)
+			assert.Equal(t, crowdBytes, w.n)
+		})
+	}
+	c.wait(ctx, t)
+	for range 3 {
+		c.put(ctx, t, to, bytes.NewReader(make([]byte, crowdBytes)))
+		var into bytes.Buffer
+		c.get(ctx, t, to, &into)
+		require.Equal(t, crowdBytes, into.Len())
+		answers(t, ctx, n, to)
+	}
+	close(gateOpen)
+	all.Wait()
+}
+
+// TestUploadsEachWay: two processes that call each other with more uploads and downloads than either has places.
+func TestUploadsEachWay(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"tcp://127.0.0.1:0", "udp://127.0.0.1:0", "sm://*"} {
+		scheme, _, _ := strings.Cut(at, "://")
+		t.Run(scheme, func(t *testing.T) {
+			if scheme == "sm" && runtime.GOOS != "linux" {
+				t.Skip("sm needs Linux")
+			}
+			uploadsEachWay(t, at, qs.Config{})
+		})
+	}
+}
+
+func uploadsEachWay(t *testing.T, at string, cfg qs.Config) {
+	c := newCrowd(2 * 128)
+	a, b := serverAt(t, at, cfg, c.serve), serverAt(t, at, cfg, c.serve)
+	ctx := soon(t)
+	var all sync.WaitGroup
+	ab, ba := peer(t, a, b.Addr().String()), peer(t, b, a.Addr().String())
+	for _, to := range []qs.Peer{ab, ba} {
+		for range 100 {
+			all.Go(func() { c.put(ctx, t, to, bytes.NewReader(make([]byte, crowdBytes))) })
+			all.Go(func() {
+				var into bytes.Buffer
+				c.get(ctx, t, to, &into)
+				assert.Equal(t, crowdBytes, into.Len())
+			})
+		}
+	}
+	c.wait(ctx, t)
+	answers(t, ctx, a, ab)
+	answers(t, ctx, b, ba)
+	close(c.open)
+	all.Wait()
+}

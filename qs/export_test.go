@@ -1,0 +1,40 @@
+package qs
+
+import (
+	"errors"
+	"os"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+)
+
+// WithoutMapping has files not be mapped while f runs.
+func WithoutMapping(f func()) {
+	was := mapFile
+	defer func() { mapFile = was }()
+	mapFile = func(*os.File, bulk.FileOptions) (*bulk.File, error) { return nil, errors.ErrUnsupported }
+	f()
+}
+
+// Probes returns how many are under way.
+func (n *Node) Probes() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.probes)
+}
+
+// Looks returns how many Peers have their addresses probed.
+func (n *Node) Looks() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.looks)
+}
+
+// Streams returns how many ends of streams n has.
+func (n *Node) Streams() int {
+	n.streams.mu.Lock()
+	defer n.streams.mu.Unlock()
+	return len(n.streams.takers) + len(n.streams.senders)
+}
+
+// Over reports whether the call has ended.
+func (f *Future[Out]) Over() bool { return f.f.over() }

@@ -1,0 +1,97 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestFileThatIsNotMapped: a regular file whose file system does not map it, as those of /sys, is lent, and sent, as a stream.
+func TestFileThatIsNotMapped(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("needs /sys")
+	}
+	f, err := os.Open("/sys/devices/system/cpu/online")
+	if err != nil {
+		t.Skip("there is no such file: ", err)
+	}
+	defer f.Close()
+	want, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	send := qs.Define[qs.Sink, int64]("test/sendsys")
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		serveBulk(t, n)
+		send.Handle(n, func(ctx context.Context, room qs.Sink) (int64, error) { return room.SendFile(ctx, f) })
+	})
+	got, err := put.Call(within(t), to, putIn{"copy", qs.LendFile(f)})
+	require.NoError(t, err)
+	require.Equal(t, hashOf(want), got)
+	into, room := &bytes.Buffer{}, make([]byte, 100)
+	for _, sink := range []qs.Sink{qs.Into(into), qs.Fill(room)} {
+		n, err := send.Call(within(t), to, sink)
+		require.NoError(t, err)
+		require.EqualValues(t, len(want), n)
+	}
+	require.Equal(t, want, into.Bytes())
+	require.Equal(t, want, room[:len(want)])
+}
+
+// TestFillFileWithGaps: a file that a handler has filled by WriteAt ends behind the last byte that was written, with zeros in the gaps.
+func TestFillFileWithGaps(t *testing.T) {
+	t.Parallel()
+	gaps := qs.Define[qs.Sink, int]("test/gaps")
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		gaps.Handle(n, func(_ context.Context, room qs.Sink) (int, error) {
+			for _, off := range []int64{8192, 4096} {
+				if _, err := room.WriteAt([]byte("here"), off); err != nil {
+					return 0, err
+				}
+			}
+			return 0, nil
+		})
+	})
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	require.NoError(t, err)
+	defer f.Close()
+	sink := qs.FillFile(f, 1<<20)
+	_, err = gaps.Call(within(t), to, sink)
+	require.NoError(t, err)
+	require.Zero(t, sink.Filled(), "without gaps")
+	got, err := os.ReadFile(f.Name())
+	require.NoError(t, err)
+	want := make([]byte, 8196)
+	copy(want[4096:], "here")
+	copy(want[8192:], "here")
+	require.True(t, bytes.Equal(want, got), "%d bytes", len(got))
+}
+
+type brokenWriter struct{ err error }
+
+func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// TestReaderErrorIsToldOnce: the error of a call whose reader or writer has failed says so in one sentence, and matches the error.
+func TestReaderErrorIsToldOnce(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
+	broken := errors.New("the disk is broken")
+	_, up := put.Call(within(t), to, putIn{"copy", qs.From(iotest.ErrReader(broken))})
+	_, down := get.Call(within(t), to, getIn{"copy", 100_000, qs.Into(brokenWriter{broken})})
+	for what, err := range map[string]error{"reader": up, "writer": down} {
+		require.ErrorIs(t, err, broken)
+		require.ErrorIs(t, err, qs.ErrRemote)
+		require.ErrorContains(t, err, "target: quicksilver: the caller's "+what+" has failed: the disk is broken after")
+		require.Equal(t, 1, strings.Count(err.Error(), "broken"), "%v", err)
+		require.NotContains(t, err.Error(), "qs/ring")
+	}
+}

@@ -1,0 +1,41 @@
+package qs_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestFlushIsOfTheCall: what a server's interceptors get from next is what the caller gets, also when the Sinks cannot be flushed; and
+// whatever they make of it, the caller is not told that all of it came.
+func TestFlushIsOfTheCall(t *testing.T) {
+	t.Parallel()
+	told, swallow := make(chan error, 1), false
+	watch := func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+		err := next(ctx)
+		told <- err
+		if swallow {
+			return nil
+		}
+		return err
+	}
+	_, to := pair(t, qs.Config{Server: []qs.Interceptor{watch}}, func(n *qs.Node) { serveBulk(t, n) })
+	for _, swallow = range []bool{false, true} {
+		full := writerFunc(func([]byte) (int, error) { return 0, errors.New("disk full") })
+		_, err := get.Call(within(t), to, getIn{"writer", 5000, qs.Into(full)})
+		require.ErrorContains(t, err, "disk full")
+		require.ErrorContains(t, <-told, "disk full")
+		b := make([]byte, 5000)
+		got, err := get.Call(within(t), to, getIn{"writer", 5000, qs.Fill(b)})
+		require.NoError(t, err)
+		require.Equal(t, 5000, got)
+		require.NoError(t, <-told)
+		_, err = get.Call(within(t), to, getIn{"both", 5000, qs.Fill(b)}) // the handler fails when it has written half of it
+		require.Error(t, <-told)
+		require.Equal(t, swallow, err == nil)
+	}
+}

@@ -1,0 +1,218 @@
+package qs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Future is a call that Go has begun.
+type Future[Out any] struct {
+	f   *future
+	out *Out
+}
+
+type future struct {
+	o      *outgoing
+	ctx    context.Context // the caller's
+	done   chan struct{}
+	err    error // once done
+	panic  any   // of the program's code in the call, once done: who waits for the call panics with it
+	cancel context.CancelFunc
+}
+
+// Go is Call on a goroutine of its own; in the simulator, in a coroutine. If the program's code panics in the call, an encoder or an
+// interceptor, Wait, First and All panic with the same value; if it ends the goroutine the error matches ErrInvalid.
+func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
+	k := m.begin(to, in)
+	return &Future[Out]{begin(ctx, &k.outgoing), &k.out}
+}
+
+func begin(ctx context.Context, o *outgoing) *future {
+	f := &future{o: o, ctx: ctx, done: make(chan struct{})}
+	ctx, f.cancel = context.WithCancel(ctx)
+	if o.home == nil {
+		f.run(ctx)
+	} else {
+		o.home.n.Go(func() { f.run(ctx) })
+	}
+	return f
+}
+
+func (f *future) run(ctx context.Context) {
+	o := f.o
+	returned := false
+	defer func() {
+		if !returned {
+			why := "an interceptor or a codec has ended the goroutine of the call"
+			if f.panic = recover(); f.panic != nil {
+				why = fmt.Sprintf("an interceptor or a codec has panicked: %v", f.panic)
+			}
+			f.err = o.tells(ctx, &o.top, o.m.name, &hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
+		}
+		f.cancel()
+		close(f.done)
+		if p := o.home; p != nil {
+			p.n.all[p.i].Wake()
+		}
+	}()
+	f.err = hg.EndedBy(f.ctx, o.run(ctx)) // it may have ended, and ctx not yet
+	returned = true
+}
+
+// Done is closed when the call has ended. A coroutine of the simulator does not wait for it: Wait does.
+func (f *Future[Out]) Done() <-chan struct{} { return f.f.done }
+
+// Wait returns what Call would have returned. When ctx ends first it returns an error that matches the cause of that and says that the
+// request may have run, and the call goes on.
+func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
+	var none Out
+	if err := f.f.wait(ctx); err != nil {
+		return none, err
+	}
+	return *f.out, f.f.err
+}
+
+// wait returns nil when the call has ended. It panics as that did.
+func (f *future) wait(ctx context.Context) error {
+	err := f.waitEnd(ctx)
+	if err == nil && f.panic != nil {
+		panic(f.panic)
+	}
+	return err
+}
+
+// waitEnd is wait that does not panic.
+func (f *future) waitEnd(ctx context.Context) error {
+	if f.over() {
+		return nil
+	}
+	if err := f.o.home.n.await(ctx, f.o.home.i, f.done); err != nil {
+		return &hg.Error{Op: "wait for", RPC: f.o.m.name, Fate: MaybeRan, Err: err}
+	}
+	return nil
+}
+
+// await returns nil when done is closed, by somebody who wakes context i then.
+func (n *Node) await(ctx context.Context, i int, done <-chan struct{}) error {
+	if n.hctx.NA().Scheduled() {
+		if err := n.all[i].Wait(ctx, func() bool { return closed(done) }); err != nil && !closed(done) {
+			return err
+		}
+		return nil
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func closed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (f *future) over() bool { return closed(f.done) }
+
+// Cancel ends the call with ErrCanceled, unless it has ended. Nothing is sent: the target goes on.
+func (f *Future[Out]) Cancel() { f.f.end((*hg.Handle).Cancel) }
+
+// Abandon is Cancel that lets the target know: the request is destroyed there, or the context of its handler ends.
+func (f *Future[Out]) Abandon() { f.f.end((*hg.Handle).Abandon) }
+
+// end ends the attempts under way with how, and what waits between two.
+func (f *future) end(how func(*hg.Handle)) {
+	f.o.stop(how)
+	f.cancel()
+}
+
+// finish abandons the call unless it has ended, and waits until it has. It panics as that did.
+func (f *future) finish() {
+	if !f.over() {
+		f.end((*hg.Handle).Abandon)
+	}
+	_ = f.wait(context.Background())
+}
+
+// Withdraw asks the target to give the request back, and waits for the answer, until ctx ends: then the call is canceled. After
+// Withdrawn it is certain that no attempt ran, and that none will, or that a handler refused it (Refuse), which says that it has done
+// nothing. The call has ended, with ErrCanceled, with that refusal, or with what else has kept the request from running meanwhile, such as
+// ErrUnreachable. After Indeterminate it has ended, or is about to; an attempt of it may have run. After TooLate, and NotSupported, a
+// handler may run or has run: the call goes on as if nobody had asked, or has ended. Retry makes no other attempt until the result is
+// there, and later only after TooLate and NotSupported.
+func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
+	w := &asking{told: make(chan struct{}), result: hg.Withdrawn}
+	w.left.Store(1)
+	o := f.f.o
+	asked := o.ask(func(h *hg.Handle) {
+		w.left.Add(1)
+		if h.Withdraw(0, func(_ *hg.Handle, r hg.WithdrawResult) {
+			if w.says(r) {
+				o.home.n.all[o.home.i].Wake()
+			}
+		}) != nil {
+			w.says(hg.TooLate) // it has ended
+		}
+	})
+	w.says(hg.Withdrawn)
+	if asked {
+		hctx := o.home.n.all[o.home.i]
+		heard := func() bool { return closed(w.told) }
+		if hctx.Wait(ctx, heard) != nil && !heard() {
+			f.Cancel()
+			_ = hctx.WaitFor(context.Background(), time.Minute, heard)
+		}
+		if !heard() {
+			return hg.Indeterminate
+		}
+		if w.result == hg.TooLate || w.result == hg.NotSupported { // or an attempt was just ending, which ends the call
+			_ = hctx.Wait(ctx, func() bool { return f.f.over() || o.outstanding() })
+			if !f.f.over() {
+				o.resume()
+				return w.result
+			}
+		}
+	}
+	f.f.cancel() // what waits between two attempts
+	_ = f.f.waitEnd(context.Background())
+	switch FateOf(f.f.err) {
+	case NotRun:
+		return hg.Withdrawn
+	case MaybeRan:
+		return hg.Indeterminate
+	}
+	return hg.TooLate
+}
+
+// An asking is what the targets of the attempts of a call say that is to be taken back.
+type asking struct {
+	mu     sync.Mutex // guards result
+	result hg.WithdrawResult
+	left   atomic.Int32
+	told   chan struct{}
+}
+
+// says takes in what one says, and reports whether it was the last.
+func (w *asking) says(r hg.WithdrawResult) bool {
+	w.mu.Lock()
+	if r == hg.TooLate || r == hg.NotSupported && w.result != hg.TooLate {
+		w.result = r
+	}
+	w.mu.Unlock()
+	last := w.left.Add(-1) == 0
+	if last {
+		close(w.told)
+	}
+	return last
+}

@@ -1,0 +1,260 @@
+package qs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestHedge: one of three servers is slow. A call there is made at another one after the delay, and the slow handler's context ends.
+func TestHedge(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	const delay = 10 * time.Millisecond
+	for seed := range uint64(3) {
+		for _, is := range [][]qs.Interceptor{
+			{qs.Hedge(delay)},
+			{qs.Retry(qs.RetryPolicy{}), qs.Hedge(delay)},
+			{qs.Hedge(delay), qs.Retry(qs.RetryPolicy{})},
+		} {
+			flown(t, seed, 3, is, func(ctx context.Context, f *fleet, n *qs.Node) {
+				f.takes["s1"] = 10 * time.Second
+				to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: qs.RoundRobin()}, "sim://s0", "sim://s1", "sim://s2")
+				require.NoError(t, err)
+				took, failed := f.callers(ctx, to, 4, 500*time.Millisecond)
+				require.Empty(t, failed)
+				require.Less(t, quantile(took, 0.99), 2*delay+3*time.Millisecond, "seed %d", seed)
+				require.Positive(t, f.served["s1"])
+				f.Sleep(10 * time.Millisecond)
+				require.Equal(t, f.served["s1"], f.ended["s1"], "the handlers of the slow one have ended before their time")
+				_, err = once.Call(ctx, to, "x")
+				require.NoError(t, err)
+			})
+		}
+	}
+}
+
+// TestHedgeFails: what both attempts say, if neither is answered, and which counts.
+func TestHedgeFails(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first, second error
+		frozen        bool // neither answers
+		want          qs.Code
+		fate          qs.Fate
+	}{
+		"the second succeeds":             {first: qs.Refuse(qs.Errorf(qs.Denied, "no")), fate: qs.Ran},
+		"both are refused":                {first: qs.Refuse(qs.Errorf(qs.Denied, "no")), second: qs.Refuse(qs.Errorf(qs.NotReady, "no")), want: qs.NotReady, fate: qs.NotRun},
+		"the first may have run":          {first: context.Canceled, second: qs.Refuse(qs.Errorf(qs.NotReady, "no")), want: qs.ErrRemote, fate: qs.Ran},
+		"an error of a handler is answer": {second: qs.Errorf(qs.NotFound, "no key"), frozen: true, want: qs.NotFound, fate: qs.Ran},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := sim.NewWorld(sim.Config{Seed: 1})
+			defer w.Close()
+			serving, stop := context.WithCancel(context.Background())
+			for i, err := range []error{c.first, c.second} {
+				at := []string{"s0", "s1"}[i]
+				w.Go(at, func() {
+					n := simulated(t, w, "sim://"+at, qs.Config{Grace: -1})
+					repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
+						d := 20 * time.Millisecond
+						if i == 0 && c.frozen {
+							d = time.Hour
+						}
+						_ = n.Sleep(ctx, d)
+						return at, err
+					})
+					_ = n.Serve(serving)
+				})
+			}
+			w.Go("client", func() {
+				defer stop()
+				w.Sleep(time.Millisecond)
+				n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Hedge(time.Millisecond)}})
+				defer n.Close()
+				to, err := n.Peer(context.Background(), "sim://s0", "sim://s1")
+				require.NoError(t, err)
+				got, err := repeat.Call(context.Background(), to, "x")
+				require.Equal(t, c.fate, qs.FateOf(err), "%v", err)
+				require.Equal(t, c.want, qs.CodeOf(err), "%v", err)
+				if c.want == 0 {
+					require.Equal(t, "s1", got)
+				}
+			})
+			require.NoError(t, w.Run(2*time.Hour))
+		})
+	}
+}
+
+// TestHedgeOvertaken: what a handler says that was told to stop, since the other attempt was answered, is no answer.
+func TestHedgeOvertaken(t *testing.T) {
+	t.Parallel()
+	stopped := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		err := next(ctx)
+		if ctx.Err() == nil {
+			return err
+		}
+		said := &qs.RemoteError{Code: qs.ErrCanceled, Text: "context canceled"}
+		return hg.EndedBy(ctx, &hg.Error{Op: "forward", RPC: c.Method, Fate: qs.Ran, Err: said})
+	}
+	flown(t, 1, 2, []qs.Interceptor{qs.Hedge(10 * time.Millisecond), stopped}, func(ctx context.Context, f *fleet, n *qs.Node) {
+		f.takes["s0"] = time.Minute
+		to, err := n.Peer(ctx, "sim://s0", "sim://s1")
+		require.NoError(t, err)
+		got, err := repeat.Call(ctx, to, "x")
+		require.NoError(t, err)
+		require.Equal(t, "s1", got)
+	})
+}
+
+// TestNextHasItsOwnCall: of an interceptor that calls next several times at once each next has a Call of its own.
+func TestNextHasItsOwnCall(t *testing.T) {
+	t.Parallel()
+	const times = 8
+	var number, wrong atomic.Int32
+	outer := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		errs := make(chan error, times)
+		for range times {
+			go func() { errs <- next(ctx) }()
+		}
+		var all []error
+		for range times {
+			all = append(all, <-errs)
+		}
+		if who, ok := c.Answer.Get("who"); !ok || who == "" || !c.Meta.IsZero() {
+			wrong.Add(1)
+		}
+		return errors.Join(all...)
+	}
+	inner := func(ctx context.Context, c *qs.Call, next func(context.Context) error) (err error) {
+		mine := fmt.Sprint(number.Add(1))
+		if c.Meta, err = c.Meta.With("who", mine); err != nil {
+			return err
+		}
+		err = next(ctx)
+		if got, _ := c.Answer.Get("who"); got != mine {
+			wrong.Add(1)
+		}
+		return err
+	}
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		repeat.Handle(n, func(ctx context.Context, in string) (string, error) {
+			c := qs.CallOf(ctx)
+			c.Answer = c.Meta
+			return in, nil
+		})
+	})
+	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{outer, inner}})
+	to := peer(t, c, s.Addr().String())
+	for range 20 {
+		got, err := repeat.Call(within(t), to, "x")
+		require.NoError(t, err)
+		require.Equal(t, "x", got)
+	}
+	require.EqualValues(t, 20*times, number.Load())
+	require.Zero(t, wrong.Load())
+}
+
+// TestFirst: the first success counts, the others are abandoned and have ended.
+func TestFirst(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(10) {
+		flown(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
+			f.takes["s0"], f.takes["s1"], f.takes["s2"] = time.Hour, 50*time.Millisecond, time.Hour
+			var peers []qs.Peer
+			var all []*qs.Future[string]
+			for _, at := range []string{"sim://s0", "sim://nobody", "sim://s1", "sim://s2"} {
+				to, err := n.Peer(ctx, at)
+				require.NoError(t, err)
+				peers = append(peers, to)
+				all = append(all, once.Go(ctx, to, "x"))
+			}
+			i, got, err := qs.First(ctx, all...)
+			require.NoError(t, err)
+			require.Equal(t, 2, i)
+			require.Equal(t, "s1", got)
+			for i, f := range all {
+				_, err := f.Wait(ctx)
+				switch i {
+				case 1:
+					require.ErrorIs(t, err, qs.ErrUnreachable)
+				case 2:
+					require.NoError(t, err)
+				default:
+					require.ErrorIs(t, err, qs.ErrCanceled)
+				}
+			}
+			f.Sleep(10 * time.Millisecond)
+			require.Equal(t, f.served, f.ended)
+
+			late := once.Go(ctx, peers[0], "x")
+			soon, stop := n.WithTimeout(ctx, time.Millisecond)
+			defer stop()
+			i, _, err = qs.First(soon, late)
+			require.Equal(t, -1, i)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+			require.False(t, late.Over(), "it goes on")
+			late.Abandon()
+
+			i, _, err = qs.First(ctx, late, once.Go(ctx, peers[1], "x"))
+			require.Equal(t, -1, i)
+			require.ErrorIs(t, err, qs.ErrCanceled)
+			require.ErrorIs(t, err, qs.ErrUnreachable)
+			_, _, err = qs.First[string](ctx)
+			require.ErrorIs(t, err, qs.ErrInvalid)
+
+			f.takes["s0"], f.takes["s2"] = 0, 0
+			out := qs.All(ctx, peers, once, "x")
+			require.Len(t, out, 4)
+			for i, want := range []struct {
+				out  string
+				fate qs.Fate
+			}{{"s0", qs.Ran}, {"", qs.NotRun}, {"s1", qs.Ran}, {"s2", qs.Ran}} {
+				require.Equal(t, want.out, out[i].Out)
+				require.Equal(t, want.fate, out[i].Fate)
+				require.Equal(t, want.out == "", out[i].Err != nil)
+				require.Equal(t, peers[i], out[i].Peer)
+			}
+		})
+	}
+}
+
+// What goes with the answer of a hedged call is not lost with the attempt that was overtaken.
+func TestHedgeKeepsTheAnswersMeta(t *testing.T) {
+	t.Parallel()
+	said, err := hg.Meta{}.With("by", "the second")
+	require.NoError(t, err)
+	var asked atomic.Int64
+	register := func(n *qs.Node) {
+		repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
+			if asked.Add(1) == 1 {
+				<-ctx.Done()
+				return "", ctx.Err()
+			}
+			qs.CallOf(ctx).Answer = said
+			return "", nil
+		})
+	}
+	first, second := server(t, qs.Config{}, register), server(t, qs.Config{}, register)
+	var seen hg.Meta
+	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{
+		func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			defer func() { seen = c.Answer }()
+			return next(ctx)
+		},
+		qs.Hedge(time.Millisecond),
+	}})
+	_, err = repeat.Call(within(t), peer(t, c, first.Addr().String(), second.Addr().String()), "")
+	require.NoError(t, err)
+	require.Equal(t, said, seen)
+}

@@ -1,0 +1,403 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// mapFile is replaced by tests of systems where files cannot be mapped.
+var mapFile = bulk.MapFile
+
+// loans is what one attempt has lent.
+type loans struct {
+	n       *Node
+	hctx    *hg.Context
+	m       *method
+	handles []*bulk.Handle
+	files   []*bulk.File
+	rings   []*ring
+	tickets []*lentTicket // by their numbers
+	filled  []sinkFill    // bytes in each Sink with a ticket, without gaps, from its beginning: what the answer says
+	sinks   []lentSink    // in the order of the fields, without zero Sinks
+	stream  ringID        // of the attempt, with a taker
+	taker   *taker        // of a stream's items; else nil
+}
+
+// A lentTicket is what travels in the place of one Source or Sink of an attempt.
+type lentTicket struct {
+	wire   []byte
+	field  string      // where it is
+	passed atomic.Bool // the codec has asked for it
+}
+
+// A lentSink is a Sink of an attempt.
+type lentSink struct {
+	*sink
+	told bool // it has a ticket: the answer says how far it was filled
+}
+
+// lend returns a pointer to a copy of the input in which Sources and Sinks can be encoded.
+func (l *loans) lend(in any) (any, error) {
+	own := reflect.New(reflect.TypeOf(in).Elem())
+	own.Elem().Set(reflect.ValueOf(in).Elem())
+	for _, f := range l.m.fields {
+		switch at := own.Elem().FieldByIndex(f.path).Addr().Interface().(type) {
+		case *Source:
+			if at.s == nil {
+				continue
+			}
+			wire, err := l.source(at.s)
+			if err != nil {
+				return nil, err
+			}
+			at.s = nil
+			if t := l.ticket(f, wire); t != nil {
+				at.s = &source{lent: t}
+			}
+		case *Sink:
+			if at.s == nil {
+				continue
+			}
+			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // an Into is taken by its ring
+				return nil, errInUse
+			}
+			l.sinks = append(l.sinks, lentSink{sink: at.s})
+			wire, err := l.sink(at.s)
+			if err != nil {
+				return nil, err
+			}
+			at.s = nil
+			if t := l.ticket(f, wire); t != nil {
+				l.sinks[len(l.sinks)-1].told = true
+				at.s = &sink{lent: t}
+			}
+		}
+	}
+	if l.taker != nil {
+		var err error
+		if l.stream, err = l.taker.begin(l.n, l.hctx); err != nil {
+			return nil, err
+		}
+	}
+	if len(l.m.fields) == 0 {
+		return own.Interface(), nil
+	}
+	return &lentInput{own.Interface(), l}, nil
+}
+
+// ticket numbers what travels in the place of a field; nil for nothing.
+func (l *loans) ticket(f field, wire []byte) *lentTicket {
+	if len(wire) == 0 {
+		return nil
+	}
+	if f.sink {
+		wire[0] |= ticketSink
+	}
+	wire[1] = byte(len(l.tickets))
+	t := &lentTicket{wire: wire, field: f.name}
+	l.tickets = append(l.tickets, t)
+	return t
+}
+
+func (l *loans) source(s *source) ([]byte, error) {
+	switch {
+	case s.segs != nil:
+		return l.memory(bulk.ReadOnly, s.segs)
+	case s.file != nil:
+		if unsized(s.file) {
+			return l.ring(&sectionReader{f: s.file}, nil, new(used))
+		}
+		m, err := mapFile(s.file, bulk.FileOptions{})
+		if errors.Is(err, errors.ErrUnsupported) {
+			return l.ring(&sectionReader{f: s.file}, nil, new(used))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return l.mapped(bulk.ReadOnly, m)
+	case s.from != nil:
+		return l.ring(s.from, nil, &s.used)
+	case s.got != nil:
+		return nil, notInCall("Source")
+	}
+	return nil, errNilSource
+}
+
+// unsized reports whether f holds bytes although its size is 0, as files of /proc do: they are read to their end.
+func unsized(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil || info.Size() != 0 || !info.Mode().IsRegular() {
+		return false
+	}
+	n, _ := f.ReadAt(make([]byte, 1), 0)
+	return n == 1
+}
+
+func (l *loans) sink(s *sink) ([]byte, error) {
+	if s.into == nil {
+		s.filled.Store(0)
+	}
+	switch {
+	case s.segs != nil:
+		return l.memory(bulk.WriteOnly, s.segs)
+	case s.file != nil:
+		if s.size < 0 {
+			return nil, fmt.Errorf("qs: FillFile: a size of %d, want 0 or more: %w", s.size, hg.ErrInvalid)
+		}
+		if info, err := s.file.Stat(); err != nil {
+			return nil, err
+		} else if info.Size() < s.size {
+			if err := s.file.Truncate(s.size); err != nil {
+				return nil, fmt.Errorf("qs: FillFile: the file cannot grow to %d bytes: %w", s.size, err)
+			}
+		}
+		if s.size == 0 {
+			return []byte{}, nil
+		}
+		m, err := mapFile(s.file, bulk.FileOptions{Write: true, Length: s.size})
+		if errors.Is(err, errors.ErrUnsupported) {
+			through := &sink{into: &roomWriter{f: s.file, room: s.size}, of: s}
+			l.sinks[len(l.sinks)-1].sink = through
+			return l.ring(nil, through, &through.used)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return l.mapped(bulk.WriteOnly, m)
+	case s.into != nil:
+		return l.ring(nil, s, &s.used)
+	case s.got != nil:
+		return nil, notInCall("Sink")
+	}
+	return nil, errNilSink
+}
+
+var (
+	errNilSource = fmt.Errorf("qs: LendFile or From got nil: %w", hg.ErrInvalid)
+	errNilSink   = fmt.Errorf("qs: FillFile or Into got nil: %w", hg.ErrInvalid)
+)
+
+// A roomWriter writes a file from its beginning, up to a size.
+type roomWriter struct {
+	f         *os.File
+	off, room int64
+}
+
+func (w *roomWriter) Write(b []byte) (int, error) {
+	if int64(len(b)) > w.room-w.off {
+		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file; FillFile takes a larger size", w.room)
+	}
+	n, err := w.f.WriteAt(b, w.off)
+	w.off += int64(n)
+	return n, err
+}
+
+// sectionReader reads a file from its beginning, whatever its offset is.
+type sectionReader struct {
+	f   *os.File
+	off int64
+}
+
+func (r *sectionReader) Read(b []byte) (int, error) {
+	n, err := r.f.ReadAt(b, r.off)
+	r.off += int64(n)
+	return n, err
+}
+
+func (l *loans) memory(access bulk.Access, segs [][]byte) ([]byte, error) {
+	if total(segs) == 0 {
+		return []byte{}, nil
+	}
+	h, err := bulk.Create(l.hctx, bulk.Options{Access: access}, segs...)
+	if err != nil {
+		return nil, err
+	}
+	l.handles = append(l.handles, h)
+	return h.AppendBinary([]byte{ticketMemory, 0})
+}
+
+func (l *loans) mapped(access bulk.Access, m *bulk.File) ([]byte, error) {
+	l.files = append(l.files, m)
+	if m.Len() == 0 {
+		return []byte{}, nil
+	}
+	h, err := m.Create(l.hctx, bulk.Options{Access: access})
+	if err != nil {
+		return nil, err
+	}
+	l.handles = append(l.handles, h)
+	return h.AppendBinary([]byte{ticketMemory, 0})
+}
+
+func (l *loans) ring(from io.Reader, into *sink, used *used) ([]byte, error) {
+	g, err := l.n.rings.open(l.hctx, from, into, used)
+	if err != nil {
+		return nil, err
+	}
+	l.rings = append(l.rings, g)
+	return g.h.AppendBinary(append([]byte{ticketRing, 0}, g.id[:]...))
+}
+
+// lent returns how many bytes are lent; of a stream nobody knows.
+func (l *loans) lent() (n int64) {
+	for _, h := range l.handles {
+		n += h.Len()
+	}
+	return n
+}
+
+// moved returns how many bytes of what is lent have been moved.
+func (l *loans) moved() (n int64) {
+	for _, h := range l.handles {
+		n += h.Moved()
+	}
+	for _, g := range l.rings {
+		n += g.moved()
+	}
+	if l.taker != nil {
+		n += l.taker.moved()
+	}
+	return n
+}
+
+// progress grows with each byte that moves, also one that waits in a ring.
+func (l *loans) progress() (n int64) {
+	for _, h := range l.handles {
+		n += h.Moved()
+	}
+	for _, g := range l.rings {
+		k, _ := g.progress()
+		n += k + g.h.Moved()
+	}
+	if l.taker != nil {
+		n += l.taker.progress()
+	}
+	return n
+}
+
+// revoke ends the use of h by peers.
+func (l *loans) revoke(h *bulk.Handle) {
+	if h.CloseWait(context.Background()) != nil {
+		l.n.drained()
+	}
+}
+
+// end takes back what was lent, and says how far the Sinks were filled.
+func (l *loans) end(o *outgoing, c *Call, err error) error {
+	left := false
+	for _, g := range l.rings {
+		left = g.close() || left
+		if _, failed := g.progress(); failed != nil && err != nil && !errors.Is(err, failed) {
+			err = failedBy(err, failed)
+		}
+	}
+	if l.taker != nil {
+		l.taker.end()
+	}
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	if c.Moved = l.moved(); len(l.rings) > 0 || l.taker != nil {
+		o.spend(c.Moved, left)
+	}
+	for _, h := range l.handles {
+		l.revoke(h)
+	}
+	for _, g := range l.rings {
+		l.revoke(g.h)
+		g.release()
+	}
+	for _, m := range l.files {
+		_ = m.Close()
+	}
+	if err == nil {
+		err = l.fill()
+	}
+	for _, s := range l.sinks {
+		switch {
+		case s.of != nil:
+			s.of.used.Store(false)
+		case s.into == nil:
+			s.used.Store(false)
+		}
+	}
+	return err
+}
+
+// failedBy returns err, of a call, that matches also what its reader or writer has failed with, and reads so unless the target has said it.
+func failedBy(err, failed error) error {
+	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
+		return saidBefore{err, failed}
+	}
+	return fmt.Errorf("%w: %w", err, failed)
+}
+
+// A saidBefore is an error whose text has that of its cause.
+type saidBefore struct {
+	error
+	cause error
+}
+
+func (e saidBefore) Unwrap() []error { return []error{e.error, e.cause} }
+
+// A programs is an error of the program's own reader or writer. It matches what that does, but for codes and the errors of contexts,
+// which would speak of the call.
+type programs struct{ error }
+
+func (e programs) Is(target error) bool {
+	switch target.(type) {
+	case hg.Code, *hg.RemoteError, *hg.Error:
+		return false
+	}
+	return target != context.Canceled && target != context.DeadlineExceeded && target != os.ErrDeadlineExceeded && errors.Is(e.error, target)
+}
+
+func (e programs) As(target any) bool {
+	switch target.(type) {
+	case *hg.Code, **hg.RemoteError, **hg.Error:
+		return false
+	}
+	return errors.As(e.error, target)
+}
+
+// fill takes in what the target says of the Sinks.
+func (l *loans) fill() error {
+	filled := l.filled
+	for _, lent := range l.sinks {
+		s, n := lent.sink, sinkFill{}
+		if lent.told {
+			if len(filled) == 0 {
+				return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are more: %w", l.m.name, len(l.filled), hg.ErrProtocol)
+			}
+			n, filled = filled[0], filled[1:]
+			if room := (Sink{s}).Len(); n.prefix < 0 || n.end < n.prefix || room >= 0 && n.end > room || room < 0 && n.prefix != s.filled.Load() {
+				return fmt.Errorf("qs: method %s: the answer says that a Sink holds %d bytes and ends at %d, which cannot be: %w",
+					l.m.name, n.prefix, n.end, hg.ErrProtocol)
+			}
+		}
+		if s.into != nil && s.of == nil {
+			continue
+		}
+		if s.of != nil {
+			s = s.of
+		}
+		s.filled.Store(n.prefix)
+		if s.file != nil {
+			if err := s.file.Truncate(n.end); err != nil {
+				return err
+			}
+		}
+	}
+	if len(filled) > 0 {
+		return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are fewer: %w", l.m.name, len(l.filled), hg.ErrProtocol)
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package qs
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+// A Method is a function of another process, with the types of its input and output: a package variable that both programs
+// import. In may hold Sources and Sinks in its fields, and in those of structs in it.
+type Method[In, Out any] struct {
+	m     *method
+	calls sync.Pool // of *calling, to be used again
+}
+
+// Options say more about a method. The zero value works.
+type Options struct {
+	// Codec encodes input and output; both sides need the same. Nil means Config.HG.Codec, which is msgpack if not set.
+	Codec codec.Codec
+	// Idempotent says that it does no harm to run the method twice: Retry repeats it also when it may have run.
+	Idempotent bool
+	// MaxActive bounds the requests of the method that are handled at once by a node; zero means that only Config.Workers does. Queue
+	// bounds those that may wait for that; zero means as many as MaxActive, negative none. The caller of one more gets Exhausted at once,
+	// and NotRun: it may go elsewhere. Callers of one process wait for an envelope first: Config.HG.NA.Envelopes.
+	MaxActive, Queue int
+	// Inline has handlers run on the goroutine that drives the node. They must not block, and be quick. At a node with Config.Authorize,
+	// which may block, they run on workers as others do.
+	Inline bool
+}
+
+// A method is what Methods and OneWays have in common.
+type method struct {
+	name   string
+	o      Options
+	oneWay bool
+	stream bool
+	shape  string
+	fields []field // Sources and Sinks of the input
+}
+
+// Define names a method. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
+// kind (Method, Stream, OneWay) for a name: a call of a second definition with another fails with ErrInvalid and NotRun, its Handle panics.
+//
+// The two sides may define a method differently, as when one of them is older. With the default codec:
+//   - A field that only the sender's struct has is skipped; one that only the receiver's has is zero. A field of another name is both. That
+//     goes for In, Out and the items of a stream. Unexported fields are not sent. A time.Time arrives as the same instant, in local time.
+//   - A field, an input or an output of another type is an error that names it: BadInput of the target, where the handler has not run, or an
+//     error of the caller, where it has. An integer that fits the other side's type is no error.
+//   - A Source or a Sink may be added or removed as any field, if it is zero. One that lends something, and that the target's input does not
+//     have, is refused: BadInput, NotRun. To a handler that has a Source or Sink more it is zero.
+//   - Another codec, and another kind, is refused: ErrProtocol, NotRun. A one-way request that is refused is counted at the target
+//     (hg.Stats.Dropped), and its sender is not told.
+//
+// Define panics when the name is too short or too long; when the codec (Options.Codec, or msgpack) does not send all of a type, as
+// [codec.TypeChecker] says: chan, func, structs without an exported field; and when a Source or a Sink is where none can be: in a
+// pointer, slice, array or map, in a field that is not exported or that its tag leaves out, embedded, or in Out. A program that sets
+// Config.HG.Codec and has types that msgpack does not send gives that codec in Options, too.
+func Define[In, Out any](name string) *Method[In, Out] { return DefineWith[In, Out](name, Options{}) }
+
+// DefineWith is Define with Options.
+func DefineWith[In, Out any](name string, o Options) *Method[In, Out] {
+	return &Method[In, Out]{m: define(name, o, false, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
+}
+
+func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
+	if name == "" || len(name) > 255 {
+		panic(fmt.Sprintf("qs: the method name %q has %d bytes, want 1 to 255", name, len(name)))
+	}
+	c := o.Codec
+	if c == nil {
+		c = codec.Msgpack
+	}
+	if checker, ok := c.(codec.TypeChecker); ok {
+		for _, t := range []reflect.Type{in, out} {
+			if t == nil {
+				continue
+			}
+			if err := checker.CheckType(t); err != nil {
+				panic(fmt.Sprintf("qs: method %s cannot have this type: %v", name, err))
+			}
+		}
+	}
+	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in, o.Codec), shape: shape(in)}
+	if oneWay {
+		if len(m.fields) > 0 {
+			panic(fmt.Sprintf("qs: method %s is one-way: nobody would know how long its Sources and Sinks are needed; use Define", name))
+		}
+		return m
+	}
+	if len(fieldsOf(name, out, o.Codec)) > 0 {
+		panic(fmt.Sprintf("qs: method %s has a Source or a Sink in its output; put it into the input", name))
+	}
+	m.shape += " -> " + shape(out)
+	return m
+}
+
+// Name returns the name of m.
+func (m *Method[In, Out]) Name() string { return m.m.name }
+
+// Handle has n serve m with fn, which may block: it holds nobody else up, but for a moment. Its ctx ends at the caller's deadline (ctx.Deadline has it if
+// less than 71 minutes were left when the request left), with the session, when the caller gives the call up, and when fn has returned. At the deadline, and when the caller gives
+// up just before, ctx.Err is DeadlineExceeded; else it is Canceled. An error of fn is the answer:
+// with the outermost Code in it, or ErrHandler. A panic is answered ErrPanic. Handle panics when fn is nil, or n serves m, or its
+// name, already.
+func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
+	n.serve(m.m, func(r hg.Incoming) error {
+		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
+		s.request.in, s.request.out = &s.in, &s.out
+		defer s.end()
+		if _, err := s.input(); err != nil {
+			return err
+		}
+		err := s.run(s)
+		if err == nil { // which an interceptor may have made of an error
+			err = s.flush(s)
+		}
+		if err == nil {
+			err = s.say(filledMeta, s.filled())
+		}
+		s.end() // before the caller is answered
+		if err != nil {
+			return s.failed(err)
+		}
+		return r.Respond(&s.out, nil)
+	}, fn == nil)
+}
+
+// A serving is one request with its types.
+type serving[In, Out any] struct {
+	request
+	fn  func(context.Context, In) (Out, error)
+	in  In
+	out Out
+}
+
+// handle implements handling.
+func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
+	if s.out, err = s.fn(ctx, s.in); err == nil {
+		err = s.flush(ctx)
+	}
+	return err
+}
+
+// Call calls m at to and waits. When ctx ends first the call ends at once (see From and Into for one that lends such), and the target is told. Whatever the error, nobody
+// reads or writes what in lends any more when Call has returned.
+//
+// A panic of the program's code in the call, an encoder, a codec, an interceptor or a Pick, is one of Call.
+//
+// The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
+// another code of this package. What the library at the target refuses matches ErrRemote and the code of that: ErrNoEntry, a method that
+// the server does not have; NotReady, a server that shuts down; ErrTimeout, a handler that could not begin in time. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
+// answered meanwhile; only success counts more. What an authorizer refuses matches ErrRemote and ErrPermission, or the code that it
+// gave. FateOf says what became of the request: of all attempts, whichever interceptor made them.
+func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, err error) {
+	err = m.CallInto(ctx, to, in, &out)
+	return out, err
+}
+
+// CallInto is Call that decodes the answer into *out, and uses the memory that is there, as the codec does: Msgpack fills a []byte that
+// has room, and adds to a map. So who asks for large answers again and again needs memory once. After an error *out holds anything.
+func (m *Method[In, Out]) CallInto(ctx context.Context, to Peer, in In, out *Out) error {
+	k := m.begin(to, in)
+	k.out = *out
+	err := k.run(ctx)
+	*out = k.out
+	if k.private() {
+		*k = calling[In, Out]{}
+		m.calls.Put(k)
+	}
+	return err
+}
+
+func (m *Method[In, Out]) begin(to Peer, in In) *calling[In, Out] {
+	k, _ := m.calls.Get().(*calling[In, Out])
+	if k == nil {
+		k = &calling[In, Out]{}
+	}
+	k.in = in
+	k.outgoing.begin(m.m, to)
+	k.Call.In, k.Call.Out = &k.in, &k.out
+	k.reply = &k.out
+	return k
+}
+
+// A calling is one call with its types.
+type calling[In, Out any] struct {
+	outgoing
+	in  In
+	out Out
+}
+
+// A OneWay is a method without an answer.
+type OneWay[In any] struct{ m *method }
+
+// DefineOneWay names a method that has no answer. It panics as Define does; In holds no Sources and Sinks.
+func DefineOneWay[In any](name string) *OneWay[In] {
+	return &OneWay[In]{define(name, Options{}, true, reflect.TypeFor[In](), nil)}
+}
+
+// Handle has n serve m with fn, as Method.Handle does.
+func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
+	n.serve(m.m, func(r hg.Incoming) error {
+		s := &serving[In, struct{}]{request: request{n: n, m: m.m, r: r}}
+		s.request.in = &s.in
+		defer s.end()
+		if _, err := s.input(); err != nil {
+			return err
+		}
+		return s.run(handlingFunc(func(ctx context.Context) error {
+			fn(ctx, s.in)
+			return nil
+		}))
+	}, fn == nil)
+}
+
+// Send returns when the request has left, or with an error as Call. Nothing says whether it arrives.
+func (m *OneWay[In]) Send(ctx context.Context, to Peer, in In) error {
+	k := &calling[In, struct{}]{in: in}
+	k.begin(m.m, to)
+	k.Call.In = &k.in
+	return k.run(ctx)
+}

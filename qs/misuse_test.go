@@ -1,0 +1,148 @@
+package qs_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+var take = qs.Define[struct{ Body qs.Source }, int64]("test/take")
+var give = qs.Define[struct{ Body qs.Sink }, int64]("test/give")
+
+// What can be seen to be a mistake before anything is sent is an error that says so, and that nothing ran.
+func TestMistakesOfCallers(t *testing.T) {
+	t.Parallel()
+	client, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		take.Handle(n, func(context.Context, struct{ Body qs.Source }) (int64, error) { panic("it ran") })
+		give.Handle(n, func(context.Context, struct{ Body qs.Sink }) (int64, error) { panic("it ran") })
+	})
+	other := open(t, "tcp://", qs.Config{})
+	ctx := within(t)
+	source := func(s qs.Source) func() error {
+		return func() error { _, err := take.Call(ctx, to, struct{ Body qs.Source }{s}); return err }
+	}
+	sink := func(s qs.Sink) func() error {
+		return func() error { _, err := give.Call(ctx, to, struct{ Body qs.Sink }{s}); return err }
+	}
+	for says, call := range map[string]func() error{
+		"LendFile or From got nil":    source(qs.LendFile(nil)),
+		"From got nil":                source(qs.From(nil)),
+		"FillFile or Into got nil":    sink(qs.FillFile(nil, 1)),
+		"Into got nil":                sink(qs.Into(nil)),
+		"the Peer is zero":            func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
+		"the Peer is zero;":           func() error { _, err := client.Ping(ctx, qs.Peer{}); return err },
+		"the Peer is of another Node": func() error { _, err := other.Ping(ctx, to); return err },
+	} {
+		err := call()
+		require.ErrorIs(t, err, qs.ErrInvalid, says)
+		require.ErrorContains(t, err, says)
+		require.Equal(t, qs.NotRun, qs.FateOf(err), says)
+	}
+}
+
+// Memory of no segments is empty, and not a mistake.
+func TestLendNothing(t *testing.T) {
+	t.Parallel()
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		take.Handle(n, func(_ context.Context, in struct{ Body qs.Source }) (int64, error) { return in.Body.Len(), nil })
+		give.Handle(n, func(_ context.Context, in struct{ Body qs.Sink }) (int64, error) { return in.Body.Len(), nil })
+	})
+	for _, s := range []qs.Source{{}, qs.Lend(), qs.Lend(nil), qs.Lend([]byte{})} {
+		got, err := take.Call(within(t), to, struct{ Body qs.Source }{s})
+		require.NoError(t, err)
+		require.Zero(t, got)
+	}
+	for _, s := range []qs.Sink{{}, qs.Fill(), qs.Fill(nil), qs.Fill([]byte{})} {
+		got, err := give.Call(within(t), to, struct{ Body qs.Sink }{s})
+		require.NoError(t, err)
+		require.Zero(t, got)
+	}
+}
+
+// What GUIDE says one sees is what one sees.
+func TestGuide(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("docs/GUIDE.md")
+	require.NoError(t, err)
+	kept := make(chan qs.Source, 1)
+	client, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		double.Handle(n, func(_ context.Context, p point) (point, error) { return p, nil })
+		take.Handle(n, func(_ context.Context, in struct{ Body qs.Source }) (int64, error) { kept <- in.Body; return 0, nil })
+	})
+	idle := open(t, "tcp://127.0.0.1:0", qs.Config{}) // nobody calls Serve
+	ctx := within(t)
+	for says, wrong := range map[string]func() error{
+		"no RPC with id": func() error { _, err := qs.Define[int, int]("test/none").Call(ctx, to, 1); return err },
+		"codec: decode":  func() error { _, err := qs.Define[string, point]("test/double").Call(ctx, to, "x"); return err },
+		"is not of transport": func() error {
+			_, err := client.Peer(ctx, "udp://127.0.0.1:1")
+			return err
+		},
+		"address already in use": func() error { _, err := qs.Open(to.String(), qs.Config{}); return err },
+		"handler that got the Source has returned": func() error {
+			_, err := take.Call(ctx, to, struct{ Body qs.Source }{qs.Lend(make([]byte, 10_000))})
+			require.NoError(t, err)
+			_, err = (<-kept).ReadAt(make([]byte, 1), 0)
+			return err
+		},
+		"may have run": func() error {
+			to := peer(t, client, idle.Addr().String())
+			for patience := 50 * time.Millisecond; ; patience *= 2 { // on a busy machine the first calls may not even leave
+				ctx, stop := context.WithTimeout(ctx, patience)
+				_, err := double.Call(ctx, to, point{})
+				stop()
+				require.ErrorIs(t, err, qs.ErrTimeout)
+				if qs.FateOf(err) != qs.NotRun {
+					return err
+				}
+			}
+		},
+	} {
+		require.ErrorContains(t, wrong(), says)
+		require.Contains(t, string(guide), "`"+says+"`")
+	}
+	got, err := qs.Define[struct{ X, other int }, struct{ Z int }]("test/double").Call(ctx, to, struct{ X, other int }{1, 2})
+	require.NoError(t, err)
+	require.Zero(t, got.Z, "a field of another name")
+}
+
+func TestNilHandler(t *testing.T) {
+	t.Parallel()
+	n := open(t, "tcp://127.0.0.1:0", qs.Config{})
+	require.PanicsWithValue(t, "qs: method test/upper: the handler is nil", func() { upper.Handle(n, nil) })
+	require.PanicsWithValue(t, "qs: method test/note: the handler is nil", func() { note.Handle(n, nil) })
+}
+
+// A host that cannot be found may be there tomorrow; an address that can never be one of this node is a mistake at once.
+func TestPeerAddresses(t *testing.T) {
+	t.Parallel()
+	n := open(t, "tcp://", qs.Config{})
+	to, err := n.Peer(within(t), "tcp://nobody.invalid:1", "tcp://127.0.0.1:1")
+	require.NoError(t, err)
+	require.Equal(t, "tcp://nobody.invalid:1,tcp://127.0.0.1:1", to.String())
+	require.Len(t, to.Addrs(), 1)
+	for addr, says := range map[string]string{
+		"127.0.0.1:1":          "has no scheme",
+		"tcp://127.0.0.1":      "missing port",
+		"tcp://127.0.0.1:one":  `has port "one"`,
+		"sm://elsewhere":       "is not of transport tcp: open another node or class, at sm://, to reach it",
+		"tcp://nobody.invalid": "missing port",
+		"tcp://@abcdef":        "names a process that does not listen",
+	} {
+		_, err := n.Peer(within(t), "tcp://127.0.0.1:1", addr)
+		require.ErrorContains(t, err, says, addr)
+		require.True(t, errors.Is(err, qs.ErrInvalid) || errors.Is(err, qs.ErrUnsupported), "%s: %v", addr, err)
+	}
+	ended, end := context.WithCancel(within(t))
+	end()
+	_, err = n.Peer(ended, "tcp://127.0.0.1:1", "sm://elsewhere")
+	require.ErrorIs(t, err, qs.ErrUnsupported, "a mistake, although ctx has ended, too")
+	_, err = n.Peer(ended, "tcp://127.0.0.1:1", "127.0.0.1:1")
+	require.ErrorIs(t, err, qs.ErrInvalid)
+}

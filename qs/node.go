@@ -1,0 +1,331 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Node is a process on a network: it serves methods and calls those of others. Its methods may be called from any goroutine.
+//
+//	Open ─► Handle … ─► Serve ──── ctx ends ───► drains: new calls are refused, those that run may end ─► returns
+//	          └─► Peer, Call: a node that only calls needs no Serve             └─ Config.Grace at the most
+type Node struct {
+	cfg     Config
+	class   *hg.Class
+	all     []*hg.Context
+	hctx    *hg.Context // the first
+	workers workers
+	rings   rings
+	streams streams
+
+	known sync.Map // *method: hg.ID
+	idle  []idle   // handles, for each context
+
+	life context.Context // of the watches
+	die  context.CancelFunc
+
+	served  atomic.Bool       // Serve was called
+	ending  atomic.Bool       // no handle is kept any more
+	mu      sync.Mutex        // guards the fields below, and registering
+	defined map[string]string // names: what describe says of the definition that was used first
+	closed  bool
+	probes  map[*hg.Handle]struct{} // under way
+	looks   map[*na.Op]struct{}     // timers of PeerOptions.Health
+	watches map[watchKey]*watch
+}
+
+// Open opens addr: "tcp://" to call only, "tcp://host:port" to serve too; port 0 lets the system choose. It starts no
+// goroutine that runs code of the program. Requests wait until Serve or a call of this node takes them, so register handlers
+// first. The error matches ErrInvalid for a Config or an address that cannot be, ErrUnsupported for a scheme that nobody serves,
+// ErrNoEntry for a host that is not known, ErrAddrInUse (and syscall.EADDRINUSE) where somebody else listens, and ErrPermission for udp beyond loopback without TLS.
+func Open(addr string, cfg Config) (*Node, error) {
+	cfg, err := cfg.withDefaults(addr)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg: cfg, idle: make([]idle, cfg.Contexts), defined: map[string]string{},
+		probes: map[*hg.Handle]struct{}{}, looks: map[*na.Op]struct{}{}, watches: map[watchKey]*watch{},
+	}
+	n.life, n.die = context.WithCancel(context.Background())
+	n.workers.init(n)
+	cfg.HG.Dispatch = n.workers.dispatch
+	if cfg.Authorize != nil {
+		cfg.HG.Authorize = n.authorize
+	}
+	if n.class, err = hg.Open(addr, cfg.HG); err != nil {
+		return nil, fmt.Errorf("qs: open: %w", err)
+	}
+	for range cfg.Contexts {
+		var hctx *hg.Context
+		if hctx, err = n.class.NewContext(); err != nil {
+			return nil, errors.Join(fmt.Errorf("qs: open: %w", err), n.class.Close())
+		}
+		n.all = append(n.all, hctx)
+	}
+	n.hctx = n.all[0]
+	setTLSLogger(cfg.TLS, cfg.HG.Logger)
+	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
+	if err := errors.Join(n.rings.register(n), n.streams.register(n)); err != nil {
+		return nil, errors.Join(fmt.Errorf("qs: open: %w", err), n.class.Close())
+	}
+	return n, nil
+}
+
+// Addr returns the address at which others reach n.
+func (n *Node) Addr() hg.Addr { return n.class.Addr() }
+
+// HG returns the context of package hg below, the first if there are several, for calls with callbacks. Serve runs one of them at a time:
+// one that must wait for something calls, or waits with WaitFor, which goes on with everything else. One that waits on a channel may
+// wait for ever, since nobody else may take in what it waits for.
+func (n *Node) HG() *hg.Context { return n.hctx }
+
+// SetReady says what n answers to probes of its health ("hg/health"): ready, as at first, or not. While it drains it is not.
+func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
+
+// Disconnect ends what n has under way to an address, as an Addr of Peer.Addrs, because of err, which says how it is known that nobody
+// answers there: calls end at once with ErrPeerLost, those whose requests have not left with NotRun. It does not block. A later call
+// connects anew.
+func (n *Node) Disconnect(addr hg.Addr, err error) {
+	for _, hctx := range n.all {
+		hctx.NA().Disconnect(addr, err)
+	}
+}
+
+// Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.Grace. It
+// returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else, by Shutdown or Close,
+// while it ran or before it was called. With several Contexts, calls to the own address need it. A second Serve of n does nothing, and its error matches ErrInvalid.
+func (n *Node) Serve(ctx context.Context) error {
+	if n.served.Swap(true) {
+		return na.WithText(hg.ErrInvalid, "qs: Serve was called for this Node before: it drives the Node until that is closed, so call it once after each Open")
+	}
+	var err error
+	if n.hctx.NA().Scheduled() {
+		err = n.hctx.Drive(ctx, nil)
+	} else {
+		ends := make(chan error, 2*len(n.all))
+		for _, hctx := range n.all {
+			n.drive(ctx, hctx, ends)
+			n.drive(ctx, hctx, ends)
+		}
+		err = <-ends // of one: the others end, too
+	}
+	if err != nil && ctx.Err() != nil {
+		return n.Shutdown(context.Background())
+	}
+	if errors.Is(err, hg.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// drive has a goroutine drive a context until ctx ends, or the context is closed, and say why it has ended. A handler, or an
+// authorizer, that ends the goroutine has another one go on.
+func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
+	spawned := n.workers.spawn(func() {
+		var lone hg.Incoming
+		returned := false
+		defer func() {
+			if !returned {
+				n.drive(ctx, hctx, ends)
+			}
+		}()
+		ends <- hctx.Drive(ctx, func(run func(*hg.Incoming)) { n.batch(hctx, &lone, run) })
+		returned = true
+	})
+	if !spawned {
+		ends <- hg.ErrClosed
+	}
+}
+
+func never() bool { return false }
+
+// Shutdown refuses new calls, lets what is under way end until ctx does, Config.Grace if ctx has no deadline, and closes n. It
+// returns nil when nothing was cut off, else a *hg.ShutdownError that names it. Called in a handler or a callback, which it
+// would wait for, it does nothing, and the error matches hg.ErrBusy. A Serve that comes after it, or runs meanwhile, returns nil.
+func (n *Node) Shutdown(ctx context.Context) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var stop context.CancelFunc
+		ctx, stop = n.WithTimeout(ctx, max(n.cfg.Grace, 0))
+		defer stop()
+	}
+	if n.inside() {
+		return fmt.Errorf("qs: Shutdown was called in a handler or a callback, which it would wait for; call it on a goroutine of its own, or use Close: %w", hg.ErrBusy)
+	}
+	n.ending.Store(true)
+	n.dropHandles()
+	err := n.class.Shutdown(ctx)
+	n.mu.Lock()
+	n.closed = true
+	n.mu.Unlock()
+	n.workers.end()
+	if err == nil {
+		n.workers.all.Wait()
+	}
+	return err
+}
+
+// closeTime bounds what Close waits for: callbacks that still have to run.
+const closeTime = time.Second
+
+// inside reports whether the caller is inside a handler or a callback of n.
+func (n *Node) inside() bool {
+	return slices.ContainsFunc(n.all, func(hctx *hg.Context) bool { return hctx.NA().Inside() })
+}
+
+// Close ends n at once: calls under way end with ErrClosed. A second Close does nothing. It waits until their callbacks have
+// run, up to a second, but not for handlers; called in a handler or a callback it waits for nothing. A Serve that comes after it, or runs
+// meanwhile, returns nil.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	was := n.closed
+	n.closed = true
+	n.mu.Unlock()
+	n.ending.Store(true)
+	if was {
+		return nil
+	}
+	n.dropHandles()
+	err := n.class.Close()
+	if !n.inside() { // else what calls Close would be waited for
+		for _, hctx := range n.all {
+			_ = hctx.WaitFor(context.Background(), closeTime, never)
+		}
+	}
+	n.workers.end()
+	return err
+}
+
+// Go runs f on a goroutine of its own; in the simulator, in a coroutine.
+func (n *Node) Go(f func()) { n.hctx.NA().Spawn(f) }
+
+// Sleep waits for d, in virtual time in the simulator. It returns the cause of ctx if that ends first.
+func (n *Node) Sleep(ctx context.Context, d time.Duration) error {
+	if n.hctx.NA().Scheduled() {
+		err := n.hctx.WaitFor(ctx, max(d, 0), never)
+		if ctx.Err() == nil && hg.CodeOf(err) == hg.ErrTimeout {
+			return nil
+		}
+		return err
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// WithTimeout is context.WithTimeout, in virtual time in the simulator: calls made there need it.
+func (n *Node) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return n.hctx.NA().WithTimeout(ctx, d)
+}
+
+// logger returns what gets what no error can carry.
+func (n *Node) logger() *slog.Logger {
+	if l := n.cfg.HG.Logger; l != nil {
+		return l
+	}
+	return slog.Default()
+}
+
+// now reads the node's clock.
+func (n *Node) now() time.Duration { return n.hctx.Now() }
+
+// An idle is the handles of a context that make no call.
+type idle struct {
+	mu sync.Mutex
+	h  []*hg.Handle
+}
+
+// maxIdle bounds them.
+const maxIdle = 256
+
+// handle returns a handle for one call.
+func (n *Node) handle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
+	k := &n.idle[i]
+	k.mu.Lock()
+	last := len(k.h) - 1
+	if last < 0 {
+		k.mu.Unlock()
+		return n.all[i].Create(to, id)
+	}
+	h := k.h[last]
+	k.h = k.h[:last]
+	k.mu.Unlock()
+	if err := h.Reset(to, id); err != nil {
+		_ = h.Close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// keep takes the handle of a call back that has ended, without its output.
+func (n *Node) keep(i int, h *hg.Handle) {
+	h.FreeOutput()
+	k := &n.idle[i]
+	k.mu.Lock()
+	kept := len(k.h) < maxIdle && !n.ending.Load() // looked at here: dropHandles comes later, or has been seen
+	if kept {
+		k.h = append(k.h, h)
+	}
+	k.mu.Unlock()
+	if !kept {
+		_ = h.Close()
+	}
+}
+
+// callRaw makes a call of rpc, one of the library's own, and shows its output to took, which does not keep it.
+func (n *Node) callRaw(ctx context.Context, i int, to hg.Addr, rpc string, in []byte, took func(out []byte)) error {
+	h, err := n.handle(i, to, hg.HashName(rpc))
+	if err != nil {
+		return err
+	}
+	ended := false
+	defer func() {
+		if !ended { // ctx, which is the program's, has panicked or ended the goroutine
+			_ = h.Close()
+		}
+	}()
+	out, err := h.CallRaw(ctx, in)
+	if err == nil && took != nil {
+		took(out)
+	}
+	ended = true
+	n.keep(i, h)
+	return err
+}
+
+// dropHandles closes the handles that are kept, and ends the probes and watches that are under way.
+func (n *Node) dropHandles() {
+	n.die()
+	n.mu.Lock()
+	for h := range n.probes {
+		h.Cancel()
+	}
+	for op := range n.looks {
+		op.Cancel()
+	}
+	n.mu.Unlock()
+	for i := range n.idle {
+		k := &n.idle[i]
+		k.mu.Lock()
+		all := k.h
+		k.h = nil
+		k.mu.Unlock()
+		for _, h := range all {
+			_ = h.Close()
+		}
+	}
+}

@@ -1,0 +1,303 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A Peer is a service at one or more addresses, or the origin of a request. It is copied freely; copies are the same Peer.
+type Peer struct{ p *peer }
+
+type peer struct {
+	n      *Node
+	i      int    // of the context that calls leave by
+	only   *place // the one address that there will ever be, of a Peer with no choice and no probes
+	pick   Pick
+	health time.Duration
+	opts   PeerOptions
+
+	mu       sync.Mutex // guards the fields below, and what places point to
+	services []service
+	places   []*place
+	seen     []Target // of places, for pick
+	look     *na.Op   // the timer of health; nil when it is not set
+	used     time.Duration
+}
+
+// A service is where a Peer has addresses from.
+type service struct {
+	text  string
+	fixed hg.Addr // zero if w has them
+	w     *watch
+	known *[]hg.Addr // of w, that places has
+}
+
+// PeerOptions say how a Peer finds its addresses and chooses among them. The zero value works.
+type PeerOptions struct {
+	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks Config.TCP.Resolver; all other
+	// addresses are what they say.
+	Resolver Resolver
+	// Pick chooses the address of each attempt. Nil is the first that does not fail.
+	Pick Pick
+	// Refresh is how often a Resolver is asked whose Watch returns before its ctx ends. Zero means 30 s. It is asked anew when an address
+	// has failed. After 4 × Refresh without a call Watch is ended, and called again at the next one.
+	Refresh time.Duration
+	// Health is how often addresses are probed ("hg/health") while there are calls; one that does not answer within that time,
+	// or is not ready, fails. At least 10 ms. Zero means that only those are probed that failed, before they get calls again.
+	Health time.Duration
+}
+
+// minHealth keeps probes from being most of what a peer does.
+const minHealth = 10 * time.Millisecond
+
+// Peer is PeerWith without options: the addresses of one service, in order of preference. A call goes to the first that does not fail.
+func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
+	return n.PeerWith(ctx, PeerOptions{}, addrs...)
+}
+
+// PeerWith returns the Peer of a service. It waits for the first answer of the Resolver, until ctx ends, and dials nobody. Later calls
+// follow what the Resolver says: an address that disappears gets no new calls, and those under way continue.
+//
+// An address fails when it cannot be reached, is lost, is given up by a call's deadline or by RetryPolicy.Stall, or refuses as not
+// ready. Calls then leave it alone for 0.5 to 1 s, doubled up to 30 s while it fails. When hg/health is answered there one call tries it, and
+// another one if that takes as long; when one has done well, all calls may. If all addresses fail, calls go where the failure is oldest. Calls under way at a process that freezes end, or are
+// repeated by Retry, after Config.PeerTimeout: until then nobody knows. A call that is made again goes to an address that it has not
+// been at, if there is one that does not fail.
+//
+// A Peer has at most 1,024 addresses: the first. An address whose host cannot be found is left out, unless none is left. One that cannot be an address of n's transport is
+// an error, which matches ErrInvalid or ErrUnsupported.
+func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
+	if err := o.check(addrs); err != nil {
+		return Peer{}, err
+	}
+	if o.Refresh == 0 {
+		o.Refresh = refreshTime
+	}
+	p := &peer{n: n, pick: o.Pick, health: o.Health, opts: o}
+	if p.pick == nil {
+		p.pick = first{}
+	}
+	var errs []error
+	for _, text := range addrs {
+		s, err := n.service(ctx, o, text)
+		switch hg.CodeOf(err) {
+		case na.OK:
+			p.services = append(p.services, s)
+		case ErrInvalid, ErrUnsupported:
+			return Peer{}, fmt.Errorf("qs: peer: %w", err)
+		default:
+			errs = append(errs, err)
+			if s.w != nil {
+				p.services = append(p.services, s) // it may be found later
+			}
+		}
+	}
+	p.gather()
+	switch {
+	case len(p.places) > 0:
+	case len(errs) > 0:
+		return Peer{}, fmt.Errorf("qs: peer: %w", errors.Join(errs...))
+	default:
+		return Peer{}, fmt.Errorf("qs: peer: %w", p.nobody())
+	}
+	if len(p.services) == 1 && p.services[0].w == nil && p.health == 0 {
+		p.only = p.places[0]
+	}
+	if len(n.all) > 1 {
+		p.i = int(maphash.String(seed, p.places[0].addr.String()) % uint64(len(n.all)))
+	}
+	return Peer{p}, nil
+}
+
+// check says what is wrong with o.
+func (o *PeerOptions) check(addrs []string) error {
+	var what string
+	switch {
+	case len(addrs) == 0:
+		what = "no address is given"
+	case o.Refresh < 0:
+		what = fmt.Sprintf("Refresh is %v, want a time, or 0 for 30 s", o.Refresh)
+	case o.Health < 0 || o.Health > 0 && o.Health < minHealth:
+		what = fmt.Sprintf("Health is %v, want at least %v, or 0 for no probes of those that do well", o.Health, minHealth)
+	case o.Resolver != nil && !reflect.ValueOf(o.Resolver).Comparable():
+		what = fmt.Sprintf("the Resolver is a %T, which cannot be compared: give a pointer", o.Resolver)
+	default:
+		return nil
+	}
+	return fmt.Errorf("qs: peer: %s: %w", what, hg.ErrInvalid)
+}
+
+// service finds what text names, and waits for the first answer.
+func (n *Node) service(ctx context.Context, o PeerOptions, text string) (s service, err error) {
+	s.text = text
+	if o.Resolver == nil {
+		o.Resolver = DNS{n.cfg.TCP.Resolver}
+	}
+	if _, dns := o.Resolver.(DNS); dns {
+		if _, _, _, ok := hosted(text); !ok {
+			s.fixed, err = n.hctx.LookupWait(ctx, text)
+			return s, err
+		}
+	}
+	if s.w, err = n.watch(watchKey{o.Resolver, text}, o.Refresh); err != nil {
+		return s, err
+	}
+	return s, s.w.first(ctx)
+}
+
+var seed = maphash.MakeSeed() // which context serves a peer, and in which order addresses are tried; it does not matter which
+
+// follow takes in what the Resolver has said since the last call, and keeps it watching. Locked.
+func (p *peer) follow(now time.Duration) {
+	changed := false
+	for i := range p.services {
+		s := &p.services[i]
+		if s.w == nil {
+			continue
+		}
+		s.w.used.Store(int64(now))
+		if s.w.over.Load() {
+			if w, err := p.n.watch(s.w.key, p.opts.Refresh); err == nil {
+				s.w = w
+			}
+		}
+		if found := s.w.found.Load(); found != nil && found != s.known {
+			changed = true
+		}
+	}
+	if changed {
+		p.gather()
+	}
+}
+
+// maxAddrs bounds the addresses of a Peer, and those that a Resolver finds for one service: each call looks at all of them.
+const maxAddrs = 1024
+
+// gather makes places of the addresses that there are now, of the first maxAddrs. Those that were there stay as they are. Locked.
+func (p *peer) gather() {
+	was := make(map[hg.Addr]*place, len(p.places))
+	for _, at := range p.places {
+		was[at.addr] = at
+	}
+	p.places = nil
+	now := map[hg.Addr]struct{}{}
+	add := func(addr hg.Addr) {
+		if _, again := now[addr]; again || len(now) == maxAddrs {
+			return
+		}
+		now[addr] = struct{}{}
+		at := was[addr]
+		if at == nil {
+			at = &place{addr: addr}
+		}
+		p.places = append(p.places, at)
+	}
+	for i := range p.services {
+		s := &p.services[i]
+		if s.w == nil {
+			add(s.fixed)
+			continue
+		}
+		if found := s.w.found.Load(); found != nil {
+			s.known = found
+		}
+		if s.known != nil {
+			for _, addr := range *s.known {
+				add(addr)
+			}
+		}
+	}
+}
+
+// nobody is the error of a call that there is no address for. Locked.
+func (p *peer) nobody() error {
+	text := "the service " + p.texts() + " has no address"
+	for i := range p.services {
+		if w := p.services[i].w; w != nil && w.failed() != nil {
+			text += ": " + w.failed().Error()
+		}
+	}
+	return na.WithText(hg.ErrUnreachable, text)
+}
+
+// texts returns the services as they were given, with commas between. They do not change.
+func (p *peer) texts() string {
+	var all []string
+	for i := range p.services {
+		all = append(all, p.services[i].text)
+	}
+	return strings.Join(all, ",")
+}
+
+// Ping asks whether a process serves at to's address, and returns how long the answer took. Any answer will do.
+func (n *Node) Ping(ctx context.Context, to Peer) (time.Duration, error) {
+	switch {
+	case to.p == nil:
+		return 0, noPeer(hg.PingRPC)
+	case to.p.n != n:
+		return 0, &hg.Error{Op: "forward", RPC: hg.PingRPC, Peer: to.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is of another Node")}
+	}
+	begun := n.now()
+	err := n.callRaw(ctx, to.p.i, to.Addr(), hg.PingRPC, nil, nil)
+	if _, answered := hg.RemoteOf(err); answered {
+		err = nil
+	}
+	return n.now() - begun, err
+}
+
+func noPeer(method string) error {
+	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is zero; Node.Peer makes one")}
+}
+
+// Addr returns the address that the next attempt may go to; the zero Addr for the zero Peer, and when there is none.
+func (p Peer) Addr() hg.Addr {
+	switch {
+	case p.p == nil:
+		return hg.Addr{}
+	case p.p.only != nil:
+		return p.p.only.addr
+	}
+	p.p.mu.Lock()
+	defer p.p.mu.Unlock()
+	if at := p.p.choose(nil); at != nil {
+		return at.addr
+	}
+	return hg.Addr{}
+}
+
+// Addrs returns all addresses that there are now.
+func (p Peer) Addrs() (all []hg.Addr) {
+	switch {
+	case p.p == nil:
+		return nil
+	case p.p.only != nil:
+		return []hg.Addr{p.p.only.addr}
+	}
+	p.p.mu.Lock()
+	defer p.p.mu.Unlock()
+	p.p.follow(p.p.n.now())
+	for _, at := range p.p.places {
+		all = append(all, at.addr)
+	}
+	return all
+}
+
+// String returns the services, with commas between: names as they were given, and addresses.
+func (p Peer) String() string {
+	switch {
+	case p.p == nil:
+		return ""
+	case p.p.only != nil:
+		return p.p.only.addr.String()
+	}
+	return p.p.texts()
+}

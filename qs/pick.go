@@ -1,0 +1,136 @@
+package qs
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Pick chooses the address of an attempt among those of a Peer: it returns an index of ts, or -1 for none that it would take. Then,
+// and when all fail, the address is taken whose failure is oldest. ts holds at least one. It is called under a lock: it is quick, calls nothing of this
+// package, and keeps neither. c is nil when Peer.Addr asks.
+type Pick interface {
+	Pick(c *Call, ts []Target) int
+}
+
+// A Target is an address of a Peer, as a Pick sees it.
+type Target struct {
+	Addr     hg.Addr
+	InFlight int           // attempts of this Peer
+	Lent     int64         // bytes that they lend
+	Took     time.Duration // by the last attempts, about; halved each second without one, and 0 if there was none
+	Failing  bool          // others are to be preferred: it fails, or this call has been there
+}
+
+// first is the Pick that goes by the order of the addresses.
+type first struct{}
+
+// Pick implements Pick.
+func (first) Pick(_ *Call, ts []Target) int {
+	for i := range ts {
+		if !ts[i].Failing {
+			return i
+		}
+	}
+	return -1
+}
+
+// RoundRobin returns a Pick that takes one address after the other.
+func RoundRobin() Pick { return &roundRobin{} }
+
+type roundRobin struct{ turn atomic.Uint64 }
+
+// Pick implements Pick.
+func (r *roundRobin) Pick(c *Call, ts []Target) int {
+	turn := r.turn.Load()
+	if c != nil {
+		turn = r.turn.Add(1) - 1
+	}
+	good := goodOf(ts)
+	if good == 0 {
+		return -1
+	}
+	return nth(ts, int(turn%uint64(good)))
+}
+
+// LeastLoaded returns a Pick that takes the address with the fewest calls of this Peer under way; each MiB that they lend counts as
+// one more. Where calls take more than twice as long as elsewhere each counts as so many, four at most. Of several one is drawn.
+func LeastLoaded() Pick { return leastLoaded{} }
+
+type leastLoaded struct{}
+
+// Pick implements Pick.
+func (leastLoaded) Pick(c *Call, ts []Target) int {
+	var slowest time.Duration
+	for i := range ts {
+		if !ts[i].Failing {
+			slowest = max(slowest, ts[i].Took)
+		}
+	}
+	weight := func(t *Target) float64 { return float64(t.load()+1<<20) * float64(max(t.Took, slowest/4, 1)) } // nobody knows a new one
+	best := -1                                                                                                // the least weight
+	for i := range ts {
+		if !ts[i].Failing && (best < 0 || weight(&ts[i]) < weight(&ts[best])) {
+			best = i
+		}
+	}
+	if best < 0 || c == nil {
+		return best
+	}
+	least := ts[best] // of those that take about as long, the least load
+	for i := range ts {
+		if t := &ts[i]; !t.Failing && t.load() < least.load() && t.Took <= 2*ts[best].Took {
+			least = *t
+		}
+	}
+	equal := func(t *Target) bool {
+		return !t.Failing && t.load() == least.load() && t.Took <= 2*max(least.Took, ts[best].Took)
+	}
+	n := uint64(0)
+	for i := range ts {
+		if equal(&ts[i]) {
+			n++
+		}
+	}
+	var b [8]byte
+	if n > 1 {
+		c.Peer.p.n.class.NA().Rand(b[:])
+	}
+	drawn := binary.LittleEndian.Uint64(b[:]) % n
+	for i := range ts {
+		if equal(&ts[i]) {
+			if drawn == 0 {
+				return i
+			}
+			drawn--
+		}
+	}
+	return best
+}
+
+func (t *Target) load() int64 { return int64(t.InFlight)<<20 + t.Lent }
+
+// goodOf returns how many of ts do not fail.
+func goodOf(ts []Target) (n int) {
+	for i := range ts {
+		if !ts[i].Failing {
+			n++
+		}
+	}
+	return n
+}
+
+// nth returns the index of the nth of ts that does not fail.
+func nth(ts []Target, n int) int {
+	for i := range ts {
+		if !ts[i].Failing {
+			if n == 0 {
+				return i
+			}
+			n--
+		}
+	}
+	return -1
+}

@@ -1,0 +1,320 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// load makes 100 calls a second for a while, waits for all of them, and returns how long each took, and how many failed.
+func load(ctx context.Context, w *sim.World, to qs.Peer, d time.Duration) (took []time.Duration, failed []error) {
+	ends := 0
+	for end := w.Now() + d; w.Now() < end; w.Sleep(10 * time.Millisecond) {
+		i, begun := len(took), w.Now()
+		took = append(took, 0)
+		w.Go("client", func() {
+			_, err := repeat.Call(ctx, to, "x")
+			if took[i] = w.Now() - begun; err != nil {
+				failed = append(failed, err)
+			}
+			ends++
+		})
+	}
+	for ends < len(took) {
+		w.Sleep(10 * time.Millisecond)
+	}
+	return took, failed
+}
+
+// slower returns how many took longer.
+func slower(took []time.Duration, than time.Duration) (n int) {
+	for _, d := range took {
+		if d > than {
+			n++
+		}
+	}
+	return n
+}
+
+// TestReplicaFreezes: one of two addresses freezes, or dies, under load. No call fails, none waits for it once it is known, and it gets
+// calls again soon after it goes on.
+func TestReplicaFreezes(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	for _, dies := range []bool{false, true} {
+		for seed := range uint64(4) {
+			served := map[string]int{}
+			register := func(w *sim.World, name string, n *qs.Node) {
+				repeat.Handle(n, func(context.Context, string) (string, error) { served[name]++; return name, nil })
+			}
+			world(t, seed, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+				got, err := repeat.Call(ctx, to, "warm")
+				require.NoError(t, err)
+				require.Equal(t, "one", got)
+				if dies {
+					w.Node("one").Crash()
+				} else {
+					w.Node("one").Pause(0)
+				}
+				took, failed := load(ctx, w, to, 20*time.Second)
+				require.Empty(t, failed, "seed %d", seed)
+				require.LessOrEqual(t, slices.Max(took), 5100*time.Millisecond, "seed %d", seed)
+				require.Zero(t, slower(took[560:], 100*time.Millisecond), "seed %d: calls that wait for an address that is known to fail", seed)
+				require.Equal(t, "sim://two", to.Addr().String())
+				if dies {
+					return
+				}
+				w.Node("one").Resume()
+				before := served["one"]
+				_, failed = load(ctx, w, to, 40*time.Second)
+				require.Empty(t, failed)
+				require.Greater(t, served["one"]-before, 400, "seed %d: it serves again", seed)
+				require.Equal(t, "sim://one", to.Addr().String())
+			})
+		}
+	}
+}
+
+// TestHungHandlers: a process whose handlers hang answers probes. One call at a time tries it, after longer and longer pauses, and the
+// others go elsewhere. The pauses are of the address, whichever pick there is.
+func TestHungHandlers(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	last := &lastGood{}
+	for _, pick := range []qs.Pick{nil, last} {
+		hangs := map[string]bool{"one": pick == nil, "two": pick != nil}
+		register := func(w *sim.World, name string, n *qs.Node) {
+			repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
+				if hangs[name] {
+					_ = n.Sleep(ctx, time.Hour)
+				}
+				return name, nil
+			})
+		}
+		world(t, 1, qs.RetryPolicy{Stall: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, _ qs.Peer) {
+			to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: pick}, "sim://one", "sim://two")
+			require.NoError(t, err)
+			bad := to.Addr()
+			took, failed := load(ctx, w, to, time.Minute)
+			require.Empty(t, failed)
+			require.Less(t, slower(took[:105], 500*time.Millisecond), 105)
+			late := slower(took[105:], 500*time.Millisecond)
+			require.GreaterOrEqual(t, late, 3, "nobody tried")
+			require.LessOrEqual(t, late, 7, "pauses of 1, 2, 4, 8, 16 s, half of each drawn")
+			clear(hangs)
+			_, failed = load(ctx, w, to, time.Minute)
+			require.Empty(t, failed)
+			require.Equal(t, bad, to.Addr(), "it does well again")
+		})
+	}
+	require.Greater(t, last.most, 90, "those of the first second wait at once")
+	require.Less(t, last.most, 110)
+}
+
+// A lastGood is a Pick that prefers the last address.
+type lastGood struct{ most int } // attempts in flight there
+
+func (l *lastGood) Pick(_ *qs.Call, ts []qs.Target) int {
+	for i, t := range slices.Backward(ts) {
+		if i > 0 {
+			l.most = max(l.most, t.InFlight)
+		}
+		if !t.Failing {
+			return i
+		}
+	}
+	return -1
+}
+
+// TestOldNews: a call that began before an address failed says nothing of it: a server that refuses new calls ends the old ones well.
+func TestOldNews(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	full, refused := false, 0
+	worldOf(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
+		repeat.Handle(n, func(context.Context, string) (string, error) {
+			if name == "one" && full {
+				refused++
+				return "", qs.Refuse(qs.Errorf(qs.Unavailable, "the disk is full"))
+			}
+			return name, nil
+		})
+		once.Handle(n, func(ctx context.Context, _ string) (string, error) {
+			_ = n.Sleep(ctx, 40*time.Second)
+			return name, nil
+		})
+	}, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		var old []*qs.Future[string]
+		for range 50 {
+			old = append(old, once.Go(ctx, to, ""))
+			w.Sleep(time.Second / 2)
+		}
+		full = true
+		_, failed := load(ctx, w, to, time.Minute) // the old ones end from 15 s on, each half second
+		require.Empty(t, failed)
+		require.GreaterOrEqual(t, refused, 3)
+		require.LessOrEqual(t, refused, 7)
+		for _, f := range old {
+			got, err := f.Wait(ctx)
+			require.NoError(t, err)
+			require.Equal(t, "one", got)
+		}
+	})
+}
+
+// TestLongTry: an address that does well again gets its calls back although the one that tries it lasts, as a stream may for days.
+func TestLongTry(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	full, served := false, 0
+	worldOf(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
+		repeat.Handle(n, func(context.Context, string) (string, error) {
+			if name == "one" && full {
+				return "", qs.Refuse(qs.Errorf(qs.Unavailable, "the disk is full"))
+			}
+			if name == "one" {
+				served++
+			}
+			return name, nil
+		})
+		once.Handle(n, func(ctx context.Context, _ string) (string, error) { return name, n.Sleep(ctx, time.Minute) })
+	}, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		full = true
+		_, failed := load(ctx, w, to, 100*time.Millisecond)
+		require.Empty(t, failed)
+		full = false
+		w.Sleep(time.Second)
+		got, err := repeat.Call(ctx, to, "has it probed")
+		require.NoError(t, err)
+		require.Equal(t, "two", got)
+		w.Sleep(100 * time.Millisecond)
+		long := once.Go(ctx, to, "")
+		w.Sleep(100 * time.Millisecond)
+		_, failed = load(ctx, w, to, 10*time.Second)
+		require.Empty(t, failed)
+		require.False(t, long.Over())
+		require.Greater(t, served, 800)
+		got, err = long.Wait(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "one", got, "it is the one that tries")
+	})
+}
+
+// TestProbeEndsWithNode: a probe of an address that does not answer keeps nobody from closing, and is not cut off as a call.
+func TestProbeEndsWithNode(t *testing.T) {
+	t.Parallel()
+	oneAtATime(t)
+	for _, closes := range []bool{true, false} {
+		world(t, 1, qs.RetryPolicy{}, func(_ *sim.World, name string, n *qs.Node) {
+			repeat.Handle(n, func(context.Context, string) (string, error) { return name, nil })
+		}, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+			w.Node("one").Pause(0)
+			_, failed := load(ctx, w, to, 7*time.Second)
+			require.Empty(t, failed)
+			require.Equal(t, 1, n.Probes(), "it asks the one that is frozen")
+			begun := w.Now()
+			if closes {
+				require.NoError(t, n.Close())
+			} else {
+				require.NoError(t, n.Shutdown(ctx))
+			}
+			require.Less(t, w.Now()-begun, 500*time.Millisecond)
+			require.Zero(t, n.Probes())
+			w.Node("one").Resume()
+		})
+	}
+}
+
+// TestRetryGoesEverywhere: a call that fails at many addresses goes to each that it has not been at before it goes to one again.
+func TestRetryGoesEverywhere(t *testing.T) {
+	t.Parallel()
+	const servers = 25
+	ask := qs.DefineWith[int, int]("test/everywhere", qs.Options{Idempotent: true})
+	var asked [servers]atomic.Int32
+	var addrs []string
+	for i := range servers {
+		s := server(t, qs.Config{}, func(n *qs.Node) {
+			ask.Handle(n, func(context.Context, int) (int, error) {
+				if asked[i].Add(1); i == servers-1 {
+					return 42, nil
+				}
+				return 0, qs.Errorf(qs.Unavailable, "not here")
+			})
+		})
+		addrs = append(addrs, s.Addr().String())
+	}
+	for _, pick := range []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()} {
+		c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: servers, ExtraShare: -1, Backoff: -1})}})
+		p, err := c.PeerWith(within(t), qs.PeerOptions{Pick: pick}, addrs...)
+		require.NoError(t, err)
+		out, err := ask.Call(within(t), p, 1)
+		require.NoError(t, err)
+		require.Equal(t, 42, out)
+		for i := range asked {
+			require.LessOrEqual(t, asked[i].Swap(0), int32(1), "server %d, with pick %T", i, pick)
+		}
+	}
+}
+
+// A changing is a Resolver whose answer the test gives.
+type changing struct{ say chan []string }
+
+func (r *changing) Watch(ctx context.Context, _ string, update func([]string, error)) error {
+	for {
+		select {
+		case addrs := <-r.say:
+			update(addrs, nil)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// A careless is a Pick that takes for granted that there is a target.
+type careless struct{}
+
+func (careless) Pick(_ *qs.Call, ts []qs.Target) int { return (len(ts) + 1) % len(ts) }
+
+// TestManyAddresses: a Resolver may say nothing, and more than a Peer can have: a Pick is asked only where there is a choice, and the first
+// 1,024 count, which is logged.
+func TestManyAddresses(t *testing.T) {
+	t.Parallel()
+	var logged bytes.Buffer
+	c := open(t, "tcp://", qs.Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	r := &changing{make(chan []string, 1)}
+	var many []string
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("tcp://127.0.0.1:%d", i+1), fmt.Sprintf("tcp://127.0.0.1:%d", i+1))
+	}
+	r.say <- many
+	p, err := c.PeerWith(within(t), qs.PeerOptions{Resolver: r, Pick: careless{}}, "service")
+	require.NoError(t, err)
+	require.Len(t, p.Addrs(), 1024, "each came twice")
+	fixed := make([]string, 0, 5000)
+	for i := range 5000 {
+		fixed = append(fixed, many[2*i])
+	}
+	f, err := c.PeerWith(within(t), qs.PeerOptions{}, fixed...)
+	require.NoError(t, err)
+	require.Len(t, f.Addrs(), 1024)
+	require.Contains(t, logged.String(), "found=5000 most=1024")
+	r.say <- nil
+	for ctx := within(t); len(p.Addrs()) > 0; {
+		require.NoError(t, ctx.Err())
+		runtime.Gosched()
+	}
+	_, err = repeat.Call(within(t), p, "x")
+	require.ErrorIs(t, err, qs.ErrUnreachable)
+	require.Zero(t, p.Addr())
+}

@@ -1,0 +1,163 @@
+package qs
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A RetryPolicy says how Retry repeats calls. The zero value works.
+type RetryPolicy struct {
+	// Attempts bounds the attempts of a call. Zero means 3.
+	Attempts int
+	// Backoff is the pause before the second attempt at one address: doubled each time, up to 1 s, half of it drawn. There is
+	// none before another address, unless that fails, too. Zero means 20 ms, negative none.
+	Backoff time.Duration
+	// Stall gives an attempt up, with ErrTimeout, that has had neither an answer nor moved a byte of what is lent for so long. It is
+	// for handlers that hang although their process answers. A handler that is at work meanwhile, or a request that waits for a
+	// worker, looks the same from here: choose several times the longest that a healthy one takes from one piece to the next, and
+	// from the last one to its answer; for files and large buffers 30 s rather than 1 s. Zero means never: a peer that is silent
+	// altogether is found after Config.PeerTimeout.
+	Stall time.Duration
+	// Withdraw has an attempt that is given up ask the target, for so long, to give the request back. If it does, the request is
+	// certain not to have run, and can be repeated although its method is not idempotent. Zero means not to ask.
+	Withdraw time.Duration
+	// Codes are what the handler of an Idempotent method may have answered, after it has run, for the call to be repeated. Nil means
+	// Unavailable, NotReady and Aborted; an empty list none.
+	Codes []Code
+	// ExtraShare bounds the repeated attempts of the last 10 s by so many for each first one, beside 10. Those at another
+	// address that does not fail are not counted. Zero means 0.1, negative no such bound.
+	ExtraShare float64
+}
+
+// Retry returns a client's interceptor that repeats calls: those whose requests did not run, and, for methods that are Idempotent,
+// those that may have run, or whose handlers said one of RetryPolicy.Codes. Each attempt goes to an address of the Peer that does not
+// fail and that the call has not been at, if there is one. What no repetition can
+// help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a From or an Into have been moved. Interceptors after it run
+// once for each attempt, those before it once.
+func Retry(p RetryPolicy) Interceptor {
+	if p.Attempts <= 0 {
+		p.Attempts = 3
+	}
+	if p.Backoff == 0 {
+		p.Backoff = 20 * time.Millisecond
+	}
+	if p.ExtraShare == 0 {
+		p.ExtraShare = 0.1
+	}
+	if p.Codes == nil {
+		p.Codes = []Code{Unavailable, NotReady, Aborted}
+	}
+	b := &budget{share: p.ExtraShare}
+	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
+		c.stall, c.withdraw = p.Stall, p.Withdraw
+		b.first(c.Peer)
+		pause := p.Backoff
+		for ; ; c.Attempt++ {
+			err := next(ctx)
+			if err == nil || ctx.Err() != nil || !c.repeatable(err, p.Codes) {
+				return err
+			}
+			if c.Attempt >= p.Attempts {
+				return fmt.Errorf("%w (attempt %d of %d)", err, c.Attempt, p.Attempts)
+			}
+			elsewhere := c.Peer.elsewhere(c)
+			if !elsewhere && !b.allows(c.Peer) {
+				return fmt.Errorf("%w (attempt %d of %d, and RetryPolicy.ExtraShare allows no other for now)", err, c.Attempt, p.Attempts)
+			}
+			if pause > 0 && !elsewhere {
+				if c.Peer.p.n.Sleep(ctx, c.Peer.p.n.jitter(pause)) != nil {
+					return err
+				}
+				pause = min(2*pause, time.Second)
+			}
+		}
+	}
+}
+
+// repeatable reports whether a call that ended with err may be repeated, and whether that may help; codes are what handlers may say.
+func (c *Call) repeatable(err error, codes []Code) bool {
+	if c.ctl.isStopped() || c.ctl.spent() != "" {
+		return false
+	}
+	if FateOf(err) != NotRun && !c.Options.Idempotent {
+		return false
+	}
+	code := hg.CodeOf(err)
+	switch r, ok := hg.RemoteOf(err); {
+	case ok && !r.Refused:
+		return slices.Contains(codes, r.Code)
+	case ok:
+		code = r.Code
+	case code == hg.ErrClosed || FateOf(err) == Ran:
+		return false // this node; an answer that cannot be decoded
+	}
+	switch code {
+	case hg.ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, hg.ErrProtocol, hg.ErrUnsupported, BadInput, Denied, NotFound, AlreadyExists:
+		return false
+	}
+	return code <= Internal // else the program's
+}
+
+// jitter returns d, half of it drawn.
+func (n *Node) jitter(d time.Duration) time.Duration {
+	var b [8]byte
+	n.class.NA().Rand(b[:])
+	return d/2 + time.Duration(binary.LittleEndian.Uint64(b[:])%uint64(d/2+1))
+}
+
+// A budget bounds the attempts that are repeated by those that are not.
+type budget struct {
+	share float64
+
+	mu     sync.Mutex // guards the fields below
+	begun  time.Duration
+	firsts [2]int // in this period and the one before
+	extra  [2]int
+}
+
+const (
+	budgetTime = 5 * time.Second // of a period
+	budgetFree = 10
+)
+
+// turn begins a new period when the last is over. Locked.
+func (b *budget) turn(to Peer) {
+	if to.p == nil {
+		return
+	}
+	now := to.p.n.now()
+	for range 2 {
+		if now-b.begun < budgetTime {
+			return
+		}
+		b.firsts[1], b.extra[1] = b.firsts[0], b.extra[0]
+		b.firsts[0], b.extra[0] = 0, 0
+		b.begun += budgetTime
+	}
+	b.begun = now
+}
+
+func (b *budget) first(to Peer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.turn(to)
+	b.firsts[0]++
+}
+
+// allows reports whether one more attempt may be repeated, and counts it.
+func (b *budget) allows(to Peer) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.turn(to)
+	if b.share >= 0 && float64(b.extra[0]+b.extra[1]) >= budgetFree+b.share*float64(b.firsts[0]+b.firsts[1]) {
+		return false
+	}
+	b.extra[0]++
+	return true
+}

@@ -1,0 +1,476 @@
+package qs_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// world runs a client against two servers, "one" and "two", in a simulated world.
+func world(t *testing.T, seed uint64, policy qs.RetryPolicy, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
+	t.Helper()
+	worldOf(t, seed, policy, 1, register, client)
+}
+
+// worldOf is world whose servers run so many handlers for the client at once.
+func worldOf(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, register func(w *sim.World, name string, n *qs.Node), client func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer)) {
+	t.Helper()
+	w := sim.NewWorld(sim.Config{Seed: seed})
+	defer w.Close()
+	serving, stop := context.WithCancel(context.Background())
+	for _, name := range []string{"one", "two"} {
+		w.Go(name, func() {
+			cfg := qs.Config{Grace: -1, HG: hg.Config{MaxActivePerPeer: perPeer}}
+			n := simulated(t, w, "sim://"+name, cfg)
+			register(w, name, n)
+			_ = n.Serve(serving)
+		})
+	}
+	w.Go("client", func() {
+		defer stop()
+		w.Sleep(time.Millisecond)
+		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(policy)}})
+		defer n.Close()
+		ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		client(ctx, w, n, anew(ctx, t, n))
+	})
+	require.NoError(t, w.Run(2*time.Hour))
+}
+
+// anew returns the Peer of world, without what another one has learned.
+func anew(ctx context.Context, t *testing.T, n *qs.Node) qs.Peer {
+	t.Helper()
+	to, err := n.Peer(ctx, "sim://one", "sim://two")
+	require.NoError(t, err)
+	return to
+}
+
+var (
+	once   = qs.Define[string, string]("test/once")
+	repeat = qs.DefineWith[string, string]("test/repeat", qs.Options{Idempotent: true})
+)
+
+const tooMany = qs.Code(200)
+
+// TestRetryByFate: what did not run is repeated, what may have run only if that does no harm, what ran never.
+func TestRetryByFate(t *testing.T) {
+	t.Parallel()
+	calls := map[string]int{}
+	register := func(w *sim.World, name string, n *qs.Node) {
+		serve := func(_ context.Context, how string) (string, error) {
+			calls[how]++
+			switch {
+			case how == "crash" && name == "one":
+				w.Node("one").Crash()
+				w.Sleep(time.Second) // it ends here
+			case how == "refuse" && calls[how] < 3:
+				return "", qs.Refuse(qs.Errorf(qs.Exhausted, "not now"))
+			case how == "fail":
+				return "", qs.Errorf(qs.Internal, "it ran")
+			case how == "bad":
+				return "", qs.Refuse(qs.Errorf(qs.BadInput, "never"))
+			case how == "mine":
+				return "", qs.Refuse(qs.Errorf(tooMany, "your quota is used up"))
+			case how == "no code" && calls[how] < 3:
+				return "", qs.Refuse(errors.New("not now"))
+			}
+			return name, nil
+		}
+		once.Handle(n, serve)
+		repeat.Handle(n, serve)
+	}
+	world(t, 1, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		got, err := once.Call(ctx, to, "refuse")
+		require.NoError(t, err)
+		require.Equal(t, "one", got)
+		require.Equal(t, 3, calls["refuse"])
+		_, err = once.Call(ctx, to, "no code")
+		require.NoError(t, err)
+		for how, code := range map[string]qs.Code{"fail": qs.Internal, "bad": qs.BadInput, "mine": tooMany} {
+			_, err = repeat.Call(ctx, to, how)
+			require.ErrorIs(t, err, code)
+			require.Equal(t, 1, calls[how], how)
+		}
+		got, err = repeat.Call(ctx, to, "crash")
+		require.NoError(t, err)
+		require.Equal(t, "two", got)
+		require.Equal(t, 2, calls["crash"])
+		require.Equal(t, "sim://two", to.Addr().String(), "an address that has failed is not tried")
+		for range 100 {
+			w.Sleep(time.Second)
+			begun := w.Now()
+			got, err = once.Call(ctx, to, "here?")
+			require.NoError(t, err)
+			require.Equal(t, "two", got, "a probe asks for it, no call does")
+			require.Less(t, w.Now()-begun, 10*time.Millisecond)
+		}
+	})
+	world(t, 2, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		calls["crash"] = 0
+		_, err := once.Call(ctx, to, "crash")
+		require.ErrorIs(t, err, qs.ErrPeerLost)
+		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+		require.Equal(t, 1, calls["crash"])
+	})
+}
+
+// TestStall: an attempt without an answer is given up, and repeated elsewhere. A request that the target gives back has not run, so
+// it is repeated although that could do harm.
+func TestStall(t *testing.T) {
+	t.Parallel()
+	ran := map[string]int{}
+	register := func(w *sim.World, name string, n *qs.Node) {
+		serve := func(ctx context.Context, how string) (string, error) {
+			if ran[how]++; name == "one" {
+				_ = n.Sleep(context.Background(), time.Minute) // deaf
+			}
+			return name, nil
+		}
+		once.Handle(n, serve)
+		repeat.Handle(n, serve)
+	}
+	world(t, 1, qs.RetryPolicy{Stall: time.Second, Withdraw: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		begun := w.Now()
+		got, err := repeat.Call(ctx, to, "a")
+		require.NoError(t, err)
+		require.Equal(t, "two", got)
+		require.Equal(t, 2, ran["a"])
+		require.InDelta(t, time.Second, w.Now()-begun, float64(100*time.Millisecond))
+		w.Sleep(2 * time.Second)
+		got, err = once.Call(ctx, anew(ctx, t, n), "b") // the handler of "a" keeps the only place of this peer
+		require.NoError(t, err)
+		require.Equal(t, "two", got)
+		require.Equal(t, 1, ran["b"], "the request at one was given back")
+		w.Sleep(2 * time.Minute)
+		_, err = once.Call(ctx, anew(ctx, t, n), "c")
+		require.ErrorIs(t, err, qs.ErrTimeout)
+		require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+		require.Equal(t, 1, ran["c"])
+	})
+}
+
+// TestStallIsOfBytes: a slow handler that moves bytes is left alone, however long its call takes. One that is at work and moves none
+// looks like one that hangs: Stall has to be longer than that takes.
+func TestStallIsOfBytes(t *testing.T) {
+	t.Parallel()
+	const pieces, size = 10, 10_000
+	calls := 0
+	register := func(w *sim.World, name string, n *qs.Node) {
+		put.Handle(n, func(ctx context.Context, in putIn) ([]byte, error) {
+			calls++
+			for i := range int64(pieces) {
+				if _, err := in.Body.ReadAt(make([]byte, size), i*size); err != nil {
+					return nil, err
+				}
+				_ = n.Sleep(ctx, 900*time.Millisecond)
+			}
+			if in.How == "thinks" {
+				_ = n.Sleep(ctx, 2*time.Second)
+			}
+			return nil, nil
+		})
+	}
+	for stall, gives := range map[time.Duration]map[string]error{
+		time.Second:     {"moves": nil, "thinks": qs.ErrTimeout},
+		4 * time.Second: {"moves": nil, "thinks": nil},
+	} {
+		world(t, 1, qs.RetryPolicy{Stall: stall}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+			for name, want := range gives {
+				calls = 0
+				_, err := put.Call(ctx, to, putIn{name, qs.Lend(make([]byte, pieces*size))})
+				require.Equal(t, 1, calls, "%s at %v", name, stall)
+				if want == nil {
+					require.NoError(t, err, "%s at %v", name, stall)
+					continue
+				}
+				require.ErrorIs(t, err, want)
+				require.ErrorContains(t, err, "no answer and no byte for 1s (RetryPolicy.Stall)")
+				require.Equal(t, qs.MaybeRan, qs.FateOf(err))
+			}
+		})
+	}
+}
+
+// TestRetryBudget: an outage does not multiply the load without bound.
+func TestRetryBudget(t *testing.T) {
+	t.Parallel()
+	attempts := 0
+	count := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		attempts++
+		return &hg.Error{Op: "forward", Fate: qs.NotRun, Err: qs.ErrUnreachable}
+	}
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	w.Go("client", func() {
+		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), count}})
+		defer n.Close()
+		to, err := n.Peer(context.Background(), "sim://nobody")
+		require.NoError(t, err)
+		for range 100 {
+			_, err := once.Call(context.Background(), to, "x")
+			require.ErrorIs(t, err, qs.ErrUnreachable)
+		}
+	})
+	require.NoError(t, w.Run(time.Hour))
+	require.Equal(t, 100+10+10, attempts, "10, and a tenth of the first attempts, are repeated")
+}
+
+// TestRetryPauses: an outage of all addresses is waited out as that of a single one is.
+func TestRetryPauses(t *testing.T) {
+	t.Parallel()
+	for _, addrs := range [][]string{{"sim://a"}, {"sim://a", "sim://b"}, {"sim://a", "sim://b", "sim://c"}} {
+		w := sim.NewWorld(sim.Config{Seed: 1})
+		var at []time.Duration
+		look := func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			at = append(at, w.Now())
+			return next(ctx)
+		}
+		w.Go("client", func() {
+			n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 3 + len(addrs)}), look}})
+			defer n.Close()
+			to, err := n.Peer(context.Background(), addrs...)
+			require.NoError(t, err)
+			_, err = once.Call(context.Background(), to, "x")
+			require.ErrorIs(t, err, qs.ErrUnreachable)
+		})
+		require.NoError(t, w.Run(time.Hour))
+		require.Len(t, at, 3+len(addrs))
+		require.Less(t, at[len(addrs)-1], time.Millisecond, "there is no pause before another address")
+		for i := len(addrs); i < len(at); i++ {
+			require.GreaterOrEqual(t, at[i]-at[i-1], 10*time.Millisecond<<(i-len(addrs)), "%v: %v", addrs, at)
+		}
+	}
+}
+
+// TestFuture: a call under way is taken back in three ways.
+func TestFuture(t *testing.T) {
+	t.Parallel()
+	ended := map[string]error{}
+	register := func(w *sim.World, name string, n *qs.Node) {
+		once.Handle(n, func(ctx context.Context, how string) (string, error) {
+			ended[how] = n.Sleep(ctx, time.Minute)
+			return how, nil
+		})
+	}
+	world(t, 1, qs.RetryPolicy{}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		first := once.Go(ctx, to, "first")
+		w.Sleep(time.Millisecond)
+		short, cancel := n.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := first.Wait(short)
+		require.ErrorIs(t, err, context.DeadlineExceeded, "the wait ends, the call does not")
+		second := once.Go(ctx, to, "second") // it waits: one handler at a time
+		w.Sleep(time.Millisecond)
+		require.Equal(t, qs.Withdrawn, second.Withdraw(ctx))
+		_, err = second.Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+		require.Equal(t, qs.TooLate, first.Withdraw(ctx))
+		got, err := first.Wait(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "first", got)
+		require.Equal(t, qs.TooLate, first.Withdraw(ctx))
+
+		third := once.Go(ctx, to, "third")
+		w.Sleep(time.Second)
+		third.Abandon()
+		_, err = third.Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		fourth := once.Go(ctx, to, "fourth")
+		w.Sleep(time.Second)
+		fourth.Cancel()
+		_, err = fourth.Wait(ctx)
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		w.Sleep(2 * time.Minute)
+		require.NotContains(t, ended, "second")
+		require.Error(t, ended["third"], "the target heard of it")
+		require.NoError(t, ended["fourth"], "the target did not")
+	})
+}
+
+// TestInterceptors: the first is the outermost, on both sides; those after Retry run for each attempt. Metadata goes both ways.
+func TestInterceptors(t *testing.T) {
+	t.Parallel()
+	var said []string
+	say := func(what string) qs.Interceptor {
+		return func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			said = append(said, what)
+			err := next(ctx)
+			said = append(said, "/"+what)
+			return err
+		}
+	}
+	var log bytes.Buffer
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	serving, stop := context.WithCancel(context.Background())
+	w.Go("one", func() {
+		n := simulated(t, w, "sim://one", qs.Config{Server: []qs.Interceptor{say("s1"), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			if *c.In.(*string) == "no" {
+				return qs.Errorf(qs.Denied, "by an interceptor")
+			}
+			who, _ := c.Meta.Get("who")
+			err := next(context.WithValue(ctx, key{}, who))
+			*c.Out.(*string) += "!"
+			return err
+		}}})
+		once.Handle(n, func(ctx context.Context, s string) (string, error) {
+			said = append(said, "handler")
+			c := qs.CallOf(ctx)
+			c.Answer, _ = c.Answer.With("took", "long")
+			return fmt.Sprint(s, " from ", ctx.Value(key{})), nil
+		})
+		_ = n.Serve(serving)
+	})
+	w.Go("client", func() {
+		defer stop()
+		w.Sleep(time.Millisecond)
+		var answer string
+		failed := false
+		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{
+			qs.Log(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+			say("c1"), qs.Retry(qs.RetryPolicy{}), say("c2"),
+			func(ctx context.Context, c *qs.Call, next func(context.Context) error) (err error) {
+				if c.Meta, err = c.Meta.With("who", "Ada"); err != nil {
+					return err
+				}
+				if !failed {
+					failed = true
+					return &hg.Error{Op: "forward", Fate: qs.NotRun, Err: qs.ErrUnreachable}
+				}
+				err = next(ctx)
+				answer, _ = c.Answer.Get("took")
+				return err
+			},
+		}})
+		defer n.Close()
+		to, err := n.Peer(context.Background(), "sim://one")
+		require.NoError(t, err)
+		got, err := once.Call(context.Background(), to, "hello")
+		require.NoError(t, err)
+		require.Equal(t, "hello from Ada!", got)
+		require.Equal(t, "long", answer)
+		require.Equal(t, "c1 c2 /c2 c2 s1 handler /s1 /c2 /c1", strings.Join(said, " "))
+		_, err = once.Call(context.Background(), to, "no")
+		require.ErrorIs(t, err, qs.Denied)
+		require.Contains(t, log.String(), "level=DEBUG msg=call method=test/once peer=sim://one")
+		require.Contains(t, log.String(), "attempt=2")
+		require.Contains(t, log.String(), "level=WARN")
+	})
+	require.NoError(t, w.Run(time.Hour))
+}
+
+type key struct{}
+
+// TestShutdown: a handler that runs may end, new calls are refused, and what does not end in time is named.
+func TestShutdown(t *testing.T) {
+	t.Parallel()
+	for _, grace := range []time.Duration{time.Minute, time.Second} {
+		w := sim.NewWorld(sim.Config{Seed: 1})
+		serving, stop := context.WithCancel(context.Background())
+		var served error
+		w.Go("one", func() {
+			n := simulated(t, w, "sim://one", qs.Config{Grace: grace})
+			once.Handle(n, func(ctx context.Context, s string) (string, error) {
+				_ = n.Sleep(ctx, 10*time.Second)
+				return s, ctx.Err()
+			})
+			served = n.Serve(serving)
+		})
+		w.Go("client", func() {
+			w.Sleep(time.Millisecond)
+			n := simulated(t, w, "sim://", qs.Config{})
+			defer n.Close()
+			ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
+			defer cancel()
+			to, err := n.Peer(ctx, "sim://one")
+			require.NoError(t, err)
+			f := once.Go(ctx, to, "x")
+			w.Sleep(100 * time.Millisecond)
+			stop()
+			w.Sleep(100 * time.Millisecond)
+			_, err = once.Call(ctx, to, "y")
+			require.ErrorIs(t, err, qs.ErrRefused)
+			require.Equal(t, qs.NotRun, qs.FateOf(err))
+			_, err = f.Wait(ctx)
+			if grace == time.Minute {
+				require.NoError(t, err)
+			} else {
+				require.Error(t, err)
+			}
+		})
+		require.NoError(t, w.Run(time.Hour))
+		if grace == time.Minute {
+			require.NoError(t, served)
+		} else {
+			var left *hg.ShutdownError
+			require.ErrorAs(t, served, &left)
+			require.Equal(t, 1, left.Handlers)
+			require.Equal(t, []string{"handler of test/once was cut off"}, left.Open, "it has returned since")
+		}
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	t.Parallel()
+	for what, open := range map[string]func() (*qs.Node, error){
+		"Workers":     func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{Workers: -1}) },
+		"Contexts":    func() (*qs.Node, error) { return qs.Open("sim://", qs.Config{Contexts: 2}) },
+		"interceptor": func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{Client: []qs.Interceptor{nil}}) },
+		"no scheme":   func() (*qs.Node, error) { return qs.Open("localhost:7000", qs.Config{}) },
+		"Dispatch": func() (*qs.Node, error) {
+			return qs.Open("tcp://", qs.Config{HG: hg.Config{Dispatch: func(hg.Incoming) {}}})
+		},
+	} {
+		_, err := open()
+		require.ErrorIs(t, err, qs.ErrInvalid, what)
+		require.ErrorContains(t, err, what)
+	}
+	for addr, code := range map[string]qs.Code{"nobody://x": qs.ErrUnsupported, "udp://0.0.0.0:0": qs.ErrPermission} {
+		_, err := qs.Open(addr, qs.Config{})
+		require.ErrorIs(t, err, code)
+	}
+	_, err := qs.Open("sm://x", qs.Config{TLS: &tls.Config{}})
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	require.ErrorContains(t, err, `TLS is for tcp:// and udp://, not "sm://x": it needs none`)
+	n := open(t, "tcp://", qs.Config{})
+	_, err = n.Peer(within(t))
+	require.ErrorIs(t, err, qs.ErrInvalid)
+	_, err = n.Peer(within(t), "nonsense")
+	require.Error(t, err)
+	to := peer(t, n, "tcp://127.0.0.1:1")
+	require.NoError(t, n.Close())
+	require.NoError(t, n.Close())
+	_, err = once.Call(within(t), to, "x")
+	require.ErrorIs(t, err, qs.ErrClosed)
+	require.Equal(t, qs.NotRun, qs.FateOf(err))
+}
+
+// TestRetrySaysWhyItGivesUp: the error of a call that is not repeated any more says how often it was, and what forbids more.
+func TestRetrySaysWhyItGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		policy qs.RetryPolicy
+		says   string
+	}{
+		{qs.RetryPolicy{Backoff: -1}, "(attempt 3 of 3)"},
+		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "of 20, and RetryPolicy.ExtraShare allows no other"},
+	} {
+		n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(c.policy)}})
+		_, err := upper.Call(within(t), peer(t, n, "tcp://127.0.0.1:1"), "a")
+		require.ErrorIs(t, err, qs.ErrUnreachable)
+		require.ErrorContains(t, err, c.says)
+		require.Equal(t, qs.NotRun, qs.FateOf(err))
+	}
+}

@@ -1,0 +1,202 @@
+package qs_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// stuckItem fills a message: the fifth of them waits for the loop of the caller to take the first.
+const stuckItem = 64<<10 - 100
+
+// A server ends a stream whose caller does not read: by the error of its handler, or by the end of the context that an interceptor gave
+// to next. It does so at once if the caller's process takes messages in, and after a second if nothing there does. All that was sent arrives
+// if the handler returns nil, and if the process takes it in. Shutdown does not wait for the reader.
+func TestStreamOfStuckReader(t *testing.T) {
+	t.Parallel()
+	stream := qs.DefineStream[string, []byte]("test/stuck")
+	evicted := errors.New("evicted")
+	for _, how := range []string{"nil", "error", "panic", "canceled", "canceled nil"} {
+		for _, driven := range []bool{true, false} {
+			if how == "nil" && !driven {
+				continue // all arrives once the loop goes on
+			}
+			name := how
+			if driven {
+				name += " driven"
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				eachTransport(t, func(t *testing.T, addr string) {
+					reading, returned := make(chan struct{}), make(chan error, 1)
+					blocked, cancel := make(chan error, 1), make(chan context.CancelCauseFunc, 1)
+					cfg := silent()
+					cfg.Grace = 10 * time.Second
+					cfg.Server = []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) (err error) {
+						defer func() { returned <- err }()
+						ctx, stop := context.WithCancelCause(ctx)
+						defer stop(nil)
+						cancel <- stop
+						return next(ctx)
+					}}
+					s := serverThatEnds(t, addr, cfg, func(n *qs.Node) {
+						stream.Handle(n, func(ctx context.Context, how string, send func([]byte) error) error {
+							for i := range 4 {
+								if err := send(make([]byte, stuckItem+i)); err != nil {
+									return err
+								}
+							}
+							<-reading
+							switch how {
+							case "error":
+								go func() { blocked <- send(make([]byte, stuckItem)) }()
+								return qs.Errorf(qs.NotFound, "no more")
+							case "panic":
+								panic("oh")
+							case "canceled", "canceled nil":
+								stop := <-cancel
+								go func() { blocked <- send(make([]byte, stuckItem)) }()
+								stop(evicted)
+								err := <-blocked
+								blocked <- err
+								if how == "canceled nil" {
+									err = nil
+								}
+								return err
+							}
+							return nil
+						})
+					})
+					client := open(t, scheme(addr)+"://", qs.Config{})
+					if driven {
+						driving, stop := context.WithCancel(context.Background())
+						drove := make(chan error, 1)
+						go func() { drove <- client.HG().Drive(driving, nil) }()
+						defer func() { stop(); <-drove }()
+					}
+					n := 0
+					var last error
+					for item, err := range stream.Call(within(t), peer(t, client, s.n.Addr().String()), how) {
+						if last = err; err != nil {
+							break
+						}
+						require.Len(t, item, stuckItem+n, "items in order")
+						if n++; n > 1 {
+							continue
+						}
+						close(reading)
+						err := <-returned // while the loop stands still
+						require.NoError(t, s.end(), "Shutdown waits for a handler that has been told to end")
+						switch how {
+						case "nil":
+							require.NoError(t, err)
+						case "error":
+							require.ErrorIs(t, err, qs.NotFound)
+							require.Error(t, <-blocked)
+						case "canceled", "canceled nil":
+							require.ErrorIs(t, <-blocked, evicted)
+							require.True(t, how == "canceled nil" && err == nil || errors.Is(err, evicted), "%v", err)
+						}
+						require.Zero(t, s.n.Streams())
+					}
+					switch {
+					case how == "nil":
+						require.NoError(t, last)
+						require.Equal(t, 4, n)
+					case how == "error" && driven:
+						require.ErrorIs(t, last, qs.NotFound)
+						require.Equal(t, 4, n, "the error comes behind the items")
+					case how == "canceled nil" && last == nil: // the process had it all before
+						require.Equal(t, 4, n)
+					default:
+						require.Error(t, last)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A server ends a request whose From or Into is stuck at the caller by the end of the context that an interceptor gave to next, also
+// when the handler has returned and what it wrote is flushed. Shutdown does not wait for it.
+func TestStuckFromAndInto(t *testing.T) {
+	t.Parallel()
+	mixed := qs.Define[mixedIn, int]("test/stuckmixed")
+	evicted := errors.New("evicted")
+	for _, how := range []string{"read", "write", "flush"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			eachTransport(t, func(t *testing.T, addr string) {
+				ends, returned := make(chan error, 1), make(chan struct{})
+				end := newStuck()
+				defer close(end.release)
+				s := serverThatEnds(t, addr, qs.Config{Grace: 10 * time.Second, Server: []qs.Interceptor{
+					func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+						ctx, stop := context.WithCancelCause(ctx)
+						go func() {
+							<-end.begun
+							if how == "flush" {
+								<-returned
+							}
+							stop(evicted)
+						}()
+						err := next(ctx)
+						ends <- err
+						return err
+					}}}, func(n *qs.Node) {
+					mixed.Handle(n, func(ctx context.Context, in mixedIn) (int, error) {
+						defer close(returned)
+						b := make([]byte, 5<<20)
+						switch how {
+						case "read":
+							return in.From.Reader(ctx).Read(b)
+						case "write":
+							return in.Into.Writer(ctx).Write(b)
+						}
+						return in.Into.Writer(ctx).Write(b[:1000])
+					})
+				})
+				client := open(t, scheme(addr)+"://", qs.Config{})
+				in := mixedIn{Into: qs.Into(end)}
+				if how == "read" {
+					in = mixedIn{From: qs.From(end)}
+				}
+				_, err := mixed.Call(within(t), peer(t, client, s.n.Addr().String()), in)
+				require.Error(t, err)
+				require.ErrorIs(t, <-ends, evicted)
+				require.NoError(t, s.end(), "Shutdown waits for a handler that has been told to end")
+			})
+		})
+	}
+}
+
+// An endingServer is a node in Serve, and how to end that.
+type endingServer struct {
+	n   *qs.Node
+	end func() error // returns what Serve does
+}
+
+func serverThatEnds(t *testing.T, addr string, cfg qs.Config, register func(n *qs.Node)) endingServer {
+	t.Helper()
+	n, err := qs.Open(addr, cfg)
+	require.NoError(t, err)
+	register(n)
+	served := make(chan error, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	go func() { served <- n.Serve(ctx) }()
+	end := sync.OnceValue(func() error { stop(); return <-served })
+	t.Cleanup(func() { _ = end() })
+	return endingServer{n, end}
+}
+
+func scheme(addr string) string {
+	s, _, _ := strings.Cut(addr, "://")
+	return s
+}

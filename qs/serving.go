@@ -1,0 +1,315 @@
+package qs
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// serve registers a handler.
+func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
+	if isNil {
+		panic(fmt.Sprintf("qs: method %s: the handler is nil", m.name))
+	}
+	is, c := n.describe(m), n.codecOf(m)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.define(m.name, is); err != nil {
+		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
+	}
+	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, MaxActive: m.o.MaxActive, Queue: m.o.Queue, Codec: c, Shape: m.shape}
+	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil { // one without was called from here
+		panic(fmt.Sprintf("qs: the node serves a method called %s already; Handle is called once for each name", m.name))
+	}
+	if _, err := n.class.RegisterRPC(rpc); err != nil {
+		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
+	}
+}
+
+// authorize is hg.Config.Authorize.
+func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
+	r, ok := hg.IncomingOf(ctx)
+	if !ok {
+		return Errorf(ErrPermission, "the request has ended")
+	}
+	p := &peer{n: n, i: r.Queue().ID(), only: &place{addr: from.Addr}}
+	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Meta: r.Meta().WithoutOwn(), Attempt: 1, in: r})
+}
+
+// A request is a Call at its target, and the context of its handler: what that costs is made when it is asked for.
+type request struct {
+	n       *Node
+	m       *method
+	r       hg.Incoming
+	in, out any             // pointers
+	lent    []lentField     // Sources and Sinks of the input
+	ctx     context.Context // of the handler: what the last interceptor gave to next; nil until it begins, or for the request itself
+
+	flushed   bool // the Sinks, with this error
+	unflushed error
+
+	mu    sync.Mutex // guards the fields below
+	asked *asked
+	begun bool          // the handler has been called,
+	quiet chan struct{} // and is running; closed when it has returned
+	over  bool          // the interceptors have returned
+}
+
+// An asked is what an interceptor, or a handler by CallOf, has asked for.
+type asked struct {
+	Call
+	from  peer
+	place place
+}
+
+// call returns the Call of s.
+func (s *request) call() *Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked == nil {
+		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID()}, place: place{addr: s.r.Peer()}}
+		a.from.only = &a.place
+		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.stream}
+		s.asked = a
+	}
+	return &s.asked.Call
+}
+
+// input decodes the input, and makes its Sources and Sinks usable. id is that of a stream. An error is one of a request that has not run.
+func (s *request) input() (id ringID, err error) {
+	meta := s.r.Meta()
+	if id, err = s.m.agree(meta); err == nil {
+		err = named(meta, s.r.Input(s.in))
+	}
+	if err == nil {
+		s.attach()
+		err = s.m.checkTickets(meta, s.lent)
+	}
+	if err != nil {
+		err = hg.Refuse(err)
+	}
+	return id, err
+}
+
+// A handling is a handler with its input.
+type handling interface {
+	handle(ctx context.Context) error
+}
+
+type handlingFunc func(ctx context.Context) error
+
+func (f handlingFunc) handle(ctx context.Context) error { return f(ctx) }
+
+// run runs the handler within the interceptors.
+func (s *request) run(h handling) error {
+	is := s.n.cfg.Server
+	if len(is) == 0 {
+		return h.handle(s)
+	}
+	return s.within(is, h)
+}
+
+// within runs the handler within interceptors.
+func (s *request) within(is []Interceptor, h handling) error {
+	ctx, leave := context.WithCancel(s)
+	defer leave()
+	returned := false
+	defer func() { // before the panic, or the end of the goroutine, is answered as that of a handler
+		if !returned && !s.close(leave) && !s.m.oneWay {
+			_ = s.r.RespondError(hg.Refuse(hg.Errorf(hg.ErrPanic,
+				"an interceptor of %s panicked, or ended its goroutine, before the handler began; the target's log has it", s.m.name)), nil)
+		}
+	}()
+	err := chain(ctx, is, s.call(), func(ctx context.Context) error {
+		if err := s.begin(); err != nil {
+			return err
+		}
+		defer s.returned()
+		s.ctx = ctx
+		return h.handle(ctx)
+	})
+	if returned = true; !s.close(leave) {
+		err = hg.Refuse(err)
+	}
+	return err
+}
+
+var errNextAgain = na.WithText(ErrInvalid, "a server's interceptor calls next once: the handler has begun")
+
+// begin reports why the handler does not begin.
+func (s *request) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.begun:
+		return errNextAgain
+	case s.over:
+		return errNextLate
+	}
+	s.begun, s.quiet = true, make(chan struct{})
+	return nil
+}
+
+// returned is the end of the handler.
+func (s *request) returned() {
+	s.mu.Lock()
+	late := s.over
+	close(s.quiet)
+	s.mu.Unlock()
+	if late {
+		s.r.Queue().Wake()
+	}
+}
+
+// close has no handler begin any more, and reports whether one has. If it is running, on a goroutine of an interceptor, its
+// context ends, and it is waited for.
+func (s *request) close(leave func()) (begun bool) {
+	s.mu.Lock()
+	s.over = true
+	begun, quiet := s.begun, s.quiet
+	s.mu.Unlock()
+	if begun && !closed(quiet) {
+		leave()
+		_ = s.n.await(context.Background(), s.r.Queue().ID(), quiet)
+	}
+	return begun
+}
+
+// handlerContext returns what ends operations of the handler that are given no context.
+func (s *request) handlerContext() context.Context {
+	if s.ctx == nil {
+		return s
+	}
+	return s.ctx
+}
+
+// flush ends the use of Sinks, until ctx ends. It is done once, within the interceptors: they get its error.
+func (s *request) flush(ctx context.Context) (err error) {
+	if s.flushed {
+		return s.unflushed
+	}
+	s.flushed = true
+	defer func() { s.unflushed = err }()
+	for i := range s.lent {
+		if f := &s.lent[i]; f.sink != nil {
+			n, end, ferr := f.sink.flush(ctx)
+			if ferr != nil && err == nil {
+				err = ferr
+			}
+			f.filled = sinkFill{n, end}
+		}
+	}
+	return err
+}
+
+// answerMeta returns the metadata that the handler and the interceptors have set.
+func (s *request) answerMeta() (m hg.Meta) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked != nil {
+		m = s.asked.Answer.WithoutOwn()
+	}
+	return m
+}
+
+// say sets the metadata of the answer, with a value under a name of this package's, unless that is empty.
+func (s *request) say(name, value string) (err error) {
+	m := s.answerMeta()
+	if value != "" {
+		if m, err = m.WithOwn(name, value); err != nil {
+			return err
+		}
+	}
+	if m.IsZero() {
+		return nil
+	}
+	return s.r.SetOutputMeta(m)
+}
+
+// failed is the end of a handler with an error.
+func (s *request) failed(err error) error {
+	_ = s.r.SetOutputMeta(s.answerMeta()) // the answer matters more
+	return err
+}
+
+// end ends the use of the Sources and Sinks: the handler has returned, or panics.
+func (s *request) end() {
+	for i := range s.lent {
+		s.lent[i].end()
+	}
+}
+
+// Deadline implements context.Context.
+func (s *request) Deadline() (time.Time, bool) {
+	if _, ok := s.r.TimeLeft(); !ok {
+		return time.Time{}, false
+	}
+	return s.r.Context().Deadline()
+}
+
+// Done implements context.Context.
+func (s *request) Done() <-chan struct{} { return s.r.Context().Done() }
+
+// Err implements context.Context.
+func (s *request) Err() error { return s.r.Context().Err() }
+
+// Value implements context.Context.
+func (s *request) Value(key any) any {
+	if key == (callKey{}) {
+		return s.call()
+	}
+	return s.r.Context().Value(key)
+}
+
+// A lentField is a Source or a Sink of a request.
+type lentField struct {
+	source *pulled
+	sink   *pushed
+	filled sinkFill // of a Sink, when the handler has ended
+}
+
+// number returns the number of the ticket, or -1 if there is none.
+func (l *lentField) number() int {
+	switch {
+	case l.source != nil:
+		return l.source.number
+	case l.sink != nil:
+		return l.sink.number
+	}
+	return -1
+}
+
+// attach makes the Sources and Sinks in the input usable, until end.
+func (s *request) attach() {
+	v, from := reflect.ValueOf(s.in).Elem(), s.r.Peer()
+	for _, f := range s.m.fields {
+		var l lentField
+		switch at := v.FieldByIndex(f.path).Addr().Interface().(type) {
+		case *Source:
+			if at.s != nil {
+				l.source = at.s.got
+				l.source.req, l.source.peer = s, from
+			}
+		case *Sink:
+			if at.s != nil {
+				l.sink = at.s.got
+				l.sink.req, l.sink.peer = s, from
+			}
+		}
+		s.lent = append(s.lent, l)
+	}
+}
+
+func (l *lentField) end() {
+	if l.source != nil {
+		l.source.end()
+	}
+	if l.sink != nil {
+		l.sink.end()
+	}
+}

@@ -1,0 +1,172 @@
+package qs_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+)
+
+// TestShutdownUnderCalls: goroutines call while their Node is shut down. Nothing is cut off, each call has run or is refused, and so
+// Shutdown has nothing to say.
+func TestShutdownUnderCalls(t *testing.T) {
+	t.Parallel()
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		repeat.Handle(n, func(_ context.Context, in string) (string, error) { return in, nil })
+	})
+	for range 30 {
+		c, err := qs.Open("tcp://", qs.Config{})
+		require.NoError(t, err)
+		to := peer(t, c, s.Addr().String())
+		var callers sync.WaitGroup
+		var made atomic.Int64
+		for range 4 {
+			callers.Go(func() {
+				for {
+					if _, err := repeat.Call(within(t), to, "x"); err != nil {
+						if qs.FateOf(err) != qs.NotRun {
+							t.Errorf("a call was cut off: %v", err)
+						}
+						return
+					}
+					made.Add(1)
+				}
+			})
+		}
+		for made.Load() < 200 {
+			runtime.Gosched()
+		}
+		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+		require.NoError(t, c.Shutdown(ctx))
+		stop()
+		callers.Wait()
+	}
+}
+
+// TestServeBesideShutdown: Shutdown and Close may come at any moment of Serve, before it too: Serve returns nil. The race detector looks on.
+func TestServeBesideShutdown(t *testing.T) {
+	t.Parallel()
+	for i := range 300 {
+		n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+		require.NoError(t, err)
+		served := make(chan error, 1)
+		go func() { served <- n.Serve(context.Background()) }()
+		for range i % 20 {
+			runtime.Gosched()
+		}
+		if i%4 == 0 {
+			require.NoError(t, n.Close())
+		} else {
+			require.NoError(t, n.Shutdown(within(t)))
+		}
+		require.NoError(t, <-served)
+	}
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
+	require.NoError(t, err)
+	require.NoError(t, n.Shutdown(within(t)))
+	require.NoError(t, n.Serve(context.Background()))
+}
+
+// TestShutdownInHandler: a Shutdown in a handler is refused, and leaves the node as it was: its names are looked up, and calls go on.
+func TestShutdownInHandler(t *testing.T) {
+	t.Parallel()
+	ender, inline := qs.Define[int, int]("test/ender"), qs.DefineWith[int, int]("test/ender/inline", qs.Options{Inline: true})
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		end := func(context.Context, int) (int, error) {
+			require.ErrorIs(t, n.Shutdown(context.Background()), hg.ErrBusy)
+			return 1, nil
+		}
+		ender.Handle(n, end)
+		repeat.Handle(n, func(_ context.Context, in string) (string, error) { return in, nil })
+		inline.Handle(n, end)
+	})
+	c := open(t, "tcp://", qs.Config{})
+	to := peer(t, c, s.Addr().String())
+	for _, m := range []*qs.Method[int, int]{ender, inline} {
+		_, err := m.Call(within(t), to, 1)
+		require.NoError(t, err)
+		p, err := s.PeerWith(within(t), qs.PeerOptions{Resolver: fixed{s.Addr().String()}}, "itself")
+		require.NoError(t, err)
+		_, err = repeat.Call(within(t), p, "x")
+		require.NoError(t, err)
+	}
+}
+
+// A fixed is a Resolver that always says the same.
+type fixed [1]string
+
+func (f fixed) Watch(_ context.Context, _ string, update func([]string, error)) error {
+	update(f[:], nil)
+	return nil
+}
+
+// TestCloseInHandler: a Close in a handler does not wait for that.
+func TestCloseInHandler(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: 1})
+	defer w.Close()
+	ender := qs.Define[int, int]("test/closer")
+	var took time.Duration
+	w.Go("server", func() {
+		n := simulated(t, w, "sim://server", qs.Config{})
+		ender.Handle(n, func(context.Context, int) (int, error) {
+			begun := w.Now()
+			require.NoError(t, n.Close())
+			took = w.Now() - begun
+			return 1, nil
+		})
+		require.NoError(t, n.Serve(context.Background()))
+	})
+	w.Go("client", func() {
+		n := simulated(t, w, "sim://", qs.Config{})
+		_, err := ender.Call(context.Background(), peer(t, n, "sim://server"), 1)
+		require.Error(t, err)
+		require.NoError(t, n.Close())
+	})
+	require.NoError(t, w.Run(time.Hour))
+	require.Less(t, took, 10*time.Millisecond, "virtual time")
+}
+
+// TestHandleBesideCalls: a node that calls a method begins to serve it, too: no call notices.
+func TestHandleBesideCalls(t *testing.T) {
+	t.Parallel()
+	a, b := server(t, qs.Config{}, func(*qs.Node) {}), server(t, qs.Config{}, func(*qs.Node) {})
+	p := peer(t, a, b.Addr().String())
+	for i := range 300 {
+		m := qs.Define[int, int](fmt.Sprint("test/both", i))
+		h := func(_ context.Context, i int) (int, error) { return i, nil }
+		m.Handle(b, h)
+		_, err := m.Call(within(t), p, 1)
+		require.NoError(t, err)
+		done := make(chan struct{})
+		ends := make(chan error, 4)
+		for range 4 {
+			go func() {
+				var err error
+				for over := false; !over && err == nil; {
+					_, err = m.Call(within(t), p, 1)
+					select {
+					case <-done:
+						over = true
+					default:
+					}
+				}
+				ends <- err
+			}()
+		}
+		m.Handle(a, h)
+		close(done)
+		for range 4 {
+			require.NoError(t, <-ends)
+		}
+	}
+}

@@ -1,0 +1,314 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Sink is room that a caller lends for the time of its call, in a field of the input; the handler pushes into it. Both sides
+// use the same type. The zero Sink has no room. When Call has returned, whatever the error, nobody writes to the caller's
+// memory, or begins to write to its writer, any more. After an error a Fill holds anything, and what an Into wrote is a
+// prefix of what the handler did. A Sink serves one attempt of one call at a time: another fails with ErrInvalid. Filled is of the last.
+type Sink struct{ s *sink }
+
+// A sink is a Sink at one side.
+type sink struct {
+	segs [][]byte  // of the caller: one of these three
+	file *os.File  // grown to size
+	size int64     //
+	into io.Writer //
+	used used      // by an attempt
+
+	of *sink // of a file that cannot be mapped, behind into
+
+	filled atomic.Int64
+
+	lent *lentTicket // in the input of one attempt
+	got  *pushed     // of a handler
+}
+
+// Fill lends memory to be filled.
+func Fill(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
+
+// FillFile lends a regular file that is open for reading and writing, mapped where that is possible, without a copy: by its system and its
+// file system; else it is written as a stream, and the handler has Writer alone. It is grown to size bytes, and, when the call has succeeded,
+// cut behind the last byte that was written; what nobody wrote before that stays as it was, zeros in a new file. If another process cuts it
+// short meanwhile, the call fails, or what was there reads as zeros.
+func FillFile(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
+
+// Into lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
+// No Write begins once Call has returned. One that is running when the call ends has 50 ms, since one that is cut short may break a TLS
+// connection; then it is interrupted by SetWriteDeadline where w has that, and the deadline is cleared; otherwise it may still be running
+// when Call returns. Its error fails the call, as that of From does. A
+// call that has written bytes is not repeated by Retry.
+func Into(w io.Writer) Sink { return Sink{&sink{into: w}} }
+
+// Len returns the room in bytes; -1 for Into, which has no limit.
+func (s Sink) Len() int64 {
+	switch {
+	case s.s == nil:
+		return 0
+	case s.s.got != nil && s.s.got.ring, s.s.into != nil:
+		return -1
+	case s.s.got != nil:
+		return s.s.got.handle.Len()
+	case s.s.file != nil:
+		return s.s.size
+	}
+	return total(s.s.segs)
+}
+
+// Filled returns, at the caller, how many bytes have come, from the beginning and without gaps, which handlers
+// leave that use WriteAt; after an error only for Into.
+func (s Sink) Filled() int64 {
+	if s.s == nil {
+		return 0
+	}
+	return s.s.filled.Load()
+}
+
+// Writer returns the writer of s for the handler that got it, an io.ReaderFrom too: it pushes several pieces of 1 MiB behind.
+// One goroutine at a time uses it, and all calls of Writer return the same stream. The end of ctx ends a Write; what earlier ones
+// have begun, and the flush when the handler has returned without an error, end with the request, the flush also with
+// the context that an interceptor gave to next. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is
+// flushed. Errors match ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when ctx has
+// ended, at its deadline or before, ErrUnsupported at the caller.
+func (s Sink) Writer(ctx context.Context) io.Writer {
+	if s.s == nil {
+		return failWriter{errNoRoom}
+	}
+	return s.s.got.writer(ctx)
+}
+
+// WriteAt pushes p to off, for the handler that got s, and returns when it has arrived. The error matches ErrOverflow when there is no
+// room, ErrClosed when the handler has returned, and ErrUnsupported for Into and at the caller. The end of the handler's
+// context cancels it.
+func (s Sink) WriteAt(p []byte, off int64) (int, error) {
+	if s.s == nil {
+		return 0, errNoRoom
+	}
+	return s.s.got.writeAt(p, off)
+}
+
+// SendFile writes f, a regular file, from its beginning to its end, as Writer would, straight from the page cache where it can
+// be mapped. It returns the number of bytes. Errors are those of Writer.
+func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
+	if s.s == nil {
+		if info, err := f.Stat(); err == nil && info.Size() == 0 {
+			return 0, nil
+		}
+		return 0, errNoRoom
+	}
+	return s.s.got.sendFile(ctx, f)
+}
+
+var errNoRoom = fmt.Errorf("qs: the Sink is empty: the caller has lent no room, by Fill, FillFile or Into: %w", hg.ErrOverflow)
+
+// IsZero reports whether s is the zero Sink. It is for codecs that leave empty fields out.
+func (s Sink) IsZero() bool { return s.s == nil }
+
+// MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call.
+func (s Sink) MarshalBinary() ([]byte, error) {
+	switch {
+	case s.s == nil:
+		return []byte{}, nil
+	case s.s.lent == nil:
+		return nil, notInCall("Sink")
+	}
+	return s.s.lent.pass(), nil
+}
+
+// UnmarshalBinary is for codecs. The error matches ErrProtocol.
+func (s *Sink) UnmarshalBinary(b []byte) error {
+	t, err := parseTicket(b, "Sink")
+	if err != nil {
+		return fmt.Errorf("qs: sink: %w", err)
+	}
+	s.s = nil
+	if t != nil {
+		s.s = &sink{got: &pushed{ticket: *t}}
+	}
+	return nil
+}
+
+type failWriter struct{ err error }
+
+func (w failWriter) Write([]byte) (int, error) { return 0, w.err }
+
+// A pushed is a Sink at its handler.
+type pushed struct {
+	ticket
+	borrowed
+	w    *pushWriter // the stream
+	full []extent    // what has been written by WriteAt, in order
+}
+
+// An extent is bytes from one offset to another.
+type extent struct{ from, to int64 }
+
+// usable says why p cannot be used; it is nil at the caller.
+func (p *pushed) usable() error {
+	if p == nil {
+		return notHere("Sink")
+	}
+	return p.check("Sink")
+}
+
+func (p *pushed) writer(ctx context.Context) io.Writer {
+	if err := p.usable(); err != nil {
+		return failWriter{err}
+	}
+	w := p.stream()
+	if err := w.begin(); err != nil {
+		return failWriter{err}
+	}
+	defer w.unlock()
+	w.ctx = ctx
+	return w
+}
+
+func (p *pushed) stream() *pushWriter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.w == nil {
+		p.w = &pushWriter{p: p}
+		if p.ring {
+			p.w.tail = newRingWriter(p)
+		}
+	}
+	return p.w
+}
+
+func (p *pushed) writeAt(b []byte, off int64) (int, error) {
+	if err := p.usable(); err != nil {
+		return 0, err
+	}
+	switch {
+	case p.ring:
+		return 0, fmt.Errorf("qs: sink: Into takes a stream, which is written from its beginning to its end, by Writer: %w", hg.ErrUnsupported)
+	case off < 0 || int64(len(b)) > p.handle.Len()-off:
+		return 0, fmt.Errorf("qs: sink: %d bytes at %d do not fit the %d of the Sink: %w", len(b), off, p.handle.Len(), hg.ErrOverflow)
+	case len(b) == 0:
+		return 0, nil
+	}
+	if err := p.push(p.req.handlerContext(), b, off); err != nil {
+		return 0, p.cause("Sink", err)
+	}
+	p.mu.Lock()
+	p.full = append(p.full, extent{off, off + int64(len(b))})
+	if len(p.full) > 64 {
+		p.full = merged(p.full)
+	}
+	p.mu.Unlock()
+	return len(b), nil
+}
+
+// push moves b to off and waits.
+func (p *pushed) push(ctx context.Context, b []byte, off int64) error {
+	hctx := p.req.r.Queue()
+	local, err := bulk.Create(hctx, bulk.Options{}, b)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = local.Close() }()
+	return bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle, RemoteOffset: off, Local: local, Size: int64(len(b))})
+}
+
+func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
+	if err := p.usable(); err != nil {
+		return 0, err
+	}
+	m, err := mapFile(f, bulk.FileOptions{})
+	if err != nil || p.ring {
+		if err == nil {
+			_ = m.Close()
+		}
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return 0, err
+		}
+		return io.Copy(p.writer(ctx), io.NewSectionReader(f, 0, 1<<62))
+	}
+	defer func() { _ = m.Close() }()
+	w := p.stream()
+	if err := w.begin(); err != nil {
+		return 0, err
+	}
+	defer w.unlock()
+	w.ctx = ctx
+	if err := w.settleBounded(); err != nil {
+		return 0, err
+	}
+	n := m.Len()
+	switch room := p.handle.Len() - w.pos; {
+	case n > room:
+		return 0, fmt.Errorf("qs: sink: the file has %d bytes, there is room for %d, which the caller has lent; FillFile and Into lend more: %w", n, room, hg.ErrOverflow)
+	case n == 0:
+		return 0, nil
+	}
+	hctx := p.req.r.Queue()
+	local, err := m.Create(hctx, bulk.Options{})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = local.Close() }()
+	if err := bulk.Do(ctx, hctx, bulk.Spec{Dir: bulk.Push, Peer: p.peer, Remote: p.handle, RemoteOffset: w.pos, Local: local, Size: n}); err != nil {
+		return 0, err
+	}
+	w.pos += n
+	return n, nil
+}
+
+// flush is the end of a handler without an error; it waits until ctx ends. It returns how many bytes have been written from the beginning
+// on, without gaps, and where the last of all ends.
+func (p *pushed) flush(ctx context.Context) (prefix, end int64, err error) {
+	p.mu.Lock()
+	p.over = true // nothing is written from now on, whatever goroutines the handler has left behind
+	w, all := p.w, slices.Clone(p.full)
+	p.mu.Unlock()
+	if w != nil {
+		if err := w.lock(ctx); err != nil {
+			return 0, 0, err
+		}
+		w.ctx = ctx
+		err = w.settleBounded()
+		all = append(all, extent{0, w.pos})
+		w.unlock()
+	}
+	if all = merged(all); len(all) == 0 {
+		return 0, 0, err
+	}
+	if all[0].from == 0 {
+		prefix = all[0].to
+	}
+	return prefix, all[len(all)-1].to, err
+}
+
+// merged returns the extents in order, without those that touch one another.
+func merged(all []extent) []extent {
+	slices.SortFunc(all, func(a, b extent) int {
+		switch {
+		case a.from < b.from:
+			return -1
+		case a.from > b.from:
+			return 1
+		}
+		return 0
+	})
+	out := all[:0]
+	for _, e := range all {
+		if last := len(out) - 1; last >= 0 && e.from <= out[last].to {
+			out[last].to = max(out[last].to, e.to)
+			continue
+		}
+		out = append(out, e)
+	}
+	return out
+}

@@ -1,0 +1,256 @@
+package qs
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A pushWriter is the stream of a Sink at its handler. Goroutines that a handler has left behind may still use it when the handler has
+// returned, and the library flushes it then: so they take turns, and what the user's reader does in ReadFrom is outside of a turn.
+type pushWriter struct {
+	p     *pushed
+	busy  atomic.Bool  // somebody has the turn
+	waits atomic.Int32 // for it
+
+	// Of who has the turn.
+	ctx  context.Context // bounds what the user calls; what is under way then, and the flush, end with the request only
+	pos  int64           // bytes before w
+	n    int64           // bytes that w has taken
+	w    *pushing        // nil when nothing is under way
+	stop func()
+	tail *ringWriter // of Into, instead
+}
+
+// A pushing is what is under way, until ctx ends.
+type pushing struct {
+	*bulk.Writer
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// begin takes the turn, unless the handler has returned.
+func (w *pushWriter) begin() error {
+	if err := w.p.check("Sink"); err != nil {
+		return err
+	}
+	if err := w.lock(context.Background()); err != nil {
+		return err
+	}
+	if err := w.p.check("Sink"); err != nil {
+		w.unlock()
+		return err
+	}
+	return nil
+}
+
+// lock waits for the turn. After an error, that ctx has ended or the node is closed, it has none.
+func (w *pushWriter) lock(ctx context.Context) error {
+	for !w.busy.CompareAndSwap(false, true) {
+		w.waits.Add(1)
+		err := w.p.req.n.hctx.Wait(ctx, func() bool { return !w.busy.Load() })
+		w.waits.Add(-1)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unlock gives it up.
+func (w *pushWriter) unlock() {
+	bw := w.w
+	w.busy.Store(false)
+	if bw != nil && bw.ctx.Err() != nil { // stopped meanwhile
+		w.close(bw)
+	}
+	if w.waits.Load() > 0 {
+		w.p.req.n.hctx.Wake()
+	}
+}
+
+// close ends what is under way, whose context has ended, so that it waits for nothing; if somebody has the turn, leave does it.
+func (w *pushWriter) close(bw *pushing) {
+	if w.busy.CompareAndSwap(false, true) {
+		_ = bw.Close()
+		w.busy.Store(false)
+	}
+}
+
+// open returns what to write to.
+func (w *pushWriter) open() (io.Writer, error) {
+	if w.tail != nil {
+		return w.tail, nil
+	}
+	if w.w == nil {
+		if w.pos == w.p.handle.Len() {
+			return nil, fmt.Errorf("qs: the Sink is full: the caller has lent room for %d bytes; FillFile and Into lend more: %w", w.pos, hg.ErrOverflow)
+		}
+		ctx, cancel := context.WithCancel(w.p.req)
+		to, err := bulk.NewWriter(ctx, w.p.req.r.Queue(), bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		bw := &pushing{to, ctx, cancel}
+		w.w = bw
+		w.stop = w.p.keep(func() { // without waiting for what is under way
+			cancel()
+			w.close(bw)
+		})
+	}
+	return w.w, nil
+}
+
+// bound has the end of the user's context end what is under way, until the function that it returns is called.
+func (w *pushWriter) bound() (unbound func() bool, err error) {
+	if w.ctx == context.Context(w.p.req) {
+		return func() bool { return true }, nil
+	}
+	if err := w.ended(); err != nil {
+		return nil, err
+	}
+	if w.w == nil { // of Into, which waits in calls of its own
+		return func() bool { return true }, nil
+	}
+	return context.AfterFunc(w.ctx, w.w.cancel), nil
+}
+
+// ended says why the user's context has ended; nil while it has not.
+func (w *pushWriter) ended() error {
+	code := hg.ErrCanceled
+	switch w.ctx.Err() {
+	case nil:
+		return nil
+	case context.DeadlineExceeded:
+		code = hg.ErrTimeout
+	}
+	return fmt.Errorf("qs: sink: %w: %w", code, context.Cause(w.ctx))
+}
+
+// wrote counts n bytes, and returns the error of the user's call.
+func (w *pushWriter) wrote(n int64, err error) error {
+	w.n += n
+	if ended := w.ended(); err != nil && ended != nil {
+		err = ended
+	}
+	w.unlock()
+	return w.p.cause("Sink", err)
+}
+
+func (w *pushWriter) Write(b []byte) (n int, err error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	if err := w.begin(); err != nil {
+		return 0, err
+	}
+	to, err := w.open()
+	if err != nil {
+		return 0, w.wrote(0, err)
+	}
+	unbound, err := w.bound()
+	if err != nil {
+		return 0, w.wrote(0, err)
+	}
+	defer unbound()
+	n, err = to.Write(b)
+	return n, w.wrote(int64(n), err)
+}
+
+// ReadFrom implements io.ReaderFrom: without a copy of its own.
+func (w *pushWriter) ReadFrom(r io.Reader) (n int64, err error) {
+	if err := w.begin(); err != nil {
+		return 0, err
+	}
+	to, err := w.open()
+	if err != nil {
+		err = w.wrote(0, err)
+		if n, rerr := r.Read(make([]byte, 1)); n == 0 && rerr == io.EOF {
+			return 0, nil
+		}
+		return 0, err
+	}
+	unbound, err := w.bound()
+	if err != nil {
+		return 0, w.wrote(0, err)
+	}
+	defer unbound()
+	in := &outside{w: w, r: r}
+	defer func() {
+		n := n - in.counted
+		if !in.out { // else r has panicked or ended the goroutine, or the node is closed: it has no turn
+			err = w.wrote(n, err)
+		}
+	}()
+	return to.(io.ReaderFrom).ReadFrom(in)
+}
+
+// An outside reads outside of the turn.
+type outside struct {
+	w   *pushWriter
+	r   io.Reader
+	out bool // now
+
+	last, counted int64 // bytes of the last Read; of all before, which have been taken
+}
+
+func (o *outside) Read(b []byte) (int, error) {
+	o.w.n += o.last
+	o.counted += o.last
+	o.last, o.out = 0, true
+	o.w.unlock()
+	n, err := o.r.Read(b)
+	if err := o.w.lock(context.Background()); err != nil {
+		return 0, err
+	}
+	o.out = false
+	if over := o.w.p.check("Sink"); over != nil { // b is nobody's any more
+		return 0, over
+	}
+	o.last = int64(n)
+	return n, err
+}
+
+// settleBounded is settle until the context ends.
+func (w *pushWriter) settleBounded() error {
+	if w.w == nil && w.tail == nil {
+		return nil
+	}
+	unbound, err := w.bound()
+	if err != nil {
+		return err
+	}
+	defer unbound()
+	err = w.settle()
+	if ended := w.ended(); err != nil && ended != nil {
+		return ended
+	}
+	return err
+}
+
+// settle waits until what was written has arrived.
+func (w *pushWriter) settle() error {
+	if w.tail != nil {
+		if err := w.tail.flush(); err != nil {
+			return err
+		}
+		w.pos = w.tail.pos
+		return nil
+	}
+	if w.w == nil {
+		return nil
+	}
+	err := w.w.Close()
+	w.stop()
+	w.w = nil
+	if err == nil {
+		w.pos += w.n
+	}
+	w.n = 0
+	return err
+}

@@ -1,0 +1,397 @@
+package qs
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// A Source is bytes that a caller lends for the time of its call, in a field of the input; the handler pulls them when it has
+// room. Both sides use the same type. The zero Source is empty. When Call has returned, whatever the error, nobody reads the
+// caller's memory, or begins to read from its reader, any more. Several calls at once may use one Source, but for a From, which refuses
+// the second (ErrInvalid).
+type Source struct{ s *source }
+
+// A source is a Source at one side.
+type source struct {
+	segs [][]byte  // of the caller: one of these three
+	file *os.File  //
+	from io.Reader //
+	used used      // of From
+
+	lent *lentTicket // in the input of one attempt
+	got  *pulled     // of a handler
+}
+
+// Lend lends memory. Up to 2 KiB travel inside the request.
+func Lend(segs ...[]byte) Source { return Source{&source{segs: lent(segs)}} }
+
+// lent tells memory of no segments from nothing at all.
+func lent(segs [][]byte) [][]byte {
+	if segs == nil {
+		return [][]byte{}
+	}
+	return segs
+}
+
+// LendFile lends the bytes of a regular file, mapped where that is possible, without a copy. f is open until Call has returned. If
+// somebody cuts it short meanwhile the call fails. One that holds bytes although its size is 0, as those of /proc, is lent as a stream: see
+// From.
+func LendFile(f *os.File) Source { return Source{&source{file: f}} }
+
+// From lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own: a Read that panics or ends that
+// goroutine fails the call, and so does an error, which the error of the call matches beside its own code, unless it is a code of this
+// package or an error of a context. No Read begins once Call has returned. One that is running when the call ends, at its deadline for
+// example, is interrupted by SetReadDeadline where r has that (one that panics is as good as none), and the deadline is cleared; otherwise Call waits for it for 50 ms, and returns
+// while it is still running: then what it reads goes nowhere. When a handler has got bytes of it, or a Read was left running, it serves
+// no attempt and no call any more (ErrInvalid), and Retry does not repeat; otherwise what was read ahead is kept for the next attempt, or
+// call, with this Source. One attempt of one call uses r at a time: another fails with ErrInvalid, too.
+func From(r io.Reader) Source { return Source{&source{from: r}} }
+
+// Len returns the number of bytes, or -1 if it is not known: that of From, of a file that cannot be looked at, and of one that
+// is longer than it says.
+func (s Source) Len() int64 {
+	switch {
+	case s.s == nil:
+		return 0
+	case s.s.got != nil:
+		return s.s.got.size()
+	case s.s.segs != nil:
+		return total(s.s.segs)
+	case s.s.file != nil:
+		if info, err := s.s.file.Stat(); err == nil && !unsized(s.s.file) {
+			return info.Size()
+		}
+		return -1
+	case s.s.from != nil:
+		return -1
+	}
+	return 0
+}
+
+func total(segs [][]byte) (n int64) {
+	for _, seg := range segs {
+		n += int64(len(seg))
+	}
+	return n
+}
+
+// Reader returns a reader of s for the handler that got it, an io.WriterTo too: it pulls several pieces of 1 MiB ahead. One
+// goroutine at a time uses it. Its errors match ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when
+// ctx has ended, at its deadline or before, and ErrUnsupported at the caller. Of From there is one stream: a second Reader goes on where the first is.
+func (s Source) Reader(ctx context.Context) io.Reader {
+	if s.s == nil {
+		return &pullReader{fail: io.EOF}
+	}
+	return s.s.got.reader(ctx)
+}
+
+// ReadAt pulls len(p) bytes from off on into p, for the handler that got s. It returns io.EOF with fewer bytes at the end, ErrClosed
+// when the handler has returned, and ErrUnsupported for From and at the caller. The end of the request's context cancels it.
+func (s Source) ReadAt(p []byte, off int64) (int, error) {
+	if s.s == nil {
+		return 0, io.EOF
+	}
+	return s.s.got.readAt(p, off)
+}
+
+// View returns all bytes of s, for the handler that got it: where the two share memory and the caller lends what bulk.Alloc has returned,
+// these are the caller's own, which are not copied; else they are pulled, which blocks until ctx ends at the latest. See [bulk.NewView] for
+// what may be done with them. They are there until Close, and no longer than the handler runs. The error matches ErrUnsupported for From
+// and at the caller.
+func (s Source) View(ctx context.Context) (*bulk.View, error) {
+	if s.s == nil {
+		return &bulk.View{}, nil
+	}
+	return s.s.got.view(ctx)
+}
+
+// IsZero reports whether s is the zero Source. It is for codecs that leave empty fields out.
+func (s Source) IsZero() bool { return s.s == nil }
+
+// MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call: a Source that a handler has got
+// cannot be lent on.
+func (s Source) MarshalBinary() ([]byte, error) {
+	switch {
+	case s.s == nil:
+		return []byte{}, nil
+	case s.s.lent == nil:
+		return nil, notInCall("Source")
+	}
+	return s.s.lent.pass(), nil
+}
+
+func notInCall(what string) error {
+	return fmt.Errorf("qs: a %s travels in the input of a Method's Call only, from who lends the memory: %w", what, hg.ErrUnsupported)
+}
+
+// UnmarshalBinary is for codecs. The error matches ErrProtocol.
+func (s *Source) UnmarshalBinary(b []byte) error {
+	t, err := parseTicket(b, "Source")
+	if err != nil {
+		return fmt.Errorf("qs: source: %w", err)
+	}
+	s.s = nil
+	if t != nil {
+		s.s = &source{got: &pulled{ticket: *t}}
+	}
+	return nil
+}
+
+// A pulled is a Source at its handler.
+type pulled struct {
+	ticket
+	borrowed
+	tail *ringReader // of From
+}
+
+// usable says why p cannot be used; it is nil at the caller.
+func (p *pulled) usable() error {
+	if p == nil {
+		return notHere("Source")
+	}
+	return p.check("Source")
+}
+
+func (p *pulled) size() int64 {
+	if p.ring {
+		return -1
+	}
+	return p.handle.Len()
+}
+
+func (p *pulled) reader(ctx context.Context) io.Reader {
+	if err := p.usable(); err != nil {
+		return &pullReader{fail: err}
+	}
+	if p.ring {
+		if p.tail == nil {
+			p.tail = newRingReader(p)
+		}
+		p.tail.ctx = ctx
+		return p.tail
+	}
+	r, err := bulk.NewReader(ctx, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	if err != nil {
+		return &pullReader{fail: err}
+	}
+	return &pullReader{r: r, p: p, stop: p.keep(func() { _ = r.Close() })}
+}
+
+func (p *pulled) readAt(b []byte, off int64) (int, error) {
+	if err := p.usable(); err != nil {
+		return 0, err
+	}
+	if p.ring {
+		return 0, fmt.Errorf("qs: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
+	}
+	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	if err != nil {
+		return 0, err
+	}
+	n, err := r.ReadAt(b, off)
+	return n, p.cause("Source", err)
+}
+
+func (p *pulled) view(ctx context.Context) (*bulk.View, error) {
+	err := p.usable()
+	switch {
+	case err != nil:
+		return nil, err
+	case p.ring:
+		return nil, fmt.Errorf("qs: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
+	}
+	v, err := bulk.NewView(ctx, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	if err != nil {
+		return nil, p.cause("Source", err)
+	}
+	p.keep(func() { _ = v.Close() })
+	return v, nil
+}
+
+// A pullReader is a bulk.Reader that ends with its request.
+type pullReader struct {
+	r    *bulk.Reader
+	p    *pulled
+	stop func()
+	fail error
+}
+
+func (r *pullReader) Read(b []byte) (int, error) {
+	if r.fail != nil {
+		return 0, r.fail
+	}
+	n, err := r.r.Read(b)
+	return n, r.ended(err)
+}
+
+// WriteTo implements io.WriterTo: without a copy of its own.
+func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
+	if r.fail != nil {
+		if r.fail == io.EOF {
+			return 0, nil
+		}
+		return 0, r.fail
+	}
+	n, err := r.r.WriteTo(w)
+	if err == nil {
+		_ = r.ended(io.EOF)
+	}
+	return n, r.ended(err)
+}
+
+// ended gives the buffers back at the end.
+func (r *pullReader) ended(err error) error {
+	if err == io.EOF {
+		r.fail = io.EOF
+		r.stop()
+	}
+	return r.p.cause("Source", err)
+}
+
+// pass returns what travels, to the codec.
+func (t *lentTicket) pass() []byte {
+	t.passed.Store(true)
+	return t.wire
+}
+
+// A ticket is how a Source or a Sink travels: as memory, or as a ring through which a stream goes.
+type ticket struct {
+	number int // among those of the request
+	handle *bulk.Handle
+	ring   bool
+	id     ringID
+}
+
+const (
+	ticketMemory = 1 // followed by its number and a bulk handle
+	ticketRing   = 2 // followed by its number, a ringID and a bulk handle of ringSize bytes
+	ticketSink   = 4 // with one of these: it is a Sink's
+)
+
+// parseTicket returns the ticket of a what; nil for no bytes: nothing is lent.
+func parseTicket(b []byte, what string) (*ticket, error) {
+	switch {
+	case len(b) == 0:
+		return nil, nil
+	case len(b) < 2:
+		return nil, notTicket(what)
+	}
+	other := "Source"
+	if b[0]&ticketSink != 0 {
+		other = "Sink"
+	}
+	if b[0]&^(ticketSink|ticketMemory|ticketRing) != 0 {
+		return nil, notTicket(what)
+	}
+	if other != what {
+		return nil, &otherTicket{int(b[1]), other, what}
+	}
+	t := &ticket{number: int(b[1]), handle: &bulk.Handle{}}
+	kind, b := b[0]&^ticketSink, b[2:]
+	switch {
+	case kind == ticketRing && len(b) >= len(t.id):
+		t.ring = true
+		b = b[copy(t.id[:], b):]
+	case kind != ticketMemory:
+		return nil, notTicket(what)
+	}
+	if err := t.handle.UnmarshalBinary(b); err != nil {
+		return nil, err
+	}
+	if t.ring && t.handle.Len() != ringSize {
+		return nil, fmt.Errorf("a ring of %d bytes, want %d: %w", t.handle.Len(), ringSize, hg.ErrProtocol)
+	}
+	return t, nil
+}
+
+func notTicket(what string) error {
+	return fmt.Errorf("the bytes of the field are no %s's: both sides need the same type: %w", what, hg.ErrProtocol)
+}
+
+// An otherTicket is the error of a ticket of one kind in a field of the other.
+type otherTicket struct {
+	number     int
+	lent, here string
+}
+
+func (e *otherTicket) Error() string {
+	return fmt.Sprintf("the caller lends a %s in a field that is a %s here: both sides need the same", e.lent, e.here)
+}
+
+func (e *otherTicket) Unwrap() error { return hg.ErrProtocol }
+
+// A borrowed is what a Source and a Sink at their handler have in common.
+type borrowed struct {
+	req  *request
+	peer hg.Addr
+
+	mu    sync.Mutex // guards the fields below
+	over  bool       // the handler has returned
+	stops map[int]func()
+	made  int
+}
+
+func notHere(what string) error {
+	return fmt.Errorf("qs: a %s is used by the handler that got it: %w", what, hg.ErrUnsupported)
+}
+
+// check says why the memory cannot be used.
+func (b *borrowed) check(what string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		return fmt.Errorf("qs: the handler that got the %s has returned; it is used until then: %w", what, hg.ErrClosed)
+	}
+	return nil
+}
+
+// cause returns the error of an operation that ended with err: what was under way when the handler returned says so.
+func (b *borrowed) cause(what string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	if over := b.check(what); over != nil {
+		return over
+	}
+	return err
+}
+
+// keep has stop called when the handler returns, unless what it returns is before.
+func (b *borrowed) keep(stop func()) (now func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
+		stop()
+		return func() {}
+	}
+	if b.stops == nil {
+		b.stops = map[int]func(){}
+	}
+	b.made++
+	id := b.made
+	b.stops[id] = stop
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.stops, id)
+		stop()
+	}
+}
+
+func (b *borrowed) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	for i := 1; i <= b.made; i++ { // in order: a simulated world replays
+		if stop := b.stops[i]; stop != nil {
+			stop()
+		}
+	}
+	b.stops = nil
+}

@@ -1,0 +1,231 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// A watch keeps the addresses of a service, on a goroutine of its own while a Peer of it makes calls.
+//
+//	a call ─► running? ─ no ─► Watch ◄─ Refresh, or an address has failed ─ pause
+//	                             ├─ update ─► found: Peers look at their next call │
+//	                             └─ returns ───────────────────────────────────────┘   no call for idleLooks × Refresh ─► over
+type watch struct {
+	n    *Node
+	key  watchKey
+	ctx  context.Context // ends with the Node, or w
+	stop context.CancelFunc
+
+	found   atomic.Pointer[[]hg.Addr] // what was said last
+	used    atomic.Int64              // when there was a call, by the Node's clock
+	refresh atomic.Int64              // the shortest that a Peer wants
+	waits   atomic.Int32              // for the first answer
+	over    atomic.Bool               // it does not run any more
+	many    atomic.Bool               // more addresses than a Peer can have were found
+	again   chan struct{}             // has an element: an address has failed
+	told    chan struct{}             // closed when there was an answer
+
+	mu   sync.Mutex // guards the fields below
+	err  error      // of the last answer
+	once bool       // told is closed
+}
+
+type watchKey struct {
+	resolver Resolver
+	service  string
+}
+
+const (
+	refreshTime = 30 * time.Second
+	// idleLooks is how many times Refresh a watch lasts without calls.
+	idleLooks = 4
+	// againTime is the least from one Watch to the next.
+	againTime = time.Second
+	// maxWatches bounds the services that are watched at once.
+	maxWatches = 1024
+)
+
+// watch returns the watch of a service, which has been begun if there was none.
+func (n *Node) watch(key watchKey, refresh time.Duration) (*watch, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.watches[key]
+	switch {
+	case n.ending.Load():
+		return nil, hg.ErrClosed
+	case w != nil && w.ctx.Err() == nil:
+		if int64(refresh) < w.refresh.Load() {
+			w.refresh.Store(int64(refresh))
+		}
+	case len(n.watches) >= maxWatches:
+		return nil, na.WithText(hg.ErrAgain, fmt.Sprintf("%d services are watched, there may be no more", maxWatches))
+	default:
+		w = &watch{n: n, key: key, again: make(chan struct{}, 1), told: make(chan struct{})}
+		w.ctx, w.stop = context.WithCancel(n.life)
+		w.refresh.Store(int64(refresh))
+		n.watches[key] = w
+		defer n.Go(w.run)
+	}
+	w.used.Store(int64(n.now()))
+	return w, nil
+}
+
+// run is the goroutine of w.
+func (w *watch) run() {
+	defer w.end()
+	w.n.Go(w.mind)
+	for w.ctx.Err() == nil {
+		begun := w.n.now()
+		err := w.key.resolver.Watch(w.ctx, w.key.service, w.update)
+		if err != nil {
+			w.update(nil, err)
+		}
+		w.pause(begun)
+	}
+}
+
+// mind ends w when there were no calls.
+func (w *watch) mind() {
+	defer w.end()
+	for {
+		idle := idleLooks * time.Duration(w.refresh.Load())
+		left := time.Duration(w.used.Load()) + idle - w.n.now()
+		if w.waits.Load() > 0 {
+			left = idle
+		}
+		if left <= 0 || w.n.Sleep(w.ctx, left) != nil {
+			return
+		}
+	}
+}
+
+// end ends w; a later call begins another one.
+func (w *watch) end() {
+	w.stop()
+	w.n.mu.Lock()
+	if w.over.Store(true); w.n.watches[w.key] == w {
+		delete(w.n.watches, w.key)
+	}
+	w.n.mu.Unlock()
+	w.answered(hg.ErrClosed)
+}
+
+// first waits for the first answer.
+func (w *watch) first(ctx context.Context) error {
+	w.waits.Add(1)
+	defer w.waits.Add(-1)
+	if err := w.n.await(ctx, 0, w.told); err != nil {
+		return fmt.Errorf("no answer about %s: %w", w.key.service, err)
+	}
+	return w.failed()
+}
+
+// pause waits until it is time for the next Watch; the last one was begun at some time.
+func (w *watch) pause(begun time.Duration) {
+	refresh := time.Duration(w.refresh.Load())
+	least := begun + min(refresh, againTime) - w.n.now()
+	if w.n.Sleep(w.ctx, least) != nil || w.failed() != nil {
+		return
+	}
+	left := begun + refresh - w.n.now()
+	if w.n.hctx.NA().Scheduled() {
+		_ = w.n.hctx.WaitFor(w.ctx, max(left, 0), func() bool { return len(w.again) > 0 })
+	} else {
+		t := time.NewTimer(left)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-w.again:
+		case <-w.ctx.Done():
+		}
+	}
+	select {
+	case <-w.again:
+	default:
+	}
+}
+
+// failed returns the error of the last answer.
+func (w *watch) failed() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// ask has the addresses looked up soon: one has failed.
+func (w *watch) ask() {
+	select {
+	case w.again <- struct{}{}:
+	default:
+	}
+}
+
+// update takes in what a Resolver says.
+func (w *watch) update(addrs []string, err error) {
+	var found []hg.Addr
+	addrs = distinct(addrs)
+	if many := len(addrs); many > maxAddrs {
+		addrs = addrs[:maxAddrs]
+		if !w.many.Swap(true) {
+			w.n.logger().Warn("a Resolver has found more addresses than a Peer can have: the last are left out",
+				"service", w.key.service, "found", many, "most", maxAddrs)
+		}
+	}
+	if err == nil {
+		found, err = w.n.lookup(w.ctx, addrs)
+	}
+	if w.ctx.Err() != nil {
+		return
+	}
+	if err == nil {
+		w.found.Store(&found)
+	}
+	w.answered(err)
+}
+
+// distinct returns all without those that came before.
+func distinct(all []string) (out []string) {
+	seen := make(map[string]struct{}, len(all))
+	for _, s := range all {
+		if _, again := seen[s]; !again {
+			seen[s] = struct{}{}
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// answered ends the wait for the first answer.
+func (w *watch) answered(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.err = err
+	if !w.once {
+		w.once = true
+		close(w.told)
+	}
+}
+
+// lookup returns the addresses that texts name. One that cannot be found is left out, unless none is left.
+func (n *Node) lookup(ctx context.Context, texts []string) (found []hg.Addr, err error) {
+	var errs []error
+	for _, text := range texts {
+		addr, err := n.hctx.LookupWait(ctx, text)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		found = append(found, addr)
+	}
+	if len(found) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	return found, nil
+}

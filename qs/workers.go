@@ -1,0 +1,234 @@
+package qs
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+)
+
+// workers are the goroutines that run handlers, up to Config.Workers. In the simulator each request has a coroutine.
+type workers struct {
+	crew[hg.Incoming]
+	own []own // of each context; mu guards them
+}
+
+func (w *workers) init(n *Node) {
+	w.run, w.most = func(r hg.Incoming) { _ = r.Run() }, n.cfg.Workers // it may have ended before
+	w.over = func(r hg.Incoming) bool { return r.Name() == "" }
+	w.own = make([]own, n.cfg.Contexts)
+}
+
+// dispatch is hg.Config.Dispatch.
+func (w *workers) dispatch(r hg.Incoming) {
+	if nctx := r.Queue().NA(); nctx.Scheduled() {
+		nctx.Spawn(func() { w.run(r) })
+		return
+	}
+	w.give(r)
+}
+
+// A crew runs jobs on goroutines. Quick jobs share a few, which take one after the other: that is faster than to wake a goroutine for
+// each. When a job has waited for too long, more are let loose.
+//
+//	give ─ fewer than enough are busy ─► one that is idle, or a new one ─► run ─► the next of the queue, or idle
+//	  └───── else ─► queue ◄─ looked at each lookTime: has the oldest waited for so long? then twice as many are enough
+type crew[T any] struct {
+	run  func(T)
+	over func(T) bool // reports whether a job in the queue need not run any more; may be nil
+	most int          // goroutines
+
+	all sync.WaitGroup
+
+	mu     sync.Mutex // guards the fields below
+	busy   int        // goroutines, the idle ones left out
+	enough int        // of them are let loose; 0 before the first job
+	held   bool       // give starts nothing: Node.batch runs what is in the queue after its callbacks
+	idle   []chan T
+	queue  []T
+	first  int // of queue
+	sweep  int // when the queue is so long, jobs that are over leave it
+	timer  *time.Timer
+	looks  bool // timer is set
+	ended  bool
+
+	taken    int // from the queue, ever
+	given    int // to it, ever
+	before   int // given, at the last look: what came before has waited for lookTime
+	rate     int // jobs taken in the time before the last look
+	seen     int // taken, at the last look
+	grownFor int // looks since more were let loose
+}
+
+const (
+	// maxIdle bounds the goroutines that are kept.
+	maxIdleWorkers = 64
+	// lookTime is how long a job waits before more goroutines may be let loose, and at most twice that.
+	lookTime = 500 * time.Microsecond
+	// uselessLooks is how many looks go by before even more are let loose when the last did not bring more jobs to their end: it is
+	// processors that are short, not goroutines, or so it seems.
+	uselessLooks = 10
+	// sweepFirst is how many jobs that are over may stay in the queue; else no more than wait.
+	sweepFirst = 1024
+)
+
+// few is how many goroutines quick jobs share.
+func few() int { return 2 * runtime.GOMAXPROCS(0) }
+
+// give has a job run soon.
+func (w *crew[T]) give(job T) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.ended: // the class has shut down: it answers by itself
+	case w.busy < max(w.enough, min(few(), w.most)) && !w.held:
+		w.start(job)
+	default:
+		if len(w.queue) >= max(w.sweep, sweepFirst) {
+			w.dropOver()
+		}
+		w.queue = append(w.queue, job)
+		w.given++
+		if !w.looks && w.busy < w.most {
+			w.looks, w.seen, w.rate, w.before = true, w.taken, 0, w.given
+			if w.timer == nil {
+				w.timer = time.AfterFunc(lookTime, w.look)
+			} else {
+				w.timer.Reset(lookTime)
+			}
+		}
+	}
+}
+
+// dropOver takes the jobs that are over out of the queue: requests that were taken back, or whose time is up, have no place at the
+// target any more, so nothing else bounds them. Locked.
+func (w *crew[T]) dropOver() {
+	if w.over != nil {
+		waits := slices.DeleteFunc(w.queue[w.first:], w.over)
+		w.queue = append(w.queue[:0], waits...)
+		clear(w.queue[len(w.queue):cap(w.queue)])
+		w.first = 0
+	}
+	w.sweep = 2 * len(w.queue)
+}
+
+// start has a goroutine run a job. Locked.
+func (w *crew[T]) start(job T) {
+	w.busy++
+	if last := len(w.idle) - 1; last >= 0 {
+		w.idle[last] <- job // it has room for one
+		w.idle = w.idle[:last]
+		return
+	}
+	w.all.Go(func() { w.work(job) })
+}
+
+// spawn runs f on a goroutine of w that end does not end, and that all waits for. It reports false once w has ended.
+func (w *crew[T]) spawn(f func()) bool {
+	w.mu.Lock() // all is waited for once w has ended
+	defer w.mu.Unlock()
+	if w.ended {
+		return false
+	}
+	w.all.Go(f)
+	return true
+}
+
+// look lets more goroutines loose if a job that was there at the last look still waits. If nothing was taken since, all are
+// blocked, and each job that waits gets one.
+func (w *crew[T]) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.looks = w.first < len(w.queue) && w.busy < w.most && !w.ended; !w.looks {
+		return
+	}
+	took := w.taken - w.seen
+	w.grownFor++
+	switch {
+	case took == 0:
+		w.grow(len(w.queue))
+	case w.taken < w.before && (took > w.rate+w.rate/4 || w.grownFor >= uselessLooks):
+		w.grow(w.busy)
+	}
+	w.rate, w.seen, w.before = took, w.taken, w.given
+	w.timer.Reset(lookTime)
+}
+
+// grow lets up to n more goroutines loose. Locked.
+func (w *crew[T]) grow(n int) {
+	w.grownFor = 0
+	for ; n > 0 && w.first < len(w.queue) && w.busy < w.most; n-- {
+		w.start(w.pop())
+	}
+	w.enough = w.busy
+}
+
+// pop takes the oldest job of the queue. Locked.
+func (w *crew[T]) pop() T {
+	var none T
+	job := w.queue[w.first]
+	w.queue[w.first] = none
+	w.taken++
+	if w.first++; w.first == len(w.queue) {
+		w.queue, w.first = w.queue[:0], 0
+	}
+	return job
+}
+
+// work runs jobs until too many goroutines are idle.
+func (w *crew[T]) work(job T) {
+	in := make(chan T, 1)
+	over := false
+	defer func() {
+		if !over { // a job has ended this goroutine
+			w.mu.Lock()
+			w.busy--
+			if w.first < len(w.queue) {
+				w.start(w.pop())
+			}
+			w.mu.Unlock()
+		}
+	}()
+	for ok := true; ok; {
+		w.run(job)
+		if job, ok = w.next(in); !ok {
+			job, ok = <-in
+		}
+	}
+	over = true
+}
+
+// next returns the next job in the queue, or has in receive one; it is closed when there is none to come.
+func (w *crew[T]) next(in chan T) (job T, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.first < len(w.queue) {
+		return w.pop(), true
+	}
+	w.busy--
+	if w.busy < w.enough/2 {
+		w.enough-- // they are not blocked any more
+	}
+	if w.ended || len(w.idle) >= maxIdleWorkers {
+		close(in)
+	} else {
+		w.idle = append(w.idle, in)
+	}
+	return job, false
+}
+
+// end lets the goroutines go.
+func (w *crew[T]) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	for _, in := range w.idle {
+		close(in)
+	}
+	w.idle, w.queue, w.first = nil, nil, 0
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
