@@ -263,7 +263,7 @@ func TestH14CloseInsideTheCallbackOfACanceledForward(t *testing.T) {
 					op  *bulk.Op
 					got ended
 				)
-				_, err := target.Register("slow", func(h hg.Incoming) error {
+				_, err := target.Register("slow", func(h hg.Request) error {
 					var remote bulk.Handle
 					if err := h.Input(&remote); err != nil {
 						return err

@@ -23,7 +23,7 @@ func Example() {
 		Name string
 		Data *bulk.Handle
 	}
-	must(target.Register("store", func(h hg.Incoming) error {
+	must(target.Register("store", func(h hg.Request) error {
 		var in store
 		if err := h.Input(&in); err != nil {
 			return err
@@ -77,7 +77,7 @@ func ExampleNewReader() {
 	target, tctx := open("tcp://127.0.0.1:0")
 	origin, octx := open("tcp://")
 
-	must(target.Register("checksum", func(h hg.Incoming) error {
+	must(target.Register("checksum", func(h hg.Request) error {
 		var data bulk.Handle
 		if err := h.Input(&data); err != nil {
 			return err

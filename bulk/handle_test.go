@@ -327,7 +327,7 @@ func TestBoundHandleOfWhoDoesNotListen(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		other, octx := n.Target(hg.Config{})
-		_, err := other.Register("ping", func(r hg.Incoming) error { return r.Respond("pong", nil) })
+		_, err := other.Register("ping", func(r hg.Request) error { return r.Respond("pong", nil) })
 		require.NoError(t, err)
 		theirs := newMemory(5000)
 		theirs.fill(1)
@@ -439,7 +439,7 @@ func TestEagerIsASnapshot(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		var got *bulk.Handle
-		id := p.rpc("take", func(h hg.Incoming) error {
+		id := p.rpc("take", func(h hg.Request) error {
 			got = new(bulk.Handle)
 			return errors.Join(h.Input(got), h.Respond(nil, nil))
 		})

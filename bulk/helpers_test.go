@@ -40,7 +40,7 @@ func newPairWith(t *testing.T, n *transports.Net, cfg hg.Config) *pair {
 	}
 	p.mover, p.mctx = n.Origin(cfg)
 	p.peer = p.owner.Addr()
-	p.rpc("ping", func(h hg.Incoming) error { return h.Respond("pong", nil) })
+	p.rpc("ping", func(h hg.Request) error { return h.Respond("pong", nil) })
 	return p
 }
 
@@ -59,7 +59,7 @@ func newWorld(t *testing.T, cfg sim.Config) *pair {
 	p.owner, p.octx = open("sim://node1", "node1")
 	p.mover, p.mctx = open("sim://", moverNode)
 	p.peer = p.owner.Addr()
-	p.rpc("ping", func(h hg.Incoming) error { return h.Respond("pong", nil) })
+	p.rpc("ping", func(h hg.Request) error { return h.Respond("pong", nil) })
 	return p
 }
 

@@ -283,8 +283,8 @@ type farce struct {
 	*liar
 	victim, other *hg.Context
 	starts        []*started
-	calls         []*hg.Handle  // of the victim, to the liar
-	kept          []hg.Incoming // requests that the victim has not answered
+	calls         []*hg.Handle // of the victim, to the liar
+	kept          []hg.Request // requests that the victim has not answered
 	moves         []*bulk.Op
 	shared        []*share
 	closed        []*share
@@ -357,7 +357,7 @@ func (f *farce) never() { f.starts = f.starts[:len(f.starts)-1] }
 
 // serve is the handler of the victim's RPCs. The bystander gets the answer at once, and the liar's requests wait if the RPC
 // says so.
-func (f *farce) serve(h hg.Incoming) error {
+func (f *farce) serve(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -400,9 +400,9 @@ func (f *farce) serve(h hg.Incoming) error {
 	return nil
 }
 
-func (f *farce) respond(h hg.Incoming, out []byte) {
+func (f *farce) respond(h hg.Request, out []byte) {
 	ended := f.begun("response")
-	if h.RespondRaw(out, func(hg.Incoming, error) { ended() }) != nil {
+	if h.RespondRaw(out, func(hg.Request, error) { ended() }) != nil {
 		f.never()
 	}
 }

@@ -38,7 +38,7 @@ type moveOut struct {
 }
 
 // serveMove pulls and verifies every byte, or pushes a pattern, then says how much it was.
-func serveMove(h hg.Incoming) error {
+func serveMove(h hg.Request) error {
 	var in moveIn
 	if err := h.Input(&in); err != nil {
 		return err
@@ -47,7 +47,7 @@ func serveMove(h hg.Incoming) error {
 	if in.Dir == bulk.Push {
 		mine.fill(2)
 	}
-	l, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, mine.segs...)
+	l, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, mine.segs...)
 	if err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func serveMove(h hg.Incoming) error {
 		spec.OnProgress = func(op *bulk.Op, _ int64) { op.Cancel() }
 	}
 	_ = h.Detach()
-	_, err = bulk.Transfer(h.Queue(), spec, func(op *bulk.Op, err error) {
-		out := moveOut{Moved: op.Moved(), Context: h.Queue().ID()}
+	_, err = bulk.Transfer(h.HG(), spec, func(op *bulk.Op, err error) {
+		out := moveOut{Moved: op.Moved(), Context: h.HG().ID()}
 		if in.Cancel && errors.Is(err, hg.ErrCanceled) {
 			out.Canceled, err = true, nil
 		} else if err == nil && in.Dir == bulk.Pull {
@@ -188,7 +188,7 @@ func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 	}
 	before := theirs.bytes()
 	var err error
-	in.Memory, err = bulk.Create(h.Queue(), opts, theirs.segs...)
+	in.Memory, err = bulk.Create(h.HG(), opts, theirs.segs...)
 	require.NoError(m.t, err)
 	calls := 0
 	require.NoError(m.t, h.Forward(in, func(_ *hg.Handle, e error) { calls++; err = e }))
@@ -211,7 +211,7 @@ func (m *mercury) move(h *hg.Handle, in *moveIn, segs ...int) moveOut {
 }
 
 // serveForward passes the handle on to another process, or to this one, which moves the data of the first.
-func serveForward(h hg.Incoming) error {
+func serveForward(h hg.Request) error {
 	var in moveIn
 	if err := h.Input(&in); err != nil {
 		return err
@@ -220,7 +220,7 @@ func serveForward(h hg.Incoming) error {
 	if err != nil {
 		return err
 	}
-	f, err := h.Queue().Create(next, hg.HashName("move"))
+	f, err := h.HG().Create(next, hg.HashName("move"))
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ func TestHandleForOnePeer(t *testing.T) {
 		const size = 100_000
 		var peer na.Addr
 		name := "who " + dir.String()
-		h, err := p.mctx.Create(p.peer, p.rpc(name, func(h hg.Incoming) error {
+		h, err := p.mctx.Create(p.peer, p.rpc(name, func(h hg.Request) error {
 			peer = h.Peer()
 			return h.Respond(nil, nil)
 		}))
@@ -72,7 +72,7 @@ func TestHandleForTheTarget(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
 		var origin na.Addr
-		h, err := p.mctx.Create(p.peer, p.rpc("who", func(h hg.Incoming) error {
+		h, err := p.mctx.Create(p.peer, p.rpc("who", func(h hg.Request) error {
 			origin = h.Peer()
 			return h.Respond(nil, nil)
 		}))

@@ -504,7 +504,7 @@ func (p *pair) closeBulk(h *bulk.Handle) {
 func TestStreamsInHandlers(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n)
-		id := p.rpc("digest", func(h hg.Incoming) error {
+		id := p.rpc("digest", func(h hg.Request) error {
 			var in bulk.Handle
 			if err := h.Input(&in); err != nil {
 				return err

@@ -127,7 +127,7 @@ func (c *Context) enqueue(s *service) error {
 	b := s.rpc.bound
 	counted, ok := b.queues()
 	if !ok {
-		return na.WithText(Exhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.most, s.name(), b.queue))
+		return na.WithText(ErrExhausted, fmt.Sprintf("%d requests of %s are at work and %d wait, which is the limit there", b.most, s.name(), b.queue))
 	}
 	s.counted = counted
 	s.to(serviceWaiting)

@@ -14,13 +14,13 @@ import (
 
 // keeper is a target whose handlers keep their handles.
 type keeper struct {
-	kept []hg.Incoming
+	kept []hg.Request
 	most int64 // of Stats.Active, as handlers have seen it
 }
 
-func (k *keeper) handler(h hg.Incoming) error {
+func (k *keeper) handler(h hg.Request) error {
 	k.kept = append(k.kept, detached(h))
-	k.most = max(k.most, h.Queue().Stats().Active)
+	k.most = max(k.most, h.HG().Stats().Active)
 	return nil
 }
 
@@ -101,7 +101,7 @@ func TestBoundOfOne(t *testing.T) {
 				require.Zero(t, outs[i].calls, "%d of the first five waits or runs", i)
 				continue
 			}
-			require.ErrorIs(t, outs[i].err, hg.Exhausted)
+			require.ErrorIs(t, outs[i].err, hg.ErrExhausted)
 			require.ErrorIs(t, outs[i].err, hg.ErrRefused)
 			require.Equal(t, hg.NotRun, hg.FateOf(outs[i].err))
 			require.ErrorContains(t, outs[i].err, "2 requests of keep are at work and 3 wait")
@@ -394,7 +394,7 @@ func TestExpeditedIsInline(t *testing.T) {
 	t.Parallel()
 	transports.Fast(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		handler := func(hg.Incoming) error { return nil }
+		handler := func(hg.Request) error { return nil }
 		for _, rpc := range []hg.RPC{
 			{Name: "runs", Handler: handler, Expedited: true},
 			{Name: "limited", Handler: handler, Inline: true, MaxActive: 1, Expedited: true},
@@ -418,7 +418,7 @@ func TestHeldUpIsTold(t *testing.T) {
 		{"MaxActive", hg.Config{MaxActive: 1}, hg.RPC{}, "1 calls are active there (hg.Config.MaxActive), and 1 wait"},
 		{"MaxActivePerPeer", hg.Config{MaxActivePerPeer: 1}, hg.RPC{}, "1 calls of this process are active there (hg.Config.MaxActivePerPeer), and 1 of all processes wait"},
 		{"RPC", hg.Config{}, hg.RPC{MaxActive: 1}, "1 calls of keep are active there (Options.MaxActive, hg.RPC.MaxActive), and 1 wait"},
-		{"Dispatch", hg.Config{Dispatch: func(hg.Incoming) {}}, hg.RPC{}, "no worker is free there (Config.Workers, or what hg.Config.Dispatch has), and 2 calls are active"},
+		{"Dispatch", hg.Config{Dispatch: func(hg.Request) {}}, hg.RPC{}, "no worker is free there (Config.Workers, or what hg.Config.Dispatch has), and 2 calls are active"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Virtual(t, func(t *testing.T, n *transports.Net) {

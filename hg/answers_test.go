@@ -17,7 +17,7 @@ import (
 )
 
 func TestEverySilenceIsAnswered(t *testing.T) {
-	var late hg.Incoming
+	var late hg.Request
 	for _, c := range []struct {
 		name    string
 		handler hg.Handler
@@ -25,33 +25,33 @@ func TestEverySilenceIsAnswered(t *testing.T) {
 		code    na.Code
 		text    string
 	}{
-		{"HandlerError", func(hg.Incoming) error { return errors.New("disk on fire") }, nil, hg.ErrHandler, "disk on fire"},
-		{"HandlerPanic", func(hg.Incoming) error { panic("oops") }, nil, hg.ErrPanic, "the target's log has it as "},
-		{"NoResponse", func(hg.Incoming) error { return nil }, nil, hg.ErrNoResponse, ""},
-		{"NoResponseLater", func(h hg.Incoming) error { late = detached(h); return nil }, func() { drop(late) }, hg.ErrNoResponse, ""},
-		{"RefusedOutputLater", func(h hg.Incoming) error { late = detached(h); return nil }, func() {
+		{"HandlerError", func(hg.Request) error { return errors.New("disk on fire") }, nil, hg.ErrHandler, "disk on fire"},
+		{"HandlerPanic", func(hg.Request) error { panic("oops") }, nil, hg.ErrPanic, "the target's log has it as "},
+		{"NoResponse", func(hg.Request) error { return nil }, nil, hg.ErrNoResponse, ""},
+		{"NoResponseLater", func(h hg.Request) error { late = detached(h); return nil }, func() { drop(late) }, hg.ErrNoResponse, ""},
+		{"RefusedOutputLater", func(h hg.Request) error { late = detached(h); return nil }, func() {
 			require.ErrorIs(t, late.RespondRaw(make([]byte, 2<<20), nil), hg.ErrOverflow)
 			require.ErrorIs(t, late.RespondRaw(nil, nil), hg.ErrAnswered)
 		}, hg.ErrOverflow, "MaxOutput"},
-		{"RefusedOutputBefore", func(h hg.Incoming) error {
+		{"RefusedOutputBefore", func(h hg.Request) error {
 			require.Error(t, detached(h).Respond(make(chan int), nil), "what the codec cannot encode")
 			return nil
 		}, nil, hg.ErrHandler, "chan int"},
-		{"RefusedThenDetached", func(h hg.Incoming) error {
+		{"RefusedThenDetached", func(h hg.Request) error {
 			require.ErrorIs(t, h.RespondRaw(make([]byte, 2<<20), nil), hg.ErrOverflow)
 			late = detached(h)
 			return nil
-		}, func() { require.NoError(t, late.RespondError(hg.NotFound, nil)) }, hg.NotFound, ""},
-		{"UndecodableInput", func(h hg.Incoming) error { return h.Input(new(map[string]int)) }, nil, hg.BadInput, "input of"},
-		{"OutputTooLarge", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 2<<20), nil) }, nil, hg.ErrOverflow, "MaxOutput"},
-		{"OwnCode", func(h hg.Incoming) error { return h.RespondError(na.WithText(hg.ErrExists, "there is one"), nil) }, nil, hg.ErrExists, "there is one"},
-		{"LongText", func(hg.Incoming) error { return errors.New(strings.Repeat("x", 1<<20)) }, nil, hg.ErrHandler, "xxx"},
+		}, func() { require.NoError(t, late.RespondError(hg.ErrNotFound, nil)) }, hg.ErrNotFound, ""},
+		{"UndecodableInput", func(h hg.Request) error { return h.Input(new(map[string]int)) }, nil, hg.ErrBadInput, "input of"},
+		{"OutputTooLarge", func(h hg.Request) error { return h.RespondRaw(make([]byte, 2<<20), nil) }, nil, hg.ErrOverflow, "MaxOutput"},
+		{"OwnCode", func(h hg.Request) error { return h.RespondError(na.WithText(hg.ErrExists, "there is one"), nil) }, nil, hg.ErrExists, "there is one"},
+		{"LongText", func(hg.Request) error { return errors.New(strings.Repeat("x", 1<<20)) }, nil, hg.ErrHandler, "xxx"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{MaxOutput: 1 << 20})
 				ran := 0
-				h := p.handle(p.rpc("x", func(h hg.Incoming) error { ran++; return c.handler(h) }))
+				h := p.handle(p.rpc("x", func(h hg.Request) error { ran++; return c.handler(h) }))
 				defer h.Close()
 				var o outcome
 				require.NoError(t, h.Forward("not a map", o.cb))
@@ -80,7 +80,7 @@ func TestRefusedRequests(t *testing.T) {
 		p.target, p.tctx = n.Target(hg.Config{MaxInput: 64 << 10})
 		p.origin, p.octx = n.Origin(hg.Config{})
 		ran := 0
-		id := p.rpc("x", func(h hg.Incoming) error { ran++; return h.Respond(nil, nil) })
+		id := p.rpc("x", func(h hg.Request) error { ran++; return h.Respond(nil, nil) })
 		h := p.handle(id)
 		defer h.Close()
 		err := p.call(h, make([]byte, 65<<10))
@@ -266,12 +266,12 @@ func TestNested(t *testing.T) {
 		_ = bctx
 		_, err := back.Register("echo", echo)
 		require.NoError(t, err)
-		id := p.rpc("via", func(h hg.Incoming) error {
+		id := p.rpc("via", func(h hg.Request) error {
 			in, err := h.InputRaw()
 			if err != nil {
 				return err
 			}
-			inner, err := h.Queue().Create(back.Addr(), hg.HashName("echo"))
+			inner, err := h.HG().Create(back.Addr(), hg.HashName("echo"))
 			if err != nil {
 				return err
 			}

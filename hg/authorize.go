@@ -22,7 +22,7 @@ import (
 //     it waits, so a program that lets it block calls Trigger from several goroutines.
 //
 // rpc is the very entry whose handler will run, whatever is registered meanwhile; it is not changed. ctx is that of the
-// handler, see [Incoming.Context]; it ends, too, when the origin withdraws the request.
+// handler, see [Request.Context]; it ends, too, when the origin withdraws the request.
 type Authorizer func(ctx context.Context, from Caller, rpc *RPC) error
 
 // A Caller is the sender of a request. Trust only what Identity reports as verified: an origin chooses the rest.
@@ -73,7 +73,7 @@ func (s *service) authorized() (ok bool) {
 	}()
 	if err := s.ctx.class.cfg.Authorize(r.Context(), from, s.rpc); err != nil {
 		code := failureOf(err).code
-		if code < na.NotFound {
+		if code < na.ErrNotFound {
 			code = ErrPermission
 		}
 		why = na.WithText(code, err.Error())

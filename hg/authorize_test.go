@@ -37,7 +37,7 @@ func TestAuthorizerDenies(t *testing.T) {
 	}{
 		{"Error", "not you", hg.ErrPermission, func() error { return errors.New("not you") }},
 		{"CodeOfOurs", "its own time", hg.ErrPermission, func() error { return hg.Errorf(hg.ErrTimeout, "its own time") }},
-		{"Denied", "not you", hg.Denied, func() error { return hg.Errorf(hg.Denied, "not you") }},
+		{"Denied", "not you", hg.ErrDenied, func() error { return hg.Errorf(hg.ErrDenied, "not you") }},
 		{"Program", "quota", 200, func() error { return hg.Errorf(200, "quota") }},
 		{"Panic", "not decided", hg.ErrPermission, func() error { panic("oops") }},
 		{"NilPanic", "not decided", hg.ErrPermission, func() error { panic(nil) }},
@@ -55,8 +55,8 @@ func TestAuthorizerDenies(t *testing.T) {
 				})
 				n.Undriven(p.tctx) // by hand: it may end its goroutine
 				ran := 0
-				id := p.rpc("x", func(h hg.Incoming) error { ran++; return echo(h) })
-				oneWay := p.oneWay("y", func(hg.Incoming) error { ran++; return nil })
+				id := p.rpc("x", func(h hg.Request) error { ran++; return echo(h) })
+				oneWay := p.oneWay("y", func(hg.Request) error { ran++; return nil })
 				drive := func(done func() bool) {
 					n.Until(func() bool {
 						ended := make(chan struct{})
@@ -125,12 +125,12 @@ func TestAuthorizerIsTold(t *testing.T) {
 			assert.Zero(t, p.octx.NA().Underway().Reached, "input was fetched before the authorizer has agreed")
 			assert.Zero(t, p.tctx.Stats().Active)
 			assert.NoError(t, p.target.Deregister(hg.HashName("x")))
-			_, err := p.target.Register("x", func(h hg.Incoming) error { ran = "another"; return echo(h) })
+			_, err := p.target.Register("x", func(h hg.Request) error { ran = "another"; return echo(h) })
 			assert.NoError(t, err)
 			return nil
 		})
 		var addr na.Addr
-		id := p.rpc("x", func(h hg.Incoming) error {
+		id := p.rpc("x", func(h hg.Request) error {
 			ran, addr = "what was authorized", h.Peer()
 			who, ok := p.tctx.NA().Identity(h.Peer())
 			assert.True(t, ok)
@@ -211,7 +211,7 @@ func TestAuthorizerHearsOfAbandon(t *testing.T) {
 			return nil
 		})
 		var ran atomic.Int32
-		id := p.rpc("x", func(h hg.Incoming) error { ran.Add(1); return echo(h) })
+		id := p.rpc("x", func(h hg.Request) error { ran.Add(1); return echo(h) })
 		n.Serve(p.tctx, 2)
 		var o outcome
 		var w taken
@@ -290,10 +290,10 @@ func TestAuthorizerIsNotAsked(t *testing.T) {
 			p.tctx.Trigger(0)
 			return o.calls == 1
 		})
-		said(t, o.err, hg.NotReady)
+		said(t, o.err, hg.ErrNotReady)
 		n.Serve(p.tctx, 1)
 		err = p.call(h, make([]byte, 1<<20))
-		said(t, err, hg.NotReady)
+		said(t, err, hg.ErrNotReady)
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 		require.Zero(t, asked)
 		p.clean(1)
@@ -308,7 +308,7 @@ func TestDeniedIsLogged(t *testing.T) {
 		var log bytes.Buffer
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{
-			Authorize: func(context.Context, hg.Caller, *hg.RPC) error { return hg.Errorf(hg.Denied, "not you") },
+			Authorize: func(context.Context, hg.Caller, *hg.RPC) error { return hg.Errorf(hg.ErrDenied, "not you") },
 			Logger:    slog.New(slog.NewTextHandler(lockedWriter{&mu, &log}, nil)),
 		})
 		p.origin, p.octx = n.Origin(hg.Config{})
@@ -318,7 +318,7 @@ func TestDeniedIsLogged(t *testing.T) {
 			var o outcome
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
 			n.Until(func() bool { return o.calls == 1 })
-			require.ErrorIs(t, o.err, hg.Denied)
+			require.ErrorIs(t, o.err, hg.ErrDenied)
 		}
 		require.EqualValues(t, 3, p.tctx.Stats().Denied)
 		mu.Lock()

@@ -57,7 +57,7 @@ func benchmarkCallCPU(b *testing.B, transport string, inFlight int, timeout time
 		b.Cleanup(func() { _ = cls.Shutdown(context.Background()) })
 		return hctx
 	}
-	target := open(addr, func(r hg.Incoming) error {
+	target := open(addr, func(r hg.Request) error {
 		in, err := r.InputRaw()
 		if err != nil {
 			return err

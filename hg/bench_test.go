@@ -25,7 +25,7 @@ func BenchmarkFair(b *testing.B) {
 		return cls, hctx
 	}
 	server, sctx := open("tcp://127.0.0.1:0")
-	_, err := server.Register("nothing", func(r hg.Incoming) error { return r.RespondRaw(nil, nil) })
+	_, err := server.Register("nothing", func(r hg.Request) error { return r.RespondRaw(nil, nil) })
 	require.NoError(b, err)
 	stop := make(chan struct{})
 	var driver sync.WaitGroup

@@ -173,7 +173,7 @@ func TestFreeOutput(t *testing.T) {
 		out, err := h.OutputRaw()
 		require.NoError(t, err)
 		require.Equal(t, sized(20), out)
-		fails := p.handle(p.rpc("fail", func(hg.Incoming) error { return hg.ErrPermission }))
+		fails := p.handle(p.rpc("fail", func(hg.Request) error { return hg.ErrPermission }))
 		said(t, p.raw(fails, nil), hg.ErrPermission)
 		fails.FreeOutput()
 		_, err = fails.OutputRaw()
@@ -190,7 +190,7 @@ func TestInlineLimits(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxInput: 20_000})
 		p.origin, p.octx = n.Origin(hg.Config{MaxOutput: 10_000})
-		h := p.handle(p.rpc("twice", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("twice", func(h hg.Request) error {
 			in, err := h.InputRaw()
 			if err != nil {
 				return err

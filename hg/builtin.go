@@ -13,7 +13,7 @@ import (
 const (
 	// PingRPC answers its input.
 	PingRPC = "hg/ping"
-	// HealthRPC answers nothing, or the error NotReady: see Class.SetReady. It is served while the class drains, too.
+	// HealthRPC answers nothing, or the error ErrNotReady: see Class.SetReady. It is served while the class drains, too.
 	HealthRPC = "hg/health"
 	// RPCsRPC answers what DecodeRPCs decodes, at a class with Config.Reflect.
 	RPCsRPC = "hg/rpcs"
@@ -39,7 +39,7 @@ func DecodeRPCs(output []byte) (all []RPCInfo, err error) {
 	return all, err
 }
 
-// SetReady says what HealthRPC answers from now on: nothing, as at first, or the error NotReady. While the class drains it
+// SetReady says what HealthRPC answers from now on: nothing, as at first, or the error ErrNotReady. While the class drains it
 // is always that.
 func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 
@@ -68,7 +68,7 @@ func (c *Class) registerBuiltIn() error {
 	return nil
 }
 
-func ping(r Incoming) error {
+func ping(r Request) error {
 	in, err := r.InputRaw()
 	if err != nil {
 		return err
@@ -76,17 +76,17 @@ func ping(r Incoming) error {
 	return r.RespondRaw(in, nil)
 }
 
-func (c *Class) health(r Incoming) error {
+func (c *Class) health(r Request) error {
 	switch {
-	case r.Queue().nctx.Draining():
-		return na.WithText(NotReady, "the target shuts down")
+	case r.HG().nctx.Draining():
+		return na.WithText(ErrNotReady, "the target shuts down")
 	case c.unready.Load():
-		return na.WithText(NotReady, "the target is not ready")
+		return na.WithText(ErrNotReady, "the target is not ready")
 	}
 	return r.RespondRaw(nil, nil)
 }
 
-func (c *Class) reflect(r Incoming) error {
+func (c *Class) reflect(r Request) error {
 	var all []RPCInfo
 	for _, rpc := range *c.rpcs.all.Load() {
 		if rpc.Handler != nil {

@@ -52,7 +52,7 @@ func TestBuiltIns(t *testing.T) {
 			if ready {
 				require.NoError(t, err)
 			} else {
-				require.ErrorIs(t, err, hg.NotReady)
+				require.ErrorIs(t, err, hg.ErrNotReady)
 			}
 		}
 	})
@@ -73,9 +73,9 @@ func TestHealthWhileDraining(t *testing.T) {
 			}
 			p.target.NA().Drain()
 			_, err = p.ask("secret", nil)
-			require.Equal(t, hg.NotReady, codeAt(err))
+			require.Equal(t, hg.ErrNotReady, codeAt(err))
 			_, err = p.ask(hg.HealthRPC, nil)
-			require.ErrorIs(t, err, hg.NotReady)
+			require.ErrorIs(t, err, hg.ErrNotReady)
 			require.ErrorContains(t, err, "shuts down")
 		}
 	})
@@ -93,16 +93,16 @@ func TestBuiltInsAreAuthorized(t *testing.T) {
 		var asked []string
 		p := newPair(t, n, hg.Config{Reflect: true, Authorize: func(_ context.Context, _ hg.Caller, rpc *hg.RPC) error {
 			asked = append(asked, rpc.Name)
-			return hg.Denied
+			return hg.ErrDenied
 		}})
 		all := []string{hg.PingRPC, hg.HealthRPC, hg.RPCsRPC}
 		for _, name := range all {
 			_, err := p.ask(name, nil)
-			require.Equal(t, hg.Denied, codeAt(err), name)
+			require.Equal(t, hg.ErrDenied, codeAt(err), name)
 		}
 		p.target.NA().Drain()
 		_, err := p.ask(hg.HealthRPC, nil)
-		require.Equal(t, hg.Denied, codeAt(err), "while draining, too")
+		require.Equal(t, hg.ErrDenied, codeAt(err), "while draining, too")
 		require.Equal(t, append(all, hg.HealthRPC), asked)
 	})
 }
@@ -123,8 +123,8 @@ func TestObserve(t *testing.T) {
 			return slices.Clone(all)
 		}
 		p.rpc("echo", echo)
-		p.rpc("fails", func(hg.Incoming) error { return hg.Errorf(hg.NotFound, "no such thing") })
-		silent := p.rpc("silent", func(r hg.Incoming) error { return r.Detach() })
+		p.rpc("fails", func(hg.Request) error { return hg.Errorf(hg.ErrNotFound, "no such thing") })
+		silent := p.rpc("silent", func(r hg.Request) error { return r.Detach() })
 		look := func(want ...hg.Event) {
 			t.Helper()
 			p.Until(func() bool { return len(events()) >= len(want) })
@@ -147,9 +147,9 @@ func TestObserve(t *testing.T) {
 		look(hg.Event{Kind: hg.Origin, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100},
 			hg.Event{Kind: hg.Target, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100})
 		_, err = p.ask("fails", nil)
-		require.ErrorIs(t, err, hg.NotFound)
-		look(hg.Event{Kind: hg.Origin, RPC: "fails", Code: hg.NotFound, Remote: true, Fate: hg.Ran, Received: 0},
-			hg.Event{Kind: hg.Target, RPC: "fails", Code: hg.NotFound, Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
+		require.ErrorIs(t, err, hg.ErrNotFound)
+		look(hg.Event{Kind: hg.Origin, RPC: "fails", Code: hg.ErrNotFound, Remote: true, Fate: hg.Ran, Received: 0},
+			hg.Event{Kind: hg.Target, RPC: "fails", Code: hg.ErrNotFound, Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
 		h := p.handle(silent)
 		defer h.Close()
 		done := false
@@ -197,7 +197,7 @@ func TestLogger(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var log bytes.Buffer
 		p := newPair(t, n, hg.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		p.rpc("panics", func(hg.Incoming) error { panic("ouch") })
+		p.rpc("panics", func(hg.Request) error { panic("ouch") })
 		_, err := p.ask("panics", nil)
 		require.ErrorIs(t, err, hg.ErrPanic)
 		require.Contains(t, log.String(), `msg="handler panicked" rpc=panics`)

@@ -25,7 +25,7 @@ func TestContextTravels(t *testing.T) {
 			ctx  context.Context
 		}
 		begun := make(chan seen, 1)
-		id := p.rpc("wait", func(r hg.Incoming) error {
+		id := p.rpc("wait", func(r hg.Request) error {
 			left, ok := r.TimeLeft()
 			begun <- seen{left, ok, r.Context()}
 			return r.Detach()
@@ -106,24 +106,24 @@ func over(t *testing.T, ctx context.Context) {
 func TestContextCall(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		double := p.rpc("double", func(r hg.Incoming) error {
+		double := p.rpc("double", func(r hg.Request) error {
 			var in int
 			if err := r.Input(&in); err != nil {
 				return err
 			}
 			if in < 0 {
-				return hg.WithDetail(hg.Errorf(hg.NotFound, "nothing below zero"), in)
+				return hg.WithDetail(hg.Errorf(hg.ErrNotFound, "nothing below zero"), in)
 			}
 			return r.Respond(2*in, nil)
 		})
-		triple := p.rpc("triple", func(r hg.Incoming) error { return r.Respond("no number", nil) })
+		triple := p.rpc("triple", func(r hg.Request) error { return r.Respond("no number", nil) })
 		p.serve()
 		var out int
 		for i := range 10 {
 			require.NoError(t, p.octx.Call(t.Context(), p.target.Addr(), double, i, &out))
 			require.Equal(t, 2*i, out)
 			err := p.octx.Call(t.Context(), p.target.Addr(), double, -i-1, &out)
-			require.ErrorIs(t, err, hg.NotFound)
+			require.ErrorIs(t, err, hg.ErrNotFound)
 			remote, _ := hg.RemoteOf(err)
 			require.NoError(t, remote.Detail(&out))
 			require.Equal(t, -i-1, out)
@@ -144,8 +144,8 @@ func TestCallsKeepNoLargeBodies(t *testing.T) {
 	transports.TCP(t, func(t *testing.T, n *transports.Net) {
 		const size = 48 << 20
 		p := newPair(t, n, hg.Config{})
-		take := p.rpc("take", func(r hg.Incoming) error { return r.RespondRaw(nil, nil) })
-		give := p.rpc("give", func(r hg.Incoming) error { return r.RespondRaw(make([]byte, size), nil) })
+		take := p.rpc("take", func(r hg.Request) error { return r.RespondRaw(nil, nil) })
+		give := p.rpc("give", func(r hg.Request) error { return r.RespondRaw(make([]byte, size), nil) })
 		p.serve()
 		used := func() uint64 {
 			n.Until(func() bool { return p.tctx.Stats().Handles == 0 }) // the target has its memory back a little later

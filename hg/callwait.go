@@ -13,7 +13,7 @@ import (
 // and SetTimeout travels with the request. When ctx ends first the call is canceled here, at once, and the target is told
 // (Abandon). Call returns after the call's end in any case: its memory is the caller's again. Where the target has no envelope
 // free the request waits for one, whatever na.Config.OnNoCredit says, and does not count against na.Config.SendQueue; with
-// FailFast the call ends at once.
+// WithNoWait the call ends at once.
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
 // another local code; what the library at the target has refused matches ErrRemote and its code (see [RemoteError.Is]). If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has answered
@@ -59,9 +59,9 @@ func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error)
 
 type failFastKey struct{}
 
-// FailFast returns a context whose calls, by Call and CallRaw, end with ErrNoCredit, and did not run, where the target has no envelope
+// WithNoWait returns a context whose calls, by Call and CallRaw, end with ErrNoCredit, and did not run, where the target has no envelope
 // free: they do not wait for one. A call that has to connect first does not wait longer than for that.
-func FailFast(ctx context.Context) context.Context {
+func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 

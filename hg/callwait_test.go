@@ -35,7 +35,7 @@ func TestAnswerAfterTheContext(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		var ctx *late
 		var ends, says error
-		h := p.self(p.rpc("x", func(r hg.Incoming) error {
+		h := p.self(p.rpc("x", func(r hg.Request) error {
 			if ends != nil {
 				ctx.end(ends)
 			}
@@ -45,7 +45,7 @@ func TestAnswerAfterTheContext(t *testing.T) {
 			return says
 		}))
 		for _, ends = range []error{context.DeadlineExceeded, context.Canceled, nil} {
-			for _, says = range []error{context.DeadlineExceeded, context.Canceled, hg.Errorf(hg.NotFound, "no"), hg.Refuse(hg.NotReady), hg.ErrTimeout, nil} {
+			for _, says = range []error{context.DeadlineExceeded, context.Canceled, hg.Errorf(hg.ErrNotFound, "no"), hg.Refuse(hg.ErrNotReady), hg.ErrTimeout, nil} {
 				ctx = &late{Context: t.Context()}
 				err := h.Call(ctx, nil, nil)
 				switch {
@@ -91,9 +91,9 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 		} {
 			p := newPair(t, n, hg.Config{})
 			var h *hg.Handle
-			h = p.handle(p.rpc(name, func(r hg.Incoming) error {
-				end(h, r.Queue())
-				return hg.Errorf(hg.NotFound, "no")
+			h = p.handle(p.rpc(name, func(r hg.Request) error {
+				end(h, r.HG())
+				return hg.Errorf(hg.ErrNotFound, "no")
 			}))
 			want := hg.ErrCanceled
 			if name == "timeout" {
@@ -102,7 +102,7 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 			}
 			err := p.call(h, nil)
 			require.ErrorIs(t, err, want, name)
-			require.NotErrorIs(t, err, hg.NotFound, name)
+			require.NotErrorIs(t, err, hg.ErrNotFound, name)
 			h.Close()
 			p.clean(0)
 		}
@@ -114,7 +114,7 @@ func TestForbid(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		id := p.rpc("x", func(r hg.Incoming) error { ran++; return echo(r) })
+		id := p.rpc("x", func(r hg.Request) error { ran++; return echo(r) })
 		h := p.self(id)
 		require.True(t, h.Forbid())
 		for range 2 {

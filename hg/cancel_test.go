@@ -16,9 +16,9 @@ import (
 )
 
 // mute keeps the handles of requests and answers when it is told to.
-type mute struct{ kept []hg.Incoming }
+type mute struct{ kept []hg.Request }
 
-func (m *mute) handler(h hg.Incoming) error {
+func (m *mute) handler(h hg.Request) error {
 	m.kept = append(m.kept, detached(h))
 	return nil
 }
@@ -258,7 +258,7 @@ func TestH15OversizeResponsesToCanceledOrigin(t *testing.T) {
 				p.octx.Trigger(0)
 				require.Equal(t, len(handles), o.calls)
 				for _, h := range m.kept { // when its origin has canceled, and not before
-					require.NoError(t, h.RespondRaw(big, func(hg.Incoming, error) { told++ }))
+					require.NoError(t, h.RespondRaw(big, func(hg.Request, error) { told++ }))
 				}
 				m.kept = m.kept[:0]
 				calls += len(handles)
@@ -294,7 +294,7 @@ func TestCancelRespond(t *testing.T) {
 		s := m.kept[0]
 		var cbErr error
 		calls := 0
-		require.NoError(t, s.Respond("first", func(r hg.Incoming, err error) {
+		require.NoError(t, s.Respond("first", func(r hg.Request, err error) {
 			calls++
 			if cbErr = err; err != nil { // it had not left: another may be given
 				require.NoError(t, r.Respond("second", nil))

@@ -39,15 +39,15 @@ const (
 
 // The codes that handlers give. 64 to 127 mean the same everywhere; 128 to 255 mean what the program says.
 const (
-	NotFound      = na.NotFound
-	AlreadyExists = na.AlreadyExists
-	BadInput      = na.BadInput
-	Denied        = na.Denied
-	NotReady      = na.NotReady
-	Exhausted     = na.Exhausted
-	Unavailable   = na.Unavailable
-	Aborted       = na.Aborted
-	Internal      = na.Internal
+	ErrNotFound      = na.ErrNotFound
+	ErrAlreadyExists = na.ErrAlreadyExists
+	ErrBadInput      = na.ErrBadInput
+	ErrDenied        = na.ErrDenied
+	ErrNotReady      = na.ErrNotReady
+	ErrExhausted     = na.ErrExhausted
+	ErrUnavailable   = na.ErrUnavailable
+	ErrAborted       = na.ErrAborted
+	ErrInternal      = na.ErrInternal
 )
 
 // A Fate says what became of a request at its target; see [na.Fate].
@@ -156,7 +156,7 @@ func (e *RemoteError) speaks() bool {
 	case ErrNoEntry, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported, ErrInvalid, ErrProtocol:
 		return e.early
 	}
-	return e.Code >= na.NotFound
+	return e.Code >= na.ErrNotFound
 }
 
 // Detail decodes into v what the handler has attached by WithDetail. The error matches ErrNoEntry when there is nothing, and
@@ -187,7 +187,7 @@ func (e *RemoteError) As(target any) bool {
 func CodeOf(err error) Code {
 	code := na.CodeOf(err)
 	if code == ErrRemote {
-		if r, ok := RemoteOf(err); ok && r.Code >= na.NotFound {
+		if r, ok := RemoteOf(err); ok && r.Code >= na.ErrNotFound {
 			return r.Code
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 // What a handler says arrives; what it heard itself is not taken for what happened to the origin.
 func TestCodesOfHandlers(t *testing.T) {
-	third := fmt.Errorf("asking another: %w", &hg.RemoteError{Code: hg.NotFound, Text: "not there"})
+	third := fmt.Errorf("asking another: %w", &hg.RemoteError{Code: hg.ErrNotFound, Text: "not there"})
 	for _, c := range []struct {
 		name    string
 		err     error
@@ -26,12 +26,12 @@ func TestCodesOfHandlers(t *testing.T) {
 		text    string
 		matches []error
 	}{
-		{"Handler", hg.Errorf(hg.NotFound, "no blob %q", "x"), hg.NotFound, hg.Ran, `target: no blob "x"`, []error{hg.NotFound}},
-		{"Bare", hg.Denied, hg.Denied, hg.Ran, "target: denied", []error{hg.Denied}},
+		{"Handler", hg.Errorf(hg.ErrNotFound, "no blob %q", "x"), hg.ErrNotFound, hg.Ran, `target: no blob "x"`, []error{hg.ErrNotFound}},
+		{"Bare", hg.ErrDenied, hg.ErrDenied, hg.Ran, "target: denied", []error{hg.ErrDenied}},
 		{"Program", hg.Code(200), 200, hg.Ran, "", []error{hg.Code(200)}},
-		{"Outermost", hg.Errorf(hg.Internal, "disk: %w", hg.NotFound), hg.Internal, hg.Ran, "target: disk: not found", []error{hg.Internal}},
+		{"Outermost", hg.Errorf(hg.ErrInternal, "disk: %w", hg.ErrNotFound), hg.ErrInternal, hg.Ran, "target: disk: not found", []error{hg.ErrInternal}},
 		{"None", errors.New("disk on fire"), hg.ErrHandler, hg.Ran, "target: disk on fire", []error{hg.ErrHandler}},
-		{"Refused", hg.Refuse(hg.Errorf(hg.Exhausted, "quota")), hg.Exhausted, hg.NotRun, "target: quota", []error{hg.Exhausted, hg.ErrRefused}},
+		{"Refused", hg.Refuse(hg.Errorf(hg.ErrExhausted, "quota")), hg.ErrExhausted, hg.NotRun, "target: quota", []error{hg.ErrExhausted, hg.ErrRefused}},
 		{"LocalCode", &hg.Error{Op: "forward", Err: hg.ErrPeerLost}, hg.ErrPeerLost, hg.Ran, "", nil},
 		{"ContextEnded", context.Canceled, hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
 		{"ThirdParty", third, hg.ErrHandler, hg.Ran, "target: asking another: target: not there", []error{hg.ErrHandler}},
@@ -43,8 +43,8 @@ func TestCodesOfHandlers(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{})
 				for name, handler := range map[string]hg.Handler{
-					"returns":  func(hg.Incoming) error { return c.err },
-					"responds": func(h hg.Incoming) error { return h.RespondError(c.err, nil) },
+					"returns":  func(hg.Request) error { return c.err },
+					"responds": func(h hg.Request) error { return h.RespondError(c.err, nil) },
 				} {
 					h := p.handle(p.rpc(name, handler))
 					err := p.call(h, nil)
@@ -55,7 +55,7 @@ func TestCodesOfHandlers(t *testing.T) {
 					require.Equal(t, c.fate == hg.NotRun, remote.Refused)
 					require.Contains(t, err.Error(), c.text)
 					gave := c.code // what a handler says is its code; ErrPeerLost, for example, is of a peer of the target
-					if gave < hg.NotFound {
+					if gave < hg.ErrNotFound {
 						gave = hg.ErrRemote
 					}
 					require.Equal(t, gave, hg.CodeOf(err))
@@ -80,7 +80,7 @@ func TestFateOfSuccess(t *testing.T) {
 	require.Equal(t, hg.MaybeRan, hg.FateOf(errors.New("who knows")))
 	require.NoError(t, hg.Refuse(nil))
 	require.NoError(t, hg.WithDetail(nil, "of nothing"))
-	require.Equal(t, hg.NotFound, hg.CodeOf(fmt.Errorf("wrapped: %w", hg.Errorf(hg.NotFound, "x"))))
+	require.Equal(t, hg.ErrNotFound, hg.CodeOf(fmt.Errorf("wrapped: %w", hg.Errorf(hg.ErrNotFound, "x"))))
 }
 
 // Of several errors the worst counts, in any order; an error that has a fate speaks for what it wraps.
@@ -113,7 +113,7 @@ func TestFateOfSeveral(t *testing.T) {
 func TestRespondNilError(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("nil", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("nil", func(h hg.Request) error {
 			require.ErrorIs(t, h.RespondError(nil, nil), hg.ErrInvalid)
 			return h.RespondRaw(nil, nil)
 		}))
@@ -127,7 +127,7 @@ func TestRespondNilError(t *testing.T) {
 func TestPanicIsNotTold(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("panics", func(hg.Incoming) error { panic("password=hunter2") }))
+		h := p.handle(p.rpc("panics", func(hg.Request) error { panic("password=hunter2") }))
 		first, second := p.call(h, nil), p.call(h, nil)
 		said(t, first, hg.ErrPanic)
 		require.ErrorIs(t, first, hg.ErrPanic)

@@ -31,7 +31,7 @@ type Config struct {
 	// MaxActive bounds the requests of a context whose handlers have begun and that have not ended. Zero means
 	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a
 	// handler here may wait for ever if the bound is small. The handler of a stream counts for as long as the stream is open. Requests
-	// of an RPC that is Expedited do not count and do not wait: those of streams, From and Into, and probes.
+	// of an RPC that is Expedited do not count and do not wait: those of streams, Reader and Writer, and probes.
 	//
 	// One that has a deadline waits until an eighth of its time is left, but
 	// at least 1 ms and at most 250 ms: then it is refused with ErrTimeout, and its origin hears of the bound. So is one that
@@ -39,13 +39,13 @@ type Config struct {
 	MaxActive int
 	// MaxActivePerPeer bounds those of one session. Zero means 128.
 	MaxActivePerPeer int
-	// Authorize, if set, is asked before any handler of this class runs, in Incoming.Run if Dispatch is set, else in Trigger. It may
+	// Authorize, if set, is asked before any handler of this class runs, in Request.Run if Dispatch is set, else in Trigger. It may
 	// block; [Authorizer] says what that costs.
 	Authorize Authorizer
 	// Logger gets what no error can carry: panics, errors of handlers after their answers, and detached requests that are not
 	// answered; and what the layers below have to say, unless NA.Logger is set. Nil means slog.Default().
 	Logger *slog.Logger
-	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Incoming.Run, or the Call that has
+	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Request.Run, or the Call that has
 	// waited, from several goroutines at once if they are. It must not block, and e is not kept: it is used again when Observe returns.
 	Observe func(e *Event)
 	// Opened, if set, is called by Open with the class, before that is returned.
@@ -57,8 +57,8 @@ type Config struct {
 	// time with an r of its own: for the authorizer, and when the input is there. Until Run a request has no input and cannot be
 	// answered or detached; it counts as active, and the origin may take it back. One that is never run ends at its deadline
 	// (ErrTimeout), when the class shuts down (ErrClosed), both with NotRun, or with its session.
-	Dispatch func(r Incoming)
-	// Trace looks for misuse: handles remember where they were made, for ShutdownError.Open, and Incoming.InputRaw returns copies
+	Dispatch func(r Request)
+	// Trace looks for misuse: handles remember where they were made, for ShutdownError.Open, and Request.InputRaw returns copies
 	// that are overwritten once the program must not use them any more.
 	Trace bool
 }

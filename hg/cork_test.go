@@ -17,7 +17,7 @@ func TestBlockedHandlerHoldsNothingBack(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		answered := make(chan struct{})
 		freed := 0
-		id := p.rpc("first-answers", func(h hg.Incoming) error {
+		id := p.rpc("first-answers", func(h hg.Request) error {
 			if string(mustInput(h)) == "quick" {
 				return h.RespondRaw(nil, nil)
 			}
@@ -62,7 +62,7 @@ func TestBlockedHandlerHoldsNothingBack(t *testing.T) {
 	})
 }
 
-func mustInput(h hg.Incoming) []byte {
+func mustInput(h hg.Request) []byte {
 	in, err := h.InputRaw()
 	if err != nil {
 		panic(err)

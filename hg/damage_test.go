@@ -131,7 +131,7 @@ func TestDamagedBytes(t *testing.T) {
 				t.Errorf("%s: %x", where, b)
 			}
 		}
-		id := p.rpc("echo", func(h hg.Incoming) error {
+		id := p.rpc("echo", func(h hg.Request) error {
 			b, err := h.InputRaw()
 			if err == nil {
 				check("a wrong input", b)

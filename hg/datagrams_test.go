@@ -24,7 +24,7 @@ func TestWithdrawOverDatagrams(t *testing.T) {
 	transports.UDP(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 4}})
 		ran := map[uint32]int{}
-		id := p.rpc("count", func(h hg.Incoming) error {
+		id := p.rpc("count", func(h hg.Request) error {
 			in, err := h.InputRaw()
 			if err != nil {
 				return err

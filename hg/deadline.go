@@ -24,7 +24,7 @@ var (
 	errLate      = na.WithText(ErrTimeout, "the deadline passed before the handler began")
 	errTooLong   = na.WithText(ErrTimeout, "the deadline of the call has passed")
 	errClosing   = na.WithText(ErrClosed, "the process is shutting down")
-	errDraining  = na.WithText(NotReady, "the target is shutting down")
+	errDraining  = na.WithText(ErrNotReady, "the target is shutting down")
 	errClosed    = na.WithText(ErrClosed, "the context was closed")
 	errAbandoned = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost      = na.WithText(ErrPeerLost, "the session with the origin has ended")
@@ -144,7 +144,7 @@ func (s *service) late() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadl
 func (s *service) hurries() bool { return s.deadline != 0 && s.ctx.Now() >= s.patience }
 
 // timedOut reports whether the context of the handler of r has ended by the deadline.
-func (r Incoming) timedOut() bool {
+func (r Request) timedOut() bool {
 	s, ok := r.enter()
 	if !ok {
 		return false

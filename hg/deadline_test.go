@@ -108,8 +108,8 @@ func TestTimeoutIsExact(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 		var left []time.Duration
-		var kept []hg.Incoming
-		id := p.rpc("mute", func(h hg.Incoming) error {
+		var kept []hg.Request
+		id := p.rpc("mute", func(h hg.Request) error {
 			d, ok := h.TimeLeft()
 			require.Equal(t, h.Input(new(int)) == nil, ok)
 			left = append(left, d)
@@ -151,7 +151,7 @@ func TestTimeoutWithoutEnvelope(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 1}})
 		ran := 0
-		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
+		id := p.rpc("count", func(h hg.Request) error { ran++; return h.RespondRaw(nil, nil) })
 		first, second := p.handle(id), p.handle(id)
 		var a, b outcome
 		require.NoError(t, first.ForwardRaw(nil, a.cb))
@@ -190,7 +190,7 @@ func TestExpiredInTheQueue(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
+		id := p.rpc("count", func(h hg.Request) error { ran++; return h.RespondRaw(nil, nil) })
 		h := p.handle(id)
 		require.NoError(t, p.call(h, nil))
 		ran = 0
@@ -253,7 +253,7 @@ func TestExpiredWhileFetched(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		h := p.handle(p.rpc("count", func(hg.Incoming) error { ran++; return nil }))
+		h := p.handle(p.rpc("count", func(hg.Request) error { ran++; return nil }))
 		var o outcome
 		h.SetTimeout(100 * time.Millisecond)
 		require.NoError(t, h.ForwardRaw(make([]byte, 100_000), o.cb))
@@ -284,7 +284,7 @@ func TestExpiredWhileFetched(t *testing.T) {
 func TestLargeOutputBeforeTheDeadline(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
+		h := p.handle(p.rpc("give", func(h hg.Request) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
 		h.SetTimeout(time.Hour)
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
@@ -303,7 +303,7 @@ func TestOddTimeouts(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		var left time.Duration
 		var ok bool
-		h := p.handle(p.rpc("left", func(h hg.Incoming) error { left, ok = h.TimeLeft(); return h.RespondRaw(nil, nil) }))
+		h := p.handle(p.rpc("left", func(h hg.Request) error { left, ok = h.TimeLeft(); return h.RespondRaw(nil, nil) }))
 		require.NoError(t, p.call(h, nil))
 		require.False(t, ok)
 		for _, d := range []time.Duration{math.MaxInt64, 100 * time.Hour} {

@@ -20,7 +20,7 @@ const slowInline = 10 * time.Millisecond
 // have. The rules are those of Trigger: a panic, the end of the goroutine, an error and silence are answered. The error matches
 // ErrInvalid, and nothing has run, when r was not given to Config.Dispatch, has been run, or has ended: by its deadline, because
 // its origin has taken it back, with the session of its origin, or because the class shuts down.
-func (r Incoming) Run() error {
+func (r Request) Run() error {
 	if r.s != nil {
 		if c := r.s.ctx; c.nctx.Hold() { // c is not drained before this has returned
 			defer c.nctx.Unhold()
@@ -47,7 +47,7 @@ func (s *service) proceed(int) int {
 }
 
 // give hands a request to Config.Dispatch, or stores it in lone if that is not nil. It reports false if it is to be refused at once.
-func (s *service) give(lone *Incoming) bool {
+func (s *service) give(lone *Request) bool {
 	c := s.ctx
 	c.hearFaults()
 	s.mu.Lock()

@@ -19,11 +19,11 @@ import (
 )
 
 // dispatching is a pair whose target gives its requests to given, until the test runs them.
-func dispatching(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Incoming), cfg hg.Config) {
+func dispatching(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Request), cfg hg.Config) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		given := []hg.Incoming{}
+		given := []hg.Request{}
 		cfg := cfg
-		cfg.Dispatch = func(r hg.Incoming) { given = append(given, r) }
+		cfg.Dispatch = func(r hg.Request) { given = append(given, r) }
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(cfg)
 		p.origin, p.octx = n.Origin(hg.Config{})
@@ -32,7 +32,7 @@ func dispatching(t *testing.T, f func(t *testing.T, p *pair, given *[]hg.Incomin
 }
 
 // onWorker runs r on a goroutine of its own, which may be ended.
-func onWorker(r hg.Incoming) (err error) {
+func onWorker(r hg.Request) (err error) {
 	ended := make(chan struct{})
 	err = errors.New("the goroutine was ended")
 	go func() {
@@ -51,15 +51,15 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 		want    hg.Code
 	}{
 		{"Echo", echo, na.OK},
-		{"Error", func(hg.Incoming) error { return hg.Errorf(hg.NotFound, "none") }, hg.NotFound},
-		{"Panic", func(hg.Incoming) error { panic("oops") }, hg.ErrPanic},
-		{"EndsItsGoroutine", func(hg.Incoming) error { runtime.Goexit(); return nil }, hg.ErrPanic},
-		{"Silence", func(hg.Incoming) error { return nil }, hg.ErrNoResponse},
+		{"Error", func(hg.Request) error { return hg.Errorf(hg.ErrNotFound, "none") }, hg.ErrNotFound},
+		{"Panic", func(hg.Request) error { panic("oops") }, hg.ErrPanic},
+		{"EndsItsGoroutine", func(hg.Request) error { runtime.Goexit(); return nil }, hg.ErrPanic},
+		{"Silence", func(hg.Request) error { return nil }, hg.ErrNoResponse},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+			dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 				ran := 0
-				h := p.handle(p.rpc("x", func(r hg.Incoming) error { ran++; return c.handler(r) }))
+				h := p.handle(p.rpc("x", func(r hg.Request) error { ran++; return c.handler(r) }))
 				defer h.Close()
 				for i, size := range []int{1, 1 << 20} {
 					var o outcome
@@ -84,12 +84,12 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 			}, hg.Config{})
 		})
 	}
-	require.ErrorIs(t, hg.Incoming{}.Run(), hg.ErrInvalid)
+	require.ErrorIs(t, hg.Request{}.Run(), hg.ErrInvalid)
 }
 
 // A request that is taken back before Run gives its place to the next one, which need not wait for Run of the first.
 func TestDispatchedIsTakenBack(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", echo)
 		outs := make([]outcome, 3)
 		var handles []*hg.Handle
@@ -121,7 +121,7 @@ func TestDispatchedIsTakenBack(t *testing.T) {
 
 // Until it is run a request tells who asks, and no more.
 func TestDispatchedBeforeRun(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(p.rpc("x", echo))
 		defer h.Close()
 		var o outcome
@@ -146,13 +146,13 @@ func TestDispatchedBeforeRun(t *testing.T) {
 	}, hg.Config{})
 }
 
-// The authorizer runs in Run; an input that is fetched once it has agreed is dispatched again, as another Incoming.
+// The authorizer runs in Run; an input that is fetched once it has agreed is dispatched again, as another Request.
 func TestDispatchedForTheAuthorizer(t *testing.T) {
 	asked, deny := 0, false
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		asked, deny = 0, false
 		ran := 0
-		h := p.handle(p.rpc("x", func(r hg.Incoming) error { ran++; return echo(r) }))
+		h := p.handle(p.rpc("x", func(r hg.Request) error { ran++; return echo(r) }))
 		defer h.Close()
 		var o outcome
 		require.NoError(t, h.ForwardRaw(make([]byte, 1<<20), o.cb))
@@ -187,8 +187,8 @@ func TestDispatchedForTheAuthorizer(t *testing.T) {
 
 // One that is never run ends at its deadline, with a shutdown, and with its session; a Run that comes later runs nothing.
 func TestDispatchedAndNeverRun(t *testing.T) {
-	never := func(hg.Incoming) error { panic("it runs") }
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	never := func(hg.Request) error { panic("it runs") }
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		id := p.rpc("x", never)
 		h := p.handle(id)
 		defer h.Close()
@@ -210,12 +210,12 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 		ctx := (*given)[1].Context()
 		require.NoError(t, p.target.Shutdown(t.Context()), "nothing was cut off")
 		p.Until(func() bool { return o.calls > calls })
-		said(t, o.err, hg.NotReady)
+		said(t, o.err, hg.ErrNotReady)
 		require.Equal(t, na.NotRun, hg.FateOf(o.err))
 		require.Error(t, ctx.Err())
 		require.ErrorIs(t, (*given)[1].Run(), hg.ErrInvalid)
 	}, hg.Config{})
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(p.rpc("x", never))
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
@@ -227,7 +227,7 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 		require.ErrorIs(t, context.Cause(ctx), hg.ErrPeerLost)
 		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
 	}, hg.Config{})
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(p.rpc("x", never))
 		defer h.Close()
 		var o outcome
@@ -242,8 +242,8 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 
 // The origin may take a request back until it is run.
 func TestDispatchedAndTakenBack(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
-		id := p.rpc("x", func(hg.Incoming) error { panic("it runs") })
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
+		id := p.rpc("x", func(hg.Request) error { panic("it runs") })
 		h := p.handle(id)
 		defer h.Close()
 		var o outcome
@@ -270,7 +270,7 @@ func TestDispatchedAndTakenBack(t *testing.T) {
 
 // Requests count as active from their dispatch on.
 func TestDispatchedCountAsActive(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		const calls = 5
 		id := p.rpc("x", echo)
 		var o outcome
@@ -294,14 +294,14 @@ func TestDispatchedCountAsActive(t *testing.T) {
 
 // A handler that is Inline runs in Trigger, in a wait too; others run in none. One that is slow is logged once.
 func TestInline(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		inline, slow := 0, time.Duration(0)
-		handler := func(r hg.Incoming) error {
+		handler := func(r hg.Request) error {
 			inline++
 			if slow > 0 { // virtual time moves only in Progress
-				begun := r.Queue().Now()
-				for r.Queue().Now()-begun < slow {
-					_ = r.Queue().Progress(slow)
+				begun := r.HG().Now()
+				for r.HG().Now()-begun < slow {
+					_ = r.HG().Progress(slow)
 				}
 			}
 			return echo(r)
@@ -350,7 +350,7 @@ func TestCallsInACircle(t *testing.T) {
 	t.Run("Inline", func(t *testing.T) { callsInACircle(t, hg.Config{}) })
 	t.Run("Dispatched", func(t *testing.T) {
 		var workers sync.WaitGroup
-		callsInACircle(t, hg.Config{Dispatch: func(r hg.Incoming) { workers.Go(func() { _ = r.Run() }) }})
+		callsInACircle(t, hg.Config{Dispatch: func(r hg.Request) { workers.Go(func() { _ = r.Run() }) }})
 		workers.Wait()
 	})
 }
@@ -361,12 +361,12 @@ func callsInACircle(t *testing.T, cfg hg.Config) {
 		a, actx := n.Target(cfg)
 		b, bctx := n.Target(cfg)
 		onward := func(to *hg.Class, name string) hg.Handler {
-			return func(r hg.Incoming) error {
+			return func(r hg.Request) error {
 				var in, out string
 				if err := r.Input(&in); err != nil {
 					return err
 				}
-				if err := r.Queue().Call(r.Context(), to.Addr(), hg.HashName(name), in, &out); err != nil {
+				if err := r.HG().Call(r.Context(), to.Addr(), hg.HashName(name), in, &out); err != nil {
 					return err
 				}
 				return r.Respond(out+"!", nil)
@@ -420,7 +420,7 @@ func callsInACircle(t *testing.T, cfg hg.Config) {
 
 // The RPCs of the package itself need no worker.
 func TestBuiltInIsInline(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		h := p.handle(hg.HashName(hg.PingRPC))
 		defer h.Close()
 		require.NoError(t, p.call(h, nil))
@@ -430,10 +430,10 @@ func TestBuiltInIsInline(t *testing.T) {
 
 // A shutdown waits for handlers on workers; inside one it is refused, for it would wait for itself.
 func TestShutdownWaitsForWorkers(t *testing.T) {
-	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Incoming) {
+	dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
 		began, goOn, ended := make(chan error), make(chan struct{}), make(chan error)
-		h := p.handle(p.rpc("x", func(r hg.Incoming) error {
-			began <- r.Queue().Class().Shutdown(context.Background())
+		h := p.handle(p.rpc("x", func(r hg.Request) error {
+			began <- r.HG().Class().Shutdown(context.Background())
 			<-goOn
 			return echo(r)
 		}))

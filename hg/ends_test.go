@@ -63,13 +63,13 @@ func TestEveryEndTellsEverything(t *testing.T) {
 		{"closed", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); p.octx.Close() }, hg.ErrClosed, na.MaybeRan},
 		{"peer lost", m.handler, 8, 0, func(p *pair, h *hg.Handle) { kept(p); require.NoError(p.t, p.target.Close()) }, hg.ErrPeerLost, na.MaybeRan},
 		{"no entry", nil, 8, 0, nil, hg.ErrNoEntry, na.NotRun},
-		{"no response", func(hg.Incoming) error { return nil }, 8, 0, nil, hg.ErrNoResponse, na.Ran},
-		{"panic", func(hg.Incoming) error { panic("oops") }, 8, 0, nil, hg.ErrPanic, na.Ran},
-		{"handler error", func(hg.Incoming) error { return errors.New("disk on fire") }, 8, 0, nil, hg.ErrHandler, na.Ran},
-		{"denied", func(h hg.Incoming) error { return h.RespondError(na.WithText(na.ErrPermission, "not you"), nil) }, 8, 0, nil, na.ErrPermission, na.Ran},
+		{"no response", func(hg.Request) error { return nil }, 8, 0, nil, hg.ErrNoResponse, na.Ran},
+		{"panic", func(hg.Request) error { panic("oops") }, 8, 0, nil, hg.ErrPanic, na.Ran},
+		{"handler error", func(hg.Request) error { return errors.New("disk on fire") }, 8, 0, nil, hg.ErrHandler, na.Ran},
+		{"denied", func(h hg.Request) error { return h.RespondError(na.WithText(na.ErrPermission, "not you"), nil) }, 8, 0, nil, na.ErrPermission, na.Ran},
 		{"input overflow", m.handler, 200_000, 0, nil, hg.ErrOverflow, na.NotRun},
-		{"output overflow", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 300_000), nil) }, 8, 0, nil, hg.ErrOverflow, na.Ran},
-		{"output budget", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 100_000), nil) }, 8, 0, nil, hg.ErrAgain, na.Ran},
+		{"output overflow", func(h hg.Request) error { return h.RespondRaw(make([]byte, 300_000), nil) }, 8, 0, nil, hg.ErrOverflow, na.Ran},
+		{"output budget", func(h hg.Request) error { return h.RespondRaw(make([]byte, 100_000), nil) }, 8, 0, nil, hg.ErrAgain, na.Ran},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
@@ -141,7 +141,7 @@ func TestOtherEndsTellEverything(t *testing.T) {
 		h.Cancel()
 		n.Until(func() bool { return p.octx.Stats().NA.Outstanding == 0 })
 		p.tctx.Close()
-		err = s.Respond("x", func(_ hg.Incoming, err error) { failed = err })
+		err = s.Respond("x", func(_ hg.Request, err error) { failed = err })
 		require.ErrorIs(t, err, hg.ErrClosed)
 		require.ErrorContains(t, err, "hg: respond mute to "+peer.String())
 		h.Close()
@@ -162,7 +162,7 @@ func TestEndOfResponseTellsEverything(t *testing.T) {
 		var failed error
 		require.True(t, p.tctx.NA().Cork()) // it does not leave, as it is long
 		peer := s.Peer()
-		require.NoError(t, s.Respond(strings.Repeat("first", 4000), func(r hg.Incoming, err error) {
+		require.NoError(t, s.Respond(strings.Repeat("first", 4000), func(r hg.Request, err error) {
 			failed = err
 			require.NoError(t, r.Respond("second", nil))
 		}))
@@ -197,7 +197,7 @@ func TestCodecThatForgets(t *testing.T) {
 		c := &odd{Codec: codec.Msgpack}
 		p := newPair(t, n, hg.Config{Codec: c})
 		var refused error
-		h := p.handle(p.rpc("x", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("x", func(h hg.Request) error {
 			c.forgets = true
 			refused = h.Respond("x", nil)
 			c.forgets = false
@@ -311,7 +311,7 @@ func TestNoAnswerCanBeSent(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		h := p.handle(p.rpc("x", func(hg.Incoming) error { ran++; return errors.New("no") }))
+		h := p.handle(p.rpc("x", func(hg.Request) error { ran++; return errors.New("no") }))
 		defer h.Close()
 		require.Error(t, p.call(h, nil), "the session is up")
 		var o outcome

@@ -14,7 +14,7 @@ func ExampleHandle_Call() {
 	if err != nil {
 		panic(err)
 	}
-	greet, err := class.Register("greet", func(r hg.Incoming) error {
+	greet, err := class.Register("greet", func(r hg.Request) error {
 		var name string
 		if err := r.Input(&name); err != nil {
 			return err
@@ -48,7 +48,7 @@ func ExampleHandle_Cancel() {
 	if err != nil {
 		panic(err)
 	}
-	hang, err := class.Register("hang", func(r hg.Incoming) error { return r.Detach() })
+	hang, err := class.Register("hang", func(r hg.Request) error { return r.Detach() })
 	if err != nil {
 		panic(err)
 	}

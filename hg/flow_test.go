@@ -69,12 +69,12 @@ func nest(n *transports.Net, t *testing.T, cfg hg.Config) (p *pair, id hg.ID) {
 	p.target, p.tctx = n.Target(cfg)
 	p.origin, p.octx = n.Target(cfg)
 	handler := func(peer *hg.Class) hg.Handler {
-		return func(h hg.Incoming) error {
+		return func(h hg.Request) error {
 			in, err := h.InputRaw()
 			if err != nil || in[0] == 0 {
 				return h.RespondRaw([]byte("bottom"), nil)
 			}
-			next, err := h.Queue().Create(peer.Addr(), h.ID())
+			next, err := h.HG().Create(peer.Addr(), h.ID())
 			if err != nil {
 				return err
 			}
@@ -150,7 +150,7 @@ func TestCancelQueued(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 2}})
 		var order []byte
-		id := p.rpc("order", func(h hg.Incoming) error {
+		id := p.rpc("order", func(h hg.Request) error {
 			in, err := h.InputRaw()
 			order = append(order, in...)
 			return errOr(err, h.RespondRaw(nil, nil))

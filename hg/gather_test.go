@@ -20,7 +20,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			transports.TCP(t, func(t *testing.T, n *transports.Net) {
 				const enough = 20
-				given, done := make(chan hg.Incoming, 2), make(chan struct{}, 2)
+				given, done := make(chan hg.Request, 2), make(chan struct{}, 2)
 				defer close(given)
 				go func() { // one after the other, so that nobody else drives the origin meanwhile
 					for r := range given {
@@ -29,7 +29,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 					}
 				}()
 				p := &pair{Net: n, t: t}
-				p.target, p.tctx = n.Target(hg.Config{Dispatch: func(r hg.Incoming) { given <- r }})
+				p.target, p.tctx = n.Target(hg.Config{Dispatch: func(r hg.Request) { given <- r }})
 				p.origin, p.octx = n.Origin(hg.Config{})
 				// outstanding counts the calls whose answers have not come.
 				outstanding := func() int {
@@ -38,7 +38,7 @@ func TestDispatchedAnswersLeaveTogether(t *testing.T) {
 				}
 				held, left, round := 0, 0, 0 // left: of those that were held back, when Trigger had returned
 				first := false
-				id := p.rpc("x", func(r hg.Incoming) error {
+				id := p.rpc("x", func(r hg.Request) error {
 					err := r.RespondRaw(nil, nil)
 					if first && outstanding() == 2 {
 						held++
@@ -92,9 +92,9 @@ func TestDispatchedHandlerBlocks(t *testing.T) {
 		var workers sync.WaitGroup
 		answered := make(chan struct{})
 		p := &pair{Net: n, t: t}
-		p.target, p.tctx = n.Target(hg.Config{Dispatch: func(r hg.Incoming) { workers.Go(func() { _ = r.Run() }) }})
+		p.target, p.tctx = n.Target(hg.Config{Dispatch: func(r hg.Request) { workers.Go(func() { _ = r.Run() }) }})
 		p.origin, p.octx = n.Origin(hg.Config{})
-		id := p.rpc("x", func(r hg.Incoming) error {
+		id := p.rpc("x", func(r hg.Request) error {
 			if in, err := r.InputRaw(); err != nil || len(in) > 0 {
 				select {
 				case <-answered:

@@ -38,7 +38,7 @@ type PeerGauges struct {
 // ServeGauges has c answer GaugesRPC. Anyone who can reach c can read the addresses of its
 // peers and how much they send.
 func (c *Class) ServeGauges() error {
-	_, err := c.Register(GaugesRPC, func(r Incoming) error {
+	_, err := c.Register(GaugesRPC, func(r Request) error {
 		b, err := codec.Msgpack.Append(nil, c.Gauges())
 		if err != nil {
 			return fmt.Errorf("encoding the gauges: %w", err)

@@ -32,8 +32,8 @@ type Handle struct {
 	mu      sync.Mutex // guards the fields below, and addr
 	closed  bool
 	timeout time.Duration // of calls
-	meta    Meta          // of calls
-	hasty   bool          // of FailFast
+	meta    Metadata      // of calls
+	hasty   bool          // of WithNoWait
 	forbids bool          // calls, until Reset
 	// forwarded says that a call has begun since Reset.
 	forwarded bool
@@ -103,7 +103,7 @@ func (h *Handle) Forwarded() bool {
 }
 
 // SetMeta has the calls of h from now on carry m. The error matches ErrClosed when h has been closed.
-func (h *Handle) SetMeta(m Meta) error {
+func (h *Handle) SetMeta(m Metadata) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -123,8 +123,8 @@ func (h *Handle) Peer() na.Addr {
 	return h.addr
 }
 
-// Queue returns the context that h belongs to.
-func (h *Handle) Queue() *Context { return h.ctx }
+// HG returns the context that h belongs to.
+func (h *Handle) HG() *Context { return h.ctx }
 
 // ID returns the id of the RPC.
 func (h *Handle) ID() ID { return h.id }

@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A handling is what is behind an Incoming.Context.
+// A handling is what is behind a Request.Context.
 type handling struct {
 	c      *Context
 	peer   na.Addr
@@ -19,7 +19,7 @@ type handling struct {
 	cancel context.CancelCauseFunc
 }
 
-// newHandling makes what Incoming.Context returns. Locked.
+// newHandling makes what Request.Context returns. Locked.
 func (s *service) newHandling() *handling {
 	nctx := s.ctx.nctx
 	g := &handling{c: s.ctx, peer: s.addr, gone: s.gone.Load()}
@@ -38,9 +38,9 @@ func (s *service) newHandling() *handling {
 
 type incomingKey struct{}
 
-// IncomingOf returns the request that the context of a handler, or of an Authorizer, belongs to; false for any other.
-func IncomingOf(ctx context.Context) (Incoming, bool) {
-	r, ok := ctx.Value(incomingKey{}).(Incoming)
+// RequestFrom returns the request that the context of a handler, or of an Authorizer, belongs to; false for any other.
+func RequestFrom(ctx context.Context) (Request, bool) {
+	r, ok := ctx.Value(incomingKey{}).(Request)
 	return r, ok
 }
 

@@ -15,11 +15,11 @@ import (
 
 // asker keeps requests, and the contexts of their handlers.
 type asker struct {
-	kept []hg.Incoming
+	kept []hg.Request
 	ctxs []context.Context
 }
 
-func (a *asker) handler(h hg.Incoming) error {
+func (a *asker) handler(h hg.Request) error {
 	a.ctxs = append(a.ctxs, h.Context())
 	a.kept = append(a.kept, detached(h))
 	return nil
@@ -160,8 +160,8 @@ func TestAbandonBeforeContext(t *testing.T) {
 			calls = 50
 		}
 		p := newPair(t, n, hg.Config{MaxActive: 2 * calls, MaxActivePerPeer: 2 * calls})
-		var kept []hg.Incoming
-		id := p.rpc("keep", func(r hg.Incoming) error { kept = append(kept, r); return r.Detach() })
+		var kept []hg.Request
+		id := p.rpc("keep", func(r hg.Request) error { kept = append(kept, r); return r.Detach() })
 		var o outcome
 		for range calls {
 			h := p.handle(id)
@@ -300,7 +300,7 @@ func TestLastReferenceEndsContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var ctxs []context.Context
-		id := p.rpc("ask", func(h hg.Incoming) error {
+		id := p.rpc("ask", func(h hg.Request) error {
 			ctxs = append(ctxs, h.Context())
 			require.NoError(t, h.Context().Err())
 			return h.RespondRaw(nil, nil)
@@ -383,7 +383,7 @@ func TestDeadlineBeforeContext(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var got error
-		h := p.handle(p.rpc("late", func(r hg.Incoming) error {
+		h := p.handle(p.rpc("late", func(r hg.Request) error {
 			p.wait(101 * time.Millisecond)
 			got = r.Context().Err()
 			return nil
@@ -412,8 +412,8 @@ func TestAbandonGoesOn(t *testing.T) {
 		require.NoError(t, err)
 		var nested outcome
 		var middle context.Context
-		relay := p.rpc("relay", func(h hg.Incoming) error {
-			call, err := h.Queue().Create(third.Addr(), id)
+		relay := p.rpc("relay", func(h hg.Request) error {
+			call, err := h.HG().Create(third.Addr(), id)
 			if err != nil {
 				return err
 			}

@@ -42,10 +42,10 @@ func share(n *transports.Net, all, part int) int {
 // forgetful answers every second request; of the others it keeps the last few.
 type forgetful struct {
 	n    int
-	kept []hg.Incoming
+	kept []hg.Request
 }
 
-func (f *forgetful) handler(h hg.Incoming) error {
+func (f *forgetful) handler(h hg.Request) error {
 	if f.n++; f.n%2 == 0 {
 		return echo(h)
 	}
@@ -138,7 +138,7 @@ func TestH2EndsOnce(t *testing.T) {
 // pulling has the output of a call on its way piece by piece, the next of which nobody asks for until there is a Trigger.
 func pulling(t *testing.T, p *pair, o *outcome) *hg.Handle {
 	big := make([]byte, 8<<20)
-	h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(big, nil) }))
+	h := p.handle(p.rpc("give", func(h hg.Request) error { return h.RespondRaw(big, nil) }))
 	require.NoError(t, h.Forward(nil, o.cb))
 	for still := p.Bounded(); p.octx.Stats().Pulled == 0; p.octx.NA().Trigger(1) {
 		p.tctx.Trigger(0)
@@ -171,7 +171,7 @@ func TestH3bFetchThatCannotBegin(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{MaxPulled: 64 << 10})
-		h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
+		h := p.handle(p.rpc("give", func(h hg.Request) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
 		err := p.call(h, nil)
 		require.ErrorIs(t, err, hg.ErrAgain)
 		require.Equal(t, na.Ran, hg.FateOf(err))
@@ -184,7 +184,7 @@ func TestH3bFetchThatCannotBegin(t *testing.T) {
 func TestH3bTargetGoesBeforeTheFetch(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
+		h := p.handle(p.rpc("give", func(h hg.Request) error { return h.RespondRaw(make([]byte, 1<<20), nil) }))
 		n.Undriven(p.tctx)
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
@@ -208,7 +208,7 @@ func TestH4ReuseWhileFetched(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		seen := map[byte]int{}
-		h := p.handle(p.rpc("look", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("look", func(h hg.Request) error {
 			in, err := h.InputRaw()
 			require.NoError(t, err)
 			for _, b := range in {
@@ -482,9 +482,9 @@ func TestResponseCallbackHasItsHandle(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		var got any
 		name, ran := "", 0
-		h := p.handle(p.rpc("give", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("give", func(h hg.Request) error {
 			h.SetData("mine")
-			return h.Respond(nil, func(h hg.Incoming, err error) { got, name, ran = h.Data(), h.Name(), ran+1 })
+			return h.Respond(nil, func(h hg.Request, err error) { got, name, ran = h.Data(), h.Name(), ran+1 })
 		}))
 		require.NoError(t, p.call(h, nil))
 		n.Until(func() bool { return ran == 1 })
@@ -501,7 +501,7 @@ func TestAbandonFreesNoPlace(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2})
 		var a asker
-		id := p.rpc("ask", func(h hg.Incoming) error {
+		id := p.rpc("ask", func(h hg.Request) error {
 			h.Context()
 			return a.handler(h)
 		})
@@ -572,7 +572,7 @@ func TestCancelTenThousandOfAStoppedTarget(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 16}})
 		runs := 0
-		id := p.rpc("echo", func(h hg.Incoming) error { runs++; return echo(h) })
+		id := p.rpc("echo", func(h hg.Request) error { runs++; return echo(h) })
 		h := p.handle(id)
 		require.NoError(t, p.call(h, "connects"))
 		n.Until(func() bool { return p.octx.Stats().NA.Outstanding == 0 && p.tctx.Stats().Handles == 0 })

@@ -68,7 +68,7 @@ func (p *pair) call(h *hg.Handle, in any) error {
 	return o.err
 }
 
-func echo(h hg.Incoming) error {
+func echo(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func said(t *testing.T, err error, code hg.Code) {
 }
 
 // detached is a request that is answered later.
-func detached(h hg.Incoming) hg.Incoming {
+func detached(h hg.Request) hg.Request {
 	if err := h.Detach(); err != nil {
 		panic(err)
 	}
@@ -116,4 +116,4 @@ func detached(h hg.Incoming) hg.Incoming {
 }
 
 // drop lets a detached request go without output.
-func drop(h hg.Incoming) { _ = h.RespondError(hg.ErrNoResponse, nil) }
+func drop(h hg.Request) { _ = h.RespondError(hg.ErrNoResponse, nil) }

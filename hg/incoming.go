@@ -10,19 +10,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An Incoming is one request at its target: a small value that is copied freely, used by any goroutine, and never closed. It
+// A Request is one request at its target: a small value that is copied freely, used by any goroutine, and never closed. It
 // holds the number of its request. Once that has been answered and its handler has returned, the methods of every copy return
 // ErrAnswered or zero values, although the record behind it serves another request by then.
-type Incoming struct {
+type Request struct {
 	s   *service
 	gen uint64
 }
 
 // incoming returns the request that s serves. Locked, or with a hold.
-func (s *service) incoming() Incoming { return Incoming{s, s.gen} }
+func (s *service) incoming() Request { return Request{s, s.gen} }
 
 // enter locks the record of r. It reports false, with no lock held, when r has ended.
-func (r Incoming) enter() (*service, bool) {
+func (r Request) enter() (*service, bool) {
 	if r.s == nil {
 		return nil, false
 	}
@@ -39,15 +39,15 @@ func ended(op string) error {
 	return misuse(op, "", na.Addr{}, ErrAnswered, "the request has ended")
 }
 
-// Input decodes the request's input into v. A handler that returns the error answers BadInput. It matches ErrAnswered when the
+// Input decodes the request's input into v. A handler that returns the error answers ErrBadInput. It matches ErrAnswered when the
 // request has been answered.
-func (r Incoming) Input(v any) error {
+func (r Request) Input(v any) error {
 	b, rpc, err := r.inputRaw()
 	if err != nil {
 		return err
 	}
 	if err := rpc.Codec.Decode(b, v); err != nil {
-		return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{BadInput, err}}
+		return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{ErrBadInput, err}}
 	}
 	return nil
 }
@@ -55,12 +55,12 @@ func (r Incoming) Input(v any) error {
 // InputRaw returns the request's encoded input. The bytes are borrowed until the request is answered; one that is not
 // detached is answered when its handler returns. With Config.Trace, and under the race detector, they are a copy, which is
 // overwritten then.
-func (r Incoming) InputRaw() ([]byte, error) {
+func (r Request) InputRaw() ([]byte, error) {
 	b, _, err := r.inputRaw()
 	return b, err
 }
 
-func (r Incoming) inputRaw() ([]byte, *RPC, error) {
+func (r Request) inputRaw() ([]byte, *RPC, error) {
 	s, ok := r.enter()
 	if !ok {
 		return nil, nil, ended("input")
@@ -82,17 +82,17 @@ func (r Incoming) inputRaw() ([]byte, *RPC, error) {
 }
 
 // Meta returns the metadata that came with the request. It is empty once the request has been answered.
-func (r Incoming) Meta() Meta {
+func (r Request) Meta() Metadata {
 	s, ok := r.enter()
 	if !ok {
-		return Meta{}
+		return Metadata{}
 	}
 	defer s.mu.Unlock()
-	return Meta{bytes.Clone(s.meta)}
+	return Metadata{bytes.Clone(s.meta)}
 }
 
 // Peer returns the origin, bound to the session that the request came on.
-func (r Incoming) Peer() (peer na.Addr) {
+func (r Request) Peer() (peer na.Addr) {
 	if s, ok := r.enter(); ok {
 		defer s.mu.Unlock()
 		peer = s.addr
@@ -101,7 +101,7 @@ func (r Incoming) Peer() (peer na.Addr) {
 }
 
 // Caller returns who sent the request. Once that has been answered only Addr is set, and nothing is verified.
-func (r Incoming) Caller() (from Caller) {
+func (r Request) Caller() (from Caller) {
 	if s, ok := r.enter(); ok {
 		defer s.mu.Unlock()
 		from.Addr = s.addr
@@ -113,7 +113,7 @@ func (r Incoming) Caller() (from Caller) {
 }
 
 // Name returns the name of the RPC.
-func (r Incoming) Name() (name string) {
+func (r Request) Name() (name string) {
 	if s, ok := r.enter(); ok {
 		defer s.mu.Unlock()
 		name = s.name()
@@ -122,7 +122,7 @@ func (r Incoming) Name() (name string) {
 }
 
 // ID returns the id of the RPC.
-func (r Incoming) ID() (id ID) {
+func (r Request) ID() (id ID) {
 	if s, ok := r.enter(); ok {
 		defer s.mu.Unlock()
 		id = s.id
@@ -130,8 +130,8 @@ func (r Incoming) ID() (id ID) {
 	return id
 }
 
-// Queue returns the context that the request came to.
-func (r Incoming) Queue() *Context {
+// HG returns the context that the request came to.
+func (r Request) HG() *Context {
 	if r.s == nil {
 		return nil
 	}
@@ -139,7 +139,7 @@ func (r Incoming) Queue() *Context {
 }
 
 // SetData keeps a value of the program's with the request.
-func (r Incoming) SetData(v any) {
+func (r Request) SetData(v any) {
 	if s, ok := r.enter(); ok {
 		defer s.mu.Unlock()
 		s.data = v
@@ -147,7 +147,7 @@ func (r Incoming) SetData(v any) {
 }
 
 // Data returns what SetData kept.
-func (r Incoming) Data() (v any) {
+func (r Request) Data() (v any) {
 	if s, ok := r.enter(); ok {
 		defer s.mu.Unlock()
 		v = s.data
@@ -157,7 +157,7 @@ func (r Incoming) Data() (v any) {
 
 // TimeLeft returns how much of the time that the origin has given the call is left; ok is false when it has set no
 // timeout, or one that does not fit the header: see [Handle.SetTimeout]. It is at least 1 ns, so that a handler that makes a call of its own can give it to SetTimeout.
-func (r Incoming) TimeLeft() (left time.Duration, ok bool) {
+func (r Request) TimeLeft() (left time.Duration, ok bool) {
 	s, ok := r.enter()
 	if !ok {
 		return 0, false
@@ -185,8 +185,8 @@ func (r Incoming) TimeLeft() (left time.Duration, ok bool) {
 // The same context is returned each time. It is made by the first call: a handler that does not ask for it pays nothing.
 // It ends in Trigger, so a handler that waits for it without driving Progress and Trigger needs another goroutine that
 // does. Its Deadline is that by the clock on the wall, as it was when the context was made; nothing goes by it, and
-// [Incoming.TimeLeft] is exact. It has none where TimeLeft knows of none. An Incoming that has ended returns a context that has ended, too.
-func (r Incoming) Context() context.Context {
+// [Request.TimeLeft] is exact. It has none where TimeLeft knows of none. A Request that has ended returns a context that has ended, too.
+func (r Request) Context() context.Context {
 	s, ok := r.enter()
 	if !ok {
 		return overContext
@@ -216,7 +216,7 @@ var overContext = func() context.Context {
 // ErrNoResponse when the class shuts down; with the session of the origin the request ends. Trigger logs, once a minute, which
 // requests have been detached for longer than that. The error matches ErrAnswered when
 // the request has been answered, and ErrUnsupported for a one-way RPC.
-func (r Incoming) Detach() error {
+func (r Request) Detach() error {
 	s, ok := r.enter()
 	if !ok {
 		return ended("detach")

@@ -120,7 +120,7 @@ func FuzzRequest(f *testing.F) {
 	(&request{id: 7, size: 3, codec: codec.MsgpackID}).put(b)
 	beginnings.Seed(f, append(bytes.Clone(b), "abc"...))
 	beginnings.Seed(f, append(bytes.Clone(b), "abcd"...))
-	m, err := Meta{}.With("trace", "1234")
+	m, err := Metadata{}.With("trace", "1234")
 	require.NoError(f, err)
 	(&request{id: 7, size: 1, codec: codec.RawID, meta: len(m.b)}).put(b)
 	beginnings.Seed(f, append(append(bytes.Clone(b), m.b...), 'x'))
@@ -159,10 +159,10 @@ func FuzzResponse(f *testing.F) {
 	b := make([]byte, responseSize)
 	(&response{code: 3, size: 6, codec: codec.RawID}).put(b)
 	beginnings.Seed(f, append(bytes.Clone(b), "\x03\x00abcd"...))
-	m, err := Meta{}.With("trace", "1234")
+	m, err := Metadata{}.With("trace", "1234")
 	require.NoError(f, err)
 	refused := appendFailure(nil, "quota", []byte("detail"))
-	(&response{code: na.Exhausted, fate: na.NotRun, size: uint64(len(refused)), codec: codec.MsgpackID, meta: len(m.b)}).put(b)
+	(&response{code: na.ErrExhausted, fate: na.NotRun, size: uint64(len(refused)), codec: codec.MsgpackID, meta: len(m.b)}).put(b)
 	beginnings.Seed(f, append(append(bytes.Clone(b), m.b...), refused...))
 	(&response{size: 9, fate: na.Ran, flags: flagMore, codec: codec.MsgpackID}).put(b)
 	beginnings.Seed(f, na.Key{Len: 9, Access: na.ReadOnly}.Append(bytes.Clone(b)))
@@ -192,7 +192,7 @@ func FuzzResponse(f *testing.F) {
 func readable(t *testing.T, b []byte) {
 	var again []byte
 	n := 0
-	for name, value := range (Meta{b}).All() {
+	for name, value := range (Metadata{b}).All() {
 		again = appendEntry(again, name, value)
 		n++
 	}
@@ -203,7 +203,7 @@ func readable(t *testing.T, b []byte) {
 
 // The bytes of the headers, as docs/internals/WIRE.md has them.
 func TestHeaderBytes(t *testing.T) {
-	m, err := Meta{}.With("a.b", "xyz")
+	m, err := Metadata{}.With("a.b", "xyz")
 	require.NoError(t, err)
 	require.Equal(t, "\x03a.b\x03\x00xyz\x00\x00\x00\x00\x00\x00\x00", string(m.b))
 	b := make([]byte, requestSize)

@@ -14,8 +14,8 @@ import (
 func TestCalls(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{MaxActive: 2})
-		var held []hg.Incoming
-		stall := p.rpc("stall", func(r hg.Incoming) error {
+		var held []hg.Request
+		stall := p.rpc("stall", func(r hg.Request) error {
 			held = append(held, r)
 			return r.Detach()
 		})

@@ -19,7 +19,7 @@ func TestBodyLimits(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		const limit = 9000 // more than a message
 		p := newPair(t, n, hg.Config{MaxInput: limit, MaxOutput: limit})
-		h := p.handle(p.rpc("grow", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("grow", func(h hg.Request) error {
 			in, err := h.InputRaw()
 			if err != nil {
 				return err
@@ -87,7 +87,7 @@ func TestMaxPulled(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{MaxPulled: limit})
 		p.origin, p.octx = n.Origin(hg.Config{})
-		h := p.handle(p.rpc("size", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("size", func(h hg.Request) error {
 			_, err := h.InputRaw()
 			return err
 		}))
@@ -115,7 +115,7 @@ func TestMaxPulledOfSession(t *testing.T) {
 	t.Parallel()
 	shareOfSession(t, "MaxPulled", hg.Config{MaxPulled: shared}, func(s hg.Stats) int64 { return s.Pulled }, na.NotRun,
 		func(buf []byte) []byte { return buf },
-		func(h hg.Incoming, _ []byte) error { return h.RespondRaw(nil, nil) })
+		func(h hg.Request, _ []byte) error { return h.RespondRaw(nil, nil) })
 }
 
 // One that calls for long outputs and does not fetch them likewise.
@@ -124,7 +124,7 @@ func TestMaxLentOfSession(t *testing.T) {
 	out := make([]byte, shared)
 	shareOfSession(t, "MaxLent", hg.Config{MaxLent: shared}, func(s hg.Stats) int64 { return s.Lent }, na.Ran,
 		func(buf []byte) []byte { return binary.LittleEndian.AppendUint32(nil, uint32(len(buf))) },
-		func(h hg.Incoming, in []byte) error { return h.RespondRaw(out[:binary.LittleEndian.Uint32(in)], nil) })
+		func(h hg.Request, in []byte) error { return h.RespondRaw(out[:binary.LittleEndian.Uint32(in)], nil) })
 }
 
 // shared is the limit that the sessions of shareOfSession share.
@@ -132,19 +132,19 @@ const shared = 32 << 20
 
 // shareOfSession has clients make calls with the inputs that input makes, each of which takes as many bytes of a limit of the target as it is
 // given, until handler has answered it. refused is the fate of those beyond.
-func shareOfSession(t *testing.T, limit string, cfg hg.Config, held func(hg.Stats) int64, refused na.Fate, input func([]byte) []byte, handler func(h hg.Incoming, in []byte) error) {
+func shareOfSession(t *testing.T, limit string, cfg hg.Config, held func(hg.Stats) int64, refused na.Fate, input func([]byte) []byte, handler func(h hg.Request, in []byte) error) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		const long = 10 << 20
 		cfg.NA.PeerTimeout = time.Hour
 		target, tctx := n.Target(cfg)
 		marks := 0
-		for _, rpc := range []hg.RPC{{Name: "long", Handler: func(h hg.Incoming) error {
+		for _, rpc := range []hg.RPC{{Name: "long", Handler: func(h hg.Request) error {
 			in, err := h.InputRaw()
 			if err != nil {
 				return err
 			}
 			return handler(h, in)
-		}}, {Name: "mark", Handler: func(h hg.Incoming) error {
+		}}, {Name: "mark", Handler: func(h hg.Request) error {
 			marks++
 			return h.RespondRaw(nil, nil)
 		}}} {

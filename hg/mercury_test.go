@@ -31,7 +31,7 @@ type openOut struct {
 	Event  uint64
 }
 
-func openHandler(h hg.Incoming) error {
+func openHandler(h hg.Request) error {
 	var in openIn
 	if err := h.Input(&in); err != nil {
 		return err
@@ -81,7 +81,7 @@ func mercuryNull(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	var inSize atomic.Int64
 	inSize.Store(-1)
-	h := p.handle(p.rpc("null", func(h hg.Incoming) error {
+	h := p.handle(p.rpc("null", func(h hg.Request) error {
 		in, err := h.InputRaw()
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func mercuryLookupStorm(t *testing.T, n *transports.Net) {
 func mercuryOneWay(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	var got []string
-	h := p.handle(p.oneWay("note", func(h hg.Incoming) error {
+	h := p.handle(p.oneWay("note", func(h hg.Request) error {
 		in, err := h.InputRaw()
 		got = append(got, string(in))
 		assert.ErrorIs(t, h.RespondRaw(nil, nil), hg.ErrUnsupported)
@@ -173,7 +173,7 @@ func oversize(p *pair) string {
 func mercuryInputOverflow(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	var got string
-	h := p.handle(p.rpc("take", func(h hg.Incoming) error {
+	h := p.handle(p.rpc("take", func(h hg.Request) error {
 		if err := h.Input(&got); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func mercuryInputOverflow(t *testing.T, n *transports.Net) {
 func mercuryOneWayOverflow(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	var got string
-	h := p.handle(p.oneWay("take", func(h hg.Incoming) error { return h.Input(&got) }))
+	h := p.handle(p.oneWay("take", func(h hg.Request) error { return h.Input(&got) }))
 	defer h.Close()
 	big := oversize(p)
 	require.NoError(t, p.call(h, big))
@@ -201,7 +201,7 @@ func mercuryOneWayOverflow(t *testing.T, n *transports.Net) {
 func mercuryOutputOverflow(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	big := oversize(p)
-	h := p.handle(p.rpc("give", func(h hg.Incoming) error { return h.Respond(big, nil) }))
+	h := p.handle(p.rpc("give", func(h hg.Request) error { return h.Respond(big, nil) }))
 	defer h.Close()
 	require.NoError(t, p.call(h, nil))
 	var out string
@@ -212,7 +212,7 @@ func mercuryOutputOverflow(t *testing.T, n *transports.Net) {
 
 func mercuryCancel(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
-	h := p.handle(p.rpc("mute", func(h hg.Incoming) error { return nil }))
+	h := p.handle(p.rpc("mute", func(h hg.Request) error { return nil }))
 	defer h.Close()
 	var o outcome
 	require.NoError(t, h.Forward(nil, o.cb))
@@ -370,7 +370,7 @@ func mercuryConcurrentCreate(t *testing.T, n *transports.Net) {
 
 func mercuryMultiContext(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
-	id := p.rpc("who", func(h hg.Incoming) error { return h.Respond(h.Queue().ID(), nil) })
+	id := p.rpc("who", func(h hg.Request) error { return h.Respond(h.HG().ID(), nil) })
 	n.Context(p.target)
 	n.Context(p.target)
 	second := n.Context(p.origin)
@@ -397,7 +397,7 @@ func mercuryMultiContext(t *testing.T, n *transports.Net) {
 func mercurySelf(t *testing.T, n *transports.Net) {
 	p := newPair(t, n, hg.Config{})
 	id := p.rpc("echo", echo)
-	mute := p.rpc("mute", func(h hg.Incoming) error { return nil })
+	mute := p.rpc("mute", func(h hg.Request) error { return nil })
 	h, err := p.tctx.Create(p.tctx.Self(), id)
 	require.NoError(t, err)
 	require.NoError(t, p.call(h, "self"))

@@ -10,11 +10,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Meta is names and values that travel in front of a call's input or output: a trace, a token. The zero Meta is empty. It
+// A Metadata is names and values that travel in front of a call's input or output: a trace, a token. The zero Meta is empty. It
 // is not changed once it has been made. It has at most 16 entries, and at most 8 KiB with 3 bytes for each entry. What does not fit a
 // message is read from the sender's memory, as large input is. The packages of this module add up to 4 entries of up to 2 KiB of their
 // own, whose names begin with "qs-".
-type Meta struct{ b []byte } // as on the wire: entries, padded with zeros to words
+type Metadata struct{ b []byte } // as on the wire: entries, padded with zeros to words
 
 const (
 	metaWord    = 8
@@ -31,7 +31,7 @@ const (
 
 // With returns m with the value of name replaced or added. A name is 1 to 63 of the characters a-z, 0-9, '.' and '-', and
 // does not begin with "qs-", unless it is KeyMeta. The error matches ErrInvalid for any other name and ErrOverflow when there is too much.
-func (m Meta) With(name, value string) (Meta, error) {
+func (m Metadata) With(name, value string) (Metadata, error) {
 	switch {
 	case !metaName(name):
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name: want 1 to %d of a-z, 0-9, '.' and '-': %w", name, maxMetaName, ErrInvalid)
@@ -43,7 +43,7 @@ func (m Meta) With(name, value string) (Meta, error) {
 
 // WithOwn is With for the names that begin with "qs-": by these the packages of this module speak to one another. They do not count
 // against the 16 entries and the 8 KiB of a program; there may be 4 of 2 KiB.
-func (m Meta) WithOwn(name, value string) (Meta, error) {
+func (m Metadata) WithOwn(name, value string) (Metadata, error) {
 	if !metaName(name) || !ownName(name) {
 		return m, fmt.Errorf("hg: metadata: %q cannot be a name of the library's own: these begin with qs-: %w", name, ErrInvalid)
 	}
@@ -51,7 +51,7 @@ func (m Meta) WithOwn(name, value string) (Meta, error) {
 }
 
 // WithoutOwn returns the entries of m that a program has given.
-func (m Meta) WithoutOwn() Meta {
+func (m Metadata) WithoutOwn() Metadata {
 	if !bytes.Contains(m.b, []byte("qs-")) {
 		return m
 	}
@@ -61,14 +61,14 @@ func (m Meta) WithoutOwn() Meta {
 			b = appendEntry(b, name, value)
 		}
 	}
-	return Meta{padded(b)}
+	return Metadata{padded(b)}
 }
 
 // ownName reports whether a name is one that programs do not give.
 func ownName(name string) bool { return strings.HasPrefix(name, "qs-") && name != KeyMeta }
 
 // with returns m with an entry. Those of its kind may be so many, of so many bytes.
-func (m Meta) with(name, value string, entries, size int) (Meta, error) {
+func (m Metadata) with(name, value string, entries, size int) (Metadata, error) {
 	if len(value) > size {
 		return m, fmt.Errorf("hg: metadata: %s has a value of %d bytes, all of it may have %d: %w", name, len(value), size, ErrOverflow)
 	}
@@ -87,7 +87,7 @@ func (m Meta) with(name, value string, entries, size int) (Meta, error) {
 	if sum := len(padded(same)); sum > size || n > entries {
 		return m, fmt.Errorf("hg: metadata: with %s %d entries of %d bytes, there may be %d of %d: %w", name, n, sum, entries, size, ErrOverflow)
 	}
-	return Meta{padded(append(b, same...))}, nil
+	return Metadata{padded(append(b, same...))}, nil
 }
 
 // padded returns b with zeros up to the next word.
@@ -108,10 +108,10 @@ func metaName(name string) bool {
 }
 
 // IsZero reports whether m is empty.
-func (m Meta) IsZero() bool { return len(m.b) == 0 }
+func (m Metadata) IsZero() bool { return len(m.b) == 0 }
 
 // Get returns the value of name.
-func (m Meta) Get(name string) (value string, ok bool) {
+func (m Metadata) Get(name string) (value string, ok bool) {
 	for other, v := range m.All() {
 		if other == name {
 			return v, true
@@ -121,7 +121,7 @@ func (m Meta) Get(name string) (value string, ok bool) {
 }
 
 // All ranges over names and values, in the order in which they were added.
-func (m Meta) All() iter.Seq2[string, string] {
+func (m Metadata) All() iter.Seq2[string, string] {
 	return func(yield func(name, value string) bool) {
 		for rest := m.b; len(rest) > 0 && rest[0] != 0; {
 			var name, value string

@@ -18,7 +18,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-func metaOf(t *testing.T, pairs ...string) (m hg.Meta) {
+func metaOf(t *testing.T, pairs ...string) (m hg.Metadata) {
 	t.Helper()
 	for ; len(pairs) > 0; pairs = pairs[2:] {
 		var err error
@@ -46,9 +46,9 @@ func TestMeta(t *testing.T) {
 		require.ErrorContains(t, err, why, name)
 		require.Equal(t, m, same)
 	}
-	_, err := hg.Meta{}.With("x", strings.Repeat("v", 8<<10-4))
+	_, err := hg.Metadata{}.With("x", strings.Repeat("v", 8<<10-4))
 	require.NoError(t, err, "all that there may be")
-	_, err = hg.Meta{}.With("x", strings.Repeat("v", 8<<10-3))
+	_, err = hg.Metadata{}.With("x", strings.Repeat("v", 8<<10-3))
 	require.ErrorIs(t, err, hg.ErrOverflow)
 	require.ErrorContains(t, err, "with x 1 entries of 8200 bytes, there may be 16 of 8192")
 	_, err = m.With("x", strings.Repeat("v", 8<<10-10))
@@ -56,7 +56,7 @@ func TestMeta(t *testing.T) {
 	_, err = m.With("x", strings.Repeat("v", 100_000))
 	require.ErrorIs(t, err, hg.ErrOverflow)
 	require.ErrorContains(t, err, "x has a value of 100000 bytes, all of it may have 8192")
-	full := hg.Meta{}
+	full := hg.Metadata{}
 	for i := range 16 {
 		full = metaOf(t, append(pairsOf(full), string(rune('a'+i)), "v")...)
 	}
@@ -81,7 +81,7 @@ func TestMeta(t *testing.T) {
 	}
 }
 
-func pairsOf(m hg.Meta) (pairs []string) {
+func pairsOf(m hg.Metadata) (pairs []string) {
 	for name, value := range m.All() {
 		pairs = append(pairs, name, value)
 	}
@@ -92,19 +92,19 @@ func pairsOf(m hg.Meta) (pairs []string) {
 func TestMetaTravels(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var got []hg.Meta
+		var got []hg.Metadata
 		var size int
 		answer := metaOf(t, "seen", "yes")
 		var fail error
-		h := p.handle(p.rpc("meta", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("meta", func(h hg.Request) error {
 			got = append(got, h.Meta())
 			require.NoError(t, h.SetOutputMeta(answer))
 			if fail != nil {
 				return fail
 			}
 			err := h.RespondRaw(make([]byte, size), nil)
-			require.ErrorIs(t, h.SetOutputMeta(hg.Meta{}), hg.ErrAnswered)
-			require.Equal(t, hg.Meta{}, h.Meta(), "it goes with the input")
+			require.ErrorIs(t, h.SetOutputMeta(hg.Metadata{}), hg.ErrAnswered)
+			require.Equal(t, hg.Metadata{}, h.Meta(), "it goes with the input")
 			return err
 		}))
 		for _, size = range []int{0, 10, 100_000} {
@@ -115,14 +115,14 @@ func TestMetaTravels(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, out, size)
 			require.Equal(t, metaOf(t, "seen", "yes"), h.OutputMeta())
-			require.NoError(t, h.SetMeta(hg.Meta{}))
+			require.NoError(t, h.SetMeta(hg.Metadata{}))
 			require.NoError(t, p.call(h, nil))
 			require.Len(t, got, 2)
 			require.Equal(t, metaOf(t, "trace", "abc", "key", strings.Repeat("x", 900)), got[0])
 			require.Empty(t, maps.Collect(got[1].All()))
 		}
-		fail = hg.Errorf(hg.NotFound, "no")
-		said(t, p.call(h, nil), hg.NotFound)
+		fail = hg.Errorf(hg.ErrNotFound, "no")
+		said(t, p.call(h, nil), hg.ErrNotFound)
 		require.Equal(t, metaOf(t, "seen", "yes"), h.OutputMeta())
 		h.Close()
 		p.clean(0)
@@ -139,13 +139,13 @@ func TestMetaFitsMessages(t *testing.T) {
 				p := &pair{Net: n, t: t}
 				p.target, p.tctx = n.Target(hg.Config{NA: na.Config{Eager: eager[0]}})
 				p.origin, p.octx = n.Origin(hg.Config{NA: na.Config{Eager: eager[1]}})
-				answer := func(h hg.Incoming) error {
+				answer := func(h hg.Request) error {
 					require.NoError(t, h.SetOutputMeta(h.Meta()))
 					return echo(h)
 				}
 				h := p.handle(p.rpc("echo", answer))
 				oneWays, length := 0, 0
-				o := p.handle(p.oneWay("tell", func(h hg.Incoming) error {
+				o := p.handle(p.oneWay("tell", func(h hg.Request) error {
 					in, err := h.InputRaw()
 					require.NoError(t, err)
 					v, _ := h.Meta().Get("k")
@@ -187,7 +187,7 @@ func TestMetaInline(t *testing.T) {
 		for range 5 {
 			require.NoError(t, h.SetMeta(metaOf(t, "k", strings.Repeat("x", 8<<10-4))))
 			require.NoError(t, p.raw(h, sized(10)))
-			require.NoError(t, h.SetMeta(hg.Meta{}))
+			require.NoError(t, h.SetMeta(hg.Metadata{}))
 			require.NoError(t, p.raw(h, sized(10)))
 		}
 		require.EqualValues(t, 1, p.octx.Stats().Loans, "the first")
@@ -204,15 +204,15 @@ func TestMetaOfAuthorizer(t *testing.T) {
 		asked, ran := 0, 0
 		p.target, p.tctx = n.Target(hg.Config{MaxPulled: 256 << 10, Authorize: func(ctx context.Context, _ hg.Caller, _ *hg.RPC) error {
 			asked++
-			r, ok := hg.IncomingOf(ctx)
+			r, ok := hg.RequestFrom(ctx)
 			require.True(t, ok)
 			if v, _ := r.Meta().Get("token"); !strings.HasSuffix(v, "good") {
-				return hg.Errorf(hg.Denied, "a token of %d bytes", len(v))
+				return hg.Errorf(hg.ErrDenied, "a token of %d bytes", len(v))
 			}
 			return nil
 		}})
 		p.origin, p.octx = n.Origin(hg.Config{})
-		h := p.handle(p.rpc("echo", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("echo", func(h hg.Request) error {
 			ran++
 			v, _ := h.Meta().Get("token")
 			require.True(t, strings.HasSuffix(v, "good"))
@@ -226,11 +226,11 @@ func TestMetaOfAuthorizer(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(in, out))
 			require.NoError(t, h.SetMeta(metaOf(t, "token", strings.Repeat("x", 8000)+"bad")))
-			said(t, p.raw(h, in), hg.Denied)
+			said(t, p.raw(h, in), hg.ErrDenied)
 			if i == 0 {
 				require.EqualValues(t, 1, p.octx.Stats().Inline, "the one before was agreed to, and room granted")
 			}
-			said(t, p.raw(h, sized(1<<20)), hg.Denied) // it could not be fetched
+			said(t, p.raw(h, sized(1<<20)), hg.ErrDenied) // it could not be fetched
 			require.Equal(t, 3*i+3, asked)
 			require.Equal(t, i+1, ran)
 		}
@@ -246,15 +246,15 @@ func TestMetaOfErrors(t *testing.T) {
 			p := &pair{Net: n, t: t}
 			p.target, p.tctx = n.Target(hg.Config{})
 			p.origin, p.octx = n.Origin(hg.Config{MaxOutput: most})
-			h := p.handle(p.rpc("fail", func(h hg.Incoming) error {
+			h := p.handle(p.rpc("fail", func(h hg.Request) error {
 				in, err := h.InputRaw()
 				require.NoError(t, err)
 				require.NoError(t, h.SetOutputMeta(metaOf(t, "k", string(in))))
-				return hg.Errorf(hg.NotFound, "%s", strings.Repeat("no", 400))
+				return hg.Errorf(hg.ErrNotFound, "%s", strings.Repeat("no", 400))
 			}))
 			for _, size := range []int{10, 3000, 8000} {
 				err := p.raw(h, bytes.Repeat([]byte{'x'}, size))
-				said(t, err, hg.NotFound)
+				said(t, err, hg.ErrNotFound)
 				require.ErrorContains(t, err, "nono")
 				v, _ := h.OutputMeta().Get("k")
 				if most == 0 || size < 4000 {
@@ -285,7 +285,7 @@ func TestCodecsMustAgree(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		double := func(h hg.Incoming) error {
+		double := func(h hg.Request) error {
 			ran++
 			var in int
 			if err := h.Input(&in); err != nil {
@@ -335,19 +335,19 @@ func TestDetail(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		var fail error
-		h := p.handle(p.rpc("fails", func(hg.Incoming) error { return fail }))
+		h := p.handle(p.rpc("fails", func(hg.Request) error { return fail }))
 		call := func(err error) *hg.RemoteError {
 			fail = err
 			remote, ok := hg.RemoteOf(p.call(h, nil))
 			require.True(t, ok)
 			return remote
 		}
-		full := hg.Errorf(hg.Exhausted, "no room")
+		full := hg.Errorf(hg.ErrExhausted, "no room")
 		remote := call(hg.WithDetail(full, quota{7, 8}))
 		var got quota
 		require.NoError(t, remote.Detail(&got))
 		require.Equal(t, quota{7, 8}, got)
-		require.ErrorIs(t, remote, hg.Exhausted)
+		require.ErrorIs(t, remote, hg.ErrExhausted)
 		require.Equal(t, "no room", remote.Text)
 
 		for name, err := range map[string]error{
@@ -376,7 +376,7 @@ func TestDetailIsCut(t *testing.T) {
 		p := &pair{Net: n, t: t}
 		p.target, p.tctx = n.Target(hg.Config{})
 		p.origin, p.octx = n.Origin(hg.Config{MaxOutput: 256, NA: na.Config{Eager: 256}}) // takes nothing longer
-		h := p.handle(p.rpc("fails", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("fails", func(h hg.Request) error {
 			require.NoError(t, h.SetOutputMeta(metaOf(t, "k", strings.Repeat("x", 900))))
 			return hg.WithDetail(errors.New(strings.Repeat("x", 900)), strings.Repeat("y", 900))
 		}))

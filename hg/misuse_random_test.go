@@ -39,7 +39,7 @@ type misuse struct {
 
 // A kept is a request and its input, for longer than either lasts.
 type kept struct {
-	hg.Incoming
+	hg.Request
 	in []byte
 }
 
@@ -59,7 +59,7 @@ func (m *misuse) fail(format string, args ...any) {
 }
 
 // handler answers, or lets others do it, or nobody.
-func (m *misuse) handler(r hg.Incoming) error {
+func (m *misuse) handler(r hg.Request) error {
 	var in []byte
 	if err := r.Input(&in); err != nil {
 		return err
@@ -93,9 +93,9 @@ func (m *misuse) handler(r hg.Incoming) error {
 }
 
 // answer gives r the answer to the question, and counts the callbacks.
-func (m *misuse) answer(r hg.Incoming, question []byte) {
+func (m *misuse) answer(r hg.Request, question []byte) {
 	m.asked.Add(1)
-	if err := r.Respond(question, func(r hg.Incoming, err error) {
+	if err := r.Respond(question, func(r hg.Request, err error) {
 		m.told.Add(1)
 		if err != nil {
 			m.answer(r, question) // once more, or nobody's any longer
@@ -109,7 +109,7 @@ func (m *misuse) answer(r hg.Incoming, question []byte) {
 func (m *misuse) step(rng *rand.Rand, r kept) {
 	switch rng.IntN(9) {
 	case 0, 1, 2:
-		m.answer(r.Incoming, r.in)
+		m.answer(r.Request, r.in)
 	case 3:
 		_ = r.Detach()
 	case 4:
@@ -118,7 +118,7 @@ func (m *misuse) step(rng *rand.Rand, r kept) {
 		_ = r.Context().Err()
 	case 6:
 		m.asked.Add(1)
-		if r.RespondError(hg.NotFound, func(hg.Incoming, error) { m.told.Add(1) }) != nil {
+		if r.RespondError(hg.ErrNotFound, func(hg.Request, error) { m.told.Add(1) }) != nil {
 			m.asked.Add(-1)
 		}
 	case 7:

@@ -16,22 +16,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
-// There is nothing to close, and nothing to count, at an Incoming: closing one twice does not compile.
+// There is nothing to close, and nothing to count, at a Request: closing one twice does not compile.
 func TestIncomingIsNotClosed(t *testing.T) {
 	for _, name := range []string{"Close", "Ref", "Release", "Free"} {
-		_, has := reflect.TypeFor[*hg.Incoming]().MethodByName(name)
+		_, has := reflect.TypeFor[*hg.Request]().MethodByName(name)
 		require.False(t, has, name)
 	}
 }
 
 // ends requires that nothing can be done any more with a request.
-func ends(t *testing.T, r hg.Incoming) {
+func ends(t *testing.T, r hg.Request) {
 	t.Helper()
 	require.ErrorIs(t, r.Respond("late", nil), hg.ErrAnswered)
 	require.ErrorIs(t, r.RespondRaw([]byte("late"), nil), hg.ErrAnswered)
 	require.ErrorIs(t, r.RespondError(errors.New("late"), nil), hg.ErrAnswered)
 	require.ErrorIs(t, r.Detach(), hg.ErrAnswered)
-	require.ErrorIs(t, r.SetOutputMeta(hg.Meta{}), hg.ErrAnswered)
+	require.ErrorIs(t, r.SetOutputMeta(hg.Metadata{}), hg.ErrAnswered)
 	require.ErrorIs(t, r.Input(new(string)), hg.ErrAnswered)
 	_, err := r.InputRaw()
 	require.ErrorIs(t, err, hg.ErrAnswered)
@@ -39,7 +39,7 @@ func ends(t *testing.T, r hg.Incoming) {
 	require.Zero(t, r.Caller())
 	require.Empty(t, r.Name())
 	require.Zero(t, r.ID())
-	require.Equal(t, hg.Meta{}, r.Meta())
+	require.Equal(t, hg.Metadata{}, r.Meta())
 	_, ok := r.TimeLeft()
 	require.False(t, ok)
 	require.ErrorIs(t, r.Context().Err(), context.Canceled)
@@ -52,8 +52,8 @@ func ends(t *testing.T, r hg.Incoming) {
 func TestKeptUntilAnother(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var kept []hg.Incoming
-		id := p.rpc("keep", func(r hg.Incoming) error {
+		var kept []hg.Request
+		id := p.rpc("keep", func(r hg.Request) error {
 			if kept = append(kept, r); len(kept) > 1 {
 				r.SetData("mine")
 				return r.Detach()
@@ -64,7 +64,7 @@ func TestKeptUntilAnother(t *testing.T) {
 		require.ErrorIs(t, p.call(first, "first"), hg.ErrNoResponse)
 		p.clean(2)
 		ends(t, kept[0])
-		ends(t, hg.Incoming{})
+		ends(t, hg.Request{})
 		var o outcome
 		require.NoError(t, second.Forward("second", o.cb))
 		n.Until(func() bool { return len(kept) == 2 && p.tctx.Stats().Queued == 0 })
@@ -91,7 +91,7 @@ func TestAnswerOfAnotherGoroutine(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		let, said := make(chan bool), make(chan error)
-		id := p.rpc("spawn", func(r hg.Incoming) error {
+		id := p.rpc("spawn", func(r hg.Request) error {
 			late := make(chan bool)
 			if in, err := r.InputRaw(); err != nil || len(in) > 0 {
 				late = let
@@ -126,7 +126,7 @@ func TestAnswerOfAnotherGoroutine(t *testing.T) {
 func TestAnsweredTwice(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("twice", func(r hg.Incoming) error {
+		h := p.handle(p.rpc("twice", func(r hg.Request) error {
 			require.NoError(t, r.RespondRaw([]byte("first"), nil))
 			require.ErrorIs(t, r.Detach(), hg.ErrAnswered)
 			require.ErrorIs(t, r.RespondRaw([]byte("second"), nil), hg.ErrAnswered)
@@ -171,7 +171,7 @@ func TestTraceSpoilsInput(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{Trace: true})
 		var kept []byte
-		h := p.handle(p.rpc("keep", func(r hg.Incoming) (err error) {
+		h := p.handle(p.rpc("keep", func(r hg.Request) (err error) {
 			if kept, err = r.InputRaw(); err != nil {
 				return err
 			}
@@ -212,8 +212,8 @@ func TestDetachedAndForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
 				p := newPair(t, n, hg.Config{})
-				var kept hg.Incoming
-				h := p.handle(p.rpc("forget", func(r hg.Incoming) error { kept = r; return r.Detach() }))
+				var kept hg.Request
+				h := p.handle(p.rpc("forget", func(r hg.Request) error { kept = r; return r.Detach() }))
 				var o outcome
 				for limit := 250 * time.Millisecond; ; limit *= 2 { // on a busy machine it may pass before the handler begins
 					if name == "Deadline" {
@@ -246,9 +246,9 @@ func TestDetachedDeadlineIsAnswered(t *testing.T) {
 	t.Parallel()
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var kept hg.Incoming
+		var kept hg.Request
 		ran := false
-		h := p.handle(p.rpc("forget", func(r hg.Incoming) error { kept, ran = r, true; return r.Detach() }))
+		h := p.handle(p.rpc("forget", func(r hg.Request) error { kept, ran = r, true; return r.Detach() }))
 		h.SetTimeout(300 * time.Millisecond) // a busy machine takes its time until the handler runs
 		var o outcome
 		require.NoError(t, h.Forward("x", o.cb))
@@ -267,8 +267,8 @@ func TestDetachedIsLogged(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		var log bytes.Buffer
 		p := newPair(t, n, hg.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		var kept hg.Incoming
-		h := p.handle(p.rpc("forget", func(r hg.Incoming) error { kept = r; return r.Detach() }))
+		var kept hg.Request
+		h := p.handle(p.rpc("forget", func(r hg.Request) error { kept = r; return r.Detach() }))
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		n.Until(func() bool { return p.tctx.Stats().Active == 1 })

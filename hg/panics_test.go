@@ -58,8 +58,8 @@ func TestRespondCallbackThatPanics(t *testing.T) {
 		p := newPair(t, n, hg.Config{MaxActive: 1})
 		for name, leave := range leaves {
 			calls := 0
-			h := p.handle(p.rpc(name, func(h hg.Incoming) error {
-				return h.Respond(nil, func(hg.Incoming, error) { calls++; leave() })
+			h := p.handle(p.rpc(name, func(h hg.Request) error {
+				return h.Respond(nil, func(hg.Request, error) { calls++; leave() })
 			}))
 			var o outcome
 			require.NoError(t, h.Forward(nil, o.cb))
@@ -96,7 +96,7 @@ func TestWithdrawCallbackThatPanics(t *testing.T) {
 func TestHandlerErrorThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("bad", func(hg.Incoming) error { return (*badError)(nil) }))
+		h := p.handle(p.rpc("bad", func(hg.Request) error { return (*badError)(nil) }))
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
 		p.until(func() bool { return o.calls > 0 })

@@ -101,8 +101,8 @@ func TestH3bBadKey(t *testing.T) {
 		}
 	}
 	var bad func(msg []byte) // spoils the response
-	var spoiled Meta
-	_, err = target.Register("give", func(h Incoming) error {
+	var spoiled Metadata
+	_, err = target.Register("give", func(h Request) error {
 		if !spoiled.IsZero() {
 			require.NoError(t, h.SetOutputMeta(spoiled))
 			return h.RespondRaw(make([]byte, 100_000), nil)
@@ -153,7 +153,7 @@ func TestH3bBadKey(t *testing.T) {
 		})
 	}
 	// Nor can one be whose metadata is ahead of its body, and cannot be; a request does not run then.
-	spoiled = Meta{bytes.Repeat([]byte{200}, 5000)}
+	spoiled = Metadata{bytes.Repeat([]byte{200}, 5000)}
 	err = call()
 	require.ErrorIs(t, err, na.ErrProtocol)
 	require.Equal(t, na.Ran, FateOf(err))
@@ -165,7 +165,7 @@ func TestH3bBadKey(t *testing.T) {
 	require.Equal(t, na.ErrProtocol, remote.Code)
 	require.ErrorContains(t, err, "fetching the input: metadata that cannot be")
 	require.Equal(t, na.NotRun, FateOf(err))
-	spoiled = Meta{}
+	spoiled = Metadata{}
 	require.NoError(t, h.SetMeta(spoiled))
 	require.NoError(t, call())
 	h.Close()

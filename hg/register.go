@@ -16,11 +16,11 @@ import (
 // An ID names an RPC on the wire: the first 8 bytes of the SHA-256 of its name, little-endian.
 type ID uint64
 
-// A Handler runs at the target: inside Trigger, or in [Incoming.Run] where Config.Dispatch is set. It answers with r.Respond, or
+// A Handler runs at the target: inside Trigger, or in [Request.Run] where Config.Dispatch is set. It answers with r.Respond, or
 // returns an error, which is the answer; so is a panic. One that returns nil without an answer and without r.Detach is answered
 // ErrNoResponse. An error after the answer is logged and counted (Stats.Late). It may block and may call anything; meanwhile only
 // the Trigger or Run that runs it waits.
-type Handler func(r Incoming) error
+type Handler func(r Request) error
 
 // An RPC is what Register is told.
 type RPC struct {
@@ -37,7 +37,7 @@ type RPC struct {
 	Codec codec.Codec
 	// MaxActive bounds the requests of this RPC whose handlers have begun and that have not ended, in all contexts of the class; zero
 	// means only Config.MaxActive does. Queue bounds those that may wait for that; zero means as many as MaxActive, negative none. One
-	// more is refused at once: its origin gets Exhausted, and NotRun.
+	// more is refused at once: its origin gets ErrExhausted, and NotRun.
 	MaxActive, Queue int
 	// Shape describes input and output, for RPCsRPC; the program chooses how.
 	Shape string

@@ -93,7 +93,7 @@ func TestAnswersPassQueuedRequests(t *testing.T) {
 		back, err := p.target.Register("back", nil)
 		require.NoError(t, err)
 		ended, refused := 0, 0
-		id := p.rpc("flood", func(h hg.Incoming) error {
+		id := p.rpc("flood", func(h hg.Request) error {
 			for range 20 {
 				b, err := p.tctx.Create(h.Peer(), back)
 				if err != nil {
@@ -142,7 +142,7 @@ func TestDifferentEagerSizes(t *testing.T) {
 					require.Equal(t, in, out)
 				}
 				long := strings.Repeat("why ", 400)
-				require.NoError(t, h.Reset(p.target.Addr(), p.rpc("fail", func(hg.Incoming) error { return fmt.Errorf("%s", long) })))
+				require.NoError(t, h.Reset(p.target.Addr(), p.rpc("fail", func(hg.Request) error { return fmt.Errorf("%s", long) })))
 				err := p.call(h, nil)
 				require.ErrorIs(t, err, hg.ErrHandler)
 				require.Contains(t, err.Error(), "why why")
@@ -164,7 +164,7 @@ func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
 		n.Until(func() bool { return len(m.kept) == 1 })
 		s := m.kept[0]
 		calls := 0
-		require.NoError(t, s.Respond("first", func(hg.Incoming, error) { calls++ }))
+		require.NoError(t, s.Respond("first", func(hg.Request, error) { calls++ }))
 		s.Cancel()
 		require.ErrorIs(t, s.Respond("second", nil), hg.ErrAnswered)
 		p.tctx.Trigger(0)
@@ -184,7 +184,7 @@ func (c curious) MarshalBinary() ([]byte, error) { return []byte(c.h.Peer().Stri
 func TestEncoderMayUseItsHandle(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("addr", func(h hg.Incoming) error { return h.Respond(curious{h}, nil) }))
+		h := p.handle(p.rpc("addr", func(h hg.Request) error { return h.Respond(curious{h}, nil) }))
 		defer h.Close()
 		require.NoError(t, p.call(h, curious{h}))
 		var out []byte
@@ -201,7 +201,7 @@ func (panics) MarshalBinary() ([]byte, error) { panic("cannot") }
 func TestEncoderThatPanics(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("bad", func(h hg.Incoming) error { return h.Respond(panics{}, nil) }))
+		h := p.handle(p.rpc("bad", func(h hg.Request) error { return h.Respond(panics{}, nil) }))
 		defer h.Close()
 		require.Panics(t, func() { _ = h.Forward(panics{}, nil) })
 		require.ErrorIs(t, p.call(h, nil), hg.ErrPanic)
@@ -216,7 +216,7 @@ func TestHandlerEndsItsGoroutine(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		arrived := false
-		h := p.handle(p.rpc("exit", func(hg.Incoming) error { arrived = true; runtime.Goexit(); return nil }))
+		h := p.handle(p.rpc("exit", func(hg.Request) error { arrived = true; runtime.Goexit(); return nil }))
 		defer h.Close()
 		n.Undriven(p.tctx)
 		var o outcome
@@ -269,8 +269,8 @@ func TestLoanOfRecalledResponse(t *testing.T) {
 		}
 		require.True(t, nctx.Cork()) // nothing leaves: what is behind a message that is held back waits, too
 		require.NoError(t, nctx.SendExpected(nctx.NewOp(func(*na.Op, na.Result) {}), s.Peer(), 12345, make([]byte, 3000)))
-		recall(func(hg.Incoming, error) {
-			recall(func(hg.Incoming, error) {
+		recall(func(hg.Request, error) {
+			recall(func(hg.Request, error) {
 				require.NoError(t, s.Respond("third", nil))
 				last = true
 			})
@@ -304,7 +304,7 @@ func TestHandlerReturnsWhileAnswering(t *testing.T) {
 		v := slow{make(chan struct{}), make(chan struct{})}
 		var answering sync.WaitGroup
 		ran := false
-		h := p.handle(p.rpc("slow", func(h hg.Incoming) error {
+		h := p.handle(p.rpc("slow", func(h hg.Request) error {
 			detached(h)
 			answering.Go(func() {
 				assert.NoError(t, h.Respond(v, nil))

@@ -15,7 +15,7 @@ import (
 func (c *Context) arrived(env *na.Envelope) (ran int) { return c.receive(env, nil) }
 
 // receive is arrived. A request that is to be dispatched at once is stored in lone instead, if that is not nil.
-func (c *Context) receive(env *na.Envelope, lone *Incoming) (ran int) {
+func (c *Context) receive(env *na.Envelope, lone *Request) (ran int) {
 	s := c.newService(env)
 	var req request
 	meta, payload, err := req.parse(env.Data, env.Body)
@@ -99,7 +99,7 @@ func (s *service) fetch(at, end int64, done func([]byte, error) int) (err error)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.arm(s.patience)
-	s.gen++ // the next dispatch has an Incoming of its own
+	s.gen++ // the next dispatch has a Request of its own
 	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.Expedited}, done); err == nil {
 		s.to(serviceFetching)
 	}
@@ -192,7 +192,7 @@ func (s *service) again(any) (ran int) {
 }
 
 // run goes on with a request in Trigger. One that is to be dispatched is stored in lone instead, if that is not nil.
-func (s *service) run(lone *Incoming) (ran int) {
+func (s *service) run(lone *Request) (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
 	case dispatch && (!s.rpc.Inline || c.class.authorizes(s.rpc)):
@@ -244,7 +244,7 @@ func (s *service) begin() {
 }
 
 // handlerReturned ends the handler of r, whose error is f.
-func (s *service) handlerReturned(r Incoming, f failure) {
+func (s *service) handlerReturned(r Request, f failure) {
 	if f.code == ErrPanic && f.text == "" {
 		f.text = "the handler of " + r.Name() + " ended its goroutine"
 	}
@@ -257,8 +257,8 @@ func (s *service) handlerReturned(r Incoming, f failure) {
 	if f.code == na.OK { // it has answered, or will: see Detach
 		return
 	}
-	if s.ctx.cutOff.Load() && f.code < na.NotFound && f.code != ErrPanic && f.fate != na.NotRun {
-		f.code = Aborted // this end interrupted it: the request may be made elsewhere
+	if s.ctx.cutOff.Load() && f.code < na.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
+		f.code = ErrAborted // this end interrupted it: the request may be made elsewhere
 	}
 	over := false
 	defer func() {
@@ -273,7 +273,7 @@ func (s *service) handlerReturned(r Incoming, f failure) {
 
 // answerError answers with the error that a handler has returned. One that cannot be an answer is counted, and logged if it
 // comes after the answer.
-func (c *Context) answerError(r Incoming, f failure) {
+func (c *Context) answerError(r Request, f failure) {
 	switch err := r.respondFailure(f, nil); na.CodeOf(err) {
 	case ErrUnsupported:
 		c.dropped.Add(1)
@@ -285,7 +285,7 @@ func (c *Context) answerError(r Incoming, f failure) {
 
 // callHandler runs a handler and returns what its error says. A panic, of that too, is an error and ends nothing else. It
 // is logged with its stack and a random id; the origin gets only the id, since the value may be confidential.
-func (c *Context) callHandler(r Incoming, rpc *RPC) (f failure) {
+func (c *Context) callHandler(r Request, rpc *RPC) (f failure) {
 	defer func() {
 		if p := recover(); p != nil {
 			var id [8]byte

@@ -11,11 +11,11 @@ import (
 // A RespondFunc is called when the sending of one response has ended: it left, which does not say that it arrived. If it could
 // not leave, though the origin is there, or was canceled, another may be given here; if none is, the library answers with the
 // error.
-type RespondFunc func(r Incoming, err error)
+type RespondFunc func(r Request, err error)
 
 // SetOutputMeta has the answer carry m. The error matches ErrAnswered when it has been given. An answer that is an error leaves m out
 // when it does not fit a message.
-func (r Incoming) SetOutputMeta(m Meta) error {
+func (r Request) SetOutputMeta(m Metadata) error {
 	s, ok := r.enter()
 	if !ok {
 		return ended("respond")
@@ -34,7 +34,7 @@ func (r Incoming) SetOutputMeta(m Meta) error {
 // ErrUnsupported for a one-way RPC, ErrOverflow when out is larger than Config.MaxOutput, ErrAgain or ErrNoMemory when there
 // is no room for it, or is the codec's. After such a refusal a handler that runs may give another answer, or call Detach;
 // otherwise the library answers with the error.
-func (r Incoming) Respond(out any, cb RespondFunc) error {
+func (r Request) Respond(out any, cb RespondFunc) error {
 	return r.respond(response{fate: na.Ran}, cb, func(d draft, rpc *RPC, _ int) (draft, uint8, error) {
 		d.foresee()
 		b, err := appendWith(rpc.Codec, d.b, out)
@@ -47,7 +47,7 @@ func (r Incoming) Respond(out any, cb RespondFunc) error {
 }
 
 // RespondRaw is Respond for output that is bytes already. They may be the input.
-func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
+func (r Request) RespondRaw(out []byte, cb RespondFunc) error {
 	if len(out) > na.MaxRoom-responseSize {
 		return r.respond(response{fate: na.Ran}, cb, func(d draft, _ *RPC, _ int) (draft, uint8, error) {
 			d.borrow(out)
@@ -65,7 +65,7 @@ func (r Incoming) RespondRaw(out []byte, cb RespondFunc) error {
 
 // RespondError answers with err, as a handler does that returns it: the origin's callback gets a *RemoteError with the
 // outermost code in err, or ErrHandler, and the text of err.
-func (r Incoming) RespondError(err error, cb RespondFunc) error {
+func (r Request) RespondError(err error, cb RespondFunc) error {
 	if err == nil {
 		return misuse("respond", r.Name(), r.Peer(), ErrInvalid, "the error to respond with is nil")
 	}
@@ -73,7 +73,7 @@ func (r Incoming) RespondError(err error, cb RespondFunc) error {
 }
 
 // respondFailure answers with an error response: it is cut rather than lent.
-func (r Incoming) respondFailure(f failure, cb RespondFunc) error {
+func (r Request) respondFailure(f failure, cb RespondFunc) error {
 	return r.respond(response{code: f.code, fate: f.fate}, cb, func(d draft, rpc *RPC, room int) (draft, uint8, error) {
 		detail, id := encodeDetail(r.s.ctx.class.log(), rpc, f.detail)
 		text := f.text[:min(len(f.text), room, maxErrorText)]
@@ -116,7 +116,7 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 
 // respond answers with what encode gives, which may be user code: it runs with no lock held, before anything is changed. room is how much
 // of an error fits.
-func (r Incoming) respond(resp response, cb RespondFunc, encode func(d draft, rpc *RPC, room int) (draft, uint8, error)) error {
+func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc *RPC, room int) (draft, uint8, error)) error {
 	s, ok := r.enter()
 	if !ok {
 		return ended("respond")
@@ -319,7 +319,7 @@ const minMessage = 256
 
 // Cancel ends the response under way: it does not leave, if it has not yet. It sends nothing that it waits for and never
 // blocks. The callback still runs exactly once, with ErrCanceled if the cancel won.
-func (r Incoming) Cancel() {
+func (r Request) Cancel() {
 	s, ok := r.enter()
 	if !ok {
 		return

@@ -167,11 +167,11 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 }
 
 // OutputMeta returns the metadata that came with the last answer, of an error too. It is empty while a call is under way.
-func (h *Handle) OutputMeta() Meta {
+func (h *Handle) OutputMeta() Metadata {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.call.phase != callIdle {
-		return Meta{}
+		return Metadata{}
 	}
-	return Meta{bytes.Clone(h.call.meta)}
+	return Metadata{bytes.Clone(h.call.meta)}
 }

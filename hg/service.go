@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A service is the record behind an Incoming. It serves one request after another, each with a generation of its own.
+// A service is the record behind a Request. It serves one request after another, each with a generation of its own.
 //
 //	arrived ─► (input is fetched) ─► queued ─► (given to Config.Dispatch) ─► handler runs ─ Respond ─► answered ─► nothing holds it: the next generation
 //	                                                 │ Cancel of the response: may be answered again
@@ -69,13 +69,13 @@ type service struct {
 	patience time.Duration // likewise: the request waits no longer for room or for Run; valid if there is a deadline
 	pull     *pull         // fetches the input
 	alarm    *alarm        // rings at the deadline; nil until somebody would hear it
-	handling *handling     // behind Incoming.Context; nil until that is asked for
+	handling *handling     // behind Request.Context; nil until that is asked for
 
-	failed bool   // the response is an error
-	tries  int    // how many of these could not be sent
-	said   Meta   // to go with the output
-	out    draft  // header, metadata and output
-	msg    []byte // that says where the output is
+	failed bool     // the response is an error
+	tries  int      // how many of these could not be sent
+	said   Metadata // to go with the output
+	out    draft    // header, metadata and output
+	msg    []byte   // that says where the output is
 	send   *na.Op
 	sent   na.Result
 	cb     RespondFunc
@@ -264,7 +264,7 @@ func (s *service) reset() {
 	s.oneWay, s.more, s.allowed, s.failed = false, false, false, false
 	s.began, s.returned, s.detached, s.cutOff = false, false, false, false
 	s.deadline, s.ahead, s.skip, s.tries, s.alarm, s.handling, s.cb = 0, 0, 0, 0, nil, nil, nil
-	s.said, s.next, s.prev, s.rpc, s.data = Meta{}, nil, nil, nil, nil
+	s.said, s.next, s.prev, s.rpc, s.data = Metadata{}, nil, nil, nil, nil
 	if s.sent.Err != nil {
 		s.sent = na.Result{}
 	}

@@ -89,7 +89,7 @@ func (e *ShutdownError) none() bool {
 //  2. Handlers, calls and transfers that are under way may end, and so may what peers do with registered memory: until ctx
 //     ends, na.Config.Linger has passed if ctx has no deadline, or nothing is left.
 //  3. The rest is canceled: calls end with ErrClosed, and so do the contexts of handlers; an error that one of these then returns
-//     is answered Aborted unless it has a code from 64 on or is marked by Refuse. Detached requests that nobody answers within
+//     is answered ErrAborted unless it has a code from 64 on or is marked by Refuse. Detached requests that nobody answers within
 //     0.2 s are answered ErrNoResponse.
 //  4. What is queued leaves, answers to the last among it, and peers confirm that they have it. A message that a peer has not
 //     confirmed is waited for as long as 2 says, and 0.4 s more; the rest for 0.4 s at the most. A peer that is silent for

@@ -79,8 +79,8 @@ func TestShutdownDrains(t *testing.T) {
 		}
 		require.Len(t, errs, 4)
 		require.NoError(t, errs[0], "the handler that ran")
-		said(t, errs[1], hg.NotReady)
-		said(t, errs[2], hg.NotReady)
+		said(t, errs[1], hg.ErrNotReady)
+		said(t, errs[2], hg.ErrNotReady)
 		require.ErrorIs(t, errs[3], hg.ErrUnreachable, "the peer that came")
 		for _, err := range errs {
 			if err != nil {
@@ -122,7 +122,7 @@ func TestShutdownOfOneContext(t *testing.T) {
 		require.True(t, p.tctx.Closed())
 		n.Until(func() bool { return outs[0].calls == 1 && outs[1].calls == 1 })
 		require.NoError(t, outs[0].err, "the handler that ran")
-		said(t, outs[1].err, hg.NotReady)
+		said(t, outs[1].err, hg.ErrNotReady)
 
 		h, err := p.octx.Create(other.Self(), id)
 		require.NoError(t, err)
@@ -148,7 +148,7 @@ func shutdownLingers(t *testing.T, n *transports.Net, linger time.Duration) {
 	p := newPair(t, n, lingering(linger))
 	var k keeper
 	var ctxs []context.Context
-	id := p.rpc("keep", func(h hg.Incoming) error {
+	id := p.rpc("keep", func(h hg.Request) error {
 		ctxs = append(ctxs, h.Context())
 		return k.handler(h)
 	})
@@ -219,7 +219,7 @@ func TestShutdownEndsHandlers(t *testing.T) {
 		p := newPair(t, n, lingering(time.Hour))
 		var cause error
 		begun := false
-		id := p.rpc("wait", func(h hg.Incoming) error {
+		id := p.rpc("wait", func(h hg.Request) error {
 			detached(h)
 			begun = true
 			context.AfterFunc(h.Context(), func() {
@@ -314,8 +314,8 @@ func TestShutdownBothSides(t *testing.T) {
 		a, actx := n.Target(cfg)
 		b, bctx := n.Target(cfg)
 		var mu sync.Mutex
-		var kept []hg.Incoming
-		keep := func(h hg.Incoming) error {
+		var kept []hg.Request
+		keep := func(h hg.Request) error {
 			mu.Lock()
 			defer mu.Unlock()
 			kept = append(kept, detached(h))
@@ -546,7 +546,7 @@ func TestShutdownWithNewsToCome(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		other := n.Context(p.target) // driven after tctx
 		var peer na.Addr
-		h := p.handle(p.rpc("who", func(r hg.Incoming) error { peer = r.Peer(); return r.Respond(nil, nil) }))
+		h := p.handle(p.rpc("who", func(r hg.Request) error { peer = r.Peer(); return r.Respond(nil, nil) }))
 		require.NoError(t, p.call(h, nil))
 		require.NoError(t, h.Close())
 		p.clean(0)
@@ -631,9 +631,9 @@ func TestShutdownOfAnotherClassInside(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		for _, dispatched := range []bool{false, true} {
 			var cfg hg.Config
-			var given []hg.Incoming
+			var given []hg.Request
 			if dispatched {
-				cfg.Dispatch = func(r hg.Incoming) { given = append(given, r) }
+				cfg.Dispatch = func(r hg.Request) { given = append(given, r) }
 			}
 			p := &pair{Net: n, t: t}
 			p.target, p.tctx = n.Target(cfg)
@@ -641,7 +641,7 @@ func TestShutdownOfAnotherClassInside(t *testing.T) {
 			other, xctx := n.Origin(hg.Config{})
 			third, _ := n.Origin(hg.Config{})
 			own, nested, outer, free := errors.New("not called"), errors.New("not called"), errors.New("not called"), errors.New("not called")
-			h := p.handle(p.rpc("x", func(r hg.Incoming) error {
+			h := p.handle(p.rpc("x", func(r hg.Request) error {
 				own = p.target.Shutdown(t.Context())
 				require.NoError(t, xctx.Post(func() { // runs in Trigger of another class, which the handler calls
 					outer = p.tctx.Shutdown(t.Context())

@@ -155,7 +155,7 @@ func TestAnswerOfDestroyedRequest(t *testing.T) {
 	for i, addr := range []string{"sim://here", "sim://there"} {
 		cls, err := Open(addr, Config{Codec: codec.Raw, NA: na.Config{Plugins: []na.Plugin{w.Plugin()}}})
 		require.NoError(t, err)
-		_, err = cls.Register("work", func(r Incoming) error { return r.RespondRaw(nil, nil) })
+		_, err = cls.Register("work", func(r Request) error { return r.RespondRaw(nil, nil) })
 		require.NoError(t, err)
 		contexts[i], err = cls.NewContext()
 		require.NoError(t, err)

@@ -96,7 +96,7 @@ func slowAnswers(t *testing.T, p *pair, to na.Addr) {
 func slowNotes(t *testing.T, p *pair, to na.Addr) {
 	const calls = 20
 	arrived := make(chan struct{}, calls)
-	id := p.oneWay("note", func(hg.Incoming) error { arrived <- struct{}{}; return nil })
+	id := p.oneWay("note", func(hg.Request) error { arrived <- struct{}{}; return nil })
 	ends := 0
 	for range calls {
 		h, err := p.octx.Create(to, id)
@@ -191,7 +191,7 @@ func TestShutdownCountsLostOneWays(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		arrived, ends := 0, 0
-		note := p.oneWay("note", func(hg.Incoming) error { arrived++; return nil })
+		note := p.oneWay("note", func(hg.Request) error { arrived++; return nil })
 		id := p.rpc("echo", echo)
 		send := func(n int) {
 			for range n {
@@ -225,7 +225,7 @@ func TestShutdownConfirmsBesideAHandler(t *testing.T) {
 		p := newPair(t, n, lingering(-1))
 		begun, release := make(chan struct{}), make(chan struct{})
 		defer close(release)
-		stuck := p.rpc("stuck", func(h hg.Incoming) error { close(begun); <-release; return nil })
+		stuck := p.rpc("stuck", func(h hg.Request) error { close(begun); <-release; return nil })
 		id := p.rpc("echo", echo)
 		h := p.handle(id)
 		for range 50 {

@@ -30,16 +30,16 @@ func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func(
 // not nil, is called for each batch of callbacks, and calls run, which runs them. If lone is not nil, and a request for Config.Dispatch is all
 // that waits, then run does not dispatch it and stores it there: around is to run it. When that takes long another goroutine that waits
 // goes on, and nothing is held back while nobody does. In a simulator around is not called.
-func (c *Context) Drive(ctx context.Context, around func(run func(lone *Incoming))) error {
+func (c *Context) Drive(ctx context.Context, around func(run func(lone *Request))) error {
 	if around == nil {
 		return c.turns.Drive(ctx, nil)
 	}
 	var (
-		lone *Incoming
+		lone *Request
 		pass func(instead func() bool)
 	)
 	instead := func() bool { return lone != nil && c.takeLone(lone) }
-	run := func(r *Incoming) {
+	run := func(r *Request) {
 		lone = r
 		pass(instead)
 	}
@@ -52,7 +52,7 @@ func (c *Context) Drive(ctx context.Context, around func(run func(lone *Incoming
 
 // takeLone takes in the request that has come if it is all that waits, and reports whether it was. It is stored in r if it is one for
 // Config.Dispatch that may be run.
-func (c *Context) takeLone(r *Incoming) bool {
+func (c *Context) takeLone(r *Request) bool {
 	if c.settled() != 1 {
 		return false
 	}

@@ -34,7 +34,7 @@ func TestCall(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		id := p.rpc("echo", echo)
-		silent := p.rpc("silent", func(h hg.Incoming) error { detached(h); return nil })
+		silent := p.rpc("silent", func(h hg.Request) error { detached(h); return nil })
 		p.serve()
 		h := p.handle(id)
 		defer h.Close()

@@ -28,7 +28,7 @@ func withdrawing(t *testing.T, cfg hg.Config, f func(t *testing.T, p *pair, id h
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, cfg)
 		ran := 0
-		id := p.rpc("count", func(h hg.Incoming) error { ran++; return h.RespondRaw([]byte("done"), nil) })
+		id := p.rpc("count", func(h hg.Request) error { ran++; return h.RespondRaw([]byte("done"), nil) })
 		f(t, p, id, &ran)
 	})
 }
@@ -83,13 +83,13 @@ func TestWithdrawBuffered(t *testing.T) {
 func TestWithdrawTooLate(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var kept hg.Incoming
-		id := p.rpc("later", func(h hg.Incoming) error { kept = detached(h); return nil })
+		var kept hg.Request
+		id := p.rpc("later", func(h hg.Request) error { kept = detached(h); return nil })
 		h := p.handle(id)
 		var o outcome
 		var during, after, canceled taken
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		p.Until(func() bool { return kept != (hg.Incoming{}) })
+		p.Until(func() bool { return kept != (hg.Request{}) })
 		require.NoError(t, h.Withdraw(0, during.cb))
 		p.Until(func() bool { return during.n > 0 })
 		require.Equal(t, hg.TooLate, during.r)
@@ -107,7 +107,7 @@ func TestWithdrawTooLate(t *testing.T) {
 		require.Equal(t, 1, after.n)
 		require.Equal(t, hg.TooLate, after.r)
 
-		kept = hg.Incoming{}
+		kept = hg.Request{}
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		h.Cancel()
 		require.NoError(t, h.Withdraw(0, canceled.cb))
@@ -116,7 +116,7 @@ func TestWithdrawTooLate(t *testing.T) {
 		require.Equal(t, hg.TooLate, canceled.r)
 		h.Close()
 		p.Until(func() bool { return o.calls == 2 })
-		if kept != (hg.Incoming{}) {
+		if kept != (hg.Request{}) {
 			drop(kept)
 		}
 		require.Equal(t, 1, during.n)
@@ -128,15 +128,15 @@ func TestWithdrawTooLate(t *testing.T) {
 func TestWithdrawCrossesAnswer(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		var kept hg.Incoming
-		id := p.rpc("later", func(h hg.Incoming) error { kept = detached(h); return nil })
+		var kept hg.Request
+		id := p.rpc("later", func(h hg.Request) error { kept = detached(h); return nil })
 		h := p.handle(id)
 		for range 50 {
 			var o outcome
 			var w taken
-			kept = hg.Incoming{}
+			kept = hg.Request{}
 			require.NoError(t, h.ForwardRaw(nil, o.cb))
-			p.Until(func() bool { return kept != (hg.Incoming{}) })
+			p.Until(func() bool { return kept != (hg.Request{}) })
 			require.NoError(t, h.Withdraw(0, w.cb))
 			require.NoError(t, kept.RespondRaw([]byte("yes"), nil))
 			drop(kept)
@@ -333,7 +333,7 @@ func TestWithdrawTimeout(t *testing.T) {
 func TestWithdrawTimeoutOfAnother(t *testing.T) {
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("never", func(h hg.Incoming) error { detached(h); return nil }))
+		h := p.handle(p.rpc("never", func(h hg.Request) error { detached(h); return nil }))
 		defer h.Close()
 		var o outcome
 		var first, hasty, patient taken
@@ -360,7 +360,7 @@ func TestWithdrawTimeoutOfAnother(t *testing.T) {
 func TestWithdrawPeerLost(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		h := p.handle(p.rpc("never", func(h hg.Incoming) error { return h.Detach() }))
+		h := p.handle(p.rpc("never", func(h hg.Request) error { return h.Detach() }))
 		var o outcome
 		var w taken
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
@@ -381,7 +381,7 @@ func TestWithdrawFromSelf(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		cls, hctx := n.Target(hg.Config{})
 		ran := 0
-		id, err := cls.Register("self", func(h hg.Incoming) error { ran++; return h.RespondRaw(nil, nil) })
+		id, err := cls.Register("self", func(h hg.Request) error { ran++; return h.RespondRaw(nil, nil) })
 		require.NoError(t, err)
 		h, err := hctx.Create(hctx.Self(), id)
 		require.NoError(t, err)
@@ -405,7 +405,7 @@ func TestWithdrawOneWay(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		ran := 0
-		id := p.oneWay("note", func(hg.Incoming) error { ran++; return nil })
+		id := p.oneWay("note", func(hg.Request) error { ran++; return nil })
 		h := p.handle(id)
 		var o outcome
 		var w taken
@@ -423,7 +423,7 @@ func TestWithdrawOneWay(t *testing.T) {
 func TestWithdrawBeforeTheCallback(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
-		for _, id := range []hg.ID{p.rpc("answered", echo), p.oneWay("left", func(hg.Incoming) error { return nil })} {
+		for _, id := range []hg.ID{p.rpc("answered", echo), p.oneWay("left", func(hg.Request) error { return nil })} {
 			h := p.handle(id)
 			var o outcome
 			var w taken
@@ -499,7 +499,7 @@ func TestWithdrawLarge(t *testing.T) {
 			in[i] = byte(i * 7)
 		}
 		whole := 0
-		id := p.rpc("large", func(h hg.Incoming) error {
+		id := p.rpc("large", func(h hg.Request) error {
 			got, err := h.InputRaw()
 			if err == nil && bytes.Equal(got, in) {
 				whole++

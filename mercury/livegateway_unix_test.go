@@ -63,7 +63,7 @@ func TestLiveGatewayToC(t *testing.T) {
 	_, err = gateway.Call(within(t), gw, addr, unitKilled.ID())
 	remote, ok := qs.RemoteOf(err)
 	require.True(t, ok, "%v", err)
-	require.Equal(t, qs.Aborted, remote.Code, "it may have run")
+	require.Equal(t, qs.ErrAborted, remote.Code, "it may have run")
 }
 
 // C's own tests of transfers pass with a service on hg behind a gateway.

@@ -54,15 +54,15 @@ const (
 
 // The codes that handlers give. From 128 on a code means what the program says.
 const (
-	NotFound      = codes.NotFound
-	AlreadyExists = codes.AlreadyExists
-	BadInput      = codes.BadInput
-	Denied        = codes.Denied
-	NotReady      = codes.NotReady
-	Exhausted     = codes.Exhausted
-	Unavailable   = codes.Unavailable
-	Aborted       = codes.Aborted
-	Internal      = codes.Internal
+	ErrNotFound      = codes.NotFound
+	ErrAlreadyExists = codes.AlreadyExists
+	ErrBadInput      = codes.BadInput
+	ErrDenied        = codes.Denied
+	ErrNotReady      = codes.NotReady
+	ErrExhausted     = codes.Exhausted
+	ErrUnavailable   = codes.Unavailable
+	ErrAborted       = codes.Aborted
+	ErrInternal      = codes.Internal
 )
 
 // CodeOf returns the code inside err. It is OK for nil and, for an error that carries none, ErrTimeout for

@@ -22,7 +22,7 @@ var pinned = map[Code]uint8{
 	ErrAddrInUse: 17, ErrAddrInvalid: 18, ErrUnreachable: 19, ErrTimeout: 20, ErrCanceled: 21, ErrIO: 22, ErrChecksum: 24,
 	ErrPeerLost: 32, ErrClosed: 33, ErrNoResponse: 34, ErrPanic: 35, ErrHandler: 36, ErrNoCredit: 37, ErrRevoked: 38,
 	ErrDuplicate: 39, ErrTooLate: 40, ErrAnswered: 41, ErrRemote: 42, ErrRefused: 43,
-	NotFound: 64, AlreadyExists: 65, BadInput: 66, Denied: 67, NotReady: 68, Exhausted: 69, Unavailable: 70, Aborted: 71, Internal: 72,
+	ErrNotFound: 64, ErrAlreadyExists: 65, ErrBadInput: 66, ErrDenied: 67, ErrNotReady: 68, ErrExhausted: 69, ErrUnavailable: 70, ErrAborted: 71, ErrInternal: 72,
 }
 
 func TestCodes(t *testing.T) {

@@ -74,7 +74,7 @@ func (n *Node) resolveCodec(m *method) codec.Codec {
 func (n *Node) codecOf(m *method) codec.Codec { return lendingCodec{n.resolveCodec(m)} }
 
 // requestMeta returns the metadata of a request: m, and what the target has to know.
-func (l *loans) requestMeta(m hg.Meta) (_ hg.Meta, err error) {
+func (l *loans) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 	if l.taker != nil {
 		if m, err = m.WithOwn(streamMeta, string(l.stream[:])); err != nil {
 			return m, err
@@ -97,7 +97,7 @@ type sinkFill struct {
 }
 
 // takeAnswer takes in what the metadata of an answer says of the Sinks.
-func (l *loans) takeAnswer(m hg.Meta) error {
+func (l *loans) takeAnswer(m hg.Metadata) error {
 	text, ok := m.Get(filledMeta)
 	if !ok {
 		return nil
@@ -120,7 +120,7 @@ func (l *loans) takeAnswer(m hg.Meta) error {
 }
 
 // take takes in the output of a stream's answer and its metadata.
-func (e *streamEnd) take(b []byte, m hg.Meta) error {
+func (e *streamEnd) take(b []byte, m hg.Metadata) error {
 	text, ok := m.Get(messagesMeta)
 	if !ok || len(text) != 8 {
 		return hg.Errorf(hg.ErrProtocol, "the answer is not that of a stream")
@@ -135,7 +135,7 @@ func (e *streamEnd) meta() string {
 }
 
 // agree reports, before the input is decoded, whether the caller calls what m is. id is that of a stream.
-func (m *method) agree(meta hg.Meta) (id ringID, err error) {
+func (m *method) agree(meta hg.Metadata) (id ringID, err error) {
 	text, stream := meta.Get(streamMeta)
 	switch {
 	case stream && !m.stream:
@@ -150,7 +150,7 @@ func (m *method) agree(meta hg.Meta) (id ringID, err error) {
 }
 
 // lentFields returns the fields of what a request lends, by their numbers.
-func lentFields(meta hg.Meta) (names []string) {
+func lentFields(meta hg.Metadata) (names []string) {
 	if text, ok := meta.Get(lentMeta); ok {
 		names = strings.Split(text, ",")
 	}
@@ -158,7 +158,7 @@ func lentFields(meta hg.Meta) (names []string) {
 }
 
 // named returns the error of a decoder with the field that it speaks of.
-func named(meta hg.Meta, err error) error {
+func named(meta hg.Metadata, err error) error {
 	if e, ok := errors.AsType[*otherTicket](err); ok {
 		if names := lentFields(meta); e.number < len(names) {
 			return fmt.Errorf("%s: %w", names[e.number], err)
@@ -168,7 +168,7 @@ func named(meta hg.Meta, err error) error {
 }
 
 // checkTickets reports whether the input here has taken all that the caller lends.
-func (m *method) checkTickets(meta hg.Meta, lent []lentField) error {
+func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 	names := lentFields(meta)
 	taken := make([]bool, len(names))
 	for i := range lent {
@@ -193,7 +193,7 @@ func (m *method) checkTickets(meta hg.Meta, lent []lentField) error {
 		}
 		has = "has " + strings.Join(fields, ", ")
 	}
-	return hg.Errorf(hg.BadInput, "the caller lends %q, which does not arrive: the input of %s here %s; both sides need the same field, and a codec that encodes it", names[n], m.name, has)
+	return hg.Errorf(hg.ErrBadInput, "the caller lends %q, which does not arrive: the input of %s here %s; both sides need the same field, and a codec that encodes it", names[n], m.name, has)
 }
 
 // filled returns what the answer says of the Sinks of a request; "" if it has lent none.

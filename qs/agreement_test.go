@@ -180,8 +180,8 @@ func TestDisagreements(t *testing.T) {
 	raw := func(s string) []byte { return []byte(s) }
 	room := make([]byte, 100)
 	a, b := make([]byte, 10), make([]byte, 10)
-	sa, sb := qs.Fill(a), qs.Fill(b)
-	lent := func() qs.Source { return qs.Lend([]byte("lent")) }
+	sa, sb := qs.Buffer(a), qs.Buffer(b)
+	lent := func() qs.Source { return qs.Bytes([]byte("lent")) }
 	j, d := jsonCodec{}, deafCodec{codec.Msgpack}
 	var nothing keyOnly
 	for i, row := range []struct {
@@ -218,7 +218,7 @@ func TestDisagreements(t *testing.T) {
 		{"a Source more at the client, which is zero", method(keySource{Key: "k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
 		{"a Source more at the server", method(keyOnly{"k"}, text, nil), method(keySource{}, text, nil), saw{`k, ""`}, "", true},
 		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lends "Data", which does not arrive: .* has Body`, false},
-		{"a Sink for a Source", method(keySwap{"k", qs.Fill(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*lends a Sink in a field that is a Source`, false},
+		{"a Sink for a Source", method(keySwap{"k", qs.Buffer(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*lends a Sink in a field that is a Source`, false},
 		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*lends a Source in a field that is a Sink`, false},
 		{"a Source for bytes", method(keySource{"k", lent()}, text, nil), method(struct {
 			Key  string
@@ -227,14 +227,14 @@ func TestDisagreements(t *testing.T) {
 		{"bytes for a Source", method(struct{ Body []byte }{[]byte("abcdefgh")}, text, nil), method(keySource{}, text, nil), nil, `no Source's: both sides need the same type`, false},
 
 		// Sinks.
-		{"a Sink", method(keySink{"k", qs.Fill(room)}, text, nil), method(keySink{}, text, nil), saw{"k"}, "", true},
-		{"a Sink more at the client, which lends", method(keySink{"k", qs.Fill(room)}, text, nil), method(nothing, text, nil), nil, `lends "To", which does not arrive: .* has no Source`, false},
+		{"a Sink", method(keySink{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), saw{"k"}, "", true},
+		{"a Sink more at the client, which lends", method(keySink{"k", qs.Buffer(room)}, text, nil), method(nothing, text, nil), nil, `lends "To", which does not arrive: .* has no Source`, false},
 		{"a Sink more at the client, which is zero", method(keySink{Key: "k"}, text, nil), method(nothing, text, nil), saw{"{Key:k}"}, "", true},
 		{"a Sink more at the server, not used", method(keyOnly{"do not write"}, text, nil), method(keySink{}, text, nil), saw{"do not write"}, "", true},
 		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller has lent no room`, true},
-		{"a Sink with another name", method(keyTo{"k", qs.Fill(room)}, text, nil), method(keySink{}, text, nil), nil, `lends "Into", which does not arrive: .* has To`, false},
+		{"a Sink with another name", method(keyTo{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lends "Into", which does not arrive: .* has To`, false},
 		{"Sinks in another order", method(twoSinks{sa, sb}, text, nil), method(sinksTwo{}, text, nil), saw{"two"}, "", true},
-		{"one of two Sinks", method(twoSinks{B: qs.Fill(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has lent no room", true},
+		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller has lent no room", true},
 
 		// Kinds.
 		{"a stream, of a method", method(keyOnly{"k"}, text, nil), stream(nothing, text, nil), nil, `as a method \(Define\), and here it is a stream \(DefineStream\)`, false},
@@ -265,8 +265,8 @@ func TestDisagreements(t *testing.T) {
 		{"a stream in JSON", stream(keyOnly{"k"}, text, j), stream(nothing, text, j), []saw{{"{Key:k}"}}, "", true},
 		{"a stream in JSON for msgpack", stream(keyOnly{"k"}, text, j), stream(nothing, text, nil), nil, "encoded with codec 200, and decoded with msgpack", false},
 		{"a Source in JSON", method(keySource{"k", lent()}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
-		{"a From in JSON", method(keySource{"k", qs.From(strings.NewReader("x"))}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
-		{"a Sink in JSON", method(keySink{"k", qs.Fill(room)}, text, j), method(keySink{}, text, j), nil, "codec json does not encode To of .*keySink", false},
+		{"a From in JSON", method(keySource{"k", qs.Reader(strings.NewReader("x"))}, text, j), method(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
+		{"a Sink in JSON", method(keySink{"k", qs.Buffer(room)}, text, j), method(keySink{}, text, j), nil, "codec json does not encode To of .*keySink", false},
 		{"a stream with a Source in JSON", stream(keySource{"k", lent()}, text, j), stream(keySource{}, text, j), nil, "codec json does not encode Body of .*keySource", false},
 		{"a zero Source in JSON", method(keySource{Key: "k"}, text, j), method(keySource{}, text, j), saw{`k, ""`}, "", true},
 		{"a decoder that leaves a Source out", method(keySource{"k", lent()}, text, d), method(keySource{}, text, d), nil, `lends "Body", which does not arrive`, false},
@@ -325,11 +325,11 @@ func TestTwoDefinitions(t *testing.T) {
 	for _, err := range qs.DefineStream[[]byte, []byte]("two/definitions").Call(within(t), to, nil) {
 		refused(err, "a stream in codec msgpack (2)")
 	}
-	_, err = same.Call(within(t), to, struct{ Body qs.Source }{qs.Lend([]byte("in"))})
+	_, err = same.Call(within(t), to, struct{ Body qs.Source }{qs.Bytes([]byte("in"))})
 	require.ErrorContains(t, err, "target: hg: input of two/definitions", "other types alone are a matter of the target")
 	_, err = c.HG().Class().Register("two/below", nil)
 	require.NoError(t, err)
-	_, err = qs.Define[struct{ Body qs.Source }, []byte]("two/below").Call(within(t), to, struct{ Body qs.Source }{qs.Lend([]byte("in"))})
+	_, err = qs.Define[struct{ Body qs.Source }, []byte]("two/below").Call(within(t), to, struct{ Body qs.Source }{qs.Bytes([]byte("in"))})
 	require.ErrorContains(t, err, "registered two/below with package hg, too")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }
@@ -374,7 +374,7 @@ func TestOmitEmptySource(t *testing.T) {
 		})
 	})
 	for _, want := range []string{"", "lent"} {
-		got, err := m.Call(within(t), to, in{qs.Lend([]byte(want))})
+		got, err := m.Call(within(t), to, in{qs.Bytes([]byte(want))})
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}

@@ -23,7 +23,7 @@ func TestAuthorizeByName(t *testing.T) {
 		if strings.HasPrefix(c.Method, "test/") {
 			return nil
 		}
-		return qs.Errorf(qs.Denied, "%s is not of the program", c.Method)
+		return qs.Errorf(qs.ErrDenied, "%s is not of the program", c.Method)
 	}}
 	for _, at := range []string{"tcp://127.0.0.1:0", "udp://127.0.0.1:0", "sm://*"} {
 		scheme, _, _ := strings.Cut(at, "://")
@@ -45,18 +45,18 @@ func TestAuthorizeByName(t *testing.T) {
 			}
 			require.Equal(t, 2000, n)
 			data := noise(7, 9<<20)
-			got, err := put.Call(within(t), to, putIn{"copy", qs.From(bytes.NewReader(data))})
+			got, err := put.Call(within(t), to, putIn{"copy", qs.Reader(bytes.NewReader(data))})
 			require.NoError(t, err)
 			require.Equal(t, hashOf(data), got)
 			var into bytes.Buffer
-			_, err = get.Call(within(t), to, getIn{"copy", len(data), qs.Into(&into)})
+			_, err = get.Call(within(t), to, getIn{"copy", len(data), qs.Writer(&into)})
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(data, into.Bytes()))
 			h, err := c.HG().Create(s.Addr(), hg.HashName(hg.HealthRPC))
 			require.NoError(t, err)
 			defer h.Close()
 			_, err = h.CallRaw(within(t), nil)
-			require.ErrorIs(t, err, qs.Denied)
+			require.ErrorIs(t, err, qs.ErrDenied)
 		})
 	}
 }
@@ -84,15 +84,15 @@ func TestStrangersToACall(t *testing.T) {
 			_, err := n.HG().Class().RegisterRPC(hg.RPC{Name: name, Handler: handler})
 			require.NoError(t, err)
 		}
-		raw(rows.Name(), func(r hg.Incoming) error {
+		raw(rows.Name(), func(r hg.Request) error {
 			text, _ := r.Meta().Get("qs-stream")
 			id := []byte(text)
 			tried <- say(s, r.Peer(), "qs/items", id, 0)
 			tried <- say(thief, client.Addr(), "qs/items", id, 1)
 			tried <- say(s, r.Peer(), "qs/items", id, 1)
-			return qs.Errorf(qs.NotFound, "enough")
+			return qs.Errorf(qs.ErrNotFound, "enough")
 		})
-		raw(put.Name(), func(r hg.Incoming) error {
+		raw(put.Name(), func(r hg.Request) error {
 			var in struct{ Body []byte }
 			b, err := r.InputRaw()
 			if err == nil {
@@ -105,18 +105,18 @@ func TestStrangersToACall(t *testing.T) {
 			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
 			tried <- say(thief, client.Addr(), "qs/ring", id, 0, 0)
 			tried <- say(s, r.Peer(), "qs/ring", id, 0, 0)
-			return qs.Errorf(qs.NotFound, "enough")
+			return qs.Errorf(qs.ErrNotFound, "enough")
 		})
 	})
 	to := peer(t, client, s.Addr().String())
 	for _, err := range rows.Call(within(t), to, rowsIn{}) {
-		require.ErrorIs(t, err, qs.NotFound)
+		require.ErrorIs(t, err, qs.ErrNotFound)
 	}
-	_, err := put.Call(within(t), to, putIn{"", qs.From(bytes.NewReader(nil))})
-	require.ErrorIs(t, err, qs.NotFound)
+	_, err := put.Call(within(t), to, putIn{"", qs.Reader(bytes.NewReader(nil))})
+	require.ErrorIs(t, err, qs.ErrNotFound)
 	for range 2 {
 		require.NoError(t, <-tried)
-		require.ErrorIs(t, <-tried, qs.Aborted, "a stranger")
+		require.ErrorIs(t, <-tried, qs.ErrAborted, "a stranger")
 		require.NoError(t, <-tried)
 	}
 	held := qs.DefineStream[int, int]("test/held")
@@ -135,13 +135,13 @@ func TestStrangersToACall(t *testing.T) {
 	require.NoError(t, err)
 	defer h.Close()
 	ended := make(chan error, 1)
-	meta, err := hg.Meta{}.WithOwn("qs-stream", string(id))
+	meta, err := hg.Metadata{}.WithOwn("qs-stream", string(id))
 	require.NoError(t, err)
 	require.NoError(t, h.SetMeta(meta))
 	require.NoError(t, h.ForwardRaw([]byte{0}, func(_ *hg.Handle, err error) { ended <- err }))
 	<-begun
-	require.ErrorIs(t, say(client, holder.Addr(), "qs/taken", id, 1), qs.BadInput, "nothing was sent")
-	require.ErrorIs(t, say(thief, holder.Addr(), "qs/taken", id, 1), qs.Aborted, "a stranger")
+	require.ErrorIs(t, say(client, holder.Addr(), "qs/taken", id, 1), qs.ErrBadInput, "nothing was sent")
+	require.ErrorIs(t, say(thief, holder.Addr(), "qs/taken", id, 1), qs.ErrAborted, "a stranger")
 	close(release)
 	require.NoError(t, <-ended)
 }

@@ -24,7 +24,7 @@ func BenchmarkCall(b *testing.B) {
 					echo.Handle(n, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
 					return
 				}
-				_, err := n.HG().Class().Register(echo.Name(), func(r hg.Incoming) error {
+				_, err := n.HG().Class().Register(echo.Name(), func(r hg.Request) error {
 					in, err := r.InputRaw()
 					if err != nil {
 						return err

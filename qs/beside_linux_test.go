@@ -39,7 +39,7 @@ var seen = qs.Define[struct{}, [3]string]("beside/seen")
 // tellSeen answers by what the caller has come, why, and who it has proven to be.
 func tellSeen(n *qs.Node) {
 	seen.Handle(n, func(ctx context.Context, _ struct{}) ([3]string, error) {
-		who := qs.CallOf(ctx).Caller()
+		who := qs.CallFrom(ctx).Caller()
 		return [3]string{who.Transport, who.Why, who.Name}, nil
 	})
 }
@@ -253,7 +253,7 @@ func TestBesideAuthorize(t *testing.T) {
 func TestBesideRestart(t *testing.T) {
 	t.Parallel()
 	beside := besides(t)
-	o := open(t, "tcp://,sm://", beside(qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 10})}}))
+	o := open(t, "tcp://,sm://", beside(qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 10})}}))
 	at := "tcp://127.0.0.1:0"
 	for _, want := range []string{"sm", "tcp", "sm"} {
 		cfg, second := beside(qs.Config{}), ",sm://"

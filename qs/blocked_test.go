@@ -76,9 +76,9 @@ func TestBlockedStreamEndsAtDeadline(t *testing.T) {
 		close(stop)
 		from, into := newStuck(), newStuck()
 		fill := make([]byte, 100_000)
-		in := mixedIn{From: qs.From(from), Into: qs.Into(io.Discard), Lent: qs.Lend(make([]byte, 100_000)), Fill: qs.Fill(fill)}
+		in := mixedIn{From: qs.Reader(from), Into: qs.Writer(io.Discard), Lent: qs.Bytes(make([]byte, 100_000)), Fill: qs.Buffer(fill)}
 		if which == "write" {
-			in.From, in.Into = qs.Source{}, qs.Into(into)
+			in.From, in.Into = qs.Source{}, qs.Writer(into)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), deadline)
 		_, err := mixed.Call(ctx, to, in) // it returns while nobody has released the Read
@@ -117,11 +117,11 @@ func TestBlockedConnIsInterrupted(t *testing.T) {
 	defer there.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err := put.Call(ctx, to, putIn{"copy", qs.From(here)})
+	_, err := put.Call(ctx, to, putIn{"copy", qs.Reader(here)})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err = get.Call(ctx, to, getIn{"copy", 1000, qs.Into(here)})
+	_, err = get.Call(ctx, to, getIn{"copy", 1000, qs.Writer(here)})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	go func() { _, _ = there.Write([]byte("mine")) }()
 	b := make([]byte, 4)
@@ -144,17 +144,17 @@ func TestBlockedReadIsNotRepeated(t *testing.T) {
 			for len(from.begun) == 0 {
 				runtime.Gosched()
 			}
-			return nil, qs.Refuse(qs.Errorf(qs.Unavailable, "not now"))
+			return nil, qs.Refuse(qs.Errorf(qs.ErrUnavailable, "not now"))
 		})
 	})
 	var again error
-	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
 		again = next(ctx)
 		return err
 	}}})
-	_, err := put.Call(within(t), peer(t, c, s.Addr().String()), putIn{"copy", qs.From(from)})
-	require.ErrorIs(t, err, qs.Unavailable)
+	_, err := put.Call(within(t), peer(t, c, s.Addr().String()), putIn{"copy", qs.Reader(from)})
+	require.ErrorIs(t, err, qs.ErrUnavailable)
 	require.ErrorIs(t, again, qs.ErrInvalid)
 	require.ErrorContains(t, again, "still running")
 	close(from.release)
@@ -181,7 +181,7 @@ func TestBlockedStreamInSimulator(t *testing.T) {
 		ctx, cancel := n.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
 		begun := w.Now()
-		_, err = put.Call(ctx, to, putIn{"copy", qs.From(readerFunc(func(b []byte) (int, error) {
+		_, err = put.Call(ctx, to, putIn{"copy", qs.Reader(readerFunc(func(b []byte) (int, error) {
 			w.Sleep(4 * time.Second)
 			over = true
 			return len(b), nil
@@ -225,7 +225,7 @@ func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
 	defer w.Close()
 	serving, stop := context.WithCancel(context.Background())
 	w.Go("server", func() {
-		n := simulated(t, w, "sim://server", qs.Config{Grace: -1})
+		n := simulated(t, w, "sim://server", qs.Config{ShutdownTimeout: -1})
 		serveBulk(t, n)
 		_ = n.Serve(serving)
 	})
@@ -237,7 +237,7 @@ func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
 		to, err := n.Peer(context.Background(), "sim://server")
 		require.NoError(t, err)
 		d := &dialogue{w: w}
-		in := putIn{"copy", qs.From(d)}
+		in := putIn{"copy", qs.Reader(d)}
 		for range 2 {
 			ctx, cancel := n.WithTimeout(context.Background(), 100*time.Millisecond)
 			begun := w.Now()
@@ -250,7 +250,7 @@ func TestBlockedReadIsInterruptedAtOnce(t *testing.T) {
 		require.Len(t, d.said, 4, "interrupted, and taken back, twice")
 		require.True(t, d.said[3].IsZero())
 		quick := &unblocked{dialogue: d}
-		_, err = put.Call(context.Background(), to, putIn{"some", qs.From(quick)})
+		_, err = put.Call(context.Background(), to, putIn{"some", qs.Reader(quick)})
 		require.NoError(t, err)
 		require.Len(t, d.said, 4, "no Read was under way")
 	})
@@ -291,9 +291,9 @@ func TestDeadlineOfReaderPanics(t *testing.T) {
 	for _, which := range []string{"read", "write"} {
 		end := newStuck()
 		lent := make([]byte, 1000)
-		in := mixedIn{From: qs.From(halfConn{s: end}), Lent: qs.Lend(lent), Fill: qs.Fill(lent)}
+		in := mixedIn{From: qs.Reader(halfConn{s: end}), Lent: qs.Bytes(lent), Fill: qs.Buffer(lent)}
 		if which == "write" {
-			in.From, in.Into = qs.Source{}, qs.Into(halfConn{s: end})
+			in.From, in.Into = qs.Source{}, qs.Writer(halfConn{s: end})
 		}
 		ctx, cancel := context.WithCancel(within(t))
 		go func() { <-end.begun; cancel() }()

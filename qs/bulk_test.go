@@ -75,7 +75,7 @@ func serveBulk(t testing.TB, n *qs.Node) {
 			_, err := io.ReadFull(in.Body.Reader(ctx), b)
 			return b, err
 		}
-		return nil, qs.Errorf(qs.BadInput, "how?")
+		return nil, qs.Errorf(qs.ErrBadInput, "how?")
 	})
 	get.Handle(n, func(ctx context.Context, in getIn) (int, error) {
 		all := noise(7, in.N)
@@ -123,7 +123,7 @@ func serveBulk(t testing.TB, n *qs.Node) {
 			}
 			return len(all), errors.New("half of it is gone")
 		}
-		return 0, qs.Errorf(qs.BadInput, "how?")
+		return 0, qs.Errorf(qs.ErrBadInput, "how?")
 	})
 }
 
@@ -157,10 +157,10 @@ func TestSources(t *testing.T) {
 			source func() qs.Source
 			hows   []string
 		}{
-			{"Lend", func() qs.Source { return qs.Lend(want[:n/3], want[n/3:]) }, []string{"reader", "copy", "at"}},
-			{"LendFile", func() qs.Source { return qs.LendFile(f) }, []string{"reader", "copy", "at"}},
-			{"From", func() qs.Source { return qs.From(bytes.NewReader(want)) }, []string{"reader", "copy"}},
-			{"trickle", func() qs.Source { return qs.From(iotest.HalfReader(bytes.NewReader(want))) }, []string{"reader", "copy"}},
+			{"Lend", func() qs.Source { return qs.Bytes(want[:n/3], want[n/3:]) }, []string{"reader", "copy", "at"}},
+			{"LendFile", func() qs.Source { return qs.File(f) }, []string{"reader", "copy", "at"}},
+			{"From", func() qs.Source { return qs.Reader(bytes.NewReader(want)) }, []string{"reader", "copy"}},
+			{"trickle", func() qs.Source { return qs.Reader(iotest.HalfReader(bytes.NewReader(want))) }, []string{"reader", "copy"}},
 		} {
 			for j, how := range way.hows {
 				if !tried(size, i+j) {
@@ -172,11 +172,11 @@ func TestSources(t *testing.T) {
 			}
 		}
 	}
-	_, err := put.Call(ctx, to, putIn{"at", qs.From(bytes.NewReader([]byte("abc")))})
+	_, err := put.Call(ctx, to, putIn{"at", qs.Reader(bytes.NewReader([]byte("abc")))})
 	remote, _ := qs.RemoteOf(err)
 	require.NotNil(t, remote, "%v", err)
 	require.Equal(t, qs.ErrUnsupported, remote.Code)
-	got, err := put.Call(ctx, to, putIn{"some", qs.From(bytes.NewReader(noise(1, 20<<20)))})
+	got, err := put.Call(ctx, to, putIn{"some", qs.Reader(bytes.NewReader(noise(1, 20<<20)))})
 	require.NoError(t, err)
 	require.Equal(t, noise(1, 10), got)
 	got, err = put.Call(ctx, to, putIn{"copy", qs.Source{}})
@@ -193,7 +193,7 @@ func TestSinks(t *testing.T) {
 		for i, how := range []string{"writer", "copy", "at", "file"} {
 			if tried(size, i) {
 				room := make([]byte, n+10)
-				sink := qs.Fill(room[:n/2], room[n/2:])
+				sink := qs.Buffer(room[:n/2], room[n/2:])
 				k, err := get.Call(ctx, to, getIn{how, n, sink})
 				require.NoError(t, err, "%s of %d bytes", how, n)
 				require.Equal(t, n, k)
@@ -204,7 +204,7 @@ func TestSinks(t *testing.T) {
 				name := filepath.Join(t.TempDir(), "f")
 				f, err := os.Create(name)
 				require.NoError(t, err)
-				_, err = get.Call(ctx, to, getIn{how, n, qs.FillFile(f, int64(n+10))})
+				_, err = get.Call(ctx, to, getIn{how, n, qs.FileBuffer(f, int64(n+10))})
 				require.NoError(t, err, "file, %s of %d bytes", how, n)
 				got, err := os.ReadFile(name)
 				require.NoError(t, err)
@@ -213,7 +213,7 @@ func TestSinks(t *testing.T) {
 			}
 			if tried(size, i+1) && how != "at" {
 				var b bytes.Buffer
-				sink := qs.Into(&b)
+				sink := qs.Writer(&b)
 				_, err := get.Call(ctx, to, getIn{how, n, sink})
 				require.NoError(t, err, "Into, %s of %d bytes", how, n)
 				require.True(t, bytes.Equal(want, b.Bytes()), "Into, %s of %d bytes gave %d", how, n, b.Len())
@@ -222,12 +222,12 @@ func TestSinks(t *testing.T) {
 		}
 	}
 	room := make([]byte, 100)
-	sink := qs.Fill(room)
+	sink := qs.Buffer(room)
 	_, err := get.Call(ctx, to, getIn{"hole", 100, sink})
 	require.NoError(t, err)
 	require.Zero(t, sink.Filled(), "there is a gap at the beginning")
 	for _, how := range []string{"writer", "copy", "at", "file"} {
-		_, err = get.Call(ctx, to, getIn{how, 101, qs.Fill(room)})
+		_, err = get.Call(ctx, to, getIn{how, 101, qs.Buffer(room)})
 		require.ErrorIs(t, err, qs.ErrRemote, how)
 		remote, _ := qs.RemoteOf(err)
 		require.Equal(t, qs.ErrOverflow, remote.Code, "%s: %v", how, err)
@@ -238,7 +238,7 @@ func TestSinks(t *testing.T) {
 		require.Equal(t, qs.ErrOverflow, remote.Code, "%s: %v", how, err)
 	}
 	var b lockedBuffer // a Write may still be running
-	_, err = get.Call(ctx, to, getIn{"both", 5 << 20, qs.Into(&b)})
+	_, err = get.Call(ctx, to, getIn{"both", 5 << 20, qs.Writer(&b)})
 	require.ErrorIs(t, err, qs.ErrHandler)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -251,16 +251,16 @@ func TestStreamErrors(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	ctx := within(t)
 	why := errors.New("the disk is on fire")
-	_, err := put.Call(ctx, to, putIn{"copy", qs.From(io.MultiReader(bytes.NewReader(noise(1, 2<<20)), iotest.ErrReader(why)))})
+	_, err := put.Call(ctx, to, putIn{"copy", qs.Reader(io.MultiReader(bytes.NewReader(noise(1, 2<<20)), iotest.ErrReader(why)))})
 	require.ErrorIs(t, err, why)
 	require.ErrorIs(t, err, qs.ErrRemote)
-	_, err = get.Call(ctx, to, getIn{"copy", 9 << 20, qs.Into(writerFunc(func([]byte) (int, error) { return 0, why }))})
+	_, err = get.Call(ctx, to, getIn{"copy", 9 << 20, qs.Writer(writerFunc(func([]byte) (int, error) { return 0, why }))})
 	require.ErrorIs(t, err, why)
-	_, err = put.Call(ctx, to, putIn{"copy", qs.From(readerFunc(func([]byte) (int, error) { panic("oh") }))})
+	_, err = put.Call(ctx, to, putIn{"copy", qs.Reader(readerFunc(func([]byte) (int, error) { panic("oh") }))})
 	require.ErrorContains(t, err, "oh")
 }
 
-// TestStreamOnce: an interceptor that calls next again, although bytes of a From have been moved, does not have a handler take the rest
+// TestStreamOnce: an interceptor that calls next again, although bytes of a Reader have been moved, does not have a handler take the rest
 // for the whole.
 func TestStreamOnce(t *testing.T) {
 	t.Parallel()
@@ -276,12 +276,12 @@ func TestStreamOnce(t *testing.T) {
 			return nil, err
 		})
 	})
-	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
 		second = next(ctx)
 		return err
 	}}})
-	_, err := put.Call(within(t), peer(t, c, to.String()), putIn{"x", qs.From(bytes.NewReader(noise(1, 1<<20)))})
+	_, err := put.Call(within(t), peer(t, c, to.String()), putIn{"x", qs.Reader(bytes.NewReader(noise(1, 1<<20)))})
 	require.ErrorContains(t, err, "full")
 	require.ErrorIs(t, second, qs.ErrInvalid)
 	require.ErrorContains(t, second, "bytes of a From")
@@ -307,7 +307,7 @@ func TestLateUse(t *testing.T) {
 	keepSink := qs.Define[getIn, int]("test/keepsink")
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		keep.Handle(n, func(ctx context.Context, in putIn) (int, error) {
-			_, err := keep.Call(ctx, qs.CallOf(ctx).Peer, in)
+			_, err := keep.Call(ctx, qs.CallFrom(ctx).Peer, in)
 			if !errors.Is(err, qs.ErrUnsupported) {
 				return 0, fmt.Errorf("lent on: %v", err)
 			}
@@ -322,21 +322,21 @@ func TestLateUse(t *testing.T) {
 	c := open(t, "tcp://", qs.Config{})
 	to := peer(t, c, s.Addr().String())
 	ctx := within(t)
-	_, err := keep.Call(ctx, to, putIn{"", qs.Lend(make([]byte, 10_000))})
+	_, err := keep.Call(ctx, to, putIn{"", qs.Bytes(make([]byte, 10_000))})
 	require.NoError(t, err)
 	late := <-kept
 	_, err = late.ReadAt(make([]byte, 10), 0)
 	require.ErrorIs(t, err, qs.ErrClosed)
 	_, err = late.Reader(ctx).Read(make([]byte, 10))
 	require.ErrorIs(t, err, qs.ErrClosed)
-	_, err = keepSink.Call(ctx, to, getIn{Body: qs.Fill(make([]byte, 10))})
+	_, err = keepSink.Call(ctx, to, getIn{Body: qs.Buffer(make([]byte, 10))})
 	require.NoError(t, err)
 	lateSink := <-keptSink
 	_, err = lateSink.WriteAt(make([]byte, 10), 0)
 	require.ErrorIs(t, err, qs.ErrClosed)
 	_, err = lateSink.Writer(ctx).Write(make([]byte, 10))
 	require.ErrorIs(t, err, qs.ErrClosed)
-	_, err = qs.Lend(make([]byte, 10)).Reader(ctx).Read(make([]byte, 10))
+	_, err = qs.Bytes(make([]byte, 10)).Reader(ctx).Read(make([]byte, 10))
 	require.ErrorIs(t, err, qs.ErrUnsupported)
 }
 
@@ -351,7 +351,7 @@ func TestUnmappedFiles(t *testing.T) {
 		require.NoError(t, err)
 		defer f.Close()
 		for _, how := range []string{"file", "copy"} {
-			sink := qs.FillFile(f, n+10)
+			sink := qs.FileBuffer(f, n+10)
 			_, err = get.Call(ctx, to, getIn{how, n, sink})
 			require.NoError(t, err)
 			require.EqualValues(t, n, sink.Filled())
@@ -359,10 +359,10 @@ func TestUnmappedFiles(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, bytes.Equal(noise(7, n), got), how)
 		}
-		got, err := put.Call(ctx, to, putIn{"copy", qs.LendFile(f)})
+		got, err := put.Call(ctx, to, putIn{"copy", qs.File(f)})
 		require.NoError(t, err)
 		require.Equal(t, hashOf(noise(7, n)), got)
-		_, err = get.Call(ctx, to, getIn{"copy", n, qs.FillFile(f, n-1)})
+		_, err = get.Call(ctx, to, getIn{"copy", n, qs.FileBuffer(f, n-1)})
 		require.ErrorContains(t, err, "room for 5000000 bytes")
 	})
 }

@@ -35,7 +35,7 @@ func (o *outgoing) begin(m *method, to Peer) {
 
 // private reports whether nobody else has seen the Call, which may be used for another then.
 func (o *outgoing) private() bool {
-	return o.home != nil && len(o.home.n.cfg.Client) == 0 && !o.lends
+	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && !o.lends
 }
 
 // run makes the call. When it returns nothing of it is under way.
@@ -56,9 +56,9 @@ func (o *outgoing) run(ctx context.Context) (err error) {
 		if c.err != nil {
 			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
 		}
-		o.Meta = c.m
+		o.Metadata = c.m
 	}
-	return o.through(ctx, n.cfg.Client, &o.top, &o.Call)
+	return o.through(ctx, n.cfg.ClientInterceptors, &o.top, &o.Call)
 }
 
 // through runs interceptors, and the attempts that they make, in s, which c is of.
@@ -122,7 +122,7 @@ func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
 	case err == nil || o.taken:
 		return
 	}
-	to.Answer, to.Moved = from.Answer, from.Moved
+	to.ResponseMetadata, to.BytesMoved = from.ResponseMetadata, from.BytesMoved
 }
 
 // attempt makes the call once.
@@ -160,7 +160,7 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	}
 	defer func() { p.arrive(t, err) }()
 	to := t.at.addr
-	in, meta := c.In, c.Meta.WithoutOwn()
+	in, meta := c.In, c.Metadata.WithoutOwn()
 	var l *loans
 	if len(o.m.fields) > 0 || o.taker != nil {
 		l = &loans{n: n, hctx: n.all[p.i], m: o.m, taker: o.taker}
@@ -201,11 +201,11 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 		err = o.forward(ctx, a, h, c, in)
 	}
 	if said {
-		_ = h.SetMeta(hg.Meta{}) // of the next call
+		_ = h.SetMeta(hg.Metadata{}) // of the next call
 	}
-	if l != nil || len(n.cfg.Client) > 0 {
+	if l != nil || len(n.cfg.ClientInterceptors) > 0 {
 		answer := h.OutputMeta()
-		if c.Answer = answer.WithoutOwn(); l != nil && err == nil {
+		if c.ResponseMetadata = answer.WithoutOwn(); l != nil && err == nil {
 			err = l.takeAnswer(answer)
 		}
 	}
@@ -214,7 +214,7 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	return err
 }
 
-// whole reports why another attempt would not get all that the call lends: what a From has given, or an Into has taken, is gone.
+// whole reports why another attempt would not get all that the call lends: what a Reader has given, or a Writer has taken, is gone.
 func (o *outgoing) whole() error {
 	if why := o.spent(); why != "" {
 		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, why)}
@@ -275,7 +275,7 @@ func (o *outgoing) decode(c *Call, h *hg.Handle) error {
 // suspect reports whether an error speaks against the address that the call went to.
 func suspect(err error) bool {
 	if r, ok := hg.RemoteOf(err); ok {
-		return r.Refused && (r.Code == NotReady || r.Code == Unavailable || r.Code == hg.ErrTimeout)
+		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrUnavailable || r.Code == hg.ErrTimeout)
 	}
 	switch hg.CodeOf(err) {
 	case hg.ErrPeerLost, hg.ErrUnreachable, hg.ErrTimeout:

@@ -72,9 +72,12 @@ func TestCloseInMidCalls(t *testing.T) {
 			}
 			endless := readerFunc(func(b []byte) (int, error) { return len(b), nil })
 			for range 3 {
-				call(func(ctx context.Context) error { _, err := put.Call(ctx, to, putIn{"", qs.From(endless)}); return err })
 				call(func(ctx context.Context) error {
-					_, err := get.Call(ctx, to, getIn{"", 0, qs.Into(io.Discard)})
+					_, err := put.Call(ctx, to, putIn{"", qs.Reader(endless)})
+					return err
+				})
+				call(func(ctx context.Context) error {
+					_, err := get.Call(ctx, to, getIn{"", 0, qs.Writer(io.Discard)})
 					return err
 				})
 			}

@@ -11,26 +11,26 @@ import (
 type Code = hg.Code
 
 // Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says. Some resemble those
-// that begin with Err, which this library gives: NotFound is a key that a handler does not know, ErrNoEntry a method that the server does not
+// that begin with Err, which this library gives: ErrNotFound is a key that a handler does not know, ErrNoEntry a method that the server does not
 // have, or a host that nobody knows; Denied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or of a peer's TLS to
-// the certificate of this side (a peer whose own does not fit is ErrUnreachable); Exhausted is a limit at the target (Options.MaxActive among them), ErrNoCredit the envelopes of this process
+// the certificate of this side (a peer whose own does not fit is ErrUnreachable); ErrExhausted is a limit at the target (Options.MaxActive among them), ErrNoCredit the envelopes of this process
 // there, of a call that does not wait for one, ErrAgain a limit of this process.
 const (
-	NotFound      = hg.NotFound
-	AlreadyExists = hg.AlreadyExists
-	BadInput      = hg.BadInput
-	Denied        = hg.Denied
-	NotReady      = hg.NotReady
-	Exhausted     = hg.Exhausted
-	Unavailable   = hg.Unavailable
-	Aborted       = hg.Aborted
-	Internal      = hg.Internal
+	ErrNotFound      = hg.ErrNotFound
+	ErrAlreadyExists = hg.ErrAlreadyExists
+	ErrBadInput      = hg.ErrBadInput
+	ErrDenied        = hg.ErrDenied
+	ErrNotReady      = hg.ErrNotReady
+	ErrExhausted     = hg.ErrExhausted
+	ErrUnavailable   = hg.ErrUnavailable
+	ErrAborted       = hg.ErrAborted
+	ErrInternal      = hg.ErrInternal
 )
 
 // Codes of what happened to this process or on the way. ErrRemote matches everything that a target answered, ErrRefused what
 // it answered without having run the handler. Of the others ErrNoEntry, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported and
 // ErrInvalid may also be what the library at the target has refused the call with: errors.Is matches them and CodeOf returns them, as if
-// it had happened here, and RemoteOf tells that it was there. A server that shuts down refuses with NotReady. What a handler's error says
+// it had happened here, and RemoteOf tells that it was there. A server that shuts down refuses with ErrNotReady. What a handler's error says
 // matches ErrRemote only, unless its code is 64 to 255.
 const (
 	ErrCanceled    = hg.ErrCanceled
@@ -58,7 +58,7 @@ type (
 	// A RemoteError is what a target answered instead of output.
 	RemoteError = hg.RemoteError
 	// A Meta is names and values that travel beside an input or an output.
-	Meta = hg.Meta
+	Meta = hg.Metadata
 	// A Caller is the sender of a request. Trust only what its Identity reports as verified: a caller chooses the rest.
 	Caller = hg.Caller
 	// An Identity is what is known of the process at the other end of a session.
@@ -90,9 +90,9 @@ const (
 func Errorf(code Code, format string, args ...any) error { return hg.Errorf(code, format, args...) }
 
 // Refuse marks the error of a handler that has done nothing: the caller gets NotRun, and may repeat the call safely. Retry does so,
-// at another address if there is one, when err has no code or NotReady, Exhausted, Unavailable, Aborted or Internal. The others say
-// that no repetition helps: NotFound, AlreadyExists, BadInput, Denied, and the program's own, 128 to 255. So a quota that is used up
-// is Denied or a code of yours, one that is full for a moment Exhausted.
+// at another address if there is one, when err has no code or ErrNotReady, ErrExhausted, ErrUnavailable, ErrAborted or Internal. The others say
+// that no repetition helps: ErrNotFound, ErrAlreadyExists, ErrBadInput, ErrDenied, and the program's own, 128 to 255. So a quota that is used up
+// is Denied or a code of yours, one that is full for a moment ErrExhausted.
 func Refuse(err error) error { return hg.Refuse(err) }
 
 // WithDetail attaches a value to the error of a handler, for the caller to read with DetailOf; see hg.WithDetail.
@@ -107,9 +107,9 @@ func DetailOf[T any](err error) (detail T, ok bool) {
 	return detail, true
 }
 
-// FailFast returns a context whose calls end with ErrNoCredit, and NotRun, where the target has no envelope free for them, instead of
+// WithNoWait returns a context whose calls end with ErrNoCredit, and NotRun, where the target has no envelope free for them, instead of
 // waiting for one.
-func FailFast(ctx context.Context) context.Context { return hg.FailFast(ctx) }
+func WithNoWait(ctx context.Context) context.Context { return hg.WithNoWait(ctx) }
 
 // CodeOf returns the code of err: 0 for nil, the code that a handler gave (64 to 255), that with which the library at the target refused
 // the call (ErrNoEntry: it has no such method), ErrRemote for what a target said otherwise.

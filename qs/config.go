@@ -43,25 +43,25 @@ type Config struct {
 	MaxPeers int
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
 	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
-	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a From or an Into. It sees who
+	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a Reader or a Writer. It sees who
 	// calls (Caller, Meta, Method), and neither In nor Options. It runs on a worker, also for methods that are Inline and for pings, and
 	// may block: meanwhile it keeps that worker, and a place of HG.MaxActive and HG.MaxActivePerPeer, and others go on as long as
 	// there are more. While it is asked about a ping, the streams of that client stand still, and a ping waits for a worker, too.
 	Authorize func(ctx context.Context, c *Call) error
-	// Workers bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
+	// MaxConcurrent bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
 	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at
 	// most 250 ms, is refused with ErrTimeout, and the caller hears whether workers or another limit has held it up.
-	Workers int
-	// Grace bounds how long Serve and Shutdown let what is under way end. Zero means 10 s, negative not at all.
-	Grace time.Duration
+	MaxConcurrent int
+	// ShutdownTimeout bounds how long Serve and Shutdown let what is under way end. Zero means 10 s, negative not at all.
+	ShutdownTimeout time.Duration
 	// Contexts is how many contexts, with a goroutine each in Serve, share the port, for machines with many cores: 0 is one. Peers
 	// are spread over them: each always reaches the same one, and answers and calls back leave by that. Calls to one Peer always
 	// leave by the same context. On "tcp://" only: over other transports open a Node with an address of its own for each core.
 	Contexts int
 	// Reflect tells peers what n serves, with the types of input and output: for "qs rpcs".
 	Reflect bool
-	// Client wraps calls, Server wraps handlers. The first is the outermost.
-	Client, Server []Interceptor
+	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost.
+	ClientInterceptors, ServerInterceptors []Interceptor
 	// Logger gets what no error can carry, of all layers. Nil means HG.Logger, and slog.Default() if that is nil too. Calls are logged by Log.
 	Logger *slog.Logger
 	// HG is the configuration of the layers below: limits, Authorize, Observe, Codec. The node sets its Dispatch,
@@ -77,8 +77,8 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("qs: config: "+format+": %w", append(args, hg.ErrInvalid)...))
 	}
-	if c.Workers < 0 {
-		bad("Workers is %d, want a number of handlers, or 0 for HG.MaxActive", c.Workers)
+	if c.MaxConcurrent < 0 {
+		bad("Workers is %d, want a number of handlers, or 0 for HG.MaxActive", c.MaxConcurrent)
 	}
 	if c.Contexts < 0 || c.Contexts > 256 {
 		bad("Contexts is %d, want 1 to 256, or 0 for 1", c.Contexts)
@@ -109,7 +109,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.HG.Dispatch != nil {
 		bad("HG.Dispatch is set, but handlers run as Workers says; use package hg")
 	}
-	for _, i := range append(c.Client[:len(c.Client):len(c.Client)], c.Server...) {
+	for _, i := range append(c.ClientInterceptors[:len(c.ClientInterceptors):len(c.ClientInterceptors)], c.ServerInterceptors...) {
 		if i == nil {
 			bad("an interceptor is nil")
 			break
@@ -121,14 +121,14 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.Contexts == 0 {
 		c.Contexts = 1
 	}
-	if c.Workers == 0 {
-		c.Workers = c.HG.MaxActive
+	if c.MaxConcurrent == 0 {
+		c.MaxConcurrent = c.HG.MaxActive
 	}
-	if c.Workers == 0 {
-		c.Workers = 1024
+	if c.MaxConcurrent == 0 {
+		c.MaxConcurrent = 1024
 	}
-	if c.Grace == 0 {
-		c.Grace = 10 * time.Second
+	if c.ShutdownTimeout == 0 {
+		c.ShutdownTimeout = 10 * time.Second
 	}
 	c.HG.Reflect = c.HG.Reflect || c.Reflect
 	if c.Logger != nil {

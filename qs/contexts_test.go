@@ -29,13 +29,13 @@ func TestContexts(t *testing.T) {
 	visits, back := qs.Define[visit, int]("test/visit"), qs.Define[struct{}, string]("test/back")
 	body := noise(3, 200_000) // more than fits a message: it has a connection of its own
 	s := server(t, qs.Config{Contexts: contexts}, func(n *qs.Node) {
-		_, err := n.HG().Class().Register(where.Name(), func(r hg.Incoming) error { return r.Respond(r.Queue().ID(), nil) })
+		_, err := n.HG().Class().Register(where.Name(), func(r hg.Request) error { return r.Respond(r.HG().ID(), nil) })
 		require.NoError(t, err)
 		visits.Handle(n, func(ctx context.Context, in visit) (int, error) {
 			if got, err := io.ReadAll(in.Body.Reader(ctx)); err != nil || !bytes.Equal(got, body) {
 				return 0, fmt.Errorf("%d bytes: %w", len(got), err)
 			}
-			name, err := back.Call(ctx, qs.CallOf(ctx).Peer, struct{}{})
+			name, err := back.Call(ctx, qs.CallFrom(ctx).Peer, struct{}{})
 			if err == nil && name != in.From {
 				err = fmt.Errorf("%s was called back, and %s has answered", in.From, name)
 			}
@@ -56,7 +56,7 @@ func TestContexts(t *testing.T) {
 		all.Go(func() {
 			first, err := where.Call(within(t), to, struct{}{})
 			for range 3 {
-				_, verr := visits.Call(within(t), to, visit{name, qs.Lend(body)})
+				_, verr := visits.Call(within(t), to, visit{name, qs.Bytes(body)})
 				at, werr := where.Call(within(t), to, struct{}{})
 				if err = errors.Join(err, verr, werr); at != first {
 					err = errors.Join(err, fmt.Errorf("%s has reached context %d, and then %d", name, first, at))
@@ -84,7 +84,7 @@ func TestContextsByNumber(t *testing.T) {
 	where := qs.Define[struct{}, int]("test/where")
 	const contexts = 3
 	s := server(t, qs.Config{Contexts: contexts}, func(n *qs.Node) {
-		_, err := n.HG().Class().Register(where.Name(), func(r hg.Incoming) error { return r.Respond(r.Queue().ID(), nil) })
+		_, err := n.HG().Class().Register(where.Name(), func(r hg.Request) error { return r.Respond(r.HG().ID(), nil) })
 		require.NoError(t, err)
 	})
 	c := open(t, "tcp://", qs.Config{Contexts: contexts})

@@ -26,7 +26,7 @@ type control struct {
 	first    attempt              // in the place of one that is allocated
 	to       hg.Addr              // of the last attempt
 	been     map[hg.Addr]struct{} // of those before; nil while all went to one
-	streamed int64                // bytes of a From or an Into that were moved
+	streamed int64                // bytes of a Reader or a Writer that were moved
 	left     bool                 // a Read or a Write of an attempt is still running
 	top      scope
 }
@@ -106,7 +106,7 @@ func (c *control) spent() string {
 	return ""
 }
 
-// spend counts bytes of a From, an Into or a stream that were moved; left is whether a Read or a Write is still running.
+// spend counts bytes of a Reader, a Writer or a stream that were moved; left is whether a Read or a Write is still running.
 func (c *control) spend(n int64, left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,7 +316,7 @@ func (c *control) tells(ctx context.Context, s *scope, method string, err error)
 // look gives a up if nothing has been moved when stall has passed, and else looks again. Locked.
 func (c *control) look(a *attempt, stall, withdraw time.Duration) {
 	h := a.h
-	nctx := h.Queue().NA()
+	nctx := h.HG().NA()
 	op := nctx.NewOp(func(op *na.Op, r na.Result) {
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -115,7 +115,7 @@ func TestDNS(t *testing.T) {
 	}
 	ns := newNameserver(t, ips...)
 	c := open(t, "tcp://", qs.Config{})
-	o := qs.PeerOptions{Resolver: qs.DNS{Resolver: ns.resolver()}, Pick: qs.RoundRobin(), Refresh: 10 * time.Millisecond}
+	o := qs.PeerOptions{Resolver: qs.DNS{Resolver: ns.resolver()}, Balancer: qs.RoundRobin(), ResolveInterval: 10 * time.Millisecond}
 	to, err := c.PeerWith(within(t), o, "tcp://kv.test:"+port)
 	require.NoError(t, err)
 	require.Equal(t, "tcp://kv.test:"+port, to.String())

@@ -19,7 +19,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TestOneAtATime: two attempts at once do not share a From: the second is refused, and the first gets all of it.
+// TestOneAtATime: two attempts at once do not share a Reader: the second is refused, and the first gets all of it.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	begun, second := make(chan struct{}), make(chan struct{})
@@ -32,7 +32,7 @@ func TestOneAtATime(t *testing.T) {
 		})
 	})
 	var refused error
-	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
 		first := make(chan error, 1)
 		go func() { first <- next(ctx) }()
 		<-begun
@@ -40,7 +40,7 @@ func TestOneAtATime(t *testing.T) {
 		close(second)
 		return <-first
 	}}})
-	src := qs.From(bytes.NewReader(noise(1, 100_000)))
+	src := qs.Reader(bytes.NewReader(noise(1, 100_000)))
 	got, err := put.Call(within(t), peer(t, n, to.String()), putIn{"x", src})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(noise(1, 100_000)), got)
@@ -65,7 +65,7 @@ func TestSinkServesOneAttempt(t *testing.T) {
 		})
 		var refused error
 		var lends bool
-		n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 			lends = c.Lends()
 			first := make(chan error, 1)
 			go func() { first <- next(ctx) }()
@@ -78,10 +78,10 @@ func TestSinkServesOneAttempt(t *testing.T) {
 		file, err := os.Create(filepath.Join(t.TempDir(), "room"))
 		require.NoError(t, err)
 		var into bytes.Buffer
-		sink := map[string]qs.Sink{"Fill": qs.Fill(make([]byte, 1000)), "Into": qs.Into(&into)}[kind]
+		sink := map[string]qs.Sink{"Fill": qs.Buffer(make([]byte, 1000)), "Into": qs.Writer(&into)}[kind]
 		mapping := func(f func()) { f() }
 		if strings.HasPrefix(kind, "FillFile") {
-			sink = qs.FillFile(file, 1000)
+			sink = qs.FileBuffer(file, 1000)
 		}
 		if strings.HasSuffix(kind, "not mapped") {
 			mapping = qs.WithoutMapping
@@ -102,7 +102,7 @@ func TestSinkServesOneAttempt(t *testing.T) {
 	}
 }
 
-// TestFromIsLentOnce: a From that a handler has got bytes of, and one whose Read was left running, serves no other call, which would lack
+// TestFromIsLentOnce: a Reader that a handler has got bytes of, and one whose Read was left running, serves no other call, which would lack
 // them; one that nobody has got bytes of does.
 func TestFromIsLentOnce(t *testing.T) {
 	t.Parallel()
@@ -116,17 +116,17 @@ func TestFromIsLentOnce(t *testing.T) {
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}
 
-	src := qs.From(bytes.NewReader(want))
+	src := qs.Reader(bytes.NewReader(want))
 	for range 2 { // whose handler takes nothing
 		_, err := put.Call(within(t), to, putIn{"", src})
-		require.ErrorIs(t, err, qs.BadInput)
+		require.ErrorIs(t, err, qs.ErrBadInput)
 	}
 	got, err := put.Call(within(t), to, putIn{"copy", src})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(want), got)
 	refused(src)
 
-	src = qs.From(bytes.NewReader(want))
+	src = qs.Reader(bytes.NewReader(want))
 	got, err = put.Call(within(t), to, putIn{"some", src})
 	require.NoError(t, err)
 	require.Equal(t, want[:10], got)
@@ -139,7 +139,7 @@ func TestFromIsLentOnce(t *testing.T) {
 			return nil, nil
 		})
 	})
-	src = qs.From(io.MultiReader(bytes.NewReader(want), stuck))
+	src = qs.Reader(io.MultiReader(bytes.NewReader(want), stuck))
 	_, err = put.Call(within(t), to, putIn{"", src})
 	require.NoError(t, err)
 	close(stuck.release)
@@ -208,7 +208,7 @@ func TestErrorsOfReaders(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	for _, why := range []error{qs.ErrTimeout, qs.ErrPeerLost, context.Canceled, context.DeadlineExceeded, io.ErrUnexpectedEOF} {
-		_, err := put.Call(within(t), to, putIn{"copy", qs.From(readerFunc(func([]byte) (int, error) { return 0, why }))})
+		_, err := put.Call(within(t), to, putIn{"copy", qs.Reader(readerFunc(func([]byte) (int, error) { return 0, why }))})
 		require.ErrorIs(t, err, qs.ErrRemote)
 		require.Equal(t, qs.ErrRemote, qs.CodeOf(err))
 		require.Equal(t, qs.Ran, qs.FateOf(err))
@@ -227,14 +227,14 @@ func TestErrorsBeforeTheRequest(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	_, err = put.Call(within(t), to, putIn{"copy", qs.LendFile(f)})
+	_, err = put.Call(within(t), to, putIn{"copy", qs.File(f)})
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	for _, size := range []int64{-1, 1 << 62} {
 		f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 		require.NoError(t, err)
-		_, err = get.Call(within(t), to, getIn{"copy", 10, qs.FillFile(f, size)})
+		_, err = get.Call(within(t), to, getIn{"copy", 10, qs.FileBuffer(f, size)})
 		require.ErrorIs(t, err, qs.ErrInvalid)
 		require.ErrorContains(t, err, fmt.Sprint(size))
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
@@ -288,7 +288,7 @@ type probedPut struct {
 
 var putProbed = qs.Define[probedPut, []byte]("test/probedput")
 
-// TestReadAheadIsNotMoved: what was read ahead of a From, and nobody has got, neither keeps Retry from the second address nor is lost.
+// TestReadAheadIsNotMoved: what was read ahead of a Reader, and nobody has got, neither keeps Retry from the second address nor is lost.
 func TestReadAheadIsNotMoved(t *testing.T) {
 	t.Parallel()
 	s := server(t, qs.Config{}, func(n *qs.Node) {
@@ -299,9 +299,9 @@ func TestReadAheadIsNotMoved(t *testing.T) {
 	})
 	ended := make(chan struct{}, 1)
 	var moved []int64
-	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{}), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{}), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
-		moved = append(moved, c.Moved)
+		moved = append(moved, c.BytesMoved)
 		return err
 	}}})
 	want := noise(3, 100_000)
@@ -320,7 +320,7 @@ func TestReadAheadIsNotMoved(t *testing.T) {
 		}
 	})
 	defer probes.Delete(probe(t.Name()))
-	got, err := putProbed.Call(within(t), to, probedPut{qs.From(read), probe(t.Name())})
+	got, err := putProbed.Call(within(t), to, probedPut{qs.Reader(read), probe(t.Name())})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(want), got)
 	require.Equal(t, []int64{0, int64(len(want))}, moved)
@@ -334,13 +334,13 @@ func TestTooLateGoesOn(t *testing.T) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) {
 			close(running)
 			<-refuse
-			return p, qs.Refuse(qs.NotReady)
+			return p, qs.Refuse(qs.ErrNotReady)
 		})
 	})
 	free := server(t, qs.Config{}, func(n *qs.Node) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { return p, nil })
 	})
-	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
+	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
 	f := double.Go(within(t), peer(t, c, full.Addr().String(), free.Addr().String()), point{1, 2})
 	<-running
 	require.Equal(t, qs.TooLate, f.Withdraw(within(t)))

@@ -25,23 +25,23 @@ func TestGoexitInStreams(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	for _, after := range []int{0, 3 << 20} {
 		left := after
-		_, err := put.Call(context.Background(), to, putIn{"copy", qs.From(readerFunc(func(b []byte) (int, error) {
+		_, err := put.Call(context.Background(), to, putIn{"copy", qs.Reader(readerFunc(func(b []byte) (int, error) {
 			if left -= len(b); left < 0 {
 				runtime.Goexit()
 			}
 			return len(b), nil
 		}))})
 		require.ErrorContains(t, err, "ended its goroutine")
-		require.ErrorIs(t, err, qs.Aborted)
+		require.ErrorIs(t, err, qs.ErrAborted)
 		left = after
-		_, err = get.Call(context.Background(), to, getIn{"copy", 9 << 20, qs.Into(writerFunc(func(b []byte) (int, error) {
+		_, err = get.Call(context.Background(), to, getIn{"copy", 9 << 20, qs.Writer(writerFunc(func(b []byte) (int, error) {
 			if left -= len(b); left < 0 {
 				runtime.Goexit()
 			}
 			return len(b), nil
 		}))})
 		require.ErrorContains(t, err, "ended its goroutine")
-		require.ErrorIs(t, err, qs.Aborted)
+		require.ErrorIs(t, err, qs.ErrAborted)
 	}
 }
 
@@ -50,7 +50,7 @@ func TestGoexitInStreams(t *testing.T) {
 func TestInterceptorFates(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[string, int]("test/fates")
-	_, to := pair(t, qs.Config{Server: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+	_, to := pair(t, qs.Config{ServerInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		how := *c.In.(*string)
 		if how[0] == '+' {
 			if err := next(ctx); err != nil {
@@ -63,13 +63,13 @@ func TestInterceptorFates(t *testing.T) {
 		case "goexit":
 			runtime.Goexit()
 		}
-		return qs.Errorf(qs.Denied, "not you")
+		return qs.Errorf(qs.ErrDenied, "not you")
 	}}}, func(n *qs.Node) {
 		m.Handle(n, func(context.Context, string) (int, error) { return 1, nil })
 	})
 	for _, h := range []string{"-panic", "-goexit", "-error", "+panic", "+goexit", "+error"} {
 		_, err := m.Call(within(t), to, h)
-		want, code := qs.NotRun, error(qs.Denied)
+		want, code := qs.NotRun, error(qs.ErrDenied)
 		if h[0] == '+' {
 			want = qs.Ran
 		}
@@ -144,7 +144,7 @@ func TestGoexitInCodec(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		m.Handle(n, func(_ context.Context, detail bool) (bye, error) {
 			if detail {
-				return bye{}, hg.WithDetail(qs.Errorf(qs.Denied, "see the detail"), bye{})
+				return bye{}, hg.WithDetail(qs.Errorf(qs.ErrDenied, "see the detail"), bye{})
 			}
 			return bye{}, nil
 		})
@@ -153,7 +153,7 @@ func TestGoexitInCodec(t *testing.T) {
 	require.ErrorIs(t, err, qs.ErrPanic)
 	require.ErrorContains(t, err, "ended its goroutine")
 	_, err = m.Call(within(t), to, true)
-	require.ErrorIs(t, err, qs.Denied)
+	require.ErrorIs(t, err, qs.ErrDenied)
 	require.ErrorContains(t, err, "see the detail")
 }
 
@@ -165,7 +165,7 @@ func TestServerNextLate(t *testing.T) {
 	began, late := make(chan struct{}), make(chan error, 1)
 	var answered chan struct{}
 	var ran, saw atomic.Int32
-	_, to := pair(t, qs.Config{Server: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+	_, to := pair(t, qs.Config{ServerInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		switch *c.In.(*string) {
 		case "before":
 			go func() {
@@ -181,7 +181,7 @@ func TestServerNextLate(t *testing.T) {
 			}
 			late <- next(ctx)
 		}
-		return qs.Errorf(qs.Aborted, "too slow")
+		return qs.Errorf(qs.ErrAborted, "too slow")
 	}}}, func(n *qs.Node) {
 		m.Handle(n, func(ctx context.Context, in string) (int, error) {
 			ran.Add(1)
@@ -203,7 +203,7 @@ func TestServerNextLate(t *testing.T) {
 		ran.Store(0)
 		_, err := m.Call(within(t), to, x.in)
 		close(answered)
-		require.ErrorIs(t, err, qs.Aborted, x.in)
+		require.ErrorIs(t, err, qs.ErrAborted, x.in)
 		require.Equal(t, x.fate, qs.FateOf(err), x.in)
 		require.ErrorIs(t, <-late, x.other, x.in)
 		require.Equal(t, x.ran, ran.Load(), x.in)
@@ -235,7 +235,7 @@ func TestEndedContextSaysIt(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[int, int]("test/hang")
 	stop := func() {}
-	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
 		switch *c.In.(*int) {
 		case 1:
@@ -250,7 +250,7 @@ func TestEndedContextSaysIt(t *testing.T) {
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		m.Handle(n, func(ctx context.Context, in int) (int, error) {
 			if in > 0 {
-				return 0, qs.Errorf(qs.NotFound, "nothing")
+				return 0, qs.Errorf(qs.ErrNotFound, "nothing")
 			}
 			<-ctx.Done()
 			return 0, ctx.Err()
@@ -281,7 +281,7 @@ func TestEndedContextSaysIt(t *testing.T) {
 		defer cancel()
 		_, err := m.Call(ctx, to, in)
 		require.ErrorIs(t, err, context.Canceled)
-		for _, other := range []error{context.DeadlineExceeded, qs.ErrRemote, qs.NotFound} {
+		for _, other := range []error{context.DeadlineExceeded, qs.ErrRemote, qs.ErrNotFound} {
 			require.NotErrorIs(t, err, other, "%v", err)
 		}
 		require.Equal(t, qs.Ran, qs.FateOf(err), "%v", err)
@@ -295,7 +295,7 @@ func TestNothingAfterTheEnd(t *testing.T) {
 	server := server(t, qs.Config{}, func(n *qs.Node) {
 		repeat.Handle(n, func(context.Context, string) (string, error) { ran.Add(1); return "", nil })
 	})
-	client := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{
+	client := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{
 		func(_ context.Context, _ *qs.Call, next func(context.Context) error) error {
 			return next(context.Background())
 		},
@@ -317,7 +317,7 @@ func TestNothingAfterTheEnd(t *testing.T) {
 func TestDetachedAttemptEnds(t *testing.T) {
 	t.Parallel()
 	m := qs.Define[int, int]("test/detached")
-	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		return next(context.WithoutCancel(ctx))
 	}}})
 	began, ended := make(chan struct{}), make(chan struct{})
@@ -340,24 +340,24 @@ func TestDetachedAttemptEnds(t *testing.T) {
 	<-ended // the target was told
 }
 
-// Call.Moved counts each byte once, whatever is lent.
+// Call.BytesMoved counts each byte once, whatever is lent.
 func TestMoved(t *testing.T) {
 	t.Parallel()
 	var moved int64
-	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		err := next(ctx)
-		moved = c.Moved
+		moved = c.BytesMoved
 		return err
 	}}})
 	s := server(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	to := peer(t, n, s.Addr().String())
 	b := make([]byte, 1<<20)
-	for _, in := range []qs.Source{qs.Lend(b), qs.From(bytes.NewReader(b))} {
+	for _, in := range []qs.Source{qs.Bytes(b), qs.Reader(bytes.NewReader(b))} {
 		_, err := put.Call(within(t), to, putIn{"copy", in})
 		require.NoError(t, err)
 		require.EqualValues(t, len(b), moved)
 	}
-	for _, out := range []qs.Sink{qs.Fill(b), qs.Into(io.Discard)} {
+	for _, out := range []qs.Sink{qs.Buffer(b), qs.Writer(io.Discard)} {
 		_, err := get.Call(within(t), to, getIn{"copy", len(b), out})
 		require.NoError(t, err)
 		require.EqualValues(t, len(b), moved)

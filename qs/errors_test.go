@@ -26,7 +26,7 @@ func TestDetail(t *testing.T) {
 	want := quota{7, 5, "ada"}
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		repeat.Handle(n, func(_ context.Context, how string) (string, error) {
-			err := qs.Errorf(qs.Exhausted, "the quota is used up")
+			err := qs.Errorf(qs.ErrExhausted, "the quota is used up")
 			if how == "bare" {
 				return "", err
 			}
@@ -34,7 +34,7 @@ func TestDetail(t *testing.T) {
 		})
 	})
 	_, err := repeat.Call(within(t), to, "detail")
-	require.ErrorIs(t, err, qs.Exhausted)
+	require.ErrorIs(t, err, qs.ErrExhausted)
 	got, ok := qs.DetailOf[quota](err)
 	require.True(t, ok)
 	require.Equal(t, want, got)
@@ -59,14 +59,14 @@ func TestCodeOf(t *testing.T) {
 		err  error
 		want qs.Code
 	}{
-		"NotFound":  {qs.Errorf(qs.NotFound, "no key"), qs.NotFound},
+		"NotFound":  {qs.Errorf(qs.ErrNotFound, "no key"), qs.ErrNotFound},
 		"mine":      {qs.Errorf(mine, "mine"), mine},
-		"refused":   {qs.Refuse(qs.Denied), qs.Denied},
+		"refused":   {qs.Refuse(qs.ErrDenied), qs.ErrDenied},
 		"no code":   {errors.New("oh"), qs.ErrRemote},
 		"its own":   {qs.ErrPeerLost, qs.ErrRemote},
 		"no entry":  {qs.Refuse(qs.ErrNoEntry), qs.ErrRemote}, // of something that the handler has called
 		"timed out": {qs.ErrTimeout, qs.ErrRemote},
-		"forwarded": {&qs.RemoteError{Code: qs.NotFound, Text: "elsewhere"}, qs.ErrRemote}, // it is for the handler to say so
+		"forwarded": {&qs.RemoteError{Code: qs.ErrNotFound, Text: "elsewhere"}, qs.ErrRemote}, // it is for the handler to say so
 	}
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		repeat.Handle(n, func(_ context.Context, how string) (string, error) { return "", handlers[how].err })
@@ -130,14 +130,14 @@ func TestLibraryRefuses(t *testing.T) {
 			still = false
 		}
 	}
-	refused(err, qs.NotReady)
+	refused(err, qs.ErrNotReady)
 	close(block)
 	_, err = blocked.Wait(within(t))
 	require.NoError(t, err)
 	require.NoError(t, <-done)
 }
 
-// TestRetryCodes: the handler of an Idempotent method says that another time may do. That is so for Unavailable, NotReady and Aborted,
+// TestRetryCodes: the handler of an Idempotent method says that another time may do. That is so for ErrUnavailable, ErrNotReady and ErrAborted,
 // or for the codes that the policy names.
 func TestRetryCodes(t *testing.T) {
 	t.Parallel()
@@ -146,9 +146,9 @@ func TestRetryCodes(t *testing.T) {
 		said  qs.Code
 		again bool
 	}{
-		{nil, qs.Unavailable, true}, {nil, qs.NotReady, true}, {nil, qs.Aborted, true}, {nil, qs.Internal, false}, {nil, qs.NotFound, false},
-		{[]qs.Code{}, qs.Unavailable, false},
-		{[]qs.Code{200}, 200, true}, {[]qs.Code{200}, qs.Unavailable, false},
+		{nil, qs.ErrUnavailable, true}, {nil, qs.ErrNotReady, true}, {nil, qs.ErrAborted, true}, {nil, qs.ErrInternal, false}, {nil, qs.ErrNotFound, false},
+		{[]qs.Code{}, qs.ErrUnavailable, false},
+		{[]qs.Code{200}, 200, true}, {[]qs.Code{200}, qs.ErrUnavailable, false},
 	} {
 		ran := 0
 		register := func(_ *sim.World, _ string, n *qs.Node) {
@@ -176,11 +176,11 @@ func TestRetryCodes(t *testing.T) {
 func TestRefusedGoesElsewhere(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
-	for _, pick := range []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()} {
+	for _, pick := range []qs.Balancer{nil, qs.RoundRobin(), qs.LeastLoaded()} {
 		for seed := range uint64(5) {
 			flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: time.Hour})}, func(ctx context.Context, f *fleet, n *qs.Node) {
-				f.refuses = map[string]error{"s0": qs.Errorf(qs.Exhausted, "full"), "s1": qs.Errorf(qs.Unavailable, "the disk is away")}
-				to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: pick}, "sim://s0", "sim://s1", "sim://s2")
+				f.refuses = map[string]error{"s0": qs.Errorf(qs.ErrExhausted, "full"), "s1": qs.Errorf(qs.ErrUnavailable, "the disk is away")}
+				to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: pick}, "sim://s0", "sim://s1", "sim://s2")
 				require.NoError(t, err)
 				took, failed := f.callers(ctx, to, 3, 100*time.Millisecond)
 				require.Empty(t, failed)
@@ -198,7 +198,7 @@ func TestCallTimeout(t *testing.T) {
 	defer w.Close()
 	ctx, stop := context.WithCancel(context.Background())
 	w.Go("server", func() {
-		n := simulated(t, w, "sim://server", qs.Config{Grace: -1})
+		n := simulated(t, w, "sim://server", qs.Config{ShutdownTimeout: -1})
 		repeat.Handle(n, func(ctx context.Context, _ string) (string, error) { return "done", n.Sleep(ctx, 2*time.Second) })
 		_ = n.Serve(ctx)
 	})
@@ -223,7 +223,7 @@ func TestCallTimeout(t *testing.T) {
 	require.NoError(t, w.Run(time.Hour))
 }
 
-// TestFailFast: a call for which there is no envelope ends at once; without FailFast it waits for one.
+// TestFailFast: a call for which there is no envelope ends at once; without WithNoWait it waits for one.
 func TestFailFast(t *testing.T) {
 	t.Parallel()
 	var cfg qs.Config
@@ -249,7 +249,7 @@ func TestFailFast(t *testing.T) {
 		all = append(all, repeat.Go(within(t), to, "x"))
 	}
 	require.NoError(t, c.HG().Wait(within(t), full))
-	_, err = repeat.Call(qs.FailFast(within(t)), to, "x")
+	_, err = repeat.Call(qs.WithNoWait(within(t)), to, "x")
 	require.ErrorIs(t, err, qs.ErrNoCredit)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	close(release)
@@ -257,7 +257,7 @@ func TestFailFast(t *testing.T) {
 		_, err := f.Wait(within(t))
 		require.NoError(t, err)
 	}
-	_, err = repeat.Call(qs.FailFast(within(t)), to, "x")
+	_, err = repeat.Call(qs.WithNoWait(within(t)), to, "x")
 	require.NoError(t, err)
 }
 
@@ -272,7 +272,7 @@ func TestMethodLimits(t *testing.T) {
 		active, most, left, ran := 0, 0, 20, 0
 		var refused, ok int
 		w.Go("server", func() {
-			n := simulated(t, w, "sim://server", qs.Config{Grace: -1})
+			n := simulated(t, w, "sim://server", qs.Config{ShutdownTimeout: -1})
 			tight.Handle(n, func(ctx context.Context, i int) (int, error) {
 				active++
 				ran++
@@ -304,7 +304,7 @@ func TestMethodLimits(t *testing.T) {
 						ok++
 					default:
 						refused++
-						require.ErrorIs(t, err, qs.Exhausted)
+						require.ErrorIs(t, err, qs.ErrExhausted)
 						require.Equal(t, qs.NotRun, qs.FateOf(err))
 					}
 				}
@@ -328,14 +328,14 @@ func TestRootAuthorize(t *testing.T) {
 	t.Parallel()
 	ran := make(chan string, 100)
 	cfg := qs.Config{Authorize: func(ctx context.Context, c *qs.Call) error {
-		token, _ := c.Meta.Get("token")
+		token, _ := c.Metadata.Get("token")
 		switch {
 		case c.Method != repeat.Name() || token == "good":
 			return nil
 		case token == "panic":
 			panic("oh")
 		case token == "coded":
-			return qs.Errorf(qs.Denied, "not today")
+			return qs.Errorf(qs.ErrDenied, "not today")
 		case c.Peer.Addr().IsZero() || c.Caller().Addr != c.Peer.Addr() || c.In != nil:
 			return nil // it would be a defect, and the call succeed
 		}
@@ -344,11 +344,11 @@ func TestRootAuthorize(t *testing.T) {
 	_, to := pair(t, cfg, func(n *qs.Node) {
 		repeat.Handle(n, func(_ context.Context, how string) (string, error) { ran <- how; return how, nil })
 	})
-	_, err := repeat.Call(qs.WithMeta(within(t), "token", "good"), to, "x")
+	_, err := repeat.Call(qs.WithMetadata(within(t), "token", "good"), to, "x")
 	require.NoError(t, err)
 	<-ran
-	for token, code := range map[string]qs.Code{"bad": qs.ErrPermission, "panic": qs.ErrPermission, "coded": qs.Denied} {
-		_, err := repeat.Call(qs.WithMeta(within(t), "token", token), to, token)
+	for token, code := range map[string]qs.Code{"bad": qs.ErrPermission, "panic": qs.ErrPermission, "coded": qs.ErrDenied} {
+		_, err := repeat.Call(qs.WithMetadata(within(t), "token", token), to, token)
 		require.ErrorIs(t, err, code, token)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
 	}

@@ -34,7 +34,7 @@ func Example() {
 	answer, err := Greet.Call(ctx, peer, "Ada")
 	fmt.Println(answer, err)
 
-	stop() // Serve drains: what runs may end, for Config.Grace at most
+	stop() // Serve drains: what runs may end, for Config.ShutdownTimeout at most
 	fmt.Println(<-ended)
 	// Output:
 	// hello, Ada <nil>

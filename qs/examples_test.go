@@ -85,9 +85,9 @@ func ExampleSource() {
 		})
 	})
 	defer stop()
-	n, err := put.Call(context.Background(), to, upload{"memory", qs.Lend(make([]byte, 5<<20))})
+	n, err := put.Call(context.Background(), to, upload{"memory", qs.Bytes(make([]byte, 5<<20))})
 	fmt.Println(n, err)
-	n, err = put.Call(context.Background(), to, upload{"a reader", qs.From(strings.NewReader("hello"))})
+	n, err = put.Call(context.Background(), to, upload{"a reader", qs.Reader(strings.NewReader("hello"))})
 	fmt.Println(n, err)
 	// Output:
 	// 5242880 <nil>
@@ -109,11 +109,11 @@ func ExampleSink() {
 	})
 	defer stop()
 	room := make([]byte, 100)
-	in := download{"memory", qs.Fill(room)}
+	in := download{"memory", qs.Buffer(room)}
 	kind, err := get.Call(context.Background(), to, in)
 	fmt.Println(kind, err, string(room[:in.Into.Filled()]))
 	var b bytes.Buffer
-	_, err = get.Call(context.Background(), to, download{"writer", qs.Into(&b)})
+	_, err = get.Call(context.Background(), to, download{"writer", qs.Writer(&b)})
 	fmt.Println(b.String(), err)
 	// Output:
 	// text/plain <nil> hello, memory
@@ -124,11 +124,11 @@ func ExampleSink() {
 func ExampleRetry() {
 	count := qs.Define[string, int]("example/count")
 	calls := 0
-	to, stop := serving(qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}},
+	to, stop := serving(qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}},
 		func(n *qs.Node) {
 			count.Handle(n, func(context.Context, string) (int, error) {
 				if calls++; calls < 3 {
-					return 0, qs.Refuse(qs.Errorf(qs.Unavailable, "still starting"))
+					return 0, qs.Refuse(qs.Errorf(qs.ErrUnavailable, "still starting"))
 				}
 				return calls, nil
 			})
@@ -143,12 +143,12 @@ func ExampleErrorf() {
 	find := qs.Define[string, string]("example/find")
 	to, stop := serving(qs.Config{}, func(n *qs.Node) {
 		find.Handle(n, func(_ context.Context, key string) (string, error) {
-			return "", qs.Errorf(qs.NotFound, "no key %q", key)
+			return "", qs.Errorf(qs.ErrNotFound, "no key %q", key)
 		})
 	})
 	defer stop()
 	_, err := find.Call(context.Background(), to, "x")
-	fmt.Println(errors.Is(err, qs.NotFound), qs.FateOf(err))
+	fmt.Println(errors.Is(err, qs.ErrNotFound), qs.FateOf(err))
 	// Output: true ran
 }
 
@@ -186,7 +186,7 @@ func ExampleInterceptor() {
 		fmt.Println(c.Method, *c.In.(*string), *c.Out.(*string), err)
 		return err
 	}
-	to, stop := serving(qs.Config{Client: []qs.Interceptor{tell}}, func(n *qs.Node) {
+	to, stop := serving(qs.Config{ClientInterceptors: []qs.Interceptor{tell}}, func(n *qs.Node) {
 		Greet.Handle(n, func(_ context.Context, name string) (string, error) { return "hello, " + name, nil })
 	})
 	defer stop()
@@ -238,7 +238,7 @@ func ExampleLeastLoaded() {
 	}
 	defer client.Close()
 	ctx := context.Background()
-	to, err := client.PeerWith(ctx, qs.PeerOptions{Pick: qs.LeastLoaded()}, one.String(), two.String())
+	to, err := client.PeerWith(ctx, qs.PeerOptions{Balancer: qs.LeastLoaded()}, one.String(), two.String())
 	if err != nil {
 		panic(err)
 	}

@@ -170,7 +170,7 @@ func TestStreamsBeyondPlaces(t *testing.T) {
 	}
 	t.Run("workers", func(t *testing.T) { // each waits for one, and those beyond keep their envelopes meanwhile
 		c := newCrowd(8)
-		n, to := pair(t, qs.Config{Workers: 8}, c.serve)
+		n, to := pair(t, qs.Config{MaxConcurrent: 8}, c.serve)
 		c.streams(t, n, to, 60)
 	})
 	t.Run("itself", func(t *testing.T) {
@@ -234,13 +234,13 @@ func TestLongCallsAndStream(t *testing.T) {
 
 // put lends r, and get has so many bytes written to w.
 func (c *crowd) put(ctx context.Context, t *testing.T, to qs.Peer, r io.Reader) {
-	got, err := crowdPut.Call(ctx, to, qs.From(r))
+	got, err := crowdPut.Call(ctx, to, qs.Reader(r))
 	assert.NoError(t, err)
 	assert.Equal(t, crowdBytes, got)
 }
 
 func (c *crowd) get(ctx context.Context, t *testing.T, to qs.Peer, w io.Writer) {
-	got, err := crowdGet.Call(ctx, to, qs.Into(w))
+	got, err := crowdGet.Call(ctx, to, qs.Writer(w))
 	assert.NoError(t, err)
 	assert.Equal(t, crowdBytes, got)
 }

@@ -26,18 +26,18 @@ func fated(t *testing.T, is []qs.Interceptor, do string) (got string, ran int, e
 	attempts := 0
 	for i := range do {
 		w.Go(fmt.Sprint("s", i), func() {
-			n := simulated(t, w, fmt.Sprint("sim://s", i), qs.Config{Grace: -1})
+			n := simulated(t, w, fmt.Sprint("sim://s", i), qs.Config{ShutdownTimeout: -1})
 			repeat.Handle(n, func(_ context.Context, do string) (string, error) {
 				switch do[i] {
 				case 'r':
-					return "", qs.Refuse(qs.Exhausted)
+					return "", qs.Refuse(qs.ErrExhausted)
 				case 'x':
 					ran++
 					w.Node(fmt.Sprint("s", i)).Crash()
 					w.Sleep(time.Second) // it ends here
 				case 'e':
 					ran++
-					return "", qs.Errorf(qs.Internal, "it ran")
+					return "", qs.Errorf(qs.ErrInternal, "it ran")
 				}
 				ran++
 				return "done", nil
@@ -56,7 +56,7 @@ func fated(t *testing.T, is []qs.Interceptor, do string) (got string, ran int, e
 			c.Peer = to
 			return next(ctx)
 		}
-		n = simulated(t, w, "sim://", qs.Config{Client: append(is, place)})
+		n = simulated(t, w, "sim://", qs.Config{ClientInterceptors: append(is, place)})
 		defer n.Close()
 		ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
@@ -72,7 +72,7 @@ func fated(t *testing.T, is []qs.Interceptor, do string) (got string, ran int, e
 func TestFateOfAttempts(t *testing.T) {
 	t.Parallel()
 	type next = func(context.Context) error
-	retry := qs.Retry(qs.RetryPolicy{Backoff: -1, ExtraShare: -1})
+	retry := qs.Retry(qs.RetryPolicy{Backoff: -1, BudgetRatio: -1})
 	twice := func(ctx context.Context, _ *qs.Call, next next) error {
 		if err := next(ctx); err == nil {
 			return nil
@@ -155,15 +155,15 @@ func TestNextAtOnce(t *testing.T) {
 				close(gaveUp)
 				return "", ctx.Err()
 			case slow:
-				return "", qs.Refuse(qs.Exhausted)
+				return "", qs.Refuse(qs.ErrExhausted)
 			case how == "fail":
-				return "", qs.Internal
+				return "", qs.ErrInternal
 			}
 			return how, nil
 		})
 	})
 	var late func(context.Context) error
-	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 		late = next
 		ended := make(chan error, 2)
 		for range 2 {
@@ -186,6 +186,6 @@ func TestNextAtOnce(t *testing.T) {
 	require.Equal(t, 2, requests)
 	requests = 0
 	_, err = repeat.Call(within(t), to, "fail")
-	require.ErrorIs(t, err, qs.Exhausted, "what the interceptor has returned")
+	require.ErrorIs(t, err, qs.ErrExhausted, "what the interceptor has returned")
 	require.Equal(t, qs.Ran, qs.FateOf(err), "and what became of the other")
 }

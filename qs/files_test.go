@@ -34,11 +34,11 @@ func TestFileThatIsNotMapped(t *testing.T) {
 		serveBulk(t, n)
 		send.Handle(n, func(ctx context.Context, room qs.Sink) (int64, error) { return room.SendFile(ctx, f) })
 	})
-	got, err := put.Call(within(t), to, putIn{"copy", qs.LendFile(f)})
+	got, err := put.Call(within(t), to, putIn{"copy", qs.File(f)})
 	require.NoError(t, err)
 	require.Equal(t, hashOf(want), got)
 	into, room := &bytes.Buffer{}, make([]byte, 100)
-	for _, sink := range []qs.Sink{qs.Into(into), qs.Fill(room)} {
+	for _, sink := range []qs.Sink{qs.Writer(into), qs.Buffer(room)} {
 		n, err := send.Call(within(t), to, sink)
 		require.NoError(t, err)
 		require.EqualValues(t, len(want), n)
@@ -64,7 +64,7 @@ func TestFillFileWithGaps(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	require.NoError(t, err)
 	defer f.Close()
-	sink := qs.FillFile(f, 1<<20)
+	sink := qs.FileBuffer(f, 1<<20)
 	_, err = gaps.Call(within(t), to, sink)
 	require.NoError(t, err)
 	require.Zero(t, sink.Filled(), "without gaps")
@@ -85,8 +85,8 @@ func TestReaderErrorIsToldOnce(t *testing.T) {
 	t.Parallel()
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	broken := errors.New("the disk is broken")
-	_, up := put.Call(within(t), to, putIn{"copy", qs.From(iotest.ErrReader(broken))})
-	_, down := get.Call(within(t), to, getIn{"copy", 100_000, qs.Into(brokenWriter{broken})})
+	_, up := put.Call(within(t), to, putIn{"copy", qs.Reader(iotest.ErrReader(broken))})
+	_, down := get.Call(within(t), to, getIn{"copy", 100_000, qs.Writer(brokenWriter{broken})})
 	for what, err := range map[string]error{"reader": up, "writer": down} {
 		require.ErrorIs(t, err, broken)
 		require.ErrorIs(t, err, qs.ErrRemote)

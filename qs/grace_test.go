@@ -36,7 +36,7 @@ func graceServer(n *qs.Node, who string, stop func()) {
 			stop()
 			err := n.Sleep(ctx, time.Hour)
 			if in.How == "own" {
-				return qs.Errorf(qs.NotFound, "own")
+				return qs.Errorf(qs.ErrNotFound, "own")
 			}
 			return err
 		}
@@ -48,7 +48,7 @@ func graceServer(n *qs.Node, who string, stop func()) {
 			_ = wait()
 			n, err := io.Copy(io.Discard, from)
 			if err == nil && n != 19<<20 {
-				err = qs.Errorf(qs.BadInput, "%d bytes are missing", 19<<20-n)
+				err = qs.Errorf(qs.ErrBadInput, "%d bytes are missing", 19<<20-n)
 			}
 			return who, err
 		case "down":
@@ -68,14 +68,14 @@ func graceCalls(t *testing.T, begin func(who string) (addr string, served func()
 	for _, how := range []string{"plain", "up", "down", "own"} {
 		addr, served := begin("one")
 		second, _ := begin("two")
-		n := client(qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
+		n := client(qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
 		ctx, cancel := n.WithTimeout(context.Background(), 5*time.Minute)
 		to, err := n.Peer(ctx, addr, second)
 		require.NoError(t, err)
 		room := make([]byte, 20<<20)
-		got, err := grace.Call(ctx, to, graceIn{how, qs.Lend(make([]byte, 20<<20)), qs.Fill(room)})
+		got, err := grace.Call(ctx, to, graceIn{how, qs.Bytes(make([]byte, 20<<20)), qs.Buffer(room)})
 		if how == "own" {
-			require.ErrorIs(t, err, qs.NotFound, "what the handler says itself")
+			require.ErrorIs(t, err, qs.ErrNotFound, "what the handler says itself")
 		} else {
 			require.NoError(t, err, how)
 			require.Equal(t, "two", got, how)
@@ -103,7 +103,7 @@ func TestGracePasses(t *testing.T) {
 				t.Skip("sm needs Linux")
 			}
 			graceCalls(t, func(who string) (string, func() error) {
-				n, err := qs.Open(at, qs.Config{Grace: -1})
+				n, err := qs.Open(at, qs.Config{ShutdownTimeout: -1})
 				require.NoError(t, err)
 				ctx, stop := context.WithCancel(context.Background())
 				graceServer(n, who, stop)
@@ -126,7 +126,7 @@ func TestGracePasses(t *testing.T) {
 				over := false
 				ctx, stop := context.WithCancel(context.Background())
 				w.Go(who, func() {
-					n = simulated(t, w, fmt.Sprint("sim://", who, len(all)), qs.Config{Grace: -1})
+					n = simulated(t, w, fmt.Sprint("sim://", who, len(all)), qs.Config{ShutdownTimeout: -1})
 					graceServer(n, who, stop)
 					err = n.Serve(ctx)
 					over = true

@@ -123,10 +123,10 @@ func (n *Node) after(ctx context.Context, d time.Duration, f func()) (stop func(
 	return cancel
 }
 
-// First waits for the first of futures that succeeds, returns its index and output, and abandons the others: when First returns they
+// WaitFirst waits for the first of futures that succeeds, returns its index and output, and abandons the others: when First returns they
 // have ended. If none succeeds the index is -1, and the error joins those of all. When ctx ends first the error matches the cause of
 // that and says that a request may have run, and the calls continue.
-func First[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Out, err error) {
+func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Out, err error) {
 	errs := []error{}
 	if len(futures) == 0 {
 		errs = append(errs, na.WithText(ErrInvalid, "qs: First of no futures"))
@@ -201,9 +201,9 @@ type Outcome[Out any] struct {
 	Fate Fate // of the request: Ran if there is no error
 }
 
-// All calls m at all peers at once, with the same input, and returns what became of each call, in their order, when all have ended. A
-// method may lend memory or a file to all of them; not a From, nor a Sink.
-func All[In, Out any](ctx context.Context, peers []Peer, m *Method[In, Out], in In) []Outcome[Out] {
+// CallAll calls m at all peers at once, with the same input, and returns what became of each call, in their order, when all have ended. A
+// method may lend memory or a file to all of them; not a Reader, nor a Sink.
+func CallAll[In, Out any](ctx context.Context, peers []Peer, m *Method[In, Out], in In) []Outcome[Out] {
 	var futures []*Future[Out]
 	for _, to := range peers {
 		futures = append(futures, m.Go(ctx, to, in))

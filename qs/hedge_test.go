@@ -28,7 +28,7 @@ func TestHedge(t *testing.T) {
 		} {
 			flown(t, seed, 3, is, func(ctx context.Context, f *fleet, n *qs.Node) {
 				f.takes["s1"] = 10 * time.Second
-				to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: qs.RoundRobin()}, "sim://s0", "sim://s1", "sim://s2")
+				to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: qs.RoundRobin()}, "sim://s0", "sim://s1", "sim://s2")
 				require.NoError(t, err)
 				took, failed := f.callers(ctx, to, 4, 500*time.Millisecond)
 				require.Empty(t, failed)
@@ -52,10 +52,10 @@ func TestHedgeFails(t *testing.T) {
 		want          qs.Code
 		fate          qs.Fate
 	}{
-		"the second succeeds":             {first: qs.Refuse(qs.Errorf(qs.Denied, "no")), fate: qs.Ran},
-		"both are refused":                {first: qs.Refuse(qs.Errorf(qs.Denied, "no")), second: qs.Refuse(qs.Errorf(qs.NotReady, "no")), want: qs.NotReady, fate: qs.NotRun},
-		"the first may have run":          {first: context.Canceled, second: qs.Refuse(qs.Errorf(qs.NotReady, "no")), want: qs.ErrRemote, fate: qs.Ran},
-		"an error of a handler is answer": {second: qs.Errorf(qs.NotFound, "no key"), frozen: true, want: qs.NotFound, fate: qs.Ran},
+		"the second succeeds":             {first: qs.Refuse(qs.Errorf(qs.ErrDenied, "no")), fate: qs.Ran},
+		"both are refused":                {first: qs.Refuse(qs.Errorf(qs.ErrDenied, "no")), second: qs.Refuse(qs.Errorf(qs.ErrNotReady, "no")), want: qs.ErrNotReady, fate: qs.NotRun},
+		"the first may have run":          {first: context.Canceled, second: qs.Refuse(qs.Errorf(qs.ErrNotReady, "no")), want: qs.ErrRemote, fate: qs.Ran},
+		"an error of a handler is answer": {second: qs.Errorf(qs.ErrNotFound, "no key"), frozen: true, want: qs.ErrNotFound, fate: qs.Ran},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := sim.NewWorld(sim.Config{Seed: 1})
@@ -64,7 +64,7 @@ func TestHedgeFails(t *testing.T) {
 			for i, err := range []error{c.first, c.second} {
 				at := []string{"s0", "s1"}[i]
 				w.Go(at, func() {
-					n := simulated(t, w, "sim://"+at, qs.Config{Grace: -1})
+					n := simulated(t, w, "sim://"+at, qs.Config{ShutdownTimeout: -1})
 					repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
 						d := 20 * time.Millisecond
 						if i == 0 && c.frozen {
@@ -79,7 +79,7 @@ func TestHedgeFails(t *testing.T) {
 			w.Go("client", func() {
 				defer stop()
 				w.Sleep(time.Millisecond)
-				n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Hedge(time.Millisecond)}})
+				n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Hedge(time.Millisecond)}})
 				defer n.Close()
 				to, err := n.Peer(context.Background(), "sim://s0", "sim://s1")
 				require.NoError(t, err)
@@ -130,30 +130,30 @@ func TestNextHasItsOwnCall(t *testing.T) {
 		for range times {
 			all = append(all, <-errs)
 		}
-		if who, ok := c.Answer.Get("who"); !ok || who == "" || !c.Meta.IsZero() {
+		if who, ok := c.ResponseMetadata.Get("who"); !ok || who == "" || !c.Metadata.IsZero() {
 			wrong.Add(1)
 		}
 		return errors.Join(all...)
 	}
 	inner := func(ctx context.Context, c *qs.Call, next func(context.Context) error) (err error) {
 		mine := fmt.Sprint(number.Add(1))
-		if c.Meta, err = c.Meta.With("who", mine); err != nil {
+		if c.Metadata, err = c.Metadata.With("who", mine); err != nil {
 			return err
 		}
 		err = next(ctx)
-		if got, _ := c.Answer.Get("who"); got != mine {
+		if got, _ := c.ResponseMetadata.Get("who"); got != mine {
 			wrong.Add(1)
 		}
 		return err
 	}
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		repeat.Handle(n, func(ctx context.Context, in string) (string, error) {
-			c := qs.CallOf(ctx)
-			c.Answer = c.Meta
+			c := qs.CallFrom(ctx)
+			c.ResponseMetadata = c.Metadata
 			return in, nil
 		})
 	})
-	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{outer, inner}})
+	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{outer, inner}})
 	to := peer(t, c, s.Addr().String())
 	for range 20 {
 		got, err := repeat.Call(within(t), to, "x")
@@ -178,7 +178,7 @@ func TestFirst(t *testing.T) {
 				peers = append(peers, to)
 				all = append(all, once.Go(ctx, to, "x"))
 			}
-			i, got, err := qs.First(ctx, all...)
+			i, got, err := qs.WaitFirst(ctx, all...)
 			require.NoError(t, err)
 			require.Equal(t, 2, i)
 			require.Equal(t, "s1", got)
@@ -199,22 +199,22 @@ func TestFirst(t *testing.T) {
 			late := once.Go(ctx, peers[0], "x")
 			soon, stop := n.WithTimeout(ctx, time.Millisecond)
 			defer stop()
-			i, _, err = qs.First(soon, late)
+			i, _, err = qs.WaitFirst(soon, late)
 			require.Equal(t, -1, i)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 			require.False(t, late.Over(), "it goes on")
 			late.Abandon()
 
-			i, _, err = qs.First(ctx, late, once.Go(ctx, peers[1], "x"))
+			i, _, err = qs.WaitFirst(ctx, late, once.Go(ctx, peers[1], "x"))
 			require.Equal(t, -1, i)
 			require.ErrorIs(t, err, qs.ErrCanceled)
 			require.ErrorIs(t, err, qs.ErrUnreachable)
-			_, _, err = qs.First[string](ctx)
+			_, _, err = qs.WaitFirst[string](ctx)
 			require.ErrorIs(t, err, qs.ErrInvalid)
 
 			f.takes["s0"], f.takes["s2"] = 0, 0
-			out := qs.All(ctx, peers, once, "x")
+			out := qs.CallAll(ctx, peers, once, "x")
 			require.Len(t, out, 4)
 			for i, want := range []struct {
 				out  string
@@ -232,7 +232,7 @@ func TestFirst(t *testing.T) {
 // What goes with the answer of a hedged call is not lost with the attempt that was overtaken.
 func TestHedgeKeepsTheAnswersMeta(t *testing.T) {
 	t.Parallel()
-	said, err := hg.Meta{}.With("by", "the second")
+	said, err := hg.Metadata{}.With("by", "the second")
 	require.NoError(t, err)
 	var asked atomic.Int64
 	register := func(n *qs.Node) {
@@ -241,15 +241,15 @@ func TestHedgeKeepsTheAnswersMeta(t *testing.T) {
 				<-ctx.Done()
 				return "", ctx.Err()
 			}
-			qs.CallOf(ctx).Answer = said
+			qs.CallFrom(ctx).ResponseMetadata = said
 			return "", nil
 		})
 	}
 	first, second := server(t, qs.Config{}, register), server(t, qs.Config{}, register)
-	var seen hg.Meta
-	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{
+	var seen hg.Metadata
+	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{
 		func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
-			defer func() { seen = c.Answer }()
+			defer func() { seen = c.ResponseMetadata }()
 			return next(ctx)
 		},
 		qs.Hedge(time.Millisecond),

@@ -50,7 +50,7 @@ func TestCallerByName(t *testing.T) {
 			}
 			return qs.Errorf(qs.ErrPermission, "%s is not of the shop", c.Caller().Name)
 		},
-		Server: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		ServerInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 			between.Store(c.Caller().Name)
 			return next(ctx)
 		}},
@@ -58,7 +58,7 @@ func TestCallerByName(t *testing.T) {
 	s := server(t, cfg, func(n *qs.Node) {
 		whoami.Handle(n, func(ctx context.Context, _ struct{}) (string, error) {
 			ran.Add(1)
-			return qs.CallOf(ctx).Caller().Name + " " + strings.Join(qs.CallOf(ctx).Caller().URIs(), ","), nil
+			return qs.CallFrom(ctx).Caller().Name + " " + strings.Join(qs.CallFrom(ctx).Caller().URIs(), ","), nil
 		})
 	})
 	call := func(id string) (string, error) {

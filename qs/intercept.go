@@ -8,19 +8,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Call is what interceptors see of a call, and what a handler gets by CallOf. Before the request leaves, a client's may
+// A Call is what interceptors see of a call, and what a handler gets by CallFrom. Before the request leaves, a client's may
 // change Peer and Meta.
 type Call struct {
-	Method  string
-	Options Options
-	Peer    Peer    // where it goes; at the target, where it comes from
-	Meta    hg.Meta // beside the input: what WithMeta has put into the ctx of Call; an interceptor sets it here
-	In, Out any     // pointers to the input and the output; at the target In is decoded before the first interceptor runs
-	Answer  hg.Meta // beside the output: a handler sets it, a client has it after next
-	Attempt int     // from 1, of Retry
-	Moved   int64   // bytes that have been moved from and to what the input lends, in this attempt: after next
+	Method           string
+	Options          Options
+	Peer             Peer        // where it goes; at the target, where it comes from
+	Metadata         hg.Metadata // beside the input: what WithMetadata has put into the ctx of Call; an interceptor sets it here
+	In, Out          any         // pointers to the input and the output; at the target In is decoded before the first interceptor runs
+	ResponseMetadata hg.Metadata // beside the output: a handler sets it, a client has it after next
+	Attempt          int         // from 1, of Retry
+	BytesMoved       int64       // bytes that have been moved from and to what the input lends, in this attempt: after next
 
-	in       hg.Incoming // at the target
+	in       hg.Request // at the target
 	ctl      *control
 	stall    time.Duration // of Retry: give an attempt up that moves nothing for so long
 	withdraw time.Duration // and ask first for the request, for so long
@@ -36,9 +36,9 @@ func (c *Call) Caller() Caller { return c.in.Caller() }
 
 // An Interceptor runs around calls or handlers: it does what it likes, and calls next, with ctx or one made of it, which does
 // the rest: the call ends when ctx does, whatever next was given. A client's may call next again, for another attempt, or several times
-// at once: each next has a Call of its own, made of c, whose Attempt, Answer and Moved are in c when it has returned. With a From or a
+// at once: each next has a Call of its own, made of c, whose Attempt, Answer and Moved are in c when it has returned. With a Reader or a
 // Sink, and of a stream, it calls next one after the other: one while another is under way is refused (ErrInvalid), and so is one after
-// bytes of a From, an Into or a stream were moved. Call.Lends says whether a call has such. A server's calls
+// bytes of a Reader, a Writer or a stream were moved. Call.Lends says whether a call has such. A server's calls
 // next once at the most: then it is refused (ErrInvalid). FateOf an error of next, and of the call, covers each attempt in it, whatever
 // error an interceptor returns instead. When an interceptor has returned, next begins nothing any more; what it left under way is
 // abandoned (the handler's ctx ends), and waited for.
@@ -55,9 +55,9 @@ func chain(ctx context.Context, is []Interceptor, c *Call, last func(context.Con
 	return is[0](ctx, c, func(ctx context.Context) error { return chain(ctx, is[1:], c, last) })
 }
 
-// Log returns an interceptor, for either side, that logs each call when it has ended: at slog.LevelDebug, or at
+// LogCalls returns an interceptor, for either side, that logs each call when it has ended: at slog.LevelDebug, or at
 // slog.LevelWarn with the error, and at a client the fate. A nil l is slog.Default().
-func Log(l *slog.Logger) Interceptor {
+func LogCalls(l *slog.Logger) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		n := c.Peer.p.n
 		begun := n.now()
@@ -79,7 +79,7 @@ func Log(l *slog.Logger) Interceptor {
 		}
 		if err != nil {
 			attrs = append(attrs, slog.String("error", err.Error()))
-			if c.in == (hg.Incoming{}) { // at the target there is no question
+			if c.in == (hg.Request{}) { // at the target there is no question
 				attrs = append(attrs, slog.String("fate", FateOf(err).String()))
 			}
 		}
@@ -93,17 +93,17 @@ type (
 	metaKey struct{}
 )
 
-// CallOf returns the request that the ctx of a handler belongs to, or nil. It is asked for before the handler returns.
-func CallOf(ctx context.Context) *Call {
+// CallFrom returns the request that the ctx of a handler belongs to, or nil. It is asked for before the handler returns.
+func CallFrom(ctx context.Context) *Call {
 	c, _ := ctx.Value(callKey{}).(*Call)
 	return c
 }
 
-// WithMeta returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that
+// WithMetadata returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that
 // begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. It is not passed on by the target. A call has at most
 // 16 names and, with 3 bytes for each, 8 KiB of them and their values: one with more, or with a bad name, does not run and fails with
 // ErrOverflow or ErrInvalid.
-func WithMeta(ctx context.Context, name, value string) context.Context {
+func WithMetadata(ctx context.Context, name, value string) context.Context {
 	was, _ := ctx.Value(metaKey{}).(carried)
 	if was.err != nil {
 		return ctx
@@ -113,6 +113,6 @@ func WithMeta(ctx context.Context, name, value string) context.Context {
 }
 
 type carried struct {
-	m   hg.Meta
+	m   hg.Metadata
 	err error
 }

@@ -104,9 +104,9 @@ func TestLateGoroutines(t *testing.T) {
 	room, lent := make([]byte, 32<<20), make([]byte, 4<<20)
 	for round := range long.Or(20, 400) {
 		for how := range uses {
-			sink, source := qs.Fill(room), qs.Lend(lent)
+			sink, source := qs.Buffer(room), qs.Bytes(lent)
 			if round%2 == 1 && how != 2 && how != 4 {
-				sink, source = qs.Into(io.Discard), qs.From(zeros{})
+				sink, source = qs.Writer(io.Discard), qs.Reader(zeros{})
 			}
 			in := lateIn{how, sink, source}
 			if round%4 >= 2 {
@@ -149,7 +149,7 @@ func TestLateReadFromBlocks(t *testing.T) {
 			return 0, nil
 		})
 	})
-	sink := qs.Fill(make([]byte, 100))
+	sink := qs.Buffer(make([]byte, 100))
 	_, err := lateMethod.Call(within(t), to, lateIn{Body: sink})
 	require.NoError(t, err)
 	require.EqualValues(t, len("early"), sink.Filled())
@@ -167,7 +167,7 @@ func TestFlushedWhenContextHasEnded(t *testing.T) {
 		Body qs.Sink
 	}
 	method := qs.Define[in, int]("test/flushed")
-	cfg := qs.Config{Server: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error { return next(ctx) }}}
+	cfg := qs.Config{ServerInterceptors: []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error { return next(ctx) }}}
 	_, to := pair(t, cfg, func(n *qs.Node) {
 		method.Handle(n, func(ctx context.Context, in in) (int, error) {
 			data := noise(3, in.N)
@@ -201,11 +201,11 @@ func TestFlushedWhenContextHasEnded(t *testing.T) {
 	for _, how := range []string{"", "cancel", "copy", "late"} {
 		for _, n := range []int{1, 5000, 3<<20 + 1} {
 			room := make([]byte, n+1)
-			_, err := method.Call(within(t), to, in{how, n, qs.Fill(room)})
+			_, err := method.Call(within(t), to, in{how, n, qs.Buffer(room)})
 			require.NoError(t, err, "%q, %d bytes", how, n)
 			require.True(t, bytes.Equal(noise(3, n), room[:n]), "%q, %d bytes", how, n)
 			var b bytes.Buffer
-			_, err = method.Call(within(t), to, in{how, n, qs.Into(&b)})
+			_, err = method.Call(within(t), to, in{how, n, qs.Writer(&b)})
 			require.NoError(t, err, "%q, Into, %d bytes", how, n)
 			require.True(t, bytes.Equal(noise(3, n), b.Bytes()), "%q, Into, %d bytes", how, n)
 		}

@@ -128,11 +128,11 @@ func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 			for at := 0; at < size; {
 				at += copy(mem[at:], want)
 			}
-			_, err = put.Call(ctx, to, putIn{"", qs.Lend(mem[:1000], mem[1000:])})
+			_, err = put.Call(ctx, to, putIn{"", qs.Bytes(mem[:1000], mem[1000:])})
 		case "Fill":
-			_, err = get.Call(ctx, to, getIn{"", 0, qs.Fill(mem[:1000], mem[1000:])})
+			_, err = get.Call(ctx, to, getIn{"", 0, qs.Buffer(mem[:1000], mem[1000:])})
 		case "From":
-			_, err = put.Call(ctx, to, putIn{"", qs.From(readerFunc(func(b []byte) (int, error) {
+			_, err = put.Call(ctx, to, putIn{"", qs.Reader(readerFunc(func(b []byte) (int, error) {
 				if w.Sleep(100 * time.Microsecond); over {
 					t.Errorf("%s: the reader is read after the call", where())
 				}
@@ -145,7 +145,7 @@ func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 				return k, nil
 			}))})
 		case "Into":
-			_, err = get.Call(ctx, to, getIn{"", 0, qs.Into(writerFunc(func(b []byte) (int, error) {
+			_, err = get.Call(ctx, to, getIn{"", 0, qs.Writer(writerFunc(func(b []byte) (int, error) {
 				if w.Sleep(100 * time.Microsecond); over {
 					t.Errorf("%s: the writer is written to after the call", where())
 				}

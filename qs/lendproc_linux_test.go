@@ -20,7 +20,7 @@ func TestLendProc(t *testing.T) {
 	f, err := os.Open(name)
 	require.NoError(t, err)
 	defer f.Close()
-	src := qs.LendFile(f)
+	src := qs.File(f)
 	require.EqualValues(t, -1, src.Len())
 	got, err := put.Call(within(t), to, putIn{"copy", src})
 	require.NoError(t, err)

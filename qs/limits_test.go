@@ -129,20 +129,20 @@ func (l *workload) kinds() map[string]func(ctx context.Context, n *qs.Node, to q
 		"stream":             func(ctx context.Context, _ *qs.Node, to qs.Peer) error { return stream(ctx, to, 15, 16<<10) },
 		"stream, long items": func(ctx context.Context, _ *qs.Node, to qs.Peer) error { return stream(ctx, to, 6, long) },
 		"from": func(ctx context.Context, _ *qs.Node, to qs.Peer) error {
-			got, err := l.put.Call(ctx, to, qs.From(bytes.NewReader(make([]byte, long))))
+			got, err := l.put.Call(ctx, to, qs.Reader(bytes.NewReader(make([]byte, long))))
 			return all(got, long, err)
 		},
 		"lend": func(ctx context.Context, _ *qs.Node, to qs.Peer) error {
-			got, err := l.put.Call(ctx, to, qs.Lend(make([]byte, long)))
+			got, err := l.put.Call(ctx, to, qs.Bytes(make([]byte, long)))
 			return all(got, long, err)
 		},
 		"into": func(ctx context.Context, _ *qs.Node, to qs.Peer) error {
 			var into bytes.Buffer
-			_, err := l.get.Call(ctx, to, loadGet{long, qs.Into(&into)})
+			_, err := l.get.Call(ctx, to, loadGet{long, qs.Writer(&into)})
 			return all(into.Len(), long, err)
 		},
 		"fill": func(ctx context.Context, _ *qs.Node, to qs.Peer) error {
-			got, err := l.get.Call(ctx, to, loadGet{long, qs.Fill(make([]byte, long))})
+			got, err := l.get.Call(ctx, to, loadGet{long, qs.Buffer(make([]byte, long))})
 			return all(got, long, err)
 		},
 		"ping": func(ctx context.Context, n *qs.Node, to qs.Peer) error {
@@ -163,9 +163,9 @@ type limit struct {
 var limits = []limit{
 	{"MaxActive", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.MaxActive = v }, nil, true},
 	{"MaxActivePerPeer", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.MaxActivePerPeer = v }, nil, true},
-	{"Workers", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.Workers = v }, nil, true},
+	{"Workers", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.MaxConcurrent = v }, nil, true},
 	{"Options.MaxActive", func(_ *qs.Config, o *qs.Options, v int) { o.MaxActive, o.Queue = v, 1000 }, nil, true},
-	{"Options.Queue", func(_ *qs.Config, o *qs.Options, v int) { o.MaxActive, o.Queue = 2, v }, []error{qs.Exhausted}, true},
+	{"Options.Queue", func(_ *qs.Config, o *qs.Options, v int) { o.MaxActive, o.Queue = 2, v }, []error{qs.ErrExhausted}, true},
 	{"Envelopes", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.NA.Envelopes = v }, nil, false},
 	{"Envelopes and MaxActive", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.NA.Envelopes, cfg.HG.MaxActive = v, v }, nil, true},
 	{"SendQueue", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.NA.Envelopes, cfg.HG.NA.SendQueue = 2, v }, []error{qs.ErrNoCredit}, false},

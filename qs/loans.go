@@ -67,7 +67,7 @@ func (l *loans) lend(in any) (any, error) {
 			if at.s == nil {
 				continue
 			}
-			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // an Into is taken by its ring
+			if at.s.into == nil && !at.s.used.CompareAndSwap(false, true) { // a Writer is taken by its ring
 				return nil, errInUse
 			}
 			l.sinks = append(l.sinks, lentSink{sink: at.s})
@@ -305,8 +305,8 @@ func (l *loans) end(o *outgoing, c *Call, err error) error {
 	}
 	o.taking.Lock()
 	defer o.taking.Unlock()
-	if c.Moved = l.moved(); len(l.rings) > 0 || l.taker != nil {
-		o.spend(c.Moved, left)
+	if c.BytesMoved = l.moved(); len(l.rings) > 0 || l.taker != nil {
+		o.spend(c.BytesMoved, left)
 	}
 	for _, h := range l.handles {
 		l.revoke(h)

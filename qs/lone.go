@@ -57,13 +57,13 @@ func (k *trial) judge(quick, begun, now time.Duration) {
 }
 
 // batch runs callbacks, or takes a lone request in, to r, and then runs handlers.
-func (n *Node) batch(hctx *hg.Context, r *hg.Incoming, run func(*hg.Incoming)) {
+func (n *Node) batch(hctx *hg.Context, r *hg.Request, run func(*hg.Request)) {
 	w, k := &n.workers, &n.workers.own[hctx.ID()]
 	w.mu.Lock()
 	lone := w.busy == 0 && k.lone.may(hctx)
 	w.held = w.busy == 0 && k.together.may(hctx)
 	w.mu.Unlock()
-	if *r = (hg.Incoming{}); lone {
+	if *r = (hg.Request{}); lone {
 		run(r)
 	} else {
 		run(nil)
@@ -72,11 +72,11 @@ func (n *Node) batch(hctx *hg.Context, r *hg.Incoming, run func(*hg.Incoming)) {
 	w.held = false
 	waiting := len(w.queue) - w.first
 	switch {
-	case *r != (hg.Incoming{}) && w.busy < w.most:
+	case *r != (hg.Request{}) && w.busy < w.most:
 		w.busy++
 		w.mu.Unlock()
 		w.here(hctx, *r, 1, &k.lone, quickTime)
-	case *r != (hg.Incoming{}):
+	case *r != (hg.Request{}):
 		w.mu.Unlock()
 		w.give(*r)
 	case waiting > 0 && w.busy == 0:
@@ -90,7 +90,7 @@ func (n *Node) batch(hctx *hg.Context, r *hg.Incoming, run func(*hg.Incoming)) {
 }
 
 // here runs a job of so many, and those that wait, as a worker, until one takes long.
-func (w *workers) here(hctx *hg.Context, job hg.Incoming, many int, k *trial, quick time.Duration) {
+func (w *workers) here(hctx *hg.Context, job hg.Request, many int, k *trial, quick time.Duration) {
 	begun := hctx.Now()
 	defer func() { // deferred: a handler may end the goroutine
 		w.mu.Lock()

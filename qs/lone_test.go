@@ -88,11 +88,11 @@ func TestLoneRequest(t *testing.T) {
 	}
 }
 
-// A handler that the goroutine which drives runs is one of Config.Workers: another request waits for it.
+// A handler that the goroutine which drives runs is one of Config.MaxConcurrent: another request waits for it.
 func TestLoneIsCounted(t *testing.T) {
 	t.Parallel()
 	entered, gate := make(chan bool, 1), make(chan struct{})
-	c, p := pair(t, qs.Config{Workers: 1}, func(n *qs.Node) {
+	c, p := pair(t, qs.Config{MaxConcurrent: 1}, func(n *qs.Node) {
 		lone.Handle(n, func(_ context.Context, in string) (bool, error) {
 			if in == "waits" {
 				entered <- byDriver()

@@ -23,8 +23,8 @@ type Options struct {
 	Codec codec.Codec
 	// Idempotent says that it does no harm to run the method twice: Retry repeats it also when it may have run.
 	Idempotent bool
-	// MaxActive bounds the requests of the method that are handled at once by a node; zero means that only Config.Workers does. Queue
-	// bounds those that may wait for that; zero means as many as MaxActive, negative none. The caller of one more gets Exhausted at once,
+	// MaxActive bounds the requests of the method that are handled at once by a node; zero means that only Config.MaxConcurrent does. Queue
+	// bounds those that may wait for that; zero means as many as MaxActive, negative none. The caller of one more gets ErrExhausted at once,
 	// and NotRun: it may go elsewhere. Callers of one process wait for an envelope first: Config.HG.NA.Envelopes.
 	MaxActive, Queue int
 	// Inline has handlers run on the goroutine that drives the node. They must not block, and be quick. At a node with Config.Authorize,
@@ -48,10 +48,10 @@ type method struct {
 // The two sides may define a method differently, as when one of them is older. With the default codec:
 //   - A field that only the sender's struct has is skipped; one that only the receiver's has is zero. A field of another name is both. That
 //     goes for In, Out and the items of a stream. Unexported fields are not sent. A time.Time arrives as the same instant, in local time.
-//   - A field, an input or an output of another type is an error that names it: BadInput of the target, where the handler has not run, or an
+//   - A field, an input or an output of another type is an error that names it: ErrBadInput of the target, where the handler has not run, or an
 //     error of the caller, where it has. An integer that fits the other side's type is no error.
 //   - A Source or a Sink may be added or removed as any field, if it is zero. One that lends something, and that the target's input does not
-//     have, is refused: BadInput, NotRun. To a handler that has a Source or Sink more it is zero.
+//     have, is refused: ErrBadInput, NotRun. To a handler that has a Source or Sink more it is zero.
 //   - Another codec, and another kind, is refused: ErrProtocol, NotRun. A one-way request that is refused is counted at the target
 //     (hg.Stats.Dropped), and its sender is not told.
 //
@@ -107,7 +107,7 @@ func (m *Method[In, Out]) Name() string { return m.m.name }
 // with the outermost Code in it, or ErrHandler. A panic is answered ErrPanic. Handle panics when fn is nil, or n serves m, or its
 // name, already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
-	n.serve(m.m, func(r hg.Incoming) error {
+	n.serve(m.m, func(r hg.Request) error {
 		s := &serving[In, Out]{request: request{n: n, m: m.m, r: r}, fn: fn}
 		s.request.in, s.request.out = &s.in, &s.out
 		defer s.end()
@@ -145,14 +145,14 @@ func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
 	return err
 }
 
-// Call calls m at to and waits. When ctx ends first the call ends at once (see From and Into for one that lends such), and the target is told. Whatever the error, nobody
+// Call calls m at to and waits. When ctx ends first the call ends at once (see Reader and Writer for one that lends such), and the target is told. Whatever the error, nobody
 // reads or writes what in lends any more when Call has returned.
 //
 // A panic of the program's code in the call, an encoder, a codec, an interceptor or a Pick, is one of Call.
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
 // another code of this package. What the library at the target refuses matches ErrRemote and the code of that: ErrNoEntry, a method that
-// the server does not have; NotReady, a server that shuts down; ErrTimeout, a handler that could not begin in time. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
+// the server does not have; ErrNotReady, a server that shuts down; ErrTimeout, a handler that could not begin in time. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
 // answered meanwhile; only success counts more. What an authorizer refuses matches ErrRemote and ErrPermission, or the code that it
 // gave. FateOf says what became of the request: of all attempts, whichever interceptor made them.
 func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, err error) {
@@ -203,7 +203,7 @@ func DefineOneWay[In any](name string) *OneWay[In] {
 
 // Handle has n serve m with fn, as Method.Handle does.
 func (m *OneWay[In]) Handle(n *Node, fn func(ctx context.Context, in In)) {
-	n.serve(m.m, func(r hg.Incoming) error {
+	n.serve(m.m, func(r hg.Request) error {
 		s := &serving[In, struct{}]{request: request{n: n, m: m.m, r: r}}
 		s.request.in = &s.in
 		defer s.end()

@@ -30,14 +30,14 @@ func TestCall(t *testing.T) {
 	client, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { return point{2 * p.X, 2 * p.Y}, nil })
 		upper.Handle(n, func(ctx context.Context, s string) (string, error) {
-			who, ok := qs.CallOf(ctx).Meta.Get("who")
+			who, ok := qs.CallFrom(ctx).Metadata.Get("who")
 			if !ok {
 				return strings.ToUpper(s), nil
 			}
 			return strings.ToUpper(s) + " for " + who, nil
 		})
 		fails.Handle(n, func(_ context.Context, s string) (struct{}, error) {
-			return struct{}{}, qs.Errorf(qs.NotFound, "no %s here", s)
+			return struct{}{}, qs.Errorf(qs.ErrNotFound, "no %s here", s)
 		})
 		note.Handle(n, func(_ context.Context, s string) { heard <- s })
 	})
@@ -45,18 +45,18 @@ func TestCall(t *testing.T) {
 	got, err := double.Call(ctx, to, point{1, 21})
 	require.NoError(t, err)
 	require.Equal(t, point{2, 42}, got)
-	s, err := upper.Call(qs.WithMeta(ctx, "who", "Ada"), to, "hello")
+	s, err := upper.Call(qs.WithMetadata(ctx, "who", "Ada"), to, "hello")
 	require.NoError(t, err)
 	require.Equal(t, "HELLO for Ada", s)
 	s, err = upper.Call(ctx, to, "hello")
 	require.NoError(t, err)
 	require.Equal(t, "HELLO", s)
-	_, err = upper.Call(qs.WithMeta(ctx, "Who", "Ada"), to, "hello")
+	_, err = upper.Call(qs.WithMetadata(ctx, "Who", "Ada"), to, "hello")
 	require.ErrorIs(t, err, qs.ErrInvalid)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 
 	_, err = fails.Call(ctx, to, "cake")
-	require.ErrorIs(t, err, qs.NotFound)
+	require.ErrorIs(t, err, qs.ErrNotFound)
 	require.ErrorIs(t, err, qs.ErrRemote)
 	require.ErrorContains(t, err, "no cake here")
 	require.Equal(t, qs.Ran, qs.FateOf(err))
@@ -109,7 +109,7 @@ func TestBadInput(t *testing.T) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { panic("it ran") })
 	})
 	_, err := other.Call(within(t), to, "no point")
-	require.ErrorIs(t, err, qs.BadInput)
+	require.ErrorIs(t, err, qs.ErrBadInput)
 	require.ErrorIs(t, err, qs.ErrRefused)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 }

@@ -31,10 +31,10 @@ func TestMistakesOfCallers(t *testing.T) {
 		return func() error { _, err := give.Call(ctx, to, struct{ Body qs.Sink }{s}); return err }
 	}
 	for says, call := range map[string]func() error{
-		"LendFile or From got nil":    source(qs.LendFile(nil)),
-		"From got nil":                source(qs.From(nil)),
-		"FillFile or Into got nil":    sink(qs.FillFile(nil, 1)),
-		"Into got nil":                sink(qs.Into(nil)),
+		"LendFile or From got nil":    source(qs.File(nil)),
+		"From got nil":                source(qs.Reader(nil)),
+		"FillFile or Into got nil":    sink(qs.FileBuffer(nil, 1)),
+		"Into got nil":                sink(qs.Writer(nil)),
 		"the Peer is zero":            func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
 		"the Peer is zero;":           func() error { _, err := client.Ping(ctx, qs.Peer{}); return err },
 		"the Peer is of another Node": func() error { _, err := other.Ping(ctx, to); return err },
@@ -53,12 +53,12 @@ func TestLendNothing(t *testing.T) {
 		take.Handle(n, func(_ context.Context, in struct{ Body qs.Source }) (int64, error) { return in.Body.Len(), nil })
 		give.Handle(n, func(_ context.Context, in struct{ Body qs.Sink }) (int64, error) { return in.Body.Len(), nil })
 	})
-	for _, s := range []qs.Source{{}, qs.Lend(), qs.Lend(nil), qs.Lend([]byte{})} {
+	for _, s := range []qs.Source{{}, qs.Bytes(), qs.Bytes(nil), qs.Bytes([]byte{})} {
 		got, err := take.Call(within(t), to, struct{ Body qs.Source }{s})
 		require.NoError(t, err)
 		require.Zero(t, got)
 	}
-	for _, s := range []qs.Sink{{}, qs.Fill(), qs.Fill(nil), qs.Fill([]byte{})} {
+	for _, s := range []qs.Sink{{}, qs.Buffer(), qs.Buffer(nil), qs.Buffer([]byte{})} {
 		got, err := give.Call(within(t), to, struct{ Body qs.Sink }{s})
 		require.NoError(t, err)
 		require.Zero(t, got)
@@ -86,7 +86,7 @@ func TestGuide(t *testing.T) {
 		},
 		"address already in use": func() error { _, err := qs.Open(to.String(), qs.Config{}); return err },
 		"handler that got the Source has returned": func() error {
-			_, err := take.Call(ctx, to, struct{ Body qs.Source }{qs.Lend(make([]byte, 10_000))})
+			_, err := take.Call(ctx, to, struct{ Body qs.Source }{qs.Bytes(make([]byte, 10_000))})
 			require.NoError(t, err)
 			_, err = (<-kept).ReadAt(make([]byte, 1), 0)
 			return err

@@ -21,7 +21,7 @@ func TestHedgeHasOwnOut(t *testing.T) {
 	for _, who := range []string{"a", "b"} {
 		s := server(t, qs.Config{}, func(n *qs.Node) {
 			repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
-				qs.CallOf(ctx).Answer, _ = hg.Meta{}.With("who", who)
+				qs.CallFrom(ctx).ResponseMetadata, _ = hg.Metadata{}.With("who", who)
 				if who == "a" {
 					<-asked
 				} else {
@@ -33,7 +33,7 @@ func TestHedgeHasOwnOut(t *testing.T) {
 		addrs = append(addrs, s.Addr().String())
 	}
 	same := func(c *qs.Call, want string) {
-		who, _ := c.Answer.Get("who")
+		who, _ := c.ResponseMetadata.Get("who")
 		if got := *c.Out.(*string); got != who+want {
 			t.Errorf("the output is %q, its metadata says %q", got, who)
 		}
@@ -55,7 +55,7 @@ func TestHedgeHasOwnOut(t *testing.T) {
 		}
 		return err
 	}
-	c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{outer, qs.Hedge(5 * time.Millisecond), inner}})
+	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{outer, qs.Hedge(5 * time.Millisecond), inner}})
 	to := peer(t, c, addrs...)
 	for range 5 {
 		got, err := repeat.Call(within(t), to, "")

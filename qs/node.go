@@ -17,7 +17,7 @@ import (
 // A Node is a process on a network: it serves methods and calls those of others. Its methods may be called from any goroutine.
 //
 //	Open ─► Handle … ─► Serve ──── ctx ends ───► drains: new calls are refused, those that run may end ─► returns
-//	          └─► Peer, Call: a node that only calls needs no Serve             └─ Config.Grace at the most
+//	          └─► Peer, Call: a node that only calls needs no Serve             └─ Config.ShutdownTimeout at the most
 type Node struct {
 	cfg     Config
 	class   *hg.Class
@@ -39,7 +39,7 @@ type Node struct {
 	defined map[string]string // names: what describe says of the definition that was used first
 	closed  bool
 	probes  map[*hg.Handle]struct{} // under way
-	looks   map[*na.Op]struct{}     // timers of PeerOptions.Health
+	looks   map[*na.Op]struct{}     // timers of PeerOptions.HealthInterval
 	watches map[watchKey]*watch
 }
 
@@ -101,7 +101,7 @@ func (n *Node) Disconnect(addr hg.Addr, err error) {
 	}
 }
 
-// Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.Grace. It
+// Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.ShutdownTimeout. It
 // returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else, by Shutdown or Close,
 // while it ran or before it was called. With several Contexts, calls to the own address need it. A second Serve of n does nothing, and its error matches ErrInvalid.
 func (n *Node) Serve(ctx context.Context) error {
@@ -132,14 +132,14 @@ func (n *Node) Serve(ctx context.Context) error {
 // authorizer, that ends the goroutine has another one go on.
 func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 	spawned := n.workers.spawn(func() {
-		var lone hg.Incoming
+		var lone hg.Request
 		returned := false
 		defer func() {
 			if !returned {
 				n.drive(ctx, hctx, ends)
 			}
 		}()
-		ends <- hctx.Drive(ctx, func(run func(*hg.Incoming)) { n.batch(hctx, &lone, run) })
+		ends <- hctx.Drive(ctx, func(run func(*hg.Request)) { n.batch(hctx, &lone, run) })
 		returned = true
 	})
 	if !spawned {
@@ -149,13 +149,13 @@ func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 
 func never() bool { return false }
 
-// Shutdown refuses new calls, lets what is under way end until ctx does, Config.Grace if ctx has no deadline, and closes n. It
+// Shutdown refuses new calls, lets what is under way end until ctx does, Config.ShutdownTimeout if ctx has no deadline, and closes n. It
 // returns nil when nothing was cut off, else a *hg.ShutdownError that names it. Called in a handler or a callback, which it
 // would wait for, it does nothing, and the error matches hg.ErrBusy. A Serve that comes after it, or runs meanwhile, returns nil.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var stop context.CancelFunc
-		ctx, stop = n.WithTimeout(ctx, max(n.cfg.Grace, 0))
+		ctx, stop = n.WithTimeout(ctx, max(n.cfg.ShutdownTimeout, 0))
 		defer stop()
 	}
 	if n.inside() {

@@ -64,15 +64,15 @@ func TestPanicsOfTheCaller(t *testing.T) {
 		return next(ctx)
 	}
 	one, two := server(t, qs.Config{}, serve), server(t, qs.Config{}, serve)
-	n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Hedge(time.Millisecond), intercept}})
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Hedge(time.Millisecond), intercept}})
 	to := peer(t, n, one.Addr().String(), two.Addr().String())
 	ctx := within(t)
 	for _, what := range []string{"panic", "intercept", "after"} {
 		in := rude{what}
 		require.PanicsWithValue(t, "rude", func() { _, _ = m.Call(ctx, to, in) }, what)
 		require.PanicsWithValue(t, "rude", func() { _, _ = m.Go(ctx, to, in).Wait(ctx) }, what)
-		require.PanicsWithValue(t, "rude", func() { _, _, _ = qs.First(ctx, m.Go(ctx, to, in)) }, what)
-		require.PanicsWithValue(t, "rude", func() { qs.All(ctx, []qs.Peer{to}, m, in) }, what)
+		require.PanicsWithValue(t, "rude", func() { _, _, _ = qs.WaitFirst(ctx, m.Go(ctx, to, in)) }, what)
+		require.PanicsWithValue(t, "rude", func() { qs.CallAll(ctx, []qs.Peer{to}, m, in) }, what)
 		require.PanicsWithValue(t, "rude", func() {
 			for _, err := range s.Call(ctx, to, in) {
 				require.NoError(t, err)
@@ -112,9 +112,9 @@ func TestPanicsOfContexts(t *testing.T) {
 	client := open(t, "tcp://", qs.Config{})
 	to := peer(t, client, n.Addr().String())
 	for range 2 {
-		_, err := take.Call(within(t), to, struct{ Body qs.Source }{qs.From(strings.NewReader("some"))})
+		_, err := take.Call(within(t), to, struct{ Body qs.Source }{qs.Reader(strings.NewReader("some"))})
 		require.ErrorContains(t, err, "the handler of test/take panicked")
-		_, err = give.Call(within(t), to, struct{ Body qs.Sink }{qs.Into(io.Discard)})
+		_, err = give.Call(within(t), to, struct{ Body qs.Sink }{qs.Writer(io.Discard)})
 		require.ErrorContains(t, err, "the handler of test/give panicked")
 		require.Panics(t, func() { _, _ = client.Ping(none, to) })
 	}

@@ -21,15 +21,15 @@ type peer struct {
 	n      *Node
 	i      int    // of the context that calls leave by
 	only   *place // the one address that there will ever be, of a Peer with no choice and no probes
-	pick   Pick
+	pick   Balancer
 	health time.Duration
 	opts   PeerOptions
 
 	mu       sync.Mutex // guards the fields below, and what places point to
 	services []service
 	places   []*place
-	seen     []Target // of places, for pick
-	look     *na.Op   // the timer of health; nil when it is not set
+	seen     []Candidate // of places, for pick
+	look     *na.Op      // the timer of health; nil when it is not set
 	used     time.Duration
 }
 
@@ -46,14 +46,14 @@ type PeerOptions struct {
 	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks Config.TCP.Resolver; all other
 	// addresses are what they say.
 	Resolver Resolver
-	// Pick chooses the address of each attempt. Nil is the first that does not fail.
-	Pick Pick
-	// Refresh is how often a Resolver is asked whose Watch returns before its ctx ends. Zero means 30 s. It is asked anew when an address
+	// Balancer chooses the address of each attempt. Nil is the first that does not fail.
+	Balancer Balancer
+	// ResolveInterval is how often a Resolver is asked whose Watch returns before its ctx ends. Zero means 30 s. It is asked anew when an address
 	// has failed. After 4 × Refresh without a call Watch is ended, and called again at the next one.
-	Refresh time.Duration
-	// Health is how often addresses are probed ("hg/health") while there are calls; one that does not answer within that time,
+	ResolveInterval time.Duration
+	// HealthInterval is how often addresses are probed ("hg/health") while there are calls; one that does not answer within that time,
 	// or is not ready, fails. At least 10 ms. Zero means that only those are probed that failed, before they get calls again.
-	Health time.Duration
+	HealthInterval time.Duration
 }
 
 // minHealth keeps probes from being most of what a peer does.
@@ -67,7 +67,7 @@ func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 // PeerWith returns the Peer of a service. It waits for the first answer of the Resolver, until ctx ends, and dials nobody. Later calls
 // follow what the Resolver says: an address that disappears gets no new calls, and those under way continue.
 //
-// An address fails when it cannot be reached, is lost, is given up by a call's deadline or by RetryPolicy.Stall, or refuses as not
+// An address fails when it cannot be reached, is lost, is given up by a call's deadline or by RetryPolicy.ProgressTimeout, or refuses as not
 // ready. Calls then leave it alone for 0.5 to 1 s, doubled up to 30 s while it fails. When hg/health is answered there one call tries it, and
 // another one if that takes as long; when one has done well, all calls may. If all addresses fail, calls go where the failure is oldest. Calls under way at a process that freezes end, or are
 // repeated by Retry, after Config.PeerTimeout: until then nobody knows. A call that is made again goes to an address that it has not
@@ -79,10 +79,10 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 	if err := o.check(addrs); err != nil {
 		return Peer{}, err
 	}
-	if o.Refresh == 0 {
-		o.Refresh = refreshTime
+	if o.ResolveInterval == 0 {
+		o.ResolveInterval = refreshTime
 	}
-	p := &peer{n: n, pick: o.Pick, health: o.Health, opts: o}
+	p := &peer{n: n, pick: o.Balancer, health: o.HealthInterval, opts: o}
 	if p.pick == nil {
 		p.pick = first{}
 	}
@@ -124,10 +124,10 @@ func (o *PeerOptions) check(addrs []string) error {
 	switch {
 	case len(addrs) == 0:
 		what = "no address is given"
-	case o.Refresh < 0:
-		what = fmt.Sprintf("Refresh is %v, want a time, or 0 for 30 s", o.Refresh)
-	case o.Health < 0 || o.Health > 0 && o.Health < minHealth:
-		what = fmt.Sprintf("Health is %v, want at least %v, or 0 for no probes of those that do well", o.Health, minHealth)
+	case o.ResolveInterval < 0:
+		what = fmt.Sprintf("Refresh is %v, want a time, or 0 for 30 s", o.ResolveInterval)
+	case o.HealthInterval < 0 || o.HealthInterval > 0 && o.HealthInterval < minHealth:
+		what = fmt.Sprintf("Health is %v, want at least %v, or 0 for no probes of those that do well", o.HealthInterval, minHealth)
 	case o.Resolver != nil && !reflect.ValueOf(o.Resolver).Comparable():
 		what = fmt.Sprintf("the Resolver is a %T, which cannot be compared: give a pointer", o.Resolver)
 	default:
@@ -148,7 +148,7 @@ func (n *Node) service(ctx context.Context, o PeerOptions, text string) (s servi
 			return s, err
 		}
 	}
-	if s.w, err = n.watch(watchKey{o.Resolver, text}, o.Refresh); err != nil {
+	if s.w, err = n.watch(watchKey{o.Resolver, text}, o.ResolveInterval); err != nil {
 		return s, err
 	}
 	return s, s.w.first(ctx)
@@ -166,7 +166,7 @@ func (p *peer) follow(now time.Duration) {
 		}
 		s.w.used.Store(int64(now))
 		if s.w.over.Load() {
-			if w, err := p.n.watch(s.w.key, p.opts.Refresh); err == nil {
+			if w, err := p.n.watch(s.w.key, p.opts.ResolveInterval); err == nil {
 				s.w = w
 			}
 		}

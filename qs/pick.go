@@ -8,27 +8,27 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Pick chooses the address of an attempt among those of a Peer: it returns an index of ts, or -1 for none that it would take. Then,
+// A Balancer chooses the address of an attempt among those of a Peer: it returns an index of ts, or -1 for none that it would take. Then,
 // and when all fail, the address is taken whose failure is oldest. ts holds at least one. It is called under a lock: it is quick, calls nothing of this
 // package, and keeps neither. c is nil when Peer.Addr asks.
-type Pick interface {
-	Pick(c *Call, ts []Target) int
+type Balancer interface {
+	Pick(c *Call, ts []Candidate) int
 }
 
-// A Target is an address of a Peer, as a Pick sees it.
-type Target struct {
-	Addr     hg.Addr
-	InFlight int           // attempts of this Peer
-	Lent     int64         // bytes that they lend
-	Took     time.Duration // by the last attempts, about; halved each second without one, and 0 if there was none
-	Failing  bool          // others are to be preferred: it fails, or this call has been there
+// A Candidate is an address of a Peer, as a Pick sees it.
+type Candidate struct {
+	Addr      hg.Addr
+	InFlight  int           // attempts of this Peer
+	LentBytes int64         // bytes that they lend
+	Latency   time.Duration // by the last attempts, about; halved each second without one, and 0 if there was none
+	Failing   bool          // others are to be preferred: it fails, or this call has been there
 }
 
 // first is the Pick that goes by the order of the addresses.
 type first struct{}
 
 // Pick implements Pick.
-func (first) Pick(_ *Call, ts []Target) int {
+func (first) Pick(_ *Call, ts []Candidate) int {
 	for i := range ts {
 		if !ts[i].Failing {
 			return i
@@ -38,12 +38,12 @@ func (first) Pick(_ *Call, ts []Target) int {
 }
 
 // RoundRobin returns a Pick that takes one address after the other.
-func RoundRobin() Pick { return &roundRobin{} }
+func RoundRobin() Balancer { return &roundRobin{} }
 
 type roundRobin struct{ turn atomic.Uint64 }
 
 // Pick implements Pick.
-func (r *roundRobin) Pick(c *Call, ts []Target) int {
+func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 	turn := r.turn.Load()
 	if c != nil {
 		turn = r.turn.Add(1) - 1
@@ -57,20 +57,20 @@ func (r *roundRobin) Pick(c *Call, ts []Target) int {
 
 // LeastLoaded returns a Pick that takes the address with the fewest calls of this Peer under way; each MiB that they lend counts as
 // one more. Where calls take more than twice as long as elsewhere each counts as so many, four at most. Of several one is drawn.
-func LeastLoaded() Pick { return leastLoaded{} }
+func LeastLoaded() Balancer { return leastLoaded{} }
 
 type leastLoaded struct{}
 
 // Pick implements Pick.
-func (leastLoaded) Pick(c *Call, ts []Target) int {
+func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	var slowest time.Duration
 	for i := range ts {
 		if !ts[i].Failing {
-			slowest = max(slowest, ts[i].Took)
+			slowest = max(slowest, ts[i].Latency)
 		}
 	}
-	weight := func(t *Target) float64 { return float64(t.load()+1<<20) * float64(max(t.Took, slowest/4, 1)) } // nobody knows a new one
-	best := -1                                                                                                // the least weight
+	weight := func(t *Candidate) float64 { return float64(t.load()+1<<20) * float64(max(t.Latency, slowest/4, 1)) } // nobody knows a new one
+	best := -1                                                                                                      // the least weight
 	for i := range ts {
 		if !ts[i].Failing && (best < 0 || weight(&ts[i]) < weight(&ts[best])) {
 			best = i
@@ -81,12 +81,12 @@ func (leastLoaded) Pick(c *Call, ts []Target) int {
 	}
 	least := ts[best] // of those that take about as long, the least load
 	for i := range ts {
-		if t := &ts[i]; !t.Failing && t.load() < least.load() && t.Took <= 2*ts[best].Took {
+		if t := &ts[i]; !t.Failing && t.load() < least.load() && t.Latency <= 2*ts[best].Latency {
 			least = *t
 		}
 	}
-	equal := func(t *Target) bool {
-		return !t.Failing && t.load() == least.load() && t.Took <= 2*max(least.Took, ts[best].Took)
+	equal := func(t *Candidate) bool {
+		return !t.Failing && t.load() == least.load() && t.Latency <= 2*max(least.Latency, ts[best].Latency)
 	}
 	n := uint64(0)
 	for i := range ts {
@@ -110,10 +110,10 @@ func (leastLoaded) Pick(c *Call, ts []Target) int {
 	return best
 }
 
-func (t *Target) load() int64 { return int64(t.InFlight)<<20 + t.Lent }
+func (t *Candidate) load() int64 { return int64(t.InFlight)<<20 + t.LentBytes }
 
 // goodOf returns how many of ts do not fail.
-func goodOf(ts []Target) (n int) {
+func goodOf(ts []Candidate) (n int) {
 	for i := range ts {
 		if !ts[i].Failing {
 			n++
@@ -123,7 +123,7 @@ func goodOf(ts []Target) (n int) {
 }
 
 // nth returns the index of the nth of ts that does not fail.
-func nth(ts []Target, n int) int {
+func nth(ts []Candidate, n int) int {
 	for i := range ts {
 		if !ts[i].Failing {
 			if n == 0 {

@@ -71,7 +71,7 @@ func (p *peer) choose(c *Call) *place {
 	been, now := false, p.n.now()
 	p.seen = p.seen[:0]
 	for _, at := range p.places {
-		t := Target{at.addr, at.inFlight, at.lent, at.pace(now), at.fails()}
+		t := Candidate{at.addr, at.inFlight, at.lent, at.pace(now), at.fails()}
 		if !t.Failing && c.hasBeenAt(at.addr) {
 			t.Failing, been = true, true
 		}

@@ -92,7 +92,7 @@ func TestHungHandlers(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	last := &lastGood{}
-	for _, pick := range []qs.Pick{nil, last} {
+	for _, pick := range []qs.Balancer{nil, last} {
 		hangs := map[string]bool{"one": pick == nil, "two": pick != nil}
 		register := func(w *sim.World, name string, n *qs.Node) {
 			repeat.Handle(n, func(ctx context.Context, _ string) (string, error) {
@@ -102,8 +102,8 @@ func TestHungHandlers(t *testing.T) {
 				return name, nil
 			})
 		}
-		world(t, 1, qs.RetryPolicy{Stall: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, _ qs.Peer) {
-			to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: pick}, "sim://one", "sim://two")
+		world(t, 1, qs.RetryPolicy{ProgressTimeout: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, _ qs.Peer) {
+			to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: pick}, "sim://one", "sim://two")
 			require.NoError(t, err)
 			bad := to.Addr()
 			took, failed := load(ctx, w, to, time.Minute)
@@ -125,7 +125,7 @@ func TestHungHandlers(t *testing.T) {
 // A lastGood is a Pick that prefers the last address.
 type lastGood struct{ most int } // attempts in flight there
 
-func (l *lastGood) Pick(_ *qs.Call, ts []qs.Target) int {
+func (l *lastGood) Pick(_ *qs.Call, ts []qs.Candidate) int {
 	for i, t := range slices.Backward(ts) {
 		if i > 0 {
 			l.most = max(l.most, t.InFlight)
@@ -146,7 +146,7 @@ func TestOldNews(t *testing.T) {
 		repeat.Handle(n, func(context.Context, string) (string, error) {
 			if name == "one" && full {
 				refused++
-				return "", qs.Refuse(qs.Errorf(qs.Unavailable, "the disk is full"))
+				return "", qs.Refuse(qs.Errorf(qs.ErrUnavailable, "the disk is full"))
 			}
 			return name, nil
 		})
@@ -181,7 +181,7 @@ func TestLongTry(t *testing.T) {
 	worldOf(t, 1, qs.RetryPolicy{}, 100, func(_ *sim.World, name string, n *qs.Node) {
 		repeat.Handle(n, func(context.Context, string) (string, error) {
 			if name == "one" && full {
-				return "", qs.Refuse(qs.Errorf(qs.Unavailable, "the disk is full"))
+				return "", qs.Refuse(qs.Errorf(qs.ErrUnavailable, "the disk is full"))
 			}
 			if name == "one" {
 				served++
@@ -249,14 +249,14 @@ func TestRetryGoesEverywhere(t *testing.T) {
 				if asked[i].Add(1); i == servers-1 {
 					return 42, nil
 				}
-				return 0, qs.Errorf(qs.Unavailable, "not here")
+				return 0, qs.Errorf(qs.ErrUnavailable, "not here")
 			})
 		})
 		addrs = append(addrs, s.Addr().String())
 	}
-	for _, pick := range []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()} {
-		c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: servers, ExtraShare: -1, Backoff: -1})}})
-		p, err := c.PeerWith(within(t), qs.PeerOptions{Pick: pick}, addrs...)
+	for _, pick := range []qs.Balancer{nil, qs.RoundRobin(), qs.LeastLoaded()} {
+		c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: servers, BudgetRatio: -1, Backoff: -1})}})
+		p, err := c.PeerWith(within(t), qs.PeerOptions{Balancer: pick}, addrs...)
 		require.NoError(t, err)
 		out, err := ask.Call(within(t), p, 1)
 		require.NoError(t, err)
@@ -284,7 +284,7 @@ func (r *changing) Watch(ctx context.Context, _ string, update func([]string, er
 // A careless is a Pick that takes for granted that there is a target.
 type careless struct{}
 
-func (careless) Pick(_ *qs.Call, ts []qs.Target) int { return (len(ts) + 1) % len(ts) }
+func (careless) Pick(_ *qs.Call, ts []qs.Candidate) int { return (len(ts) + 1) % len(ts) }
 
 // TestManyAddresses: a Resolver may say nothing, and more than a Peer can have: a Pick is asked only where there is a choice, and the first
 // 1,024 count, which is logged.
@@ -298,7 +298,7 @@ func TestManyAddresses(t *testing.T) {
 		many = append(many, fmt.Sprintf("tcp://127.0.0.1:%d", i+1), fmt.Sprintf("tcp://127.0.0.1:%d", i+1))
 	}
 	r.say <- many
-	p, err := c.PeerWith(within(t), qs.PeerOptions{Resolver: r, Pick: careless{}}, "service")
+	p, err := c.PeerWith(within(t), qs.PeerOptions{Resolver: r, Balancer: careless{}}, "service")
 	require.NoError(t, err)
 	require.Len(t, p.Addrs(), 1024, "each came twice")
 	fixed := make([]string, 0, 5000)

@@ -28,10 +28,10 @@ func (p *peer) probe(t trip) {
 // serves reports whether a probe that ended with err speaks for an address.
 func serves(err error) bool {
 	r, answered := hg.RemoteOf(err)
-	return err == nil || answered && r.Code != NotReady && !suspect(err)
+	return err == nil || answered && r.Code != ErrNotReady && !suspect(err)
 }
 
-// lookLater sets the timer of PeerOptions.Health. Locked.
+// lookLater sets the timer of PeerOptions.HealthInterval. Locked.
 func (p *peer) lookLater() {
 	if p.look != nil {
 		return

@@ -40,7 +40,7 @@ func TestAuthorize(t *testing.T) {
 		case double.Name():
 			return errors.New("only upper is for you")
 		}
-		return qs.Errorf(qs.Denied, "only upper is for you")
+		return qs.Errorf(qs.ErrDenied, "only upper is for you")
 	}
 	_, to := pair(t, cfg, func(n *qs.Node) {
 		upper.Handle(n, func(_ context.Context, s string) (string, error) { return strings.ToUpper(s), nil })
@@ -55,7 +55,7 @@ func TestAuthorize(t *testing.T) {
 	require.ErrorContains(t, err, "only upper is for you")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	_, err = once.Call(within(t), to, "")
-	require.ErrorIs(t, err, qs.Denied)
+	require.ErrorIs(t, err, qs.ErrDenied)
 	require.NotErrorIs(t, err, qs.ErrPermission)
 	require.ErrorContains(t, err, "only upper is for you")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))

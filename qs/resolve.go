@@ -22,7 +22,7 @@ import (
 type Resolver interface {
 	// Watch calls update with all addresses of a service, which is a text that PeerWith was given, in order of preference, soon and at
 	// each change, until ctx ends. It makes one call of update at a time. An error keeps the last addresses. A Watch that returns
-	// before is called again after PeerOptions.Refresh, and sooner when an address has failed, or there was an error: but not twice
+	// before is called again after PeerOptions.ResolveInterval, and sooner when an address has failed, or there was an error: but not twice
 	// within a second. Of more than 1,024 addresses the last are left out, which is logged.
 	Watch(ctx context.Context, service string, update func(addrs []string, err error)) error
 }

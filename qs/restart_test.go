@@ -83,7 +83,7 @@ func TestOrderlyRestart(t *testing.T) {
 				t.Skip("sm needs Linux")
 			}
 			with := func(p hg.Plugin, more ...qs.Interceptor) qs.Config {
-				cfg := qs.Config{Client: more}
+				cfg := qs.Config{ClientInterceptors: more}
 				cfg.HG.NA.Plugins = []hg.Plugin{p}
 				return cfg
 			}
@@ -97,7 +97,7 @@ func TestOrderlyRestart(t *testing.T) {
 					addr = tr.addr
 				}
 				cfg := with(tr.server)
-				cfg.Grace = 100 * time.Millisecond // the client confirms nothing while nobody drives it
+				cfg.ShutdownTimeout = 100 * time.Millisecond // the client confirms nothing while nobody drives it
 				n, err := qs.Open(addr, cfg)
 				require.NoError(t, err)
 				handle(n)
@@ -121,7 +121,7 @@ func TestOrderlyRestartSim(t *testing.T) {
 	defer w.Close()
 	w.Go("client", func() {
 		restarted(t, func(policy ...qs.Interceptor) *qs.Node {
-			return simulated(t, w, "sim://", qs.Config{Client: policy})
+			return simulated(t, w, "sim://", qs.Config{ClientInterceptors: policy})
 		}, func(_ string, handle func(n *qs.Node)) (na.Addr, func()) {
 			ctx, stop := context.WithCancel(context.Background())
 			var at na.Addr

@@ -37,10 +37,10 @@ func (ss *streams) register(n *Node) error {
 }
 
 // parseItems returns the id, the number and the rest of an input of either RPC.
-func parseItems(r hg.Incoming) (id ringID, n int64, rest []byte, err error) {
+func parseItems(r hg.Request) (id ringID, n int64, rest []byte, err error) {
 	b, err := r.InputRaw()
 	if err == nil && len(b) < itemsHead {
-		err = hg.Errorf(hg.BadInput, "%s: input of %d bytes, want at least %d", r.Name(), len(b), itemsHead)
+		err = hg.Errorf(hg.ErrBadInput, "%s: input of %d bytes, want at least %d", r.Name(), len(b), itemsHead)
 	}
 	if err != nil {
 		return id, 0, nil, err
@@ -50,7 +50,7 @@ func parseItems(r hg.Incoming) (id ringID, n int64, rest []byte, err error) {
 }
 
 // items is the handler of itemsRPC.
-func (ss *streams) items(r hg.Incoming) error {
+func (ss *streams) items(r hg.Request) error {
 	id, n, b, err := parseItems(r)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (ss *streams) items(r hg.Incoming) error {
 }
 
 // passed is the handler of takenRPC.
-func (ss *streams) passed(r hg.Incoming) error {
+func (ss *streams) passed(r hg.Request) error {
 	id, n, _, err := parseItems(r)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (t *taker) accept(id ringID, n int64, items []byte, from hg.Addr) error {
 		return errRingClosed
 	case n < t.passed || n >= t.passed+streamHeld || t.has[at]:
 		t.mu.Unlock()
-		return hg.Errorf(hg.BadInput, "%s: message %d is none that may follow", itemsRPC, n)
+		return hg.Errorf(hg.ErrBadInput, "%s: message %d is none that may follow", itemsRPC, n)
 	}
 	t.held[at] = append(t.held[at][:0], items...)
 	t.has[at], t.from = true, from
@@ -250,7 +250,7 @@ func (t *taker) answered(_ *hg.Handle, err error) {
 	t.saying = false
 	switch {
 	case err == nil:
-	case remote && said.Code == Aborted, FateOf(err) != NotRun && !remote: // the handler, or the session, has ended: so will the call
+	case remote && said.Code == ErrAborted, FateOf(err) != NotRun && !remote: // the handler, or the session, has ended: so will the call
 		t.saying = true
 	default:
 		t.err = err

@@ -56,7 +56,7 @@ func (s *Stream[In, Item]) Name() string { return s.m.name }
 // rid of a caller that does not read: by an error, or by an interceptor that ends the context of next. After fn has returned send fails with
 // ErrClosed.
 func (s *Stream[In, Item]) Handle(n *Node, fn func(ctx context.Context, in In, send func(Item) error) error) {
-	n.serve(s.m, func(r hg.Incoming) error {
+	n.serve(s.m, func(r hg.Request) error {
 		q := &sending[In, Item]{request: request{n: n, m: s.m, r: r}}
 		q.request.in = &q.in
 		defer q.end()

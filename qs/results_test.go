@@ -63,7 +63,7 @@ func (s *rowSource) serve(n *qs.Node) {
 		}
 		switch in.End {
 		case "error":
-			return hg.WithDetail(qs.Errorf(qs.NotFound, "no more"), "page 7")
+			return hg.WithDetail(qs.Errorf(qs.ErrNotFound, "no more"), "page 7")
 		case "panic":
 			panic("oh")
 		case "goexit":
@@ -164,7 +164,7 @@ func TestStream(t *testing.T) {
 				require.Equal(t, qs.Ran, qs.FateOf(err))
 				require.Equal(t, in.N, n, "the error comes behind the items")
 				if end == "error" {
-					require.ErrorIs(t, err, qs.NotFound)
+					require.ErrorIs(t, err, qs.ErrNotFound)
 					said, ok := qs.RemoteOf(err)
 					require.True(t, ok)
 					var page string
@@ -312,11 +312,11 @@ func TestStreamRetry(t *testing.T) {
 						return err
 					}
 				}
-				return qs.Refuse(qs.Errorf(qs.Unavailable, "not now"))
+				return qs.Refuse(qs.Errorf(qs.ErrUnavailable, "not now"))
 			})
 		}
 		server = serverAt(t, "tcp://127.0.0.1:0", qs.Config{}, serve)
-		c := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: pause})}})
+		c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: pause})}})
 		var got []int
 		var last error
 		for i, err := range broken.Call(within(t), peer(t, c, server.Addr().String()), given) {
@@ -329,7 +329,7 @@ func TestStreamRetry(t *testing.T) {
 			require.Equal(t, []int{7}, got)
 			require.EqualValues(t, 2, attempts.Load())
 		} else {
-			require.ErrorIs(t, last, qs.Unavailable)
+			require.ErrorIs(t, last, qs.ErrUnavailable)
 			require.Equal(t, []int{6}, got)
 			require.EqualValues(t, 1, attempts.Load())
 		}
@@ -381,7 +381,7 @@ func TestStreamWithSource(t *testing.T) {
 		})
 	})
 	var got string
-	for w, err := range words.Call(within(t), to, putIn{Body: qs.Lend([]byte("hello"))}) {
+	for w, err := range words.Call(within(t), to, putIn{Body: qs.Bytes([]byte("hello"))}) {
 		require.NoError(t, err)
 		got += w
 	}

@@ -140,7 +140,7 @@ func (s *sender) add(item []byte) error {
 // wait waits until done, with the lock held, reports true or the stream fails, and returns how it fails, the cause of the end of
 // ctx, or ErrTimeout after timeout, if that is not negative.
 func (s *sender) wait(ctx context.Context, timeout time.Duration, done func() bool) error {
-	err := s.req.r.Queue().WaitFor(ctx, timeout, func() bool {
+	err := s.req.r.HG().WaitFor(ctx, timeout, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.fails() != nil || done()
@@ -187,7 +187,7 @@ func (s *sender) handle() (*hg.Handle, error) {
 		return h, nil
 	}
 	s.mu.Unlock()
-	h, err := s.req.r.Queue().Create(s.to, hg.HashName(itemsRPC))
+	h, err := s.req.r.HG().Create(s.to, hg.HashName(itemsRPC))
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (s *sender) gotBack(n int64) error {
 	s.mu.Lock()
 	if n <= s.passed || n > s.sent {
 		s.mu.Unlock()
-		return hg.Errorf(hg.BadInput, "%s: %d is no number that follows", takenRPC, n)
+		return hg.Errorf(hg.ErrBadInput, "%s: %d is no number that follows", takenRPC, n)
 	}
 	s.passed = n
 	s.moved()
@@ -235,7 +235,7 @@ func (s *sender) moved() {
 	if msg != nil {
 		s.forward(msg)
 	}
-	s.req.r.Queue().Wake()
+	s.req.r.HG().Wake()
 }
 
 // deliver waits until the caller's process has all messages. What did not fill one stays for the answer.

@@ -18,27 +18,27 @@ type RetryPolicy struct {
 	// Backoff is the pause before the second attempt at one address: doubled each time, up to 1 s, half of it drawn. There is
 	// none before another address, unless that fails, too. Zero means 20 ms, negative none.
 	Backoff time.Duration
-	// Stall gives an attempt up, with ErrTimeout, that has had neither an answer nor moved a byte of what is lent for so long. It is
+	// ProgressTimeout gives an attempt up, with ErrTimeout, that has had neither an answer nor moved a byte of what is lent for so long. It is
 	// for handlers that hang although their process answers. A handler that is at work meanwhile, or a request that waits for a
 	// worker, looks the same from here: choose several times the longest that a healthy one takes from one piece to the next, and
 	// from the last one to its answer; for files and large buffers 30 s rather than 1 s. Zero means never: a peer that is silent
 	// altogether is found after Config.PeerTimeout.
-	Stall time.Duration
-	// Withdraw has an attempt that is given up ask the target, for so long, to give the request back. If it does, the request is
+	ProgressTimeout time.Duration
+	// WithdrawTimeout has an attempt that is given up ask the target, for so long, to give the request back. If it does, the request is
 	// certain not to have run, and can be repeated although its method is not idempotent. Zero means not to ask.
-	Withdraw time.Duration
+	WithdrawTimeout time.Duration
 	// Codes are what the handler of an Idempotent method may have answered, after it has run, for the call to be repeated. Nil means
-	// Unavailable, NotReady and Aborted; an empty list none.
+	// ErrUnavailable, ErrNotReady and ErrAborted; an empty list none.
 	Codes []Code
-	// ExtraShare bounds the repeated attempts of the last 10 s by so many for each first one, beside 10. Those at another
+	// BudgetRatio bounds the repeated attempts of the last 10 s by so many for each first one, beside 10. Those at another
 	// address that does not fail are not counted. Zero means 0.1, negative no such bound.
-	ExtraShare float64
+	BudgetRatio float64
 }
 
 // Retry returns a client's interceptor that repeats calls: those whose requests did not run, and, for methods that are Idempotent,
 // those that may have run, or whose handlers said one of RetryPolicy.Codes. Each attempt goes to an address of the Peer that does not
 // fail and that the call has not been at, if there is one. What no repetition can
-// help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a From or an Into have been moved. Interceptors after it run
+// help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a Reader or a Writer have been moved. Interceptors after it run
 // once for each attempt, those before it once.
 func Retry(p RetryPolicy) Interceptor {
 	if p.Attempts <= 0 {
@@ -47,15 +47,15 @@ func Retry(p RetryPolicy) Interceptor {
 	if p.Backoff == 0 {
 		p.Backoff = 20 * time.Millisecond
 	}
-	if p.ExtraShare == 0 {
-		p.ExtraShare = 0.1
+	if p.BudgetRatio == 0 {
+		p.BudgetRatio = 0.1
 	}
 	if p.Codes == nil {
-		p.Codes = []Code{Unavailable, NotReady, Aborted}
+		p.Codes = []Code{ErrUnavailable, ErrNotReady, ErrAborted}
 	}
-	b := &budget{share: p.ExtraShare}
+	b := &budget{share: p.BudgetRatio}
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
-		c.stall, c.withdraw = p.Stall, p.Withdraw
+		c.stall, c.withdraw = p.ProgressTimeout, p.WithdrawTimeout
 		b.first(c.Peer)
 		pause := p.Backoff
 		for ; ; c.Attempt++ {
@@ -98,10 +98,10 @@ func (c *Call) repeatable(err error, codes []Code) bool {
 		return false // this node; an answer that cannot be decoded
 	}
 	switch code {
-	case hg.ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, hg.ErrProtocol, hg.ErrUnsupported, BadInput, Denied, NotFound, AlreadyExists:
+	case hg.ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, hg.ErrProtocol, hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
 		return false
 	}
-	return code <= Internal // else the program's
+	return code <= ErrInternal // else the program's
 }
 
 // jitter returns d, half of it drawn.

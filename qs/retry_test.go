@@ -32,7 +32,7 @@ func worldOf(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, regi
 	serving, stop := context.WithCancel(context.Background())
 	for _, name := range []string{"one", "two"} {
 		w.Go(name, func() {
-			cfg := qs.Config{Grace: -1, HG: hg.Config{MaxActivePerPeer: perPeer}}
+			cfg := qs.Config{ShutdownTimeout: -1, HG: hg.Config{MaxActivePerPeer: perPeer}}
 			n := simulated(t, w, "sim://"+name, cfg)
 			register(w, name, n)
 			_ = n.Serve(serving)
@@ -41,7 +41,7 @@ func worldOf(t *testing.T, seed uint64, policy qs.RetryPolicy, perPeer int, regi
 	w.Go("client", func() {
 		defer stop()
 		w.Sleep(time.Millisecond)
-		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(policy)}})
+		n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(policy)}})
 		defer n.Close()
 		ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
@@ -77,11 +77,11 @@ func TestRetryByFate(t *testing.T) {
 				w.Node("one").Crash()
 				w.Sleep(time.Second) // it ends here
 			case how == "refuse" && calls[how] < 3:
-				return "", qs.Refuse(qs.Errorf(qs.Exhausted, "not now"))
+				return "", qs.Refuse(qs.Errorf(qs.ErrExhausted, "not now"))
 			case how == "fail":
-				return "", qs.Errorf(qs.Internal, "it ran")
+				return "", qs.Errorf(qs.ErrInternal, "it ran")
 			case how == "bad":
-				return "", qs.Refuse(qs.Errorf(qs.BadInput, "never"))
+				return "", qs.Refuse(qs.Errorf(qs.ErrBadInput, "never"))
 			case how == "mine":
 				return "", qs.Refuse(qs.Errorf(tooMany, "your quota is used up"))
 			case how == "no code" && calls[how] < 3:
@@ -99,7 +99,7 @@ func TestRetryByFate(t *testing.T) {
 		require.Equal(t, 3, calls["refuse"])
 		_, err = once.Call(ctx, to, "no code")
 		require.NoError(t, err)
-		for how, code := range map[string]qs.Code{"fail": qs.Internal, "bad": qs.BadInput, "mine": tooMany} {
+		for how, code := range map[string]qs.Code{"fail": qs.ErrInternal, "bad": qs.ErrBadInput, "mine": tooMany} {
 			_, err = repeat.Call(ctx, to, how)
 			require.ErrorIs(t, err, code)
 			require.Equal(t, 1, calls[how], how)
@@ -142,7 +142,7 @@ func TestStall(t *testing.T) {
 		once.Handle(n, serve)
 		repeat.Handle(n, serve)
 	}
-	world(t, 1, qs.RetryPolicy{Stall: time.Second, Withdraw: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+	world(t, 1, qs.RetryPolicy{ProgressTimeout: time.Second, WithdrawTimeout: time.Second}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 		begun := w.Now()
 		got, err := repeat.Call(ctx, to, "a")
 		require.NoError(t, err)
@@ -187,10 +187,10 @@ func TestStallIsOfBytes(t *testing.T) {
 		time.Second:     {"moves": nil, "thinks": qs.ErrTimeout},
 		4 * time.Second: {"moves": nil, "thinks": nil},
 	} {
-		world(t, 1, qs.RetryPolicy{Stall: stall}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
+		world(t, 1, qs.RetryPolicy{ProgressTimeout: stall}, register, func(ctx context.Context, w *sim.World, n *qs.Node, to qs.Peer) {
 			for name, want := range gives {
 				calls = 0
-				_, err := put.Call(ctx, to, putIn{name, qs.Lend(make([]byte, pieces*size))})
+				_, err := put.Call(ctx, to, putIn{name, qs.Bytes(make([]byte, pieces*size))})
 				require.Equal(t, 1, calls, "%s at %v", name, stall)
 				if want == nil {
 					require.NoError(t, err, "%s at %v", name, stall)
@@ -214,7 +214,7 @@ func TestRetryBudget(t *testing.T) {
 	}
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	w.Go("client", func() {
-		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), count}})
+		n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1}), count}})
 		defer n.Close()
 		to, err := n.Peer(context.Background(), "sim://nobody")
 		require.NoError(t, err)
@@ -238,7 +238,7 @@ func TestRetryPauses(t *testing.T) {
 			return next(ctx)
 		}
 		w.Go("client", func() {
-			n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 3 + len(addrs)}), look}})
+			n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 3 + len(addrs)}), look}})
 			defer n.Close()
 			to, err := n.Peer(context.Background(), addrs...)
 			require.NoError(t, err)
@@ -316,19 +316,19 @@ func TestInterceptors(t *testing.T) {
 	w := sim.NewWorld(sim.Config{Seed: 1})
 	serving, stop := context.WithCancel(context.Background())
 	w.Go("one", func() {
-		n := simulated(t, w, "sim://one", qs.Config{Server: []qs.Interceptor{say("s1"), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+		n := simulated(t, w, "sim://one", qs.Config{ServerInterceptors: []qs.Interceptor{say("s1"), func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 			if *c.In.(*string) == "no" {
-				return qs.Errorf(qs.Denied, "by an interceptor")
+				return qs.Errorf(qs.ErrDenied, "by an interceptor")
 			}
-			who, _ := c.Meta.Get("who")
+			who, _ := c.Metadata.Get("who")
 			err := next(context.WithValue(ctx, key{}, who))
 			*c.Out.(*string) += "!"
 			return err
 		}}})
 		once.Handle(n, func(ctx context.Context, s string) (string, error) {
 			said = append(said, "handler")
-			c := qs.CallOf(ctx)
-			c.Answer, _ = c.Answer.With("took", "long")
+			c := qs.CallFrom(ctx)
+			c.ResponseMetadata, _ = c.ResponseMetadata.With("took", "long")
 			return fmt.Sprint(s, " from ", ctx.Value(key{})), nil
 		})
 		_ = n.Serve(serving)
@@ -338,11 +338,11 @@ func TestInterceptors(t *testing.T) {
 		w.Sleep(time.Millisecond)
 		var answer string
 		failed := false
-		n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{
-			qs.Log(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
+		n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{
+			qs.LogCalls(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))),
 			say("c1"), qs.Retry(qs.RetryPolicy{}), say("c2"),
 			func(ctx context.Context, c *qs.Call, next func(context.Context) error) (err error) {
-				if c.Meta, err = c.Meta.With("who", "Ada"); err != nil {
+				if c.Metadata, err = c.Metadata.With("who", "Ada"); err != nil {
 					return err
 				}
 				if !failed {
@@ -350,7 +350,7 @@ func TestInterceptors(t *testing.T) {
 					return &hg.Error{Op: "forward", Fate: qs.NotRun, Err: qs.ErrUnreachable}
 				}
 				err = next(ctx)
-				answer, _ = c.Answer.Get("took")
+				answer, _ = c.ResponseMetadata.Get("took")
 				return err
 			},
 		}})
@@ -363,7 +363,7 @@ func TestInterceptors(t *testing.T) {
 		require.Equal(t, "long", answer)
 		require.Equal(t, "c1 c2 /c2 c2 s1 handler /s1 /c2 /c1", strings.Join(said, " "))
 		_, err = once.Call(context.Background(), to, "no")
-		require.ErrorIs(t, err, qs.Denied)
+		require.ErrorIs(t, err, qs.ErrDenied)
 		require.Contains(t, log.String(), "level=DEBUG msg=call method=test/once peer=sim://one")
 		require.Contains(t, log.String(), "attempt=2")
 		require.Contains(t, log.String(), "level=WARN")
@@ -381,7 +381,7 @@ func TestShutdown(t *testing.T) {
 		serving, stop := context.WithCancel(context.Background())
 		var served error
 		w.Go("one", func() {
-			n := simulated(t, w, "sim://one", qs.Config{Grace: grace})
+			n := simulated(t, w, "sim://one", qs.Config{ShutdownTimeout: grace})
 			once.Handle(n, func(ctx context.Context, s string) (string, error) {
 				_ = n.Sleep(ctx, 10*time.Second)
 				return s, ctx.Err()
@@ -425,12 +425,14 @@ func TestShutdown(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	for what, open := range map[string]func() (*qs.Node, error){
-		"Workers":     func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{Workers: -1}) },
-		"Contexts":    func() (*qs.Node, error) { return qs.Open("sim://", qs.Config{Contexts: 2}) },
-		"interceptor": func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{Client: []qs.Interceptor{nil}}) },
-		"no scheme":   func() (*qs.Node, error) { return qs.Open("localhost:7000", qs.Config{}) },
+		"Workers":  func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{MaxConcurrent: -1}) },
+		"Contexts": func() (*qs.Node, error) { return qs.Open("sim://", qs.Config{Contexts: 2}) },
+		"interceptor": func() (*qs.Node, error) {
+			return qs.Open("tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{nil}})
+		},
+		"no scheme": func() (*qs.Node, error) { return qs.Open("localhost:7000", qs.Config{}) },
 		"Dispatch": func() (*qs.Node, error) {
-			return qs.Open("tcp://", qs.Config{HG: hg.Config{Dispatch: func(hg.Incoming) {}}})
+			return qs.Open("tcp://", qs.Config{HG: hg.Config{Dispatch: func(hg.Request) {}}})
 		},
 	} {
 		_, err := open()
@@ -467,7 +469,7 @@ func TestRetrySaysWhyItGivesUp(t *testing.T) {
 		{qs.RetryPolicy{Backoff: -1}, "(attempt 3 of 3)"},
 		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "of 20, and RetryPolicy.ExtraShare allows no other"},
 	} {
-		n := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{qs.Retry(c.policy)}})
+		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(c.policy)}})
 		_, err := upper.Call(within(t), peer(t, n, "tcp://127.0.0.1:1"), "a")
 		require.ErrorIs(t, err, qs.ErrUnreachable)
 		require.ErrorContains(t, err, c.says)

@@ -39,7 +39,7 @@ type ring struct {
 	end     bool       // From: r has ended
 	err     error      // of r or w
 	need    int64      // what waiting waits for ours to be
-	waiting hg.Incoming
+	waiting hg.Request
 	waits   bool
 	closed  bool
 	busy    bool          // in a Read or a Write
@@ -91,7 +91,7 @@ func (rs *rings) register(n *Node) error {
 	return err
 }
 
-// A used says that an attempt uses a reader or a writer of the program, and has what was read ahead of a From as long as none of it
+// A used says that an attempt uses a reader or a writer of the program, and has what was read ahead of a Reader as long as none of it
 // was taken: the next attempt begins with that. When some of it was, or a Read was left behind, the next would lack bytes without knowing.
 type used struct {
 	atomic.Bool
@@ -168,7 +168,7 @@ func (g *ring) release() {
 	g.used.Store(false)
 }
 
-// moved returns how many bytes the handler has got of a From, or the writer of an Into.
+// moved returns how many bytes the handler has got of a Reader, or the writer of a Writer.
 func (g *ring) moved() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -275,16 +275,16 @@ func (g *ring) over() bool {
 	}
 }
 
-var errRingClosed = hg.Errorf(hg.Aborted, "the call has ended")
+var errRingClosed = hg.Errorf(hg.ErrAborted, "the call has ended")
 
 // serve is the handler of ringRPC. It does not block.
-func (rs *rings) serve(r hg.Incoming) error {
+func (rs *rings) serve(r hg.Request) error {
 	b, err := r.InputRaw()
 	if err != nil {
 		return err
 	}
 	if len(b) != ringRequest {
-		return hg.Errorf(hg.BadInput, "%s: input of %d bytes, want %d", ringRPC, len(b), ringRequest)
+		return hg.Errorf(hg.ErrBadInput, "%s: input of %d bytes, want %d", ringRPC, len(b), ringRequest)
 	}
 	var id ringID
 	copy(id[:], b)
@@ -299,7 +299,7 @@ func (rs *rings) serve(r hg.Incoming) error {
 }
 
 // hear takes in how far the handler is, and answers when the goroutine is as far as it needs.
-func (g *ring) hear(r hg.Incoming, theirs, need int64) error {
+func (g *ring) hear(r hg.Request, theirs, need int64) error {
 	g.mu.Lock()
 	low, high := g.theirs, g.ours // From: it has freed what was filled
 	if g.from == nil {
@@ -311,7 +311,7 @@ func (g *ring) hear(r hg.Incoming, theirs, need int64) error {
 		return errRingClosed
 	case g.waits, theirs < low, theirs > high:
 		g.mu.Unlock()
-		return hg.Errorf(hg.BadInput, "%s: %d is no position that follows", ringRPC, theirs)
+		return hg.Errorf(hg.ErrBadInput, "%s: %d is no position that follows", ringRPC, theirs)
 	}
 	g.theirs, g.need = theirs, need
 	if !g.answerable() {
@@ -368,7 +368,7 @@ func (g *ring) further(n int, end bool, err error) bool {
 	if err != nil && g.err == nil && !g.closed { // an interrupt is no error of theirs
 		g.err = err
 	}
-	var r hg.Incoming
+	var r hg.Request
 	var out []byte
 	var failed error
 	waits := g.waits && g.answerable()
@@ -502,7 +502,7 @@ func (g *ring) leave() {
 	g.n.hctx.Wake()
 }
 
-var errGoexit = hg.Errorf(hg.Aborted, "the Read or Write of the caller's stream ended its goroutine (runtime.Goexit)")
+var errGoexit = hg.Errorf(hg.ErrAborted, "the Read or Write of the caller's stream ended its goroutine (runtime.Goexit)")
 
 // progress returns how many bytes have gone through, and the error of the caller's stream.
 func (g *ring) progress() (int64, error) {

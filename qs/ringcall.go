@@ -21,8 +21,8 @@ type ringCall struct {
 	id ringID
 }
 
-func (p *pulled) call() ringCall { return ringCall{p.req.n, p.req.r.Queue().ID(), p.peer, p.id} }
-func (p *pushed) call() ringCall { return ringCall{p.req.n, p.req.r.Queue().ID(), p.peer, p.id} }
+func (p *pulled) call() ringCall { return ringCall{p.req.n, p.req.r.HG().ID(), p.peer, p.id} }
+func (p *pushed) call() ringCall { return ringCall{p.req.n, p.req.r.HG().ID(), p.peer, p.id} }
 
 // say tells the caller how far the handler is, waits until the caller is as far as need, or at the end, and returns where it is.
 func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end bool, err error) {
@@ -49,7 +49,7 @@ func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end 
 
 var errRingAnswer = fmt.Errorf("qs: %s: the caller answers a position that cannot be: %w", ringRPC, hg.ErrProtocol)
 
-// A ringReader reads a From at its handler.
+// A ringReader reads a Reader at its handler.
 type ringReader struct {
 	pieces.Reader
 	c    ringCall
@@ -91,7 +91,7 @@ func (r *ringReader) pull() ([]byte, error) {
 	if int64(cap(r.buf)) < n {
 		r.buf = make([]byte, n)
 	}
-	hctx := r.p.req.r.Queue()
+	hctx := r.p.req.r.HG()
 	ra, err := bulk.NewReaderAt(r.ctx, hctx, bulk.Stream{Peer: r.p.peer, Handle: r.p.handle})
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (r *ringReader) pull() ([]byte, error) {
 	return r.buf[:n], nil
 }
 
-// A ringWriter writes an Into at its handler.
+// A ringWriter writes a Writer at its handler.
 type ringWriter struct {
 	pieces.Writer
 	c    ringCall

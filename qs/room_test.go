@@ -18,9 +18,9 @@ func TestQuietClientsMakeRoom(t *testing.T) {
 	server := open(t, "tcp://127.0.0.1:0", qs.Config{MaxPeers: 2, PeerTimeout: 10 * time.Minute})
 	big.Handle(server, func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil })
 	go func() { _ = server.Serve(t.Context()) }()
-	retry := qs.Retry(qs.RetryPolicy{Attempts: 100, Backoff: 10 * time.Millisecond, ExtraShare: -1})
+	retry := qs.Retry(qs.RetryPolicy{Attempts: 100, Backoff: 10 * time.Millisecond, BudgetRatio: -1})
 	for i := range 4 {
-		client := open(t, "tcp://", qs.Config{Client: []qs.Interceptor{retry}}) // it is open to the end, and does nothing any more
+		client := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{retry}}) // it is open to the end, and does nothing any more
 		_, err := big.Call(within(t), peer(t, client, server.Addr().String()), 5<<20)
 		require.NoError(t, err, "client %d", i)
 	}

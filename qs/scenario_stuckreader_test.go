@@ -38,8 +38,8 @@ func TestStreamOfStuckReader(t *testing.T) {
 					reading, returned := make(chan struct{}), make(chan error, 1)
 					blocked, cancel := make(chan error, 1), make(chan context.CancelCauseFunc, 1)
 					cfg := silent()
-					cfg.Grace = 10 * time.Second
-					cfg.Server = []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) (err error) {
+					cfg.ShutdownTimeout = 10 * time.Second
+					cfg.ServerInterceptors = []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) (err error) {
 						defer func() { returned <- err }()
 						ctx, stop := context.WithCancelCause(ctx)
 						defer stop(nil)
@@ -57,7 +57,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 							switch how {
 							case "error":
 								go func() { blocked <- send(make([]byte, stuckItem)) }()
-								return qs.Errorf(qs.NotFound, "no more")
+								return qs.Errorf(qs.ErrNotFound, "no more")
 							case "panic":
 								panic("oh")
 							case "canceled", "canceled nil":
@@ -98,7 +98,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 						case "nil":
 							require.NoError(t, err)
 						case "error":
-							require.ErrorIs(t, err, qs.NotFound)
+							require.ErrorIs(t, err, qs.ErrNotFound)
 							require.Error(t, <-blocked)
 						case "canceled", "canceled nil":
 							require.ErrorIs(t, <-blocked, evicted)
@@ -111,7 +111,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 						require.NoError(t, last)
 						require.Equal(t, 4, n)
 					case how == "error" && driven:
-						require.ErrorIs(t, last, qs.NotFound)
+						require.ErrorIs(t, last, qs.ErrNotFound)
 						require.Equal(t, 4, n, "the error comes behind the items")
 					case how == "canceled nil" && last == nil: // the process had it all before
 						require.Equal(t, 4, n)
@@ -124,7 +124,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 	}
 }
 
-// A server ends a request whose From or Into is stuck at the caller by the end of the context that an interceptor gave to next, also
+// A server ends a request whose Reader or Writer is stuck at the caller by the end of the context that an interceptor gave to next, also
 // when the handler has returned and what it wrote is flushed. Shutdown does not wait for it.
 func TestStuckFromAndInto(t *testing.T) {
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestStuckFromAndInto(t *testing.T) {
 				ends, returned := make(chan error, 1), make(chan struct{})
 				end := newStuck()
 				defer close(end.release)
-				s := serverThatEnds(t, addr, qs.Config{Grace: 10 * time.Second, Server: []qs.Interceptor{
+				s := serverThatEnds(t, addr, qs.Config{ShutdownTimeout: 10 * time.Second, ServerInterceptors: []qs.Interceptor{
 					func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
 						ctx, stop := context.WithCancelCause(ctx)
 						go func() {
@@ -164,9 +164,9 @@ func TestStuckFromAndInto(t *testing.T) {
 					})
 				})
 				client := open(t, scheme(addr)+"://", qs.Config{})
-				in := mixedIn{Into: qs.Into(end)}
+				in := mixedIn{Into: qs.Writer(end)}
 				if how == "read" {
-					in = mixedIn{From: qs.From(end)}
+					in = mixedIn{From: qs.Reader(end)}
 				}
 				_, err := mixed.Call(within(t), peer(t, client, s.n.Addr().String()), in)
 				require.Error(t, err)

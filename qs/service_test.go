@@ -76,7 +76,7 @@ func flown(t *testing.T, seed uint64, servers int, is []qs.Interceptor, client f
 	f.World.Go("client", func() {
 		defer f.end()
 		f.Sleep(time.Millisecond)
-		n := simulated(t, f.World, "sim://", qs.Config{Client: is})
+		n := simulated(t, f.World, "sim://", qs.Config{ClientInterceptors: is})
 		defer n.Close()
 		ctx, cancel := n.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
@@ -88,7 +88,7 @@ func flown(t *testing.T, seed uint64, servers int, is []qs.Interceptor, client f
 // begin begins a server.
 func (f *fleet) begin(name string) {
 	f.World.Go(name, func() {
-		cfg := qs.Config{Grace: -1}
+		cfg := qs.Config{ShutdownTimeout: -1}
 		cfg.HG.MaxActivePerPeer = 1000
 		n := simulated(f.t, f.World, "sim://"+name, cfg)
 		serve := func(ctx context.Context, _ string) (string, error) {
@@ -150,7 +150,7 @@ func TestResolver(t *testing.T) {
 		for seed := range uint64(5) {
 			flown(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
 				r := &registry{w: f.World, polled: polled}
-				o := qs.PeerOptions{Resolver: r, Pick: qs.RoundRobin(), Refresh: time.Second}
+				o := qs.PeerOptions{Resolver: r, Balancer: qs.RoundRobin(), ResolveInterval: time.Second}
 				_, err := n.PeerWith(ctx, o, "kv")
 				require.ErrorIs(t, err, qs.ErrUnreachable, "there is no address")
 				_, err = n.PeerWith(ctx, o, "nobody")
@@ -219,7 +219,7 @@ func TestResolverAskedAgain(t *testing.T) {
 		flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}, func(ctx context.Context, f *fleet, n *qs.Node) {
 			r := &registry{w: f.World, polled: true}
 			r.set("sim://s0", "sim://s1")
-			to, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: r, Refresh: time.Hour}, "kv")
+			to, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: r, ResolveInterval: time.Hour}, "kv")
 			require.NoError(t, err)
 			_, err = repeat.Call(ctx, to, "x")
 			require.NoError(t, err)
@@ -245,9 +245,9 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
 	for seed := range uint64(3) {
-		for _, pick := range []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()} {
+		for _, pick := range []qs.Balancer{nil, qs.RoundRobin(), qs.LeastLoaded()} {
 			flown(t, seed, 3, []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}, func(ctx context.Context, f *fleet, n *qs.Node) {
-				to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: pick, Health: 200 * time.Millisecond}, "sim://s0", "sim://s1", "sim://s2")
+				to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: pick, HealthInterval: 200 * time.Millisecond}, "sim://s0", "sim://s1", "sim://s2")
 				require.NoError(t, err)
 				_, failed := f.callers(ctx, to, 4, 200*time.Millisecond)
 				require.Empty(t, failed)
@@ -283,7 +283,7 @@ func TestHealthNotReady(t *testing.T) {
 		}
 	}
 	ctx, n := within(t), open(t, "tcp://", qs.Config{})
-	to, err := n.PeerWith(ctx, qs.PeerOptions{Health: 500 * time.Millisecond}, addrs...)
+	to, err := n.PeerWith(ctx, qs.PeerOptions{HealthInterval: 500 * time.Millisecond}, addrs...)
 	require.NoError(t, err)
 	until := func(name string) {
 		for got := ""; got != name; pause(time.Millisecond) {
@@ -326,7 +326,7 @@ func TestLeastLoaded(t *testing.T) {
 		for i, slow := range []time.Duration{0, 20 * time.Millisecond} {
 			flown(t, seed, 3, nil, func(ctx context.Context, f *fleet, n *qs.Node) {
 				f.takes["s0"] = slow
-				to, err := n.PeerWith(ctx, qs.PeerOptions{Pick: qs.LeastLoaded()}, "sim://s0", "sim://s1", "sim://s2")
+				to, err := n.PeerWith(ctx, qs.PeerOptions{Balancer: qs.LeastLoaded()}, "sim://s0", "sim://s1", "sim://s2")
 				require.NoError(t, err)
 				took, failed := f.callers(ctx, to, 16, 200*time.Millisecond)
 				require.Empty(t, failed)
@@ -348,20 +348,22 @@ func TestLeastLoaded(t *testing.T) {
 // all of them.
 func TestLeastLoadedWeighs(t *testing.T) {
 	t.Parallel()
-	at := func(inFlight int, took time.Duration) qs.Target { return qs.Target{InFlight: inFlight, Took: took} }
+	at := func(inFlight int, took time.Duration) qs.Candidate {
+		return qs.Candidate{InFlight: inFlight, Latency: took}
+	}
 	const ms = time.Millisecond
 	for _, row := range []struct {
-		ts   []qs.Target
+		ts   []qs.Candidate
 		want int
 	}{
-		{[]qs.Target{at(0, 50*ms), at(2, 5*ms)}, 1},
-		{[]qs.Target{at(0, 50*ms), at(4, 5*ms)}, 0},
-		{[]qs.Target{at(8, 0), at(1, 5*ms)}, 1},
-		{[]qs.Target{at(2, 0), at(1, 5*ms)}, 0},
-		{[]qs.Target{at(1, 0), at(0, 0)}, 1},
-		{[]qs.Target{{Took: ms, Failing: true}, at(90, 50*ms)}, 1},
-		{[]qs.Target{{Took: ms, Failing: true}}, -1},
-		{[]qs.Target{{Lent: 3 << 20, Took: 5 * ms}, at(2, 5*ms)}, 1},
+		{[]qs.Candidate{at(0, 50*ms), at(2, 5*ms)}, 1},
+		{[]qs.Candidate{at(0, 50*ms), at(4, 5*ms)}, 0},
+		{[]qs.Candidate{at(8, 0), at(1, 5*ms)}, 1},
+		{[]qs.Candidate{at(2, 0), at(1, 5*ms)}, 0},
+		{[]qs.Candidate{at(1, 0), at(0, 0)}, 1},
+		{[]qs.Candidate{{Latency: ms, Failing: true}, at(90, 50*ms)}, 1},
+		{[]qs.Candidate{{Latency: ms, Failing: true}}, -1},
+		{[]qs.Candidate{{LentBytes: 3 << 20, Latency: 5 * ms}, at(2, 5*ms)}, 1},
 	} {
 		require.Equal(t, row.want, qs.LeastLoaded().Pick(nil, row.ts), "%v", row.ts)
 	}
@@ -372,14 +374,14 @@ func TestLogTellsTheFateAtTheClient(t *testing.T) {
 	t.Parallel()
 	var here, there bytes.Buffer
 	logged := func(b *bytes.Buffer) []qs.Interceptor {
-		return []qs.Interceptor{qs.Log(slog.New(slog.NewTextHandler(b, nil)))}
+		return []qs.Interceptor{qs.LogCalls(slog.New(slog.NewTextHandler(b, nil)))}
 	}
-	s := server(t, qs.Config{Server: logged(&there)}, func(n *qs.Node) {
-		upper.Handle(n, func(context.Context, string) (string, error) { return "", qs.Errorf(qs.NotFound, "no key") })
+	s := server(t, qs.Config{ServerInterceptors: logged(&there)}, func(n *qs.Node) {
+		upper.Handle(n, func(context.Context, string) (string, error) { return "", qs.Errorf(qs.ErrNotFound, "no key") })
 	})
-	n := open(t, "tcp://", qs.Config{Client: logged(&here)})
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: logged(&here)})
 	_, err := upper.Call(within(t), peer(t, n, s.Addr().String()), "a")
-	require.ErrorIs(t, err, qs.NotFound)
+	require.ErrorIs(t, err, qs.ErrNotFound)
 	require.Contains(t, here.String(), "fate=ran")
 	require.Contains(t, there.String(), `error="no key"`)
 	require.NotContains(t, there.String(), "fate")

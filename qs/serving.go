@@ -33,19 +33,19 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 
 // authorize is hg.Config.Authorize.
 func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
-	r, ok := hg.IncomingOf(ctx)
+	r, ok := hg.RequestFrom(ctx)
 	if !ok {
 		return Errorf(ErrPermission, "the request has ended")
 	}
-	p := &peer{n: n, i: r.Queue().ID(), only: &place{addr: from.Addr}}
-	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Meta: r.Meta().WithoutOwn(), Attempt: 1, in: r})
+	p := &peer{n: n, i: r.HG().ID(), only: &place{addr: from.Addr}}
+	return n.cfg.Authorize(ctx, &Call{Method: rpc.Name, Peer: Peer{p}, Metadata: r.Meta().WithoutOwn(), Attempt: 1, in: r})
 }
 
 // A request is a Call at its target, and the context of its handler: what that costs is made when it is asked for.
 type request struct {
 	n       *Node
 	m       *method
-	r       hg.Incoming
+	r       hg.Request
 	in, out any             // pointers
 	lent    []lentField     // Sources and Sinks of the input
 	ctx     context.Context // of the handler: what the last interceptor gave to next; nil until it begins, or for the request itself
@@ -60,7 +60,7 @@ type request struct {
 	over  bool          // the interceptors have returned
 }
 
-// An asked is what an interceptor, or a handler by CallOf, has asked for.
+// An asked is what an interceptor, or a handler by CallFrom, has asked for.
 type asked struct {
 	Call
 	from  peer
@@ -72,9 +72,9 @@ func (s *request) call() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asked == nil {
-		a := &asked{from: peer{n: s.n, i: s.r.Queue().ID()}, place: place{addr: s.r.Peer()}}
+		a := &asked{from: peer{n: s.n, i: s.r.HG().ID()}, place: place{addr: s.r.Peer()}}
 		a.from.only = &a.place
-		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Meta: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.stream}
+		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.stream}
 		s.asked = a
 	}
 	return &s.asked.Call
@@ -107,7 +107,7 @@ func (f handlingFunc) handle(ctx context.Context) error { return f(ctx) }
 
 // run runs the handler within the interceptors.
 func (s *request) run(h handling) error {
-	is := s.n.cfg.Server
+	is := s.n.cfg.ServerInterceptors
 	if len(is) == 0 {
 		return h.handle(s)
 	}
@@ -162,7 +162,7 @@ func (s *request) returned() {
 	close(s.quiet)
 	s.mu.Unlock()
 	if late {
-		s.r.Queue().Wake()
+		s.r.HG().Wake()
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *request) close(leave func()) (begun bool) {
 	s.mu.Unlock()
 	if begun && !closed(quiet) {
 		leave()
-		_ = s.n.await(context.Background(), s.r.Queue().ID(), quiet)
+		_ = s.n.await(context.Background(), s.r.HG().ID(), quiet)
 	}
 	return begun
 }
@@ -208,11 +208,11 @@ func (s *request) flush(ctx context.Context) (err error) {
 }
 
 // answerMeta returns the metadata that the handler and the interceptors have set.
-func (s *request) answerMeta() (m hg.Meta) {
+func (s *request) answerMeta() (m hg.Metadata) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asked != nil {
-		m = s.asked.Answer.WithoutOwn()
+		m = s.asked.ResponseMetadata.WithoutOwn()
 	}
 	return m
 }

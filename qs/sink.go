@@ -15,7 +15,7 @@ import (
 
 // A Sink is room that a caller lends for the time of its call, in a field of the input; the handler pushes into it. Both sides
 // use the same type. The zero Sink has no room. When Call has returned, whatever the error, nobody writes to the caller's
-// memory, or begins to write to its writer, any more. After an error a Fill holds anything, and what an Into wrote is a
+// memory, or begins to write to its writer, any more. After an error a Fill holds anything, and what a Writer wrote is a
 // prefix of what the handler did. A Sink serves one attempt of one call at a time: another fails with ErrInvalid. Filled is of the last.
 type Sink struct{ s *sink }
 
@@ -35,21 +35,21 @@ type sink struct {
 	got  *pushed     // of a handler
 }
 
-// Fill lends memory to be filled.
-func Fill(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
+// Buffer lends memory to be filled.
+func Buffer(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 
-// FillFile lends a regular file that is open for reading and writing, mapped where that is possible, without a copy: by its system and its
+// FileBuffer lends a regular file that is open for reading and writing, mapped where that is possible, without a copy: by its system and its
 // file system; else it is written as a stream, and the handler has Writer alone. It is grown to size bytes, and, when the call has succeeded,
 // cut behind the last byte that was written; what nobody wrote before that stays as it was, zeros in a new file. If another process cuts it
 // short meanwhile, the call fails, or what was there reads as zeros.
-func FillFile(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
+func FileBuffer(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: size}} }
 
-// Into lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
+// Writer lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
 // No Write begins once Call has returned. One that is running when the call ends has 50 ms, since one that is cut short may break a TLS
 // connection; then it is interrupted by SetWriteDeadline where w has that, and the deadline is cleared; otherwise it may still be running
 // when Call returns. Its error fails the call, as that of From does. A
 // call that has written bytes is not repeated by Retry.
-func Into(w io.Writer) Sink { return Sink{&sink{into: w}} }
+func Writer(w io.Writer) Sink { return Sink{&sink{into: w}} }
 
 // Len returns the room in bytes; -1 for Into, which has no limit.
 func (s Sink) Len() int64 {
@@ -213,7 +213,7 @@ func (p *pushed) writeAt(b []byte, off int64) (int, error) {
 
 // push moves b to off and waits.
 func (p *pushed) push(ctx context.Context, b []byte, off int64) error {
-	hctx := p.req.r.Queue()
+	hctx := p.req.r.HG()
 	local, err := bulk.Create(hctx, bulk.Options{}, b)
 	if err != nil {
 		return err
@@ -253,7 +253,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	case n == 0:
 		return 0, nil
 	}
-	hctx := p.req.r.Queue()
+	hctx := p.req.r.HG()
 	local, err := m.Create(hctx, bulk.Options{})
 	if err != nil {
 		return 0, err

@@ -91,7 +91,7 @@ func (w *pushWriter) open() (io.Writer, error) {
 			return nil, fmt.Errorf("qs: the Sink is full: the caller has lent room for %d bytes; FillFile and Into lend more: %w", w.pos, hg.ErrOverflow)
 		}
 		ctx, cancel := context.WithCancel(w.p.req)
-		to, err := bulk.NewWriter(ctx, w.p.req.r.Queue(), bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})
+		to, err := bulk.NewWriter(ctx, w.p.req.r.HG(), bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})
 		if err != nil {
 			cancel()
 			return nil, err

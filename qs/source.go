@@ -13,7 +13,7 @@ import (
 
 // A Source is bytes that a caller lends for the time of its call, in a field of the input; the handler pulls them when it has
 // room. Both sides use the same type. The zero Source is empty. When Call has returned, whatever the error, nobody reads the
-// caller's memory, or begins to read from its reader, any more. Several calls at once may use one Source, but for a From, which refuses
+// caller's memory, or begins to read from its reader, any more. Several calls at once may use one Source, but for a Reader, which refuses
 // the second (ErrInvalid).
 type Source struct{ s *source }
 
@@ -28,8 +28,8 @@ type source struct {
 	got  *pulled     // of a handler
 }
 
-// Lend lends memory. Up to 2 KiB travel inside the request.
-func Lend(segs ...[]byte) Source { return Source{&source{segs: lent(segs)}} }
+// Bytes lends memory. Up to 2 KiB travel inside the request.
+func Bytes(segs ...[]byte) Source { return Source{&source{segs: lent(segs)}} }
 
 // lent tells memory of no segments from nothing at all.
 func lent(segs [][]byte) [][]byte {
@@ -39,19 +39,19 @@ func lent(segs [][]byte) [][]byte {
 	return segs
 }
 
-// LendFile lends the bytes of a regular file, mapped where that is possible, without a copy. f is open until Call has returned. If
+// File lends the bytes of a regular file, mapped where that is possible, without a copy. f is open until Call has returned. If
 // somebody cuts it short meanwhile the call fails. One that holds bytes although its size is 0, as those of /proc, is lent as a stream: see
 // From.
-func LendFile(f *os.File) Source { return Source{&source{file: f}} }
+func File(f *os.File) Source { return Source{&source{file: f}} }
 
-// From lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own: a Read that panics or ends that
+// Reader lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own: a Read that panics or ends that
 // goroutine fails the call, and so does an error, which the error of the call matches beside its own code, unless it is a code of this
 // package or an error of a context. No Read begins once Call has returned. One that is running when the call ends, at its deadline for
 // example, is interrupted by SetReadDeadline where r has that (one that panics is as good as none), and the deadline is cleared; otherwise Call waits for it for 50 ms, and returns
 // while it is still running: then what it reads goes nowhere. When a handler has got bytes of it, or a Read was left running, it serves
 // no attempt and no call any more (ErrInvalid), and Retry does not repeat; otherwise what was read ahead is kept for the next attempt, or
 // call, with this Source. One attempt of one call uses r at a time: another fails with ErrInvalid, too.
-func From(r io.Reader) Source { return Source{&source{from: r}} }
+func Reader(r io.Reader) Source { return Source{&source{from: r}} }
 
 // Len returns the number of bytes, or -1 if it is not known: that of From, of a file that cannot be looked at, and of one that
 // is longer than it says.
@@ -176,7 +176,7 @@ func (p *pulled) reader(ctx context.Context) io.Reader {
 		p.tail.ctx = ctx
 		return p.tail
 	}
-	r, err := bulk.NewReader(ctx, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	r, err := bulk.NewReader(ctx, p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
 		return &pullReader{fail: err}
 	}
@@ -190,7 +190,7 @@ func (p *pulled) readAt(b []byte, off int64) (int, error) {
 	if p.ring {
 		return 0, fmt.Errorf("qs: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
 	}
-	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
 		return 0, err
 	}
@@ -206,7 +206,7 @@ func (p *pulled) view(ctx context.Context) (*bulk.View, error) {
 	case p.ring:
 		return nil, fmt.Errorf("qs: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
 	}
-	v, err := bulk.NewView(ctx, p.req.r.Queue(), bulk.Stream{Peer: p.peer, Handle: p.handle})
+	v, err := bulk.NewView(ctx, p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
 		return nil, p.cause("Source", err)
 	}

@@ -74,12 +74,12 @@ func TestTakenBackAtEachPoint(t *testing.T) {
 				var reached func(at string)
 				ran := 0
 				w.Go("server", func() {
-					n := simulated(t, w, "sim://server", qs.Config{Grace: -1})
+					n := simulated(t, w, "sim://server", qs.Config{ShutdownTimeout: -1})
 					probing.Handle(n, func(ctx context.Context, in probed) (probed, error) {
 						switch c.at {
 						case "refused":
 							n.Go(func() { w.Sleep(10 * time.Millisecond); reached("refused") })
-							return in, qs.Refuse(qs.Exhausted)
+							return in, qs.Refuse(qs.ErrExhausted)
 						case "lost", "encoding again":
 							ran++
 							w.Node("server").Crash()
@@ -110,7 +110,7 @@ func TestTakenBackAtEachPoint(t *testing.T) {
 							return err
 						}
 					}
-					n := simulated(t, w, "sim://", qs.Config{Client: []qs.Interceptor{at("outside"), qs.Retry(qs.RetryPolicy{Backoff: time.Minute}), at("inside")}})
+					n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{at("outside"), qs.Retry(qs.RetryPolicy{Backoff: time.Minute}), at("inside")}})
 					defer n.Close()
 					ctx, cancel := n.WithTimeout(context.Background(), 10*time.Minute)
 					defer cancel()
@@ -199,7 +199,7 @@ func TestTakenBackAtRandom(t *testing.T) {
 				_ = next(ctx)
 				return next(ctx)
 			}
-			n := open(t, name+"://", qs.Config{Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{}), twice}})
+			n := open(t, name+"://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{}), twice}})
 			to := peer(t, n, s.Addr().String())
 			ctx := within(t)
 			for i := range long.Or(150, 500) {

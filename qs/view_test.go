@@ -59,17 +59,17 @@ func TestSourceView(t *testing.T) {
 				})
 			})
 			moved := int64(0)
-			c := open(t, at[:strings.Index(at, ":")]+"://", qs.Config{Client: []qs.Interceptor{
+			c := open(t, at[:strings.Index(at, ":")]+"://", qs.Config{ClientInterceptors: []qs.Interceptor{
 				func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 					err := next(ctx)
-					moved = c.Moved
+					moved = c.BytesMoved
 					return err
 				},
 			}})
 			to := peer(t, c, s.Addr().String())
 			shared := false
 			for _, b := range [][]byte{mem, mem, mem[1:], noise(6, 100_000), mem[:10], {}} {
-				out, err := look.Call(within(t), to, lookIn{Body: qs.Lend(b)})
+				out, err := look.Call(within(t), to, lookIn{Body: qs.Bytes(b)})
 				require.NoError(t, err)
 				require.Equal(t, sha256.Sum256(b), out.Hash)
 				shared = shared || out.Shared
@@ -79,14 +79,14 @@ func TestSourceView(t *testing.T) {
 				require.Nil(t, kept.Bytes(), "it ends with the handler")
 			}
 			for at[0] == 's' && !shared { // the first time it is mapped meanwhile
-				out, err := look.Call(within(t), to, lookIn{Body: qs.Lend(mem)})
+				out, err := look.Call(within(t), to, lookIn{Body: qs.Bytes(mem)})
 				require.NoError(t, err)
 				shared = out.Shared
 			}
 			require.Equal(t, at[0] == 's', shared)
-			_, err = look.Call(within(t), to, lookIn{Body: qs.From(strings.NewReader("stream"))})
+			_, err = look.Call(within(t), to, lookIn{Body: qs.Reader(strings.NewReader("stream"))})
 			require.Error(t, err)
-			_, err = qs.Lend(mem).View(within(t))
+			_, err = qs.Bytes(mem).View(within(t))
 			require.ErrorIs(t, err, na.ErrUnsupported, "at the caller")
 			none, err := (qs.Source{}).View(within(t))
 			require.NoError(t, err)
@@ -98,7 +98,7 @@ func TestSourceView(t *testing.T) {
 				<-begun
 				cancel()
 			}()
-			_, err = look.Call(ctx, to, lookIn{Body: qs.Lend(mem), Wait: true})
+			_, err = look.Call(ctx, to, lookIn{Body: qs.Bytes(mem), Wait: true})
 			require.ErrorIs(t, err, context.Canceled)
 			close(over)
 			if err := <-verdict; at[0] == 's' {

@@ -9,21 +9,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// workers are the goroutines that run handlers, up to Config.Workers. In the simulator each request has a coroutine.
+// workers are the goroutines that run handlers, up to Config.MaxConcurrent. In the simulator each request has a coroutine.
 type workers struct {
-	crew[hg.Incoming]
+	crew[hg.Request]
 	own []own // of each context; mu guards them
 }
 
 func (w *workers) init(n *Node) {
-	w.run, w.most = func(r hg.Incoming) { _ = r.Run() }, n.cfg.Workers // it may have ended before
-	w.over = func(r hg.Incoming) bool { return r.Name() == "" }
+	w.run, w.most = func(r hg.Request) { _ = r.Run() }, n.cfg.MaxConcurrent // it may have ended before
+	w.over = func(r hg.Request) bool { return r.Name() == "" }
 	w.own = make([]own, n.cfg.Contexts)
 }
 
 // dispatch is hg.Config.Dispatch.
-func (w *workers) dispatch(r hg.Incoming) {
-	if nctx := r.Queue().NA(); nctx.Scheduled() {
+func (w *workers) dispatch(r hg.Request) {
+	if nctx := r.HG().NA(); nctx.Scheduled() {
 		nctx.Spawn(func() { w.run(r) })
 		return
 	}

@@ -34,7 +34,7 @@ func TestStartedTogether(t *testing.T) {
 			m := &node{}
 			m.class, m.hctx = n.Target(hg.Config{NA: na.Config{Envelopes: 8 * (i + 1)}})
 			var err error
-			m.rpc, err = m.class.Register("node/work", func(h hg.Incoming) error {
+			m.rpc, err = m.class.Register("node/work", func(h hg.Request) error {
 				m.ran++
 				return h.Respond(nil, nil)
 			})

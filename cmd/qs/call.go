@@ -39,7 +39,7 @@ type calling struct {
 	method  string
 	input   any // read, not typed
 	text    []byte
-	meta    hg.Meta
+	meta    hg.Metadata
 	oneWay  bool
 	sources []lentFile
 	sinks   []lentFile
@@ -238,13 +238,13 @@ func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate != hg.NotRun:
 		return "give it more time with -timeout; it may have run, so look before you repeat it"
-	case answered && (code == hg.BadInput || code == hg.ErrProtocol && fate == hg.NotRun):
+	case answered && (code == hg.ErrBadInput || code == hg.ErrProtocol && fate == hg.NotRun):
 		return "look at the codec and the input it wants (qs rpcs " + addr + "); -raw is for codec raw, -oneway for one-way methods"
 	case fate == hg.Ran:
 		return "the method ran and said so: what to do is in its text"
 	case answered && code == hg.ErrNoEntry:
 		return "look at what there is: qs rpcs " + addr
-	case code == hg.Denied || code == hg.ErrPermission:
+	case code == hg.ErrDenied || code == hg.ErrPermission:
 		return "show a certificate that the program lets in: -cert and -key"
 	case answered && fate == hg.NotRun && final(code):
 		return "it did not run, and a repetition will not help: do what the text says, then call again"
@@ -257,8 +257,8 @@ func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 // final reports whether a refusal with code is for good: see qs.Refuse.
 func final(code hg.Code) bool {
 	switch code {
-	case hg.NotFound, hg.AlreadyExists, hg.BadInput, hg.Denied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported:
+	case hg.ErrNotFound, hg.ErrAlreadyExists, hg.ErrBadInput, hg.ErrDenied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported:
 		return true
 	}
-	return code > hg.Internal // the program's
+	return code > hg.ErrInternal // the program's
 }

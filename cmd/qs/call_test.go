@@ -86,15 +86,15 @@ func typedTarget(t *testing.T, tells bool) string {
 	qs.Define[order, order]("shop/order").Handle(node, func(_ context.Context, o order) (order, error) {
 		switch {
 		case o.Item == "gone":
-			return o, qs.Refuse(qs.Errorf(qs.NotFound, "it is gone"))
+			return o, qs.Refuse(qs.Errorf(qs.ErrNotFound, "it is gone"))
 		case o.Item == "quota":
 			return o, qs.Refuse(qs.Errorf(200, "the quota is used up"))
 		case o.Item == "busy":
-			return o, qs.Refuse(qs.Errorf(qs.NotReady, "not yet"))
+			return o, qs.Refuse(qs.Errorf(qs.ErrNotReady, "not yet"))
 		case o.Count < 0:
-			return o, hg.WithDetail(qs.Errorf(qs.BadInput, "a count of %d", o.Count), map[string]int{"least": 1})
+			return o, hg.WithDetail(qs.Errorf(qs.ErrBadInput, "a count of %d", o.Count), map[string]int{"least": 1})
 		case o.Item == "":
-			return o, qs.Errorf(qs.NotFound, "no such item")
+			return o, qs.Errorf(qs.ErrNotFound, "no such item")
 		}
 		o.Count++
 		o.Blob = []byte(o.Item)
@@ -121,7 +121,7 @@ func typedTarget(t *testing.T, tells bool) string {
 		return "done", nil
 	})
 	token := func(ctx context.Context, name string) string {
-		v, _ := qs.CallOf(ctx).Meta.Get(name)
+		v, _ := qs.CallFrom(ctx).Metadata.Get(name)
 		return v
 	}
 	qs.Define[string, string]("shop/token").Handle(node, func(ctx context.Context, _ string) (string, error) {
@@ -137,7 +137,7 @@ func typedTarget(t *testing.T, tells bool) string {
 				return err
 			}
 		}
-		return qs.Errorf(qs.NotFound, "no more")
+		return qs.Errorf(qs.ErrNotFound, "no more")
 	})
 	qs.DefineStream[int, int]("shop/count").Handle(node, func(ctx context.Context, to int, send func(int) error) error {
 		for i := 0; i != to; i++ {
@@ -154,11 +154,11 @@ func typedTarget(t *testing.T, tells bool) string {
 	qs.Define[odd, odd]("shop/same").Handle(node, func(_ context.Context, o odd) (odd, error) {
 		was, n := sample, o
 		if !math.IsNaN(n.Nan) || was.Time.Compare(n.Time) != 0 || was.Huge.Cmp(n.Huge) != 0 {
-			return o, qs.Errorf(qs.BadInput, "got %+v", o)
+			return o, qs.Errorf(qs.ErrBadInput, "got %+v", o)
 		}
 		was.Nan, n.Nan, was.Time, was.Any, n.Any = 0, 0, n.Time, nil, nil // the zone of a time is another
 		if !reflect.DeepEqual(was, n) {
-			return o, qs.Errorf(qs.BadInput, "got %+v, want %+v", n, was)
+			return o, qs.Errorf(qs.ErrBadInput, "got %+v, want %+v", n, was)
 		}
 		return o, nil
 	})
@@ -413,10 +413,10 @@ func TestCallAdvice(t *testing.T) {
 		{hg.ErrNoEntry, hg.Ran, "the method ran and said so"},
 		{hg.ErrProtocol, hg.NotRun, "look at the codec"},
 		{hg.ErrProtocol, hg.Ran, "the method ran and said so"},
-		{hg.BadInput, hg.Ran, "look at the codec"},
+		{hg.ErrBadInput, hg.Ran, "look at the codec"},
 		{hg.ErrPermission, hg.NotRun, "show a certificate"},
 		{hg.ErrPermission, hg.Ran, "the method ran and said so"},
-		{hg.Denied, hg.Ran, "the method ran and said so"},
+		{hg.ErrDenied, hg.Ran, "the method ran and said so"},
 		{hg.ErrTimeout, hg.Ran, "give it more time"},
 		{hg.ErrTimeout, hg.NotRun, "it did not run: repeat it"},
 		{hg.ErrOverflow, hg.NotRun, "it did not run, and a repetition will not help"},

@@ -167,7 +167,7 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 func (c *client) gauges(ctx context.Context) (all []hg.Gauges, err error) {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	b, err := c.callRaw(ctx, hg.GaugesRPC, nil, hg.Meta{})
+	b, err := c.callRaw(ctx, hg.GaugesRPC, nil, hg.Metadata{})
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}

@@ -99,7 +99,7 @@ func TestHostileAnswers(t *testing.T) {
 		m.Handle(n, func(context.Context, string) (map[string]string, error) { return handler() })
 	}
 	define("fails", func() (map[string]string, error) {
-		return nil, qs.Errorf(hg.NotFound, "%s", escapes)
+		return nil, qs.Errorf(hg.ErrNotFound, "%s", escapes)
 	})
 	define("answers", func() (map[string]string, error) { return map[string]string{escapes: escapes}, nil })
 	define(escapes, func() (map[string]string, error) { return nil, nil })

@@ -82,7 +82,7 @@ func peerFacts(n *network, addr string) ([]fact, error) {
 		return nil, err
 	}
 	defer c.close()
-	if _, err := c.callRaw(context.Background(), hg.PingRPC, nil, hg.Meta{}); err != nil {
+	if _, err := c.callRaw(context.Background(), hg.PingRPC, nil, hg.Metadata{}); err != nil {
 		return nil, files.Explain(c.peer, err)
 	}
 	var facts []fact

@@ -164,7 +164,7 @@ func (k *calling) lending(ctx context.Context, d description, flags assignments,
 		into.sinks = append(into.sinks, place.Path)
 		for _, l := range k.sinks {
 			if l.field == place.Name {
-				to[n] = qs.Into(l.f)
+				to[n] = qs.Writer(l.f)
 			}
 		}
 	}
@@ -206,7 +206,7 @@ func (k *calling) items(ctx context.Context, d *description, from sources, into 
 // typed returns the context and the Peer of a call by package qs.
 func (k *calling) typed(ctx context.Context) (context.Context, qs.Peer, error) {
 	for name, value := range k.meta.All() {
-		ctx = qs.WithMeta(ctx, name, value)
+		ctx = qs.WithMetadata(ctx, name, value)
 	}
 	if err := k.forget(); err != nil {
 		return ctx, qs.Peer{}, err
@@ -232,9 +232,9 @@ func lendingTo[Sinks any](ctx context.Context, k *calling, from sources, into *m
 // lend lends a file as it can be.
 func lend(f *os.File) qs.Source {
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && f != os.Stdin {
-		return qs.LendFile(f)
+		return qs.File(f)
 	}
-	return qs.From(f)
+	return qs.Reader(f)
 }
 
 // place returns where in the input a field is that a flag names.

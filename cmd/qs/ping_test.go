@@ -89,7 +89,7 @@ func inProcess(t *testing.T, handlers map[string]hg.Handler) string {
 func TestPingGoesOn(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Incoming) error {
+	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Request) error {
 		if calls++; calls == 2 {
 			_ = h.Detach() // never answered
 			return nil
@@ -106,7 +106,7 @@ func TestPingGoesOn(t *testing.T) {
 // TestPingRefused: a target that says no to a ping lives.
 func TestPingRefused(t *testing.T) {
 	t.Parallel()
-	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(hg.Incoming) error { return hg.Errorf(hg.Denied, "not you") }})
+	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(hg.Request) error { return hg.Errorf(hg.ErrDenied, "not you") }})
 	out := run(t, 0, "ping", "-interval", "0", "-count", "2", addr).out.String()
 	require.Regexp(t, `(?m)^2 sent, 2 answered, 0 lost; `, out)
 }
@@ -114,7 +114,7 @@ func TestPingRefused(t *testing.T) {
 // TestPingSilent: a target that lives and answers nothing is given up after the peer timeout.
 func TestPingSilent(t *testing.T) {
 	t.Parallel()
-	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Incoming) error {
+	addr := inProcess(t, map[string]hg.Handler{hg.PingRPC: func(h hg.Request) error {
 		_ = h.Detach()
 		return nil
 	}})

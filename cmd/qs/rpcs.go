@@ -37,7 +37,7 @@ func runRPCs(args []string, out io.Writer) error {
 	defer c.close()
 	ctx, stop := context.WithTimeout(context.Background(), *timeout)
 	defer stop()
-	b, err := c.callRaw(ctx, hg.RPCsRPC, nil, hg.Meta{})
+	b, err := c.callRaw(ctx, hg.RPCsRPC, nil, hg.Metadata{})
 	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
 		return fmt.Errorf("%s does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: %w", c.peer, err)
 	}
@@ -68,7 +68,7 @@ func runRPCs(args []string, out io.Writer) error {
 }
 
 // callRaw makes a call of bytes, whose deadline travels with it.
-func (c *client) callRaw(ctx context.Context, rpc string, in []byte, meta hg.Meta) ([]byte, error) {
+func (c *client) callRaw(ctx context.Context, rpc string, in []byte, meta hg.Metadata) ([]byte, error) {
 	h, err := c.hctx.Create(c.peer, hg.HashName(rpc))
 	if err != nil {
 		return nil, err

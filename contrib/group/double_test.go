@@ -210,11 +210,11 @@ func TestByKey(t *testing.T) {
 		for _, name := range []string{"a", "b", "c"} {
 			d.report(member(name, 1, group.Alive))
 		}
-		kv, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g, Pick: g.ByKey(func(c *qs.Call) string {
+		kv, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: g, Balancer: g.ByKey(func(c *qs.Call) string {
 			if c == nil {
 				return ""
 			}
-			k, _ := c.Meta.Get("key")
+			k, _ := c.Metadata.Get("key")
 			return k
 		})}, "kv")
 		require.NoError(t, err)
@@ -223,7 +223,7 @@ func TestByKey(t *testing.T) {
 		for i := range 20 {
 			key := fmt.Sprint(i)
 			owners := g.View().Owners(key, 2)
-			out, err := echo.Call(qs.WithMeta(ctx, "key", key), kv, "x")
+			out, err := echo.Call(qs.WithMetadata(ctx, "key", key), kv, "x")
 			require.NoError(t, err)
 			require.Equal(t, owners[0].Name, out)
 			if used[out] = true; out == "a" {
@@ -234,7 +234,7 @@ func TestByKey(t *testing.T) {
 		next := g.View().Owners(moved, 2)[1].Name
 		d.report(member("a", 1, group.Left))
 		w.Sleep(time.Millisecond)
-		out, err := echo.Call(qs.WithMeta(ctx, "key", moved), kv, "x")
+		out, err := echo.Call(qs.WithMetadata(ctx, "key", moved), kv, "x")
 		require.NoError(t, err)
 		require.Equal(t, next, out)
 	})

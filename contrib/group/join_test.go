@@ -104,7 +104,7 @@ func TestJoin(t *testing.T) {
 	defer stop()
 	g, err := group.Join(ctx, client, d)
 	require.NoError(t, err)
-	kv, err := client.PeerWith(ctx, qs.PeerOptions{Resolver: g, Pick: qs.LeastLoaded()}, "kv")
+	kv, err := client.PeerWith(ctx, qs.PeerOptions{Resolver: g, Balancer: qs.LeastLoaded()}, "kv")
 	require.NoError(t, err)
 	for len(kv.Addrs()) < 3 { // one that is suspected at that moment is not in the first view
 		_, err = echo.Call(ctx, kv, "x")

@@ -47,7 +47,7 @@ func (v *View) Owners(key string, n int) []Member {
 
 // ByKey returns a Pick that sends a call to the first owner of its key that does not fail. key is called under a lock, with nil
 // when Peer.Addr asks: it is quick.
-func (g *Group) ByKey(key func(*qs.Call) string) qs.Pick {
+func (g *Group) ByKey(key func(*qs.Call) string) qs.Balancer {
 	return &byKey{g: g, key: key}
 }
 
@@ -78,8 +78,8 @@ func (p *byKey) namesOf(v *View) map[string]string {
 	return names
 }
 
-// Pick implements qs.Pick.
-func (p *byKey) Pick(c *qs.Call, ts []qs.Target) int {
+// Pick implements qs.Balancer.
+func (p *byKey) Pick(c *qs.Call, ts []qs.Candidate) int {
 	k, names := mix(hash(p.key(c))), p.namesOf(p.g.View())
 	best, most := -1, uint64(0)
 	for i, t := range ts {

@@ -1,7 +1,7 @@
 // Package qsotel gives calls and handlers OpenTelemetry spans and metrics, by an interceptor for each side. The context of a trace
 // travels as "traceparent" in the metadata of the call.
 //
-//	Client: span ─► traceparent in Call.Meta ═► Server: span under it ─► handler
+//	Client: span ─► traceparent in Call.Metadata ═► Server: span under it ─► handler
 //
 // It uses the OpenTelemetry API only: what is recorded, and where it goes, is for the program's SDK. It is a module of its own, so
 // that the library does not depend on OpenTelemetry.
@@ -66,7 +66,7 @@ func (c Config) side(kind trace.SpanKind, name string) (*side, error) {
 	return s, err
 }
 
-// Client returns an interceptor for qs.Config.Client: a span for each call, or, behind Retry, for each attempt. The error
+// Client returns an interceptor for qs.Config.ClientInterceptors: a span for each call, or, behind Retry, for each attempt. The error
 // is that of a provider that makes no instruments.
 func Client(c Config) (qs.Interceptor, error) {
 	s, err := c.side(trace.SpanKindClient, "client")
@@ -75,22 +75,22 @@ func Client(c Config) (qs.Interceptor, error) {
 	}
 	return func(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
 		return s.around(ctx, call, func(ctx context.Context) error {
-			meta := call.Meta
-			s.carry.Inject(ctx, &carrier{&call.Meta})
-			defer func() { call.Meta = meta }() // the next attempt has a span of its own
+			meta := call.Metadata
+			s.carry.Inject(ctx, &carrier{&call.Metadata})
+			defer func() { call.Metadata = meta }() // the next attempt has a span of its own
 			return next(ctx)
 		})
 	}, nil
 }
 
-// Server returns an interceptor for qs.Config.Server: a span for each request, under that of its caller.
+// Server returns an interceptor for qs.Config.ServerInterceptors: a span for each request, under that of its caller.
 func Server(c Config) (qs.Interceptor, error) {
 	s, err := c.side(trace.SpanKindServer, "server")
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, call *qs.Call, next func(context.Context) error) error {
-		return s.around(s.carry.Extract(ctx, &carrier{&call.Meta}), call, next)
+		return s.around(s.carry.Extract(ctx, &carrier{&call.Metadata}), call, next)
 	}, nil
 }
 
@@ -107,8 +107,8 @@ func (s *side) around(ctx context.Context, call *qs.Call, next func(context.Cont
 		if call.Attempt > 1 {
 			span.SetAttributes(attribute.Int("quicksilver.attempt", call.Attempt))
 		}
-		if call.Moved > 0 {
-			span.SetAttributes(attribute.Int64("quicksilver.moved", call.Moved))
+		if call.BytesMoved > 0 {
+			span.SetAttributes(attribute.Int64("quicksilver.moved", call.BytesMoved))
 		}
 	}
 	if err != nil {
@@ -122,8 +122,8 @@ func (s *side) around(ctx context.Context, call *qs.Call, next func(context.Cont
 	}
 	with := metric.WithAttributeSet(attribute.NewSet(common...))
 	s.duration.Record(ctx, took.Seconds(), with)
-	if call.Moved > 0 {
-		s.moved.Add(ctx, call.Moved, with)
+	if call.BytesMoved > 0 {
+		s.moved.Add(ctx, call.BytesMoved, with)
 	}
 	return err
 }
@@ -137,7 +137,7 @@ func codeOf(err error) string {
 }
 
 // A carrier has a propagator read and write metadata. What does not fit is left out: a call is worth more than its trace.
-type carrier struct{ m *hg.Meta }
+type carrier struct{ m *hg.Metadata }
 
 func (c *carrier) Get(key string) string {
 	value, _ := c.m.Get(key)

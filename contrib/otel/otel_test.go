@@ -53,19 +53,19 @@ func TestInterceptors(t *testing.T) {
 	require.NoError(t, err)
 	client, err := qsotel.Client(cfg)
 	require.NoError(t, err)
-	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Server: []qs.Interceptor{server}})
+	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{ServerInterceptors: []qs.Interceptor{server}})
 	require.NoError(t, err)
 	refusals := 0
 	greet.Handle(node, func(ctx context.Context, who string) (string, error) {
 		if !api.SpanContextFromContext(ctx).IsValid() {
-			return "", qs.Errorf(qs.Internal, "the handler has no span")
+			return "", qs.Errorf(qs.ErrInternal, "the handler has no span")
 		}
 		switch who {
 		case "":
-			return "", qs.Errorf(qs.BadInput, "who?")
+			return "", qs.Errorf(qs.ErrBadInput, "who?")
 		case "late":
 			if refusals++; refusals == 1 {
-				return "", qs.Refuse(qs.Errorf(qs.Unavailable, "not yet"))
+				return "", qs.Refuse(qs.Errorf(qs.ErrUnavailable, "not yet"))
 			}
 		}
 		return "hello " + who, nil
@@ -73,8 +73,8 @@ func TestInterceptors(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Serve(ctx) }()
-	caller, err := qs.Open("tcp://", qs.Config{Client: []qs.Interceptor{
-		qs.Retry(qs.RetryPolicy{Backoff: time.Millisecond, ExtraShare: 10}), client,
+	caller, err := qs.Open("tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{
+		qs.Retry(qs.RetryPolicy{Backoff: time.Millisecond, BudgetRatio: 10}), client,
 	}})
 	require.NoError(t, err)
 	peer, err := caller.Peer(ctx, node.Addr().String())
@@ -94,7 +94,7 @@ func TestInterceptors(t *testing.T) {
 		seen += n
 		return origins, targets
 	}
-	_, err = greet.Call(qs.WithMeta(ctx, "own", "kept"), peer, "you")
+	_, err = greet.Call(qs.WithMetadata(ctx, "own", "kept"), peer, "you")
 	require.NoError(t, err)
 	origins, targets := at(2)
 	require.Equal(t, "test/greet", origins[0].Name())
@@ -105,7 +105,7 @@ func TestInterceptors(t *testing.T) {
 	require.Contains(t, origins[0].Attributes(), attribute.String("rpc.system.name", "quicksilver"))
 
 	_, err = greet.Call(ctx, peer, "")
-	require.ErrorIs(t, err, qs.BadInput)
+	require.ErrorIs(t, err, qs.ErrBadInput)
 	origins, targets = at(2)
 	for _, s := range []trace.ReadOnlySpan{origins[0], targets[0]} {
 		require.Equal(t, codes.Error, s.Status().Code)
@@ -123,7 +123,7 @@ func TestInterceptors(t *testing.T) {
 		require.Equal(t, origins[i].SpanContext().SpanID(), targets[i].Parent().SpanID(), "attempt %d", i+1)
 	}
 
-	want := map[string]uint64{"": 2, "bad input": 1, qs.Unavailable.Error(): 1}
+	want := map[string]uint64{"": 2, "bad input": 1, qs.ErrUnavailable.Error(): 1}
 	require.Equal(t, want, counts(t, reader, "rpc.client.call.duration"))
 	require.Equal(t, want, counts(t, reader, "rpc.server.call.duration"))
 	require.NoError(t, caller.Close())
@@ -137,7 +137,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	node, err := qs.Open("tcp://:7000", qs.Config{Server: []qs.Interceptor{server}})
+	node, err := qs.Open("tcp://:7000", qs.Config{ServerInterceptors: []qs.Interceptor{server}})
 	if err != nil {
 		panic(err)
 	}

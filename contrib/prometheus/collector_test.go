@@ -31,7 +31,7 @@ func TestCollector(t *testing.T) {
 	c.Show(node.HG().Class())
 	double.Handle(node, func(_ context.Context, n int) (int, error) {
 		if n < 0 {
-			return 0, qs.Errorf(qs.BadInput, "negative")
+			return 0, qs.Errorf(qs.ErrBadInput, "negative")
 		}
 		return 2 * n, nil
 	})
@@ -47,7 +47,7 @@ func TestCollector(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err = double.Call(ctx, peer, -1)
-	require.ErrorIs(t, err, qs.BadInput)
+	require.ErrorIs(t, err, qs.ErrBadInput)
 
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(c))

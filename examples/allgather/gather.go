@@ -46,12 +46,12 @@ type answer struct {
 }
 
 func (g *gather) register(class *hg.Class) (err error) {
-	if g.fetch, err = class.Register("allgather/fetch", func(h hg.Incoming) error {
+	if g.fetch, err = class.Register("allgather/fetch", func(h hg.Request) error {
 		return h.Respond(answer{partOf(g.rank), g.stage}, nil)
 	}); err != nil {
 		return err
 	}
-	if g.tell, err = class.Register("allgather/lost", func(h hg.Incoming) error {
+	if g.tell, err = class.Register("allgather/lost", func(h hg.Request) error {
 		var rank int
 		if err := h.Input(&rank); err != nil {
 			return err

@@ -62,10 +62,10 @@ func handle(node *qs.Node, dir *os.Root) {
 	Delete.Handle(node, func(_ context.Context, key string) (struct{}, error) { return struct{}{}, coded(dir.Remove(key)) })
 }
 
-// coded says NotFound for a file that is not there.
+// coded says ErrNotFound for a file that is not there.
 func coded(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return qs.Errorf(qs.NotFound, "%w", err)
+		return qs.Errorf(qs.ErrNotFound, "%w", err)
 	}
 	return err
 }
@@ -77,13 +77,13 @@ func call(ctx context.Context, store qs.Peer, command, key, file string) (out st
 	case "put":
 		if f, err = os.Open(file); err == nil {
 			defer f.Close()
-			_, err = Put.Call(ctx, store, Blob[qs.Source]{key, qs.LendFile(f)})
+			_, err = Put.Call(ctx, store, Blob[qs.Source]{key, qs.File(f)})
 		}
 	case "get":
 		if size, err = Get.Call(ctx, store, Blob[qs.Sink]{Key: key}); err == nil {
 			if f, err = os.Create(file); err == nil {
 				defer f.Close()
-				_, err = Get.Call(ctx, store, Blob[qs.Sink]{key, qs.FillFile(f, size)})
+				_, err = Get.Call(ctx, store, Blob[qs.Sink]{key, qs.FileBuffer(f, size)})
 			}
 		}
 	case "ls":
@@ -106,7 +106,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: *stall})}, Grace: 30 * time.Second,
+	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{ProgressTimeout: *stall})}, ShutdownTimeout: 30 * time.Second,
 		Reflect: true} // for qs rpcs
 	if args[0] == "serve" {
 		node := must(qs.Open(args[1], cfg))

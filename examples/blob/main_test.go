@@ -234,7 +234,7 @@ func TestSIGTERM(t *testing.T) {
 	store, err := node.Peer(ctx, s.addr)
 	require.NoError(t, err)
 	var got bytes.Buffer
-	_, err = Get.Call(ctx, store, Blob[qs.Sink]{"a", qs.Into(writerFunc(func(b []byte) (int, error) {
+	_, err = Get.Call(ctx, store, Blob[qs.Sink]{"a", qs.Writer(writerFunc(func(b []byte) (int, error) {
 		if got.Len() == 0 {
 			if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 				return 0, err
@@ -275,7 +275,7 @@ func simulated(t *testing.T, seed uint64) {
 	w := sim.NewWorld(sim.Config{Seed: seed, Level: sim.Level(seed & 1), Faults: sim.Faults{Jitter: 200 * time.Microsecond, Loss: rng.Float64() / 200}})
 	defer w.Close()
 	open := func(addr string) *qs.Node {
-		cfg := qs.Config{PeerTimeout: time.Second, Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Stall: time.Second})}}
+		cfg := qs.Config{PeerTimeout: time.Second, ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{ProgressTimeout: time.Second})}}
 		cfg.HG.NA = hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}
 		node, err := qs.Open(addr, cfg)
 		require.NoError(t, err)

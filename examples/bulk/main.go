@@ -71,7 +71,7 @@ func open(addr string, handler hg.Handler) *hg.Context {
 
 // upper pulls the text, and pushes it back when the callback of the pull has made it upper case. It blocks nowhere: it
 // detaches the request, and the callbacks answer.
-func upper(h hg.Incoming) error {
+func upper(h hg.Request) error {
 	var job Job
 	if err := h.Input(&job); err != nil {
 		return err
@@ -80,7 +80,7 @@ func upper(h hg.Incoming) error {
 		return fmt.Errorf("no text, no room, or more than %d bytes", maxText)
 	}
 	buf := make([]byte, job.Text.Len())
-	local, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, buf)
+	local, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, buf)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func upper(h hg.Incoming) error {
 		if err == nil {
 			copy(buf, bytes.ToUpper(buf))
 			spec := bulk.Spec{Dir: bulk.Push, Peer: h.Peer(), Remote: job.Room, Local: local, Size: local.Len()}
-			_, err = bulk.Transfer(h.Queue(), spec, func(_ *bulk.Op, err error) { answer(err) })
+			_, err = bulk.Transfer(h.HG(), spec, func(_ *bulk.Op, err error) { answer(err) })
 		}
 		if err != nil {
 			answer(err)
@@ -106,7 +106,7 @@ func upper(h hg.Incoming) error {
 		return err
 	}
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: h.Peer(), Remote: job.Text, Local: local, Size: local.Len()}
-	if _, err := bulk.Transfer(h.Queue(), spec, push); err != nil {
+	if _, err := bulk.Transfer(h.HG(), spec, push); err != nil {
 		answer(err)
 	}
 	return nil

@@ -66,8 +66,8 @@ func run(out io.Writer) {
 
 // slowHandler keeps a request until one comes that wants an answer, and then answers both.
 func slowHandler() hg.Handler {
-	var kept hg.Incoming
-	return func(h hg.Incoming) error {
+	var kept hg.Request
+	return func(h hg.Request) error {
 		var what string
 		if err := h.Input(&what); err != nil {
 			return err

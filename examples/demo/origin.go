@@ -58,7 +58,7 @@ func (o *origin) register() error {
 	o.square, errs[0] = o.class.Register(rpcSquare, nil)
 	o.pullID, errs[1] = o.class.Register(rpcPull, nil)
 	o.hold, errs[2] = o.class.Register(rpcHold, nil)
-	_, errs[3] = o.class.RegisterRPC(hg.RPC{Name: rpcMoved, OneWay: true, Handler: func(h hg.Incoming) error {
+	_, errs[3] = o.class.RegisterRPC(hg.RPC{Name: rpcMoved, OneWay: true, Handler: func(h hg.Request) error {
 		var moved int64
 		if err := h.Input(&moved); err != nil {
 			return err
@@ -68,7 +68,7 @@ func (o *origin) register() error {
 		}
 		return nil
 	}})
-	_, errs[4] = o.class.RegisterRPC(hg.RPC{Name: rpcHolding, OneWay: true, Handler: func(hg.Incoming) error {
+	_, errs[4] = o.class.RegisterRPC(hg.RPC{Name: rpcHolding, OneWay: true, Handler: func(hg.Request) error {
 		o.holding.Complete(nil)
 		return nil
 	}})

@@ -25,7 +25,7 @@ type target struct {
 	holding hg.ID
 
 	mu   sync.Mutex // guards kept
-	kept []hg.Incoming
+	kept []hg.Request
 }
 
 // runTarget listens at a free port of the loopback, prints it, and serves until stdin closes.
@@ -79,7 +79,7 @@ func (t *target) serve() {
 	}
 }
 
-func square(h hg.Incoming) error {
+func square(h hg.Request) error {
 	var n int64
 	if err := h.Input(&n); err != nil {
 		return err
@@ -88,7 +88,7 @@ func square(h hg.Incoming) error {
 }
 
 // hold keeps a request until one comes that wants an answer, and answers them all then, the oldest first.
-func (t *target) hold(h hg.Incoming) error {
+func (t *target) hold(h hg.Request) error {
 	var answer bool
 	if err := h.Input(&answer); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (t *target) tellHolding(origin hg.Addr) error {
 
 // A pulling is one pull for an origin. It is driven by callbacks: no goroutine waits for it.
 type pulling struct {
-	h      hg.Incoming // the request
+	h      hg.Request // the request
 	in     pullInput
 	buf    []byte
 	local  *bulk.Handle
@@ -129,7 +129,7 @@ type pulling struct {
 }
 
 // pull starts to pull the origin's memory and returns; the callbacks below answer.
-func (t *target) pull(h hg.Incoming) error {
+func (t *target) pull(h hg.Request) error {
 	p := &pulling{h: h}
 	if err := h.Input(&p.in); err != nil {
 		return err

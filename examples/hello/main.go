@@ -50,7 +50,7 @@ func run(out io.Writer, addr string) {
 // newTarget opens a class that listens, and a context that knows how to greet.
 func newTarget(listen string) *hg.Context {
 	class := must(hg.Open(listen, hg.Config{}))
-	must(class.Register(greet, func(h hg.Incoming) error {
+	must(class.Register(greet, func(h hg.Request) error {
 		var name string
 		if err := h.Input(&name); err != nil {
 			return err

@@ -54,12 +54,12 @@ func run(out io.Writer) {
 
 // callback returns a handler that passes the request on and answers when the worker has: it does not wait.
 func callback(worker hg.Addr) hg.Handler {
-	return func(r hg.Incoming) error {
+	return func(r hg.Request) error {
 		var n int
 		if err := r.Input(&n); err != nil {
 			return err
 		}
-		call, err := r.Queue().Create(worker, hg.HashName(double.Name()))
+		call, err := r.HG().Create(worker, hg.HashName(double.Name()))
 		if err != nil {
 			return err
 		}

@@ -16,7 +16,7 @@ import (
 
 type sum struct{ A, B int }
 
-func onSum(r hg.Incoming) error { // the target
+func onSum(r hg.Request) error { // the target
 	var in sum
 	if err := r.Input(&in); err != nil {
 		return err

@@ -30,7 +30,7 @@ var Greet = qs.Define[string, string]("greet")
 
 func hello(_ context.Context, name string) (string, error) {
 	if name == "" {
-		return "", qs.Errorf(qs.NotFound, "nobody to greet")
+		return "", qs.Errorf(qs.ErrNotFound, "nobody to greet")
 	}
 	return "hello, " + name, nil
 }
@@ -82,14 +82,14 @@ func TestLent(t *testing.T) {
 	ctx := context.Background()
 	data, room := bytes.Repeat([]byte("0123456789"), 100_000), make([]byte, 1_000_000)
 
-	n, err := Put.Call(ctx, server, Upload{qs.Lend(data)}) // or LendFile, or From a reader
+	n, err := Put.Call(ctx, server, Upload{qs.Bytes(data)}) // or File, or Reader
 
 	require.NoError(t, err)
 	require.EqualValues(t, len(data), n)
 	_, err = file.Seek(0, io.SeekStart)
 	require.NoError(t, err)
 
-	n, err = Get.Call(ctx, server, Download{qs.Fill(room)}) // or FillFile, or Into a writer
+	n, err = Get.Call(ctx, server, Download{qs.Buffer(room)}) // or FileBuffer, or Writer
 
 	require.NoError(t, err)
 	require.EqualValues(t, len(data), n)
@@ -103,7 +103,7 @@ func TestWhatWentWrong(t *testing.T) {
 		switch answer, err := Greet.Call(ctx, server, name); {
 		case err == nil:
 			return answer
-		case errors.Is(err, qs.NotFound): // the handler returned qs.Errorf(qs.NotFound, …)
+		case errors.Is(err, qs.ErrNotFound): // the handler returned qs.Errorf(qs.ErrNotFound, …)
 			return "nobody"
 		case qs.FateOf(err) == qs.NotRun: // nothing has happened: call again, here or elsewhere
 			return "again"
@@ -144,8 +144,8 @@ func TestGreetOnABadNetwork(t *testing.T) {
 // TestAround: an interceptor, metadata, and an authorizer.
 func TestAround(t *testing.T) {
 	cfg := qs.Config{
-		Server: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
-			tenant, _ := c.Meta.Get("tenant") // of qs.WithMeta(ctx, "tenant", "a") at the caller
+		ServerInterceptors: []qs.Interceptor{func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			tenant, _ := c.Metadata.Get("tenant") // of qs.WithMetadata(ctx, "tenant", "a") at the caller
 			err := next(ctx)
 			slog.Info("served", "method", c.Method, "tenant", tenant, "caller", c.Caller().Name, "error", err)
 			return err
@@ -169,7 +169,7 @@ func TestAround(t *testing.T) {
 	defer slog.SetDefault(logger)
 	cfg.Authorize = nil
 	server = servedWith(t, cfg, func(node *qs.Node) { Greet.Handle(node, hello) })
-	_, err = Greet.Call(qs.WithMeta(context.Background(), "tenant", "a"), server, "Ada")
+	_, err = Greet.Call(qs.WithMetadata(context.Background(), "tenant", "a"), server, "Ada")
 	require.NoError(t, err)
 	require.Contains(t, said.String(), `method=greet tenant=a caller="" error=<nil>`)
 }

@@ -15,7 +15,7 @@ import (
 func main() {
 	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})
 	check(err)
-	greet, err := class.Register("greet", func(h hg.Incoming) error { // the target's side
+	greet, err := class.Register("greet", func(h hg.Request) error { // the target's side
 		var name string
 		if err := h.Input(&name); err != nil {
 			return err

@@ -22,10 +22,10 @@ var Greet = qs.Define[string, string]("greet")
 func serve(ctx context.Context, addr, page string) error {
 	shown := new(debug.Page)
 	node, err := qs.Open(addr, qs.Config{
-		Grace:   20 * time.Second,                  // what calls under way get after SIGTERM
-		Reflect: true,                              // for qs rpcs and qs call
-		HG:      hg.Config{Observe: shown.Observe}, // counts, errors and times for the page
-		Server:  []qs.Interceptor{qs.Log(nil)},     // a line for each call that fails
+		ShutdownTimeout:    20 * time.Second,                   // what calls under way get after SIGTERM
+		Reflect:            true,                               // for qs rpcs and qs call
+		HG:                 hg.Config{Observe: shown.Observe},  // counts, errors and times for the page
+		ServerInterceptors: []qs.Interceptor{qs.LogCalls(nil)}, // a line for each call that fails
 	})
 	if err != nil {
 		return err

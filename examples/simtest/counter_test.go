@@ -45,7 +45,7 @@ func run(t *testing.T, seed uint64) uint64 {
 	}})
 	defer w.Close()
 	open := func(addr string, client ...qs.Interceptor) *qs.Node {
-		cfg := qs.Config{PeerTimeout: time.Second, Client: client}
+		cfg := qs.Config{PeerTimeout: time.Second, ClientInterceptors: client}
 		cfg.HG.NA = hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}
 		node, err := qs.Open(addr, cfg)
 		require.NoError(t, err)
@@ -61,7 +61,7 @@ func run(t *testing.T, seed uint64) uint64 {
 	})
 	for i := range clients {
 		w.Go(fmt.Sprint("client", i), func() {
-			node := open("sim://", qs.Retry(qs.RetryPolicy{Attempts: 100, Stall: time.Second, ExtraShare: -1}))
+			node := open("sim://", qs.Retry(qs.RetryPolicy{Attempts: 100, ProgressTimeout: time.Second, BudgetRatio: -1}))
 			defer node.Close()
 			ctx, cancel := node.WithTimeout(context.Background(), time.Hour) // of virtual time
 			defer cancel()

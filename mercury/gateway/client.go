@@ -28,8 +28,8 @@ func (r Raw) AppendProc(to []byte) ([]byte, error) { return append(to, r...), ni
 // what is lent; what C may write holds what C wrote if the error is nil, and anything else. Memory that C may only write travels in
 // both directions too, so that what C leaves alone stays as it was.
 //
-// The error matches ErrRemote if the gateway or the C process said so, with C's error as text. Its code is NotFound, Denied, Exhausted,
-// BadInput or Unavailable if the C process did nothing, which is also what qs.FateOf says then; Aborted if it may have run; else
+// The error matches ErrRemote if the gateway or the C process said so, with C's error as text. Its code is ErrNotFound, ErrDenied, ErrExhausted,
+// ErrBadInput or ErrUnavailable if the C process did nothing, which is also what qs.FateOf says then; ErrAborted if it may have run; else
 // it ran, and the code is Internal, or that of the handler if it is from 64 on.
 func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any) ([]byte, error) {
 	in := callIn{Addr: addr, ID: id}
@@ -49,23 +49,23 @@ func Call(ctx context.Context, gw qs.Peer, addr string, id uint64, input ...any)
 		}
 		in.In = b
 	}
-	in.Memory, in.Written = qs.Lend(memory...), qs.Fill(written...)
+	in.Memory, in.Written = qs.Bytes(memory...), qs.Buffer(written...)
 	return call.Call(ctx, gw, in)
 }
 
 // Get reads len(p) bytes at off of memory that a C client has lent. ctx is that of the handler that serves its request.
 func Get(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
-	return move(ctx, get, mem, off, moveIn{To: qs.Fill(p)})
+	return move(ctx, get, mem, off, moveIn{To: qs.Buffer(p)})
 }
 
 // Put writes p at off of memory that a C client has lent, as Get reads it.
 func Put(ctx context.Context, mem mercury.Bulk, p []byte, off int64) error {
-	return move(ctx, put, mem, off, moveIn{From: qs.Lend(p)})
+	return move(ctx, put, mem, off, moveIn{From: qs.Bytes(p)})
 }
 
 func move(ctx context.Context, m *qs.Method[moveIn, struct{}], mem mercury.Bulk, off int64, in moveIn) error {
-	c := qs.CallOf(ctx)
-	secret, ok := c.Meta.Get(requestMeta)
+	c := qs.CallFrom(ctx)
+	secret, ok := c.Metadata.Get(requestMeta)
 	if !ok {
 		return qs.Errorf(qs.ErrInvalid, "gateway: %s was not called by a C client through a gateway", c.Method)
 	}

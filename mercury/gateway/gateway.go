@@ -17,7 +17,7 @@ import (
 type Config struct {
 	// Targets are the addresses of the C processes that may be called. "*" stands for every address that the gateway can reach.
 	Targets []string
-	// Memory bounds, in bytes, what is lent to C processes, and moved for them, at a time. 0 means 256 MiB. Calls beyond get Exhausted.
+	// Memory bounds, in bytes, what is lent to C processes, and moved for them, at a time. 0 means 256 MiB. Calls beyond get ErrExhausted.
 	Memory int64
 	// Timeout ends the requests of C clients, which have no deadline. 0 means 1 minute.
 	Timeout time.Duration
@@ -105,7 +105,7 @@ func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
 			delete(g.requests, secret)
 			g.mu.Unlock()
 		}()
-		out, err := method.Call(qs.WithMeta(ctx, requestMeta, secret), to, r.Input())
+		out, err := method.Call(qs.WithMetadata(ctx, requestMeta, secret), to, r.Input())
 		switch {
 		case err == nil:
 			err = r.Respond(out)
@@ -127,7 +127,7 @@ func (g *Gateway) charge(n int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n < 0 || n > g.cfg.Memory-g.lent {
-		return qs.Refuse(qs.Errorf(qs.Exhausted, "%d bytes of memory, and %d of %d are in use", n, g.lent, g.cfg.Memory))
+		return qs.Refuse(qs.Errorf(qs.ErrExhausted, "%d bytes of memory, and %d of %d are in use", n, g.lent, g.cfg.Memory))
 	}
 	g.lent += n
 	return nil
@@ -142,13 +142,13 @@ func (g *Gateway) release(n int64) {
 // call serves a call of a C process.
 func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 	if !slices.Contains(g.cfg.Targets, in.Addr) && !slices.Contains(g.cfg.Targets, "*") {
-		return nil, qs.Refuse(qs.Errorf(qs.Denied, "%s is not a target of this gateway", in.Addr))
+		return nil, qs.Refuse(qs.Errorf(qs.ErrDenied, "%s is not a target of this gateway", in.Addr))
 	}
 	var total, back int64
 	at := 0
 	for _, p := range in.Lent {
 		if p.At < at || p.At > len(in.In) || p.Len <= 0 || p.Len > g.cfg.Memory || p.Access == 0 || p.Access&^(mercury.Read|mercury.Write) != 0 {
-			return nil, qs.Refuse(qs.Errorf(qs.BadInput, "lent memory of %d bytes, access %d, at byte %d", p.Len, p.Access, p.At))
+			return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "lent memory of %d bytes, access %d, at byte %d", p.Len, p.Access, p.At))
 		}
 		at = p.At
 		if total += p.Len; total > g.cfg.Memory {
@@ -163,7 +163,7 @@ func (g *Gateway) call(ctx context.Context, in callIn) ([]byte, error) {
 	}
 	defer g.release(total)
 	if total > 0 && in.Memory.Len() != total || back > 0 && in.Written.Len() != back {
-		return nil, qs.Refuse(qs.Errorf(qs.BadInput, "handles of %d bytes, and %d are lent", total, in.Memory.Len()))
+		return nil, qs.Refuse(qs.Errorf(qs.ErrBadInput, "handles of %d bytes, and %d are lent", total, in.Memory.Len()))
 	}
 	mem := make([]byte, total)
 	if total > 0 {
@@ -214,13 +214,13 @@ func failed(err error) error {
 	code, fate := mercury.CodeOf(err), mercury.FateOf(err)
 	switch {
 	case errors.Is(err, mercury.ErrNoEntry):
-		code = qs.NotFound
+		code = qs.ErrNotFound
 	case fate == mercury.NotRun:
-		code = qs.Unavailable
+		code = qs.ErrUnavailable
 	case fate == mercury.MaybeRan:
-		code = qs.Aborted
-	case code < qs.NotFound:
-		code = qs.Internal
+		code = qs.ErrAborted
+	case code < qs.ErrNotFound:
+		code = qs.ErrInternal
 	}
 	if err = qs.Errorf(code, "%w", err); fate == mercury.NotRun {
 		return qs.Refuse(err)
@@ -237,7 +237,7 @@ func (g *Gateway) move(ctx context.Context, in moveIn, put bool) error {
 	r := g.requests[in.Request]
 	g.mu.Unlock()
 	if r == nil {
-		return qs.Refuse(qs.Errorf(qs.NotFound, "no such request is under way"))
+		return qs.Refuse(qs.Errorf(qs.ErrNotFound, "no such request is under way"))
 	}
 	b, rest, err := mercury.ParseBulk(in.Mem)
 	n := in.To.Len()
@@ -245,7 +245,7 @@ func (g *Gateway) move(ctx context.Context, in moveIn, put bool) error {
 		n = in.From.Len()
 	}
 	if err != nil || len(rest) > 0 || n < 0 || in.Off < 0 || in.Off > b.Len() || n > b.Len()-in.Off {
-		return qs.Refuse(qs.Errorf(qs.BadInput, "%d bytes at %d of the client's %d", n, in.Off, b.Len()))
+		return qs.Refuse(qs.Errorf(qs.ErrBadInput, "%d bytes at %d of the client's %d", n, in.Off, b.Len()))
 	}
 	buf := make([]byte, min(n, pieceSize))
 	if err := g.charge(int64(len(buf))); err != nil {

@@ -114,14 +114,14 @@ func TestCallC(t *testing.T) {
 		code qs.Code
 		fate any
 	}{
-		{"no target", gwC.Addr(), work.ID(), nil, qs.Denied, qs.NotRun},
-		{"unknown", service.Addr(), 5, []any{lend}, qs.NotFound, qs.NotRun},
-		{"fails", service.Addr(), work.ID(), []any{"x", lend, uint32(0), lend, uint8(1)}, qs.Internal, qs.Ran},
-		{"too much", service.Addr(), work.ID(), []any{gateway.Lent{Buf: make([]byte, 4<<20+1), Access: mercury.Read}}, qs.BadInput, qs.NotRun},
+		{"no target", gwC.Addr(), work.ID(), nil, qs.ErrDenied, qs.NotRun},
+		{"unknown", service.Addr(), 5, []any{lend}, qs.ErrNotFound, qs.NotRun},
+		{"fails", service.Addr(), work.ID(), []any{"x", lend, uint32(0), lend, uint8(1)}, qs.ErrInternal, qs.Ran},
+		{"too much", service.Addr(), work.ID(), []any{gateway.Lent{Buf: make([]byte, 4<<20+1), Access: mercury.Read}}, qs.ErrBadInput, qs.NotRun},
 		{"too much together", service.Addr(), work.ID(), []any{gateway.Lent{Buf: make([]byte, 3<<20), Access: mercury.Read}, gateway.Lent{Buf: make([]byte, 3<<20), Access: mercury.Read}},
-			qs.Exhausted, qs.NotRun},
-		{"no access", service.Addr(), work.ID(), []any{gateway.Lent{Buf: mem}}, qs.BadInput, qs.NotRun},
-		{"no bytes", service.Addr(), work.ID(), []any{gateway.Lent{Access: mercury.Read}}, qs.BadInput, qs.NotRun},
+			qs.ErrExhausted, qs.NotRun},
+		{"no access", service.Addr(), work.ID(), []any{gateway.Lent{Buf: mem}}, qs.ErrBadInput, qs.NotRun},
+		{"no bytes", service.Addr(), work.ID(), []any{gateway.Lent{Access: mercury.Read}}, qs.ErrBadInput, qs.NotRun},
 	} {
 		_, err := gateway.Call(within(t), gw, c.addr, c.id, c.in...)
 		remote, ok := qs.RemoteOf(err)
@@ -133,7 +133,7 @@ func TestCallC(t *testing.T) {
 	require.ErrorIs(t, err, qs.ErrInvalid)
 
 	service.Handle(1, func(*mercury.Request) { _ = service.Close() })
-	for _, want := range []qs.Code{qs.Aborted, qs.Unavailable} { // it ends in the first, and is gone at the second
+	for _, want := range []qs.Code{qs.ErrAborted, qs.ErrUnavailable} { // it ends in the first, and is gone at the second
 		_, err = gateway.Call(within(t), gw, service.Addr(), 1, "x")
 		remote, ok := qs.RemoteOf(err)
 		require.True(t, ok, "%v", err)
@@ -200,7 +200,7 @@ func TestServeC(t *testing.T) {
 			return out, err
 		}
 		bad := gateway.Get(ctx, in.From, make([]byte, 1), in.From.Len())
-		if r, ok := qs.RemoteOf(bad); !ok || r.Code != qs.BadInput {
+		if r, ok := qs.RemoteOf(bad); !ok || r.Code != qs.ErrBadInput {
 			return out, bad
 		}
 		lent = in.From
@@ -234,7 +234,7 @@ func TestServeC(t *testing.T) {
 
 		err = gateway.Get(<-kept, lent, make([]byte, 1), 0)
 		r, ok := qs.RemoteOf(err) // or its own end says so first
-		require.True(t, err != nil && (!ok || r.Code == qs.NotFound), "%v", err)
+		require.True(t, err != nil && (!ok || r.Code == qs.ErrNotFound), "%v", err)
 	}
 	_, err := client.Call(within(t), gwC.Addr(), mercury.ID("nothing"), nil)
 	require.Equal(t, mercury.ErrUnreachable, mercury.CodeOf(err), "it did not run")

@@ -122,7 +122,7 @@ func TestRealDeadlineRefused(t *testing.T) {
 	t.Parallel()
 	w := sim.NewWorld(sim.Config{Seed: *seedFlag})
 	w.Go("server", func() {
-		ctx := openHG(t, w, "sim://server", func(r hg.Incoming) error {
+		ctx := openHG(t, w, "sim://server", func(r hg.Request) error {
 			left, err := w.Until(deadlineOf(t, r.Context()))
 			require.NoError(t, err)
 			return r.Respond(left, nil)

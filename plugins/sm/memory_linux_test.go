@@ -56,7 +56,7 @@ func TestFootprint(t *testing.T) {
 	open := func(addr string) *hg.Class {
 		cls, err := hg.Open(addr, cfg)
 		require.NoError(t, err)
-		_, err = cls.Register("echo", func(in hg.Incoming) error { return in.RespondRaw(nil, nil) })
+		_, err = cls.Register("echo", func(in hg.Request) error { return in.RespondRaw(nil, nil) })
 		require.NoError(t, err)
 		hctx, err := cls.NewContext()
 		require.NoError(t, err)

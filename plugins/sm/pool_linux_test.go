@@ -48,7 +48,7 @@ var (
 )
 
 // pull pulls memory of the caller, or looks at it, as the first byte says, and says what it was.
-func pull(in hg.Incoming) error {
+func pull(in hg.Request) error {
 	b, err := in.InputRaw()
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func pull(in hg.Incoming) error {
 	what := pulled
 	if b[0] == 'v' {
 		var v *bulk.View
-		v, err = bulk.NewView(context.Background(), in.Queue(), bulk.Stream{Peer: in.Peer(), Handle: h})
+		v, err = bulk.NewView(context.Background(), in.HG(), bulk.Stream{Peer: in.Peer(), Handle: h})
 		if err == nil {
 			what = append(pulled[:0], v.Bytes()...)
 			err = v.Close()
@@ -68,10 +68,10 @@ func pull(in hg.Incoming) error {
 	} else {
 		clear(pulled)
 		var local *bulk.Handle
-		if local, err = bulk.Create(in.Queue(), bulk.Options{}, pulled); err != nil {
+		if local, err = bulk.Create(in.HG(), bulk.Options{}, pulled); err != nil {
 			return err
 		}
-		err = bulk.Do(context.Background(), in.Queue(), bulk.Spec{Peer: in.Peer(), Remote: h, Local: local, Size: lentSize})
+		err = bulk.Do(context.Background(), in.HG(), bulk.Spec{Peer: in.Peer(), Remote: h, Local: local, Size: lentSize})
 		_ = local.Close()
 	}
 	answer := "right"
@@ -87,7 +87,7 @@ func pull(in hg.Incoming) error {
 }
 
 // lend lends memory for ever.
-func lend(in hg.Incoming) (err error) {
+func lend(in hg.Request) (err error) {
 	if lent == nil {
 		if lent, err = bulk.Alloc(lentSize); err != nil {
 			return err
@@ -96,7 +96,7 @@ func lend(in hg.Incoming) (err error) {
 			lent[i] = lentByte
 		}
 	}
-	h, err := bulk.Create(in.Queue(), bulk.Options{Access: bulk.ReadOnly}, lent)
+	h, err := bulk.Create(in.HG(), bulk.Options{Access: bulk.ReadOnly}, lent)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func poor(f func() error) error {
 	return f()
 }
 
-func echo(in hg.Incoming) error {
+func echo(in hg.Request) error {
 	b, err := in.InputRaw()
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func newSurvivor(t *testing.T, budget int64) *survivor {
 	cfg := patient(s.dir)
 	cfg.NA.Budget = budget
 	var err error
-	s.hctx, err = open("sm://*", cfg, func(in hg.Incoming) error { s.serve++; return echo(in) })
+	s.hctx, err = open("sm://*", cfg, func(in hg.Request) error { s.serve++; return echo(in) })
 	require.NoError(t, err)
 	s.cls = s.hctx.Class()
 	t.Cleanup(func() {

@@ -45,7 +45,7 @@ func open(t *testing.T) *shop {
 		return "", context.Cause(ctx)
 	})
 	fail.Handle(node, func(context.Context, string) (string, error) {
-		return "", qs.Errorf(qs.NotFound, "no")
+		return "", qs.Errorf(qs.ErrNotFound, "no")
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -85,7 +85,7 @@ func TestPage(t *testing.T) {
 	s := open(t)
 	ctx := context.Background()
 	_, err := fail.Call(ctx, s.peer, "x")
-	require.ErrorIs(t, err, qs.NotFound)
+	require.ErrorIs(t, err, qs.ErrNotFound)
 	require.Eventually(t, func() bool { return len(s.page.Snapshot().Errors) == 1 }, 10*time.Second, time.Millisecond, "Observe runs in Trigger")
 
 	r, html := get(t, s.page, "GET", "/", "text/html,*/*")
@@ -126,7 +126,7 @@ func TestPage(t *testing.T) {
 func TestBuiltInLeftOut(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
-	for _, e := range []hg.Event{{RPC: "shop/order"}, {RPC: hg.PingRPC}, {RPC: "qs/items"}, {RPC: hg.HealthRPC, Code: hg.Denied}} {
+	for _, e := range []hg.Event{{RPC: "shop/order"}, {RPC: hg.PingRPC}, {RPC: "qs/items"}, {RPC: hg.HealthRPC, Code: hg.ErrDenied}} {
 		p.Observe(&e)
 	}
 	count := func(path, name string) int {

@@ -379,7 +379,7 @@ func (r *request) end(out answer, err error) error {
 	}
 	remote, isRemote := qs.RemoteOf(err)
 	switch {
-	case isRemote && ended != nil && r.in.Act == actHang && remote.Code != qs.Unavailable && !remote.Refused && !errors.Is(err, ended) && !r.cut.Load():
+	case isRemote && ended != nil && r.in.Act == actHang && remote.Code != qs.ErrUnavailable && !remote.Refused && !errors.Is(err, ended) && !r.cut.Load():
 		r.Book.wrong("call %v: its context has ended, and the error does not match that: %v", r.id, err)
 	case err == nil && (out.ID != r.id || r.lend == nil && len(out.Data) != len(r.in.Data) || !isPattern(out.Data, r.id, 0)):
 		r.Book.wrong("call %v: a wrong answer, of call %v", r.id, out.ID)

@@ -55,18 +55,18 @@ func (l *lend) begin(r *request) {
 	l.in.Ask, l.in.N = r.in, len(l.sink)
 	fillPattern(l.source, r.id, 0)
 	if l.source != nil {
-		l.in.From = qs.Lend(l.source)
+		l.in.From = qs.Bytes(l.source)
 	}
 	if l.sink != nil {
-		l.in.To = qs.Fill(l.sink)
+		l.in.To = qs.Buffer(l.sink)
 	}
 	if l.from != nil {
 		l.from.r, l.from.left = r, len(l.source)
-		l.in.From = qs.From(l.from)
+		l.in.From = qs.Reader(l.from)
 	}
 	if l.into != nil {
 		l.into.r = r
-		l.in.To = qs.Into(l.into)
+		l.in.To = qs.Writer(l.into)
 	}
 }
 

@@ -79,7 +79,7 @@ func (o *Origin) Run(ctx context.Context, lives int) error {
 func (l *life) live(ctx context.Context) error {
 	l.sprints = l.rng.IntN(4) == 0
 	cfg := l.Config()
-	cfg.Client = l.interceptors()
+	cfg.ClientInterceptors = l.interceptors()
 	var err error
 	if l.node, err = l.Open(l.Addr, cfg); err != nil {
 		return err
@@ -163,9 +163,9 @@ func (l *life) options() (o qs.PeerOptions) {
 	if l.Off&DeedPick != 0 {
 		return o
 	}
-	o.Pick = []qs.Pick{nil, qs.RoundRobin(), qs.LeastLoaded()}[l.rng.IntN(3)]
+	o.Balancer = []qs.Balancer{nil, qs.RoundRobin(), qs.LeastLoaded()}[l.rng.IntN(3)]
 	if l.rng.IntN(2) == 0 {
-		o.Health = time.Duration(10+l.rng.IntN(200)) * time.Millisecond
+		o.HealthInterval = time.Duration(10+l.rng.IntN(200)) * time.Millisecond
 	}
 	return o
 }
@@ -180,15 +180,15 @@ func (l *life) interceptors() (is []qs.Interceptor) {
 		return nil
 	}
 	if draw >= 3 && l.Off&DeedRetry == 0 {
-		p := qs.RetryPolicy{Attempts: 1 + l.rng.IntN(4), Backoff: time.Duration(l.rng.IntN(3)-1) * time.Millisecond, ExtraShare: -1}
+		p := qs.RetryPolicy{Attempts: 1 + l.rng.IntN(4), Backoff: time.Duration(l.rng.IntN(3)-1) * time.Millisecond, BudgetRatio: -1}
 		if l.rng.IntN(4) == 0 {
-			p.ExtraShare = 0.5
+			p.BudgetRatio = 0.5
 		}
 		if l.rng.IntN(2) == 0 {
-			p.Stall = time.Duration(1+l.rng.IntN(60)) * time.Millisecond
+			p.ProgressTimeout = time.Duration(1+l.rng.IntN(60)) * time.Millisecond
 			l.stalls = true
 			if l.rng.IntN(2) == 0 {
-				p.Withdraw = time.Duration(1+l.rng.IntN(20)) * time.Millisecond
+				p.WithdrawTimeout = time.Duration(1+l.rng.IntN(20)) * time.Millisecond
 			}
 		}
 		is = append(is, qs.Retry(p))
@@ -219,7 +219,7 @@ func (l *life) interceptors() (is []qs.Interceptor) {
 // has failed.
 func twice(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 	err := next(ctx)
-	if err != nil && c.Options.Idempotent && c.Moved == 0 {
+	if err != nil && c.Options.Idempotent && c.BytesMoved == 0 {
 		err = next(ctx)
 	}
 	return err

@@ -22,7 +22,7 @@ func (c *caller) first() error {
 		rs, fs = append(rs, r), append(fs, begin().(*qs.Future[answer]))
 	}
 	ctx, cancel := c.node.WithTimeout(context.Background(), 8*c.soon())
-	i, out, err := qs.First(ctx, fs...)
+	i, out, err := qs.WaitFirst(ctx, fs...)
 	cancel()
 	if err == nil {
 		if out.ID != rs[i].id {
@@ -63,7 +63,7 @@ func (c *caller) all() error {
 	}
 	least, most := 0, 0
 	var errs []error
-	for _, o := range qs.All(r.ctx, peers, m, r.in) {
+	for _, o := range qs.CallAll(r.ctx, peers, m, r.in) {
 		if o.Fate == qs.Ran {
 			least++
 		}

@@ -106,7 +106,7 @@ func (w *world) site() Site {
 }
 
 func (w *world) config() qs.Config {
-	cfg := qs.Config{PeerTimeout: 500 * time.Millisecond, Grace: time.Duration(w.rng.IntN(3)) * 100 * time.Millisecond}
+	cfg := qs.Config{PeerTimeout: 500 * time.Millisecond, ShutdownTimeout: time.Duration(w.rng.IntN(3)) * 100 * time.Millisecond}
 	cfg.HG.NA = hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}, IdleTimeout: w.Idle, Budget: w.Budget}
 	cfg.HG.Logger = slog.New(slog.DiscardHandler)
 	return cfg

@@ -173,10 +173,10 @@ func (s *streamer) move(ctx context.Context, in flow) error {
 		}
 		return nil
 	case 1:
-		in.From = qs.From(&flowReader{id: in.ID, left: in.N})
+		in.From = qs.Reader(&flowReader{id: in.ID, left: in.N})
 	default:
 		w := &flowWriter{s: s, id: in.ID, ctx: ctx}
-		in.Pace, in.To = 0, qs.Into(w)
+		in.Pace, in.To = 0, qs.Writer(w)
 		_, err := streamsBytes.Call(ctx, s.peer, in)
 		if got := w.got.Load(); err == nil && got != int64(in.N) {
 			s.Book.wrong("stream %v: %d bytes were written of %d", in.ID, got, in.N)

@@ -112,12 +112,12 @@ func (t *Target) Serve(ctx context.Context, addr string, cfg qs.Config, listenin
 func (t *Target) End() { t.ends.Store(true) }
 
 // errEnds is the answer of a handler whose context ended with its target.
-var errEnds = qs.Errorf(qs.Unavailable, "the target ends")
+var errEnds = qs.Errorf(qs.ErrUnavailable, "the target ends")
 
 func (t *Target) ask(ctx context.Context, in ask) (answer, error) {
 	if in.Act == actRefuse {
 		t.Book.refused(in.ID)
-		return answer{}, qs.Refuse(qs.Errorf(qs.Unavailable, "asked to refuse"))
+		return answer{}, qs.Refuse(qs.Errorf(qs.ErrUnavailable, "asked to refuse"))
 	}
 	t.Book.run(in.ID)
 	if err := t.act(ctx, in); err != nil {
@@ -141,7 +141,7 @@ func (t *Target) act(ctx context.Context, in ask) error {
 		}
 		return ctx.Err()
 	case actFail:
-		return qs.Errorf(qs.Aborted, "asked to fail")
+		return qs.Errorf(qs.ErrAborted, "asked to fail")
 	case actPanic:
 		panic("asked to panic")
 	case actExit:

@@ -100,7 +100,7 @@ func serve(hctx *hg.Context) error {
 	}
 }
 
-func echo(h hg.Incoming) error {
+func echo(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -110,9 +110,9 @@ func echo(h hg.Incoming) error {
 
 // handlers are what a target does.
 func handlers(hctx *hg.Context) map[string]hg.Handler {
-	var held []hg.Incoming
+	var held []hg.Request
 	expose := func(size int) hg.Handler {
-		return func(h hg.Incoming) error {
+		return func(h hg.Request) error {
 			region := make([]byte, size)
 			fill(region)
 			b, err := bulk.Create(hctx, bulk.Options{Access: bulk.ReadOnly}, region)
@@ -126,23 +126,23 @@ func handlers(hctx *hg.Context) map[string]hg.Handler {
 		"echo":   echo,
 		"expose": expose(regionSize),
 		"lend":   expose(1 << 20),
-		"answer": func(h hg.Incoming) error { // says when the answer has left
-			return h.RespondRaw(nil, func(hg.Incoming, error) { fmt.Println("answered") })
+		"answer": func(h hg.Request) error { // says when the answer has left
+			return h.RespondRaw(nil, func(hg.Request, error) { fmt.Println("answered") })
 		},
-		"hold": func(h hg.Incoming) error { // answers when it is released
+		"hold": func(h hg.Request) error { // answers when it is released
 			_ = h.Detach()
 			held = append(held, h)
 			fmt.Println("began")
 			return nil
 		},
-		"release": func(h hg.Incoming) error {
+		"release": func(h hg.Request) error {
 			for _, h := range held {
 				_ = h.RespondRaw(nil, nil) // the origin may be gone
 			}
 			held = nil
 			return h.RespondRaw(nil, nil)
 		},
-		"pull": func(h hg.Incoming) error { // stops itself in the middle
+		"pull": func(h hg.Request) error { // stops itself in the middle
 			var in pullArgs
 			if err := h.Input(&in); err != nil {
 				return err
@@ -164,12 +164,12 @@ type pullArgs struct {
 
 // pull pulls what the origin of h has asked for, and answers. It calls point once, in the middle, and done at the end; done may
 // be nil.
-func pull(h hg.Incoming, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
-	local, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, make([]byte, in.Size))
+func pull(h hg.Request, in *pullArgs, point func(*bulk.Op), done bulk.DoneFunc) error {
+	local, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, make([]byte, in.Size))
 	if err != nil {
 		return err
 	}
-	_, err = bulk.Transfer(h.Queue(), bulk.Spec{
+	_, err = bulk.Transfer(h.HG(), bulk.Spec{
 		Dir: bulk.Pull, Peer: h.Peer(), Remote: in.Region, Local: local, Size: in.Size,
 		Chunk: max(in.Size/400, 4<<10), Window: 1, // little is under way
 		OnProgress: func(op *bulk.Op, moved int64) {

@@ -51,12 +51,12 @@ func (l *list) Watch(ctx context.Context, _ string, update func([]string, error)
 
 // A counter is a Pick that counts what another one picks.
 type counter struct {
-	by     qs.Pick
+	by     qs.Balancer
 	mu     sync.Mutex // guards the field below
 	picked map[string]int
 }
 
-func (c *counter) Pick(call *qs.Call, ts []qs.Target) int {
+func (c *counter) Pick(call *qs.Call, ts []qs.Candidate) int {
 	i := c.by.Pick(call, ts)
 	if i >= 0 && call != nil {
 		c.mu.Lock()
@@ -82,14 +82,14 @@ func TestFleet(t *testing.T) {
 	each(t, func(t *testing.T, tr transport) {
 		t.Parallel()
 		a, b, c, d := tr.target(t, ""), tr.target(t, ""), tr.target(t, ""), tr.target(t, "")
-		n, err := qs.Open(tr.origin, qs.Config{PeerTimeout: 2 * time.Second, Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
+		n, err := qs.Open(tr.origin, qs.Config{PeerTimeout: 2 * time.Second, ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, n.Close()) }()
 		ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer stop()
 		names, counts := &list{}, &counter{by: qs.RoundRobin(), picked: map[string]int{}}
 		names.set(a, b, c)
-		to, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: names, Pick: counts, Health: 200 * time.Millisecond}, "echo")
+		to, err := n.PeerWith(ctx, qs.PeerOptions{Resolver: names, Balancer: counts, HealthInterval: 200 * time.Millisecond}, "echo")
 		require.NoError(t, err)
 
 		var over atomic.Bool

@@ -216,16 +216,16 @@ func TestOwnFreeze(t *testing.T) {
 	each(t, func(t *testing.T, tr transport) {
 		t.Parallel()
 		served := 0
-		var held hg.Incoming
+		var held hg.Request
 		o := openAt(t, tr.listen(), hg.Config{}, map[string]hg.Handler{
-			"echo": func(h hg.Incoming) error { served++; return echo(h) },
-			"hold": func(h hg.Incoming) error { held = h; return h.Detach() },
+			"echo": func(h hg.Request) error { served++; return echo(h) },
+			"hold": func(h hg.Request) error { held = h; return h.Detach() },
 		})
 		o.watch(tr)
 		p := startRole(t, "worker", peerEnv+"="+o.cls.Addr().String())
 		goesOn := func() {
 			seen := served
-			o.until(func() bool { return served > seen && held != (hg.Incoming{}) })
+			o.until(func() bool { return served > seen && held != (hg.Request{}) })
 		}
 		for i := range time.Duration(long.Or(1, 2)) {
 			goesOn()

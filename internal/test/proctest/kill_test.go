@@ -126,20 +126,20 @@ func TestKilledOrigin(t *testing.T) {
 		for _, size := range []int{10, 8 << 20} {
 			for _, early := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%d bytes, early %v", size, early), func(t *testing.T) {
-					var held hg.Incoming
+					var held hg.Request
 					o := openAt(t, tr.listen(), tr.attentive(), map[string]hg.Handler{
-						"hold": func(h hg.Incoming) error { held = h; return h.Detach() },
+						"hold": func(h hg.Request) error { held = h; return h.Detach() },
 					})
 					o.watch(tr)
 					o.until(func() bool { return o.by.calls > 0 })
 					before := o.hctx.Stats().NA
 					p := startRole(t, "origin", peerEnv+"="+o.cls.Addr().String(), jobEnv+"=hold")
-					o.until(func() bool { return held != (hg.Incoming{}) })
+					o.until(func() bool { return held != (hg.Request{}) })
 					p.stop()
 					ended := 0
 					var got error
 					respond := func() error {
-						return held.RespondRaw(make([]byte, size), func(_ hg.Incoming, err error) { ended++; got = err })
+						return held.RespondRaw(make([]byte, size), func(_ hg.Request, err error) { ended++; got = err })
 					}
 					if early {
 						require.NoError(t, respond())
@@ -230,7 +230,7 @@ func TestKilledOwner(t *testing.T) {
 		var ended *bulk.Op
 		var got error
 		o := openAt(t, tr.listen(), tr.attentive(), map[string]hg.Handler{
-			"pull": func(h hg.Incoming) error {
+			"pull": func(h hg.Request) error {
 				var in pullArgs
 				if err := h.Input(&in); err != nil {
 					return err

@@ -53,7 +53,7 @@ func borrower() error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	n, err := qs.Open(os.Getenv(listenEnv), qs.Config{Grace: -1})
+	n, err := qs.Open(os.Getenv(listenEnv), qs.Config{ShutdownTimeout: -1})
 	if err != nil {
 		return err
 	}
@@ -167,11 +167,11 @@ func lend(t *testing.T, node *qs.Node, p *process, kind, state string, point int
 	}()
 	switch kind {
 	case "Lend":
-		_, err = lentPut.Call(ctx, to, lentSource{point, qs.Lend(mem[:1000], mem[1000:])})
+		_, err = lentPut.Call(ctx, to, lentSource{point, qs.Bytes(mem[:1000], mem[1000:])})
 	case "Fill":
-		_, err = lentGet.Call(ctx, to, lentSink{point, qs.Fill(mem[:1000], mem[1000:])})
+		_, err = lentGet.Call(ctx, to, lentSink{point, qs.Buffer(mem[:1000], mem[1000:])})
 	case "From":
-		_, err = lentPut.Call(ctx, to, lentSource{point, qs.From(readFunc(func(b []byte) (int, error) {
+		_, err = lentPut.Call(ctx, to, lentSource{point, qs.Reader(readFunc(func(b []byte) (int, error) {
 			if returned.Load() {
 				t.Error("the reader is read after the call")
 			}
@@ -183,7 +183,7 @@ func lend(t *testing.T, node *qs.Node, p *process, kind, state string, point int
 			return k, nil
 		}))})
 	case "Into":
-		_, err = lentGet.Call(ctx, to, lentSink{point, qs.Into(writeFunc(func(b []byte) (int, error) {
+		_, err = lentGet.Call(ctx, to, lentSink{point, qs.Writer(writeFunc(func(b []byte) (int, error) {
 			if returned.Load() {
 				t.Error("the writer is written to after the call")
 			}

@@ -24,7 +24,7 @@ func TestFrozenReplica(t *testing.T) {
 	each(t, func(t *testing.T, tr transport) {
 		t.Parallel()
 		one, two := tr.target(t, ""), tr.target(t, "")
-		n, err := qs.Open(tr.origin, qs.Config{PeerTimeout: 2 * time.Second, Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
+		n, err := qs.Open(tr.origin, qs.Config{PeerTimeout: 2 * time.Second, ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, n.Close()) }()
 		ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -155,7 +155,7 @@ func oneCode(t *testing.T, err error) {
 		return
 	}
 	var matches []na.Code
-	for c := na.Code(1); c <= na.Internal; c++ {
+	for c := na.Code(1); c <= na.ErrInternal; c++ {
 		if errors.Is(err, c) {
 			matches = append(matches, c)
 		}

@@ -124,13 +124,13 @@ func converse(t *testing.T) *wire {
 	w.origin = origin.NA()
 
 	mem := []byte("sixteen bytes ..")
-	var late hg.Incoming
+	var late hg.Request
 	big := make([]byte, 70_000) // longer than goes inline
 	handlers := map[string]hg.Handler{
-		"greet": func(h hg.Incoming) error { return h.RespondRaw([]byte("hello, world"), nil) },
-		"big":   func(h hg.Incoming) error { return h.RespondRaw(big, nil) },
-		"late":  func(h hg.Incoming) error { late = h; return h.Detach() },
-		"move": func(h hg.Incoming) error {
+		"greet": func(h hg.Request) error { return h.RespondRaw([]byte("hello, world"), nil) },
+		"big":   func(h hg.Request) error { return h.RespondRaw(big, nil) },
+		"late":  func(h hg.Request) error { late = h; return h.Detach() },
+		"move": func(h hg.Request) error {
 			var remote bulk.Handle
 			in, err := h.InputRaw()
 			if err == nil {

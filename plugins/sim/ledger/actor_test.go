@@ -34,12 +34,12 @@ type actor struct {
 	timed   []*callEntry // calls with a deadline
 	moves   []*move
 	lookups []*lookup
-	kept    []hg.Incoming // requests that are answered later
-	nevers  []hg.Incoming // or when the world is calm
-	given   []hg.Incoming // that were dispatched and have not run
-	callers int           // coroutines that wait for a call
-	lot     *rand.Rand    // about dispatching and waiting
-	regions int           // bulk handles whose Close has not completed
+	kept    []hg.Request // requests that are answered later
+	nevers  []hg.Request // or when the world is calm
+	given   []hg.Request // that were dispatched and have not run
+	callers int          // coroutines that wait for a call
+	lot     *rand.Rand   // about dispatching and waiting
+	regions int          // bulk handles whose Close has not completed
 	order   map[way]uint64
 	room    []byte
 }
@@ -136,7 +136,7 @@ func (a *actor) start() bool {
 func (a *actor) anyContext() *hg.Context { return a.hctxs[a.rng.IntN(len(a.hctxs))] }
 
 // dispatch runs a request, or leaves it for later.
-func (a *actor) dispatch(r hg.Incoming) {
+func (a *actor) dispatch(r hg.Request) {
 	a.given = append(a.given, r)
 	if a.lot.IntN(3) == 0 {
 		a.runGiven(1)

@@ -107,7 +107,7 @@ func (a *actor) peer() na.Addr {
 func (a *actor) forward() {
 	hctx := a.anyContext()
 	for _, old := range a.handles {
-		if !old.busy && old.h.Queue() == hctx && a.rng.IntN(2) == 0 {
+		if !old.busy && old.h.HG() == hctx && a.rng.IntN(2) == 0 {
 			a.call(old, "", nil)
 			return
 		}
@@ -152,7 +152,7 @@ func (a *actor) call(l *live, name string, input []byte, done ...func(err error)
 		in = append(in, input...)
 	case name == "pull", name == "push", name == "relay":
 		var err error
-		if in, err = a.lend(c, name, l.h.Queue(), in); err != nil {
+		if in, err = a.lend(c, name, l.h.HG(), in); err != nil {
 			a.refused(c, err)
 			return false
 		}
@@ -442,7 +442,7 @@ func (a *actor) closeSomething() {
 
 // handler serves an RPC.
 func (a *actor) handler(name string) hg.Handler {
-	return func(h hg.Incoming) error {
+	return func(h hg.Request) error {
 		s := a.s
 		in, err := h.InputRaw()
 		if err != nil || len(in) < 8 {
@@ -455,7 +455,7 @@ func (a *actor) handler(name string) hg.Handler {
 		if err := h.SetOutputMeta(s.metaOf(token)); err != nil {
 			s.fail("metadata for the output of call %x: %v", token, err)
 		}
-		if w := (way{h.Peer(), h.Queue()}); len(in) <= 128 && !a.few {
+		if w := (way{h.Peer(), h.HG()}); len(in) <= 128 && !a.few {
 			if before := a.order[w]; before > token {
 				s.fail("call %x from %v came after call %x", token, w.from, before)
 			}
@@ -487,8 +487,8 @@ func (a *actor) handler(name string) hg.Handler {
 }
 
 // relay has another node pull from the origin's memory.
-func (a *actor) relay(h hg.Incoming, token uint64, in []byte) error {
-	l := a.create(h.Queue())
+func (a *actor) relay(h hg.Request, token uint64, in []byte) error {
+	l := a.create(h.HG())
 	if l == nil {
 		return na.ErrClosed
 	}
@@ -501,7 +501,7 @@ func (a *actor) relay(h hg.Incoming, token uint64, in []byte) error {
 
 // move pulls from the origin's memory, or pushes to it, and answers when that has ended. The input has the token of the call
 // that lends the memory, and the descriptor.
-func (a *actor) move(h hg.Incoming, name string, token uint64, in []byte) error {
+func (a *actor) move(h hg.Request, name string, token uint64, in []byte) error {
 	s := a.s
 	remote := new(bulk.Handle)
 	if len(in) < 8 {
@@ -520,7 +520,7 @@ func (a *actor) move(h hg.Incoming, name string, token uint64, in []byte) error 
 		spec.Dir = bulk.Push
 		copy(local, pattern(^owner.token, len(local)))
 	}
-	lh, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, split(a.rng, local)...)
+	lh, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, split(a.rng, local)...)
 	if err != nil {
 		return err
 	}
@@ -536,7 +536,7 @@ func (a *actor) move(h hg.Incoming, name string, token uint64, in []byte) error 
 	c.of = owner
 	_ = h.Detach()
 	owner.lent.moving++
-	op, err := bulk.Transfer(h.Queue(), spec, func(op *bulk.Op, err error) {
+	op, err := bulk.Transfer(h.HG(), spec, func(op *bulk.Op, err error) {
 		owner.lent.moving--
 		c.ended(err)
 		whole := last

@@ -273,7 +273,7 @@ func (d *duel) free() {
 	}
 }
 
-func (d *duel) work(h hg.Incoming) error {
+func (d *duel) work(h hg.Request) error {
 	d.runs++
 	in, err := h.InputRaw()
 	if err != nil {

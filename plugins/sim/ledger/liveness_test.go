@@ -175,7 +175,7 @@ func (a *actor) overdue(hctx *hg.Context, begun time.Duration) {
 			continue
 		}
 		kept = append(kept, c)
-		if c.deadline < begun && c.handle.h.Queue() == hctx {
+		if c.deadline < begun && c.handle.h.HG() == hctx {
 			if c.overdue++; c.overdue > 1 {
 				a.s.fail("call %x has not ended at %v, its deadline was %v", c.token, a.s.w.Now(), c.deadline)
 			}

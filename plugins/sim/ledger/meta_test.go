@@ -8,7 +8,7 @@ import (
 
 // metaOf is what goes with the input of a call and comes back with its output: nothing for half of the calls, else the token and
 // up to 80 bytes.
-func (s *scenario) metaOf(token uint64) (m hg.Meta) {
+func (s *scenario) metaOf(token uint64) (m hg.Metadata) {
 	if token%2 == 0 {
 		return m
 	}
@@ -23,7 +23,7 @@ func (s *scenario) metaOf(token uint64) (m hg.Meta) {
 }
 
 // checkMeta requires that the metadata is that of a call.
-func (s *scenario) checkMeta(what string, token uint64, m hg.Meta) {
+func (s *scenario) checkMeta(what string, token uint64, m hg.Metadata) {
 	want := s.metaOf(token)
 	for name, value := range want.All() {
 		if got, ok := m.Get(name); !ok || got != value {

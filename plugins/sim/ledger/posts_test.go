@@ -137,7 +137,7 @@ func (p *post) call(hctx *hg.Context) {
 }
 
 // work is the handler.
-func (p *post) work(h hg.Incoming) error {
+func (p *post) work(h hg.Request) error {
 	p.runs++
 	in, err := h.InputRaw()
 	if err != nil {

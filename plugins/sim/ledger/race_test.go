@@ -176,11 +176,11 @@ type racer struct {
 	cls     *hg.Class
 	hctx    *hg.Context
 	entries []*entry
-	kept    []kept        // requests that are answered later
-	holding bool          // no handler begins
-	given   []hg.Incoming // those that are held back
-	open    int           // callbacks that are to come
-	idle    int           // turns in which nothing happened
+	kept    []kept       // requests that are answered later
+	holding bool         // no handler begins
+	given   []hg.Request // those that are held back
+	open    int          // callbacks that are to come
+	idle    int          // turns in which nothing happened
 }
 
 // An entry is a handle and what is to be done about its call.
@@ -205,7 +205,7 @@ const (
 )
 
 type kept struct {
-	h  hg.Incoming
+	h  hg.Request
 	at time.Duration
 }
 
@@ -221,7 +221,7 @@ func (a *racer) main() {
 	cfg.NA.PeerTimeout = max(500*time.Millisecond, 10*s.opts.span)
 	cfg.MaxActive = []int{1, 2, 4, 1024}[a.rng.IntN(4)]
 	cfg.MaxActivePerPeer = []int{1, 2, 128}[a.rng.IntN(3)]
-	cfg.Dispatch = func(r hg.Incoming) {
+	cfg.Dispatch = func(r hg.Request) {
 		if a.holding {
 			a.given = append(a.given, r)
 		} else {
@@ -464,7 +464,7 @@ func (a *racer) ask(h *hg.Handle, c *raceCall, timeout time.Duration) {
 
 // handler serves an RPC.
 func (a *racer) handler(rpc string) hg.Handler {
-	return func(h hg.Incoming) error {
+	return func(h hg.Request) error {
 		in, err := h.InputRaw()
 		if err != nil || len(in) < 8 {
 			a.s.fail("input of %d bytes: %v", len(in), err)

@@ -31,7 +31,7 @@ func (a *actor) answerKept(n int) {
 }
 
 // moved answers a request whose transfer has ended.
-func (a *actor) moved(h hg.Incoming, token uint64, err error) {
+func (a *actor) moved(h hg.Request, token uint64, err error) {
 	if err == nil {
 		_ = a.respond(h, token, binary.LittleEndian.AppendUint64(nil, token))
 	} else {
@@ -41,20 +41,20 @@ func (a *actor) moved(h hg.Incoming, token uint64, err error) {
 }
 
 // respond answers the call with that token.
-func (a *actor) respond(h hg.Incoming, token uint64, out []byte) error {
+func (a *actor) respond(h hg.Request, token uint64, out []byte) error {
 	return a.answer(h, token, func(cb hg.RespondFunc) error { return h.RespondRaw(out, cb) },
 		func(cb hg.RespondFunc) error { return h.RespondRaw(binary.LittleEndian.AppendUint64(nil, token), cb) }) // out is gone by then
 }
 
 // answer writes a response into the ledger, and cancels some. Half of those that were canceled are given again.
-func (a *actor) answer(h hg.Incoming, token uint64, give, again func(cb hg.RespondFunc) error) error {
+func (a *actor) answer(h hg.Request, token uint64, give, again func(cb hg.RespondFunc) error) error {
 	s := a.s
 	c := a.begin("response")
 	c.of = s.entry(token)
 	if of := c.of; of.callbacks > 0 && of.handle != nil && of.handle.busy && of.handle.call != of {
 		s.reach[reachReused]++
 	}
-	if err := give(func(h hg.Incoming, err error) {
+	if err := give(func(h hg.Request, err error) {
 		c.ended(err)
 		if na.CodeOf(err) == na.ErrCanceled && a.rng.IntN(2) == 0 {
 			_ = a.answer(h, token, again, again)

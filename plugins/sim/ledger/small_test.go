@@ -79,7 +79,7 @@ func (w *worker) fail(format string, args ...any) {
 
 // answer gives a response.
 func (w *worker) answer(give func(cb hg.RespondFunc) error) error {
-	err := give(func(_ hg.Incoming, err error) { w.answered, w.answerErr = w.answered+1, err })
+	err := give(func(_ hg.Request, err error) { w.answered, w.answerErr = w.answered+1, err })
 	if err == nil {
 		w.answers++
 	} else {
@@ -89,18 +89,18 @@ func (w *worker) answer(give func(cb hg.RespondFunc) error) error {
 }
 
 // moveAndAnswer pulls ones from the origin's memory, or pushes twos to it, and answers with out when that has ended.
-func (w *worker) moveAndAnswer(h hg.Incoming, remote *bulk.Handle, out []byte) error {
+func (w *worker) moveAndAnswer(h hg.Request, remote *bulk.Handle, out []byte) error {
 	dir, size := bulk.Pull, int(remote.Len())
 	if remote.Access() == bulk.WriteOnly {
 		dir = bulk.Push
 	}
 	local := bytes.Repeat([]byte{2}, size)
-	lh, err := bulk.Create(h.Queue(), bulk.Options{Access: bulk.LocalOnly}, local)
+	lh, err := bulk.Create(h.HG(), bulk.Options{Access: bulk.LocalOnly}, local)
 	if err != nil {
 		return err
 	}
 	_ = h.Detach()
-	_, err = bulk.Transfer(h.Queue(), bulk.Spec{Dir: dir, Peer: h.Peer(), Remote: remote, Local: lh, Size: int64(size), Chunk: 4096, Window: 2},
+	_, err = bulk.Transfer(h.HG(), bulk.Spec{Dir: dir, Peer: h.Peer(), Remote: remote, Local: lh, Size: int64(size), Chunk: 4096, Window: 2},
 		func(_ *bulk.Op, err error) {
 			w.moved, w.moveErr = w.moved+1, err
 			whole := size

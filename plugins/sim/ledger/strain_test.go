@@ -39,7 +39,7 @@ type strainer struct {
 	closing bool // of the class, with work under way
 
 	handles []*hg.Handle
-	kept    []hg.Incoming // requests that are answered later
+	kept    []hg.Request // requests that are answered later
 	moves   []*bulk.Op
 	region  *bulk.Handle
 	key     []byte // of the other node's region
@@ -263,7 +263,7 @@ func (a *strainer) Append(dst []byte, v any) ([]byte, error) {
 }
 
 // handle is the handler of every RPC.
-func (a *strainer) handle(h hg.Incoming) error {
+func (a *strainer) handle(h hg.Request) error {
 	switch a.rng.IntN(8) {
 	case 0:
 		return errors.New("asked to fail")
@@ -290,12 +290,12 @@ func (a *strainer) handle(h hg.Incoming) error {
 	return nil
 }
 
-func (a *strainer) respond(h hg.Incoming) {
+func (a *strainer) respond(h hg.Request) {
 	var cb hg.RespondFunc
 	ended := func() {}
 	if a.rng.IntN(2) == 0 {
 		ended = a.once("a response")
-		cb = func(h hg.Incoming, err error) {
+		cb = func(h hg.Request, err error) {
 			ended()
 			switch a.rng.IntN(4) {
 			case 0:
@@ -342,7 +342,7 @@ func (a *strainer) answer() {
 }
 
 // move pulls from the origin's memory.
-func (a *strainer) move(h hg.Incoming) {
+func (a *strainer) move(h hg.Request) {
 	remote := new(bulk.Handle)
 	if remote.UnmarshalBinary(a.key) != nil {
 		return

@@ -30,7 +30,7 @@ func newStuckPair(t *testing.T, cfg sim.Config, naCfg na.Config) *stuckPair {
 	open := func(addr string) (*hg.Class, *hg.Context) {
 		cls, err := hg.Open(addr, hg.Config{Codec: codec.Raw, NA: naCfg})
 		require.NoError(t, err)
-		p.id, err = cls.Register("count", func(h hg.Incoming) error {
+		p.id, err = cls.Register("count", func(h hg.Request) error {
 			in, err := h.InputRaw()
 			require.NoError(t, err)
 			p.ran[binary.LittleEndian.Uint32(in)]++

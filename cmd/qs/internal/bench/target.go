@@ -90,14 +90,14 @@ func Register(class *hg.Class, inline bool) (err error) {
 	return err
 }
 
-func take(h hg.Incoming) error {
+func take(h hg.Request) error {
 	if _, err := h.InputRaw(); err != nil {
 		return err
 	}
 	return h.RespondRaw(nil, nil)
 }
 
-func echo(h hg.Incoming) error {
+func echo(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func echo(h hg.Incoming) error {
 }
 
 // look looks at one byte of each 4 MiB, so that bytes which are not copied are not moved by looking either.
-func look(h hg.Incoming) error {
+func look(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func look(h hg.Incoming) error {
 	if err := remote.UnmarshalBinary(in[1:][:in[0]]); err != nil {
 		return err
 	}
-	v, err := bulk.NewView(context.Background(), h.Queue(), bulk.Stream{Peer: h.Peer(), Handle: remote})
+	v, err := bulk.NewView(context.Background(), h.HG(), bulk.Stream{Peer: h.Peer(), Handle: remote})
 	if err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (m *moves) drop() {
 	m.users--
 }
 
-func (m *moves) serve(h hg.Incoming) error {
+func (m *moves) serve(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (m *moves) serve(h hg.Incoming) error {
 	if err := remote.UnmarshalBinary(rest); err != nil {
 		return err
 	}
-	local, buf, err := m.take(h.Queue(), r.size, r.check)
+	local, buf, err := m.take(h.HG(), r.size, r.check)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (m *moves) serve(h hg.Incoming) error {
 	j.left = 1
 	for range r.count {
 		j.add(1)
-		if _, err := bulk.Transfer(h.Queue(), spec, done); err != nil {
+		if _, err := bulk.Transfer(h.HG(), spec, done); err != nil {
 			j.end(err)
 		}
 	}
@@ -207,7 +207,7 @@ func (m *moves) serve(h hg.Incoming) error {
 
 // A job is the transfers of one request.
 type job struct {
-	h     hg.Incoming
+	h     hg.Request
 	check bool
 	buf   []byte
 	moves *moves // whose memory buf is

@@ -13,7 +13,7 @@ type Workers struct {
 	all sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
-	queue  []hg.Incoming
+	queue  []hg.Request
 	first  int             // of queue
 	idle   []chan struct{} // each has one slot, and rings for who sleeps
 	waking bool
@@ -32,7 +32,7 @@ func NewWorkers() *Workers {
 }
 
 // Dispatch is hg.Config.Dispatch: it never blocks.
-func (w *Workers) Dispatch(r hg.Incoming) {
+func (w *Workers) Dispatch(r hg.Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := len(w.queue); n == cap(w.queue) && w.first > n/2 {
@@ -59,7 +59,7 @@ func (w *Workers) work(bell chan struct{}) {
 		w.waking = false
 		for w.first < len(w.queue) {
 			r := w.queue[w.first]
-			w.queue[w.first] = hg.Incoming{}
+			w.queue[w.first] = hg.Request{}
 			if w.first++; w.first == len(w.queue) {
 				w.queue, w.first = w.queue[:0], 0
 			}

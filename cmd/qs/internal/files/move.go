@@ -12,7 +12,7 @@ import (
 
 // A move is a piece on its way, or a bite of one.
 type move struct {
-	h    hg.Incoming // to be answered; zero unless it is the last bite
+	h    hg.Request // to be answered; zero unless it is the last bite
 	req  pieceRequest
 	buf  *buffer // nil if the source is mapped
 	op   *bulk.Op
@@ -33,7 +33,7 @@ func (t *transfer) answer(m *move, reply *pieceReply, err error) {
 	if m.buf != nil {
 		t.giveBack(m.buf)
 	}
-	if m.h != (hg.Incoming{}) {
+	if m.h != (hg.Request{}) {
 		m.respond(reply, err)
 	}
 }
@@ -114,7 +114,7 @@ func (t *transfer) write(m *move) error {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
 	err := t.part.write(m.req.Offset, m.buf.mem[:m.req.Size])
-	if err == nil && m.h != (hg.Incoming{}) {
+	if err == nil && m.h != (hg.Request{}) {
 		err = t.part.verify(m.req.CRC)
 	}
 	return err

@@ -52,7 +52,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	handle(fs, methodOpen, fs.open)
 	handle(fs, methodSeek, fs.seek)
 	handle(fs, methodClose, fs.finish)
-	piece := func(h hg.Incoming) error { return coded(fs.piece(h)) }
+	piece := func(h hg.Request) error { return coded(fs.piece(h)) }
 	if _, err := n.HG().Class().RegisterRPC(hg.RPC{Name: rpcPiece, Handler: piece, Inline: true, Codec: codec.Msgpack}); err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ var errReadOnly = fmt.Errorf("this target takes no files; start it with qs serve
 // handle has the node serve m.
 func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(peer na.Addr, in In) (Out, error)) {
 	m.Handle(fs.node, func(ctx context.Context, in In) (out Out, err error) {
-		out, err = serve(qs.CallOf(ctx).Peer.Addr(), in)
+		out, err = serve(qs.CallFrom(ctx).Peer.Addr(), in)
 		return out, coded(err)
 	})
 }
@@ -145,7 +145,7 @@ func (fs *Server) finish(peer na.Addr, in closeRequest) (r closeReply, err error
 	return t.finish(in)
 }
 
-func (fs *Server) piece(h hg.Incoming) error {
+func (fs *Server) piece(h hg.Request) error {
 	var req pieceRequest
 	if err := h.Input(&req); err != nil {
 		return err

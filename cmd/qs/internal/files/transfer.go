@@ -57,7 +57,7 @@ func (fs *Server) newTransfer(peer na.Addr, path string) *transfer {
 }
 
 // enqueue takes a request in, or says why not.
-func (t *transfer) enqueue(h hg.Incoming, req pieceRequest) error {
+func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	if req.Size < 1 || req.Size > MaxPiece || req.Memory == nil {
 		return fmt.Errorf("a piece of %d bytes, want 1 to %d: %w", req.Size, MaxPiece, na.ErrInvalid)
 	}

@@ -160,7 +160,7 @@ func notSent(method string, err error) error {
 
 // without is the end of an operation that changed nothing, for want of a quorum.
 func without(op, key string, errs []error) error {
-	return notSent("kv/"+op, qs.Errorf(qs.Unavailable, "%s of %q: %d owners did not answer: %v", op, key, len(errs), errors.Join(errs...)))
+	return notSent("kv/"+op, qs.Errorf(qs.ErrUnavailable, "%s of %q: %d owners did not answer: %v", op, key, len(errs), errors.Join(errs...)))
 }
 
 // next returns a version newer than v.
@@ -185,7 +185,7 @@ func (c *Client) Put(ctx context.Context, key string, value []byte) error {
 // store writes a version to a quorum.
 func (c *Client) store(ctx context.Context, key string, v Version, value []byte) error {
 	calling, _ := c.node.WithTimeout(context.WithoutCancel(ctx), writeTime) // the third owner may be slow, and gets it all the same
-	good, errs := ask(ctx, calling, c, write, key, func() Write { return Write{key, v, qs.Lend(value)} }, copies, c.need, wait[struct{}])
+	good, errs := ask(ctx, calling, c, write, key, func() Write { return Write{key, v, qs.Bytes(value)} }, copies, c.need, wait[struct{}])
 	if len(good) >= c.need {
 		return nil
 	}
@@ -199,7 +199,7 @@ func (c *Client) store(ctx context.Context, key string, v Version, value []byte)
 		}
 	}
 	return &hg.Error{Op: "forward", RPC: "kv/put", Fate: fate,
-		Err: qs.Errorf(qs.Unavailable, "put of %q: %d of %d owners have it: %v", key, len(good), copies, errors.Join(errs...))}
+		Err: qs.Errorf(qs.ErrUnavailable, "put of %q: %d of %d owners have it: %v", key, len(good), copies, errors.Join(errs...))}
 }
 
 // Get returns the value of key, and whether there is one. What it returns is at a quorum: a later Get returns nothing older.
@@ -215,7 +215,7 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, ok bool, er
 	}
 	if newest.out.Size > small {
 		var b bytes.Buffer
-		if v, err = fetch.Call(ctx, newest.peer, Fetch{key, qs.Into(&b)}); err != nil {
+		if v, err = fetch.Call(ctx, newest.peer, Fetch{key, qs.Writer(&b)}); err != nil {
 			return nil, false, fmt.Errorf("get of %q: %w", key, err)
 		}
 		value = b.Bytes()

@@ -93,9 +93,9 @@ func run(ctx context.Context, c config) error {
 	}
 	page, metrics := new(debug.Page), qsprom.New()
 	cfg := qs.Config{
-		TLS: tls, PeerTimeout: 2 * time.Second, Grace: 8 * time.Second, Reflect: true,
-		Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 2})},
-		HG:     hg.Config{Observe: metrics.Observe},
+		TLS: tls, PeerTimeout: 2 * time.Second, ShutdownTimeout: 8 * time.Second, Reflect: true,
+		ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 2})},
+		HG:                 hg.Config{Observe: metrics.Observe},
 	}
 	page.Attach(&cfg)
 	node, err := qs.Open(c.listen, cfg)

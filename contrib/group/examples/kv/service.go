@@ -71,7 +71,7 @@ func (s *Service) handle() {
 		case !s.ready.Load():
 			return none, notReady
 		case in.Value.Len() > maxValue:
-			return none, qs.Refuse(qs.Errorf(qs.BadInput, "the value has %d bytes, want at most %d", in.Value.Len(), maxValue))
+			return none, qs.Refuse(qs.Errorf(qs.ErrBadInput, "the value has %d bytes, want at most %d", in.Value.Len(), maxValue))
 		}
 		value, err := io.ReadAll(in.Value.Reader(ctx))
 		if err != nil {
@@ -108,7 +108,7 @@ func (s *Service) handle() {
 	})
 }
 
-var notReady = qs.Refuse(qs.Errorf(qs.NotReady, "the owner is being repaired"))
+var notReady = qs.Refuse(qs.Errorf(qs.ErrNotReady, "the owner is being repaired"))
 
 // repair fetches what this owner lacks from the others, and then has it count. A store that has lost nothing needs one other owner of
 // each key, a new or lost one needs both: what was acknowledged is at one of them. It tries until ctx ends.
@@ -166,7 +166,7 @@ func (s *Service) repairFrom(ctx context.Context, peers *peers, name string) err
 			continue
 		}
 		var value bytes.Buffer
-		v, err := fetch.Call(ctx, to, Fetch{e.Key, qs.Into(&value)})
+		v, err := fetch.Call(ctx, to, Fetch{e.Key, qs.Writer(&value)})
 		if err != nil {
 			return err
 		}

@@ -102,7 +102,7 @@ func (c *cluster) tell(m group.Member) {
 }
 
 func (c *cluster) open(addr string) *qs.Node {
-	cfg := qs.Config{PeerTimeout: time.Second, Grace: -1, Client: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 2, Stall: time.Second})},
+	cfg := qs.Config{PeerTimeout: time.Second, ShutdownTimeout: -1, ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 2, ProgressTimeout: time.Second})},
 		HG: hg.Config{NA: hg.NetConfig{Plugins: []hg.Plugin{c.Plugin()}}}}
 	n, err := qs.Open(addr, cfg)
 	require.NoError(c.t, err)
@@ -344,9 +344,9 @@ func TestLedger(t *testing.T) {
 	require.NoError(t, l.check("k", ""))
 	require.Error(t, l.check("k", "v"))
 	l.put("k", "1", nil)
-	l.put("k", "2", notSent("kv/put", qs.Unavailable))
+	l.put("k", "2", notSent("kv/put", qs.ErrUnavailable))
 	require.Error(t, l.check("k", "2"), "it did not run")
-	l.put("k", "3", &hg.Error{Fate: qs.MaybeRan, Err: qs.Unavailable})
+	l.put("k", "3", &hg.Error{Fate: qs.MaybeRan, Err: qs.ErrUnavailable})
 	require.NoError(t, l.check("k", "1"))
 	require.NoError(t, l.check("k", "3"))
 	require.Error(t, l.check("k", "1"), "it went back")

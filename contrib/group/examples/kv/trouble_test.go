@@ -343,7 +343,7 @@ func TestTrouble(t *testing.T) {
 
 // member returns a member that owns nothing.
 func member(t *testing.T, ctx context.Context, name string, seeds []string, client ...qs.Interceptor) (*peers, *group.Group) {
-	node, err := qs.Open("tcp://"+hostOf(0)+":0", qs.Config{PeerTimeout: peerTimeout, Client: client})
+	node, err := qs.Open("tcp://"+hostOf(0)+":0", qs.Config{PeerTimeout: peerTimeout, ClientInterceptors: client})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = node.Close() })
 	key, err := hex.DecodeString(gossipKey)

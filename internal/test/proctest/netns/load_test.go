@@ -92,7 +92,7 @@ func runProgram(s setup) error {
 	if err != nil {
 		return err
 	}
-	if _, err := cls.Register("echo", func(h hg.Incoming) error {
+	if _, err := cls.Register("echo", func(h hg.Request) error {
 		in, err := h.InputRaw()
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func runProgram(s setup) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := cls.Register("expose", func(h hg.Incoming) error { return h.Respond(own, nil) }); err != nil {
+	if _, err := cls.Register("expose", func(h hg.Request) error { return h.Respond(own, nil) }); err != nil {
 		return err
 	}
 	p.hctx.OnFault(func(peer na.Addr, err error) {
