@@ -104,7 +104,7 @@ func (e *RemoteError) Is(target error) bool {
 	case ErrRefused:
 		return e.refused()
 	}
-	return target == e.Code && (e.Code >= codes.NotFound || e.Code == ErrNoEntry)
+	return target == e.Code && (e.Code >= codes.ErrNotFound || e.Code == ErrNoEntry)
 }
 
 // otherError is HG_OTHER_ERROR, which stands for all that C has no number for.
@@ -112,7 +112,7 @@ const otherError Code = 26
 
 // onWire is the number of a handler's error. Those that say that no handler ran are not for handlers.
 func onWire(code Code) int8 {
-	if code == codes.OK || code > 24 && code < codes.NotFound || code > 127 || (&RemoteError{code}).refused() {
+	if code == codes.OK || code > 24 && code < codes.ErrNotFound || code > 127 || (&RemoteError{code}).refused() {
 		return int8(otherError)
 	}
 	return int8(code)

@@ -54,15 +54,15 @@ const (
 
 // The codes that handlers give. From 128 on a code means what the program says.
 const (
-	ErrNotFound      = codes.NotFound
-	ErrAlreadyExists = codes.AlreadyExists
-	ErrBadInput      = codes.BadInput
-	ErrDenied        = codes.Denied
-	ErrNotReady      = codes.NotReady
-	ErrExhausted     = codes.Exhausted
-	ErrUnavailable   = codes.Unavailable
-	ErrAborted       = codes.Aborted
-	ErrInternal      = codes.Internal
+	ErrNotFound      = codes.ErrNotFound
+	ErrAlreadyExists = codes.ErrAlreadyExists
+	ErrBadInput      = codes.ErrBadInput
+	ErrDenied        = codes.ErrDenied
+	ErrNotReady      = codes.ErrNotReady
+	ErrExhausted     = codes.ErrExhausted
+	ErrUnavailable   = codes.ErrUnavailable
+	ErrAborted       = codes.ErrAborted
+	ErrInternal      = codes.ErrInternal
 )
 
 // CodeOf returns the code inside err. It is OK for nil and, for an error that carries none, ErrTimeout for

@@ -344,7 +344,7 @@ func TestDefineRefusesTypes(t *testing.T) {
 		define()
 		t.Error("not refused:", want)
 	}
-	refused(`^quicksilver: method types/chan cannot have this type: .*\.C is of type chan int, which is not encoded`,
+	refused(`^qs: method types/chan cannot have this type: .*\.C is of type chan int, which is not encoded`,
 		func() { qs.Define[struct{ C chan int }, int]("types/chan") })
 	refused(`func\(\) is of type func\(\), which is not encoded`, func() { qs.Define[int, func()]("types/func") })
 	refused(`\.P is of type uintptr, which is not encoded`, func() { qs.DefineStream[int, struct{ P uintptr }]("types/item") })

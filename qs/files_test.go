@@ -90,7 +90,7 @@ func TestReaderErrorIsToldOnce(t *testing.T) {
 	for what, err := range map[string]error{"reader": up, "writer": down} {
 		require.ErrorIs(t, err, broken)
 		require.ErrorIs(t, err, qs.ErrRemote)
-		require.ErrorContains(t, err, "target: quicksilver: the caller's "+what+" has failed: the disk is broken after")
+		require.ErrorContains(t, err, "target: qs: the caller's "+what+" has failed: the disk is broken after")
 		require.Equal(t, 1, strings.Count(err.Error(), "broken"), "%v", err)
 		require.NotContains(t, err.Error(), "qs/ring")
 	}

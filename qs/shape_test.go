@@ -48,7 +48,7 @@ type shaped struct {
 func TestShape(t *testing.T) {
 	got := shape(reflect.TypeFor[shaped]())
 	require.Equal(t, "{ID int, Kind string, named {ID int, Kind int}, re []uint8, Level int8, At time.Time, Wait time.Duration, Month int, "+
-		"Arrays [2][3]bool, Any any, Tree {Kids []*quicksilver.shapeTree, Up *quicksilver.shapeTree}, Big *big.Int(text), Addr netip.Addr(binary), "+
+		"Arrays [2][3]bool, Any any, Tree {Kids []*qs.shapeTree, Up *qs.shapeTree}, Big *big.Int(text), Addr netip.Addr(binary), "+
 		"Text slog.Level(text), Map map[int8]*int}", got)
 
 	v := shaped{unseen: 1, Renamed: []byte{1}}

@@ -57,60 +57,60 @@ const (
 
 // The codes that handlers give. From 128 on a code means what the program says.
 const (
-	NotFound Code = 64 + iota
-	AlreadyExists
-	BadInput
-	Denied
-	NotReady
-	Exhausted
-	Unavailable
-	Aborted
-	Internal
+	ErrNotFound Code = 64 + iota
+	ErrAlreadyExists
+	ErrBadInput
+	ErrDenied
+	ErrNotReady
+	ErrExhausted
+	ErrUnavailable
+	ErrAborted
+	ErrInternal
 )
 
 var codeText = map[Code]string{
-	OK:             "success",
-	ErrPermission:  "permission denied",
-	ErrNoEntry:     "no such entry",
-	ErrAgain:       "resource is full, try again later",
-	ErrNoMemory:    "memory budget exhausted",
-	ErrFault:       "memory fault",
-	ErrBusy:        "busy: an operation has not ended yet",
-	ErrExists:      "exists already",
-	ErrInvalid:     "invalid argument",
-	ErrProtocol:    "protocol error",
-	ErrOverflow:    "larger than the receiver allows",
-	ErrMsgSize:     "message too long",
-	ErrVersion:     "no common protocol version",
-	ErrUnsupported: "not supported",
-	ErrAddrInUse:   "address in use",
-	ErrAddrInvalid: "address not available",
-	ErrUnreachable: "peer unreachable",
-	ErrTimeout:     "timed out",
-	ErrCanceled:    "operation canceled",
-	ErrIO:          "input/output error",
-	ErrChecksum:    "checksum mismatch",
-	ErrPeerLost:    "peer lost",
-	ErrClosed:      "closed",
-	ErrNoResponse:  "the handler gave no response",
-	ErrPanic:       "the handler panicked",
-	ErrHandler:     "the handler failed",
-	ErrNoCredit:    "no envelope guaranteed by the peer is free",
-	ErrRevoked:     "memory is no longer registered",
-	ErrDuplicate:   "another connection of the pair is in use",
-	ErrTooLate:     "too late: the message has been dispatched",
-	ErrAnswered:    "the request has been answered",
-	ErrRemote:      "the target answered with an error",
-	ErrRefused:     "the target refused the request",
-	NotFound:       "not found",
-	AlreadyExists:  "already exists",
-	BadInput:       "bad input",
-	Denied:         "denied",
-	NotReady:       "not ready",
-	Exhausted:      "exhausted",
-	Unavailable:    "unavailable",
-	Aborted:        "aborted",
-	Internal:       "internal error",
+	OK:               "success",
+	ErrPermission:    "permission denied",
+	ErrNoEntry:       "no such entry",
+	ErrAgain:         "resource is full, try again later",
+	ErrNoMemory:      "memory budget exhausted",
+	ErrFault:         "memory fault",
+	ErrBusy:          "busy: an operation has not ended yet",
+	ErrExists:        "exists already",
+	ErrInvalid:       "invalid argument",
+	ErrProtocol:      "protocol error",
+	ErrOverflow:      "larger than the receiver allows",
+	ErrMsgSize:       "message too long",
+	ErrVersion:       "no common protocol version",
+	ErrUnsupported:   "not supported",
+	ErrAddrInUse:     "address in use",
+	ErrAddrInvalid:   "address not available",
+	ErrUnreachable:   "peer unreachable",
+	ErrTimeout:       "timed out",
+	ErrCanceled:      "operation canceled",
+	ErrIO:            "input/output error",
+	ErrChecksum:      "checksum mismatch",
+	ErrPeerLost:      "peer lost",
+	ErrClosed:        "closed",
+	ErrNoResponse:    "the handler gave no response",
+	ErrPanic:         "the handler panicked",
+	ErrHandler:       "the handler failed",
+	ErrNoCredit:      "no envelope guaranteed by the peer is free",
+	ErrRevoked:       "memory is no longer registered",
+	ErrDuplicate:     "another connection of the pair is in use",
+	ErrTooLate:       "too late: the message has been dispatched",
+	ErrAnswered:      "the request has been answered",
+	ErrRemote:        "the target answered with an error",
+	ErrRefused:       "the target refused the request",
+	ErrNotFound:      "not found",
+	ErrAlreadyExists: "already exists",
+	ErrBadInput:      "bad input",
+	ErrDenied:        "denied",
+	ErrNotReady:      "not ready",
+	ErrExhausted:     "exhausted",
+	ErrUnavailable:   "unavailable",
+	ErrAborted:       "aborted",
+	ErrInternal:      "internal error",
 }
 
 // Error returns the text of the code; its number if it has none.
