@@ -355,8 +355,8 @@ func TestDefineRefusesTypes(t *testing.T) {
 	type left struct {
 		Body qs.Source `msgpack:"-"`
 	}
-	refused(`has a quicksilver\.Source in the field Body, which its tag leaves out`, func() { qs.Define[left, int]("types/left") })
-	refused(`has a quicksilver\.Sink that struct .* embeds, whose methods would encode all of it as that: give the field a name`,
+	refused(`has a qs\.Source in the field Body, which its tag leaves out`, func() { qs.Define[left, int]("types/left") })
+	refused(`has a qs\.Sink that struct .* embeds, whose methods would encode all of it as that: give the field a name`,
 		func() { qs.Define[struct{ qs.Sink }, int]("types/embedded") })
 }
 
