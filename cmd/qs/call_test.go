@@ -197,7 +197,7 @@ func TestCall(t *testing.T) {
 	}
 
 	for _, c := range []struct{ input, method, want string }{
-		{`{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*process rpcs ` + addr},
+		{`{"Count": -1}`, "shop/order", `target: a count of -1 after .* \(ran\)\n  code:   \d+, bad input\n  detail: \{"least":1\}\n  to do:  .*qs rpcs ` + addr},
 		{`null`, "shop/order", `target: no such item .*\n  code:   64, not found\n  to do:  the method ran and said so`},
 		{`{"Item": "gone"}`, "shop/order", `it is gone .*\(did not run\).*\n  code:   64, not found\n  to do:  it did not run, and a repetition will not help`},
 		{`{"Item": "quota"}`, "shop/order", `code:   200, the program's code 200\n  to do:  it did not run, and a repetition will not help`},

@@ -40,7 +40,7 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	cfg := qs.Config{Client: []qs.Interceptor{client}}
+	cfg := qs.Config{ClientInterceptors: []qs.Interceptor{client}}
 	cfg.HG.Observe = qsprom.New().Observe
 	node, err := qs.Open("tcp://", cfg)
 	if err != nil {
