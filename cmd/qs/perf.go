@@ -23,7 +23,7 @@ func runPerf(args []string, out io.Writer) error {
 	p := &bench.Perf{}
 	n.flags(fs)
 	transport := fs.String("transport", "tcp", "`scheme` of the target that is started; auto: tcp, with sm beside it")
-	fs.StringVar(&p.API, "api", "callback", "callback: one goroutine, many handles; sync: a waiting goroutine for each call; typed: sync with the root package, at both ends")
+	fs.StringVar(&p.API, "api", "callback", "callback: one goroutine, many handles; sync: a waiting goroutine for each call; typed: sync with package qs, at both ends")
 	fs.IntVar(&p.Size, "size", 64, "`bytes` of a call's input and output; in a table over sizes the least")
 	fs.Int64Var(&p.Bulk, "bulk", 16<<20, "`bytes` of a bulk transfer, 0 for none; in a table over sizes the most")
 	fs.BoolVar(&p.Alloc, "alloc", false, "bulk data is pulled by the target, from memory of bulk.Alloc, which peers on this machine read by themselves; each call lends as much of it, at which its handler looks")

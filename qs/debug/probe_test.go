@@ -92,7 +92,7 @@ func wait(t *testing.T, done func() bool) {
 	}
 }
 
-// A program without a node of the root package has the same by Show.
+// A program without a node of package qs has the same by Show.
 func TestProbeOfClass(t *testing.T) {
 	t.Parallel()
 	class, err := hg.Open("tcp://127.0.0.1:0", hg.Config{})

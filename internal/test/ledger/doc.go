@@ -1,6 +1,6 @@
 // Package ledger compares what callers are told with what ran.
 //
-//	Origin: callers ─ a random program over the root package ─► Target: handlers
+//	Origin: callers ─ a random program over package qs ─► Target: handlers
 //	            │ call, end, back                                  │ run, done
 //	            ▼                                                  ▼
 //	          Book ── a line in one write, in a file or memory of somebody else, so that a kill loses none ── Book

@@ -1,6 +1,6 @@
 package mutant
 
-// outermost is the ledger of what callers of the root package are told.
+// outermost is the ledger of what callers of package qs are told.
 const outermost = "internal/test/ledger"
 
 // told is bugs of what callers are told.
