@@ -7,15 +7,16 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
 // Every transfer is observed once, by the process that makes it.
 func TestTransfersAreObserved(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
-		var seen []hg.Event
-		p := newPairWith(t, n, hg.Config{Observe: func(e *hg.Event) {
-			if e.Kind == hg.Transfer {
+		var seen []inspect.Event
+		p := newPairWith(t, n, hg.Config{Observe: func(e *inspect.Event) {
+			if e.Kind == inspect.EventTransfer {
 				seen = append(seen, *e)
 			}
 		}})
@@ -25,7 +26,7 @@ func TestTransfersAreObserved(t *testing.T) {
 			Remote: remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, theirs.segs...)),
 			Local:  local(t, p.mctx, mine.segs...), Size: size,
 		}
-		look := func(want hg.Event) {
+		look := func(want inspect.Event) {
 			t.Helper()
 			require.Len(t, seen, 1)
 			require.Positive(t, seen[0].Took)
@@ -35,10 +36,10 @@ func TestTransfersAreObserved(t *testing.T) {
 			seen = nil
 		}
 		require.NoError(t, p.transfer(spec).err)
-		look(hg.Event{Kind: hg.Transfer, RPC: "pull", Fate: hg.Ran, Received: size})
+		look(inspect.Event{Kind: inspect.EventTransfer, RPC: "pull", Fate: hg.Ran, Received: size})
 		spec.Dir = bulk.Push
 		require.NoError(t, p.transfer(spec).err)
-		look(hg.Event{Kind: hg.Transfer, RPC: "push", Fate: hg.Ran, Sent: size})
+		look(inspect.Event{Kind: inspect.EventTransfer, RPC: "push", Fate: hg.Ran, Sent: size})
 
 		spec.Peer = p.peer
 		var e ended
@@ -47,6 +48,6 @@ func TestTransfersAreObserved(t *testing.T) {
 		op.Cancel()
 		p.Until(func() bool { return e.calls > 0 })
 		require.ErrorIs(t, e.err, hg.ErrCanceled)
-		look(hg.Event{Kind: hg.Transfer, RPC: "push", Code: hg.ErrCanceled, Fate: hg.MaybeRan, Sent: e.moved})
+		look(inspect.Event{Kind: inspect.EventTransfer, RPC: "push", Code: hg.ErrCanceled, Fate: hg.MaybeRan, Sent: e.moved})
 	})
 }

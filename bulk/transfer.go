@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -360,7 +361,7 @@ func (op *Op) finish() {
 
 // observe has the end of the transfer observed.
 func (op *Op) observe(err error, took time.Duration) {
-	e := hg.Event{Kind: hg.Transfer, RPC: op.spec.Dir.String(), Peer: op.peer, Code: hg.CodeOf(err), Fate: hg.Ran, Took: took}
+	e := inspect.Event{Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Peer: op.peer, Code: hg.CodeOf(err), Fate: hg.Ran, Took: took}
 	if err != nil {
 		e.Fate = hg.MaybeRan
 	}
@@ -375,12 +376,12 @@ func (op *Op) observe(err error, took time.Duration) {
 // tracked is what hg.Context.Calls knows of an Op.
 type tracked Op
 
-func (t *tracked) CallInfo() hg.CallInfo {
+func (t *tracked) CallInfo() inspect.Call {
 	op := (*Op)(t)
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	return hg.CallInfo{
-		Kind: hg.Transfer, RPC: op.spec.Dir.String(), Peer: op.peer, State: opPhases.State(op.phase), Age: max(op.hctx.Now()-op.begun, 1),
+	return inspect.Call{
+		Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Peer: op.peer, State: opPhases.State(op.phase), Age: max(op.hctx.Now()-op.begun, 1),
 		Moved: op.Moved(), Size: op.Size(),
 	}
 }

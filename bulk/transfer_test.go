@@ -15,6 +15,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -736,7 +737,7 @@ func TestTransferIsListed(t *testing.T) {
 		there := remote(t, create(t, p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8<<10)))
 		here := local(t, p.mctx, make([]byte, 8<<10))
 		spec := bulk.Spec{Dir: bulk.Pull, Peer: p.peer, Remote: there, Local: here, Size: 8 << 10, Chunk: 4 << 10, Window: 1}
-		var seen []hg.CallInfo
+		var seen []inspect.Call
 		spec.OnProgress = func(_ *bulk.Op, moved int64) { seen = append(seen, p.mctx.Calls()...) }
 		ended := false
 		_, err := bulk.Transfer(p.mctx, spec, func(_ *bulk.Op, err error) {
@@ -752,7 +753,7 @@ func TestTransferIsListed(t *testing.T) {
 			if n > 0 && i.State == "ended" { // the last OnProgress comes then
 				i.State = "moving"
 			}
-			require.Equal(t, hg.CallInfo{Kind: hg.Transfer, RPC: "pull", Peer: p.peer, State: "moving", Age: i.Age, Moved: i.Moved, Size: 8 << 10}, i)
+			require.Equal(t, inspect.Call{Kind: inspect.EventTransfer, RPC: "pull", Peer: p.peer, State: "moving", Age: i.Age, Moved: i.Moved, Size: 8 << 10}, i)
 			require.Positive(t, i.Age)
 		}
 		require.Zero(t, seen[0].Moved)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
@@ -24,7 +25,7 @@ func TestCallsInTimeAllocateNothing(t *testing.T) { rawCalls(t, 20_000, time.Hou
 // They do not where they are observed, either.
 func TestObservingAllocatesNothing(t *testing.T) {
 	events := 0
-	rawCalls(t, 20_000, 0, hg.Config{Observe: func(*hg.Event) { events++ }})
+	rawCalls(t, 20_000, 0, hg.Config{Observe: func(*inspect.Event) { events++ }})
 	require.GreaterOrEqual(t, events, 20_000)
 }
 

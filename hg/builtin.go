@@ -6,38 +6,17 @@ import (
 	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The RPCs that every class knows; HashName returns their ids. Config.Authorize is asked for them as for any other.
+// The RPCs that every class knows, and [inspect.RPCsRPC]; HashName returns their ids. Config.Authorize is asked for them as for any other.
 const (
 	// PingRPC answers its input.
 	PingRPC = "hg/ping"
 	// HealthRPC answers nothing, or the error ErrNotReady: see Class.SetReady. It is served while the class drains, too.
 	HealthRPC = "hg/health"
-	// RPCsRPC answers what DecodeRPCs decodes, at a class with Config.Reflect.
-	RPCsRPC = "hg/rpcs"
 )
-
-// IsBuiltIn reports whether an RPC of that name is one of this module, and not one of the program: its name begins with "hg/" or
-// "qs/". What lists RPCs for people may leave them out.
-func IsBuiltIn(name string) bool {
-	return strings.HasPrefix(name, "hg/") || strings.HasPrefix(name, "qs/")
-}
-
-// An RPCInfo is what RPCsRPC says of an RPC.
-type RPCInfo struct {
-	Name   string
-	Codec  string // its name
-	Shape  string // RPC.Shape
-	OneWay bool
-}
-
-// DecodeRPCs decodes the output of RPCsRPC: the RPCs that the target serves, by name.
-func DecodeRPCs(output []byte) (all []RPCInfo, err error) {
-	err = codec.Msgpack.Decode(output, &all)
-	return all, err
-}
 
 // SetReady says what HealthRPC answers from now on: nothing, as at first, or the error ErrNotReady. While the class drains it
 // is always that.
@@ -55,7 +34,7 @@ func (c *Class) registerBuiltIn() error {
 	all := []RPC{
 		{Name: PingRPC, Handler: ping, Inline: true, Expedited: true},
 		{Name: HealthRPC, Handler: c.health, Inline: true, Always: true, Expedited: true},
-		{Name: RPCsRPC, Inline: true},
+		{Name: inspect.RPCsRPC, Inline: true},
 	}
 	if c.cfg.Reflect {
 		all[2].Handler = c.reflect
@@ -87,13 +66,13 @@ func (c *Class) health(r Request) error {
 }
 
 func (c *Class) reflect(r Request) error {
-	var all []RPCInfo
+	var all []inspect.RPC
 	for _, rpc := range *c.rpcs.all.Load() {
 		if rpc.Handler != nil {
-			all = append(all, RPCInfo{Name: rpc.Name, Codec: rpc.Codec.Name(), Shape: rpc.Shape, OneWay: rpc.OneWay})
+			all = append(all, inspect.RPC{Name: rpc.Name, Codec: rpc.Codec.Name(), Shape: rpc.Shape, OneWay: rpc.OneWay})
 		}
 	}
-	slices.SortFunc(all, func(a, b RPCInfo) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b inspect.RPC) int { return strings.Compare(a.Name, b.Name) })
 	b, err := codec.Msgpack.Append(nil, all)
 	if err != nil {
 		return fmt.Errorf("encoding the RPCs: %w", err)

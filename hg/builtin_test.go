@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
@@ -39,11 +40,11 @@ func TestBuiltIns(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, big, out)
 
-		out, err = p.ask(hg.RPCsRPC, nil)
+		out, err = p.ask(inspect.RPCsRPC, nil)
 		require.NoError(t, err)
-		all, err := hg.DecodeRPCs(out)
+		all, err := inspect.DecodeRPCs(out)
 		require.NoError(t, err)
-		require.Equal(t, []hg.RPCInfo{{Name: "hg/health", Codec: "msgpack"}, {Name: "hg/ping", Codec: "msgpack"},
+		require.Equal(t, []inspect.RPC{{Name: "hg/health", Codec: "msgpack"}, {Name: "hg/ping", Codec: "msgpack"},
 			{Name: "hg/rpcs", Codec: "msgpack"}, {Name: "sum", Codec: "msgpack", Shape: "[]int -> int"}}, all)
 
 		for _, ready := range []bool{true, false, true} {
@@ -66,7 +67,7 @@ func TestHealthWhileDraining(t *testing.T) {
 			p.rpc("secret", echo)
 			_, err := p.origin.Register("secrets", nil)
 			require.NoError(t, err)
-			for _, name := range []string{"secrets", hg.RPCsRPC} {
+			for _, name := range []string{"secrets", inspect.RPCsRPC} {
 				_, err = p.ask(name, nil)
 				require.Equal(t, hg.ErrNoEntry, codeAt(err))
 				require.NotContains(t, err.Error(), "registered are")
@@ -95,7 +96,7 @@ func TestBuiltInsAreAuthorized(t *testing.T) {
 			asked = append(asked, rpc.Name)
 			return hg.ErrDenied
 		}})
-		all := []string{hg.PingRPC, hg.HealthRPC, hg.RPCsRPC}
+		all := []string{hg.PingRPC, hg.HealthRPC, inspect.RPCsRPC}
 		for _, name := range all {
 			_, err := p.ask(name, nil)
 			require.Equal(t, hg.ErrDenied, codeAt(err), name)
@@ -111,13 +112,13 @@ func TestBuiltInsAreAuthorized(t *testing.T) {
 func TestObserve(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		var mu sync.Mutex // who calls and waits is told on a goroutine of its own
-		var all []hg.Event
-		p := newPair(t, n, hg.Config{Observe: func(e *hg.Event) {
+		var all []inspect.Event
+		p := newPair(t, n, hg.Config{Observe: func(e *inspect.Event) {
 			mu.Lock()
 			all = append(all, *e)
 			mu.Unlock()
 		}})
-		events := func() []hg.Event {
+		events := func() []inspect.Event {
 			mu.Lock()
 			defer mu.Unlock()
 			return slices.Clone(all)
@@ -125,18 +126,18 @@ func TestObserve(t *testing.T) {
 		p.rpc("echo", echo)
 		p.rpc("fails", func(hg.Request) error { return hg.Errorf(hg.ErrNotFound, "no such thing") })
 		silent := p.rpc("silent", func(r hg.Request) error { return r.Detach() })
-		look := func(want ...hg.Event) {
+		look := func(want ...inspect.Event) {
 			t.Helper()
 			p.Until(func() bool { return len(events()) >= len(want) })
 			seen := events()
 			for i := range seen {
 				e := &seen[i]
 				require.Positive(t, e.Took)
-				require.Equal(t, e.Kind == hg.Target && e.Fate == hg.Ran, e.Queued > 0)
-				require.Equal(t, e.Kind == hg.Origin, e.Peer.Named() == p.target.Addr().Named())
+				require.Equal(t, e.Kind == inspect.EventTarget && e.Fate == hg.Ran, e.Queued > 0)
+				require.Equal(t, e.Kind == inspect.EventOrigin, e.Peer.Named() == p.target.Addr().Named())
 				e.Took, e.Queued, e.Peer = 0, 0, hg.Addr{}
 			}
-			slices.SortFunc(seen, func(a, b hg.Event) int { return int(a.Kind) - int(b.Kind) })
+			slices.SortFunc(seen, func(a, b inspect.Event) int { return int(a.Kind) - int(b.Kind) })
 			require.Equal(t, want, seen)
 			mu.Lock()
 			all = nil
@@ -144,12 +145,12 @@ func TestObserve(t *testing.T) {
 		}
 		_, err := p.ask("echo", make([]byte, 100))
 		require.NoError(t, err)
-		look(hg.Event{Kind: hg.Origin, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100},
-			hg.Event{Kind: hg.Target, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100})
+		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100},
+			inspect.Event{Kind: inspect.EventTarget, RPC: "echo", Fate: hg.Ran, Sent: 100, Received: 100})
 		_, err = p.ask("fails", nil)
 		require.ErrorIs(t, err, hg.ErrNotFound)
-		look(hg.Event{Kind: hg.Origin, RPC: "fails", Code: hg.ErrNotFound, Remote: true, Fate: hg.Ran, Received: 0},
-			hg.Event{Kind: hg.Target, RPC: "fails", Code: hg.ErrNotFound, Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
+		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "fails", Code: hg.ErrNotFound, Remote: true, Fate: hg.Ran, Received: 0},
+			inspect.Event{Kind: inspect.EventTarget, RPC: "fails", Code: hg.ErrNotFound, Fate: hg.Ran, Sent: int64(2 + len("no such thing"))})
 		h := p.handle(silent)
 		defer h.Close()
 		done := false
@@ -160,7 +161,7 @@ func TestObserve(t *testing.T) {
 		if fate != hg.NotRun { // it is on its way, and detached when it arrives
 			before = 1
 		}
-		look(hg.Event{Kind: hg.Origin, RPC: "silent", Code: hg.ErrCanceled, Fate: fate})
+		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "silent", Code: hg.ErrCanceled, Fate: fate})
 
 		called := make(chan error)
 		go func() { called <- p.octx.Call(t.Context(), p.target.Addr(), hg.HashName("echo"), make([]byte, 7), nil) }()
@@ -175,8 +176,8 @@ func TestObserve(t *testing.T) {
 		})
 		require.NoError(t, err)
 		in := int64(9) // encoded
-		look(hg.Event{Kind: hg.Origin, RPC: "echo", Fate: hg.Ran, Sent: in, Received: in},
-			hg.Event{Kind: hg.Target, RPC: "echo", Fate: hg.Ran, Sent: in, Received: in})
+		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "echo", Fate: hg.Ran, Sent: in, Received: in},
+			inspect.Event{Kind: inspect.EventTarget, RPC: "echo", Fate: hg.Ran, Sent: in, Received: in})
 
 		// A request that nobody can answer, because its context is closed.
 		done = false
@@ -185,9 +186,9 @@ func TestObserve(t *testing.T) {
 		require.NoError(t, p.target.Close())
 		p.Until(func() bool { return done && len(events()) == 2+int(before) })
 		seen := events()
-		slices.SortFunc(seen, func(a, b hg.Event) int { return int(a.Kind) - int(b.Kind) })
+		slices.SortFunc(seen, func(a, b inspect.Event) int { return int(a.Kind) - int(b.Kind) })
 		require.Equal(t, hg.ErrPeerLost, seen[0].Code)
-		require.Equal(t, hg.Target, seen[1].Kind)
+		require.Equal(t, inspect.EventTarget, seen[1].Kind)
 		require.Equal(t, hg.ErrClosed, seen[1].Code)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -47,10 +48,10 @@ type Config struct {
 	Logger *slog.Logger
 	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Request.Run, or the Call that has
 	// waited, from several goroutines at once if they are. It must not block, and e is not kept: it is used again when Observe returns.
-	Observe func(e *Event)
+	Observe func(e *inspect.Event)
 	// Opened, if set, is called by Open with the class, before that is returned.
 	Opened func(c *Class)
-	// Reflect tells peers about the RPCs that are registered: RPCsRPC answers, and the error for an unknown RPC names others.
+	// Reflect tells peers about the RPCs that are registered: [inspect.RPCsRPC] answers, and the error for an unknown RPC names others.
 	Reflect bool
 	// Dispatch, if set, is called in Trigger instead of the handlers that are not RPC.Inline, and does not block. It leads to
 	// one r.Run on any goroutine. A request whose input is fetched after the authorizer has agreed is dispatched twice, each

@@ -3,6 +3,7 @@ package hg
 import (
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -116,7 +117,7 @@ func (s *service) beginInline() {
 	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
 	s.begin()
 	took := c.Now() - begun
-	if took <= slowInline || IsBuiltIn(rpc.Name) {
+	if took <= slowInline || inspect.IsBuiltIn(rpc.Name) {
 		return
 	}
 	if _, said := c.class.slow.LoadOrStore(rpc, true); !said {

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -17,7 +18,7 @@ func TestServeGauges(t *testing.T) {
 		require.NoError(t, p.target.ServeGauges())
 		require.ErrorIs(t, p.target.ServeGauges(), hg.ErrExists)
 		second := n.Context(p.target)
-		id, err := p.origin.Register(hg.GaugesRPC, nil)
+		id, err := p.origin.Register(inspect.GaugesRPC, nil)
 		require.NoError(t, err)
 		work := p.rpc("work", echo)
 		var o outcome
@@ -32,7 +33,7 @@ func TestServeGauges(t *testing.T) {
 		require.NoError(t, p.call(h, nil))
 		out, err := h.OutputRaw()
 		require.NoError(t, err)
-		all, err := hg.DecodeGauges(out)
+		all, err := inspect.DecodeGauges(out)
 		require.NoError(t, err)
 		require.Len(t, all, 2)
 		g := all[0]
@@ -47,7 +48,7 @@ func TestServeGauges(t *testing.T) {
 		require.Equal(t, []int{8, 0, 8}, []int{g.Peers[0].Offered, g.Peers[0].Held, g.Peers[0].Promised}, "%+v", g.Peers[0])
 		require.GreaterOrEqual(t, g.Peers[0].HeldMax, 1)
 		require.Equal(t, 5, p.octx.Stats().NA.HighWater)
-		_, err = hg.DecodeGauges([]byte("nonsense"))
+		_, err = inspect.DecodeGauges([]byte("nonsense"))
 		require.Error(t, err)
 	})
 }

@@ -6,23 +6,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-)
 
-// A CallInfo is what Calls says of something under way.
-type CallInfo struct {
-	Kind  EventKind
-	RPC   string        // "pull" or "push" for a transfer
-	Peer  Addr          // the other side
-	State string        // in the words of docs/internals/STATES.md
-	Age   time.Duration // since a call or a transfer began, or a request came
-	Moved int64         // bytes, of a transfer
-	Size  int64         // of them all
-}
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+)
 
 // Calls returns the calls, requests and transfers of c that are under way, the oldest first. It may be called from any goroutine. A
 // request that waits for Trigger is not among them (Stats.Queued counts it), and one that had come before the first Calls is as old as
 // that, unless Config.Observe is set. Nothing is noted of calls for it but the time when a request comes, from the first Calls on.
-func (c *Context) Calls() (all []CallInfo) {
+func (c *Context) Calls() (all []inspect.Call) {
 	c.seen.watch(c)
 	for _, o := range c.all() {
 		if i, ok := o.info(); ok {
@@ -30,13 +21,13 @@ func (c *Context) Calls() (all []CallInfo) {
 		}
 	}
 	all = append(all, c.seen.transfers()...)
-	slices.SortStableFunc(all, func(a, b CallInfo) int { return cmp.Compare(b.Age, a.Age) })
+	slices.SortStableFunc(all, func(a, b inspect.Call) int { return cmp.Compare(b.Age, a.Age) })
 	return all
 }
 
 // A Tracked is something that Calls lists beside calls and requests.
 type Tracked interface {
-	CallInfo() CallInfo
+	CallInfo() inspect.Call
 }
 
 // Track has Calls list t until Untrack. Package bulk calls it; a program may, for operations of its own.
@@ -70,7 +61,7 @@ func (w *seen) watch(c *Context) {
 	}
 }
 
-func (w *seen) transfers() (all []CallInfo) {
+func (w *seen) transfers() (all []inspect.Call) {
 	w.mu.Lock()
 	list := make([]Tracked, 0, len(w.tracked))
 	for t := range w.tracked {
@@ -84,24 +75,24 @@ func (w *seen) transfers() (all []CallInfo) {
 }
 
 // info tells of the call that is under way, if one is.
-func (h *Handle) info() (i CallInfo, ok bool) {
+func (h *Handle) info() (i inspect.Call, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call
 	if k.phase == callIdle {
 		return i, false
 	}
-	return CallInfo{Kind: Origin, RPC: h.Name(), Peer: h.addr, State: callPhases.State(k.phase), Age: h.ctx.since(k.begun)}, true
+	return inspect.Call{Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, State: callPhases.State(k.phase), Age: h.ctx.since(k.begun)}, true
 }
 
 // info describes a request for Calls. ok is false while the record is free, or a goroutine is working on it.
-func (s *service) info() (i CallInfo, ok bool) {
+func (s *service) info() (i inspect.Call, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.phase <= serviceArrived {
 		return i, false
 	}
-	i = CallInfo{Kind: Target, RPC: s.name(), Peer: s.addr, State: servicePhases.State(s.phase)}
+	i = inspect.Call{Kind: inspect.EventTarget, RPC: s.name(), Peer: s.addr, State: servicePhases.State(s.phase)}
 	if came := s.came; came != 0 {
 		i.Age = s.ctx.since(came)
 	} else {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
@@ -19,7 +20,7 @@ func TestCalls(t *testing.T) {
 			held = append(held, r)
 			return r.Detach()
 		})
-		listed := func(c *hg.Context, kind hg.EventKind) (states []string) {
+		listed := func(c *hg.Context, kind inspect.EventKind) (states []string) {
 			last := time.Duration(0)
 			for i, call := range c.Calls() {
 				require.Equal(t, "stall", call.RPC)
@@ -38,23 +39,23 @@ func TestCalls(t *testing.T) {
 			require.NoError(t, h.Close())
 		}
 		idle := p.handle(stall)
-		require.Empty(t, listed(p.octx, hg.Origin))
+		require.Empty(t, listed(p.octx, inspect.EventOrigin))
 		forward()
 		p.Until(func() bool { return len(held) == 1 })
-		require.Equal(t, []string{"running"}, listed(p.tctx, hg.Target), "it came before the first look")
+		require.Equal(t, []string{"running"}, listed(p.tctx, inspect.EventTarget), "it came before the first look")
 		for range 3 {
 			forward()
 		}
 		p.Until(func() bool { return p.tctx.Stats().Waiting == 2 })
-		require.ElementsMatch(t, []string{"running", "running", "waiting", "waiting"}, listed(p.tctx, hg.Target))
-		require.Equal(t, []string{"waiting", "waiting", "waiting", "waiting"}, listed(p.octx, hg.Origin))
+		require.ElementsMatch(t, []string{"running", "running", "waiting", "waiting"}, listed(p.tctx, inspect.EventTarget))
+		require.Equal(t, []string{"waiting", "waiting", "waiting", "waiting"}, listed(p.octx, inspect.EventOrigin))
 		for i := range 4 {
 			p.Until(func() bool { return len(held) > i })
 			require.NoError(t, held[i].RespondRaw(nil, nil))
 		}
 		p.Until(func() bool { return o.calls == 4 && p.tctx.Stats().Handles == 0 })
-		require.Empty(t, listed(p.octx, hg.Origin))
-		require.Empty(t, listed(p.tctx, hg.Target))
+		require.Empty(t, listed(p.octx, inspect.EventOrigin))
+		require.Empty(t, listed(p.tctx, inspect.EventTarget))
 		require.NoError(t, idle.Close())
 	})
 }
@@ -62,8 +63,8 @@ func TestCalls(t *testing.T) {
 // A tracked operation of the program's own.
 type chore struct{ age time.Duration }
 
-func (c *chore) CallInfo() hg.CallInfo {
-	return hg.CallInfo{Kind: hg.Transfer, RPC: "chore", Age: c.age, Moved: 1, Size: 2}
+func (c *chore) CallInfo() inspect.Call {
+	return inspect.Call{Kind: inspect.EventTransfer, RPC: "chore", Age: c.age, Moved: 1, Size: 2}
 }
 
 func TestTrack(t *testing.T) {
@@ -72,9 +73,9 @@ func TestTrack(t *testing.T) {
 		young, old := &chore{1}, &chore{2}
 		c.Track(young)
 		c.Track(old)
-		require.Equal(t, []hg.CallInfo{old.CallInfo(), young.CallInfo()}, c.Calls())
+		require.Equal(t, []inspect.Call{old.CallInfo(), young.CallInfo()}, c.Calls())
 		c.Untrack(old)
-		require.Equal(t, []hg.CallInfo{young.CallInfo()}, c.Calls())
+		require.Equal(t, []inspect.Call{young.CallInfo()}, c.Calls())
 		c.Untrack(young)
 		require.Empty(t, c.Calls())
 	})

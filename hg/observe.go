@@ -2,59 +2,15 @@ package hg
 
 import (
 	"errors"
-	"slices"
 	"sync"
-	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An EventKind says what an Event is the end of.
-type EventKind uint8
-
-// The kinds.
-const (
-	Origin   EventKind = iota // a call, at its origin
-	Target                    // a request, at its target
-	Transfer                  // of package bulk
-)
-
-// String returns "origin", "target" or "transfer".
-func (k EventKind) String() string { return [...]string{"origin", "target", "transfer"}[k%3] }
-
-// An Event is the end of a call, a request or a transfer.
-type Event struct {
-	Kind     EventKind
-	RPC      string        // "pull" or "push" for a transfer
-	Peer     Addr          // the other side
-	Code     Code          // OK, a local code, or what the target has answered
-	Remote   bool          // Code came in the answer
-	Fate     Fate          // of the request
-	Queued   time.Duration // from the arrival of a request until its handler began
-	Took     time.Duration // in all
-	Sent     int64         // bytes of input, output or memory that this side has sent,
-	Received int64         // and received
-}
-
-// Observers returns a function for Config.Observe that calls all of fs, in order; those that are nil are left out.
-func Observers(fs ...func(e *Event)) func(e *Event) {
-	fs = slices.DeleteFunc(slices.Clone(fs), func(f func(*Event)) bool { return f == nil })
-	switch len(fs) {
-	case 0:
-		return nil
-	case 1:
-		return fs[0]
-	}
-	return func(e *Event) {
-		for _, f := range fs {
-			f(e)
-		}
-	}
-}
-
 // Observe gives e to Config.Observe, on this goroutine, if that is set. Package bulk calls it; a program may, for operations of
 // its own. It allocates nothing.
-func (c *Context) Observe(e Event) {
+func (c *Context) Observe(e inspect.Event) {
 	if c.class.cfg.Observe != nil {
 		newPendingEvent(c, e).tell()
 	}
@@ -62,14 +18,14 @@ func (c *Context) Observe(e Event) {
 
 // A pendingEvent is an Event on its way to Config.Observe.
 type pendingEvent struct {
-	Event
+	inspect.Event
 	c    *Context
 	task na.Task
 }
 
 var sightings sync.Pool
 
-func newPendingEvent(c *Context, e Event) *pendingEvent {
+func newPendingEvent(c *Context, e inspect.Event) *pendingEvent {
 	s, _ := sightings.Get().(*pendingEvent)
 	if s == nil {
 		s = &pendingEvent{}
@@ -80,7 +36,7 @@ func newPendingEvent(c *Context, e Event) *pendingEvent {
 }
 
 func (s *pendingEvent) rest() {
-	s.Event, s.c = Event{}, nil
+	s.Event, s.c = inspect.Event{}, nil
 	sightings.Put(s)
 }
 
@@ -90,8 +46,8 @@ func (k *call) endEvent(err error) *pendingEvent {
 	if h.ctx.class.cfg.Observe == nil {
 		return nil
 	}
-	s := newPendingEvent(h.ctx, Event{
-		Kind: Origin, RPC: h.Name(), Peer: h.addr, Fate: FateOf(err), Took: h.ctx.since(k.begun),
+	s := newPendingEvent(h.ctx, inspect.Event{
+		Kind: inspect.EventOrigin, RPC: h.Name(), Peer: h.addr, Fate: FateOf(err), Took: h.ctx.since(k.begun),
 		Sent: int64(k.in.size()), Received: int64(len(k.output)),
 	})
 	if remote, ok := errors.AsType[*RemoteError](err); ok {
@@ -116,7 +72,7 @@ func (s *pendingEvent) tell() {
 // arrives begins what is observed of a request, and what Calls says of it. Locked.
 func (s *service) arrives() {
 	if s.ctx.class.cfg.Observe != nil {
-		s.event = Event{Kind: Target, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
+		s.event = inspect.Event{Kind: inspect.EventTarget, Peer: s.addr, Code: ErrCanceled, Fate: NotRun}
 	}
 	if s.ctx.class.cfg.Observe != nil || s.ctx.seen.since.Load() != 0 {
 		s.came = s.ctx.Now()

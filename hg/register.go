@@ -39,7 +39,7 @@ type RPC struct {
 	// means only Config.MaxActive does. Queue bounds those that may wait for that; zero means as many as MaxActive, negative none. One
 	// more is refused at once: its origin gets ErrExhausted, and NotRun.
 	MaxActive, Queue int
-	// Shape describes input and output, for RPCsRPC; the program chooses how.
+	// Shape describes input and output, for [inspect.RPCsRPC]; the program chooses how.
 	Shape string
 
 	// Always has the RPC served, and lets it be called, while the class drains, too: for what running handlers need to end.

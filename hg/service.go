@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -83,7 +84,7 @@ type service struct {
 	done   na.Task
 	loan   *loan
 
-	event Event         // what is observed of the request
+	event inspect.Event // what is observed of the request
 	came  time.Duration // when it did, if somebody wants to know; else 0
 	batch uint32        // in which it was given to Config.Dispatch
 

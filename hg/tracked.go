@@ -1,5 +1,7 @@
 package hg
 
+import "github.com/quicksilver-rpc/quicksilver/hg/inspect"
+
 // An open is a place in the list of what a context has open: the handles of calls, and the requests that have not ended.
 type open struct {
 	of             opened
@@ -12,7 +14,7 @@ type opened interface {
 	endNow(left *ShutdownError)    // Shutdown ends what has not ended
 	answerForgotten()              // a while later: ends what still nobody has ended
 	countOpen(left *ShutdownError) // counts what is left
-	info() (CallInfo, bool)        // says what it is in the middle of
+	info() (inspect.Call, bool)    // says what it is in the middle of
 }
 
 // enlist puts o into the list. Locked.

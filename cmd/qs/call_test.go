@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -355,17 +356,17 @@ func TestRPCs(t *testing.T) {
 	require.Regexp(t, `(?m)^shop/note +msgpack +string \(one-way\)$`, out)
 	require.NotRegexp(t, `(?m)^(hg|qs)/`, out, "the program's own")
 	require.Regexp(t, `(?m)^hg/ping +msgpack`, run(t, 0, "rpcs", "-all", addr).out.String())
-	var all []hg.RPCInfo
+	var all []inspect.RPC
 	require.NoError(t, json.Unmarshal(run(t, 0, "rpcs", "-json", addr).out.Bytes(), &all))
-	require.Contains(t, all, hg.RPCInfo{Name: "shop/note", Codec: "msgpack", Shape: "string", OneWay: true})
+	require.Contains(t, all, inspect.RPC{Name: "shop/note", Codec: "msgpack", Shape: "string", OneWay: true})
 	for _, rpc := range all {
-		require.False(t, hg.IsBuiltIn(rpc.Name), rpc.Name)
+		require.False(t, inspect.IsBuiltIn(rpc.Name), rpc.Name)
 	}
 	s := serve(t, "")
 	none := run(t, 0, "rpcs", s.addr)
 	require.Empty(t, none.out.String())
 	require.Equal(t, s.addr+" serves only RPCs of Quicksilver itself: -all lists them\n", none.errors.String())
-	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), hg.GaugesRPC)
+	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
 	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: `,
 		run(t, 1, "rpcs", typedTarget(t, false)).errors.String())
 }
@@ -378,7 +379,7 @@ func TestTop(t *testing.T) {
 	require.NotContains(t, out, "\x1b")
 	d := json.NewDecoder(&run(t, 0, "top", "-n", "2", "-interval", "1ms", "-json", s.addr).out)
 	for range 2 {
-		var all []hg.Gauges
+		var all []inspect.Gauges
 		require.NoError(t, d.Decode(&all))
 		require.Len(t, all, 1)
 		require.Equal(t, s.addr, all[0].Address)

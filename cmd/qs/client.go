@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -30,7 +31,7 @@ func dial(n *network, addr string) (*client, error) {
 	}
 	peer, err := node.HG().LookupWait(context.Background(), addr)
 	if err == nil {
-		_, err = node.HG().Class().Register(hg.GaugesRPC, nil)
+		_, err = node.HG().Class().Register(inspect.GaugesRPC, nil)
 	}
 	if err != nil {
 		return nil, errors.Join(err, node.Close())

@@ -12,6 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
 // A description is what is known of a method.
@@ -30,19 +31,19 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 		d.why, d.builtIn = "it is built in", true
 		return d, nil
 	}
-	b, err := k.c.callRaw(ctx, hg.RPCsRPC, nil, k.meta)
+	b, err := k.c.callRaw(ctx, inspect.RPCsRPC, nil, k.meta)
 	if _, answered := hg.RemoteOf(err); answered {
 		d.why = "the program does not tell what it serves (hg.Config.Reflect)"
 		return d, nil
 	}
 	if err != nil {
-		return d, k.c.advise(hg.RPCsRPC, err)
+		return d, k.c.advise(inspect.RPCsRPC, err)
 	}
-	all, err := hg.DecodeRPCs(b)
+	all, err := inspect.DecodeRPCs(b)
 	if err != nil {
 		return d, fmt.Errorf("what %s says of its RPCs: %w", k.c.peer, err)
 	}
-	i := slices.IndexFunc(all, func(rpc hg.RPCInfo) bool { return rpc.Name == k.method })
+	i := slices.IndexFunc(all, func(rpc inspect.RPC) bool { return rpc.Name == k.method })
 	if i < 0 {
 		return d, show.Advise(fmt.Errorf("%s serves no method %q: NOT sent", k.c.peer, k.method), fmt.Sprintf("to do:  look at what there is: qs rpcs %s", k.c.peer))
 	}

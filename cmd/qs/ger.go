@@ -13,6 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -164,10 +165,10 @@ func askGer(n *network, addr string, asJSON bool, out io.Writer) error {
 	return nil
 }
 
-func (c *client) gauges(ctx context.Context) (all []hg.Gauges, err error) {
+func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	b, err := c.callRaw(ctx, hg.GaugesRPC, nil, hg.Metadata{})
+	b, err := c.callRaw(ctx, inspect.GaugesRPC, nil, hg.Metadata{})
 	if err == nil {
 		err = codec.Msgpack.Decode(b, &all)
 	}
@@ -177,7 +178,7 @@ func (c *client) gauges(ctx context.Context) (all []hg.Gauges, err error) {
 	return all, files.Explain(c.peer, err)
 }
 
-func printGauges(g *hg.Gauges, out io.Writer) {
+func printGauges(g *inspect.Gauges, out io.Writer) {
 	line := func(label, format string, v ...any) { fmt.Fprintf(out, "%-38s %s\n", label, fmt.Sprintf(format, v...)) }
 	held, waiting := 0, 0
 	for _, p := range g.Peers {
@@ -202,7 +203,7 @@ func printGauges(g *hg.Gauges, out io.Writer) {
 	printPeers(g.Peers, out)
 }
 
-func printPeers(all []hg.PeerGauges, out io.Writer) {
+func printPeers(all []inspect.PeerGauges, out io.Writer) {
 	if len(all) == 0 {
 		return
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
 // TestGer has the numbers of the GER paper's example (G-T23, G24): 4 communicators of 8 tags are 32 envelopes for each of
@@ -55,7 +55,7 @@ func TestGerAsks(t *testing.T) {
 	require.Regexp(t, `(?m)^guaranteed now +1.0 MiB of 256.0 MiB$`, out)
 	require.Regexp(t, `(?m)^most that a peer has used here +1$`, out)
 	require.Regexp(t, `(?m)^ +Envelopes: 1 would have done here$`, out)
-	var all []hg.Gauges
+	var all []inspect.Gauges
 	require.NoError(t, json.Unmarshal(run(t, 0, "ger", "-json", s.addr).out.Bytes(), &all))
 	require.Len(t, all, 1)
 	require.Equal(t, s.addr, all[0].Address)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
 const rpcsUsage = `rpcs [flags] ADDRESS
@@ -37,19 +38,19 @@ func runRPCs(args []string, out io.Writer) error {
 	defer c.close()
 	ctx, stop := context.WithTimeout(context.Background(), *timeout)
 	defer stop()
-	b, err := c.callRaw(ctx, hg.RPCsRPC, nil, hg.Metadata{})
+	b, err := c.callRaw(ctx, inspect.RPCsRPC, nil, hg.Metadata{})
 	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
 		return fmt.Errorf("%s does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: %w", c.peer, err)
 	}
 	if err != nil {
-		return c.advise(hg.RPCsRPC, err)
+		return c.advise(inspect.RPCsRPC, err)
 	}
-	rpcs, err := hg.DecodeRPCs(b)
+	rpcs, err := inspect.DecodeRPCs(b)
 	if err != nil {
 		return fmt.Errorf("the list of RPCs of %s: %w", c.peer, err)
 	}
 	if !*all {
-		if rpcs = slices.DeleteFunc(rpcs, func(rpc hg.RPCInfo) bool { return hg.IsBuiltIn(rpc.Name) }); len(rpcs) == 0 {
+		if rpcs = slices.DeleteFunc(rpcs, func(rpc inspect.RPC) bool { return inspect.IsBuiltIn(rpc.Name) }); len(rpcs) == 0 {
 			fmt.Fprintf(os.Stderr, "%s serves only RPCs of Quicksilver itself: -all lists them\n", c.peer)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/vbauerster/mpb/v8/cwriter"
 
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
-	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
 const topUsage = `top [flags] ADDRESS
@@ -50,7 +50,7 @@ func runTop(args []string, out io.Writer) error {
 	if f, ok := out.(*os.File); !ok || !cwriter.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
 		clear = ""
 	}
-	var last []hg.Gauges
+	var last []inspect.Gauges
 	for look := 1; ; look++ {
 		all, err := c.gauges(ctx)
 		switch {
@@ -77,7 +77,7 @@ func runTop(args []string, out io.Writer) error {
 }
 
 // printTop shows a look, with the rates since the last one.
-func printTop(all, last []hg.Gauges, since time.Duration, out io.Writer) {
+func printTop(all, last []inspect.Gauges, since time.Duration, out io.Writer) {
 	for i := range all {
 		g := &all[i]
 		before := g
@@ -90,7 +90,7 @@ func printTop(all, last []hg.Gauges, since time.Duration, out io.Writer) {
 			bytesText(g.Reserved), bytesText(g.Budget), g.HighWater, g.Stalls)
 		fmt.Fprintf(out, "longer bodies per second: %.1f inline, %.1f lent, of these %.1f for want of room\n",
 			rate(g.Inline, before.Inline), rate(g.Loans, before.Loans), rate(g.NoRoom, before.NoRoom))
-		slices.SortStableFunc(g.Peers, func(a, b hg.PeerGauges) int {
+		slices.SortStableFunc(g.Peers, func(a, b inspect.PeerGauges) int {
 			return cmp.Or(cmp.Compare(b.Held+b.Queued, a.Held+a.Queued), cmp.Compare(a.Address, b.Address))
 		})
 		printPeers(g.Peers, out)

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
 // A Collector is a prometheus.Collector. Its methods may be called from any goroutine.
@@ -53,7 +54,7 @@ func New() *Collector {
 }
 
 // Observe is for hg.Config.Observe, or is called by what is set there. It does not block.
-func (c *Collector) Observe(e *hg.Event) {
+func (c *Collector) Observe(e *inspect.Event) {
 	side, method, code := e.Kind.String(), c.method(e.RPC), "ok"
 	if e.Code != 0 {
 		code = e.Code.Error()
@@ -159,6 +160,6 @@ func collect(hctx *hg.Context, to chan<- prometheus.Metric) {
 		ages[i.Kind%3] = max(ages[i.Kind%3], i.Age)
 	}
 	for kind, age := range ages {
-		to <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, age.Seconds(), address, id, hg.EventKind(kind).String())
+		to <- prometheus.MustNewConstMetric(oldest, prometheus.GaugeValue, age.Seconds(), address, id, inspect.EventKind(kind).String())
 	}
 }

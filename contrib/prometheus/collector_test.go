@@ -18,6 +18,7 @@ import (
 
 	qsprom "github.com/quicksilver-rpc/quicksilver/contrib/prometheus"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -83,7 +84,7 @@ func TestCollector(t *testing.T) {
 func TestBound(t *testing.T) {
 	c := qsprom.New()
 	for i := range 1000 {
-		c.Observe(&hg.Event{Kind: hg.Target, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoEntry})
+		c.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoEntry})
 	}
 	require.Equal(t, 257, testutil.CollectAndCount(c, "quicksilver_ended_total"))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -39,9 +40,9 @@ func TestServed(t *testing.T) {
 	}
 	require.NoError(t, err)
 	require.Equal(t, "hello, Ada", answer)
-	_, err = node.HG().Class().Register(hg.GaugesRPC, nil)
+	_, err = node.HG().Class().Register(inspect.GaugesRPC, nil)
 	require.NoError(t, err)
-	for _, rpc := range []string{hg.HealthRPC, hg.RPCsRPC, hg.GaugesRPC} {
+	for _, rpc := range []string{hg.HealthRPC, inspect.RPCsRPC, inspect.GaugesRPC} {
 		h, err := node.HG().Create(to.Addr(), hg.HashName(rpc))
 		require.NoError(t, err)
 		_, err = h.CallRaw(ctx, nil)

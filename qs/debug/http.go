@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
 //go:embed page.html
@@ -27,7 +28,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 // ServeHTTP answers paths that end in /healthz and /readyz with 200 or 503, for probes: healthz while every class that is shown is open, readyz
 // while every one is ready, too, which SetReady(false) and a drain end. Otherwise it answers with a page that renews itself, also without JavaScript; with text when the path ends in .txt, or the client
 // accepts text/plain and no HTML; with the Snapshot as JSON when the path ends in .json, or the client accepts application/json and
-// no HTML. Page and text leave out calls of RPCs that hg.IsBuiltIn reports, but for errors, unless the query has "all".
+// no HTML. Page and text leave out calls of RPCs that inspect.IsBuiltIn reports, but for errors, unless the query has "all".
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -76,10 +77,10 @@ type view struct {
 // leaveOut leaves out the RPCs of this module, in which a program's own would be lost, but for errors.
 func (v *view) leaveOut() {
 	v.LeftOut = true
-	v.Methods = slices.DeleteFunc(v.Methods, func(m Method) bool { return hg.IsBuiltIn(m.Name) })
+	v.Methods = slices.DeleteFunc(v.Methods, func(m Method) bool { return inspect.IsBuiltIn(m.Name) })
 	for i := range v.Contexts {
 		c := &v.Contexts[i]
-		c.Calls = slices.DeleteFunc(c.Calls, func(k Call) bool { return hg.IsBuiltIn(k.RPC) })
+		c.Calls = slices.DeleteFunc(c.Calls, func(k Call) bool { return inspect.IsBuiltIn(k.RPC) })
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -29,13 +30,13 @@ const (
 )
 
 type method struct {
-	kind hg.EventKind
+	kind inspect.EventKind
 	name string
 }
 
 type failure struct {
 	at time.Time
-	hg.Event
+	inspect.Event
 }
 
 // Show adds a class, whose contexts are shown from now on, also those that it makes later.
@@ -50,7 +51,7 @@ func (p *Page) Show(class *hg.Class) {
 
 // Attach has a node that is opened with cfg be shown, and its calls be counted, beside what cfg observes already.
 func (p *Page) Attach(cfg *qs.Config) {
-	cfg.HG.Observe = hg.Observers(cfg.HG.Observe, p.Observe)
+	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, p.Observe)
 	was := cfg.HG.Opened
 	cfg.HG.Opened = func(class *hg.Class) {
 		if was != nil {
@@ -61,7 +62,7 @@ func (p *Page) Attach(cfg *qs.Config) {
 }
 
 // Observe is for hg.Config.Observe, or is called by what is set there: it counts methods and keeps recent errors. It does not block.
-func (p *Page) Observe(e *hg.Event) {
+func (p *Page) Observe(e *inspect.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	m := p.methods[method{e.Kind, e.RPC}]
@@ -86,7 +87,7 @@ func (p *Page) Observe(e *hg.Event) {
 }
 
 // newMethod begins to count. Locked.
-func (p *Page) newMethod(e *hg.Event) *Method {
+func (p *Page) newMethod(e *inspect.Event) *Method {
 	if p.methods == nil {
 		p.methods = map[method]*Method{}
 	}
@@ -117,7 +118,7 @@ type Snapshot struct {
 
 // A Context is what is known of one.
 type Context struct {
-	hg.Gauges
+	inspect.Gauges
 	Queued  int    // callbacks and handlers that wait for Trigger
 	Handles int64  // handles that are not closed, and requests that have not ended
 	Lent    int64  // bytes of input and output lent to peers
@@ -205,7 +206,7 @@ func (p *Page) Snapshot() Snapshot {
 	return s
 }
 
-func look(c *hg.Context, g hg.Gauges) Context {
+func look(c *hg.Context, g inspect.Gauges) Context {
 	st, calls := c.Stats(), c.Calls()
 	v := Context{
 		Gauges: g, Queued: st.Queued, Handles: st.Handles, Lent: st.Lent, Pulled: st.Pulled, Regions: st.NA.Regions, Lost: st.NA.PeersLost, Left: st.NA.PeersLeft,

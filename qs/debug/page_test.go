@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
@@ -126,7 +127,7 @@ func TestPage(t *testing.T) {
 func TestBuiltInLeftOut(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
-	for _, e := range []hg.Event{{RPC: "shop/order"}, {RPC: hg.PingRPC}, {RPC: "qs/items"}, {RPC: hg.HealthRPC, Code: hg.ErrDenied}} {
+	for _, e := range []inspect.Event{{RPC: "shop/order"}, {RPC: hg.PingRPC}, {RPC: "qs/items"}, {RPC: hg.HealthRPC, Code: hg.ErrDenied}} {
 		p.Observe(&e)
 	}
 	count := func(path, name string) int {
@@ -154,7 +155,7 @@ func TestBounds(t *testing.T) {
 	t.Parallel()
 	var p debug.Page
 	for i := range 1000 {
-		p.Observe(&hg.Event{Kind: hg.Target, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoEntry, Took: time.Millisecond})
+		p.Observe(&inspect.Event{Kind: inspect.EventTarget, RPC: fmt.Sprint("made-up/", i), Code: hg.ErrNoEntry, Took: time.Millisecond})
 	}
 	s := p.Snapshot()
 	require.Len(t, s.Methods, 257)

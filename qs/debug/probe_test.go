@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
@@ -29,8 +30,8 @@ func TestAttachAndProbe(t *testing.T) {
 	var cfg qs.Config
 	var log bytes.Buffer
 	seen := 0
-	cfg.HG.Observe = func(e *hg.Event) {
-		if e.Kind == hg.Target {
+	cfg.HG.Observe = func(e *inspect.Event) {
+		if e.Kind == inspect.EventTarget {
 			seen++
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
 // The percentiles of the page are those of the sorted list, to an eighth.
@@ -22,7 +22,7 @@ func TestQuantiles(t *testing.T) {
 		for range n {
 			d := time.Duration(rng.Int64N(1 << rng.IntN(40)))
 			all = append(all, d)
-			p.Observe(&hg.Event{RPC: "x", Took: d})
+			p.Observe(&inspect.Event{RPC: "x", Took: d})
 		}
 		slices.Sort(all)
 		m := p.Snapshot().Methods[0]

@@ -27,7 +27,7 @@ var importRules = []importRule{
 	{pkg: "na/...", may: []string{"internal/..."}},
 	{pkg: "hg/...", may: []string{"na", "internal/..."}},
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
-	{pkg: "qs/debug", may: []string{"qs", "hg"}},
+	{pkg: "qs/debug", may: []string{"qs", "hg", "hg/inspect"}},
 	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
 
 	{pkg: "rendezvous/protocol/...", std: true},

@@ -1,5 +1,5 @@
 // Package typed makes values of methods whose Go types are not known here out of JSON, and JSON out of them. What a program says of its
-// methods, hg.RPCInfo.Shape, is read into a reflect.Type, which the codec then encodes and decodes as the program does.
+// methods, inspect.RPC.Shape, is read into a reflect.Type, which the codec then encodes and decodes as the program does.
 //
 //	"{Name string, Size int64}" ── Parse ──► Type ── FromJSON ──► value ── codec ──► request
 //	                                            └─── value ◄── codec ── answer;  value ── ToJSON ──► text

@@ -1,0 +1,40 @@
+package inspect
+
+import (
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// GaugesRPC is the RPC by which a program tells its gauges to whoever asks, if it has called hg.Class.ServeGauges: qs ger does.
+// Its input is empty, its output what DecodeGauges decodes.
+const GaugesRPC = "hg/gauges"
+
+// Gauges are what a program tells of one of its contexts.
+type Gauges struct {
+	Context   int    // target id
+	Address   string // of the context
+	Eager     int    // na.Config.Eager
+	Envelopes int    // na.Config.Envelopes, as far as Budget allows them
+	Budget    int64  // na.Config.Budget
+	Reserved  int64  // of it, bytes guaranteed to peers of all contexts
+	HighWater int    // na.Stats.HighWater
+	Stalls    int64  // na.Stats.Stalls
+	Active    int64  // requests whose handlers have begun and that have not ended
+	Waiting   int64  // requests that wait for one of these to end
+	Inline    int64  // hg.Stats.Inline
+	Loans     int64  // hg.Stats.Loans
+	NoRoom    int64  // hg.Stats.NoRoom
+	Peers     []PeerGauges
+}
+
+// PeerGauges are those of one session.
+type PeerGauges struct {
+	Address string
+	na.PeerStats
+}
+
+// DecodeGauges decodes the output of GaugesRPC: one Gauges for each context. output is not kept.
+func DecodeGauges(output []byte) (all []Gauges, err error) {
+	err = codec.Msgpack.Decode(output, &all)
+	return all, err
+}
