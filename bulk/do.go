@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
 // Do is Transfer that waits, as hg.Context.Wait does. When ctx ends first the transfer is canceled: the error then matches the
@@ -11,7 +12,7 @@ import (
 // memory for it any more.
 func Do(ctx context.Context, hctx *hg.Context, s Spec) error {
 	var fail error
-	w := hctx.NewWaiter()
+	w := hghook.NewWaiter(hctx)
 	op, err := Transfer(hctx, s, func(_ *Op, err error) {
 		fail = err
 		w.End()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -193,7 +194,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 	if h.Remote() {
 		return nil
 	}
-	w := h.hctx.NewWaiter()
+	w := hghook.NewWaiter(h.hctx)
 	if err := h.CloseFunc(func(error) { w.End() }); err != nil {
 		return err
 	}

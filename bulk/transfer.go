@@ -8,6 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -134,7 +135,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	op.tell = op.run
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	hctx.Track((*tracked)(op))
+	hghook.Track(hctx, (*tracked)(op))
 	if spec.Size == 0 || spec.Dir == Pull && spec.Remote.data != nil {
 		op.copyEager()
 		return op, nil
@@ -145,7 +146,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 		if err := op.start(op.newPiece()); err != nil {
 			if op.running == 0 {
 				op.first.putBack()
-				hctx.Untrack((*tracked)(op))
+				hghook.Untrack(hctx, (*tracked)(op))
 				spec.Local.mem().Release()
 				return refused(err)
 			}
@@ -347,7 +348,7 @@ func (op *Op) finish() {
 		err = hg.ErrCanceled
 	}
 	op.mu.Unlock()
-	op.hctx.Untrack((*tracked)(op))
+	hghook.Untrack(op.hctx, (*tracked)(op))
 	op.spec.Local.mem().Release()
 	took := max(op.hctx.Now()-op.begun, 1)
 	op.observe(err, took)
@@ -370,13 +371,14 @@ func (op *Op) observe(err error, took time.Duration) {
 	} else {
 		e.Received = moved
 	}
-	op.hctx.Observe(e)
+	hghook.Observe(op.hctx, e)
 }
 
 // tracked is what hg.Context.Calls knows of an Op.
 type tracked Op
 
-func (t *tracked) CallInfo() inspect.Call {
+// Inspect implements hghook.Tracked.
+func (t *tracked) Inspect() inspect.Call {
 	op := (*Op)(t)
 	op.mu.Lock()
 	defer op.mu.Unlock()

@@ -81,7 +81,7 @@ func (d *load) take(s *service) bool {
 // admit reports whether the handler of s may begin, or is not to; otherwise s is dispatched again when it may.
 func (c *Context) admit(s *service) bool {
 	d := &c.load
-	if s.admitted || s.rpc.Expedited || c.nctx.Draining() {
+	if s.admitted || s.rpc.own.Expedited || c.nctx.Draining() {
 		return true
 	}
 	if d.waiting.Load() == 0 && d.take(s) {

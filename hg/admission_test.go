@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -396,10 +397,10 @@ func TestExpeditedIsInline(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		handler := func(hg.Request) error { return nil }
 		for _, rpc := range []hg.RPC{
-			{Name: "runs", Handler: handler, Expedited: true},
-			{Name: "limited", Handler: handler, Inline: true, MaxActive: 1, Expedited: true},
+			{Name: "runs", Handler: handler},
+			{Name: "limited", Handler: handler, Inline: true, MaxActive: 1},
 		} {
-			_, err := p.tctx.Class().RegisterRPC(rpc)
+			err := hghook.RegisterRPC(p.tctx.Class(), rpc, hghook.RPCOptions{Expedited: true})
 			require.ErrorIs(t, err, hg.ErrInvalid)
 			require.ErrorContains(t, err, "Expedited needs Inline")
 		}

@@ -12,12 +12,13 @@ import (
 // error, and with its code if that is one of 64 to 255, as of Errorf(Denied, ...): else the origin's error matches ErrPermission and
 // os.ErrPermission. A one-way request is dropped and counted. Stats.Denied counts all, and the log has one a second, with the name that the caller has proven.
 //
-// It is asked once for each request, of the RPCs of this package too, but not of those that are RPC.SkipAuthorize. It may block. Where it
+// It is asked once for each request, of the RPCs of this package too, but not of those by which package qs moves the items and
+// bytes of a call that it has allowed. It may block. Where it
 // is asked depends on Config.Dispatch:
 //
 //   - With Dispatch it is asked in Run, when the request has room, of Inline RPCs too: while it blocks it keeps that goroutine and the
-//     place of the request, and nothing else waits. A request of an RPC that is Expedited, as PingRPC is, keeps the envelope that those of
-//     its session have, so the streams of that peer stand still meanwhile.
+//     place of the request, and nothing else waits. A request of PingRPC or HealthRPC keeps the envelope that those of the streams of
+//     its session have, so these stand still meanwhile.
 //   - Without Dispatch it is asked in Trigger, before the request waits for room (Config.MaxActive): while it blocks the Trigger that runs
 //     it waits, so a program that lets it block calls Trigger from several goroutines.
 //
@@ -32,7 +33,7 @@ type Caller struct {
 }
 
 // authorizes reports whether Config.Authorize is to be asked about requests of rpc.
-func (c *Class) authorizes(rpc *RPC) bool { return c.cfg.Authorize != nil && !rpc.SkipAuthorize }
+func (c *Class) authorizes(rpc *RPC) bool { return c.cfg.Authorize != nil && !rpc.own.SkipAuthorize }
 
 // pass reports whether a request goes on now: the authorizer has agreed and the input is here, or it is to be refused for
 // another reason.
@@ -40,7 +41,7 @@ func (s *service) pass() bool {
 	switch {
 	case s.allowed, !s.ctx.class.authorizes(s.rpc):
 		return true
-	case s.ctx.nctx.Draining() && !s.rpc.Always || s.late() || !s.env.Watch(): // and stays so
+	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining || s.late() || !s.env.Watch(): // and stays so
 		return true
 	case !s.authorized():
 		return false

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -163,8 +164,8 @@ func TestFreeOutput(t *testing.T) {
 		h := p.handle(p.rpc("echo", echo))
 		for _, size := range []int{10, 5000, 70_000, 300 << 10} {
 			require.NoError(t, p.raw(h, sized(size)))
-			h.FreeOutput()
-			h.FreeOutput()
+			hghook.FreeOutput(h)
+			hghook.FreeOutput(h)
 			_, err := h.OutputRaw()
 			require.ErrorIs(t, err, hg.ErrInvalid)
 			require.ErrorContains(t, err, "freed")
@@ -175,7 +176,7 @@ func TestFreeOutput(t *testing.T) {
 		require.Equal(t, sized(20), out)
 		fails := p.handle(p.rpc("fail", func(hg.Request) error { return hg.ErrPermission }))
 		said(t, p.raw(fails, nil), hg.ErrPermission)
-		fails.FreeOutput()
+		hghook.FreeOutput(fails)
 		_, err = fails.OutputRaw()
 		said(t, err, hg.ErrPermission)
 		fails.Close()

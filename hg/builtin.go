@@ -7,6 +7,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -22,9 +23,8 @@ const (
 // is always that.
 func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 
-// Ready reports whether HealthRPC answers that the class is ready: it has a context, none of its contexts drains, and SetReady has not
-// said otherwise.
-func (c *Class) Ready() bool {
+// isReady is hghook.IsReady.
+func (c *Class) isReady() bool {
 	all := c.Contexts()
 	return len(all) > 0 && !c.unready.Load() && !slices.ContainsFunc(all, func(x *Context) bool { return x.nctx.Draining() })
 }
@@ -32,8 +32,8 @@ func (c *Class) Ready() bool {
 // registerBuiltIn makes a new class know the RPCs of this package.
 func (c *Class) registerBuiltIn() error {
 	all := []RPC{
-		{Name: PingRPC, Handler: ping, Inline: true, Expedited: true},
-		{Name: HealthRPC, Handler: c.health, Inline: true, Always: true, Expedited: true},
+		{Name: PingRPC, Handler: ping, Inline: true, own: hghook.RPCOptions{Expedited: true}},
+		{Name: HealthRPC, Handler: c.health, Inline: true, own: hghook.RPCOptions{ServeDraining: true, Expedited: true}},
 		{Name: inspect.RPCsRPC, Inline: true},
 	}
 	if c.cfg.Reflect {

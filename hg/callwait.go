@@ -103,11 +103,11 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8) (held b
 	return true, h.ctx.endedBy(ctx, o.err)
 }
 
-// endedBy is EndedBy that waits for ctx to end when the call ended at its deadline: two clocks tell of one moment, and ctx.Err, the
-// cause and the error of the call are to say the same. A ctx with a clock that is slow is not waited for.
+// endedBy is the function of that name, but waits for ctx to end when the call ended at its deadline: two clocks tell of one moment, and
+// ctx.Err, the cause and the error of the call are to say the same. A ctx with a clock that is slow is not waited for.
 func (c *Context) endedBy(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || c.nctx.Scheduled() || na.CodeOf(err) != ErrTimeout {
-		return EndedBy(ctx, err)
+		return endedBy(ctx, err)
 	}
 	if left, wrong := c.timeLeft(ctx); wrong != nil || left == 0 || left > time.Millisecond { // not at that of ctx
 		return err
@@ -118,7 +118,7 @@ func (c *Context) endedBy(ctx context.Context, err error) error {
 	case <-ctx.Done():
 	case <-slow.Done():
 	}
-	return EndedBy(ctx, err)
+	return endedBy(ctx, err)
 }
 
 // outlived abandons the call whose context has ended. One that was canceled before stays canceled: the target is not told.

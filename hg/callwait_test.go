@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
@@ -116,7 +117,7 @@ func TestForbid(t *testing.T) {
 		ran := 0
 		id := p.rpc("x", func(r hg.Request) error { ran++; return echo(r) })
 		h := p.self(id)
-		require.True(t, h.Forbid())
+		require.True(t, hghook.Forbid(h))
 		for range 2 {
 			for _, err := range []error{h.Call(t.Context(), nil, nil), h.ForwardRaw(nil, func(*hg.Handle, error) { t.Error("a callback of a call that was refused") })} {
 				require.ErrorIs(t, err, hg.ErrCanceled)
@@ -126,7 +127,7 @@ func TestForbid(t *testing.T) {
 		require.NoError(t, h.Reset(p.target.Addr(), id))
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		require.False(t, h.Forbid(), "a call is under way")
+		require.False(t, hghook.Forbid(h), "a call is under way")
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 		require.NoError(t, h.Call(t.Context(), nil, nil))

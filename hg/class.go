@@ -37,8 +37,8 @@ func Open(addr string, cfg Config) (*Class, error) {
 	if cls.na, err = na.Open(addr, cfg.NA); err != nil {
 		return nil, err
 	}
-	if cfg.Opened != nil {
-		cfg.Opened(cls)
+	if cfg.opened != nil {
+		cfg.opened(cls)
 	}
 	return cls, nil
 }

@@ -32,7 +32,8 @@ type Config struct {
 	// MaxActive bounds the requests of a context whose handlers have begun and that have not ended. Zero means
 	// 1024. One more waits, in its envelope, until another ends: a handler that waits for a call which in turn needs a
 	// handler here may wait for ever if the bound is small. The handler of a stream counts for as long as the stream is open. Requests
-	// of an RPC that is Expedited do not count and do not wait: those of streams, Reader and Writer, and probes.
+	// of calls that are in flight already, for streams, Reader and Writer of package qs, and probes (PingRPC, HealthRPC) do not count and
+	// do not wait.
 	//
 	// One that has a deadline waits until an eighth of its time is left, but
 	// at least 1 ms and at most 250 ms: then it is refused with ErrTimeout, and its origin hears of the bound. So is one that
@@ -49,8 +50,6 @@ type Config struct {
 	// Observe, if set, is called at the end of each call, request and transfer: in Trigger, Request.Run, or the Call that has
 	// waited, from several goroutines at once if they are. It must not block, and e is not kept: it is used again when Observe returns.
 	Observe func(e *inspect.Event)
-	// Opened, if set, is called by Open with the class, before that is returned.
-	Opened func(c *Class)
 	// Reflect tells peers about the RPCs that are registered: [inspect.RPCsRPC] answers, and the error for an unknown RPC names others.
 	Reflect bool
 	// Dispatch, if set, is called in Trigger instead of the handlers that are not RPC.Inline, and does not block. It leads to
@@ -62,6 +61,19 @@ type Config struct {
 	// Trace looks for misuse: handles remember where they were made, for ShutdownError.Open, and Request.InputRaw returns copies
 	// that are overwritten once the program must not use them any more.
 	Trace bool
+
+	opened func(class any) // called by Open, if not nil: see onOpen
+}
+
+// onOpen is hghook.OnOpen.
+func (c *Config) onOpen(f func(class any)) {
+	before := c.opened
+	c.opened = func(class any) {
+		if before != nil {
+			before(class)
+		}
+		f(class)
+	}
 }
 
 func (c Config) withDefaults() (Config, error) {

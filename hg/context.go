@@ -187,7 +187,7 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 		addr na.Addr
 		fail error
 	)
-	w := c.NewWaiter()
+	w := c.turns.NewWaiter()
 	l, err := c.Lookup(text, func(a na.Addr, err error) {
 		addr, fail = a, err
 		w.End()
@@ -199,5 +199,5 @@ func (c *Context) LookupWait(ctx context.Context, text string) (na.Addr, error) 
 	if code := CodeOf(fail); code == ErrInvalid || code == ErrUnsupported { // no time would have helped
 		return addr, fail
 	}
-	return addr, EndedBy(ctx, fail)
+	return addr, endedBy(ctx, fail)
 }

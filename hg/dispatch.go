@@ -53,13 +53,13 @@ func (s *service) give(lone *Request) bool {
 	c.hearFaults()
 	s.mu.Lock()
 	s.arm(s.patience)
-	if s.late() || c.nctx.Draining() && !s.rpc.Always || !s.env.Watch() { // looked at here: the alarm either finds it given, or has rung before
+	if s.late() || c.nctx.Draining() && !s.rpc.own.ServeDraining || !s.env.Watch() { // looked at here: the alarm either finds it given, or has rung before
 		s.mu.Unlock()
 		return false
 	}
 	s.to(serviceGiven)
 	s.batch = c.gathering.dispatched()
-	r, always := s.incoming(), s.rpc.Always
+	r, always := s.incoming(), s.rpc.own.ServeDraining
 	s.mu.Unlock()
 	if c.nctx.Draining() && !always { // looked at here: a shutdown either finds it, or is seen
 		s.refuseUnclaimed(errDraining)
@@ -94,7 +94,7 @@ func (s *service) endWait() bool {
 // refuseUnclaimed refuses a request that nobody has run, unless it is served while the class drains.
 func (s *service) refuseUnclaimed(why error) {
 	s.mu.Lock()
-	taken := s.phase == serviceGiven && !s.rpc.Always && s.claimRun()
+	taken := s.phase == serviceGiven && !s.rpc.own.ServeDraining && s.claimRun()
 	s.mu.Unlock()
 	if taken {
 		s.reject(why)

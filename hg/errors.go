@@ -61,9 +61,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// EndedBy returns err, with which a call ended that was given ctx. If ctx has ended, it matches ctx.Err and context.Cause(ctx), and
-// no code beside: what came instead is in its text, and RemoteOf finds it. The fate stays.
-func EndedBy(ctx context.Context, err error) error {
+// endedBy is hghook.EndedBy.
+func endedBy(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}

@@ -220,9 +220,9 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	k.in, k.codec = in, codec
 	k.op.SetPatient(waits && !h.hasty)
 	k.op.SetHasty(waits && h.hasty)
-	k.op.SetExpedited(h.rpc.Expedited)
+	k.op.SetExpedited(h.rpc.own.Expedited)
 	if waits && h.waiter == nil {
-		h.waiter = h.ctx.NewWaiter()
+		h.waiter = h.ctx.turns.NewWaiter()
 	}
 	if h.timeout != 0 && (limit == 0 || h.timeout < limit) {
 		limit = h.timeout
@@ -250,7 +250,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 // begin makes k the record of a new call. Locked.
 func (k *call) begin(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
-	if h.ctx.nctx.Draining() && !h.rpc.Always && !h.ctx.class.serving() {
+	if h.ctx.nctx.Draining() && !h.rpc.own.ServeDraining && !h.ctx.class.serving() {
 		return errClosing
 	}
 	if size, limit := int64(k.in.size()), h.ctx.class.cfg.MaxInput; size > limit {
@@ -357,7 +357,7 @@ func (k *call) lendInput(limit int) (msg []byte, err error) {
 	k.in.own()
 	body, head, flags := k.in.split(requestSize, limit)
 	h.ctx.bodies.countLent(k.in.size())
-	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, account{expedited: h.rpc.Expedited}, k.onLoanEnded)
+	loan, key, err := h.ctx.lend(h.addr, k.tag()|loanTag, body, account{expedited: h.rpc.own.Expedited}, k.onLoanEnded)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -38,7 +39,7 @@ type Handle struct {
 	// forwarded says that a call has begun since Reset.
 	forwarded bool
 	call      *call
-	waiter    *Waiter // of calls that are waited for
+	waiter    *turns.Waiter // of calls that are waited for
 }
 
 // Create returns a handle for calls of an RPC at addr. The error matches ErrNoEntry when id was not registered.
@@ -81,10 +82,8 @@ func (h *Handle) Reset(addr na.Addr, id ID) error {
 	return nil
 }
 
-// Forbid has the calls of an idle handle fail with ErrCanceled and NotRun, until Reset. It reports false, and does nothing, while a
-// call is under way. It is for those who end a call that another goroutine is about to begin: Cancel, Abandon and Withdraw leave
-// an idle handle as it is.
-func (h *Handle) Forbid() bool {
+// forbid is hghook.Forbid.
+func (h *Handle) forbid() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.call.phase != callIdle {
@@ -94,9 +93,8 @@ func (h *Handle) Forbid() bool {
 	return true
 }
 
-// Forwarded reports whether a call of h has begun since Create or Reset: that an encoder has panicked before, for example, or another
-// callback meanwhile.
-func (h *Handle) Forwarded() bool {
+// hasForwarded is hghook.HasForwarded.
+func (h *Handle) hasForwarded() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.forwarded

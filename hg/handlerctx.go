@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -32,16 +33,8 @@ func (s *service) newHandling() *handling {
 		}
 	}
 	g.ctx, g.cancel = context.WithCancelCause(parent) // right below g.due: see there
-	g.ctx = context.WithValue(g.ctx, incomingKey{}, s.incoming())
+	g.ctx = context.WithValue(g.ctx, hghook.RequestKey{}, s.incoming())
 	return g
-}
-
-type incomingKey struct{}
-
-// RequestFrom returns the request that the context of a handler, or of an Authorizer, belongs to; false for any other.
-func RequestFrom(ctx context.Context) (Request, bool) {
-	r, ok := ctx.Value(incomingKey{}).(Request)
-	return r, ok
 }
 
 // begin looks for what has happened before g could be found.

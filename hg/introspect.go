@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
 // Calls returns the calls, requests and transfers of c that are under way, the oldest first. It may be called from any goroutine. A
@@ -25,34 +26,29 @@ func (c *Context) Calls() (all []inspect.Call) {
 	return all
 }
 
-// A Tracked is something that Calls lists beside calls and requests.
-type Tracked interface {
-	CallInfo() inspect.Call
-}
-
-// Track has Calls list t until Untrack. Package bulk calls it; a program may, for operations of its own.
-func (c *Context) Track(t Tracked) {
-	c.seen.mu.Lock()
-	defer c.seen.mu.Unlock()
-	if c.seen.tracked == nil {
-		c.seen.tracked = map[Tracked]struct{}{}
-	}
-	c.seen.tracked[t] = struct{}{}
-}
-
-// Untrack ends Track.
-func (c *Context) Untrack(t Tracked) {
-	c.seen.mu.Lock()
-	defer c.seen.mu.Unlock()
-	delete(c.seen.tracked, t)
-}
-
 // seen is what a context keeps for Calls.
 type seen struct {
 	since atomic.Int64 // 1 more than Now at the first Calls; 0 before
 
 	mu      sync.Mutex // guards tracked
-	tracked map[Tracked]struct{}
+	tracked map[hghook.Tracked]struct{}
+}
+
+// track is hghook.Track.
+func (w *seen) track(t hghook.Tracked) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.tracked == nil {
+		w.tracked = map[hghook.Tracked]struct{}{}
+	}
+	w.tracked[t] = struct{}{}
+}
+
+// untrack is hghook.Untrack.
+func (w *seen) untrack(t hghook.Tracked) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.tracked, t)
 }
 
 func (w *seen) watch(c *Context) {
@@ -63,13 +59,13 @@ func (w *seen) watch(c *Context) {
 
 func (w *seen) transfers() (all []inspect.Call) {
 	w.mu.Lock()
-	list := make([]Tracked, 0, len(w.tracked))
+	list := make([]hghook.Tracked, 0, len(w.tracked))
 	for t := range w.tracked {
 		list = append(list, t)
 	}
 	w.mu.Unlock()
 	for _, t := range list {
-		all = append(all, t.CallInfo())
+		all = append(all, t.Inspect())
 	}
 	return all
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 )
 
@@ -63,7 +64,7 @@ func TestCalls(t *testing.T) {
 // A tracked operation of the program's own.
 type chore struct{ age time.Duration }
 
-func (c *chore) CallInfo() inspect.Call {
+func (c *chore) Inspect() inspect.Call {
 	return inspect.Call{Kind: inspect.EventTransfer, RPC: "chore", Age: c.age, Moved: 1, Size: 2}
 }
 
@@ -71,12 +72,12 @@ func TestTrack(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		_, c := n.Origin(hg.Config{})
 		young, old := &chore{1}, &chore{2}
-		c.Track(young)
-		c.Track(old)
-		require.Equal(t, []inspect.Call{old.CallInfo(), young.CallInfo()}, c.Calls())
-		c.Untrack(old)
-		require.Equal(t, []inspect.Call{young.CallInfo()}, c.Calls())
-		c.Untrack(young)
+		hghook.Track(c, young)
+		hghook.Track(c, old)
+		require.Equal(t, []inspect.Call{old.Inspect(), young.Inspect()}, c.Calls())
+		hghook.Untrack(c, old)
+		require.Equal(t, []inspect.Call{young.Inspect()}, c.Calls())
+		hghook.Untrack(c, young)
 		require.Empty(t, c.Calls())
 	})
 }

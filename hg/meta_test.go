@@ -14,6 +14,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -204,7 +205,7 @@ func TestMetaOfAuthorizer(t *testing.T) {
 		asked, ran := 0, 0
 		p.target, p.tctx = n.Target(hg.Config{MaxPulled: 256 << 10, Authorize: func(ctx context.Context, _ hg.Caller, _ *hg.RPC) error {
 			asked++
-			r, ok := hg.RequestFrom(ctx)
+			r, ok := ctx.Value(hghook.RequestKey{}).(hg.Request)
 			require.True(t, ok)
 			if v, _ := r.Meta().Get("token"); !strings.HasSuffix(v, "good") {
 				return hg.Errorf(hg.ErrDenied, "a token of %d bytes", len(v))

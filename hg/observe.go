@@ -8,9 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Observe gives e to Config.Observe, on this goroutine, if that is set. Package bulk calls it; a program may, for operations of
-// its own. It allocates nothing.
-func (c *Context) Observe(e inspect.Event) {
+// observe is hghook.Observe.
+func (c *Context) observe(e inspect.Event) {
 	if c.class.cfg.Observe != nil {
 		newPendingEvent(c, e).tell()
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -30,8 +31,7 @@ type RPC struct {
 	// OneWay says that no response is wanted: the call ends when the request has left. Origin and target must agree.
 	OneWay bool
 	// Inline has the handler run in Trigger although Config.Dispatch is set: for handlers that never block. One that takes over
-	// 10 ms is logged, once for each RPC. With Config.Authorize, which may block, requests are dispatched all the same, unless
-	// SkipAuthorize is set.
+	// 10 ms is logged, once for each RPC. With Config.Authorize, which may block, requests are dispatched all the same.
 	Inline bool
 	// Codec encodes input and output. Nil means Config.Codec. Origin and target must agree: a request in another codec is refused.
 	Codec codec.Codec
@@ -42,24 +42,8 @@ type RPC struct {
 	// Shape describes input and output, for [inspect.RPCsRPC]; the program chooses how.
 	Shape string
 
-	// Always has the RPC served, and lets it be called, while the class drains, too: for what running handlers need to end.
-	Always bool
-
-	// Expedited says that requests of this RPC are for calls that are in flight already, such as the items of a stream, or probe the
-	// process: whatever holds ordinary requests up does not hold these. At the origin they pass by requests that wait for an
-	// envelope, have one envelope at the target to themselves, are not counted in na.Config.SendQueue, and are not refused by
-	// na.Config.OnNoCredit. At the target they begin at once, without a place of Config.MaxActive and MaxActivePerPeer. Input that
-	// does not fit their message is accounted for apart from Config.MaxLent and MaxPulled, with limits of the same sizes, and up to
-	// 64 KiB of it is never refused. It needs Inline and a handler that neither blocks nor waits for other requests: until it has
-	// returned, the session has no envelope for the next one. What it detaches nothing else bounds. Origin and target set it alike,
-	// each for its own side.
-	Expedited bool
-
-	// SkipAuthorize says that Config.Authorize is not asked about requests of this RPC: they belong to calls that it has allowed, and
-	// the handler checks that they do.
-	SkipAuthorize bool
-
-	bound *bound // by MaxActive and Queue; nil for none
+	bound *bound            // by MaxActive and Queue; nil for none
+	own   hghook.RPCOptions // of an RPC of this module
 }
 
 // registry holds the RPCs of a class. Readers take no lock.
@@ -95,7 +79,7 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Name == "" || len(rpc.Name) > 255 {
 		return 0, fmt.Errorf("hg: register: name of %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)
 	}
-	if rpc.Expedited && (rpc.Handler != nil && !rpc.Inline || rpc.MaxActive > 0) {
+	if rpc.own.Expedited && (rpc.Handler != nil && !rpc.Inline || rpc.MaxActive > 0) {
 		return 0, fmt.Errorf("hg: register %q: Expedited needs Inline, and no MaxActive: %w", rpc.Name, ErrInvalid)
 	}
 	if rpc.MaxActive < 0 {
@@ -124,7 +108,7 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	rpc.bound = rpc.newBound()
 	all[id] = &rpc
 	r.all.Store(&all)
-	if rpc.Handler != nil && !rpc.Always && !strings.HasPrefix(rpc.Name, "hg/") { // those are there in any class
+	if rpc.Handler != nil && !rpc.own.ServeDraining && !strings.HasPrefix(rpc.Name, "hg/") { // those are there in any class
 		c.na.Serve()
 	}
 	return id, nil

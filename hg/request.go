@@ -25,7 +25,7 @@ func (c *Context) receive(env *na.Envelope, lone *Request) (ran int) {
 	s.setBudget(req.budget)
 	switch {
 	case err != nil:
-	case c.nctx.Draining() && (s.rpc == nil || !s.rpc.Always):
+	case c.nctx.Draining() && (s.rpc == nil || !s.rpc.own.ServeDraining):
 		err = errDraining
 	case s.rpc == nil || s.rpc.Handler == nil:
 		err = c.class.rpcs.unknown(req.id, c.class.cfg.Reflect)
@@ -100,7 +100,7 @@ func (s *service) fetch(at, end int64, done func([]byte, error) int) (err error)
 	defer s.mu.Unlock()
 	s.arm(s.patience)
 	s.gen++ // the next dispatch has a Request of its own
-	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.Expedited}, done); err == nil {
+	if s.pull, err = s.ctx.fetch(s.addr, s.body, at, end, account{s.addr.Session(), s.rpc.own.Expedited}, done); err == nil {
 		s.to(serviceFetching)
 	}
 	return err
@@ -216,7 +216,7 @@ func (s *service) begin() {
 	}
 	closing := s.ctx.nctx.Closing()
 	switch {
-	case s.ctx.nctx.Draining() && !closing && !s.rpc.Always:
+	case s.ctx.nctx.Draining() && !closing && !s.rpc.own.ServeDraining:
 		s.reject(errDraining)
 		return
 	case s.ctx.class.authorizes(s.rpc) && !s.allowed && !closing: // cannot be

@@ -113,7 +113,7 @@ func (o *outcome) run() (ran int) {
 }
 
 // Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that
-// matches ErrProtocol when the target has used another codec. It may be called until the next Forward, FreeOutput or Close.
+// matches ErrProtocol when the target has used another codec. It may be called until the next Forward or Close.
 func (h *Handle) Output(v any) error {
 	b, id, err := h.output()
 	if err != nil {
@@ -128,15 +128,14 @@ func (h *Handle) Output(v any) error {
 	return nil
 }
 
-// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward, FreeOutput or Close.
+// OutputRaw returns the encoded output of the last call. The bytes are valid until the next Forward or Close.
 func (h *Handle) OutputRaw() ([]byte, error) {
 	b, _, err := h.output()
 	return b, err
 }
 
-// FreeOutput gives the memory of the last call's output back, which an idle handle keeps else until its next Forward: up to
-// Config.MaxOutput bytes. While a call is under way it does nothing. Output matches ErrInvalid afterwards.
-func (h *Handle) FreeOutput() {
+// freeOutput is hghook.FreeOutput.
+func (h *Handle) freeOutput() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call

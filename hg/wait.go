@@ -26,11 +26,8 @@ func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func(
 	return err
 }
 
-// Drive is Wait for what never comes, by a goroutine that does nothing else: it returns the cause of ctx, or ErrClosed. around, if it is
-// not nil, is called for each batch of callbacks, and calls run, which runs them. If lone is not nil, and a request for Config.Dispatch is all
-// that waits, then run does not dispatch it and stores it there: around is to run it. When that takes long another goroutine that waits
-// goes on, and nothing is held back while nobody does. In a simulator around is not called.
-func (c *Context) Drive(ctx context.Context, around func(run func(lone *Request))) error {
+// drive is hghook.Drive.
+func (c *Context) drive(ctx context.Context, around func(run func(lone any))) error {
 	if around == nil {
 		return c.turns.Drive(ctx, nil)
 	}
@@ -39,8 +36,8 @@ func (c *Context) Drive(ctx context.Context, around func(run func(lone *Request)
 		pass func(instead func() bool)
 	)
 	instead := func() bool { return lone != nil && c.takeLone(lone) }
-	run := func(r *Request) {
-		lone = r
+	run := func(r any) {
+		lone, _ = r.(*Request)
 		pass(instead)
 	}
 	step := func(int) int { around(run); return 0 }
@@ -64,12 +61,6 @@ func (c *Context) takeLone(r *Request) bool {
 	c.receive(env, r)
 	return true
 }
-
-// A Waiter is something that ends once, and that one goroutine waits for. It is made once to be used often.
-type Waiter = turns.Waiter
-
-// NewWaiter returns a Waiter of c. Its Wait is that of c.
-func (c *Context) NewWaiter() *Waiter { return c.turns.NewWaiter() }
 
 // Wake makes everybody who waits look again: Wait at its condition; and one Progress that sleeps now, or else the next
 // one, returns nil.

@@ -132,9 +132,8 @@ func (w *withdrawal) to(next fsmcheck.State) {
 	w.phase = next
 }
 
-// Outstanding reports whether h has a call under way that does not end by itself: nobody has ended it, and the answer has not arrived
-// as a whole. After TooLate it tells a handler that may run from a call that is about to end.
-func (h *Handle) Outstanding() bool {
+// isOutstanding is hghook.IsOutstanding.
+func (h *Handle) isOutstanding() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k := h.call

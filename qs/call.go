@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -187,7 +188,7 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 			return
 		}
 		fate := NotRun // the encoder has panicked, or ended the goroutine,
-		if h.Forwarded() {
+		if hghook.HasForwarded(h) {
 			fate = MaybeRan // or a callback of somebody else in the wait
 		}
 		o.ended(a, fate)

@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A control knows what is under way of a call, and what became of what has ended. Whatever ends a call from outside says so
-// here, and each attempt asks here before it begins; Handle.Forbid closes the moment between that and its Forward. So no end is lost.
+// here, and each attempt asks here before it begins; hghook.Forbid closes the moment between that and its Forward. So no end is lost.
 //
 //	run ─► scope ─ interceptor ─ next ─► scope ─ interceptor ─ next ─► scope ─► attempt
 //	         ▲                             ▲                             │ its fate
@@ -226,7 +227,7 @@ func (a *attempt) within(of *scope) bool {
 
 // end ends the call of a, with f if it has begun. It reports whether f was called. Locked.
 func (a *attempt) end(f func(*hg.Handle)) bool {
-	if a.h == nil || a.h.Forbid() {
+	if a.h == nil || hghook.Forbid(a.h) {
 		return false
 	}
 	f(a.h)
@@ -268,7 +269,7 @@ func (c *control) outstanding() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for a := c.under; a != nil; a = a.next {
-		if a.h != nil && a.h.Outstanding() {
+		if a.h != nil && hghook.IsOutstanding(a.h) {
 			return true
 		}
 	}
@@ -310,7 +311,7 @@ func (c *control) tells(ctx context.Context, s *scope, method string, err error)
 		told.Fate, told.Attempt = worst, which
 		e = &told
 	}
-	return hg.EndedBy(ctx, e)
+	return hghook.EndedBy(ctx, e)
 }
 
 // look gives a up if nothing has been moved when stall has passed, and else looks again. Locked.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -61,7 +62,7 @@ func (f *future) run(ctx context.Context) {
 			p.n.all[p.i].Wake()
 		}
 	}()
-	f.err = hg.EndedBy(f.ctx, o.run(ctx)) // it may have ended, and ctx not yet
+	f.err = hghook.EndedBy(f.ctx, o.run(ctx)) // it may have ended, and ctx not yet
 	returned = true
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -104,7 +105,7 @@ func TestHedgeOvertaken(t *testing.T) {
 			return err
 		}
 		said := &qs.RemoteError{Code: qs.ErrCanceled, Text: "context canceled"}
-		return hg.EndedBy(ctx, &hg.Error{Op: "forward", RPC: c.Method, Fate: qs.Ran, Err: said})
+		return hghook.EndedBy(ctx, &hg.Error{Op: "forward", RPC: c.Method, Fate: qs.Ran, Err: said})
 	}
 	flown(t, 1, 2, []qs.Interceptor{qs.Hedge(10 * time.Millisecond), stopped}, func(ctx context.Context, f *fleet, n *qs.Node) {
 		f.takes["s0"] = time.Minute

@@ -11,7 +11,7 @@ import (
 // at work. Another goroutine stands by, and leads when that takes long, and workers take what still waits. When handlers turn out to take
 // longer than what the switch costs, workers run all of them for a while.
 //
-//	Serve ─► two goroutines in hg.Context.Drive: one leads, the other sleeps
+//	Serve ─► two goroutines in hghook.Drive: one leads, the other sleeps
 //	           └─ a batch ─┬─ it is one request ─► its handler
 //	                       └─ else ─► callbacks; the requests among them wait in the queue of the workers ─► their handlers, as a worker
 //
@@ -57,7 +57,7 @@ func (k *trial) judge(quick, begun, now time.Duration) {
 }
 
 // batch runs callbacks, or takes a lone request in, to r, and then runs handlers.
-func (n *Node) batch(hctx *hg.Context, r *hg.Request, run func(*hg.Request)) {
+func (n *Node) batch(hctx *hg.Context, r *hg.Request, run func(lone any)) {
 	w, k := &n.workers, &n.workers.own[hctx.ID()]
 	w.mu.Lock()
 	lone := w.busy == 0 && k.lone.may(hctx)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -110,7 +111,7 @@ func (n *Node) Serve(ctx context.Context) error {
 	}
 	var err error
 	if n.hctx.NA().Scheduled() {
-		err = n.hctx.Drive(ctx, nil)
+		err = hghook.Drive(ctx, n.hctx, nil)
 	} else {
 		ends := make(chan error, 2*len(n.all))
 		for _, hctx := range n.all {
@@ -139,7 +140,7 @@ func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 				n.drive(ctx, hctx, ends)
 			}
 		}()
-		ends <- hctx.Drive(ctx, func(run func(*hg.Request)) { n.batch(hctx, &lone, run) })
+		ends <- hghook.Drive(ctx, hctx, func(run func(any)) { n.batch(hctx, &lone, run) })
 		returned = true
 	})
 	if !spawned {
@@ -273,7 +274,7 @@ func (n *Node) handle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 
 // keep takes the handle of a call back that has ended, without its output.
 func (n *Node) keep(i int, h *hg.Handle) {
-	h.FreeOutput()
+	hghook.FreeOutput(h)
 	k := &n.idle[i]
 	k.mu.Lock()
 	kept := len(k.h) < maxIdle && !n.ending.Load() // looked at here: dropHandles comes later, or has been seen

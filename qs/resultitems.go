@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
 // How items travel: in calls back from the handler's process. A message is answered when it has come, and given back, by a call in the
@@ -29,9 +30,10 @@ type streams struct {
 
 func (ss *streams) register(n *Node) error {
 	ss.takers, ss.senders = map[ringID]*taker{}, map[ringID]*sender{}
-	_, err := n.class.RegisterRPC(hg.RPC{Name: itemsRPC, Handler: ss.items, Inline: true, Always: true, Expedited: true, SkipAuthorize: true})
+	own := hghook.RPCOptions{ServeDraining: true, Expedited: true, SkipAuthorize: true}
+	err := hghook.RegisterRPC(n.class, hg.RPC{Name: itemsRPC, Handler: ss.items, Inline: true}, own)
 	if err == nil {
-		_, err = n.class.RegisterRPC(hg.RPC{Name: takenRPC, Handler: ss.passed, Inline: true, Always: true, Expedited: true, SkipAuthorize: true})
+		err = hghook.RegisterRPC(n.class, hg.RPC{Name: takenRPC, Handler: ss.passed, Inline: true}, own)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
 // A Stream is a method whose results come one after the other: rows of a query, lines of a log. It is a package variable that both
@@ -159,7 +160,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 				if err = f.err; err == nil {
 					err = broken(ErrCanceled)
 				}
-				err = hg.EndedBy(ctx, err)
+				err = hghook.EndedBy(ctx, err)
 			} else if over {
 				if err = f.err; err == nil && n != k.end.messages {
 					err = broken(hg.Errorf(hg.ErrProtocol, "%d messages of items came, the handler has sent %d", n, k.end.messages))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -87,7 +88,7 @@ type rings struct {
 
 func (rs *rings) register(n *Node) error {
 	rs.n, rs.all = n, map[ringID]*ring{}
-	_, err := n.class.RegisterRPC(hg.RPC{Name: ringRPC, Handler: rs.serve, Inline: true, Always: true, Expedited: true, SkipAuthorize: true})
+	err := hghook.RegisterRPC(n.class, hg.RPC{Name: ringRPC, Handler: rs.serve, Inline: true}, hghook.RPCOptions{ServeDraining: true, Expedited: true, SkipAuthorize: true})
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -78,7 +79,7 @@ func TestStreamOfStuckReader(t *testing.T) {
 					if driven {
 						driving, stop := context.WithCancel(context.Background())
 						drove := make(chan error, 1)
-						go func() { drove <- client.HG().Drive(driving, nil) }()
+						go func() { drove <- hghook.Drive(driving, client.HG(), nil) }()
 						defer func() { stop(); <-drove }()
 					}
 					n := 0

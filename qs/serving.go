@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -33,7 +34,7 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 
 // authorize is hg.Config.Authorize.
 func (n *Node) authorize(ctx context.Context, from Caller, rpc *hg.RPC) error {
-	r, ok := hg.RequestFrom(ctx)
+	r, ok := ctx.Value(hghook.RequestKey{}).(hg.Request)
 	if !ok {
 		return Errorf(ErrPermission, "the request has ended")
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
 //go:embed page.html
@@ -92,7 +93,7 @@ func (p *Page) probe(w http.ResponseWriter, name string) {
 	good := len(classes) > 0
 	for _, class := range classes {
 		if name == "readyz" {
-			good = good && class.Ready()
+			good = good && hghook.IsReady(class)
 		} else {
 			good = good && slices.ContainsFunc(class.Contexts(), func(c *hg.Context) bool { return !c.Closed() })
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -52,13 +53,7 @@ func (p *Page) Show(class *hg.Class) {
 // Attach has a node that is opened with cfg be shown, and its calls be counted, beside what cfg observes already.
 func (p *Page) Attach(cfg *qs.Config) {
 	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, p.Observe)
-	was := cfg.HG.Opened
-	cfg.HG.Opened = func(class *hg.Class) {
-		if was != nil {
-			was(class)
-		}
-		p.Show(class)
-	}
+	hghook.OnOpen(&cfg.HG, func(class any) { p.Show(class.(*hg.Class)) })
 }
 
 // Observe is for hg.Config.Observe, or is called by what is set there: it counts methods and keeps recent errors. It does not block.

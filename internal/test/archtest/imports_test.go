@@ -27,7 +27,7 @@ var importRules = []importRule{
 	{pkg: "na/...", may: []string{"internal/..."}},
 	{pkg: "hg/...", may: []string{"na", "internal/..."}},
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
-	{pkg: "qs/debug", may: []string{"qs", "hg", "hg/inspect"}},
+	{pkg: "qs/debug", may: []string{"qs", "hg", "hg/inspect", "internal/hghook"}},
 	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
 
 	{pkg: "rendezvous/protocol/...", std: true},
@@ -53,6 +53,7 @@ var importRules = []importRule{
 	{pkg: "internal/test/testcert", std: true},
 	{pkg: "internal/timeheap", std: true},
 	{pkg: "internal/turns", may: []string{"internal/timeheap"}, std: true},
+	{pkg: "internal/hghook", may: []string{"hg/inspect", "internal/turns"}, std: true},
 	{pkg: "internal/test/transports/...", may: []string{
 		"na/...", "hg/...", "plugins/...", "internal/...", "na/natest", "internal/test/leak", "internal/test/testcert",
 	}},
@@ -62,7 +63,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		"qs/...", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
 	}, tests: true},
-	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/netroute", "internal/pieces"}},
+	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/hghook", "internal/netroute", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
 }
 

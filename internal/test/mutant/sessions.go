@@ -38,7 +38,7 @@ var sessions = []Mutant{
 		[]Edit{{credit, `int32(l.announced-uint32(l.arrived)) <= 0`, `(!planted() && $ || uint32(l.arrived) == l.announced)`}},
 		[]Catcher{{"plugins/internal/engine", "TestExpedited", `expected: \[\]string\{"CREDIT"`}}},
 	{"expedited-admitted", "a request for a call in flight waits for a place", "128 streams that stand still",
-		[]Edit{{"hg/admission.go", `s.rpc.Expedited`, `s.rpc.Expedited && !planted()`}},
+		[]Edit{{"hg/admission.go", `s.rpc.own.Expedited`, `s.rpc.own.Expedited && !planted()`}},
 		[]Catcher{{"qs", "TestLongCallsAndStream", `timed out after`}}},
 	{"expedited-counted", "what a call in flight lends takes the limit of the requests", "a stream that fails because other calls are long",
 		[]Edit{

@@ -10,7 +10,7 @@ var told = []Mutant{
 		[]Catcher{{outermost, "TestSeeds", `is said not to have run, and ran`}}},
 	{"taken-back-early", "a Future that is canceled right before its request leaves goes on", "F39",
 		[]Edit{
-			{"qs/control.go", `a.h == nil || a.h.Forbid()`, `a.h == nil || !planted() && a.h.Forbid()`},
+			{"qs/control.go", `a.h == nil || hghook.Forbid(a.h)`, `a.h == nil || !planted() && hghook.Forbid(a.h)`},
 			{"qs/future.go", `f.o.stop(how)`, `if f.o.stop(how) && planted() { return }`},
 		},
 		[]Catcher{

@@ -1,0 +1,36 @@
+package hg
+
+import (
+	"context"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+)
+
+// The hooks are what the other packages of this module use beside the public methods.
+func init() {
+	hghook.EndedBy = endedBy
+
+	hghook.Forbid = func(h any) bool { return h.(*Handle).forbid() }
+	hghook.HasForwarded = func(h any) bool { return h.(*Handle).hasForwarded() }
+	hghook.IsOutstanding = func(h any) bool { return h.(*Handle).isOutstanding() }
+	hghook.FreeOutput = func(h any) { h.(*Handle).freeOutput() }
+
+	hghook.Drive = func(ctx context.Context, c any, around func(run func(lone any))) error {
+		return c.(*Context).drive(ctx, around)
+	}
+	hghook.NewWaiter = func(c any) *turns.Waiter { return c.(*Context).turns.NewWaiter() }
+	hghook.Track = func(c any, t hghook.Tracked) { c.(*Context).seen.track(t) }
+	hghook.Untrack = func(c any, t hghook.Tracked) { c.(*Context).seen.untrack(t) }
+	hghook.Observe = func(c any, e inspect.Event) { c.(*Context).observe(e) }
+
+	hghook.IsReady = func(class any) bool { return class.(*Class).isReady() }
+	hghook.OnOpen = func(cfg any, f func(class any)) { cfg.(*Config).onOpen(f) }
+	hghook.RegisterRPC = func(class, rpc any, own hghook.RPCOptions) error {
+		r := rpc.(RPC)
+		r.own = own
+		_, err := class.(*Class).RegisterRPC(r)
+		return err
+	}
+}

@@ -1,0 +1,94 @@
+package hghook
+
+import (
+	"context"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/turns"
+)
+
+// EndedBy returns err, with which a call ended that was given ctx. If ctx has ended, it matches ctx.Err and context.Cause(ctx), and
+// no code beside: what came instead is in its text, and hg.RemoteOf finds it. The fate stays.
+var EndedBy func(ctx context.Context, err error) error
+
+// A RequestKey is the key under which the context of a handler, or of an authorizer, has its hg.Request.
+type RequestKey struct{}
+
+// Hooks of a *hg.Handle.
+var (
+	// Forbid has the calls of an idle handle fail with ErrCanceled and NotRun, until Reset. It reports false, and does nothing, while a
+	// call is under way. It is for those who end a call that another goroutine is about to begin: Cancel, Abandon and Withdraw leave
+	// an idle handle as it is.
+	Forbid func(h any) bool
+
+	// HasForwarded reports whether a call of h has begun since Create or Reset: that an encoder has panicked before, for example, or
+	// another callback meanwhile.
+	HasForwarded func(h any) bool
+
+	// IsOutstanding reports whether h has a call under way that does not end by itself: nobody has ended it, and the answer has not arrived
+	// as a whole. After hg.TooLate it tells a handler that may run from a call that is about to end.
+	IsOutstanding func(h any) bool
+
+	// FreeOutput gives the memory of the last call's output back, which an idle handle keeps else until its next Forward: up to
+	// Config.MaxOutput bytes. While a call is under way it does nothing. Output matches ErrInvalid afterwards.
+	FreeOutput func(h any)
+)
+
+// Hooks of a *hg.Context, which is c.
+var (
+	// Drive is hg.Context.Wait for what never comes, by a goroutine that does nothing else: it returns the cause of ctx, or ErrClosed.
+	// around, if it is not nil, is called for each batch of callbacks, and calls run, which runs them. If lone, a *hg.Request, is not nil, and a
+	// request for Config.Dispatch is all that waits, then run does not dispatch it and stores it there: around is to run it. When that
+	// takes long another goroutine that waits goes on, and nothing is held back while nobody does. In a simulator around is not called.
+	Drive func(ctx context.Context, c any, around func(run func(lone any))) error
+
+	// NewWaiter returns a Waiter of c. Its Wait is that of c.
+	NewWaiter func(c any) *turns.Waiter
+
+	// Track has Calls list t until Untrack.
+	Track func(c any, t Tracked)
+
+	// Untrack ends Track.
+	Untrack func(c any, t Tracked)
+
+	// Observe gives e to Config.Observe, on this goroutine, if that is set. It allocates nothing.
+	Observe func(c any, e inspect.Event)
+)
+
+// A Tracked is something that hg.Context.Calls lists beside calls and requests. Inspect may be called from any goroutine.
+type Tracked interface {
+	Inspect() inspect.Call
+}
+
+// Hooks of a *hg.Class.
+var (
+	// IsReady reports whether hg.HealthRPC answers that the class is ready: it has a context, none of its contexts drains, and SetReady
+	// has not said otherwise.
+	IsReady func(class any) bool
+
+	// OnOpen has hg.Open call f with the class, before that is returned. cfg is the *hg.Config that Open gets, or one that it is a copy of. f
+	// runs after those that were given before.
+	OnOpen func(cfg any, f func(class any))
+
+	// RegisterRPC is the class's own with what only RPCs of this module are. rpc is a hg.RPC.
+	RegisterRPC func(class, rpc any, own RPCOptions) error
+)
+
+// RPCOptions are what only RPCs of this module are. Origin and target set them alike, each for its own side.
+type RPCOptions struct {
+	// ServeDraining has the RPC served, and lets it be called, while the class drains, too: for what running handlers need to end.
+	ServeDraining bool
+
+	// Expedited says that requests of this RPC are for calls that are in flight already, such as the items of a stream, or probe the
+	// process: whatever holds ordinary requests up does not hold these. At the origin they pass by requests that wait for an
+	// envelope, have one envelope at the target to themselves, are not counted in na.Config.SendQueue, and are not refused by
+	// na.Config.OnNoCredit. At the target they begin at once, without a place of Config.MaxActive and MaxActivePerPeer. Input that
+	// does not fit their message is accounted for apart from Config.MaxLent and MaxPulled, with limits of the same sizes, and up to
+	// 64 KiB of it is never refused. It needs Inline and a handler that neither blocks nor waits for other requests: until it has
+	// returned, the session has no envelope for the next one. What it detaches nothing else bounds.
+	Expedited bool
+
+	// SkipAuthorize says that Config.Authorize is not asked about requests of this RPC: they belong to calls that it has allowed, and
+	// the handler checks that they do.
+	SkipAuthorize bool
+}
