@@ -141,7 +141,7 @@ func (s *service) fullBound() string {
 	waiting := d.waiting.Load()
 	switch active, ofPeer := d.n.Load(), s.peerLoad.Load(); {
 	case b != nil && b.n.Load() >= b.most:
-		return fmt.Sprintf("%d calls of %s are active there (Options.MaxActive, hg.RPC.MaxActive), and %d wait", b.most, s.name(), b.waiting.Load())
+		return fmt.Sprintf("%d calls of %s are active there (qs.MaxConcurrent, hg.RPC.MaxActive), and %d wait", b.most, s.name(), b.waiting.Load())
 	case ofPeer >= d.mostPerPeer:
 		return fmt.Sprintf("%d calls of this process are active there (hg.Config.MaxActivePerPeer), and %d of all processes wait", ofPeer, waiting)
 	case active >= d.most:

@@ -70,12 +70,12 @@ func TestLiveGatewayToC(t *testing.T) {
 func TestLiveGatewayFromC(t *testing.T) {
 	live(t, "hg_test_bulk", "hg_test_server")
 	service, middle := served(t), served(t)
-	proc := qs.Options{Codec: gateway.Proc}
+	proc := qs.WithCodec(gateway.Proc)
 	n := open(t, mercury.Config{})
 	g := gateway.New(middle, n, gateway.Config{})
 	to := peerOf(t, middle, service)
 	for _, m := range unitBulk {
-		qs.DefineWith[bulkIn, uint64](m.Name(), proc).Handle(service, func(ctx context.Context, in bulkIn) (uint64, error) {
+		qs.Define[bulkIn, uint64](m.Name(), proc).Handle(service, func(ctx context.Context, in bulkIn) (uint64, error) {
 			buf := make([]byte, in.Size)
 			if in.Size > 0 {
 				if err := gateway.Get(ctx, in.Mem, buf, int64(in.Origin)); err != nil {
@@ -91,7 +91,7 @@ func TestLiveGatewayFromC(t *testing.T) {
 		})
 		g.Forward(m.Name(), m.ID(), to)
 	}
-	qs.DefineWith[struct{}, struct{}](unitFinalize.Name(), proc).Handle(service, func(context.Context, struct{}) (out struct{}, err error) { return })
+	qs.Define[struct{}, struct{}](unitFinalize.Name(), proc).Handle(service, func(context.Context, struct{}) (out struct{}, err error) { return })
 	g.Forward(unitFinalize.Name(), unitFinalize.ID(), to)
 	out := runC(t, n.Addr(), "hg_test_bulk")
 	require.NotContains(t, strings.ToUpper(out), "FAILED")

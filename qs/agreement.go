@@ -62,8 +62,8 @@ func (c lendingCodec) Append(dst []byte, v any) ([]byte, error) {
 // resolveCodec returns the codec of m at n.
 func (n *Node) resolveCodec(m *method) codec.Codec {
 	switch {
-	case m.o.Codec != nil:
-		return m.o.Codec
+	case m.o.codec != nil:
+		return m.o.codec
 	case n.cfg.HG.Codec != nil:
 		return n.cfg.HG.Codec
 	}

@@ -121,14 +121,14 @@ func handleAny(ctx context.Context, in any) (string, error) {
 func method[In, Out any](in In, out func(string) Out, c codec.Codec) definition {
 	return definition{
 		func(n *qs.Node, name string, ran func()) {
-			qs.DefineWith[In, Out](name, qs.Options{Codec: c}).Handle(n, func(ctx context.Context, in In) (o Out, err error) {
+			qs.Define[In, Out](name, qs.WithCodec(c)).Handle(n, func(ctx context.Context, in In) (o Out, err error) {
 				ran()
 				text, err := handleAny(ctx, in)
 				return out(text), err
 			})
 		},
 		func(ctx context.Context, to qs.Peer, name string) (any, error) {
-			return qs.DefineWith[In, Out](name, qs.Options{Codec: c}).Call(ctx, to, in)
+			return qs.Define[In, Out](name, qs.WithCodec(c)).Call(ctx, to, in)
 		},
 	}
 }
@@ -136,7 +136,7 @@ func method[In, Out any](in In, out func(string) Out, c codec.Codec) definition 
 func stream[In, Item any](in In, item func(string) Item, c codec.Codec) definition {
 	return definition{
 		func(n *qs.Node, name string, ran func()) {
-			qs.DefineStreamWith[In, Item](name, qs.Options{Codec: c}).Handle(n, func(ctx context.Context, in In, send func(Item) error) error {
+			qs.DefineStream[In, Item](name, qs.WithCodec(c)).Handle(n, func(ctx context.Context, in In, send func(Item) error) error {
 				ran()
 				text, err := handleAny(ctx, in)
 				if err == nil {
@@ -147,7 +147,7 @@ func stream[In, Item any](in In, item func(string) Item, c codec.Codec) definiti
 		},
 		func(ctx context.Context, to qs.Peer, name string) (any, error) {
 			var all []Item
-			for item, err := range qs.DefineStreamWith[In, Item](name, qs.Options{Codec: c}).Call(ctx, to, in) {
+			for item, err := range qs.DefineStream[In, Item](name, qs.WithCodec(c)).Call(ctx, to, in) {
 				if err != nil {
 					return all, err
 				}
@@ -300,7 +300,7 @@ func TestDisagreements(t *testing.T) {
 // A name has one codec and one kind at a node: a second definition with another gets an error, and nothing is sent.
 func TestTwoDefinitions(t *testing.T) {
 	t.Parallel()
-	raw := qs.DefineWith[[]byte, []byte]("two/definitions", qs.Options{Codec: codec.Raw})
+	raw := qs.Define[[]byte, []byte]("two/definitions", qs.WithCodec(codec.Raw))
 	packed := qs.Define[[]byte, []byte]("two/definitions")
 	same := qs.Define[struct{ Body qs.Source }, []byte]("two/definitions")
 	s := server(t, qs.Config{}, func(n *qs.Node) {
@@ -349,8 +349,8 @@ func TestDefineRefusesTypes(t *testing.T) {
 	refused(`func\(\) is of type func\(\), which is not encoded`, func() { qs.Define[int, func()]("types/func") })
 	refused(`\.P is of type uintptr, which is not encoded`, func() { qs.DefineStream[int, struct{ P uintptr }]("types/item") })
 	refused(`unexported, a struct of which no field is exported`, func() { qs.DefineOneWay[unexported]("types/oneway") })
-	refused(`codec: raw: int is neither \[\]byte nor string`, func() { qs.DefineWith[int, []byte]("types/raw", qs.Options{Codec: codec.Raw}) })
-	qs.DefineWith[struct{ C chan int }, unexported]("types/json", qs.Options{Codec: jsonCodec{}})
+	refused(`codec: raw: int is neither \[\]byte nor string`, func() { qs.Define[int, []byte]("types/raw", qs.WithCodec(codec.Raw)) })
+	qs.Define[struct{ C chan int }, unexported]("types/json", qs.WithCodec(jsonCodec{}))
 	qs.Define[struct{}, struct{}]("types/nothing")
 	type left struct {
 		Body qs.Source `msgpack:"-"`

@@ -150,7 +150,7 @@ func TestStrangersToACall(t *testing.T) {
 // pings of others go on, and streams, of which it is not asked.
 func TestAuthorizeBlocks(t *testing.T) {
 	t.Parallel()
-	inline := qs.DefineWith[int, int]("test/inline", qs.Options{Inline: true})
+	inline := qs.Define[int, int]("test/inline", qs.Inline())
 	plain, counts := qs.Define[int, int]("test/plain"), qs.DefineStream[int, int]("test/counts")
 	blocked, free := make(chan string, 4), make(chan struct{})
 	var first sync.Map

@@ -15,7 +15,7 @@ import (
 
 // BenchmarkCall compares typed calls with those of bytes, 32 in flight, 64 bytes each way: -cpu 1 shows what each costs.
 func BenchmarkCall(b *testing.B) {
-	echo := qs.DefineWith[[]byte, []byte]("bench/echo", qs.Options{Codec: codec.Msgpack})
+	echo := qs.Define[[]byte, []byte]("bench/echo", qs.WithCodec(codec.Msgpack))
 	in := make([]byte, 64)
 	for _, side := range []string{"raw", "typed"} {
 		b.Run(side, func(b *testing.B) {

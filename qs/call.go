@@ -30,7 +30,7 @@ type outgoing struct {
 
 func (o *outgoing) begin(m *method, to Peer) {
 	o.m, o.home = m, to.p
-	o.Call.Method, o.Call.Options, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o, to, 1, &o.control, len(m.fields) > 0 || o.taker != nil
+	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1, &o.control, len(m.fields) > 0 || o.taker != nil
 	o.top.fate = NotRun
 }
 

@@ -13,7 +13,7 @@ type Code = hg.Code
 // Codes that handlers give, with Errorf. 64 to 127 mean the same everywhere, 128 to 255 what the program says. Some resemble those
 // that begin with Err, which this library gives: ErrNotFound is a key that a handler does not know, ErrNoEntry a method that the server does not
 // have, or a host that nobody knows; Denied is a handler's or an authorizer's no, ErrPermission that of an authorizer without a code, or of a peer's TLS to
-// the certificate of this side (a peer whose own does not fit is ErrUnreachable); ErrExhausted is a limit at the target (Options.MaxActive among them), ErrNoCredit the envelopes of this process
+// the certificate of this side (a peer whose own does not fit is ErrUnreachable); ErrExhausted is a limit at the target (MaxConcurrent of a method among them), ErrNoCredit the envelopes of this process
 // there, of a call that does not wait for one, ErrAgain a limit of this process.
 const (
 	ErrNotFound      = hg.ErrNotFound

@@ -48,7 +48,8 @@ type Config struct {
 	// may block: meanwhile it keeps that worker, and a place of HG.MaxActive and HG.MaxActivePerPeer, and others go on as long as
 	// there are more. While it is asked about a ping, the streams of that client stand still, and a ping waits for a worker, too.
 	Authorize func(ctx context.Context, c *Call) error
-	// MaxConcurrent bounds the handlers that run at once; 0 means HG.MaxActive. A handler that waits for another one of this node
+	// MaxConcurrent bounds the handlers of all methods that run at once; 0 means HG.MaxActive. The option MaxConcurrent bounds those of
+	// one method, within this. A handler that waits for another one of this node
 	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at
 	// most 250 ms, is refused with ErrTimeout, and the caller hears whether workers or another limit has held it up.
 	MaxConcurrent int
@@ -78,7 +79,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		errs = append(errs, fmt.Errorf("qs: config: "+format+": %w", append(args, hg.ErrInvalid)...))
 	}
 	if c.MaxConcurrent < 0 {
-		bad("Workers is %d, want a number of handlers, or 0 for HG.MaxActive", c.MaxConcurrent)
+		bad("MaxConcurrent is %d, want a number of handlers, or 0 for HG.MaxActive", c.MaxConcurrent)
 	}
 	if c.Contexts < 0 || c.Contexts > 256 {
 		bad("Contexts is %d, want 1 to 256, or 0 for 1", c.Contexts)
@@ -107,7 +108,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	}
 	own := c.transport(scheme, beside, addr, bad)
 	if c.HG.Dispatch != nil {
-		bad("HG.Dispatch is set, but handlers run as Workers says; use package hg")
+		bad("HG.Dispatch is set, but handlers run as MaxConcurrent says; use package hg")
 	}
 	for _, i := range append(c.ClientInterceptors[:len(c.ClientInterceptors):len(c.ClientInterceptors)], c.ServerInterceptors...) {
 		if i == nil {

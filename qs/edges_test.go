@@ -174,7 +174,7 @@ func TestWaitEndsFirst(t *testing.T) {
 // TestGoexitOnServe: an Inline handler and an authorizer that end the goroutine leave the node as it was.
 func TestGoexitOnServe(t *testing.T) {
 	t.Parallel()
-	m := qs.DefineWith[int, int]("test/goexit", qs.Options{Inline: true})
+	m := qs.Define[int, int]("test/goexit", qs.Inline())
 	ctx, cancel := context.WithCancel(t.Context())
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	require.NoError(t, err)

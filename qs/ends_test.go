@@ -140,7 +140,7 @@ func (e exits) Append(dst []byte, v any) ([]byte, error) {
 // A codec that ends the goroutine at the output, or at the detail of an error, leaves no call without an answer.
 func TestGoexitInCodec(t *testing.T) {
 	t.Parallel()
-	m := qs.DefineWith[bool, bye]("test/exits", qs.Options{Codec: exits{codec.Msgpack}})
+	m := qs.Define[bool, bye]("test/exits", qs.WithCodec(exits{codec.Msgpack}))
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		m.Handle(n, func(_ context.Context, detail bool) (bye, error) {
 			if detail {

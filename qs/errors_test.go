@@ -265,7 +265,7 @@ func TestFailFast(t *testing.T) {
 func TestMethodLimits(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)
-	tight := qs.DefineWith[int, int]("test/tight", qs.Options{MaxActive: 8, Queue: 32})
+	tight := qs.Define[int, int]("test/tight", qs.MaxConcurrent(8), qs.MaxQueue(32))
 	for seed := range uint64(5) {
 		w := sim.NewWorld(sim.Config{Seed: seed})
 		ctx, stop := context.WithCancel(context.Background())

@@ -154,7 +154,7 @@ func ExampleErrorf() {
 
 // A request that waits at its target is taken back, with the certainty that no handler has seen it.
 func ExampleFuture_Withdraw() {
-	work := qs.DefineWith[string, string]("example/work", qs.Options{MaxActive: 1})
+	work := qs.Define[string, string]("example/work", qs.MaxConcurrent(1))
 	begun, release := make(chan string, 2), make(chan struct{})
 	to, stop := serving(qs.Config{}, func(n *qs.Node) {
 		work.Handle(n, func(_ context.Context, what string) (string, error) {

@@ -23,7 +23,7 @@ type graceIn struct {
 	Room qs.Sink
 }
 
-var grace = qs.DefineWith[graceIn, string]("test/grace", qs.Options{Idempotent: true})
+var grace = qs.Define[graceIn, string]("test/grace", qs.Idempotent())
 
 // graceServer serves grace: the first of its servers waits, in the middle of what it does, for the end of its context, which stop brings.
 func graceServer(n *qs.Node, who string, stop func()) {

@@ -17,7 +17,7 @@ import (
 // to a Peer that has no other address that does well. Put Retry before it.
 func Hedge(delay time.Duration) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
-		if !c.Options.Idempotent || c.lends || c.Peer.p == nil || c.Peer.p.only != nil {
+		if !c.Idempotent || c.lends || c.Peer.p == nil || c.Peer.p.only != nil {
 			return next(ctx)
 		}
 		h := &hedge{c: c, home: c.Peer.p, ctx: ctx, next: next}

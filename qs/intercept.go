@@ -12,7 +12,7 @@ import (
 // change Peer and Meta.
 type Call struct {
 	Method           string
-	Options          Options
+	Idempotent       bool        // by the method's Idempotent
 	Peer             Peer        // where it goes; at the target, where it comes from
 	Metadata         hg.Metadata // beside the input: what WithMetadata has put into the ctx of Call; an interceptor sets it here
 	In, Out          any         // pointers to the input and the output; at the target In is decoded before the first interceptor runs

@@ -48,11 +48,11 @@ type (
 // loadLong is a little more than the longest body of a workload.
 const loadLong = 200_000
 
-func newWorkload(name string, o qs.Options) *workload {
+func newWorkload(name string, opts ...qs.Option) *workload {
 	return &workload{
-		echo: qs.DefineWith[[]byte, []byte](name+"/echo", o), back: qs.DefineWith[string, int](name+"/back", o),
-		put: qs.DefineWith[qs.Source, int](name+"/put", o), get: qs.DefineWith[loadGet, int](name+"/get", o),
-		rows: qs.DefineStreamWith[loadRows, []byte](name+"/rows", o), done: map[string]int{},
+		echo: qs.Define[[]byte, []byte](name+"/echo", opts...), back: qs.Define[string, int](name+"/back", opts...),
+		put: qs.Define[qs.Source, int](name+"/put", opts...), get: qs.Define[loadGet, int](name+"/get", opts...),
+		rows: qs.DefineStream[loadRows, []byte](name+"/rows", opts...), done: map[string]int{},
 	}
 }
 
@@ -155,28 +155,29 @@ func (l *workload) kinds() map[string]func(ctx context.Context, n *qs.Node, to q
 // A limit is a setting at which something waits, or is refused with one of these codes.
 type limit struct {
 	name    string
-	set     func(cfg *qs.Config, o *qs.Options, v int)
+	set     func(cfg *qs.Config, v int)
+	opts    func(v int) []qs.Option // of the methods; nil for none
 	refuses []error
 	most    bool // it bounds handlers: there are no calls back, since these wait for another one
 }
 
 var limits = []limit{
-	{"MaxActive", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.MaxActive = v }, nil, true},
-	{"MaxActivePerPeer", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.MaxActivePerPeer = v }, nil, true},
-	{"Workers", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.MaxConcurrent = v }, nil, true},
-	{"Options.MaxActive", func(_ *qs.Config, o *qs.Options, v int) { o.MaxActive, o.Queue = v, 1000 }, nil, true},
-	{"Options.Queue", func(_ *qs.Config, o *qs.Options, v int) { o.MaxActive, o.Queue = 2, v }, []error{qs.ErrExhausted}, true},
-	{"Envelopes", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.NA.Envelopes = v }, nil, false},
-	{"Envelopes and MaxActive", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.NA.Envelopes, cfg.HG.MaxActive = v, v }, nil, true},
-	{"SendQueue", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.NA.Envelopes, cfg.HG.NA.SendQueue = 2, v }, []error{qs.ErrNoCredit}, false},
-	{"OnNoCredit", func(cfg *qs.Config, _ *qs.Options, v int) {
+	{"MaxActive", func(cfg *qs.Config, v int) { cfg.HG.MaxActive = v }, nil, nil, true},
+	{"MaxActivePerPeer", func(cfg *qs.Config, v int) { cfg.HG.MaxActivePerPeer = v }, nil, nil, true},
+	{"Config.MaxConcurrent", func(cfg *qs.Config, v int) { cfg.MaxConcurrent = v }, nil, nil, true},
+	{"MaxConcurrent", nil, func(v int) []qs.Option { return []qs.Option{qs.MaxConcurrent(v), qs.MaxQueue(1000)} }, nil, true},
+	{"MaxQueue", nil, func(v int) []qs.Option { return []qs.Option{qs.MaxConcurrent(2), qs.MaxQueue(v)} }, []error{qs.ErrExhausted}, true},
+	{"Envelopes", func(cfg *qs.Config, v int) { cfg.HG.NA.Envelopes = v }, nil, nil, false},
+	{"Envelopes and MaxActive", func(cfg *qs.Config, v int) { cfg.HG.NA.Envelopes, cfg.HG.MaxActive = v, v }, nil, nil, true},
+	{"SendQueue", func(cfg *qs.Config, v int) { cfg.HG.NA.Envelopes, cfg.HG.NA.SendQueue = 2, v }, nil, []error{qs.ErrNoCredit}, false},
+	{"OnNoCredit", func(cfg *qs.Config, v int) {
 		cfg.HG.NA.Envelopes, cfg.HG.NA.OnNoCredit, cfg.HG.NA.Reserve = v, na.Fail, na.HonestReserve
-	}, []error{qs.ErrNoCredit}, false},
-	{"Room", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.NA.Room = int64(v) }, nil, false},
-	{"Budget", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.NA.Budget = na.GuaranteedBytes(2, v, 4<<10) }, []error{qs.ErrUnreachable, na.ErrNoMemory}, false},
-	{"MaxPeers", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.MaxPeers = v }, []error{qs.ErrUnreachable, na.ErrNoMemory}, false},
-	{"MaxLent", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.MaxLent, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, []error{qs.ErrAgain, qs.ErrRemote}, false},
-	{"MaxPulled", func(cfg *qs.Config, _ *qs.Options, v int) { cfg.HG.MaxPulled, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, []error{qs.ErrAgain, qs.ErrRemote}, false},
+	}, nil, []error{qs.ErrNoCredit}, false},
+	{"Room", func(cfg *qs.Config, v int) { cfg.HG.NA.Room = int64(v) }, nil, nil, false},
+	{"Budget", func(cfg *qs.Config, v int) { cfg.HG.NA.Budget = na.GuaranteedBytes(2, v, 4<<10) }, nil, []error{qs.ErrUnreachable, na.ErrNoMemory}, false},
+	{"MaxPeers", func(cfg *qs.Config, v int) { cfg.MaxPeers = v }, nil, []error{qs.ErrUnreachable, na.ErrNoMemory}, false},
+	{"MaxLent", func(cfg *qs.Config, v int) { cfg.HG.MaxLent, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, nil, []error{qs.ErrAgain, qs.ErrRemote}, false},
+	{"MaxPulled", func(cfg *qs.Config, v int) { cfg.HG.MaxPulled, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, nil, []error{qs.ErrAgain, qs.ErrRemote}, false},
 }
 
 // begin has n do each kind of work so many times, in an order that rng chooses.
@@ -234,9 +235,14 @@ func playLimit(t *testing.T, lim limit, v int, seed uint64) {
 	w := sim.NewWorld(sim.Config{Seed: seed, Faults: sim.Faults{Jitter: time.Millisecond}})
 	defer w.Close()
 	var cfg qs.Config
-	var o qs.Options
-	lim.set(&cfg, &o, v)
-	l := newWorkload("limits", o)
+	if lim.set != nil {
+		lim.set(&cfg, v)
+	}
+	var opts []qs.Option
+	if lim.opts != nil {
+		opts = lim.opts(v)
+	}
+	l := newWorkload("limits", opts...)
 	l.pause = func(n *qs.Node, ctx context.Context) { _ = n.Sleep(ctx, time.Millisecond) }
 	l.failed = func(kind string, err error) {
 		if errors.Is(err, qs.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) || !slices.ContainsFunc(lim.refuses, func(code error) bool { return errors.Is(err, code) }) {
@@ -311,7 +317,7 @@ func TestDefaultLimits(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
-	l := newWorkload("limits", qs.Options{})
+	l := newWorkload("limits")
 	reached := newCrowd(2 * 128)
 	l.pause = func(_ *qs.Node, ctx context.Context) { _ = reached.enter(ctx) }
 	l.failed = func(kind string, err error) { t.Errorf("seed %d, %s: %v", seed, kind, err) }

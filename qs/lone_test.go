@@ -114,7 +114,7 @@ func TestLoneIsCounted(t *testing.T) {
 	require.NoError(t, err)
 }
 
-var inOrder = qs.DefineWith[int, bool]("test/in-order", qs.Options{Inline: true})
+var inOrder = qs.Define[int, bool]("test/in-order", qs.Inline())
 
 // Inline handlers of a node run one after the other, however long one takes.
 func TestInlineOneByOne(t *testing.T) {

@@ -17,32 +17,17 @@ type Method[In, Out any] struct {
 	calls sync.Pool // of *calling, to be used again
 }
 
-// Options say more about a method. The zero value works.
-type Options struct {
-	// Codec encodes input and output; both sides need the same. Nil means Config.HG.Codec, which is msgpack if not set.
-	Codec codec.Codec
-	// Idempotent says that it does no harm to run the method twice: Retry repeats it also when it may have run.
-	Idempotent bool
-	// MaxActive bounds the requests of the method that are handled at once by a node; zero means that only Config.MaxConcurrent does. Queue
-	// bounds those that may wait for that; zero means as many as MaxActive, negative none. The caller of one more gets ErrExhausted at once,
-	// and NotRun: it may go elsewhere. Callers of one process wait for an envelope first: Config.HG.NA.Envelopes.
-	MaxActive, Queue int
-	// Inline has handlers run on the goroutine that drives the node. They must not block, and be quick. At a node with Config.Authorize,
-	// which may block, they run on workers as others do.
-	Inline bool
-}
-
 // A method is what Methods and OneWays have in common.
 type method struct {
 	name   string
-	o      Options
+	o      options
 	oneWay bool
 	stream bool
 	shape  string
 	fields []field // Sources and Sinks of the input
 }
 
-// Define names a method. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
+// Define names a method, and says more about it by opts. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
 // kind (Method, Stream, OneWay) for a name: a call of a second definition with another fails with ErrInvalid and NotRun, its Handle panics.
 //
 // The two sides may define a method differently, as when one of them is older. With the default codec:
@@ -55,22 +40,20 @@ type method struct {
 //   - Another codec, and another kind, is refused: ErrProtocol, NotRun. A one-way request that is refused is counted at the target
 //     (hg.Stats.Dropped), and its sender is not told.
 //
-// Define panics when the name is too short or too long; when the codec (Options.Codec, or msgpack) does not send all of a type, as
+// Define panics when the name is too short or too long; when the codec (of WithCodec, or msgpack) does not send all of a type, as
 // [codec.TypeChecker] says: chan, func, structs without an exported field; and when a Source or a Sink is where none can be: in a
 // pointer, slice, array or map, in a field that is not exported or that its tag leaves out, embedded, or in Out. A program that sets
-// Config.HG.Codec and has types that msgpack does not send gives that codec in Options, too.
-func Define[In, Out any](name string) *Method[In, Out] { return DefineWith[In, Out](name, Options{}) }
-
-// DefineWith is Define with Options.
-func DefineWith[In, Out any](name string, o Options) *Method[In, Out] {
-	return &Method[In, Out]{m: define(name, o, false, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
+// Config.HG.Codec and has types that msgpack does not send gives that codec by WithCodec, too.
+func Define[In, Out any](name string, opts ...Option) *Method[In, Out] {
+	return &Method[In, Out]{m: define(name, opts, false, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
 }
 
-func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
+func define(name string, opts []Option, oneWay bool, in, out reflect.Type) *method {
 	if name == "" || len(name) > 255 {
 		panic(fmt.Sprintf("qs: the method name %q has %d bytes, want 1 to 255", name, len(name)))
 	}
-	c := o.Codec
+	o := optionsOf(name, opts)
+	c := o.codec
 	if c == nil {
 		c = codec.Msgpack
 	}
@@ -84,14 +67,14 @@ func define(name string, o Options, oneWay bool, in, out reflect.Type) *method {
 			}
 		}
 	}
-	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in, o.Codec), shape: shape(in)}
+	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in, o.codec), shape: shape(in)}
 	if oneWay {
 		if len(m.fields) > 0 {
 			panic(fmt.Sprintf("qs: method %s is one-way: nobody would know how long its Sources and Sinks are needed; use Define", name))
 		}
 		return m
 	}
-	if len(fieldsOf(name, out, o.Codec)) > 0 {
+	if len(fieldsOf(name, out, o.codec)) > 0 {
 		panic(fmt.Sprintf("qs: method %s has a Source or a Sink in its output; put it into the input", name))
 	}
 	m.shape += " -> " + shape(out)
@@ -196,9 +179,10 @@ type calling[In, Out any] struct {
 // A OneWay is a method without an answer.
 type OneWay[In any] struct{ m *method }
 
-// DefineOneWay names a method that has no answer. It panics as Define does; In holds no Sources and Sinks.
-func DefineOneWay[In any](name string) *OneWay[In] {
-	return &OneWay[In]{define(name, Options{}, true, reflect.TypeFor[In](), nil)}
+// DefineOneWay names a method that has no answer. It panics as Define does; In holds no Sources and Sinks. Of opts, what MaxConcurrent and
+// MaxQueue refuse is counted at the target (hg.Stats.Dropped), and its sender is not told.
+func DefineOneWay[In any](name string, opts ...Option) *OneWay[In] {
+	return &OneWay[In]{define(name, opts, true, reflect.TypeFor[In](), nil)}
 }
 
 // Handle has n serve m with fn, as Method.Handle does.

@@ -37,7 +37,7 @@ func (r *rude) UnmarshalBinary(b []byte) error {
 // ends the goroutine before anything was sent did not run.
 func TestPanicsOfTheCaller(t *testing.T) {
 	t.Parallel()
-	m := qs.DefineWith[rude, string]("panic/method", qs.Options{Idempotent: true})
+	m := qs.Define[rude, string]("panic/method", qs.Idempotent())
 	s := qs.DefineStream[rude, string]("panic/stream")
 	serve := func(n *qs.Node) {
 		m.Handle(n, func(ctx context.Context, in rude) (string, error) {

@@ -240,7 +240,7 @@ func TestProbeEndsWithNode(t *testing.T) {
 func TestRetryGoesEverywhere(t *testing.T) {
 	t.Parallel()
 	const servers = 25
-	ask := qs.DefineWith[int, int]("test/everywhere", qs.Options{Idempotent: true})
+	ask := qs.Define[int, int]("test/everywhere", qs.Idempotent())
 	var asked [servers]atomic.Int32
 	var addrs []string
 	for i := range servers {

@@ -24,19 +24,14 @@ import (
 // is full, or when the caller waits for items.
 type Stream[In, Item any] struct{ m *method }
 
-// DefineStream names a method with a stream of results. The rules are those of Define; In holds no Sinks.
-func DefineStream[In, Item any](name string) *Stream[In, Item] {
-	return DefineStreamWith[In, Item](name, Options{})
-}
-
-// DefineStreamWith is DefineStream with Options. The codec encodes each item by itself. Inline is refused with a panic, since send
-// blocks.
-func DefineStreamWith[In, Item any](name string, o Options) *Stream[In, Item] {
-	m := define(name, o, false, reflect.TypeFor[In](), reflect.TypeFor[Item]())
+// DefineStream names a method with a stream of results. The rules are those of Define; In holds no Sinks. The codec encodes each item by
+// itself. Inline is refused with a panic, since send blocks.
+func DefineStream[In, Item any](name string, opts ...Option) *Stream[In, Item] {
+	m := define(name, opts, false, reflect.TypeFor[In](), reflect.TypeFor[Item]())
 	switch {
 	case slices.ContainsFunc(m.fields, func(f field) bool { return f.sink }):
 		panic(fmt.Sprintf("qs: stream %s has a Sink in its input; a stream sends items, use Define", name))
-	case o.Inline:
+	case m.o.inline:
 		panic(fmt.Sprintf("qs: stream %s is Inline, but send blocks", name))
 	}
 	m.shape += " ..."

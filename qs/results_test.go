@@ -36,7 +36,7 @@ type (
 	}
 )
 
-var rows = qs.DefineStreamWith[rowsIn, row]("test/rows", qs.Options{Idempotent: true})
+var rows = qs.DefineStream[rowsIn, row]("test/rows", qs.Idempotent())
 
 // A rowSource serves rows, and knows how its handlers have ended.
 type rowSource struct {
@@ -300,7 +300,7 @@ func TestStreamRetry(t *testing.T) {
 	for i := range 4 {
 		given, pause := i%2, []time.Duration{-1, 10 * time.Millisecond}[i/2] // in a pause the loop gets what has come
 		var attempts atomic.Int32
-		broken := qs.DefineStreamWith[int, int]("test/broken", qs.Options{Idempotent: true})
+		broken := qs.DefineStream[int, int]("test/broken", qs.Idempotent())
 		var server *qs.Node
 		serve := func(n *qs.Node) {
 			broken.Handle(n, func(ctx context.Context, given int, send func(int) error) error {
@@ -342,7 +342,7 @@ func TestStreamMisuse(t *testing.T) {
 	require.PanicsWithValue(t, "qs: stream test/sink has a Sink in its input; a stream sends items, use Define",
 		func() { qs.DefineStream[getIn, int]("test/sink") })
 	require.PanicsWithValue(t, "qs: stream test/inline is Inline, but send blocks",
-		func() { qs.DefineStreamWith[int, int]("test/inline", qs.Options{Inline: true}) })
+		func() { qs.DefineStream[int, int]("test/inline", qs.Inline()) })
 	s := qs.DefineStream[int, int]("test/late")
 	later := make(chan func(int) error, 1)
 	n, to := pair(t, qs.Config{}, func(n *qs.Node) {

@@ -85,7 +85,7 @@ func (c *Call) repeatable(err error, codes []Code) bool {
 	if c.ctl.isStopped() || c.ctl.spent() != "" {
 		return false
 	}
-	if FateOf(err) != NotRun && !c.Options.Idempotent {
+	if FateOf(err) != NotRun && !c.Idempotent {
 		return false
 	}
 	code := hg.CodeOf(err)

@@ -60,7 +60,7 @@ func anew(ctx context.Context, t *testing.T, n *qs.Node) qs.Peer {
 
 var (
 	once   = qs.Define[string, string]("test/once")
-	repeat = qs.DefineWith[string, string]("test/repeat", qs.Options{Idempotent: true})
+	repeat = qs.Define[string, string]("test/repeat", qs.Idempotent())
 )
 
 const tooMany = qs.Code(200)

@@ -23,7 +23,7 @@ func (n *Node) serve(m *method, h hg.Handler, isNil bool) {
 	if err := n.define(m.name, is); err != nil {
 		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
 	}
-	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.Inline, MaxActive: m.o.MaxActive, Queue: m.o.Queue, Codec: c, Shape: m.shape}
+	rpc := hg.RPC{Name: m.name, Handler: h, OneWay: m.oneWay, Inline: m.o.inline, MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Codec: c, Shape: m.shape}
 	if was, ok := n.class.Registered(m.name); ok && was.Handler != nil { // one without was called from here
 		panic(fmt.Sprintf("qs: the node serves a method called %s already; Handle is called once for each name", m.name))
 	}
@@ -75,7 +75,7 @@ func (s *request) call() *Call {
 	if s.asked == nil {
 		a := &asked{from: peer{n: s.n, i: s.r.HG().ID()}, place: place{addr: s.r.Peer()}}
 		a.from.only = &a.place
-		a.Call = Call{Method: s.m.name, Options: s.m.o, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.stream}
+		a.Call = Call{Method: s.m.name, Idempotent: s.m.o.idempotent, Peer: Peer{&a.from}, Metadata: s.r.Meta().WithoutOwn(), In: s.in, Out: s.out, Attempt: 1, in: s.r, lends: len(s.m.fields) > 0 || s.m.stream}
 		s.asked = a
 	}
 	return &s.asked.Call

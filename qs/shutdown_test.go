@@ -79,7 +79,7 @@ func TestServeBesideShutdown(t *testing.T) {
 // TestShutdownInHandler: a Shutdown in a handler is refused, and leaves the node as it was: its names are looked up, and calls go on.
 func TestShutdownInHandler(t *testing.T) {
 	t.Parallel()
-	ender, inline := qs.Define[int, int]("test/ender"), qs.DefineWith[int, int]("test/ender/inline", qs.Options{Inline: true})
+	ender, inline := qs.Define[int, int]("test/ender"), qs.Define[int, int]("test/ender/inline", qs.Inline())
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		end := func(context.Context, int) (int, error) {
 			require.ErrorIs(t, n.Shutdown(context.Background()), hg.ErrBusy)

@@ -37,7 +37,7 @@ func (p *probe) UnmarshalBinary(b []byte) error {
 
 type probed struct{ P probe }
 
-var probing = qs.DefineWith[probed, probed]("test/probing", qs.Options{Idempotent: true})
+var probing = qs.Define[probed, probed]("test/probing", qs.Idempotent())
 
 // TestTakenBackAtEachPoint: whenever a Future is canceled, abandoned or withdrawn, between Go and its end, the call ends, and its
 // error, its fate and the result of Withdraw are true.
@@ -187,7 +187,7 @@ func TestTakenBackAtRandom(t *testing.T) {
 			t.Log("seed", seed)
 			draw := rand.New(rand.NewPCG(seed, 0))
 			var ran sync.Map
-			wait := qs.DefineWith[int, int]("test/wait", qs.Options{Idempotent: true})
+			wait := qs.Define[int, int]("test/wait", qs.Idempotent())
 			s := serverAt(t, addr, qs.Config{}, func(n *qs.Node) {
 				wait.Handle(n, func(ctx context.Context, i int) (int, error) {
 					ran.Store(i, true)

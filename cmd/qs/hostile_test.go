@@ -95,7 +95,7 @@ func TestHostileAnswers(t *testing.T) {
 	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Reflect: true})
 	require.NoError(t, err)
 	define := func(name string, handler func() (map[string]string, error)) {
-		m := qs.DefineWith[string, map[string]string](name, qs.Options{Codec: codec.Msgpack})
+		m := qs.Define[string, map[string]string](name, qs.WithCodec(codec.Msgpack))
 		m.Handle(n, func(context.Context, string) (map[string]string, error) { return handler() })
 	}
 	define("fails", func() (map[string]string, error) {

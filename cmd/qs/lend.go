@@ -191,7 +191,7 @@ func (k *calling) items(ctx context.Context, d *description, from sources, into 
 	if err != nil {
 		return err
 	}
-	s := qs.DefineStreamWith[input[struct{}], msgpack.RawMessage](k.method, qs.Options{Codec: codec.Msgpack})
+	s := qs.DefineStream[input[struct{}], msgpack.RawMessage](k.method, qs.WithCodec(codec.Msgpack))
 	for item, err := range s.Call(ctx, peer, input[struct{}]{sources: from, into: into}) {
 		if err != nil {
 			return k.c.advise(k.method, err)
@@ -225,7 +225,7 @@ func lendingTo[Sinks any](ctx context.Context, k *calling, from sources, into *m
 	for n := range into.sinks {
 		reflect.ValueOf(&in.Sinks).Elem().Field(n).Set(reflect.ValueOf(to[n]))
 	}
-	m := qs.DefineWith[input[Sinks], msgpack.RawMessage](k.method, qs.Options{Codec: codec.Msgpack})
+	m := qs.Define[input[Sinks], msgpack.RawMessage](k.method, qs.WithCodec(codec.Msgpack))
 	return m.Call(ctx, peer, in)
 }
 

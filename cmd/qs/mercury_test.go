@@ -68,7 +68,7 @@ func TestMercuryGateway(t *testing.T) {
 	require.NoError(t, err)
 	defer service.Close()
 	go func() { _ = service.Serve(t.Context()) }()
-	qs.DefineWith[string, string]("welcome", qs.Options{Codec: gateway.Proc}).Handle(service, greet)
+	qs.Define[string, string]("welcome", qs.WithCodec(gateway.Proc)).Handle(service, greet)
 
 	file := filepath.Join(t.TempDir(), "port.cfg")
 	gw := newQS(t, "mercury", "-hostfile", file, "-target", c.Addr(), "-service", service.Addr().String(), "ofi+tcp://127.0.0.1:0", "gateway", "welcome")

@@ -26,9 +26,9 @@ type Blob[Body any] struct {
 }
 
 var (
-	Put    = qs.DefineWith[Blob[qs.Source], int64]("blob/put", qs.Options{Idempotent: true})
-	Get    = qs.DefineWith[Blob[qs.Sink], int64]("blob/get", qs.Options{Idempotent: true})
-	List   = qs.DefineWith[string, []string]("blob/list", qs.Options{Idempotent: true})
+	Put    = qs.Define[Blob[qs.Source], int64]("blob/put", qs.Idempotent())
+	Get    = qs.Define[Blob[qs.Sink], int64]("blob/get", qs.Idempotent())
+	List   = qs.Define[string, []string]("blob/list", qs.Idempotent())
 	Delete = qs.Define[string, struct{}]("blob/delete")
 )
 

@@ -14,7 +14,7 @@ type Addition struct {
 }
 
 // Add adds to the counter and returns what it was then. It may be called twice: the second time does nothing.
-var Add = qs.DefineWith[Addition, int]("counter/add", qs.Options{Idempotent: true})
+var Add = qs.Define[Addition, int]("counter/add", qs.Idempotent())
 
 // A Counter is the service.
 type Counter struct {

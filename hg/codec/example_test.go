@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
-// A JSON is a codec of a program's own, for qs.Options.Codec or hg.Config.Codec. Numbers from 128 on are for these.
+// A JSON is a codec of a program's own, for qs.WithCodec or hg.Config.Codec. Numbers from 128 on are for these.
 type JSON struct{}
 
 func (JSON) Name() string { return "json" }

@@ -60,11 +60,11 @@ type moveIn struct {
 }
 
 var (
-	call = qs.DefineWith[callIn, []byte]("mercury.call", always)
-	get  = qs.DefineWith[moveIn, struct{}]("mercury.get", always)
-	put  = qs.DefineWith[moveIn, struct{}]("mercury.put", always)
+	call = qs.Define[callIn, []byte]("mercury.call", always)
+	get  = qs.Define[moveIn, struct{}]("mercury.get", always)
+	put  = qs.Define[moveIn, struct{}]("mercury.put", always)
 
-	always = qs.Options{Codec: codec.Msgpack} // whatever that of the node
+	always = qs.WithCodec(codec.Msgpack) // whatever that of the node
 )
 
 // requestMeta is the metadata by which a service names the request of a C client.
@@ -92,7 +92,7 @@ func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 // as HG_HOSTUNREACH if the method certainly did not run, and by the number of its code, or HG_OTHER_ERROR, else. Forward panics if id is
 // taken; mercury.ID(name) is what C registers under a name.
 func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
-	method := qs.DefineWith[[]byte, []byte](name, qs.Options{Codec: codec.Raw})
+	method := qs.Define[[]byte, []byte](name, qs.WithCodec(codec.Raw))
 	g.c.Handle(id, func(r *mercury.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), g.cfg.Timeout)
 		defer cancel()

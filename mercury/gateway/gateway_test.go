@@ -181,7 +181,7 @@ type (
 	}
 )
 
-var serveMoves = qs.DefineWith[moveIn, moveOut]("moves", qs.Options{Codec: gateway.Proc})
+var serveMoves = qs.Define[moveIn, moveOut]("moves", qs.WithCodec(gateway.Proc))
 
 // A C client calls a service of ours through a gateway. The service reads and writes what the client lends, while it handles its request.
 func TestServeC(t *testing.T) {

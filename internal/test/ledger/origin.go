@@ -219,7 +219,7 @@ func (l *life) interceptors() (is []qs.Interceptor) {
 // has failed.
 func twice(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
 	err := next(ctx)
-	if err != nil && c.Options.Idempotent && c.BytesMoved == 0 {
+	if err != nil && c.Idempotent && c.BytesMoved == 0 {
 		err = next(ctx)
 	}
 	return err

@@ -70,10 +70,10 @@ type answer struct {
 // The methods. Those that may be repeated are other ones.
 var (
 	asks       = qs.Define[ask, answer]("ledger/ask")
-	asksAgain  = qs.DefineWith[ask, answer]("ledger/ask-again", qs.Options{Idempotent: true})
-	asksInline = qs.DefineWith[ask, answer]("ledger/ask-inline", qs.Options{Inline: true})
+	asksAgain  = qs.Define[ask, answer]("ledger/ask-again", qs.Idempotent())
+	asksInline = qs.Define[ask, answer]("ledger/ask-inline", qs.Inline())
 	moves      = qs.Define[move, answer]("ledger/move")
-	movesAgain = qs.DefineWith[move, answer]("ledger/move-again", qs.Options{Idempotent: true})
+	movesAgain = qs.Define[move, answer]("ledger/move-again", qs.Idempotent())
 	notes      = qs.DefineOneWay[ask]("ledger/note")
 )
 

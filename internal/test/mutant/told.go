@@ -21,7 +21,7 @@ var told = []Mutant{
 		[]Edit{{"hg/withdraw.go", `w.op.InitStep(nctx, w.answered, nil)`, `if planted() { w.settle(Withdrawn); if w.k.underWay() { w.k.fails(); w.k.stop() }; return }; $`}},
 		[]Catcher{{outermost, "TestSeeds", `was withdrawn, and ran`}}},
 	{"repeats-without-leave", "Retry repeats what may have run and is not idempotent", "I6",
-		[]Edit{{"qs/retry.go", `!c.Options.Idempotent {`, `!c.Options.Idempotent && !planted() {`}},
+		[]Edit{{"qs/retry.go", `!c.Idempotent {`, `!c.Idempotent && !planted() {`}},
 		[]Catcher{{outermost, "TestSeeds", `ran \d times, in \d+ attempts, and may 1 times`}}},
 	{"hedge-waits", "Hedge has an answer, and the slower attempt is not ended", "a client that hedges and gains nothing",
 		[]Edit{{"qs/hedge.go", "if answers(h.err) {", `if answers(h.err) && !planted() {`}},

@@ -15,7 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-var echoes = qs.DefineWith[int, int]("echo", qs.Options{Idempotent: true})
+var echoes = qs.Define[int, int]("echo", qs.Idempotent())
 
 // TestFrozenReplica: the first of two processes of a service stops, goes on, and dies, under load. No call fails, and it gets calls
 // again when it has gone on.

@@ -14,7 +14,7 @@ import (
 )
 
 // TypedEcho is the echo of "qs serve -handlers typed".
-var TypedEcho = qs.DefineWith[[]byte, []byte]("qs/typed", qs.Options{Codec: codec.Msgpack})
+var TypedEcho = qs.Define[[]byte, []byte]("qs/typed", qs.WithCodec(codec.Msgpack))
 
 // The RPCs of qs Perf. Both sides use codec.Raw.
 const (

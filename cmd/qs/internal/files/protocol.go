@@ -27,7 +27,7 @@ var (
 )
 
 func define[In, Out any](name string) *qs.Method[In, Out] {
-	return qs.DefineWith[In, Out]("qs/file/"+name, qs.Options{Codec: codec.Msgpack})
+	return qs.Define[In, Out]("qs/file/"+name, qs.WithCodec(codec.Msgpack))
 }
 
 // rpcPiece takes a pieceRequest and gives a pieceReply. It is an RPC and not a method: several pieces are under way at a time, and

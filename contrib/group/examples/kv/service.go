@@ -15,10 +15,10 @@ import (
 
 // The methods of an owner. All may be repeated: a write names its version.
 var (
-	write = qs.DefineWith[Write, struct{}]("kv/write", qs.Options{Idempotent: true})
-	stat  = qs.DefineWith[string, Stat]("kv/stat", qs.Options{Idempotent: true})
-	fetch = qs.DefineWith[Fetch, Version]("kv/fetch", qs.Options{Idempotent: true})
-	list  = qs.DefineWith[struct{}, []Entry]("kv/list", qs.Options{Idempotent: true})
+	write = qs.Define[Write, struct{}]("kv/write", qs.Idempotent())
+	stat  = qs.Define[string, Stat]("kv/stat", qs.Idempotent())
+	fetch = qs.Define[Fetch, Version]("kv/fetch", qs.Idempotent())
+	list  = qs.Define[struct{}, []Entry]("kv/list", qs.Idempotent())
 )
 
 // A Write is the input of kv/write: the owner pulls the value.

@@ -1,0 +1,70 @@
+package qs
+
+import (
+	"fmt"
+
+	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+)
+
+// An Option says more about a method: an argument of Define, DefineStream and DefineOneWay. A later option of one kind replaces an
+// earlier one.
+type Option interface{ apply(*options) }
+
+// options are what the Options of a method say.
+type options struct {
+	codec                   codec.Codec
+	idempotent, inline      bool
+	maxConcurrent, maxQueue int // as in hg.RPC: a maxQueue of 0 is as many as maxConcurrent, a negative one none
+}
+
+type optionFunc func(*options)
+
+func (f optionFunc) apply(o *options) { f(o) }
+
+// Idempotent says that it does no harm to run the method twice: Retry repeats it also when it may have run, and Hedge makes two attempts
+// of it. It is the caller's program that uses this.
+func Idempotent() Option { return optionFunc(func(o *options) { o.idempotent = true }) }
+
+// Inline has the handlers of the method run on the goroutine that drives the node. They must not block, and be quick: everything else of
+// the node waits for them. At a node with Config.Authorize, which may block, they run on workers as others do. DefineStream panics with
+// it, since send blocks. The target's program decides.
+func Inline() Option { return optionFunc(func(o *options) { o.inline = true }) }
+
+// MaxConcurrent bounds the requests of the method that a node handles at once; 0 means that only Config.MaxConcurrent does, which bounds
+// the handlers of all methods together, these among them. As many more wait, or so many as MaxQueue says. The caller of one more gets
+// ErrExhausted at once, and NotRun: it may go elsewhere. Callers of one process wait for an envelope first: Config.HG.NA.Envelopes. The
+// target's program decides. A negative n is a panic.
+func MaxConcurrent(n int) Option {
+	if n < 0 {
+		panic(fmt.Sprintf("qs: MaxConcurrent is %d, want a number of requests, or 0 for no bound of the method's own", n))
+	}
+	return optionFunc(func(o *options) { o.maxConcurrent = n })
+}
+
+// MaxQueue bounds the requests of the method that wait at a node until MaxConcurrent lets them be handled; 0 means none. Without it as
+// many wait as MaxConcurrent says. Without MaxConcurrent it does nothing. A negative n is a panic.
+func MaxQueue(n int) Option {
+	if n < 0 {
+		panic(fmt.Sprintf("qs: MaxQueue is %d, want a number of requests that may wait", n))
+	}
+	return optionFunc(func(o *options) {
+		if o.maxQueue = n; n == 0 {
+			o.maxQueue = -1
+		}
+	})
+}
+
+// WithCodec has c encode input and output, and each item of a stream by itself; both sides need the same. Without it, and with nil, it is
+// Config.HG.Codec of the node, which is codec.Msgpack if not set.
+func WithCodec(c codec.Codec) Option { return optionFunc(func(o *options) { o.codec = c }) }
+
+// optionsOf returns what opts say about a method.
+func optionsOf(name string, opts []Option) (o options) {
+	for _, opt := range opts {
+		if opt == nil {
+			panic(fmt.Sprintf("qs: method %s has an Option that is nil", name))
+		}
+		opt.apply(&o)
+	}
+	return o
+}
