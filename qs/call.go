@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
@@ -36,7 +37,7 @@ func (o *outgoing) begin(m *method, to Peer) {
 
 // private reports whether nobody else has seen the Call, which may be used for another then.
 func (o *outgoing) private() bool {
-	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && !o.lends
+	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 && !o.lends
 }
 
 // run makes the call. When it returns nothing of it is under way.
@@ -59,7 +60,19 @@ func (o *outgoing) run(ctx context.Context) (err error) {
 		}
 		o.Metadata = c.m
 	}
-	return o.through(ctx, n.cfg.ClientInterceptors, &o.top, &o.Call)
+	return o.through(ctx, o.interceptors(n), &o.top, &o.Call)
+}
+
+// interceptors returns what wraps the call: those of the node around those of the method.
+func (o *outgoing) interceptors(n *Node) []Interceptor {
+	switch ofNode, ofMethod := n.cfg.ClientInterceptors, o.m.o.interceptors; {
+	case len(ofMethod) == 0:
+		return ofNode
+	case len(ofNode) == 0:
+		return ofMethod
+	default:
+		return slices.Concat(ofNode, ofMethod)
+	}
 }
 
 // through runs interceptors, and the attempts that they make, in s, which c is of.
@@ -204,7 +217,7 @@ func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
 	if said {
 		_ = h.SetMeta(hg.Metadata{}) // of the next call
 	}
-	if l != nil || len(n.cfg.ClientInterceptors) > 0 {
+	if l != nil || c != &o.Call { // an interceptor looks at it
 		answer := h.OutputMeta()
 		if c.ResponseMetadata = answer.WithoutOwn(); l != nil && err == nil {
 			err = l.takeAnswer(answer)
@@ -240,7 +253,7 @@ func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Cal
 	}
 	if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
 		late := *e
-		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.Stall)", c.stall))
+		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", c.stall))
 		return &late
 	}
 	return err

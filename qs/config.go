@@ -61,7 +61,8 @@ type Config struct {
 	Contexts int
 	// Reflect tells peers what n serves, with the types of input and output: for "qs rpcs".
 	Reflect bool
-	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost.
+	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost. Those of a method, which Define was
+	// given, are inside ClientInterceptors.
 	ClientInterceptors, ServerInterceptors []Interceptor
 	// Logger gets what no error can carry, of all layers. Nil means HG.Logger, and slog.Default() if that is nil too. Calls are logged by Log.
 	Logger *slog.Logger

@@ -34,9 +34,11 @@ func (c *Call) Lends() bool { return c.lends }
 // before the handler, or the interceptor, returns. At the client it is zero.
 func (c *Call) Caller() Caller { return c.in.Caller() }
 
-// An Interceptor runs around calls or handlers: it does what it likes, and calls next, with ctx or one made of it, which does
+// An Interceptor runs around calls or handlers: those of a node, in Config.ClientInterceptors and Config.ServerInterceptors, or the calls
+// of one method, as an Option of it: inside those of the node that calls, and without effect at the target. A function literal needs the
+// conversion Interceptor(f) to be an Option. It does what it likes, and calls next, with ctx or one made of it, which does
 // the rest: the call ends when ctx does, whatever next was given. A client's may call next again, for another attempt, or several times
-// at once: each next has a Call of its own, made of c, whose Attempt, Answer and Moved are in c when it has returned. With a Reader or a
+// at once: each next has a Call of its own, made of c, whose Attempt, ResponseMetadata and BytesMoved are in c when it has returned. With a Reader or a
 // Sink, and of a stream, it calls next one after the other: one while another is under way is refused (ErrInvalid), and so is one after
 // bytes of a Reader, a Writer or a stream were moved. Call.Lends says whether a call has such. A server's calls
 // next once at the most: then it is refused (ErrInvalid). FateOf an error of next, and of the call, covers each attempt in it, whatever

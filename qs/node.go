@@ -28,7 +28,8 @@ type Node struct {
 	rings   rings
 	streams streams
 
-	known sync.Map // *method: hg.ID
+	known   sync.Map // *method: hg.ID
+	budgets sync.Map // *RetryPolicy: *budget, of what Retry has returned
 	idle  []idle   // handles, for each context
 
 	life context.Context // of the watches

@@ -7,7 +7,7 @@ import (
 )
 
 // An Option says more about a method: an argument of Define, DefineStream and DefineOneWay. A later option of one kind replaces an
-// earlier one.
+// earlier one, but Interceptors, which are Options, too, add up.
 type Option interface{ apply(*options) }
 
 // options are what the Options of a method say.
@@ -15,6 +15,7 @@ type options struct {
 	codec                   codec.Codec
 	idempotent, inline      bool
 	maxConcurrent, maxQueue int // as in hg.RPC: a maxQueue of 0 is as many as maxConcurrent, a negative one none
+	interceptors            []Interceptor
 }
 
 type optionFunc func(*options)
@@ -58,6 +59,9 @@ func MaxQueue(n int) Option {
 // Config.HG.Codec of the node, which is codec.Msgpack if not set.
 func WithCodec(c codec.Codec) Option { return optionFunc(func(o *options) { o.codec = c }) }
 
+// apply implements Option.
+func (i Interceptor) apply(o *options) { o.interceptors = append(o.interceptors, i) }
+
 // optionsOf returns what opts say about a method.
 func optionsOf(name string, opts []Option) (o options) {
 	for _, opt := range opts {
@@ -65,6 +69,11 @@ func optionsOf(name string, opts []Option) (o options) {
 			panic(fmt.Sprintf("qs: method %s has an Option that is nil", name))
 		}
 		opt.apply(&o)
+	}
+	for _, i := range o.interceptors {
+		if i == nil {
+			panic(fmt.Sprintf("qs: method %s has an Interceptor that is nil", name))
+		}
 	}
 	return o
 }

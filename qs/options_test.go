@@ -2,6 +2,8 @@ package qs_test
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -81,8 +83,91 @@ func TestBadOptions(t *testing.T) {
 	for text, f := range map[string]func(){
 		"qs: MaxConcurrent is -1, want a number of requests, or 0 for no bound of the method's own": func() { qs.MaxConcurrent(-1) },
 		"qs: MaxQueue is -1, want a number of requests that may wait":                               func() { qs.MaxQueue(-1) },
+		"qs: method options/none has an Interceptor that is nil":                                    func() { qs.DefineOneWay[int]("options/none", qs.Interceptor(nil)) },
 		"qs: method options/nil has an Option that is nil":                                          func() { qs.Define[int, int]("options/nil", nil) },
 	} {
 		require.PanicsWithValue(t, text, f)
+	}
+}
+
+// TestInterceptorOfMethod: it wraps the calls of its method, inside those of the node, and nothing at the target.
+func TestInterceptorOfMethod(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var order []string
+	say := func(what string) qs.Interceptor {
+		return func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			mu.Lock()
+			order = append(order, fmt.Sprint(what, " ", c.Attempt))
+			mu.Unlock()
+			return next(ctx)
+		}
+	}
+	ran := 0
+	wrapped := qs.Define[int, int]("options/wrapped", qs.Idempotent(), say("method"), qs.Retry(qs.RetryPolicy{Backoff: -1}), say("attempt"))
+	plain := qs.Define[int, int]("options/plain", qs.Idempotent())
+	rows := qs.DefineStream[int, int]("options/rows", say("stream"))
+	sent := qs.DefineOneWay[int]("options/sent", say("one-way"))
+	got := make(chan int, 1)
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		fails := func(_ context.Context, in int) (int, error) {
+			if ran++; ran == 1 {
+				return 0, qs.Errorf(qs.ErrUnavailable, "not yet")
+			}
+			return in, nil
+		}
+		wrapped.Handle(n, fails)
+		plain.Handle(n, fails)
+		rows.Handle(n, func(_ context.Context, in int, send func(int) error) error { return send(in) })
+		sent.Handle(n, func(_ context.Context, in int) { got <- in })
+	})
+	for _, c := range []struct {
+		node []qs.Interceptor
+		want []string
+	}{
+		{nil, []string{"method 1", "attempt 1", "attempt 2"}},
+		{[]qs.Interceptor{say("node")}, []string{"node 1", "method 1", "attempt 1", "attempt 2"}},
+	} {
+		n := open(t, "tcp://", qs.Config{ClientInterceptors: c.node})
+		to := peer(t, n, s.Addr().String())
+		ran, order = 0, nil
+		out, err := wrapped.Call(within(t), to, 5)
+		require.NoError(t, err)
+		require.Equal(t, 5, out)
+		require.Equal(t, c.want, order)
+		ran, order = 0, nil
+		_, err = plain.Call(within(t), to, 5)
+		require.ErrorIs(t, err, qs.ErrUnavailable)
+		require.Len(t, order, len(c.node))
+	}
+	n := open(t, "tcp://", qs.Config{})
+	to := peer(t, n, s.Addr().String())
+	order = nil
+	for item, err := range rows.Call(within(t), to, 7) {
+		require.NoError(t, err)
+		require.Equal(t, 7, item)
+	}
+	require.NoError(t, sent.Send(within(t), to, 8))
+	require.Equal(t, 8, <-got)
+	require.Equal(t, []string{"stream 1", "one-way 1"}, order)
+}
+
+// TestBudgetOfNode: nodes whose calls one Retry repeats have a budget each.
+func TestBudgetOfNode(t *testing.T) {
+	t.Parallel()
+	ran := 0
+	m := qs.Define[int, int]("options/budget", qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 1000, Backoff: -1}))
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		m.Handle(n, func(context.Context, int) (int, error) {
+			ran++
+			return 0, qs.Errorf(qs.ErrUnavailable, "never")
+		})
+	})
+	for range 3 {
+		n := open(t, "tcp://", qs.Config{})
+		ran = 0
+		_, err := m.Call(within(t), peer(t, n, s.Addr().String()), 1)
+		require.ErrorContains(t, err, "RetryPolicy.BudgetRatio")
+		require.Equal(t, 12, ran, "the first, 10, and a tenth of the first")
 	}
 }

@@ -30,16 +30,24 @@ type RetryPolicy struct {
 	// Codes are what the handler of an Idempotent method may have answered, after it has run, for the call to be repeated. Nil means
 	// ErrUnavailable, ErrNotReady and ErrAborted; an empty list none.
 	Codes []Code
-	// BudgetRatio bounds the repeated attempts of the last 10 s by so many for each first one, beside 10. Those at another
-	// address that does not fail are not counted. Zero means 0.1, negative no such bound.
+	// BudgetRatio bounds the repeated attempts of the last 10 s by so many for each first one, beside 10: those of one node's calls
+	// through one Retry, of all methods that it wraps. Those at another address that does not fail are not counted. Zero means 0.1,
+	// negative no such bound.
 	BudgetRatio float64
 }
 
 // Retry returns a client's interceptor that repeats calls: those whose requests did not run, and, for methods that are Idempotent,
 // those that may have run, or whose handlers said one of RetryPolicy.Codes. Each attempt goes to an address of the Peer that does not
 // fail and that the call has not been at, if there is one. What no repetition can
-// help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a Reader or a Writer have been moved. Interceptors after it run
-// once for each attempt, those before it once.
+// help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a Reader or a Writer have been moved.
+//
+// Put it into Config.ClientInterceptors for all calls of a node, or give it to Define for those of one method; not both, since a call is
+// repeated by each. Interceptors after it run once for each attempt, those before it, and all of the node if it is the method's, once:
+//
+//	qs.Config{ClientInterceptors: []qs.Interceptor{logAll, qs.Retry(qs.RetryPolicy{}), countAttempts}}
+//	var get = qs.Define[Key, Value]("kv/get", qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 5}))
+//
+// Make it once for a node or a method, not for each call: it keeps the budget of what it has repeated. At a server it does nothing good.
 func Retry(p RetryPolicy) Interceptor {
 	if p.Attempts <= 0 {
 		p.Attempts = 3
@@ -53,8 +61,11 @@ func Retry(p RetryPolicy) Interceptor {
 	if p.Codes == nil {
 		p.Codes = []Code{ErrUnavailable, ErrNotReady, ErrAborted}
 	}
-	b := &budget{share: p.BudgetRatio}
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
+		if c.Peer.p == nil {
+			return next(ctx) // which refuses it
+		}
+		b := c.Peer.p.n.budget(&p)
 		c.stall, c.withdraw = p.ProgressTimeout, p.WithdrawTimeout
 		b.first(c.Peer)
 		pause := p.Backoff
@@ -68,7 +79,7 @@ func Retry(p RetryPolicy) Interceptor {
 			}
 			elsewhere := c.Peer.elsewhere(c)
 			if !elsewhere && !b.allows(c.Peer) {
-				return fmt.Errorf("%w (attempt %d of %d, and RetryPolicy.ExtraShare allows no other for now)", err, c.Attempt, p.Attempts)
+				return fmt.Errorf("%w (attempt %d of %d, and RetryPolicy.BudgetRatio allows no other for now)", err, c.Attempt, p.Attempts)
 			}
 			if pause > 0 && !elsewhere {
 				if c.Peer.p.n.Sleep(ctx, c.Peer.p.n.jitter(pause)) != nil {
@@ -109,6 +120,15 @@ func (n *Node) jitter(d time.Duration) time.Duration {
 	var b [8]byte
 	n.class.NA().Rand(b[:])
 	return d/2 + time.Duration(binary.LittleEndian.Uint64(b[:])%uint64(d/2+1))
+}
+
+// budget returns the budget of a node's calls through what Retry has returned for p.
+func (n *Node) budget(p *RetryPolicy) *budget {
+	b, ok := n.budgets.Load(p)
+	if !ok {
+		b, _ = n.budgets.LoadOrStore(p, &budget{share: p.BudgetRatio})
+	}
+	return b.(*budget)
 }
 
 // A budget bounds the attempts that are repeated by those that are not.

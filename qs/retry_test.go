@@ -197,7 +197,7 @@ func TestStallIsOfBytes(t *testing.T) {
 					continue
 				}
 				require.ErrorIs(t, err, want)
-				require.ErrorContains(t, err, "no answer and no byte for 1s (RetryPolicy.Stall)")
+				require.ErrorContains(t, err, "no answer and no byte for 1s (RetryPolicy.ProgressTimeout)")
 				require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 			}
 		})
@@ -425,8 +425,8 @@ func TestShutdown(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	for what, open := range map[string]func() (*qs.Node, error){
-		"Workers":  func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{MaxConcurrent: -1}) },
-		"Contexts": func() (*qs.Node, error) { return qs.Open("sim://", qs.Config{Contexts: 2}) },
+		"MaxConcurrent": func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{MaxConcurrent: -1}) },
+		"Contexts":      func() (*qs.Node, error) { return qs.Open("sim://", qs.Config{Contexts: 2}) },
 		"interceptor": func() (*qs.Node, error) {
 			return qs.Open("tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{nil}})
 		},
@@ -467,7 +467,7 @@ func TestRetrySaysWhyItGivesUp(t *testing.T) {
 		says   string
 	}{
 		{qs.RetryPolicy{Backoff: -1}, "(attempt 3 of 3)"},
-		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "of 20, and RetryPolicy.ExtraShare allows no other"},
+		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "of 20, and RetryPolicy.BudgetRatio allows no other"},
 	} {
 		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(c.policy)}})
 		_, err := upper.Call(within(t), peer(t, n, "tcp://127.0.0.1:1"), "a")
