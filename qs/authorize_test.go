@@ -179,7 +179,7 @@ func TestAuthorizeBlocks(t *testing.T) {
 	b := open(t, "tcp://", qs.Config{})
 	pb := peer(t, b, srv.Addr().String())
 	held := make(chan error, 4)
-	go func() { _, err := a.Ping(within(t), pa); held <- err }()
+	go func() { _, err := pa.Ping(within(t)); held <- err }()
 	go func() { _, err := inline.Call(within(t), pa, 1); held <- err }()
 	go func() { _, err := plain.Call(within(t), pa, 1); held <- err }()
 	for range 3 {
@@ -191,7 +191,7 @@ func TestAuthorizeBlocks(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, i, got)
 		}
-		_, err := b.Ping(within(t), pb)
+		_, err := pb.Ping(within(t))
 		require.NoError(t, err)
 	}
 	n := 0

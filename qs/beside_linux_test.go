@@ -39,7 +39,7 @@ var seen = qs.Define[struct{}, [3]string]("beside/seen")
 // tellSeen answers by what the caller has come, why, and who it has proven to be.
 func tellSeen(n *qs.Node) {
 	seen.Handle(n, func(ctx context.Context, _ struct{}) ([3]string, error) {
-		who := qs.CallFrom(ctx).Caller()
+		who := qs.CallerFrom(ctx)
 		return [3]string{who.Transport, who.Why, who.Name}, nil
 	})
 }

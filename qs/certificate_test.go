@@ -25,7 +25,7 @@ func withTLS(t *testing.T, cert, key, ca string) *qs.Node {
 	require.NoError(t, err)
 	return server(t, qs.Config{TLS: cfg}, func(n *qs.Node) {
 		whoami.Handle(n, func(ctx context.Context, _ struct{}) (string, error) {
-			who := qs.CallFrom(ctx).Caller()
+			who := qs.CallerFrom(ctx)
 			if !who.Secure {
 				return "", errors.New("the session is not secure")
 			}

@@ -57,8 +57,6 @@ type (
 	Fate = hg.Fate
 	// A RemoteError is what a target answered instead of output.
 	RemoteError = hg.RemoteError
-	// A Meta is names and values that travel beside an input or an output.
-	Meta = hg.Metadata
 	// A Caller is the sender of a request. Trust only what its Identity reports as verified: a caller chooses the rest.
 	Caller = hg.Caller
 	// An Identity is what is known of the process at the other end of a session.

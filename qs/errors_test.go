@@ -238,7 +238,7 @@ func TestFailFast(t *testing.T) {
 			return "done", nil
 		})
 	})
-	_, err := c.Ping(within(t), to)
+	_, err := to.Ping(within(t))
 	require.NoError(t, err)
 	var all []*qs.Future[string]
 	full := func() bool {

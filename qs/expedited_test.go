@@ -110,7 +110,7 @@ func soon(t testing.TB) context.Context {
 // answers has a node ping a peer.
 func answers(t testing.TB, ctx context.Context, n *qs.Node, to qs.Peer) {
 	t.Helper()
-	_, err := n.Ping(ctx, to)
+	_, err := to.Ping(ctx)
 	require.NoError(t, err, "ping")
 	h, err := n.HG().Create(to.Addr(), hg.HashName(hg.HealthRPC))
 	require.NoError(t, err)

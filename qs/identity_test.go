@@ -58,7 +58,7 @@ func TestCallerByName(t *testing.T) {
 	s := server(t, cfg, func(n *qs.Node) {
 		whoami.Handle(n, func(ctx context.Context, _ struct{}) (string, error) {
 			ran.Add(1)
-			return qs.CallFrom(ctx).Caller().Name + " " + strings.Join(qs.CallFrom(ctx).Caller().URIs(), ","), nil
+			return qs.CallerFrom(ctx).Name + " " + strings.Join(qs.CallerFrom(ctx).URIs(), ","), nil
 		})
 	})
 	call := func(id string) (string, error) {

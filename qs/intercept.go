@@ -30,7 +30,7 @@ type Call struct {
 // Lends reports whether the method has Sources or Sinks, or answers a stream: attempts of such a call are made one after the other.
 func (c *Call) Lends() bool { return c.lends }
 
-// Caller returns at the target who sent the request: its address, and by TLS its verified certificate and Name. It is asked
+// Caller returns at the target who sent the request, as CallerFrom does in a handler: its address, and by TLS its verified certificate and Name. It is asked
 // before the handler, or the interceptor, returns. At the client it is zero.
 func (c *Call) Caller() Caller { return c.in.Caller() }
 
@@ -95,14 +95,16 @@ type (
 	metaKey struct{}
 )
 
-// CallFrom returns the request that the ctx of a handler belongs to, or nil. It is asked for before the handler returns.
+// CallFrom returns the request that the ctx of a handler, or one made of it, belongs to; nil for any other, as that of Config.Authorize,
+// which is given its Call. It is asked for before the handler returns, by one goroutine at a time. Most handlers want CallerFrom and
+// Metadata only; this has also the Peer, for calls back, and ResponseMetadata.
 func CallFrom(ctx context.Context) *Call {
 	c, _ := ctx.Value(callKey{}).(*Call)
 	return c
 }
 
 // WithMetadata returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that
-// begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. It is not passed on by the target. A call has at most
+// begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. A handler reads it by Metadata; it is not passed on by the target. A call has at most
 // 16 names and, with 3 bytes for each, 8 KiB of them and their values: one with more, or with a bad name, does not run and fails with
 // ErrOverflow or ErrInvalid.
 func WithMetadata(ctx context.Context, name, value string) context.Context {
@@ -112,6 +114,27 @@ func WithMetadata(ctx context.Context, name, value string) context.Context {
 	}
 	m, err := was.m.With(name, value)
 	return context.WithValue(ctx, metaKey{}, carried{m, err})
+}
+
+// Metadata returns in a handler the value that the caller has given by WithMetadata under name; false if there is none, and for a
+// ctx that is not a handler's. An interceptor of the server may have changed it. It is asked before the handler returns. Names that begin
+// with "qs-" are the library's, and not there.
+func Metadata(ctx context.Context, name string) (value string, ok bool) {
+	c := CallFrom(ctx)
+	if c == nil {
+		return "", false
+	}
+	return c.Metadata.Get(name)
+}
+
+// CallerFrom returns in a handler who has called: its address, and by TLS its verified certificate and Name. It is the zero Caller for a
+// ctx that is not a handler's, and is asked before the handler returns.
+func CallerFrom(ctx context.Context) Caller {
+	c := CallFrom(ctx)
+	if c == nil {
+		return Caller{}
+	}
+	return c.Caller()
 }
 
 type carried struct {

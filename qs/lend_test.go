@@ -104,7 +104,7 @@ func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 		defer n.Close()
 		to, err := n.Peer(context.Background(), "sim://server")
 		require.NoError(t, err)
-		_, err = n.Ping(context.Background(), to) // there is a session
+		_, err = to.Ping(context.Background()) // there is a session
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()

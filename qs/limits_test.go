@@ -146,7 +146,7 @@ func (l *workload) kinds() map[string]func(ctx context.Context, n *qs.Node, to q
 			return all(got, long, err)
 		},
 		"ping": func(ctx context.Context, n *qs.Node, to qs.Peer) error {
-			_, err := n.Ping(ctx, to)
+			_, err := to.Ping(ctx)
 			return err
 		},
 	}

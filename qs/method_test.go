@@ -27,10 +27,10 @@ var (
 func TestCall(t *testing.T) {
 	t.Parallel()
 	heard := make(chan string, 1)
-	client, to := pair(t, qs.Config{}, func(n *qs.Node) {
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		double.Handle(n, func(_ context.Context, p point) (point, error) { return point{2 * p.X, 2 * p.Y}, nil })
 		upper.Handle(n, func(ctx context.Context, s string) (string, error) {
-			who, ok := qs.CallFrom(ctx).Metadata.Get("who")
+			who, ok := qs.Metadata(ctx, "who")
 			if !ok {
 				return strings.ToUpper(s), nil
 			}
@@ -76,7 +76,7 @@ func TestCall(t *testing.T) {
 	require.Equal(t, qs.ErrNoEntry, remote.Code)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 
-	took, err := client.Ping(ctx, to)
+	took, err := to.Ping(ctx)
 	require.NoError(t, err)
 	require.Positive(t, took)
 	_, err = double.Call(ctx, qs.Peer{}, point{})

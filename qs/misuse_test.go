@@ -18,11 +18,10 @@ var give = qs.Define[struct{ Body qs.Sink }, int64]("test/give")
 // What can be seen to be a mistake before anything is sent is an error that says so, and that nothing ran.
 func TestMistakesOfCallers(t *testing.T) {
 	t.Parallel()
-	client, to := pair(t, qs.Config{}, func(n *qs.Node) {
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		take.Handle(n, func(context.Context, struct{ Body qs.Source }) (int64, error) { panic("it ran") })
 		give.Handle(n, func(context.Context, struct{ Body qs.Sink }) (int64, error) { panic("it ran") })
 	})
-	other := open(t, "tcp://", qs.Config{})
 	ctx := within(t)
 	source := func(s qs.Source) func() error {
 		return func() error { _, err := take.Call(ctx, to, struct{ Body qs.Source }{s}); return err }
@@ -31,13 +30,12 @@ func TestMistakesOfCallers(t *testing.T) {
 		return func() error { _, err := give.Call(ctx, to, struct{ Body qs.Sink }{s}); return err }
 	}
 	for says, call := range map[string]func() error{
-		"LendFile or From got nil":    source(qs.File(nil)),
-		"From got nil":                source(qs.Reader(nil)),
-		"FillFile or Into got nil":    sink(qs.FileBuffer(nil, 1)),
-		"Into got nil":                sink(qs.Writer(nil)),
-		"the Peer is zero":            func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
-		"the Peer is zero;":           func() error { _, err := client.Ping(ctx, qs.Peer{}); return err },
-		"the Peer is of another Node": func() error { _, err := other.Ping(ctx, to); return err },
+		"LendFile or From got nil": source(qs.File(nil)),
+		"From got nil":             source(qs.Reader(nil)),
+		"FillFile or Into got nil": sink(qs.FileBuffer(nil, 1)),
+		"Into got nil":             sink(qs.Writer(nil)),
+		"the Peer is zero":         func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
+		"the Peer is zero;":        func() error { _, err := qs.Peer{}.Ping(ctx); return err },
 	} {
 		err := call()
 		require.ErrorIs(t, err, qs.ErrInvalid, says)
@@ -145,4 +143,13 @@ func TestPeerAddresses(t *testing.T) {
 	require.ErrorIs(t, err, qs.ErrUnsupported, "a mistake, although ctx has ended, too")
 	_, err = n.Peer(ended, "tcp://127.0.0.1:1", "127.0.0.1:1")
 	require.ErrorIs(t, err, qs.ErrInvalid)
+}
+
+// TestNoHandler: who asks for a handler's request outside one gets nothing.
+func TestNoHandler(t *testing.T) {
+	t.Parallel()
+	_, ok := qs.Metadata(qs.WithMetadata(t.Context(), "who", "me"), "who")
+	require.False(t, ok)
+	require.True(t, qs.CallerFrom(t.Context()).Addr.IsZero())
+	require.Nil(t, qs.CallFrom(t.Context()))
 }

@@ -116,7 +116,7 @@ func TestPanicsOfContexts(t *testing.T) {
 		require.ErrorContains(t, err, "the handler of test/take panicked")
 		_, err = give.Call(within(t), to, struct{ Body qs.Sink }{qs.Writer(io.Discard)})
 		require.ErrorContains(t, err, "the handler of test/give panicked")
-		require.Panics(t, func() { _, _ = client.Ping(none, to) })
+		require.Panics(t, func() { _, _ = to.Ping(none) })
 	}
 	require.NoError(t, client.Shutdown(within(t)))
 	stop()

@@ -238,16 +238,17 @@ func (p *peer) texts() string {
 	return strings.Join(all, ",")
 }
 
-// Ping asks whether a process serves at to's address, and returns how long the answer took. Any answer will do.
-func (n *Node) Ping(ctx context.Context, to Peer) (time.Duration, error) {
-	switch {
-	case to.p == nil:
+// Ping asks whether a process serves at the address of p, as Addr returns it, and returns how long the answer took: any answer will do,
+// also a refusal. It blocks until then, or until ctx ends, and connects if there is no connection. The error is as one of Method.Call:
+// ErrUnreachable where nobody listens, ErrInvalid for the zero Peer. It does not change where calls go: an address that fails is
+// probed by the Peer itself (PeerOptions.HealthInterval).
+func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
+	if p.p == nil {
 		return 0, noPeer(hg.PingRPC)
-	case to.p.n != n:
-		return 0, &hg.Error{Op: "forward", RPC: hg.PingRPC, Peer: to.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, "the Peer is of another Node")}
 	}
+	n := p.p.n
 	begun := n.now()
-	err := n.callRaw(ctx, to.p.i, to.Addr(), hg.PingRPC, nil, nil)
+	err := n.callRaw(ctx, p.p.i, p.Addr(), hg.PingRPC, nil, nil)
 	if _, answered := hg.RemoteOf(err); answered {
 		err = nil
 	}

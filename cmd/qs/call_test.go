@@ -122,7 +122,7 @@ func typedTarget(t *testing.T, tells bool) string {
 		return "done", nil
 	})
 	token := func(ctx context.Context, name string) string {
-		v, _ := qs.CallFrom(ctx).Metadata.Get(name)
+		v, _ := qs.Metadata(ctx, name)
 		return v
 	}
 	qs.Define[string, string]("shop/token").Handle(node, func(ctx context.Context, _ string) (string, error) {

@@ -234,7 +234,7 @@ const pingLimit = 5 * time.Second
 func (l *life) pings() {
 	for !l.over.Load() {
 		ctx, cancel := l.node.WithTimeout(context.Background(), pingLimit)
-		_, err := l.node.Ping(ctx, l.peers[0])
+		_, err := l.peers[0].Ping(ctx)
 		cancel()
 		if err != nil && !l.over.Load() && !errors.Is(err, hg.ErrClosed) {
 			l.Book.wrong("a ping of the spared target: %v", err)

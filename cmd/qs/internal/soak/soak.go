@@ -241,7 +241,7 @@ func (s *soak) knock() (silent int) {
 	for _, t := range s.targets {
 		p, err := n.Peer(ctx, t.reached)
 		for err == nil {
-			if _, err = n.Ping(ctx, p); err == nil {
+			if _, err = p.Ping(ctx); err == nil {
 				break
 			}
 			if pause(ctx, 20*time.Millisecond) {
