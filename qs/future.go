@@ -28,7 +28,7 @@ type future struct {
 }
 
 // Go is Call on a goroutine of its own; in the simulator, in a coroutine. If the program's code panics in the call, an encoder or an
-// interceptor, Wait, First and All panic with the same value; if it ends the goroutine the error matches ErrInvalid.
+// interceptor, Wait, WaitFirst and CallAll panic with the same value; if it ends the goroutine the error matches ErrInvalid.
 func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	k := m.begin(to, in)
 	return &Future[Out]{begin(ctx, &k.outgoing), &k.out}

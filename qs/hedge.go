@@ -194,25 +194,17 @@ func anyOf(ctx context.Context, futures []*future) (int, error) {
 	return -1, err
 }
 
-// An Outcome is what became of a call that All has made.
-type Outcome[Out any] struct {
-	Peer Peer
-	Out  Out
-	Err  error
-	Fate Fate // of the request: Ran if there is no error
-}
-
-// CallAll calls m at all peers at once, with the same input, and returns what became of each call, in their order, when all have ended. A
-// method may lend memory or a file to all of them; not a Reader, nor a Sink.
-func CallAll[In, Out any](ctx context.Context, peers []Peer, m *Method[In, Out], in In) []Outcome[Out] {
-	var futures []*Future[Out]
-	for _, to := range peers {
-		futures = append(futures, m.Go(ctx, to, in))
+// CallAll calls m at all peers at once, with the same input, and waits until all calls have ended: by ctx, too. outs[i] and errs[i] are
+// what Method.Call would have returned for peers[i], and FateOf(errs[i]) says whether its request ran; errors.Join(errs...) is nil if
+// all have succeeded. A method may lend memory or a file to all of them; not a Reader, nor a Sink.
+func CallAll[In, Out any](ctx context.Context, peers []Peer, m *Method[In, Out], in In) (outs []Out, errs []error) {
+	futures := make([]*Future[Out], len(peers))
+	for i, to := range peers {
+		futures[i] = m.Go(ctx, to, in)
 	}
-	var all []Outcome[Out]
+	outs, errs = make([]Out, len(peers)), make([]error, len(peers))
 	for i, f := range futures {
-		out, err := f.Wait(context.Background())
-		all = append(all, Outcome[Out]{peers[i], out, err, FateOf(err)})
+		outs[i], errs[i] = f.Wait(context.Background())
 	}
-	return all
+	return outs, errs
 }

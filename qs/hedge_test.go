@@ -215,16 +215,16 @@ func TestFirst(t *testing.T) {
 			require.ErrorIs(t, err, qs.ErrInvalid)
 
 			f.takes["s0"], f.takes["s2"] = 0, 0
-			out := qs.CallAll(ctx, peers, once, "x")
-			require.Len(t, out, 4)
+			outs, errs := qs.CallAll(ctx, peers, once, "x")
+			require.Len(t, outs, 4)
+			require.Len(t, errs, 4)
 			for i, want := range []struct {
 				out  string
 				fate qs.Fate
 			}{{"s0", qs.Ran}, {"", qs.NotRun}, {"s1", qs.Ran}, {"s2", qs.Ran}} {
-				require.Equal(t, want.out, out[i].Out)
-				require.Equal(t, want.fate, out[i].Fate)
-				require.Equal(t, want.out == "", out[i].Err != nil)
-				require.Equal(t, peers[i], out[i].Peer)
+				require.Equal(t, want.out, outs[i])
+				require.Equal(t, want.fate, qs.FateOf(errs[i]))
+				require.Equal(t, want.out == "", errs[i] != nil)
 			}
 		})
 	}

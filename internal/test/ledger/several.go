@@ -62,22 +62,20 @@ func (c *caller) all() error {
 		m = asksAgain
 	}
 	least, most := 0, 0
-	var errs []error
-	for _, o := range qs.CallAll(r.ctx, peers, m, r.in) {
-		if o.Fate == qs.Ran {
+	outs, errs := qs.CallAll(r.ctx, peers, m, r.in)
+	for i, err := range errs {
+		fate := qs.FateOf(err)
+		if fate == qs.Ran {
 			least++
 		}
-		if o.Fate != qs.NotRun {
+		if fate != qs.NotRun {
 			most++
 		}
-		if o.Fate != qs.FateOf(o.Err) {
-			c.Book.wrong("call %v: All says %v of %v", r.id, o.Fate, o.Err)
+		if text := looksRight(err); text != "" {
+			c.Book.wrong("call %v: %s: %v", r.id, text, err)
 		}
-		if text := looksRight(o.Err); text != "" {
-			c.Book.wrong("call %v: %s: %v", r.id, text, o.Err)
-		}
-		if errs = append(errs, o.Err); o.Err == nil && o.Out.ID != r.id {
-			c.Book.wrong("call %v: a wrong answer, of call %v", r.id, o.Out.ID)
+		if err == nil && outs[i].ID != r.id {
+			c.Book.wrong("call %v: a wrong answer, of call %v", r.id, outs[i].ID)
 		}
 	}
 	c.Book.ran(r.id, least, most)
