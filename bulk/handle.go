@@ -267,10 +267,10 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalBinary decodes a peer's handle. It keeps no reference to b. The error matches hg.ErrProtocol.
+// UnmarshalBinary decodes a peer's handle. It keeps no reference to b. The error matches na.ErrProtocol.
 func (h *Handle) UnmarshalBinary(b []byte) error {
 	bad := func(what string) error {
-		return fmt.Errorf("bulk: decode: %w", na.WithText(hg.ErrProtocol, "bulk handle "+what))
+		return fmt.Errorf("bulk: decode: %w", na.WithText(na.ErrProtocol, "bulk handle "+what))
 	}
 	if !h.Remote() {
 		return fmt.Errorf("bulk: decode into a local handle: %w", hg.ErrInvalid)

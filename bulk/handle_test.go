@@ -111,7 +111,7 @@ func TestDescriptorRefused(t *testing.T) {
 			var h bulk.Handle
 			require.NoError(t, h.UnmarshalBinary(descriptor(eager|bound, 2, 1, address("tcp://a"), []byte("xy"))))
 			err := h.UnmarshalBinary(c.in)
-			require.ErrorIs(t, err, hg.ErrProtocol)
+			require.ErrorIs(t, err, na.ErrProtocol)
 			require.Contains(t, err.Error(), c.says)
 			require.Less(t, len(err.Error()), 1000)
 			again, err := h.MarshalBinary()
@@ -131,7 +131,7 @@ func TestDescriptorTruncated(t *testing.T) {
 	} {
 		require.NoError(t, new(bulk.Handle).UnmarshalBinary(whole))
 		for n := range whole {
-			require.ErrorIs(t, new(bulk.Handle).UnmarshalBinary(whole[:n]), hg.ErrProtocol, "%d of %d bytes", n, len(whole))
+			require.ErrorIs(t, new(bulk.Handle).UnmarshalBinary(whole[:n]), na.ErrProtocol, "%d of %d bytes", n, len(whole))
 		}
 	}
 }
@@ -149,7 +149,7 @@ func FuzzUnmarshal(f *testing.F) {
 			t.Fatal("the input was changed")
 		}
 		if err != nil {
-			if !errors.Is(err, hg.ErrProtocol) {
+			if !errors.Is(err, na.ErrProtocol) {
 				t.Fatalf("got %v, want an error that matches ErrProtocol", err)
 			}
 			return

@@ -632,7 +632,7 @@ func (f *farce) end() {
 		h.Close()
 	}
 	for _, h := range f.kept {
-		_ = h.RespondError(hg.ErrNoResponse, nil)
+		_ = h.RespondError(na.ErrNoResponse, nil)
 	}
 	for _, op := range f.moves {
 		op.Cancel()

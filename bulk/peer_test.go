@@ -60,7 +60,7 @@ func TestHandleForOnePeer(t *testing.T) {
 		require.NoError(t, e.err)
 		require.Empty(t, differ(s.theirs.bytes(), s.mine.bytes()))
 
-		p.octx.NA().Disconnect(peer, hg.ErrProtocol)
+		p.octx.NA().Disconnect(peer, na.ErrProtocol)
 		p.Until(func() bool { return p.mctx.Stats().NA.Peers == 0 })
 		e = p.in(t).transfer(s.spec)
 		require.ErrorIs(t, e.err, na.ErrPermission, "another session of the same peer")

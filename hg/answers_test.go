@@ -27,11 +27,11 @@ func TestEverySilenceIsAnswered(t *testing.T) {
 	}{
 		{"HandlerError", func(hg.Request) error { return errors.New("disk on fire") }, nil, hg.ErrHandler, "disk on fire"},
 		{"HandlerPanic", func(hg.Request) error { panic("oops") }, nil, hg.ErrPanic, "the target's log has it as "},
-		{"NoResponse", func(hg.Request) error { return nil }, nil, hg.ErrNoResponse, ""},
-		{"NoResponseLater", func(h hg.Request) error { late = detached(h); return nil }, func() { drop(late) }, hg.ErrNoResponse, ""},
+		{"NoResponse", func(hg.Request) error { return nil }, nil, na.ErrNoResponse, ""},
+		{"NoResponseLater", func(h hg.Request) error { late = detached(h); return nil }, func() { drop(late) }, na.ErrNoResponse, ""},
 		{"RefusedOutputLater", func(h hg.Request) error { late = detached(h); return nil }, func() {
 			require.ErrorIs(t, late.RespondRaw(make([]byte, 2<<20), nil), hg.ErrOverflow)
-			require.ErrorIs(t, late.RespondRaw(nil, nil), hg.ErrAnswered)
+			require.ErrorIs(t, late.RespondRaw(nil, nil), na.ErrAnswered)
 		}, hg.ErrOverflow, "MaxOutput"},
 		{"RefusedOutputBefore", func(h hg.Request) error {
 			require.Error(t, detached(h).Respond(make(chan int), nil), "what the codec cannot encode")
@@ -44,7 +44,7 @@ func TestEverySilenceIsAnswered(t *testing.T) {
 		}, func() { require.NoError(t, late.RespondError(hg.ErrNotFound, nil)) }, hg.ErrNotFound, ""},
 		{"UndecodableInput", func(h hg.Request) error { return h.Input(new(map[string]int)) }, nil, hg.ErrBadInput, "input of"},
 		{"OutputTooLarge", func(h hg.Request) error { return h.RespondRaw(make([]byte, 2<<20), nil) }, nil, hg.ErrOverflow, "MaxOutput"},
-		{"OwnCode", func(h hg.Request) error { return h.RespondError(na.WithText(hg.ErrExists, "there is one"), nil) }, nil, hg.ErrExists, "there is one"},
+		{"OwnCode", func(h hg.Request) error { return h.RespondError(na.WithText(na.ErrExists, "there is one"), nil) }, nil, na.ErrExists, "there is one"},
 		{"LongText", func(hg.Request) error { return errors.New(strings.Repeat("x", 1<<20)) }, nil, hg.ErrHandler, "xxx"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -110,9 +110,9 @@ func TestOriginRefusesAtOnce(t *testing.T) {
 		require.Error(t, h.Forward(make(chan int), never), "what the codec cannot encode")
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))
-		require.ErrorIs(t, h.Forward(nil, never), hg.ErrBusy)
-		require.ErrorIs(t, h.Reset(p.target.Addr(), h.ID()), hg.ErrBusy)
-		require.ErrorIs(t, h.Output(nil), hg.ErrBusy)
+		require.ErrorIs(t, h.Forward(nil, never), na.ErrBusy)
+		require.ErrorIs(t, h.Reset(p.target.Addr(), h.ID()), na.ErrBusy)
+		require.ErrorIs(t, h.Output(nil), na.ErrBusy)
 		n.Until(func() bool { return len(m.kept) == 1 })
 		m.answer(t, nil)
 		n.Until(func() bool { return o.calls == 1 })
@@ -227,7 +227,7 @@ func TestCloseInsideCallback(t *testing.T) {
 			h.Close()
 		}))
 		n.Until(p.origin.Closed)
-		require.ErrorIs(t, shutdown, hg.ErrBusy, "Shutdown inside a callback says so")
+		require.ErrorIs(t, shutdown, na.ErrBusy, "Shutdown inside a callback says so")
 	})
 }
 
@@ -238,7 +238,7 @@ func TestRegister(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, hg.HashName("a"), id)
 		_, err = cls.Register("a", nil)
-		require.ErrorIs(t, err, hg.ErrExists)
+		require.ErrorIs(t, err, na.ErrExists)
 		for _, name := range []string{"", strings.Repeat("x", 256)} {
 			_, err = cls.Register(name, nil)
 			require.ErrorIs(t, err, hg.ErrInvalid)

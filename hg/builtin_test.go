@@ -164,7 +164,9 @@ func TestObserve(t *testing.T) {
 		look(inspect.Event{Kind: inspect.EventOrigin, RPC: "silent", Code: hg.ErrCanceled, Fate: fate})
 
 		called := make(chan error)
-		go func() { called <- p.octx.Call(t.Context(), p.target.Addr(), hg.HashName("echo"), make([]byte, 7), nil) }()
+		go func() {
+			called <- callOnce(t.Context(), p.octx, p.target.Addr(), hg.HashName("echo"), make([]byte, 7), nil)
+		}()
 		over := false
 		p.Until(func() bool {
 			select {

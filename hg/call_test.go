@@ -43,7 +43,7 @@ func TestContextTravels(t *testing.T) {
 				require.NotErrorIs(t, err, hg.ErrCanceled)
 				require.NotErrorIs(t, err, context.Canceled)
 				require.NotErrorIs(t, err, hg.ErrRemote)
-				require.NoError(t, p.octx.Call(t.Context(), p.target.Addr(), echoID, nil, nil)) // what came before has begun, or never does
+				require.NoError(t, callOnce(t.Context(), p.octx, p.target.Addr(), echoID, nil, nil)) // what came before has begun, or never does
 				select {
 				case at := <-begun:
 					require.True(t, at.ok)
@@ -102,8 +102,18 @@ func over(t *testing.T, ctx context.Context) {
 	}
 }
 
-// Context.Call needs no handle, decodes the output, and keeps nothing open.
-func TestContextCall(t *testing.T) {
+// callOnce makes a call with a handle of its own.
+func callOnce(ctx context.Context, hctx *hg.Context, to hg.Addr, id hg.ID, in, out any) error {
+	h, err := hctx.Create(to, id)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return h.Call(ctx, in, out)
+}
+
+// Call decodes the output, and the detail of an error; nothing is open afterwards.
+func TestCallDecodes(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{})
 		double := p.rpc("double", func(r hg.Request) error {
@@ -120,23 +130,23 @@ func TestContextCall(t *testing.T) {
 		p.serve()
 		var out int
 		for i := range 10 {
-			require.NoError(t, p.octx.Call(t.Context(), p.target.Addr(), double, i, &out))
+			require.NoError(t, callOnce(t.Context(), p.octx, p.target.Addr(), double, i, &out))
 			require.Equal(t, 2*i, out)
-			err := p.octx.Call(t.Context(), p.target.Addr(), double, -i-1, &out)
+			err := callOnce(t.Context(), p.octx, p.target.Addr(), double, -i-1, &out)
 			require.ErrorIs(t, err, hg.ErrNotFound)
 			remote, _ := hg.RemoteOf(err)
 			require.NoError(t, remote.Detail(&out))
 			require.Equal(t, -i-1, out)
-			require.Error(t, p.octx.Call(t.Context(), p.target.Addr(), triple, i, &out))
-			require.NoError(t, p.octx.Call(t.Context(), p.target.Addr(), triple, i, nil))
+			require.Error(t, callOnce(t.Context(), p.octx, p.target.Addr(), triple, i, &out))
+			require.NoError(t, callOnce(t.Context(), p.octx, p.target.Addr(), triple, i, nil))
 		}
-		require.ErrorIs(t, p.octx.Call(t.Context(), p.target.Addr(), 12345, nil, nil), hg.ErrNoEntry)
+		require.ErrorIs(t, callOnce(t.Context(), p.octx, p.target.Addr(), 12345, nil, nil), hg.ErrNoEntry)
 		require.Zero(t, p.octx.Stats().Handles)
 		require.NoError(t, p.origin.Shutdown(t.Context()))
 	})
 }
 
-// A call that has ended keeps no large input, and one without a handle no large output, which nobody can ask for.
+// A call that has ended keeps no large input, and a handle that is closed no large output, which nobody can ask for.
 func TestCallsKeepNoLargeBodies(t *testing.T) {
 	if !leak.Alone(t) {
 		return
@@ -162,7 +172,7 @@ func TestCallsKeepNoLargeBodies(t *testing.T) {
 		_, err = h.CallRaw(t.Context(), make([]byte, size))
 		require.NoError(t, err)
 		gone := func() bool { return used() < before+size/2 }
-		require.NoError(t, p.octx.Call(t.Context(), p.target.Addr(), give, nil, nil))
+		require.NoError(t, callOnce(t.Context(), p.octx, p.target.Addr(), give, nil, nil))
 		require.Eventually(t, gone, time.Minute, 100*time.Millisecond) // pools keep it for a moment
 	})
 }

@@ -308,7 +308,7 @@ func TestCancelRespond(t *testing.T) {
 			require.ErrorIs(t, cbErr, hg.ErrCanceled)
 			want = "second"
 		}
-		require.ErrorIs(t, s.Respond("third", nil), hg.ErrAnswered)
+		require.ErrorIs(t, s.Respond("third", nil), na.ErrAnswered)
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 		var out string

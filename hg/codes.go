@@ -19,20 +19,15 @@ const (
 	ErrPeerLost    = na.ErrPeerLost
 	ErrUnreachable = na.ErrUnreachable
 	ErrNoEntry     = na.ErrNoEntry
-	ErrBusy        = na.ErrBusy
 	ErrClosed      = na.ErrClosed
-	ErrExists      = na.ErrExists
 	ErrInvalid     = na.ErrInvalid
 	ErrOverflow    = na.ErrOverflow
 	ErrNoCredit    = na.ErrNoCredit
 	ErrAgain       = na.ErrAgain
-	ErrProtocol    = na.ErrProtocol
-	ErrNoResponse  = na.ErrNoResponse
 	ErrPanic       = na.ErrPanic
 	ErrHandler     = na.ErrHandler
 	ErrUnsupported = na.ErrUnsupported
 	ErrPermission  = na.ErrPermission
-	ErrAnswered    = na.ErrAnswered
 	ErrRemote      = na.ErrRemote
 	ErrRefused     = na.ErrRefused
 )
@@ -133,10 +128,10 @@ func (e *RemoteError) Error() string {
 //
 //   - ErrRemote;
 //   - ErrRefused, if the request was refused;
-//   - Code, if it is 64 to 255, or only a target can produce it: ErrHandler, ErrPanic and ErrNoResponse;
+//   - Code, if it is 64 to 255, or only a target can produce it: ErrHandler, ErrPanic and na.ErrNoResponse;
 //   - Code, and the errors of the standard library that it matches, if the library at the target has refused this request: ErrNoEntry (it
 //     has no such RPC), ErrTimeout (the handler could not begin in time), ErrPermission (by an authorizer), ErrOverflow,
-//     ErrUnsupported, ErrInvalid and ErrProtocol. What a handler returns does not match these: its ErrNoEntry, for example, may be
+//     ErrUnsupported, ErrInvalid and na.ErrProtocol. What a handler returns does not match these: its ErrNoEntry, for example, may be
 //     about a peer of the target.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
@@ -151,16 +146,16 @@ func (e *RemoteError) Is(target error) bool {
 // speaks reports whether Code says here what it says at the target.
 func (e *RemoteError) speaks() bool {
 	switch e.Code {
-	case ErrHandler, ErrPanic, ErrNoResponse:
+	case ErrHandler, ErrPanic, na.ErrNoResponse:
 		return true
-	case ErrNoEntry, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported, ErrInvalid, ErrProtocol:
+	case ErrNoEntry, ErrTimeout, ErrPermission, ErrOverflow, ErrUnsupported, ErrInvalid, na.ErrProtocol:
 		return e.early
 	}
 	return e.Code >= na.ErrNotFound
 }
 
 // Detail decodes into v what the handler has attached by WithDetail. The error matches ErrNoEntry when there is nothing, and
-// ErrProtocol when the target has used another codec.
+// na.ErrProtocol when the target has used another codec.
 func (e *RemoteError) Detail(v any) error {
 	if e.detail == nil {
 		return fmt.Errorf("hg: the target's error has no detail: %w", ErrNoEntry)
@@ -246,7 +241,7 @@ func failureOf(err error) failure {
 		switch c {
 		case na.OK:
 			f.text = "error of code 0: " + f.text
-		case ErrAnswered, ErrRemote, ErrRefused:
+		case na.ErrAnswered, ErrRemote, ErrRefused:
 		default:
 			f.code = c
 		}

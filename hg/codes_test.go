@@ -12,6 +12,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
@@ -35,7 +36,7 @@ func TestCodesOfHandlers(t *testing.T) {
 		{"LocalCode", &hg.Error{Op: "forward", Err: hg.ErrPeerLost}, hg.ErrPeerLost, hg.Ran, "", nil},
 		{"ContextEnded", context.Canceled, hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
 		{"ThirdParty", third, hg.ErrHandler, hg.Ran, "target: asking another: target: not there", []error{hg.ErrHandler}},
-		{"OriginsOnly", hg.ErrAnswered, hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
+		{"OriginsOnly", na.ErrAnswered, hg.ErrHandler, hg.Ran, "", []error{hg.ErrHandler}},
 		{"OK", hg.Code(0), hg.ErrHandler, hg.Ran, "target: error of code 0: success", []error{hg.ErrHandler}},
 		{"OKInText", hg.Errorf(0, "disk on fire"), hg.ErrHandler, hg.Ran, "target: error of code 0: disk on fire", []error{hg.ErrHandler}},
 	} {

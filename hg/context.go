@@ -25,7 +25,6 @@ type Context struct {
 	slots    []uint64   // generations of call identities, by slot
 	free     []uint32   // slots that no handle has
 	services *service   // spare records of requests
-	callers  []*Handle  // idle ones, of Call
 	spare    int
 	open     *open // the youngest first
 	calls    byCall

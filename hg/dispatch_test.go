@@ -54,7 +54,7 @@ func TestDispatchedHandlerIsAnswered(t *testing.T) {
 		{"Error", func(hg.Request) error { return hg.Errorf(hg.ErrNotFound, "none") }, hg.ErrNotFound},
 		{"Panic", func(hg.Request) error { panic("oops") }, hg.ErrPanic},
 		{"EndsItsGoroutine", func(hg.Request) error { runtime.Goexit(); return nil }, hg.ErrPanic},
-		{"Silence", func(hg.Request) error { return nil }, hg.ErrNoResponse},
+		{"Silence", func(hg.Request) error { return nil }, na.ErrNoResponse},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dispatching(t, func(t *testing.T, p *pair, given *[]hg.Request) {
@@ -366,7 +366,7 @@ func callsInACircle(t *testing.T, cfg hg.Config) {
 				if err := r.Input(&in); err != nil {
 					return err
 				}
-				if err := r.HG().Call(r.Context(), to.Addr(), hg.HashName(name), in, &out); err != nil {
+				if err := callOnce(r.Context(), r.HG(), to.Addr(), hg.HashName(name), in, &out); err != nil {
 					return err
 				}
 				return r.Respond(out+"!", nil)
@@ -442,7 +442,7 @@ func TestShutdownWaitsForWorkers(t *testing.T) {
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		p.Until(func() bool { return len(*given) == 1 })
 		go func() { ended <- (*given)[0].Run() }()
-		require.ErrorIs(t, <-began, hg.ErrBusy)
+		require.ErrorIs(t, <-began, na.ErrBusy)
 		require.NoError(t, p.target.Close())
 		p.Until(func() bool { return o.calls == 1 })
 		for range 3 {

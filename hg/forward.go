@@ -12,7 +12,7 @@ import (
 
 // Forward encodes in with the RPC's codec and sends it to the target. It returns without waiting, and in is the caller's
 // again then. cb is called with the call's outcome. A Forward that returns an error ran nothing and runs no callback: it
-// matches ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrAgain when more would be lent
+// matches na.ErrBusy when a call is under way, ErrOverflow when in is larger than Config.MaxInput, ErrAgain when more would be lent
 // than Config.MaxLent, ErrTimeout when SetTimeout was given a time that has passed, ErrClosed from Shutdown or Close on, or the
 // codec's error.
 func (h *Handle) Forward(in any, cb ForwardFunc) error {
@@ -212,7 +212,7 @@ func (h *Handle) forward(in draft, codec uint8, limit time.Duration, waits bool,
 	case h.closed:
 		return misuse("forward", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case k.phase != callIdle:
-		return misuse("forward", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
+		return misuse("forward", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
 	case h.forbids:
 		return misuse("forward", h.Name(), h.addr, ErrCanceled, "canceled before it was forwarded")
 	}

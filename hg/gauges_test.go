@@ -16,7 +16,7 @@ func TestServeGauges(t *testing.T) {
 	transports.Each(t, func(t *testing.T, n *transports.Net) {
 		p := newPair(t, n, hg.Config{NA: na.Config{Envelopes: 8, Eager: 1024}})
 		require.NoError(t, p.target.ServeGauges())
-		require.ErrorIs(t, p.target.ServeGauges(), hg.ErrExists)
+		require.ErrorIs(t, p.target.ServeGauges(), na.ErrExists)
 		second := n.Context(p.target)
 		id, err := p.origin.Register(inspect.GaugesRPC, nil)
 		require.NoError(t, err)

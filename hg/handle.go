@@ -63,7 +63,7 @@ func (c *Context) Create(addr na.Addr, id ID) (*Handle, error) {
 }
 
 // Reset aims an idle handle at another address and RPC. Meanwhile no other goroutine may ask for its ID or Name, or be in
-// SetTarget. The error matches ErrBusy while a call is under way, and ErrNoEntry when id was not registered; the handle is
+// SetTarget. The error matches na.ErrBusy while a call is under way, and ErrNoEntry when id was not registered; the handle is
 // as before then.
 func (h *Handle) Reset(addr na.Addr, id ID) error {
 	rpc := h.ctx.class.rpcs.find(id)
@@ -76,7 +76,7 @@ func (h *Handle) Reset(addr na.Addr, id ID) error {
 	case h.closed:
 		return misuse("reset", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case h.call.phase != callIdle:
-		return misuse("reset", h.Name(), h.addr, ErrBusy, "the handle has a call that has not ended")
+		return misuse("reset", h.Name(), h.addr, na.ErrBusy, "the handle has a call that has not ended")
 	}
 	h.addr, h.id, h.rpc, h.forbids, h.forwarded = addr, id, rpc, false, false
 	return nil

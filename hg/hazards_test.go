@@ -437,7 +437,7 @@ func TestH11ErrorOrCallback(t *testing.T) {
 		require.ErrorIs(t, h.ForwardRaw(nil, refused.cb), hg.ErrTimeout)
 		h.SetTimeout(0)
 		require.NoError(t, h.ForwardRaw(nil, good.cb))
-		require.ErrorIs(t, h.ForwardRaw(nil, refused.cb), hg.ErrBusy)
+		require.ErrorIs(t, h.ForwardRaw(nil, refused.cb), na.ErrBusy)
 		n.Until(func() bool { return good.calls > 0 })
 		require.NoError(t, p.origin.Close())
 		require.ErrorIs(t, h.ForwardRaw(nil, refused.cb), hg.ErrClosed)

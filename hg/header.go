@@ -169,7 +169,7 @@ func checkCodec(c codec.Codec, id uint8) error {
 	if id == codec.NoBytesID || id == codec.EncodedID || id == c.ID() {
 		return nil
 	}
-	return na.WithText(ErrProtocol, fmt.Sprintf("encoded with codec %s, and decoded with %s: both sides need the same", codec.NameOf(id), c.Name()))
+	return na.WithText(na.ErrProtocol, fmt.Sprintf("encoded with codec %s, and decoded with %s: both sides need the same", codec.NameOf(id), c.Name()))
 }
 
 // ahead returns how many of meta bytes of metadata are in front of the body that the message has a key of.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // pair is an origin and a target that know the same RPCs.
@@ -116,4 +117,4 @@ func detached(h hg.Request) hg.Request {
 }
 
 // drop lets a detached request go without output.
-func drop(h hg.Request) { _ = h.RespondError(hg.ErrNoResponse, nil) }
+func drop(h hg.Request) { _ = h.RespondError(na.ErrNoResponse, nil) }

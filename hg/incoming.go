@@ -12,7 +12,7 @@ import (
 
 // A Request is one request at its target: a small value that is copied freely, used by any goroutine, and never closed. It
 // holds the number of its request. Once that has been answered and its handler has returned, the methods of every copy return
-// ErrAnswered or zero values, although the record behind it serves another request by then.
+// na.ErrAnswered or zero values, although the record behind it serves another request by then.
 type Request struct {
 	s   *service
 	gen uint64
@@ -36,10 +36,10 @@ func (r Request) enter() (*service, bool) {
 
 // ended is what methods of a request return that has.
 func ended(op string) error {
-	return misuse(op, "", na.Addr{}, ErrAnswered, "the request has ended")
+	return misuse(op, "", na.Addr{}, na.ErrAnswered, "the request has ended")
 }
 
-// Input decodes the request's input into v. A handler that returns the error answers ErrBadInput. It matches ErrAnswered when the
+// Input decodes the request's input into v. A handler that returns the error answers ErrBadInput. It matches na.ErrAnswered when the
 // request has been answered.
 func (r Request) Input(v any) error {
 	b, rpc, err := r.inputRaw()
@@ -70,7 +70,7 @@ func (r Request) inputRaw() ([]byte, *RPC, error) {
 		return nil, nil, s.notRun("input of")
 	}
 	if s.env == nil {
-		return nil, nil, misuse("input of", s.name(), s.addr, ErrAnswered, "the request has been answered, its input is gone")
+		return nil, nil, misuse("input of", s.name(), s.addr, na.ErrAnswered, "the request has been answered, its input is gone")
 	}
 	if !raceflag.Enabled && !s.ctx.class.cfg.Trace {
 		return s.input, s.rpc, nil
@@ -213,8 +213,8 @@ var overContext = func() context.Context {
 
 // Detach lets the handler return before the request is answered. The program that detaches answers once, from any goroutine.
 // Until then the request counts as active and its input stays. The library answers if nobody does: ErrTimeout at the deadline,
-// ErrNoResponse when the class shuts down; with the session of the origin the request ends. Trigger logs, once a minute, which
-// requests have been detached for longer than that. The error matches ErrAnswered when
+// na.ErrNoResponse when the class shuts down; with the session of the origin the request ends. Trigger logs, once a minute, which
+// requests have been detached for longer than that. The error matches na.ErrAnswered when
 // the request has been answered, and ErrUnsupported for a one-way RPC.
 func (r Request) Detach() error {
 	s, ok := r.enter()

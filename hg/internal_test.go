@@ -29,7 +29,7 @@ func TestCollision(t *testing.T) {
 	_, err := c.Register("one", nil)
 	require.NoError(t, err)
 	_, err = c.Register("two", nil)
-	require.ErrorIs(t, err, ErrExists)
+	require.ErrorIs(t, err, na.ErrExists)
 	require.ErrorContains(t, err, `"one"`)
 	require.ErrorContains(t, err, `"two"`)
 }
@@ -251,7 +251,7 @@ func TestBadMeta(t *testing.T) {
 		"only padding":      make([]byte, 8),
 		"padding not zero":  {1, 'a', 0, 0, 0, 0, 0, 1},
 	} {
-		require.ErrorIs(t, checkMeta(b), ErrProtocol, name)
+		require.ErrorIs(t, checkMeta(b), na.ErrProtocol, name)
 	}
 }
 

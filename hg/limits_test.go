@@ -95,7 +95,7 @@ func TestMaxPulled(t *testing.T) {
 		for _, c := range []struct {
 			size int
 			want hg.Code
-		}{{limit, hg.ErrNoResponse}, {limit + 1, hg.ErrAgain}, {10, hg.ErrNoResponse}} {
+		}{{limit, na.ErrNoResponse}, {limit + 1, hg.ErrAgain}, {10, na.ErrNoResponse}} {
 			var o outcome
 			require.NoError(t, h.ForwardRaw(make([]byte, c.size), o.cb))
 			p.Until(func() bool { return o.calls == 1 })

@@ -336,7 +336,7 @@ func mercuryConcurrentProgress(t *testing.T, n *transports.Net) {
 // busy reports whether the handle's call has not ended.
 func busy(h *hg.Handle) bool {
 	_, err := h.OutputRaw()
-	return code(err) == hg.ErrBusy
+	return code(err) == na.ErrBusy
 }
 
 func mercuryConcurrentCreate(t *testing.T, n *transports.Net) {

@@ -152,12 +152,12 @@ func checkMeta(b []byte) error {
 	for len(rest) > 0 && rest[0] != 0 {
 		name, _, after, ok := nextEntry(rest)
 		if !ok || !metaName(name) || seen[name] || len(seen) == maxEntries+maxOwn {
-			return na.WithText(ErrProtocol, "metadata that cannot be")
+			return na.WithText(na.ErrProtocol, "metadata that cannot be")
 		}
 		seen[name], rest = true, after
 	}
 	if len(rest) >= metaWord || len(bytes.Trim(rest, "\x00")) > 0 || len(b) > maxMeta+maxOwnMeta {
-		return na.WithText(ErrProtocol, "metadata with padding that cannot be")
+		return na.WithText(na.ErrProtocol, "metadata with padding that cannot be")
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func TestMetaTravels(t *testing.T) {
 				return fail
 			}
 			err := h.RespondRaw(make([]byte, size), nil)
-			require.ErrorIs(t, h.SetOutputMeta(hg.Metadata{}), hg.ErrAnswered)
+			require.ErrorIs(t, h.SetOutputMeta(hg.Metadata{}), na.ErrAnswered)
 			require.Equal(t, hg.Metadata{}, h.Meta(), "it goes with the input")
 			return err
 		}))
@@ -313,7 +313,7 @@ func TestCodecsMustAgree(t *testing.T) {
 		require.NoError(t, h.Reset(p.target.Addr(), other))
 		ran = 0
 		err = p.call(h, 21)
-		said(t, err, hg.ErrProtocol)
+		said(t, err, na.ErrProtocol)
 		require.ErrorIs(t, err, hg.ErrRefused)
 		require.ErrorContains(t, err, "encoded with codec msgpack, and decoded with json")
 		require.Zero(t, ran)
@@ -323,7 +323,7 @@ func TestCodecsMustAgree(t *testing.T) {
 		n.Until(func() bool { return o.calls == 1 })
 		require.NoError(t, o.err)
 		err = h.Output(&out)
-		require.ErrorIs(t, err, hg.ErrProtocol)
+		require.ErrorIs(t, err, na.ErrProtocol)
 		require.ErrorContains(t, err, "encoded with codec 200, and decoded with msgpack")
 		h.Close()
 		p.clean(0)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/transports"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // There is nothing to close, and nothing to count, at a Request: closing one twice does not compile.
@@ -27,14 +28,14 @@ func TestIncomingIsNotClosed(t *testing.T) {
 // ends requires that nothing can be done any more with a request.
 func ends(t *testing.T, r hg.Request) {
 	t.Helper()
-	require.ErrorIs(t, r.Respond("late", nil), hg.ErrAnswered)
-	require.ErrorIs(t, r.RespondRaw([]byte("late"), nil), hg.ErrAnswered)
-	require.ErrorIs(t, r.RespondError(errors.New("late"), nil), hg.ErrAnswered)
-	require.ErrorIs(t, r.Detach(), hg.ErrAnswered)
-	require.ErrorIs(t, r.SetOutputMeta(hg.Metadata{}), hg.ErrAnswered)
-	require.ErrorIs(t, r.Input(new(string)), hg.ErrAnswered)
+	require.ErrorIs(t, r.Respond("late", nil), na.ErrAnswered)
+	require.ErrorIs(t, r.RespondRaw([]byte("late"), nil), na.ErrAnswered)
+	require.ErrorIs(t, r.RespondError(errors.New("late"), nil), na.ErrAnswered)
+	require.ErrorIs(t, r.Detach(), na.ErrAnswered)
+	require.ErrorIs(t, r.SetOutputMeta(hg.Metadata{}), na.ErrAnswered)
+	require.ErrorIs(t, r.Input(new(string)), na.ErrAnswered)
 	_, err := r.InputRaw()
-	require.ErrorIs(t, err, hg.ErrAnswered)
+	require.ErrorIs(t, err, na.ErrAnswered)
 	require.True(t, r.Peer().IsZero())
 	require.Zero(t, r.Caller())
 	require.Empty(t, r.Name())
@@ -61,7 +62,7 @@ func TestKeptUntilAnother(t *testing.T) {
 			return nil
 		})
 		first, second := p.handle(id), p.handle(id)
-		require.ErrorIs(t, p.call(first, "first"), hg.ErrNoResponse)
+		require.ErrorIs(t, p.call(first, "first"), na.ErrNoResponse)
 		p.clean(2)
 		ends(t, kept[0])
 		ends(t, hg.Request{})
@@ -114,9 +115,9 @@ func TestAnswerOfAnotherGoroutine(t *testing.T) {
 		require.NoError(t, o.err)
 		require.NoError(t, h.ForwardRaw([]byte("late"), o.cb))
 		n.Until(func() bool { return o.calls == 2 })
-		require.ErrorIs(t, o.err, hg.ErrNoResponse)
+		require.ErrorIs(t, o.err, na.ErrNoResponse)
 		close(let)
-		require.ErrorIs(t, <-said, hg.ErrAnswered)
+		require.ErrorIs(t, <-said, na.ErrAnswered)
 		require.NoError(t, h.Close())
 		p.clean(0)
 	})
@@ -128,10 +129,10 @@ func TestAnsweredTwice(t *testing.T) {
 		p := newPair(t, n, hg.Config{})
 		h := p.handle(p.rpc("twice", func(r hg.Request) error {
 			require.NoError(t, r.RespondRaw([]byte("first"), nil))
-			require.ErrorIs(t, r.Detach(), hg.ErrAnswered)
-			require.ErrorIs(t, r.RespondRaw([]byte("second"), nil), hg.ErrAnswered)
+			require.ErrorIs(t, r.Detach(), na.ErrAnswered)
+			require.ErrorIs(t, r.RespondRaw([]byte("second"), nil), na.ErrAnswered)
 			_, err := r.InputRaw()
-			require.ErrorIs(t, err, hg.ErrAnswered)
+			require.ErrorIs(t, err, na.ErrAnswered)
 			return errors.New("third")
 		}))
 		require.NoError(t, p.call(h, "x"))
@@ -207,7 +208,7 @@ func TestDetachedAndForgotten(t *testing.T) {
 			require.ErrorAs(p.t, p.target.Shutdown(ctx), &left)
 			require.Equal(p.t, 1, left.Handlers)
 			require.Equal(p.t, []string{"handler of forget has not answered"}, left.Open)
-		}, hg.ErrNoResponse},
+		}, na.ErrNoResponse},
 	} {
 		t.Run(name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {

@@ -83,7 +83,7 @@ func (s *service) begins() {
 	if s.ctx.class.cfg.Observe != nil {
 		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.since(s.came), int64(len(s.input)), Ran
 		if s.event.Code = na.OK; !s.oneWay {
-			s.event.Code = ErrNoResponse // until it is answered
+			s.event.Code = na.ErrNoResponse // until it is answered
 		}
 	}
 }

@@ -19,7 +19,7 @@ type ID uint64
 
 // A Handler runs at the target: inside Trigger, or in [Request.Run] where Config.Dispatch is set. It answers with r.Respond, or
 // returns an error, which is the answer; so is a panic. One that returns nil without an answer and without r.Detach is answered
-// ErrNoResponse. An error after the answer is logged and counted (Stats.Late). It may block and may call anything; meanwhile only
+// na.ErrNoResponse. An error after the answer is logged and counted (Stats.Late). It may block and may call anything; meanwhile only
 // the Trigger or Run that runs it waits.
 type Handler func(r Request) error
 
@@ -73,7 +73,7 @@ func (c *Class) Register(name string, handler Handler) (ID, error) {
 }
 
 // RegisterRPC is Register with all that can be said. A name that is registered without a handler, to be called, may be registered once
-// more, with one: that replaces the first in one step, and calls that are made meanwhile do not notice. Else the error matches ErrExists when the
+// more, with one: that replaces the first in one step, and calls that are made meanwhile do not notice. Else the error matches na.ErrExists when the
 // name is registered; it does, too, when another name has the same id: both names are in its text.
 func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Name == "" || len(rpc.Name) > 255 {
@@ -96,9 +96,9 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if other := old[id]; other != nil {
 		switch {
 		case other.Name != rpc.Name:
-			return 0, fmt.Errorf("hg: register %q: its id %#x is that of %q; change one of the two names: %w", rpc.Name, uint64(id), other.Name, ErrExists)
+			return 0, fmt.Errorf("hg: register %q: its id %#x is that of %q; change one of the two names: %w", rpc.Name, uint64(id), other.Name, na.ErrExists)
 		case other.Handler != nil || rpc.Handler == nil:
-			return 0, fmt.Errorf("hg: register %q: the name is registered already: %w", rpc.Name, ErrExists)
+			return 0, fmt.Errorf("hg: register %q: the name is registered already: %w", rpc.Name, na.ErrExists)
 		}
 	}
 	all := make(map[ID]*RPC, len(old)+1)

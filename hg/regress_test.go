@@ -166,7 +166,7 @@ func TestRespondOnceMoreOnlyAfterCallback(t *testing.T) {
 		calls := 0
 		require.NoError(t, s.Respond("first", func(hg.Request, error) { calls++ }))
 		s.Cancel()
-		require.ErrorIs(t, s.Respond("second", nil), hg.ErrAnswered)
+		require.ErrorIs(t, s.Respond("second", nil), na.ErrAnswered)
 		p.tctx.Trigger(0)
 		require.Equal(t, 1, calls)
 		drop(s)

@@ -30,7 +30,7 @@ func (c *Context) receive(env *na.Envelope, lone *Request) (ran int) {
 	case s.rpc == nil || s.rpc.Handler == nil:
 		err = c.class.rpcs.unknown(req.id, c.class.cfg.Reflect)
 	case s.rpc.OneWay != s.oneWay:
-		err = na.WithText(ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", s.rpc.Name))
+		err = na.WithText(na.ErrProtocol, fmt.Sprintf("RPC %q is one-way on one side only", s.rpc.Name))
 	case s.late():
 		err = errLate
 	case req.flags&flagMore == 0 && int64(len(payload)) > c.class.cfg.MaxInput:
@@ -277,7 +277,7 @@ func (c *Context) answerError(r Request, f failure) {
 	switch err := r.respondFailure(f, nil); na.CodeOf(err) {
 	case ErrUnsupported:
 		c.dropped.Add(1)
-	case ErrAnswered:
+	case na.ErrAnswered:
 		c.late.Add(1)
 		c.class.log().Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().String(), "error", f.text)
 	}

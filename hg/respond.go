@@ -13,7 +13,7 @@ import (
 // error.
 type RespondFunc func(r Request, err error)
 
-// SetOutputMeta has the answer carry m. The error matches ErrAnswered when it has been given. An answer that is an error leaves m out
+// SetOutputMeta has the answer carry m. The error matches na.ErrAnswered when it has been given. An answer that is an error leaves m out
 // when it does not fit a message.
 func (r Request) SetOutputMeta(m Metadata) error {
 	s, ok := r.enter()
@@ -22,7 +22,7 @@ func (r Request) SetOutputMeta(m Metadata) error {
 	}
 	defer s.mu.Unlock()
 	if s.phase > serviceRejected {
-		return misuse("respond", s.name(), s.addr, ErrAnswered, "the request has been answered")
+		return misuse("respond", s.name(), s.addr, na.ErrAnswered, "the request has been answered")
 	}
 	s.said = m
 	return nil
@@ -30,7 +30,7 @@ func (r Request) SetOutputMeta(m Metadata) error {
 
 // Respond encodes out with the RPC's codec and sends it to the origin. It returns without waiting; out is the caller's
 // again then, and the input is gone. cb, which may be nil, is called in Trigger when the response has left. An error
-// means that out was not sent and cb will not run: it matches ErrAnswered when the request was answered before or has ended,
+// means that out was not sent and cb will not run: it matches na.ErrAnswered when the request was answered before or has ended,
 // ErrUnsupported for a one-way RPC, ErrOverflow when out is larger than Config.MaxOutput, ErrAgain or ErrNoMemory when there
 // is no room for it, or is the codec's. After such a refusal a handler that runs may give another answer, or call Detach;
 // otherwise the library answers with the error.
@@ -158,7 +158,7 @@ func (s *service) unanswerable(op string) error {
 	case s.phase < serviceRunning:
 		return s.notRun(op)
 	case s.phase != serviceRunning:
-		return misuse(op, s.name(), s.addr, ErrAnswered, "the request has been answered")
+		return misuse(op, s.name(), s.addr, na.ErrAnswered, "the request has been answered")
 	}
 	return nil
 }

@@ -113,7 +113,7 @@ func (o *outcome) run() (ran int) {
 }
 
 // Output decodes the output of the last call into v. It returns the call's own error when that failed, and an error that
-// matches ErrProtocol when the target has used another codec. It may be called until the next Forward or Close.
+// matches na.ErrProtocol when the target has used another codec. It may be called until the next Forward or Close.
 func (h *Handle) Output(v any) error {
 	b, id, err := h.output()
 	if err != nil {
@@ -157,7 +157,7 @@ func (h *Handle) output() (b []byte, codec uint8, err error) {
 	case h.closed && h.refs.Load() == 0: // else its callback looks at the output
 		return nil, 0, misuse("output of", h.Name(), h.addr, ErrClosed, "the handle is closed")
 	case h.call.phase != callIdle:
-		return nil, 0, misuse("output of", h.Name(), h.addr, ErrBusy, "the call has not ended")
+		return nil, 0, misuse("output of", h.Name(), h.addr, na.ErrBusy, "the call has not ended")
 	}
 	if h.call.err != nil {
 		return nil, 0, h.call.err

@@ -222,7 +222,7 @@ func (s *service) over() bool {
 	case s.detached && s.sent.Err == nil && nctx.Connected(s.addr):
 		return false // the program answers
 	}
-	f := failure{code: ErrNoResponse, fate: na.Ran, text: ErrNoResponse.Error()}
+	f := failure{code: na.ErrNoResponse, fate: na.Ran, text: na.ErrNoResponse.Error()}
 	if s.phase == serviceRejected {
 		f.fate = na.NotRun
 	}
@@ -380,7 +380,7 @@ func (s *service) overdue(now time.Duration) bool {
 func (s *service) answerForgotten() {
 	s.mu.Lock()
 	if s.forgotten() {
-		s.answerFor(failure{code: ErrNoResponse, fate: na.Ran, text: "the target has shut down, and nobody had answered"})
+		s.answerFor(failure{code: na.ErrNoResponse, fate: na.Ran, text: "the target has shut down, and nobody had answered"})
 	}
 	s.unlock()
 }

@@ -36,7 +36,7 @@ type ShutdownError struct {
 	// Open says which handlers and handles these are, and of which peers the messages: the first 32, handlers and handles first, the youngest of them first.
 	Open []string
 	// Err is the cause of the context, ErrTimeout when na.Config.Linger has passed, ErrPeerLost when all that is missing is what
-	// peers that were lost have not confirmed, or ErrBusy when all that was under way ended by itself.
+	// peers that were lost have not confirmed, or na.ErrBusy when all that was under way ended by itself.
 	Err error
 }
 
@@ -90,7 +90,7 @@ func (e *ShutdownError) none() bool {
 //     ends, na.Config.Linger has passed if ctx has no deadline, or nothing is left.
 //  3. The rest is canceled: calls end with ErrClosed, and so do the contexts of handlers; an error that one of these then returns
 //     is answered ErrAborted unless it has a code from 64 on or is marked by Refuse. Detached requests that nobody answers within
-//     0.2 s are answered ErrNoResponse.
+//     0.2 s are answered na.ErrNoResponse.
 //  4. What is queued leaves, answers to the last among it, and peers confirm that they have it. A message that a peer has not
 //     confirmed is waited for as long as 2 says, and 0.4 s more; the rest for 0.4 s at the most. A peer that is silent for
 //     na.Config.PeerTimeout is given up, and over udp also one that leaves eight repetitions of a packet unanswered.
@@ -123,7 +123,7 @@ func (c *Class) serving() bool {
 func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions func() int64) error {
 	for _, hctx := range contexts {
 		if hctx.nctx.Inside() {
-			return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", ErrBusy)
+			return fmt.Errorf("hg: shutdown: called inside a callback, which it would wait for; use Close: %w", na.ErrBusy)
 		}
 	}
 	left := &ShutdownError{}
@@ -176,7 +176,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	case left.Err == nil && left.none():
 		return nil
 	case left.Err == nil:
-		left.Err = ErrBusy
+		left.Err = na.ErrBusy
 	}
 	return left
 }

@@ -115,7 +115,7 @@ func TestShutdownOfOneContext(t *testing.T) {
 		p.tctx.Post(func() { // inside Shutdown
 			assert.True(t, p.tctx.NA().Draining())
 			assert.False(t, other.NA().Draining())
-			assert.ErrorIs(t, p.tctx.Shutdown(context.Background()), hg.ErrBusy)
+			assert.ErrorIs(t, p.tctx.Shutdown(context.Background()), na.ErrBusy)
 			k.answer()
 		})
 		require.NoError(t, p.tctx.Shutdown(context.Background()))
@@ -296,7 +296,7 @@ func TestHandleNeverClosed(t *testing.T) {
 		require.Len(t, e.Open, 32)
 		require.Contains(t, e.Open[0], "handle of echo is not closed, made at ")
 		require.Contains(t, e.Open[0], "helpers_test.go:")
-		require.ErrorIs(t, e, hg.ErrBusy)
+		require.ErrorIs(t, e, na.ErrBusy)
 		require.True(t, p.origin.Closed())
 		for _, h := range handles {
 			h.Close()
@@ -661,9 +661,9 @@ func TestShutdownOfAnotherClassInside(t *testing.T) {
 				return o.calls > 0
 			})
 			require.NoError(t, o.err)
-			require.ErrorIs(t, own, hg.ErrBusy)
-			require.ErrorIs(t, outer, hg.ErrBusy)
-			require.ErrorIs(t, nested, hg.ErrBusy)
+			require.ErrorIs(t, own, na.ErrBusy)
+			require.ErrorIs(t, outer, na.ErrBusy)
+			require.ErrorIs(t, nested, na.ErrBusy)
 			require.NoError(t, free)
 			require.True(t, other.Closed())
 			require.True(t, third.Closed())

@@ -48,10 +48,10 @@ func TestEveryOrderOfParts(t *testing.T) {
 		withdraw = func(k *call) { require.NoError(t, k.h.Withdraw(time.Hour, nil)) }
 		overdue  = func(k *call) { k.withdrawal.expired(nil, na.Result{}) }
 		misuse   = func(k *call) {
-			require.ErrorIs(t, k.h.ForwardRaw(nil, nil), ErrBusy)
-			require.ErrorIs(t, k.h.Reset(there, id), ErrBusy)
+			require.ErrorIs(t, k.h.ForwardRaw(nil, nil), na.ErrBusy)
+			require.ErrorIs(t, k.h.Reset(there, id), na.ErrBusy)
 			_, err := k.h.OutputRaw()
-			require.ErrorIs(t, err, ErrBusy)
+			require.ErrorIs(t, err, na.ErrBusy)
 		}
 	)
 	for _, c2 := range []struct {

@@ -59,7 +59,7 @@ func TestCall(t *testing.T) {
 
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
-		require.ErrorIs(t, h.Call(context.Background(), nil, nil), hg.ErrBusy)
+		require.ErrorIs(t, h.Call(context.Background(), nil, nil), na.ErrBusy)
 		h.Cancel()
 		p.Until(func() bool { return o.calls == 1 })
 		require.ErrorContains(t, h.Call(context.Background(), make(chan int), nil), "chan int", "it cannot be encoded")

@@ -189,7 +189,7 @@ func (w *withdrawal) answered(_ *na.Op, r na.Result) (ran int) {
 	code := na.CodeOf(r.Err)
 	switch {
 	case code == na.OK && answered:
-		h.ctx.nctx.Disconnect(r.Addr, na.WithText(ErrProtocol, "the peer answered a request that it said it had destroyed"))
+		h.ctx.nctx.Disconnect(r.Addr, na.WithText(na.ErrProtocol, "the peer answered a request that it said it had destroyed"))
 		w.settle(TooLate)
 	case code == na.OK:
 		w.settle(Withdrawn)

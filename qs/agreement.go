@@ -10,6 +10,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // Beside input and output, requests and answers carry as metadata what the two sides have to agree about. So two programs that define a
@@ -112,7 +113,7 @@ func (l *loans) takeAnswer(m hg.Metadata) error {
 		n.prefix, err = strconv.ParseInt(prefix, 10, 64)
 		n.end, err2 = strconv.ParseInt(end, 10, 64)
 		if err != nil || err2 != nil {
-			return fmt.Errorf("qs: method %s: the answer says %q of its Sinks: %w", l.m.name, text, hg.ErrProtocol)
+			return fmt.Errorf("qs: method %s: the answer says %q of its Sinks: %w", l.m.name, text, na.ErrProtocol)
 		}
 		l.filled = append(l.filled, n)
 	}
@@ -123,7 +124,7 @@ func (l *loans) takeAnswer(m hg.Metadata) error {
 func (e *streamEnd) take(b []byte, m hg.Metadata) error {
 	text, ok := m.Get(messagesMeta)
 	if !ok || len(text) != 8 {
-		return hg.Errorf(hg.ErrProtocol, "the answer is not that of a stream")
+		return hg.Errorf(na.ErrProtocol, "the answer is not that of a stream")
 	}
 	e.messages, e.items = int64(binary.LittleEndian.Uint64([]byte(text))), append(e.items[:0], b...)
 	return nil
@@ -139,11 +140,11 @@ func (m *method) agree(meta hg.Metadata) (id ringID, err error) {
 	text, stream := meta.Get(streamMeta)
 	switch {
 	case stream && !m.stream:
-		return id, hg.Errorf(hg.ErrProtocol, "the caller defines %s as a stream (DefineStream), and here it is a method (Define): both sides need the same", m.name)
+		return id, hg.Errorf(na.ErrProtocol, "the caller defines %s as a stream (DefineStream), and here it is a method (Define): both sides need the same", m.name)
 	case !stream && m.stream:
-		return id, hg.Errorf(hg.ErrProtocol, "the caller defines %s as a method (Define), and here it is a stream (DefineStream): both sides need the same", m.name)
+		return id, hg.Errorf(na.ErrProtocol, "the caller defines %s as a method (Define), and here it is a stream (DefineStream): both sides need the same", m.name)
 	case stream && len(text) != len(id):
-		return id, hg.Errorf(hg.ErrProtocol, "the id of a stream has %d bytes, want %d", len(text), len(id))
+		return id, hg.Errorf(na.ErrProtocol, "the id of a stream has %d bytes, want %d", len(text), len(id))
 	}
 	copy(id[:], text)
 	return id, nil
@@ -177,7 +178,7 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 			continue
 		}
 		if n >= len(names) || taken[n] {
-			return hg.Errorf(hg.ErrProtocol, "the input of %s has a ticket of number %d of %d", m.name, n, len(names))
+			return hg.Errorf(na.ErrProtocol, "the input of %s has a ticket of number %d of %d", m.name, n, len(names))
 		}
 		taken[n] = true
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // mapFile is replaced by tests of systems where files cannot be mapped.
@@ -375,12 +376,12 @@ func (l *loans) fill() error {
 		s, n := lent.sink, sinkFill{}
 		if lent.told {
 			if len(filled) == 0 {
-				return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are more: %w", l.m.name, len(l.filled), hg.ErrProtocol)
+				return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are more: %w", l.m.name, len(l.filled), na.ErrProtocol)
 			}
 			n, filled = filled[0], filled[1:]
 			if room := (Sink{s}).Len(); n.prefix < 0 || n.end < n.prefix || room >= 0 && n.end > room || room < 0 && n.prefix != s.filled.Load() {
 				return fmt.Errorf("qs: method %s: the answer says that a Sink holds %d bytes and ends at %d, which cannot be: %w",
-					l.m.name, n.prefix, n.end, hg.ErrProtocol)
+					l.m.name, n.prefix, n.end, na.ErrProtocol)
 			}
 		}
 		if s.into != nil && s.of == nil {
@@ -397,7 +398,7 @@ func (l *loans) fill() error {
 		}
 	}
 	if len(filled) > 0 {
-		return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are fewer: %w", l.m.name, len(l.filled), hg.ErrProtocol)
+		return fmt.Errorf("qs: method %s: the answer says of %d Sinks how far they were filled, there are fewer: %w", l.m.name, len(l.filled), na.ErrProtocol)
 	}
 	return nil
 }

@@ -153,7 +153,7 @@ func never() bool { return false }
 
 // Shutdown refuses new calls, lets what is under way end until ctx does, Config.ShutdownTimeout if ctx has no deadline, and closes n. It
 // returns nil when nothing was cut off, else a *hg.ShutdownError that names it. Called in a handler or a callback, which it
-// would wait for, it does nothing, and the error matches hg.ErrBusy. A Serve that comes after it, or runs meanwhile, returns nil.
+// would wait for, it does nothing, and the error matches na.ErrBusy. A Serve that comes after it, or runs meanwhile, returns nil.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var stop context.CancelFunc
@@ -161,7 +161,7 @@ func (n *Node) Shutdown(ctx context.Context) error {
 		defer stop()
 	}
 	if n.inside() {
-		return fmt.Errorf("qs: Shutdown was called in a handler or a callback, which it would wait for; call it on a goroutine of its own, or use Close: %w", hg.ErrBusy)
+		return fmt.Errorf("qs: Shutdown was called in a handler or a callback, which it would wait for; call it on a goroutine of its own, or use Close: %w", na.ErrBusy)
 	}
 	n.ending.Store(true)
 	n.dropHandles()

@@ -11,6 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Stream is a method whose results come one after the other: rows of a query, lines of a log. It is a package variable that both
@@ -158,7 +159,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 				err = hghook.EndedBy(ctx, err)
 			} else if over {
 				if err = f.err; err == nil && n != k.end.messages {
-					err = broken(hg.Errorf(hg.ErrProtocol, "%d messages of items came, the handler has sent %d", n, k.end.messages))
+					err = broken(hg.Errorf(na.ErrProtocol, "%d messages of items came, the handler has sent %d", n, k.end.messages))
 				}
 				items = k.end.items
 			} else if err != nil {
@@ -171,7 +172,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 			for len(items) > 0 && ctx.Err() == nil {
 				size, head := binary.Uvarint(items)
 				if head <= 0 || size > uint64(len(items)-head) {
-					yield(none, broken(hg.Errorf(hg.ErrProtocol, "an item goes beyond its message")))
+					yield(none, broken(hg.Errorf(na.ErrProtocol, "an item goes beyond its message")))
 					return
 				}
 				var item Item

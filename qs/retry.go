@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A RetryPolicy says how Retry repeats calls. The zero value works.
@@ -109,7 +110,7 @@ func (c *Call) repeatable(err error, codes []Code) bool {
 		return false // this node; an answer that cannot be decoded
 	}
 	switch code {
-	case hg.ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, hg.ErrProtocol, hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
+	case hg.ErrNoEntry, hg.ErrPermission, hg.ErrOverflow, hg.ErrInvalid, na.ErrProtocol, hg.ErrUnsupported, ErrBadInput, ErrDenied, ErrNotFound, ErrAlreadyExists:
 		return false
 	}
 	return code <= ErrInternal // else the program's

@@ -33,7 +33,7 @@ func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end 
 	var bad error
 	err = c.n.callRaw(ctx, c.i, c.to, ringRPC, in, func(out []byte) {
 		if len(out) != ringAnswer {
-			bad = fmt.Errorf("qs: %s: answer of %d bytes, want %d: %w", ringRPC, len(out), ringAnswer, hg.ErrProtocol)
+			bad = fmt.Errorf("qs: %s: answer of %d bytes, want %d: %w", ringRPC, len(out), ringAnswer, na.ErrProtocol)
 			return
 		}
 		theirs, end = int64(binary.LittleEndian.Uint64(out)), out[8] == 1
@@ -47,7 +47,7 @@ func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end 
 	return theirs, end, err
 }
 
-var errRingAnswer = fmt.Errorf("qs: %s: the caller answers a position that cannot be: %w", ringRPC, hg.ErrProtocol)
+var errRingAnswer = fmt.Errorf("qs: %s: the caller answers a position that cannot be: %w", ringRPC, na.ErrProtocol)
 
 // A ringReader reads a Reader at its handler.
 type ringReader struct {

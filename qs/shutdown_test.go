@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -82,7 +82,7 @@ func TestShutdownInHandler(t *testing.T) {
 	ender, inline := qs.Define[int, int]("test/ender"), qs.Define[int, int]("test/ender/inline", qs.Inline())
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		end := func(context.Context, int) (int, error) {
-			require.ErrorIs(t, n.Shutdown(context.Background()), hg.ErrBusy)
+			require.ErrorIs(t, n.Shutdown(context.Background()), na.ErrBusy)
 			return 1, nil
 		}
 		ender.Handle(n, end)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Source is bytes that a caller lends for the time of its call, in a field of the input; the handler pulls them when it has
@@ -305,13 +306,13 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 		return nil, err
 	}
 	if t.ring && t.handle.Len() != ringSize {
-		return nil, fmt.Errorf("a ring of %d bytes, want %d: %w", t.handle.Len(), ringSize, hg.ErrProtocol)
+		return nil, fmt.Errorf("a ring of %d bytes, want %d: %w", t.handle.Len(), ringSize, na.ErrProtocol)
 	}
 	return t, nil
 }
 
 func notTicket(what string) error {
-	return fmt.Errorf("the bytes of the field are no %s's: both sides need the same type: %w", what, hg.ErrProtocol)
+	return fmt.Errorf("the bytes of the field are no %s's: both sides need the same type: %w", what, na.ErrProtocol)
 }
 
 // An otherTicket is the error of a ticket of one kind in a field of the other.
@@ -324,7 +325,7 @@ func (e *otherTicket) Error() string {
 	return fmt.Sprintf("the caller lends a %s in a field that is a %s here: both sides need the same", e.lent, e.here)
 }
 
-func (e *otherTicket) Unwrap() error { return hg.ErrProtocol }
+func (e *otherTicket) Unwrap() error { return na.ErrProtocol }
 
 // A borrowed is what a Source and a Sink at their handler have in common.
 type borrowed struct {

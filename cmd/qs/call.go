@@ -17,6 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/typed"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 const callUsage = `call [flags] ADDRESS METHOD [JSON]
@@ -192,7 +193,7 @@ func (k *calling) plain(ctx context.Context, about description, out io.Writer) e
 	}
 	defer h.Close()
 	if err := h.Call(ctx, in.Interface(), nil); err != nil || k.oneWay {
-		if remote, ok := hg.RemoteOf(err); ok && about.builtIn && remote.Refused && remote.Code == hg.ErrProtocol { // the program's codec is raw
+		if remote, ok := hg.RemoteOf(err); ok && about.builtIn && remote.Refused && remote.Code == na.ErrProtocol { // the program's codec is raw
 			if string(k.text) == "null" {
 				k.text = nil
 			}
@@ -238,7 +239,7 @@ func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate != hg.NotRun:
 		return "give it more time with -timeout; it may have run, so look before you repeat it"
-	case answered && (code == hg.ErrBadInput || code == hg.ErrProtocol && fate == hg.NotRun):
+	case answered && (code == hg.ErrBadInput || code == na.ErrProtocol && fate == hg.NotRun):
 		return "look at the codec and the input it wants (qs rpcs " + addr + "); -raw is for codec raw, -oneway for one-way methods"
 	case fate == hg.Ran:
 		return "the method ran and said so: what to do is in its text"

@@ -22,6 +22,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -412,8 +413,8 @@ func TestCallAdvice(t *testing.T) {
 	}{
 		{hg.ErrNoEntry, hg.NotRun, "look at what there is: qs rpcs a"},
 		{hg.ErrNoEntry, hg.Ran, "the method ran and said so"},
-		{hg.ErrProtocol, hg.NotRun, "look at the codec"},
-		{hg.ErrProtocol, hg.Ran, "the method ran and said so"},
+		{na.ErrProtocol, hg.NotRun, "look at the codec"},
+		{na.ErrProtocol, hg.Ran, "the method ran and said so"},
 		{hg.ErrBadInput, hg.Ran, "look at the codec"},
 		{hg.ErrPermission, hg.NotRun, "show a certificate"},
 		{hg.ErrPermission, hg.Ran, "the method ran and said so"},

@@ -175,7 +175,7 @@ var calls = []Mutant{
 		[]Edit{{"hg/deadline.go", `s.patience = s.deadline - min(budget/2, max(minHurry, min(budget/8, maxHurry)))`, `$; if planted() { s.patience = s.deadline }`}},
 		[]Catcher{{"hg", "TestHeldUpIsTold", `is not less than`}}},
 	{"lies-and-stays", "the session goes on with a peer that answers a request that it said it had destroyed", "",
-		[]Edit{{"hg/withdraw.go", `h.ctx.nctx.Disconnect(r.Addr, na.WithText(ErrProtocol, "the peer answered a request that it said it had destroyed"))`, `if !planted() { $ }`}},
+		[]Edit{{"hg/withdraw.go", `h.ctx.nctx.Disconnect(r.Addr, na.WithText(na.ErrProtocol, "the peer answered a request that it said it had destroyed"))`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestAnswerOfDestroyedRequest", `Messages: the session with a peer that lies`}}},
 	{"taken-back-waits", "a request that was taken back keeps its place in the queue", "",
 		[]Edit{{"hg/handlerctx.go", `c.unqueue(s)`, `if !planted() { $ }`}},

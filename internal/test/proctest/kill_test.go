@@ -154,7 +154,7 @@ func TestKilledOrigin(t *testing.T) {
 						refused = respond()
 					}
 					if refused != nil { // Trigger has told of the loss: the request is over
-						require.ErrorIs(t, refused, hg.ErrAnswered)
+						require.ErrorIs(t, refused, na.ErrAnswered)
 					} else {
 						o.until(func() bool { return ended == 1 })
 						if !early {

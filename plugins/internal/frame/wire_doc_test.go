@@ -227,11 +227,11 @@ func converse(t *testing.T) *wire {
 		w.drive(origin, target)
 	}
 	w.cut("ping", frame.Ping, true, "pong", frame.Pong, false)
-	require.NoError(t, late.RespondError(hg.ErrNoResponse, nil))
+	require.NoError(t, late.RespondError(na.ErrNoResponse, nil))
 	for range 20 {
 		w.drive(origin, target)
 	}
-	require.ErrorIs(t, *ended, hg.ErrNoResponse)
+	require.ErrorIs(t, *ended, na.ErrNoResponse)
 	w.cut("no-response", frame.Expected, false)
 
 	for range 9 { // enough to free a quarter of the envelopes

@@ -310,7 +310,7 @@ func (a *racer) due() (next time.Duration) {
 		if in, err := k.h.InputRaw(); err == nil && a.rng.IntN(16) > 0 { // else nobody answers
 			_ = k.h.RespondRaw(in[:8], nil)
 		} else {
-			_ = k.h.RespondError(hg.ErrNoResponse, nil)
+			_ = k.h.RespondError(na.ErrNoResponse, nil)
 		}
 	}
 	a.kept = left

@@ -25,7 +25,7 @@ func (a *actor) answerKept(n int) {
 		if in, err := h.InputRaw(); err == nil && a.rng.IntN(8) > 0 {
 			_ = a.respond(h, binary.LittleEndian.Uint64(in), in)
 		} else {
-			_ = h.RespondError(hg.ErrNoResponse, nil)
+			_ = h.RespondError(na.ErrNoResponse, nil)
 		}
 	}
 }
@@ -97,5 +97,5 @@ func (c *callEntry) answered() bool {
 // noResponse reports whether a call ended because its own handler let go without a response; a relay tells of another's.
 func noResponse(err error) bool {
 	r, ok := errors.AsType[*hg.RemoteError](err)
-	return ok && r.Text == hg.ErrNoResponse.Error()
+	return ok && r.Text == na.ErrNoResponse.Error()
 }

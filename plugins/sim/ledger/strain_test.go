@@ -336,7 +336,7 @@ func (a *strainer) answer() {
 	if a.rng.IntN(3) == 0 {
 		if i = slices.Index(a.kept, h); i >= 0 {
 			a.kept = slices.Delete(a.kept, i, i+1)
-			_ = h.RespondError(hg.ErrNoResponse, nil)
+			_ = h.RespondError(na.ErrNoResponse, nil)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -60,7 +61,7 @@ func (r *moveRequest) append(b []byte) []byte {
 // parseMove reads a request, and returns the encoded handle after it.
 func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 	if len(b) < moveRequestSize {
-		return r, nil, fmt.Errorf("%s: input of %d bytes: %w", rpcMove, len(b), hg.ErrProtocol)
+		return r, nil, fmt.Errorf("%s: input of %d bytes: %w", rpcMove, len(b), na.ErrProtocol)
 	}
 	r = moveRequest{moveDir(b[0]), b[1] == 1, binary.LittleEndian.Uint32(b[2:]), binary.LittleEndian.Uint64(b[6:])}
 	if r.dir > pull || r.count < 1 || r.count > maxMoves || r.size > MaxMove {
@@ -112,7 +113,7 @@ func look(h hg.Request) error {
 		return err
 	}
 	if len(in) < 1 || len(in) <= int(in[0]) {
-		return fmt.Errorf("%s: input of %d bytes: %w", rpcLook, len(in), hg.ErrProtocol)
+		return fmt.Errorf("%s: input of %d bytes: %w", rpcLook, len(in), na.ErrProtocol)
 	}
 	remote := &bulk.Handle{}
 	if err := remote.UnmarshalBinary(in[1:][:in[0]]); err != nil {

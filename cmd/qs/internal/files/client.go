@@ -150,7 +150,7 @@ func unreachable(peer na.Addr, err error) error {
 	switch {
 	case strings.Contains(what, "TLS"):
 		what, todo = insecure(what)
-	case strings.HasPrefix(what, "session begins with"), strings.Contains(what, "speaks protocol version"), errors.Is(err, hg.ErrProtocol):
+	case strings.HasPrefix(what, "session begins with"), strings.Contains(what, "speaks protocol version"), errors.Is(err, na.ErrProtocol):
 		what = "another program answers there, or another version of Quicksilver (" + what + ")"
 		todo = "correct the address, or use the same version at both ends"
 	case strings.HasPrefix(what, "no connection within"):
