@@ -26,6 +26,16 @@ func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func(
 	return err
 }
 
+// Sleep is WaitFor that nothing ends before d has passed by Now, which is nil: in virtual time in a simulator. It returns the cause of ctx
+// if that ends first, and ErrClosed as Wait does.
+func (c *Context) Sleep(ctx context.Context, d time.Duration) error {
+	err := c.WaitFor(ctx, max(d, 0), func() bool { return false })
+	if ctx.Err() == nil && CodeOf(err) == ErrTimeout {
+		return nil
+	}
+	return err
+}
+
 // drive is hghook.Drive.
 func (c *Context) drive(ctx context.Context, around func(run func(lone any))) error {
 	if around == nil {

@@ -49,7 +49,7 @@ func (o *outgoing) run(ctx context.Context) (err error) {
 	if n.cfg.CallTimeout > 0 {
 		if _, bounded := ctx.Deadline(); !bounded {
 			var stop context.CancelFunc
-			ctx, stop = n.WithTimeout(ctx, n.cfg.CallTimeout)
+			ctx, stop = n.withTimeout(ctx, n.cfg.CallTimeout)
 			defer stop()
 		}
 	}

@@ -1,11 +1,24 @@
 package qs
 
 import (
+	"context"
 	"errors"
 	"os"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 )
+
+// Go is spawn.
+func (n *Node) Go(f func()) { n.spawn(f) }
+
+// Sleep is sleep.
+func (n *Node) Sleep(ctx context.Context, d time.Duration) error { return n.sleep(ctx, d) }
+
+// WithTimeout is withTimeout.
+func (n *Node) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return n.withTimeout(ctx, d)
+}
 
 // WithoutMapping has files not be mapped while f runs.
 func WithoutMapping(f func()) {

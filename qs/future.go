@@ -40,7 +40,7 @@ func begin(ctx context.Context, o *outgoing) *future {
 	if o.home == nil {
 		f.run(ctx)
 	} else {
-		o.home.n.Go(func() { f.run(ctx) })
+		o.home.n.spawn(func() { f.run(ctx) })
 	}
 	return f
 }

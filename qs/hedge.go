@@ -116,8 +116,8 @@ func (n *Node) after(ctx context.Context, d time.Duration, f func()) (stop func(
 		return func() { t.Stop() }
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	n.Go(func() {
-		if n.Sleep(ctx, d) == nil {
+	n.spawn(func() {
+		if n.sleep(ctx, d) == nil {
 			f()
 		}
 	})

@@ -30,7 +30,7 @@ type Node struct {
 
 	known   sync.Map // *method: hg.ID
 	budgets sync.Map // *RetryPolicy: *budget, of what Retry has returned
-	idle  []idle   // handles, for each context
+	idle    []idle   // handles, for each context
 
 	life context.Context // of the watches
 	die  context.CancelFunc
@@ -157,7 +157,7 @@ func never() bool { return false }
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var stop context.CancelFunc
-		ctx, stop = n.WithTimeout(ctx, max(n.cfg.ShutdownTimeout, 0))
+		ctx, stop = n.withTimeout(ctx, max(n.cfg.ShutdownTimeout, 0))
 		defer stop()
 	}
 	if n.inside() {
@@ -207,17 +207,14 @@ func (n *Node) Close() error {
 	return err
 }
 
-// Go runs f on a goroutine of its own; in the simulator, in a coroutine.
-func (n *Node) Go(f func()) { n.hctx.NA().Spawn(f) }
+// spawn runs f on a goroutine of its own; in the simulator, in a coroutine.
+func (n *Node) spawn(f func()) { n.hctx.NA().Spawn(f) }
 
-// Sleep waits for d, in virtual time in the simulator. It returns the cause of ctx if that ends first.
-func (n *Node) Sleep(ctx context.Context, d time.Duration) error {
+// sleep waits for d, in virtual time in the simulator. It returns the cause of ctx if that ends first. Unlike hg.Context.Sleep it drives
+// nothing.
+func (n *Node) sleep(ctx context.Context, d time.Duration) error {
 	if n.hctx.NA().Scheduled() {
-		err := n.hctx.WaitFor(ctx, max(d, 0), never)
-		if ctx.Err() == nil && hg.CodeOf(err) == hg.ErrTimeout {
-			return nil
-		}
-		return err
+		return n.hctx.Sleep(ctx, d)
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -229,8 +226,8 @@ func (n *Node) Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// WithTimeout is context.WithTimeout, in virtual time in the simulator: calls made there need it.
-func (n *Node) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// withTimeout is context.WithTimeout, in virtual time in the simulator.
+func (n *Node) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return n.hctx.NA().WithTimeout(ctx, d)
 }
 

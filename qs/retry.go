@@ -83,7 +83,7 @@ func Retry(p RetryPolicy) Interceptor {
 				return fmt.Errorf("%w (attempt %d of %d, and RetryPolicy.BudgetRatio allows no other for now)", err, c.Attempt, p.Attempts)
 			}
 			if pause > 0 && !elsewhere {
-				if c.Peer.p.n.Sleep(ctx, c.Peer.p.n.jitter(pause)) != nil {
+				if c.Peer.p.n.sleep(ctx, c.Peer.p.n.jitter(pause)) != nil {
 					return err
 				}
 				pause = min(2*pause, time.Second)

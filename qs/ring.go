@@ -142,9 +142,9 @@ func (rs *rings) open(hctx *hg.Context, from io.Reader, into *sink, used *used) 
 	rs.all[g.id] = g
 	rs.mu.Unlock()
 	if from != nil {
-		rs.n.Go(g.fill)
+		rs.n.spawn(g.fill)
 	} else {
-		rs.n.Go(g.drain)
+		rs.n.spawn(g.drain)
 	}
 	return g, nil
 }

@@ -71,7 +71,7 @@ func (n *Node) watch(key watchKey, refresh time.Duration) (*watch, error) {
 		w.ctx, w.stop = context.WithCancel(n.life)
 		w.refresh.Store(int64(refresh))
 		n.watches[key] = w
-		defer n.Go(w.run)
+		defer n.spawn(w.run)
 	}
 	w.used.Store(int64(n.now()))
 	return w, nil
@@ -80,7 +80,7 @@ func (n *Node) watch(key watchKey, refresh time.Duration) (*watch, error) {
 // run is the goroutine of w.
 func (w *watch) run() {
 	defer w.end()
-	w.n.Go(w.mind)
+	w.n.spawn(w.mind)
 	for w.ctx.Err() == nil {
 		begun := w.n.now()
 		err := w.key.resolver.Watch(w.ctx, w.key.service, w.update)
@@ -100,7 +100,7 @@ func (w *watch) mind() {
 		if w.waits.Load() > 0 {
 			left = idle
 		}
-		if left <= 0 || w.n.Sleep(w.ctx, left) != nil {
+		if left <= 0 || w.n.sleep(w.ctx, left) != nil {
 			return
 		}
 	}
@@ -131,7 +131,7 @@ func (w *watch) first(ctx context.Context) error {
 func (w *watch) pause(begun time.Duration) {
 	refresh := time.Duration(w.refresh.Load())
 	least := begun + min(refresh, againTime) - w.n.now()
-	if w.n.Sleep(w.ctx, least) != nil || w.failed() != nil {
+	if w.n.sleep(w.ctx, least) != nil || w.failed() != nil {
 		return
 	}
 	left := begun + refresh - w.n.now()

@@ -21,7 +21,7 @@ func TestEventsOfMany(t *testing.T) {
 		for i := range many {
 			d.report(member(fmt.Sprintf("m%d", i), 1, group.Alive))
 		}
-		ctx, stop := n.WithTimeout(ctx, time.Second)
+		ctx, stop := n.HG().NA().WithTimeout(ctx, time.Second)
 		defer stop()
 		told := map[string]bool{}
 		for e := range g.Events(ctx) {
@@ -39,17 +39,17 @@ func TestEventsBehind(t *testing.T) {
 	t.Parallel()
 	world(t, func(ctx context.Context, _ *sim.World, n *qs.Node, d *double, g *group.Group) {
 		d.report(member("a", 1, group.Alive))
-		ctx, stop := n.WithTimeout(ctx, time.Minute)
+		ctx, stop := n.HG().NA().WithTimeout(ctx, time.Minute)
 		defer stop()
 		first, last := true, group.Event{}
 		for last = range g.Events(ctx) {
 			if first {
 				for i := range uint64(1000) {
 					d.report(member("a", 2+i, group.Alive))
-					require.NoError(t, n.Sleep(ctx, time.Millisecond))
+					require.NoError(t, n.HG().Sleep(ctx, time.Millisecond))
 				}
 				d.report(member("a", 1001, group.Left))
-				require.NoError(t, n.Sleep(ctx, time.Second))
+				require.NoError(t, n.HG().Sleep(ctx, time.Second))
 			}
 			if first = false; last.Epoch == g.View().Epoch {
 				break

@@ -42,7 +42,7 @@ func world(t *testing.T, do func(ctx context.Context, w *sim.World, n *qs.Node, 
 			n := open("sim://" + name)
 			echo.Handle(n, func(ctx context.Context, in string) (string, error) {
 				if in == "hang" {
-					return "", n.Sleep(ctx, time.Hour)
+					return "", n.HG().Sleep(ctx, time.Hour)
 				}
 				return name, nil
 			})
@@ -53,7 +53,7 @@ func world(t *testing.T, do func(ctx context.Context, w *sim.World, n *qs.Node, 
 		defer stop()
 		n := open("sim://")
 		defer n.Close()
-		ctx, end := n.WithTimeout(context.Background(), time.Hour)
+		ctx, end := n.HG().NA().WithTimeout(context.Background(), time.Hour)
 		defer end()
 		d := &double{}
 		g, err := group.Over(n, "client", d)
@@ -99,7 +99,7 @@ func TestEvents(t *testing.T) {
 				got = append(got, e.Kind.String()+" "+text(e.Member))
 			})()
 			iterating, stop := context.WithCancel(ctx)
-			n.Go(func() {
+			n.HG().NA().Spawn(func() {
 				for e := range g.Events(iterating) {
 					iterated = append(iterated, e.Kind.String()+" "+text(e.Member))
 				}
@@ -251,7 +251,7 @@ func TestRemove(t *testing.T) {
 		})
 		d.report(member("a", 1, group.Alive))
 		d.report(member("b", 1, group.Alive))
-		require.NoError(t, n.Sleep(ctx, time.Second))
+		require.NoError(t, n.HG().Sleep(ctx, time.Second))
 		require.Equal(t, 1, calls)
 	})
 }

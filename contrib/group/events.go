@@ -37,7 +37,7 @@ func (s *sub) add(e Event) {
 	s.events = s.g.queued(s.events, e)
 	if !s.running {
 		s.running = true
-		s.g.node.Go(s.run)
+		s.g.node.HG().NA().Spawn(s.run)
 	}
 }
 
@@ -46,7 +46,7 @@ func (s *sub) run() {
 	returned := true
 	defer func() {
 		if !returned {
-			s.g.node.Go(s.run)
+			s.g.node.HG().NA().Spawn(s.run)
 		}
 	}()
 	for {

@@ -171,8 +171,8 @@ func (g *Group) cut(addr, name string) {
 		g.node.Disconnect(a, why)
 		return
 	}
-	g.node.Go(func() {
-		ctx, stop := g.node.WithTimeout(context.Background(), 5*time.Second)
+	g.node.HG().NA().Spawn(func() {
+		ctx, stop := g.node.HG().NA().WithTimeout(context.Background(), 5*time.Second)
 		defer stop()
 		if a, err := g.node.HG().LookupWait(ctx, addr); err == nil {
 			g.node.Disconnect(a, why)

@@ -119,8 +119,8 @@ func main() {
 	scheme, _, _ := strings.Cut(addrs[0], "://")
 	node := must(qs.Open(scheme+"://", cfg))
 	defer node.Close()
-	store := must(node.Peer(ctx, addrs...))           // when one address fails the next is tried
-	ctx, cancel := node.WithTimeout(ctx, time.Minute) // travels with each call
+	store := must(node.Peer(ctx, addrs...))              // when one address fails the next is tried
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // travels with each call
 	defer cancel()
 	fmt.Print(must(call(ctx, store, args[0], args[1], args[len(args)-2])))
 }

@@ -313,7 +313,7 @@ func simulated(t *testing.T, seed uint64) {
 		w.Sleep(time.Millisecond)
 		node := open("sim://")
 		defer node.Close()
-		ctx, cancel := node.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := node.HG().NA().WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		store, err := node.Peer(ctx, "sim://one", "sim://two")
 		require.NoError(t, err)

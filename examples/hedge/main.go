@@ -83,7 +83,12 @@ func serve(work time.Duration) *target {
 		} else {
 			t.ran.Add(1)
 		}
-		return n, t.Sleep(ctx, work)
+		select {
+		case <-time.After(work):
+			return n, nil
+		case <-ctx.Done(): // the other target was faster
+			return 0, context.Cause(ctx)
+		}
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

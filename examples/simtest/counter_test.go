@@ -63,7 +63,7 @@ func run(t *testing.T, seed uint64) uint64 {
 		w.Go(fmt.Sprint("client", i), func() {
 			node := open("sim://", qs.Retry(qs.RetryPolicy{Attempts: 100, ProgressTimeout: time.Second, BudgetRatio: -1}))
 			defer node.Close()
-			ctx, cancel := node.WithTimeout(context.Background(), time.Hour) // of virtual time
+			ctx, cancel := w.WithTimeout(context.Background(), time.Hour) // of virtual time
 			defer cancel()
 			server, err := node.Peer(ctx, "sim://server")
 			require.NoError(t, err)
@@ -71,7 +71,7 @@ func run(t *testing.T, seed uint64) uint64 {
 				_, err := Add.Call(ctx, server, Addition{fmt.Sprint(i, "/", k), k + 1})
 				require.NoError(t, err, "seed %d", seed)
 				want += k + 1 // one coroutine runs at a time
-				require.NoError(t, node.Sleep(ctx, time.Second))
+				w.Sleep(time.Second)
 			}
 			if clients--; clients == 0 {
 				stop()

@@ -69,7 +69,7 @@ func (w *World) Until(deadline time.Time) (time.Duration, error) {
 		return deadline.Sub(epoch) - w.Now(), nil
 	case w.cur != nil:
 		return 0, na.WithText(na.ErrInvalid, fmt.Sprintf("the context of coroutine %s has a deadline in real time; make it with "+
-			"sim.World.WithTimeout or qs.Node.WithTimeout instead of context.WithTimeout", w.cur.name))
+			"sim.World.WithTimeout or na.Context.WithTimeout instead of context.WithTimeout", w.cur.name))
 	}
 	return time.Until(deadline), nil
 }

@@ -195,13 +195,13 @@ func (r *request) begin() {
 	r.ctx, r.cancel = context.WithValue(context.Background(), attemptsKey{}, &r.attempts), func() {}
 	switch {
 	case r.how == DeedDeadline:
-		r.ctx, r.cancel = r.node.WithTimeout(r.ctx, r.soon()+r.soon())
+		r.ctx, r.cancel = r.node.HG().NA().WithTimeout(r.ctx, r.soon()+r.soon())
 		r.deadline = true
 	case r.how == DeedContext:
-		r.ctx, r.cancel = r.node.WithTimeout(r.ctx, time.Hour)
+		r.ctx, r.cancel = r.node.HG().NA().WithTimeout(r.ctx, time.Hour)
 	case r.in.Act == actHang && (r.how != DeedAbandon || r.rng.IntN(4) > 0):
 		// A handler whose call was canceled knows nothing of that.
-		r.ctx, r.cancel = r.node.WithTimeout(r.ctx, hangs/2)
+		r.ctx, r.cancel = r.node.HG().NA().WithTimeout(r.ctx, hangs/2)
 		r.deadline = true
 	}
 	what := actNames[r.in.Act]
@@ -303,7 +303,7 @@ func (r *request) takeBack(f future) {
 	}
 	switch r.how {
 	case DeedWithdraw:
-		ctx, cancel := r.node.WithTimeout(context.Background(), r.soon()*8)
+		ctx, cancel := r.node.HG().NA().WithTimeout(context.Background(), r.soon()*8)
 		result := f.Withdraw(ctx)
 		cancel()
 		r.Book.back(r.id, result)
@@ -421,7 +421,7 @@ func (c *caller) hedge() error {
 	a.begin()
 	_, begin := a.verbs()
 	f := begin()
-	ctx, cancel := c.node.WithTimeout(context.Background(), c.soon())
+	ctx, cancel := c.node.HG().NA().WithTimeout(context.Background(), c.soon())
 	_, _ = f.Wait(ctx)
 	cancel()
 	select {
@@ -432,7 +432,7 @@ func (c *caller) hedge() error {
 	b.begin()
 	_, begin = b.verbs()
 	g := begin()
-	ctx, cancel = c.node.WithTimeout(context.Background(), c.soon())
+	ctx, cancel = c.node.HG().NA().WithTimeout(context.Background(), c.soon())
 	_, _ = g.Wait(ctx)
 	cancel()
 	select {

@@ -21,7 +21,7 @@ func (c *caller) first() error {
 		_, begin := r.verbs()
 		rs, fs = append(rs, r), append(fs, begin().(*qs.Future[answer]))
 	}
-	ctx, cancel := c.node.WithTimeout(context.Background(), 8*c.soon())
+	ctx, cancel := c.node.HG().NA().WithTimeout(context.Background(), 8*c.soon())
 	i, out, err := qs.WaitFirst(ctx, fs...)
 	cancel()
 	if err == nil {

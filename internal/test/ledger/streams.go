@@ -75,7 +75,7 @@ func (t *Target) bytes(ctx context.Context, in flow) (answer, error) {
 		r, at := in.From.Reader(ctx), 0
 		for {
 			if in.Pace > 0 && at > 0 {
-				if err := t.node.Sleep(ctx, in.Pace); err != nil {
+				if err := t.node.HG().Sleep(ctx, in.Pace); err != nil {
 					return answer{}, err
 				}
 			}
@@ -132,7 +132,7 @@ func (s *streamer) now() time.Duration { return s.node.HG().NA().Now() }
 // stream makes one call, and judges its end.
 func (s *streamer) stream() error {
 	var attempts atomic.Int32
-	ctx, cancel := s.node.WithTimeout(context.WithValue(context.Background(), attemptsKey{}, &attempts), streamLimit)
+	ctx, cancel := s.node.HG().NA().WithTimeout(context.WithValue(context.Background(), attemptsKey{}, &attempts), streamLimit)
 	defer cancel()
 	begun := s.now()
 	in := flow{ID: s.id(), N: 40 * flowPiece, Pace: s.pace}
@@ -190,7 +190,7 @@ func (s *streamer) move(ctx context.Context, in flow) error {
 // wait is what the reader does between two pieces.
 func (s *streamer) wait(ctx context.Context) {
 	if s.pace > 0 {
-		_ = s.node.Sleep(ctx, s.pace)
+		_ = s.node.HG().Sleep(ctx, s.pace)
 	}
 }
 
@@ -233,7 +233,7 @@ const pingLimit = 5 * time.Second
 // pings asks the spared target all the time: whatever streams and calls there are, it answers.
 func (l *life) pings() {
 	for !l.over.Load() {
-		ctx, cancel := l.node.WithTimeout(context.Background(), pingLimit)
+		ctx, cancel := l.node.HG().NA().WithTimeout(context.Background(), pingLimit)
 		_, err := l.peers[0].Ping(ctx)
 		cancel()
 		if err != nil && !l.over.Load() && !errors.Is(err, hg.ErrClosed) {

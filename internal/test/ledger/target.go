@@ -133,9 +133,9 @@ func (t *Target) ask(ctx context.Context, in ask) (answer, error) {
 func (t *Target) act(ctx context.Context, in ask) error {
 	switch in.Act {
 	case actPause:
-		_ = t.node.Sleep(context.Background(), in.Pause)
+		_ = t.node.HG().Sleep(context.Background(), in.Pause)
 	case actHang:
-		_ = t.node.Sleep(ctx, hangs)
+		_ = t.node.HG().Sleep(ctx, hangs)
 		if t.ends.Load() {
 			return errEnds
 		}

@@ -101,7 +101,7 @@ func TestFleet(t *testing.T) {
 						t.Errorf("call %d: got %d and error %v", i, out, err)
 						return
 					}
-					_ = n.Sleep(ctx, 10*time.Millisecond)
+					_ = n.HG().Sleep(ctx, 10*time.Millisecond)
 				}
 			})
 		}
@@ -110,7 +110,7 @@ func TestFleet(t *testing.T) {
 			t.Helper()
 			for {
 				counts.since()
-				require.NoError(t, n.Sleep(ctx, 200*time.Millisecond))
+				require.NoError(t, n.HG().Sleep(ctx, 200*time.Millisecond))
 				got := counts.since()
 				least, most := 1<<30, 0
 				for _, p := range ps {

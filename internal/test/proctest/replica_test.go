@@ -43,7 +43,7 @@ func TestFrozenReplica(t *testing.T) {
 						return
 					}
 					calls.Add(1)
-					_ = n.Sleep(ctx, time.Millisecond)
+					_ = n.HG().Sleep(ctx, time.Millisecond)
 				}
 			})
 		}
@@ -51,7 +51,7 @@ func TestFrozenReplica(t *testing.T) {
 			t.Helper()
 			for !done() {
 				require.NoError(t, ctx.Err(), what)
-				require.NoError(t, n.Sleep(ctx, 10*time.Millisecond))
+				require.NoError(t, n.HG().Sleep(ctx, 10*time.Millisecond))
 			}
 		}
 		at := func(p *process) func() bool { return func() bool { return to.Addr().String() == p.Addr } }

@@ -87,7 +87,7 @@ func ask[In, Out any](ctx, calling context.Context, c *Client, m *qs.Method[In, 
 		}
 		f := m.Go(calling, to, in())
 		calls[name] = f
-		c.node.Go(func() {
+		c.node.HG().NA().Spawn(func() {
 			out, err := f.Wait(context.Background())
 			mu.Lock()
 			ended = append(ended, reply[Out]{name, to, out, err})
@@ -121,7 +121,7 @@ func ask[In, Out any](ctx, calling context.Context, c *Client, m *qs.Method[In, 
 	for _, name := range owners {
 		if f := calls[name]; f != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, &hg.Error{Op: "forward", RPC: m.Name(), Fate: qs.MaybeRan, Err: qs.ErrTimeout}))
-			c.node.Go(func() { late(f) })
+			c.node.HG().NA().Spawn(func() { late(f) })
 		}
 	}
 	return good, errs
@@ -184,7 +184,7 @@ func (c *Client) Put(ctx context.Context, key string, value []byte) error {
 
 // store writes a version to a quorum.
 func (c *Client) store(ctx context.Context, key string, v Version, value []byte) error {
-	calling, _ := c.node.WithTimeout(context.WithoutCancel(ctx), writeTime) // the third owner may be slow, and gets it all the same
+	calling, _ := c.node.HG().NA().WithTimeout(context.WithoutCancel(ctx), writeTime) // the third owner may be slow, and gets it all the same
 	good, errs := ask(ctx, calling, c, write, key, func() Write { return Write{key, v, qs.Bytes(value)} }, copies, c.need, wait[struct{}])
 	if len(good) >= c.need {
 		return nil
@@ -240,7 +240,7 @@ func newest(stats []reply[Stat]) reply[Stat] {
 
 // withdraw spares an owner a read that nobody needs.
 func (c *Client) withdraw(f *qs.Future[Stat]) {
-	ctx, stop := c.node.WithTimeout(context.Background(), time.Second)
+	ctx, stop := c.node.HG().NA().WithTimeout(context.Background(), time.Second)
 	defer stop()
 	if f.Withdraw(ctx) == qs.TooLate {
 		f.Abandon()

@@ -63,7 +63,7 @@ type worker struct {
 // step makes one operation. The error says that an answer was wrong.
 func (w *worker) step(ctx context.Context) error {
 	key := fmt.Sprintf("%s/%d", w.name, w.rand.IntN(w.keys))
-	ctx, stop := w.c.node.WithTimeout(ctx, w.timeout)
+	ctx, stop := w.c.node.HG().NA().WithTimeout(ctx, w.timeout)
 	defer stop()
 	var err error
 	if w.rand.IntN(2) == 0 {
@@ -105,7 +105,7 @@ func (w *worker) read(ctx context.Context, key string) error {
 func (w *worker) audit(ctx context.Context) error {
 	for i := range w.keys {
 		for { // a key that nobody can read now is not checked by that
-			one, stop := w.c.node.WithTimeout(ctx, w.timeout)
+			one, stop := w.c.node.HG().NA().WithTimeout(ctx, w.timeout)
 			err := w.read(one, fmt.Sprintf("%s/%d", w.name, i))
 			stop()
 			if _, wrong := err.(wrongAnswer); err == nil || wrong || ctx.Err() != nil {
@@ -114,7 +114,7 @@ func (w *worker) audit(ctx context.Context) error {
 				}
 				break
 			}
-			if err := w.c.node.Sleep(ctx, 100*time.Millisecond); err != nil {
+			if err := w.c.node.HG().Sleep(ctx, 100*time.Millisecond); err != nil {
 				return err
 			}
 		}

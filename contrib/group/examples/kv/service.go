@@ -130,7 +130,7 @@ func (s *Service) repair(ctx context.Context, peers *peers) error {
 		if len(left) <= missed {
 			break
 		}
-		if e := s.node.Sleep(ctx, 200*time.Millisecond); e != nil {
+		if e := s.node.HG().Sleep(ctx, 200*time.Millisecond); e != nil {
 			return fmt.Errorf("repair: %w, at last: %w", e, err)
 		}
 	}
@@ -144,7 +144,7 @@ func (s *Service) repair(ctx context.Context, peers *peers) error {
 
 // repairFrom fetches what one other has that is newer.
 func (s *Service) repairFrom(ctx context.Context, peers *peers, name string) error {
-	ctx, stop := s.node.WithTimeout(ctx, 30*time.Second)
+	ctx, stop := s.node.HG().NA().WithTimeout(ctx, 30*time.Second)
 	defer stop()
 	to, err := peers.of(ctx, name)
 	if err != nil {

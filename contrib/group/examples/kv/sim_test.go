@@ -123,7 +123,7 @@ func (c *cluster) owner(ctx context.Context, name string) {
 		g := c.group(n, name)
 		s := &Service{node: n, self: name, names: namesOf(simOwners), store: c.stores[name]}
 		s.handle()
-		n.Go(func() {
+		n.HG().NA().Spawn(func() {
 			_ = s.repair(ctx, &peers{node: n, resolver: g, all: map[string]qs.Peer{}})
 			c.repairs += s.repairs.Load()
 		})
@@ -143,7 +143,7 @@ func (c *cluster) client(i int, seed uint64) {
 		client.need = c.need
 		w := &worker{c: client, name: name, keys: 4, large: 5000, timeout: 10 * time.Second,
 			rand: rand.New(rand.NewPCG(seed, uint64(i))), ledger: ledger{may: map[string][]string{}}}
-		ctx, stop := n.WithTimeout(context.Background(), time.Hour)
+		ctx, stop := n.HG().NA().WithTimeout(context.Background(), time.Hour)
 		defer stop()
 		for end := c.Now() + simTime; c.Now() < end && c.wrong == nil; c.Sleep(time.Duration(w.rand.IntN(40)) * time.Millisecond) {
 			if err := w.step(ctx); err != nil {
@@ -251,7 +251,7 @@ func TestReadRepair(t *testing.T) {
 				c.Sleep(5 * time.Second) // the owners are ready
 				first := group.Owners(namesOf(simOwners), "k", copies)[0]
 				require.NoError(t, c.stores[first].Put(Record{"k", Version{7, "somebody"}, make([]byte, size)}))
-				ctx, stop := n.WithTimeout(context.Background(), time.Minute)
+				ctx, stop := n.HG().NA().WithTimeout(context.Background(), time.Minute)
 				defer stop()
 				value, ok, err := client.Get(ctx, "k")
 				require.NoError(t, err)
