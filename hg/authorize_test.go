@@ -150,6 +150,7 @@ func TestAuthorizerIsTold(t *testing.T) {
 		require.Equal(t, addr, from.Addr)
 		require.NotZero(t, from.Addr.Session())
 		require.NotZero(t, from.Incarnation)
+		require.NotEmpty(t, from.Remote)
 		require.Equal(t, n.TLS, from.Secure)
 		require.Equal(t, n.TLS, from.Name != "")
 		var out []byte

@@ -13,6 +13,11 @@ type Identity struct {
 	// Transport is the scheme of what the peer is reached by, empty for the own process. Of a class with two (see Open) Why says in words
 	// why it is this one.
 	Transport, Why string
+	// Remote is the network address of the peer as this process sees it, which nobody has verified: of tcp and udp the host:port of
+	// its socket, or of the last machine on the way that translates addresses; of sm "pid 4711", followed by "uid 1000" if that is
+	// another user; in the simulator the name of the node. A peer that moves, as over udp with TLS, has the address from which it
+	// was last known to receive. Empty for the own process, and for a process that the system does not name.
+	Remote string
 	// Secure says that the session is encrypted, and that the peer has proven to own the first of Certificates.
 	Secure bool
 	// Certificates are a chain that was verified, from the peer's own to that of an authority which is trusted here. What else

@@ -1,6 +1,10 @@
 package natest
 
 import (
+	"fmt"
+	"net/netip"
+	"os"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -11,6 +15,8 @@ var addressRules = []rule{
 		why: "limits are asked for, not guessed: what the plugin states must make sense and follow Config"},
 	{name: "Lookup", check: lookup,
 		why: "the text of an address finds its process; text that names nothing fails with a reason, and costs no session"},
+	{name: "Remote", check: remote,
+		why: "an operator who is asked by a client that does not listen can tell where that runs"},
 	{name: "BadAddress", check: badAddress,
 		why: "no address, or one of another transport, is an error of the caller and says so"},
 	{name: "BoundAddress", check: boundAddress,
@@ -58,6 +64,43 @@ func lookup(b *bed) {
 	}
 	a.lookup("unheard-of://host:1").fails(na.ErrUnsupported, na.ErrInvalid)
 	require.Equal(b, a.Stats().Peers, 2, "sessions: the two that were used")
+}
+
+func remote(b *bed) {
+	a, t := b.pair(na.Config{})
+	toA, toT := b.meet(a, t)
+	seen, ok := t.Identity(toA)
+	require.True(b, ok)
+	there, ok := a.Identity(toT)
+	require.True(b, ok)
+	for _, id := range []na.Identity{seen, there} {
+		require.NotEmpty(b, id.Remote)
+		switch id.Transport {
+		case "tcp", "udp":
+			_, err := netip.ParseAddrPort(id.Remote)
+			require.NoError(b, err)
+		case "sm":
+			require.Equal(b, fmt.Sprintf("pid %d", os.Getpid()), id.Remote)
+		}
+	}
+	if s := there.Transport; s == t.Self().Scheme() && (s == "tcp" || s == "udp") {
+		require.Equal(b, t.Self().Name(), s+"://"+there.Remote, "who was dialled is where it was dialled")
+	}
+
+	in := t.recv()
+	a.send(toT, 1, nil).ok()
+	env := in.ok().Envelope
+	require.Equal(b, seen, env.Identity())
+	require.NoError(b, a.cls.Close())
+	b.until("the session is seen to be over", func() bool { return t.Stats().Peers == 0 })
+	require.Equal(b, seen.Remote, env.Identity().Remote, "after the session")
+	in.free()
+
+	in = t.recv()
+	t.send(t.Self(), 1, nil).ok()
+	env = in.ok().Envelope
+	require.Empty(b, env.Identity().Remote, "of oneself")
+	in.free()
 }
 
 func badAddress(b *bed) {

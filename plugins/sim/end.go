@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
+	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/stream"
 )
@@ -32,6 +33,11 @@ func (en *end) accept(p *port) {
 		return err
 	}
 }
+
+// Remote implements engine.Addressed.
+func (en *end) Remote() string { return en.other().port.inst.node.name }
+
+var _ engine.Addressed = (*end)(nil)
 
 func (en *end) other() *end     { return &en.c.ends[1-en.side] }
 func (en *end) outgoing() *pipe { return &en.c.pipes[en.side] }

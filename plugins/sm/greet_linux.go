@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +44,7 @@ func (p *peer) connect() error {
 	}
 	p.fd = fd
 	uid, pid, err := who(fd) // as it was when the peer began to listen
-	p.near = uid == unix.Geteuid()
+	p.know(uid, pid)
 	if err == nil {
 		err = p.c.d.opts.allows(uid)
 	}
@@ -69,6 +70,25 @@ func (p *peer) closeSocket() {
 		closeFD(fd)
 	}
 }
+
+// know notes the user and the process of the peer. A process of another namespace has no pid here, and is shown by its user only if that
+// is another.
+func (p *peer) know(uid, pid int) {
+	p.near = uid == unix.Geteuid()
+	var parts []string
+	if pid > 0 {
+		parts = append(parts, fmt.Sprintf("pid %d", pid))
+	}
+	if !p.near {
+		parts = append(parts, fmt.Sprintf("uid %d", uid))
+	}
+	p.remote = strings.Join(parts, " ")
+}
+
+// Remote implements engine.Addressed.
+func (p *peer) Remote() string { return p.remote }
+
+var _ engine.Addressed = (*peer)(nil)
 
 // allows reports why a process of a user is not talked to.
 func (o *Options) allows(uid int) error {
@@ -151,7 +171,7 @@ func (c *carrier) letIn(fd int) {
 	p := c.newPeer(fd)
 	p.due = c.d.now() + helloTime
 	uid, pid, err := who(fd)
-	p.near = uid == unix.Geteuid()
+	p.know(uid, pid)
 	if err == nil {
 		err = c.d.opts.allows(uid)
 	}

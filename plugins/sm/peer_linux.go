@@ -51,6 +51,7 @@ type peer struct {
 	blocked      bool // until the peer has taken something
 	resumes      bool
 	near         bool              // of the same user
+	remote       string            // its process, and its user if that is another
 	chunks       map[uint32]*chunk // of its pool
 	peerGeometry ring.Geometry     // of the segment that comes
 	mem          struct{ own, peer, ownArea, peerArea []byte }

@@ -45,6 +45,8 @@ type conn struct {
 	ours bool // the leader's: nobody else uses in any more
 	wire wire // set under the lock before anybody reads or writes
 
+	remote string // the address of the peer; set with fd
+
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
 	link       *engine.Link
 	out        stream.Out
@@ -91,7 +93,7 @@ func (c *conn) dial(name string) error {
 		c.fd = -1
 		return err
 	}
-	c.wire.fd = c.fd
+	c.wire.fd, c.remote = c.fd, ap.String()
 	c.ca.d.setOptions(c.fd, ap.Addr())
 	switch err = unix.Connect(c.fd, sa); err {
 	case nil, unix.EINPROGRESS, unix.EINTR:
@@ -134,7 +136,7 @@ func (c *conn) hold(s *socket) error {
 	if err != nil {
 		return err
 	}
-	c.fd, c.wire.fd = fd, fd
+	c.fd, c.wire.fd, c.remote = fd, fd, s.tcp.RemoteAddr().String()
 	if s.tls != nil {
 		c.wire.tls = newTLSWire(s.tls, fd)
 	}
@@ -433,4 +435,10 @@ func (c *conn) Proof() na.Identity {
 	return na.Identity{}
 }
 
-var _ engine.Prover = (*conn)(nil)
+// Remote implements engine.Addressed.
+func (c *conn) Remote() string { return c.remote }
+
+var (
+	_ engine.Prover    = (*conn)(nil)
+	_ engine.Addressed = (*conn)(nil)
+)

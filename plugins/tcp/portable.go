@@ -34,9 +34,10 @@ type portable struct {
 }
 
 var (
-	_ carrier       = (*portable)(nil)
-	_ engine.Taker  = (*portable)(nil)
-	_ engine.Prover = (*portableConn)(nil)
+	_ carrier          = (*portable)(nil)
+	_ engine.Taker     = (*portable)(nil)
+	_ engine.Prover    = (*portableConn)(nil)
+	_ engine.Addressed = (*portableConn)(nil)
 )
 
 // newPortable makes the carrier of a context.
@@ -56,7 +57,7 @@ func (ca *portable) adopt(g *guest, hello *frame.Greeting, verified bool) (func(
 		return nil, errNoBulk
 	}
 	c := ca.newConn(nil)
-	c.nc, c.in = &g.socket, g.in
+	c.nc, c.remote, c.in = &g.socket, g.tcp.RemoteAddr().String(), g.in
 	ca.d.setConnOptions(g.tcp)
 	l, err := ca.e.Admit(ca, c, hello, verified)
 	if err != nil {
@@ -123,6 +124,7 @@ type portableConn struct {
 
 	// Guarded by the endpoint's lock. out is also used by the writer without it.
 	nc      *socket // nil while connecting
+	remote  string  // the address of the peer; set with nc
 	cancel  func()  // ends connecting
 	link    *engine.Link
 	out     stream.Out
@@ -167,7 +169,7 @@ func (c *portableConn) dial(ctx context.Context, name, host string) {
 		c.ca.e.Unlock()
 		return
 	}
-	c.nc = nc
+	c.nc, c.remote = nc, nc.tcp.RemoteAddr().String()
 	c.ca.e.Unlock()
 	go c.write(nc, c.writer(nc))
 	c.read(nc)
@@ -325,6 +327,9 @@ type readWriter struct {
 
 // Proof implements engine.Prover.
 func (c *portableConn) Proof() na.Identity { return c.nc.proof() }
+
+// Remote implements engine.Addressed.
+func (c *portableConn) Remote() string { return c.remote }
 
 // readError says how a connection ended.
 func readError(err error) error {

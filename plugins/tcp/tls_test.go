@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"slices"
@@ -555,7 +556,9 @@ func TestIdentityWithoutTLS(t *testing.T) {
 		id, ok := b.ctx().Identity(from)
 		require.True(t, ok)
 		require.NotZero(t, id.Incarnation)
-		id.Incarnation, id.Host = [16]byte{}, ""
+		_, err := netip.ParseAddrPort(id.Remote)
+		require.NoError(t, err)
+		id.Incarnation, id.Host, id.Remote = [16]byte{}, "", ""
 		require.Equal(t, na.Identity{Transport: "tcp"}, id)
 		_, ok = b.ctx().Identity(from.Named())
 		require.False(t, ok)

@@ -55,6 +55,10 @@ type peer struct {
 	link   *engine.Link // nil: its session is over
 	a      *arq.Assoc
 	conn   *conn // nil: there is no TLS
+	remote struct {
+		at   netip.AddrPort
+		text string // of at
+	}
 	up     bool
 	credit uint32 // that was sent in a frame
 	part   *part  // of a frame that comes in several packets; nil: there is none
@@ -107,6 +111,9 @@ var (
 	_ engine.Finisher = (*carrier)(nil)
 	_ arq.Upper       = (*carrier)(nil)
 	_ engine.Writer   = (*peer)(nil)
+	_ engine.Prover   = (*peer)(nil)
+
+	_ engine.Addressed = (*peer)(nil)
 )
 
 func (d *domain) newCarrier(e *engine.Endpoint) (engine.Carrier, error) {
@@ -154,6 +161,7 @@ func path(to netip.Addr) arq.Path {
 func (c *carrier) Dial(l *engine.Link) {
 	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
 	p := &peer{c: c, link: l}
+	p.setRemote(ap)
 	l.Conn = p
 	if c.d.guard != nil {
 		c.dialTLS(p, ap)

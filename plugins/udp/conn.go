@@ -251,6 +251,19 @@ func (p *peer) Proof() na.Identity {
 	return p.conn.proof.Who
 }
 
+// Remote implements engine.Addressed.
+func (p *peer) Remote() string {
+	if p.conn != nil && p.conn.to != p.remote.at { // the peer has moved
+		p.setRemote(p.conn.to)
+	}
+	return p.remote.text
+}
+
+// setRemote notes the address of the peer, as it is shown to people.
+func (p *peer) setRemote(at netip.AddrPort) {
+	p.remote.at, p.remote.text = at, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
+}
+
 // front is the header of the short packets to the peer.
 func (k *conn) front(b []byte) {
 	b[0] = 0x40

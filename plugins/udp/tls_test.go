@@ -301,7 +301,9 @@ func TestTLSReplay(t *testing.T) {
 func TestTLSMoves(t *testing.T) {
 	t.Parallel()
 	a, b, way, to := through(t, relay.Rules{})
-	say(t, a.ctxs[0], to, b.ctxs[0], "hello", a, b)
+	sender := say(t, a.ctxs[0], to, b.ctxs[0], "hello", a, b)
+	began, ok := b.ctxs[0].Identity(sender)
+	require.True(t, ok)
 	n := 8 << 20
 	src, dst := make([]byte, n), make([]byte, n)
 	for i := range src {
@@ -332,6 +334,9 @@ func TestTLSMoves(t *testing.T) {
 		require.Equal(t, src, dst)
 		require.Positive(t, moves)
 	}
+	now, ok := b.ctxs[0].Identity(sender)
+	require.True(t, ok)
+	require.NotEqual(t, began.Remote, now.Remote, "where the peer is now")
 	require.Zero(t, b.ctxs[0].Stats().PeersLost)
 }
 

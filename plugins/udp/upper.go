@@ -34,6 +34,7 @@ func (c *carrier) Admit(from netip.AddrPort, hello []byte, verified bool, dialin
 		return arq.Admission{Cookie: true}
 	}
 	p := &peer{c: c, conn: k}
+	p.setRemote(from)
 	if p.link, err = c.e.Admit(c, p, &g, same); err != nil {
 		return refusal(err)
 	}

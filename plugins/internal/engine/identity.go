@@ -27,7 +27,21 @@ func (l *Link) identity() na.Identity {
 		id = *l.proof
 	}
 	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.Scheme, l.because()
+	id.Remote = l.remoteAddr()
 	return id
+}
+
+// An Addressed is a connection (Link.Conn) that knows the network address of the peer, for people to read: na.Identity.Remote. Locked.
+type Addressed interface {
+	Remote() string
+}
+
+// remoteAddr returns the network address of the peer, the last one that was known if the session has ended.
+func (l *Link) remoteAddr() string {
+	if a, ok := l.Conn.(Addressed); ok {
+		l.remote = a.Remote()
+	}
+	return l.remote
 }
 
 // A Prover is a connection (Link.Conn) that proves who the peer is. What it returns never changes; Host and

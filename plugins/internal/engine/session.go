@@ -47,6 +47,7 @@ type Link struct {
 	peer    peer         // from the HELLO on
 	proof   *na.Identity // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
 	why     *string      // the transport is this one, of two; nil for one
+	remote  string       // what remoteAddr has returned last
 	secret  frame.Secret // what the peer shows when it has lost the session and connects anew
 	state   linkState
 	dialled bool // by us
@@ -285,6 +286,7 @@ func (l *Link) up(g frame.Greeting) {
 	if l.refusal = nil; !l.detoured() {
 		l.proof = proofOf(l.Conn)
 	}
+	l.remoteAddr()
 	if l.e.second() != nil {
 		why := l.reason(&g)
 		l.why = &why
