@@ -6,6 +6,10 @@
 //	purity      protocol code starts no goroutine and reads no clock and no random source: they come from outside
 //	leftovers   no marks of unfinished work
 //	unsafe      stays where shared memory and system calls are; nothing uses cgo
+//	layout      the root has the folders and files of a list, and no Go file
+//	unused      a product package is imported by a program, by another package, or by users for a reason that the rule gives
+//	helpers     packages under internal/test are imported by tests
+//	versions    WIRE.md gives the versions that the code has
 //	links       every link of a Markdown page leads to a file, and to a heading, of this tree; a Go file that a page names is there
 //
 // Each check is a function of a file tree, so that each is also run on a small made-up tree that breaks its rule. The tests

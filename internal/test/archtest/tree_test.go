@@ -18,6 +18,7 @@ import (
 
 // A tree is the Go source of one module.
 type tree struct {
+	fsys   fs.FS
 	module string
 	fset   *token.FileSet
 	files  []*file
@@ -53,7 +54,7 @@ func load(fsys fs.FS) (*tree, error) {
 		return nil, err
 	}
 	line, _, _ := strings.Cut(string(mod), "\n")
-	t := &tree{module: strings.TrimSpace(strings.TrimPrefix(line, "module ")), fset: token.NewFileSet()}
+	t := &tree{fsys: fsys, module: strings.TrimSpace(strings.TrimPrefix(line, "module ")), fset: token.NewFileSet()}
 	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -153,6 +154,10 @@ var checks = []check{
 	{"leaks", findLeaks},
 	{"leftovers", findLeftovers},
 	{"unsafe", findUnsafe},
+	{"layout", findLayout},
+	{"unused", findUnused},
+	{"helpers", findHelpers},
+	{"versions", findVersions},
 }
 
 func sorted(ps []problem) []problem {
