@@ -2,6 +2,8 @@ package mercury_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -65,6 +67,46 @@ func TestDoubleCalls(t *testing.T) {
 		d.readReq(0, 1, key) // acknowledged: no longer there
 		d.ended()
 	}
+}
+
+// A client of Margo puts a pair as Yokan's does, with a NULL origin, and a server of Margo is called with one.
+func TestDoubleNull(t *testing.T) {
+	type putIn struct {
+		Count  uint64
+		Origin *string
+		Mode   int32
+	}
+	put := mercury.DefineMargo[putIn, *string]("yk_put", 42)
+	n := open(t, mercury.Config{Checksums: mercury.Off})
+	put.Handle(n, func(_ context.Context, in putIn) (*string, error) {
+		if in.Count != 3 || in.Mode != 7 {
+			return nil, mercury.ErrPermission
+		}
+		return in.Origin, nil
+	})
+	const front, null = "\x00\x00\x00\x00\x00\x00\x00\x00", "\x00\x00\x00\x00\x00\x00\x00\x00"
+	in := front + "\x03\x00\x00\x00\x00\x00\x00\x00" + null + "\x07\x00\x00\x00"
+	d := dialled(t, n, 52)
+	d.request(1, put.ID(), 0, []byte(in))
+	r, out := d.response(1)
+	require.Zero(t, r.Code)
+	require.Equal(t, "\x00\x00\x00\x00"+null, string(out))
+
+	addr, accept, _ := listen(t)
+	ended := make(chan error, 1)
+	go func() {
+		origin, err := put.Call(within(t), n, addr, putIn{3, nil, 7})
+		if origin != nil {
+			err = errors.New("not NULL: " + *origin)
+		}
+		ended <- err
+	}()
+	d, s := accept()
+	d.accepted(s)
+	tag, _, got := d.take()
+	require.Equal(t, in, string(got))
+	d.respond(tag, 0, 0, out)
+	require.NoError(t, <-ended)
 }
 
 // A C server is called by Go: the probe, the headers that follow from it, lent input, lent output and its acknowledgement.

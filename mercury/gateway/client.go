@@ -91,7 +91,7 @@ func (procCodec) Append(dst []byte, v any) ([]byte, error) {
 	for r.Kind() == reflect.Pointer && !r.IsNil() {
 		r = r.Elem()
 	}
-	if v == nil || r.Kind() == reflect.Pointer {
+	if v == nil || r.Kind() == reflect.Pointer && proc.Check(r.Type()) != nil { // a nil *string is NULL
 		return dst, nil
 	}
 	b, err := proc.Append(dst, r.Interface())

@@ -245,6 +245,20 @@ func TestServeC(t *testing.T) {
 	require.ErrorIs(t, err, mercury.ErrRemote)
 }
 
+// NULL passes through the codec, in a struct and alone.
+func TestNull(t *testing.T) {
+	type named struct{ Name *string }
+	for _, v := range []any{named{}, &named{}, (*string)(nil), new(*string)} {
+		b, err := gateway.Proc.Append(nil, v)
+		require.NoError(t, err)
+		require.Equal(t, make([]byte, 8), b)
+	}
+	text := "old"
+	back := &text
+	require.NoError(t, gateway.Proc.Decode(make([]byte, 8), &back))
+	require.Nil(t, back)
+}
+
 // A service that was not called through a gateway has no memory of a C client to read.
 func TestNoGateway(t *testing.T) {
 	service, client := ours(t), ours(t)

@@ -1,8 +1,12 @@
 // Package proc encodes Go values as hg_proc does in C Mercury, where a type is the list of its fields and nothing says what follows.
 //
 //	C                      Go
-//	int32_t, uint8_t …     int32, uint8 …; bool is hg_bool_t; float64 is 8 bytes
-//	hg_string_t            string, without a zero byte in it
+//	int32_t, uint8_t …     int32, uint8 …; hg_bool_t is bool, 1 byte
+//	hg_size_t              uint64
+//	float, double          float32, float64, as hg_proc_memcpy copies their 4 or 8 bytes
+//	hg_string_t            string, without a zero byte in it; a NULL is read as ""
+//	hg_const_string_t      the same
+//	either, if NULL counts *string: nil is NULL, and is not the same as a pointer to ""
 //	hg_bulk_t              mercury.Bulk, or what else has AppendProc and ReadProc
 //	struct                 struct: the exported fields, in order
 //	char[16], T[n]         [16]byte, [n]T
@@ -10,8 +14,8 @@
 //	bytes to the end       []byte with `proc:"rest"`, as the last field; or a []byte alone
 //	no argument            struct{}
 //
-// int, uint and uintptr are refused, because C has no such width: use int32 or int64. So are pointers, maps, interfaces and types that
-// contain themselves. Byte order is little-endian, as on the machines that package mercury talks to. A C library that is built with
+// int, uint and uintptr are refused, because C has no such width: use int32 or int64. So are other pointers, maps, interfaces and types
+// that contain themselves. Byte order is little-endian, as on the machines that package mercury talks to. A C library that is built with
 // MERCURY_USE_XDR encodes in another way, and is not understood.
 //
 // Whatever the bytes, Unmarshal returns an error or a value; it allocates at most a constant times their length.

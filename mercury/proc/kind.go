@@ -50,7 +50,12 @@ func build(t reflect.Type, tag string, last bool, within []reflect.Type) (*kind,
 		k.fixed = int(t.Size())
 		k.least = k.fixed
 	case reflect.String:
-		k.least = 10
+		k.least = 8
+	case reflect.Pointer:
+		if t.Elem().Kind() != reflect.String {
+			return nil, fmt.Errorf("proc: a %s cannot be encoded: of pointers only *string can, which is nil for a NULL hg_string_t", t)
+		}
+		k.least = 8
 	case reflect.Int, reflect.Uint, reflect.Uintptr:
 		return nil, fmt.Errorf("proc: %s has no fixed width: use %s32 or %[2]s64, whichever C has", t, map[bool]string{true: "int", false: "uint"}[t.Kind() == reflect.Int])
 	case reflect.Struct:

@@ -19,10 +19,11 @@ type Reader interface {
 	ReadProc(data []byte) (int, error)
 }
 
-// Marshal encodes v.
+// Marshal encodes v. It does not block. The error says which field cannot be encoded, and why: its type, a string with a zero byte, or more
+// items than a count has room for.
 func Marshal(v any) ([]byte, error) { return Append(nil, v) }
 
-// Append appends the encoding of v to b.
+// Append appends the encoding of v to b, as Marshal makes it. If it fails it returns nil, and what is behind len(b) is undefined.
 func Append(b []byte, v any) ([]byte, error) {
 	if v == nil {
 		return nil, errors.New("proc: nil has no type")
@@ -40,7 +41,8 @@ func Append(b []byte, v any) ([]byte, error) {
 	return k.append(b, from)
 }
 
-// Unmarshal decodes all of data into what v points to. The value keeps no reference to data.
+// Unmarshal decodes all of data into what v points to. The value keeps no reference to data. The error says that data end too early or
+// that bytes are left, which is how another type at the other side shows; the value may then be set in part.
 func Unmarshal(data []byte, v any) error {
 	to := reflect.ValueOf(v)
 	if to.Kind() != reflect.Pointer || to.IsNil() {
@@ -93,12 +95,12 @@ func (k *kind) append(b []byte, v reflect.Value) ([]byte, error) {
 		}
 		return append(b, 0), nil
 	case reflect.String:
-		s := v.String()
-		if strings.IndexByte(s, 0) >= 0 {
-			return nil, errors.New("proc: a string with a zero byte, where C would end it")
+		return appendString(b, v.String())
+	case reflect.Pointer:
+		if v.IsNil() {
+			return binary.LittleEndian.AppendUint64(b, 0), nil
 		}
-		b = binary.LittleEndian.AppendUint64(b, uint64(len(s)+1))
-		return append(append(b, s...), 0, 0, 1), nil // its terminator; not const; the decoder owns it
+		return appendString(b, v.Elem().String())
 	case reflect.Struct:
 		for _, f := range k.fields {
 			var err error
@@ -182,7 +184,17 @@ func (k *kind) read(b []byte, v reflect.Value) ([]byte, error) {
 		v.SetBool(b[0] != 0)
 		return b[1:], nil
 	case reflect.String:
-		return readString(b, v)
+		s, _, rest, err := readString(b)
+		v.SetString(s)
+		return rest, err
+	case reflect.Pointer:
+		s, ok, rest, err := readString(b)
+		v.SetZero()
+		if ok {
+			v.Set(reflect.New(k.t.Elem()))
+			v.Elem().SetString(s)
+		}
+		return rest, err
 	case reflect.Struct:
 		for _, f := range k.fields {
 			var err error
@@ -229,22 +241,27 @@ func (k *kind) readItems(b []byte, v reflect.Value) (_ []byte, err error) {
 	return b, err
 }
 
-func readString(b []byte, v reflect.Value) ([]byte, error) {
+func appendString(b []byte, s string) ([]byte, error) {
+	if strings.IndexByte(s, 0) >= 0 {
+		return nil, errors.New("proc: a string with a zero byte, where C would end it")
+	}
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(s)+1))
+	return append(append(b, s...), 0, 0, 1), nil // its terminator; not const; the decoder owns it
+}
+
+// readString decodes the string at the beginning of b, of 8 bytes at least, and returns what follows it. ok is false for NULL, which is
+// a length of 0: neither a terminator nor the two flags follow it.
+func readString(b []byte) (s string, ok bool, rest []byte, err error) {
 	n := binary.LittleEndian.Uint64(b)
-	b = b[8:]
+	if b = b[8:]; n == 0 {
+		return "", false, b, nil
+	}
 	if n > uint64(len(b)) || uint64(len(b))-n < 2 {
-		return nil, errShort
+		return "", false, nil, errShort
 	}
-	s := b[:n]
-	b = b[n+2:]
-	if n == 0 { // NULL
-		v.SetString("")
-		return b, nil
+	if b[n-1] != 0 {
+		return "", false, nil, errors.New("proc: a string without a zero byte at its end")
 	}
-	if s[n-1] != 0 {
-		return nil, errors.New("proc: a string without a zero byte at its end")
-	}
-	text, _, _ := strings.Cut(string(s), "\x00")
-	v.SetString(text)
-	return b, nil
+	s, _, _ = strings.Cut(string(b[:n]), "\x00")
+	return s, true, b[n+2:], nil
 }

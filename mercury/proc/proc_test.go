@@ -11,6 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/beginnings"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
+	"github.com/quicksilver-rpc/quicksilver/mercury/internal/golden"
+	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
 )
 
@@ -32,11 +34,12 @@ type all struct {
 	L   []inner `proc:"u16"`
 	Raw []byte  `proc:"u32"`
 	H   mercury.Bulk
+	P   *string
 	End []byte `proc:"rest"`
 }
 
 func value() all {
-	return all{true, -2, 0x01020304, -5, 1.5, "hi", [2]inner{{-1, 2}, {3, 4}}, []inner{{5, 6}}, []byte("raw"), mercury.Bulk{}, []byte("end")}
+	return all{true, -2, 0x01020304, -5, 1.5, "hi", [2]inner{{-1, 2}, {3, 4}}, []inner{{5, 6}}, []byte("raw"), mercury.Bulk{}, nil, []byte("end")}
 }
 
 // The bytes are those of hg_proc: nothing between the fields, little-endian, strings with their end and two flags.
@@ -44,7 +47,7 @@ func TestBytes(t *testing.T) {
 	b, err := proc.Marshal(value())
 	require.NoError(t, err)
 	require.Equal(t, "01"+"fe"+"04030201"+"fbffffffffffffff"+"000000000000f83f"+"0300000000000000"+"686900"+"0001"+
-		"ffff02"+"030004"+"0100"+"050006"+"03000000"+"726177"+"0000000000000000"+"656e64", hex.EncodeToString(b))
+		"ffff02"+"030004"+"0100"+"050006"+"03000000"+"726177"+"0000000000000000"+"0000000000000000"+"656e64", hex.EncodeToString(b))
 	var back all
 	require.NoError(t, proc.Unmarshal(b, &back))
 	require.Equal(t, value(), back)
@@ -70,10 +73,69 @@ func TestString(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "0b00000000000000"+hex.EncodeToString([]byte("./test.txt\x00"))+"0001"+"3930000000000000", hex.EncodeToString(b))
 	var s string
-	require.NoError(t, proc.Unmarshal(append(make([]byte, 8), 0, 0), &s), "NULL")
-	require.Empty(t, s)
 	require.ErrorContains(t, proc.Unmarshal([]byte{1, 0, 0, 0, 0, 0, 0, 0, 'x', 0, 0}, &s), "zero byte")
 	_, err = proc.Marshal("a\x00b")
+	require.ErrorContains(t, err, "zero byte")
+}
+
+// nullIn is a struct of C with a hg_string_t, a uint32_t and bytes.
+type nullIn struct {
+	Origin *string
+	N      uint32
+	Rest   []byte `proc:"rest"`
+}
+
+// The bytes of a NULL hg_string_t are a length of 0 and nothing else, in the input and the output of a call as C sends them.
+func TestNull(t *testing.T) {
+	messages, err := golden.Read("null")
+	require.NoError(t, err)
+	_, b, err := hgwire.ParseSource(messages[2].Bytes[24:])
+	require.NoError(t, err)
+	_, input, err := hgwire.ParseRequest(b)
+	require.NoError(t, err)
+	_, output, err := hgwire.ParseResponse(messages[3].Bytes[24:])
+	require.NoError(t, err)
+	want := nullIn{nil, 7, []byte("payload")}
+
+	b, err = proc.Marshal(want)
+	require.NoError(t, err)
+	require.Equal(t, input, b)
+	for _, origin := range []*string{nil, new(string)} {
+		in := nullIn{Origin: origin}
+		require.NoError(t, proc.Unmarshal(input, &in))
+		require.Equal(t, want, in)
+	}
+	var plain struct { // who does not care reads ""
+		Origin string
+		N      uint32
+		Rest   []byte `proc:"rest"`
+	}
+	plain.Origin = "old"
+	require.NoError(t, proc.Unmarshal(input, &plain))
+	require.Empty(t, plain.Origin)
+	require.EqualValues(t, 7, plain.N)
+	require.Equal(t, "payload", string(plain.Rest))
+
+	type text string
+	two := struct { // hg_string_t, hg_const_string_t
+		A *text
+		B *string
+	}{}
+	require.NoError(t, proc.Unmarshal(output, &two))
+	require.Nil(t, two.B)
+	require.EqualValues(t, "yokan", *two.A)
+	b, err = proc.Marshal(two)
+	require.NoError(t, err)
+	require.Equal(t, output, b)
+	for n := range len(output) {
+		require.Error(t, proc.Unmarshal(output[:n], &two), "%d bytes", n)
+	}
+	empty := ""
+	b, err = proc.Marshal(&empty)
+	require.NoError(t, err)
+	require.Equal(t, "0100000000000000"+"00"+"0001", hex.EncodeToString(b), "an empty string is not NULL")
+	zero := "a\x00b"
+	_, err = proc.Marshal(&zero)
 	require.ErrorContains(t, err, "zero byte")
 }
 
@@ -96,6 +158,7 @@ func TestRefused(t *testing.T) {
 		"contains itself":          self{},
 		"a map[string]bool cannot": map[string]bool{},
 		"a *int32 cannot":          new(int32),
+		"only *string can":         new(*string),
 		"is not exported":          struct{ a int32 }{},
 		"elements without bytes": struct {
 			L []struct{} `proc:"u64"`
@@ -128,7 +191,7 @@ func FuzzUnmarshal(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := proc.Unmarshal(again, &back); err != nil || !bytes.Equal(v.End, back.End) || len(v.L) != len(back.L) {
+		if err := proc.Unmarshal(again, &back); err != nil || !bytes.Equal(v.End, back.End) || len(v.L) != len(back.L) || (v.P == nil) != (back.P == nil) {
 			t.Fatalf("got %+v, %v, want %+v", back, err, v)
 		}
 	})

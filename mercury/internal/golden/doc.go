@@ -1,4 +1,4 @@
-// Package golden has conversations that were recorded between two C processes, for tests.
+// Package golden has conversations of two C processes, for tests. All but "null" were recorded.
 package golden
 
 import (
@@ -15,8 +15,9 @@ var files embed.FS
 
 // Names are those of the conversations: a call without arguments, one with arguments that do not fit into a message, transfers to
 // memory that the caller lent, and from memory whose data came in the handle; output that does not fit into a message, and its
-// acknowledgement; calls of an RPC that the target does not have. The last two with and without the longer headers of checksums.
-var Names = []string{"first", "more", "read", "eager", "overflow", "overflowsums", "noentry", "noentrysums"}
+// acknowledgement; calls of an RPC that the target does not have. The two before the last with and without the longer headers of checksums.
+// The last has a NULL hg_string_t in its input, before a uint32_t and bytes, and another in its output, behind a string.
+var Names = []string{"first", "more", "read", "eager", "overflow", "overflowsums", "noentry", "noentrysums", "null"}
 
 // A Message is one of a conversation.
 type Message struct {
