@@ -110,8 +110,13 @@ func (e *RemoteError) Is(target error) bool {
 // otherError is HG_OTHER_ERROR, which stands for all that C has no number for.
 const otherError Code = 26
 
-// onWire is the number of a handler's error. Those that say that no handler ran are not for handlers.
-func onWire(code Code) int8 {
+// codeInC returns the number by which the origin learns of a handler's error: HG_OTHER_ERROR if it has none, or one that says that no
+// handler ran, which is not for handlers. docs/MERCURY.md has the table.
+func codeInC(err error) int8 {
+	code := CodeOf(err)
+	if code == codes.ErrIO && !errors.Is(err, codes.ErrIO) { // what stands for errors without a code, here
+		code = otherError
+	}
 	if code == codes.OK || code > 24 && code < codes.ErrNotFound || code > 127 || (&RemoteError{code}).refused() {
 		return int8(otherError)
 	}

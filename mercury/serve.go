@@ -59,8 +59,11 @@ func (r *Request) Detach() {
 // A request that wants no response gets none.
 func (r *Request) Respond(out []byte) error { return r.respond(0, out) }
 
-// RespondError answers with the code of err, as far as C has numbers: see RemoteError.
-func (r *Request) RespondError(err error) error { return r.respond(onWire(CodeOf(err)), nil) }
+// RespondError answers with the number of err. It does not wait, and returns what Respond does. An error that carries a Code which is one of
+// C's numbers is sent as it is, and so are codes from 64 to 127; context.DeadlineExceeded is HG_TIMEOUT and context.Canceled
+// HG_CANCELED. Every other error is HG_OTHER_ERROR, also those whose number means that no handler ran, as ErrNoEntry does. The text of err stays
+// here.
+func (r *Request) RespondError(err error) error { return r.respond(codeInC(err), nil) }
 
 func (r *Request) respond(code int8, out []byte) error {
 	c, h := r.c, hgwire.Response{Code: code, Flags: r.flags & hgwire.Checksums}

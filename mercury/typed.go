@@ -83,8 +83,8 @@ func (m *Method[In, Out]) encode(op, addr string, in In) ([]byte, error) {
 }
 
 // Handle has n serve m with fn, on a goroutine of its own for each request. ctx ends with the connection; RequestOf(ctx) is the
-// request, for the memory that it has lent. The origin gets the code of fn's error. Input that cannot be decoded is answered
-// with HG_PROTOCOL_ERROR, and fn does not run.
+// request, for the memory that it has lent. The origin gets the number of fn's error, as by Request.RespondError. Input that
+// cannot be decoded is answered with HG_PROTOCOL_ERROR, and fn does not run.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.Handle(m.id, func(r *Request) {
 		var in In
@@ -140,7 +140,7 @@ func (w framing) fail(r *Request, err error) {
 		_ = r.RespondError(err)
 		return
 	}
-	_ = r.Respond([]byte{uint8(onWire(CodeOf(err))), 0, 0, 0})
+	_ = r.Respond([]byte{uint8(codeInC(err)), 0, 0, 0})
 }
 
 // Identity asks for the kind of the Margo provider at addr, which every provider that has registered one answers.
