@@ -468,6 +468,6 @@ func TestCloseAfterTheContext(t *testing.T) {
 		require.Zero(t, cls.NA().Regions())
 		require.Zero(t, hctx.Trigger(0))
 		require.Equal(t, 1, calls)
-		require.True(t, hctx.Closed())
+		require.True(t, hctx.NA().Closed())
 	})
 }

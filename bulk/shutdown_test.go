@@ -53,7 +53,7 @@ func TestShutdownLetsTransfersEnd(t *testing.T) {
 // time that a Shutdown may take.
 func TestShutdownCutsTransfers(t *testing.T) {
 	eachDir(t, func(t *testing.T, p *pair, dir bulk.Dir) {
-		if p.mover.Closed() { // by the other direction
+		if p.mover.NA().Closed() { // by the other direction
 			p = newPair(t, p.Net)
 		}
 		const segment, segments = 8 << 20, 16 << 10

@@ -556,7 +556,7 @@ func TestStreamOfClosedContext(t *testing.T) {
 			q.mctx = other
 			other.Close()
 			require.ErrorIs(t, way.run(&q, t.Context(), s), hg.ErrClosed)
-			for !other.Closed() {
+			for !other.NA().Closed() {
 				other.Trigger(0)
 				_ = other.Progress(0)
 			}

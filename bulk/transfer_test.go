@@ -434,7 +434,7 @@ func TestPeerReplaced(t *testing.T) {
 		}
 		p.Undriven(p.mctx)
 		require.NoError(t, p.owner.Close())
-		p.Until(p.owner.Closed)
+		p.Until(p.owner.NA().Closed)
 		_, octx := p.Open(p.owner.Addr().String(), hg.Config{})
 		for p.mctx.Stats().NA.Peers > 0 {
 			_ = p.mctx.NA().Progress(0) // there is something to trigger: it returns at once
@@ -708,7 +708,7 @@ func TestClosedContext(t *testing.T) {
 				require.True(t, strings.Contains(err.Error(), "closed"))
 			}
 		}
-		p.Until(mctx.Closed)
+		p.Until(mctx.NA().Closed)
 		_, err = bulk.Transfer(mctx, spec, e.done)
 		require.ErrorIs(t, err, hg.ErrClosed)
 		require.Equal(t, 1, e.calls)

@@ -132,7 +132,7 @@ func TestUnreachable(t *testing.T) {
 		gone, gctx := n.Target(hg.Config{})
 		addr := gone.Addr()
 		require.NoError(t, gone.Close())
-		n.Until(func() bool { return gctx.Closed() })
+		n.Until(func() bool { return gctx.NA().Closed() })
 		n.Undriven(gctx)
 		h, err := p.octx.Create(addr, id)
 		require.NoError(t, err)
@@ -206,7 +206,7 @@ func TestCloseEndsEverything(t *testing.T) {
 			}))
 		}
 		require.NoError(t, p.origin.Close())
-		n.Until(p.origin.Closed)
+		n.Until(p.origin.NA().Closed)
 		require.Equal(t, calls, done)
 		require.ErrorIs(t, p.octx.Progress(0), hg.ErrClosed)
 		require.Zero(t, p.octx.Stats().Handles)
@@ -226,7 +226,7 @@ func TestCloseInsideCallback(t *testing.T) {
 			assert.NoError(t, p.origin.Close())
 			h.Close()
 		}))
-		n.Until(p.origin.Closed)
+		n.Until(p.origin.NA().Closed)
 		require.ErrorIs(t, shutdown, na.ErrBusy, "Shutdown inside a callback says so")
 	})
 }

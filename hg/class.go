@@ -78,17 +78,6 @@ func (c *Class) Contexts() []*Context {
 }
 
 // Close closes every context. It does not wait and may be called anywhere, callbacks included. Operations under way end with
-// ErrClosed; their callbacks run in Trigger of their contexts.
+// ErrClosed; their callbacks run in Trigger of their contexts. When all of these have returned and everything has been given back,
+// NA().Closed reports true.
 func (c *Class) Close() error { return c.na.Close() }
-
-// Closed reports whether every callback has returned and everything has been given back after Close.
-func (c *Class) Closed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, hctx := range c.contexts {
-		if !hctx.Closed() {
-			return false
-		}
-	}
-	return c.na.Closed()
-}

@@ -138,11 +138,9 @@ func (c *Context) Stats() Stats {
 	}
 }
 
-// Close ends every call of c with ErrClosed. It does not wait and may be called anywhere.
+// Close ends every call of c with ErrClosed. It does not wait and may be called anywhere. When every callback has returned and everything
+// has been given back, Progress returns ErrClosed, and NA().Closed reports true.
 func (c *Context) Close() { c.nctx.Close() }
-
-// Closed reports whether every callback has returned and everything has been given back after Close.
-func (c *Context) Closed() bool { return c.nctx.Closed() }
 
 // A LookupFunc is called with the outcome of a Lookup.
 type LookupFunc func(addr na.Addr, err error)

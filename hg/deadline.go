@@ -52,13 +52,6 @@ func (h *Handle) SetTimeout(d time.Duration) {
 	h.mu.Unlock()
 }
 
-// Timeout returns what SetTimeout has set.
-func (h *Handle) Timeout() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.timeout
-}
-
 // Abandon is Cancel that lets the target know: a request whose handler has not begun is destroyed there, and the context of a
 // handler that runs ends. It waits for nothing and promises nothing but what Cancel does; Withdraw asks for an answer. It
 // may be called at any time; idle and ended calls stay as they are.

@@ -234,7 +234,7 @@ func TestDispatchedAndNeverRun(t *testing.T) {
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		p.Until(func() bool { return len(*given) == 1 })
 		require.NoError(t, p.target.Close())
-		p.Until(func() bool { return o.calls == 1 && p.target.Closed() })
+		p.Until(func() bool { return o.calls == 1 && p.target.NA().Closed() })
 		require.Error(t, o.err)
 		require.ErrorIs(t, (*given)[0].Run(), hg.ErrInvalid)
 	}, hg.Config{})
@@ -449,9 +449,9 @@ func TestShutdownWaitsForWorkers(t *testing.T) {
 			_ = p.tctx.Progress(0)
 			p.tctx.Trigger(0)
 		}
-		require.False(t, p.target.Closed(), "a handler runs")
+		require.False(t, p.target.NA().Closed(), "a handler runs")
 		close(goOn)
 		require.NoError(t, <-ended)
-		p.Until(p.target.Closed)
+		p.Until(p.target.NA().Closed)
 	}, hg.Config{})
 }

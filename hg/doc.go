@@ -24,6 +24,8 @@
 // Input and output may be larger than one message. The sender then lends the bytes to its peer, which reads them and gives them
 // back. A cancel, the loss of the peer and a late response end the loan, too.
 //
+// What observers and tools are told is in package inspect: events, gauges, calls under way.
+//
 // Not here: retries, authentication (the transport says who a peer is, Config.Authorize what it may call), streaming, bulk data
 // (package bulk), requests that any callback completes (package request).
 package hg

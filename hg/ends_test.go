@@ -108,7 +108,7 @@ func TestOtherEndsTellEverything(t *testing.T) {
 
 		gone, gctx := n.Target(hg.Config{})
 		require.NoError(t, gone.Close())
-		n.Until(gctx.Closed)
+		n.Until(gctx.NA().Closed)
 		n.Undriven(gctx)
 		h, err := p.octx.Create(gone.Addr(), id)
 		require.NoError(t, err)

@@ -443,7 +443,7 @@ func TestH11ErrorOrCallback(t *testing.T) {
 		require.ErrorIs(t, h.ForwardRaw(nil, refused.cb), hg.ErrClosed)
 		require.ErrorIs(t, h.ForwardRaw(make([]byte, 50_000), refused.cb), hg.ErrClosed)
 		h.Close()
-		n.Until(p.origin.Closed)
+		n.Until(p.origin.NA().Closed)
 		p.octx.Trigger(0)
 		require.Equal(t, 1, good.calls)
 		require.Zero(t, refused.calls, "callbacks of calls that were refused")

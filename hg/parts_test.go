@@ -174,5 +174,5 @@ func TestH3bBadKey(t *testing.T) {
 	})
 	require.NoError(t, origin.Close())
 	require.NoError(t, target.Close())
-	until(func() bool { return origin.Closed() && target.Closed() })
+	until(func() bool { return origin.NA().Closed() && target.NA().Closed() })
 }

@@ -103,13 +103,13 @@ func (c *Class) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	contexts := c.contexts
 	c.mu.Unlock()
-	e := na.Ending{Drain: c.na.Drain, Close: func() { _ = c.Close() }, Closed: c.Closed}
+	e := na.Ending{Drain: c.na.Drain, Close: func() { _ = c.Close() }, Closed: c.na.Closed}
 	return shutdown(ctx, contexts, e, c.na.Regions)
 }
 
 // Shutdown is Shutdown of c alone; other contexts of the class go on. Memory is the class's, so Regions is 0.
 func (c *Context) Shutdown(ctx context.Context) error {
-	e := na.Ending{Drain: c.nctx.Drain, Close: c.Close, Closed: c.Closed}
+	e := na.Ending{Drain: c.nctx.Drain, Close: c.Close, Closed: c.nctx.Closed}
 	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
 }
 
@@ -214,7 +214,7 @@ func (c *Context) cut(left *ShutdownError) {
 
 // look counts what is open in the end.
 func (c *Context) look(left *ShutdownError) {
-	if !c.Closed() {
+	if !c.nctx.Closed() {
 		left.Callbacks += c.nctx.Live()
 	}
 	for _, o := range c.all() {

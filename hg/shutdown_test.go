@@ -71,7 +71,7 @@ func TestShutdownDrains(t *testing.T) {
 			}))
 		})
 		require.NoError(t, p.target.Shutdown(context.Background()))
-		require.True(t, p.target.Closed())
+		require.True(t, p.target.NA().Closed())
 		errs := map[int]error{}
 		for range 4 {
 			e := <-ends
@@ -119,7 +119,7 @@ func TestShutdownOfOneContext(t *testing.T) {
 			k.answer()
 		})
 		require.NoError(t, p.tctx.Shutdown(context.Background()))
-		require.True(t, p.tctx.Closed())
+		require.True(t, p.tctx.NA().Closed())
 		n.Until(func() bool { return outs[0].calls == 1 && outs[1].calls == 1 })
 		require.NoError(t, outs[0].err, "the handler that ran")
 		said(t, outs[1].err, hg.ErrNotReady)
@@ -173,7 +173,7 @@ func shutdownLingers(t *testing.T, n *transports.Net, linger time.Duration) {
 	e := left(t, bounded(p.origin.Shutdown))
 	require.Equal(t, calls, e.Calls)
 	require.Zero(t, e.Handles+e.Handlers)
-	require.True(t, p.origin.Closed())
+	require.True(t, p.origin.NA().Closed())
 	for i := range outs {
 		require.Equal(t, 1, outs[i].calls)
 		require.ErrorIs(t, outs[i].err, hg.ErrClosed)
@@ -182,7 +182,7 @@ func shutdownLingers(t *testing.T, n *transports.Net, linger time.Duration) {
 
 	n.Until(func() bool { return p.tctx.Stats().Handles == 0 })
 	require.NoError(t, p.target.Shutdown(context.Background()), "the requests have ended with their session")
-	require.True(t, p.target.Closed())
+	require.True(t, p.target.NA().Closed())
 	for _, ctx := range ctxs {
 		require.ErrorIs(t, context.Cause(ctx), hg.ErrPeerLost, "the origin was faster")
 	}
@@ -206,7 +206,7 @@ func TestShutdownAtOnce(t *testing.T) {
 		require.Equal(t, 1, left(t, err).Calls)
 		require.Equal(t, 1, o.calls)
 		require.ErrorIs(t, o.err, hg.ErrClosed)
-		require.True(t, p.origin.Closed())
+		require.True(t, p.origin.NA().Closed())
 		k.answer()
 		n.Until(func() bool { return p.tctx.Stats().Handles == 0 && p.tctx.NA().Live() == 0 })
 		require.NoError(t, p.target.Shutdown(ctx), "nothing is left to cancel")
@@ -269,7 +269,7 @@ func TestShutdownRefusesNew(t *testing.T) {
 		n.Until(func() bool { return len(k.kept) > 0 })
 		require.Equal(t, calls, left(t, p.origin.Shutdown(context.Background())).Calls)
 		require.Equal(t, calls, ran)
-		require.True(t, p.origin.Closed())
+		require.True(t, p.origin.NA().Closed())
 		_, err := p.origin.NewContext()
 		require.ErrorIs(t, err, hg.ErrClosed)
 		for _, h := range k.kept {
@@ -297,7 +297,7 @@ func TestHandleNeverClosed(t *testing.T) {
 		require.Contains(t, e.Open[0], "handle of echo is not closed, made at ")
 		require.Contains(t, e.Open[0], "helpers_test.go:")
 		require.ErrorIs(t, e, na.ErrBusy)
-		require.True(t, p.origin.Closed())
+		require.True(t, p.origin.NA().Closed())
 		for _, h := range handles {
 			h.Close()
 		}
@@ -349,8 +349,8 @@ func TestShutdownBothSides(t *testing.T) {
 			require.Equal(t, calls, left(t, <-errs).Handlers)
 		}
 		require.EqualValues(t, 2*calls, ended.Load())
-		require.True(t, a.Closed())
-		require.True(t, b.Closed())
+		require.True(t, a.NA().Closed())
+		require.True(t, b.NA().Closed())
 		for _, h := range kept {
 			drop(h)
 		}
@@ -415,7 +415,7 @@ func shutdownSendsAnswers(t *testing.T, n *transports.Net, ctx context.Context) 
 		}
 	})
 	_ = p.target.Shutdown(ctx)
-	require.True(t, p.target.Closed())
+	require.True(t, p.target.NA().Closed())
 	n.Until(func() bool { return outs[calls-1].calls == 1 })
 	for i := range outs {
 		require.Equal(t, 1, outs[i].calls)
@@ -462,7 +462,7 @@ func TestH17(t *testing.T) {
 				n.Until(func() bool { return len(k.kept) > 0 })
 				n.Serve(p.octx, 4)
 				require.NoError(t, how.end(p.origin))
-				n.Until(p.origin.Closed)
+				n.Until(p.origin.NA().Closed)
 				require.EqualValues(t, calls, entered.Load(), "callbacks that have begun when all is closed")
 				require.EqualValues(t, calls, returned.Load(), "callbacks that have returned")
 				require.Zero(t, p.octx.Stats().Handles)
@@ -483,13 +483,13 @@ func TestH17CallbackStillToRun(t *testing.T) {
 		var o outcome
 		require.NoError(t, h.ForwardRaw(nil, o.cb))
 		require.NoError(t, p.origin.Close())
-		require.False(t, p.origin.Closed(), "closed before the callback has run")
+		require.False(t, p.origin.NA().Closed(), "closed before the callback has run")
 		require.Zero(t, o.calls)
 		h.Close()
 		p.octx.Trigger(0)
 		require.Equal(t, 1, o.calls)
 		require.ErrorIs(t, o.err, hg.ErrClosed)
-		n.Until(p.origin.Closed) // by who leads, if somebody does
+		n.Until(p.origin.NA().Closed) // by who leads, if somebody does
 	})
 }
 
@@ -511,12 +511,12 @@ func TestClosedWaitsForCallbacks(t *testing.T) {
 		<-inside
 		require.NoError(t, cls.Close())
 		err := cls.Shutdown(context.Background())
-		require.False(t, cls.Closed())
+		require.False(t, cls.NA().Closed())
 		require.EqualValues(t, 1, left(t, err).Callbacks)
 		close(leave)
 		<-ended
 		require.NoError(t, cls.Shutdown(context.Background()))
-		require.True(t, cls.Closed())
+		require.True(t, cls.NA().Closed())
 	})
 }
 
@@ -536,7 +536,7 @@ func TestShutdownRunsWhatCallbacksPost(t *testing.T) {
 		require.NoError(t, cls.Close())
 		require.NoError(t, cls.Shutdown(context.Background()))
 		require.Equal(t, 5, ran)
-		require.True(t, cls.Closed())
+		require.True(t, cls.NA().Closed())
 	})
 }
 
@@ -665,8 +665,8 @@ func TestShutdownOfAnotherClassInside(t *testing.T) {
 			require.ErrorIs(t, outer, na.ErrBusy)
 			require.ErrorIs(t, nested, na.ErrBusy)
 			require.NoError(t, free)
-			require.True(t, other.Closed())
-			require.True(t, third.Closed())
+			require.True(t, other.NA().Closed())
+			require.True(t, third.NA().Closed())
 			require.False(t, p.tctx.NA().Draining(), "a Shutdown that refuses does nothing")
 			require.NoError(t, h.Close())
 		}

@@ -116,13 +116,13 @@ func TestNothingAfterTheEnd(t *testing.T) {
 		b, err := bulk.Create(p.octx, bulk.Options{Access: bulk.ReadWrite}, make([]byte, 8))
 		require.NoError(t, err)
 		require.NoError(t, p.origin.Close())
-		n.Until(p.octx.Closed)
+		n.Until(p.octx.NA().Closed)
 		late := func() { t.Error("a callback runs after the end") }
 		require.ErrorIs(t, h.Withdraw(0, func(*hg.Handle, hg.WithdrawResult) { late() }), hg.ErrClosed)
 		require.ErrorIs(t, b.CloseFunc(func(error) { late() }), hg.ErrClosed)
 		require.ErrorIs(t, p.octx.Post(late), hg.ErrClosed)
 		require.ErrorIs(t, p.octx.Wait(t.Context(), func() bool { return false }), hg.ErrClosed)
-		require.True(t, p.octx.Closed())
+		require.True(t, p.octx.NA().Closed())
 		require.Zero(t, p.octx.Trigger(0))
 		require.Panics(t, func() { _ = p.octx.Post(nil) })
 		h.Close()
@@ -158,7 +158,7 @@ func TestClosedAfterTheLastCallback(t *testing.T) {
 			})
 			if round%2 == 0 {
 				require.NoError(t, cls.Close())
-				for !hctx.Closed() {
+				for !hctx.NA().Closed() {
 					runtime.Gosched()
 				}
 			} else {

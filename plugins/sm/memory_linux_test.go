@@ -92,7 +92,7 @@ func TestFootprint(t *testing.T) {
 	for _, cls := range []*hg.Class{origin, target} {
 		require.NoError(t, cls.Close())
 	}
-	drive(func() bool { return origin.Closed() && target.Closed() })
+	drive(func() bool { return origin.NA().Closed() && target.NA().Closed() })
 	reserved, _ = footprint(t)
 	require.Zero(t, reserved)
 }

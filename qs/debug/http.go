@@ -95,7 +95,7 @@ func (p *Page) probe(w http.ResponseWriter, name string) {
 		if name == "readyz" {
 			good = good && hghook.IsReady(class)
 		} else {
-			good = good && slices.ContainsFunc(class.Contexts(), func(c *hg.Context) bool { return !c.Closed() })
+			good = good && slices.ContainsFunc(class.Contexts(), func(c *hg.Context) bool { return !c.NA().Closed() })
 		}
 	}
 	text := "ok"

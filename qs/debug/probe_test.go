@@ -110,6 +110,6 @@ func TestProbeOfClass(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 200, code("/readyz"))
 	require.NoError(t, class.Shutdown(context.Background()))
-	require.True(t, hctx.Closed())
+	require.True(t, hctx.NA().Closed())
 	require.Equal(t, 503, code("/healthz"))
 }

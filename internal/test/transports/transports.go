@@ -292,7 +292,7 @@ func (n *Net) fail(most time.Duration) {
 func (n *Net) shutdown() {
 	for _, cls := range n.classes {
 		_ = cls.Close()
-		if err := cls.Shutdown(context.Background()); !cls.Closed() {
+		if err := cls.Shutdown(context.Background()); !cls.NA().Closed() {
 			n.t.Errorf("shutdown of %v: %v", cls.Addr(), err)
 		}
 	}

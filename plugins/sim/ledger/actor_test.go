@@ -265,10 +265,10 @@ func (a *actor) shutdown() {
 	for turn := 0; ; turn++ {
 		a.closeAll()
 		a.answerAll()
-		if a.cls.Closed() && a.regions == 0 && a.callers == 0 { // those of calls that were refused may have been closed after the class
+		if a.cls.NA().Closed() && a.regions == 0 && a.callers == 0 { // those of calls that were refused may have been closed after the class
 			break
 		}
-		if a.cls.Closed() {
+		if a.cls.NA().Closed() {
 			s.w.Sleep(time.Millisecond) // coroutines of callers go on
 		}
 		for _, c := range a.hctxs {
@@ -312,7 +312,7 @@ func (a *actor) inOrder() {
 	err := a.cls.Shutdown(ctx)
 	took := s.w.Now() - begun
 	switch left := (*hg.ShutdownError)(nil); {
-	case !a.cls.Closed() || a.open > 0:
+	case !a.cls.NA().Closed() || a.open > 0:
 		s.fail("node %s: Shutdown has returned %v, and %d callbacks are to come", s.names[a.i], err, a.open)
 	case took > 4*time.Second && s.w.Stats().Pauses == 0: // Linger is 2 s
 		s.fail("node %s: Shutdown took %v", s.names[a.i], took)

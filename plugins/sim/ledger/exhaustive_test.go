@@ -159,7 +159,7 @@ func (d *duel) origin(c *choices) {
 	for !d.done || d.ends == 0 && d.err == nil || d.asked && d.told == 0 || d.freed < d.freeing {
 		_ = d.hctx.Progress(-1)
 		d.hctx.Trigger(0)
-		if d.cls.Closed() && d.done {
+		if d.cls.NA().Closed() && d.done {
 			break
 		}
 	}
@@ -266,7 +266,7 @@ func (d *duel) free() {
 	}
 	switch err := d.region.CloseFunc(freed); {
 	case err == nil:
-	case d.hctx.Closed() && na.CodeOf(err) == na.ErrClosed: // it is taken back all the same, and nobody is left to say so
+	case d.hctx.NA().Closed() && na.CodeOf(err) == na.ErrClosed: // it is taken back all the same, and nobody is left to say so
 		freed(nil)
 	default:
 		d.fail("close of the region: %v", err)

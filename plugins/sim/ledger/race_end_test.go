@@ -211,7 +211,7 @@ func (a *racer) close() {
 	s.late += st.LateDropped
 	s.stalls += st.Stalls
 	_ = a.cls.Close()
-	if a.until("the class is closed", a.cls.Closed, a.serve) {
+	if a.until("the class is closed", a.cls.NA().Closed, a.serve) {
 		if st := a.hctx.Stats().NA; st.Reserved != 0 {
 			s.fail("node %s: %d bytes are reserved at the end", s.names[a.i], st.Reserved)
 		}

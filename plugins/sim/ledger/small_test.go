@@ -56,7 +56,7 @@ func endNode(cls *hg.Class, hctx *hg.Context, fail func(string, ...any)) {
 		fail("something is left at %v: %+v", cls.Addr(), hctx.Stats())
 	}
 	_ = cls.Close()
-	if drive(hctx, time.Second, cls.Closed); !cls.Closed() {
+	if drive(hctx, time.Second, cls.NA().Closed); !cls.NA().Closed() {
 		fail("Close has not completed: %+v", hctx.Stats())
 	}
 }

@@ -140,7 +140,7 @@ func (a *strainer) main(node *sim.Node) {
 		}
 	}
 	_ = a.cls.Close()
-	for end := a.s.w.Now() + time.Second; !a.cls.Closed() && a.s.w.Now() < end; {
+	for end := a.s.w.Now() + time.Second; !a.cls.NA().Closed() && a.s.w.Now() < end; {
 		a.answer()
 		a.hctx.Trigger(0)
 		_ = a.hctx.Progress(time.Millisecond)

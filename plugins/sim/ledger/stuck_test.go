@@ -95,7 +95,9 @@ func (p *stuckPair) end(calls []*stuckCall) {
 	}
 	require.NoError(p.t, p.origin.Close())
 	require.NoError(p.t, p.target.Close())
-	p.until("closing", func() bool { return p.origin.Closed() && p.target.Closed() && p.octx.Closed() && p.tctx.Closed() })
+	p.until("closing", func() bool {
+		return p.origin.NA().Closed() && p.target.NA().Closed() && p.octx.NA().Closed() && p.tctx.NA().Closed()
+	})
 	for _, hctx := range []*hg.Context{p.octx, p.tctx} {
 		st := hctx.Stats()
 		require.Zero(p.t, st.NA.Reserved)
