@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
@@ -61,7 +62,7 @@ func TestLiveGatewayToC(t *testing.T) {
 	require.NoError(t, proc.Unmarshal(b, &wrote))
 	require.EqualValues(t, len(mem), wrote)
 	_, err = gateway.Call(within(t), gw, addr, unitKilled.ID())
-	remote, ok := qs.RemoteOf(err)
+	remote, ok := hg.RemoteOf(err)
 	require.True(t, ok, "%v", err)
 	require.Equal(t, qs.ErrAborted, remote.Code, "it may have run")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -21,7 +22,7 @@ func TestAddrInUse(t *testing.T) {
 		}
 		n := open(t, addr, qs.Config{})
 		_, err := qs.Open(n.Addr().String(), qs.Config{})
-		require.ErrorIs(t, err, qs.ErrAddrInUse, addr)
+		require.ErrorIs(t, err, na.ErrAddrInUse, addr)
 		require.ErrorIs(t, err, syscall.EADDRINUSE, addr)
 	}
 	require.False(t, errors.Is(qs.ErrInvalid, syscall.EADDRINUSE))

@@ -84,7 +84,7 @@ func TestStrangersToACall(t *testing.T) {
 			_, err := n.HG().Class().RegisterRPC(hg.RPC{Name: name, Handler: handler})
 			require.NoError(t, err)
 		}
-		raw(rows.Name(), func(r hg.Request) error {
+		raw("test/rows", func(r hg.Request) error {
 			text, _ := r.Meta().Get("qs-stream")
 			id := []byte(text)
 			tried <- say(s, r.Peer(), "qs/items", id, 0)
@@ -129,9 +129,9 @@ func TestStrangersToACall(t *testing.T) {
 		})
 	})
 	id := bytes.Repeat([]byte{7}, 16)
-	_, err = client.HG().Class().Register(held.Name(), nil)
+	_, err = client.HG().Class().Register("test/held", nil)
 	require.NoError(t, err)
-	h, err := client.HG().Create(holder.Addr(), hg.HashName(held.Name()))
+	h, err := client.HG().Create(holder.Addr(), hg.HashName("test/held"))
 	require.NoError(t, err)
 	defer h.Close()
 	ended := make(chan error, 1)

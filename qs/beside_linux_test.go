@@ -58,12 +58,12 @@ func TestBeside(t *testing.T) {
 		"both":         {own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
 		"udp":          {first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
 		"one":          {own: "tcp://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
-		"never there":  {target: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "Config.Local is LocalNever", ""}},
-		"never here":   {origin: qs.Config{Local: qs.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
+		"never there":  {target: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "Config.Local is LocalNever", ""}},
+		"never here":   {origin: qs.Config{Local: na.LocalNever}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", ""}},
 		"secret":       {target: qs.Config{TLS: secret}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "TLS is asked for, and Config.Local is not LocalAlways", na.NameIn(cert.Leaf)}},
-		"always":       {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret, Local: qs.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
-		"always, once": {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", na.NameIn(cert.Leaf)}},
-		"always, udp":  {target: qs.Config{TLS: secret, Local: qs.LocalAlways}, origin: qs.Config{TLS: secret, Local: qs.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"always":       {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, own: "tcp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
+		"always, once": {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret}, own: "tcp://,sm://", want: [3]string{"tcp", "the peer does not use sm beside tcp, or has not got there", na.NameIn(cert.Leaf)}},
+		"always, udp":  {target: qs.Config{TLS: secret, Local: na.LocalAlways}, origin: qs.Config{TLS: secret, Local: na.LocalAlways}, first: "udp", own: "udp://,sm://", want: [3]string{"sm", "the peer is on this machine", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,7 +154,7 @@ func TestBesideContexts(t *testing.T) {
 func TestBesideNames(t *testing.T) {
 	t.Parallel()
 	beside := besides(t)
-	cfg := qs.Config{TLS: both(testcert.NewWith(func(c *x509.Certificate) { c.DNSNames = []string{"localhost"} })), Local: qs.LocalAlways}
+	cfg := qs.Config{TLS: both(testcert.NewWith(func(c *x509.Certificate) { c.DNSNames = []string{"localhost"} })), Local: na.LocalAlways}
 	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(cfg), tellSeen)
 	o := open(t, "tcp://,sm://", beside(cfg))
 	for _, host := range []string{"localhost", "127.0.0.1", "localhost"} {
@@ -219,7 +219,7 @@ func TestBesideInClear(t *testing.T) {
 			}
 		}
 	}()
-	o := open(t, "udp://,sm://", besides(t)(qs.Config{TLS: both(testcert.New()), Local: qs.LocalAlways}))
+	o := open(t, "udp://,sm://", besides(t)(qs.Config{TLS: both(testcert.New()), Local: na.LocalAlways}))
 	_, err = seen.Call(within(t), peer(t, o, "udp://"+sock.LocalAddr().String()), struct{}{})
 	require.ErrorIs(t, err, qs.ErrUnreachable)
 	require.ErrorContains(t, err, "for which nobody has asked")
@@ -230,7 +230,7 @@ func TestBesideInClear(t *testing.T) {
 func TestBesideAuthorize(t *testing.T) {
 	t.Parallel()
 	beside, cert := besides(t), testcert.New()
-	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{TLS: both(cert), Local: qs.LocalAlways,
+	s := serverAt(t, "tcp://127.0.0.1:0,sm://", beside(qs.Config{TLS: both(cert), Local: na.LocalAlways,
 		Authorize: func(_ context.Context, c *qs.Call) error {
 			if !c.Caller().Secure {
 				return qs.Errorf(qs.ErrPermission, "no certificate, by %s", c.Caller().Transport)
@@ -242,9 +242,9 @@ func TestBesideAuthorize(t *testing.T) {
 		_, err := seen.Call(within(t), peer(t, o, s.Addr().String()), struct{}{})
 		return err
 	}
-	require.ErrorContains(t, call(qs.Config{TLS: both(cert), Local: qs.LocalAlways}), "no certificate, by sm")
+	require.ErrorContains(t, call(qs.Config{TLS: both(cert), Local: na.LocalAlways}), "no certificate, by sm")
 	stranger := both(testcert.New(), cert)
-	err := call(qs.Config{TLS: stranger, Local: qs.LocalAlways})
+	err := call(qs.Config{TLS: stranger, Local: na.LocalAlways})
 	require.ErrorIs(t, err, qs.ErrUnreachable)
 	require.NotContains(t, err.Error(), "sm")
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -173,9 +174,9 @@ func TestSources(t *testing.T) {
 		}
 	}
 	_, err := put.Call(ctx, to, putIn{"at", qs.Reader(bytes.NewReader([]byte("abc")))})
-	remote, _ := qs.RemoteOf(err)
+	remote, _ := hg.RemoteOf(err)
 	require.NotNil(t, remote, "%v", err)
-	require.Equal(t, qs.ErrUnsupported, remote.Code)
+	require.Equal(t, hg.ErrUnsupported, remote.Code)
 	got, err := put.Call(ctx, to, putIn{"some", qs.Reader(bytes.NewReader(noise(1, 20<<20)))})
 	require.NoError(t, err)
 	require.Equal(t, noise(1, 10), got)
@@ -228,18 +229,18 @@ func TestSinks(t *testing.T) {
 	require.Zero(t, sink.Filled(), "there is a gap at the beginning")
 	for _, how := range []string{"writer", "copy", "at", "file"} {
 		_, err = get.Call(ctx, to, getIn{how, 101, qs.Buffer(room)})
-		require.ErrorIs(t, err, qs.ErrRemote, how)
-		remote, _ := qs.RemoteOf(err)
-		require.Equal(t, qs.ErrOverflow, remote.Code, "%s: %v", how, err)
+		require.ErrorIs(t, err, hg.ErrRemote, how)
+		remote, _ := hg.RemoteOf(err)
+		require.Equal(t, hg.ErrOverflow, remote.Code, "%s: %v", how, err)
 		require.NotContains(t, remote.Text, "/", "the places of the server's files are its own")
 		_, err = get.Call(ctx, to, getIn{how, 1, qs.Sink{}})
-		remote, _ = qs.RemoteOf(err)
+		remote, _ = hg.RemoteOf(err)
 		require.NotNil(t, remote, "%s: %v", how, err)
-		require.Equal(t, qs.ErrOverflow, remote.Code, "%s: %v", how, err)
+		require.Equal(t, hg.ErrOverflow, remote.Code, "%s: %v", how, err)
 	}
 	var b lockedBuffer // a Write may still be running
 	_, err = get.Call(ctx, to, getIn{"both", 5 << 20, qs.Writer(&b)})
-	require.ErrorIs(t, err, qs.ErrHandler)
+	require.ErrorIs(t, err, hg.ErrHandler)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	require.True(t, bytes.HasPrefix(noise(7, 5<<20), b.b.Bytes()), "an Into that failed holds a prefix")
@@ -253,7 +254,7 @@ func TestStreamErrors(t *testing.T) {
 	why := errors.New("the disk is on fire")
 	_, err := put.Call(ctx, to, putIn{"copy", qs.Reader(io.MultiReader(bytes.NewReader(noise(1, 2<<20)), iotest.ErrReader(why)))})
 	require.ErrorIs(t, err, why)
-	require.ErrorIs(t, err, qs.ErrRemote)
+	require.ErrorIs(t, err, hg.ErrRemote)
 	_, err = get.Call(ctx, to, getIn{"copy", 9 << 20, qs.Writer(writerFunc(func([]byte) (int, error) { return 0, why }))})
 	require.ErrorIs(t, err, why)
 	_, err = put.Call(ctx, to, putIn{"copy", qs.Reader(readerFunc(func([]byte) (int, error) { panic("oh") }))})
@@ -308,7 +309,7 @@ func TestLateUse(t *testing.T) {
 	s := server(t, qs.Config{}, func(n *qs.Node) {
 		keep.Handle(n, func(ctx context.Context, in putIn) (int, error) {
 			_, err := keep.Call(ctx, qs.CallFrom(ctx).Peer, in)
-			if !errors.Is(err, qs.ErrUnsupported) {
+			if !errors.Is(err, hg.ErrUnsupported) {
 				return 0, fmt.Errorf("lent on: %v", err)
 			}
 			kept <- in.Body
@@ -337,7 +338,7 @@ func TestLateUse(t *testing.T) {
 	_, err = lateSink.Writer(ctx).Write(make([]byte, 10))
 	require.ErrorIs(t, err, qs.ErrClosed)
 	_, err = qs.Bytes(make([]byte, 10)).Reader(ctx).Read(make([]byte, 10))
-	require.ErrorIs(t, err, qs.ErrUnsupported)
+	require.ErrorIs(t, err, hg.ErrUnsupported)
 }
 
 // TestUnmappedFiles: where files cannot be mapped their bytes go through a ring. It does not run beside others.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -88,7 +89,7 @@ func TestCloseInMidCalls(t *testing.T) {
 			require.NoError(t, closing[who].Close())
 			all.Wait()
 			for _, err := range ends {
-				require.True(t, errors.Is(err, qs.ErrClosed) || errors.Is(err, qs.ErrPeerLost) || errors.Is(err, qs.ErrRemote), "%v", err)
+				require.True(t, errors.Is(err, qs.ErrClosed) || errors.Is(err, qs.ErrPeerLost) || errors.Is(err, hg.ErrRemote), "%v", err)
 				require.NotErrorIs(t, err, context.DeadlineExceeded)
 			}
 			require.NoError(t, c.Close())

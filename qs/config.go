@@ -25,9 +25,9 @@ type Config struct {
 	// says, which is no TLS if that is nil too. Both sides must agree. "sm://" needs none, since what peers say stays in memory
 	// that only processes of one user can open: a Config with TLS is refused there, and for every other scheme.
 	TLS *tls.Config
-	// Local says when a node over two transports, as "tcp://:7000,sm://", reaches peers of this machine by the second: LocalAuto, the
-	// default, where there is no TLS; LocalNever, LocalAlways.
-	Local Local
+	// Local says when a node over two transports, as "tcp://:7000,sm://", reaches peers of this machine by the second: na.LocalAuto, the
+	// default, where there is no TLS; na.LocalNever, na.LocalAlways.
+	Local na.Local
 	// TCP is how "tcp://" works otherwise. The node fills in TLS, and, with several Contexts, ReusePort and Spread.
 	TCP tcp.Options
 	// PeerTimeout is how long a peer may be silent while calls wait for it or are handled for it. Zero means 5 s; at least 500 ms.
@@ -101,8 +101,8 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.Authorize != nil && c.HG.Authorize != nil {
 		bad("Authorize and HG.Authorize are set: set one of them")
 	}
-	if c.Local != LocalAuto {
-		if c.HG.NA.Local != LocalAuto && c.HG.NA.Local != c.Local {
+	if c.Local != na.LocalAuto {
+		if c.HG.NA.Local != na.LocalAuto && c.HG.NA.Local != c.Local {
 			bad("Local is %v, but HG.NA.Local is %v: set one of them", c.Local, c.HG.NA.Local)
 		}
 		c.HG.NA.Local = c.Local

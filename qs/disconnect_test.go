@@ -31,7 +31,7 @@ func TestDisconnect(t *testing.T) {
 			}
 			lost, other, begun := once.Go(ctx, one, ""), once.Go(ctx, two, ""), w.Now()
 			w.Sleep(100 * time.Millisecond)
-			n.Disconnect(one.Addr(), why)
+			n.HG().NA().Disconnect(one.Addr(), why)
 			_, err = lost.Wait(ctx)
 			require.ErrorIs(t, err, qs.ErrPeerLost)
 			require.ErrorContains(t, err, why.Error())
@@ -43,8 +43,8 @@ func TestDisconnect(t *testing.T) {
 			w.Sleep(time.Second)
 			_, err = once.Call(ctx, one, "")
 			require.NoError(t, err, "it is connected anew")
-			n.Disconnect(one.Addr(), nil) // for the next
-			n.Disconnect(hg.Addr{}, nil)
+			n.HG().NA().Disconnect(one.Addr(), nil) // for the next
+			n.HG().NA().Disconnect(hg.Addr{}, nil)
 		}
 	})
 }

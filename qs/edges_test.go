@@ -189,7 +189,7 @@ func TestGoexitOnServe(t *testing.T) {
 	to := peer(t, open(t, "tcp://", qs.Config{}), n.Addr().String())
 	for range 3 {
 		_, err = m.Call(within(t), to, 0)
-		require.ErrorIs(t, err, qs.ErrRemote)
+		require.ErrorIs(t, err, hg.ErrRemote)
 		got, err := m.Call(within(t), to, 7)
 		require.NoError(t, err)
 		require.Equal(t, 7, got)
@@ -209,8 +209,8 @@ func TestErrorsOfReaders(t *testing.T) {
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) { serveBulk(t, n) })
 	for _, why := range []error{qs.ErrTimeout, qs.ErrPeerLost, context.Canceled, context.DeadlineExceeded, io.ErrUnexpectedEOF} {
 		_, err := put.Call(within(t), to, putIn{"copy", qs.Reader(readerFunc(func([]byte) (int, error) { return 0, why }))})
-		require.ErrorIs(t, err, qs.ErrRemote)
-		require.Equal(t, qs.ErrRemote, qs.CodeOf(err))
+		require.ErrorIs(t, err, hg.ErrRemote)
+		require.Equal(t, hg.ErrRemote, qs.CodeOf(err))
 		require.Equal(t, qs.Ran, qs.FateOf(err))
 		require.ErrorContains(t, err, why.Error())
 		require.Equal(t, why == io.ErrUnexpectedEOF, errors.Is(err, why), "%v matches %v", err, why)
@@ -343,7 +343,7 @@ func TestTooLateGoesOn(t *testing.T) {
 	c := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{})}})
 	f := double.Go(within(t), peer(t, c, full.Addr().String(), free.Addr().String()), point{1, 2})
 	<-running
-	require.Equal(t, qs.TooLate, f.Withdraw(within(t)))
+	require.Equal(t, hg.TooLate, f.Withdraw(within(t)))
 	close(refuse)
 	got, err := f.Wait(within(t))
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func TestInterceptorFates(t *testing.T) {
 			want = qs.Ran
 		}
 		if h[1:] != "error" {
-			code = qs.ErrPanic
+			code = hg.ErrPanic
 		}
 		require.ErrorIs(t, err, code, h)
 		require.Equal(t, want, qs.FateOf(err), h)
@@ -114,7 +114,7 @@ func TestTooDeep(t *testing.T) {
 	require.False(t, ran.Load())
 	for n := 1; n <= 2; n++ {
 		_, err := m.Call(within(t), to, &endless{N: n})
-		require.ErrorIs(t, err, qs.ErrRemote)
+		require.ErrorIs(t, err, hg.ErrRemote)
 		require.ErrorContains(t, err, "the answer could not be encoded")
 		require.Equal(t, qs.Ran, qs.FateOf(err))
 	}
@@ -150,7 +150,7 @@ func TestGoexitInCodec(t *testing.T) {
 		})
 	})
 	_, err := m.Call(within(t), to, false)
-	require.ErrorIs(t, err, qs.ErrPanic)
+	require.ErrorIs(t, err, hg.ErrPanic)
 	require.ErrorContains(t, err, "ended its goroutine")
 	_, err = m.Call(within(t), to, true)
 	require.ErrorIs(t, err, qs.ErrDenied)
@@ -281,7 +281,7 @@ func TestEndedContextSaysIt(t *testing.T) {
 		defer cancel()
 		_, err := m.Call(ctx, to, in)
 		require.ErrorIs(t, err, context.Canceled)
-		for _, other := range []error{context.DeadlineExceeded, qs.ErrRemote, qs.ErrNotFound} {
+		for _, other := range []error{context.DeadlineExceeded, hg.ErrRemote, qs.ErrNotFound} {
 			require.NotErrorIs(t, err, other, "%v", err)
 		}
 		require.Equal(t, qs.Ran, qs.FateOf(err), "%v", err)

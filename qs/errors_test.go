@@ -62,11 +62,11 @@ func TestCodeOf(t *testing.T) {
 		"NotFound":  {qs.Errorf(qs.ErrNotFound, "no key"), qs.ErrNotFound},
 		"mine":      {qs.Errorf(mine, "mine"), mine},
 		"refused":   {qs.Refuse(qs.ErrDenied), qs.ErrDenied},
-		"no code":   {errors.New("oh"), qs.ErrRemote},
-		"its own":   {qs.ErrPeerLost, qs.ErrRemote},
-		"no entry":  {qs.Refuse(qs.ErrNoEntry), qs.ErrRemote}, // of something that the handler has called
-		"timed out": {qs.ErrTimeout, qs.ErrRemote},
-		"forwarded": {&qs.RemoteError{Code: qs.ErrNotFound, Text: "elsewhere"}, qs.ErrRemote}, // it is for the handler to say so
+		"no code":   {errors.New("oh"), hg.ErrRemote},
+		"its own":   {qs.ErrPeerLost, hg.ErrRemote},
+		"no entry":  {qs.Refuse(qs.ErrNoEntry), hg.ErrRemote}, // of something that the handler has called
+		"timed out": {qs.ErrTimeout, hg.ErrRemote},
+		"forwarded": {&hg.RemoteError{Code: qs.ErrNotFound, Text: "elsewhere"}, hg.ErrRemote}, // it is for the handler to say so
 	}
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		repeat.Handle(n, func(_ context.Context, how string) (string, error) { return "", handlers[how].err })
@@ -75,7 +75,7 @@ func TestCodeOf(t *testing.T) {
 		_, err := repeat.Call(within(t), to, how)
 		require.Equal(t, h.want, qs.CodeOf(err), how)
 		require.Equal(t, h.want, hg.CodeOf(fmt.Errorf("wrapped: %w", err)), how)
-		require.ErrorIs(t, err, qs.ErrRemote, how)
+		require.ErrorIs(t, err, hg.ErrRemote, how)
 	}
 }
 
@@ -102,11 +102,11 @@ func TestLibraryRefuses(t *testing.T) {
 	refused := func(err error, code qs.Code) {
 		t.Helper()
 		require.Equal(t, code, qs.CodeOf(err), "%v", err)
-		for _, c := range []qs.Code{code, qs.ErrRemote, qs.ErrRefused} {
+		for _, c := range []qs.Code{code, hg.ErrRemote, qs.ErrRefused} {
 			require.ErrorIs(t, err, c)
 		}
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
-		r, ok := qs.RemoteOf(err)
+		r, ok := hg.RemoteOf(err)
 		require.True(t, ok)
 		require.Equal(t, code, r.Code)
 		require.True(t, r.Refused)
@@ -120,7 +120,7 @@ func TestLibraryRefuses(t *testing.T) {
 	_, err = qs.Define[string, string]("unknown").Go(within(t), to, "x").Wait(within(t))
 	refused(err, qs.ErrNoEntry)
 	_, err = repeat.Call(within(t), to, strings.Repeat("x", 2000))
-	refused(err, qs.ErrOverflow)
+	refused(err, hg.ErrOverflow)
 
 	blocked := repeat.Go(within(t), to, "block")
 	<-entered
@@ -249,15 +249,15 @@ func TestFailFast(t *testing.T) {
 		all = append(all, repeat.Go(within(t), to, "x"))
 	}
 	require.NoError(t, c.HG().Wait(within(t), full))
-	_, err = repeat.Call(qs.WithNoWait(within(t)), to, "x")
-	require.ErrorIs(t, err, qs.ErrNoCredit)
+	_, err = repeat.Call(hg.WithNoWait(within(t)), to, "x")
+	require.ErrorIs(t, err, hg.ErrNoCredit)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	close(release)
 	for _, f := range all {
 		_, err := f.Wait(within(t))
 		require.NoError(t, err)
 	}
-	_, err = repeat.Call(qs.WithNoWait(within(t)), to, "x")
+	_, err = repeat.Call(hg.WithNoWait(within(t)), to, "x")
 	require.NoError(t, err)
 }
 

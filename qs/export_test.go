@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
+	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
 // Go is spawn.
@@ -51,3 +52,23 @@ func (n *Node) Streams() int {
 
 // Over reports whether the call has ended.
 func (f *Future[Out]) Over() bool { return f.f.over() }
+
+// Addrs returns all addresses that there are now.
+func (p Peer) Addrs() (all []hg.Addr) {
+	switch {
+	case p.p == nil:
+		return nil
+	case p.p.only != nil:
+		return []hg.Addr{p.p.only.addr}
+	}
+	p.p.mu.Lock()
+	defer p.p.mu.Unlock()
+	p.p.follow(p.p.n.now())
+	for _, at := range p.p.places {
+		all = append(all, at.addr)
+	}
+	return all
+}
+
+// Lends reports whether the method has Sources or Sinks, or answers a stream.
+func (c *Call) Lends() bool { return c.lends }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -89,7 +90,7 @@ func TestReaderErrorIsToldOnce(t *testing.T) {
 	_, down := get.Call(within(t), to, getIn{"copy", 100_000, qs.Writer(brokenWriter{broken})})
 	for what, err := range map[string]error{"reader": up, "writer": down} {
 		require.ErrorIs(t, err, broken)
-		require.ErrorIs(t, err, qs.ErrRemote)
+		require.ErrorIs(t, err, hg.ErrRemote)
 		require.ErrorContains(t, err, "target: qs: the caller's "+what+" has failed: the disk is broken after")
 		require.Equal(t, 1, strings.Count(err.Error(), "broken"), "%v", err)
 		require.NotContains(t, err.Error(), "qs/ring")

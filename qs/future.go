@@ -146,12 +146,12 @@ func (f *future) finish() {
 	_ = f.wait(context.Background())
 }
 
-// Withdraw asks the target to give the request back, and waits for the answer, until ctx ends: then the call is canceled. After
-// Withdrawn it is certain that no attempt ran, and that none will, or that a handler refused it (Refuse), which says that it has done
-// nothing. The call has ended, with ErrCanceled, with that refusal, or with what else has kept the request from running meanwhile, such as
-// ErrUnreachable. After Indeterminate it has ended, or is about to; an attempt of it may have run. After TooLate, and NotSupported, a
-// handler may run or has run: the call goes on as if nobody had asked, or has ended. Retry makes no other attempt until the result is
-// there, and later only after TooLate and NotSupported.
+// Withdraw asks the target to give the request back, and waits for the answer, until ctx ends: then the call is canceled. The results are
+// those of package hg. After hg.Withdrawn it is certain that no attempt ran, and that none will, or that a handler refused it (Refuse),
+// which says that it has done nothing. The call has ended, with ErrCanceled, with that refusal, or with what else has kept the request from
+// running meanwhile, such as ErrUnreachable. After hg.Indeterminate it has ended, or is about to; an attempt of it may have run. After
+// hg.TooLate, and hg.NotSupported, a handler may run or has run: the call goes on as if nobody had asked, or has ended. Retry makes no other
+// attempt until the result is there, and later only after the last two.
 func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	w := &asking{told: make(chan struct{}), result: hg.Withdrawn}
 	w.left.Store(1)

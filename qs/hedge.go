@@ -67,7 +67,7 @@ func answers(err error) bool {
 	if err == nil {
 		return true
 	}
-	r, ok := RemoteOf(err)
+	r, ok := hg.RemoteOf(err)
 	return ok && !r.Refused && FateOf(err) == Ran && !errors.Is(err, ErrCanceled) && !errors.Is(err, ErrTimeout)
 }
 

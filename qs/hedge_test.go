@@ -55,7 +55,7 @@ func TestHedgeFails(t *testing.T) {
 	}{
 		"the second succeeds":             {first: qs.Refuse(qs.Errorf(qs.ErrDenied, "no")), fate: qs.Ran},
 		"both are refused":                {first: qs.Refuse(qs.Errorf(qs.ErrDenied, "no")), second: qs.Refuse(qs.Errorf(qs.ErrNotReady, "no")), want: qs.ErrNotReady, fate: qs.NotRun},
-		"the first may have run":          {first: context.Canceled, second: qs.Refuse(qs.Errorf(qs.ErrNotReady, "no")), want: qs.ErrRemote, fate: qs.Ran},
+		"the first may have run":          {first: context.Canceled, second: qs.Refuse(qs.Errorf(qs.ErrNotReady, "no")), want: hg.ErrRemote, fate: qs.Ran},
 		"an error of a handler is answer": {second: qs.Errorf(qs.ErrNotFound, "no key"), frozen: true, want: qs.ErrNotFound, fate: qs.Ran},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestHedgeOvertaken(t *testing.T) {
 		if ctx.Err() == nil {
 			return err
 		}
-		said := &qs.RemoteError{Code: qs.ErrCanceled, Text: "context canceled"}
+		said := &hg.RemoteError{Code: qs.ErrCanceled, Text: "context canceled"}
 		return hghook.EndedBy(ctx, &hg.Error{Op: "forward", RPC: c.Method, Fate: qs.Ran, Err: said})
 	}
 	flown(t, 1, 2, []qs.Interceptor{qs.Hedge(10 * time.Millisecond), stopped}, func(ctx context.Context, f *fleet, n *qs.Node) {

@@ -27,9 +27,6 @@ type Call struct {
 	lends    bool          // the method has Sources or Sinks, or answers a stream
 }
 
-// Lends reports whether the method has Sources or Sinks, or answers a stream: attempts of such a call are made one after the other.
-func (c *Call) Lends() bool { return c.lends }
-
 // Caller returns at the target who sent the request, as CallerFrom does in a handler: its address, and by TLS its verified certificate and Name. It is asked
 // before the handler, or the interceptor, returns. At the client it is zero.
 func (c *Call) Caller() Caller { return c.in.Caller() }
@@ -40,8 +37,8 @@ func (c *Call) Caller() Caller { return c.in.Caller() }
 // the rest: the call ends when ctx does, whatever next was given. A client's may call next again, for another attempt, or several times
 // at once: each next has a Call of its own, made of c, whose Attempt, ResponseMetadata and BytesMoved are in c when it has returned. With a Reader or a
 // Sink, and of a stream, it calls next one after the other: one while another is under way is refused (ErrInvalid), and so is one after
-// bytes of a Reader, a Writer or a stream were moved. Call.Lends says whether a call has such. A server's calls
-// next once at the most: then it is refused (ErrInvalid). FateOf an error of next, and of the call, covers each attempt in it, whatever
+// bytes of a Reader, a Writer or a stream were moved. A server's calls next once at the most: then it is refused
+// (ErrInvalid). FateOf an error of next, and of the call, covers each attempt in it, whatever
 // error an interceptor returns instead. When an interceptor has returned, next begins nothing any more; what it left under way is
 // abandoned (the handler's ctx ends), and waited for.
 // A server's next returns when the Sinks are flushed, and the items of a stream are with the caller's process, with the error of that. The
@@ -106,7 +103,7 @@ func CallFrom(ctx context.Context) *Call {
 // WithMetadata returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that
 // begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. A handler reads it by Metadata; it is not passed on by the target. A call has at most
 // 16 names and, with 3 bytes for each, 8 KiB of them and their values: one with more, or with a bad name, does not run and fails with
-// ErrOverflow or ErrInvalid.
+// hg.ErrOverflow or ErrInvalid.
 func WithMetadata(ctx context.Context, name, value string) context.Context {
 	was, _ := ctx.Value(metaKey{}).(carried)
 	if was.err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -122,7 +123,7 @@ func TestLateGoroutines(t *testing.T) {
 	}
 	late.Wait()
 	for _, err := range got {
-		if !errors.Is(err, qs.ErrOverflow) { // a quick one has filled the room
+		if !errors.Is(err, hg.ErrOverflow) { // a quick one has filled the room
 			require.ErrorIs(t, err, qs.ErrClosed)
 		}
 	}

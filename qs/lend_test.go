@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -162,7 +163,7 @@ func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 		over = true
 		ended = err == nil
 		if !ended {
-			require.True(t, errors.Is(err, qs.ErrCanceled) || errors.Is(err, qs.ErrPeerLost) || errors.Is(err, qs.ErrRemote), "%s: %v", where(), err)
+			require.True(t, errors.Is(err, qs.ErrCanceled) || errors.Is(err, qs.ErrPeerLost) || errors.Is(err, hg.ErrRemote), "%s: %v", where(), err)
 		}
 		for at := 0; at < size; {
 			at += copy(mem[at:], poison)

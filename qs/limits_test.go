@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
@@ -169,15 +170,15 @@ var limits = []limit{
 	{"MaxQueue", nil, func(v int) []qs.Option { return []qs.Option{qs.MaxConcurrent(2), qs.MaxQueue(v)} }, []error{qs.ErrExhausted}, true},
 	{"Envelopes", func(cfg *qs.Config, v int) { cfg.HG.NA.Envelopes = v }, nil, nil, false},
 	{"Envelopes and MaxActive", func(cfg *qs.Config, v int) { cfg.HG.NA.Envelopes, cfg.HG.MaxActive = v, v }, nil, nil, true},
-	{"SendQueue", func(cfg *qs.Config, v int) { cfg.HG.NA.Envelopes, cfg.HG.NA.SendQueue = 2, v }, nil, []error{qs.ErrNoCredit}, false},
+	{"SendQueue", func(cfg *qs.Config, v int) { cfg.HG.NA.Envelopes, cfg.HG.NA.SendQueue = 2, v }, nil, []error{hg.ErrNoCredit}, false},
 	{"OnNoCredit", func(cfg *qs.Config, v int) {
 		cfg.HG.NA.Envelopes, cfg.HG.NA.OnNoCredit, cfg.HG.NA.Reserve = v, na.Fail, na.HonestReserve
-	}, nil, []error{qs.ErrNoCredit}, false},
+	}, nil, []error{hg.ErrNoCredit}, false},
 	{"Room", func(cfg *qs.Config, v int) { cfg.HG.NA.Room = int64(v) }, nil, nil, false},
 	{"Budget", func(cfg *qs.Config, v int) { cfg.HG.NA.Budget = na.GuaranteedBytes(2, v, 4<<10) }, nil, []error{qs.ErrUnreachable, na.ErrNoMemory}, false},
 	{"MaxPeers", func(cfg *qs.Config, v int) { cfg.MaxPeers = v }, nil, []error{qs.ErrUnreachable, na.ErrNoMemory}, false},
-	{"MaxLent", func(cfg *qs.Config, v int) { cfg.HG.MaxLent, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, nil, []error{qs.ErrAgain, qs.ErrRemote}, false},
-	{"MaxPulled", func(cfg *qs.Config, v int) { cfg.HG.MaxPulled, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, nil, []error{qs.ErrAgain, qs.ErrRemote}, false},
+	{"MaxLent", func(cfg *qs.Config, v int) { cfg.HG.MaxLent, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, nil, []error{hg.ErrAgain, hg.ErrRemote}, false},
+	{"MaxPulled", func(cfg *qs.Config, v int) { cfg.HG.MaxPulled, cfg.HG.NA.Room = int64(v)*loadLong, 1 }, nil, []error{hg.ErrAgain, hg.ErrRemote}, false},
 }
 
 // begin has n do each kind of work so many times, in an order that rng chooses.
@@ -363,7 +364,7 @@ func TestLeasesBeyond(t *testing.T) {
 					switch _, err := crowdKeep.Call(ctx, ab, make([]byte, bytes)); {
 					case errors.Is(err, qs.ErrTimeout), strings.Contains(fmt.Sprint(err), "deadline"):
 						assert.NoError(t, err)
-					case errors.Is(err, qs.ErrAgain), errors.Is(err, qs.ErrRemote): // the target says so of a number
+					case errors.Is(err, hg.ErrAgain), errors.Is(err, hg.ErrRemote): // the target says so of a number
 						refused.Add(1)
 					default:
 						assert.NoError(t, err)

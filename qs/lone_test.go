@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -68,7 +69,7 @@ func TestLoneRequest(t *testing.T) {
 					blocked = append(blocked, f)
 					<-entered
 				} else if _, err := f.Wait(within(t)); what == "panics" || what == "exits" {
-					require.ErrorIs(t, err, qs.ErrPanic)
+					require.ErrorIs(t, err, hg.ErrPanic)
 				} else {
 					require.NoError(t, err)
 				}
@@ -215,7 +216,7 @@ func TestTogether(t *testing.T) {
 				for i, f := range calls {
 					by, err := f.Wait(within(t))
 					if i%3 == 1 && (what == "panics" || what == "exits") {
-						require.ErrorIs(t, err, qs.ErrPanic)
+						require.ErrorIs(t, err, hg.ErrPanic)
 					} else {
 						require.NoError(t, err)
 					}

@@ -81,13 +81,13 @@ func define(name string, opts []Option, oneWay bool, in, out reflect.Type) *meth
 	return m
 }
 
-// Name returns the name of m.
+// Name returns the name of m, as Call.Method has it.
 func (m *Method[In, Out]) Name() string { return m.m.name }
 
 // Handle has n serve m with fn, which may block: it holds nobody else up, but for a moment. Its ctx ends at the caller's deadline (ctx.Deadline has it if
 // less than 71 minutes were left when the request left), with the session, when the caller gives the call up, and when fn has returned. At the deadline, and when the caller gives
 // up just before, ctx.Err is DeadlineExceeded; else it is Canceled. An error of fn is the answer:
-// with the outermost Code in it, or ErrHandler. A panic is answered ErrPanic. Handle panics when fn is nil, or n serves m, or its
+// with the outermost Code in it, or hg.ErrHandler. A panic is answered hg.ErrPanic. Handle panics when fn is nil, or n serves m, or its
 // name, already.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
 	n.serve(m.m, func(r hg.Request) error {
@@ -133,10 +133,10 @@ func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
 //
 // A panic of the program's code in the call, an encoder, a codec, an interceptor or a Pick, is one of Call.
 //
-// The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), ErrRemote, or
-// another code of this package. What the library at the target refuses matches ErrRemote and the code of that: ErrNoEntry, a method that
+// The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), hg.ErrRemote, or
+// another code of this package. What the library at the target refuses matches hg.ErrRemote and the code of that: ErrNoEntry, a method that
 // the server does not have; ErrNotReady, a server that shuts down; ErrTimeout, a handler that could not begin in time. If ctx has ended it is the one that ctx.Err says, and context.Cause(ctx), whatever the target has
-// answered meanwhile; only success counts more. What an authorizer refuses matches ErrRemote and ErrPermission, or the code that it
+// answered meanwhile; only success counts more. What an authorizer refuses matches hg.ErrRemote and ErrPermission, or the code that it
 // gave. FateOf says what became of the request: of all attempts, whichever interceptor made them.
 func (m *Method[In, Out]) Call(ctx context.Context, to Peer, in In) (out Out, err error) {
 	err = m.CallInto(ctx, to, in, &out)

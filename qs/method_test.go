@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -57,7 +58,7 @@ func TestCall(t *testing.T) {
 
 	_, err = fails.Call(ctx, to, "cake")
 	require.ErrorIs(t, err, qs.ErrNotFound)
-	require.ErrorIs(t, err, qs.ErrRemote)
+	require.ErrorIs(t, err, hg.ErrRemote)
 	require.ErrorContains(t, err, "no cake here")
 	require.Equal(t, qs.Ran, qs.FateOf(err))
 
@@ -71,7 +72,7 @@ func TestCall(t *testing.T) {
 
 	unknown := qs.Define[int, int]("test/unknown")
 	_, err = unknown.Call(ctx, to, 1)
-	remote, ok := qs.RemoteOf(err)
+	remote, ok := hg.RemoteOf(err)
 	require.True(t, ok)
 	require.Equal(t, qs.ErrNoEntry, remote.Code)
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
@@ -172,7 +173,7 @@ func TestPanicAndSilence(t *testing.T) {
 		upper.Handle(n, func(context.Context, string) (string, error) { panic("a secret") })
 	})
 	_, err := upper.Call(within(t), to, "x")
-	require.ErrorIs(t, err, qs.ErrPanic)
+	require.ErrorIs(t, err, hg.ErrPanic)
 	require.NotContains(t, err.Error(), "secret")
 }
 
@@ -295,7 +296,7 @@ func TestHandlerFailsWithSuccess(t *testing.T) {
 			double.Handle(n, func(context.Context, point) (point, error) { return point{}, err })
 		})
 		_, err := double.Call(within(t), to, point{})
-		require.ErrorIs(t, err, qs.ErrHandler)
+		require.ErrorIs(t, err, hg.ErrHandler)
 		require.ErrorContains(t, err, says)
 		require.Equal(t, qs.Ran, qs.FateOf(err))
 	}

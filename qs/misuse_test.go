@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -135,12 +136,12 @@ func TestPeerAddresses(t *testing.T) {
 	} {
 		_, err := n.Peer(within(t), "tcp://127.0.0.1:1", addr)
 		require.ErrorContains(t, err, says, addr)
-		require.True(t, errors.Is(err, qs.ErrInvalid) || errors.Is(err, qs.ErrUnsupported), "%s: %v", addr, err)
+		require.True(t, errors.Is(err, qs.ErrInvalid) || errors.Is(err, hg.ErrUnsupported), "%s: %v", addr, err)
 	}
 	ended, end := context.WithCancel(within(t))
 	end()
 	_, err = n.Peer(ended, "tcp://127.0.0.1:1", "sm://elsewhere")
-	require.ErrorIs(t, err, qs.ErrUnsupported, "a mistake, although ctx has ended, too")
+	require.ErrorIs(t, err, hg.ErrUnsupported, "a mistake, although ctx has ended, too")
 	_, err = n.Peer(ended, "tcp://127.0.0.1:1", "127.0.0.1:1")
 	require.ErrorIs(t, err, qs.ErrInvalid)
 }

@@ -47,8 +47,8 @@ type Node struct {
 
 // Open opens addr: "tcp://" to call only, "tcp://host:port" to serve too; port 0 lets the system choose. It starts no
 // goroutine that runs code of the program. Requests wait until Serve or a call of this node takes them, so register handlers
-// first. The error matches ErrInvalid for a Config or an address that cannot be, ErrUnsupported for a scheme that nobody serves,
-// ErrNoEntry for a host that is not known, ErrAddrInUse (and syscall.EADDRINUSE) where somebody else listens, and ErrPermission for udp beyond loopback without TLS.
+// first. The error matches ErrInvalid for a Config or an address that cannot be, hg.ErrUnsupported for a scheme that nobody serves,
+// ErrNoEntry for a host that is not known, na.ErrAddrInUse (and syscall.EADDRINUSE) where somebody else listens, and ErrPermission for udp beyond loopback without TLS.
 func Open(addr string, cfg Config) (*Node, error) {
 	cfg, err := cfg.withDefaults(addr)
 	if err != nil {
@@ -93,15 +93,6 @@ func (n *Node) HG() *hg.Context { return n.hctx }
 
 // SetReady says what n answers to probes of its health ("hg/health"): ready, as at first, or not. While it drains it is not.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
-
-// Disconnect ends what n has under way to an address, as an Addr of Peer.Addrs, because of err, which says how it is known that nobody
-// answers there: calls end at once with ErrPeerLost, those whose requests have not left with NotRun. It does not block. A later call
-// connects anew.
-func (n *Node) Disconnect(addr hg.Addr, err error) {
-	for _, hctx := range n.all {
-		hctx.NA().Disconnect(addr, err)
-	}
-}
 
 // Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.ShutdownTimeout. It
 // returns nil when nothing was cut off, and else a *hg.ShutdownError; nil, too, when n was closed by somebody else, by Shutdown or Close,

@@ -43,8 +43,10 @@ type service struct {
 
 // PeerOptions say how a Peer finds its addresses and chooses among them. The zero value works.
 type PeerOptions struct {
-	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks Config.TCP.Resolver; all other
-	// addresses are what they say.
+	// Resolver finds the addresses of each service. Nil is DNS for hosts of tcp and udp, which asks Config.TCP.Resolver, the system's if
+	// that is nil: "tcp://kv.example:9000" is every address of kv.example, with that port, in an order of each process's own. If a host
+	// has addresses of both families it is the IPv4 ones, unless this machine has a route only to the IPv6 ones. A server that listens at
+	// [::1] alone is therefore called as tcp://[::1]:port, not as localhost. All other addresses are what they say.
 	Resolver Resolver
 	// Balancer chooses the address of each attempt. Nil is the first that does not fail.
 	Balancer Balancer
@@ -74,7 +76,7 @@ func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 // been at, if there is one that does not fail.
 //
 // A Peer has at most 1,024 addresses: the first. An address whose host cannot be found is left out, unless none is left. One that cannot be an address of n's transport is
-// an error, which matches ErrInvalid or ErrUnsupported.
+// an error, which matches ErrInvalid or hg.ErrUnsupported.
 func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
 	if err := o.check(addrs); err != nil {
 		return Peer{}, err
@@ -92,7 +94,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 		switch hg.CodeOf(err) {
 		case na.OK:
 			p.services = append(p.services, s)
-		case ErrInvalid, ErrUnsupported:
+		case ErrInvalid, hg.ErrUnsupported:
 			return Peer{}, fmt.Errorf("qs: peer: %w", err)
 		default:
 			errs = append(errs, err)
@@ -140,9 +142,9 @@ func (o *PeerOptions) check(addrs []string) error {
 func (n *Node) service(ctx context.Context, o PeerOptions, text string) (s service, err error) {
 	s.text = text
 	if o.Resolver == nil {
-		o.Resolver = DNS{n.cfg.TCP.Resolver}
+		o.Resolver = dns{n.cfg.TCP.Resolver}
 	}
-	if _, dns := o.Resolver.(DNS); dns {
+	if _, ok := o.Resolver.(dns); ok {
 		if _, _, _, ok := hosted(text); !ok {
 			s.fixed, err = n.hctx.LookupWait(ctx, text)
 			return s, err
@@ -273,23 +275,6 @@ func (p Peer) Addr() hg.Addr {
 		return at.addr
 	}
 	return hg.Addr{}
-}
-
-// Addrs returns all addresses that there are now.
-func (p Peer) Addrs() (all []hg.Addr) {
-	switch {
-	case p.p == nil:
-		return nil
-	case p.p.only != nil:
-		return []hg.Addr{p.p.only.addr}
-	}
-	p.p.mu.Lock()
-	defer p.p.mu.Unlock()
-	p.p.follow(p.p.n.now())
-	for _, at := range p.p.places {
-		all = append(all, at.addr)
-	}
-	return all
 }
 
 // String returns the services, with commas between: names as they were given, and addresses.

@@ -27,17 +27,12 @@ type Resolver interface {
 	Watch(ctx context.Context, service string, update func(addrs []string, err error)) error
 }
 
-// DNS is the Resolver that looks up hosts: "tcp://kv.example:9000" is every address of kv.example, with that port. If a host has
+// dns is the Resolver that looks up hosts: "tcp://kv.example:9000" is every address of kv.example, with that port. If a host has
 // addresses of both families it is the IPv4 ones, unless this machine has a route only to the IPv6 ones. A server that listens at [::1] alone is
 // therefore called as tcp://[::1]:port, not as localhost. Each process has an order of its own for them.
-type DNS struct {
-	// Resolver asks. Nil is net.DefaultResolver.
-	Resolver interface {
-		LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
-	}
+type dns struct {
+	resolver tcp.Resolver // nil is net.DefaultResolver
 }
-
-var _ tcp.Resolver = DNS{}.Resolver
 
 // hosted splits the text of an address with the name of a host; ok is false for any other.
 func hosted(text string) (scheme, host, port string, ok bool) {
@@ -56,16 +51,16 @@ func hosted(text string) (scheme, host, port string, ok bool) {
 }
 
 // Watch implements Resolver. It asks once.
-func (d DNS) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
+func (d dns) Watch(ctx context.Context, service string, update func(addrs []string, err error)) error {
 	scheme, host, port, ok := hosted(service)
 	if !ok {
 		update([]string{service}, nil)
 		return nil
 	}
-	if d.Resolver == nil {
-		d.Resolver = net.DefaultResolver
+	if d.resolver == nil {
+		d.resolver = net.DefaultResolver
 	}
-	ips, err := d.Resolver.LookupNetIP(ctx, "ip", host)
+	ips, err := d.resolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		reason := err.Error()
 		if e, ok := errors.AsType[*net.DNSError](err); ok {

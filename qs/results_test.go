@@ -160,18 +160,18 @@ func TestStream(t *testing.T) {
 					require.Equal(t, in.N, n)
 					continue
 				}
-				require.ErrorIs(t, err, qs.ErrRemote)
+				require.ErrorIs(t, err, hg.ErrRemote)
 				require.Equal(t, qs.Ran, qs.FateOf(err))
 				require.Equal(t, in.N, n, "the error comes behind the items")
 				if end == "error" {
 					require.ErrorIs(t, err, qs.ErrNotFound)
-					said, ok := qs.RemoteOf(err)
+					said, ok := hg.RemoteOf(err)
 					require.True(t, ok)
 					var page string
 					require.NoError(t, said.Detail(&page))
 					require.Equal(t, "page 7", page)
 				} else {
-					require.ErrorIs(t, err, qs.ErrPanic)
+					require.ErrorIs(t, err, hg.ErrPanic)
 				}
 			}
 		}

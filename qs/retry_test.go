@@ -273,15 +273,15 @@ func TestFuture(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded, "the wait ends, the call does not")
 		second := once.Go(ctx, to, "second") // it waits: one handler at a time
 		w.Sleep(time.Millisecond)
-		require.Equal(t, qs.Withdrawn, second.Withdraw(ctx))
+		require.Equal(t, hg.Withdrawn, second.Withdraw(ctx))
 		_, err = second.Wait(ctx)
 		require.ErrorIs(t, err, qs.ErrCanceled)
 		require.Equal(t, qs.NotRun, qs.FateOf(err))
-		require.Equal(t, qs.TooLate, first.Withdraw(ctx))
+		require.Equal(t, hg.TooLate, first.Withdraw(ctx))
 		got, err := first.Wait(ctx)
 		require.NoError(t, err)
 		require.Equal(t, "first", got)
-		require.Equal(t, qs.TooLate, first.Withdraw(ctx))
+		require.Equal(t, hg.TooLate, first.Withdraw(ctx))
 
 		third := once.Go(ctx, to, "third")
 		w.Sleep(time.Second)
@@ -439,7 +439,7 @@ func TestBadConfig(t *testing.T) {
 		require.ErrorIs(t, err, qs.ErrInvalid, what)
 		require.ErrorContains(t, err, what)
 	}
-	for addr, code := range map[string]qs.Code{"nobody://x": qs.ErrUnsupported, "udp://0.0.0.0:0": qs.ErrPermission} {
+	for addr, code := range map[string]qs.Code{"nobody://x": hg.ErrUnsupported, "udp://0.0.0.0:0": qs.ErrPermission} {
 		_, err := qs.Open(addr, qs.Config{})
 		require.ErrorIs(t, err, code)
 	}

@@ -79,8 +79,8 @@ func (s Sink) Filled() int64 {
 // One goroutine at a time uses it, and all calls of Writer return the same stream. The end of ctx ends a Write; what earlier ones
 // have begun, and the flush when the handler has returned without an error, end with the request, the flush also with
 // the context that an interceptor gave to next. If the flush fails, so does the call. A goroutine that still writes then gets ErrClosed, and what it wrote before is
-// flushed. Errors match ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when ctx has
-// ended, at its deadline or before, ErrUnsupported at the caller.
+// flushed. Errors match hg.ErrOverflow when there is no room, ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when ctx has
+// ended, at its deadline or before, hg.ErrUnsupported at the caller.
 func (s Sink) Writer(ctx context.Context) io.Writer {
 	if s.s == nil {
 		return failWriter{errNoRoom}
@@ -88,8 +88,8 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 	return s.s.got.writer(ctx)
 }
 
-// WriteAt pushes p to off, for the handler that got s, and returns when it has arrived. The error matches ErrOverflow when there is no
-// room, ErrClosed when the handler has returned, and ErrUnsupported for Into and at the caller. The end of the handler's
+// WriteAt pushes p to off, for the handler that got s, and returns when it has arrived. The error matches hg.ErrOverflow when there is no
+// room, ErrClosed when the handler has returned, and hg.ErrUnsupported for Into and at the caller. The end of the handler's
 // context cancels it.
 func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
@@ -115,7 +115,7 @@ var errNoRoom = fmt.Errorf("qs: the Sink is empty: the caller has lent no room, 
 // IsZero reports whether s is the zero Sink. It is for codecs that leave empty fields out.
 func (s Sink) IsZero() bool { return s.s == nil }
 
-// MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call.
+// MarshalBinary is for codecs. The error matches hg.ErrUnsupported outside of the input of a call.
 func (s Sink) MarshalBinary() ([]byte, error) {
 	switch {
 	case s.s == nil:

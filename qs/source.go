@@ -84,7 +84,7 @@ func total(segs [][]byte) (n int64) {
 
 // Reader returns a reader of s for the handler that got it, an io.WriterTo too: it pulls several pieces of 1 MiB ahead. One
 // goroutine at a time uses it. Its errors match ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when
-// ctx has ended, at its deadline or before, and ErrUnsupported at the caller. Of From there is one stream: a second Reader goes on where the first is.
+// ctx has ended, at its deadline or before, and hg.ErrUnsupported at the caller. Of From there is one stream: a second Reader goes on where the first is.
 func (s Source) Reader(ctx context.Context) io.Reader {
 	if s.s == nil {
 		return &pullReader{fail: io.EOF}
@@ -93,7 +93,7 @@ func (s Source) Reader(ctx context.Context) io.Reader {
 }
 
 // ReadAt pulls len(p) bytes from off on into p, for the handler that got s. It returns io.EOF with fewer bytes at the end, ErrClosed
-// when the handler has returned, and ErrUnsupported for From and at the caller. The end of the request's context cancels it.
+// when the handler has returned, and hg.ErrUnsupported for From and at the caller. The end of the request's context cancels it.
 func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, io.EOF
@@ -103,7 +103,7 @@ func (s Source) ReadAt(p []byte, off int64) (int, error) {
 
 // View returns all bytes of s, for the handler that got it: where the two share memory and the caller lends what bulk.Alloc has returned,
 // these are the caller's own, which are not copied; else they are pulled, which blocks until ctx ends at the latest. See [bulk.NewView] for
-// what may be done with them. They are there until Close, and no longer than the handler runs. The error matches ErrUnsupported for From
+// what may be done with them. They are there until Close, and no longer than the handler runs. The error matches hg.ErrUnsupported for From
 // and at the caller.
 func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	if s.s == nil {
@@ -115,7 +115,7 @@ func (s Source) View(ctx context.Context) (*bulk.View, error) {
 // IsZero reports whether s is the zero Source. It is for codecs that leave empty fields out.
 func (s Source) IsZero() bool { return s.s == nil }
 
-// MarshalBinary is for codecs. The error matches ErrUnsupported outside of the input of a call: a Source that a handler has got
+// MarshalBinary is for codecs. The error matches hg.ErrUnsupported outside of the input of a call: a Source that a handler has got
 // cannot be lent on.
 func (s Source) MarshalBinary() ([]byte, error) {
 	switch {

@@ -44,8 +44,8 @@ var probing = qs.Define[probed, probed]("test/probing", qs.Idempotent())
 func TestTakenBackAtEachPoint(t *testing.T) {
 	t.Parallel()
 	verbs := map[string]func(*qs.Future[probed], context.Context) hg.WithdrawResult{
-		"cancel":   func(f *qs.Future[probed], _ context.Context) hg.WithdrawResult { f.Cancel(); return qs.Withdrawn },
-		"abandon":  func(f *qs.Future[probed], _ context.Context) hg.WithdrawResult { f.Abandon(); return qs.Withdrawn },
+		"cancel":   func(f *qs.Future[probed], _ context.Context) hg.WithdrawResult { f.Cancel(); return hg.Withdrawn },
+		"abandon":  func(f *qs.Future[probed], _ context.Context) hg.WithdrawResult { f.Abandon(); return hg.Withdrawn },
 		"withdraw": (*qs.Future[probed]).Withdraw,
 	}
 	for _, c := range []struct {
@@ -54,16 +54,16 @@ func TestTakenBackAtEachPoint(t *testing.T) {
 		fate   hg.Fate
 		result hg.WithdrawResult
 	}{
-		{"go", qs.ErrCanceled, qs.NotRun, qs.Withdrawn},
-		{"outside", qs.ErrCanceled, qs.NotRun, qs.Withdrawn},
-		{"inside", qs.ErrCanceled, qs.NotRun, qs.Withdrawn},
-		{"encoding", qs.ErrCanceled, qs.NotRun, qs.Withdrawn},
-		{"running", qs.ErrCanceled, qs.MaybeRan, qs.TooLate},
-		{"refused", qs.ErrCanceled, qs.NotRun, qs.Withdrawn}, // and the pause before the next attempt has begun
-		{"lost", qs.ErrCanceled, qs.MaybeRan, qs.Indeterminate},
-		{"encoding again", qs.ErrCanceled, qs.MaybeRan, qs.Indeterminate},
-		{"decoding", nil, qs.Ran, qs.TooLate},
-		{"ended", nil, qs.Ran, qs.TooLate},
+		{"go", qs.ErrCanceled, qs.NotRun, hg.Withdrawn},
+		{"outside", qs.ErrCanceled, qs.NotRun, hg.Withdrawn},
+		{"inside", qs.ErrCanceled, qs.NotRun, hg.Withdrawn},
+		{"encoding", qs.ErrCanceled, qs.NotRun, hg.Withdrawn},
+		{"running", qs.ErrCanceled, qs.MaybeRan, hg.TooLate},
+		{"refused", qs.ErrCanceled, qs.NotRun, hg.Withdrawn}, // and the pause before the next attempt has begun
+		{"lost", qs.ErrCanceled, qs.MaybeRan, hg.Indeterminate},
+		{"encoding again", qs.ErrCanceled, qs.MaybeRan, hg.Indeterminate},
+		{"decoding", nil, qs.Ran, hg.TooLate},
+		{"ended", nil, qs.Ran, hg.TooLate},
 	} {
 		for verb, take := range verbs {
 			t.Run(c.at+"/"+verb, func(t *testing.T) {
@@ -207,23 +207,23 @@ func TestTakenBackAtRandom(t *testing.T) {
 				for range draw.IntN(200) {
 					runtime.Gosched()
 				}
-				result := qs.TooLate
+				result := hg.TooLate
 				switch draw.IntN(3) {
 				case 0:
 					f.Cancel()
 				case 1:
 					f.Abandon()
 				default:
-					if result = f.Withdraw(ctx); result == qs.TooLate {
+					if result = f.Withdraw(ctx); result == hg.TooLate {
 						f.Abandon()
 					}
 				}
 				_, err := f.Wait(ctx)
 				require.NoError(t, ctx.Err(), "call %d of seed %d has not ended: %v", i, seed, n.HG().Calls())
 				require.ErrorIs(t, err, qs.ErrCanceled)
-				require.True(t, errors.Is(err, context.Canceled) && !errors.Is(err, qs.ErrRemote), "%v", err)
+				require.True(t, errors.Is(err, context.Canceled) && !errors.Is(err, hg.ErrRemote), "%v", err)
 				_, did := ran.Load(i)
-				require.False(t, did && (qs.FateOf(err) == qs.NotRun || result == qs.Withdrawn), "call %d of seed %d ran: %v, %v", i, seed, result, err)
+				require.False(t, did && (qs.FateOf(err) == qs.NotRun || result == hg.Withdrawn), "call %d of seed %d ran: %v, %v", i, seed, result, err)
 			}
 		})
 	}
@@ -244,6 +244,6 @@ func TestDeadlineOfHandler(t *testing.T) {
 		stop()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.ErrorIs(t, err, qs.ErrTimeout)
-		require.NotErrorIs(t, err, qs.ErrRemote)
+		require.NotErrorIs(t, err, hg.ErrRemote)
 	}
 }

@@ -4,7 +4,7 @@
 //	memberlist ─► Source ─► Group ─┬─► View, with an epoch ─► Owners, ByKey
 //	                               ├─► OnEvent, Events
 //	                               ├─► Watch: a qs.Resolver
-//	                               └─► Node.Disconnect: calls to a member that failed end at once
+//	                               └─► na.Context.Disconnect: calls to a member that failed end at once
 //
 // A view is what one process believes. Two processes may believe different things, for ever if the network is divided: what must
 // never differ, such as where data lies, is fixed some other way.

@@ -168,14 +168,21 @@ func (g *Group) renew(m Member) {
 func (g *Group) cut(addr, name string) {
 	why := fmt.Errorf("the group says that %s has failed", name)
 	if a, err := hg.ParseAddr(addr); err == nil {
-		g.node.Disconnect(a, why)
+		g.disconnect(a, why)
 		return
 	}
 	g.node.HG().NA().Spawn(func() {
 		ctx, stop := g.node.HG().NA().WithTimeout(context.Background(), 5*time.Second)
 		defer stop()
 		if a, err := g.node.HG().LookupWait(ctx, addr); err == nil {
-			g.node.Disconnect(a, why)
+			g.disconnect(a, why)
 		}
 	})
+}
+
+// disconnect ends what the node has under way to an address.
+func (g *Group) disconnect(a hg.Addr, why error) {
+	for _, hctx := range g.node.HG().Class().Contexts() {
+		hctx.NA().Disconnect(a, why)
+	}
 }

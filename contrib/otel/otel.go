@@ -130,7 +130,7 @@ func (s *side) around(ctx context.Context, call *qs.Call, next func(context.Cont
 
 // codeOf names the code of an error: what the target said, if it did.
 func codeOf(err error) string {
-	if remote, ok := qs.RemoteOf(err); ok {
+	if remote, ok := hg.RemoteOf(err); ok {
 		return remote.Code.Error()
 	}
 	return qs.CodeOf(err).Error()

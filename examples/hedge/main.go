@@ -52,7 +52,7 @@ func run(out io.Writer) (spared, ran int) {
 		if got := must(first.Wait(ctx)); got != i {
 			log.Fatalf("%d is no answer to %d", got, i)
 		}
-		if other.Withdraw(ctx) == qs.Withdrawn {
+		if other.Withdraw(ctx) == hg.Withdrawn {
 			spared++
 		} else {
 			late++

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/qs"
@@ -112,7 +113,7 @@ func (g *Gateway) Forward(name string, id uint64, to qs.Peer) {
 		case qs.FateOf(err) == qs.NotRun:
 			err = mercury.ErrUnreachable
 		default:
-			if remote, ok := qs.RemoteOf(err); ok {
+			if remote, ok := hg.RemoteOf(err); ok {
 				err = remote.Code
 			}
 		}

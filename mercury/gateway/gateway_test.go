@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
 	"github.com/quicksilver-rpc/quicksilver/mercury"
 	"github.com/quicksilver-rpc/quicksilver/mercury/gateway"
@@ -124,7 +125,7 @@ func TestCallC(t *testing.T) {
 		{"no bytes", service.Addr(), work.ID(), []any{gateway.Lent{Access: mercury.Read}}, qs.ErrBadInput, qs.NotRun},
 	} {
 		_, err := gateway.Call(within(t), gw, c.addr, c.id, c.in...)
-		remote, ok := qs.RemoteOf(err)
+		remote, ok := hg.RemoteOf(err)
 		require.True(t, ok, "%s: %v", c.what, err)
 		require.Equal(t, c.code, remote.Code, c.what)
 		require.Equal(t, c.fate, qs.FateOf(err), c.what)
@@ -135,7 +136,7 @@ func TestCallC(t *testing.T) {
 	service.Handle(1, func(*mercury.Request) { _ = service.Close() })
 	for _, want := range []qs.Code{qs.ErrAborted, qs.ErrUnavailable} { // it ends in the first, and is gone at the second
 		_, err = gateway.Call(within(t), gw, service.Addr(), 1, "x")
-		remote, ok := qs.RemoteOf(err)
+		remote, ok := hg.RemoteOf(err)
 		require.True(t, ok, "%v", err)
 		require.Equal(t, want, remote.Code)
 	}
@@ -200,7 +201,7 @@ func TestServeC(t *testing.T) {
 			return out, err
 		}
 		bad := gateway.Get(ctx, in.From, make([]byte, 1), in.From.Len())
-		if r, ok := qs.RemoteOf(bad); !ok || r.Code != qs.ErrBadInput {
+		if r, ok := hg.RemoteOf(bad); !ok || r.Code != qs.ErrBadInput {
 			return out, bad
 		}
 		lent = in.From
@@ -233,7 +234,7 @@ func TestServeC(t *testing.T) {
 		require.NotZero(t, out.Sum)
 
 		err = gateway.Get(<-kept, lent, make([]byte, 1), 0)
-		r, ok := qs.RemoteOf(err) // or its own end says so first
+		r, ok := hg.RemoteOf(err) // or its own end says so first
 		require.True(t, err != nil && (!ok || r.Code == qs.ErrNotFound), "%v", err)
 	}
 	_, err := client.Call(within(t), gwC.Addr(), mercury.ID("nothing"), nil)

@@ -69,7 +69,7 @@ func TestAttachAndProbe(t *testing.T) {
 	to, err := n.Peer(context.Background(), n.Addr().String())
 	require.NoError(t, err)
 	_, err = bad.Call(context.Background(), to, 1)
-	require.ErrorIs(t, err, qs.ErrPanic)
+	require.ErrorIs(t, err, hg.ErrPanic)
 	f := slow.Go(context.Background(), to, 1)
 	<-begun
 	stop() // it drains, while the handler runs

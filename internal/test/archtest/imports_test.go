@@ -35,7 +35,7 @@ var importRules = []importRule{
 	{pkg: "impi/...", may: []string{"rendezvous/..."}, std: true},
 
 	{pkg: "mercury/internal/...", own: "mercury/internal/*", may: []string{"mercury/internal/..."}, std: true},
-	{pkg: "mercury/gateway", may: []string{"qs", "hg/codec", "mercury", "mercury/proc"}},
+	{pkg: "mercury/gateway", may: []string{"qs", "hg", "hg/codec", "mercury", "mercury/proc"}},
 	{pkg: "mercury/...", may: []string{"na/codes"}, std: true},
 
 	{pkg: "plugins/all", may: []string{"plugins/..."}},

@@ -59,7 +59,7 @@ func (b *Book) end(id ID, attempts int, err error) {
 }
 
 func (b *Book) back(id ID, r hg.WithdrawResult) {
-	b.line("back %v %s", id, map[hg.WithdrawResult]string{qs.Withdrawn: "withdrawn", qs.TooLate: "too-late", qs.Indeterminate: "indeterminate"}[r])
+	b.line("back %v %s", id, map[hg.WithdrawResult]string{hg.Withdrawn: "withdrawn", hg.TooLate: "too-late", hg.Indeterminate: "indeterminate"}[r])
 }
 
 // ran says how often a call to several peers ran at least, and at the most.
@@ -77,7 +77,7 @@ func (b *Book) wrong(format string, args ...any) {
 
 // outcome names how a call ended.
 func outcome(err error) string {
-	remote, ok := qs.RemoteOf(err)
+	remote, ok := hg.RemoteOf(err)
 	switch {
 	case err == nil:
 		return "success"

@@ -307,7 +307,7 @@ func (r *request) takeBack(f future) {
 		result := f.Withdraw(ctx)
 		cancel()
 		r.Book.back(r.id, result)
-		if result == qs.Withdrawn {
+		if result == hg.Withdrawn {
 			if _, err := f.Wait(context.Background()); err == nil || qs.FateOf(err) != qs.NotRun {
 				r.Book.wrong("call %v was withdrawn, and ended otherwise: %v", r.id, err)
 			}
@@ -377,7 +377,7 @@ func (r *request) end(out answer, err error) error {
 	if text := looksRight(err); text != "" {
 		r.Book.wrong("call %v: %s: %v", r.id, text, err)
 	}
-	remote, isRemote := qs.RemoteOf(err)
+	remote, isRemote := hg.RemoteOf(err)
 	switch {
 	case isRemote && ended != nil && r.in.Act == actHang && remote.Code != qs.ErrUnavailable && !remote.Refused && !errors.Is(err, ended) && !r.cut.Load():
 		r.Book.wrong("call %v: its context has ended, and the error does not match that: %v", r.id, err)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
@@ -242,7 +243,7 @@ func looksRight(err error) string {
 		return ""
 	}
 	var is []string
-	for _, code := range []qs.Code{qs.ErrCanceled, qs.ErrTimeout, qs.ErrPeerLost, qs.ErrUnreachable, qs.ErrClosed, qs.ErrRemote, qs.ErrInvalid, qs.ErrOverflow} {
+	for _, code := range []qs.Code{qs.ErrCanceled, qs.ErrTimeout, qs.ErrPeerLost, qs.ErrUnreachable, qs.ErrClosed, hg.ErrRemote, qs.ErrInvalid, hg.ErrOverflow} {
 		if errors.Is(err, code) {
 			is = append(is, code.Error())
 		}
@@ -261,6 +262,6 @@ func looksRight(err error) string {
 }
 
 func isRemote(err error) bool {
-	_, ok := qs.RemoteOf(err)
+	_, ok := hg.RemoteOf(err)
 	return ok
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/test/long"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -202,7 +203,7 @@ func lend(t *testing.T, node *qs.Node, p *process, kind, state string, point int
 	t.Logf("the call has returned %v after the cancel: %v", took, err)
 	if err != nil {
 		require.True(t, errors.Is(err, qs.ErrCanceled) || errors.Is(err, qs.ErrPeerLost) ||
-			errors.Is(err, qs.ErrRemote), "%v", err)
+			errors.Is(err, hg.ErrRemote), "%v", err)
 	}
 	if state == "stopped" {
 		p.stopped()

@@ -242,7 +242,7 @@ func newest(stats []reply[Stat]) reply[Stat] {
 func (c *Client) withdraw(f *qs.Future[Stat]) {
 	ctx, stop := c.node.HG().NA().WithTimeout(context.Background(), time.Second)
 	defer stop()
-	if f.Withdraw(ctx) == qs.TooLate {
+	if f.Withdraw(ctx) == hg.TooLate {
 		f.Abandon()
 	}
 }
