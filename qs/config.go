@@ -41,6 +41,13 @@ type Config struct {
 	// MaxPeers is how many processes may be connected, with room for the requests of each: HG.NA.Budget follows, and HG.NA.Room is 16 MiB
 	// or more. Zero means 488, with the envelopes that there are by default. A node that calls itself is one of them.
 	MaxPeers int
+	// MaxInput bounds the encoded input of a call, in bytes, without what it lends: of the calls that n makes and of those that it
+	// accepts. A larger one does not run: the caller gets hg.ErrOverflow, and NotRun. Zero means what HG.MaxInput says, 64 MiB if that is
+	// zero, too.
+	MaxInput int64
+	// Balancer chooses the address of each attempt, for Peers whose PeerOptions.Balancer is nil, those of Node.Peer among them. Nil is the
+	// first address that does not fail. It is used by all of them at once: RoundRobin takes turns over the calls of all.
+	Balancer Balancer
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
 	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
 	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a Reader or a Writer. It sees who
@@ -97,6 +104,12 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.CallTimeout < 0 {
 		bad("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
 	}
+	if c.MaxInput < 0 {
+		bad("MaxInput is %d, want a number of bytes, or 0 for HG.MaxInput", c.MaxInput)
+	}
+	if c.MaxInput != 0 && c.HG.MaxInput != 0 && c.MaxInput != c.HG.MaxInput {
+		bad("MaxInput is %d, but HG.MaxInput is %d: set one of them", c.MaxInput, c.HG.MaxInput)
+	}
 	c.setBudget(bad)
 	if c.Authorize != nil && c.HG.Authorize != nil {
 		bad("Authorize and HG.Authorize are set: set one of them")
@@ -133,6 +146,12 @@ func (c Config) withDefaults(addr string) (Config, error) {
 		c.ShutdownTimeout = 10 * time.Second
 	}
 	c.HG.Reflect = c.HG.Reflect || c.Reflect
+	if c.MaxInput != 0 {
+		c.HG.MaxInput = c.MaxInput
+	}
+	if c.Balancer == nil {
+		c.Balancer = first{}
+	}
 	if c.Logger != nil {
 		c.HG.Logger = c.Logger
 	}

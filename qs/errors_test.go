@@ -86,7 +86,7 @@ func TestLibraryRefuses(t *testing.T) {
 	block := make(chan struct{})
 	entered := make(chan struct{}, 1)
 	cfg := qs.Config{}
-	cfg.HG.MaxInput = 1000
+	cfg.MaxInput = 1000
 	srv := open(t, "tcp://127.0.0.1:0", cfg)
 	repeat.Handle(srv, func(_ context.Context, in string) (string, error) {
 		if in == "block" {

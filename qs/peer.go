@@ -48,7 +48,7 @@ type PeerOptions struct {
 	// has addresses of both families it is the IPv4 ones, unless this machine has a route only to the IPv6 ones. A server that listens at
 	// [::1] alone is therefore called as tcp://[::1]:port, not as localhost. All other addresses are what they say.
 	Resolver Resolver
-	// Balancer chooses the address of each attempt. Nil is the first that does not fail.
+	// Balancer chooses the address of each attempt. Nil is Config.Balancer.
 	Balancer Balancer
 	// ResolveInterval is how often a Resolver is asked whose Watch returns before its ctx ends. Zero means 30 s. It is asked anew when an address
 	// has failed. After 4 × Refresh without a call Watch is ended, and called again at the next one.
@@ -61,7 +61,8 @@ type PeerOptions struct {
 // minHealth keeps probes from being most of what a peer does.
 const minHealth = 10 * time.Millisecond
 
-// Peer is PeerWith without options: the addresses of one service, in order of preference. A call goes to the first that does not fail.
+// Peer is PeerWith without options: the addresses of one service, in order of preference. A call goes to the first that does not fail, or
+// as Config.Balancer says.
 func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 	return n.PeerWith(ctx, PeerOptions{}, addrs...)
 }
@@ -86,7 +87,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 	}
 	p := &peer{n: n, pick: o.Balancer, health: o.HealthInterval, opts: o}
 	if p.pick == nil {
-		p.pick = first{}
+		p.pick = n.cfg.Balancer
 	}
 	var errs []error
 	for _, text := range addrs {

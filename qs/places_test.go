@@ -318,3 +318,35 @@ func TestManyAddresses(t *testing.T) {
 	require.ErrorIs(t, err, qs.ErrUnreachable)
 	require.Zero(t, p.Addr())
 }
+
+// TestBalancerOfNode: a Peer without a Balancer of its own has that of the node, one that has it does not.
+func TestBalancerOfNode(t *testing.T) {
+	t.Parallel()
+	who := qs.Define[int, int]("test/balanced", qs.Idempotent())
+	var addrs []string
+	for i := range 3 {
+		s := server(t, qs.Config{}, func(n *qs.Node) {
+			who.Handle(n, func(context.Context, int) (int, error) { return i, nil })
+		})
+		addrs = append(addrs, s.Addr().String())
+	}
+	answers := func(n *qs.Node, o qs.PeerOptions) (got [3]int) {
+		to, err := n.PeerWith(within(t), o, addrs...)
+		require.NoError(t, err)
+		for range 9 {
+			i, err := who.Call(within(t), to, 0)
+			require.NoError(t, err)
+			got[i]++
+		}
+		return got
+	}
+	n := open(t, "tcp://", qs.Config{Balancer: qs.RoundRobin()})
+	require.Equal(t, [3]int{3, 3, 3}, answers(n, qs.PeerOptions{}))
+	require.Equal(t, [3]int{0, 0, 9}, answers(n, qs.PeerOptions{Balancer: last{}}))
+	require.Equal(t, [3]int{9, 0, 0}, answers(open(t, "tcp://", qs.Config{}), qs.PeerOptions{}))
+}
+
+// last is a Balancer that takes the last address.
+type last struct{}
+
+func (last) Pick(_ *qs.Call, all []qs.Candidate) int { return len(all) - 1 }

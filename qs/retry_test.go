@@ -425,6 +425,10 @@ func TestShutdown(t *testing.T) {
 func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	for what, open := range map[string]func() (*qs.Node, error){
+		"MaxInput is -1": func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{MaxInput: -1}) },
+		"HG.MaxInput is 2: set one of them": func() (*qs.Node, error) {
+			return qs.Open("tcp://", qs.Config{MaxInput: 1, HG: hg.Config{MaxInput: 2}})
+		},
 		"MaxConcurrent": func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{MaxConcurrent: -1}) },
 		"Contexts":      func() (*qs.Node, error) { return qs.Open("sim://", qs.Config{Contexts: 2}) },
 		"interceptor": func() (*qs.Node, error) {
