@@ -28,7 +28,7 @@ func (e *Error) Error() string {
 	if e.Dir == Push {
 		prep = "to"
 	}
-	peer := e.Peer.String()
+	peer := e.Peer.Label()
 	if e.Peer.IsZero() { // an adaptor of local memory
 		peer = "local memory"
 	}

@@ -32,6 +32,9 @@ type Caller struct {
 	na.Identity
 }
 
+// String returns the Label of Addr: "worker (10.0.0.3:41234)".
+func (c Caller) String() string { return c.Addr.Label() }
+
 // authorizes reports whether Config.Authorize is to be asked about requests of rpc.
 func (c *Class) authorizes(rpc *RPC) bool { return c.cfg.Authorize != nil && !rpc.own.SkipAuthorize }
 
@@ -65,7 +68,7 @@ func (s *service) authorized() (ok bool) {
 	why := na.WithText(ErrPermission, "the authorizer has not decided")
 	defer func() { // it may panic, or end its goroutine
 		if p := recover(); p != nil {
-			s.ctx.class.log().Error("authorizer panicked", "rpc", s.name(), "peer", s.addr.String(), "panic", p, "stack", string(debug.Stack()))
+			s.ctx.class.log().Error("authorizer panicked", "rpc", s.name(), "peer", s.addr.Label(), "panic", p, "stack", string(debug.Stack()))
 		}
 		if s.allowed = ok; !ok {
 			s.denied(from, why)
@@ -87,7 +90,7 @@ func (s *service) authorized() (ok bool) {
 func (s *service) denied(from Caller, why error) {
 	c := s.ctx
 	if skipped, ok := c.denials.Allow(c.nctx.Now()); ok {
-		c.class.log().Warn("a request was denied", "rpc", s.name(), "caller", from.Identity.Name, "peer", s.addr.String(), "reason", why.Error(), "more", skipped)
+		c.class.log().Warn("a request was denied", "rpc", s.name(), "caller", from.Identity.Name, "peer", s.addr.Label(), "reason", why.Error(), "more", skipped)
 	}
 	c.denied.Add(1) // counted before it is logged
 }

@@ -31,7 +31,7 @@ func tells(t *testing.T, err error, op, rpc string, peer na.Addr, why na.Code, f
 		want = append(want, " ("+fate.String()+")")
 	}
 	if !peer.IsZero() {
-		want = append(want, " to "+peer.String()+": ")
+		want = append(want, " to "+peer.Label()+": ")
 	}
 	for _, part := range want {
 		require.Contains(t, text, part)
@@ -143,7 +143,7 @@ func TestOtherEndsTellEverything(t *testing.T) {
 		p.tctx.Close()
 		err = s.Respond("x", func(_ hg.Request, err error) { failed = err })
 		require.ErrorIs(t, err, hg.ErrClosed)
-		require.ErrorContains(t, err, "hg: respond mute to "+peer.String())
+		require.ErrorContains(t, err, "hg: respond mute to "+peer.Label())
 		h.Close()
 	})
 }

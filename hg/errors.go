@@ -30,7 +30,7 @@ func (e *Error) Error() string {
 		s += " " + e.RPC
 	}
 	if !e.Peer.IsZero() {
-		s += " to " + e.Peer.String()
+		s += " to " + e.Peer.Label()
 	}
 	s += ": " + e.Err.Error()
 	if e.Took > 0 {

@@ -279,7 +279,7 @@ func (c *Context) answerError(r Request, f failure) {
 		c.dropped.Add(1)
 	case na.ErrAnswered:
 		c.late.Add(1)
-		c.class.log().Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().String(), "error", f.text)
+		c.class.log().Warn("handler returned an error after its answer", "rpc", r.Name(), "peer", r.Peer().Label(), "error", f.text)
 	}
 }
 
@@ -290,7 +290,7 @@ func (c *Context) callHandler(r Request, rpc *RPC) (f failure) {
 		if p := recover(); p != nil {
 			var id [8]byte
 			c.class.na.Rand(id[:])
-			c.class.log().Error("handler panicked", "rpc", rpc.Name, "peer", r.Peer().String(), "id", fmt.Sprintf("%x", id), "panic", p,
+			c.class.log().Error("handler panicked", "rpc", rpc.Name, "peer", r.Peer().Label(), "id", fmt.Sprintf("%x", id), "panic", p,
 				"stack", string(debug.Stack()))
 			f = failure{code: ErrPanic, fate: na.Ran, text: fmt.Sprintf("the handler of %s panicked; the target's log has it as %x", rpc.Name, id)}
 		}

@@ -371,7 +371,7 @@ func (s *service) overdue(now time.Duration) bool {
 		return false
 	}
 	if age := now - s.since; age >= overdueAfter {
-		s.ctx.class.log().Warn("detached request not answered", "rpc", s.name(), "peer", s.addr.String(), "for", age)
+		s.ctx.class.log().Warn("detached request not answered", "rpc", s.name(), "peer", s.addr.Label(), "for", age)
 	}
 	return true
 }

@@ -166,7 +166,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Ending, regions fun
 	}
 	for _, u := range e.Unconfirmed {
 		left.Unconfirmed += u.Messages
-		peer := u.Peer.String()
+		peer := u.Peer.Label()
 		if u.Peer.IsZero() {
 			peer = "other peers"
 		}

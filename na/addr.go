@@ -21,6 +21,7 @@ const maxAddrText = 512
 type Addr struct {
 	name    unique.Handle[string]
 	host    unique.Handle[string] // zero for none
+	label   unique.Handle[string] // zero for none
 	session uint64
 	target  uint16
 	set     bool
@@ -123,6 +124,39 @@ func (a Addr) String() string {
 	return text
 }
 
+// Label returns the text that shows a to people. Of an Addr that came with a message it says what the peer calls itself
+// (Config.Name) and where it is: "worker (10.0.0.3:41234)", or "kv (tcp://10.0.0.7:9000)" for a peer that listens. A peer that gives
+// itself no name has the part in parentheses alone. Of any other Addr it is String. The name is a claim of the peer, of printable
+// characters without parentheses; the place of a peer that does not listen is Identity.Remote as the session began. Lookup does not read it.
+func (a Addr) Label() string {
+	if a.label == (unique.Handle[string]{}) {
+		return a.String()
+	}
+	return a.label.Value()
+}
+
+// MakeLabel returns the Label of a peer that calls itself process, empty for nothing. Its address is a; remote, if not empty, is where
+// it is instead, since nobody can dial a. Plugins use it.
+func MakeLabel(a Addr, process, remote string) string {
+	place := a.String()
+	if remote != "" {
+		place = remote
+		if a.target != 0 {
+			place += "#" + strconv.Itoa(int(a.target))
+		}
+	}
+	if process == "" {
+		return place
+	}
+	return process + " (" + place + ")"
+}
+
+// Labeled returns a, which is bound to a session, with another Label. Plugins use it, and give all addresses of one session the same.
+func (a Addr) Labeled(label unique.Handle[string]) Addr {
+	a.label = label
+	return a
+}
+
 // Scheme returns the part before "://".
 func (a Addr) Scheme() string {
 	scheme, _, _ := strings.Cut(a.Name(), "://")
@@ -134,7 +168,7 @@ func (a Addr) Target() int { return int(a.target) }
 
 // WithTarget returns the address of another context of the same process. It is not bound to a session.
 func (a Addr) WithTarget(id int) Addr {
-	a.target, a.session = uint16(id), 0
+	a.target, a.session, a.label = uint16(id), 0, unique.Handle[string]{}
 	return a
 }
 
@@ -149,7 +183,7 @@ func (a Addr) Bound(session uint64) Addr {
 
 // Named returns a without its binding to a session: the form to compare with a parsed address, or to keep.
 func (a Addr) Named() Addr {
-	a.session = 0
+	a.session, a.label = 0, unique.Handle[string]{}
 	return a
 }
 

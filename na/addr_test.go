@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unique"
 
 	"github.com/stretchr/testify/require"
 )
@@ -114,4 +115,38 @@ func FuzzParseAddr(f *testing.F) {
 			t.Fatalf("%q: text form %q gives %v, %v", text, m, b, err)
 		}
 	})
+}
+
+func TestAddrLabel(t *testing.T) {
+	a := MakeAddr("tcp://@2c666ea7472d4eef", 2)
+	require.Equal(t, a.String(), a.Label())
+	for label, of := range map[string]struct {
+		a               Addr
+		process, remote string
+	}{
+		"worker (10.0.0.3:41234#2)":        {a, "worker", "10.0.0.3:41234"},
+		"10.0.0.3:41234":                   {a.WithTarget(0), "", "10.0.0.3:41234"},
+		"worker (tcp://@2c666ea7472d4eef)": {a.WithTarget(0), "worker", ""},
+		"kv (tcp://10.0.0.7:9000#1)":       {MakeAddr("tcp://10.0.0.7:9000", 1), "kv", ""},
+	} {
+		got := of.a.Bound(7).Labeled(unique.Make(MakeLabel(of.a, of.process, of.remote)))
+		require.Equal(t, label, got.Label())
+		require.Equal(t, of.a.String(), got.String(), "Lookup reads it")
+		require.Equal(t, of.a, got.Named())
+		require.Equal(t, of.a, got.WithTarget(of.a.Target()))
+	}
+}
+
+func TestValidName(t *testing.T) {
+	for _, name := range []string{"w", "order service", "größe-7.exe", strings.Repeat("x", 64)} {
+		require.True(t, ValidName(name), name)
+	}
+	for _, name := range []string{"", strings.Repeat("x", 65), "a\nb", "a\x1b[31m", "a\tb", "a\u202eb", "a\u00a0b", "\xff", "root (10.0.0.1:1", "x)"} {
+		require.False(t, ValidName(name), "%q", name)
+		_, err := Open("fake://", Config{Name: name})
+		if name != "" {
+			require.ErrorContains(t, err, "Name is")
+			require.ErrorIs(t, err, ErrInvalid)
+		}
+	}
 }

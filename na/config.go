@@ -7,7 +7,10 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Config holds what a class can be told. The zero value works.
@@ -72,6 +75,10 @@ type Config struct {
 	IdleTimeout time.Duration
 	// Local says when a class with a second transport (see Open) uses that.
 	Local Local
+	// Name is what the process calls itself towards its peers, for logs and tools: Identity.Process. It is at most 64 bytes of printable
+	// characters without parentheses. Empty means the base name of os.Args[0], so that peers can tell programs apart without a
+	// setting, if it is such a name; none in the simulator, where no run depends on how the program was started. Every peer learns it.
+	Name string
 	// Logger gets what no error can carry. Nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -82,6 +89,17 @@ func (c *Config) Log() *slog.Logger {
 		return c.Logger
 	}
 	return slog.Default()
+}
+
+// maxProcessName bounds Config.Name in bytes.
+const maxProcessName = 64
+
+// ValidName reports whether a process may call itself name: Config.Name. Plugins use it for what peers say.
+func ValidName(name string) bool {
+	if name == "" || len(name) > maxProcessName || !utf8.ValidString(name) {
+		return false
+	}
+	return !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == '(' || r == ')' })
 }
 
 // validate reports every bad field at once.
@@ -114,6 +132,9 @@ func (c *Config) validate() error {
 	}
 	if c.SendQueue < 0 {
 		bad("SendQueue", c.SendQueue, "a number of messages, or 0 for 8192")
+	}
+	if c.Name != "" && !ValidName(c.Name) {
+		bad("Name", strconv.Quote(c.Name), "at most 64 bytes of printable characters without parentheses, or none for the name of the program")
 	}
 	if c.Local > LocalAlways {
 		bad("Local", c.Local, "LocalAuto, LocalNever or LocalAlways")

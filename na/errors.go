@@ -93,7 +93,7 @@ func (e *OpError) Error() string {
 	if e.Addr.IsZero() {
 		return "na: " + e.Op + ": " + e.Err.Error()
 	}
-	return "na: " + e.Op + " " + e.Addr.String() + ": " + e.Err.Error()
+	return "na: " + e.Op + " " + e.Addr.Label() + ": " + e.Err.Error()
 }
 
 // Unwrap returns the cause.

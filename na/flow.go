@@ -73,7 +73,8 @@ func name[T ~uint8](v T, names ...string) string {
 type PeerStats struct {
 	Addr Addr `json:"-" msgpack:"-"` // bound to the session
 
-	Transport, Why string // as in Identity
+	Transport, Why  string // as in Identity
+	Process, Remote string // likewise
 
 	Offered int   // envelopes that the peer may use here, beside ExpeditedEnvelopes
 	Held    int   // of these, messages that nobody has accepted

@@ -7,8 +7,10 @@ import (
 
 // An Identity is what is known of the process at the other end of a session. What a transport does not know stays zero.
 type Identity struct {
-	// Host names the machine, and Incarnation the instance of the class: the peer says so, and nobody has checked it.
+	// Host names the machine, Process the program (Config.Name of the peer), and Incarnation the instance of the class: the peer says
+	// so, and nobody has checked it. Process is empty, or up to 64 bytes of printable characters without parentheses.
 	Host        string
+	Process     string
 	Incarnation [16]byte
 	// Transport is the scheme of what the peer is reached by, empty for the own process. Of a class with two (see Open) Why says in words
 	// why it is this one.

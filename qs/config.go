@@ -66,6 +66,10 @@ type Config struct {
 	// are spread over them: each always reaches the same one, and answers and calls back leave by that. Calls to one Peer always
 	// leave by the same context. On "tcp://" only: over other transports open a Node with an address of its own for each core.
 	Contexts int
+	// Name is what the node calls itself towards its peers: their logs, errors and tools show a client that does not listen as
+	// "worker (10.0.0.3:41234)". At most 64 bytes of printable characters without parentheses. Empty means the base name of os.Args[0],
+	// in the simulator none. Peers learn it, and take it for the claim that it is.
+	Name string
 	// Reflect tells peers what n serves, with the types of input and output: for "qs rpcs".
 	Reflect bool
 	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost. Those of a method, which Define was
@@ -154,6 +158,9 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	}
 	if c.Logger != nil {
 		c.HG.Logger = c.Logger
+	}
+	if c.Name != "" {
+		c.HG.NA.Name = c.Name
 	}
 	if c.IdleTimeout != 0 {
 		c.HG.NA.IdleTimeout = c.IdleTimeout

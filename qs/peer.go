@@ -284,7 +284,7 @@ func (p Peer) String() string {
 	case p.p == nil:
 		return ""
 	case p.p.only != nil:
-		return p.p.only.addr.String()
+		return p.p.only.addr.Label()
 	}
 	return p.p.texts()
 }

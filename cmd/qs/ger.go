@@ -209,7 +209,7 @@ func printPeers(all []inspect.PeerGauges, out io.Writer) {
 	}
 	fmt.Fprintf(out, "\n%-32s %5s %8s %8s %8s %8s %8s %8s %8s %10s %10s %10s\n", "peer", "by", "offered", "held", "most", "promised", "free", "waiting", "needed", "room", "taken", "room there")
 	for _, p := range all {
-		fmt.Fprintf(out, "%-32s %5s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", show.Text(p.Address), show.Text(p.Transport), p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
+		fmt.Fprintf(out, "%-32s %5s %8d %8d %8d %8d %8d %8d %8d %10s %10s %10s\n", show.Text(p.Label), show.Text(p.Transport), p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater,
 			bytesText(p.Room), bytesText(p.RoomHeld), bytesText(p.RoomFree))
 	}
 	fmt.Fprintln(out)

@@ -30,6 +30,7 @@ type Gauges struct {
 // PeerGauges are those of one session.
 type PeerGauges struct {
 	Address string
+	Label   string // na.Addr.Label
 	na.PeerStats
 }
 

@@ -16,7 +16,7 @@ var addressRules = []rule{
 	{name: "Lookup", check: lookup,
 		why: "the text of an address finds its process; text that names nothing fails with a reason, and costs no session"},
 	{name: "Remote", check: remote,
-		why: "an operator who is asked by a client that does not listen can tell where that runs"},
+		why: "an operator who is asked by a client that does not listen can tell which program that is, and where it runs"},
 	{name: "BadAddress", check: badAddress,
 		why: "no address, or one of another transport, is an error of the caller and says so"},
 	{name: "BoundAddress", check: boundAddress,
@@ -67,7 +67,7 @@ func lookup(b *bed) {
 }
 
 func remote(b *bed) {
-	a, t := b.pair(na.Config{})
+	a, t := b.pair(na.Config{Name: "worker"})
 	toA, toT := b.meet(a, t)
 	seen, ok := t.Identity(toA)
 	require.True(b, ok)
@@ -75,6 +75,7 @@ func remote(b *bed) {
 	require.True(b, ok)
 	for _, id := range []na.Identity{seen, there} {
 		require.NotEmpty(b, id.Remote)
+		require.Equal(b, "worker", id.Process)
 		switch id.Transport {
 		case "tcp", "udp":
 			_, err := netip.ParseAddrPort(id.Remote)
@@ -83,6 +84,12 @@ func remote(b *bed) {
 			require.Equal(b, fmt.Sprintf("pid %d", os.Getpid()), id.Remote)
 		}
 	}
+	require.Equal(b, "worker ("+seen.Remote+")", toA.Label(), "of a peer that does not listen")
+	require.Equal(b, "worker ("+t.Self().String()+")", toT.Label(), "of one that listens")
+	require.Equal(b, t.Self().String(), t.Self().Label(), "of an address that did not come with a message")
+	peers := t.Peers()
+	require.Len(b, peers, 1)
+	require.Equal(b, []any{toA, "worker", seen.Remote}, []any{peers[0].Addr, peers[0].Process, peers[0].Remote})
 	if s := there.Transport; s == t.Self().Scheme() && (s == "tcp" || s == "udp") {
 		require.Equal(b, t.Self().Name(), s+"://"+there.Remote, "who was dialled is where it was dialled")
 	}

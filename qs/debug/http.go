@@ -149,7 +149,7 @@ func (s *view) text(out io.Writer) error {
 		}
 		fmt.Fprintln(w, "\npeer\tby\toffered\theld\tmost\tpromised\tfree\twaiting\tneeded\tstalls\twhy")
 		for _, p := range c.Peers {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", p.Address, p.Transport, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater, p.Stalls, p.Why)
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", p.Label, p.Transport, p.Offered, p.Held, p.HeldMax, p.Promised, p.Free, p.Queued, p.HighWater, p.Stalls, p.Why)
 		}
 		fmt.Fprintln(w)
 	}

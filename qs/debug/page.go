@@ -208,14 +208,14 @@ func look(c *hg.Context, g inspect.Gauges) Context {
 		More: max(len(calls)-keptCalls, 0),
 	}
 	for _, i := range calls[:min(len(calls), keptCalls)] {
-		v.Calls = append(v.Calls, Call{i.Kind.String(), i.RPC, i.Peer.Named().String(), i.State, i.Age, i.Moved, i.Size})
+		v.Calls = append(v.Calls, Call{i.Kind.String(), i.RPC, i.Peer.Label(), i.State, i.Age, i.Moved, i.Size})
 	}
 	return v
 }
 
 func (f *failure) shown() Error {
 	return Error{
-		Time: f.at, Kind: f.Kind.String(), RPC: f.RPC, Peer: f.Peer.Named().String(), Code: uint8(f.Code), Text: f.Code.Error(),
+		Time: f.at, Kind: f.Kind.String(), RPC: f.RPC, Peer: f.Peer.Label(), Code: uint8(f.Code), Text: f.Code.Error(),
 		Remote: f.Remote, Fate: f.Fate.String(), Took: f.Took,
 	}
 }

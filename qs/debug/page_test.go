@@ -107,7 +107,7 @@ func TestPage(t *testing.T) {
 		require.Equal(t, c.want+"; charset=utf-8", r.Header.Get("Content-Type"), "%+v", c)
 	}
 	_, text := get(t, s.page, "GET", "/debug.txt", "")
-	require.Regexp(t, `(?m)^target +shop/<stall> +\S+ +running +\d`, text)
+	require.Regexp(t, `(?m)^target +shop/<stall> +debug\.test \(127\.0\.0\.1:\d+\) +running +\d`, text)
 	_, body := get(t, s.page, "GET", "/debug.json", "")
 	var v debug.Snapshot
 	require.NoError(t, json.Unmarshal([]byte(body), &v))

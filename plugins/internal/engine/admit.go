@@ -55,7 +55,7 @@ func (l *Link) greeting() frame.Greeting {
 	g := frame.Greeting{
 		Features: features, Version: frame.Version, Incarnation: l.e.eng.inc, Listen: l.e.eng.own.Listen, Host: l.e.eng.opts.Host,
 		Context: uint16(l.e.id), Target: uint16(l.named.Target()), Envelopes: l.offered, Eager: uint32(l.e.eng.cfg.Eager),
-		Need: uint32(l.e.eng.cfg.Need), Want: uint32(l.e.eng.cfg.Want),
+		Need: uint32(l.e.eng.cfg.Need), Want: uint32(l.e.eng.cfg.Want), Process: l.e.eng.cfg.Name,
 	}
 	switch {
 	case l.detoured() && l.state == linkDialing:

@@ -290,6 +290,7 @@ func (l *Link) gauges() na.PeerStats {
 		Bytes:    na.GuaranteedBytes(1, l.reserved, l.e.eng.cfg.Eager),
 		Promised: int(l.peer.envelopes), Free: max(l.free(), 0), Queued: l.queuedLen(), HighWater: int(l.highWater), Stalls: l.stalls,
 		Transport: l.route.Scheme, Why: l.because(),
+		Process: l.peer.process, Remote: l.remoteAddr(),
 	}
 	l.roomGauges(&s)
 	return s

@@ -3,6 +3,8 @@ package engine
 import (
 	"encoding/binary"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -92,6 +94,9 @@ func New(cls *na.Class, opts Options) *Engine {
 	opts.Rand(g.inc[:])
 	// Sessions are numbered from anywhere: an address bound by another class of this process is not one of ours.
 	g.session.Store(binary.LittleEndian.Uint64(g.inc[8:]) >> 16)
+	if name := filepath.Base(os.Args[0]); g.cfg.Name == "" && !opts.Driven && na.ValidName(name) {
+		g.cfg.Name = name
+	}
 	g.own = &g.opts.Transports[0]
 	if g.own.Self == "" {
 		g.own.Self = privateName(g.own.Scheme, g.inc)

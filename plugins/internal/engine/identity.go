@@ -1,6 +1,11 @@
 package engine
 
-import "github.com/quicksilver-rpc/quicksilver/na"
+import (
+	"strings"
+	"unique"
+
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
 
 // Identity implements na.Endpoint.
 func (e *Endpoint) Identity(peer na.Addr) (na.Identity, bool) {
@@ -27,13 +32,25 @@ func (l *Link) identity() na.Identity {
 		id = *l.proof
 	}
 	id.Host, id.Incarnation, id.Transport, id.Why = l.peer.host, l.peer.incarnation, l.route.Scheme, l.because()
-	id.Remote = l.remoteAddr()
+	id.Process, id.Remote = l.peer.process, l.remoteAddr()
 	return id
 }
 
 // An Addressed is a connection (Link.Conn) that knows the network address of the peer, for people to read: na.Identity.Remote. Locked.
 type Addressed interface {
 	Remote() string
+}
+
+// setLabel settles the label that addresses of the session have, once the HELLO of the peer is here. One that would say what the
+// address says is none.
+func (l *Link) setLabel() {
+	remote := l.remoteAddr()
+	if !strings.HasPrefix(l.named.Name(), privatePrefix(l.e.eng.own.Scheme)) {
+		remote = "" // it can be dialled
+	}
+	if label := na.MakeLabel(l.named, l.peer.process, remote); label != l.named.String() {
+		l.label = unique.Make(label)
+	}
 }
 
 // remoteAddr returns the network address of the peer, the last one that was known if the session has ended.

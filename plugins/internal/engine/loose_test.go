@@ -316,6 +316,9 @@ func (c *looseCarrier) add(cn *looseConn) {
 	c.conns = append(c.conns, cn)
 }
 
+// Remote implements engine.Addressed.
+func (cn *looseConn) Remote() string { return "the other end" }
+
 func (cn *looseConn) close() {
 	cn.cut = true
 	for _, w := range cn.tx {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -48,6 +49,7 @@ type Link struct {
 	proof   *na.Identity // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
 	why     *string      // the transport is this one, of two; nil for one
 	remote  string       // what remoteAddr has returned last
+	label   unique.Handle[string]
 	secret  frame.Secret // what the peer shows when it has lost the session and connects anew
 	state   linkState
 	dialled bool // by us
@@ -105,6 +107,7 @@ type peer struct {
 	features    uint64
 	incarnation [16]byte
 	host        string
+	process     string
 	envelopes   uint32
 	context     uint16
 	secret      frame.Secret // what we show, likewise
@@ -126,7 +129,7 @@ func (l *Link) Up() bool { return l.state == linkUp || l.state == linkLeaving }
 func (l *Link) Down() bool { return l.state == linkDown }
 
 // addr is the peer's address as receivers of its messages see it, bound to the session.
-func (l *Link) addr() na.Addr { return l.named.Bound(l.session) }
+func (l *Link) addr() na.Addr { return l.named.Bound(l.session).Labeled(l.label) }
 
 // find returns the link of an address, or nil. Locked.
 func (e *Endpoint) find(a na.Addr) *Link {
@@ -282,11 +285,11 @@ func (l *Link) up(g frame.Greeting) {
 		l.endAll(na.WithText(na.ErrPeerLost, "the peer has restarted since the session that the address was bound to"), false)
 	}
 	l.state = linkUp
-	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Envelopes, g.Context, g.Secret}
+	l.peer = peer{g.Features, g.Incarnation, g.Host, g.Process, g.Envelopes, g.Context, g.Secret}
 	if l.refusal = nil; !l.detoured() {
 		l.proof = proofOf(l.Conn)
 	}
-	l.remoteAddr()
+	l.setLabel()
 	if l.e.second() != nil {
 		why := l.reason(&g)
 		l.why = &why

@@ -15,7 +15,7 @@ import (
 )
 
 func TestHandshake(t *testing.T) {
-	s := newScript(t, na.Config{Envelopes: 9, Eager: 1024})
+	s := newScript(t, na.Config{Envelopes: 9, Eager: 1024, Name: "me"})
 	a, b := s.send("first"), s.op(func(op *na.Op) error { return s.nctx.SendExpected(op, s.addr(), 3, []byte("second")) })
 	require.Len(t, s.dialed, 1, "one session for all operations")
 	l := s.dialed[0]
@@ -27,7 +27,7 @@ func TestHandshake(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, frame.Greeting{
 		Version: frame.Version, Incarnation: s.eng.Incarnation(), Listen: "script://me", Host: "here", Envelopes: 9, Eager: 1024,
-		Label: []byte("label"), Features: frame.FeatureWithdraw, Secret: l.secret,
+		Label: []byte("label"), Features: frame.FeatureWithdraw, Secret: l.secret, Process: "me",
 	}, g)
 	require.Equal(t, 2, s.nctx.Stats().Outstanding)
 	require.NoError(t, s.hello(l, peerGreeting(5)))

@@ -27,6 +27,7 @@ const (
 	labelProof       = 0x0f00 // 16 bytes: the labelSecret that the receiver told in the last session of the pair; absent without one
 	labelPlace       = 0x1000 // 16 bytes: of the classes that reach one another by a second transport; absent without one
 	labelOffer       = 0x1100 // 16 bytes: the secret of an Offer of the receiver, by which its sender comes; absent without one
+	labelProcess     = 0x1200 // text: what the process calls itself; absent when it says nothing
 )
 
 // FeatureWithdraw is the bit of Greeting.Features that says that the sender answers Withdraw and takes Abandon.
@@ -59,6 +60,8 @@ type Greeting struct {
 	// Place is where the sender's second transport reaches others, Offer what it was told to show there. Zero says nothing.
 	Place [16]byte
 	Offer Secret
+	// Process is what the sender calls itself: empty, or such that na.ValidName reports true.
+	Process string
 	// Any, which does not cross the wire, says that the sender has left the Target to this side.
 	Any bool
 }
@@ -109,6 +112,9 @@ func (g *Greeting) Append(b []byte) []byte {
 	}
 	if g.Offer != (Secret{}) {
 		put(labelOffer, g.Offer[:])
+	}
+	if g.Process != "" {
+		put(labelProcess, []byte(g.Process))
 	}
 	return b
 }
@@ -203,6 +209,10 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		case labelOffer:
 			if want = len(g.Offer); n == want {
 				copy(g.Offer[:], v)
+			}
+		case labelProcess:
+			if name := string(v); na.ValidName(name) { // else it is as if the peer had said nothing
+				g.Process = name
 			}
 		}
 		if want >= 0 && n != want {

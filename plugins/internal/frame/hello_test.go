@@ -52,6 +52,18 @@ func TestGreeting(t *testing.T) {
 	require.Equal(t, frame.Greeting{Version: 1, Context: 2, Target: 3, Envelopes: 32, Eager: 4096}, got)
 }
 
+// TestGreetingProcess: a name that no process may have is as none, and nothing else is lost.
+func TestGreetingProcess(t *testing.T) {
+	for value, want := range map[string]string{
+		"worker": "worker", "": "", "a\x1b[31mb": "", "a\nb": "", "\xff": "", "root (10.0.0.1:1)": "",
+		strings.Repeat("x", 64): strings.Repeat("x", 64), strings.Repeat("x", 65): "",
+	} {
+		got, err := frame.ParseGreeting(hello(append(least(), labelled{0x1200, []byte(value)})...))
+		require.NoError(t, err)
+		require.Equal(t, frame.Greeting{Version: 1, Context: 2, Target: 3, Envelopes: 32, Eager: 4096, Process: want}, got)
+	}
+}
+
 // Labels that nobody knows yet are skipped, wherever they stand.
 func TestGreetingUnknownLabels(t *testing.T) {
 	want, err := frame.ParseGreeting(hello(least()...))
