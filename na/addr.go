@@ -21,7 +21,7 @@ const maxAddrText = 512
 type Addr struct {
 	name    unique.Handle[string]
 	host    unique.Handle[string] // zero for none
-	label   unique.Handle[string] // zero for none
+	label   *string               // of a session, which has one; nil for none
 	session uint64
 	target  uint16
 	set     bool
@@ -129,10 +129,10 @@ func (a Addr) String() string {
 // itself no name has the part in parentheses alone. Of any other Addr it is String. The name is a claim of the peer, of printable
 // characters without parentheses; the place of a peer that does not listen is Identity.Remote as the session began. Lookup does not read it.
 func (a Addr) Label() string {
-	if a.label == (unique.Handle[string]{}) {
+	if a.label == nil {
 		return a.String()
 	}
-	return a.label.Value()
+	return *a.label
 }
 
 // MakeLabel returns the Label of a peer that calls itself process, empty for nothing. Its address is a; remote, if not empty, is where
@@ -151,8 +151,9 @@ func MakeLabel(a Addr, process, remote string) string {
 	return process + " (" + place + ")"
 }
 
-// Labeled returns a, which is bound to a session, with another Label. Plugins use it, and give all addresses of one session the same.
-func (a Addr) Labeled(label unique.Handle[string]) Addr {
+// Labeled returns a, which is bound to a session, with another Label, nil for none. Plugins use it. All addresses of one session have the
+// same pointer, so that they are equal, and what it points to does not change.
+func (a Addr) Labeled(label *string) Addr {
 	a.label = label
 	return a
 }
@@ -168,7 +169,7 @@ func (a Addr) Target() int { return int(a.target) }
 
 // WithTarget returns the address of another context of the same process. It is not bound to a session.
 func (a Addr) WithTarget(id int) Addr {
-	a.target, a.session, a.label = uint16(id), 0, unique.Handle[string]{}
+	a.target, a.session, a.label = uint16(id), 0, nil
 	return a
 }
 
@@ -183,7 +184,7 @@ func (a Addr) Bound(session uint64) Addr {
 
 // Named returns a without its binding to a session: the form to compare with a parsed address, or to keep.
 func (a Addr) Named() Addr {
-	a.session, a.label = 0, unique.Handle[string]{}
+	a.session, a.label = 0, nil
 	return a
 }
 

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"unique"
 
 	"github.com/stretchr/testify/require"
 )
@@ -129,7 +128,8 @@ func TestAddrLabel(t *testing.T) {
 		"worker (tcp://@2c666ea7472d4eef)": {a.WithTarget(0), "worker", ""},
 		"kv (tcp://10.0.0.7:9000#1)":       {MakeAddr("tcp://10.0.0.7:9000", 1), "kv", ""},
 	} {
-		got := of.a.Bound(7).Labeled(unique.Make(MakeLabel(of.a, of.process, of.remote)))
+		text := MakeLabel(of.a, of.process, of.remote)
+		got := of.a.Bound(7).Labeled(&text)
 		require.Equal(t, label, got.Label())
 		require.Equal(t, of.a.String(), got.String(), "Lookup reads it")
 		require.Equal(t, of.a, got.Named())

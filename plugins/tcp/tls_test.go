@@ -558,7 +558,7 @@ func TestIdentityWithoutTLS(t *testing.T) {
 		require.NotZero(t, id.Incarnation)
 		_, err := netip.ParseAddrPort(id.Remote)
 		require.NoError(t, err)
-		id.Incarnation, id.Host, id.Remote = [16]byte{}, "", ""
+		id.Incarnation, id.Host, id.Process, id.Remote = [16]byte{}, "", "", ""
 		require.Equal(t, na.Identity{Transport: "tcp"}, id)
 		_, ok = b.ctx().Identity(from.Named())
 		require.False(t, ok)

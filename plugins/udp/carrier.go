@@ -54,11 +54,8 @@ type peer struct {
 	c      *carrier
 	link   *engine.Link // nil: its session is over
 	a      *arq.Assoc
-	conn   *conn // nil: there is no TLS
-	remote struct {
-		at   netip.AddrPort
-		text string // of at
-	}
+	conn   *conn  // nil: there is no TLS
+	remote string // the address, for people
 	up     bool
 	credit uint32 // that was sent in a frame
 	part   *part  // of a frame that comes in several packets; nil: there is none

@@ -37,7 +37,8 @@ type conn struct {
 	// Guarded by the endpoint's lock.
 	to    netip.AddrPort
 	via   uint8
-	alone bool // the last look has found no association
+	shown netip.AddrPort // that p.remote is of
+	alone bool           // the last look has found no association
 	probe struct {
 		to   netip.AddrPort // where the peer seems to be now
 		data [8]byte
@@ -253,15 +254,16 @@ func (p *peer) Proof() na.Identity {
 
 // Remote implements engine.Addressed.
 func (p *peer) Remote() string {
-	if p.conn != nil && p.conn.to != p.remote.at { // the peer has moved
-		p.setRemote(p.conn.to)
+	if k := p.conn; k != nil && k.to != k.shown { // the peer has moved
+		k.shown = k.to
+		p.setRemote(k.to)
 	}
-	return p.remote.text
+	return p.remote
 }
 
 // setRemote notes the address of the peer, as it is shown to people.
 func (p *peer) setRemote(at netip.AddrPort) {
-	p.remote.at, p.remote.text = at, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
+	p.remote = netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
 
 // front is the header of the short packets to the peer.

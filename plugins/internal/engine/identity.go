@@ -2,7 +2,6 @@ package engine
 
 import (
 	"strings"
-	"unique"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -49,7 +48,7 @@ func (l *Link) setLabel() {
 		remote = "" // it can be dialled
 	}
 	if label := na.MakeLabel(l.named, l.peer.process, remote); label != l.named.String() {
-		l.label = unique.Make(label)
+		l.label = &label
 	}
 }
 
@@ -83,11 +82,13 @@ func (l *Link) shown() *na.Identity {
 	return proofOf(l.Conn)
 }
 
-// proofOf returns what a connection proves, or nil.
+// proofOf returns what a connection proves, or nil: without TLS nothing is kept for each session.
 func proofOf(conn any) *na.Identity {
 	if p, ok := conn.(Prover); ok {
-		id := p.Proof()
-		return &id
+		if id := p.Proof(); id.Secure {
+			proof := id
+			return &proof
+		}
 	}
 	return nil
 }

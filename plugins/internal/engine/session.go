@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unique"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -49,7 +48,7 @@ type Link struct {
 	proof   *na.Identity // what Conn, or that by which the offer was made, has proven of the peer, likewise; nil for nothing
 	why     *string      // the transport is this one, of two; nil for one
 	remote  string       // what remoteAddr has returned last
-	label   unique.Handle[string]
+	label   *string      // of its addresses, once it is up; nil for none
 	secret  frame.Secret // what the peer shows when it has lost the session and connects anew
 	state   linkState
 	dialled bool // by us

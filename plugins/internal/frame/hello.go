@@ -4,6 +4,7 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"fmt"
+	"unique"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -212,7 +213,7 @@ func ParseGreeting(b []byte) (Greeting, error) {
 			}
 		case labelProcess:
 			if name := string(v); na.ValidName(name) { // else it is as if the peer had said nothing
-				g.Process = name
+				g.Process = unique.Make(name).Value() // many peers run one program
 			}
 		}
 		if want >= 0 && n != want {
