@@ -85,6 +85,32 @@ func TestContract(t *testing.T) {
 	require.ErrorContains(t, err, "enough for 6")
 }
 
+// TestGERTable has the numbers of the GER paper's example (G22 to G24, G-T23, G-T24): 4 communicators of 8 tags are 32 envelopes for each
+// of 128 processes, 4,096 in all, 4 MiB of messages of 1 KiB, 16 MiB for the four processes of a node. Messages that are received in
+// order need one envelope.
+func TestGERTable(t *testing.T) {
+	for _, c := range []struct {
+		name                   string
+		peers, each, processes int
+		messages, reserved     int64 // bytes, on the node
+	}{
+		{"a process", 128, 4 * 8, 1, 4 << 20, 128 * 33 * 1088},
+		{"a node of four", 128, 4 * 8, 4, 16 << 20, 4 * 128 * 33 * 1088},
+		{"in order", 128, 1, 1, 128 << 10, 128 * 2 * 1088},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.Equal(t, c.messages, int64(c.processes*c.peers*c.each)*1024)
+			require.Equal(t, c.reserved, int64(c.processes)*GuaranteedBytes(c.peers, c.each, 1024))
+			cls, err := Open("fake://x", Config{
+				Plugins: []Plugin{&fakePlugin{}}, Peers: c.peers, Envelopes: c.each, Eager: 1024, Budget: c.reserved / int64(c.processes),
+			})
+			require.NoError(t, err, "the budget of the table does for all peers")
+			defer func() { require.NoError(t, cls.Close()) }()
+			require.Equal(t, c.each, cls.Config().Envelopes)
+		})
+	}
+}
+
 // LiteralReserve wastes one envelope, and says so (G-T6).
 func TestLiteralReserveWarns(t *testing.T) {
 	var log strings.Builder
