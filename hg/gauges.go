@@ -32,7 +32,7 @@ func (c *Class) Gauges() (all []inspect.Gauges) {
 			Inline: s.Inline, Loans: s.Loans, NoRoom: s.NoRoom,
 		}
 		for _, p := range hctx.nctx.Peers() {
-			g.Peers = append(g.Peers, inspect.PeerGauges{p.Addr.Named().String(), p.Addr.Label(), p})
+			g.Peers = append(g.Peers, inspect.PeerGauges{Address: p.Addr.Named().String(), Label: p.Addr.Label(), PeerStats: p})
 		}
 		all = append(all, g)
 	}

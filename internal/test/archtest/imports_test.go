@@ -27,6 +27,7 @@ var importRules = []importRule{
 	{pkg: "na/...", may: []string{"internal/..."}},
 	{pkg: "hg/...", may: []string{"na", "internal/..."}},
 	{pkg: "bulk/...", may: []string{"hg/...", "na", "internal/..."}},
+	{pkg: "qs/qstest", may: []string{"qs"}},
 	{pkg: "qs/debug", may: []string{"qs", "hg", "hg/inspect", "internal/hghook"}},
 	{pkg: "request/...", may: []string{"internal/turns"}, std: true},
 
@@ -61,7 +62,7 @@ var importRules = []importRule{
 	{pkg: "internal/...", own: "internal/*", may: []string{"internal/..."}},
 
 	{pkg: "examples/...", may: []string{
-		"qs/...", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
+		"qs/...", "qs/qstest", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
 	}, tests: true},
 	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/hghook", "internal/netroute", "internal/pieces"}},
 	{pkg: "cmd/...", may: everything},
@@ -70,7 +71,7 @@ var importRules = []importRule{
 var everything = []string{"*"}
 
 // testHelpers are for tests, and most bring package testing into what imports them. Only a rule that names one exactly allows it.
-var testHelpers = []string{"na/natest", "internal/test/leak", "internal/test/transports", "internal/test/testcert", "internal/test/mutant/...", "internal/test/archtest"}
+var testHelpers = []string{"na/natest", "qs/qstest", "internal/test/leak", "internal/test/transports", "internal/test/testcert", "internal/test/mutant/...", "internal/test/archtest"}
 
 func findImports(t *tree) (found []problem) {
 	seen := map[string]bool{}
@@ -157,7 +158,7 @@ func imports(pkg string, paths ...string) string {
 	return b.String()
 }
 
-const examplesMay = "examples/... may import qs/..., hg/..., bulk/..., request/..., rendezvous/..., plugins/..., mercury/..., internal/test/leak, internal/test/long, internal/test/mutant, internal/test/testcert"
+const examplesMay = "examples/... may import qs/..., qs/qstest, hg/..., bulk/..., request/..., rendezvous/..., plugins/..., mercury/..., internal/test/leak, internal/test/long, internal/test/mutant, internal/test/testcert"
 
 func TestImportsPointDown(t *testing.T) {
 	const m = "example.org/m/"

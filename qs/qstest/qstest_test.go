@@ -1,0 +1,165 @@
+package qstest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/test/leak"
+	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
+	"github.com/quicksilver-rpc/quicksilver/qs"
+	"github.com/quicksilver-rpc/quicksilver/qs/qstest"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+var Greet = qs.Define[string, string]("greet")
+
+func TestGreet(t *testing.T) {
+	server := qstest.Serve(t, func(node *qs.Node) {
+		Greet.Handle(node, func(_ context.Context, name string) (string, error) { return "hello, " + name, nil })
+	})
+	answer, err := Greet.Call(t.Context(), server, "Ada")
+	require.NoError(t, err)
+	require.Equal(t, "hello, Ada", answer)
+}
+
+// TestServeLeavesNothing: the nodes are gone at the end of the test, and the handler of a call that was canceled has returned.
+func TestServeLeavesNothing(t *testing.T) {
+	leak.Check(t)
+	returned := false
+	t.Run("inner", func(t *testing.T) {
+		begun := make(chan struct{})
+		server := qstest.Serve(t, func(node *qs.Node) {
+			Greet.Handle(node, func(ctx context.Context, _ string) (string, error) {
+				close(begun)
+				<-ctx.Done()
+				returned = true
+				return "", ctx.Err()
+			})
+		})
+		ctx, stop := context.WithCancel(context.Background())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := Greet.Call(ctx, server, "Ada")
+			failed <- err
+		}()
+		<-begun
+		stop()
+		require.ErrorIs(t, <-failed, qs.ErrCanceled)
+	})
+	require.True(t, returned)
+}
+
+// TestServeWith: each node has its own configuration.
+func TestServeWith(t *testing.T) {
+	var seen []string
+	note := func(side string) []qs.Interceptor {
+		return []qs.Interceptor{func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error {
+			seen = append(seen, side)
+			return next(ctx)
+		}}
+	}
+	server := qstest.ServeWith(t, qs.Config{ServerInterceptors: note("server")}, qs.Config{ClientInterceptors: note("client")},
+		func(node *qs.Node) {
+			Greet.Handle(node, func(context.Context, string) (string, error) { return "", nil })
+		})
+	_, err := Greet.Call(t.Context(), server, "Ada")
+	require.NoError(t, err)
+	require.Equal(t, []string{"client", "server"}, seen)
+}
+
+// A failing is a test that records how it ends.
+type failing struct {
+	testing.TB
+	text string
+}
+
+func (f *failing) Helper() {}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.text = fmt.Sprintf(format, args...)
+	panic(f)
+}
+
+func TestServeCannotOpen(t *testing.T) {
+	for side, open := range map[string]func(t testing.TB){
+		"server": func(t testing.TB) { qstest.ServeWith(t, qs.Config{PeerTimeout: -1}, qs.Config{}, func(*qs.Node) {}) },
+		"client": func(t testing.TB) { qstest.ServeWith(t, qs.Config{}, qs.Config{PeerTimeout: -1}, func(*qs.Node) {}) },
+	} {
+		t.Run(side, func(t *testing.T) {
+			f := &failing{TB: t}
+			require.Panics(t, func() { open(f) })
+			require.Contains(t, f.text, "qstest: open the "+side+": ")
+			require.Contains(t, f.text, "PeerTimeout")
+		})
+	}
+}
+
+// TestWait: values, a close and the end of the context, outside of the simulator.
+func TestWait(t *testing.T) {
+	node, err := qs.Open("tcp://", qs.Config{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, node.Close()) }()
+	ch := make(chan int)
+	go func() { ch <- 7; close(ch) }()
+	for _, want := range []int{7, 0} {
+		got, err := qstest.Wait(t.Context(), node, ch)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	why := errors.New("enough")
+	ctx, stop := context.WithCancelCause(context.Background())
+	stop(why)
+	_, err = qstest.Wait(ctx, node, make(chan int))
+	require.ErrorIs(t, err, why)
+}
+
+// TestWaitInTheSimulator: a coroutine waits for what a handler of another node says, and for its own deadline, in virtual time.
+func TestWaitInTheSimulator(t *testing.T) {
+	w := sim.NewWorld(sim.Config{Seed: 7})
+	defer w.Close()
+	cfg := qs.Config{HG: hg.Config{NA: hg.NetConfig{Plugins: []hg.Plugin{w.Plugin()}}}}
+	ctx, stop := context.WithCancel(context.Background())
+	greeted := make(chan string, 1)
+	w.Go("server", func() {
+		node, err := qs.Open("sim://server", cfg)
+		assert.NoError(t, err)
+		Greet.Handle(node, func(_ context.Context, name string) (string, error) {
+			greeted <- name
+			return "hello, " + name, nil
+		})
+		assert.NoError(t, node.Serve(ctx))
+	})
+	w.Go("client", func() {
+		defer stop()
+		node, err := qs.Open("sim://", cfg)
+		assert.NoError(t, err)
+		defer node.Close()
+		server, err := node.Peer(ctx, "sim://server")
+		assert.NoError(t, err)
+		node.Go(func() {
+			assert.NoError(t, node.Sleep(ctx, time.Minute))
+			_, err := Greet.Call(ctx, server, "Ada")
+			assert.NoError(t, err)
+		})
+		name, err := qstest.Wait(ctx, node, greeted)
+		assert.NoError(t, err)
+		assert.Equal(t, "Ada", name)
+		assert.GreaterOrEqual(t, w.Now(), time.Minute)
+
+		short, cancel := node.WithTimeout(ctx, time.Second)
+		defer cancel()
+		from := w.Now()
+		_, err = qstest.Wait(short, node, greeted)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.InDelta(t, time.Second, w.Now()-from, float64(10*time.Millisecond))
+	})
+	require.NoError(t, w.Run(time.Hour))
+}
