@@ -12,6 +12,8 @@
 //	versions    WIRE.md gives the versions that the code has
 //	links       every link of a Markdown page leads to a file, and to a heading, of this tree; a Go file that a page names is there
 //
+// TestWords reports, without a rule, how names, comments and lines compare with projects that read well.
+//
 // Each check is a function of a file tree, so that each is also run on a small made-up tree that breaks its rule. The tests
 // parse the sources and need neither the go command nor a network. Files for other systems are looked at as well.
 package archtest
