@@ -70,8 +70,10 @@ type Config struct {
 	// "worker (10.0.0.3:41234)". At most 64 bytes of printable characters without parentheses. Empty means the base name of os.Args[0],
 	// in the simulator none. Peers learn it, and take it for the claim that it is.
 	Name string
-	// Reflect tells peers what n serves, with the types of input and output: for "qs rpcs".
-	Reflect bool
+	// Inspect has the node answer the tools: "qs rpcs" and "qs call" with its methods and the types of their input and output, "qs top" and
+	// "qs ger" with its work, its limits, and who its peers are, by name and address. Whoever can connect can ask, unless Authorize
+	// denies "hg/rpcs" and "hg/gauges". Calls cost no more for it.
+	Inspect bool
 	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost. Those of a method, which Define was
 	// given, are inside ClientInterceptors.
 	ClientInterceptors, ServerInterceptors []Interceptor
@@ -149,7 +151,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.ShutdownTimeout == 0 {
 		c.ShutdownTimeout = 10 * time.Second
 	}
-	c.HG.Reflect = c.HG.Reflect || c.Reflect
+	c.HG.Reflect = c.HG.Reflect || c.Inspect
 	if c.MaxInput != 0 {
 		c.HG.MaxInput = c.MaxInput
 	}

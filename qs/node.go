@@ -77,7 +77,11 @@ func Open(addr string, cfg Config) (*Node, error) {
 	n.hctx = n.all[0]
 	setTLSLogger(cfg.TLS, cfg.HG.Logger)
 	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
-	if err := errors.Join(n.rings.register(n), n.streams.register(n)); err != nil {
+	err = errors.Join(n.rings.register(n), n.streams.register(n))
+	if cfg.Inspect {
+		err = errors.Join(err, n.class.ServeGauges())
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("qs: open: %w", err), n.class.Close())
 	}
 	return n, nil

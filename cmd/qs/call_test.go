@@ -368,7 +368,7 @@ func TestRPCs(t *testing.T) {
 	require.Empty(t, none.out.String())
 	require.Equal(t, s.addr+" serves only RPCs of Quicksilver itself: -all lists them\n", none.errors.String())
 	require.Contains(t, run(t, 0, "rpcs", "-all", s.addr).out.String(), inspect.GaugesRPC)
-	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: `,
+	require.Regexp(t, `^qs rpcs: .* does not publish its RPCs; set qs\.Config\.Inspect there, or hg\.Config\.Reflect: `,
 		run(t, 1, "rpcs", typedTarget(t, false)).errors.String())
 }
 
@@ -386,7 +386,7 @@ func TestTop(t *testing.T) {
 		require.Equal(t, s.addr, all[0].Address)
 	}
 	require.ErrorIs(t, d.Decode(new(any)), io.EOF)
-	require.Contains(t, run(t, 1, "top", typedTarget(t, false)).errors.String(), "hg.Class.ServeGauges")
+	require.Contains(t, run(t, 1, "top", typedTarget(t, false)).errors.String(), "qs.Config.Inspect")
 	require.Contains(t, run(t, 2, "top", "-interval", "0", s.addr).errors.String(), "-interval is not positive")
 
 	q := newQS(t, "top", "-interval", "1ms", s.addr)

@@ -33,7 +33,7 @@ func (k *calling) describe(ctx context.Context) (description, error) {
 	}
 	b, err := k.c.callRaw(ctx, inspect.RPCsRPC, nil, k.meta)
 	if _, answered := hg.RemoteOf(err); answered {
-		d.why = "the program does not tell what it serves (hg.Config.Reflect)"
+		d.why = "the program does not tell what it serves (qs.Config.Inspect)"
 		return d, nil
 	}
 	if err != nil {

@@ -29,8 +29,8 @@ that are received in any order. With -in-order, where each message is received b
 group. If groups differ, -contexts describes each kind of pair: 8x4+2,16x2 means pairs that share 4 groups of 8 tags
 and one of 2, and pairs that share 2 groups of 16. The result is the largest sum.
 
-With ADDR it asks a running program that has called hg.Class.ServeGauges, such as qs serve: how many envelopes it
-guarantees, how many of them were used, and how many it has needed of its own targets.
+With ADDR it asks a running program that has set qs.Config.Inspect, or called hg.Class.ServeGauges, such as qs serve: how
+many envelopes it guarantees, how many of them were used, and how many it has needed of its own targets.
 `
 
 // A guarantee is what a number of peers, envelopes and bytes comes to.
@@ -173,7 +173,7 @@ func (c *client) gauges(ctx context.Context) (all []inspect.Gauges, err error) {
 		err = codec.Msgpack.Decode(b, &all)
 	}
 	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
-		return nil, fmt.Errorf("%s does not tell its gauges: a program does that calls hg.Class.ServeGauges, as node.HG().Class().ServeGauges(): %w", c.peer, err)
+		return nil, fmt.Errorf("%s does not tell its gauges: set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
 	}
 	return all, files.Explain(c.peer, err)
 }

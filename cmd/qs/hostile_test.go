@@ -92,7 +92,7 @@ func TestHostileNames(t *testing.T) {
 // TestHostileAnswers: what a program answers: names, errors with details, output.
 func TestHostileAnswers(t *testing.T) {
 	t.Parallel()
-	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Reflect: true})
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
 	require.NoError(t, err)
 	define := func(name string, handler func() (map[string]string, error)) {
 		m := qs.Define[string, map[string]string](name, qs.WithCodec(codec.Msgpack))

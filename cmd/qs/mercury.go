@@ -131,7 +131,7 @@ func (q *mercuryCommand) gateway(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
-	node, err := qs.Open(q.listen, qs.Config{HG: cfg, Reflect: true})
+	node, err := qs.Open(q.listen, qs.Config{HG: cfg, Inspect: true})
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ import (
 
 const rpcsUsage = `rpcs [flags] ADDRESS
 
-Lists the RPCs that a program serves, with codec, input and output. The program must have set hg.Config.Reflect. Those of
-Quicksilver itself, whose names begin with hg/ or qs/, are listed with -all only.
+Lists the RPCs that a program serves, with codec, input and output. The program must have set qs.Config.Inspect, or
+hg.Config.Reflect. Those of Quicksilver itself, whose names begin with hg/ or qs/, are listed with -all only.
 `
 
 func runRPCs(args []string, out io.Writer) error {
@@ -40,7 +40,7 @@ func runRPCs(args []string, out io.Writer) error {
 	defer stop()
 	b, err := c.callRaw(ctx, inspect.RPCsRPC, nil, hg.Metadata{})
 	if remote, ok := hg.RemoteOf(err); ok && remote.Refused && remote.Code == hg.ErrNoEntry {
-		return fmt.Errorf("%s does not publish its RPCs; a program does if it sets Config.Reflect of quicksilver, or of hg: %w", c.peer, err)
+		return fmt.Errorf("%s does not publish its RPCs; set qs.Config.Inspect there, or hg.Config.Reflect: %w", c.peer, err)
 	}
 	if err != nil {
 		return c.advise(inspect.RPCsRPC, err)

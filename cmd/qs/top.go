@@ -21,7 +21,7 @@ import (
 const topUsage = `top [flags] ADDRESS
 
 Shows the gauges of a program, refreshed every -interval: its work, its envelopes, and its peers, the heaviest user
-first. The program must have called hg.Class.ServeGauges. Stop it with Ctrl-C.
+first. The program must have set qs.Config.Inspect, or called hg.Class.ServeGauges. Stop it with Ctrl-C.
 `
 
 func runTop(args []string, out io.Writer) error {

@@ -107,7 +107,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	cfg := qs.Config{TLS: must(qs.LoadTLS(*cert, *key, *ca)), ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{ProgressTimeout: *stall})}, ShutdownTimeout: 30 * time.Second,
-		Reflect: true} // for qs rpcs
+		Inspect: true} // for qs rpcs, qs top and qs ger
 	if args[0] == "serve" {
 		node := must(qs.Open(args[1], cfg))
 		handle(node, must(os.OpenRoot(args[2])))

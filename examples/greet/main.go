@@ -16,7 +16,7 @@ import (
 var Greet = qs.Define[string, string]("greet") // both programs import it
 
 func serve(ctx context.Context, addr string) error {
-	node, err := qs.Open(addr, qs.Config{})
+	node, err := qs.Open(addr, qs.Config{Inspect: true}) // for the tools: qs rpcs, qs call, qs top, qs ger
 	if err != nil {
 		return err
 	}

@@ -200,13 +200,11 @@ func TestRows(t *testing.T) {
 
 // TestPage: a debug page.
 func TestPage(t *testing.T) {
-	var cfg qs.Config
-	var page debug.Page
-	page.Attach(&cfg) // before Open; beside another Config.HG.Observe
-	node, err := qs.Open("tcp://", cfg)
+	node, err := qs.Open("tcp://", qs.Config{})
 	require.NoError(t, err)
 	defer node.Close()
-	web := httptest.NewServer(&page)
+	page := debug.New(node) // peers, gauges, and what is under way
+	web := httptest.NewServer(page)
 	defer web.Close()
 	answer, err := http.Get(web.URL + "/healthz")
 	require.NoError(t, err)

@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/qs/debug"
 )
@@ -20,21 +19,19 @@ import (
 var Greet = qs.Define[string, string]("greet")
 
 func serve(ctx context.Context, addr, page string) error {
-	shown := new(debug.Page)
-	node, err := qs.Open(addr, qs.Config{
+	cfg := qs.Config{
+		Name:               "greeter",                          // in the logs and tools of peers
 		ShutdownTimeout:    20 * time.Second,                   // what calls under way get after SIGTERM
-		Reflect:            true,                               // for qs rpcs and qs call
-		HG:                 hg.Config{Observe: shown.Observe},  // counts, errors and times for the page
+		Inspect:            true,                               // for qs rpcs, qs call, qs top and qs ger
 		ServerInterceptors: []qs.Interceptor{qs.LogCalls(nil)}, // a line for each call that fails
-	})
+	}
+	shown := new(debug.Page)
+	shown.Attach(&cfg) // counts, errors and times; debug.New(node) after Open shows the rest
+	node, err := qs.Open(addr, cfg)
 	if err != nil {
 		return err
 	}
 	defer node.Close()
-	shown.Show(node.HG().Class())
-	if err := node.HG().Class().ServeGauges(); err != nil { // for qs top and qs ger
-		return err
-	}
 	listener, err := net.Listen("tcp", page) // before web.Serve, so that a port that is taken is an error
 	if err != nil {
 		return err

@@ -11,14 +11,11 @@ import (
 
 // A server with a page at http://localhost:6060/, and probes at /healthz and /readyz.
 func Example() {
-	var page debug.Page
-	var cfg qs.Config
-	page.Attach(&cfg)
-	node, err := qs.Open("tcp://:7000", cfg)
+	node, err := qs.Open("tcp://:7000", qs.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer node.Close()
-	web := &http.Server{Addr: "localhost:6060", Handler: &page, ReadHeaderTimeout: 10 * time.Second}
+	web := &http.Server{Addr: "localhost:6060", Handler: debug.New(node), ReadHeaderTimeout: 10 * time.Second}
 	go func() { log.Print(web.ListenAndServe()) }()
 }

@@ -40,6 +40,14 @@ type failure struct {
 	inspect.Event
 }
 
+// New returns a page about a node that is open: its peers and what is under way, probes and gauges. What it shows of each call that has
+// ended, Methods and Errors, it learns from Observe only: use Attach before Open for that, instead of New.
+func New(node *qs.Node) *Page {
+	p := new(Page)
+	p.Show(node.HG().Class())
+	return p
+}
+
 // Show adds a class, whose contexts are shown from now on, also those that it makes later.
 func (p *Page) Show(class *hg.Class) {
 	p.mu.Lock()
@@ -50,7 +58,8 @@ func (p *Page) Show(class *hg.Class) {
 	}
 }
 
-// Attach has a node that is opened with cfg be shown, and its calls be counted, beside what cfg observes already.
+// Attach has a node that is opened with cfg be shown, and its calls be counted, beside what cfg observes already. New needs no cfg, and
+// counts none.
 func (p *Page) Attach(cfg *qs.Config) {
 	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, p.Observe)
 	hghook.OnOpen(&cfg.HG, func(class any) { p.Show(class.(*hg.Class)) })

@@ -174,3 +174,39 @@ func TestPublish(t *testing.T) {
 	p.Publish(name)
 	require.True(t, strings.HasPrefix(expvar.Get(name).String(), `{"Time":`))
 }
+
+// TestNew: a page about a node that is open has its peers, what is under way and probes, and no methods.
+func TestNew(t *testing.T) {
+	t.Parallel()
+	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Name: "shop"})
+	require.NoError(t, err)
+	defer node.Close()
+	page := debug.New(node)
+	r, _ := get(t, page, "GET", "/healthz", "")
+	require.Equal(t, http.StatusOK, r.StatusCode)
+	begun := make(chan struct{})
+	stall.Handle(node, func(ctx context.Context, _ string) (string, error) {
+		close(begun)
+		<-ctx.Done()
+		return "", context.Cause(ctx)
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- node.Serve(ctx) }()
+	client, err := qs.Open("tcp://", qs.Config{Name: "worker"})
+	require.NoError(t, err)
+	defer client.Close()
+	to, err := client.Peer(ctx, node.Addr().String())
+	require.NoError(t, err)
+	calling, leave := context.WithCancel(ctx)
+	call := stall.Go(calling, to, "x")
+	<-begun
+	_, text := get(t, page, "GET", "/x.txt", "")
+	require.Regexp(t, `(?m)^target +shop/<stall> +worker \(127\.0\.0\.1:\d+\) +running`, text)
+	require.Regexp(t, `(?m)^worker \(127\.0\.0\.1:\d+\) +tcp`, text)
+	require.NotContains(t, text, "ended  ")
+	leave()
+	<-call.Done()
+	stop()
+	require.NoError(t, <-ended)
+}

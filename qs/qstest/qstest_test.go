@@ -144,8 +144,8 @@ func TestWaitInTheSimulator(t *testing.T) {
 		defer node.Close()
 		server, err := node.Peer(ctx, "sim://server")
 		assert.NoError(t, err)
-		node.Go(func() {
-			assert.NoError(t, node.Sleep(ctx, time.Minute))
+		node.HG().NA().Spawn(func() {
+			assert.NoError(t, node.HG().Sleep(ctx, time.Minute))
 			_, err := Greet.Call(ctx, server, "Ada")
 			assert.NoError(t, err)
 		})

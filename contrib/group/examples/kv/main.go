@@ -93,7 +93,7 @@ func run(ctx context.Context, c config) error {
 	}
 	page, metrics := new(debug.Page), qsprom.New()
 	cfg := qs.Config{
-		TLS: tls, PeerTimeout: 2 * time.Second, ShutdownTimeout: 8 * time.Second, Reflect: true,
+		TLS: tls, PeerTimeout: 2 * time.Second, ShutdownTimeout: 8 * time.Second, Inspect: true,
 		ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: 2})},
 		HG:                 hg.Config{Observe: metrics.Observe},
 	}
