@@ -221,6 +221,72 @@ func TestDoubleMemory(t *testing.T) {
 	d.response(1)
 }
 
+// segments is a handle of memory of a double in n segments of 3 bytes, which begin with the key 1. Segments without bytes are between them.
+func segments(n int) hgwire.Bulk {
+	b := hgwire.Bulk{Len: 3 * uint64(n), Access: hgwire.Readable | hgwire.Writable}
+	for i := range n {
+		s := hgwire.Segment{Len: 3, Key: uint64(i + 1), Base: 0x7000}
+		if b.Segments = append(b.Segments, s); i%100 == 99 {
+			s.Len = 0
+			b.Segments = append(b.Segments, s)
+		}
+	}
+	return b
+}
+
+// A C client lends memory of as many segments as C takes, as a put of 5,000 pairs does. Go reads it and writes it.
+func TestDoubleSegments(t *testing.T) {
+	for _, count := range []int{4055, 10_000} {
+		n := open(t, mercury.Config{})
+		n.Handle(1, func(r *mercury.Request) {
+			b, _, err := mercury.ParseBulk(r.Input())
+			buf := make([]byte, b.Len()-4) // from the second byte of the second segment
+			if err == nil {
+				_, err = r.Remote(b).Get(within(t), buf, 4)
+			}
+			if err == nil {
+				_, err = r.Remote(b).Put(within(t), buf, 4)
+			}
+			if err == nil {
+				err = r.Respond(nil)
+			}
+			if err != nil {
+				_ = r.RespondError(err)
+			}
+		})
+		d := dialled(t, n, 42)
+		b := segments(count)
+		wire := b.Append(nil)
+		d.request(1, 1, hgwire.More, lent(len(wire), 1<<20, hgwire.Readable))
+		h, _ := d.recv()
+		require.EqualValues(t, 1<<20, h.IOV[0].Key)
+		d.send(xnet.Header{Op: xnet.ReadResp}, wire)
+		mem := fill(3 * count)
+		at := 4
+		next := func(op uint8) []byte {
+			h, got := d.recv()
+			require.Equal(t, op, h.Op)
+			off := at % 3
+			require.Equal(t, xnet.IOV{Addr: uint64(off), Len: uint64(3 - off), Key: uint64(at/3 + 1)}, h.IOV[0])
+			at += 3 - off
+			return got
+		}
+		for at < len(mem) {
+			from := at
+			next(xnet.ReadReq)
+			d.send(xnet.Header{Op: xnet.ReadResp}, mem[from:at])
+		}
+		for at = 4; at < len(mem); {
+			from := at
+			got := next(xnet.Write)
+			require.Equal(t, mem[from:at], got)
+			d.ack()
+		}
+		r, _ := d.response(1)
+		require.Zero(t, r.Code)
+	}
+}
+
 // C reads and writes memory of Go: each write that asks for it is acknowledged.
 func TestDoubleReaches(t *testing.T) {
 	n := open(t, mercury.Config{})

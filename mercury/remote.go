@@ -123,10 +123,11 @@ func (r *Remote) move(ctx context.Context, name string, access Access, p []byte,
 		return 0, r.failed(name, ended(ctx, ""))
 	}
 	t := &transfer{mem: memory{buf: p}, wake: make(chan struct{}, 1)}
+	from := r.bulk.b.Seek(uint64(off))
 	c.mu.Lock()
 	for at := 0; ; {
 		for t.err == nil && c.err == nil && t.under < window && at < len(p) {
-			piece := r.bulk.b.At(uint64(off)+uint64(at), min(len(p)-at, pieceSize))
+			piece := from.Next(min(len(p)-at, pieceSize))
 			o := &op{t, uint64(at), uint64(piece.Len)}
 			t.under++
 			c.startLocked(o, access, xnet.IOV{Addr: piece.Addr, Len: o.n, Key: piece.Key})

@@ -16,11 +16,8 @@ const (
 	virtual  = 0x80
 )
 
-// Bounds of a handle from a peer.
-const (
-	MaxSegments = 4096
-	MaxBulk     = 1 << 46 // bytes in all segments
-)
+// MaxBulk bounds the bytes in all segments of a handle from a peer. Their number is bounded by the length of the handle.
+const MaxBulk = 1 << 46
 
 const (
 	descSize    = 16
@@ -112,9 +109,9 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 		return nil, errBulk
 	}
 	d, rest := data[:size], data[size:]
-	total, n, flags := le.Uint64(d), le.Uint32(d[8:]), d[12] // before 2.4.1 the flags are one byte, and rubbish follows
+	total, n, flags := le.Uint64(d), int64(le.Uint32(d[8:])), d[12] // before 2.4.1 the flags are one byte, and rubbish follows
 	d = d[descSize:]
-	if n == 0 || n > MaxSegments || total > MaxBulk || uint64(n)*(segmentSize+8) > uint64(len(d)) {
+	if n == 0 || total > MaxBulk || n*(segmentSize+8) > int64(len(d)) {
 		return nil, fmt.Errorf("hgwire: a bulk handle of %d bytes in %d segments", total, n)
 	}
 	segments, sizes, d := d[:n*segmentSize], d[n*segmentSize:n*(segmentSize+8)], d[n*(segmentSize+8):]
@@ -187,15 +184,36 @@ type Piece struct {
 	Len       int
 }
 
-// At returns the piece at offset off, of at most n bytes, which must be within b.
-func (b *Bulk) At(off uint64, n int) Piece {
-	for _, s := range b.Segments {
-		if off < s.Len {
-			return Piece{s.Addr + off, s.Key, int(min(uint64(n), s.Len-off))}
-		}
-		off -= s.Len
+// A Cursor walks through the memory of a Bulk.
+type Cursor struct {
+	segments []Segment
+	off      uint64 // in the first of them
+}
+
+// Seek returns a Cursor at offset off of b, which it searches for.
+func (b *Bulk) Seek(off uint64) Cursor {
+	c := Cursor{b.Segments, off}
+	c.skip()
+	return c
+}
+
+func (c *Cursor) skip() {
+	for len(c.segments) > 0 && c.off >= c.segments[0].Len {
+		c.off -= c.segments[0].Len
+		c.segments = c.segments[1:]
 	}
-	return Piece{}
+}
+
+// Next returns the piece at c, of at most n bytes, and moves c behind it. At the end of the memory the piece is empty.
+func (c *Cursor) Next(n int) Piece {
+	if len(c.segments) == 0 {
+		return Piece{}
+	}
+	s := &c.segments[0]
+	p := Piece{s.Addr + c.off, s.Key, int(min(uint64(n), s.Len-c.off))}
+	c.off += uint64(p.Len)
+	c.skip()
+	return p
 }
 
 var errBulk = errors.New("hgwire: a bulk handle whose parts do not fit together")

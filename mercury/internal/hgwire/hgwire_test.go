@@ -279,8 +279,15 @@ func TestBulk(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "after", string(rest))
 	require.Equal(t, b, back)
-	require.Equal(t, hgwire.Piece{Addr: 3, Key: 5, Len: 7}, back.At(3, 100))
-	require.Equal(t, hgwire.Piece{Addr: 1, Key: 6, Len: 4}, back.At(11, 4))
+	c := back.Seek(3)
+	require.Equal(t, hgwire.Piece{Addr: 3, Key: 5, Len: 7}, c.Next(100))
+	require.Equal(t, hgwire.Piece{Addr: 0, Key: 6, Len: 4}, c.Next(4))
+	require.Equal(t, hgwire.Piece{Addr: 4, Key: 6, Len: 16}, c.Next(100))
+	require.Zero(t, c.Next(1))
+	c = back.Seek(11)
+	require.Equal(t, hgwire.Piece{Addr: 1, Key: 6, Len: 4}, c.Next(4))
+	c = back.Seek(30)
+	require.Zero(t, c.Next(1))
 
 	old := bytes.Clone(wire) // before 2.4.1 the flags are a byte, and three follow that mean nothing
 	copy(old[8+13:], "\x77\x66\x55")
@@ -303,7 +310,8 @@ func TestVirtual(t *testing.T) {
 	var back hgwire.Bulk
 	_, err := back.Parse(wire)
 	require.NoError(t, err)
-	require.Equal(t, hgwire.Piece{Addr: 0x43, Key: 5, Len: 7}, back.At(3, 7))
+	c := back.Seek(3)
+	require.Equal(t, hgwire.Piece{Addr: 0x43, Key: 5, Len: 7}, c.Next(7))
 }
 
 // Every 8 bytes of a handle set to a large number: an error, or a handle within its bounds, and never a large allocation.
