@@ -19,11 +19,33 @@ func ParseBulk(data []byte) (Bulk, []byte, error) {
 	return b, rest, nil
 }
 
-// Len returns the bytes in the memory.
+// Len returns the bytes in the memory, of all its segments.
 func (b Bulk) Len() int64 { return int64(b.b.Len) }
 
 // Access returns what the handle's receiver may do.
 func (b Bulk) Access() Access { return Access(b.b.Access) }
+
+// Bind returns b bound to the process at owner, as HG_Bulk_bind does: whoever receives the handle, at any number of hands, reads and writes the
+// memory there. Bind a Region's handle to the address of its node before it is sent to a service that passes it on, and an unbound one of
+// a client's request to Request.Peer before this process passes it on. Memory that was lent to certain peers is good for these
+// only.
+//
+// The error is ErrInvalid if b is HG_BULK_NULL or bound to another process, or if owner is no address that others can reach.
+func (b Bulk) Bind(owner string) (Bulk, error) {
+	a, err := parseAddr(owner)
+	switch {
+	case err != nil:
+		return Bulk{}, err
+	case a.Addr().IsUnspecified():
+		return Bulk{}, errorf(ErrInvalid, "mercury: bind: %s is no address that others can reach: name one of this machine", owner)
+	case b.IsNull():
+		return Bulk{}, errorf(ErrInvalid, "mercury: bind: a handle of no memory")
+	case b.Owner() != "" && b.Owner() != addrText(a):
+		return Bulk{}, errorf(ErrInvalid, "mercury: bind: the memory is that of %s", b.Owner())
+	}
+	b.b.Owner = a
+	return b, nil
+}
 
 // Owner returns the address of whose memory it is, if the handle is bound to it (HG_Bulk_bind), and "" otherwise: then it is that of
 // whom it came from. A handle may be lying: to reach the owner, decide to, with Node.Remote.

@@ -83,7 +83,7 @@ func (c *conn) call(ctx context.Context, id uint64, in []byte, flags uint8) ([]b
 		if int64(len(in)) > hgwire.MaxBulk {
 			return nil, NotRun, ErrOverflow
 		}
-		if region, err = c.n.lend(in, Read, c, nil); err != nil {
+		if region, err = c.n.lend([][]byte{in}, Read, c, nil); err != nil {
 			return nil, NotRun, err
 		}
 		if flags&hgwire.Checksums != 0 {
@@ -172,7 +172,7 @@ func (c *conn) giveUp(k *call, tag uint32, region *Region) bool {
 	}
 	delete(c.calls, tag)
 	if region != nil {
-		region.mem.keep()
+		region.keep()
 		c.lent.add(lentOutput{tag, region})
 	}
 	return true

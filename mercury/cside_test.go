@@ -323,6 +323,44 @@ func TestDoubleReaches(t *testing.T) {
 	d.ended()
 }
 
+// C reads and writes memory of Go in several pieces, each by the key and the offset in it that the handle gives. A bound handle names Go's
+// address behind that, as C's own do.
+func TestDoubleReachesSegments(t *testing.T) {
+	n := open(t, mercury.Config{})
+	bufs := [][]byte{fill(10), nil, fill(20)}
+	region, err := n.LendSegments(bufs, mercury.Read|mercury.Write)
+	require.NoError(t, err)
+	bound, err := region.Bulk().Bind(n.Addr())
+	require.NoError(t, err)
+	plain, _ := region.Bulk().AppendProc(nil)
+	wire, _ := bound.AppendProc(nil)
+	own := netip.MustParseAddrPort(hostPort(n))
+	require.Equal(t, plain[9:20], wire[9:20])
+	require.EqualValues(t, 0x20, wire[20]&^plain[20])
+	require.Equal(t, append(plain[21:], append(hgwire.AppendSource([]byte("\x20\x00\x00\x00\x00\x00\x00\x00"+
+		"\x18\x00\x00\x00\x00\x00\x00\x00"+"\x10\x00\x00\x00\x00\x00\x00\x00"), own), 0)...), wire[21:])
+	var w hgwire.Bulk
+	_, err = w.Parse(wire)
+	require.NoError(t, err)
+	require.Len(t, w.Segments, 2)
+	one, two := w.Segments[0].Key, w.Segments[1].Key
+	require.NotEqual(t, one, two)
+	d := dialled(t, n, 43)
+	d.readReq(5, 5, one)
+	_, got := d.recv()
+	require.Equal(t, fill(10)[5:], got)
+	d.readReq(0, 20, two)
+	_, got = d.recv()
+	require.Equal(t, fill(20), got)
+	d.write(3, two, []byte("hello"))
+	h, _ := d.recv()
+	require.True(t, h.IsAck())
+	require.Equal(t, "hello", string(bufs[2][3:8]))
+	d.readReq(8, 4, one) // beyond the first
+	d.ended()
+	require.NoError(t, region.Close())
+}
+
 // A peer that refuses because it still knows an older connection is asked again; one that always refuses is not reached.
 func TestNack(t *testing.T) {
 	addr, accept, _ := listen(t)

@@ -21,11 +21,11 @@ func Plant(f func(b []byte)) (remove func()) {
 	return func() { failpoint.Store(nil) }
 }
 
-// Regions returns how many there are.
+// Regions returns how many pieces of memory are lent.
 func (n *Node) Regions() int {
 	n.regionMu.Lock()
 	defer n.regionMu.Unlock()
-	return len(n.regions)
+	return len(n.segments)
 }
 
 // HeaderSize returns how long the headers of requests to a peer are.

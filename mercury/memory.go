@@ -62,21 +62,38 @@ const (
 
 // A Region is memory of this process that peers may read or write. It is safe for concurrent use.
 type Region struct {
-	node   *Node
+	node     *Node
+	size     uint64
+	access   Access
+	only     *conn    // nil: any connection
+	peers    []string // nil: any peer
+	segments []*segment
+}
+
+// A segment is a part of a Region, which has a key of its own.
+type segment struct {
+	region *Region
 	key    uint64
 	size   uint64
-	access Access
-	only   *conn    // nil: any connection
-	peers  []string // nil: any peer
 	mem    memory
 }
 
-// Lend lets peers read or write buf until Close. A peer needs its key, which is random and part of what Region.Bulk returns; with
-// peers, addresses, the key is good for these only. The program must not use buf for something else meanwhile.
+// Lend lets peers read or write buf until Region.Close, as HG_Bulk_create does. It does not block, and copies nothing: until then the program
+// must not use buf for something else. A peer needs its key, which is random and part of what Region.Bulk returns; with peers, which are
+// addresses, the key is good for these only.
 //
 // There is no message that refuses an access: a wrong key or range, or access that was not given, ends the connection, as in C.
+//
+// The error is ErrInvalid for no bytes, an unknown access or peers that are not addresses, and ErrClosed after Node.Close.
 func (n *Node) Lend(buf []byte, access Access, peers ...string) (*Region, error) {
-	if len(buf) == 0 || access == 0 || access&^(Read|Write) != 0 {
+	return n.LendSegments([][]byte{buf}, access, peers...)
+}
+
+// LendSegments is Lend of several pieces of memory, which peers see as one: bufs[1] follows the last byte of bufs[0]. Nothing needs to
+// be copied together for that. Pieces without bytes are left out. The handle takes 72 bytes for each piece; a request with more than some
+// 50 of them is longer than a message, and travels apart.
+func (n *Node) LendSegments(bufs [][]byte, access Access, peers ...string) (*Region, error) {
+	if access == 0 || access&^(Read|Write) != 0 || !slices.ContainsFunc(bufs, func(b []byte) bool { return len(b) > 0 }) {
 		return nil, errorf(ErrInvalid, "mercury: lend: no bytes or no access; want memory that peers may Read, Write, or both")
 	}
 	for i, p := range peers {
@@ -89,50 +106,79 @@ func (n *Node) Lend(buf []byte, access Access, peers ...string) (*Region, error)
 		}
 		peers[i] = addrText(a)
 	}
-	return n.lend(buf, access, nil, peers)
+	return n.lend(bufs, access, nil, peers)
 }
 
-func (n *Node) lend(buf []byte, access Access, only *conn, peers []string) (*Region, error) {
-	r := &Region{node: n, access: access, size: uint64(len(buf)), only: only, peers: peers, mem: memory{buf: buf}}
+func (n *Node) lend(bufs [][]byte, access Access, only *conn, peers []string) (*Region, error) {
+	r := &Region{node: n, access: access, only: only, peers: peers}
+	for _, buf := range bufs {
+		if len(buf) > 0 {
+			r.segments = append(r.segments, &segment{region: r, key: newKey(), size: uint64(len(buf)), mem: memory{buf: buf}})
+			r.size += uint64(len(buf))
+		}
+	}
 	n.regionMu.Lock()
 	defer n.regionMu.Unlock()
-	if n.regions == nil {
+	if n.segments == nil {
 		return nil, ErrClosed
 	}
-	for r.key == 0 || n.regions[r.key] != nil {
-		var b [8]byte
-		_, _ = rand.Read(b[:])
-		r.key = binary.LittleEndian.Uint64(b[:])
+	for _, s := range r.segments {
+		for s.key == 0 || n.segments[s.key] != nil {
+			s.key = newKey()
+		}
+		n.segments[s.key] = s
 	}
-	n.regions[r.key] = r
 	return r, nil
 }
 
-// Bulk returns the handle of r, to be sent to peers.
+func newKey() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+// Bulk returns the handle of r, to be sent to peers in the input or output of a call. It is good until Close. A peer that passes it on
+// needs one that is bound to this process: Region.Bulk().Bind(Node.Addr()).
 func (r *Region) Bulk() Bulk {
-	return Bulk{hgwire.Bulk{Len: r.size, Access: uint8(r.access), Segments: []hgwire.Segment{{Len: r.size, Key: r.key}}}}
+	b := hgwire.Bulk{Len: r.size, Access: uint8(r.access), Segments: make([]hgwire.Segment, len(r.segments))}
+	for i, s := range r.segments {
+		b.Segments[i] = hgwire.Segment{Len: s.size, Key: s.key}
+	}
+	return Bulk{b}
 }
 
 // Close takes the memory away from peers: when it returns, nobody reads or writes it for one. A peer that is in the middle of that,
-// or uses the key afterwards, loses its connection. Close waits for no peer, and is nil. It may be called twice.
+// or uses a key afterwards, loses its connection. Close waits for no peer, and is nil. It may be called twice.
 func (r *Region) Close() error {
-	r.mem.takeAway()
 	r.node.regionMu.Lock()
-	delete(r.node.regions, r.key)
+	for _, s := range r.segments {
+		delete(r.node.segments, s.key)
+	}
 	r.node.regionMu.Unlock()
+	for _, s := range r.segments {
+		s.mem.takeAway()
+	}
 	return nil
 }
 
-// region returns what key stands for, if c may do access to n bytes at off.
-func (n *Node) region(c *conn, key, off, size uint64, access Access) *Region {
+// keep puts copies in place of the memory, which is the caller's again.
+func (r *Region) keep() {
+	for _, s := range r.segments {
+		s.mem.keep()
+	}
+}
+
+// segment returns what key stands for, if c may do access to size bytes at off.
+func (n *Node) segment(c *conn, key, off, size uint64, access Access) *segment {
 	n.regionMu.Lock()
-	r := n.regions[key]
+	s := n.segments[key]
 	n.regionMu.Unlock()
-	if r == nil || r.access&access == 0 || off > r.size || size > r.size-off {
+	if s == nil || off > s.size || size > s.size-off {
 		return nil
 	}
-	if r.only != nil && r.only != c || r.peers != nil && !slices.Contains(r.peers, c.addr) {
+	r := s.region
+	if r.access&access == 0 || r.only != nil && r.only != c || r.peers != nil && !slices.Contains(r.peers, c.addr) {
 		return nil
 	}
-	return r
+	return s
 }

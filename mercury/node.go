@@ -97,7 +97,7 @@ type Node struct {
 	ownPeer *conn            // its other end
 
 	regionMu sync.Mutex
-	regions  map[uint64]*Region // nil when closed
+	segments map[uint64]*segment // by their keys; nil when closed
 }
 
 type handler struct {
@@ -122,7 +122,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mercury: open %s: %w", addr, err)
 	}
-	n := &Node{cfg: cfg, ln: ln, pid: uint32(os.Getpid()), links: map[netip.AddrPort]*link{}, conns: map[string]*conn{}, regions: map[uint64]*Region{}}
+	n := &Node{cfg: cfg, ln: ln, pid: uint32(os.Getpid()), links: map[netip.AddrPort]*link{}, conns: map[string]*conn{}, segments: map[uint64]*segment{}}
 	n.self = netip.AddrPortFrom(at.Addr(), uint16(ln.Addr().(*net.TCPAddr).Port))
 	n.addr = addrText(n.self)
 	n.handlers.Store(&map[uint64]handler{})
@@ -210,11 +210,11 @@ func (n *Node) Close() error {
 	n.mu.Unlock()
 	_ = n.ln.Close()
 	n.regionMu.Lock()
-	regions := n.regions
-	n.regions = nil
+	segments := n.segments
+	n.segments = nil
 	n.regionMu.Unlock()
-	for _, r := range regions {
-		r.mem.takeAway()
+	for _, s := range segments {
+		s.mem.takeAway()
 	}
 	for _, c := range all {
 		c.fail(ErrClosed)

@@ -242,6 +242,83 @@ func TestLend(t *testing.T) {
 	require.ErrorIs(t, err, mercury.ErrInvalid)
 }
 
+// Pieces of memory are lent as one, and taken away together.
+func TestLendSegments(t *testing.T) {
+	owner, user := open(t, mercury.Config{}), open(t, mercury.Config{})
+	want, bufs := fill(200_000), [][]byte{}
+	for at, size := 0, 0; at < len(want); at += size { // 0, 0, 1, 2 … bytes
+		size = min(len(bufs)*len(bufs), len(want)-at)
+		bufs = append(bufs, bytes.Clone(want[at:at+size]))
+	}
+	region, err := owner.LendSegments(bufs, mercury.Read|mercury.Write, user.Addr())
+	require.NoError(t, err)
+	require.EqualValues(t, len(want), region.Bulk().Len())
+	m := user.Remote(owner.Addr(), region.Bulk())
+	for _, off := range []int64{0, 1, 777, 199_999} {
+		got := make([]byte, m.Len()-off)
+		n, err := m.Get(within(t), got, off)
+		require.NoError(t, err)
+		require.Equal(t, len(got), n)
+		require.True(t, bytes.Equal(want[off:], got))
+	}
+	copy(want[500:], bytes.Repeat([]byte{9}, 50_000))
+	_, err = m.Put(within(t), want[500:50_500], 500)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, bytes.Join(bufs, nil)))
+	require.NoError(t, region.Close())
+	require.Zero(t, owner.Regions())
+	_, err = m.Get(within(t), make([]byte, 1), 100_000)
+	require.ErrorIs(t, err, mercury.ErrPeerLost)
+	for _, none := range [][][]byte{nil, {nil, {}}} {
+		_, err = owner.LendSegments(none, mercury.Read)
+		require.ErrorIs(t, err, mercury.ErrInvalid)
+	}
+}
+
+// A service passes the handle of its client's memory on, bound by either of them, and a third process reads and writes that.
+func TestBind(t *testing.T) {
+	client, service, third := open(t, mercury.Config{}), open(t, mercury.Config{}), open(t, mercury.Config{})
+	work := mercury.Define[mercury.Bulk, struct{}]("work")
+	work.Handle(third, func(ctx context.Context, in mercury.Bulk) (out struct{}, err error) {
+		buf := make([]byte, in.Len())
+		m := third.Remote(in.Owner(), in)
+		if _, err = m.Get(ctx, buf, 0); err == nil {
+			_, err = m.Put(ctx, bytes.ToUpper(buf), 0)
+		}
+		return out, err
+	})
+	work.Handle(service, func(ctx context.Context, in mercury.Bulk) (out struct{}, err error) {
+		if in, err = in.Bind(mercury.RequestOf(ctx).Peer()); err != nil {
+			return out, err
+		}
+		return work.Call(ctx, service, third.Addr(), in)
+	})
+	for _, bound := range []bool{false, true} {
+		bufs := [][]byte{[]byte("ab"), []byte("cdef")}
+		region, err := client.LendSegments(bufs, mercury.Read|mercury.Write, third.Addr())
+		require.NoError(t, err)
+		handle := region.Bulk()
+		require.Empty(t, handle.Owner())
+		if bound {
+			handle, err = handle.Bind(client.Addr())
+			require.NoError(t, err)
+			require.Equal(t, client.Addr(), handle.Owner())
+			_, err = handle.Bind(third.Addr())
+			require.ErrorIs(t, err, mercury.ErrInvalid)
+		}
+		_, err = work.Call(within(t), client, service.Addr(), handle)
+		require.NoError(t, err)
+		require.Equal(t, "ABCDEF", string(bytes.Join(bufs, nil)))
+		for _, addr := range []string{"", "ofi+tcp://0.0.0.0:7"} {
+			_, err = region.Bulk().Bind(addr)
+			require.ErrorIs(t, err, mercury.ErrInvalid)
+		}
+		require.NoError(t, region.Close())
+	}
+	_, err := mercury.Bulk{}.Bind(client.Addr())
+	require.ErrorIs(t, err, mercury.ErrInvalid)
+}
+
 // A Remote is an io.ReaderAt.
 func TestRemoteReader(t *testing.T) {
 	owner, user := open(t, mercury.Config{}), open(t, mercury.Config{})

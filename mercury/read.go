@@ -221,11 +221,11 @@ func (c *conn) spans(h *xnet.Header, access Access) ([]span, error) {
 	}
 	spans := make([]span, h.N)
 	for i, v := range h.IOV[:h.N] {
-		r := c.n.region(c, v.Key, v.Addr, v.Len, access)
-		if r == nil {
+		s := c.n.segment(c, v.Key, v.Addr, v.Len, access)
+		if s == nil {
 			return nil, c.refusal()
 		}
-		spans[i] = span{&r.mem, v.Addr, v.Len}
+		spans[i] = span{&s.mem, v.Addr, v.Len}
 	}
 	return spans, nil
 }

@@ -73,7 +73,7 @@ func (r *Request) respond(code int8, out []byte) error {
 		if int64(len(out)) > c.n.cfg.MaxBody {
 			return errorf(ErrOverflow, "mercury: respond: %d bytes, want at most %d: Config.MaxBody", len(out), c.n.cfg.MaxBody)
 		}
-		if region, err = c.n.lend(slices.Clone(out), Read, c, nil); err != nil {
+		if region, err = c.n.lend([][]byte{slices.Clone(out)}, Read, c, nil); err != nil {
 			return err
 		}
 		if h.Flags != 0 {

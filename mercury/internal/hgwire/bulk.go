@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // What a bulk handle allows and how it is made.
@@ -57,6 +58,9 @@ func (b *Bulk) Append(to []byte) []byte {
 	if b.Eager != nil {
 		flags |= eager
 	}
+	if slices.ContainsFunc(b.Segments, func(s Segment) bool { return s.Addr != 0 }) {
+		flags |= virtual
+	}
 	if b.Owner.IsValid() {
 		flags |= bind
 		size += 8 + ownerSize + 1
@@ -78,7 +82,11 @@ func (b *Bulk) Append(to []byte) []byte {
 		to = le.AppendUint64(to, s.Len)
 		to = le.AppendUint64(to, 1)
 		to = append(to, b.Access, 0, 0, 0, 0, 0, 0, 0)
-		to = le.AppendUint64(to, s.base())
+		if flags&virtual != 0 {
+			to = le.AppendUint64(to, s.Addr)
+		} else {
+			to = le.AppendUint64(to, s.base())
+		}
 		to = le.AppendUint64(to, s.Len)
 	}
 	if b.Owner.IsValid() {

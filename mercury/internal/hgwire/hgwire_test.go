@@ -312,6 +312,7 @@ func TestVirtual(t *testing.T) {
 	require.NoError(t, err)
 	c := back.Seek(3)
 	require.Equal(t, hgwire.Piece{Addr: 0x43, Key: 5, Len: 7}, c.Next(7))
+	require.Equal(t, wire, back.Append(nil), "as it is passed on")
 }
 
 // Every 8 bytes of a handle set to a large number: an error, or a handle within its bounds, and never a large allocation.
