@@ -199,7 +199,7 @@ func (p *peer) pull() {
 
 // Room implements engine.Writer.
 func (p *peer) Room() (whole, piece int) {
-	whole, piece = p.a.Room()
+	whole, piece = p.a.Room(p.c.d.now())
 	return min(whole, frame.MaxWhole), min(piece, engine.PieceSize)
 }
 

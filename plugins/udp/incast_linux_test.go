@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,4 +69,54 @@ func TestIncast(t *testing.T) {
 		}
 	}
 	require.Zero(t, drops(t, b.cls.Addr().Name()))
+}
+
+// TestStoppedReceiver: many peers send bursts of messages to a process that is stopped for a moment, each what it is allowed to: the system
+// drops nothing, and everything arrives.
+func TestStoppedReceiver(t *testing.T) {
+	for _, c := range []struct{ peers, count int }{{32, 256}, {128, 32}} {
+		t.Run(fmt.Sprintf("%dx%d", c.peers, c.count), func(t *testing.T) {
+			cls, err := na.Open("udp://127.0.0.1:0", na.Config{Envelopes: c.count, Plugins: []na.Plugin{udp.New(udp.Options{Unassisted: true, Profile: "modern"})}})
+			require.NoError(t, err)
+			b := enter(t, cls, 1)
+			at := b.ctxs[0]
+			senders, err := na.Open("udp://", na.Config{Contexts: c.peers, Plugins: []na.Plugin{udp.New(udp.Options{Profile: "modern"})}})
+			require.NoError(t, err)
+			a := enter(t, senders, c.peers)
+			for _, from := range a.ctxs {
+				say(t, from, cls.Addr(), at, "hello", &node{ctxs: []*na.Context{from}}, b)
+			}
+			for range 3 {
+				sent, got, n := 0, 0, c.peers*c.count
+				for range n {
+					require.NoError(t, at.RecvUnexpected(at.NewOp(func(_ *na.Op, r na.Result) {
+						require.NoError(t, r.Err)
+						got++
+						r.Envelope.Free()
+					})))
+				}
+				for range c.count {
+					for _, from := range a.ctxs {
+						require.NoError(t, from.SendUnexpected(from.NewOp(func(_ *na.Op, r na.Result) {
+							require.NoError(t, r.Err)
+							sent++
+						}), cls.Addr(), 1, make([]byte, 1000)))
+					}
+				}
+				drive := func(all ...*na.Context) {
+					for _, c := range all {
+						_ = c.Progress(0)
+						c.Trigger(0)
+					}
+				}
+				for range 20 { // the target is stopped
+					drive(a.ctxs...)
+				}
+				for end := time.Now().Add(patience); sent < n || got < n; drive(append(a.ctxs, at)...) {
+					require.Less(t, time.Now(), end, "%d of %d messages have arrived", got, n)
+				}
+			}
+			require.Zero(t, drops(t, cls.Addr().Name()), "datagrams that the system has dropped")
+		})
+	}
 }

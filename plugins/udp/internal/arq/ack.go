@@ -43,16 +43,29 @@ func (a *Assoc) carry(now time.Duration, i int, p *Packet) {
 	l := &a.lane[i]
 	p.id, p.token, p.ts = a.peerID, a.peerToken, clock(now)
 	p.ack = l.rcv
-	// What was granted once is not taken back, though the share of the buffer has shrunk since: the peer may have used it.
-	if edge := l.rcv + a.credit(i); before(l.granted, edge) {
-		l.granted = edge
-	}
-	p.edge = l.granted
+	p.edge = a.grant(i)
 	// The peer's clock goes back with how long it was kept here, so that waiting for a packet to go with does not look like a slow path.
 	if f := a.flight; f.tsSet && now-f.tsAt < 8*time.Microsecond<<16 {
 		p.flags |= flagEcho
 		p.echo, p.delay = f.ts, uint16((now-f.tsAt)/(8*time.Microsecond))
 	}
+}
+
+// grant returns the first number of lane i that the peer may not use yet. What was granted once is not taken back, though the share of the
+// buffer has shrunk since: the peer may have used it.
+func (a *Assoc) grant(i int) uint32 {
+	l := &a.lane[i]
+	if a.m.cfg.Profile == Modern && i == 0 {
+		edge := a.promise()
+		if before(l.granted, edge) {
+			l.granted = edge
+		}
+		return edge
+	}
+	if edge := l.rcv + a.credit(i); before(l.granted, edge) {
+		l.granted = edge
+	}
+	return l.granted
 }
 
 // settled notes that packet p has carried the acknowledgment of lane i.
@@ -66,14 +79,18 @@ func (r *receiver) settled(byData bool) {
 }
 
 // credit is how many packets the peer may send on lane i beyond those received: its share of the socket's buffer, in which a
-// packet takes more than its bytes.
+// packet takes more than its bytes. Modern has it for lane 1 alone, and Seed divides by the peers with packets under way.
 func (a *Assoc) credit(i int) uint32 {
-	cost := 4 << 10 // most are small
+	size := 4 << 10 // most are small
 	if i == 1 {
-		cost = a.size() + a.size()/8 + 1024
+		size = a.size() + a.size()/8 + 1024
 	}
-	share := a.m.cfg.Receive() / max(1, a.m.active) / cost
-	return uint32(max(4, min(share, a.m.cfg.Window)))
+	peers := a.m.active
+	if a.m.cfg.Profile == Modern {
+		peers = a.m.sharing[i].peers()
+	}
+	share := a.m.cfg.Receive() / max(1, peers) / size
+	return uint32(max(leastOpen, min(share, a.m.cfg.Window)))
 }
 
 // nextAck makes a packet that only acknowledges lane i.

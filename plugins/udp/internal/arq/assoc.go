@@ -31,6 +31,7 @@ type Assoc struct {
 	next    *Assoc
 	due     time.Duration // in Machine.timers
 	session uint64        // of the peer, if it has dialed
+	sentAt  time.Duration // lane 0: when a packet was sent last
 
 	lane [2]lane
 
@@ -41,6 +42,7 @@ type Assoc struct {
 	srtt, rttvar, least uint32         // us
 	cwnd                uint32         // bytes
 	mtu, most           uint16         // datagrams: known to arrive, worth trying
+	restart             uint16         // lane 0: packets that the peer takes after a pause
 	window0, grown      uint16         // lane 0: packets under way, 0 for as many as there may be; of them acknowledged since the last change
 
 	state                       state
@@ -57,6 +59,9 @@ type lane struct {
 	edge    uint32 // sent: the first that the peer does not allow yet
 	rcv     uint32 // received: the next that is expected
 	granted uint32 // received: the first that is not allowed yet
+	// Of Modern: the first that was not promised yet, and the epoch in which one came last. The peer may have given back what lies
+	// between promised and granted.
+	promised, epoch uint32
 }
 
 func (l *lane) init(first uint32) { l.una, l.nxt, l.edge = first, first, first }
@@ -174,6 +179,7 @@ func (a *Assoc) hear(now time.Duration, p *Packet) {
 	switch p.kind {
 	case kindData:
 		a.heardClock(now, p)
+		a.join(now, p.lane())
 		a.acked(now, p)
 		if a.state == dead {
 			return

@@ -51,7 +51,7 @@ func TestCallsUnderLoss(t *testing.T) {
 						}
 						nd.got = nil
 						for len(queue[i]) > 0 {
-							if room, _ := nd.assoc.Room(); room < 0 {
+							if room, _ := nd.assoc.Room(n.now); room < 0 {
 								break
 							}
 							nd.send(nd.assoc, queue[i][0])
@@ -74,7 +74,7 @@ func TestCallsUnderLoss(t *testing.T) {
 						queue[i] = append(queue[i], m)
 					}
 					if len(a.sources) == len(a.sent) {
-						if _, piece := a.assoc.Room(); piece > 0 {
+						if _, piece := a.assoc.Room(n.now); piece > 0 {
 							a.bulk(a.assoc, 0, data[:min(piece, len(data))])
 						}
 					}

@@ -173,7 +173,7 @@ func TestRetainedIsBounded(t *testing.T) {
 	left, most := map[*Assoc]int{}, int64(0)
 	fill := func(as *Assoc) {
 		for left[as] > 0 {
-			if frame, _ := as.Room(); frame < 0 {
+			if frame, _ := as.Room(n.now); frame < 0 {
 				return
 			}
 			left[as]--

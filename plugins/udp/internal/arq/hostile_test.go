@@ -330,7 +330,7 @@ func schedule(t *testing.T, seed uint64, script []byte) {
 	for _, op := range script {
 		nd := []*node{a, b}[op>>7]
 		as := nd.assoc
-		frame, piece := as.Room()
+		frame, piece := as.Room(n.now)
 		switch op & 15 {
 		case 0, 1, 2, 3, 4:
 			if frame >= 0 {

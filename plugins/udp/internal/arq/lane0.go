@@ -7,11 +7,12 @@ const MaxFrame = 72 << 10
 
 // Room returns the largest frame that Frame takes now in bytes, or -1, and how many bytes Piece takes, or 0. If one of them
 // has no room, Upper.Room is called when there is some.
-func (a *Assoc) Room() (frame, piece int) {
+func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	frame = -1
 	if !a.Up() {
 		return frame, 0
 	}
+	a.giveBack(now)
 	m, f := a.m, a.fly()
 	m.wake(a)
 	// Frames are copied, and kept until they are acknowledged: all peers together are bounded. Pieces are borrowed, and cost nothing.
@@ -59,7 +60,7 @@ func (a *Assoc) roomAgain() bool {
 // Frame copies a frame, front and payload, into the packets of lane 0. front is not divided. Only as Room allows. A message is
 // counted until it is acknowledged: End.Messages.
 func (a *Assoc) Frame(front, payload []byte, message bool) {
-	f, most := a.fly(), a.size()-headSize
+	f, most := a.fly(), a.largest0()-headSize
 	a.m.wake(a)
 	if f.open != nil && len(f.open)+len(front)+len(payload) > most {
 		a.close0() // a frame that fits a packet is not divided: the loss of one packet delays one frame less
@@ -164,6 +165,9 @@ func (a *Assoc) goBack(i int) {
 // unfly takes one packet off the bytes under way.
 func (a *Assoc) unfly(p *packet, lost bool) {
 	a.flight.flying -= int(p.size)
+	if p.piece == nil && p.size > 0 {
+		a.flight.send[0].cost -= cost(int(p.size))
+	}
 	if lost {
 		a.flight.cc.lost += int(p.size)
 	}
@@ -211,7 +215,7 @@ func (a *Assoc) take0(now time.Duration, p *Packet) {
 		r.now, r.gap = true, true
 	default:
 		m.stats.Delivered++
-		l.rcv++
+		a.used()
 		a.owe(now, 0, p)
 		if p.flags&flagFin != 0 {
 			a.finHeard(now, p.body)

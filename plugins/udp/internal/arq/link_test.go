@@ -429,7 +429,7 @@ func (n *network) stream(a, b *node, count, size int, most time.Duration) {
 	i := 0
 	fill := func(as *Assoc) {
 		for i < count {
-			if frame, _ := as.Room(); frame < size+8 {
+			if frame, _ := as.Room(n.now); frame < size+8 {
 				return
 			}
 			m := make([]byte, max(8, size))
@@ -460,7 +460,7 @@ func (n *network) pour(a, b *node, size int, most time.Duration) time.Duration {
 	off := 0
 	fill := func(as *Assoc) {
 		for off < size {
-			_, piece := as.Room()
+			_, piece := as.Room(n.now)
 			k := min(piece, size-off)
 			if k == 0 {
 				return

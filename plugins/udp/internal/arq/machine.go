@@ -117,6 +117,7 @@ type Machine struct {
 	resets   int
 	resetsAt time.Duration
 	active   int // associations with a flight
+	sharing  [2]sharing
 
 	flights []*flight
 	pieces  []*piece
@@ -201,6 +202,8 @@ func (m *Machine) leave(a *Assoc) {
 		return
 	}
 	a.drop()
+	a.quit(0)
+	a.quit(1)
 	if a.state == half {
 		m.stats.HalfOpen--
 	}

@@ -109,7 +109,7 @@ func TestUT25AfterFinish(t *testing.T) {
 	}
 	n.settle()
 	a.assoc.Finish(n.now, []byte("over"))
-	frame, piece := a.assoc.Room()
+	frame, piece := a.assoc.Room(n.now)
 	require.Equal(t, -1, frame)
 	require.Zero(t, piece)
 	require.False(t, a.assoc.Up())

@@ -34,6 +34,7 @@ type sender struct {
 	due     time.Duration // the timer of the left edge
 	newest  time.Duration // when the latest packet was sent that has been acknowledged
 	seen    uint32        // selective: the latest packet that was acknowledged
+	cost    int           // lane 0: numbers that the packets under way use up
 	lost    int           // selective: packets that wait to be sent again
 	tries   int           // timeouts in a row
 	probe   bool          // send the left edge again

@@ -26,7 +26,7 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	switch {
 	case s.snd == l.nxt:
 		return 0, false
-	case s.snd == s.high && l.una != s.high && !before(s.snd, l.edge):
+	case s.snd == s.high && l.una != s.high && !a.allowed(i, s.snd):
 		return 0, false // the peer has no room; one packet may always be under way, to learn when it has
 	case int(s.snd-l.una) >= a.window(i) && (i == 0 || s.snd == s.high):
 		// Lane 0 stops in the middle of going back, too: its window was made small because packets are lost.
@@ -57,6 +57,10 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	case s.probe:
 		p.flags |= flagAckNow
 		m.stats.Probes++
+		if i == 0 && m.cfg.Profile == Modern && s.tries > 1 {
+			a.inquire(now, &p, head, o)
+			return
+		}
 		s.probe, s.probing, s.probed = false, true, now
 	case missing:
 		p.flags |= flagAckNow
@@ -102,8 +106,26 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	if q.size == 0 { // else it is counted as under way already
 		q.size = int32(o.Size())
 		f.flying += o.Size()
+		if i == 0 {
+			s.cost += cost(o.Size())
+		}
+	}
+	if i == 0 {
+		a.sentAt = now
 	}
 	f.cc.pace(a, now, o.Size())
+}
+
+// inquire makes the question of a timer that has expired again: a packet of lane 0 that the peer has, without its body. A peer that is
+// stopped finds it in its buffer beside all that is under way.
+func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
+	s := &a.flight.send[0]
+	s.probe, s.probing, s.probed = false, true, now
+	p.seq = a.lane[0].una - 1
+	a.carry(now, 0, p)
+	head = p.append(head)
+	seal(head)
+	*o = Out{Head: head}
 }
 
 // transmitBulk makes a packet of lane 1, whose payload the caller gathers. A void one goes as well: its number has to be acknowledged.
@@ -131,5 +153,17 @@ func (a *Assoc) closing(i int, seq uint32) bool {
 	if i == 1 && (s.snd == l.nxt || seq%64 == 63) { // every 64: the memory of a long train is given back while it goes
 		return true
 	}
+	if i == 0 && a.m.cfg.Profile == Modern {
+		left := a.allowance() - cost(headSize+len(s.at(seq).body))
+		return left < 1 || s.snd != l.nxt && left < cost(headSize+len(s.at(s.snd).body)) || under == a.window(i)
+	}
 	return s.snd == l.edge || under == a.window(i)
+}
+
+// allowed reports whether the peer has room for packet seq, which was never sent.
+func (a *Assoc) allowed(i int, seq uint32) bool {
+	if i == 0 && a.m.cfg.Profile == Modern {
+		return a.allowance() >= cost(headSize+len(a.flight.send[0].at(seq).body))
+	}
+	return before(seq, a.lane[i].edge)
 }

@@ -164,6 +164,9 @@ func TestUT12OneRecoverySpaced(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			n := newNetwork(t, 1, faults{delay: ms})
 			a, b := n.pair(p.a, p.b)
+			n.stream(a, b, 1, 8, time.Second) // who begins may send few
+			n.idle(10 * ms)
+			b.got = nil
 			first, lost, reports := a.assoc.lane[0].una, false, 0
 			n.drop = func(from *node, p *Packet) bool {
 				if from == b && p.flags&flagGap != 0 {
@@ -391,7 +394,7 @@ func TestBottleneck(t *testing.T) {
 				data := make([]byte, 64<<10)
 				fill := func(a *Assoc) {
 					for {
-						_, piece := a.Room()
+						_, piece := a.Room(n.now)
 						if piece == 0 {
 							return
 						}
@@ -440,7 +443,7 @@ func TestUT34Incast(t *testing.T) {
 	for _, nd := range n.order[1:] {
 		nd.room = func(a *Assoc) {
 			for {
-				_, piece := a.Room()
+				_, piece := a.Room(n.now)
 				if piece == 0 {
 					return
 				}

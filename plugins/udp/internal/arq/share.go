@@ -1,0 +1,152 @@
+package arq
+
+import (
+	"math/bits"
+	"time"
+)
+
+// The receive buffer of the socket is divided among the peers that may send on lane 0 (Modern). A number that a peer is promised, and
+// has not used, stands for unit bytes of it:
+//
+//	┌──────────────────── Config.Receive ────────────────────┐
+//	│ peers that have sent of late          │ all others     │
+//	│ an equal share each, at least restart │ restart each   │
+//	└────────────────────────────────────────────────────────┘
+//
+// A promise is not taken back. So a share that has become smaller holds as its owner sends, and a larger one is given only of what
+// nobody is promised. A peer that has sent nothing for idleAfter gives its promise back by itself, down to restart numbers, which the
+// receiver has told it in its greeting; the receiver counts on that much later. What all may use at once fits the buffer, up to planned
+// peers: of those that have not sent of late it keeps room for as many as half of it holds, and restart is never less than leastOpen.
+const (
+	page      = 4 << 10
+	spare     = 384        // bytes of a page that are not the datagram's
+	unit      = page + 256 // bytes that a datagram takes in the buffer which fits a page, with its description
+	planned   = 128        // peers that may begin to send at once
+	leastOpen = 4          // numbers that each may use, however small the buffer is
+
+	idleAfter  = time.Second
+	shareEpoch = 4 * time.Second // a peer shares until one of them has passed in which it has sent nothing
+)
+
+// cost is how many numbers a datagram of n bytes uses up. The system's memory for it is a power of two.
+func cost(n int) int { return 1 << bits.Len(uint((n+spare-1)/page)) }
+
+// largest is the largest datagram that uses up no more than k numbers.
+func largest(k int) int { return page<<(bits.Len(uint(k))-1) - spare }
+
+// A sharing is the peers among which the buffer is divided for one lane: those that have sent in this epoch, or in the last.
+type sharing struct {
+	epoch    uint32
+	since    time.Duration
+	now, old sharers
+}
+
+type sharers struct{ peers, promised int }
+
+func (s *sharing) peers() int    { return s.now.peers + s.old.peers }
+func (s *sharing) promised() int { return s.now.promised + s.old.promised }
+
+// of returns where l is counted, or nil.
+func (s *sharing) of(l *lane) *sharers {
+	switch {
+	case l.epoch == 0:
+	case l.epoch == s.epoch:
+		return &s.now
+	case l.epoch == s.epoch-1:
+		return &s.old
+	}
+	return nil
+}
+
+// join notes that the peer sends on lane i. The epochs are those in which this side reads: what a process that was stopped finds in its
+// buffer is still as it was promised.
+func (a *Assoc) join(now time.Duration, i int) {
+	s, l := &a.m.sharing[i], &a.lane[i]
+	if s.epoch == 0 || now-s.since >= shareEpoch {
+		s.epoch, s.since, s.old, s.now = s.epoch+1, now, s.now, sharers{}
+	}
+	if l.epoch == s.epoch {
+		return
+	}
+	if s.of(l) == nil {
+		l.promised = l.rcv + a.m.restart()
+	}
+	a.quit(i)
+	l.epoch = s.epoch
+	s.now.peers++
+	s.now.promised += l.unused()
+}
+
+// quit takes lane i out of those that share.
+func (a *Assoc) quit(i int) {
+	l := &a.lane[i]
+	if r := a.m.sharing[i].of(l); r != nil {
+		r.peers--
+		r.promised -= l.unused()
+	}
+	l.epoch = 0
+}
+
+// unused is how many numbers the peer may use yet.
+func (l *lane) unused() int { return max(0, int(int32(l.promised-l.rcv))) }
+
+// units is the receive buffer in numbers.
+func (m *Machine) units() int { return m.cfg.Receive() / unit }
+
+// restart is how many numbers a peer may use that has sent nothing for a while.
+func (m *Machine) restart() uint32 {
+	return uint32(min(max(m.units()/planned, leastOpen), firstCredit))
+}
+
+// promise returns the first number of lane 0 that the peer may not use, after it has promised as many as there are for this peer.
+func (a *Assoc) promise() uint32 {
+	m, l := a.m, &a.lane[0]
+	s := &m.sharing[0]
+	open := int(m.restart())
+	r := s.of(l)
+	if r == nil {
+		l.promised = l.rcv + uint32(open)
+		return l.promised
+	}
+	room := m.units()
+	room -= min(open*(m.stats.Peers-s.peers()), room/2)
+	share := room / s.peers()
+	free := room - (s.promised() - l.unused())
+	if more := max(open, min(share, free, maxAhead)) - l.unused(); more > 0 {
+		l.promised = l.rcv + uint32(l.unused()+more)
+		r.promised += more
+	}
+	return l.promised
+}
+
+// used notes that the next number of lane 0 has come.
+func (a *Assoc) used() {
+	l := &a.lane[0]
+	if r := a.m.sharing[0].of(l); r != nil && l.unused() > 0 {
+		r.promised--
+	}
+	l.rcv++
+}
+
+// allowance is how many numbers of lane 0 this side may use beyond those under way.
+func (a *Assoc) allowance() int {
+	l := &a.lane[0]
+	return int(int32(l.edge-l.una)) - a.flight.send[0].cost
+}
+
+// giveBack forgets what the peer has promised, but what it promises those that begin, if nothing was sent for a while.
+func (a *Assoc) giveBack(now time.Duration) {
+	l := &a.lane[0]
+	if a.m.cfg.Profile == Modern && l.una == l.nxt && now-a.sentAt > idleAfter && before(l.una+uint32(a.restart), l.edge) {
+		l.edge = l.una + uint32(a.restart)
+	}
+}
+
+// largest0 is the largest datagram of lane 0: a quarter of all that may be under way, so that the repetition of one finds room, too.
+func (a *Assoc) largest0() int {
+	if a.m.cfg.Profile == Seed {
+		return a.size()
+	}
+	l := &a.lane[0]
+	return min(a.size(), largest(max(1, int(int32(l.edge-l.una))/4)))
+}
