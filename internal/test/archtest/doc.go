@@ -10,6 +10,7 @@
 //	unused      a product package is imported by a program, by another package, or by users for a reason that the rule gives
 //	helpers     packages under internal/test are imported by tests
 //	versions    WIRE.md gives the versions that the code has
+//	twins       where files are grouped by nouns, x_test.go tests x.go, and scenario_NAME_test.go what crosses several
 //	links       every link of a Markdown page leads to a file, and to a heading, of this tree; a Go file that a page names is there
 //
 // TestWords reports, without a rule, how names, comments and lines compare with projects that read well.

@@ -158,6 +158,7 @@ var checks = []check{
 	{"unused", findUnused},
 	{"helpers", findHelpers},
 	{"versions", findVersions},
+	{"twins", findTwins},
 }
 
 func sorted(ps []problem) []problem {
