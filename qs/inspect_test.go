@@ -53,7 +53,7 @@ func TestInspect(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			infos, err := hg.DecodeRPCs(rpcs)
+			infos, err := inspect.DecodeRPCs(rpcs)
 			require.NoError(t, err)
 			require.Condition(t, func() bool {
 				for _, rpc := range infos {
@@ -65,7 +65,7 @@ func TestInspect(t *testing.T) {
 			})
 			b, err := ask(inspect.GaugesRPC)
 			require.NoError(t, err)
-			gauges, err := hg.DecodeGauges(b)
+			gauges, err := inspect.DecodeGauges(b)
 			require.NoError(t, err)
 			require.Len(t, gauges, 1)
 			require.Len(t, gauges[0].Peers, 1)

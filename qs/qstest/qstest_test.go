@@ -154,7 +154,7 @@ func TestWaitInTheSimulator(t *testing.T) {
 		assert.Equal(t, "Ada", name)
 		assert.GreaterOrEqual(t, w.Now(), time.Minute)
 
-		short, cancel := node.WithTimeout(ctx, time.Second)
+		short, cancel := node.HG().NA().WithTimeout(ctx, time.Second)
 		defer cancel()
 		from := w.Now()
 		_, err = qstest.Wait(short, node, greeted)
