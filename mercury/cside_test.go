@@ -76,7 +76,7 @@ func TestDoubleNull(t *testing.T) {
 		Origin *string
 		Mode   int32
 	}
-	put := mercury.DefineMargo[putIn, *string]("yk_put", 42)
+	put := mercury.DefineMargo[putIn, *string]("yk_put").At(42)
 	n := open(t, mercury.Config{Checksums: mercury.Off})
 	put.Handle(n, func(_ context.Context, in putIn) (*string, error) {
 		if in.Count != 3 || in.Mode != 7 {

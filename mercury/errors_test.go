@@ -68,7 +68,7 @@ func TestCodesInC(t *testing.T) {
 		}
 		return out, err
 	}
-	plain, margo := mercury.Define[struct{}, struct{}]("plain"), mercury.DefineMargo[struct{}, struct{}]("margo", 3)
+	plain, margo := mercury.Define[struct{}, struct{}]("plain"), mercury.DefineMargo[struct{}, struct{}]("margo").At(3)
 	plain.Handle(n, work)
 	margo.Handle(n, work)
 	d := dialled(t, n, 53)

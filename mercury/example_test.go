@@ -2,6 +2,7 @@ package mercury_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 
@@ -14,7 +15,7 @@ type scaleIn struct {
 	Factor int32
 }
 
-// In C: MERCURY_REGISTER(class, "scale", scale_in_t, hg_string_t, on_scale). A method of a Margo provider is named by DefineMargo.
+// In C: MERCURY_REGISTER(class, "scale", scale_in_t, hg_string_t, on_scale). A method of Margo is named by DefineMargo.
 var scale = mercury.Define[scaleIn, string]("scale")
 
 // A service reads and writes the memory that its client lends. Each of the two may be a C program.
@@ -75,4 +76,48 @@ func ExampleDefine() {
 	out, err := add.Call(ctx, node, addr, addIn{40, 2}) // add.Handle(node, fn) serves it
 	fmt.Println(out, err)
 	// Output: 42 <nil>
+}
+
+// In C: MERCURY_GEN_PROC(fetch_in_t, ((hg_const_string_t)(origin))((uint64_t)(key))); origin may be NULL.
+type fetchIn struct {
+	Origin *string
+	Key    uint64
+}
+
+// In C: MARGO_REGISTER_PROVIDER(mid, "fetch", fetch_in_t, hg_string_t, on_fetch, provider_id, pool).
+var fetch = mercury.DefineMargo[fetchIn, string]("fetch")
+
+// A provider of Margo, as bedrock starts one: its number is from a configuration. Client and service may each be a C program.
+func ExampleNode_Provide() {
+	service, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer service.Close()
+	store, err := service.Provide(42, "store") // margo_provider_register_identity
+	if err != nil {
+		log.Fatal(err)
+	}
+	fetch.HandleAt(store, func(_ context.Context, in fetchIn) (string, error) {
+		return fmt.Sprint("value ", in.Key), nil
+	})
+	service.EnableShutdown(func() { fmt.Println("told to end") }) // margo_enable_remote_shutdown
+	ctx, addr := context.Background(), service.Addr()
+
+	node, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	out, err := fetch.At(42).Call(ctx, node, addr, fetchIn{Key: 7})
+	fmt.Println(out, err)
+	who, err := mercury.Identity(ctx, node, addr, 42)
+	fmt.Println(who, err)
+	store.Close() // the requests for it are answered with HG_NOENTRY
+	_, err = fetch.At(42).Call(ctx, node, addr, fetchIn{Key: 7})
+	fmt.Println(errors.Is(err, mercury.ErrNoEntry), mercury.FateOf(err))
+	// Output:
+	// value 7 <nil>
+	// store <nil>
+	// true did not run
 }

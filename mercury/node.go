@@ -164,7 +164,8 @@ func (n *Node) Peers() []string {
 	return all
 }
 
-// Handle has fn answer requests of the RPC id, each on a goroutine of its own. Handle panics if id is taken.
+// Handle has fn answer requests of the RPC id, each on a goroutine of its own, until RemoveHandler. It may be called at any time. It panics
+// if id has a handler, or if fn is nil.
 func (n *Node) Handle(id uint64, fn func(*Request)) { n.handle(id, handler{fn, false}) }
 
 // HandleInline is Handle for a function that is quick and never waits: it runs on the goroutine that reads the connection.
@@ -172,6 +173,13 @@ func (n *Node) Handle(id uint64, fn func(*Request)) { n.handle(id, handler{fn, f
 func (n *Node) HandleInline(id uint64, fn func(*Request)) { n.handle(id, handler{fn, true}) }
 
 func (n *Node) handle(id uint64, h handler) {
+	if !n.addHandler(id, h) {
+		panic(fmt.Sprintf("mercury: RPC %#x has a handler already", id))
+	}
+}
+
+// addHandler reports whether id had no handler.
+func (n *Node) addHandler(id uint64, h handler) bool {
 	if h.fun == nil {
 		panic("mercury: Handle without a function")
 	}
@@ -179,10 +187,25 @@ func (n *Node) handle(id uint64, h handler) {
 	defer n.mu.Unlock()
 	all := maps.Clone(*n.handlers.Load())
 	if all[id].fun != nil {
-		panic(fmt.Sprintf("mercury: RPC %#x has a handler already", id))
+		return false
 	}
 	all[id] = h
 	n.handlers.Store(&all)
+	return true
+}
+
+// RemoveHandler has requests of the RPC id answered with HG_NOENTRY again, as margo_deregister does, and reports whether there was a handler.
+// Requests that were accepted before still run: RemoveHandler does not wait for them. The id may be given to Handle again at once.
+func (n *Node) RemoveHandler(id uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := maps.Clone(*n.handlers.Load())
+	if all[id].fun == nil {
+		return false
+	}
+	delete(all, id)
+	n.handlers.Store(&all)
+	return true
 }
 
 func (n *Node) log() *slog.Logger {

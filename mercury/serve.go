@@ -20,6 +20,7 @@ type Request struct {
 	flags uint8
 	sums  hgwire.Sums
 	in    []byte
+	fun   func(*Request) // its handler, also when that has been removed meanwhile
 
 	// These are guarded by c.mu.
 	inline   bool // its handler is on the goroutine that reads, which flushes
@@ -134,12 +135,13 @@ func (c *conn) request(tag uint32, b []byte) error {
 	}
 	c.saw(h.Flags&hgwire.Checksums != 0)
 	fn, ok := (*c.n.handlers.Load())[h.ID]
+	r.fun = fn.fun
 	switch {
 	case !ok:
 		c.refuse(r, ErrNoEntry)
 	case fn.inline && h.Flags&hgwire.More == 0:
 		r.inline = true
-		r.run(fn.fun)
+		r.run()
 		c.mu.Lock()
 		r.inline = false
 		c.mu.Unlock()
@@ -216,7 +218,7 @@ func (r *Request) serve() {
 		}
 		r.in = in
 	}
-	r.run((*r.c.n.handlers.Load())[r.id].fun)
+	r.run()
 }
 
 // fetch reads input that was too long for a message. The code is what the origin is answered, 0 if it is lost.
@@ -249,8 +251,8 @@ func (r *Request) fetch(charged *int64) ([]byte, Code, error) {
 	return in, 0, nil
 }
 
-// run runs a handler. One that panics, which is logged, or returns without an answer, has failed.
-func (r *Request) run(fn func(*Request)) {
+// run runs the handler. One that panics, which is logged, or returns without an answer, has failed.
+func (r *Request) run() {
 	defer func() {
 		p := recover()
 		if p != nil {
@@ -263,5 +265,5 @@ func (r *Request) run(fn func(*Request)) {
 			_ = r.respond(int8(otherError), nil)
 		}
 	}()
-	fn(r)
+	r.fun(r)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"reflect"
 
-	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 	"github.com/quicksilver-rpc/quicksilver/mercury/proc"
 )
 
@@ -24,11 +23,6 @@ func Define[In, Out any](name string) *Method[In, Out] { return DefineID[In, Out
 // DefineID is Define for what C registers by number, with HG_Register; name is for errors.
 func DefineID[In, Out any](name string, id uint64) *Method[In, Out] {
 	return define[In, Out](name, id, framing{})
-}
-
-// DefineMargo names a method of a Margo provider, as MARGO_REGISTER_PROVIDER does; provider is DefaultProvider for MARGO_REGISTER.
-func DefineMargo[In, Out any](name string, provider uint16) *Method[In, Out] {
-	return define[In, Out](name, MargoID(name, provider), framing{margoIn, margoOut})
 }
 
 func define[In, Out any](name string, id uint64, wrap framing) *Method[In, Out] {
@@ -86,7 +80,11 @@ func (m *Method[In, Out]) encode(op, addr string, in In) ([]byte, error) {
 // request, for the memory that it has lent. The origin gets the number of fn's error, as by Request.RespondError. Input that
 // cannot be decoded is answered with HG_PROTOCOL_ERROR, and fn does not run.
 func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (Out, error)) {
-	n.Handle(m.id, func(r *Request) {
+	n.Handle(m.id, m.handler(fn))
+}
+
+func (m *Method[In, Out]) handler(fn func(ctx context.Context, in In) (Out, error)) func(*Request) {
+	return func(r *Request) {
 		var in In
 		if len(r.in) < m.wrap.in || proc.Unmarshal(r.in[m.wrap.in:], &in) != nil {
 			_ = r.respond(int8(ErrProtocol), nil)
@@ -102,48 +100,10 @@ func (m *Method[In, Out]) Handle(n *Node, fn func(ctx context.Context, in In) (O
 		if err != nil {
 			m.wrap.fail(r, err)
 		}
-	})
+	}
 }
 
 type requestKey struct{}
 
 // RequestOf returns the request that the handler with ctx serves. It panics in other places.
 func RequestOf(ctx context.Context) *Request { return ctx.Value(requestKey{}).(*Request) }
-
-// What Margo puts in front of arguments: the number of the RPC that has led to the call, which is for its statistics, and an hg_return_t.
-const margoIn, margoOut = 8, 4
-
-// DefaultProvider is Margo's provider for RPCs that belong to none.
-const DefaultProvider = hgwire.DefaultProvider
-
-// MargoID returns the identity of an RPC of a Margo provider.
-func MargoID(name string, provider uint16) uint64 { return hgwire.MargoID(name, provider) }
-
-// output takes the front off an output. Margo's own failure is there, and not in the header of the response.
-func (w framing) output(b []byte) ([]byte, error) {
-	if len(b) < w.out {
-		return nil, errorf(ErrProtocol, "an output of %d bytes, want %d at least: the target does not use Margo", len(b), w.out)
-	}
-	if w.out > 0 && b[0]|b[1]|b[2]|b[3] != 0 {
-		code := Code(b[0])
-		if b[1]|b[2]|b[3] != 0 {
-			code = otherError
-		}
-		return nil, &RemoteError{code}
-	}
-	return b[w.out:], nil
-}
-
-// fail answers with an error, where the origin looks for it.
-func (w framing) fail(r *Request, err error) {
-	if w.out == 0 {
-		_ = r.RespondError(err)
-		return
-	}
-	_ = r.Respond([]byte{uint8(codeInC(err)), 0, 0, 0})
-}
-
-// Identity asks for the kind of the Margo provider at addr, which every provider that has registered one answers.
-func Identity(ctx context.Context, n *Node, addr string, provider uint16) (string, error) {
-	return DefineMargo[struct{}, string]("__identity__", provider).Call(ctx, n, addr, struct{}{})
-}

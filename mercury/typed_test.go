@@ -19,7 +19,7 @@ type doubleIn struct {
 	Name string
 }
 
-var double_ = mercury.DefineMargo[doubleIn, string]("double", 3)
+var double_ = mercury.DefineMargo[doubleIn, string]("double").At(3)
 
 // Typed methods, plain and of Margo, with memory in the input; each error reaches the origin with its code.
 func TestTyped(t *testing.T) {

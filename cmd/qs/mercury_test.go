@@ -36,7 +36,7 @@ func TestMercury(t *testing.T) {
 	open := func(_ context.Context, in openedIn) (out, error) { return out{int32(in.Handle), in.Path}, nil }
 	mercury.Define[openedIn, out]("hg_test_rpc_open").Handle(n, open)
 	mercury.DefineID[openedIn, out]("open", 1<<40).Handle(n, open)
-	mercury.DefineMargo[openedIn, out]("open", 3).Handle(n, open)
+	mercury.DefineMargo[openedIn, out]("open").At(3).Handle(n, open)
 	for _, how := range [][]string{{"hg_test_rpc_open"}, {"0x10000000000"}, {"open", "-provider", "3"}} {
 		args := append([]string{"mercury", "-in", "string,u64", "-out", "i32,string"}, how[1:]...)
 		args = append(args, n.Addr(), "call", how[0], `["./test.txt", 12345]`)
@@ -47,7 +47,7 @@ func TestMercury(t *testing.T) {
 	for _, verb := range []string{"read", "write"} {
 		require.Contains(t, run(t, 0, "mercury", "-time", "5ms", "-verify", "-done", n.Addr(), verb).out.String(), "transfers of 1048576 bytes")
 	}
-	mercury.DefineMargo[struct{}, struct{}]("closed", 3).Handle(n, func(context.Context, struct{}) (out struct{}, err error) { return out, mercury.ErrPermission })
+	mercury.DefineMargo[struct{}, struct{}]("closed").At(3).Handle(n, func(context.Context, struct{}) (out struct{}, err error) { return out, mercury.ErrPermission })
 	require.Contains(t, run(t, 1, "mercury", "-provider", "3", n.Addr(), "call", "closed").errors.String(), "Margo answers with an error: permission denied")
 	n.Handle(mercury.MargoID("plain", 3), func(r *mercury.Request) { _ = r.Respond(nil) })
 	require.Contains(t, run(t, 1, "mercury", "-provider", "3", n.Addr(), "call", "plain").errors.String(), "does not use Margo")
