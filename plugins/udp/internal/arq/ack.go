@@ -205,7 +205,7 @@ func (a *Assoc) probeAnswered(now time.Duration, i int, p *Packet) {
 	case l.una == s.high:
 	case a.selective && i == 1:
 		a.loseBefore(s.probed)
-	case a.through(i) && s.at(l.una).sent < s.probed:
+	case s.at(l.una).sent < s.probed && (a.through(i) || a.inquires(i)):
 		a.goBack(i)
 	}
 }

@@ -57,7 +57,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	case s.probe:
 		p.flags |= flagAckNow
 		m.stats.Probes++
-		if i == 0 && m.cfg.Profile == Modern && s.tries > 1 {
+		if a.inquires(i) {
 			a.inquire(now, &p, head, o)
 			return
 		}
@@ -114,6 +114,13 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 		a.sentAt = now
 	}
 	f.cc.pace(a, now, o.Size())
+}
+
+// inquires reports whether the timer of lane i has expired again, and asks without sending the left edge: where that is large, or nothing is
+// lost at random. Then the answer alone has it sent again, also in the middle of going back.
+func (a *Assoc) inquires(i int) bool {
+	s := &a.flight.send[0]
+	return i == 0 && a.m.cfg.Profile == Modern && s.tries > 1 && (a.local || cost(headSize+len(s.at(a.lane[0].una).body)) > 1)
 }
 
 // inquire makes the question of a timer that has expired again: a packet of lane 0 that the peer has, without its body. A peer that is

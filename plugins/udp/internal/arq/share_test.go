@@ -115,3 +115,30 @@ func TestStoppedTarget(t *testing.T) {
 		})
 	}
 }
+
+// TestBlockedGoBack: packets are lost again in the middle of going back, when the congestion window lets no more go. Who is asked then says
+// what is missing, and the left edge is sent again.
+func TestBlockedGoBack(t *testing.T) {
+	n := newNetwork(t, 1, faults{delay: ms})
+	a, b := n.add(1, Config{}), n.add(2, Config{})
+	a.path.Size, b.path.Size = 8000, 8000
+	n.join(a, b)
+	n.stream(a, b, 300, 5000, time.Minute)
+	n.idle(10 * ms)
+	b.got = nil
+	first, asks := a.assoc.lane[0].una, false
+	n.drop = func(from *node, p *Packet) bool {
+		return from == a && p.kind == kindData && (!before(p.seq, first) || !asks)
+	}
+	for range 100 {
+		a.send(a.assoc, make([]byte, 5000))
+		a.flush()
+	}
+	n.run(10*time.Second, func() bool { return a.assoc.cwnd == leastWindow })
+	asks = true
+	n.run(10*time.Second, func() bool { return a.m.Stats().GoneBack > 0 })
+	require.False(t, a.assoc.through(0), "the congestion window is less than that of the lane")
+	n.idle(time.Second)
+	n.drop = nil
+	n.run(10*time.Second, func() bool { return len(b.got) == 100 })
+}
