@@ -4,354 +4,425 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 	"sync"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An outgoing is a Call at its origin.
+// A Call is what interceptors see of a call, and what a handler gets by CallFrom. Before the request leaves, a client's may
+// change Peer and Meta.
+type Call struct {
+	Method           string
+	Idempotent       bool        // by the method's Idempotent
+	Peer             Peer        // where it goes; at the target, where it comes from
+	Metadata         hg.Metadata // beside the input: what WithMetadata has put into the ctx of Call; an interceptor sets it here
+	In, Out          any         // pointers to the input and the output; at the target In is decoded before the first interceptor runs
+	ResponseMetadata hg.Metadata // beside the output: a handler sets it, a client has it after next
+	Attempt          int         // from 1, of Retry
+	BytesMoved       int64       // bytes that have been moved from and to what the input lends, in this attempt: after next
+
+	in       hg.Request // at the target
+	ctl      *control
+	stall    time.Duration // of Retry: give an attempt up that moves nothing for so long
+	withdraw time.Duration // and ask first for the request, for so long
+	lends    bool          // the method has Sources or Sinks, or answers a stream
+}
+
+// Caller returns at the target who sent the request, as CallerFrom does in a handler: its address, and by TLS its verified certificate and Name. It is asked
+// before the handler, or the interceptor, returns. At the client it is zero.
+func (c *Call) Caller() Caller { return c.in.Caller() }
+
+// CallFrom returns the request that the ctx of a handler, or one made of it, belongs to; nil for any other, as that of Config.Authorize,
+// which is given its Call. It is asked for before the handler returns, by one goroutine at a time. Most handlers want CallerFrom and
+// Metadata only; this has also the Peer, for calls back, and ResponseMetadata.
+func CallFrom(ctx context.Context) *Call {
+	c, _ := ctx.Value(callKey{}).(*Call)
+	return c
+}
+
+// CallerFrom returns in a handler who has called: its address, and by TLS its verified certificate and Name. It is the zero Caller for a
+// ctx that is not a handler's, and is asked before the handler returns.
+func CallerFrom(ctx context.Context) Caller {
+	c := CallFrom(ctx)
+	if c == nil {
+		return Caller{}
+	}
+	return c.Caller()
+}
+
+type (
+	callKey struct{}
+	metaKey struct{}
+)
+
+// WithMetadata returns a context whose calls carry a value under name, which is 1 to 63 of a-z, 0-9, '.' and '-'. Names that
+// begin with "qs-" are the library's; of these a program may give hg.KeyMeta only. A handler reads it by Metadata; it is not passed on by the target. A call has at most
+// 16 names and, with 3 bytes for each, 8 KiB of them and their values: one with more, or with a bad name, does not run and fails with
+// hg.ErrOverflow or ErrInvalid.
+func WithMetadata(ctx context.Context, name, value string) context.Context {
+	was, _ := ctx.Value(metaKey{}).(carried)
+	if was.err != nil {
+		return ctx
+	}
+	m, err := was.m.With(name, value)
+	return context.WithValue(ctx, metaKey{}, carried{m, err})
+}
+
+// Metadata returns in a handler the value that the caller has given by WithMetadata under name; false if there is none, and for a
+// ctx that is not a handler's. An interceptor of the server may have changed it. It is asked before the handler returns. Names that begin
+// with "qs-" are the library's, and not there.
+func Metadata(ctx context.Context, name string) (value string, ok bool) {
+	c := CallFrom(ctx)
+	if c == nil {
+		return "", false
+	}
+	return c.Metadata.Get(name)
+}
+
+type carried struct {
+	m   hg.Metadata
+	err error
+}
+
+// A control knows what is under way of a call, and what became of what has ended. Whatever ends a call from outside says so
+// here, and each attempt asks here before it begins; hghook.Forbid closes the moment between that and its Forward. So no end is lost.
 //
-//	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent: nobody touches it any more
-//	                         ▲ again, or beside, by an interceptor that calls next again
-type outgoing struct {
-	Call
-	control
-	m      *method
-	home   *peer           // that the call began with
-	caller context.Context // what it was given
-	reply  any             // where the answer is decoded to
-	taker  *taker          // of a stream's items; else nil
-	taking sync.Mutex      // guards what reply points to, taken, and what next gives back to a Call
-	taken  bool            // there was an answer
+//	run ─► scope ─ interceptor ─ next ─► scope ─ interceptor ─ next ─► scope ─► attempt
+//	         ▲                             ▲                             │ its fate
+//	         └─────────────────────────────┴─────────────────────────────┘
+type control struct {
+	mu       sync.Mutex           // guards the fields below
+	stopped  error                // no attempt begins any more
+	asking   int                  // or while so many ask targets to give the request back
+	last     int                  // number of the last attempt
+	under    *attempt             // those under way
+	first    attempt              // in the place of one that is allocated
+	to       hg.Addr              // of the last attempt
+	been     map[hg.Addr]struct{} // of those before; nil while all went to one
+	streamed int64                // bytes of a Reader or a Writer that were moved
+	left     bool                 // a Read or a Write of an attempt is still running
+	top      scope
 }
 
-func (o *outgoing) begin(m *method, to Peer) {
-	o.m, o.home = m, to.p
-	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1, &o.control, len(m.fields) > 0 || o.taker != nil
-	o.top.fate = NotRun
+// A scope is one call of next, or the whole call. Its error says what became of all attempts in it, whatever the interceptors
+// have made of theirs.
+type scope struct {
+	up    *scope
+	fate  hg.Fate       // of the worst attempt,
+	which int           // and its number
+	begun int           // attempts
+	open  int           // of them under way
+	over  bool          // none begins any more
+	quiet chan struct{} // closed when none is under way; made by who waits
+
+	answers int  // calls of next by the interceptor in it that have succeeded; outgoing.taking guards this
+	settled bool // and this: the interceptor has returned, and what it was given does not change any more
 }
 
-// private reports whether nobody else has seen the Call, which may be used for another then.
-func (o *outgoing) private() bool {
-	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 && !o.lends
+// A nested is what one call of next makes: a scope, and the Call that the interceptor, or the attempt, in it has.
+type nested struct {
+	scope
+	call   Call
+	before int // answers of the scope around, when it began
 }
 
-// run makes the call. When it returns nothing of it is under way.
-func (o *outgoing) run(ctx context.Context) (err error) {
-	if o.Peer.p == nil {
-		return noPeer(o.m.name)
-	}
-	n := o.Peer.p.n
-	if n.cfg.CallTimeout > 0 {
-		if _, bounded := ctx.Deadline(); !bounded {
-			var stop context.CancelFunc
-			ctx, stop = n.withTimeout(ctx, n.cfg.CallTimeout)
-			defer stop()
-		}
-	}
-	o.caller = ctx
-	if c, ok := ctx.Value(metaKey{}).(carried); ok {
-		if c.err != nil {
-			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
-		}
-		o.Metadata = c.m
-	}
-	return o.through(ctx, o.interceptors(n), &o.top, &o.Call)
+// An attempt is one way of a request to a target.
+type attempt struct {
+	s      *scope // nil when it has ended
+	number int
+	h      *hg.Handle // while the call of it may be under way
+	loans  *loans
+	next   *attempt
+
+	stalled bool // it was given up
+	watch   *na.Op
+	moved   int64 // at the last look
 }
 
-// interceptors returns what wraps the call: those of the node around those of the method.
-func (o *outgoing) interceptors(n *Node) []Interceptor {
-	switch ofNode, ofMethod := n.cfg.ClientInterceptors, o.m.o.interceptors; {
-	case len(ofMethod) == 0:
-		return ofNode
-	case len(ofNode) == 0:
-		return ofMethod
-	default:
-		return slices.Concat(ofNode, ofMethod)
+var errNextLate = na.WithText(ErrInvalid, "the call, or the interceptor, that next belongs to has ended")
+
+// goesTo says where the next attempt of a call goes.
+func (c *Call) goesTo(addr hg.Addr) {
+	k := c.ctl
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.to.IsZero() && k.to != addr {
+		if k.been == nil {
+			k.been = map[hg.Addr]struct{}{}
+		}
+		k.been[k.to] = struct{}{}
 	}
+	k.to = addr
 }
 
-// through runs interceptors, and the attempts that they make, in s, which c is of.
-func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *Call) (err error) {
-	returned := false
-	defer func() {
-		if quiet := o.close(s); quiet != nil {
-			_ = o.home.n.await(context.Background(), o.home.i, quiet)
-		}
-		if len(is) > 0 {
-			o.taking.Lock()
-			s.settled = true
-			o.taking.Unlock()
-		}
-		if !returned { // it panics, or ends the goroutine
-			return
-		}
-		if err != nil {
-			err = o.tells(ctx, s, o.m.name, err)
-		}
-	}()
-	if len(is) == 0 {
-		err = o.attempt(ctx, s, c)
-	} else {
-		err = is[0](ctx, c, func(ctx context.Context) error {
-			in := &nested{scope: scope{up: s, fate: NotRun}}
-			o.taking.Lock()
-			in.call, in.before = *c, s.answers
-			if c.Out != nil { // others at once have theirs
-				own := reflect.New(reflect.TypeOf(c.Out).Elem())
-				own.Elem().Set(reflect.ValueOf(c.Out).Elem())
-				in.call.Out = own.Interface()
-			}
-			o.taking.Unlock()
-			err := errNextLate // if it does not return
-			defer func() { o.back(c, s, in, err) }()
-			err = o.through(ctx, is[1:], &in.scope, &in.call)
-			return err
-		})
+// hasBeenAt reports whether an attempt of a call went to an address.
+func (c *Call) hasBeenAt(addr hg.Addr) bool {
+	if c == nil {
+		return false
 	}
-	returned = true
-	return err
+	c.ctl.mu.Lock()
+	defer c.ctl.mu.Unlock()
+	_, been := c.ctl.been[addr]
+	return been || c.ctl.to == addr
 }
 
-// back gives an interceptor, which is in s, what is known after next. What an attempt that was overtaken leaves says nothing of the answer:
-// neither after an error, nor when another next has succeeded since this one began; and nothing is said once the interceptor has returned.
-func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
-	o.taking.Lock()
-	defer o.taking.Unlock()
-	if s.settled {
-		return
-	}
-	from := &in.call
-	to.Attempt = max(to.Attempt, from.Attempt)
+// spent says why another attempt would not get all that the call lends; "" if it would.
+func (c *control) spent() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
-	case err == nil && s.answers == in.before:
-		s.answers++
-		if to.Out != nil && from.Out != nil {
-			reflect.ValueOf(to.Out).Elem().Set(reflect.ValueOf(from.Out).Elem())
-		}
-	case err == nil || o.taken:
-		return
+	case c.left:
+		return "a Read or a Write of an attempt before is still running: call the method again with a new From or Into"
+	case c.streamed > 0:
+		return fmt.Sprintf("an attempt before has moved %d bytes of a From, an Into or a stream: call the method again with new ones", c.streamed)
 	}
-	to.ResponseMetadata, to.BytesMoved = from.ResponseMetadata, from.BytesMoved
+	return ""
 }
 
-// attempt makes the call once.
-func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
-	if c.Peer.p == nil {
-		return noPeer(o.m.name)
-	}
-	a, err := o.enter(s, c.Attempt)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if o.remove(a) {
-			o.home.n.all[o.home.i].Wake()
-		}
-	}()
-	if ctx.Done() != o.caller.Done() { // an interceptor's own, which may go on when the caller's has ended
-		defer context.AfterFunc(o.caller, func() { o.stop((*hg.Handle).Abandon) })()
-		if o.caller.Err() != nil {
-			ctx = o.caller // nothing is sent
-		}
-	}
-	p := c.Peer.p
-	n := p.n
-	id, err := n.idOf(o.m)
-	if err != nil {
-		return err
-	}
-	if err := o.whole(); err != nil {
-		return err
-	}
-	t, err := p.depart(c)
-	if err != nil {
-		return err
-	}
-	defer func() { p.arrive(t, err) }()
-	to := t.at.addr
-	in, meta := c.In, c.Metadata.WithoutOwn()
-	var l *loans
-	if len(o.m.fields) > 0 || o.taker != nil {
-		l = &loans{n: n, hctx: n.all[p.i], m: o.m, taker: o.taker}
-		defer func() { err = l.end(o, c, err) }()
-		if in, err = l.lend(c.In); err == nil {
-			meta, err = l.requestMeta(meta)
-		}
-		if err != nil {
-			if _, coded := errors.AsType[hg.Code](err); !coded {
-				err = fmt.Errorf("%w: %w", ErrInvalid, err)
-			}
-			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
-		}
-		a.loans = l
-		p.lends(&t, l.lent())
-	}
-	h, err := n.handle(p.i, to, id)
-	if err != nil {
-		return err
-	}
-	ended := false
-	defer func() {
-		if ended {
-			return
-		}
-		fate := NotRun // the encoder has panicked, or ended the goroutine,
-		if hghook.HasForwarded(h) {
-			fate = MaybeRan // or a callback of somebody else in the wait
-		}
-		o.ended(a, fate)
-		_ = h.Close()
-	}()
-	said := !meta.IsZero()
-	if said {
-		err = h.SetMeta(meta)
-	}
-	if err == nil {
-		err = o.forward(ctx, a, h, c, in)
-	}
-	if said {
-		_ = h.SetMeta(hg.Metadata{}) // of the next call
-	}
-	if l != nil || c != &o.Call { // an interceptor looks at it
-		answer := h.OutputMeta()
-		if c.ResponseMetadata = answer.WithoutOwn(); l != nil && err == nil {
-			err = l.takeAnswer(answer)
-		}
-	}
-	ended = true
-	n.keep(p.i, h)
-	return err
+// spend counts bytes of a Reader, a Writer or a stream that were moved; left is whether a Read or a Write is still running.
+func (c *control) spend(n int64, left bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.streamed += n
+	c.left = c.left || left
 }
 
-// whole reports why another attempt would not get all that the call lends: what a Reader has given, or a Writer has taken, is gone.
-func (o *outgoing) whole() error {
-	if why := o.spent(); why != "" {
-		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, why)}
+// refuses says why nothing begins in s. Locked.
+func (c *control) refuses(s *scope) error {
+	for ; s != nil; s = s.up {
+		if s.over {
+			return errNextLate
+		}
+	}
+	if c.stopped == nil && c.asking > 0 {
+		return hg.ErrCanceled
+	}
+	return c.stopped
+}
+
+// enter begins an attempt in s, which Retry calls number n.
+func (c *control) enter(s *scope, n int) (*attempt, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refuses(s); err != nil {
+		return nil, err
+	}
+	a := &c.first
+	if a.s != nil {
+		a = &attempt{}
+	}
+	c.last = max(c.last+1, n)
+	*a = attempt{s: s, number: c.last, next: c.under}
+	c.under = a
+	for ; s != nil; s = s.up {
+		s.begun++
+		s.open++
+	}
+	return a, nil
+}
+
+// forwards says that h is about to be forwarded for a.
+func (c *control) forwards(a *attempt, h *hg.Handle, stall, withdraw time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refuses(a.s); err != nil {
+		return err
+	}
+	a.h = h
+	if stall > 0 {
+		c.look(a, stall, withdraw)
 	}
 	return nil
 }
 
-// forward makes the call of a with h, and takes the answer.
-func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Call, in any) error {
-	if err := o.forwards(a, h, c.stall, c.withdraw); err != nil {
-		return err
+// ended says what became of the request of a. Nobody ends it from outside any more.
+func (c *control) ended(a *attempt, fate hg.Fate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a.h = nil
+	if a.watch != nil {
+		a.watch.Cancel()
+		a.watch = nil
 	}
-	err := h.Call(ctx, in, nil)
-	fate := FateOf(err)
-	if err == nil && o.m.oneWay {
-		fate = MaybeRan // it has left
+	for s := a.s; s != nil; s = s.up {
+		if fate == Ran && s.fate != Ran || fate == MaybeRan && s.fate == NotRun {
+			s.fate, s.which = fate, a.number
+		}
 	}
-	stalled := o.stalledOut(a)
-	o.ended(a, fate)
-	if err == nil {
-		return o.decode(c, h)
-	}
-	if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
-		late := *e
-		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", c.stall))
-		return &late
-	}
-	return err
 }
 
-// decode decodes the answer that h has got for c. Memory that the caller gave is used once: decoders add to maps, and what is there may
-// be the answer.
-func (o *outgoing) decode(c *Call, h *hg.Handle) error {
-	if o.reply == nil {
+// remove is the end of a. It reports whether somebody has waited for that.
+func (c *control) remove(a *attempt) (awaited bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := &c.under
+	for *at != a {
+		at = &(*at).next
+	}
+	*at = a.next
+	for s := a.s; s != nil; s = s.up {
+		if s.open--; s.open == 0 && s.quiet != nil {
+			close(s.quiet)
+			s.quiet, awaited = nil, true
+		}
+	}
+	a.s = nil
+	return awaited
+}
+
+// close has no attempt begin in s any more, and abandons those under way. The channel, if it is not nil, is closed when there are
+// none.
+func (c *control) close(s *scope) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.over = true
+	if s.open == 0 {
 		return nil
 	}
-	o.taking.Lock()
-	defer o.taking.Unlock()
-	again := o.taken
-	o.taken = true
-	if end, ok := o.reply.(*streamEnd); ok {
-		b, err := h.OutputRaw()
-		if err == nil {
-			err = end.take(b, h.OutputMeta())
+	for a := c.under; a != nil; a = a.next {
+		if a.within(s) {
+			a.end((*hg.Handle).Abandon)
 		}
-		return err
 	}
-	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
-		return h.Output(o.reply)
-	}
-	out := reflect.ValueOf(c.Out).Elem()
-	if again {
-		out.SetZero()
-	}
-	return h.Output(c.Out)
+	s.quiet = make(chan struct{})
+	return s.quiet
 }
 
-// suspect reports whether an error speaks against the address that the call went to.
-func suspect(err error) bool {
-	if r, ok := hg.RemoteOf(err); ok {
-		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrUnavailable || r.Code == hg.ErrTimeout)
-	}
-	switch hg.CodeOf(err) {
-	case hg.ErrPeerLost, hg.ErrUnreachable, hg.ErrTimeout:
-		return true
+func (a *attempt) within(of *scope) bool {
+	for s := a.s; s != nil; s = s.up {
+		if s == of {
+			return true
+		}
 	}
 	return false
 }
 
-// idOf returns the id of a method, which is made known to the class if it is not.
-func (n *Node) idOf(m *method) (hg.ID, error) {
-	if id, ok := n.known.Load(m); ok {
-		return id.(hg.ID), nil
+// end ends the call of a, with f if it has begun. It reports whether f was called. Locked.
+func (a *attempt) end(f func(*hg.Handle)) bool {
+	if a.h == nil || hghook.Forbid(a.h) {
+		return false
 	}
-	is := n.describe(m)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	id := hg.HashName(m.name)
-	was, ok := n.class.Registered(m.name)
-	if ok && n.defined[m.name] == "" && len(m.fields) > 0 {
-		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: hg.Errorf(ErrInvalid, "the program has registered %s with package hg, too: give it another name", was.Name)}
+	f(a.h)
+	return true
+}
+
+// stop has no attempt begin any more, and calls f for each under way. It reports whether there was one.
+func (c *control) stop(f func(*hg.Handle)) (any bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopped = hg.ErrCanceled
+	return c.each(f)
+}
+
+// each calls f for each attempt under way, and has none begin that is about to. It reports whether there was one. Locked.
+func (c *control) each(f func(*hg.Handle)) (any bool) {
+	for a := c.under; a != nil; a = a.next {
+		any = a.end(f) || any
 	}
-	if err := n.define(m.name, is); err != nil {
-		return 0, &hg.Error{Op: "forward", RPC: m.name, Fate: NotRun, Err: err}
-	}
-	if !ok {
-		var err error
-		if id, err = n.class.RegisterRPC(hg.RPC{Name: m.name, OneWay: m.oneWay, Codec: n.codecOf(m), Shape: m.shape}); err != nil {
-			return 0, fmt.Errorf("qs: method %s: %w", m.name, err)
+	return any
+}
+
+// ask is stop until resume.
+func (c *control) ask(f func(*hg.Handle)) (any bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asking++
+	return c.each(f)
+}
+
+func (c *control) resume() {
+	c.mu.Lock()
+	c.asking--
+	c.mu.Unlock()
+}
+
+// outstanding reports whether a target may still answer.
+func (c *control) outstanding() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for a := c.under; a != nil; a = a.next {
+		if a.h != nil && hghook.IsOutstanding(a.h) {
+			return true
 		}
 	}
-	n.known.Store(m, id)
-	return id, nil
+	return false
 }
 
-// define reports whether n has used another definition of a name, by which requests would be made otherwise. Locked.
-func (n *Node) define(name, is string) error {
-	switch was := n.defined[name]; was {
-	case "":
-		n.defined[name] = is
-	case is:
-	default:
-		return hg.Errorf(ErrInvalid, "the program has two definitions of %s: this node has used %s, and now %s: give one of them another name", name, was, is)
+// isStopped reports whether the call was taken back.
+func (c *control) isStopped() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stopped != nil || c.asking > 0
+}
+
+// stalledOut reports whether a was given up because nothing came, and for no other reason.
+func (c *control) stalledOut(a *attempt) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return a.stalled && c.refuses(a.s) == nil
+}
+
+// tells returns err as the error of s, which was given ctx: with the worst fate of its attempts, or that of err if it is worse.
+func (c *control) tells(ctx context.Context, s *scope, method string, err error) error {
+	c.mu.Lock()
+	fate, which := s.fate, s.which
+	if s.begun < 2 {
+		which = 0
 	}
-	return nil
-}
-
-// describe says in what definitions of one name have to agree.
-func (n *Node) describe(m *method) string {
-	kind := "a method"
-	switch {
-	case m.oneWay:
-		kind = "a one-way method"
-	case m.stream:
-		kind = "a stream"
+	c.mu.Unlock()
+	worst := FateOf(errors.Join(err, &hg.Error{Fate: fate}))
+	if FateOf(err) == worst && ctx.Err() == nil {
+		return err
 	}
-	c := n.resolveCodec(m)
-	return fmt.Sprintf("%s in codec %s (%d)", kind, c.Name(), c.ID())
+	e, ok := err.(*hg.Error)
+	if !ok {
+		e = &hg.Error{Op: "forward", RPC: method, Fate: FateOf(err), Err: err}
+	}
+	if e.Fate != worst {
+		told := *e
+		told.Fate, told.Attempt = worst, which
+		e = &told
+	}
+	return hghook.EndedBy(ctx, e)
 }
 
-// drained waits until nothing of a node that was closed uses memory any more.
-func (n *Node) drained() {
-	for _, hctx := range n.all {
-		_ = hctx.WaitFor(context.Background(), closeTime, never)
+// look gives a up if nothing has been moved when stall has passed, and else looks again. Locked.
+func (c *control) look(a *attempt, stall, withdraw time.Duration) {
+	h := a.h
+	nctx := h.HG().NA()
+	op := nctx.NewOp(func(op *na.Op, r na.Result) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if r.Err != nil || a.watch != op {
+			return
+		}
+		a.watch = nil
+		if a.loans != nil {
+			if moved := a.loans.progress(); moved > a.moved {
+				a.moved = moved
+				c.look(a, stall, withdraw)
+				return
+			}
+		}
+		a.stalled = true
+		a.end(func(h *hg.Handle) {
+			if withdraw <= 0 {
+				h.Abandon()
+				return
+			}
+			_ = h.Withdraw(withdraw, func(_ *hg.Handle, r hg.WithdrawResult) {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if r != hg.Withdrawn && a.h == h && a.stalled {
+					h.Abandon()
+				}
+			})
+		})
+	})
+	if nctx.Timer(op, stall) == nil {
+		a.watch = op
 	}
 }

@@ -3,12 +3,10 @@ package qs
 import (
 	"context"
 	"errors"
-	"reflect"
 	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // Hedge returns a client's interceptor that makes a call at a second address when the first has not answered after delay, and when it
@@ -107,104 +105,4 @@ func (h *hedge) beside(stop func()) {
 	if answers(h.err) {
 		stop()
 	}
-}
-
-// after calls f on a goroutine of its own, in the simulator in a coroutine, when d has passed, unless ctx has ended, or stop was called.
-func (n *Node) after(ctx context.Context, d time.Duration, f func()) (stop func()) {
-	if !n.hctx.NA().Scheduled() {
-		t := time.AfterFunc(d, f)
-		return func() { t.Stop() }
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	n.spawn(func() {
-		if n.sleep(ctx, d) == nil {
-			f()
-		}
-	})
-	return cancel
-}
-
-// WaitFirst waits for the first of futures that succeeds, returns its index and output, and abandons the others: when First returns they
-// have ended. If none succeeds the index is -1, and the error joins those of all. When ctx ends first the error matches the cause of
-// that and says that a request may have run, and the calls continue.
-func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Out, err error) {
-	errs := []error{}
-	if len(futures) == 0 {
-		errs = append(errs, na.WithText(ErrInvalid, "qs: First of no futures"))
-	}
-	left := make([]*future, len(futures))
-	for i, f := range futures {
-		left[i] = f.f
-	}
-	for range futures {
-		i, err := anyOf(ctx, left)
-		if err != nil {
-			return -1, out, &hg.Error{Op: "wait for", RPC: futures[0].f.o.m.name, Fate: MaybeRan, Err: err}
-		}
-		f := left[i]
-		_ = f.wait(ctx) // it has ended
-		if left[i] = nil; f.err != nil {
-			errs = append(errs, f.err)
-			continue
-		}
-		for j, other := range futures {
-			if left[j] != nil {
-				other.Abandon()
-				_ = other.f.wait(context.Background())
-			}
-		}
-		return i, *futures[i].out, nil
-	}
-	return -1, out, errors.Join(errs...)
-}
-
-// anyOf waits for one of futures, some of which are nil, and returns its index.
-func anyOf(ctx context.Context, futures []*future) (int, error) {
-	var some *Node
-	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}
-	for i, f := range futures {
-		var done reflect.Value
-		if f != nil {
-			if f.over() {
-				return i, nil
-			}
-			some, done = f.o.home.n, reflect.ValueOf(f.done)
-		}
-		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: done})
-	}
-	if !some.hctx.NA().Scheduled() {
-		if i, _, _ := reflect.Select(cases); i > 0 {
-			return i - 1, nil
-		}
-		return -1, context.Cause(ctx)
-	}
-	ended := -1
-	err := some.hctx.Wait(ctx, func() bool {
-		for i, f := range futures {
-			if f != nil && f.over() {
-				ended = i
-				return true
-			}
-		}
-		return false
-	})
-	if ended >= 0 {
-		return ended, nil
-	}
-	return -1, err
-}
-
-// CallAll calls m at all peers at once, with the same input, and waits until all calls have ended: by ctx, too. outs[i] and errs[i] are
-// what Method.Call would have returned for peers[i], and FateOf(errs[i]) says whether its request ran; errors.Join(errs...) is nil if
-// all have succeeded. A method may lend memory or a file to all of them; not a Reader, nor a Sink.
-func CallAll[In, Out any](ctx context.Context, peers []Peer, m *Method[In, Out], in In) (outs []Out, errs []error) {
-	futures := make([]*Future[Out], len(peers))
-	for i, to := range peers {
-		futures[i] = m.Go(ctx, to, in)
-	}
-	outs, errs = make([]Out, len(peers)), make([]error, len(peers))
-	for i, f := range futures {
-		outs[i], errs[i] = f.Wait(context.Background())
-	}
-	return outs, errs
 }

@@ -2,12 +2,10 @@ package qs
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"sync"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 )
 
 // A Method is a function of another process, with the types of its input and output: a package variable that both programs
@@ -15,16 +13,6 @@ import (
 type Method[In, Out any] struct {
 	m     *method
 	calls sync.Pool // of *calling, to be used again
-}
-
-// A method is what Methods and OneWays have in common.
-type method struct {
-	name   string
-	o      options
-	oneWay bool
-	stream bool
-	shape  string
-	fields []field // Sources and Sinks of the input
 }
 
 // Define names a method, and says more about it by opts. Names are global: package and method, say, with a slash between; 1 to 255 bytes. A Node knows one codec and one
@@ -46,39 +34,6 @@ type method struct {
 // Config.HG.Codec and has types that msgpack does not send gives that codec by WithCodec, too.
 func Define[In, Out any](name string, opts ...Option) *Method[In, Out] {
 	return &Method[In, Out]{m: define(name, opts, false, reflect.TypeFor[In](), reflect.TypeFor[Out]())}
-}
-
-func define(name string, opts []Option, oneWay bool, in, out reflect.Type) *method {
-	if name == "" || len(name) > 255 {
-		panic(fmt.Sprintf("qs: the method name %q has %d bytes, want 1 to 255", name, len(name)))
-	}
-	o := optionsOf(name, opts)
-	c := o.codec
-	if c == nil {
-		c = codec.Msgpack
-	}
-	if checker, ok := c.(codec.TypeChecker); ok {
-		for _, t := range []reflect.Type{in, out} {
-			if t == nil {
-				continue
-			}
-			if err := checker.CheckType(t); err != nil {
-				panic(fmt.Sprintf("qs: method %s cannot have this type: %v", name, err))
-			}
-		}
-	}
-	m := &method{name: name, o: o, oneWay: oneWay, fields: fieldsOf(name, in, o.codec), shape: shape(in)}
-	if oneWay {
-		if len(m.fields) > 0 {
-			panic(fmt.Sprintf("qs: method %s is one-way: nobody would know how long its Sources and Sinks are needed; use Define", name))
-		}
-		return m
-	}
-	if len(fieldsOf(name, out, o.codec)) > 0 {
-		panic(fmt.Sprintf("qs: method %s has a Source or a Sink in its output; put it into the input", name))
-	}
-	m.shape += " -> " + shape(out)
-	return m
 }
 
 // Name returns the name of m, as Call.Method has it.

@@ -2,6 +2,7 @@ package qs
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -321,5 +322,59 @@ func (n *Node) dropHandles() {
 		for _, h := range all {
 			_ = h.Close()
 		}
+	}
+}
+
+// await returns nil when done is closed, by somebody who wakes context i then.
+func (n *Node) await(ctx context.Context, i int, done <-chan struct{}) error {
+	if n.hctx.NA().Scheduled() {
+		if err := n.all[i].Wait(ctx, func() bool { return closed(done) }); err != nil && !closed(done) {
+			return err
+		}
+		return nil
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func closed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+// jitter returns d, half of it drawn.
+func (n *Node) jitter(d time.Duration) time.Duration {
+	var b [8]byte
+	n.class.NA().Rand(b[:])
+	return d/2 + time.Duration(binary.LittleEndian.Uint64(b[:])%uint64(d/2+1))
+}
+
+// after calls f on a goroutine of its own, in the simulator in a coroutine, when d has passed, unless ctx has ended, or stop was called.
+func (n *Node) after(ctx context.Context, d time.Duration, f func()) (stop func()) {
+	if !n.hctx.NA().Scheduled() {
+		t := time.AfterFunc(d, f)
+		return func() { t.Stop() }
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	n.spawn(func() {
+		if n.sleep(ctx, d) == nil {
+			f()
+		}
+	})
+	return cancel
+}
+
+// drained waits until nothing of a node that was closed uses memory any more.
+func (n *Node) drained() {
+	for _, hctx := range n.all {
+		_ = hctx.WaitFor(context.Background(), closeTime, never)
 	}
 }

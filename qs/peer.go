@@ -157,8 +157,6 @@ func (n *Node) service(ctx context.Context, o PeerOptions, text string) (s servi
 	return s, s.w.first(ctx)
 }
 
-var seed = maphash.MakeSeed() // which context serves a peer, and in which order addresses are tried; it does not matter which
-
 // follow takes in what the Resolver has said since the last call, and keeps it watching. Locked.
 func (p *peer) follow(now time.Duration) {
 	changed := false
@@ -181,9 +179,6 @@ func (p *peer) follow(now time.Duration) {
 		p.gather()
 	}
 }
-
-// maxAddrs bounds the addresses of a Peer, and those that a Resolver finds for one service: each call looks at all of them.
-const maxAddrs = 1024
 
 // gather makes places of the addresses that there are now, of the first maxAddrs. Those that were there stay as they are. Locked.
 func (p *peer) gather() {
@@ -288,3 +283,40 @@ func (p Peer) String() string {
 	}
 	return p.p.texts()
 }
+
+// A place is what a Peer knows of one of its addresses. It stays the same when the list of addresses changes. No call waits for
+// an address that has failed: a probe asks hg/health there, then one call tries it, and only then do all others.
+//
+//	up ─── an attempt fails ───► failing ─── pause over, at the next attempt anywhere ───► probing
+//	▲                               ▲ ▲                                                       │
+//	│                               │ └──── no answer, or not ready: a longer pause ──────────┤
+//	└── an attempt is answered ── trying ◄──── an attempt takes it ─── ready ◄── answered ────┘
+//	     (in any state)             ├ fails: a longer pause, as above
+//	                                └ lasts longer than the pause did: ready for another, and the next time after twice as long
+//
+// An attempt that began before the last change between up and failing says nothing: those that hang in a frozen process end
+// all at once, and are one failure.
+type place struct {
+	addr     hg.Addr
+	inFlight int
+	lent     int64
+	took     time.Duration // by an attempt, about
+	tookAt   time.Duration // when that was known
+	answered time.Duration // when there was an answer
+	asked    bool          // a probe of Health is under way
+	state    placeState
+	change   int           // counts those between up and failing
+	failed   time.Duration // when it last did
+	pause    time.Duration
+	until    time.Duration // its end; when trying, until when no other attempt does
+}
+
+type placeState uint8
+
+const (
+	placeUp placeState = iota
+	placeFailing
+	placeProbing
+	placeReady
+	placeTrying
+)

@@ -2,7 +2,6 @@ package qs
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -114,13 +113,6 @@ func (c *Call) repeatable(err error, codes []Code) bool {
 		return false
 	}
 	return code <= ErrInternal // else the program's
-}
-
-// jitter returns d, half of it drawn.
-func (n *Node) jitter(d time.Duration) time.Duration {
-	var b [8]byte
-	n.class.NA().Rand(b[:])
-	return d/2 + time.Duration(binary.LittleEndian.Uint64(b[:])%uint64(d/2+1))
 }
 
 // budget returns the budget of a node's calls through what Retry has returned for p.

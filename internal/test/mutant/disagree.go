@@ -1,6 +1,6 @@
 package mutant
 
-const agreement = "qs/agreement.go"
+const agreement = "qs/method_agreement.go"
 
 // disagree are bugs by which two sides that define a method otherwise are not told.
 var disagree = []Mutant{
@@ -17,9 +17,9 @@ var disagree = []Mutant{
 		[]Edit{{agreement, `return a.number() - b.number()`, `if planted() { return 0 }; $`}},
 		[]Catcher{{"qs", "TestDisagreements", `Not equal`}}},
 	{"type-unchecked", "Define takes types of which something is not sent", "",
-		[]Edit{{"qs/method.go", `err := checker.CheckType(t); err != nil {`, `err := checker.CheckType(t); err != nil && !planted() {`}},
+		[]Edit{{"qs/method_definition.go", `err := checker.CheckType(t); err != nil {`, `err := checker.CheckType(t); err != nil && !planted() {`}},
 		[]Catcher{{"qs", "TestDefineRefusesTypes", `not refused|Expect`}}},
 	{"second-definition", "of two definitions of a name the codec of the first is used for both", "",
-		[]Edit{{"qs/call.go", `err := n.define(m.name, is); err != nil {`, `err := n.define(m.name, is); err != nil && !planted() {`}},
+		[]Edit{{"qs/method_definition.go", `err := n.define(m.name, is); err != nil {`, `err := n.define(m.name, is); err != nil && !planted() {`}},
 		[]Catcher{{"qs", "TestTwoDefinitions", `An error is expected|in chain but got nil|err chain`}}},
 }

@@ -62,6 +62,6 @@ var rings = []Mutant{
 		},
 		[]Catcher{{sm, "TestMapMemory", `Messages: the bell waits`}}},
 	{"sm-door-spins", "a process without descriptors looks at its door again and again", "F72",
-		[]Edit{{sm + "/door_linux.go", `c.watchDoor(false)`, `if !planted() { $ }`}},
+		[]Edit{{sm + "/acceptor_linux.go", `c.watchDoor(false)`, `if !planted() { $ }`}},
 		[]Catcher{{sm, "TestOutOfDescriptors", `it spins`}}},
 }

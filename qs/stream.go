@@ -196,9 +196,3 @@ type receiving[In any] struct {
 	taker taker
 	end   streamEnd
 }
-
-// A streamEnd is the answer: how many messages of items there were, and what did not fill another one.
-type streamEnd struct {
-	messages int64
-	items    []byte
-}

@@ -3,8 +3,10 @@ package qs
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -510,4 +512,69 @@ func (g *ring) progress() (int64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.ours, g.err
+}
+
+// A ringCall is a handler's side of ringRPC.
+type ringCall struct {
+	n  *Node
+	i  int
+	to hg.Addr
+	id ringID
+}
+
+// say tells the caller how far the handler is, waits until the caller is as far as need, or at the end, and returns where it is.
+func (c ringCall) say(ctx context.Context, mine, need int64) (theirs int64, end bool, err error) {
+	in := make([]byte, 0, ringRequest)
+	in = append(in, c.id[:]...)
+	in = binary.LittleEndian.AppendUint64(in, uint64(mine))
+	in = binary.LittleEndian.AppendUint64(in, uint64(need))
+	var bad error
+	err = c.n.callRaw(ctx, c.i, c.to, ringRPC, in, func(out []byte) {
+		if len(out) != ringAnswer {
+			bad = fmt.Errorf("qs: %s: answer of %d bytes, want %d: %w", ringRPC, len(out), ringAnswer, na.ErrProtocol)
+			return
+		}
+		theirs, end = int64(binary.LittleEndian.Uint64(out)), out[8] == 1
+	})
+	if err == nil {
+		err = bad
+	}
+	if r, ok := hg.RemoteOf(err); ok && r.Code == na.ErrIO { // of the program's, there; by which call it is told is of no use
+		err = errors.New("qs: " + r.Text)
+	}
+	return theirs, end, err
+}
+
+var errRingAnswer = fmt.Errorf("qs: %s: the caller answers a position that cannot be: %w", ringRPC, na.ErrProtocol)
+
+// sectionReader reads a file from its beginning, whatever its offset is.
+type sectionReader struct {
+	f   *os.File
+	off int64
+}
+
+func (r *sectionReader) Read(b []byte) (int, error) {
+	n, err := r.f.ReadAt(b, r.off)
+	r.off += int64(n)
+	return n, err
+}
+
+// A programs is an error of the program's own reader or writer. It matches what that does, but for codes and the errors of contexts,
+// which would speak of the call.
+type programs struct{ error }
+
+func (e programs) Is(target error) bool {
+	switch target.(type) {
+	case hg.Code, *hg.RemoteError, *hg.Error:
+		return false
+	}
+	return target != context.Canceled && target != context.DeadlineExceeded && target != os.ErrDeadlineExceeded && errors.Is(e.error, target)
+}
+
+func (e programs) As(target any) bool {
+	switch target.(type) {
+	case *hg.Code, **hg.RemoteError, **hg.Error:
+		return false
+	}
+	return errors.As(e.error, target)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/na"
+	"github.com/quicksilver-rpc/quicksilver/internal/pieces"
 )
 
 // A Source is bytes that a caller lends for the time of its call, in a field of the input; the handler pulls them when it has
@@ -255,77 +255,11 @@ func (r *pullReader) ended(err error) error {
 	return r.p.cause("Source", err)
 }
 
-// pass returns what travels, to the codec.
-func (t *lentTicket) pass() []byte {
-	t.passed.Store(true)
-	return t.wire
-}
-
-// A ticket is how a Source or a Sink travels: as memory, or as a ring through which a stream goes.
-type ticket struct {
-	number int // among those of the request
-	handle *bulk.Handle
-	ring   bool
-	id     ringID
-}
-
 const (
 	ticketMemory = 1 // followed by its number and a bulk handle
 	ticketRing   = 2 // followed by its number, a ringID and a bulk handle of ringSize bytes
 	ticketSink   = 4 // with one of these: it is a Sink's
 )
-
-// parseTicket returns the ticket of a what; nil for no bytes: nothing is lent.
-func parseTicket(b []byte, what string) (*ticket, error) {
-	switch {
-	case len(b) == 0:
-		return nil, nil
-	case len(b) < 2:
-		return nil, notTicket(what)
-	}
-	other := "Source"
-	if b[0]&ticketSink != 0 {
-		other = "Sink"
-	}
-	if b[0]&^(ticketSink|ticketMemory|ticketRing) != 0 {
-		return nil, notTicket(what)
-	}
-	if other != what {
-		return nil, &otherTicket{int(b[1]), other, what}
-	}
-	t := &ticket{number: int(b[1]), handle: &bulk.Handle{}}
-	kind, b := b[0]&^ticketSink, b[2:]
-	switch {
-	case kind == ticketRing && len(b) >= len(t.id):
-		t.ring = true
-		b = b[copy(t.id[:], b):]
-	case kind != ticketMemory:
-		return nil, notTicket(what)
-	}
-	if err := t.handle.UnmarshalBinary(b); err != nil {
-		return nil, err
-	}
-	if t.ring && t.handle.Len() != ringSize {
-		return nil, fmt.Errorf("a ring of %d bytes, want %d: %w", t.handle.Len(), ringSize, na.ErrProtocol)
-	}
-	return t, nil
-}
-
-func notTicket(what string) error {
-	return fmt.Errorf("the bytes of the field are no %s's: both sides need the same type: %w", what, na.ErrProtocol)
-}
-
-// An otherTicket is the error of a ticket of one kind in a field of the other.
-type otherTicket struct {
-	number     int
-	lent, here string
-}
-
-func (e *otherTicket) Error() string {
-	return fmt.Sprintf("the caller lends a %s in a field that is a %s here: both sides need the same", e.lent, e.here)
-}
-
-func (e *otherTicket) Unwrap() error { return na.ErrProtocol }
 
 // A borrowed is what a Source and a Sink at their handler have in common.
 type borrowed struct {
@@ -395,4 +329,73 @@ func (b *borrowed) end() {
 		}
 	}
 	b.stops = nil
+}
+
+// mapFile is replaced by tests of systems where files cannot be mapped.
+var mapFile = bulk.MapFile
+
+// unsized reports whether f holds bytes although its size is 0, as files of /proc do: they are read to their end.
+func unsized(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil || info.Size() != 0 || !info.Mode().IsRegular() {
+		return false
+	}
+	n, _ := f.ReadAt(make([]byte, 1), 0)
+	return n == 1
+}
+
+func (p *pulled) call() ringCall { return ringCall{p.req.n, p.req.r.HG().ID(), p.peer, p.id} }
+
+// A ringReader reads a Reader at its handler.
+type ringReader struct {
+	pieces.Reader
+	c    ringCall
+	p    *pulled
+	ctx  context.Context
+	buf  []byte
+	pos  int64 // bytes that were pulled
+	have int64 // bytes that the caller has read
+	end  bool
+}
+
+func newRingReader(p *pulled) *ringReader {
+	r := &ringReader{c: p.call(), p: p}
+	r.Reader = pieces.Reader{Check: func() error { return p.check("Source") }, Next: func() ([]byte, error) {
+		b, err := r.pull()
+		return b, p.cause("Source", err)
+	}}
+	return r
+}
+
+// pull waits for the next piece.
+func (r *ringReader) pull() ([]byte, error) {
+	if r.pos == r.have && r.end {
+		return nil, io.EOF
+	}
+	have, end, err := r.c.say(r.ctx, r.pos, r.pos+1) // what was pulled is free now
+	switch {
+	case err != nil:
+		return nil, err
+	case have < r.have || have > r.pos+ringSize || have == r.pos && !end:
+		return nil, errRingAnswer
+	}
+	r.have, r.end = have, end
+	if have == r.pos {
+		return nil, io.EOF
+	}
+	at := r.pos % ringSize
+	n := min(have-r.pos, ringPiece, ringSize-at)
+	if int64(cap(r.buf)) < n {
+		r.buf = make([]byte, n)
+	}
+	hctx := r.p.req.r.HG()
+	ra, err := bulk.NewReaderAt(r.ctx, hctx, bulk.Stream{Peer: r.p.peer, Handle: r.p.handle})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ra.ReadAt(r.buf[:n], at); err != nil && err != io.EOF {
+		return nil, err
+	}
+	r.pos += n
+	return r.buf[:n], nil
 }

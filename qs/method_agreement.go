@@ -1,7 +1,6 @@
 package qs
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -118,21 +117,6 @@ func (l *loans) takeAnswer(m hg.Metadata) error {
 		l.filled = append(l.filled, n)
 	}
 	return nil
-}
-
-// take takes in the output of a stream's answer and its metadata.
-func (e *streamEnd) take(b []byte, m hg.Metadata) error {
-	text, ok := m.Get(messagesMeta)
-	if !ok || len(text) != 8 {
-		return hg.Errorf(na.ErrProtocol, "the answer is not that of a stream")
-	}
-	e.messages, e.items = int64(binary.LittleEndian.Uint64([]byte(text))), append(e.items[:0], b...)
-	return nil
-}
-
-// meta returns what goes beside the output of a stream.
-func (e *streamEnd) meta() string {
-	return string(binary.LittleEndian.AppendUint64(nil, uint64(e.messages)))
 }
 
 // agree reports, before the input is decoded, whether the caller calls what m is. id is that of a stream.

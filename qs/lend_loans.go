@@ -8,15 +8,11 @@ import (
 	"os"
 	"reflect"
 	"strings"
-	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
-
-// mapFile is replaced by tests of systems where files cannot be mapped.
-var mapFile = bulk.MapFile
 
 // loans is what one attempt has lent.
 type loans struct {
@@ -31,13 +27,6 @@ type loans struct {
 	sinks   []lentSink    // in the order of the fields, without zero Sinks
 	stream  ringID        // of the attempt, with a taker
 	taker   *taker        // of a stream's items; else nil
-}
-
-// A lentTicket is what travels in the place of one Source or Sink of an attempt.
-type lentTicket struct {
-	wire   []byte
-	field  string      // where it is
-	passed atomic.Bool // the codec has asked for it
 }
 
 // A lentSink is a Sink of an attempt.
@@ -133,16 +122,6 @@ func (l *loans) source(s *source) ([]byte, error) {
 	return nil, errNilSource
 }
 
-// unsized reports whether f holds bytes although its size is 0, as files of /proc do: they are read to their end.
-func unsized(f *os.File) bool {
-	info, err := f.Stat()
-	if err != nil || info.Size() != 0 || !info.Mode().IsRegular() {
-		return false
-	}
-	n, _ := f.ReadAt(make([]byte, 1), 0)
-	return n == 1
-}
-
 func (l *loans) sink(s *sink) ([]byte, error) {
 	if s.into == nil {
 		s.filled.Store(0)
@@ -199,18 +178,6 @@ func (w *roomWriter) Write(b []byte) (int, error) {
 	}
 	n, err := w.f.WriteAt(b, w.off)
 	w.off += int64(n)
-	return n, err
-}
-
-// sectionReader reads a file from its beginning, whatever its offset is.
-type sectionReader struct {
-	f   *os.File
-	off int64
-}
-
-func (r *sectionReader) Read(b []byte) (int, error) {
-	n, err := r.f.ReadAt(b, r.off)
-	r.off += int64(n)
 	return n, err
 }
 
@@ -292,47 +259,6 @@ func (l *loans) revoke(h *bulk.Handle) {
 	}
 }
 
-// end takes back what was lent, and says how far the Sinks were filled.
-func (l *loans) end(o *outgoing, c *Call, err error) error {
-	left := false
-	for _, g := range l.rings {
-		left = g.close() || left
-		if _, failed := g.progress(); failed != nil && err != nil && !errors.Is(err, failed) {
-			err = failedBy(err, failed)
-		}
-	}
-	if l.taker != nil {
-		l.taker.end()
-	}
-	o.taking.Lock()
-	defer o.taking.Unlock()
-	if c.BytesMoved = l.moved(); len(l.rings) > 0 || l.taker != nil {
-		o.spend(c.BytesMoved, left)
-	}
-	for _, h := range l.handles {
-		l.revoke(h)
-	}
-	for _, g := range l.rings {
-		l.revoke(g.h)
-		g.release()
-	}
-	for _, m := range l.files {
-		_ = m.Close()
-	}
-	if err == nil {
-		err = l.fill()
-	}
-	for _, s := range l.sinks {
-		switch {
-		case s.of != nil:
-			s.of.used.Store(false)
-		case s.into == nil:
-			s.used.Store(false)
-		}
-	}
-	return err
-}
-
 // failedBy returns err, of a call, that matches also what its reader or writer has failed with, and reads so unless the target has said it.
 func failedBy(err, failed error) error {
 	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
@@ -348,26 +274,6 @@ type saidBefore struct {
 }
 
 func (e saidBefore) Unwrap() []error { return []error{e.error, e.cause} }
-
-// A programs is an error of the program's own reader or writer. It matches what that does, but for codes and the errors of contexts,
-// which would speak of the call.
-type programs struct{ error }
-
-func (e programs) Is(target error) bool {
-	switch target.(type) {
-	case hg.Code, *hg.RemoteError, *hg.Error:
-		return false
-	}
-	return target != context.Canceled && target != context.DeadlineExceeded && target != os.ErrDeadlineExceeded && errors.Is(e.error, target)
-}
-
-func (e programs) As(target any) bool {
-	switch target.(type) {
-	case *hg.Code, **hg.RemoteError, **hg.Error:
-		return false
-	}
-	return errors.As(e.error, target)
-}
 
 // fill takes in what the target says of the Sinks.
 func (l *loans) fill() error {

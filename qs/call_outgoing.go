@@ -1,0 +1,328 @@
+package qs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
+	"github.com/quicksilver-rpc/quicksilver/na"
+)
+
+// An outgoing is a Call at its origin.
+//
+//	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent: nobody touches it any more
+//	                         ▲ again, or beside, by an interceptor that calls next again
+type outgoing struct {
+	Call
+	control
+	m      *method
+	home   *peer           // that the call began with
+	caller context.Context // what it was given
+	reply  any             // where the answer is decoded to
+	taker  *taker          // of a stream's items; else nil
+	taking sync.Mutex      // guards what reply points to, taken, and what next gives back to a Call
+	taken  bool            // there was an answer
+}
+
+func (o *outgoing) begin(m *method, to Peer) {
+	o.m, o.home = m, to.p
+	o.Call.Method, o.Idempotent, o.Peer, o.Attempt, o.ctl, o.lends = m.name, m.o.idempotent, to, 1, &o.control, len(m.fields) > 0 || o.taker != nil
+	o.top.fate = NotRun
+}
+
+// private reports whether nobody else has seen the Call, which may be used for another then.
+func (o *outgoing) private() bool {
+	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 && !o.lends
+}
+
+// run makes the call. When it returns nothing of it is under way.
+func (o *outgoing) run(ctx context.Context) (err error) {
+	if o.Peer.p == nil {
+		return noPeer(o.m.name)
+	}
+	n := o.Peer.p.n
+	if n.cfg.CallTimeout > 0 {
+		if _, bounded := ctx.Deadline(); !bounded {
+			var stop context.CancelFunc
+			ctx, stop = n.withTimeout(ctx, n.cfg.CallTimeout)
+			defer stop()
+		}
+	}
+	o.caller = ctx
+	if c, ok := ctx.Value(metaKey{}).(carried); ok {
+		if c.err != nil {
+			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: c.err}
+		}
+		o.Metadata = c.m
+	}
+	return o.through(ctx, o.interceptors(n), &o.top, &o.Call)
+}
+
+// interceptors returns what wraps the call: those of the node around those of the method.
+func (o *outgoing) interceptors(n *Node) []Interceptor {
+	switch ofNode, ofMethod := n.cfg.ClientInterceptors, o.m.o.interceptors; {
+	case len(ofMethod) == 0:
+		return ofNode
+	case len(ofNode) == 0:
+		return ofMethod
+	default:
+		return slices.Concat(ofNode, ofMethod)
+	}
+}
+
+// through runs interceptors, and the attempts that they make, in s, which c is of.
+func (o *outgoing) through(ctx context.Context, is []Interceptor, s *scope, c *Call) (err error) {
+	returned := false
+	defer func() {
+		if quiet := o.close(s); quiet != nil {
+			_ = o.home.n.await(context.Background(), o.home.i, quiet)
+		}
+		if len(is) > 0 {
+			o.taking.Lock()
+			s.settled = true
+			o.taking.Unlock()
+		}
+		if !returned { // it panics, or ends the goroutine
+			return
+		}
+		if err != nil {
+			err = o.tells(ctx, s, o.m.name, err)
+		}
+	}()
+	if len(is) == 0 {
+		err = o.attempt(ctx, s, c)
+	} else {
+		err = is[0](ctx, c, func(ctx context.Context) error {
+			in := &nested{scope: scope{up: s, fate: NotRun}}
+			o.taking.Lock()
+			in.call, in.before = *c, s.answers
+			if c.Out != nil { // others at once have theirs
+				own := reflect.New(reflect.TypeOf(c.Out).Elem())
+				own.Elem().Set(reflect.ValueOf(c.Out).Elem())
+				in.call.Out = own.Interface()
+			}
+			o.taking.Unlock()
+			err := errNextLate // if it does not return
+			defer func() { o.back(c, s, in, err) }()
+			err = o.through(ctx, is[1:], &in.scope, &in.call)
+			return err
+		})
+	}
+	returned = true
+	return err
+}
+
+// back gives an interceptor, which is in s, what is known after next. What an attempt that was overtaken leaves says nothing of the answer:
+// neither after an error, nor when another next has succeeded since this one began; and nothing is said once the interceptor has returned.
+func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	if s.settled {
+		return
+	}
+	from := &in.call
+	to.Attempt = max(to.Attempt, from.Attempt)
+	switch {
+	case err == nil && s.answers == in.before:
+		s.answers++
+		if to.Out != nil && from.Out != nil {
+			reflect.ValueOf(to.Out).Elem().Set(reflect.ValueOf(from.Out).Elem())
+		}
+	case err == nil || o.taken:
+		return
+	}
+	to.ResponseMetadata, to.BytesMoved = from.ResponseMetadata, from.BytesMoved
+}
+
+// attempt makes the call once.
+func (o *outgoing) attempt(ctx context.Context, s *scope, c *Call) (err error) {
+	if c.Peer.p == nil {
+		return noPeer(o.m.name)
+	}
+	a, err := o.enter(s, c.Attempt)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if o.remove(a) {
+			o.home.n.all[o.home.i].Wake()
+		}
+	}()
+	if ctx.Done() != o.caller.Done() { // an interceptor's own, which may go on when the caller's has ended
+		defer context.AfterFunc(o.caller, func() { o.stop((*hg.Handle).Abandon) })()
+		if o.caller.Err() != nil {
+			ctx = o.caller // nothing is sent
+		}
+	}
+	p := c.Peer.p
+	n := p.n
+	id, err := n.idOf(o.m)
+	if err != nil {
+		return err
+	}
+	if err := o.whole(); err != nil {
+		return err
+	}
+	t, err := p.depart(c)
+	if err != nil {
+		return err
+	}
+	defer func() { p.arrive(t, err) }()
+	to := t.at.addr
+	in, meta := c.In, c.Metadata.WithoutOwn()
+	var l *loans
+	if len(o.m.fields) > 0 || o.taker != nil {
+		l = &loans{n: n, hctx: n.all[p.i], m: o.m, taker: o.taker}
+		defer func() { err = l.end(o, c, err) }()
+		if in, err = l.lend(c.In); err == nil {
+			meta, err = l.requestMeta(meta)
+		}
+		if err != nil {
+			if _, coded := errors.AsType[hg.Code](err); !coded {
+				err = fmt.Errorf("%w: %w", ErrInvalid, err)
+			}
+			return &hg.Error{Op: "forward", RPC: o.m.name, Peer: to, Fate: NotRun, Err: err}
+		}
+		a.loans = l
+		p.lends(&t, l.lent())
+	}
+	h, err := n.handle(p.i, to, id)
+	if err != nil {
+		return err
+	}
+	ended := false
+	defer func() {
+		if ended {
+			return
+		}
+		fate := NotRun // the encoder has panicked, or ended the goroutine,
+		if hghook.HasForwarded(h) {
+			fate = MaybeRan // or a callback of somebody else in the wait
+		}
+		o.ended(a, fate)
+		_ = h.Close()
+	}()
+	said := !meta.IsZero()
+	if said {
+		err = h.SetMeta(meta)
+	}
+	if err == nil {
+		err = o.forward(ctx, a, h, c, in)
+	}
+	if said {
+		_ = h.SetMeta(hg.Metadata{}) // of the next call
+	}
+	if l != nil || c != &o.Call { // an interceptor looks at it
+		answer := h.OutputMeta()
+		if c.ResponseMetadata = answer.WithoutOwn(); l != nil && err == nil {
+			err = l.takeAnswer(answer)
+		}
+	}
+	ended = true
+	n.keep(p.i, h)
+	return err
+}
+
+// whole reports why another attempt would not get all that the call lends: what a Reader has given, or a Writer has taken, is gone.
+func (o *outgoing) whole() error {
+	if why := o.spent(); why != "" {
+		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun, Err: na.WithText(ErrInvalid, why)}
+	}
+	return nil
+}
+
+// forward makes the call of a with h, and takes the answer.
+func (o *outgoing) forward(ctx context.Context, a *attempt, h *hg.Handle, c *Call, in any) error {
+	if err := o.forwards(a, h, c.stall, c.withdraw); err != nil {
+		return err
+	}
+	err := h.Call(ctx, in, nil)
+	fate := FateOf(err)
+	if err == nil && o.m.oneWay {
+		fate = MaybeRan // it has left
+	}
+	stalled := o.stalledOut(a)
+	o.ended(a, fate)
+	if err == nil {
+		return o.decode(c, h)
+	}
+	if e, ok := err.(*hg.Error); ok && stalled && ctx.Err() == nil && hg.CodeOf(err) == hg.ErrCanceled {
+		late := *e
+		late.Err = na.WithText(hg.ErrTimeout, fmt.Sprintf("no answer and no byte for %v (RetryPolicy.ProgressTimeout)", c.stall))
+		return &late
+	}
+	return err
+}
+
+// decode decodes the answer that h has got for c. Memory that the caller gave is used once: decoders add to maps, and what is there may
+// be the answer.
+func (o *outgoing) decode(c *Call, h *hg.Handle) error {
+	if o.reply == nil {
+		return nil
+	}
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	again := o.taken
+	o.taken = true
+	if end, ok := o.reply.(*streamEnd); ok {
+		b, err := h.OutputRaw()
+		if err == nil {
+			err = end.take(b, h.OutputMeta())
+		}
+		return err
+	}
+	if c.Out == nil || c.Out == o.Call.Out { // there is no interceptor between, and so no other attempt
+		return h.Output(o.reply)
+	}
+	out := reflect.ValueOf(c.Out).Elem()
+	if again {
+		out.SetZero()
+	}
+	return h.Output(c.Out)
+}
+
+// end takes back what was lent, and says how far the Sinks were filled.
+func (l *loans) end(o *outgoing, c *Call, err error) error {
+	left := false
+	for _, g := range l.rings {
+		left = g.close() || left
+		if _, failed := g.progress(); failed != nil && err != nil && !errors.Is(err, failed) {
+			err = failedBy(err, failed)
+		}
+	}
+	if l.taker != nil {
+		l.taker.end()
+	}
+	o.taking.Lock()
+	defer o.taking.Unlock()
+	if c.BytesMoved = l.moved(); len(l.rings) > 0 || l.taker != nil {
+		o.spend(c.BytesMoved, left)
+	}
+	for _, h := range l.handles {
+		l.revoke(h)
+	}
+	for _, g := range l.rings {
+		l.revoke(g.h)
+		g.release()
+	}
+	for _, m := range l.files {
+		_ = m.Close()
+	}
+	if err == nil {
+		err = l.fill()
+	}
+	for _, s := range l.sinks {
+		switch {
+		case s.of != nil:
+			s.of.used.Store(false)
+		case s.into == nil:
+			s.used.Store(false)
+		}
+	}
+	return err
+}
