@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -41,18 +40,4 @@ func TestServing(t *testing.T) {
 	var said bytes.Buffer
 	require.NoError(t, run(ctx, &said))
 	require.Equal(t, "serving at tcp://127.0.0.1:7117 until Ctrl-C; elsewhere: go run ./examples/greet Ada\n", said.String())
-}
-
-// TestShown: the README shows the server and the client of this program, in at most 30 lines.
-func TestShown(t *testing.T) {
-	program, err := os.ReadFile("main.go")
-	require.NoError(t, err)
-	_, rest, ok := strings.Cut(string(program), "\nvar Greet")
-	require.True(t, ok)
-	block, _, ok := strings.Cut("var Greet"+rest, "\nconst addr")
-	require.True(t, ok)
-	require.LessOrEqual(t, len(strings.Split(strings.TrimSpace(block), "\n")), 30)
-	readme, err := os.ReadFile("../../README.md")
-	require.NoError(t, err)
-	require.Contains(t, string(readme), "```go\n"+block+"```\n")
 }
