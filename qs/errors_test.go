@@ -172,7 +172,7 @@ func TestRetryCodes(t *testing.T) {
 	}
 }
 
-// TestRefusedGoesElsewhere: what an address refuses is asked of the next one at once, by every Pick.
+// TestRefusedGoesElsewhere: what an address refuses is asked of the next one at once, by every Balancer.
 func TestRefusedGoesElsewhere(t *testing.T) {
 	t.Parallel()
 	oneAtATime(t)

@@ -131,13 +131,13 @@ func (l *loans) sink(s *sink) ([]byte, error) {
 		return l.memory(bulk.WriteOnly, s.segs)
 	case s.file != nil:
 		if s.size < 0 {
-			return nil, fmt.Errorf("qs: FillFile: a size of %d, want 0 or more: %w", s.size, hg.ErrInvalid)
+			return nil, fmt.Errorf("qs: FileBuffer: a size of %d, want 0 or more: %w", s.size, hg.ErrInvalid)
 		}
 		if info, err := s.file.Stat(); err != nil {
 			return nil, err
 		} else if info.Size() < s.size {
 			if err := s.file.Truncate(s.size); err != nil {
-				return nil, fmt.Errorf("qs: FillFile: the file cannot grow to %d bytes: %w", s.size, err)
+				return nil, fmt.Errorf("qs: FileBuffer: the file cannot grow to %d bytes: %w", s.size, err)
 			}
 		}
 		if s.size == 0 {
@@ -162,8 +162,8 @@ func (l *loans) sink(s *sink) ([]byte, error) {
 }
 
 var (
-	errNilSource = fmt.Errorf("qs: LendFile or From got nil: %w", hg.ErrInvalid)
-	errNilSink   = fmt.Errorf("qs: FillFile or Into got nil: %w", hg.ErrInvalid)
+	errNilSource = fmt.Errorf("qs: File or Reader got nil: %w", hg.ErrInvalid)
+	errNilSink   = fmt.Errorf("qs: FileBuffer or Writer got nil: %w", hg.ErrInvalid)
 )
 
 // A roomWriter writes a file from its beginning, up to a size.
@@ -174,7 +174,7 @@ type roomWriter struct {
 
 func (w *roomWriter) Write(b []byte) (int, error) {
 	if int64(len(b)) > w.room-w.off {
-		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file; FillFile takes a larger size", w.room)
+		return 0, hg.Errorf(hg.ErrOverflow, "there is room for %d bytes in the file; FileBuffer takes a larger size", w.room)
 	}
 	n, err := w.f.WriteAt(b, w.off)
 	w.off += int64(n)

@@ -21,7 +21,7 @@ import (
 // the bytes of the stream; a byte is at its position modulo ringSize.
 //
 //	From:  r ─ Read, a goroutine of the caller ─► ring ─ pulled by the handler ─►    filled ≥ freed ≥ filled-ringSize
-//	Into:  w ◄─ Write, a goroutine of the caller ─ ring ◄─ pushed by the handler
+//	Writer:  w ◄─ Write, a goroutine of the caller ─ ring ◄─ pushed by the handler
 //	       handler ── ringRPC: how far it is, and what it waits for ──► caller, which answers how far the other side is
 type ring struct {
 	n    *Node
@@ -306,7 +306,7 @@ func (g *ring) hear(r hg.Request, theirs, need int64) error {
 	g.mu.Lock()
 	low, high := g.theirs, g.ours // From: it has freed what was filled
 	if g.from == nil {
-		high = g.ours + ringSize // Into: it has filled what was free
+		high = g.ours + ringSize // Writer: it has filled what was free
 	}
 	switch {
 	case g.closed, !g.peer.bindOrCheck(r.Peer()):

@@ -15,7 +15,7 @@ import (
 
 // A Sink is room that a caller lends for the time of its call, in a field of the input; the handler pushes into it. Both sides
 // use the same type. The zero Sink has no room. When Call has returned, whatever the error, nobody writes to the caller's
-// memory, or begins to write to its writer, any more. After an error a Fill holds anything, and what a Writer wrote is a
+// memory, or begins to write to its writer, any more. After an error a Buffer holds anything, and what a Writer wrote is a
 // prefix of what the handler did. A Sink serves one attempt of one call at a time: another fails with ErrInvalid. Filled is of the last.
 type Sink struct{ s *sink }
 
@@ -47,11 +47,11 @@ func FileBuffer(f *os.File, size int64) Sink { return Sink{&sink{file: f, size: 
 // Writer lends w: what the handler writes goes through 4 MiB of memory, and is written to w by a goroutine of the caller's process.
 // No Write begins once Call has returned. One that is running when the call ends has 50 ms, since one that is cut short may break a TLS
 // connection; then it is interrupted by SetWriteDeadline where w has that, and the deadline is cleared; otherwise it may still be running
-// when Call returns. Its error fails the call, as that of From does. A
+// when Call returns. Its error fails the call, as that of Reader does. A
 // call that has written bytes is not repeated by Retry.
 func Writer(w io.Writer) Sink { return Sink{&sink{into: w}} }
 
-// Len returns the room in bytes; -1 for Into, which has no limit.
+// Len returns the room in bytes; -1 for Writer, which has no limit.
 func (s Sink) Len() int64 {
 	switch {
 	case s.s == nil:
@@ -67,7 +67,7 @@ func (s Sink) Len() int64 {
 }
 
 // Filled returns, at the caller, how many bytes have come, from the beginning and without gaps, which handlers
-// leave that use WriteAt; after an error only for Into.
+// leave that use WriteAt; after an error only for Writer.
 func (s Sink) Filled() int64 {
 	if s.s == nil {
 		return 0
@@ -89,7 +89,7 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 }
 
 // WriteAt pushes p to off, for the handler that got s, and returns when it has arrived. The error matches hg.ErrOverflow when there is no
-// room, ErrClosed when the handler has returned, and hg.ErrUnsupported for Into and at the caller. The end of the handler's
+// room, ErrClosed when the handler has returned, and hg.ErrUnsupported for Writer and at the caller. The end of the handler's
 // context cancels it.
 func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
@@ -110,7 +110,7 @@ func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 	return s.s.got.sendFile(ctx, f)
 }
 
-var errNoRoom = fmt.Errorf("qs: the Sink is empty: the caller has lent no room, by Fill, FillFile or Into: %w", hg.ErrOverflow)
+var errNoRoom = fmt.Errorf("qs: the Sink is empty: the caller has lent no room, by Buffer, FileBuffer or Writer: %w", hg.ErrOverflow)
 
 // IsZero reports whether s is the zero Sink. It is for codecs that leave empty fields out.
 func (s Sink) IsZero() bool { return s.s == nil }
@@ -249,7 +249,7 @@ func (p *pushed) sendFile(ctx context.Context, f *os.File) (int64, error) {
 	n := m.Len()
 	switch room := p.handle.Len() - w.pos; {
 	case n > room:
-		return 0, fmt.Errorf("qs: sink: the file has %d bytes, there is room for %d, which the caller has lent; FillFile and Into lend more: %w", n, room, hg.ErrOverflow)
+		return 0, fmt.Errorf("qs: sink: the file has %d bytes, there is room for %d, which the caller has lent; FileBuffer and Writer lend more: %w", n, room, hg.ErrOverflow)
 	case n == 0:
 		return 0, nil
 	}

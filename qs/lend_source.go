@@ -23,7 +23,7 @@ type source struct {
 	segs [][]byte  // of the caller: one of these three
 	file *os.File  //
 	from io.Reader //
-	used used      // of From
+	used used      // of Reader
 
 	lent *lentTicket // in the input of one attempt
 	got  *pulled     // of a handler
@@ -54,7 +54,7 @@ func File(f *os.File) Source { return Source{&source{file: f}} }
 // call, with this Source. One attempt of one call uses r at a time: another fails with ErrInvalid, too.
 func Reader(r io.Reader) Source { return Source{&source{from: r}} }
 
-// Len returns the number of bytes, or -1 if it is not known: that of From, of a file that cannot be looked at, and of one that
+// Len returns the number of bytes, or -1 if it is not known: that of Reader, of a file that cannot be looked at, and of one that
 // is longer than it says.
 func (s Source) Len() int64 {
 	switch {
@@ -148,7 +148,7 @@ func (s *Source) UnmarshalBinary(b []byte) error {
 type pulled struct {
 	ticket
 	borrowed
-	tail *ringReader // of From
+	tail *ringReader // of Reader
 }
 
 // usable says why p cannot be used; it is nil at the caller.

@@ -24,7 +24,7 @@ type pushWriter struct {
 	n    int64           // bytes that w has taken
 	w    *pushing        // nil when nothing is under way
 	stop func()
-	tail *ringWriter // of Into, instead
+	tail *ringWriter // of Writer, instead
 }
 
 // A pushing is what is under way, until ctx ends.
@@ -89,7 +89,7 @@ func (w *pushWriter) open() (io.Writer, error) {
 	}
 	if w.w == nil {
 		if w.pos == w.p.handle.Len() {
-			return nil, fmt.Errorf("qs: the Sink is full: the caller has lent room for %d bytes; FillFile and Into lend more: %w", w.pos, hg.ErrOverflow)
+			return nil, fmt.Errorf("qs: the Sink is full: the caller has lent room for %d bytes; FileBuffer and Writer lend more: %w", w.pos, hg.ErrOverflow)
 		}
 		ctx, cancel := context.WithCancel(w.p.req)
 		to, err := bulk.NewWriter(ctx, w.p.req.r.HG(), bulk.Stream{Peer: w.p.peer, Handle: w.p.handle, Offset: w.pos})
@@ -115,7 +115,7 @@ func (w *pushWriter) bound() (unbound func() bool, err error) {
 	if err := w.ended(); err != nil {
 		return nil, err
 	}
-	if w.w == nil { // of Into, which waits in calls of its own
+	if w.w == nil { // of Writer, which waits in calls of its own
 		return func() bool { return true }, nil
 	}
 	return context.AfterFunc(w.ctx, w.w.cancel), nil

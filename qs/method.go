@@ -86,7 +86,7 @@ func (s *serving[In, Out]) handle(ctx context.Context) (err error) {
 // Call calls m at to and waits. When ctx ends first the call ends at once (see Reader and Writer for one that lends such), and the target is told. Whatever the error, nobody
 // reads or writes what in lends any more when Call has returned.
 //
-// A panic of the program's code in the call, an encoder, a codec, an interceptor or a Pick, is one of Call.
+// A panic of the program's code in the call, an encoder, a codec, an interceptor or a Balancer, is one of Call.
 //
 // The error matches exactly one of ErrTimeout (and context.DeadlineExceeded), ErrCanceled (and context.Canceled), hg.ErrRemote, or
 // another code of this package. What the library at the target refuses matches hg.ErrRemote and the code of that: ErrNoEntry, a method that

@@ -51,7 +51,7 @@ type PeerOptions struct {
 	// Balancer chooses the address of each attempt. Nil is Config.Balancer.
 	Balancer Balancer
 	// ResolveInterval is how often a Resolver is asked whose Watch returns before its ctx ends. Zero means 30 s. It is asked anew when an address
-	// has failed. After 4 × Refresh without a call Watch is ended, and called again at the next one.
+	// has failed. After 4 × ResolveInterval without a call Watch is ended, and called again at the next one.
 	ResolveInterval time.Duration
 	// HealthInterval is how often addresses are probed ("hg/health") while there are calls; one that does not answer within that time,
 	// or is not ready, fails. At least 10 ms. Zero means that only those are probed that failed, before they get calls again.
@@ -128,9 +128,9 @@ func (o *PeerOptions) check(addrs []string) error {
 	case len(addrs) == 0:
 		what = "no address is given"
 	case o.ResolveInterval < 0:
-		what = fmt.Sprintf("Refresh is %v, want a time, or 0 for 30 s", o.ResolveInterval)
+		what = fmt.Sprintf("ResolveInterval is %v, want a time, or 0 for 30 s", o.ResolveInterval)
 	case o.HealthInterval < 0 || o.HealthInterval > 0 && o.HealthInterval < minHealth:
-		what = fmt.Sprintf("Health is %v, want at least %v, or 0 for no probes of those that do well", o.HealthInterval, minHealth)
+		what = fmt.Sprintf("HealthInterval is %v, want at least %v, or 0 for no probes of those that do well", o.HealthInterval, minHealth)
 	case o.Resolver != nil && !reflect.ValueOf(o.Resolver).Comparable():
 		what = fmt.Sprintf("the Resolver is a %T, which cannot be compared: give a pointer", o.Resolver)
 	default:

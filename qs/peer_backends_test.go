@@ -122,7 +122,7 @@ func TestHungHandlers(t *testing.T) {
 	require.Less(t, last.most, 110)
 }
 
-// A lastGood is a Pick that prefers the last address.
+// A lastGood is a Balancer that prefers the last address.
 type lastGood struct{ most int } // attempts in flight there
 
 func (l *lastGood) Pick(_ *qs.Call, ts []qs.Candidate) int {
@@ -281,12 +281,12 @@ func (r *changing) Watch(ctx context.Context, _ string, update func([]string, er
 	}
 }
 
-// A careless is a Pick that takes for granted that there is a target.
+// A careless is a Balancer that takes for granted that there is a target.
 type careless struct{}
 
 func (careless) Pick(_ *qs.Call, ts []qs.Candidate) int { return (len(ts) + 1) % len(ts) }
 
-// TestManyAddresses: a Resolver may say nothing, and more than a Peer can have: a Pick is asked only where there is a choice, and the first
+// TestManyAddresses: a Resolver may say nothing, and more than a Peer can have: a Balancer is asked only where there is a choice, and the first
 // 1,024 count, which is logged.
 func TestManyAddresses(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@ type Balancer interface {
 	Pick(c *Call, ts []Candidate) int
 }
 
-// A Candidate is an address of a Peer, as a Pick sees it.
+// A Candidate is an address of a Peer, as a Balancer sees it.
 type Candidate struct {
 	Addr      hg.Addr
 	InFlight  int           // attempts of this Peer
@@ -24,10 +24,10 @@ type Candidate struct {
 	Failing   bool          // others are to be preferred: it fails, or this call has been there
 }
 
-// first is the Pick that goes by the order of the addresses.
+// first is the Balancer that goes by the order of the addresses.
 type first struct{}
 
-// Pick implements Pick.
+// Pick implements Balancer.
 func (first) Pick(_ *Call, ts []Candidate) int {
 	for i := range ts {
 		if !ts[i].Failing {
@@ -37,12 +37,12 @@ func (first) Pick(_ *Call, ts []Candidate) int {
 	return -1
 }
 
-// RoundRobin returns a Pick that takes one address after the other.
+// RoundRobin returns a Balancer that takes one address after the other.
 func RoundRobin() Balancer { return &roundRobin{} }
 
 type roundRobin struct{ turn atomic.Uint64 }
 
-// Pick implements Pick.
+// Pick implements Balancer.
 func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 	turn := r.turn.Load()
 	if c != nil {
@@ -55,13 +55,13 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 	return nth(ts, int(turn%uint64(good)))
 }
 
-// LeastLoaded returns a Pick that takes the address with the fewest calls of this Peer under way; each MiB that they lend counts as
+// LeastLoaded returns a Balancer that takes the address with the fewest calls of this Peer under way; each MiB that they lend counts as
 // one more. Where calls take more than twice as long as elsewhere each counts as so many, four at most. Of several one is drawn.
 func LeastLoaded() Balancer { return leastLoaded{} }
 
 type leastLoaded struct{}
 
-// Pick implements Pick.
+// Pick implements Balancer.
 func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	var slowest time.Duration
 	for i := range ts {

@@ -85,9 +85,9 @@ func (d dns) Watch(ctx context.Context, service string, update func(addrs []stri
 
 // A watch keeps the addresses of a service, on a goroutine of its own while a Peer of it makes calls.
 //
-//	a call ─► running? ─ no ─► Watch ◄─ Refresh, or an address has failed ─ pause
+//	a call ─► running? ─ no ─► Watch ◄─ ResolveInterval, or an address has failed ─ pause
 //	                             ├─ update ─► found: Peers look at their next call │
-//	                             └─ returns ───────────────────────────────────────┘   no call for idleLooks × Refresh ─► over
+//	                             └─ returns ───────────────────────────────────────┘   no call for idleLooks × ResolveInterval ─► over
 type watch struct {
 	n    *Node
 	key  watchKey
@@ -115,7 +115,7 @@ type watchKey struct {
 
 const (
 	refreshTime = 30 * time.Second
-	// idleLooks is how many times Refresh a watch lasts without calls.
+	// idleLooks is how many times ResolveInterval a watch lasts without calls.
 	idleLooks = 4
 	// againTime is the least from one Watch to the next.
 	againTime = time.Second

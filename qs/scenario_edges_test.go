@@ -53,7 +53,7 @@ func TestOneAtATime(t *testing.T) {
 // call; when the first has ended the Sink serves the next. An interceptor sees that a call lends.
 func TestSinkServesOneAttempt(t *testing.T) {
 	fill := qs.Define[qs.Sink, int64]("test/fillonce")
-	for _, kind := range []string{"Fill", "FillFile", "FillFile of a file that is not mapped", "Into"} {
+	for _, kind := range []string{"Buffer", "FileBuffer", "FileBuffer of a file that is not mapped", "Writer"} {
 		begun, second := make(chan struct{}), make(chan struct{})
 		_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 			fill.Handle(n, func(ctx context.Context, room qs.Sink) (int64, error) {
@@ -78,9 +78,9 @@ func TestSinkServesOneAttempt(t *testing.T) {
 		file, err := os.Create(filepath.Join(t.TempDir(), "room"))
 		require.NoError(t, err)
 		var into bytes.Buffer
-		sink := map[string]qs.Sink{"Fill": qs.Buffer(make([]byte, 1000)), "Into": qs.Writer(&into)}[kind]
+		sink := map[string]qs.Sink{"Buffer": qs.Buffer(make([]byte, 1000)), "Writer": qs.Writer(&into)}[kind]
 		mapping := func(f func()) { f() }
-		if strings.HasPrefix(kind, "FillFile") {
+		if strings.HasPrefix(kind, "FileBuffer") {
 			sink = qs.FileBuffer(file, 1000)
 		}
 		if strings.HasSuffix(kind, "not mapped") {

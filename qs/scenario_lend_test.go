@@ -61,7 +61,7 @@ func serveBulk(t testing.TB, n *qs.Node) {
 		case "at":
 			n := in.Body.Len()
 			if n < 0 {
-				n = 10 // of From nobody knows
+				n = 10 // of Reader nobody knows
 			}
 			b := make([]byte, n)
 			for i := len(b); i > 0; i -= min(i, 100_000) { // from the end
@@ -158,9 +158,9 @@ func TestSources(t *testing.T) {
 			source func() qs.Source
 			hows   []string
 		}{
-			{"Lend", func() qs.Source { return qs.Bytes(want[:n/3], want[n/3:]) }, []string{"reader", "copy", "at"}},
-			{"LendFile", func() qs.Source { return qs.File(f) }, []string{"reader", "copy", "at"}},
-			{"From", func() qs.Source { return qs.Reader(bytes.NewReader(want)) }, []string{"reader", "copy"}},
+			{"Bytes", func() qs.Source { return qs.Bytes(want[:n/3], want[n/3:]) }, []string{"reader", "copy", "at"}},
+			{"File", func() qs.Source { return qs.File(f) }, []string{"reader", "copy", "at"}},
+			{"Reader", func() qs.Source { return qs.Reader(bytes.NewReader(want)) }, []string{"reader", "copy"}},
 			{"trickle", func() qs.Source { return qs.Reader(iotest.HalfReader(bytes.NewReader(want))) }, []string{"reader", "copy"}},
 		} {
 			for j, how := range way.hows {

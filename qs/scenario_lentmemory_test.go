@@ -23,7 +23,7 @@ import (
 // world goes on: the target must never see poison, and the poison must stay.
 func TestLentMemory(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"Lend", "From", "Fill", "Into"} {
+	for _, kind := range []string{"Bytes", "Reader", "Buffer", "Writer"} {
 		for _, peer := range []string{"runs", "paused", "crashed"} {
 			t.Run(kind+"/"+peer, func(t *testing.T) {
 				t.Parallel()
@@ -31,7 +31,7 @@ func TestLentMemory(t *testing.T) {
 				for steps := 0; ; steps++ {
 					switch {
 					case long.On:
-					case raceflag.Enabled && (kind == "From" || kind == "Into"): // many events, and little to find: one coroutine runs at a time
+					case raceflag.Enabled && (kind == "Reader" || kind == "Writer"): // many events, and little to find: one coroutine runs at a time
 						steps += 30
 					default:
 						steps += 23
@@ -50,7 +50,7 @@ func TestLentMemory(t *testing.T) {
 // lendOnce cancels a call after some events, and reports whether it had ended before.
 func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 	size := 4<<20 + 500_077 // goes around a ring
-	if kind == "Lend" || kind == "Fill" {
+	if kind == "Bytes" || kind == "Buffer" {
 		size = 1<<20 + 77
 	}
 	seed := uint64(steps)
@@ -125,14 +125,14 @@ func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 		mem := make([]byte, size)
 		var through int
 		switch kind {
-		case "Lend":
+		case "Bytes":
 			for at := 0; at < size; {
 				at += copy(mem[at:], want)
 			}
 			_, err = put.Call(ctx, to, putIn{"", qs.Bytes(mem[:1000], mem[1000:])})
-		case "Fill":
+		case "Buffer":
 			_, err = get.Call(ctx, to, getIn{"", 0, qs.Buffer(mem[:1000], mem[1000:])})
-		case "From":
+		case "Reader":
 			_, err = put.Call(ctx, to, putIn{"", qs.Reader(readerFunc(func(b []byte) (int, error) {
 				if w.Sleep(100 * time.Microsecond); over {
 					t.Errorf("%s: the reader is read after the call", where())
@@ -145,7 +145,7 @@ func lendOnce(t *testing.T, kind, peer string, steps int) (ended bool) {
 				through += k
 				return k, nil
 			}))})
-		case "Into":
+		case "Writer":
 			_, err = get.Call(ctx, to, getIn{"", 0, qs.Writer(writerFunc(func(b []byte) (int, error) {
 				if w.Sleep(100 * time.Microsecond); over {
 					t.Errorf("%s: the writer is written to after the call", where())

@@ -31,12 +31,12 @@ func TestMistakesOfCallers(t *testing.T) {
 		return func() error { _, err := give.Call(ctx, to, struct{ Body qs.Sink }{s}); return err }
 	}
 	for says, call := range map[string]func() error{
-		"LendFile or From got nil": source(qs.File(nil)),
-		"From got nil":             source(qs.Reader(nil)),
-		"FillFile or Into got nil": sink(qs.FileBuffer(nil, 1)),
-		"Into got nil":             sink(qs.Writer(nil)),
-		"the Peer is zero":         func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
-		"the Peer is zero;":        func() error { _, err := qs.Peer{}.Ping(ctx); return err },
+		"File or Reader got nil":       source(qs.File(nil)),
+		"Reader got nil":               source(qs.Reader(nil)),
+		"FileBuffer or Writer got nil": sink(qs.FileBuffer(nil, 1)),
+		"Writer got nil":               sink(qs.Writer(nil)),
+		"the Peer is zero":             func() error { _, err := double.Call(ctx, qs.Peer{}, point{}); return err },
+		"the Peer is zero;":            func() error { _, err := qs.Peer{}.Ping(ctx); return err },
 	} {
 		err := call()
 		require.ErrorIs(t, err, qs.ErrInvalid, says)

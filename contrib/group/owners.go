@@ -45,7 +45,7 @@ func (v *View) Owners(key string, n int) []Member {
 	return owners
 }
 
-// ByKey returns a Pick that sends a call to the first owner of its key that does not fail. key is called under a lock, with nil
+// ByKey returns a Balancer that sends a call to the first owner of its key that does not fail. key is called under a lock, with nil
 // when Peer.Addr asks: it is quick.
 func (g *Group) ByKey(key func(*qs.Call) string) qs.Balancer {
 	return &byKey{g: g, key: key}

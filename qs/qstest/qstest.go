@@ -15,7 +15,7 @@ const connectTimeout = time.Minute
 // calls from any goroutine. The two nodes are in this process and talk tcp over 127.0.0.1, at a port that is free.
 //
 // At the end of the test, after the cleanups that were registered later, the client is closed and the server shut down: calls in flight end,
-// and the handlers are waited for, as long as the server's Config.Grace says. An error of that fails the test. Serve ends the test when
+// and the handlers are waited for, as long as the server's Config.ShutdownTimeout says. An error of that fails the test. Serve ends the test when
 // a node cannot be opened, so call it from the test's own goroutine.
 func Serve(t testing.TB, register func(node *qs.Node)) qs.Peer {
 	t.Helper()

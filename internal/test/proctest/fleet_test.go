@@ -49,7 +49,7 @@ func (l *list) Watch(ctx context.Context, _ string, update func([]string, error)
 	return ctx.Err()
 }
 
-// A counter is a Pick that counts what another one picks.
+// A counter is a Balancer that counts what another one picks.
 type counter struct {
 	by     qs.Balancer
 	mu     sync.Mutex // guards the field below

@@ -121,7 +121,7 @@ func TestLentMemory(t *testing.T) {
 			node, err := qs.Open(tr.origin, qs.Config{})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, node.Close()) })
-			for _, kind := range []string{"Lend", "From", "Fill", "Into"} {
+			for _, kind := range []string{"Bytes", "Reader", "Buffer", "Writer"} {
 				p := startRole(t, "borrower", listenEnv+"="+tr.listen())
 				for _, state := range []string{"running", "stopped", "killed"} { // in this order: the target is the same
 					t.Run(kind+"/"+state, func(t *testing.T) {
@@ -167,11 +167,11 @@ func lend(t *testing.T, node *qs.Node, p *process, kind, state string, point int
 		begun <- time.Now()
 	}()
 	switch kind {
-	case "Lend":
+	case "Bytes":
 		_, err = lentPut.Call(ctx, to, lentSource{point, qs.Bytes(mem[:1000], mem[1000:])})
-	case "Fill":
+	case "Buffer":
 		_, err = lentGet.Call(ctx, to, lentSink{point, qs.Buffer(mem[:1000], mem[1000:])})
-	case "From":
+	case "Reader":
 		_, err = lentPut.Call(ctx, to, lentSource{point, qs.Reader(readFunc(func(b []byte) (int, error) {
 			if returned.Load() {
 				t.Error("the reader is read after the call")
@@ -183,7 +183,7 @@ func lend(t *testing.T, node *qs.Node, p *process, kind, state string, point int
 			}
 			return k, nil
 		}))})
-	case "Into":
+	case "Writer":
 		_, err = lentGet.Call(ctx, to, lentSink{point, qs.Writer(writeFunc(func(b []byte) (int, error) {
 			if returned.Load() {
 				t.Error("the writer is written to after the call")
