@@ -2,6 +2,7 @@ package mercury
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -93,7 +94,10 @@ func (n *Node) dial(l *link, a netip.AddrPort) {
 	close(l.done)
 }
 
-var errNack = errorf(ErrExists, "there is another connection of the pair")
+var (
+	errNack    = errorf(ErrExists, "there is another connection of the pair")
+	errSwapped = errorf(ErrUnsupported, "the peer has another byte order")
+)
 
 func (n *Node) dialOnce(l *link, a netip.AddrPort) error {
 	d := net.Dialer{}
@@ -111,6 +115,7 @@ func (n *Node) dialOnce(l *link, a netip.AddrPort) error {
 		s, err = n.readSetup(nc)
 	}
 	switch {
+	case CodeOf(err) == ErrUnsupported:
 	case err != nil:
 		err = errorf(ErrUnreachable, "%v: no set-up: %v", ErrUnreachable, err)
 	case s.Kind == xnet.Refuse:
@@ -118,7 +123,7 @@ func (n *Node) dialOnce(l *link, a netip.AddrPort) error {
 	case s.Kind != xnet.Accept || s.Version != 0:
 		err = errorf(ErrProtocol, "the peer answers the set-up with kind %d, version %d", s.Kind, s.Version)
 	case s.Swapped:
-		err = errorf(ErrUnsupported, "the peer has another byte order")
+		err = errSwapped
 	}
 	if err != nil || !stop() {
 		nc.Close()
@@ -147,6 +152,8 @@ func (n *Node) nameFor(nc net.Conn) netip.AddrPort {
 	return n.self
 }
 
+// readSetup reads the peer's set-up message. The error carries ErrUnsupported for one of another protocol that is known, ErrProtocol for one that
+// makes no sense, and otherwise that of nc.
 func (n *Node) readSetup(nc net.Conn) (_ xnet.Setup, err error) {
 	defer n.rescueSetup(nc, &err)
 	b := make([]byte, xnet.MaxSetup)
@@ -155,13 +162,20 @@ func (n *Node) readSetup(nc net.Conn) (_ xnet.Setup, err error) {
 	}
 	size, err := xnet.SetupLen(b)
 	if err != nil {
-		return xnet.Setup{}, err
+		return xnet.Setup{}, errorf(ErrProtocol, "%v", err)
 	}
 	if _, err := io.ReadFull(nc, b[4:size]); err != nil {
 		return xnet.Setup{}, err
 	}
 	read(b[:size])
-	return xnet.ParseSetup(b[:size])
+	s, err := xnet.ParseSetup(b[:size])
+	switch {
+	case errors.Is(err, xnet.ErrRXM):
+		err = errorf(ErrUnsupported, "%v", err)
+	case err != nil:
+		err = errorf(ErrProtocol, "%v", err)
+	}
+	return s, err
 }
 
 // accept takes connections until the listener is closed.
@@ -204,7 +218,7 @@ func (n *Node) admit(nc net.Conn) *conn {
 	_ = nc.SetDeadline(time.Now().Add(n.cfg.SetupTimeout))
 	s, err := n.readSetup(nc)
 	remote, ok := nc.RemoteAddr().(*net.TCPAddr)
-	if err != nil || s.Kind != xnet.Request || s.Swapped || !ok {
+	if !ok || n.refuse(nc, remote.AddrPort(), s, err) {
 		return nil
 	}
 	name := netip.AddrPortFrom(remote.AddrPort().Addr().Unmap(), s.Port)
@@ -238,6 +252,25 @@ func (n *Node) admit(nc net.Conn) *conn {
 		old.fail(errorf(ErrPeerLost, "%v: it was started again, and has another connection", ErrPeerLost))
 	}
 	return c
+}
+
+// refuse reports whether the set-up message that a peer begins with makes no connection. What it says of the peer's protocol is logged, and
+// a peer that waits for words of its own protocol gets them.
+func (n *Node) refuse(nc net.Conn, peer netip.AddrPort, s xnet.Setup, err error) bool {
+	switch {
+	case err == nil && s.Kind != xnet.Request:
+		err = errorf(ErrProtocol, "it begins with a set-up message of kind %d", s.Kind)
+	case err == nil && s.Swapped:
+		err = errSwapped
+	case err == nil:
+		return false
+	case CodeOf(err) == ErrUnsupported:
+		_, _ = nc.Write(xnet.AppendRXMRefusal(nil))
+	case CodeOf(err) != ErrProtocol: // nothing came
+		return true
+	}
+	n.refused(peer, err)
+	return true
 }
 
 // forget takes a connection that has ended out of the tables.

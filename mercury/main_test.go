@@ -2,6 +2,7 @@ package mercury_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -14,6 +15,9 @@ import (
 func TestMain(m *testing.M) { leak.Main(m) }
 
 func open(t testing.TB, cfg mercury.Config) *mercury.Node {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
 	n, err := mercury.Open("ofi+tcp://127.0.0.1:0", cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Close()) })

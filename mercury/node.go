@@ -50,7 +50,8 @@ type Config struct {
 	MaxActive, MaxQueued int
 	// SetupTimeout is how long a connection may take to be made. 0 means 5 seconds.
 	SetupTimeout time.Duration
-	// Logger gets the panics of handlers. Nil means slog.Default().
+	// Logger gets the panics of handlers, and why peers are refused whose protocol is another one: each reason once for a host. Nil means
+	// slog.Default().
 	Logger *slog.Logger
 }
 
@@ -96,6 +97,8 @@ type Node struct {
 	own     *conn            // to this process
 	ownPeer *conn            // its other end
 
+	refusals map[refusal]bool // that the log has; guarded by mu
+
 	regionMu sync.Mutex
 	segments map[uint64]*segment // by their keys; nil when closed
 }
@@ -122,7 +125,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mercury: open %s: %w", addr, err)
 	}
-	n := &Node{cfg: cfg, ln: ln, pid: uint32(os.Getpid()), links: map[netip.AddrPort]*link{}, conns: map[string]*conn{}, segments: map[uint64]*segment{}}
+	n := &Node{cfg: cfg, ln: ln, pid: uint32(os.Getpid()), links: map[netip.AddrPort]*link{}, conns: map[string]*conn{}, segments: map[uint64]*segment{}, refusals: map[refusal]bool{}}
 	n.self = netip.AddrPortFrom(at.Addr(), uint16(ln.Addr().(*net.TCPAddr).Port))
 	n.addr = addrText(n.self)
 	n.handlers.Store(&map[uint64]handler{})
@@ -206,6 +209,29 @@ func (n *Node) RemoveHandler(id uint64) bool {
 	delete(all, id)
 	n.handlers.Store(&all)
 	return true
+}
+
+// A refusal is why a host cannot be served.
+type refusal struct {
+	host   netip.Addr
+	reason string
+}
+
+// maxRefusals bounds what peers that are refused can write into the log.
+const maxRefusals = 256
+
+// refused logs why a peer cannot be served, unless the log has it already.
+func (n *Node) refused(peer netip.AddrPort, reason error) {
+	r := refusal{peer.Addr().Unmap(), reason.Error()}
+	n.mu.Lock()
+	told := n.refusals[r] || len(n.refusals) >= maxRefusals
+	if !told {
+		n.refusals[r] = true
+	}
+	n.mu.Unlock()
+	if !told {
+		n.log().Warn("mercury: a peer of another protocol is refused; not logged again for its host", "peer", peer, "reason", r.reason)
+	}
 }
 
 func (n *Node) log() *slog.Logger {

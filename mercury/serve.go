@@ -125,6 +125,7 @@ func (c *conn) request(tag uint32, b []byte) error {
 		code := ErrProtocol
 		if _, ok := errors.AsType[*hgwire.UnknownVersion](err); ok {
 			code = codes.ErrVersion
+			c.n.refused(c.name, err)
 		}
 		c.refuse(r, code)
 		return nil

@@ -156,7 +156,7 @@ func Nameless(random uint64) uint64 {
 type UnknownVersion struct{ Version uint8 }
 
 func (e *UnknownVersion) Error() string {
-	return fmt.Sprintf("hgwire: protocol version %d, want %d", e.Version, Protocol)
+	return fmt.Sprintf("hgwire: Mercury's protocol version %d, want %d, that of Mercury 2.1 and later", e.Version, Protocol)
 }
 
 // ParseResponse parses the header of a response and returns its payload. Behind a code other than 0 bytes may follow that mean

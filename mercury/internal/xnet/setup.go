@@ -33,6 +33,39 @@ type Setup struct {
 	Swapped  bool // the sender's byte order differs from ours, in headers
 }
 
+// ErrRXM is the error of a set-up message of another protocol, libfabric's ofi_rxm over connections of tcp. Mercury before 2.3 asks for it,
+// and libfabric before 1.18 has nothing else.
+var ErrRXM = errors.New("xnet: the peer speaks the protocol of libfabric's provider ofi_rxm: it has Mercury older than 2.3 or libfabric older than 1.18, update it there")
+
+// The parts of a set-up message of ofi_rxm: of a request 24 bytes, with the versions of its messages, and of a refusal 2 bytes.
+const (
+	rxmSize       = 24
+	rxmRefuseSize = 2
+	rxmVersion    = 1
+	rxmControl    = 4
+	rxmOperation  = 3
+	rxmRefused    = 1 // ECONNREFUSED
+)
+
+// AppendRXMRefusal appends the message that refuses a request of ofi_rxm, in its words.
+func AppendRXMRefusal(b []byte) []byte {
+	b = append(b, setupVersion, Refuse, 0, rxmRefuseSize)
+	b = append(b, make([]byte, 20)...)
+	b = binary.LittleEndian.AppendUint64(b, 1)
+	return append(b, rxmVersion, rxmRefused)
+}
+
+// isRXM reports whether a set-up message of kind, with part behind its header, is one of ofi_rxm.
+func isRXM(kind uint8, part []byte) bool {
+	switch kind {
+	case Request:
+		return len(part) == rxmSize && part[0] == rxmVersion && part[2] == rxmControl && part[3] == rxmOperation
+	case Refuse:
+		return len(part) == rxmRefuseSize && part[0] == rxmVersion
+	}
+	return false
+}
+
 // accepted marks a version other than 0 in an Accept.
 const accepted = 0x80
 
@@ -65,7 +98,7 @@ func SetupLen(b []byte) (int, error) {
 	return n, nil
 }
 
-// ParseSetup parses a whole set-up message.
+// ParseSetup parses a whole set-up message. The error is ErrRXM for one of that protocol.
 func ParseSetup(b []byte) (Setup, error) {
 	n, err := SetupLen(b)
 	if err != nil {
@@ -75,6 +108,9 @@ func ParseSetup(b []byte) (Setup, error) {
 		return Setup{}, errShort
 	}
 	s := Setup{Kind: b[1]}
+	if isRXM(s.Kind, b[setupHeader:]) {
+		return Setup{}, ErrRXM
+	}
 	if s.Kind == Refuse {
 		return s, nil
 	}
