@@ -41,7 +41,7 @@ var cAddr = sync.OnceValue(func() string {
 		return ""
 	}
 	defer os.RemoveAll(dir)
-	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second) // C looks through all of /tmp when it starts
 	defer stop()
 	cmd := cCommand(ctx, dir, "hg_perf_server")
 	if cmd.Start() != nil {
