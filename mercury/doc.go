@@ -5,6 +5,7 @@
 //
 // The other side needs nothing installed: Mercury 2.3 or later with libfabric 1.18 or later, on a little-endian machine, with
 // addresses ofi+tcp://. Package mercury/proc encodes arguments as C does; Define joins it with Call.
+// For Margo there are DefineMargo, whose methods are called and served at any provider, and Node.Provide, which begins a provider.
 //
 // What always holds: a context ends every operation; when Call, Get, Put or Region.Close returns, nobody touches the caller's memory any
 // more, whether the peer is alive, frozen or gone; each length from a peer is checked, and all that a peer can make grow is bounded.

@@ -241,7 +241,7 @@ func (n *Node) log() *slog.Logger {
 	return slog.Default()
 }
 
-// Close ends all connections and takes all lent memory away. Calls end with ErrClosed, the contexts of requests are canceled. Close
+// Close stops listening, ends all connections and takes all lent memory away. Calls end with ErrClosed, the contexts of requests are canceled. Close
 // does not wait for handlers. It is nil, and may be called twice, and in a handler.
 func (n *Node) Close() error {
 	n.mu.Lock()

@@ -28,7 +28,8 @@ type Request struct {
 	detached bool
 }
 
-// Input returns what the origin sent. It is the handler's, until it returns if it was set by HandleInline.
+// Input returns what the origin sent, without headers, Config.MaxBody bytes at most. It is the handler's to keep and to change; only that of
+// HandleInline is good just until the handler returns.
 func (r *Request) Input() []byte { return r.in }
 
 // ID returns the identity of the RPC.

@@ -17,7 +17,8 @@ type Method[In, Out any] struct {
 // A framing is what stands in front of input and output.
 type framing struct{ in, out int }
 
-// Define names a method, as C does with HG_Register_name or MERCURY_REGISTER. It panics if In or Out cannot be encoded.
+// Define names a method, as C does with HG_Register_name or MERCURY_REGISTER. It panics if In or Out cannot be encoded; package proc says
+// what can.
 func Define[In, Out any](name string) *Method[In, Out] { return DefineID[In, Out](name, ID(name)) }
 
 // DefineID is Define for what C registers by number, with HG_Register; name is for errors.
@@ -40,7 +41,9 @@ func (m *Method[In, Out]) Name() string { return m.name }
 // ID returns what stands for the name on the wire.
 func (m *Method[In, Out]) ID() uint64 { return m.id }
 
-// Call calls m at addr and waits, as Node.Call does.
+// Call calls m at addr and waits, as Node.Call does; what in refers to may change when it returns. The error is an *Error. Beyond those of
+// Node.Call it matches ErrInvalid if in cannot be encoded, for example for a string with a zero byte, and then the request did not run; and ErrProtocol if the
+// output is of another type, and then it ran.
 func (m *Method[In, Out]) Call(ctx context.Context, n *Node, addr string, in In) (out Out, err error) {
 	b, err := m.encode("call", addr, in)
 	if err != nil {

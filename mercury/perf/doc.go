@@ -1,4 +1,5 @@
-// Package perf has the RPCs of Mercury's own performance programs, so that each side can measure the other.
+// Package perf has the RPCs of the performance programs of Mercury 2.4, so that each side can measure the other. Of those of Mercury 2.3
+// only hg_rate has the same ones.
 //
 //	hg_rate, hg_first, hg_bw_read, hg_bw_write (C) ─► Serve
 //	Rate, Bandwidth                                ─► hg_perf_server (C), or Serve
