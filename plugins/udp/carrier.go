@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/frame"
@@ -157,6 +158,7 @@ func path(to netip.Addr) arq.Path {
 // Dial implements engine.Carrier.
 func (c *carrier) Dial(l *engine.Link) {
 	ap, _ := inet.Parse(scheme, l.Name()) // Check has parsed it
+	ap = netroute.NameZone(ap)
 	p := &peer{c: c, link: l}
 	p.setRemote(ap)
 	l.Conn = p

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/netroute"
 	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
@@ -139,7 +140,7 @@ func (s *polled) prepare(where netip.AddrPort) error {
 	case *unix.SockaddrInet4:
 		s.bound = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
 	case *unix.SockaddrInet6:
-		s.bound = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port))
+		s.bound = addrPort6(sa)
 	}
 	return err
 }
@@ -245,7 +246,7 @@ func (v *vector) from(i int) netip.AddrPort {
 	if sa.Family == unix.AF_INET {
 		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(sa)).Addr), port)
 	}
-	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), port)
+	return netip.AddrPortFrom(netroute.WithZone(netip.AddrFrom16(sa.Addr).Unmap(), sa.Scope_id), port)
 }
 
 // name says where message i goes.
@@ -254,7 +255,7 @@ func (s *polled) name(v *vector, i int, to netip.AddrPort) {
 	*sa = unix.RawSockaddrInet6{Family: unix.AF_INET6}
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:], to.Port())
 	if s.six {
-		sa.Addr = to.Addr().As16()
+		sa.Addr, sa.Scope_id = to.Addr().As16(), netroute.ZoneIndex(to.Addr().Zone())
 		return
 	}
 	sa.Family = unix.AF_INET
@@ -285,7 +286,7 @@ func (s *polled) readErrors() {
 		case *unix.SockaddrInet4:
 			refuse(netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port)))
 		case *unix.SockaddrInet6:
-			refuse(netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)))
+			refuse(addrPort6(sa))
 		}
 	}
 }
@@ -390,7 +391,12 @@ func (s *polled) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	}
 	sa := &unix.SockaddrInet6{Port: int(ap.Port())}
 	if ap.Addr().IsValid() {
-		sa.Addr = ap.Addr().As16()
+		sa.Addr, sa.ZoneId = ap.Addr().As16(), netroute.ZoneIndex(ap.Addr().Zone())
 	}
 	return sa
+}
+
+// addrPort6 returns an address of the system with its zone.
+func addrPort6(sa *unix.SockaddrInet6) netip.AddrPort {
+	return netip.AddrPortFrom(netroute.WithZone(netip.AddrFrom16(sa.Addr).Unmap(), sa.ZoneId), uint16(sa.Port))
 }
