@@ -227,21 +227,26 @@ func (c *carrier) note(n note) {
 	}
 }
 
-// post sends a single datagram.
-func post(s socket, b []byte, to netip.AddrPort, via uint8) {
+// post sends a single datagram. It returns why the system does not, if that may be so again.
+func post(s socket, b []byte, to netip.AddrPort, via uint8) error {
 	if raceflag.Enabled {
 		passed.Add(1)
 	}
-	s.send(&outbox{list: []departure{{b: b, to: to, via: via}}})
+	o := &outbox{list: []departure{{b: b, to: to, via: via}}}
+	if s.send(o); len(o.unsent) > 0 {
+		return o.unsent[0].err
+	}
+	return nil
 }
 
 // post is post from a goroutine that may outlive the socket, whose descriptor may be another's then.
-func (d *sharedSocket) post(b []byte, to netip.AddrPort, via uint8) {
+func (d *sharedSocket) post(b []byte, to netip.AddrPort, via uint8) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.sock != nil {
-		post(d.sock, b, to, via)
+	if d.sock == nil {
+		return nil
 	}
+	return post(d.sock, b, to, via)
 }
 
 // Proof implements engine.Prover.

@@ -295,7 +295,7 @@ func (d *sharedSocket) askToken(a *arrival, h *header) {
 // say answers a datagram with one that is not longer.
 func (d *sharedSocket) say(a *arrival, b []byte) {
 	if len(b) > 0 && len(b) <= len(a.b) && d.sock != nil {
-		post(d.sock, b, a.from, a.via)
+		_ = post(d.sock, b, a.from, a.via)
 	}
 }
 

@@ -46,6 +46,7 @@ type handshake struct {
 	done   bool           // TLS has proven who the peer is
 	up     bool           // and the connection has its keys
 	heard  bool           // something has come that is the server's
+	unsent error          // why the system has not sent the last packet
 	waits  func()         // it is the turn of the peer
 	phase  *protect.Phase // apart: the session holds it when the handshake is over, and nothing else
 }
@@ -197,6 +198,9 @@ func (h *handshake) run(ctx context.Context) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for tries := 0; ; {
+		if h.client && !h.heard && h.unsent != nil {
+			return unsent(h.unsent)
+		}
 		select {
 		case <-k.done:
 			return nil
@@ -272,7 +276,7 @@ func (h *handshake) start(ctx context.Context) error {
 func (h *handshake) ask() {
 	head := header{kind: initial, to: h.k.peer, from: h.k.id}
 	b := head.append(make([]byte, 0, askSize))
-	h.k.c.shared.post(b[:askSize], h.to, h.via)
+	h.unsent = h.k.c.shared.post(b[:askSize], h.to, h.via)
 }
 
 // hear takes a packet. One that is not the peer's is dropped.
@@ -442,7 +446,7 @@ func (h *handshake) send(at int, text []byte) {
 	b = append(append(b, make([]byte, protect.NumberSize)...), text...)
 	b = append(b, make([]byte, protect.TagSize)...)
 	if h.levels[at].sealer.Seal(b, n) == nil {
-		h.k.c.shared.post(b, h.to, h.via)
+		h.unsent = h.k.c.shared.post(b, h.to, h.via)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/inet"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
@@ -80,7 +81,12 @@ func (s *portable) take(in []arrival) {
 // send implements socket. It may wait for a full buffer of the system to be emptied into a network.
 func (s *portable) send(o *outbox) {
 	for i := range o.list {
-		_, _ = s.conn.WriteToUDPAddrPort(o.list[i].b, o.list[i].to)
+		if _, err := s.conn.WriteToUDPAddrPort(o.list[i].b, o.list[i].to); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+			if why, ok := errors.AsType[syscall.Errno](err); ok {
+				err = why
+			}
+			o.refuse(o.list[i], err)
+		}
 	}
 }
 

@@ -1,11 +1,15 @@
 package udp
 
 import (
+	"errors"
+	"net"
 	"net/netip"
 	"runtime"
+	"syscall"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/memfault"
 	"github.com/quicksilver-rpc/quicksilver/internal/raceflag"
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/engine"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
@@ -18,11 +22,34 @@ const (
 
 // An outbox is the datagrams that are sent in one go.
 type outbox struct {
-	slab  []byte      // one of slabs while somebody sends, else nil
-	list  []departure // one behind the other in slab
-	bulk  []loan
-	large []departure // that the system has refused
+	slab   []byte      // one of slabs while somebody sends, else nil
+	list   []departure // one behind the other in slab
+	bulk   []loan
+	large  []departure // that the system has refused
+	unsent []failure
 }
+
+// A failure is why the system has not sent a datagram: an error of its own, not what somebody has answered to an earlier one.
+type failure struct {
+	departure
+	err error
+}
+
+// refuse notes that the system has not sent d. Room that it has not now it has later.
+func (o *outbox) refuse(d departure, err error) {
+	switch {
+	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM), errors.Is(err, net.ErrClosed):
+		return
+	case errors.Is(err, syscall.EMSGSIZE):
+		if o.large = append(o.large, d); len(d.b) > arq.BaseSize+overhead {
+			return
+		}
+	}
+	o.unsent = append(o.unsent, failure{d, err})
+}
+
+// unsent is the error of a dial that the system does not send.
+func unsent(err error) error { return na.WithText(na.ErrUnreachable, "send: "+err.Error()) }
 
 // slabs are those of nobody who sends, 320 KiB each. What an outbox has listed before may point into one.
 var slabs = make(chan []byte, max(4, runtime.GOMAXPROCS(0)))
@@ -204,7 +231,17 @@ func (c *carrier) settle() {
 			c.m.TooLarge(d.to, len(d.b))
 		}
 	}
+	clear(o.large)
 	o.large = o.large[:0]
+	for _, f := range o.unsent {
+		if f.conn != nil {
+			c.m.Unsendable(f.conn.name, f.err)
+		} else {
+			c.m.Unsendable(f.to, f.err)
+		}
+	}
+	clear(o.unsent)
+	o.unsent = o.unsent[:0]
 }
 
 // A placing is bulk data that has come, and where it goes.

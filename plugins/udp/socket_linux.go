@@ -356,7 +356,10 @@ func (s *polled) load(v *vector, i int, train []departure) {
 func (s *polled) write(v *vector, n int, out []departure, o *outbox) (done, alone int) {
 	for i, again := 0, false; i < n; {
 		sent, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[i])), uintptr(n-i), 0, 0, 0)
-		if err == unix.EINTR || err == unix.ECONNREFUSED && !again {
+		if err == unix.EINTR {
+			continue
+		}
+		if err != 0 && err != unix.EAGAIN && !again { // perhaps of an earlier datagram, and then it does not come twice
 			again = true
 			continue
 		}
@@ -365,8 +368,8 @@ func (s *polled) write(v *vector, n int, out []departure, o *outbox) (done, alon
 			if sent = 1; v.counts[i] > 1 && s.trains.refused(err) {
 				return done, v.counts[i]
 			}
-			if err == unix.EMSGSIZE {
-				o.large = append(o.large, out[done])
+			if err != unix.ECONNREFUSED {
+				o.refuse(out[done], err)
 			}
 		}
 		for range sent {

@@ -207,6 +207,8 @@ func (c *carrier) Ended(a *arq.Assoc, e arq.End) {
 	switch {
 	case e.Outcome == arq.Refusal:
 		l.Refused(frame.ParseBye([]byte(e.Words)))
+	case e.Unsent != nil:
+		l.Fail(unsent(e.Unsent))
 	case !p.up:
 		l.Fail(na.WithText(na.ErrUnreachable, "nobody answers"))
 	case e.Absent:

@@ -29,6 +29,7 @@ type End struct {
 	Messages int
 	Words    string // the peer's, with Refusal
 	Absent   bool   // with PeerGone: somebody has said so, the peer that it knows of no association, or the system
+	Unsent   error  // with Absent: why the system has not sent what asks for the association
 }
 
 func (e End) String() string {

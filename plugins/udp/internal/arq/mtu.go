@@ -138,6 +138,18 @@ func (m *Machine) TooLarge(addr netip.AddrPort, n int) {
 	}
 }
 
+// Unsendable says that the system does not send to addr, and why. Nobody else can make it say so: a dial ends. Whom there is an association
+// with may be reached again before it is given up.
+func (m *Machine) Unsendable(addr netip.AddrPort, err error) {
+	for a := m.at(addr); a != nil; {
+		older := m.older(a)
+		if a.state == dialing {
+			a.end(End{Outcome: PeerGone, Messages: a.unacked(), Absent: true, Unsent: err})
+		}
+		a = older
+	}
+}
+
 // blackHole goes back to what every path carries, when large packets are lost for good: a route has changed. Those that have
 // their number already may be fragmented.
 func (a *Assoc) blackHole() {
