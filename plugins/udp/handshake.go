@@ -45,6 +45,10 @@ type handshake struct {
 	left   int            // bytes that the peer may say yet
 	done   bool           // TLS has proven who the peer is
 	up     bool           // and the connection has its keys
+	acked  bool           // the peer has acknowledged something: it receives
+	probed bool           // and has not since the timer has expired
+	came   int            // bytes of the peer's packets
+	gone   int            // bytes of TLS that were sent
 	heard  bool           // something has come that is the server's
 	unsent error          // why the system has not sent the last packet
 	waits  func()         // it is the turn of the peer
@@ -218,9 +222,7 @@ func (h *handshake) run(ctx context.Context) error {
 					h.ask()
 				}
 			}
-			for i := range h.levels {
-				h.levels[i].sent = h.levels[i].acked
-			}
+			h.probe()
 			wait = min(2*wait, mostWait)
 			timer.Reset(wait)
 		case b := <-k.in:
@@ -319,6 +321,7 @@ func (h *handshake) hear(b []byte, start func() error) error {
 		return nil
 	}
 	h.heard = true
+	h.came += len(b)
 	switch {
 	case text[0] == closes:
 		return remoteAlert(text[1])
@@ -328,6 +331,8 @@ func (h *handshake) hear(b []byte, start func() error) error {
 	if acked := int(binary.BigEndian.Uint32(text[1:])); acked > l.acked && acked <= len(l.out) {
 		l.acked = acked
 		l.sent = max(l.sent, acked)
+		h.acked = true
+		h.resume()
 	}
 	offset, data := int(binary.BigEndian.Uint32(text[5:])), text[cryptoHead:]
 	if len(data) == 0 {
@@ -424,15 +429,51 @@ func (h *handshake) flush() {
 		if l.sealer == nil {
 			continue
 		}
-		for l.owes || l.sent < len(l.out) {
-			text := binary.BigEndian.AppendUint32([]byte{crypto}, uint32(l.in))
-			text = binary.BigEndian.AppendUint32(text, uint32(l.sent))
-			n := min(mostCrypto, len(l.out)-l.sent)
-			text = append(text, l.out[l.sent:l.sent+n]...)
-			l.sent += n
-			l.owes = false
-			h.send(i, text)
+		for l.sent < len(l.out) && h.cleared() {
+			l.sent += h.say(i, l.sent)
 		}
+		if l.owes {
+			h.say(i, len(l.out))
+		}
+	}
+}
+
+// say sends what TLS says at a level from an offset on, as much as a packet holds, with an acknowledgment. It returns how much that is.
+func (h *handshake) say(at, from int) (n int) {
+	l := &h.levels[at]
+	text := binary.BigEndian.AppendUint32([]byte{crypto}, uint32(l.in))
+	text = binary.BigEndian.AppendUint32(text, uint32(from))
+	n = min(mostCrypto, len(l.out)-from)
+	l.owes = false
+	h.gone += n
+	h.send(at, append(text, l.out[from:from+n]...))
+	return n
+}
+
+// cleared reports whether more of what TLS says may be sent at once: to a client that has not shown yet that it receives all this, and not a
+// token alone, three times what it has sent, and one packet.
+func (h *handshake) cleared() bool { return h.client || h.acked || h.gone < 3*h.came }
+
+// probe sends the first packet again that is not acknowledged (RFC 9002 6.2.4). The answer says what else is lost.
+func (h *handshake) probe() {
+	for i := range h.levels {
+		if l := &h.levels[i]; l.sealer != nil && l.acked < len(l.out) {
+			h.say(i, l.acked)
+			l.sent = max(l.sent, min(l.acked+mostCrypto, len(l.out)))
+			h.probed = true
+			return
+		}
+	}
+}
+
+// resume sends what was sent before the timer expired, and is not acknowledged, once more: a peer takes it in order only.
+func (h *handshake) resume() {
+	if !h.probed {
+		return
+	}
+	h.probed = false
+	for i := range h.levels {
+		h.levels[i].sent = h.levels[i].acked
 	}
 }
 
