@@ -45,7 +45,7 @@ func (g *handling) begin() {
 		g.expire()
 	case g.gone:
 		g.cancel(errAbandoned)
-	case g.c.nctx.Closing():
+	case g.c.cutOff.Load(), g.c.nctx.Closing():
 		g.cancel(errClosed)
 	case !g.c.nctx.Connected(g.peer):
 		g.cancel(errLost)

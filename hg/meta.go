@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Metadata is names and values that travel in front of a call's input or output: a trace, a token. The zero Meta is empty. It
+// A Metadata is names and values that travel in front of a call's input or output: a trace, a token. The zero Metadata is empty. It
 // is not changed once it has been made. It has at most 16 entries, and at most 8 KiB with 3 bytes for each entry. What does not fit a
 // message is read from the sender's memory, as large input is. The packages of this module add up to 4 entries of up to 2 KiB of their
 // own, whose names begin with "qs-".

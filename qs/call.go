@@ -13,7 +13,7 @@ import (
 )
 
 // A Call is what interceptors see of a call, and what a handler gets by CallFrom. Before the request leaves, a client's may
-// change Peer and Meta.
+// change Peer and Metadata.
 type Call struct {
 	Method           string
 	Idempotent       bool        // by the method's Idempotent
@@ -175,9 +175,9 @@ func (c *control) spent() string {
 	defer c.mu.Unlock()
 	switch {
 	case c.left:
-		return "a Read or a Write of an attempt before is still running: call the method again with a new From or Into"
+		return "a Read or a Write of an attempt before is still running: call the method again with a new Reader or Writer"
 	case c.streamed > 0:
-		return fmt.Sprintf("an attempt before has moved %d bytes of a From, an Into or a stream: call the method again with new ones", c.streamed)
+		return fmt.Sprintf("an attempt before has moved %d bytes of a Reader, a Writer or a stream: call the method again with new ones", c.streamed)
 	}
 	return ""
 }

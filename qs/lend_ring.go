@@ -102,9 +102,9 @@ type used struct {
 	spent bool  // there is no next one
 }
 
-var errInUse = na.WithText(ErrInvalid, "another attempt or call uses this From or Sink: it serves one at a time")
+var errInUse = na.WithText(ErrInvalid, "another attempt or call uses this Source or Sink: it serves one at a time")
 
-var errSpent = na.WithText(ErrInvalid, "a call before has used bytes of this From, or left its Read running: lend a new one")
+var errSpent = na.WithText(ErrInvalid, "a call before has used bytes of this Reader, or left its Read running: lend a new one")
 
 // open begins a ring for one attempt of a call.
 func (rs *rings) open(hctx *hg.Context, from io.Reader, into *sink, used *used) (_ *ring, err error) {
@@ -258,7 +258,7 @@ func (g *ring) deadline(at time.Time) (set bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			set = false
-			g.n.logger().Warn("SetReadDeadline or SetWriteDeadline of a From or an Into has panicked", "panic", p)
+			g.n.logger().Warn("SetReadDeadline or SetWriteDeadline of a Reader or a Writer has panicked", "panic", p)
 		}
 	}()
 	if g.from != nil {

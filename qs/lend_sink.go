@@ -38,7 +38,7 @@ type sink struct {
 // Buffer lends memory to be filled.
 func Buffer(segs ...[]byte) Sink { return Sink{&sink{segs: lent(segs)}} }
 
-// FileBuffer lends a regular file that is open for reading and writing, mapped where that is possible, without a copy: by its system and its
+// FileBuffer lends the first size bytes of a regular file that is open for reading and writing, wherever f stands, mapped where that is possible, without a copy: by its system and its
 // file system; else it is written as a stream, and the handler has Writer alone. It is grown to size bytes, and, when the call has succeeded,
 // cut behind the last byte that was written; what nobody wrote before that stays as it was, zeros in a new file. If another process cuts it
 // short meanwhile, the call fails, or what was there reads as zeros.

@@ -40,9 +40,9 @@ func lent(segs [][]byte) [][]byte {
 	return segs
 }
 
-// File lends the bytes of a regular file, mapped where that is possible, without a copy. f is open until Call has returned. If
+// File lends the bytes of a regular file from its beginning to its end, wherever f stands, mapped where that is possible, without a copy. f is open until Call has returned. If
 // somebody cuts it short meanwhile the call fails. One that holds bytes although its size is 0, as those of /proc, is lent as a stream: see
-// From.
+// Reader.
 func File(f *os.File) Source { return Source{&source{file: f}} }
 
 // Reader lends what r gives, up to its end, read ahead by up to 4 MiB on a goroutine of its own: a Read that panics or ends that
@@ -84,7 +84,7 @@ func total(segs [][]byte) (n int64) {
 
 // Reader returns a reader of s for the handler that got it, an io.WriterTo too: it pulls several pieces of 1 MiB ahead. One
 // goroutine at a time uses it. Its errors match ErrClosed when the handler has returned, ErrTimeout or ErrCanceled when
-// ctx has ended, at its deadline or before, and hg.ErrUnsupported at the caller. Of From there is one stream: a second Reader goes on where the first is.
+// ctx has ended, at its deadline or before, and hg.ErrUnsupported at the caller. Of a Reader there is one stream: a second Reader goes on where the first is.
 func (s Source) Reader(ctx context.Context) io.Reader {
 	if s.s == nil {
 		return &pullReader{fail: io.EOF}
@@ -93,7 +93,7 @@ func (s Source) Reader(ctx context.Context) io.Reader {
 }
 
 // ReadAt pulls len(p) bytes from off on into p, for the handler that got s. It returns io.EOF with fewer bytes at the end, ErrClosed
-// when the handler has returned, and hg.ErrUnsupported for From and at the caller. The end of the request's context cancels it.
+// when the handler has returned, and hg.ErrUnsupported for a Reader and at the caller. The end of the request's context cancels it.
 func (s Source) ReadAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
 		return 0, io.EOF
@@ -103,7 +103,7 @@ func (s Source) ReadAt(p []byte, off int64) (int, error) {
 
 // View returns all bytes of s, for the handler that got it: where the two share memory and the caller lends what bulk.Alloc has returned,
 // these are the caller's own, which are not copied; else they are pulled, which blocks until ctx ends at the latest. See [bulk.NewView] for
-// what may be done with them. They are there until Close, and no longer than the handler runs. The error matches hg.ErrUnsupported for From
+// what may be done with them. They are there until Close, and no longer than the handler runs. The error matches hg.ErrUnsupported for a Reader
 // and at the caller.
 func (s Source) View(ctx context.Context) (*bulk.View, error) {
 	if s.s == nil {
@@ -189,7 +189,7 @@ func (p *pulled) readAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	if p.ring {
-		return 0, fmt.Errorf("qs: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
+		return 0, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
 	}
 	r, err := bulk.NewReaderAt(p.req.handlerContext(), p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {
@@ -205,7 +205,7 @@ func (p *pulled) view(ctx context.Context) (*bulk.View, error) {
 	case err != nil:
 		return nil, err
 	case p.ring:
-		return nil, fmt.Errorf("qs: source: From gives a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
+		return nil, fmt.Errorf("qs: source: a Source made by Reader is a stream, which is read from its beginning to its end, by Reader: %w", hg.ErrUnsupported)
 	}
 	v, err := bulk.NewView(ctx, p.req.r.HG(), bulk.Stream{Peer: p.peer, Handle: p.handle})
 	if err != nil {

@@ -96,7 +96,8 @@ func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 // wait for ever, since nobody else may take in what it waits for.
 func (n *Node) HG() *hg.Context { return n.hctx }
 
-// SetReady says what n answers to probes of its health ("hg/health"): ready, as at first, or not. While it drains it is not.
+// SetReady says what n answers to probes of its health ("hg/health"): ready, as at first, or not. While it drains it is not. Calls are
+// served all the same: those who probe (PeerOptions.HealthInterval, an orchestrator) send theirs elsewhere.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
 // Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.ShutdownTimeout. It
@@ -147,8 +148,9 @@ func (n *Node) drive(ctx context.Context, hctx *hg.Context, ends chan<- error) {
 
 func never() bool { return false }
 
-// Shutdown refuses new calls, lets what is under way end until ctx does, Config.ShutdownTimeout if ctx has no deadline, and closes n. It
-// returns nil when nothing was cut off, else a *hg.ShutdownError that names it. Called in a handler or a callback, which it
+// Shutdown refuses new calls, lets what is under way end until ctx does, Config.ShutdownTimeout if ctx has no deadline, cancels the rest, and
+// closes n: at most 1 s after ctx has ended. It returns nil when nothing was canceled, else a *hg.ShutdownError that names it, also what has
+// then ended by itself, a handler that answers a moment later for example. Called in a handler or a callback, which it
 // would wait for, it does nothing, and the error matches na.ErrBusy. A Serve that comes after it, or runs meanwhile, returns nil.
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
@@ -181,8 +183,8 @@ func (n *Node) inside() bool {
 }
 
 // Close ends n at once: calls under way end with ErrClosed. A second Close does nothing. It waits until their callbacks have
-// run, up to a second, but not for handlers; called in a handler or a callback it waits for nothing. A Serve that comes after it, or runs
-// meanwhile, returns nil.
+// run, up to a second, but not for handlers; called in a handler or a callback it waits for nothing. A Serve that comes after it returns nil; one
+// that runs meanwhile does when the handlers have returned that run on the goroutines of Serve.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	was := n.closed

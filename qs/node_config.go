@@ -51,7 +51,7 @@ type Config struct {
 	// Authorize decides whether a request runs: nil allows it. Anything else, a panic too, denies it, before its input is decoded: the
 	// caller gets NotRun and ErrPermission, or the code of the error. It is asked for every request, "hg/health" and others of the
 	// library among them, but not for what belongs to a call that is under way: items of a stream, pieces of a Reader or a Writer. It sees who
-	// calls (Caller, Meta, Method), and neither In nor Options. It runs on a worker, also for methods that are Inline and for pings, and
+	// calls (Caller, Metadata, Method), and not In. It runs on a worker, also for methods that are Inline and for pings, and
 	// may block: meanwhile it keeps that worker, and a place of HG.MaxActive and HG.MaxActivePerPeer, and others go on as long as
 	// there are more. While it is asked about a ping, the streams of that client stand still, and a ping waits for a worker, too.
 	Authorize func(ctx context.Context, c *Call) error
@@ -60,7 +60,8 @@ type Config struct {
 	// needs a worker free for it. A request that has to wait until little of its time is left, an eighth, but at least 1 ms and at
 	// most 250 ms, is refused with ErrTimeout, and the caller hears whether workers or another limit has held it up.
 	MaxConcurrent int
-	// ShutdownTimeout bounds how long Serve and Shutdown let what is under way end. Zero means 10 s, negative not at all.
+	// ShutdownTimeout is how long Serve and Shutdown let what is under way end, before they cancel it: the contexts of handlers end then. They
+	// return at most 1 s later, also when a handler does not heed its context. Zero means 10 s, negative that all is canceled at once.
 	ShutdownTimeout time.Duration
 	// Contexts is how many contexts, with a goroutine each in Serve, share the port, for machines with many cores: 0 is one. Peers
 	// are spread over them: each always reaches the same one, and answers and calls back leave by that. Calls to one Peer always
@@ -77,7 +78,7 @@ type Config struct {
 	// ClientInterceptors wraps calls, ServerInterceptors wraps handlers. The first is the outermost. Those of a method, which Define was
 	// given, are inside ClientInterceptors.
 	ClientInterceptors, ServerInterceptors []Interceptor
-	// Logger gets what no error can carry, of all layers. Nil means HG.Logger, and slog.Default() if that is nil too. Calls are logged by Log.
+	// Logger gets what no error can carry, of all layers. Nil means HG.Logger, and slog.Default() if that is nil too. Calls are logged by LogCalls.
 	Logger *slog.Logger
 	// HG is the configuration of the layers below: limits, Authorize, Observe, Codec. The node sets its Dispatch,
 	// and the rest as the fields above say. A plugin in HG.NA.Plugins has options of its own: it is for the scheme of the node, and

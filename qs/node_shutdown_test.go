@@ -170,3 +170,38 @@ func TestHandleBesideCalls(t *testing.T) {
 		}
 	}
 }
+
+// TestShutdownSeenLate: a handler that looks at its context for the first time after Shutdown has canceled what is under way sees that, as
+// one does that has waited for it.
+func TestShutdownSeenLate(t *testing.T) {
+	t.Parallel()
+	begun, canceled, seen := make(chan bool, 2), make(chan bool), make(chan error, 1)
+	m := qs.Define[bool, bool]("test/seen-late")
+	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{ShutdownTimeout: -1})
+	require.NoError(t, err)
+	m.Handle(n, func(ctx context.Context, waits bool) (bool, error) {
+		begun <- true
+		if waits {
+			<-ctx.Done()
+			close(canceled)
+		} else {
+			<-canceled
+			seen <- ctx.Err()
+		}
+		return true, nil
+	})
+	served := make(chan error, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	go func() { served <- n.Serve(ctx) }()
+	client := open(t, "tcp://", qs.Config{})
+	to := peer(t, client, n.Addr().String())
+	futures := []*qs.Future[bool]{m.Go(within(t), to, true), m.Go(within(t), to, false)}
+	<-begun
+	<-begun
+	stop()
+	require.ErrorIs(t, <-seen, context.Canceled)
+	require.Error(t, <-served, "two handlers were canceled")
+	for _, f := range futures {
+		_, _ = f.Wait(within(t)) // answered, or lost with the node
+	}
+}

@@ -56,7 +56,9 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 }
 
 // LeastLoaded returns a Balancer that takes the address with the fewest calls of this Peer under way; each MiB that they lend counts as
-// one more. Where calls take more than twice as long as elsewhere each counts as so many, four at most. Of several one is drawn.
+// one more. Where calls take more than twice as long as elsewhere each counts as so many, four at most, and an address with none under way as
+// one that has a call. How long they take is a mean of the last calls of all methods, and of streams as a whole: one slow call keeps the
+// others away for some seconds. Of several one is drawn.
 func LeastLoaded() Balancer { return leastLoaded{} }
 
 type leastLoaded struct{}

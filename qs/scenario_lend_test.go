@@ -285,7 +285,7 @@ func TestStreamOnce(t *testing.T) {
 	_, err := put.Call(within(t), peer(t, c, to.String()), putIn{"x", qs.Reader(bytes.NewReader(noise(1, 1<<20)))})
 	require.ErrorContains(t, err, "full")
 	require.ErrorIs(t, second, qs.ErrInvalid)
-	require.ErrorContains(t, second, "bytes of a From")
+	require.ErrorContains(t, second, "bytes of a Reader")
 	require.Equal(t, qs.Ran, qs.FateOf(err), "the first did")
 	require.Equal(t, 10_000, <-sizes)
 	require.Empty(t, sizes, "nobody else got the rest")

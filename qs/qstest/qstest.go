@@ -65,7 +65,7 @@ const pollInterval = time.Millisecond
 //
 // In the simulator a coroutine that blocks on a channel stops its world. There Wait lets the virtual time of node's world pass instead,
 // and looks at the channel every millisecond of it. The sender must not block either: give ch a buffer, or close it. A ctx with a
-// deadline comes from node.WithTimeout there.
+// deadline comes from sim.World.WithTimeout, or node.HG().NA().WithTimeout, there.
 func Wait[T any](ctx context.Context, node *qs.Node, ch <-chan T) (value T, err error) {
 	if !node.HG().NA().Scheduled() {
 		select {
