@@ -23,7 +23,7 @@ import (
 const callUsage = `call [flags] ADDRESS METHOD [JSON]
 
 Calls a method of any program. Input and output are JSON, converted by the types that the program publishes if it sets
-hg.Config.Reflect ("qs rpcs ADDRESS" lists them). The output of one call can be the input of another. Bytes are base64; times and big
+qs.Config.Inspect ("qs rpcs ADDRESS" lists them). The output of one call can be the input of another. Bytes are base64; times and big
 numbers look as in encoding/json; durations are "1.5s" or nanoseconds; floats may be "NaN". Without JSON the input is the zero value;
 @FILE reads it from a file, - from the standard input. Input that does not fit the types is not sent. Where no type is known, a number
 with a dot is a float, and {"$bytes": BASE64}, {"$time": ...}, {"$float": "NaN"} and {"$map": [[KEY, VALUE], ...]} stand for what JSON
@@ -245,7 +245,7 @@ func advice(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 		return "the method ran and said so: what to do is in its text"
 	case answered && code == hg.ErrNoEntry:
 		return "look at what there is: qs rpcs " + addr
-	case code == hg.ErrDenied || code == hg.ErrPermission:
+	case code == hg.ErrPermission:
 		return "show a certificate that the program lets in: -cert and -key"
 	case answered && fate == hg.NotRun && final(code):
 		return "it did not run, and a repetition will not help: do what the text says, then call again"

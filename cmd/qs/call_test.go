@@ -419,6 +419,7 @@ func TestCallAdvice(t *testing.T) {
 		{hg.ErrPermission, hg.NotRun, "show a certificate"},
 		{hg.ErrPermission, hg.Ran, "the method ran and said so"},
 		{hg.ErrDenied, hg.Ran, "the method ran and said so"},
+		{hg.ErrDenied, hg.NotRun, "do what the text says"}, // of a handler that refuses
 		{hg.ErrTimeout, hg.Ran, "give it more time"},
 		{hg.ErrTimeout, hg.NotRun, "it did not run: repeat it"},
 		{hg.ErrOverflow, hg.NotRun, "it did not run, and a repetition will not help"},
