@@ -26,6 +26,7 @@ type Call struct {
 
 	in       hg.Request // at the target
 	ctl      *control
+	retries  int           // the Retry interceptors that the call has come through: the innermost repeats it
 	stall    time.Duration // of Retry: give an attempt up that moves nothing for so long
 	withdraw time.Duration // and ask first for the request, for so long
 	lends    bool          // the method has Sources or Sinks, or answers a stream

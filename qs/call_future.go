@@ -195,13 +195,13 @@ func (w *asking) says(r hg.WithdrawResult) bool {
 	return last
 }
 
-// WaitFirst waits for the first of futures that succeeds, returns its index and output, and abandons the others: when First returns they
+// WaitFirst waits for the first of futures that succeeds, returns its index and output, and abandons the others: when WaitFirst returns they
 // have ended. If none succeeds the index is -1, and the error joins those of all. When ctx ends first the error matches the cause of
 // that and says that a request may have run, and the calls continue.
 func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Out, err error) {
 	errs := []error{}
 	if len(futures) == 0 {
-		errs = append(errs, na.WithText(ErrInvalid, "qs: First of no futures"))
+		errs = append(errs, na.WithText(ErrInvalid, "qs: WaitFirst of no futures"))
 	}
 	left := make([]*future, len(futures))
 	for i, f := range futures {

@@ -126,7 +126,7 @@ func (o *outgoing) back(to *Call, s *scope, in *nested, err error) {
 		return
 	}
 	from := &in.call
-	to.Attempt = max(to.Attempt, from.Attempt)
+	to.Attempt, to.retries = max(to.Attempt, from.Attempt), max(to.retries, from.retries)
 	switch {
 	case err == nil && s.answers == in.before:
 		s.answers++

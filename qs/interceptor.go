@@ -3,6 +3,7 @@ package qs
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
@@ -34,8 +35,11 @@ func chain(ctx context.Context, is []Interceptor, c *Call, last func(context.Con
 // slog.LevelWarn with the error, and at a client the fate. A nil l is slog.Default().
 func LogCalls(l *slog.Logger) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
-		n := c.Peer.p.n
-		begun := n.now()
+		now := func() time.Duration { return 0 }
+		if c.Peer.p != nil { // else next refuses the call
+			now = c.Peer.p.n.now
+		}
+		begun := now()
 		err := next(ctx)
 		log := l
 		if log == nil {
@@ -48,7 +52,7 @@ func LogCalls(l *slog.Logger) Interceptor {
 		if !log.Enabled(ctx, level) {
 			return err
 		}
-		attrs := []slog.Attr{slog.String("method", c.Method), slog.String("peer", c.Peer.String()), slog.Duration("took", n.now()-begun)}
+		attrs := []slog.Attr{slog.String("method", c.Method), slog.String("peer", c.Peer.String()), slog.Duration("took", now()-begun)}
 		if c.Attempt > 1 {
 			attrs = append(attrs, slog.Int("attempt", c.Attempt))
 		}

@@ -3,6 +3,8 @@ package qs_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -170,4 +172,38 @@ func TestBudgetOfNode(t *testing.T) {
 		require.ErrorContains(t, err, "RetryPolicy.BudgetRatio")
 		require.Equal(t, 12, ran, "the first, 10, and a tenth of the first")
 	}
+}
+
+// TestRetryOfMethodAndNode: the method's Retry counts, and not its node's, whichever allows more attempts.
+func TestRetryOfMethodAndNode(t *testing.T) {
+	t.Parallel()
+	for _, attempts := range []struct{ node, method int }{{5, 2}, {2, 5}} {
+		ran := 0
+		m := qs.Define[int, int]("options/both", qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: attempts.method, Backoff: -1}))
+		s := server(t, qs.Config{}, func(n *qs.Node) {
+			m.Handle(n, func(context.Context, int) (int, error) { ran++; return 0, qs.Errorf(qs.ErrUnavailable, "never") })
+		})
+		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{
+			qs.LogCalls(slog.New(slog.DiscardHandler)), qs.Retry(qs.RetryPolicy{Attempts: attempts.node, Backoff: -1}),
+		}})
+		_, err := m.Call(within(t), peer(t, n, s.Addr().String()), 1)
+		require.ErrorIs(t, err, qs.ErrUnavailable)
+		require.Equal(t, attempts.method, ran)
+		require.Equal(t, 1, strings.Count(err.Error(), "(attempt "), err.Error())
+	}
+}
+
+// TestLogCallsWithoutPeer: an interceptor before LogCalls may have taken the Peer away: the call is refused.
+func TestLogCallsWithoutPeer(t *testing.T) {
+	t.Parallel()
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{
+		func(ctx context.Context, c *qs.Call, next func(context.Context) error) error {
+			c.Peer = qs.Peer{}
+			return next(ctx)
+		},
+		qs.LogCalls(slog.New(slog.DiscardHandler)),
+	}})
+	s := server(t, qs.Config{}, func(*qs.Node) {})
+	_, err := qs.Define[int, int]("options/nobody").Call(within(t), peer(t, n, s.Addr().String()), 1)
+	require.ErrorIs(t, err, qs.ErrInvalid)
 }

@@ -111,6 +111,9 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	if c.CallTimeout < 0 {
 		bad("CallTimeout is %v, want a time, or 0 for none", c.CallTimeout)
 	}
+	if c.Name != "" && c.HG.NA.Name != "" && c.Name != c.HG.NA.Name {
+		bad("Name is %q, but HG.NA.Name is %q: set one of them", c.Name, c.HG.NA.Name)
+	}
 	if c.MaxInput < 0 {
 		bad("MaxInput is %d, want a number of bytes, or 0 for HG.MaxInput", c.MaxInput)
 	}

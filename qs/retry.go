@@ -41,8 +41,8 @@ type RetryPolicy struct {
 // fail and that the call has not been at, if there is one. What no repetition can
 // help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a Reader or a Writer have been moved.
 //
-// Put it into Config.ClientInterceptors for all calls of a node, or give it to Define for those of one method; not both, since a call is
-// repeated by each. Interceptors after it run once for each attempt, those before it, and all of the node if it is the method's, once:
+// Put it into Config.ClientInterceptors for all calls of a node, or give it to Define for those of one method, which then is
+// repeated as that says, and not as its node does: of several the innermost counts. Interceptors after it run once for each attempt, those before it, and all of the node if it is the method's, once:
 //
 //	qs.Config{ClientInterceptors: []qs.Interceptor{logAll, qs.Retry(qs.RetryPolicy{}), countAttempts}}
 //	var get = qs.Define[Key, Value]("kv/get", qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 5}))
@@ -65,6 +65,8 @@ func Retry(p RetryPolicy) Interceptor {
 		if c.Peer.p == nil {
 			return next(ctx) // which refuses it
 		}
+		c.retries++
+		depth := c.retries
 		b := c.Peer.p.n.budget(&p)
 		c.stall, c.withdraw = p.ProgressTimeout, p.WithdrawTimeout
 		b.first(c.Peer)
@@ -72,6 +74,9 @@ func Retry(p RetryPolicy) Interceptor {
 		for ; ; c.Attempt++ {
 			err := next(ctx)
 			if err == nil || ctx.Err() != nil || !c.repeatable(err, p.Codes) {
+				return err
+			}
+			if c.retries > depth { // one inside has decided
 				return err
 			}
 			if c.Attempt >= p.Attempts {

@@ -426,6 +426,9 @@ func TestBadConfig(t *testing.T) {
 	t.Parallel()
 	for what, open := range map[string]func() (*qs.Node, error){
 		"MaxInput is -1": func() (*qs.Node, error) { return qs.Open("tcp://", qs.Config{MaxInput: -1}) },
+		`HG.NA.Name is "b": set one of them`: func() (*qs.Node, error) {
+			return qs.Open("tcp://", qs.Config{Name: "a", HG: hg.Config{NA: hg.NetConfig{Name: "b"}}})
+		},
 		"HG.MaxInput is 2: set one of them": func() (*qs.Node, error) {
 			return qs.Open("tcp://", qs.Config{MaxInput: 1, HG: hg.Config{MaxInput: 2}})
 		},

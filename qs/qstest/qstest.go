@@ -31,14 +31,18 @@ func ServeWith(t testing.TB, server, client qs.Config, register func(node *qs.No
 	}
 	serving, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	register(serverNode)
-	go func() { ended <- serverNode.Serve(serving) }()
-	t.Cleanup(func() {
+	serves := false
+	t.Cleanup(func() { // set before register, which may fail the test
 		stop()
-		if err := <-ended; err != nil {
+		if !serves {
+			_ = serverNode.Close()
+		} else if err := <-ended; err != nil {
 			t.Errorf("qstest: shut down the server: %v", err)
 		}
 	})
+	register(serverNode)
+	serves = true
+	go func() { ended <- serverNode.Serve(serving) }()
 	clientNode, err := qs.Open("tcp://", client)
 	if err != nil {
 		t.Fatalf("qstest: open the client: %v", err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -162,4 +164,34 @@ func TestWaitInTheSimulator(t *testing.T) {
 		assert.InDelta(t, time.Second, w.Now()-from, float64(10*time.Millisecond))
 	})
 	require.NoError(t, w.Run(time.Hour))
+}
+
+// A recorder is a test that fails when it is told to, and ends its goroutine as a test does.
+type recorder struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (r *recorder) Helper()          {}
+func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+// TestRegisterFails: nothing is left when register ends the test.
+func TestRegisterFails(t *testing.T) {
+	r := &recorder{TB: t}
+	var addr string
+	ended := make(chan bool)
+	go func() {
+		defer close(ended)
+		qstest.Serve(r, func(node *qs.Node) {
+			addr = node.Addr().String()
+			runtime.Goexit() // as Fatal does
+		})
+	}()
+	<-ended
+	for _, f := range slices.Backward(r.cleanups) {
+		f()
+	}
+	node, err := qs.Open(addr, qs.Config{}) // the port is free again
+	require.NoError(t, err)
+	require.NoError(t, node.Close())
 }

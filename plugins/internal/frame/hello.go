@@ -4,6 +4,9 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 	"unique"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -164,7 +167,9 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		case labelListen:
 			g.Listen = string(v)
 		case labelHost:
-			g.Host = string(v)
+			if host := string(v); isPrintable(host) { // else it is as if the peer had said nothing: programs log it
+				g.Host = host
+			}
 		case labelContext:
 			if want = 2; n == want {
 				g.Context = le.Uint16(v)
@@ -228,4 +233,9 @@ func ParseGreeting(b []byte) (Greeting, error) {
 		return g, na.WithText(na.ErrProtocol, "HELLO lacks a label that is required")
 	}
 	return g, nil
+}
+
+// isPrintable reports whether a text of a peer can be printed as it is.
+func isPrintable(text string) bool {
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }

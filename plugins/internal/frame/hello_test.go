@@ -3,6 +3,7 @@ package frame_test
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,17 @@ func TestGreetingProcess(t *testing.T) {
 		got, err := frame.ParseGreeting(hello(append(least(), labelled{0x1200, []byte(value)})...))
 		require.NoError(t, err)
 		require.Equal(t, frame.Greeting{Version: 1, Context: 2, Target: 3, Envelopes: 32, Eager: 4096, Process: want}, got)
+	}
+}
+
+// A host that cannot be printed is none.
+func TestGreetingHost(t *testing.T) {
+	for value, want := range map[string]string{"node 7": "node 7", "": "", "a\x1b[31mb": "", "a\nb": "", "\xff": ""} {
+		vs := least()
+		at := slices.IndexFunc(vs, func(v labelled) bool { return v.label > 0x0400 })
+		got, err := frame.ParseGreeting(hello(slices.Insert(vs, at, labelled{0x0400, []byte(value)})...))
+		require.NoError(t, err)
+		require.Equal(t, want, got.Host)
 	}
 }
 
