@@ -19,8 +19,8 @@ const (
 	HealthRPC = "hg/health"
 )
 
-// SetReady says what HealthRPC answers from now on: nothing, as at first, or the error ErrNotReady. While the class drains it
-// is always that.
+// SetReady sets the answer of HealthRPC: with true, the default, an empty output, with false the error ErrNotReady. While the class
+// drains the answer is always ErrNotReady. It does not block, and may be called from any goroutine.
 func (c *Class) SetReady(ready bool) { c.unready.Store(!ready) }
 
 // isReady is hghook.IsReady.

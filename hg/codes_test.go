@@ -190,6 +190,9 @@ func TestContextsEndCalls(t *testing.T) {
 				require.ErrorIs(t, err, mine)
 				require.ErrorIs(t, err, hg.ErrCanceled)
 				h.Close()
+				last := p.handle(p.rpc("last", echo)) // behind the canceled requests: when it is answered they have arrived
+				require.NoError(t, p.call(last, "x"))
+				last.Close()
 				n.Until(func() bool { return p.tctx.Stats().Queued == 0 })
 				for _, h := range m.kept {
 					drop(h)

@@ -25,8 +25,8 @@ func (b Bulk) Len() int64 { return int64(b.b.Len) }
 // Access returns what the handle's receiver may do.
 func (b Bulk) Access() Access { return Access(b.b.Access) }
 
-// Bind returns b bound to the process at owner, as HG_Bulk_bind does: whoever receives the handle, at any number of hands, reads and writes the
-// memory there. Bind a Region's handle to the address of its node before it is sent to a service that passes it on, and an unbound one of
+// Bind returns b bound to the process at owner, as HG_Bulk_bind does: a process that receives the handle, directly or from another one,
+// reads and writes the memory at owner. Bind a Region's handle to the address of its node before it is sent to a service that passes it on, and an unbound one of
 // a client's request to Request.Peer before this process passes it on. Memory that was lent to certain peers is good for these
 // only.
 //

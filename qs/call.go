@@ -26,9 +26,9 @@ type Call struct {
 
 	in       hg.Request // at the target
 	ctl      *control
-	retries  int           // the Retry interceptors that the call has come through: the innermost repeats it
-	stall    time.Duration // of Retry: give an attempt up that moves nothing for so long
-	withdraw time.Duration // and ask first for the request, for so long
+	retries  int           // number of Retry interceptors that the call has passed; only the innermost repeats it
+	stall    time.Duration // RetryPolicy.ProgressTimeout: an attempt without progress for so long is canceled
+	withdraw time.Duration // RetryPolicy.WithdrawTimeout: how long that attempt waits for its request to be withdrawn
 	lends    bool          // the method has Sources or Sinks, or answers a stream
 }
 

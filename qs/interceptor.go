@@ -36,7 +36,7 @@ func chain(ctx context.Context, is []Interceptor, c *Call, last func(context.Con
 func LogCalls(l *slog.Logger) Interceptor {
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		now := func() time.Duration { return 0 }
-		if c.Peer.p != nil { // else next refuses the call
+		if c.Peer.p != nil { // next refuses a call without a Peer
 			now = c.Peer.p.n.now
 		}
 		begun := now()

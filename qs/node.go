@@ -96,8 +96,8 @@ func (n *Node) Addr() hg.Addr { return n.class.Addr() }
 // wait for ever, since nobody else may take in what it waits for.
 func (n *Node) HG() *hg.Context { return n.hctx }
 
-// SetReady says what n answers to probes of its health ("hg/health"): ready, as at first, or not. While it drains it is not. Calls are
-// served all the same: those who probe (PeerOptions.HealthInterval, an orchestrator) send theirs elsewhere.
+// SetReady sets the answer of n to health probes ("hg/health"): ready, the default, or not ready, which a node that drains always is. It
+// does not stop calls: clients that probe (PeerOptions.HealthInterval) and orchestrators send theirs elsewhere.
 func (n *Node) SetReady(ready bool) { n.class.SetReady(ready) }
 
 // Serve drives n on this goroutine, and runs handlers on others, until ctx ends; then it is Shutdown, for Config.ShutdownTimeout. It

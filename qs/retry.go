@@ -41,8 +41,9 @@ type RetryPolicy struct {
 // fail and that the call has not been at, if there is one. What no repetition can
 // help is left alone: a request that is wrong, and what a target refuses for good (see Refuse). A call is not repeated when ctx has ended, or when bytes of a Reader or a Writer have been moved.
 //
-// Put it into Config.ClientInterceptors for all calls of a node, or give it to Define for those of one method, which then is
-// repeated as that says, and not as its node does: of several the innermost counts. Interceptors after it run once for each attempt, those before it, and all of the node if it is the method's, once:
+// Put it into Config.ClientInterceptors for all calls of a node, or give it to Define for those of one method. If both
+// have one, only the method's repeats its calls: the innermost Retry counts. Interceptors after it run once for each attempt. Those before
+// it, and all of the node if it is the method's, run once for each call:
 //
 //	qs.Config{ClientInterceptors: []qs.Interceptor{logAll, qs.Retry(qs.RetryPolicy{}), countAttempts}}
 //	var get = qs.Define[Key, Value]("kv/get", qs.Idempotent(), qs.Retry(qs.RetryPolicy{Attempts: 5}))
@@ -76,7 +77,7 @@ func Retry(p RetryPolicy) Interceptor {
 			if err == nil || ctx.Err() != nil || !c.repeatable(err, p.Codes) {
 				return err
 			}
-			if c.retries > depth { // one inside has decided
+			if c.retries > depth { // an inner Retry has given up
 				return err
 			}
 			if c.Attempt >= p.Attempts {

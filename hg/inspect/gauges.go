@@ -5,8 +5,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// GaugesRPC is the RPC by which a program tells its gauges to whoever asks, if it has called hg.Class.ServeGauges: qs ger does.
-// Its input is empty, its output what DecodeGauges decodes.
+// GaugesRPC is the RPC that returns the gauges of a process, after it has called hg.Class.ServeGauges; the command "qs ger" calls it. Any
+// process that can connect can call it. Its input is empty, and DecodeGauges decodes its output.
 const GaugesRPC = "hg/gauges"
 
 // Gauges are what a program tells of one of its contexts.

@@ -128,7 +128,7 @@ func abandon(b *bed) {
 		mu.Unlock()
 	})
 	take := func() (tags []na.Tag) { // what was heard since the last take
-		b.until("who has accepted or watches it hears so", func() bool {
+		b.until("the side that accepted or watches the message is told", func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return len(heard) > 0

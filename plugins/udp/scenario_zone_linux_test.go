@@ -34,8 +34,8 @@ func linkLocal(t *testing.T, dev string) (ip netip.Addr, ifc net.Interface, ok b
 
 const zoneEnv = "QUICKSILVER_ZONE_CHILD"
 
-// TestZone: addresses of IPv6 with a zone are listened on, dialed, answered and printed with it, whether it is given as a name or as a number:
-// of two ends of a link in a network namespace of its own where that can be had, and of this machine.
+// TestZone: a node listens on, dials, answers and prints IPv6 addresses with their zone, given as a name or as a number. As root it uses the
+// two ends of a link in a network namespace of its own, and always a link-local address of this machine if there is one.
 func TestZone(t *testing.T) {
 	if os.Getenv(zoneEnv) == "" {
 		if _, err := exec.LookPath("ip"); err == nil && os.Getuid() == 0 {

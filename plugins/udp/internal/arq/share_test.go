@@ -116,8 +116,8 @@ func TestStoppedTarget(t *testing.T) {
 	}
 }
 
-// TestBlockedGoBack: packets are lost again in the middle of going back, when the congestion window lets no more go. Who is asked then says
-// what is missing, and the left edge is sent again.
+// TestBlockedGoBack: packets of a retransmission are lost again while the congestion window is full. The peer reports what is missing when
+// the timer asks it, and the left edge is sent again.
 func TestBlockedGoBack(t *testing.T) {
 	n := newNetwork(t, 1, faults{delay: ms})
 	a, b := n.add(1, Config{}), n.add(2, Config{})
