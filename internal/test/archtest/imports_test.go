@@ -49,6 +49,8 @@ var importRules = []importRule{
 	{pkg: "internal/test/mutant", std: true},
 	{pkg: "internal/fsmcheck", std: true},
 	{pkg: "internal/test/archtest", std: true},
+	{pkg: "internal/test/pathcost/calls", may: []string{"qs", "hg", "na", "plugins/all"}, std: true},
+	{pkg: "internal/test/pathcost", std: true},
 	{pkg: "internal/netroute", std: true},
 	{pkg: "internal/pieces", std: true},
 	{pkg: "internal/test/testcert", std: true},
