@@ -2,6 +2,7 @@ package pathcost
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // callsPerRound is how many calls are counted together: few, so that there are rounds which nothing else on the machine disturbs.
@@ -99,10 +101,15 @@ func (m *meter) readRound(folder string) (costs, error) {
 	return countCosts(m.code, p, callsPerRound), nil
 }
 
+// patience is how long a command may take; compiling everything takes a minute on a slow machine.
+const patience = 5 * time.Minute
+
 // output runs a command in a folder and returns what it prints, without space around it. The error has all that it prints.
 func output(folder, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	var out, errs bytes.Buffer
-	cmd := exec.Command(name, args...)
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, &out, &errs
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%v: %w\n%s%s", cmd, err, &out, &errs)
