@@ -16,18 +16,18 @@ import (
 	"strings"
 )
 
-// A place is a line and a column, which counts bytes from 1.
-type place struct{ line, col int }
+// A position is a line and a column of a file. Columns count bytes from 1.
+type position struct{ line, col int }
 
-func (p place) compare(q place) int {
+func (p position) compare(q position) int {
 	return cmp.Or(cmp.Compare(p.line, q.line), cmp.Compare(p.col, q.col))
 }
 
 // A function is a declared function or a function literal.
 type function struct {
 	name     string
-	file     string // import path of the package, and name of the file
-	from, to place  // its braces
+	file     string   // import path of the package, and name of the file
+	from, to position // its braces
 	literals []*function
 	sites    []site
 }
@@ -35,18 +35,18 @@ type function struct {
 // A site is a call of something that is counted.
 type site struct {
 	figure string // locks, clockReads or systemCalls
-	at     place
+	at     position
 }
 
-// A listed is what the go command says about a package.
-type listed struct {
+// A packageInfo is the answer of go list about a package.
+type packageInfo struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
 	Module                  *struct{ Path string }
 }
 
-// loadCode returns the functions of a module that the program in the folder is built of, without those of the program itself. The module
-// is that of the folder.
+// loadCode returns the functions of all packages that the program in a folder is built of and that belong to its module, without those of
+// the program itself.
 func loadCode(folder string) ([]*function, error) {
 	packages, err := listPackages(folder)
 	if err != nil {
@@ -73,14 +73,14 @@ func loadCode(folder string) ([]*function, error) {
 	return all, nil
 }
 
-func listPackages(folder string) ([]*listed, error) {
-	out, err := output(folder, "go", "list", "-deps", "-export", "-json=ImportPath,Dir,Export,GoFiles,Module", ".")
+func listPackages(folder string) ([]*packageInfo, error) {
+	out, err := runCommand(folder, "go", "list", "-deps", "-export", "-json=ImportPath,Dir,Export,GoFiles,Module", ".")
 	if err != nil {
 		return nil, err
 	}
-	var packages []*listed
+	var packages []*packageInfo
 	for d := json.NewDecoder(strings.NewReader(out)); ; {
-		p := &listed{}
+		p := &packageInfo{}
 		if err := d.Decode(p); err == io.EOF {
 			return packages, nil
 		} else if err != nil {
@@ -90,8 +90,8 @@ func listPackages(folder string) ([]*listed, error) {
 	}
 }
 
-// load returns the functions of p, which needs its types: c.Lock() may be the lock of a mutex, or a method that locks one.
-func (p *listed) load(fset *token.FileSet, imports types.Importer) ([]*function, error) {
+// load returns the functions of p. It checks the types, without which a call of a method Lock says nothing.
+func (p *packageInfo) load(fset *token.FileSet, imports types.Importer) ([]*function, error) {
 	var files []*ast.File
 	for _, name := range p.GoFiles {
 		f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
@@ -139,13 +139,13 @@ func (v *visitor) visit(decl ast.Decl) {
 	name := fun.Name.Name
 	v.within = name
 	if fun.Recv != nil {
-		name = receiver(fun.Recv.List[0].Type) + "." + name
+		name = receiverName(fun.Recv.List[0].Type) + "." + name
 	}
 	v.visitBody(v.folder+"."+name, fun.Body)
 }
 
-// receiver returns the name of the type of a method, without star and type parameters.
-func receiver(e ast.Expr) string {
+// receiverName returns the name of the type of a method, without star and type parameters.
+func receiverName(e ast.Expr) string {
 	name := strings.TrimPrefix(types.ExprString(e), "*")
 	name, _, _ = strings.Cut(name, "[")
 	return name
@@ -153,7 +153,8 @@ func receiver(e ast.Expr) string {
 
 // visitBody collects a function and what is in it.
 func (v *visitor) visitBody(name string, body *ast.BlockStmt) *function {
-	f := &function{name: name, file: v.path + "/" + filepath.Base(v.fset.Position(body.Pos()).Filename), from: v.place(body.Lbrace), to: v.place(body.Rbrace)}
+	file := v.path + "/" + filepath.Base(v.fset.Position(body.Pos()).Filename)
+	f := &function{name: name, file: file, from: v.position(body.Lbrace), to: v.position(body.Rbrace)}
 	v.functions = append(v.functions, f)
 	v.visitInside(body, f)
 	return f
@@ -173,16 +174,16 @@ func (v *visitor) visitInside(n ast.Node, f *function) {
 			return false
 		case *ast.CallExpr:
 			if figure := v.figureOf(n); f != nil && figure != "" {
-				f.sites = append(f.sites, site{figure, v.place(n.Pos())})
+				f.sites = append(f.sites, site{figure, v.position(n.Pos())})
 			}
 		}
 		return true
 	})
 }
 
-func (v *visitor) place(p token.Pos) place {
+func (v *visitor) position(p token.Pos) position {
 	at := v.fset.Position(p)
-	return place{at.Line, at.Column}
+	return position{at.Line, at.Column}
 }
 
 var (

@@ -29,17 +29,17 @@ type meter struct {
 func newMeter(program, folder string) (*meter, error) {
 	m := &meter{folder: folder, plain: filepath.Join(folder, "plain"), counting: filepath.Join(folder, "counting")}
 	var err error
-	if m.module, err = output(program, "go", "list", "-f", "{{.Module.Path}}"); err != nil {
+	if m.module, err = runCommand(program, "go", "list", "-f", "{{.Module.Path}}"); err != nil {
 		return nil, err
 	}
-	if _, err = output(program, "go", "build", "-ldflags=-w", "-o", m.plain); err != nil {
+	if _, err = runCommand(program, "go", "build", "-ldflags=-w", "-o", m.plain); err != nil {
 		return nil, err
 	}
-	_, err = output(program, "go", "build", "-ldflags=-w", "-cover", "-covermode=atomic", "-coverpkg="+m.module+"/...", "-o", m.counting)
+	_, err = runCommand(program, "go", "build", "-ldflags=-w", "-cover", "-covermode=atomic", "-coverpkg="+m.module+"/...", "-o", m.counting)
 	if err != nil {
 		return nil, err
 	}
-	if m.covdata, err = output(program, "go", "tool", "-n", "covdata"); err != nil {
+	if m.covdata, err = runCommand(program, "go", "tool", "-n", "covdata"); err != nil {
 		return nil, err
 	}
 	m.code, err = loadCode(program)
@@ -53,7 +53,7 @@ func (m *meter) measure(c cell, rounds int) (costs, float64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if _, err = output(m.folder, m.counting, append(args, "-counters", counters)...); err != nil {
+	if _, err = runCommand(m.folder, m.counting, append(args, "-counters", counters)...); err != nil {
 		return nil, 0, err
 	}
 	var all costs
@@ -67,7 +67,7 @@ func (m *meter) measure(c cell, rounds int) (costs, float64, error) {
 		}
 		all = least(all, one)
 	}
-	rest, err := output(m.folder, m.plain, args...)
+	rest, err := runCommand(m.folder, m.plain, args...)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -90,7 +90,7 @@ func (m *meter) measure(c cell, rounds int) (costs, float64, error) {
 
 // readRound returns the costs by the counters in a folder.
 func (m *meter) readRound(folder string) (costs, error) {
-	text, err := output(m.folder, m.covdata, "textfmt", "-i="+folder, "-o=/dev/stdout")
+	text, err := runCommand(m.folder, m.covdata, "textfmt", "-i="+folder, "-o=/dev/stdout")
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +104,8 @@ func (m *meter) readRound(folder string) (costs, error) {
 // patience is how long a command may take; compiling everything takes a minute on a slow machine.
 const patience = 5 * time.Minute
 
-// output runs a command in a folder and returns what it prints, without space around it. The error has all that it prints.
-func output(folder, name string, args ...string) (string, error) {
+// runCommand runs a command in a folder and returns what it prints, without space around it. The error has all that it prints.
+func runCommand(folder, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var out, errs bytes.Buffer

@@ -127,7 +127,7 @@ func empty()  {}
 `,
 }
 
-// What the sample does in every call is counted, where it is done.
+// TestMeasure: the sample is charged with what it does in every call, in the functions that do it.
 func TestMeasure(t *testing.T) {
 	t.Setenv("GOWORK", "off")
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ import (
 type profile map[string][]block
 
 type block struct {
-	at    place
+	at    position
 	count float64 // how often it ran
 }
 
@@ -51,7 +51,7 @@ func parseBlock(line string) (file string, b block, err error) {
 			return "", b, fmt.Errorf("not a line of a profile: %q", line)
 		}
 	}
-	return line[:i], block{place{n[0], n[1]}, float64(n[5])}, nil
+	return line[:i], block{position{n[0], n[1]}, float64(n[5])}, nil
 }
 
 // countCosts returns what a call cost in a round.
@@ -69,8 +69,8 @@ func countCosts(code []*function, p profile, calls int) costs {
 	return c
 }
 
-// countAt returns how often the block of f ran that a place is in.
-func countAt(blocks []block, f *function, at place) float64 {
+// countAt returns how often the block of f that contains a position ran.
+func countAt(blocks []block, f *function, at position) float64 {
 	i := sort.Search(len(blocks), func(i int) bool { return blocks[i].at.compare(at) > 0 })
 	for i--; i >= 0 && blocks[i].at.compare(f.from) >= 0; i-- {
 		if !f.isInLiteral(blocks[i].at) {
@@ -80,7 +80,7 @@ func countAt(blocks []block, f *function, at place) float64 {
 	return 0
 }
 
-// isInLiteral reports whether a place is in a function literal of f.
-func (f *function) isInLiteral(at place) bool {
+// isInLiteral reports whether a position is in a function literal of f.
+func (f *function) isInLiteral(at position) bool {
 	return slices.ContainsFunc(f.literals, func(l *function) bool { return l.from.compare(at) <= 0 && at.compare(l.to) <= 0 })
 }

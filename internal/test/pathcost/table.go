@@ -18,7 +18,7 @@ var (
 	transports = []string{"tcp", "udp", "sm"}
 )
 
-func cells() (all []cell) {
+func allCells() (all []cell) {
 	for _, k := range kinds {
 		for _, t := range transports {
 			all = append(all, cell{k, t})
@@ -73,7 +73,7 @@ func (t table) writeSums() string {
 // writeRow writes a name and a number for each cell, with a point for 0.
 func writeRow(b *strings.Builder, name string, number func(c cell) float64) {
 	fmt.Fprintf(b, "%-60s", name)
-	for i, c := range cells() {
+	for i, c := range allCells() {
 		if i%len(transports) == 0 {
 			b.WriteString("  ")
 		}
@@ -92,7 +92,7 @@ func writeRow(b *strings.Builder, name string, number func(c cell) float64) {
 // parseTable parses what write returns.
 func parseTable(text string) (table, error) {
 	t := table{}
-	for _, c := range cells() {
+	for _, c := range allCells() {
 		t[c] = costs{}
 	}
 	figure := ""
@@ -106,10 +106,10 @@ func parseTable(text string) (table, error) {
 			continue
 		}
 		fields := strings.Fields(line)
-		if len(fields) != 1+len(cells()) {
+		if len(fields) != 1+len(allCells()) {
 			return nil, fmt.Errorf("not a line of the table: %q", line)
 		}
-		for i, c := range cells() {
+		for i, c := range allCells() {
 			if fields[1+i] == "." {
 				continue
 			}

@@ -29,7 +29,7 @@ func TestCosts(t *testing.T) {
 	}
 	found, cpu := table{}, map[cell]float64{}
 	var risen, fallen []string
-	for _, c := range cells() {
+	for _, c := range allCells() {
 		costs, used, err := m.measure(c, rounds)
 		require.NoError(t, err)
 		for range attempts - 1 { // a machine that is busy with something else only adds
@@ -51,8 +51,8 @@ func TestCosts(t *testing.T) {
 	writeRow(&b, "processor time, µs (of this machine; not compared)", func(c cell) float64 { return cpu[c] })
 	t.Logf("what one call costs, both ends together\n%s", &b)
 	if *update {
-		note := "What one call of 64 bytes costs, both ends together, and in which functions. Recorded with " + runtime.Version() + ":\n\n" +
-			"\tgo test ./internal/test/pathcost -update"
+		note := "What one call of 64 bytes costs, both ends together, and in which functions. Recorded with " + runtime.Version() +
+			":\n\n\tgo test ./internal/test/pathcost -update"
 		require.NoError(t, os.WriteFile(recordedFile, []byte(found.write(note)), 0o644))
 		return
 	}
@@ -60,6 +60,7 @@ func TestCosts(t *testing.T) {
 		t.Logf("less than recorded: record it with -update, so that it stays\n%s", strings.Join(fallen, ""))
 	}
 	if len(risen) > 0 {
-		t.Errorf("more than recorded (this is %s): take it back, or, if it must be, record it with -update\n%s", runtime.Version(), strings.Join(risen, ""))
+		t.Errorf("more than recorded (this is %s): take it back, or, if it must be, record it with -update\n%s",
+			runtime.Version(), strings.Join(risen, ""))
 	}
 }

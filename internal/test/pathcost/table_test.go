@@ -8,7 +8,7 @@ import (
 
 func TestTable(t *testing.T) {
 	tab := table{}
-	for _, c := range cells() {
+	for _, c := range allCells() {
 		tab[c] = costs{}
 	}
 	tab[cell{"callback", "tcp"}] = costs{functions: {"hg.a": 1, "hg.b": 1}, locks: {"hg.b": 2}, frames: {"hg.a": 3}}
